@@ -1,0 +1,80 @@
+/* The context's memory: every host byte that dtrain holds comes from here, zeroed and 64-byte
+ * aligned (a cache line, and the widest vector), and is counted. The size stands in front of the
+ * block, so that the host's free gets it back. Not for the pool's threads: only the thread that
+ * calls dtrain allocates. */
+
+/* One cache line in front of each block; only the size is used. */
+#define DTI_MEMORY_ALIGN 64
+
+/* malloc's own pointer stands just before the aligned block. aligned_alloc would do, were it
+ * everywhere. */
+static void *dti_malloc_aligned(void *user, size_t bytes, size_t align) {
+    (void)user;
+    if (bytes > SIZE_MAX - align - sizeof(void *))
+        return NULL;
+    char *raw = malloc(bytes + align + sizeof(void *));
+    if (!raw)
+        return NULL;
+    uintptr_t start = (uintptr_t)raw + sizeof(void *);
+    char *block = raw + sizeof(void *) + (align - start % align) % align;
+    memcpy(block - sizeof(void *), &raw, sizeof(void *));
+    return block;
+}
+
+static void dti_malloc_free(void *user, void *memory, size_t bytes) {
+    (void)user, (void)bytes;
+    void *raw;
+    memcpy(&raw, (char *)memory - sizeof(void *), sizeof(void *));
+    free(raw);
+}
+
+static void dti_base_init(dti_base *base, const dt_allocator *allocator, const dt_logger *logger) {
+    *base = (dti_base){0};
+    if (allocator && allocator->alloc && allocator->free)
+        base->allocator = *allocator;
+    else
+        base->allocator = (dt_allocator){.alloc = dti_malloc_aligned, .free = dti_malloc_free};
+    if (logger)
+        base->logger = *logger;
+}
+
+static void *dti_alloc(dti_base *base, size_t bytes) {
+    char *block = NULL;
+    if (bytes <= SIZE_MAX - DTI_MEMORY_ALIGN) {
+        size_t whole = bytes + DTI_MEMORY_ALIGN;
+        block = base->allocator.alloc(base->allocator.user, whole, DTI_MEMORY_ALIGN);
+    }
+    if (!block) {
+        dti_fail(base, DT_ERROR_MEMORY,
+                 "out of host memory: %llu bytes were asked for, %llu are in use",
+                 (unsigned long long)bytes, (unsigned long long)base->bytes_now);
+        return NULL;
+    }
+    memset(block, 0, bytes + DTI_MEMORY_ALIGN);
+    memcpy(block, &bytes, sizeof bytes);
+    base->alloc_calls++;
+    base->bytes_now += bytes;
+    base->bytes_peak = DTI_MAX(base->bytes_peak, base->bytes_now);
+    return block + DTI_MEMORY_ALIGN;
+}
+
+static void *dti_alloc_array(dti_base *base, size_t count, size_t size) {
+    if (size && count > SIZE_MAX / size) {
+        dti_fail(base, DT_ERROR_MEMORY,
+                 "out of host memory: %llu items of %llu bytes exceed the address space",
+                 (unsigned long long)count, (unsigned long long)size);
+        return NULL;
+    }
+    return dti_alloc(base, count * size);
+}
+
+static void dti_free(dti_base *base, void *memory) {
+    if (!memory)
+        return;
+    char *block = (char *)memory - DTI_MEMORY_ALIGN;
+    size_t bytes;
+    memcpy(&bytes, block, sizeof bytes);
+    DTI_ASSERT(base->bytes_now >= bytes);
+    base->bytes_now -= bytes;
+    base->allocator.free(base->allocator.user, block, bytes + DTI_MEMORY_ALIGN);
+}

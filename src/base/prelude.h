@@ -1,0 +1,99 @@
+/* What the implementation needs of the compiler and the system, before anything else: the system's
+ * headers, the compiler's checks, and the pragmas that make results independent of the flags that
+ * the host program is compiled with. epilogue.h takes the pragmas back. It refuses C++ and
+ * compilers that are neither GCC nor Clang.
+ *
+ * GCC takes -O2 from the pragma at any -O level and drops -ffast-math; at -O0 it still inlines
+ * nothing but DTI_INLINE. Clang keeps the host's -O level and, under -ffast-math, fuses a*b+c in
+ * its backend whatever the pragmas say: so a product that is added later is written as fma(), or
+ * passes through DTI_FENCE. Comparisons with NaN, sums and divisions stay as written in both. */
+
+#ifdef __cplusplus
+#error "dtrain.h: compile the implementation as C; C++ files include the declarations only"
+#endif
+#if !defined __GNUC__ && !defined __clang__
+#error "dtrain.h: the implementation needs GCC or Clang (also clang-cl or MinGW)"
+#endif
+#if !defined __STDC_VERSION__ || __STDC_VERSION__ < 201112L || defined __STDC_NO_ATOMICS__
+#error "dtrain.h: the implementation needs C11 with atomics (-std=c11 or newer)"
+#endif
+
+#include <errno.h>
+#include <float.h>
+#include <limits.h>
+#include <locale.h>
+#include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdalign.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#ifndef DT_NO_VULKAN
+#include <dlfcn.h>
+#endif
+#if defined __x86_64__ || defined __i386__
+#include <immintrin.h>
+#elif defined __ARM_NEON
+#include <arm_neon.h>
+#endif
+
+/* <complex.h> names the imaginary unit I; a host that included it must not lose it for good. */
+#pragma push_macro("I")
+#undef I
+
+/* Under -std=c11 the C library hides POSIX; what needs it has a plain C11 fallback. */
+#if (defined _POSIX_C_SOURCE && _POSIX_C_SOURCE >= 199309L) || defined __APPLE__
+#define DTI_POSIX 1
+#include <unistd.h>
+#else
+#define DTI_POSIX 0
+#endif
+
+#ifdef __clang__
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wunused-function"
+#pragma float_control(push)
+#pragma float_control(precise, on)
+#pragma clang fp contract(off) reassociate(off)
+#else
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function"
+#pragma GCC push_options
+#pragma GCC optimize("O2", "no-fast-math", "fp-contract=off", "no-math-errno", "no-trapping-math")
+#endif
+
+/* For leaf helpers whose speed must not hang on the host's -O level. */
+#define DTI_INLINE static inline __attribute__((always_inline))
+#define DTI_NOINLINE static __attribute__((noinline))
+
+#define DTI_PRINTF(text, first) __attribute__((__format__(__printf__, text, first)))
+
+/* Keeps Clang's backend from fusing a product into the sum that follows. Costs no instruction. */
+#if defined __clang__ && (defined __x86_64__ || defined __SSE2__)
+#define DTI_FENCE(x) __asm__("" : "+x"(x))
+#elif defined __clang__ && defined __aarch64__
+#define DTI_FENCE(x) __asm__("" : "+w"(x))
+#else
+#define DTI_FENCE(x) ((void)0)
+#endif
+
+/* Aborts, so it exists for the developers of dtrain only. */
+#ifdef DT_DEBUG
+#define DTI_ASSERT(condition)                                                                      \
+    ((condition) ? (void)0                                                                         \
+                 : (fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition), abort()))
+#else
+#define DTI_ASSERT(condition) ((void)sizeof(condition))
+#endif
+
+#define DTI_COUNT(array) (sizeof(array) / sizeof((array)[0]))
+#define DTI_MIN(a, b) ((a) < (b) ? (a) : (b))
+#define DTI_MAX(a, b) ((a) > (b) ? (a) : (b))

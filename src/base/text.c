@@ -1,0 +1,113 @@
+/* Bounded text: a growing string for files that other programs read, so numbers ignore the host's
+ * locale, and the pattern matching of parameter groups. */
+
+/* Capacity of a text that ran out of memory: what follows would leave a hole, so nothing does. */
+#define DTI_TEXT_FAILED SIZE_MAX
+
+static dti_text dti_text_open(dti_base *base) {
+    return (dti_text){.base = base, .ok = true};
+}
+
+/* Makes room for `more` bytes and a closing zero. */
+static bool dti_text_reserve(dti_text *text, size_t more) {
+    void *data = text->data;
+    if (text->capacity == DTI_TEXT_FAILED)
+        return false;
+    text->ok = more < SIZE_MAX - text->size - 1 &&
+               dti_array_reserve(text->base, &data, &text->capacity, text->size + more + 1, 1);
+    text->data = data;
+    if (!text->ok) {
+        dti_text_free(text);
+        text->capacity = DTI_TEXT_FAILED;
+    }
+    return text->ok;
+}
+
+static void dti_text_add(dti_text *text, const char *format, ...) {
+    va_list list, again;
+    va_start(list, format);
+    va_copy(again, list);
+    int size = vsnprintf(NULL, 0, format, list);
+    va_end(list);
+    if (size < 0)
+        text->ok = false;
+    else if (dti_text_reserve(text, (size_t)size)) {
+        vsnprintf(text->data + text->size, (size_t)size + 1, format, again);
+        text->size += (size_t)size;
+    }
+    va_end(again);
+}
+
+/* printf's decimal point is the locale's and may be several bytes; everything else in a number is
+ * ASCII, so what is not is the point. */
+static void dti_text_plain_point(char *number) {
+    char *to = number;
+    bool in_point = false;
+    for (const char *from = number; *from; from++) {
+        bool plain = (*from >= '0' && *from <= '9') || strchr("+-eE", *from);
+        if (plain)
+            *to++ = *from;
+        else if (!in_point)
+            *to++ = '.';
+        in_point = !plain;
+    }
+    *to = 0;
+}
+
+static void dti_text_add_number(dti_text *text, double value) {
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if ((bits >> 52 & 0x7FF) == 0x7FF) {
+        dti_text_add(text, "null"); /* JSON has neither NaN nor infinity */
+        return;
+    }
+    char number[64];
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(number, sizeof number, "%.*g", digits, value);
+        double back = strtod(number, NULL);
+        if (!memcmp(&back, &value, sizeof back))
+            break;
+    }
+    dti_text_plain_point(number);
+    dti_text_add(text, "%s", number);
+}
+
+static void dti_text_free(dti_text *text) {
+    dti_free(text->base, text->data);
+    *text = (dti_text){.base = text->base};
+}
+
+/* One pattern, [pattern, end), without commas. On a mismatch only the last '*' is tried again,
+ * which is enough and keeps the cost at length times length. */
+static bool dti_glob_one(const char *pattern, const char *end, const char *name) {
+    const char *star = NULL, *star_name = NULL;
+    while (*name) {
+        if (pattern < end && *pattern == '*') {
+            star = ++pattern;
+            star_name = name;
+        } else if (pattern < end && (*pattern == '?' || *pattern == *name)) {
+            pattern++, name++;
+        } else if (star) {
+            pattern = star;
+            name = ++star_name;
+        } else {
+            return false;
+        }
+    }
+    while (pattern < end && *pattern == '*')
+        pattern++;
+    return pattern == end;
+}
+
+static bool dti_glob(const char *pattern, const char *name) {
+    for (;;) {
+        const char *end = pattern;
+        while (*end && *end != ',')
+            end++;
+        if (end > pattern && dti_glob_one(pattern, end, name))
+            return true;
+        if (!*end)
+            return false;
+        pattern = end + 1;
+    }
+}

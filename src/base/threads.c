@@ -1,0 +1,316 @@
+/* The thread pool, owned by a context. The caller is worker 0 and takes part; a region is cut into
+ * pieces by its size alone and handed out through a counter, so a late or preempted worker delays
+ * nothing that it has not begun. Workers spin for a moment after a region, because the next one
+ * mostly follows at once, and then sleep. It refuses to nest: a region inside a region runs where
+ * it is. Which worker runs a piece is not determined, so results may not depend on it.
+ *
+ * `gate` is the whole protocol, in one word: a region's number, whether workers may enter it, and
+ * how many are inside. The region's fields are written only while the gate is shut and empty. */
+
+#define DTI_GATE_INSIDE 0xFFFFu             /* how many workers are inside */
+#define DTI_GATE_OPEN 0x10000u              /* workers may enter */
+#define DTI_GATE_WAITED 0x20000u            /* the caller sleeps until the last one has left */
+#define DTI_GATE_REGION ((uint64_t)1 << 32) /* one step of the region's number */
+
+/* Parking and waking a thread costs 5 to 50 us: spinning for about as long is at most twice as
+ * bad as knowing the future, and leaves a shared machine alone between steps. */
+#define DTI_SPIN_NS 20000
+/* More pieces than threads, so that one slow thread costs a quarter of its share at most. */
+#define DTI_PIECES_PER_THREAD 4
+/* Kernels keep their scratch in the plan and small frames, so this is plenty. */
+#define DTI_WORKER_STACK ((size_t)512 * 1024)
+#define DTI_MAX_THREADS 1024
+
+typedef struct dti_worker {
+    dti_pool *pool;
+    pthread_t thread;
+    int index;
+} dti_worker;
+
+struct dti_pool {
+    dti_base *base;
+    dt_job_system jobs;
+    int threads;         /* the caller's included */
+    int started;         /* threads of our own that run */
+    dti_worker *workers; /* [threads], entry 0 unused */
+    dti_range_fn *fn;    /* the region */
+    void *arg;
+    int64_t count, piece, pieces;
+    alignas(64) _Atomic int64_t next; /* the next piece to hand out */
+    alignas(64) _Atomic uint64_t gate;
+    _Atomic int sleepers;
+    _Atomic bool stop;
+    pthread_mutex_t lock;
+    pthread_cond_t wake, left; /* a region opened; the last worker left it */
+};
+
+/* Which worker of which pool runs on this thread now: nested regions run inline under its number. */
+typedef struct dti_place {
+    const dti_pool *pool;
+    int worker;
+} dti_place;
+static _Thread_local dti_place dti_inside;
+
+/* Round to nearest, denormals kept, no traps: what C starts with, whatever the host has set. */
+static unsigned dti_fp_enter(void) {
+#if defined __SSE__
+    unsigned saved, ieee = 0x1F80;
+    __asm__ volatile("stmxcsr %0" : "=m"(saved) : : "memory");
+    __asm__ volatile("ldmxcsr %0" : : "m"(ieee) : "memory");
+    return saved;
+#elif defined __aarch64__
+    uint64_t saved, ieee = 0;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(saved) : : "memory");
+    __asm__ volatile("msr fpcr, %0" : : "r"(ieee) : "memory");
+    return (unsigned)saved;
+#else
+    return 0;
+#endif
+}
+
+static void dti_fp_leave(unsigned saved) {
+#if defined __SSE__
+    __asm__ volatile("ldmxcsr %0" : : "m"(saved) : "memory");
+#elif defined __aarch64__
+    uint64_t wide = saved;
+    __asm__ volatile("msr fpcr, %0" : : "r"(wide) : "memory");
+#else
+    (void)saved;
+#endif
+}
+
+static void dti_cpu_relax(void) {
+#if defined __x86_64__ || defined __i386__
+    __builtin_ia32_pause();
+#elif defined __aarch64__
+    __asm__ volatile("yield");
+#endif
+}
+
+/* Takes pieces until none is left. */
+static void dti_pool_work(dti_pool *pool, int worker) {
+    dti_place outer = dti_inside;
+    dti_inside = (dti_place){pool, worker};
+    for (;;) {
+        int64_t i = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed);
+        if (i >= pool->pieces)
+            break;
+        int64_t begin = i * pool->piece;
+        int64_t end = i + 1 == pool->pieces ? pool->count : begin + pool->piece;
+        pool->fn(pool->arg, begin, end, worker);
+    }
+    dti_inside = outer;
+}
+
+static bool dti_gate_is_new(uint64_t gate, uint64_t seen) {
+    return (gate & DTI_GATE_OPEN) && gate / DTI_GATE_REGION != seen;
+}
+
+/* Sleeps until a region other than `seen` opens or the pool stops. `sleepers` is raised before the
+ * gate is read, and the caller opens the gate before it reads `sleepers`: one sees the other. */
+static void dti_pool_sleep(dti_pool *pool, uint64_t seen) {
+    pthread_mutex_lock(&pool->lock);
+    atomic_fetch_add(&pool->sleepers, 1);
+    while (!atomic_load(&pool->stop) && !dti_gate_is_new(atomic_load(&pool->gate), seen))
+        pthread_cond_wait(&pool->wake, &pool->lock);
+    atomic_fetch_sub(&pool->sleepers, 1);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+static void dti_pool_await(dti_pool *pool, uint64_t seen) {
+    uint64_t start = dti_now_ns();
+    for (int i = 1; !dti_gate_is_new(atomic_load(&pool->gate), seen); i++) {
+        dti_cpu_relax();
+        if (i % 32 == 0 && dti_now_ns() - start > DTI_SPIN_NS) {
+            dti_pool_sleep(pool, seen);
+            return;
+        }
+    }
+}
+
+/* Into the open region, if it is still open: returns its number, or `seen`. */
+static uint64_t dti_gate_enter(dti_pool *pool, uint64_t seen) {
+    uint64_t gate = atomic_load(&pool->gate);
+    while (dti_gate_is_new(gate, seen))
+        if (atomic_compare_exchange_weak(&pool->gate, &gate, gate + 1))
+            return gate / DTI_GATE_REGION;
+    return seen;
+}
+
+static void dti_gate_leave(dti_pool *pool) {
+    uint64_t gate = atomic_fetch_sub(&pool->gate, 1);
+    if ((gate & DTI_GATE_INSIDE) != 1 || !(gate & DTI_GATE_WAITED))
+        return;
+    pthread_mutex_lock(&pool->lock);
+    pthread_cond_signal(&pool->left);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+static void *dti_worker_main(void *arg) {
+    dti_worker *worker = arg;
+    dti_pool *pool = worker->pool;
+    uint64_t seen = 0;
+    dti_fp_enter();
+    while (!atomic_load(&pool->stop)) {
+        dti_pool_await(pool, seen);
+        uint64_t region = dti_gate_enter(pool, seen);
+        if (region == seen)
+            continue;
+        seen = region;
+        dti_pool_work(pool, worker->index);
+        dti_gate_leave(pool);
+    }
+    return NULL;
+}
+
+static void dti_gate_open(dti_pool *pool) {
+    uint64_t region = atomic_load(&pool->gate) / DTI_GATE_REGION + 1;
+    region += (uint32_t)region == 0; /* 0 is what a new worker has seen */
+    atomic_store(&pool->gate, (uint64_t)(uint32_t)region * DTI_GATE_REGION | DTI_GATE_OPEN);
+    if (atomic_load(&pool->sleepers) == 0)
+        return;
+    pthread_mutex_lock(&pool->lock);
+    if (pool->pieces == 2)
+        pthread_cond_signal(&pool->wake);
+    else
+        pthread_cond_broadcast(&pool->wake);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/* No worker enters any more; returns when those inside have left. They are on their last piece, so
+ * a short spin mostly does; a preempted one is waited for asleep, which lends it this core. */
+static void dti_gate_shut(dti_pool *pool) {
+    uint64_t gate = atomic_fetch_and(&pool->gate, ~(uint64_t)DTI_GATE_OPEN);
+    if (!(gate & DTI_GATE_INSIDE))
+        return;
+    uint64_t start = dti_now_ns();
+    for (int i = 1; i % 32 || dti_now_ns() - start < DTI_SPIN_NS; i++) {
+        if (!(atomic_load(&pool->gate) & DTI_GATE_INSIDE))
+            return;
+        dti_cpu_relax();
+    }
+    pthread_mutex_lock(&pool->lock);
+    gate = atomic_fetch_or(&pool->gate, DTI_GATE_WAITED);
+    while (gate & DTI_GATE_INSIDE) {
+        pthread_cond_wait(&pool->left, &pool->lock);
+        gate = atomic_load(&pool->gate);
+    }
+    atomic_fetch_and(&pool->gate, ~(uint64_t)DTI_GATE_WAITED);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+/* One of the host's jobs: as a worker of ours, on a thread that is not. */
+static void dti_pool_job(void *arg, int64_t i) {
+    unsigned saved = dti_fp_enter();
+    dti_pool_work(arg, (int)i);
+    dti_fp_leave(saved);
+}
+
+static void dti_parallel_for(dti_pool *pool, int64_t count, int64_t grain, dti_range_fn *fn,
+                             void *arg) {
+    if (count <= 0)
+        return;
+    int64_t units = count / DTI_MAX(grain, 1); /* the remainder goes to the last piece */
+    bool nested = pool && dti_inside.pool == pool;
+    if (!pool || pool->threads <= 1 || units <= 1 || nested) {
+        fn(arg, 0, count, nested ? dti_inside.worker : 0);
+        return;
+    }
+    int64_t most = (int64_t)pool->threads * DTI_PIECES_PER_THREAD;
+    int64_t step = units / most + (units % most != 0);
+    pool->fn = fn, pool->arg = arg, pool->count = count;
+    pool->piece = step * DTI_MAX(grain, 1);
+    pool->pieces = units / step + (units % step != 0);
+    atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
+    if (pool->jobs.parallel_for) {
+        int64_t jobs = DTI_MIN(pool->pieces, pool->threads);
+        pool->jobs.parallel_for(pool->jobs.user, jobs, dti_pool_job, pool);
+        return;
+    }
+    dti_gate_open(pool);
+    dti_pool_work(pool, 0);
+    dti_gate_shut(pool);
+}
+
+static int dti_pool_threads(const dti_pool *pool) {
+    return pool ? pool->threads : 1;
+}
+
+/* With a stack of our own size: the host's default may be 64 KiB or 64 MiB. */
+static bool dti_worker_start(dti_worker *worker) {
+    pthread_attr_t attributes;
+    if (pthread_attr_init(&attributes) != 0)
+        return false;
+    pthread_attr_setstacksize(&attributes, DTI_WORKER_STACK);
+    int error = pthread_create(&worker->thread, &attributes, dti_worker_main, worker);
+    pthread_attr_destroy(&attributes);
+    return error == 0;
+}
+
+/* The host's signals are for the host's threads: a thread inherits the mask it is created under. */
+static void dti_pool_start(dti_pool *pool) {
+#if DTI_POSIX
+    sigset_t all, saved;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &saved);
+#endif
+    for (int i = 1; i < pool->threads; i++) {
+        pool->workers[i] = (dti_worker){.pool = pool, .index = i};
+        if (!dti_worker_start(&pool->workers[i]))
+            break;
+        pool->started++;
+    }
+#if DTI_POSIX
+    pthread_sigmask(SIG_SETMASK, &saved, NULL);
+#endif
+}
+
+static dt_result dti_pool_create(dti_base *base, int threads, const dt_job_system *jobs,
+                                 dti_pool **out) {
+    *out = NULL;
+    bool hosted = jobs && jobs->parallel_for;
+    threads = DTI_MAX(hosted ? jobs->threads : threads, 1);
+    if (threads > DTI_MAX_THREADS)
+        return dti_fail(base, DT_ERROR_INVALID, "%d threads: the most is %d", threads,
+                        DTI_MAX_THREADS);
+    dti_pool *pool = dti_alloc(base, sizeof *pool);
+    if (!pool)
+        return DT_ERROR_MEMORY;
+    pool->base = base;
+    pool->threads = threads;
+    pool->workers = dti_alloc_array(base, (size_t)threads, sizeof *pool->workers);
+    if (!pool->workers) {
+        dti_free(base, pool);
+        return DT_ERROR_MEMORY;
+    }
+    pthread_mutex_init(&pool->lock, NULL);
+    pthread_cond_init(&pool->wake, NULL);
+    pthread_cond_init(&pool->left, NULL);
+    if (hosted)
+        pool->jobs = *jobs;
+    else
+        dti_pool_start(pool);
+    if (!hosted && pool->started + 1 < threads) {
+        dti_log(base, DT_LOG_WARNING, "%d threads were asked for and the system gave %d", threads,
+                pool->started + 1);
+        pool->threads = pool->started + 1;
+    }
+    *out = pool;
+    return DT_OK;
+}
+
+static void dti_pool_destroy(dti_base *base, dti_pool *pool) {
+    if (!pool)
+        return;
+    pthread_mutex_lock(&pool->lock);
+    atomic_store(&pool->stop, true);
+    pthread_cond_broadcast(&pool->wake);
+    pthread_mutex_unlock(&pool->lock);
+    for (int i = 1; i <= pool->started; i++)
+        pthread_join(pool->workers[i].thread, NULL);
+    pthread_cond_destroy(&pool->left);
+    pthread_cond_destroy(&pool->wake);
+    pthread_mutex_destroy(&pool->lock);
+    dti_free(base, pool->workers);
+    dti_free(base, pool);
+}

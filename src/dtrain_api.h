@@ -1,0 +1,29 @@
+/* The public part of dtrain.h, in reading order. A file of the project that is compiled apart from
+ * the generated header includes this one; tools/amalgamate expands it. */
+#ifndef DTRAIN_H
+#define DTRAIN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#include "api/config.h"
+#include "api/base.h"
+#include "api/ctx.h"
+#include "api/tensor.h"
+#include "api/program.h"
+#include "api/nn.h"
+#include "api/data.h"
+#include "api/file.h"
+
+#ifdef __cplusplus
+}
+#endif
+
+/* amalgamate: C++ overloads */
+
+#endif /* DTRAIN_H */
