@@ -1,0 +1,90 @@
+/* SGEMM, the part that no instruction set changes: how C is cut into tiles for threads. The grid
+ * is the one whose largest tile costs least, counting what is packed twice. Refuses to start
+ * threads: the caller runs tiles where it wants. */
+
+#define DTI_GEMM_NC 512                 /* columns of B packed at once: KC * NC floats lie in L2 */
+#define DTI_GEMM_TILE_MACS (1 << 18)    /* less work a tile than this is not worth a thread */
+#define DTI_GEMM_PACK_COST 24           /* packing one element, in multiply-adds */
+
+typedef struct dti_gemm_grid {
+    int64_t rows, cols, row_unit, col_unit; /* tiles; a tile's edges are multiples of the units */
+} dti_gemm_grid;
+
+/* Where part i of `parts` begins. */
+static int64_t dti_gemm_cut(int64_t size, int64_t unit, int64_t parts, int64_t i) {
+    int64_t units = (size + unit - 1) / unit;
+    return DTI_MIN(units * i / parts * unit, size);
+}
+
+static dti_gemm_grid dti_gemm_make_grid(const dti_gemm *g, int threads) {
+    dti_gemm_grid best = {1, 1, g->m >= 96 ? 12 : 4, g->n >= 128 ? 32 : 16};
+    double macs = (double)g->m * (double)g->n * (double)DTI_MAX(g->k, 1);
+    int64_t tiles = DTI_MIN((int64_t)threads, (int64_t)DTI_MIN(macs / DTI_GEMM_TILE_MACS, 1e6));
+    double best_cost = 1e300;
+    for (int64_t rows = 1; rows <= tiles; rows++) {
+        int64_t cols = tiles / rows;
+        int64_t row_units = (g->m + best.row_unit - 1) / best.row_unit;
+        int64_t col_units = (g->n + best.col_unit - 1) / best.col_unit;
+        if (rows > row_units || cols > col_units)
+            continue;
+        double m = (double)((row_units + rows - 1) / rows * best.row_unit);
+        double n = (double)((col_units + cols - 1) / cols * best.col_unit);
+        double cost = m * n + DTI_GEMM_PACK_COST * (m + n);
+        if (cost >= best_cost)
+            continue;
+        best_cost = cost;
+        best.rows = rows;
+        best.cols = cols;
+    }
+    return best;
+}
+
+static int64_t dti_gemm_tiles(const dti_gemm *g, int threads) {
+    if (threads <= 1)
+        return 1;
+    dti_gemm_grid grid = dti_gemm_make_grid(g, threads);
+    return grid.rows * grid.cols;
+}
+
+static size_t dti_gemm_scratch_bytes(const dti_gemm *g, int threads) {
+    (void)threads;
+    int64_t k = DTI_MIN(g->k, DTI_GEMM_KC);
+    int64_t n = DTI_MIN((DTI_MAX(g->m, g->n) + 31) / 32 * 32, DTI_GEMM_NC);
+    return (size_t)(k * n + 16 * DTI_GEMM_KC + 64) * sizeof(float);
+}
+
+static void dti_gemm_run_block(const struct dti_cpu_kernels *kernels, const dti_gemm *g, int64_t i0,
+                               int64_t i1, int64_t j0, int64_t j1, void *scratch) {
+    dti_gemm_block block = {
+        .m = i1 - i0, .n = j1 - j0, .k = g->k,
+        .a = g->a + i0 * g->a_row, .a_row = g->a_row, .a_col = g->a_col,
+        .b = g->b + j0 * g->b_col, .b_row = g->b_row, .b_col = g->b_col,
+        .c = g->c + i0 * g->c_row + j0 * g->c_col, .c_row = g->c_row, .c_col = g->c_col,
+        .bias = g->bias ? g->bias + j0 * g->bias_stride : NULL, .bias_col = g->bias_stride,
+        .add = g->accumulate, .relu = g->epilogue == DTI_GEMM_RELU,
+    };
+    if (block.m > 0 && block.n > 0)
+        kernels->gemm_block(&block, scratch);
+}
+
+static void dti_gemm_run(const struct dti_cpu_kernels *kernels, const dti_gemm *g, int threads,
+                         int64_t tile_begin, int64_t tile_end, void *scratch) {
+    if (threads <= 1) {
+        if (tile_begin < tile_end)
+            dti_gemm_run_block(kernels, g, 0, g->m, 0, g->n, scratch);
+        return;
+    }
+    dti_gemm_grid grid = dti_gemm_make_grid(g, threads);
+    for (int64_t t = tile_begin; t < tile_end;) {
+        int64_t row = t / grid.cols, col = t % grid.cols;
+        int64_t end = DTI_MIN(grid.cols, col + (tile_end - t));
+        int64_t rows = 1; /* whole rows of tiles that follow are one block with this one */
+        if (col == 0 && end == grid.cols)
+            rows = (tile_end - t) / grid.cols;
+        dti_gemm_run_block(kernels, g, dti_gemm_cut(g->m, grid.row_unit, grid.rows, row),
+                           dti_gemm_cut(g->m, grid.row_unit, grid.rows, row + rows),
+                           dti_gemm_cut(g->n, grid.col_unit, grid.cols, col),
+                           dti_gemm_cut(g->n, grid.col_unit, grid.cols, end), scratch);
+        t += rows > 1 ? rows * grid.cols : end - col;
+    }
+}

@@ -1,0 +1,42 @@
+/* Single-precision matrix product. C[m,n] = sum_k A[m,k] * B[k,n], then + bias, then the epilogue.
+ * Strides are in elements and free, so a transposition is a swap of strides; C must not overlap A,
+ * B or bias. Sum-order class "chunked-k": k is cut into chunks of DTI_GEMM_KC; each is summed
+ * serially by FMA from zero; the chunks are added in order, to C if `accumulate`, else to the
+ * first. So the bits depend on the operands only: not on the set, the tiles or the threads. */
+
+#define DTI_GEMM_KC 384 /* A's and B's panels in L1 + L2; 256 and 512 were slower (docs/speed.md) */
+
+enum { DTI_GEMM_NONE, DTI_GEMM_RELU };
+
+typedef struct dti_gemm {
+    int64_t m, n, k;
+    const float *a;
+    int64_t a_row, a_col;
+    const float *b;
+    int64_t b_row, b_col;
+    float *c;
+    int64_t c_row, c_col; /* c_col 1 is fast */
+    const float *bias;    /* NULL = none; bias[j * bias_stride] is added to column j, once */
+    int64_t bias_stride;
+    bool accumulate; /* C += */
+    int epilogue;    /* DTI_GEMM_RELU: x < 0 ? 0 : x, so NaN stays */
+} dti_gemm;
+
+/* The outer index space: independent tiles of C, about one a thread; 1 where threads do not pay. */
+static int64_t dti_gemm_tiles(const dti_gemm *g, int threads);
+/* What one worker needs, 64-byte aligned; a function of m, n, k only. */
+static size_t dti_gemm_scratch_bytes(const dti_gemm *g, int threads);
+/* Tiles [tile_begin, tile_end); neighbours in one call share their packing. */
+struct dti_cpu_kernels;
+static void dti_gemm_run(const struct dti_cpu_kernels *kernels, const dti_gemm *g, int threads,
+                         int64_t tile_begin, int64_t tile_end, void *scratch);
+
+/* For gemm_body.h: a rectangle of C with its operands; bias may run along rows or columns. */
+typedef struct dti_gemm_block {
+    int64_t m, n, k;
+    const float *a, *b, *bias;
+    float *c;
+    int64_t a_row, a_col, b_row, b_col, c_row, c_col, bias_row, bias_col;
+    bool add, relu;
+} dti_gemm_block;
+typedef void dti_gemm_block_fn(const dti_gemm_block *block, float *scratch);

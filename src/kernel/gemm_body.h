@@ -1,0 +1,371 @@
+/* SGEMM for one instruction set: BLIS's scheme (Van Zee and van de Geijn, 2015) with B's panels in
+ * L2 and one panel of A in L1. A tile of C is `rows` x `vecs` native vectors in registers, rows up
+ * to DTI_GEMM_MR and vecs 1 or 2, each pair its own code: edges cost what they are worth. Small
+ * products read A, and B where its rows are contiguous, in place: the same sums, so the same bits. */
+
+#undef DTI_GEMM_MR
+#if DTI_LANES == 16
+#define DTI_GEMM_MR 12 /* 24 of 32 registers hold C */
+#else
+#define DTI_GEMM_MR 6 /* 12 of 16 */
+#endif
+#define DTI_GEMM_NR (2 * DTI_LANES)
+
+/* One tile of C on its way out of the registers. */
+typedef struct DTI_ISA(dti_gemm_out) {
+    float *c;
+    const float *bias;
+    int64_t c_row, c_col, bias_row, bias_col;
+    int cols;
+    bool add, last, relu;
+    bool straight, plain; /* contiguous rows of C and bias; plain: and whole vectors */
+} DTI_ISA(dti_gemm_out);
+
+DTI_INLINE DTI_NF DTI_N(gemm_finish)(DTI_NF x, DTI_NF bias, bool has_bias, bool relu) {
+    if (has_bias)
+        x = x + bias;
+    if (relu)
+        x = DTI_N(select)(DTI_N(lt)(x, DTI_N(set1)(0)), DTI_N(set1)(0), x);
+    return x;
+}
+
+/* Columns that do not fill their vectors, of contiguous rows. */
+static void DTI_N(gemm_edge)(const DTI_ISA(dti_gemm_out) *out, const float *sums, int rows) {
+    const bool has_bias = out->last && out->bias, relu = out->last && out->relu;
+    for (int v = 0; v < out->cols; v += DTI_LANES) {
+        int n = DTI_MIN(out->cols - v, DTI_LANES);
+        DTI_NF bias = has_bias ? DTI_N(load_n)(out->bias + v, n) : DTI_N(set1)(0);
+        float *c = out->c + v;
+        for (int i = 0; i < rows; i++, c += out->c_row) {
+            DTI_NF x = DTI_N(load)(sums + i * DTI_GEMM_NR + v);
+            if (out->add)
+                x = DTI_N(load_n)(c, n) + x;
+            DTI_N(store_n)(c, DTI_N(gemm_finish)(x, bias, has_bias, relu), n);
+        }
+    }
+}
+
+/* Any strides: the same operations, one element at a time. */
+static void DTI_N(gemm_scatter)(const DTI_ISA(dti_gemm_out) *out, const float *sums, int rows) {
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < out->cols; j++) {
+            float *c = out->c + i * out->c_row + j * out->c_col;
+            float x = sums[i * DTI_GEMM_NR + j];
+            if (out->add)
+                x = *c + x;
+            if (out->last && out->bias)
+                x = x + out->bias[i * out->bias_row + j * out->bias_col];
+            if (out->last && out->relu && x < 0)
+                x = 0;
+            *c = x;
+        }
+}
+
+DTI_INLINE void DTI_N(gemm_store)(const int rows, const int vecs, const DTI_ISA(dti_gemm_out) *out,
+                                  DTI_NF sums[DTI_GEMM_MR][2]) {
+    if (!out->plain) {
+        float tile[DTI_GEMM_MR * DTI_GEMM_NR];
+DTI_UNROLL(12)
+        for (int i = 0; i < rows; i++)
+DTI_UNROLL(2)
+            for (int v = 0; v < vecs; v++)
+                DTI_N(store)(tile + i * DTI_GEMM_NR + v * DTI_LANES, sums[i][v]);
+        (out->straight ? DTI_N(gemm_edge) : DTI_N(gemm_scatter))(out, tile, rows);
+        return;
+    }
+    float *c = out->c;
+    const float *bias = out->last ? out->bias : NULL;
+    const bool relu = out->last && out->relu;
+DTI_UNROLL(12)
+    for (int i = 0; i < rows; i++, c += out->c_row)
+DTI_UNROLL(2)
+        for (int v = 0; v < vecs; v++) {
+            DTI_NF x = sums[i][v];
+            if (out->add)
+                x = DTI_N(load)(c + v * DTI_LANES) + x;
+            if (bias || relu)
+                x = DTI_N(gemm_finish)(x, bias ? DTI_N(load)(bias + v * DTI_LANES) : x, bias, relu);
+            DTI_N(store)(c + v * DTI_LANES, x);
+        }
+}
+
+/* sums = A's rows times B's columns over k. `unit`: the rows of A are adjacent floats. */
+DTI_INLINE void DTI_N(gemm_tile)(const int rows, const int vecs, const bool unit, int64_t k,
+                                 const float *a, int64_t a_row, int64_t a_col, const float *b,
+                                 int64_t b_row, const DTI_ISA(dti_gemm_out) *out) {
+    DTI_NF sums[DTI_GEMM_MR][2];
+    const float *mid = a + 6 * a_row;
+DTI_UNROLL(12)
+    for (int i = 0; i < rows; i++) {
+        sums[i][0] = sums[i][1] = DTI_N(set1)(0);
+        __builtin_prefetch(out->c + i * out->c_row, 1);
+    }
+    for (int64_t p = 0; p < k; p++, a += a_col, mid += a_col, b += b_row) {
+        DTI_NF b0 = DTI_N(load)(b), b1 = vecs > 1 ? DTI_N(load)(b + DTI_LANES) : b0;
+DTI_UNROLL(12)
+        for (int i = 0; i < rows; i++) {
+            DTI_NF x = DTI_N(set1)(unit ? a[i] : i < 6 ? a[i * a_row] : mid[(i - 6) * a_row]);
+            sums[i][0] = DTI_N(fma)(x, b0, sums[i][0]);
+            if (vecs > 1)
+                sums[i][1] = DTI_N(fma)(x, b1, sums[i][1]);
+        }
+    }
+    DTI_N(gemm_store)(rows, vecs, out, sums);
+}
+
+typedef void DTI_ISA(dti_gemm_tile_fn)(int64_t k, const float *a, int64_t a_row, int64_t a_col,
+                                       const float *b, int64_t b_row,
+                                       const DTI_ISA(dti_gemm_out) *out);
+#define DTI_GEMM_TILE(rows, vecs, unit)                                                            \
+    static void DTI_CAT(DTI_N(gemm_##vecs##_##unit##_), rows)(                                     \
+        int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b, int64_t b_row,    \
+        const DTI_ISA(dti_gemm_out) *out) {                                                        \
+        DTI_N(gemm_tile)(rows, vecs, unit, k, a, a_row, a_col, b, b_row, out);                     \
+    }
+#define DTI_GEMM_TILES(rows)                                                                       \
+    DTI_GEMM_TILE(rows, 1, 0)                                                                      \
+    DTI_GEMM_TILE(rows, 1, 1)                                                                      \
+    DTI_GEMM_TILE(rows, 2, 0)                                                                      \
+    DTI_GEMM_TILE(rows, 2, 1)
+#define DTI_GEMM_ENTRY(rows)                                                                       \
+    {                                                                                              \
+        {DTI_CAT(DTI_N(gemm_1_0_), rows), DTI_CAT(DTI_N(gemm_1_1_), rows)},                        \
+        {DTI_CAT(DTI_N(gemm_2_0_), rows), DTI_CAT(DTI_N(gemm_2_1_), rows)},                        \
+    }
+DTI_GEMM_TILES(1)
+DTI_GEMM_TILES(2)
+DTI_GEMM_TILES(3)
+DTI_GEMM_TILES(4)
+DTI_GEMM_TILES(5)
+DTI_GEMM_TILES(6)
+#if DTI_LANES == 16
+DTI_GEMM_TILES(7)
+DTI_GEMM_TILES(8)
+DTI_GEMM_TILES(9)
+DTI_GEMM_TILES(10)
+DTI_GEMM_TILES(11)
+DTI_GEMM_TILES(12)
+#endif
+/* [rows - 1][vecs - 1][unit] */
+static DTI_ISA(dti_gemm_tile_fn) *const DTI_N(gemm_tiles)[DTI_GEMM_MR][2][2] = {
+    DTI_GEMM_ENTRY(1), DTI_GEMM_ENTRY(2), DTI_GEMM_ENTRY(3),
+    DTI_GEMM_ENTRY(4), DTI_GEMM_ENTRY(5), DTI_GEMM_ENTRY(6),
+#if DTI_LANES == 16
+    DTI_GEMM_ENTRY(7), DTI_GEMM_ENTRY(8), DTI_GEMM_ENTRY(9),
+    DTI_GEMM_ENTRY(10), DTI_GEMM_ENTRY(11), DTI_GEMM_ENTRY(12),
+#endif
+};
+
+#if DTI_LANES == 16
+#define DTI_SWAP(r, i, j, low, high)                                                               \
+    do {                                                                                           \
+        __m512 low_ = low, high_ = high;                                                           \
+        r[i] = (DTI_NF)low_;                                                                       \
+        r[j] = (DTI_NF)high_;                                                                      \
+    } while (0)
+DTI_INLINE void DTI_N(transpose)(DTI_NF r[16]) {
+    __m512 x[16], y[16];
+DTI_UNROLL(8)
+    for (int i = 0; i < 16; i += 2) {
+        x[i] = _mm512_unpacklo_ps((__m512)r[i], (__m512)r[i + 1]);
+        x[i + 1] = _mm512_unpackhi_ps((__m512)r[i], (__m512)r[i + 1]);
+    }
+DTI_UNROLL(4)
+    for (int i = 0; i < 16; i += 4) {
+        y[i] = _mm512_shuffle_ps(x[i], x[i + 2], 0x44);
+        y[i + 1] = _mm512_shuffle_ps(x[i], x[i + 2], 0xee);
+        y[i + 2] = _mm512_shuffle_ps(x[i + 1], x[i + 3], 0x44);
+        y[i + 3] = _mm512_shuffle_ps(x[i + 1], x[i + 3], 0xee);
+    }
+DTI_UNROLL(4)
+    for (int i = 0; i < 4; i++) {
+        x[i] = _mm512_shuffle_f32x4(y[i], y[i + 4], 0x88);
+        x[i + 4] = _mm512_shuffle_f32x4(y[i], y[i + 4], 0xdd);
+        x[i + 8] = _mm512_shuffle_f32x4(y[i + 8], y[i + 12], 0x88);
+        x[i + 12] = _mm512_shuffle_f32x4(y[i + 8], y[i + 12], 0xdd);
+    }
+DTI_UNROLL(4)
+    for (int i = 0; i < 4; i++) {
+        r[i] = (DTI_NF)_mm512_shuffle_f32x4(x[i], x[i + 8], 0x88);
+        r[i + 4] = (DTI_NF)_mm512_shuffle_f32x4(x[i + 4], x[i + 12], 0x88);
+        r[i + 8] = (DTI_NF)_mm512_shuffle_f32x4(x[i], x[i + 8], 0xdd);
+        r[i + 12] = (DTI_NF)_mm512_shuffle_f32x4(x[i + 4], x[i + 12], 0xdd);
+    }
+}
+#undef DTI_SWAP
+#elif DTI_LANES == 8
+DTI_INLINE void DTI_N(transpose)(DTI_NF r[8]) {
+    __m256 x[8], y[8];
+DTI_UNROLL(4)
+    for (int i = 0; i < 8; i += 2) {
+        x[i] = _mm256_unpacklo_ps((__m256)r[i], (__m256)r[i + 1]);
+        x[i + 1] = _mm256_unpackhi_ps((__m256)r[i], (__m256)r[i + 1]);
+    }
+DTI_UNROLL(2)
+    for (int i = 0; i < 8; i += 4) {
+        y[i] = _mm256_shuffle_ps(x[i], x[i + 2], 0x44);
+        y[i + 1] = _mm256_shuffle_ps(x[i], x[i + 2], 0xee);
+        y[i + 2] = _mm256_shuffle_ps(x[i + 1], x[i + 3], 0x44);
+        y[i + 3] = _mm256_shuffle_ps(x[i + 1], x[i + 3], 0xee);
+    }
+DTI_UNROLL(4)
+    for (int i = 0; i < 4; i++) {
+        r[i] = (DTI_NF)_mm256_permute2f128_ps(y[i], y[i + 4], 0x20);
+        r[i + 4] = (DTI_NF)_mm256_permute2f128_ps(y[i], y[i + 4], 0x31);
+    }
+}
+#else
+DTI_INLINE void DTI_N(transpose)(DTI_NF r[4]) {
+    DTI_NF x[4] = {r[0], r[1], r[2], r[3]};
+DTI_UNROLL(4)
+    for (int i = 0; i < 4; i++)
+        r[i] = (DTI_NF){x[0][i], x[1][i], x[2][i], x[3][i]};
+}
+#endif
+
+/* dst[p * ld + i] = src[i * row + p] for i < rows <= DTI_LANES, p < k: rows that are contiguous in
+ * k turned into columns. Writes whole vectors where `slack` says that what follows is free. */
+DTI_INLINE void DTI_N(pack_turn)(float *dst, int64_t ld, const float *src, int64_t row, int rows,
+                                 int64_t k, bool slack) {
+    int64_t p = 0;
+    for (; p + DTI_LANES <= k; p += DTI_LANES) {
+        DTI_NF r[DTI_LANES];
+DTI_UNROLL(16)
+        for (int i = 0; i < DTI_LANES; i++)
+            r[i] = i < rows ? DTI_N(load)(src + i * row + p) : DTI_N(set1)(0);
+        DTI_N(transpose)(r);
+DTI_UNROLL(16)
+        for (int i = 0; i < DTI_LANES; i++)
+            if (slack)
+                DTI_N(store)(dst + (p + i) * ld, r[i]);
+            else
+                DTI_N(store_n)(dst + (p + i) * ld, r[i], rows);
+    }
+    for (; p < k; p++)
+        for (int i = 0; i < rows; i++)
+            dst[p * ld + i] = src[i * row + p];
+}
+
+/* A's rows to dst[p * MR + i]. */
+static void DTI_N(pack_a)(float *dst, const dti_gemm_block *g, const float *a, int rows, int64_t k) {
+    if (g->a_row == 1) {
+        for (int64_t p = 0; p < k; p++)
+            for (int i = 0; i < rows; i += DTI_LANES) {
+                int n = DTI_MIN(rows - i, DTI_LANES);
+                DTI_N(store_n)(dst + p * DTI_GEMM_MR + i, DTI_N(load_n)(a + p * g->a_col + i, n), n);
+            }
+        return;
+    }
+    if (g->a_col == 1) {
+        for (int i = 0; i < rows; i += DTI_LANES)
+            DTI_N(pack_turn)(dst + i, DTI_GEMM_MR, a + i * g->a_row, g->a_row,
+                             DTI_MIN(rows - i, DTI_LANES), k, DTI_GEMM_MR <= DTI_LANES);
+        return;
+    }
+    for (int64_t p = 0; p < k; p++)
+        for (int i = 0; i < rows; i++)
+            dst[p * DTI_GEMM_MR + i] = a[i * g->a_row + p * g->a_col];
+}
+
+/* B's columns [0, cols) to dst[p * NR + j], padded with zeros. */
+static void DTI_N(pack_b)(float *dst, const dti_gemm_block *g, const float *b, int cols, int64_t k) {
+    if (g->b_col == 1 && cols == DTI_GEMM_NR) {
+        for (int64_t p = 0; p < k; p++) {
+            DTI_NF x = DTI_N(load)(b + p * g->b_row), y = DTI_N(load)(b + p * g->b_row + DTI_LANES);
+            DTI_N(store)(dst + p * DTI_GEMM_NR, x);
+            DTI_N(store)(dst + p * DTI_GEMM_NR + DTI_LANES, y);
+        }
+        return;
+    }
+    for (int j = 0; j < cols; j += DTI_LANES) {
+        int n = DTI_MIN(cols - j, DTI_LANES);
+        if (g->b_row == 1)
+            DTI_N(pack_turn)(dst + j, DTI_GEMM_NR, b + j * g->b_col, g->b_col, n, k, true);
+        else if (g->b_col == 1)
+            for (int64_t p = 0; p < k; p++)
+                DTI_N(store)(dst + p * DTI_GEMM_NR + j, DTI_N(load_n)(b + p * g->b_row + j, n));
+        else
+            for (int64_t p = 0; p < k; p++)
+                for (int i = 0; i < n; i++)
+                    dst[p * DTI_GEMM_NR + j + i] = b[p * g->b_row + (j + i) * g->b_col];
+    }
+}
+
+/* How a block is walked: decided once, from its shape. */
+typedef struct DTI_ISA(dti_gemm_plan) {
+    int64_t panels; /* of rows, all of rows/panels or one more */
+    bool pack_a, pack_b;
+} DTI_ISA(dti_gemm_plan);
+
+static DTI_ISA(dti_gemm_plan) DTI_N(gemm_plan)(const dti_gemm_block *g) {
+    DTI_ISA(dti_gemm_plan) plan = {.panels = (g->m + DTI_GEMM_MR - 1) / DTI_GEMM_MR};
+    bool small = g->k * g->n <= 128 * 128;
+    plan.pack_a = g->n > 2 * DTI_GEMM_NR && !(small && g->k * g->m <= 128 * 128);
+    plan.pack_b = g->b_col != 1 || (plan.panels > 2 && !small);
+    return plan;
+}
+
+/* Rows [i0, i0 + rows) times all nc columns of one chunk. b: packed, or B in place. */
+static void DTI_N(gemm_rows)(const dti_gemm_block *g, const DTI_ISA(dti_gemm_plan) *plan, int64_t i0,
+                             int rows, int64_t k0, int64_t kc, int64_t j0, int64_t nc,
+                             const float *packed_b, float *packed_a) {
+    const float *a = g->a + i0 * g->a_row + k0 * g->a_col;
+    int64_t a_row = g->a_row, a_col = g->a_col;
+    if (plan->pack_a) {
+        DTI_N(pack_a)(packed_a, g, a, rows, kc);
+        a = packed_a;
+        a_row = 1;
+        a_col = DTI_GEMM_MR;
+    }
+    DTI_ISA(dti_gemm_out) out = {
+        .c_row = g->c_row, .c_col = g->c_col, .bias_row = g->bias_row, .bias_col = g->bias_col,
+        .add = g->add || k0 > 0, .last = k0 + kc == g->k, .relu = g->relu,
+        .straight = g->c_col == 1 && (!g->bias || (g->bias_col == 1 && g->bias_row == 0))};
+    for (int64_t j = 0; j < nc; j += DTI_GEMM_NR) {
+        int cols = (int)DTI_MIN(nc - j, DTI_GEMM_NR);
+        bool whole = cols == DTI_GEMM_NR || cols == DTI_LANES;
+        bool packed = plan->pack_b || !whole;
+        out.c = g->c + i0 * g->c_row + (j0 + j) * g->c_col;
+        out.bias = g->bias ? g->bias + i0 * g->bias_row + (j0 + j) * g->bias_col : NULL;
+        out.cols = cols;
+        out.plain = out.straight && whole;
+        const float *b = packed ? packed_b + (plan->pack_b ? j * kc : 0)
+                                : g->b + k0 * g->b_row + (j0 + j) * g->b_col;
+        DTI_N(gemm_tiles)[rows - 1][cols > DTI_LANES][a_row == 1](
+            kc, a, a_row, a_col, b, packed ? DTI_GEMM_NR : g->b_row, &out);
+    }
+}
+
+static void DTI_N(gemm_pack_chunk)(const dti_gemm_block *g, bool all, int64_t k0, int64_t kc,
+                                   int64_t j0, int64_t nc, float *packed_b) {
+    const float *b = g->b + k0 * g->b_row + j0 * g->b_col;
+    if (all) {
+        for (int64_t j = 0; j < nc; j += DTI_GEMM_NR)
+            DTI_N(pack_b)(packed_b + j * kc, g, b + j * g->b_col,
+                          (int)DTI_MIN(nc - j, DTI_GEMM_NR), kc);
+        return;
+    }
+    int64_t j = nc / DTI_GEMM_NR * DTI_GEMM_NR; /* only the edge, which is not whole vectors */
+    if (j < nc && nc - j != DTI_LANES)
+        DTI_N(pack_b)(packed_b, g, b + j * g->b_col, (int)(nc - j), kc);
+}
+
+static void DTI_N(gemm_block)(const dti_gemm_block *block, float *scratch) {
+    dti_gemm_block g = *block;
+    if (g.n <= 4 && g.m >= 16) { /* few columns: work on the transposed product */
+        g = (dti_gemm_block){g.n, g.m, g.k, g.b, g.a, g.bias, g.c, g.b_col, g.b_row, g.a_col,
+                             g.a_row, g.c_col, g.c_row, g.bias_col, g.bias_row, g.add, g.relu};
+    }
+    const DTI_ISA(dti_gemm_plan) plan = DTI_N(gemm_plan)(&g);
+    float *packed_a = scratch, *packed_b = scratch + 16 * DTI_GEMM_KC;
+    for (int64_t j = 0; j < g.n; j += DTI_GEMM_NC)
+        for (int64_t k = 0; k == 0 || k < g.k; k += DTI_GEMM_KC) {
+            int64_t nc = DTI_MIN(g.n - j, DTI_GEMM_NC), kc = DTI_MIN(g.k - k, DTI_GEMM_KC);
+            DTI_N(gemm_pack_chunk)(&g, plan.pack_b, k, kc, j, nc, packed_b);
+            for (int64_t r = 0, i = 0; r < plan.panels; r++) {
+                int rows = (int)(g.m / plan.panels + (r < g.m % plan.panels));
+                DTI_N(gemm_rows)(&g, &plan, i, rows, k, kc, j, nc, packed_b, packed_a);
+                i += rows;
+            }
+        }
+}

@@ -1,0 +1,285 @@
+/* Vectors for one instruction set: DTI_NF/DTI_NI, the native float and int32 vector of DTI_LANES
+ * lanes with its operations DTI_N(name), and DTI_VF/DTI_VI/DTI_VM, 16 lanes as 1, 2 or 4 natives
+ * with DTI_V(name). Arithmetic is the compilers' vector operators, not the intrinsics of
+ * immintrin.h: those are inlined with the flags that the header was parsed under. Refuses to know
+ * any formula. A compare gives a mask of all-ones lanes, on AVX-512 a mask register. */
+
+#define DTI_N(name) DTI_ISA(dti_n_##name)
+#define DTI_V(name) DTI_ISA(dti_v_##name)
+#define DTI_NF DTI_ISA(dti_nf)
+#define DTI_NI DTI_ISA(dti_ni)
+#define DTI_NU DTI_ISA(dti_nu)
+#define DTI_NM DTI_ISA(dti_nm)
+#define DTI_VF DTI_ISA(dti_vf)
+#define DTI_VI DTI_ISA(dti_vi)
+#define DTI_VM DTI_ISA(dti_vm)
+
+typedef float DTI_NF __attribute__((vector_size(DTI_LANES * 4)));
+typedef int32_t DTI_NI __attribute__((vector_size(DTI_LANES * 4)));
+typedef uint32_t DTI_NU __attribute__((vector_size(DTI_LANES * 4)));
+typedef float DTI_ISA(dti_nf_any) __attribute__((vector_size(DTI_LANES * 4), aligned(4), may_alias));
+
+/* ---- native: what every set says the same way */
+DTI_INLINE DTI_NF DTI_N(load)(const float *p) { return *(const DTI_ISA(dti_nf_any) *)p; }
+DTI_INLINE void DTI_N(store)(float *p, DTI_NF x) { *(DTI_ISA(dti_nf_any) *)p = x; }
+DTI_INLINE DTI_NF DTI_N(add)(DTI_NF x, DTI_NF y) { return x + y; }
+DTI_INLINE DTI_NF DTI_N(sub)(DTI_NF x, DTI_NF y) { return x - y; }
+DTI_INLINE DTI_NF DTI_N(mul)(DTI_NF x, DTI_NF y) { return x * y; }
+DTI_INLINE DTI_NF DTI_N(div)(DTI_NF x, DTI_NF y) { return x / y; }
+DTI_INLINE DTI_NI DTI_N(bits)(DTI_NF x) { return (DTI_NI)x; }
+DTI_INLINE DTI_NF DTI_N(float)(DTI_NI x) { return (DTI_NF)x; }
+/* Unsigned inside, so that wrapping round is defined. */
+DTI_INLINE DTI_NI DTI_N(iadd)(DTI_NI x, DTI_NI y) { return (DTI_NI)((DTI_NU)x + (DTI_NU)y); }
+DTI_INLINE DTI_NI DTI_N(isub)(DTI_NI x, DTI_NI y) { return (DTI_NI)((DTI_NU)x - (DTI_NU)y); }
+DTI_INLINE DTI_NI DTI_N(iand)(DTI_NI x, DTI_NI y) { return x & y; }
+DTI_INLINE DTI_NI DTI_N(ior)(DTI_NI x, DTI_NI y) { return x | y; }
+DTI_INLINE DTI_NI DTI_N(ixor)(DTI_NI x, DTI_NI y) { return x ^ y; }
+DTI_INLINE DTI_NI DTI_N(shl)(DTI_NI x, int n) { return (DTI_NI)((DTI_NU)x << n); }
+DTI_INLINE DTI_NI DTI_N(shr)(DTI_NI x, int n) { return (DTI_NI)((DTI_NU)x >> n); }
+DTI_INLINE DTI_NI DTI_N(sar)(DTI_NI x, int n) { return x >> n; }
+DTI_INLINE DTI_NI DTI_N(iset1)(int32_t x) { return (DTI_NI){0} + x; }
+DTI_INLINE DTI_NF DTI_N(from_int)(DTI_NI x) { return __builtin_convertvector(x, DTI_NF); }
+/* Toward zero; x must be within int32. */
+DTI_INLINE DTI_NI DTI_N(to_int)(DTI_NF x) { return __builtin_convertvector(x, DTI_NI); }
+
+/* ---- native: what differs */
+#if DTI_LANES == 16
+typedef __mmask16 DTI_NM;
+DTI_INLINE DTI_NF DTI_N(set1)(float x) { return (DTI_NF)_mm512_set1_ps(x); }
+DTI_INLINE DTI_NF DTI_N(fma)(DTI_NF x, DTI_NF y, DTI_NF z) {
+    return (DTI_NF)__builtin_ia32_vfmaddps512_mask((__v16sf)x, (__v16sf)y, (__v16sf)z,
+                                                   -1, 4);
+}
+DTI_INLINE DTI_NF DTI_N(sqrt)(DTI_NF x) { return (DTI_NF)_mm512_sqrt_ps((__m512)x); }
+DTI_INLINE DTI_NM DTI_N(lt)(DTI_NF x, DTI_NF y) {
+    return _mm512_cmp_ps_mask((__m512)x, (__m512)y, _CMP_LT_OQ);
+}
+DTI_INLINE DTI_NM DTI_N(le)(DTI_NF x, DTI_NF y) {
+    return _mm512_cmp_ps_mask((__m512)x, (__m512)y, _CMP_LE_OQ);
+}
+DTI_INLINE DTI_NM DTI_N(eq)(DTI_NF x, DTI_NF y) {
+    return _mm512_cmp_ps_mask((__m512)x, (__m512)y, _CMP_EQ_OQ);
+}
+DTI_INLINE DTI_NM DTI_N(ilt)(DTI_NI x, DTI_NI y) {
+    return _mm512_cmplt_epi32_mask((__m512i)x, (__m512i)y);
+}
+DTI_INLINE DTI_NM DTI_N(ult)(DTI_NI x, DTI_NI y) {
+    return _mm512_cmplt_epu32_mask((__m512i)x, (__m512i)y);
+}
+DTI_INLINE DTI_NM DTI_N(both)(DTI_NM x, DTI_NM y) { return (DTI_NM)(x & y); }
+DTI_INLINE DTI_NM DTI_N(either)(DTI_NM x, DTI_NM y) { return (DTI_NM)(x | y); }
+DTI_INLINE DTI_NF DTI_N(select)(DTI_NM m, DTI_NF x, DTI_NF y) {
+    return (DTI_NF)_mm512_mask_mov_ps((__m512)y, m, (__m512)x);
+}
+DTI_INLINE DTI_NI DTI_N(iselect)(DTI_NM m, DTI_NI x, DTI_NI y) {
+    return (DTI_NI)_mm512_mask_mov_epi32((__m512i)y, m, (__m512i)x);
+}
+DTI_INLINE DTI_NF DTI_N(load_n)(const float *p, int n) { /* 0 <= n <= 16; other lanes 0 */
+    return (DTI_NF)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), p);
+}
+DTI_INLINE void DTI_N(store_n)(float *p, DTI_NF x, int n) {
+    _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1u), (__m512)x);
+}
+#else
+typedef DTI_NI DTI_NM;
+#if DTI_LANES == 8
+static const int32_t dti_lane_masks[16] = {-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0};
+DTI_INLINE DTI_NF DTI_N(set1)(float x) { return (DTI_NF)_mm256_set1_ps(x); }
+DTI_INLINE DTI_NF DTI_N(fma)(DTI_NF x, DTI_NF y, DTI_NF z) {
+    return (DTI_NF)__builtin_ia32_vfmaddps256((__v8sf)x, (__v8sf)y, (__v8sf)z);
+}
+DTI_INLINE DTI_NF DTI_N(sqrt)(DTI_NF x) { return (DTI_NF)__builtin_ia32_sqrtps256((__v8sf)x); }
+DTI_INLINE DTI_NF DTI_N(load_n)(const float *p, int n) { /* 0 <= n <= 8; other lanes 0 */
+    __m256i mask = _mm256_loadu_si256((const __m256i *)(const void *)(dti_lane_masks + 8 - n));
+    return (DTI_NF)_mm256_maskload_ps(p, mask);
+}
+DTI_INLINE void DTI_N(store_n)(float *p, DTI_NF x, int n) {
+    __m256i mask = _mm256_loadu_si256((const __m256i *)(const void *)(dti_lane_masks + 8 - n));
+    _mm256_maskstore_ps(p, mask, (__m256)x);
+}
+#else
+DTI_INLINE DTI_NF DTI_N(set1)(float x) { return (DTI_NF){x, x, x, x}; }
+DTI_INLINE DTI_NF DTI_N(fma)(DTI_NF x, DTI_NF y, DTI_NF z) {
+#if defined __FMA__
+    return (DTI_NF)__builtin_ia32_vfmaddps((__v4sf)x, (__v4sf)y, (__v4sf)z);
+#elif defined __aarch64__
+    return (DTI_NF)vfmaq_f32((float32x4_t)z, (float32x4_t)x, (float32x4_t)y);
+#elif DTI_PORTABLE_FMA
+    return (DTI_NF){__builtin_fmaf(x[0], y[0], z[0]), __builtin_fmaf(x[1], y[1], z[1]),
+                    __builtin_fmaf(x[2], y[2], z[2]), __builtin_fmaf(x[3], y[3], z[3])};
+#else
+    return x * y + z;
+#endif
+}
+DTI_INLINE DTI_NF DTI_N(sqrt)(DTI_NF x) {
+#if defined __SSE__
+    return (DTI_NF)__builtin_ia32_sqrtps((__v4sf)x);
+#elif defined __aarch64__
+    return (DTI_NF)vsqrtq_f32((float32x4_t)x);
+#else
+    return (DTI_NF){__builtin_sqrtf(x[0]), __builtin_sqrtf(x[1]), __builtin_sqrtf(x[2]),
+                    __builtin_sqrtf(x[3])};
+#endif
+}
+DTI_INLINE DTI_NF DTI_N(load_n)(const float *p, int n) { /* 0 <= n <= 4; other lanes 0 */
+    float t[4] = {0};
+    for (int i = 0; i < n; i++)
+        t[i] = p[i];
+    return (DTI_NF){t[0], t[1], t[2], t[3]};
+}
+DTI_INLINE void DTI_N(store_n)(float *p, DTI_NF x, int n) {
+    for (int i = 0; i < n; i++)
+        p[i] = x[i];
+}
+#endif
+DTI_INLINE DTI_NM DTI_N(lt)(DTI_NF x, DTI_NF y) { return (DTI_NM)(x < y); }
+DTI_INLINE DTI_NM DTI_N(le)(DTI_NF x, DTI_NF y) { return (DTI_NM)(x <= y); }
+DTI_INLINE DTI_NM DTI_N(eq)(DTI_NF x, DTI_NF y) { return (DTI_NM)(x == y); }
+DTI_INLINE DTI_NM DTI_N(ilt)(DTI_NI x, DTI_NI y) { return (DTI_NM)(x < y); }
+DTI_INLINE DTI_NM DTI_N(ult)(DTI_NI x, DTI_NI y) { return (DTI_NM)((DTI_NU)x < (DTI_NU)y); }
+DTI_INLINE DTI_NM DTI_N(both)(DTI_NM x, DTI_NM y) { return x & y; }
+DTI_INLINE DTI_NM DTI_N(either)(DTI_NM x, DTI_NM y) { return x | y; }
+DTI_INLINE DTI_NI DTI_N(iselect)(DTI_NM m, DTI_NI x, DTI_NI y) { return (x & m) | (y & ~m); }
+DTI_INLINE DTI_NF DTI_N(select)(DTI_NM m, DTI_NF x, DTI_NF y) {
+    return (DTI_NF)DTI_N(iselect)(m, (DTI_NI)x, (DTI_NI)y);
+}
+#endif
+
+/* ---- 16 lanes: each operation on every part */
+#undef DTI_EACH0
+#undef DTI_EACH1
+#undef DTI_EACH2
+#undef DTI_EACH3
+#undef DTI_EACHN
+#if DTI_LANES == 16
+typedef struct { DTI_NF a; } DTI_VF;
+typedef struct { DTI_NI a; } DTI_VI;
+typedef struct { DTI_NM a; } DTI_VM;
+#define DTI_EACH0(f) {f}
+#define DTI_EACH1(f, x) {f(x.a)}
+#define DTI_EACH2(f, x, y) {f(x.a, y.a)}
+#define DTI_EACH3(f, x, y, z) {f(x.a, y.a, z.a)}
+#define DTI_EACHN(f, x, n) {f(x.a, n)}
+#elif DTI_LANES == 8
+typedef struct { DTI_NF a, b; } DTI_VF;
+typedef struct { DTI_NI a, b; } DTI_VI;
+typedef struct { DTI_NM a, b; } DTI_VM;
+#define DTI_EACH0(f) {f, f}
+#define DTI_EACH1(f, x) {f(x.a), f(x.b)}
+#define DTI_EACH2(f, x, y) {f(x.a, y.a), f(x.b, y.b)}
+#define DTI_EACH3(f, x, y, z) {f(x.a, y.a, z.a), f(x.b, y.b, z.b)}
+#define DTI_EACHN(f, x, n) {f(x.a, n), f(x.b, n)}
+#else
+typedef struct { DTI_NF a, b, c, d; } DTI_VF;
+typedef struct { DTI_NI a, b, c, d; } DTI_VI;
+typedef struct { DTI_NM a, b, c, d; } DTI_VM;
+#define DTI_EACH0(f) {f, f, f, f}
+#define DTI_EACH1(f, x) {f(x.a), f(x.b), f(x.c), f(x.d)}
+#define DTI_EACH2(f, x, y) {f(x.a, y.a), f(x.b, y.b), f(x.c, y.c), f(x.d, y.d)}
+#define DTI_EACH3(f, x, y, z)                                                                      \
+    {f(x.a, y.a, z.a), f(x.b, y.b, z.b), f(x.c, y.c, z.c), f(x.d, y.d, z.d)}
+#define DTI_EACHN(f, x, n) {f(x.a, n), f(x.b, n), f(x.c, n), f(x.d, n)}
+#endif
+#define DTI_V1(R, name, X)                                                                         \
+    DTI_INLINE R DTI_V(name)(X x) { return (R)DTI_EACH1(DTI_N(name), x); }
+#define DTI_V2(R, name, X)                                                                         \
+    DTI_INLINE R DTI_V(name)(X x, X y) { return (R)DTI_EACH2(DTI_N(name), x, y); }
+#define DTI_V3(R, name, M, X)                                                                      \
+    DTI_INLINE R DTI_V(name)(M x, X y, X z) { return (R)DTI_EACH3(DTI_N(name), x, y, z); }
+#define DTI_VSHIFT(name)                                                                           \
+    DTI_INLINE DTI_VI DTI_V(name)(DTI_VI x, int n) { return (DTI_VI)DTI_EACHN(DTI_N(name), x, n); }
+
+DTI_V2(DTI_VF, add, DTI_VF)
+DTI_V2(DTI_VF, sub, DTI_VF)
+DTI_V2(DTI_VF, mul, DTI_VF)
+DTI_V2(DTI_VF, div, DTI_VF)
+DTI_V1(DTI_VF, sqrt, DTI_VF)
+DTI_V1(DTI_VI, bits, DTI_VF)
+DTI_V1(DTI_VF, float, DTI_VI)
+DTI_V1(DTI_VF, from_int, DTI_VI)
+DTI_V1(DTI_VI, to_int, DTI_VF)
+DTI_V2(DTI_VI, iadd, DTI_VI)
+DTI_V2(DTI_VI, isub, DTI_VI)
+DTI_V2(DTI_VI, iand, DTI_VI)
+DTI_V2(DTI_VI, ior, DTI_VI)
+DTI_V2(DTI_VI, ixor, DTI_VI)
+DTI_V2(DTI_VM, lt, DTI_VF)
+DTI_V2(DTI_VM, le, DTI_VF)
+DTI_V2(DTI_VM, eq, DTI_VF)
+DTI_V2(DTI_VM, ilt, DTI_VI)
+DTI_V2(DTI_VM, ult, DTI_VI)
+DTI_V2(DTI_VM, both, DTI_VM)
+DTI_V2(DTI_VM, either, DTI_VM)
+DTI_V3(DTI_VF, fma, DTI_VF, DTI_VF)
+DTI_V3(DTI_VF, select, DTI_VM, DTI_VF)
+DTI_V3(DTI_VI, iselect, DTI_VM, DTI_VI)
+DTI_VSHIFT(shl)
+DTI_VSHIFT(shr)
+DTI_VSHIFT(sar)
+DTI_INLINE DTI_VF DTI_V(set1)(float x) { return (DTI_VF)DTI_EACH0(DTI_N(set1)(x)); }
+DTI_INLINE DTI_VI DTI_V(iset1)(int32_t x) { return (DTI_VI)DTI_EACH0(DTI_N(iset1)(x)); }
+
+/* NaN in x or y: the result is x's in neither, as `y < x ? y : x` says. */
+DTI_INLINE DTI_VF DTI_V(max)(DTI_VF x, DTI_VF y) { return DTI_V(select)(DTI_V(lt)(x, y), y, x); }
+DTI_INLINE DTI_VF DTI_V(min)(DTI_VF x, DTI_VF y) { return DTI_V(select)(DTI_V(lt)(y, x), y, x); }
+
+DTI_INLINE DTI_VF DTI_V(load)(const float *p) {
+#if DTI_LANES == 16
+    return (DTI_VF){DTI_N(load)(p)};
+#elif DTI_LANES == 8
+    return (DTI_VF){DTI_N(load)(p), DTI_N(load)(p + 8)};
+#else
+    return (DTI_VF){DTI_N(load)(p), DTI_N(load)(p + 4), DTI_N(load)(p + 8), DTI_N(load)(p + 12)};
+#endif
+}
+DTI_INLINE void DTI_V(store)(float *p, DTI_VF x) {
+    DTI_N(store)(p, x.a);
+#if DTI_LANES < 16
+    DTI_N(store)(p + DTI_LANES, x.b);
+#endif
+#if DTI_LANES < 8
+    DTI_N(store)(p + 8, x.c);
+    DTI_N(store)(p + 12, x.d);
+#endif
+}
+/* The first n lanes, 0 <= n <= 16; the others are 0. */
+DTI_INLINE DTI_VF DTI_V(load_n)(const float *p, int n) {
+#if DTI_LANES == 16
+    return (DTI_VF){DTI_N(load_n)(p, n)};
+#elif DTI_LANES == 8
+    return n < 8 ? (DTI_VF){DTI_N(load_n)(p, n), DTI_N(set1)(0)}
+                 : (DTI_VF){DTI_N(load)(p), DTI_N(load_n)(p + 8, n - 8)};
+#else
+    float t[16] = {0};
+    for (int i = 0; i < n; i++)
+        t[i] = p[i];
+    return DTI_V(load)(t);
+#endif
+}
+DTI_INLINE void DTI_V(store_n)(float *p, DTI_VF x, int n) {
+#if DTI_LANES == 16
+    DTI_N(store_n)(p, x.a, n);
+#elif DTI_LANES == 8
+    if (n < 8) {
+        DTI_N(store_n)(p, x.a, n);
+        return;
+    }
+    DTI_N(store)(p, x.a);
+    DTI_N(store_n)(p + 8, x.b, n - 8);
+#else
+    float t[16];
+    DTI_V(store)(t, x);
+    for (int i = 0; i < n; i++)
+        p[i] = t[i];
+#endif
+}
+
+/* The tree: lane i + lane i+8, then +4, +2, +1. */
+DTI_INLINE float DTI_V(sum)(DTI_VF x) {
+    float t[16];
+    DTI_V(store)(t, x);
+    for (int h = 8; h; h /= 2)
+        for (int i = 0; i < h; i++)
+            t[i] = t[i] + t[i + h];
+    return t[0];
+}
