@@ -1,0 +1,560 @@
+/* Safetensors, the weight format of the Python world: read whole, checked whole, and written so
+ * that the reference implementation and PyTorch take it (its README, "Format", and the checks of
+ * its validate()). A file may come from anywhere: every length is held against what is really
+ * there before it is used, and a file is refused when its tensors overlap, leave holes, end
+ * elsewhere than the file, or share a name. It owns the file's bytes; names are decoded in place. */
+
+typedef struct dti_weight {
+    const char *name;
+    const char *dtype; /* of DTI_WEIGHT_DTYPE_LIST */
+    int element_bytes;
+    int rank;
+    int64_t dim[DTI_WEIGHT_MAX_DIMS];
+    uint64_t begin, end; /* of its bytes, from the end of the header */
+} dti_weight;
+
+struct dt_weights {
+    dti_base *base;
+    dti_file file;
+    const char *path; /* for messages while reading; the caller's */
+    char *data;       /* behind the header */
+    uint64_t data_bytes;
+    dti_weight *items; /* in the order of their bytes */
+    size_t count, capacity;
+    uint32_t *by_name; /* indices into items, sorted */
+};
+
+/* ---- Text: UTF-8, escapes, names in messages */
+
+/* The length of the valid UTF-8 sequence at `at`, or 0. RFC 3629: no overlong forms, surrogates or
+ * values above 10FFFF. */
+static size_t dti_utf8_length(const unsigned char *at, size_t left) {
+    unsigned char c = at[0];
+    size_t size = c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 0;
+    if (size == 0 || size > left)
+        return 0;
+    for (size_t i = 1; i < size; i++)
+        if ((at[i] & 0xC0) != 0x80)
+            return 0;
+    bool bad = (c == 0xE0 && at[1] < 0xA0) || (c == 0xED && at[1] >= 0xA0) ||
+               (c == 0xF0 && at[1] < 0x90) || (c == 0xF4 && at[1] >= 0x90);
+    return bad ? 0 : size;
+}
+
+static bool dti_utf8_valid(const char *data, size_t size) {
+    const unsigned char *at = (const unsigned char *)data;
+    while (size) {
+        size_t length = dti_utf8_length(at, size);
+        if (!length)
+            return false;
+        at += length;
+        size -= length;
+    }
+    return true;
+}
+
+static char *dti_utf8_put(char *to, uint32_t code) {
+    if (code < 0x80) {
+        *to++ = (char)code;
+        return to;
+    }
+    int more = code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
+    static const unsigned char lead[] = {0, 0xC0, 0xE0, 0xF0};
+    *to++ = (char)(lead[more] | code >> 6 * more);
+    while (more--)
+        *to++ = (char)(0x80 | (code >> 6 * more & 0x3F));
+    return to;
+}
+
+/* Four hexadecimal digits, which the JSON reader has checked. */
+static uint32_t dti_hex4(const char *at) {
+    uint32_t value = 0;
+    for (int i = 0; i < 4; i++) {
+        char c = at[i];
+        value = value << 4 | (uint32_t)(c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10);
+    }
+    return value;
+}
+
+/* The code of the escape \uXXXX at `*at`, or of a surrogate pair of them; 0 when it is half of
+ * one, or NUL itself, which no name may hold. */
+static uint32_t dti_escape_unicode(const char **at, const char *end) {
+    uint32_t code = dti_hex4(*at + 2), low = 0;
+    *at += 6;
+    if (code < 0xD800 || code > 0xDFFF)
+        return code;
+    if (end - *at >= 6 && (*at)[0] == '\\' && (*at)[1] == 'u')
+        low = dti_hex4(*at + 2);
+    if (code > 0xDBFF || low < 0xDC00 || low > 0xDFFF)
+        return 0;
+    *at += 6;
+    return 0x10000 + ((code - 0xD800) << 10 | (low - 0xDC00));
+}
+
+/* Decodes a JSON string where it lies and ends it with NUL, on the closing quote at the latest:
+ * no escape is shorter than what it stands for. False: half a surrogate pair or a NUL. */
+static bool dti_unescape(char *text, size_t size) {
+    static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+    char *put = text;
+    const char *at = text, *end = text + size;
+    while (at < end) {
+        if (*at != '\\') {
+            *put++ = *at++;
+        } else if (at[1] == 'u') {
+            uint32_t code = dti_escape_unicode(&at, end);
+            if (!code)
+                return false;
+            put = dti_utf8_put(put, code);
+        } else {
+            *put++ = to[strchr(from, at[1]) - from];
+            at += 2;
+        }
+    }
+    *put = 0;
+    return true;
+}
+
+/* A name as a message may show it: cut to fit, and without bytes that a terminal would obey. */
+typedef struct dti_shown {
+    char text[96];
+} dti_shown;
+
+static dti_shown dti_show(const char *name) {
+    dti_shown shown = {{0}};
+    size_t size = 0;
+    for (; *name && size < sizeof shown.text - 4; name++)
+        shown.text[size++] = (unsigned char)*name < 0x20 || *name == 0x7F ? '?' : *name;
+    if (*name)
+        memcpy(shown.text + size, "...", 3);
+    return shown;
+}
+
+/* ---- The header */
+
+static dt_result dti_weights_bad(dt_weights *w, const char *name, const char *what) {
+    if (!name)
+        return dti_fail(w->base, DT_ERROR_FORMAT, "%s: not a safetensors file: %s", w->path, what);
+    return dti_fail(w->base, DT_ERROR_FORMAT, "%s: tensor \"%s\": %s", w->path, dti_show(name).text,
+                    what);
+}
+
+static bool dti_weight_set_dtype(dti_weight *item, dti_slice text) {
+#define DTI_X(dtype_name, bytes)                                                                   \
+    if (dti_slice_is(text, dtype_name)) {                                                          \
+        item->dtype = dtype_name;                                                                  \
+        item->element_bytes = bytes;                                                               \
+    }
+    DTI_WEIGHT_DTYPE_LIST(DTI_X)
+#undef DTI_X
+    return item->dtype != NULL;
+}
+
+/* NULL, or what is wrong. */
+static const char *dti_weight_read_shape(dti_json *j, dti_weight *item) {
+    if (!dti_json_array(j))
+        return "its shape is not a list";
+    while (dti_json_next_item(j)) {
+        uint64_t dim;
+        if (!dti_json_u64(j, &dim) || dim > INT64_MAX)
+            return "a dimension is not a whole number below 2^63";
+        if (item->rank == DTI_WEIGHT_MAX_DIMS)
+            return "it has more than 8 dimensions";
+        item->dim[item->rank++] = (int64_t)dim;
+    }
+    return j->bad ? "its shape is not a list of numbers" : NULL;
+}
+
+static const char *dti_weight_read_offsets(dti_json *j, dti_weight *item) {
+    uint64_t value[2];
+    int count = 0;
+    if (!dti_json_array(j))
+        return "its data_offsets are not a list";
+    while (dti_json_next_item(j)) {
+        if (count == 2 || !dti_json_u64(j, &value[count++]))
+            return "its data_offsets are not two whole numbers";
+    }
+    if (j->bad || count != 2)
+        return "its data_offsets are not two whole numbers";
+    item->begin = value[0];
+    item->end = value[1];
+    return NULL;
+}
+
+/* One field of a tensor's description; *seen has a bit for each known one. */
+static const char *dti_weight_read_field(dti_json *j, dti_slice key, dti_weight *item, int *seen) {
+    int bit = dti_slice_is(key, "dtype")          ? 1
+              : dti_slice_is(key, "shape")        ? 2
+              : dti_slice_is(key, "data_offsets") ? 4
+                                                  : 0;
+    if (*seen & bit)
+        return "a field is given twice";
+    *seen |= bit;
+    if (bit == 2)
+        return dti_weight_read_shape(j, item);
+    if (bit == 4)
+        return dti_weight_read_offsets(j, item);
+    if (!bit)
+        return dti_json_skip(j) ? NULL : "its description is not JSON";
+    dti_slice dtype;
+    if (!dti_json_string(j, &dtype))
+        return "its dtype is not a string";
+    return dti_weight_set_dtype(item, dtype) ? NULL : "an unknown dtype";
+}
+
+static const char *dti_weight_read(dti_json *j, dti_weight *item) {
+    int seen = 0;
+    if (!dti_json_object(j))
+        return "its description is not an object";
+    for (dti_slice key; dti_json_next_key(j, &key);) {
+        const char *wrong = dti_weight_read_field(j, key, item, &seen);
+        if (wrong)
+            return wrong;
+    }
+    if (j->bad)
+        return "its description is not JSON";
+    return seen == 7 ? NULL : "it lacks dtype, shape or data_offsets";
+}
+
+/* "__metadata__": text to text; dtrain has no use for it. */
+static bool dti_metadata_skip(dti_json *j) {
+    dti_slice key, value;
+    if (!dti_json_object(j))
+        return false;
+    while (dti_json_next_key(j, &key))
+        if (!dti_json_string(j, &value))
+            return false;
+    return !j->bad;
+}
+
+static dt_result dti_weights_add(dt_weights *w, dti_json *j, const char *name) {
+    void *items = w->items;
+    if (w->count == INT32_MAX)
+        return dti_weights_bad(w, NULL, "more than 2^31 tensors");
+    if (!dti_array_reserve(w->base, &items, &w->capacity, w->count + 1, sizeof *w->items))
+        return DT_ERROR_MEMORY;
+    w->items = items;
+    dti_weight *item = &w->items[w->count++];
+    *item = (dti_weight){.name = name};
+    const char *wrong = dti_weight_read(j, item);
+    return wrong ? dti_weights_bad(w, name, wrong) : DT_OK;
+}
+
+static dt_result dti_weights_read_header(dt_weights *w, char *header, size_t size) {
+    dti_json j = dti_json_open(header, size);
+    if (!dti_json_object(&j))
+        return dti_weights_bad(w, NULL, "its header is not a JSON object");
+    for (dti_slice key; dti_json_next_key(&j, &key);) {
+        char *name = header + (key.data - header);
+        if (!dti_unescape(name, key.size))
+            return dti_weights_bad(w, NULL, "a name holds a NUL or half a surrogate pair");
+        dt_result result = DT_OK;
+        if (strcmp(name, "__metadata__") != 0)
+            result = dti_weights_add(w, &j, name);
+        else if (!dti_metadata_skip(&j))
+            result = dti_weights_bad(w, NULL, "its __metadata__ is not an object of strings");
+        if (result)
+            return result;
+    }
+    return dti_json_done(&j) ? DT_OK : dti_weights_bad(w, NULL, "its header is not valid JSON");
+}
+
+/* ---- Order: heap sort, since the C library's qsort may allocate behind the host's back */
+
+typedef bool dti_weights_less_fn(const dt_weights *w, uint32_t a, uint32_t b);
+
+static void dti_weights_sift(const dt_weights *w, dti_weights_less_fn *less, uint32_t *heap,
+                             size_t root, size_t count) {
+    for (size_t child; (child = 2 * root + 1) < count; root = child) {
+        if (child + 1 < count && less(w, heap[child], heap[child + 1]))
+            child++;
+        if (!less(w, heap[root], heap[child]))
+            return;
+        uint32_t kept = heap[root];
+        heap[root] = heap[child];
+        heap[child] = kept;
+    }
+}
+
+static void dti_weights_sort(const dt_weights *w, dti_weights_less_fn *less, uint32_t *index,
+                             size_t count) {
+    for (size_t i = 0; i < count; i++)
+        index[i] = (uint32_t)i;
+    for (size_t i = count / 2; i-- > 0;)
+        dti_weights_sift(w, less, index, i, count);
+    for (size_t i = count; i-- > 1;) {
+        uint32_t kept = index[0];
+        index[0] = index[i];
+        index[i] = kept;
+        dti_weights_sift(w, less, index, 0, i);
+    }
+}
+
+static bool dti_weights_less_name(const dt_weights *w, uint32_t a, uint32_t b) {
+    return strcmp(w->items[a].name, w->items[b].name) < 0;
+}
+
+static bool dti_weights_less_offset(const dt_weights *w, uint32_t a, uint32_t b) {
+    const dti_weight *x = &w->items[a], *y = &w->items[b];
+    if (x->begin != y->begin)
+        return x->begin < y->begin;
+    return x->end != y->end ? x->end < y->end : a < b;
+}
+
+/* Puts items into the order of their bytes. */
+static dt_result dti_weights_order(dt_weights *w) {
+    dti_weight *sorted = dti_alloc_array(w->base, w->count + 1, sizeof *sorted);
+    w->by_name = dti_alloc_array(w->base, w->count + 1, sizeof *w->by_name);
+    if (!sorted || !w->by_name) {
+        dti_free(w->base, sorted);
+        return DT_ERROR_MEMORY;
+    }
+    dti_weights_sort(w, dti_weights_less_offset, w->by_name, w->count);
+    for (size_t i = 0; i < w->count; i++)
+        sorted[i] = w->items[w->by_name[i]];
+    dti_free(w->base, w->items);
+    w->items = sorted;
+    dti_weights_sort(w, dti_weights_less_name, w->by_name, w->count);
+    return DT_OK;
+}
+
+/* ---- Checks of the whole */
+
+/* False: more than 2^64 - 1 bytes. */
+static bool dti_weight_bytes(const dti_weight *item, uint64_t *bytes) {
+    uint64_t size = 1;
+    for (int i = 0; i <= item->rank; i++) {
+        uint64_t dim = i < item->rank ? (uint64_t)item->dim[i] : (uint64_t)item->element_bytes;
+        if (dim && size > UINT64_MAX / dim)
+            return false;
+        size *= dim;
+    }
+    *bytes = size;
+    return true;
+}
+
+/* `at` is where the tensor before it ends. */
+static dt_result dti_weight_check(dt_weights *w, const dti_weight *item, uint64_t at) {
+    uint64_t bytes;
+    if (item->begin > item->end || item->end > w->data_bytes)
+        return dti_fail(w->base, DT_ERROR_FORMAT,
+                        "%s: tensor \"%s\": its data_offsets [%llu, %llu] are not inside the %llu "
+                        "bytes of data: is the file truncated?",
+                        w->path, dti_show(item->name).text, (unsigned long long)item->begin,
+                        (unsigned long long)item->end, (unsigned long long)w->data_bytes);
+    if (item->begin != at)
+        return dti_fail(w->base, DT_ERROR_FORMAT,
+                        "%s: tensor \"%s\": %s: it begins at %llu, the one before it ends at %llu",
+                        w->path, dti_show(item->name).text,
+                        item->begin < at ? "it overlaps another" : "a hole lies before it",
+                        (unsigned long long)item->begin, (unsigned long long)at);
+    if (!dti_weight_bytes(item, &bytes))
+        return dti_weights_bad(w, item->name, "the product of its dimensions exceeds 64 bits");
+    if (bytes != item->end - item->begin)
+        return dti_fail(w->base, DT_ERROR_FORMAT,
+                        "%s: tensor \"%s\": its shape and dtype %s need %llu bytes, but its "
+                        "data_offsets hold %llu",
+                        w->path, dti_show(item->name).text, item->dtype, (unsigned long long)bytes,
+                        (unsigned long long)(item->end - item->begin));
+    return DT_OK;
+}
+
+static dt_result dti_weights_check(dt_weights *w) {
+    uint64_t at = 0;
+    for (size_t i = 0; i < w->count; i++) {
+        dt_result result = dti_weight_check(w, &w->items[i], at);
+        if (result)
+            return result;
+        at = w->items[i].end;
+    }
+    if (at != w->data_bytes)
+        return dti_fail(w->base, DT_ERROR_FORMAT,
+                        "%s: %llu bytes of data follow the header, but its tensors have %llu",
+                        w->path, (unsigned long long)w->data_bytes, (unsigned long long)at);
+    for (size_t i = 1; i < w->count; i++) {
+        const char *name = w->items[w->by_name[i]].name;
+        if (!strcmp(name, w->items[w->by_name[i - 1]].name))
+            return dti_weights_bad(w, name, "the name is used twice");
+    }
+    return DT_OK;
+}
+
+/* Finds the header's bounds and sets data, data_bytes. */
+static dt_result dti_weights_split(dt_weights *w, size_t *header_bytes) {
+    uint64_t size = 0;
+    if (w->file.size < 8)
+        return dti_weights_bad(w, NULL, "it is shorter than 8 bytes");
+    for (int i = 8; i-- > 0;)
+        size = size << 8 | (unsigned char)w->file.data[i];
+    if (size > DTI_SAFETENSORS_HEADER_MAX || size > w->file.size - 8)
+        return dti_fail(w->base, DT_ERROR_FORMAT,
+                        "%s: not a safetensors file, or truncated: its header would have %llu "
+                        "bytes, the file has %llu and the format allows %u",
+                        w->path, (unsigned long long)size, (unsigned long long)w->file.size,
+                        DTI_SAFETENSORS_HEADER_MAX);
+    if (size < 2 || w->file.data[8] != '{')
+        return dti_weights_bad(w, NULL, "its header does not begin with '{'");
+    if (!dti_utf8_valid(w->file.data + 8, (size_t)size))
+        return dti_weights_bad(w, NULL, "its header is not UTF-8");
+    *header_bytes = (size_t)size;
+    w->data = w->file.data + 8 + size;
+    w->data_bytes = w->file.size - 8 - size;
+    return DT_OK;
+}
+
+static dt_result dti_weights_read_all(dt_weights *w) {
+    size_t header_bytes = 0;
+    dt_result result = dti_weights_split(w, &header_bytes);
+    if (!result)
+        result = dti_weights_read_header(w, w->file.data + 8, header_bytes);
+    if (!result)
+        result = dti_weights_order(w);
+    if (!result)
+        result = dti_weights_check(w);
+    return result;
+}
+
+static dt_result dti_weights_parse(dti_base *base, const char *path, dti_file file,
+                                   dt_weights **out) {
+    *out = NULL;
+    dt_weights *w = dti_alloc(base, sizeof *w);
+    if (!w) {
+        dti_free(base, file.data);
+        return DT_ERROR_MEMORY;
+    }
+    *w = (dt_weights){.base = base, .file = file, .path = path};
+    dt_result result = dti_weights_read_all(w);
+    w->path = NULL;
+    if (result)
+        dt_weights_close(w);
+    else
+        *out = w;
+    return result;
+}
+
+/* ---- The public reader */
+
+dt_result dt_weights_open(dt_ctx *ctx, const char *path, dt_weights **out) {
+    if (out)
+        *out = NULL;
+    if (!ctx || !path || !out)
+        return DT_ERROR_INVALID;
+    dti_file file;
+    dt_result result = dti_file_read(dti_ctx_base(ctx), path, INT64_MAX, &file);
+    return result ? result : dti_weights_parse(dti_ctx_base(ctx), path, file, out);
+}
+
+void dt_weights_close(dt_weights *weights) {
+    if (!weights)
+        return;
+    dti_base *base = weights->base;
+    dti_free(base, weights->file.data);
+    dti_free(base, weights->items);
+    dti_free(base, weights->by_name);
+    dti_free(base, weights);
+}
+
+int dt_weights_count(const dt_weights *weights) {
+    return weights ? (int)weights->count : 0;
+}
+
+dt_result dt_weights_get(const dt_weights *weights, int index, dt_weight_info *info) {
+    if (!weights || !info)
+        return DT_ERROR_INVALID;
+    if (index < 0 || (size_t)index >= weights->count)
+        return dti_fail(weights->base, DT_ERROR_INVALID,
+                        "dt_weights_get: index %d of a file of %d tensors", index,
+                        (int)weights->count);
+    const dti_weight *item = &weights->items[index];
+    *info = (dt_weight_info){.name = item->name,
+                             .rank = item->rank,
+                             .data = weights->data + item->begin,
+                             .bytes = item->end - item->begin};
+    memcpy(info->dtype, item->dtype, strlen(item->dtype) + 1);
+    memcpy(info->dim, item->dim, sizeof info->dim);
+    return DT_OK;
+}
+
+int dt_weights_find(const dt_weights *weights, const char *name) {
+    size_t low = 0, high = weights && name ? weights->count : 0;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        int order = strcmp(name, weights->items[weights->by_name[middle]].name);
+        if (order == 0)
+            return (int)weights->by_name[middle];
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return -1;
+}
+
+/* ---- The writer */
+
+static void dti_text_add_json_string(dti_text *text, const char *string) {
+    dti_text_add(text, "\"");
+    for (; *string; string++) {
+        unsigned char c = (unsigned char)*string;
+        if (c < 0x20 || c == '"' || c == '\\')
+            dti_text_add(text, "\\u%04x", c);
+        else
+            dti_text_add(text, "%c", c);
+    }
+    dti_text_add(text, "\"");
+}
+
+static void dti_safetensors_add_item(dti_text *text, const dti_safetensors_item *item,
+                                     uint64_t begin) {
+    dti_text_add(text, ",");
+    dti_text_add_json_string(text, item->name);
+    dti_text_add(text, ":{\"dtype\":\"%s\",\"shape\":[", item->dtype);
+    for (int i = 0; i < item->rank; i++)
+        dti_text_add(text, i ? ",%lld" : "%lld", (long long)item->dim[i]);
+    dti_text_add(text, "],\"data_offsets\":[%llu,%llu]}", (unsigned long long)begin,
+                 (unsigned long long)(begin + item->bytes));
+}
+
+/* The header with spaces behind it, so that the data begins at a multiple of 8. */
+static dti_text dti_safetensors_header(dti_base *base, const dti_safetensors_item *items,
+                                       int count) {
+    dti_text text = dti_text_open(base);
+    uint64_t at = 0;
+    /* transformers refuses a file that does not say what wrote it. */
+    dti_text_add(&text, "{\"__metadata__\":{\"format\":\"pt\"}");
+    for (int i = 0; i < count; i++) {
+        dti_safetensors_add_item(&text, &items[i], at);
+        at += items[i].bytes;
+    }
+    dti_text_add(&text, "}");
+    dti_text_add(&text, "%*s", (int)((8 - text.size % 8) % 8), "");
+    return text;
+}
+
+static dt_result dti_safetensors_write_header(dti_writer *w, const dti_text *header) {
+    unsigned char size[8];
+    for (int i = 0; i < 8; i++)
+        size[i] = (unsigned char)((uint64_t)header->size >> 8 * i);
+    dt_result result = dti_writer_add(w, size, sizeof size);
+    return result ? result : dti_writer_add(w, header->data, header->size);
+}
+
+static dt_result dti_safetensors_begin(dti_base *base, const char *path,
+                                       const dti_safetensors_item *items, int count,
+                                       dti_writer **out) {
+    *out = NULL;
+    dti_text header = dti_safetensors_header(base, items, count);
+    dt_result result = header.ok ? DT_OK : DT_ERROR_MEMORY;
+    if (!result && header.size > DTI_SAFETENSORS_HEADER_MAX)
+        result = dti_fail(base, DT_ERROR_INVALID, "%s: a header of %llu bytes exceeds the format",
+                          path, (unsigned long long)header.size);
+    if (!result)
+        result = dti_writer_open(base, path, out);
+    if (!result)
+        result = dti_safetensors_write_header(*out, &header);
+    if (result && *out) {
+        dti_writer_close(*out, false);
+        *out = NULL;
+    }
+    dti_text_free(&header);
+    return result;
+}

@@ -1,0 +1,36 @@
+/* Safetensors files: 8 bytes of header length (little-endian), a JSON header, the tensors' bytes.
+ * The reader is dt_weights_* of the public API; these are its parts that others and the tests use,
+ * and the writer. */
+
+#if defined __BYTE_ORDER__ && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "dtrain.h: weight files are little-endian and so must be the processor"
+#endif
+
+/* The format's own limit, of the reference implementation. */
+#define DTI_SAFETENSORS_HEADER_MAX 100000000u
+#define DTI_WEIGHT_MAX_DIMS 8
+
+/* X(name in the file, bytes of an element). The types that the reader takes. */
+#define DTI_WEIGHT_DTYPE_LIST(X)                                                                   \
+    X("F32", 4)                                                                                    \
+    X("F16", 2) X("BF16", 2) X("F64", 8) X("I64", 8) X("I32", 4) X("I16", 2) X("I8", 1)            \
+        X("U64", 8) X("U32", 4) X("U16", 2) X("U8", 1) X("BOOL", 1) X("F8_E4M3", 1)                \
+            X("F8_E5M2", 1) X("F8_E8M0", 1) X("C64", 8)
+
+/* Reads a file that is in memory; `path` is for messages. Takes file.data, also when it fails. */
+static dt_result dti_weights_parse(dti_base *base, const char *path, dti_file file,
+                                   dt_weights **out);
+
+/* A tensor to be written. */
+typedef struct dti_safetensors_item {
+    const char *name, *dtype;
+    int rank;
+    const int64_t *dim;
+    uint64_t bytes;
+} dti_safetensors_item;
+
+/* Opens a file and writes the header. Then dti_writer_add each tensor's bytes in the order of
+ * `items`, and dti_writer_close, which lets the file appear whole or not at all. */
+static dt_result dti_safetensors_begin(dti_base *base, const char *path,
+                                       const dti_safetensors_item *items, int count,
+                                       dti_writer **out);

@@ -1,0 +1,213 @@
+/* A store's parameters to and from a weight file, by name. Saving writes F32 in order of creation;
+ * loading takes any float type and more tensors than the model has, and checks every parameter
+ * before it writes the first. Optimizer state is not kept here. It uses the public store functions
+ * only. */
+
+/* A shape as a message shows it: "[128, 784]". */
+typedef struct dti_dims_text {
+    char text[24 * DTI_WEIGHT_MAX_DIMS];
+} dti_dims_text;
+
+static dti_dims_text dti_show_dims(int rank, const int64_t *dim) {
+    dti_dims_text shown;
+    size_t size = 0;
+    shown.text[size++] = '[';
+    for (int i = 0; i < rank; i++)
+        size += (size_t)snprintf(shown.text + size, sizeof shown.text - size, i ? ", %lld" : "%lld",
+                                 (long long)dim[i]);
+    memcpy(shown.text + size, "]", 2);
+    return shown;
+}
+
+/* ---- Saving */
+
+static dt_result dti_store_save_items(dt_store *store, dti_safetensors_item *items,
+                                      dt_param_info *infos, int count, uint64_t *largest) {
+    *largest = 0;
+    for (int i = 0; i < count; i++) {
+        dt_result result = dt_store_param(store, i, &infos[i]);
+        if (result)
+            return result;
+        items[i] = (dti_safetensors_item){.name = infos[i].name,
+                                          .dtype = "F32",
+                                          .rank = infos[i].shape.rank,
+                                          .dim = infos[i].shape.dim,
+                                          .bytes = infos[i].elements * sizeof(float)};
+        *largest = DTI_MAX(*largest, items[i].bytes);
+    }
+    return DT_OK;
+}
+
+static dt_result dti_store_save_data(dt_store *store, dti_writer *w,
+                                     const dti_safetensors_item *items, int count, void *buffer) {
+    dt_result result = DT_OK;
+    for (int i = 0; i < count && !result; i++) {
+        result = dt_store_read(store, i, DT_VALUE_PARAM, buffer, (size_t)items[i].bytes);
+        if (!result)
+            result = dti_writer_add(w, buffer, (size_t)items[i].bytes);
+    }
+    return result;
+}
+
+static dt_result dti_store_save_file(dt_store *store, const char *path,
+                                     const dti_safetensors_item *items, int count, void *buffer) {
+    dti_writer *w = NULL;
+    dt_result result = dti_safetensors_begin(dti_store_base(store), path, items, count, &w);
+    if (result)
+        return result;
+    result = dti_store_save_data(store, w, items, count, buffer);
+    dt_result closed = dti_writer_close(w, result == DT_OK);
+    return result ? result : closed;
+}
+
+dt_result dt_store_save(dt_store *store, const char *path) {
+    if (!store || !path)
+        return DT_ERROR_INVALID;
+    dti_base *base = dti_store_base(store);
+    int count = dt_store_param_count(store);
+    uint64_t largest = 0;
+    dti_safetensors_item *items = dti_alloc_array(base, (size_t)count + 1, sizeof *items);
+    dt_param_info *infos = dti_alloc_array(base, (size_t)count + 1, sizeof *infos);
+    dt_result result = items && infos ? DT_OK : DT_ERROR_MEMORY;
+    if (!result)
+        result = dti_store_save_items(store, items, infos, count, &largest);
+    void *buffer = result ? NULL : dti_alloc(base, (size_t)largest + 1);
+    if (!result && !buffer)
+        result = DT_ERROR_MEMORY;
+    if (!result)
+        result = dti_store_save_file(store, path, items, count, buffer);
+    dti_free(base, buffer);
+    dti_free(base, infos);
+    dti_free(base, items);
+    return result;
+}
+
+/* ---- Loading */
+
+typedef void dti_to_f32_fn(float *dst, const char *src, size_t count);
+
+static void dti_f32_from_bytes_f32(float *dst, const char *src, size_t count) {
+    memcpy(dst, src, count * sizeof *dst);
+}
+
+static void dti_f32_from_bytes_f64(float *dst, const char *src, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        double value;
+        memcpy(&value, src + i * sizeof value, sizeof value);
+        dst[i] = (float)value;
+    }
+}
+
+static void dti_f32_from_bytes_f16(float *dst, const char *src, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        uint16_t bits;
+        memcpy(&bits, src + i * sizeof bits, sizeof bits);
+        dst[i] = dti_f32_from_f16(bits);
+    }
+}
+
+static void dti_f32_from_bytes_bf16(float *dst, const char *src, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        uint16_t bits;
+        memcpy(&bits, src + i * sizeof bits, sizeof bits);
+        dst[i] = dti_f32_from_bf16(bits);
+    }
+}
+
+/* NULL: not a type that weights are read from. */
+static dti_to_f32_fn *dti_to_f32(const char *dtype) {
+    if (!strcmp(dtype, "F32"))
+        return dti_f32_from_bytes_f32;
+    if (!strcmp(dtype, "F64"))
+        return dti_f32_from_bytes_f64;
+    if (!strcmp(dtype, "F16"))
+        return dti_f32_from_bytes_f16;
+    return !strcmp(dtype, "BF16") ? dti_f32_from_bytes_bf16 : NULL;
+}
+
+static bool dti_same_dims(const dt_shape *shape, const dt_weight_info *weight) {
+    return shape->rank == weight->rank &&
+           !memcmp(shape->dim, weight->dim, (size_t)weight->rank * sizeof weight->dim[0]);
+}
+
+/* Finds a parameter's tensor in the file, or says why it does not fit. */
+static dt_result dti_store_match(dt_store *store, const char *path, const dt_weights *weights,
+                                 const dt_param_info *param, dt_weight_info *weight) {
+    dti_base *base = dti_store_base(store);
+    const char *name = param->name;
+    int index = dt_weights_find(weights, name);
+    if (index < 0)
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "%s: weights of another model? It has %d tensors, but no \"%s\" %s", path,
+                        dt_weights_count(weights), name,
+                        dti_show_dims(param->shape.rank, param->shape.dim).text);
+    dt_result result = dt_weights_get(weights, index, weight);
+    if (result)
+        return result;
+    if (!dti_same_dims(&param->shape, weight))
+        return dti_fail(
+            base, DT_ERROR_INVALID,
+            "%s: weights of another model? \"%s\" is %s in the file and %s in the model", path,
+            name, dti_show_dims(weight->rank, weight->dim).text,
+            dti_show_dims(param->shape.rank, param->shape.dim).text);
+    if (!dti_to_f32(weight->dtype))
+        return dti_fail(
+            base, DT_ERROR_INVALID,
+            "%s: \"%s\" is %s in the file; weights are read from F32, F16, BF16 and F64", path,
+            name, weight->dtype);
+    return DT_OK;
+}
+
+/* write = false only looks whether everything fits, and how large the largest parameter is. */
+static dt_result dti_store_load_params(dt_store *store, const char *path, const dt_weights *weights,
+                                       bool write, float *buffer, uint64_t *largest) {
+    int count = dt_store_param_count(store);
+    dt_result result = DT_OK;
+    for (int i = 0; i < count && !result; i++) {
+        dt_param_info param;
+        dt_weight_info weight;
+        result = dt_store_param(store, i, &param);
+        if (!result)
+            result = dti_store_match(store, path, weights, &param, &weight);
+        if (result)
+            break;
+        *largest = DTI_MAX(*largest, param.elements);
+        if (!write)
+            continue;
+        dti_to_f32(weight.dtype)(buffer, weight.data, (size_t)param.elements);
+        result = dt_store_write(store, i, DT_VALUE_PARAM, buffer,
+                                (size_t)param.elements * sizeof *buffer);
+    }
+    return result;
+}
+
+static dt_result dti_store_load_weights(dt_store *store, const char *path,
+                                        const dt_weights *weights) {
+    dti_base *base = dti_store_base(store);
+    uint64_t largest = 0;
+    dt_result result = dti_store_load_params(store, path, weights, false, NULL, &largest);
+    if (result)
+        return result;
+    float *buffer = dti_alloc_array(base, (size_t)largest + 1, sizeof *buffer);
+    if (!buffer)
+        return DT_ERROR_MEMORY;
+    result = dti_store_load_params(store, path, weights, true, buffer, &largest);
+    dti_free(base, buffer);
+    return result;
+}
+
+dt_result dt_store_load(dt_store *store, const char *path) {
+    if (!store || !path)
+        return DT_ERROR_INVALID;
+    dti_base *base = dti_store_base(store);
+    dti_file file;
+    dt_weights *weights;
+    dt_result result = dti_file_read(base, path, INT64_MAX, &file);
+    if (!result)
+        result = dti_weights_parse(base, path, file, &weights);
+    if (result)
+        return result;
+    result = dti_store_load_weights(store, path, weights);
+    dt_weights_close(weights);
+    return result;
+}

@@ -1,0 +1,68 @@
+/* One folder for the files of a test run, made at first use and removed at exit; and the Python
+ * that interoperability is tested with. For the test files that main.c includes. */
+#ifndef DTRAIN_TESTS_TEMP_H
+#define DTRAIN_TESTS_TEMP_H
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define TEMP_FILES_MAX 64
+
+static char temp_folder[256];
+static char *temp_files[TEMP_FILES_MAX];
+
+static void temp_remove(void) {
+    for (int i = 0; i < TEMP_FILES_MAX && temp_files[i]; i++) {
+        remove(temp_files[i]);
+        free(temp_files[i]);
+        temp_files[i] = NULL;
+    }
+    rmdir(temp_folder);
+}
+
+/* The path of a file in the folder; it lives until exit. */
+static const char *temp_path(const char *name) {
+    if (!*temp_folder) {
+        const char *parent = getenv("TMPDIR");
+        snprintf(temp_folder, sizeof temp_folder, "%s/dtrain-test-XXXXXX",
+                 parent ? parent : "/tmp");
+        if (!mkdtemp(temp_folder))
+            *temp_folder = 0;
+        atexit(temp_remove);
+    }
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", temp_folder, name);
+    int i = 0;
+    for (; i < TEMP_FILES_MAX - 1 && temp_files[i]; i++)
+        if (!strcmp(temp_files[i], path))
+            return temp_files[i];
+    return temp_files[i] = strdup(path);
+}
+
+/* Writes a file in the folder and gives its path. */
+static const char *temp_write(const char *name, const void *data, size_t bytes) {
+    const char *path = temp_path(name);
+    FILE *file = fopen(path, "wb");
+    if (file) {
+        fwrite(data, 1, bytes, file);
+        fclose(file);
+    }
+    return path;
+}
+
+/* Runs a Python program, given as text without double quotes, dollars and backslashes; true when
+ * it ended well. */
+static bool temp_python(const char *program, bool quiet) {
+    static const char venv[] = "build/venv/bin/python3";
+    const char *python = getenv("DTRAIN_PYTHON");
+    char command[4096];
+    if (!python)
+        python = access(venv, X_OK) == 0 ? venv : "python3";
+    int size = snprintf(command, sizeof command, "%s -c \"%s\"%s", python, program,
+                        quiet ? " >/dev/null 2>&1" : "");
+    return size < (int)sizeof command && system(command) == 0;
+}
+
+#endif

@@ -1,0 +1,445 @@
+/* Weight files: what is read, what is refused and how it is said, and interoperability with the
+ * reference implementation of safetensors. Included by main.c. */
+#include "temp.h"
+
+#include <sys/stat.h>
+
+/* ---- Files from text */
+
+/* A file with this header, as long as `header_bytes` says (0: its own), and data 0, 1, 2 ... */
+static size_t weights_compose(unsigned char *file, const char *header, uint64_t header_bytes,
+                              size_t data_bytes) {
+    size_t size = strlen(header);
+    if (!header_bytes)
+        header_bytes = size;
+    for (int i = 0; i < 8; i++)
+        file[i] = (unsigned char)(header_bytes >> 8 * i);
+    memcpy(file + 8, header, size);
+    for (size_t i = 0; i < data_bytes; i++)
+        file[8 + size + i] = (unsigned char)i;
+    return 8 + size + data_bytes;
+}
+
+/* Parses bytes in memory; they are copied. */
+static dt_result weights_parse(dti_base *base, const unsigned char *bytes, size_t size,
+                               dt_weights **out) {
+    dti_file file = {dti_alloc(base, size + 1), size};
+    memcpy(file.data, bytes, size);
+    return dti_weights_parse(base, "some/file", file, out);
+}
+
+#define GOOD_HEADER                                                                                \
+    "{\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[12,20]},"                           \
+    "\"__metadata__\":{\"format\":\"pt\",\"x\":\"\\n\"},"                                          \
+    "\"a\":{\"dtype\":\"I16\",\"shape\":[2,3],\"data_offsets\":[0,12]},"                           \
+    "\"e\":{\"shape\":[4,0],\"data_offsets\":[20,20],\"dtype\":\"BOOL\",\"more\":[1,{}]},"         \
+    "\"s\\u00e9\\ud83d\\ude00\\\"\":{\"dtype\":\"U8\",\"shape\":[],\"data_offsets\":[20,21]}}  "
+
+TEST(weights_file_gives_its_tensors_by_index_and_name) {
+    dti_base base;
+    dti_base_init(&base, NULL, NULL);
+    unsigned char bytes[1024];
+    size_t size = weights_compose(bytes, GOOD_HEADER, 0, 21);
+    dt_weights *w;
+    dt_weight_info info;
+    REQUIRE(weights_parse(&base, bytes, size, &w) == DT_OK);
+    CHECK(dt_weights_count(w) == 4);
+    CHECK(dt_weights_get(w, 0, &info) == DT_OK);
+    CHECK_STR(info.name, "a");
+    CHECK_STR(info.dtype, "I16");
+    CHECK(info.rank == 2 && info.dim[0] == 2 && info.dim[1] == 3 && info.bytes == 12);
+    CHECK(*(const unsigned char *)info.data == 0);
+    CHECK(dt_weights_get(w, dt_weights_find(w, "b"), &info) == DT_OK);
+    CHECK(info.bytes == 8 && *(const unsigned char *)info.data == 12);
+    CHECK(dt_weights_get(w, dt_weights_find(w, "s\xC3\xA9\xF0\x9F\x98\x80\""), &info) == DT_OK);
+    CHECK(info.rank == 0 && info.bytes == 1 && *(const unsigned char *)info.data == 20);
+    CHECK(dt_weights_find(w, "e") >= 0 && dt_weights_find(w, "c") == -1);
+    CHECK(dt_weights_find(w, "__metadata__") == -1 && dt_weights_find(w, "") == -1);
+    CHECK(dt_weights_get(w, -1, &info) == DT_ERROR_INVALID);
+    CHECK(dt_weights_get(w, 4, &info) == DT_ERROR_INVALID);
+    dt_weights_close(w);
+    dt_weights_close(NULL);
+    CHECK(base.bytes_now == 0);
+}
+
+/* One F32 tensor "a" of shape [2] and 8 bytes of data, but for one thing. */
+#define ONE(description) "{\"a\":{" description "}}"
+#define F32_2 "\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8]"
+
+static const struct {
+    const char *part, *header;
+    size_t data_bytes;
+    uint64_t header_bytes;
+} weights_bad[] = {
+    {"does not begin with '{'", " {}", 0, 0},
+    {"does not begin with '{'", "[]", 0, 0},
+    {"does not begin with '{'", "{", 0, 0},
+    {"not valid JSON", "{} x", 0, 0},
+    {"not valid JSON", "{\"a\"", 0, 0},
+    {"not valid JSON", "{}{}", 0, 0},
+    {"UTF-8", "{\"\xFF\":{" F32_2 "}}", 8, 0},
+    {"UTF-8", "{\"\xC0\x80\":{" F32_2 "}}", 8, 0},
+    {"UTF-8", "{\"\xED\xA0\x80\":{" F32_2 "}}", 8, 0},
+    {"NUL", "{\"a\\u0000b\":{" F32_2 "}}", 8, 0},
+    {"surrogate", "{\"\\ud800\":{" F32_2 "}}", 8, 0},
+    {"surrogate", "{\"\\ud800\\u0041\":{" F32_2 "}}", 8, 0},
+    {"surrogate", "{\"\\udc00\":{" F32_2 "}}", 8, 0},
+    {"header would have 100000001", "{}", 0, 100000001},
+    {"header would have 18446744073709551615", "{}", 0, UINT64_MAX},
+    {"header would have 3", "{}", 0, 3},
+    {"__metadata__", "{\"__metadata__\":[]}", 0, 0},
+    {"__metadata__", "{\"__metadata__\":{\"a\":1}}", 0, 0},
+    {"\"a\": its description is not an object", "{\"a\":[]}", 0, 0},
+    {"\"a\": it lacks", ONE("\"dtype\":\"F32\",\"shape\":[2]"), 8, 0},
+    {"\"a\": it lacks", ONE(""), 0, 0},
+    {"\"a\": a field is given twice", ONE("\"dtype\":\"F32\"," F32_2), 8, 0},
+    {"\"a\": an unknown dtype", ONE("\"dtype\":\"F31\",\"shape\":[2],\"data_offsets\":[0,8]"), 8,
+     0},
+    {"\"a\": its dtype", ONE("\"dtype\":5,\"shape\":[2],\"data_offsets\":[0,8]"), 8, 0},
+    {"\"a\": its shape", ONE("\"dtype\":\"F32\",\"shape\":2,\"data_offsets\":[0,8]"), 8, 0},
+    {"\"a\": a dimension", ONE("\"dtype\":\"F32\",\"shape\":[-2],\"data_offsets\":[0,8]"), 8, 0},
+    {"\"a\": a dimension", ONE("\"dtype\":\"F32\",\"shape\":[2.0],\"data_offsets\":[0,8]"), 8, 0},
+    {"\"a\": a dimension",
+     ONE("\"dtype\":\"F32\",\"shape\":[9223372036854775808],\"data_offsets\":[0,8]"), 8, 0},
+    {"\"a\": a dimension",
+     ONE("\"dtype\":\"F32\",\"shape\":[18446744073709551618],\"data_offsets\":[0,8]"), 8, 0},
+    {"\"a\": it has more than 8",
+     ONE("\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,8],\"data_offsets\":[0,8]"), 8, 0},
+    {"\"a\": the product",
+     ONE("\"dtype\":\"F32\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]"), 0, 0},
+    {"\"a\": the product",
+     ONE("\"dtype\":\"F32\",\"shape\":[4611686018427387904],\"data_offsets\":[0,0]"), 0, 0},
+    {"need 12 bytes", ONE("\"dtype\":\"F32\",\"shape\":[3],\"data_offsets\":[0,8]"), 8, 0},
+    {"need 4 bytes", ONE("\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,8]"), 8, 0},
+    {"\"a\": its data_offsets", ONE("\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0]"), 8, 0},
+    {"\"a\": its data_offsets", ONE("\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8,8]"), 8,
+     0},
+    {"\"a\": its data_offsets", ONE("\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":{}"), 8, 0},
+    {"[8, 0] are not inside", ONE("\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,0]"), 8, 0},
+    {"truncated", ONE(F32_2), 7, 0},
+    {"truncated", ONE("\"dtype\":\"U8\",\"shape\":[8],\"data_offsets\":[18446744073709551608,0]"),
+     8, 0},
+    {"9 bytes of data follow the header, but its tensors have 8", ONE(F32_2), 9, 0},
+    {"1 bytes of data follow", "{}", 1, 0},
+    {"a hole", ONE("\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]"), 12, 0},
+    {"overlaps",
+     "{\"a\":{" F32_2 "},\"b\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[4,12]}}", 12, 0},
+    {"overlaps", "{\"a\":{" F32_2 "},\"b\":{" F32_2 "}}", 8, 0},
+    {"\"a\": the name is used twice",
+     "{\"a\":{" F32_2 "},\"\\u0061\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[8,16]}}",
+     16, 0},
+};
+
+TEST(weights_file_that_is_wrong_says_which_tensor_and_why) {
+    dti_base base;
+    dti_base_init(&base, NULL, NULL);
+    for (size_t i = 0; i < sizeof weights_bad / sizeof weights_bad[0]; i++) {
+        unsigned char bytes[1024];
+        dt_weights *w;
+        size_t size = weights_compose(bytes, weights_bad[i].header, weights_bad[i].header_bytes,
+                                      weights_bad[i].data_bytes);
+        *base.error = 0;
+        CHECK(weights_parse(&base, bytes, size, &w) == DT_ERROR_FORMAT);
+        CHECK_CONTAINS(base.error, weights_bad[i].part);
+        CHECK_CONTAINS(base.error, "some/file");
+        CHECK(!w && base.bytes_now == 0);
+    }
+}
+
+TEST(weights_file_shows_hostile_names_without_control_bytes) {
+    dti_base base;
+    dti_base_init(&base, NULL, NULL);
+    unsigned char bytes[1024];
+    char header[900] = "{\"\\u001b[2J";
+    memset(header + strlen(header), 'n', 500);
+    strcat(header, "\":[]}");
+    dt_weights *w;
+    size_t size = weights_compose(bytes, header, 0, 0);
+    CHECK(weights_parse(&base, bytes, size, &w) == DT_ERROR_FORMAT);
+    CHECK_CONTAINS(base.error, "\"?[2Jnnn");
+    CHECK_CONTAINS(base.error, "nnn...\"");
+    CHECK(!strchr(base.error, 0x1B));
+}
+
+TEST(weights_file_cut_at_any_byte_is_an_error) {
+    dti_base base;
+    dti_base_init(&base, NULL, NULL);
+    unsigned char bytes[1024];
+    size_t size = weights_compose(bytes, GOOD_HEADER, 0, 21);
+    for (size_t cut = 0; cut < size; cut++) {
+        dt_weights *w;
+        CHECK(weights_parse(&base, bytes, cut, &w) == DT_ERROR_FORMAT);
+        CHECK(base.bytes_now == 0);
+    }
+}
+
+/* Every byte that a tensor claims is touched, so that the sanitizers see a wrong bound. */
+static uint64_t weights_touch(const dt_weights *w) {
+    uint64_t sum = 0;
+    for (int i = 0; i < dt_weights_count(w); i++) {
+        dt_weight_info info;
+        dt_weights_get(w, i, &info);
+        for (uint64_t j = 0; j < info.bytes; j++)
+            sum += ((const unsigned char *)info.data)[j];
+        sum += (uint64_t)(dt_weights_find(w, info.name) == i ? 0 : 1) << 32;
+    }
+    return sum;
+}
+
+TEST(weights_file_with_random_damage_is_read_or_refused_but_never_more) {
+    static const char spice[] = "\"\\{}[]:,0189u-eE. \n\0\xFF";
+    dti_base base;
+    dti_base_init(&base, NULL, NULL);
+    unsigned char good[1024], bytes[1024];
+    size_t size = weights_compose(good, GOOD_HEADER, 0, 21);
+    int taken = 0;
+    for (uint32_t i = 0; i < 20000; i++) {
+        memcpy(bytes, good, size);
+        dti_u32x4 r = dti_philox(1, i, 2);
+        for (uint32_t j = 0; j < 1 + r.v[0] % 3; j++)
+            bytes[(r.v[1] >> 8 * j) % 7 ? 8 + (r.v[2] >> 3 * j) % (size - 8) : r.v[2] % 8] =
+                (unsigned char)(r.v[0] & 64 ? spice[(r.v[3] >> 5 * j) % (sizeof spice - 1)]
+                                            : (char)(r.v[3] >> 8 * j));
+        dt_weights *w;
+        dt_result result = weights_parse(&base, bytes, size, &w);
+        CHECK(result == DT_OK || result == DT_ERROR_FORMAT);
+        if (result == DT_OK)
+            CHECK(weights_touch(w) < (uint64_t)1 << 32);
+        taken += result == DT_OK;
+        dt_weights_close(w);
+        CHECK(base.bytes_now == 0);
+    }
+    CHECK(taken > 100 && taken < 19000); /* both ways were taken */
+}
+
+TEST(weights_file_with_many_tensors_is_read_fast) {
+    enum { COUNT = 20000 };
+    dti_base base;
+    dti_base_init(&base, NULL, NULL);
+    dti_text text = dti_text_open(&base);
+    for (int i = COUNT; i-- > 0;)
+        dti_text_add(&text,
+                     "%c\"layer.%d\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%d,%d]}",
+                     i == COUNT - 1 ? '{' : ',', i, i, i + 1);
+    dti_text_add(&text, "}");
+    REQUIRE(text.ok);
+    unsigned char *bytes = dti_alloc(&base, text.size + 8 + COUNT);
+    REQUIRE(bytes);
+    size_t size = weights_compose(bytes, text.data, 0, COUNT);
+    dt_weights *w;
+    uint64_t start = dti_now_ns();
+    REQUIRE(weights_parse(&base, bytes, size, &w) == DT_OK);
+    CHECK(dti_now_ns() - start < 2000000000u); /* a square of 20000 would take longer */
+    CHECK(dt_weights_find(w, "layer.123") == 123 && dt_weights_find(w, "layer.20000") == -1);
+    dt_weights_close(w);
+    dti_free(&base, bytes);
+    dti_text_free(&text);
+    CHECK(base.bytes_now == 0);
+}
+
+/* ---- Stores */
+
+typedef struct file_fixture {
+    dt_ctx *ctx;
+    dt_graph *graph;
+    dt_store *store;
+} file_fixture;
+
+/* Parameters "w" [rows, 3], "b" [3] and one whose name needs escapes. */
+static file_fixture file_open(int64_t rows, uint64_t seed) {
+    dt_init uniform = {DT_INIT_UNIFORM, -1, 1};
+    file_fixture f = {0};
+    dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &f.ctx);
+    dt_graph_create(f.ctx, &f.graph);
+    dt_param(f.graph, "w", dt_dims(rows, 3), uniform);
+    dt_param(f.graph, "b", dt_dims(3), uniform);
+    dt_param(f.graph, "odd \"\\\t\xC3\xA9", dt_dims(), uniform);
+    dt_store_create(f.graph, &(dt_store_desc){.device = "cpu", .seed = seed}, &f.store);
+    return f;
+}
+
+static void file_close(file_fixture *f) {
+    dt_store_destroy(f->store);
+    dt_graph_destroy(f->graph);
+    dt_ctx_destroy(f->ctx);
+}
+
+static uint64_t file_hash(const file_fixture *f) {
+    uint64_t hash = 0;
+    CHECK(dt_store_hash(f->store, &hash) == DT_OK);
+    return hash;
+}
+
+TEST(store_saved_and_loaded_has_the_same_bits) {
+    static const uint32_t odd[6] = {0x7FC12345, 0x80000000, 1, 0xFF800000, 0x7F7FFFFF, 0x80000001};
+    file_fixture a = file_open(2, 1), b = file_open(2, 2);
+    REQUIRE(a.store && b.store);
+    CHECK(dt_store_write(a.store, 0, DT_VALUE_PARAM, odd, sizeof odd) == DT_OK);
+    CHECK(file_hash(&a) != file_hash(&b));
+    const char *path = temp_path("same.safetensors");
+    CHECK(dt_store_save(a.store, path) == DT_OK);
+    CHECK(dt_store_load(b.store, path) == DT_OK);
+    CHECK(file_hash(&a) == file_hash(&b));
+    CHECK(access(temp_path("same.safetensors.tmp"), F_OK) != 0);
+    file_close(&a);
+    file_close(&b);
+}
+
+TEST(store_file_begins_its_data_at_a_multiple_of_8) {
+    file_fixture f = file_open(2, 1);
+    REQUIRE(f.store);
+    const char *path = temp_path("aligned.safetensors");
+    CHECK(dt_store_save(f.store, path) == DT_OK);
+    unsigned char size[8] = {0};
+    FILE *file = fopen(path, "rb");
+    REQUIRE(file);
+    CHECK(fread(size, 1, 8, file) == 8 && size[0] % 8 == 0);
+    fclose(file);
+    file_close(&f);
+}
+
+TEST(store_of_another_model_is_refused_and_nothing_changes) {
+    file_fixture a = file_open(2, 1), b = file_open(4, 2);
+    REQUIRE(a.store && b.store);
+    const char *path = temp_path("other.safetensors");
+    CHECK(dt_store_save(a.store, path) == DT_OK);
+    uint64_t before = file_hash(&b);
+    CHECK(dt_store_load(b.store, path) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(b.ctx), "\"w\" is [2, 3] in the file and [4, 3] in the model");
+    CHECK_CONTAINS(dt_ctx_error(b.ctx), "other.safetensors");
+    CHECK(file_hash(&b) == before);
+    file_close(&a);
+    file_close(&b);
+}
+
+/* "w" fits and comes first: a loader that writes as it goes would have changed it. */
+TEST(store_file_that_lacks_a_parameter_is_refused_and_nothing_changes) {
+    unsigned char bytes[1024];
+    file_fixture f = file_open(2, 2);
+    REQUIRE(f.store);
+    uint64_t before = file_hash(&f);
+    size_t size = weights_compose(
+        bytes, "{\"w\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]}}", 0, 24);
+    const char *path = temp_write("lack.safetensors", bytes, size);
+    CHECK(dt_store_load(f.store, path) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(f.ctx), "no \"b\" [3]");
+    CHECK(file_hash(&f) == before);
+    CHECK(dt_store_load(f.store, temp_path("none.safetensors")) == DT_ERROR_IO);
+    CHECK(file_hash(&f) == before);
+    file_close(&f);
+}
+
+TEST(store_file_of_integers_is_refused) {
+    unsigned char bytes[1024];
+    file_fixture f = file_open(2, 2);
+    REQUIRE(f.store);
+    size_t size = weights_compose(
+        bytes, "{\"w\":{\"dtype\":\"I32\",\"shape\":[2,3],\"data_offsets\":[0,24]}}", 0, 24);
+    const char *path = temp_write("int.safetensors", bytes, size);
+    CHECK(dt_store_load(f.store, path) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(f.ctx), "\"w\" is I32");
+    file_close(&f);
+}
+
+TEST(store_that_cannot_be_saved_leaves_the_old_file_and_no_other) {
+    file_fixture f = file_open(2, 2);
+    REQUIRE(f.store);
+    CHECK(dt_store_save(f.store, temp_path("no-such-folder/x.safetensors")) == DT_ERROR_IO);
+    CHECK_CONTAINS(dt_ctx_error(f.ctx), "x.safetensors");
+    /* A folder where the temporary file would be. */
+    const char *path = temp_write("old.safetensors", "old", 3);
+    const char *in_way = temp_path("old.safetensors.tmp");
+    REQUIRE(mkdir(in_way, 0700) == 0);
+    CHECK(dt_store_save(f.store, path) == DT_ERROR_IO);
+    char text[8] = {0};
+    FILE *file = fopen(path, "rb");
+    CHECK(file && fread(text, 1, 7, file) == 3 && !strcmp(text, "old"));
+    if (file)
+        fclose(file);
+    file_close(&f);
+}
+
+TEST(store_is_loaded_from_every_float_type) {
+    static const char header[] =
+        "{\"w\":{\"dtype\":\"F16\",\"shape\":[1,3],\"data_offsets\":[0,6]},"
+        "\"b\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[6,12]},"
+        "\"more\":{\"dtype\":\"I64\",\"shape\":[0],\"data_offsets\":[12,12]},"
+        "\"odd \\\"\\\\\\t\xC3\xA9\":{\"dtype\":\"F64\",\"shape\":[],\"data_offsets\":[12,20]}}";
+    /* 1, -2.5, infinity as F16; 1, -2.5, 2^-130 (a denormal) as BF16 */
+    static const uint16_t halves[6] = {0x3C00, 0xC100, 0x7C00, 0x3F80, 0xC020, 0x0008};
+    const double third = 1.0 / 3;
+    unsigned char bytes[1024];
+    size_t size = weights_compose(bytes, header, 0, 20);
+    memcpy(bytes + size - 20, halves, 12);
+    memcpy(bytes + size - 8, &third, 8);
+    file_fixture f = file_open(1, 2);
+    REQUIRE(f.store);
+    CHECK(dt_store_load(f.store, temp_write("types.safetensors", bytes, size)) == DT_OK);
+    float w[3] = {0}, b[3] = {0}, odd = 0;
+    dt_store_read(f.store, 0, DT_VALUE_PARAM, w, sizeof w);
+    dt_store_read(f.store, 1, DT_VALUE_PARAM, b, sizeof b);
+    dt_store_read(f.store, 2, DT_VALUE_PARAM, &odd, sizeof odd);
+    CHECK(w[0] == 1 && w[1] == -2.5f && isinf(w[2]) && w[2] > 0);
+    CHECK(b[0] == 1 && b[1] == -2.5f && b[2] == 0x1p-130f);
+    CHECK(odd == 1.0f / 3);
+    file_close(&f);
+}
+
+/* ---- The reference implementation */
+
+static bool file_has_reference(void) {
+    return temp_python("import numpy, safetensors.numpy", true);
+}
+
+TEST(store_saved_is_read_by_the_real_safetensors) {
+    if (!file_has_reference())
+        SKIP("no Python with numpy and safetensors");
+    file_fixture f = file_open(2, 1);
+    REQUIRE(f.store);
+    float w[6] = {1, 2, 3, -4, 0.1f, 1e-40f}, b[3] = {7, 8, 9}, odd = 5;
+    dt_store_write(f.store, 0, DT_VALUE_PARAM, w, sizeof w);
+    dt_store_write(f.store, 1, DT_VALUE_PARAM, b, sizeof b);
+    dt_store_write(f.store, 2, DT_VALUE_PARAM, &odd, sizeof odd);
+    const char *path = temp_path("reference.safetensors");
+    CHECK(dt_store_save(f.store, path) == DT_OK);
+    char program[1024];
+    snprintf(program, sizeof program,
+             "import numpy as np, safetensors.numpy as s, safetensors\n"
+             "d = s.load_file('%s')\n"
+             "odd = 'odd ' + chr(34) + chr(92) + chr(9) + chr(233)\n"
+             "assert sorted(d) == sorted(['w', 'b', odd]), list(d)\n"
+             "w = np.array([[1, 2, 3], [-4, 0.1, 1e-40]], np.float32)\n"
+             "assert d['w'].dtype == np.float32 and np.array_equal(d['w'], w), d\n"
+             "assert d['b'].tolist() == [7, 8, 9] and d[odd].shape == () and d[odd] == 5\n"
+             "f = safetensors.safe_open('%s', 'np')\n"
+             "assert f.metadata() == {'format': 'pt'}\n",
+             path, path);
+    CHECK(temp_python(program, false));
+    file_close(&f);
+}
+
+TEST(store_is_loaded_from_what_the_real_safetensors_wrote) {
+    if (!file_has_reference())
+        SKIP("no Python with numpy and safetensors");
+    file_fixture f = file_open(2, 1);
+    REQUIRE(f.store);
+    const char *path = temp_path("written.safetensors");
+    char program[1024];
+    snprintf(program, sizeof program,
+             "import numpy as np, safetensors.numpy as s\n"
+             "odd = 'odd ' + chr(34) + chr(92) + chr(9) + chr(233)\n"
+             "s.save_file({'w': np.arange(6, dtype=np.float64).reshape(2, 3) / 3,\n"
+             "  'b': np.array([1, -2, 65504], np.float16), odd: np.array(2.5, np.float32),\n"
+             "  'unused': np.zeros((3, 0, 2), np.int64), 'flag': np.array([True])}, '%s')\n",
+             path);
+    CHECK(temp_python(program, false));
+    CHECK(dt_store_load(f.store, path) == DT_OK);
+    float w[6] = {0}, b[3] = {0}, odd = 0;
+    dt_store_read(f.store, 0, DT_VALUE_PARAM, w, sizeof w);
+    dt_store_read(f.store, 1, DT_VALUE_PARAM, b, sizeof b);
+    dt_store_read(f.store, 2, DT_VALUE_PARAM, &odd, sizeof odd);
+    for (int i = 0; i < 6; i++)
+        CHECK(w[i] == (float)(i / 3.0));
+    CHECK(b[0] == 1 && b[1] == -2 && b[2] == 65504 && odd == 2.5f);
+    file_close(&f);
+}
