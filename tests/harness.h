@@ -5,7 +5,8 @@
  *     }
  *
  * Tests register themselves. A failed CHECK is printed and counted, and the test goes on; REQUIRE
- * ends it, and so does SKIP("why"). main.c holds the counters and runs what the filter lets pass. */
+ * ends it, and so does SKIP("why"). main.c holds the counters and runs what the filter lets pass.
+ */
 #ifndef DTRAIN_TESTS_HARNESS_H
 #define DTRAIN_TESTS_HARNESS_H
 

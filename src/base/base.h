@@ -13,12 +13,12 @@ typedef struct dti_base {
     char error[1024];               /* and its text */
 } dti_base;
 
-/* ---- memory.c: zeroed, 64-byte aligned; the size is kept in front. NULL after dti_fail(MEMORY).*/
-/* Sets up *base, which needs no memory. allocator and logger may be NULL. The pool is made apart. */
+/* ---- memory.c: zeroed, 64-byte aligned; the size is kept in front. NULL after dti_fail(). */
+/* Sets up *base, which needs no memory. allocator and logger may be NULL; the pool comes later. */
 static void dti_base_init(dti_base *base, const dt_allocator *allocator, const dt_logger *logger);
 static void *dti_alloc(dti_base *base, size_t bytes);
 static void *dti_alloc_array(dti_base *base, size_t count, size_t size); /* checks the product */
-static void dti_free(dti_base *base, void *memory);                     /* NULL is fine */
+static void dti_free(dti_base *base, void *memory);                      /* NULL is fine */
 
 /* ---- error.c: dti_fail records "text" (printf style), logs it at ERROR and returns `result`. */
 static dt_result dti_fail(dti_base *base, dt_result result, const char *format, ...)
@@ -34,29 +34,37 @@ typedef struct dti_text { /* a growing string; ok turns false when memory ran ou
 } dti_text;
 static dti_text dti_text_open(dti_base *base);
 static void dti_text_add(dti_text *text, const char *format, ...) DTI_PRINTF(2, 3);
-static void dti_text_add_number(dti_text *text, double value); /* shortest that reads back, C locale */
+/* shortest that reads back, C locale */
+static void dti_text_add_number(dti_text *text, double value);
 static void dti_text_free(dti_text *text);
-static bool dti_glob(const char *pattern, const char *name); /* '*' and '?'; commas separate patterns */
+/* '*' and '?'; commas separate patterns */
+static bool dti_glob(const char *pattern, const char *name);
 
-/* ---- array.c: dti_array_push grows `items` of `size` bytes each by doubling; false = no memory. */
-static bool dti_array_reserve(dti_base *base, void **items, size_t *capacity, size_t count, size_t size);
+/* ---- array.c: room for `count` items of `size` bytes, by doubling; new ones are zero; false = no
+ * memory, and nothing changed. */
+static bool dti_array_reserve(dti_base *base, void **items, size_t *capacity, size_t count,
+                              size_t size);
 
 /* ---- threads.c: the pool. threads: 0 or 1 = none but the caller's. With a job system the host's
  * threads do the work. dti_parallel_for cuts [0, count) into pieces of at least `grain` and calls
  * fn(arg, begin, end, worker) with 0 <= worker < dti_pool_threads(); it never allocates, and each
  * worker has the floating-point control register set to IEEE (round to nearest, denormals kept)
  * while in fn. */
-static dt_result dti_pool_create(dti_base *base, int threads, const dt_job_system *jobs, dti_pool **out);
+static dt_result dti_pool_create(dti_base *base, int threads, const dt_job_system *jobs,
+                                 dti_pool **out);
 static void dti_pool_destroy(dti_base *base, dti_pool *pool);
 static int dti_pool_threads(const dti_pool *pool);
 typedef void dti_range_fn(void *arg, int64_t begin, int64_t end, int worker);
-static void dti_parallel_for(dti_pool *pool, int64_t count, int64_t grain, dti_range_fn *fn, void *arg);
+static void dti_parallel_for(dti_pool *pool, int64_t count, int64_t grain, dti_range_fn *fn,
+                             void *arg);
 /* The caller's own thread: every entry that computes is bracketed by these. */
 static unsigned dti_fp_enter(void);
 static void dti_fp_leave(unsigned saved);
 
 /* ---- rng.c: Philox4x32-10 (Salmon et al., SC'11): counter-based, the same on every backend. */
-typedef struct dti_u32x4 { uint32_t v[4]; } dti_u32x4;
+typedef struct dti_u32x4 {
+    uint32_t v[4];
+} dti_u32x4;
 static dti_u32x4 dti_philox(uint64_t key, uint64_t counter, uint64_t stream_and_step);
 static double dti_ln(double x); /* natural logarithm, the same bits on every machine; x > 0 */
 static double dti_uniform01(uint64_t key, uint64_t counter, uint64_t stream); /* [0,1), 53 bits */
@@ -64,8 +72,13 @@ static double dti_normal(uint64_t key, uint64_t counter, uint64_t stream);    /*
 
 /* ---- hash.c */
 static uint32_t dti_crc32c(uint32_t crc, const void *data, size_t bytes);
-static uint64_t dti_hash64(uint64_t hash, const void *data, size_t bytes); /* FNV-1a 64, start 14695981039346656037 */
-typedef struct dti_sha256 { uint32_t h[8]; uint64_t bytes; uint8_t block[64]; } dti_sha256;
+/* FNV-1a 64, start 14695981039346656037 */
+static uint64_t dti_hash64(uint64_t hash, const void *data, size_t bytes);
+typedef struct dti_sha256 {
+    uint32_t h[8];
+    uint64_t bytes;
+    uint8_t block[64];
+} dti_sha256;
 static void dti_sha256_init(dti_sha256 *s);
 static void dti_sha256_add(dti_sha256 *s, const void *data, size_t bytes);
 static void dti_sha256_end(dti_sha256 *s, uint8_t digest[32]);
@@ -76,28 +89,37 @@ static float dti_f32_from_bf16(uint16_t bits);
 static uint16_t dti_f16_from_f32(float value);
 static uint16_t dti_bf16_from_f32(float value);
 
-/* ---- json.c: a reader over bytes that may be hostile; nothing is copied, depth is bounded (32). */
+/* ---- json.c: a reader over bytes that may be hostile; nothing is copied, the depth is bounded. */
 typedef struct dti_json {
     const char *at, *end;
     int depth;
     bool fresh; /* just behind '{' or '[': no comma comes first */
     bool bad;   /* for good: every call from here on returns false */
 } dti_json;
-typedef struct dti_slice { const char *data; size_t size; } dti_slice; /* string contents, escapes undecoded */
+/* string contents, escapes undecoded */
+typedef struct dti_slice {
+    const char *data;
+    size_t size;
+} dti_slice;
 static dti_json dti_json_open(const char *data, size_t size);
-static bool dti_json_object(dti_json *j);              /* consumes '{'; false = bad */
-static bool dti_json_next_key(dti_json *j, dti_slice *key); /* false at '}' (consumed) or when bad */
-static bool dti_json_array(dti_json *j);               /* consumes '[' */
-static bool dti_json_next_item(dti_json *j);           /* false at ']' (consumed) or when bad */
-static bool dti_json_u64(dti_json *j, uint64_t *value);/* a whole number without sign; overflow = bad */
+static bool dti_json_object(dti_json *j); /* consumes '{'; false = bad */
+/* false at '}' (consumed) or when bad */
+static bool dti_json_next_key(dti_json *j, dti_slice *key);
+static bool dti_json_array(dti_json *j);     /* consumes '[' */
+static bool dti_json_next_item(dti_json *j); /* false at ']' (consumed) or when bad */
+/* a whole number without sign; overflow = bad */
+static bool dti_json_u64(dti_json *j, uint64_t *value);
 static bool dti_json_string(dti_json *j, dti_slice *value);
-static bool dti_json_skip(dti_json *j);                /* any value */
-static bool dti_json_done(dti_json *j);                /* only white space is left, and not bad */
+static bool dti_json_skip(dti_json *j); /* any value */
+static bool dti_json_done(dti_json *j); /* only white space is left, and not bad */
 static bool dti_slice_is(dti_slice s, const char *text);
 
 /* ---- file.c: whole files. Writing goes to "path.tmp", is flushed and renamed, so a crash or a
  * full disk never leaves half a file under `path`. */
-typedef struct dti_file { char *data; size_t size; } dti_file;
+typedef struct dti_file {
+    char *data;
+    size_t size;
+} dti_file;
 static dt_result dti_file_read(dti_base *base, const char *path, uint64_t bytes_max, dti_file *out);
 typedef struct dti_writer dti_writer;
 static dt_result dti_writer_open(dti_base *base, const char *path, dti_writer **out);

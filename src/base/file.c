@@ -25,8 +25,8 @@ static dt_result dti_file_read_open(dti_base *base, const char *path, FILE *file
     if (size < 0)
         return dti_fail(base, DT_ERROR_IO, "%s: not a regular file", path);
     if ((uint64_t)size > bytes_max || (uint64_t)size >= SIZE_MAX)
-        return dti_fail(base, DT_ERROR_FORMAT, "%s: %ld bytes, which is more than the %llu that "
-                        "such a file may have", path, size, (unsigned long long)bytes_max);
+        return dti_fail(base, DT_ERROR_FORMAT, "%s: %ld bytes; such a file has at most %llu", path,
+                        size, (unsigned long long)bytes_max);
     char *data = dti_alloc(base, (size_t)size + 1);
     if (!data)
         return DT_ERROR_MEMORY;

@@ -44,7 +44,7 @@ struct dti_pool {
     pthread_cond_t wake, left; /* a region opened; the last worker left it */
 };
 
-/* Which worker of which pool runs on this thread now: nested regions run inline under its number. */
+/* Which worker of which pool runs on this thread: a nested region runs inline under its number. */
 typedef struct dti_place {
     const dti_pool *pool;
     int worker;

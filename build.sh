@@ -1,0 +1,306 @@
+#!/bin/sh
+# The one entry point: each command does all that it needs. `./build.sh help` lists them.
+# Everything made lies in build/, except dtrain.h and the shader table, which are committed.
+set -eu
+cd "$(dirname "$0")"
+
+commands='train test setup header shaders build bench devices check clean help'
+CC=${CC:-cc}
+CFLAGS=${CFLAGS:--O2}
+LIBS='-lm -ldl -lpthread'
+may_install=yes
+
+say() { printf '%s\n' "$*" >&2; }
+die() { say "build.sh: $*"; exit 1; }
+have() { command -v "$1" >/dev/null 2>&1; }
+
+help() {
+    cat <<'END'
+./build.sh train [args]    set up, build, get Fashion-MNIST and train on it; args go to the program
+./build.sh test [filter]   set up, build, run all tests, or those whose names contain the filter
+./build.sh setup           install what the commands below need
+./build.sh header          write dtrain.h from src/
+./build.sh shaders         compile shaders/ into src/backend/vulkan/shader_table.h
+./build.sh build           the header, the examples, the tests and the tools
+./build.sh bench           GEMM against OpenBLAS, training steps against PyTorch
+./build.sh devices         what dtrain finds on this machine
+./build.sh check           format, layers, generated files, symbols, warnings, sizes
+./build.sh clean           remove build/
+./build.sh help            this text
+
+--no-install               install nothing: say what is missing and stop
+CC=clang CFLAGS=-O3        another compiler, other flags
+END
+}
+
+# ---- setup: what is missing is installed with apt, or listed where there is none.
+
+# installed PACKAGE: known to dpkg as installed.
+installed() { dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed; }
+
+# need PACKAGE...: installs those that are missing.
+need() {
+    if ! have dpkg-query || ! have apt-get; then return 0; fi
+    missing=
+    for package in "$@"; do installed "$package" || missing="$missing $package"; done
+    if [ -z "$missing" ]; then return 0; fi
+    if [ $may_install = no ]; then die "missing packages:$missing (--no-install was given)"; fi
+    root=
+    if [ "$(id -u)" != 0 ]; then
+        have sudo || die "missing packages:$missing; install them as root"
+        root=sudo
+    fi
+    say "installing:$missing"
+    # shellcheck disable=SC2086 # words are meant
+    $root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $missing \
+        >build/apt.log 2>&1 || {
+        $root apt-get update >build/apt.log 2>&1 || true
+        $root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
+            $missing >build/apt.log 2>&1 || { tail -5 build/apt.log >&2; die "apt-get failed"; }
+    }
+}
+
+# need_tool PACKAGE COMMAND...: the package, unless the commands are there already.
+need_tool() {
+    package=$1
+    shift
+    for tool in "$@"; do
+        if ! have "$tool"; then
+            need "$package"
+            have "$tool" || die "$tool is missing: install it (in Debian: $package)"
+        fi
+    done
+}
+
+setup_compiler() {
+    have "$CC" || case $CC in
+        *clang*) need clang ;;
+        *) need gcc libc6-dev ;;
+    esac
+    have "$CC" || die "the compiler $CC is missing: install it, or set CC"
+    if ! echo '#include <stdio.h>' | "$CC" -E - >/dev/null 2>&1; then need libc6-dev; fi
+}
+
+setup_test() {
+    setup_compiler
+    need_tool python3-minimal python3
+    # Two software drivers and the validation layers; without them the tests of Vulkan skip.
+    need mesa-vulkan-drivers libvulkan1 chromium-common vulkan-validationlayers
+}
+
+setup_check() {
+    setup_test
+    need_tool gcc gcc
+    need_tool g++ g++
+    need_tool clang clang clang++
+    need_tool clang-format-14 clang-format-14
+    need_tool binutils nm size
+}
+
+setup_shaders() {
+    need_tool python3-minimal python3
+    need_tool glslang-tools glslangValidator
+    need_tool spirv-tools spirv-opt spirv-val
+}
+
+setup() {
+    setup_check
+    setup_shaders
+}
+
+# ---- files that are made only when older than what they are made of
+
+# newer TARGET SOURCE...: whether TARGET is there and no SOURCE (a file or a folder) is newer.
+newer() {
+    target=$1
+    shift
+    [ -e "$target" ] && [ -z "$(find "$@" -newer "$target" -type f 2>/dev/null | head -n 1)" ]
+}
+
+# Objects made with another compiler or other flags are of no use.
+fresh_flags() {
+    flags="$CC $CFLAGS"
+    if [ "$(cat build/flags 2>/dev/null || true)" != "$flags" ]; then
+        rm -f build/*.o build/dtest build/dtbench build/dtinfo build/fashion_mnist
+        printf '%s\n' "$flags" >build/flags
+    fi
+}
+
+# Without Python the committed header is taken as it is: `train` needs a C compiler only.
+header() {
+    if newer build/header.stamp src tools/amalgamate && [ -e dtrain.h ]; then return 0; fi
+    if ! have python3; then
+        [ -e dtrain.h ] || die "dtrain.h is missing and python3 is needed to write it"
+        return 0
+    fi
+    touch build/header.begun
+    python3 tools/amalgamate
+    mv build/header.begun build/header.stamp
+}
+
+shaders() {
+    [ -e tools/shaders ] || die "there is no tools/shaders"
+    python3 tools/shaders
+    header
+}
+
+# compile OUTPUT SOURCE FLAGS...: one program from one file.
+compile() {
+    output=$1 source=$2
+    shift 2
+    if newer "$output" "$source" dtrain.h build/flags; then return 0; fi
+    say "$CC $source"
+    # shellcheck disable=SC2086 # words are meant
+    "$CC" $CFLAGS "$@" -I. "$source" -o "$output" $LIBS
+}
+
+build_example() {
+    setup_compiler
+    header
+    fresh_flags
+    compile build/fashion_mnist examples/fashion_mnist.c
+}
+
+# main.c includes the tests of internals; every other test file is an object of its own.
+build_tests() {
+    fresh_flags
+    objects=
+    for source in tests/main.c tests/test_*.c; do
+        if grep -q "#include \"$(basename "$source")\"" tests/main.c; then continue; fi
+        object=build/$(basename "$source" .c).o
+        objects="$objects $object"
+        sources="$source tests/harness.h dtrain.h build/flags"
+        if [ "$source" = tests/main.c ]; then sources="$sources tests"; fi
+        # shellcheck disable=SC2086
+        if newer "$object" $sources; then continue; fi
+        say "$CC $source"
+        # shellcheck disable=SC2086
+        "$CC" $CFLAGS -g -Wall -Wextra -DDT_REFERENCE -I. -Itests -c "$source" -o "$object"
+    done
+    # shellcheck disable=SC2086
+    if ! newer build/dtest $objects; then "$CC" $CFLAGS -g $objects -o build/dtest $LIBS; fi
+}
+
+build() {
+    setup_test
+    header
+    build_tests
+    for source in examples/*.c; do
+        if [ -e "$source" ]; then compile "build/$(basename "$source" .c)" "$source"; fi
+    done
+    for tool in dtbench dtinfo; do
+        if [ -e tools/$tool.c ]; then compile build/$tool tools/$tool.c; fi
+    done
+}
+
+# ---- Fashion-MNIST: Debian's package, else the original files. Both hold the same IDX files, in
+# differently packed gzip files, so the unpacked ones are what is checked.
+
+data_sums='c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888  train-images-idx3-ubyte
+bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9  train-labels-idx1-ubyte
+5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b  t10k-images-idx3-ubyte
+0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34  t10k-labels-idx1-ubyte'
+data_package=/usr/share/datasets/fashion-mnist
+data_url=http://fashion-mnist.s3-website.eu-central-1.amazonaws.com
+
+sha256() {
+    if have sha256sum; then sha256sum "$1"; else shasum -a 256 "$1"; fi | cut -d ' ' -f 1
+}
+
+# fetch NAME: leaves build/data/NAME.tmp, unpacked.
+fetch() {
+    if [ -e "$data_package/$1.gz" ]; then
+        gzip -dc "$data_package/$1.gz" >"build/data/$1.tmp"
+        return
+    fi
+    have curl || need_tool curl curl
+    if [ $may_install = no ]; then say "downloading $1.gz (nothing is installed)"; fi
+    curl -fsSL --retry 3 "$data_url/$1.gz" -o "build/data/$1.gz" ||
+        die "$data_url/$1.gz cannot be fetched; put the unpacked IDX files into build/data"
+    gzip -dc "build/data/$1.gz" >"build/data/$1.tmp"
+    rm -f "build/data/$1.gz"
+}
+
+data() {
+    mkdir -p build/data
+    printf '%s\n' "$data_sums" | while read -r sum name; do
+        if [ -e "build/data/$name" ]; then continue; fi
+        have gzip || die "gzip is missing: install it"
+        if [ ! -e "$data_package/$name.gz" ]; then need dataset-fashion-mnist </dev/null; fi
+        fetch "$name" </dev/null
+        [ "$(sha256 "build/data/$name.tmp")" = "$sum" ] ||
+            die "build/data/$name.tmp is not the file it should be (SHA-256 $sum)"
+        mv "build/data/$name.tmp" "build/data/$name"
+    done
+}
+
+# ---- the commands
+
+train() {
+    build_example
+    data
+    has_data=no
+    for argument in "$@"; do
+        if [ "$argument" = --data ]; then has_data=yes; fi
+    done
+    if [ $has_data = no ]; then set -- --data build/data "$@"; fi
+    exec build/fashion_mnist "$@"
+}
+
+run_tests() {
+    build
+    # A test that needs the real files finds them in build/data, or skips.
+    if [ -e "$data_package" ] || [ $may_install = yes ]; then (data) || say "tests without data"; fi
+    exec build/dtest "$@"
+}
+
+bench() {
+    build_example
+    need_tool python3-minimal python3
+    if [ -e tools/dtbench.c ]; then compile build/dtbench tools/dtbench.c; fi
+    if ! python3 -c 'import torch' 2>/dev/null; then
+        say 'PyTorch is not there: its columns stay empty. In Debian: apt install python3-torch'
+        say 'libopenblas0-openmp (without the latter two PyTorch threads hang on each other).'
+    fi
+    exec python3 tools/bench.py "$@"
+}
+
+devices() {
+    setup_compiler
+    header
+    fresh_flags
+    compile build/dtinfo tools/dtinfo.c
+    exec build/dtinfo "$@"
+}
+
+check() {
+    setup_check
+    exec python3 tools/check
+}
+
+# --no-install may stand anywhere; the other words keep their order.
+count=$#
+while [ "$count" -gt 0 ]; do
+    word=$1
+    shift
+    if [ "$word" = --no-install ]; then may_install=no; else set -- "$@" "$word"; fi
+    count=$((count - 1))
+done
+
+command=${1:-help}
+if [ $# -gt 0 ]; then shift; fi
+mkdir -p build
+case $command in
+train) train "$@" ;;
+test) run_tests "$@" ;;
+setup) setup ;;
+header) need_tool python3-minimal python3; header ;;
+shaders) setup_shaders; shaders ;;
+build) build ;;
+bench) bench "$@" ;;
+devices) devices "$@" ;;
+check) check ;;
+clean) rm -rf build ;;
+help | -h | --help) help ;;
+*) die "unknown command '$command'; the commands are: $commands" ;;
+esac
