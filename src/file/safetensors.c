@@ -1,8 +1,8 @@
 /* Safetensors, the weight format of the Python world: read whole, checked whole, and written so
  * that the reference implementation and PyTorch take it (its README, "Format", and the checks of
  * its validate()). A file may come from anywhere: every length is held against what is really
- * there before it is used, and a file is refused when its tensors overlap, leave holes, end
- * elsewhere than the file, or share a name. It owns the file's bytes; names are decoded in place. */
+ * there before it is used, and a file is refused when its tensors overlap, leave holes, do not end
+ * with it, or share a name. It owns the file's bytes; names are decoded in place. */
 
 typedef struct dti_weight {
     const char *name;
