@@ -3,6 +3,9 @@
  * threads: the caller runs tiles where it wants. */
 
 #define DTI_GEMM_NC 512                 /* columns of B packed at once: KC * NC floats lie in L2 */
+#define DTI_GEMM_GROUP 4                /* panels of A packed together, see pack_a */
+#define DTI_GEMM_PANEL_A (12 * DTI_GEMM_KC + 16) /* 12: the largest MR; 16: whole vectors */
+#define DTI_GEMM_PACKED_A (DTI_GEMM_GROUP * DTI_GEMM_PANEL_A)
 #define DTI_GEMM_TILE_MACS (1 << 18)    /* less work a tile than this is not worth a thread */
 #define DTI_GEMM_PACK_COST 24           /* packing one element, in multiply-adds */
 
@@ -50,7 +53,7 @@ static size_t dti_gemm_scratch_bytes(const dti_gemm *g, int threads) {
     (void)threads;
     int64_t k = DTI_MIN(g->k, DTI_GEMM_KC);
     int64_t n = DTI_MIN((DTI_MAX(g->m, g->n) + 31) / 32 * 32, DTI_GEMM_NC);
-    return (size_t)(k * n + 16 * DTI_GEMM_KC + 64) * sizeof(float);
+    return (size_t)(k * n + DTI_GEMM_PACKED_A) * sizeof(float);
 }
 
 static void dti_gemm_run_block(const struct dti_cpu_kernels *kernels, const dti_gemm *g, int64_t i0,

@@ -4,7 +4,7 @@
  * serially by FMA from zero; the chunks are added in order, to C if `accumulate`, else to the
  * first. So the bits depend on the operands only: not on the set, the tiles or the threads. */
 
-#define DTI_GEMM_KC 384 /* A's and B's panels in L1 + L2; 256 and 512 were slower (docs/speed.md) */
+#define DTI_GEMM_KC 256 /* 256 to 512 measured alike; the shortest asks least of L1 and L2 */
 
 enum { DTI_GEMM_NONE, DTI_GEMM_RELU };
 

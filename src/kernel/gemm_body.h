@@ -11,6 +11,67 @@
 #endif
 #define DTI_GEMM_NR (2 * DTI_LANES)
 
+
+#if DTI_LANES == 16
+DTI_INLINE void DTI_N(transpose)(DTI_NF r[16]) {
+    __m512 x[16], y[16];
+DTI_UNROLL(8)
+    for (int i = 0; i < 16; i += 2) {
+        x[i] = _mm512_unpacklo_ps((__m512)r[i], (__m512)r[i + 1]);
+        x[i + 1] = _mm512_unpackhi_ps((__m512)r[i], (__m512)r[i + 1]);
+    }
+DTI_UNROLL(4)
+    for (int i = 0; i < 16; i += 4) {
+        y[i] = _mm512_shuffle_ps(x[i], x[i + 2], 0x44);
+        y[i + 1] = _mm512_shuffle_ps(x[i], x[i + 2], 0xee);
+        y[i + 2] = _mm512_shuffle_ps(x[i + 1], x[i + 3], 0x44);
+        y[i + 3] = _mm512_shuffle_ps(x[i + 1], x[i + 3], 0xee);
+    }
+DTI_UNROLL(4)
+    for (int i = 0; i < 4; i++) {
+        x[i] = _mm512_shuffle_f32x4(y[i], y[i + 4], 0x88);
+        x[i + 4] = _mm512_shuffle_f32x4(y[i], y[i + 4], 0xdd);
+        x[i + 8] = _mm512_shuffle_f32x4(y[i + 8], y[i + 12], 0x88);
+        x[i + 12] = _mm512_shuffle_f32x4(y[i + 8], y[i + 12], 0xdd);
+    }
+DTI_UNROLL(4)
+    for (int i = 0; i < 4; i++) {
+        r[i] = (DTI_NF)_mm512_shuffle_f32x4(x[i], x[i + 8], 0x88);
+        r[i + 4] = (DTI_NF)_mm512_shuffle_f32x4(x[i + 4], x[i + 12], 0x88);
+        r[i + 8] = (DTI_NF)_mm512_shuffle_f32x4(x[i], x[i + 8], 0xdd);
+        r[i + 12] = (DTI_NF)_mm512_shuffle_f32x4(x[i + 4], x[i + 12], 0xdd);
+    }
+}
+#elif DTI_LANES == 8
+DTI_INLINE void DTI_N(transpose)(DTI_NF r[8]) {
+    __m256 x[8], y[8];
+DTI_UNROLL(4)
+    for (int i = 0; i < 8; i += 2) {
+        x[i] = _mm256_unpacklo_ps((__m256)r[i], (__m256)r[i + 1]);
+        x[i + 1] = _mm256_unpackhi_ps((__m256)r[i], (__m256)r[i + 1]);
+    }
+DTI_UNROLL(2)
+    for (int i = 0; i < 8; i += 4) {
+        y[i] = _mm256_shuffle_ps(x[i], x[i + 2], 0x44);
+        y[i + 1] = _mm256_shuffle_ps(x[i], x[i + 2], 0xee);
+        y[i + 2] = _mm256_shuffle_ps(x[i + 1], x[i + 3], 0x44);
+        y[i + 3] = _mm256_shuffle_ps(x[i + 1], x[i + 3], 0xee);
+    }
+DTI_UNROLL(4)
+    for (int i = 0; i < 4; i++) {
+        r[i] = (DTI_NF)_mm256_permute2f128_ps(y[i], y[i + 4], 0x20);
+        r[i + 4] = (DTI_NF)_mm256_permute2f128_ps(y[i], y[i + 4], 0x31);
+    }
+}
+#else
+DTI_INLINE void DTI_N(transpose)(DTI_NF r[4]) {
+    DTI_NF x[4] = {r[0], r[1], r[2], r[3]};
+DTI_UNROLL(4)
+    for (int i = 0; i < 4; i++)
+        r[i] = (DTI_NF){x[0][i], x[1][i], x[2][i], x[3][i]};
+}
+#endif
+
 /* One tile of C on its way out of the registers. */
 typedef struct DTI_ISA(dti_gemm_out) {
     float *c;
@@ -19,6 +80,7 @@ typedef struct DTI_ISA(dti_gemm_out) {
     int cols;
     bool add, last, relu;
     bool straight, plain; /* contiguous rows of C and bias; plain: and whole vectors */
+    bool turned;          /* contiguous columns of C and bias */
 } DTI_ISA(dti_gemm_out);
 
 DTI_INLINE DTI_NF DTI_N(gemm_finish)(DTI_NF x, DTI_NF bias, bool has_bias, bool relu) {
@@ -41,6 +103,27 @@ static void DTI_N(gemm_edge)(const DTI_ISA(dti_gemm_out) *out, const float *sums
             if (out->add)
                 x = DTI_N(load_n)(c, n) + x;
             DTI_N(store_n)(c, DTI_N(gemm_finish)(x, bias, has_bias, relu), n);
+        }
+    }
+}
+
+/* Contiguous columns of C (and bias along them): the tile is turned on its way. */
+static void DTI_N(gemm_turned)(const DTI_ISA(dti_gemm_out) *out, const float *sums, int rows) {
+    const bool has_bias = out->last && out->bias, relu = out->last && out->relu;
+    for (int i0 = 0; i0 < rows; i0 += DTI_LANES) {
+        int n = DTI_MIN(rows - i0, DTI_LANES);
+        DTI_NF bias = has_bias ? DTI_N(load_n)(out->bias + i0, n) : DTI_N(set1)(0);
+        for (int v = 0; v < out->cols; v += DTI_LANES) {
+            DTI_NF r[DTI_LANES];
+            DTI_UNROLL(16)
+            for (int i = 0; i < DTI_LANES; i++)
+                r[i] = i < n ? DTI_N(load)(sums + (i0 + i) * DTI_GEMM_NR + v) : DTI_N(set1)(0);
+            DTI_N(transpose)(r);
+            float *c = out->c + i0 + v * out->c_col;
+            for (int j = 0; j < DTI_MIN(out->cols - v, DTI_LANES); j++, c += out->c_col) {
+                DTI_NF x = out->add ? DTI_N(load_n)(c, n) + r[j] : r[j];
+                DTI_N(store_n)(c, DTI_N(gemm_finish)(x, bias, has_bias, relu), n);
+            }
         }
     }
 }
@@ -70,7 +153,8 @@ DTI_UNROLL(12)
 DTI_UNROLL(2)
             for (int v = 0; v < vecs; v++)
                 DTI_N(store)(tile + i * DTI_GEMM_NR + v * DTI_LANES, sums[i][v]);
-        (out->straight ? DTI_N(gemm_edge) : DTI_N(gemm_scatter))(out, tile, rows);
+        (out->straight ? DTI_N(gemm_edge) : out->turned ? DTI_N(gemm_turned) : DTI_N(gemm_scatter))(
+            out, tile, rows);
         return;
     }
     float *c = out->c;
@@ -117,7 +201,7 @@ typedef void DTI_ISA(dti_gemm_tile_fn)(int64_t k, const float *a, int64_t a_row,
                                        const float *b, int64_t b_row,
                                        const DTI_ISA(dti_gemm_out) *out);
 #define DTI_GEMM_TILE(rows, vecs, unit)                                                            \
-    static void DTI_CAT(DTI_N(gemm_##vecs##_##unit##_), rows)(                                     \
+    static void DTI_N(gemm_##rows##_##vecs##_##unit)(                                     \
         int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b, int64_t b_row,    \
         const DTI_ISA(dti_gemm_out) *out) {                                                        \
         DTI_N(gemm_tile)(rows, vecs, unit, k, a, a_row, a_col, b, b_row, out);                     \
@@ -129,8 +213,8 @@ typedef void DTI_ISA(dti_gemm_tile_fn)(int64_t k, const float *a, int64_t a_row,
     DTI_GEMM_TILE(rows, 2, 1)
 #define DTI_GEMM_ENTRY(rows)                                                                       \
     {                                                                                              \
-        {DTI_CAT(DTI_N(gemm_1_0_), rows), DTI_CAT(DTI_N(gemm_1_1_), rows)},                        \
-        {DTI_CAT(DTI_N(gemm_2_0_), rows), DTI_CAT(DTI_N(gemm_2_1_), rows)},                        \
+        {DTI_N(gemm_##rows##_1_0), DTI_N(gemm_##rows##_1_1)},                                      \
+        {DTI_N(gemm_##rows##_2_0), DTI_N(gemm_##rows##_2_1)},                                      \
     }
 DTI_GEMM_TILES(1)
 DTI_GEMM_TILES(2)
@@ -156,73 +240,6 @@ static DTI_ISA(dti_gemm_tile_fn) *const DTI_N(gemm_tiles)[DTI_GEMM_MR][2][2] = {
 #endif
 };
 
-#if DTI_LANES == 16
-#define DTI_SWAP(r, i, j, low, high)                                                               \
-    do {                                                                                           \
-        __m512 low_ = low, high_ = high;                                                           \
-        r[i] = (DTI_NF)low_;                                                                       \
-        r[j] = (DTI_NF)high_;                                                                      \
-    } while (0)
-DTI_INLINE void DTI_N(transpose)(DTI_NF r[16]) {
-    __m512 x[16], y[16];
-DTI_UNROLL(8)
-    for (int i = 0; i < 16; i += 2) {
-        x[i] = _mm512_unpacklo_ps((__m512)r[i], (__m512)r[i + 1]);
-        x[i + 1] = _mm512_unpackhi_ps((__m512)r[i], (__m512)r[i + 1]);
-    }
-DTI_UNROLL(4)
-    for (int i = 0; i < 16; i += 4) {
-        y[i] = _mm512_shuffle_ps(x[i], x[i + 2], 0x44);
-        y[i + 1] = _mm512_shuffle_ps(x[i], x[i + 2], 0xee);
-        y[i + 2] = _mm512_shuffle_ps(x[i + 1], x[i + 3], 0x44);
-        y[i + 3] = _mm512_shuffle_ps(x[i + 1], x[i + 3], 0xee);
-    }
-DTI_UNROLL(4)
-    for (int i = 0; i < 4; i++) {
-        x[i] = _mm512_shuffle_f32x4(y[i], y[i + 4], 0x88);
-        x[i + 4] = _mm512_shuffle_f32x4(y[i], y[i + 4], 0xdd);
-        x[i + 8] = _mm512_shuffle_f32x4(y[i + 8], y[i + 12], 0x88);
-        x[i + 12] = _mm512_shuffle_f32x4(y[i + 8], y[i + 12], 0xdd);
-    }
-DTI_UNROLL(4)
-    for (int i = 0; i < 4; i++) {
-        r[i] = (DTI_NF)_mm512_shuffle_f32x4(x[i], x[i + 8], 0x88);
-        r[i + 4] = (DTI_NF)_mm512_shuffle_f32x4(x[i + 4], x[i + 12], 0x88);
-        r[i + 8] = (DTI_NF)_mm512_shuffle_f32x4(x[i], x[i + 8], 0xdd);
-        r[i + 12] = (DTI_NF)_mm512_shuffle_f32x4(x[i + 4], x[i + 12], 0xdd);
-    }
-}
-#undef DTI_SWAP
-#elif DTI_LANES == 8
-DTI_INLINE void DTI_N(transpose)(DTI_NF r[8]) {
-    __m256 x[8], y[8];
-DTI_UNROLL(4)
-    for (int i = 0; i < 8; i += 2) {
-        x[i] = _mm256_unpacklo_ps((__m256)r[i], (__m256)r[i + 1]);
-        x[i + 1] = _mm256_unpackhi_ps((__m256)r[i], (__m256)r[i + 1]);
-    }
-DTI_UNROLL(2)
-    for (int i = 0; i < 8; i += 4) {
-        y[i] = _mm256_shuffle_ps(x[i], x[i + 2], 0x44);
-        y[i + 1] = _mm256_shuffle_ps(x[i], x[i + 2], 0xee);
-        y[i + 2] = _mm256_shuffle_ps(x[i + 1], x[i + 3], 0x44);
-        y[i + 3] = _mm256_shuffle_ps(x[i + 1], x[i + 3], 0xee);
-    }
-DTI_UNROLL(4)
-    for (int i = 0; i < 4; i++) {
-        r[i] = (DTI_NF)_mm256_permute2f128_ps(y[i], y[i + 4], 0x20);
-        r[i + 4] = (DTI_NF)_mm256_permute2f128_ps(y[i], y[i + 4], 0x31);
-    }
-}
-#else
-DTI_INLINE void DTI_N(transpose)(DTI_NF r[4]) {
-    DTI_NF x[4] = {r[0], r[1], r[2], r[3]};
-DTI_UNROLL(4)
-    for (int i = 0; i < 4; i++)
-        r[i] = (DTI_NF){x[0][i], x[1][i], x[2][i], x[3][i]};
-}
-#endif
-
 /* dst[p * ld + i] = src[i * row + p] for i < rows <= DTI_LANES, p < k: rows that are contiguous in
  * k turned into columns. Writes whole vectors where `slack` says that what follows is free. */
 DTI_INLINE void DTI_N(pack_turn)(float *dst, int64_t ld, const float *src, int64_t row, int rows,
@@ -246,25 +263,35 @@ DTI_UNROLL(16)
             dst[p * ld + i] = src[i * row + p];
 }
 
-/* A's rows to dst[p * MR + i]. */
-static void DTI_N(pack_a)(float *dst, const dti_gemm_block *g, const float *a, int rows, int64_t k) {
-    if (g->a_row == 1) {
-        for (int64_t p = 0; p < k; p++)
-            for (int i = 0; i < rows; i += DTI_LANES) {
-                int n = DTI_MIN(rows - i, DTI_LANES);
-                DTI_N(store_n)(dst + p * DTI_GEMM_MR + i, DTI_N(load_n)(a + p * g->a_col + i, n), n);
+/* `panels` of A, the first `more` of them of rows + 1 rows, each to its own dst[p * MR + i]. They are
+ * packed together where A's columns are contiguous: each may lie on a page of its own. */
+static void DTI_N(pack_a)(float *dst, const dti_gemm_block *g, const float *a, int panels, int more,
+                          int rows, int64_t k) {
+    for (int64_t p = 0; g->a_row == 1 && p < k; p++) {
+        const float *src = a + p * g->a_col;
+        float *to = dst + p * DTI_GEMM_MR;
+        for (int q = 0; q < panels; q++, to += DTI_GEMM_PANEL_A) {
+            int size = rows + (q < more);
+            for (int i = 0; i < size; i += DTI_LANES) {
+                int n = DTI_MIN(size - i, DTI_LANES);
+                if (DTI_GEMM_MR <= DTI_LANES) /* the next p writes over the lanes too many */
+                    DTI_N(store)(to + i, DTI_N(load_n)(src + i, n));
+                else
+                    DTI_N(store_n)(to + i, DTI_N(load_n)(src + i, n), n);
             }
-        return;
+            src += size;
+        }
     }
-    if (g->a_col == 1) {
-        for (int i = 0; i < rows; i += DTI_LANES)
+    for (int q = 0; g->a_row != 1 && q < panels; q++, dst += DTI_GEMM_PANEL_A) {
+        int size = rows + (q < more);
+        for (int i = 0; g->a_col == 1 && i < size; i += DTI_LANES)
             DTI_N(pack_turn)(dst + i, DTI_GEMM_MR, a + i * g->a_row, g->a_row,
-                             DTI_MIN(rows - i, DTI_LANES), k, DTI_GEMM_MR <= DTI_LANES);
-        return;
+                             DTI_MIN(size - i, DTI_LANES), k, DTI_GEMM_MR <= DTI_LANES);
+        for (int64_t p = 0; g->a_col != 1 && p < k; p++)
+            for (int i = 0; i < size; i++)
+                dst[p * DTI_GEMM_MR + i] = a[i * g->a_row + p * g->a_col];
+        a += size * g->a_row;
     }
-    for (int64_t p = 0; p < k; p++)
-        for (int i = 0; i < rows; i++)
-            dst[p * DTI_GEMM_MR + i] = a[i * g->a_row + p * g->a_col];
 }
 
 /* B's columns [0, cols) to dst[p * NR + j], padded with zeros. */
@@ -300,38 +327,40 @@ typedef struct DTI_ISA(dti_gemm_plan) {
 static DTI_ISA(dti_gemm_plan) DTI_N(gemm_plan)(const dti_gemm_block *g) {
     DTI_ISA(dti_gemm_plan) plan = {.panels = (g->m + DTI_GEMM_MR - 1) / DTI_GEMM_MR};
     bool small = g->k * g->n <= 128 * 128;
-    plan.pack_a = g->n > 2 * DTI_GEMM_NR && !(small && g->k * g->m <= 128 * 128);
+    plan.pack_a = g->n > 2 * DTI_GEMM_NR && (g->a_row == 1 || !small || g->k * g->m > 128 * 128);
     plan.pack_b = g->b_col != 1 || (plan.panels > 2 && !small);
     return plan;
 }
 
-/* Rows [i0, i0 + rows) times all nc columns of one chunk. b: packed, or B in place. */
-static void DTI_N(gemm_rows)(const dti_gemm_block *g, const DTI_ISA(dti_gemm_plan) *plan, int64_t i0,
-                             int rows, int64_t k0, int64_t kc, int64_t j0, int64_t nc,
-                             const float *packed_b, float *packed_a) {
-    const float *a = g->a + i0 * g->a_row + k0 * g->a_col;
-    int64_t a_row = g->a_row, a_col = g->a_col;
-    if (plan->pack_a) {
-        DTI_N(pack_a)(packed_a, g, a, rows, kc);
-        a = packed_a;
-        a_row = 1;
-        a_col = DTI_GEMM_MR;
-    }
+/* One chunk of k with the columns that are packed together. */
+typedef struct DTI_ISA(dti_gemm_chunk) {
+    int64_t k0, kc, j0, nc;
+    const float *packed_b; /* all columns, or only an edge that is not whole vectors */
+    bool pack_b;
+} DTI_ISA(dti_gemm_chunk);
+
+/* Rows [i0, i0 + rows) times all columns of the chunk. a: packed, or NULL for A in place. */
+static void DTI_N(gemm_rows)(const dti_gemm_block *g, const DTI_ISA(dti_gemm_chunk) *chunk, int64_t i0,
+                             int rows, const float *packed_a) {
+    const int64_t k0 = chunk->k0, kc = chunk->kc;
+    const float *a = packed_a ? packed_a : g->a + i0 * g->a_row + k0 * g->a_col;
+    const int64_t a_row = packed_a ? 1 : g->a_row, a_col = packed_a ? DTI_GEMM_MR : g->a_col;
     DTI_ISA(dti_gemm_out) out = {
         .c_row = g->c_row, .c_col = g->c_col, .bias_row = g->bias_row, .bias_col = g->bias_col,
         .add = g->add || k0 > 0, .last = k0 + kc == g->k, .relu = g->relu,
-        .straight = g->c_col == 1 && (!g->bias || (g->bias_col == 1 && g->bias_row == 0))};
-    for (int64_t j = 0; j < nc; j += DTI_GEMM_NR) {
-        int cols = (int)DTI_MIN(nc - j, DTI_GEMM_NR);
-        bool whole = cols == DTI_GEMM_NR || cols == DTI_LANES;
-        bool packed = plan->pack_b || !whole;
-        out.c = g->c + i0 * g->c_row + (j0 + j) * g->c_col;
-        out.bias = g->bias ? g->bias + i0 * g->bias_row + (j0 + j) * g->bias_col : NULL;
-        out.cols = cols;
+        .straight = g->c_col == 1 && (!g->bias || (g->bias_col == 1 && g->bias_row == 0)),
+        .turned = g->c_row == 1 && (!g->bias || (g->bias_row == 1 && g->bias_col == 0))};
+    for (int64_t j = 0; j < chunk->nc; j += DTI_GEMM_NR) {
+        const int64_t col = chunk->j0 + j;
+        out.cols = (int)DTI_MIN(chunk->nc - j, DTI_GEMM_NR);
+        const bool whole = out.cols == DTI_GEMM_NR || out.cols == DTI_LANES;
+        const bool packed = chunk->pack_b || !whole;
+        const float *b = packed ? chunk->packed_b + (chunk->pack_b ? j * kc : 0)
+                                : g->b + k0 * g->b_row + col * g->b_col;
+        out.c = g->c + i0 * g->c_row + col * g->c_col;
+        out.bias = g->bias ? g->bias + i0 * g->bias_row + col * g->bias_col : NULL;
         out.plain = out.straight && whole;
-        const float *b = packed ? packed_b + (plan->pack_b ? j * kc : 0)
-                                : g->b + k0 * g->b_row + (j0 + j) * g->b_col;
-        DTI_N(gemm_tiles)[rows - 1][cols > DTI_LANES][a_row == 1](
+        DTI_N(gemm_tiles)[rows - 1][out.cols > DTI_LANES][a_row == 1](
             kc, a, a_row, a_col, b, packed ? DTI_GEMM_NR : g->b_row, &out);
     }
 }
@@ -350,22 +379,38 @@ static void DTI_N(gemm_pack_chunk)(const dti_gemm_block *g, bool all, int64_t k0
         DTI_N(pack_b)(packed_b, g, b + j * g->b_col, (int)(nc - j), kc);
 }
 
+static void DTI_N(gemm_chunk)(const dti_gemm_block *g, const DTI_ISA(dti_gemm_plan) *plan,
+                              DTI_ISA(dti_gemm_chunk) *chunk, float *packed_a, float *packed_b) {
+    DTI_N(gemm_pack_chunk)(g, plan->pack_b, chunk->k0, chunk->kc, chunk->j0, chunk->nc, packed_b);
+    const int rows = (int)(g->m / plan->panels);
+    const int64_t more = g->m % plan->panels; /* panels of one row more come first */
+    const int group = g->a_row == 1 ? DTI_GEMM_GROUP : 1;
+    const float *a = g->a + chunk->k0 * g->a_col;
+    for (int64_t r = 0; r < plan->panels; r++) {
+        const int64_t i = r * rows + DTI_MIN(r, more);
+        const int64_t begin = r - r % group, end = DTI_MIN(begin + group, plan->panels);
+        if (plan->pack_a && r == begin)
+            DTI_N(pack_a)(packed_a, g, a + i * g->a_row, (int)(end - begin),
+                          (int)DTI_MAX(more - r, 0), rows, chunk->kc);
+        DTI_N(gemm_rows)(g, chunk, i, rows + (r < more),
+                         plan->pack_a ? packed_a + (r - begin) * DTI_GEMM_PANEL_A : NULL);
+    }
+}
+
 static void DTI_N(gemm_block)(const dti_gemm_block *block, float *scratch) {
     dti_gemm_block g = *block;
-    if (g.n <= 4 && g.m >= 16) { /* few columns: work on the transposed product */
+    if (g.n <= DTI_LANES && g.n * 2 <= g.m) { /* few columns: the transposed product fills vectors */
         g = (dti_gemm_block){g.n, g.m, g.k, g.b, g.a, g.bias, g.c, g.b_col, g.b_row, g.a_col,
                              g.a_row, g.c_col, g.c_row, g.bias_col, g.bias_row, g.add, g.relu};
     }
     const DTI_ISA(dti_gemm_plan) plan = DTI_N(gemm_plan)(&g);
-    float *packed_a = scratch, *packed_b = scratch + 16 * DTI_GEMM_KC;
+    DTI_ISA(dti_gemm_chunk) chunk = {.packed_b = scratch + DTI_GEMM_PACKED_A, .pack_b = plan.pack_b};
     for (int64_t j = 0; j < g.n; j += DTI_GEMM_NC)
         for (int64_t k = 0; k == 0 || k < g.k; k += DTI_GEMM_KC) {
-            int64_t nc = DTI_MIN(g.n - j, DTI_GEMM_NC), kc = DTI_MIN(g.k - k, DTI_GEMM_KC);
-            DTI_N(gemm_pack_chunk)(&g, plan.pack_b, k, kc, j, nc, packed_b);
-            for (int64_t r = 0, i = 0; r < plan.panels; r++) {
-                int rows = (int)(g.m / plan.panels + (r < g.m % plan.panels));
-                DTI_N(gemm_rows)(&g, &plan, i, rows, k, kc, j, nc, packed_b, packed_a);
-                i += rows;
-            }
+            chunk.k0 = k;
+            chunk.kc = DTI_MIN(g.k - k, DTI_GEMM_KC);
+            chunk.j0 = j;
+            chunk.nc = DTI_MIN(g.n - j, DTI_GEMM_NC);
+            DTI_N(gemm_chunk)(&g, &plan, &chunk, scratch, scratch + DTI_GEMM_PACKED_A);
         }
 }

@@ -47,8 +47,11 @@ DTI_INLINE DTI_NI DTI_N(to_int)(DTI_NF x) { return __builtin_convertvector(x, DT
 typedef __mmask16 DTI_NM;
 DTI_INLINE DTI_NF DTI_N(set1)(float x) { return (DTI_NF)_mm512_set1_ps(x); }
 DTI_INLINE DTI_NF DTI_N(fma)(DTI_NF x, DTI_NF y, DTI_NF z) {
-    return (DTI_NF)__builtin_ia32_vfmaddps512_mask((__v16sf)x, (__v16sf)y, (__v16sf)z,
-                                                   -1, 4);
+#ifdef __clang__ /* the intrinsic would carry the host's -ffast-math */
+    return (DTI_NF)__builtin_ia32_vfmaddps512_mask((__v16sf)x, (__v16sf)y, (__v16sf)z, 0xffff, 4);
+#else
+    return (DTI_NF)_mm512_fmadd_ps((__m512)x, (__m512)y, (__m512)z);
+#endif
 }
 DTI_INLINE DTI_NF DTI_N(sqrt)(DTI_NF x) { return (DTI_NF)_mm512_sqrt_ps((__m512)x); }
 DTI_INLINE DTI_NM DTI_N(lt)(DTI_NF x, DTI_NF y) {
