@@ -1,0 +1,211 @@
+/* The walk of the CPU's map kernels: any range of the linear index over strided operands, cut into
+ * runs that a flat vector kernel can compute. Long inner axes are run line by line, and an operand
+ * whose inner stride is 1 is used where it lies; what is strided, repeated or short is gathered to
+ * a buffer on the stack. There is no division but at the start of a range. Knows no formula. */
+
+#define DTI_WALK_RUN 128 /* floats of a buffer; three of them are 1.5 KiB, for threads' small stacks */
+#define DTI_WALK_LINE 32 /* shorter inner axes are gathered across lines */
+
+typedef uint32_t __attribute__((may_alias)) dti_word;
+
+/* y[0..n) from a and b (NULL where there is none); `first` = linear index of element 0. */
+typedef void dti_map_fn(const dti_cpu_task *task, float *y, const float *a, const float *b, int64_t n,
+                        int64_t first);
+
+typedef struct dti_map {
+    const dti_cpu_task *task;
+    dti_map_fn *fn;
+    const uint32_t *dim;
+    const uint32_t *stride[3]; /* of y, a, b; NULL = no such operand */
+    dti_word *base[3];
+} dti_map;
+
+typedef struct dti_cursor {
+    uint32_t at[DTI_AXES];
+} dti_cursor;
+
+static void dti_cursor_seek(dti_cursor *c, const uint32_t *dim, int64_t index) {
+    for (int axis = DTI_AXES - 1; axis >= 0; axis--) {
+        c->at[axis] = (uint32_t)(index % dim[axis]);
+        index /= dim[axis];
+    }
+}
+
+/* Moves by n elements that do not pass the end of the inner axis. */
+static void dti_cursor_advance(dti_cursor *c, const uint32_t *dim, uint32_t n) {
+    c->at[DTI_AXES - 1] += n;
+    for (int axis = DTI_AXES - 1; axis > 0 && c->at[axis] == dim[axis]; axis--) {
+        c->at[axis] = 0;
+        c->at[axis - 1]++;
+    }
+}
+
+static int64_t dti_cursor_offset(const dti_cursor *c, const uint32_t *stride) {
+    int64_t offset = 0;
+    for (int axis = 0; axis < DTI_AXES; axis++) offset += (int64_t)c->at[axis] * stride[axis];
+    return offset;
+}
+
+static void dti_words_gather(dti_word *to, const dti_word *from, int64_t stride, int64_t n) {
+    if (stride == 0) {
+        dti_word value = *from;
+        for (int64_t i = 0; i < n; i++) to[i] = value;
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) to[i] = from[i * stride];
+}
+
+static void dti_words_scatter(dti_word *to, const dti_word *from, int64_t stride, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i * stride] = from[i];
+}
+
+/* n elements from the cursor on, across lines, to (or, scatter, from) buf. */
+static void dti_map_short(const dti_map *m, int operand, dti_cursor at, dti_word *buf, int64_t n,
+                          bool scatter) {
+    const uint32_t *stride = m->stride[operand];
+    const int64_t inner = stride[DTI_AXES - 1];
+    for (int64_t done = 0; done < n;) {
+        int64_t run = DTI_MIN((int64_t)m->dim[DTI_AXES - 1] - at.at[DTI_AXES - 1], n - done);
+        dti_word *place = m->base[operand] + dti_cursor_offset(&at, stride);
+        if (scatter) dti_words_scatter(place, buf + done, inner, run);
+        else dti_words_gather(buf + done, place, inner, run);
+        dti_cursor_advance(&at, m->dim, (uint32_t)run);
+        done += run;
+    }
+}
+
+static void dti_map_across_lines(const dti_map *m, int64_t begin, int64_t end) {
+    dti_word buf[3][DTI_WALK_RUN];
+    dti_cursor at;
+    dti_cursor_seek(&at, m->dim, begin);
+    for (int64_t i = begin; i < end; i += DTI_WALK_RUN) {
+        int64_t n = DTI_MIN(end - i, DTI_WALK_RUN);
+        for (int t = 1; t < 3; t++) {
+            if (m->stride[t]) dti_map_short(m, t, at, buf[t], n, false);
+        }
+        m->fn(m->task, (float *)buf[0], (float *)buf[1], (float *)buf[2], n, i);
+        dti_map_short(m, 0, at, buf[0], n, true);
+        for (int64_t left = n; left > 0;) {
+            int64_t run = DTI_MIN((int64_t)m->dim[DTI_AXES - 1] - at.at[DTI_AXES - 1], left);
+            dti_cursor_advance(&at, m->dim, (uint32_t)run);
+            left -= run;
+        }
+    }
+}
+
+/* One line whose operands lie at p with inner strides s. */
+static void dti_map_line(const dti_map *m, dti_word *const p[3], const int64_t s[3], int64_t n,
+                         int64_t first) {
+    dti_word buf[3][DTI_WALK_RUN];
+    bool direct = s[0] == 1 && s[1] == 1 && s[2] == 1;
+    bool lone = s[0] == 1 && !m->stride[2]; /* a alone may be gathered to where y lies */
+    int64_t step = direct ? n : DTI_WALK_RUN;
+    for (int64_t i = 0; i < n; i += step) {
+        int64_t run = DTI_MIN(n - i, step);
+        dti_word *use[3];
+        for (int t = 0; t < 3; t++) {
+            use[t] = s[t] == 1 ? p[t] + i : lone ? p[0] + i : buf[t];
+            if (t > 0 && s[t] != 1 && (i == 0 || s[t] != 0 || lone)) {
+                dti_words_gather(use[t], p[t] + i * s[t], s[t], run);
+            }
+        }
+        m->fn(m->task, (float *)use[0], (float *)use[1], (float *)use[2], run, first + i);
+        if (s[0] != 1) dti_words_scatter(p[0] + i * s[0], buf[0], s[0], run);
+    }
+}
+
+static void dti_map_by_lines(const dti_map *m, int64_t begin, int64_t end) {
+    const int64_t inner = m->dim[DTI_AXES - 1];
+    int64_t s[3];
+    for (int t = 0; t < 3; t++) s[t] = m->stride[t] ? m->stride[t][DTI_AXES - 1] : 1;
+    dti_cursor at;
+    dti_cursor_seek(&at, m->dim, begin);
+    for (int64_t i = begin; i < end;) {
+        int64_t run = DTI_MIN(inner - at.at[DTI_AXES - 1], end - i);
+        dti_word *p[3];
+        for (int t = 0; t < 3; t++) {
+            p[t] = m->stride[t] ? m->base[t] + dti_cursor_offset(&at, m->stride[t]) : m->base[0];
+        }
+        dti_map_line(m, p, s, run, i);
+        dti_cursor_advance(&at, m->dim, (uint32_t)run);
+        i += run;
+    }
+}
+
+static bool dti_map_is_flat(const dti_map *m) {
+    for (int axis = 0; axis < DTI_AXES - 1; axis++) {
+        if (m->dim[axis] != 1) return false;
+    }
+    for (int t = 0; t < 3; t++) {
+        if (m->stride[t] && m->stride[t][DTI_AXES - 1] != 1) return false;
+    }
+    return true;
+}
+
+static void dti_map_run(const dti_map *m, int64_t begin, int64_t end) {
+    if (begin >= end) return;
+    if (dti_map_is_flat(m)) {
+        dti_word *p[3] = {m->base[0] + begin, m->stride[1] ? m->base[1] + begin : m->base[0] + begin,
+                          m->stride[2] ? m->base[2] + begin : m->base[0] + begin};
+        m->fn(m->task, (float *)p[0], (float *)p[1], (float *)p[2], end - begin, begin);
+    } else if (m->dim[DTI_AXES - 1] < DTI_WALK_LINE) {
+        dti_map_across_lines(m, begin, end);
+    } else {
+        dti_map_by_lines(m, begin, end);
+    }
+}
+
+/* The two argument layouts. */
+static void dti_map1_run(const dti_cpu_task *task, dti_map_fn *fn, int64_t begin, int64_t end) {
+    const dti_args_map1 *a = &task->launch->args.map1;
+    dti_map m = {.task = task, .fn = fn, .dim = a->dim, .stride = {a->y_stride, a->x_stride, NULL}};
+    m.base[0] = (dti_word *)task->buf[1] + a->y_offset;
+    m.base[1] = (dti_word *)task->buf[0] + a->x_offset;
+    dti_map_run(&m, begin, end);
+}
+
+static void dti_map2_run(const dti_cpu_task *task, dti_map_fn *fn, int64_t begin, int64_t end) {
+    const dti_args_map2 *a = &task->launch->args.map2;
+    dti_map m = {.task = task, .fn = fn, .dim = a->dim,
+                 .stride = {a->y_stride, a->a_stride, a->b_stride}};
+    m.base[0] = (dti_word *)task->buf[2] + a->y_offset;
+    m.base[1] = (dti_word *)task->buf[0] + a->a_offset;
+    m.base[2] = (dti_word *)task->buf[1] + a->b_offset;
+    dti_map_run(&m, begin, end);
+}
+
+/* ---- least items worth a thread: about 16k simple operations */
+static int64_t dti_cpu_grain_flat(const dti_cpu_task *task) {
+    (void)task;
+    return 16384;
+}
+
+static int64_t dti_cpu_grain_copy(const dti_cpu_task *task) {
+    (void)task;
+    return 65536; /* memory's speed: a thread gets 256 KiB */
+}
+
+static int64_t dti_cpu_grain_function(const dti_cpu_task *task) {
+    (void)task;
+    return 4096; /* exp, tanh, erf */
+}
+
+/* By bits: under -ffast-math isfinite() is constant true. */
+static bool dti_finite_f32(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (bits & 0x7f800000u) != 0x7f800000u;
+}
+
+static bool dti_nan_f32(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (bits & 0x7fffffffu) > 0x7f800000u;
+}
+
+static float dti_bits_f32(uint32_t bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+#define DTI_F32_NAN 0x7fc00000u
