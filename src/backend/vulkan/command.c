@@ -1,0 +1,119 @@
+/* Command buffers, barriers, submission and waiting on the device's single queue. Only global
+ * memory barriers are used: drivers act on stages, and one arena holds nearly everything. Waiting
+ * sleeps on a fence; a spinning thread would take the core of a software driver. */
+
+#ifndef DT_NO_VULKAN
+
+static dt_result dti_vk_command_create(dti_vk_device *device, uint32_t count,
+                                       dti_VkCommandBuffer *out) {
+    dti_VkCommandBufferAllocateInfo info = {
+        .sType = DTI_VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
+        .commandPool = device->pool,
+        .level = DTI_VK_COMMAND_BUFFER_LEVEL_PRIMARY,
+        .commandBufferCount = count,
+    };
+    return dti_vk_check(device, device->vk.AllocateCommandBuffers(device->handle, &info, out),
+                        "making command buffers");
+}
+
+/* No ONE_TIME_SUBMIT: a segment is recorded once and submitted at every step. */
+static dt_result dti_vk_command_begin(dti_vk_device *device, dti_VkCommandBuffer command) {
+    dti_VkCommandBufferBeginInfo info = {.sType = DTI_VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
+    return dti_vk_check(device, device->vk.BeginCommandBuffer(command, &info), "recording");
+}
+
+static dt_result dti_vk_command_end(dti_vk_device *device, dti_VkCommandBuffer command) {
+    return dti_vk_check(device, device->vk.EndCommandBuffer(command), "recording");
+}
+
+static dt_result dti_vk_fence_create(dti_vk_device *device, dti_VkFence *out) {
+    dti_VkFenceCreateInfo info = {.sType = DTI_VK_STRUCTURE_TYPE_FENCE_CREATE_INFO};
+    return dti_vk_check(device, device->vk.CreateFence(device->handle, &info, NULL, out),
+                        "making a fence");
+}
+
+/* ---- Barriers -------------------------------------------------------------------------------- */
+
+static void dti_vk_barrier(dti_vk_device *device, dti_VkCommandBuffer command, uint32_t from_stage,
+                           uint32_t from_access, uint32_t to_stage, uint32_t to_access) {
+    dti_VkMemoryBarrier barrier = {
+        .sType = DTI_VK_STRUCTURE_TYPE_MEMORY_BARRIER,
+        .srcAccessMask = from_access,
+        .dstAccessMask = to_access,
+    };
+    device->vk.CmdPipelineBarrier(command, from_stage, to_stage, 0, 1, &barrier, 0, NULL, 0, NULL);
+}
+
+#define DTI_VK_WORK_STAGES                                                                         \
+    (DTI_VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | DTI_VK_PIPELINE_STAGE_TRANSFER_BIT)
+#define DTI_VK_WORK_WRITES (DTI_VK_ACCESS_SHADER_WRITE_BIT | DTI_VK_ACCESS_TRANSFER_WRITE_BIT)
+#define DTI_VK_WORK_ACCESS                                                                         \
+    (DTI_VK_WORK_WRITES | DTI_VK_ACCESS_SHADER_READ_BIT | DTI_VK_ACCESS_UNIFORM_READ_BIT |         \
+     DTI_VK_ACCESS_TRANSFER_READ_BIT)
+
+static void dti_vk_barrier_all(dti_vk_device *device, dti_VkCommandBuffer command) {
+    dti_vk_barrier(device, command, DTI_VK_WORK_STAGES, DTI_VK_WORK_WRITES, DTI_VK_WORK_STAGES,
+                   DTI_VK_WORK_ACCESS);
+}
+
+static void dti_vk_barrier_compute(dti_vk_device *device, dti_VkCommandBuffer command) {
+    dti_vk_barrier(device, command, DTI_VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
+                   DTI_VK_ACCESS_SHADER_WRITE_BIT, DTI_VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT,
+                   DTI_VK_ACCESS_SHADER_READ_BIT | DTI_VK_ACCESS_SHADER_WRITE_BIT);
+}
+
+static void dti_vk_barrier_host(dti_vk_device *device, dti_VkCommandBuffer command) {
+    dti_vk_barrier(device, command, DTI_VK_WORK_STAGES, DTI_VK_WORK_WRITES,
+                   DTI_VK_PIPELINE_STAGE_HOST_BIT, DTI_VK_ACCESS_HOST_READ_BIT);
+}
+
+static void dti_vk_copy(dti_vk_device *device, dti_VkCommandBuffer command,
+                        const dti_vk_buffer *from, uint64_t from_offset, const dti_vk_buffer *to,
+                        uint64_t to_offset, uint64_t bytes) {
+    dti_VkBufferCopy region = {.srcOffset = from_offset, .dstOffset = to_offset, .size = bytes};
+    device->vk.CmdCopyBuffer(command, from->handle, to->handle, 1, &region);
+}
+
+/* ---- Submission ------------------------------------------------------------------------------ */
+
+static dt_result dti_vk_submit(dti_vk_device *device, const dti_VkCommandBuffer *commands,
+                               uint32_t count, dti_VkFence fence) {
+    dti_VkSubmitInfo info = {
+        .sType = DTI_VK_STRUCTURE_TYPE_SUBMIT_INFO,
+        .commandBufferCount = count,
+        .pCommandBuffers = commands,
+    };
+    dt_result result = dti_vk_check(device, device->vk.ResetFences(device->handle, 1, &fence),
+                                    "resetting a fence");
+    if (!result)
+        result = dti_vk_check(
+            device, device->vk.QueueSubmit(device->queue, count > 0, &info, fence), "submitting");
+    if (!result)
+        device->submitted++;
+    return result;
+}
+
+static dt_result dti_vk_fence_wait(dti_vk_device *device, dti_VkFence fence) {
+    const uint64_t second = 1000000000;
+    dti_VkResult result;
+    do
+        result = device->vk.WaitForFences(device->handle, 1, &fence, DTI_VK_TRUE, second);
+    while (result == DTI_VK_TIMEOUT);
+    return dti_vk_check(device, result, "waiting");
+}
+
+static dt_result dti_vk_run(dti_vk_device *device, dti_VkCommandBuffer command) {
+    dt_result result = dti_vk_submit(device, &command, command != NULL, device->fence);
+    uint64_t number = device->submitted;
+    if (!result)
+        result = dti_vk_fence_wait(device, device->fence);
+    if (!result)
+        device->finished = number;
+    return result;
+}
+
+static dt_result dti_vk_drain(dti_vk_device *device) {
+    return device->finished < device->submitted ? dti_vk_run(device, NULL) : DT_OK;
+}
+
+#endif

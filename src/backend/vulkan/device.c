@@ -1,0 +1,426 @@
+/* Vulkan devices: what each can do, as a dt_device_info, and opening one with a single compute
+ * queue and every optional feature off. Refuses a device below the portable core (128 invocations,
+ * 16 KiB of shared memory, 4 storage buffers, 128 bytes of push constants), with the reason at the
+ * end of its info's driver text. */
+
+#ifndef DT_NO_VULKAN
+
+#define DTI_VK_1_1 (1u << 22 | 1u << 12)
+#define DTI_VK_1_2 (1u << 22 | 2u << 12)
+
+/* ---- Describing ------------------------------------------------------------------------------ */
+
+typedef struct dti_vk_extensions {
+    dti_VkExtensionProperties *list; /* NULL: none, or no memory for the list */
+    uint32_t count;
+} dti_vk_extensions;
+
+static dti_vk_extensions dti_vk_extensions_of(dti_vk_instance *in, dti_VkPhysicalDevice physical) {
+    dti_vk_extensions ext = {0};
+    if (in->vk.EnumerateDeviceExtensionProperties(physical, NULL, &ext.count, NULL) || !ext.count)
+        return (dti_vk_extensions){0};
+    ext.list = dti_alloc_array(in->base, ext.count, sizeof *ext.list);
+    if (!ext.list ||
+        in->vk.EnumerateDeviceExtensionProperties(physical, NULL, &ext.count, ext.list) < 0)
+        ext.count = 0;
+    return ext;
+}
+
+static bool dti_vk_has(const dti_vk_extensions *ext, const char *name) {
+    for (uint32_t i = 0; i < ext->count; i++)
+        if (!strcmp(ext->list[i].extensionName, name))
+            return true;
+    return false;
+}
+
+static dt_device_kind dti_vk_kind(dti_VkPhysicalDeviceType type) {
+    switch (type) {
+    case DTI_VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU: return DT_DEVICE_DISCRETE;
+    case DTI_VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU: return DT_DEVICE_INTEGRATED;
+    case DTI_VK_PHYSICAL_DEVICE_TYPE_CPU: return DT_DEVICE_SOFTWARE;
+    default: return DT_DEVICE_VIRTUAL;
+    }
+}
+
+static void dti_vk_describe_limits(dt_device_info *info, const dti_VkPhysicalDeviceProperties *p) {
+    const dti_VkPhysicalDeviceLimits *limits = &p->limits;
+    info->kind = dti_vk_kind(p->deviceType);
+    info->api_major = p->apiVersion >> 22 & 0x7f;
+    info->api_minor = p->apiVersion >> 12 & 0x3ff;
+    info->api_patch = p->apiVersion & 0xfff;
+    info->vendor_id = p->vendorID;
+    info->device_id = p->deviceID;
+    info->storage_range_bytes = limits->maxStorageBufferRange;
+    info->workgroup_invocations =
+        DTI_MIN(limits->maxComputeWorkGroupInvocations, limits->maxComputeWorkGroupSize[0]);
+    info->shared_bytes = limits->maxComputeSharedMemorySize;
+    info->storage_buffers = limits->maxPerStageDescriptorStorageBuffers;
+    info->push_constant_bytes = limits->maxPushConstantsSize;
+    info->offset_alignment = (uint32_t)DTI_MAX(limits->minStorageBufferOffsetAlignment,
+                                               limits->minUniformBufferOffsetAlignment);
+}
+
+/* Subgroups are of 1.1; the driver's own name came with 1.2 or an extension. */
+static void dti_vk_describe_driver(dti_vk_instance *in, int index, const dti_vk_extensions *ext,
+                                   const dti_VkPhysicalDeviceProperties *p) {
+    dt_device_info *info = &in->infos[index];
+    dti_VkPhysicalDeviceDriverProperties driver = {
+        .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES};
+    dti_VkPhysicalDeviceSubgroupProperties subgroup = {
+        .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES};
+    if (p->apiVersion >= DTI_VK_1_2 || dti_vk_has(ext, "VK_KHR_driver_properties"))
+        subgroup.pNext = &driver;
+    dti_VkPhysicalDeviceProperties2 all = {
+        .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &subgroup};
+    in->vk.GetPhysicalDeviceProperties2(in->physical[index], &all);
+    info->subgroup_size = subgroup.subgroupSize;
+    /* The precisions only tell the compiler that the text fits: it is cut in any case. */
+    if (driver.driverName[0])
+        snprintf(info->driver, sizeof info->driver, "%.90s %.90s", driver.driverName,
+                 driver.driverInfo);
+    else
+        snprintf(info->driver, sizeof info->driver, "driver version 0x%08x", p->driverVersion);
+}
+
+static void dti_vk_describe_features(dti_vk_instance *in, int index, const dti_vk_extensions *ext,
+                                     uint32_t version) {
+    dt_device_info *info = &in->infos[index];
+    dti_VkPhysicalDeviceTimelineSemaphoreFeatures timeline = {
+        .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES};
+    dti_VkPhysicalDeviceShaderFloat16Int8Features float16 = {
+        .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SHADER_FLOAT16_INT8_FEATURES};
+    dti_VkPhysicalDevice16BitStorageFeatures storage16 = {
+        .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES};
+    dti_VkPhysicalDeviceFeatures2 all = {.sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2,
+                                         .pNext = &storage16};
+    if (version >= DTI_VK_1_2 || dti_vk_has(ext, "VK_KHR_shader_float16_int8"))
+        storage16.pNext = &float16;
+    if (version >= DTI_VK_1_2 || dti_vk_has(ext, "VK_KHR_timeline_semaphore")) {
+        timeline.pNext = storage16.pNext;
+        storage16.pNext = &timeline;
+    }
+    in->vk.GetPhysicalDeviceFeatures2(in->physical[index], &all);
+    info->has_storage16 = storage16.storageBuffer16BitAccess;
+    info->has_float16 = float16.shaderFloat16;
+    info->has_timeline = timeline.timelineSemaphore;
+    info->has_cooperative_matrix = dti_vk_has(ext, "VK_KHR_cooperative_matrix");
+    info->has_memory_budget = dti_vk_has(ext, "VK_EXT_memory_budget");
+}
+
+/* Free bytes of a heap where the driver tells, else 0. */
+static uint64_t dti_vk_budget(dti_vk_instance *in, int index, uint32_t heap) {
+    if (!in->infos[index].has_memory_budget)
+        return 0;
+    dti_VkPhysicalDeviceMemoryBudgetPropertiesEXT budget = {
+        .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT};
+    dti_VkPhysicalDeviceMemoryProperties2 all = {
+        .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2, .pNext = &budget};
+    in->vk.GetPhysicalDeviceMemoryProperties2(in->physical[index], &all);
+    uint64_t limit = budget.heapBudget[heap], used = budget.heapUsage[heap];
+    return limit > used ? limit - used : 0;
+}
+
+static void dti_vk_describe_memory(dti_vk_instance *in, int index) {
+    dt_device_info *info = &in->infos[index];
+    dti_VkPhysicalDeviceMemoryProperties2 all = {
+        .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2};
+    in->vk.GetPhysicalDeviceMemoryProperties2(in->physical[index], &all);
+    const dti_VkPhysicalDeviceMemoryProperties *memory = &all.memoryProperties;
+    uint32_t heap = 0;
+    for (uint32_t i = 0; i < memory->memoryHeapCount; i++)
+        if (memory->memoryHeaps[i].flags & DTI_VK_MEMORY_HEAP_DEVICE_LOCAL_BIT &&
+            memory->memoryHeaps[i].size > info->memory_bytes) {
+            info->memory_bytes = memory->memoryHeaps[i].size;
+            heap = i;
+        }
+    info->memory_budget_bytes = dti_vk_budget(in, index, heap);
+}
+
+/* The queue family to compute on: one without graphics, where the driver has less to switch;
+ * UINT32_MAX = none. */
+static uint32_t dti_vk_family_of(dti_vk_instance *in, dti_VkPhysicalDevice physical) {
+    dti_VkQueueFamilyProperties list[16];
+    uint32_t count = DTI_COUNT(list), found = UINT32_MAX;
+    in->vk.GetPhysicalDeviceQueueFamilyProperties(physical, &count, list);
+    for (uint32_t i = count; i-- > 0;) {
+        uint32_t flags = list[i].queueFlags;
+        if (!(flags & DTI_VK_QUEUE_COMPUTE_BIT) || !list[i].queueCount)
+            continue;
+        if (found == UINT32_MAX || !(flags & DTI_VK_QUEUE_GRAPHICS_BIT) ||
+            list[found].queueFlags & DTI_VK_QUEUE_GRAPHICS_BIT)
+            found = i;
+    }
+    return found;
+}
+
+/* NULL: usable. */
+static const char *dti_vk_refusal(const dt_device_info *info, uint32_t version, uint32_t family) {
+    if (version < DTI_VK_1_1)
+        return "not usable: needs Vulkan 1.1";
+    if (family == UINT32_MAX)
+        return "not usable: has no compute queue";
+    if (info->workgroup_invocations < 128)
+        return "not usable: needs 128 invocations in a workgroup";
+    if (info->shared_bytes < 16384)
+        return "not usable: needs 16 KiB of shared memory";
+    if (info->storage_buffers < DTI_BINDINGS_MAX)
+        return "not usable: needs 4 storage buffers in a shader";
+    if (info->push_constant_bytes < sizeof(dti_args))
+        return "not usable: needs 128 bytes of push constants";
+    if (info->offset_alignment > DTI_VK_ALIGN)
+        return "not usable: needs buffer offsets in steps of 256 bytes";
+    return NULL;
+}
+
+static void dti_vk_describe(dti_vk_instance *in, int index) {
+    dt_device_info *info = &in->infos[index];
+    dti_VkPhysicalDevice physical = in->physical[index];
+    dti_VkPhysicalDeviceProperties properties;
+    in->vk.GetPhysicalDeviceProperties(physical, &properties);
+    dti_vk_describe_limits(info, &properties);
+    snprintf(info->name, sizeof info->name, "%.*s", (int)sizeof info->name - 1,
+             properties.deviceName);
+    snprintf(info->id, sizeof info->id, "vulkan:%d", index);
+    if (properties.apiVersion >= DTI_VK_1_1) {
+        dti_vk_extensions ext = dti_vk_extensions_of(in, physical);
+        dti_vk_describe_driver(in, index, &ext, &properties);
+        dti_vk_describe_features(in, index, &ext, properties.apiVersion);
+        dti_vk_describe_memory(in, index);
+        dti_free(in->base, ext.list);
+    }
+    const char *why = dti_vk_refusal(info, properties.apiVersion, dti_vk_family_of(in, physical));
+    info->usable = why == NULL;
+    size_t used = strlen(info->driver);
+    if (why)
+        snprintf(info->driver + used, sizeof info->driver - used, "%s%s", used ? "; " : "", why);
+}
+
+static dt_result dti_vk_list(dti_vk_instance *in, dt_device_info *infos, int capacity, int *count) {
+    *count = in ? in->device_count : 0;
+    for (int i = 0; i < *count && i < capacity; i++)
+        infos[i] = in->infos[i];
+    return DT_OK;
+}
+
+/* ---- Opening --------------------------------------------------------------------------------- */
+
+static dt_result dti_vk_alive(dti_vk_device *device) {
+    if (!device->lost)
+        return DT_OK;
+    return dti_fail(device->head.base, DT_ERROR_DEVICE_LOST,
+                    "the device %s was lost (its driver was reset, or it took too long); destroy "
+                    "the store and create it again",
+                    device->head.info.name);
+}
+
+static dt_result dti_vk_check(dti_vk_device *device, dti_VkResult result, const char *what) {
+    dti_base *base = device->head.base;
+    const char *name = device->head.info.name;
+    if (result >= 0)
+        return DT_OK;
+    switch (result) {
+    case DTI_VK_ERROR_DEVICE_LOST: device->lost = true; return dti_vk_alive(device);
+    case DTI_VK_ERROR_OUT_OF_HOST_MEMORY:
+        return dti_fail(base, DT_ERROR_MEMORY, "%s: the driver of %s has no host memory", what,
+                        name);
+    case DTI_VK_ERROR_OUT_OF_DEVICE_MEMORY:
+        return dti_fail(base, DT_ERROR_DEVICE_MEMORY, "%s: %s has no device memory left", what,
+                        name);
+    default:
+        return dti_fail(base, DT_ERROR_DEVICE, "%s: the driver of %s failed with VkResult %d", what,
+                        name, (int)result);
+    }
+}
+
+static dt_result dti_vk_device_make(dti_vk_device *device) {
+    dti_vk_instance *in = device->instance;
+    float priority = 1.0f;
+    dti_VkDeviceQueueCreateInfo queue = {
+        .sType = DTI_VK_STRUCTURE_TYPE_DEVICE_QUEUE_CREATE_INFO,
+        .queueFamilyIndex = device->family,
+        .queueCount = 1,
+        .pQueuePriorities = &priority,
+    };
+    /* A layered implementation (MoltenVK) demands that its limits be acknowledged. */
+    const char *subset = "VK_KHR_portability_subset";
+    dti_vk_extensions ext = dti_vk_extensions_of(in, device->physical);
+    dti_VkDeviceCreateInfo info = {
+        .sType = DTI_VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
+        .queueCreateInfoCount = 1,
+        .pQueueCreateInfos = &queue,
+        .enabledExtensionCount = dti_vk_has(&ext, subset),
+        .ppEnabledExtensionNames = &subset,
+    };
+    dti_VkResult made = in->vk.CreateDevice(device->physical, &info, NULL, &device->handle);
+    dti_free(in->base, ext.list);
+    if (made)
+        device->handle = NULL;
+    dt_result result = dti_vk_check(device, made, "opening the device");
+    if (!result)
+        result = dti_vk_load_device(device);
+    if (!result)
+        device->vk.GetDeviceQueue(device->handle, device->family, 0, &device->queue);
+    return result;
+}
+
+/* Whether host and device can share IN and OUT: memory that is near to the device and cached for
+ * the host. Not on a discrete GPU: reads over the bus are slow, and its shared part is small. */
+static bool dti_vk_is_unified(const dti_vk_device *device) {
+    uint32_t want =
+        DTI_VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT | DTI_VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
+        DTI_VK_MEMORY_PROPERTY_HOST_COHERENT_BIT | DTI_VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
+    if (device->instance->options.no_unified || device->head.info.kind == DT_DEVICE_DISCRETE)
+        return false;
+    for (uint32_t i = 0; i < device->heaps.memoryTypeCount; i++)
+        if ((device->heaps.memoryTypes[i].propertyFlags & want) == want)
+            return true;
+    return false;
+}
+
+static void dti_vk_device_measure(dti_vk_device *device) {
+    dti_vk_instance *in = device->instance;
+    dti_VkPhysicalDeviceMaintenance3Properties most = {
+        .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES};
+    dti_VkPhysicalDeviceProperties2 all = {
+        .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &most};
+    in->vk.GetPhysicalDeviceProperties2(device->physical, &all);
+    dti_VkPhysicalDeviceMemoryProperties2 memory = {
+        .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2};
+    in->vk.GetPhysicalDeviceMemoryProperties2(device->physical, &memory);
+    device->heaps = memory.memoryProperties;
+    device->limits = all.properties.limits;
+    device->allocation_max = most.maxMemoryAllocationSize;
+    device->identity.vendor_id = all.properties.vendorID;
+    device->identity.device_id = all.properties.deviceID;
+    device->identity.driver_version = all.properties.driverVersion;
+    memcpy(device->identity.uuid, all.properties.pipelineCacheUUID, 16);
+    device->unified = dti_vk_is_unified(device);
+    device->software = device->unified && device->head.info.kind == DT_DEVICE_SOFTWARE;
+}
+
+/* What blocking copies and zero-filling use; made here so that a run allocates nothing. */
+static dt_result dti_vk_transfer_create(dti_vk_device *device) {
+    dti_VkCommandPoolCreateInfo info = {
+        .sType = DTI_VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
+        .flags = DTI_VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT,
+        .queueFamilyIndex = device->family,
+    };
+    dt_result result = dti_vk_check(
+        device, device->vk.CreateCommandPool(device->handle, &info, NULL, &device->pool),
+        "making the command pool");
+    if (!result)
+        result = dti_vk_command_create(device, 1, &device->transfer);
+    if (!result)
+        result = dti_vk_fence_create(device, &device->fence);
+    uint32_t visible =
+        DTI_VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | DTI_VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+    if (!result)
+        result = dti_vk_buffer_create(device, DTI_VK_STAGING_BYTES, "the staging buffer", visible,
+                                      DTI_VK_MEMORY_PROPERTY_HOST_CACHED_BIT, &device->staging);
+    return result;
+}
+
+static const dti_backend dti_vk_backend = {
+    .name = "vulkan",
+    .memory_create = dti_vk_memory_create,
+    .memory_destroy = dti_vk_memory_destroy,
+    .memory_bytes = dti_vk_memory_bytes,
+    .memory_host = dti_vk_memory_host,
+    .memory_write = dti_vk_memory_write,
+    .memory_read = dti_vk_memory_read,
+    .exec_create = dti_vk_exec_create,
+    .exec_destroy = dti_vk_exec_destroy,
+    .exec_start = dti_vk_exec_start,
+    .exec_poll = dti_vk_exec_poll,
+    .exec_wait = dti_vk_exec_wait,
+    .exec_find_fault = dti_vk_exec_find_fault,
+    .close = dti_vk_close,
+};
+
+static dt_result dti_vk_device_create(dti_vk_instance *in, int index, dti_vk_device **out) {
+    dti_vk_device *device = dti_alloc(in->base, sizeof *device);
+    if (!device)
+        return DT_ERROR_MEMORY;
+    device->head.backend = &dti_vk_backend;
+    device->head.base = in->base;
+    device->head.info = in->infos[index];
+    device->instance = in;
+    device->index = index;
+    device->physical = in->physical[index];
+    device->family = dti_vk_family_of(in, device->physical);
+    dti_vk_device_measure(device);
+    dt_result result = dti_vk_device_make(device);
+    if (!result)
+        result = dti_vk_transfer_create(device);
+    if (!result)
+        result = dti_vk_layouts_create(device);
+    if (result) {
+        dti_vk_device_destroy(device);
+        return result;
+    }
+    dti_log(in->base, DT_LOG_INFO, "vulkan:%d opened: %s, %s, %s memory", index,
+            device->head.info.name, device->head.info.driver,
+            device->unified ? "unified" : "separate");
+    *out = device;
+    return DT_OK;
+}
+
+/* Also of one that was not made in full: the driver's calls exist only once they were loaded. */
+static void dti_vk_device_destroy(dti_vk_device *device) {
+    if (!device)
+        return;
+    if (device->handle && device->queue) {
+        dti_vk_layouts_destroy(device);
+        dti_vk_buffer_destroy(device, &device->staging);
+        device->vk.DestroyFence(device->handle, device->fence, NULL);
+        device->vk.DestroyCommandPool(device->handle, device->pool, NULL);
+    }
+    if (device->handle && device->vk.DestroyDevice)
+        device->vk.DestroyDevice(device->handle, NULL);
+    dti_free(device->head.base, device);
+}
+
+static dt_result dti_vk_open(dti_vk_instance *in, int index, dti_device **out) {
+    *out = NULL;
+    if (index < 0 || index >= in->device_count)
+        return dti_fail(in->base, DT_ERROR_DEVICE, "there is no device vulkan:%d (%d found)", index,
+                        in->device_count);
+    const dt_device_info *info = &in->infos[index];
+    if (!info->usable)
+        return dti_fail(in->base, DT_ERROR_UNSUPPORTED, "vulkan:%d, %s: %s", index, info->name,
+                        info->driver);
+    dti_vk_device *device = in->open[index];
+    if (!device) {
+        unsigned modes = dti_fp_enter(); /* see dti_vk_instance_create */
+        dt_result result = dti_vk_device_create(in, index, &device);
+        dti_fp_leave(modes);
+        if (result)
+            return result;
+        in->open[index] = device;
+    }
+    dt_result result = dti_vk_alive(device);
+    if (result)
+        return result;
+    device->head.open_count++;
+    *out = &device->head;
+    return DT_OK;
+}
+
+static void dti_vk_close(dti_device *head) {
+    dti_vk_device *device = (dti_vk_device *)head;
+    if (--head->open_count > 0 || !device->lost)
+        return;
+    device->instance->open[device->index] = NULL;
+    dti_vk_device_destroy(device);
+}
+
+static void dti_vk_memory_used(const dti_vk_instance *in, uint64_t *bytes, uint64_t *calls) {
+    *bytes = *calls = 0;
+    for (int i = 0; in && i < in->device_count; i++)
+        if (in->open[i]) {
+            *bytes += in->open[i]->bytes;
+            *calls += in->open[i]->alloc_calls;
+        }
+}
+
+#endif

@@ -1,0 +1,192 @@
+/* What the files of the Vulkan backend share: the instance, a device, memory and pipelines. The
+ * function tables are called `vk` everywhere; tools/vkdecl finds what is used by that name. */
+
+#ifndef DT_NO_VULKAN
+
+#define DTI_VK_DEVICES_MAX 16
+#define DTI_VK_STAGING_BYTES (4u << 20) /* of blocking copies: large enough to hide the submit */
+#define DTI_VK_ALIGN 256u               /* the largest minStorageBufferOffsetAlignment allowed */
+#define DTI_VK_GROUPS_MAX 65535u        /* per axis; the portable core's limit, used everywhere */
+
+typedef struct dti_vk_device dti_vk_device;
+
+#define DTI_X(name) dti_PFN_vk##name name;
+typedef struct dti_vk_instance_functions {
+    dti_PFN_vkGetInstanceProcAddr GetInstanceProcAddr;
+    DTI_VK_GLOBAL_COMMANDS(DTI_X)
+    DTI_VK_INSTANCE_COMMANDS(DTI_X)
+} dti_vk_instance_functions;
+typedef struct dti_vk_device_functions {
+    DTI_VK_DEVICE_COMMANDS(DTI_X)
+} dti_vk_device_functions;
+#undef DTI_X
+
+struct dti_vk_instance {
+    dti_base *base;
+    dti_vk_options options;
+    void *library;
+    dti_vk_instance_functions vk;
+    dti_VkInstance handle;
+    dti_VkDebugUtilsMessengerEXT messenger;
+    uint32_t validation_messages; /* a test wants 0 */
+    int device_count;
+    dti_VkPhysicalDevice physical[DTI_VK_DEVICES_MAX];
+    dt_device_info infos[DTI_VK_DEVICES_MAX];
+    dti_vk_device *open[DTI_VK_DEVICES_MAX];
+};
+
+typedef struct dti_vk_buffer {
+    dti_VkBuffer handle;
+    dti_VkDeviceMemory memory;
+    uint64_t bytes; /* of the allocation */
+    void *mapped;   /* while it lives; NULL when the host cannot see it */
+} dti_vk_buffer;
+
+typedef struct dti_vk_memory {
+    dti_vk_device *device;
+    uint64_t bytes;
+    dti_vk_buffer buffer;  /* the device's side; the host's too when it is mapped */
+    dti_vk_buffer staging; /* the host's side of IN and OUT otherwise; handle 0 = none */
+    dti_memory_kind kind;
+} dti_vk_memory;
+
+typedef struct dti_vk_pipeline {
+    uint32_t kernel, variant, local, spec[4];
+    dti_VkPipeline handle;
+} dti_vk_pipeline;
+
+/* Who made a pipeline cache: a blob of anyone else is useless, and trusted by some drivers. */
+typedef struct dti_vk_identity {
+    uint32_t vendor_id, device_id, driver_version;
+    uint8_t uuid[16];
+} dti_vk_identity;
+
+struct dti_vk_device {
+    dti_device head; /* first: dti_device * and dti_vk_device * are the same address */
+    dti_vk_instance *instance;
+    int index;
+    dti_vk_device_functions vk;
+    dti_VkPhysicalDevice physical;
+    dti_VkDevice handle;
+    dti_VkQueue queue;
+    uint32_t family;
+    dti_VkPhysicalDeviceLimits limits;
+    dti_VkPhysicalDeviceMemoryProperties heaps;
+    uint64_t allocation_max; /* bytes in one vkAllocateMemory */
+    dti_vk_identity identity;
+    bool software; /* all memory is host memory: arenas are mapped too */
+    bool unified;  /* IN and OUT are one mapped buffer */
+    bool lost;
+    uint64_t bytes, alloc_calls;
+    uint64_t submitted, finished; /* submission numbers; the queue finishes in order */
+
+    dti_VkCommandPool pool;
+    dti_VkCommandBuffer transfer; /* of blocking copies */
+    dti_VkFence fence;
+    dti_vk_buffer staging;
+
+    dti_VkDescriptorSetLayout set_layout;
+    dti_VkPipelineLayout layout;
+    dti_VkPipelineCache cache;
+    dti_vk_pipeline *pipelines;
+    size_t pipeline_count, pipeline_capacity;
+};
+
+/* ---- load.c */
+static dt_result dti_vk_load_device(dti_vk_device *device);
+
+/* ---- device.c */
+static void dti_vk_describe(dti_vk_instance *instance, int index);
+static void dti_vk_device_destroy(dti_vk_device *device);
+static void dti_vk_close(dti_device *device);
+/* Free bytes of a memory heap where the driver tells, else 0. */
+static uint64_t dti_vk_budget(dti_vk_instance *instance, int index, uint32_t heap);
+/* DT_OK for VK_SUCCESS; else records "what: reason" and, on a lost device, remembers it. */
+static dt_result dti_vk_check(dti_vk_device *device, dti_VkResult result, const char *what);
+/* Every entry begins with this: a lost device fails at once, always with the same error. */
+static dt_result dti_vk_alive(dti_vk_device *device);
+
+/* ---- memory.c */
+static dt_result dti_vk_buffer_create(dti_vk_device *device, uint64_t bytes, const char *what,
+                                      uint32_t required, uint32_t preferred, dti_vk_buffer *out);
+static void dti_vk_buffer_destroy(dti_vk_device *device, dti_vk_buffer *buffer);
+static dt_result dti_vk_memory_create(dti_device *device, uint64_t bytes, dti_memory_kind kind,
+                                      dti_memory **out);
+static void dti_vk_memory_destroy(dti_memory *memory);
+static uint64_t dti_vk_memory_bytes(const dti_memory *memory);
+static void *dti_vk_memory_host(dti_memory *memory);
+static dt_result dti_vk_memory_write(dti_memory *memory, uint64_t offset, const void *data,
+                                     uint64_t bytes);
+static dt_result dti_vk_memory_read(dti_memory *memory, uint64_t offset, void *data,
+                                    uint64_t bytes);
+
+/* ---- pipeline.c */
+static dt_result dti_vk_layouts_create(dti_vk_device *device); /* and the pipeline cache */
+static void dti_vk_layouts_destroy(dti_vk_device *device);
+/* The kernel's variant and workgroup size on this device: a function of shape and device only. */
+static uint32_t dti_vk_variant_of(const dti_vk_device *device, const dti_launch *launch);
+static uint32_t dti_vk_local_of(const dti_vk_device *device, uint32_t kernel, uint32_t variant);
+/* The cached pipeline; compiled when it is new. */
+static dt_result dti_vk_pipeline_get(dti_vk_device *device, uint32_t kernel, uint32_t variant,
+                                     const uint32_t spec[4], dti_VkPipeline *out);
+/* Looks in a blob for the part of this device. */
+typedef enum dti_vk_found { DTI_VK_NONE, DTI_VK_FOUND, DTI_VK_DAMAGED } dti_vk_found;
+static dti_vk_found dti_vk_cache_find(const void *blob, size_t blob_bytes,
+                                      const dti_vk_identity *identity, const void **data,
+                                      size_t *bytes);
+/* Writes one part (header and data) to `out`; returns its size; out NULL only measures. */
+static size_t dti_vk_cache_pack(const dti_vk_identity *identity, const void *data, size_t bytes,
+                                void *out);
+
+/* ---- command.c */
+static dt_result dti_vk_command_create(dti_vk_device *device, uint32_t count,
+                                       dti_VkCommandBuffer *out);
+static dt_result dti_vk_command_begin(dti_vk_device *device, dti_VkCommandBuffer command);
+static dt_result dti_vk_command_end(dti_vk_device *device, dti_VkCommandBuffer command);
+static dt_result dti_vk_fence_create(dti_vk_device *device, dti_VkFence *out);
+static dt_result dti_vk_submit(dti_vk_device *device, const dti_VkCommandBuffer *commands,
+                               uint32_t count, dti_VkFence fence);
+static dt_result dti_vk_fence_wait(dti_vk_device *device, dti_VkFence fence);
+/* Submits the recorded command buffer (NULL: nothing) with the device's own fence and waits. */
+static dt_result dti_vk_run(dti_vk_device *device, dti_VkCommandBuffer command);
+/* Everything submitted so far is finished when this returns. */
+static dt_result dti_vk_drain(dti_vk_device *device);
+/* Memory barriers: all writes before (by kernels and copies) are seen by what comes after. */
+static void dti_vk_barrier_all(dti_vk_device *device, dti_VkCommandBuffer command);
+static void dti_vk_barrier_compute(dti_vk_device *device, dti_VkCommandBuffer command);
+static void dti_vk_barrier_host(dti_vk_device *device, dti_VkCommandBuffer command);
+static void dti_vk_copy(dti_vk_device *device, dti_VkCommandBuffer command,
+                        const dti_vk_buffer *from, uint64_t from_offset, const dti_vk_buffer *to,
+                        uint64_t to_offset, uint64_t bytes);
+
+/* ---- hazard.c: barriers, derived. What was accessed since the last barrier is remembered; a
+ * launch that meets it (read after write, write after read, write after write, on bytes that
+ * overlap) needs a barrier first, which clears the memory. Transient values share bytes over time,
+ * so ranges are compared, never value numbers. */
+typedef struct dti_vk_access {
+    uint32_t memory;
+    bool write;
+    uint64_t begin, end; /* bytes */
+} dti_vk_access;
+
+/* A full record also asks for a barrier: one in 64 launches or more costs nothing, and recording
+ * needs no memory. */
+#define DTI_VK_ACCESSES_MAX 256
+typedef struct dti_vk_hazard {
+    uint32_t count;
+    dti_vk_access access[DTI_VK_ACCESSES_MAX];
+} dti_vk_hazard;
+
+/* Adds a launch's accesses (at most DTI_BINDINGS_MAX); true: put a barrier before the launch. */
+static bool dti_vk_hazard_add(dti_vk_hazard *hazard, const dti_vk_access *accesses, uint32_t count);
+
+/* ---- exec.c */
+static dt_result dti_vk_exec_create(dti_device *device, const dti_exec_desc *desc, dti_exec **out);
+static void dti_vk_exec_destroy(dti_exec *exec);
+static dt_result dti_vk_exec_start(dti_exec *exec, uint32_t first, uint32_t count);
+static dt_result dti_vk_exec_poll(dti_exec *exec, bool *busy);
+static dt_result dti_vk_exec_wait(dti_exec *exec);
+static dt_result dti_vk_exec_find_fault(dti_exec *exec, uint32_t first, uint32_t count,
+                                        uint32_t *fault);
+
+#endif

@@ -1,0 +1,568 @@
+/* A program's launches on Vulkan. At creation every launch gets its pipeline, its descriptor set
+ * (shared with launches that bind the same ranges) and its workgroups, and every segment is recorded
+ * into one command buffer: upload, dispatches with the barriers that hazards ask for, download.
+ * A run only submits. Refuses a launch whose operand is larger than the device can bind.
+ *
+ * Faults are searched with the same sets and pipelines: launch by launch, a SCAN of what it wrote.
+ * That needs sets of its own, made at creation, and records into a command buffer that is there. */
+
+#ifndef DT_NO_VULKAN
+
+#define DTI_VK_FAULT_CHUNK 32 /* launches of a search between two looks at the status word */
+
+typedef struct dti_vk_work {
+    dti_VkPipeline pipeline; /* NULL: nothing to do */
+    uint32_t set;            /* index of the exec's sets */
+    uint32_t x, y;           /* workgroups */
+    uint32_t scan_first, scan_count;
+    uint32_t args_bytes;
+    dti_args args;
+} dti_vk_work;
+
+typedef struct dti_vk_scan {
+    uint32_t set, words;
+} dti_vk_scan;
+
+/* What a descriptor set binds; sets with equal keys are one set. */
+typedef struct dti_vk_key {
+    uint32_t memory[DTI_BINDINGS_MAX];
+    uint64_t offset[DTI_BINDINGS_MAX], bytes[DTI_BINDINGS_MAX];
+} dti_vk_key;
+
+/* A start of several segments is one submission; `fence` belongs to its first segment. */
+typedef struct dti_vk_run_state {
+    dti_VkFence fence;
+    uint64_t number; /* the submission's */
+    uint32_t count;  /* segments it runs */
+    bool pending;
+} dti_vk_run_state;
+
+typedef struct dti_vk_exec {
+    dti_vk_device *device;
+    dti_vk_memory *out;
+    uint32_t work_count, scan_count, set_count, segment_count;
+    dti_vk_work *work;
+    dti_vk_scan *scans;
+    dti_VkPipeline scan_pipeline;
+    dti_VkDescriptorPool pool;
+    dti_VkDescriptorSet *sets;
+    dti_VkCommandBuffer *commands; /* one per segment, and one more for the fault search */
+    dti_vk_run_state *runs;        /* by first segment */
+} dti_vk_exec;
+
+/* What exists during creation only. */
+typedef struct dti_vk_build {
+    dti_vk_exec *exec;
+    const dti_exec_desc *desc;
+    dti_vk_key *keys;
+    uint32_t key_count;
+} dti_vk_build;
+
+/* ---- Launches into work ---------------------------------------------------------------------- */
+
+static dt_result dti_vk_check_launch(const dti_vk_build *b, uint32_t number) {
+    const dti_launch *launch = &b->desc->launches[number];
+    const dt_device_info *info = &b->exec->device->head.info;
+    dti_base *base = b->exec->device->head.base;
+    const char *name = dti_kernel_info_of(launch->kernel)->name;
+    for (int i = 0; i < DTI_BINDINGS_MAX; i++) {
+        const dti_place *p = &b->desc->places[launch->value[i]];
+        const dti_vk_memory *m = (const dti_vk_memory *)b->desc->memories[p->memory];
+        if (p->offset % DTI_VK_ALIGN || p->offset > m->bytes || p->bytes > m->bytes - p->offset)
+            return dti_fail(base, DT_ERROR_INVALID,
+                            "%s, launch %u (%s): operand %d lies outside its arena", b->desc->label,
+                            number, name, i);
+        if (p->bytes > info->storage_range_bytes)
+            return dti_fail(base, DT_ERROR_UNSUPPORTED,
+                            "%s, launch %u (%s): operand %d has %llu bytes, and %s can bind at "
+                            "most %llu; use a smaller batch or the CPU",
+                            b->desc->label, number, name, i, (unsigned long long)p->bytes,
+                            info->name, (unsigned long long)info->storage_range_bytes);
+    }
+    if (launch->items > UINT32_MAX)
+        return dti_fail(base, DT_ERROR_UNSUPPORTED, "%s, launch %u (%s): %llu items are too many",
+                        b->desc->label, number, name, (unsigned long long)launch->items);
+    return DT_OK;
+}
+
+/* An empty operand is bound too: to bytes that exist, which its kernel does not touch. */
+static dti_vk_key dti_vk_key_of(const dti_vk_build *b, const uint32_t value[DTI_BINDINGS_MAX]) {
+    dti_vk_key key;
+    memset(&key, 0, sizeof key); /* the padding too: keys are compared as bytes */
+    for (int i = 0; i < DTI_BINDINGS_MAX; i++) {
+        const dti_place *p = &b->desc->places[value[i]];
+        key.memory[i] = p->memory;
+        key.offset[i] = p->bytes ? p->offset : 0;
+        key.bytes[i] = p->bytes ? p->bytes : DTI_VK_ALIGN;
+    }
+    return key;
+}
+
+/* From the newest on, since equal sets are mostly near each other. */
+static uint32_t dti_vk_set_of(dti_vk_build *b, const dti_vk_key *key) {
+    for (uint32_t i = b->key_count; i-- > 0;)
+        if (!memcmp(&b->keys[i], key, sizeof *key))
+            return i;
+    b->keys[b->key_count] = *key;
+    return b->key_count++;
+}
+
+/* Whole numbers and the status line look like NaN to a scan. Plain copies make no new value. */
+static bool dti_vk_may_scan(const dti_vk_build *b, const dti_launch *launch, int binding) {
+    const dti_place *p = &b->desc->places[launch->value[binding]];
+    if (dti_kernel_info_of(launch->kernel)->access[binding] == 'r' || p->bytes < 4)
+        return false;
+    if (launch->kernel == DTI_K_COPY && launch->spec[0] != DTI_COPY_I32_F32 &&
+        launch->spec[0] != DTI_COPY_FILL_F32)
+        return false;
+    return p->memory != b->desc->out || p->offset >= 4 * DTI_STATUS_TERM(0);
+}
+
+static void dti_vk_add_scans(dti_vk_build *b, const dti_launch *launch, dti_vk_work *work) {
+    dti_vk_exec *e = b->exec;
+    work->scan_first = e->scan_count;
+    for (int i = 0; i < dti_kernel_info_of(launch->kernel)->bindings; i++) {
+        if (!dti_vk_may_scan(b, launch, i))
+            continue;
+        uint32_t x = launch->value[i];
+        dti_vk_key key = dti_vk_key_of(b, (uint32_t[DTI_BINDINGS_MAX]){x, x, x, x});
+        key.memory[1] = b->desc->out;
+        key.offset[1] = 0;
+        key.bytes[1] = DTI_VK_ALIGN;
+        e->scans[e->scan_count++] = (dti_vk_scan){
+            .set = dti_vk_set_of(b, &key), .words = (uint32_t)(b->desc->places[x].bytes / 4)};
+    }
+    work->scan_count = e->scan_count - work->scan_first;
+}
+
+/* One axis holds 65535 workgroups; more are folded into y. The last row may hang over: kernels
+ * compare their linear number with the count. */
+static void dti_vk_fold(uint64_t groups, uint32_t *x, uint32_t *y) {
+    *y = (uint32_t)((groups + DTI_VK_GROUPS_MAX - 1) / DTI_VK_GROUPS_MAX);
+    *x = *y ? (uint32_t)((groups + *y - 1) / *y) : 0;
+}
+
+static uint64_t dti_vk_ceil(uint64_t count, uint64_t size) {
+    return (count + size - 1) / size;
+}
+
+static uint64_t dti_vk_groups_of(const dti_launch *launch, uint32_t variant, uint32_t local) {
+    if (launch->kernel == DTI_K_GEMM) {
+        const dti_args_gemm *g = &launch->args.gemm;
+        uint64_t batch = (uint64_t)g->batch0 * g->batch1;
+        if (variant == DTI_VK_GEMM_TILE)
+            return dti_vk_ceil(g->m, 64) * dti_vk_ceil(g->n, 64) * batch;
+        return dti_vk_ceil(dti_vk_ceil(g->m, 8) * dti_vk_ceil(g->n, 4) * batch, local);
+    }
+    if (dti_kernel_info_of(launch->kernel)->span == DTI_SPAN_GROUP)
+        return launch->items;
+    return dti_vk_ceil(launch->items, local);
+}
+
+static dt_result dti_vk_add_work(dti_vk_build *b, uint32_t number) {
+    dti_vk_exec *e = b->exec;
+    const dti_launch *launch = &b->desc->launches[number];
+    dti_vk_work *work = &e->work[number];
+    if (!launch->items)
+        return DT_OK;
+    dt_result result = dti_vk_check_launch(b, number);
+    if (result)
+        return result;
+    uint32_t variant = dti_vk_variant_of(e->device, launch);
+    uint32_t local = dti_vk_local_of(e->device, launch->kernel, variant);
+    dti_vk_key key = dti_vk_key_of(b, launch->value);
+    work->set = dti_vk_set_of(b, &key);
+    work->args = launch->args;
+    work->args_bytes = launch->args_bytes;
+    dti_vk_fold(dti_vk_groups_of(launch, variant, local), &work->x, &work->y);
+    dti_vk_add_scans(b, launch, work);
+    return dti_vk_pipeline_get(e->device, launch->kernel, variant, launch->spec, &work->pipeline);
+}
+
+static dt_result dti_vk_add_all(dti_vk_build *b) {
+    dti_vk_exec *e = b->exec;
+    uint32_t no_spec[4] = {0};
+    dt_result result = dti_vk_pipeline_get(e->device, DTI_K_SCAN, 0, no_spec, &e->scan_pipeline);
+    for (uint32_t i = 0; i < e->work_count && !result; i++)
+        result = dti_vk_add_work(b, i);
+    return result;
+}
+
+/* ---- Descriptor sets ------------------------------------------------------------------------- */
+
+static void dti_vk_write_set(const dti_vk_build *b, uint32_t index) {
+    const dti_vk_exec *e = b->exec;
+    const dti_vk_key *key = &b->keys[index];
+    dti_VkDescriptorBufferInfo buffers[DTI_BINDINGS_MAX + 1];
+    for (int i = 0; i < DTI_BINDINGS_MAX; i++)
+        buffers[i] = (dti_VkDescriptorBufferInfo){
+            .buffer = ((dti_vk_memory *)b->desc->memories[key->memory[i]])->buffer.handle,
+            .offset = key->offset[i],
+            .range = key->bytes[i],
+        };
+    buffers[DTI_BINDINGS_MAX] = (dti_VkDescriptorBufferInfo){
+        .buffer = ((dti_vk_memory *)b->desc->memories[b->desc->in])->buffer.handle,
+        .range = 4 * DTI_STEP_WORDS,
+    };
+    /* One write runs on over the bindings that follow, while they are of the same type. */
+    dti_VkWriteDescriptorSet writes[2] = {
+        {.sType = DTI_VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET,
+         .dstSet = e->sets[index],
+         .descriptorCount = DTI_BINDINGS_MAX,
+         .descriptorType = DTI_VK_DESCRIPTOR_TYPE_STORAGE_BUFFER,
+         .pBufferInfo = buffers},
+        {.sType = DTI_VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET,
+         .dstSet = e->sets[index],
+         .dstBinding = DTI_BINDINGS_MAX,
+         .descriptorCount = 1,
+         .descriptorType = DTI_VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER,
+         .pBufferInfo = &buffers[DTI_BINDINGS_MAX]},
+    };
+    e->device->vk.UpdateDescriptorSets(e->device->handle, 2, writes, 0, NULL);
+}
+
+static dt_result dti_vk_make_sets(dti_vk_build *b) {
+    dti_vk_exec *e = b->exec;
+    dti_vk_device *device = e->device;
+    uint32_t count = b->key_count;
+    if (!count)
+        return DT_OK;
+    dti_VkDescriptorPoolSize sizes[2] = {
+        {DTI_VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, count * DTI_BINDINGS_MAX},
+        {DTI_VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER, count},
+    };
+    dti_VkDescriptorPoolCreateInfo pool_info = {
+        .sType = DTI_VK_STRUCTURE_TYPE_DESCRIPTOR_POOL_CREATE_INFO,
+        .maxSets = count,
+        .poolSizeCount = 2,
+        .pPoolSizes = sizes,
+    };
+    e->sets = dti_alloc_array(device->head.base, count, sizeof *e->sets);
+    if (!e->sets)
+        return DT_ERROR_MEMORY;
+    dt_result result = dti_vk_check(
+        device, device->vk.CreateDescriptorPool(device->handle, &pool_info, NULL, &e->pool),
+        "making the descriptor pool");
+    for (uint32_t i = 0; i < count && !result; i++) {
+        dti_VkDescriptorSetAllocateInfo info = {
+            .sType = DTI_VK_STRUCTURE_TYPE_DESCRIPTOR_SET_ALLOCATE_INFO,
+            .descriptorPool = e->pool,
+            .descriptorSetCount = 1,
+            .pSetLayouts = &device->set_layout,
+        };
+        result = dti_vk_check(device,
+                              device->vk.AllocateDescriptorSets(device->handle, &info, &e->sets[i]),
+                              "making a descriptor set");
+        if (!result)
+            dti_vk_write_set(b, i);
+    }
+    return result;
+}
+
+/* ---- Recording ------------------------------------------------------------------------------- */
+
+static void dti_vk_dispatch(const dti_vk_exec *e, dti_VkCommandBuffer command,
+                            dti_VkPipeline pipeline, uint32_t set, const void *args,
+                            uint32_t args_bytes, uint32_t x, uint32_t y) {
+    const dti_vk_device_functions *vk = &e->device->vk;
+    vk->CmdBindPipeline(command, DTI_VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
+    vk->CmdBindDescriptorSets(command, DTI_VK_PIPELINE_BIND_POINT_COMPUTE, e->device->layout, 0, 1,
+                              &e->sets[set], 0, NULL);
+    if (args_bytes)
+        vk->CmdPushConstants(command, e->device->layout, DTI_VK_SHADER_STAGE_COMPUTE_BIT, 0,
+                             args_bytes, args);
+    vk->CmdDispatch(command, x, y, 1);
+}
+
+static void dti_vk_record_work(const dti_vk_exec *e, dti_VkCommandBuffer command, uint32_t number) {
+    const dti_vk_work *work = &e->work[number];
+    dti_vk_dispatch(e, command, work->pipeline, work->set, &work->args, work->args_bytes, work->x,
+                    work->y);
+}
+
+static uint32_t dti_vk_accesses_of(const dti_vk_build *b, const dti_launch *launch,
+                                   dti_vk_access *accesses) {
+    const dti_kernel_info *info = dti_kernel_info_of(launch->kernel);
+    for (int i = 0; i < info->bindings; i++) {
+        const dti_place *p = &b->desc->places[launch->value[i]];
+        accesses[i] = (dti_vk_access){.memory = p->memory,
+                                      .write = info->access[i] != 'r',
+                                      .begin = p->offset,
+                                      .end = p->offset + p->bytes};
+    }
+    return info->bindings;
+}
+
+static void dti_vk_record_launches(const dti_vk_build *b, dti_VkCommandBuffer command,
+                                   const dti_segment *segment) {
+    dti_vk_exec *e = b->exec;
+    dti_vk_hazard hazard = {0};
+    for (uint32_t i = segment->first; i < segment->first + segment->count; i++) {
+        dti_vk_access accesses[DTI_BINDINGS_MAX];
+        if (!e->work[i].x)
+            continue;
+        uint32_t count = dti_vk_accesses_of(b, &b->desc->launches[i], accesses);
+        if (dti_vk_hazard_add(&hazard, accesses, count))
+            dti_vk_barrier_compute(e->device, command);
+        dti_vk_record_work(e, command, i);
+    }
+}
+
+/* The barrier at the start orders this segment after whatever ran before it, in this submission or
+ * an earlier one: hazards are tracked inside a segment only. */
+static dt_result dti_vk_record_segment(const dti_vk_build *b, uint32_t number) {
+    dti_vk_exec *e = b->exec;
+    dti_vk_device *device = e->device;
+    const dti_segment *segment = &b->desc->segments[number];
+    const dti_vk_memory *in = (const dti_vk_memory *)b->desc->memories[b->desc->in];
+    const dti_range *up = &segment->upload, *down = &segment->download;
+    dti_VkCommandBuffer command = e->commands[number];
+    dt_result result = dti_vk_command_begin(device, command);
+    if (result)
+        return result;
+    dti_vk_barrier_all(device, command);
+    if (in->staging.handle && up->bytes) {
+        dti_vk_copy(device, command, &in->staging, up->offset, &in->buffer, up->offset, up->bytes);
+        dti_vk_barrier_all(device, command);
+    }
+    dti_vk_record_launches(b, command, segment);
+    if (e->out->staging.handle && down->bytes) {
+        dti_vk_barrier_all(device, command);
+        dti_vk_copy(device, command, &e->out->buffer, down->offset, &e->out->staging, down->offset,
+                    down->bytes);
+    }
+    dti_vk_barrier_host(device, command);
+    return dti_vk_command_end(device, command);
+}
+
+static dt_result dti_vk_record_all(const dti_vk_build *b) {
+    dti_vk_exec *e = b->exec;
+    dt_result result = dti_vk_command_create(e->device, e->segment_count + 1, e->commands);
+    for (uint32_t i = 0; i < e->segment_count && !result; i++)
+        result = dti_vk_fence_create(e->device, &e->runs[i].fence);
+    for (uint32_t i = 0; i < e->segment_count && !result; i++)
+        result = dti_vk_record_segment(b, i);
+    return result;
+}
+
+/* ---- Creation -------------------------------------------------------------------------------- */
+
+static bool dti_vk_range_fits(const dti_memory *memory, const dti_range *range) {
+    uint64_t bytes = ((const dti_vk_memory *)memory)->bytes;
+    return range->offset <= bytes && range->bytes <= bytes - range->offset;
+}
+
+/* What would be undefined behaviour in the driver; a fault of the program that compiled this. */
+static dt_result dti_vk_check_desc(dti_vk_device *device, const dti_exec_desc *desc) {
+    dti_range step = {0, 4 * DTI_STEP_WORDS}, status = {0, DTI_VK_ALIGN};
+    bool good = desc->in < desc->memory_count && desc->out < desc->memory_count;
+    good = good && dti_vk_range_fits(desc->memories[desc->in], &step) &&
+           dti_vk_range_fits(desc->memories[desc->out], &status);
+    for (uint32_t i = 0; i < desc->segment_count && good; i++) {
+        const dti_segment *s = &desc->segments[i];
+        good = s->first <= desc->launch_count && s->count <= desc->launch_count - s->first &&
+               dti_vk_range_fits(desc->memories[desc->in], &s->upload) &&
+               dti_vk_range_fits(desc->memories[desc->out], &s->download);
+    }
+    for (uint32_t i = 0; i < desc->place_count && good; i++)
+        good = desc->places[i].memory < desc->memory_count;
+    for (uint32_t i = 0; i < desc->launch_count && good; i++)
+        for (int j = 0; j < DTI_BINDINGS_MAX && good; j++)
+            good = desc->launches[i].kernel < DTI_K_COUNT &&
+                   desc->launches[i].value[j] < desc->place_count;
+    return good ? DT_OK
+                : dti_fail(device->head.base, DT_ERROR_INVALID,
+                           "%s: a launch, place or segment is out of range", desc->label);
+}
+
+/* A launch needs one set of its own and at most one for a scan of each of its bindings. */
+static bool dti_vk_reserve(dti_vk_build *b) {
+    dti_vk_exec *e = b->exec;
+    dti_base *base = e->device->head.base;
+    size_t most = (size_t)e->work_count + 1; /* never 0 */
+    e->work = dti_alloc_array(base, most, sizeof *e->work);
+    e->scans = e->work ? dti_alloc_array(base, most * DTI_BINDINGS_MAX, sizeof *e->scans) : NULL;
+    b->keys =
+        e->scans ? dti_alloc_array(base, most * (1 + DTI_BINDINGS_MAX), sizeof *b->keys) : NULL;
+    e->commands =
+        b->keys ? dti_alloc_array(base, e->segment_count + 1u, sizeof *e->commands) : NULL;
+    e->runs = e->commands ? dti_alloc_array(base, e->segment_count + 1u, sizeof *e->runs) : NULL;
+    return e->runs != NULL;
+}
+
+static dt_result dti_vk_exec_create(dti_device *head, const dti_exec_desc *desc, dti_exec **out) {
+    dti_vk_device *device = (dti_vk_device *)head;
+    *out = NULL;
+    dt_result result = dti_vk_alive(device);
+    if (!result)
+        result = dti_vk_check_desc(device, desc);
+    if (result)
+        return result;
+    dti_vk_exec *e = dti_alloc(head->base, sizeof *e);
+    if (!e)
+        return DT_ERROR_MEMORY;
+    dti_vk_build build = {.exec = e, .desc = desc};
+    e->device = device;
+    e->out = (dti_vk_memory *)desc->memories[desc->out];
+    e->work_count = desc->launch_count;
+    e->segment_count = desc->segment_count;
+    result = dti_vk_reserve(&build) ? dti_vk_add_all(&build) : DT_ERROR_MEMORY;
+    if (!result)
+        result = dti_vk_make_sets(&build);
+    if (!result)
+        result = dti_vk_record_all(&build);
+    dti_free(head->base, build.keys);
+    if (result) {
+        dti_vk_exec_destroy((dti_exec *)e);
+        return result;
+    }
+    *out = (dti_exec *)e;
+    return DT_OK;
+}
+
+/* Also of one that was not made in full. */
+static void dti_vk_exec_destroy(dti_exec *exec) {
+    dti_vk_exec *e = (dti_vk_exec *)exec;
+    if (!e)
+        return;
+    dti_vk_device *device = e->device;
+    dti_base *base = device->head.base;
+    for (uint32_t i = 0; e->runs && i < e->segment_count; i++) {
+        if (e->runs[i].pending && !device->lost)
+            dti_vk_fence_wait(device, e->runs[i].fence);
+        device->vk.DestroyFence(device->handle, e->runs[i].fence, NULL);
+    }
+    if (e->commands)
+        device->vk.FreeCommandBuffers(device->handle, device->pool, e->segment_count + 1,
+                                      e->commands);
+    device->vk.DestroyDescriptorPool(device->handle, e->pool, NULL);
+    dti_free(base, e->runs);
+    dti_free(base, e->commands);
+    dti_free(base, e->sets);
+    dti_free(base, e->scans);
+    dti_free(base, e->work);
+    dti_free(base, e);
+}
+
+/* ---- Running --------------------------------------------------------------------------------- */
+
+static void dti_vk_run_done(dti_vk_exec *e, dti_vk_run_state *run) {
+    run->pending = false;
+    e->device->finished = DTI_MAX(e->device->finished, run->number);
+}
+
+static dt_result dti_vk_exec_poll(dti_exec *exec, bool *busy) {
+    dti_vk_exec *e = (dti_vk_exec *)exec;
+    *busy = false;
+    dt_result result = dti_vk_alive(e->device);
+    for (uint32_t i = 0; i < e->segment_count && !result; i++) {
+        dti_vk_run_state *run = &e->runs[i];
+        if (!run->pending)
+            continue;
+        dti_VkResult status = e->device->vk.GetFenceStatus(e->device->handle, run->fence);
+        if (status == DTI_VK_NOT_READY)
+            *busy = true;
+        else if (!(result = dti_vk_check(e->device, status, "polling")))
+            dti_vk_run_done(e, run);
+    }
+    return result;
+}
+
+static dt_result dti_vk_exec_wait(dti_exec *exec) {
+    dti_vk_exec *e = (dti_vk_exec *)exec;
+    dt_result result = dti_vk_alive(e->device);
+    for (uint32_t i = 0; i < e->segment_count && !result; i++) {
+        dti_vk_run_state *run = &e->runs[i];
+        if (!run->pending)
+            continue;
+        result = dti_vk_fence_wait(e->device, run->fence);
+        if (!result)
+            dti_vk_run_done(e, run);
+    }
+    return result;
+}
+
+/* A segment's command buffer may not be submitted while it runs, and its inputs would be in use:
+ * whoever starts it again has not waited. */
+static dt_result dti_vk_check_idle(dti_vk_exec *e, uint32_t first, uint32_t count) {
+    bool busy;
+    dt_result result = dti_vk_exec_poll((dti_exec *)e, &busy);
+    for (uint32_t i = 0; busy && i < e->segment_count && !result; i++)
+        if (e->runs[i].pending && i < first + count && first < i + e->runs[i].count)
+            result = dti_fail(e->device->head.base, DT_ERROR_INVALID,
+                              "segment %u was started again while it runs; wait for it first", i);
+    return result;
+}
+
+static dt_result dti_vk_exec_start(dti_exec *exec, uint32_t first, uint32_t count) {
+    dti_vk_exec *e = (dti_vk_exec *)exec;
+    dt_result result = dti_vk_check_idle(e, first, count);
+    if (result || !count)
+        return result;
+    dti_vk_run_state *run = &e->runs[first];
+    result = dti_vk_submit(e->device, &e->commands[first], count, run->fence);
+    if (result)
+        return result;
+    run->number = e->device->submitted;
+    run->count = count;
+    run->pending = true;
+    return DT_OK;
+}
+
+/* ---- Searching a fault ----------------------------------------------------------------------- */
+
+static void dti_vk_record_scan(const dti_vk_exec *e, dti_VkCommandBuffer command, uint32_t index,
+                               uint32_t number) {
+    const dti_vk_scan *scan = &e->scans[index];
+    dti_args_scan args = {.n = scan->words, .code = number};
+    uint32_t x, y;
+    dti_vk_fold(dti_vk_ceil(scan->words, dti_vk_local_of(e->device, DTI_K_SCAN, 0)), &x, &y);
+    dti_vk_dispatch(e, command, e->scan_pipeline, scan->set, &args, sizeof args, x, y);
+}
+
+/* Launches [first, end), each with its scans, between barriers; `code` receives the fault word. */
+static dt_result dti_vk_search_chunk(dti_vk_exec *e, uint32_t first, uint32_t end, uint32_t *code) {
+    dti_vk_device *device = e->device;
+    dti_VkCommandBuffer command = e->commands[e->segment_count];
+    dt_result result = dti_vk_command_begin(device, command);
+    if (result)
+        return result;
+    dti_vk_barrier_all(device, command);
+    device->vk.CmdFillBuffer(command, e->out->buffer.handle, 4 * DTI_STATUS_FAULT, 4, UINT32_MAX);
+    dti_vk_barrier_all(device, command);
+    for (uint32_t i = first; i < end; i++) {
+        if (!e->work[i].x)
+            continue;
+        dti_vk_record_work(e, command, i);
+        dti_vk_barrier_compute(device, command);
+        for (uint32_t j = 0; j < e->work[i].scan_count; j++)
+            dti_vk_record_scan(e, command, e->work[i].scan_first + j, i);
+        dti_vk_barrier_compute(device, command);
+    }
+    dti_vk_barrier_host(device, command);
+    result = dti_vk_command_end(device, command);
+    if (!result)
+        result = dti_vk_run(device, command);
+    if (!result)
+        result = dti_vk_memory_read((dti_memory *)e->out, 4 * DTI_STATUS_FAULT, code, sizeof *code);
+    return result;
+}
+
+static dt_result dti_vk_exec_find_fault(dti_exec *exec, uint32_t first, uint32_t count,
+                                        uint32_t *fault) {
+    dti_vk_exec *e = (dti_vk_exec *)exec;
+    uint32_t end = DTI_MIN(first + count, e->work_count);
+    *fault = e->work_count;
+    dt_result result = dti_vk_exec_wait(exec);
+    for (uint32_t at = first; at < end && !result; at += DTI_VK_FAULT_CHUNK) {
+        uint32_t code = UINT32_MAX;
+        result = dti_vk_search_chunk(e, at, DTI_MIN(end, at + DTI_VK_FAULT_CHUNK), &code);
+        if (!result && code != UINT32_MAX) {
+            *fault = code;
+            break;
+        }
+    }
+    return result;
+}
+
+#endif

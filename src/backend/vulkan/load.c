@@ -1,0 +1,242 @@
+/* The Vulkan loader and the instance. Opens the loader's library at run time, so a program that
+ * carries dtrain starts on a machine without any Vulkan; reads the functions' addresses by name;
+ * makes one VkInstance 1.1 per context. Refuses nothing: what is missing is told to the log and
+ * leaves the instance without devices. */
+
+#ifndef DT_NO_VULKAN
+
+#ifdef _WIN32
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+#define DTI_VK_LIBRARY "vulkan-1.dll"
+#define dti_vk_dlopen(path) ((void *)LoadLibraryA(path))
+#define dti_vk_dlsym(library, name) ((void *)GetProcAddress(library, name))
+#define dti_vk_dlclose(library) FreeLibrary(library)
+#define dti_vk_dlerror() "LoadLibrary failed"
+#else
+#ifdef __APPLE__
+#define DTI_VK_LIBRARY "libvulkan.1.dylib"
+#else
+#define DTI_VK_LIBRARY "libvulkan.so.1"
+#endif
+#define dti_vk_dlopen(path) dlopen(path, RTLD_NOW | RTLD_LOCAL)
+#define dti_vk_dlsym(library, name) dlsym(library, name)
+#define dti_vk_dlclose(library) dlclose(library)
+#define dti_vk_dlerror() dlerror()
+#endif
+
+#define DTI_VK_LAYER "VK_LAYER_KHRONOS_validation"
+#define DTI_VK_PORTABILITY "VK_KHR_portability_enumeration"
+#define DTI_VK_DEBUG_UTILS "VK_EXT_debug_utils"
+
+static bool dti_vk_open_library(dti_vk_instance *in) {
+    const char *path = in->options.loader ? in->options.loader : DTI_VK_LIBRARY;
+    in->library = dti_vk_dlopen(path);
+    if (!in->library) {
+        const char *reason = dti_vk_dlerror();
+        dti_log(in->base, in->options.loader ? DT_LOG_WARNING : DT_LOG_INFO,
+                "no Vulkan devices: the loader %s could not be opened (%s)", path,
+                reason ? reason : "no reason given");
+        return false;
+    }
+    /* POSIX guarantees that dlsym's object pointer holds a function; C does not, hence memcpy. */
+    void *symbol = dti_vk_dlsym(in->library, "vkGetInstanceProcAddr");
+    memcpy(&in->vk.GetInstanceProcAddr, &symbol, sizeof symbol);
+    if (!symbol)
+        dti_log(in->base, DT_LOG_WARNING, "no Vulkan devices: %s is not a Vulkan loader", path);
+    return symbol != NULL;
+}
+
+/* An extension's command may be missing; one of the core may not. */
+static bool dti_vk_may_miss(const char *name) {
+    size_t size = strlen(name);
+    return size > 3 && (!strcmp(name + size - 3, "EXT") || !strcmp(name + size - 3, "KHR"));
+}
+
+static bool dti_vk_load_global(dti_vk_instance *in) {
+#define DTI_X(command)                                                                                \
+    in->vk.command = (dti_PFN_vk##command)in->vk.GetInstanceProcAddr(NULL, "vk" #command);                  \
+    if (!in->vk.command) {                                                                            \
+        dti_log(in->base, DT_LOG_INFO, "no Vulkan devices: the loader has no vk" #command);           \
+        return false;                                                                              \
+    }
+    DTI_VK_GLOBAL_COMMANDS(DTI_X)
+#undef DTI_X
+    return true;
+}
+
+static bool dti_vk_load_instance(dti_vk_instance *in) {
+#define DTI_X(command)                                                                                \
+    in->vk.command = (dti_PFN_vk##command)in->vk.GetInstanceProcAddr(in->handle, "vk" #command);            \
+    if (!in->vk.command && !dti_vk_may_miss(#command)) {                                                 \
+        dti_log(in->base, DT_LOG_WARNING, "no Vulkan devices: the instance has no vk" #command);      \
+        return false;                                                                              \
+    }
+    DTI_VK_INSTANCE_COMMANDS(DTI_X)
+#undef DTI_X
+    return true;
+}
+
+static dt_result dti_vk_load_device(dti_vk_device *device) {
+    dti_vk_instance *in = device->instance;
+#define DTI_X(command)                                                                                \
+    device->vk.command = (dti_PFN_vk##command)in->vk.GetDeviceProcAddr(device->handle, "vk" #command);      \
+    if (!device->vk.command && !dti_vk_may_miss(#command))                                               \
+        return dti_fail(in->base, DT_ERROR_DEVICE, "the driver of %s has no vk" #command,             \
+                        device->head.info.name);
+    DTI_VK_DEVICE_COMMANDS(DTI_X)
+#undef DTI_X
+    return DT_OK;
+}
+
+static bool dti_vk_has_instance_extension(dti_vk_instance *in, const char *layer,
+                                          const char *name) {
+    uint32_t count = 0;
+    if (in->vk.EnumerateInstanceExtensionProperties(layer, &count, NULL) || !count)
+        return false;
+    dti_VkExtensionProperties *list = dti_alloc_array(in->base, count, sizeof *list);
+    bool found = false;
+    if (list && in->vk.EnumerateInstanceExtensionProperties(layer, &count, list) >= 0)
+        for (uint32_t i = 0; i < count && !found; i++)
+            found = !strcmp(list[i].extensionName, name);
+    dti_free(in->base, list);
+    return found;
+}
+
+static bool dti_vk_has_layer(dti_vk_instance *in, const char *name) {
+    uint32_t count = 0;
+    if (in->vk.EnumerateInstanceLayerProperties(&count, NULL) || !count)
+        return false;
+    dti_VkLayerProperties *list = dti_alloc_array(in->base, count, sizeof *list);
+    bool found = false;
+    if (list && in->vk.EnumerateInstanceLayerProperties(&count, list) >= 0)
+        for (uint32_t i = 0; i < count && !found; i++)
+            found = !strcmp(list[i].layerName, name);
+    dti_free(in->base, list);
+    return found;
+}
+
+static dti_VkBool32 DTI_VKAPI dti_vk_message(dti_VkDebugUtilsMessageSeverityFlagBitsEXT severity,
+                                             dti_VkDebugUtilsMessageTypeFlagsEXT types,
+                                             const dti_VkDebugUtilsMessengerCallbackDataEXT *data,
+                                             void *user) {
+    dti_vk_instance *in = user;
+    (void)types;
+    in->validation_messages++;
+    bool error = severity & DTI_VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT;
+    dti_log(in->base, error ? DT_LOG_ERROR : DT_LOG_WARNING, "vulkan validation: %s",
+            data->pMessage);
+    return DTI_VK_FALSE;
+}
+
+/* Also chained to the instance's creation, so that its own messages are heard. */
+static dti_VkDebugUtilsMessengerCreateInfoEXT dti_vk_messenger_info(dti_vk_instance *in) {
+    return (dti_VkDebugUtilsMessengerCreateInfoEXT){
+        .sType = DTI_VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT,
+        .messageSeverity = DTI_VK_DEBUG_UTILS_MESSAGE_SEVERITY_WARNING_BIT_EXT |
+                           DTI_VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT,
+        .messageType = DTI_VK_DEBUG_UTILS_MESSAGE_TYPE_VALIDATION_BIT_EXT |
+                       DTI_VK_DEBUG_UTILS_MESSAGE_TYPE_PERFORMANCE_BIT_EXT,
+        .pfnUserCallback = dti_vk_message,
+        .pUserData = in,
+    };
+}
+
+/* Whether the layer and its way to speak are there. */
+static bool dti_vk_want_validation(dti_vk_instance *in) {
+    if (!in->options.validation)
+        return false;
+    bool found = dti_vk_has_layer(in, DTI_VK_LAYER) &&
+                 (dti_vk_has_instance_extension(in, NULL, DTI_VK_DEBUG_UTILS) ||
+                  dti_vk_has_instance_extension(in, DTI_VK_LAYER, DTI_VK_DEBUG_UTILS));
+    if (!found)
+        dti_log(in->base, DT_LOG_WARNING,
+                "validation was asked for, but " DTI_VK_LAYER " is not installed");
+    return found;
+}
+
+static bool dti_vk_make_instance(dti_vk_instance *in) {
+    const char *extensions[2], *layer = DTI_VK_LAYER;
+    uint32_t extension_count = 0;
+    bool validation = dti_vk_want_validation(in);
+    bool portability = dti_vk_has_instance_extension(in, NULL, DTI_VK_PORTABILITY);
+    if (validation)
+        extensions[extension_count++] = DTI_VK_DEBUG_UTILS;
+    if (portability)
+        extensions[extension_count++] = DTI_VK_PORTABILITY;
+    dti_VkDebugUtilsMessengerCreateInfoEXT messenger = dti_vk_messenger_info(in);
+    dti_VkApplicationInfo application = {
+        .sType = DTI_VK_STRUCTURE_TYPE_APPLICATION_INFO,
+        .pEngineName = "dtrain",
+        .apiVersion = 1u << 22 | 1u << 12, /* 1.1; newer devices are used as 1.1 */
+    };
+    dti_VkInstanceCreateInfo info = {
+        .sType = DTI_VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO,
+        .pNext = validation ? &messenger : NULL,
+        .flags = portability ? DTI_VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR : 0,
+        .pApplicationInfo = &application,
+        .enabledLayerCount = validation,
+        .ppEnabledLayerNames = &layer,
+        .enabledExtensionCount = extension_count,
+        .ppEnabledExtensionNames = extensions,
+    };
+    dti_VkResult result = in->vk.CreateInstance(&info, NULL, &in->handle);
+    if (result) {
+        in->handle = NULL;
+        dti_log(in->base, DT_LOG_INFO, "no Vulkan devices: no driver (vkCreateInstance gave %d)",
+                (int)result);
+        return false;
+    }
+    if (!dti_vk_load_instance(in))
+        return false;
+    if (validation && in->vk.CreateDebugUtilsMessengerEXT)
+        in->vk.CreateDebugUtilsMessengerEXT(in->handle, &messenger, NULL, &in->messenger);
+    return true;
+}
+
+static void dti_vk_find_devices(dti_vk_instance *in) {
+    uint32_t count = DTI_VK_DEVICES_MAX;
+    dti_VkResult result = in->vk.EnumeratePhysicalDevices(in->handle, &count, in->physical);
+    if (result < 0)
+        count = 0;
+    if (result > 0)
+        dti_log(in->base, DT_LOG_WARNING, "only the first %d Vulkan devices are listed",
+                DTI_VK_DEVICES_MAX);
+    in->device_count = (int)count;
+    if (!count)
+        dti_log(in->base, DT_LOG_INFO, "no Vulkan devices: the loader is there, no driver is");
+    for (int i = 0; i < in->device_count; i++)
+        dti_vk_describe(in, i);
+}
+
+static dt_result dti_vk_instance_create(dti_base *base, const dti_vk_options *options,
+                                        dti_vk_instance **out) {
+    dti_vk_instance *in = dti_alloc(base, sizeof *in);
+    *out = in;
+    if (!in)
+        return DT_ERROR_MEMORY;
+    in->base = base;
+    in->options = *options;
+    /* Drivers' threads inherit the floating-point modes of the thread that starts them. */
+    unsigned modes = dti_fp_enter();
+    if (dti_vk_open_library(in) && dti_vk_load_global(in) && dti_vk_make_instance(in))
+        dti_vk_find_devices(in);
+    dti_fp_leave(modes);
+    return DT_OK;
+}
+
+static void dti_vk_instance_destroy(dti_vk_instance *in) {
+    if (!in)
+        return;
+    for (int i = 0; i < in->device_count; i++)
+        dti_vk_device_destroy(in->open[i]);
+    if (in->messenger)
+        in->vk.DestroyDebugUtilsMessengerEXT(in->handle, in->messenger, NULL);
+    if (in->handle && in->vk.DestroyInstance)
+        in->vk.DestroyInstance(in->handle, NULL);
+    if (in->library)
+        dti_vk_dlclose(in->library);
+    dti_free(in->base, in);
+}
+
+#endif

@@ -1,0 +1,255 @@
+/* Device memory: one VkBuffer with its own VkDeviceMemory per arena, so a handful in all. An arena
+ * lies near the device. IN and OUT have a host side: the same bytes where memory is unified, else a
+ * mapped staging buffer of the same size, which segments copy. Everything is zero at first. Refuses
+ * what the driver could not give, naming the bytes needed and those that are there. */
+
+#ifndef DT_NO_VULKAN
+
+#define DTI_VK_KNOWN_MEMORY                                                                        \
+    (DTI_VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT | DTI_VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |           \
+     DTI_VK_MEMORY_PROPERTY_HOST_COHERENT_BIT | DTI_VK_MEMORY_PROPERTY_HOST_CACHED_BIT)
+#define DTI_VK_HOST_MEMORY                                                                         \
+    (DTI_VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | DTI_VK_MEMORY_PROPERTY_HOST_COHERENT_BIT)
+
+/* The first memory type with all of `required` that has most of `preferred` and least of the rest:
+ * special memory (protected, lazy, uncached by the device) is never taken. UINT32_MAX = none. */
+static uint32_t dti_vk_memory_type(const dti_vk_device *device, uint32_t allowed, uint32_t required,
+                                   uint32_t preferred) {
+    uint32_t found = UINT32_MAX;
+    int best = INT_MIN;
+    for (uint32_t i = 0; i < device->heaps.memoryTypeCount; i++) {
+        uint32_t flags = device->heaps.memoryTypes[i].propertyFlags;
+        if (!(allowed >> i & 1) || (flags & required) != required ||
+            flags & ~(uint32_t)DTI_VK_KNOWN_MEMORY)
+            continue;
+        int score = 8 * __builtin_popcount(flags & preferred) -
+                    __builtin_popcount(flags & ~(required | preferred));
+        if (score > best) {
+            best = score;
+            found = i;
+        }
+    }
+    return found;
+}
+
+/* The one text for memory that is not there. */
+static dt_result dti_vk_no_memory(dti_vk_device *device, uint64_t bytes, const char *what,
+                                  uint32_t type) {
+    uint32_t heap = device->heaps.memoryTypes[type].heapIndex;
+    uint64_t free_bytes = dti_vk_budget(device->instance, device->index, heap);
+    bool known = device->head.info.has_memory_budget;
+    return dti_fail(device->head.base, DT_ERROR_DEVICE_MEMORY,
+                    "%s needs %llu bytes; %s has %llu bytes %s and gives at most %llu in one "
+                    "piece; use a smaller batch or model",
+                    what, (unsigned long long)bytes, device->head.info.name,
+                    (unsigned long long)(known ? free_bytes : device->heaps.memoryHeaps[heap].size),
+                    known ? "free" : "in all", (unsigned long long)device->allocation_max);
+}
+
+static dt_result dti_vk_buffer_bind(dti_vk_device *device, const char *what, uint32_t required,
+                                    uint32_t preferred, dti_vk_buffer *b) {
+    dti_VkMemoryRequirements need;
+    device->vk.GetBufferMemoryRequirements(device->handle, b->handle, &need);
+    uint32_t type = dti_vk_memory_type(device, need.memoryTypeBits, required, preferred);
+    if (type == UINT32_MAX)
+        return dti_fail(device->head.base, DT_ERROR_UNSUPPORTED,
+                        "%s has no memory for %s (property flags 0x%x)", device->head.info.name,
+                        what, required);
+    uint32_t heap = device->heaps.memoryTypes[type].heapIndex;
+    if (need.size > device->allocation_max || need.size > device->heaps.memoryHeaps[heap].size)
+        return dti_vk_no_memory(device, need.size, what, type);
+    dti_VkMemoryAllocateInfo info = {
+        .sType = DTI_VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
+        .allocationSize = need.size,
+        .memoryTypeIndex = type,
+    };
+    device->alloc_calls++;
+    dti_VkResult made = device->vk.AllocateMemory(device->handle, &info, NULL, &b->memory);
+    if (made == DTI_VK_ERROR_OUT_OF_DEVICE_MEMORY || made == DTI_VK_ERROR_OUT_OF_HOST_MEMORY)
+        return dti_vk_no_memory(device, need.size, what, type);
+    if (made)
+        return dti_vk_check(device, made, what);
+    b->bytes = need.size;
+    device->bytes += need.size;
+    dti_VkResult bound = device->vk.BindBufferMemory(device->handle, b->handle, b->memory, 0);
+    if (!bound && required & DTI_VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT)
+        bound =
+            device->vk.MapMemory(device->handle, b->memory, 0, DTI_VK_WHOLE_SIZE, 0, &b->mapped);
+    return dti_vk_check(device, bound, what);
+}
+
+static dt_result dti_vk_buffer_create(dti_vk_device *device, uint64_t bytes, const char *what,
+                                      uint32_t required, uint32_t preferred, dti_vk_buffer *out) {
+    dti_VkBufferCreateInfo info = {
+        .sType = DTI_VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO,
+        .size = bytes,
+        .usage = DTI_VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | DTI_VK_BUFFER_USAGE_UNIFORM_BUFFER_BIT |
+                 DTI_VK_BUFFER_USAGE_TRANSFER_SRC_BIT | DTI_VK_BUFFER_USAGE_TRANSFER_DST_BIT,
+        .sharingMode = DTI_VK_SHARING_MODE_EXCLUSIVE,
+    };
+    *out = (dti_vk_buffer){0};
+    if (bytes > device->allocation_max) /* some drivers crash on a buffer that they cannot back */
+        return dti_vk_no_memory(device, bytes, what, 0);
+    dt_result result = dti_vk_check(
+        device, device->vk.CreateBuffer(device->handle, &info, NULL, &out->handle), what);
+    if (!result)
+        result = dti_vk_buffer_bind(device, what, required, preferred, out);
+    if (result)
+        dti_vk_buffer_destroy(device, out);
+    return result;
+}
+
+static void dti_vk_buffer_destroy(dti_vk_device *device, dti_vk_buffer *b) {
+    device->vk.DestroyBuffer(device->handle, b->handle, NULL);
+    device->vk.FreeMemory(device->handle, b->memory, NULL); /* unmaps */
+    device->bytes -= b->bytes;
+    *b = (dti_vk_buffer){0};
+}
+
+/* ---- Arenas ---------------------------------------------------------------------------------- */
+
+static dt_result dti_vk_memory_zero(dti_vk_memory *m) {
+    dti_vk_device *device = m->device;
+    if (m->staging.handle)
+        memset(m->staging.mapped, 0, m->bytes);
+    if (m->buffer.mapped) {
+        memset(m->buffer.mapped, 0, m->bytes);
+        return DT_OK;
+    }
+    dt_result result = dti_vk_command_begin(device, device->transfer);
+    if (result)
+        return result;
+    device->vk.CmdFillBuffer(device->transfer, m->buffer.handle, 0, DTI_VK_WHOLE_SIZE, 0);
+    result = dti_vk_command_end(device, device->transfer);
+    return result ? result : dti_vk_run(device, device->transfer);
+}
+
+static dt_result dti_vk_memory_fill(dti_vk_memory *m) {
+    static const char *const names[] = {"an arena", "the input arena", "the output arena"};
+    dti_vk_device *device = m->device;
+    const char *what = names[m->kind];
+    uint32_t local = DTI_VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT;
+    uint32_t cached = DTI_VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
+    bool shared = device->software || (device->unified && m->kind != DTI_MEMORY_DEVICE);
+    uint32_t required = shared ? DTI_VK_HOST_MEMORY : 0;
+    dt_result result = dti_vk_buffer_create(device, m->bytes, what, required,
+                                            shared ? local | cached : local, &m->buffer);
+    if (!result && !shared && m->kind != DTI_MEMORY_DEVICE)
+        result =
+            dti_vk_buffer_create(device, m->bytes, what, DTI_VK_HOST_MEMORY, cached, &m->staging);
+    return result ? result : dti_vk_memory_zero(m);
+}
+
+static dt_result dti_vk_memory_create(dti_device *head, uint64_t bytes, dti_memory_kind kind,
+                                      dti_memory **out) {
+    dti_vk_device *device = (dti_vk_device *)head;
+    *out = NULL;
+    dt_result result = dti_vk_alive(device);
+    if (result)
+        return result;
+    if (bytes > UINT64_MAX - DTI_VK_ALIGN)
+        return dti_fail(head->base, DT_ERROR_DEVICE_MEMORY, "an arena of %llu bytes is absurd",
+                        (unsigned long long)bytes);
+    dti_vk_memory *m = dti_alloc(head->base, sizeof *m);
+    if (!m)
+        return DT_ERROR_MEMORY;
+    m->device = device;
+    m->kind = kind;
+    m->bytes = (DTI_MAX(bytes, 1u) + DTI_VK_ALIGN - 1) / DTI_VK_ALIGN * DTI_VK_ALIGN;
+    result = dti_vk_memory_fill(m);
+    if (result) {
+        dti_vk_memory_destroy((dti_memory *)m);
+        return result;
+    }
+    *out = (dti_memory *)m;
+    return DT_OK;
+}
+
+static void dti_vk_memory_destroy(dti_memory *memory) {
+    dti_vk_memory *m = (dti_vk_memory *)memory;
+    if (!m)
+        return;
+    dti_vk_buffer_destroy(m->device, &m->buffer);
+    dti_vk_buffer_destroy(m->device, &m->staging);
+    dti_free(m->device->head.base, m);
+}
+
+static uint64_t dti_vk_memory_bytes(const dti_memory *memory) {
+    const dti_vk_memory *m = (const dti_vk_memory *)memory;
+    return m->buffer.bytes + m->staging.bytes;
+}
+
+static void *dti_vk_memory_host(dti_memory *memory) {
+    dti_vk_memory *m = (dti_vk_memory *)memory;
+    return m->staging.handle ? m->staging.mapped : m->buffer.mapped;
+}
+
+/* ---- Blocking copies ------------------------------------------------------------------------- */
+
+static dt_result dti_vk_check_range(const dti_vk_memory *m, uint64_t offset, uint64_t bytes) {
+    if (offset <= m->bytes && bytes <= m->bytes - offset)
+        return DT_OK;
+    return dti_fail(m->device->head.base, DT_ERROR_INVALID,
+                    "a copy of %llu bytes at %llu leaves an arena of %llu bytes",
+                    (unsigned long long)bytes, (unsigned long long)offset,
+                    (unsigned long long)m->bytes);
+}
+
+/* One chunk between the device's staging buffer (at 0) and m (at offset). */
+static dt_result dti_vk_copy_chunk(dti_vk_memory *m, uint64_t offset, uint64_t bytes, bool write) {
+    dti_vk_device *device = m->device;
+    dt_result result = dti_vk_command_begin(device, device->transfer);
+    if (result)
+        return result;
+    dti_vk_barrier_all(device, device->transfer);
+    if (write)
+        dti_vk_copy(device, device->transfer, &device->staging, 0, &m->buffer, offset, bytes);
+    else
+        dti_vk_copy(device, device->transfer, &m->buffer, offset, &device->staging, 0, bytes);
+    dti_vk_barrier_host(device, device->transfer);
+    result = dti_vk_command_end(device, device->transfer);
+    return result ? result : dti_vk_run(device, device->transfer);
+}
+
+static dt_result dti_vk_memory_write(dti_memory *memory, uint64_t offset, const void *data,
+                                     uint64_t bytes) {
+    dti_vk_memory *m = (dti_vk_memory *)memory;
+    dt_result result = dti_vk_alive(m->device);
+    if (!result)
+        result = dti_vk_check_range(m, offset, bytes);
+    if (!result && m->buffer.mapped) {
+        result = dti_vk_drain(m->device);
+        if (!result)
+            memcpy((char *)m->buffer.mapped + offset, data, bytes);
+        return result;
+    }
+    for (uint64_t at = 0; !result && at < bytes; at += DTI_VK_STAGING_BYTES) {
+        uint64_t chunk = DTI_MIN(bytes - at, DTI_VK_STAGING_BYTES);
+        memcpy(m->device->staging.mapped, (const char *)data + at, chunk);
+        result = dti_vk_copy_chunk(m, offset + at, chunk, true);
+    }
+    return result;
+}
+
+static dt_result dti_vk_memory_read(dti_memory *memory, uint64_t offset, void *data,
+                                    uint64_t bytes) {
+    dti_vk_memory *m = (dti_vk_memory *)memory;
+    dt_result result = dti_vk_alive(m->device);
+    if (!result)
+        result = dti_vk_check_range(m, offset, bytes);
+    if (!result && m->buffer.mapped) {
+        result = dti_vk_drain(m->device);
+        if (!result)
+            memcpy(data, (char *)m->buffer.mapped + offset, bytes);
+        return result;
+    }
+    for (uint64_t at = 0; !result && at < bytes; at += DTI_VK_STAGING_BYTES) {
+        uint64_t chunk = DTI_MIN(bytes - at, DTI_VK_STAGING_BYTES);
+        result = dti_vk_copy_chunk(m, offset + at, chunk, false);
+        if (!result)
+            memcpy((char *)data + at, m->device->staging.mapped, chunk);
+    }
+    return result;
+}
+
+#endif

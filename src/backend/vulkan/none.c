@@ -1,0 +1,42 @@
+/* The Vulkan backend's entry points when it is compiled out: no devices, and one clear error. */
+
+#ifdef DT_NO_VULKAN
+
+static dt_result dti_vk_instance_create(dti_base *base, const dti_vk_options *options,
+                                        dti_vk_instance **out) {
+    (void)options;
+    dti_log(base, DT_LOG_INFO, "no Vulkan devices: built with DT_NO_VULKAN");
+    *out = (dti_vk_instance *)base; /* nothing to own; only the error text needs a place */
+    return DT_OK;
+}
+
+static void dti_vk_instance_destroy(dti_vk_instance *instance) {
+    (void)instance;
+}
+
+static dt_result dti_vk_list(dti_vk_instance *instance, dt_device_info *infos, int capacity,
+                             int *count) {
+    (void)instance, (void)infos, (void)capacity;
+    *count = 0;
+    return DT_OK;
+}
+
+static dt_result dti_vk_open(dti_vk_instance *instance, int index, dti_device **out) {
+    (void)index;
+    *out = NULL;
+    return dti_fail((dti_base *)instance, DT_ERROR_UNSUPPORTED,
+                    "this program was built with DT_NO_VULKAN: build it without, or use the CPU");
+}
+
+static dt_result dti_vk_cache_export(dti_vk_instance *instance, void *data, size_t *bytes) {
+    (void)instance, (void)data;
+    *bytes = 0;
+    return DT_OK;
+}
+
+static void dti_vk_memory_used(const dti_vk_instance *instance, uint64_t *bytes, uint64_t *calls) {
+    (void)instance;
+    *bytes = *calls = 0;
+}
+
+#endif

@@ -1,0 +1,272 @@
+/* Compute pipelines: one descriptor set layout and one pipeline layout for all kernels, so a launch
+ * differs from its neighbour in its pipeline, its set and its push constants only. A pipeline is
+ * compiled when the first program that needs it is created, and kept while the device is open.
+ *
+ * The pipeline cache travels as a blob of parts, one per device: a header of our own (a driver may
+ * trust what it is given), then the driver's bytes. A part of another device or driver is passed
+ * over; a damaged one is ignored with a warning. */
+
+#ifndef DT_NO_VULKAN
+
+/* ---- The cache blob -------------------------------------------------------------------------- */
+
+#define DTI_VK_CACHE_MAGIC 0x6331656863617674ull /* also refuses the other byte order */
+
+typedef struct dti_vk_cache_header {
+    uint64_t magic, bytes;
+    dti_vk_identity identity;
+    uint32_t crc; /* CRC32C of the driver's bytes */
+} dti_vk_cache_header;
+_Static_assert(sizeof(dti_vk_cache_header) == 48, "written to disk by applications");
+
+/* The identity is compared before the checksum: another driver's part is not worth reading. */
+static dti_vk_found dti_vk_cache_find(const void *blob, size_t blob_bytes,
+                                      const dti_vk_identity *identity, const void **data,
+                                      size_t *bytes) {
+    const char *at = blob;
+    size_t left = blob ? blob_bytes : 0;
+    while (left) {
+        dti_vk_cache_header header;
+        if (left < sizeof header)
+            return DTI_VK_DAMAGED;
+        memcpy(&header, at, sizeof header);
+        left -= sizeof header;
+        at += sizeof header;
+        if (header.magic != DTI_VK_CACHE_MAGIC || header.bytes > left)
+            return DTI_VK_DAMAGED;
+        *data = at;
+        *bytes = (size_t)header.bytes;
+        if (!memcmp(&header.identity, identity, sizeof *identity))
+            return dti_crc32c(0, at, *bytes) == header.crc ? DTI_VK_FOUND : DTI_VK_DAMAGED;
+        left -= *bytes;
+        at += *bytes;
+    }
+    return DTI_VK_NONE;
+}
+
+static size_t dti_vk_cache_pack(const dti_vk_identity *identity, const void *data, size_t bytes,
+                                void *out) {
+    dti_vk_cache_header header = {
+        .magic = DTI_VK_CACHE_MAGIC,
+        .bytes = bytes,
+        .identity = *identity,
+        .crc = out ? dti_crc32c(0, data, bytes) : 0,
+    };
+    if (out) {
+        memmove((char *)out + sizeof header, data, bytes); /* may lie there already */
+        memcpy(out, &header, sizeof header);
+    }
+    return sizeof header + bytes;
+}
+
+static dt_result dti_vk_cache_create(dti_vk_device *device) {
+    dti_base *base = device->head.base;
+    const dti_vk_options *options = &device->instance->options;
+    dti_VkPipelineCacheCreateInfo info = {.sType =
+                                              DTI_VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO};
+    const void *data = NULL;
+    size_t bytes = 0;
+    switch (
+        dti_vk_cache_find(options->cache, options->cache_bytes, &device->identity, &data, &bytes)) {
+    case DTI_VK_FOUND:
+        info.initialDataSize = bytes;
+        info.pInitialData = data;
+        break;
+    case DTI_VK_DAMAGED:
+        dti_log(base, DT_LOG_WARNING, "the pipeline cache is damaged and ignored");
+        break;
+    case DTI_VK_NONE:
+        if (options->cache)
+            dti_log(base, DT_LOG_WARNING,
+                    "the pipeline cache has nothing of %s with this driver and is ignored",
+                    device->head.info.name);
+    }
+    return dti_vk_check(device,
+                        device->vk.CreatePipelineCache(device->handle, &info, NULL, &device->cache),
+                        "making the pipeline cache");
+}
+
+/* One device's part at out (NULL: measure); *bytes is what it takes, of at most `room`. */
+static dt_result dti_vk_cache_export_one(dti_vk_device *device, char *out, size_t room,
+                                         size_t *bytes) {
+    size_t size = 0, head = sizeof(dti_vk_cache_header);
+    dt_result result = dti_vk_alive(device);
+    if (!result)
+        result = dti_vk_check(
+            device, device->vk.GetPipelineCacheData(device->handle, device->cache, &size, NULL),
+            "reading the pipeline cache");
+    *bytes = head + size;
+    if (result || !out)
+        return result;
+    if (room < *bytes)
+        return dti_fail(device->head.base, DT_ERROR_INVALID,
+                        "the pipeline cache needs %zu bytes more than there are; ask for the size "
+                        "again",
+                        *bytes - room);
+    result = dti_vk_check(
+        device, device->vk.GetPipelineCacheData(device->handle, device->cache, &size, out + head),
+        "reading the pipeline cache");
+    *bytes = dti_vk_cache_pack(&device->identity, out + head, size, out);
+    return result;
+}
+
+static dt_result dti_vk_cache_export(dti_vk_instance *in, void *data, size_t *bytes) {
+    size_t room = data ? *bytes : 0, used = 0;
+    dt_result result = DT_OK;
+    for (int i = 0; in && i < in->device_count && !result; i++) {
+        size_t part = 0;
+        if (!in->open[i] || in->open[i]->lost)
+            continue;
+        result = dti_vk_cache_export_one(in->open[i], data ? (char *)data + used : NULL,
+                                         room - (data ? used : 0), &part);
+        used += part;
+    }
+    *bytes = used;
+    return result;
+}
+
+/* ---- Layouts --------------------------------------------------------------------------------- */
+
+static dt_result dti_vk_layouts_create(dti_vk_device *device) {
+    dti_VkDescriptorSetLayoutBinding bindings[DTI_BINDINGS_MAX + 1];
+    for (uint32_t i = 0; i <= DTI_BINDINGS_MAX; i++)
+        bindings[i] = (dti_VkDescriptorSetLayoutBinding){
+            .binding = i,
+            .descriptorType = i < DTI_BINDINGS_MAX ? DTI_VK_DESCRIPTOR_TYPE_STORAGE_BUFFER
+                                                   : DTI_VK_DESCRIPTOR_TYPE_UNIFORM_BUFFER,
+            .descriptorCount = 1,
+            .stageFlags = DTI_VK_SHADER_STAGE_COMPUTE_BIT,
+        };
+    dti_VkDescriptorSetLayoutCreateInfo set_info = {
+        .sType = DTI_VK_STRUCTURE_TYPE_DESCRIPTOR_SET_LAYOUT_CREATE_INFO,
+        .bindingCount = DTI_COUNT(bindings),
+        .pBindings = bindings,
+    };
+    dt_result result = dti_vk_check(
+        device,
+        device->vk.CreateDescriptorSetLayout(device->handle, &set_info, NULL, &device->set_layout),
+        "making the set layout");
+    if (result)
+        return result;
+    dti_VkPushConstantRange range = {.stageFlags = DTI_VK_SHADER_STAGE_COMPUTE_BIT,
+                                     .size = sizeof(dti_args)};
+    dti_VkPipelineLayoutCreateInfo info = {
+        .sType = DTI_VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO,
+        .setLayoutCount = 1,
+        .pSetLayouts = &device->set_layout,
+        .pushConstantRangeCount = 1,
+        .pPushConstantRanges = &range,
+    };
+    result = dti_vk_check(
+        device, device->vk.CreatePipelineLayout(device->handle, &info, NULL, &device->layout),
+        "making the pipeline layout");
+    return result ? result : dti_vk_cache_create(device);
+}
+
+static void dti_vk_layouts_destroy(dti_vk_device *device) {
+    for (size_t i = 0; i < device->pipeline_count; i++)
+        device->vk.DestroyPipeline(device->handle, device->pipelines[i].handle, NULL);
+    dti_free(device->head.base, device->pipelines);
+    device->vk.DestroyPipelineCache(device->handle, device->cache, NULL);
+    device->vk.DestroyPipelineLayout(device->handle, device->layout, NULL);
+    device->vk.DestroyDescriptorSetLayout(device->handle, device->set_layout, NULL);
+}
+
+/* ---- Pipelines ------------------------------------------------------------------------------- */
+
+#define DTI_VK_GEMM_REGISTER 0 /* an invocation computes 8 x 4 of C from registers */
+#define DTI_VK_GEMM_TILE 1     /* a workgroup computes 64 x 64 of C through shared memory */
+
+/* Whether shared memory is memory of its own: not on a CPU, nor on the mobile GPUs that keep it in
+ * the L1 cache (ARM, Imagination, Qualcomm), where tiles only add copies. */
+static bool dti_vk_has_fast_shared(const dti_vk_device *device) {
+    uint32_t vendor = device->head.info.vendor_id;
+    return device->head.info.kind != DT_DEVICE_SOFTWARE && vendor != 0x13b5 && vendor != 0x1010 &&
+           vendor != 0x5143;
+}
+
+static uint32_t dti_vk_variant_of(const dti_vk_device *device, const dti_launch *launch) {
+    if (launch->kernel != DTI_K_GEMM || device->instance->options.no_fast)
+        return 0;
+    const dti_args_gemm *g = &launch->args.gemm;
+    bool tile = g->m >= 32 && g->n >= 32 && device->head.info.workgroup_invocations >= 256 &&
+                dti_vk_has_fast_shared(device);
+    return tile ? DTI_VK_GEMM_TILE : DTI_VK_GEMM_REGISTER;
+}
+
+/* 128 is what every device has. A GEMM invocation does much work, so small workgroups spread a
+ * small product over more of the device. */
+static uint32_t dti_vk_local_of(const dti_vk_device *device, uint32_t kernel, uint32_t variant) {
+    if (kernel != DTI_K_GEMM)
+        return 128;
+    if (variant == DTI_VK_GEMM_TILE)
+        return 256;
+    return device->head.info.kind == DT_DEVICE_SOFTWARE ? 32 : 64;
+}
+
+static const dti_vk_shader *dti_vk_shader_of(uint32_t kernel, uint32_t variant) {
+    for (size_t i = 0; i < DTI_COUNT(dti_vk_shaders); i++)
+        if (dti_vk_shaders[i].kernel == kernel && dti_vk_shaders[i].variant == variant)
+            return &dti_vk_shaders[i];
+    return NULL;
+}
+
+static dt_result dti_vk_pipeline_compile(dti_vk_device *device, dti_vk_pipeline *p) {
+    const dti_vk_shader *shader = dti_vk_shader_of(p->kernel, p->variant);
+    if (!shader)
+        return dti_fail(device->head.base, DT_ERROR_UNSUPPORTED, "there is no Vulkan kernel for %s",
+                        dti_kernel_info_of(p->kernel)->name);
+    uint32_t values[5] = {p->local, p->spec[0], p->spec[1], p->spec[2], p->spec[3]};
+    dti_VkSpecializationMapEntry entries[5];
+    for (uint32_t i = 0; i < 5; i++)
+        entries[i] = (dti_VkSpecializationMapEntry){.constantID = i, .offset = 4 * i, .size = 4};
+    dti_VkSpecializationInfo spec = {
+        .mapEntryCount = 5, .pMapEntries = entries, .dataSize = sizeof values, .pData = values};
+    dti_VkShaderModuleCreateInfo module_info = {
+        .sType = DTI_VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
+        .codeSize = 4 * (size_t)shader->word_count,
+        .pCode = shader->words,
+    };
+    dti_VkComputePipelineCreateInfo info = {
+        .sType = DTI_VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
+        .stage = {.sType = DTI_VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
+                  .stage = DTI_VK_SHADER_STAGE_COMPUTE_BIT,
+                  .pName = "main",
+                  .pSpecializationInfo = &spec},
+        .layout = device->layout,
+    };
+    dti_VkResult made =
+        device->vk.CreateShaderModule(device->handle, &module_info, NULL, &info.stage.module);
+    if (!made)
+        made = device->vk.CreateComputePipelines(device->handle, device->cache, 1, &info, NULL,
+                                                 &p->handle);
+    device->vk.DestroyShaderModule(device->handle, info.stage.module, NULL);
+    return dti_vk_check(device, made, shader->name);
+}
+
+static dt_result dti_vk_pipeline_get(dti_vk_device *device, uint32_t kernel, uint32_t variant,
+                                     const uint32_t spec[4], dti_VkPipeline *out) {
+    for (size_t i = 0; i < device->pipeline_count; i++) {
+        const dti_vk_pipeline *p = &device->pipelines[i];
+        if (p->kernel == kernel && p->variant == variant &&
+            !memcmp(p->spec, spec, sizeof p->spec)) {
+            *out = p->handle;
+            return DT_OK;
+        }
+    }
+    if (!dti_array_reserve(device->head.base, (void **)&device->pipelines,
+                           &device->pipeline_capacity, device->pipeline_count + 1,
+                           sizeof *device->pipelines))
+        return DT_ERROR_MEMORY;
+    dti_vk_pipeline made = {.kernel = kernel, .variant = variant};
+    memcpy(made.spec, spec, sizeof made.spec);
+    made.local = dti_vk_local_of(device, kernel, variant);
+    dt_result result = dti_vk_pipeline_compile(device, &made);
+    if (result)
+        return result;
+    device->pipelines[device->pipeline_count++] = made;
+    *out = made.handle;
+    return DT_OK;
+}
+
+#endif

@@ -1,0 +1,39 @@
+/* The Vulkan backend as the context sees it: find the loader and its devices, open one, keep its
+ * compiled kernels. Everything else goes through dti_backend. Needs Vulkan 1.1, storage buffers
+ * and one compute queue; no feature and no extension is required of a device.
+ *
+ * Compiled out by DT_NO_VULKAN: none.c then has these five functions, and says so. */
+
+typedef struct dti_vk_instance dti_vk_instance;
+
+typedef struct dti_vk_options {
+    const char *loader; /* path of the Vulkan loader; NULL = the system's */
+    const void *cache;  /* blob of dti_vk_cache_export, or NULL; must outlive the instance */
+    size_t cache_bytes;
+    bool validation; /* the Khronos layer where there is one; its messages go to the log */
+    bool no_fast;    /* only the portable kernels */
+    bool no_unified; /* tests: go through staging also where host and device share memory */
+} dti_vk_options;
+
+/* Loads the loader and makes a VkInstance. Without a loader or a driver this succeeds, with no
+ * devices and the reason in the log: the CPU backend is always there. */
+static dt_result dti_vk_instance_create(dti_base *base, const dti_vk_options *options,
+                                        dti_vk_instance **out);
+static void
+dti_vk_instance_destroy(dti_vk_instance *instance); /* closes its devices; NULL is fine */
+
+/* Writes the first `capacity` infos; *count is how many devices there are. The place of an info is
+ * the index for dti_vk_open, and the N of its id "vulkan:N". */
+static dt_result dti_vk_list(dti_vk_instance *instance, dt_device_info *infos, int capacity,
+                             int *count);
+
+/* Opens a device, or gives the open one again (open_count is raised; close() lowers it). An open
+ * device stays until the instance is destroyed, so a new store compiles nothing twice; a lost one
+ * is torn down at its last close(), and the next open starts afresh. */
+static dt_result dti_vk_open(dti_vk_instance *instance, int index, dti_device **out);
+
+/* The compiled kernels of the open devices; with data NULL only sets *bytes. */
+static dt_result dti_vk_cache_export(dti_vk_instance *instance, void *data, size_t *bytes);
+
+/* Vulkan memory that the open devices hold now, and how often vkAllocateMemory was called. */
+static void dti_vk_memory_used(const dti_vk_instance *instance, uint64_t *bytes, uint64_t *calls);

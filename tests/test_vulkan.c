@@ -1,0 +1,567 @@
+/* The Vulkan backend from inside: what needs no driver (hazards, the cache blob, folding, a loader
+ * that is absent), then memory, segments, faults, loss and refusals on every driver that is
+ * present, with the validation layer where it is installed: any message of it fails the test.
+ * Included by main.c, after the implementation. */
+
+#ifndef DT_NO_VULKAN
+
+/* A host that has the official header, met after ours: nothing clashes, and both agree. */
+#if defined __has_include
+#if __has_include(<vulkan/vulkan.h>)
+#include <vulkan/vulkan.h>
+#define SAME(type) _Static_assert(sizeof(type) == sizeof(dti_##type), "vk_decl.h: " #type)
+SAME(VkPhysicalDeviceLimits);
+SAME(VkPhysicalDeviceFeatures);
+SAME(VkPhysicalDeviceMemoryProperties2);
+SAME(VkPhysicalDeviceMemoryBudgetPropertiesEXT);
+SAME(VkPhysicalDeviceDriverProperties);
+SAME(VkDeviceCreateInfo);
+SAME(VkComputePipelineCreateInfo);
+SAME(VkDebugUtilsMessengerCallbackDataEXT);
+SAME(VkWriteDescriptorSet);
+SAME(VkSubmitInfo);
+#define SAME_VALUE(name) _Static_assert((long long)name == (long long)DTI_##name, #name)
+SAME_VALUE(VK_ERROR_DEVICE_LOST);
+SAME_VALUE(VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES);
+SAME_VALUE(VK_STRUCTURE_TYPE_DEBUG_UTILS_MESSENGER_CREATE_INFO_EXT);
+SAME_VALUE(VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR);
+SAME_VALUE(VK_PIPELINE_STAGE_HOST_BIT);
+#endif
+#endif
+
+typedef struct vulkan_log {
+    int errors, warnings;
+    char last[1024];
+} vulkan_log;
+
+static void vulkan_listen(void *user, dt_log_level level, const char *message) {
+    vulkan_log *log = user;
+    log->errors += level == DT_LOG_ERROR;
+    log->warnings += level == DT_LOG_WARNING;
+    snprintf(log->last, sizeof log->last, "%s", message);
+}
+
+static void vulkan_base(dti_base *base, vulkan_log *log) {
+    dt_logger logger = {vulkan_listen, log};
+    *log = (vulkan_log){0};
+    dti_base_init(base, NULL, &logger);
+}
+
+/* ---- Without a driver ------------------------------------------------------------------------ */
+
+TEST(vulkan_without_a_loader_has_no_devices) {
+    dti_base base;
+    vulkan_log log;
+    vulkan_base(&base, &log);
+    dti_vk_instance *in = NULL;
+    dti_vk_options options = {.loader = "/nowhere/libvulkan.so.1"};
+    int count = -1;
+    dti_device *device = NULL;
+    REQUIRE(dti_vk_instance_create(&base, &options, &in) == DT_OK);
+    CHECK(log.warnings == 1);
+    CHECK_CONTAINS(log.last, "/nowhere/libvulkan.so.1");
+    CHECK(dti_vk_list(in, NULL, 0, &count) == DT_OK && count == 0);
+    CHECK(dti_vk_open(in, 0, &device) == DT_ERROR_DEVICE && !device);
+    dti_vk_instance_destroy(in);
+    CHECK(base.bytes_now == 0);
+}
+
+TEST(vulkan_loader_that_is_another_library_is_refused) {
+    dti_base base;
+    vulkan_log log;
+    vulkan_base(&base, &log);
+    dti_vk_instance *in = NULL;
+    dti_vk_options options = {.loader = "libm.so.6"};
+    REQUIRE(dti_vk_instance_create(&base, &options, &in) == DT_OK);
+    CHECK(in->device_count == 0 && log.warnings == 1);
+    dti_vk_instance_destroy(in);
+}
+
+static bool vulkan_hazard(dti_vk_hazard *h, uint32_t memory, char access, uint64_t begin,
+                          uint64_t end) {
+    dti_vk_access a = {.memory = memory, .write = access == 'w', .begin = begin, .end = end};
+    return dti_vk_hazard_add(h, &a, 1);
+}
+
+TEST(vulkan_barrier_is_put_before_true_hazards_only) {
+    dti_vk_hazard h = {0};
+    CHECK(!vulkan_hazard(&h, 0, 'r', 0, 256));
+    CHECK(!vulkan_hazard(&h, 0, 'r', 0, 256));   /* read after read */
+    CHECK(!vulkan_hazard(&h, 0, 'w', 256, 512)); /* beside it */
+    CHECK(!vulkan_hazard(&h, 1, 'w', 0, 256));   /* the same bytes of another memory */
+    CHECK(vulkan_hazard(&h, 0, 'w', 128, 130));  /* write after read, inside it */
+    CHECK(!vulkan_hazard(&h, 0, 'r', 256, 512)); /* the barrier settled that write */
+    CHECK(vulkan_hazard(&h, 0, 'r', 129, 400));  /* read after write, partly */
+    CHECK(!vulkan_hazard(&h, 0, 'w', 400, 401));
+    CHECK(vulkan_hazard(&h, 0, 'w', 0, 1024)); /* write after write */
+    CHECK(!vulkan_hazard(&h, 0, 'r', 0, 0));   /* no bytes */
+}
+
+TEST(vulkan_barrier_sees_every_operand_of_a_launch) {
+    dti_vk_hazard h = {0};
+    dti_vk_access first[3] = {{0, false, 0, 256}, {0, false, 256, 512}, {0, true, 512, 768}};
+    dti_vk_access in_place[2] = {{2, false, 0, 256}, {2, true, 0, 256}};
+    dti_vk_access last[3] = {{1, false, 0, 256}, {0, false, 700, 768}, {1, true, 512, 768}};
+    CHECK(!dti_vk_hazard_add(&h, first, 3));
+    CHECK(!dti_vk_hazard_add(&h, in_place, 2)); /* no hazard with itself */
+    CHECK(dti_vk_hazard_add(&h, last, 3));
+}
+
+TEST(vulkan_barrier_record_that_is_full_asks_for_a_barrier) {
+    dti_vk_hazard h = {0};
+    for (uint64_t i = 0; i < DTI_VK_ACCESSES_MAX; i++)
+        CHECK(!vulkan_hazard(&h, 0, 'w', 256 * i, 256 * i + 256));
+    CHECK(vulkan_hazard(&h, 1, 'w', 0, 256));
+    CHECK(!vulkan_hazard(&h, 0, 'w', 0, 256));
+}
+
+TEST(vulkan_grids_are_folded_below_the_limit) {
+    const uint64_t counts[] = {1, 127, 65535, 65536, 65537, 1000003, 65535ull * 65535ull};
+    for (size_t i = 0; i < DTI_COUNT(counts); i++) {
+        uint32_t x, y;
+        dti_vk_fold(counts[i], &x, &y);
+        CHECK(x <= 65535 && y <= 65535 && (uint64_t)x * y >= counts[i]);
+        CHECK((uint64_t)x * y - counts[i] < y);
+    }
+}
+
+TEST(vulkan_cache_blob_gives_back_the_part_of_this_device) {
+    dti_vk_identity mine = {1, 2, 3, {4}}, other = {1, 2, 4, {4}};
+    char blob[256], kernels[5] = "abcd";
+    const void *data = NULL;
+    size_t bytes = 0, size = dti_vk_cache_pack(&other, "old", 4, blob);
+    CHECK(size == dti_vk_cache_pack(&other, "old", 4, NULL));
+    CHECK(dti_vk_cache_find(blob, size, &mine, &data, &bytes) == DTI_VK_NONE);
+    size += dti_vk_cache_pack(&mine, kernels, sizeof kernels, blob + size);
+    REQUIRE(dti_vk_cache_find(blob, size, &mine, &data, &bytes) == DTI_VK_FOUND);
+    CHECK(bytes == sizeof kernels && !memcmp(data, kernels, bytes));
+    CHECK(dti_vk_cache_find(NULL, 0, &mine, &data, &bytes) == DTI_VK_NONE);
+}
+
+TEST(vulkan_cache_blob_that_is_damaged_is_ignored) {
+    dti_vk_identity mine = {1, 2, 3, {4}};
+    char blob[128];
+    const void *data;
+    size_t bytes, size = dti_vk_cache_pack(&mine, "kernels", 8, blob);
+    for (size_t cut = 1; cut < size; cut++)
+        CHECK(dti_vk_cache_find(blob, cut, &mine, &data, &bytes) == DTI_VK_DAMAGED);
+    for (size_t i = 0; i < size; i++) {
+        blob[i] ^= 0x10;
+        CHECK(dti_vk_cache_find(blob, size, &mine, &data, &bytes) != DTI_VK_FOUND);
+        blob[i] ^= 0x10;
+    }
+    CHECK(dti_vk_cache_find(blob, size, &mine, &data, &bytes) == DTI_VK_FOUND);
+}
+
+TEST(vulkan_gemm_variant_depends_on_shape_and_device) {
+    dti_vk_instance in = {0};
+    dti_vk_device device = {.instance = &in};
+    dti_launch small = {.kernel = DTI_K_GEMM, .args.gemm = {.m = 31, .n = 512, .k = 512}};
+    dti_launch large = {.kernel = DTI_K_GEMM, .args.gemm = {.m = 32, .n = 32, .k = 1}};
+    device.head.info.workgroup_invocations = 1024;
+    device.head.info.kind = DT_DEVICE_DISCRETE;
+    CHECK(dti_vk_variant_of(&device, &small) == DTI_VK_GEMM_REGISTER);
+    CHECK(dti_vk_variant_of(&device, &large) == DTI_VK_GEMM_TILE);
+    device.head.info.workgroup_invocations = 128;
+    CHECK(dti_vk_variant_of(&device, &large) == DTI_VK_GEMM_REGISTER);
+    device.head.info.workgroup_invocations = 256;
+    device.head.info.kind = DT_DEVICE_SOFTWARE;
+    CHECK(dti_vk_variant_of(&device, &large) == DTI_VK_GEMM_REGISTER);
+    device.head.info.kind = DT_DEVICE_DISCRETE;
+    in.options.no_fast = true;
+    CHECK(dti_vk_variant_of(&device, &large) == DTI_VK_GEMM_REGISTER);
+}
+
+/* ---- On every driver ------------------------------------------------------------------------- */
+
+typedef struct vulkan_rig {
+    dti_base base;
+    vulkan_log log;
+    dti_vk_instance *in;
+    dti_device *device;
+} vulkan_rig;
+
+static bool vulkan_rig_open(vulkan_rig *rig, int index, dti_vk_options options) {
+    vulkan_base(&rig->base, &rig->log);
+    options.validation = true;
+    rig->device = NULL;
+    return dti_vk_instance_create(&rig->base, &options, &rig->in) == DT_OK &&
+           index < rig->in->device_count && rig->in->infos[index].usable &&
+           dti_vk_open(rig->in, index, &rig->device) == DT_OK;
+}
+
+static void vulkan_rig_close(vulkan_rig *rig) {
+    if (rig->device)
+        rig->device->backend->close(rig->device);
+    CHECK(!rig->in || rig->in->validation_messages == 0);
+    dti_vk_instance_destroy(rig->in);
+    CHECK(rig->base.bytes_now == 0);
+}
+
+static int vulkan_device_count(void) {
+    vulkan_rig rig;
+    vulkan_base(&rig.base, &rig.log);
+    dti_vk_options options = {0};
+    int count = 0;
+    if (!dti_vk_instance_create(&rig.base, &options, &rig.in))
+        count = rig.in->device_count;
+    dti_vk_instance_destroy(rig.in);
+    return count;
+}
+
+/* Runs body on every device, with and without unified memory. */
+static bool vulkan_on_each(void (*body)(vulkan_rig *rig)) {
+    int count = vulkan_device_count();
+    for (int i = 0; i < 2 * count; i++) {
+        vulkan_rig rig;
+        if (vulkan_rig_open(&rig, i / 2, (dti_vk_options){.no_unified = i % 2}))
+            body(&rig);
+        vulkan_rig_close(&rig);
+    }
+    return count > 0;
+}
+
+#define ON_EACH(body)                                                                              \
+    do {                                                                                           \
+        if (!vulkan_on_each(body))                                                                 \
+            SKIP("no Vulkan driver");                                                              \
+    } while (0)
+
+static void vulkan_try_copies(vulkan_rig *rig) {
+    const dti_backend *b = rig->device->backend;
+    dti_memory *m = NULL;
+    const size_t bytes = 2 * DTI_VK_STAGING_BYTES + 1000; /* three chunks */
+    unsigned char *data = malloc(bytes), *back = malloc(bytes);
+    CHECK(b->memory_create(rig->device, bytes, DTI_MEMORY_DEVICE, &m) == DT_OK);
+    if (m && data && back) {
+        uint64_t calls = rig->base.alloc_calls;
+        bool zero = b->memory_read(m, 0, back, bytes) == DT_OK;
+        for (size_t i = 0; i < bytes; i++) {
+            zero = zero && back[i] == 0;
+            data[i] = (unsigned char)(i * 31 >> 3);
+        }
+        CHECK(zero);
+        CHECK(b->memory_write(m, 100, data, bytes - 100) == DT_OK);
+        CHECK(b->memory_read(m, 0, back, bytes) == DT_OK);
+        CHECK(back[99] == 0 && !memcmp(back + 100, data, bytes - 100));
+        CHECK(b->memory_read(m, 300, back, 7) == DT_OK && !memcmp(back, data + 200, 7));
+        CHECK(b->memory_write(m, bytes, data, 256) == DT_ERROR_INVALID);
+        CHECK(rig->base.alloc_calls == calls);
+        CHECK(b->memory_bytes(m) >= bytes);
+    }
+    b->memory_destroy(m);
+    free(data);
+    free(back);
+}
+
+TEST(vulkan_memory_is_zero_and_keeps_what_is_written) {
+    ON_EACH(vulkan_try_copies);
+}
+
+static void vulkan_try_too_much(vulkan_rig *rig) {
+    dti_memory *m = NULL;
+    uint64_t held, calls, after;
+    dti_vk_memory_used(rig->in, &held, &calls);
+    dt_result result =
+        rig->device->backend->memory_create(rig->device, 1ull << 50, DTI_MEMORY_DEVICE, &m);
+    CHECK(result == DT_ERROR_DEVICE_MEMORY && !m);
+    CHECK_CONTAINS(rig->base.error, "1125899906842624");
+    CHECK_CONTAINS(rig->base.error, "smaller");
+    dti_vk_memory_used(rig->in, &after, &calls);
+    CHECK(after == held);
+}
+
+TEST(vulkan_memory_that_is_too_large_is_refused_with_its_bytes) {
+    ON_EACH(vulkan_try_too_much);
+}
+
+/* y = 3 + x in four launches and two segments, over three memories. */
+#define PROGRAM_N 1000
+enum { PROGRAM_X, PROGRAM_A, PROGRAM_B, PROGRAM_Y, PROGRAM_STATUS, PROGRAM_PLACES };
+
+typedef struct vulkan_program {
+    dti_memory *memories[3];
+    dti_place places[PROGRAM_PLACES];
+    dti_launch launches[4];
+    dti_segment segments[2];
+    dti_exec_desc desc;
+    dti_exec *exec;
+} vulkan_program;
+
+static dti_launch vulkan_copy_launch(uint32_t from, uint32_t to, uint32_t kind, float p0) {
+    dti_launch l = {.kernel = DTI_K_COPY,
+                    .args_bytes = sizeof(dti_args_map1),
+                    .items = PROGRAM_N,
+                    .spec = {kind},
+                    .value = {from, to, from, from}};
+    l.args.map1 = (dti_args_map1){.n = PROGRAM_N, .dim = {1, 1, 1, 1, 1, PROGRAM_N}, .p0 = p0};
+    l.args.map1.x_stride[5] = l.args.map1.y_stride[5] = 1;
+    return l;
+}
+
+static void vulkan_program_fill(vulkan_program *p) {
+    const uint64_t bytes = 4 * PROGRAM_N, in = 512, out = 4 * DTI_STATUS_WORDS;
+    p->places[PROGRAM_X] = (dti_place){1, in, bytes};
+    p->places[PROGRAM_A] = (dti_place){0, 0, bytes};
+    p->places[PROGRAM_B] = (dti_place){0, 4096, bytes};
+    p->places[PROGRAM_Y] = (dti_place){2, (out + 255) / 256 * 256, bytes};
+    p->places[PROGRAM_STATUS] = (dti_place){2, 0, out};
+    p->launches[0] = vulkan_copy_launch(PROGRAM_X, PROGRAM_A, DTI_COPY_WORD, 0);
+    p->launches[1] = vulkan_copy_launch(PROGRAM_A, PROGRAM_B, DTI_COPY_FILL_F32, 3);
+    p->launches[2] = (dti_launch){.kernel = DTI_K_ACCUMULATE,
+                                  .args_bytes = sizeof(dti_args_accumulate),
+                                  .items = PROGRAM_N,
+                                  .value = {PROGRAM_A, PROGRAM_B, PROGRAM_A, PROGRAM_A},
+                                  .args.accumulate.n = PROGRAM_N};
+    p->launches[3] = vulkan_copy_launch(PROGRAM_B, PROGRAM_Y, DTI_COPY_WORD, 0);
+    p->segments[0] = (dti_segment){.first = 0, .count = 2, .upload = {0, in + bytes}};
+    p->segments[1] =
+        (dti_segment){.first = 2, .count = 2, .download = {0, p->places[PROGRAM_Y].offset + bytes}};
+}
+
+static bool vulkan_program_create(vulkan_rig *rig, vulkan_program *p) {
+    const dti_backend *b = rig->device->backend;
+    static const dti_memory_kind kinds[3] = {DTI_MEMORY_DEVICE, DTI_MEMORY_IN, DTI_MEMORY_OUT};
+    *p = (vulkan_program){0};
+    for (int i = 0; i < 3; i++)
+        if (b->memory_create(rig->device, 16384, kinds[i], &p->memories[i]))
+            return false;
+    vulkan_program_fill(p);
+    p->desc = (dti_exec_desc){.label = "program",
+                              .memories = p->memories,
+                              .memory_count = 3,
+                              .places = p->places,
+                              .place_count = PROGRAM_PLACES,
+                              .launches = p->launches,
+                              .launch_count = 4,
+                              .segments = p->segments,
+                              .segment_count = 2,
+                              .in = 1,
+                              .out = 2};
+    return b->exec_create(rig->device, &p->desc, &p->exec) == DT_OK;
+}
+
+static void vulkan_program_destroy(vulkan_rig *rig, vulkan_program *p) {
+    if (p->exec)
+        rig->device->backend->exec_destroy(p->exec);
+    for (int i = 0; i < 3; i++)
+        rig->device->backend->memory_destroy(p->memories[i]);
+}
+
+static float *vulkan_program_x(vulkan_rig *rig, vulkan_program *p) {
+    return (float *)((char *)rig->device->backend->memory_host(p->memories[1]) + 512);
+}
+
+static const float *vulkan_program_y(vulkan_rig *rig, vulkan_program *p) {
+    return (const float *)((char *)rig->device->backend->memory_host(p->memories[2]) +
+                           p->places[PROGRAM_Y].offset);
+}
+
+static void vulkan_try_replay(vulkan_rig *rig) {
+    const dti_backend *b = rig->device->backend;
+    vulkan_program p;
+    if (!test_check(vulkan_program_create(rig, &p), __FILE__, __LINE__, "%s", rig->base.error)) {
+        vulkan_program_destroy(rig, &p);
+        return;
+    }
+    uint64_t calls = rig->base.alloc_calls, bytes, device_calls, device_calls_after;
+    dti_vk_memory_used(rig->in, &bytes, &device_calls);
+    for (int step = 0; step < 5; step++) {
+        float *x = vulkan_program_x(rig, &p);
+        const float *y = vulkan_program_y(rig, &p);
+        bool good = true, busy = true;
+        for (int i = 0; i < PROGRAM_N; i++)
+            x[i] = (float)(i * (step + 1));
+        if (step % 2) {
+            CHECK(b->exec_start(p.exec, 0, 2) == DT_OK);
+        } else {
+            CHECK(b->exec_start(p.exec, 0, 1) == DT_OK);
+            CHECK(b->exec_start(p.exec, 1, 1) == DT_OK);
+        }
+        while (busy && !b->exec_poll(p.exec, &busy) && step == 3) /* else the wait finds it busy */
+            ;
+        CHECK(b->exec_wait(p.exec) == DT_OK);
+        for (int i = 0; i < PROGRAM_N; i++)
+            good = good && y[i] == 3.0f + (float)(i * (step + 1));
+        CHECK(good);
+    }
+    dti_vk_memory_used(rig->in, &bytes, &device_calls_after);
+    CHECK(rig->base.alloc_calls == calls && device_calls_after == device_calls);
+    vulkan_program_destroy(rig, &p);
+}
+
+TEST(vulkan_segments_are_replayed_without_an_allocation) {
+    ON_EACH(vulkan_try_replay);
+}
+
+static void vulkan_try_fault(vulkan_rig *rig) {
+    const dti_backend *b = rig->device->backend;
+    vulkan_program p;
+    uint32_t fault = 99;
+    if (vulkan_program_create(rig, &p)) {
+        float *x = vulkan_program_x(rig, &p);
+        uint64_t calls = rig->base.alloc_calls;
+        for (int bad = 0; bad < 3; bad++) {
+            x[PROGRAM_N - 1] = bad == 0 ? 1.0f : bad == 1 ? (float)NAN : -(float)INFINITY;
+            CHECK(b->exec_start(p.exec, 0, 2) == DT_OK);
+            CHECK(b->exec_find_fault(p.exec, 0, 4, &fault) == DT_OK);
+            CHECK(fault == (bad ? 2u : 4u)); /* a copy only passes it on; the sum has it */
+        }
+        CHECK(rig->base.alloc_calls == calls);
+    }
+    vulkan_program_destroy(rig, &p);
+}
+
+TEST(vulkan_fault_search_names_the_launch) {
+    ON_EACH(vulkan_try_fault);
+}
+
+static dti_VkResult DTI_VKAPI vulkan_lost_submit(dti_VkQueue queue, uint32_t count,
+                                                 const dti_VkSubmitInfo *info, dti_VkFence fence) {
+    (void)queue, (void)count, (void)info, (void)fence;
+    return DTI_VK_ERROR_DEVICE_LOST;
+}
+
+static void vulkan_try_loss(vulkan_rig *rig) {
+    const dti_backend *b = rig->device->backend;
+    dti_vk_device *device = (dti_vk_device *)rig->device;
+    int index = device->index;
+    vulkan_program p;
+    bool busy;
+    char word[4];
+    CHECK(vulkan_program_create(rig, &p));
+    device->vk.QueueSubmit = vulkan_lost_submit;
+    CHECK(b->exec_start(p.exec, 0, 2) == DT_ERROR_DEVICE_LOST);
+    CHECK_CONTAINS(rig->base.error, "lost");
+    CHECK(b->exec_poll(p.exec, &busy) == DT_ERROR_DEVICE_LOST);
+    CHECK(b->exec_wait(p.exec) == DT_ERROR_DEVICE_LOST);
+    CHECK(b->memory_read(p.memories[0], 0, word, 4) == DT_ERROR_DEVICE_LOST);
+    CHECK(dti_vk_open(rig->in, index, &(dti_device *){0}) == DT_ERROR_DEVICE_LOST);
+    vulkan_program_destroy(rig, &p);
+    b->close(rig->device);
+    rig->device = NULL;
+    CHECK(dti_vk_open(rig->in, index, &rig->device) == DT_OK); /* afresh */
+    if (rig->device)
+        vulkan_try_replay(rig);
+}
+
+TEST(vulkan_lost_device_fails_at_once_and_can_be_opened_again) {
+    ON_EACH(vulkan_try_loss);
+}
+
+static dti_VkResult DTI_VKAPI vulkan_never_ready(dti_VkDevice device, dti_VkFence fence) {
+    (void)device, (void)fence;
+    return DTI_VK_NOT_READY;
+}
+
+static void vulkan_try_misuse(vulkan_rig *rig) {
+    const dti_backend *b = rig->device->backend;
+    dti_vk_device *device = (dti_vk_device *)rig->device;
+    dti_PFN_vkGetFenceStatus status = device->vk.GetFenceStatus;
+    vulkan_program p;
+    dti_exec *exec = NULL;
+    if (vulkan_program_create(rig, &p)) {
+        device->vk.GetFenceStatus = vulkan_never_ready;
+        CHECK(b->exec_start(p.exec, 0, 2) == DT_OK);
+        CHECK(b->exec_start(p.exec, 1, 1) == DT_ERROR_INVALID);
+        device->vk.GetFenceStatus = status;
+        CHECK(b->exec_wait(p.exec) == DT_OK);
+
+        rig->device->info.storage_range_bytes = 1024;
+        CHECK(b->exec_create(rig->device, &p.desc, &exec) == DT_ERROR_UNSUPPORTED && !exec);
+        CHECK_CONTAINS(rig->base.error, "4000 bytes");
+        CHECK_CONTAINS(rig->base.error, "1024");
+        rig->device->info.storage_range_bytes = 1 << 27;
+
+        p.places[PROGRAM_B].offset = 1 << 20;
+        CHECK(b->exec_create(rig->device, &p.desc, &exec) == DT_ERROR_INVALID && !exec);
+        p.desc.place_count = 1;
+        CHECK(b->exec_create(rig->device, &p.desc, &exec) == DT_ERROR_INVALID && !exec);
+    }
+    vulkan_program_destroy(rig, &p);
+}
+
+TEST(vulkan_exec_refuses_what_the_device_cannot_bind) {
+    ON_EACH(vulkan_try_misuse);
+}
+
+/* More workgroups than one axis holds, and a launch of no items between. */
+static void vulkan_try_fold(vulkan_rig *rig) {
+    const dti_backend *b = rig->device->backend;
+    const uint32_t n = 65536 * 128 + 77;
+    dti_memory *memories[3] = {NULL};
+    dti_exec *exec = NULL;
+    dti_place places[1] = {{0, 0, 4ull * n}};
+    dti_launch launches[2] = {vulkan_copy_launch(0, 0, DTI_COPY_FILL_F32, 2.5f),
+                              vulkan_copy_launch(0, 0, DTI_COPY_FILL_F32, -1)};
+    dti_segment segment = {.count = 2};
+    launches[0].items = launches[0].args.map1.n = launches[0].args.map1.dim[5] = n;
+    launches[1].items = 0;
+    CHECK(!b->memory_create(rig->device, 4ull * n, DTI_MEMORY_DEVICE, &memories[0]));
+    CHECK(!b->memory_create(rig->device, 4096, DTI_MEMORY_IN, &memories[1]));
+    CHECK(!b->memory_create(rig->device, 4096, DTI_MEMORY_OUT, &memories[2]));
+    dti_exec_desc desc = {.label = "fold",
+                          .memories = memories,
+                          .memory_count = 3,
+                          .places = places,
+                          .place_count = 1,
+                          .launches = launches,
+                          .launch_count = 2,
+                          .segments = &segment,
+                          .segment_count = 1,
+                          .in = 1,
+                          .out = 2};
+    float ends[2] = {0};
+    if (!b->exec_create(rig->device, &desc, &exec)) {
+        CHECK(!b->exec_start(exec, 0, 1) && !b->exec_wait(exec));
+        CHECK(!b->memory_read(memories[0], 0, &ends[0], 4));
+        CHECK(!b->memory_read(memories[0], 4ull * n - 4, &ends[1], 4));
+    }
+    CHECK(ends[0] == 2.5f && ends[1] == 2.5f);
+    b->exec_destroy(exec);
+    for (int i = 0; i < 3; i++)
+        b->memory_destroy(memories[i]);
+}
+
+TEST(vulkan_launch_of_more_than_65535_workgroups_reaches_its_end) {
+    ON_EACH(vulkan_try_fold);
+}
+
+static bool vulkan_cache_run(int index, void *blob, size_t bytes, int *warnings) {
+    vulkan_rig rig;
+    vulkan_program p;
+    bool good = vulkan_rig_open(&rig, index, (dti_vk_options){.cache = blob, .cache_bytes = bytes});
+    if (good) {
+        good = vulkan_program_create(&rig, &p);
+        *warnings = rig.log.warnings;
+        vulkan_program_destroy(&rig, &p);
+    }
+    vulkan_rig_close(&rig);
+    return good;
+}
+
+static void vulkan_try_cache(vulkan_rig *rig) {
+    int index = ((dti_vk_device *)rig->device)->index, clean = 0, damaged = 0, none = 0;
+    vulkan_program p;
+    size_t bytes = 0;
+    CHECK(vulkan_program_create(rig, &p));
+    vulkan_program_destroy(rig, &p);
+    CHECK(dti_vk_cache_export(rig->in, NULL, &bytes) == DT_OK && bytes > 48);
+    char *blob = malloc(bytes);
+    size_t small = bytes - 1;
+    if (!blob)
+        return;
+    CHECK(dti_vk_cache_export(rig->in, blob, &small) == DT_ERROR_INVALID);
+    CHECK(dti_vk_cache_export(rig->in, blob, &bytes) == DT_OK);
+    CHECK(vulkan_cache_run(index, NULL, 0, &none));
+    CHECK(vulkan_cache_run(index, blob, bytes, &clean) && clean == none);
+    blob[bytes - 1] ^= 1;
+    CHECK(vulkan_cache_run(index, blob, bytes, &damaged) && damaged == none + 1);
+    free(blob);
+}
+
+TEST(vulkan_pipeline_cache_is_taken_back_and_a_damaged_one_is_not) {
+    ON_EACH(vulkan_try_cache);
+}
+
+#endif
