@@ -1,0 +1,77 @@
+/* Running a graph in float64. A run computes every node that is needed anew; leaves keep what the
+ * caller wrote. Memory is kept from one run to the next, so finite differences cost loops only. */
+#ifdef DT_REFERENCE
+
+static void dti_ref_open(dti_ref_run *run, const dt_graph *graph, int64_t batch) {
+    *run = (dti_ref_run){.base = graph->base, .graph = graph, .batch = batch, .train = true};
+    for (int i = 0; i < DT_MAX_TERMS; i++)
+        run->step.coefficient[i] = 1;
+}
+
+static void dti_ref_close(dti_ref_run *run) {
+    for (size_t i = 0; i < run->capacity; i++)
+        dti_free(run->base, run->tensors[i].data);
+    dti_free(run->base, run->tensors);
+    dti_free(run->base, run->needed);
+    *run = (dti_ref_run){0};
+}
+
+static dti_ref_tensor *dti_ref_tensor_of(dti_ref_run *run, dt_tensor x) {
+    if (dti_is_nil(x) || !dti_array_reserve(run->base, (void **)&run->tensors, &run->capacity,
+                                            (size_t)x.id + 1, sizeof *run->tensors))
+        return NULL;
+    dti_ref_tensor *t = &run->tensors[x.id];
+    const dti_node *node = &run->graph->nodes[x.id];
+    if (t->data)
+        return t;
+    t->elements = t->dim[0] = node->samples ? run->batch : 1;
+    for (int axis = 1; axis < DTI_AXES; axis++) {
+        int i = axis - (DTI_AXES - node->shape.rank);
+        t->dim[axis] = i >= 0 ? node->shape.dim[i] : 1;
+        t->elements *= t->dim[axis];
+    }
+    t->data = dti_alloc_array(run->base, (size_t)t->elements + 1, sizeof *t->data);
+    return t->data ? t : NULL;
+}
+
+static bool dti_ref_node(dti_ref_run *run, uint32_t id) {
+    const dti_node *node = &run->graph->nodes[id];
+    dt_graph *graph = (dt_graph *)run->graph;
+    dti_ref r = {.node = node, .step = &run->step, .train = run->train};
+    dti_ref_tensor *in = dti_alloc_array(run->base, (size_t)node->count + 1, sizeof *in);
+    dti_ref_tensor *out = dti_ref_tensor_of(run, (dt_tensor){graph, id});
+    bool ok = in && out;
+    if (ok)
+        r.out = *out;
+    for (uint32_t i = 0; i < node->count && ok; i++) {
+        const dti_ref_tensor *x = dti_ref_tensor_of(run, dti_input_of(graph, node, i));
+        ok = x != NULL;
+        if (ok)
+            in[i] = *x;
+    }
+    r.in = in;
+    if (ok)
+        dti_op_info_of(node->op)->family->ref(&r);
+    dti_free(run->base, in);
+    return ok;
+}
+
+static dt_result dti_ref_values(dti_ref_run *run, const dt_tensor *wanted, uint32_t count) {
+    const dt_graph *graph = run->graph;
+    if (!dti_array_reserve(run->base, (void **)&run->needed, &run->needed_capacity, graph->count, 1))
+        return DT_ERROR_MEMORY;
+    memset(run->needed, 0, graph->count);
+    for (uint32_t i = 0; i < count; i++)
+        run->needed[wanted[i].id] = 1;
+    for (uint32_t id = graph->count - 1; id > 0; id--) {
+        const dti_node *node = &graph->nodes[id];
+        for (uint32_t i = 0; i < node->count && run->needed[id]; i++)
+            run->needed[dti_input_id(graph, node, i)] = 1;
+    }
+    for (uint32_t id = 1; id < graph->count; id++)
+        if (run->needed[id] && !dti_ref_node(run, id))
+            return DT_ERROR_MEMORY;
+    return DT_OK;
+}
+
+#endif
