@@ -19,21 +19,87 @@
 #include "base/file.c"
 
 /* ---- kernel: raw pointers only */
+#include "kernel/simd.h"
+#include "../shaders/lib/unary_list.h"
+#include "kernel/gemm.h"
+#include "kernel/vec.h"
+#include "kernel/kernels.h"
+#include "kernel/kernels.c"
+#include "kernel/gemm.c"
 
 /* ---- tensor: shape, node, graph */
+#include "tensor/graph.h"
+#include "tensor/shape.c"
+#include "tensor/graph.c"
 
 /* ---- op: the op table and its families */
+#include "op/launch.h"
+#include "op/op_table.h"
+#include "op/op.h"
+#include "op/emit.h"
+#include "op/cpu.h"
+#include "op/ref.h"
+#include "op/build.c"
+#include "op/emit.c"
+#include "op/walk.c"
+#include "op/leaf.c"
+#include "op/unary.c"
+#include "op/binary.c"
+#include "op/view.c"
+#include "op/copy.c"
+#include "op/reduce.c"
+#include "op/product.c"
+#include "op/softmax.c"
+#include "op/gather.c"
+#include "op/dropout.c"
+#include "op/loss.c"
+#include "op/commit.c"
+#include "op/table.c"
+#include "op/differentiate.c"
 
 /* ---- backend: the boundary; ref, cpu, vulkan */
+#include "backend/backend.h"
+#include "backend/ref/ref.h"
+#include "backend/ref/ref.c"
+#include "backend/cpu/cpu.h"
+#include "backend/cpu/kernels.c"
+#include "backend/cpu/cpu.c"
+#include "backend/vulkan/vulkan.h"
+#include "backend/vulkan/none.c"
+#include "backend/vulkan/vk_decl.h"
+#include "backend/vulkan/shader_table.h"
+#include "backend/vulkan/device.h"
+#include "backend/vulkan/hazard.c"
+#include "backend/vulkan/load.c"
+#include "backend/vulkan/memory.c"
+#include "backend/vulkan/pipeline.c"
+#include "backend/vulkan/device.c"
+#include "backend/vulkan/command.c"
+#include "backend/vulkan/exec.c"
+#include "backend/context.h"
+#include "backend/context.c"
 
-/* ---- program: autodiff, plan, segments, exec */
+/* ---- program: description, gradients, segments, plan, run */
+#include "program/store.h"
+#include "program/program.h"
+#include "program/store.c"
+#include "program/plan.c"
+#include "program/commit.c"
+#include "program/describe.c"
+#include "program/segments.c"
+#include "program/compile.c"
+#include "program/run.c"
 
 /* ---- nn: named parameters, initialisers, layers */
-
-/* ---- optim: optimizers, clipping */
+#include "nn/linear.c"
 
 /* ---- data: readers, shuffle, batches */
+#include "data/idx.c"
+#include "data/batch.c"
 
 /* ---- file: safetensors */
+#include "file/safetensors.h"
+#include "file/safetensors.c"
+#include "file/store_file.c"
 
 #include "base/epilogue.h"

@@ -13,6 +13,11 @@ typedef struct dti_base {
     char error[1024];               /* and its text */
 } dti_base;
 
+/* dt_ctx begins with its dti_base (asserted in backend/context.c). */
+static inline dti_base *dti_ctx_base(dt_ctx *ctx) {
+    return (dti_base *)(void *)ctx;
+}
+
 /* ---- memory.c: zeroed, 64-byte aligned; the size is kept in front. NULL after dti_fail(). */
 /* Sets up *base, which needs no memory. allocator and logger may be NULL; the pool comes later. */
 static void dti_base_init(dti_base *base, const dt_allocator *allocator, const dt_logger *logger);

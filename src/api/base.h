@@ -1,0 +1,56 @@
+/* ---- Results, errors, memory, logging -------------------------------------------------------- */
+
+/* X(id, text). What a call that meets the outside world returns. DT_OK is 0. The text with values
+ * and a remedy is at dt_ctx_error(). */
+#define DT_RESULT_LIST(X)                                                                          \
+    X(OK, "no error")                                                                              \
+    X(ERROR_INVALID, "a wrong argument or a call in a wrong state")                                \
+    X(ERROR_MEMORY, "out of host memory")                                                          \
+    X(ERROR_DEVICE_MEMORY, "out of device memory")                                                 \
+    X(ERROR_DEVICE, "no such device, or its driver failed")                                        \
+    X(ERROR_DEVICE_LOST, "the device was lost; its store must be created again")                   \
+    X(ERROR_UNSUPPORTED, "not supported on this device or for this type")                          \
+    X(ERROR_IO, "a file could not be opened, read or written")                                     \
+    X(ERROR_FORMAT, "a file is not what it should be")                                             \
+    X(ERROR_NUMERIC, "a NaN or an infinity; the store is unchanged")                               \
+    X(ERROR_CANCELLED, "cancelled; the store is unchanged")
+
+typedef enum dt_result {
+#define DTI_X(id, text) DT_##id,
+    DT_RESULT_LIST(DTI_X)
+#undef DTI_X
+} dt_result;
+
+/* X(id, level, when). Every kind of event that a logger is told of. */
+typedef enum dt_log_level {
+    DT_LOG_ERROR,   /* a call failed; the same text is at dt_ctx_error() */
+    DT_LOG_WARNING, /* it works, but not as asked or not as fast: a fallback, a skipped step */
+    DT_LOG_INFO     /* choices: the device and why, the plan's bytes, the kernels' variant */
+} dt_log_level;
+
+/* Your allocator. `align` is a power of two, at most 4096. alloc returns NULL when it has no
+ * memory; dtrain then fails the call with DT_ERROR_MEMORY and leaks nothing. free gets the size it
+ * asked for. Threads: called on the thread that calls dtrain, never from the pool. */
+typedef struct dt_allocator {
+    void *(*alloc)(void *user, size_t bytes, size_t align);
+    void (*free)(void *user, void *memory, size_t bytes);
+    void *user;
+} dt_allocator;
+
+/* Your logger. Without one dtrain says nothing. `message` is valid during the call.
+ * Threads: called on the thread that calls dtrain. */
+typedef struct dt_logger {
+    void (*log)(void *user, dt_log_level level, const char *message);
+    void *user;
+} dt_logger;
+
+/* Your job system: run body(arg, i) for every i in [0, count), in any order, on any threads, and
+ * return when all are done. Results do not depend on how many threads that is. */
+typedef struct dt_job_system {
+    void (*parallel_for)(void *user, int64_t count, void (*body)(void *arg, int64_t i), void *arg);
+    void *user;
+    int threads; /* how many run at once: the number of pieces that work is cut into; 0 = 1 */
+} dt_job_system;
+
+/* The short text of a result; never NULL. Threads: any. */
+DT_API const char *dt_result_text(dt_result result);

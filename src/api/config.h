@@ -1,0 +1,22 @@
+/* Options. Define any of these before including dtrain.h; every file of one program that includes
+ * it needs the same values. "ABI" marks an option that changes the layout of public types.
+ *
+ *   option              default   meaning and cost
+ *   DT_IMPLEMENTATION   off       compile the library here; in exactly one C file (GCC or Clang)
+ *   DT_STATIC           off       every public function is static: a private copy in that file
+ *   DT_NO_VULKAN        off       leave the Vulkan backend out (about half of the object code)
+ *   DT_REFERENCE        off       add the float64 reference backend "ref": slow, for tests
+ *   DT_DEBUG            off       internal asserts; they abort, so never ship this
+ */
+#ifdef DT_STATIC
+#define DT_API static
+#else
+#define DT_API extern
+#endif
+
+/* The largest number of dimensions of a tensor, without the sample axis. */
+#define DT_MAX_DIMS 5
+/* The largest number of loss terms, metrics, outputs or parameter groups of one program. */
+#define DT_MAX_TERMS 8
+
+#define DT_VERSION "0.1.0"

@@ -1,0 +1,199 @@
+/* ---- Graphs and tensors ------------------------------------------------------------------------
+ *
+ * A graph is symbolic: it knows no device, no batch size and no values. A dt_tensor is a small
+ * handle to one of its nodes. Ops never return codes: a wrong op returns the nil tensor {0} and the
+ * graph keeps the first error (op, shapes, label); an op on nil returns nil; dt_store_create and
+ * dt_program_create report it. So a model is built without a check per line. */
+
+typedef struct dt_graph dt_graph;
+
+typedef struct dt_tensor {
+    dt_graph *graph;
+    uint32_t id; /* 0 = nil */
+} dt_tensor;
+
+/* X(id, bytes, text). */
+#define DT_DTYPE_LIST(X)                                                                           \
+    X(F32, 4, "f32") /* the default */                                                             \
+    X(I32, 4, "i32") /* class labels, indices */
+
+typedef enum dt_dtype {
+#define DTI_X(id, bytes, text) DT_##id,
+    DT_DTYPE_LIST(DTI_X)
+#undef DTI_X
+} dt_dtype;
+
+/* The dimensions of a tensor, outermost first, without the sample axis. */
+typedef struct dt_shape {
+    int32_t rank;
+    int64_t dim[DT_MAX_DIMS];
+} dt_shape;
+
+/* dt_dims(28, 28) is a shape of rank 2, dt_dims() one of rank 0: one value (for each sample). */
+#ifdef __cplusplus
+static inline dt_shape dt_dims(int64_t a = -1, int64_t b = -1, int64_t c = -1, int64_t d = -1,
+                               int64_t e = -1) {
+    dt_shape s = {0, {a, b, c, d, e}};
+    while (s.rank < DT_MAX_DIMS && s.dim[s.rank] >= 0)
+        s.rank++;
+    for (int i = s.rank; i < DT_MAX_DIMS; i++)
+        s.dim[i] = 0;
+    return s;
+}
+#else
+#define dt_dims(...)                                                                               \
+    dt_dims_of((int)(sizeof((const int64_t[]){0, __VA_ARGS__}) / sizeof(int64_t)) - 1,             \
+               (const int64_t[]){0, __VA_ARGS__})
+#endif
+/* `counted` holds one unused value, then `rank` dimensions: what dt_dims() expands to. */
+DT_API dt_shape dt_dims_of(int rank, const int64_t *counted);
+
+/* Makes an empty graph. Ownership: the context's; dt_graph_destroy ends it, after its stores.
+ * Threads: the context's. This holds for every function below unless it says otherwise. */
+DT_API dt_result dt_graph_create(dt_ctx *ctx, dt_graph **out);
+DT_API void dt_graph_destroy(dt_graph *graph);
+
+/* The first error that an op recorded, or NULL. */
+DT_API const char *dt_graph_error(const dt_graph *graph);
+
+/* The shape and type of a tensor; a rank of -1 for nil. */
+DT_API dt_shape dt_tensor_shape(dt_tensor x);
+DT_API dt_dtype dt_tensor_dtype(dt_tensor x);
+/* Whether it has a value for each sample (the implied first axis), or one for the whole batch. */
+DT_API bool dt_tensor_has_samples(dt_tensor x);
+
+/* Names a tensor for messages; returns it. The text is copied. */
+DT_API dt_tensor dt_label(dt_tensor x, const char *label);
+
+/* ---- Leaves */
+
+/* What the host writes before each step: one value of `shape` for each sample. */
+DT_API dt_tensor dt_input(dt_graph *graph, const char *name, dt_dtype dtype, dt_shape shape);
+/* The same with one value for the whole batch: class weights, a mask, a temperature. */
+DT_API dt_tensor dt_input_shared(dt_graph *graph, const char *name, dt_dtype dtype, dt_shape shape);
+
+/* How a parameter is filled when its store is created. With fan_in and fan_out as PyTorch counts
+ * them (dim 1, dim 0 times the rest of the weight). The numbers come from our own generator. */
+typedef enum dt_init_kind {
+    DT_INIT_DEFAULT,         /* zeros */
+    DT_INIT_CONSTANT,        /* a */
+    DT_INIT_UNIFORM,         /* in [a, b) */
+    DT_INIT_NORMAL,          /* mean a, standard deviation b */
+    DT_INIT_KAIMING_UNIFORM, /* +-sqrt(6 / ((1 + a*a) * fan_in)) */
+    DT_INIT_KAIMING_NORMAL,  /* 0, sqrt(2 / ((1 + a*a) * fan_in)) */
+    DT_INIT_XAVIER_UNIFORM,  /* +-a*sqrt(6 / (fan_in + fan_out)); a = 0 means 1 */
+    DT_INIT_XAVIER_NORMAL    /* 0, a*sqrt(2 / (fan_in + fan_out)); a = 0 means 1 */
+} dt_init_kind;
+
+typedef struct dt_init {
+    dt_init_kind kind;
+    float a, b;
+} dt_init;
+
+/* A named, trained value. A name is used once in a graph. Errors (nil): a name taken or empty. */
+DT_API dt_tensor dt_param(dt_graph *graph, const char *name, dt_shape shape, dt_init init);
+/* Keeps a parameter as it is in every program: no gradient, no decay. Returns it. */
+DT_API dt_tensor dt_freeze(dt_tensor param);
+/* A constant; one value for the whole batch. */
+DT_API dt_tensor dt_fill(dt_graph *graph, dt_shape shape, float value);
+
+/* ---- Elementwise, with NumPy's broadcasting over the dimensions; a tensor without samples is used
+ * for every sample. The formulas and gradients are PyTorch's; docs/ops.md lists them. */
+#define DT_UNARY_FUNCTIONS(X)                                                                      \
+    X(neg)                                                                                         \
+    X(abs) X(sign) X(exp) X(log) X(log1p) X(expm1) X(sqrt) X(rsqrt) X(reciprocal) X(square) X(sin) \
+        X(cos) X(tanh) X(sigmoid) X(relu) X(gelu) X(gelu_tanh) X(silu) X(softplus) X(erf) X(floor) \
+            X(step)
+#define DTI_X(name) DT_API dt_tensor dt_##name(dt_tensor x);
+DT_UNARY_FUNCTIONS(DTI_X)
+#undef DTI_X
+DT_API dt_tensor dt_leaky_relu(dt_tensor x, float slope);           /* PyTorch's default is 0.01 */
+DT_API dt_tensor dt_elu(dt_tensor x, float alpha);                  /* PyTorch's default is 1 */
+DT_API dt_tensor dt_affine(dt_tensor x, float scale, float offset); /* scale * x + offset */
+
+/* maximum and minimum give NaN where either is NaN; eq, lt, le, gt, ge give 1 or 0. */
+#define DT_BINARY_FUNCTIONS(X)                                                                     \
+    X(add) X(sub) X(mul) X(div) X(maximum) X(minimum) X(pow) X(eq) X(lt) X(le) X(gt) X(ge)
+#define DTI_X(name) DT_API dt_tensor dt_##name(dt_tensor a, dt_tensor b);
+DT_BINARY_FUNCTIONS(DTI_X)
+#undef DTI_X
+
+/* f32 to i32 truncates toward zero; i32 to f32 rounds to nearest. */
+DT_API dt_tensor dt_cast(dt_tensor x, dt_dtype dtype);
+/* The value, contiguous in memory, as a node of its own. */
+DT_API dt_tensor dt_copy(dt_tensor x);
+/* The value without a gradient. */
+DT_API dt_tensor dt_detach(dt_tensor x);
+
+/* ---- Shape: views where possible, never a copy that is not needed */
+
+/* One dimension may be -1: it is worked out. */
+DT_API dt_tensor dt_reshape(dt_tensor x, dt_shape shape);
+/* All dimensions in one. */
+DT_API dt_tensor dt_flatten(dt_tensor x);
+/* Dimension i of the result is dimension axes.dim[i] of x: dt_permute(x, dt_dims(1, 0)). */
+DT_API dt_tensor dt_permute(dt_tensor x, dt_shape axes);
+/* x[..., start : start + length, ...] along `axis`; a negative axis counts from the end. */
+DT_API dt_tensor dt_slice(dt_tensor x, int axis, int64_t start, int64_t length);
+/* `count` tensors, one after the other along `axis`. */
+DT_API dt_tensor dt_concat(const dt_tensor *x, int count, int axis);
+/* Repeats dimensions of size 1 (and new leading ones) up to `shape`, without a copy. */
+DT_API dt_tensor dt_expand(dt_tensor x, dt_shape shape);
+
+/* ---- Reductions over dimensions (never over samples): `axes` lists them, dt_dims() means all.
+ * keep leaves them in the shape with size 1. */
+DT_API dt_tensor dt_sum(dt_tensor x, dt_shape axes, bool keep);
+DT_API dt_tensor dt_mean(dt_tensor x, dt_shape axes, bool keep);
+DT_API dt_tensor dt_max(dt_tensor x, dt_shape axes, bool keep); /* gradient: evenly among ties */
+DT_API dt_tensor dt_min(dt_tensor x, dt_shape axes, bool keep);
+/* The sum over the samples: x [..] of each sample to one [..]. */
+DT_API dt_tensor dt_sum_samples(dt_tensor x);
+/* Along one axis (negative: from the end), shifted by the maximum. */
+DT_API dt_tensor dt_softmax(dt_tensor x, int axis);
+DT_API dt_tensor dt_log_softmax(dt_tensor x, int axis);
+
+/* ---- Products */
+
+/* Matrix product of the last two dimensions, a: [..., M, K], b: [..., K, N] (or transposed as
+ * said), the dimensions before them broadcast. */
+DT_API dt_tensor dt_matmul(dt_tensor a, dt_tensor b);
+DT_API dt_tensor dt_matmul_transposed(dt_tensor a, dt_tensor b, bool transpose_a, bool transpose_b);
+/* y = x W^T + b: x [..., in], w [out, in], b [out] or nil ({0}). PyTorch's F.linear. */
+DT_API dt_tensor dt_linear(dt_tensor x, dt_tensor w, dt_tensor b);
+/* table: [rows, ...], index: i32 of any shape [I...]; result [I..., ...]. The gradient sums in a
+ * fixed order. */
+DT_API dt_tensor dt_gather(dt_tensor table, dt_tensor index);
+
+/* ---- Random */
+
+/* In training keeps a value with probability 1 - p and scales it by 1 / (1 - p); else identity.
+ * The mask depends on seed, step and the sample's row in the global batch alone. 0 <= p < 1. */
+DT_API dt_tensor dt_dropout(dt_tensor x, float p);
+
+/* ---- Losses. A loss is a term (sum, weight): its value is sum / weight over the whole global
+ * batch, however that is cut. Terms go to dt_program_desc, with coefficients; they take part in no
+ * other op than dt_gradient (which differentiates the sum). */
+
+typedef struct dt_cross_entropy_desc {
+    int32_t ignore_index;    /* targets with this value do not count; 0 = the default, -100 */
+    bool ignore_zero;        /* ignore_index is really 0 */
+    float label_smoothing;   /* in [0, 1] */
+    dt_tensor class_weights; /* [classes], one for the whole batch, or nil */
+} dt_cross_entropy_desc;
+
+/* Softmax cross-entropy. logits: [..., C] f32; target: [...] i32 class numbers. The weight is the
+ * sum of the class weights of targets that are not ignored. PyTorch's CrossEntropyLoss, reduction
+ * 'mean'. desc may be NULL. */
+DT_API dt_tensor dt_cross_entropy(dt_tensor logits, dt_tensor target,
+                                  const dt_cross_entropy_desc *desc);
+/* Mean squared error over all elements. y and t of one shape. */
+DT_API dt_tensor dt_mse(dt_tensor y, dt_tensor t);
+/* The mean of all elements of x: your own loss, from ops. */
+DT_API dt_tensor dt_mean_loss(dt_tensor x);
+/* A metric term: the share of rows whose largest logit is the target's. No gradient. */
+DT_API dt_tensor dt_accuracy(dt_tensor logits, dt_tensor target);
+
+/* ---- Gradients in the graph: d(sum of y) / d(x) as a tensor of x's shape, which may be
+ * differentiated again. y: any f32 tensor or loss term (its sum, not its mean). Errors (nil): x
+ * does not reach y. */
+DT_API dt_tensor dt_gradient(dt_tensor y, dt_tensor x);

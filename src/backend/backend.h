@@ -1,0 +1,74 @@
+/* The whole boundary between programs and devices. A backend knows memory, launches and segments;
+ * it knows no graph, no op and no optimizer. program/ knows no Vulkan.
+ *
+ * Threads: a device and all that is made from it belong to the thread that uses its context. */
+
+typedef struct dti_device dti_device; /* opened: a store was created on it */
+typedef struct dti_memory dti_memory; /* one arena; zeroed when created */
+typedef struct dti_exec dti_exec;     /* a program's launches, compiled */
+
+/* Where a value lies: a range of one of the exec's memories. Offsets are multiples of 256 bytes. */
+typedef struct dti_place {
+    uint32_t memory;
+    uint64_t offset, bytes;
+} dti_place;
+
+typedef struct dti_range {
+    uint64_t offset, bytes;
+} dti_range;
+
+/* A run of launches that goes to the device in one piece. upload: range of memory `in` that is
+ * copied from the host's side before it; download: range of memory `out` copied back after it. */
+typedef struct dti_segment {
+    uint32_t first, count;
+    dti_range upload, download;
+} dti_segment;
+
+typedef enum dti_memory_kind {
+    DTI_MEMORY_DEVICE, /* arenas: parameters, gradients, state, transients, tables */
+    DTI_MEMORY_IN,     /* step block at offset 0, then inputs: the host writes, the device reads */
+    DTI_MEMORY_OUT     /* status at offset 0, then outputs: the device writes, the host reads */
+} dti_memory_kind;
+
+typedef struct dti_exec_desc {
+    const char *label;
+    dti_memory *const *memories;
+    uint32_t memory_count;
+    const dti_place *places; /* by value number */
+    uint32_t place_count;
+    const dti_launch *launches;
+    uint32_t launch_count;
+    const dti_segment *segments;
+    uint32_t segment_count;
+    uint32_t in, out;   /* which of the memories are IN and OUT; the step block is at IN + 0 */
+} dti_exec_desc;
+
+typedef struct dti_backend {
+    const char *name; /* "cpu", "vulkan", "ref" */
+    dt_result (*memory_create)(dti_device *device, uint64_t bytes, dti_memory_kind kind, dti_memory **out);
+    void (*memory_destroy)(dti_memory *memory);
+    uint64_t (*memory_bytes)(const dti_memory *memory); /* device bytes that it really takes */
+    /* The host's side of IN and OUT: written before, read after the segment that copies. Stable. */
+    void *(*memory_host)(dti_memory *memory);
+    /* Blocking copies, for loading and saving; not during a run. */
+    dt_result (*memory_write)(dti_memory *memory, uint64_t offset, const void *data, uint64_t bytes);
+    dt_result (*memory_read)(dti_memory *memory, uint64_t offset, void *data, uint64_t bytes);
+    /* Compiles what is new; all memory is taken here. Places of launches must stay valid. */
+    dt_result (*exec_create)(dti_device *device, const dti_exec_desc *desc, dti_exec **out);
+    void (*exec_destroy)(dti_exec *exec); /* waits for what is running */
+    /* Starts segments [first, first + count), in order. Never blocks where the device runs on its own. */
+    dt_result (*exec_start)(dti_exec *exec, uint32_t first, uint32_t count);
+    dt_result (*exec_poll)(dti_exec *exec, bool *busy);
+    dt_result (*exec_wait)(dti_exec *exec);
+    /* Runs launches [first, first + count) again, each followed by a SCAN of what it wrote; *fault is the number
+     * of the first launch whose result has a NaN or an infinity, or launch_count. Slow; blocks. */
+    dt_result (*exec_find_fault)(dti_exec *exec, uint32_t first, uint32_t count, uint32_t *fault);
+    void (*close)(dti_device *device);
+} dti_backend;
+
+struct dti_device { /* the common head of each backend's device */
+    const dti_backend *backend;
+    dti_base *base;
+    dt_device_info info;
+    int open_count;
+};

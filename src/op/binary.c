@@ -1,0 +1,116 @@
+/* Elementwise functions of two tensors with broadcasting. Gradients are rows of the same kind,
+ * summed back over what was repeated. At ties maximum and minimum give each side half (PyTorch). */
+
+static bool dti_binary_shape(dti_build *b) {
+    if (!dti_build_f32(b)) return false;
+    if (!dti_shape_broadcast(b->in[0]->shape, b->in[1]->shape, &b->out.shape)) {
+        return dti_build_fail(b, "the shapes do not broadcast: sizes must be equal or 1, from the right");
+    }
+    return true;
+}
+
+/* dy where a wins over b, half of it at ties. */
+static dt_tensor dti_winner(dt_tensor dy, dt_tensor wins, dt_tensor a, dt_tensor b) {
+    return dt_mul(dy, dt_add(wins, dt_affine(dt_eq(a, b), 0.5f, 0.0f)));
+}
+
+static dt_tensor dti_pow_da(dti_grad *g) {
+    return dt_mul(g->dy, dt_mul(g->in[1], dt_pow(g->in[0], dt_affine(g->in[1], 1.0f, -1.0f))));
+}
+
+static dt_tensor dti_binary_da(dti_grad *g, uint32_t selector) {
+    dt_tensor a = g->in[0], b = g->in[1], dy = g->dy;
+    switch (selector) {
+    case DTI_B_ADD:
+    case DTI_B_SUB: return dy;
+    case DTI_B_MUL: return dt_mul(dy, b);
+    case DTI_B_DIV: return dt_div(dy, b);
+    case DTI_B_MAX: return dti_winner(dy, dt_gt(a, b), a, b);
+    case DTI_B_MIN: return dti_winner(dy, dt_lt(a, b), a, b);
+    case DTI_B_POW: return dti_pow_da(g);
+    default: return (dt_tensor){0};
+    }
+}
+
+static dt_tensor dti_binary_db(dti_grad *g, uint32_t selector) {
+    dt_tensor a = g->in[0], b = g->in[1], dy = g->dy;
+    switch (selector) {
+    case DTI_B_ADD: return dy;
+    case DTI_B_SUB: return dt_neg(dy);
+    case DTI_B_MUL: return dt_mul(dy, a);
+    case DTI_B_DIV: return dt_neg(dt_div(dt_mul(dy, g->y), b));
+    case DTI_B_MAX: return dti_winner(dy, dt_gt(b, a), a, b);
+    case DTI_B_MIN: return dti_winner(dy, dt_lt(b, a), a, b);
+    case DTI_B_POW: return dt_mul(dy, dt_mul(g->y, dt_log(a)));
+    default: return (dt_tensor){0};
+    }
+}
+
+static void dti_binary_grad(dti_grad *g) {
+    uint32_t selector = dti_op_info_of(g->node.op)->selector;
+    if (selector >= DTI_B_EQ) return; /* comparisons are flat */
+    if (g->wanted[0]) g->dx[0] = dti_sum_to(dti_binary_da(g, selector), g->in[0]);
+    if (g->wanted[1]) g->dx[1] = dti_sum_to(dti_binary_db(g, selector), g->in[1]);
+}
+
+static void dti_binary_emit(dti_emit *e) {
+    dti_emit_map2(e, DTI_K_MAP2, dti_op_info_of(e->node->op)->selector);
+}
+
+#define DTI_X(name)                                                                                \
+    DT_API dt_tensor dt_##name(dt_tensor a, dt_tensor b) {                                         \
+        return dti_append2((dti_op)DTI_OP_OF_##name, a, b, NULL);                                  \
+    }
+DT_BINARY_FUNCTIONS(DTI_X)
+#undef DTI_X
+
+/* ---- Reference */
+#ifdef DT_REFERENCE
+
+static double dti_binary_f64(uint32_t selector, double a, double b) {
+    switch (selector) {
+    case DTI_B_ADD: return a + b;
+    case DTI_B_SUB: return a - b;
+    case DTI_B_MUL: return a * b;
+    case DTI_B_DIV: return a / b;
+    case DTI_B_MAX: return isnan(a) || isnan(b) ? NAN : a > b ? a : b;
+    case DTI_B_MIN: return isnan(a) || isnan(b) ? NAN : a < b ? a : b;
+    case DTI_B_POW: return pow(a, b);
+    case DTI_B_EQ: return a == b;
+    case DTI_B_LT: return a < b;
+    case DTI_B_LE: return a <= b;
+    case DTI_B_GT: return a > b;
+    case DTI_B_GE: return a >= b;
+    default: return NAN;
+    }
+}
+
+static void dti_binary_ref(const dti_ref *r) {
+    uint32_t selector = dti_op_info_of(r->node->op)->selector;
+    for (int64_t i = 0; i < r->out.elements; i++) {
+        int64_t at[DTI_AXES];
+        dti_ref_place(&r->out, i, at);
+        double a = r->in[0].data[dti_ref_element(&r->in[0], at)];
+        double b = r->in[1].data[dti_ref_element(&r->in[1], at)];
+        r->out.data[i] = dti_binary_f64(selector, a, b);
+    }
+}
+
+#endif
+
+/* ---- CPU */
+
+static void dti_map2_flat(const dti_cpu_task *task, float *y, const float *a, const float *b, int64_t n,
+                          int64_t first) {
+    (void)first;
+    task->k->binary[task->launch->spec[0]](y, a, b, n);
+}
+
+static void dti_cpu_map2(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+    (void)scratch;
+    dti_map2_run(task, dti_map2_flat, begin, end);
+}
+
+static int64_t dti_cpu_grain_map2(const dti_cpu_task *task) {
+    return task->launch->spec[0] == DTI_B_POW ? 2048 : 16384;
+}

@@ -1,0 +1,100 @@
+/* Appending nodes: the checks that every op has in common, then the row's own shape rule. Also the
+ * table of rows itself. */
+
+static bool dti_build_fail(dti_build *b, const char *format, ...) {
+    char text[256], shapes[256];
+    size_t at = 0;
+    shapes[0] = 0;
+    for (uint32_t i = 0; i < b->count && i < 4; i++) {
+        const dti_node *n = dti_node_of(b->inputs[i]);
+        int size = snprintf(shapes + at, sizeof shapes - at, "%s%s%s%s", i ? ", " : "",
+                            n->label ? n->label : "", n->label ? " " : "",
+                            dti_shape_print(n->shape, n->samples).text);
+        if (size > 0 && at + (size_t)size < sizeof shapes) at += (size_t)size;
+    }
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    dti_graph_fail(b->graph, "%s(%s): %s", dti_op_info_of(b->out.op)->name, shapes, text);
+    return false;
+}
+
+static bool dti_build_inputs_fit(dti_build *b, const dti_op_info *info) {
+    if (b->count < info->inputs_min || (b->count > info->inputs_min && !info->inputs_more)) {
+        b->count = 0;
+        return dti_build_fail(b, "takes %s%d inputs", info->inputs_more ? "at least " : "",
+                              info->inputs_min);
+    }
+    for (uint32_t i = 0; i < b->count; i++) {
+        dt_tensor x = b->inputs[i];
+        if (x.graph != b->graph) {
+            b->count = 0;
+            return dti_build_fail(b, "input %u is a tensor of another graph; build both on one",
+                                  i + 1);
+        }
+        const dti_node *n = dti_node_of(x);
+        if (n->term && !info->family->takes_terms) {
+            return dti_build_fail(b, "input %u is a loss term (sum, weight); list it in "
+                                     "dt_program_desc.losses, with a coefficient",
+                                  i + 1);
+        }
+        b->out.samples = b->out.samples || n->samples;
+    }
+    return true;
+}
+
+static dt_tensor dti_append(dt_graph *graph, dti_op op, const dt_tensor *in, uint32_t count,
+                            const dti_attr *attr) {
+    const dti_op_info *info = dti_op_info_of(op);
+    for (uint32_t i = 0; i < count; i++) {
+        if (dti_is_nil(in[i])) {
+            if (graph && !graph->error[0]) {
+                dti_graph_fail(graph, "%s: input %u is nil", info->name, i + 1);
+            }
+            return (dt_tensor){0};
+        }
+    }
+    if (!graph || graph->error[0]) return (dt_tensor){0};
+    dti_build b = {.graph = graph, .inputs = in, .count = count};
+    b.out.op = (uint16_t)op;
+    b.out.dtype = DT_F32;
+    if (attr) b.out.attr = *attr;
+    if (!dti_build_inputs_fit(&b, info)) return (dt_tensor){0};
+    for (uint32_t i = 0; i < count && i < 2; i++) b.in[i] = dti_node_of(in[i]);
+    if (!info->family->shape(&b)) return (dt_tensor){0};
+    if (!dti_shape_valid(b.out.shape)) {
+        dti_build_fail(&b, "the result %s is too large: at most %d dimensions and 2^31 elements",
+                       dti_shape_print(b.out.shape, b.out.samples).text, DT_MAX_DIMS);
+        return (dt_tensor){0};
+    }
+    return dti_graph_push(graph, &b.out, in, count);
+}
+
+static bool dti_build_f32(dti_build *b) {
+    for (uint32_t i = 0; i < b->count; i++) {
+        if (dti_node_of(b->inputs[i])->dtype != DT_F32) {
+            return dti_build_fail(b, "input %u is i32, and f32 is needed: dt_cast it", i + 1);
+        }
+    }
+    return true;
+}
+
+/* The result has the first input's shape. */
+static bool dti_shape_same(dti_build *b) {
+    if (!dti_build_f32(b)) return false;
+    b->out.shape = b->in[0]->shape;
+    return true;
+}
+
+/* NumPy's broadcasting; false when the shapes do not fit. */
+static bool dti_shape_broadcast(dt_shape a, dt_shape b, dt_shape *out) {
+    out->rank = a.rank > b.rank ? a.rank : b.rank;
+    for (int i = 1; i <= out->rank; i++) {
+        int64_t x = i <= a.rank ? a.dim[a.rank - i] : 1;
+        int64_t y = i <= b.rank ? b.dim[b.rank - i] : 1;
+        if (x != y && x != 1 && y != 1) return false;
+        out->dim[out->rank - i] = x == 1 ? y : x;
+    }
+    return true;
+}

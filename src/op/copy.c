@@ -1,0 +1,226 @@
+/* Ops that move data: copy, cast, concat and pad. All are the COPY kernel between strided views;
+ * concat and pad copy into a part of their output. */
+
+static bool dti_copy_shape(dti_build *b) {
+    b->out.shape = b->in[0]->shape;
+    b->out.dtype = b->in[0]->dtype;
+    return true;
+}
+
+static void dti_copy_grad(dti_grad *g) {
+    g->dx[0] = g->dy;
+}
+
+static void dti_copy_emit(dti_emit *e) {
+    dti_view x = dti_emit_in(e, 0);
+    dti_emit_copy(e, &x, &e->out, DTI_COPY_WORD);
+}
+
+DT_API dt_tensor dt_copy(dt_tensor x) {
+    return dti_append1(DTI_OP_COPY, x, NULL);
+}
+
+/* ---- cast: attr.i[0] = dt_dtype. Only f32 has gradients, so none flows. */
+static bool dti_cast_shape(dti_build *b) {
+    b->out.shape = b->in[0]->shape;
+    b->out.dtype = (uint8_t)b->out.attr.i[0];
+    return true;
+}
+
+static void dti_cast_emit(dti_emit *e) {
+    dti_view x = dti_emit_in(e, 0);
+    dti_emit_copy(e, &x, &e->out, e->node->dtype == DT_F32 ? DTI_COPY_I32_F32 : DTI_COPY_F32_I32);
+}
+
+DT_API dt_tensor dt_cast(dt_tensor x, dt_dtype dtype) {
+    if (dti_is_nil(x) || dti_node_of(x)->dtype == dtype) return x;
+    return dti_append1(DTI_OP_CAST, x, &(dti_attr){.i = {(int32_t)dtype}});
+}
+
+/* ---- concat: attr.i[0] = axis. */
+static bool dti_concat_shape(dti_build *b) {
+    dt_shape s = b->in[0]->shape;
+    int axis = b->out.attr.i[0];
+    b->out.dtype = b->in[0]->dtype;
+    if (axis < 0 || axis >= s.rank) return dti_build_fail(b, "there is no axis %d", axis);
+    for (uint32_t i = 1; i < b->count; i++) {
+        const dti_node *n = dti_node_of(b->inputs[i]);
+        dt_shape t = n->shape;
+        if (t.rank == s.rank) t.dim[axis] = s.dim[axis];
+        if (!dti_shape_equal(s, t) || n->dtype != b->in[0]->dtype) {
+            return dti_build_fail(b, "input %u, %s, differs in type or in more than axis %d", i + 1,
+                                  dti_shape_print(n->shape, n->samples).text, axis);
+        }
+    }
+    b->out.shape = s;
+    for (uint32_t i = 1; i < b->count; i++) b->out.shape.dim[axis] += dti_node_of(b->inputs[i])->shape.dim[axis];
+    return true;
+}
+
+static void dti_concat_grad(dti_grad *g) {
+    int axis = g->node.attr.i[0];
+    dt_tensor part = dt_slice(g->dy, axis, g->before, dti_node_of(g->in[0])->shape.dim[axis]);
+    g->dx[0] = dti_sum_to(part, g->in[0]);
+}
+
+static void dti_concat_emit(dti_emit *e) {
+    int axis = DTI_AXES - e->node->shape.rank + e->node->attr.i[0];
+    dti_view part = e->out;
+    for (uint32_t i = 0; i < e->node->count; i++) {
+        dti_view x = dti_emit_in(e, i);
+        memcpy(part.dim, e->out.dim, sizeof part.dim);
+        part.dim[axis] = x.dim[axis];
+        dti_view wide = dti_view_broadcast(&x, part.dim);
+        dti_emit_copy(e, &wide, &part, DTI_COPY_WORD);
+        part.offset += x.dim[axis] * e->out.stride[axis];
+    }
+}
+
+DT_API dt_tensor dt_concat(const dt_tensor *x, int count, int axis) {
+    if (count < 1) return (dt_tensor){0};
+    dti_attr attr = {.i = {dti_axis_of(x[0], axis)}};
+    return dti_append(x[0].graph, DTI_OP_CONCAT, x, (uint32_t)count, &attr);
+}
+
+/* ---- pad: attr.dim, i[0] = the output's shape and rank, i[1] = axis, i[2] = start. */
+static bool dti_pad_shape(dti_build *b) {
+    b->out.shape = dti_attr_shape(&b->out.attr);
+    b->out.dtype = b->in[0]->dtype;
+    return true;
+}
+
+static void dti_pad_grad(dti_grad *g) {
+    int axis = g->node.attr.i[1];
+    g->dx[0] = dt_slice(g->dy, axis, g->node.attr.i[2], dti_node_of(g->in[0])->shape.dim[axis]);
+}
+
+static void dti_pad_emit(dti_emit *e) {
+    dti_view x = dti_emit_in(e, 0), part = e->out;
+    int axis = DTI_AXES - e->node->shape.rank + e->node->attr.i[1];
+    dti_emit_fill(e, &e->out, DTI_COPY_FILL_F32, 0.0f);
+    part.dim[axis] = x.dim[axis];
+    part.offset += e->node->attr.i[2] * e->out.stride[axis];
+    dti_emit_copy(e, &x, &part, DTI_COPY_WORD);
+}
+
+/* ---- Reference */
+#ifdef DT_REFERENCE
+
+static void dti_copy_ref(const dti_ref *r) {
+    for (int64_t i = 0; i < r->out.elements; i++) r->out.data[i] = r->in[0].data[i];
+}
+
+static double dti_cast_i32_f64(double x) {
+    if (isnan(x)) return 0;
+    double whole = trunc(x);
+    return whole > INT32_MAX ? INT32_MAX : whole < INT32_MIN ? INT32_MIN : whole;
+}
+
+static void dti_cast_ref(const dti_ref *r) {
+    for (int64_t i = 0; i < r->out.elements; i++) {
+        double x = r->in[0].data[i];
+        r->out.data[i] = r->node->dtype == DT_I32 ? dti_cast_i32_f64(x) : (double)(float)x;
+    }
+}
+
+static void dti_concat_ref(const dti_ref *r) {
+    int axis = DTI_AXES - r->node->shape.rank + r->node->attr.i[0];
+    for (int64_t i = 0; i < r->out.elements; i++) {
+        int64_t at[DTI_AXES];
+        uint32_t from = 0;
+        dti_ref_place(&r->out, i, at);
+        while (at[axis] >= r->in[from].dim[axis]) at[axis] -= r->in[from++].dim[axis];
+        const dti_ref_tensor *x = &r->in[from];
+        int64_t along = at[axis];
+        at[axis] = 0;
+        int64_t stride = 1;
+        for (int after = axis + 1; after < DTI_AXES; after++) stride *= x->dim[after];
+        r->out.data[i] = x->data[dti_ref_element(x, at) + along * stride];
+    }
+}
+
+static void dti_pad_ref(const dti_ref *r) {
+    int axis = DTI_AXES - r->node->shape.rank + r->node->attr.i[1];
+    int64_t start = r->node->attr.i[2], length = r->in[0].dim[axis];
+    for (int64_t i = 0; i < r->out.elements; i++) {
+        int64_t at[DTI_AXES];
+        dti_ref_place(&r->out, i, at);
+        at[axis] -= start;
+        bool inside = at[axis] >= 0 && at[axis] < length;
+        r->out.data[i] = inside ? r->in[0].data[dti_ref_element(&r->in[0], at)] : 0;
+    }
+}
+
+#endif
+
+/* ---- CPU */
+
+static void dti_copy_words(const dti_cpu_task *task, float *y, const float *a, const float *b, int64_t n,
+                           int64_t first) {
+    (void)task, (void)b, (void)first;
+    if (y != a) memmove(y, a, (size_t)n * sizeof *y);
+}
+
+static void dti_copy_i32_f32(const dti_cpu_task *task, float *y, const float *a, const float *b,
+                             int64_t n, int64_t first) {
+    (void)task, (void)b, (void)first;
+    const dti_word *words = (const dti_word *)a;
+    for (int64_t i = 0; i < n; i++) y[i] = (float)(int32_t)words[i];
+}
+
+/* Truncates toward zero and saturates; NaN gives 0. */
+static int32_t dti_i32_of_f32(float x) {
+    if (dti_nan_f32(x)) return 0;
+    if (x >= 2147483648.0f) return INT32_MAX;
+    return x < -2147483648.0f ? INT32_MIN : (int32_t)x;
+}
+
+static void dti_copy_f32_i32(const dti_cpu_task *task, float *y, const float *a, const float *b,
+                             int64_t n, int64_t first) {
+    (void)task, (void)b, (void)first;
+    dti_word *words = (dti_word *)y;
+    for (int64_t i = 0; i < n; i++) words[i] = (dti_word)dti_i32_of_f32(a[i]);
+}
+
+/* To the nearest, ties to even. */
+static int32_t dti_i32_rounded(float x) {
+    int32_t whole = dti_i32_of_f32(x);
+    if (!(x > -8388608.0f && x < 8388608.0f)) return whole; /* beyond, and NaN: whole already */
+    float rest = x - (float)whole;
+    if (rest > 0.5f || (rest == 0.5f && whole % 2 != 0)) return whole + 1;
+    if (rest < -0.5f || (rest == -0.5f && whole % 2 != 0)) return whole - 1;
+    return whole;
+}
+
+static void dti_copy_fill(const dti_cpu_task *task, float *y, const float *a, const float *b, int64_t n,
+                          int64_t first) {
+    (void)a, (void)b, (void)first;
+    float value = task->launch->args.map1.p0;
+    dti_word word, *words = (dti_word *)y;
+    memcpy(&word, &value, sizeof word);
+    if (task->launch->spec[0] == DTI_COPY_FILL_I32) word = (dti_word)dti_i32_rounded(value);
+    for (int64_t i = 0; i < n; i++) words[i] = word;
+}
+
+static void dti_copy_iota(const dti_cpu_task *task, float *y, const float *a, const float *b, int64_t n,
+                          int64_t first) {
+    (void)task, (void)a, (void)b;
+    for (int64_t i = 0; i < n; i++) y[i] = (float)(first + i);
+}
+
+static void dti_cpu_copy(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+    static dti_map_fn *const fn[] = {
+        [DTI_COPY_WORD] = dti_copy_words,     [DTI_COPY_I32_F32] = dti_copy_i32_f32,
+        [DTI_COPY_F32_I32] = dti_copy_f32_i32, [DTI_COPY_FILL_F32] = dti_copy_fill,
+        [DTI_COPY_FILL_I32] = dti_copy_fill,  [DTI_COPY_IOTA_F32] = dti_copy_iota};
+    (void)scratch;
+    const dti_args_map1 *a = &task->launch->args.map1;
+    uint32_t mode = task->launch->spec[0];
+    if (mode <= DTI_COPY_F32_I32) {
+        dti_map1_run(task, fn[mode], begin, end);
+        return;
+    }
+    dti_map m = {.task = task, .fn = fn[mode], .dim = a->dim, .stride = {a->y_stride, NULL, NULL}};
+    m.base[0] = (dti_word *)task->buf[1] + a->y_offset;
+    dti_map_run(&m, begin, end);
+}

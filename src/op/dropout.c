@@ -1,0 +1,75 @@
+/* Dropout. The mask is a function of seed, step, the op's stream and the element's place in the
+ * global batch, so it is the same for any number of replicas and micro-batches and on any device,
+ * and the gradient is the same op applied to dy. attr.f[0] = p, attr.i[0] = stream. */
+
+static bool dti_dropout_shape(dti_build *b) {
+    float p = b->out.attr.f[0];
+    if (!(p >= 0.0f && p < 1.0f)) return dti_build_fail(b, "p = %g is not in [0, 1)", (double)p);
+    return dti_shape_same(b);
+}
+
+static void dti_dropout_grad(dti_grad *g) {
+    g->dx[0] = dti_append1(DTI_OP_DROPOUT, g->dy, &g->node.attr);
+}
+
+static void dti_dropout_emit(dti_emit *e) {
+    if (!e->train) { /* identity: the same memory */
+        e->out = dti_emit_in(e, 0);
+        return;
+    }
+    dti_view x = dti_emit_dense_in(e, 0);
+    int64_t n = dti_view_elements(&e->out);
+    double keep = 1.0 - (double)e->node->attr.f[0];
+    double threshold = keep * 4294967296.0;
+    dti_args_dropout a = {.n = (uint32_t)n, .stream = (uint32_t)e->node->attr.i[0]};
+    a.row_elements = e->node->samples ? (uint32_t)dti_shape_elements(e->node->shape) : 0;
+    a.threshold = threshold >= 4294967295.0 ? 0xffffffffu : (uint32_t)threshold;
+    a.scale = (float)(1.0 / keep);
+    a.x_offset = (uint32_t)x.offset;
+    a.y_offset = (uint32_t)e->out.offset;
+    dti_launch *l = dti_emit_launch(e, DTI_K_DROPOUT, (uint64_t)n, sizeof a);
+    l->args.dropout = a;
+    dti_bind(l, x.value, e->out.value, DTI_UNBOUND, DTI_UNBOUND);
+}
+
+DT_API dt_tensor dt_dropout(dt_tensor x, float p) {
+    if (dti_is_nil(x)) return x;
+    if (p == 0.0f) return x;
+    return dti_append1(DTI_OP_DROPOUT, x, &(dti_attr){.f = {p}, .i = {(int32_t)x.graph->streams++}});
+}
+
+/* ---- Reference */
+#ifdef DT_REFERENCE
+
+/* The mask is made of integers, so it is the same as that of the other backends. */
+static bool dti_dropout_ref_keeps(const dti_ref *r, int64_t element, double keep) {
+    int64_t per_sample = 1;
+    for (int i = 1; i < DTI_AXES; i++) per_sample *= r->out.dim[i];
+    uint64_t n = (uint64_t)element;
+    if (r->node->samples) n += (uint64_t)r->step->first_row * (uint64_t)per_sample;
+    uint64_t stream = (uint64_t)(uint32_t)r->node->attr.i[0] << 32;
+    uint32_t word = dti_philox(r->step->seed, n / 4, stream | (uint32_t)r->step->step).v[n % 4];
+    return word < fmin(floor(keep * 0x1p32), 0xffffffffp0);
+}
+
+static void dti_dropout_ref(const dti_ref *r) {
+    double keep = 1 - (double)r->node->attr.f[0];
+    for (int64_t i = 0; i < r->out.elements; i++) {
+        double x = r->in[0].data[i];
+        r->out.data[i] = !r->train ? x : dti_dropout_ref_keeps(r, i, keep) ? x / keep : 0;
+    }
+}
+
+#endif
+
+/* ---- CPU */
+
+static void dti_cpu_dropout(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+    (void)scratch;
+    const dti_args_dropout *a = &task->launch->args.dropout;
+    const uint64_t first = (uint64_t)task->step[DTI_STEP_FIRST_ROW] * a->row_elements;
+    const uint64_t key = (uint64_t)task->step[DTI_STEP_SEED_HI] << 32 | task->step[DTI_STEP_SEED_LO];
+    const uint64_t stream = (uint64_t)a->stream << 32 | task->step[DTI_STEP_NUMBER_LO];
+    task->k->dropout(dti_cpu_out(task, 1, a->y_offset) + begin, dti_cpu_in(task, 0, a->x_offset) + begin,
+                     end - begin, first + (uint64_t)begin, key, stream, a->threshold, a->scale);
+}

@@ -1,0 +1,155 @@
+/* Listings, views and the walks of the map kernels. Indices in kernels are 32 bits: a shape's
+ * elements are below 2^31, and the program checks the product with the batch. */
+
+static uint32_t dti_listing_value(dti_listing *list, dti_value_kind kind, uint64_t bytes,
+                                  uint64_t offset) {
+    if (!dti_array_reserve(list->base, (void **)&list->values, &list->value_capacity,
+                           (size_t)list->value_count + 1, sizeof *list->values)) {
+        list->result = DT_ERROR_MEMORY;
+        return 0;
+    }
+    dti_value *v = &list->values[list->value_count];
+    *v = (dti_value){.kind = (uint8_t)kind, .bytes = bytes ? bytes : 4, .offset = offset};
+    v->same_as = list->value_count;
+    return list->value_count++;
+}
+
+static dti_view dti_view_dense(uint32_t value, bool samples, int64_t batch, dt_shape shape) {
+    dti_view v = {.value = value};
+    int64_t step = 1;
+    for (int axis = DTI_AXES - 1; axis >= 0; axis--) {
+        int i = axis - (DTI_AXES - shape.rank);
+        int64_t dim = axis == 0 ? (samples ? batch : 1) : i >= 0 ? shape.dim[i] : 1;
+        v.dim[axis] = dim;
+        v.stride[axis] = dim == 1 ? 0 : step;
+        step *= dim;
+    }
+    return v;
+}
+
+static int64_t dti_view_elements(const dti_view *v) {
+    int64_t n = 1;
+    for (int i = 0; i < DTI_AXES; i++) n *= v->dim[i];
+    return n;
+}
+
+static bool dti_view_is_dense(const dti_view *v) {
+    int64_t step = 1;
+    for (int axis = DTI_AXES - 1; axis >= 0; axis--) {
+        if (v->dim[axis] != 1 && v->stride[axis] != step) return false;
+        step *= v->dim[axis];
+    }
+    return true;
+}
+
+static dti_view dti_view_broadcast(const dti_view *v, const int64_t dim[DTI_AXES]) {
+    dti_view w = *v;
+    for (int i = 0; i < DTI_AXES; i++) {
+        w.dim[i] = dim[i];
+        if (v->dim[i] == 1) w.stride[i] = 0;
+    }
+    return w;
+}
+
+/* Whether axis `outer` continues axis `inner` in every view: then both are one loop. */
+static bool dti_walk_joins(const dti_view *const *views, int count, int outer, int inner,
+                           int64_t inner_dim) {
+    for (int t = 0; t < count; t++) {
+        if (views[t]->stride[outer] != views[t]->stride[inner] * inner_dim) return false;
+    }
+    return true;
+}
+
+static dti_walk dti_walk_make(const int64_t dim[DTI_AXES], const dti_view *const *views,
+                              int count) {
+    dti_walk w = {.n = 1};
+    for (int i = 0; i < DTI_AXES; i++) {
+        w.dim[i] = 1;
+        w.n *= dim[i];
+    }
+    int at = DTI_AXES, inner = -1; /* inner: the axis whose strides the open loop has */
+    for (int axis = DTI_AXES - 1; axis >= 0; axis--) {
+        if (dim[axis] == 1) continue;
+        if (inner >= 0 && dti_walk_joins(views, count, axis, inner, (int64_t)w.dim[at])) {
+            w.dim[at] *= (uint32_t)dim[axis];
+            continue;
+        }
+        at--;
+        inner = axis;
+        w.dim[at] = (uint32_t)dim[axis];
+        for (int t = 0; t < count; t++) w.stride[t][at] = (uint32_t)views[t]->stride[axis];
+    }
+    return w;
+}
+
+static dti_view dti_emit_in(dti_emit *e, uint32_t i) {
+    return e->views[dti_input_id(e->graph, e->node, i)];
+}
+
+static dti_view dti_emit_dense_view(dti_emit *e, const dti_view *v) {
+    if (dti_view_is_dense(v)) return *v;
+    dti_view w = {.value = dti_emit_scratch(e, 4 * (uint64_t)dti_view_elements(v))};
+    int64_t step = 1;
+    for (int axis = DTI_AXES - 1; axis >= 0; axis--) {
+        w.dim[axis] = v->dim[axis];
+        w.stride[axis] = v->dim[axis] == 1 ? 0 : step;
+        step *= v->dim[axis];
+    }
+    dti_emit_copy(e, v, &w, DTI_COPY_WORD);
+    return w;
+}
+
+static dti_view dti_emit_dense_in(dti_emit *e, uint32_t i) {
+    dti_view *v = &e->views[dti_input_id(e->graph, e->node, i)];
+    *v = dti_emit_dense_view(e, v); /* later users find it dense */
+    return *v;
+}
+
+static uint32_t dti_emit_scratch(dti_emit *e, uint64_t bytes) {
+    return dti_listing_value(e->list, DTI_VALUE_TRANSIENT, bytes, 0);
+}
+
+static dti_launch *dti_emit_launch(dti_emit *e, dti_kernel_id kernel, uint64_t items,
+                                   size_t args_bytes) {
+    dti_listing *list = e->list;
+    dti_launch *l = &list->spare;
+    if (dti_array_reserve(list->base, (void **)&list->launches, &list->launch_capacity,
+                          (size_t)list->launch_count + 1, sizeof *l)) {
+        l = &list->launches[list->launch_count++];
+    } else {
+        list->result = DT_ERROR_MEMORY;
+    }
+    memset(l, 0, sizeof *l);
+    l->kernel = (uint16_t)kernel;
+    l->args_bytes = (uint16_t)args_bytes;
+    l->node = e->id;
+    l->items = items;
+    return l;
+}
+
+static void dti_bind(dti_launch *l, uint32_t v0, uint32_t v1, uint32_t v2, uint32_t v3) {
+    uint32_t v[DTI_BINDINGS_MAX] = {v0, v1, v2, v3};
+    for (int i = 0; i < DTI_BINDINGS_MAX; i++) l->value[i] = v[i] == DTI_UNBOUND ? v0 : v[i];
+}
+
+static void dti_emit_copy(dti_emit *e, const dti_view *x, const dti_view *y, uint32_t selector) {
+    const dti_view *views[2] = {x, y};
+    dti_walk w = dti_walk_make(y->dim, views, 2);
+    dti_launch *l = dti_emit_launch(e, DTI_K_COPY, (uint64_t)w.n, sizeof l->args.map1);
+    dti_args_map1 *a = &l->args.map1;
+    a->n = (uint32_t)w.n;
+    memcpy(a->dim, w.dim, sizeof a->dim);
+    memcpy(a->x_stride, w.stride[0], sizeof a->x_stride);
+    memcpy(a->y_stride, w.stride[1], sizeof a->y_stride);
+    a->x_offset = (uint32_t)x->offset;
+    a->y_offset = (uint32_t)y->offset;
+    l->spec[0] = selector;
+    dti_bind(l, x->value, y->value, DTI_UNBOUND, DTI_UNBOUND);
+}
+
+static void dti_emit_fill(dti_emit *e, const dti_view *y, uint32_t selector, float value) {
+    dti_emit_copy(e, y, y, selector);
+    dti_listing *list = e->list;
+    dti_launch *l = list->launch_count ? &list->launches[list->launch_count - 1] : &list->spare;
+    l->args.map1.p0 = value;
+}

@@ -1,0 +1,83 @@
+/* A listing: the launches of a program and the values they touch, before anything has a place. A
+ * row's emit function appends to it; program/plan.c then gives transients their place. */
+
+typedef enum dti_value_kind {
+    DTI_VALUE_TRANSIENT, /* placed by the plan; lives from its first to its last launch */
+    DTI_VALUE_PARAM,     /* the others have a fixed offset in their arena */
+    DTI_VALUE_GRADIENT,
+    DTI_VALUE_STATE,
+    DTI_VALUE_TABLE,
+    DTI_VALUE_IN,
+    DTI_VALUE_OUT,
+    DTI_VALUE_KINDS
+} dti_value_kind;
+
+typedef struct dti_value {
+    uint8_t kind;
+    bool written_whole; /* its first launch writes all of it: may take over an input's place */
+    uint64_t bytes;
+    uint64_t offset;        /* in its arena */
+    uint32_t first, last;   /* launches; set by the plan */
+    uint32_t same_as;       /* value whose place it takes (in place), or itself */
+} dti_value;
+
+typedef struct dti_listing {
+    dti_base *base;
+    dti_launch *launches;
+    size_t launch_capacity;
+    uint32_t launch_count;
+    dti_value *values;
+    size_t value_capacity;
+    uint32_t value_count;
+    uint64_t flops;
+    dt_result result;  /* the first failure (memory); emission goes on harmlessly */
+    dti_launch spare;  /* what dti_emit_launch returns then */
+} dti_listing;
+
+/* How a tensor lies in its value. Axis 0 is the sample axis (1 without), axes 1..5 the shape,
+ * right-aligned; an axis of size 1 has stride 0. In elements. */
+typedef struct dti_view {
+    uint32_t value;
+    int64_t dim[DTI_AXES];
+    int64_t stride[DTI_AXES];
+    int64_t offset;
+} dti_view;
+
+struct dti_emit {
+    dti_listing *list;
+    dt_graph *graph;
+    const dti_node *node;
+    uint32_t id;
+    int64_t batch;
+    bool train;      /* dropout drops */
+    dti_view *views; /* by node id */
+    dti_view out;    /* dense in a value of its own, set by the caller; view ops set it themselves */
+};
+
+static uint32_t dti_listing_value(dti_listing *list, dti_value_kind kind, uint64_t bytes, uint64_t offset);
+static dti_view dti_view_dense(uint32_t value, bool samples, int64_t batch, dt_shape shape);
+static bool dti_view_is_dense(const dti_view *v);
+static int64_t dti_view_elements(const dti_view *v);
+
+static dti_view dti_emit_in(dti_emit *e, uint32_t i);
+/* The input in rows of memory without gaps; copied to a scratch value when it is not. */
+static dti_view dti_emit_dense_in(dti_emit *e, uint32_t i);
+static dti_view dti_emit_dense_view(dti_emit *e, const dti_view *v);
+static uint32_t dti_emit_scratch(dti_emit *e, uint64_t bytes);
+/* Appends a launch; fill its args, then bind. The pointer holds until the next append. */
+static dti_launch *dti_emit_launch(dti_emit *e, dti_kernel_id kernel, uint64_t items, size_t args_bytes);
+static void dti_bind(dti_launch *launch, uint32_t v0, uint32_t v1, uint32_t v2, uint32_t v3);
+#define DTI_UNBOUND 0xffffffffu /* binding 0 again */
+
+/* Axes merged where every tensor allows it, right-aligned: the loops of the map kernels. */
+typedef struct dti_walk {
+    int64_t n;
+    uint32_t dim[DTI_AXES];
+    uint32_t stride[3][DTI_AXES];
+} dti_walk;
+static dti_walk dti_walk_make(const int64_t dim[DTI_AXES], const dti_view *const *views, int count);
+/* `v` seen with the dimensions `dim`: axes of size 1 are repeated. */
+static dti_view dti_view_broadcast(const dti_view *v, const int64_t dim[DTI_AXES]);
+/* Copies view x to view y (both may be strided). */
+static void dti_emit_copy(dti_emit *e, const dti_view *x, const dti_view *y, uint32_t selector);
+static void dti_emit_fill(dti_emit *e, const dti_view *y, uint32_t selector, float value);

@@ -1,0 +1,71 @@
+/* A launch: one kernel over one index space, the only thing that a program gives to a backend. Rows
+ * of the op table emit launches that name values; the plan gives values their place; the CPU
+ * calls a C function per launch, Vulkan records a dispatch per launch. */
+
+#define DTI_U32 uint32_t
+#define DTI_I32 int32_t
+#define DTI_F32 float
+#include "../../shaders/args.h"
+
+typedef enum dti_kernel_id {
+#define DTI_X(id, file, bindings, access, span) DTI_K_##id,
+    DTI_KERNEL_LIST(DTI_X)
+#undef DTI_X
+    DTI_K_COUNT
+} dti_kernel_id;
+
+typedef enum dti_span { DTI_SPAN_ITEM, DTI_SPAN_GROUP } dti_span;
+
+typedef struct dti_kernel_info {
+    const char *name; /* of the shader file */
+    const char *access;
+    uint8_t bindings;
+    uint8_t span;
+} dti_kernel_info;
+
+#define DTI_ARGS_STRUCT(name, fields) typedef struct dti_args_##name { fields } dti_args_##name;
+DTI_ARGS_STRUCT(map1, DTI_ARGS_MAP1)
+DTI_ARGS_STRUCT(map2, DTI_ARGS_MAP2)
+DTI_ARGS_STRUCT(reduce, DTI_ARGS_REDUCE)
+DTI_ARGS_STRUCT(gemm, DTI_ARGS_GEMM)
+DTI_ARGS_STRUCT(rows, DTI_ARGS_ROWS)
+DTI_ARGS_STRUCT(xent, DTI_ARGS_XENT)
+DTI_ARGS_STRUCT(term, DTI_ARGS_TERM)
+DTI_ARGS_STRUCT(seed, DTI_ARGS_SEED)
+DTI_ARGS_STRUCT(gather, DTI_ARGS_GATHER)
+DTI_ARGS_STRUCT(dropout, DTI_ARGS_DROPOUT)
+DTI_ARGS_STRUCT(accumulate, DTI_ARGS_ACCUMULATE)
+DTI_ARGS_STRUCT(commit, DTI_ARGS_COMMIT)
+DTI_ARGS_STRUCT(scan, DTI_ARGS_SCAN)
+#undef DTI_ARGS_STRUCT
+
+typedef union dti_args {
+    dti_args_map1 map1;
+    dti_args_map2 map2;
+    dti_args_reduce reduce;
+    dti_args_gemm gemm;
+    dti_args_rows rows;
+    dti_args_xent xent;
+    dti_args_term term;
+    dti_args_seed seed;
+    dti_args_gather gather;
+    dti_args_dropout dropout;
+    dti_args_accumulate accumulate;
+    dti_args_commit commit;
+    dti_args_scan scan;
+} dti_args;
+_Static_assert(sizeof(dti_args) <= 128, "push constants of the portable core");
+
+#define DTI_BINDINGS_MAX 4
+
+typedef struct dti_launch {
+    uint16_t kernel; /* dti_kernel_id */
+    uint16_t args_bytes;
+    uint32_t node;                      /* of the work graph: names faults and profiles */
+    uint64_t items;                     /* size of the outer index space; 0 = nothing to do */
+    uint32_t spec[4];                   /* selectors */
+    uint32_t value[DTI_BINDINGS_MAX];   /* what is bound; unused bindings repeat binding 0 */
+    dti_args args;
+} dti_launch;
+
+static const dti_kernel_info *dti_kernel_info_of(uint32_t kernel);

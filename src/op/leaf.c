@@ -1,0 +1,134 @@
+/* Leaves: what has no inputs. Inputs and parameters have a place before any launch, so they emit
+ * nothing; fill and iota write constants. A seed is where a loss's gradient starts. */
+
+static bool dti_leaf_shape(dti_build *b) {
+    return dti_build_fail(b, "is made by its own constructor");
+}
+
+static void dti_leaf_emit(dti_emit *e) {
+    (void)e;
+}
+
+
+static dt_tensor dti_leaf_push(dt_graph *g, dti_node *n, const char *name) {
+    if (!g || g->error[0]) return (dt_tensor){0};
+    const char *op = dti_op_info_of(n->op)->name;
+    if (!name || !name[0]) return dti_graph_fail(g, "%s: a name is needed", op);
+    if (!dti_shape_valid(n->shape)) {
+        return dti_graph_fail(g, "%s '%s': shape %s is not valid: at most %d dimensions, none negative, "
+                                 "below 2^31 elements", op, name,
+                              dti_shape_print(n->shape, n->samples).text, DT_MAX_DIMS);
+    }
+    n->label = dti_graph_string(g, name);
+    return n->label ? dti_graph_push(g, n, NULL, 0) : (dt_tensor){0};
+}
+
+DT_API dt_tensor dt_input(dt_graph *g, const char *name, dt_dtype dtype, dt_shape shape) {
+    dti_node n = {.op = DTI_OP_INPUT, .dtype = (uint8_t)dtype, .samples = true, .shape = shape};
+    return dti_leaf_push(g, &n, name);
+}
+
+DT_API dt_tensor dt_input_shared(dt_graph *g, const char *name, dt_dtype dtype, dt_shape shape) {
+    dti_node n = {.op = DTI_OP_INPUT, .dtype = (uint8_t)dtype, .shape = shape};
+    return dti_leaf_push(g, &n, name);
+}
+
+/* attr.i[0] = index among the parameters, i[1] = dt_init_kind; attr.f[0..1] = its a and b. */
+DT_API dt_tensor dt_param(dt_graph *g, const char *name, dt_shape shape, dt_init init) {
+    if (!g || g->error[0]) return (dt_tensor){0};
+    if (g->stores > 0) {
+        return dti_graph_fail(g, "param '%s': the graph is sealed; add parameters before "
+                                 "dt_store_create", name ? name : "");
+    }
+    for (uint32_t i = 0; name && i < g->param_count; i++) {
+        if (strcmp(g->nodes[g->params[i]].label, name) == 0) {
+            return dti_graph_fail(g, "param '%s': the name is taken; to share a parameter keep its "
+                                     "tensor", name);
+        }
+    }
+    if (!dti_array_reserve(g->base, (void **)&g->params, &g->param_capacity,
+                           (size_t)g->param_count + 1, sizeof *g->params)) {
+        return dti_graph_fail(g, "out of host memory for parameter '%s'", name ? name : "");
+    }
+    dti_node n = {.op = DTI_OP_PARAM, .shape = shape};
+    n.attr.i[0] = (int32_t)g->param_count;
+    n.attr.i[1] = (int32_t)init.kind;
+    n.attr.f[0] = init.a;
+    n.attr.f[1] = init.b;
+    dt_tensor x = dti_leaf_push(g, &n, name);
+    if (!dti_is_nil(x)) g->params[g->param_count++] = x.id;
+    return x;
+}
+
+DT_API dt_tensor dt_freeze(dt_tensor x) {
+    if (dti_is_nil(x)) return x;
+    dti_node *n = dti_node_of(x);
+    if (n->op != DTI_OP_PARAM) {
+        return dti_graph_fail(x.graph, "dt_freeze: '%s' is not a parameter; use dt_detach",
+                              n->label ? n->label : dti_op_info_of(n->op)->name);
+    }
+    n->frozen = true;
+    return x;
+}
+
+/* ---- fill, iota: attr.dim and i[0] = shape and rank, i[1] = sample axis, f[0] = the value. */
+static bool dti_fill_shape(dti_build *b) {
+    b->out.shape.rank = b->out.attr.i[0];
+    memcpy(b->out.shape.dim, b->out.attr.dim, sizeof b->out.shape.dim);
+    b->out.samples = b->out.attr.i[1] != 0;
+    return true;
+}
+
+static void dti_fill_emit(dti_emit *e) {
+    bool iota = dti_op_info_of(e->node->op)->selector == 1;
+    dti_emit_fill(e, &e->out, iota ? DTI_COPY_IOTA_F32 : DTI_COPY_FILL_F32, e->node->attr.f[0]);
+}
+
+static dt_tensor dti_constant(dt_graph *g, dti_op op, dt_shape shape, float value) {
+    dti_attr attr = {.f = {value}, .i = {shape.rank}};
+    if (shape.rank > DT_MAX_DIMS || shape.rank < 0) attr.i[0] = DT_MAX_DIMS + 1;
+    memcpy(attr.dim, shape.dim, sizeof attr.dim);
+    return dti_append(g, op, NULL, 0, &attr);
+}
+
+DT_API dt_tensor dt_fill(dt_graph *g, dt_shape shape, float value) {
+    return dti_constant(g, DTI_OP_FILL, shape, value);
+}
+
+/* ---- seed: attr.i[0] = index of the loss in its program. */
+static bool dti_seed_shape(dti_build *b) {
+    if (!b->in[0]->term) return dti_build_fail(b, "is not a loss term");
+    b->out.samples = false;
+    return true;
+}
+
+static void dti_seed_emit(dti_emit *e) {
+    dti_view term = dti_emit_in(e, 0);
+    dti_launch *l = dti_emit_launch(e, DTI_K_SEED, 1, sizeof l->args.seed);
+    l->args.seed = (dti_args_seed){.index = (uint32_t)e->node->attr.i[0],
+                                   .term_offset = (uint32_t)term.offset};
+    dti_bind(l, term.value, e->out.value, DTI_UNBOUND, DTI_UNBOUND);
+}
+
+/* ---- Reference */
+#ifdef DT_REFERENCE
+
+/* Inputs and parameters are given; nil has no value. */
+static void dti_leaf_ref(const dti_ref *r) {
+    (void)r;
+}
+
+static void dti_fill_ref(const dti_ref *r) {
+    bool iota = r->node->op == DTI_OP_IOTA;
+    for (int64_t i = 0; i < r->out.elements; i++) {
+        r->out.data[i] = iota ? (double)i : (double)r->node->attr.f[0];
+    }
+}
+
+static void dti_seed_ref(const dti_ref *r) {
+    int index = r->node->attr.i[0];
+    double weight = r->step->weight[index] > 0 ? r->step->weight[index] : r->in[0].data[1];
+    r->out.data[0] = weight == 0 ? 0 : r->step->coefficient[index] / weight;
+}
+
+#endif

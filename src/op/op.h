@@ -1,0 +1,100 @@
+/* What a row of the op table consists of, and the four contexts that its functions work in: build
+ * (shape rule), gradient, emit (launches) and reference. A family serves one or more rows. */
+
+/* ---- Build: checks inputs and sets the new node's shape, type and sample axis. */
+typedef struct dti_build {
+    dt_graph *graph;
+    const dti_node *in[2]; /* the first two inputs, for the usual case */
+    const dt_tensor *inputs;
+    uint32_t count;
+    dti_node out; /* op and attr are set; dtype F32, samples = any input's */
+} dti_build;
+
+/* ---- Gradient: from y = node(in) and dy make dx[i] for each i that is wanted. Nil = zero. */
+typedef struct dti_grad {
+    dt_graph *graph;
+    dti_node node; /* a copy: appending moves the graph's */
+    dt_tensor y, dy;
+    dt_tensor in[DTI_BINDINGS_MAX]; /* the first four inputs */
+    bool wanted[DTI_BINDINGS_MAX];
+    dt_tensor dx[DTI_BINDINGS_MAX];
+    uint32_t index; /* for ops of many inputs: which input is asked for now (in[0] is that one) */
+    int64_t before; /* concat: where that input starts along the axis */
+} dti_grad;
+
+/* ---- Emit: see emit.h. ---- Reference: float64, naive loops, dense arrays. */
+typedef struct dti_emit dti_emit;
+
+typedef struct dti_ref_tensor {
+    double *data;
+    int64_t dim[DTI_AXES]; /* [0] = samples or 1, the shape right-aligned behind it */
+    int64_t elements;
+} dti_ref_tensor;
+
+typedef struct dti_ref_step {
+    uint64_t seed, step;
+    uint32_t first_row;
+    double coefficient[DT_MAX_TERMS], weight[DT_MAX_TERMS]; /* weight 0 = the term's own */
+} dti_ref_step;
+
+typedef struct dti_ref {
+    const dti_node *node;
+    const dti_ref_tensor *in; /* node->count of them */
+    dti_ref_tensor out;
+    const dti_ref_step *step;
+    bool train;
+} dti_ref;
+
+typedef struct dti_op_family {
+    bool (*shape)(dti_build *b);
+    void (*grad)(dti_grad *g);       /* NULL: no gradient flows */
+    dt_tensor (*lower)(dti_grad *g); /* the same value from other rows: when grad is NULL or as a test oracle */
+    void (*emit)(dti_emit *e);
+    bool view;                       /* emit only sets the out view; no kernel */
+    bool takes_terms;
+    void (*ref)(const dti_ref *r);   /* NULL without DT_REFERENCE */
+} dti_op_family;
+
+typedef enum dti_samples { DTI_SAMPLES_NONE, DTI_SAMPLES_ROWWISE, DTI_SAMPLES_REDUCES, DTI_SAMPLES_COUPLES } dti_samples;
+typedef enum dti_precision { DTI_PRECISION_LOW, DTI_PRECISION_F32, DTI_PRECISION_WIDEST } dti_precision;
+
+typedef struct dti_op_info {
+    const char *name;
+    uint8_t inputs_min;
+    bool inputs_more;
+    uint8_t samples, precision;
+    uint8_t selector;
+    const dti_op_family *family;
+    const char *formula;
+} dti_op_info;
+
+static const dti_op_info *dti_op_info_of(uint32_t op);
+
+/* Appends a node of `op`: nil inputs give nil, and every wrong one an error with op and shapes. */
+static dt_tensor dti_append(dt_graph *graph, dti_op op, const dt_tensor *in, uint32_t count,
+                            const dti_attr *attr);
+static inline dt_tensor dti_append1(dti_op op, dt_tensor x, const dti_attr *attr) {
+    return dti_append(x.graph, op, &x, 1, attr);
+}
+static inline dt_tensor dti_append2(dti_op op, dt_tensor a, dt_tensor b, const dti_attr *attr) {
+    dt_tensor in[2] = {a, b};
+    return dti_append(a.graph ? a.graph : b.graph, op, in, 2, attr);
+}
+
+/* "op (inputs' shapes): text": the form of every op's error. Returns false. */
+static bool dti_build_fail(dti_build *b, const char *format, ...) DTI_PRINTF(2, 3);
+
+/* The reverse pass: adds to the graph d(sum of y)/dx for each of `wrt`, from dy (of y's shape; for a
+ * loss term: the seed). dx[i] is nil where x does not reach y. Records an error where an op on the
+ * way has no gradient. */
+static void dti_differentiate(dt_graph *graph, dt_tensor y, dt_tensor dy, const dt_tensor *wrt,
+                              uint32_t count, dt_tensor *dx);
+/* The same from several y at once: their gradients add up. */
+static void dti_differentiate_all(dt_graph *graph, const dt_tensor *y, const dt_tensor *dy,
+                                  uint32_t y_count, const dt_tensor *wrt, uint32_t count,
+                                  dt_tensor *dx);
+/* Sums x over what broadcasting repeated, down to the shape and sample axis of `like`. */
+static dt_tensor dti_sum_to(dt_tensor x, dt_tensor like);
+/* Repeats x to the shape and sample axis of `like`. */
+static dt_tensor dti_expand_like(dt_tensor x, dt_tensor like);
+static dt_tensor dti_expand_to(dt_tensor x, dt_shape shape, bool samples);

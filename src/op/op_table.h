@@ -1,0 +1,100 @@
+/* Every op, once. The list expands into the enum, the info table, the per-op tests and docs/ops.md.
+ *
+ * X(ID, name, inputs, samples, precision, family, selector, formula)
+ *   inputs     how many: "2", or "1+" for one and more
+ *   samples    what it does along the sample axis: ROWWISE (each sample by itself), REDUCES (sums
+ *              over samples), COUPLES (samples see each other), NONE (no sample axis of its own)
+ *   precision  under mixed precision: LOW (may run in 16 bits), F32 (needs f32), WIDEST (of inputs)
+ *   family     dti_family_<family> in src/op/: shape, gradient, launches, CPU kernel, reference
+ *   selector   which member of the family it is
+ *   formula    for the reference page
+ * The order is the order of docs/ops.md; ids are not stored anywhere. */
+#define DTI_OP_LIST(X)                                                                             \
+    X(NIL, nil, "0", NONE, WIDEST, leaf, 0, "no tensor")                                           \
+    X(INPUT, input, "0", ROWWISE, WIDEST, leaf, 0, "written by the host before a step")            \
+    X(PARAM, param, "0", NONE, F32, leaf, 0, "a trained value of the store")                       \
+    X(FILL, fill, "0", NONE, WIDEST, fill, 0, "every element is the constant")                     \
+    X(IOTA, iota, "0", NONE, WIDEST, fill, 1, "0, 1, 2, ... in order")                             \
+    X(SEED, seed, "1", NONE, F32, seed, 0, "coefficient of the loss / its global weight")          \
+    X(NEG, neg, "1", ROWWISE, WIDEST, unary, DTI_U_NEG, "-x")                                      \
+    X(ABS, abs, "1", ROWWISE, WIDEST, unary, DTI_U_ABS, "|x|; gradient 0 at 0")                    \
+    X(SIGN, sign, "1", ROWWISE, WIDEST, unary, DTI_U_SIGN, "-1, 0 or 1; no gradient")              \
+    X(EXP, exp, "1", ROWWISE, F32, unary, DTI_U_EXP, "e^x")                                        \
+    X(LOG, log, "1", ROWWISE, F32, unary, DTI_U_LOG, "natural logarithm")                          \
+    X(LOG1P, log1p, "1", ROWWISE, F32, unary, DTI_U_LOG1P, "log(1 + x)")                           \
+    X(EXPM1, expm1, "1", ROWWISE, F32, unary, DTI_U_EXPM1, "e^x - 1")                              \
+    X(SQRT, sqrt, "1", ROWWISE, F32, unary, DTI_U_SQRT, "square root")                             \
+    X(RSQRT, rsqrt, "1", ROWWISE, F32, unary, DTI_U_RSQRT, "1 / sqrt(x)")                          \
+    X(RECIPROCAL, reciprocal, "1", ROWWISE, F32, unary, DTI_U_RECIPROCAL, "1 / x")                 \
+    X(SQUARE, square, "1", ROWWISE, F32, unary, DTI_U_SQUARE, "x * x")                             \
+    X(SIN, sin, "1", ROWWISE, F32, unary, DTI_U_SIN, "sine")                                       \
+    X(COS, cos, "1", ROWWISE, F32, unary, DTI_U_COS, "cosine")                                     \
+    X(TANH, tanh, "1", ROWWISE, WIDEST, unary, DTI_U_TANH, "hyperbolic tangent")                   \
+    X(SIGMOID, sigmoid, "1", ROWWISE, WIDEST, unary, DTI_U_SIGMOID, "1 / (1 + e^-x)")              \
+    X(RELU, relu, "1", ROWWISE, WIDEST, unary, DTI_U_RELU, "max(x, 0); gradient 0 at 0")           \
+    X(LEAKY_RELU, leaky_relu, "1", ROWWISE, WIDEST, unary, DTI_U_LEAKY_RELU, "x > 0 ? x : slope * x") \
+    X(GELU, gelu, "1", ROWWISE, WIDEST, unary, DTI_U_GELU, "x * (1 + erf(x / sqrt 2)) / 2")        \
+    X(GELU_TANH, gelu_tanh, "1", ROWWISE, WIDEST, unary, DTI_U_GELU_TANH,                          \
+      "x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))) / 2")                                       \
+    X(SILU, silu, "1", ROWWISE, WIDEST, unary, DTI_U_SILU, "x * sigmoid(x)")                       \
+    X(SOFTPLUS, softplus, "1", ROWWISE, F32, unary, DTI_U_SOFTPLUS, "log(1 + e^x); x above 20")    \
+    X(ELU, elu, "1", ROWWISE, F32, unary, DTI_U_ELU, "x > 0 ? x : alpha * (e^x - 1)")              \
+    X(ERF, erf, "1", ROWWISE, F32, unary, DTI_U_ERF, "error function")                             \
+    X(FLOOR, floor, "1", ROWWISE, F32, unary, DTI_U_FLOOR, "largest integer <= x; no gradient")    \
+    X(STEP, step, "1", ROWWISE, WIDEST, unary, DTI_U_STEP, "x > 0 ? 1 : 0; no gradient")           \
+    X(AFFINE, affine, "1", ROWWISE, WIDEST, unary, DTI_U_AFFINE, "scale * x + offset")             \
+    X(UNARY_GRAD, unary_grad, "2", ROWWISE, F32, unary_grad, 0, "(x, dy) -> dy * f'(x)")           \
+    X(ADD, add, "2", ROWWISE, WIDEST, binary, DTI_B_ADD, "a + b")                                  \
+    X(SUB, sub, "2", ROWWISE, WIDEST, binary, DTI_B_SUB, "a - b")                                  \
+    X(MUL, mul, "2", ROWWISE, WIDEST, binary, DTI_B_MUL, "a * b")                                  \
+    X(DIV, div, "2", ROWWISE, F32, binary, DTI_B_DIV, "a / b")                                     \
+    X(MAXIMUM, maximum, "2", ROWWISE, WIDEST, binary, DTI_B_MAX, "larger; gradient halved at ties") \
+    X(MINIMUM, minimum, "2", ROWWISE, WIDEST, binary, DTI_B_MIN, "smaller; gradient halved at ties") \
+    X(POW, pow, "2", ROWWISE, F32, binary, DTI_B_POW, "a^b")                                       \
+    X(EQ, eq, "2", ROWWISE, WIDEST, binary, DTI_B_EQ, "a == b; no gradient")                       \
+    X(LT, lt, "2", ROWWISE, WIDEST, binary, DTI_B_LT, "a < b; no gradient")                        \
+    X(LE, le, "2", ROWWISE, WIDEST, binary, DTI_B_LE, "a <= b; no gradient")                       \
+    X(GT, gt, "2", ROWWISE, WIDEST, binary, DTI_B_GT, "a > b; no gradient")                        \
+    X(GE, ge, "2", ROWWISE, WIDEST, binary, DTI_B_GE, "a >= b; no gradient")                       \
+    X(RESHAPE, reshape, "1", ROWWISE, WIDEST, view, DTI_VIEW_RESHAPE, "the same elements in order") \
+    X(PERMUTE, permute, "1", ROWWISE, WIDEST, view, DTI_VIEW_PERMUTE, "dimensions in another order") \
+    X(SLICE, slice, "1", ROWWISE, WIDEST, view, DTI_VIEW_SLICE, "x[start : start + length]")       \
+    X(EXPAND, expand, "1", ROWWISE, WIDEST, view, DTI_VIEW_EXPAND, "dimensions of size 1 repeated") \
+    X(DETACH, detach, "1", ROWWISE, WIDEST, view, DTI_VIEW_DETACH, "x; no gradient")               \
+    X(COPY, copy, "1", ROWWISE, WIDEST, copy, 0, "x in memory of its own")                         \
+    X(CAST, cast, "1", ROWWISE, WIDEST, cast, 0, "x as another type")                              \
+    X(CONCAT, concat, "1+", ROWWISE, WIDEST, concat, 0, "one after the other along an axis")       \
+    X(PAD, pad, "1", ROWWISE, WIDEST, pad, 0, "zeros with x at start: the gradient of slice")      \
+    X(SUM, sum, "1", REDUCES, F32, reduce, DTI_R_SUM, "scale * sum over axes")                     \
+    X(MAX, max, "1", ROWWISE, WIDEST, reduce, DTI_R_MAX, "maximum over axes")                      \
+    X(MIN, min, "1", ROWWISE, WIDEST, reduce, DTI_R_MIN, "minimum over axes")                      \
+    X(MATMUL, matmul, "2", ROWWISE, LOW, matmul, 0, "[..., M, K] [..., K, N]")                     \
+    X(LINEAR, linear, "2+", ROWWISE, LOW, linear, 0, "x W^T + b")                                  \
+    X(LINEAR_DX, linear_dx, "2", ROWWISE, LOW, linear_dx, 0, "dy W")                               \
+    X(LINEAR_DW, linear_dw, "2", REDUCES, LOW, linear_dw, 0, "dy^T x over all rows")               \
+    X(SOFTMAX, softmax, "1", ROWWISE, F32, softmax, 0, "e^(x - max) / sum, last dimension")        \
+    X(LOG_SOFTMAX, log_softmax, "1", ROWWISE, F32, softmax, 1, "x - max - log sum e^(x - max)")    \
+    X(SOFTMAX_GRAD, softmax_grad, "2", ROWWISE, F32, softmax_grad, 0, "(y, dy) -> y (dy - sum y dy)") \
+    X(LOG_SOFTMAX_GRAD, log_softmax_grad, "2", ROWWISE, F32, softmax_grad, 1,                      \
+      "(y, dy) -> dy - e^y sum dy")                                                                \
+    X(GATHER, gather, "2", ROWWISE, WIDEST, gather, 0, "(table, index) -> table[index]")           \
+    X(SCATTER_ADD, scatter_add, "2", REDUCES, F32, scatter_add, 0,                                 \
+      "(dy, index) -> sum of rows of dy by index")                                                 \
+    X(DROPOUT, dropout, "1", ROWWISE, WIDEST, dropout, 0, "x * mask / (1 - p)")                    \
+    X(CROSS_ENTROPY, cross_entropy, "2+", REDUCES, F32, cross_entropy, 0,                          \
+      "term: sum over rows of -sum_c q_c log softmax(x)_c; weight: sum of the targets' class weights") \
+    X(CROSS_ENTROPY_WEIGHT, cross_entropy_weight, "1+", REDUCES, F32, cross_entropy_weight, 0,     \
+      "term (0, weight) from targets alone")                                                       \
+    X(CROSS_ENTROPY_GRAD, cross_entropy_grad, "3", ROWWISE, F32, cross_entropy_grad, 0,            \
+      "(logits, target, seed * class weights) -> softmax * sum q - q")                             \
+    X(ACCURACY, accuracy, "2", REDUCES, F32, accuracy, 0, "term: rows whose argmax is the target") \
+    X(MSE, mse, "2", REDUCES, F32, mse, 0, "term: sum (y - t)^2; weight: elements")                \
+    X(MSE_GRAD, mse_grad, "3", ROWWISE, F32, mse_grad, 0, "(y, t, seed) -> 2 seed (y - t)")        \
+    X(MEAN_LOSS, mean_loss, "1", REDUCES, F32, mean_loss, 0, "term: sum x; weight: elements")
+
+typedef enum dti_op {
+#define DTI_X(id, name, inputs, samples, precision, family, selector, formula) DTI_OP_##id,
+    DTI_OP_LIST(DTI_X)
+#undef DTI_X
+    DTI_OP_COUNT
+} dti_op;

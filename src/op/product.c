@@ -1,0 +1,321 @@
+/* Matrix products: matmul of any transposition and batch, and the linear layer's three rows
+ * (forward, gradient of input, gradient of weight), which differentiate into each other. All are
+ * the GEMM kernel; a transposition is a pair of strides. */
+
+static uint64_t dti_gemm_flops(const dti_args_gemm *a) {
+    return 2ull * a->m * a->n * a->k * a->batch0 * a->batch1;
+}
+
+static void dti_emit_gemm(dti_emit *e, const dti_args_gemm *args, uint32_t a, uint32_t b,
+                          uint32_t bias) {
+    uint64_t items = (uint64_t)args->m * args->n * args->batch0 * args->batch1;
+    dti_launch *l = dti_emit_launch(e, DTI_K_GEMM, items, sizeof *args);
+    l->args.gemm = *args;
+    l->spec[0] = bias != DTI_UNBOUND;
+    dti_bind(l, a, b, e->out.value, bias);
+    e->list->flops += dti_gemm_flops(args);
+}
+
+/* ---- matmul: attr.i[0], i[1] = transpose a, b. */
+static bool dti_matmul_shape(dti_build *b) {
+    if (!dti_build_f32(b)) return false;
+    dt_shape x = b->in[0]->shape, y = b->in[1]->shape, batch;
+    if (x.rank < 2 || y.rank < 2) {
+        return dti_build_fail(b, "both need 2 dimensions; for rows of one matrix use dt_linear");
+    }
+    int ta = b->out.attr.i[0] != 0, tb = b->out.attr.i[1] != 0;
+    int64_t m = x.dim[x.rank - 2 + ta], k = x.dim[x.rank - 1 - ta];
+    int64_t k2 = y.dim[y.rank - 2 + tb], n = y.dim[y.rank - 1 - tb];
+    if (k != k2) return dti_build_fail(b, "the inner sizes %lld and %lld differ", (long long)k, (long long)k2);
+    x.rank -= 2;
+    y.rank -= 2;
+    if (!dti_shape_broadcast(x, y, &batch)) return dti_build_fail(b, "the leading dimensions do not broadcast");
+    b->out.shape = batch;
+    b->out.shape.dim[b->out.shape.rank++] = m;
+    b->out.shape.dim[b->out.shape.rank++] = n;
+    return true;
+}
+
+static void dti_matmul_grad(dti_grad *g) {
+    bool ta = g->node.attr.i[0] != 0, tb = g->node.attr.i[1] != 0;
+    dt_tensor a = g->in[0], b = g->in[1], dy = g->dy;
+    if (g->wanted[0]) {
+        dt_tensor da = ta ? dt_matmul_transposed(b, dy, tb, true) : dt_matmul_transposed(dy, b, false, !tb);
+        g->dx[0] = dti_sum_to(da, a);
+    }
+    if (g->wanted[1]) {
+        dt_tensor db = tb ? dt_matmul_transposed(dy, a, true, ta) : dt_matmul_transposed(a, dy, !ta, false);
+        g->dx[1] = dti_sum_to(db, b);
+    }
+}
+
+/* The four leading axes as at most two batch axes; what is left over is looped on the host. */
+static void dti_matmul_emit(dti_emit *e) {
+    bool ta = e->node->attr.i[0] != 0, tb = e->node->attr.i[1] != 0;
+    dti_view a = dti_emit_in(e, 0), b = dti_emit_in(e, 1), c = e->out;
+    int64_t dim[DTI_AXES];
+    memcpy(dim, c.dim, sizeof dim);
+    dim[4] = dim[5] = 1;
+    dti_view wide_a = dti_view_broadcast(&a, dim), wide_b = dti_view_broadcast(&b, dim);
+    const dti_view *views[3] = {&wide_a, &wide_b, &c};
+    dti_walk w = dti_walk_make(dim, views, 3);
+    dti_args_gemm g = {.m = (uint32_t)c.dim[4], .n = (uint32_t)c.dim[5], .k = (uint32_t)a.dim[ta ? 4 : 5]};
+    g.a_row = (uint32_t)a.stride[ta ? 5 : 4];
+    g.a_col = (uint32_t)a.stride[ta ? 4 : 5];
+    g.b_row = (uint32_t)b.stride[tb ? 5 : 4];
+    g.b_col = (uint32_t)b.stride[tb ? 4 : 5];
+    g.c_row = (uint32_t)c.dim[5];
+    g.batch0 = w.dim[4];
+    g.batch1 = w.dim[5];
+    g.a_batch0 = w.stride[0][4];
+    g.a_batch1 = w.stride[0][5];
+    g.b_batch0 = w.stride[1][4];
+    g.b_batch1 = w.stride[1][5];
+    g.c_batch0 = w.stride[2][4];
+    g.c_batch1 = w.stride[2][5];
+    uint64_t loops = (uint64_t)w.dim[0] * w.dim[1] * w.dim[2] * w.dim[3];
+    for (uint64_t i = 0; i < loops; i++) {
+        uint64_t rest = i, at[3] = {(uint64_t)a.offset, (uint64_t)b.offset, (uint64_t)c.offset};
+        for (int axis = 3; axis >= 0; axis--) {
+            for (int t = 0; t < 3; t++) at[t] += rest % w.dim[axis] * w.stride[t][axis];
+            rest /= w.dim[axis];
+        }
+        g.a_offset = (uint32_t)at[0];
+        g.b_offset = (uint32_t)at[1];
+        g.c_offset = (uint32_t)at[2];
+        dti_emit_gemm(e, &g, a.value, b.value, DTI_UNBOUND);
+    }
+}
+
+DT_API dt_tensor dt_matmul_transposed(dt_tensor a, dt_tensor b, bool transpose_a, bool transpose_b) {
+    return dti_append2(DTI_OP_MATMUL, a, b, &(dti_attr){.i = {transpose_a, transpose_b}});
+}
+
+DT_API dt_tensor dt_matmul(dt_tensor a, dt_tensor b) {
+    return dt_matmul_transposed(a, b, false, false);
+}
+
+/* ---- linear (x, w, b), linear_dx (dy, w), linear_dw (dy, x). Rows are all dimensions but the last. */
+
+static bool dti_linear_weight_fits(dti_build *b, const dti_node *x, const dti_node *w, int side) {
+    if (w->shape.rank != 2 || w->samples) return dti_build_fail(b, "the weight must be [out, in], without samples");
+    if (x->shape.rank < 1) return dti_build_fail(b, "x needs a last dimension");
+    if (x->shape.dim[x->shape.rank - 1] != w->shape.dim[side]) {
+        return dti_build_fail(b, "the last dimension %lld of x is not the weight's %s, %lld",
+                              (long long)x->shape.dim[x->shape.rank - 1], side ? "in" : "out",
+                              (long long)w->shape.dim[side]);
+    }
+    return true;
+}
+
+static bool dti_linear_shape(dti_build *b) {
+    if (!dti_build_f32(b) || !dti_linear_weight_fits(b, b->in[0], b->in[1], 1)) return false;
+    if (b->count > 2) {
+        const dti_node *bias = dti_node_of(b->inputs[2]);
+        if (b->count > 3 || bias->shape.rank != 1 || bias->samples ||
+            bias->shape.dim[0] != b->in[1]->shape.dim[0]) {
+            return dti_build_fail(b, "the bias must be [out], without samples");
+        }
+    }
+    b->out.shape = b->in[0]->shape;
+    b->out.shape.dim[b->out.shape.rank - 1] = b->in[1]->shape.dim[0];
+    return true;
+}
+
+static void dti_linear_grad(dti_grad *g) {
+    if (g->wanted[0]) g->dx[0] = dti_append2(DTI_OP_LINEAR_DX, g->dy, g->in[1], NULL);
+    if (g->wanted[1]) g->dx[1] = dti_append2(DTI_OP_LINEAR_DW, g->dy, g->in[0], NULL);
+    if (g->wanted[2]) g->dx[2] = dti_sum_to(g->dy, g->in[2]);
+}
+
+static void dti_linear_emit(dti_emit *e) {
+    dti_view x = dti_emit_dense_in(e, 0), w = dti_emit_dense_in(e, 1);
+    int64_t n = e->out.dim[5], k = x.dim[5];
+    dti_args_gemm g = {.batch0 = 1, .batch1 = 1};
+    g.m = (uint32_t)(n ? dti_view_elements(&e->out) / n : 0);
+    g.n = (uint32_t)n;
+    g.k = (uint32_t)k;
+    g.a_row = g.b_col = (uint32_t)k;
+    g.a_col = g.b_row = 1;
+    g.c_row = (uint32_t)n;
+    g.a_offset = (uint32_t)x.offset;
+    g.b_offset = (uint32_t)w.offset;
+    g.c_offset = (uint32_t)e->out.offset;
+    uint32_t bias = DTI_UNBOUND;
+    if (e->node->count > 2) {
+        dti_view b = dti_emit_dense_in(e, 2);
+        g.bias_offset = (uint32_t)b.offset;
+        bias = b.value;
+    }
+    dti_emit_gemm(e, &g, x.value, w.value, bias);
+}
+
+DT_API dt_tensor dt_linear(dt_tensor x, dt_tensor w, dt_tensor b) {
+    dt_tensor in[3] = {x, w, b};
+    return dti_append(x.graph, DTI_OP_LINEAR, in, dti_is_nil(b) && !b.graph ? 2 : 3, NULL);
+}
+
+static bool dti_linear_dx_shape(dti_build *b) {
+    if (!dti_build_f32(b) || !dti_linear_weight_fits(b, b->in[0], b->in[1], 0)) return false;
+    b->out.shape = b->in[0]->shape;
+    b->out.shape.dim[b->out.shape.rank - 1] = b->in[1]->shape.dim[1];
+    return true;
+}
+
+static void dti_linear_dx_grad(dti_grad *g) {
+    if (g->wanted[0]) g->dx[0] = dt_linear(g->dy, g->in[1], (dt_tensor){0});
+    if (g->wanted[1]) g->dx[1] = dti_append2(DTI_OP_LINEAR_DW, g->in[0], g->dy, NULL);
+}
+
+static void dti_linear_dx_emit(dti_emit *e) {
+    dti_view dy = dti_emit_dense_in(e, 0), w = dti_emit_dense_in(e, 1);
+    int64_t in = e->out.dim[5], out = dy.dim[5];
+    dti_args_gemm g = {.batch0 = 1, .batch1 = 1, .a_col = 1, .b_col = 1};
+    g.m = (uint32_t)(in ? dti_view_elements(&e->out) / in : 0);
+    g.n = g.b_row = g.c_row = (uint32_t)in;
+    g.k = g.a_row = (uint32_t)out;
+    g.a_offset = (uint32_t)dy.offset;
+    g.b_offset = (uint32_t)w.offset;
+    g.c_offset = (uint32_t)e->out.offset;
+    dti_emit_gemm(e, &g, dy.value, w.value, DTI_UNBOUND);
+}
+
+static bool dti_linear_dw_shape(dti_build *b) {
+    if (!dti_build_f32(b)) return false;
+    const dti_node *dy = b->in[0], *x = b->in[1];
+    dt_shape s = dy->shape, t = x->shape;
+    if (s.rank < 1 || t.rank != s.rank) return dti_build_fail(b, "dy and x must have one rank");
+    int64_t out = s.dim[s.rank - 1], in = t.dim[t.rank - 1];
+    s.dim[s.rank - 1] = t.dim[t.rank - 1] = 0;
+    if (!dti_shape_equal(s, t) || dy->samples != x->samples) return dti_build_fail(b, "dy and x differ in rows");
+    b->out.shape = (dt_shape){.rank = 2, .dim = {out, in}};
+    b->out.samples = false;
+    return true;
+}
+
+static void dti_linear_dw_grad(dti_grad *g) {
+    if (g->wanted[0]) g->dx[0] = dt_linear(g->in[1], g->dy, (dt_tensor){0});
+    if (g->wanted[1]) g->dx[1] = dti_append2(DTI_OP_LINEAR_DX, g->in[0], g->dy, NULL);
+}
+
+static void dti_linear_dw_emit(dti_emit *e) {
+    dti_view dy = dti_emit_dense_in(e, 0), x = dti_emit_dense_in(e, 1);
+    int64_t out = dy.dim[5], in = x.dim[5];
+    dti_args_gemm g = {.batch0 = 1, .batch1 = 1, .a_row = 1, .b_col = 1};
+    g.m = g.a_col = (uint32_t)out;
+    g.n = g.b_row = g.c_row = (uint32_t)in;
+    g.k = (uint32_t)(out ? dti_view_elements(&dy) / out : 0);
+    g.a_offset = (uint32_t)dy.offset;
+    g.b_offset = (uint32_t)x.offset;
+    g.c_offset = (uint32_t)e->out.offset;
+    dti_emit_gemm(e, &g, dy.value, x.value, DTI_UNBOUND);
+}
+
+/* ---- Reference */
+#ifdef DT_REFERENCE
+
+static void dti_matmul_ref(const dti_ref *r) {
+    const dti_ref_tensor *a = &r->in[0], *b = &r->in[1];
+    bool ta = r->node->attr.i[0] != 0, tb = r->node->attr.i[1] != 0;
+    int64_t inner = a->dim[ta ? 4 : 5];
+    for (int64_t i = 0; i < r->out.elements; i++) {
+        int64_t at[DTI_AXES], at_a[DTI_AXES], at_b[DTI_AXES];
+        double sum = 0;
+        dti_ref_place(&r->out, i, at);
+        memcpy(at_a, at, sizeof at);
+        memcpy(at_b, at, sizeof at);
+        for (int64_t k = 0; k < inner; k++) {
+            at_a[ta ? 5 : 4] = at[4];
+            at_a[ta ? 4 : 5] = k;
+            at_b[tb ? 5 : 4] = k;
+            at_b[tb ? 4 : 5] = at[5];
+            sum += a->data[dti_ref_element(a, at_a)] * b->data[dti_ref_element(b, at_b)];
+        }
+        r->out.data[i] = sum;
+    }
+}
+
+static void dti_linear_ref(const dti_ref *r) {
+    int64_t in = dti_ref_cols(&r->in[0]), out = dti_ref_cols(&r->out);
+    const double *bias = r->node->count > 2 ? r->in[2].data : NULL;
+    for (int64_t i = 0; i < r->out.elements; i++) {
+        const double *x = r->in[0].data + i / out * in, *w = r->in[1].data + i % out * in;
+        double sum = bias ? bias[i % out] : 0;
+        for (int64_t k = 0; k < in; k++) sum += x[k] * w[k];
+        r->out.data[i] = sum;
+    }
+}
+
+static void dti_linear_dx_ref(const dti_ref *r) {
+    int64_t in = dti_ref_cols(&r->out), out = dti_ref_cols(&r->in[0]);
+    for (int64_t i = 0; i < r->out.elements; i++) {
+        const double *dy = r->in[0].data + i / in * out, *w = r->in[1].data + i % in;
+        double sum = 0;
+        for (int64_t k = 0; k < out; k++) sum += dy[k] * w[k * in];
+        r->out.data[i] = sum;
+    }
+}
+
+static void dti_linear_dw_ref(const dti_ref *r) {
+    int64_t in = dti_ref_cols(&r->in[1]), out = dti_ref_cols(&r->in[0]);
+    for (int64_t i = 0; i < r->out.elements; i++) {
+        double sum = 0;
+        for (int64_t row = 0; row < dti_ref_rows(&r->in[1]); row++) {
+            sum += r->in[0].data[row * out + i / in] * r->in[1].data[row * in + i % in];
+        }
+        r->out.data[i] = sum;
+    }
+}
+
+#endif
+
+/* ---- CPU: items are tiles of C, or whole batch elements when those are enough for all threads.
+ * Neither changes bits. */
+
+static int dti_gemm_threads(const dti_launch *l, int threads) {
+    uint64_t batch = (uint64_t)l->args.gemm.batch0 * l->args.gemm.batch1;
+    return batch >= (uint64_t)threads ? 1 : threads;
+}
+
+static dti_gemm dti_gemm_of_args(const dti_launch *l) {
+    const dti_args_gemm *a = &l->args.gemm;
+    return (dti_gemm){.m = a->m, .n = a->n, .k = a->k, .a_row = a->a_row, .a_col = a->a_col,
+                      .b_row = a->b_row, .b_col = a->b_col, .c_row = a->c_row, .c_col = 1,
+                      .bias_stride = 1, .epilogue = l->spec[1] == 1 ? DTI_GEMM_RELU : DTI_GEMM_NONE};
+}
+
+static void dti_cpu_gemm(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+    const dti_args_gemm *args = &task->launch->args.gemm;
+    dti_gemm g = dti_gemm_of_args(task->launch);
+    int threads = dti_gemm_threads(task->launch, task->threads);
+    int64_t tiles = dti_gemm_tiles(&g, threads);
+    for (int64_t item = begin; item < end;) {
+        int64_t batch = item / tiles, tile = item - batch * tiles, last = DTI_MIN(tiles, tile + end - item);
+        uint64_t i = (uint64_t)batch / args->batch1, j = (uint64_t)batch - i * args->batch1;
+        g.a = dti_cpu_in(task, 0, args->a_offset) + i * args->a_batch0 + j * args->a_batch1;
+        g.b = dti_cpu_in(task, 1, args->b_offset) + i * args->b_batch0 + j * args->b_batch1;
+        g.c = dti_cpu_out(task, 2, args->c_offset) + i * args->c_batch0 + j * args->c_batch1;
+        g.bias = task->launch->spec[0] ? dti_cpu_in(task, 3, args->bias_offset) : NULL;
+        dti_gemm_run(task->k, &g, threads, tile, last, scratch);
+        item += last - tile;
+    }
+}
+
+static int64_t dti_cpu_items_gemm(const dti_cpu_task *task) {
+    const dti_args_gemm *a = &task->launch->args.gemm;
+    dti_gemm g = dti_gemm_of_args(task->launch);
+    int64_t tiles = dti_gemm_tiles(&g, dti_gemm_threads(task->launch, task->threads));
+    return tiles * a->batch0 * a->batch1;
+}
+
+/* Tiles are cut so that each is worth a thread; whole batch elements may be tiny. */
+static int64_t dti_cpu_grain_gemm(const dti_cpu_task *task) {
+    const dti_args_gemm *a = &task->launch->args.gemm;
+    if (dti_gemm_threads(task->launch, task->threads) > 1) return 1;
+    return 1 + DTI_GEMM_TILE_MACS / (1 + (int64_t)a->m * a->n * DTI_MAX(a->k, 1));
+}
+
+static size_t dti_cpu_scratch_gemm(const dti_launch *launch, int threads) {
+    dti_gemm g = dti_gemm_of_args(launch);
+    return dti_gemm_scratch_bytes(&g, dti_gemm_threads(launch, threads));
+}

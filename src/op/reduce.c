@@ -1,0 +1,367 @@
+/* Sums, maxima and minima over axes. attr.i[0] = bit set of the shape's axes, i[1] = over samples
+ * too, i[2] = keep axes with size 1; attr.f[0] = factor of a sum (mean = sum * 1/n).
+ *
+ * Two kernels, chosen by shape alone: one work item per result that adds serially (columns, short
+ * rows), or a workgroup per result (rows of 64 and more). */
+
+static bool dti_reduce_shape(dti_build *b) {
+    if (!dti_build_f32(b)) return false;
+    dt_shape s = b->in[0]->shape;
+    const dti_attr *attr = &b->out.attr;
+    int64_t count = 1;
+    for (int i = 0; i < s.rank; i++) {
+        bool gone = (attr->i[0] >> i) & 1;
+        if (gone) count *= s.dim[i];
+        if (!gone || attr->i[2]) b->out.shape.dim[b->out.shape.rank++] = gone ? 1 : s.dim[i];
+    }
+    if (attr->i[1]) b->out.samples = false;
+    if (count == 0 && dti_op_info_of(b->out.op)->selector != DTI_R_SUM) {
+        return dti_build_fail(b, "has no largest or smallest of no elements");
+    }
+    return true;
+}
+
+/* The result's gradient with the reduced axes put back as size 1. */
+static dt_tensor dti_reduce_restore(dti_grad *g, dt_tensor v) {
+    dt_shape s = dti_node_of(g->in[0])->shape;
+    for (int i = 0; i < s.rank; i++) {
+        if ((g->node.attr.i[0] >> i) & 1) s.dim[i] = 1;
+    }
+    return dti_expand_like(dt_reshape(v, s), g->in[0]);
+}
+
+static void dti_reduce_grad(dti_grad *g) {
+    dt_tensor dy = dti_reduce_restore(g, g->dy);
+    if (dti_op_info_of(g->node.op)->selector == DTI_R_SUM) {
+        g->dx[0] = g->node.attr.f[0] == 1.0f ? dy : dt_affine(dy, g->node.attr.f[0], 0.0f);
+        return;
+    }
+    dt_tensor hit = dt_eq(g->in[0], dti_reduce_restore(g, g->y));
+    dti_attr attr = g->node.attr;
+    attr.f[0] = 1.0f;
+    dt_tensor ties = dti_reduce_restore(g, dti_append1(DTI_OP_SUM, hit, &attr));
+    g->dx[0] = dt_mul(dy, dt_div(hit, ties));
+}
+
+/* Moves the axes of `v` whose bit in `gone` is `which` behind those already in `to`, merging
+ * neighbours, right-aligned in [begin, end). Returns the product of their sizes. */
+static int64_t dti_reduce_axes(const dti_view *v, unsigned gone, unsigned which, int begin, int end,
+                               uint32_t *dim, uint32_t *stride) {
+    int64_t n = 1;
+    int at = end;
+    for (int i = begin; i < end; i++) {
+        dim[i] = 1;
+        stride[i] = 0;
+    }
+    for (int axis = DTI_AXES - 1; axis >= 0; axis--) {
+        if (((gone >> axis) & 1u) != which || v->dim[axis] == 1) continue;
+        n *= v->dim[axis];
+        if (at < end && v->stride[axis] == (int64_t)stride[at] * dim[at]) {
+            dim[at] *= (uint32_t)v->dim[axis];
+        } else {
+            at--;
+            dim[at] = (uint32_t)v->dim[axis];
+            stride[at] = (uint32_t)v->stride[axis];
+        }
+    }
+    return n;
+}
+
+static void dti_emit_reduce(dti_emit *e, const dti_view *x, unsigned gone) {
+    const dti_node *node = e->node;
+    int kept = 0;
+    for (int axis = 0; axis < DTI_AXES; axis++) kept += !((gone >> axis) & 1u);
+    dti_args_reduce a = {.kept = (uint32_t)kept};
+    int64_t n = dti_reduce_axes(x, gone, 0, 0, kept, a.dim, a.x_stride);
+    int64_t r = dti_reduce_axes(x, gone, 1, kept, DTI_AXES, a.dim, a.x_stride);
+    a.n = (uint32_t)n;
+    a.r = (uint32_t)r;
+    a.x_offset = (uint32_t)x->offset;
+    a.y_offset = (uint32_t)e->out.offset;
+    a.scale = dti_op_info_of(node->op)->selector == DTI_R_SUM ? node->attr.f[0] : 1.0f;
+    bool rows = kept < DTI_AXES && a.x_stride[DTI_AXES - 1] == 1;
+    bool by_group = r >= 64 && (rows || (node->attr.i[1] && n < 64));
+    dti_kernel_id kernel = by_group ? DTI_K_REDUCE_ROW : DTI_K_REDUCE;
+    dti_launch *l = dti_emit_launch(e, kernel, (uint64_t)n, sizeof a);
+    l->args.reduce = a;
+    l->spec[0] = dti_op_info_of(node->op)->selector;
+    dti_bind(l, x->value, e->out.value, DTI_UNBOUND, DTI_UNBOUND);
+}
+
+static void dti_reduce_emit(dti_emit *e) {
+    dti_view x = dti_emit_in(e, 0);
+    const dti_node *in = &e->graph->nodes[dti_input_id(e->graph, e->node, 0)];
+    unsigned gone = e->node->attr.i[1] && in->samples ? 1u : 0u;
+    gone |= (unsigned)e->node->attr.i[0] << (DTI_AXES - in->shape.rank);
+    dti_emit_reduce(e, &x, gone);
+}
+
+/* The bit set of `axes` (all, when it has none); -1 after an error. */
+static int dti_reduce_mask(dt_tensor x, dt_shape axes, const char *op) {
+    int rank = dti_node_of(x)->shape.rank, mask = 0;
+    if (axes.rank == 0) return (1 << rank) - 1;
+    for (int i = 0; i < axes.rank && i < DT_MAX_DIMS; i++) {
+        int64_t axis = axes.dim[i] < 0 ? axes.dim[i] + rank : axes.dim[i];
+        if (axis < 0 || axis >= rank) {
+            dti_graph_fail(x.graph, "%s(%s): there is no axis %lld", op,
+                           dti_shape_print(dti_node_of(x)->shape, dti_node_of(x)->samples).text,
+                           (long long)axes.dim[i]);
+            return -1;
+        }
+        mask |= 1 << axis;
+    }
+    return mask;
+}
+
+static dt_tensor dti_reduce(dti_op op, dt_tensor x, dt_shape axes, bool keep, bool mean) {
+    if (dti_is_nil(x)) return x;
+    int mask = dti_reduce_mask(x, axes, dti_op_info_of(op)->name);
+    if (mask < 0) return (dt_tensor){0};
+    double count = 1.0;
+    dt_shape s = dti_node_of(x)->shape;
+    for (int i = 0; i < s.rank; i++) {
+        if ((mask >> i) & 1) count *= (double)s.dim[i];
+    }
+    dti_attr attr = {.f = {mean ? (float)(1.0 / count) : 1.0f}, .i = {mask, 0, keep}};
+    return dti_append1(op, x, &attr);
+}
+
+DT_API dt_tensor dt_sum(dt_tensor x, dt_shape axes, bool keep) {
+    return dti_reduce(DTI_OP_SUM, x, axes, keep, false);
+}
+
+DT_API dt_tensor dt_mean(dt_tensor x, dt_shape axes, bool keep) {
+    return dti_reduce(DTI_OP_SUM, x, axes, keep, true);
+}
+
+DT_API dt_tensor dt_max(dt_tensor x, dt_shape axes, bool keep) {
+    return dti_reduce(DTI_OP_MAX, x, axes, keep, false);
+}
+
+DT_API dt_tensor dt_min(dt_tensor x, dt_shape axes, bool keep) {
+    return dti_reduce(DTI_OP_MIN, x, axes, keep, false);
+}
+
+DT_API dt_tensor dt_sum_samples(dt_tensor x) {
+    if (dti_is_nil(x)) return x;
+    if (!dti_node_of(x)->samples) {
+        return dti_graph_fail(x.graph, "sum_samples(%s): has no sample axis",
+                              dti_shape_print(dti_node_of(x)->shape, false).text);
+    }
+    return dti_append1(DTI_OP_SUM, x, &(dti_attr){.f = {1.0f}, .i = {0, 1, 0}});
+}
+
+static dt_tensor dti_sum_to(dt_tensor x, dt_tensor like) {
+    if (dti_is_nil(x) || dti_is_nil(like)) return (dt_tensor){0};
+    dt_shape s = dti_node_of(x)->shape, t = dti_node_of(like)->shape;
+    bool over_samples = dti_node_of(x)->samples && !dti_node_of(like)->samples;
+    int mask = 0, lead = s.rank - t.rank;
+    for (int i = 0; i < s.rank; i++) {
+        if (i < lead || (t.dim[i - lead] == 1 && s.dim[i] != 1)) mask |= 1 << i;
+    }
+    if (!mask && !over_samples) return x;
+    dt_tensor y = dti_append1(DTI_OP_SUM, x, &(dti_attr){.f = {1.0f}, .i = {mask, over_samples, 1}});
+    return lead ? dt_reshape(y, t) : y;
+}
+
+/* ---- Reference */
+#ifdef DT_REFERENCE
+
+static double dti_reduce_f64(uint32_t selector, double a, double b) {
+    if (selector == DTI_R_SUM) return a + b;
+    if (isnan(a) || isnan(b)) return NAN;
+    return selector == DTI_R_MAX ? fmax(a, b) : fmin(a, b);
+}
+
+/* Each element of x is folded into the result that has its place on the axes that are kept. */
+static void dti_reduce_ref(const dti_ref *r) {
+    uint32_t selector = dti_op_info_of(r->node->op)->selector;
+    const dti_attr *attr = &r->node->attr;
+    const dti_ref_tensor *x = &r->in[0];
+    int rank = r->node->shape.rank, axes = 0;
+    for (int i = 0; i < DT_MAX_DIMS; i++) axes += (attr->i[0] >> i) & 1;
+    if (!attr->i[2]) rank += axes; /* the input's */
+    for (int64_t i = 0; i < r->out.elements; i++) {
+        r->out.data[i] = selector == DTI_R_SUM ? 0 : selector == DTI_R_MAX ? -INFINITY : INFINITY;
+    }
+    for (int64_t i = 0; i < x->elements; i++) {
+        int64_t at[DTI_AXES], to = 0;
+        dti_ref_place(x, i, at);
+        for (int axis = 0; axis < DTI_AXES; axis++) {
+            int dim = axis - (DTI_AXES - rank);
+            bool gone = axis == 0 ? attr->i[1] != 0 : dim >= 0 && ((attr->i[0] >> dim) & 1);
+            if (!gone) to = to * x->dim[axis] + at[axis];
+        }
+        r->out.data[to] = dti_reduce_f64(selector, r->out.data[to], x->data[i]);
+    }
+    for (int64_t i = 0; i < r->out.elements && selector == DTI_R_SUM; i++) {
+        r->out.data[i] *= (double)attr->f[0];
+    }
+}
+
+#endif
+
+/* ---- CPU. Columns (the inner kept axis is contiguous) add serially over j, vectors going across
+ * results; contiguous rows of 8 and more by 16 lanes; the rest serially. By shape alone. */
+
+#define DTI_REDUCE_RUN 256 /* rows that are added before they are added to the sum of those before */
+#define DTI_REDUCE_COLUMNS 128
+
+/* A walk over axes [first, last): at[] and the offset that it has. */
+typedef struct dti_lines {
+    const uint32_t *dim, *stride;
+    int first, last;
+    uint32_t at[DTI_AXES];
+    int64_t offset;
+} dti_lines;
+
+static dti_lines dti_lines_at(const dti_args_reduce *a, int first, int last, int64_t index) {
+    dti_lines l = {.dim = a->dim, .stride = a->x_stride, .first = first, .last = last};
+    for (int axis = last - 1; axis >= first; axis--) {
+        l.at[axis] = (uint32_t)(index % a->dim[axis]);
+        index /= a->dim[axis];
+        l.offset += (int64_t)l.at[axis] * a->x_stride[axis];
+    }
+    return l;
+}
+
+/* The next element, or back to the first and false. */
+static bool dti_lines_next(dti_lines *l) {
+    for (int axis = l->last - 1; axis >= l->first; axis--) {
+        l->offset += l->stride[axis];
+        if (++l->at[axis] < l->dim[axis]) return true;
+        l->offset -= (int64_t)l->stride[axis] * l->dim[axis];
+        l->at[axis] = 0;
+    }
+    return false;
+}
+
+static float dti_fold_identity(uint32_t kind) {
+    return kind == DTI_R_SUM ? 0.0f : dti_bits_f32(kind == DTI_R_MAX ? 0xff800000u : 0x7f800000u);
+}
+
+/* A NaN wins. */
+static float dti_fold_max(float a, float b) {
+    if (dti_nan_f32(a)) return a;
+    return dti_nan_f32(b) || b >= a ? b : a;
+}
+
+static float dti_fold_min(float a, float b) {
+    if (dti_nan_f32(a)) return a;
+    return dti_nan_f32(b) || b <= a ? b : a;
+}
+
+static float dti_fold_f32(uint32_t kind, float a, float b) {
+    return kind == DTI_R_SUM ? a + b : kind == DTI_R_MAX ? dti_fold_max(a, b) : dti_fold_min(a, b);
+}
+
+static float dti_fold_strided(uint32_t kind, float value, const float *x, int64_t stride, int64_t n) {
+    if (kind == DTI_R_SUM) {
+        for (int64_t i = 0; i < n; i++) value += x[i * stride];
+    } else if (kind == DTI_R_MAX) {
+        for (int64_t i = 0; i < n; i++) value = dti_fold_max(value, x[i * stride]);
+    } else {
+        for (int64_t i = 0; i < n; i++) value = dti_fold_min(value, x[i * stride]);
+    }
+    return value;
+}
+
+/* What all results of a launch share. */
+typedef struct dti_reduce_plan {
+    const dti_args_reduce *args;
+    const dti_cpu_kernels *k;
+    uint32_t kind;
+    int kept;
+    int64_t line, line_stride; /* the inner reduced axis */
+    int64_t run_rows;          /* lines longer than this are summed in runs; 0 = never */
+} dti_reduce_plan;
+
+static float dti_reduce_one(const dti_reduce_plan *p, const float *x) {
+    float value = dti_fold_identity(p->kind);
+    dti_lines l = dti_lines_at(p->args, p->kept, DTI_AXES - 1, 0);
+    bool vector = p->line_stride == 1 && p->line >= 8;
+    do {
+        const float *from = x + l.offset;
+        value = vector ? dti_fold_f32(p->kind, value, p->k->fold[p->kind](from, p->line))
+                       : dti_fold_strided(p->kind, value, from, p->line_stride, p->line);
+    } while (p->kept < DTI_AXES && dti_lines_next(&l));
+    return value;
+}
+
+/* acc[0..cols) = fold(acc, rows of x that are `stride` apart) */
+static void dti_reduce_rows(const dti_reduce_plan *p, float *acc, const float *x, int64_t stride,
+                            int64_t rows, int64_t cols) {
+    static const uint8_t binary[] = {
+        [DTI_R_SUM] = DTI_B_ADD, [DTI_R_MAX] = DTI_B_MAX, [DTI_R_MIN] = DTI_B_MIN};
+    if (p->kind == DTI_R_SUM) {
+        p->k->sum_columns(acc, x, stride, rows, cols);
+        return;
+    }
+    for (int64_t j = 0; j < rows; j++) p->k->binary[binary[p->kind]](acc, acc, x + j * stride, cols);
+}
+
+static void dti_reduce_columns(const dti_reduce_plan *p, float *y, const float *x, int64_t cols) {
+    float acc[DTI_REDUCE_COLUMNS], part[DTI_REDUCE_COLUMNS];
+    for (int64_t c = 0; c < cols; c++) acc[c] = dti_fold_identity(p->kind);
+    dti_lines l = dti_lines_at(p->args, p->kept, DTI_AXES - 1, 0);
+    do {
+        const float *from = x + l.offset;
+        if (!p->run_rows || p->line <= p->run_rows || p->kind != DTI_R_SUM) {
+            dti_reduce_rows(p, acc, from, p->line_stride, p->line, cols);
+            continue;
+        }
+        for (int64_t j = 0; j < p->line; j += p->run_rows) {
+            memset(part, 0, (size_t)cols * sizeof *part);
+            dti_reduce_rows(p, part, from + j * p->line_stride, p->line_stride,
+                            DTI_MIN(p->run_rows, p->line - j), cols);
+            p->k->binary[DTI_B_ADD](acc, acc, part, cols);
+        }
+    } while (p->kept < DTI_AXES && dti_lines_next(&l));
+    for (int64_t c = 0; c < cols; c++) y[c] = acc[c] * p->args->scale;
+}
+
+static void dti_reduce_range(const dti_cpu_task *task, int64_t run_rows, int64_t begin, int64_t end) {
+    const dti_args_reduce *a = &task->launch->args.reduce;
+    dti_reduce_plan p = {.args = a, .k = task->k, .kind = task->launch->spec[0], .kept = (int)a->kept,
+                         .line = 1, .run_rows = run_rows};
+    if (p.kept < DTI_AXES) {
+        p.line = a->dim[DTI_AXES - 1];
+        p.line_stride = a->x_stride[DTI_AXES - 1];
+    }
+    const float *x = dti_cpu_in(task, 0, a->x_offset);
+    float *y = dti_cpu_out(task, 1, a->y_offset);
+    if (a->r == 0) {
+        for (int64_t i = begin; i < end; i++) y[i] = dti_fold_identity(p.kind) * a->scale;
+        return;
+    }
+    const int inner = p.kept - 1;
+    const bool columns = inner >= 0 && a->x_stride[inner] == 1 && a->dim[inner] >= 4;
+    dti_lines l = dti_lines_at(a, 0, p.kept, begin);
+    for (int64_t i = begin; i < end;) {
+        if (!columns) {
+            y[i++] = dti_reduce_one(&p, x + l.offset) * a->scale;
+            dti_lines_next(&l);
+            continue;
+        }
+        int64_t cols = DTI_MIN(DTI_MIN((int64_t)a->dim[inner] - l.at[inner], end - i), DTI_REDUCE_COLUMNS);
+        dti_reduce_columns(&p, y + i, x + l.offset, cols);
+        l.at[inner] += (uint32_t)cols - 1; /* dti_lines_next does the last */
+        l.offset += cols - 1;
+        dti_lines_next(&l);
+        i += cols;
+    }
+}
+
+static void dti_cpu_reduce(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+    (void)scratch;
+    dti_reduce_range(task, 0, begin, end);
+}
+
+static void dti_cpu_reduce_row(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+    (void)scratch;
+    dti_reduce_range(task, DTI_REDUCE_RUN, begin, end);
+}
+
+static int64_t dti_cpu_grain_reduce(const dti_cpu_task *task) {
+    return 1 + 16384 / (1 + (int64_t)task->launch->args.reduce.r);
+}

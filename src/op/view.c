@@ -1,0 +1,221 @@
+/* Ops that move no data: the same value seen with other dimensions, strides and offset. A reshape
+ * of something that is not dense is the one that copies. attr.dim, i[0] = the new shape and rank
+ * (reshape, expand), i[1] = sample axis (expand); the permutation (permute); axis i[0], start
+ * dim[0] and length dim[1] (slice). */
+
+enum { DTI_VIEW_RESHAPE, DTI_VIEW_PERMUTE, DTI_VIEW_SLICE, DTI_VIEW_EXPAND, DTI_VIEW_DETACH };
+
+static dt_shape dti_attr_shape(const dti_attr *attr) {
+    dt_shape s = {.rank = attr->i[0]};
+    memcpy(s.dim, attr->dim, sizeof s.dim);
+    return s;
+}
+
+static dti_attr dti_shape_attr(dt_shape s) {
+    dti_attr attr = {.i = {s.rank}};
+    memcpy(attr.dim, s.dim, sizeof attr.dim);
+    return attr;
+}
+
+static bool dti_reshape_shape(dti_build *b) {
+    dt_shape s = dti_attr_shape(&b->out.attr);
+    int unknown = -1;
+    int64_t known = 1, all = dti_shape_elements(b->in[0]->shape);
+    for (int i = 0; i < s.rank; i++) {
+        if (s.dim[i] == -1 && unknown < 0) unknown = i;
+        else if (s.dim[i] < 0) return dti_build_fail(b, "dimension %d of the new shape is %lld", i, (long long)s.dim[i]);
+        else known *= s.dim[i];
+    }
+    if (unknown >= 0) s.dim[unknown] = known ? all / known : 0;
+    if (dti_shape_elements(s) != all) {
+        return dti_build_fail(b, "%lld elements do not make %s", (long long)all,
+                              dti_shape_print(s, b->out.samples).text);
+    }
+    b->out.shape = s;
+    return true;
+}
+
+static bool dti_permute_shape(dti_build *b) {
+    dt_shape axes = dti_attr_shape(&b->out.attr), s = b->in[0]->shape;
+    unsigned seen = 0;
+    for (int i = 0; i < axes.rank && axes.rank == s.rank; i++) {
+        if (axes.dim[i] < 0 || axes.dim[i] >= s.rank) break;
+        seen |= 1u << axes.dim[i];
+        b->out.shape.dim[i] = s.dim[axes.dim[i]];
+    }
+    if (axes.rank != s.rank || seen != (1u << s.rank) - 1u) {
+        return dti_build_fail(b, "the axes %s do not name each of the %d dimensions once",
+                              dti_shape_print(axes, false).text, (int)s.rank);
+    }
+    b->out.shape.rank = s.rank;
+    return true;
+}
+
+static bool dti_slice_shape(dti_build *b) {
+    dt_shape s = b->in[0]->shape;
+    int axis = b->out.attr.i[0];
+    int64_t start = b->out.attr.dim[0], length = b->out.attr.dim[1];
+    if (axis < 0 || axis >= s.rank) return dti_build_fail(b, "there is no axis %d", axis);
+    if (start < 0 || length < 0 || start > s.dim[axis] || length > s.dim[axis] - start) {
+        return dti_build_fail(b, "%lld elements from %lld on do not lie in axis %d of size %lld",
+                              (long long)length, (long long)start, axis, (long long)s.dim[axis]);
+    }
+    s.dim[axis] = length;
+    b->out.shape = s;
+    return true;
+}
+
+static bool dti_expand_shape(dti_build *b) {
+    dt_shape s = dti_attr_shape(&b->out.attr), both;
+    if (!dti_shape_broadcast(b->in[0]->shape, s, &both) || !dti_shape_equal(both, s)) {
+        return dti_build_fail(b, "does not expand to %s", dti_shape_print(s, b->out.samples).text);
+    }
+    b->out.shape = s;
+    b->out.samples = b->out.samples || b->out.attr.i[1];
+    return true;
+}
+
+static bool dti_view_shape(dti_build *b) {
+    b->out.dtype = b->in[0]->dtype;
+    switch (dti_op_info_of(b->out.op)->selector) {
+    case DTI_VIEW_RESHAPE: return dti_reshape_shape(b);
+    case DTI_VIEW_PERMUTE: return dti_permute_shape(b);
+    case DTI_VIEW_SLICE: return dti_slice_shape(b);
+    case DTI_VIEW_EXPAND: return dti_expand_shape(b);
+    default: b->out.shape = b->in[0]->shape; return true;
+    }
+}
+
+static void dti_view_grad(dti_grad *g) {
+    dt_shape s = dti_node_of(g->in[0])->shape;
+    dti_attr attr = dti_shape_attr(s);
+    switch (dti_op_info_of(g->node.op)->selector) {
+    case DTI_VIEW_RESHAPE: g->dx[0] = dt_reshape(g->dy, s); return;
+    case DTI_VIEW_PERMUTE:
+        for (int i = 0; i < s.rank; i++) attr.dim[g->node.attr.dim[i]] = i;
+        g->dx[0] = dti_append1(DTI_OP_PERMUTE, g->dy, &attr);
+        return;
+    case DTI_VIEW_SLICE:
+        attr.i[1] = g->node.attr.i[0];
+        attr.i[2] = (int32_t)g->node.attr.dim[0];
+        g->dx[0] = dti_append1(DTI_OP_PAD, g->dy, &attr);
+        return;
+    case DTI_VIEW_EXPAND: g->dx[0] = dti_sum_to(g->dy, g->in[0]); return;
+    default: return; /* detach */
+    }
+}
+
+/* The output's dimensions in six axes; strides are still those of a dense tensor. */
+static void dti_view_emit(dti_emit *e) {
+    dti_view x = dti_emit_in(e, 0);
+    const dti_node *in = &e->graph->nodes[dti_input_id(e->graph, e->node, 0)];
+    const dti_attr *attr = &e->node->attr;
+    int first = DTI_AXES - in->shape.rank;
+    switch (dti_op_info_of(e->node->op)->selector) {
+    case DTI_VIEW_RESHAPE:
+        x = dti_emit_dense_in(e, 0);
+        e->out.value = x.value;
+        e->out.offset = x.offset;
+        return;
+    case DTI_VIEW_PERMUTE:
+        for (int i = 0; i < in->shape.rank; i++) {
+            e->out.stride[first + i] = x.stride[first + attr->dim[i]];
+        }
+        e->out.stride[0] = x.stride[0];
+        e->out.value = x.value;
+        e->out.offset = x.offset;
+        return;
+    case DTI_VIEW_SLICE: {
+        int axis = first + attr->i[0];
+        x.offset += attr->dim[0] * x.stride[axis];
+        x.dim[axis] = attr->dim[1];
+        if (attr->dim[1] == 1) x.stride[axis] = 0;
+        e->out = x;
+        return;
+    }
+    case DTI_VIEW_EXPAND: e->out = dti_view_broadcast(&x, e->out.dim); return;
+    default: e->out = x; return;
+    }
+}
+
+DT_API dt_tensor dt_reshape(dt_tensor x, dt_shape shape) {
+    if (!dti_is_nil(x) && (shape.rank < 0 || shape.rank > DT_MAX_DIMS)) {
+        return dti_graph_fail(x.graph, "reshape: rank %d; at most %d dimensions", (int)shape.rank, DT_MAX_DIMS);
+    }
+    dti_attr attr = dti_shape_attr(shape);
+    return dti_append1(DTI_OP_RESHAPE, x, &attr);
+}
+
+DT_API dt_tensor dt_flatten(dt_tensor x) {
+    return dt_reshape(x, (dt_shape){.rank = 1, .dim = {-1}});
+}
+
+DT_API dt_tensor dt_permute(dt_tensor x, dt_shape axes) {
+    dti_attr attr = dti_shape_attr(axes);
+    return dti_append1(DTI_OP_PERMUTE, x, &attr);
+}
+
+static int dti_axis_of(dt_tensor x, int axis) {
+    return axis < 0 && !dti_is_nil(x) ? axis + dti_node_of(x)->shape.rank : axis;
+}
+
+DT_API dt_tensor dt_slice(dt_tensor x, int axis, int64_t start, int64_t length) {
+    return dti_append1(DTI_OP_SLICE, x,
+                       &(dti_attr){.i = {dti_axis_of(x, axis)}, .dim = {start, length}});
+}
+
+static dt_tensor dti_expand_to(dt_tensor x, dt_shape shape, bool samples) {
+    if (dti_is_nil(x)) return x;
+    const dti_node *n = dti_node_of(x);
+    if (dti_shape_equal(n->shape, shape) && n->samples == samples) return x;
+    dti_attr attr = dti_shape_attr(shape);
+    attr.i[1] = samples;
+    return dti_append1(DTI_OP_EXPAND, x, &attr);
+}
+
+DT_API dt_tensor dt_expand(dt_tensor x, dt_shape shape) {
+    if (!dti_is_nil(x) && (shape.rank < 0 || shape.rank > DT_MAX_DIMS)) {
+        return dti_graph_fail(x.graph, "expand: rank %d; at most %d dimensions", (int)shape.rank, DT_MAX_DIMS);
+    }
+    return dti_expand_to(x, shape, false);
+}
+
+static dt_tensor dti_expand_like(dt_tensor x, dt_tensor like) {
+    if (dti_is_nil(like)) return like;
+    const dti_node *n = dti_node_of(like);
+    return dti_expand_to(x, n->shape, n->samples);
+}
+
+DT_API dt_tensor dt_detach(dt_tensor x) {
+    return dti_append1(DTI_OP_DETACH, x, NULL);
+}
+
+/* ---- Reference */
+#ifdef DT_REFERENCE
+
+/* The place in the input of a place in the result. */
+static void dti_view_ref_from(const dti_node *node, int64_t at[DTI_AXES]) {
+    int first = DTI_AXES - node->shape.rank;
+    int64_t from[DTI_AXES];
+    memcpy(from, at, sizeof from);
+    if (node->op == DTI_OP_SLICE) from[first + node->attr.i[0]] += node->attr.dim[0];
+    if (node->op == DTI_OP_PERMUTE) {
+        for (int i = 0; i < node->shape.rank; i++) from[first + node->attr.dim[i]] = at[first + i];
+    }
+    memcpy(at, from, sizeof from);
+}
+
+static void dti_view_ref(const dti_ref *r) {
+    bool in_order = r->node->op == DTI_OP_RESHAPE || r->node->op == DTI_OP_DETACH;
+    for (int64_t i = 0; i < r->out.elements; i++) {
+        int64_t at[DTI_AXES], from = i;
+        if (!in_order) {
+            dti_ref_place(&r->out, i, at);
+            dti_view_ref_from(r->node, at);
+            from = dti_ref_element(&r->in[0], at);
+        }
+        r->out.data[i] = r->in[0].data[from];
+    }
+}
+
+#endif

@@ -1,0 +1,146 @@
+/* Placing transients: each lives from the first launch that names it to the last, and two that never
+ * live at once may share memory. An elementwise launch whose input dies with it writes in the
+ * input's place. Largest first, each at the lowest offset that is free over its whole life
+ * (greedy by size; Pisarchyk and Lee, 2020). The sum is exact and known before anything runs. */
+
+#define DTI_ALIGN 256 /* the largest minStorageBufferOffsetAlignment that Vulkan allows */
+
+static uint64_t dti_aligned(uint64_t bytes) {
+    return (bytes + DTI_ALIGN - 1) / DTI_ALIGN * DTI_ALIGN;
+}
+
+static void dti_plan_lifetimes(dti_listing *list) {
+    for (uint32_t v = 0; v < list->value_count; v++) {
+        list->values[v].first = UINT32_MAX;
+        list->values[v].last = 0;
+        list->values[v].same_as = v;
+    }
+    for (uint32_t i = 0; i < list->launch_count; i++) {
+        for (int b = 0; b < DTI_BINDINGS_MAX; b++) {
+            dti_value *v = &list->values[list->launches[i].value[b]];
+            if (v->first == UINT32_MAX) v->first = i;
+            v->last = i;
+        }
+    }
+}
+
+static uint32_t dti_plan_root(const dti_listing *list, uint32_t v) {
+    while (list->values[v].same_as != v) v = list->values[v].same_as;
+    return v;
+}
+
+/* Kernels that read element i only to write element i. */
+static bool dti_kernel_in_place(uint32_t kernel) {
+    return kernel == DTI_K_MAP1 || kernel == DTI_K_MAP1_GRAD || kernel == DTI_K_MAP2 ||
+           kernel == DTI_K_DROPOUT;
+}
+
+/* Whether binding `b` of a map launch is walked exactly like its output. */
+static bool dti_same_walk(const dti_launch *l, int b) {
+    const dti_args_map1 *m1 = &l->args.map1;
+    const dti_args_map2 *m2 = &l->args.map2;
+    if (l->kernel == DTI_K_DROPOUT) return l->args.dropout.x_offset == l->args.dropout.y_offset;
+    if (l->kernel == DTI_K_MAP1) {
+        return m1->x_offset == m1->y_offset && memcmp(m1->x_stride, m1->y_stride, sizeof m1->x_stride) == 0;
+    }
+    const uint32_t *stride = b == 0 ? m2->a_stride : m2->b_stride;
+    uint32_t offset = b == 0 ? m2->a_offset : m2->b_offset;
+    return offset == m2->y_offset && memcmp(stride, m2->y_stride, sizeof m2->y_stride) == 0;
+}
+
+static void dti_plan_in_place(dti_listing *list) {
+    for (uint32_t i = 0; i < list->launch_count; i++) {
+        const dti_launch *l = &list->launches[i];
+        if (!dti_kernel_in_place(l->kernel)) continue;
+        int out = dti_kernel_info_of(l->kernel)->bindings - 1;
+        dti_value *y = &list->values[l->value[out]];
+        if (y->kind != DTI_VALUE_TRANSIENT || y->first != i || y->same_as != l->value[out]) continue;
+        for (int b = 0; b < out; b++) {
+            uint32_t root = dti_plan_root(list, l->value[b]);
+            dti_value *x = &list->values[root];
+            if (x->kind != DTI_VALUE_TRANSIENT || x->last != i || x->bytes != y->bytes || root == l->value[out] ||
+                !dti_same_walk(l, b)) {
+                continue;
+            }
+            y->same_as = root;
+            x->last = y->last;
+            break;
+        }
+    }
+}
+
+typedef struct dti_placed {
+    uint32_t value, first, last;
+    uint64_t offset, bytes;
+} dti_placed;
+
+static int dti_placed_larger(const void *a, const void *b) {
+    const dti_placed *x = a, *y = b;
+    if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
+    return x->value < y->value ? -1 : 1;
+}
+
+/* The lowest offset where `item` meets none of the `count` placed ones that live when it does. */
+static uint64_t dti_plan_fit(const dti_placed *placed, uint32_t count, const dti_placed *item) {
+    uint64_t at = 0;
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (uint32_t i = 0; i < count; i++) {
+            const dti_placed *p = &placed[i];
+            bool together = p->first <= item->last && item->first <= p->last;
+            if (together && p->offset < at + item->bytes && at < p->offset + p->bytes) {
+                at = p->offset + p->bytes;
+                moved = true;
+            }
+        }
+    }
+    return at;
+}
+
+static dt_result dti_plan_place(dt_program *p) {
+    dti_listing *list = &p->list;
+    dti_placed *placed = dti_alloc_array(p->base, list->value_count + 1u, sizeof *placed);
+    if (!placed) return DT_ERROR_MEMORY;
+    uint32_t count = 0;
+    for (uint32_t v = 0; v < list->value_count; v++) {
+        const dti_value *x = &list->values[v];
+        if (x->kind != DTI_VALUE_TRANSIENT || x->same_as != v || x->first == UINT32_MAX) continue;
+        placed[count++] = (dti_placed){.value = v, .first = x->first, .last = x->last, .bytes = dti_aligned(x->bytes)};
+    }
+    qsort(placed, count, sizeof *placed, dti_placed_larger);
+    for (uint32_t i = 0; i < count; i++) {
+        placed[i].offset = dti_plan_fit(placed, i, &placed[i]);
+        list->values[placed[i].value].offset = placed[i].offset;
+        p->transient_bytes = DTI_MAX(p->transient_bytes, placed[i].offset + placed[i].bytes);
+    }
+    dti_free(p->base, placed);
+    return DT_OK;
+}
+
+/* What launches really touch in the arena, from their bindings: the check on the sum above. */
+static uint64_t dti_plan_used(const dt_program *p) {
+    uint64_t used = 0;
+    for (uint32_t i = 0; i < p->list.launch_count; i++) {
+        for (int b = 0; b < DTI_BINDINGS_MAX; b++) {
+            const dti_place *place = &p->places[p->list.launches[i].value[b]];
+            if (place->memory == DTI_ARENA_TRANSIENT) used = DTI_MAX(used, place->offset + place->bytes);
+        }
+    }
+    return dti_aligned(used);
+}
+
+static dt_result dti_plan(dt_program *p) {
+    dti_listing *list = &p->list;
+    dti_plan_lifetimes(list);
+    dti_plan_in_place(list);
+    dt_result result = dti_plan_place(p);
+    if (result) return result;
+    p->places = dti_alloc_array(p->base, list->value_count + 1u, sizeof *p->places);
+    if (!p->places) return DT_ERROR_MEMORY;
+    for (uint32_t v = 0; v < list->value_count; v++) {
+        const dti_value *root = &list->values[dti_plan_root(list, v)];
+        p->places[v] = (dti_place){.memory = root->kind, .offset = root->offset, .bytes = list->values[v].bytes};
+    }
+    p->used_bytes = dti_plan_used(p);
+    return DT_OK;
+}

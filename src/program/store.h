@@ -1,0 +1,42 @@
+/* A store: the values of a graph's parameters on one device, and the arenas that its programs
+ * share. Parameters lie in one order, the reverse of their creation (gradients are complete in about that
+ * order), at equal offsets in the parameter, gradient and moment arenas, each padded to blocks of
+ * 256 elements. Padding is zero and stays zero. */
+
+typedef enum dti_arena { /* memories of a program's exec; the numbers of dti_value_kind */
+    DTI_ARENA_TRANSIENT = DTI_VALUE_TRANSIENT,
+    DTI_ARENA_PARAM = DTI_VALUE_PARAM,
+    DTI_ARENA_GRADIENT = DTI_VALUE_GRADIENT,
+    DTI_ARENA_STATE = DTI_VALUE_STATE,
+    DTI_ARENA_TABLE = DTI_VALUE_TABLE,
+    DTI_ARENA_IN = DTI_VALUE_IN,
+    DTI_ARENA_OUT = DTI_VALUE_OUT,
+    DTI_ARENAS = DTI_VALUE_KINDS
+} dti_arena;
+
+typedef struct dti_param {
+    uint32_t node;
+    uint64_t offset;   /* in elements, a multiple of DTI_BLOCK */
+    uint64_t elements;
+    uint8_t optim;     /* dt_optim_kind that keeps state for it; 0 = none yet */
+} dti_param;
+
+struct dt_store {
+    dt_graph *graph;
+    dti_base *base;
+    dti_device *device;
+    dti_param *params; /* in order of creation */
+    uint32_t param_count;
+    uint64_t elements; /* of an arena, padding included */
+    uint64_t transient_bytes;
+    uint32_t moments;                 /* moment arrays in the state arena: 0, 1 or 2 */
+    dti_memory *memories[DTI_ARENAS]; /* TRANSIENT to STATE; NULL until a program needs it */
+    dt_program *programs;             /* alive, newest first */
+    dt_program *running;              /* between begin and end */
+    uint64_t steps;                   /* committed */
+};
+
+/* Word offsets in the state arena: control, then t of each parameter, then the moments. */
+static uint64_t dti_state_t_offset(void);
+static uint64_t dti_state_moment_offset(const dt_store *s, uint32_t moment);
+static uint64_t dti_state_bytes(const dt_store *s, uint32_t moments);

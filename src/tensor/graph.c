@@ -1,0 +1,117 @@
+/* Graph storage. Nodes and inputs lie in two growing arrays; ids are creation order, which is a
+ * topological order. Out of memory while building is recorded like any other op's error. */
+
+static dt_tensor dti_graph_fail(dt_graph *g, const char *format, ...) {
+    if (g->error[0] == 0) {
+        va_list list;
+        va_start(list, format);
+        vsnprintf(g->error, sizeof g->error, format, list);
+        va_end(list);
+    }
+    return (dt_tensor){0};
+}
+
+static const char *dti_graph_string(dt_graph *g, const char *text) {
+    size_t size = strlen(text) + 1;
+    dti_string *s = dti_alloc(g->base, sizeof *s + size);
+    if (!s) {
+        dti_graph_fail(g, "out of host memory for a name of %zu bytes", size);
+        return NULL;
+    }
+    memcpy(s->text, text, size);
+    s->next = g->strings;
+    g->strings = s;
+    return s->text;
+}
+
+static dt_tensor dti_graph_push(dt_graph *g, const dti_node *node, const dt_tensor *in,
+                                uint32_t count) {
+    if (!dti_array_reserve(g->base, (void **)&g->nodes, &g->capacity, (size_t)g->count + 1,
+                           sizeof *g->nodes) ||
+        !dti_array_reserve(g->base, (void **)&g->inputs, &g->input_capacity,
+                           (size_t)g->input_count + count, sizeof *g->inputs)) {
+        return dti_graph_fail(g, "out of host memory for node %u", g->count);
+    }
+    dti_node *n = &g->nodes[g->count];
+    *n = *node;
+    n->first = g->input_count;
+    n->count = count;
+    for (uint32_t i = 0; i < count; i++) g->inputs[g->input_count++] = in[i].id;
+    return (dt_tensor){g, g->count++};
+}
+
+DT_API dt_result dt_graph_create(dt_ctx *ctx, dt_graph **out) {
+    dti_base *base = dti_ctx_base(ctx);
+    *out = NULL;
+    dt_graph *g = dti_alloc(base, sizeof *g);
+    if (!g) return DT_ERROR_MEMORY;
+    g->ctx = ctx;
+    g->base = base;
+    dti_node nil = {.shape = {.rank = -1}};
+    dti_graph_push(g, &nil, NULL, 0);
+    if (g->error[0]) {
+        dt_graph_destroy(g);
+        return DT_ERROR_MEMORY;
+    }
+    *out = g;
+    return DT_OK;
+}
+
+DT_API void dt_graph_destroy(dt_graph *g) {
+    if (!g) return;
+    while (g->strings) {
+        dti_string *next = g->strings->next;
+        dti_free(g->base, g->strings);
+        g->strings = next;
+    }
+    dti_free(g->base, g->nodes);
+    dti_free(g->base, g->inputs);
+    dti_free(g->base, g->params);
+    dti_free(g->base, g);
+}
+
+static dt_result dti_graph_clone(const dt_graph *g, dt_graph **out) {
+    dt_result result = dt_graph_create(g->ctx, out);
+    if (result) return result;
+    dt_graph *c = *out;
+    if (!dti_array_reserve(c->base, (void **)&c->nodes, &c->capacity, g->count, sizeof *c->nodes) ||
+        !dti_array_reserve(c->base, (void **)&c->inputs, &c->input_capacity,
+                           (size_t)g->input_count + 1, sizeof *c->inputs) ||
+        !dti_array_reserve(c->base, (void **)&c->params, &c->param_capacity,
+                           (size_t)g->param_count + 1, sizeof *c->params)) {
+        dt_graph_destroy(c);
+        *out = NULL;
+        return DT_ERROR_MEMORY;
+    }
+    memcpy(c->nodes, g->nodes, g->count * sizeof *c->nodes);
+    if (g->input_count) memcpy(c->inputs, g->inputs, g->input_count * sizeof *c->inputs);
+    if (g->param_count) memcpy(c->params, g->params, g->param_count * sizeof *c->params);
+    c->count = g->count;
+    c->input_count = g->input_count;
+    c->param_count = g->param_count;
+    c->streams = g->streams;
+    return DT_OK;
+}
+
+DT_API const char *dt_graph_error(const dt_graph *g) {
+    return g && g->error[0] ? g->error : NULL;
+}
+
+DT_API dt_shape dt_tensor_shape(dt_tensor x) {
+    return dti_is_nil(x) ? (dt_shape){.rank = -1} : dti_node_of(x)->shape;
+}
+
+DT_API dt_dtype dt_tensor_dtype(dt_tensor x) {
+    return dti_is_nil(x) ? DT_F32 : (dt_dtype)dti_node_of(x)->dtype;
+}
+
+DT_API bool dt_tensor_has_samples(dt_tensor x) {
+    return !dti_is_nil(x) && dti_node_of(x)->samples;
+}
+
+DT_API dt_tensor dt_label(dt_tensor x, const char *label) {
+    if (dti_is_nil(x)) return x;
+    const char *copy = dti_graph_string(x.graph, label);
+    if (copy) dti_node_of(x)->label = copy;
+    return x;
+}

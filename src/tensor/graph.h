@@ -1,0 +1,79 @@
+/* The symbolic graph: nodes, their inputs, names and the first error. A node knows its op, shape
+ * and attributes; it knows no device, no batch and no values. A program works on a clone, so the
+ * application's graph never holds gradient nodes that it did not ask for. */
+
+/* What an op needs besides its inputs. Each family says beside its shape rule what it keeps where. */
+typedef struct dti_attr {
+    float f[4];
+    int32_t i[8];
+    int64_t dim[DT_MAX_DIMS];
+} dti_attr;
+
+typedef struct dti_node {
+    uint16_t op; /* dti_op */
+    uint8_t dtype;
+    bool samples;   /* has the implied sample axis */
+    bool frozen;    /* a parameter that is not trained */
+    bool term;      /* a pair (sum, weight): a loss or a metric */
+    uint32_t first; /* into graph->inputs */
+    uint32_t count; /* of inputs */
+    dt_shape shape;
+    dti_attr attr;
+    const char *label; /* NULL, or a string of the application's graph */
+} dti_node;
+
+typedef struct dti_string {
+    struct dti_string *next;
+    char text[];
+} dti_string;
+
+struct dt_graph {
+    dt_ctx *ctx;
+    dti_base *base;
+    dti_node *nodes; /* [0] is nil */
+    uint32_t count;
+    size_t capacity;
+    uint32_t *inputs;
+    uint32_t input_count;
+    size_t input_capacity;
+    dti_string *strings;
+    uint32_t *params; /* node ids in order of creation */
+    uint32_t param_count;
+    size_t param_capacity;
+    uint32_t streams; /* random streams handed out */
+    int stores;       /* alive; parameters may be added while there is none */
+    bool sealed;
+    char error[512]; /* the first that an op recorded; "" = none */
+};
+
+static inline dti_node *dti_node_of(dt_tensor x) {
+    return &x.graph->nodes[x.id];
+}
+static inline uint32_t dti_input_id(const dt_graph *g, const dti_node *n, uint32_t i) {
+    return g->inputs[n->first + i];
+}
+static inline dt_tensor dti_input_of(dt_graph *g, const dti_node *n, uint32_t i) {
+    return (dt_tensor){g, dti_input_id(g, n, i)};
+}
+static inline bool dti_is_nil(dt_tensor x) {
+    return x.graph == NULL || x.id == 0;
+}
+
+/* Records the graph's first error and returns nil. */
+static dt_tensor dti_graph_fail(dt_graph *g, const char *format, ...) DTI_PRINTF(2, 3);
+/* A copy of `text` that lives as long as the graph; NULL when memory ran out (recorded). */
+static const char *dti_graph_string(dt_graph *g, const char *text);
+/* Appends a node as it is; nil when memory ran out. */
+static dt_tensor dti_graph_push(dt_graph *g, const dti_node *node, const dt_tensor *in,
+                                uint32_t count);
+/* A private copy of nodes and inputs for a program; strings stay the original's. */
+static dt_result dti_graph_clone(const dt_graph *g, dt_graph **out);
+
+/* ---- shape.c */
+static int64_t dti_shape_elements(dt_shape s); /* of one sample */
+static bool dti_shape_equal(dt_shape a, dt_shape b);
+static bool dti_shape_valid(dt_shape s); /* rank, no negative dim, product below 2^31 */
+typedef struct dti_shape_text {
+    char text[96];
+} dti_shape_text;
+static dti_shape_text dti_shape_print(dt_shape s, bool samples); /* "[B, 28, 28]" */

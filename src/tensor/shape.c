@@ -1,0 +1,62 @@
+/* Shapes: products, comparison and their text. A shape has at most DT_MAX_DIMS dimensions; one
+ * sample of a tensor has fewer than 2^31 elements, so that kernels can index with 32 bits. */
+
+DT_API dt_shape dt_dims_of(int rank, const int64_t *counted) {
+    dt_shape s = {.rank = rank};
+    for (int i = 0; i < rank && i < DT_MAX_DIMS; i++) s.dim[i] = counted[i + 1];
+    return s;
+}
+
+static int64_t dti_shape_elements(dt_shape s) {
+    int64_t n = 1;
+    for (int i = 0; i < s.rank; i++) n *= s.dim[i];
+    return n;
+}
+
+static bool dti_shape_equal(dt_shape a, dt_shape b) {
+    if (a.rank != b.rank) return false;
+    for (int i = 0; i < a.rank; i++) {
+        if (a.dim[i] != b.dim[i]) return false;
+    }
+    return true;
+}
+
+static bool dti_shape_valid(dt_shape s) {
+    if (s.rank < 0 || s.rank > DT_MAX_DIMS) return false;
+    bool empty = false;
+    for (int i = 0; i < s.rank; i++) {
+        if (s.dim[i] < 0 || s.dim[i] > INT32_MAX) return false;
+        empty = empty || s.dim[i] == 0;
+    }
+    int64_t n = 1;
+    for (int i = 0; i < s.rank && !empty; i++) {
+        n *= s.dim[i];
+        if (n > INT32_MAX) return false;
+    }
+    return true;
+}
+
+static dti_shape_text dti_shape_print(dt_shape s, bool samples) {
+    dti_shape_text t;
+    size_t at = 0;
+    const char *comma = "";
+    t.text[at++] = '[';
+    t.text[at] = 0;
+    if (samples) {
+        t.text[at++] = 'B';
+        t.text[at] = 0;
+        comma = ", ";
+    }
+    for (int i = 0; i < s.rank && i < DT_MAX_DIMS; i++) {
+        int n = snprintf(t.text + at, sizeof t.text - at - 2, "%s%lld", comma, (long long)s.dim[i]);
+        if (n > 0 && (size_t)n < sizeof t.text - at - 2) at += (size_t)n;
+        comma = ", ";
+    }
+    if (s.rank > DT_MAX_DIMS) {
+        int n = snprintf(t.text + at, sizeof t.text - at - 2, ", ... (rank %d)", (int)s.rank);
+        if (n > 0 && (size_t)n < sizeof t.text - at - 2) at += (size_t)n;
+    }
+    t.text[at++] = ']';
+    t.text[at] = 0;
+    return t;
+}
