@@ -1,0 +1,183 @@
+/* C = A B (+ bias per column, + ReLU), batched, any strides of A and B: the variant without shared
+ * memory, for devices that keep "shared" memory in plain memory (software drivers, Mali). An
+ * invocation keeps 8 x 8 of C in registers and goes over k in order. Software drivers pay for each
+ * load, not for its width, so there is one loop for each layout whose runs of 4 can be loaded as a
+ * vec4, and a plain one for what remains. The workgroups, however many are launched, share the
+ * tiles out evenly; there must be as many invocations as tiles. */
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "lib/types.glsl"
+
+DTI_PUSH(DTI_ARGS_GEMM)
+layout(binding = 0) readonly buffer buffer_a { float a[]; };
+layout(binding = 0) readonly buffer buffer_a4 { vec4 a4[]; };
+layout(binding = 1) readonly buffer buffer_b { float b[]; };
+layout(binding = 1) readonly buffer buffer_b4 { vec4 b4[]; };
+layout(binding = 2) writeonly buffer buffer_c { float c[]; };
+layout(binding = 3) readonly buffer buffer_bias { float bias[]; };
+
+vec4 acc[8][2];
+uint row, col, a_base, b_base; /* of this tile; bases without the row and the column */
+
+/* Rows and columns beyond the end repeat the last ones; they are not stored. */
+uint a_row(uint i, uint last)
+{
+    return a_base + min(row + i, args.m - last) * args.a_row;
+}
+
+uint b_col(uint j, uint last)
+{
+    return b_base + min(col + j, args.n - last) * args.b_col;
+}
+
+void add_outer(float x[8], vec4 y0, vec4 y1)
+{
+    [[unroll]] for (uint i = 0u; i < 8u; i++) {
+        acc[i][0] += x[i] * y0;
+        acc[i][1] += x[i] * y1;
+    }
+}
+
+float[8] join(vec4 u, vec4 v)
+{
+    return float[8](u.x, u.y, u.z, u.w, v.x, v.y, v.z, v.w);
+}
+
+float[8] column(vec4 x[8], uint k)
+{
+    return float[8](x[0][k], x[1][k], x[2][k], x[3][k], x[4][k], x[5][k], x[6][k], x[7][k]);
+}
+
+vec4 column4(vec4 y[8], uint from, uint k)
+{
+    return vec4(y[from][k], y[from + 1u][k], y[from + 2u][k], y[from + 3u][k]);
+}
+
+/* 8 rows of A, or 8 columns of B, each 4 long in k. */
+#define LOAD_A_ALONG_K(x, at, k)                                                                   \
+    vec4 x[8];                                                                                     \
+    [[unroll]] for (uint i = 0u; i < 8u; i++) x[i] = a4[(at[i] + k) >> 2];
+#define LOAD_B_ALONG_K(y, at, k)                                                                   \
+    vec4 y[8];                                                                                     \
+    [[unroll]] for (uint j = 0u; j < 8u; j++) y[j] = b4[(at[j] + k) >> 2];
+
+void multiply_nn()
+{
+    uint at[8], b0 = b_col(0u, 4u), b1 = b_col(4u, 4u);
+    [[unroll]] for (uint i = 0u; i < 8u; i++) at[i] = a_row(i, 1u);
+    for (uint k = 0u; k < args.k; k += 4u) {
+        LOAD_A_ALONG_K(x, at, k)
+        [[unroll]] for (uint q = 0u; q < 4u; q++) {
+            uint down = (k + q) * args.b_row;
+            add_outer(column(x, q), b4[(b0 + down) >> 2], b4[(b1 + down) >> 2]);
+        }
+    }
+}
+
+void multiply_nt()
+{
+    uint at[8], bt[8];
+    [[unroll]] for (uint i = 0u; i < 8u; i++) at[i] = a_row(i, 1u);
+    [[unroll]] for (uint j = 0u; j < 8u; j++) bt[j] = b_col(j, 1u);
+    for (uint k = 0u; k < args.k; k += 4u) {
+        LOAD_A_ALONG_K(x, at, k)
+        LOAD_B_ALONG_K(y, bt, k)
+        [[unroll]] for (uint q = 0u; q < 4u; q++)
+            add_outer(column(x, q), column4(y, 0u, q), column4(y, 4u, q));
+    }
+}
+
+void multiply_tn()
+{
+    uint a0 = a_row(0u, 4u), a1 = a_row(4u, 4u), b0 = b_col(0u, 4u), b1 = b_col(4u, 4u);
+    for (uint k = 0u; k < args.k; k++) {
+        uint down = k * args.b_row, right = k * args.a_col;
+        add_outer(join(a4[(a0 + right) >> 2], a4[(a1 + right) >> 2]), b4[(b0 + down) >> 2],
+                  b4[(b1 + down) >> 2]);
+    }
+}
+
+void multiply_tt()
+{
+    uint a0 = a_row(0u, 4u), a1 = a_row(4u, 4u), bt[8];
+    [[unroll]] for (uint j = 0u; j < 8u; j++) bt[j] = b_col(j, 1u);
+    for (uint k = 0u; k < args.k; k += 4u) {
+        LOAD_B_ALONG_K(y, bt, k)
+        [[unroll]] for (uint q = 0u; q < 4u; q++) {
+            uint right = (k + q) * args.a_col;
+            add_outer(join(a4[(a0 + right) >> 2], a4[(a1 + right) >> 2]), column4(y, 0u, q),
+                      column4(y, 4u, q));
+        }
+    }
+}
+
+void multiply_any()
+{
+    uint at[8], bt[8];
+    [[unroll]] for (uint i = 0u; i < 8u; i++) at[i] = a_row(i, 1u);
+    [[unroll]] for (uint j = 0u; j < 8u; j++) bt[j] = b_col(j, 1u);
+    for (uint k = 0u; k < args.k; k++) {
+        float x[8], y[8];
+        uint down = k * args.b_row, right = k * args.a_col;
+        [[unroll]] for (uint i = 0u; i < 8u; i++) x[i] = a[at[i] + right];
+        [[unroll]] for (uint j = 0u; j < 8u; j++) y[j] = b[bt[j] + down];
+        add_outer(x, vec4(y[0], y[1], y[2], y[3]), vec4(y[4], y[5], y[6], y[7]));
+    }
+}
+
+/* Which operands can be loaded by fours; the same for every invocation. */
+void multiply()
+{
+    bool a_aligned = ((args.a_offset | args.a_batch0 | args.a_batch1) & 3u) == 0u;
+    bool b_aligned = ((args.b_offset | args.b_batch0 | args.b_batch1) & 3u) == 0u;
+    bool a_k = a_aligned && args.a_col == 1u && ((args.a_row | args.k) & 3u) == 0u;
+    bool a_m = a_aligned && args.a_row == 1u && ((args.a_col | args.m) & 3u) == 0u;
+    bool b_k = b_aligned && args.b_row == 1u && ((args.b_col | args.k) & 3u) == 0u;
+    bool b_n = b_aligned && args.b_col == 1u && ((args.b_row | args.n) & 3u) == 0u;
+    if (a_k && b_n)
+        multiply_nn();
+    else if (a_k && b_k)
+        multiply_nt();
+    else if (a_m && b_n)
+        multiply_tn();
+    else if (a_m && b_k)
+        multiply_tt();
+    else
+        multiply_any();
+}
+
+void store(uint at)
+{
+    [[unroll]] for (uint j = 0u; j < 8u; j++) {
+        if (col + j < args.n) {
+            float add = spec0 != 0u ? bias[args.bias_offset + col + j] : 0.0;
+            [[unroll]] for (uint i = 0u; i < 8u; i++) {
+                if (row + i < args.m) {
+                    float value = acc[i][j >> 2][j & 3u] + add;
+                    c[at + (row + i) * args.c_row + col + j] =
+                        spec1 == 1u ? dti_max(value, 0.0) : value;
+                }
+            }
+        }
+    }
+}
+
+void main()
+{
+    uint tiles_m = (args.m + 7u) / 8u, tiles_n = (args.n + 7u) / 8u;
+    uint tiles = tiles_m * tiles_n * args.batch0 * args.batch1;
+    uint groups = gl_NumWorkGroups.x * gl_NumWorkGroups.y;
+    uint share = min(((tiles + groups - 1u) / groups + 7u) & ~7u, gl_WorkGroupSize.x);
+    uint tile = dti_group() * share + gl_LocalInvocationID.x;
+    if (gl_LocalInvocationID.x >= share || tile >= tiles)
+        return;
+    uint rest = tile / tiles_n, batch = rest / tiles_m;
+    uint batch0 = batch / args.batch1, batch1 = batch - batch0 * args.batch1;
+    col = (tile - rest * tiles_n) * 8u;
+    row = (rest - batch * tiles_m) * 8u;
+    a_base = args.a_offset + batch0 * args.a_batch0 + batch1 * args.a_batch1;
+    b_base = args.b_offset + batch0 * args.b_batch0 + batch1 * args.b_batch1;
+    [[unroll]] for (uint i = 0u; i < 8u; i++) acc[i] = vec4[2](vec4(0.0), vec4(0.0));
+    multiply();
+    store(args.c_offset + batch0 * args.c_batch0 + batch1 * args.c_batch1);
+}

@@ -1,0 +1,24 @@
+/* Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). */
+uvec4 dti_philox(uvec4 counter, uvec2 key)
+{
+    for (int turn = 0; turn < 10; turn++) {
+        uint hi0, lo0, hi1, lo1;
+        umulExtended(0xD2511F53u, counter.x, hi0, lo0);
+        umulExtended(0xCD9E8D57u, counter.z, hi1, lo1);
+        counter = uvec4(hi1 ^ counter.y ^ key.x, lo1, hi0 ^ counter.w ^ key.y, lo0);
+        key += uvec2(0x9E3779B9u, 0xBB67AE85u);
+    }
+    return counter;
+}
+
+/* The random word of element i of a stream. Where the tensor has a sample axis, i is counted over
+ * the global batch, in 64 bits: the masks do not depend on how the batch is cut. */
+uint dti_random(uint i, uint first_row, uint row_elements, uint step_number, uint stream, uvec2 key)
+{
+    uint hi, lo, carry;
+    umulExtended(first_row, row_elements, hi, lo);
+    lo = uaddCarry(lo, i, carry);
+    hi += carry;
+    uvec4 counter = uvec4((lo >> 2) | (hi << 30), hi >> 2, step_number, stream);
+    return dti_philox(counter, key)[lo & 3u];
+}

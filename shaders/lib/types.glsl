@@ -1,0 +1,50 @@
+/* What every kernel begins with: the words of args.h, the workgroup size (specialisation constant
+ * 0), the selectors (constants 1..4) and the linear ids. Buffers hold 32-bit words; a kernel
+ * declares each binding as float, uint or int, whichever it mostly reads. Integers are never read
+ * through a float view, because a small one is a denormal that a device may flush. */
+#extension GL_EXT_control_flow_attributes : require
+#define DTI_U32 uint
+#define DTI_I32 int
+#define DTI_F32 float
+#include "../args.h"
+
+layout(local_size_x = 128, local_size_x_id = 0) in;
+layout(constant_id = 1) const uint spec0 = 0u;
+layout(constant_id = 2) const uint spec1 = 0u;
+
+#define DTI_PUSH(fields) layout(push_constant) uniform dti_push { fields } args;
+#define DTI_NAN uintBitsToFloat(0x7fc00000u)
+#define DTI_INFINITY uintBitsToFloat(0x7f800000u)
+
+/* Grids are folded into x and y; the last workgroups of a fold may lie beyond the end. */
+uint dti_group()
+{
+    return gl_WorkGroupID.x + gl_WorkGroupID.y * gl_NumWorkGroups.x;
+}
+
+uint dti_item()
+{
+    return dti_group() * gl_WorkGroupSize.x + gl_LocalInvocationID.x;
+}
+
+/* By bits: a compiler may assume that a float comparison never sees these values. */
+bool dti_is_nan(float x)
+{
+    return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u;
+}
+
+bool dti_is_finite(float x)
+{
+    return (floatBitsToUint(x) & 0x7f800000u) != 0x7f800000u;
+}
+
+/* NaN in either gives NaN, as in PyTorch. */
+float dti_max(float a, float b)
+{
+    return dti_is_nan(a) || a > b ? a : b;
+}
+
+float dti_min(float a, float b)
+{
+    return dti_is_nan(a) || a < b ? a : b;
+}

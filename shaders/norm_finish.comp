@@ -1,0 +1,42 @@
+/* Decides over the step: sums the pairs of grad_norm to the norm of the whole gradient, aborts when
+ * a gradient (or, flags bit 0, a loss) is not finite, and sets the factor of the clipping. One
+ * workgroup. torch.nn.utils.clip_grad_norm_: min(1, max_norm / (norm + 1e-6)). */
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "lib/types.glsl"
+#include "lib/step.glsl"
+#include "lib/reduce.glsl"
+
+DTI_PUSH(DTI_ARGS_COMMIT)
+layout(binding = 0) readonly buffer buffer_pairs { float pairs[]; };
+layout(binding = 1) buffer buffer_status { uint status[]; };
+layout(binding = 2) buffer buffer_state { uint state[]; };
+
+bool loss_is_bad(uint lane)
+{
+    if ((args.flags & 1u) == 0u || lane >= args.terms)
+        return false;
+    return !dti_is_finite(uintBitsToFloat(status[DTI_STATUS_TERM(lane)]));
+}
+
+void main()
+{
+    uint lane = gl_LocalInvocationID.x;
+    if (dti_group() != 0u)
+        return;
+    float sum = 0.0, flag = loss_is_bad(lane) ? 1.0 : 0.0;
+    for (uint b = lane; b < args.blocks; b += gl_WorkGroupSize.x) {
+        sum += pairs[2u * b];
+        flag = max(flag, pairs[2u * b + 1u]);
+    }
+    float norm = sqrt(dti_group_sum(sum, args.blocks));
+    flag = dti_group_max(flag, max(args.blocks, args.terms));
+    if (lane != 0u)
+        return;
+    float limit = dti_step_f32(DTI_STEP_CLIP_NORM);
+    uint abort = flag > 0.0 ? 1u : 0u;
+    state[DTI_CONTROL_ABORT] = abort;
+    state[DTI_CONTROL_CLIP] = floatBitsToUint(limit > 0.0 ? min(1.0, limit / (norm + 1e-6)) : 1.0);
+    status[DTI_STATUS_ABORT] = abort;
+    status[DTI_STATUS_NORM] = floatBitsToUint(norm);
+}

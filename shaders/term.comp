@@ -1,0 +1,36 @@
+/* A loss term in pairs (sum, weight): a workgroup sums one chunk of a, or of (a - b)^2 (spec0). */
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "lib/types.glsl"
+#include "lib/reduce.glsl"
+
+DTI_PUSH(DTI_ARGS_TERM)
+layout(binding = 0) readonly buffer buffer_a { float a[]; };
+layout(binding = 1) readonly buffer buffer_b { float b[]; };
+layout(binding = 2) writeonly buffer buffer_y { float y[]; };
+
+float value(uint i)
+{
+    float v = a[args.a_offset + i];
+    if (spec0 == DTI_TERM_SUM)
+        return v;
+    v -= b[args.b_offset + i];
+    return v * v;
+}
+
+void main()
+{
+    uint group = dti_group();
+    uint begin = group * args.chunk;
+    if (begin >= args.n || begin / args.chunk != group)
+        return;
+    uint count = min(args.chunk, args.n - begin);
+    float sum = 0.0;
+    for (uint i = gl_LocalInvocationID.x; i < count; i += gl_WorkGroupSize.x)
+        sum += value(begin + i);
+    sum = dti_group_sum(sum, count);
+    if (gl_LocalInvocationID.x == 0u) {
+        y[args.y_offset + 2u * group] = sum;
+        y[args.y_offset + 2u * group + 1u] = float(count);
+    }
+}
