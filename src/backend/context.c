@@ -7,15 +7,6 @@ _Static_assert(offsetof(dt_ctx, base) == 0, "dti_ctx_base casts");
  * that it takes on any GPU (50 us and more). */
 #define DTI_AUTO_FLOPS 10e6
 
-DT_API const char *dt_result_text(dt_result result) {
-    static const char *const texts[] = {
-#define DTI_X(id, text) text,
-        DT_RESULT_LIST(DTI_X)
-#undef DTI_X
-    };
-    return (unsigned)result < sizeof texts / sizeof *texts ? texts[result] : "unknown result";
-}
-
 static int dti_ctx_isa(const dt_ctx *ctx) {
     return ctx->desc.no_fast ? DTI_ISA_PORTABLE : DTI_ISA_AVX512;
 }

@@ -45,11 +45,11 @@ struct dti_pool {
 };
 
 /* Which worker of which pool runs on this thread: a nested region runs inline under its number. */
-typedef struct dti_place {
+typedef struct dti_worker_place {
     const dti_pool *pool;
     int worker;
-} dti_place;
-static _Thread_local dti_place dti_inside;
+} dti_worker_place;
+static _Thread_local dti_worker_place dti_inside;
 
 /* Round to nearest, denormals kept, no traps: what C starts with, whatever the host has set. */
 static unsigned dti_fp_enter(void) {
@@ -89,8 +89,8 @@ static void dti_cpu_relax(void) {
 
 /* Takes pieces until none is left. */
 static void dti_pool_work(dti_pool *pool, int worker) {
-    dti_place outer = dti_inside;
-    dti_inside = (dti_place){pool, worker};
+    dti_worker_place outer = dti_inside;
+    dti_inside = (dti_worker_place){pool, worker};
     for (;;) {
         int64_t i = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed);
         if (i >= pool->pieces)

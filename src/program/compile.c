@@ -126,8 +126,7 @@ static dt_result dti_program_problems(dt_program *p, const dti_text *problems) {
 }
 
 static dt_result dti_program_graph(dt_program *p, uint32_t *weight_node) {
-    dti_text problems;
-    dti_text_open(&problems, p->base);
+    dti_text problems = dti_text_open(p->base);
     dti_desc_check(p, &problems);
     dt_result result = dti_program_problems(p, &problems);
     if (!result) {
@@ -158,7 +157,7 @@ static dt_result dti_program_build(dt_program *p) {
     if (!p->label || !p->trained || !p->param_dx) return DT_ERROR_MEMORY;
     result = dti_program_graph(p, weight_node);
     if (!result && p->has_optim) result = dti_commit_table(p);
-    if (!result) result = dti_lower(p, weight_node);
+    if (!result) result = dti_lower_program(p, weight_node);
     if (!result) result = dti_plan(p);
     if (!result) result = dti_program_memories(p);
     return result ? result : dti_program_exec(p);

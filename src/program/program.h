@@ -85,7 +85,7 @@ static void dti_append_gradients(dt_program *p, dti_text *problems);
 static void dti_append_weights(dt_program *p, uint32_t *weight_node);
 
 /* ---- segments.c: fills the listing, ports and segments */
-static dt_result dti_lower(dt_program *p, const uint32_t *weight_node);
+static dt_result dti_lower_program(dt_program *p, const uint32_t *weight_node);
 
 /* ---- commit.c */
 static dt_result dti_optim_resolve(dt_program *p, dti_text *problems);

@@ -317,7 +317,7 @@ static dt_result dti_lower_sizes(const dti_lowering *w) {
 }
 
 /* Fills the program's listing, ports and segments. weight_node: by loss, see dti_append_weights. */
-static dt_result dti_lower(dt_program *p, const uint32_t *weight_node) {
+static dt_result dti_lower_program(dt_program *p, const uint32_t *weight_node) {
     dti_lowering w = {.p = p};
     dt_result result = DT_ERROR_MEMORY;
     p->list.base = p->base;

@@ -40,3 +40,7 @@ struct dt_store {
 static uint64_t dti_state_t_offset(void);
 static uint64_t dti_state_moment_offset(const dt_store *s, uint32_t moment);
 static uint64_t dti_state_bytes(const dt_store *s, uint32_t moments);
+
+static inline dti_base *dti_store_base(const dt_store *store) {
+    return store->base;
+}
