@@ -1,13 +1,30 @@
 /* Compiles the kernel bodies once per instruction set and chooses among them. */
 
+#define DTI_ROW_MAP(ID, name) [DTI_U_##ID] = DTI_V(map_##name),
+#define DTI_ROW_GRAD(ID, name) [DTI_U_##ID] = DTI_V(grad_##name),
+#define DTI_ROW_PAIR(ID, name) [DTI_B_##ID] = DTI_V(pair_##name),
 #define DTI_KERNEL_TABLE(isa_, fma_, name_)                                                        \
     static const dti_cpu_kernels DTI_ISA(dti_cpu_kernels) = {                                      \
-        .isa = isa_, .fma = fma_, .name = name_, .gemm_block = DTI_N(gemm_block)};
+        .isa = isa_, .fma = fma_, .name = name_,                                                   \
+        .gemm_block = DTI_N(gemm_block),                                                           \
+        .unary = {DTI_UNARY_LIST(DTI_ROW_MAP)},                                                    \
+        .unary_grad = {DTI_UNARY_LIST(DTI_ROW_GRAD)},                                              \
+        .binary = {DTI_BINARY_LIST(DTI_ROW_PAIR)},                                                 \
+        .axpy = DTI_V(axpy),                                                                       \
+        .row_sum = DTI_V(row_sum), .row_sum_sq = DTI_V(row_sum_sq),                                \
+        .row_max = DTI_V(row_max), .log_sum_exp = DTI_V(log_sum_exp),                              \
+        .softmax = DTI_V(softmax), .log_softmax = DTI_V(log_softmax),                              \
+        .softmax_grad = DTI_V(softmax_grad), .log_softmax_grad = DTI_V(log_softmax_grad),          \
+        .col_sum = DTI_V(col_sum),                                                                 \
+        .sgd = DTI_V(sgd), .adam = DTI_V(adam),                                                    \
+        .dropout = DTI_V(dropout), .philox = DTI_V(philox)};
 
 #define DTI_ISA(name) DTI_CAT(name, _portable)
 #define DTI_LANES 4
 #include "simd_body.h"
 #include "gemm_body.h"
+#include "vmath_body.h"
+#include "vec_body.h"
 DTI_KERNEL_TABLE(DTI_ISA_PORTABLE, DTI_PORTABLE_FMA, "portable")
 #undef DTI_ISA
 #undef DTI_LANES
@@ -23,6 +40,8 @@ DTI_KERNEL_TABLE(DTI_ISA_PORTABLE, DTI_PORTABLE_FMA, "portable")
 #endif
 #include "simd_body.h"
 #include "gemm_body.h"
+#include "vmath_body.h"
+#include "vec_body.h"
 #ifdef __clang__
 #pragma clang attribute pop
 #else
@@ -43,6 +62,8 @@ DTI_KERNEL_TABLE(DTI_ISA_AVX2, true, "avx2")
 #endif
 #include "simd_body.h"
 #include "gemm_body.h"
+#include "vmath_body.h"
+#include "vec_body.h"
 #ifdef __clang__
 #pragma clang attribute pop
 #else

@@ -4,7 +4,19 @@ typedef struct dti_cpu_kernels {
     int isa;          /* DTI_ISA_... */
     bool fma;         /* false: a sum-order class of its own */
     const char *name; /* for logs */
-    dti_gemm_block_fn *gemm_block;
+    dti_gemm_block_fn *gemm_block; /* through dti_gemm_run() */
+    dti_unary_fn *unary[DTI_U_COUNT];
+    dti_unary_grad_fn *unary_grad[DTI_U_COUNT];
+    dti_binary_fn *binary[DTI_B_COUNT];
+    dti_axpy_fn *axpy;
+    dti_fold_fn *row_sum, *row_sum_sq, *row_max, *log_sum_exp;
+    dti_row_fn *softmax, *log_softmax;
+    dti_row_grad_fn *softmax_grad, *log_softmax_grad; /* of y = (log_)softmax(x) and dy */
+    dti_col_sum_fn *col_sum;
+    dti_sgd_fn *sgd;
+    dti_adam_fn *adam;
+    dti_dropout_fn *dropout;
+    dti_philox_fn *philox;
 } dti_cpu_kernels;
 
 /* Threads: any. Never NULL. */

@@ -1,0 +1,349 @@
+/* The flat kernels of vec.h for one instruction set, on 16 lanes. */
+
+/* The 16 floats at p, or the first n of them where n < 16, and 0. */
+DTI_INLINE DTI_VF DTI_V(get)(const float *p, int64_t n) {
+    return n >= 16 ? DTI_V(load)(p) : DTI_V(load_n)(p, (int)n);
+}
+DTI_INLINE void DTI_V(put)(float *p, DTI_VF x, int64_t n) {
+    if (n >= 16)
+        DTI_V(store)(p, x);
+    else
+        DTI_V(store_n)(p, x, (int)n);
+}
+
+/* ---- maps */
+#define DTI_MAP(ID, name)                                                                          \
+    static void DTI_V(map_##name)(float *y, const float *x, int64_t n, float p0, float p1) {       \
+        const DTI_VF q0 = DTI_V(set1)(p0), q1 = DTI_V(set1)(p1);                                   \
+        for (int64_t i = 0; i < n; i += 16)                                                        \
+            DTI_V(put)(y + i, DTI_V(m_map_##name)(DTI_V(get)(x + i, n - i), q0, q1), n - i);       \
+    }                                                                                              \
+    static void DTI_V(grad_##name)(float *dx, const float *x, const float *dy, int64_t n,          \
+                                   float p0, float p1) {                                           \
+        const DTI_VF q0 = DTI_V(set1)(p0), q1 = DTI_V(set1)(p1);                                   \
+        for (int64_t i = 0; i < n; i += 16) {                                                      \
+            DTI_VF u = DTI_V(get)(x + i, n - i), d = DTI_V(get)(dy + i, n - i);                    \
+            DTI_V(put)(dx + i, DTI_V(m_grad_##name)(u, d, q0, q1), n - i);                         \
+        }                                                                                          \
+    }
+DTI_UNARY_LIST(DTI_MAP)
+#undef DTI_MAP
+
+#define DTI_PAIR(ID, name)                                                                         \
+    static void DTI_V(pair_##name)(float *y, const float *a, int a_step, const float *b,           \
+                                   int b_step, int64_t n) {                                        \
+        if (n <= 0)                                                                                \
+            return;                                                                                \
+        const DTI_VF a0 = DTI_V(set1)(*a), b0 = DTI_V(set1)(*b);                                   \
+        for (int64_t i = 0; i < n; i += 16) {                                                      \
+            DTI_VF u = a_step ? DTI_V(get)(a + i, n - i) : a0;                                     \
+            DTI_VF v = b_step ? DTI_V(get)(b + i, n - i) : b0;                                     \
+            DTI_V(put)(y + i, DTI_V(m_pair_##name)(u, v), n - i);                                  \
+        }                                                                                          \
+    }
+DTI_BINARY_LIST(DTI_PAIR)
+#undef DTI_PAIR
+
+static void DTI_V(axpy)(float *y, float a, const float *x, int64_t n) {
+    const DTI_VF factor = DTI_V(set1)(a);
+    for (int64_t i = 0; i < n; i += 16) {
+        DTI_VF sum = DTI_V(fma)(factor, DTI_V(get)(x + i, n - i), DTI_V(get)(y + i, n - i));
+        DTI_V(put)(y + i, sum, n - i);
+    }
+}
+
+/* ---- rows */
+DTI_INLINE DTI_VF DTI_V(fold_term)(DTI_VF x, DTI_VF sum, bool squares) {
+    return squares ? DTI_V(fma)(x, x, sum) : DTI_V(add)(sum, x);
+}
+DTI_INLINE float DTI_V(fold)(const float *x, int64_t n, const bool squares) {
+    DTI_VF s0 = DTI_V(set1)(0), s1 = s0, s2 = s0, s3 = s0;
+    int64_t i = 0;
+    for (; i + 64 <= n; i += 64) {
+        s0 = DTI_V(fold_term)(DTI_V(load)(x + i), s0, squares);
+        s1 = DTI_V(fold_term)(DTI_V(load)(x + i + 16), s1, squares);
+        s2 = DTI_V(fold_term)(DTI_V(load)(x + i + 32), s2, squares);
+        s3 = DTI_V(fold_term)(DTI_V(load)(x + i + 48), s3, squares);
+    }
+    if (i < n)
+        s0 = DTI_V(fold_term)(DTI_V(get)(x + i, n - i), s0, squares);
+    if (i + 16 < n)
+        s1 = DTI_V(fold_term)(DTI_V(get)(x + i + 16, n - i - 16), s1, squares);
+    if (i + 32 < n)
+        s2 = DTI_V(fold_term)(DTI_V(get)(x + i + 32, n - i - 32), s2, squares);
+    if (i + 48 < n)
+        s3 = DTI_V(fold_term)(DTI_V(get)(x + i + 48, n - i - 48), s3, squares);
+    return DTI_V(sum)(DTI_V(add)(DTI_V(add)(s0, s2), DTI_V(add)(s1, s3)));
+}
+static float DTI_V(row_sum)(const float *x, int64_t n) { return DTI_V(fold)(x, n, false); }
+static float DTI_V(row_sum_sq)(const float *x, int64_t n) { return DTI_V(fold)(x, n, true); }
+
+/* The largest; NaN where there is one; -infinity of nothing. */
+static float DTI_V(row_max)(const float *x, int64_t n) {
+    float t[16];
+    if (n >= 16) {
+        DTI_VF most = DTI_V(load)(x);
+        for (int64_t i = 16; i < n; i += 16) /* the last 16 may be seen twice */
+            most = DTI_V(m_pair_max)(most, DTI_V(load)(x + DTI_MIN(i, n - 16)));
+        DTI_V(store)(t, most);
+    } else {
+        for (int i = 0; i < 16; i++)
+            t[i] = i < n ? x[i] : -(float)INFINITY;
+    }
+    for (int h = 8; h; h /= 2)
+        for (int i = 0; i < h; i++)
+            t[i] = t[i] < t[i + h] || t[i + h] != t[i + h] ? t[i + h] : t[i];
+    return t[0];
+}
+
+/* y = e^(x - most); returns its sum, of one accumulator. */
+DTI_INLINE float DTI_V(row_exp)(float *y, const float *x, int64_t n, float most, const bool write) {
+    const DTI_VF shift = DTI_V(set1)(most);
+    DTI_VF sum = DTI_V(set1)(0);
+    for (int64_t i = 0; i < n; i += 16) {
+        DTI_VF e = DTI_V(m_exp)(DTI_V(sub)(DTI_V(get)(x + i, n - i), shift));
+        if (write)
+            DTI_V(put)(y + i, e, n - i);
+        if (n - i < 16) { /* lanes past the end do not count */
+            float t[16];
+            DTI_V(store)(t, e);
+            e = DTI_V(load_n)(t, (int)(n - i));
+        }
+        sum = DTI_V(add)(sum, e);
+    }
+    return DTI_V(sum)(sum);
+}
+
+static void DTI_V(softmax)(float *y, const float *x, int64_t n) {
+    const float sum = DTI_V(row_exp)(y, x, n, DTI_V(row_max)(x, n), true);
+    const DTI_VF share = DTI_V(set1)(1.0f / sum);
+    for (int64_t i = 0; i < n; i += 16)
+        DTI_V(put)(y + i, DTI_V(mul)(DTI_V(get)(y + i, n - i), share), n - i);
+}
+
+static void DTI_V(log_softmax)(float *y, const float *x, int64_t n) {
+    const float most = DTI_V(row_max)(x, n);
+    float log_sum[16];
+    DTI_V(store)(log_sum, DTI_V(m_log)(DTI_V(set1)(DTI_V(row_exp)(y, x, n, most, false))));
+    const DTI_VF shift = DTI_V(set1)(most), norm = DTI_V(set1)(log_sum[0]);
+    for (int64_t i = 0; i < n; i += 16) {
+        DTI_VF u = DTI_V(sub)(DTI_V(get)(x + i, n - i), shift);
+        DTI_V(put)(y + i, DTI_V(sub)(u, norm), n - i);
+    }
+}
+
+/* log(sum(e^x)) */
+static float DTI_V(log_sum_exp)(const float *x, int64_t n) {
+    const float most = DTI_V(row_max)(x, n);
+    if (!(most > -(float)INFINITY && most < (float)INFINITY))
+        return most;
+    float t[16];
+    DTI_V(store)(t, DTI_V(m_log)(DTI_V(set1)(DTI_V(row_exp)(t, x, n, most, false))));
+    return most + t[0];
+}
+
+/* dx = y * (dy - sum(dy * y)) */
+static void DTI_V(softmax_grad)(float *dx, const float *y, const float *dy, int64_t n) {
+    DTI_VF sum = DTI_V(set1)(0);
+    for (int64_t i = 0; i < n; i += 16)
+        sum = DTI_V(fma)(DTI_V(get)(y + i, n - i), DTI_V(get)(dy + i, n - i), sum);
+    const DTI_VF mean = DTI_V(set1)(DTI_V(sum)(sum));
+    for (int64_t i = 0; i < n; i += 16) {
+        DTI_VF u = DTI_V(sub)(DTI_V(get)(dy + i, n - i), mean);
+        DTI_V(put)(dx + i, DTI_V(mul)(DTI_V(get)(y + i, n - i), u), n - i);
+    }
+}
+
+/* dx = dy - e^y * sum(dy) */
+static void DTI_V(log_softmax_grad)(float *dx, const float *y, const float *dy, int64_t n) {
+    const DTI_VF minus = DTI_V(set1)(-DTI_V(row_sum)(dy, n));
+    for (int64_t i = 0; i < n; i += 16) {
+        DTI_VF e = DTI_V(m_exp)(DTI_V(get)(y + i, n - i));
+        DTI_V(put)(dx + i, DTI_V(fma)(e, minus, DTI_V(get)(dy + i, n - i)), n - i);
+    }
+}
+
+/* 64 columns at a time, so that whole cache lines and pages are used. */
+static void DTI_V(col_sum)(float *y, const float *x, int64_t rows, int64_t cols, int64_t ld,
+                           bool accumulate) {
+    for (int64_t j = 0; j < cols; j += 64) {
+        const int64_t n = DTI_MIN(cols - j, 64);
+        DTI_VF s0 = DTI_V(set1)(0), s1 = s0, s2 = s0, s3 = s0;
+        const float *p = x + j;
+        for (int64_t i = 0; i < rows; i++, p += ld) {
+            s0 = DTI_V(add)(s0, DTI_V(get)(p, n));
+            if (n > 16)
+                s1 = DTI_V(add)(s1, DTI_V(get)(p + 16, n - 16));
+            if (n > 32)
+                s2 = DTI_V(add)(s2, DTI_V(get)(p + 32, n - 32));
+            if (n > 48)
+                s3 = DTI_V(add)(s3, DTI_V(get)(p + 48, n - 48));
+        }
+        float sums[64];
+        DTI_V(store)(sums, s0);
+        DTI_V(store)(sums + 16, s1);
+        DTI_V(store)(sums + 32, s2);
+        DTI_V(store)(sums + 48, s3);
+        for (int64_t i = 0; i < n; i++)
+            y[j + i] = accumulate ? y[j + i] + sums[i] : sums[i];
+    }
+}
+
+/* ---- optimizers */
+DTI_INLINE DTI_VF DTI_V(clipped)(DTI_VF g, float clip, float limit) {
+    g = DTI_V(mul)(g, DTI_V(set1)(clip));
+    if (limit > 0) {
+        g = DTI_V(max)(g, DTI_V(set1)(-limit));
+        g = DTI_V(min)(g, DTI_V(set1)(limit));
+    }
+    return g;
+}
+
+static void DTI_V(sgd)(float *p, const float *g, float *m, int64_t n, const dti_sgd *s) {
+    const DTI_VF momentum = DTI_V(set1)(s->momentum), damped = DTI_V(set1)(1.0f - s->dampening);
+    const DTI_VF minus_lr = DTI_V(set1)(-s->lr), decay = DTI_V(set1)(s->weight_decay);
+    for (int64_t i = 0; i < n; i += 16) {
+        DTI_VF w = DTI_V(get)(p + i, n - i);
+        DTI_VF d = DTI_V(clipped)(DTI_V(get)(g + i, n - i), s->clip, s->limit);
+        if (s->weight_decay != 0)
+            d = DTI_V(fma)(decay, w, d);
+        if (s->momentum != 0) {
+            DTI_VF b = d;
+            if (!s->first)
+                b = DTI_V(fma)(damped, d, DTI_V(mul)(momentum, DTI_V(get)(m + i, n - i)));
+            DTI_V(put)(m + i, b, n - i);
+            d = s->nesterov ? DTI_V(fma)(momentum, b, d) : b;
+        }
+        DTI_V(put)(p + i, DTI_V(fma)(minus_lr, d, w), n - i);
+    }
+}
+
+static void DTI_V(adam)(float *p, const float *g, float *m, float *v, int64_t n,
+                        const dti_adam *a) {
+    const DTI_VF rest1 = DTI_V(set1)(a->one_minus_beta1), rest2 = DTI_V(set1)(a->one_minus_beta2);
+    const DTI_VF beta2 = DTI_V(set1)(a->beta2), eps = DTI_V(set1)(a->eps);
+    const DTI_VF bias2_sqrt = DTI_V(set1)(a->bias2_sqrt), minus_step = DTI_V(set1)(-a->lr / a->bias1);
+    const DTI_VF decay = DTI_V(set1)(a->weight_decay);
+    const DTI_VF keep = DTI_V(set1)(__builtin_fmaf(-a->lr, a->weight_decay, 1.0f));
+    for (int64_t i = 0; i < n; i += 16) {
+        DTI_VF w = DTI_V(get)(p + i, n - i), m0 = DTI_V(get)(m + i, n - i);
+        DTI_VF d = DTI_V(clipped)(DTI_V(get)(g + i, n - i), a->clip, a->limit);
+        if (a->decoupled)
+            w = DTI_V(mul)(w, keep);
+        else if (a->weight_decay != 0)
+            d = DTI_V(fma)(decay, w, d);
+        DTI_VF m1 = DTI_V(fma)(DTI_V(sub)(d, m0), rest1, m0);
+        DTI_VF v1 = DTI_V(mul)(beta2, DTI_V(get)(v + i, n - i));
+        v1 = DTI_V(fma)(DTI_V(mul)(rest2, d), d, v1);
+        DTI_VF root = DTI_V(add)(DTI_V(div)(DTI_V(sqrt)(v1), bias2_sqrt), eps);
+        DTI_V(put)(m + i, m1, n - i);
+        DTI_V(put)(v + i, v1, n - i);
+        DTI_V(put)(p + i, DTI_V(fma)(minus_step, DTI_V(div)(m1, root), w), n - i);
+    }
+}
+
+/* ---- random numbers: LANES counters at once */
+
+/* The 64-bit products of x's lanes with m. */
+DTI_INLINE void DTI_N(mul_wide)(DTI_NI x, uint32_t m, DTI_NI *high, DTI_NI *low) {
+#if DTI_LANES == 16
+    const __m512i factor = _mm512_set1_epi32((int)m);
+    __m512i even = _mm512_mul_epu32((__m512i)x, factor);
+    __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64((__m512i)x, 32), factor);
+    *high = (DTI_NI)_mm512_mask_mov_epi32(_mm512_srli_epi64(even, 32), 0xaaaa, odd);
+    *low = (DTI_NI)_mm512_mask_mov_epi32(even, 0xaaaa, _mm512_slli_epi64(odd, 32));
+#elif DTI_LANES == 8
+    const __m256i factor = _mm256_set1_epi32((int)m);
+    __m256i even = _mm256_mul_epu32((__m256i)x, factor);
+    __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64((__m256i)x, 32), factor);
+    *high = (DTI_NI)_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+    *low = (DTI_NI)_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+#else
+    for (int i = 0; i < 4; i++) {
+        uint64_t product = (uint64_t)(uint32_t)x[i] * m;
+        (*high)[i] = (int32_t)(uint32_t)(product >> 32);
+        (*low)[i] = (int32_t)(uint32_t)product;
+    }
+#endif
+}
+
+/* Within each 128 bits: rows to columns. */
+DTI_INLINE void DTI_N(turn4)(DTI_NI r[4]) {
+#if DTI_LANES == 16
+    __m512i a = _mm512_unpacklo_epi32((__m512i)r[0], (__m512i)r[1]);
+    __m512i b = _mm512_unpacklo_epi32((__m512i)r[2], (__m512i)r[3]);
+    __m512i c = _mm512_unpackhi_epi32((__m512i)r[0], (__m512i)r[1]);
+    __m512i d = _mm512_unpackhi_epi32((__m512i)r[2], (__m512i)r[3]);
+    r[0] = (DTI_NI)_mm512_unpacklo_epi64(a, b);
+    r[1] = (DTI_NI)_mm512_unpackhi_epi64(a, b);
+    r[2] = (DTI_NI)_mm512_unpacklo_epi64(c, d);
+    r[3] = (DTI_NI)_mm512_unpackhi_epi64(c, d);
+#elif DTI_LANES == 8
+    __m256i a = _mm256_unpacklo_epi32((__m256i)r[0], (__m256i)r[1]);
+    __m256i b = _mm256_unpacklo_epi32((__m256i)r[2], (__m256i)r[3]);
+    __m256i c = _mm256_unpackhi_epi32((__m256i)r[0], (__m256i)r[1]);
+    __m256i d = _mm256_unpackhi_epi32((__m256i)r[2], (__m256i)r[3]);
+    r[0] = (DTI_NI)_mm256_unpacklo_epi64(a, b);
+    r[1] = (DTI_NI)_mm256_unpackhi_epi64(a, b);
+    r[2] = (DTI_NI)_mm256_unpacklo_epi64(c, d);
+    r[3] = (DTI_NI)_mm256_unpackhi_epi64(c, d);
+#else
+    DTI_NF t[4] = {(DTI_NF)r[0], (DTI_NF)r[1], (DTI_NF)r[2], (DTI_NF)r[3]};
+    DTI_N(transpose)(t);
+    for (int i = 0; i < 4; i++)
+        r[i] = (DTI_NI)t[i];
+#endif
+}
+
+/* Words of 4 * LANES elements in their order, from counter `at`. Lane 4q + j holds counter
+ * at + j * LANES/4 + q, so that turn4 leaves the words where they belong. */
+DTI_INLINE void DTI_N(philox)(uint32_t *words, uint64_t seed, uint64_t at, uint32_t step,
+                              uint32_t stream) {
+    DTI_NI c[4];
+    for (int i = 0; i < DTI_LANES; i++) {
+        uint64_t counter = at + (uint64_t)(i % 4 * (DTI_LANES / 4) + i / 4);
+        c[0][i] = (int32_t)(uint32_t)counter;
+        c[1][i] = (int32_t)(uint32_t)(counter >> 32);
+    }
+    c[2] = DTI_N(iset1)((int32_t)step);
+    c[3] = DTI_N(iset1)((int32_t)stream);
+    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+    for (int round = 0; round < 10; round++) {
+        DTI_NI high0, low0, high1, low1;
+        DTI_N(mul_wide)(c[0], 0xD2511F53u, &high0, &low0);
+        DTI_N(mul_wide)(c[2], 0xCD9E8D57u, &high1, &low1);
+        c[0] = high1 ^ c[1] ^ DTI_N(iset1)((int32_t)k0);
+        c[2] = high0 ^ c[3] ^ DTI_N(iset1)((int32_t)k1);
+        c[1] = low1;
+        c[3] = low0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    DTI_N(turn4)(c);
+    memcpy(words, c, sizeof c);
+}
+
+static void DTI_V(philox)(uint32_t *words, int64_t n, uint64_t seed, uint64_t index, uint32_t step,
+                          uint32_t stream) {
+    for (int64_t i = 0; i < n; i += 4 * DTI_LANES)
+        DTI_N(philox)(words + i, seed, (index + (uint64_t)i) >> 2, step, stream);
+}
+
+static void DTI_V(dropout)(float *y, const float *x, int64_t n, const dti_dropout *d) {
+    uint32_t words[256 + 64];
+    const DTI_VF scale = DTI_V(set1)(d->scale), zero = DTI_V(set1)(0);
+    const DTI_VI threshold = DTI_V(iset1)((int32_t)d->threshold);
+    for (int64_t i = 0; i < n; i += 256) {
+        const int64_t size = DTI_MIN(n - i, 256);
+        const uint64_t index = d->index + (uint64_t)i, skip = index & 3; /* words of a counter */
+        const int64_t drawn = ((int64_t)skip + size + 63) / 64 * 64;
+        DTI_V(philox)(words, drawn, d->seed, index - skip, d->step, d->stream);
+        for (int64_t j = 0; j < size; j += 16) {
+            float bits[16];
+            memcpy(bits, words + (int64_t)skip + j, sizeof bits);
+            DTI_VM keep = DTI_V(ult)(DTI_V(bits)(DTI_V(load)(bits)), threshold);
+            DTI_VF u = DTI_V(mul)(DTI_V(get)(x + i + j, size - j), scale);
+            DTI_V(put)(y + i + j, DTI_V(select)(keep, u, zero), size - j);
+        }
+    }
+}
