@@ -1,6 +1,7 @@
 /* Indices of the reference loops: dense arrays of six axes, and nothing else. They are told apart
  * from the views and walks of the other backends on purpose: a mistake there must not be made here
  * as well. */
+#ifdef DT_REFERENCE
 
 /* The place on each axis of element `element` of x. */
 static inline void dti_ref_place(const dti_ref_tensor *x, int64_t element, int64_t at[DTI_AXES]) {
@@ -26,3 +27,5 @@ static inline int64_t dti_ref_cols(const dti_ref_tensor *x) {
 static inline int64_t dti_ref_rows(const dti_ref_tensor *x) {
     return dti_ref_cols(x) ? x->elements / dti_ref_cols(x) : 0;
 }
+
+#endif

@@ -1,5 +1,6 @@
 /* The reference: every value of a graph in float64, node by node, by the naive loops that stand
  * beside each op. For tests, under DT_REFERENCE. It is no device: it knows no store and no plan. */
+#ifdef DT_REFERENCE
 
 typedef struct dti_ref_run {
     dti_base *base;
@@ -20,3 +21,5 @@ static void dti_ref_close(dti_ref_run *run);
 static dti_ref_tensor *dti_ref_tensor_of(dti_ref_run *run, dt_tensor x);
 /* Computes what the values of `wanted` need, in order of id. Nil ones are skipped. */
 static dt_result dti_ref_values(dti_ref_run *run, const dt_tensor *wanted, uint32_t count);
+
+#endif
