@@ -11,6 +11,7 @@
 extern "C" {
 #endif
 
+#include "api/essay.h"
 #include "api/config.h"
 #include "api/base.h"
 #include "api/ctx.h"

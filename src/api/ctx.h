@@ -51,8 +51,8 @@ typedef struct dt_device_info {
  * Threads: any; one context is used by one thread at a time; several contexts run in parallel. */
 DT_API dt_result dt_ctx_create(const dt_ctx_desc *desc, dt_ctx **out);
 
-/* Ends a context. NULL is fine. Everything made from it must have been destroyed before; what was
- * not is destroyed now, newest first. */
+/* Ends a context with all graphs, stores and programs made from it. NULL is fine. Arrays and weight
+ * files (dt_array, dt_weights) are the caller's: free them before. */
 DT_API void dt_ctx_destroy(dt_ctx *ctx);
 
 /* The text of the newest failure: what, which value, what to do. "" when there was none.

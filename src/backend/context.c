@@ -51,6 +51,7 @@ DT_API dt_result dt_ctx_create(const dt_ctx_desc *desc, dt_ctx **out) {
 
 DT_API void dt_ctx_destroy(dt_ctx *ctx) {
     if (!ctx) return;
+    dti_destroy_owned(&ctx->base.owned);
     dti_vk_instance_destroy(ctx->vulkan);
     dti_pool_destroy(&ctx->base, ctx->base.pool);
     dti_free(&ctx->base, ctx->cache);

@@ -3,12 +3,20 @@
 
 typedef struct dti_pool dti_pool;
 
+/* A thing that another one ends when the application did not: the first member of a graph (in its
+ * context's list) and of a store (in its graph's). Newest first. */
+typedef struct dti_owned {
+    struct dti_owned *next;
+    void (*destroy)(struct dti_owned *self);
+} dti_owned;
+
 typedef struct dti_base {
     dt_allocator allocator; /* never NULL: malloc's when the host gave none */
     dt_logger logger;
     dti_pool *pool;
     uint64_t bytes_now, bytes_peak; /* host memory through the allocator */
     uint64_t alloc_calls;           /* a program's run must not move this */
+    dti_owned *owned;               /* graphs */
     dt_result result;               /* of the newest failure */
     char error[1024];               /* and its text */
 } dti_base;
@@ -24,6 +32,10 @@ static void dti_base_init(dti_base *base, const dt_allocator *allocator, const d
 static void *dti_alloc(dti_base *base, size_t bytes);
 static void *dti_alloc_array(dti_base *base, size_t count, size_t size); /* checks the product */
 static void dti_free(dti_base *base, void *memory);                      /* NULL is fine */
+
+static void dti_own(dti_owned **list, dti_owned *item, void (*destroy)(dti_owned *self));
+static void dti_disown(dti_owned **list, dti_owned *item); /* nothing when it is not in it */
+static void dti_destroy_owned(dti_owned **list);           /* all; each takes itself out */
 
 /* ---- error.c: dti_fail records "text" (printf style), logs it at ERROR and returns `result`. */
 static dt_result dti_fail(dti_base *base, dt_result result, const char *format, ...)

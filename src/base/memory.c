@@ -78,3 +78,21 @@ static void dti_free(dti_base *base, void *memory) {
     base->bytes_now -= bytes;
     base->allocator.free(base->allocator.user, block, bytes + DTI_MEMORY_ALIGN);
 }
+
+static void dti_own(dti_owned **list, dti_owned *item, void (*destroy)(dti_owned *self)) {
+    item->next = *list;
+    item->destroy = destroy;
+    *list = item;
+}
+
+static void dti_disown(dti_owned **list, dti_owned *item) {
+    while (*list && *list != item)
+        list = &(*list)->next;
+    if (*list)
+        *list = item->next;
+}
+
+static void dti_destroy_owned(dti_owned **list) {
+    while (*list)
+        (*list)->destroy(*list);
+}

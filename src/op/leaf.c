@@ -36,7 +36,7 @@ DT_API dt_tensor dt_input_shared(dt_graph *g, const char *name, dt_dtype dtype, 
 /* attr.i[0] = index among the parameters, i[1] = dt_init_kind; attr.f[0..1] = its a and b. */
 DT_API dt_tensor dt_param(dt_graph *g, const char *name, dt_shape shape, dt_init init) {
     if (!g || g->error[0]) return (dt_tensor){0};
-    if (g->stores > 0) {
+    if (g->stores) {
         return dti_graph_fail(g, "param '%s': the graph is sealed; add parameters before "
                                  "dt_store_create", name ? name : "");
     }

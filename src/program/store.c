@@ -106,6 +106,12 @@ static dt_result dti_store_build(dt_store *s, const dt_store_desc *d) {
     return result ? result : dti_store_fill(s, d->seed);
 }
 
+_Static_assert(offsetof(dt_store, owned) == 0, "dti_store_end casts");
+
+static void dti_store_end(dti_owned *self) {
+    dt_store_destroy((dt_store *)(void *)self);
+}
+
 DT_API dt_result dt_store_create(dt_graph *graph, const dt_store_desc *desc, dt_store **out) {
     *out = NULL;
     if (!graph) return DT_ERROR_INVALID;
@@ -116,7 +122,7 @@ DT_API dt_result dt_store_create(dt_graph *graph, const dt_store_desc *desc, dt_
     s->graph = graph;
     s->base = graph->base;
     s->param_count = graph->param_count;
-    graph->stores++;
+    dti_own(&graph->stores, &s->owned, dti_store_end);
     dt_result result = dti_store_build(s, &d);
     if (result) {
         dt_store_destroy(s);
@@ -133,7 +139,7 @@ DT_API void dt_store_destroy(dt_store *s) {
         if (s->memories[i]) s->device->backend->memory_destroy(s->memories[i]);
     }
     dti_device_close(s->device);
-    s->graph->stores--;
+    dti_disown(&s->graph->stores, &s->owned);
     dti_free(s->base, s->params);
     dti_free(s->base, s);
 }

@@ -22,6 +22,7 @@ typedef struct dti_param {
 } dti_param;
 
 struct dt_store {
+    dti_owned owned; /* first */
     dt_graph *graph;
     dti_base *base;
     dti_device *device;

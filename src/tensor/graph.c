@@ -40,7 +40,7 @@ static dt_tensor dti_graph_push(dt_graph *g, const dti_node *node, const dt_tens
     return (dt_tensor){g, g->count++};
 }
 
-DT_API dt_result dt_graph_create(dt_ctx *ctx, dt_graph **out) {
+static dt_result dti_graph_new(dt_ctx *ctx, dt_graph **out) {
     dti_base *base = dti_ctx_base(ctx);
     *out = NULL;
     dt_graph *g = dti_alloc(base, sizeof *g);
@@ -57,8 +57,20 @@ DT_API dt_result dt_graph_create(dt_ctx *ctx, dt_graph **out) {
     return DT_OK;
 }
 
+static void dti_graph_end(dti_owned *self) {
+    dt_graph_destroy((dt_graph *)(void *)self);
+}
+
+DT_API dt_result dt_graph_create(dt_ctx *ctx, dt_graph **out) {
+    dt_result result = dti_graph_new(ctx, out);
+    if (!result) dti_own(&dti_ctx_base(ctx)->owned, &(*out)->owned, dti_graph_end);
+    return result;
+}
+
 DT_API void dt_graph_destroy(dt_graph *g) {
     if (!g) return;
+    dti_destroy_owned(&g->stores);
+    dti_disown(&g->base->owned, &g->owned);
     while (g->strings) {
         dti_string *next = g->strings->next;
         dti_free(g->base, g->strings);
@@ -71,7 +83,7 @@ DT_API void dt_graph_destroy(dt_graph *g) {
 }
 
 static dt_result dti_graph_clone(const dt_graph *g, dt_graph **out) {
-    dt_result result = dt_graph_create(g->ctx, out);
+    dt_result result = dti_graph_new(g->ctx, out);
     if (result) return result;
     dt_graph *c = *out;
     if (!dti_array_reserve(c->base, (void **)&c->nodes, &c->capacity, g->count, sizeof *c->nodes) ||
@@ -115,3 +127,5 @@ DT_API dt_tensor dt_label(dt_tensor x, const char *label) {
     if (copy) dti_node_of(x)->label = copy;
     return x;
 }
+
+_Static_assert(offsetof(dt_graph, owned) == 0, "dti_graph_end casts");

@@ -28,6 +28,8 @@ typedef struct dti_string {
 } dti_string;
 
 struct dt_graph {
+    dti_owned owned; /* first */
+    dti_owned *stores; /* alive; parameters may be added while there is none */
     dt_ctx *ctx;
     dti_base *base;
     dti_node *nodes; /* [0] is nil */
@@ -41,8 +43,6 @@ struct dt_graph {
     uint32_t param_count;
     size_t param_capacity;
     uint32_t streams; /* random streams handed out */
-    int stores;       /* alive; parameters may be added while there is none */
-    bool sealed;
     char error[512]; /* the first that an op recorded; "" = none */
 };
 

@@ -1,0 +1,79 @@
+/* dtrain: neural networks that train anywhere, in one C header.
+ * On any GPU with a Vulkan driver, on the CPU alone, inside the application that includes it.
+ *
+ * Do this in ONE C file, and only include the header in the others:
+ *
+ *     #define DT_IMPLEMENTATION
+ *     #include "dtrain.h"
+ *
+ *     int main(void) {
+ *         float x[8] = {0, 0, 0, 1, 1, 0, 1, 1}, y[4] = {0, 1, 1, 0}, out[4];
+ *         dt_ctx *ctx; dt_graph *g; dt_store *store; dt_program *train, *predict; dt_report r;
+ *         dt_ctx_create(NULL, &ctx);
+ *         dt_graph_create(ctx, &g);
+ *         dt_tensor in = dt_input(g, "x", DT_F32, dt_dims(2));    // one sample's shape
+ *         dt_tensor want = dt_input(g, "y", DT_F32, dt_dims(1));
+ *         dt_tensor h = dt_tanh(dt_nn_linear(in, "fc1", 16));     // makes fc1.weight and fc1.bias
+ *         dt_tensor got = dt_nn_linear(h, "fc2", 1);
+ *         dt_store_create(g, NULL, &store);                       // values, on a device
+ *         dt_optim_desc adam = {.kind = DT_ADAM, .lr = 0.05};
+ *         dt_program_create(store, &(dt_program_desc){.loss = dt_mse(got, want), .batch = 4, .optim = &adam}, &train);
+ *         dt_program_create(store, &(dt_program_desc){.outputs = {got}, .batch = 4}, &predict);
+ *         dt_program_write(train, in, x, sizeof x);
+ *         dt_program_write(train, want, y, sizeof y);
+ *         for (int i = 0; i < 500; i++) dt_program_run(train, NULL, &r);
+ *         dt_program_write(predict, in, x, sizeof x);
+ *         dt_program_run(predict, NULL, NULL);
+ *         dt_program_read(predict, got, out, sizeof out);
+ *         dt_ctx_destroy(ctx);                                    // and all that was made from it
+ *         return !(out[0] < 0.2f && out[1] > 0.8f && out[2] > 0.8f && out[3] < 0.2f);
+ *     }
+ *
+ *     cc -O2 app.c -lm -ldl -lpthread
+ *
+ * Nothing else is needed: the Vulkan loader is opened when it is there, the kernels lie inside the
+ * header, and without a driver the CPU backend runs the same model.
+ *
+ * WHAT DTRAIN DOES NOT DO
+ * It never prints, exits, aborts, installs a signal handler or starts a thread that you did not ask
+ * for. It allocates nothing after a program is created. It falls back to nothing silently: what
+ * cannot be done is an error with a text, dt_ctx_error(). The implementation is C11 for GCC, Clang,
+ * clang-cl or MinGW; C++ and MSVC files include the declarations. It has no 16-bit training, no
+ * convolution, no networking yet.
+ *
+ * STEP BY STEP
+ * 1. A context (dt_ctx) holds memory, log, threads and the list of devices.
+ * 2. A graph (dt_graph) is symbolic. You write one sample's shape; the sample axis is implied. A
+ *    dt_tensor is a handle by value. A wrong op gives nil and the graph keeps the first error, so
+ *    that model code needs no checks: dt_store_create reports it.
+ * 3. A store (dt_store) is a graph's parameters and optimizer state on one device.
+ * 4. A program (dt_program) is a graph compiled against a store for given losses, outputs, batch
+ *    and mode. As many as you like share one store and one arena: train at 64, the tail at 32,
+ *    predict at 1, a GAN's two sides. Everything that can fail fails when it is created.
+ * 5. A step is write, run, read. Or begin, advance segment by segment, end: for a frame's time
+ *    budget, for dL/dy from the host between forward and backward, or to cancel.
+ *
+ * TENSORS. f32 and i32; at most 5 dimensions besides the sample axis; NumPy's broadcasting. Views
+ * (reshape, permute, slice, expand) move nothing.
+ *
+ * GRADIENTS. A program with an optimizer computes them. dt_gradient() is the same as a tensor in
+ * the graph, and can be differentiated again: a gradient penalty is a few ops.
+ *
+ * LOSSES are terms (sum, weight); the value is sum / weight over the whole global batch, so
+ * ignored targets, class weights, several losses and unequal micro-batches are exact.
+ *
+ * MEMORY. dt_program_info_get tells every byte before anything runs; a run allocates nothing.
+ *
+ * DEVICES. "auto", "cpu", "vulkan", "vulkan:N" or a part of a name. See dt_store_desc.
+ *
+ * THE SAME BITS. On the CPU, weights do not depend on the number of threads, the compiler's flags
+ * or the instruction set (among those with FMA). Random numbers depend on seed and step alone.
+ *
+ * ERRORS. Functions that meet the outside world return dt_result (DT_OK is 0). A NaN or infinity in
+ * a loss or gradient is DT_ERROR_NUMERIC, names the op that made it first, and leaves the store
+ * unchanged: every write of a step happens in its last segment, after the check.
+ *
+ * THREADS. A context and what it owns belong to one thread at a time; several contexts run in
+ * parallel. Threads of its own only when dt_ctx_desc asks for them, or use your job system.
+ *
+ * FILES. safetensors, under PyTorch's names. A file appears whole or not at all. */
