@@ -5,9 +5,6 @@
 
 #ifndef DT_NO_VULKAN
 
-#define DTI_VK_1_1 (1u << 22 | 1u << 12)
-#define DTI_VK_1_2 (1u << 22 | 2u << 12)
-
 /* ---- Describing ------------------------------------------------------------------------------ */
 
 typedef struct dti_vk_extensions {

@@ -3,6 +3,8 @@
 
 #ifndef DT_NO_VULKAN
 
+#define DTI_VK_1_1 (1u << 22 | 1u << 12) /* versions as Vulkan packs them */
+#define DTI_VK_1_2 (1u << 22 | 2u << 12)
 #define DTI_VK_DEVICES_MAX 16
 #define DTI_VK_STAGING_BYTES (4u << 20) /* of blocking copies: large enough to hide the submit */
 #define DTI_VK_ALIGN 256u               /* the largest minStorageBufferOffsetAlignment allowed */
@@ -28,7 +30,6 @@ struct dti_vk_instance {
     dti_vk_instance_functions vk;
     dti_VkInstance handle;
     dti_VkDebugUtilsMessengerEXT messenger;
-    uint32_t validation_messages; /* a test wants 0 */
     int device_count;
     dti_VkPhysicalDevice physical[DTI_VK_DEVICES_MAX];
     dt_device_info infos[DTI_VK_DEVICES_MAX];
@@ -123,9 +124,9 @@ static dt_result dti_vk_memory_read(dti_memory *memory, uint64_t offset, void *d
 /* ---- pipeline.c */
 static dt_result dti_vk_layouts_create(dti_vk_device *device); /* and the pipeline cache */
 static void dti_vk_layouts_destroy(dti_vk_device *device);
-/* The kernel's variant and workgroup size on this device: a function of shape and device only. */
+/* The kernel's variant, which depends on shape and device only, and its workgroup size. */
 static uint32_t dti_vk_variant_of(const dti_vk_device *device, const dti_launch *launch);
-static uint32_t dti_vk_local_of(const dti_vk_device *device, uint32_t kernel, uint32_t variant);
+static uint32_t dti_vk_local_of(uint32_t kernel, uint32_t variant);
 /* The cached pipeline; compiled when it is new. */
 static dt_result dti_vk_pipeline_get(dti_vk_device *device, uint32_t kernel, uint32_t variant,
                                      const uint32_t spec[4], dti_VkPipeline *out);

@@ -28,6 +28,7 @@
 #define DTI_VK_LAYER "VK_LAYER_KHRONOS_validation"
 #define DTI_VK_PORTABILITY "VK_KHR_portability_enumeration"
 #define DTI_VK_DEBUG_UTILS "VK_EXT_debug_utils"
+#define DTI_VK_FEATURES "VK_EXT_validation_features"
 
 static bool dti_vk_open_library(dti_vk_instance *in) {
     const char *path = in->options.loader ? in->options.loader : DTI_VK_LIBRARY;
@@ -54,10 +55,10 @@ static bool dti_vk_may_miss(const char *name) {
 }
 
 static bool dti_vk_load_global(dti_vk_instance *in) {
-#define DTI_X(command)                                                                                \
-    in->vk.command = (dti_PFN_vk##command)in->vk.GetInstanceProcAddr(NULL, "vk" #command);                  \
-    if (!in->vk.command) {                                                                            \
-        dti_log(in->base, DT_LOG_INFO, "no Vulkan devices: the loader has no vk" #command);           \
+#define DTI_X(command)                                                                             \
+    in->vk.command = (dti_PFN_vk##command)in->vk.GetInstanceProcAddr(NULL, "vk" #command);         \
+    if (!in->vk.command) {                                                                         \
+        dti_log(in->base, DT_LOG_INFO, "no Vulkan devices: the loader has no vk" #command);        \
         return false;                                                                              \
     }
     DTI_VK_GLOBAL_COMMANDS(DTI_X)
@@ -66,10 +67,10 @@ static bool dti_vk_load_global(dti_vk_instance *in) {
 }
 
 static bool dti_vk_load_instance(dti_vk_instance *in) {
-#define DTI_X(command)                                                                                \
-    in->vk.command = (dti_PFN_vk##command)in->vk.GetInstanceProcAddr(in->handle, "vk" #command);            \
-    if (!in->vk.command && !dti_vk_may_miss(#command)) {                                                 \
-        dti_log(in->base, DT_LOG_WARNING, "no Vulkan devices: the instance has no vk" #command);      \
+#define DTI_X(command)                                                                             \
+    in->vk.command = (dti_PFN_vk##command)in->vk.GetInstanceProcAddr(in->handle, "vk" #command);   \
+    if (!in->vk.command && !dti_vk_may_miss(#command)) {                                           \
+        dti_log(in->base, DT_LOG_WARNING, "no Vulkan devices: the instance has no vk" #command);   \
         return false;                                                                              \
     }
     DTI_VK_INSTANCE_COMMANDS(DTI_X)
@@ -79,10 +80,11 @@ static bool dti_vk_load_instance(dti_vk_instance *in) {
 
 static dt_result dti_vk_load_device(dti_vk_device *device) {
     dti_vk_instance *in = device->instance;
-#define DTI_X(command)                                                                                \
-    device->vk.command = (dti_PFN_vk##command)in->vk.GetDeviceProcAddr(device->handle, "vk" #command);      \
-    if (!device->vk.command && !dti_vk_may_miss(#command))                                               \
-        return dti_fail(in->base, DT_ERROR_DEVICE, "the driver of %s has no vk" #command,             \
+#define DTI_X(command)                                                                             \
+    device->vk.command =                                                                           \
+        (dti_PFN_vk##command)in->vk.GetDeviceProcAddr(device->handle, "vk" #command);              \
+    if (!device->vk.command && !dti_vk_may_miss(#command))                                         \
+        return dti_fail(in->base, DT_ERROR_DEVICE, "the driver of %s has no vk" #command,          \
                         device->head.info.name);
     DTI_VK_DEVICE_COMMANDS(DTI_X)
 #undef DTI_X
@@ -122,7 +124,6 @@ static dti_VkBool32 DTI_VKAPI dti_vk_message(dti_VkDebugUtilsMessageSeverityFlag
                                              void *user) {
     dti_vk_instance *in = user;
     (void)types;
-    in->validation_messages++;
     bool error = severity & DTI_VK_DEBUG_UTILS_MESSAGE_SEVERITY_ERROR_BIT_EXT;
     dti_log(in->base, error ? DT_LOG_ERROR : DT_LOG_WARNING, "vulkan validation: %s",
             data->pMessage);
@@ -155,24 +156,26 @@ static bool dti_vk_want_validation(dti_vk_instance *in) {
     return found;
 }
 
-static bool dti_vk_make_instance(dti_vk_instance *in) {
-    const char *extensions[2], *layer = DTI_VK_LAYER;
+/* Makes the instance with what is there; `next` is chained to its creation. */
+static dti_VkResult dti_vk_create_instance(dti_vk_instance *in, bool validation, bool hazards,
+                                           const void *next) {
+    const char *extensions[3], *layer = DTI_VK_LAYER;
     uint32_t extension_count = 0;
-    bool validation = dti_vk_want_validation(in);
     bool portability = dti_vk_has_instance_extension(in, NULL, DTI_VK_PORTABILITY);
     if (validation)
         extensions[extension_count++] = DTI_VK_DEBUG_UTILS;
     if (portability)
         extensions[extension_count++] = DTI_VK_PORTABILITY;
-    dti_VkDebugUtilsMessengerCreateInfoEXT messenger = dti_vk_messenger_info(in);
+    if (hazards)
+        extensions[extension_count++] = DTI_VK_FEATURES;
     dti_VkApplicationInfo application = {
         .sType = DTI_VK_STRUCTURE_TYPE_APPLICATION_INFO,
         .pEngineName = "dtrain",
-        .apiVersion = 1u << 22 | 1u << 12, /* 1.1; newer devices are used as 1.1 */
+        .apiVersion = DTI_VK_1_1, /* newer devices are used as 1.1 */
     };
     dti_VkInstanceCreateInfo info = {
         .sType = DTI_VK_STRUCTURE_TYPE_INSTANCE_CREATE_INFO,
-        .pNext = validation ? &messenger : NULL,
+        .pNext = next,
         .flags = portability ? DTI_VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR : 0,
         .pApplicationInfo = &application,
         .enabledLayerCount = validation,
@@ -180,13 +183,31 @@ static bool dti_vk_make_instance(dti_vk_instance *in) {
         .enabledExtensionCount = extension_count,
         .ppEnabledExtensionNames = extensions,
     };
-    dti_VkResult result = in->vk.CreateInstance(&info, NULL, &in->handle);
+    return in->vk.CreateInstance(&info, NULL, &in->handle);
+}
+
+static bool dti_vk_make_instance(dti_vk_instance *in) {
+    bool validation = dti_vk_want_validation(in);
+    bool hazards = validation && dti_vk_has_instance_extension(in, DTI_VK_LAYER, DTI_VK_FEATURES);
+    /* The layer then also looks for barriers that are missing. */
+    dti_VkValidationFeatureEnableEXT enable =
+        DTI_VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT;
+    dti_VkValidationFeaturesEXT features = {
+        .sType = DTI_VK_STRUCTURE_TYPE_VALIDATION_FEATURES_EXT,
+        .enabledValidationFeatureCount = 1,
+        .pEnabledValidationFeatures = &enable,
+    };
+    dti_VkDebugUtilsMessengerCreateInfoEXT messenger = dti_vk_messenger_info(in);
+    messenger.pNext = hazards ? &features : NULL;
+    dti_VkResult result =
+        dti_vk_create_instance(in, validation, hazards, validation ? &messenger : NULL);
     if (result) {
         in->handle = NULL;
         dti_log(in->base, DT_LOG_INFO, "no Vulkan devices: no driver (vkCreateInstance gave %d)",
                 (int)result);
         return false;
     }
+    messenger.pNext = NULL;
     if (!dti_vk_load_instance(in))
         return false;
     if (validation && in->vk.CreateDebugUtilsMessengerEXT)

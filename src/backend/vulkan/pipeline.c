@@ -194,14 +194,12 @@ static uint32_t dti_vk_variant_of(const dti_vk_device *device, const dti_launch 
     return tile ? DTI_VK_GEMM_TILE : DTI_VK_GEMM_REGISTER;
 }
 
-/* 128 is what every device has. A GEMM invocation does much work, so small workgroups spread a
- * small product over more of the device. */
-static uint32_t dti_vk_local_of(const dti_vk_device *device, uint32_t kernel, uint32_t variant) {
+/* 128 is what every device has. A GEMM invocation does the work of many, so smaller workgroups
+ * spread a small product over more of the device; on software drivers it makes no difference. */
+static uint32_t dti_vk_local_of(uint32_t kernel, uint32_t variant) {
     if (kernel != DTI_K_GEMM)
         return 128;
-    if (variant == DTI_VK_GEMM_TILE)
-        return 256;
-    return device->head.info.kind == DT_DEVICE_SOFTWARE ? 32 : 64;
+    return variant == DTI_VK_GEMM_TILE ? 256 : 64;
 }
 
 static const dti_vk_shader *dti_vk_shader_of(uint32_t kernel, uint32_t variant) {
@@ -260,7 +258,7 @@ static dt_result dti_vk_pipeline_get(dti_vk_device *device, uint32_t kernel, uin
         return DT_ERROR_MEMORY;
     dti_vk_pipeline made = {.kernel = kernel, .variant = variant};
     memcpy(made.spec, spec, sizeof made.spec);
-    made.local = dti_vk_local_of(device, kernel, variant);
+    made.local = dti_vk_local_of(kernel, variant);
     dt_result result = dti_vk_pipeline_compile(device, &made);
     if (result)
         return result;
