@@ -24,8 +24,8 @@
 #include "kernel/gemm.h"
 #include "kernel/vec.h"
 #include "kernel/kernels.h"
-#include "kernel/kernels.c"
 #include "kernel/gemm.c"
+#include "kernel/kernels.c"
 
 /* ---- tensor: shape, node, graph */
 #include "tensor/graph.h"

@@ -100,15 +100,13 @@ static void dti_binary_ref(const dti_ref *r) {
 
 /* ---- CPU */
 
-static void dti_map2_flat(const dti_cpu_task *task, float *y, const float *a, const float *b, int64_t n,
-                          int64_t first) {
-    (void)first;
-    task->k->binary[task->launch->spec[0]](y, a, b, n);
+static void dti_map2_flat(const dti_cpu_task *task, const dti_run *r) {
+    task->k->binary[task->launch->spec[0]](r->y, r->a, r->a_step, r->b, r->b_step, r->n);
 }
 
 static void dti_cpu_map2(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
-    dti_map2_run(task, dti_map2_flat, begin, end);
+    dti_map2_run(task, dti_map2_flat, true, begin, end);
 }
 
 static int64_t dti_cpu_grain_map2(const dti_cpu_task *task) {

@@ -11,7 +11,7 @@ static void dti_cpu_accumulate(const dti_cpu_task *task, int64_t begin, int64_t 
     const float *x = dti_cpu_in(task, 0, a->x_offset) + begin;
     float *y = dti_cpu_out(task, 1, a->y_offset) + begin;
     if (task->step[DTI_STEP_FLAGS] & 1u) memmove(y, x, (size_t)(end - begin) * sizeof *y);
-    else task->k->binary[DTI_B_ADD](y, x, y, end - begin);
+    else task->k->binary[DTI_B_ADD](y, x, 1, y, 1, end - begin);
 }
 
 static int64_t dti_cpu_grain_blocks(const dti_cpu_task *task) {
@@ -34,7 +34,7 @@ static void dti_cpu_grad_norm(const dti_cpu_task *task, int64_t begin, int64_t e
     for (int64_t i = begin; i < end; i++, row += DTI_TABLE_WORDS) {
         const float *g = grads + (int64_t)row[DTI_TABLE_BLOCK] * DTI_BLOCK;
         const int64_t used = row[DTI_TABLE_USED];
-        float sum = task->k->sum_squares(g, used);
+        float sum = task->k->row_sum_sq(g, used);
         bool fine = dti_finite_f32(sum) || dti_all_finite_f32(g, used); /* squares may overflow */
         pairs[2 * i] = sum;
         pairs[2 * i + 1] = fine ? 0.0f : 1.0f;
@@ -77,62 +77,48 @@ static float dti_group_f32(const dti_cpu_task *task, uint32_t group, uint32_t wo
     return dti_step_f32(task->step, DTI_STEP_GROUP(group) + word);
 }
 
+static float dti_control_clip(const dti_cpu_task *task) {
+    const uint32_t *state = task->buf[2];
+    return dti_bits_f32(state[DTI_CONTROL_CLIP]);
+}
+
 static dti_adam dti_adam_of(const dti_cpu_task *task, uint32_t group, uint32_t t) {
     const float ln_beta1 = dti_group_f32(task, group, DTI_GROUP_LN_BETA1);
     const float ln_beta2 = dti_group_f32(task, group, DTI_GROUP_LN_BETA2);
     const float steps = (float)(t + 1u);
     /* 1 - beta and 1 - beta^t as expm1 of logarithms: the difference would lose half of its digits */
-    float minus[4] = {ln_beta1, ln_beta2, steps * ln_beta1, steps * ln_beta2};
+    float minus[4] = {ln_beta1, ln_beta2, steps * ln_beta1, steps * ln_beta2}, root2;
     task->k->unary[DTI_U_EXPM1](minus, minus, 4, 0.0f, 0.0f);
-    const float lr = dti_group_f32(task, group, DTI_GROUP_LR);
-    dti_adam c = {.decay = dti_group_f32(task, group, DTI_GROUP_DECAY),
-                  .eps = dti_group_f32(task, group, DTI_GROUP_EPS),
-                  .beta1 = dti_group_f32(task, group, DTI_GROUP_BETA1),
-                  .beta2 = dti_group_f32(task, group, DTI_GROUP_BETA2)};
-    c.rest1 = -minus[0];
-    c.rest2 = -minus[1];
-    c.rate = lr / -minus[2];
-    float correction2 = -minus[3];
-    task->k->unary[DTI_U_SQRT](&c.root2, &correction2, 1, 0.0f, 0.0f);
-    float shrink = lr * c.decay;
-    DTI_FENCE(shrink);
-    c.shrink = 1.0f;
-    if (task->launch->spec[0] == DTI_OPTIM_ADAMW) {
-        c.shrink = 1.0f - shrink;
-        c.decay = 0.0f;
-    }
-    return c;
+    float bias2 = -minus[3];
+    task->k->unary[DTI_U_SQRT](&root2, &bias2, 1, 0.0f, 0.0f);
+    return (dti_adam){.lr = dti_group_f32(task, group, DTI_GROUP_LR),
+                      .beta1 = dti_group_f32(task, group, DTI_GROUP_BETA1),
+                      .beta2 = dti_group_f32(task, group, DTI_GROUP_BETA2),
+                      .eps = dti_group_f32(task, group, DTI_GROUP_EPS),
+                      .weight_decay = dti_group_f32(task, group, DTI_GROUP_DECAY),
+                      .clip = dti_control_clip(task),
+                      .limit = dti_step_f32(task->step, DTI_STEP_CLIP_VALUE),
+                      .one_minus_beta1 = -minus[0], .one_minus_beta2 = -minus[1],
+                      .bias1 = -minus[2], .bias2_sqrt = root2,
+                      .decoupled = task->launch->spec[0] == DTI_OPTIM_ADAMW};
 }
 
 static dti_sgd dti_sgd_of(const dti_cpu_task *task, uint32_t group, uint32_t t) {
-    const float dampening = dti_group_f32(task, group, DTI_GROUP_BETA2);
-    dti_sgd c = {.rate = dti_group_f32(task, group, DTI_GROUP_LR),
-                 .decay = dti_group_f32(task, group, DTI_GROUP_DECAY),
-                 .momentum = dti_group_f32(task, group, DTI_GROUP_BETA1),
-                 .keep = 1.0f - dampening,
-                 .nesterov = dti_group_f32(task, group, DTI_GROUP_NESTEROV) != 0.0f,
-                 .first = t == 0}; /* takes the gradient as it is, even with dampening */
-    return c;
-}
-
-/* g * clip, clamped, in a buffer of the caller's; or g itself where there is nothing to do. */
-static const float *dti_clip(const dti_cpu_task *task, const float *g, int64_t n, float *buf) {
-    const uint32_t *state = task->buf[2];
-    const float clip = dti_bits_f32(state[DTI_CONTROL_CLIP]);
-    const float limit = dti_step_f32(task->step, DTI_STEP_CLIP_VALUE);
-    if (clip != 1.0f) {
-        task->k->unary[DTI_U_AFFINE](buf, g, n, clip, 0.0f);
-        g = buf;
-    }
-    if (!(limit > 0.0f)) return g;
-    for (int64_t i = 0; i < n; i++) buf[i] = g[i] > limit ? limit : g[i] < -limit ? -limit : g[i];
-    return buf;
+    const bool moments = task->launch->args.commit.m_offset != DTI_NO_OFFSET;
+    return (dti_sgd){.lr = dti_group_f32(task, group, DTI_GROUP_LR),
+                     .momentum = moments ? dti_group_f32(task, group, DTI_GROUP_BETA1) : 0.0f,
+                     .dampening = dti_group_f32(task, group, DTI_GROUP_BETA2),
+                     .weight_decay = dti_group_f32(task, group, DTI_GROUP_DECAY),
+                     .clip = dti_control_clip(task),
+                     .limit = dti_step_f32(task->step, DTI_STEP_CLIP_VALUE),
+                     .nesterov = dti_group_f32(task, group, DTI_GROUP_NESTEROV) != 0.0f,
+                     .first = t == 0}; /* takes the gradient as it is, even with dampening */
 }
 
 static void dti_cpu_optim(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
     const dti_args_commit *a = &task->launch->args.commit;
-    float *params = task->buf[0], *moments = task->buf[2], buf[DTI_BLOCK];
+    float *params = task->buf[0], *moments = task->buf[2];
     const uint32_t *state = task->buf[2];
     const uint32_t *row = (const uint32_t *)task->buf[3] + begin * DTI_TABLE_WORDS;
     if (state[DTI_CONTROL_ABORT] != 0) return;
@@ -149,9 +135,9 @@ static void dti_cpu_optim(const dti_cpu_task *task, int64_t begin, int64_t end, 
             else adam = dti_adam_of(task, group, t);
         }
         const int64_t at = (int64_t)row[DTI_TABLE_BLOCK] * DTI_BLOCK, n = row[DTI_TABLE_USED];
-        const float *g = dti_clip(task, (const float *)task->buf[1] + at, n, buf);
+        const float *g = (const float *)task->buf[1] + at;
         float *m = a->m_offset == DTI_NO_OFFSET ? NULL : moments + a->m_offset + at;
-        if (is_sgd) task->k->sgd(params + at, g, sgd.momentum != 0.0f ? m : NULL, n, &sgd);
+        if (is_sgd) task->k->sgd(params + at, g, m, n, &sgd);
         else task->k->adam(params + at, g, m, moments + a->v_offset + at, n, &adam);
     }
 }

@@ -155,17 +155,15 @@ static void dti_pad_ref(const dti_ref *r) {
 
 /* ---- CPU */
 
-static void dti_copy_words(const dti_cpu_task *task, float *y, const float *a, const float *b, int64_t n,
-                           int64_t first) {
-    (void)task, (void)b, (void)first;
-    if (y != a) memmove(y, a, (size_t)n * sizeof *y);
+static void dti_copy_words(const dti_cpu_task *task, const dti_run *r) {
+    (void)task;
+    if (r->y != r->a) memmove(r->y, r->a, (size_t)r->n * sizeof *r->y);
 }
 
-static void dti_copy_i32_f32(const dti_cpu_task *task, float *y, const float *a, const float *b,
-                             int64_t n, int64_t first) {
-    (void)task, (void)b, (void)first;
-    const dti_word *words = (const dti_word *)a;
-    for (int64_t i = 0; i < n; i++) y[i] = (float)(int32_t)words[i];
+static void dti_copy_i32_f32(const dti_cpu_task *task, const dti_run *r) {
+    (void)task;
+    const dti_word *words = (const dti_word *)r->a;
+    for (int64_t i = 0; i < r->n; i++) r->y[i] = (float)(int32_t)words[i];
 }
 
 /* Truncates toward zero and saturates; NaN gives 0. */
@@ -175,11 +173,10 @@ static int32_t dti_i32_of_f32(float x) {
     return x < -2147483648.0f ? INT32_MIN : (int32_t)x;
 }
 
-static void dti_copy_f32_i32(const dti_cpu_task *task, float *y, const float *a, const float *b,
-                             int64_t n, int64_t first) {
-    (void)task, (void)b, (void)first;
-    dti_word *words = (dti_word *)y;
-    for (int64_t i = 0; i < n; i++) words[i] = (dti_word)dti_i32_of_f32(a[i]);
+static void dti_copy_f32_i32(const dti_cpu_task *task, const dti_run *r) {
+    (void)task;
+    dti_word *words = (dti_word *)r->y;
+    for (int64_t i = 0; i < r->n; i++) words[i] = (dti_word)dti_i32_of_f32(r->a[i]);
 }
 
 /* To the nearest, ties to even. */
@@ -192,20 +189,17 @@ static int32_t dti_i32_rounded(float x) {
     return whole;
 }
 
-static void dti_copy_fill(const dti_cpu_task *task, float *y, const float *a, const float *b, int64_t n,
-                          int64_t first) {
-    (void)a, (void)b, (void)first;
+static void dti_copy_fill(const dti_cpu_task *task, const dti_run *r) {
     float value = task->launch->args.map1.p0;
-    dti_word word, *words = (dti_word *)y;
+    dti_word word, *words = (dti_word *)r->y;
     memcpy(&word, &value, sizeof word);
     if (task->launch->spec[0] == DTI_COPY_FILL_I32) word = (dti_word)dti_i32_rounded(value);
-    for (int64_t i = 0; i < n; i++) words[i] = word;
+    for (int64_t i = 0; i < r->n; i++) words[i] = word;
 }
 
-static void dti_copy_iota(const dti_cpu_task *task, float *y, const float *a, const float *b, int64_t n,
-                          int64_t first) {
-    (void)task, (void)a, (void)b;
-    for (int64_t i = 0; i < n; i++) y[i] = (float)(first + i);
+static void dti_copy_iota(const dti_cpu_task *task, const dti_run *r) {
+    (void)task;
+    for (int64_t i = 0; i < r->n; i++) r->y[i] = (float)(r->first + i);
 }
 
 static void dti_cpu_copy(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {

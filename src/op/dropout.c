@@ -67,9 +67,11 @@ static void dti_dropout_ref(const dti_ref *r) {
 static void dti_cpu_dropout(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
     const dti_args_dropout *a = &task->launch->args.dropout;
-    const uint64_t first = (uint64_t)task->step[DTI_STEP_FIRST_ROW] * a->row_elements;
-    const uint64_t key = (uint64_t)task->step[DTI_STEP_SEED_HI] << 32 | task->step[DTI_STEP_SEED_LO];
-    const uint64_t stream = (uint64_t)a->stream << 32 | task->step[DTI_STEP_NUMBER_LO];
-    task->k->dropout(dti_cpu_out(task, 1, a->y_offset) + begin, dti_cpu_in(task, 0, a->x_offset) + begin,
-                     end - begin, first + (uint64_t)begin, key, stream, a->threshold, a->scale);
+    const dti_dropout d = {
+        .seed = (uint64_t)task->step[DTI_STEP_SEED_HI] << 32 | task->step[DTI_STEP_SEED_LO],
+        .index = (uint64_t)task->step[DTI_STEP_FIRST_ROW] * a->row_elements + (uint64_t)begin,
+        .step = task->step[DTI_STEP_NUMBER_LO], .stream = a->stream, .threshold = a->threshold,
+        .scale = a->scale};
+    const float *x = dti_cpu_in(task, 0, a->x_offset) + begin;
+    task->k->dropout(dti_cpu_out(task, 1, a->y_offset) + begin, x, end - begin, &d);
 }

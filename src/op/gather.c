@@ -120,7 +120,7 @@ static void dti_cpu_scatter_add(const dti_cpu_task *task, int64_t begin, int64_t
         const int64_t row = index[i];
         if (row < first_row || row > last_row) continue;
         int64_t from = DTI_MAX(begin, row * cols), to = DTI_MIN(end, (row + 1) * cols);
-        task->k->binary[DTI_B_ADD](table + from, table + from, dy + (from - row * cols), to - from);
+        task->k->binary[DTI_B_ADD](table + from, table + from, 1, dy + (from - row * cols), 1, to - from);
     }
 }
 

@@ -359,7 +359,17 @@ static void dti_mean_loss_ref(const dti_ref *r) {
 
 #define DTI_LOSS_RUN 128 /* floats of a buffer on the stack */
 
-/* The sum of a chunk in runs of 128, added in order; within a run 16 lanes. */
+/* In runs that are added in order; within a run 16 lanes. */
+static float dti_sum_square_diff(const dti_cpu_kernels *k, const float *a, const float *b, int64_t n) {
+    float buf[DTI_LOSS_RUN], sum = 0;
+    for (int64_t i = 0; i < n; i += DTI_LOSS_RUN) {
+        int64_t run = DTI_MIN(n - i, DTI_LOSS_RUN);
+        k->binary[DTI_B_SUB](buf, a + i, 1, b + i, 1, run);
+        sum += k->row_sum_sq(buf, run);
+    }
+    return sum;
+}
+
 static void dti_cpu_term(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
     const dti_args_term *t = &task->launch->args.term;
@@ -368,8 +378,8 @@ static void dti_cpu_term(const dti_cpu_task *task, int64_t begin, int64_t end, v
         const int64_t from = pair * t->chunk, n = DTI_MIN((int64_t)t->n - from, (int64_t)t->chunk);
         const float *a = dti_cpu_in(task, 0, t->a_offset) + from;
         const float *b = dti_cpu_in(task, 1, t->b_offset) + from;
-        y[2 * pair] = task->launch->spec[0] == DTI_TERM_SUM ? task->k->sum(a, n)
-                                                            : task->k->sum_square_diff(a, b, n);
+        y[2 * pair] = task->launch->spec[0] == DTI_TERM_SUM ? task->k->row_sum(a, n)
+                                                            : dti_sum_square_diff(task->k, a, b, n);
         y[2 * pair + 1] = (float)n;
     }
 }
@@ -400,7 +410,7 @@ static void dti_cpu_mse_grad(const dti_cpu_task *task, int64_t begin, int64_t en
     float *y = dti_cpu_out(task, 3, t->y_offset);
     for (int64_t i = begin; i < end; i += 2048) { /* stays in the first cache */
         int64_t n = DTI_MIN(end - i, 2048);
-        task->k->binary[DTI_B_SUB](y + i, a + i, b + i, n);
+        task->k->binary[DTI_B_SUB](y + i, a + i, 1, b + i, 1, n);
         task->k->unary[DTI_U_AFFINE](y + i, y + i, n, scale, 0.0f);
     }
 }
@@ -433,7 +443,7 @@ static float dti_row_exp_sum(const dti_cpu_kernels *k, const float *x, int64_t n
         int64_t run = DTI_MIN(n - i, DTI_LOSS_RUN);
         k->unary[DTI_U_AFFINE](buf, x + i, run, 1.0f, -high);
         k->unary[DTI_U_EXP](buf, buf, run, 0, 0);
-        sum += k->fold[DTI_R_SUM](buf, run);
+        sum += k->row_sum(buf, run);
     }
     return sum;
 }
@@ -442,7 +452,7 @@ static void dti_rows_log_sum(const dti_cpu_kernels *k, const float *x, int64_t r
                              dti_row_sums *s) {
     float buf[DTI_LOSS_RUN];
     s->rows = dti_rows_at_once(rows, classes);
-    for (int64_t r = 0; r < s->rows; r++) s->high[r] = k->fold[DTI_R_MAX](x + r * classes, classes);
+    for (int64_t r = 0; r < s->rows; r++) s->high[r] = k->row_max(x + r * classes, classes);
     if (classes > DTI_LOSS_RUN) {
         s->log_sum[0] = dti_row_exp_sum(k, x, classes, s->high[0]);
     } else {
@@ -451,7 +461,7 @@ static void dti_rows_log_sum(const dti_cpu_kernels *k, const float *x, int64_t r
         }
         k->unary[DTI_U_EXP](buf, buf, s->rows * classes, 0, 0);
         for (int64_t r = 0; r < s->rows; r++) {
-            s->log_sum[r] = k->fold[DTI_R_SUM](buf + r * classes, classes);
+            s->log_sum[r] = k->row_sum(buf + r * classes, classes);
         }
     }
     k->unary[DTI_U_LOG](s->log_sum, s->log_sum, s->rows, 0, 0);
@@ -493,7 +503,7 @@ static float dti_xent_loss(const dti_xent_job *j, const float *x, float high, fl
 
 /* A NaN is the largest; among equals the first wins. */
 static int64_t dti_row_argmax(const dti_cpu_kernels *k, const float *x, int64_t n) {
-    const float high = k->fold[DTI_R_MAX](x, n);
+    const float high = k->row_max(x, n);
     const bool nan = dti_nan_f32(high);
     for (int64_t c = 0; c < n; c++) {
         if (nan ? dti_nan_f32(x[c]) : x[c] == high) return c;
@@ -567,11 +577,11 @@ static void dti_cpu_xent_grad(const dti_cpu_task *task, int64_t begin, int64_t e
     const dti_word *targets = (const dti_word *)task->buf[1] + a->t_offset;
     float *y = dti_cpu_out(task, 3, a->y_offset);
     const int64_t classes = a->classes;
-    task->k->softmax(y + begin * classes, x + begin * classes, end - begin, classes);
     for (int64_t row = begin; row < end; row++) {
         const int32_t target = (int32_t)targets[row];
         float *to = y + row * classes;
         if (target != a->ignore_index && (uint32_t)target < a->classes) {
+            task->k->softmax(to, x + row * classes, classes);
             dti_xent_grad_row(task, a, s, to, target);
             continue;
         }

@@ -266,6 +266,21 @@ static float dti_fold_strided(uint32_t kind, float value, const float *x, int64_
     return value;
 }
 
+/* The smallest is minus the largest of the negated. */
+static float dti_row_min(const dti_cpu_kernels *k, const float *x, int64_t n) {
+    float buf[DTI_REDUCE_COLUMNS], value = dti_fold_identity(DTI_R_MAX);
+    for (int64_t i = 0; i < n; i += DTI_REDUCE_COLUMNS) {
+        int64_t run = DTI_MIN(n - i, DTI_REDUCE_COLUMNS);
+        k->unary[DTI_U_NEG](buf, x + i, run, 0.0f, 0.0f);
+        value = dti_fold_max(value, k->row_max(buf, run));
+    }
+    return -value;
+}
+
+static float dti_fold_row(const dti_cpu_kernels *k, uint32_t kind, const float *x, int64_t n) {
+    return kind == DTI_R_SUM ? k->row_sum(x, n) : kind == DTI_R_MAX ? k->row_max(x, n) : dti_row_min(k, x, n);
+}
+
 /* What all results of a launch share. */
 typedef struct dti_reduce_plan {
     const dti_args_reduce *args;
@@ -282,7 +297,7 @@ static float dti_reduce_one(const dti_reduce_plan *p, const float *x) {
     bool vector = p->line_stride == 1 && p->line >= 8;
     do {
         const float *from = x + l.offset;
-        value = vector ? dti_fold_f32(p->kind, value, p->k->fold[p->kind](from, p->line))
+        value = vector ? dti_fold_f32(p->kind, value, dti_fold_row(p->k, p->kind, from, p->line))
                        : dti_fold_strided(p->kind, value, from, p->line_stride, p->line);
     } while (p->kept < DTI_AXES && dti_lines_next(&l));
     return value;
@@ -294,27 +309,21 @@ static void dti_reduce_rows(const dti_reduce_plan *p, float *acc, const float *x
     static const uint8_t binary[] = {
         [DTI_R_SUM] = DTI_B_ADD, [DTI_R_MAX] = DTI_B_MAX, [DTI_R_MIN] = DTI_B_MIN};
     if (p->kind == DTI_R_SUM) {
-        p->k->sum_columns(acc, x, stride, rows, cols);
+        p->k->col_sum(acc, x, rows, cols, stride, true);
         return;
     }
-    for (int64_t j = 0; j < rows; j++) p->k->binary[binary[p->kind]](acc, acc, x + j * stride, cols);
+    for (int64_t j = 0; j < rows; j++) p->k->binary[binary[p->kind]](acc, acc, 1, x + j * stride, 1, cols);
 }
 
 static void dti_reduce_columns(const dti_reduce_plan *p, float *y, const float *x, int64_t cols) {
-    float acc[DTI_REDUCE_COLUMNS], part[DTI_REDUCE_COLUMNS];
+    float acc[DTI_REDUCE_COLUMNS];
     for (int64_t c = 0; c < cols; c++) acc[c] = dti_fold_identity(p->kind);
     dti_lines l = dti_lines_at(p->args, p->kept, DTI_AXES - 1, 0);
     do {
         const float *from = x + l.offset;
-        if (!p->run_rows || p->line <= p->run_rows || p->kind != DTI_R_SUM) {
-            dti_reduce_rows(p, acc, from, p->line_stride, p->line, cols);
-            continue;
-        }
-        for (int64_t j = 0; j < p->line; j += p->run_rows) {
-            memset(part, 0, (size_t)cols * sizeof *part);
-            dti_reduce_rows(p, part, from + j * p->line_stride, p->line_stride,
-                            DTI_MIN(p->run_rows, p->line - j), cols);
-            p->k->binary[DTI_B_ADD](acc, acc, part, cols);
+        int64_t run = p->run_rows ? p->run_rows : p->line;
+        for (int64_t j = 0; j < p->line; j += run) {
+            dti_reduce_rows(p, acc, from + j * p->line_stride, p->line_stride, DTI_MIN(run, p->line - j), cols);
         }
     } while (p->kept < DTI_AXES && dti_lines_next(&l));
     for (int64_t c = 0; c < cols; c++) y[c] = acc[c] * p->args->scale;

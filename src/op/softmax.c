@@ -115,8 +115,8 @@ static void dti_cpu_softmax(const dti_cpu_task *task, int64_t begin, int64_t end
     const dti_args_rows *a = &task->launch->args.rows;
     const float *x = dti_cpu_in(task, 0, a->x_offset) + begin * a->cols;
     float *y = dti_cpu_out(task, 1, a->y_offset) + begin * a->cols;
-    if (task->launch->spec[0]) task->k->log_softmax(y, x, end - begin, a->cols);
-    else task->k->softmax(y, x, end - begin, a->cols);
+    dti_row_fn *row = task->launch->spec[0] ? task->k->log_softmax : task->k->softmax;
+    for (int64_t i = begin; i < end; i++, x += a->cols, y += a->cols) row(y, x, a->cols);
 }
 
 static void dti_cpu_softmax_grad(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
@@ -125,8 +125,8 @@ static void dti_cpu_softmax_grad(const dti_cpu_task *task, int64_t begin, int64_
     const float *y = dti_cpu_in(task, 0, a->x_offset) + begin * a->cols;
     const float *dy = dti_cpu_in(task, 1, a->dy_offset) + begin * a->cols;
     float *dx = dti_cpu_out(task, 2, a->y_offset) + begin * a->cols;
-    if (task->launch->spec[0]) task->k->log_softmax_grad(dx, y, dy, end - begin, a->cols);
-    else task->k->softmax_grad(dx, y, dy, end - begin, a->cols);
+    dti_row_grad_fn *row = task->launch->spec[0] ? task->k->log_softmax_grad : task->k->softmax_grad;
+    for (int64_t i = begin; i < end; i++, y += a->cols, dy += a->cols, dx += a->cols) row(dx, y, dy, a->cols);
 }
 
 static int64_t dti_cpu_grain_rows(const dti_cpu_task *task) {

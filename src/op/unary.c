@@ -259,11 +259,9 @@ static void dti_unary_grad_ref(const dti_ref *r) {
 
 /* ---- CPU */
 
-static void dti_map1_flat(const dti_cpu_task *task, float *y, const float *a, const float *b, int64_t n,
-                          int64_t first) {
-    (void)b, (void)first;
+static void dti_map1_flat(const dti_cpu_task *task, const dti_run *r) {
     const dti_args_map1 *args = &task->launch->args.map1;
-    task->k->unary[task->launch->spec[0]](y, a, n, args->p0, args->p1);
+    task->k->unary[task->launch->spec[0]](r->y, r->a, r->n, args->p0, args->p1);
 }
 
 static void dti_cpu_map1(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
@@ -272,14 +270,12 @@ static void dti_cpu_map1(const dti_cpu_task *task, int64_t begin, int64_t end, v
 }
 
 /* a = x, b = dy, y = dx */
-static void dti_map1_grad_flat(const dti_cpu_task *task, float *y, const float *a, const float *b,
-                               int64_t n, int64_t first) {
-    (void)first;
+static void dti_map1_grad_flat(const dti_cpu_task *task, const dti_run *r) {
     const dti_args_map2 *args = &task->launch->args.map2;
-    task->k->unary_grad[task->launch->spec[0]](y, a, b, n, args->p0, args->p1);
+    task->k->unary_grad[task->launch->spec[0]](r->y, r->a, r->b, r->n, args->p0, args->p1);
 }
 
 static void dti_cpu_map1_grad(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
-    dti_map2_run(task, dti_map1_grad_flat, begin, end);
+    dti_map2_run(task, dti_map1_grad_flat, false, begin, end);
 }

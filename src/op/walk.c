@@ -8,9 +8,14 @@
 
 typedef uint32_t __attribute__((may_alias)) dti_word;
 
-/* y[0..n) from a and b (NULL where there is none); `first` = linear index of element 0. */
-typedef void dti_map_fn(const dti_cpu_task *task, float *y, const float *a, const float *b, int64_t n,
-                        int64_t first);
+/* n elements at y, a and b; a step of 0: the operand is one float (only where dti_map.steps), else 1. */
+typedef struct dti_run {
+    float *y;
+    const float *a, *b;
+    int a_step, b_step;
+    int64_t n, first; /* first: linear index of element 0 */
+} dti_run;
+typedef void dti_map_fn(const dti_cpu_task *task, const dti_run *run);
 
 typedef struct dti_map {
     const dti_cpu_task *task;
@@ -18,6 +23,7 @@ typedef struct dti_map {
     const uint32_t *dim;
     const uint32_t *stride[3]; /* of y, a, b; NULL = no such operand */
     dti_word *base[3];
+    bool steps; /* fn takes operands of one float */
 } dti_map;
 
 typedef struct dti_cursor {
@@ -83,7 +89,7 @@ static void dti_map_across_lines(const dti_map *m, int64_t begin, int64_t end) {
         for (int t = 1; t < 3; t++) {
             if (m->stride[t]) dti_map_short(m, t, at, buf[t], n, false);
         }
-        m->fn(m->task, (float *)buf[0], (float *)buf[1], (float *)buf[2], n, i);
+        m->fn(m->task, &(dti_run){(float *)buf[0], (float *)buf[1], (float *)buf[2], 1, 1, n, i});
         dti_map_short(m, 0, at, buf[0], n, true);
         for (int64_t left = n; left > 0;) {
             int64_t run = DTI_MIN((int64_t)m->dim[DTI_AXES - 1] - at.at[DTI_AXES - 1], left);
@@ -97,19 +103,21 @@ static void dti_map_across_lines(const dti_map *m, int64_t begin, int64_t end) {
 static void dti_map_line(const dti_map *m, dti_word *const p[3], const int64_t s[3], int64_t n,
                          int64_t first) {
     dti_word buf[3][DTI_WALK_RUN];
-    bool direct = s[0] == 1 && s[1] == 1 && s[2] == 1;
+    bool one[3] = {false, m->steps && s[1] == 0, m->steps && s[2] == 0};
+    bool direct = s[0] == 1 && (s[1] == 1 || one[1]) && (s[2] == 1 || one[2]);
     bool lone = s[0] == 1 && !m->stride[2]; /* a alone may be gathered to where y lies */
     int64_t step = direct ? n : DTI_WALK_RUN;
     for (int64_t i = 0; i < n; i += step) {
         int64_t run = DTI_MIN(n - i, step);
         dti_word *use[3];
         for (int t = 0; t < 3; t++) {
-            use[t] = s[t] == 1 ? p[t] + i : lone ? p[0] + i : buf[t];
-            if (t > 0 && s[t] != 1 && (i == 0 || s[t] != 0 || lone)) {
+            use[t] = s[t] == 1 ? p[t] + i : one[t] ? p[t] : lone ? p[0] + i : buf[t];
+            if (t > 0 && s[t] != 1 && !one[t] && (i == 0 || s[t] != 0 || lone)) {
                 dti_words_gather(use[t], p[t] + i * s[t], s[t], run);
             }
         }
-        m->fn(m->task, (float *)use[0], (float *)use[1], (float *)use[2], run, first + i);
+        m->fn(m->task, &(dti_run){(float *)use[0], (float *)use[1], (float *)use[2], !one[1], !one[2],
+                                  run, first + i});
         if (s[0] != 1) dti_words_scatter(p[0] + i * s[0], buf[0], s[0], run);
     }
 }
@@ -147,7 +155,7 @@ static void dti_map_run(const dti_map *m, int64_t begin, int64_t end) {
     if (dti_map_is_flat(m)) {
         dti_word *p[3] = {m->base[0] + begin, m->stride[1] ? m->base[1] + begin : m->base[0] + begin,
                           m->stride[2] ? m->base[2] + begin : m->base[0] + begin};
-        m->fn(m->task, (float *)p[0], (float *)p[1], (float *)p[2], end - begin, begin);
+        m->fn(m->task, &(dti_run){(float *)p[0], (float *)p[1], (float *)p[2], 1, 1, end - begin, begin});
     } else if (m->dim[DTI_AXES - 1] < DTI_WALK_LINE) {
         dti_map_across_lines(m, begin, end);
     } else {
@@ -164,9 +172,10 @@ static void dti_map1_run(const dti_cpu_task *task, dti_map_fn *fn, int64_t begin
     dti_map_run(&m, begin, end);
 }
 
-static void dti_map2_run(const dti_cpu_task *task, dti_map_fn *fn, int64_t begin, int64_t end) {
+static void dti_map2_run(const dti_cpu_task *task, dti_map_fn *fn, bool steps, int64_t begin,
+                         int64_t end) {
     const dti_args_map2 *a = &task->launch->args.map2;
-    dti_map m = {.task = task, .fn = fn, .dim = a->dim,
+    dti_map m = {.task = task, .fn = fn, .dim = a->dim, .steps = steps,
                  .stride = {a->y_stride, a->a_stride, a->b_stride}};
     m.base[0] = (dti_word *)task->buf[2] + a->y_offset;
     m.base[1] = (dti_word *)task->buf[0] + a->a_offset;
