@@ -37,6 +37,6 @@ void main()
         return;
     uint word = i; /* iota's value */
     if (spec0 <= DTI_COPY_F32_I32)
-        word = x[args.x_offset + dti_offset(i, args.dim, args.x_stride)];
-    y[args.y_offset + dti_offset(i, args.dim, args.y_stride)] = convert(word);
+        word = x[args.x_offset + dti_walk(i, args.dim, args.x_stride)];
+    y[args.y_offset + dti_walk(i, args.dim, args.y_stride)] = convert(word);
 }

@@ -6,28 +6,34 @@
 #include "lib/reduce.glsl"
 
 DTI_PUSH(DTI_ARGS_COMMIT)
-layout(binding = 0) readonly buffer buffer_grads { float grads[]; };
+layout(binding = 0) readonly buffer buffer_grads { vec4 grads[]; };
 layout(binding = 1) readonly buffer buffer_table { uint table[]; };
 layout(binding = 2) writeonly buffer buffer_pairs { float pairs[]; };
+
+/* The sum of squares of the first `count` components, and how many of those are not finite. */
+vec2 part_of(vec4 g, uint count)
+{
+    vec2 part = vec2(0.0);
+    [[unroll]] for (uint c = 0u; c < 4u; c++) {
+        if (c < count)
+            part += vec2(g[c] * g[c], dti_is_finite(g[c]) ? 0.0 : 1.0);
+    }
+    return part;
+}
 
 void main()
 {
     uint entry = dti_group(), lane = gl_LocalInvocationID.x;
     if (entry >= args.blocks)
         return;
-    uint base = table[entry * DTI_TABLE_WORDS + DTI_TABLE_BLOCK] * DTI_BLOCK;
+    uint base = table[entry * DTI_TABLE_WORDS + DTI_TABLE_BLOCK] * (DTI_BLOCK / 4);
     uint used = table[entry * DTI_TABLE_WORDS + DTI_TABLE_USED];
-    float sum = 0.0, flag = 0.0;
-    for (uint e = lane; e < used; e += gl_WorkGroupSize.x) {
-        float g = grads[base + e];
-        sum += g * g;
-        if (!dti_is_finite(g))
-            flag = 1.0;
-    }
-    sum = dti_group_sum(sum, used);
-    flag = dti_group_max(flag, used);
+    vec2 pair = vec2(0.0);
+    for (uint e = lane; 4u * e < used; e += gl_WorkGroupSize.x)
+        pair += part_of(grads[base + e], used - 4u * e);
+    pair = dti_group_sum2(pair, (used + 3u) / 4u);
     if (lane == 0u) {
-        pairs[2u * entry] = sum;
-        pairs[2u * entry + 1u] = flag;
+        pairs[2u * entry] = pair.x;
+        pairs[2u * entry + 1u] = pair.y > 0.0 ? 1.0 : 0.0;
     }
 }

@@ -15,6 +15,6 @@ void main()
     uint i = dti_item();
     if (i >= args.n)
         return;
-    float value = x[args.x_offset + dti_offset(i, args.dim, args.x_stride)];
-    y[args.y_offset + dti_offset(i, args.dim, args.y_stride)] = dti_unary(value, args.p0, args.p1);
+    float value = x[args.x_offset + dti_walk(i, args.dim, args.x_stride)];
+    y[args.y_offset + dti_walk(i, args.dim, args.y_stride)] = dti_unary(value, args.p0, args.p1);
 }

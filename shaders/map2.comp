@@ -34,7 +34,7 @@ void main()
     uint i = dti_item();
     if (i >= args.n)
         return;
-    float u = a[args.a_offset + dti_offset(i, args.dim, args.a_stride)];
-    float v = b[args.b_offset + dti_offset(i, args.dim, args.b_stride)];
-    y[args.y_offset + dti_offset(i, args.dim, args.y_stride)] = binary(u, v);
+    float u = a[args.a_offset + dti_walk(i, args.dim, args.a_stride)];
+    float v = b[args.b_offset + dti_walk(i, args.dim, args.b_stride)];
+    y[args.y_offset + dti_walk(i, args.dim, args.y_stride)] = binary(u, v);
 }

@@ -17,8 +17,8 @@ void main()
     uint i = dti_item();
     if (i >= args.n)
         return;
-    float value = x[args.a_offset + dti_offset(i, args.dim, args.a_stride)];
-    float grad = dy[args.b_offset + dti_offset(i, args.dim, args.b_stride)];
-    dx[args.y_offset + dti_offset(i, args.dim, args.y_stride)] =
+    float value = x[args.a_offset + dti_walk(i, args.dim, args.a_stride)];
+    float grad = dy[args.b_offset + dti_walk(i, args.dim, args.b_stride)];
+    dx[args.y_offset + dti_walk(i, args.dim, args.y_stride)] =
         dti_unary_grad(value, grad, args.p0, args.p1);
 }

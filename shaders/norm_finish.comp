@@ -24,17 +24,15 @@ void main()
     uint lane = gl_LocalInvocationID.x;
     if (dti_group() != 0u)
         return;
-    float sum = 0.0, flag = loss_is_bad(lane) ? 1.0 : 0.0;
-    for (uint b = lane; b < args.blocks; b += gl_WorkGroupSize.x) {
-        sum += pairs[2u * b];
-        flag = max(flag, pairs[2u * b + 1u]);
-    }
-    float norm = sqrt(dti_group_sum(sum, args.blocks));
-    flag = dti_group_max(flag, max(args.blocks, args.terms));
+    vec2 sum = vec2(0.0, loss_is_bad(lane) ? 1.0 : 0.0);
+    for (uint b = lane; b < args.blocks; b += gl_WorkGroupSize.x)
+        sum += vec2(pairs[2u * b], pairs[2u * b + 1u]);
+    sum = dti_group_sum2(sum, max(args.blocks, args.terms));
     if (lane != 0u)
         return;
+    float norm = sqrt(sum.x);
     float limit = dti_step_f32(DTI_STEP_CLIP_NORM);
-    uint abort = flag > 0.0 ? 1u : 0u;
+    uint abort = sum.y > 0.0 ? 1u : 0u;
     state[DTI_CONTROL_ABORT] = abort;
     state[DTI_CONTROL_CLIP] = floatBitsToUint(limit > 0.0 ? min(1.0, limit / (norm + 1e-6)) : 1.0);
     status[DTI_STATUS_ABORT] = abort;

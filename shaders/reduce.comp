@@ -2,7 +2,6 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
-#include "lib/index.glsl"
 #include "lib/fold.glsl"
 
 DTI_PUSH(DTI_ARGS_REDUCE)

@@ -19,10 +19,10 @@ void main()
     float high = -DTI_INFINITY, sum = 0.0;
     for (uint c = lane; c < args.cols; c += gl_WorkGroupSize.x)
         high = dti_max(high, x[from + c]);
-    high = dti_group_max(high, args.cols);
+    high = dti_group_max(high, args.cols, 0u);
     for (uint c = lane; c < args.cols; c += gl_WorkGroupSize.x)
         sum += dti_m_exp(x[from + c] - high);
-    sum = dti_group_sum(sum, args.cols);
+    sum = dti_group_sum(sum, args.cols, 1u);
     float log_sum = spec0 == 1u ? dti_m_log(sum) : 0.0;
     for (uint c = lane; c < args.cols; c += gl_WorkGroupSize.x) {
         float shifted = x[from + c] - high;

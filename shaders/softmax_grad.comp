@@ -21,7 +21,7 @@ void main()
     float sum = 0.0;
     for (uint c = lane; c < args.cols; c += gl_WorkGroupSize.x)
         sum += spec0 == 1u ? dy[at_dy + c] : y[at_y + c] * dy[at_dy + c];
-    sum = dti_group_sum(sum, args.cols);
+    sum = dti_group_sum(sum, args.cols, 0u);
     for (uint c = lane; c < args.cols; c += gl_WorkGroupSize.x) {
         float value = y[at_y + c], grad = dy[at_dy + c];
         dx[at_dx + c] = spec0 == 1u ? grad - dti_m_exp(value) * sum : value * (grad - sum);

@@ -28,7 +28,7 @@ void main()
     float sum = 0.0;
     for (uint i = gl_LocalInvocationID.x; i < count; i += gl_WorkGroupSize.x)
         sum += value(begin + i);
-    sum = dti_group_sum(sum, count);
+    sum = dti_group_sum(sum, count, 0u);
     if (gl_LocalInvocationID.x == 0u) {
         y[args.y_offset + 2u * group] = sum;
         y[args.y_offset + 2u * group + 1u] = float(count);

@@ -17,10 +17,9 @@ void main()
         uint at = args.a_offset + 2u * i;
         pair += vec2(a[at], a[at + 1u]);
     }
-    float sum = dti_group_sum(pair.x, args.n);
-    float weight = dti_group_sum(pair.y, args.n);
+    pair = dti_group_sum2(pair, args.n);
     if (gl_LocalInvocationID.x == 0u) {
-        y[args.y_offset] = sum;
-        y[args.y_offset + 1u] = weight;
+        y[args.y_offset] = pair.x;
+        y[args.y_offset + 1u] = pair.y;
     }
 }

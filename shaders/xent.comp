@@ -62,16 +62,16 @@ float loss_of(uint from, uint target)
     float high = -DTI_INFINITY, sum = 0.0, smooth_sum = 0.0;
     for (uint c = lane; c < args.classes; c += gl_WorkGroupSize.x)
         high = dti_max(high, x[from + c]);
-    high = dti_group_max(high, args.classes);
+    high = dti_group_max(high, args.classes, 0u);
     for (uint c = lane; c < args.classes; c += gl_WorkGroupSize.x)
         sum += dti_m_exp(x[from + c] - high);
-    float log_sum = dti_m_log(dti_group_sum(sum, args.classes));
+    float log_sum = dti_m_log(dti_group_sum(sum, args.classes, 1u));
     float loss = class_weight(target) * (log_sum - (x[from + target] - high));
     if (args.smoothing == 0.0)
         return loss;
     for (uint c = lane; c < args.classes; c += gl_WorkGroupSize.x)
         smooth_sum += class_weight(c) * (log_sum - (x[from + c] - high));
-    smooth_sum = dti_group_sum(smooth_sum, args.classes);
+    smooth_sum = dti_group_sum(smooth_sum, args.classes, 0u);
     return (1.0 - args.smoothing) * loss + args.smoothing / float(args.classes) * smooth_sum;
 }
 

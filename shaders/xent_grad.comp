@@ -32,7 +32,7 @@ float seed_sum()
     float sum = 0.0;
     for (uint c = gl_LocalInvocationID.x; c < args.classes; c += gl_WorkGroupSize.x)
         sum += seed(c);
-    return dti_group_sum(sum, args.classes);
+    return dti_group_sum(sum, args.classes, 0u);
 }
 
 void grad_row(uint from, uint to, uint target)
@@ -41,10 +41,10 @@ void grad_row(uint from, uint to, uint target)
     float high = -DTI_INFINITY, sum = 0.0;
     for (uint c = lane; c < args.classes; c += gl_WorkGroupSize.x)
         high = dti_max(high, x[from + c]);
-    high = dti_group_max(high, args.classes);
+    high = dti_group_max(high, args.classes, 0u);
     for (uint c = lane; c < args.classes; c += gl_WorkGroupSize.x)
         sum += dti_m_exp(x[from + c] - high);
-    sum = dti_group_sum(sum, args.classes);
+    sum = dti_group_sum(sum, args.classes, 1u);
     float seeds = args.smoothing == 0.0 ? 0.0 : seed_sum();
     float own = (1.0 - args.smoothing) * seed(target);
     float smooth_scale = args.smoothing / float(args.classes);

@@ -1,31 +1,20 @@
-/* Strided walks over the 6 axes of args.h, innermost last. Axes of dim 1 cost nothing: the test is
- * the same for every invocation. */
+/* Strided walks over the 6 axes of args.h, innermost last. A walk's used axes are its last ones, the
+ * others have dim 1; spec3 says how many are used, so that one axis needs no division, and two need
+ * one (0: not told, all may be). */
+layout(constant_id = 4) const uint spec3 = 0u;
+
 uint dti_walk(uint i, uint dim[DTI_AXES], uint stride[DTI_AXES])
 {
+    uint used = spec3 == 0u ? uint(DTI_AXES) : spec3;
     uint offset = 0u;
-    [[unroll]] for (int axis = DTI_AXES - 1; axis >= 0; axis--) {
-        if (dim[axis] > 1u) {
+    [[unroll]] for (uint axis = DTI_AXES - 1u; axis > 0u; axis--) {
+        if (axis > DTI_AXES - used) {
             uint rest = i / dim[axis];
             offset += (i - rest * dim[axis]) * stride[axis];
             i = rest;
+        } else if (axis == DTI_AXES - used) {
+            offset += i * stride[axis];
         }
     }
-    return offset;
-}
-
-/* True where element i lies at i: the axes are those of a contiguous tensor. */
-bool dti_contiguous(uint dim[DTI_AXES], uint stride[DTI_AXES])
-{
-    uint expect = 1u;
-    bool yes = true;
-    [[unroll]] for (int axis = DTI_AXES - 1; axis >= 0; axis--) {
-        yes = yes && (dim[axis] == 1u || stride[axis] == expect);
-        expect *= dim[axis];
-    }
-    return yes;
-}
-
-uint dti_offset(uint i, uint dim[DTI_AXES], uint stride[DTI_AXES])
-{
-    return dti_contiguous(dim, stride) ? i : dti_walk(i, dim, stride);
+    return used == uint(DTI_AXES) ? offset + i * stride[0] : offset;
 }
