@@ -62,11 +62,11 @@ static bool dti_glob(const char *pattern, const char *name);
 static bool dti_array_reserve(dti_base *base, void **items, size_t *capacity, size_t count,
                               size_t size);
 
-/* ---- threads.c: the pool. threads: 0 or 1 = none but the caller's. With a job system the host's
- * threads do the work. dti_parallel_for cuts [0, count) into pieces of at least `grain` and calls
- * fn(arg, begin, end, worker) with 0 <= worker < dti_pool_threads(); it never allocates, and each
- * worker has the floating-point control register set to IEEE (round to nearest, denormals kept)
- * while in fn. */
+/* ---- threads.c: the pool. threads: 0 or 1 = none but the caller's, or DT_THREADS_ALL. With a job
+ * system the host's threads do the work. dti_parallel_for cuts [0, count) into pieces of at least
+ * `grain` and calls fn(arg, begin, end, worker) with 0 <= worker < dti_pool_threads(); it never
+ * allocates, and each worker has the floating-point control register set to IEEE (round to nearest,
+ * denormals kept) while in fn. */
 static dt_result dti_pool_create(dti_base *base, int threads, const dt_job_system *jobs,
                                  dti_pool **out);
 static void dti_pool_destroy(dti_base *base, dti_pool *pool);

@@ -36,6 +36,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#ifndef _WIN32
+#include <unistd.h>
+#endif
+#ifdef __linux__
+#include <sys/syscall.h>
+#endif
 #ifndef DT_NO_VULKAN
 #include <dlfcn.h>
 #endif
@@ -52,7 +58,6 @@
 /* Under -std=c11 the C library hides POSIX; what needs it has a plain C11 fallback. */
 #if (defined _POSIX_C_SOURCE && _POSIX_C_SOURCE >= 199309L) || defined __APPLE__
 #define DTI_POSIX 1
-#include <unistd.h>
 #else
 #define DTI_POSIX 0
 #endif

@@ -265,10 +265,28 @@ static void dti_pool_start(dti_pool *pool) {
 #endif
 }
 
+/* The processors that this process may use: its affinity mask, where the system tells it. */
+static int dti_processors(void) {
+    int count = 0;
+#if defined __linux__ && defined _DEFAULT_SOURCE
+    uint64_t mask[DTI_MAX_THREADS / 64] = {0};
+    long bytes = syscall(SYS_sched_getaffinity, 0L, sizeof mask, mask);
+    for (long i = 0; i < bytes / 8; i++)
+        count += __builtin_popcountll(mask[i]);
+#endif
+#ifdef _SC_NPROCESSORS_ONLN
+    if (!count)
+        count = (int)sysconf(_SC_NPROCESSORS_ONLN);
+#endif
+    return DTI_MIN(DTI_MAX(count, 1), DTI_MAX_THREADS);
+}
+
 static dt_result dti_pool_create(dti_base *base, int threads, const dt_job_system *jobs,
                                  dti_pool **out) {
     *out = NULL;
     bool hosted = jobs && jobs->parallel_for;
+    if (threads == DT_THREADS_ALL)
+        threads = dti_processors();
     threads = DTI_MAX(hosted ? jobs->threads : threads, 1);
     if (threads > DTI_MAX_THREADS)
         return dti_fail(base, DT_ERROR_INVALID, "%d threads: the most is %d", threads,
