@@ -331,4 +331,238 @@ TEST(composite_rows_equal_the_rows_that_they_come_apart_into) {
     dt_ctx_destroy(ctx);
 }
 
+/* ---- devices against the reference, node by node */
+
+typedef struct ops_device {
+    dt_ctx *ctx;
+    dt_graph *graph; /* a store on the device keeps it open, and its kernels compiled */
+    dt_store *store;
+    char id[32];
+    bool cpu;
+} ops_device;
+
+static void ops_fail(const ops_device *d, const char *what, const ops_model *m) {
+    test_check(false, __FILE__, __LINE__, "%s %s: %s: %s", d->id, dti_op_info_of(m->op)->name, what,
+               dt_ctx_error(d->ctx));
+}
+
+static void ops_device_close(ops_device *d) {
+    if (d->store)
+        dt_store_destroy(d->store);
+    dt_graph_destroy(d->graph);
+    dt_ctx_destroy(d->ctx);
+}
+
+static bool ops_device_open(ops_device *d, const char *id) {
+    *d = (ops_device){.cpu = !strcmp(id, "cpu")};
+    snprintf(d->id, sizeof d->id, "%s", id);
+    if (dt_ctx_create(&(dt_ctx_desc){.threads = 2}, &d->ctx) || dt_graph_create(d->ctx, &d->graph))
+        return false;
+    dt_param(d->graph, "keep", dt_dims(1), (dt_init){0});
+    dt_result result = dt_store_create(d->graph, &(dt_store_desc){.device = id}, &d->store);
+    test_check(result == DT_OK, __FILE__, __LINE__, "%s: %s", id, dt_ctx_error(d->ctx));
+    return result == DT_OK;
+}
+
+/* A leaf's values as its type has them; free() it. */
+static void *ops_words(const ops_leaf *leaf, int64_t elements, size_t *bytes) {
+    uint32_t *words = malloc((size_t)(elements + 1) * 4);
+    for (int64_t i = 0; i < elements; i++) {
+        double value = ops_value(leaf, i);
+        float f = (float)value;
+        int32_t whole = (int32_t)value;
+        memcpy(words + i, leaf->range == OPS_CLASSES ? (void *)&whole : (void *)&f, 4);
+    }
+    *bytes = (size_t)elements * 4;
+    return words;
+}
+
+static void ops_write_params(ops_device *d, ops_model *m, dti_ref_run *run, dt_store *store) {
+    for (int i = 0; i < m->leaf_count; i++) {
+        const dti_node *n = ops_node(m->leaves[i].x);
+        size_t bytes;
+        if (n->op != DTI_OP_PARAM)
+            continue;
+        void *words = ops_words(&m->leaves[i], dti_ref_tensor_of(run, m->leaves[i].x)->elements, &bytes);
+        if (dt_store_write(store, n->attr.i[0], DT_VALUE_PARAM, words, bytes))
+            ops_fail(d, "store_write", m);
+        free(words);
+    }
+}
+
+static void ops_write_inputs(ops_device *d, ops_model *m, dti_ref_run *run, dt_program *program) {
+    for (int i = 0; i < m->leaf_count; i++) {
+        dt_tensor x = m->leaves[i].x;
+        size_t bytes;
+        if (ops_node(x)->op != DTI_OP_INPUT || !run->needed[x.id])
+            continue;
+        void *words = ops_words(&m->leaves[i], dti_ref_tensor_of(run, x)->elements, &bytes);
+        if (dt_program_write(program, x, words, bytes))
+            ops_fail(d, "program_write", m);
+        free(words);
+    }
+}
+
+/* Compares a node with the reference of the same inputs, and takes the device's values from there. */
+static void ops_compare(ops_device *d, dti_ref_run *run, uint32_t id, const double *device) {
+    const dti_node *node = &run->graph->nodes[id];
+    dti_ref_node(run, id);
+    dti_ref_tensor *y = dti_ref_tensor_of(run, (dt_tensor){(dt_graph *)run->graph, id}), in[3];
+    double *bound = malloc((size_t)(y->elements + 2) * sizeof *bound);
+    for (uint32_t i = 0; i < node->count && i < 3; i++)
+        in[i] = *dti_ref_tensor_of(run, dti_input_of((dt_graph *)run->graph, node, i));
+    dti_ref r = {.node = node, .in = in, .out = *y, .step = &run->step, .train = run->train};
+    memset(bound, 0, (size_t)(y->elements + 2) * sizeof *bound);
+    if (node->op != DTI_OP_CONCAT)
+        ops_bounds(&r, d->cpu, bound);
+    for (int64_t i = 0; i < y->elements; i++) {
+        double off = fabs(device[i] - y->data[i]);
+        double exact = node->dtype == DT_F32 ? (double)(float)y->data[i] : y->data[i];
+        bool ok = bound[i] > 0 ? off <= bound[i] + 0x1p-126 : device[i] == exact;
+        test_check(ok, __FILE__, __LINE__,
+                   "%s: %s%s node %u %s [%d] = %.9g, the reference says %.9g: off by %.3g, allowed %.3g",
+                   d->id, dti_op_info_of(node->op)->name, node->term ? " term" : "", id,
+                   dti_shape_print(node->shape, node->samples).text, (int)i, device[i], y->data[i],
+                   off, bound[i]);
+        y->data[i] = device[i];
+    }
+    free(bound);
+}
+
+typedef struct ops_chunk { /* the nodes that one program gives */
+    dt_program_desc desc;
+    dt_tensor wanted[2 * DT_MAX_TERMS];
+    uint32_t count, outputs, metrics;
+} ops_chunk;
+
+static void ops_read_output(ops_device *d, ops_model *m, dti_ref_run *run, dt_program *program,
+                            dt_tensor x) {
+    int64_t elements = dti_ref_tensor_of(run, x)->elements;
+    uint32_t *words = malloc((size_t)(elements + 1) * 4);
+    double *values = malloc((size_t)(elements + 1) * sizeof *values);
+    if (dt_program_read(program, x, words, (size_t)elements * 4)) {
+        ops_fail(d, "program_read", m);
+    } else {
+        for (int64_t i = 0; i < elements; i++) {
+            float f;
+            memcpy(&f, words + i, 4);
+            values[i] = ops_is_float(x) ? (double)f : (double)(int32_t)words[i];
+        }
+        ops_compare(d, run, x.id, values);
+    }
+    free(values);
+    free(words);
+}
+
+static void ops_run_chunk(ops_device *d, ops_model *m, dti_ref_run *run, dt_store *store,
+                          ops_chunk *c) {
+    dt_program *program;
+    dt_report report;
+    dt_step_desc step = {.seed = run->step.seed, .step = run->step.step};
+    step.first_row = run->step.first_row;
+    c->desc.batch = (int)run->batch;
+    c->desc.mode = DT_MODE_TRAIN;
+    dti_ref_mark(run, c->wanted, c->count);
+    if (dt_program_create(store, &c->desc, &program)) {
+        ops_fail(d, "program_create", m);
+        return;
+    }
+    ops_write_inputs(d, m, run, program);
+    if (dt_program_run(program, &step, &report)) {
+        ops_fail(d, "program_run", m);
+        dt_program_destroy(program);
+        return;
+    }
+    for (uint32_t i = 0, metric = 0; i < c->count; i++) {
+        if (!ops_node(c->wanted[i])->term) {
+            ops_read_output(d, m, run, program, c->wanted[i]);
+            continue;
+        }
+        double pair[2] = {report.metric_sum[metric], report.metric_weight[metric]};
+        ops_compare(d, run, c->wanted[i].id, pair);
+        metric++;
+    }
+    dt_program_destroy(program);
+}
+
+static void ops_run_nodes(ops_device *d, ops_model *m, dti_ref_run *run, dt_store *store) {
+    ops_chunk c = {.count = 0};
+    for (uint32_t id = 1; id < m->graph->count; id++) {
+        const dti_node *n = &m->graph->nodes[id];
+        dt_tensor x = {m->graph, id};
+        bool leaf = n->op == DTI_OP_INPUT || n->op == DTI_OP_PARAM;
+        if (leaf || n->op == DTI_OP_SEED) /* seeds belong to a program's losses: tested below */
+            continue;
+        c.wanted[c.count++] = x;
+        if (n->term)
+            c.desc.metrics[c.metrics++] = x;
+        else
+            c.desc.outputs[c.outputs++] = x;
+        if (c.outputs == DT_MAX_TERMS || c.metrics == DT_MAX_TERMS) {
+            ops_run_chunk(d, m, run, store, &c);
+            c = (ops_chunk){.count = 0};
+        }
+    }
+    if (c.count)
+        ops_run_chunk(d, m, run, store, &c);
+}
+
+static void ops_check_device(ops_device *d, dti_op op) {
+    static dt_tensor dx[OPS_LEAVES];
+    ops_model *m = &ops_model_now;
+    dti_ref_run run;
+    dt_store *store = NULL;
+    if (!ops_open(m, d->ctx, op, false))
+        return;
+    int leaves = m->leaf_count;
+    for (int i = 0; i < m->result_count && !ops_is_flat(op); i++)
+        ops_differentiate(m, m->results[i], ops_weights(m, m->results[i]), leaves, dx);
+    ops_run_open(m, &run);
+    if (dt_store_create(m->graph, &(dt_store_desc){.device = d->id}, &store)) {
+        ops_fail(d, "store_create", m);
+    } else {
+        ops_write_params(d, m, &run, store);
+        ops_run_nodes(d, m, &run, store);
+        dt_store_destroy(store);
+    }
+    dti_ref_close(&run);
+    dt_graph_destroy(m->graph);
+}
+
+static void ops_check_rows(const char *id, dti_op first, dti_op end) {
+    ops_device d;
+    if (ops_device_open(&d, id))
+        for (int op = first; op < (int)end; op++)
+            ops_check_device(&d, (dti_op)op);
+    ops_device_close(&d);
+}
+
+TEST(the_cpu_computes_every_op_within_its_bound) {
+    ops_check_rows("cpu", DTI_OP_INPUT, DTI_OP_COUNT);
+}
+
+/* The id of the Vulkan device with this number; false when there is none that works. */
+static bool ops_vulkan(int number, char id[32]) {
+    dt_ctx *ctx = ops_ctx();
+    bool found = false;
+    snprintf(id, 32, "vulkan:%d", number);
+    for (int i = 0; i < dt_ctx_device_count(ctx); i++) {
+        const dt_device_info *info = dt_ctx_device(ctx, i);
+        found = found || (!strcmp(info->id, id) && info->usable);
+    }
+    dt_ctx_destroy(ctx);
+    return found;
+}
+
+#define OPS_VULKAN_TEST(number)                                                                    \
+    TEST(vulkan_device_##number##_computes_every_op_within_its_bound) {                            \
+        char id[32];                                                                               \
+        if (!ops_vulkan(number, id))                                                               \
+            SKIP("no such device");                                                                \
+        ops_check_rows(id, DTI_OP_INPUT, DTI_OP_COUNT);                                            \
+    }
+OPS_VULKAN_TEST(0)
+OPS_VULKAN_TEST(1)
+OPS_VULKAN_TEST(2)
+
 #endif

@@ -56,10 +56,10 @@ static bool dti_ref_node(dti_ref_run *run, uint32_t id) {
     return ok;
 }
 
-static dt_result dti_ref_values(dti_ref_run *run, const dt_tensor *wanted, uint32_t count) {
+static bool dti_ref_mark(dti_ref_run *run, const dt_tensor *wanted, uint32_t count) {
     const dt_graph *graph = run->graph;
     if (!dti_array_reserve(run->base, (void **)&run->needed, &run->needed_capacity, graph->count, 1))
-        return DT_ERROR_MEMORY;
+        return false;
     memset(run->needed, 0, graph->count);
     for (uint32_t i = 0; i < count; i++)
         run->needed[wanted[i].id] = 1;
@@ -68,7 +68,13 @@ static dt_result dti_ref_values(dti_ref_run *run, const dt_tensor *wanted, uint3
         for (uint32_t i = 0; i < node->count && run->needed[id]; i++)
             run->needed[dti_input_id(graph, node, i)] = 1;
     }
-    for (uint32_t id = 1; id < graph->count; id++)
+    return true;
+}
+
+static dt_result dti_ref_values(dti_ref_run *run, const dt_tensor *wanted, uint32_t count) {
+    if (!dti_ref_mark(run, wanted, count))
+        return DT_ERROR_MEMORY;
+    for (uint32_t id = 1; id < run->graph->count; id++)
         if (run->needed[id] && !dti_ref_node(run, id))
             return DT_ERROR_MEMORY;
     return DT_OK;

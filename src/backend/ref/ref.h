@@ -19,7 +19,11 @@ static void dti_ref_close(dti_ref_run *run);
 /* The array of a node: what an input or a parameter is filled in through, before, and what a result
  * is read from, after dti_ref_values. Zeros at first. NULL when memory ran out. */
 static dti_ref_tensor *dti_ref_tensor_of(dti_ref_run *run, dt_tensor x);
-/* Computes what the values of `wanted` need, in order of id. Nil ones are skipped. */
+/* Marks in run->needed what the values of `wanted` are computed from. Nil ones are skipped. */
+static bool dti_ref_mark(dti_ref_run *run, const dt_tensor *wanted, uint32_t count);
+/* Computes one node from the values of its inputs. */
+static bool dti_ref_node(dti_ref_run *run, uint32_t id);
+/* Computes what the values of `wanted` need, in order of id. */
 static dt_result dti_ref_values(dti_ref_run *run, const dt_tensor *wanted, uint32_t count);
 
 #endif

@@ -1,0 +1,211 @@
+/* How far one op of a device may be from the float64 reference of the same inputs, element by
+ * element. U is half a unit in the last place of 1. A sum of K products may be off by
+ * (K + 2) U sum |a b|, whatever its order; what IEEE 754 rounds correctly is equal to the bit; the
+ * elementary functions have the units in the last place that math_body.h states. On Vulkan
+ * divisions and roots are not correctly rounded and fma() may be two operations, so there functions
+ * get thrice as much and what the reduction of their argument loses. Included by test_ops.c. */
+#ifndef DTRAIN_TESTS_OPS_BOUNDS_H
+#define DTRAIN_TESTS_OPS_BOUNDS_H
+
+#define OPS_U 0x1p-24
+
+/* The op of the inputs' absolute values: sum |a b|. */
+static void ops_magnitude(const dti_ref *r, double *out) {
+    dti_ref abs_r = *r;
+    dti_ref_tensor in[DTI_BINDINGS_MAX] = {{0}};
+    double *data[DTI_BINDINGS_MAX] = {NULL};
+    for (uint32_t i = 0; i < r->node->count && i < DTI_BINDINGS_MAX; i++) {
+        in[i] = r->in[i];
+        in[i].data = data[i] = malloc((size_t)(in[i].elements + 1) * sizeof(double));
+        for (int64_t k = 0; k < in[i].elements; k++)
+            data[i][k] = fabs(r->in[i].data[k]);
+    }
+    abs_r.in = in;
+    abs_r.out.data = out;
+    dti_op_info_of(r->node->op)->family->ref(&abs_r);
+    for (int i = 0; i < DTI_BINDINGS_MAX; i++)
+        free(data[i]);
+}
+
+/* How many values an element of a sum adds up. */
+static double ops_terms(const dti_ref *r) {
+    switch (r->node->op) {
+    case DTI_OP_SUM:
+        return r->out.elements ? (double)r->in[0].elements / (double)r->out.elements + 1 : 0;
+    case DTI_OP_MATMUL: return (double)r->in[0].dim[r->node->attr.i[0] ? 4 : 5];
+    case DTI_OP_LINEAR: return (double)r->in[0].dim[5] + 1;
+    case DTI_OP_LINEAR_DX: return (double)r->in[0].dim[5];
+    case DTI_OP_LINEAR_DW: return (double)dti_ref_rows(&r->in[0]);
+    case DTI_OP_SCATTER_ADD: return (double)r->in[1].elements;
+    default: return (double)r->in[0].elements; /* terms */
+    }
+}
+
+static double ops_unary_bound(const dti_ref *r, int64_t i, bool cpu) {
+    uint32_t selector = dti_op_info_of(r->node->op)->selector;
+    double x = fabs(r->in[0].data[i]), y = fabs(r->out.data[i]), of_y = 0, of_x = 0;
+    switch (selector) {
+    case DTI_U_EXP:
+    case DTI_U_LOG: of_y = 3; break; /* 1 unit is at most 2 U y */
+    case DTI_U_LOG1P:
+    case DTI_U_EXPM1:
+    case DTI_U_SIN:
+    case DTI_U_COS:
+    case DTI_U_TANH:
+    case DTI_U_SIGMOID:
+    case DTI_U_ERF: of_y = 5; break;
+    case DTI_U_SQRT:
+    case DTI_U_RECIPROCAL: return cpu ? 0 : 6 * OPS_U * y;
+    case DTI_U_RSQRT: return (cpu ? 3 : 12) * OPS_U * y;
+    case DTI_U_GELU: of_y = 2, of_x = 4; break;
+    case DTI_U_GELU_TANH: of_y = 2, of_x = 5; break;
+    case DTI_U_SILU: of_y = 7; break;
+    case DTI_U_SOFTPLUS: of_y = 9; break;
+    case DTI_U_ELU: of_y = r->in[0].data[i] > 0 ? 0 : 7; break;
+    case DTI_U_AFFINE: return OPS_U * (y + 1.01 * x * fabs((double)r->node->attr.f[0]));
+    default: return 0; /* exact */
+    }
+    if (of_y == 0)
+        return 0;
+    if (!cpu)
+        of_y = 3 * of_y + 4 * x, of_x = 3 * of_x + 4;
+    return OPS_U * (of_y * y + of_x * x);
+}
+
+static double ops_unary_grad_bound(const dti_ref *r, int64_t i, bool cpu) {
+    uint32_t selector = (uint32_t)r->node->attr.i[0];
+    double x = fabs(r->in[0].data[i]), dx = fabs(r->out.data[i]), dy = fabs(r->in[1].data[i]);
+    double of_dx = 8, of_dy = 0;
+    switch (selector) {
+    case DTI_U_ABS:
+    case DTI_U_RELU:
+    case DTI_U_LEAKY_RELU: return 0;
+    case DTI_U_RSQRT: of_dx = 14; break;
+    case DTI_U_ERF: of_dx = 8 + 4 * x * x; break;
+    case DTI_U_TANH: /* these subtract two numbers near 1 */
+    case DTI_U_SIGMOID:
+    case DTI_U_GELU:
+    case DTI_U_GELU_TANH:
+    case DTI_U_SILU: of_dy = 16 * (1 + x); break;
+    default: break;
+    }
+    if (!cpu)
+        of_dx = 3 * of_dx + 8 * x, of_dy *= 3;
+    if (!cpu && (selector == DTI_U_SIN || selector == DTI_U_COS))
+        of_dy = 4 * (1 + x);
+    return OPS_U * (of_dx * dx + of_dy * dy);
+}
+
+static double ops_binary_bound(const dti_ref *r, int64_t i, bool cpu) {
+    double y = fabs(r->out.data[i]);
+    if (r->node->op == DTI_OP_DIV)
+        return cpu ? 0 : 6 * OPS_U * y;
+    /* a^b through b log a, of which an unfused fma() leaves single precision */
+    return r->node->op == DTI_OP_POW ? OPS_U * y * (cpu ? 5 : 16 + 8 * fabs(log(y))) : 0;
+}
+
+/* The largest distance of a row's values from its maximum: what exponentials are taken of. */
+static double ops_row_spread(const double *x, int64_t cols) {
+    double low = INFINITY, high = -INFINITY;
+    for (int64_t c = 0; c < cols; c++)
+        low = fmin(low, x[c]), high = fmax(high, x[c]);
+    return cols ? high - low : 0;
+}
+
+static void ops_softmax_bounds(const dti_ref *r, double scale, double *bound) {
+    int64_t cols = dti_ref_cols(&r->out);
+    for (int64_t i = 0; i < r->out.elements; i++) {
+        double spread = ops_row_spread(r->in[0].data + i / cols * cols, cols);
+        double y = fabs(r->out.data[i]), of = 8 * spread + (double)cols + 12;
+        bool is_log = r->node->op == DTI_OP_LOG_SOFTMAX;
+        bound[i] = scale * OPS_U * (is_log ? of + 6 * log((double)cols + 1) + 2 * y : of * y);
+    }
+}
+
+static void ops_softmax_grad_bounds(const dti_ref *r, double scale, double *bound) {
+    int64_t cols = dti_ref_cols(&r->out);
+    bool is_log = r->node->op == DTI_OP_LOG_SOFTMAX_GRAD;
+    for (int64_t i = 0; i < r->out.elements; i++) {
+        const double *y = r->in[0].data, *dy = r->in[1].data;
+        double sum = 0;
+        for (int64_t c = i / cols * cols; c < i / cols * cols + cols; c++)
+            sum += fabs(is_log ? dy[c] : y[c] * dy[c]);
+        double factor = is_log ? exp(y[i]) * (1 + fabs(y[i])) : fabs(y[i]);
+        bound[i] = scale * OPS_U * (factor * (((double)cols + 12) * sum + 4 * fabs(dy[i])) +
+                                    4 * fabs(dy[i]) * (is_log ? 1 : 0));
+    }
+}
+
+static void ops_cross_entropy_bounds(const dti_ref *r, double scale, double *bound) {
+    int64_t classes = dti_ref_cols(&r->in[0]);
+    double rows = (double)r->in[1].elements, k = (double)classes;
+    bound[0] = (rows + k + 8) * OPS_U * fabs(r->out.data[0]);
+    bound[1] = (rows + 1) * OPS_U * fabs(r->out.data[1]);
+    for (int64_t row = 0; row < r->in[1].elements; row++) {
+        dti_xent_ref x = dti_xent_ref_row(r, r->node->count > 2 ? &r->in[2] : NULL, row);
+        double q = 0, spread = ops_row_spread(x.x, classes);
+        for (int64_t c = 0; c < classes && x.counts; c++)
+            q += fabs(dti_xent_ref_q(&x, c));
+        bound[0] += scale * OPS_U * q * (8 * spread + k + 16 + 6 * log(k + 1));
+    }
+}
+
+static void ops_cross_entropy_grad_bounds(const dti_ref *r, double scale, double *bound) {
+    int64_t classes = dti_ref_cols(&r->in[0]);
+    for (int64_t i = 0; i < r->out.elements; i++) {
+        dti_xent_ref x = dti_xent_ref_row(r, &r->in[2], i / classes);
+        double q = 0, p = exp(x.x[i % classes] - x.log_sum);
+        double spread = ops_row_spread(x.x, classes);
+        bound[i] = 0;
+        if (!x.counts)
+            continue;
+        for (int64_t c = 0; c < classes; c++)
+            q += fabs(dti_xent_ref_q(&x, c));
+        double own = fabs(dti_xent_ref_q(&x, i % classes));
+        bound[i] = scale * OPS_U * (p * q * (8 * spread + 2 * (double)classes + 24) + 6 * own);
+    }
+}
+
+static void ops_sum_bounds(const dti_ref *r, double *bound) {
+    double terms = ops_terms(r);
+    ops_magnitude(r, bound);
+    for (int64_t i = 0; i < r->out.elements; i++)
+        bound[i] *= (terms + 2) * OPS_U;
+}
+
+/* r->out is the reference's result. 0 = equal to the reference, rounded to float. */
+static void ops_bounds(const dti_ref *r, bool cpu, double *bound) {
+    const dti_op_family *family = dti_op_info_of(r->node->op)->family;
+    double scale = cpu ? 1 : 2;
+    for (int64_t i = 0; i < r->out.elements; i++) {
+        bound[i] = family == &dti_family_unary        ? ops_unary_bound(r, i, cpu)
+                   : family == &dti_family_unary_grad ? ops_unary_grad_bound(r, i, cpu)
+                   : family == &dti_family_binary     ? ops_binary_bound(r, i, cpu)
+                   : family == &dti_family_dropout    ? 3 * OPS_U * fabs(r->out.data[i])
+                   : family == &dti_family_mse_grad   ? 4 * OPS_U * fabs(r->out.data[i])
+                                                      : 0;
+    }
+    switch (r->node->op) {
+    case DTI_OP_SUM:
+    case DTI_OP_MATMUL:
+    case DTI_OP_LINEAR:
+    case DTI_OP_LINEAR_DX:
+    case DTI_OP_LINEAR_DW:
+    case DTI_OP_SCATTER_ADD:
+    case DTI_OP_MEAN_LOSS: ops_sum_bounds(r, bound); return;
+    case DTI_OP_CROSS_ENTROPY_WEIGHT:
+    case DTI_OP_MSE: /* of positive values */
+        bound[0] = (ops_terms(r) + 4) * OPS_U * r->out.data[0];
+        bound[1] = (ops_terms(r) + 1) * OPS_U * r->out.data[1];
+        return;
+    case DTI_OP_SOFTMAX:
+    case DTI_OP_LOG_SOFTMAX: ops_softmax_bounds(r, scale, bound); return;
+    case DTI_OP_SOFTMAX_GRAD:
+    case DTI_OP_LOG_SOFTMAX_GRAD: ops_softmax_grad_bounds(r, scale, bound); return;
+    case DTI_OP_CROSS_ENTROPY: ops_cross_entropy_bounds(r, scale, bound); return;
+    case DTI_OP_CROSS_ENTROPY_GRAD: ops_cross_entropy_grad_bounds(r, scale, bound); return;
+    default: return;
+    }
+}
+
+#endif
