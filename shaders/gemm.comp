@@ -1,8 +1,8 @@
 /* C = A B (+ bias per column, + ReLU), batched, any strides of A and B: the variant without shared
  * memory, for devices that keep "shared" memory in plain memory (software drivers, Mali). An
  * invocation keeps 8 x 8 of C in registers and goes over k in order. Software drivers pay for each
- * load, not for its width, so there is one loop for each layout whose runs of 4 can be loaded as a
- * vec4, and a plain one for what remains. The workgroups, however many are launched, share the
+ * load, not for its width, so there is a loop for each usual layout whose runs of 4 can be loaded
+ * as a vec4, and a plain one for what remains. The workgroups, however many are launched, share the
  * tiles out evenly; there must be as many invocations as tiles. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -97,20 +97,6 @@ void multiply_tn()
     }
 }
 
-void multiply_tt()
-{
-    uint a0 = a_row(0u, 4u), a1 = a_row(4u, 4u), bt[8];
-    [[unroll]] for (uint j = 0u; j < 8u; j++) bt[j] = b_col(j, 1u);
-    for (uint k = 0u; k < args.k; k += 4u) {
-        LOAD_B_ALONG_K(y, bt, k)
-        [[unroll]] for (uint q = 0u; q < 4u; q++) {
-            uint right = (k + q) * args.a_col;
-            add_outer(join(a4[(a0 + right) >> 2], a4[(a1 + right) >> 2]), column4(y, 0u, q),
-                      column4(y, 4u, q));
-        }
-    }
-}
-
 void multiply_any()
 {
     uint at[8], bt[8];
@@ -140,8 +126,6 @@ void multiply()
         multiply_nt();
     else if (a_m && b_n)
         multiply_tn();
-    else if (a_m && b_k)
-        multiply_tt();
     else
         multiply_any();
 }
