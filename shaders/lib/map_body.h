@@ -3,6 +3,10 @@
  * p0 and p1 are the function's parameters. Values and gradients at kinks are PyTorch's: abs, relu
  * and the step have gradient 0 at 0. */
 
+#ifndef VULKAN
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-parameter" /* all take p0 and p1 */
+#endif
 #define DTI_M_MAP(name) DTI_M_FN DTI_M_F DTI_M(map_##name)(DTI_M_F x, DTI_M_F p0, DTI_M_F p1)
 #define DTI_M_GRAD(name)                                                                           \
     DTI_M_FN DTI_M_F DTI_M(grad_##name)(DTI_M_F x, DTI_M_F dy, DTI_M_F p0, DTI_M_F p1)
@@ -183,3 +187,6 @@ DTI_M_PAIR(lt) { return DTI_M_TRUTH(DTI_M_LT(x, y)); }
 DTI_M_PAIR(le) { return DTI_M_TRUTH(DTI_M_LE(x, y)); }
 DTI_M_PAIR(gt) { return DTI_M_TRUTH(DTI_M_LT(y, x)); }
 DTI_M_PAIR(ge) { return DTI_M_TRUTH(DTI_M_LE(y, x)); }
+#ifndef VULKAN
+#pragma GCC diagnostic pop
+#endif

@@ -302,6 +302,7 @@ DTI_INLINE void DTI_N(philox)(uint32_t *words, uint64_t seed, uint64_t at, uint3
     DTI_NI c[4];
     for (int i = 0; i < DTI_LANES; i++) {
         uint64_t counter = at + (uint64_t)(i % 4 * (DTI_LANES / 4) + i / 4);
+        counter &= UINT64_MAX >> 2; /* the element index wraps round */
         c[0][i] = (int32_t)(uint32_t)counter;
         c[1][i] = (int32_t)(uint32_t)(counter >> 32);
     }

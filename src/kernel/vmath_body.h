@@ -36,8 +36,5 @@
 #define DTI_M_TO_INT(x) DTI_V(to_int)(x)
 #endif
 
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-parameter" /* every map takes p0 and p1 */
 #include "../../shaders/lib/math_body.h"
 #include "../../shaders/lib/map_body.h"
-#pragma GCC diagnostic pop

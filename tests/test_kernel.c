@@ -1,0 +1,493 @@
+/* The CPU kernels: every instruction set that this machine has gives the same bits, those of the
+ * scalar text; GEMM is within its error bound for every shape and the same for every partition;
+ * the functions are within the errors that math_body.h claims. */
+#include "../shaders/lib/math.h"
+
+enum { KERNEL_MAX = 512 };
+
+static uint32_t kernel_seed = 1;
+static uint32_t kernel_random(void) {
+    kernel_seed = kernel_seed * 1664525u + 1013904223u;
+    return kernel_seed ^ kernel_seed >> 15;
+}
+static float kernel_uniform(void) { return (float)(kernel_random() >> 8) * 0x1p-23f - 1.0f; }
+
+/* Ordinary values, every special one, and random bits. */
+static void kernel_fill(float *x, int64_t n) {
+    static const float special[] = {0.0f, -0.0f, 1.0f, -1.0f, INFINITY, -INFINITY, NAN, 1e-45f,
+                                    -1e-40f, 3e38f, -3e38f, 20.0f, 20.5f, 88.8f, -104.5f, 0.5f};
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits = kernel_random();
+        if (i % 3 == 0)
+            memcpy(&x[i], &bits, sizeof bits);
+        else
+            x[i] = i % 7 == 1 ? special[i % 16] : 10.0f * kernel_uniform();
+    }
+}
+
+/* The same bits, or NaN both: a NaN's sign and payload are not promised. */
+static bool kernel_same(const float *x, const float *y, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        if (memcmp(&x[i], &y[i], sizeof *x) && !(x[i] != x[i] && y[i] != y[i]))
+            return false;
+    return true;
+}
+
+/* Calls agree(best, other) for each other set of the same class. */
+static int kernel_pairs(void (*agree)(const dti_cpu_kernels *, const dti_cpu_kernels *)) {
+    const dti_cpu_kernels *best = dti_cpu_kernels_select(DTI_ISA_AVX512);
+    int pairs = 0;
+    for (int isa = DTI_ISA_PORTABLE; isa < best->isa; isa++) {
+        const dti_cpu_kernels *other = dti_cpu_kernels_select(isa);
+        if (other->isa != isa || other->fma != best->fma)
+            continue;
+        agree(best, other);
+        pairs++;
+    }
+    return pairs;
+}
+
+static void kernel_maps_agree(const dti_cpu_kernels *k, const dti_cpu_kernels *other) {
+    float x[KERNEL_MAX], d[KERNEL_MAX], y[KERNEL_MAX], z[KERNEL_MAX];
+    for (int64_t n = 1; n <= KERNEL_MAX; n = n < 70 ? n + 1 : n * 2) {
+        kernel_fill(x, n);
+        kernel_fill(d, n);
+        for (int f = 0; f < DTI_U_COUNT; f++) {
+            k->unary[f](y, x, n, 0.3f, -1.5f);
+            other->unary[f](z, x, n, 0.3f, -1.5f);
+            test_check(kernel_same(y, z, n), __FILE__, __LINE__, "unary %d, n %d", f, (int)n);
+            k->unary_grad[f](y, x, d, n, 0.3f, -1.5f);
+            other->unary_grad[f](z, x, d, n, 0.3f, -1.5f);
+            test_check(kernel_same(y, z, n), __FILE__, __LINE__, "unary_grad %d, n %d", f, (int)n);
+        }
+        for (int f = 0; f < DTI_B_COUNT; f++)
+            for (int steps = 0; steps < 4; steps++) {
+                k->binary[f](y, x, steps & 1, d, steps >> 1, n);
+                other->binary[f](z, x, steps & 1, d, steps >> 1, n);
+                test_check(kernel_same(y, z, n), __FILE__, __LINE__, "binary %d, n %d", f, (int)n);
+            }
+    }
+}
+TEST(elementwise_kernels_have_one_result_on_every_instruction_set) {
+    if (!kernel_pairs(kernel_maps_agree))
+        SKIP("this CPU has one instruction set of its class");
+}
+
+static void kernel_rows_agree(const dti_cpu_kernels *k, const dti_cpu_kernels *other) {
+    enum { N = 300 };
+    float x[N], d[N], y[N], z[N], m[2][N], v[2][N];
+    for (int n = 1; n <= N; n = n < 80 ? n + 1 : n + 73) {
+        for (int i = 0; i < n; i++) {
+            x[i] = 4.0f * kernel_uniform();
+            d[i] = kernel_uniform();
+            m[0][i] = m[1][i] = kernel_uniform();
+            v[0][i] = v[1][i] = kernel_uniform() + 1.0f;
+        }
+        float a[4] = {k->row_sum(x, n), k->row_sum_sq(x, n), k->row_max(x, n), k->log_sum_exp(x, n)};
+        float b[4] = {other->row_sum(x, n), other->row_sum_sq(x, n), other->row_max(x, n),
+                      other->log_sum_exp(x, n)};
+        CHECK(kernel_same(a, b, 4));
+        k->softmax(y, x, n);
+        other->softmax(z, x, n);
+        CHECK(kernel_same(y, z, n));
+        k->softmax_grad(y, x, d, n);
+        other->softmax_grad(z, x, d, n);
+        CHECK(kernel_same(y, z, n));
+        k->log_softmax(y, x, n);
+        other->log_softmax(z, x, n);
+        CHECK(kernel_same(y, z, n));
+        k->log_softmax_grad(y, x, d, n);
+        other->log_softmax_grad(z, x, d, n);
+        CHECK(kernel_same(y, z, n));
+        k->col_sum(y, x, n / 7, 7, 7, false);
+        other->col_sum(z, x, n / 7, 7, 7, false);
+        CHECK(kernel_same(y, z, 7));
+        memcpy(y, x, sizeof y);
+        memcpy(z, x, sizeof z);
+        k->axpy(y, 0.7f, d, n);
+        other->axpy(z, 0.7f, d, n);
+        CHECK(kernel_same(y, z, n));
+        dti_sgd sgd = {0.1f, 0.9f, 0.1f, 0.01f, 0.5f, 0.4f, n & 1, n & 2};
+        k->sgd(y, d, m[0], n, &sgd);
+        other->sgd(z, d, m[1], n, &sgd);
+        CHECK(kernel_same(y, z, n) && kernel_same(m[0], m[1], n));
+        dti_adam adam = {0.01f, 0.9f, 0.999f, 1e-8f, 0.01f, 0.5f, 0.0f, 0.1f, 0.001f, 0.19f, 0.04f,
+                         n & 1};
+        k->adam(y, d, m[0], v[0], n, &adam);
+        other->adam(z, d, m[1], v[1], n, &adam);
+        CHECK(kernel_same(y, z, n) && kernel_same(m[0], m[1], n) && kernel_same(v[0], v[1], n));
+        dti_dropout drop = {77, (uint64_t)n * 5 + 0x3fffffff0u, 3, 9, 0x80000000u, 2.0f};
+        k->dropout(y, x, n, &drop);
+        other->dropout(z, x, n, &drop);
+        CHECK(kernel_same(y, z, n));
+    }
+}
+TEST(row_and_optimizer_kernels_have_one_result_on_every_instruction_set) {
+    if (!kernel_pairs(kernel_rows_agree))
+        SKIP("this CPU has one instruction set of its class");
+}
+
+TEST(vector_functions_have_the_bits_of_the_scalar_text) {
+    const dti_cpu_kernels *k = dti_cpu_kernels_select(DTI_ISA_AVX512);
+    if (!k->fma)
+        SKIP("no FMA: a class of its own");
+    float x[KERNEL_MAX], d[KERNEL_MAX], y[KERNEL_MAX], z[KERNEL_MAX];
+    kernel_fill(x, KERNEL_MAX);
+    kernel_fill(d, KERNEL_MAX);
+#define KERNEL_MAP(ID, name)                                                                       \
+    k->unary[DTI_U_##ID](y, x, KERNEL_MAX, 0.3f, -1.5f);                                           \
+    for (int i = 0; i < KERNEL_MAX; i++)                                                           \
+        z[i] = dti_m_map_##name(x[i], 0.3f, -1.5f);                                                \
+    test_check(kernel_same(y, z, KERNEL_MAX), __FILE__, __LINE__, "%s", #ID);                      \
+    k->unary_grad[DTI_U_##ID](y, x, d, KERNEL_MAX, 0.3f, -1.5f);                                   \
+    for (int i = 0; i < KERNEL_MAX; i++)                                                           \
+        z[i] = dti_m_grad_##name(x[i], d[i], 0.3f, -1.5f);                                         \
+    test_check(kernel_same(y, z, KERNEL_MAX), __FILE__, __LINE__, "gradient of %s", #ID);
+    DTI_UNARY_LIST(KERNEL_MAP)
+#undef KERNEL_MAP
+#define KERNEL_PAIR(ID, name)                                                                      \
+    k->binary[DTI_B_##ID](y, x, 1, d, 1, KERNEL_MAX);                                              \
+    for (int i = 0; i < KERNEL_MAX; i++)                                                           \
+        z[i] = dti_m_pair_##name(x[i], d[i]);                                                      \
+    test_check(kernel_same(y, z, KERNEL_MAX), __FILE__, __LINE__, "%s", #ID);
+    DTI_BINARY_LIST(KERNEL_PAIR)
+#undef KERNEL_PAIR
+}
+
+/* |got - want| in units of the last place of want. */
+static double kernel_ulps(float got, double want) {
+    if (want != want)
+        return got != got ? 0 : INFINITY;
+    if ((double)got == want || (double)got == (double)(float)want)
+        return fabs((double)got) > FLT_MAX ? 0 : fabs((double)got - want) > 0 ? 0.5 : 0;
+    int e;
+    frexp(want, &e);
+    return fabs((double)got - want) / ldexp(1, (e < -125 ? -125 : e) - 24);
+}
+
+static double kernel_sigmoid(double x) { return 1 / (1 + exp(-x)); }
+static double kernel_softplus(double x) { return x > 20 ? x : log1p(exp(x)); }
+static double kernel_rsqrt(double x) { return 1 / sqrt(x); }
+
+TEST(functions_are_within_their_errors) {
+    static const struct {
+        int id;
+        double (*exact)(double);
+        double bound, range; /* without FMA an error is larger, and sin and cos lose theirs */
+    } list[] = {{DTI_U_EXP, exp, 1, 1e39},           {DTI_U_LOG, log, 1, 1e39},
+                {DTI_U_EXPM1, expm1, 2, 1e39},       {DTI_U_LOG1P, log1p, 2, 1e39},
+                {DTI_U_TANH, tanh, 2, 1e39},         {DTI_U_SIGMOID, kernel_sigmoid, 2.5, 1e39},
+                {DTI_U_ERF, erf, 1.5, 1e39},         {DTI_U_SIN, sin, 2, 1e5},
+                {DTI_U_COS, cos, 2, 1e5},            {DTI_U_SQRT, sqrt, 0.5, 1e39},
+                {DTI_U_RSQRT, kernel_rsqrt, 2, 1e39}, {DTI_U_FLOOR, floor, 0, 1e39},
+                {DTI_U_SOFTPLUS, kernel_softplus, 2, 1e39}};
+    const dti_cpu_kernels *k = dti_cpu_kernels_select(DTI_ISA_AVX512);
+    if (!k->fma)
+        SKIP("the errors are claimed with FMA");
+    for (size_t f = 0; f < DTI_COUNT(list); f++) {
+        double worst = 0;
+        float x[KERNEL_MAX], y[KERNEL_MAX], at = 0;
+        for (uint64_t bits = f; bits < 1ull << 32;) {
+            for (int i = 0; i < KERNEL_MAX; i++, bits += 40009) {
+                uint32_t b = (uint32_t)bits;
+                memcpy(&x[i], &b, sizeof b);
+                if (fabs((double)x[i]) > list[f].range)
+                    x[i] = 1;
+            }
+            k->unary[list[f].id](y, x, KERNEL_MAX, 0, 0);
+            for (int i = 0; i < KERNEL_MAX; i++) {
+                double error = kernel_ulps(y[i], list[f].exact((double)x[i]));
+                at = error > worst ? x[i] : at;
+                worst = error > worst ? error : worst;
+            }
+        }
+        test_check(worst <= list[f].bound, __FILE__, __LINE__, "function %d: %.3f ulp at %a",
+                   list[f].id, worst, (double)at);
+    }
+}
+
+TEST(pow_has_the_special_cases_of_C) {
+    static const float v[] = {0,    -0.0f, 1,      -1,     2,      -2,      3,     -3,
+                              0.5f, -0.5f, INFINITY, -INFINITY, NAN, 1e-40f, -1e38f, 16777216.0f};
+    const dti_cpu_kernels *k = dti_cpu_kernels_select(DTI_ISA_AVX512);
+    for (size_t i = 0; i < DTI_COUNT(v); i++)
+        for (size_t j = 0; j < DTI_COUNT(v); j++) {
+            float y, want = (float)pow((double)v[i], (double)v[j]);
+            k->binary[DTI_B_POW](&y, &v[i], 1, &v[j], 1, 1);
+            bool ok = want != want ? y != y : signbit(want) == signbit(y) && kernel_ulps(y, (double)want) <= 2;
+            test_check(ok || !k->fma, __FILE__, __LINE__, "pow(%g, %g) = %g, not %g", (double)v[i],
+                       (double)v[j], (double)y, (double)want);
+        }
+}
+
+/* ---- GEMM */
+typedef struct kernel_case {
+    dti_gemm g;
+    float *a, *b, *c, *bias, *first; /* first: C before */
+} kernel_case;
+
+static float *kernel_floats(int64_t n) {
+    float *x = malloc((size_t)(n + 1) * sizeof *x);
+    for (int64_t i = 0; x && i <= n; i++)
+        x[i] = kernel_uniform();
+    return x;
+}
+
+/* trans: bit 0 A, bit 1 B, bit 2 C are stored transposed; rows are longer than they need be. */
+static kernel_case kernel_gemm_case(int64_t m, int64_t n, int64_t k, int trans) {
+    kernel_case t = {.g = {m, n, k, NULL, k + 3, 1, NULL, n + 1, 1, NULL, n + 2, 1, NULL, 1, false, 0}};
+    if (trans & 1)
+        t.g.a_row = 1, t.g.a_col = m + 5;
+    if (trans & 2)
+        t.g.b_row = 1, t.g.b_col = k + 2;
+    if (trans & 4)
+        t.g.c_row = 1, t.g.c_col = m + 3;
+    t.g.a = t.a = kernel_floats((m + 5) * (k + 5));
+    t.g.b = t.b = kernel_floats((n + 5) * (k + 5));
+    t.g.c = t.c = kernel_floats((m + 5) * (n + 5));
+    t.first = malloc((size_t)((m + 5) * (n + 5)) * sizeof *t.first);
+    memcpy(t.first, t.c, (size_t)((m + 5) * (n + 5)) * sizeof *t.first);
+    t.bias = kernel_floats(n);
+    return t;
+}
+static void kernel_case_free(kernel_case *t) {
+    free(t->a);
+    free(t->b);
+    free(t->c);
+    free(t->first);
+    free(t->bias);
+}
+
+/* In tiles for `threads`, in calls of `step` tiles, the last first. */
+static void kernel_gemm_run(const dti_cpu_kernels *k, const dti_gemm *g, int threads, int64_t step) {
+    size_t bytes = (dti_gemm_scratch_bytes(g, threads) + 63) / 64 * 64;
+    float *scratch = aligned_alloc(64, bytes + 64);
+    memset(scratch, 0xff, bytes + 64);
+    int64_t tiles = dti_gemm_tiles(g, threads);
+    for (int64_t begin = (tiles - 1) / step * step; begin >= 0; begin -= step)
+        dti_gemm_run(k, g, threads, begin, DTI_MIN(begin + step, tiles), scratch);
+    uint64_t beyond;
+    memcpy(&beyond, (char *)scratch + bytes, sizeof beyond);
+    CHECK(beyond == UINT64_MAX);
+    free(scratch);
+}
+
+/* Within the bound of any summation order, element by element; what is not C is untouched. */
+static void kernel_gemm_check(const kernel_case *t, const char *what) {
+    const dti_gemm *g = &t->g;
+    int64_t bad = 0;
+    for (int64_t i = 0; i < g->m; i++)
+        for (int64_t j = 0; j < g->n; j++) {
+            int64_t at = i * g->c_row + j * g->c_col;
+            double sum = g->accumulate ? (double)t->first[at] : 0, size = fabs(sum);
+            for (int64_t p = 0; p < g->k; p++) {
+                double ab = (double)t->a[i * g->a_row + p * g->a_col] *
+                            (double)t->b[p * g->b_row + j * g->b_col];
+                sum += ab;
+                size += fabs(ab);
+            }
+            if (g->bias) {
+                sum += (double)g->bias[j * g->bias_stride];
+                size += fabs((double)g->bias[j * g->bias_stride]);
+            }
+            if (g->epilogue == DTI_GEMM_RELU && sum < 0)
+                sum = 0;
+            bad += !(fabs((double)g->c[at] - sum) <= (double)(g->k + 2) * 0x1p-24 * size);
+        }
+    test_check(bad == 0, __FILE__, __LINE__, "gemm %d x %d x %d %s: %d elements are wrong", (int)g->m,
+               (int)g->n, (int)g->k, what, (int)bad);
+    for (int64_t i = 0; i < (g->m + 5) * (g->n + 5); i++) {
+        int64_t row = g->c_row == 1 ? i % g->c_col : i / g->c_row;
+        int64_t col = g->c_row == 1 ? i / g->c_col : i % g->c_row;
+        if (row >= g->m || col >= g->n)
+            bad += memcmp(&t->c[i], &t->first[i], sizeof(float)) != 0;
+    }
+    test_check(bad == 0, __FILE__, __LINE__, "gemm %d x %d x %d %s wrote outside of C", (int)g->m,
+               (int)g->n, (int)g->k, what);
+}
+
+static const int kernel_shapes[][3] = {
+    {1, 1, 1},    {1, 17, 5},    {3, 2, 7},     {11, 31, 13},  {12, 32, 16},  {13, 33, 17},
+    {4, 16, 2},   {64, 10, 128}, {32, 64, 32},  {10, 128, 64}, {37, 1, 29},   {1, 64, 300},
+    {6, 15, 256}, {25, 49, 257}, {97, 131, 53}, {96, 520, 33}, {130, 66, 513}, {5, 5, 0},
+    {140, 150, 160}};
+
+TEST(gemm_is_within_its_bound_for_every_shape_and_transposition) {
+    const dti_cpu_kernels *best = dti_cpu_kernels_select(DTI_ISA_AVX512);
+    for (int isa = 0; isa <= best->isa; isa++)
+        for (size_t s = 0; s < DTI_COUNT(kernel_shapes); s++)
+            for (int trans = 0; trans < 8; trans++) {
+                const int *d = kernel_shapes[s];
+                kernel_case t = kernel_gemm_case(d[0], d[1], d[2], trans);
+                t.g.accumulate = (trans + (int)s) % 3 == 1;
+                t.g.bias = (trans + (int)s) % 2 ? t.bias : NULL;
+                t.g.epilogue = (trans + (int)s) % 4 == 1 ? DTI_GEMM_RELU : DTI_GEMM_NONE;
+                kernel_gemm_run(dti_cpu_kernels_select(isa), &t.g, 1, 1);
+                kernel_gemm_check(&t, dti_cpu_kernels_select(isa)->name);
+                kernel_case_free(&t);
+            }
+}
+
+TEST(gemm_takes_any_strides) {
+    float a[3 * 4 * 5], b[4 * 3 * 7], c[3 * 3 * 2];
+    for (int i = 0; i < 60; i++)
+        a[i] = (float)i;
+    for (int i = 0; i < 84; i++)
+        b[i] = (float)(i % 11);
+    float bias[4] = {1, 0, 2, 0};
+    dti_gemm g = {3, 3, 4, a, 20, 5, b, 21, 7, c, 6, 2, bias, 0, false, 0};
+    kernel_gemm_run(dti_cpu_kernels_select(DTI_ISA_AVX512), &g, 1, 1);
+    for (int i = 0; i < 3; i++)
+        for (int j = 0; j < 3; j++) {
+            double sum = 1;
+            for (int p = 0; p < 4; p++)
+                sum += (double)a[i * 20 + p * 5] * (double)b[p * 21 + j * 7];
+            CHECK_NEAR(c[i * 6 + j * 2], sum, 0);
+        }
+}
+
+/* One case in every way it can be run: C stays the same. */
+static void kernel_gemm_same(kernel_case *t) {
+    const dti_cpu_kernels *best = dti_cpu_kernels_select(DTI_ISA_AVX512);
+    const int64_t size = (t->g.m + 5) * (t->g.n + 5);
+    kernel_gemm_run(best, &t->g, 1, 1);
+    float *want = malloc((size_t)size * sizeof *want);
+    memcpy(want, t->c, (size_t)size * sizeof *want);
+    for (int isa = 0; isa <= best->isa; isa++) {
+        const dti_cpu_kernels *k = dti_cpu_kernels_select(isa);
+        for (int threads = 1; threads <= 7 && k->fma == best->fma; threads += 2)
+            for (int64_t step = 1; step <= 4; step++) {
+                memcpy(t->c, t->first, (size_t)size * sizeof *want);
+                kernel_gemm_run(k, &t->g, threads, step);
+                test_check(kernel_same(t->c, want, size), __FILE__, __LINE__,
+                           "gemm %d x %d x %d differs: %s, %d threads, %d tiles a call",
+                           (int)t->g.m, (int)t->g.n, (int)t->g.k, k->name, threads, (int)step);
+            }
+    }
+    free(want);
+}
+TEST(gemm_has_one_result_for_every_set_partition_and_thread_count) {
+    for (size_t s = 0; s < DTI_COUNT(kernel_shapes); s++) {
+        const int *d = kernel_shapes[s];
+        kernel_case t = kernel_gemm_case(d[0], d[1], d[2], (int)s % 4);
+        t.g.accumulate = s % 2;
+        t.g.bias = t.bias;
+        kernel_gemm_same(&t);
+        kernel_case_free(&t);
+    }
+}
+
+TEST(gemm_element_does_not_depend_on_its_neighbours) {
+    const dti_cpu_kernels *k = dti_cpu_kernels_select(DTI_ISA_AVX512);
+    kernel_case t = kernel_gemm_case(150, 140, 600, 0);
+    kernel_gemm_run(k, &t.g, 1, 1);
+    for (int64_t i = 0; i < 150; i += 37)
+        for (int64_t j = 0; j < 140; j += 29) {
+            float one;
+            dti_gemm g = t.g;
+            g.m = g.n = 1;
+            g.a += i * g.a_row;
+            g.b += j * g.b_col;
+            g.c = &one;
+            kernel_gemm_run(k, &g, 1, 1);
+            CHECK(kernel_same(&one, &t.c[i * t.g.c_row + j], 1));
+        }
+    kernel_case_free(&t);
+}
+
+/* ---- rows, optimizers, random numbers against plain double */
+TEST(softmax_rows_match_double) {
+    enum { N = 77 };
+    float x[N], y[N], l[N];
+    double sum = 0;
+    for (int i = 0; i < N; i++) {
+        x[i] = 30.0f * kernel_uniform() + 200.0f;
+        sum += exp((double)x[i] - 200);
+    }
+    const dti_cpu_kernels *k = dti_cpu_kernels_select(DTI_ISA_AVX512);
+    k->softmax(y, x, N);
+    k->log_softmax(l, x, N);
+    for (int i = 0; i < N; i++) {
+        double p = exp((double)x[i] - 200) / sum;
+        CHECK_NEAR(y[i], p, 4e-6 * p);
+        CHECK_NEAR(l[i], log(p), 1e-5);
+    }
+    CHECK_NEAR(k->log_sum_exp(x, N), 200 + log(sum), 2e-5);
+    x[3] = INFINITY;
+    CHECK(k->row_max(x, N) == INFINITY);
+    x[70] = NAN;
+    CHECK(k->row_max(x, N) != k->row_max(x, N));
+    CHECK(k->row_max(x, 0) == -INFINITY);
+}
+
+TEST(column_sums_do_not_depend_on_where_columns_are_cut) {
+    enum { ROWS = 19, COLS = 150 };
+    static float x[ROWS * COLS];
+    float whole[COLS], cut[COLS];
+    for (int i = 0; i < ROWS * COLS; i++)
+        x[i] = kernel_uniform();
+    const dti_cpu_kernels *k = dti_cpu_kernels_select(DTI_ISA_AVX512);
+    k->col_sum(whole, x, ROWS, COLS, COLS, false);
+    for (int j = 0; j < COLS; j += 7)
+        k->col_sum(cut + j, x + j, ROWS, DTI_MIN(7, COLS - j), COLS, false);
+    CHECK(kernel_same(whole, cut, COLS));
+    double sum = 0;
+    for (int i = 0; i < ROWS; i++)
+        sum += (double)x[i * COLS + 149];
+    CHECK_NEAR(whole[149], sum, 1e-5);
+}
+
+TEST(adamw_step_matches_double) {
+    enum { N = 37 };
+    float p[N], g[N], m[N], v[N];
+    double want[N];
+    const dti_adam a = {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f,
+                        .weight_decay = 0.1f, .clip = 0.5f, .one_minus_beta1 = 0.1f,
+                        .one_minus_beta2 = 0.001f, .bias1 = 0.19f, .bias2_sqrt = 0.0447101778f,
+                        .decoupled = true};
+    for (int i = 0; i < N; i++) {
+        p[i] = kernel_uniform();
+        g[i] = kernel_uniform();
+        m[i] = kernel_uniform();
+        v[i] = kernel_uniform() + 1.1f;
+        double d = 0.5 * (double)g[i], m1 = 0.9 * (double)m[i] + 0.1 * d;
+        double v1 = 0.999 * (double)v[i] + 0.001 * d * d;
+        want[i] = (double)p[i] * (1 - 0.01 * 0.1) - 0.01 / 0.19 * m1 / (sqrt(v1) / 0.0447101778 + 1e-8);
+    }
+    dti_cpu_kernels_select(DTI_ISA_AVX512)->adam(p, g, m, v, N, &a);
+    for (int i = 0; i < N; i++)
+        CHECK_NEAR(p[i], want[i], 2e-7);
+}
+
+TEST(sgd_first_step_ignores_dampening) {
+    float p = 1, g = 2, m = 5;
+    dti_sgd s = {.lr = 0.5f, .momentum = 0.5f, .dampening = 0.75f, .clip = 1, .first = true};
+    const dti_cpu_kernels *k = dti_cpu_kernels_select(DTI_ISA_AVX512);
+    k->sgd(&p, &g, &m, 1, &s);
+    CHECK(m == 2 && p == 0);
+    s.first = false;
+    s.nesterov = true;
+    k->sgd(&p, &g, &m, 1, &s); /* m = 0.5 * 2 + 0.25 * 2; d = 2 + 0.5 * m */
+    CHECK(m == 1.5f && p == -1.375f);
+}
+
+TEST(dropout_words_are_philox_of_the_element_index) {
+    const dti_cpu_kernels *best = dti_cpu_kernels_select(DTI_ISA_AVX512);
+    const uint64_t seed = 0x123456789abcdefu, starts[] = {0, 3, 0x3fffffffeu, 0xfffffffffffffff1u};
+    float x[333], y[333];
+    for (int i = 0; i < 333; i++)
+        x[i] = 1;
+    for (int isa = 0; isa <= best->isa; isa++)
+        for (size_t s = 0; s < DTI_COUNT(starts); s++) {
+            dti_dropout d = {seed, starts[s], 7, 11, 0x40000000u, 4.0f};
+            dti_cpu_kernels_select(isa)->dropout(y, x, 333, &d);
+            int bad = 0;
+            for (uint64_t i = 0; i < 333; i++) {
+                uint64_t index = starts[s] + i;
+                uint32_t word = dti_philox(seed, index >> 2, (uint64_t)11 << 32 | 7).v[index & 3];
+                bad += y[i] != (word < 0x40000000u ? 4.0f : 0.0f);
+            }
+            test_check(bad == 0, __FILE__, __LINE__, "set %d, start %d: %d words differ", isa,
+                       (int)s, bad);
+        }
+}
