@@ -537,7 +537,7 @@ static void vulkan_try_kernels(vulkan_rig *rig) {
     for (size_t i = 0; i < DTI_COUNT(dti_vk_shaders); i++) {
         dti_VkPipeline first = 0, again = 0;
         uint32_t kernel = dti_vk_shaders[i].kernel, variant = dti_vk_shaders[i].variant;
-        if (dti_vk_local_of(kernel, variant) > rig->device->info.workgroup_invocations)
+        if (dti_vk_local_of(device, kernel, variant) > rig->device->info.workgroup_invocations)
             continue;
         test_check(!dti_vk_pipeline_get(device, kernel, variant, spec, &first), __FILE__, __LINE__,
                    "%s: %s", dti_vk_shaders[i].name, rig->base.error);

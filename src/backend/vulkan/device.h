@@ -124,9 +124,9 @@ static dt_result dti_vk_memory_read(dti_memory *memory, uint64_t offset, void *d
 /* ---- pipeline.c */
 static dt_result dti_vk_layouts_create(dti_vk_device *device); /* and the pipeline cache */
 static void dti_vk_layouts_destroy(dti_vk_device *device);
-/* The kernel's variant, which depends on shape and device only, and its workgroup size. */
+/* The kernel's variant and its workgroup size: functions of shape and device only. */
 static uint32_t dti_vk_variant_of(const dti_vk_device *device, const dti_launch *launch);
-static uint32_t dti_vk_local_of(uint32_t kernel, uint32_t variant);
+static uint32_t dti_vk_local_of(const dti_vk_device *device, uint32_t kernel, uint32_t variant);
 /* The cached pipeline; compiled when it is new. */
 static dt_result dti_vk_pipeline_get(dti_vk_device *device, uint32_t kernel, uint32_t variant,
                                      const uint32_t spec[4], dti_VkPipeline *out);

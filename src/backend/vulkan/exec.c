@@ -169,7 +169,7 @@ static dt_result dti_vk_add_work(dti_vk_build *b, uint32_t number) {
     if (result)
         return result;
     uint32_t variant = dti_vk_variant_of(e->device, launch);
-    uint32_t local = dti_vk_local_of(launch->kernel, variant);
+    uint32_t local = dti_vk_local_of(e->device, launch->kernel, variant);
     dti_vk_key key = dti_vk_key_of(b, launch->value);
     work->set = dti_vk_set_of(b, &key);
     work->args = launch->args;
@@ -516,7 +516,7 @@ static void dti_vk_record_scan(const dti_vk_exec *e, dti_VkCommandBuffer command
     const dti_vk_scan *scan = &e->scans[index];
     dti_args_scan args = {.n = scan->words, .code = number};
     uint32_t x, y;
-    dti_vk_fold(dti_vk_ceil(scan->words, dti_vk_local_of(DTI_K_SCAN, 0)), &x, &y);
+    dti_vk_fold(dti_vk_ceil(scan->words, dti_vk_local_of(e->device, DTI_K_SCAN, 0)), &x, &y);
     dti_vk_dispatch(e, command, e->scan_pipeline, scan->set, &args, sizeof args, x, y);
 }
 
