@@ -12,11 +12,17 @@ layout(binding = 0) readonly buffer buffer_pairs { float pairs[]; };
 layout(binding = 1) buffer buffer_status { uint status[]; };
 layout(binding = 2) buffer buffer_state { uint state[]; };
 
-bool loss_is_bad(uint lane)
+/* How many of this invocation's losses are not finite. */
+float bad_losses(uint lane)
 {
-    if ((args.flags & 1u) == 0u || lane >= args.terms)
-        return false;
-    return !dti_is_finite(uintBitsToFloat(status[DTI_STATUS_TERM(lane)]));
+    float bad = 0.0;
+    if ((args.flags & 1u) == 0u)
+        return bad;
+    for (uint i = lane; i < args.terms; i += gl_WorkGroupSize.x) {
+        if (!dti_is_finite(uintBitsToFloat(status[DTI_STATUS_TERM(i)])))
+            bad += 1.0;
+    }
+    return bad;
 }
 
 void main()
@@ -24,7 +30,7 @@ void main()
     uint lane = gl_LocalInvocationID.x;
     if (dti_group() != 0u)
         return;
-    vec2 sum = vec2(0.0, loss_is_bad(lane) ? 1.0 : 0.0);
+    vec2 sum = vec2(0.0, bad_losses(lane));
     for (uint b = lane; b < args.blocks; b += gl_WorkGroupSize.x)
         sum += vec2(pairs[2u * b], pairs[2u * b + 1u]);
     sum = dti_group_sum2(sum, max(args.blocks, args.terms));
