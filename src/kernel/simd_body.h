@@ -19,6 +19,24 @@ typedef int32_t DTI_NI __attribute__((vector_size(DTI_LANES * 4)));
 typedef uint32_t DTI_NU __attribute__((vector_size(DTI_LANES * 4)));
 typedef float DTI_ISA(dti_nf_any) __attribute__((vector_size(DTI_LANES * 4), aligned(4), may_alias));
 
+/* Clang's backend obeys the host's -ffast-math where pragmas do not reach: it folds FMAs, takes
+ * sqrt for an estimate and inverts compares as if there were no NaN. An empty asm hides a value. */
+#undef DTI_HIDE
+#undef DTI_HIDE_MASK
+#if !defined __clang__ || !(DTI_X86 || defined __aarch64__)
+#define DTI_HIDE(x) ((void)0)
+#define DTI_HIDE_MASK(x) ((void)0)
+#elif DTI_LANES == 16
+#define DTI_HIDE(x) __asm__("" : "+v"(x))
+#define DTI_HIDE_MASK(x) __asm__("" : "+k"(x))
+#elif DTI_X86
+#define DTI_HIDE(x) __asm__("" : "+x"(x))
+#define DTI_HIDE_MASK(x) DTI_HIDE(x)
+#else
+#define DTI_HIDE(x) __asm__("" : "+w"(x))
+#define DTI_HIDE_MASK(x) DTI_HIDE(x)
+#endif
+
 /* ---- native: what every set says the same way */
 DTI_INLINE DTI_NF DTI_N(load)(const float *p) { return *(const DTI_ISA(dti_nf_any) *)p; }
 DTI_INLINE void DTI_N(store)(float *p, DTI_NF x) { *(DTI_ISA(dti_nf_any) *)p = x; }
@@ -47,28 +65,20 @@ DTI_INLINE DTI_NI DTI_N(to_int)(DTI_NF x) { return __builtin_convertvector(x, DT
 typedef __mmask16 DTI_NM;
 DTI_INLINE DTI_NF DTI_N(set1)(float x) { return (DTI_NF)_mm512_set1_ps(x); }
 DTI_INLINE DTI_NF DTI_N(fma)(DTI_NF x, DTI_NF y, DTI_NF z) {
-#ifdef __clang__ /* the intrinsic would carry the host's -ffast-math */
-    return (DTI_NF)__builtin_ia32_vfmaddps512_mask((__v16sf)x, (__v16sf)y, (__v16sf)z, 0xffff, 4);
-#else
-    return (DTI_NF)_mm512_fmadd_ps((__m512)x, (__m512)y, (__m512)z);
-#endif
+    DTI_NF r = (DTI_NF)_mm512_fmadd_ps((__m512)x, (__m512)y, (__m512)z);
+    DTI_HIDE(r);
+    return r;
 }
-DTI_INLINE DTI_NF DTI_N(sqrt)(DTI_NF x) {
-#ifdef __clang__ /* under the host's -ffast-math the intrinsic would be an estimate */
-    return (DTI_NF)__builtin_ia32_sqrtps512((__v16sf)x, 4);
-#else
-    return (DTI_NF)_mm512_sqrt_ps((__m512)x);
-#endif
-}
-DTI_INLINE DTI_NM DTI_N(lt)(DTI_NF x, DTI_NF y) {
-    return _mm512_cmp_ps_mask((__m512)x, (__m512)y, _CMP_LT_OQ);
-}
-DTI_INLINE DTI_NM DTI_N(le)(DTI_NF x, DTI_NF y) {
-    return _mm512_cmp_ps_mask((__m512)x, (__m512)y, _CMP_LE_OQ);
-}
-DTI_INLINE DTI_NM DTI_N(eq)(DTI_NF x, DTI_NF y) {
-    return _mm512_cmp_ps_mask((__m512)x, (__m512)y, _CMP_EQ_OQ);
-}
+#define DTI_COMPARE(name, predicate)                                                               \
+    DTI_INLINE DTI_NM DTI_N(name)(DTI_NF x, DTI_NF y) {                                            \
+        DTI_NM m = _mm512_cmp_ps_mask((__m512)x, (__m512)y, predicate);                            \
+        DTI_HIDE_MASK(m);                                                                          \
+        return m;                                                                                  \
+    }
+DTI_COMPARE(lt, _CMP_LT_OQ)
+DTI_COMPARE(le, _CMP_LE_OQ)
+DTI_COMPARE(eq, _CMP_EQ_OQ)
+#undef DTI_COMPARE
 DTI_INLINE DTI_NM DTI_N(ilt)(DTI_NI x, DTI_NI y) {
     return _mm512_cmplt_epi32_mask((__m512i)x, (__m512i)y);
 }
@@ -95,9 +105,10 @@ typedef DTI_NI DTI_NM;
 static const int32_t dti_lane_masks[16] = {-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0};
 DTI_INLINE DTI_NF DTI_N(set1)(float x) { return (DTI_NF)_mm256_set1_ps(x); }
 DTI_INLINE DTI_NF DTI_N(fma)(DTI_NF x, DTI_NF y, DTI_NF z) {
-    return (DTI_NF)__builtin_ia32_vfmaddps256((__v8sf)x, (__v8sf)y, (__v8sf)z);
+    DTI_NF r = (DTI_NF)_mm256_fmadd_ps((__m256)x, (__m256)y, (__m256)z);
+    DTI_HIDE(r);
+    return r;
 }
-DTI_INLINE DTI_NF DTI_N(sqrt)(DTI_NF x) { return (DTI_NF)__builtin_ia32_sqrtps256((__v8sf)x); }
 DTI_INLINE DTI_NF DTI_N(load_n)(const float *p, int n) { /* 0 <= n <= 8; other lanes 0 */
     __m256i mask = _mm256_loadu_si256((const __m256i *)(const void *)(dti_lane_masks + 8 - n));
     return (DTI_NF)_mm256_maskload_ps(p, mask);
@@ -109,26 +120,20 @@ DTI_INLINE void DTI_N(store_n)(float *p, DTI_NF x, int n) {
 #else
 DTI_INLINE DTI_NF DTI_N(set1)(float x) { return (DTI_NF){x, x, x, x}; }
 DTI_INLINE DTI_NF DTI_N(fma)(DTI_NF x, DTI_NF y, DTI_NF z) {
-#if defined __FMA__
-    return (DTI_NF)__builtin_ia32_vfmaddps((__v4sf)x, (__v4sf)y, (__v4sf)z);
+#if DTI_X86 && defined __FMA__
+    DTI_NF r = (DTI_NF)_mm_fmadd_ps((__m128)x, (__m128)y, (__m128)z);
 #elif defined __aarch64__
-    return (DTI_NF)vfmaq_f32((float32x4_t)z, (float32x4_t)x, (float32x4_t)y);
+    DTI_NF r = (DTI_NF)vfmaq_f32((float32x4_t)z, (float32x4_t)x, (float32x4_t)y);
 #elif DTI_PORTABLE_FMA
-    return (DTI_NF){__builtin_fmaf(x[0], y[0], z[0]), __builtin_fmaf(x[1], y[1], z[1]),
-                    __builtin_fmaf(x[2], y[2], z[2]), __builtin_fmaf(x[3], y[3], z[3])};
+    DTI_NF r = {__builtin_fmaf(x[0], y[0], z[0]), __builtin_fmaf(x[1], y[1], z[1]),
+                __builtin_fmaf(x[2], y[2], z[2]), __builtin_fmaf(x[3], y[3], z[3])};
 #else
-    return x * y + z;
+    DTI_NF product = x * y;
+    DTI_HIDE(product);
+    DTI_NF r = product + z;
 #endif
-}
-DTI_INLINE DTI_NF DTI_N(sqrt)(DTI_NF x) {
-#if defined __SSE__
-    return (DTI_NF)__builtin_ia32_sqrtps((__v4sf)x);
-#elif defined __aarch64__
-    return (DTI_NF)vsqrtq_f32((float32x4_t)x);
-#else
-    return (DTI_NF){__builtin_sqrtf(x[0]), __builtin_sqrtf(x[1]), __builtin_sqrtf(x[2]),
-                    __builtin_sqrtf(x[3])};
-#endif
+    DTI_HIDE(r);
+    return r;
 }
 DTI_INLINE DTI_NF DTI_N(load_n)(const float *p, int n) { /* 0 <= n <= 4; other lanes 0 */
     float t[4] = {0};
@@ -141,9 +146,16 @@ DTI_INLINE void DTI_N(store_n)(float *p, DTI_NF x, int n) {
         p[i] = x[i];
 }
 #endif
-DTI_INLINE DTI_NM DTI_N(lt)(DTI_NF x, DTI_NF y) { return (DTI_NM)(x < y); }
-DTI_INLINE DTI_NM DTI_N(le)(DTI_NF x, DTI_NF y) { return (DTI_NM)(x <= y); }
-DTI_INLINE DTI_NM DTI_N(eq)(DTI_NF x, DTI_NF y) { return (DTI_NM)(x == y); }
+#define DTI_COMPARE(name, operator)                                                                \
+    DTI_INLINE DTI_NM DTI_N(name)(DTI_NF x, DTI_NF y) {                                            \
+        DTI_NM m = (DTI_NM)(x operator y);                                                         \
+        DTI_HIDE_MASK(m);                                                                          \
+        return m;                                                                                  \
+    }
+DTI_COMPARE(lt, <)
+DTI_COMPARE(le, <=)
+DTI_COMPARE(eq, ==)
+#undef DTI_COMPARE
 DTI_INLINE DTI_NM DTI_N(ilt)(DTI_NI x, DTI_NI y) { return (DTI_NM)(x < y); }
 DTI_INLINE DTI_NM DTI_N(ult)(DTI_NI x, DTI_NI y) { return (DTI_NM)((DTI_NU)x < (DTI_NU)y); }
 DTI_INLINE DTI_NM DTI_N(both)(DTI_NM x, DTI_NM y) { return x & y; }
@@ -153,6 +165,25 @@ DTI_INLINE DTI_NF DTI_N(select)(DTI_NM m, DTI_NF x, DTI_NF y) {
     return (DTI_NF)DTI_N(iselect)(m, (DTI_NI)x, (DTI_NI)y);
 }
 #endif
+
+DTI_INLINE DTI_NF DTI_N(sqrt)(DTI_NF x) {
+    DTI_NF r;
+#if DTI_LANES == 16
+    __asm__("vsqrtps %1, %0" : "=v"(r) : "v"(x));
+#elif DTI_LANES == 8
+    __asm__("vsqrtps %1, %0" : "=x"(r) : "x"(x));
+#elif DTI_X86 && defined __AVX__
+    __asm__("vsqrtps %1, %0" : "=x"(r) : "x"(x));
+#elif DTI_X86
+    __asm__("sqrtps %1, %0" : "=x"(r) : "x"(x));
+#elif defined __aarch64__
+    __asm__("fsqrt %0.4s, %1.4s" : "=w"(r) : "w"(x));
+#else
+    for (int i = 0; i < 4; i++)
+        r[i] = __builtin_sqrtf(x[i]);
+#endif
+    return r;
+}
 
 /* ---- 16 lanes: each operation on every part */
 #undef DTI_EACH0
