@@ -9,14 +9,11 @@
 
 #include "test_base.c"
 
-/* Until src/dtrain.c lists data, file and program, there is nothing to link these with. Then the
- * golden tests leave this list: they are compiled apart, as a user's file is. */
-#ifdef DTI_SAFETENSORS_HEADER_MAX
+#include "test_kernel.c"
 #include "test_data.c"
 #include "test_file.c"
-#include "test_golden.c"
-#include "test_golden_ops.c"
-#endif
+#include "test_ops.c"
+#include "test_vulkan.c"
 
 #define SLOW_SECONDS 1.0
 #define FAILURES_SHOWN 8
