@@ -75,7 +75,7 @@
 /* X(ID, file, bindings, "r"/"w"/"u" per binding (u = read and written), span).
  * span ITEM: one invocation per launch item; GROUP: one workgroup per item. The step block is one
  * more binding, the uniform buffer number 4. Selector words spec[0..3] are specialisation constants
- * 1..4 (0 is the workgroup size). */
+ * 1..4 (0 is the workgroup size); the maps' and COPY's spec3 says how many axes are in use. */
 #define DTI_KERNEL_LIST(X)                                                                         \
     X(MAP1, map, 2, "rw", ITEM)               /* spec0: DTI_U_* of unary_list.h */                 \
     X(COPY, copy, 2, "rw", ITEM)              /* spec0: DTI_COPY_* */                              \
@@ -98,7 +98,7 @@
     X(ACCUMULATE, accumulate, 2, "ru", ITEM)                                                       \
     X(GRAD_NORM, grad_norm, 3, "rrw", GROUP)  /* (grads, table, pairs [blocks, 2]) */              \
     X(NORM_FINISH, norm_finish, 3, "ruu", GROUP) /* (pairs, status, state) one workgroup */        \
-    X(OPTIM, optim, 4, "uruu", GROUP)         /* (params, grads, state, table) spec0: DTI_OPTIM_* */ \
+    X(OPTIM, optim, 4, "urur", GROUP)         /* (params, grads, state, table) spec0: DTI_OPTIM_* */ \
     X(OPTIM_TICK, optim_tick, 2, "ur", ITEM)  /* (state, table) */                                 \
     X(SCAN, scan, 2, "ru", ITEM)              /* (x, status) */
 

@@ -67,7 +67,9 @@
 #include "backend/vulkan/vulkan.h"
 #include "backend/vulkan/none.c"
 #include "backend/vulkan/vk_decl.h"
+#ifndef DT_NO_VULKAN
 #include "backend/vulkan/shader_table.h"
+#endif
 #include "backend/vulkan/device.h"
 #include "backend/vulkan/hazard.c"
 #include "backend/vulkan/load.c"

@@ -42,7 +42,7 @@
 #ifdef __linux__
 #include <sys/syscall.h>
 #endif
-#ifndef DT_NO_VULKAN
+#if !defined DT_NO_VULKAN && !defined _WIN32
 #include <dlfcn.h>
 #endif
 #if defined __x86_64__ || defined __i386__

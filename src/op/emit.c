@@ -79,6 +79,7 @@ static dti_walk dti_walk_make(const int64_t dim[DTI_AXES], const dti_view *const
         w.dim[at] = (uint32_t)dim[axis];
         for (int t = 0; t < count; t++) w.stride[t][at] = (uint32_t)views[t]->stride[axis];
     }
+    w.axes = (uint32_t)DTI_MAX(DTI_AXES - at, 1);
     return w;
 }
 
@@ -144,6 +145,7 @@ static void dti_emit_copy(dti_emit *e, const dti_view *x, const dti_view *y, uin
     a->x_offset = (uint32_t)x->offset;
     a->y_offset = (uint32_t)y->offset;
     l->spec[0] = selector;
+    l->spec[3] = w.axes;
     dti_bind(l, x->value, y->value, DTI_UNBOUND, DTI_UNBOUND);
 }
 

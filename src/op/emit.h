@@ -72,6 +72,7 @@ static void dti_bind(dti_launch *launch, uint32_t v0, uint32_t v1, uint32_t v2, 
 /* Axes merged where every tensor allows it, right-aligned: the loops of the map kernels. */
 typedef struct dti_walk {
     int64_t n;
+    uint32_t axes; /* in use, at least 1: the map kernels' spec[3] */
     uint32_t dim[DTI_AXES];
     uint32_t stride[3][DTI_AXES];
 } dti_walk;

@@ -69,3 +69,6 @@ typedef struct dti_launch {
 } dti_launch;
 
 static const dti_kernel_info *dti_kernel_info_of(uint32_t kernel);
+/* Whether what it writes are floats of its own making: whole numbers look like NaN to a scan, and a
+ * plain copy makes no new value. */
+static bool dti_launch_makes_floats(const dti_launch *launch);

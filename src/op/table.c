@@ -70,3 +70,8 @@ static const dti_kernel_info dti_kernel_table[DTI_K_COUNT] = {
 static const dti_kernel_info *dti_kernel_info_of(uint32_t kernel) {
     return &dti_kernel_table[kernel];
 }
+
+static bool dti_launch_makes_floats(const dti_launch *launch) {
+    return launch->kernel != DTI_K_COPY || launch->spec[0] == DTI_COPY_I32_F32 ||
+           launch->spec[0] == DTI_COPY_FILL_F32;
+}

@@ -32,6 +32,7 @@ static void dti_unary_emit(dti_emit *e) {
     a->p0 = e->node->attr.f[0];
     a->p1 = e->node->attr.f[1];
     l->spec[0] = dti_op_info_of(e->node->op)->selector;
+    l->spec[3] = w.axes;
     dti_bind(l, x.value, e->out.value, DTI_UNBOUND, DTI_UNBOUND);
 }
 
@@ -157,6 +158,7 @@ static void dti_emit_map2(dti_emit *e, dti_kernel_id kernel, uint32_t selector) 
     args->p0 = e->node->attr.f[0];
     args->p1 = e->node->attr.f[1];
     l->spec[0] = selector;
+    l->spec[3] = w.axes;
     dti_bind(l, a.value, b.value, e->out.value, DTI_UNBOUND);
 }
 

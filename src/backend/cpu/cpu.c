@@ -179,7 +179,7 @@ static bool dti_all_finite(const void *data, uint64_t count) {
 static bool dti_cpu_launch_finite(const dti_cpu_exec *x, uint32_t i) {
     const dti_launch *l = &x->desc->launches[i];
     const dti_kernel_info *info = dti_kernel_info_of(l->kernel);
-    for (int b = 0; b < info->bindings; b++) {
+    for (int b = 0; b < info->bindings && dti_launch_makes_floats(l); b++) {
         if (info->access[b] == 'r') continue;
         uint64_t bytes = x->desc->places[l->value[b]].bytes;
         if (!dti_all_finite(x->tasks[i].buf[b], bytes / 4)) return false;

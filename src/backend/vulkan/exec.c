@@ -107,13 +107,12 @@ static uint32_t dti_vk_set_of(dti_vk_build *b, const dti_vk_key *key) {
     return b->key_count++;
 }
 
-/* Whole numbers and the status line look like NaN to a scan. Plain copies make no new value. */
+/* The status line's words look like NaN to a scan. */
 static bool dti_vk_may_scan(const dti_vk_build *b, const dti_launch *launch, int binding) {
     const dti_place *p = &b->desc->places[launch->value[binding]];
     if (dti_kernel_info_of(launch->kernel)->access[binding] == 'r' || p->bytes < 4)
         return false;
-    if (launch->kernel == DTI_K_COPY && launch->spec[0] != DTI_COPY_I32_F32 &&
-        launch->spec[0] != DTI_COPY_FILL_F32)
+    if (!dti_launch_makes_floats(launch))
         return false;
     return p->memory != b->desc->out || p->offset >= 4 * DTI_STATUS_TERM(0);
 }
