@@ -1,0 +1,270 @@
+#!/usr/bin/env python3
+"""What ./build.sh bench runs: dtrain beside OpenBLAS and PyTorch, in one run, at equal threads.
+
+    ./build.sh bench [gemm] [steps] [vulkan] [--json FILE] [--rounds N] [--threads LIST]
+
+gemm    SGEMM through build/dtbench, which times ours and OpenBLAS's in turn in one process; one
+        thread by its own processor time, several by the wall's clock
+steps   whole training steps, build/dtbench and a waiting PyTorch in turn
+vulkan  products and the "mlp" step on every Vulkan device found, software ones too
+With none of these words all three are run. Ratios above 1 mean that dtrain is faster.
+"""
+
+import argparse
+import json
+import math
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+os.chdir(ROOT)
+DTBENCH = "build/dtbench"
+PARTS = ("gemm", "steps", "vulkan")
+STEPS = {"xor": 2000, "mlp_tiny": 1000, "mlp": 300, "mlp_wide": 20}
+# The issue's aims: the least ratio to PyTorch.
+AIMS = {"mlp_tiny": 5.0, "mlp": 1.5}
+GEMM_AIM = 0.8
+VULKAN_STEPS = 20
+SWIFTSHADER = "/usr/lib/chromium/vk_swiftshader_icd.json"
+HOW_TO_GET_TORCH = ("PyTorch is not there: its columns stay empty. In Debian: "
+                    "apt install python3-torch libopenblas0-openmp")
+TIMEOUT_SECONDS = 600
+
+
+class Failure(Exception):
+    pass
+
+
+def dtbench(*arguments, environment=None):
+    """The results of one call; a failed one gives its last line of complaint instead."""
+    done = subprocess.run([DTBENCH, *map(str, arguments)], stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_SECONDS,
+                          env={**os.environ, **(environment or {})})
+    if done.returncode:
+        raise Failure(f"dtbench {' '.join(map(str, arguments))}: {done.stderr.strip()[-300:]}")
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+class Torch:
+    """A PyTorch that waits for work, or None where there is no Python with it."""
+
+    def __init__(self, python):
+        self.process = subprocess.Popen([python, "tools/bench_torch.py"], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, text=True)
+        first = self.process.stdout.readline()
+        if not first:
+            raise Failure(f"{python} tools/bench_torch.py ended at once")
+        self.info = json.loads(first)
+
+    @classmethod
+    def find(cls):
+        """The first Python that has torch: Debian's is not always the first in the path."""
+        for python in dict.fromkeys(["build/venv/bin/python3", sys.executable, "/usr/bin/python3"]):
+            found = shutil.which(python) and not subprocess.run(
+                [python, "-c", "import torch"], stderr=subprocess.DEVNULL).returncode
+            if found:
+                return cls(python)
+        print(HOW_TO_GET_TORCH, flush=True)
+        return None
+
+    def train(self, name, threads, steps):
+        self.process.stdin.write(f"{name} {threads} {steps}\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def row(*cells, widths):
+    print("  ".join(str(c).rjust(w) if i else str(c).ljust(w)
+                    for i, (c, w) in enumerate(zip(cells, widths))), flush=True)
+
+
+def geometric_mean(values):
+    return math.exp(statistics.fmean(math.log(v) for v in values))
+
+
+# ---- environment
+
+
+def cpu_name():
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as f:
+            return next(line.split(":", 1)[1].strip() for line in f if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def environment(torch):
+    found = dtbench("devices")
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    env = {"cpu": cpu_name(), "processors": processors,
+           "system": f"{platform.system()} {platform.release()}",
+           "compiler": next(r["text"] for r in found if r["kind"] == "compiler"),
+           "flags": os.environ.get("CFLAGS", "-O2"), "python": platform.python_version(),
+           "torch": torch.info["version"] if torch else None,
+           "load": round(os.getloadavg()[0], 2)}
+    print(f"{env['cpu']}, {processors} processors, {env['system']}; {env['compiler']} "
+          f"{env['flags']}; PyTorch {env['torch'] or '-'}; load {env['load']}")
+    if env["load"] > 0.5 * processors:
+        print("The machine is busy with something else: trust the ratios and the best, not medians.")
+    return env
+
+
+# ---- gemm
+
+
+def bench_gemm(threads_list, rounds):
+    cells, setups = [], []
+    for threads in threads_list:
+        results = dtbench("gemm", threads, rounds)
+        setups += [r for r in results if r["kind"] == "gemm_setup"]
+        cells += [r for r in results if r["kind"] == "gemm"]
+    for s in setups:
+        print(f"\nSGEMM, {s['threads']} thread(s): kernels {s['kernels']}, measured FMA peak "
+              f"{s['peak_gflops']:.0f} GFLOP/s; OpenBLAS: {s['openblas_config']}")
+        widths = (14, 5, 9, 9, 9, 9, 6, 5)
+        row("m x n x k", "trans", "GFLOP/s", "best", "OpenBLAS", "best", "ratio", "peak",
+            widths=widths)
+        for c in (c for c in cells if c["threads"] == s["threads"]):
+            row(f"{c['m']}x{c['n']}x{c['k']}", c["trans"], f"{c['gflops']:.1f}",
+                f"{c['gflops_best']:.1f}", f"{c.get('openblas_gflops', 0):.1f}",
+                f"{c.get('openblas_gflops_best', 0):.1f}", f"{c.get('ratio', 0):.2f}",
+                f"{100 * c['gflops_best'] / max(c['peak_gflops'], 1e-9):.0f}%", widths=widths)
+    return {"setups": setups, "cells": cells, "summary": gemm_summary(cells)}
+
+
+def gemm_summary(cells):
+    summary = {}
+    for threads in sorted({c["threads"] for c in cells}):
+        mine = [c for c in cells if c["threads"] == threads and "ratio" in c]
+        if not mine:
+            print("OpenBLAS was not found: apt install libopenblas0-openmp")
+            continue
+        worst = min(mine, key=lambda c: c["ratio"])
+        s = {"geometric_mean": round(geometric_mean([c["ratio"] for c in mine]), 4),
+             "worst": round(worst["ratio"], 4), "aim": GEMM_AIM,
+             "worst_cell": f"{worst['m']}x{worst['n']}x{worst['k']} {worst['trans']}"}
+        summary[str(threads)] = s
+        print(f"SGEMM to OpenBLAS, {threads} thread(s): geometric mean {s['geometric_mean']:.2f}, "
+              f"worst {s['worst']:.2f} ({s['worst_cell']}); the aim is {GEMM_AIM}")
+    return summary
+
+
+# ---- training steps
+
+
+def merge(results):
+    """One result of several rounds: the median of medians, the least of minima."""
+    merged = dict(results[0])
+    merged["ms_median"] = statistics.median(r["ms_median"] for r in results)
+    merged["ms_min"] = min(r["ms_min"] for r in results)
+    merged["rounds"] = len(results)
+    return merged
+
+
+def bench_steps(threads_list, rounds, torch):
+    print("\nTraining steps, milliseconds (dtrain: write the batch and run)")
+    widths = (10, 5, 7, 9, 9, 9, 9, 6, 6, 5)
+    row("workload", "batch", "threads", "dtrain", "best", "PyTorch", "best", "ratio", "best",
+        "aim", widths=widths)
+    table = []
+    for name, steps in STEPS.items():
+        for threads in threads_list:
+            ours, theirs = [], []
+            for _ in range(rounds):
+                ours += dtbench("steps", name, threads, "cpu", steps)
+                if torch:
+                    theirs.append(torch.train(name, threads, steps // 2))
+            line = {"workload": name, "threads": threads, "aim": AIMS.get(name),
+                    "dtrain": merge(ours), "pytorch": merge(theirs) if theirs else None}
+            if theirs:
+                line["ratio"] = round(statistics.median(
+                    t["ms_median"] / o["ms_median"] for o, t in zip(ours, theirs)), 3)
+                line["ratio_best"] = round(line["pytorch"]["ms_min"] / line["dtrain"]["ms_min"], 3)
+            table.append(line)
+            o, t = line["dtrain"], line["pytorch"] or {"ms_median": 0, "ms_min": 0}
+            row(name, o["batch"], threads, f"{o['ms_median']:.4f}", f"{o['ms_min']:.4f}",
+                f"{t['ms_median']:.4f}", f"{t['ms_min']:.4f}", f"{line.get('ratio', 0):.2f}",
+                f"{line.get('ratio_best', 0):.2f}", line["aim"] or "-", widths=widths)
+    return table
+
+
+# ---- Vulkan
+
+
+def driver_sets():
+    """Environments to look for devices in: as it is, and with SwiftShader where Chromium has it."""
+    sets = [{}]
+    if os.path.exists(SWIFTSHADER) and "VK_ICD_FILENAMES" not in os.environ:
+        sets.append({"VK_ICD_FILENAMES": SWIFTSHADER, "VK_DRIVER_FILES": SWIFTSHADER})
+    return sets
+
+
+def bench_vulkan():
+    print("\nVulkan devices")
+    widths = (44, 14, 8, 12, 8)
+    row("device", "matmul GFLOP/s", "best", "mlp step ms", "best", widths=widths)
+    table = []
+    for drivers in driver_sets():
+        for device in dtbench("devices", environment=drivers):
+            if device["kind"] != "device" or not device["id"].startswith("vulkan"):
+                continue
+            if not device["usable"]:
+                print(f"{device['name']}: not usable: {device['driver']}")
+                continue
+            try:
+                product = dtbench("product", device["id"], environment=drivers)[0]
+                step = dtbench("steps", "mlp", 1, device["id"], VULKAN_STEPS, environment=drivers)[0]
+            except Failure as failure:
+                print(failure)
+                table.append({"device": device, "error": str(failure)})
+                continue
+            table.append({"device": device, "product": product, "mlp": step})
+            row(device["name"][:44], f"{product['gflops']:.2f}", f"{product['gflops_best']:.2f}",
+                f"{step['ms_median']:.2f}", f"{step['ms_min']:.2f}", widths=widths)
+    if not table:
+        print("none: ./build.sh devices says why")
+    return table
+
+
+def main():
+    options = argparse.ArgumentParser(prog="./build.sh bench", description=__doc__.split("\n")[0])
+    options.add_argument("what", nargs="*", metavar="what", help=", ".join(PARTS))
+    options.add_argument("--json", metavar="FILE", help="also write everything there")
+    options.add_argument("--rounds", type=int, default=0, help="of each comparison")
+    options.add_argument("--threads", default="1,2", help="default 1,2")
+    options = options.parse_args()
+    unknown = [w for w in options.what if w not in PARTS]
+    if unknown:
+        raise Failure(f"unknown '{unknown[0]}'; there are {', '.join(PARTS)}")
+    what = options.what or PARTS
+    threads_list = [int(t) for t in options.threads.split(",")]
+    torch = Torch.find() if "steps" in what else None
+    env = environment(torch)
+    report = {"environment": env}
+    if "gemm" in what:
+        report["gemm"] = bench_gemm(threads_list, options.rounds or 9)
+    if "steps" in what:
+        report["steps"] = bench_steps(threads_list, options.rounds or 3, torch)
+    if "vulkan" in what:
+        report["vulkan"] = bench_vulkan()
+    if torch:
+        torch.close()
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as f:
+            json.dump(report, f, indent=1)
+            f.write("\n")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except Failure as failure:
+        sys.exit(f"bench: {failure}")
