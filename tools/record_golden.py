@@ -382,7 +382,7 @@ def ops_elementwise(arrays):
             arrays.update({f"ops.{name}.x": points, f"ops.{name}.y": function(x).detach().numpy()})
     for name, function in BINARY.items():
         a = leaf(abs(normal(101, 2, 4, 1)) + np.float32(0.1))
-        b = leaf(np.round(normal(102, 4, 3), 1))
+        b = leaf(normal(102, 4, 3))
         if name in ("maximum", "minimum"):  # ties
             a = leaf(np.round(normal(101, 2, 4, 1)))
             b = leaf(np.round(normal(102, 4, 3)))
