@@ -130,17 +130,15 @@ static void DTI_N(gemm_turned)(const DTI_ISA(dti_gemm_out) *out, const float *su
 
 /* Any strides: the same operations, one element at a time. */
 static void DTI_N(gemm_scatter)(const DTI_ISA(dti_gemm_out) *out, const float *sums, int rows) {
+    const bool has_bias = out->last && out->bias, relu = out->last && out->relu;
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < out->cols; j++) {
             float *c = out->c + i * out->c_row + j * out->c_col;
             float x = sums[i * DTI_GEMM_NR + j];
             if (out->add)
                 x = *c + x;
-            if (out->last && out->bias)
-                x = x + out->bias[i * out->bias_row + j * out->bias_col];
-            if (out->last && out->relu && x < 0)
-                x = 0;
-            *c = x;
+            float bias = has_bias ? out->bias[i * out->bias_row + j * out->bias_col] : 0;
+            *c = DTI_N(gemm_finish)(DTI_N(set1)(x), DTI_N(set1)(bias), has_bias, relu)[0];
         }
 }
 

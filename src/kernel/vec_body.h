@@ -80,19 +80,18 @@ static float DTI_V(row_sum_sq)(const float *x, int64_t n) { return DTI_V(fold)(x
 
 /* The largest; NaN where there is one; -infinity of nothing. */
 static float DTI_V(row_max)(const float *x, int64_t n) {
-    float t[16];
-    if (n >= 16) {
-        DTI_VF most = DTI_V(load)(x);
-        for (int64_t i = 16; i < n; i += 16) /* the last 16 may be seen twice */
-            most = DTI_V(m_pair_max)(most, DTI_V(load)(x + DTI_MIN(i, n - 16)));
+    float t[32];
+    for (int i = 0; i < 16; i++)
+        t[i] = i < n ? x[i] : -(float)INFINITY;
+    DTI_VF most = DTI_V(load)(t);
+    for (int64_t i = 16; i < n; i += 16) /* the last 16 may be seen twice */
+        most = DTI_V(m_pair_max)(most, DTI_V(load)(x + DTI_MIN(i, n - 16)));
+    for (int h = 8; h; h /= 2) {
         DTI_V(store)(t, most);
-    } else {
-        for (int i = 0; i < 16; i++)
-            t[i] = i < n ? x[i] : -(float)INFINITY;
+        DTI_V(store)(t + 16, most);
+        most = DTI_V(m_pair_max)(most, DTI_V(load)(t + h));
     }
-    for (int h = 8; h; h /= 2)
-        for (int i = 0; i < h; i++)
-            t[i] = t[i] < t[i + h] || t[i + h] != t[i + h] ? t[i + h] : t[i];
+    DTI_V(store)(t, most);
     return t[0];
 }
 
@@ -135,9 +134,11 @@ static void DTI_V(log_softmax)(float *y, const float *x, int64_t n) {
 /* log(sum(e^x)) */
 static float DTI_V(log_sum_exp)(const float *x, int64_t n) {
     const float most = DTI_V(row_max)(x, n);
-    if (!(most > -(float)INFINITY && most < (float)INFINITY))
-        return most;
     float t[16];
+    uint32_t bits;
+    memcpy(&bits, &most, sizeof bits);
+    if ((bits & 0x7f800000u) == 0x7f800000u) /* infinite or NaN */
+        return most;
     DTI_V(store)(t, DTI_V(m_log)(DTI_V(set1)(DTI_V(row_exp)(t, x, n, most, false))));
     return most + t[0];
 }
