@@ -131,8 +131,9 @@ static void ops_softmax_grad_bounds(const dti_ref *r, double scale, double *boun
         for (int64_t c = i / cols * cols; c < i / cols * cols + cols; c++)
             sum += fabs(is_log ? dy[c] : y[c] * dy[c]);
         double factor = is_log ? exp(y[i]) * (1 + fabs(y[i])) : fabs(y[i]);
-        bound[i] = scale * OPS_U * (factor * (((double)cols + 12) * sum + 4 * fabs(dy[i])) +
-                                    4 * fabs(dy[i]) * (is_log ? 1 : 0));
+        bound[i] = scale * OPS_U *
+                   (factor * (((double)cols + 12) * sum + 4 * fabs(dy[i])) +
+                    4 * fabs(dy[i]) * (is_log ? 1 : 0));
     }
 }
 

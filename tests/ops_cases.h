@@ -243,8 +243,8 @@ static void ops_case_permute(ops_model *m) {
     ops_result(m, dt_permute(ops_form(m, OPS_SLICED, OPS_ANY), dt_dims(1, 0)));
     ops_result(m, dt_permute(ops_form(m, OPS_EXPANDED, OPS_ANY), dt_dims(1, 2, 0)));
     ops_result(m, dt_permute(ops_form(m, OPS_EMPTY, OPS_ANY), dt_dims(1, 0)));
-    ops_result(m, dt_permute(ops_shared(m, dt_dims(2, 3, 1, 2, 3), OPS_ANY),
-                             dt_dims(4, 2, 0, 3, 1)));
+    ops_result(m,
+               dt_permute(ops_shared(m, dt_dims(2, 3, 1, 2, 3), OPS_ANY), dt_dims(4, 2, 0, 3, 1)));
 }
 
 static void ops_case_slice(ops_model *m) {
@@ -340,10 +340,10 @@ static void ops_case_reduce(ops_model *m) {
         return;
     ops_result(m, dt_sum_samples(ops_rows(m, dt_dims(5), OPS_ANY)));
     ops_result(m, dt_sum_samples(ops_form(m, OPS_PERMUTED, OPS_ANY)));
-    ops_result(m, dti_sum_to(ops_rows(m, dt_dims(4, 67), OPS_ANY),
-                             ops_shared(m, dt_dims(67), OPS_ANY)));
-    ops_result(m, dti_sum_to(ops_rows(m, dt_dims(67, 2), OPS_ANY),
-                             ops_shared(m, dt_dims(1), OPS_ANY)));
+    ops_result(
+        m, dti_sum_to(ops_rows(m, dt_dims(4, 67), OPS_ANY), ops_shared(m, dt_dims(67), OPS_ANY)));
+    ops_result(
+        m, dti_sum_to(ops_rows(m, dt_dims(67, 2), OPS_ANY), ops_shared(m, dt_dims(1), OPS_ANY)));
 }
 
 /* ---- products */
@@ -354,7 +354,7 @@ typedef struct ops_gemm {
 
 static const ops_gemm ops_gemms[] = {
     {3, 5, 2},    {1, 1, 1},    {4, 0, 3},    {0, 2, 3}, /* the first four are the small ones */
-    {15, 16, 17}, {16, 17, 15}, {17, 15, 16}, {63, 64, 65},  {65, 63, 64},
+    {15, 16, 17}, {16, 17, 15}, {17, 15, 16}, {63, 64, 65}, {65, 63, 64},
     {1, 257, 7},  {7, 255, 1},  {5, 256, 9},  {2, 1031, 3},
 };
 static size_t ops_gemm_count(const ops_model *m) {
@@ -459,8 +459,8 @@ static void ops_case_gather(ops_model *m) {
     ops_result(m, dt_gather(table, ops_whole(m, false, dt_dims(0), 5)));
     ops_result(m, dt_gather(ops_shared(m, dt_dims(7), OPS_ANY), ops_whole(m, true, dt_dims(3), 7)));
     ops_result(m, dt_gather(ops_form(m, OPS_SLICED, OPS_ANY), ops_whole(m, true, dt_dims(3), 5)));
-    ops_result(m, dt_gather(ops_shared(m, dt_dims(1, 2, 3), OPS_ANY),
-                            ops_whole(m, false, dt_dims(4), 1)));
+    ops_result(
+        m, dt_gather(ops_shared(m, dt_dims(1, 2, 3), OPS_ANY), ops_whole(m, false, dt_dims(4), 1)));
     dt_tensor index = dt_permute(ops_whole(m, true, dt_dims(3, 2), 257), dt_dims(1, 0));
     if (!m->small)
         ops_result(m, dt_gather(ops_param(m, dt_dims(257, 17), OPS_ANY), index));
@@ -574,8 +574,8 @@ static void ops_case_mse(ops_model *m) {
     }
     ops_result(m, dt_mse(ops_rows(m, dt_dims(5), OPS_ANY), ops_param(m, dt_dims(5), OPS_ANY)));
     if (!m->small)
-        ops_result(m, dt_mse(ops_rows(m, dt_dims(1025), OPS_ANY),
-                             ops_rows(m, dt_dims(1025), OPS_ANY)));
+        ops_result(
+            m, dt_mse(ops_rows(m, dt_dims(1025), OPS_ANY), ops_rows(m, dt_dims(1025), OPS_ANY)));
 }
 
 static void ops_case_mse_grad(ops_model *m) {

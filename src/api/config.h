@@ -5,7 +5,7 @@
  *   DT_IMPLEMENTATION   off       compile the library here; in exactly one C file (GCC or Clang)
  *   DT_STATIC           off       every public function is static: a private copy in that file
  *   DT_NO_VULKAN        off       leave the Vulkan backend out (about half of the object code)
- *   DT_REFERENCE        off       add the float64 reference backend "ref": slow, for tests
+ *   DT_REFERENCE        off       add each op's float64 reference, which the tests use
  *   DT_DEBUG            off       internal asserts; they abort, so never ship this
  */
 #ifdef DT_STATIC

@@ -6,8 +6,7 @@ typedef struct dt_store dt_store;
 typedef struct dt_store_desc {
     /* "auto" (or NULL), "cpu", "vulkan" (the best hardware device, else a software one),
      * "vulkan:N", or a part of a device's name. auto: the CPU when a training step is estimated
-     * under 10 MFLOP, else the best discrete or integrated GPU, else the CPU. "ref": float64, with
-     * DT_REFERENCE. */
+     * under 10 MFLOP, else the best discrete or integrated GPU, else the CPU. */
     const char *device;
     uint64_t seed;  /* of the initial values */
     int batch_hint; /* for "auto": samples of a training step; 0 = 64 */

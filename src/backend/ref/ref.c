@@ -58,7 +58,8 @@ static bool dti_ref_node(dti_ref_run *run, uint32_t id) {
 
 static bool dti_ref_mark(dti_ref_run *run, const dt_tensor *wanted, uint32_t count) {
     const dt_graph *graph = run->graph;
-    if (!dti_array_reserve(run->base, (void **)&run->needed, &run->needed_capacity, graph->count, 1))
+    if (!dti_array_reserve(run->base, (void **)&run->needed, &run->needed_capacity, graph->count,
+                           1))
         return false;
     memset(run->needed, 0, graph->count);
     for (uint32_t i = 0; i < count; i++)
