@@ -207,7 +207,9 @@ dt_result dt_store_load(dt_store *store, const char *path) {
         result = dti_weights_parse(base, path, file, &weights);
     if (result)
         return result;
+    unsigned modes = dti_fp_enter(); /* conversions keep denormals */
     result = dti_store_load_weights(store, path, weights);
+    dti_fp_leave(modes);
     dt_weights_close(weights);
     return result;
 }

@@ -171,7 +171,9 @@ DT_API dt_result dt_program_create(dt_store *store, const dt_program_desc *desc,
     p->store = store;
     p->base = store->base;
     p->desc = *desc;
+    unsigned modes = dti_fp_enter();
     dt_result result = dti_program_build(p);
+    dti_fp_leave(modes);
     if (result) {
         dt_program_destroy(p);
         return result;

@@ -127,7 +127,9 @@ DT_API dt_result dt_program_begin(dt_program *p, const dt_step_desc *desc) {
     p->end = p->weigh_segment;
     if (p->has_optim && !p->commits) p->end = p->commit_segment;
     for (uint32_t i = 0; i < DT_MAX_TERMS; i++) p->weights[i] = step.weights ? step.weights[i] : 0.0;
+    unsigned modes = dti_fp_enter();
     dti_step_block_fill(p, &step);
+    dti_fp_leave(modes);
     p->forward_done = false;
     p->store->running = p;
     return DT_OK;
@@ -256,7 +258,9 @@ static dt_result dti_step_finish(dt_program *p, dt_report *report) {
     p->busy = false;
     p->forward_done = true;
     p->store->running = NULL;
+    unsigned modes = dti_fp_enter();
     dti_report_fill(p, status, r);
+    dti_fp_leave(modes);
     if (dti_step_faulty(p, status)) return dti_step_fault(p, r);
     p->store->steps += p->commits;
     return DT_OK;

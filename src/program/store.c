@@ -123,7 +123,9 @@ DT_API dt_result dt_store_create(dt_graph *graph, const dt_store_desc *desc, dt_
     s->base = graph->base;
     s->param_count = graph->param_count;
     dti_own(&graph->stores, &s->owned, dti_store_end);
+    unsigned modes = dti_fp_enter(); /* the host's flush-to-zero would change the initial values */
     dt_result result = dti_store_build(s, &d);
+    dti_fp_leave(modes);
     if (result) {
         dt_store_destroy(s);
         return result;
