@@ -79,7 +79,7 @@ typedef struct DTI_ISA(dti_gemm_out) {
     int64_t c_row, c_col, bias_row, bias_col;
     int cols;
     bool add, last, relu;
-    bool straight, plain; /* contiguous rows of C and bias; plain: and whole vectors */
+    bool straight, plain; /* contiguous rows of C and bias; plain: whole vectors, only a sum */
     bool turned;          /* contiguous columns of C and bias */
 } DTI_ISA(dti_gemm_out);
 
@@ -144,37 +144,32 @@ static void DTI_N(gemm_scatter)(const DTI_ISA(dti_gemm_out) *out, const float *s
 
 DTI_INLINE void DTI_N(gemm_store)(const int rows, const int vecs, const DTI_ISA(dti_gemm_out) *out,
                                   DTI_NF sums[DTI_GEMM_MR][2]) {
-    if (!out->plain) {
-        float tile[DTI_GEMM_MR * DTI_GEMM_NR];
-DTI_UNROLL(12)
-        for (int i = 0; i < rows; i++)
-DTI_UNROLL(2)
-            for (int v = 0; v < vecs; v++)
-                DTI_N(store)(tile + i * DTI_GEMM_NR + v * DTI_LANES, sums[i][v]);
+    float tile[DTI_GEMM_MR * DTI_GEMM_NR];
+    float *c = out->plain ? out->c : tile;
+    const int64_t step = out->plain ? out->c_row : DTI_GEMM_NR;
+    if (out->plain && out->add) {
+        DTI_UNROLL(12)
+        for (int i = 0; i < rows; i++) {
+            sums[i][0] = DTI_N(load)(c + i * step) + sums[i][0];
+            if (vecs > 1)
+                sums[i][1] = DTI_N(load)(c + i * step + DTI_LANES) + sums[i][1];
+        }
+    }
+    DTI_UNROLL(12)
+    for (int i = 0; i < rows; i++) {
+        DTI_N(store)(c + i * step, sums[i][0]);
+        if (vecs > 1)
+            DTI_N(store)(c + i * step + DTI_LANES, sums[i][1]);
+    }
+    if (!out->plain)
         (out->straight ? DTI_N(gemm_edge) : out->turned ? DTI_N(gemm_turned) : DTI_N(gemm_scatter))(
             out, tile, rows);
-        return;
-    }
-    float *c = out->c;
-    const float *bias = out->last ? out->bias : NULL;
-    const bool relu = out->last && out->relu;
-DTI_UNROLL(12)
-    for (int i = 0; i < rows; i++, c += out->c_row)
-DTI_UNROLL(2)
-        for (int v = 0; v < vecs; v++) {
-            DTI_NF x = sums[i][v];
-            if (out->add)
-                x = DTI_N(load)(c + v * DTI_LANES) + x;
-            if (bias || relu)
-                x = DTI_N(gemm_finish)(x, bias ? DTI_N(load)(bias + v * DTI_LANES) : x, bias, relu);
-            DTI_N(store)(c + v * DTI_LANES, x);
-        }
 }
 
-/* sums = A's rows times B's columns over k. `unit`: the rows of A are adjacent floats. */
-DTI_INLINE void DTI_N(gemm_tile)(const int rows, const int vecs, const bool unit, int64_t k,
-                                 const float *a, int64_t a_row, int64_t a_col, const float *b,
-                                 int64_t b_row, const DTI_ISA(dti_gemm_out) *out) {
+/* sums = A's rows times B's columns over k. */
+DTI_INLINE void DTI_N(gemm_tile)(const int rows, const int vecs, int64_t k, const float *a,
+                                 int64_t a_row, int64_t a_col, const float *b, int64_t b_row,
+                                 const DTI_ISA(dti_gemm_out) *out) {
     DTI_NF sums[DTI_GEMM_MR][2];
     const float *mid = a + 6 * a_row;
 DTI_UNROLL(12)
@@ -186,7 +181,7 @@ DTI_UNROLL(12)
         DTI_NF b0 = DTI_N(load)(b), b1 = vecs > 1 ? DTI_N(load)(b + DTI_LANES) : b0;
 DTI_UNROLL(12)
         for (int i = 0; i < rows; i++) {
-            DTI_NF x = DTI_N(set1)(unit ? a[i] : i < 6 ? a[i * a_row] : mid[(i - 6) * a_row]);
+            DTI_NF x = DTI_N(set1)(i < 6 ? a[i * a_row] : mid[(i - 6) * a_row]);
             sums[i][0] = DTI_N(fma)(x, b0, sums[i][0]);
             if (vecs > 1)
                 sums[i][1] = DTI_N(fma)(x, b1, sums[i][1]);
@@ -198,22 +193,16 @@ DTI_UNROLL(12)
 typedef void DTI_ISA(dti_gemm_tile_fn)(int64_t k, const float *a, int64_t a_row, int64_t a_col,
                                        const float *b, int64_t b_row,
                                        const DTI_ISA(dti_gemm_out) *out);
-#define DTI_GEMM_TILE(rows, vecs, unit)                                                            \
-    static void DTI_N(gemm_##rows##_##vecs##_##unit)(                                     \
-        int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b, int64_t b_row,    \
-        const DTI_ISA(dti_gemm_out) *out) {                                                        \
-        DTI_N(gemm_tile)(rows, vecs, unit, k, a, a_row, a_col, b, b_row, out);                     \
+#define DTI_GEMM_TILE(rows, vecs)                                                                  \
+    static void DTI_N(gemm_##rows##_##vecs)(int64_t k, const float *a, int64_t a_row,              \
+                                            int64_t a_col, const float *b, int64_t b_row,          \
+                                            const DTI_ISA(dti_gemm_out) *out) {                    \
+        DTI_N(gemm_tile)(rows, vecs, k, a, a_row, a_col, b, b_row, out);                           \
     }
 #define DTI_GEMM_TILES(rows)                                                                       \
-    DTI_GEMM_TILE(rows, 1, 0)                                                                      \
-    DTI_GEMM_TILE(rows, 1, 1)                                                                      \
-    DTI_GEMM_TILE(rows, 2, 0)                                                                      \
-    DTI_GEMM_TILE(rows, 2, 1)
-#define DTI_GEMM_ENTRY(rows)                                                                       \
-    {                                                                                              \
-        {DTI_N(gemm_##rows##_1_0), DTI_N(gemm_##rows##_1_1)},                                      \
-        {DTI_N(gemm_##rows##_2_0), DTI_N(gemm_##rows##_2_1)},                                      \
-    }
+    DTI_GEMM_TILE(rows, 1)                                                                         \
+    DTI_GEMM_TILE(rows, 2)
+#define DTI_GEMM_ENTRY(rows) {DTI_N(gemm_##rows##_1), DTI_N(gemm_##rows##_2)}
 DTI_GEMM_TILES(1)
 DTI_GEMM_TILES(2)
 DTI_GEMM_TILES(3)
@@ -228,8 +217,8 @@ DTI_GEMM_TILES(10)
 DTI_GEMM_TILES(11)
 DTI_GEMM_TILES(12)
 #endif
-/* [rows - 1][vecs - 1][unit] */
-static DTI_ISA(dti_gemm_tile_fn) *const DTI_N(gemm_tiles)[DTI_GEMM_MR][2][2] = {
+/* [rows - 1][vecs - 1] */
+static DTI_ISA(dti_gemm_tile_fn) *const DTI_N(gemm_tiles)[DTI_GEMM_MR][2] = {
     DTI_GEMM_ENTRY(1), DTI_GEMM_ENTRY(2), DTI_GEMM_ENTRY(3),
     DTI_GEMM_ENTRY(4), DTI_GEMM_ENTRY(5), DTI_GEMM_ENTRY(6),
 #if DTI_LANES == 16
@@ -357,8 +346,8 @@ static void DTI_N(gemm_rows)(const dti_gemm_block *g, const DTI_ISA(dti_gemm_chu
                                 : g->b + k0 * g->b_row + col * g->b_col;
         out.c = g->c + i0 * g->c_row + col * g->c_col;
         out.bias = g->bias ? g->bias + i0 * g->bias_row + col * g->bias_col : NULL;
-        out.plain = out.straight && whole;
-        DTI_N(gemm_tiles)[rows - 1][out.cols > DTI_LANES][a_row == 1](
+        out.plain = out.straight && whole && !(out.last && (out.bias || out.relu));
+        DTI_N(gemm_tiles)[rows - 1][out.cols > DTI_LANES](
             kc, a, a_row, a_col, b, packed ? DTI_GEMM_NR : g->b_row, &out);
     }
 }
