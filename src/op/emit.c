@@ -133,10 +133,11 @@ static void dti_bind(dti_launch *l, uint32_t v0, uint32_t v1, uint32_t v2, uint3
     for (int i = 0; i < DTI_BINDINGS_MAX; i++) l->value[i] = v[i] == DTI_UNBOUND ? v0 : v[i];
 }
 
-static void dti_emit_copy(dti_emit *e, const dti_view *x, const dti_view *y, uint32_t selector) {
+static void dti_emit_map1(dti_emit *e, dti_kernel_id kernel, uint32_t selector, const dti_view *x,
+                          const dti_view *y, const float p[2]) {
     const dti_view *views[2] = {x, y};
     dti_walk w = dti_walk_make(y->dim, views, 2);
-    dti_launch *l = dti_emit_launch(e, DTI_K_COPY, (uint64_t)w.n, sizeof l->args.map1);
+    dti_launch *l = dti_emit_launch(e, kernel, (uint64_t)w.n, sizeof l->args.map1);
     dti_args_map1 *a = &l->args.map1;
     a->n = (uint32_t)w.n;
     memcpy(a->dim, w.dim, sizeof a->dim);
@@ -144,14 +145,17 @@ static void dti_emit_copy(dti_emit *e, const dti_view *x, const dti_view *y, uin
     memcpy(a->y_stride, w.stride[1], sizeof a->y_stride);
     a->x_offset = (uint32_t)x->offset;
     a->y_offset = (uint32_t)y->offset;
+    a->p0 = p[0];
+    a->p1 = p[1];
     l->spec[0] = selector;
     l->spec[3] = w.axes;
     dti_bind(l, x->value, y->value, DTI_UNBOUND, DTI_UNBOUND);
 }
 
+static void dti_emit_copy(dti_emit *e, const dti_view *x, const dti_view *y, uint32_t selector) {
+    dti_emit_map1(e, DTI_K_COPY, selector, x, y, (const float[2]){0.0f, 0.0f});
+}
+
 static void dti_emit_fill(dti_emit *e, const dti_view *y, uint32_t selector, float value) {
-    dti_emit_copy(e, y, y, selector);
-    dti_listing *list = e->list;
-    dti_launch *l = list->launch_count ? &list->launches[list->launch_count - 1] : &list->spare;
-    l->args.map1.p0 = value;
+    dti_emit_map1(e, DTI_K_COPY, selector, y, y, (const float[2]){value, 0.0f});
 }

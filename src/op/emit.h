@@ -79,6 +79,9 @@ typedef struct dti_walk {
 static dti_walk dti_walk_make(const int64_t dim[DTI_AXES], const dti_view *const *views, int count);
 /* `v` seen with the dimensions `dim`: axes of size 1 are repeated. */
 static dti_view dti_view_broadcast(const dti_view *v, const int64_t dim[DTI_AXES]);
+/* y = f(x) over strided views: MAP1 or COPY with its selector and parameters. */
+static void dti_emit_map1(dti_emit *e, dti_kernel_id kernel, uint32_t selector, const dti_view *x,
+                          const dti_view *y, const float p[2]);
 /* Copies view x to view y (both may be strided). */
 static void dti_emit_copy(dti_emit *e, const dti_view *x, const dti_view *y, uint32_t selector);
 static void dti_emit_fill(dti_emit *e, const dti_view *y, uint32_t selector, float value);

@@ -19,21 +19,7 @@ static void dti_unary_grad_rule(dti_grad *g) {
 
 static void dti_unary_emit(dti_emit *e) {
     dti_view x = dti_emit_in(e, 0);
-    const dti_view *views[2] = {&x, &e->out};
-    dti_walk w = dti_walk_make(e->out.dim, views, 2);
-    dti_launch *l = dti_emit_launch(e, DTI_K_MAP1, (uint64_t)w.n, sizeof l->args.map1);
-    dti_args_map1 *a = &l->args.map1;
-    a->n = (uint32_t)w.n;
-    memcpy(a->dim, w.dim, sizeof a->dim);
-    memcpy(a->x_stride, w.stride[0], sizeof a->x_stride);
-    memcpy(a->y_stride, w.stride[1], sizeof a->y_stride);
-    a->x_offset = (uint32_t)x.offset;
-    a->y_offset = (uint32_t)e->out.offset;
-    a->p0 = e->node->attr.f[0];
-    a->p1 = e->node->attr.f[1];
-    l->spec[0] = dti_op_info_of(e->node->op)->selector;
-    l->spec[3] = w.axes;
-    dti_bind(l, x.value, e->out.value, DTI_UNBOUND, DTI_UNBOUND);
+    dti_emit_map1(e, DTI_K_MAP1, dti_op_info_of(e->node->op)->selector, &x, &e->out, e->node->attr.f);
 }
 
 #define DTI_X(name)                                                                                \
