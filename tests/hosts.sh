@@ -1,0 +1,219 @@
+#!/bin/sh
+# Tests of what no test binary can see: dtrain.h inside hostile applications (tests/hostile_host.c),
+# in an empty folder, from two files, in other languages. build.sh calls it; names that contain one
+# of the arguments are run, or all. The last line is three numbers: passed, failed, skipped.
+set -u
+cd "$(dirname "$0")/.."
+work=build/hosts
+mkdir -p $work
+passed=0 failed=0 skipped=0
+filters=$*
+golden=tests/golden/hostile_host.hash
+
+# wanted NAME: as the test binary's filter: a part of the name; words with '-' are no filters.
+wanted() {
+    count=0
+    for part in $filters; do
+        case $part in -*) continue ;; esac
+        count=$((count + 1))
+        case $1 in *"$part"*) return 0 ;; esac
+    done
+    [ $count -eq 0 ]
+}
+
+pass() { passed=$((passed + 1)); }
+fail() {
+    failed=$((failed + 1))
+    echo "FAILED  $1: $2"
+    if [ -s "${3:-}" ]; then head -n 8 "$3"; fi
+}
+skip() {
+    skipped=$((skipped + 1))
+    echo "skipped $1: $2"
+}
+
+newer() { [ -e "$1" ] && [ "$1" -nt dtrain.h ] && [ "$1" -nt "$2" ]; }
+
+# ---- the hostile host: the same hash whatever the compiler, the flags and the surroundings
+
+# host_build COMPILER NAME FLAGS...: leaves its output in NAME.log
+host_build() {
+    compiler=$1 name=$2
+    shift 2
+    newer "$work/$name" tests/hostile_host.c && return 0
+    rm -f "$work/$name"
+    "$compiler" "$@" -DDT_NO_VULKAN -I. tests/hostile_host.c -o "$work/$name" -lm -lpthread \
+        >"$work/$name.log" 2>&1
+}
+
+# host_run TEST PROGRAM WORDS...: compares the last word of the output with the golden hash.
+host_run() {
+    test=$1 program=$2
+    shift 2
+    wanted "$test" || return 0
+    [ -x "$work/$program" ] || { fail "$test" "does not build" "$work/$program.log"; return 0; }
+    "$work/$program" "$@" >"$work/$test.out" 2>"$work/$test.log"
+    code=$?
+    hash=$(sed 's/.* //' "$work/$test.out")
+    if [ $code -eq 2 ]; then
+        skip "$test" "there is no locale de_DE.UTF-8"
+    elif [ $code -ne 0 ]; then
+        fail "$test" "exit status $code" "$work/$test.log"
+    elif grep -q 'portable' "$work/$test.out"; then
+        skip "$test" "the recorded hash is of CPUs with FMA"
+    elif [ "$hash" != "$(cat $golden)" ]; then
+        fail "$test" "hash $hash, recorded is $(cat $golden)"
+    else
+        pass
+    fi
+}
+
+host_tests() {
+    for compiler in gcc clang; do
+        for level in O0 O2 fast; do
+            host_run "${compiler}_${level}_gives_the_recorded_bits" "${compiler}_$level"
+            host_run "${compiler}_${level}_gives_them_with_flush_to_zero" "${compiler}_$level" ftz
+            host_run "${compiler}_${level}_gives_them_with_a_decimal_comma" "${compiler}_$level" comma
+            host_run "${compiler}_${level}_gives_them_on_a_stack_of_64_KiB" "${compiler}_$level" stack
+            host_run "${compiler}_${level}_gives_them_with_2_threads" "${compiler}_$level" threads 2
+            host_run "${compiler}_${level}_gives_them_with_all_of_it" "${compiler}_$level" \
+                ftz stack threads 2
+        done
+    done
+}
+
+# A comma locale where the system can make one: it stays in build/.
+make_locale() {
+    if locale -a 2>/dev/null | grep -qi '^de_DE.utf-\{0,1\}8$'; then return 0; fi
+    command -v localedef >/dev/null 2>&1 || return 0
+    mkdir -p $work/locale
+    [ -d $work/locale/de_DE.UTF-8 ] ||
+        localedef -i de_DE -f UTF-8 $work/locale/de_DE.UTF-8 >/dev/null 2>&1 || true
+    if [ -d $work/locale/de_DE.UTF-8 ]; then
+        LOCPATH=$PWD/$work/locale
+        export LOCPATH
+    fi
+}
+
+host_builds() { # COMPILER
+    command -v "$1" >/dev/null 2>&1 || { rm -f $work/"$1"_*; return 0; }
+    host_build "$1" "$1_O0" -O0
+    host_build "$1" "$1_O2" -O2
+    host_build "$1" "$1_fast" -O3 -ffast-math -march=native
+}
+
+# ---- the application in an empty folder
+
+write_app() {
+    cat <<'APP'
+#define DT_IMPLEMENTATION
+#include "dtrain.h"
+#include <stdio.h>
+int main(void) { /* learns XOR */
+    dt_ctx *ctx; dt_graph *g; dt_store *s; dt_program *p; dt_report r = {0};
+    const float in[4][2] = {{0, 0}, {0, 1}, {1, 0}, {1, 1}}, out[4] = {0, 1, 1, 0};
+    if (dt_ctx_create(NULL, &ctx)) return 1;
+    dt_graph_create(ctx, &g);
+    dt_tensor x = dt_input(g, "x", DT_F32, dt_dims(2)), t = dt_input(g, "t", DT_F32, dt_dims(1));
+    dt_tensor y = dt_nn_linear(dt_tanh(dt_nn_linear(x, "fc1", 16)), "fc2", 1);
+    dt_optim_desc adam = {.lr = 0.05};
+    dt_program_desc desc = {.loss = dt_mse(y, t), .batch = 4, .optim = &adam};
+    if (dt_store_create(g, NULL, &s) || dt_program_create(s, &desc, &p))
+        return puts(dt_ctx_error(ctx)), 1;
+    dt_program_write(p, x, in, sizeof in), dt_program_write(p, t, out, sizeof out);
+    for (int i = 0; i < 300; i++) dt_program_run(p, NULL, &r);
+    printf("loss %g\n", r.loss);
+    dt_store_destroy(s), dt_graph_destroy(g), dt_ctx_destroy(ctx);
+    return !(r.loss < 1e-3);
+}
+APP
+}
+
+# app_test TEST FLAGS...: compiles app.c beside dtrain.h, nothing else, and runs it.
+app_test() {
+    test=$1
+    shift
+    wanted "$test" || return 0
+    folder=$work/$test
+    if ! newer "$folder/a.out" tests/hosts.sh; then
+        rm -rf "$folder"
+        mkdir -p "$folder"
+        cp dtrain.h "$folder"
+        write_app >"$folder/app.c"
+        if ! (cd "$folder" && ${CC:-cc} "$@") >"$folder.log" 2>&1; then
+            fail "$test" "does not build" "$folder.log"
+            return 0
+        fi
+        if [ -s "$folder.log" ]; then fail "$test" "compiler messages" "$folder.log"; return 0; fi
+    fi
+    if "$folder/a.out" >"$folder.log" 2>&1; then pass; else fail "$test" "fails" "$folder.log"; fi
+}
+
+# Two C files, both with the declarations twice; the second has the implementation.
+link_test() {
+    test=header_included_twice_and_from_two_files_links
+    wanted $test || return 0
+    cat >$work/one.c <<'C'
+#include "dtrain.h"
+#include "dtrain.h"
+int devices(void);
+int devices(void) {
+    dt_ctx *ctx;
+    if (dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx)) return -1;
+    int count = dt_ctx_device_count(ctx);
+    dt_ctx_destroy(ctx);
+    return count;
+}
+C
+    cat >$work/two.c <<'C'
+#include "dtrain.h"
+#define DT_IMPLEMENTATION
+#include "dtrain.h"
+#include "dtrain.h"
+int devices(void);
+int main(void) { return devices() != 1; }
+C
+    if ! newer $work/two tests/hosts.sh; then
+        ${CC:-cc} -O1 -DDT_NO_VULKAN -I. $work/one.c $work/two.c -o $work/two -lm -lpthread \
+            >$work/two.log 2>&1 || { fail $test "does not build" $work/two.log; return 0; }
+    fi
+    if $work/two; then pass; else fail $test "fails"; fi
+}
+
+# language_test TEST COMPILER SUFFIX STANDARD: the declarations alone, without a warning.
+language_test() {
+    wanted "$1" || return 0
+    command -v "$2" >/dev/null 2>&1 || { skip "$1" "there is no $2"; return 0; }
+    printf '#include "dtrain.h"\n#include "dtrain.h"\nint main(void) { return DT_OK; }\n' \
+        >"$work/declare.$3"
+    if "$2" "-std=$4" -Wall -Wextra -pedantic -Werror -fsyntax-only -I. "$work/declare.$3" \
+        >"$work/$1.log" 2>&1; then pass; else fail "$1" "does not compile" "$work/$1.log"; fi
+}
+
+wants_hosts=no
+for compiler in gcc clang; do
+    for level in O0 O2 fast; do
+        for ending in gives_the_recorded_bits gives_them_with_flush_to_zero \
+            gives_them_with_a_decimal_comma gives_them_on_a_stack_of_64_KiB \
+            gives_them_with_2_threads gives_them_with_all_of_it; do
+            if wanted "${compiler}_${level}_$ending"; then wants_hosts=yes; fi
+        done
+    done
+done
+if [ $wants_hosts = yes ]; then
+    host_builds gcc &
+    host_builds clang &
+    wait
+    make_locale
+    host_tests
+fi
+app_test app_in_an_empty_folder_builds_and_learns -O2 app.c -lm -ldl -lpthread
+app_test app_without_vulkan_builds_and_learns -O2 -DDT_NO_VULKAN app.c -lm -lpthread
+link_test
+language_test declarations_are_c99 gcc c c99
+language_test declarations_are_c11 gcc c c11
+language_test declarations_are_cpp11 g++ cpp c++11
+language_test declarations_are_cpp20 g++ cpp c++20
+language_test declarations_are_c99_in_clang clang c c99
+language_test declarations_are_cpp20_in_clang clang++ cpp c++20
+echo "$passed $failed $skipped"
