@@ -9,6 +9,8 @@ CC=${CC:-cc}
 CFLAGS=${CFLAGS:--O2}
 LIBS='-lm -ldl -lpthread'
 may_install=yes
+sanitize=
+out=build # where objects and programs go
 
 say() { printf '%s\n' "$*" >&2; }
 die() { say "build.sh: $*"; exit 1; }
@@ -22,13 +24,15 @@ help() {
 ./build.sh header          write dtrain.h from src/
 ./build.sh shaders         compile shaders/ into src/backend/vulkan/shader_table.h
 ./build.sh build           the header, the examples, the tests and the tools
-./build.sh bench           GEMM against OpenBLAS, training steps against PyTorch
+./build.sh bench [what]    GEMM against OpenBLAS, training steps against PyTorch, Vulkan devices;
+                           what: gemm, steps, vulkan; --json FILE writes it down as well
 ./build.sh devices         what dtrain finds on this machine
 ./build.sh check           format, layers, generated files, symbols, warnings, sizes
 ./build.sh clean           remove build/
 ./build.sh help            this text
 
 --no-install               install nothing: say what is missing and stop
+--sanitize address|thread  test: the test program under ASan and UBSan, or under TSan
 CC=clang CFLAGS=-O3        another compiler, other flags
 END
 }
@@ -120,9 +124,9 @@ newer() {
 # Objects made with another compiler or other flags are of no use.
 fresh_flags() {
     flags="$CC $CFLAGS"
-    if [ "$(cat build/flags 2>/dev/null || true)" != "$flags" ]; then
-        rm -f build/*.o build/dtest build/dtbench build/dtinfo build/fashion_mnist
-        printf '%s\n' "$flags" >build/flags
+    if [ "$(cat $out/flags 2>/dev/null || true)" != "$flags" ]; then
+        rm -f $out/*.o $out/dtest $out/dtbench $out/dtinfo $out/fashion_mnist
+        printf '%s\n' "$flags" >$out/flags
     fi
 }
 
@@ -167,9 +171,9 @@ build_tests() {
     objects=
     for source in tests/main.c tests/test_*.c; do
         if grep -q "#include \"$(basename "$source")\"" tests/main.c; then continue; fi
-        object=build/$(basename "$source" .c).o
+        object=$out/$(basename "$source" .c).o
         objects="$objects $object"
-        sources="$source tests/harness.h dtrain.h build/flags"
+        sources="$source tests/harness.h dtrain.h $out/flags"
         if [ "$source" = tests/main.c ]; then sources="$sources tests"; fi
         # shellcheck disable=SC2086
         if newer "$object" $sources; then continue; fi
@@ -178,7 +182,7 @@ build_tests() {
         "$CC" $CFLAGS -g -Wall -Wextra -DDT_REFERENCE -I. -Itests -c "$source" -o "$object"
     done
     # shellcheck disable=SC2086
-    if ! newer build/dtest $objects; then "$CC" $CFLAGS -g $objects -o build/dtest $LIBS; fi
+    if ! newer $out/dtest $objects; then "$CC" $CFLAGS -g $objects -o $out/dtest $LIBS; fi
 }
 
 build() {
@@ -247,21 +251,41 @@ train() {
     exec build/fashion_mnist "$@"
 }
 
+# The test program with the compiler's checks in it, in a folder of its own. -O1: frames stay
+# readable and it runs in minutes. Vulkan is left out: its drivers are not clean under either tool.
+sanitized_tests() {
+    case $sanitize in
+    address) checks='-fsanitize=address,undefined -fno-sanitize-recover=undefined' ;;
+    thread) checks=-fsanitize=thread ;;
+    *) die "--sanitize takes address or thread, not '$sanitize'" ;;
+    esac
+    setup_test
+    header
+    out=build/$sanitize
+    CFLAGS="-O1 -fno-omit-frame-pointer -DDT_NO_VULKAN $checks"
+    mkdir -p $out
+    build_tests
+    exec $out/dtest "$@"
+}
+
 run_tests() {
+    if [ -n "$sanitize" ]; then sanitized_tests "$@"; fi
     build
     # A test that needs the real files finds them in build/data, or skips.
     if [ -e "$data_package" ] || [ $may_install = yes ]; then (data) || say "tests without data"; fi
-    exec build/dtest "$@"
+    # What needs whole applications is tested by a script; the program below adds its counts.
+    sh tests/hosts.sh "$@" >build/hosts.log || true
+    sed '$d' build/hosts.log
+    tail -n 1 build/hosts.log >build/hosts.counts
+    exec build/dtest --also build/hosts.counts "$@"
 }
 
 bench() {
-    build_example
+    setup_compiler
     need_tool python3-minimal python3
-    if [ -e tools/dtbench.c ]; then compile build/dtbench tools/dtbench.c; fi
-    if ! python3 -c 'import torch' 2>/dev/null; then
-        say 'PyTorch is not there: its columns stay empty. In Debian: apt install python3-torch'
-        say 'libopenblas0-openmp (without the latter two PyTorch threads hang on each other).'
-    fi
+    header
+    fresh_flags
+    compile build/dtbench tools/dtbench.c
     exec python3 tools/bench.py "$@"
 }
 
@@ -278,13 +302,22 @@ check() {
     exec python3 tools/check
 }
 
-# --no-install may stand anywhere; the other words keep their order.
+# --no-install and --sanitize may stand anywhere; the other words keep their order.
 count=$#
 while [ "$count" -gt 0 ]; do
     word=$1
     shift
-    if [ "$word" = --no-install ]; then may_install=no; else set -- "$@" "$word"; fi
     count=$((count - 1))
+    case $word in
+    --no-install) may_install=no ;;
+    --sanitize)
+        [ "$count" -gt 0 ] || die '--sanitize takes address or thread'
+        sanitize=$1
+        shift
+        count=$((count - 1))
+        ;;
+    *) set -- "$@" "$word" ;;
+    esac
 done
 
 command=${1:-help}
