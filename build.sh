@@ -92,6 +92,17 @@ setup_test() {
     need mesa-vulkan-drivers libvulkan1 chromium-common vulkan-validationlayers
 }
 
+# numpy and the real safetensors, in an environment of their own; without them two tests skip.
+setup_interop() {
+    if [ $may_install = no ] || [ -e build/venv/ready ]; then return 0; fi
+    if have apt-get; then need python3-venv; fi
+    if python3 -m venv build/venv && build/venv/bin/pip install -q numpy safetensors; then
+        touch build/venv/ready
+    else
+        say 'numpy and safetensors cannot be installed: tests against them skip'
+    fi
+}
+
 setup_check() {
     setup_test
     need_tool gcc gcc
@@ -271,6 +282,12 @@ sanitized_tests() {
 run_tests() {
     if [ -n "$sanitize" ]; then sanitized_tests "$@"; fi
     build
+    # SwiftShader is no system driver: the loader is told of it, beside those that it finds.
+    swiftshader=/usr/lib/chromium/vk_swiftshader_icd.json
+    if [ -z "${VK_ADD_DRIVER_FILES-}${VK_ICD_FILENAMES-}${VK_DRIVER_FILES-}" ] && [ -e $swiftshader ]; then
+        export VK_ADD_DRIVER_FILES=$swiftshader
+    fi
+    setup_interop
     # A test that needs the real files finds them in build/data, or skips.
     if [ -e "$data_package" ] || [ $may_install = yes ]; then (data) || say "tests without data"; fi
     # What needs whole applications is tested by a script; the program below adds its counts.
