@@ -42,7 +42,8 @@ static const char *temp_path(const char *name) {
 }
 
 /* Writes a file in the folder and gives its path. */
-static const char *temp_write(const char *name, const void *data, size_t bytes) {
+__attribute__((__unused__)) static const char *temp_write(const char *name, const void *data,
+                                                          size_t bytes) {
     const char *path = temp_path(name);
     FILE *file = fopen(path, "wb");
     if (file) {
@@ -54,7 +55,7 @@ static const char *temp_write(const char *name, const void *data, size_t bytes) 
 
 /* Runs a Python program, given as text without double quotes, dollars and backslashes; true when
  * it ended well. */
-static bool temp_python(const char *program, bool quiet) {
+__attribute__((__unused__)) static bool temp_python(const char *program, bool quiet) {
     static const char venv[] = "build/venv/bin/python3";
     const char *python = getenv("DTRAIN_PYTHON");
     char command[4096];

@@ -1,0 +1,443 @@
+/* The promises about the library as a whole, on the public API and the CPU: the same bits for any
+ * number of threads, memory that is counted, bounded and given back whatever fails, and errors that
+ * say what is wrong. Each test was seen to fail with the code broken. */
+#include "dtrain.h"
+
+#include "harness.h"
+#include "temp.h"
+
+#include <pthread.h>
+
+#define BATCH 48
+#define IN 130
+#define CLASSES 10
+#define ALLOCATIONS_MAX 2000 /* far more than the whole life below needs */
+
+/* ---- A network that is large enough for the pool to cut its work, and everything around it */
+
+typedef struct net {
+    dt_ctx *ctx;
+    dt_graph *graph;
+    dt_store *store;
+    dt_program *train, *predict;
+    dt_tensor x, t, y, loss;
+} net;
+
+static const dt_optim_desc adam = {.kind = DT_ADAM, .lr = 1e-2, .clip_norm = 1};
+
+static dt_result net_graph(net *n) {
+    dt_result result = dt_graph_create(n->ctx, &n->graph);
+    if (result)
+        return result;
+    n->x = dt_input(n->graph, "x", DT_F32, dt_dims(IN));
+    n->t = dt_input(n->graph, "t", DT_I32, dt_dims());
+    dt_tensor h = dt_dropout(dt_gelu(dt_nn_linear(n->x, "fc1", 300)), 0.2f);
+    h = dt_add(h, dt_tanh(dt_nn_linear(h, "fc2", 300)));
+    n->y = dt_nn_linear(dt_log_softmax(h, -1), "fc3", CLASSES);
+    n->loss = dt_cross_entropy(n->y, n->t, &(dt_cross_entropy_desc){.label_smoothing = 0.1f});
+    return DT_OK;
+}
+
+static dt_result net_programs(net *n) {
+    dt_program_desc train = {.label = "train", .loss = n->loss, .batch = BATCH, .optim = &adam};
+    dt_program_desc predict = {.label = "predict", .outputs = {n->y}, .batch = 1};
+    dt_result result = dt_program_create(n->store, &train, &n->train);
+    return result ? result : dt_program_create(n->store, &predict, &n->predict);
+}
+
+/* On failure what was made stays in *n, for net_close. */
+static dt_result net_open(net *n, const dt_ctx_desc *desc) {
+    *n = (net){0};
+    dt_result result = dt_ctx_create(desc, &n->ctx);
+    if (!result)
+        result = net_graph(n);
+    if (!result)
+        result = dt_store_create(n->graph, &(dt_store_desc){.device = "cpu", .seed = 1}, &n->store);
+    return result ? result : net_programs(n);
+}
+
+static void net_close(net *n) {
+    dt_program_destroy(n->predict);
+    dt_program_destroy(n->train);
+    dt_store_destroy(n->store);
+    dt_graph_destroy(n->graph);
+    dt_ctx_destroy(n->ctx);
+}
+
+static void fill(float *x, int32_t *t, int rows, int step) {
+    uint32_t state = (uint32_t)step + 77;
+    for (int i = 0; i < rows * IN; i++) {
+        state = state * 1664525u + 1013904223u;
+        x[i] = (float)(state >> 8) / 8388608.0f - 1;
+    }
+    for (int i = 0; i < rows; i++)
+        t[i] = (int32_t)((uint32_t)(i + step) * 2654435761u >> 16) % CLASSES;
+}
+
+static dt_result net_write(net *n, int step) {
+    float x[BATCH * IN];
+    int32_t t[BATCH];
+    fill(x, t, BATCH, step);
+    dt_result result = dt_program_write(n->train, n->x, x, sizeof x);
+    return result ? result : dt_program_write(n->train, n->t, t, sizeof t);
+}
+
+static dt_result net_train(net *n, int steps) {
+    dt_result result = DT_OK;
+    for (int step = 0; step < steps && !result; step++) {
+        result = net_write(n, step);
+        if (!result)
+            result = dt_program_run(n->train, NULL, NULL);
+    }
+    return result;
+}
+
+/* The state's hash after training in a context of its own; 0 when something failed. */
+static uint64_t trained_hash(const dt_ctx_desc *desc, int steps) {
+    net n;
+    uint64_t hash = 0;
+    if (net_open(&n, desc) || net_train(&n, steps) || dt_store_state_hash(n.store, &hash))
+        hash = 0;
+    net_close(&n);
+    return hash;
+}
+
+/* ---- The same bits */
+
+static void run_forward(void *user, int64_t count, void (*body)(void *, int64_t), void *arg) {
+    ++*(int *)user;
+    for (int64_t i = 0; i < count; i++)
+        body(arg, i);
+}
+
+static void run_backward(void *user, int64_t count, void (*body)(void *, int64_t), void *arg) {
+    ++*(int *)user;
+    for (int64_t i = count; i-- > 0;)
+        body(arg, i);
+}
+
+TEST(training_gives_the_same_bits_for_1_2_3_and_8_threads) {
+    uint64_t one = trained_hash(&(dt_ctx_desc){.no_vulkan = true}, 10);
+    CHECK(one != 0);
+    for (int threads = 2; threads <= 8; threads += threads == 3 ? 5 : 1)
+        CHECK(trained_hash(&(dt_ctx_desc){.no_vulkan = true, .threads = threads}, 10) == one);
+}
+
+TEST(the_hosts_job_system_gives_the_same_bits_in_any_order) {
+    int calls = 0;
+    uint64_t one = trained_hash(&(dt_ctx_desc){.no_vulkan = true}, 6);
+    dt_ctx_desc desc = {.no_vulkan = true, .jobs = {run_forward, &calls, 4}};
+    CHECK(trained_hash(&desc, 6) == one);
+    CHECK(calls > 0);
+    calls = 0;
+    desc.jobs.parallel_for = run_backward;
+    desc.jobs.threads = 3;
+    CHECK(trained_hash(&desc, 6) == one);
+    CHECK(calls > 0);
+}
+
+static void *train_apart(void *arg) {
+    *(uint64_t *)arg = trained_hash(&(dt_ctx_desc){.no_vulkan = true, .threads = 2}, 8);
+    return NULL;
+}
+
+TEST(two_contexts_train_in_two_threads_at_once) {
+    uint64_t alone = trained_hash(&(dt_ctx_desc){.no_vulkan = true}, 8), hash[2] = {0};
+    pthread_t thread[2];
+    for (int i = 0; i < 2; i++)
+        REQUIRE(pthread_create(&thread[i], NULL, train_apart, &hash[i]) == 0);
+    for (int i = 0; i < 2; i++)
+        pthread_join(thread[i], NULL);
+    CHECK(alone != 0 && hash[0] == alone && hash[1] == alone);
+}
+
+/* ---- Memory */
+
+typedef struct meter { /* an allocator that counts, and fails once when it is told to */
+    int64_t bytes, calls, fails_at;
+    bool failed;
+} meter;
+
+static void *meter_alloc(void *user, size_t bytes, size_t align) {
+    meter *m = user;
+    if (++m->calls == m->fails_at) {
+        m->failed = true;
+        return NULL;
+    }
+    m->bytes += (int64_t)bytes;
+    return aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+
+static void meter_free(void *user, void *memory, size_t bytes) {
+    ((meter *)user)->bytes -= (int64_t)bytes;
+    free(memory);
+}
+
+static dt_ctx_desc metered(meter *m) {
+    return (dt_ctx_desc){
+        .no_vulkan = true, .threads = 2, .allocator = {meter_alloc, meter_free, m}};
+}
+
+TEST(fifty_runs_allocate_nothing) {
+    net n;
+    dt_memory_info before, after;
+    meter m = {0};
+    dt_ctx_desc desc = metered(&m);
+    REQUIRE(net_open(&n, &desc) == DT_OK);
+    int64_t calls = m.calls;
+    dt_ctx_memory(n.ctx, &before);
+    CHECK(net_train(&n, 50) == DT_OK);
+    dt_ctx_memory(n.ctx, &after);
+    CHECK(after.host_alloc_calls == before.host_alloc_calls && m.calls == calls);
+    CHECK(after.host_bytes == before.host_bytes && before.host_bytes > 0);
+    net_close(&n);
+}
+
+TEST(planned_bytes_are_the_bytes_used) {
+    net n;
+    dt_program_info info;
+    REQUIRE(net_open(&n, &(dt_ctx_desc){.no_vulkan = true}) == DT_OK);
+    for (int i = 0; i < 2; i++) {
+        dt_program_info_get(i ? n.predict : n.train, &info);
+        CHECK(info.transient_bytes == info.used_bytes && info.used_bytes > 0);
+    }
+    dt_memory_info before, after;
+    dt_ctx_memory(n.ctx, &before);
+    net_train(&n, 1);
+    dt_ctx_memory(n.ctx, &after);
+    CHECK(after.host_bytes_peak == before.host_bytes_peak);
+    net_close(&n);
+}
+
+TEST(the_allocator_is_at_0_bytes_after_destroy) {
+    net n;
+    meter m = {0};
+    dt_ctx_desc desc = metered(&m);
+    REQUIRE(net_open(&n, &desc) == DT_OK);
+    net_train(&n, 2);
+    CHECK(m.bytes > 0);
+    net_close(&n);
+    CHECK(m.bytes == 0);
+}
+
+TEST(destroying_the_context_alone_gives_everything_back) {
+    net n;
+    meter m = {0};
+    dt_ctx_desc desc = metered(&m);
+    REQUIRE(net_open(&n, &desc) == DT_OK);
+    dt_ctx_destroy(n.ctx);
+    CHECK(m.bytes == 0);
+}
+
+/* A whole life: create, train, save, load. */
+static dt_result live(net *n, const dt_ctx_desc *desc, const char *path) {
+    dt_result result = net_open(n, desc);
+    if (!result)
+        result = net_train(n, 1);
+    if (!result)
+        result = dt_store_save(n->store, path);
+    return result ? result : dt_store_load(n->store, path);
+}
+
+TEST(every_allocation_that_fails_is_a_clean_error) {
+    const char *path = temp_path("contract.safetensors");
+    net n;
+    int64_t k = 1;
+    for (bool failed = true; failed && k < ALLOCATIONS_MAX; k++) {
+        meter m = {.fails_at = k};
+        dt_ctx_desc desc = metered(&m);
+        dt_result result = live(&n, &desc, path);
+        failed = m.failed;
+        bool told = !n.ctx || strstr(dt_ctx_error(n.ctx), "memory");
+        /* The graph's own error (INVALID) carries an op's lack of memory. */
+        bool clean = result == DT_ERROR_MEMORY || (result == DT_ERROR_INVALID && told);
+        test_check(failed ? clean && told : result == DT_OK, __FILE__, __LINE__,
+                   "allocation %d: %s: %s", (int)k, dt_result_text(result),
+                   n.ctx ? dt_ctx_error(n.ctx) : "");
+        net_close(&n);
+        test_check(m.bytes == 0, __FILE__, __LINE__, "allocation %d: %d bytes leaked", (int)k,
+                   (int)m.bytes);
+    }
+    CHECK(k > 50 && k < ALLOCATIONS_MAX);
+}
+
+/* ---- Errors that say what is wrong */
+
+/* The call failed with this result and its text has this part. */
+#define CHECK_FAILS(net, call, expected, part)                                                     \
+    do {                                                                                           \
+        dt_result fails_result = (call);                                                           \
+        test_check(fails_result == (expected), __FILE__, __LINE__, "%s: %s, not %s", #call,        \
+                   dt_result_text(fails_result), dt_result_text(expected));                        \
+        CHECK_CONTAINS(dt_ctx_error((net)->ctx), part);                                            \
+    } while (0)
+
+/* The body of a test with the network above. */
+#define TEST_NET(sentence)                                                                         \
+    static void net_##sentence(net *n);                                                            \
+    TEST(sentence) {                                                                               \
+        net n;                                                                                     \
+        if (test_check(net_open(&n, &(dt_ctx_desc){.no_vulkan = true}) == DT_OK, __FILE__,         \
+                       __LINE__, "%s", n.ctx ? dt_ctx_error(n.ctx) : "no context"))                \
+            net_##sentence(&n);                                                                    \
+        net_close(&n);                                                                             \
+    }                                                                                              \
+    static void net_##sentence(net *n)
+
+TEST_NET(an_unknown_device_lists_those_that_there_are) {
+    dt_store *store;
+    CHECK_FAILS(n, dt_store_create(n->graph, &(dt_store_desc){.device = "tpu"}, &store),
+                DT_ERROR_DEVICE, "'tpu'");
+    CHECK_CONTAINS(dt_ctx_error(n->ctx), "cpu");
+    CHECK(store == NULL);
+}
+
+TEST_NET(a_label_out_of_range_is_named_by_its_row) {
+    int32_t t[BATCH] = {0};
+    t[31] = CLASSES;
+    CHECK_FAILS(n, dt_program_write(n->train, n->t, t, sizeof t), DT_ERROR_INVALID, "row 31: 10");
+    CHECK_CONTAINS(dt_ctx_error(n->ctx), "[0, 10)");
+    t[31] = -1;
+    CHECK_FAILS(n, dt_program_write(n->train, n->t, t, sizeof t), DT_ERROR_INVALID, "row 31: -1");
+    t[31] = -100; /* the default of ignore_index */
+    CHECK(dt_program_write(n->train, n->t, t, sizeof t) == DT_OK);
+}
+
+TEST_NET(an_input_never_written_is_named) {
+    float x[BATCH * IN] = {0};
+    uint64_t before = 0, after = 1;
+    dt_store_state_hash(n->store, &before);
+    CHECK(dt_program_write(n->train, n->x, x, sizeof x) == DT_OK);
+    CHECK_FAILS(n, dt_program_run(n->train, NULL, NULL), DT_ERROR_INVALID, "'t' was never written");
+    dt_store_state_hash(n->store, &after);
+    CHECK(before == after);
+}
+
+TEST_NET(a_wrong_byte_count_is_told_with_the_right_one) {
+    float x[BATCH * IN] = {0};
+    CHECK_FAILS(n, dt_program_write(n->train, n->x, x, sizeof x - 4), DT_ERROR_INVALID, "24960");
+    CHECK_CONTAINS(dt_ctx_error(n->ctx), "24956");
+    CHECK_FAILS(n, dt_store_read(n->store, 0, DT_VALUE_PARAM, x, 8), DT_ERROR_INVALID,
+                "'fc1.weight'");
+}
+
+TEST_NET(a_tensor_of_another_graph_is_refused) {
+    dt_graph *other;
+    dt_program *program;
+    float x[BATCH * IN] = {0};
+    REQUIRE(dt_graph_create(n->ctx, &other) == DT_OK);
+    dt_tensor foreign = dt_input(other, "x", DT_F32, dt_dims(IN));
+    CHECK_FAILS(n, dt_program_write(n->train, foreign, x, sizeof x), DT_ERROR_INVALID,
+                "another graph");
+    dt_program_desc desc = {.outputs = {foreign}};
+    CHECK_FAILS(n, dt_program_create(n->store, &desc, &program), DT_ERROR_INVALID, "another graph");
+    dt_tensor mixed = dt_add(n->x, foreign); /* last: it leaves an error in a graph */
+    CHECK(mixed.id == 0);
+    dt_graph_destroy(other);
+}
+
+TEST_NET(all_problems_of_a_program_are_in_one_error) {
+    dt_program *program;
+    dt_program_desc desc = {.batch = -3,
+                            .losses = {{n->y, 0}},
+                            .outputs = {n->loss},
+                            .metrics = {n->x},
+                            .optim = &(dt_optim_desc){.lr = -1},
+                            .params = "nothing.*"};
+    CHECK_FAILS(n, dt_program_create(n->store, &desc, &program), DT_ERROR_INVALID, "batch is -3");
+    CHECK_CONTAINS(dt_ctx_error(n->ctx), "is not a loss term");
+    CHECK_CONTAINS(dt_ctx_error(n->ctx), "output 1 is a loss term");
+    CHECK_CONTAINS(dt_ctx_error(n->ctx), "metric 1");
+    CHECK_CONTAINS(dt_ctx_error(n->ctx), "lr");
+    CHECK(program == NULL);
+    desc = (dt_program_desc){.loss = n->loss, .optim = &adam, .params = "nothing.*"};
+    CHECK_FAILS(n, dt_program_create(n->store, &desc, &program), DT_ERROR_INVALID,
+                "no parameter to train");
+    CHECK(net_train(n, 1) == DT_OK); /* the others go on */
+}
+
+TEST_NET(no_other_program_runs_between_begin_and_end) {
+    float x[IN] = {0}, y[CLASSES];
+    dt_step_state state;
+    dt_program *program;
+    dt_program_desc desc = {.outputs = {n->y}};
+    REQUIRE(net_write(n, 0) == DT_OK);
+    REQUIRE(dt_program_write(n->predict, n->x, x, sizeof x) == DT_OK);
+    REQUIRE(dt_program_begin(n->train, NULL) == DT_OK);
+    CHECK_FAILS(n, dt_program_run(n->predict, NULL, NULL), DT_ERROR_INVALID, "'train'");
+    CHECK_FAILS(n, dt_program_begin(n->train, NULL), DT_ERROR_INVALID, "'train'");
+    CHECK_FAILS(n, dt_program_create(n->store, &desc, &program), DT_ERROR_INVALID, "'train'");
+    CHECK_FAILS(n, net_write(n, 1), DT_ERROR_INVALID, "in use");
+    CHECK_FAILS(n, dt_program_end(n->train, NULL), DT_ERROR_INVALID, "DT_STEP_DONE");
+    CHECK(dt_program_advance(n->train, &state) == DT_OK);
+    CHECK(dt_program_cancel(n->train) == DT_OK);
+    CHECK_FAILS(n, dt_program_advance(n->train, &state), DT_ERROR_INVALID, "dt_program_begin");
+    CHECK(dt_program_run(n->predict, NULL, NULL) == DT_OK);
+    CHECK(dt_program_read(n->predict, n->y, y, sizeof y) == DT_OK);
+}
+
+TEST_NET(weights_of_another_model_name_the_first_that_does_not_fit) {
+    const char *path = temp_path("other.safetensors");
+    net other = {.ctx = n->ctx};
+    uint64_t before = 0, after = 1;
+    REQUIRE(dt_graph_create(n->ctx, &other.graph) == DT_OK);
+    other.x = dt_input(other.graph, "x", DT_F32, dt_dims(IN));
+    dt_nn_linear(dt_nn_linear(other.x, "fc1", 300), "fc2", 299);
+    REQUIRE(dt_store_create(other.graph, &(dt_store_desc){.device = "cpu"}, &other.store) == DT_OK);
+    REQUIRE(dt_store_save(other.store, path) == DT_OK);
+    dt_store_hash(n->store, &before);
+    CHECK_FAILS(n, dt_store_load(n->store, path), DT_ERROR_INVALID, "fc2.weight");
+    CHECK_CONTAINS(dt_ctx_error(n->ctx), "299");
+    dt_store_hash(n->store, &after);
+    CHECK(before == after);
+    dt_store_destroy(other.store);
+    dt_graph_destroy(other.graph);
+}
+
+/* The same sample alone and as each row of a batch; kernels are chosen by shape, so not to the bit. */
+TEST_NET(predict_at_batch_1_is_a_row_of_a_batch) {
+    float x[4 * IN], y1[CLASSES], y4[4 * CLASSES];
+    int32_t t[4];
+    dt_program *four;
+    dt_program_desc desc = {.outputs = {n->y}, .batch = 4};
+    fill(x, t, 4, 3);
+    REQUIRE(net_train(n, 3) == DT_OK);
+    REQUIRE(dt_program_create(n->store, &desc, &four) == DT_OK);
+    REQUIRE(dt_program_write(four, n->x, x, sizeof x) == DT_OK);
+    REQUIRE(dt_program_run(four, NULL, NULL) == DT_OK);
+    REQUIRE(dt_program_read(four, n->y, y4, sizeof y4) == DT_OK);
+    for (int row = 0; row < 4; row++) {
+        REQUIRE(dt_program_write(n->predict, n->x, x + row * IN, IN * sizeof *x) == DT_OK);
+        REQUIRE(dt_program_run(n->predict, NULL, NULL) == DT_OK);
+        REQUIRE(dt_program_read(n->predict, n->y, y1, sizeof y1) == DT_OK);
+        for (int i = 0; i < CLASSES; i++)
+            CHECK_NEAR(y1[i], y4[row * CLASSES + i], 1e-5);
+    }
+    CHECK(y4[0] != y4[CLASSES]);
+}
+
+TEST_NET(accumulation_is_refused_where_it_was_not_asked_for) {
+    dt_program *program;
+    dt_step_desc half = {.micro = 0, .micros = 2}, beyond = {.micro = 2, .micros = 2};
+    double zero = 0;
+    REQUIRE(net_write(n, 0) == DT_OK);
+    CHECK_FAILS(n, dt_program_run(n->train, &half, NULL), DT_ERROR_INVALID, ".accumulate");
+    CHECK_FAILS(n, dt_program_run(n->train, &(dt_step_desc){.micro = 1}, NULL), DT_ERROR_INVALID,
+                "micro-batch 1 of");
+    CHECK_FAILS(n, dt_program_run(n->train, &(dt_step_desc){.weights = &zero}, NULL),
+                DT_ERROR_INVALID, "dt_program_weigh");
+    dt_program_desc desc = {.outputs = {n->y}, .accumulate = true};
+    CHECK_FAILS(n, dt_program_create(n->store, &desc, &program), DT_ERROR_INVALID, ".accumulate");
+    desc = (dt_program_desc){.loss = n->loss, .batch = 4, .optim = &adam, .accumulate = true};
+    REQUIRE(dt_program_create(n->store, &desc, &program) == DT_OK);
+    CHECK_FAILS(n, dt_program_run(program, &beyond, NULL), DT_ERROR_INVALID, "micro-batch 2 of 2");
+}
+
+TEST(a_half_filled_allocator_or_a_wrong_count_of_threads_is_refused) {
+    meter m = {0};
+    dt_ctx *ctx = NULL;
+    CHECK(dt_ctx_create(&(dt_ctx_desc){.allocator = {meter_alloc, NULL, &m}}, &ctx) ==
+          DT_ERROR_INVALID);
+    CHECK(dt_ctx_create(&(dt_ctx_desc){.threads = -2}, &ctx) == DT_ERROR_INVALID);
+    CHECK(ctx == NULL && m.bytes == 0);
+}
