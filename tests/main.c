@@ -15,6 +15,7 @@
 #include "test_kernel.c"
 #include "test_data.c"
 #include "test_file.c"
+#include "test_program.c"
 #include "test_ops.c"
 #include "test_vulkan.c"
 

@@ -48,6 +48,19 @@ static bool dti_same_walk(const dti_launch *l, int b) {
     return offset == m2->y_offset && memcmp(stride, m2->y_stride, sizeof m2->y_stride) == 0;
 }
 
+/* Whether launch i may write its output where binding b lies: a transient that ends here, read only in
+ * step with what is written, by every binding that it stands behind (x + x^T does not qualify). */
+static bool dti_plan_may_replace(const dti_listing *list, uint32_t i, int b, int out) {
+    const dti_launch *l = &list->launches[i];
+    uint32_t root = dti_plan_root(list, l->value[b]);
+    const dti_value *x = &list->values[root], *y = &list->values[l->value[out]];
+    if (x->kind != DTI_VALUE_TRANSIENT || x->last != i || x->bytes != y->bytes || root == l->value[out]) return false;
+    for (int other = 0; other < out; other++) {
+        if (dti_plan_root(list, l->value[other]) == root && !dti_same_walk(l, other)) return false;
+    }
+    return true;
+}
+
 static void dti_plan_in_place(dti_listing *list) {
     for (uint32_t i = 0; i < list->launch_count; i++) {
         const dti_launch *l = &list->launches[i];
@@ -56,14 +69,9 @@ static void dti_plan_in_place(dti_listing *list) {
         dti_value *y = &list->values[l->value[out]];
         if (y->kind != DTI_VALUE_TRANSIENT || y->first != i || y->same_as != l->value[out]) continue;
         for (int b = 0; b < out; b++) {
-            uint32_t root = dti_plan_root(list, l->value[b]);
-            dti_value *x = &list->values[root];
-            if (x->kind != DTI_VALUE_TRANSIENT || x->last != i || x->bytes != y->bytes || root == l->value[out] ||
-                !dti_same_walk(l, b)) {
-                continue;
-            }
-            y->same_as = root;
-            x->last = y->last;
+            if (!dti_plan_may_replace(list, i, b, out)) continue;
+            y->same_as = dti_plan_root(list, l->value[b]);
+            list->values[y->same_as].last = y->last;
             break;
         }
     }
