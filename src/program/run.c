@@ -126,7 +126,7 @@ DT_API dt_result dt_program_begin(dt_program *p, const dt_step_desc *desc) {
     p->at = 0;
     p->end = p->weigh_segment;
     if (p->has_optim && !p->commits) p->end = p->commit_segment;
-    for (uint32_t i = 0; i < DT_MAX_TERMS; i++) p->weights[i] = step.weights ? step.weights[i] : 0.0;
+    for (uint32_t i = 0; i < p->loss_count; i++) p->weights[i] = step.weights ? step.weights[i] : 0.0;
     unsigned modes = dti_fp_enter();
     dti_step_block_fill(p, &step);
     dti_fp_leave(modes);
