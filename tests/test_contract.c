@@ -41,8 +41,9 @@ static dt_result net_graph(net *n) {
 static dt_result net_programs(net *n) {
     dt_program_desc train = {.label = "train", .loss = n->loss, .batch = BATCH, .optim = &adam};
     dt_program_desc predict = {.label = "predict", .outputs = {n->y}, .batch = 1};
-    dt_result result = dt_program_create(n->store, &train, &n->train);
-    return result ? result : dt_program_create(n->store, &predict, &n->predict);
+    /* The larger one last: the arenas grow under the first. */
+    dt_result result = dt_program_create(n->store, &predict, &n->predict);
+    return result ? result : dt_program_create(n->store, &train, &n->train);
 }
 
 /* On failure what was made stays in *n, for net_close. */
