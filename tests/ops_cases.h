@@ -461,6 +461,8 @@ static void ops_case_gather(ops_model *m) {
     ops_result(m, dt_gather(ops_form(m, OPS_SLICED, OPS_ANY), ops_whole(m, true, dt_dims(3), 5)));
     ops_result(
         m, dt_gather(ops_shared(m, dt_dims(1, 2, 3), OPS_ANY), ops_whole(m, false, dt_dims(4), 1)));
+    dt_tensor part = dt_slice(ops_whole(m, false, dt_dims(9), 5), 0, 4, 3);
+    ops_result(m, dt_gather(table, part));
     dt_tensor index = dt_permute(ops_whole(m, true, dt_dims(3, 2), 257), dt_dims(1, 0));
     if (!m->small)
         ops_result(m, dt_gather(ops_param(m, dt_dims(257, 17), OPS_ANY), index));
@@ -478,6 +480,8 @@ static void ops_case_scatter_add(ops_model *m) {
                    dt_dims(7));
     ops_scatter_of(m, ops_shared(m, dt_dims(0, 2), OPS_ANY), ops_whole(m, false, dt_dims(0), 3),
                    dt_dims(3, 2));
+    ops_scatter_of(m, dt_slice(ops_shared(m, dt_dims(5, 3), OPS_ANY), 0, 3, 2),
+                   dt_slice(ops_whole(m, false, dt_dims(9), 5), 0, 4, 2), dt_dims(5, 3));
     dt_tensor index = ops_whole(m, true, dt_dims(2), 4);
     ops_scatter_of(m, ops_form(m, OPS_PERMUTED, OPS_ANY), index, dt_dims(4, 5, 3));
     if (!m->small)
@@ -530,6 +534,12 @@ static void ops_case_cross_entropy(ops_model *m) {
     ops_result(m, dt_cross_entropy(x, t, &d));
     dt_tensor turned = ops_form(m, OPS_PERMUTED, OPS_ANY);
     ops_result(m, dt_cross_entropy(turned, ops_target(m, turned, 3), NULL));
+    dt_tensor part =
+        dt_slice(ops_shared(m, dt_dims(7, 3), OPS_ANY), 0, 3, 4); /* all with offsets */
+    t = dt_slice(ops_whole(m, false, dt_dims(9), 3), 0, 5, 4);
+    d = (dt_cross_entropy_desc){.label_smoothing = 0.125f};
+    d.class_weights = dt_slice(ops_class_weights(m, 5), 0, 2, 3);
+    ops_result(m, dt_cross_entropy(part, t, &d));
     d = (dt_cross_entropy_desc){.ignore_zero = true};
     dt_tensor row = ops_rows(m, dt_dims(4), OPS_ANY);
     ops_result(m, dt_cross_entropy(row, ops_target(m, row, 4), &d));
@@ -563,6 +573,8 @@ static void ops_case_accuracy(ops_model *m) {
         m->leaves[m->leaf_count - 1].ignores = i == 2;
         ops_result(m, dt_accuracy(x, t));
     }
+    dt_tensor part = dt_slice(ops_shared(m, dt_dims(7, 3), OPS_ANY), 0, 3, 4);
+    ops_result(m, dt_accuracy(part, dt_slice(ops_whole(m, false, dt_dims(9), 3), 0, 5, 4)));
     dt_tensor ties = dt_floor(ops_rows(m, dt_dims(9, 10), OPS_ANY)); /* the first one wins */
     ops_result(m, dt_accuracy(ties, ops_target(m, ties, 3)));
 }

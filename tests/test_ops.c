@@ -799,6 +799,26 @@ TEST(dropout_keeps_its_share_scales_it_and_depends_on_the_row_alone) {
     dt_ctx_destroy(ctx);
 }
 
+TEST(a_seed_of_no_weight_is_zero_and_the_global_weight_goes_first) {
+    dt_ctx *ctx = ops_ctx();
+    dt_graph *g;
+    dti_ref_run run;
+    REQUIRE(dt_graph_create(ctx, &g) == DT_OK);
+    dt_tensor t = dt_input(g, "t", DT_I32, dt_dims());
+    dt_tensor term = dt_cross_entropy(dt_input(g, "x", DT_F32, dt_dims(3)), t, NULL);
+    dt_tensor seed = dti_append1(DTI_OP_SEED, term, &(dti_attr){.i = {1}});
+    dti_ref_open(&run, g, 4);
+    run.step.coefficient[1] = 6;
+    CHECK_NEAR(ops_by_hand(&run, t, (const double[]){2, -100, 0, 1}, seed)[0], 2, 0);
+    CHECK_NEAR(ops_by_hand(&run, t, (const double[]){-100, -100, -100, -100}, seed)[0], 0, 0);
+    run.step.weight[1] = 12;
+    CHECK_NEAR(ops_by_hand(&run, t, (const double[]){2, -100, 0, 1}, seed)[0], 0.5, 0);
+    CHECK(!dt_graph_error(g));
+    dti_ref_close(&run);
+    dt_graph_destroy(g);
+    dt_ctx_destroy(ctx);
+}
+
 TEST(maxima_and_relu_pass_a_nan_on) {
     dt_ctx *ctx = ops_ctx();
     dt_graph *g;
