@@ -17,10 +17,11 @@ static plan_case plan_open(void) {
 
 TEST(an_elementwise_op_does_not_overwrite_what_it_also_reads_transposed) {
     plan_case c = plan_open();
-    float x[9], out[9];
-    for (int i = 0; i < 9; i++)
+    enum { N = 40 }; /* more than the walk gathers before it writes */
+    static float x[N * N], out[N * N];
+    for (int i = 0; i < N * N; i++)
         x[i] = (float)(i + 1);
-    dt_tensor in = dt_input(c.graph, "x", DT_F32, dt_dims(3, 3));
+    dt_tensor in = dt_input(c.graph, "x", DT_F32, dt_dims(N, N));
     dt_tensor twice = dt_affine(in, 2.0f, 0.0f);
     dt_tensor sum = dt_affine(dt_add(twice, dt_permute(twice, dt_dims(1, 0))), 1.0f, 0.5f);
     REQUIRE(dt_store_create(c.graph, &(dt_store_desc){.device = "cpu"}, &c.store) == DT_OK);
@@ -28,8 +29,8 @@ TEST(an_elementwise_op_does_not_overwrite_what_it_also_reads_transposed) {
     CHECK(dt_program_write(c.program, in, x, sizeof x) == DT_OK);
     CHECK(dt_program_run(c.program, NULL, NULL) == DT_OK);
     CHECK(dt_program_read(c.program, sum, out, sizeof out) == DT_OK);
-    for (int i = 0; i < 9; i++)
-        CHECK_NEAR(out[i], 2.0 * (double)(x[i] + x[i % 3 * 3 + i / 3]) + 0.5, 0.0);
+    for (int i = 0; i < N * N; i++)
+        CHECK_NEAR(out[i], 2.0 * (double)(x[i] + x[i % N * N + i / N]) + 0.5, 0.0);
     dt_ctx_destroy(c.ctx);
 }
 
