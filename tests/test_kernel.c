@@ -10,12 +10,15 @@ static uint32_t kernel_random(void) {
     kernel_seed = kernel_seed * 1664525u + 1013904223u;
     return kernel_seed ^ kernel_seed >> 15;
 }
-static float kernel_uniform(void) { return (float)(kernel_random() >> 8) * 0x1p-23f - 1.0f; }
+static float kernel_uniform(void) {
+    return (float)(kernel_random() >> 8) * 0x1p-23f - 1.0f;
+}
 
 /* Ordinary values, every special one, and random bits. */
 static void kernel_fill(float *x, int64_t n) {
-    static const float special[] = {0.0f, -0.0f, 1.0f, -1.0f, INFINITY, -INFINITY, NAN, 1e-45f,
-                                    -1e-40f, 3e38f, -3e38f, 20.0f, 20.5f, 88.8f, -104.5f, 0.5f};
+    static const float special[] = {0.0f,  -0.0f,  1.0f,    -1.0f, INFINITY, -INFINITY,
+                                    NAN,   1e-45f, -1e-40f, 3e38f, -3e38f,   20.0f,
+                                    20.5f, 88.8f,  -104.5f, 0.5f};
     for (int64_t i = 0; i < n; i++) {
         uint32_t bits = kernel_random();
         if (i % 3 == 0)
@@ -83,7 +86,8 @@ static void kernel_rows_agree(const dti_cpu_kernels *k, const dti_cpu_kernels *o
             m[0][i] = m[1][i] = kernel_uniform();
             v[0][i] = v[1][i] = kernel_uniform() + 1.0f;
         }
-        float a[4] = {k->row_sum(x, n), k->row_sum_sq(x, n), k->row_max(x, n), k->log_sum_exp(x, n)};
+        float a[4] = {k->row_sum(x, n), k->row_sum_sq(x, n), k->row_max(x, n),
+                      k->log_sum_exp(x, n)};
         float b[4] = {other->row_sum(x, n), other->row_sum_sq(x, n), other->row_max(x, n),
                       other->log_sum_exp(x, n)};
         CHECK(kernel_same(a, b, 4));
@@ -111,8 +115,8 @@ static void kernel_rows_agree(const dti_cpu_kernels *k, const dti_cpu_kernels *o
         k->sgd(y, d, m[0], n, &sgd);
         other->sgd(z, d, m[1], n, &sgd);
         CHECK(kernel_same(y, z, n) && kernel_same(m[0], m[1], n));
-        dti_adam adam = {0.01f, 0.9f, 0.999f, 1e-8f, 0.01f, 0.5f, 0.0f, 0.1f, 0.001f, 0.19f, 0.04f,
-                         n & 1};
+        dti_adam adam = {0.01f, 0.9f, 0.999f, 1e-8f, 0.01f, 0.5f,
+                         0.0f,  0.1f, 0.001f, 0.19f, 0.04f, n & 1};
         k->adam(y, d, m[0], v[0], n, &adam);
         other->adam(z, d, m[1], v[1], n, &adam);
         CHECK(kernel_same(y, z, n) && kernel_same(m[0], m[1], n) && kernel_same(v[0], v[1], n));
@@ -165,21 +169,33 @@ static double kernel_ulps(float got, double want) {
     return fabs((double)got - want) / ldexp(1, (e < -125 ? -125 : e) - 24);
 }
 
-static double kernel_sigmoid(double x) { return 1 / (1 + exp(-x)); }
-static double kernel_softplus(double x) { return x > 20 ? x : log1p(exp(x)); }
-static double kernel_rsqrt(double x) { return 1 / sqrt(x); }
+static double kernel_sigmoid(double x) {
+    return 1 / (1 + exp(-x));
+}
+static double kernel_softplus(double x) {
+    return x > 20 ? x : log1p(exp(x));
+}
+static double kernel_rsqrt(double x) {
+    return 1 / sqrt(x);
+}
 
 TEST(functions_are_within_their_errors) {
     static const struct {
         int id;
         double (*exact)(double);
         double bound, range; /* without FMA an error is larger, and sin and cos lose theirs */
-    } list[] = {{DTI_U_EXP, exp, 1, 1e39},           {DTI_U_LOG, log, 1, 1e39},
-                {DTI_U_EXPM1, expm1, 2, 1e39},       {DTI_U_LOG1P, log1p, 2, 1e39},
-                {DTI_U_TANH, tanh, 2, 1e39},         {DTI_U_SIGMOID, kernel_sigmoid, 2.5, 1e39},
-                {DTI_U_ERF, erf, 1.5, 1e39},         {DTI_U_SIN, sin, 2, 1e5},
-                {DTI_U_COS, cos, 2, 1e5},            {DTI_U_SQRT, sqrt, 0.5, 1e39},
-                {DTI_U_RSQRT, kernel_rsqrt, 2, 1e39}, {DTI_U_FLOOR, floor, 0, 1e39},
+    } list[] = {{DTI_U_EXP, exp, 1, 1e39},
+                {DTI_U_LOG, log, 1, 1e39},
+                {DTI_U_EXPM1, expm1, 2, 1e39},
+                {DTI_U_LOG1P, log1p, 2, 1e39},
+                {DTI_U_TANH, tanh, 2, 1e39},
+                {DTI_U_SIGMOID, kernel_sigmoid, 2.5, 1e39},
+                {DTI_U_ERF, erf, 1.5, 1e39},
+                {DTI_U_SIN, sin, 2, 1e5},
+                {DTI_U_COS, cos, 2, 1e5},
+                {DTI_U_SQRT, sqrt, 0.5, 1e39},
+                {DTI_U_RSQRT, kernel_rsqrt, 2, 1e39},
+                {DTI_U_FLOOR, floor, 0, 1e39},
                 {DTI_U_SOFTPLUS, kernel_softplus, 2, 1e39}};
     const dti_cpu_kernels *k = dti_cpu_kernels_select(DTI_ISA_AVX512);
     if (!k->fma)
@@ -207,14 +223,16 @@ TEST(functions_are_within_their_errors) {
 }
 
 TEST(pow_has_the_special_cases_of_C) {
-    static const float v[] = {0,    -0.0f, 1,      -1,     2,      -2,      3,     -3,
+    static const float v[] = {0,    -0.0f, 1,        -1,        2,   -2,     3,      -3,
                               0.5f, -0.5f, INFINITY, -INFINITY, NAN, 1e-40f, -1e38f, 16777216.0f};
     const dti_cpu_kernels *k = dti_cpu_kernels_select(DTI_ISA_AVX512);
     for (size_t i = 0; i < DTI_COUNT(v); i++)
         for (size_t j = 0; j < DTI_COUNT(v); j++) {
             float y, want = (float)pow((double)v[i], (double)v[j]);
             k->binary[DTI_B_POW](&y, &v[i], 1, &v[j], 1, 1);
-            bool ok = want != want ? y != y : signbit(want) == signbit(y) && kernel_ulps(y, (double)want) <= 2;
+            bool ok = want != want
+                          ? y != y
+                          : signbit(want) == signbit(y) && kernel_ulps(y, (double)want) <= 2;
             test_check(ok || !k->fma, __FILE__, __LINE__, "pow(%g, %g) = %g, not %g", (double)v[i],
                        (double)v[j], (double)y, (double)want);
         }
@@ -235,7 +253,8 @@ static float *kernel_floats(int64_t n) {
 
 /* trans: bit 0 A, bit 1 B, bit 2 C are stored transposed; rows are longer than they need be. */
 static kernel_case kernel_gemm_case(int64_t m, int64_t n, int64_t k, int trans) {
-    kernel_case t = {.g = {m, n, k, NULL, k + 3, 1, NULL, n + 1, 1, NULL, n + 2, 1, NULL, 1, false, 0}};
+    kernel_case t = {
+        .g = {m, n, k, NULL, k + 3, 1, NULL, n + 1, 1, NULL, n + 2, 1, NULL, 1, false, 0}};
     if (trans & 1)
         t.g.a_row = 1, t.g.a_col = m + 5;
     if (trans & 2)
@@ -259,7 +278,8 @@ static void kernel_case_free(kernel_case *t) {
 }
 
 /* In tiles for `threads`, in calls of `step` tiles, the last first. */
-static void kernel_gemm_run(const dti_cpu_kernels *k, const dti_gemm *g, int threads, int64_t step) {
+static void kernel_gemm_run(const dti_cpu_kernels *k, const dti_gemm *g, int threads,
+                            int64_t step) {
     size_t bytes = (dti_gemm_scratch_bytes(g, threads) + 63) / 64 * 64;
     float *scratch = aligned_alloc(64, bytes + 64);
     memset(scratch, 0xff, bytes + 64);
@@ -294,8 +314,8 @@ static void kernel_gemm_check(const kernel_case *t, const char *what) {
                 sum = 0;
             bad += !(fabs((double)g->c[at] - sum) <= (double)(g->k + 2) * 0x1p-24 * size);
         }
-    test_check(bad == 0, __FILE__, __LINE__, "gemm %d x %d x %d %s: %d elements are wrong", (int)g->m,
-               (int)g->n, (int)g->k, what, (int)bad);
+    test_check(bad == 0, __FILE__, __LINE__, "gemm %d x %d x %d %s: %d elements are wrong",
+               (int)g->m, (int)g->n, (int)g->k, what, (int)bad);
     for (int64_t i = 0; i < (g->m + 5) * (g->n + 5); i++) {
         int64_t row = g->c_row == 1 ? i % g->c_col : i / g->c_row;
         int64_t col = g->c_row == 1 ? i / g->c_col : i % g->c_row;
@@ -306,11 +326,11 @@ static void kernel_gemm_check(const kernel_case *t, const char *what) {
                (int)g->n, (int)g->k, what);
 }
 
-static const int kernel_shapes[][3] = {
-    {1, 1, 1},    {1, 17, 5},    {3, 2, 7},     {11, 31, 13},  {12, 32, 16},  {13, 33, 17},
-    {4, 16, 2},   {64, 10, 128}, {32, 64, 32},  {10, 128, 64}, {37, 1, 29},   {1, 64, 300},
-    {6, 15, 256}, {25, 49, 257}, {97, 131, 53}, {96, 520, 33}, {130, 66, 513}, {5, 5, 0},
-    {140, 150, 160}};
+static const int kernel_shapes[][3] = {{1, 1, 1},      {1, 17, 5},    {3, 2, 7},      {11, 31, 13},
+                                       {12, 32, 16},   {13, 33, 17},  {4, 16, 2},     {64, 10, 128},
+                                       {32, 64, 32},   {10, 128, 64}, {37, 1, 29},    {1, 64, 300},
+                                       {6, 15, 256},   {25, 49, 257}, {97, 131, 53},  {96, 520, 33},
+                                       {130, 66, 513}, {5, 5, 0},     {140, 150, 160}};
 
 TEST(gemm_is_within_its_bound_for_every_shape_and_transposition) {
     const dti_cpu_kernels *best = dti_cpu_kernels_select(DTI_ISA_AVX512);
@@ -441,9 +461,16 @@ TEST(adamw_step_matches_double) {
     enum { N = 37 };
     float p[N], g[N], m[N], v[N];
     double want[N];
-    const dti_adam a = {.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f,
-                        .weight_decay = 0.1f, .clip = 0.5f, .one_minus_beta1 = 0.1f,
-                        .one_minus_beta2 = 0.001f, .bias1 = 0.19f, .bias2_sqrt = 0.0447101778f,
+    const dti_adam a = {.lr = 0.01f,
+                        .beta1 = 0.9f,
+                        .beta2 = 0.999f,
+                        .eps = 1e-8f,
+                        .weight_decay = 0.1f,
+                        .clip = 0.5f,
+                        .one_minus_beta1 = 0.1f,
+                        .one_minus_beta2 = 0.001f,
+                        .bias1 = 0.19f,
+                        .bias2_sqrt = 0.0447101778f,
                         .decoupled = true};
     for (int i = 0; i < N; i++) {
         p[i] = kernel_uniform();
@@ -452,7 +479,8 @@ TEST(adamw_step_matches_double) {
         v[i] = kernel_uniform() + 1.1f;
         double d = 0.5 * (double)g[i], m1 = 0.9 * (double)m[i] + 0.1 * d;
         double v1 = 0.999 * (double)v[i] + 0.001 * d * d;
-        want[i] = (double)p[i] * (1 - 0.01 * 0.1) - 0.01 / 0.19 * m1 / (sqrt(v1) / 0.0447101778 + 1e-8);
+        want[i] =
+            (double)p[i] * (1 - 0.01 * 0.1) - 0.01 / 0.19 * m1 / (sqrt(v1) / 0.0447101778 + 1e-8);
     }
     dti_cpu_kernels_select(DTI_ISA_AVX512)->adam(p, g, m, v, N, &a);
     for (int i = 0; i < N; i++)

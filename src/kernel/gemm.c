@@ -2,12 +2,12 @@
  * is the one whose largest tile costs least, counting what is packed twice. Refuses to start
  * threads: the caller runs tiles where it wants. */
 
-#define DTI_GEMM_NC 512                 /* columns of B packed at once: KC * NC floats lie in L2 */
-#define DTI_GEMM_GROUP 4                /* panels of A packed together, see pack_a */
+#define DTI_GEMM_NC 512  /* columns of B packed at once: KC * NC floats lie in L2 */
+#define DTI_GEMM_GROUP 4 /* panels of A packed together, see pack_a */
 #define DTI_GEMM_PANEL_A (12 * DTI_GEMM_KC + 16) /* 12: the largest MR; 16: whole vectors */
 #define DTI_GEMM_PACKED_A (DTI_GEMM_GROUP * DTI_GEMM_PANEL_A)
-#define DTI_GEMM_TILE_MACS (1 << 18)    /* less work a tile than this is not worth a thread */
-#define DTI_GEMM_PACK_COST 24           /* packing one element, in multiply-adds */
+#define DTI_GEMM_TILE_MACS (1 << 18) /* less work a tile than this is not worth a thread */
+#define DTI_GEMM_PACK_COST 24        /* packing one element, in multiply-adds */
 
 typedef struct dti_gemm_grid {
     int64_t rows, cols, row_unit, col_unit; /* tiles; a tile's edges are multiples of the units */
@@ -42,6 +42,17 @@ static dti_gemm_grid dti_gemm_make_grid(const dti_gemm *g, int threads) {
     return best;
 }
 
+/* The product of the transposed: C' = B' A'. */
+static dti_gemm_block dti_gemm_turn(const dti_gemm_block *g) {
+    dti_gemm_block t = *g;
+    t.m = g->n, t.n = g->m;
+    t.a = g->b, t.a_row = g->b_col, t.a_col = g->b_row;
+    t.b = g->a, t.b_row = g->a_col, t.b_col = g->a_row;
+    t.c_row = g->c_col, t.c_col = g->c_row;
+    t.bias_row = g->bias_col, t.bias_col = g->bias_row;
+    return t;
+}
+
 static int64_t dti_gemm_tiles(const dti_gemm *g, int threads) {
     if (threads <= 1)
         return 1;
@@ -59,12 +70,22 @@ static size_t dti_gemm_scratch_bytes(const dti_gemm *g, int threads) {
 static void dti_gemm_run_block(const struct dti_cpu_kernels *kernels, const dti_gemm *g, int64_t i0,
                                int64_t i1, int64_t j0, int64_t j1, void *scratch) {
     dti_gemm_block block = {
-        .m = i1 - i0, .n = j1 - j0, .k = g->k,
-        .a = g->a + i0 * g->a_row, .a_row = g->a_row, .a_col = g->a_col,
-        .b = g->b + j0 * g->b_col, .b_row = g->b_row, .b_col = g->b_col,
-        .c = g->c + i0 * g->c_row + j0 * g->c_col, .c_row = g->c_row, .c_col = g->c_col,
-        .bias = g->bias ? g->bias + j0 * g->bias_stride : NULL, .bias_col = g->bias_stride,
-        .add = g->accumulate, .relu = g->epilogue == DTI_GEMM_RELU,
+        .m = i1 - i0,
+        .n = j1 - j0,
+        .k = g->k,
+        .a = g->a + i0 * g->a_row,
+        .a_row = g->a_row,
+        .a_col = g->a_col,
+        .b = g->b + j0 * g->b_col,
+        .b_row = g->b_row,
+        .b_col = g->b_col,
+        .c = g->c + i0 * g->c_row + j0 * g->c_col,
+        .c_row = g->c_row,
+        .c_col = g->c_col,
+        .bias = g->bias ? g->bias + j0 * g->bias_stride : NULL,
+        .bias_col = g->bias_stride,
+        .add = g->accumulate,
+        .relu = g->epilogue == DTI_GEMM_RELU,
     };
     if (block.m > 0 && block.n > 0)
         kernels->gemm_block(&block, scratch);

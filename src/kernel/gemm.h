@@ -40,3 +40,29 @@ typedef struct dti_gemm_block {
     bool add, relu;
 } dti_gemm_block;
 typedef void dti_gemm_block_fn(const dti_gemm_block *block, float *scratch);
+
+/* How a block is walked: decided once, from its shape. */
+typedef struct dti_gemm_plan {
+    int64_t panels; /* of rows, all of rows/panels or one more */
+    bool pack_a, pack_b;
+} dti_gemm_plan;
+
+/* One chunk of k with the columns that are packed together. */
+typedef struct dti_gemm_chunk {
+    int64_t k0, kc, j0, nc;
+    const float *packed_b; /* all columns, or only an edge that is not whole vectors */
+    bool pack_b;
+} dti_gemm_chunk;
+
+/* One tile of C on its way out of the registers. */
+typedef struct dti_gemm_out {
+    float *c;
+    const float *bias;
+    int64_t c_row, c_col, bias_row, bias_col;
+    int cols;
+    bool add, last, relu;
+    bool straight, plain; /* contiguous rows of C and bias; plain: whole vectors, only a sum */
+    bool turned;          /* contiguous columns of C and bias */
+} dti_gemm_out;
+typedef void dti_gemm_tile_fn(int64_t k, const float *a, int64_t a_row, int64_t a_col,
+                              const float *b, int64_t b_row, const dti_gemm_out *out);

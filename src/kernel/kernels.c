@@ -5,19 +5,27 @@
 #define DTI_ROW_PAIR(ID, name) [DTI_B_##ID] = DTI_V(pair_##name),
 #define DTI_KERNEL_TABLE(isa_, fma_, name_)                                                        \
     static const dti_cpu_kernels DTI_ISA(dti_cpu_kernels) = {                                      \
-        .isa = isa_, .fma = fma_, .name = name_,                                                   \
+        .isa = isa_,                                                                               \
+        .fma = fma_,                                                                               \
+        .name = name_,                                                                             \
         .gemm_block = DTI_N(gemm_block),                                                           \
         .unary = {DTI_UNARY_LIST(DTI_ROW_MAP)},                                                    \
         .unary_grad = {DTI_UNARY_LIST(DTI_ROW_GRAD)},                                              \
         .binary = {DTI_BINARY_LIST(DTI_ROW_PAIR)},                                                 \
         .axpy = DTI_V(axpy),                                                                       \
-        .row_sum = DTI_V(row_sum), .row_sum_sq = DTI_V(row_sum_sq),                                \
-        .row_max = DTI_V(row_max), .log_sum_exp = DTI_V(log_sum_exp),                              \
-        .softmax = DTI_V(softmax), .log_softmax = DTI_V(log_softmax),                              \
-        .softmax_grad = DTI_V(softmax_grad), .log_softmax_grad = DTI_V(log_softmax_grad),          \
+        .row_sum = DTI_V(row_sum),                                                                 \
+        .row_sum_sq = DTI_V(row_sum_sq),                                                           \
+        .row_max = DTI_V(row_max),                                                                 \
+        .log_sum_exp = DTI_V(log_sum_exp),                                                         \
+        .softmax = DTI_V(softmax),                                                                 \
+        .log_softmax = DTI_V(log_softmax),                                                         \
+        .softmax_grad = DTI_V(softmax_grad),                                                       \
+        .log_softmax_grad = DTI_V(log_softmax_grad),                                               \
         .col_sum = DTI_V(col_sum),                                                                 \
-        .sgd = DTI_V(sgd), .adam = DTI_V(adam),                                                    \
-        .dropout = DTI_V(dropout), .philox = DTI_V(philox)};
+        .sgd = DTI_V(sgd),                                                                         \
+        .adam = DTI_V(adam),                                                                       \
+        .dropout = DTI_V(dropout),                                                                 \
+        .philox = DTI_V(philox)};
 
 #define DTI_ISA(name) DTI_CAT(name, _portable)
 #define DTI_LANES 4
@@ -54,7 +62,7 @@ DTI_KERNEL_TABLE(DTI_ISA_AVX2, true, "avx2")
 #define DTI_ISA(name) DTI_CAT(name, _avx512)
 #define DTI_LANES 16
 #ifdef __clang__
-#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma"))),   \
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma"))),    \
                              apply_to = function)
 #else
 #pragma GCC push_options

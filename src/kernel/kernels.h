@@ -1,9 +1,9 @@
 /* The table of CPU kernels: one set of function pointers per instruction set, chosen once. */
 
 typedef struct dti_cpu_kernels {
-    int isa;          /* DTI_ISA_... */
-    bool fma;         /* false: a sum-order class of its own */
-    const char *name; /* for logs */
+    int isa;                       /* DTI_ISA_... */
+    bool fma;                      /* false: a sum-order class of its own */
+    const char *name;              /* for logs */
     dti_gemm_block_fn *gemm_block; /* through dti_gemm_run() */
     dti_unary_fn *unary[DTI_U_COUNT];
     dti_unary_grad_fn *unary_grad[DTI_U_COUNT];

@@ -8,7 +8,7 @@
  * the set (DTI_V...: everything else), so that sums have one order on every CPU.
  *
  * Bits: AVX2, AVX-512 and a portable build with hardware FMA (AArch64, or x86 with -mfma) agree bit
- * for bit. Portable x86 without FMA multiplies and adds: a sum-order class of its own, DTI_FMA 0. */
+ * for bit. Portable x86 without FMA multiplies and adds: a sum-order class of its own. */
 
 #define DTI_ISA_PORTABLE 0
 #define DTI_ISA_AVX2 1   /* with FMA */

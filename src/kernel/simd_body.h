@@ -17,7 +17,8 @@
 typedef float DTI_NF __attribute__((vector_size(DTI_LANES * 4)));
 typedef int32_t DTI_NI __attribute__((vector_size(DTI_LANES * 4)));
 typedef uint32_t DTI_NU __attribute__((vector_size(DTI_LANES * 4)));
-typedef float DTI_ISA(dti_nf_any) __attribute__((vector_size(DTI_LANES * 4), aligned(4), may_alias));
+#define DTI_NA DTI_ISA(dti_na)
+typedef float DTI_NA __attribute__((vector_size(DTI_LANES * 4), aligned(4), may_alias));
 
 /* Clang's backend obeys the host's -ffast-math where pragmas do not reach: it folds FMAs, takes
  * sqrt for an estimate and inverts compares as if there were no NaN. An empty asm hides a value. */
@@ -38,32 +39,72 @@ typedef float DTI_ISA(dti_nf_any) __attribute__((vector_size(DTI_LANES * 4), ali
 #endif
 
 /* ---- native: what every set says the same way */
-DTI_INLINE DTI_NF DTI_N(load)(const float *p) { return *(const DTI_ISA(dti_nf_any) *)p; }
-DTI_INLINE void DTI_N(store)(float *p, DTI_NF x) { *(DTI_ISA(dti_nf_any) *)p = x; }
-DTI_INLINE DTI_NF DTI_N(add)(DTI_NF x, DTI_NF y) { return x + y; }
-DTI_INLINE DTI_NF DTI_N(sub)(DTI_NF x, DTI_NF y) { return x - y; }
-DTI_INLINE DTI_NF DTI_N(mul)(DTI_NF x, DTI_NF y) { return x * y; }
-DTI_INLINE DTI_NF DTI_N(div)(DTI_NF x, DTI_NF y) { return x / y; }
-DTI_INLINE DTI_NI DTI_N(bits)(DTI_NF x) { return (DTI_NI)x; }
-DTI_INLINE DTI_NF DTI_N(float)(DTI_NI x) { return (DTI_NF)x; }
+DTI_INLINE DTI_NF DTI_N(load)(const float *p) {
+    return *(const DTI_NA *)p;
+}
+DTI_INLINE void DTI_N(store)(float *p, DTI_NF x) {
+    *(DTI_NA *)p = x;
+}
+DTI_INLINE DTI_NF DTI_N(add)(DTI_NF x, DTI_NF y) {
+    return x + y;
+}
+DTI_INLINE DTI_NF DTI_N(sub)(DTI_NF x, DTI_NF y) {
+    return x - y;
+}
+DTI_INLINE DTI_NF DTI_N(mul)(DTI_NF x, DTI_NF y) {
+    return x * y;
+}
+DTI_INLINE DTI_NF DTI_N(div)(DTI_NF x, DTI_NF y) {
+    return x / y;
+}
+DTI_INLINE DTI_NI DTI_N(bits)(DTI_NF x) {
+    return (DTI_NI)x;
+}
+DTI_INLINE DTI_NF DTI_N(float)(DTI_NI x) {
+    return (DTI_NF)x;
+}
 /* Unsigned inside, so that wrapping round is defined. */
-DTI_INLINE DTI_NI DTI_N(iadd)(DTI_NI x, DTI_NI y) { return (DTI_NI)((DTI_NU)x + (DTI_NU)y); }
-DTI_INLINE DTI_NI DTI_N(isub)(DTI_NI x, DTI_NI y) { return (DTI_NI)((DTI_NU)x - (DTI_NU)y); }
-DTI_INLINE DTI_NI DTI_N(iand)(DTI_NI x, DTI_NI y) { return x & y; }
-DTI_INLINE DTI_NI DTI_N(ior)(DTI_NI x, DTI_NI y) { return x | y; }
-DTI_INLINE DTI_NI DTI_N(ixor)(DTI_NI x, DTI_NI y) { return x ^ y; }
-DTI_INLINE DTI_NI DTI_N(shl)(DTI_NI x, int n) { return (DTI_NI)((DTI_NU)x << n); }
-DTI_INLINE DTI_NI DTI_N(shr)(DTI_NI x, int n) { return (DTI_NI)((DTI_NU)x >> n); }
-DTI_INLINE DTI_NI DTI_N(sar)(DTI_NI x, int n) { return x >> n; }
-DTI_INLINE DTI_NI DTI_N(iset1)(int32_t x) { return (DTI_NI){0} + x; }
-DTI_INLINE DTI_NF DTI_N(from_int)(DTI_NI x) { return __builtin_convertvector(x, DTI_NF); }
+DTI_INLINE DTI_NI DTI_N(iadd)(DTI_NI x, DTI_NI y) {
+    return (DTI_NI)((DTI_NU)x + (DTI_NU)y);
+}
+DTI_INLINE DTI_NI DTI_N(isub)(DTI_NI x, DTI_NI y) {
+    return (DTI_NI)((DTI_NU)x - (DTI_NU)y);
+}
+DTI_INLINE DTI_NI DTI_N(iand)(DTI_NI x, DTI_NI y) {
+    return x & y;
+}
+DTI_INLINE DTI_NI DTI_N(ior)(DTI_NI x, DTI_NI y) {
+    return x | y;
+}
+DTI_INLINE DTI_NI DTI_N(ixor)(DTI_NI x, DTI_NI y) {
+    return x ^ y;
+}
+DTI_INLINE DTI_NI DTI_N(shl)(DTI_NI x, int n) {
+    return (DTI_NI)((DTI_NU)x << n);
+}
+DTI_INLINE DTI_NI DTI_N(shr)(DTI_NI x, int n) {
+    return (DTI_NI)((DTI_NU)x >> n);
+}
+DTI_INLINE DTI_NI DTI_N(sar)(DTI_NI x, int n) {
+    return x >> n;
+}
+DTI_INLINE DTI_NI DTI_N(iset1)(int32_t x) {
+    return (DTI_NI){0} + x;
+}
+DTI_INLINE DTI_NF DTI_N(from_int)(DTI_NI x) {
+    return __builtin_convertvector(x, DTI_NF);
+}
 /* Toward zero; x must be within int32. */
-DTI_INLINE DTI_NI DTI_N(to_int)(DTI_NF x) { return __builtin_convertvector(x, DTI_NI); }
+DTI_INLINE DTI_NI DTI_N(to_int)(DTI_NF x) {
+    return __builtin_convertvector(x, DTI_NI);
+}
 
 /* ---- native: what differs */
 #if DTI_LANES == 16
 typedef __mmask16 DTI_NM;
-DTI_INLINE DTI_NF DTI_N(set1)(float x) { return (DTI_NF)_mm512_set1_ps(x); }
+DTI_INLINE DTI_NF DTI_N(set1)(float x) {
+    return (DTI_NF)_mm512_set1_ps(x);
+}
 DTI_INLINE DTI_NF DTI_N(fma)(DTI_NF x, DTI_NF y, DTI_NF z) {
     DTI_NF r = (DTI_NF)_mm512_fmadd_ps((__m512)x, (__m512)y, (__m512)z);
     DTI_HIDE(r);
@@ -85,8 +126,12 @@ DTI_INLINE DTI_NM DTI_N(ilt)(DTI_NI x, DTI_NI y) {
 DTI_INLINE DTI_NM DTI_N(ult)(DTI_NI x, DTI_NI y) {
     return _mm512_cmplt_epu32_mask((__m512i)x, (__m512i)y);
 }
-DTI_INLINE DTI_NM DTI_N(both)(DTI_NM x, DTI_NM y) { return (DTI_NM)(x & y); }
-DTI_INLINE DTI_NM DTI_N(either)(DTI_NM x, DTI_NM y) { return (DTI_NM)(x | y); }
+DTI_INLINE DTI_NM DTI_N(both)(DTI_NM x, DTI_NM y) {
+    return (DTI_NM)(x & y);
+}
+DTI_INLINE DTI_NM DTI_N(either)(DTI_NM x, DTI_NM y) {
+    return (DTI_NM)(x | y);
+}
 DTI_INLINE DTI_NF DTI_N(select)(DTI_NM m, DTI_NF x, DTI_NF y) {
     return (DTI_NF)_mm512_mask_mov_ps((__m512)y, m, (__m512)x);
 }
@@ -103,7 +148,9 @@ DTI_INLINE void DTI_N(store_n)(float *p, DTI_NF x, int n) {
 typedef DTI_NI DTI_NM;
 #if DTI_LANES == 8
 static const int32_t dti_lane_masks[16] = {-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0};
-DTI_INLINE DTI_NF DTI_N(set1)(float x) { return (DTI_NF)_mm256_set1_ps(x); }
+DTI_INLINE DTI_NF DTI_N(set1)(float x) {
+    return (DTI_NF)_mm256_set1_ps(x);
+}
 DTI_INLINE DTI_NF DTI_N(fma)(DTI_NF x, DTI_NF y, DTI_NF z) {
     DTI_NF r = (DTI_NF)_mm256_fmadd_ps((__m256)x, (__m256)y, (__m256)z);
     DTI_HIDE(r);
@@ -118,7 +165,9 @@ DTI_INLINE void DTI_N(store_n)(float *p, DTI_NF x, int n) {
     _mm256_maskstore_ps(p, mask, (__m256)x);
 }
 #else
-DTI_INLINE DTI_NF DTI_N(set1)(float x) { return (DTI_NF){x, x, x, x}; }
+DTI_INLINE DTI_NF DTI_N(set1)(float x) {
+    return (DTI_NF){x, x, x, x};
+}
 DTI_INLINE DTI_NF DTI_N(fma)(DTI_NF x, DTI_NF y, DTI_NF z) {
 #if DTI_X86 && defined __FMA__
     DTI_NF r = (DTI_NF)_mm_fmadd_ps((__m128)x, (__m128)y, (__m128)z);
@@ -156,11 +205,21 @@ DTI_COMPARE(lt, <)
 DTI_COMPARE(le, <=)
 DTI_COMPARE(eq, ==)
 #undef DTI_COMPARE
-DTI_INLINE DTI_NM DTI_N(ilt)(DTI_NI x, DTI_NI y) { return (DTI_NM)(x < y); }
-DTI_INLINE DTI_NM DTI_N(ult)(DTI_NI x, DTI_NI y) { return (DTI_NM)((DTI_NU)x < (DTI_NU)y); }
-DTI_INLINE DTI_NM DTI_N(both)(DTI_NM x, DTI_NM y) { return x & y; }
-DTI_INLINE DTI_NM DTI_N(either)(DTI_NM x, DTI_NM y) { return x | y; }
-DTI_INLINE DTI_NI DTI_N(iselect)(DTI_NM m, DTI_NI x, DTI_NI y) { return (x & m) | (y & ~m); }
+DTI_INLINE DTI_NM DTI_N(ilt)(DTI_NI x, DTI_NI y) {
+    return (DTI_NM)(x < y);
+}
+DTI_INLINE DTI_NM DTI_N(ult)(DTI_NI x, DTI_NI y) {
+    return (DTI_NM)((DTI_NU)x < (DTI_NU)y);
+}
+DTI_INLINE DTI_NM DTI_N(both)(DTI_NM x, DTI_NM y) {
+    return x & y;
+}
+DTI_INLINE DTI_NM DTI_N(either)(DTI_NM x, DTI_NM y) {
+    return x | y;
+}
+DTI_INLINE DTI_NI DTI_N(iselect)(DTI_NM m, DTI_NI x, DTI_NI y) {
+    return (x & m) | (y & ~m);
+}
 DTI_INLINE DTI_NF DTI_N(select)(DTI_NM m, DTI_NF x, DTI_NF y) {
     return (DTI_NF)DTI_N(iselect)(m, (DTI_NI)x, (DTI_NI)y);
 }
@@ -192,42 +251,82 @@ DTI_INLINE DTI_NF DTI_N(sqrt)(DTI_NF x) {
 #undef DTI_EACH3
 #undef DTI_EACHN
 #if DTI_LANES == 16
-typedef struct { DTI_NF a; } DTI_VF;
-typedef struct { DTI_NI a; } DTI_VI;
-typedef struct { DTI_NM a; } DTI_VM;
-#define DTI_EACH0(f) {f}
-#define DTI_EACH1(f, x) {f(x.a)}
-#define DTI_EACH2(f, x, y) {f(x.a, y.a)}
-#define DTI_EACH3(f, x, y, z) {f(x.a, y.a, z.a)}
-#define DTI_EACHN(f, x, n) {f(x.a, n)}
-#elif DTI_LANES == 8
-typedef struct { DTI_NF a, b; } DTI_VF;
-typedef struct { DTI_NI a, b; } DTI_VI;
-typedef struct { DTI_NM a, b; } DTI_VM;
-#define DTI_EACH0(f) {f, f}
-#define DTI_EACH1(f, x) {f(x.a), f(x.b)}
-#define DTI_EACH2(f, x, y) {f(x.a, y.a), f(x.b, y.b)}
-#define DTI_EACH3(f, x, y, z) {f(x.a, y.a, z.a), f(x.b, y.b, z.b)}
-#define DTI_EACHN(f, x, n) {f(x.a, n), f(x.b, n)}
-#else
-typedef struct { DTI_NF a, b, c, d; } DTI_VF;
-typedef struct { DTI_NI a, b, c, d; } DTI_VI;
-typedef struct { DTI_NM a, b, c, d; } DTI_VM;
-#define DTI_EACH0(f) {f, f, f, f}
-#define DTI_EACH1(f, x) {f(x.a), f(x.b), f(x.c), f(x.d)}
-#define DTI_EACH2(f, x, y) {f(x.a, y.a), f(x.b, y.b), f(x.c, y.c), f(x.d, y.d)}
+typedef struct {
+    DTI_NF a;
+} DTI_VF;
+typedef struct {
+    DTI_NI a;
+} DTI_VI;
+typedef struct {
+    DTI_NM a;
+} DTI_VM;
+#define DTI_EACH0(f)                                                                               \
+    { f }
+#define DTI_EACH1(f, x)                                                                            \
+    { f(x.a) }
+#define DTI_EACH2(f, x, y)                                                                         \
+    { f(x.a, y.a) }
 #define DTI_EACH3(f, x, y, z)                                                                      \
-    {f(x.a, y.a, z.a), f(x.b, y.b, z.b), f(x.c, y.c, z.c), f(x.d, y.d, z.d)}
-#define DTI_EACHN(f, x, n) {f(x.a, n), f(x.b, n), f(x.c, n), f(x.d, n)}
+    { f(x.a, y.a, z.a) }
+#define DTI_EACHN(f, x, n)                                                                         \
+    { f(x.a, n) }
+#elif DTI_LANES == 8
+typedef struct {
+    DTI_NF a, b;
+} DTI_VF;
+typedef struct {
+    DTI_NI a, b;
+} DTI_VI;
+typedef struct {
+    DTI_NM a, b;
+} DTI_VM;
+#define DTI_EACH0(f)                                                                               \
+    { f, f }
+#define DTI_EACH1(f, x)                                                                            \
+    { f(x.a), f(x.b) }
+#define DTI_EACH2(f, x, y)                                                                         \
+    { f(x.a, y.a), f(x.b, y.b) }
+#define DTI_EACH3(f, x, y, z)                                                                      \
+    { f(x.a, y.a, z.a), f(x.b, y.b, z.b) }
+#define DTI_EACHN(f, x, n)                                                                         \
+    { f(x.a, n), f(x.b, n) }
+#else
+typedef struct {
+    DTI_NF a, b, c, d;
+} DTI_VF;
+typedef struct {
+    DTI_NI a, b, c, d;
+} DTI_VI;
+typedef struct {
+    DTI_NM a, b, c, d;
+} DTI_VM;
+#define DTI_EACH0(f)                                                                               \
+    { f, f, f, f }
+#define DTI_EACH1(f, x)                                                                            \
+    { f(x.a), f(x.b), f(x.c), f(x.d) }
+#define DTI_EACH2(f, x, y)                                                                         \
+    { f(x.a, y.a), f(x.b, y.b), f(x.c, y.c), f(x.d, y.d) }
+#define DTI_EACH3(f, x, y, z)                                                                      \
+    { f(x.a, y.a, z.a), f(x.b, y.b, z.b), f(x.c, y.c, z.c), f(x.d, y.d, z.d) }
+#define DTI_EACHN(f, x, n)                                                                         \
+    { f(x.a, n), f(x.b, n), f(x.c, n), f(x.d, n) }
 #endif
 #define DTI_V1(R, name, X)                                                                         \
-    DTI_INLINE R DTI_V(name)(X x) { return (R)DTI_EACH1(DTI_N(name), x); }
+    DTI_INLINE R DTI_V(name)(X x) {                                                                \
+        return (R)DTI_EACH1(DTI_N(name), x);                                                       \
+    }
 #define DTI_V2(R, name, X)                                                                         \
-    DTI_INLINE R DTI_V(name)(X x, X y) { return (R)DTI_EACH2(DTI_N(name), x, y); }
+    DTI_INLINE R DTI_V(name)(X x, X y) {                                                           \
+        return (R)DTI_EACH2(DTI_N(name), x, y);                                                    \
+    }
 #define DTI_V3(R, name, M, X)                                                                      \
-    DTI_INLINE R DTI_V(name)(M x, X y, X z) { return (R)DTI_EACH3(DTI_N(name), x, y, z); }
+    DTI_INLINE R DTI_V(name)(M x, X y, X z) {                                                      \
+        return (R)DTI_EACH3(DTI_N(name), x, y, z);                                                 \
+    }
 #define DTI_VSHIFT(name)                                                                           \
-    DTI_INLINE DTI_VI DTI_V(name)(DTI_VI x, int n) { return (DTI_VI)DTI_EACHN(DTI_N(name), x, n); }
+    DTI_INLINE DTI_VI DTI_V(name)(DTI_VI x, int n) {                                               \
+        return (DTI_VI)DTI_EACHN(DTI_N(name), x, n);                                               \
+    }
 
 DTI_V2(DTI_VF, add, DTI_VF)
 DTI_V2(DTI_VF, sub, DTI_VF)
@@ -256,12 +355,20 @@ DTI_V3(DTI_VI, iselect, DTI_VM, DTI_VI)
 DTI_VSHIFT(shl)
 DTI_VSHIFT(shr)
 DTI_VSHIFT(sar)
-DTI_INLINE DTI_VF DTI_V(set1)(float x) { return (DTI_VF)DTI_EACH0(DTI_N(set1)(x)); }
-DTI_INLINE DTI_VI DTI_V(iset1)(int32_t x) { return (DTI_VI)DTI_EACH0(DTI_N(iset1)(x)); }
+DTI_INLINE DTI_VF DTI_V(set1)(float x) {
+    return (DTI_VF)DTI_EACH0(DTI_N(set1)(x));
+}
+DTI_INLINE DTI_VI DTI_V(iset1)(int32_t x) {
+    return (DTI_VI)DTI_EACH0(DTI_N(iset1)(x));
+}
 
 /* NaN in x or y: the result is x's in neither, as `y < x ? y : x` says. */
-DTI_INLINE DTI_VF DTI_V(max)(DTI_VF x, DTI_VF y) { return DTI_V(select)(DTI_V(lt)(x, y), y, x); }
-DTI_INLINE DTI_VF DTI_V(min)(DTI_VF x, DTI_VF y) { return DTI_V(select)(DTI_V(lt)(y, x), y, x); }
+DTI_INLINE DTI_VF DTI_V(max)(DTI_VF x, DTI_VF y) {
+    return DTI_V(select)(DTI_V(lt)(x, y), y, x);
+}
+DTI_INLINE DTI_VF DTI_V(min)(DTI_VF x, DTI_VF y) {
+    return DTI_V(select)(DTI_V(lt)(y, x), y, x);
+}
 
 DTI_INLINE DTI_VF DTI_V(load)(const float *p) {
 #if DTI_LANES == 16

@@ -35,10 +35,11 @@ typedef struct dti_adam {
     float lr, beta1, beta2, eps, weight_decay, clip, limit;
     float one_minus_beta1, one_minus_beta2; /* the caller's, from double: 1 - beta loses digits */
     float bias1, bias2_sqrt;                /* 1 - beta1^t, sqrt(1 - beta2^t) */
-    bool decoupled;                         /* AdamW: p *= 1 - lr * weight_decay; else g += wd * p */
+    bool decoupled; /* AdamW: p *= 1 - lr * weight_decay; else g += wd * p */
 } dti_adam;
 /* torch.optim.Adam and AdamW (without amsgrad and maximize). */
-typedef void dti_adam_fn(float *p, const float *g, float *m, float *v, int64_t n, const dti_adam *a);
+typedef void dti_adam_fn(float *p, const float *g, float *m, float *v, int64_t n,
+                         const dti_adam *a);
 
 /* Element i draws word (index + i) & 3 of Philox4x32-10 at counter ((index + i) >> 2, step, stream)
  * under `seed`, and is kept where that is below `threshold`. */

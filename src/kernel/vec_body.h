@@ -75,8 +75,12 @@ DTI_INLINE float DTI_V(fold)(const float *x, int64_t n, const bool squares) {
         s3 = DTI_V(fold_term)(DTI_V(get)(x + i + 48, n - i - 48), s3, squares);
     return DTI_V(sum)(DTI_V(add)(DTI_V(add)(s0, s2), DTI_V(add)(s1, s3)));
 }
-static float DTI_V(row_sum)(const float *x, int64_t n) { return DTI_V(fold)(x, n, false); }
-static float DTI_V(row_sum_sq)(const float *x, int64_t n) { return DTI_V(fold)(x, n, true); }
+static float DTI_V(row_sum)(const float *x, int64_t n) {
+    return DTI_V(fold)(x, n, false);
+}
+static float DTI_V(row_sum_sq)(const float *x, int64_t n) {
+    return DTI_V(fold)(x, n, true);
+}
 
 /* The largest; NaN where there is one; -infinity of nothing. */
 static float DTI_V(row_max)(const float *x, int64_t n) {
@@ -223,7 +227,8 @@ static void DTI_V(adam)(float *p, const float *g, float *m, float *v, int64_t n,
                         const dti_adam *a) {
     const DTI_VF rest1 = DTI_V(set1)(a->one_minus_beta1), rest2 = DTI_V(set1)(a->one_minus_beta2);
     const DTI_VF beta2 = DTI_V(set1)(a->beta2), eps = DTI_V(set1)(a->eps);
-    const DTI_VF bias2_sqrt = DTI_V(set1)(a->bias2_sqrt), minus_step = DTI_V(set1)(-a->lr / a->bias1);
+    const DTI_VF bias2_sqrt = DTI_V(set1)(a->bias2_sqrt),
+                 minus_step = DTI_V(set1)(-a->lr / a->bias1);
     const DTI_VF decay = DTI_V(set1)(a->weight_decay);
     const DTI_VF keep = DTI_V(set1)(__builtin_fmaf(-a->lr, a->weight_decay, 1.0f));
     for (int64_t i = 0; i < n; i += 16) {
