@@ -10,85 +10,159 @@
 
 /* y[i] = f(x[i]) over strided views. n = product of dim. p0, p1: the op's parameters. */
 #define DTI_ARGS_MAP1                                                                              \
-    DTI_U32 n; DTI_U32 dim[6]; DTI_U32 x_stride[6]; DTI_U32 y_stride[6];                           \
-    DTI_U32 x_offset; DTI_U32 y_offset; DTI_F32 p0; DTI_F32 p1;
+    DTI_U32 n;                                                                                     \
+    DTI_U32 dim[6];                                                                                \
+    DTI_U32 x_stride[6];                                                                           \
+    DTI_U32 y_stride[6];                                                                           \
+    DTI_U32 x_offset;                                                                              \
+    DTI_U32 y_offset;                                                                              \
+    DTI_F32 p0;                                                                                    \
+    DTI_F32 p1;
 
 /* y[i] = f(a[i], b[i]); also dx = b * f'(a). */
 #define DTI_ARGS_MAP2                                                                              \
-    DTI_U32 n; DTI_U32 dim[6]; DTI_U32 a_stride[6]; DTI_U32 b_stride[6]; DTI_U32 y_stride[6];      \
-    DTI_U32 a_offset; DTI_U32 b_offset; DTI_U32 y_offset; DTI_F32 p0; DTI_F32 p1;
+    DTI_U32 n;                                                                                     \
+    DTI_U32 dim[6];                                                                                \
+    DTI_U32 a_stride[6];                                                                           \
+    DTI_U32 b_stride[6];                                                                           \
+    DTI_U32 y_stride[6];                                                                           \
+    DTI_U32 a_offset;                                                                              \
+    DTI_U32 b_offset;                                                                              \
+    DTI_U32 y_offset;                                                                              \
+    DTI_F32 p0;                                                                                    \
+    DTI_F32 p1;
 
 /* y[i] = scale * reduce_j x[i, j]: the first `kept` of the 6 axes are kept (product n), the others
  * are reduced (product r). y is contiguous. */
 #define DTI_ARGS_REDUCE                                                                            \
-    DTI_U32 n; DTI_U32 r; DTI_U32 kept; DTI_U32 dim[6]; DTI_U32 x_stride[6];                       \
-    DTI_U32 x_offset; DTI_U32 y_offset; DTI_F32 scale;
+    DTI_U32 n;                                                                                     \
+    DTI_U32 r;                                                                                     \
+    DTI_U32 kept;                                                                                  \
+    DTI_U32 dim[6];                                                                                \
+    DTI_U32 x_stride[6];                                                                           \
+    DTI_U32 x_offset;                                                                              \
+    DTI_U32 y_offset;                                                                              \
+    DTI_F32 scale;
 
 /* c[i, j, m, n] = sum_k a[i, j, m, k] * b[i, j, k, n] (+ bias[n]), i < batch0, j < batch1. */
 #define DTI_ARGS_GEMM                                                                              \
-    DTI_U32 m; DTI_U32 n; DTI_U32 k; DTI_U32 a_row; DTI_U32 a_col; DTI_U32 b_row; DTI_U32 b_col;   \
-    DTI_U32 c_row; DTI_U32 batch0; DTI_U32 batch1; DTI_U32 a_batch0; DTI_U32 a_batch1;             \
-    DTI_U32 b_batch0; DTI_U32 b_batch1; DTI_U32 c_batch0; DTI_U32 c_batch1;                        \
-    DTI_U32 a_offset; DTI_U32 b_offset; DTI_U32 c_offset; DTI_U32 bias_offset;
+    DTI_U32 m;                                                                                     \
+    DTI_U32 n;                                                                                     \
+    DTI_U32 k;                                                                                     \
+    DTI_U32 a_row;                                                                                 \
+    DTI_U32 a_col;                                                                                 \
+    DTI_U32 b_row;                                                                                 \
+    DTI_U32 b_col;                                                                                 \
+    DTI_U32 c_row;                                                                                 \
+    DTI_U32 batch0;                                                                                \
+    DTI_U32 batch1;                                                                                \
+    DTI_U32 a_batch0;                                                                              \
+    DTI_U32 a_batch1;                                                                              \
+    DTI_U32 b_batch0;                                                                              \
+    DTI_U32 b_batch1;                                                                              \
+    DTI_U32 c_batch0;                                                                              \
+    DTI_U32 c_batch1;                                                                              \
+    DTI_U32 a_offset;                                                                              \
+    DTI_U32 b_offset;                                                                              \
+    DTI_U32 c_offset;                                                                              \
+    DTI_U32 bias_offset;
 
 /* Rows of `cols` contiguous values: y = softmax(x), or with the grad kernel dx from (y, dy). */
 #define DTI_ARGS_ROWS                                                                              \
-    DTI_U32 rows; DTI_U32 cols; DTI_U32 x_offset; DTI_U32 y_offset; DTI_U32 dy_offset;
+    DTI_U32 rows;                                                                                  \
+    DTI_U32 cols;                                                                                  \
+    DTI_U32 x_offset;                                                                              \
+    DTI_U32 y_offset;                                                                              \
+    DTI_U32 dy_offset;
 
 /* Cross-entropy and accuracy over rows of logits [rows, classes] with targets [rows] (i32).
  * s: class weights, or in the gradient the seed times the class weights: s[c * s_stride]. */
 #define DTI_ARGS_XENT                                                                              \
-    DTI_U32 rows; DTI_U32 classes; DTI_I32 ignore_index; DTI_F32 smoothing; DTI_U32 s_stride;      \
-    DTI_U32 x_offset; DTI_U32 t_offset; DTI_U32 s_offset; DTI_U32 y_offset;
+    DTI_U32 rows;                                                                                  \
+    DTI_U32 classes;                                                                               \
+    DTI_I32 ignore_index;                                                                          \
+    DTI_F32 smoothing;                                                                             \
+    DTI_U32 s_stride;                                                                              \
+    DTI_U32 x_offset;                                                                              \
+    DTI_U32 t_offset;                                                                              \
+    DTI_U32 s_offset;                                                                              \
+    DTI_U32 y_offset;
 
 /* A loss term's pairs (sum, weight): chunks of values of a (and b) make one pair each; then pairs
  * are summed to one. */
 #define DTI_ARGS_TERM                                                                              \
-    DTI_U32 n; DTI_U32 chunk; DTI_U32 a_offset; DTI_U32 b_offset; DTI_U32 y_offset;
+    DTI_U32 n;                                                                                     \
+    DTI_U32 chunk;                                                                                 \
+    DTI_U32 a_offset;                                                                              \
+    DTI_U32 b_offset;                                                                              \
+    DTI_U32 y_offset;
 
-/* seed = coefficient / weight of loss `index` (see step.h); term = its pair (sum, weight). */
-#define DTI_ARGS_SEED DTI_U32 index; DTI_U32 term_offset; DTI_U32 y_offset;
+/* seed = coefficient / weight of loss `index` (see DTI_STEP_*); term = its pair (sum, weight). */
+#define DTI_ARGS_SEED                                                                              \
+    DTI_U32 index;                                                                                 \
+    DTI_U32 term_offset;                                                                           \
+    DTI_U32 y_offset;
 
-/* y[i, :] = table[index[i], :], and its adjoint dtable[v, :] = sum over i with index[i] = v of dy[i, :]. */
+/* y[i, :] = table[index[i], :], and its adjoint dtable[v, :] = sum over i with index[i] = v of
+ * dy[i, :]. */
 #define DTI_ARGS_GATHER                                                                            \
-    DTI_U32 n; DTI_U32 table_rows; DTI_U32 cols; DTI_U32 table_offset; DTI_U32 index_offset;       \
+    DTI_U32 n;                                                                                     \
+    DTI_U32 table_rows;                                                                            \
+    DTI_U32 cols;                                                                                  \
+    DTI_U32 table_offset;                                                                          \
+    DTI_U32 index_offset;                                                                          \
     DTI_U32 y_offset;
 
 /* y = keep(i) ? x * scale : 0 with keep = philox(i) < threshold; i counts over the global batch:
  * i + first_row * row_elements where the tensor has a sample axis (row_elements > 0). */
 #define DTI_ARGS_DROPOUT                                                                           \
-    DTI_U32 n; DTI_U32 row_elements; DTI_U32 threshold; DTI_F32 scale; DTI_U32 stream;             \
-    DTI_U32 x_offset; DTI_U32 y_offset;
+    DTI_U32 n;                                                                                     \
+    DTI_U32 row_elements;                                                                          \
+    DTI_U32 threshold;                                                                             \
+    DTI_F32 scale;                                                                                 \
+    DTI_U32 stream;                                                                                \
+    DTI_U32 x_offset;                                                                              \
+    DTI_U32 y_offset;
 
 /* g = (first micro-batch of the step ? 0 : g) + x */
-#define DTI_ARGS_ACCUMULATE DTI_U32 n; DTI_U32 x_offset; DTI_U32 y_offset;
+#define DTI_ARGS_ACCUMULATE                                                                        \
+    DTI_U32 n;                                                                                     \
+    DTI_U32 x_offset;                                                                              \
+    DTI_U32 y_offset;
 
 /* The commit: `blocks` entries of the program's block table (see DTI_TABLE_*), 256 elements each.
  * Offsets are in words of the state arena. m_offset and v_offset: first and second moments. */
 #define DTI_ARGS_COMMIT                                                                            \
-    DTI_U32 blocks; DTI_U32 m_offset; DTI_U32 v_offset; DTI_U32 t_offset; DTI_U32 terms;           \
+    DTI_U32 blocks;                                                                                \
+    DTI_U32 m_offset;                                                                              \
+    DTI_U32 v_offset;                                                                              \
+    DTI_U32 t_offset;                                                                              \
+    DTI_U32 terms;                                                                                 \
     DTI_U32 flags;
 
 /* Looks for the first NaN or infinity in x[0..n): status fault word = min(itself, code). */
-#define DTI_ARGS_SCAN DTI_U32 n; DTI_U32 x_offset; DTI_U32 code;
+#define DTI_ARGS_SCAN                                                                              \
+    DTI_U32 n;                                                                                     \
+    DTI_U32 x_offset;                                                                              \
+    DTI_U32 code;
 
 /* X(ID, file, bindings, "r"/"w"/"u" per binding (u = read and written), span).
  * span ITEM: one invocation per launch item; GROUP: one workgroup per item. The step block is one
  * more binding, the uniform buffer number 4. Selector words spec[0..3] are specialisation constants
  * 1..4 (0 is the workgroup size); the maps' and COPY's spec3 says how many axes are in use. */
 #define DTI_KERNEL_LIST(X)                                                                         \
-    X(MAP1, map, 2, "rw", ITEM)               /* spec0: DTI_U_* of unary_list.h */                 \
-    X(COPY, copy, 2, "rw", ITEM)              /* spec0: DTI_COPY_* */                              \
-    X(MAP1_GRAD, map_grad, 3, "rrw", ITEM)    /* (x, dy, dx); spec0: DTI_U_* */                    \
-    X(MAP2, map2, 3, "rrw", ITEM)             /* spec0: DTI_B_* */                                 \
-    X(REDUCE, reduce, 2, "rw", ITEM)          /* spec0: DTI_R_*; serial over j */                  \
-    X(REDUCE_ROW, reduce_row, 2, "rw", GROUP) /* spec0: DTI_R_*; a workgroup over j */             \
-    X(GEMM, gemm, 4, "rrwr", ITEM)            /* spec0: 1 = bias; spec1: epilogue */               \
-    X(SOFTMAX, softmax, 2, "rw", GROUP)       /* spec0: 1 = log */                                 \
+    X(MAP1, map, 2, "rw", ITEM)                    /* spec0: DTI_U_* of unary_list.h */            \
+    X(COPY, copy, 2, "rw", ITEM)                   /* spec0: DTI_COPY_* */                         \
+    X(MAP1_GRAD, map_grad, 3, "rrw", ITEM)         /* (x, dy, dx); spec0: DTI_U_* */               \
+    X(MAP2, map2, 3, "rrw", ITEM)                  /* spec0: DTI_B_* */                            \
+    X(REDUCE, reduce, 2, "rw", ITEM)               /* spec0: DTI_R_*; serial over j */             \
+    X(REDUCE_ROW, reduce_row, 2, "rw", GROUP)      /* spec0: DTI_R_*; a workgroup over j */        \
+    X(GEMM, gemm, 4, "rrwr", ITEM)                 /* spec0: 1 = bias; spec1: epilogue */          \
+    X(SOFTMAX, softmax, 2, "rw", GROUP)            /* spec0: 1 = log */                            \
     X(SOFTMAX_GRAD, softmax_grad, 3, "rrw", GROUP) /* (y, dy, dx); spec0: 1 = log */               \
-    X(XENT, xent, 4, "rrrw", GROUP)           /* -> pairs [rows, 2]; spec0: DTI_XENT_*, spec1: s */ \
+    X(XENT, xent, 4, "rrrw", GROUP) /* -> pairs [rows, 2]; spec0: DTI_XENT_*, spec1: s */          \
     X(XENT_GRAD, xent_grad, 4, "rrrw", GROUP) /* (logits, target, s, dlogits) */                   \
-    X(TERM, term, 3, "rrw", GROUP)            /* spec0: DTI_TERM_*; -> pairs [ceil(n/chunk), 2] */  \
+    X(TERM, term, 3, "rrw", GROUP)            /* spec0: DTI_TERM_*; -> pairs [ceil(n/chunk), 2] */ \
     X(TERM_SUM, term_sum, 2, "rw", GROUP)     /* n pairs -> 1 pair, one workgroup */               \
     X(MSE_GRAD, mse_grad, 4, "rrrw", ITEM)    /* (a, b, seed, da) TERM args, chunk unused */       \
     X(SEED, seed, 2, "rw", ITEM)              /* (term, seed) */                                   \
@@ -96,11 +170,11 @@
     X(SCATTER_ADD, scatter_add, 3, "rrw", ITEM) /* (dy, index, dtable) item = element of dtable */ \
     X(DROPOUT, dropout, 2, "rw", ITEM)                                                             \
     X(ACCUMULATE, accumulate, 2, "ru", ITEM)                                                       \
-    X(GRAD_NORM, grad_norm, 3, "rrw", GROUP)  /* (grads, table, pairs [blocks, 2]) */              \
+    X(GRAD_NORM, grad_norm, 3, "rrw", GROUP)     /* (grads, table, pairs [blocks, 2]) */           \
     X(NORM_FINISH, norm_finish, 3, "ruu", GROUP) /* (pairs, status, state) one workgroup */        \
-    X(OPTIM, optim, 4, "urur", GROUP)         /* (params, grads, state, table) spec0: DTI_OPTIM_* */ \
-    X(OPTIM_TICK, optim_tick, 2, "ur", ITEM)  /* (state, table) */                                 \
-    X(SCAN, scan, 2, "ru", ITEM)              /* (x, status) */
+    X(OPTIM, optim, 4, "urur", GROUP) /* (params, grads, state, table) spec0: DTI_OPTIM_* */       \
+    X(OPTIM_TICK, optim_tick, 2, "ur", ITEM) /* (state, table) */                                  \
+    X(SCAN, scan, 2, "ru", ITEM)             /* (x, status) */
 
 /* COPY: 32-bit words as they are, or converted. FILL ignores x and writes p0 (as f32 or, for
  * FILL_I32, rounded). f32 -> i32 truncates toward zero and saturates; NaN gives 0. */
@@ -143,13 +217,13 @@
  * Word numbers; DTI_STEP_GROUP(g) is the first of a parameter group's 8 words. */
 #define DTI_STEP_SEED_LO 0
 #define DTI_STEP_SEED_HI 1
-#define DTI_STEP_NUMBER_LO 2 /* the random stream's step number */
-#define DTI_STEP_FIRST_ROW 3 /* the first sample's row in the global batch */
-#define DTI_STEP_FLAGS 4     /* bit 0: first micro-batch: gradients are set, not added */
-#define DTI_STEP_CLIP_NORM 5 /* f32; 0 = off */
-#define DTI_STEP_CLIP_VALUE 6 /* f32; 0 = off */
-#define DTI_STEP_COEFFICIENT 8  /* f32[8] of each loss */
-#define DTI_STEP_WEIGHT 16      /* f32[8]: the global batch's weight; 0 = this batch's own */
+#define DTI_STEP_NUMBER_LO 2   /* the random stream's step number */
+#define DTI_STEP_FIRST_ROW 3   /* the first sample's row in the global batch */
+#define DTI_STEP_FLAGS 4       /* bit 0: first micro-batch: gradients are set, not added */
+#define DTI_STEP_CLIP_NORM 5   /* f32; 0 = off */
+#define DTI_STEP_CLIP_VALUE 6  /* f32; 0 = off */
+#define DTI_STEP_COEFFICIENT 8 /* f32[8] of each loss */
+#define DTI_STEP_WEIGHT 16     /* f32[8]: the global batch's weight; 0 = this batch's own */
 #define DTI_STEP_GROUP(g) (24 + 8 * (g))
 #define DTI_GROUP_LR 0
 #define DTI_GROUP_DECAY 1
@@ -159,10 +233,11 @@
 #define DTI_GROUP_LN_BETA1 5 /* natural logarithms, rounded from double */
 #define DTI_GROUP_LN_BETA2 6
 #define DTI_GROUP_NESTEROV 7 /* f32: 1 or 0 */
-#define DTI_STEP_WORDS 88 /* 24 + 8 * 8 groups */
+#define DTI_STEP_WORDS 88    /* 24 + 8 * 8 groups */
 
 /* ---- The status buffer, written by the device, read by the host after the last segment. 32-bit
- * words; term i is the pair of f32 at DTI_STATUS_TERM(i), its own 256-byte line, so it can be bound. */
+ * words; term i is the pair of f32 at DTI_STATUS_TERM(i), its own 256-byte line, so it can be
+ * bound. */
 #define DTI_STATUS_FAULT 0 /* code of the first fault, 0xffffffff = none (only SCAN writes it) */
 #define DTI_STATUS_ABORT 1 /* 1 = a loss or a gradient was not finite: nothing was written */
 #define DTI_STATUS_NORM 2  /* f32: 2-norm of the whole gradient before clipping */
@@ -178,8 +253,9 @@
 /* ---- A program's block table: 4 words for each block of 256 elements that it updates. */
 #define DTI_TABLE_BLOCK 0 /* the block's number in the parameter and gradient arenas */
 #define DTI_TABLE_GROUP 1
-#define DTI_TABLE_PARAM 2 /* index of t; bit 31 set: the parameter's first block (t is counted here) */
-#define DTI_TABLE_USED 3  /* elements of the block in use, 1..256; the rest is padding and stays 0 */
+#define DTI_TABLE_PARAM                                                                            \
+    2 /* index of t; bit 31 set: the parameter's first block (t is counted here) */
+#define DTI_TABLE_USED 3 /* elements of the block in use, 1..256; the rest is padding and stays 0 */
 #define DTI_TABLE_WORDS 4
 #define DTI_BLOCK 256
 

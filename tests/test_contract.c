@@ -395,7 +395,8 @@ TEST_NET(weights_of_another_model_name_the_first_that_does_not_fit) {
     dt_graph_destroy(other.graph);
 }
 
-/* The same sample alone and as each row of a batch; kernels are chosen by shape, so not to the bit. */
+/* The same sample alone and as each row of a batch; kernels are chosen by shape, so not to the
+ * bit. */
 TEST_NET(predict_at_batch_1_is_a_row_of_a_batch) {
     float x[4 * IN], y1[CLASSES], y4[4 * CLASSES];
     int32_t t[4];

@@ -10,7 +10,8 @@ typedef struct plan_case {
 
 static plan_case plan_open(void) {
     plan_case c = {0};
-    test_check(dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &c.ctx) == DT_OK, __FILE__, __LINE__, "no context");
+    test_check(dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &c.ctx) == DT_OK, __FILE__,
+               __LINE__, "no context");
     dt_graph_create(c.ctx, &c.graph);
     return c;
 }
@@ -59,7 +60,8 @@ TEST(an_arena_that_grows_keeps_the_other_programs_right) {
     CHECK(dt_program_write(c.program, x, in, sizeof in) == DT_OK);
     CHECK(dt_program_run(c.program, NULL, NULL) == DT_OK);
     CHECK(dt_program_read(c.program, y, before, sizeof before) == DT_OK);
-    REQUIRE(dt_program_create(c.store, &(dt_program_desc){.outputs = {y}, .batch = 100}, &large) == DT_OK);
+    REQUIRE(dt_program_create(c.store, &(dt_program_desc){.outputs = {y}, .batch = 100}, &large) ==
+            DT_OK);
     CHECK(dt_program_run(c.program, NULL, NULL) == DT_OK);
     CHECK(dt_program_read(c.program, y, after, sizeof after) == DT_OK);
     CHECK(memcmp(before, after, sizeof before) == 0);
@@ -68,7 +70,8 @@ TEST(an_arena_that_grows_keeps_the_other_programs_right) {
 
 TEST(everything_wrong_with_a_description_is_told_at_once) {
     plan_case c = plan_open();
-    dt_tensor x = dt_input(c.graph, "x", DT_F32, dt_dims(4)), t = dt_input(c.graph, "t", DT_F32, dt_dims(2));
+    dt_tensor x = dt_input(c.graph, "x", DT_F32, dt_dims(4)),
+              t = dt_input(c.graph, "t", DT_F32, dt_dims(2));
     dt_tensor y = dt_nn_linear(x, "used", 2);
     dt_nn_linear(x, "unused", 2);
     REQUIRE(dt_store_create(c.graph, &(dt_store_desc){.device = "cpu"}, &c.store) == DT_OK);

@@ -17,7 +17,8 @@
  *         dt_tensor got = dt_nn_linear(h, "fc2", 1);
  *         dt_store_create(g, NULL, &store);                       // values, on a device
  *         dt_optim_desc adam = {.kind = DT_ADAM, .lr = 0.05};
- *         dt_program_create(store, &(dt_program_desc){.loss = dt_mse(got, want), .batch = 4, .optim = &adam}, &train);
+ *         dt_program_desc desc = {.loss = dt_mse(got, want), .batch = 4, .optim = &adam};
+ *         dt_program_create(store, &desc, &train);
  *         dt_program_create(store, &(dt_program_desc){.outputs = {got}, .batch = 4}, &predict);
  *         dt_program_write(train, in, x, sizeof x);
  *         dt_program_write(train, want, y, sizeof y);

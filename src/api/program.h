@@ -60,7 +60,7 @@ typedef enum dt_optim_kind {
 
 /* Parameters that differ from the rest. The first group whose pattern matches a name takes it. */
 typedef struct dt_optim_group {
-    const char *match;  /* "*.bias", "head.*,tok.weight": '*' and '?', commas between patterns */
+    const char *match;   /* "*.bias", "head.*,tok.weight": '*' and '?', commas between patterns */
     double lr_scale;     /* 0 = 1 */
     double weight_decay; /* 0 = the optimizer's */
     bool no_decay;

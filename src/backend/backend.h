@@ -40,28 +40,32 @@ typedef struct dti_exec_desc {
     uint32_t launch_count;
     const dti_segment *segments;
     uint32_t segment_count;
-    uint32_t in, out;   /* which of the memories are IN and OUT; the step block is at IN + 0 */
+    uint32_t in, out; /* which of the memories are IN and OUT; the step block is at IN + 0 */
 } dti_exec_desc;
 
 typedef struct dti_backend {
     const char *name; /* "cpu", "vulkan", "ref" */
-    dt_result (*memory_create)(dti_device *device, uint64_t bytes, dti_memory_kind kind, dti_memory **out);
+    dt_result (*memory_create)(dti_device *device, uint64_t bytes, dti_memory_kind kind,
+                               dti_memory **out);
     void (*memory_destroy)(dti_memory *memory);
     uint64_t (*memory_bytes)(const dti_memory *memory); /* device bytes that it really takes */
     /* The host's side of IN and OUT: written before, read after the segment that copies. Stable. */
     void *(*memory_host)(dti_memory *memory);
     /* Blocking copies, for loading and saving; not during a run. */
-    dt_result (*memory_write)(dti_memory *memory, uint64_t offset, const void *data, uint64_t bytes);
+    dt_result (*memory_write)(dti_memory *memory, uint64_t offset, const void *data,
+                              uint64_t bytes);
     dt_result (*memory_read)(dti_memory *memory, uint64_t offset, void *data, uint64_t bytes);
     /* Compiles what is new; all memory is taken here. Places of launches must stay valid. */
     dt_result (*exec_create)(dti_device *device, const dti_exec_desc *desc, dti_exec **out);
     void (*exec_destroy)(dti_exec *exec); /* waits for what is running */
-    /* Starts segments [first, first + count), in order. Never blocks where the device runs on its own. */
+    /* Starts segments [first, first + count), in order. Never blocks where the device runs on
+     * its own. */
     dt_result (*exec_start)(dti_exec *exec, uint32_t first, uint32_t count);
     dt_result (*exec_poll)(dti_exec *exec, bool *busy);
     dt_result (*exec_wait)(dti_exec *exec);
-    /* Runs launches [first, first + count) again, each followed by a SCAN of what it wrote; *fault is the number
-     * of the first launch whose result has a NaN or an infinity, or launch_count. Slow; blocks. */
+    /* Runs launches [first, first + count) again, each followed by a SCAN of what it wrote;
+     * *fault is the number of the first launch whose result has a NaN or an infinity, or
+     * launch_count. Slow; blocks. */
     dt_result (*exec_find_fault)(dti_exec *exec, uint32_t first, uint32_t count, uint32_t *fault);
     void (*close)(dti_device *device);
 } dti_backend;

@@ -12,9 +12,12 @@ static int dti_ctx_isa(const dt_ctx *ctx) {
 }
 
 static dt_result dti_ctx_check(const dt_ctx_desc *d) {
-    if ((d->allocator.alloc == NULL) != (d->allocator.free == NULL)) return DT_ERROR_INVALID;
-    if (d->threads < DT_THREADS_ALL || d->jobs.threads < 0) return DT_ERROR_INVALID;
-    if (d->pipeline_cache_bytes && !d->pipeline_cache) return DT_ERROR_INVALID;
+    if ((d->allocator.alloc == NULL) != (d->allocator.free == NULL))
+        return DT_ERROR_INVALID;
+    if (d->threads < DT_THREADS_ALL || d->jobs.threads < 0)
+        return DT_ERROR_INVALID;
+    if (d->pipeline_cache_bytes && !d->pipeline_cache)
+        return DT_ERROR_INVALID;
     return DT_OK;
 }
 
@@ -22,7 +25,8 @@ static dt_result dti_ctx_fill(dt_ctx *ctx) {
     const dt_ctx_desc *d = &ctx->desc;
     if (d->pipeline_cache) {
         ctx->cache = dti_alloc(&ctx->base, d->pipeline_cache_bytes);
-        if (!ctx->cache) return DT_ERROR_MEMORY;
+        if (!ctx->cache)
+            return DT_ERROR_MEMORY;
         memcpy(ctx->cache, d->pipeline_cache, d->pipeline_cache_bytes);
         ctx->desc.pipeline_cache = ctx->cache;
     }
@@ -33,11 +37,13 @@ DT_API dt_result dt_ctx_create(const dt_ctx_desc *desc, dt_ctx **out) {
     dt_ctx_desc d = desc ? *desc : (dt_ctx_desc){0};
     *out = NULL;
     dt_result result = dti_ctx_check(&d);
-    if (result) return result;
+    if (result)
+        return result;
     dti_base base;
     dti_base_init(&base, &d.allocator, &d.logger);
     dt_ctx *ctx = dti_alloc(&base, sizeof *ctx);
-    if (!ctx) return DT_ERROR_MEMORY;
+    if (!ctx)
+        return DT_ERROR_MEMORY;
     ctx->base = base;
     ctx->desc = d;
     result = dti_ctx_fill(ctx);
@@ -50,7 +56,8 @@ DT_API dt_result dt_ctx_create(const dt_ctx_desc *desc, dt_ctx **out) {
 }
 
 DT_API void dt_ctx_destroy(dt_ctx *ctx) {
-    if (!ctx) return;
+    if (!ctx)
+        return;
     dti_destroy_owned(&ctx->base.owned);
     dti_vk_instance_destroy(ctx->vulkan);
     dti_pool_destroy(&ctx->base, ctx->base.pool);
@@ -67,22 +74,26 @@ DT_API void dt_ctx_memory(const dt_ctx *ctx, dt_memory_info *info) {
     *info = (dt_memory_info){.host_bytes = ctx->base.bytes_now,
                              .host_bytes_peak = ctx->base.bytes_peak,
                              .host_alloc_calls = ctx->base.alloc_calls};
-    if (ctx->vulkan) dti_vk_memory_used(ctx->vulkan, &info->device_bytes, &info->device_alloc_calls);
+    if (ctx->vulkan)
+        dti_vk_memory_used(ctx->vulkan, &info->device_bytes, &info->device_alloc_calls);
 }
 
 DT_API dt_result dt_ctx_pipeline_cache(dt_ctx *ctx, void *data, size_t *bytes) {
-    if (ctx->vulkan) return dti_vk_cache_export(ctx->vulkan, data, bytes);
+    if (ctx->vulkan)
+        return dti_vk_cache_export(ctx->vulkan, data, bytes);
     *bytes = 0;
     return DT_OK;
 }
 
 /* Fills the list: the CPU, then what Vulkan finds. Vulkan failing is logged, never fatal. */
 static void dti_ctx_list(dt_ctx *ctx) {
-    if (ctx->listed) return;
+    if (ctx->listed)
+        return;
     ctx->listed = true;
     ctx->device_count = 1;
     dti_cpu_info(&ctx->base, dti_ctx_isa(ctx), &ctx->infos[0]);
-    if (ctx->desc.no_vulkan) return;
+    if (ctx->desc.no_vulkan)
+        return;
     dti_vk_options options = {.loader = ctx->desc.vulkan_loader,
                               .cache = ctx->desc.pipeline_cache,
                               .cache_bytes = ctx->desc.pipeline_cache_bytes,
@@ -111,7 +122,8 @@ DT_API const dt_device_info *dt_ctx_device(dt_ctx *ctx, int index) {
 
 /* Higher is better; software drivers only when Vulkan itself was asked for. */
 static int dti_device_rank(const dt_device_info *d, bool software) {
-    if (!d->usable) return 0;
+    if (!d->usable)
+        return 0;
     switch (d->kind) {
     case DT_DEVICE_DISCRETE: return 4;
     case DT_DEVICE_INTEGRATED: return 3;
@@ -140,18 +152,22 @@ static char dti_lower(char c) { /* ASCII alone: the locale must not matter */
 static bool dti_text_contains(const char *text, const char *part) {
     for (; *text; text++) {
         size_t i = 0;
-        while (part[i] && dti_lower(text[i]) == dti_lower(part[i])) i++;
-        if (!part[i]) return true;
+        while (part[i] && dti_lower(text[i]) == dti_lower(part[i]))
+            i++;
+        if (!part[i])
+            return true;
     }
     return false;
 }
 
 static int dti_device_named(const dt_ctx *ctx, const char *name) {
     for (int i = 0; i < ctx->device_count; i++) {
-        if (strcmp(ctx->infos[i].id, name) == 0) return i;
+        if (strcmp(ctx->infos[i].id, name) == 0)
+            return i;
     }
     for (int i = 1; i < ctx->device_count; i++) {
-        if (dti_text_contains(ctx->infos[i].name, name)) return i;
+        if (dti_text_contains(ctx->infos[i].name, name))
+            return i;
     }
     return -1;
 }
@@ -162,7 +178,8 @@ static dt_result dti_device_unknown(dt_ctx *ctx, const char *name) {
     for (int i = 0; i < ctx->device_count; i++) {
         int n = snprintf(list + at, sizeof list - at, "%s%s (%s)", i ? ", " : "", ctx->infos[i].id,
                          ctx->infos[i].name);
-        if (n > 0 && at + (size_t)n < sizeof list) at += (size_t)n;
+        if (n > 0 && at + (size_t)n < sizeof list)
+            at += (size_t)n;
     }
     return dti_fail(&ctx->base, DT_ERROR_DEVICE, "no device '%s'; there is %s%s", name, list,
                     ctx->device_count == 1 ? ", and no Vulkan driver was found" : "");
@@ -170,29 +187,33 @@ static dt_result dti_device_unknown(dt_ctx *ctx, const char *name) {
 
 static int dti_device_auto(dt_ctx *ctx, double flops) {
     if (flops < DTI_AUTO_FLOPS) {
-        dti_log(&ctx->base, DT_LOG_INFO, "device cpu: a step is about %.1f MFLOP, too little for a GPU's launches",
+        dti_log(&ctx->base, DT_LOG_INFO,
+                "device cpu: a step is about %.1f MFLOP, too little for a GPU's launches",
                 flops / 1e6);
         return 0;
     }
     dti_ctx_list(ctx);
     int best = dti_device_best(ctx, false);
-    if (best < 0) dti_log(&ctx->base, DT_LOG_INFO, "device cpu: no hardware Vulkan device was found");
+    if (best < 0)
+        dti_log(&ctx->base, DT_LOG_INFO, "device cpu: no hardware Vulkan device was found");
     return best < 0 ? 0 : best;
 }
 
 static dt_result dti_device_choose(dt_ctx *ctx, const char *name, double flops, int *index) {
     *index = 0;
-    if (strcmp(name, "cpu") == 0) return DT_OK;
+    if (strcmp(name, "cpu") == 0)
+        return DT_OK;
     if (strcmp(name, "auto") == 0) {
         *index = dti_device_auto(ctx, flops);
         return DT_OK;
     }
     dti_ctx_list(ctx);
     *index = strcmp(name, "vulkan") == 0 ? dti_device_best(ctx, true) : dti_device_named(ctx, name);
-    if (*index < 0) return dti_device_unknown(ctx, name);
+    if (*index < 0)
+        return dti_device_unknown(ctx, name);
     if (!ctx->infos[*index].usable) {
-        return dti_fail(&ctx->base, DT_ERROR_DEVICE, "device %s (%s) cannot be used: %s", ctx->infos[*index].id,
-                        ctx->infos[*index].name, ctx->infos[*index].driver);
+        return dti_fail(&ctx->base, DT_ERROR_DEVICE, "device %s (%s) cannot be used: %s",
+                        ctx->infos[*index].id, ctx->infos[*index].name, ctx->infos[*index].driver);
     }
     return DT_OK;
 }
@@ -200,17 +221,21 @@ static dt_result dti_device_choose(dt_ctx *ctx, const char *name, double flops, 
 static dt_result dti_device_open(dt_ctx *ctx, const char *name, double flops, dti_device **out) {
     int index;
     *out = NULL;
-    if (!name || !name[0]) name = "auto";
+    if (!name || !name[0])
+        name = "auto";
     dt_result result = dti_device_choose(ctx, name, flops, &index);
-    if (result) return result;
+    if (result)
+        return result;
     result = index == 0 ? dti_cpu_open(&ctx->base, dti_ctx_isa(ctx), out)
                         : dti_vk_open(ctx->vulkan, index - 1, out);
-    if (result) return result;
+    if (result)
+        return result;
     const dt_device_info *d = &(*out)->info;
     dti_log(&ctx->base, DT_LOG_INFO, "device %s: %s, %s", d->id, d->name, d->driver);
     return DT_OK;
 }
 
 static void dti_device_close(dti_device *device) {
-    if (device) device->backend->close(device);
+    if (device)
+        device->backend->close(device);
 }

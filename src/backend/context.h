@@ -12,7 +12,8 @@ struct dt_ctx {
     dt_device_info infos[DTI_DEVICES_MAX]; /* [0] is the CPU */
 };
 
-/* Opens the device that `name` asks for ("auto", NULL, "cpu", "vulkan", "vulkan:N" or a part of a
- * name); `flops` is the estimate of one training step, for "auto". Logs the choice and its reason. */
+/* Opens the device that `name` asks for ("auto", NULL, "cpu", "vulkan", "vulkan:N" or a part of
+ * a name); `flops` is the estimate of one training step, for "auto". Logs the choice and its
+ * reason. */
 static dt_result dti_device_open(dt_ctx *ctx, const char *name, double flops, dti_device **out);
 static void dti_device_close(dti_device *device);

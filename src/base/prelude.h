@@ -75,8 +75,8 @@
 #pragma GCC optimize("O2", "no-fast-math", "fp-contract=off", "no-math-errno", "no-trapping-math")
 #endif
 
-/* For leaf helpers whose speed must not hang on the host's -O level. Clang at -O0 gives each inlined
- * local stack of its own (70 KiB for gelu) and is not faster for it. */
+/* For leaf helpers whose speed must not hang on the host's -O level. Clang at -O0 gives each
+ * inlined local stack of its own (70 KiB for gelu) and is not faster for it. */
 #if defined __clang__ && !defined __OPTIMIZE__
 #define DTI_INLINE static inline
 #else

@@ -5,22 +5,28 @@ static const char *dti_nn_name(char *text, size_t size, const char *layer, const
     return text;
 }
 
-DT_API dt_tensor dt_nn_linear_with(dt_tensor x, const char *name, int64_t out, const dt_linear_desc *desc) {
-    if (dti_is_nil(x)) return x;
+DT_API dt_tensor dt_nn_linear_with(dt_tensor x, const char *name, int64_t out,
+                                   const dt_linear_desc *desc) {
+    if (dti_is_nil(x))
+        return x;
     dt_linear_desc d = desc ? *desc : (dt_linear_desc){0};
     dt_shape s = dt_tensor_shape(x);
     if (s.rank < 1 || out < 1 || s.dim[s.rank - 1] < 1) {
-        return dti_graph_fail(x.graph, "linear '%s': x %s has no last dimension to map to %lld", name ? name : "",
-                              dti_shape_print(s, dt_tensor_has_samples(x)).text, (long long)out);
+        return dti_graph_fail(x.graph, "linear '%s': x %s has no last dimension to map to %lld",
+                              name ? name : "", dti_shape_print(s, dt_tensor_has_samples(x)).text,
+                              (long long)out);
     }
     int64_t in = s.dim[s.rank - 1];
     float bound = (float)(1.0 / sqrt((double)in));
     dt_init uniform = {DT_INIT_UNIFORM, -bound, bound};
     char text[256];
     dt_init weight = d.weight.kind ? d.weight : uniform, bias = d.bias.kind ? d.bias : uniform;
-    dt_tensor w = dt_param(x.graph, dti_nn_name(text, sizeof text, name, "weight"), (dt_shape){2, {out, in}}, weight);
+    dt_tensor w = dt_param(x.graph, dti_nn_name(text, sizeof text, name, "weight"),
+                           (dt_shape){2, {out, in}}, weight);
     dt_tensor b = {0};
-    if (!d.no_bias) b = dt_param(x.graph, dti_nn_name(text, sizeof text, name, "bias"), (dt_shape){1, {out}}, bias);
+    if (!d.no_bias)
+        b = dt_param(x.graph, dti_nn_name(text, sizeof text, name, "bias"), (dt_shape){1, {out}},
+                     bias);
     return dti_is_nil(w) ? w : dt_linear(x, w, b);
 }
 
@@ -29,9 +35,11 @@ DT_API dt_tensor dt_nn_linear(dt_tensor x, const char *name, int64_t out) {
 }
 
 DT_API dt_tensor dt_nn_embedding(dt_tensor index, const char *name, int64_t rows, int64_t cols) {
-    if (dti_is_nil(index)) return index;
+    if (dti_is_nil(index))
+        return index;
     char text[256];
     dt_init normal = {DT_INIT_NORMAL, 0.0f, 1.0f};
-    dt_tensor table = dt_param(index.graph, dti_nn_name(text, sizeof text, name, "weight"), (dt_shape){2, {rows, cols}}, normal);
+    dt_tensor table = dt_param(index.graph, dti_nn_name(text, sizeof text, name, "weight"),
+                               (dt_shape){2, {rows, cols}}, normal);
     return dt_gather(table, index);
 }

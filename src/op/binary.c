@@ -2,9 +2,11 @@
  * summed back over what was repeated. At ties maximum and minimum give each side half (PyTorch). */
 
 static bool dti_binary_shape(dti_build *b) {
-    if (!dti_build_f32(b)) return false;
+    if (!dti_build_f32(b))
+        return false;
     if (!dti_shape_broadcast(b->in[0]->shape, b->in[1]->shape, &b->out.shape)) {
-        return dti_build_fail(b, "the shapes do not broadcast: sizes must be equal or 1, from the right");
+        return dti_build_fail(
+            b, "the shapes do not broadcast: sizes must be equal or 1, from the right");
     }
     return true;
 }
@@ -48,9 +50,12 @@ static dt_tensor dti_binary_db(dti_grad *g, uint32_t selector) {
 
 static void dti_binary_grad(dti_grad *g) {
     uint32_t selector = dti_op_info_of(g->node.op)->selector;
-    if (selector >= DTI_B_EQ) return; /* comparisons are flat */
-    if (g->wanted[0]) g->dx[0] = dti_sum_to(dti_binary_da(g, selector), g->in[0]);
-    if (g->wanted[1]) g->dx[1] = dti_sum_to(dti_binary_db(g, selector), g->in[1]);
+    if (selector >= DTI_B_EQ)
+        return; /* comparisons are flat */
+    if (g->wanted[0])
+        g->dx[0] = dti_sum_to(dti_binary_da(g, selector), g->in[0]);
+    if (g->wanted[1])
+        g->dx[1] = dti_sum_to(dti_binary_db(g, selector), g->in[1]);
 }
 
 static void dti_binary_emit(dti_emit *e) {

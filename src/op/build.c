@@ -10,7 +10,8 @@ static bool dti_build_fail(dti_build *b, const char *format, ...) {
         int size = snprintf(shapes + at, sizeof shapes - at, "%s%s%s%s", i ? ", " : "",
                             n->label ? n->label : "", n->label ? " " : "",
                             dti_shape_print(n->shape, n->samples).text);
-        if (size > 0 && at + (size_t)size < sizeof shapes) at += (size_t)size;
+        if (size > 0 && at + (size_t)size < sizeof shapes)
+            at += (size_t)size;
     }
     va_list list;
     va_start(list, format);
@@ -35,8 +36,9 @@ static bool dti_build_inputs_fit(dti_build *b, const dti_op_info *info) {
         }
         const dti_node *n = dti_node_of(x);
         if (n->term && !info->family->takes_terms) {
-            return dti_build_fail(b, "input %u is a loss term (sum, weight); list it in "
-                                     "dt_program_desc.losses, with a coefficient",
+            return dti_build_fail(b,
+                                  "input %u is a loss term (sum, weight); list it in "
+                                  "dt_program_desc.losses, with a coefficient",
                                   i + 1);
         }
         b->out.samples = b->out.samples || n->samples;
@@ -47,6 +49,8 @@ static bool dti_build_inputs_fit(dti_build *b, const dti_op_info *info) {
 static dt_tensor dti_append(dt_graph *graph, dti_op op, const dt_tensor *in, uint32_t count,
                             const dti_attr *attr) {
     const dti_op_info *info = dti_op_info_of(op);
+    for (uint32_t i = 0; i < count && !graph; i++)
+        graph = in[i].graph; /* a nil has none: another tells */
     for (uint32_t i = 0; i < count; i++) {
         if (dti_is_nil(in[i])) {
             if (graph && !graph->error[0]) {
@@ -55,14 +59,19 @@ static dt_tensor dti_append(dt_graph *graph, dti_op op, const dt_tensor *in, uin
             return (dt_tensor){0};
         }
     }
-    if (!graph || graph->error[0]) return (dt_tensor){0};
+    if (!graph || graph->error[0])
+        return (dt_tensor){0};
     dti_build b = {.graph = graph, .inputs = in, .count = count};
     b.out.op = (uint16_t)op;
     b.out.dtype = DT_F32;
-    if (attr) b.out.attr = *attr;
-    if (!dti_build_inputs_fit(&b, info)) return (dt_tensor){0};
-    for (uint32_t i = 0; i < count && i < 2; i++) b.in[i] = dti_node_of(in[i]);
-    if (!info->family->shape(&b)) return (dt_tensor){0};
+    if (attr)
+        b.out.attr = *attr;
+    if (!dti_build_inputs_fit(&b, info))
+        return (dt_tensor){0};
+    for (uint32_t i = 0; i < count && i < 2; i++)
+        b.in[i] = dti_node_of(in[i]);
+    if (!info->family->shape(&b))
+        return (dt_tensor){0};
     if (!dti_shape_valid(b.out.shape)) {
         dti_build_fail(&b, "the result %s is too large: at most %d dimensions and 2^31 elements",
                        dti_shape_print(b.out.shape, b.out.samples).text, DT_MAX_DIMS);
@@ -82,7 +91,8 @@ static bool dti_build_f32(dti_build *b) {
 
 /* The result has the first input's shape. */
 static bool dti_shape_same(dti_build *b) {
-    if (!dti_build_f32(b)) return false;
+    if (!dti_build_f32(b))
+        return false;
     b->out.shape = b->in[0]->shape;
     return true;
 }
@@ -93,7 +103,8 @@ static bool dti_shape_broadcast(dt_shape a, dt_shape b, dt_shape *out) {
     for (int i = 1; i <= out->rank; i++) {
         int64_t x = i <= a.rank ? a.dim[a.rank - i] : 1;
         int64_t y = i <= b.rank ? b.dim[b.rank - i] : 1;
-        if (x != y && x != 1 && y != 1) return false;
+        if (x != y && x != 1 && y != 1)
+            return false;
         out->dim[out->rank - i] = x == 1 ? y : x;
     }
     return true;

@@ -5,13 +5,16 @@
 
 /* ---- CPU */
 
-static void dti_cpu_accumulate(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+static void dti_cpu_accumulate(const dti_cpu_task *task, int64_t begin, int64_t end,
+                               void *scratch) {
     (void)scratch;
     const dti_args_accumulate *a = &task->launch->args.accumulate;
     const float *x = dti_cpu_in(task, 0, a->x_offset) + begin;
     float *y = dti_cpu_out(task, 1, a->y_offset) + begin;
-    if (task->step[DTI_STEP_FLAGS] & 1u) memmove(y, x, (size_t)(end - begin) * sizeof *y);
-    else task->k->binary[DTI_B_ADD](y, x, 1, y, 1, end - begin);
+    if (task->step[DTI_STEP_FLAGS] & 1u)
+        memmove(y, x, (size_t)(end - begin) * sizeof *y);
+    else
+        task->k->binary[DTI_B_ADD](y, x, 1, y, 1, end - begin);
 }
 
 static int64_t dti_cpu_grain_blocks(const dti_cpu_task *task) {
@@ -21,7 +24,8 @@ static int64_t dti_cpu_grain_blocks(const dti_cpu_task *task) {
 
 static bool dti_all_finite_f32(const float *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
-        if (!dti_finite_f32(x[i])) return false;
+        if (!dti_finite_f32(x[i]))
+            return false;
     }
     return true;
 }
@@ -43,13 +47,15 @@ static void dti_cpu_grad_norm(const dti_cpu_task *task, int64_t begin, int64_t e
 
 static bool dti_terms_finite(const dti_args_commit *a, const uint32_t *status) {
     for (uint32_t i = 0; (a->flags & 1u) && i < a->terms; i++) {
-        if (!dti_finite_f32(dti_bits_f32(status[DTI_STATUS_TERM(i)]))) return false;
+        if (!dti_finite_f32(dti_bits_f32(status[DTI_STATUS_TERM(i)])))
+            return false;
     }
     return true;
 }
 
 /* torch.nn.utils.clip_grad_norm_: min(1, max_norm / (norm + 1e-6)) */
-static void dti_cpu_norm_finish(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+static void dti_cpu_norm_finish(const dti_cpu_task *task, int64_t begin, int64_t end,
+                                void *scratch) {
     (void)begin, (void)end, (void)scratch;
     const dti_args_commit *a = &task->launch->args.commit;
     const float *pairs = task->buf[0];
@@ -62,14 +68,17 @@ static void dti_cpu_norm_finish(const dti_cpu_task *task, int64_t begin, int64_t
     }
     const float norm = (float)sqrt(sum), limit = dti_step_f32(task->step, DTI_STEP_CLIP_NORM);
     float clip = 1.0f;
-    if (limit > 0.0f) clip = limit / (norm + 1e-6f);
-    if (!(clip < 1.0f)) clip = 1.0f;
+    if (limit > 0.0f)
+        clip = limit / (norm + 1e-6f);
+    if (!(clip < 1.0f))
+        clip = 1.0f;
     state[DTI_CONTROL_ABORT] = status[DTI_STATUS_ABORT] = fine ? 0 : 1;
     memcpy(state + DTI_CONTROL_CLIP, &clip, sizeof clip);
     memcpy(status + DTI_STATUS_NORM, &norm, sizeof norm);
 }
 
-/* ---- the optimizers: what one block's update needs, from its group's words and the step count t */
+/* ---- the optimizers: what one block's update needs, from its group's words and the step count
+ * t */
 
 #define DTI_NO_OFFSET 0xffffffffu
 
@@ -86,7 +95,8 @@ static dti_adam dti_adam_of(const dti_cpu_task *task, uint32_t group, uint32_t t
     const float ln_beta1 = dti_group_f32(task, group, DTI_GROUP_LN_BETA1);
     const float ln_beta2 = dti_group_f32(task, group, DTI_GROUP_LN_BETA2);
     const float steps = (float)(t + 1u);
-    /* 1 - beta and 1 - beta^t as expm1 of logarithms: the difference would lose half of its digits */
+    /* 1 - beta and 1 - beta^t as expm1 of logarithms: the difference would lose half of its
+     * digits */
     float minus[4] = {ln_beta1, ln_beta2, steps * ln_beta1, steps * ln_beta2}, root2;
     task->k->unary[DTI_U_EXPM1](minus, minus, 4, 0.0f, 0.0f);
     float bias2 = -minus[3];
@@ -98,8 +108,10 @@ static dti_adam dti_adam_of(const dti_cpu_task *task, uint32_t group, uint32_t t
                       .weight_decay = dti_group_f32(task, group, DTI_GROUP_DECAY),
                       .clip = dti_control_clip(task),
                       .limit = dti_step_f32(task->step, DTI_STEP_CLIP_VALUE),
-                      .one_minus_beta1 = -minus[0], .one_minus_beta2 = -minus[1],
-                      .bias1 = -minus[2], .bias2_sqrt = root2,
+                      .one_minus_beta1 = -minus[0],
+                      .one_minus_beta2 = -minus[1],
+                      .bias1 = -minus[2],
+                      .bias2_sqrt = root2,
                       .decoupled = task->launch->spec[0] == DTI_OPTIM_ADAMW};
 }
 
@@ -121,7 +133,8 @@ static void dti_cpu_optim(const dti_cpu_task *task, int64_t begin, int64_t end, 
     float *params = task->buf[0], *moments = task->buf[2];
     const uint32_t *state = task->buf[2];
     const uint32_t *row = (const uint32_t *)task->buf[3] + begin * DTI_TABLE_WORDS;
-    if (state[DTI_CONTROL_ABORT] != 0) return;
+    if (state[DTI_CONTROL_ABORT] != 0)
+        return;
     const bool is_sgd = task->launch->spec[0] == DTI_OPTIM_SGD;
     uint32_t group = DTI_NO_OFFSET, t = 0;
     dti_sgd sgd = {0};
@@ -131,25 +144,32 @@ static void dti_cpu_optim(const dti_cpu_task *task, int64_t begin, int64_t end, 
         if (row[DTI_TABLE_GROUP] != group || now != t) {
             group = row[DTI_TABLE_GROUP];
             t = now;
-            if (is_sgd) sgd = dti_sgd_of(task, group, t);
-            else adam = dti_adam_of(task, group, t);
+            if (is_sgd)
+                sgd = dti_sgd_of(task, group, t);
+            else
+                adam = dti_adam_of(task, group, t);
         }
         const int64_t at = (int64_t)row[DTI_TABLE_BLOCK] * DTI_BLOCK, n = row[DTI_TABLE_USED];
         const float *g = (const float *)task->buf[1] + at;
         float *m = a->m_offset == DTI_NO_OFFSET ? NULL : moments + a->m_offset + at;
-        if (is_sgd) task->k->sgd(params + at, g, m, n, &sgd);
-        else task->k->adam(params + at, g, m, moments + a->v_offset + at, n, &adam);
+        if (is_sgd)
+            task->k->sgd(params + at, g, m, n, &sgd);
+        else
+            task->k->adam(params + at, g, m, moments + a->v_offset + at, n, &adam);
     }
 }
 
-static void dti_cpu_optim_tick(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+static void dti_cpu_optim_tick(const dti_cpu_task *task, int64_t begin, int64_t end,
+                               void *scratch) {
     (void)scratch;
     uint32_t *state = task->buf[0];
     const uint32_t *table = task->buf[1];
-    if (state[DTI_CONTROL_ABORT] != 0) return;
+    if (state[DTI_CONTROL_ABORT] != 0)
+        return;
     for (int64_t i = begin; i < end; i++) {
         uint32_t param = table[i * DTI_TABLE_WORDS + DTI_TABLE_PARAM];
-        if (param & 0x80000000u) state[task->launch->args.commit.t_offset + (param & 0x7fffffffu)]++;
+        if (param & 0x80000000u)
+            state[task->launch->args.commit.t_offset + (param & 0x7fffffffu)]++;
     }
 }
 
@@ -157,9 +177,11 @@ static void dti_cpu_optim_tick(const dti_cpu_task *task, int64_t begin, int64_t 
 static void dti_cpu_scan(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
     const dti_args_scan *a = &task->launch->args.scan;
-    if (dti_all_finite_f32(dti_cpu_in(task, 0, a->x_offset) + begin, end - begin)) return;
+    if (dti_all_finite_f32(dti_cpu_in(task, 0, a->x_offset) + begin, end - begin))
+        return;
     uint32_t *word = (uint32_t *)task->buf[1] + DTI_STATUS_FAULT;
     uint32_t seen = __atomic_load_n(word, __ATOMIC_RELAXED);
     while (seen > a->code && !__atomic_compare_exchange_n(word, &seen, a->code, false,
-                                                          __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {}
+                                                          __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    }
 }

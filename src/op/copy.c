@@ -33,7 +33,8 @@ static void dti_cast_emit(dti_emit *e) {
 }
 
 DT_API dt_tensor dt_cast(dt_tensor x, dt_dtype dtype) {
-    if (dti_is_nil(x) || dti_node_of(x)->dtype == dtype) return x;
+    if (dti_is_nil(x) || dti_node_of(x)->dtype == dtype)
+        return x;
     return dti_append1(DTI_OP_CAST, x, &(dti_attr){.i = {(int32_t)dtype}});
 }
 
@@ -42,18 +43,21 @@ static bool dti_concat_shape(dti_build *b) {
     dt_shape s = b->in[0]->shape;
     int axis = b->out.attr.i[0];
     b->out.dtype = b->in[0]->dtype;
-    if (axis < 0 || axis >= s.rank) return dti_build_fail(b, "there is no axis %d", axis);
+    if (axis < 0 || axis >= s.rank)
+        return dti_build_fail(b, "there is no axis %d", axis);
     for (uint32_t i = 1; i < b->count; i++) {
         const dti_node *n = dti_node_of(b->inputs[i]);
         dt_shape t = n->shape;
-        if (t.rank == s.rank) t.dim[axis] = s.dim[axis];
+        if (t.rank == s.rank)
+            t.dim[axis] = s.dim[axis];
         if (!dti_shape_equal(s, t) || n->dtype != b->in[0]->dtype) {
             return dti_build_fail(b, "input %u, %s, differs in type or in more than axis %d", i + 1,
                                   dti_shape_print(n->shape, n->samples).text, axis);
         }
     }
     b->out.shape = s;
-    for (uint32_t i = 1; i < b->count; i++) b->out.shape.dim[axis] += dti_node_of(b->inputs[i])->shape.dim[axis];
+    for (uint32_t i = 1; i < b->count; i++)
+        b->out.shape.dim[axis] += dti_node_of(b->inputs[i])->shape.dim[axis];
     return true;
 }
 
@@ -77,7 +81,8 @@ static void dti_concat_emit(dti_emit *e) {
 }
 
 DT_API dt_tensor dt_concat(const dt_tensor *x, int count, int axis) {
-    if (count < 1) return (dt_tensor){0};
+    if (count < 1)
+        return (dt_tensor){0};
     dti_attr attr = {.i = {dti_axis_of(x[0], axis)}};
     return dti_append(x[0].graph, DTI_OP_CONCAT, x, (uint32_t)count, &attr);
 }
@@ -107,11 +112,13 @@ static void dti_pad_emit(dti_emit *e) {
 #ifdef DT_REFERENCE
 
 static void dti_copy_ref(const dti_ref *r) {
-    for (int64_t i = 0; i < r->out.elements; i++) r->out.data[i] = r->in[0].data[i];
+    for (int64_t i = 0; i < r->out.elements; i++)
+        r->out.data[i] = r->in[0].data[i];
 }
 
 static double dti_cast_i32_f64(double x) {
-    if (isnan(x)) return 0;
+    if (isnan(x))
+        return 0;
     double whole = trunc(x);
     return whole > INT32_MAX ? INT32_MAX : whole < INT32_MIN ? INT32_MIN : whole;
 }
@@ -129,12 +136,14 @@ static void dti_concat_ref(const dti_ref *r) {
         int64_t at[DTI_AXES];
         uint32_t from = 0;
         dti_ref_place(&r->out, i, at);
-        while (at[axis] >= r->in[from].dim[axis]) at[axis] -= r->in[from++].dim[axis];
+        while (at[axis] >= r->in[from].dim[axis])
+            at[axis] -= r->in[from++].dim[axis];
         const dti_ref_tensor *x = &r->in[from];
         int64_t along = at[axis];
         at[axis] = 0;
         int64_t stride = 1;
-        for (int after = axis + 1; after < DTI_AXES; after++) stride *= x->dim[after];
+        for (int after = axis + 1; after < DTI_AXES; after++)
+            stride *= x->dim[after];
         r->out.data[i] = x->data[dti_ref_element(x, at) + along * stride];
     }
 }
@@ -157,35 +166,43 @@ static void dti_pad_ref(const dti_ref *r) {
 
 static void dti_copy_words(const dti_cpu_task *task, const dti_run *r) {
     (void)task;
-    if (r->y != r->a) memmove(r->y, r->a, (size_t)r->n * sizeof *r->y);
+    if (r->y != r->a)
+        memmove(r->y, r->a, (size_t)r->n * sizeof *r->y);
 }
 
 static void dti_copy_i32_f32(const dti_cpu_task *task, const dti_run *r) {
     (void)task;
     const dti_word *words = (const dti_word *)r->a;
-    for (int64_t i = 0; i < r->n; i++) r->y[i] = (float)(int32_t)words[i];
+    for (int64_t i = 0; i < r->n; i++)
+        r->y[i] = (float)(int32_t)words[i];
 }
 
 /* Truncates toward zero and saturates; NaN gives 0. */
 static int32_t dti_i32_of_f32(float x) {
-    if (dti_nan_f32(x)) return 0;
-    if (x >= 2147483648.0f) return INT32_MAX;
+    if (dti_nan_f32(x))
+        return 0;
+    if (x >= 2147483648.0f)
+        return INT32_MAX;
     return x < -2147483648.0f ? INT32_MIN : (int32_t)x;
 }
 
 static void dti_copy_f32_i32(const dti_cpu_task *task, const dti_run *r) {
     (void)task;
     dti_word *words = (dti_word *)r->y;
-    for (int64_t i = 0; i < r->n; i++) words[i] = (dti_word)dti_i32_of_f32(r->a[i]);
+    for (int64_t i = 0; i < r->n; i++)
+        words[i] = (dti_word)dti_i32_of_f32(r->a[i]);
 }
 
 /* To the nearest, ties to even. */
 static int32_t dti_i32_rounded(float x) {
     int32_t whole = dti_i32_of_f32(x);
-    if (!(x > -8388608.0f && x < 8388608.0f)) return whole; /* beyond, and NaN: whole already */
+    if (!(x > -8388608.0f && x < 8388608.0f))
+        return whole; /* beyond, and NaN: whole already */
     float rest = x - (float)whole;
-    if (rest > 0.5f || (rest == 0.5f && whole % 2 != 0)) return whole + 1;
-    if (rest < -0.5f || (rest == -0.5f && whole % 2 != 0)) return whole - 1;
+    if (rest > 0.5f || (rest == 0.5f && whole % 2 != 0))
+        return whole + 1;
+    if (rest < -0.5f || (rest == -0.5f && whole % 2 != 0))
+        return whole - 1;
     return whole;
 }
 
@@ -193,20 +210,23 @@ static void dti_copy_fill(const dti_cpu_task *task, const dti_run *r) {
     float value = task->launch->args.map1.p0;
     dti_word word, *words = (dti_word *)r->y;
     memcpy(&word, &value, sizeof word);
-    if (task->launch->spec[0] == DTI_COPY_FILL_I32) word = (dti_word)dti_i32_rounded(value);
-    for (int64_t i = 0; i < r->n; i++) words[i] = word;
+    if (task->launch->spec[0] == DTI_COPY_FILL_I32)
+        word = (dti_word)dti_i32_rounded(value);
+    for (int64_t i = 0; i < r->n; i++)
+        words[i] = word;
 }
 
 static void dti_copy_iota(const dti_cpu_task *task, const dti_run *r) {
     (void)task;
-    for (int64_t i = 0; i < r->n; i++) r->y[i] = (float)(r->first + i);
+    for (int64_t i = 0; i < r->n; i++)
+        r->y[i] = (float)(r->first + i);
 }
 
 static void dti_cpu_copy(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
     static dti_map_fn *const fn[] = {
-        [DTI_COPY_WORD] = dti_copy_words,     [DTI_COPY_I32_F32] = dti_copy_i32_f32,
+        [DTI_COPY_WORD] = dti_copy_words,      [DTI_COPY_I32_F32] = dti_copy_i32_f32,
         [DTI_COPY_F32_I32] = dti_copy_f32_i32, [DTI_COPY_FILL_F32] = dti_copy_fill,
-        [DTI_COPY_FILL_I32] = dti_copy_fill,  [DTI_COPY_IOTA_F32] = dti_copy_iota};
+        [DTI_COPY_FILL_I32] = dti_copy_fill,   [DTI_COPY_IOTA_F32] = dti_copy_iota};
     (void)scratch;
     const dti_args_map1 *a = &task->launch->args.map1;
     uint32_t mode = task->launch->spec[0];

@@ -10,10 +10,11 @@ typedef struct dti_cpu_task {
 } dti_cpu_task;
 
 typedef struct dti_cpu_kernel {
-    /* Computes items [begin, end). scratch: this worker's, 64-byte aligned, scratch_bytes() long. */
+    /* Computes items [begin, end). scratch: this worker's, 64-byte aligned, scratch_bytes()
+     * long. */
     void (*run)(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch);
-    int64_t (*items)(const dti_cpu_task *task);    /* NULL: launch->items */
-    int64_t (*grain)(const dti_cpu_task *task);    /* least items worth a thread; about 16k flops */
+    int64_t (*items)(const dti_cpu_task *task); /* NULL: launch->items */
+    int64_t (*grain)(const dti_cpu_task *task); /* least items worth a thread; about 16k flops */
     size_t (*scratch_bytes)(const dti_launch *launch, int threads); /* NULL: none */
 } dti_cpu_kernel;
 

@@ -5,13 +5,14 @@
 
 typedef struct dti_pass {
     dt_graph *graph;
-    uint32_t count;     /* nodes that existed at the start; newer ones are gradients */
-    uint32_t *adjoint;  /* by node: d/d(node), 0 = none yet */
-    uint8_t *reached;   /* by node: depends on one of wrt, through a differentiable path */
+    uint32_t count;    /* nodes that existed at the start; newer ones are gradients */
+    uint32_t *adjoint; /* by node: d/d(node), 0 = none yet */
+    uint8_t *reached;  /* by node: depends on one of wrt, through a differentiable path */
 } dti_pass;
 
 static void dti_pass_add(dti_pass *p, uint32_t id, dt_tensor dx) {
-    if (dti_is_nil(dx)) return;
+    if (dti_is_nil(dx))
+        return;
     dt_tensor old = {p->graph, p->adjoint[id]};
     p->adjoint[id] = (old.id ? dt_add(old, dx) : dx).id;
 }
@@ -23,11 +24,13 @@ static bool dti_has_gradient(const dti_node *n) {
 
 static void dti_pass_mark(dti_pass *p, const dt_tensor *wrt, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) {
-        if (!dti_is_nil(wrt[i])) p->reached[wrt[i].id] = 1;
+        if (!dti_is_nil(wrt[i]))
+            p->reached[wrt[i].id] = 1;
     }
     for (uint32_t id = 1; id < p->count; id++) {
         const dti_node *n = &p->graph->nodes[id];
-        if (!dti_has_gradient(n)) continue;
+        if (!dti_has_gradient(n))
+            continue;
         for (uint32_t i = 0; i < n->count && !p->reached[id]; i++) {
             p->reached[id] = p->reached[dti_input_id(p->graph, n, i)];
         }
@@ -67,32 +70,39 @@ static void dti_pass_node(dti_pass *p, uint32_t id) {
     } else {
         dt_tensor wanted[DTI_BINDINGS_MAX] = {{0}};
         for (uint32_t i = 0; i < g.node.count; i++) {
-            if (g.wanted[i]) wanted[i] = g.in[i];
+            if (g.wanted[i])
+                wanted[i] = g.in[i];
         }
         dti_differentiate(graph, family->lower(&g), g.dy, wanted, g.node.count, g.dx);
     }
     for (uint32_t i = 0; i < g.node.count && i < DTI_BINDINGS_MAX; i++) {
-        if (g.wanted[i]) dti_pass_add(p, g.in[i].id, g.dx[i]);
+        if (g.wanted[i])
+            dti_pass_add(p, g.in[i].id, g.dx[i]);
     }
 }
 
 static void dti_differentiate_all(dt_graph *graph, const dt_tensor *y, const dt_tensor *dy,
                                   uint32_t y_count, const dt_tensor *wrt, uint32_t count,
                                   dt_tensor *dx) {
-    for (uint32_t i = 0; i < count; i++) dx[i] = (dt_tensor){0};
-    if (graph->error[0]) return;
+    for (uint32_t i = 0; i < count; i++)
+        dx[i] = (dt_tensor){0};
+    if (graph->error[0])
+        return;
     dti_pass p = {.graph = graph, .count = graph->count};
     p.adjoint = dti_alloc_array(graph->base, p.count, sizeof *p.adjoint);
     p.reached = dti_alloc_array(graph->base, p.count, 1);
     if (p.adjoint && p.reached) {
         dti_pass_mark(&p, wrt, count);
-        for (uint32_t i = 0; i < y_count; i++) dti_pass_add(&p, y[i].id, dy[i]);
+        for (uint32_t i = 0; i < y_count; i++)
+            dti_pass_add(&p, y[i].id, dy[i]);
         for (uint32_t id = p.count - 1; id > 0; id--) {
             bool leaf = graph->nodes[id].count == 0;
-            if (p.adjoint[id] && p.reached[id] && !leaf) dti_pass_node(&p, id);
+            if (p.adjoint[id] && p.reached[id] && !leaf)
+                dti_pass_node(&p, id);
         }
         for (uint32_t i = 0; i < count; i++) {
-            if (!dti_is_nil(wrt[i]) && p.adjoint[wrt[i].id]) dx[i] = (dt_tensor){graph, p.adjoint[wrt[i].id]};
+            if (!dti_is_nil(wrt[i]) && p.adjoint[wrt[i].id])
+                dx[i] = (dt_tensor){graph, p.adjoint[wrt[i].id]};
         }
     } else {
         dti_graph_fail(graph, "out of host memory for the gradient of %u nodes", p.count);
@@ -103,13 +113,17 @@ static void dti_differentiate_all(dt_graph *graph, const dt_tensor *y, const dt_
 
 static void dti_differentiate(dt_graph *graph, dt_tensor y, dt_tensor dy, const dt_tensor *wrt,
                               uint32_t count, dt_tensor *dx) {
-    for (uint32_t i = 0; i < count; i++) dx[i] = (dt_tensor){0};
-    if (!dti_is_nil(y) && !dti_is_nil(dy)) dti_differentiate_all(graph, &y, &dy, 1, wrt, count, dx);
+    for (uint32_t i = 0; i < count; i++)
+        dx[i] = (dt_tensor){0};
+    if (!dti_is_nil(y) && !dti_is_nil(dy))
+        dti_differentiate_all(graph, &y, &dy, 1, wrt, count, dx);
 }
 
 DT_API dt_tensor dt_gradient(dt_tensor y, dt_tensor x) {
-    if (dti_is_nil(y) || dti_is_nil(x)) return (dt_tensor){0};
-    if (y.graph != x.graph) return dti_graph_fail(y.graph, "gradient: y and x are tensors of two graphs");
+    if (dti_is_nil(y) || dti_is_nil(x))
+        return (dt_tensor){0};
+    if (y.graph != x.graph)
+        return dti_graph_fail(y.graph, "gradient: y and x are tensors of two graphs");
     dt_graph *graph = y.graph;
     const dti_node *n = dti_node_of(y);
     dt_shape s = n->shape;
@@ -118,8 +132,10 @@ DT_API dt_tensor dt_gradient(dt_tensor y, dt_tensor x) {
     dt_tensor dy = term ? one : dti_expand_to(one, s, samples);
     dti_differentiate(graph, y, dy, &x, 1, &dx);
     if (dti_is_nil(dx) && !graph->error[0]) {
-        dti_graph_fail(graph, "gradient: y (node %u) does not depend on x (node %u, '%s') in a "
-                              "differentiable way", y.id, x.id, dti_node_of(x)->label ? dti_node_of(x)->label : "");
+        dti_graph_fail(graph,
+                       "gradient: y (node %u) does not depend on x (node %u, '%s') in a "
+                       "differentiable way",
+                       y.id, x.id, dti_node_of(x)->label ? dti_node_of(x)->label : "");
     }
     return dx;
 }

@@ -4,7 +4,8 @@
 
 static bool dti_dropout_shape(dti_build *b) {
     float p = b->out.attr.f[0];
-    if (!(p >= 0.0f && p < 1.0f)) return dti_build_fail(b, "p = %g is not in [0, 1)", (double)p);
+    if (!(p >= 0.0f && p < 1.0f))
+        return dti_build_fail(b, "p = %g is not in [0, 1)", (double)p);
     return dti_shape_same(b);
 }
 
@@ -33,9 +34,12 @@ static void dti_dropout_emit(dti_emit *e) {
 }
 
 DT_API dt_tensor dt_dropout(dt_tensor x, float p) {
-    if (dti_is_nil(x)) return x;
-    if (p == 0.0f) return x;
-    return dti_append1(DTI_OP_DROPOUT, x, &(dti_attr){.f = {p}, .i = {(int32_t)x.graph->streams++}});
+    if (dti_is_nil(x))
+        return x;
+    if (p == 0.0f)
+        return x;
+    return dti_append1(DTI_OP_DROPOUT, x,
+                       &(dti_attr){.f = {p}, .i = {(int32_t)x.graph->streams++}});
 }
 
 /* ---- Reference */
@@ -44,9 +48,11 @@ DT_API dt_tensor dt_dropout(dt_tensor x, float p) {
 /* The mask is made of integers, so it is the same as that of the other backends. */
 static bool dti_dropout_ref_keeps(const dti_ref *r, int64_t element, double keep) {
     int64_t per_sample = 1;
-    for (int i = 1; i < DTI_AXES; i++) per_sample *= r->out.dim[i];
+    for (int i = 1; i < DTI_AXES; i++)
+        per_sample *= r->out.dim[i];
     uint64_t n = (uint64_t)element;
-    if (r->node->samples) n += (uint64_t)r->step->first_row * (uint64_t)per_sample;
+    if (r->node->samples)
+        n += (uint64_t)r->step->first_row * (uint64_t)per_sample;
     uint64_t stream = (uint64_t)(uint32_t)r->node->attr.i[0] << 32;
     uint32_t word = dti_philox(r->step->seed, n / 4, stream | (uint32_t)r->step->step).v[n % 4];
     return word < fmin(floor(keep * 0x1p32), 0xffffffffp0);
@@ -70,7 +76,9 @@ static void dti_cpu_dropout(const dti_cpu_task *task, int64_t begin, int64_t end
     const dti_dropout d = {
         .seed = (uint64_t)task->step[DTI_STEP_SEED_HI] << 32 | task->step[DTI_STEP_SEED_LO],
         .index = (uint64_t)task->step[DTI_STEP_FIRST_ROW] * a->row_elements + (uint64_t)begin,
-        .step = task->step[DTI_STEP_NUMBER_LO], .stream = a->stream, .threshold = a->threshold,
+        .step = task->step[DTI_STEP_NUMBER_LO],
+        .stream = a->stream,
+        .threshold = a->threshold,
         .scale = a->scale};
     const float *x = dti_cpu_in(task, 0, a->x_offset) + begin;
     task->k->dropout(dti_cpu_out(task, 1, a->y_offset) + begin, x, end - begin, &d);

@@ -29,14 +29,16 @@ static dti_view dti_view_dense(uint32_t value, bool samples, int64_t batch, dt_s
 
 static int64_t dti_view_elements(const dti_view *v) {
     int64_t n = 1;
-    for (int i = 0; i < DTI_AXES; i++) n *= v->dim[i];
+    for (int i = 0; i < DTI_AXES; i++)
+        n *= v->dim[i];
     return n;
 }
 
 static bool dti_view_is_dense(const dti_view *v) {
     int64_t step = 1;
     for (int axis = DTI_AXES - 1; axis >= 0; axis--) {
-        if (v->dim[axis] != 1 && v->stride[axis] != step) return false;
+        if (v->dim[axis] != 1 && v->stride[axis] != step)
+            return false;
         step *= v->dim[axis];
     }
     return true;
@@ -46,7 +48,8 @@ static dti_view dti_view_broadcast(const dti_view *v, const int64_t dim[DTI_AXES
     dti_view w = *v;
     for (int i = 0; i < DTI_AXES; i++) {
         w.dim[i] = dim[i];
-        if (v->dim[i] == 1) w.stride[i] = 0;
+        if (v->dim[i] == 1)
+            w.stride[i] = 0;
     }
     return w;
 }
@@ -55,7 +58,8 @@ static dti_view dti_view_broadcast(const dti_view *v, const int64_t dim[DTI_AXES
 static bool dti_walk_joins(const dti_view *const *views, int count, int outer, int inner,
                            int64_t inner_dim) {
     for (int t = 0; t < count; t++) {
-        if (views[t]->stride[outer] != views[t]->stride[inner] * inner_dim) return false;
+        if (views[t]->stride[outer] != views[t]->stride[inner] * inner_dim)
+            return false;
     }
     return true;
 }
@@ -69,7 +73,8 @@ static dti_walk dti_walk_make(const int64_t dim[DTI_AXES], const dti_view *const
     }
     int at = DTI_AXES, inner = -1; /* inner: the axis whose strides the open loop has */
     for (int axis = DTI_AXES - 1; axis >= 0; axis--) {
-        if (dim[axis] == 1) continue;
+        if (dim[axis] == 1)
+            continue;
         if (inner >= 0 && dti_walk_joins(views, count, axis, inner, (int64_t)w.dim[at])) {
             w.dim[at] *= (uint32_t)dim[axis];
             continue;
@@ -77,7 +82,8 @@ static dti_walk dti_walk_make(const int64_t dim[DTI_AXES], const dti_view *const
         at--;
         inner = axis;
         w.dim[at] = (uint32_t)dim[axis];
-        for (int t = 0; t < count; t++) w.stride[t][at] = (uint32_t)views[t]->stride[axis];
+        for (int t = 0; t < count; t++)
+            w.stride[t][at] = (uint32_t)views[t]->stride[axis];
     }
     w.axes = (uint32_t)DTI_MAX(DTI_AXES - at, 1);
     return w;
@@ -88,7 +94,8 @@ static dti_view dti_emit_in(dti_emit *e, uint32_t i) {
 }
 
 static dti_view dti_emit_dense_view(dti_emit *e, const dti_view *v) {
-    if (dti_view_is_dense(v)) return *v;
+    if (dti_view_is_dense(v))
+        return *v;
     dti_view w = {.value = dti_emit_scratch(e, 4 * (uint64_t)dti_view_elements(v))};
     int64_t step = 1;
     for (int axis = DTI_AXES - 1; axis >= 0; axis--) {
@@ -130,7 +137,8 @@ static dti_launch *dti_emit_launch(dti_emit *e, dti_kernel_id kernel, uint64_t i
 
 static void dti_bind(dti_launch *l, uint32_t v0, uint32_t v1, uint32_t v2, uint32_t v3) {
     uint32_t v[DTI_BINDINGS_MAX] = {v0, v1, v2, v3};
-    for (int i = 0; i < DTI_BINDINGS_MAX; i++) l->value[i] = v[i] == DTI_UNBOUND ? v0 : v[i];
+    for (int i = 0; i < DTI_BINDINGS_MAX; i++)
+        l->value[i] = v[i] == DTI_UNBOUND ? v0 : v[i];
 }
 
 static void dti_emit_map1(dti_emit *e, dti_kernel_id kernel, uint32_t selector, const dti_view *x,

@@ -16,9 +16,9 @@ typedef struct dti_value {
     uint8_t kind;
     bool written_whole; /* its first launch writes all of it: may take over an input's place */
     uint64_t bytes;
-    uint64_t offset;        /* in its arena */
-    uint32_t first, last;   /* launches; set by the plan */
-    uint32_t same_as;       /* value whose place it takes (in place), or itself */
+    uint64_t offset;      /* in its arena */
+    uint32_t first, last; /* launches; set by the plan */
+    uint32_t same_as;     /* value whose place it takes (in place), or itself */
 } dti_value;
 
 typedef struct dti_listing {
@@ -30,8 +30,8 @@ typedef struct dti_listing {
     size_t value_capacity;
     uint32_t value_count;
     uint64_t flops;
-    dt_result result;  /* the first failure (memory); emission goes on harmlessly */
-    dti_launch spare;  /* what dti_emit_launch returns then */
+    dt_result result; /* the first failure (memory); emission goes on harmlessly */
+    dti_launch spare; /* what dti_emit_launch returns then */
 } dti_listing;
 
 /* How a tensor lies in its value. Axis 0 is the sample axis (1 without), axes 1..5 the shape,
@@ -51,10 +51,11 @@ struct dti_emit {
     int64_t batch;
     bool train;      /* dropout drops */
     dti_view *views; /* by node id */
-    dti_view out;    /* dense in a value of its own, set by the caller; view ops set it themselves */
+    dti_view out; /* dense in a value of its own, set by the caller; view ops set it themselves */
 };
 
-static uint32_t dti_listing_value(dti_listing *list, dti_value_kind kind, uint64_t bytes, uint64_t offset);
+static uint32_t dti_listing_value(dti_listing *list, dti_value_kind kind, uint64_t bytes,
+                                  uint64_t offset);
 static dti_view dti_view_dense(uint32_t value, bool samples, int64_t batch, dt_shape shape);
 static bool dti_view_is_dense(const dti_view *v);
 static int64_t dti_view_elements(const dti_view *v);
@@ -65,7 +66,8 @@ static dti_view dti_emit_dense_in(dti_emit *e, uint32_t i);
 static dti_view dti_emit_dense_view(dti_emit *e, const dti_view *v);
 static uint32_t dti_emit_scratch(dti_emit *e, uint64_t bytes);
 /* Appends a launch; fill its args, then bind. The pointer holds until the next append. */
-static dti_launch *dti_emit_launch(dti_emit *e, dti_kernel_id kernel, uint64_t items, size_t args_bytes);
+static dti_launch *dti_emit_launch(dti_emit *e, dti_kernel_id kernel, uint64_t items,
+                                   size_t args_bytes);
 static void dti_bind(dti_launch *launch, uint32_t v0, uint32_t v1, uint32_t v2, uint32_t v3);
 #define DTI_UNBOUND 0xffffffffu /* binding 0 again */
 

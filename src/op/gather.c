@@ -4,11 +4,14 @@
 
 static bool dti_gather_shape(dti_build *b) {
     const dti_node *table = b->in[0], *index = b->in[1];
-    if (table->dtype != DT_F32 || index->dtype != DT_I32) return dti_build_fail(b, "needs an f32 table and an i32 index");
-    if (table->shape.rank < 1 || table->samples) return dti_build_fail(b, "the table must be [rows, ...], without samples");
+    if (table->dtype != DT_F32 || index->dtype != DT_I32)
+        return dti_build_fail(b, "needs an f32 table and an i32 index");
+    if (table->shape.rank < 1 || table->samples)
+        return dti_build_fail(b, "the table must be [rows, ...], without samples");
     dt_shape s = index->shape;
     for (int i = 1; i < table->shape.rank; i++) {
-        if (s.rank >= DT_MAX_DIMS) return dti_build_fail(b, "the result has more than %d dimensions", DT_MAX_DIMS);
+        if (s.rank >= DT_MAX_DIMS)
+            return dti_build_fail(b, "the result has more than %d dimensions", DT_MAX_DIMS);
         s.dim[s.rank++] = table->shape.dim[i];
     }
     b->out.shape = s;
@@ -16,16 +19,19 @@ static bool dti_gather_shape(dti_build *b) {
 }
 
 static void dti_gather_grad(dti_grad *g) {
-    if (!g->wanted[0]) return;
+    if (!g->wanted[0])
+        return;
     dti_attr attr = dti_shape_attr(dti_node_of(g->in[0])->shape);
     g->dx[0] = dti_append2(DTI_OP_SCATTER_ADD, g->dy, g->in[1], &attr);
 }
 
-static void dti_gather_launch(dti_emit *e, dti_kernel_id kernel, dt_shape table, const dti_view *rows,
-                              const dti_view *index) {
+static void dti_gather_launch(dti_emit *e, dti_kernel_id kernel, dt_shape table,
+                              const dti_view *rows, const dti_view *index) {
     int64_t cols = 1;
-    for (int i = 1; i < table.rank; i++) cols *= table.dim[i];
-    dti_args_gather a = {.n = (uint32_t)dti_view_elements(index), .table_rows = (uint32_t)table.dim[0]};
+    for (int i = 1; i < table.rank; i++)
+        cols *= table.dim[i];
+    dti_args_gather a = {.n = (uint32_t)dti_view_elements(index),
+                         .table_rows = (uint32_t)table.dim[0]};
     a.cols = (uint32_t)cols;
     a.index_offset = (uint32_t)index->offset;
     bool scatter = kernel == DTI_K_SCATTER_ADD;
@@ -48,14 +54,16 @@ DT_API dt_tensor dt_gather(dt_tensor table, dt_tensor index) {
 
 /* ---- scatter_add (dy, index): attr = the table's shape. */
 static bool dti_scatter_add_shape(dti_build *b) {
-    if (b->in[1]->dtype != DT_I32) return dti_build_fail(b, "the index must be i32");
+    if (b->in[1]->dtype != DT_I32)
+        return dti_build_fail(b, "the index must be i32");
     b->out.shape = dti_attr_shape(&b->out.attr);
     b->out.samples = false;
     return true;
 }
 
 static void dti_scatter_add_grad(dti_grad *g) {
-    if (g->wanted[0]) g->dx[0] = dt_gather(g->dy, g->in[1]);
+    if (g->wanted[0])
+        g->dx[0] = dt_gather(g->dy, g->in[1]);
 }
 
 static void dti_scatter_add_emit(dti_emit *e) {
@@ -78,10 +86,12 @@ static void dti_gather_ref(const dti_ref *r) {
 
 static void dti_scatter_add_ref(const dti_ref *r) {
     int64_t rows = r->node->shape.dim[0], cols = rows ? r->out.elements / rows : 0;
-    for (int64_t i = 0; i < r->out.elements; i++) r->out.data[i] = 0;
+    for (int64_t i = 0; i < r->out.elements; i++)
+        r->out.data[i] = 0;
     for (int64_t i = 0; i < r->in[1].elements * cols; i++) {
         int64_t row = (int64_t)r->in[1].data[i / cols];
-        if (row >= 0 && row < rows) r->out.data[row * cols + i % cols] += r->in[0].data[i];
+        if (row >= 0 && row < rows)
+            r->out.data[row * cols + i % cols] += r->in[0].data[i];
     }
 }
 
@@ -101,14 +111,16 @@ static void dti_cpu_gather(const dti_cpu_task *task, int64_t begin, int64_t end,
         if (index[row] < a->table_rows) { /* a negative one is beyond the table */
             memcpy(y + i, table + (int64_t)index[row] * cols + col, (size_t)n * sizeof *y);
         } else {
-            for (int64_t c = 0; c < n; c++) y[i + c] = DTI_F32_NAN;
+            for (int64_t c = 0; c < n; c++)
+                y[i + c] = DTI_F32_NAN;
         }
         i += n;
     }
 }
 
 /* The owner of a range of the table goes over the indices in order, so each sum has one order. */
-static void dti_cpu_scatter_add(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+static void dti_cpu_scatter_add(const dti_cpu_task *task, int64_t begin, int64_t end,
+                                void *scratch) {
     (void)scratch;
     const dti_args_gather *a = &task->launch->args.gather;
     const float *dy = dti_cpu_in(task, 0, a->y_offset);
@@ -118,9 +130,11 @@ static void dti_cpu_scatter_add(const dti_cpu_task *task, int64_t begin, int64_t
     memset(table + begin, 0, (size_t)(end - begin) * sizeof *table);
     for (int64_t i = 0; i < a->n; i++, dy += cols) {
         const int64_t row = index[i];
-        if (row < first_row || row > last_row) continue;
+        if (row < first_row || row > last_row)
+            continue;
         int64_t from = DTI_MAX(begin, row * cols), to = DTI_MIN(end, (row + 1) * cols);
-        task->k->binary[DTI_B_ADD](table + from, table + from, 1, dy + (from - row * cols), 1, to - from);
+        task->k->binary[DTI_B_ADD](table + from, table + from, 1, dy + (from - row * cols), 1,
+                                   to - from);
     }
 }
 

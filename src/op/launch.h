@@ -11,7 +11,7 @@ typedef enum dti_kernel_id {
 #define DTI_X(id, file, bindings, access, span) DTI_K_##id,
     DTI_KERNEL_LIST(DTI_X)
 #undef DTI_X
-    DTI_K_COUNT
+        DTI_K_COUNT
 } dti_kernel_id;
 
 typedef enum dti_span { DTI_SPAN_ITEM, DTI_SPAN_GROUP } dti_span;
@@ -23,7 +23,10 @@ typedef struct dti_kernel_info {
     uint8_t span;
 } dti_kernel_info;
 
-#define DTI_ARGS_STRUCT(name, fields) typedef struct dti_args_##name { fields } dti_args_##name;
+#define DTI_ARGS_STRUCT(name, fields)                                                              \
+    typedef struct dti_args_##name {                                                               \
+        fields                                                                                     \
+    } dti_args_##name;
 DTI_ARGS_STRUCT(map1, DTI_ARGS_MAP1)
 DTI_ARGS_STRUCT(map2, DTI_ARGS_MAP2)
 DTI_ARGS_STRUCT(reduce, DTI_ARGS_REDUCE)
@@ -61,10 +64,10 @@ _Static_assert(sizeof(dti_args) <= 128, "push constants of the portable core");
 typedef struct dti_launch {
     uint16_t kernel; /* dti_kernel_id */
     uint16_t args_bytes;
-    uint32_t node;                      /* of the work graph: names faults and profiles */
-    uint64_t items;                     /* size of the outer index space; 0 = nothing to do */
-    uint32_t spec[4];                   /* selectors */
-    uint32_t value[DTI_BINDINGS_MAX];   /* what is bound; unused bindings repeat binding 0 */
+    uint32_t node;                    /* of the work graph: names faults and profiles */
+    uint64_t items;                   /* size of the outer index space; 0 = nothing to do */
+    uint32_t spec[4];                 /* selectors */
+    uint32_t value[DTI_BINDINGS_MAX]; /* what is bound; unused bindings repeat binding 0 */
     dti_args args;
 } dti_launch;
 

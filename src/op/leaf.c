@@ -9,15 +9,18 @@ static void dti_leaf_emit(dti_emit *e) {
     (void)e;
 }
 
-
 static dt_tensor dti_leaf_push(dt_graph *g, dti_node *n, const char *name) {
-    if (!g || g->error[0]) return (dt_tensor){0};
+    if (!g || g->error[0])
+        return (dt_tensor){0};
     const char *op = dti_op_info_of(n->op)->name;
-    if (!name || !name[0]) return dti_graph_fail(g, "%s: a name is needed", op);
+    if (!name || !name[0])
+        return dti_graph_fail(g, "%s: a name is needed", op);
     if (!dti_shape_valid(n->shape)) {
-        return dti_graph_fail(g, "%s '%s': shape %s is not valid: at most %d dimensions, none negative, "
-                                 "below 2^31 elements", op, name,
-                              dti_shape_print(n->shape, n->samples).text, DT_MAX_DIMS);
+        return dti_graph_fail(
+            g,
+            "%s '%s': shape %s is not valid: at most %d dimensions, none negative, "
+            "below 2^31 elements",
+            op, name, dti_shape_print(n->shape, n->samples).text, DT_MAX_DIMS);
     }
     n->label = dti_graph_string(g, name);
     return n->label ? dti_graph_push(g, n, NULL, 0) : (dt_tensor){0};
@@ -35,15 +38,20 @@ DT_API dt_tensor dt_input_shared(dt_graph *g, const char *name, dt_dtype dtype, 
 
 /* attr.i[0] = index among the parameters, i[1] = dt_init_kind; attr.f[0..1] = its a and b. */
 DT_API dt_tensor dt_param(dt_graph *g, const char *name, dt_shape shape, dt_init init) {
-    if (!g || g->error[0]) return (dt_tensor){0};
+    if (!g || g->error[0])
+        return (dt_tensor){0};
     if (g->stores) {
-        return dti_graph_fail(g, "param '%s': the graph is sealed; add parameters before "
-                                 "dt_store_create", name ? name : "");
+        return dti_graph_fail(g,
+                              "param '%s': the graph is sealed; add parameters before "
+                              "dt_store_create",
+                              name ? name : "");
     }
     for (uint32_t i = 0; name && i < g->param_count; i++) {
         if (strcmp(g->nodes[g->params[i]].label, name) == 0) {
-            return dti_graph_fail(g, "param '%s': the name is taken; to share a parameter keep its "
-                                     "tensor", name);
+            return dti_graph_fail(g,
+                                  "param '%s': the name is taken; to share a parameter keep its "
+                                  "tensor",
+                                  name);
         }
     }
     if (!dti_array_reserve(g->base, (void **)&g->params, &g->param_capacity,
@@ -56,12 +64,14 @@ DT_API dt_tensor dt_param(dt_graph *g, const char *name, dt_shape shape, dt_init
     n.attr.f[0] = init.a;
     n.attr.f[1] = init.b;
     dt_tensor x = dti_leaf_push(g, &n, name);
-    if (!dti_is_nil(x)) g->params[g->param_count++] = x.id;
+    if (!dti_is_nil(x))
+        g->params[g->param_count++] = x.id;
     return x;
 }
 
 DT_API dt_tensor dt_freeze(dt_tensor x) {
-    if (dti_is_nil(x)) return x;
+    if (dti_is_nil(x))
+        return x;
     dti_node *n = dti_node_of(x);
     if (n->op != DTI_OP_PARAM) {
         return dti_graph_fail(x.graph, "dt_freeze: '%s' is not a parameter; use dt_detach",
@@ -86,7 +96,8 @@ static void dti_fill_emit(dti_emit *e) {
 
 static dt_tensor dti_constant(dt_graph *g, dti_op op, dt_shape shape, float value) {
     dti_attr attr = {.f = {value}, .i = {shape.rank}};
-    if (shape.rank > DT_MAX_DIMS || shape.rank < 0) attr.i[0] = DT_MAX_DIMS + 1;
+    if (shape.rank > DT_MAX_DIMS || shape.rank < 0)
+        attr.i[0] = DT_MAX_DIMS + 1;
     memcpy(attr.dim, shape.dim, sizeof attr.dim);
     return dti_append(g, op, NULL, 0, &attr);
 }
@@ -97,7 +108,8 @@ DT_API dt_tensor dt_fill(dt_graph *g, dt_shape shape, float value) {
 
 /* ---- seed: attr.i[0] = index of the loss in its program. */
 static bool dti_seed_shape(dti_build *b) {
-    if (!b->in[0]->term) return dti_build_fail(b, "is not a loss term");
+    if (!b->in[0]->term)
+        return dti_build_fail(b, "is not a loss term");
     b->out.samples = false;
     return true;
 }

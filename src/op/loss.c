@@ -20,9 +20,12 @@ static void dti_emit_term_sum(dti_emit *e, uint32_t pairs_value, int64_t pairs) 
 
 static bool dti_targets_fit(dti_build *b, const dti_node *x, const dti_node *t) {
     dt_shape rows = x->shape;
-    if (x->dtype != DT_F32) return dti_build_fail(b, "logits must be f32");
-    if (t->dtype != DT_I32) return dti_build_fail(b, "targets must be i32 class numbers, not one-hot or probabilities");
-    if (rows.rank < 1 || rows.dim[rows.rank - 1] < 1) return dti_build_fail(b, "logits need a last dimension of classes");
+    if (x->dtype != DT_F32)
+        return dti_build_fail(b, "logits must be f32");
+    if (t->dtype != DT_I32)
+        return dti_build_fail(b, "targets must be i32 class numbers, not one-hot or probabilities");
+    if (rows.rank < 1 || rows.dim[rows.rank - 1] < 1)
+        return dti_build_fail(b, "logits need a last dimension of classes");
     rows.rank--;
     rows.dim[rows.rank] = 0;
     if (!dti_shape_equal(rows, t->shape) || x->samples != t->samples) {
@@ -35,26 +38,31 @@ static bool dti_targets_fit(dti_build *b, const dti_node *x, const dti_node *t) 
 static bool dti_cross_entropy_shape(dti_build *b) {
     const dti_node *x = b->in[0];
     float smoothing = b->out.attr.f[0];
-    if (!dti_targets_fit(b, x, b->in[1])) return false;
-    if (!(smoothing >= 0.0f && smoothing <= 1.0f)) return dti_build_fail(b, "label_smoothing %g is not in [0, 1]", (double)smoothing);
+    if (!dti_targets_fit(b, x, b->in[1]))
+        return false;
+    if (!(smoothing >= 0.0f && smoothing <= 1.0f))
+        return dti_build_fail(b, "label_smoothing %g is not in [0, 1]", (double)smoothing);
     if (b->count > 2) {
         const dti_node *w = dti_node_of(b->inputs[2]);
         if (b->count > 3 || w->dtype != DT_F32 || w->samples || w->shape.rank != 1 ||
             w->shape.dim[0] != x->shape.dim[x->shape.rank - 1]) {
-            return dti_build_fail(b, "class weights must be [classes] f32, one for the whole batch");
+            return dti_build_fail(b,
+                                  "class weights must be [classes] f32, one for the whole batch");
         }
     }
     return dti_term_shape(b);
 }
 
 static void dti_cross_entropy_grad_rule(dti_grad *g) {
-    if (!g->wanted[0]) return;
+    if (!g->wanted[0])
+        return;
     dt_tensor s = g->node.count > 2 ? dt_mul(g->dy, g->in[2]) : g->dy;
     dt_tensor in[3] = {g->in[0], g->in[1], s};
     g->dx[0] = dti_append(g->graph, DTI_OP_CROSS_ENTROPY_GRAD, in, 3, &g->node.attr);
 }
 
-/* Rows of pairs, then their sum. `x` may be unused (mode WEIGHT): then `t` is bound in its place. */
+/* Rows of pairs, then their sum. `x` may be unused (mode WEIGHT): then `t` is bound in its
+ * place. */
 static void dti_emit_xent(dti_emit *e, uint32_t mode, const dti_view *x, const dti_view *t,
                           const dti_view *s, int64_t classes) {
     int64_t rows = dti_view_elements(t);
@@ -76,14 +84,17 @@ static void dti_emit_xent(dti_emit *e, uint32_t mode, const dti_view *x, const d
 
 static void dti_cross_entropy_emit(dti_emit *e) {
     dti_view x = dti_emit_dense_in(e, 0), t = dti_emit_dense_in(e, 1), s;
-    if (e->node->count > 2) s = dti_emit_dense_in(e, 2);
+    if (e->node->count > 2)
+        s = dti_emit_dense_in(e, 2);
     dti_emit_xent(e, DTI_XENT_LOSS, &x, &t, e->node->count > 2 ? &s : NULL, x.dim[5]);
 }
 
-DT_API dt_tensor dt_cross_entropy(dt_tensor logits, dt_tensor target, const dt_cross_entropy_desc *desc) {
+DT_API dt_tensor dt_cross_entropy(dt_tensor logits, dt_tensor target,
+                                  const dt_cross_entropy_desc *desc) {
     dt_cross_entropy_desc d = desc ? *desc : (dt_cross_entropy_desc){0};
     dti_attr attr = {.f = {d.label_smoothing}, .i = {d.ignore_index}};
-    if (d.ignore_index == 0 && !d.ignore_zero) attr.i[0] = -100;
+    if (d.ignore_index == 0 && !d.ignore_zero)
+        attr.i[0] = -100;
     dt_tensor in[3] = {logits, target, d.class_weights};
     bool weights = d.class_weights.graph != NULL || d.class_weights.id != 0;
     return dti_append(logits.graph, DTI_OP_CROSS_ENTROPY, in, weights ? 3 : 2, &attr);
@@ -96,13 +107,16 @@ static bool dti_cross_entropy_weight_shape(dti_build *b) {
 
 static void dti_cross_entropy_weight_emit(dti_emit *e) {
     dti_view t = dti_emit_dense_in(e, 0), s;
-    if (e->node->count > 1) s = dti_emit_dense_in(e, 1);
+    if (e->node->count > 1)
+        s = dti_emit_dense_in(e, 1);
     dti_emit_xent(e, DTI_XENT_WEIGHT, NULL, &t, e->node->count > 1 ? &s : NULL, e->node->attr.i[1]);
 }
 
-/* ---- cross_entropy_grad (logits, target, s): s is the seed, or the seed times the class weights. */
+/* ---- cross_entropy_grad (logits, target, s): s is the seed, or the seed times the class
+ * weights. */
 static bool dti_cross_entropy_grad_shape(dti_build *b) {
-    if (!dti_targets_fit(b, b->in[0], b->in[1])) return false;
+    if (!dti_targets_fit(b, b->in[0], b->in[1]))
+        return false;
     b->out.shape = b->in[0]->shape;
     return true;
 }
@@ -126,13 +140,15 @@ static void dti_cross_entropy_grad_emit(dti_emit *e) {
 /* softmax(x) * sum q - q with q = ((1 - eps) * onehot + eps / K * valid) * s */
 static dt_tensor dti_cross_entropy_grad_lower(dti_grad *g) {
     dt_tensor x = g->in[0], t = g->in[1], s = g->in[2];
-    if (dti_is_nil(x)) return x;
+    if (dti_is_nil(x))
+        return x;
     dt_shape column = dti_node_of(t)->shape, last = dt_dims_of(1, (const int64_t[]){0, -1});
     int64_t classes = dti_node_of(x)->shape.dim[dti_node_of(x)->shape.rank - 1];
     float eps = g->node.attr.f[0];
     column.dim[column.rank++] = 1;
     dt_tensor label = dt_reshape(dt_cast(t, DT_F32), column);
-    dt_tensor hot = dt_eq(label, dti_constant(x.graph, DTI_OP_IOTA, (dt_shape){1, {classes}}, 0.0f));
+    dt_tensor hot =
+        dt_eq(label, dti_constant(x.graph, DTI_OP_IOTA, (dt_shape){1, {classes}}, 0.0f));
     dt_tensor ignored = dt_fill(x.graph, dt_dims_of(0, NULL), (float)g->node.attr.i[0]);
     hot = dt_mul(hot, dt_affine(dt_eq(label, ignored), -1.0f, 1.0f));
     dt_tensor q = dt_mul(dt_affine(hot, 1.0f - eps, 0.0f), dt_sum(dt_mul(hot, s), last, true));
@@ -162,8 +178,10 @@ DT_API dt_tensor dt_accuracy(dt_tensor logits, dt_tensor target) {
 #define DTI_TERM_CHUNK 1024 /* values that make one pair */
 
 static bool dti_mse_shape(dti_build *b) {
-    if (!dti_build_f32(b)) return false;
-    if (!dti_shape_equal(b->in[0]->shape, b->in[1]->shape) || b->in[0]->samples != b->in[1]->samples) {
+    if (!dti_build_f32(b))
+        return false;
+    if (!dti_shape_equal(b->in[0]->shape, b->in[1]->shape) ||
+        b->in[0]->samples != b->in[1]->samples) {
         return dti_build_fail(b, "y and t must have one shape");
     }
     return dti_term_shape(b);
@@ -189,14 +207,18 @@ static void dti_mse_emit(dti_emit *e) {
 static void dti_mse_grad_of_mse(dti_grad *g) {
     dt_tensor in[3] = {g->in[0], g->in[1], g->dy};
     dt_tensor d = dti_append(g->graph, DTI_OP_MSE_GRAD, in, 3, NULL);
-    if (g->wanted[0]) g->dx[0] = d;
-    if (g->wanted[1]) g->dx[1] = dt_neg(d);
+    if (g->wanted[0])
+        g->dx[0] = d;
+    if (g->wanted[1])
+        g->dx[1] = dt_neg(d);
 }
 
 DT_API dt_tensor dt_mse(dt_tensor y, dt_tensor t) {
     if (!dti_is_nil(y) && !dti_is_nil(t) && y.graph == t.graph) {
-        if (dti_node_of(y)->samples) t = dti_expand_to(t, dti_node_of(t)->shape, true);
-        else y = dti_expand_to(y, dti_node_of(y)->shape, dti_node_of(t)->samples);
+        if (dti_node_of(y)->samples)
+            t = dti_expand_to(t, dti_node_of(t)->shape, true);
+        else
+            y = dti_expand_to(y, dti_node_of(y)->shape, dti_node_of(t)->samples);
     }
     return dti_append2(DTI_OP_MSE, y, t, NULL);
 }
@@ -259,14 +281,17 @@ static dti_xent_ref dti_xent_ref_row(const dti_ref *r, const dti_ref_tensor *wei
     x.counts = x.target != (double)r->node->attr.i[0];
     x.weights = weights ? weights->data : NULL;
     x.weight_count = weights ? weights->elements : 0;
-    for (int64_t c = 0; c < x.classes; c++) high = fmax(high, x.x[c]);
-    for (int64_t c = 0; c < x.classes; c++) sum += exp(x.x[c] - high);
+    for (int64_t c = 0; c < x.classes; c++)
+        high = fmax(high, x.x[c]);
+    for (int64_t c = 0; c < x.classes; c++)
+        sum += exp(x.x[c] - high);
     x.log_sum = high + log(sum);
     return x;
 }
 
 static double dti_xent_ref_weight(const dti_xent_ref *x, int64_t c) {
-    if (x->target < 0 || x->target >= (double)x->classes) return NAN;
+    if (x->target < 0 || x->target >= (double)x->classes)
+        return NAN;
     return !x->weights ? 1 : x->weights[x->weight_count == 1 ? 0 : c];
 }
 
@@ -281,10 +306,12 @@ static void dti_cross_entropy_ref(const dti_ref *r) {
     pair[0] = pair[1] = 0;
     for (int64_t row = 0; row < r->in[1].elements; row++) {
         dti_xent_ref x = dti_xent_ref_row(r, r->node->count > 2 ? &r->in[2] : NULL, row);
-        if (!x.counts) continue;
+        if (!x.counts)
+            continue;
         for (int64_t c = 0; c < x.classes; c++) {
             double q = dti_xent_ref_q(&x, c);
-            if (q != 0) pair[0] += q * (x.log_sum - x.x[c]);
+            if (q != 0)
+                pair[0] += q * (x.log_sum - x.x[c]);
         }
         pair[1] += dti_xent_ref_weight(&x, (int64_t)x.target);
     }
@@ -295,7 +322,8 @@ static void dti_cross_entropy_weight_ref(const dti_ref *r) {
     pair[0] = pair[1] = 0;
     for (int64_t row = 0; row < r->in[0].elements; row++) {
         double target = r->in[0].data[row];
-        if (target == (double)r->node->attr.i[0]) continue;
+        if (target == (double)r->node->attr.i[0])
+            continue;
         bool inside = target >= 0 && target < (double)r->node->attr.i[1];
         pair[1] += !inside ? NAN : r->node->count > 1 ? r->in[1].data[(int64_t)target] : 1;
     }
@@ -305,7 +333,8 @@ static void dti_cross_entropy_grad_ref(const dti_ref *r) {
     for (int64_t row = 0; row < r->in[1].elements; row++) {
         dti_xent_ref x = dti_xent_ref_row(r, &r->in[2], row);
         double *dx = r->out.data + row * x.classes, sum = 0;
-        for (int64_t c = 0; c < x.classes; c++) sum += dti_xent_ref_q(&x, c);
+        for (int64_t c = 0; c < x.classes; c++)
+            sum += dti_xent_ref_q(&x, c);
         for (int64_t c = 0; c < x.classes; c++) {
             double p = exp(x.x[c] - x.log_sum);
             dx[c] = x.counts ? p * sum - dti_xent_ref_q(&x, c) : 0;
@@ -320,9 +349,11 @@ static void dti_accuracy_ref(const dti_ref *r) {
     for (int64_t row = 0; row < r->in[1].elements; row++) {
         const double *x = r->in[0].data + row * classes, target = r->in[1].data[row];
         int64_t best = 0;
-        if (target == (double)r->node->attr.i[0]) continue;
+        if (target == (double)r->node->attr.i[0])
+            continue;
         for (int64_t c = 1; c < classes; c++) {
-            if (x[c] > x[best] || (isnan(x[c]) && !isnan(x[best]))) best = c;
+            if (x[c] > x[best] || (isnan(x[c]) && !isnan(x[best])))
+                best = c;
         }
         bool inside = target >= 0 && target < (double)classes;
         pair[0] += !inside ? NAN : (double)best == target;
@@ -348,7 +379,8 @@ static void dti_mse_grad_ref(const dti_ref *r) {
 
 static void dti_mean_loss_ref(const dti_ref *r) {
     double sum = 0;
-    for (int64_t i = 0; i < r->in[0].elements; i++) sum += r->in[0].data[i];
+    for (int64_t i = 0; i < r->in[0].elements; i++)
+        sum += r->in[0].data[i];
     r->out.data[0] = sum;
     r->out.data[1] = (double)r->in[0].elements;
 }
@@ -360,7 +392,8 @@ static void dti_mean_loss_ref(const dti_ref *r) {
 #define DTI_LOSS_RUN 128 /* floats of a buffer on the stack */
 
 /* In runs that are added in order; within a run 16 lanes. */
-static float dti_sum_square_diff(const dti_cpu_kernels *k, const float *a, const float *b, int64_t n) {
+static float dti_sum_square_diff(const dti_cpu_kernels *k, const float *a, const float *b,
+                                 int64_t n) {
     float buf[DTI_LOSS_RUN], sum = 0;
     for (int64_t i = 0; i < n; i += DTI_LOSS_RUN) {
         int64_t run = DTI_MIN(n - i, DTI_LOSS_RUN);
@@ -419,7 +452,8 @@ static void dti_cpu_seed(const dti_cpu_task *task, int64_t begin, int64_t end, v
     (void)begin, (void)end, (void)scratch;
     const dti_args_seed *a = &task->launch->args.seed;
     float weight = dti_step_f32(task->step, DTI_STEP_WEIGHT + a->index);
-    if (!(weight > 0.0f)) weight = dti_cpu_in(task, 0, a->term_offset)[1];
+    if (!(weight > 0.0f))
+        weight = dti_cpu_in(task, 0, a->term_offset)[1];
     float coefficient = dti_step_f32(task->step, DTI_STEP_COEFFICIENT + a->index);
     *dti_cpu_out(task, 1, a->y_offset) = weight == 0.0f ? 0.0f : coefficient / weight;
 }
@@ -427,9 +461,9 @@ static void dti_cpu_seed(const dti_cpu_task *task, int64_t begin, int64_t end, v
 /* ---- CPU: cross-entropy. Rows go through exp together, as many as a buffer holds. */
 
 typedef struct dti_row_sums {
-    int64_t rows;                 /* that were done */
-    float high[DTI_LOSS_RUN];     /* of each row: its maximum */
-    float log_sum[DTI_LOSS_RUN];  /* log sum exp(x - high) */
+    int64_t rows;                /* that were done */
+    float high[DTI_LOSS_RUN];    /* of each row: its maximum */
+    float log_sum[DTI_LOSS_RUN]; /* log sum exp(x - high) */
 } dti_row_sums;
 
 static int64_t dti_rows_at_once(int64_t rows, int64_t classes) {
@@ -448,16 +482,18 @@ static float dti_row_exp_sum(const dti_cpu_kernels *k, const float *x, int64_t n
     return sum;
 }
 
-static void dti_rows_log_sum(const dti_cpu_kernels *k, const float *x, int64_t rows, int64_t classes,
-                             dti_row_sums *s) {
+static void dti_rows_log_sum(const dti_cpu_kernels *k, const float *x, int64_t rows,
+                             int64_t classes, dti_row_sums *s) {
     float buf[DTI_LOSS_RUN];
     s->rows = dti_rows_at_once(rows, classes);
-    for (int64_t r = 0; r < s->rows; r++) s->high[r] = k->row_max(x + r * classes, classes);
+    for (int64_t r = 0; r < s->rows; r++)
+        s->high[r] = k->row_max(x + r * classes, classes);
     if (classes > DTI_LOSS_RUN) {
         s->log_sum[0] = dti_row_exp_sum(k, x, classes, s->high[0]);
     } else {
         for (int64_t r = 0; r < s->rows; r++) {
-            for (int64_t c = r * classes; c < (r + 1) * classes; c++) buf[c] = x[c] - s->high[r];
+            for (int64_t c = r * classes; c < (r + 1) * classes; c++)
+                buf[c] = x[c] - s->high[r];
         }
         k->unary[DTI_U_EXP](buf, buf, s->rows * classes, 0, 0);
         for (int64_t r = 0; r < s->rows; r++) {
@@ -477,9 +513,11 @@ typedef struct dti_xent_job {
 
 static dti_xent_job dti_xent_job_of(const dti_cpu_task *task) {
     const dti_args_xent *a = &task->launch->args.xent;
-    dti_xent_job j = {.args = a, .x = dti_cpu_in(task, 0, a->x_offset), .mode = task->launch->spec[0]};
+    dti_xent_job j = {
+        .args = a, .x = dti_cpu_in(task, 0, a->x_offset), .mode = task->launch->spec[0]};
     j.target = (const dti_word *)task->buf[1] + a->t_offset;
-    if (task->launch->spec[1]) j.weight = dti_cpu_in(task, 2, a->s_offset);
+    if (task->launch->spec[1])
+        j.weight = dti_cpu_in(task, 2, a->s_offset);
     return j;
 }
 
@@ -488,10 +526,12 @@ static float dti_xent_weight(const dti_xent_job *j, int64_t c) {
 }
 
 /* Sums are of products of two floats in double: exact, so contraction cannot change them. */
-static float dti_xent_loss(const dti_xent_job *j, const float *x, float high, float log_sum, int64_t target) {
+static float dti_xent_loss(const dti_xent_job *j, const float *x, float high, float log_sum,
+                           int64_t target) {
     float loss = dti_xent_weight(j, target) * (log_sum - (x[target] - high));
     const float smoothing = j->args->smoothing;
-    if (smoothing == 0.0f) return loss;
+    if (smoothing == 0.0f)
+        return loss;
     double sum = 0;
     for (int64_t c = 0; c < j->args->classes; c++) {
         float minus_log_p = log_sum - (x[c] - high);
@@ -506,7 +546,8 @@ static int64_t dti_row_argmax(const dti_cpu_kernels *k, const float *x, int64_t 
     const float high = k->row_max(x, n);
     const bool nan = dti_nan_f32(high);
     for (int64_t c = 0; c < n; c++) {
-        if (nan ? dti_nan_f32(x[c]) : x[c] == high) return c;
+        if (nan ? dti_nan_f32(x[c]) : x[c] == high)
+            return c;
     }
     return 0;
 }
@@ -516,14 +557,16 @@ static void dti_xent_pair(const dti_cpu_task *task, const dti_xent_job *j, int64
     const int32_t target = (int32_t)j->target[row];
     const float *x = j->x + row * j->args->classes;
     pair[0] = pair[1] = 0.0f;
-    if (target == j->args->ignore_index) return;
+    if (target == j->args->ignore_index)
+        return;
     if ((uint32_t)target >= j->args->classes) {
         pair[0] = pair[1] = dti_bits_f32(DTI_F32_NAN);
     } else if (j->mode == DTI_XENT_ACCURACY) {
         pair[0] = dti_row_argmax(task->k, x, j->args->classes) == target ? 1.0f : 0.0f;
         pair[1] = 1.0f;
     } else {
-        if (j->mode == DTI_XENT_LOSS) pair[0] = dti_xent_loss(j, x, high, log_sum, target);
+        if (j->mode == DTI_XENT_LOSS)
+            pair[0] = dti_xent_loss(j, x, high, log_sum, target);
         pair[1] = dti_xent_weight(j, target);
     }
 }
@@ -546,13 +589,14 @@ static void dti_cpu_xent(const dti_cpu_task *task, int64_t begin, int64_t end, v
 }
 
 /* From p = softmax(row) in y: (1 - eps) s[t] (p - hot) + eps / classes (p sum(s) - s[c]) */
-static void dti_xent_grad_row(const dti_cpu_task *task, const dti_args_xent *a, const float *s, float *y,
-                              int64_t target) {
+static void dti_xent_grad_row(const dti_cpu_task *task, const dti_args_xent *a, const float *s,
+                              float *y, int64_t target) {
     const float own = (1.0f - a->smoothing) * s[target * a->s_stride], p = y[target];
     const float share = a->smoothing / (float)a->classes;
     double scale = own, sum = 0;
     if (a->smoothing != 0.0f) {
-        for (int64_t c = 0; c < a->classes; c++) sum += (double)s[c * a->s_stride];
+        for (int64_t c = 0; c < a->classes; c++)
+            sum += (double)s[c * a->s_stride];
         scale += (double)share * (double)(float)sum;
     }
     const float factor = (float)scale;
@@ -565,9 +609,11 @@ static void dti_xent_grad_row(const dti_cpu_task *task, const dti_args_xent *a, 
             y[c] = y[c] - part;
         }
     }
-    float rest = share * s[target * a->s_stride]; /* the target's own, without the difference p - 1 */
+    float rest =
+        share * s[target * a->s_stride]; /* the target's own, without the difference p - 1 */
     double spread = (double)share * (double)(float)sum;
-    y[target] = (float)((double)own * (double)(p - 1.0f) + ((double)(float)spread * (double)p - (double)rest));
+    y[target] = (float)((double)own * (double)(p - 1.0f) +
+                        ((double)(float)spread * (double)p - (double)rest));
 }
 
 static void dti_cpu_xent_grad(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
@@ -586,7 +632,8 @@ static void dti_cpu_xent_grad(const dti_cpu_task *task, int64_t begin, int64_t e
             continue;
         }
         float fill = target == a->ignore_index ? 0.0f : dti_bits_f32(DTI_F32_NAN);
-        for (int64_t c = 0; c < classes; c++) to[c] = fill;
+        for (int64_t c = 0; c < classes; c++)
+            to[c] = fill;
     }
 }
 

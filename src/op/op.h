@@ -47,16 +47,26 @@ typedef struct dti_ref {
 
 typedef struct dti_op_family {
     bool (*shape)(dti_build *b);
-    void (*grad)(dti_grad *g);       /* NULL: no gradient flows */
-    dt_tensor (*lower)(dti_grad *g); /* the same value from other rows: when grad is NULL or as a test oracle */
+    void (*grad)(dti_grad *g); /* NULL: no gradient flows */
+    dt_tensor (*lower)(
+        dti_grad *g); /* the same value from other rows: when grad is NULL or as a test oracle */
     void (*emit)(dti_emit *e);
-    bool view;                       /* emit only sets the out view; no kernel */
+    bool view; /* emit only sets the out view; no kernel */
     bool takes_terms;
-    void (*ref)(const dti_ref *r);   /* NULL without DT_REFERENCE */
+    void (*ref)(const dti_ref *r); /* NULL without DT_REFERENCE */
 } dti_op_family;
 
-typedef enum dti_samples { DTI_SAMPLES_NONE, DTI_SAMPLES_ROWWISE, DTI_SAMPLES_REDUCES, DTI_SAMPLES_COUPLES } dti_samples;
-typedef enum dti_precision { DTI_PRECISION_LOW, DTI_PRECISION_F32, DTI_PRECISION_WIDEST } dti_precision;
+typedef enum dti_samples {
+    DTI_SAMPLES_NONE,
+    DTI_SAMPLES_ROWWISE,
+    DTI_SAMPLES_REDUCES,
+    DTI_SAMPLES_COUPLES
+} dti_samples;
+typedef enum dti_precision {
+    DTI_PRECISION_LOW,
+    DTI_PRECISION_F32,
+    DTI_PRECISION_WIDEST
+} dti_precision;
 
 typedef struct dti_op_info {
     const char *name;
@@ -84,9 +94,9 @@ static inline dt_tensor dti_append2(dti_op op, dt_tensor a, dt_tensor b, const d
 /* "op (inputs' shapes): text": the form of every op's error. Returns false. */
 static bool dti_build_fail(dti_build *b, const char *format, ...) DTI_PRINTF(2, 3);
 
-/* The reverse pass: adds to the graph d(sum of y)/dx for each of `wrt`, from dy (of y's shape; for a
- * loss term: the seed). dx[i] is nil where x does not reach y. Records an error where an op on the
- * way has no gradient. */
+/* The reverse pass: adds to the graph d(sum of y)/dx for each of `wrt`, from dy (of y's shape;
+ * for a loss term: the seed). dx[i] is nil where x does not reach y. Records an error where an
+ * op on the way has no gradient. */
 static void dti_differentiate(dt_graph *graph, dt_tensor y, dt_tensor dy, const dt_tensor *wrt,
                               uint32_t count, dt_tensor *dx);
 /* The same from several y at once: their gradients add up. */

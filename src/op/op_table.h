@@ -32,7 +32,8 @@
     X(TANH, tanh, "1", ROWWISE, WIDEST, unary, DTI_U_TANH, "hyperbolic tangent")                   \
     X(SIGMOID, sigmoid, "1", ROWWISE, WIDEST, unary, DTI_U_SIGMOID, "1 / (1 + e^-x)")              \
     X(RELU, relu, "1", ROWWISE, WIDEST, unary, DTI_U_RELU, "max(x, 0); gradient 0 at 0")           \
-    X(LEAKY_RELU, leaky_relu, "1", ROWWISE, WIDEST, unary, DTI_U_LEAKY_RELU, "x > 0 ? x : slope * x") \
+    X(LEAKY_RELU, leaky_relu, "1", ROWWISE, WIDEST, unary, DTI_U_LEAKY_RELU,                       \
+      "x > 0 ? x : slope * x")                                                                     \
     X(GELU, gelu, "1", ROWWISE, WIDEST, unary, DTI_U_GELU, "x * (1 + erf(x / sqrt 2)) / 2")        \
     X(GELU_TANH, gelu_tanh, "1", ROWWISE, WIDEST, unary, DTI_U_GELU_TANH,                          \
       "x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))) / 2")                                       \
@@ -48,18 +49,23 @@
     X(SUB, sub, "2", ROWWISE, WIDEST, binary, DTI_B_SUB, "a - b")                                  \
     X(MUL, mul, "2", ROWWISE, WIDEST, binary, DTI_B_MUL, "a * b")                                  \
     X(DIV, div, "2", ROWWISE, F32, binary, DTI_B_DIV, "a / b")                                     \
-    X(MAXIMUM, maximum, "2", ROWWISE, WIDEST, binary, DTI_B_MAX, "larger; gradient halved at ties") \
-    X(MINIMUM, minimum, "2", ROWWISE, WIDEST, binary, DTI_B_MIN, "smaller; gradient halved at ties") \
+    X(MAXIMUM, maximum, "2", ROWWISE, WIDEST, binary, DTI_B_MAX,                                   \
+      "larger; gradient halved at ties")                                                           \
+    X(MINIMUM, minimum, "2", ROWWISE, WIDEST, binary, DTI_B_MIN,                                   \
+      "smaller; gradient halved at ties")                                                          \
     X(POW, pow, "2", ROWWISE, F32, binary, DTI_B_POW, "a^b")                                       \
     X(EQ, eq, "2", ROWWISE, WIDEST, binary, DTI_B_EQ, "a == b; no gradient")                       \
     X(LT, lt, "2", ROWWISE, WIDEST, binary, DTI_B_LT, "a < b; no gradient")                        \
     X(LE, le, "2", ROWWISE, WIDEST, binary, DTI_B_LE, "a <= b; no gradient")                       \
     X(GT, gt, "2", ROWWISE, WIDEST, binary, DTI_B_GT, "a > b; no gradient")                        \
     X(GE, ge, "2", ROWWISE, WIDEST, binary, DTI_B_GE, "a >= b; no gradient")                       \
-    X(RESHAPE, reshape, "1", ROWWISE, WIDEST, view, DTI_VIEW_RESHAPE, "the same elements in order") \
-    X(PERMUTE, permute, "1", ROWWISE, WIDEST, view, DTI_VIEW_PERMUTE, "dimensions in another order") \
+    X(RESHAPE, reshape, "1", ROWWISE, WIDEST, view, DTI_VIEW_RESHAPE,                              \
+      "the same elements in order")                                                                \
+    X(PERMUTE, permute, "1", ROWWISE, WIDEST, view, DTI_VIEW_PERMUTE,                              \
+      "dimensions in another order")                                                               \
     X(SLICE, slice, "1", ROWWISE, WIDEST, view, DTI_VIEW_SLICE, "x[start : start + length]")       \
-    X(EXPAND, expand, "1", ROWWISE, WIDEST, view, DTI_VIEW_EXPAND, "dimensions of size 1 repeated") \
+    X(EXPAND, expand, "1", ROWWISE, WIDEST, view, DTI_VIEW_EXPAND,                                 \
+      "dimensions of size 1 repeated")                                                             \
     X(DETACH, detach, "1", ROWWISE, WIDEST, view, DTI_VIEW_DETACH, "x; no gradient")               \
     X(COPY, copy, "1", ROWWISE, WIDEST, copy, 0, "x in memory of its own")                         \
     X(CAST, cast, "1", ROWWISE, WIDEST, cast, 0, "x as another type")                              \
@@ -74,7 +80,8 @@
     X(LINEAR_DW, linear_dw, "2", REDUCES, LOW, linear_dw, 0, "dy^T x over all rows")               \
     X(SOFTMAX, softmax, "1", ROWWISE, F32, softmax, 0, "e^(x - max) / sum, last dimension")        \
     X(LOG_SOFTMAX, log_softmax, "1", ROWWISE, F32, softmax, 1, "x - max - log sum e^(x - max)")    \
-    X(SOFTMAX_GRAD, softmax_grad, "2", ROWWISE, F32, softmax_grad, 0, "(y, dy) -> y (dy - sum y dy)") \
+    X(SOFTMAX_GRAD, softmax_grad, "2", ROWWISE, F32, softmax_grad, 0,                              \
+      "(y, dy) -> y (dy - sum y dy)")                                                              \
     X(LOG_SOFTMAX_GRAD, log_softmax_grad, "2", ROWWISE, F32, softmax_grad, 1,                      \
       "(y, dy) -> dy - e^y sum dy")                                                                \
     X(GATHER, gather, "2", ROWWISE, WIDEST, gather, 0, "(table, index) -> table[index]")           \
@@ -82,7 +89,8 @@
       "(dy, index) -> sum of rows of dy by index")                                                 \
     X(DROPOUT, dropout, "1", ROWWISE, WIDEST, dropout, 0, "x * mask / (1 - p)")                    \
     X(CROSS_ENTROPY, cross_entropy, "2+", REDUCES, F32, cross_entropy, 0,                          \
-      "term: sum over rows of -sum_c q_c log softmax(x)_c; weight: sum of the targets' class weights") \
+      "term: sum over rows of -sum_c q_c log softmax(x)_c; weight: sum of the targets' class "     \
+      "weights")                                                                                   \
     X(CROSS_ENTROPY_WEIGHT, cross_entropy_weight, "1+", REDUCES, F32, cross_entropy_weight, 0,     \
       "term (0, weight) from targets alone")                                                       \
     X(CROSS_ENTROPY_GRAD, cross_entropy_grad, "3", ROWWISE, F32, cross_entropy_grad, 0,            \
@@ -96,5 +104,5 @@ typedef enum dti_op {
 #define DTI_X(id, name, inputs, samples, precision, family, selector, formula) DTI_OP_##id,
     DTI_OP_LIST(DTI_X)
 #undef DTI_X
-    DTI_OP_COUNT
+        DTI_OP_COUNT
 } dti_op;

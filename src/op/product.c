@@ -18,7 +18,8 @@ static void dti_emit_gemm(dti_emit *e, const dti_args_gemm *args, uint32_t a, ui
 
 /* ---- matmul: attr.i[0], i[1] = transpose a, b. */
 static bool dti_matmul_shape(dti_build *b) {
-    if (!dti_build_f32(b)) return false;
+    if (!dti_build_f32(b))
+        return false;
     dt_shape x = b->in[0]->shape, y = b->in[1]->shape, batch;
     if (x.rank < 2 || y.rank < 2) {
         return dti_build_fail(b, "both need 2 dimensions; for rows of one matrix use dt_linear");
@@ -26,10 +27,13 @@ static bool dti_matmul_shape(dti_build *b) {
     int ta = b->out.attr.i[0] != 0, tb = b->out.attr.i[1] != 0;
     int64_t m = x.dim[x.rank - 2 + ta], k = x.dim[x.rank - 1 - ta];
     int64_t k2 = y.dim[y.rank - 2 + tb], n = y.dim[y.rank - 1 - tb];
-    if (k != k2) return dti_build_fail(b, "the inner sizes %lld and %lld differ", (long long)k, (long long)k2);
+    if (k != k2)
+        return dti_build_fail(b, "the inner sizes %lld and %lld differ", (long long)k,
+                              (long long)k2);
     x.rank -= 2;
     y.rank -= 2;
-    if (!dti_shape_broadcast(x, y, &batch)) return dti_build_fail(b, "the leading dimensions do not broadcast");
+    if (!dti_shape_broadcast(x, y, &batch))
+        return dti_build_fail(b, "the leading dimensions do not broadcast");
     b->out.shape = batch;
     b->out.shape.dim[b->out.shape.rank++] = m;
     b->out.shape.dim[b->out.shape.rank++] = n;
@@ -40,11 +44,13 @@ static void dti_matmul_grad(dti_grad *g) {
     bool ta = g->node.attr.i[0] != 0, tb = g->node.attr.i[1] != 0;
     dt_tensor a = g->in[0], b = g->in[1], dy = g->dy;
     if (g->wanted[0]) {
-        dt_tensor da = ta ? dt_matmul_transposed(b, dy, tb, true) : dt_matmul_transposed(dy, b, false, !tb);
+        dt_tensor da =
+            ta ? dt_matmul_transposed(b, dy, tb, true) : dt_matmul_transposed(dy, b, false, !tb);
         g->dx[0] = dti_sum_to(da, a);
     }
     if (g->wanted[1]) {
-        dt_tensor db = tb ? dt_matmul_transposed(dy, a, true, ta) : dt_matmul_transposed(a, dy, !ta, false);
+        dt_tensor db =
+            tb ? dt_matmul_transposed(dy, a, true, ta) : dt_matmul_transposed(a, dy, !ta, false);
         g->dx[1] = dti_sum_to(db, b);
     }
 }
@@ -59,7 +65,8 @@ static void dti_matmul_emit(dti_emit *e) {
     dti_view wide_a = dti_view_broadcast(&a, dim), wide_b = dti_view_broadcast(&b, dim);
     const dti_view *views[3] = {&wide_a, &wide_b, &c};
     dti_walk w = dti_walk_make(dim, views, 3);
-    dti_args_gemm g = {.m = (uint32_t)c.dim[4], .n = (uint32_t)c.dim[5], .k = (uint32_t)a.dim[ta ? 4 : 5]};
+    dti_args_gemm g = {
+        .m = (uint32_t)c.dim[4], .n = (uint32_t)c.dim[5], .k = (uint32_t)a.dim[ta ? 4 : 5]};
     g.a_row = (uint32_t)a.stride[ta ? 5 : 4];
     g.a_col = (uint32_t)a.stride[ta ? 4 : 5];
     g.b_row = (uint32_t)b.stride[tb ? 5 : 4];
@@ -77,7 +84,8 @@ static void dti_matmul_emit(dti_emit *e) {
     for (uint64_t i = 0; i < loops; i++) {
         uint64_t rest = i, at[3] = {(uint64_t)a.offset, (uint64_t)b.offset, (uint64_t)c.offset};
         for (int axis = 3; axis >= 0; axis--) {
-            for (int t = 0; t < 3; t++) at[t] += rest % w.dim[axis] * w.stride[t][axis];
+            for (int t = 0; t < 3; t++)
+                at[t] += rest % w.dim[axis] * w.stride[t][axis];
             rest /= w.dim[axis];
         }
         g.a_offset = (uint32_t)at[0];
@@ -87,7 +95,8 @@ static void dti_matmul_emit(dti_emit *e) {
     }
 }
 
-DT_API dt_tensor dt_matmul_transposed(dt_tensor a, dt_tensor b, bool transpose_a, bool transpose_b) {
+DT_API dt_tensor dt_matmul_transposed(dt_tensor a, dt_tensor b, bool transpose_a,
+                                      bool transpose_b) {
     return dti_append2(DTI_OP_MATMUL, a, b, &(dti_attr){.i = {transpose_a, transpose_b}});
 }
 
@@ -95,11 +104,14 @@ DT_API dt_tensor dt_matmul(dt_tensor a, dt_tensor b) {
     return dt_matmul_transposed(a, b, false, false);
 }
 
-/* ---- linear (x, w, b), linear_dx (dy, w), linear_dw (dy, x). Rows are all dimensions but the last. */
+/* ---- linear (x, w, b), linear_dx (dy, w), linear_dw (dy, x). Rows are all dimensions but the
+ * last. */
 
 static bool dti_linear_weight_fits(dti_build *b, const dti_node *x, const dti_node *w, int side) {
-    if (w->shape.rank != 2 || w->samples) return dti_build_fail(b, "the weight must be [out, in], without samples");
-    if (x->shape.rank < 1) return dti_build_fail(b, "x needs a last dimension");
+    if (w->shape.rank != 2 || w->samples)
+        return dti_build_fail(b, "the weight must be [out, in], without samples");
+    if (x->shape.rank < 1)
+        return dti_build_fail(b, "x needs a last dimension");
     if (x->shape.dim[x->shape.rank - 1] != w->shape.dim[side]) {
         return dti_build_fail(b, "the last dimension %lld of x is not the weight's %s, %lld",
                               (long long)x->shape.dim[x->shape.rank - 1], side ? "in" : "out",
@@ -109,7 +121,8 @@ static bool dti_linear_weight_fits(dti_build *b, const dti_node *x, const dti_no
 }
 
 static bool dti_linear_shape(dti_build *b) {
-    if (!dti_build_f32(b) || !dti_linear_weight_fits(b, b->in[0], b->in[1], 1)) return false;
+    if (!dti_build_f32(b) || !dti_linear_weight_fits(b, b->in[0], b->in[1], 1))
+        return false;
     if (b->count > 2) {
         const dti_node *bias = dti_node_of(b->inputs[2]);
         if (b->count > 3 || bias->shape.rank != 1 || bias->samples ||
@@ -123,9 +136,12 @@ static bool dti_linear_shape(dti_build *b) {
 }
 
 static void dti_linear_grad(dti_grad *g) {
-    if (g->wanted[0]) g->dx[0] = dti_append2(DTI_OP_LINEAR_DX, g->dy, g->in[1], NULL);
-    if (g->wanted[1]) g->dx[1] = dti_append2(DTI_OP_LINEAR_DW, g->dy, g->in[0], NULL);
-    if (g->wanted[2]) g->dx[2] = dti_sum_to(g->dy, g->in[2]);
+    if (g->wanted[0])
+        g->dx[0] = dti_append2(DTI_OP_LINEAR_DX, g->dy, g->in[1], NULL);
+    if (g->wanted[1])
+        g->dx[1] = dti_append2(DTI_OP_LINEAR_DW, g->dy, g->in[0], NULL);
+    if (g->wanted[2])
+        g->dx[2] = dti_sum_to(g->dy, g->in[2]);
 }
 
 static void dti_linear_emit(dti_emit *e) {
@@ -156,15 +172,18 @@ DT_API dt_tensor dt_linear(dt_tensor x, dt_tensor w, dt_tensor b) {
 }
 
 static bool dti_linear_dx_shape(dti_build *b) {
-    if (!dti_build_f32(b) || !dti_linear_weight_fits(b, b->in[0], b->in[1], 0)) return false;
+    if (!dti_build_f32(b) || !dti_linear_weight_fits(b, b->in[0], b->in[1], 0))
+        return false;
     b->out.shape = b->in[0]->shape;
     b->out.shape.dim[b->out.shape.rank - 1] = b->in[1]->shape.dim[1];
     return true;
 }
 
 static void dti_linear_dx_grad(dti_grad *g) {
-    if (g->wanted[0]) g->dx[0] = dt_linear(g->dy, g->in[1], (dt_tensor){0});
-    if (g->wanted[1]) g->dx[1] = dti_append2(DTI_OP_LINEAR_DW, g->in[0], g->dy, NULL);
+    if (g->wanted[0])
+        g->dx[0] = dt_linear(g->dy, g->in[1], (dt_tensor){0});
+    if (g->wanted[1])
+        g->dx[1] = dti_append2(DTI_OP_LINEAR_DW, g->in[0], g->dy, NULL);
 }
 
 static void dti_linear_dx_emit(dti_emit *e) {
@@ -181,21 +200,26 @@ static void dti_linear_dx_emit(dti_emit *e) {
 }
 
 static bool dti_linear_dw_shape(dti_build *b) {
-    if (!dti_build_f32(b)) return false;
+    if (!dti_build_f32(b))
+        return false;
     const dti_node *dy = b->in[0], *x = b->in[1];
     dt_shape s = dy->shape, t = x->shape;
-    if (s.rank < 1 || t.rank != s.rank) return dti_build_fail(b, "dy and x must have one rank");
+    if (s.rank < 1 || t.rank != s.rank)
+        return dti_build_fail(b, "dy and x must have one rank");
     int64_t out = s.dim[s.rank - 1], in = t.dim[t.rank - 1];
     s.dim[s.rank - 1] = t.dim[t.rank - 1] = 0;
-    if (!dti_shape_equal(s, t) || dy->samples != x->samples) return dti_build_fail(b, "dy and x differ in rows");
+    if (!dti_shape_equal(s, t) || dy->samples != x->samples)
+        return dti_build_fail(b, "dy and x differ in rows");
     b->out.shape = (dt_shape){.rank = 2, .dim = {out, in}};
     b->out.samples = false;
     return true;
 }
 
 static void dti_linear_dw_grad(dti_grad *g) {
-    if (g->wanted[0]) g->dx[0] = dt_linear(g->in[1], g->dy, (dt_tensor){0});
-    if (g->wanted[1]) g->dx[1] = dti_append2(DTI_OP_LINEAR_DX, g->in[0], g->dy, NULL);
+    if (g->wanted[0])
+        g->dx[0] = dt_linear(g->in[1], g->dy, (dt_tensor){0});
+    if (g->wanted[1])
+        g->dx[1] = dti_append2(DTI_OP_LINEAR_DX, g->in[0], g->dy, NULL);
 }
 
 static void dti_linear_dw_emit(dti_emit *e) {
@@ -241,7 +265,8 @@ static void dti_linear_ref(const dti_ref *r) {
     for (int64_t i = 0; i < r->out.elements; i++) {
         const double *x = r->in[0].data + i / out * in, *w = r->in[1].data + i % out * in;
         double sum = bias ? bias[i % out] : 0;
-        for (int64_t k = 0; k < in; k++) sum += x[k] * w[k];
+        for (int64_t k = 0; k < in; k++)
+            sum += x[k] * w[k];
         r->out.data[i] = sum;
     }
 }
@@ -251,7 +276,8 @@ static void dti_linear_dx_ref(const dti_ref *r) {
     for (int64_t i = 0; i < r->out.elements; i++) {
         const double *dy = r->in[0].data + i / in * out, *w = r->in[1].data + i % in;
         double sum = 0;
-        for (int64_t k = 0; k < out; k++) sum += dy[k] * w[k * in];
+        for (int64_t k = 0; k < out; k++)
+            sum += dy[k] * w[k * in];
         r->out.data[i] = sum;
     }
 }
@@ -279,9 +305,17 @@ static int dti_gemm_threads(const dti_launch *l, int threads) {
 
 static dti_gemm dti_gemm_of_args(const dti_launch *l) {
     const dti_args_gemm *a = &l->args.gemm;
-    return (dti_gemm){.m = a->m, .n = a->n, .k = a->k, .a_row = a->a_row, .a_col = a->a_col,
-                      .b_row = a->b_row, .b_col = a->b_col, .c_row = a->c_row, .c_col = 1,
-                      .bias_stride = 1, .epilogue = l->spec[1] == 1 ? DTI_GEMM_RELU : DTI_GEMM_NONE};
+    return (dti_gemm){.m = a->m,
+                      .n = a->n,
+                      .k = a->k,
+                      .a_row = a->a_row,
+                      .a_col = a->a_col,
+                      .b_row = a->b_row,
+                      .b_col = a->b_col,
+                      .c_row = a->c_row,
+                      .c_col = 1,
+                      .bias_stride = 1,
+                      .epilogue = l->spec[1] == 1 ? DTI_GEMM_RELU : DTI_GEMM_NONE};
 }
 
 static void dti_cpu_gemm(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
@@ -290,7 +324,8 @@ static void dti_cpu_gemm(const dti_cpu_task *task, int64_t begin, int64_t end, v
     int threads = dti_gemm_threads(task->launch, task->threads);
     int64_t tiles = dti_gemm_tiles(&g, threads);
     for (int64_t item = begin; item < end;) {
-        int64_t batch = item / tiles, tile = item - batch * tiles, last = DTI_MIN(tiles, tile + end - item);
+        int64_t batch = item / tiles, tile = item - batch * tiles,
+                last = DTI_MIN(tiles, tile + end - item);
         uint64_t i = (uint64_t)batch / args->batch1, j = (uint64_t)batch - i * args->batch1;
         g.a = dti_cpu_in(task, 0, args->a_offset) + i * args->a_batch0 + j * args->a_batch1;
         g.b = dti_cpu_in(task, 1, args->b_offset) + i * args->b_batch0 + j * args->b_batch1;
@@ -311,7 +346,8 @@ static int64_t dti_cpu_items_gemm(const dti_cpu_task *task) {
 /* Tiles are cut so that each is worth a thread; whole batch elements may be tiny. */
 static int64_t dti_cpu_grain_gemm(const dti_cpu_task *task) {
     const dti_args_gemm *a = &task->launch->args.gemm;
-    if (dti_gemm_threads(task->launch, task->threads) > 1) return 1;
+    if (dti_gemm_threads(task->launch, task->threads) > 1)
+        return 1;
     return 1 + DTI_GEMM_TILE_MACS / (1 + (int64_t)a->m * a->n * DTI_MAX(a->k, 1));
 }
 

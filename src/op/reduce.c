@@ -5,16 +5,20 @@
  * rows), or a workgroup per result (rows of 64 and more). */
 
 static bool dti_reduce_shape(dti_build *b) {
-    if (!dti_build_f32(b)) return false;
+    if (!dti_build_f32(b))
+        return false;
     dt_shape s = b->in[0]->shape;
     const dti_attr *attr = &b->out.attr;
     int64_t count = 1;
     for (int i = 0; i < s.rank; i++) {
         bool gone = (attr->i[0] >> i) & 1;
-        if (gone) count *= s.dim[i];
-        if (!gone || attr->i[2]) b->out.shape.dim[b->out.shape.rank++] = gone ? 1 : s.dim[i];
+        if (gone)
+            count *= s.dim[i];
+        if (!gone || attr->i[2])
+            b->out.shape.dim[b->out.shape.rank++] = gone ? 1 : s.dim[i];
     }
-    if (attr->i[1]) b->out.samples = false;
+    if (attr->i[1])
+        b->out.samples = false;
     if (count == 0 && dti_op_info_of(b->out.op)->selector != DTI_R_SUM) {
         return dti_build_fail(b, "has no largest or smallest of no elements");
     }
@@ -25,7 +29,8 @@ static bool dti_reduce_shape(dti_build *b) {
 static dt_tensor dti_reduce_restore(dti_grad *g, dt_tensor v) {
     dt_shape s = dti_node_of(g->in[0])->shape;
     for (int i = 0; i < s.rank; i++) {
-        if ((g->node.attr.i[0] >> i) & 1) s.dim[i] = 1;
+        if ((g->node.attr.i[0] >> i) & 1)
+            s.dim[i] = 1;
     }
     return dti_expand_like(dt_reshape(v, s), g->in[0]);
 }
@@ -54,7 +59,8 @@ static int64_t dti_reduce_axes(const dti_view *v, unsigned gone, unsigned which,
         stride[i] = 0;
     }
     for (int axis = DTI_AXES - 1; axis >= 0; axis--) {
-        if (((gone >> axis) & 1u) != which || v->dim[axis] == 1) continue;
+        if (((gone >> axis) & 1u) != which || v->dim[axis] == 1)
+            continue;
         n *= v->dim[axis];
         if (at < end && v->stride[axis] == (int64_t)stride[at] * dim[at]) {
             dim[at] *= (uint32_t)v->dim[axis];
@@ -70,7 +76,8 @@ static int64_t dti_reduce_axes(const dti_view *v, unsigned gone, unsigned which,
 static void dti_emit_reduce(dti_emit *e, const dti_view *x, unsigned gone) {
     const dti_node *node = e->node;
     int kept = 0;
-    for (int axis = 0; axis < DTI_AXES; axis++) kept += !((gone >> axis) & 1u);
+    for (int axis = 0; axis < DTI_AXES; axis++)
+        kept += !((gone >> axis) & 1u);
     dti_args_reduce a = {.kept = (uint32_t)kept};
     int64_t n = dti_reduce_axes(x, gone, 0, 0, kept, a.dim, a.x_stride);
     int64_t r = dti_reduce_axes(x, gone, 1, kept, DTI_AXES, a.dim, a.x_stride);
@@ -99,7 +106,8 @@ static void dti_reduce_emit(dti_emit *e) {
 /* The bit set of `axes` (all, when it has none); -1 after an error. */
 static int dti_reduce_mask(dt_tensor x, dt_shape axes, const char *op) {
     int rank = dti_node_of(x)->shape.rank, mask = 0;
-    if (axes.rank == 0) return (1 << rank) - 1;
+    if (axes.rank == 0)
+        return (1 << rank) - 1;
     for (int i = 0; i < axes.rank && i < DT_MAX_DIMS; i++) {
         int64_t axis = axes.dim[i] < 0 ? axes.dim[i] + rank : axes.dim[i];
         if (axis < 0 || axis >= rank) {
@@ -114,13 +122,16 @@ static int dti_reduce_mask(dt_tensor x, dt_shape axes, const char *op) {
 }
 
 static dt_tensor dti_reduce(dti_op op, dt_tensor x, dt_shape axes, bool keep, bool mean) {
-    if (dti_is_nil(x)) return x;
+    if (dti_is_nil(x))
+        return x;
     int mask = dti_reduce_mask(x, axes, dti_op_info_of(op)->name);
-    if (mask < 0) return (dt_tensor){0};
+    if (mask < 0)
+        return (dt_tensor){0};
     double count = 1.0;
     dt_shape s = dti_node_of(x)->shape;
     for (int i = 0; i < s.rank; i++) {
-        if ((mask >> i) & 1) count *= (double)s.dim[i];
+        if ((mask >> i) & 1)
+            count *= (double)s.dim[i];
     }
     dti_attr attr = {.f = {mean ? (float)(1.0 / count) : 1.0f}, .i = {mask, 0, keep}};
     return dti_append1(op, x, &attr);
@@ -143,7 +154,8 @@ DT_API dt_tensor dt_min(dt_tensor x, dt_shape axes, bool keep) {
 }
 
 DT_API dt_tensor dt_sum_samples(dt_tensor x) {
-    if (dti_is_nil(x)) return x;
+    if (dti_is_nil(x))
+        return x;
     if (!dti_node_of(x)->samples) {
         return dti_graph_fail(x.graph, "sum_samples(%s): has no sample axis",
                               dti_shape_print(dti_node_of(x)->shape, false).text);
@@ -152,15 +164,19 @@ DT_API dt_tensor dt_sum_samples(dt_tensor x) {
 }
 
 static dt_tensor dti_sum_to(dt_tensor x, dt_tensor like) {
-    if (dti_is_nil(x) || dti_is_nil(like)) return (dt_tensor){0};
+    if (dti_is_nil(x) || dti_is_nil(like))
+        return (dt_tensor){0};
     dt_shape s = dti_node_of(x)->shape, t = dti_node_of(like)->shape;
     bool over_samples = dti_node_of(x)->samples && !dti_node_of(like)->samples;
     int mask = 0, lead = s.rank - t.rank;
     for (int i = 0; i < s.rank; i++) {
-        if (i < lead || (t.dim[i - lead] == 1 && s.dim[i] != 1)) mask |= 1 << i;
+        if (i < lead || (t.dim[i - lead] == 1 && s.dim[i] != 1))
+            mask |= 1 << i;
     }
-    if (!mask && !over_samples) return x;
-    dt_tensor y = dti_append1(DTI_OP_SUM, x, &(dti_attr){.f = {1.0f}, .i = {mask, over_samples, 1}});
+    if (!mask && !over_samples)
+        return x;
+    dt_tensor y =
+        dti_append1(DTI_OP_SUM, x, &(dti_attr){.f = {1.0f}, .i = {mask, over_samples, 1}});
     return lead ? dt_reshape(y, t) : y;
 }
 
@@ -168,8 +184,10 @@ static dt_tensor dti_sum_to(dt_tensor x, dt_tensor like) {
 #ifdef DT_REFERENCE
 
 static double dti_reduce_f64(uint32_t selector, double a, double b) {
-    if (selector == DTI_R_SUM) return a + b;
-    if (isnan(a) || isnan(b)) return NAN;
+    if (selector == DTI_R_SUM)
+        return a + b;
+    if (isnan(a) || isnan(b))
+        return NAN;
     return selector == DTI_R_MAX ? fmax(a, b) : fmin(a, b);
 }
 
@@ -179,8 +197,10 @@ static void dti_reduce_ref(const dti_ref *r) {
     const dti_attr *attr = &r->node->attr;
     const dti_ref_tensor *x = &r->in[0];
     int rank = r->node->shape.rank, axes = 0;
-    for (int i = 0; i < DT_MAX_DIMS; i++) axes += (attr->i[0] >> i) & 1;
-    if (!attr->i[2]) rank += axes; /* the input's */
+    for (int i = 0; i < DT_MAX_DIMS; i++)
+        axes += (attr->i[0] >> i) & 1;
+    if (!attr->i[2])
+        rank += axes; /* the input's */
     for (int64_t i = 0; i < r->out.elements; i++) {
         r->out.data[i] = selector == DTI_R_SUM ? 0 : selector == DTI_R_MAX ? -INFINITY : INFINITY;
     }
@@ -190,7 +210,8 @@ static void dti_reduce_ref(const dti_ref *r) {
         for (int axis = 0; axis < DTI_AXES; axis++) {
             int dim = axis - (DTI_AXES - rank);
             bool gone = axis == 0 ? attr->i[1] != 0 : dim >= 0 && ((attr->i[0] >> dim) & 1);
-            if (!gone) to = to * x->dim[axis] + at[axis];
+            if (!gone)
+                to = to * x->dim[axis] + at[axis];
         }
         r->out.data[to] = dti_reduce_f64(selector, r->out.data[to], x->data[i]);
     }
@@ -204,7 +225,8 @@ static void dti_reduce_ref(const dti_ref *r) {
 /* ---- CPU. Columns (the inner kept axis is contiguous) add serially over j, vectors going across
  * results; contiguous rows of 8 and more by 16 lanes; the rest serially. By shape alone. */
 
-#define DTI_REDUCE_RUN 256 /* rows that are added before they are added to the sum of those before */
+#define DTI_REDUCE_RUN                                                                             \
+    256 /* rows that are added before they are added to the sum of those before */
 #define DTI_REDUCE_COLUMNS 128
 
 /* A walk over axes [first, last): at[] and the offset that it has. */
@@ -229,7 +251,8 @@ static dti_lines dti_lines_at(const dti_args_reduce *a, int first, int last, int
 static bool dti_lines_next(dti_lines *l) {
     for (int axis = l->last - 1; axis >= l->first; axis--) {
         l->offset += l->stride[axis];
-        if (++l->at[axis] < l->dim[axis]) return true;
+        if (++l->at[axis] < l->dim[axis])
+            return true;
         l->offset -= (int64_t)l->stride[axis] * l->dim[axis];
         l->at[axis] = 0;
     }
@@ -242,12 +265,14 @@ static float dti_fold_identity(uint32_t kind) {
 
 /* A NaN wins. */
 static float dti_fold_max(float a, float b) {
-    if (dti_nan_f32(a)) return a;
+    if (dti_nan_f32(a))
+        return a;
     return dti_nan_f32(b) || b >= a ? b : a;
 }
 
 static float dti_fold_min(float a, float b) {
-    if (dti_nan_f32(a)) return a;
+    if (dti_nan_f32(a))
+        return a;
     return dti_nan_f32(b) || b <= a ? b : a;
 }
 
@@ -255,13 +280,17 @@ static float dti_fold_f32(uint32_t kind, float a, float b) {
     return kind == DTI_R_SUM ? a + b : kind == DTI_R_MAX ? dti_fold_max(a, b) : dti_fold_min(a, b);
 }
 
-static float dti_fold_strided(uint32_t kind, float value, const float *x, int64_t stride, int64_t n) {
+static float dti_fold_strided(uint32_t kind, float value, const float *x, int64_t stride,
+                              int64_t n) {
     if (kind == DTI_R_SUM) {
-        for (int64_t i = 0; i < n; i++) value += x[i * stride];
+        for (int64_t i = 0; i < n; i++)
+            value += x[i * stride];
     } else if (kind == DTI_R_MAX) {
-        for (int64_t i = 0; i < n; i++) value = dti_fold_max(value, x[i * stride]);
+        for (int64_t i = 0; i < n; i++)
+            value = dti_fold_max(value, x[i * stride]);
     } else {
-        for (int64_t i = 0; i < n; i++) value = dti_fold_min(value, x[i * stride]);
+        for (int64_t i = 0; i < n; i++)
+            value = dti_fold_min(value, x[i * stride]);
     }
     return value;
 }
@@ -278,7 +307,9 @@ static float dti_row_min(const dti_cpu_kernels *k, const float *x, int64_t n) {
 }
 
 static float dti_fold_row(const dti_cpu_kernels *k, uint32_t kind, const float *x, int64_t n) {
-    return kind == DTI_R_SUM ? k->row_sum(x, n) : kind == DTI_R_MAX ? k->row_max(x, n) : dti_row_min(k, x, n);
+    return kind == DTI_R_SUM   ? k->row_sum(x, n)
+           : kind == DTI_R_MAX ? k->row_max(x, n)
+                               : dti_row_min(k, x, n);
 }
 
 /* What all results of a launch share. */
@@ -312,27 +343,36 @@ static void dti_reduce_rows(const dti_reduce_plan *p, float *acc, const float *x
         p->k->col_sum(acc, x, rows, cols, stride, true);
         return;
     }
-    for (int64_t j = 0; j < rows; j++) p->k->binary[binary[p->kind]](acc, acc, 1, x + j * stride, 1, cols);
+    for (int64_t j = 0; j < rows; j++)
+        p->k->binary[binary[p->kind]](acc, acc, 1, x + j * stride, 1, cols);
 }
 
 static void dti_reduce_columns(const dti_reduce_plan *p, float *y, const float *x, int64_t cols) {
     float acc[DTI_REDUCE_COLUMNS];
-    for (int64_t c = 0; c < cols; c++) acc[c] = dti_fold_identity(p->kind);
+    for (int64_t c = 0; c < cols; c++)
+        acc[c] = dti_fold_identity(p->kind);
     dti_lines l = dti_lines_at(p->args, p->kept, DTI_AXES - 1, 0);
     do {
         const float *from = x + l.offset;
         int64_t run = p->run_rows ? p->run_rows : p->line;
         for (int64_t j = 0; j < p->line; j += run) {
-            dti_reduce_rows(p, acc, from + j * p->line_stride, p->line_stride, DTI_MIN(run, p->line - j), cols);
+            dti_reduce_rows(p, acc, from + j * p->line_stride, p->line_stride,
+                            DTI_MIN(run, p->line - j), cols);
         }
     } while (p->kept < DTI_AXES && dti_lines_next(&l));
-    for (int64_t c = 0; c < cols; c++) y[c] = acc[c] * p->args->scale;
+    for (int64_t c = 0; c < cols; c++)
+        y[c] = acc[c] * p->args->scale;
 }
 
-static void dti_reduce_range(const dti_cpu_task *task, int64_t run_rows, int64_t begin, int64_t end) {
+static void dti_reduce_range(const dti_cpu_task *task, int64_t run_rows, int64_t begin,
+                             int64_t end) {
     const dti_args_reduce *a = &task->launch->args.reduce;
-    dti_reduce_plan p = {.args = a, .k = task->k, .kind = task->launch->spec[0], .kept = (int)a->kept,
-                         .line = 1, .run_rows = run_rows};
+    dti_reduce_plan p = {.args = a,
+                         .k = task->k,
+                         .kind = task->launch->spec[0],
+                         .kept = (int)a->kept,
+                         .line = 1,
+                         .run_rows = run_rows};
     if (p.kept < DTI_AXES) {
         p.line = a->dim[DTI_AXES - 1];
         p.line_stride = a->x_stride[DTI_AXES - 1];
@@ -340,7 +380,8 @@ static void dti_reduce_range(const dti_cpu_task *task, int64_t run_rows, int64_t
     const float *x = dti_cpu_in(task, 0, a->x_offset);
     float *y = dti_cpu_out(task, 1, a->y_offset);
     if (a->r == 0) {
-        for (int64_t i = begin; i < end; i++) y[i] = dti_fold_identity(p.kind) * a->scale;
+        for (int64_t i = begin; i < end; i++)
+            y[i] = dti_fold_identity(p.kind) * a->scale;
         return;
     }
     const int inner = p.kept - 1;
@@ -352,7 +393,8 @@ static void dti_reduce_range(const dti_cpu_task *task, int64_t run_rows, int64_t
             dti_lines_next(&l);
             continue;
         }
-        int64_t cols = DTI_MIN(DTI_MIN((int64_t)a->dim[inner] - l.at[inner], end - i), DTI_REDUCE_COLUMNS);
+        int64_t cols =
+            DTI_MIN(DTI_MIN((int64_t)a->dim[inner] - l.at[inner], end - i), DTI_REDUCE_COLUMNS);
         dti_reduce_columns(&p, y + i, x + l.offset, cols);
         l.at[inner] += (uint32_t)cols - 1; /* dti_lines_next does the last */
         l.offset += cols - 1;
@@ -366,7 +408,8 @@ static void dti_cpu_reduce(const dti_cpu_task *task, int64_t begin, int64_t end,
     dti_reduce_range(task, 0, begin, end);
 }
 
-static void dti_cpu_reduce_row(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+static void dti_cpu_reduce_row(const dti_cpu_task *task, int64_t begin, int64_t end,
+                               void *scratch) {
     (void)scratch;
     dti_reduce_range(task, DTI_REDUCE_RUN, begin, end);
 }

@@ -2,12 +2,14 @@
  * apart into plain rows when they are differentiated again. Other axes are permuted to the end. */
 
 static bool dti_softmax_shape(dti_build *b) {
-    if (b->in[0]->shape.rank < 1) return dti_build_fail(b, "needs a dimension to work along");
+    if (b->in[0]->shape.rank < 1)
+        return dti_build_fail(b, "needs a dimension to work along");
     return dti_shape_same(b);
 }
 
 static void dti_softmax_grad_rule(dti_grad *g) {
-    dti_op op = dti_op_info_of(g->node.op)->selector ? DTI_OP_LOG_SOFTMAX_GRAD : DTI_OP_SOFTMAX_GRAD;
+    dti_op op =
+        dti_op_info_of(g->node.op)->selector ? DTI_OP_LOG_SOFTMAX_GRAD : DTI_OP_SOFTMAX_GRAD;
     g->dx[0] = dti_append2(op, g->y, g->dy, NULL);
 }
 
@@ -22,7 +24,8 @@ static dt_tensor dti_softmax_lower(dti_grad *g) {
 static void dti_softmax_emit(dti_emit *e) {
     dti_view x = dti_emit_dense_in(e, 0);
     int64_t cols = e->out.dim[5], n = dti_view_elements(&e->out);
-    dti_launch *l = dti_emit_launch(e, DTI_K_SOFTMAX, (uint64_t)(cols ? n / cols : 0), sizeof l->args.rows);
+    dti_launch *l =
+        dti_emit_launch(e, DTI_K_SOFTMAX, (uint64_t)(cols ? n / cols : 0), sizeof l->args.rows);
     l->args.rows = (dti_args_rows){.rows = (uint32_t)(cols ? n / cols : 0), .cols = (uint32_t)cols};
     l->args.rows.x_offset = (uint32_t)x.offset;
     l->args.rows.y_offset = (uint32_t)e->out.offset;
@@ -31,15 +34,19 @@ static void dti_softmax_emit(dti_emit *e) {
 }
 
 static dt_tensor dti_softmax_along(dti_op op, dt_tensor x, int axis) {
-    if (dti_is_nil(x)) return x;
+    if (dti_is_nil(x))
+        return x;
     int rank = dti_node_of(x)->shape.rank, at = axis < 0 ? axis + rank : axis;
     if (at < 0 || at >= rank) {
         return dti_graph_fail(x.graph, "%s(%s): there is no axis %d", dti_op_info_of(op)->name,
-                              dti_shape_print(dti_node_of(x)->shape, dti_node_of(x)->samples).text, axis);
+                              dti_shape_print(dti_node_of(x)->shape, dti_node_of(x)->samples).text,
+                              axis);
     }
-    if (at == rank - 1) return dti_append1(op, x, NULL);
+    if (at == rank - 1)
+        return dti_append1(op, x, NULL);
     dt_shape swap = {.rank = rank};
-    for (int i = 0; i < rank; i++) swap.dim[i] = i;
+    for (int i = 0; i < rank; i++)
+        swap.dim[i] = i;
     swap.dim[at] = rank - 1;
     swap.dim[rank - 1] = at;
     return dt_permute(dti_append1(op, dt_permute(x, swap), NULL), swap);
@@ -84,8 +91,10 @@ static void dti_softmax_ref(const dti_ref *r) {
     for (int64_t row = 0; row < dti_ref_rows(&r->out); row++) {
         const double *x = r->in[0].data + row * cols;
         double *y = r->out.data + row * cols, high = -INFINITY, sum = 0;
-        for (int64_t c = 0; c < cols; c++) high = fmax(high, x[c]);
-        for (int64_t c = 0; c < cols; c++) sum += exp(x[c] - high);
+        for (int64_t c = 0; c < cols; c++)
+            high = fmax(high, x[c]);
+        for (int64_t c = 0; c < cols; c++)
+            sum += exp(x[c] - high);
         for (int64_t c = 0; c < cols; c++) {
             bool is_log = r->node->op == DTI_OP_LOG_SOFTMAX;
             y[c] = is_log ? x[c] - high - log(sum) : exp(x[c] - high) / sum;
@@ -99,7 +108,8 @@ static void dti_softmax_grad_ref(const dti_ref *r) {
     for (int64_t row = 0; row < dti_ref_rows(&r->out); row++) {
         const double *y = r->in[0].data + row * cols, *dy = r->in[1].data + row * cols;
         double *dx = r->out.data + row * cols, sum = 0;
-        for (int64_t c = 0; c < cols; c++) sum += is_log ? dy[c] : y[c] * dy[c];
+        for (int64_t c = 0; c < cols; c++)
+            sum += is_log ? dy[c] : y[c] * dy[c];
         for (int64_t c = 0; c < cols; c++) {
             dx[c] = is_log ? dy[c] - exp(y[c]) * sum : y[c] * (dy[c] - sum);
         }
@@ -116,17 +126,21 @@ static void dti_cpu_softmax(const dti_cpu_task *task, int64_t begin, int64_t end
     const float *x = dti_cpu_in(task, 0, a->x_offset) + begin * a->cols;
     float *y = dti_cpu_out(task, 1, a->y_offset) + begin * a->cols;
     dti_row_fn *row = task->launch->spec[0] ? task->k->log_softmax : task->k->softmax;
-    for (int64_t i = begin; i < end; i++, x += a->cols, y += a->cols) row(y, x, a->cols);
+    for (int64_t i = begin; i < end; i++, x += a->cols, y += a->cols)
+        row(y, x, a->cols);
 }
 
-static void dti_cpu_softmax_grad(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+static void dti_cpu_softmax_grad(const dti_cpu_task *task, int64_t begin, int64_t end,
+                                 void *scratch) {
     (void)scratch;
     const dti_args_rows *a = &task->launch->args.rows;
     const float *y = dti_cpu_in(task, 0, a->x_offset) + begin * a->cols;
     const float *dy = dti_cpu_in(task, 1, a->dy_offset) + begin * a->cols;
     float *dx = dti_cpu_out(task, 2, a->y_offset) + begin * a->cols;
-    dti_row_grad_fn *row = task->launch->spec[0] ? task->k->log_softmax_grad : task->k->softmax_grad;
-    for (int64_t i = begin; i < end; i++, y += a->cols, dy += a->cols, dx += a->cols) row(dx, y, dy, a->cols);
+    dti_row_grad_fn *row =
+        task->launch->spec[0] ? task->k->log_softmax_grad : task->k->softmax_grad;
+    for (int64_t i = begin; i < end; i++, y += a->cols, dy += a->cols, dx += a->cols)
+        row(dx, y, dy, a->cols);
 }
 
 static int64_t dti_cpu_grain_rows(const dti_cpu_task *task) {

@@ -7,8 +7,8 @@
 #endif
 
 #define DTI_FAMILY(family, ...)                                                                    \
-    static const dti_op_family dti_family_##family = {.ref = DTI_REF(dti_##family##_ref),          \
-                                                      .emit = dti_##family##_emit, __VA_ARGS__}
+    static const dti_op_family dti_family_##family = {                                             \
+        .ref = DTI_REF(dti_##family##_ref), .emit = dti_##family##_emit, __VA_ARGS__}
 
 DTI_FAMILY(leaf, .shape = dti_leaf_shape);
 DTI_FAMILY(fill, .shape = dti_fill_shape);

@@ -19,7 +19,8 @@ static void dti_unary_grad_rule(dti_grad *g) {
 
 static void dti_unary_emit(dti_emit *e) {
     dti_view x = dti_emit_in(e, 0);
-    dti_emit_map1(e, DTI_K_MAP1, dti_op_info_of(e->node->op)->selector, &x, &e->out, e->node->attr.f);
+    dti_emit_map1(e, DTI_K_MAP1, dti_op_info_of(e->node->op)->selector, &x, &e->out,
+                  e->node->attr.f);
 }
 
 #define DTI_X(name)                                                                                \
@@ -27,9 +28,9 @@ static void dti_unary_emit(dti_emit *e) {
         return dti_append1((dti_op)DTI_OP_OF_##name, x, NULL);                                     \
     }
 enum { /* the rows of DT_UNARY_FUNCTIONS by their lower-case names */
-#define DTI_Y(ID, name, inputs, samples, precision, family, selector, formula)                    \
+#define DTI_Y(ID, name, inputs, samples, precision, family, selector, formula)                     \
     DTI_OP_OF_##name = DTI_OP_##ID,
-    DTI_OP_LIST(DTI_Y)
+       DTI_OP_LIST(DTI_Y)
 #undef DTI_Y
 };
 DT_UNARY_FUNCTIONS(DTI_X)
@@ -51,7 +52,8 @@ DT_API dt_tensor dt_affine(dt_tensor x, float scale, float offset) {
 
 static dt_tensor dti_prime_gelu(dt_tensor x) {
     dt_tensor cdf = dt_affine(dt_erf(dt_affine(x, 0.70710678118654752f, 0.0f)), 0.5f, 0.5f);
-    dt_tensor pdf = dt_affine(dt_exp(dt_affine(dt_square(x), -0.5f, 0.0f)), 0.39894228040143268f, 0.0f);
+    dt_tensor pdf =
+        dt_affine(dt_exp(dt_affine(dt_square(x), -0.5f, 0.0f)), 0.39894228040143268f, 0.0f);
     return dt_add(cdf, dt_mul(x, pdf));
 }
 
@@ -110,7 +112,8 @@ static dt_tensor dti_unary_grad_lower(dti_grad *g) {
 }
 
 static void dti_unary_grad_grad(dti_grad *g) {
-    if (g->wanted[1]) g->dx[1] = dti_append2(DTI_OP_UNARY_GRAD, g->in[0], g->dy, &g->node.attr);
+    if (g->wanted[1])
+        g->dx[1] = dti_append2(DTI_OP_UNARY_GRAD, g->in[0], g->dy, &g->node.attr);
     if (g->wanted[0]) {
         dt_tensor prime = dti_unary_prime((uint32_t)g->node.attr.i[0], g->in[0], g->node.attr.f);
         dti_differentiate(g->graph, prime, dt_mul(g->dy, g->in[1]), &g->in[0], 1, &g->dx[0]);
@@ -118,8 +121,10 @@ static void dti_unary_grad_grad(dti_grad *g) {
 }
 
 static bool dti_unary_grad_shape(dti_build *b) {
-    if (!dti_shape_same(b)) return false;
-    if (!dti_shape_equal(b->in[0]->shape, b->in[1]->shape) || b->in[0]->samples != b->in[1]->samples) {
+    if (!dti_shape_same(b))
+        return false;
+    if (!dti_shape_equal(b->in[0]->shape, b->in[1]->shape) ||
+        b->in[0]->samples != b->in[1]->samples) {
         return dti_build_fail(b, "x and dy must have one shape");
     }
     return true;
@@ -156,14 +161,14 @@ static void dti_unary_grad_emit(dti_emit *e) {
 #ifdef DT_REFERENCE
 
 #define DTI_REF_SQRT_HALF 0.70710678118654752440
-#define DTI_REF_SQRT_2_PI 0.79788456080286535588  /* sqrt(2 / pi) */
-#define DTI_REF_2_SQRT_PI 1.12837916709551257390  /* 2 / sqrt(pi) */
+#define DTI_REF_SQRT_2_PI 0.79788456080286535588 /* sqrt(2 / pi) */
+#define DTI_REF_2_SQRT_PI 1.12837916709551257390 /* 2 / sqrt(pi) */
 
 static double dti_unary_f64(uint32_t selector, double x, const float *p) {
     switch (selector) {
     case DTI_U_NEG: return -x;
     case DTI_U_ABS: return fabs(x);
-    case DTI_U_SIGN: return x > 0 ? 1 : x < 0 ? -1 : x;
+    case DTI_U_SIGN: return x > 0 ? 1 : x < 0 ? -1 : 0; /* NaN too, as PyTorch */
     case DTI_U_EXP: return exp(x);
     case DTI_U_LOG: return log(x);
     case DTI_U_LOG1P: return log1p(x);
@@ -179,7 +184,8 @@ static double dti_unary_f64(uint32_t selector, double x, const float *p) {
     case DTI_U_RELU: return x < 0 ? 0 : x;
     case DTI_U_LEAKY_RELU: return x > 0 ? x : (double)p[0] * x;
     case DTI_U_GELU: return 0.5 * x * erfc(-x * DTI_REF_SQRT_HALF);
-    case DTI_U_GELU_TANH: return 0.5 * x * (1 + tanh(DTI_REF_SQRT_2_PI * (x + 0.044715 * x * x * x)));
+    case DTI_U_GELU_TANH:
+        return 0.5 * x * (1 + tanh(DTI_REF_SQRT_2_PI * (x + 0.044715 * x * x * x)));
     case DTI_U_SILU: return x / (1 + exp(-x));
     case DTI_U_SOFTPLUS: return x > 20 ? x : log1p(exp(x));
     case DTI_U_ELU: return x > 0 ? x : (double)p[0] * expm1(x);

@@ -22,11 +22,18 @@ static bool dti_reshape_shape(dti_build *b) {
     int unknown = -1;
     int64_t known = 1, all = dti_shape_elements(b->in[0]->shape);
     for (int i = 0; i < s.rank; i++) {
-        if (s.dim[i] == -1 && unknown < 0) unknown = i;
-        else if (s.dim[i] < 0) return dti_build_fail(b, "dimension %d of the new shape is %lld", i, (long long)s.dim[i]);
-        else known *= s.dim[i];
+        if (s.dim[i] == -1 && unknown < 0)
+            unknown = i;
+        else if (s.dim[i] < 0)
+            return dti_build_fail(b, "dimension %d of the new shape is %lld", i,
+                                  (long long)s.dim[i]);
+        else
+            known *= s.dim[i];
     }
-    if (unknown >= 0) s.dim[unknown] = known ? all / known : 0;
+    if (unknown >= 0 && known == 0)
+        return dti_build_fail(b, "-1 can be any size beside a dimension of 0: give it");
+    if (unknown >= 0)
+        s.dim[unknown] = all / known;
     if (dti_shape_elements(s) != all) {
         return dti_build_fail(b, "%lld elements do not make %s", (long long)all,
                               dti_shape_print(s, b->out.samples).text);
@@ -39,7 +46,8 @@ static bool dti_permute_shape(dti_build *b) {
     dt_shape axes = dti_attr_shape(&b->out.attr), s = b->in[0]->shape;
     unsigned seen = 0;
     for (int i = 0; i < axes.rank && axes.rank == s.rank; i++) {
-        if (axes.dim[i] < 0 || axes.dim[i] >= s.rank) break;
+        if (axes.dim[i] < 0 || axes.dim[i] >= s.rank)
+            break;
         seen |= 1u << axes.dim[i];
         b->out.shape.dim[i] = s.dim[axes.dim[i]];
     }
@@ -55,7 +63,8 @@ static bool dti_slice_shape(dti_build *b) {
     dt_shape s = b->in[0]->shape;
     int axis = b->out.attr.i[0];
     int64_t start = b->out.attr.dim[0], length = b->out.attr.dim[1];
-    if (axis < 0 || axis >= s.rank) return dti_build_fail(b, "there is no axis %d", axis);
+    if (axis < 0 || axis >= s.rank)
+        return dti_build_fail(b, "there is no axis %d", axis);
     if (start < 0 || length < 0 || start > s.dim[axis] || length > s.dim[axis] - start) {
         return dti_build_fail(b, "%lld elements from %lld on do not lie in axis %d of size %lld",
                               (long long)length, (long long)start, axis, (long long)s.dim[axis]);
@@ -92,7 +101,8 @@ static void dti_view_grad(dti_grad *g) {
     switch (dti_op_info_of(g->node.op)->selector) {
     case DTI_VIEW_RESHAPE: g->dx[0] = dt_reshape(g->dy, s); return;
     case DTI_VIEW_PERMUTE:
-        for (int i = 0; i < s.rank; i++) attr.dim[g->node.attr.dim[i]] = i;
+        for (int i = 0; i < s.rank; i++)
+            attr.dim[g->node.attr.dim[i]] = i;
         g->dx[0] = dti_append1(DTI_OP_PERMUTE, g->dy, &attr);
         return;
     case DTI_VIEW_SLICE:
@@ -129,7 +139,8 @@ static void dti_view_emit(dti_emit *e) {
         int axis = first + attr->i[0];
         x.offset += attr->dim[0] * x.stride[axis];
         x.dim[axis] = attr->dim[1];
-        if (attr->dim[1] == 1) x.stride[axis] = 0;
+        if (attr->dim[1] == 1)
+            x.stride[axis] = 0;
         e->out = x;
         return;
     }
@@ -140,7 +151,8 @@ static void dti_view_emit(dti_emit *e) {
 
 DT_API dt_tensor dt_reshape(dt_tensor x, dt_shape shape) {
     if (!dti_is_nil(x) && (shape.rank < 0 || shape.rank > DT_MAX_DIMS)) {
-        return dti_graph_fail(x.graph, "reshape: rank %d; at most %d dimensions", (int)shape.rank, DT_MAX_DIMS);
+        return dti_graph_fail(x.graph, "reshape: rank %d; at most %d dimensions", (int)shape.rank,
+                              DT_MAX_DIMS);
     }
     dti_attr attr = dti_shape_attr(shape);
     return dti_append1(DTI_OP_RESHAPE, x, &attr);
@@ -165,9 +177,11 @@ DT_API dt_tensor dt_slice(dt_tensor x, int axis, int64_t start, int64_t length) 
 }
 
 static dt_tensor dti_expand_to(dt_tensor x, dt_shape shape, bool samples) {
-    if (dti_is_nil(x)) return x;
+    if (dti_is_nil(x))
+        return x;
     const dti_node *n = dti_node_of(x);
-    if (dti_shape_equal(n->shape, shape) && n->samples == samples) return x;
+    if (dti_shape_equal(n->shape, shape) && n->samples == samples)
+        return x;
     dti_attr attr = dti_shape_attr(shape);
     attr.i[1] = samples;
     return dti_append1(DTI_OP_EXPAND, x, &attr);
@@ -175,13 +189,15 @@ static dt_tensor dti_expand_to(dt_tensor x, dt_shape shape, bool samples) {
 
 DT_API dt_tensor dt_expand(dt_tensor x, dt_shape shape) {
     if (!dti_is_nil(x) && (shape.rank < 0 || shape.rank > DT_MAX_DIMS)) {
-        return dti_graph_fail(x.graph, "expand: rank %d; at most %d dimensions", (int)shape.rank, DT_MAX_DIMS);
+        return dti_graph_fail(x.graph, "expand: rank %d; at most %d dimensions", (int)shape.rank,
+                              DT_MAX_DIMS);
     }
     return dti_expand_to(x, shape, false);
 }
 
 static dt_tensor dti_expand_like(dt_tensor x, dt_tensor like) {
-    if (dti_is_nil(like)) return like;
+    if (dti_is_nil(like))
+        return like;
     const dti_node *n = dti_node_of(like);
     return dti_expand_to(x, n->shape, n->samples);
 }
@@ -198,9 +214,11 @@ static void dti_view_ref_from(const dti_node *node, int64_t at[DTI_AXES]) {
     int first = DTI_AXES - node->shape.rank;
     int64_t from[DTI_AXES];
     memcpy(from, at, sizeof from);
-    if (node->op == DTI_OP_SLICE) from[first + node->attr.i[0]] += node->attr.dim[0];
+    if (node->op == DTI_OP_SLICE)
+        from[first + node->attr.i[0]] += node->attr.dim[0];
     if (node->op == DTI_OP_PERMUTE) {
-        for (int i = 0; i < node->shape.rank; i++) from[first + node->attr.dim[i]] = at[first + i];
+        for (int i = 0; i < node->shape.rank; i++)
+            from[first + node->attr.dim[i]] = at[first + i];
     }
     memcpy(at, from, sizeof from);
 }

@@ -3,12 +3,14 @@
  * whose inner stride is 1 is used where it lies; what is strided, repeated or short is gathered to
  * a buffer on the stack. There is no division but at the start of a range. Knows no formula. */
 
-#define DTI_WALK_RUN 128 /* floats of a buffer; three of them are 1.5 KiB, for threads' small stacks */
+#define DTI_WALK_RUN                                                                               \
+    128 /* floats of a buffer; three of them are 1.5 KiB, for threads' small stacks */
 #define DTI_WALK_LINE 32 /* shorter inner axes are gathered across lines */
 
 typedef uint32_t __attribute__((may_alias)) dti_word;
 
-/* n elements at y, a and b; a step of 0: the operand is one float (only where dti_map.steps), else 1. */
+/* n elements at y, a and b; a step of 0: the operand is one float (only where dti_map.steps),
+ * else 1. */
 typedef struct dti_run {
     float *y;
     const float *a, *b;
@@ -48,21 +50,25 @@ static void dti_cursor_advance(dti_cursor *c, const uint32_t *dim, uint32_t n) {
 
 static int64_t dti_cursor_offset(const dti_cursor *c, const uint32_t *stride) {
     int64_t offset = 0;
-    for (int axis = 0; axis < DTI_AXES; axis++) offset += (int64_t)c->at[axis] * stride[axis];
+    for (int axis = 0; axis < DTI_AXES; axis++)
+        offset += (int64_t)c->at[axis] * stride[axis];
     return offset;
 }
 
 static void dti_words_gather(dti_word *to, const dti_word *from, int64_t stride, int64_t n) {
     if (stride == 0) {
         dti_word value = *from;
-        for (int64_t i = 0; i < n; i++) to[i] = value;
+        for (int64_t i = 0; i < n; i++)
+            to[i] = value;
         return;
     }
-    for (int64_t i = 0; i < n; i++) to[i] = from[i * stride];
+    for (int64_t i = 0; i < n; i++)
+        to[i] = from[i * stride];
 }
 
 static void dti_words_scatter(dti_word *to, const dti_word *from, int64_t stride, int64_t n) {
-    for (int64_t i = 0; i < n; i++) to[i * stride] = from[i];
+    for (int64_t i = 0; i < n; i++)
+        to[i * stride] = from[i];
 }
 
 /* n elements from the cursor on, across lines, to (or, scatter, from) buf. */
@@ -73,8 +79,10 @@ static void dti_map_short(const dti_map *m, int operand, dti_cursor at, dti_word
     for (int64_t done = 0; done < n;) {
         int64_t run = DTI_MIN((int64_t)m->dim[DTI_AXES - 1] - at.at[DTI_AXES - 1], n - done);
         dti_word *place = m->base[operand] + dti_cursor_offset(&at, stride);
-        if (scatter) dti_words_scatter(place, buf + done, inner, run);
-        else dti_words_gather(buf + done, place, inner, run);
+        if (scatter)
+            dti_words_scatter(place, buf + done, inner, run);
+        else
+            dti_words_gather(buf + done, place, inner, run);
         dti_cursor_advance(&at, m->dim, (uint32_t)run);
         done += run;
     }
@@ -87,7 +95,8 @@ static void dti_map_across_lines(const dti_map *m, int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; i += DTI_WALK_RUN) {
         int64_t n = DTI_MIN(end - i, DTI_WALK_RUN);
         for (int t = 1; t < 3; t++) {
-            if (m->stride[t]) dti_map_short(m, t, at, buf[t], n, false);
+            if (m->stride[t])
+                dti_map_short(m, t, at, buf[t], n, false);
         }
         m->fn(m->task, &(dti_run){(float *)buf[0], (float *)buf[1], (float *)buf[2], 1, 1, n, i});
         dti_map_short(m, 0, at, buf[0], n, true);
@@ -116,16 +125,18 @@ static void dti_map_line(const dti_map *m, dti_word *const p[3], const int64_t s
                 dti_words_gather(use[t], p[t] + i * s[t], s[t], run);
             }
         }
-        m->fn(m->task, &(dti_run){(float *)use[0], (float *)use[1], (float *)use[2], !one[1], !one[2],
-                                  run, first + i});
-        if (s[0] != 1) dti_words_scatter(p[0] + i * s[0], buf[0], s[0], run);
+        m->fn(m->task, &(dti_run){(float *)use[0], (float *)use[1], (float *)use[2], !one[1],
+                                  !one[2], run, first + i});
+        if (s[0] != 1)
+            dti_words_scatter(p[0] + i * s[0], buf[0], s[0], run);
     }
 }
 
 static void dti_map_by_lines(const dti_map *m, int64_t begin, int64_t end) {
     const int64_t inner = m->dim[DTI_AXES - 1];
     int64_t s[3];
-    for (int t = 0; t < 3; t++) s[t] = m->stride[t] ? m->stride[t][DTI_AXES - 1] : 1;
+    for (int t = 0; t < 3; t++)
+        s[t] = m->stride[t] ? m->stride[t][DTI_AXES - 1] : 1;
     dti_cursor at;
     dti_cursor_seek(&at, m->dim, begin);
     for (int64_t i = begin; i < end;) {
@@ -142,20 +153,25 @@ static void dti_map_by_lines(const dti_map *m, int64_t begin, int64_t end) {
 
 static bool dti_map_is_flat(const dti_map *m) {
     for (int axis = 0; axis < DTI_AXES - 1; axis++) {
-        if (m->dim[axis] != 1) return false;
+        if (m->dim[axis] != 1)
+            return false;
     }
     for (int t = 0; t < 3; t++) {
-        if (m->stride[t] && m->stride[t][DTI_AXES - 1] != 1) return false;
+        if (m->stride[t] && m->stride[t][DTI_AXES - 1] != 1)
+            return false;
     }
     return true;
 }
 
 static void dti_map_run(const dti_map *m, int64_t begin, int64_t end) {
-    if (begin >= end) return;
+    if (begin >= end)
+        return;
     if (dti_map_is_flat(m)) {
-        dti_word *p[3] = {m->base[0] + begin, m->stride[1] ? m->base[1] + begin : m->base[0] + begin,
+        dti_word *p[3] = {m->base[0] + begin,
+                          m->stride[1] ? m->base[1] + begin : m->base[0] + begin,
                           m->stride[2] ? m->base[2] + begin : m->base[0] + begin};
-        m->fn(m->task, &(dti_run){(float *)p[0], (float *)p[1], (float *)p[2], 1, 1, end - begin, begin});
+        m->fn(m->task,
+              &(dti_run){(float *)p[0], (float *)p[1], (float *)p[2], 1, 1, end - begin, begin});
     } else if (m->dim[DTI_AXES - 1] < DTI_WALK_LINE) {
         dti_map_across_lines(m, begin, end);
     } else {
@@ -175,7 +191,10 @@ static void dti_map1_run(const dti_cpu_task *task, dti_map_fn *fn, int64_t begin
 static void dti_map2_run(const dti_cpu_task *task, dti_map_fn *fn, bool steps, int64_t begin,
                          int64_t end) {
     const dti_args_map2 *a = &task->launch->args.map2;
-    dti_map m = {.task = task, .fn = fn, .dim = a->dim, .steps = steps,
+    dti_map m = {.task = task,
+                 .fn = fn,
+                 .dim = a->dim,
+                 .steps = steps,
                  .stride = {a->y_stride, a->a_stride, a->b_stride}};
     m.base[0] = (dti_word *)task->buf[2] + a->y_offset;
     m.base[1] = (dti_word *)task->buf[0] + a->a_offset;

@@ -8,31 +8,42 @@ static double dti_or(double value, double otherwise) {
     return value != 0.0 ? value : otherwise;
 }
 
-static void dti_optim_problem(dti_text *problems, const char *what, double value, const char *remedy) {
+static void dti_optim_problem(dti_text *problems, const char *what, double value,
+                              const char *remedy) {
     dti_text_add(problems, "\n- optimizer: %s is ", what);
     dti_text_add_number(problems, value);
     dti_text_add(problems, "; %s", remedy);
 }
 
 static void dti_optim_check(const dt_optim_desc *d, dti_text *problems) {
-    if (!(d->lr >= 0.0)) dti_optim_problem(problems, "lr", d->lr, "it must be at least 0");
-    if (!(d->weight_decay >= 0.0)) dti_optim_problem(problems, "weight_decay", d->weight_decay, "it must be at least 0");
-    if (!(d->momentum >= 0.0)) dti_optim_problem(problems, "momentum", d->momentum, "it must be at least 0");
-    if (!(d->beta1 >= 0.0 && d->beta1 < 1.0)) dti_optim_problem(problems, "beta1", d->beta1, "it must be in [0, 1)");
-    if (!(d->beta2 >= 0.0 && d->beta2 < 1.0)) dti_optim_problem(problems, "beta2", d->beta2, "it must be in [0, 1)");
-    if (!(d->eps >= 0.0)) dti_optim_problem(problems, "eps", d->eps, "it must be at least 0");
-    if (!(d->clip_norm >= 0.0)) dti_optim_problem(problems, "clip_norm", d->clip_norm, "0 switches it off");
-    if (!(d->clip_value >= 0.0)) dti_optim_problem(problems, "clip_value", d->clip_value, "0 switches it off");
+    if (!(d->lr >= 0.0))
+        dti_optim_problem(problems, "lr", d->lr, "it must be at least 0");
+    if (!(d->weight_decay >= 0.0))
+        dti_optim_problem(problems, "weight_decay", d->weight_decay, "it must be at least 0");
+    if (!(d->momentum >= 0.0))
+        dti_optim_problem(problems, "momentum", d->momentum, "it must be at least 0");
+    if (!(d->beta1 >= 0.0 && d->beta1 < 1.0))
+        dti_optim_problem(problems, "beta1", d->beta1, "it must be in [0, 1)");
+    if (!(d->beta2 >= 0.0 && d->beta2 < 1.0))
+        dti_optim_problem(problems, "beta2", d->beta2, "it must be in [0, 1)");
+    if (!(d->eps >= 0.0))
+        dti_optim_problem(problems, "eps", d->eps, "it must be at least 0");
+    if (!(d->clip_norm >= 0.0))
+        dti_optim_problem(problems, "clip_norm", d->clip_norm, "0 switches it off");
+    if (!(d->clip_value >= 0.0))
+        dti_optim_problem(problems, "clip_value", d->clip_value, "0 switches it off");
     if (d->nesterov && (d->momentum == 0.0 || d->dampening != 0.0)) {
         dti_text_add(problems, "\n- optimizer: nesterov needs a momentum and no dampening");
     }
-    if ((unsigned)d->kind > DT_ADAMW) dti_text_add(problems, "\n- optimizer: kind %d is unknown", (int)d->kind);
+    if ((unsigned)d->kind > DT_ADAMW)
+        dti_text_add(problems, "\n- optimizer: kind %d is unknown", (int)d->kind);
 }
 
 static dt_result dti_optim_resolve(dt_program *p, dti_text *problems) {
     p->optim = *p->desc.optim;
     dt_optim_desc *d = &p->optim;
-    if (d->kind == DT_OPTIM_DEFAULT) d->kind = DT_ADAMW;
+    if (d->kind == DT_OPTIM_DEFAULT)
+        d->kind = DT_ADAMW;
     d->lr = dti_or(d->lr, 1e-3);
     d->weight_decay = d->no_decay ? 0.0 : dti_or(d->weight_decay, d->kind == DT_ADAMW ? 1e-2 : 0.0);
     d->beta1 = dti_or(d->beta1, 0.9);
@@ -49,13 +60,15 @@ static dt_result dti_optim_resolve(dt_program *p, dti_text *problems) {
 }
 
 static uint32_t dti_optim_moments(const dt_optim_desc *d) {
-    if (d->kind == DT_SGD) return d->momentum != 0.0 ? 1 : 0;
+    if (d->kind == DT_SGD)
+        return d->momentum != 0.0 ? 1 : 0;
     return 2;
 }
 
 static uint32_t dti_optim_group_of(const dt_optim_desc *d, const char *name) {
     for (uint32_t g = 1; g < DT_MAX_TERMS; g++) {
-        if (d->groups[g - 1].match && dti_glob(d->groups[g - 1].match, name)) return g;
+        if (d->groups[g - 1].match && dti_glob(d->groups[g - 1].match, name))
+            return g;
     }
     return 0;
 }
@@ -66,15 +79,18 @@ static dt_result dti_commit_table(dt_program *p) {
     const dt_store *s = p->store;
     p->table_entries = 0;
     for (uint32_t i = 0; i < s->param_count; i++) {
-        if (p->trained[i]) p->table_entries += (uint32_t)((s->params[i].elements + DTI_BLOCK - 1) / DTI_BLOCK);
+        if (p->trained[i])
+            p->table_entries += (uint32_t)((s->params[i].elements + DTI_BLOCK - 1) / DTI_BLOCK);
     }
     p->table_bytes = 4ull * DTI_TABLE_WORDS * DTI_MAX(p->table_entries, 1u);
     p->table = dti_alloc(p->base, (size_t)p->table_bytes);
-    if (!p->table) return DT_ERROR_MEMORY;
+    if (!p->table)
+        return DT_ERROR_MEMORY;
     uint32_t *entry = p->table;
     for (uint32_t i = s->param_count; i-- > 0;) { /* in the arena's order */
         const dti_param *param = &s->params[i];
-        if (!p->trained[i]) continue;
+        if (!p->trained[i])
+            continue;
         uint32_t group = dti_optim_group_of(&p->optim, s->graph->nodes[param->node].label);
         for (uint64_t at = 0; at < param->elements; at += DTI_BLOCK, entry += DTI_TABLE_WORDS) {
             entry[DTI_TABLE_BLOCK] = (uint32_t)((param->offset + at) / DTI_BLOCK);
@@ -88,18 +104,20 @@ static dt_result dti_commit_table(dt_program *p) {
 
 /* ---- launches */
 
-static void dti_commit_norm(dt_program *p, dti_emit *e, uint32_t grads, uint32_t table, uint32_t status,
-                            uint32_t state) {
+static void dti_commit_norm(dt_program *p, dti_emit *e, uint32_t grads, uint32_t table,
+                            uint32_t status, uint32_t state) {
     bool norm = !p->desc.no_check || p->optim.clip_norm > 0.0;
     uint32_t pairs = status;
     if (norm) {
         pairs = dti_emit_scratch(e, 8ull * p->table_entries);
-        dti_launch *l = dti_emit_launch(e, DTI_K_GRAD_NORM, p->table_entries, sizeof l->args.commit);
+        dti_launch *l =
+            dti_emit_launch(e, DTI_K_GRAD_NORM, p->table_entries, sizeof l->args.commit);
         l->args.commit = (dti_args_commit){.blocks = p->table_entries};
         dti_bind(l, grads, table, pairs, DTI_UNBOUND);
     }
     dti_launch *l = dti_emit_launch(e, DTI_K_NORM_FINISH, 1, sizeof l->args.commit);
-    l->args.commit = (dti_args_commit){.blocks = norm ? p->table_entries : 0, .terms = p->loss_count};
+    l->args.commit =
+        (dti_args_commit){.blocks = norm ? p->table_entries : 0, .terms = p->loss_count};
     l->args.commit.flags = p->desc.no_check ? 0u : 1u;
     dti_bind(l, pairs, status, state, DTI_UNBOUND);
 }
@@ -116,7 +134,9 @@ static void dti_commit_emit(dt_program *p, dti_emit *e, uint32_t table, uint32_t
     a.v_offset = moments > 1 ? (uint32_t)dti_state_moment_offset(s, 1) : UINT32_MAX;
     dti_launch *l = dti_emit_launch(e, DTI_K_OPTIM, p->table_entries, sizeof a);
     l->args.commit = a;
-    l->spec[0] = p->optim.kind == DT_SGD ? DTI_OPTIM_SGD : p->optim.kind == DT_ADAM ? DTI_OPTIM_ADAM : DTI_OPTIM_ADAMW;
+    l->spec[0] = p->optim.kind == DT_SGD    ? DTI_OPTIM_SGD
+                 : p->optim.kind == DT_ADAM ? DTI_OPTIM_ADAM
+                                            : DTI_OPTIM_ADAMW;
     dti_bind(l, params, grads, state, table);
     l = dti_emit_launch(e, DTI_K_OPTIM_TICK, p->table_entries, sizeof a);
     l->args.commit = a;
@@ -165,5 +185,6 @@ static void dti_step_block_fill(dt_program *p, const dt_step_desc *step) {
         dti_word_f32(w, DTI_STEP_COEFFICIENT + i, used ? dti_coefficient(p, i) : 0.0);
         dti_word_f32(w, DTI_STEP_WEIGHT + i, used && step->weights ? step->weights[i] : 0.0);
     }
-    if (p->has_optim) dti_step_groups(p, step, w);
+    if (p->has_optim)
+        dti_step_groups(p, step, w);
 }

@@ -9,8 +9,10 @@ static dt_result dti_arena_copy(dt_store *s, dti_memory *from, dti_memory *to, u
     for (uint64_t at = 0; at < bytes; at += sizeof piece) {
         uint64_t n = DTI_MIN(bytes - at, (uint64_t)sizeof piece);
         dt_result result = b->memory_read(from, at, piece, n);
-        if (!result) result = b->memory_write(to, at, piece, n);
-        if (result) return result;
+        if (!result)
+            result = b->memory_write(to, at, piece, n);
+        if (result)
+            return result;
     }
     return DT_OK;
 }
@@ -31,7 +33,8 @@ static dt_result dti_arena_rebuild(dt_store *s, dti_arena arena, dti_memory *mem
             p->exec = p->exec_next;
             p->memories[arena] = memory;
         }
-        if (unused) b->exec_destroy(unused);
+        if (unused)
+            b->exec_destroy(unused);
         p->exec_next = NULL;
     }
     return result;
@@ -42,14 +45,18 @@ static dt_result dti_arena_grow(dt_store *s, dti_arena arena, uint64_t bytes, ui
     const dti_backend *b = s->device->backend;
     dti_memory *old = s->memories[arena], *memory = NULL;
     dt_result result = b->memory_create(s->device, bytes, DTI_MEMORY_DEVICE, &memory);
-    if (result) return result;
-    if (old) result = dti_arena_copy(s, old, memory, keep);
-    if (!result) result = dti_arena_rebuild(s, arena, memory);
+    if (result)
+        return result;
+    if (old)
+        result = dti_arena_copy(s, old, memory, keep);
+    if (!result)
+        result = dti_arena_rebuild(s, arena, memory);
     if (result) {
         b->memory_destroy(memory);
         return result;
     }
-    if (old) b->memory_destroy(old);
+    if (old)
+        b->memory_destroy(old);
     s->memories[arena] = memory;
     return DT_OK;
 }
@@ -65,12 +72,14 @@ static dt_result dti_arenas_ensure(dt_program *p) {
     if (!result && state) {
         uint64_t keep = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(s, s->moments) : 0;
         result = dti_arena_grow(s, DTI_ARENA_STATE, dti_state_bytes(s, moments), keep);
-        if (!result) s->moments = moments;
+        if (!result)
+            s->moments = moments;
     }
     if (!result && (p->transient_bytes > s->transient_bytes || !s->memories[DTI_ARENA_TRANSIENT])) {
         uint64_t bytes = DTI_MAX(p->transient_bytes, (uint64_t)DTI_ALIGN);
         result = dti_arena_grow(s, DTI_ARENA_TRANSIENT, bytes, 0);
-        if (!result) s->transient_bytes = p->transient_bytes;
+        if (!result)
+            s->transient_bytes = p->transient_bytes;
     }
     return result;
 }
@@ -81,12 +90,19 @@ static dt_result dti_program_memories(dt_program *p) {
     dt_store *s = p->store;
     const dti_backend *b = s->device->backend;
     dt_result result = dti_arenas_ensure(p);
-    if (!result) result = b->memory_create(s->device, p->in_bytes, DTI_MEMORY_IN, &p->memories[DTI_ARENA_IN]);
-    if (!result) result = b->memory_create(s->device, p->out_bytes, DTI_MEMORY_OUT, &p->memories[DTI_ARENA_OUT]);
-    if (result) return result;
+    if (!result)
+        result =
+            b->memory_create(s->device, p->in_bytes, DTI_MEMORY_IN, &p->memories[DTI_ARENA_IN]);
+    if (!result)
+        result =
+            b->memory_create(s->device, p->out_bytes, DTI_MEMORY_OUT, &p->memories[DTI_ARENA_OUT]);
+    if (result)
+        return result;
     if (p->has_optim) {
-        result = b->memory_create(s->device, p->table_bytes, DTI_MEMORY_DEVICE, &p->memories[DTI_ARENA_TABLE]);
-        if (!result) result = b->memory_write(p->memories[DTI_ARENA_TABLE], 0, p->table, p->table_bytes);
+        result = b->memory_create(s->device, p->table_bytes, DTI_MEMORY_DEVICE,
+                                  &p->memories[DTI_ARENA_TABLE]);
+        if (!result)
+            result = b->memory_write(p->memories[DTI_ARENA_TABLE], 0, p->table, p->table_bytes);
         dti_free(p->base, p->table);
         p->table = NULL;
     }
@@ -96,8 +112,10 @@ static dt_result dti_program_memories(dt_program *p) {
 /* Arenas that no launch of the program names stand in as the parameters: never NULL. */
 static void dti_program_bind_arenas(dt_program *p) {
     for (int i = 0; i < DTI_ARENAS; i++) {
-        if (p->store->memories[i]) p->memories[i] = p->store->memories[i];
-        if (!p->memories[i]) p->memories[i] = p->store->memories[DTI_ARENA_PARAM];
+        if (p->store->memories[i])
+            p->memories[i] = p->store->memories[i];
+        if (!p->memories[i])
+            p->memories[i] = p->store->memories[DTI_ARENA_PARAM];
     }
 }
 
@@ -120,9 +138,12 @@ static dt_result dti_program_exec(dt_program *p) {
 /* ---- create */
 
 static dt_result dti_program_problems(dt_program *p, const dti_text *problems) {
-    if (!problems->ok) return DT_ERROR_MEMORY;
-    if (!problems->size) return DT_OK;
-    return dti_fail(p->base, DT_ERROR_INVALID, "program '%s' cannot be made:%s", p->label, problems->data);
+    if (!problems->ok)
+        return DT_ERROR_MEMORY;
+    if (!problems->size)
+        return DT_OK;
+    return dti_fail(p->base, DT_ERROR_INVALID, "program '%s' cannot be made:%s", p->label,
+                    problems->data);
 }
 
 static dt_result dti_program_graph(dt_program *p, uint32_t *weight_node) {
@@ -131,8 +152,10 @@ static dt_result dti_program_graph(dt_program *p, uint32_t *weight_node) {
     dt_result result = dti_program_problems(p, &problems);
     if (!result) {
         dti_append_gradients(p, &problems);
-        if (p->has_gradients && !problems.size) dti_append_weights(p, weight_node);
-        if (p->work->error[0]) dti_text_add(&problems, "\n- gradient: %s", p->work->error);
+        if (p->has_gradients && !problems.size)
+            dti_append_weights(p, weight_node);
+        if (p->work->error[0])
+            dti_text_add(&problems, "\n- gradient: %s", p->work->error);
         result = dti_program_problems(p, &problems);
     }
     dti_text_free(&problems);
@@ -146,28 +169,39 @@ static dt_result dti_program_build(dt_program *p) {
         return dti_fail(p->base, DT_ERROR_INVALID, "the graph has an error: %s", s->graph->error);
     }
     if (s->running) {
-        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s' is between dt_program_begin and dt_program_end; end or cancel it "
-                                                   "before another program is made", s->running->label);
+        return dti_fail(
+            p->base, DT_ERROR_INVALID,
+            "program '%s' is between dt_program_begin and dt_program_end; end or cancel it "
+            "before another program is made",
+            s->running->label);
     }
     dt_result result = dti_graph_clone(s->graph, &p->work);
-    if (result) return result;
+    if (result)
+        return result;
     p->label = dti_graph_string(p->work, p->desc.label ? p->desc.label : "program");
     p->trained = dti_alloc_array(p->base, s->param_count + 1u, 1);
     p->param_dx = dti_alloc_array(p->base, s->param_count + 1u, sizeof *p->param_dx);
-    if (!p->label || !p->trained || !p->param_dx) return DT_ERROR_MEMORY;
+    if (!p->label || !p->trained || !p->param_dx)
+        return DT_ERROR_MEMORY;
     result = dti_program_graph(p, weight_node);
-    if (!result && p->has_optim) result = dti_commit_table(p);
-    if (!result) result = dti_lower_program(p, weight_node);
-    if (!result) result = dti_plan(p);
-    if (!result) result = dti_program_memories(p);
+    if (!result && p->has_optim)
+        result = dti_commit_table(p);
+    if (!result)
+        result = dti_lower_program(p, weight_node);
+    if (!result)
+        result = dti_plan(p);
+    if (!result)
+        result = dti_program_memories(p);
     return result ? result : dti_program_exec(p);
 }
 
 DT_API dt_result dt_program_create(dt_store *store, const dt_program_desc *desc, dt_program **out) {
     *out = NULL;
-    if (!store || !desc) return DT_ERROR_INVALID;
+    if (!store || !desc)
+        return DT_ERROR_INVALID;
     dt_program *p = dti_alloc(store->base, sizeof *p);
-    if (!p) return DT_ERROR_MEMORY;
+    if (!p)
+        return DT_ERROR_MEMORY;
     p->store = store;
     p->base = store->base;
     p->desc = *desc;
@@ -181,9 +215,12 @@ DT_API dt_result dt_program_create(dt_store *store, const dt_program_desc *desc,
     p->next = store->programs;
     store->programs = p;
     for (uint32_t i = 0; i < store->param_count; i++) {
-        if (p->has_optim && p->trained[i]) store->params[i].optim = (uint8_t)p->optim.kind;
+        if (p->has_optim && p->trained[i])
+            store->params[i].optim = (uint8_t)p->optim.kind;
     }
-    dti_log(p->base, DT_LOG_INFO, "program '%s': batch %lld, %u launches in %u segments, %llu transient bytes of the arena's %llu",
+    dti_log(p->base, DT_LOG_INFO,
+            "program '%s': batch %lld, %u launches in %u segments, %llu transient bytes of the "
+            "arena's %llu",
             p->label, (long long)p->batch, p->list.launch_count, p->segment_count,
             (unsigned long long)p->transient_bytes, (unsigned long long)store->transient_bytes);
     *out = p;
@@ -192,21 +229,26 @@ DT_API dt_result dt_program_create(dt_store *store, const dt_program_desc *desc,
 
 static void dti_program_unlink(dt_program *p) {
     for (dt_program **at = &p->store->programs; *at; at = &(*at)->next) {
-        if (*at != p) continue;
+        if (*at != p)
+            continue;
         *at = p->next;
         return;
     }
 }
 
 DT_API void dt_program_destroy(dt_program *p) {
-    if (!p) return;
+    if (!p)
+        return;
     const dti_backend *b = p->store->device->backend;
     dti_program_unlink(p);
-    if (p->store->running == p) p->store->running = NULL;
-    if (p->exec) b->exec_destroy(p->exec);
+    if (p->store->running == p)
+        p->store->running = NULL;
+    if (p->exec)
+        b->exec_destroy(p->exec);
     for (int i = DTI_ARENA_TABLE; i < DTI_ARENAS; i++) {
         bool own = p->memories[i] && p->memories[i] != p->store->memories[DTI_ARENA_PARAM];
-        if (own) b->memory_destroy(p->memories[i]);
+        if (own)
+            b->memory_destroy(p->memories[i]);
     }
     dt_graph_destroy(p->work);
     dti_free(p->base, p->trained);
@@ -221,14 +263,15 @@ DT_API void dt_program_destroy(dt_program *p) {
 
 DT_API void dt_program_info_get(const dt_program *p, dt_program_info *info) {
     const dt_store *s = p->store;
-    *info = (dt_program_info){.batch = (int)p->batch,
-                              .param_bytes = 4 * s->elements,
-                              .gradient_bytes = s->memories[DTI_ARENA_GRADIENT] ? 4 * s->elements : 0,
-                              .state_bytes = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(s, s->moments) : 0,
-                              .transient_bytes = p->transient_bytes,
-                              .io_bytes = p->in_bytes + p->out_bytes,
-                              .used_bytes = p->used_bytes,
-                              .flops = p->list.flops,
-                              .launches = (int)p->list.launch_count,
-                              .segments = (int)(p->segment_count - p->weighs)};
+    *info = (dt_program_info){
+        .batch = (int)p->batch,
+        .param_bytes = 4 * s->elements,
+        .gradient_bytes = s->memories[DTI_ARENA_GRADIENT] ? 4 * s->elements : 0,
+        .state_bytes = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(s, s->moments) : 0,
+        .transient_bytes = p->transient_bytes,
+        .io_bytes = p->in_bytes + p->out_bytes,
+        .used_bytes = p->used_bytes,
+        .flops = p->list.flops,
+        .launches = (int)p->list.launch_count,
+        .segments = (int)(p->segment_count - p->weighs)};
 }

@@ -5,15 +5,21 @@
 
 static const char *dti_tensor_name(dt_tensor x, char text[48]) {
     const dti_node *n = dti_node_of(x);
-    if (n->label) return n->label;
+    if (n->label)
+        return n->label;
     snprintf(text, 48, "%s (node %u)", dti_op_info_of(n->op)->name, x.id);
     return text;
 }
 
-static bool dti_desc_tensor(dt_program *p, dt_tensor x, const char *what, int index, dti_text *problems) {
-    if (x.graph == p->store->graph && x.id != 0) return true;
-    if (x.graph == NULL) dti_text_add(problems, "\n- %s %d is nil", what, index);
-    else dti_text_add(problems, "\n- %s %d is a tensor of another graph than the store's", what, index);
+static bool dti_desc_tensor(dt_program *p, dt_tensor x, const char *what, int index,
+                            dti_text *problems) {
+    if (x.graph == p->store->graph && x.id != 0)
+        return true;
+    if (x.graph == NULL)
+        dti_text_add(problems, "\n- %s %d is nil", what, index);
+    else
+        dti_text_add(problems, "\n- %s %d is a tensor of another graph than the store's", what,
+                     index);
     return false;
 }
 
@@ -24,33 +30,40 @@ static bool dti_is_set(dt_tensor x) {
 static void dti_desc_terms(dt_program *p, dti_text *problems) {
     dt_program_desc *d = &p->desc;
     if (dti_is_set(d->loss)) {
-        if (dti_is_set(d->losses[0].term)) dti_text_add(problems, "\n- .loss is short for .losses[0]; give one of them");
+        if (dti_is_set(d->losses[0].term))
+            dti_text_add(problems, "\n- .loss is short for .losses[0]; give one of them");
         d->losses[0].term = d->loss;
     }
     while (p->loss_count < DT_MAX_TERMS && dti_is_set(d->losses[p->loss_count].term)) {
         dt_tensor x = d->losses[p->loss_count++].term;
-        if (!dti_desc_tensor(p, x, "loss", (int)p->loss_count, problems)) continue;
+        if (!dti_desc_tensor(p, x, "loss", (int)p->loss_count, problems))
+            continue;
         const dti_node *n = dti_node_of(x);
         if (!n->term || n->op == DTI_OP_ACCURACY) {
             char text[48];
-            dti_text_add(problems, "\n- loss %u, %s %s, is not a loss term; wrap it in dt_mean_loss", p->loss_count,
-                         dti_tensor_name(x, text), dti_shape_print(n->shape, n->samples).text);
+            dti_text_add(problems,
+                         "\n- loss %u, %s %s, is not a loss term; wrap it in dt_mean_loss",
+                         p->loss_count, dti_tensor_name(x, text),
+                         dti_shape_print(n->shape, n->samples).text);
         }
     }
     while (p->metric_count < DT_MAX_TERMS && dti_is_set(d->metrics[p->metric_count])) {
         dt_tensor x = d->metrics[p->metric_count++];
-        if (dti_desc_tensor(p, x, "metric", (int)p->metric_count, problems) && !dti_node_of(x)->term) {
+        if (dti_desc_tensor(p, x, "metric", (int)p->metric_count, problems) &&
+            !dti_node_of(x)->term) {
             dti_text_add(problems, "\n- metric %u is not a term", p->metric_count);
         }
     }
 }
 
-static uint32_t dti_desc_list(dt_program *p, const dt_tensor *list, const char *what, dti_text *problems) {
+static uint32_t dti_desc_list(dt_program *p, const dt_tensor *list, const char *what,
+                              dti_text *problems) {
     uint32_t count = 0;
     while (count < DT_MAX_TERMS && dti_is_set(list[count])) {
         dt_tensor x = list[count++];
         if (dti_desc_tensor(p, x, what, (int)count, problems) && dti_node_of(x)->term) {
-            dti_text_add(problems, "\n- %s %u is a loss term; the report has its value", what, count);
+            dti_text_add(problems, "\n- %s %u is a loss term; the report has its value", what,
+                         count);
         }
     }
     return count;
@@ -65,11 +78,16 @@ static void dti_desc_check(dt_program *p, dti_text *problems) {
     p->has_gradients = d->optim || d->gradients || hosts;
     p->train = d->mode == DT_MODE_TRAIN || (d->mode == DT_MODE_DEFAULT && p->has_gradients);
     p->batch = d->batch ? d->batch : 1;
-    if (d->batch < 0) dti_text_add(problems, "\n- batch is %d; it must be at least 1", d->batch);
-    if (p->has_gradients && !p->loss_count && !hosts) dti_text_add(problems, "\n- gradients of what? give .loss or .host_gradients");
-    if (!p->loss_count && !outputs && !p->metric_count) dti_text_add(problems, "\n- it computes nothing: give .loss, .metrics or .outputs");
-    if (d->accumulate && !p->has_gradients) dti_text_add(problems, "\n- .accumulate needs gradients: give .optim or .gradients");
-    if (p->has_optim) dti_optim_resolve(p, problems);
+    if (d->batch < 0)
+        dti_text_add(problems, "\n- batch is %d; it must be at least 1", d->batch);
+    if (p->has_gradients && !p->loss_count && !hosts)
+        dti_text_add(problems, "\n- gradients of what? give .loss or .host_gradients");
+    if (!p->loss_count && !outputs && !p->metric_count)
+        dti_text_add(problems, "\n- it computes nothing: give .loss, .metrics or .outputs");
+    if (d->accumulate && !p->has_gradients)
+        dti_text_add(problems, "\n- .accumulate needs gradients: give .optim or .gradients");
+    if (p->has_optim)
+        dti_optim_resolve(p, problems);
 }
 
 /* ---- gradients */
@@ -81,10 +99,17 @@ static uint32_t dti_select_params(dt_program *p, dti_text *problems) {
         const dti_node *n = &s->graph->nodes[s->params[i].node];
         p->trained[i] = !n->frozen && (!p->desc.params || dti_glob(p->desc.params, n->label));
         count += p->trained[i];
-        bool conflict = p->has_optim && p->trained[i] && s->params[i].optim && s->params[i].optim != p->optim.kind;
-        if (conflict) dti_text_add(problems, "\n- parameter '%s' has another optimizer's state, from another program of this store", n->label);
+        bool conflict = p->has_optim && p->trained[i] && s->params[i].optim &&
+                        s->params[i].optim != p->optim.kind;
+        if (conflict)
+            dti_text_add(problems,
+                         "\n- parameter '%s' has another optimizer's state, from another program "
+                         "of this store",
+                         n->label);
     }
-    if (!count) dti_text_add(problems, "\n- no parameter to train: none matches \"%s\" or all are frozen", p->desc.params ? p->desc.params : "*");
+    if (!count)
+        dti_text_add(problems, "\n- no parameter to train: none matches \"%s\" or all are frozen",
+                     p->desc.params ? p->desc.params : "*");
     return count;
 }
 
@@ -98,7 +123,9 @@ static uint32_t dti_gradient_roots(dt_program *p, dt_tensor *y, dt_tensor *dy) {
     }
     for (uint32_t i = 0; i < DT_MAX_TERMS && dti_is_set(p->desc.host_gradients[i]); i++, count++) {
         y[count] = (dt_tensor){g, p->desc.host_gradients[i].id};
-        dti_node n = {.op = DTI_OP_INPUT, .samples = dti_node_of(y[count])->samples, .shape = dti_node_of(y[count])->shape};
+        dti_node n = {.op = DTI_OP_INPUT,
+                      .samples = dti_node_of(y[count])->samples,
+                      .shape = dti_node_of(y[count])->shape};
         n.attr.i[0] = (int32_t)y[count].id; /* whose gradient it is */
         n.label = dti_node_of(y[count])->label;
         dy[count] = dti_graph_push(g, &n, NULL, 0);
@@ -110,7 +137,8 @@ static void dti_append_gradients(dt_program *p, dti_text *problems) {
     dt_graph *g = p->work;
     const dt_store *s = p->store;
     p->backward_node = g->count;
-    if (!p->has_gradients || !dti_select_params(p, problems)) return;
+    if (!p->has_gradients || !dti_select_params(p, problems))
+        return;
     dt_tensor y[2 * DT_MAX_TERMS], dy[2 * DT_MAX_TERMS];
     uint32_t roots = dti_gradient_roots(p, y, dy);
     dt_tensor *wrt = dti_alloc_array(p->base, s->param_count, sizeof *wrt);
@@ -119,13 +147,17 @@ static void dti_append_gradients(dt_program *p, dti_text *problems) {
         return;
     }
     for (uint32_t i = 0; i < s->param_count; i++) {
-        if (p->trained[i]) wrt[i] = (dt_tensor){g, s->params[i].node};
+        if (p->trained[i])
+            wrt[i] = (dt_tensor){g, s->params[i].node};
     }
     dti_differentiate_all(g, y, dy, roots, wrt, s->param_count, p->param_dx);
     dti_free(p->base, wrt);
     for (uint32_t i = 0; i < s->param_count && !g->error[0]; i++) {
-        if (!p->trained[i] || !dti_is_nil(p->param_dx[i])) continue;
-        dti_text_add(problems, "\n- parameter '%s' has no gradient: no loss depends on it; dt_freeze it, or leave it out of .params",
+        if (!p->trained[i] || !dti_is_nil(p->param_dx[i]))
+            continue;
+        dti_text_add(problems,
+                     "\n- parameter '%s' has no gradient: no loss depends on it; dt_freeze it, or "
+                     "leave it out of .params",
                      g->nodes[s->params[i].node].label);
     }
 }
@@ -139,13 +171,16 @@ static void dti_append_weights(dt_program *p, uint32_t *weight_node) {
         const dti_node *x = dti_node_of(in[0]);
         weight_node[i] = 0;
         if (n.op != DTI_OP_CROSS_ENTROPY) {
-            p->static_weight[i] = (double)dti_shape_elements(x->shape) * (x->samples ? (double)p->batch : 1.0);
+            p->static_weight[i] =
+                (double)dti_shape_elements(x->shape) * (x->samples ? (double)p->batch : 1.0);
             continue;
         }
         dti_attr attr = n.attr;
         attr.i[1] = (int32_t)x->shape.dim[x->shape.rank - 1];
         in[0] = dti_input_of(g, &n, 1);
-        if (n.count > 2) in[1] = dti_input_of(g, &n, 2);
-        weight_node[i] = dti_append(g, DTI_OP_CROSS_ENTROPY_WEIGHT, in, n.count > 2 ? 2 : 1, &attr).id;
+        if (n.count > 2)
+            in[1] = dti_input_of(g, &n, 2);
+        weight_node[i] =
+            dti_append(g, DTI_OP_CROSS_ENTROPY_WEIGHT, in, n.count > 2 ? 2 : 1, &attr).id;
     }
 }

@@ -1,6 +1,6 @@
-/* Placing transients: each lives from the first launch that names it to the last, and two that never
- * live at once may share memory. An elementwise launch whose input dies with it writes in the
- * input's place. Largest first, each at the lowest offset that is free over its whole life
+/* Placing transients: each lives from the first launch that names it to the last, and two that
+ * never live at once may share memory. An elementwise launch whose input dies with it writes in
+ * the input's place. Largest first, each at the lowest offset that is free over its whole life
  * (greedy by size; Pisarchyk and Lee, 2020). The sum is exact and known before anything runs. */
 
 #define DTI_ALIGN 256 /* the largest minStorageBufferOffsetAlignment that Vulkan allows */
@@ -18,14 +18,16 @@ static void dti_plan_lifetimes(dti_listing *list) {
     for (uint32_t i = 0; i < list->launch_count; i++) {
         for (int b = 0; b < DTI_BINDINGS_MAX; b++) {
             dti_value *v = &list->values[list->launches[i].value[b]];
-            if (v->first == UINT32_MAX) v->first = i;
+            if (v->first == UINT32_MAX)
+                v->first = i;
             v->last = i;
         }
     }
 }
 
 static uint32_t dti_plan_root(const dti_listing *list, uint32_t v) {
-    while (list->values[v].same_as != v) v = list->values[v].same_as;
+    while (list->values[v].same_as != v)
+        v = list->values[v].same_as;
     return v;
 }
 
@@ -39,24 +41,30 @@ static bool dti_kernel_in_place(uint32_t kernel) {
 static bool dti_same_walk(const dti_launch *l, int b) {
     const dti_args_map1 *m1 = &l->args.map1;
     const dti_args_map2 *m2 = &l->args.map2;
-    if (l->kernel == DTI_K_DROPOUT) return l->args.dropout.x_offset == l->args.dropout.y_offset;
+    if (l->kernel == DTI_K_DROPOUT)
+        return l->args.dropout.x_offset == l->args.dropout.y_offset;
     if (l->kernel == DTI_K_MAP1) {
-        return m1->x_offset == m1->y_offset && memcmp(m1->x_stride, m1->y_stride, sizeof m1->x_stride) == 0;
+        return m1->x_offset == m1->y_offset &&
+               memcmp(m1->x_stride, m1->y_stride, sizeof m1->x_stride) == 0;
     }
     const uint32_t *stride = b == 0 ? m2->a_stride : m2->b_stride;
     uint32_t offset = b == 0 ? m2->a_offset : m2->b_offset;
     return offset == m2->y_offset && memcmp(stride, m2->y_stride, sizeof m2->y_stride) == 0;
 }
 
-/* Whether launch i may write its output where binding b lies: a transient that ends here, read only in
- * step with what is written, by every binding that it stands behind (x + x^T does not qualify). */
+/* Whether launch i may write its output where binding b lies: a transient that ends here, read
+ * only in step with what is written, by every binding that it stands behind (x + x^T does not
+ * qualify). */
 static bool dti_plan_may_replace(const dti_listing *list, uint32_t i, int b, int out) {
     const dti_launch *l = &list->launches[i];
     uint32_t root = dti_plan_root(list, l->value[b]);
     const dti_value *x = &list->values[root], *y = &list->values[l->value[out]];
-    if (x->kind != DTI_VALUE_TRANSIENT || x->last != i || x->bytes != y->bytes || root == l->value[out]) return false;
+    if (x->kind != DTI_VALUE_TRANSIENT || x->last != i || x->bytes != y->bytes ||
+        root == l->value[out])
+        return false;
     for (int other = 0; other < out; other++) {
-        if (dti_plan_root(list, l->value[other]) == root && !dti_same_walk(l, other)) return false;
+        if (dti_plan_root(list, l->value[other]) == root && !dti_same_walk(l, other))
+            return false;
     }
     return true;
 }
@@ -64,12 +72,15 @@ static bool dti_plan_may_replace(const dti_listing *list, uint32_t i, int b, int
 static void dti_plan_in_place(dti_listing *list) {
     for (uint32_t i = 0; i < list->launch_count; i++) {
         const dti_launch *l = &list->launches[i];
-        if (!dti_kernel_in_place(l->kernel)) continue;
+        if (!dti_kernel_in_place(l->kernel))
+            continue;
         int out = dti_kernel_info_of(l->kernel)->bindings - 1;
         dti_value *y = &list->values[l->value[out]];
-        if (y->kind != DTI_VALUE_TRANSIENT || y->first != i || y->same_as != l->value[out]) continue;
+        if (y->kind != DTI_VALUE_TRANSIENT || y->first != i || y->same_as != l->value[out])
+            continue;
         for (int b = 0; b < out; b++) {
-            if (!dti_plan_may_replace(list, i, b, out)) continue;
+            if (!dti_plan_may_replace(list, i, b, out))
+                continue;
             y->same_as = dti_plan_root(list, l->value[b]);
             list->values[y->same_as].last = y->last;
             break;
@@ -84,7 +95,8 @@ typedef struct dti_placed {
 
 static int dti_placed_larger(const void *a, const void *b) {
     const dti_placed *x = a, *y = b;
-    if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
+    if (x->bytes != y->bytes)
+        return x->bytes < y->bytes ? 1 : -1;
     return x->value < y->value ? -1 : 1;
 }
 
@@ -108,12 +120,15 @@ static uint64_t dti_plan_fit(const dti_placed *placed, uint32_t count, const dti
 static dt_result dti_plan_place(dt_program *p) {
     dti_listing *list = &p->list;
     dti_placed *placed = dti_alloc_array(p->base, list->value_count + 1u, sizeof *placed);
-    if (!placed) return DT_ERROR_MEMORY;
+    if (!placed)
+        return DT_ERROR_MEMORY;
     uint32_t count = 0;
     for (uint32_t v = 0; v < list->value_count; v++) {
         const dti_value *x = &list->values[v];
-        if (x->kind != DTI_VALUE_TRANSIENT || x->same_as != v || x->first == UINT32_MAX) continue;
-        placed[count++] = (dti_placed){.value = v, .first = x->first, .last = x->last, .bytes = dti_aligned(x->bytes)};
+        if (x->kind != DTI_VALUE_TRANSIENT || x->same_as != v || x->first == UINT32_MAX)
+            continue;
+        placed[count++] = (dti_placed){
+            .value = v, .first = x->first, .last = x->last, .bytes = dti_aligned(x->bytes)};
     }
     qsort(placed, count, sizeof *placed, dti_placed_larger);
     for (uint32_t i = 0; i < count; i++) {
@@ -131,7 +146,8 @@ static uint64_t dti_plan_used(const dt_program *p) {
     for (uint32_t i = 0; i < p->list.launch_count; i++) {
         for (int b = 0; b < DTI_BINDINGS_MAX; b++) {
             const dti_place *place = &p->places[p->list.launches[i].value[b]];
-            if (place->memory == DTI_ARENA_TRANSIENT) used = DTI_MAX(used, place->offset + place->bytes);
+            if (place->memory == DTI_ARENA_TRANSIENT)
+                used = DTI_MAX(used, place->offset + place->bytes);
         }
     }
     return dti_aligned(used);
@@ -142,12 +158,15 @@ static dt_result dti_plan(dt_program *p) {
     dti_plan_lifetimes(list);
     dti_plan_in_place(list);
     dt_result result = dti_plan_place(p);
-    if (result) return result;
+    if (result)
+        return result;
     p->places = dti_alloc_array(p->base, list->value_count + 1u, sizeof *p->places);
-    if (!p->places) return DT_ERROR_MEMORY;
+    if (!p->places)
+        return DT_ERROR_MEMORY;
     for (uint32_t v = 0; v < list->value_count; v++) {
         const dti_value *root = &list->values[dti_plan_root(list, v)];
-        p->places[v] = (dti_place){.memory = root->kind, .offset = root->offset, .bytes = list->values[v].bytes};
+        p->places[v] = (dti_place){
+            .memory = root->kind, .offset = root->offset, .bytes = list->values[v].bytes};
     }
     p->used_bytes = dti_plan_used(p);
     return DT_OK;

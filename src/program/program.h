@@ -3,10 +3,10 @@
  * run by run.c. */
 
 typedef enum dti_phase { /* the kind of a segment */
-    DTI_PHASE_FORWARD,
-    DTI_PHASE_BACKWARD,
-    DTI_PHASE_COMMIT,
-    DTI_PHASE_WEIGH /* apart: only dt_program_weigh runs it */
+                         DTI_PHASE_FORWARD,
+                         DTI_PHASE_BACKWARD,
+                         DTI_PHASE_COMMIT,
+                         DTI_PHASE_WEIGH /* apart: only dt_program_weigh runs it */
 } dti_phase;
 
 #define DTI_SEGMENTS_MAX 64
@@ -18,15 +18,15 @@ typedef struct dti_port {
     uint64_t bytes;
     bool written;
     bool output;
-    bool gradient;   /* dL/dy of `node`, written by the host */
-    bool labels;     /* i32: values are checked against [0, classes) */
+    bool gradient; /* dL/dy of `node`, written by the host */
+    bool labels;   /* i32: values are checked against [0, classes) */
     bool ignores;
     int32_t classes, ignore_index;
     const char *checked_by; /* the op that needs them in range */
 } dti_port;
 
 typedef struct dti_group { /* a parameter group's constants; lr comes with the step */
-    double lr, decay; /* factor of the step's rate; weight decay */
+    double lr, decay;      /* factor of the step's rate; weight decay */
 } dti_group;
 
 struct dt_program {
@@ -42,8 +42,9 @@ struct dt_program {
     dt_graph *work;
     uint32_t backward_node; /* nodes from here on are gradients */
     uint32_t loss_count, metric_count;
-    double static_weight[DT_MAX_TERMS]; /* of losses whose weight is a count; 0 = from targets, -1 = from computed ones */
-    bool weighs;                        /* a weigh segment exists */
+    /* Of losses whose weight is a count; 0 = from targets, -1 = from computed targets. */
+    double static_weight[DT_MAX_TERMS];
+    bool weighs; /* a weigh segment exists */
 
     uint32_t term_slot[2 * DT_MAX_TERMS]; /* word in the status buffer: losses, then metrics */
 
@@ -54,7 +55,7 @@ struct dt_program {
     dti_place *places;
     dti_segment segments[DTI_SEGMENTS_MAX];
     uint8_t phases[DTI_SEGMENTS_MAX];
-    uint32_t segment_count; /* weigh segment last, if any */
+    uint32_t segment_count;                 /* weigh segment last, if any */
     uint32_t commit_segment, weigh_segment; /* segment_count = none */
     uint64_t transient_bytes, used_bytes;
 
@@ -68,10 +69,10 @@ struct dt_program {
     dti_exec *exec, *exec_next; /* next: while an arena grows */
 
     /* the step under way */
-    uint32_t at, end;     /* next segment, and one past the last of this step */
-    bool busy;            /* a segment was started and not yet seen finished */
+    uint32_t at, end; /* next segment, and one past the last of this step */
+    bool busy;        /* a segment was started and not yet seen finished */
     bool commits;
-    bool forward_done;    /* outputs can be read */
+    bool forward_done;            /* outputs can be read */
     double weights[DT_MAX_TERMS]; /* of the global batch, as given; 0 = own */
     uint64_t step;
 };
@@ -90,7 +91,8 @@ static dt_result dti_lower_program(dt_program *p, const uint32_t *weight_node);
 /* ---- commit.c */
 static dt_result dti_optim_resolve(dt_program *p, dti_text *problems);
 static dt_result dti_commit_table(dt_program *p);
-static void dti_commit_emit(dt_program *p, dti_emit *e, uint32_t table_value, uint32_t status_value);
+static void dti_commit_emit(dt_program *p, dti_emit *e, uint32_t table_value,
+                            uint32_t status_value);
 static void dti_step_block_fill(dt_program *p, const dt_step_desc *step);
 static double dti_coefficient(const dt_program *p, uint32_t loss);
 static uint32_t dti_optim_moments(const dt_optim_desc *d);

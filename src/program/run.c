@@ -6,25 +6,30 @@
 static dti_port *dti_port_find(dt_program *p, uint32_t node, bool output, bool gradient) {
     for (uint32_t i = 0; i < p->port_count; i++) {
         dti_port *port = &p->ports[i];
-        if (port->node == node && port->output == output && port->gradient == gradient) return port;
+        if (port->node == node && port->output == output && port->gradient == gradient)
+            return port;
     }
     return NULL;
 }
 
-static dt_result dti_port_get(dt_program *p, dt_tensor x, bool output, bool gradient, size_t bytes, dti_port **out) {
+static dt_result dti_port_get(dt_program *p, dt_tensor x, bool output, bool gradient, size_t bytes,
+                              dti_port **out) {
     const char *what = output ? "output" : gradient ? "host gradient" : "input";
     if (x.graph != p->store->graph || x.id == 0) {
-        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': the %s is nil or of another graph", p->label, what);
+        return dti_fail(p->base, DT_ERROR_INVALID,
+                        "program '%s': the %s is nil or of another graph", p->label, what);
     }
     char text[48];
     const char *name = dti_tensor_name(x, text);
     dti_port *port = dti_port_find(p, x.id, output, gradient);
     if (!port) {
-        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': %s is not an %s of it", p->label, name, what);
+        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': %s is not an %s of it", p->label,
+                        name, what);
     }
     const dti_node *n = dti_node_of(x);
     if (bytes != port->bytes) {
-        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': %s %s has %llu bytes at batch %lld, not %zu", p->label, name,
+        return dti_fail(p->base, DT_ERROR_INVALID,
+                        "program '%s': %s %s has %llu bytes at batch %lld, not %zu", p->label, name,
                         dti_shape_print(n->shape, n->samples).text, (unsigned long long)port->bytes,
                         (long long)p->batch, bytes);
     }
@@ -37,24 +42,32 @@ static dt_result dti_port_check_labels(dt_program *p, const dti_port *port, cons
     uint64_t count = port->bytes / 4;
     uint64_t row_size = n->samples && p->batch ? count / (uint64_t)p->batch : count;
     for (uint64_t i = 0; i < count; i++) {
-        if (labels[i] >= 0 && labels[i] < port->classes) continue;
-        if (port->ignores && labels[i] == port->ignore_index) continue;
-        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': '%s' row %llu: %d is not in [0, %d), which %s needs",
-                        p->label, n->label, (unsigned long long)(row_size ? i / row_size : 0), (int)labels[i],
-                        (int)port->classes, port->checked_by);
+        if (labels[i] >= 0 && labels[i] < port->classes)
+            continue;
+        if (port->ignores && labels[i] == port->ignore_index)
+            continue;
+        return dti_fail(p->base, DT_ERROR_INVALID,
+                        "program '%s': '%s' row %llu: %d is not in [0, %d), which %s needs",
+                        p->label, n->label, (unsigned long long)(row_size ? i / row_size : 0),
+                        (int)labels[i], (int)port->classes, port->checked_by);
     }
     return DT_OK;
 }
 
-static dt_result dti_port_write(dt_program *p, dt_tensor x, bool gradient, const void *data, size_t bytes) {
+static dt_result dti_port_write(dt_program *p, dt_tensor x, bool gradient, const void *data,
+                                size_t bytes) {
     dti_port *port;
     dt_result result = dti_port_get(p, x, false, gradient, bytes, &port);
-    if (result) return result;
+    if (result)
+        return result;
     if (p->busy || (p->store->running == p && !gradient)) {
-        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': inputs are in use until dt_program_end", p->label);
+        return dti_fail(p->base, DT_ERROR_INVALID,
+                        "program '%s': inputs are in use until dt_program_end", p->label);
     }
-    if (port->labels) result = dti_port_check_labels(p, port, data);
-    if (result) return result;
+    if (port->labels)
+        result = dti_port_check_labels(p, port, data);
+    if (result)
+        return result;
     char *host = p->store->device->backend->memory_host(p->memories[DTI_ARENA_IN]);
     memcpy(host + port->offset, data, bytes);
     port->written = true;
@@ -65,16 +78,19 @@ DT_API dt_result dt_program_write(dt_program *p, dt_tensor input, const void *da
     return dti_port_write(p, input, false, data, bytes);
 }
 
-DT_API dt_result dt_program_write_gradient(dt_program *p, dt_tensor y, const void *data, size_t bytes) {
+DT_API dt_result dt_program_write_gradient(dt_program *p, dt_tensor y, const void *data,
+                                           size_t bytes) {
     return dti_port_write(p, y, true, data, bytes);
 }
 
 DT_API dt_result dt_program_read(dt_program *p, dt_tensor output, void *data, size_t bytes) {
     dti_port *port;
     dt_result result = dti_port_get(p, output, true, false, bytes, &port);
-    if (result) return result;
+    if (result)
+        return result;
     if (p->busy || !p->forward_done) {
-        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': its forward segment has not finished", p->label);
+        return dti_fail(p->base, DT_ERROR_INVALID,
+                        "program '%s': its forward segment has not finished", p->label);
     }
     const char *host = p->store->device->backend->memory_host(p->memories[DTI_ARENA_OUT]);
     memcpy(data, host + port->offset, bytes);
@@ -86,10 +102,11 @@ DT_API dt_result dt_program_read(dt_program *p, dt_tensor output, void *data, si
 static dt_result dti_ports_written(dt_program *p, bool gradient) {
     for (uint32_t i = 0; i < p->port_count; i++) {
         const dti_port *port = &p->ports[i];
-        if (port->output || port->gradient != gradient || port->written) continue;
+        if (port->output || port->gradient != gradient || port->written)
+            continue;
         char text[48];
-        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': %s '%s' was never written", p->label,
-                        gradient ? "the host gradient of" : "input",
+        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': %s '%s' was never written",
+                        p->label, gradient ? "the host gradient of" : "input",
                         dti_tensor_name((dt_tensor){p->work, port->node}, text));
     }
     return DT_OK;
@@ -98,20 +115,28 @@ static dt_result dti_ports_written(dt_program *p, bool gradient) {
 static dt_result dti_step_check(dt_program *p, const dt_step_desc *step) {
     const dt_program *other = p->store->running;
     if (other) {
-        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s' is between dt_program_begin and dt_program_end; the programs of a "
-                                                   "store share memory, so end or cancel it first", other->label);
+        return dti_fail(
+            p->base, DT_ERROR_INVALID,
+            "program '%s' is between dt_program_begin and dt_program_end; the programs of a "
+            "store share memory, so end or cancel it first",
+            other->label);
     }
     if (step->micros > 1 && !p->desc.accumulate) {
-        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': %u micro-batches need .accumulate in its description",
+        return dti_fail(p->base, DT_ERROR_INVALID,
+                        "program '%s': %u micro-batches need .accumulate in its description",
                         p->label, step->micros);
     }
     if (step->micro >= DTI_MAX(step->micros, 1u)) {
-        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': micro-batch %u of %u", p->label, step->micro, step->micros);
+        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': micro-batch %u of %u", p->label,
+                        step->micro, step->micros);
     }
     for (uint32_t i = 0; step->weights && i < p->loss_count; i++) {
-        if (step->weights[i] > 0.0) continue;
-        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': weight %u of the global batch is not above 0; see dt_program_weigh",
-                        p->label, i);
+        if (step->weights[i] > 0.0)
+            continue;
+        return dti_fail(
+            p->base, DT_ERROR_INVALID,
+            "program '%s': weight %u of the global batch is not above 0; see dt_program_weigh",
+            p->label, i);
     }
     return dti_ports_written(p, false);
 }
@@ -119,14 +144,17 @@ static dt_result dti_step_check(dt_program *p, const dt_step_desc *step) {
 DT_API dt_result dt_program_begin(dt_program *p, const dt_step_desc *desc) {
     dt_step_desc step = desc ? *desc : (dt_step_desc){0};
     dt_result result = dti_step_check(p, &step);
-    if (result) return result;
+    if (result)
+        return result;
     uint32_t micros = DTI_MAX(step.micros, 1u);
     p->commits = p->has_optim && step.micro == micros - 1;
     p->step = step.step ? step.step : p->store->steps + 1;
     p->at = 0;
     p->end = p->weigh_segment;
-    if (p->has_optim && !p->commits) p->end = p->commit_segment;
-    for (uint32_t i = 0; i < p->loss_count; i++) p->weights[i] = step.weights ? step.weights[i] : 0.0;
+    if (p->has_optim && !p->commits)
+        p->end = p->commit_segment;
+    for (uint32_t i = 0; i < p->loss_count; i++)
+        p->weights[i] = step.weights ? step.weights[i] : 0.0;
     unsigned modes = dti_fp_enter();
     dti_step_block_fill(p, &step);
     dti_fp_leave(modes);
@@ -145,39 +173,48 @@ static dt_result dti_step_drop(dt_program *p, dt_result result) {
 }
 
 static dt_result dti_not_running(dt_program *p) {
-    return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': no step is under way; call dt_program_begin", p->label);
+    return dti_fail(p->base, DT_ERROR_INVALID,
+                    "program '%s': no step is under way; call dt_program_begin", p->label);
 }
 
 static dt_result dti_step_poll(dt_program *p, dt_step_state *state) {
     if (p->busy) {
         dt_result result = p->store->device->backend->exec_poll(p->exec, &p->busy);
-        if (result) return dti_step_drop(p, result);
-        if (!p->busy) p->forward_done = true;
+        if (result)
+            return dti_step_drop(p, result);
+        if (!p->busy)
+            p->forward_done = true;
     }
     *state = p->busy ? DT_STEP_RUNNING : p->at == p->end ? DT_STEP_DONE : DT_STEP_READY;
     return DT_OK;
 }
 
 DT_API dt_result dt_program_advance(dt_program *p, dt_step_state *state) {
-    if (p->store->running != p) return dti_not_running(p);
+    if (p->store->running != p)
+        return dti_not_running(p);
     bool was_busy = p->busy;
     dt_result result = dti_step_poll(p, state);
-    if (result || was_busy || *state != DT_STEP_READY) return result;
+    if (result || was_busy || *state != DT_STEP_READY)
+        return result;
     if (p->phases[p->at] == DTI_PHASE_BACKWARD) {
         result = dti_ports_written(p, true);
-        if (result) return result;
+        if (result)
+            return result;
     }
     result = p->store->device->backend->exec_start(p->exec, p->at, 1);
-    if (result) return dti_step_drop(p, result);
+    if (result)
+        return dti_step_drop(p, result);
     p->at++;
     p->busy = true;
     return dti_step_poll(p, state);
 }
 
 DT_API dt_result dt_program_cancel(dt_program *p) {
-    if (p->store->running != p) return dti_not_running(p);
+    if (p->store->running != p)
+        return dti_not_running(p);
     if (p->commits && p->at > p->commit_segment) {
-        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': the commit has started; call dt_program_end", p->label);
+        return dti_fail(p->base, DT_ERROR_INVALID,
+                        "program '%s': the commit has started; call dt_program_end", p->label);
     }
     dt_result result = p->busy ? p->store->device->backend->exec_wait(p->exec) : DT_OK;
     return dti_step_drop(p, result);
@@ -197,20 +234,25 @@ static void dti_report_fill(const dt_program *p, const uint32_t *status, dt_repo
         r->loss_sum[i] = (double)dti_status_f32(status, p->term_slot[i]);
         r->loss_weight[i] = (double)dti_status_f32(status, p->term_slot[i] + 1);
         double weight = p->weights[i] > 0.0 ? p->weights[i] : r->loss_weight[i];
-        if (weight > 0.0) r->loss += dti_coefficient(p, i) * r->loss_sum[i] / weight;
+        if (weight > 0.0)
+            r->loss += dti_coefficient(p, i) * r->loss_sum[i] / weight;
     }
     for (uint32_t i = 0; i < p->metric_count; i++) {
         r->metric_sum[i] = (double)dti_status_f32(status, p->term_slot[p->loss_count + i]);
         r->metric_weight[i] = (double)dti_status_f32(status, p->term_slot[p->loss_count + i] + 1);
     }
-    if (p->commits) r->gradient_norm = (double)dti_status_f32(status, DTI_STATUS_NORM);
+    if (p->commits)
+        r->gradient_norm = (double)dti_status_f32(status, DTI_STATUS_NORM);
 }
 
 static bool dti_step_faulty(const dt_program *p, const uint32_t *status) {
-    if (p->desc.no_check) return false;
-    if (p->commits && status[DTI_STATUS_ABORT]) return true;
+    if (p->desc.no_check)
+        return false;
+    if (p->commits && status[DTI_STATUS_ABORT])
+        return true;
     for (uint32_t i = 0; i < p->loss_count + p->metric_count; i++) {
-        if (!dti_all_finite(status + p->term_slot[i], 2)) return true;
+        if (!dti_all_finite(status + p->term_slot[i], 2))
+            return true;
     }
     return false;
 }
@@ -220,8 +262,10 @@ static const dti_port *dti_fault_input(const dt_program *p) {
     const char *host = p->store->device->backend->memory_host(p->memories[DTI_ARENA_IN]);
     for (uint32_t i = 0; i < p->port_count; i++) {
         const dti_port *port = &p->ports[i];
-        if (port->output || p->work->nodes[port->node].dtype != DT_F32) continue;
-        if (!dti_all_finite(host + port->offset, port->bytes / 4)) return port;
+        if (port->output || p->work->nodes[port->node].dtype != DT_F32)
+            continue;
+        if (!dti_all_finite(host + port->offset, port->bytes / 4))
+            return port;
     }
     return NULL;
 }
@@ -233,23 +277,32 @@ static dt_result dti_step_fault(dt_program *p, dt_report *r) {
     r->skipped = true;
     if (port) {
         r->fault_op = "input";
-        return dti_fail(p->base, DT_ERROR_NUMERIC, "program '%s', step %llu: %s '%s' holds a NaN or an infinity; %s", p->label, step,
-                        port->gradient ? "the host gradient of" : "input", p->work->nodes[port->node].label, kept);
+        return dti_fail(p->base, DT_ERROR_NUMERIC,
+                        "program '%s', step %llu: %s '%s' holds a NaN or an infinity; %s", p->label,
+                        step, port->gradient ? "the host gradient of" : "input",
+                        p->work->nodes[port->node].label, kept);
     }
     uint32_t first = p->segments[0].first, last = first, fault = 0;
-    for (uint32_t s = 0; s < p->weigh_segment && s < p->commit_segment; s++) last += p->segments[s].count;
-    dt_result result = p->store->device->backend->exec_find_fault(p->exec, first, last - first, &fault);
-    if (result) return result;
+    for (uint32_t s = 0; s < p->weigh_segment && s < p->commit_segment; s++)
+        last += p->segments[s].count;
+    dt_result result =
+        p->store->device->backend->exec_find_fault(p->exec, first, last - first, &fault);
+    if (result)
+        return result;
     if (fault >= p->list.launch_count) {
-        return dti_fail(p->base, DT_ERROR_NUMERIC, "program '%s', step %llu: the gradient's norm is not finite; %s", p->label, step, kept);
+        return dti_fail(p->base, DT_ERROR_NUMERIC,
+                        "program '%s', step %llu: the gradient's norm is not finite; %s", p->label,
+                        step, kept);
     }
     uint32_t node = p->list.launches[fault].node;
     r->fault_op = dti_op_info_of(p->work->nodes[node].op)->name;
-    return dti_fail(p->base, DT_ERROR_NUMERIC, "program '%s', step %llu: op %s%s%s gave a NaN or an infinity first (%s, node %u, %s); %s",
-                    p->label, step, r->fault_op, p->work->nodes[node].label ? " " : "",
-                    p->work->nodes[node].label ? p->work->nodes[node].label : "",
-                    node < p->backward_node ? "forward" : "backward", node,
-                    dti_shape_print(p->work->nodes[node].shape, p->work->nodes[node].samples).text, kept);
+    return dti_fail(
+        p->base, DT_ERROR_NUMERIC,
+        "program '%s', step %llu: op %s%s%s gave a NaN or an infinity first (%s, node %u, %s); %s",
+        p->label, step, r->fault_op, p->work->nodes[node].label ? " " : "",
+        p->work->nodes[node].label ? p->work->nodes[node].label : "",
+        node < p->backward_node ? "forward" : "backward", node,
+        dti_shape_print(p->work->nodes[node].shape, p->work->nodes[node].samples).text, kept);
 }
 
 static dt_result dti_step_finish(dt_program *p, dt_report *report) {
@@ -261,16 +314,20 @@ static dt_result dti_step_finish(dt_program *p, dt_report *report) {
     unsigned modes = dti_fp_enter();
     dti_report_fill(p, status, r);
     dti_fp_leave(modes);
-    if (dti_step_faulty(p, status)) return dti_step_fault(p, r);
+    if (dti_step_faulty(p, status))
+        return dti_step_fault(p, r);
     p->store->steps += p->commits;
     return DT_OK;
 }
 
 DT_API dt_result dt_program_end(dt_program *p, dt_report *report) {
-    if (p->store->running != p) return dti_not_running(p);
+    if (p->store->running != p)
+        return dti_not_running(p);
     if (p->at != p->end) {
-        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': segment %u of %u has not been started; advance until DT_STEP_DONE",
-                        p->label, p->at + 1, p->end);
+        return dti_fail(
+            p->base, DT_ERROR_INVALID,
+            "program '%s': segment %u of %u has not been started; advance until DT_STEP_DONE",
+            p->label, p->at + 1, p->end);
     }
     dt_result result = p->busy ? p->store->device->backend->exec_wait(p->exec) : DT_OK;
     return result ? dti_step_drop(p, result) : dti_step_finish(p, report);
@@ -278,12 +335,16 @@ DT_API dt_result dt_program_end(dt_program *p, dt_report *report) {
 
 DT_API dt_result dt_program_run(dt_program *p, const dt_step_desc *step, dt_report *report) {
     dt_result result = p->has_gradients ? dti_ports_written(p, true) : DT_OK;
-    if (!result) result = dt_program_begin(p, step);
-    if (result) return result;
+    if (!result)
+        result = dt_program_begin(p, step);
+    if (result)
+        return result;
     const dti_backend *b = p->store->device->backend;
     result = b->exec_start(p->exec, 0, p->end);
-    if (!result) result = b->exec_wait(p->exec);
-    if (result) return dti_step_drop(p, result);
+    if (!result)
+        result = b->exec_wait(p->exec);
+    if (result)
+        return dti_step_drop(p, result);
     p->at = p->end;
     return dti_step_finish(p, report);
 }
@@ -291,23 +352,31 @@ DT_API dt_result dt_program_run(dt_program *p, const dt_step_desc *step, dt_repo
 /* ---- weigh */
 
 DT_API dt_result dt_program_weigh(dt_program *p, double *weights) {
-    if (p->store->running) return dti_step_check(p, &(dt_step_desc){0});
+    if (p->store->running)
+        return dti_step_check(p, &(dt_step_desc){0});
     for (uint32_t i = 0; i < p->loss_count; i++) {
-        if (p->static_weight[i] >= 0.0) continue;
-        return dti_fail(p->base, DT_ERROR_UNSUPPORTED, "program '%s': the targets of loss %u are computed in the graph, so its weight is "
-                                                       "not known before the forward pass; give targets as an input", p->label, i);
+        if (p->static_weight[i] >= 0.0)
+            continue;
+        return dti_fail(
+            p->base, DT_ERROR_UNSUPPORTED,
+            "program '%s': the targets of loss %u are computed in the graph, so its weight is "
+            "not known before the forward pass; give targets as an input",
+            p->label, i);
     }
     dt_result result = dti_ports_written(p, false);
     if (!result && p->weighs) {
         const dti_backend *b = p->store->device->backend;
         result = b->exec_start(p->exec, p->weigh_segment, 1);
-        if (!result) result = b->exec_wait(p->exec);
+        if (!result)
+            result = b->exec_wait(p->exec);
     }
-    if (result) return result;
+    if (result)
+        return result;
     const uint32_t *status = p->store->device->backend->memory_host(p->memories[DTI_ARENA_OUT]);
     for (uint32_t i = 0; i < p->loss_count; i++) {
         bool counted = p->static_weight[i] > 0.0;
-        weights[i] += counted ? p->static_weight[i] : (double)dti_status_f32(status, DTI_STATUS_TERM(i) + 1);
+        weights[i] +=
+            counted ? p->static_weight[i] : (double)dti_status_f32(status, DTI_STATUS_TERM(i) + 1);
     }
     return DT_OK;
 }

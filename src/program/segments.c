@@ -6,19 +6,25 @@
 static void dti_need_inputs(const dt_graph *g, uint8_t *needed) {
     for (uint32_t id = g->count - 1; id > 0; id--) {
         const dti_node *n = &g->nodes[id];
-        for (uint32_t k = 0; needed[id] && k < n->count; k++) needed[dti_input_id(g, n, k)] = 1;
+        for (uint32_t k = 0; needed[id] && k < n->count; k++)
+            needed[dti_input_id(g, n, k)] = 1;
     }
 }
 
 static void dti_need_all(const dt_program *p, uint8_t *needed) {
-    for (uint32_t i = 0; i < p->loss_count; i++) needed[p->desc.losses[i].term.id] = 1;
-    for (uint32_t i = 0; i < p->metric_count; i++) needed[p->desc.metrics[i].id] = 1;
+    for (uint32_t i = 0; i < p->loss_count; i++)
+        needed[p->desc.losses[i].term.id] = 1;
+    for (uint32_t i = 0; i < p->metric_count; i++)
+        needed[p->desc.metrics[i].id] = 1;
     for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {
-        if (dti_is_set(p->desc.outputs[i])) needed[p->desc.outputs[i].id] = 1;
-        if (dti_is_set(p->desc.host_gradients[i])) needed[p->desc.host_gradients[i].id] = 1;
+        if (dti_is_set(p->desc.outputs[i]))
+            needed[p->desc.outputs[i].id] = 1;
+        if (dti_is_set(p->desc.host_gradients[i]))
+            needed[p->desc.host_gradients[i].id] = 1;
     }
     for (uint32_t i = 0; i < p->store->param_count; i++) {
-        if (p->trained[i]) needed[p->param_dx[i].id] = 1;
+        if (p->trained[i])
+            needed[p->param_dx[i].id] = 1;
     }
     dti_need_inputs(p->work, needed);
 }
@@ -28,7 +34,8 @@ static void dti_need_all(const dt_program *p, uint8_t *needed) {
 static bool dti_label_user(const dt_graph *g, const dti_node *n, uint32_t input, dti_port *port) {
     const dti_node *first = &g->nodes[dti_input_id(g, n, 0)];
     bool loss = n->op == DTI_OP_CROSS_ENTROPY || n->op == DTI_OP_ACCURACY;
-    if (!(loss || n->op == DTI_OP_GATHER) || n->count < 2 || dti_input_id(g, n, 1) != input) return false;
+    if (!(loss || n->op == DTI_OP_GATHER) || n->count < 2 || dti_input_id(g, n, 1) != input)
+        return false;
     port->labels = true;
     port->ignores = loss;
     port->ignore_index = n->attr.i[0];
@@ -38,13 +45,16 @@ static bool dti_label_user(const dt_graph *g, const dti_node *n, uint32_t input,
 }
 
 /* Finds an op that needs this i32 input in a range, through views that keep every element. */
-static void dti_port_labels(const dt_program *p, const uint8_t *needed, uint32_t input, dti_port *port) {
+static void dti_port_labels(const dt_program *p, const uint8_t *needed, uint32_t input,
+                            dti_port *port) {
     const dt_graph *g = p->work;
     for (uint32_t id = input + 1; id < p->backward_node && !port->labels; id++) {
         const dti_node *n = &g->nodes[id];
-        if (!needed[id] || dti_label_user(g, n, input, port) || n->count != 1) continue;
+        if (!needed[id] || dti_label_user(g, n, input, port) || n->count != 1)
+            continue;
         bool whole = n->op == DTI_OP_RESHAPE || n->op == DTI_OP_PERMUTE || n->op == DTI_OP_EXPAND;
-        if (whole && dti_input_id(g, n, 0) == input) dti_port_labels(p, needed, id, port);
+        if (whole && dti_input_id(g, n, 0) == input)
+            dti_port_labels(p, needed, id, port);
     }
 }
 
@@ -52,29 +62,37 @@ static uint64_t dti_node_bytes(const dt_program *p, const dti_node *n) {
     return 4ull * (uint64_t)dti_shape_elements(n->shape) * (n->samples ? (uint64_t)p->batch : 1u);
 }
 
-static void dti_port_add(dt_program *p, dti_emit *e, uint32_t node, dti_value_kind kind, uint64_t *at) {
+static void dti_port_add(dt_program *p, dti_emit *e, uint32_t node, dti_value_kind kind,
+                         uint64_t *at) {
     const dti_node *n = &p->work->nodes[node];
     dti_port *port = &p->ports[p->port_count++];
     *port = (dti_port){.node = node, .offset = *at, .bytes = dti_node_bytes(p, n)};
     uint32_t value = dti_listing_value(&p->list, kind, port->bytes, *at);
-    if (kind == DTI_VALUE_IN) e->views[node] = dti_view_dense(value, n->samples, p->batch, n->shape);
+    if (kind == DTI_VALUE_IN)
+        e->views[node] = dti_view_dense(value, n->samples, p->batch, n->shape);
     *at += dti_aligned(port->bytes ? port->bytes : 4);
 }
 
 static void dti_place_inputs(dt_program *p, dti_emit *e, const uint8_t *needed) {
     p->in_bytes = dti_aligned(4 * DTI_STEP_WORDS);
-    for (int gradient = 0; gradient < 2; gradient++) { /* the host's gradients last: a range of their own */
-        if (gradient) p->segments[1].upload.offset = p->in_bytes;
+    for (int gradient = 0; gradient < 2;
+         gradient++) { /* the host's gradients last: a range of their own */
+        if (gradient)
+            p->segments[1].upload.offset = p->in_bytes;
         for (uint32_t id = 1; id < p->work->count; id++) {
             const dti_node *n = &p->work->nodes[id];
-            if (n->op != DTI_OP_INPUT || !needed[id] || (id >= p->backward_node) != gradient) continue;
+            if (n->op != DTI_OP_INPUT || !needed[id] || (id >= p->backward_node) != gradient)
+                continue;
             dti_port_add(p, e, id, DTI_VALUE_IN, &p->in_bytes);
             dti_port *port = &p->ports[p->port_count - 1];
             port->gradient = gradient != 0;
-            if (gradient) port->node = (uint32_t)n->attr.i[0];
-            else if (n->dtype == DT_I32) dti_port_labels(p, needed, id, port);
+            if (gradient)
+                port->node = (uint32_t)n->attr.i[0];
+            else if (n->dtype == DT_I32)
+                dti_port_labels(p, needed, id, port);
         }
-        if (!gradient) p->segments[0].upload = (dti_range){0, p->in_bytes};
+        if (!gradient)
+            p->segments[0].upload = (dti_range){0, p->in_bytes};
     }
     p->segments[1].upload.bytes = p->in_bytes - p->segments[1].upload.offset;
 }
@@ -84,10 +102,12 @@ static void dti_place_outputs(dt_program *p, uint32_t *pin) {
     p->out_bytes = dti_aligned(4 * DTI_STATUS_WORDS);
     for (uint32_t i = 0; i < DT_MAX_TERMS && dti_is_set(p->desc.outputs[i]); i++) {
         uint32_t id = p->desc.outputs[i].id;
-        if (pin[id]) continue;
+        if (pin[id])
+            continue;
         const dti_node *n = &p->work->nodes[id];
         dti_port *port = &p->ports[p->port_count++];
-        *port = (dti_port){.node = id, .offset = p->out_bytes, .bytes = dti_node_bytes(p, n), .output = true};
+        *port = (dti_port){
+            .node = id, .offset = p->out_bytes, .bytes = dti_node_bytes(p, n), .output = true};
         pin[id] = dti_listing_value(&p->list, DTI_VALUE_OUT, port->bytes, p->out_bytes);
         p->out_bytes += dti_aligned(port->bytes ? port->bytes : 4);
     }
@@ -119,15 +139,18 @@ static void dti_lower_pins(dti_lowering *w) {
         bool loss = i < p->loss_count;
         uint32_t id = loss ? p->desc.losses[i].term.id : p->desc.metrics[i - p->loss_count].id;
         uint32_t slot = loss ? i : DT_MAX_TERMS + i - p->loss_count;
-        if (!w->pin[id]) w->pin[id] = dti_listing_value(&p->list, DTI_VALUE_OUT, 8, 4 * DTI_STATUS_TERM(slot));
+        if (!w->pin[id])
+            w->pin[id] = dti_listing_value(&p->list, DTI_VALUE_OUT, 8, 4 * DTI_STATUS_TERM(slot));
         p->term_slot[i] = (uint32_t)(p->list.values[w->pin[id]].offset / 4);
     }
     for (uint32_t i = 0; i < p->store->param_count; i++) {
-        if (!p->trained[i]) continue;
+        if (!p->trained[i])
+            continue;
         uint32_t id = p->param_dx[i].id;
         w->next_param[i] = w->param_of[id];
         w->param_of[id] = i + 1;
-        if (!w->pin[id] && !p->desc.accumulate) w->pin[id] = dti_param_value(p, i, DTI_VALUE_GRADIENT);
+        if (!w->pin[id] && !p->desc.accumulate)
+            w->pin[id] = dti_param_value(p, i, DTI_VALUE_GRADIENT);
     }
 }
 
@@ -145,13 +168,16 @@ static void dti_lower_param_gradient(dti_lowering *w, uint32_t index, const dti_
     dti_view y = dti_view_dense(value, false, p->batch, shape);
     w->bucket += 4 * param->elements;
     if (!p->desc.accumulate) {
-        if (dti_same_range(&p->list, dx->value, &p->list.values[value])) return;
+        if (dti_same_range(&p->list, dx->value, &p->list.values[value]))
+            return;
         dti_emit_copy(&w->e, dx, &y, DTI_COPY_WORD);
         return;
     }
     dti_view x = dti_emit_dense_view(&w->e, dx);
-    dti_launch *l = dti_emit_launch(&w->e, DTI_K_ACCUMULATE, param->elements, sizeof l->args.accumulate);
-    l->args.accumulate = (dti_args_accumulate){.n = (uint32_t)param->elements, .x_offset = (uint32_t)x.offset};
+    dti_launch *l =
+        dti_emit_launch(&w->e, DTI_K_ACCUMULATE, param->elements, sizeof l->args.accumulate);
+    l->args.accumulate =
+        (dti_args_accumulate){.n = (uint32_t)param->elements, .x_offset = (uint32_t)x.offset};
     dti_bind(l, x.value, value, DTI_UNBOUND, DTI_UNBOUND);
 }
 
@@ -161,14 +187,17 @@ static void dti_lower_value(dti_lowering *w, uint32_t id) {
     dti_emit *e = &w->e;
     const dti_node *n = &p->work->nodes[id];
     uint32_t pin = w->pin[id];
-    if (n->op == DTI_OP_INPUT) return; /* placed already */
+    if (n->op == DTI_OP_INPUT)
+        return; /* placed already */
     if (n->op == DTI_OP_PARAM) {
-        e->views[id] = dti_view_dense(dti_param_value(p, (uint32_t)n->attr.i[0], DTI_VALUE_PARAM), false, p->batch, n->shape);
+        e->views[id] = dti_view_dense(dti_param_value(p, (uint32_t)n->attr.i[0], DTI_VALUE_PARAM),
+                                      false, p->batch, n->shape);
         return;
     }
     const dti_op_family *family = dti_op_info_of(n->op)->family;
     bool own = pin && !family->view;
-    uint32_t value = own ? pin : dti_listing_value(&p->list, DTI_VALUE_TRANSIENT, dti_node_bytes(p, n), 0);
+    uint32_t value =
+        own ? pin : dti_listing_value(&p->list, DTI_VALUE_TRANSIENT, dti_node_bytes(p, n), 0);
     e->node = n;
     e->id = id;
     e->out = dti_view_dense(value, n->samples, p->batch, n->shape);
@@ -186,7 +215,8 @@ static void dti_lower_node(dti_lowering *w, uint32_t id) {
         dti_view y = dti_view_dense(w->pin[id], n->samples, p->batch, n->shape);
         dti_emit_copy(&w->e, view, &y, DTI_COPY_WORD);
     }
-    for (uint32_t i = w->param_of[id]; i; i = w->next_param[i - 1]) dti_lower_param_gradient(w, i - 1, view);
+    for (uint32_t i = w->param_of[id]; i; i = w->next_param[i - 1])
+        dti_lower_param_gradient(w, i - 1, view);
 }
 
 /* ---- segments */
@@ -201,16 +231,19 @@ static void dti_segment_end(dt_program *p, dti_phase phase, uint32_t first) {
 static void dti_lower_weigh(dti_lowering *w, const uint32_t *weight_node) {
     dt_program *p = w->p;
     for (uint32_t i = 0; i < p->loss_count; i++) {
-        if (!weight_node[i]) continue;
+        if (!weight_node[i])
+            continue;
         const dti_node *n = &p->work->nodes[weight_node[i]];
         bool direct = true; /* targets are inputs, or views of inputs */
-        for (uint32_t k = 0; k < n->count; k++) direct = direct && w->e.views[dti_input_id(p->work, n, k)].dim[5] > 0;
+        for (uint32_t k = 0; k < n->count; k++)
+            direct = direct && w->e.views[dti_input_id(p->work, n, k)].dim[5] > 0;
         p->weighs = p->weighs || direct;
         if (!direct) {
             p->static_weight[i] = -1.0;
             continue;
         }
-        w->pin[weight_node[i]] = dti_listing_value(&p->list, DTI_VALUE_OUT, 8, 4 * DTI_STATUS_TERM(i));
+        w->pin[weight_node[i]] =
+            dti_listing_value(&p->list, DTI_VALUE_OUT, 8, 4 * DTI_STATUS_TERM(i));
         dti_lower_value(w, weight_node[i]);
     }
 }
@@ -220,8 +253,10 @@ static void dti_lower_views_of_inputs(dti_lowering *w) {
     const dt_graph *g = w->p->work;
     for (uint32_t id = 1; id < w->p->backward_node; id++) {
         const dti_node *n = &g->nodes[id];
-        if (!w->needed[id] || !dti_op_info_of(n->op)->family->view) continue;
-        if (w->e.views[dti_input_id(g, n, 0)].dim[5] > 0 && dti_view_is_dense(&w->e.views[dti_input_id(g, n, 0)])) {
+        if (!w->needed[id] || !dti_op_info_of(n->op)->family->view)
+            continue;
+        if (w->e.views[dti_input_id(g, n, 0)].dim[5] > 0 &&
+            dti_view_is_dense(&w->e.views[dti_input_id(g, n, 0)])) {
             dti_lower_value(w, id);
         }
     }
@@ -236,7 +271,8 @@ static void dti_lower_steps(dti_lowering *w) {
             dti_segment_end(p, DTI_PHASE_FORWARD, first);
             first = p->list.launch_count;
         }
-        if (w->needed[id]) dti_lower_node(w, id);
+        if (w->needed[id])
+            dti_lower_node(w, id);
         if (w->bucket >= bucket_bytes && p->segment_count < DTI_SEGMENTS_MAX - 4) {
             dti_segment_end(p, DTI_PHASE_BACKWARD, first);
             first = p->list.launch_count;
@@ -244,15 +280,18 @@ static void dti_lower_steps(dti_lowering *w) {
         }
     }
     bool backward = p->segment_count > 0;
-    if (!backward) dti_segment_end(p, DTI_PHASE_FORWARD, first);
-    else if (first < p->list.launch_count || p->segment_count == 1) dti_segment_end(p, DTI_PHASE_BACKWARD, first);
+    if (!backward)
+        dti_segment_end(p, DTI_PHASE_FORWARD, first);
+    else if (first < p->list.launch_count || p->segment_count == 1)
+        dti_segment_end(p, DTI_PHASE_BACKWARD, first);
 }
 
 static void dti_lower_commit(dti_lowering *w) {
     dt_program *p = w->p;
     uint32_t first = p->list.launch_count;
     p->commit_segment = UINT32_MAX;
-    if (!p->has_optim) return;
+    if (!p->has_optim)
+        return;
     uint32_t table = dti_listing_value(&p->list, DTI_VALUE_TABLE, p->table_bytes, 0);
     w->e.id = 0;
     dti_commit_emit(p, &w->e, table, w->status);
@@ -263,10 +302,13 @@ static void dti_lower_commit(dti_lowering *w) {
 /* The last segment of a step brings the status back, the forward one the outputs too. */
 static void dti_segment_copies(dt_program *p) {
     dti_range status = {0, 4 * DTI_STATUS_WORDS};
-    for (uint32_t i = 0; i < p->segment_count; i++) p->segments[i].download = status;
-    for (uint32_t i = 2; i < p->segment_count; i++) p->segments[i].upload = (dti_range){0, 0};
+    for (uint32_t i = 0; i < p->segment_count; i++)
+        p->segments[i].download = status;
+    for (uint32_t i = 2; i < p->segment_count; i++)
+        p->segments[i].upload = (dti_range){0, 0};
     p->segments[0].download = (dti_range){0, p->out_bytes};
-    if (p->segment_count == 1) p->segments[1].upload = (dti_range){0, 0};
+    if (p->segment_count == 1)
+        p->segments[1].upload = (dti_range){0, 0};
 }
 
 static void dti_lower_all(dti_lowering *w, const uint32_t *weight_node) {
@@ -277,22 +319,27 @@ static void dti_lower_all(dti_lowering *w, const uint32_t *weight_node) {
     dti_lower_weigh(w, weight_node);
     uint32_t weigh_launches = p->list.launch_count;
     for (uint32_t id = 1; id < p->work->count; id++) {
-        if (p->work->nodes[id].op != DTI_OP_INPUT) w->e.views[id] = (dti_view){0};
+        if (p->work->nodes[id].op != DTI_OP_INPUT)
+            w->e.views[id] = (dti_view){0};
     }
     dti_lower_steps(w);
     dti_lower_commit(w);
     dti_segment_copies(p);
     p->weigh_segment = p->segment_count;
-    if (!p->weighs) return;
+    if (!p->weighs)
+        return;
     p->phases[p->segment_count] = DTI_PHASE_WEIGH;
-    p->segments[p->segment_count++] = (dti_segment){.first = 0, .count = weigh_launches, .upload = p->segments[0].upload,
+    p->segments[p->segment_count++] = (dti_segment){.first = 0,
+                                                    .count = weigh_launches,
+                                                    .upload = p->segments[0].upload,
                                                     .download = {0, 4 * DTI_STATUS_WORDS}};
 }
 
 static bool dti_lowering_alloc(dti_lowering *w) {
     dt_program *p = w->p;
     uint32_t nodes = p->work->count, inputs = 0;
-    for (uint32_t i = 0; i < nodes; i++) inputs += p->work->nodes[i].op == DTI_OP_INPUT;
+    for (uint32_t i = 0; i < nodes; i++)
+        inputs += p->work->nodes[i].op == DTI_OP_INPUT;
     p->ports = dti_alloc_array(p->base, inputs + DT_MAX_TERMS, sizeof *p->ports);
     w->needed = dti_alloc_array(p->base, nodes, 1);
     w->pin = dti_alloc_array(p->base, nodes, sizeof *w->pin);
@@ -307,11 +354,14 @@ static dt_result dti_lower_sizes(const dti_lowering *w) {
     for (uint32_t id = 1; id < p->work->count; id++) {
         const dti_node *n = &p->work->nodes[id];
         uint64_t bytes = dti_node_bytes(p, n);
-        if (!w->needed[id] || bytes / 4 <= INT32_MAX) continue;
-        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': %s %s has %llu elements at batch %lld, more than 2^31; "
-                                                   "use a smaller batch",
-                        p->label, dti_op_info_of(n->op)->name, dti_shape_print(n->shape, n->samples).text,
-                        (unsigned long long)(bytes / 4), (long long)p->batch);
+        if (!w->needed[id] || bytes / 4 <= INT32_MAX)
+            continue;
+        return dti_fail(p->base, DT_ERROR_INVALID,
+                        "program '%s': %s %s has %llu elements at batch %lld, more than 2^31; "
+                        "use a smaller batch",
+                        p->label, dti_op_info_of(n->op)->name,
+                        dti_shape_print(n->shape, n->samples).text, (unsigned long long)(bytes / 4),
+                        (long long)p->batch);
     }
     return DT_OK;
 }
@@ -322,7 +372,11 @@ static dt_result dti_lower_program(dt_program *p, const uint32_t *weight_node) {
     dt_result result = DT_ERROR_MEMORY;
     p->list.base = p->base;
     if (dti_lowering_alloc(&w)) {
-        w.e = (dti_emit){.list = &p->list, .graph = p->work, .batch = p->batch, .train = p->train, .views = w.e.views};
+        w.e = (dti_emit){.list = &p->list,
+                         .graph = p->work,
+                         .batch = p->batch,
+                         .train = p->train,
+                         .views = w.e.views};
         dti_listing_value(&p->list, DTI_VALUE_OUT, 4, 0); /* value 0 stands for "none" in pins */
         dti_need_all(p, w.needed);
         result = dti_lower_sizes(&w);

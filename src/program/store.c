@@ -18,7 +18,8 @@ static uint64_t dti_state_bytes(const dt_store *s, uint32_t moments) {
 
 static void dti_init_fans(dt_shape s, double *fan_in, double *fan_out) {
     double rest = 1.0;
-    for (int i = 2; i < s.rank; i++) rest *= (double)s.dim[i];
+    for (int i = 2; i < s.rank; i++)
+        rest *= (double)s.dim[i];
     *fan_out = s.rank > 0 ? (double)s.dim[0] * rest : 1.0;
     *fan_in = s.rank > 1 ? (double)s.dim[1] * rest : *fan_out;
 }
@@ -30,9 +31,18 @@ static bool dti_init_range(const dti_node *n, double *a, double *b) {
     double gain = x == 0.0 ? 1.0 : x, bound = 0.0;
     *a = 0.0;
     switch ((dt_init_kind)n->attr.i[1]) {
-    case DT_INIT_CONSTANT: *a = x; *b = 0.0; return false;
-    case DT_INIT_UNIFORM: *a = x; *b = y - x; return false;
-    case DT_INIT_NORMAL: *a = x; *b = y; return true;
+    case DT_INIT_CONSTANT:
+        *a = x;
+        *b = 0.0;
+        return false;
+    case DT_INIT_UNIFORM:
+        *a = x;
+        *b = y - x;
+        return false;
+    case DT_INIT_NORMAL:
+        *a = x;
+        *b = y;
+        return true;
     case DT_INIT_KAIMING_NORMAL: *b = sqrt(2.0 / ((1.0 + x * x) * fan_in)); return true;
     case DT_INIT_XAVIER_NORMAL: *b = gain * sqrt(2.0 / (fan_in + fan_out)); return true;
     case DT_INIT_KAIMING_UNIFORM: bound = sqrt(6.0 / ((1.0 + x * x) * fan_in)); break;
@@ -44,11 +54,14 @@ static bool dti_init_range(const dti_node *n, double *a, double *b) {
     return false;
 }
 
-static void dti_init_fill(const dti_node *n, uint64_t seed, uint32_t index, float *out, uint64_t count) {
+static void dti_init_fill(const dti_node *n, uint64_t seed, uint32_t index, float *out,
+                          uint64_t count) {
     double a, b;
     bool normal = dti_init_range(n, &a, &b);
     for (uint64_t i = 0; i < count; i++) {
-        double draw = b == 0.0 ? 0.0 : normal ? dti_normal(seed, i, index) : dti_uniform01(seed, i, index);
+        double draw = b == 0.0 ? 0.0
+                      : normal ? dti_normal(seed, i, index)
+                               : dti_uniform01(seed, i, index);
         double product = b * draw;
         DTI_FENCE(product);
         out[i] = (float)(a + product);
@@ -57,15 +70,17 @@ static void dti_init_fill(const dti_node *n, uint64_t seed, uint32_t index, floa
 
 static dt_result dti_store_fill(dt_store *s, uint64_t seed) {
     uint64_t largest = 1;
-    for (uint32_t i = 0; i < s->param_count; i++) largest = DTI_MAX(largest, s->params[i].elements);
+    for (uint32_t i = 0; i < s->param_count; i++)
+        largest = DTI_MAX(largest, s->params[i].elements);
     float *values = dti_alloc_array(s->base, largest, 4);
-    if (!values) return DT_ERROR_MEMORY;
+    if (!values)
+        return DT_ERROR_MEMORY;
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < s->param_count && !result; i++) {
         const dti_param *p = &s->params[i];
         dti_init_fill(&s->graph->nodes[p->node], seed, i, values, p->elements);
-        result = s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM], 4 * p->offset, values,
-                                                  4 * p->elements);
+        result = s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM], 4 * p->offset,
+                                                  values, 4 * p->elements);
     }
     dti_free(s->base, values);
     return result;
@@ -73,12 +88,14 @@ static dt_result dti_store_fill(dt_store *s, uint64_t seed) {
 
 /* ---- create, destroy */
 
-/* About 6 operations a weight and sample of a step: forward, both gradients, one multiply and add each. */
+/* About 6 operations a weight and sample of a step: forward, both gradients, one multiply and
+ * add each. */
 static double dti_store_flops(const dt_graph *g, int batch) {
     double n = 0.0;
     for (uint32_t i = 0; i < g->param_count; i++) {
         dt_shape s = g->nodes[g->params[i]].shape;
-        if (s.rank >= 2) n += (double)dti_shape_elements(s);
+        if (s.rank >= 2)
+            n += (double)dti_shape_elements(s);
     }
     return 6.0 * n * (batch > 0 ? batch : 64);
 }
@@ -91,16 +108,19 @@ static void dti_store_place(dt_store *s) {
         p->offset = s->elements;
         s->elements += (p->elements + DTI_BLOCK - 1) / DTI_BLOCK * DTI_BLOCK;
     }
-    if (s->elements == 0) s->elements = DTI_BLOCK;
+    if (s->elements == 0)
+        s->elements = DTI_BLOCK;
 }
 
 static dt_result dti_store_build(dt_store *s, const dt_store_desc *d) {
     s->params = dti_alloc_array(s->base, s->param_count + 1u, sizeof *s->params);
-    if (!s->params) return DT_ERROR_MEMORY;
+    if (!s->params)
+        return DT_ERROR_MEMORY;
     dti_store_place(s);
     double flops = dti_store_flops(s->graph, d->batch_hint);
     dt_result result = dti_device_open(s->graph->ctx, d->device, flops, &s->device);
-    if (result) return result;
+    if (result)
+        return result;
     result = s->device->backend->memory_create(s->device, 4 * s->elements, DTI_MEMORY_DEVICE,
                                                &s->memories[DTI_ARENA_PARAM]);
     return result ? result : dti_store_fill(s, d->seed);
@@ -114,11 +134,14 @@ static void dti_store_end(dti_owned *self) {
 
 DT_API dt_result dt_store_create(dt_graph *graph, const dt_store_desc *desc, dt_store **out) {
     *out = NULL;
-    if (!graph) return DT_ERROR_INVALID;
-    if (graph->error[0]) return dti_fail(graph->base, DT_ERROR_INVALID, "the graph has an error: %s", graph->error);
+    if (!graph)
+        return DT_ERROR_INVALID;
+    if (graph->error[0])
+        return dti_fail(graph->base, DT_ERROR_INVALID, "the graph has an error: %s", graph->error);
     dt_store_desc d = desc ? *desc : (dt_store_desc){0};
     dt_store *s = dti_alloc(graph->base, sizeof *s);
-    if (!s) return DT_ERROR_MEMORY;
+    if (!s)
+        return DT_ERROR_MEMORY;
     s->graph = graph;
     s->base = graph->base;
     s->param_count = graph->param_count;
@@ -135,10 +158,13 @@ DT_API dt_result dt_store_create(dt_graph *graph, const dt_store_desc *desc, dt_
 }
 
 DT_API void dt_store_destroy(dt_store *s) {
-    if (!s) return;
-    while (s->programs) dt_program_destroy(s->programs);
+    if (!s)
+        return;
+    while (s->programs)
+        dt_program_destroy(s->programs);
     for (int i = 0; i < DTI_ARENAS; i++) {
-        if (s->memories[i]) s->device->backend->memory_destroy(s->memories[i]);
+        if (s->memories[i])
+            s->device->backend->memory_destroy(s->memories[i]);
     }
     dti_device_close(s->device);
     dti_disown(&s->graph->stores, &s->owned);
@@ -158,18 +184,21 @@ DT_API int dt_store_param_count(const dt_store *s) {
 
 DT_API dt_result dt_store_param(const dt_store *s, int index, dt_param_info *info) {
     if (index < 0 || (uint32_t)index >= s->param_count) {
-        return dti_fail(s->base, DT_ERROR_INVALID, "there is no parameter %d; the store has %u", index,
-                        s->param_count);
+        return dti_fail(s->base, DT_ERROR_INVALID, "there is no parameter %d; the store has %u",
+                        index, s->param_count);
     }
     const dti_node *n = &s->graph->nodes[s->params[index].node];
-    *info = (dt_param_info){.name = n->label, .shape = n->shape, .frozen = n->frozen,
+    *info = (dt_param_info){.name = n->label,
+                            .shape = n->shape,
+                            .frozen = n->frozen,
                             .elements = s->params[index].elements};
     return DT_OK;
 }
 
 DT_API int dt_store_find(const dt_store *s, const char *name) {
     for (uint32_t i = 0; i < s->param_count; i++) {
-        if (strcmp(s->graph->nodes[s->params[i].node].label, name) == 0) return (int)i;
+        if (strcmp(s->graph->nodes[s->params[i].node].label, name) == 0)
+            return (int)i;
     }
     return -1;
 }
@@ -179,21 +208,28 @@ static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, si
                                   dti_memory **memory, uint64_t *offset) {
     dt_param_info info;
     dt_result result = dt_store_param(s, index, &info);
-    if (result) return result;
+    if (result)
+        return result;
     if (bytes != 4 * info.elements) {
-        return dti_fail(s->base, DT_ERROR_INVALID, "parameter '%s' %s has %llu bytes, not %zu", info.name,
-                        dti_shape_print(info.shape, false).text, (unsigned long long)(4 * info.elements), bytes);
+        return dti_fail(s->base, DT_ERROR_INVALID, "parameter '%s' %s has %llu bytes, not %zu",
+                        info.name, dti_shape_print(info.shape, false).text,
+                        (unsigned long long)(4 * info.elements), bytes);
     }
     if (s->running) {
-        return dti_fail(s->base, DT_ERROR_INVALID, "a program is between dt_program_begin and dt_program_end; "
-                                                   "end or cancel it first");
+        return dti_fail(s->base, DT_ERROR_INVALID,
+                        "a program is between dt_program_begin and dt_program_end; "
+                        "end or cancel it first");
     }
     uint64_t at = s->params[index].offset;
     uint32_t moment = kind == DT_VALUE_MOMENT2;
-    dti_arena arena = kind == DT_VALUE_PARAM ? DTI_ARENA_PARAM : kind == DT_VALUE_GRADIENT ? DTI_ARENA_GRADIENT : DTI_ARENA_STATE;
-    if (arena == DTI_ARENA_STATE) at += dti_state_moment_offset(s, moment);
+    dti_arena arena = kind == DT_VALUE_PARAM      ? DTI_ARENA_PARAM
+                      : kind == DT_VALUE_GRADIENT ? DTI_ARENA_GRADIENT
+                                                  : DTI_ARENA_STATE;
+    if (arena == DTI_ARENA_STATE)
+        at += dti_state_moment_offset(s, moment);
     if (!s->memories[arena] || (arena == DTI_ARENA_STATE && moment >= s->moments)) {
-        return dti_fail(s->base, DT_ERROR_INVALID, "parameter '%s' has no %s: no program that computes it was created",
+        return dti_fail(s->base, DT_ERROR_INVALID,
+                        "parameter '%s' has no %s: no program that computes it was created",
                         info.name, arena == DTI_ARENA_GRADIENT ? "gradient" : "such moment");
     }
     *memory = s->memories[arena];
@@ -201,26 +237,31 @@ static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, si
     return DT_OK;
 }
 
-DT_API dt_result dt_store_read(dt_store *s, int index, dt_value_kind kind, void *data, size_t bytes) {
+DT_API dt_result dt_store_read(dt_store *s, int index, dt_value_kind kind, void *data,
+                               size_t bytes) {
     dti_memory *memory;
     uint64_t offset;
     dt_result result = dti_store_locate(s, index, kind, bytes, &memory, &offset);
     return result ? result : s->device->backend->memory_read(memory, offset, data, bytes);
 }
 
-DT_API dt_result dt_store_write(dt_store *s, int index, dt_value_kind kind, const void *data, size_t bytes) {
+DT_API dt_result dt_store_write(dt_store *s, int index, dt_value_kind kind, const void *data,
+                                size_t bytes) {
     dti_memory *memory;
     uint64_t offset;
     dt_result result = dti_store_locate(s, index, kind, bytes, &memory, &offset);
     return result ? result : s->device->backend->memory_write(memory, offset, data, bytes);
 }
 
-static dt_result dti_store_hash_range(dt_store *s, dti_arena arena, uint64_t offset, uint64_t bytes, uint64_t *hash) {
+static dt_result dti_store_hash_range(dt_store *s, dti_arena arena, uint64_t offset, uint64_t bytes,
+                                      uint64_t *hash) {
     char piece[1024]; /* callers may have little stack */
     for (uint64_t at = 0; at < bytes; at += sizeof piece) {
         uint64_t n = DTI_MIN(bytes - at, (uint64_t)sizeof piece);
-        dt_result result = s->device->backend->memory_read(s->memories[arena], offset + at, piece, n);
-        if (result) return result;
+        dt_result result =
+            s->device->backend->memory_read(s->memories[arena], offset + at, piece, n);
+        if (result)
+            return result;
         *hash = dti_hash64(*hash, piece, (size_t)n);
     }
     return DT_OK;
@@ -240,7 +281,9 @@ DT_API dt_result dt_store_hash(dt_store *s, uint64_t *hash) {
 
 DT_API dt_result dt_store_state_hash(dt_store *s, uint64_t *hash) {
     dt_result result = dt_store_hash(s, hash);
-    if (result || !s->memories[DTI_ARENA_STATE]) return result;
+    if (result || !s->memories[DTI_ARENA_STATE])
+        return result;
     uint64_t control = 4 * DTI_CONTROL_WORDS; /* scratch of a step, not state */
-    return dti_store_hash_range(s, DTI_ARENA_STATE, control, dti_state_bytes(s, s->moments) - control, hash);
+    return dti_store_hash_range(s, DTI_ARENA_STATE, control,
+                                dti_state_bytes(s, s->moments) - control, hash);
 }

@@ -1,24 +1,24 @@
 /* A store: the values of a graph's parameters on one device, and the arenas that its programs
- * share. Parameters lie in one order, the reverse of their creation (gradients are complete in about that
- * order), at equal offsets in the parameter, gradient and moment arenas, each padded to blocks of
- * 256 elements. Padding is zero and stays zero. */
+ * share. Parameters lie in one order, the reverse of their creation (gradients are complete in
+ * about that order), at equal offsets in the parameter, gradient and moment arenas, each padded
+ * to blocks of 256 elements. Padding is zero and stays zero. */
 
 typedef enum dti_arena { /* memories of a program's exec; the numbers of dti_value_kind */
-    DTI_ARENA_TRANSIENT = DTI_VALUE_TRANSIENT,
-    DTI_ARENA_PARAM = DTI_VALUE_PARAM,
-    DTI_ARENA_GRADIENT = DTI_VALUE_GRADIENT,
-    DTI_ARENA_STATE = DTI_VALUE_STATE,
-    DTI_ARENA_TABLE = DTI_VALUE_TABLE,
-    DTI_ARENA_IN = DTI_VALUE_IN,
-    DTI_ARENA_OUT = DTI_VALUE_OUT,
-    DTI_ARENAS = DTI_VALUE_KINDS
+                         DTI_ARENA_TRANSIENT = DTI_VALUE_TRANSIENT,
+                         DTI_ARENA_PARAM = DTI_VALUE_PARAM,
+                         DTI_ARENA_GRADIENT = DTI_VALUE_GRADIENT,
+                         DTI_ARENA_STATE = DTI_VALUE_STATE,
+                         DTI_ARENA_TABLE = DTI_VALUE_TABLE,
+                         DTI_ARENA_IN = DTI_VALUE_IN,
+                         DTI_ARENA_OUT = DTI_VALUE_OUT,
+                         DTI_ARENAS = DTI_VALUE_KINDS
 } dti_arena;
 
 typedef struct dti_param {
     uint32_t node;
-    uint64_t offset;   /* in elements, a multiple of DTI_BLOCK */
+    uint64_t offset; /* in elements, a multiple of DTI_BLOCK */
     uint64_t elements;
-    uint8_t optim;     /* dt_optim_kind that keeps state for it; 0 = none yet */
+    uint8_t optim; /* dt_optim_kind that keeps state for it; 0 = none yet */
 } dti_param;
 
 struct dt_store {

@@ -36,7 +36,8 @@ static dt_tensor dti_graph_push(dt_graph *g, const dti_node *node, const dt_tens
     *n = *node;
     n->first = g->input_count;
     n->count = count;
-    for (uint32_t i = 0; i < count; i++) g->inputs[g->input_count++] = in[i].id;
+    for (uint32_t i = 0; i < count; i++)
+        g->inputs[g->input_count++] = in[i].id;
     return (dt_tensor){g, g->count++};
 }
 
@@ -44,7 +45,8 @@ static dt_result dti_graph_new(dt_ctx *ctx, dt_graph **out) {
     dti_base *base = dti_ctx_base(ctx);
     *out = NULL;
     dt_graph *g = dti_alloc(base, sizeof *g);
-    if (!g) return DT_ERROR_MEMORY;
+    if (!g)
+        return DT_ERROR_MEMORY;
     g->ctx = ctx;
     g->base = base;
     dti_node nil = {.shape = {.rank = -1}};
@@ -63,12 +65,14 @@ static void dti_graph_end(dti_owned *self) {
 
 DT_API dt_result dt_graph_create(dt_ctx *ctx, dt_graph **out) {
     dt_result result = dti_graph_new(ctx, out);
-    if (!result) dti_own(&dti_ctx_base(ctx)->owned, &(*out)->owned, dti_graph_end);
+    if (!result)
+        dti_own(&dti_ctx_base(ctx)->owned, &(*out)->owned, dti_graph_end);
     return result;
 }
 
 DT_API void dt_graph_destroy(dt_graph *g) {
-    if (!g) return;
+    if (!g)
+        return;
     dti_destroy_owned(&g->stores);
     dti_disown(&g->base->owned, &g->owned);
     while (g->strings) {
@@ -84,7 +88,8 @@ DT_API void dt_graph_destroy(dt_graph *g) {
 
 static dt_result dti_graph_clone(const dt_graph *g, dt_graph **out) {
     dt_result result = dti_graph_new(g->ctx, out);
-    if (result) return result;
+    if (result)
+        return result;
     dt_graph *c = *out;
     if (!dti_array_reserve(c->base, (void **)&c->nodes, &c->capacity, g->count, sizeof *c->nodes) ||
         !dti_array_reserve(c->base, (void **)&c->inputs, &c->input_capacity,
@@ -96,8 +101,10 @@ static dt_result dti_graph_clone(const dt_graph *g, dt_graph **out) {
         return DT_ERROR_MEMORY;
     }
     memcpy(c->nodes, g->nodes, g->count * sizeof *c->nodes);
-    if (g->input_count) memcpy(c->inputs, g->inputs, g->input_count * sizeof *c->inputs);
-    if (g->param_count) memcpy(c->params, g->params, g->param_count * sizeof *c->params);
+    if (g->input_count)
+        memcpy(c->inputs, g->inputs, g->input_count * sizeof *c->inputs);
+    if (g->param_count)
+        memcpy(c->params, g->params, g->param_count * sizeof *c->params);
     c->count = g->count;
     c->input_count = g->input_count;
     c->param_count = g->param_count;
@@ -122,9 +129,11 @@ DT_API bool dt_tensor_has_samples(dt_tensor x) {
 }
 
 DT_API dt_tensor dt_label(dt_tensor x, const char *label) {
-    if (dti_is_nil(x)) return x;
+    if (dti_is_nil(x))
+        return x;
     const char *copy = dti_graph_string(x.graph, label);
-    if (copy) dti_node_of(x)->label = copy;
+    if (copy)
+        dti_node_of(x)->label = copy;
     return x;
 }
 

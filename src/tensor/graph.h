@@ -2,7 +2,8 @@
  * and attributes; it knows no device, no batch and no values. A program works on a clone, so the
  * application's graph never holds gradient nodes that it did not ask for. */
 
-/* What an op needs besides its inputs. Each family says beside its shape rule what it keeps where. */
+/* What an op needs besides its inputs. Each family says beside its shape rule what it keeps
+ * where. */
 typedef struct dti_attr {
     float f[4];
     int32_t i[8];
@@ -28,7 +29,7 @@ typedef struct dti_string {
 } dti_string;
 
 struct dt_graph {
-    dti_owned owned; /* first */
+    dti_owned owned;   /* first */
     dti_owned *stores; /* alive; parameters may be added while there is none */
     dt_ctx *ctx;
     dti_base *base;
@@ -43,7 +44,7 @@ struct dt_graph {
     uint32_t param_count;
     size_t param_capacity;
     uint32_t streams; /* random streams handed out */
-    char error[512]; /* the first that an op recorded; "" = none */
+    char error[512];  /* the first that an op recorded; "" = none */
 };
 
 static inline dti_node *dti_node_of(dt_tensor x) {

@@ -3,35 +3,42 @@
 
 DT_API dt_shape dt_dims_of(int rank, const int64_t *counted) {
     dt_shape s = {.rank = rank};
-    for (int i = 0; i < rank && i < DT_MAX_DIMS; i++) s.dim[i] = counted[i + 1];
+    for (int i = 0; i < rank && i < DT_MAX_DIMS; i++)
+        s.dim[i] = counted[i + 1];
     return s;
 }
 
 static int64_t dti_shape_elements(dt_shape s) {
     int64_t n = 1;
-    for (int i = 0; i < s.rank; i++) n *= s.dim[i];
+    for (int i = 0; i < s.rank; i++)
+        n *= s.dim[i];
     return n;
 }
 
 static bool dti_shape_equal(dt_shape a, dt_shape b) {
-    if (a.rank != b.rank) return false;
+    if (a.rank != b.rank)
+        return false;
     for (int i = 0; i < a.rank; i++) {
-        if (a.dim[i] != b.dim[i]) return false;
+        if (a.dim[i] != b.dim[i])
+            return false;
     }
     return true;
 }
 
 static bool dti_shape_valid(dt_shape s) {
-    if (s.rank < 0 || s.rank > DT_MAX_DIMS) return false;
+    if (s.rank < 0 || s.rank > DT_MAX_DIMS)
+        return false;
     bool empty = false;
     for (int i = 0; i < s.rank; i++) {
-        if (s.dim[i] < 0 || s.dim[i] > INT32_MAX) return false;
+        if (s.dim[i] < 0 || s.dim[i] > INT32_MAX)
+            return false;
         empty = empty || s.dim[i] == 0;
     }
     int64_t n = 1;
     for (int i = 0; i < s.rank && !empty; i++) {
         n *= s.dim[i];
-        if (n > INT32_MAX) return false;
+        if (n > INT32_MAX)
+            return false;
     }
     return true;
 }
@@ -49,12 +56,14 @@ static dti_shape_text dti_shape_print(dt_shape s, bool samples) {
     }
     for (int i = 0; i < s.rank && i < DT_MAX_DIMS; i++) {
         int n = snprintf(t.text + at, sizeof t.text - at - 2, "%s%lld", comma, (long long)s.dim[i]);
-        if (n > 0 && (size_t)n < sizeof t.text - at - 2) at += (size_t)n;
+        if (n > 0 && (size_t)n < sizeof t.text - at - 2)
+            at += (size_t)n;
         comma = ", ";
     }
     if (s.rank > DT_MAX_DIMS) {
         int n = snprintf(t.text + at, sizeof t.text - at - 2, ", ... (rank %d)", (int)s.rank);
-        if (n > 0 && (size_t)n < sizeof t.text - at - 2) at += (size_t)n;
+        if (n > 0 && (size_t)n < sizeof t.text - at - 2)
+            at += (size_t)n;
     }
     t.text[at++] = ']';
     t.text[at] = 0;

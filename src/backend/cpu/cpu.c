@@ -16,9 +16,9 @@ typedef struct dti_cpu_memory {
 typedef struct dti_cpu_exec {
     dti_base *base;
     const dti_exec_desc *desc;
-    dti_cpu_task *tasks;    /* one for each launch */
-    char *scratch;          /* of all workers, one after the other */
-    size_t scratch_bytes;   /* of one worker */
+    dti_cpu_task *tasks;  /* one for each launch */
+    char *scratch;        /* of all workers, one after the other */
+    size_t scratch_bytes; /* of one worker */
 } dti_cpu_exec;
 
 static dti_cpu_memory *dti_cpu_memory_of(dti_memory *m) {
@@ -29,7 +29,8 @@ static dt_result dti_cpu_memory_create(dti_device *device, uint64_t bytes, dti_m
                                        dti_memory **out) {
     (void)kind;
     dti_cpu_memory *m = dti_alloc(device->base, sizeof *m);
-    if (!m) return DT_ERROR_MEMORY;
+    if (!m)
+        return DT_ERROR_MEMORY;
     m->base = device->base;
     m->bytes = bytes;
     m->data = bytes <= SIZE_MAX ? dti_alloc(device->base, bytes ? (size_t)bytes : 1) : NULL;
@@ -42,7 +43,8 @@ static dt_result dti_cpu_memory_create(dti_device *device, uint64_t bytes, dti_m
 }
 
 static void dti_cpu_memory_destroy(dti_memory *memory) {
-    if (!memory) return;
+    if (!memory)
+        return;
     dti_cpu_memory *m = dti_cpu_memory_of(memory);
     dti_free(m->base, m->data);
     dti_free(m->base, m);
@@ -56,12 +58,14 @@ static void *dti_cpu_memory_host(dti_memory *memory) {
     return dti_cpu_memory_of(memory)->data;
 }
 
-static dt_result dti_cpu_memory_write(dti_memory *memory, uint64_t offset, const void *data, uint64_t bytes) {
+static dt_result dti_cpu_memory_write(dti_memory *memory, uint64_t offset, const void *data,
+                                      uint64_t bytes) {
     memcpy(dti_cpu_memory_of(memory)->data + offset, data, (size_t)bytes);
     return DT_OK;
 }
 
-static dt_result dti_cpu_memory_read(dti_memory *memory, uint64_t offset, void *data, uint64_t bytes) {
+static dt_result dti_cpu_memory_read(dti_memory *memory, uint64_t offset, void *data,
+                                     uint64_t bytes) {
     memcpy(data, dti_cpu_memory_of(memory)->data + offset, (size_t)bytes);
     return DT_OK;
 }
@@ -75,7 +79,8 @@ static void *dti_cpu_pointer(const dti_exec_desc *d, uint32_t value) {
 
 static void dti_cpu_exec_destroy(dti_exec *exec) {
     dti_cpu_exec *x = (dti_cpu_exec *)(void *)exec;
-    if (!x) return;
+    if (!x)
+        return;
     dti_free(x->base, x->tasks);
     dti_free(x->base, x->scratch);
     dti_free(x->base, x);
@@ -88,16 +93,20 @@ static void dti_cpu_bind(dti_cpu_exec *x, const dti_cpu_device *device, int thre
         dti_cpu_task *t = &x->tasks[i];
         const dti_launch *l = &d->launches[i];
         *t = (dti_cpu_task){.launch = l, .step = step, .k = device->kernels, .threads = threads};
-        for (int b = 0; b < DTI_BINDINGS_MAX; b++) t->buf[b] = dti_cpu_pointer(d, l->value[b]);
+        for (int b = 0; b < DTI_BINDINGS_MAX; b++)
+            t->buf[b] = dti_cpu_pointer(d, l->value[b]);
         const dti_cpu_kernel *k = &dti_cpu_kernel_table[l->kernel];
         size_t bytes = k->scratch_bytes ? k->scratch_bytes(l, threads) : 0;
-        if (bytes > x->scratch_bytes) x->scratch_bytes = bytes;
+        if (bytes > x->scratch_bytes)
+            x->scratch_bytes = bytes;
     }
 }
 
-static dt_result dti_cpu_exec_create(dti_device *device, const dti_exec_desc *desc, dti_exec **out) {
+static dt_result dti_cpu_exec_create(dti_device *device, const dti_exec_desc *desc,
+                                     dti_exec **out) {
     dti_cpu_exec *x = dti_alloc(device->base, sizeof *x);
-    if (!x) return DT_ERROR_MEMORY;
+    if (!x)
+        return DT_ERROR_MEMORY;
     x->base = device->base;
     x->desc = desc;
     x->tasks = dti_alloc_array(device->base, desc->launch_count + 1u, sizeof *x->tasks);
@@ -107,8 +116,10 @@ static dt_result dti_cpu_exec_create(dti_device *device, const dti_exec_desc *de
     }
     int threads = dti_pool_threads(device->base->pool);
     dti_cpu_bind(x, (const dti_cpu_device *)(const void *)device, threads);
-    x->scratch_bytes = (x->scratch_bytes + 4095) & ~(size_t)4095; /* workers share no cache line or page */
-    x->scratch = dti_alloc_array(device->base, (size_t)threads, x->scratch_bytes ? x->scratch_bytes : 64);
+    x->scratch_bytes =
+        (x->scratch_bytes + 4095) & ~(size_t)4095; /* workers share no cache line or page */
+    x->scratch =
+        dti_alloc_array(device->base, (size_t)threads, x->scratch_bytes ? x->scratch_bytes : 64);
     if (!x->scratch) {
         dti_cpu_exec_destroy((dti_exec *)(void *)x);
         return DT_ERROR_MEMORY;
@@ -125,15 +136,18 @@ typedef struct dti_cpu_job {
 
 static void dti_cpu_piece(void *arg, int64_t begin, int64_t end, int worker) {
     const dti_cpu_job *job = arg;
-    job->kernel->run(job->task, begin, end, job->exec->scratch + (size_t)worker * job->exec->scratch_bytes);
+    job->kernel->run(job->task, begin, end,
+                     job->exec->scratch + (size_t)worker * job->exec->scratch_bytes);
 }
 
 static void dti_cpu_run_launch(const dti_cpu_exec *x, uint32_t i) {
     const dti_cpu_task *t = &x->tasks[i];
-    if (t->launch->items == 0) return;
+    if (t->launch->items == 0)
+        return;
     const dti_cpu_kernel *k = &dti_cpu_kernel_table[t->launch->kernel];
     int64_t items = k->items ? k->items(t) : (int64_t)t->launch->items;
-    if (items == 0) return;
+    if (items == 0)
+        return;
     int64_t grain = k->grain ? k->grain(t) : 1;
     if (t->threads == 1 || items <= grain) {
         k->run(t, 0, items, x->scratch);
@@ -148,7 +162,8 @@ static dt_result dti_cpu_exec_start(dti_exec *exec, uint32_t first, uint32_t cou
     unsigned saved = dti_fp_enter();
     for (uint32_t s = first; s < first + count; s++) {
         const dti_segment *segment = &x->desc->segments[s];
-        for (uint32_t i = 0; i < segment->count; i++) dti_cpu_run_launch(x, segment->first + i);
+        for (uint32_t i = 0; i < segment->count; i++)
+            dti_cpu_run_launch(x, segment->first + i);
     }
     dti_fp_leave(saved);
     return DT_OK;
@@ -171,7 +186,8 @@ static bool dti_all_finite(const void *data, uint64_t count) {
     for (uint64_t i = 0; i < count; i++) {
         uint32_t bits;
         memcpy(&bits, bytes + 4 * i, 4);
-        if ((bits & 0x7f800000u) == 0x7f800000u) return false;
+        if ((bits & 0x7f800000u) == 0x7f800000u)
+            return false;
     }
     return true;
 }
@@ -180,20 +196,24 @@ static bool dti_cpu_launch_finite(const dti_cpu_exec *x, uint32_t i) {
     const dti_launch *l = &x->desc->launches[i];
     const dti_kernel_info *info = dti_kernel_info_of(l->kernel);
     for (int b = 0; b < info->bindings && dti_launch_makes_floats(l); b++) {
-        if (info->access[b] == 'r') continue;
+        if (info->access[b] == 'r')
+            continue;
         uint64_t bytes = x->desc->places[l->value[b]].bytes;
-        if (!dti_all_finite(x->tasks[i].buf[b], bytes / 4)) return false;
+        if (!dti_all_finite(x->tasks[i].buf[b], bytes / 4))
+            return false;
     }
     return true;
 }
 
-static dt_result dti_cpu_exec_find_fault(dti_exec *exec, uint32_t first, uint32_t count, uint32_t *fault) {
+static dt_result dti_cpu_exec_find_fault(dti_exec *exec, uint32_t first, uint32_t count,
+                                         uint32_t *fault) {
     const dti_cpu_exec *x = (const dti_cpu_exec *)(const void *)exec;
     unsigned saved = dti_fp_enter();
     *fault = x->desc->launch_count;
     for (uint32_t i = first; i < first + count && *fault == x->desc->launch_count; i++) {
         dti_cpu_run_launch(x, i);
-        if (!dti_cpu_launch_finite(x, i)) *fault = i;
+        if (!dti_cpu_launch_finite(x, i))
+            *fault = i;
     }
     dti_fp_leave(saved);
     return DT_OK;
@@ -222,15 +242,17 @@ static const dti_backend dti_cpu_backend = {
 
 static void dti_cpu_info(dti_base *base, int isa_max, dt_device_info *info) {
     *info = (dt_device_info){.name = "cpu", .id = "cpu", .kind = DT_DEVICE_CPU, .usable = true};
-    snprintf(info->driver, sizeof info->driver, "native %s, %d thread%s", dti_cpu_kernels_select(isa_max)->name,
-             dti_pool_threads(base->pool), dti_pool_threads(base->pool) == 1 ? "" : "s");
+    snprintf(info->driver, sizeof info->driver, "native %s, %d thread%s",
+             dti_cpu_kernels_select(isa_max)->name, dti_pool_threads(base->pool),
+             dti_pool_threads(base->pool) == 1 ? "" : "s");
     info->storage_range_bytes = UINT32_MAX;
     info->offset_alignment = 64;
 }
 
 static dt_result dti_cpu_open(dti_base *base, int isa_max, dti_device **out) {
     dti_cpu_device *d = dti_alloc(base, sizeof *d);
-    if (!d) return DT_ERROR_MEMORY;
+    if (!d)
+        return DT_ERROR_MEMORY;
     d->head.backend = &dti_cpu_backend;
     d->head.base = base;
     d->kernels = dti_cpu_kernels_select(isa_max);

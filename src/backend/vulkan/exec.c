@@ -1,10 +1,12 @@
 /* A program's launches on Vulkan. At creation every launch gets its pipeline, its descriptor set
- * (shared with launches that bind the same ranges) and its workgroups, and every segment is recorded
- * into one command buffer: upload, dispatches with the barriers that hazards ask for, download.
- * A run only submits. Refuses a launch whose operand is larger than the device can bind.
+ * (shared with launches that bind the same ranges) and its workgroups, and every segment is
+ * recorded into one command buffer: upload, dispatches with the barriers that hazards ask for,
+ * download. A run only submits. Refuses a launch whose operand is larger than the device can
+ * bind.
  *
- * Faults are searched with the same sets and pipelines: launch by launch, a SCAN of what it wrote.
- * That needs sets of its own, made at creation, and records into a command buffer that is there. */
+ * Faults are searched with the same sets and pipelines: launch by launch, a SCAN of what it
+ * wrote. That needs sets of its own, made at creation, and records into a command buffer that is
+ * there. */
 
 #ifndef DT_NO_VULKAN
 
