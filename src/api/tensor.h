@@ -103,7 +103,8 @@ DT_API dt_tensor dt_fill(dt_graph *graph, dt_shape shape, float value);
     X(neg)                                                                                         \
     X(abs)                                                                                         \
     X(sign)                                                                                        \
-    X(exp) X(log) X(log1p) X(expm1) X(sqrt) X(rsqrt) X(reciprocal) X(square) X(sin) X(cos) X(tanh) \
+    X(exp)                                                                                         \
+    X(log) X(log1p) X(expm1) X(sqrt) X(rsqrt) X(reciprocal) X(square) X(sin) X(cos) X(tanh)        \
         X(sigmoid) X(relu) X(gelu) X(gelu_tanh) X(silu) X(softplus) X(erf) X(floor) X(step)
 #define DTI_X(name) DT_API dt_tensor dt_##name(dt_tensor x);
 DT_UNARY_FUNCTIONS(DTI_X)

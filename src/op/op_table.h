@@ -89,8 +89,7 @@
       "(dy, index) -> sum of rows of dy by index")                                                 \
     X(DROPOUT, dropout, "1", ROWWISE, WIDEST, dropout, 0, "x * mask / (1 - p)")                    \
     X(CROSS_ENTROPY, cross_entropy, "2+", REDUCES, F32, cross_entropy, 0,                          \
-      "term: sum over rows of -sum_c q_c log softmax(x)_c; weight: sum of the targets' class "     \
-      "weights")                                                                                   \
+      "term: sum over rows of -sum_c q_c log softmax(x)_c; weight: the targets' class weights")    \
     X(CROSS_ENTROPY_WEIGHT, cross_entropy_weight, "1+", REDUCES, F32, cross_entropy_weight, 0,     \
       "term (0, weight) from targets alone")                                                       \
     X(CROSS_ENTROPY_GRAD, cross_entropy_grad, "3", ROWWISE, F32, cross_entropy_grad, 0,            \
