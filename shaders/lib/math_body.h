@@ -4,8 +4,9 @@
  * DTI_M_SELECT and both sides are computed. Infinities and NaN are told by their bits, since GLSL
  * may assume that there are none. No integer is wider than 32 bits and no float than 32.
  *
- * Largest error with a fused FMA, in units in the last place (tests/test_kernel.c holds them):
- * exp 1, log 1, expm1 2, log1p 2, tanh 2, sigmoid 2, erf 2, sin and cos 2 up to |x| = 1e5, pow 2.
+ * Largest error with a fused FMA, in units in the last place, over every 101st float: exp 0.90,
+ * log 0.90, log1p 0.92, expm1 1.38, tanh 1.43, sigmoid 2.22, softplus 1.60, erf 0.98, sin and cos
+ * 1.48 up to |x| = 1e5; pow 1.51 of 3 million pairs. tests/test_kernel.c holds bounds near these.
  * Polynomials: minimax by Remez exchange (exp, log, tanh); erf, sin, cos and the scheme of pow's
  * extended logarithm: N. Juffa, public domain. */
 
