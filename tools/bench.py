@@ -127,8 +127,8 @@ def bench_gemm(threads_list, rounds):
         setups += [r for r in results if r["kind"] == "gemm_setup"]
         cells += [r for r in results if r["kind"] == "gemm"]
     for s in setups:
-        print(f"\nSGEMM, {s['threads']} thread(s): kernels {s['kernels']}, measured FMA peak "
-              f"{s['peak_gflops']:.0f} GFLOP/s; OpenBLAS: {s['openblas_config']}")
+        print(f"\nSGEMM, {s['threads']} thread(s): kernels {s['kernels']}, FMA peak (one core's, measured, "
+              f"times threads) {s['peak_gflops']:.0f} GFLOP/s; OpenBLAS: {s['openblas_config']}")
         widths = (14, 5, 9, 9, 9, 9, 6, 5)
         row("m x n x k", "trans", "GFLOP/s", "best", "OpenBLAS", "best", "ratio", "peak",
             widths=widths)

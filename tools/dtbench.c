@@ -29,8 +29,8 @@ static double now_ms(void) {
     return (double)dti_now_ns() * 1e-6;
 }
 
-/* The clock that a product is timed with. One thread's own time does not count what else the machine
- * does meanwhile; several threads have the wall's clock alone. */
+/* The clock that a product is timed with. One thread's own time does not count what else the
+ * machine does meanwhile; several threads have the wall's clock alone. */
 static double work_ms(int threads) {
     struct timespec t;
     if (threads > 1)
@@ -89,9 +89,11 @@ static float *random_floats(size_t count, float scale) {
 #define PEAK_FMA(v, i) "vfmadd231ps %%" v "15, %%" v "15, %%" v i "\n\t"
 #define PEAK_BODY(v)                                                                               \
     PEAK_FMA(v, "0")                                                                               \
-    PEAK_FMA(v, "1") PEAK_FMA(v, "2") PEAK_FMA(v, "3") PEAK_FMA(v, "4") PEAK_FMA(v, "5")           \
-        PEAK_FMA(v, "6") PEAK_FMA(v, "7") PEAK_FMA(v, "8") PEAK_FMA(v, "9") PEAK_FMA(v, "10")      \
-            PEAK_FMA(v, "11")
+    PEAK_FMA(v, "1")                                                                               \
+    PEAK_FMA(v, "2")                                                                               \
+    PEAK_FMA(v, "3")                                                                               \
+    PEAK_FMA(v, "4") PEAK_FMA(v, "5") PEAK_FMA(v, "6") PEAK_FMA(v, "7") PEAK_FMA(v, "8")           \
+        PEAK_FMA(v, "9") PEAK_FMA(v, "10") PEAK_FMA(v, "11")
 #define PEAK_LOOP(name, v, lanes)                                                                  \
     static double name(void) {                                                                     \
         long loops = PEAK_LOOPS;                                                                   \
@@ -118,30 +120,12 @@ static double peak_loop(int isa) {
     return 0;
 }
 
-typedef struct peak_job {
-    int isa;
-    double flops[DTI_MAX_THREADS];
-} peak_job;
-
-static void peak_piece(void *arg, int64_t begin, int64_t end, int worker) {
-    peak_job *job = arg;
-    (void)worker;
-    for (int64_t i = begin; i < end; i++)
-        job->flops[i] = peak_loop(job->isa);
-}
-
-/* GFLOP/s of all threads together; 0 where there is no loop for this CPU. */
-static double peak_gflops(dti_pool *pool, int isa) {
-    static peak_job job;
+/* GFLOP/s of one core, by its thread's own time; 0 where there is no loop for this CPU. */
+static double peak_gflops(int isa) {
     double best = 0;
-    int threads = dti_pool_threads(pool);
-    job.isa = isa;
     for (int i = 0; i < PEAK_TRIES; i++) {
-        double start = work_ms(threads), flops = 0;
-        dti_parallel_for(pool, threads, 1, peak_piece, &job);
-        for (int t = 0; t < threads; t++)
-            flops += job.flops[t];
-        best = DTI_MAX(best, flops / (work_ms(threads) - start) * 1e-6);
+        double start = work_ms(1), flops = peak_loop(isa);
+        best = DTI_MAX(best, flops / (work_ms(1) - start) * 1e-6);
     }
     return best;
 }
@@ -320,7 +304,7 @@ static void gemm(int threads, int rounds) {
     gemm_bench x = {.pool = dti_ctx_base(ctx)->pool, .threads = threads};
     x.kernels = dti_cpu_kernels_select(DTI_ISA_AVX512);
     x.blas = blas_open(threads);
-    double peak = peak_gflops(x.pool, x.kernels->isa);
+    double peak = threads * peak_gflops(x.kernels->isa);
     printf(
         "{\"kind\": \"gemm_setup\", \"threads\": %d, \"kernels\": \"%s\", \"peak_gflops\": %.2f, "
         "\"openblas\": \"%s\", \"openblas_config\": \"%s\"}\n",

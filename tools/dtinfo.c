@@ -1,6 +1,6 @@
 /* ./build.sh devices: every device that dtrain finds on this machine, what each can do, and whether
- * it is usable or why not. Refuses nothing: without a Vulkan loader the list is the CPU, and the log
- * below it says what is missing. The exit status is 0 when at least one device is usable. */
+ * it is usable or why not. Refuses nothing: without a Vulkan loader the list is the CPU, and the
+ * log below it says what is missing. The exit status is 0 when at least one device is usable. */
 #define DT_IMPLEMENTATION
 #include "dtrain.h"
 
