@@ -86,14 +86,13 @@ static float *random_floats(size_t count, float scale) {
 #define PEAK_TRIES 40
 
 #if DTI_X86
+/* clang-format off */
 #define PEAK_FMA(v, i) "vfmadd231ps %%" v "15, %%" v "15, %%" v i "\n\t"
 #define PEAK_BODY(v)                                                                               \
-    PEAK_FMA(v, "0")                                                                               \
-    PEAK_FMA(v, "1")                                                                               \
-    PEAK_FMA(v, "2")                                                                               \
-    PEAK_FMA(v, "3")                                                                               \
-    PEAK_FMA(v, "4") PEAK_FMA(v, "5") PEAK_FMA(v, "6") PEAK_FMA(v, "7") PEAK_FMA(v, "8")           \
-        PEAK_FMA(v, "9") PEAK_FMA(v, "10") PEAK_FMA(v, "11")
+    PEAK_FMA(v, "0") PEAK_FMA(v, "1") PEAK_FMA(v, "2") PEAK_FMA(v, "3") PEAK_FMA(v, "4")           \
+    PEAK_FMA(v, "5") PEAK_FMA(v, "6") PEAK_FMA(v, "7") PEAK_FMA(v, "8") PEAK_FMA(v, "9")           \
+    PEAK_FMA(v, "10") PEAK_FMA(v, "11")
+/* clang-format on */
 #define PEAK_LOOP(name, v, lanes)                                                                  \
     static double name(void) {                                                                     \
         long loops = PEAK_LOOPS;                                                                   \
