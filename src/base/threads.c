@@ -24,8 +24,14 @@
 typedef struct dti_worker {
     dti_pool *pool;
     pthread_t thread;
+    _Atomic int system_id; /* the system's number of the thread; 0 = not known */
     int index;
 } dti_worker;
+
+/* A mask of processors as Linux has it. */
+typedef struct dti_cpu_set {
+    uint64_t bits[DTI_MAX_THREADS / 64];
+} dti_cpu_set;
 
 struct dti_pool {
     dti_base *base;
@@ -39,6 +45,8 @@ struct dti_pool {
     alignas(64) _Atomic int64_t next; /* the next piece to hand out */
     alignas(64) _Atomic uint64_t gate;
     _Atomic int sleepers;
+    dti_cpu_set allowed; /* the process's processors when the pool was made */
+    int avoided;         /* the one that workers keep off; -1 = none */
     _Atomic bool stop;
     pthread_mutex_t lock;
     pthread_cond_t wake, left; /* a region opened; the last worker left it */
@@ -117,6 +125,72 @@ static void dti_pool_sleep(dti_pool *pool, uint64_t seen) {
     pthread_mutex_unlock(&pool->lock);
 }
 
+/* ---- processors, by system calls: the C library declares them under _GNU_SOURCE alone. Elsewhere
+ * than on Linux nothing is known and nothing is moved. */
+
+#if defined __linux__ && defined _DEFAULT_SOURCE
+static int dti_cpu_now(void) {
+    unsigned cpu = 0;
+    return syscall(SYS_getcpu, &cpu, NULL, NULL) == 0 ? (int)cpu : -1;
+}
+
+static int dti_thread_id(void) {
+    return (int)syscall(SYS_gettid);
+}
+
+static bool dti_cpu_set_get(dti_cpu_set *set) {
+    return syscall(SYS_sched_getaffinity, 0L, sizeof *set, set) > 0;
+}
+
+static void dti_cpu_set_put(int thread, const dti_cpu_set *set) {
+    (void)syscall(SYS_sched_setaffinity, (long)thread, sizeof *set, set);
+}
+#else
+static int dti_cpu_now(void) {
+    return -1;
+}
+
+static int dti_thread_id(void) {
+    return 0;
+}
+
+static bool dti_cpu_set_get(dti_cpu_set *set) {
+    (void)set;
+    return false;
+}
+
+static void dti_cpu_set_put(int thread, const dti_cpu_set *set) {
+    (void)thread, (void)set;
+}
+#endif
+
+static int dti_cpu_set_count(const dti_cpu_set *set) {
+    int count = 0;
+    for (size_t i = 0; i < DTI_COUNT(set->bits); i++)
+        count += __builtin_popcountll(set->bits[i]);
+    return count;
+}
+
+/* A woken thread is often put on its waker's processor, where it waits for the waker's time slice
+ * to end, longer than many regions take, while another core idles (seen: half the speed). So before
+ * workers are woken they are kept off the processor that the caller runs on now. Only where there
+ * is a processor for each thread. */
+static void dti_workers_avoid_caller(dti_pool *pool) {
+    int cpu = dti_cpu_now();
+    if (cpu < 0 || cpu >= DTI_MAX_THREADS || cpu == pool->avoided)
+        return;
+    dti_cpu_set others = pool->allowed;
+    if (dti_cpu_set_count(&others) < pool->threads)
+        return;
+    others.bits[cpu / 64] &= ~((uint64_t)1 << cpu % 64);
+    for (int i = 1; i <= pool->started; i++) {
+        int thread = atomic_load(&pool->workers[i].system_id);
+        if (thread)
+            dti_cpu_set_put(thread, &others);
+    }
+    pool->avoided = cpu;
+}
+
 static void dti_pool_await(dti_pool *pool, uint64_t seen) {
     uint64_t start = dti_now_ns();
     for (int i = 1; !dti_gate_is_new(atomic_load(&pool->gate), seen); i++) {
@@ -150,6 +224,7 @@ static void *dti_worker_main(void *arg) {
     dti_worker *worker = arg;
     dti_pool *pool = worker->pool;
     uint64_t seen = 0;
+    atomic_store(&worker->system_id, dti_thread_id());
     dti_fp_enter();
     while (!atomic_load(&pool->stop)) {
         dti_pool_await(pool, seen);
@@ -169,6 +244,7 @@ static void dti_gate_open(dti_pool *pool) {
     atomic_store(&pool->gate, (uint64_t)(uint32_t)region * DTI_GATE_REGION | DTI_GATE_OPEN);
     if (atomic_load(&pool->sleepers) == 0)
         return;
+    dti_workers_avoid_caller(pool);
     pthread_mutex_lock(&pool->lock);
     if (pool->pieces == 2)
         pthread_cond_signal(&pool->wake);
@@ -267,13 +343,8 @@ static void dti_pool_start(dti_pool *pool) {
 
 /* The processors that this process may use: its affinity mask, where the system tells it. */
 static int dti_processors(void) {
-    int count = 0;
-#if defined __linux__ && defined _DEFAULT_SOURCE
-    uint64_t mask[DTI_MAX_THREADS / 64] = {0};
-    long bytes = syscall(SYS_sched_getaffinity, 0L, sizeof mask, mask);
-    for (long i = 0; i < bytes / 8; i++)
-        count += __builtin_popcountll(mask[i]);
-#endif
+    dti_cpu_set set = {{0}};
+    int count = dti_cpu_set_get(&set) ? dti_cpu_set_count(&set) : 0;
 #ifdef _SC_NPROCESSORS_ONLN
     if (!count)
         count = (int)sysconf(_SC_NPROCESSORS_ONLN);
@@ -296,6 +367,8 @@ static dt_result dti_pool_create(dti_base *base, int threads, const dt_job_syste
         return DT_ERROR_MEMORY;
     pool->base = base;
     pool->threads = threads;
+    pool->avoided = -1;
+    (void)dti_cpu_set_get(&pool->allowed);
     pool->workers = dti_alloc_array(base, (size_t)threads, sizeof *pool->workers);
     if (!pool->workers) {
         dti_free(base, pool);
