@@ -135,7 +135,7 @@ static double peak_gflops(int isa) {
 #define BLOCK_MS 2 /* one timed block: enough calls for the clock, and within a time slice */
 /* OpenBLAS's threads spin when they are done, libgomp's for up to 15 ms: on a machine with as many
  * cores as threads they would sit on the core of the one that is timed next. */
-#define SETTLE_MS 40 /* an OpenMP worker spins some 15 ms after its work, on the core ours needs */
+#define SETTLE_MS 40
 
 typedef void sgemm_fn(int order, int trans_a, int trans_b, int m, int n, int k, float alpha,
                       const float *a, int lda, const float *b, int ldb, float beta, float *c,
