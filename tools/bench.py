@@ -25,7 +25,7 @@ os.chdir(ROOT)
 DTBENCH = "build/dtbench"
 PARTS = ("gemm", "steps", "vulkan")
 STEPS = {"xor": 2000, "mlp_tiny": 1000, "mlp": 300, "mlp_wide": 20}
-# The aims: the least ratio to PyTorch.
+# The aims: the least ratio to PyTorch.
 AIMS = {"mlp_tiny": 5.0, "mlp": 1.5}
 GEMM_AIM = 0.8
 VULKAN_STEPS = 20
