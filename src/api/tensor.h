@@ -99,13 +99,12 @@ DT_API dt_tensor dt_fill(dt_graph *graph, dt_shape shape, float value);
 
 /* ---- Elementwise, with NumPy's broadcasting over the dimensions; a tensor without samples is used
  * for every sample. The formulas and gradients are PyTorch's; docs/ops.md lists them. */
+/* clang-format off */
 #define DT_UNARY_FUNCTIONS(X)                                                                      \
-    X(neg)                                                                                         \
-    X(abs)                                                                                         \
-    X(sign)                                                                                        \
-    X(exp)                                                                                         \
-    X(log) X(log1p) X(expm1) X(sqrt) X(rsqrt) X(reciprocal) X(square) X(sin) X(cos) X(tanh)        \
-        X(sigmoid) X(relu) X(gelu) X(gelu_tanh) X(silu) X(softplus) X(erf) X(floor) X(step)
+    X(neg) X(abs) X(sign) X(exp) X(log) X(log1p) X(expm1) X(sqrt)                                  \
+    X(rsqrt) X(reciprocal) X(square) X(sin) X(cos) X(tanh) X(sigmoid) X(relu)                      \
+    X(gelu) X(gelu_tanh) X(silu) X(softplus) X(erf) X(floor) X(step)
+/* clang-format on */
 #define DTI_X(name) DT_API dt_tensor dt_##name(dt_tensor x);
 DT_UNARY_FUNCTIONS(DTI_X)
 #undef DTI_X
@@ -114,8 +113,11 @@ DT_API dt_tensor dt_elu(dt_tensor x, float alpha);                  /* PyTorch's
 DT_API dt_tensor dt_affine(dt_tensor x, float scale, float offset); /* scale * x + offset */
 
 /* maximum and minimum give NaN where either is NaN; eq, lt, le, gt, ge give 1 or 0. */
+/* clang-format off */
 #define DT_BINARY_FUNCTIONS(X)                                                                     \
-    X(add) X(sub) X(mul) X(div) X(maximum) X(minimum) X(pow) X(eq) X(lt) X(le) X(gt) X(ge)
+    X(add) X(sub) X(mul) X(div) X(maximum) X(minimum) X(pow) X(eq)                                 \
+    X(lt) X(le) X(gt) X(ge)
+/* clang-format on */
 #define DTI_X(name) DT_API dt_tensor dt_##name(dt_tensor a, dt_tensor b);
 DT_BINARY_FUNCTIONS(DTI_X)
 #undef DTI_X

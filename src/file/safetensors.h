@@ -11,13 +11,12 @@
 #define DTI_WEIGHT_MAX_DIMS 8
 
 /* X(name in the file, bytes of an element). The types that the reader takes. */
+/* clang-format off */
 #define DTI_WEIGHT_DTYPE_LIST(X)                                                                   \
-    X("F32", 4)                                                                                    \
-    X("F16", 2)                                                                                    \
-    X("BF16", 2)                                                                                   \
-    X("F64", 8)                                                                                    \
-    X("I64", 8) X("I32", 4) X("I16", 2) X("I8", 1) X("U64", 8) X("U32", 4) X("U16", 2) X("U8", 1)  \
-        X("BOOL", 1) X("F8_E4M3", 1) X("F8_E5M2", 1) X("F8_E8M0", 1) X("C64", 8)
+    X("F32", 4) X("F16", 2) X("BF16", 2) X("F64", 8) X("I64", 8) X("I32", 4)                       \
+    X("I16", 2) X("I8", 1) X("U64", 8) X("U32", 4) X("U16", 2) X("U8", 1)                          \
+    X("BOOL", 1) X("F8_E4M3", 1) X("F8_E5M2", 1) X("F8_E8M0", 1) X("C64", 8)
+/* clang-format on */
 
 /* Reads a file that is in memory; `path` is for messages. Takes file.data, also when it fails. */
 static dt_result dti_weights_parse(dti_base *base, const char *path, dti_file file,
