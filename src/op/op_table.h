@@ -38,7 +38,8 @@
     X(GELU_TANH, gelu_tanh, "1", ROWWISE, WIDEST, unary, DTI_U_GELU_TANH,                          \
       "x * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3))) / 2")                                       \
     X(SILU, silu, "1", ROWWISE, WIDEST, unary, DTI_U_SILU, "x * sigmoid(x)")                       \
-    X(SOFTPLUS, softplus, "1", ROWWISE, F32, unary, DTI_U_SOFTPLUS, "log(1 + e^x); x above 20")    \
+    X(SOFTPLUS, softplus, "1", ROWWISE, F32, unary, DTI_U_SOFTPLUS,                                \
+      "log(1 + e^x), which is x above 20")                                                         \
     X(ELU, elu, "1", ROWWISE, F32, unary, DTI_U_ELU, "x > 0 ? x : alpha * (e^x - 1)")              \
     X(ERF, erf, "1", ROWWISE, F32, unary, DTI_U_ERF, "error function")                             \
     X(FLOOR, floor, "1", ROWWISE, F32, unary, DTI_U_FLOOR, "largest integer <= x; no gradient")    \
@@ -71,14 +72,14 @@
     X(CAST, cast, "1", ROWWISE, WIDEST, cast, 0, "x as another type")                              \
     X(CONCAT, concat, "1+", ROWWISE, WIDEST, concat, 0, "one after the other along an axis")       \
     X(PAD, pad, "1", ROWWISE, WIDEST, pad, 0, "zeros with x at start: the gradient of slice")      \
-    X(SUM, sum, "1", REDUCES, F32, reduce, DTI_R_SUM, "scale * sum over axes")                     \
+    X(SUM, sum, "1", REDUCES, F32, reduce, DTI_R_SUM, "sum over axes")                             \
     X(MAX, max, "1", ROWWISE, WIDEST, reduce, DTI_R_MAX, "maximum over axes")                      \
     X(MIN, min, "1", ROWWISE, WIDEST, reduce, DTI_R_MIN, "minimum over axes")                      \
     X(MATMUL, matmul, "2", ROWWISE, LOW, matmul, 0, "[..., M, K] [..., K, N]")                     \
     X(LINEAR, linear, "2+", ROWWISE, LOW, linear, 0, "x W^T + b")                                  \
     X(LINEAR_DX, linear_dx, "2", ROWWISE, LOW, linear_dx, 0, "dy W")                               \
     X(LINEAR_DW, linear_dw, "2", REDUCES, LOW, linear_dw, 0, "dy^T x over all rows")               \
-    X(SOFTMAX, softmax, "1", ROWWISE, F32, softmax, 0, "e^(x - max) / sum, last dimension")        \
+    X(SOFTMAX, softmax, "1", ROWWISE, F32, softmax, 0, "e^(x - max) / sum, along the axis")        \
     X(LOG_SOFTMAX, log_softmax, "1", ROWWISE, F32, softmax, 1, "x - max - log sum e^(x - max)")    \
     X(SOFTMAX_GRAD, softmax_grad, "2", ROWWISE, F32, softmax_grad, 0,                              \
       "(y, dy) -> y (dy - sum y dy)")                                                              \
@@ -94,7 +95,8 @@
       "term (0, weight) from targets alone")                                                       \
     X(CROSS_ENTROPY_GRAD, cross_entropy_grad, "3", ROWWISE, F32, cross_entropy_grad, 0,            \
       "(logits, target, seed * class weights) -> softmax * sum q - q")                             \
-    X(ACCURACY, accuracy, "2", REDUCES, F32, accuracy, 0, "term: rows whose argmax is the target") \
+    X(ACCURACY, accuracy, "2", REDUCES, F32, accuracy, 0,                                          \
+      "term: rows whose argmax is the target; weight: rows")                                       \
     X(MSE, mse, "2", REDUCES, F32, mse, 0, "term: sum (y - t)^2; weight: elements")                \
     X(MSE_GRAD, mse_grad, "3", ROWWISE, F32, mse_grad, 0, "(y, t, seed) -> 2 seed (y - t)")        \
     X(MEAN_LOSS, mean_loss, "1", REDUCES, F32, mean_loss, 0, "term: sum x; weight: elements")
