@@ -105,28 +105,7 @@ host_builds() { # COMPILER
 # ---- the application in an empty folder
 
 write_app() {
-    cat <<'APP'
-#define DT_IMPLEMENTATION
-#include "dtrain.h"
-#include <stdio.h>
-int main(void) { /* learns XOR */
-    dt_ctx *ctx; dt_graph *g; dt_store *s; dt_program *p; dt_report r = {0};
-    const float in[4][2] = {{0, 0}, {0, 1}, {1, 0}, {1, 1}}, out[4] = {0, 1, 1, 0};
-    if (dt_ctx_create(NULL, &ctx)) return 1;
-    dt_graph_create(ctx, &g);
-    dt_tensor x = dt_input(g, "x", DT_F32, dt_dims(2)), t = dt_input(g, "t", DT_F32, dt_dims(1));
-    dt_tensor y = dt_nn_linear(dt_tanh(dt_nn_linear(x, "fc1", 16)), "fc2", 1);
-    dt_optim_desc adam = {.lr = 0.05};
-    dt_program_desc desc = {.loss = dt_mse(y, t), .batch = 4, .optim = &adam};
-    if (dt_store_create(g, NULL, &s) || dt_program_create(s, &desc, &p))
-        return puts(dt_ctx_error(ctx)), 1;
-    dt_program_write(p, x, in, sizeof in), dt_program_write(p, t, out, sizeof out);
-    for (int i = 0; i < 300; i++) dt_program_run(p, NULL, &r);
-    printf("loss %g\n", r.loss);
-    dt_store_destroy(s), dt_graph_destroy(g), dt_ctx_destroy(ctx);
-    return !(r.loss < 1e-3);
-}
-APP
+    sed -n '/^```c$/,/^```$/p' README.md | sed '1d;$d'
 }
 
 # app_test TEST FLAGS...: compiles app.c beside dtrain.h, nothing else, and runs it.
@@ -135,7 +114,7 @@ app_test() {
     shift
     wanted "$test" || return 0
     folder=$work/$test
-    if ! newer "$folder/a.out" tests/hosts.sh; then
+    if ! newer "$folder/a.out" README.md; then
         rm -rf "$folder"
         mkdir -p "$folder"
         cp dtrain.h "$folder"
@@ -190,6 +169,19 @@ language_test() {
         >"$work/$1.log" 2>&1; then pass; else fail "$1" "does not compile" "$work/$1.log"; fi
 }
 
+# amd_test TEST FAMILY: Mesa's AMD driver compiles every kernel, for hardware that need not be there.
+amd_test() {
+    wanted "$1" || return 0
+    icd=/usr/share/vulkan/icd.d/radeon_icd.x86_64.json
+    [ -e $icd ] && [ -x build/dtest ] || { skip "$1" "there is no RADV driver"; return 0; }
+    if VK_ICD_FILENAMES=$icd RADV_FORCE_FAMILY=$2 build/dtest every_kernel_compiles \
+        >"$work/$1.log" 2>&1 && grep -q '^1 passed' "$work/$1.log"; then
+        pass
+    else
+        fail "$1" "a kernel does not compile" "$work/$1.log"
+    fi
+}
+
 wants_hosts=no
 for compiler in gcc clang; do
     for level in O0 O2 fast; do
@@ -216,4 +208,6 @@ language_test declarations_are_cpp11 g++ cpp c++11
 language_test declarations_are_cpp20 g++ cpp c++20
 language_test declarations_are_c99_in_clang clang c c99
 language_test declarations_are_cpp20_in_clang clang++ cpp c++20
+amd_test kernels_compile_for_amd_rdna2 NAVI21
+amd_test kernels_compile_for_amd_rdna3 GFX1100
 echo "$passed $failed $skipped"
