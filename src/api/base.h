@@ -21,10 +21,10 @@ typedef enum dt_result {
 #undef DTI_X
 } dt_result;
 
-/* X(id, level, when). Every kind of event that a logger is told of. */
+/* How much an event that a logger is told of matters. */
 typedef enum dt_log_level {
     DT_LOG_ERROR,   /* a call failed; the same text is at dt_ctx_error() */
-    DT_LOG_WARNING, /* it works, but not as asked or not as fast: a fallback, a skipped step */
+    DT_LOG_WARNING, /* it works, but not as asked or not as fast */
     DT_LOG_INFO     /* choices: the device and why, the plan's bytes, the kernels' variant */
 } dt_log_level;
 
@@ -37,7 +37,8 @@ typedef struct dt_allocator {
     void *user;
 } dt_allocator;
 
-/* Your logger. Without one dtrain says nothing. `message` is valid during the call.
+/* Your logger. Without one dtrain says nothing. `message` has no newline at its end and is valid
+ * during the call.
  * Threads: called on the thread that calls dtrain. */
 typedef struct dt_logger {
     void (*log)(void *user, dt_log_level level, const char *message);
@@ -49,7 +50,7 @@ typedef struct dt_logger {
 typedef struct dt_job_system {
     void (*parallel_for)(void *user, int64_t count, void (*body)(void *arg, int64_t i), void *arg);
     void *user;
-    int threads; /* how many run at once: the number of pieces that work is cut into; 0 = 1 */
+    int threads; /* how many run at once: the largest `count` that you are called with; 0 = 1 */
 } dt_job_system;
 
 /* The short text of a result; never NULL. Threads: any. */

@@ -1,10 +1,10 @@
 /* Options. Define any of these before including dtrain.h; every file of one program that includes
- * it needs the same values. "ABI" marks an option that changes the layout of public types.
+ * it needs the same values. None changes the layout of a public type.
  *
  *   option              default   meaning and cost
  *   DT_IMPLEMENTATION   off       compile the library here; in exactly one C file (GCC or Clang)
  *   DT_STATIC           off       every public function is static: a private copy in that file
- *   DT_NO_VULKAN        off       leave the Vulkan backend out (about half of the object code)
+ *   DT_NO_VULKAN        off       leave the Vulkan backend out (over a third of the object code)
  *   DT_REFERENCE        off       add each op's float64 reference, which the tests use
  *   DT_DEBUG            off       internal asserts; they abort, so never ship this
  */

@@ -1,5 +1,4 @@
-/* ---- The context: memory, log, threads, devices ------------------------------------------------
- */
+/* ---- The context: memory, log, threads, devices ---------------------------------------------- */
 
 typedef struct dt_ctx dt_ctx;
 
@@ -29,7 +28,7 @@ typedef enum dt_device_kind {
     DT_DEVICE_SOFTWARE
 } dt_device_kind;
 
-/* One device as it was found. Strings live as long as the context. */
+/* One device as it was found. */
 typedef struct dt_device_info {
     char name[256];   /* the driver's name for it; "cpu" for the CPU backend */
     char id[32];      /* what to ask for: "cpu", "vulkan:0", "vulkan:1" */
@@ -46,32 +45,38 @@ typedef struct dt_device_info {
     bool usable; /* false: `driver` ends with why */
 } dt_device_info;
 
-/* Makes a context. desc may be NULL. On failure *out is NULL and the result is all there is.
- * Errors: INVALID (a half-filled allocator or job system), MEMORY.
- * Threads: any; one context is used by one thread at a time; several contexts run in parallel. */
+/* Makes a context. desc may be NULL: it is copied, what it points to stays yours and must outlive
+ * the context (pipeline_cache need not). On failure *out is NULL and the result is all there is.
+ * Ownership: yours; dt_ctx_destroy ends it. Errors: INVALID (alloc without free, fewer than -1 or
+ * more than 1024 threads, pipeline_cache_bytes without pipeline_cache), MEMORY.
+ * Threads: any; one context is used by one thread at a time; several contexts run in parallel. This
+ * holds for every function below unless it says otherwise. */
 DT_API dt_result dt_ctx_create(const dt_ctx_desc *desc, dt_ctx **out);
 
 /* Ends a context with all graphs, stores and programs made from it. NULL is fine. Arrays and weight
  * files (dt_array, dt_weights) are the caller's: free them before. */
 DT_API void dt_ctx_destroy(dt_ctx *ctx);
 
-/* The text of the newest failure: what, which value, what to do. "" when there was none.
- * Valid until the next call with this context. */
+/* The text of the newest failure: what, which value, what to do. "" when there was none, or no
+ * context. Valid until the next call with this context or with what was made from it. */
 DT_API const char *dt_ctx_error(const dt_ctx *ctx);
 
-/* The devices found, the CPU first; an index from 0 to dt_ctx_device_count() - 1. Looks for the
- * Vulkan loader at the first call. NULL when the index is out of range. */
+/* The devices found, the CPU first; an index from 0 to dt_ctx_device_count() - 1, NULL when it is
+ * out of range. Looks for the Vulkan loader at the first call. The info lives as long as the
+ * context. */
 DT_API int dt_ctx_device_count(dt_ctx *ctx);
 DT_API const dt_device_info *dt_ctx_device(dt_ctx *ctx, int index);
 
 /* Host memory that the context holds now and held at most, and how often the allocator was called:
- * while programs run the last does not move. */
+ * while programs run these do not move. */
 typedef struct dt_memory_info {
     uint64_t host_bytes, host_bytes_peak, host_alloc_calls;
     uint64_t device_bytes, device_alloc_calls; /* Vulkan memory; 0 for the CPU */
 } dt_memory_info;
 DT_API void dt_ctx_memory(const dt_ctx *ctx, dt_memory_info *info);
 
-/* Copies the compiled kernels of the opened Vulkan devices to `data` (*bytes long); with data NULL
- * only sets *bytes. Keep the blob and give it to the next run's dt_ctx_desc. */
+/* Copies the compiled kernels of the opened Vulkan devices to `data`. *bytes: the room at `data`
+ * before the call, what the blob takes after it (0: no Vulkan); with data NULL only that is set.
+ * Keep the blob and give it to the next run's dt_ctx_desc. Errors: INVALID (too little room),
+ * DEVICE, DEVICE_LOST. */
 DT_API dt_result dt_ctx_pipeline_cache(dt_ctx *ctx, void *data, size_t *bytes);

@@ -8,7 +8,7 @@
  *
  *     int main(void) {
  *         float x[8] = {0, 0, 0, 1, 1, 0, 1, 1}, y[4] = {0, 1, 1, 0}, out[4];
- *         dt_ctx *ctx; dt_graph *g; dt_store *store; dt_program *train, *predict; dt_report r;
+ *         dt_ctx *ctx; dt_graph *g; dt_store *store; dt_program *train, *predict;
  *         dt_ctx_create(NULL, &ctx);
  *         dt_graph_create(ctx, &g);
  *         dt_tensor in = dt_input(g, "x", DT_F32, dt_dims(2));    // one sample's shape
@@ -22,7 +22,7 @@
  *         dt_program_create(store, &(dt_program_desc){.outputs = {got}, .batch = 4}, &predict);
  *         dt_program_write(train, in, x, sizeof x);
  *         dt_program_write(train, want, y, sizeof y);
- *         for (int i = 0; i < 500; i++) dt_program_run(train, NULL, &r);
+ *         for (int i = 0; i < 500; i++) dt_program_run(train, NULL, NULL);
  *         dt_program_write(predict, in, x, sizeof x);
  *         dt_program_run(predict, NULL, NULL);
  *         dt_program_read(predict, got, out, sizeof out);
@@ -37,10 +37,10 @@
  *
  * WHAT DTRAIN DOES NOT DO
  * It never prints, exits, aborts, installs a signal handler or starts a thread that you did not ask
- * for. It allocates nothing after a program is created. It falls back to nothing silently: what
- * cannot be done is an error with a text, dt_ctx_error(). The implementation is C11 for GCC, Clang,
- * clang-cl or MinGW; C++ and MSVC files include the declarations. It has no 16-bit training, no
- * convolution, no networking yet.
+ * for (a Vulkan driver may have its own). A running program allocates nothing. It falls back to
+ * nothing silently: what cannot be done is an error with a text, dt_ctx_error(). The implementation
+ * is C11 with POSIX threads for GCC or Clang, tested on Linux; C++ files include the declarations.
+ * It has no 16-bit training, no convolution, no use of several GPUs or hosts yet.
  *
  * STEP BY STEP
  * 1. A context (dt_ctx) holds memory, log, threads and the list of devices.
@@ -50,7 +50,7 @@
  * 3. A store (dt_store) is a graph's parameters and optimizer state on one device.
  * 4. A program (dt_program) is a graph compiled against a store for given losses, outputs, batch
  *    and mode. As many as you like share one store and one arena: train at 64, the tail at 32,
- *    predict at 1, a GAN's two sides. Everything that can fail fails when it is created.
+ *    predict at 1, a GAN's two sides. What is wrong with it is said when it is created.
  * 5. A step is write, run, read. Or begin, advance segment by segment, end: for a frame's time
  *    budget, for dL/dy from the host between forward and backward, or to cancel.
  *
@@ -63,18 +63,21 @@
  * LOSSES are terms (sum, weight); the value is sum / weight over the whole global batch, so
  * ignored targets, class weights, several losses and unequal micro-batches are exact.
  *
- * MEMORY. dt_program_info_get tells every byte before anything runs; a run allocates nothing.
+ * MEMORY. dt_program_info_get tells every byte of the device before anything runs; a run allocates
+ * nothing. Its own host memory comes from the allocator of dt_ctx_desc.
  *
  * DEVICES. "auto", "cpu", "vulkan", "vulkan:N" or a part of a name. See dt_store_desc.
  *
  * THE SAME BITS. On the CPU, weights do not depend on the number of threads, the compiler's flags
- * or the instruction set (among those with FMA). Random numbers depend on seed and step alone.
+ * or the instruction set (among those with FMA). Random numbers depend on seed, step and the place
+ * in the batch alone.
  *
  * ERRORS. Functions that meet the outside world return dt_result (DT_OK is 0). A NaN or infinity in
  * a loss or gradient is DT_ERROR_NUMERIC, names the op that made it first, and leaves the store
  * unchanged: every write of a step happens in its last segment, after the check.
  *
  * THREADS. A context and what it owns belong to one thread at a time; several contexts run in
- * parallel. Threads of its own only when dt_ctx_desc asks for them, or use your job system.
+ * parallel. A step computes on the calling thread, unless dt_ctx_desc asks for more threads or
+ * names your job system.
  *
  * FILES. safetensors, under PyTorch's names. A file appears whole or not at all. */

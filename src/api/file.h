@@ -1,16 +1,19 @@
-/* ---- Weight files: safetensors
- * ------------------------------------------------------------------- */
+/* ---- Weight files: safetensors --------------------------------------------------------------- */
 
-/* Writes all parameters under their names. The file appears whole or not at all. Errors: IO,
- * MEMORY. */
+/* Writes all parameters as F32 under their names; no optimizer state. The file appears whole or not
+ * at all; one of that name is replaced. Errors: IO, MEMORY, INVALID (NULL, or a step is under way),
+ * DEVICE_LOST. */
 DT_API dt_result dt_store_save(dt_store *store, const char *path);
 /* Reads all parameters of the store; the file may hold more. F32, F16, BF16 and F64 are read.
- * Nothing is changed unless everything fits. Errors: IO, FORMAT, INVALID (names the first parameter
- * that is missing or has another shape), MEMORY. */
+ * Nothing is changed unless everything fits. Optimizer state is left as it is. Errors: IO, FORMAT,
+ * INVALID (names the first parameter that is missing or has another shape or type; NULL; a step is
+ * under way), MEMORY, DEVICE_LOST. */
 DT_API dt_result dt_store_load(dt_store *store, const char *path);
 
-/* Any safetensors file, read whole. Pointers live until close. */
+/* Any safetensors file, read whole. */
 typedef struct dt_weights dt_weights;
+
+/* One tensor of a file. Its pointers live until dt_weights_close. */
 typedef struct dt_weight_info {
     const char *name;
     char dtype[8]; /* as in the file: "F32", "I64" */
@@ -19,8 +22,16 @@ typedef struct dt_weight_info {
     const void *data; /* little-endian, not aligned */
     uint64_t bytes;
 } dt_weight_info;
+
+/* Reads and checks a file. Ownership: *out is yours; dt_weights_close ends it, before the context.
+ * Errors, with *out NULL: INVALID (NULL), IO, FORMAT (not safetensors, truncated, sizes or offsets
+ * that do not fit), MEMORY. */
 DT_API dt_result dt_weights_open(dt_ctx *ctx, const char *path, dt_weights **out);
+/* Frees it all. NULL is fine. */
 DT_API void dt_weights_close(dt_weights *weights);
+/* How many tensors the file has. */
 DT_API int dt_weights_count(const dt_weights *weights);
+/* Describes a tensor, index from 0 to dt_weights_count() - 1. Errors: INVALID (out of range). */
 DT_API dt_result dt_weights_get(const dt_weights *weights, int index, dt_weight_info *info);
-DT_API int dt_weights_find(const dt_weights *weights, const char *name); /* -1 = none */
+/* The index of the tensor of that name; -1 = none. */
+DT_API int dt_weights_find(const dt_weights *weights, const char *name);

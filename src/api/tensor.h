@@ -1,9 +1,10 @@
-/* ---- Graphs and tensors ------------------------------------------------------------------------
+/* ---- Graphs and tensors -------------------------------------------------------------------------
  *
  * A graph is symbolic: it knows no device, no batch size and no values. A dt_tensor is a small
- * handle to one of its nodes. Ops never return codes: a wrong op returns the nil tensor {0} and the
- * graph keeps the first error (op, shapes, label); an op on nil returns nil; dt_store_create and
- * dt_program_create report it. So a model is built without a check per line. */
+ * handle to one of its nodes, valid as long as the graph. Ops never return codes: a wrong op gives
+ * the nil tensor {0} and the graph keeps the first error (op, shapes, label); an op on nil gives
+ * nil; dt_store_create and dt_program_create report it. So a model is built without a check per
+ * line. Threads: of all functions in this part, the context's. */
 
 typedef struct dt_graph dt_graph;
 
@@ -23,7 +24,7 @@ typedef enum dt_dtype {
 #undef DTI_X
 } dt_dtype;
 
-/* The dimensions of a tensor, outermost first, without the sample axis. */
+/* The dimensions of a tensor, outermost first, without the sample axis. 0 is a legal size. */
 typedef struct dt_shape {
     int32_t rank;
     int64_t dim[DT_MAX_DIMS];
@@ -48,57 +49,66 @@ static inline dt_shape dt_dims(int64_t a = -1, int64_t b = -1, int64_t c = -1, i
 /* `counted` holds one unused value, then `rank` dimensions: what dt_dims() expands to. */
 DT_API dt_shape dt_dims_of(int rank, const int64_t *counted);
 
-/* Makes an empty graph. Ownership: the context's; dt_graph_destroy ends it, after its stores.
- * Threads: the context's. This holds for every function below unless it says otherwise. */
+/* Makes an empty graph. Ownership: the context's; dt_graph_destroy ends it earlier. Errors, with
+ * *out NULL: MEMORY. */
 DT_API dt_result dt_graph_create(dt_ctx *ctx, dt_graph **out);
+/* Ends a graph, its stores and their programs. NULL is fine. */
 DT_API void dt_graph_destroy(dt_graph *graph);
 
-/* The first error that an op recorded, or NULL. */
+/* The first error that an op recorded, or NULL. Lives as long as the graph. */
 DT_API const char *dt_graph_error(const dt_graph *graph);
 
-/* The shape and type of a tensor; a rank of -1 for nil. */
+/* The shape and type of a tensor; a rank of -1 and F32 for nil. */
 DT_API dt_shape dt_tensor_shape(dt_tensor x);
 DT_API dt_dtype dt_tensor_dtype(dt_tensor x);
-/* Whether it has a value for each sample (the implied first axis), or one for the whole batch. */
+/* Whether it has a value for each sample (the implied first axis), or one for the whole batch.
+ * False for nil. */
 DT_API bool dt_tensor_has_samples(dt_tensor x);
 
-/* Names a tensor for messages; returns it. The text is copied. */
+/* Names a tensor for messages; returns it. The text is copied. An input or parameter has its name
+ * already: do not label it, it would be renamed. */
 DT_API dt_tensor dt_label(dt_tensor x, const char *label);
 
-/* ---- Leaves */
+/* ---- Leaves. Errors (nil): no name, a shape of more than DT_MAX_DIMS dimensions, with a negative
+ * one, or of 2^31 elements and more. Names are copied. */
 
 /* What the host writes before each step: one value of `shape` for each sample. */
 DT_API dt_tensor dt_input(dt_graph *graph, const char *name, dt_dtype dtype, dt_shape shape);
 /* The same with one value for the whole batch: class weights, a mask, a temperature. */
 DT_API dt_tensor dt_input_shared(dt_graph *graph, const char *name, dt_dtype dtype, dt_shape shape);
 
-/* How a parameter is filled when its store is created. With fan_in and fan_out as PyTorch counts
- * them (dim 1, dim 0 times the rest of the weight). The numbers come from our own generator. */
+/* How a parameter is filled when its store is created. fan_in is dimension 1 and fan_out dimension
+ * 0, each times the rest of the weight, as PyTorch counts them; of a vector both are its length.
+ * The numbers come from our own generator, not PyTorch's. */
 typedef enum dt_init_kind {
     DT_INIT_DEFAULT,         /* zeros */
     DT_INIT_CONSTANT,        /* a */
     DT_INIT_UNIFORM,         /* in [a, b) */
     DT_INIT_NORMAL,          /* mean a, standard deviation b */
-    DT_INIT_KAIMING_UNIFORM, /* +-sqrt(6 / ((1 + a*a) * fan_in)) */
-    DT_INIT_KAIMING_NORMAL,  /* 0, sqrt(2 / ((1 + a*a) * fan_in)) */
-    DT_INIT_XAVIER_UNIFORM,  /* +-a*sqrt(6 / (fan_in + fan_out)); a = 0 means 1 */
-    DT_INIT_XAVIER_NORMAL    /* 0, a*sqrt(2 / (fan_in + fan_out)); a = 0 means 1 */
+    DT_INIT_KAIMING_UNIFORM, /* in +-sqrt(6 / ((1 + a*a) * fan_in)) */
+    DT_INIT_KAIMING_NORMAL,  /* mean 0, deviation sqrt(2 / ((1 + a*a) * fan_in)) */
+    DT_INIT_XAVIER_UNIFORM,  /* in +-a*sqrt(6 / (fan_in + fan_out)); a = 0 means 1 */
+    DT_INIT_XAVIER_NORMAL    /* mean 0, deviation a*sqrt(2 / (fan_in + fan_out)); a = 0 means 1 */
 } dt_init_kind;
 
+/* {0}: zeros. */
 typedef struct dt_init {
     dt_init_kind kind;
     float a, b;
 } dt_init;
 
-/* A named, trained value. A name is used once in a graph. Errors (nil): a name taken or empty. */
+/* A named, trained f32 value without samples. A name is used once in a graph; to share a parameter,
+ * use its tensor twice. Errors (nil): also a name taken, or a graph that has a store already. */
 DT_API dt_tensor dt_param(dt_graph *graph, const char *name, dt_shape shape, dt_init init);
-/* Keeps a parameter as it is in every program: no gradient, no decay. Returns it. */
+/* Keeps a parameter as it is in every program made after it: no gradient, no decay. Returns it.
+ * Errors (nil): not a parameter. */
 DT_API dt_tensor dt_freeze(dt_tensor param);
 /* A constant; one value for the whole batch. */
 DT_API dt_tensor dt_fill(dt_graph *graph, dt_shape shape, float value);
 
 /* ---- Elementwise, with NumPy's broadcasting over the dimensions; a tensor without samples is used
- * for every sample. The formulas and gradients are PyTorch's; docs/ops.md lists them. */
+ * for every sample. The formulas and gradients are PyTorch's; docs/ops.md lists them. Errors (nil):
+ * an i32 input (dt_cast it), shapes that do not broadcast, tensors of two graphs. */
 /* clang-format off */
 #define DT_UNARY_FUNCTIONS(X)                                                                      \
     X(neg) X(abs) X(sign) X(exp) X(log) X(log1p) X(expm1) X(sqrt)                                  \
@@ -122,82 +132,93 @@ DT_API dt_tensor dt_affine(dt_tensor x, float scale, float offset); /* scale * x
 DT_BINARY_FUNCTIONS(DTI_X)
 #undef DTI_X
 
-/* f32 to i32 truncates toward zero; i32 to f32 rounds to nearest. */
+/* f32 to i32 truncates toward zero; i32 to f32 rounds to nearest. No gradient. */
 DT_API dt_tensor dt_cast(dt_tensor x, dt_dtype dtype);
-/* The value, contiguous in memory, as a node of its own. */
+/* The value, contiguous in memory of its own. */
 DT_API dt_tensor dt_copy(dt_tensor x);
 /* The value without a gradient. */
 DT_API dt_tensor dt_detach(dt_tensor x);
 
 /* ---- Shape: views where possible, never a copy that is not needed */
 
-/* One dimension may be -1: it is worked out. */
+/* The same elements in order in another shape. One dimension may be -1: it is worked out. Errors
+ * (nil): another number of elements. */
 DT_API dt_tensor dt_reshape(dt_tensor x, dt_shape shape);
-/* All dimensions in one. */
+/* All dimensions in one: the sample axis stays. */
 DT_API dt_tensor dt_flatten(dt_tensor x);
 /* Dimension i of the result is dimension axes.dim[i] of x: dt_permute(x, dt_dims(1, 0)). */
 DT_API dt_tensor dt_permute(dt_tensor x, dt_shape axes);
 /* x[..., start : start + length, ...] along `axis`; a negative axis counts from the end. */
 DT_API dt_tensor dt_slice(dt_tensor x, int axis, int64_t start, int64_t length);
-/* `count` tensors, one after the other along `axis`. */
+/* `count` tensors, at least 1, one after the other along `axis` (negative: from the end). Their
+ * other dimensions are equal. */
 DT_API dt_tensor dt_concat(const dt_tensor *x, int count, int axis);
 /* Repeats dimensions of size 1 (and new leading ones) up to `shape`, without a copy. */
 DT_API dt_tensor dt_expand(dt_tensor x, dt_shape shape);
 
 /* ---- Reductions over dimensions (never over samples): `axes` lists them, dt_dims() means all.
- * keep leaves them in the shape with size 1. */
+ * keep leaves them in the shape with size 1. x: f32. */
 DT_API dt_tensor dt_sum(dt_tensor x, dt_shape axes, bool keep);
 DT_API dt_tensor dt_mean(dt_tensor x, dt_shape axes, bool keep);
 DT_API dt_tensor dt_max(dt_tensor x, dt_shape axes, bool keep); /* gradient: evenly among ties */
 DT_API dt_tensor dt_min(dt_tensor x, dt_shape axes, bool keep);
-/* The sum over the samples: x [..] of each sample to one [..]. */
+/* The sum over the samples: x: [...] of each sample; result one [...]. Errors (nil): no samples. */
 DT_API dt_tensor dt_sum_samples(dt_tensor x);
-/* Along one axis (negative: from the end), shifted by the maximum. */
+/* e^x / sum e^x along one axis (negative: from the end), shifted by the maximum; its logarithm. */
 DT_API dt_tensor dt_softmax(dt_tensor x, int axis);
 DT_API dt_tensor dt_log_softmax(dt_tensor x, int axis);
 
 /* ---- Products */
 
 /* Matrix product of the last two dimensions, a: [..., M, K], b: [..., K, N] (or transposed as
- * said), the dimensions before them broadcast. */
+ * said), the dimensions before them broadcast; result [..., M, N]. Errors (nil): two different K,
+ * fewer than 2 dimensions, i32. */
 DT_API dt_tensor dt_matmul(dt_tensor a, dt_tensor b);
 DT_API dt_tensor dt_matmul_transposed(dt_tensor a, dt_tensor b, bool transpose_a, bool transpose_b);
-/* y = x W^T + b: x [..., in], w [out, in], b [out] or nil ({0}). PyTorch's F.linear. */
+/* x W^T + b. x: [..., in], w: [out, in], b: [out] or {0} for none; result [..., out]. PyTorch's
+ * F.linear. */
 DT_API dt_tensor dt_linear(dt_tensor x, dt_tensor w, dt_tensor b);
-/* table: [rows, ...], index: i32 of any shape [I...]; result [I..., ...]. The gradient sums in a
- * fixed order. */
+/* Rows of a table by number. table: [rows, ...] f32, without samples; index: [I...] i32; result
+ * [I..., ...]. The gradient sums in a fixed order. An index that the host writes is checked there;
+ * one computed in the graph gives a row of NaN where it is out of range. PyTorch's F.embedding. */
 DT_API dt_tensor dt_gather(dt_tensor table, dt_tensor index);
 
 /* ---- Random */
 
 /* In training keeps a value with probability 1 - p and scales it by 1 / (1 - p); else identity.
- * The mask depends on seed, step and the sample's row in the global batch alone. 0 <= p < 1. */
+ * The mask depends on seed, step (dt_step_desc) and the element's place in the global batch alone.
+ * Errors (nil): p outside [0, 1). */
 DT_API dt_tensor dt_dropout(dt_tensor x, float p);
 
 /* ---- Losses. A loss is a term (sum, weight): its value is sum / weight over the whole global
  * batch, however that is cut. Terms go to dt_program_desc, with coefficients; they take part in no
  * other op than dt_gradient (which differentiates the sum). */
 
+/* {0}: PyTorch's defaults. */
 typedef struct dt_cross_entropy_desc {
     int32_t ignore_index;    /* targets with this value do not count; 0 = the default, -100 */
     bool ignore_zero;        /* ignore_index is really 0 */
     float label_smoothing;   /* in [0, 1] */
-    dt_tensor class_weights; /* [classes], one for the whole batch, or nil */
+    dt_tensor class_weights; /* [C] f32, one for the whole batch, or {0}: all 1 */
 } dt_cross_entropy_desc;
 
-/* Softmax cross-entropy. logits: [..., C] f32; target: [...] i32 class numbers. The weight is the
- * sum of the class weights of targets that are not ignored. PyTorch's CrossEntropyLoss, reduction
- * 'mean'. desc may be NULL. */
+/* Softmax cross-entropy over the last dimension. logits: [..., C] f32; target: [...] i32 class
+ * numbers. The weight is the sum of the class weights of targets that are not ignored. PyTorch's
+ * CrossEntropyLoss, reduction 'mean'. desc may be NULL. */
 DT_API dt_tensor dt_cross_entropy(dt_tensor logits, dt_tensor target,
                                   const dt_cross_entropy_desc *desc);
-/* Mean squared error over all elements. y and t of one shape. */
+/* Mean squared error over all elements. y and t of one shape, both with samples or both without;
+ * the weight is the number of elements. */
 DT_API dt_tensor dt_mse(dt_tensor y, dt_tensor t);
 /* The mean of all elements of x: your own loss, from ops. */
 DT_API dt_tensor dt_mean_loss(dt_tensor x);
-/* A metric term: the share of rows whose largest logit is the target's. No gradient. */
+/* A metric term: the share of rows whose largest logit is the target's. Shapes as cross-entropy's.
+ * No gradient. */
 DT_API dt_tensor dt_accuracy(dt_tensor logits, dt_tensor target);
 
-/* ---- Gradients in the graph: d(sum of y) / d(x) as a tensor of x's shape, which may be
- * differentiated again. y: any f32 tensor or loss term (its sum, not its mean). Errors (nil): x
- * does not reach y. */
+/* ---- Gradients in the graph */
+
+/* d(sum of y) / d(x) as a tensor of x's shape, which may be differentiated again. y: any f32 tensor
+ * or loss term (its sum, not its mean). Errors (nil): y does not depend on x in a differentiable
+ * way, or an op between them has no gradient. */
 DT_API dt_tensor dt_gradient(dt_tensor y, dt_tensor x);
