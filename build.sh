@@ -20,12 +20,12 @@ help() {
     cat <<'END'
 ./build.sh train [args]    set up, build, get Fashion-MNIST and train on it; args go to the program
 ./build.sh test [filter]   set up, build, run all tests, or those whose names contain the filter
-./build.sh setup           install what the commands below need
+./build.sh setup           install what test, check and shaders need
 ./build.sh header          write dtrain.h from src/
 ./build.sh shaders         compile shaders/ into src/backend/vulkan/shader_table.h
 ./build.sh build           the header, the examples, the tests and the tools
 ./build.sh bench [what]    GEMM against OpenBLAS, training steps against PyTorch, Vulkan devices;
-                           what: gemm, steps, vulkan; --json FILE writes it down as well
+                           what: gemm, steps, vulkan; --json FILE writes it down as well; --help
 ./build.sh devices         what dtrain finds on this machine
 ./build.sh check           format, layers, generated files, symbols, warnings, sizes
 ./build.sh clean           remove build/
@@ -33,7 +33,7 @@ help() {
 
 --no-install               install nothing: say what is missing and stop
 --sanitize address|thread  test: the test program under ASan and UBSan, or under TSan
-CC=clang CFLAGS=-O3        another compiler, other flags
+CC=clang CFLAGS=-O3        before ./build.sh: another compiler, other flags
 END
 }
 
@@ -284,7 +284,8 @@ run_tests() {
     build
     # SwiftShader is no system driver: the loader is told of it, beside those that it finds.
     swiftshader=/usr/lib/chromium/vk_swiftshader_icd.json
-    if [ -z "${VK_ADD_DRIVER_FILES-}${VK_ICD_FILENAMES-}${VK_DRIVER_FILES-}" ] && [ -e $swiftshader ]; then
+    chosen=${VK_ADD_DRIVER_FILES-}${VK_ICD_FILENAMES-}${VK_DRIVER_FILES-} # by whoever calls
+    if [ -z "$chosen" ] && [ -e $swiftshader ]; then
         export VK_ADD_DRIVER_FILES=$swiftshader
     fi
     setup_interop

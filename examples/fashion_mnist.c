@@ -19,9 +19,9 @@ static const char *const options[] = {
     "--seed N          of the initial weights and the order, default 0",
     "--limit N         train on the first N samples; 0 = all (default)",
     "--data FOLDER     of the four IDX files, default build/data",
-    "--save FILE       write the weights to FILE.safetensors",
-    "--load FILE       begin with the weights of FILE.safetensors",
-    "--json FILE       write one object a line to FILE"};
+    "--save FILE       write the weights to FILE, as safetensors",
+    "--load FILE       begin with the weights of FILE, safetensors",
+    "--json FILE       write one object a line to FILE, for each epoch and the test"};
 static const char *text[OPTIONS] = {[DEVICE] = "auto", [DATA] = "build/data"};
 static double number[OPTIONS] = {[EPOCHS] = 5, [BATCH] = 64, [LR] = 1e-3};
 static const double most[OPTIONS] = {0, 1024, 1e6, 4096, 1e3, 1e15, 1e9}; /* 0 = text */
