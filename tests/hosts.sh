@@ -169,7 +169,7 @@ language_test() {
         >"$work/$1.log" 2>&1; then pass; else fail "$1" "does not compile" "$work/$1.log"; fi
 }
 
-# amd_test TEST FAMILY: Mesa's AMD driver compiles every kernel, for hardware that need not be there.
+# amd_test TEST FAMILY: Mesa's AMD driver compiles every kernel, for hardware that is not there.
 amd_test() {
     wanted "$1" || return 0
     icd=/usr/share/vulkan/icd.d/radeon_icd.x86_64.json

@@ -48,8 +48,8 @@ typedef struct dti_ref {
 typedef struct dti_op_family {
     bool (*shape)(dti_build *b);
     void (*grad)(dti_grad *g); /* NULL: no gradient flows */
-    dt_tensor (*lower)(
-        dti_grad *g); /* the same value from other rows: when grad is NULL or as a test oracle */
+    /* The same value from other rows: when grad is NULL, or as a test oracle. */
+    dt_tensor (*lower)(dti_grad *g);
     void (*emit)(dti_emit *e);
     bool view; /* emit only sets the out view; no kernel */
     bool takes_terms;
