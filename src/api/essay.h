@@ -33,7 +33,8 @@
  *     cc -O2 app.c -lm -ldl -lpthread
  *
  * Nothing else is needed: the Vulkan loader is opened when it is there, the kernels lie inside the
- * header, and without a driver the CPU backend runs the same model.
+ * header, and without a driver the CPU backend runs the same model. The options (DT_NO_VULKAN and
+ * others) are in the table below this essay.
  *
  * WHAT DTRAIN DOES NOT DO
  * It never prints, exits, aborts, installs a signal handler or starts a thread that you did not ask
