@@ -88,3 +88,219 @@ TEST(everything_wrong_with_a_description_is_told_at_once) {
     CHECK_CONTAINS(dt_ctx_error(c.ctx), "parameter 'unused.bias' has no gradient");
     dt_ctx_destroy(c.ctx);
 }
+
+/* ---- What a step leaves behind */
+
+/* y = w x with w [1, 1] = 0 and a mean of y: with SGD at lr 1 a step takes x off w. */
+static dt_result line_open(plan_case *c, dt_tensor *x, bool accumulate) {
+    *x = dt_input(c->graph, "x", DT_F32, dt_dims(1));
+    dt_tensor w = dt_param(c->graph, "w", dt_dims(1, 1), (dt_init){0});
+    dt_tensor loss = dt_mean_loss(dt_linear(*x, w, (dt_tensor){0}));
+    dt_program_desc desc = {
+        .loss = loss, .optim = &(dt_optim_desc){.kind = DT_SGD, .lr = 1}, .accumulate = accumulate};
+    dt_result result = dt_store_create(c->graph, &(dt_store_desc){.device = "cpu"}, &c->store);
+    if (!result)
+        result = dt_program_create(c->store, &desc, &c->program);
+    return result ? result : dt_program_write(c->program, *x, &(float){1}, sizeof(float));
+}
+
+static float line_weight(plan_case *c) {
+    float w = NAN;
+    CHECK(dt_store_read(c->store, 0, DT_VALUE_PARAM, &w, sizeof w) == DT_OK);
+    return w;
+}
+
+TEST(a_metric_that_is_not_finite_stops_no_step) {
+    plan_case c = plan_open();
+    dt_tensor x = dt_input(c.graph, "x", DT_F32, dt_dims(1));
+    dt_tensor y = dt_nn_linear(x, "y", 1);
+    dt_program_desc desc = {.loss = dt_mean_loss(y),
+                            .metrics = {dt_mean_loss(dt_log(x))},
+                            .optim = &(dt_optim_desc){.kind = DT_SGD}};
+    uint64_t before, after;
+    dt_report report;
+    REQUIRE(dt_store_create(c.graph, &(dt_store_desc){.device = "cpu"}, &c.store) == DT_OK);
+    REQUIRE(dt_program_create(c.store, &desc, &c.program) == DT_OK);
+    dt_store_hash(c.store, &before);
+    CHECK(dt_program_write(c.program, x, &(float){-1}, sizeof(float)) == DT_OK);
+    CHECK(dt_program_run(c.program, NULL, &report) == DT_OK);
+    CHECK(!report.skipped && isnan(report.metric_sum[0]));
+    dt_store_hash(c.store, &after);
+    CHECK(before != after);
+    CHECK(dt_program_run(c.program, NULL, &report) == DT_OK && report.step == 2);
+    dt_ctx_destroy(c.ctx);
+}
+
+TEST(a_learning_rate_that_is_no_number_is_refused) {
+    plan_case c = plan_open();
+    dt_tensor x;
+    dt_program *other;
+    dt_optim_desc groups = {.kind = DT_SGD, .groups = {{.match = "*", .lr_scale = (double)NAN}}};
+    REQUIRE(line_open(&c, &x, false) == DT_OK);
+    CHECK(dt_program_run(c.program, &(dt_step_desc){.lr = NAN}, NULL) == DT_ERROR_INVALID);
+    CHECK(dt_program_run(c.program, &(dt_step_desc){.lr = -1}, NULL) == DT_ERROR_INVALID);
+    CHECK(line_weight(&c) == 0);
+    dt_program_desc desc = {.outputs = {x}, .gradients = true, .optim = &groups};
+    CHECK(dt_program_create(c.store, &desc, &other) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), "lr_scale");
+    dt_ctx_destroy(c.ctx);
+}
+
+TEST(a_micro_batch_goes_on_only_from_a_whole_sum) {
+    plan_case c = plan_open();
+    dt_tensor x;
+    dt_step_state state;
+    dt_step_desc first = {.micro = 0, .micros = 2}, second = {.micro = 1, .micros = 2};
+    REQUIRE(line_open(&c, &x, true) == DT_OK);
+    CHECK(dt_program_run(c.program, &second, NULL) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), "begin again at 0");
+    CHECK(dt_program_run(c.program, &first, NULL) == DT_OK);
+    CHECK(dt_program_begin(c.program, &second) == DT_OK);
+    CHECK(dt_program_advance(c.program, &state) == DT_OK);
+    CHECK(dt_program_cancel(c.program) == DT_OK); /* in its forward part: the sum is whole */
+    CHECK(dt_program_begin(c.program, &second) == DT_OK);
+    CHECK(dt_program_advance(c.program, &state) == DT_OK);
+    CHECK(dt_program_advance(c.program, &state) == DT_OK);
+    CHECK(dt_program_cancel(c.program) == DT_OK); /* in its backward part: it is in the sum */
+    CHECK(dt_program_run(c.program, &second, NULL) == DT_ERROR_INVALID);
+    CHECK(dt_program_run(c.program, &first, NULL) == DT_OK);
+    CHECK(dt_program_run(c.program, &second, NULL) == DT_OK);
+    CHECK_NEAR(line_weight(&c), -2, 0);
+    CHECK(dt_program_run(c.program, &second, NULL) == DT_ERROR_INVALID);
+    dt_ctx_destroy(c.ctx);
+}
+
+TEST(micro_batches_that_train_other_parameters_are_refused) {
+    plan_case c = plan_open();
+    dt_tensor x = dt_input(c.graph, "x", DT_F32, dt_dims(2));
+    dt_tensor y = dt_nn_linear(dt_nn_linear(x, "a", 2), "b", 1);
+    dt_program *both;
+    dt_optim_desc sgd = {.kind = DT_SGD};
+    dt_program_desc desc = {.loss = dt_mean_loss(y), .optim = &sgd, .accumulate = true};
+    REQUIRE(dt_store_create(c.graph, &(dt_store_desc){.device = "cpu"}, &c.store) == DT_OK);
+    REQUIRE(dt_program_create(c.store, &desc, &both) == DT_OK);
+    desc.params = "a.*";
+    REQUIRE(dt_program_create(c.store, &desc, &c.program) == DT_OK);
+    CHECK(dt_program_write(both, x, (float[]){1, 2}, 8) == DT_OK);
+    CHECK(dt_program_write(c.program, x, (float[]){1, 2}, 8) == DT_OK);
+    CHECK(dt_program_run(c.program, &(dt_step_desc){.micros = 2}, NULL) == DT_OK);
+    dt_result result = dt_program_run(both, &(dt_step_desc){.micro = 1, .micros = 2}, NULL);
+    CHECK(result == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), "trains other parameters");
+    dt_ctx_destroy(c.ctx);
+}
+
+TEST(an_evaluation_weighs_its_losses) {
+    plan_case c = plan_open();
+    dt_tensor x = dt_input(c.graph, "x", DT_F32, dt_dims(2)),
+              t = dt_input(c.graph, "t", DT_I32, dt_dims());
+    dt_tensor mse = dt_mse(x, dt_neg(x)), xent = dt_cross_entropy(x, t, NULL);
+    double weights[2] = {0};
+    REQUIRE(dt_store_create(c.graph, &(dt_store_desc){.device = "cpu"}, &c.store) == DT_OK);
+    dt_program_desc desc = {.losses = {{mse, 0}, {xent, 0}}, .batch = 3};
+    REQUIRE(dt_program_create(c.store, &desc, &c.program) == DT_OK);
+    CHECK(dt_program_write(c.program, x, (float[6]){0}, 24) == DT_OK);
+    CHECK(dt_program_write(c.program, t, (int32_t[]){0, -100, 1}, 12) == DT_OK);
+    CHECK(dt_program_weigh(c.program, weights) == DT_OK);
+    CHECK_NEAR(weights[0], 6, 0);
+    CHECK_NEAR(weights[1], 2, 0);
+    dt_ctx_destroy(c.ctx);
+}
+
+/* ---- Lists of a description */
+
+TEST(a_host_gradient_listed_twice_is_written_once) {
+    plan_case c = plan_open();
+    dt_tensor x = dt_input(c.graph, "x", DT_F32, dt_dims(1));
+    dt_tensor y = dt_linear(x, dt_param(c.graph, "w", dt_dims(1, 1), (dt_init){0}), (dt_tensor){0});
+    dt_program_desc desc = {.outputs = {y},
+                            .host_gradients = {y, y},
+                            .optim = &(dt_optim_desc){.kind = DT_SGD, .lr = 1}};
+    REQUIRE(dt_store_create(c.graph, &(dt_store_desc){.device = "cpu"}, &c.store) == DT_OK);
+    REQUIRE(dt_program_create(c.store, &desc, &c.program) == DT_OK);
+    CHECK(dt_program_write(c.program, x, &(float){3}, 4) == DT_OK);
+    CHECK(dt_program_write_gradient(c.program, y, &(float){2}, 4) == DT_OK);
+    CHECK(dt_program_run(c.program, NULL, NULL) == DT_OK);
+    CHECK_NEAR(line_weight(&c), -6, 0);
+    CHECK(dt_program_write_gradient(c.program, y, &(float){NAN}, 4) == DT_OK);
+    CHECK(dt_program_run(c.program, NULL, NULL) == DT_ERROR_NUMERIC);
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), "the host gradient of 'linear (node");
+    dt_ctx_destroy(c.ctx);
+}
+
+TEST(a_list_with_a_nil_in_the_middle_is_refused) {
+    plan_case c = plan_open();
+    dt_graph *graph;
+    dt_graph_create(c.ctx, &graph);
+    dt_tensor x = dt_input(c.graph, "x", DT_F32, dt_dims(1)),
+              far = dt_input(graph, "far", DT_F32, dt_dims(1));
+    dt_tensor loss = dt_mean_loss(x);
+    for (int i = 0; i < 1000; i++) /* an id that the store's graph does not have */
+        far = dt_neg(far);
+    REQUIRE(dt_store_create(c.graph, &(dt_store_desc){.device = "cpu"}, &c.store) == DT_OK);
+    dt_program_desc desc = {.outputs = {x, {0}, far},
+                            .losses = {{loss, 0}, {{0}, 0}, {loss, 0}},
+                            .metrics = {{0}, loss}};
+    CHECK(dt_program_create(c.store, &desc, &c.program) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), "output 3 stands behind a nil one");
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), "loss 3 stands behind a nil one");
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), "metric 2 stands behind a nil one");
+    dt_ctx_destroy(c.ctx);
+}
+
+/* ---- Ops' rules that a program meets */
+
+TEST(an_index_must_be_right_for_every_op_that_takes_it) {
+    plan_case c = plan_open();
+    dt_tensor x = dt_input(c.graph, "x", DT_F32, dt_dims(4)),
+              t = dt_input(c.graph, "t", DT_I32, dt_dims()),
+              table = dt_input_shared(c.graph, "table", DT_F32, dt_dims(2, 3));
+    dt_tensor loss = dt_cross_entropy(x, t, NULL), rows = dt_gather(table, t);
+    dt_program *plain;
+    REQUIRE(dt_store_create(c.graph, &(dt_store_desc){.device = "cpu"}, &c.store) == DT_OK);
+    dt_program_desc desc = {.loss = loss, .metrics = {dt_accuracy(x, t)}};
+    REQUIRE(dt_program_create(c.store, &desc, &plain) == DT_OK);
+    desc.outputs[0] = rows;
+    REQUIRE(dt_program_create(c.store, &desc, &c.program) == DT_OK);
+    CHECK(dt_program_write(plain, t, &(int32_t){3}, 4) == DT_OK);
+    CHECK(dt_program_write(plain, t, &(int32_t){-100}, 4) == DT_OK);
+    CHECK(dt_program_write(c.program, t, &(int32_t){1}, 4) == DT_OK);
+    CHECK(dt_program_write(c.program, t, &(int32_t){3}, 4) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), "[0, 2), which gather needs");
+    CHECK(dt_program_write(c.program, t, &(int32_t){-100}, 4) == DT_ERROR_INVALID);
+    dt_ctx_destroy(c.ctx);
+}
+
+TEST(class_weights_that_are_trained_are_refused) {
+    plan_case c = plan_open();
+    dt_tensor x = dt_input(c.graph, "x", DT_F32, dt_dims(3)),
+              t = dt_input(c.graph, "t", DT_I32, dt_dims());
+    dt_tensor k = dt_param(c.graph, "k", dt_dims(3), (dt_init){DT_INIT_CONSTANT, 1, 0});
+    dt_cross_entropy_desc learned = {.class_weights = dt_square(k)},
+                          detached = {.class_weights = dt_detach(dt_square(k))};
+    dt_tensor y = dt_mul(x, k);
+    dt_program_desc desc = {.loss = dt_cross_entropy(y, t, &learned),
+                            .optim = &(dt_optim_desc){.kind = DT_SGD}};
+    dt_tensor fine = dt_cross_entropy(y, t, &detached);
+    REQUIRE(dt_store_create(c.graph, &(dt_store_desc){.device = "cpu"}, &c.store) == DT_OK);
+    CHECK(dt_program_create(c.store, &desc, &c.program) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), "no gradient of class weights");
+    desc.loss = fine;
+    CHECK(dt_program_create(c.store, &desc, &c.program) == DT_OK);
+    dt_ctx_destroy(c.ctx);
+}
+
+TEST(a_reshape_to_an_absurd_size_is_an_error) {
+    plan_case c = plan_open();
+    dt_tensor x = dt_input(c.graph, "x", DT_F32, dt_dims(2, 0));
+    dt_tensor y = dt_reshape(x, dt_dims(INT64_C(1) << 32, INT64_C(1) << 32));
+    CHECK(y.id == 0);
+    CHECK_CONTAINS(dt_graph_error(c.graph), "more than 2^31 elements");
+    dt_ctx_destroy(c.ctx);
+}
+
+TEST(a_job_system_without_its_function_is_refused) {
+    dt_ctx *ctx;
+    dt_ctx_desc desc = {.no_vulkan = true, .jobs = {.threads = 4}};
+    CHECK(dt_ctx_create(&desc, &ctx) == DT_ERROR_INVALID && ctx == NULL);
+}

@@ -7,7 +7,9 @@ typedef struct dt_ctx_desc {
     dt_logger logger;       /* {0}: silent */
     int threads;            /* threads that compute, the caller's included; 0 = 1, DT_THREADS_ALL */
     dt_job_system jobs;     /* instead of own threads */
-    const char *vulkan_loader; /* path of the Vulkan loader; NULL: the system's */
+    /* Path of the Vulkan loader; NULL: the system's. Not copied: it is read when devices are first
+     * asked for. */
+    const char *vulkan_loader;
     /* What dt_ctx_pipeline_cache gave in an earlier run; checked, and ignored when it is from
      * another device or driver. NULL = none. Copied. */
     const void *pipeline_cache;

@@ -110,7 +110,7 @@ typedef struct dt_loss {
 } dt_loss;
 
 typedef enum dt_mode {
-    DT_MODE_DEFAULT, /* train when there is an optimizer or a host gradient, else eval */
+    DT_MODE_DEFAULT, /* train when gradients are computed, else eval */
     DT_MODE_TRAIN,
     DT_MODE_EVAL
 } dt_mode;
@@ -172,12 +172,16 @@ DT_API dt_result dt_program_read(dt_program *program, dt_tensor output, void *da
 
 /* {0}, or NULL in its place: the next step, one batch. */
 typedef struct dt_step_desc {
-    uint64_t seed;      /* of dropout; with `step` it names the step's random numbers */
-    uint64_t step;      /* 0 = the number of steps committed to the store, plus 1 */
+    uint64_t seed; /* of dropout; with `step` it names the step's random numbers */
+    /* 0 = the number of steps committed to the store, plus 1. Without an optimizer nothing is
+     * committed: number the steps, or dropout's masks stay the same. */
+    uint64_t step;
     uint32_t first_row; /* of this batch's first sample in the global batch */
     float lr;           /* 0 = the optimizer's */
     /* Micro-batches of one step: run each with micro = 0 .. micros - 1 (programs made with
-     * `accumulate`); the last one commits. weights: of the global batch, from dt_program_weigh. */
+     * `accumulate`, one or several that train the same parameters), in order; the last one commits.
+     * After one that failed, or was cancelled in its backward part, begin again at 0. weights: of
+     * the global batch, from dt_program_weigh. */
     uint32_t micro, micros; /* micros: 0 = 1 */
     const double *weights;  /* one for each loss, above 0; NULL = this batch's own */
 } dt_step_desc;

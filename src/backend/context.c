@@ -16,6 +16,8 @@ static dt_result dti_ctx_check(const dt_ctx_desc *d) {
         return DT_ERROR_INVALID;
     if (d->threads < DT_THREADS_ALL || d->jobs.threads < 0)
         return DT_ERROR_INVALID;
+    if (d->jobs.threads && !d->jobs.parallel_for)
+        return DT_ERROR_INVALID;
     if (d->pipeline_cache_bytes && !d->pipeline_cache)
         return DT_ERROR_INVALID;
     return DT_OK;

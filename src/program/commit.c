@@ -15,6 +15,14 @@ static void dti_optim_problem(dti_text *problems, const char *what, double value
     dti_text_add(problems, "; %s", remedy);
 }
 
+static void dti_optim_check_group(const dt_optim_group *g, dti_text *problems) {
+    if (!(g->lr_scale >= 0.0))
+        dti_optim_problem(problems, "a group's lr_scale", g->lr_scale, "it must be at least 0");
+    if (!(g->weight_decay >= 0.0))
+        dti_optim_problem(problems, "a group's weight_decay", g->weight_decay,
+                          "it must be at least 0");
+}
+
 static void dti_optim_check(const dt_optim_desc *d, dti_text *problems) {
     if (!(d->lr >= 0.0))
         dti_optim_problem(problems, "lr", d->lr, "it must be at least 0");
@@ -35,6 +43,8 @@ static void dti_optim_check(const dt_optim_desc *d, dti_text *problems) {
     if (d->nesterov && (d->momentum == 0.0 || d->dampening != 0.0)) {
         dti_text_add(problems, "\n- optimizer: nesterov needs a momentum and no dampening");
     }
+    for (int i = 0; i < DT_MAX_TERMS - 1; i++)
+        dti_optim_check_group(&d->groups[i], problems);
     if ((unsigned)d->kind > DT_ADAMW)
         dti_text_add(problems, "\n- optimizer: kind %d is unknown", (int)d->kind);
 }

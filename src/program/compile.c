@@ -152,7 +152,7 @@ static dt_result dti_program_graph(dt_program *p, uint32_t *weight_node) {
     dt_result result = dti_program_problems(p, &problems);
     if (!result) {
         dti_append_gradients(p, &problems);
-        if (p->has_gradients && !problems.size)
+        if (!problems.size)
             dti_append_weights(p, weight_node);
         if (p->work->error[0])
             dti_text_add(&problems, "\n- gradient: %s", p->work->error);

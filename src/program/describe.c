@@ -27,6 +27,12 @@ static bool dti_is_set(dt_tensor x) {
     return x.graph != NULL || x.id != 0;
 }
 
+/* A list ends at its first nil; one in the middle is a mistake. */
+static void dti_desc_gap(dt_tensor x, const char *what, uint32_t index, dti_text *problems) {
+    if (dti_is_set(x))
+        dti_text_add(problems, "\n- %s %u stands behind a nil one", what, index + 1);
+}
+
 static void dti_desc_terms(dt_program *p, dti_text *problems) {
     dt_program_desc *d = &p->desc;
     if (dti_is_set(d->loss)) {
@@ -54,6 +60,12 @@ static void dti_desc_terms(dt_program *p, dti_text *problems) {
             dti_text_add(problems, "\n- metric %u is not a term", p->metric_count);
         }
     }
+    for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {
+        if (i >= p->loss_count)
+            dti_desc_gap(d->losses[i].term, "loss", i, problems);
+        if (i >= p->metric_count)
+            dti_desc_gap(d->metrics[i], "metric", i, problems);
+    }
 }
 
 static uint32_t dti_desc_list(dt_program *p, const dt_tensor *list, const char *what,
@@ -66,6 +78,8 @@ static uint32_t dti_desc_list(dt_program *p, const dt_tensor *list, const char *
                          count);
         }
     }
+    for (uint32_t i = count; i < DT_MAX_TERMS; i++)
+        dti_desc_gap(list[i], what, i, problems);
     return count;
 }
 
@@ -113,7 +127,16 @@ static uint32_t dti_select_params(dt_program *p, dti_text *problems) {
     return count;
 }
 
-/* The loss terms with their seeds, and the host's gradients as inputs. */
+static bool dti_host_gradient_again(const dt_program_desc *d, uint32_t index) {
+    for (uint32_t i = 0; i < index; i++) {
+        if (d->host_gradients[i].id == d->host_gradients[index].id)
+            return true;
+    }
+    return false;
+}
+
+/* The loss terms with their seeds, and the host's gradients as inputs: one for each y, however
+ * often it is listed. */
 static uint32_t dti_gradient_roots(dt_program *p, dt_tensor *y, dt_tensor *dy) {
     dt_graph *g = p->work;
     uint32_t count = 0;
@@ -121,14 +144,16 @@ static uint32_t dti_gradient_roots(dt_program *p, dt_tensor *y, dt_tensor *dy) {
         y[count] = (dt_tensor){g, p->desc.losses[i].term.id};
         dy[count] = dti_append1(DTI_OP_SEED, y[count], &(dti_attr){.i = {(int32_t)i}});
     }
-    for (uint32_t i = 0; i < DT_MAX_TERMS && dti_is_set(p->desc.host_gradients[i]); i++, count++) {
+    for (uint32_t i = 0; i < DT_MAX_TERMS && dti_is_set(p->desc.host_gradients[i]); i++) {
+        if (dti_host_gradient_again(&p->desc, i))
+            continue;
         y[count] = (dt_tensor){g, p->desc.host_gradients[i].id};
         dti_node n = {.op = DTI_OP_INPUT,
                       .samples = dti_node_of(y[count])->samples,
                       .shape = dti_node_of(y[count])->shape};
         n.attr.i[0] = (int32_t)y[count].id; /* whose gradient it is */
         n.label = dti_node_of(y[count])->label;
-        dy[count] = dti_graph_push(g, &n, NULL, 0);
+        dy[count++] = dti_graph_push(g, &n, NULL, 0);
     }
     return count;
 }

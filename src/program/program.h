@@ -75,6 +75,7 @@ struct dt_program {
     bool forward_done;            /* outputs can be read */
     double weights[DT_MAX_TERMS]; /* of the global batch, as given; 0 = own */
     uint64_t step;
+    uint32_t micro, micros; /* of the step under way */
 };
 
 /* Places transients by lifetime; sets places, transient_bytes, used_bytes. */

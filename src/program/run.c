@@ -112,6 +112,43 @@ static dt_result dti_ports_written(dt_program *p, bool gradient) {
     return DT_OK;
 }
 
+/* Micro-batches add up in the store's one gradient arena: what another program wrote there, a step
+ * that stopped half-way or parameters that the first of them did not have would be in the sum. */
+static dt_result dti_micro_check(dt_program *p, const dt_step_desc *step) {
+    const dt_store *s = p->store;
+    if (step->micro == 0)
+        return DT_OK;
+    if (step->micro != s->summed || step->micros != s->micros) {
+        return dti_fail(p->base, DT_ERROR_INVALID,
+                        "program '%s': micro-batch %u of %u does not go on from what is summed up, "
+                        "%u of %u; begin again at 0",
+                        p->label, step->micro, step->micros, s->summed, s->summed ? s->micros : 0);
+    }
+    if (dti_hash64(0, p->trained, s->param_count) != s->summed_params) {
+        return dti_fail(p->base, DT_ERROR_INVALID,
+                        "program '%s': micro-batch %u of %u trains other parameters than the first",
+                        p->label, step->micro, step->micros);
+    }
+    return DT_OK;
+}
+
+/* From begin until the step is over there is no sum to go on from. */
+static void dti_micro_begin(dt_program *p, const dt_step_desc *step) {
+    p->micro = step->micro;
+    p->micros = DTI_MAX(step->micros, 1u);
+    if (p->has_gradients)
+        p->store->summed = 0;
+}
+
+static void dti_micro_done(dt_program *p, uint32_t summed) {
+    dt_store *s = p->store;
+    if (!p->has_gradients)
+        return;
+    s->summed = summed < p->micros ? summed : 0;
+    s->micros = p->micros;
+    s->summed_params = dti_hash64(0, p->trained, s->param_count);
+}
+
 static dt_result dti_step_check(dt_program *p, const dt_step_desc *step) {
     const dt_program *other = p->store->running;
     if (other) {
@@ -138,7 +175,11 @@ static dt_result dti_step_check(dt_program *p, const dt_step_desc *step) {
             "program '%s': weight %u of the global batch is not above 0; see dt_program_weigh",
             p->label, i);
     }
-    return dti_ports_written(p, false);
+    if (!(step->lr >= 0.0f))
+        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': lr %g; it must be at least 0",
+                        p->label, (double)step->lr);
+    dt_result result = p->has_gradients ? dti_micro_check(p, step) : DT_OK;
+    return result ? result : dti_ports_written(p, false);
 }
 
 DT_API dt_result dt_program_begin(dt_program *p, const dt_step_desc *desc) {
@@ -160,6 +201,7 @@ DT_API dt_result dt_program_begin(dt_program *p, const dt_step_desc *desc) {
     dti_fp_leave(modes);
     p->forward_done = false;
     p->store->running = p;
+    dti_micro_begin(p, &step);
     return DT_OK;
 }
 
@@ -217,6 +259,8 @@ DT_API dt_result dt_program_cancel(dt_program *p) {
                         "program '%s': the commit has started; call dt_program_end", p->label);
     }
     dt_result result = p->busy ? p->store->device->backend->exec_wait(p->exec) : DT_OK;
+    if (p->at <= 1) /* only the forward segment: the sum is as it was */
+        dti_micro_done(p, p->micro);
     return dti_step_drop(p, result);
 }
 
@@ -250,7 +294,7 @@ static bool dti_step_faulty(const dt_program *p, const uint32_t *status) {
         return false;
     if (p->commits && status[DTI_STATUS_ABORT])
         return true;
-    for (uint32_t i = 0; i < p->loss_count + p->metric_count; i++) {
+    for (uint32_t i = 0; i < p->loss_count; i++) {
         if (!dti_all_finite(status + p->term_slot[i], 2))
             return true;
     }
@@ -276,11 +320,12 @@ static dt_result dti_step_fault(dt_program *p, dt_report *r) {
     const dti_port *port = dti_fault_input(p);
     r->skipped = true;
     if (port) {
+        char text[48];
         r->fault_op = "input";
         return dti_fail(p->base, DT_ERROR_NUMERIC,
                         "program '%s', step %llu: %s '%s' holds a NaN or an infinity; %s", p->label,
                         step, port->gradient ? "the host gradient of" : "input",
-                        p->work->nodes[port->node].label, kept);
+                        dti_tensor_name((dt_tensor){p->work, port->node}, text), kept);
     }
     uint32_t first = p->segments[0].first, last = first, fault = 0;
     for (uint32_t s = 0; s < p->weigh_segment && s < p->commit_segment; s++)
@@ -317,6 +362,7 @@ static dt_result dti_step_finish(dt_program *p, dt_report *report) {
     if (dti_step_faulty(p, status))
         return dti_step_fault(p, r);
     p->store->steps += p->commits;
+    dti_micro_done(p, p->micro + 1);
     return DT_OK;
 }
 

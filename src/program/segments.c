@@ -31,26 +31,32 @@ static void dti_need_all(const dt_program *p, uint8_t *needed) {
 
 /* ---- ports: inputs and outputs and their places on the host's side */
 
-static bool dti_label_user(const dt_graph *g, const dti_node *n, uint32_t input, dti_port *port) {
-    const dti_node *first = &g->nodes[dti_input_id(g, n, 0)];
-    bool loss = n->op == DTI_OP_CROSS_ENTROPY || n->op == DTI_OP_ACCURACY;
+/* Several ops may need one input in a range: a value must be right for each. */
+static void dti_label_user(const dt_graph *g, const dti_node *n, uint32_t input, dti_port *port) {
+    bool loss = n->op == DTI_OP_CROSS_ENTROPY || n->op == DTI_OP_ACCURACY, had = port->labels;
     if (!(loss || n->op == DTI_OP_GATHER) || n->count < 2 || dti_input_id(g, n, 1) != input)
-        return false;
+        return;
+    const dti_node *first = &g->nodes[dti_input_id(g, n, 0)];
+    int32_t classes = (int32_t)first->shape.dim[loss ? first->shape.rank - 1 : 0];
+    bool ignores = loss && (!had || (port->ignores && port->ignore_index == n->attr.i[0]));
+    if (!had || classes < port->classes || ignores != port->ignores)
+        port->checked_by = dti_op_info_of(n->op)->name;
     port->labels = true;
-    port->ignores = loss;
+    port->ignores = ignores;
     port->ignore_index = n->attr.i[0];
-    port->classes = (int32_t)first->shape.dim[loss ? first->shape.rank - 1 : 0];
-    port->checked_by = dti_op_info_of(n->op)->name;
-    return true;
+    port->classes = had ? DTI_MIN(port->classes, classes) : classes;
 }
 
-/* Finds an op that needs this i32 input in a range, through views that keep every element. */
+/* Finds the ops that need this i32 input in a range, through views that keep every element. */
 static void dti_port_labels(const dt_program *p, const uint8_t *needed, uint32_t input,
                             dti_port *port) {
     const dt_graph *g = p->work;
-    for (uint32_t id = input + 1; id < p->backward_node && !port->labels; id++) {
+    for (uint32_t id = input + 1; id < p->backward_node; id++) {
         const dti_node *n = &g->nodes[id];
-        if (!needed[id] || dti_label_user(g, n, input, port) || n->count != 1)
+        if (!needed[id])
+            continue;
+        dti_label_user(g, n, input, port);
+        if (n->count != 1)
             continue;
         bool whole = n->op == DTI_OP_RESHAPE || n->op == DTI_OP_PERMUTE || n->op == DTI_OP_EXPAND;
         if (whole && dti_input_id(g, n, 0) == input)

@@ -35,6 +35,10 @@ struct dt_store {
     dt_program *programs;             /* alive, newest first */
     dt_program *running;              /* between begin and end */
     uint64_t steps;                   /* committed */
+    /* The sum in the gradient arena: of how many micro-batches, out of how many, and the hash of
+     * the parameters in it. summed = 0: none that may go on. */
+    uint32_t summed, micros;
+    uint64_t summed_params;
 };
 
 /* Word offsets in the state arena: control, then t of each parameter, then the moments. */
