@@ -32,10 +32,10 @@ typedef struct dt_shape {
 
 /* dt_dims(28, 28) is a shape of rank 2, dt_dims() one of rank 0: one value (for each sample). */
 #ifdef __cplusplus
-static inline dt_shape dt_dims(int64_t a = -1, int64_t b = -1, int64_t c = -1, int64_t d = -1,
-                               int64_t e = -1) {
+static inline dt_shape dt_dims(int64_t a = INT64_MIN, int64_t b = INT64_MIN, int64_t c = INT64_MIN,
+                               int64_t d = INT64_MIN, int64_t e = INT64_MIN) {
     dt_shape s = {0, {a, b, c, d, e}};
-    while (s.rank < DT_MAX_DIMS && s.dim[s.rank] >= 0)
+    while (s.rank < DT_MAX_DIMS && s.dim[s.rank] != INT64_MIN) /* -1 is the last axis */
         s.rank++;
     for (int i = s.rank; i < DT_MAX_DIMS; i++)
         s.dim[i] = 0;

@@ -54,6 +54,11 @@ static bool dti_cross_entropy_shape(dti_build *b) {
 }
 
 static void dti_cross_entropy_grad_rule(dti_grad *g) {
+    if (g->wanted[2]) {
+        dti_graph_fail(g->graph, "cross_entropy: there is no gradient of class weights; dt_detach "
+                                 "them, or dt_freeze the parameter");
+        return;
+    }
     if (!g->wanted[0])
         return;
     dt_tensor s = g->node.count > 2 ? dt_mul(g->dy, g->in[2]) : g->dy;

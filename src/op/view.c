@@ -27,6 +27,8 @@ static bool dti_reshape_shape(dti_build *b) {
         else if (s.dim[i] < 0)
             return dti_build_fail(b, "dimension %d of the new shape is %lld", i,
                                   (long long)s.dim[i]);
+        else if (s.dim[i] && known > INT32_MAX / s.dim[i])
+            return dti_build_fail(b, "the new shape has more than 2^31 elements");
         else
             known *= s.dim[i];
     }
@@ -34,7 +36,7 @@ static bool dti_reshape_shape(dti_build *b) {
         return dti_build_fail(b, "-1 can be any size beside a dimension of 0: give it");
     if (unknown >= 0)
         s.dim[unknown] = all / known;
-    if (dti_shape_elements(s) != all) {
+    if ((unknown >= 0 ? known * s.dim[unknown] : known) != all) {
         return dti_build_fail(b, "%lld elements do not make %s", (long long)all,
                               dti_shape_print(s, b->out.samples).text);
     }
