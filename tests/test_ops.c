@@ -75,11 +75,13 @@ static dt_tensor ops_weights(ops_model *m, dt_tensor y) {
     return ops_node(y)->term ? ops_shared(m, dt_dims(), OPS_POSITIVE) : ops_like(m, y, OPS_ANY);
 }
 
-/* d(sum of y * dy) by the first `leaves` leaves; nil where none flows. */
+/* d(sum of y * dy) by the first `leaves` leaves; nil where none flows, or where none is defined. */
 static void ops_differentiate(ops_model *m, dt_tensor y, dt_tensor dy, int leaves, dt_tensor *dx) {
     dt_tensor wrt[OPS_LEAVES];
-    for (int i = 0; i < leaves; i++)
-        wrt[i] = ops_is_float(m->leaves[i].x) ? m->leaves[i].x : (dt_tensor){0};
+    for (int i = 0; i < leaves; i++) {
+        const ops_leaf *leaf = &m->leaves[i];
+        wrt[i] = ops_is_float(leaf->x) && !leaf->constant ? leaf->x : (dt_tensor){0};
+    }
     dti_differentiate(m->graph, y, dy, wrt, (uint32_t)leaves, dx);
 }
 
