@@ -122,7 +122,8 @@ int main(int argc, char **argv) {
     pass train = make_pass(store, desc, &file[0], number[BATCH]);
     uint32_t *order = malloc((file[1].bytes + file[3].bytes) * sizeof *order);
     FILE *json = text[JSON] ? fopen(text[JSON], "w") : NULL;
-    check(order && (json || !text[JSON]), text[JSON], ": cannot be written");
+    check(order != NULL, "out of memory", "");
+    check(json || !text[JSON], text[JSON], ": cannot be written");
     setvbuf(stdout, NULL, _IONBF, 0);
     for (int epoch = 1; epoch <= epochs + 1; epoch++) {
         pass *p = epoch <= epochs ? &train : &test; /* the test comes last */
@@ -145,6 +146,5 @@ int main(int argc, char **argv) {
            dt_store_device(store)->id, seconds);
     for (int i = 0; i < 4; i++)
         dt_array_free(&file[i]);
-    dt_ctx_destroy(ctx), free(order);
-    return json && fclose(json);
+    return dt_ctx_destroy(ctx), free(order), json && fclose(json);
 }

@@ -12,8 +12,7 @@
     X(ERROR_UNSUPPORTED, "not supported on this device or for this type")                          \
     X(ERROR_IO, "a file could not be opened, read or written")                                     \
     X(ERROR_FORMAT, "a file is not what it should be")                                             \
-    X(ERROR_NUMERIC, "a NaN or an infinity; the store is unchanged")                               \
-    X(ERROR_CANCELLED, "cancelled; the store is unchanged")
+    X(ERROR_NUMERIC, "a NaN or an infinity; the store is unchanged")
 
 typedef enum dt_result {
 #define DTI_X(id, text) DT_##id,

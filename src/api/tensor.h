@@ -65,8 +65,8 @@ DT_API dt_dtype dt_tensor_dtype(dt_tensor x);
  * False for nil. */
 DT_API bool dt_tensor_has_samples(dt_tensor x);
 
-/* Names a tensor for messages; returns it. The text is copied. An input or parameter has its name
- * already: do not label it, it would be renamed. */
+/* Names a tensor for messages; returns it. The text is copied. Errors (nil): an input or a
+ * parameter, which has its name already. */
 DT_API dt_tensor dt_label(dt_tensor x, const char *label);
 
 /* ---- Leaves. Errors (nil): no name, a shape of more than DT_MAX_DIMS dimensions, with a negative

@@ -1,7 +1,14 @@
 /* Layers with weights: named parameters in PyTorch's shapes and initial distributions, then ops. */
 
-static const char *dti_nn_name(char *text, size_t size, const char *layer, const char *part) {
-    snprintf(text, size, "%s.%s", layer ? layer : "", part);
+#define DTI_NN_NAME_SIZE 256
+
+/* "layer.part" in `text`; a name that does not fit is an error of the graph, never cut. */
+static const char *dti_nn_name(dt_graph *graph, char text[DTI_NN_NAME_SIZE], const char *layer,
+                               const char *part) {
+    int size = snprintf(text, DTI_NN_NAME_SIZE, "%s.%s", layer ? layer : "", part);
+    if (size >= DTI_NN_NAME_SIZE)
+        dti_graph_fail(graph, "layer '%.40s...': its name has more than %d characters", layer,
+                       DTI_NN_NAME_SIZE - 8);
     return text;
 }
 
@@ -19,14 +26,13 @@ DT_API dt_tensor dt_nn_linear_with(dt_tensor x, const char *name, int64_t out,
     int64_t in = s.dim[s.rank - 1];
     float bound = (float)(1.0 / sqrt((double)in));
     dt_init uniform = {DT_INIT_UNIFORM, -bound, bound};
-    char text[256];
+    char text[DTI_NN_NAME_SIZE];
     dt_init weight = d.weight.kind ? d.weight : uniform, bias = d.bias.kind ? d.bias : uniform;
-    dt_tensor w = dt_param(x.graph, dti_nn_name(text, sizeof text, name, "weight"),
+    dt_tensor w = dt_param(x.graph, dti_nn_name(x.graph, text, name, "weight"),
                            (dt_shape){2, {out, in}}, weight);
     dt_tensor b = {0};
     if (!d.no_bias)
-        b = dt_param(x.graph, dti_nn_name(text, sizeof text, name, "bias"), (dt_shape){1, {out}},
-                     bias);
+        b = dt_param(x.graph, dti_nn_name(x.graph, text, name, "bias"), (dt_shape){1, {out}}, bias);
     return dti_is_nil(w) ? w : dt_linear(x, w, b);
 }
 
@@ -37,9 +43,9 @@ DT_API dt_tensor dt_nn_linear(dt_tensor x, const char *name, int64_t out) {
 DT_API dt_tensor dt_nn_embedding(dt_tensor index, const char *name, int64_t rows, int64_t cols) {
     if (dti_is_nil(index))
         return index;
-    char text[256];
+    char text[DTI_NN_NAME_SIZE];
     dt_init normal = {DT_INIT_NORMAL, 0.0f, 1.0f};
-    dt_tensor table = dt_param(index.graph, dti_nn_name(text, sizeof text, name, "weight"),
+    dt_tensor table = dt_param(index.graph, dti_nn_name(index.graph, text, name, "weight"),
                                (dt_shape){2, {rows, cols}}, normal);
     return dt_gather(table, index);
 }

@@ -131,6 +131,9 @@ DT_API bool dt_tensor_has_samples(dt_tensor x) {
 DT_API dt_tensor dt_label(dt_tensor x, const char *label) {
     if (dti_is_nil(x))
         return x;
+    const dti_node *n = dti_node_of(x);
+    if (n->count == 0 && n->label)
+        return dti_graph_fail(x.graph, "dt_label: '%s' has its name already", n->label);
     const char *copy = dti_graph_string(x.graph, label);
     if (copy)
         dti_node_of(x)->label = copy;
