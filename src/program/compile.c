@@ -162,6 +162,17 @@ static dt_result dti_program_graph(dt_program *p, uint32_t *weight_node) {
     return result;
 }
 
+/* Kernels find a moment by a 32-bit word number. */
+static dt_result dti_state_fits(const dt_program *p) {
+    uint64_t words = dti_state_moment_offset(p->store, dti_optim_moments(&p->optim));
+    if (words <= UINT32_MAX)
+        return DT_OK;
+    return dti_fail(p->base, DT_ERROR_UNSUPPORTED,
+                    "program '%s': the optimizer's state of %llu values has more than 2^32; train "
+                    "fewer parameters, or with SGD without momentum",
+                    p->label, (unsigned long long)words);
+}
+
 static dt_result dti_program_build(dt_program *p) {
     dt_store *s = p->store;
     uint32_t weight_node[DT_MAX_TERMS] = {0};
@@ -184,6 +195,8 @@ static dt_result dti_program_build(dt_program *p) {
     if (!p->label || !p->trained || !p->param_dx)
         return DT_ERROR_MEMORY;
     result = dti_program_graph(p, weight_node);
+    if (!result && p->has_optim)
+        result = dti_state_fits(p);
     if (!result && p->has_optim)
         result = dti_commit_table(p);
     if (!result)
