@@ -90,6 +90,8 @@ setup_test() {
     need_tool python3-minimal python3
     # Two software drivers and the validation layers; without them the tests of Vulkan skip.
     need mesa-vulkan-drivers libvulkan1 chromium-common vulkan-validationlayers
+    # The header in other hosts: Clang, C++ and a locale with a decimal comma.
+    need clang g++ locales
 }
 
 # numpy and the real safetensors, in an environment of their own; without them two tests skip.

@@ -51,6 +51,8 @@ host_run() {
     test=$1 program=$2
     shift 2
     wanted "$test" || return 0
+    compiler=${program%%_*}
+    command -v "$compiler" >/dev/null 2>&1 || { skip "$test" "there is no $compiler"; return 0; }
     [ -x "$work/$program" ] || { fail "$test" "does not build" "$work/$program.log"; return 0; }
     "$work/$program" "$@" >"$work/$test.out" 2>"$work/$test.log"
     code=$?
