@@ -89,9 +89,9 @@ make_locale() {
     if locale -a 2>/dev/null | grep -qi '^de_DE.utf-\{0,1\}8$'; then return 0; fi
     command -v localedef >/dev/null 2>&1 || return 0
     mkdir -p $work/locale
-    [ -d $work/locale/de_DE.UTF-8 ] ||
+    [ -e $work/locale/de_DE.UTF-8/LC_NUMERIC ] ||
         localedef -i de_DE -f UTF-8 $work/locale/de_DE.UTF-8 >/dev/null 2>&1 || true
-    if [ -d $work/locale/de_DE.UTF-8 ]; then
+    if [ -e $work/locale/de_DE.UTF-8/LC_NUMERIC ]; then
         LOCPATH=$PWD/$work/locale
         export LOCPATH
     fi
