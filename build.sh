@@ -107,6 +107,7 @@ setup_interop() {
 
 setup_check() {
     setup_test
+    setup_shaders
     need_tool gcc gcc
     need_tool g++ g++
     need_tool clang clang clang++
@@ -122,7 +123,6 @@ setup_shaders() {
 
 setup() {
     setup_check
-    setup_shaders
 }
 
 # ---- files that are made only when older than what they are made of

@@ -164,7 +164,7 @@ static dt_result dti_store_load_params(dt_store *store, const char *path, const 
     int count = dt_store_param_count(store);
     dt_result result = DT_OK;
     for (int i = 0; i < count && !result; i++) {
-        dt_param_info param;
+        dt_param_info param = {0};
         dt_weight_info weight;
         result = dt_store_param(store, i, &param);
         if (!result)

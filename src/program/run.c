@@ -56,7 +56,7 @@ static dt_result dti_port_check_labels(dt_program *p, const dti_port *port, cons
 
 static dt_result dti_port_write(dt_program *p, dt_tensor x, bool gradient, const void *data,
                                 size_t bytes) {
-    dti_port *port;
+    dti_port *port = NULL;
     dt_result result = dti_port_get(p, x, false, gradient, bytes, &port);
     if (result)
         return result;
@@ -84,7 +84,7 @@ DT_API dt_result dt_program_write_gradient(dt_program *p, dt_tensor y, const voi
 }
 
 DT_API dt_result dt_program_read(dt_program *p, dt_tensor output, void *data, size_t bytes) {
-    dti_port *port;
+    dti_port *port = NULL;
     dt_result result = dti_port_get(p, output, true, false, bytes, &port);
     if (result)
         return result;

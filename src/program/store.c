@@ -206,7 +206,7 @@ DT_API int dt_store_find(const dt_store *s, const char *name) {
 /* Where a value of a parameter lies. */
 static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, size_t bytes,
                                   dti_memory **memory, uint64_t *offset) {
-    dt_param_info info;
+    dt_param_info info = {0};
     dt_result result = dt_store_param(s, index, &info);
     if (result)
         return result;
@@ -239,16 +239,16 @@ static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, si
 
 DT_API dt_result dt_store_read(dt_store *s, int index, dt_value_kind kind, void *data,
                                size_t bytes) {
-    dti_memory *memory;
-    uint64_t offset;
+    dti_memory *memory = NULL;
+    uint64_t offset = 0;
     dt_result result = dti_store_locate(s, index, kind, bytes, &memory, &offset);
     return result ? result : s->device->backend->memory_read(memory, offset, data, bytes);
 }
 
 DT_API dt_result dt_store_write(dt_store *s, int index, dt_value_kind kind, const void *data,
                                 size_t bytes) {
-    dti_memory *memory;
-    uint64_t offset;
+    dti_memory *memory = NULL;
+    uint64_t offset = 0;
     dt_result result = dti_store_locate(s, index, kind, bytes, &memory, &offset);
     return result ? result : s->device->backend->memory_write(memory, offset, data, bytes);
 }
