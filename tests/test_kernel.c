@@ -241,7 +241,7 @@ TEST(pow_has_the_special_cases_of_C) {
 /* ---- GEMM */
 typedef struct kernel_case {
     dti_gemm g;
-    float *a, *b, *c, *bias, *first; /* first: C before */
+    float *a, *b, *c, *bias, *mask, *first; /* mask: laid out as C; first: C before */
 } kernel_case;
 
 static float *kernel_floats(int64_t n) {
@@ -254,7 +254,7 @@ static float *kernel_floats(int64_t n) {
 /* trans: bit 0 A, bit 1 B, bit 2 C are stored transposed; rows are longer than they need be. */
 static kernel_case kernel_gemm_case(int64_t m, int64_t n, int64_t k, int trans) {
     kernel_case t = {
-        .g = {m, n, k, NULL, k + 3, 1, NULL, n + 1, 1, NULL, n + 2, 1, NULL, 1, false, 0}};
+        .g = {m, n, k, NULL, k + 3, 1, NULL, n + 1, 1, NULL, n + 2, 1, NULL, 1, false, 0, NULL}};
     if (trans & 1)
         t.g.a_row = 1, t.g.a_col = m + 5;
     if (trans & 2)
@@ -267,6 +267,9 @@ static kernel_case kernel_gemm_case(int64_t m, int64_t n, int64_t k, int trans) 
     t.first = malloc((size_t)((m + 5) * (n + 5)) * sizeof *t.first);
     memcpy(t.first, t.c, (size_t)((m + 5) * (n + 5)) * sizeof *t.first);
     t.bias = kernel_floats(n);
+    t.mask = kernel_floats((m + 5) * (n + 5));
+    for (int64_t i = 0; i < (m + 5) * (n + 5); i += 3)
+        t.mask[i] = i % 2 ? 0.0f : NAN;
     return t;
 }
 static void kernel_case_free(kernel_case *t) {
@@ -275,6 +278,7 @@ static void kernel_case_free(kernel_case *t) {
     free(t->c);
     free(t->first);
     free(t->bias);
+    free(t->mask);
 }
 
 /* In tiles for `threads`, in calls of `step` tiles, the last first. */
@@ -312,6 +316,8 @@ static void kernel_gemm_check(const kernel_case *t, const char *what) {
             }
             if (g->epilogue == DTI_GEMM_RELU && sum < 0)
                 sum = 0;
+            if (g->mask && !(g->mask[at] > 0))
+                sum = size = 0; /* exactly */
             bad += !(fabs((double)g->c[at] - sum) <= (double)(g->k + 2) * 0x1p-24 * size);
         }
     test_check(bad == 0, __FILE__, __LINE__, "gemm %d x %d x %d %s: %d elements are wrong",
@@ -342,6 +348,7 @@ TEST(gemm_is_within_its_bound_for_every_shape_and_transposition) {
                 t.g.accumulate = (trans + (int)s) % 3 == 1;
                 t.g.bias = (trans + (int)s) % 2 ? t.bias : NULL;
                 t.g.epilogue = (trans + (int)s) % 4 == 1 ? DTI_GEMM_RELU : DTI_GEMM_NONE;
+                t.g.mask = (trans / 2 + (int)s) % 3 == 0 ? t.mask : NULL;
                 kernel_gemm_run(dti_cpu_kernels_select(isa), &t.g, 1, 1);
                 kernel_gemm_check(&t, dti_cpu_kernels_select(isa)->name);
                 kernel_case_free(&t);
@@ -355,7 +362,7 @@ TEST(gemm_takes_any_strides) {
     for (int i = 0; i < 84; i++)
         b[i] = (float)(i % 11);
     float bias[4] = {1, 0, 2, 0};
-    dti_gemm g = {3, 3, 4, a, 20, 5, b, 21, 7, c, 6, 2, bias, 0, false, 0};
+    dti_gemm g = {3, 3, 4, a, 20, 5, b, 21, 7, c, 6, 2, bias, 0, false, 0, NULL};
     kernel_gemm_run(dti_cpu_kernels_select(DTI_ISA_AVX512), &g, 1, 1);
     for (int i = 0; i < 3; i++)
         for (int j = 0; j < 3; j++) {
@@ -370,6 +377,7 @@ TEST(gemm_takes_any_strides) {
 static void kernel_gemm_same(kernel_case *t) {
     const dti_cpu_kernels *best = dti_cpu_kernels_select(DTI_ISA_AVX512);
     const int64_t size = (t->g.m + 5) * (t->g.n + 5);
+    memcpy(t->c, t->first, (size_t)size * sizeof *t->c);
     kernel_gemm_run(best, &t->g, 1, 1);
     float *want = malloc((size_t)size * sizeof *want);
     memcpy(want, t->c, (size_t)size * sizeof *want);
@@ -392,6 +400,9 @@ TEST(gemm_has_one_result_for_every_set_partition_and_thread_count) {
         kernel_case t = kernel_gemm_case(d[0], d[1], d[2], (int)s % 4);
         t.g.accumulate = s % 2;
         t.g.bias = t.bias;
+        kernel_gemm_same(&t);
+        t.g.bias = NULL;
+        t.g.mask = t.mask;
         kernel_gemm_same(&t);
         kernel_case_free(&t);
     }

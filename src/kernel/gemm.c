@@ -80,6 +80,7 @@ static void dti_gemm_run_block(const struct dti_cpu_kernels *kernels, const dti_
         .b_row = g->b_row,
         .b_col = g->b_col,
         .c = g->c + i0 * g->c_row + j0 * g->c_col,
+        .mask = g->mask ? g->mask + i0 * g->c_row + j0 * g->c_col : NULL,
         .c_row = g->c_row,
         .c_col = g->c_col,
         .bias = g->bias ? g->bias + j0 * g->bias_stride : NULL,

@@ -1,12 +1,13 @@
 /* Single-precision matrix product. C[m,n] = sum_k A[m,k] * B[k,n], then + bias, then the epilogue.
  * Strides are in elements and free, so a transposition is a swap of strides; C must not overlap A,
- * B or bias. Sum-order class "chunked-k": k is cut into chunks of DTI_GEMM_KC; each is summed
+ * B, bias or mask. Sum-order class "chunked-k": k is cut into chunks of DTI_GEMM_KC; each is summed
  * serially by FMA from zero; the chunks are added in order, to C if `accumulate`, else to the
  * first. So the bits depend on the operands only: not on the set, the tiles or the threads. */
 
 #define DTI_GEMM_KC 256 /* 256 to 512 measured alike; the shortest asks least of L1 and L2 */
 
-enum { DTI_GEMM_NONE, DTI_GEMM_RELU };
+/* GEMM's spec[1]. RELU_GRAD: binding 3 is the mask, at bias_offset, laid out as C; no bias then. */
+enum { DTI_GEMM_NONE, DTI_GEMM_RELU, DTI_GEMM_RELU_GRAD };
 
 typedef struct dti_gemm {
     int64_t m, n, k;
@@ -20,6 +21,8 @@ typedef struct dti_gemm {
     int64_t bias_stride;
     bool accumulate; /* C += */
     int epilogue;    /* DTI_GEMM_RELU: x < 0 ? 0 : x, so NaN stays */
+    /* NULL = none; c_row and c_col as C: x = mask > 0 ? x : 0 at the very end (NaN is not > 0) */
+    const float *mask;
 } dti_gemm;
 
 /* The outer index space: independent tiles of C, about one a thread; 1 where threads do not pay. */
@@ -34,7 +37,7 @@ static void dti_gemm_run(const struct dti_cpu_kernels *kernels, const dti_gemm *
 /* For gemm_body.h: a rectangle of C with its operands; bias may run along rows or columns. */
 typedef struct dti_gemm_block {
     int64_t m, n, k;
-    const float *a, *b, *bias;
+    const float *a, *b, *bias, *mask;
     float *c;
     int64_t a_row, a_col, b_row, b_col, c_row, c_col, bias_row, bias_col;
     bool add, relu;
@@ -57,7 +60,7 @@ typedef struct dti_gemm_chunk {
 /* One tile of C on its way out of the registers. */
 typedef struct dti_gemm_out {
     float *c;
-    const float *bias;
+    const float *bias, *mask; /* mask: NULL unless it is to be used now */
     int64_t c_row, c_col, bias_row, bias_col;
     int cols;
     bool add, last, relu;

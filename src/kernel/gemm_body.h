@@ -79,6 +79,10 @@ DTI_INLINE DTI_NF DTI_N(gemm_finish)(DTI_NF x, DTI_NF bias, bool has_bias, bool 
     return x;
 }
 
+DTI_INLINE DTI_NF DTI_N(gemm_mask)(DTI_NF x, DTI_NF mask) {
+    return DTI_N(select)(DTI_N(lt)(DTI_N(set1)(0), mask), x, DTI_N(set1)(0));
+}
+
 /* Columns that do not fill their vectors, of contiguous rows. */
 static void DTI_N(gemm_edge)(const dti_gemm_out *out, const float *sums, int rows) {
     const bool has_bias = out->last && out->bias, relu = out->last && out->relu;
@@ -90,7 +94,10 @@ static void DTI_N(gemm_edge)(const dti_gemm_out *out, const float *sums, int row
             DTI_NF x = DTI_N(load)(sums + i * DTI_GEMM_NR + v);
             if (out->add)
                 x = DTI_N(load_n)(c, n) + x;
-            DTI_N(store_n)(c, DTI_N(gemm_finish)(x, bias, has_bias, relu), n);
+            x = DTI_N(gemm_finish)(x, bias, has_bias, relu);
+            if (out->mask)
+                x = DTI_N(gemm_mask)(x, DTI_N(load_n)(out->mask + (c - out->c), n));
+            DTI_N(store_n)(c, x, n);
         }
     }
 }
@@ -110,7 +117,10 @@ static void DTI_N(gemm_turned)(const dti_gemm_out *out, const float *sums, int r
             float *c = out->c + i0 + v * out->c_col;
             for (int j = 0; j < DTI_MIN(out->cols - v, DTI_LANES); j++, c += out->c_col) {
                 DTI_NF x = out->add ? DTI_N(load_n)(c, n) + r[j] : r[j];
-                DTI_N(store_n)(c, DTI_N(gemm_finish)(x, bias, has_bias, relu), n);
+                x = DTI_N(gemm_finish)(x, bias, has_bias, relu);
+                if (out->mask)
+                    x = DTI_N(gemm_mask)(x, DTI_N(load_n)(out->mask + (c - out->c), n));
+                DTI_N(store_n)(c, x, n);
             }
         }
     }
@@ -127,6 +137,8 @@ static void DTI_N(gemm_scatter)(const dti_gemm_out *out, const float *sums, int 
                 x = *c + x;
             float bias = has_bias ? out->bias[i * out->bias_row + j * out->bias_col] : 0;
             *c = DTI_N(gemm_finish)(DTI_N(set1)(x), DTI_N(set1)(bias), has_bias, relu)[0];
+            if (out->mask && !(out->mask[c - out->c] > 0))
+                *c = 0;
         }
 }
 
@@ -327,7 +339,8 @@ static void DTI_N(gemm_rows)(const dti_gemm_block *g, const dti_gemm_chunk *chun
                                 : g->b + k0 * g->b_row + col * g->b_col;
         out.c = g->c + i0 * g->c_row + col * g->c_col;
         out.bias = g->bias ? g->bias + i0 * g->bias_row + col * g->bias_col : NULL;
-        out.plain = out.straight && whole && !(out.last && (out.bias || out.relu));
+        out.mask = g->mask && out.last ? g->mask + (out.c - g->c) : NULL;
+        out.plain = out.straight && whole && !(out.last && (out.bias || out.relu || out.mask));
         dti_gemm_tile_fn *tile = DTI_N(gemm_tiles)[rows - 1][out.cols > DTI_LANES];
         tile(kc, a, a_row, a_col, b, packed ? DTI_GEMM_NR : g->b_row, &out);
     }

@@ -315,7 +315,7 @@ static dti_gemm dti_gemm_of_args(const dti_launch *l) {
                       .c_row = a->c_row,
                       .c_col = 1,
                       .bias_stride = 1,
-                      .epilogue = l->spec[1] == 1 ? DTI_GEMM_RELU : DTI_GEMM_NONE};
+                      .epilogue = (int)l->spec[1]};
 }
 
 static void dti_cpu_gemm(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
@@ -331,6 +331,9 @@ static void dti_cpu_gemm(const dti_cpu_task *task, int64_t begin, int64_t end, v
         g.b = dti_cpu_in(task, 1, args->b_offset) + i * args->b_batch0 + j * args->b_batch1;
         g.c = dti_cpu_out(task, 2, args->c_offset) + i * args->c_batch0 + j * args->c_batch1;
         g.bias = task->launch->spec[0] ? dti_cpu_in(task, 3, args->bias_offset) : NULL;
+        if (g.epilogue == DTI_GEMM_RELU_GRAD)
+            g.mask =
+                dti_cpu_in(task, 3, args->bias_offset) + i * args->c_batch0 + j * args->c_batch1;
         dti_gemm_run(task->k, &g, threads, tile, last, scratch);
         item += last - tile;
     }
