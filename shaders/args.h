@@ -114,9 +114,10 @@
     DTI_U32 y_offset;
 
 /* y = keep(i) ? x * scale : 0 with keep = philox(i) < threshold; i counts over the global batch:
- * i + first_row * row_elements where the tensor has a sample axis (row_elements > 0). */
+ * first + i + first_row * row_elements where the tensor has a sample axis (row_elements > 0). */
 #define DTI_ARGS_DROPOUT                                                                           \
     DTI_U32 n;                                                                                     \
+    DTI_U32 first;                                                                                 \
     DTI_U32 row_elements;                                                                          \
     DTI_U32 threshold;                                                                             \
     DTI_F32 scale;                                                                                 \
@@ -146,6 +147,100 @@
     DTI_U32 x_offset;                                                                              \
     DTI_U32 code;
 
+/* Convolution of x [n, groups * ci, ih, iw] with w [groups * co, ci, kh, kw] to y [n, groups * co,
+ * oh, ow], all contiguous:
+ *   y[b, g, o, p, q] = sum over c, r, s of w[g, o, c, r, s] *
+ *                      x[b, g, c, p * stride_h - pad_h + r * dil_h, q * stride_w - pad_w + s * dil_w]
+ * with x = 0 outside. The three kernels have the same fields: CONV_DX writes x from y and w (its
+ * adjoint; x is taken whole, so positions that no window covers become 0), CONV_DW writes `splits`
+ * partial sums of w, [splits, groups * co, ci, kh, kw], part i over samples [n * i / splits,
+ * n * (i + 1) / splits). z_offset: of the bias (of the written image's channels) or of the mask
+ * (laid out as what is written). */
+#define DTI_ARGS_CONV                                                                              \
+    DTI_U32 n;                                                                                     \
+    DTI_U32 groups;                                                                                \
+    DTI_U32 ci;                                                                                    \
+    DTI_U32 co;                                                                                    \
+    DTI_U32 ih;                                                                                    \
+    DTI_U32 iw;                                                                                    \
+    DTI_U32 oh;                                                                                    \
+    DTI_U32 ow;                                                                                    \
+    DTI_U32 kh;                                                                                    \
+    DTI_U32 kw;                                                                                    \
+    DTI_U32 stride_h;                                                                              \
+    DTI_U32 stride_w;                                                                              \
+    DTI_U32 pad_h;                                                                                 \
+    DTI_U32 pad_w;                                                                                 \
+    DTI_U32 dil_h;                                                                                 \
+    DTI_U32 dil_w;                                                                                 \
+    DTI_U32 splits;                                                                                \
+    DTI_U32 x_offset;                                                                              \
+    DTI_U32 w_offset;                                                                              \
+    DTI_U32 y_offset;                                                                              \
+    DTI_U32 z_offset;
+
+/* Pooling of n planes [ih, iw] to [oh, ow]. Window (p, q) covers rows p * stride_h - pad_h + [0, kh)
+ * and columns likewise, cut to the plane. Adaptive: rows floor(p * ih / oh) up to
+ * ceil((p + 1) * ih / oh). x: [n, ih, iw]; y: [n, oh, ow]; g: of MAX_POOL, laid out as x. */
+#define DTI_ARGS_POOL                                                                              \
+    DTI_U32 n;                                                                                     \
+    DTI_U32 ih;                                                                                    \
+    DTI_U32 iw;                                                                                    \
+    DTI_U32 oh;                                                                                    \
+    DTI_U32 ow;                                                                                    \
+    DTI_U32 kh;                                                                                    \
+    DTI_U32 kw;                                                                                    \
+    DTI_U32 stride_h;                                                                              \
+    DTI_U32 stride_w;                                                                              \
+    DTI_U32 pad_h;                                                                                 \
+    DTI_U32 pad_w;                                                                                 \
+    DTI_U32 x_offset;                                                                              \
+    DTI_U32 g_offset;                                                                              \
+    DTI_U32 y_offset;
+
+/* Resizing of n planes [ih, iw] to [oh, ow] as PyTorch's interpolate does, in f32, scale = in / out.
+ * Nearest: source row min(floor(p * scale_h), ih - 1). Bilinear (align_corners false): src =
+ * max((p + 0.5) * scale_h - 0.5, 0), i = floor(src), weights 1 - (src - i) of row i and src - i of
+ * row min(i + 1, ih - 1); columns likewise. The adjoint sums the same weights in order of (p, q). */
+#define DTI_ARGS_RESIZE                                                                            \
+    DTI_U32 n;                                                                                     \
+    DTI_U32 ih;                                                                                    \
+    DTI_U32 iw;                                                                                    \
+    DTI_U32 oh;                                                                                    \
+    DTI_U32 ow;                                                                                    \
+    DTI_F32 scale_h;                                                                               \
+    DTI_F32 scale_w;                                                                               \
+    DTI_U32 x_offset;                                                                              \
+    DTI_U32 y_offset;
+
+/* Normalisation of x, n contiguous elements. Element e has channel (e / spatial) % channels. Its
+ * group is its channel where `batch` is 1 (all samples together), else e / cols: runs of cols
+ * elements. cols: elements of one group in either case. stats: (mean, biased variance) of each group;
+ * of RMS norm (0, mean of squares). w, b: by channel; s_offset: of stats. */
+#define DTI_ARGS_NORM                                                                              \
+    DTI_U32 n;                                                                                     \
+    DTI_U32 groups;                                                                                \
+    DTI_U32 cols;                                                                                  \
+    DTI_U32 batch;                                                                                 \
+    DTI_U32 channels;                                                                              \
+    DTI_U32 spatial;                                                                               \
+    DTI_F32 eps;                                                                                   \
+    DTI_U32 x_offset;                                                                              \
+    DTI_U32 s_offset;                                                                              \
+    DTI_U32 w_offset;                                                                              \
+    DTI_U32 dy_offset;                                                                             \
+    DTI_U32 y_offset;
+
+/* A running statistic: y[i] = keep * (first micro-batch of the step ? x[i] : y[i]) +
+ * take * s[2 * i], i < n. */
+#define DTI_ARGS_RUNNING                                                                           \
+    DTI_U32 n;                                                                                     \
+    DTI_F32 keep;                                                                                  \
+    DTI_F32 take;                                                                                  \
+    DTI_U32 x_offset;                                                                              \
+    DTI_U32 s_offset;                                                                              \
+    DTI_U32 y_offset;
+
 /* X(ID, file, bindings, "r"/"w"/"u" per binding (u = read and written), span).
  * span ITEM: one invocation per launch item; GROUP: one workgroup per item. The step block is one
  * more binding, the uniform buffer number 4. Selector words spec[0..3] are specialisation constants
@@ -173,8 +268,25 @@
     X(GRAD_NORM, grad_norm, 3, "rrw", GROUP)     /* (grads, table, pairs [blocks, 2]) */           \
     X(NORM_FINISH, norm_finish, 3, "ruu", GROUP) /* (pairs, status, state) one workgroup */        \
     X(OPTIM, optim, 4, "urur", GROUP) /* (params, grads, state, table) spec0: DTI_OPTIM_* */       \
-    X(OPTIM_TICK, optim_tick, 2, "ur", ITEM) /* (state, table) */                                  \
-    X(SCAN, scan, 2, "ru", ITEM)             /* (x, status) */
+    X(OPTIM_TICK, optim_tick, 2, "ur", ITEM)        /* (state, table) */                           \
+    X(SCAN, scan, 2, "ru", ITEM)                    /* (x, status) */                              \
+    X(CONV, conv, 4, "rrwr", ITEM)                  /* (x, w, y, bias); spec0: 1 = bias; spec1 */  \
+    X(CONV_DX, conv_dx, 4, "rrwr", ITEM)            /* (y, w, x, bias or mask); spec0, spec1 */    \
+    X(CONV_DW, conv_dw, 3, "rrw", ITEM)             /* (y, x, partial w) */                        \
+    X(MAX_POOL, max_pool, 3, "rrw", ITEM)           /* (x, g, y): y = g where x is largest */      \
+    X(MAX_POOL_GRAD, max_pool_grad, 3, "rrw", ITEM) /* (x, y, g): its adjoint; spec1 */            \
+    X(AVG_POOL, avg_pool, 2, "rw", ITEM)            /* (x, y); spec0: DTI_POOL_* */                \
+    X(AVG_POOL_GRAD, avg_pool_grad, 2, "rw", ITEM)  /* (y, x) */                                   \
+    X(RESIZE, resize, 2, "rw", ITEM)                /* (x, y); spec0: 1 = bilinear */              \
+    X(RESIZE_GRAD, resize_grad, 2, "rw", ITEM)      /* (y, x) */                                   \
+    X(NORM_STATS, norm_stats, 2, "rw", GROUP)       /* (x, stats) item = group; spec0: 1 = RMS */  \
+    X(NORM, norm, 4, "rrrw", ITEM) /* (x, stats, [w|b], y); spec0: DTI_NORM_*; spec1 */            \
+    X(NORM_DX, norm_dx, 4, "rrrw",                                                                 \
+      GROUP) /* (x, dy, w, dx), not batch; item = group; spec0: RMS,  \
+                                             spec1: 1 = w */                            \
+    X(NORM_DW, norm_dw, 4, "rrrw", GROUP)  /* (x, stats, dy, [dw|db]) item = channel */            \
+    X(BATCH_DX, batch_dx, 4, "rrrw", ITEM) /* (x, dy, [stats|dw|db|w], dx); spec0: 1 = train */    \
+    X(RUNNING, running, 3, "rru", ITEM)    /* (x, s, y) */
 
 /* COPY: 32-bit words as they are, or converted. FILL ignores x and writes p0 (as f32 or, for
  * FILL_I32, rounded). f32 -> i32 truncates toward zero and saturates; NaN gives 0. */
@@ -197,6 +309,24 @@
 #define DTI_B_LE 9
 #define DTI_B_GT 10
 #define DTI_B_GE 11
+
+/* Epilogues, spec1 of GEMM, CONV, CONV_DX, NORM and MAX_POOL_GRAD: what happens to a result before it
+ * is written. RELU: x < 0 ? 0 : x, after the bias. RELU_GRAD: mask > 0 ? x : 0; the mask is binding 3
+ * (of MAX_POOL_GRAD: x, binding 0), laid out as the result, and there is no bias. */
+#define DTI_EPILOGUE_NONE 0
+#define DTI_EPILOGUE_RELU 1
+#define DTI_EPILOGUE_RELU_GRAD 2
+
+/* AVG_POOL, spec0. PyTorch's count_include_pad: divide by the window's size cut to the padded plane
+ * (rows up to ih + pad_h); EXCLUDE: by the elements of the plane in it. */
+#define DTI_POOL_INCLUDE_PAD 0
+#define DTI_POOL_EXCLUDE_PAD 1
+#define DTI_POOL_ADAPTIVE 2
+
+/* NORM, spec0: y = (x - mean) / sqrt(var + eps), then ... */
+#define DTI_NORM_PLAIN 0
+#define DTI_NORM_SCALE 1  /* * w[channel] */
+#define DTI_NORM_AFFINE 2 /* * w[channel] + b[channel]; b lies `channels` elements behind w */
 
 #define DTI_R_SUM 0
 #define DTI_R_MAX 1
@@ -253,8 +383,10 @@
 /* ---- A program's block table: 4 words for each block of 256 elements that it updates. */
 #define DTI_TABLE_BLOCK 0 /* the block's number in the parameter and gradient arenas */
 #define DTI_TABLE_GROUP 1
-#define DTI_TABLE_PARAM                                                                            \
-    2 /* index of t; bit 31 set: the parameter's first block (t is counted here) */
+#define DTI_TABLE_PARAM 2            /* index of t, and two flags */
+#define DTI_TABLE_FIRST 0x80000000u  /* the parameter's first block: t is counted here */
+#define DTI_TABLE_BUFFER 0x40000000u /* not trained: takes the value that lies as its gradient */
+#define DTI_TABLE_INDEX 0x3fffffffu
 #define DTI_TABLE_USED 3 /* elements of the block in use, 1..256; the rest is padding and stays 0 */
 #define DTI_TABLE_WORDS 4
 #define DTI_BLOCK 256

@@ -40,6 +40,11 @@ DTI_ARGS_STRUCT(dropout, DTI_ARGS_DROPOUT)
 DTI_ARGS_STRUCT(accumulate, DTI_ARGS_ACCUMULATE)
 DTI_ARGS_STRUCT(commit, DTI_ARGS_COMMIT)
 DTI_ARGS_STRUCT(scan, DTI_ARGS_SCAN)
+DTI_ARGS_STRUCT(conv, DTI_ARGS_CONV)
+DTI_ARGS_STRUCT(pool, DTI_ARGS_POOL)
+DTI_ARGS_STRUCT(resize, DTI_ARGS_RESIZE)
+DTI_ARGS_STRUCT(norm, DTI_ARGS_NORM)
+DTI_ARGS_STRUCT(running, DTI_ARGS_RUNNING)
 #undef DTI_ARGS_STRUCT
 
 typedef union dti_args {
@@ -56,6 +61,11 @@ typedef union dti_args {
     dti_args_accumulate accumulate;
     dti_args_commit commit;
     dti_args_scan scan;
+    dti_args_conv conv;
+    dti_args_pool pool;
+    dti_args_resize resize;
+    dti_args_norm norm;
+    dti_args_running running;
 } dti_args;
 _Static_assert(sizeof(dti_args) <= 128, "push constants of the portable core");
 
