@@ -1,6 +1,6 @@
 /* The measuring half of ./build.sh bench; tools/bench.py calls it and makes the table.
  *
- *     dtbench gemm THREADS ROUNDS           SGEMM, ours and OpenBLAS's, in turn, in one process
+ *     dtbench gemm THREADS ROUNDS [M N K]   SGEMM, ours and OpenBLAS's, in turn, in one process
  *     dtbench steps NAME THREADS DEVICE N   N training steps of one workload
  *     dtbench product DEVICE                a chain of 512x512x512 products on one device
  *     dtbench devices                       what there is
@@ -133,6 +133,9 @@ static double peak_gflops(int isa) {
  * does hits both; the ratio is the median of the rounds' ratios. */
 
 #define BLOCK_MS 2 /* one timed block: enough calls for the clock, and within a time slice */
+#define BLOCKS 3   /* in a round: the least counts */
+#define CELL_MS 900
+#define ROUNDS_LEAST 3
 /* OpenBLAS's threads spin when they are done, libgomp's for up to 15 ms: on a machine with as many
  * cores as threads they would sit on the core of the one that is timed next. */
 #define SETTLE_MS 40
@@ -225,19 +228,30 @@ static void run_theirs(const gemm_bench *x, const cell *c) {
 
 typedef void run_fn(const gemm_bench *x, const cell *c);
 
-/* Milliseconds of one call: the mean of a block of them, after one that is not counted. */
-static double time_block(const gemm_bench *x, const cell *c, run_fn *run, int calls) {
-    if (x->threads > 1)
-        sleep_ms(SETTLE_MS);
-    run(x, c);
+static double time_calls(const gemm_bench *x, const cell *c, run_fn *run, int calls) {
     double start = work_ms(x->threads);
     for (int i = 0; i < calls; i++)
         run(x, c);
     return (work_ms(x->threads) - start) / calls;
 }
 
+/* Milliseconds of one call: the least of some blocks' means. A call that is itself a long block is
+ * timed once; others after one that is not counted. */
+static double time_round(const gemm_bench *x, const cell *c, run_fn *run, int calls) {
+    if (x->threads > 1)
+        sleep_ms(SETTLE_MS);
+    if (calls > 1)
+        run(x, c);
+    double best = time_calls(x, c, run, calls);
+    for (int i = 1; i < BLOCKS && best * calls < 10 * BLOCK_MS; i++)
+        best = DTI_MIN(best, time_calls(x, c, run, calls));
+    return best;
+}
+
 static int block_calls(const gemm_bench *x, const cell *c, run_fn *run) {
-    double ms = time_block(x, c, run, 1);
+    double ms = time_calls(x, c, run, 1);
+    if (ms < BLOCK_MS)
+        ms = time_calls(x, c, run, 4);
     return ms >= BLOCK_MS ? 1 : (int)(BLOCK_MS / DTI_MAX(ms, 1e-4)) + 1;
 }
 
@@ -251,31 +265,38 @@ static double difference(const cell *c) {
     return most / largest;
 }
 
+static void print_cell(const gemm_bench *x, const cell *c, samples *ours, samples *theirs,
+                       samples *ratios, double peak) {
+    double flops = 2.0 * c->m * c->n * c->k * 1e-6, typical = median(ours);
+    printf("{\"kind\": \"gemm\", \"m\": %d, \"n\": %d, \"k\": %d, \"trans\": \"%c%c\", "
+           "\"threads\": %d, \"gflops\": %.2f, \"gflops_best\": %.2f, \"peak_gflops\": %.2f",
+           c->m, c->n, c->k, c->ta ? 'T' : 'N', c->tb ? 'T' : 'N', x->threads, flops / typical,
+           flops / ours->ms[0], peak);
+    if (x->blas.sgemm) {
+        typical = median(theirs);
+        printf(", \"openblas_gflops\": %.2f, \"openblas_gflops_best\": %.2f, \"ratio\": %.4f, "
+               "\"ratio_best\": %.4f, \"difference\": %.2e",
+               flops / typical, flops / theirs->ms[0], median(ratios), theirs->ms[0] / ours->ms[0],
+               difference(c));
+    }
+    printf("}\n");
+    fflush(stdout);
+}
+
 static void gemm_cell(const gemm_bench *x, const cell *c, int rounds, double peak) {
     static samples ours, theirs, ratios;
     ours.count = theirs.count = ratios.count = 0;
     int calls = block_calls(x, c, run_ours);
     int their_calls = x->blas.sgemm ? block_calls(x, c, run_theirs) : 0;
-    for (int i = 0; i < rounds; i++) {
-        add(&ours, time_block(x, c, run_ours, calls));
+    double end = now_ms() + CELL_MS;
+    for (int i = 0; i < rounds && (i < ROUNDS_LEAST || now_ms() < end); i++) {
+        add(&ours, time_round(x, c, run_ours, calls));
         if (!x->blas.sgemm)
             continue;
-        add(&theirs, time_block(x, c, run_theirs, their_calls));
+        add(&theirs, time_round(x, c, run_theirs, their_calls));
         add(&ratios, theirs.ms[i] / ours.ms[i]);
     }
-    double flops = 2.0 * c->m * c->n * c->k * 1e-6, typical = median(&ours);
-    printf("{\"kind\": \"gemm\", \"m\": %d, \"n\": %d, \"k\": %d, \"trans\": \"%c%c\", "
-           "\"threads\": %d, \"gflops\": %.2f, \"gflops_best\": %.2f, \"peak_gflops\": %.2f",
-           c->m, c->n, c->k, c->ta ? 'T' : 'N', c->tb ? 'T' : 'N', x->threads, flops / typical,
-           flops / ours.ms[0], peak);
-    if (x->blas.sgemm) {
-        typical = median(&theirs);
-        printf(", \"openblas_gflops\": %.2f, \"openblas_gflops_best\": %.2f, \"ratio\": %.4f, "
-               "\"difference\": %.2e",
-               flops / typical, flops / theirs.ms[0], median(&ratios), difference(c));
-    }
-    printf("}\n");
-    fflush(stdout);
+    print_cell(x, c, &ours, &theirs, &ratios, peak);
 }
 
 static void gemm_size(gemm_bench *x, int m, int n, int k, int rounds, double peak) {
@@ -297,7 +318,17 @@ static void gemm_size(gemm_bench *x, int m, int n, int k, int rounds, double pea
     free(c.a), free(c.b), free(c.ours), free(c.theirs), free(x->scratch);
 }
 
-static void gemm(int threads, int rounds) {
+/* Cubes, cubes of odd sizes, and what layers make of small batches. */
+static const int gemm_sizes[][3] = {
+    {32, 32, 32},     {64, 64, 64},    {96, 96, 96},       {128, 128, 128},    {192, 192, 192},
+    {256, 256, 256},  {512, 512, 512}, {1024, 1024, 1024}, {2048, 2048, 2048}, {33, 33, 33},
+    {65, 65, 65},     {127, 127, 127}, {255, 255, 255},    {517, 389, 777},    {1000, 10, 500},
+    {64, 10, 128},    {32, 64, 32},    {64, 128, 784},     {784, 128, 64},     {128, 1024, 784},
+    {1024, 784, 128},
+};
+
+/* only: NULL for the table, or one size. */
+static void gemm(int threads, int rounds, const int *only) {
     dt_ctx *ctx;
     try(NULL, dt_ctx_create(&(dt_ctx_desc){.threads = threads, .no_vulkan = true}, &ctx), "gemm");
     gemm_bench x = {.pool = dti_ctx_base(ctx)->pool, .threads = threads};
@@ -308,10 +339,10 @@ static void gemm(int threads, int rounds) {
         "{\"kind\": \"gemm_setup\", \"threads\": %d, \"kernels\": \"%s\", \"peak_gflops\": %.2f, "
         "\"openblas\": \"%s\", \"openblas_config\": \"%s\"}\n",
         threads, x.kernels->name, peak, x.blas.path, x.blas.config);
-    gemm_size(&x, 256, 256, 256, rounds, peak);
-    gemm_size(&x, 512, 512, 512, rounds, peak);
-    gemm_size(&x, 1024, 1024, 1024, rounds, peak);
-    gemm_size(&x, 517, 389, 777, rounds, peak);
+    if (only)
+        gemm_size(&x, only[0], only[1], only[2], rounds, peak);
+    for (size_t i = 0; !only && i < DTI_COUNT(gemm_sizes); i++)
+        gemm_size(&x, gemm_sizes[i][0], gemm_sizes[i][1], gemm_sizes[i][2], rounds, peak);
     dt_ctx_destroy(ctx);
 }
 
@@ -481,7 +512,10 @@ static void devices(void) {
 
 int main(int argc, char **argv) {
     if (argc == 4 && !strcmp(argv[1], "gemm"))
-        gemm(atoi(argv[2]), atoi(argv[3]));
+        gemm(atoi(argv[2]), atoi(argv[3]), NULL);
+    else if (argc == 7 && !strcmp(argv[1], "gemm"))
+        gemm(atoi(argv[2]), atoi(argv[3]),
+             (const int[]){atoi(argv[4]), atoi(argv[5]), atoi(argv[6])});
     else if (argc == 6 && !strcmp(argv[1], "steps"))
         steps(argv[2], atoi(argv[3]), argv[4], atoi(argv[5]));
     else if (argc == 3 && !strcmp(argv[1], "product"))
