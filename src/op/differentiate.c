@@ -105,7 +105,7 @@ static void dti_differentiate_all(dt_graph *graph, const dt_tensor *y, const dt_
                 dx[i] = (dt_tensor){graph, p.adjoint[wrt[i].id]};
         }
     } else {
-        dti_graph_fail(graph, "out of host memory for the gradient of %u nodes", p.count);
+        dti_graph_no_memory(graph, "out of host memory for the gradient of %u nodes", p.count);
     }
     dti_free(graph->base, p.adjoint);
     dti_free(graph->base, p.reached);

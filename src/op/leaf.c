@@ -56,7 +56,7 @@ DT_API dt_tensor dt_param(dt_graph *g, const char *name, dt_shape shape, dt_init
     }
     if (!dti_array_reserve(g->base, (void **)&g->params, &g->param_capacity,
                            (size_t)g->param_count + 1, sizeof *g->params)) {
-        return dti_graph_fail(g, "out of host memory for parameter '%s'", name ? name : "");
+        return dti_graph_no_memory(g, "out of host memory for parameter '%s'", name ? name : "");
     }
     dti_node n = {.op = DTI_OP_PARAM, .shape = shape};
     n.attr.i[0] = (int32_t)g->param_count;

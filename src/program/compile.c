@@ -154,9 +154,12 @@ static dt_result dti_program_graph(dt_program *p, uint32_t *weight_node) {
         dti_append_gradients(p, &problems);
         if (!problems.size)
             dti_append_weights(p, weight_node);
-        if (p->work->error[0])
+        if (p->work->error[0] && p->work->result != DT_ERROR_MEMORY)
             dti_text_add(&problems, "\n- gradient: %s", p->work->error);
         result = dti_program_problems(p, &problems);
+        if (!result && p->work->error[0])
+            result = dti_fail(p->base, p->work->result, "program '%s': gradient: %s", p->label,
+                              p->work->error);
     }
     dti_text_free(&problems);
     return result;
@@ -177,7 +180,7 @@ static dt_result dti_program_build(dt_program *p) {
     dt_store *s = p->store;
     uint32_t weight_node[DT_MAX_TERMS] = {0};
     if (s->graph->error[0]) {
-        return dti_fail(p->base, DT_ERROR_INVALID, "the graph has an error: %s", s->graph->error);
+        return dti_fail(p->base, s->graph->result, "the graph has an error: %s", s->graph->error);
     }
     if (s->running) {
         return dti_fail(

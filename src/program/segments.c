@@ -383,9 +383,10 @@ static dt_result dti_lower_program(dt_program *p, const uint32_t *weight_node) {
                          .batch = p->batch,
                          .train = p->train,
                          .views = w.e.views};
-        dti_listing_value(&p->list, DTI_VALUE_OUT, 4, 0); /* value 0 stands for "none" in pins */
+        /* Value 0 stands for "none" in pins, and for those that memory ran out for. */
+        dti_listing_value(&p->list, DTI_VALUE_OUT, 4, 0);
         dti_need_all(p, w.needed);
-        result = dti_lower_sizes(&w);
+        result = p->list.result ? p->list.result : dti_lower_sizes(&w);
         if (!result) {
             dti_lower_all(&w, weight_node);
             result = p->list.result;

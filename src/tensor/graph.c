@@ -1,21 +1,37 @@
 /* Graph storage. Nodes and inputs lie in two growing arrays; ids are creation order, which is a
- * topological order. Out of memory while building is recorded like any other op's error. */
+ * topological order. Out of memory while building is recorded like any other op's error, with a
+ * result of its own. */
 
-static dt_tensor dti_graph_fail(dt_graph *g, const char *format, ...) {
+static dt_tensor dti_graph_fail_as(dt_graph *g, dt_result result, const char *format,
+                                   va_list list) {
     if (g->error[0] == 0) {
-        va_list list;
-        va_start(list, format);
+        g->result = result;
         vsnprintf(g->error, sizeof g->error, format, list);
-        va_end(list);
     }
     return (dt_tensor){0};
+}
+
+static dt_tensor dti_graph_fail(dt_graph *g, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    dt_tensor nil = dti_graph_fail_as(g, DT_ERROR_INVALID, format, list);
+    va_end(list);
+    return nil;
+}
+
+static dt_tensor dti_graph_no_memory(dt_graph *g, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    dt_tensor nil = dti_graph_fail_as(g, DT_ERROR_MEMORY, format, list);
+    va_end(list);
+    return nil;
 }
 
 static const char *dti_graph_string(dt_graph *g, const char *text) {
     size_t size = strlen(text) + 1;
     dti_string *s = dti_alloc(g->base, sizeof *s + size);
     if (!s) {
-        dti_graph_fail(g, "out of host memory for a name of %zu bytes", size);
+        dti_graph_no_memory(g, "out of host memory for a name of %zu bytes", size);
         return NULL;
     }
     memcpy(s->text, text, size);
@@ -30,7 +46,7 @@ static dt_tensor dti_graph_push(dt_graph *g, const dti_node *node, const dt_tens
                            sizeof *g->nodes) ||
         !dti_array_reserve(g->base, (void **)&g->inputs, &g->input_capacity,
                            (size_t)g->input_count + count, sizeof *g->inputs)) {
-        return dti_graph_fail(g, "out of host memory for node %u", g->count);
+        return dti_graph_no_memory(g, "out of host memory for node %u", g->count);
     }
     dti_node *n = &g->nodes[g->count];
     *n = *node;

@@ -45,6 +45,7 @@ struct dt_graph {
     size_t param_capacity;
     uint32_t streams; /* random streams handed out */
     char error[512];  /* the first that an op recorded; "" = none */
+    dt_result result; /* of that error: INVALID, or MEMORY */
 };
 
 static inline dti_node *dti_node_of(dt_tensor x) {
@@ -62,6 +63,8 @@ static inline bool dti_is_nil(dt_tensor x) {
 
 /* Records the graph's first error and returns nil. */
 static dt_tensor dti_graph_fail(dt_graph *g, const char *format, ...) DTI_PRINTF(2, 3);
+/* The same when host memory ran out. */
+static dt_tensor dti_graph_no_memory(dt_graph *g, const char *format, ...) DTI_PRINTF(2, 3);
 /* A copy of `text` that lives as long as the graph; NULL when memory ran out (recorded). */
 static const char *dti_graph_string(dt_graph *g, const char *text);
 /* Appends a node as it is; nil when memory ran out. */
