@@ -64,8 +64,8 @@ DT_API void dt_ctx_destroy(dt_ctx *ctx);
 DT_API const char *dt_ctx_error(const dt_ctx *ctx);
 
 /* The devices found, the CPU first; an index from 0 to dt_ctx_device_count() - 1, NULL when it is
- * out of range. Looks for the Vulkan loader at the first call. The info lives as long as the
- * context. */
+ * out of range. Looks for the Vulkan loader at the first call, and again after one that ran out of
+ * host memory and knew of the CPU alone. The info lives as long as the context. */
 DT_API int dt_ctx_device_count(dt_ctx *ctx);
 DT_API const dt_device_info *dt_ctx_device(dt_ctx *ctx, int index);
 

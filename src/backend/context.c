@@ -87,27 +87,30 @@ DT_API dt_result dt_ctx_pipeline_cache(dt_ctx *ctx, void *data, size_t *bytes) {
     return DT_OK;
 }
 
-/* Fills the list: the CPU, then what Vulkan finds. Vulkan failing is logged, never fatal. */
-static void dti_ctx_list(dt_ctx *ctx) {
+/* Fills the list: the CPU, then what Vulkan finds. Vulkan failing is logged, never fatal; only
+ * without host memory nobody knows what there is, and the next call looks again. */
+static dt_result dti_ctx_list(dt_ctx *ctx) {
     if (ctx->listed)
-        return;
+        return DT_OK;
     ctx->listed = true;
     ctx->device_count = 1;
     dti_cpu_info(&ctx->base, dti_ctx_isa(ctx), &ctx->infos[0]);
     if (ctx->desc.no_vulkan)
-        return;
+        return DT_OK;
     dti_vk_options options = {.loader = ctx->desc.vulkan_loader,
                               .cache = ctx->desc.pipeline_cache,
                               .cache_bytes = ctx->desc.pipeline_cache_bytes,
                               .validation = ctx->desc.validation,
                               .no_fast = ctx->desc.no_fast};
     int found = 0;
-    if (dti_vk_instance_create(&ctx->base, &options, &ctx->vulkan) ||
-        dti_vk_list(ctx->vulkan, ctx->infos + 1, DTI_DEVICES_MAX - 1, &found)) {
+    dt_result result = dti_vk_instance_create(&ctx->base, &options, &ctx->vulkan);
+    if (!result)
+        result = dti_vk_list(ctx->vulkan, ctx->infos + 1, DTI_DEVICES_MAX - 1, &found);
+    if (result)
         dti_log(&ctx->base, DT_LOG_WARNING, "Vulkan is not available: %s", ctx->base.error);
-        return;
-    }
+    ctx->listed = result != DT_ERROR_MEMORY;
     ctx->device_count += found < DTI_DEVICES_MAX - 1 ? found : DTI_DEVICES_MAX - 1;
+    return ctx->listed ? DT_OK : DT_ERROR_MEMORY;
 }
 
 DT_API int dt_ctx_device_count(dt_ctx *ctx) {
@@ -187,29 +190,30 @@ static dt_result dti_device_unknown(dt_ctx *ctx, const char *name) {
                     ctx->device_count == 1 ? ", and no Vulkan driver was found" : "");
 }
 
-static int dti_device_auto(dt_ctx *ctx, double flops) {
+static dt_result dti_device_auto(dt_ctx *ctx, double flops, int *index) {
     if (flops < DTI_AUTO_FLOPS) {
         dti_log(&ctx->base, DT_LOG_INFO,
                 "device cpu: a step is about %.1f MFLOP, too little for a GPU's launches",
                 flops / 1e6);
-        return 0;
+        return DT_OK;
     }
-    dti_ctx_list(ctx);
+    dt_result result = dti_ctx_list(ctx);
     int best = dti_device_best(ctx, false);
-    if (best < 0)
+    if (!result && best < 0)
         dti_log(&ctx->base, DT_LOG_INFO, "device cpu: no hardware Vulkan device was found");
-    return best < 0 ? 0 : best;
+    *index = best < 0 ? 0 : best;
+    return result;
 }
 
 static dt_result dti_device_choose(dt_ctx *ctx, const char *name, double flops, int *index) {
     *index = 0;
     if (strcmp(name, "cpu") == 0)
         return DT_OK;
-    if (strcmp(name, "auto") == 0) {
-        *index = dti_device_auto(ctx, flops);
-        return DT_OK;
-    }
-    dti_ctx_list(ctx);
+    if (strcmp(name, "auto") == 0)
+        return dti_device_auto(ctx, flops, index);
+    dt_result result = dti_ctx_list(ctx);
+    if (result)
+        return result;
     *index = strcmp(name, "vulkan") == 0 ? dti_device_best(ctx, true) : dti_device_named(ctx, name);
     if (*index < 0)
         return dti_device_unknown(ctx, name);

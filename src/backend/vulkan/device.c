@@ -8,7 +8,7 @@
 /* ---- Describing ------------------------------------------------------------------------------ */
 
 typedef struct dti_vk_extensions {
-    dti_VkExtensionProperties *list; /* NULL: none, or no memory for the list */
+    dti_VkExtensionProperties *list; /* NULL: none, or no memory for the list (told) */
     uint32_t count;
 } dti_vk_extensions;
 
@@ -17,6 +17,7 @@ static dti_vk_extensions dti_vk_extensions_of(dti_vk_instance *in, dti_VkPhysica
     if (in->vk.EnumerateDeviceExtensionProperties(physical, NULL, &ext.count, NULL) || !ext.count)
         return (dti_vk_extensions){0};
     ext.list = dti_alloc_array(in->base, ext.count, sizeof *ext.list);
+    in->no_memory = in->no_memory || !ext.list;
     if (!ext.list ||
         in->vk.EnumerateDeviceExtensionProperties(physical, NULL, &ext.count, ext.list) < 0)
         ext.count = 0;

@@ -27,6 +27,7 @@ struct dti_vk_instance {
     dti_base *base;
     dti_vk_options options;
     void *library;
+    bool no_memory; /* ran out while it looked for devices */
     dti_vk_instance_functions vk;
     dti_VkInstance handle;
     dti_VkDebugUtilsMessengerEXT messenger;

@@ -1,7 +1,7 @@
 /* The Vulkan loader and the instance. Opens the loader's library at run time, so a program that
  * carries dtrain starts on a machine without any Vulkan; reads the functions' addresses by name;
- * makes one VkInstance 1.1 per context. Refuses nothing: what is missing is told to the log and
- * leaves the instance without devices. */
+ * makes one VkInstance 1.1 per context. Refuses nothing but to go on without host memory: what is
+ * missing is told to the log and leaves the instance without devices. */
 
 #ifndef DT_NO_VULKAN
 
@@ -98,6 +98,7 @@ static bool dti_vk_has_instance_extension(dti_vk_instance *in, const char *layer
         return false;
     dti_VkExtensionProperties *list = dti_alloc_array(in->base, count, sizeof *list);
     bool found = false;
+    in->no_memory = in->no_memory || !list;
     if (list && in->vk.EnumerateInstanceExtensionProperties(layer, &count, list) >= 0)
         for (uint32_t i = 0; i < count && !found; i++)
             found = !strcmp(list[i].extensionName, name);
@@ -111,6 +112,7 @@ static bool dti_vk_has_layer(dti_vk_instance *in, const char *name) {
         return false;
     dti_VkLayerProperties *list = dti_alloc_array(in->base, count, sizeof *list);
     bool found = false;
+    in->no_memory = in->no_memory || !list;
     if (list && in->vk.EnumerateInstanceLayerProperties(&count, list) >= 0)
         for (uint32_t i = 0; i < count && !found; i++)
             found = !strcmp(list[i].layerName, name);
@@ -243,7 +245,11 @@ static dt_result dti_vk_instance_create(dti_base *base, const dti_vk_options *op
     if (dti_vk_open_library(in) && dti_vk_load_global(in) && dti_vk_make_instance(in))
         dti_vk_find_devices(in);
     dti_fp_leave(modes);
-    return DT_OK;
+    if (!in->no_memory)
+        return DT_OK;
+    dti_vk_instance_destroy(in); /* its devices would lack what could not be read */
+    *out = NULL;
+    return DT_ERROR_MEMORY;
 }
 
 static void dti_vk_instance_destroy(dti_vk_instance *in) {
