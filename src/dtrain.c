@@ -23,6 +23,7 @@
 #include "../shaders/lib/unary_list.h"
 #include "kernel/gemm.h"
 #include "kernel/vec.h"
+#include "kernel/norm.h"
 #include "kernel/kernels.h"
 #include "kernel/gemm.c"
 #include "kernel/kernels.c"
@@ -54,6 +55,9 @@
 #include "op/dropout.c"
 #include "op/loss.c"
 #include "op/commit.c"
+#include "op/conv_cpu.c"
+#include "op/pool_cpu.c"
+#include "op/norm_cpu.c"
 #include "op/table.c"
 #include "op/differentiate.c"
 

@@ -25,7 +25,13 @@
         .sgd = DTI_V(sgd),                                                                         \
         .adam = DTI_V(adam),                                                                       \
         .dropout = DTI_V(dropout),                                                                 \
-        .philox = DTI_V(philox)};
+        .philox = DTI_V(philox),                                                                   \
+        .norm_moment = DTI_V(norm_moment),                                                         \
+        .norm_moments = DTI_V(norm_moments),                                                       \
+        .norm_line = DTI_V(norm_line),                                                             \
+        .norm_dots = DTI_V(norm_dots),                                                             \
+        .norm_columns = DTI_V(norm_columns),                                                       \
+        .norm_slope = DTI_V(norm_slope)};
 
 #define DTI_ISA(name) DTI_CAT(name, _portable)
 #define DTI_LANES 4
@@ -33,6 +39,7 @@
 #include "gemm_body.h"
 #include "vmath_body.h"
 #include "vec_body.h"
+#include "norm_body.h"
 DTI_KERNEL_TABLE(DTI_ISA_PORTABLE, DTI_PORTABLE_FMA, "portable")
 #undef DTI_ISA
 #undef DTI_LANES
@@ -50,6 +57,7 @@ DTI_KERNEL_TABLE(DTI_ISA_PORTABLE, DTI_PORTABLE_FMA, "portable")
 #include "gemm_body.h"
 #include "vmath_body.h"
 #include "vec_body.h"
+#include "norm_body.h"
 #ifdef __clang__
 #pragma clang attribute pop
 #else
@@ -72,6 +80,7 @@ DTI_KERNEL_TABLE(DTI_ISA_AVX2, true, "avx2")
 #include "gemm_body.h"
 #include "vmath_body.h"
 #include "vec_body.h"
+#include "norm_body.h"
 #ifdef __clang__
 #pragma clang attribute pop
 #else

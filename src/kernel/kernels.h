@@ -17,6 +17,12 @@ typedef struct dti_cpu_kernels {
     dti_adam_fn *adam;
     dti_dropout_fn *dropout;
     dti_philox_fn *philox;
+    dti_norm_moment_fn *norm_moment;
+    dti_norm_moments_fn *norm_moments;
+    dti_norm_line_fn *norm_line;
+    dti_norm_dots_fn *norm_dots;
+    dti_norm_columns_fn *norm_columns;
+    dti_norm_slope_fn *norm_slope;
 } dti_cpu_kernels;
 
 /* Threads: any. Never NULL. */

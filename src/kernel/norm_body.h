@@ -1,0 +1,105 @@
+/* The kernels of norm.h for one instruction set, on 16 lanes. */
+
+/* The first n lanes of x; the others 0. */
+DTI_INLINE DTI_VF DTI_V(first)(DTI_VF x, int64_t n) {
+    if (n >= 16)
+        return x;
+    float t[16];
+    DTI_V(store)(t, x);
+    return DTI_V(load_n)(t, (int)n);
+}
+
+/* Element i of an operand with a step, as a vector. */
+DTI_INLINE DTI_VF DTI_V(operand)(const float *p, int step, int64_t i, int64_t left) {
+    return step ? DTI_V(get)(p + i, left) : DTI_V(set1)(*p);
+}
+
+static float DTI_V(norm_moment)(const float *x, int64_t n, float mean) {
+    const DTI_VF shift = DTI_V(set1)(mean);
+    DTI_VF s0 = DTI_V(set1)(0), s1 = s0;
+    int64_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        DTI_VF u = DTI_V(sub)(DTI_V(load)(x + i), shift);
+        DTI_VF v = DTI_V(sub)(DTI_V(load)(x + i + 16), shift);
+        s0 = DTI_V(fma)(u, u, s0);
+        s1 = DTI_V(fma)(v, v, s1);
+    }
+    for (; i < n; i += 16) {
+        DTI_VF u = DTI_V(first)(DTI_V(sub)(DTI_V(get)(x + i, n - i), shift), n - i);
+        s0 = DTI_V(fma)(u, u, s0);
+    }
+    return DTI_V(sum)(DTI_V(add)(s0, s1));
+}
+
+static void DTI_V(norm_moments)(float *sums, const float *x, const float *mean, int64_t rows,
+                                int64_t cols, int64_t ld) {
+    for (int64_t j = 0; j < cols; j += 16) {
+        const int64_t n = cols - j;
+        const DTI_VF shift = DTI_V(get)(mean + j, n);
+        DTI_VF sum = DTI_V(get)(sums + j, n);
+        for (int64_t i = 0; i < rows; i++) {
+            DTI_VF u = DTI_V(sub)(DTI_V(get)(x + i * ld + j, n), shift);
+            sum = DTI_V(fma)(u, u, sum);
+        }
+        DTI_V(put)(sums + j, sum, n);
+    }
+}
+
+static void DTI_V(norm_line)(float *y, const float *x, int64_t n, const dti_norm_line *l) {
+    const DTI_VF zero = DTI_V(set1)(0);
+    for (int64_t i = 0; i < n; i += 16) {
+        const int64_t left = n - i;
+        DTI_VF u = DTI_V(sub)(DTI_V(get)(x + i, left), DTI_V(operand)(l->mean, l->step, i, left));
+        u = DTI_V(mul)(u, DTI_V(operand)(l->factor, l->step, i, left));
+        if (l->b)
+            u = DTI_V(fma)(u, DTI_V(operand)(l->w, l->affine_step, i, left),
+                           DTI_V(operand)(l->b, l->affine_step, i, left));
+        else if (l->w)
+            u = DTI_V(mul)(u, DTI_V(operand)(l->w, l->affine_step, i, left));
+        if (l->relu)
+            u = DTI_V(select)(DTI_V(lt)(u, zero), zero, u);
+        DTI_V(put)(y + i, u, left);
+    }
+}
+
+static void DTI_V(norm_dots)(float sums[2], const float *dy, const float *x, const float *w,
+                             int64_t n, float mean) {
+    const DTI_VF shift = DTI_V(set1)(mean);
+    DTI_VF a[2] = {DTI_V(set1)(0), DTI_V(set1)(0)}, b[2] = {a[0], a[0]};
+    for (int64_t i = 0; i < n; i += 32)
+        for (int64_t j = 0, at = i; j < 2 && at < n; j++, at += 16) {
+            DTI_VF g = DTI_V(get)(dy + at, n - at); /* 0 past the end */
+            if (w)
+                g = DTI_V(mul)(g, DTI_V(get)(w + at, n - at));
+            a[j] = DTI_V(add)(a[j], g);
+            b[j] = DTI_V(fma)(g, DTI_V(sub)(DTI_V(get)(x + at, n - at), shift), b[j]);
+        }
+    sums[0] = DTI_V(sum)(DTI_V(add)(a[0], a[1]));
+    sums[1] = DTI_V(sum)(DTI_V(add)(b[0], b[1]));
+}
+
+static void DTI_V(norm_columns)(float *dw, float *db, const float *dy, const float *x,
+                                const float *mean, const float *factor, int step, int64_t n) {
+    for (int64_t i = 0; i < n; i += 16) {
+        const int64_t left = n - i;
+        DTI_VF g = DTI_V(get)(dy + i, left);
+        DTI_VF u = DTI_V(sub)(DTI_V(get)(x + i, left), DTI_V(operand)(mean, step, i, left));
+        u = DTI_V(mul)(u, DTI_V(operand)(factor, step, i, left));
+        DTI_V(put)(dw + i, DTI_V(fma)(g, u, DTI_V(get)(dw + i, left)), left);
+        DTI_V(put)(db + i, DTI_V(add)(DTI_V(get)(db + i, left), g), left);
+    }
+}
+
+static void DTI_V(norm_slope)(float *dx, const float *dy, const float *x, int64_t n,
+                              const dti_norm_slope *s) {
+    for (int64_t i = 0; i < n; i += 16) {
+        const int64_t left = n - i;
+        DTI_VF g = DTI_V(get)(dy + i, left);
+        if (s->w)
+            g = DTI_V(mul)(g, DTI_V(get)(s->w + i, left));
+        DTI_VF u = DTI_V(sub)(DTI_V(get)(x + i, left), DTI_V(operand)(s->mean, s->step, i, left));
+        g = DTI_V(fma)(g, DTI_V(operand)(s->a, s->step, i, left),
+                       DTI_V(operand)(s->b, s->step, i, left));
+        DTI_V(put)(dx + i, DTI_V(fma)(u, DTI_V(operand)(s->c, s->step, i, left), g), left);
+    }
+}

@@ -1,0 +1,364 @@
+/* Normalisation on the CPU. Elements come in runs: `spatial` of one channel, or where spatial is 1
+ * rows of all channels, which are walked by columns. Sums over runs are kept in double. */
+
+/* ---- CPU */
+
+enum { DTI_NORM_BLOCK = 128, DTI_NORM_ROWS = 256 }; /* columns at a time; rows summed at a time */
+
+/* 1 / sqrt(variance + eps) */
+static float dti_norm_factor(const dti_cpu_task *task, float variance) {
+    float y, x = variance + task->launch->args.norm.eps;
+    task->k->unary[DTI_U_RSQRT](&y, &x, 1, 0.0f, 0.0f);
+    return y;
+}
+
+/* ---- statistics */
+
+static void dti_norm_stats_columns(const dti_cpu_task *task, int64_t c, int64_t cols) {
+    const dti_args_norm *a = &task->launch->args.norm;
+    const float *x = dti_cpu_in(task, 0, a->x_offset) + c;
+    float *stats = dti_cpu_out(task, 1, a->s_offset) + 2 * c;
+    const int64_t rows = a->n / a->channels;
+    float mean[DTI_NORM_BLOCK] = {0}, moment[DTI_NORM_BLOCK] = {0}, part[DTI_NORM_BLOCK];
+    for (int64_t i = 0; i < rows; i += DTI_NORM_ROWS) {
+        task->k->col_sum(part, x + i * a->channels, DTI_MIN(rows - i, DTI_NORM_ROWS), cols,
+                         a->channels, false);
+        for (int64_t j = 0; j < cols; j++)
+            mean[j] += part[j];
+    }
+    for (int64_t j = 0; j < cols; j++)
+        mean[j] /= (float)rows;
+    for (int64_t i = 0; i < rows; i += DTI_NORM_ROWS) {
+        memset(part, 0, sizeof part);
+        task->k->norm_moments(part, x + i * a->channels, mean, DTI_MIN(rows - i, DTI_NORM_ROWS),
+                              cols, a->channels);
+        for (int64_t j = 0; j < cols; j++)
+            moment[j] += part[j];
+    }
+    for (int64_t j = 0; j < cols; j++) {
+        stats[2 * j] = mean[j];
+        stats[2 * j + 1] = moment[j] / (float)rows;
+    }
+}
+
+/* Of `runs` runs of n values at a stride. */
+static void dti_norm_stats_runs(const dti_cpu_task *task, float stats[2], const float *x, int64_t n,
+                                int64_t runs, int64_t stride) {
+    const double count = (double)n * (double)runs;
+    double sum = 0, moment = 0;
+    for (int64_t i = 0; i < runs && !task->launch->spec[0]; i++)
+        sum += (double)task->k->row_sum(x + i * stride, n);
+    stats[0] = (float)(sum / count);
+    for (int64_t i = 0; i < runs; i++)
+        moment += (double)task->k->norm_moment(x + i * stride, n, stats[0]);
+    stats[1] = (float)(moment / count);
+}
+
+static void dti_cpu_norm_stats(const dti_cpu_task *task, int64_t begin, int64_t end,
+                               void *scratch) {
+    (void)scratch;
+    const dti_args_norm *a = &task->launch->args.norm;
+    const float *x = dti_cpu_in(task, 0, a->x_offset);
+    float *stats = dti_cpu_out(task, 1, a->s_offset);
+    if (a->batch && a->spatial == 1) {
+        for (int64_t c = begin; c < end; c += DTI_NORM_BLOCK)
+            dti_norm_stats_columns(task, c, DTI_MIN(end - c, DTI_NORM_BLOCK));
+        return;
+    }
+    for (int64_t i = begin; i < end; i++) {
+        if (a->batch)
+            dti_norm_stats_runs(task, stats + 2 * i, x + i * a->spatial, a->spatial,
+                                a->cols / a->spatial, (int64_t)a->channels * a->spatial);
+        else
+            dti_norm_stats_runs(task, stats + 2 * i, x + i * a->cols, a->cols, 1, 0);
+    }
+}
+
+/* ---- y. A piece is what has one mean, and one channel or its channels side by side. */
+
+typedef struct dti_norm_piece {
+    int64_t size, group, channel;
+    bool across; /* an element is a channel */
+} dti_norm_piece;
+
+/* The piece that begins at element e. */
+static dti_norm_piece dti_norm_piece_at(const dti_args_norm *a, bool affine, int64_t e) {
+    const int64_t row = (int64_t)a->channels * a->spatial, at = affine || a->batch ? e % row : 0;
+    dti_norm_piece p = {.across = affine && a->spatial == 1,
+                        .group = a->batch ? at / a->spatial : e / a->cols,
+                        .channel = at / a->spatial};
+    p.size = a->batch ? a->spatial : a->cols - e % a->cols;
+    if (affine)
+        p.size = DTI_MIN(p.size, p.across ? row - at : a->spatial - at % a->spatial);
+    return p;
+}
+
+/* Means and factors of all channels, for rows of channels that have each their own. */
+static void dti_norm_spread(const dti_cpu_task *task, const float *stats, float *mean,
+                            float *factor) {
+    const dti_args_norm *a = &task->launch->args.norm;
+    for (int64_t c = 0; c < a->channels; c++) {
+        mean[c] = stats[2 * c];
+        factor[c] = stats[2 * c + 1] + a->eps;
+    }
+    task->k->unary[DTI_U_RSQRT](factor, factor, a->channels, 0.0f, 0.0f);
+}
+
+static dti_norm_line dti_norm_line_of(const dti_cpu_task *task) {
+    const uint32_t kind = task->launch->spec[0];
+    const dti_args_norm *a = &task->launch->args.norm;
+    const float *w = dti_cpu_in(task, 2, a->w_offset);
+    return (dti_norm_line){.w = kind == DTI_NORM_PLAIN ? NULL : w,
+                           .b = kind == DTI_NORM_AFFINE ? w + a->channels : NULL,
+                           .affine_step = 1,
+                           .relu = task->launch->spec[1] == DTI_EPILOGUE_RELU};
+}
+
+/* Rows of channels, each with its own statistics. */
+static void dti_norm_rows(const dti_cpu_task *task, int64_t begin, int64_t end, float *scratch) {
+    const dti_args_norm *a = &task->launch->args.norm;
+    dti_norm_line l = dti_norm_line_of(task);
+    l.mean = scratch, l.factor = scratch + a->channels, l.step = 1;
+    dti_norm_spread(task, dti_cpu_in(task, 1, a->s_offset), scratch, scratch + a->channels);
+    for (int64_t i = begin * a->channels; i < end * a->channels; i += a->channels)
+        task->k->norm_line(dti_cpu_out(task, 3, a->y_offset) + i,
+                           dti_cpu_in(task, 0, a->x_offset) + i, a->channels, &l);
+}
+
+static void dti_cpu_norm(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+    const dti_args_norm *a = &task->launch->args.norm;
+    if (a->batch && a->spatial == 1) {
+        dti_norm_rows(task, begin, end, scratch);
+        return;
+    }
+    const dti_norm_line all = dti_norm_line_of(task);
+    const float *stats = dti_cpu_in(task, 1, a->s_offset);
+    const int64_t unit = a->batch ? a->spatial : a->cols;
+    dti_norm_piece p;
+    for (int64_t e = begin * unit; e < end * unit; e += p.size) {
+        p = dti_norm_piece_at(a, all.w != NULL, e);
+        const float factor = dti_norm_factor(task, stats[2 * p.group + 1]);
+        dti_norm_line l = all;
+        l.mean = stats + 2 * p.group, l.factor = &factor, l.affine_step = p.across;
+        l.w = all.w ? all.w + p.channel : NULL, l.b = all.b ? all.b + p.channel : NULL;
+        task->k->norm_line(dti_cpu_out(task, 3, a->y_offset) + e,
+                           dti_cpu_in(task, 0, a->x_offset) + e, p.size, &l);
+    }
+}
+
+/* ---- dx of groups that are contiguous */
+
+/* (sum of dy * w, sum of dy * w * (x - mean)) over group `i`. */
+static void dti_norm_dots_of(const dti_cpu_task *task, int64_t i, float mean, double sums[2]) {
+    const dti_args_norm *a = &task->launch->args.norm;
+    const bool affine = task->launch->spec[1] == 1;
+    const float *w = dti_cpu_in(task, 2, a->w_offset);
+    dti_norm_piece p;
+    sums[0] = sums[1] = 0;
+    for (int64_t e = i * a->cols; e < (i + 1) * a->cols; e += p.size) {
+        float part[2];
+        p = dti_norm_piece_at(a, affine, e);
+        task->k->norm_dots(part, dti_cpu_in(task, 1, a->dy_offset) + e,
+                           dti_cpu_in(task, 0, a->x_offset) + e, p.across ? w + p.channel : NULL,
+                           p.size, mean);
+        const double factor = affine && !p.across ? (double)w[p.channel] : 1.0;
+        for (int j = 0; j < 2; j++) {
+            double product = (double)part[j] * factor; /* exact: no fusing can change the sum */
+            sums[j] += product;
+        }
+    }
+}
+
+static void dti_norm_dx_group(const dti_cpu_task *task, int64_t i) {
+    const dti_args_norm *a = &task->launch->args.norm;
+    const bool affine = task->launch->spec[1] == 1;
+    const float *x = dti_cpu_in(task, 0, a->x_offset), *w = dti_cpu_in(task, 2, a->w_offset);
+    float stats[2];
+    double sums[2];
+    dti_norm_stats_runs(task, stats, x + i * a->cols, a->cols, 1, 0);
+    dti_norm_dots_of(task, i, stats[0], sums);
+    const double factor = (double)dti_norm_factor(task, stats[1]), share = factor / a->cols;
+    const float b = task->launch->spec[0] ? 0.0f : (float)(-share * sums[0]);
+    const float c = (float)(-share * factor * factor * sums[1]);
+    dti_norm_piece p;
+    for (int64_t e = i * a->cols; e < (i + 1) * a->cols; e += p.size) {
+        p = dti_norm_piece_at(a, affine, e);
+        const float slope = affine && !p.across ? (float)factor * w[p.channel] : (float)factor;
+        dti_norm_slope s = {.mean = stats, .a = &slope, .b = &b, .c = &c};
+        s.w = p.across ? w + p.channel : NULL;
+        task->k->norm_slope(dti_cpu_out(task, 3, a->y_offset) + e,
+                            dti_cpu_in(task, 1, a->dy_offset) + e, x + e, p.size, &s);
+    }
+}
+
+static void dti_cpu_norm_dx(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+    (void)scratch;
+    for (int64_t i = begin; i < end; i++)
+        dti_norm_dx_group(task, i);
+}
+
+/* ---- dw and db */
+
+/* A row's columns [c, c + cols) into dw and db, group by group. */
+static void dti_norm_dw_row(const dti_cpu_task *task, int64_t row, int64_t c, int64_t cols,
+                            float *dw, float *db) {
+    const dti_args_norm *a = &task->launch->args.norm;
+    const float *stats = dti_cpu_in(task, 1, a->s_offset);
+    for (int64_t j = 0, size; j < cols; j += size) {
+        const int64_t e = row * a->channels + c + j, group = e / a->cols;
+        const float factor = dti_norm_factor(task, stats[2 * group + 1]);
+        size = DTI_MIN(cols - j, a->cols - e % a->cols);
+        task->k->norm_columns(dw + j, db + j, dti_cpu_in(task, 2, a->dy_offset) + e,
+                              dti_cpu_in(task, 0, a->x_offset) + e, stats + 2 * group, &factor, 0,
+                              size);
+    }
+}
+
+static void dti_norm_dw_columns(const dti_cpu_task *task, int64_t c, int64_t cols) {
+    const dti_args_norm *a = &task->launch->args.norm;
+    const float *stats = dti_cpu_in(task, 1, a->s_offset);
+    float *dw = dti_cpu_out(task, 3, a->y_offset) + c, *db = dw + a->channels;
+    float mean[DTI_NORM_BLOCK], factor[DTI_NORM_BLOCK], part[2][DTI_NORM_BLOCK];
+    for (int64_t j = 0; a->batch && j < cols; j++) {
+        mean[j] = stats[2 * (c + j)];
+        factor[j] = dti_norm_factor(task, stats[2 * (c + j) + 1]);
+    }
+    for (int64_t j = 0; j < cols; j++)
+        dw[j] = db[j] = 0;
+    const int64_t rows = a->n / a->channels;
+    for (int64_t i = 0; i < rows; i++) {
+        const int64_t e = i * a->channels + c;
+        if (i % DTI_NORM_ROWS == 0)
+            memset(part, 0, sizeof part);
+        if (a->batch)
+            task->k->norm_columns(part[0], part[1], dti_cpu_in(task, 2, a->dy_offset) + e,
+                                  dti_cpu_in(task, 0, a->x_offset) + e, mean, factor, 1, cols);
+        else
+            dti_norm_dw_row(task, i, c, cols, part[0], part[1]);
+        for (int64_t j = 0; (i + 1 == rows || i % DTI_NORM_ROWS == DTI_NORM_ROWS - 1) && j < cols;
+             j++) {
+            dw[j] += part[0][j];
+            db[j] += part[1][j];
+        }
+    }
+}
+
+static void dti_norm_dw_channel(const dti_cpu_task *task, int64_t c) {
+    const dti_args_norm *a = &task->launch->args.norm;
+    const float *stats = dti_cpu_in(task, 1, a->s_offset);
+    float *dw = dti_cpu_out(task, 3, a->y_offset) + c;
+    double sums[2] = {0, 0};
+    for (int64_t e = c * a->spatial; e < a->n; e += (int64_t)a->channels * a->spatial) {
+        const int64_t group = a->batch ? c : e / a->cols;
+        float part[2];
+        task->k->norm_dots(part, dti_cpu_in(task, 2, a->dy_offset) + e,
+                           dti_cpu_in(task, 0, a->x_offset) + e, NULL, a->spatial,
+                           stats[2 * group]);
+        double product = (double)part[1] * (double)dti_norm_factor(task, stats[2 * group + 1]);
+        sums[0] += product; /* exact, as in dti_norm_dots_of */
+        sums[1] += (double)part[0];
+    }
+    dw[0] = (float)sums[0];
+    dw[a->channels] = (float)sums[1];
+}
+
+static void dti_cpu_norm_dw(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+    (void)scratch;
+    if (task->launch->args.norm.spatial == 1) {
+        for (int64_t c = begin; c < end; c += DTI_NORM_BLOCK)
+            dti_norm_dw_columns(task, c, DTI_MIN(end - c, DTI_NORM_BLOCK));
+        return;
+    }
+    for (int64_t c = begin; c < end; c++)
+        dti_norm_dw_channel(task, c);
+}
+
+/* ---- dx of batch norm, from what its dw and db are */
+
+/* dx = a dy + b + c (x - mean) of channel i; without `train` the statistics are constants. */
+static void dti_batch_slope(const dti_cpu_task *task, int64_t i, float abc[3]) {
+    const dti_args_norm *args = &task->launch->args.norm;
+    const int64_t channels = args->channels;
+    const float *stats = dti_cpu_in(task, 2, args->s_offset), *dw = stats + 2 * channels;
+    const float *db = dw + channels, *w = db + channels;
+    const double factor = (double)dti_norm_factor(task, stats[2 * i + 1]);
+    const double slope = factor * (double)w[i], share = -slope / args->cols;
+    abc[0] = (float)slope;
+    abc[1] = task->launch->spec[0] ? (float)(share * (double)db[i]) : 0.0f;
+    abc[2] = task->launch->spec[0] ? (float)(share * factor * (double)dw[i]) : 0.0f;
+}
+
+static void dti_cpu_batch_dx(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+    const dti_args_norm *a = &task->launch->args.norm;
+    const float *stats = dti_cpu_in(task, 2, a->s_offset);
+    const int64_t channels = a->channels, unit = a->spatial == 1 ? channels : a->spatial;
+    float *mean = scratch, abc[3];
+    dti_norm_slope s = {mean, mean + channels, mean + 2 * channels, mean + 3 * channels,
+                        NULL, a->spatial == 1};
+    for (int64_t c = 0; s.step && c < channels; c++) {
+        dti_batch_slope(task, c, abc);
+        mean[c] = stats[2 * c];
+        for (int j = 0; j < 3; j++)
+            mean[(j + 1) * channels + c] = abc[j];
+    }
+    for (int64_t i = begin; i < end; i++) {
+        if (!s.step) {
+            dti_batch_slope(task, i % channels, abc);
+            s = (dti_norm_slope){stats + 2 * (i % channels), abc, abc + 1, abc + 2, NULL, 0};
+        }
+        task->k->norm_slope(dti_cpu_out(task, 3, a->y_offset) + i * unit,
+                            dti_cpu_in(task, 1, a->dy_offset) + i * unit,
+                            dti_cpu_in(task, 0, a->x_offset) + i * unit, unit, &s);
+    }
+}
+
+/* ---- running statistics */
+
+static void dti_cpu_running(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+    (void)scratch;
+    const dti_args_running *a = &task->launch->args.running;
+    const bool first = task->step[DTI_STEP_FLAGS] & 1u;
+    const float *s = dti_cpu_in(task, 1, a->s_offset);
+    float *y = dti_cpu_out(task, 2, a->y_offset);
+    const float *old = first ? dti_cpu_in(task, 0, a->x_offset) : y;
+    for (int64_t i = begin; i < end; i++)
+        y[i] = __builtin_fmaf(a->take, s[2 * i], a->keep * old[i]);
+}
+
+/* ---- items and grains: a group or a channel, or a run of elements */
+
+static int64_t dti_norm_unit(const dti_args_norm *a) {
+    int64_t unit = !a->batch ? a->cols : a->spatial == 1 ? a->channels : a->spatial;
+    return DTI_MAX(unit, 1);
+}
+static int64_t dti_cpu_items_norm(const dti_cpu_task *task) {
+    return task->launch->args.norm.n / dti_norm_unit(&task->launch->args.norm);
+}
+static int64_t dti_cpu_grain_norm(const dti_cpu_task *task) {
+    return 1 + 8192 / dti_norm_unit(&task->launch->args.norm);
+}
+static int64_t dti_cpu_items_batch_dx(const dti_cpu_task *task) {
+    const dti_args_norm *a = &task->launch->args.norm;
+    return a->n / DTI_MAX(1, a->spatial == 1 ? a->channels : a->spatial);
+}
+static int64_t dti_cpu_items_norm_dw(const dti_cpu_task *task) {
+    return task->launch->args.norm.channels;
+}
+static int64_t dti_cpu_items_norm_groups(const dti_cpu_task *task) {
+    return task->launch->args.norm.groups;
+}
+static int64_t dti_cpu_grain_norm_groups(const dti_cpu_task *task) {
+    const dti_args_norm *a = &task->launch->args.norm;
+    int64_t grain = 1 + 8192 / (1 + (int64_t)a->cols);
+    return a->batch && a->spatial == 1 ? DTI_MAX(grain, 16) : grain; /* whole cache lines */
+}
+static int64_t dti_cpu_grain_norm_dw(const dti_cpu_task *task) {
+    const dti_args_norm *a = &task->launch->args.norm;
+    int64_t grain = 1 + 8192 / (1 + (int64_t)(a->n / DTI_MAX(a->channels, 1)));
+    return a->spatial == 1 ? DTI_MAX(grain, 16) : grain;
+}
+static size_t dti_cpu_scratch_norm(const dti_launch *launch, int threads) {
+    (void)threads;
+    const dti_args_norm *a = &launch->args.norm;
+    return a->spatial == 1 ? 4 * (size_t)a->channels * sizeof(float) : 0;
+}

@@ -1,0 +1,214 @@
+/* Pooling and resizing on the CPU: an item is one plane. */
+
+/* ---- CPU */
+
+/* Rows (or columns) [begin, end) of the plane that window `p` covers. */
+typedef struct dti_window {
+    int64_t begin, end;
+} dti_window;
+
+static dti_window dti_pool_window(int64_t p, int64_t stride, int64_t pad, int64_t k, int64_t in) {
+    int64_t begin = p * stride - pad;
+    return (dti_window){DTI_MAX(begin, 0), DTI_MIN(begin + k, in)};
+}
+
+static dti_window dti_pool_rows(const dti_args_pool *a, int64_t p) {
+    return dti_pool_window(p, a->stride_h, a->pad_h, a->kh, a->ih);
+}
+static dti_window dti_pool_cols(const dti_args_pool *a, int64_t q) {
+    return dti_pool_window(q, a->stride_w, a->pad_w, a->kw, a->iw);
+}
+
+/* The place of the first of the largest, or of the first NaN; -1 of nothing. */
+static int64_t dti_pool_largest(const float *x, int64_t iw, dti_window rows, dti_window cols) {
+    int64_t at = -1;
+    float best = 0;
+    for (int64_t i = rows.begin; i < rows.end; i++)
+        for (int64_t j = cols.begin; j < cols.end; j++) {
+            const float v = x[i * iw + j];
+            if (at < 0 || v > best || (dti_nan_f32(v) && !dti_nan_f32(best)))
+                best = v, at = i * iw + j;
+        }
+    return at;
+}
+
+static void dti_cpu_max_pool(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+    (void)scratch;
+    const dti_args_pool *a = &task->launch->args.pool;
+    for (int64_t plane = begin; plane < end; plane++) {
+        const float *x = dti_cpu_in(task, 0, a->x_offset) + plane * a->ih * a->iw;
+        const float *g = dti_cpu_in(task, 1, a->g_offset) + plane * a->ih * a->iw;
+        float *y = dti_cpu_out(task, 2, a->y_offset) + plane * a->oh * a->ow;
+        for (int64_t p = 0; p < a->oh; p++)
+            for (int64_t q = 0; q < a->ow; q++) {
+                int64_t at = dti_pool_largest(x, a->iw, dti_pool_rows(a, p), dti_pool_cols(a, q));
+                *y++ = at < 0 ? 0 : g[at];
+            }
+    }
+}
+
+static void dti_cpu_max_pool_grad(const dti_cpu_task *task, int64_t begin, int64_t end,
+                                  void *scratch) {
+    (void)scratch;
+    const dti_args_pool *a = &task->launch->args.pool;
+    const bool relu = task->launch->spec[1] == DTI_EPILOGUE_RELU_GRAD;
+    for (int64_t plane = begin; plane < end; plane++) {
+        const float *x = dti_cpu_in(task, 0, a->x_offset) + plane * a->ih * a->iw;
+        const float *y = dti_cpu_in(task, 1, a->y_offset) + plane * a->oh * a->ow;
+        float *g = dti_cpu_out(task, 2, a->g_offset) + plane * a->ih * a->iw;
+        memset(g, 0, (size_t)a->ih * a->iw * sizeof *g);
+        for (int64_t p = 0; p < a->oh; p++)
+            for (int64_t q = 0; q < a->ow; q++, y++) {
+                int64_t at = dti_pool_largest(x, a->iw, dti_pool_rows(a, p), dti_pool_cols(a, q));
+                if (at >= 0 && (!relu || x[at] > 0))
+                    g[at] += *y;
+            }
+    }
+}
+
+/* What window (p, q) covers, and 1 / what its sum is divided by. */
+typedef struct dti_average {
+    dti_window rows, cols;
+    float share;
+} dti_average;
+
+static dti_average dti_average_at(const dti_args_pool *a, uint32_t kind, int64_t p, int64_t q) {
+    dti_average w = {dti_pool_rows(a, p), dti_pool_cols(a, q), 0};
+    int64_t h = w.rows.end - w.rows.begin, v = w.cols.end - w.cols.begin;
+    if (kind == DTI_POOL_ADAPTIVE) {
+        w.rows = (dti_window){p * a->ih / a->oh, ((p + 1) * a->ih + a->oh - 1) / a->oh};
+        w.cols = (dti_window){q * a->iw / a->ow, ((q + 1) * a->iw + a->ow - 1) / a->ow};
+        h = w.rows.end - w.rows.begin, v = w.cols.end - w.cols.begin;
+    } else if (kind == DTI_POOL_INCLUDE_PAD) {
+        int64_t i = p * a->stride_h - a->pad_h, j = q * a->stride_w - a->pad_w;
+        h = DTI_MIN(i + a->kh, (int64_t)a->ih + a->pad_h) - i;
+        v = DTI_MIN(j + a->kw, (int64_t)a->iw + a->pad_w) - j;
+    }
+    w.share = h > 0 && v > 0 ? (float)(h * v) : 1.0f;
+    return w;
+}
+
+static void dti_cpu_avg_pool(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+    (void)scratch;
+    const dti_args_pool *a = &task->launch->args.pool;
+    for (int64_t plane = begin; plane < end; plane++) {
+        const float *x = dti_cpu_in(task, 0, a->x_offset) + plane * a->ih * a->iw;
+        float *y = dti_cpu_out(task, 1, a->y_offset) + plane * a->oh * a->ow;
+        for (int64_t p = 0; p < a->oh; p++)
+            for (int64_t q = 0; q < a->ow; q++) {
+                dti_average w = dti_average_at(a, task->launch->spec[0], p, q);
+                float sum = 0;
+                for (int64_t i = w.rows.begin; i < w.rows.end; i++)
+                    for (int64_t j = w.cols.begin; j < w.cols.end; j++)
+                        sum += x[i * a->iw + j];
+                *y++ = sum / w.share;
+            }
+    }
+}
+
+static void dti_cpu_avg_pool_grad(const dti_cpu_task *task, int64_t begin, int64_t end,
+                                  void *scratch) {
+    (void)scratch;
+    const dti_args_pool *a = &task->launch->args.pool;
+    for (int64_t plane = begin; plane < end; plane++) {
+        const float *y = dti_cpu_in(task, 0, a->y_offset) + plane * a->oh * a->ow;
+        float *x = dti_cpu_out(task, 1, a->x_offset) + plane * a->ih * a->iw;
+        memset(x, 0, (size_t)a->ih * a->iw * sizeof *x);
+        for (int64_t p = 0; p < a->oh; p++)
+            for (int64_t q = 0; q < a->ow; q++, y++) {
+                dti_average w = dti_average_at(a, task->launch->spec[0], p, q);
+                const float share = *y / w.share;
+                for (int64_t i = w.rows.begin; i < w.rows.end; i++)
+                    for (int64_t j = w.cols.begin; j < w.cols.end; j++)
+                        x[i * a->iw + j] += share;
+            }
+    }
+}
+
+/* ---- resizing */
+
+/* A position's two source rows (or columns) and their weights. */
+typedef struct dti_resize_tap {
+    int64_t at[2];
+    float weight[2];
+} dti_resize_tap;
+
+static dti_resize_tap dti_resize_at(int64_t p, float scale, int64_t in, bool bilinear) {
+    if (!bilinear) {
+        int64_t at = DTI_MIN((int64_t)floorf((float)p * scale), in - 1);
+        return (dti_resize_tap){{at, at}, {1, 0}};
+    }
+    float product = ((float)p + 0.5f) * scale;
+    DTI_FENCE(product);
+    const float source = DTI_MAX(product - 0.5f, 0.0f);
+    const int64_t i = DTI_MIN((int64_t)source, in - 1);
+    const float part = source - (float)i;
+    return (dti_resize_tap){{i, DTI_MIN(i + 1, in - 1)}, {1.0f - part, part}};
+}
+
+static float dti_resize_mix(const float *x, const dti_resize_tap *t) {
+    return __builtin_fmaf(t->weight[1], x[t->at[1]], t->weight[0] * x[t->at[0]]);
+}
+
+static void dti_cpu_resize(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+    (void)scratch;
+    const dti_args_resize *a = &task->launch->args.resize;
+    const bool bilinear = task->launch->spec[0] == 1;
+    for (int64_t plane = begin; plane < end; plane++) {
+        const float *x = dti_cpu_in(task, 0, a->x_offset) + plane * a->ih * a->iw;
+        float *y = dti_cpu_out(task, 1, a->y_offset) + plane * a->oh * a->ow;
+        for (int64_t p = 0; p < a->oh; p++) {
+            dti_resize_tap row = dti_resize_at(p, a->scale_h, a->ih, bilinear);
+            for (int64_t q = 0; q < a->ow; q++, y++) {
+                dti_resize_tap col = dti_resize_at(q, a->scale_w, a->iw, bilinear);
+                if (!bilinear) {
+                    *y = x[row.at[0] * a->iw + col.at[0]];
+                    continue;
+                }
+                const float up = dti_resize_mix(x + row.at[0] * a->iw, &col);
+                const float low = dti_resize_mix(x + row.at[1] * a->iw, &col);
+                *y = __builtin_fmaf(row.weight[1], low, row.weight[0] * up);
+            }
+        }
+    }
+}
+
+static void dti_cpu_resize_grad(const dti_cpu_task *task, int64_t begin, int64_t end,
+                                void *scratch) {
+    (void)scratch;
+    const dti_args_resize *a = &task->launch->args.resize;
+    const bool bilinear = task->launch->spec[0] == 1;
+    for (int64_t plane = begin; plane < end; plane++) {
+        const float *y = dti_cpu_in(task, 0, a->y_offset) + plane * a->oh * a->ow;
+        float *x = dti_cpu_out(task, 1, a->x_offset) + plane * a->ih * a->iw;
+        memset(x, 0, (size_t)a->ih * a->iw * sizeof *x);
+        for (int64_t p = 0; p < a->oh; p++) {
+            dti_resize_tap row = dti_resize_at(p, a->scale_h, a->ih, bilinear);
+            for (int64_t q = 0; q < a->ow; q++, y++) {
+                dti_resize_tap col = dti_resize_at(q, a->scale_w, a->iw, bilinear);
+                for (int i = 0; i < (bilinear ? 2 : 1); i++)
+                    for (int j = 0; j < (bilinear ? 2 : 1); j++) {
+                        float *to = x + row.at[i] * a->iw + col.at[j];
+                        *to = __builtin_fmaf(row.weight[i] * col.weight[j], *y, *to);
+                    }
+            }
+        }
+    }
+}
+
+/* ---- items and grains */
+
+static int64_t dti_cpu_items_pool(const dti_cpu_task *task) {
+    return task->launch->args.pool.n;
+}
+static int64_t dti_cpu_items_resize(const dti_cpu_task *task) {
+    return task->launch->args.resize.n;
+}
+static int64_t dti_cpu_grain_pool(const dti_cpu_task *task) {
+    const dti_args_pool *a = &task->launch->args.pool;
+    return 1 + 16384 / (1 + (int64_t)a->ih * a->iw + (int64_t)a->oh * a->ow);
+}
+static int64_t dti_cpu_grain_resize(const dti_cpu_task *task) {
+    const dti_args_resize *a = &task->launch->args.resize;
+    return 1 + 16384 / (1 + (int64_t)a->ih * a->iw + 8 * (int64_t)a->oh * a->ow);
+}
