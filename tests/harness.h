@@ -27,6 +27,8 @@ typedef struct test_state { /* of the test that runs now */
 } test_state;
 
 extern test_state test_now;
+/* How many threads the system still gives to the library; -1 = as many as there are. */
+extern int harness_threads_left;
 void test_register(test *t);
 
 /* Returns ok. Prints the first failures of a test: a broken kernel fails a million times. */

@@ -5,10 +5,25 @@
  * its static functions, so their files are included here; every other tests/test_*.c is compiled
  * apart, includes "dtrain.h" as a user's file does, and is linked. build.sh tells the two kinds
  * apart by the includes below. */
+#include "harness.h"
+
+#include <errno.h>
+#include <pthread.h>
+
+/* So that a test can make the system refuse a thread. */
+static int harness_thread(pthread_t *thread, const pthread_attr_t *attributes,
+                          void *(*start)(void *arg), void *arg) {
+    if (harness_threads_left == 0)
+        return EAGAIN;
+    if (harness_threads_left > 0)
+        harness_threads_left--;
+    return pthread_create(thread, attributes, start, arg);
+}
+
+#define pthread_create harness_thread
 #define DT_IMPLEMENTATION
 #include "dtrain.h"
-
-#include "harness.h"
+#undef pthread_create
 
 #include "test_base.c"
 
@@ -23,6 +38,7 @@
 #define FAILURES_SHOWN 8
 
 test_state test_now;
+int harness_threads_left = -1;
 static test *test_first, **test_last = &test_first;
 
 void test_register(test *t) {
