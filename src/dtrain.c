@@ -54,6 +54,9 @@
 #include "op/gather.c"
 #include "op/dropout.c"
 #include "op/loss.c"
+#include "op/conv.c"
+#include "op/pool.c"
+#include "op/norm.c"
 #include "op/commit.c"
 #include "op/conv_cpu.c"
 #include "op/pool_cpu.c"
@@ -92,12 +95,15 @@
 #include "program/plan.c"
 #include "program/commit.c"
 #include "program/describe.c"
+#include "program/cut.c"
 #include "program/segments.c"
 #include "program/compile.c"
 #include "program/run.c"
 
 /* ---- nn: named parameters, initialisers, layers */
 #include "nn/linear.c"
+#include "nn/conv.c"
+#include "nn/norm.c"
 
 /* ---- data: readers, shuffle, batches */
 #include "data/idx.c"

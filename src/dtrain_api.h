@@ -16,6 +16,8 @@ extern "C" {
 #include "api/base.h"
 #include "api/ctx.h"
 #include "api/tensor.h"
+#include "api/image.h"
+#include "api/norm.h"
 #include "api/program.h"
 #include "api/nn.h"
 #include "api/data.h"

@@ -17,3 +17,30 @@ DT_API dt_tensor dt_nn_linear_with(dt_tensor x, const char *name, int64_t out,
 /* Makes "name.weight" [rows, cols], N(0,1), and looks rows up: index [I...] i32 to [I..., cols].
  * PyTorch's nn.Embedding. */
 DT_API dt_tensor dt_nn_embedding(dt_tensor index, const char *name, int64_t rows, int64_t cols);
+
+typedef struct dt_conv_layer_desc {
+    dt_conv_desc conv; /* stride, padding, dilation, groups */
+    int32_t kernel_w;  /* 0 = as high as wide */
+    bool no_bias;
+    dt_init weight, bias; /* {0}: PyTorch's, uniform in +-1/sqrt(fan_in) */
+} dt_conv_layer_desc;
+
+/* Makes "name.weight" [out, in / groups, kernel, kernel] and "name.bias" [out], and applies them to
+ * x: [in, H, W]; result [out, oh, ow]. desc may be NULL. PyTorch's nn.Conv2d and nn.Conv1d (x: [in,
+ * L]); nn.ConvTranspose2d, whose weight is [in, out / groups, kernel, kernel]. */
+DT_API dt_tensor dt_nn_conv2d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
+                              const dt_conv_layer_desc *desc);
+DT_API dt_tensor dt_nn_conv1d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
+                              const dt_conv_layer_desc *desc);
+DT_API dt_tensor dt_nn_conv_transpose2d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
+                                        const dt_conv_layer_desc *desc);
+
+/* Makes "name.weight" (ones) and "name.bias" (zeros), and buffers "name.running_mean" (zeros) and
+ * "name.running_var" (ones), each [C], for x: [C, ...]. desc may be NULL. PyTorch's nn.BatchNorm1d
+ * and nn.BatchNorm2d. */
+DT_API dt_tensor dt_nn_batch_norm(dt_tensor x, const char *name, const dt_batch_norm_desc *desc);
+/* Make "name.weight" (ones) and, but for RMS norm, "name.bias" (zeros), with PyTorch's eps (RMS norm:
+ * FLT_EPSILON). PyTorch's nn.LayerNorm over the last `dims` dimensions, nn.GroupNorm, nn.RMSNorm. */
+DT_API dt_tensor dt_nn_layer_norm(dt_tensor x, const char *name, int dims);
+DT_API dt_tensor dt_nn_group_norm(dt_tensor x, const char *name, int groups);
+DT_API dt_tensor dt_nn_rms_norm(dt_tensor x, const char *name, int dims);

@@ -30,6 +30,7 @@ typedef struct dt_param_info {
     const char *name;
     dt_shape shape;
     bool frozen;
+    bool buffer; /* made by dt_buffer: not trained, no gradient */
     uint64_t elements;
 } dt_param_info;
 /* How many parameters there are. */

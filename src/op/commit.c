@@ -40,7 +40,7 @@ static void dti_cpu_grad_norm(const dti_cpu_task *task, int64_t begin, int64_t e
         const int64_t used = row[DTI_TABLE_USED];
         float sum = task->k->row_sum_sq(g, used);
         bool fine = dti_finite_f32(sum) || dti_all_finite_f32(g, used); /* squares may overflow */
-        pairs[2 * i] = sum;
+        pairs[2 * i] = row[DTI_TABLE_PARAM] & DTI_TABLE_BUFFER ? 0.0f : sum;
         pairs[2 * i + 1] = fine ? 0.0f : 1.0f;
     }
 }
@@ -140,7 +140,13 @@ static void dti_cpu_optim(const dti_cpu_task *task, int64_t begin, int64_t end, 
     dti_sgd sgd = {0};
     dti_adam adam = {0};
     for (int64_t i = begin; i < end; i++, row += DTI_TABLE_WORDS) {
-        const uint32_t now = state[a->t_offset + (row[DTI_TABLE_PARAM] & 0x7fffffffu)];
+        if (row[DTI_TABLE_PARAM] & DTI_TABLE_BUFFER) {
+            const int64_t block = (int64_t)row[DTI_TABLE_BLOCK] * DTI_BLOCK;
+            memcpy(params + block, (const float *)task->buf[1] + block,
+                   row[DTI_TABLE_USED] * sizeof *params);
+            continue;
+        }
+        const uint32_t now = state[a->t_offset + (row[DTI_TABLE_PARAM] & DTI_TABLE_INDEX)];
         if (row[DTI_TABLE_GROUP] != group || now != t) {
             group = row[DTI_TABLE_GROUP];
             t = now;
@@ -168,8 +174,8 @@ static void dti_cpu_optim_tick(const dti_cpu_task *task, int64_t begin, int64_t 
         return;
     for (int64_t i = begin; i < end; i++) {
         uint32_t param = table[i * DTI_TABLE_WORDS + DTI_TABLE_PARAM];
-        if (param & 0x80000000u)
-            state[task->launch->args.commit.t_offset + (param & 0x7fffffffu)]++;
+        if (param & DTI_TABLE_FIRST)
+            state[task->launch->args.commit.t_offset + (param & DTI_TABLE_INDEX)]++;
     }
 }
 

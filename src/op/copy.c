@@ -108,6 +108,26 @@ static void dti_pad_emit(dti_emit *e) {
     dti_emit_copy(e, &x, &part, DTI_COPY_WORD);
 }
 
+DT_API dt_tensor dt_pad(dt_tensor x, int axis, int64_t before, int64_t after) {
+    if (dti_is_nil(x))
+        return x;
+    dt_shape s = dti_node_of(x)->shape;
+    int at = dti_axis_of(x, axis);
+    if (at < 0 || at >= s.rank || before < 0 || after < 0 || before > INT32_MAX ||
+        after > INT32_MAX) {
+        return dti_graph_fail(x.graph,
+                              "pad(%s): %lld and %lld zeros along axis %d; the axis must exist, "
+                              "the numbers be at least 0",
+                              dti_shape_print(s, dti_node_of(x)->samples).text, (long long)before,
+                              (long long)after, axis);
+    }
+    s.dim[at] += before + after;
+    dti_attr attr = dti_shape_attr(s);
+    attr.i[1] = at;
+    attr.i[2] = (int32_t)before;
+    return dti_append1(DTI_OP_PAD, x, &attr);
+}
+
 /* ---- Reference */
 #ifdef DT_REFERENCE
 

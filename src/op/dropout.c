@@ -24,6 +24,7 @@ static void dti_dropout_emit(dti_emit *e) {
     double threshold = keep * 4294967296.0;
     dti_args_dropout a = {.n = (uint32_t)n, .stream = (uint32_t)e->node->attr.i[0]};
     a.row_elements = e->node->samples ? (uint32_t)dti_shape_elements(e->node->shape) : 0;
+    a.first = (uint32_t)e->first_row * a.row_elements;
     a.threshold = threshold >= 4294967295.0 ? 0xffffffffu : (uint32_t)threshold;
     a.scale = (float)(1.0 / keep);
     a.x_offset = (uint32_t)x.offset;
@@ -73,13 +74,14 @@ static void dti_dropout_ref(const dti_ref *r) {
 static void dti_cpu_dropout(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
     const dti_args_dropout *a = &task->launch->args.dropout;
-    const dti_dropout d = {
-        .seed = (uint64_t)task->step[DTI_STEP_SEED_HI] << 32 | task->step[DTI_STEP_SEED_LO],
-        .index = (uint64_t)task->step[DTI_STEP_FIRST_ROW] * a->row_elements + (uint64_t)begin,
-        .step = task->step[DTI_STEP_NUMBER_LO],
-        .stream = a->stream,
-        .threshold = a->threshold,
-        .scale = a->scale};
+    const dti_dropout d = {.seed = (uint64_t)task->step[DTI_STEP_SEED_HI] << 32 |
+                                   task->step[DTI_STEP_SEED_LO],
+                           .index = (uint64_t)task->step[DTI_STEP_FIRST_ROW] * a->row_elements +
+                                    a->first + (uint64_t)begin,
+                           .step = task->step[DTI_STEP_NUMBER_LO],
+                           .stream = a->stream,
+                           .threshold = a->threshold,
+                           .scale = a->scale};
     const float *x = dti_cpu_in(task, 0, a->x_offset) + begin;
     task->k->dropout(dti_cpu_out(task, 1, a->y_offset) + begin, x, end - begin, &d);
 }

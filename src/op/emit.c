@@ -10,8 +10,20 @@ static uint32_t dti_listing_value(dti_listing *list, dti_value_kind kind, uint64
     }
     dti_value *v = &list->values[list->value_count];
     *v = (dti_value){.kind = (uint8_t)kind, .bytes = bytes ? bytes : 4, .offset = offset};
-    v->same_as = list->value_count;
+    v->same_as = v->part_of = list->value_count;
     return list->value_count++;
+}
+
+static uint32_t dti_listing_part(dti_listing *list, uint32_t value, uint64_t offset,
+                                 uint64_t bytes) {
+    const dti_value whole = list->values[value];
+    uint32_t part =
+        dti_listing_value(list, (dti_value_kind)whole.kind, bytes, whole.offset + offset);
+    if (whole.kind == DTI_VALUE_TRANSIENT && part) {
+        list->values[part].part_of = whole.part_of;
+        list->values[whole.part_of].has_parts = true;
+    }
+    return part;
 }
 
 static dti_view dti_view_dense(uint32_t value, bool samples, int64_t batch, dt_shape shape) {
@@ -166,4 +178,87 @@ static void dti_emit_copy(dti_emit *e, const dti_view *x, const dti_view *y, uin
 
 static void dti_emit_fill(dti_emit *e, const dti_view *y, uint32_t selector, float value) {
     dti_emit_map1(e, DTI_K_COPY, selector, y, y, (const float[2]){value, 0.0f});
+}
+
+static void dti_emit_sum_parts(dti_emit *e, uint32_t value, uint32_t parts, const dti_view *out) {
+    uint32_t n = (uint32_t)dti_view_elements(out);
+    dti_args_reduce a = {.n = n,
+                         .r = parts,
+                         .kept = 5,
+                         .dim = {1, 1, 1, 1, n, parts},
+                         .x_stride = {0, 0, 0, 0, 1, n},
+                         .y_offset = (uint32_t)out->offset,
+                         .scale = 1.0f};
+    dti_launch *l = dti_emit_launch(e, DTI_K_REDUCE, n, sizeof a);
+    l->args.reduce = a;
+    l->spec[0] = DTI_R_SUM;
+    dti_bind(l, value, out->value, DTI_UNBOUND, DTI_UNBOUND);
+}
+
+/* ---- Epilogues: a result that only one node reads, and changes element by element, is changed
+ * before it is written. */
+
+static int dti_launch_output(const dti_launch *l) {
+    const char *access = dti_kernel_info_of(l->kernel)->access;
+    int b = 0;
+    while (access[b] == 'r')
+        b++;
+    return b;
+}
+
+/* Where launch `l` would find the mask; NULL: it takes no such epilogue. */
+static bool dti_launch_takes(const dti_launch *l, uint32_t epilogue) {
+    bool product = l->kernel == DTI_K_GEMM || l->kernel == DTI_K_CONV || l->kernel == DTI_K_CONV_DX;
+    if (l->spec[1] != DTI_EPILOGUE_NONE)
+        return false;
+    if (epilogue == DTI_EPILOGUE_RELU)
+        return product || l->kernel == DTI_K_NORM;
+    return l->kernel == DTI_K_MAX_POOL_GRAD || (product && l->spec[0] == 0);
+}
+
+/* The pooling's adjoint reads x: that must be the mask. */
+static bool dti_launch_has_mask(const dti_launch *l, const dti_view *mask) {
+    return l->kernel != DTI_K_MAX_POOL_GRAD ||
+           (l->value[0] == mask->value && l->args.pool.x_offset == (uint32_t)mask->offset);
+}
+
+static void dti_launch_set_mask(dti_launch *l, const dti_view *mask, const dti_view *out) {
+    if (l->kernel == DTI_K_MAX_POOL_GRAD)
+        return;
+    l->value[3] = mask->value;
+    if (l->kernel == DTI_K_GEMM) /* one of several products of a batch, perhaps */
+        l->args.gemm.bias_offset =
+            (uint32_t)mask->offset + l->args.gemm.c_offset - (uint32_t)out->offset;
+    else
+        l->args.conv.z_offset = (uint32_t)mask->offset;
+}
+
+static bool dti_emit_fuse(dti_emit *e, uint32_t i, uint32_t epilogue, const dti_view *mask) {
+    uint32_t id = dti_input_id(e->graph, e->node, i);
+    const dti_view *x = &e->views[id];
+    if (!e->own || e->pinned || e->own[id].uses != 1 || !dti_view_is_dense(x))
+        return false;
+    if (mask && !dti_view_is_dense(mask))
+        return false;
+    const uint32_t first = e->own[id].first, last = e->own[id].last;
+    uint32_t writers = 0;
+    for (uint32_t k = first; k < last; k++) {
+        const dti_launch *l = &e->list->launches[k];
+        if (l->value[dti_launch_output(l)] != x->value)
+            continue;
+        if (!dti_launch_takes(l, epilogue) || (mask && !dti_launch_has_mask(l, mask)))
+            return false;
+        writers++;
+    }
+    for (uint32_t k = first; k < last && writers; k++) {
+        dti_launch *l = &e->list->launches[k];
+        if (l->value[dti_launch_output(l)] != x->value)
+            continue;
+        l->spec[1] = epilogue;
+        if (mask)
+            dti_launch_set_mask(l, mask, x);
+    }
+    if (writers)
+        e->out = *x;
+    return writers > 0;
 }

@@ -16,7 +16,9 @@ typedef struct dti_value {
     uint8_t kind;
     bool written_whole; /* its first launch writes all of it: may take over an input's place */
     uint64_t bytes;
-    uint64_t offset;      /* in its arena */
+    uint64_t offset;  /* in its arena; of a part: in the value that it is a part of */
+    uint32_t part_of; /* another transient that it lies in, or itself */
+    bool has_parts;
     uint32_t first, last; /* launches; set by the plan */
     uint32_t same_as;     /* value whose place it takes (in place), or itself */
 } dti_value;
@@ -43,6 +45,12 @@ typedef struct dti_view {
     int64_t offset;
 } dti_view;
 
+/* What the lowering knows of a node while others are emitted. */
+typedef struct dti_span_of_node {
+    uint32_t uses;        /* by nodes that are needed; outputs, terms and gradients count too */
+    uint32_t first, last; /* its launches: [first, last) */
+} dti_span_of_node;
+
 struct dti_emit {
     dti_listing *list;
     dt_graph *graph;
@@ -52,7 +60,20 @@ struct dti_emit {
     bool train;      /* dropout drops */
     dti_view *views; /* by node id */
     dti_view out; /* dense in a value of its own, set by the caller; view ops set it themselves */
+    int64_t first_row;     /* of the part of the batch that is emitted now */
+    dti_span_of_node *own; /* by node id, or NULL: nothing is fused */
+    bool pinned;           /* out is where it must be: it cannot be another node's value */
 };
+
+/* Lets the launches that made input i write their result through an epilogue (DTI_EPILOGUE_*), and
+ * takes their output as this node's, which then needs no launch. mask: for RELU_GRAD, dense. False,
+ * and nothing is changed, where the input has other users or its kernel has no epilogue. */
+static bool dti_emit_fuse(dti_emit *e, uint32_t i, uint32_t epilogue, const dti_view *mask);
+/* out = the sum of `parts` values of out's size that lie one behind the other, in order. */
+static void dti_emit_sum_parts(dti_emit *e, uint32_t value, uint32_t parts, const dti_view *out);
+/* Bytes [offset, offset + bytes) of a value as a value. offset: a multiple of 256. */
+static uint32_t dti_listing_part(dti_listing *list, uint32_t value, uint64_t offset,
+                                 uint64_t bytes);
 
 static uint32_t dti_listing_value(dti_listing *list, dti_value_kind kind, uint64_t bytes,
                                   uint64_t offset);

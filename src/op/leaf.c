@@ -36,8 +36,10 @@ DT_API dt_tensor dt_input_shared(dt_graph *g, const char *name, dt_dtype dtype, 
     return dti_leaf_push(g, &n, name);
 }
 
-/* attr.i[0] = index among the parameters, i[1] = dt_init_kind; attr.f[0..1] = its a and b. */
-DT_API dt_tensor dt_param(dt_graph *g, const char *name, dt_shape shape, dt_init init) {
+/* attr.i[0] = index among the parameters, i[1] = dt_init_kind, i[2] = node of a buffer's new value;
+ * attr.f[0..1] = a and b of dt_init. */
+static dt_tensor dti_param_push(dt_graph *g, const char *name, dt_shape shape, dt_init init,
+                                bool buffer) {
     if (!g || g->error[0])
         return (dt_tensor){0};
     if (g->stores) {
@@ -58,7 +60,7 @@ DT_API dt_tensor dt_param(dt_graph *g, const char *name, dt_shape shape, dt_init
                            (size_t)g->param_count + 1, sizeof *g->params)) {
         return dti_graph_no_memory(g, "out of host memory for parameter '%s'", name ? name : "");
     }
-    dti_node n = {.op = DTI_OP_PARAM, .shape = shape};
+    dti_node n = {.op = DTI_OP_PARAM, .shape = shape, .frozen = buffer, .buffer = buffer};
     n.attr.i[0] = (int32_t)g->param_count;
     n.attr.i[1] = (int32_t)init.kind;
     n.attr.f[0] = init.a;
@@ -67,6 +69,14 @@ DT_API dt_tensor dt_param(dt_graph *g, const char *name, dt_shape shape, dt_init
     if (!dti_is_nil(x))
         g->params[g->param_count++] = x.id;
     return x;
+}
+
+DT_API dt_tensor dt_param(dt_graph *g, const char *name, dt_shape shape, dt_init init) {
+    return dti_param_push(g, name, shape, init, false);
+}
+
+DT_API dt_tensor dt_buffer(dt_graph *g, const char *name, dt_shape shape, dt_init init) {
+    return dti_param_push(g, name, shape, init, true);
 }
 
 DT_API dt_tensor dt_freeze(dt_tensor x) {
@@ -81,7 +91,10 @@ DT_API dt_tensor dt_freeze(dt_tensor x) {
     return x;
 }
 
-/* ---- fill, iota: attr.dim and i[0] = shape and rank, i[1] = sample axis, f[0] = the value. */
+/* ---- fill, iota, train_mode: attr.dim and i[0] = shape and rank, i[1] = sample axis, f[0] = the
+ * value. */
+enum { DTI_FILL_VALUE, DTI_FILL_IOTA, DTI_FILL_TRAIN };
+
 static bool dti_fill_shape(dti_build *b) {
     b->out.shape.rank = b->out.attr.i[0];
     memcpy(b->out.shape.dim, b->out.attr.dim, sizeof b->out.shape.dim);
@@ -90,8 +103,10 @@ static bool dti_fill_shape(dti_build *b) {
 }
 
 static void dti_fill_emit(dti_emit *e) {
-    bool iota = dti_op_info_of(e->node->op)->selector == 1;
-    dti_emit_fill(e, &e->out, iota ? DTI_COPY_IOTA_F32 : DTI_COPY_FILL_F32, e->node->attr.f[0]);
+    uint32_t which = dti_op_info_of(e->node->op)->selector;
+    float value = which == DTI_FILL_TRAIN ? (float)e->train : e->node->attr.f[0];
+    dti_emit_fill(e, &e->out, which == DTI_FILL_IOTA ? DTI_COPY_IOTA_F32 : DTI_COPY_FILL_F32,
+                  value);
 }
 
 static dt_tensor dti_constant(dt_graph *g, dti_op op, dt_shape shape, float value) {
@@ -131,9 +146,11 @@ static void dti_leaf_ref(const dti_ref *r) {
 }
 
 static void dti_fill_ref(const dti_ref *r) {
-    bool iota = r->node->op == DTI_OP_IOTA;
+    bool iota = r->node->op == DTI_OP_IOTA, mode = r->node->op == DTI_OP_TRAIN_MODE;
     for (int64_t i = 0; i < r->out.elements; i++) {
-        r->out.data[i] = iota ? (double)i : (double)r->node->attr.f[0];
+        r->out.data[i] = iota   ? (double)i
+                         : mode ? (double)r->train
+                                : (double)r->node->attr.f[0];
     }
 }
 

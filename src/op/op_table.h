@@ -99,7 +99,39 @@
       "term: rows whose argmax is the target; weight: rows")                                       \
     X(MSE, mse, "2", REDUCES, F32, mse, 0, "term: sum (y - t)^2; weight: elements")                \
     X(MSE_GRAD, mse_grad, "3", ROWWISE, F32, mse_grad, 0, "(y, t, seed) -> 2 seed (y - t)")        \
-    X(MEAN_LOSS, mean_loss, "1", REDUCES, F32, mean_loss, 0, "term: sum x; weight: elements")
+    X(MEAN_LOSS, mean_loss, "1", REDUCES, F32, mean_loss, 0, "term: sum x; weight: elements")      \
+    X(CONV2D, conv2d, "2+", ROWWISE, LOW, conv2d, 0, "(x, w, b) cross-correlation + b")            \
+    X(CONV2D_DX, conv2d_dx, "2+", ROWWISE, LOW, conv2d_dx, 0,                                      \
+      "(dy, w, b) -> the adjoint of conv2d in x, + b: also the transposed convolution")            \
+    X(CONV2D_DW, conv2d_dw, "2", REDUCES, LOW, conv2d_dw, 0,                                       \
+      "(dy, x) -> the adjoint of conv2d in w")                                                     \
+    X(MAX_POOL2D, max_pool2d, "1", ROWWISE, WIDEST, max_pool2d, 0, "largest of each window")       \
+    X(MAX_POOL2D_AT, max_pool2d_at, "2", ROWWISE, WIDEST, max_pool2d_at, 0,                        \
+      "(x, g) -> g where x is largest in the window, the first of equals")                         \
+    X(MAX_POOL2D_GRAD, max_pool2d_grad, "2", ROWWISE, WIDEST, max_pool2d_grad, 0,                  \
+      "(x, dy) -> the adjoint of max_pool2d_at in g")                                              \
+    X(AVG_POOL2D, avg_pool2d, "1", ROWWISE, WIDEST, avg_pool2d, 0, "mean of each window")          \
+    X(AVG_POOL2D_GRAD, avg_pool2d_grad, "1", ROWWISE, WIDEST, avg_pool2d_grad, 0,                  \
+      "dy -> the adjoint of avg_pool2d")                                                           \
+    X(RESIZE, resize, "1", ROWWISE, WIDEST, resize, 0, "nearest or bilinear resampling")           \
+    X(RESIZE_GRAD, resize_grad, "1", ROWWISE, WIDEST, resize_grad, 0, "dy -> its adjoint")         \
+    X(TRAIN_MODE, train_mode, "0", NONE, WIDEST, fill, 2, "1 in a training program, else 0")       \
+    X(NORM_STATS, norm_stats, "1", ROWWISE, F32, norm_stats, 0,                                    \
+      "(mean, variance) of each group of a sample; of RMS norm (0, mean of squares)")              \
+    X(BATCH_STATS, batch_stats, "3", COUPLES, F32, batch_stats, 0,                                 \
+      "(x, running mean, running variance) -> (mean, variance) of each channel: of the batch in "  \
+      "training, else the running ones")                                                           \
+    X(NORM, norm, "2+", ROWWISE, F32, norm, 0,                                                     \
+      "(x, stats, w, b) -> (x - mean) / sqrt(variance + eps) * w + b")                             \
+    X(NORM_DX, norm_dx, "2+", ROWWISE, F32, norm_dx, 0,                                            \
+      "(x, dy, w) -> gradient of norm in x, through its statistics")                               \
+    X(NORM_DW, norm_dw, "3", REDUCES, F32, norm_dw, 0,                                             \
+      "(x, stats, dy) -> for each channel sum dy (x - mean) / sqrt(variance + eps), and sum dy")   \
+    X(BATCH_DX, batch_dx, "5", COUPLES, F32, batch_dx, 0,                                          \
+      "(x, dy, w, stats, norm_dw) -> gradient of batch norm in x")                                 \
+    X(RUNNING, running, "2", NONE, F32, running, 0,                                                \
+      "(running, stats) -> (1 - momentum) running + momentum * the batch's mean or unbiased "      \
+      "variance")
 
 typedef enum dti_op {
 #define DTI_X(id, name, inputs, samples, precision, family, selector, formula) DTI_OP_##id,

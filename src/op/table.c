@@ -40,6 +40,23 @@ DTI_FAMILY(cross_entropy_grad, .shape = dti_cross_entropy_grad_shape,
 DTI_FAMILY(accuracy, .shape = dti_accuracy_shape);
 DTI_FAMILY(mse, .shape = dti_mse_shape, .grad = dti_mse_grad_of_mse);
 DTI_FAMILY(mse_grad, .shape = dti_mse_grad_shape, .lower = dti_mse_grad_lower);
+DTI_FAMILY(conv2d, .shape = dti_conv2d_shape, .grad = dti_conv2d_grad);
+DTI_FAMILY(conv2d_dx, .shape = dti_conv2d_dx_shape, .grad = dti_conv2d_dx_grad);
+DTI_FAMILY(conv2d_dw, .shape = dti_conv2d_dw_shape, .grad = dti_conv2d_dw_grad);
+DTI_FAMILY(max_pool2d, .shape = dti_max_pool2d_shape, .grad = dti_max_pool2d_grad_rule);
+DTI_FAMILY(max_pool2d_at, .shape = dti_max_pool2d_at_shape, .grad = dti_max_pool2d_at_grad);
+DTI_FAMILY(max_pool2d_grad, .shape = dti_max_pool2d_grad_shape, .grad = dti_max_pool2d_grad_grad);
+DTI_FAMILY(avg_pool2d, .shape = dti_avg_pool2d_shape, .grad = dti_avg_pool2d_grad_rule);
+DTI_FAMILY(avg_pool2d_grad, .shape = dti_avg_pool2d_grad_shape, .grad = dti_avg_pool2d_grad_grad);
+DTI_FAMILY(resize, .shape = dti_resize_shape, .grad = dti_resize_grad_rule);
+DTI_FAMILY(resize_grad, .shape = dti_resize_shape, .grad = dti_resize_grad_rule);
+DTI_FAMILY(norm_stats, .shape = dti_norm_stats_shape, .lower = dti_norm_stats_lower);
+DTI_FAMILY(batch_stats, .shape = dti_batch_stats_shape, .lower = dti_batch_stats_lower);
+DTI_FAMILY(norm, .shape = dti_shape_same, .grad = dti_norm_grad_rule, .lower = dti_norm_lower);
+DTI_FAMILY(norm_dx, .shape = dti_shape_same, .lower = dti_norm_dx_lower);
+DTI_FAMILY(norm_dw, .shape = dti_norm_dw_shape, .lower = dti_norm_dw_lower);
+DTI_FAMILY(batch_dx, .shape = dti_shape_same, .lower = dti_batch_dx_lower);
+DTI_FAMILY(running, .shape = dti_running_shape);
 DTI_FAMILY(mean_loss, .shape = dti_mean_loss_shape, .grad = dti_mean_loss_grad);
 
 static const dti_op_info dti_op_table[DTI_OP_COUNT] = {

@@ -14,11 +14,15 @@ static void dti_unary_grad_rule(dti_grad *g) {
     default: break;
     }
     dti_attr attr = {.f = {g->node.attr.f[0], g->node.attr.f[1]}, .i = {selector}};
-    g->dx[0] = dti_append2(DTI_OP_UNARY_GRAD, g->in[0], g->dy, &attr);
+    /* relu' is the same of y, and x need not be kept */
+    dt_tensor x = selector == DTI_U_RELU ? g->y : g->in[0];
+    g->dx[0] = dti_append2(DTI_OP_UNARY_GRAD, x, g->dy, &attr);
 }
 
 static void dti_unary_emit(dti_emit *e) {
     dti_view x = dti_emit_in(e, 0);
+    if (e->node->op == DTI_OP_RELU && dti_emit_fuse(e, 0, DTI_EPILOGUE_RELU, NULL))
+        return;
     dti_emit_map1(e, DTI_K_MAP1, dti_op_info_of(e->node->op)->selector, &x, &e->out,
                   e->node->attr.f);
 }
@@ -154,6 +158,10 @@ static void dti_emit_map2(dti_emit *e, dti_kernel_id kernel, uint32_t selector) 
 }
 
 static void dti_unary_grad_emit(dti_emit *e) {
+    dti_view y = dti_emit_in(e, 0);
+    bool relu = e->node->attr.i[0] == DTI_U_RELU && memcmp(y.dim, e->out.dim, sizeof y.dim) == 0;
+    if (relu && dti_emit_fuse(e, 1, DTI_EPILOGUE_RELU_GRAD, &y))
+        return;
     dti_emit_map2(e, DTI_K_MAP1_GRAD, (uint32_t)e->node->attr.i[0]);
 }
 

@@ -89,7 +89,7 @@ static dt_result dti_commit_table(dt_program *p) {
     const dt_store *s = p->store;
     p->table_entries = 0;
     for (uint32_t i = 0; i < s->param_count; i++) {
-        if (p->trained[i])
+        if (p->trained[i] || p->update[i])
             p->table_entries += (uint32_t)((s->params[i].elements + DTI_BLOCK - 1) / DTI_BLOCK);
     }
     p->table_bytes = 4ull * DTI_TABLE_WORDS * DTI_MAX(p->table_entries, 1u);
@@ -99,13 +99,14 @@ static dt_result dti_commit_table(dt_program *p) {
     uint32_t *entry = p->table;
     for (uint32_t i = s->param_count; i-- > 0;) { /* in the arena's order */
         const dti_param *param = &s->params[i];
-        if (!p->trained[i])
+        if (!p->trained[i] && !p->update[i])
             continue;
+        uint32_t kind = p->update[i] ? DTI_TABLE_BUFFER : 0;
         uint32_t group = dti_optim_group_of(&p->optim, s->graph->nodes[param->node].label);
         for (uint64_t at = 0; at < param->elements; at += DTI_BLOCK, entry += DTI_TABLE_WORDS) {
             entry[DTI_TABLE_BLOCK] = (uint32_t)((param->offset + at) / DTI_BLOCK);
             entry[DTI_TABLE_GROUP] = group;
-            entry[DTI_TABLE_PARAM] = i | (at == 0 ? 0x80000000u : 0u);
+            entry[DTI_TABLE_PARAM] = i | kind | (at == 0 ? DTI_TABLE_FIRST : 0u);
             entry[DTI_TABLE_USED] = (uint32_t)DTI_MIN(param->elements - at, (uint64_t)DTI_BLOCK);
         }
     }

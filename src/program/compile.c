@@ -195,13 +195,12 @@ static dt_result dti_program_build(dt_program *p) {
     p->label = dti_graph_string(p->work, p->desc.label ? p->desc.label : "program");
     p->trained = dti_alloc_array(p->base, s->param_count + 1u, 1);
     p->param_dx = dti_alloc_array(p->base, s->param_count + 1u, sizeof *p->param_dx);
-    if (!p->label || !p->trained || !p->param_dx)
+    p->update = dti_alloc_array(p->base, s->param_count + 1u, sizeof *p->update);
+    if (!p->label || !p->trained || !p->param_dx || !p->update)
         return DT_ERROR_MEMORY;
     result = dti_program_graph(p, weight_node);
     if (!result && p->has_optim)
         result = dti_state_fits(p);
-    if (!result && p->has_optim)
-        result = dti_commit_table(p);
     if (!result)
         result = dti_lower_program(p, weight_node);
     if (!result)
@@ -269,6 +268,7 @@ DT_API void dt_program_destroy(dt_program *p) {
     dt_graph_destroy(p->work);
     dti_free(p->base, p->trained);
     dti_free(p->base, p->param_dx);
+    dti_free(p->base, p->update);
     dti_free(p->base, p->list.launches);
     dti_free(p->base, p->list.values);
     dti_free(p->base, p->places);

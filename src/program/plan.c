@@ -17,7 +17,8 @@ static void dti_plan_lifetimes(dti_listing *list) {
     }
     for (uint32_t i = 0; i < list->launch_count; i++) {
         for (int b = 0; b < DTI_BINDINGS_MAX; b++) {
-            dti_value *v = &list->values[list->launches[i].value[b]];
+            uint32_t whole = list->values[list->launches[i].value[b]].part_of;
+            dti_value *v = &list->values[whole];
             if (v->first == UINT32_MAX)
                 v->first = i;
             v->last = i;
@@ -59,8 +60,8 @@ static bool dti_plan_may_replace(const dti_listing *list, uint32_t i, int b, int
     const dti_launch *l = &list->launches[i];
     uint32_t root = dti_plan_root(list, l->value[b]);
     const dti_value *x = &list->values[root], *y = &list->values[l->value[out]];
-    if (x->kind != DTI_VALUE_TRANSIENT || x->last != i || x->bytes != y->bytes ||
-        root == l->value[out])
+    if (x->kind != DTI_VALUE_TRANSIENT || x->last != i || x->bytes != y->bytes || x->has_parts ||
+        x->part_of != root || root == l->value[out])
         return false;
     for (int other = 0; other < out; other++) {
         if (dti_plan_root(list, l->value[other]) == root && !dti_same_walk(l, other))
@@ -76,7 +77,8 @@ static void dti_plan_in_place(dti_listing *list) {
             continue;
         int out = dti_kernel_info_of(l->kernel)->bindings - 1;
         dti_value *y = &list->values[l->value[out]];
-        if (y->kind != DTI_VALUE_TRANSIENT || y->first != i || y->same_as != l->value[out])
+        if (y->kind != DTI_VALUE_TRANSIENT || y->first != i || y->same_as != l->value[out] ||
+            y->has_parts)
             continue;
         for (int b = 0; b < out; b++) {
             if (!dti_plan_may_replace(list, i, b, out))
@@ -164,9 +166,12 @@ static dt_result dti_plan(dt_program *p) {
     if (!p->places)
         return DT_ERROR_MEMORY;
     for (uint32_t v = 0; v < list->value_count; v++) {
-        const dti_value *root = &list->values[dti_plan_root(list, v)];
+        const dti_value *x = &list->values[v], *root;
+        root = &list->values[dti_plan_root(list, x->part_of)];
         p->places[v] = (dti_place){
-            .memory = root->kind, .offset = root->offset, .bytes = list->values[v].bytes};
+            .memory = root->kind, .offset = root->offset, .bytes = x->bytes};
+        if (x->part_of != v)
+            p->places[v].offset += x->offset;
     }
     p->used_bytes = dti_plan_used(p);
     return DT_OK;

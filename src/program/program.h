@@ -49,6 +49,7 @@ struct dt_program {
     uint32_t term_slot[2 * DT_MAX_TERMS]; /* word in the status buffer: losses, then metrics */
 
     uint8_t *trained;    /* by parameter */
+    uint32_t *update;    /* by parameter: the node of a buffer's new value; 0 = it stays */
     dt_tensor *param_dx; /* by parameter: its gradient's node; nil = not trained */
 
     dti_listing list;
@@ -86,8 +87,11 @@ static void dti_desc_check(dt_program *p, dti_text *problems);
 static void dti_append_gradients(dt_program *p, dti_text *problems);
 static void dti_append_weights(dt_program *p, uint32_t *weight_node);
 
-/* ---- segments.c: fills the listing, ports and segments */
+/* ---- segments.c: fills the listing, ports, segments and the commit's table */
 static dt_result dti_lower_program(dt_program *p, const uint32_t *weight_node);
+
+/* ---- cut.c: emits a node, in parts of the batch where a tensor is larger than a binding may be */
+static void dti_cut_emit(dt_program *p, dti_emit *e, const dti_op_family *family);
 
 /* ---- commit.c */
 static dt_result dti_optim_resolve(dt_program *p, dti_text *problems);

@@ -29,6 +29,19 @@ static void dti_need_all(const dt_program *p, uint8_t *needed) {
     dti_need_inputs(p->work, needed);
 }
 
+/* A running statistic moves where the step computes the batch's and commits. */
+static void dti_need_updates(dt_program *p, uint8_t *needed) {
+    const dt_graph *g = p->work;
+    for (uint32_t i = 0; i < p->store->param_count && p->has_optim && p->train; i++) {
+        const dti_node *n = &g->nodes[p->store->params[i].node];
+        uint32_t update = n->buffer ? (uint32_t)n->attr.i[2] : 0;
+        if (!update || !needed[dti_input_id(g, &g->nodes[update], 1)])
+            continue;
+        p->update[i] = update;
+        needed[update] = needed[p->store->params[i].node] = 1;
+    }
+}
+
 /* ---- ports: inputs and outputs and their places on the host's side */
 
 /* Several ops may need one input in a range: a value must be right for each. */
@@ -128,8 +141,9 @@ typedef struct dti_lowering {
     uint32_t *pin;        /* by node: the value that it is to be written to; 0 = any */
     uint32_t *param_of;   /* by node: 1 + a parameter whose gradient it is */
     uint32_t *next_param; /* by parameter: 1 + the next one with the same gradient node */
-    uint32_t status;      /* value of the whole status buffer */
-    uint64_t bucket;      /* gradient bytes finished since the last cut */
+    dti_span_of_node *own;
+    uint32_t status; /* value of the whole status buffer */
+    uint64_t bucket; /* gradient bytes finished since the last cut */
 } dti_lowering;
 
 static uint32_t dti_param_value(dt_program *p, uint32_t index, dti_value_kind kind) {
@@ -157,6 +171,10 @@ static void dti_lower_pins(dti_lowering *w) {
         w->param_of[id] = i + 1;
         if (!w->pin[id] && !p->desc.accumulate)
             w->pin[id] = dti_param_value(p, i, DTI_VALUE_GRADIENT);
+    }
+    for (uint32_t i = 0; i < p->store->param_count; i++) {
+        if (p->update[i]) /* over all micro-batches, so never a transient */
+            w->pin[p->update[i]] = dti_param_value(p, i, DTI_VALUE_GRADIENT);
     }
 }
 
@@ -206,9 +224,25 @@ static void dti_lower_value(dti_lowering *w, uint32_t id) {
         own ? pin : dti_listing_value(&p->list, DTI_VALUE_TRANSIENT, dti_node_bytes(p, n), 0);
     e->node = n;
     e->id = id;
+    e->pinned = pin != 0;
     e->out = dti_view_dense(value, n->samples, p->batch, n->shape);
-    family->emit(e);
+    if (e->own)
+        e->own[id].first = p->list.launch_count;
+    dti_cut_emit(p, e, family);
+    if (e->own)
+        e->own[id].last = p->list.launch_count;
     e->views[id] = e->out;
+}
+
+/* How often each node's value is read; what leaves the program counts as a reader more. */
+static void dti_lower_uses(dti_lowering *w) {
+    const dt_graph *g = w->p->work;
+    for (uint32_t id = 1; id < g->count; id++) {
+        const dti_node *n = &g->nodes[id];
+        for (uint32_t k = 0; w->needed[id] && k < n->count; k++)
+            w->own[dti_input_id(g, n, k)].uses++;
+        w->own[id].uses += (w->pin[id] ? 1u : 0u) + (w->param_of[id] ? 1u : 0u);
+    }
 }
 
 static void dti_lower_node(dti_lowering *w, uint32_t id) {
@@ -277,13 +311,18 @@ static void dti_lower_steps(dti_lowering *w) {
             dti_segment_end(p, DTI_PHASE_FORWARD, first);
             first = p->list.launch_count;
         }
-        if (w->needed[id])
+        if (w->needed[id] && p->work->nodes[id].op != DTI_OP_RUNNING)
             dti_lower_node(w, id);
         if (w->bucket >= bucket_bytes && p->segment_count < DTI_SEGMENTS_MAX - 4) {
             dti_segment_end(p, DTI_PHASE_BACKWARD, first);
             first = p->list.launch_count;
             w->bucket = 0;
         }
+    }
+    /* last: a step that is cancelled after its forward segment has moved nothing */
+    for (uint32_t i = 0; i < p->store->param_count; i++) {
+        if (p->update[i])
+            dti_lower_node(w, p->update[i]);
     }
     bool backward = p->segment_count > 0;
     if (!backward)
@@ -328,6 +367,8 @@ static void dti_lower_all(dti_lowering *w, const uint32_t *weight_node) {
         if (p->work->nodes[id].op != DTI_OP_INPUT)
             w->e.views[id] = (dti_view){0};
     }
+    dti_lower_uses(w);
+    w->e.own = w->own;
     dti_lower_steps(w);
     dti_lower_commit(w);
     dti_segment_copies(p);
@@ -352,7 +393,19 @@ static bool dti_lowering_alloc(dti_lowering *w) {
     w->param_of = dti_alloc_array(p->base, nodes, sizeof *w->param_of);
     w->next_param = dti_alloc_array(p->base, p->store->param_count + 1u, sizeof *w->next_param);
     w->e.views = dti_alloc_array(p->base, nodes, sizeof *w->e.views);
-    return p->ports && w->needed && w->pin && w->param_of && w->next_param && w->e.views;
+    w->own = dti_alloc_array(p->base, nodes, sizeof *w->own);
+    return p->ports && w->needed && w->pin && w->param_of && w->next_param && w->e.views && w->own;
+}
+
+/* PyTorch refuses it too: the variance of one value is 0 whatever the value. */
+static dt_result dti_lower_batch_norm(const dt_program *p, const dti_node *n) {
+    const dti_node *x = &p->work->nodes[dti_input_id(p->work, n, 0)];
+    if (!p->train || p->batch * n->attr.i[DTI_NORM_SPATIAL] > 1)
+        return DT_OK;
+    return dti_fail(p->base, DT_ERROR_INVALID,
+                    "program '%s': batch_norm(%s) at batch %lld has one value a channel, and a "
+                    "training program needs more; use a larger batch, or dt_layer_norm",
+                    p->label, dti_shape_print(x->shape, true).text, (long long)p->batch);
 }
 
 static dt_result dti_lower_sizes(const dti_lowering *w) {
@@ -360,6 +413,11 @@ static dt_result dti_lower_sizes(const dti_lowering *w) {
     for (uint32_t id = 1; id < p->work->count; id++) {
         const dti_node *n = &p->work->nodes[id];
         uint64_t bytes = dti_node_bytes(p, n);
+        if (w->needed[id] && n->op == DTI_OP_BATCH_STATS) {
+            dt_result result = dti_lower_batch_norm(p, n);
+            if (result)
+                return result;
+        }
         if (!w->needed[id] || bytes / 4 <= INT32_MAX)
             continue;
         return dti_fail(p->base, DT_ERROR_INVALID,
@@ -386,7 +444,10 @@ static dt_result dti_lower_program(dt_program *p, const uint32_t *weight_node) {
         /* Value 0 stands for "none" in pins, and for those that memory ran out for. */
         dti_listing_value(&p->list, DTI_VALUE_OUT, 4, 0);
         dti_need_all(p, w.needed);
+        dti_need_updates(p, w.needed);
         result = p->list.result ? p->list.result : dti_lower_sizes(&w);
+        if (!result && p->has_optim)
+            result = dti_commit_table(p);
         if (!result) {
             dti_lower_all(&w, weight_node);
             result = p->list.result;
@@ -397,5 +458,6 @@ static dt_result dti_lower_program(dt_program *p, const uint32_t *weight_node) {
     dti_free(p->base, w.param_of);
     dti_free(p->base, w.next_param);
     dti_free(p->base, w.e.views);
+    dti_free(p->base, w.own);
     return result;
 }

@@ -190,7 +190,8 @@ DT_API dt_result dt_store_param(const dt_store *s, int index, dt_param_info *inf
     const dti_node *n = &s->graph->nodes[s->params[index].node];
     *info = (dt_param_info){.name = n->label,
                             .shape = n->shape,
-                            .frozen = n->frozen,
+                            .frozen = n->frozen && !n->buffer,
+                            .buffer = n->buffer,
                             .elements = s->params[index].elements};
     return DT_OK;
 }
@@ -220,6 +221,9 @@ static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, si
                         "a program is between dt_program_begin and dt_program_end; "
                         "end or cancel it first");
     }
+    if (info.buffer && kind != DT_VALUE_PARAM)
+        return dti_fail(s->base, DT_ERROR_INVALID,
+                        "'%s' is a buffer: it has no gradient and no moments", info.name);
     uint64_t at = s->params[index].offset;
     uint32_t moment = kind == DT_VALUE_MOMENT2;
     dti_arena arena = kind == DT_VALUE_PARAM      ? DTI_ARENA_PARAM

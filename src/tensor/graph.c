@@ -128,6 +128,18 @@ static dt_result dti_graph_clone(const dt_graph *g, dt_graph **out) {
     return DT_OK;
 }
 
+static void dti_graph_update(dt_tensor buffer, dt_tensor value) {
+    if (dti_is_nil(value))
+        return;
+    dti_node *n = dti_node_of(buffer);
+    if (n->attr.i[2])
+        dti_graph_fail(buffer.graph,
+                       "buffer '%s' is updated by an op already; freeze the statistics of the "
+                       "other one",
+                       n->label);
+    n->attr.i[2] = (int32_t)value.id;
+}
+
 DT_API const char *dt_graph_error(const dt_graph *g) {
     return g && g->error[0] ? g->error : NULL;
 }

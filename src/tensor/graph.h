@@ -15,6 +15,7 @@ typedef struct dti_node {
     uint8_t dtype;
     bool samples;   /* has the implied sample axis */
     bool frozen;    /* a parameter that is not trained */
+    bool buffer;    /* a parameter that only updates change: attr.i[2] is its new value's node */
     bool term;      /* a pair (sum, weight): a loss or a metric */
     uint32_t first; /* into graph->inputs */
     uint32_t count; /* of inputs */
@@ -70,6 +71,9 @@ static const char *dti_graph_string(dt_graph *g, const char *text);
 /* Appends a node as it is; nil when memory ran out. */
 static dt_tensor dti_graph_push(dt_graph *g, const dti_node *node, const dt_tensor *in,
                                 uint32_t count);
+/* A training program that computes `value` from a buffer makes it the buffer's value when a step
+ * commits. */
+static void dti_graph_update(dt_tensor buffer, dt_tensor value);
 /* A private copy of nodes and inputs for a program; strings stay the original's. */
 static dt_result dti_graph_clone(const dt_graph *g, dt_graph **out);
 

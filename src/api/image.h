@@ -1,0 +1,53 @@
+/* ---- Images and signals: convolution, pooling, resizing -----------------------------------------
+ *
+ * An image is [channels, height, width] of each sample, PyTorch's NCHW; a signal [channels, length].
+ * Errors (nil), with op and shapes: i32 or another rank, channels that do not fit, a kernel larger
+ * than the padded image, a stride, dilation or size below 1, groups that do not divide. */
+
+/* {0}: PyTorch's defaults. Element 0 is along the height (of a signal: its length), 1 the width. */
+typedef struct dt_conv_desc {
+    int32_t stride[2];         /* {0, 0} = {1, 1} */
+    int32_t padding[2];        /* zeros on both sides; fewer than the kernel covers, with dilation,
+                                  in a transposed convolution */
+    int32_t dilation[2];       /* {0, 0} = {1, 1} */
+    int32_t groups;            /* 0 = 1; as many as channels = depthwise */
+    int32_t output_padding[2]; /* dt_conv_transpose only: rows added at the end; below the stride or
+                                  the dilation */
+} dt_conv_desc;
+
+/* Cross-correlation (no flip). x: [C, H, W]; w: [O, C / groups, kh, kw]; b: [O] or {0} for none;
+ * result [O, oh, ow], oh = floor((H + 2 padding - dilation (kh - 1) - 1) / stride) + 1. desc may be
+ * NULL. PyTorch's F.conv2d; dt_conv1d is F.conv1d, x: [C, L], w: [O, C / groups, k]. */
+DT_API dt_tensor dt_conv2d(dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv_desc *desc);
+DT_API dt_tensor dt_conv1d(dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv_desc *desc);
+/* The adjoint of the convolution. x: [C, H, W]; w: [C, O / groups, kh, kw]; b: [O] or {0}; result
+ * [O, oh, ow], oh = (H - 1) stride - 2 padding + dilation (kh - 1) + output_padding + 1. desc may
+ * be NULL. PyTorch's F.conv_transpose2d and F.conv_transpose1d. */
+DT_API dt_tensor dt_conv_transpose2d(dt_tensor x, dt_tensor w, dt_tensor b,
+                                     const dt_conv_desc *desc);
+DT_API dt_tensor dt_conv_transpose1d(dt_tensor x, dt_tensor w, dt_tensor b,
+                                     const dt_conv_desc *desc);
+
+typedef struct dt_pool_desc {
+    int32_t kernel[2]; /* height and width; needed */
+    int32_t stride[2]; /* {0, 0} = the kernel */
+    int32_t
+        padding[2];   /* on both sides, at most half of the kernel; never the largest of a window */
+    bool ceil_mode;   /* the last window may hang over the end, if it starts before it */
+    bool exclude_pad; /* dt_avg_pool2d: divide by the elements of the image in a window alone */
+} dt_pool_desc;
+
+/* The largest of each window; a NaN is the largest. The gradient goes to the first of equals.
+ * x: [C, H, W]; of a signal use [C, 1, L]. PyTorch's F.max_pool2d. */
+DT_API dt_tensor dt_max_pool2d(dt_tensor x, const dt_pool_desc *desc);
+/* The mean of each window, padding counted as zeros. PyTorch's F.avg_pool2d. */
+DT_API dt_tensor dt_avg_pool2d(dt_tensor x, const dt_pool_desc *desc);
+/* Means of windows that cut the image into height x width parts. PyTorch's F.adaptive_avg_pool2d. */
+DT_API dt_tensor dt_adaptive_avg_pool2d(dt_tensor x, int64_t height, int64_t width);
+
+typedef enum dt_resize_mode { DT_RESIZE_NEAREST, DT_RESIZE_BILINEAR } dt_resize_mode;
+/* Resampled to height x width: upsampling, mostly. x: [C, H, W]. PyTorch's F.interpolate with size
+ * given, modes 'nearest' and 'bilinear' (align_corners=False, no antialiasing). */
+DT_API dt_tensor dt_resize(dt_tensor x, int64_t height, int64_t width, dt_resize_mode mode);
+/* `before` and `after` zeros around x along `axis` (negative: from the end). PyTorch's F.pad. */
+DT_API dt_tensor dt_pad(dt_tensor x, int axis, int64_t before, int64_t after);

@@ -1,0 +1,97 @@
+/* Convolution layers: PyTorch's names, shapes and initial distributions, uniform in +-1/sqrt(fan_in)
+ * with fan_in = dimension 1 of the weight times the kernel's area. */
+
+typedef struct dti_conv_layer {
+    const char *op, *name;
+    dt_conv_layer_desc desc;
+    int64_t in, out;
+    dt_shape weight;
+} dti_conv_layer;
+
+/* What an op's own check would say about parameters that the user never saw is said here. */
+static bool dti_conv_layer_fits(dt_tensor x, const dti_conv_layer *l, int rank, int64_t kernel) {
+    int64_t groups = l->desc.conv.groups ? l->desc.conv.groups : 1;
+    const char *name = l->name ? l->name : "";
+    if (dt_tensor_shape(x).rank != rank) {
+        dti_graph_fail(x.graph, "%s '%s': x %s must have %d dimensions", l->op, name,
+                       dti_shape_print(dt_tensor_shape(x), dt_tensor_has_samples(x)).text, rank);
+    } else if (l->out < 1 || kernel < 1 || l->desc.kernel_w < 0) {
+        dti_graph_fail(x.graph, "%s '%s': %lld channels and a kernel of %lld x %lld", l->op, name,
+                       (long long)l->out, (long long)kernel,
+                       (long long)(l->desc.kernel_w ? l->desc.kernel_w : kernel));
+    } else if (groups < 1 || l->in % groups || l->out % groups) {
+        dti_graph_fail(x.graph, "%s '%s': %lld groups do not divide %lld channels in and %lld out",
+                       l->op, name, (long long)groups, (long long)l->in, (long long)l->out);
+    }
+    return x.graph->error[0] == 0;
+}
+
+static void dti_conv_layer_params(dt_tensor x, const dti_conv_layer *l, dt_tensor *w,
+                                  dt_tensor *b) {
+    char text[DTI_NN_NAME_SIZE];
+    double fan_in = 1.0;
+    for (int i = 1; i < l->weight.rank; i++)
+        fan_in *= (double)l->weight.dim[i];
+    float bound = (float)(1.0 / sqrt(fan_in));
+    dt_init uniform = {DT_INIT_UNIFORM, -bound, bound};
+    dt_init weight = l->desc.weight.kind ? l->desc.weight : uniform;
+    dt_init bias = l->desc.bias.kind ? l->desc.bias : uniform;
+    *b = (dt_tensor){0};
+    *w = dt_param(x.graph, dti_nn_name(x.graph, text, l->name, "weight"), l->weight, weight);
+    if (!l->desc.no_bias)
+        *b = dt_param(x.graph, dti_nn_name(x.graph, text, l->name, "bias"), (dt_shape){1, {l->out}},
+                      bias);
+}
+
+static dti_conv_layer dti_conv_layer_of(dt_tensor x, const char *op, const char *name, int64_t out,
+                                        const dt_conv_layer_desc *desc) {
+    dti_conv_layer l = {.op = op, .name = name, .out = out};
+    if (desc)
+        l.desc = *desc;
+    l.in = dt_tensor_shape(x).rank > 0 ? dt_tensor_shape(x).dim[0] : 0;
+    return l;
+}
+
+DT_API dt_tensor dt_nn_conv2d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
+                              const dt_conv_layer_desc *desc) {
+    if (dti_is_nil(x))
+        return x;
+    dti_conv_layer l = dti_conv_layer_of(x, "conv2d", name, out, desc);
+    if (!dti_conv_layer_fits(x, &l, 3, kernel))
+        return (dt_tensor){0};
+    int64_t groups = l.desc.conv.groups ? l.desc.conv.groups : 1;
+    int64_t width = l.desc.kernel_w ? l.desc.kernel_w : kernel;
+    l.weight = (dt_shape){4, {out, l.in / groups, kernel, width}};
+    dt_tensor w, b;
+    dti_conv_layer_params(x, &l, &w, &b);
+    return dti_is_nil(w) ? w : dt_conv2d(x, w, b, &l.desc.conv);
+}
+
+DT_API dt_tensor dt_nn_conv1d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
+                              const dt_conv_layer_desc *desc) {
+    if (dti_is_nil(x))
+        return x;
+    dti_conv_layer l = dti_conv_layer_of(x, "conv1d", name, out, desc);
+    if (!dti_conv_layer_fits(x, &l, 2, kernel))
+        return (dt_tensor){0};
+    int64_t groups = l.desc.conv.groups ? l.desc.conv.groups : 1;
+    l.weight = (dt_shape){3, {out, l.in / groups, kernel}};
+    dt_tensor w, b;
+    dti_conv_layer_params(x, &l, &w, &b);
+    return dti_is_nil(w) ? w : dt_conv1d(x, w, b, &l.desc.conv);
+}
+
+DT_API dt_tensor dt_nn_conv_transpose2d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
+                                        const dt_conv_layer_desc *desc) {
+    if (dti_is_nil(x))
+        return x;
+    dti_conv_layer l = dti_conv_layer_of(x, "conv_transpose2d", name, out, desc);
+    if (!dti_conv_layer_fits(x, &l, 3, kernel))
+        return (dt_tensor){0};
+    int64_t groups = l.desc.conv.groups ? l.desc.conv.groups : 1;
+    int64_t width = l.desc.kernel_w ? l.desc.kernel_w : kernel;
+    l.weight = (dt_shape){4, {l.in, out / groups, kernel, width}};
+    dt_tensor w, b;
+    dti_conv_layer_params(x, &l, &w, &b);
+    return dti_is_nil(w) ? w : dt_conv_transpose2d(x, w, b, &l.desc.conv);
+}

@@ -1,0 +1,373 @@
+/* Convolution: three rows that differentiate into each other. With conv2d as a linear map of x for
+ * fixed w and of w for fixed x, conv2d_dx and conv2d_dw are its two adjoints; the transposed
+ * convolution is conv2d_dx. Signals are images of height 1. Each row is one launch of an implicit
+ * product: no matrix of patches exists. attr.i: the window, below; attr.dim[0..1]: the height and
+ * width that the inputs do not tell, of the image (dx) or the kernel (dw). */
+
+enum { /* attr.i, height first */
+       DTI_CONV_STRIDE = 0,
+       DTI_CONV_PADDING = 2,
+       DTI_CONV_DILATION = 4,
+       DTI_CONV_GROUPS = 6
+};
+
+/* ---- Shapes. Sizes below 2^31 and 64-bit sums: nothing overflows. */
+
+/* Windows along one axis; 0 where none fits. */
+static int64_t dti_conv_windows(const dti_attr *attr, int axis, int64_t in, int64_t kernel) {
+    int64_t span = (int64_t)attr->i[DTI_CONV_DILATION + axis] * (kernel - 1) + 1;
+    int64_t room = in + 2 * (int64_t)attr->i[DTI_CONV_PADDING + axis] - span;
+    return room < 0 ? 0 : room / attr->i[DTI_CONV_STRIDE + axis] + 1;
+}
+
+static bool dti_conv_attr_fits(dti_build *b) {
+    static const char *const what[] = {"stride", "padding", "dilation"};
+    const int32_t *i = b->out.attr.i;
+    for (int k = 0; k < 6; k++) {
+        if (i[k] < (k / 2 == 1 ? 0 : 1)) {
+            return dti_build_fail(b, "%s {%d, %d}: it must be at least %d in both dimensions",
+                                  what[k / 2], i[k & ~1], i[k | 1], k / 2 == 1 ? 0 : 1);
+        }
+    }
+    if (i[DTI_CONV_GROUPS] < 1)
+        return dti_build_fail(b, "%d groups; it must be at least 1", i[DTI_CONV_GROUPS]);
+    return true;
+}
+
+static bool dti_conv_ranks_fit(dti_build *b, const dti_node *image, const dti_node *w) {
+    if (image->shape.rank != 3)
+        return dti_build_fail(b, "the image must be [channels, height, width]");
+    if (w && (w->shape.rank != 4 || w->samples))
+        return dti_build_fail(b, "the weight must be [out, in / groups, height, width], without "
+                                 "samples");
+    return true;
+}
+
+/* x [c, ih, iw], w, and the image y that they make. */
+static bool dti_conv_fits(dti_build *b, const int64_t *x, const int64_t *w, int64_t *y) {
+    const dti_attr *attr = &b->out.attr;
+    int32_t groups = attr->i[DTI_CONV_GROUPS];
+    if (w[0] % groups || x[0] % groups || x[0] / groups != w[1]) {
+        return dti_build_fail(b,
+                              "%lld channels in and %lld out in %d groups do not go with a weight "
+                              "of %lld input channels a group",
+                              (long long)x[0], (long long)w[0], groups, (long long)w[1]);
+    }
+    y[0] = w[0];
+    for (int axis = 0; axis < 2; axis++) {
+        int64_t in = x[1 + axis], kernel = w[2 + axis];
+        if (kernel < 1)
+            return dti_build_fail(b, "the kernel is %lld x %lld", (long long)w[2], (long long)w[3]);
+        y[1 + axis] = dti_conv_windows(attr, axis, in, kernel);
+        if (y[1 + axis] < 1) {
+            return dti_build_fail(
+                b,
+                "the kernel of %lld with dilation %d covers %lld, and the %s with padding has "
+                "%lld: make the kernel smaller or the padding larger",
+                (long long)kernel, attr->i[DTI_CONV_DILATION + axis],
+                (long long)(attr->i[DTI_CONV_DILATION + axis] * (kernel - 1) + 1),
+                axis ? "width" : "height",
+                (long long)(in + 2 * (int64_t)attr->i[DTI_CONV_PADDING + axis]));
+        }
+    }
+    return true;
+}
+
+static bool dti_conv_bias_fits(dti_build *b, int64_t channels) {
+    if (b->count < 3)
+        return true;
+    const dti_node *bias = dti_node_of(b->inputs[2]);
+    if (b->count > 3 || bias->shape.rank != 1 || bias->samples || bias->shape.dim[0] != channels) {
+        return dti_build_fail(b, "the bias must be [%lld], without samples", (long long)channels);
+    }
+    return true;
+}
+
+static bool dti_conv2d_shape(dti_build *b) {
+    b->out.shape.rank = 3;
+    return dti_build_f32(b) && dti_conv_attr_fits(b) && dti_conv_ranks_fit(b, b->in[0], b->in[1]) &&
+           dti_conv_fits(b, b->in[0]->shape.dim, b->in[1]->shape.dim, b->out.shape.dim) &&
+           dti_conv_bias_fits(b, b->out.shape.dim[0]);
+}
+
+/* (dy, w, b): the image whose convolution has dy's shape. */
+static bool dti_conv2d_dx_shape(dti_build *b) {
+    if (!dti_build_f32(b) || !dti_conv_attr_fits(b) || !dti_conv_ranks_fit(b, b->in[0], b->in[1]))
+        return false;
+    const int64_t *dy = b->in[0]->shape.dim, *w = b->in[1]->shape.dim, *size = b->out.attr.dim;
+    int64_t x[3] = {w[1] * b->out.attr.i[DTI_CONV_GROUPS], size[0], size[1]}, y[3];
+    if (x[0] > INT32_MAX)
+        return dti_build_fail(b, "%lld channels are too many", (long long)x[0]);
+    if (!dti_conv_fits(b, x, w, y) || !dti_conv_bias_fits(b, x[0]))
+        return false;
+    if (memcmp(y, dy, sizeof y) != 0) {
+        return dti_build_fail(b, "an image of %lld x %lld gives [%lld, %lld, %lld]",
+                              (long long)x[1], (long long)x[2], (long long)y[0], (long long)y[1],
+                              (long long)y[2]);
+    }
+    b->out.shape = (dt_shape){.rank = 3, .dim = {x[0], x[1], x[2]}};
+    return true;
+}
+
+/* (dy, x): the weight. */
+static bool dti_conv2d_dw_shape(dti_build *b) {
+    if (!dti_build_f32(b) || !dti_conv_attr_fits(b) || !dti_conv_ranks_fit(b, b->in[0], NULL) ||
+        !dti_conv_ranks_fit(b, b->in[1], NULL))
+        return false;
+    const int64_t *dy = b->in[0]->shape.dim, *x = b->in[1]->shape.dim, *size = b->out.attr.dim;
+    int64_t w[4] = {dy[0], x[0] / b->out.attr.i[DTI_CONV_GROUPS], size[0], size[1]}, y[3];
+    if (!dti_conv_fits(b, x, w, y))
+        return false;
+    if (memcmp(y, dy, sizeof y) != 0 || b->in[0]->samples != b->in[1]->samples)
+        return dti_build_fail(b, "dy is not of the shape that x gives");
+    b->out.shape = (dt_shape){.rank = 4, .dim = {w[0], w[1], w[2], w[3]}};
+    b->out.samples = false;
+    return true;
+}
+
+/* ---- Gradients */
+
+static dti_attr dti_conv_sized(const dti_grad *g, int64_t height, int64_t width) {
+    dti_attr attr = g->node.attr;
+    attr.dim[0] = height;
+    attr.dim[1] = width;
+    return attr;
+}
+
+static dt_tensor dti_conv_forward(const dti_grad *g, dt_tensor x, dt_tensor w) {
+    return dti_append2(DTI_OP_CONV2D, x, w, &g->node.attr);
+}
+
+static dt_tensor dti_conv_to_x(const dti_grad *g, dt_tensor dy, dt_tensor w, dt_tensor like) {
+    dt_shape s = dti_node_of(like)->shape;
+    dti_attr attr = dti_conv_sized(g, s.dim[1], s.dim[2]);
+    return dti_append2(DTI_OP_CONV2D_DX, dy, w, &attr);
+}
+
+static dt_tensor dti_conv_to_w(const dti_grad *g, dt_tensor dy, dt_tensor x, dt_tensor like) {
+    dt_shape s = dti_node_of(like)->shape;
+    dti_attr attr = dti_conv_sized(g, s.dim[2], s.dim[3]);
+    return dti_append2(DTI_OP_CONV2D_DW, dy, x, &attr);
+}
+
+/* Of an image that got one number a channel: over its samples and positions. */
+static dt_tensor dti_conv_to_bias(dt_tensor dy) {
+    const dti_node *n = dti_node_of(dy);
+    return dti_append1(DTI_OP_SUM, dy, &(dti_attr){.f = {1.0f}, .i = {6, n->samples, 0}});
+}
+
+static void dti_conv2d_grad(dti_grad *g) {
+    if (g->wanted[0])
+        g->dx[0] = dti_conv_to_x(g, g->dy, g->in[1], g->in[0]);
+    if (g->wanted[1])
+        g->dx[1] = dti_conv_to_w(g, g->dy, g->in[0], g->in[1]);
+    if (g->wanted[2])
+        g->dx[2] = dti_conv_to_bias(g->dy);
+}
+
+static void dti_conv2d_dx_grad(dti_grad *g) {
+    if (g->wanted[0])
+        g->dx[0] = dti_conv_forward(g, g->dy, g->in[1]);
+    if (g->wanted[1])
+        g->dx[1] = dti_conv_to_w(g, g->in[0], g->dy, g->in[1]);
+    if (g->wanted[2])
+        g->dx[2] = dti_conv_to_bias(g->dy);
+}
+
+static void dti_conv2d_dw_grad(dti_grad *g) {
+    if (g->wanted[0])
+        g->dx[0] = dti_conv_forward(g, g->in[1], g->dy);
+    if (g->wanted[1])
+        g->dx[1] = dti_conv_to_x(g, g->in[0], g->dy, g->in[1]);
+}
+
+/* ---- Launches */
+
+static dti_args_conv dti_conv_args(const dti_attr *attr, const dti_view *x, const dti_view *y,
+                                   const int64_t *w) {
+    dti_args_conv a = {.n = (uint32_t)x->dim[0], .groups = (uint32_t)attr->i[DTI_CONV_GROUPS]};
+    a.ci = (uint32_t)w[1];
+    a.co = (uint32_t)w[0] / a.groups;
+    a.ih = (uint32_t)x->dim[4];
+    a.iw = (uint32_t)x->dim[5];
+    a.oh = (uint32_t)y->dim[4];
+    a.ow = (uint32_t)y->dim[5];
+    a.kh = (uint32_t)w[2];
+    a.kw = (uint32_t)w[3];
+    a.stride_h = (uint32_t)attr->i[DTI_CONV_STRIDE];
+    a.stride_w = (uint32_t)attr->i[DTI_CONV_STRIDE + 1];
+    a.pad_h = (uint32_t)attr->i[DTI_CONV_PADDING];
+    a.pad_w = (uint32_t)attr->i[DTI_CONV_PADDING + 1];
+    a.dil_h = (uint32_t)attr->i[DTI_CONV_DILATION];
+    a.dil_w = (uint32_t)attr->i[DTI_CONV_DILATION + 1];
+    a.splits = 1;
+    a.x_offset = (uint32_t)x->offset;
+    a.y_offset = (uint32_t)y->offset;
+    return a;
+}
+
+static dti_launch *dti_emit_conv(dti_emit *e, dti_kernel_id kernel, const dti_args_conv *a,
+                                 uint64_t items) {
+    dti_launch *l = dti_emit_launch(e, kernel, items, sizeof *a);
+    l->args.conv = *a;
+    e->list->flops += 2ull * a->n * a->oh * a->ow * a->groups * a->co * a->ci * a->kh * a->kw;
+    return l;
+}
+
+/* conv2d and conv2d_dx: in[0] and the output are images, and a bias goes to the output. */
+static void dti_conv_image_emit(dti_emit *e, dti_kernel_id kernel) {
+    dti_view in = dti_emit_dense_in(e, 0), w = dti_emit_dense_in(e, 1), out = e->out;
+    bool forward = kernel == DTI_K_CONV;
+    dti_args_conv a =
+        dti_conv_args(&e->node->attr, forward ? &in : &out, forward ? &out : &in, w.dim + 2);
+    a.w_offset = (uint32_t)w.offset;
+    uint32_t bias = DTI_UNBOUND;
+    if (e->node->count > 2) {
+        dti_view b = dti_emit_dense_in(e, 2);
+        a.z_offset = (uint32_t)b.offset;
+        bias = b.value;
+    }
+    dti_launch *l = dti_emit_conv(e, kernel, &a, (uint64_t)dti_view_elements(&out));
+    l->spec[0] = bias != DTI_UNBOUND;
+    dti_bind(l, in.value, w.value, out.value, bias);
+}
+
+static void dti_conv2d_emit(dti_emit *e) {
+    dti_conv_image_emit(e, DTI_K_CONV);
+}
+
+static void dti_conv2d_dx_emit(dti_emit *e) {
+    dti_conv_image_emit(e, DTI_K_CONV_DX);
+}
+
+/* The sum over all samples in parts, for parallel work where the weight is small: a function of
+ * the shapes alone, since it decides the order of the sum. */
+#define DTI_CONV_PARTS 8
+#define DTI_CONV_PARTS_ELEMENTS (1 << 20) /* of all parts together */
+
+static uint32_t dti_conv_splits(int64_t samples, int64_t elements) {
+    int64_t splits = DTI_MIN((int64_t)DTI_CONV_PARTS, samples);
+    splits = DTI_MIN(splits, DTI_CONV_PARTS_ELEMENTS / DTI_MAX(elements, 1));
+    return (uint32_t)DTI_MAX(splits, 1);
+}
+
+static void dti_conv2d_dw_emit(dti_emit *e) {
+    dti_view dy = dti_emit_dense_in(e, 0), x = dti_emit_dense_in(e, 1);
+    int64_t elements = dti_view_elements(&e->out);
+    dti_args_conv a = dti_conv_args(&e->node->attr, &x, &dy, e->node->shape.dim);
+    a.splits = dti_conv_splits(x.dim[0], elements);
+    uint32_t parts = e->out.value;
+    a.w_offset = (uint32_t)e->out.offset;
+    if (a.splits > 1) {
+        parts = dti_emit_scratch(e, 4ull * a.splits * (uint64_t)elements);
+        a.w_offset = 0;
+    }
+    dti_launch *l = dti_emit_conv(e, DTI_K_CONV_DW, &a, a.splits * (uint64_t)elements);
+    dti_bind(l, dy.value, x.value, parts, DTI_UNBOUND);
+    if (a.splits > 1)
+        dti_emit_sum_parts(e, parts, a.splits, &e->out);
+}
+
+/* ---- Constructors */
+
+static dti_attr dti_conv_attr(const dt_conv_desc *desc) {
+    dt_conv_desc d = desc ? *desc : (dt_conv_desc){0};
+    dti_attr attr = {.i = {d.stride[0], d.stride[1], d.padding[0], d.padding[1], d.dilation[0],
+                           d.dilation[1], d.groups ? d.groups : 1}};
+    for (int k = 0; k < 6; k += 4) { /* the stride and the dilation */
+        if (!attr.i[k] && !attr.i[k + 1])
+            attr.i[k] = attr.i[k + 1] = 1;
+    }
+    return attr;
+}
+
+DT_API dt_tensor dt_conv2d(dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv_desc *desc) {
+    dt_tensor in[3] = {x, w, b};
+    dti_attr attr = dti_conv_attr(desc);
+    return dti_append(x.graph, DTI_OP_CONV2D, in, dti_is_nil(b) && !b.graph ? 2 : 3, &attr);
+}
+
+/* A size of the transposed convolution's result; -1 after an error. */
+static int64_t dti_conv_transposed_size(dt_tensor x, const dti_attr *attr, int axis, int64_t in,
+                                        int64_t kernel, int32_t more) {
+    int64_t stride = attr->i[DTI_CONV_STRIDE + axis], dil = attr->i[DTI_CONV_DILATION + axis];
+    int64_t padding = attr->i[DTI_CONV_PADDING + axis];
+    if (more < 0 || (more && more >= stride && more >= dil)) {
+        dti_graph_fail(x.graph,
+                       "conv_transpose: output_padding %d must be below the stride %lld or the "
+                       "dilation %lld",
+                       more, (long long)stride, (long long)dil);
+        return -1;
+    }
+    if (stride < 1 || in < 1)
+        return 1; /* the row's own check tells */
+    int64_t size = (in - 1) * stride - 2 * padding + dil * (kernel - 1) + more + 1;
+    if (size >= 1 && size <= INT32_MAX)
+        return size;
+    dti_graph_fail(x.graph, "conv_transpose(%s): the result would have size %lld",
+                   dti_shape_print(dti_node_of(x)->shape, dti_node_of(x)->samples).text,
+                   (long long)size);
+    return -1;
+}
+
+DT_API dt_tensor dt_conv_transpose2d(dt_tensor x, dt_tensor w, dt_tensor b,
+                                     const dt_conv_desc *desc) {
+    dt_tensor in[3] = {x, w, b};
+    dti_attr attr = dti_conv_attr(desc);
+    bool known = !dti_is_nil(x) && !dti_is_nil(w) && dti_node_of(x)->shape.rank == 3 &&
+                 w.graph == x.graph && dti_node_of(w)->shape.rank == 4;
+    for (int axis = 0; known && axis < 2; axis++) { /* else the row's own check tells */
+        attr.dim[axis] = dti_conv_transposed_size(
+            x, &attr, axis, dti_node_of(x)->shape.dim[1 + axis],
+            dti_node_of(w)->shape.dim[2 + axis], desc ? desc->output_padding[axis] : 0);
+        if (attr.dim[axis] < 0)
+            return (dt_tensor){0};
+    }
+    return dti_append(x.graph, DTI_OP_CONV2D_DX, in, dti_is_nil(b) && !b.graph ? 2 : 3, &attr);
+}
+
+/* ---- Signals: [C, L] is [C, 1, L] */
+
+typedef dt_tensor dti_conv_fn(dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv_desc *desc);
+
+static dt_tensor dti_conv_signal(dti_conv_fn *conv, const char *op, dt_tensor x, dt_tensor w,
+                                 dt_tensor b, const dt_conv_desc *desc) {
+    if (dti_is_nil(x) || dti_is_nil(w))
+        return conv(x, w, b, desc);
+    dt_shape s = dti_node_of(x)->shape, k = dti_node_of(w)->shape;
+    if (s.rank != 2 || k.rank != 3 || w.graph != x.graph) {
+        return dti_graph_fail(
+            x.graph,
+            "%s(%s, %s): x must be [channels, length], the weight [out, in / groups, length]", op,
+            dti_shape_print(s, dti_node_of(x)->samples).text,
+            dti_shape_print(k, dti_node_of(w)->samples).text);
+    }
+    dt_conv_desc d = desc ? *desc : (dt_conv_desc){0};
+    d = (dt_conv_desc){.stride = {1, d.stride[0] ? d.stride[0] : 1},
+                       .padding = {0, d.padding[0]},
+                       .dilation = {1, d.dilation[0] ? d.dilation[0] : 1},
+                       .groups = d.groups,
+                       .output_padding = {0, d.output_padding[0]}};
+    dt_tensor y = conv(dt_reshape(x, (dt_shape){3, {s.dim[0], 1, s.dim[1]}}),
+                       dt_reshape(w, (dt_shape){4, {k.dim[0], k.dim[1], 1, k.dim[2]}}), b, &d);
+    if (dti_is_nil(y))
+        return y;
+    dt_shape t = dti_node_of(y)->shape;
+    return dt_reshape(y, (dt_shape){2, {t.dim[0], t.dim[2]}});
+}
+
+DT_API dt_tensor dt_conv1d(dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv_desc *desc) {
+    return dti_conv_signal(dt_conv2d, "conv1d", x, w, b, desc);
+}
+
+DT_API dt_tensor dt_conv_transpose1d(dt_tensor x, dt_tensor w, dt_tensor b,
+                                     const dt_conv_desc *desc) {
+    return dti_conv_signal(dt_conv_transpose2d, "conv_transpose1d", x, w, b, desc);
+}
+
+/* ---- Reference */
+#ifdef DT_REFERENCE
+DTI_REF_STUB(conv2d)
+DTI_REF_STUB(conv2d_dx)
+DTI_REF_STUB(conv2d_dw)
+#endif

@@ -1,0 +1,498 @@
+/* Normalisation: layer, RMS, group and batch norm are one row, norm(x, stats, w, b), over groups of
+ * elements that share a mean and a variance. A group is a run of `cols` elements of a sample
+ * (NORM_STATS), or a channel over all samples (BATCH_STATS, which in a program that does not train
+ * gives the running statistics instead). The weights go by channel: (element / spatial) % channels.
+ *
+ * The gradient of norm in x is a whole: it goes through the statistics as well, which get no
+ * gradient of their own. attr.f[0] = eps; attr.i: below. */
+
+enum {
+    DTI_NORM_BATCH = 0,
+    DTI_NORM_CHANNELS = 1,
+    DTI_NORM_SPATIAL = 2,
+    DTI_NORM_COLS = 3, /* of a run; 0 with BATCH */
+    DTI_NORM_RMS = 4,
+    DTI_NORM_WHICH = 5 /* RUNNING: 0 = mean, 1 = variance */
+};
+
+static int32_t dti_norm_attr(const dti_node *n, int which) {
+    return n->attr.i[which];
+}
+
+/* ---- Shapes. The constructors have checked what they pass; the result's shape is all. */
+
+static bool dti_norm_stats_shape(dti_build *b) {
+    if (!dti_build_f32(b))
+        return false;
+    int64_t cols = b->out.attr.i[DTI_NORM_COLS];
+    b->out.shape = (dt_shape){2, {dti_shape_elements(b->in[0]->shape) / cols, 2}};
+    return true;
+}
+
+static bool dti_batch_stats_shape(dti_build *b) {
+    if (!dti_build_f32(b))
+        return false;
+    b->out.shape = (dt_shape){2, {b->out.attr.i[DTI_NORM_CHANNELS], 2}};
+    b->out.samples = false;
+    return true;
+}
+
+static bool dti_norm_dw_shape(dti_build *b) {
+    if (!dti_build_f32(b))
+        return false;
+    b->out.shape = (dt_shape){2, {2, b->out.attr.i[DTI_NORM_CHANNELS]}};
+    b->out.samples = false;
+    return true;
+}
+
+static bool dti_running_shape(dti_build *b) {
+    return dti_shape_same(b);
+}
+
+/* ---- Gradients */
+
+static void dti_norm_grad_rule(dti_grad *g) {
+    const bool batch = g->node.attr.i[DTI_NORM_BATCH] != 0, has_w = g->node.count > 2;
+    dt_tensor x = g->in[0], stats = g->in[1], dy = g->dy, dw = {0};
+    if (g->wanted[2] || g->wanted[3] || (batch && g->wanted[0])) {
+        dt_tensor in[3] = {x, stats, dy};
+        dw = dti_append(g->graph, DTI_OP_NORM_DW, in, 3, &g->node.attr);
+    }
+    dt_shape channels = {1, {g->node.attr.i[DTI_NORM_CHANNELS]}};
+    for (int k = 0; k < 2; k++) {
+        if (g->wanted[2 + k])
+            g->dx[2 + k] = dt_reshape(dt_slice(dw, 0, k, 1), channels);
+    }
+    if (!g->wanted[0])
+        return;
+    if (batch) {
+        dt_tensor w = has_w ? g->in[2] : dt_fill(g->graph, channels, 1.0f);
+        dt_tensor in[5] = {x, dy, w, stats, dw};
+        g->dx[0] = dti_append(g->graph, DTI_OP_BATCH_DX, in, 5, &g->node.attr);
+    } else {
+        dt_tensor in[3] = {x, dy, g->in[2]};
+        g->dx[0] = dti_append(g->graph, DTI_OP_NORM_DX, in, has_w ? 3 : 2, &g->node.attr);
+    }
+}
+
+/* ---- The rows taken apart: their test oracle, and their derivatives when they are differentiated
+ * again. Tensors are seen as [groups, elements] of a sample for the statistics, and as [outer,
+ * channels, spatial] for the weights. */
+
+static dt_tensor dti_norm_grouped(const dti_grad *g, dt_tensor x) {
+    const int32_t *i = g->node.attr.i;
+    int64_t all = dti_is_nil(x) ? 0 : dti_shape_elements(dti_node_of(x)->shape);
+    int64_t cols = i[DTI_NORM_BATCH] ? i[DTI_NORM_SPATIAL] : i[DTI_NORM_COLS];
+    return dt_reshape(x, (dt_shape){2, {all / cols, cols}});
+}
+
+static dt_tensor dti_norm_channelled(const dti_grad *g, dt_tensor x) {
+    const int32_t *i = g->node.attr.i;
+    int64_t all = dti_is_nil(x) ? 0 : dti_shape_elements(dti_node_of(x)->shape);
+    int64_t channels = i[DTI_NORM_CHANNELS], spatial = i[DTI_NORM_SPATIAL];
+    return dt_reshape(x, (dt_shape){3, {all / (channels * spatial), channels, spatial}});
+}
+
+static dt_tensor dti_norm_by_channel(const dti_grad *g, dt_tensor w) {
+    return dt_reshape(w, (dt_shape){2, {g->node.attr.i[DTI_NORM_CHANNELS], 1}});
+}
+
+static dt_tensor dti_norm_like(dt_tensor y, dt_tensor x) {
+    return dti_is_nil(x) ? x : dt_reshape(y, dti_node_of(x)->shape);
+}
+
+static const dt_shape dti_last_axis = {1, {-1}};
+
+static dt_tensor dti_norm_stats_lower(dti_grad *g) {
+    dt_tensor x = dti_norm_grouped(g, g->in[0]), pair[2];
+    if (g->node.attr.i[DTI_NORM_RMS]) {
+        pair[1] = dt_mean(dt_square(x), dti_last_axis, true);
+        pair[0] = dt_affine(pair[1], 0.0f, 0.0f);
+    } else {
+        pair[0] = dt_mean(x, dti_last_axis, true);
+        pair[1] = dt_mean(dt_square(dt_sub(x, pair[0])), dti_last_axis, true);
+    }
+    return dt_concat(pair, 2, 1);
+}
+
+/* Sum over dimensions `mask` and the samples, if it has some. */
+static dt_tensor dti_norm_sum(dt_tensor x, int mask, bool keep) {
+    if (dti_is_nil(x))
+        return x;
+    bool samples = dti_node_of(x)->samples;
+    return dti_append1(DTI_OP_SUM, x, &(dti_attr){.f = {1.0f}, .i = {mask, samples, keep}});
+}
+
+/* Elements of a channel in the whole batch: one number. */
+static dt_tensor dti_norm_count(const dti_grad *g) {
+    dt_tensor one = dt_fill(g->graph, (dt_shape){0}, 1.0f);
+    dt_tensor samples = dt_sum_samples(dti_expand_to(one, (dt_shape){0}, true));
+    return dt_affine(samples, (float)g->node.attr.i[DTI_NORM_SPATIAL], 0.0f);
+}
+
+static dt_tensor dti_train_mode(dt_graph *graph) {
+    return dti_append(graph, DTI_OP_TRAIN_MODE, NULL, 0, NULL);
+}
+
+static dt_tensor dti_batch_stats_lower(dti_grad *g) {
+    dt_tensor x = dti_norm_grouped(g, g->in[0]), count = dti_norm_count(g), pair[2];
+    dt_tensor train = dti_train_mode(g->graph), eval = dt_affine(train, -1.0f, 1.0f);
+    pair[0] = dt_div(dti_norm_sum(x, 2, true), count);
+    pair[1] = dt_div(dti_norm_sum(dt_square(dt_sub(x, pair[0])), 2, true), count);
+    for (int k = 0; k < 2; k++) {
+        dt_tensor running = dti_norm_by_channel(g, g->in[1 + k]);
+        pair[k] = dt_add(dt_mul(train, pair[k]), dt_mul(eval, running));
+    }
+    return dt_concat(pair, 2, 1);
+}
+
+/* (x - mean) / sqrt(variance + eps), in groups, and the factor alone. */
+static dt_tensor dti_norm_hat(const dti_grad *g, dt_tensor x, dt_tensor stats, dt_tensor *factor) {
+    dt_tensor mean = dt_slice(stats, 1, 0, 1), variance = dt_slice(stats, 1, 1, 1);
+    *factor = dt_rsqrt(dt_affine(variance, 1.0f, g->node.attr.f[0]));
+    return dt_mul(dt_sub(dti_norm_grouped(g, x), mean), *factor);
+}
+
+static dt_tensor dti_norm_lower(dti_grad *g) {
+    dt_tensor factor, y = dti_norm_hat(g, g->in[0], g->in[1], &factor);
+    y = dti_norm_channelled(g, y);
+    if (g->node.count > 2)
+        y = dt_mul(y, dti_norm_by_channel(g, g->in[2]));
+    if (g->node.count > 3)
+        y = dt_add(y, dti_norm_by_channel(g, g->in[3]));
+    return dti_norm_like(y, g->in[0]);
+}
+
+/* The statistics of a node that reads them, made again from their inputs: so they have gradients. */
+static dt_tensor dti_norm_stats_again(dt_tensor stats) {
+    if (dti_is_nil(stats))
+        return stats;
+    dti_grad g = {.graph = stats.graph, .node = *dti_node_of(stats), .y = stats};
+    for (uint32_t i = 0; i < g.node.count; i++)
+        g.in[i] = dti_input_of(g.graph, &g.node, i);
+    return dti_op_info_of(g.node.op)->family->lower(&g);
+}
+
+/* (x, dy, w) */
+static dt_tensor dti_norm_dx_lower(dti_grad *g) {
+    dt_tensor x = g->in[0], dy = dti_norm_channelled(g, g->in[1]), factor;
+    if (g->node.count > 2)
+        dy = dt_mul(dy, dti_norm_by_channel(g, g->in[2]));
+    dy = dti_norm_grouped(g, dy);
+    dti_grad of_stats = {.graph = g->graph, .node = g->node, .in = {x}};
+    dt_tensor hat = dti_norm_hat(g, x, dti_norm_stats_lower(&of_stats), &factor);
+    dt_tensor along = dt_mean(dt_mul(dy, hat), dti_last_axis, true);
+    dt_tensor rest = dt_sub(dy, dt_mul(hat, along));
+    if (!g->node.attr.i[DTI_NORM_RMS])
+        rest = dt_sub(rest, dt_mean(dy, dti_last_axis, true));
+    return dti_norm_like(dt_mul(rest, factor), x);
+}
+
+/* (x, stats, dy) -> [2, channels] */
+static dt_tensor dti_norm_dw_lower(dti_grad *g) {
+    dt_tensor factor, hat = dti_norm_hat(g, g->in[0], dti_norm_stats_again(g->in[1]), &factor);
+    dt_tensor dy = dti_norm_channelled(g, g->in[2]), pair[2];
+    pair[0] = dt_mul(dy, dti_norm_channelled(g, hat));
+    pair[1] = dy;
+    for (int k = 0; k < 2; k++) {
+        dt_tensor sum = dti_norm_sum(pair[k], 5, false);
+        pair[k] = dt_reshape(sum, (dt_shape){2, {1, g->node.attr.i[DTI_NORM_CHANNELS]}});
+    }
+    return dt_concat(pair, 2, 0);
+}
+
+/* (x, dy, w, stats, norm_dw): from the first four alone. */
+static dt_tensor dti_batch_dx_lower(dti_grad *g) {
+    dt_tensor factor, hat = dti_norm_hat(g, g->in[0], dti_norm_stats_again(g->in[3]), &factor);
+    dt_tensor dy = dti_norm_grouped(g, g->in[1]), train = dti_train_mode(g->graph);
+    dt_tensor share = dt_div(train, dti_norm_count(g));
+    dt_tensor dw = dti_norm_sum(dt_mul(dy, hat), 2, true), db = dti_norm_sum(dy, 2, true);
+    dt_tensor through = dt_mul(share, dt_add(db, dt_mul(hat, dw)));
+    dt_tensor scale = dt_mul(factor, dti_norm_by_channel(g, g->in[2]));
+    return dti_norm_like(dt_mul(scale, dt_sub(dy, through)), g->in[0]);
+}
+
+/* ---- Launches */
+
+static dti_args_norm dti_norm_args(const dti_emit *e, const dti_view *x) {
+    const int32_t *i = e->node->attr.i;
+    dti_args_norm a = {.n = (uint32_t)dti_view_elements(x),
+                       .batch = i[DTI_NORM_BATCH] != 0,
+                       .channels = (uint32_t)i[DTI_NORM_CHANNELS],
+                       .spatial = (uint32_t)i[DTI_NORM_SPATIAL],
+                       .eps = e->node->attr.f[0],
+                       .x_offset = (uint32_t)x->offset,
+                       .y_offset = (uint32_t)e->out.offset};
+    /* of the whole batch, even where x is a part of it */
+    a.cols = a.batch ? a.spatial * (uint32_t)e->batch : (uint32_t)i[DTI_NORM_COLS];
+    a.groups = a.batch ? a.channels : a.n / a.cols;
+    return a;
+}
+
+static dti_launch *dti_emit_norm(dti_emit *e, dti_kernel_id kernel, uint64_t items,
+                                 const dti_args_norm *a) {
+    dti_launch *l = dti_emit_launch(e, kernel, items, sizeof *a);
+    l->args.norm = *a;
+    return l;
+}
+
+static void dti_norm_stats_emit(dti_emit *e) {
+    dti_view x = dti_emit_dense_in(e, 0);
+    dti_args_norm a = dti_norm_args(e, &x);
+    dti_launch *l = dti_emit_norm(e, DTI_K_NORM_STATS, a.groups, &a);
+    l->spec[0] = e->node->attr.i[DTI_NORM_RMS] != 0;
+    dti_bind(l, x.value, e->out.value, DTI_UNBOUND, DTI_UNBOUND);
+}
+
+/* A vector, or column `which` of pairs, as one column. */
+static dti_view dti_norm_column(const dti_view *v, int64_t channels, int64_t stride,
+                                int64_t offset) {
+    dti_view column = {.value = v->value, .offset = v->offset + offset};
+    for (int axis = 0; axis < DTI_AXES; axis++)
+        column.dim[axis] = 1;
+    column.dim[5] = channels;
+    column.stride[5] = channels == 1 ? 0 : stride;
+    return column;
+}
+
+static void dti_batch_stats_emit(dti_emit *e) {
+    if (e->train) {
+        dti_norm_stats_emit(e);
+        return;
+    }
+    int64_t channels = e->node->attr.i[DTI_NORM_CHANNELS];
+    for (uint32_t k = 0; k < 2; k++) {
+        dti_view running = dti_emit_dense_in(e, 1 + k);
+        dti_view from = dti_norm_column(&running, channels, 1, 0);
+        dti_view to = dti_norm_column(&e->out, channels, 2, k);
+        dti_emit_copy(e, &from, &to, DTI_COPY_WORD);
+    }
+}
+
+/* Vectors one behind the other in a scratch value, from element `at` on. */
+static void dti_norm_gather(dti_emit *e, uint32_t scratch, int64_t at, uint32_t input) {
+    dti_view in = dti_emit_dense_in(e, input);
+    int64_t n = dti_view_elements(&in);
+    dti_view from = dti_norm_column(&in, n, 1, 0);
+    dti_view to = dti_norm_column(&(dti_view){.value = scratch}, n, 1, at);
+    dti_emit_copy(e, &from, &to, DTI_COPY_WORD);
+}
+
+static void dti_norm_emit(dti_emit *e) {
+    dti_view x = dti_emit_dense_in(e, 0), stats = dti_emit_dense_in(e, 1);
+    dti_args_norm a = dti_norm_args(e, &x);
+    uint32_t w = DTI_UNBOUND;
+    if (e->node->count == 3) {
+        dti_view v = dti_emit_dense_in(e, 2);
+        a.w_offset = (uint32_t)v.offset;
+        w = v.value;
+    } else if (e->node->count > 3) {
+        w = dti_emit_scratch(e, 8ull * a.channels);
+        dti_norm_gather(e, w, 0, 2);
+        dti_norm_gather(e, w, a.channels, 3);
+    }
+    a.s_offset = (uint32_t)stats.offset;
+    dti_launch *l = dti_emit_norm(e, DTI_K_NORM, a.n, &a);
+    l->spec[0] = e->node->count - 2; /* DTI_NORM_PLAIN, _SCALE, _AFFINE */
+    dti_bind(l, x.value, stats.value, w == DTI_UNBOUND ? x.value : w, e->out.value);
+}
+
+static void dti_norm_dx_emit(dti_emit *e) {
+    dti_view x = dti_emit_dense_in(e, 0), dy = dti_emit_dense_in(e, 1);
+    dti_args_norm a = dti_norm_args(e, &x);
+    uint32_t w = x.value;
+    if (e->node->count > 2) {
+        dti_view v = dti_emit_dense_in(e, 2);
+        a.w_offset = (uint32_t)v.offset;
+        w = v.value;
+    }
+    a.dy_offset = (uint32_t)dy.offset;
+    dti_launch *l = dti_emit_norm(e, DTI_K_NORM_DX, a.groups, &a);
+    l->spec[0] = e->node->attr.i[DTI_NORM_RMS] != 0;
+    l->spec[1] = e->node->count > 2;
+    dti_bind(l, x.value, dy.value, w, e->out.value);
+}
+
+static void dti_norm_dw_emit(dti_emit *e) {
+    dti_view x = dti_emit_dense_in(e, 0), stats = dti_emit_dense_in(e, 1),
+             dy = dti_emit_dense_in(e, 2);
+    dti_args_norm a = dti_norm_args(e, &x);
+    a.s_offset = (uint32_t)stats.offset;
+    a.dy_offset = (uint32_t)dy.offset;
+    dti_launch *l = dti_emit_norm(e, DTI_K_NORM_DW, a.channels, &a);
+    dti_bind(l, x.value, stats.value, dy.value, e->out.value);
+}
+
+static void dti_batch_dx_emit(dti_emit *e) {
+    dti_view x = dti_emit_dense_in(e, 0), dy = dti_emit_dense_in(e, 1);
+    dti_args_norm a = dti_norm_args(e, &x);
+    uint32_t coefficients = dti_emit_scratch(e, 20ull * a.channels);
+    dti_norm_gather(e, coefficients, 0, 3);
+    dti_norm_gather(e, coefficients, 2 * (int64_t)a.channels, 4);
+    dti_norm_gather(e, coefficients, 4 * (int64_t)a.channels, 2);
+    a.dy_offset = (uint32_t)dy.offset;
+    dti_launch *l = dti_emit_norm(e, DTI_K_BATCH_DX, a.n, &a);
+    l->spec[0] = e->train;
+    dti_bind(l, x.value, dy.value, coefficients, e->out.value);
+}
+
+/* (running, stats): the result lies where the buffer's gradient would, over all micro-batches of a
+ * step; the commit takes it from there. */
+static void dti_running_emit(dti_emit *e) {
+    dti_view x = dti_emit_dense_in(e, 0), stats = dti_emit_dense_in(e, 1);
+    const int32_t *i = e->node->attr.i;
+    double n = (double)e->batch * i[DTI_NORM_SPATIAL], momentum = (double)e->node->attr.f[0];
+    double unbiased = i[DTI_NORM_WHICH] && n > 1.0 ? n / (n - 1.0) : 1.0;
+    dti_args_running a = {.n = (uint32_t)i[DTI_NORM_CHANNELS],
+                          .keep = (float)(1.0 - momentum),
+                          .take = (float)(momentum * unbiased),
+                          .x_offset = (uint32_t)x.offset,
+                          .s_offset = (uint32_t)(stats.offset + i[DTI_NORM_WHICH]),
+                          .y_offset = (uint32_t)e->out.offset};
+    dti_launch *l = dti_emit_launch(e, DTI_K_RUNNING, a.n, sizeof a);
+    l->args.running = a;
+    dti_bind(l, x.value, stats.value, e->out.value, DTI_UNBOUND);
+}
+
+/* ---- Constructors */
+
+/* [channels] weights, both or the first or none; -1 after an error, else how many. */
+static int dti_norm_weights(dt_tensor x, const char *op, dt_shape shape, dt_tensor *w) {
+    int count = 0;
+    for (int k = 0; k < 2; k++) {
+        if (dti_is_nil(w[k]) && !w[k].graph)
+            continue;
+        if (dti_is_nil(w[k]))
+            return -1; /* the graph has its error */
+        const dti_node *n = dti_node_of(w[k]);
+        if (w[k].graph != x.graph || n->samples || !dti_shape_equal(n->shape, shape) ||
+            n->dtype != DT_F32 || k > count) {
+            dti_graph_fail(x.graph, "%s(%s): %s must be %s, f32, without samples%s", op,
+                           dti_shape_print(dti_node_of(x)->shape, dti_node_of(x)->samples).text,
+                           k ? "b" : "w", dti_shape_print(shape, false).text,
+                           k > count ? ", and b needs a w" : "");
+            return -1;
+        }
+        w[count++] = dt_reshape(w[k], (dt_shape){1, {dti_shape_elements(shape)}});
+    }
+    return count;
+}
+
+static dt_tensor dti_norm(dt_tensor x, dt_tensor stats, dt_tensor *w, int count,
+                          const dti_attr *attr) {
+    dt_tensor in[4] = {x, stats, w[0], w[1]};
+    return count < 0 ? (dt_tensor){0}
+                     : dti_append(x.graph, DTI_OP_NORM, in, (uint32_t)(2 + count), attr);
+}
+
+static bool dti_norm_check(dt_tensor x, const char *op, bool fits, float eps, const char *why) {
+    const dti_node *n = dti_node_of(x);
+    const char *shape = dti_shape_print(n->shape, n->samples).text;
+    if (n->dtype != DT_F32 || n->term)
+        dti_graph_fail(x.graph, "%s(%s): x must be f32, and no loss term", op, shape);
+    else if (!fits || dti_shape_elements(n->shape) == 0)
+        dti_graph_fail(x.graph, "%s(%s): %s", op, shape, fits ? "has no elements" : why);
+    else if (!(eps >= 0.0f))
+        dti_graph_fail(x.graph, "%s(%s): eps %g; it must be at least 0", op, shape, (double)eps);
+    return x.graph->error[0] == 0;
+}
+
+/* Over the last `dims` dimensions. */
+static dt_tensor dti_norm_last(const char *op, dt_tensor x, int dims, dt_tensor w, dt_tensor b,
+                               float eps, bool rms) {
+    if (dti_is_nil(x))
+        return x;
+    dt_shape s = dti_node_of(x)->shape, last = {.rank = dims};
+    bool fits = dims >= 1 && dims <= s.rank;
+    if (!dti_norm_check(x, op, fits, eps, "`dims` must be 1 up to the number of dimensions"))
+        return (dt_tensor){0};
+    memcpy(last.dim, s.dim + s.rank - dims, (size_t)dims * sizeof *last.dim);
+    int32_t cols = (int32_t)dti_shape_elements(last);
+    dti_attr attr = {.f = {eps}, .i = {0, cols, 1, cols, rms}};
+    dt_tensor weights[2] = {w, b};
+    int count = dti_norm_weights(x, op, last, weights);
+    return dti_norm(x, dti_append1(DTI_OP_NORM_STATS, x, &attr), weights, count, &attr);
+}
+
+DT_API dt_tensor dt_layer_norm(dt_tensor x, int dims, dt_tensor w, dt_tensor b, float eps) {
+    return dti_norm_last("layer_norm", x, dims, w, b, eps == 0.0f ? 1e-5f : eps, false);
+}
+
+DT_API dt_tensor dt_rms_norm(dt_tensor x, int dims, dt_tensor w, float eps) {
+    return dti_norm_last("rms_norm", x, dims, w, (dt_tensor){0}, eps == 0.0f ? 1.1920929e-7f : eps,
+                         true);
+}
+
+DT_API dt_tensor dt_group_norm(dt_tensor x, int groups, dt_tensor w, dt_tensor b, float eps) {
+    if (dti_is_nil(x))
+        return x;
+    dt_shape s = dti_node_of(x)->shape;
+    bool fits = s.rank >= 1 && groups >= 1 && s.dim[0] % groups == 0;
+    eps = eps == 0.0f ? 1e-5f : eps;
+    if (!dti_norm_check(x, "group_norm", fits, eps, "the groups do not divide the channels"))
+        return (dt_tensor){0};
+    int32_t all = (int32_t)dti_shape_elements(s), channels = (int32_t)s.dim[0];
+    dti_attr attr = {.f = {eps}, .i = {0, channels, all / channels, all / groups}};
+    dt_tensor weights[2] = {w, b};
+    int count = dti_norm_weights(x, "group_norm", (dt_shape){1, {channels}}, weights);
+    return dti_norm(x, dti_append1(DTI_OP_NORM_STATS, x, &attr), weights, count, &attr);
+}
+
+static bool dti_batch_norm_buffers(dt_tensor x, const dt_tensor *running, int64_t channels) {
+    for (int k = 0; k < 2; k++) {
+        if (dti_is_nil(running[k])) {
+            dti_graph_fail(x.graph, "batch_norm: the running %s is nil", k ? "variance" : "mean");
+            return false;
+        }
+        const dti_node *n = dti_node_of(running[k]);
+        if (running[k].graph == x.graph && n->buffer && n->shape.rank == 1 &&
+            n->shape.dim[0] == channels)
+            continue;
+        dti_graph_fail(x.graph, "batch_norm(%s): the running %s must be a dt_buffer of [%lld]",
+                       dti_shape_print(dti_node_of(x)->shape, true).text, k ? "variance" : "mean",
+                       (long long)channels);
+        return false;
+    }
+    return true;
+}
+
+DT_API dt_tensor dt_batch_norm(dt_tensor x, dt_tensor w, dt_tensor b, dt_tensor running_mean,
+                               dt_tensor running_var, const dt_batch_norm_desc *desc) {
+    if (dti_is_nil(x))
+        return x;
+    dt_batch_norm_desc d = desc ? *desc : (dt_batch_norm_desc){0};
+    dt_shape s = dti_node_of(x)->shape;
+    dt_tensor running[2] = {running_mean, running_var}, weights[2] = {w, b};
+    bool fits = s.rank >= 1 && dti_node_of(x)->samples;
+    float eps = d.eps == 0.0f ? 1e-5f : d.eps, momentum = d.momentum == 0.0f ? 0.1f : d.momentum;
+    if (!dti_norm_check(x, "batch_norm", fits, eps, "x must be [channels, ...] of each sample"))
+        return (dt_tensor){0};
+    if (!(momentum > 0.0f && momentum <= 1.0f))
+        return dti_graph_fail(x.graph, "batch_norm: momentum %g; it must be in (0, 1]",
+                              (double)momentum);
+    int32_t channels = (int32_t)s.dim[0];
+    dti_attr attr = {.f = {eps}, .i = {1, channels, (int32_t)dti_shape_elements(s) / channels}};
+    int count = dti_norm_weights(x, "batch_norm", (dt_shape){1, {channels}}, weights);
+    if (count < 0 || !dti_batch_norm_buffers(x, running, channels))
+        return (dt_tensor){0};
+    dt_tensor in[3] = {x, running[0], running[1]};
+    dt_tensor stats = dti_append(x.graph, DTI_OP_BATCH_STATS, in, 3, &attr);
+    for (int k = 0; k < 2 && !d.frozen; k++) {
+        dti_attr moving = attr;
+        moving.f[0] = momentum;
+        moving.i[DTI_NORM_WHICH] = k;
+        dti_graph_update(running[k], dti_append2(DTI_OP_RUNNING, running[k], stats, &moving));
+    }
+    return dti_norm(x, stats, weights, count, &attr);
+}
+
+/* ---- Reference */
+#ifdef DT_REFERENCE
+DTI_REF_STUB(norm_stats)
+DTI_REF_STUB(batch_stats)
+DTI_REF_STUB(norm)
+DTI_REF_STUB(norm_dx)
+DTI_REF_STUB(norm_dw)
+DTI_REF_STUB(batch_dx)
+DTI_REF_STUB(running)
+#endif

@@ -1,0 +1,139 @@
+/* Tensors larger than a device can bind (128 MiB on some): a node whose operands are is emitted for
+ * parts of the batch, one after the other, each bound as a range of the whole. What each sample gets
+ * by itself is written to its part of the result; what is summed over samples is made for each part
+ * and the parts are added in order. Bindings begin at multiples of 256 bytes, so a part's first
+ * element may lie a little inside. Refuses nothing: what cannot be cut is left to the device, which
+ * tells. */
+
+#define DTI_CUT_ALIGN 256
+
+static bool dti_cut_is_large(const dt_program *p, const dti_view *v) {
+    return p->list.values[v->value].bytes > p->store->device->info.storage_range_bytes;
+}
+
+/* From the first to the last element that `rows` samples take, in elements. */
+static int64_t dti_cut_extent(const dti_view *v, int64_t rows) {
+    int64_t extent = 1 + (rows - 1) * v->stride[0];
+    for (int axis = 1; axis < DTI_AXES; axis++)
+        extent += (v->dim[axis] - 1) * v->stride[axis];
+    return extent;
+}
+
+/* Samples [row, row + rows) of a view; one without samples is the same for all. */
+static dti_view dti_cut_view(dt_program *p, const dti_view *v, int64_t row, int64_t rows) {
+    dti_view part = *v;
+    if (v->dim[0] == 1)
+        return part;
+    part.dim[0] = rows;
+    part.offset += row * v->stride[0];
+    if (rows == 1)
+        part.stride[0] = 0;
+    if (!dti_cut_is_large(p, v))
+        return part;
+    uint64_t first = 4 * (uint64_t)part.offset / DTI_CUT_ALIGN * DTI_CUT_ALIGN;
+    uint64_t end = 4 * (uint64_t)(part.offset + dti_cut_extent(v, rows));
+    part.value = dti_listing_part(&p->list, v->value, first, end - first);
+    part.offset -= (int64_t)(first / 4);
+    return part;
+}
+
+/* The most samples whose every operand can be bound; 0 = one sample is too large. */
+static int64_t dti_cut_rows(const dt_program *p, const dti_view *v, int64_t rows) {
+    uint64_t room = p->store->device->info.storage_range_bytes / 4;
+    room = room > DTI_CUT_ALIGN / 4 ? room - DTI_CUT_ALIGN / 4 : 0;
+    if (v->dim[0] == 1 || !dti_cut_is_large(p, v))
+        return rows;
+    uint64_t one = (uint64_t)dti_cut_extent(v, 1), step = (uint64_t)DTI_MAX(v->stride[0], 1);
+    if (one > room)
+        return 0;
+    return DTI_MIN(rows, (int64_t)((room - one) / step + 1));
+}
+
+/* What a node reads, once each: the views are exchanged for their parts and put back. */
+typedef struct dti_cut {
+    dt_program *p;
+    dti_emit *e;
+    const dti_op_family *family;
+    dti_view out;
+    int64_t rows;     /* of a part */
+    uint32_t parts;   /* of how many */
+    bool sums;        /* the result has no samples: partial sums */
+    uint32_t partial; /* value of the partial sums */
+    dti_view *inputs; /* the whole views, by input */
+} dti_cut;
+
+static void dti_cut_part(dti_cut *c, uint32_t i) {
+    dti_emit *e = c->e;
+    int64_t row = i * c->rows, rows = DTI_MIN(c->rows, e->batch - row);
+    for (uint32_t k = 0; k < e->node->count; k++)
+        e->views[dti_input_id(e->graph, e->node, k)] = c->inputs[k];
+    for (uint32_t k = 0; k < e->node->count; k++) {
+        uint32_t id = dti_input_id(e->graph, e->node, k);
+        bool again = false;
+        for (uint32_t before = 0; before < k; before++)
+            again = again || dti_input_id(e->graph, e->node, before) == id;
+        if (!again)
+            e->views[id] = dti_cut_view(c->p, &c->inputs[k], row, rows);
+    }
+    e->first_row = row;
+    if (c->sums) {
+        e->out = c->out;
+        e->out.value = c->partial;
+        e->out.offset = i * dti_view_elements(&c->out);
+    } else {
+        e->out = dti_cut_view(c->p, &c->out, row, rows);
+    }
+    c->family->emit(e);
+}
+
+static void dti_cut_all(dti_cut *c) {
+    dti_emit *e = c->e;
+    uint64_t elements = (uint64_t)dti_view_elements(&c->out);
+    for (uint32_t k = 0; k < e->node->count; k++)
+        c->inputs[k] = e->views[dti_input_id(e->graph, e->node, k)];
+    if (c->sums)
+        c->partial = dti_emit_scratch(e, 4 * elements * c->parts);
+    for (uint32_t i = 0; i < c->parts; i++)
+        dti_cut_part(c, i);
+    for (uint32_t k = 0; k < e->node->count; k++)
+        e->views[dti_input_id(e->graph, e->node, k)] = c->inputs[k];
+    e->first_row = 0;
+    e->out = c->out;
+    if (c->sums)
+        dti_emit_sum_parts(e, c->partial, c->parts, &c->out);
+}
+
+static bool dti_cut_needed(const dt_program *p, const dti_emit *e) {
+    bool large = dti_cut_is_large(p, &e->out), samples = e->node->samples;
+    for (uint32_t k = 0; k < e->node->count; k++) {
+        uint32_t id = dti_input_id(e->graph, e->node, k);
+        large = large || dti_cut_is_large(p, &e->views[id]);
+        samples = samples || e->graph->nodes[id].samples;
+    }
+    return large && samples;
+}
+
+static void dti_cut_emit(dt_program *p, dti_emit *e, const dti_op_family *family) {
+    bool couples = e->node->op == DTI_OP_BATCH_STATS; /* no sum of parts */
+    if (family->view || couples || e->batch < 2 || !dti_cut_needed(p, e)) {
+        family->emit(e);
+        return;
+    }
+    dti_cut c = {.p = p, .e = e, .family = family, .out = e->out, .rows = e->batch};
+    for (uint32_t k = 0; k < e->node->count; k++)
+        c.rows = dti_cut_rows(p, &e->views[dti_input_id(e->graph, e->node, k)], c.rows);
+    c.sums = !e->node->samples;
+    if (!c.sums)
+        c.rows = dti_cut_rows(p, &e->out, c.rows);
+    c.inputs = dti_alloc_array(p->base, e->node->count + 1u, sizeof *c.inputs);
+    if (!c.inputs)
+        p->list.result = DT_ERROR_MEMORY;
+    if (!c.inputs || c.rows == 0) {
+        family->emit(e);
+    } else {
+        c.parts = (uint32_t)((e->batch + c.rows - 1) / c.rows);
+        e->pinned = true; /* a part is no node's whole value */
+        dti_cut_all(&c);
+    }
+    dti_free(p->base, c.inputs);
+}
