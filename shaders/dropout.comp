@@ -1,5 +1,5 @@
-/* y[i] = keep(i) ? x[i] * scale : 0, keep(i) = random word below the threshold. May run in
- * place. */
+/* y[i] = keep(i) ? x[i] * scale : 0, keep(i) = random word of element first + i below the
+ * threshold. May run in place. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
@@ -16,7 +16,7 @@ void main()
     if (i >= args.n)
         return;
     uvec2 key = uvec2(dti_step_u32(DTI_STEP_SEED_LO), dti_step_u32(DTI_STEP_SEED_HI));
-    uint word = dti_random(i, dti_step_u32(DTI_STEP_FIRST_ROW), args.row_elements,
+    uint word = dti_random(i, args.first, dti_step_u32(DTI_STEP_FIRST_ROW), args.row_elements,
                            dti_step_u32(DTI_STEP_NUMBER_LO), args.stream, key);
     y[args.y_offset + i] = word < args.threshold ? x[args.x_offset + i] * args.scale : 0.0;
 }

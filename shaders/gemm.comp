@@ -1,12 +1,13 @@
-/* C = A B (+ bias per column, + ReLU), batched, any strides of A and B: the variant without shared
+/* C = A B (+ bias per column, + ReLU or its mask), batched, any strides of A and B: the variant without shared
  * memory, for devices that keep "shared" memory in plain memory (software drivers, Mali). An
  * invocation keeps 8 x 8 of C in registers and goes over k in order. Software drivers pay for each
  * load, not for its width, so there is a loop for each usual layout whose runs of 4 can be loaded
- * as a vec4, and a plain one for what remains. The workgroups, however many are launched, share the
- * tiles out evenly; there must be as many invocations as tiles. */
+ * as a vec4, and a plain one for what remains. There must be as
+ * many invocations as tiles. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
+#include "lib/tile.glsl"
 
 DTI_PUSH(DTI_ARGS_GEMM)
 layout(binding = 0) readonly buffer buffer_a { float a[]; };
@@ -130,16 +131,24 @@ void multiply()
         multiply_any();
 }
 
-void store(uint at)
+/* Of one value of C, at `to`; mask and bias are binding 3. */
+float finished(float value, uint to, uint j)
+{
+    if (spec1 == DTI_EPILOGUE_RELU_GRAD)
+        return bias[args.bias_offset + to] > 0.0 ? value : 0.0;
+    if (spec0 != 0u)
+        value += bias[args.bias_offset + j];
+    return spec1 == DTI_EPILOGUE_RELU ? dti_max(value, 0.0) : value;
+}
+
+void store(uint batch_at)
 {
     [[unroll]] for (uint j = 0u; j < 8u; j++) {
         if (col + j < args.n) {
-            float add = spec0 != 0u ? bias[args.bias_offset + col + j] : 0.0;
             [[unroll]] for (uint i = 0u; i < 8u; i++) {
                 if (row + i < args.m) {
-                    float value = acc[i][j >> 2][j & 3u] + add;
-                    c[at + (row + i) * args.c_row + col + j] =
-                        spec1 == 1u ? dti_max(value, 0.0) : value;
+                    uint to = batch_at + (row + i) * args.c_row + col + j;
+                    c[args.c_offset + to] = finished(acc[i][j >> 2][j & 3u], to, col + j);
                 }
             }
         }
@@ -150,10 +159,8 @@ void main()
 {
     uint tiles_m = (args.m + 7u) / 8u, tiles_n = (args.n + 7u) / 8u;
     uint tiles = tiles_m * tiles_n * args.batch0 * args.batch1;
-    uint groups = gl_NumWorkGroups.x * gl_NumWorkGroups.y;
-    uint share = min(((tiles + groups - 1u) / groups + 7u) & ~7u, gl_WorkGroupSize.x);
-    uint tile = dti_group() * share + gl_LocalInvocationID.x;
-    if (gl_LocalInvocationID.x >= share || tile >= tiles)
+    uint tile = dti_tile(tiles);
+    if (tile == DTI_NO_TILE)
         return;
     uint rest = tile / tiles_n, batch = rest / tiles_m;
     uint batch0 = batch / args.batch1, batch1 = batch - batch0 * args.batch1;
@@ -163,5 +170,5 @@ void main()
     b_base = args.b_offset + batch0 * args.b_batch0 + batch1 * args.b_batch1;
     [[unroll]] for (uint i = 0u; i < 8u; i++) acc[i] = vec4[2](vec4(0.0), vec4(0.0));
     multiply();
-    store(args.c_offset + batch0 * args.c_batch0 + batch1 * args.c_batch1);
+    store(batch0 * args.c_batch0 + batch1 * args.c_batch1);
 }

@@ -1,4 +1,4 @@
-/* C = A B (+ bias per column, + ReLU), batched, any strides of A and B: the variant for GPUs. A
+/* C = A B (+ bias per column, + ReLU or its mask), batched, any strides of A and B: the variant for GPUs. A
  * workgroup computes 64 x 64 of C in steps of 16 in k, which it stages in shared memory (8.5 KiB);
  * an invocation keeps 4 x 4 (256 invocations) or 8 x 4 in registers. Fewer than 128 invocations go
  * over the tile in slices. Global loads go along whichever axis is contiguous. */
@@ -57,16 +57,24 @@ void add_step(uint my_row4, uint my_col4)
     }
 }
 
-void store(uint at, uint first_row, uint first_col)
+/* Of one value of C, at `to`; mask and bias are binding 3. */
+float finished(float value, uint to, uint j)
+{
+    if (spec1 == DTI_EPILOGUE_RELU_GRAD)
+        return bias[args.bias_offset + to] > 0.0 ? value : 0.0;
+    if (spec0 != 0u)
+        value += bias[args.bias_offset + j];
+    return spec1 == DTI_EPILOGUE_RELU ? dti_max(value, 0.0) : value;
+}
+
+void store(uint batch_at, uint first_row, uint first_col)
 {
     [[unroll]] for (uint j = 0u; j < 4u; j++) {
         if (first_col + j < args.n) {
-            float add = spec0 != 0u ? bias[args.bias_offset + first_col + j] : 0.0;
             [[unroll]] for (uint i = 0u; i < 8u; i++) {
                 if (i < rows_each && first_row + i < args.m) {
-                    float value = acc[i][j] + add;
-                    c[at + (first_row + i) * args.c_row + first_col + j] =
-                        spec1 == 1u ? dti_max(value, 0.0) : value;
+                    uint to = batch_at + (first_row + i) * args.c_row + first_col + j;
+                    c[args.c_offset + to] = finished(acc[i][j], to, first_col + j);
                 }
             }
         }
@@ -82,7 +90,7 @@ void main()
     uint batch0 = batch / args.batch1, batch1 = batch - batch0 * args.batch1;
     a_base = args.a_offset + batch0 * args.a_batch0 + batch1 * args.a_batch1;
     b_base = args.b_offset + batch0 * args.b_batch0 + batch1 * args.b_batch1;
-    uint c_base = args.c_offset + batch0 * args.c_batch0 + batch1 * args.c_batch1;
+    uint batch_at = batch0 * args.c_batch0 + batch1 * args.c_batch1;
     col = (tile - rest * tiles_n) * TILE;
     rows_each = gl_WorkGroupSize.x >= 256u ? 4u : 8u;
     uint slice = gl_WorkGroupSize.x / 16u * rows_each; /* rows at a time */
@@ -98,6 +106,6 @@ void main()
             add_step(my_row / 4u, my_col / 4u);
             barrier();
         }
-        store(c_base, row + my_row, col + my_col);
+        store(batch_at, row + my_row, col + my_col);
     }
 }

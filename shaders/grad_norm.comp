@@ -1,5 +1,5 @@
-/* Per entry of the block table: the sum of squares of its gradients, and 1.0 if one is not finite.
- * A workgroup per entry. */
+/* Per entry of the block table: the sum of squares of its gradients (0 where it is not trained),
+ * and 1.0 if one is not finite. A workgroup per entry. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
@@ -33,7 +33,9 @@ void main()
         pair += part_of(grads[base + e], used - 4u * e);
     pair = dti_group_sum2(pair, (used + 3u) / 4u);
     if (lane == 0u) {
-        pairs[2u * entry] = pair.x;
+        bool trained =
+            (table[entry * DTI_TABLE_WORDS + DTI_TABLE_PARAM] & DTI_TABLE_BUFFER) == 0u;
+        pairs[2u * entry] = trained ? pair.x : 0.0;
         pairs[2u * entry + 1u] = pair.y > 0.0 ? 1.0 : 0.0;
     }
 }

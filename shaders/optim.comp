@@ -1,6 +1,8 @@
 /* The update of one block of parameters per workgroup: SGD, Adam or AdamW (spec0), as torch.optim.
- * Each invocation has 4 elements. Writes nothing when the step is aborted. t is counted afterwards, by optim_tick. 1 - beta and
- * 1 - beta^t come from the logarithm of beta: the difference would lose half of its digits. */
+ * An invocation has 4 elements at a time. A block that is not trained takes the value that lies as
+ * its gradient. Writes nothing when the step is aborted. t is counted afterwards, by optim_tick.
+ * 1 - beta and 1 - beta^t come from the logarithm of beta: the difference would lose half of its
+ * digits. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
@@ -54,6 +56,16 @@ vec4 adam(uint at, vec4 p, vec4 g, uint group, uint t)
     return p - lr / correction1 * (m / denominator);
 }
 
+vec4 updated(uint at, vec4 p, uint group, uint t, bvec4 live)
+{
+    float clip = uintBitsToFloat(state[DTI_CONTROL_CLIP]);
+    float limit = dti_step_f32(DTI_STEP_CLIP_VALUE);
+    vec4 g = mix(vec4(0.0), grads[at] * clip, live);
+    if (limit > 0.0)
+        g = clamp(g, -limit, limit);
+    return spec0 == DTI_OPTIM_SGD ? sgd(at, p, g, group, t) : adam(at, p, g, group, t);
+}
+
 void main()
 {
     uint entry = dti_group();
@@ -61,18 +73,15 @@ void main()
         return;
     uint row = entry * DTI_TABLE_WORDS;
     uint base = table[row + DTI_TABLE_BLOCK] * (DTI_BLOCK / 4);
-    uint group = table[row + DTI_TABLE_GROUP];
-    uint t = state[args.t_offset + (table[row + DTI_TABLE_PARAM] & 0x7fffffffu)];
+    uint group = table[row + DTI_TABLE_GROUP], param = table[row + DTI_TABLE_PARAM];
+    uint t = state[args.t_offset + (param & DTI_TABLE_INDEX)];
     uint used = table[row + DTI_TABLE_USED];
-    float clip = uintBitsToFloat(state[DTI_CONTROL_CLIP]);
-    float limit = dti_step_f32(DTI_STEP_CLIP_VALUE);
+    bool trained = (param & DTI_TABLE_BUFFER) == 0u;
     for (uint e = gl_LocalInvocationID.x; 4u * e < used; e += gl_WorkGroupSize.x) {
         uint at = base + e;
         bvec4 live = lessThan(4u * e + uvec4(0u, 1u, 2u, 3u), uvec4(used)); /* padding stays 0 */
-        vec4 p = params[at], g = mix(vec4(0.0), grads[at] * clip, live);
-        if (limit > 0.0)
-            g = clamp(g, -limit, limit);
-        vec4 next = spec0 == DTI_OPTIM_SGD ? sgd(at, p, g, group, t) : adam(at, p, g, group, t);
+        vec4 p = params[at];
+        vec4 next = trained ? updated(at, p, group, t, live) : grads[at];
         params[at] = mix(p, next, live);
     }
 }

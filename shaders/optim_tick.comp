@@ -13,6 +13,6 @@ void main()
     if (entry >= args.blocks || state[DTI_CONTROL_ABORT] != 0u)
         return;
     uint param = table[entry * DTI_TABLE_WORDS + DTI_TABLE_PARAM];
-    if ((param & 0x80000000u) != 0u)
-        state[args.t_offset + (param & 0x7fffffffu)] += 1u;
+    if ((param & DTI_TABLE_FIRST) != 0u)
+        state[args.t_offset + (param & DTI_TABLE_INDEX)] += 1u;
 }

@@ -11,12 +11,15 @@ uvec4 dti_philox(uvec4 counter, uvec2 key)
     return counter;
 }
 
-/* The random word of element i of a stream. Where the tensor has a sample axis, i is counted over
- * the global batch, in 64 bits: the masks do not depend on how the batch is cut. */
-uint dti_random(uint i, uint first_row, uint row_elements, uint step_number, uint stream, uvec2 key)
+/* The random word of element first + i of a stream. Where the tensor has a sample axis, it is
+ * counted over the global batch, in 64 bits: the masks do not depend on how the batch is cut. */
+uint dti_random(uint i, uint first, uint first_row, uint row_elements, uint step_number, uint stream,
+                uvec2 key)
 {
     uint hi, lo, carry;
     umulExtended(first_row, row_elements, hi, lo);
+    lo = uaddCarry(lo, first, carry);
+    hi += carry;
     lo = uaddCarry(lo, i, carry);
     hi += carry;
     uvec4 counter = uvec4((lo >> 2) | (hi << 30), hi >> 2, step_number, stream);

@@ -147,13 +147,38 @@ static uint64_t dti_vk_ceil(uint64_t count, uint64_t size) {
     return (count + size - 1) / size;
 }
 
+static uint64_t dti_vk_gemm_groups(const dti_args_gemm *g, uint32_t variant, uint32_t local) {
+    uint64_t batch = (uint64_t)g->batch0 * g->batch1;
+    if (variant == DTI_VK_GEMM_TILE)
+        return dti_vk_ceil(g->m, 64) * dti_vk_ceil(g->n, 64) * batch;
+    return dti_vk_ceil(dti_vk_ceil(g->m, 8) * dti_vk_ceil(g->n, 4) * batch, local);
+}
+
+/* Tiles of 8 channels by 8 positions or weights; of CONV_DX, of each class of positions that the
+ * strides make. */
+static uint64_t dti_vk_conv_tiles(const dti_args_conv *c, uint32_t kernel) {
+    uint64_t n = c->n, rows = c->oh, cols = c->ow;
+    if (kernel == DTI_K_CONV_DW)
+        return dti_vk_ceil(c->co, 8) * dti_vk_ceil((uint64_t)c->ci * c->kh * c->kw, 8) * c->groups *
+               c->splits;
+    if (kernel == DTI_K_CONV)
+        return dti_vk_ceil(c->co, 8) * dti_vk_ceil(n * rows * cols, 8) * c->groups;
+    rows = dti_vk_ceil(c->ih, c->stride_h);
+    cols = dti_vk_ceil(c->iw, c->stride_w);
+    return dti_vk_ceil(c->ci, 8) * dti_vk_ceil(n * rows * cols, 8) * c->groups * c->stride_h *
+           c->stride_w;
+}
+
 static uint64_t dti_vk_groups_of(const dti_launch *launch, uint32_t variant, uint32_t local) {
-    if (launch->kernel == DTI_K_GEMM) {
-        const dti_args_gemm *g = &launch->args.gemm;
-        uint64_t batch = (uint64_t)g->batch0 * g->batch1;
-        if (variant == DTI_VK_GEMM_TILE)
-            return dti_vk_ceil(g->m, 64) * dti_vk_ceil(g->n, 64) * batch;
-        return dti_vk_ceil(dti_vk_ceil(g->m, 8) * dti_vk_ceil(g->n, 4) * batch, local);
+    switch (launch->kernel) {
+    case DTI_K_GEMM: return dti_vk_gemm_groups(&launch->args.gemm, variant, local);
+    case DTI_K_CONV:
+    case DTI_K_CONV_DX:
+    case DTI_K_CONV_DW:
+        return dti_vk_ceil(dti_vk_conv_tiles(&launch->args.conv, launch->kernel), local);
+    case DTI_K_NORM:
+    case DTI_K_BATCH_DX: return dti_vk_ceil(dti_vk_ceil(launch->args.norm.n, 4), local);
+    default: break;
     }
     if (dti_kernel_info_of(launch->kernel)->span == DTI_SPAN_GROUP)
         return launch->items;

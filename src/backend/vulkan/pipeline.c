@@ -194,13 +194,19 @@ static uint32_t dti_vk_variant_of(const dti_vk_device *device, const dti_launch 
     return tile ? DTI_VK_GEMM_TILE : DTI_VK_GEMM_REGISTER;
 }
 
-/* 128 is what every device has. A GEMM invocation does the work of many, so smaller workgroups
- * spread a small product over more of the device. Where a workgroup meets at barriers, a software
+static bool dti_vk_is_conv(uint32_t kernel) {
+    return kernel == DTI_K_CONV || kernel == DTI_K_CONV_DX || kernel == DTI_K_CONV_DW;
+}
+
+/* 128 is what every device has. An invocation of a product or a convolution does the work of many,
+ * so smaller workgroups spread a small one over more of the device. Where a workgroup meets at barriers, a software
  * driver switches between its vectors at each of them: 8 invocations are one vector (GRAD_NORM on
  * lavapipe: 4.3 ms at 128, 0.45 ms at 8). */
 static uint32_t dti_vk_local_of(const dti_vk_device *device, uint32_t kernel, uint32_t variant) {
     if (kernel == DTI_K_GEMM)
         return variant == DTI_VK_GEMM_TILE ? 256 : 64;
+    if (dti_vk_is_conv(kernel))
+        return 64;
     bool software = device->head.info.kind == DT_DEVICE_SOFTWARE;
     return software && dti_kernel_info_of(kernel)->span == DTI_SPAN_GROUP ? 8 : 128;
 }

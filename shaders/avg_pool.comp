@@ -1,0 +1,29 @@
+/* y[n, p, q] = the sum of x over the window (p, q) of the plane n, divided by a count that spec0
+ * (DTI_POOL_*) chooses. An invocation per element of y. */
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "lib/types.glsl"
+#include "lib/pool.glsl"
+#include "lib/avg_pool.glsl"
+
+DTI_PUSH(DTI_ARGS_POOL)
+layout(binding = 0) readonly buffer buffer_x { float x[]; };
+layout(binding = 1) writeonly buffer buffer_y { float y[]; };
+
+void main()
+{
+    uint e = dti_item();
+    if (e >= args.n * args.oh * args.ow)
+        return;
+    uint rest = e / args.ow, plane = rest / args.oh;
+    uint q = e - rest * args.ow, p = rest - plane * args.oh;
+    uvec3 rows = dti_average_window(p, args.stride_h, args.pad_h, args.kh, args.ih, args.oh);
+    uvec3 cols = dti_average_window(q, args.stride_w, args.pad_w, args.kw, args.iw, args.ow);
+    uint base = args.x_offset + plane * args.ih * args.iw;
+    float sum = 0.0;
+    for (uint i = rows.x; i < rows.y; i++) {
+        for (uint j = cols.x; j < cols.y; j++)
+            sum += x[base + i * args.iw + j];
+    }
+    y[args.y_offset + e] = sum / float(rows.z * cols.z);
+}

@@ -1,0 +1,88 @@
+/* The adjoint of conv by w, in parts: w[i, g, o, c, r, s] = sum over the samples b of part i and over
+ * p, q of y[b, g, o, p, q] * x[b, g, c, p * stride - pad + r * dil, ...]. An invocation makes 8 output
+ * channels of 8 weights, which run on over c, r and s, and goes over b, p, q in order. */
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "lib/types.glsl"
+#include "lib/tile.glsl"
+
+DTI_PUSH(DTI_ARGS_CONV)
+layout(binding = 0) readonly buffer buffer_y { float y[]; };
+layout(binding = 1) readonly buffer buffer_x { float x[]; };
+layout(binding = 2) writeonly buffer buffer_w { float w[]; };
+
+const uint CHANNELS = 8u, WEIGHTS = 8u;
+
+uint group, part, channel, weight;                 /* the first of this invocation */
+int origin_h[WEIGHTS], origin_w[WEIGHTS];          /* of weight j at position (0, 0) */
+uint plane[WEIGHTS];                               /* its channel in sample 0 */
+float acc[CHANNELS][WEIGHTS];
+
+void place()
+{
+    uint taps = args.kh * args.kw, last = args.ci * taps - 1u;
+    [[unroll]] for (uint j = 0u; j < WEIGHTS; j++) {
+        uint e = min(weight + j, last), c = e / taps, tap = e - c * taps, r = tap / args.kw;
+        origin_h[j] = int(r * args.dil_h) - int(args.pad_h);
+        origin_w[j] = int((tap - r * args.kw) * args.dil_w) - int(args.pad_w);
+        plane[j] = args.x_offset + (group * args.ci + c) * args.ih * args.iw;
+    }
+}
+
+void add_position(uint b, uint p, uint q)
+{
+    float value[WEIGHTS];
+    uint image = b * args.groups * args.ci * args.ih * args.iw;
+    [[unroll]] for (uint j = 0u; j < WEIGHTS; j++) {
+        uint row = uint(origin_h[j] + int(p * args.stride_h));
+        uint col = uint(origin_w[j] + int(q * args.stride_w));
+        bool inside = row < args.ih && col < args.iw;
+        float loaded = x[inside ? plane[j] + image + row * args.iw + col : plane[j]];
+        value[j] = inside ? loaded : 0.0;
+    }
+    uint size = args.oh * args.ow, last = args.co - 1u;
+    uint from = args.y_offset + (b * args.groups + group) * args.co * size + p * args.ow + q;
+    [[unroll]] for (uint i = 0u; i < CHANNELS; i++) {
+        float dy = y[from + min(channel + i, last) * size];
+        [[unroll]] for (uint j = 0u; j < WEIGHTS; j++) acc[i][j] += dy * value[j];
+    }
+}
+
+void store()
+{
+    uint weights = args.ci * args.kh * args.kw;
+    uint to = args.w_offset + (part * args.groups + group) * args.co * weights;
+    [[unroll]] for (uint i = 0u; i < CHANNELS; i++) {
+        [[unroll]] for (uint j = 0u; j < WEIGHTS; j++) {
+            if (channel + i < args.co && weight + j < weights)
+                w[to + (channel + i) * weights + weight + j] = acc[i][j];
+        }
+    }
+}
+
+void main()
+{
+    uint tiles_m = (args.co + CHANNELS - 1u) / CHANNELS;
+    uint tiles_n = (args.ci * args.kh * args.kw + WEIGHTS - 1u) / WEIGHTS;
+    uint tile = dti_tile(tiles_m * tiles_n * args.groups * args.splits);
+    if (tile == DTI_NO_TILE)
+        return;
+    uint rest = tile / tiles_n;
+    weight = (tile - rest * tiles_n) * WEIGHTS;
+    uint outer = rest / tiles_m;
+    channel = (rest - outer * tiles_m) * CHANNELS;
+    part = outer / args.groups;
+    group = outer - part * args.groups;
+    place();
+    [[unroll]] for (uint i = 0u; i < CHANNELS; i++) {
+        [[unroll]] for (uint j = 0u; j < WEIGHTS; j++) acc[i][j] = 0.0;
+    }
+    uint begin = args.n * part / args.splits, end = args.n * (part + 1u) / args.splits;
+    for (uint b = begin; b < end; b++) {
+        for (uint p = 0u; p < args.oh; p++) {
+            for (uint q = 0u; q < args.ow; q++)
+                add_position(b, p, q);
+        }
+    }
+    store();
+}

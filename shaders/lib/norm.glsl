@@ -1,0 +1,36 @@
+/* The elementwise kernels of normalisation take 4 consecutive elements at a time, from e on. Where a
+ * run of `spatial` elements is a multiple of 4, the four are in one channel and one group. */
+bool dti_norm_by_fours(uint offsets)
+{
+    return ((args.spatial | offsets) & 3u) == 0u;
+}
+
+/* Channel, group and what follows them in step: no division but for the first element. */
+struct dti_norm_place {
+    uint channel, group;
+    uint in_channel, in_group; /* elements before this one */
+};
+
+dti_norm_place dti_norm_place_of(uint e)
+{
+    uint run = e / args.spatial, channel = run % args.channels;
+    uint group = args.batch == 1u ? channel : e / args.cols;
+    uint in_group = args.batch == 1u ? 0u : e - group * args.cols;
+    return dti_norm_place(channel, group, e - run * args.spatial, in_group);
+}
+
+void dti_norm_place_next(inout dti_norm_place p)
+{
+    p.in_channel++;
+    p.in_group++;
+    if (p.in_channel == args.spatial) {
+        p.in_channel = 0u;
+        p.channel = p.channel + 1u == args.channels ? 0u : p.channel + 1u;
+    }
+    if (args.batch != 1u && p.in_group == args.cols) {
+        p.in_group = 0u;
+        p.group++;
+    }
+    if (args.batch == 1u)
+        p.group = p.channel;
+}

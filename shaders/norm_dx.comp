@@ -1,0 +1,58 @@
+/* The gradient of layer, group and RMS normalisation by x, a workgroup per group of N = cols
+ * elements, with g = dy * w[channel] (spec1; else g = dy):
+ *   dx = rstd (g - mean(g) - xhat mean(g xhat)), without mean(g) where spec0 = 1 (RMS).
+ * The statistics are made again. */
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "lib/types.glsl"
+#include "lib/reduce.glsl"
+#include "lib/runs.glsl"
+
+DTI_PUSH(DTI_ARGS_NORM)
+layout(binding = 0) readonly buffer buffer_x { float x[]; };
+layout(binding = 1) readonly buffer buffer_dy { float dy[]; };
+layout(binding = 2) readonly buffer buffer_w { float w[]; };
+layout(binding = 3) writeonly buffer buffer_dx { float dx[]; };
+
+float mean_of(uint at)
+{
+    float sum = 0.0;
+    for (uint k = gl_LocalInvocationID.x; k < args.cols; k += gl_WorkGroupSize.x)
+        sum += x[at + k];
+    return dti_group_sum(sum, args.cols, 0u) / float(args.cols);
+}
+
+/* g at dy + k; r says how many channels (runs of `spatial`) lie between the group's first and it. */
+float weighted(uint at, dti_runs r, uint channel)
+{
+    float g = dy[at + r.at];
+    return spec1 == 0u ? g : g * w[args.w_offset + channel + r.run];
+}
+
+void main()
+{
+    uint group = dti_group(), lane = gl_LocalInvocationID.x, first = group * args.cols;
+    if (group >= args.groups)
+        return;
+    uint x_at = args.x_offset + first, dy_at = args.dy_offset + first;
+    uint channel = first / args.spatial % args.channels;
+    float mean = spec0 == 1u ? 0.0 : mean_of(x_at), squares = 0.0;
+    vec2 sums = vec2(0.0); /* of g and of g (x - mean) */
+    dti_runs start = dti_runs_start(args.spatial, args.spatial), r = start;
+    for (uint k = lane; k < args.cols; k += gl_WorkGroupSize.x) {
+        float d = x[x_at + k] - mean, g = weighted(dy_at, r, channel);
+        squares += d * d;
+        sums += vec2(g, g * d);
+        dti_runs_next(r);
+    }
+    float count = float(args.cols);
+    float rstd = 1.0 / sqrt(dti_group_sum(squares, args.cols, 1u) / count + args.eps);
+    sums = dti_group_sum2(sums, args.cols) / count;
+    float shift = spec0 == 1u ? 0.0 : sums.x, slope = sums.y * rstd * rstd;
+    r = start;
+    for (uint k = lane; k < args.cols; k += gl_WorkGroupSize.x) {
+        float d = x[x_at + k] - mean, g = weighted(dy_at, r, channel);
+        dx[args.y_offset + first + k] = rstd * (g - shift - slope * d);
+        dti_runs_next(r);
+    }
+}

@@ -1,0 +1,54 @@
+/* stats[g] = (mean, biased variance) of group g of x, or (spec0 = 1, RMS) (0, mean of squares). A
+ * workgroup per group, which goes over it twice: the variance is the mean of squared deviations. A
+ * group is one run of cols elements, or (batch) a run of `spatial` in each sample. */
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "lib/types.glsl"
+#include "lib/reduce.glsl"
+#include "lib/runs.glsl"
+
+DTI_PUSH(DTI_ARGS_NORM)
+layout(binding = 0) readonly buffer buffer_x { float x[]; };
+layout(binding = 0) readonly buffer buffer_x4 { vec4 x4[]; };
+layout(binding = 1) writeonly buffer buffer_stats { float stats[]; };
+
+/* This invocation's part of sum (x - mean), or of its squares. */
+float part_of(uint base, float mean, bool square)
+{
+    uint length = args.batch == 1u ? args.spatial : args.cols;
+    uint pitch = args.channels * args.spatial; /* unused where there is one run */
+    float sum = 0.0;
+    if (((base | length | pitch) & 3u) == 0u) {
+        dti_runs r = dti_runs_start(length / 4u, pitch / 4u);
+        vec4 sums = vec4(0.0);
+        for (uint k = gl_LocalInvocationID.x; k < args.cols / 4u; k += gl_WorkGroupSize.x) {
+            vec4 d = x4[base / 4u + r.at] - mean;
+            sums += square ? d * d : d;
+            dti_runs_next(r);
+        }
+        return (sums.x + sums.y) + (sums.z + sums.w);
+    }
+    dti_runs r = dti_runs_start(length, pitch);
+    for (uint k = gl_LocalInvocationID.x; k < args.cols; k += gl_WorkGroupSize.x) {
+        float d = x[base + r.at] - mean;
+        sum += square ? d * d : d;
+        dti_runs_next(r);
+    }
+    return sum;
+}
+
+void main()
+{
+    uint group = dti_group();
+    if (group >= args.groups)
+        return;
+    uint base = args.x_offset + group * (args.batch == 1u ? args.spatial : args.cols);
+    float mean = 0.0, count = float(args.cols);
+    if (spec0 == 0u)
+        mean = dti_group_sum(part_of(base, 0.0, false), args.cols, 0u) / count;
+    float variance = dti_group_sum(part_of(base, mean, true), args.cols, 1u) / count;
+    if (gl_LocalInvocationID.x == 0u) {
+        stats[args.s_offset + 2u * group] = mean;
+        stats[args.s_offset + 2u * group + 1u] = variance;
+    }
+}
