@@ -2,10 +2,11 @@
  * is the one whose largest tile costs least, counting what is packed twice. Refuses to start
  * threads: the caller runs tiles where it wants. */
 
-#define DTI_GEMM_NC 512  /* columns of B packed at once: KC * NC floats lie in L2 */
-#define DTI_GEMM_GROUP 4 /* panels of A packed together, see pack_a */
-#define DTI_GEMM_PANEL_A (12 * DTI_GEMM_KC + 16) /* 12: the largest MR; 16: whole vectors */
-#define DTI_GEMM_PACKED_A (DTI_GEMM_GROUP * DTI_GEMM_PANEL_A)
+#define DTI_GEMM_NC 512 /* columns of B packed at once: KC * NC floats lie in L2 */
+/* Panels of A packed together have 48 rows, see pack_a; +16: whole vectors. */
+#define DTI_GEMM_GROUP(mr) (48 / (mr))
+#define DTI_GEMM_PANEL_A(mr) ((mr)*DTI_GEMM_KC + 16)
+#define DTI_GEMM_PACKED_A (8 * DTI_GEMM_PANEL_A(6))
 #define DTI_GEMM_TILE_MACS (1 << 18) /* less work a tile than this is not worth a thread */
 #define DTI_GEMM_PACK_COST 24        /* packing one element, in multiply-adds */
 

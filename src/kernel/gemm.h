@@ -46,13 +46,20 @@ typedef void dti_gemm_block_fn(const dti_gemm_block *block, float *scratch);
 
 /* How a block is walked: decided once, from its shape. */
 typedef struct dti_gemm_plan {
+    int mr;         /* the most rows of a panel */
     int64_t panels; /* of rows, all of rows/panels or one more */
     bool pack_a, pack_b;
 } dti_gemm_plan;
 
+/* Panels of columns, of `vecs` vectors each, the first `more` of one more. */
+typedef struct dti_gemm_cols {
+    int panels, vecs, more;
+} dti_gemm_cols;
+
 /* One chunk of k with the columns that are packed together. */
 typedef struct dti_gemm_chunk {
     int64_t k0, kc, j0, nc;
+    dti_gemm_cols cols;
     const float *packed_b; /* all columns, or only an edge that is not whole vectors */
     bool pack_b;
 } dti_gemm_chunk;

@@ -1,15 +1,31 @@
 /* SGEMM for one instruction set: BLIS's scheme (Van Zee and van de Geijn, 2015) with B's panels in
- * L2 and one panel of A in L1. A tile of C is `rows` x `vecs` native vectors in registers, rows up
- * to DTI_GEMM_MR and vecs 1 or 2, each pair its own code: edges cost what they are worth. Small
- * products read A, and B where its rows are contiguous, in place: the same sums, so same bits. */
+ * L2 and one panel of A in L1. A tile of C is `rows` x `vecs` native vectors in registers, each pair
+ * its own code: edges cost what they are worth. Wide tiles, because each k takes rows + vecs loads
+ * for rows * vecs FMAs, and loads are what runs out first. Small products read A, and B where its
+ * rows are contiguous, in place: the same sums, so the same bits. */
 
+#undef DTI_GEMM_WIDE
+#undef DTI_GEMM_VECS
 #undef DTI_GEMM_MR
-#if DTI_LANES == 16
-#define DTI_GEMM_MR 12 /* 24 of 32 registers hold C */
+#if DTI_LANES == 16 || defined __aarch64__
+#define DTI_GEMM_WIDE 1 /* 32 registers, 24 of them for C: 6 x 4, 8 x 3, 12 x 2 */
+#define DTI_GEMM_VECS 4
+#define DTI_GEMM_MR 12
 #else
-#define DTI_GEMM_MR 6 /* 12 of 16 */
+#define DTI_GEMM_WIDE 0 /* 16, 12 for C: 6 x 2 */
+#define DTI_GEMM_VECS 2
+#define DTI_GEMM_MR 6
 #endif
-#define DTI_GEMM_NR (2 * DTI_LANES)
+#undef DTI_GEMM_NR
+#define DTI_GEMM_NR (DTI_GEMM_VECS * DTI_LANES)
+/* The most rows of a tile of 1, 2... vectors. */
+static const int8_t DTI_N(gemm_rows_most)[DTI_GEMM_VECS] = {
+#if DTI_GEMM_WIDE
+    12, 12, 8, 6
+#else
+    6, 6
+#endif
+};
 
 #if DTI_LANES == 16
 DTI_INLINE void DTI_N(transpose)(DTI_NF r[16]) {
@@ -143,23 +159,29 @@ static void DTI_N(gemm_scatter)(const dti_gemm_out *out, const float *sums, int 
 }
 
 DTI_INLINE void DTI_N(gemm_store)(const int rows, const int vecs, const dti_gemm_out *out,
-                                  DTI_NF sums[DTI_GEMM_MR][2]) {
+                                  DTI_NF sums[DTI_GEMM_MR][DTI_GEMM_VECS]) {
     float tile[DTI_GEMM_MR * DTI_GEMM_NR];
     float *c = out->plain ? out->c : tile;
     const int64_t step = out->plain ? out->c_row : DTI_GEMM_NR;
+    const int last = (vecs - 1) * DTI_LANES, rest = out->cols - last;
+    const bool cut = DTI_LANES > 4 && out->plain && rest < DTI_LANES;
     if (out->plain && out->add) {
         DTI_UNROLL(12)
         for (int i = 0; i < rows; i++) {
-            sums[i][0] = DTI_N(load)(c + i * step) + sums[i][0];
-            if (vecs > 1)
-                sums[i][1] = DTI_N(load)(c + i * step + DTI_LANES) + sums[i][1];
+            DTI_UNROLL(4)
+            for (int v = 0; v < vecs; v++)
+                sums[i][v] = DTI_N(load)(c + i * step + v * DTI_LANES) + sums[i][v];
         }
     }
     DTI_UNROLL(12)
     for (int i = 0; i < rows; i++) {
-        DTI_N(store)(c + i * step, sums[i][0]);
-        if (vecs > 1)
-            DTI_N(store)(c + i * step + DTI_LANES, sums[i][1]);
+        DTI_UNROLL(4)
+        for (int v = 0; v < vecs - 1; v++)
+            DTI_N(store)(c + i * step + v * DTI_LANES, sums[i][v]);
+        if (cut)
+            DTI_N(store_n)(c + i * step + last, sums[i][vecs - 1], rest);
+        else
+            DTI_N(store)(c + i * step + last, sums[i][vecs - 1]);
     }
     if (!out->plain)
         (out->straight ? DTI_N(gemm_edge)
@@ -171,60 +193,52 @@ DTI_INLINE void DTI_N(gemm_store)(const int rows, const int vecs, const dti_gemm
 DTI_INLINE void DTI_N(gemm_tile)(const int rows, const int vecs, int64_t k, const float *a,
                                  int64_t a_row, int64_t a_col, const float *b, int64_t b_row,
                                  const dti_gemm_out *out) {
-    DTI_NF sums[DTI_GEMM_MR][2];
+    DTI_NF sums[DTI_GEMM_MR][DTI_GEMM_VECS];
     const float *mid = a + 6 * a_row;
     DTI_UNROLL(12)
     for (int i = 0; i < rows; i++) {
-        sums[i][0] = sums[i][1] = DTI_N(set1)(0);
+        DTI_UNROLL(4)
+        for (int v = 0; v < vecs; v++)
+            sums[i][v] = DTI_N(set1)(0);
         __builtin_prefetch(out->c + i * out->c_row, 1);
     }
     for (int64_t p = 0; p < k; p++, a += a_col, mid += a_col, b += b_row) {
-        DTI_NF b0 = DTI_N(load)(b), b1 = vecs > 1 ? DTI_N(load)(b + DTI_LANES) : b0;
+        DTI_NF y[DTI_GEMM_VECS];
+        DTI_UNROLL(4)
+        for (int v = 0; v < vecs; v++)
+            y[v] = DTI_N(load)(b + v * DTI_LANES);
         DTI_UNROLL(12)
         for (int i = 0; i < rows; i++) {
             DTI_NF x = DTI_N(set1)(i < 6 ? a[i * a_row] : mid[(i - 6) * a_row]);
-            sums[i][0] = DTI_N(fma)(x, b0, sums[i][0]);
-            if (vecs > 1)
-                sums[i][1] = DTI_N(fma)(x, b1, sums[i][1]);
+            DTI_UNROLL(4)
+            for (int v = 0; v < vecs; v++)
+                sums[i][v] = DTI_N(fma)(x, y[v], sums[i][v]);
         }
     }
     DTI_N(gemm_store)(rows, vecs, out, sums);
 }
 
+/* clang-format off */
+#undef DTI_GEMM_LIST
+#define DTI_GEMM_TO_6(X, vecs) X(1, vecs) X(2, vecs) X(3, vecs) X(4, vecs) X(5, vecs) X(6, vecs)
+#define DTI_GEMM_TO_8(X, vecs) DTI_GEMM_TO_6(X, vecs) X(7, vecs) X(8, vecs)
+#define DTI_GEMM_TO_12(X, vecs) DTI_GEMM_TO_8(X, vecs) X(9, vecs) X(10, vecs) X(11, vecs) X(12, vecs)
+#if DTI_GEMM_WIDE
+#define DTI_GEMM_LIST(X) DTI_GEMM_TO_12(X, 1) DTI_GEMM_TO_12(X, 2) DTI_GEMM_TO_8(X, 3) DTI_GEMM_TO_6(X, 4)
+#else
+#define DTI_GEMM_LIST(X) DTI_GEMM_TO_6(X, 1) DTI_GEMM_TO_6(X, 2)
+#endif
+/* clang-format on */
 #define DTI_GEMM_TILE(rows, vecs)                                                                  \
     static void DTI_N(gemm_##rows##_##vecs)(int64_t k, const float *a, int64_t a_row,              \
                                             int64_t a_col, const float *b, int64_t b_row,          \
                                             const dti_gemm_out *out) {                             \
         DTI_N(gemm_tile)(rows, vecs, k, a, a_row, a_col, b, b_row, out);                           \
     }
-#define DTI_GEMM_TILES(rows)                                                                       \
-    DTI_GEMM_TILE(rows, 1)                                                                         \
-    DTI_GEMM_TILE(rows, 2)
-#define DTI_GEMM_ENTRY(rows)                                                                       \
-    { DTI_N(gemm_##rows##_1), DTI_N(gemm_##rows##_2) }
-DTI_GEMM_TILES(1)
-DTI_GEMM_TILES(2)
-DTI_GEMM_TILES(3)
-DTI_GEMM_TILES(4)
-DTI_GEMM_TILES(5)
-DTI_GEMM_TILES(6)
-#if DTI_LANES == 16
-DTI_GEMM_TILES(7)
-DTI_GEMM_TILES(8)
-DTI_GEMM_TILES(9)
-DTI_GEMM_TILES(10)
-DTI_GEMM_TILES(11)
-DTI_GEMM_TILES(12)
-#endif
-/* [rows - 1][vecs - 1] */
-static dti_gemm_tile_fn *const DTI_N(gemm_tiles)[DTI_GEMM_MR][2] = {
-    DTI_GEMM_ENTRY(1),  DTI_GEMM_ENTRY(2),  DTI_GEMM_ENTRY(3),
-    DTI_GEMM_ENTRY(4),  DTI_GEMM_ENTRY(5),  DTI_GEMM_ENTRY(6),
-#if DTI_LANES == 16
-    DTI_GEMM_ENTRY(7),  DTI_GEMM_ENTRY(8),  DTI_GEMM_ENTRY(9),
-    DTI_GEMM_ENTRY(10), DTI_GEMM_ENTRY(11), DTI_GEMM_ENTRY(12),
-#endif
-};
+#define DTI_GEMM_ENTRY(rows, vecs) [rows - 1][vecs - 1] = DTI_N(gemm_##rows##_##vecs),
+DTI_GEMM_LIST(DTI_GEMM_TILE)
+static dti_gemm_tile_fn *const DTI_N(gemm_tiles)[DTI_GEMM_MR][DTI_GEMM_VECS] = {
+    DTI_GEMM_LIST(DTI_GEMM_ENTRY)};
 
 /* dst[p * ld + i] = src[i * row + p] for i < rows <= DTI_LANES, p < k: rows that are contiguous in
  * k turned into columns. Writes whole vectors where `slack` says that what follows is free. */
@@ -249,77 +263,78 @@ DTI_INLINE void DTI_N(pack_turn)(float *dst, int64_t ld, const float *src, int64
             dst[p * ld + i] = src[i * row + p];
 }
 
-/* `panels` of A, the first `more` of them of rows + 1 rows, each to its own dst[p * MR + i]. They
+/* `panels` of A, the first `more` of them of rows + 1 rows, each to its own dst[p * mr + i]. They
  * are packed together where A's columns are contiguous: each may lie on a page of its own. */
-static void DTI_N(pack_a)(float *dst, const dti_gemm_block *g, const float *a, int panels, int more,
-                          int rows, int64_t k) {
+static void DTI_N(pack_a)(float *dst, const dti_gemm_block *g, const float *a, int mr, int panels,
+                          int more, int rows, int64_t k) {
+    const int64_t size_a = DTI_GEMM_PANEL_A(mr);
     for (int64_t p = 0; g->a_row == 1 && p < k; p++) {
         const float *src = a + p * g->a_col;
-        float *to = dst + p * DTI_GEMM_MR;
-        for (int q = 0; q < panels; q++, to += DTI_GEMM_PANEL_A) {
+        float *to = dst + p * mr;
+        for (int q = 0; q < panels; q++, to += size_a) {
             int size = rows + (q < more);
-            for (int i = 0; i < size; i += DTI_LANES) {
-                int n = DTI_MIN(size - i, DTI_LANES);
-                if (DTI_GEMM_MR <= DTI_LANES) /* the next p writes over the lanes too many */
-                    DTI_N(store)(to + i, DTI_N(load_n)(src + i, n));
-                else
-                    DTI_N(store_n)(to + i, DTI_N(load_n)(src + i, n), n);
-            }
+            for (int i = 0; i < size; i += DTI_LANES) /* the next p writes over lanes too many */
+                DTI_N(store)(to + i, DTI_N(load_n)(src + i, DTI_MIN(size - i, DTI_LANES)));
             src += size;
         }
     }
-    for (int q = 0; g->a_row != 1 && q < panels; q++, dst += DTI_GEMM_PANEL_A) {
+    for (int q = 0; g->a_row != 1 && q < panels; q++, dst += size_a) {
         int size = rows + (q < more);
         for (int i = 0; g->a_col == 1 && i < size; i += DTI_LANES) {
             int n = DTI_MIN(size - i, DTI_LANES);
-            DTI_N(pack_turn)(dst + i, DTI_GEMM_MR, a + i * g->a_row, g->a_row, n, k, n == size);
+            DTI_N(pack_turn)(dst + i, mr, a + i * g->a_row, g->a_row, n, k, n == size);
         }
         for (int64_t p = 0; g->a_col != 1 && p < k; p++)
             for (int i = 0; i < size; i++)
-                dst[p * DTI_GEMM_MR + i] = a[i * g->a_row + p * g->a_col];
+                dst[p * mr + i] = a[i * g->a_row + p * g->a_col];
         a += size * g->a_row;
     }
 }
 
-/* B's columns [0, cols) to dst[p * NR + j], padded with zeros. */
-static void DTI_N(pack_b)(float *dst, const dti_gemm_block *g, const float *b, int cols,
+/* B's columns [0, cols) to dst[p * ld + j], padded with zeros to whole vectors. */
+static void DTI_N(pack_b)(float *dst, int64_t ld, const dti_gemm_block *g, const float *b, int cols,
                           int64_t k) {
-    if (g->b_col == 1 && cols == DTI_GEMM_NR) {
-        for (int64_t p = 0; p < k; p++) {
-            DTI_NF x = DTI_N(load)(b + p * g->b_row), y = DTI_N(load)(b + p * g->b_row + DTI_LANES);
-            DTI_N(store)(dst + p * DTI_GEMM_NR, x);
-            DTI_N(store)(dst + p * DTI_GEMM_NR + DTI_LANES, y);
-        }
-        return;
-    }
-    for (int j = 0; j < cols; j += DTI_LANES) {
+    const int whole = cols / DTI_LANES * DTI_LANES;
+    for (int64_t p = 0; g->b_col == 1 && p < k; p++)
+        for (int j = 0; j < whole; j += DTI_LANES)
+            DTI_N(store)(dst + p * ld + j, DTI_N(load)(b + p * g->b_row + j));
+    for (int j = g->b_col == 1 ? whole : 0; j < cols; j += DTI_LANES) {
         int n = DTI_MIN(cols - j, DTI_LANES);
         if (g->b_row == 1)
-            DTI_N(pack_turn)(dst + j, DTI_GEMM_NR, b + j * g->b_col, g->b_col, n, k, true);
+            DTI_N(pack_turn)(dst + j, ld, b + j * g->b_col, g->b_col, n, k, true);
         else if (g->b_col == 1)
             for (int64_t p = 0; p < k; p++)
-                DTI_N(store)(dst + p * DTI_GEMM_NR + j, DTI_N(load_n)(b + p * g->b_row + j, n));
+                DTI_N(store)(dst + p * ld + j, DTI_N(load_n)(b + p * g->b_row + j, n));
         else
             for (int64_t p = 0; p < k; p++)
                 for (int i = 0; i < n; i++)
-                    dst[p * DTI_GEMM_NR + j + i] = b[p * g->b_row + (j + i) * g->b_col];
+                    dst[p * ld + j + i] = b[p * g->b_row + (j + i) * g->b_col];
     }
 }
 
+/* Columns in panels of equal width, but for one vector. */
+DTI_INLINE dti_gemm_cols DTI_N(gemm_cols)(int64_t n) {
+    int vecs = (int)((n + DTI_LANES - 1) / DTI_LANES);
+    int panels = (vecs + DTI_GEMM_VECS - 1) / DTI_GEMM_VECS;
+    return (dti_gemm_cols){panels, vecs / panels, vecs % panels};
+}
+
 static dti_gemm_plan DTI_N(gemm_plan)(const dti_gemm_block *g) {
-    dti_gemm_plan plan = {.panels = (g->m + DTI_GEMM_MR - 1) / DTI_GEMM_MR};
+    const dti_gemm_cols cols = DTI_N(gemm_cols)(DTI_MIN(g->n, DTI_GEMM_NC));
+    dti_gemm_plan plan = {.mr = DTI_N(gemm_rows_most)[cols.vecs - (cols.more == 0)]};
+    plan.panels = (g->m + plan.mr - 1) / plan.mr;
     bool small = g->k * g->n <= 128 * 128;
     plan.pack_a = g->n > 2 * DTI_GEMM_NR && (g->a_row == 1 || !small || g->k * g->m > 128 * 128);
-    plan.pack_b = g->b_col != 1 || (plan.panels > 2 && !small);
+    plan.pack_b = g->b_col != 1 || (plan.panels > 4 && !small);
     return plan;
 }
 
 /* Rows [i0, i0 + rows) times all columns of the chunk. a: packed, or NULL for A in place. */
 static void DTI_N(gemm_rows)(const dti_gemm_block *g, const dti_gemm_chunk *chunk, int64_t i0,
-                             int rows, const float *packed_a) {
+                             int rows, const float *packed_a, int mr) {
     const int64_t k0 = chunk->k0, kc = chunk->kc;
     const float *a = packed_a ? packed_a : g->a + i0 * g->a_row + k0 * g->a_col;
-    const int64_t a_row = packed_a ? 1 : g->a_row, a_col = packed_a ? DTI_GEMM_MR : g->a_col;
+    const int64_t a_row = packed_a ? 1 : g->a_row, a_col = packed_a ? mr : g->a_col;
     dti_gemm_out out = {
         .c_row = g->c_row,
         .c_col = g->c_col,
@@ -330,52 +345,55 @@ static void DTI_N(gemm_rows)(const dti_gemm_block *g, const dti_gemm_chunk *chun
         .relu = g->relu,
         .straight = g->c_col == 1 && (!g->bias || (g->bias_col == 1 && g->bias_row == 0)),
         .turned = g->c_row == 1 && (!g->bias || (g->bias_row == 1 && g->bias_col == 0))};
-    for (int64_t j = 0; j < chunk->nc; j += DTI_GEMM_NR) {
+    const bool bare = out.straight && !(out.last && (g->bias || out.relu || g->mask));
+    for (int64_t q = 0, j = 0; q < chunk->cols.panels; q++, j += out.cols) {
         const int64_t col = chunk->j0 + j;
-        out.cols = (int)DTI_MIN(chunk->nc - j, DTI_GEMM_NR);
-        const bool whole = out.cols == DTI_GEMM_NR || out.cols == DTI_LANES;
-        const bool packed = chunk->pack_b || !whole;
+        const int vecs = chunk->cols.vecs + (q < chunk->cols.more);
+        out.cols = (int)DTI_MIN(chunk->nc - j, vecs * DTI_LANES);
+        const bool whole = out.cols == vecs * DTI_LANES, packed = chunk->pack_b || !whole;
         const float *b = packed ? chunk->packed_b + (chunk->pack_b ? j * kc : 0)
                                 : g->b + k0 * g->b_row + col * g->b_col;
         out.c = g->c + i0 * g->c_row + col * g->c_col;
         out.bias = g->bias ? g->bias + i0 * g->bias_row + col * g->bias_col : NULL;
         out.mask = g->mask && out.last ? g->mask + (out.c - g->c) : NULL;
-        out.plain = out.straight && whole && !(out.last && (out.bias || out.relu || out.mask));
-        dti_gemm_tile_fn *tile = DTI_N(gemm_tiles)[rows - 1][out.cols > DTI_LANES];
-        tile(kc, a, a_row, a_col, b, packed ? DTI_GEMM_NR : g->b_row, &out);
+        out.plain = bare && (whole || (DTI_LANES > 4 && !out.add));
+        DTI_N(gemm_tiles)
+        [rows - 1][vecs - 1](kc, a, a_row, a_col, b, packed ? vecs * DTI_LANES : g->b_row, &out);
     }
 }
 
-static void DTI_N(gemm_pack_chunk)(const dti_gemm_block *g, bool all, int64_t k0, int64_t kc,
-                                   int64_t j0, int64_t nc, float *packed_b) {
-    const float *b = g->b + k0 * g->b_row + j0 * g->b_col;
-    int64_t j = 0;
-    if (!all) { /* only the edge, where it is not whole vectors */
-        j = nc / DTI_GEMM_NR * DTI_GEMM_NR;
-        if (nc - j == DTI_LANES)
-            return;
-    }
-    for (; j < nc; j += DTI_GEMM_NR) {
-        const int cols = (int)DTI_MIN(nc - j, DTI_GEMM_NR);
-        DTI_N(pack_b)(packed_b + (all ? j * kc : 0), g, b + j * g->b_col, cols, kc);
+/* All columns, or only the last panel where it is not whole vectors. */
+static void DTI_N(gemm_pack_chunk)(const dti_gemm_block *g, const dti_gemm_chunk *chunk,
+                                   float *packed_b) {
+    const float *b = g->b + chunk->k0 * g->b_row + chunk->j0 * g->b_col;
+    for (int64_t q = 0, j = 0; q < chunk->cols.panels; q++) {
+        const int width = (chunk->cols.vecs + (q < chunk->cols.more)) * DTI_LANES;
+        const int cols = (int)DTI_MIN(chunk->nc - j, width);
+        if (chunk->pack_b || cols < width)
+            DTI_N(pack_b)
+            (packed_b + (chunk->pack_b ? j * chunk->kc : 0), width, g, b + j * g->b_col, cols,
+             chunk->kc);
+        j += cols;
     }
 }
 
 static void DTI_N(gemm_chunk)(const dti_gemm_block *g, const dti_gemm_plan *plan,
                               dti_gemm_chunk *chunk, float *packed_a, float *packed_b) {
-    DTI_N(gemm_pack_chunk)(g, plan->pack_b, chunk->k0, chunk->kc, chunk->j0, chunk->nc, packed_b);
+    DTI_N(gemm_pack_chunk)(g, chunk, packed_b);
     const int rows = (int)(g->m / plan->panels);
     const int64_t more = g->m % plan->panels; /* panels of one row more come first */
-    const int group = g->a_row == 1 ? DTI_GEMM_GROUP : 1;
+    const int group = g->a_row == 1 ? DTI_GEMM_GROUP(plan->mr) : 1;
     const float *a = g->a + chunk->k0 * g->a_col;
     for (int64_t r = 0; r < plan->panels; r++) {
         const int64_t i = r * rows + DTI_MIN(r, more);
         const int64_t begin = r - r % group, end = DTI_MIN(begin + group, plan->panels);
         const int longer = (int)DTI_MAX(more - r, 0);
         if (plan->pack_a && r == begin)
-            DTI_N(pack_a)(packed_a, g, a + i * g->a_row, (int)(end - r), longer, rows, chunk->kc);
-        const float *panel = plan->pack_a ? packed_a + (r - begin) * DTI_GEMM_PANEL_A : NULL;
-        DTI_N(gemm_rows)(g, chunk, i, rows + (r < more), panel);
+            DTI_N(pack_a)
+            (packed_a, g, a + i * g->a_row, plan->mr, (int)(end - r), longer, rows, chunk->kc);
+        const float *panel =
+            plan->pack_a ? packed_a + (r - begin) * DTI_GEMM_PANEL_A(plan->mr) : NULL;
+        DTI_N(gemm_rows)(g, chunk, i, rows + (r < more), panel, plan->mr);
     }
 }
 
@@ -391,6 +409,7 @@ static void DTI_N(gemm_block)(const dti_gemm_block *block, float *scratch) {
             chunk.kc = DTI_MIN(g.k - k, DTI_GEMM_KC);
             chunk.j0 = j;
             chunk.nc = DTI_MIN(g.n - j, DTI_GEMM_NC);
+            chunk.cols = DTI_N(gemm_cols)(chunk.nc);
             DTI_N(gemm_chunk)(&g, &plan, &chunk, scratch, scratch + DTI_GEMM_PACKED_A);
         }
 }
