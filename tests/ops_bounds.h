@@ -37,6 +37,21 @@ static double ops_terms(const dti_ref *r) {
     case DTI_OP_LINEAR_DX: return (double)r->in[0].dim[5];
     case DTI_OP_LINEAR_DW: return (double)dti_ref_rows(&r->in[0]);
     case DTI_OP_SCATTER_ADD: return (double)r->in[1].elements;
+    case DTI_OP_CONV2D: return (double)(r->in[1].dim[3] * r->in[1].dim[4] * r->in[1].dim[5]) + 1;
+    case DTI_OP_CONV2D_DX: /* of a group's channels */
+        return (double)(r->in[1].dim[2] / r->node->attr.i[6] * r->in[1].dim[4] * r->in[1].dim[5]) +
+               1;
+    case DTI_OP_CONV2D_DW: return (double)(r->in[0].dim[0] * r->in[0].dim[4] * r->in[0].dim[5]) + 1;
+    case DTI_OP_AVG_POOL2D: /* at most all, and the division */
+    case DTI_OP_AVG_POOL2D_GRAD: {
+        const dti_ref_tensor *in = &r->in[0], *out = &r->out;
+        const int32_t *k = r->node->attr.i;
+        double all = (double)(in->dim[4] * in->dim[5]), window = (double)k[0] * k[1];
+        if (k[6] == DTI_POOL_ADAPTIVE) /* windows overlap by one */
+            window = ((double)in->dim[4] / (double)out->dim[4] + 2) *
+                     ((double)in->dim[5] / (double)out->dim[5] + 2);
+        return fmin(all, window) + 8;
+    }
     default: return (double)r->in[0].elements; /* terms */
     }
 }
@@ -174,6 +189,8 @@ static void ops_sum_bounds(const dti_ref *r, double *bound) {
         bound[i] *= (terms + 2) * OPS_U;
 }
 
+#include "ops_bounds_image.h"
+
 /* r->out is the reference's result. 0 = equal to the reference, rounded to float. */
 static void ops_bounds(const dti_ref *r, bool cpu, double *bound) {
     const dti_op_family *family = dti_op_info_of(r->node->op)->family;
@@ -184,6 +201,8 @@ static void ops_bounds(const dti_ref *r, bool cpu, double *bound) {
                    : family == &dti_family_binary     ? ops_binary_bound(r, i, cpu)
                    : family == &dti_family_dropout    ? 3 * OPS_U * fabs(r->out.data[i])
                    : family == &dti_family_mse_grad   ? 4 * OPS_U * fabs(r->out.data[i])
+                   : family == &dti_family_norm       ? scale * ops_norm_bound(r, i)
+                   : family == &dti_family_batch_dx   ? scale * ops_batch_dx_bound(r, i)
                                                       : 0;
     }
     switch (r->node->op) {
@@ -193,7 +212,19 @@ static void ops_bounds(const dti_ref *r, bool cpu, double *bound) {
     case DTI_OP_LINEAR_DX:
     case DTI_OP_LINEAR_DW:
     case DTI_OP_SCATTER_ADD:
+    case DTI_OP_CONV2D:
+    case DTI_OP_CONV2D_DX:
+    case DTI_OP_CONV2D_DW:
+    case DTI_OP_AVG_POOL2D:
+    case DTI_OP_AVG_POOL2D_GRAD:
     case DTI_OP_MEAN_LOSS: ops_sum_bounds(r, bound); return;
+    case DTI_OP_MAX_POOL2D_GRAD: ops_max_pool_grad_bounds(r, bound); return;
+    case DTI_OP_RESIZE:
+    case DTI_OP_RESIZE_GRAD: ops_resize_bounds(r, bound); return;
+    case DTI_OP_NORM_STATS:
+    case DTI_OP_BATCH_STATS: ops_norm_stats_bounds(r, scale, bound); return;
+    case DTI_OP_NORM_DX: ops_norm_dx_bounds(r, scale, bound); return;
+    case DTI_OP_NORM_DW: ops_norm_dw_bounds(r, scale, bound); return;
     case DTI_OP_CROSS_ENTROPY_WEIGHT:
     case DTI_OP_MSE: /* of positive values */
         bound[0] = (ops_terms(r) + 4) * OPS_U * r->out.data[0];

@@ -27,6 +27,7 @@ typedef struct ops_model {
     dt_graph *graph;
     dti_op op;
     bool small; /* only small shapes: for finite differences */
+    bool eval;  /* as in a program that does not train */
     ops_leaf leaves[OPS_LEAVES];
     int leaf_count;
     dt_tensor results[OPS_RESULTS];
@@ -605,6 +606,8 @@ static void ops_case_mean_loss(ops_model *m) {
         ops_result(m, dt_mean_loss(ops_rows(m, dt_dims(1025), OPS_ANY)));
 }
 
+#include "ops_cases_image.h"
+
 /* ---- the table: a builder for each row. NIL, INPUT and PARAM are what all others are built of. */
 static void ops_case_leaf(ops_model *m) {
     ops_result(m, dt_add(ops_rows(m, dt_dims(3), OPS_ANY), ops_param(m, dt_dims(3), OPS_ANY)));
@@ -643,6 +646,23 @@ static void (*ops_case_of(dti_op op))(ops_model *) {
         {&dti_family_mse, ops_case_mse},
         {&dti_family_mse_grad, ops_case_mse_grad},
         {&dti_family_mean_loss, ops_case_mean_loss},
+        {&dti_family_conv2d, ops_case_conv2d},
+        {&dti_family_conv2d_dx, ops_case_conv2d_dx},
+        {&dti_family_conv2d_dw, ops_case_conv2d_dw},
+        {&dti_family_max_pool2d, ops_case_max_pool2d},
+        {&dti_family_max_pool2d_at, ops_case_max_pool2d_at},
+        {&dti_family_max_pool2d_grad, ops_case_max_pool2d_at},
+        {&dti_family_avg_pool2d, ops_case_avg_pool2d},
+        {&dti_family_avg_pool2d_grad, ops_case_avg_pool2d_grad},
+        {&dti_family_resize, ops_case_resize},
+        {&dti_family_resize_grad, ops_case_resize_grad},
+        {&dti_family_norm_stats, ops_case_norm_stats},
+        {&dti_family_batch_stats, ops_case_batch_stats},
+        {&dti_family_norm, ops_case_norm},
+        {&dti_family_norm_dx, ops_case_norm_dx},
+        {&dti_family_norm_dw, ops_case_norm_dw},
+        {&dti_family_batch_dx, ops_case_batch_dx},
+        {&dti_family_running, ops_case_running},
     };
     switch (op) { /* rows of one family that differ too much */
     case DTI_OP_RESHAPE: return ops_case_reshape;

@@ -22,6 +22,7 @@ static bool ops_open(ops_model *m, dt_ctx *ctx, dti_op op, bool small) {
     m->leaf_count = m->result_count = 0;
     m->op = op;
     m->small = small;
+    m->eval = false;
     if (dt_graph_create(ctx, &m->graph) || !ops_case_of(op))
         return false;
     ops_case_of(op)(m);
@@ -59,6 +60,7 @@ static void ops_run_open(ops_model *m, dti_ref_run *run) {
     run->step.seed = 0x123456789abcdefull;
     run->step.step = 5;
     run->step.first_row = 7;
+    run->train = !m->eval;
     ops_fill(m, run);
 }
 
@@ -155,6 +157,8 @@ static bool ops_is_flat(dti_op op) { /* the gradient is 0 by definition, or ther
     case DTI_OP_SEED:
     case DTI_OP_FILL:
     case DTI_OP_IOTA:
+    case DTI_OP_TRAIN_MODE:
+    case DTI_OP_RUNNING:
     case DTI_OP_ACCURACY:
     case DTI_OP_CROSS_ENTROPY_WEIGHT: return true;
     default: return false;
@@ -162,10 +166,11 @@ static bool ops_is_flat(dti_op op) { /* the gradient is 0 by definition, or ther
 }
 
 /* The leaves that a result depends on come first in its probe only by number, so all are asked. */
-static void ops_check_gradients(ops_model *m, dt_ctx *ctx, dti_op op, bool second) {
+static void ops_check_gradients(ops_model *m, dt_ctx *ctx, dti_op op, bool second, bool eval) {
     static dt_tensor dx[OPS_LEAVES], ddx[OPS_LEAVES];
     if (!ops_open(m, ctx, op, true))
         return;
+    m->eval = eval;
     int leaves = m->leaf_count, results = m->result_count;
     for (int i = 0; i < results && !dt_graph_error(m->graph); i++) {
         dt_tensor y = m->results[i], dy = ops_weights(m, y);
@@ -194,6 +199,19 @@ static void ops_check_gradients(ops_model *m, dt_ctx *ctx, dti_op op, bool secon
 }
 
 static ops_model ops_model_now; /* too large for a small stack */
+
+/* Rows that compute something else in a program that does not train. */
+static bool ops_has_modes(dti_op op) {
+    switch (op) {
+    case DTI_OP_DROPOUT:
+    case DTI_OP_TRAIN_MODE:
+    case DTI_OP_BATCH_STATS:
+    case DTI_OP_NORM:
+    case DTI_OP_NORM_DW:
+    case DTI_OP_BATCH_DX: return true;
+    default: return false;
+    }
+}
 
 TEST(every_row_of_the_op_table_has_a_case_and_a_reference) {
     for (int op = DTI_OP_NIL + 1; op < DTI_OP_COUNT; op++) {
@@ -234,22 +252,25 @@ TEST(every_case_uses_its_row_and_gives_finite_values) {
 TEST(gradients_match_finite_differences) {
     dt_ctx *ctx = ops_ctx();
     for (int op = DTI_OP_INPUT; op < DTI_OP_COUNT; op++)
-        if (!ops_is_flat((dti_op)op))
-            ops_check_gradients(&ops_model_now, ctx, (dti_op)op, false);
+        for (int eval = 0; eval <= ops_has_modes((dti_op)op) && !ops_is_flat((dti_op)op); eval++)
+            ops_check_gradients(&ops_model_now, ctx, (dti_op)op, false, eval);
     dt_ctx_destroy(ctx);
 }
 
 TEST(second_derivatives_match_finite_differences) {
-    static const dti_op ops[] = {DTI_OP_MUL,          DTI_OP_DIV,    DTI_OP_POW,     DTI_OP_SUM,
-                                 DTI_OP_MATMUL,       DTI_OP_LINEAR, DTI_OP_SOFTMAX, DTI_OP_MSE,
-                                 DTI_OP_LOG_SOFTMAX,  DTI_OP_GATHER, DTI_OP_CONCAT,  DTI_OP_DROPOUT,
-                                 DTI_OP_CROSS_ENTROPY};
+    static const dti_op ops[] = {
+        DTI_OP_MUL,           DTI_OP_DIV,        DTI_OP_POW,       DTI_OP_SUM,
+        DTI_OP_MATMUL,        DTI_OP_LINEAR,     DTI_OP_SOFTMAX,   DTI_OP_MSE,
+        DTI_OP_LOG_SOFTMAX,   DTI_OP_GATHER,     DTI_OP_CONCAT,    DTI_OP_DROPOUT,
+        DTI_OP_CROSS_ENTROPY, DTI_OP_CONV2D,     DTI_OP_CONV2D_DX, DTI_OP_CONV2D_DW,
+        DTI_OP_MAX_POOL2D,    DTI_OP_AVG_POOL2D, DTI_OP_RESIZE,    DTI_OP_NORM};
     dt_ctx *ctx = ops_ctx();
     for (int op = DTI_OP_INPUT; op < DTI_OP_COUNT; op++)
         if (dti_op_info_of((uint32_t)op)->family == &dti_family_unary && !ops_is_flat((dti_op)op))
-            ops_check_gradients(&ops_model_now, ctx, (dti_op)op, true);
+            ops_check_gradients(&ops_model_now, ctx, (dti_op)op, true, false);
     for (size_t i = 0; i < DTI_COUNT(ops); i++)
-        ops_check_gradients(&ops_model_now, ctx, ops[i], true);
+        for (int eval = 0; eval <= ops_has_modes(ops[i]); eval++)
+            ops_check_gradients(&ops_model_now, ctx, ops[i], true, eval);
     dt_ctx_destroy(ctx);
 }
 
@@ -286,6 +307,9 @@ static double ops_lower_tolerance(const dti_node *n) {
         return rounds ? 1e-6 : selector == DTI_U_SOFTPLUS ? 1e-8 : 1e-12;
     }
     case DTI_OP_CROSS_ENTROPY_GRAD: return n->attr.f[0] != 0 ? 1e-7 : 1e-12;
+    case DTI_OP_NORM_STATS: /* a mean is a sum times a float 1 / n */
+    case DTI_OP_NORM_DX:
+    case DTI_OP_NORM_DW: return 1e-6;
     default: return 1e-12;
     }
 }
@@ -323,7 +347,8 @@ TEST(composite_rows_equal_the_rows_that_they_come_apart_into) {
             continue;
         uint32_t count = m->graph->count;
         for (uint32_t id = 1; id < count; id++) {
-            if (m->graph->nodes[id].op == op) {
+            for (int eval = 0; eval < 2 && m->graph->nodes[id].op == op; eval++) {
+                m->eval = eval;
                 ops_check_lower(m, id);
                 compared++;
             }
@@ -411,11 +436,12 @@ static void ops_write_inputs(ops_device *d, ops_model *m, dti_ref_run *run, dt_p
 static void ops_compare(ops_device *d, dti_ref_run *run, uint32_t id, const double *device) {
     const dti_node *node = &run->graph->nodes[id];
     dti_ref_node(run, id);
-    dti_ref_tensor *y = dti_ref_tensor_of(run, (dt_tensor){(dt_graph *)run->graph, id}), in[3];
+    dti_ref_tensor *y = dti_ref_tensor_of(run, (dt_tensor){(dt_graph *)run->graph, id}), in[5];
     double *bound = malloc((size_t)(y->elements + 2) * sizeof *bound);
-    for (uint32_t i = 0; i < node->count && i < 3; i++)
+    for (uint32_t i = 0; i < node->count && i < DTI_COUNT(in); i++)
         in[i] = *dti_ref_tensor_of(run, dti_input_of((dt_graph *)run->graph, node, i));
     dti_ref r = {.node = node, .in = in, .out = *y, .step = &run->step, .train = run->train};
+    r.batch = run->batch;
     memset(bound, 0, (size_t)(y->elements + 2) * sizeof *bound);
     if (node->op != DTI_OP_CONCAT)
         ops_bounds(&r, d->cpu, bound);
@@ -473,7 +499,7 @@ static void ops_run_chunk(ops_device *d, ops_model *m, dti_ref_run *run, dt_stor
     dt_step_desc step = {.seed = run->step.seed, .step = run->step.step};
     step.first_row = run->step.first_row;
     c->desc.batch = (int)run->batch;
-    c->desc.mode = DT_MODE_TRAIN;
+    c->desc.mode = m->eval ? DT_MODE_EVAL : DT_MODE_TRAIN;
     dti_ref_mark(run, c->wanted, c->count);
     if (dt_program_create(store, &c->desc, &program)) {
         ops_fail(d, "program_create", m);
@@ -507,6 +533,8 @@ static void ops_run_nodes(ops_device *d, ops_model *m, dti_ref_run *run, dt_stor
         dt_tensor x = {m->graph, id};
         if (n->op == DTI_OP_INPUT || n->op == DTI_OP_PARAM || n->op == DTI_OP_SEED)
             continue; /* seeds belong to a program's losses: tested below */
+        if (n->op == DTI_OP_RUNNING)
+            continue; /* runs with a commit alone: tested below */
         if (ops_is_plain(n, m->op))
             continue;
         c.wanted[c.count++] = x;
@@ -523,13 +551,14 @@ static void ops_run_nodes(ops_device *d, ops_model *m, dti_ref_run *run, dt_stor
         ops_run_chunk(d, m, run, store, &c);
 }
 
-static void ops_check_device(ops_device *d, dti_op op) {
+static void ops_check_device(ops_device *d, dti_op op, bool eval) {
     static dt_tensor dx[OPS_LEAVES];
     ops_model *m = &ops_model_now;
     dti_ref_run run;
     dt_store *store = NULL;
     if (!ops_open(m, d->ctx, op, false))
         return;
+    m->eval = eval;
     int leaves = m->leaf_count;
     for (int i = 0; i < m->result_count && !ops_is_flat(op); i++)
         ops_differentiate(m, m->results[i], ops_weights(m, m->results[i]), leaves, dx);
@@ -549,7 +578,8 @@ static void ops_check_rows(const char *id, dti_op first, dti_op end) {
     ops_device d;
     if (ops_device_open(&d, id))
         for (int op = first; op < (int)end; op++)
-            ops_check_device(&d, (dti_op)op);
+            for (int eval = 0; eval <= ops_has_modes((dti_op)op); eval++)
+                ops_check_device(&d, (dti_op)op, eval);
     ops_device_close(&d);
 }
 

@@ -310,6 +310,17 @@ static int64_t dti_conv_transposed_size(dt_tensor x, const dti_attr *attr, int a
     return -1;
 }
 
+/* With output_padding at or above the stride (and below the dilation) the result has room for more
+ * windows than x has elements: zeros. */
+static dt_tensor dti_conv_transposed_fill(dt_tensor x, const dti_attr *attr, int axis,
+                                          int64_t kernel) {
+    if (dti_is_nil(x) || attr->i[DTI_CONV_STRIDE + axis] < 1)
+        return x;
+    int64_t more =
+        dti_conv_windows(attr, axis, attr->dim[axis], kernel) - dti_node_of(x)->shape.dim[1 + axis];
+    return more > 0 ? dt_pad(x, 1 + axis, 0, more) : x;
+}
+
 DT_API dt_tensor dt_conv_transpose2d(dt_tensor x, dt_tensor w, dt_tensor b,
                                      const dt_conv_desc *desc) {
     dt_tensor in[3] = {x, w, b};
@@ -322,6 +333,7 @@ DT_API dt_tensor dt_conv_transpose2d(dt_tensor x, dt_tensor w, dt_tensor b,
             dti_node_of(w)->shape.dim[2 + axis], desc ? desc->output_padding[axis] : 0);
         if (attr.dim[axis] < 0)
             return (dt_tensor){0};
+        in[0] = dti_conv_transposed_fill(in[0], &attr, axis, dti_node_of(w)->shape.dim[2 + axis]);
     }
     return dti_append(x.graph, DTI_OP_CONV2D_DX, in, dti_is_nil(b) && !b.graph ? 2 : 3, &attr);
 }
@@ -367,7 +379,73 @@ DT_API dt_tensor dt_conv_transpose1d(dt_tensor x, dt_tensor w, dt_tensor b,
 
 /* ---- Reference */
 #ifdef DT_REFERENCE
-DTI_REF_STUB(conv2d)
-DTI_REF_STUB(conv2d_dx)
-DTI_REF_STUB(conv2d_dw)
+
+/* The element of x at (sample, channel, row, column); x may have one sample for all. */
+static int64_t dti_conv_ref_at(const dti_ref_tensor *x, int64_t n, int64_t c, int64_t i,
+                               int64_t j) {
+    return ((n * x->dim[3] + c) * x->dim[4] + i) * x->dim[5] + j;
+}
+
+/* What a product of x, w and y elements is told, at each place where all three exist. */
+typedef struct dti_conv_ref_product {
+    double *x, *w, *y; /* two are read and one is added to, or NULL where it is not wanted */
+} dti_conv_ref_product;
+
+static void dti_conv_ref_add(const dti_conv_ref_product *at, int into) {
+    if (into == 0)
+        *at->x += *at->w * *at->y;
+    else if (into == 1)
+        *at->w += *at->x * *at->y;
+    else
+        *at->y += *at->x * *at->w;
+}
+
+/* One output channel: y[n, o, p, q] = sum x[n, c, i, j] w[o, c, r, s], i = stride p - padding +
+ * dilation r; the three rows are one loop that adds into the third of them. */
+static void dti_conv_ref_channel(const dti_attr *attr, const dti_ref_tensor *x,
+                                 const dti_ref_tensor *w, const dti_ref_tensor *y, int64_t n,
+                                 int64_t o, int into) {
+    const int32_t *k = attr->i;
+    int64_t first = o / (y->dim[3] / k[6]) * w->dim[3]; /* of its group's channels of x */
+    for (int64_t p = 0; p < y->dim[4]; p++)
+        for (int64_t q = 0; q < y->dim[5]; q++)
+            for (int64_t c = 0; c < w->dim[3]; c++)
+                for (int64_t r = 0; r < w->dim[4]; r++)
+                    for (int64_t s = 0; s < w->dim[5]; s++) {
+                        int64_t i = p * k[0] - k[2] + r * k[4], j = q * k[1] - k[3] + s * k[5];
+                        if (i < 0 || j < 0 || i >= x->dim[4] || j >= x->dim[5])
+                            continue;
+                        dti_conv_ref_product at = {
+                            x->data + dti_conv_ref_at(x, n, first + c, i, j),
+                            w->data + ((o * w->dim[3] + c) * w->dim[4] + r) * w->dim[5] + s,
+                            y->data + dti_conv_ref_at(y, n, o, p, q)};
+                        dti_conv_ref_add(&at, into);
+                    }
+}
+
+/* The result starts as its bias, or 0. */
+static void dti_conv_ref(const dti_ref *r, const dti_ref_tensor *x, const dti_ref_tensor *w,
+                         const dti_ref_tensor *y, int into) {
+    const double *bias = r->node->count > 2 ? r->in[2].data : NULL;
+    for (int64_t i = 0; i < r->out.elements; i++) {
+        int64_t channel = i / r->out.dim[5] / r->out.dim[4] % r->out.dim[3];
+        r->out.data[i] = bias ? bias[channel] : 0;
+    }
+    for (int64_t n = 0; n < y->dim[0]; n++)
+        for (int64_t o = 0; o < y->dim[3]; o++)
+            dti_conv_ref_channel(&r->node->attr, x, w, y, n, o, into);
+}
+
+static void dti_conv2d_ref(const dti_ref *r) {
+    dti_conv_ref(r, &r->in[0], &r->in[1], &r->out, 2);
+}
+
+static void dti_conv2d_dx_ref(const dti_ref *r) {
+    dti_conv_ref(r, &r->out, &r->in[1], &r->in[0], 0);
+}
+
+static void dti_conv2d_dw_ref(const dti_ref *r) {
+    dti_conv_ref(r, &r->in[1], &r->out, &r->in[0], 1);
+}
+
 #endif

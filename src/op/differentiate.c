@@ -69,11 +69,11 @@ static void dti_pass_node(dti_pass *p, uint32_t id) {
         family->grad(&g);
     } else {
         dt_tensor wanted[DTI_BINDINGS_MAX] = {{0}};
-        for (uint32_t i = 0; i < g.node.count; i++) {
+        for (uint32_t i = 0; i < DTI_BINDINGS_MAX; i++) {
             if (g.wanted[i])
                 wanted[i] = g.in[i];
         }
-        dti_differentiate(graph, family->lower(&g), g.dy, wanted, g.node.count, g.dx);
+        dti_differentiate(graph, family->lower(&g), g.dy, wanted, DTI_BINDINGS_MAX, g.dx);
     }
     for (uint32_t i = 0; i < g.node.count && i < DTI_BINDINGS_MAX; i++) {
         if (g.wanted[i])

@@ -488,11 +488,124 @@ DT_API dt_tensor dt_batch_norm(dt_tensor x, dt_tensor w, dt_tensor b, dt_tensor 
 
 /* ---- Reference */
 #ifdef DT_REFERENCE
-DTI_REF_STUB(norm_stats)
-DTI_REF_STUB(batch_stats)
-DTI_REF_STUB(norm)
-DTI_REF_STUB(norm_dx)
-DTI_REF_STUB(norm_dw)
-DTI_REF_STUB(batch_dx)
-DTI_REF_STUB(running)
+
+/* The group and the channel of element e of x. */
+static int64_t dti_norm_ref_channel(const dti_ref *r, int64_t e) {
+    return e / r->node->attr.i[2] % r->node->attr.i[1];
+}
+static int64_t dti_norm_ref_group(const dti_ref *r, int64_t e) {
+    return r->node->attr.i[0] ? dti_norm_ref_channel(r, e) : e / r->node->attr.i[3];
+}
+
+/* Mean and biased variance of one group of x; of RMS norm 0 and the mean of squares. */
+static void dti_norm_ref_pair(const dti_ref *r, int64_t group, double pair[2]) {
+    const dti_ref_tensor *x = &r->in[0];
+    double sum = 0, squares = 0, count = 0;
+    for (int64_t e = 0; e < x->elements; e++)
+        if (dti_norm_ref_group(r, e) == group)
+            sum += x->data[e], count += 1;
+    pair[0] = r->node->attr.i[4] ? 0 : sum / count;
+    for (int64_t e = 0; e < x->elements; e++)
+        if (dti_norm_ref_group(r, e) == group)
+            squares += (x->data[e] - pair[0]) * (x->data[e] - pair[0]);
+    pair[1] = squares / count;
+}
+
+static void dti_norm_stats_ref(const dti_ref *r) {
+    for (int64_t group = 0; group < r->out.elements / 2; group++)
+        dti_norm_ref_pair(r, group, r->out.data + 2 * group);
+}
+
+static void dti_batch_stats_ref(const dti_ref *r) {
+    for (int64_t c = 0; c < r->out.elements / 2; c++) {
+        r->out.data[2 * c] = r->in[1].data[c];
+        r->out.data[2 * c + 1] = r->in[2].data[c];
+        if (r->train)
+            dti_norm_ref_pair(r, c, r->out.data + 2 * c);
+    }
+}
+
+/* 1 / standard deviation of a group, and (x - mean) times it of element e. */
+static double dti_norm_ref_factor(const dti_ref *r, const double pair[2]) {
+    return 1 / sqrt(pair[1] + (double)r->node->attr.f[0]);
+}
+static double dti_norm_ref_hat(const dti_ref *r, const double pair[2], int64_t e) {
+    return (r->in[0].data[e] - pair[0]) * dti_norm_ref_factor(r, pair);
+}
+
+static void dti_norm_ref(const dti_ref *r) {
+    for (int64_t e = 0; e < r->out.elements; e++) {
+        int64_t c = dti_norm_ref_channel(r, e);
+        double y = dti_norm_ref_hat(r, r->in[1].data + 2 * dti_norm_ref_group(r, e), e);
+        y *= r->node->count > 2 ? r->in[2].data[c] : 1;
+        r->out.data[e] = y + (r->node->count > 3 ? r->in[3].data[c] : 0);
+    }
+}
+
+/* dx = (w dy - mean of w dy - hat * mean of w dy hat) / deviation, means over the element's group;
+ * RMS norm takes no mean away. */
+static void dti_norm_dx_ref_group(const dti_ref *r, int64_t group) {
+    double pair[2], sum = 0, along = 0, count = 0;
+    dti_norm_ref_pair(r, group, pair);
+    const double *dy = r->in[1].data, *w = r->node->count > 2 ? r->in[2].data : NULL;
+    for (int64_t e = 0; e < r->out.elements; e++) {
+        if (dti_norm_ref_group(r, e) != group)
+            continue;
+        double slope = dy[e] * (w ? w[dti_norm_ref_channel(r, e)] : 1);
+        sum += r->node->attr.i[4] ? 0 : slope;
+        along += slope * dti_norm_ref_hat(r, pair, e);
+        count += 1;
+    }
+    for (int64_t e = 0; e < r->out.elements; e++) {
+        if (dti_norm_ref_group(r, e) != group)
+            continue;
+        double slope = dy[e] * (w ? w[dti_norm_ref_channel(r, e)] : 1);
+        double rest = slope - sum / count - dti_norm_ref_hat(r, pair, e) * along / count;
+        r->out.data[e] = rest * dti_norm_ref_factor(r, pair);
+    }
+}
+
+static void dti_norm_dx_ref(const dti_ref *r) {
+    for (int64_t group = 0; group < r->out.elements / r->node->attr.i[3]; group++)
+        dti_norm_dx_ref_group(r, group);
+}
+
+static void dti_norm_dw_ref(const dti_ref *r) {
+    int64_t channels = r->node->attr.i[1];
+    for (int64_t i = 0; i < r->out.elements; i++)
+        r->out.data[i] = 0;
+    for (int64_t e = 0; e < r->in[0].elements; e++) {
+        int64_t c = dti_norm_ref_channel(r, e);
+        const double *pair = r->in[1].data + 2 * dti_norm_ref_group(r, e);
+        r->out.data[c] += r->in[2].data[e] * dti_norm_ref_hat(r, pair, e);
+        r->out.data[channels + c] += r->in[2].data[e];
+    }
+}
+
+static void dti_batch_dx_ref(const dti_ref *r) {
+    int64_t channels = r->node->attr.i[1];
+    const double *dy = r->in[1].data, *w = r->in[2].data, *stats = r->in[3].data;
+    const double *dw = r->in[4].data, *db = dw + channels;
+    double count = (double)(r->out.elements / channels);
+    for (int64_t e = 0; e < r->out.elements; e++) {
+        int64_t c = dti_norm_ref_channel(r, e);
+        double rest = dy[e];
+        if (r->train)
+            rest -= (db[c] + dti_norm_ref_hat(r, stats + 2 * c, e) * dw[c]) / count;
+        r->out.data[e] = w[c] * dti_norm_ref_factor(r, stats + 2 * c) * rest;
+    }
+}
+
+/* As on the first micro-batch of a step. */
+static void dti_running_ref(const dti_ref *r) {
+    double momentum = (double)r->node->attr.f[0];
+    double n = (double)r->batch * r->node->attr.i[2];
+    for (int64_t c = 0; c < r->out.elements; c++) {
+        double batch = r->in[1].data[2 * c + r->node->attr.i[5]];
+        if (r->node->attr.i[5])
+            batch *= n / (n - 1);
+        r->out.data[c] = (1 - momentum) * r->in[0].data[c] + momentum * batch;
+    }
+}
+
 #endif

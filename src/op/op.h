@@ -42,6 +42,7 @@ typedef struct dti_ref {
     const dti_ref_tensor *in; /* node->count of them */
     dti_ref_tensor out;
     const dti_ref_step *step;
+    int64_t batch;
     bool train;
 } dti_ref;
 

@@ -3,11 +3,6 @@
  * as well. */
 #ifdef DT_REFERENCE
 
-#define DTI_REF_STUB(name)                                                                         \
-    static void dti_##name##_ref(const dti_ref *r) {                                               \
-        (void)r;                                                                                   \
-    }
-
 /* The place on each axis of element `element` of x. */
 static inline void dti_ref_place(const dti_ref_tensor *x, int64_t element, int64_t at[DTI_AXES]) {
     for (int axis = DTI_AXES - 1; axis >= 0; axis--) {

@@ -37,7 +37,7 @@ static dti_ref_tensor *dti_ref_tensor_of(dti_ref_run *run, dt_tensor x) {
 static bool dti_ref_node(dti_ref_run *run, uint32_t id) {
     const dti_node *node = &run->graph->nodes[id];
     dt_graph *graph = (dt_graph *)run->graph;
-    dti_ref r = {.node = node, .step = &run->step, .train = run->train};
+    dti_ref r = {.node = node, .step = &run->step, .batch = run->batch, .train = run->train};
     dti_ref_tensor *in = dti_alloc_array(run->base, (size_t)node->count + 1, sizeof *in);
     dti_ref_tensor *out = dti_ref_tensor_of(run, (dt_tensor){graph, id});
     bool ok = in && out;
