@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")"
 
-commands='train test setup header shaders build bench devices check clean help'
+commands='train test fuzz setup header shaders build bench devices check clean help'
 CC=${CC:-cc}
 CFLAGS=${CFLAGS:--O2}
 LIBS='-lm -ldl -lpthread'
@@ -20,6 +20,7 @@ help() {
     cat <<'END'
 ./build.sh train [args]    set up, build, get Fashion-MNIST and train on it; args go to the program
 ./build.sh test [filter]   set up, build, run all tests, or those whose names contain the filter
+./build.sh fuzz [seconds]  what reads files against damaged ones, 60 s each; needs Clang's libFuzzer
 ./build.sh setup           install what test, check and shaders need
 ./build.sh header          write dtrain.h from src/
 ./build.sh shaders         compile shaders/ into src/backend/vulkan/shader_table.h
@@ -187,7 +188,7 @@ build_tests() {
         object=$out/$(basename "$source" .c).o
         objects="$objects $object"
         sources="$source tests/harness.h dtrain.h $out/flags"
-        if [ "$source" = tests/main.c ]; then sources="$sources tests"; fi
+        case $source in tests/main.c | tests/test_fuzz.c) sources="$sources tests" ;; esac
         # shellcheck disable=SC2086
         if newer "$object" $sources; then continue; fi
         say "$CC $source"
@@ -300,6 +301,74 @@ run_tests() {
     exec build/dtest --also build/hosts.counts "$@"
 }
 
+# ---- Fuzzing: each tests/fuzz_*.c is a target, and the files of tests/corpus are where it starts.
+
+fuzz_checks='-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined'
+
+# The compiler, and its runtime of the same version, which Debian packs apart.
+setup_fuzz() {
+    if [ $may_install = yes ]; then (need clang) || true; fi
+    have clang || return 1
+    version=$(clang -dumpversion)
+    if [ $may_install = yes ]; then (need "libclang-rt-${version%%.*}-dev") || true; fi
+    echo 'int LLVMFuzzerTestOneInput(void *data, long size) { return !data && size; }' |
+        clang -fsanitize=fuzzer,address,undefined -x c - -o build/fuzz/probe 2>/dev/null
+}
+
+# -O0: with all that is instrumented Clang takes minutes to optimise the kernels. They are in an
+# object of their own, compiled once for all targets.
+build_fuzz() {
+    flags="-O0 -g -fno-omit-frame-pointer -DDT_NO_VULKAN $fuzz_checks"
+    # shellcheck disable=SC2086 # words are meant
+    if ! newer build/fuzz/dtrain.o dtrain.h; then
+        say 'clang dtrain.h'
+        clang $flags -DDT_IMPLEMENTATION -x c -c dtrain.h -o build/fuzz/dtrain.o
+    fi
+    # shellcheck disable=SC2086
+    clang $flags -I. -Itests -c "tests/fuzz_$1.c" -o "build/fuzz/$1.o"
+    clang -fsanitize=fuzzer,address,undefined "build/fuzz/$1.o" build/fuzz/dtrain.o \
+        -o "build/fuzz/$1" -lm -ldl -lpthread
+}
+
+# run_fuzz NAME SECONDS: what it finds goes to build/fuzz, an input that crashes it too.
+run_fuzz() {
+    found=build/fuzz/$1.found log=build/fuzz/$1.log
+    words=
+    if [ -e "tests/fuzz_$1.dict" ]; then words=-dict=tests/fuzz_$1.dict; fi
+    mkdir -p "$found"
+    status=0
+    # shellcheck disable=SC2086 # one word or none
+    "build/fuzz/$1" "-max_total_time=$2" -max_len=2048 -timeout=10 -print_final_stats=1 \
+        "-artifact_prefix=build/fuzz/$1-" $words "$found" "tests/corpus/$1" \
+        >"$log" 2>&1 || status=$?
+    inputs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+    edges=$(sed -n 's/.* cov: \([0-9]*\) .*/\1/p' "$log" | tail -n 1)
+    if [ $status = 0 ]; then
+        say "passed  fuzz $1: ${inputs:-0} inputs in $2 s, ${edges:-0} edges"
+        return 0
+    fi
+    say "FAILED  fuzz $1: $log says why, and which file (build/fuzz/$1-...) does it"
+    return 1
+}
+
+fuzz() {
+    seconds=${1:-60}
+    case $seconds in *[!0-9]* | 0) die "fuzz takes seconds, not '$seconds'" ;; esac
+    mkdir -p build/fuzz
+    if ! setup_fuzz; then
+        say 'skipped fuzz: no Clang with libFuzzer (in Debian: clang, libclang-rt-14-dev)'
+        return 0
+    fi
+    header
+    failed=no
+    for target in tests/fuzz_*.c; do
+        name=$(basename "$target" .c)
+        build_fuzz "${name#fuzz_}"
+        run_fuzz "${name#fuzz_}" "$seconds" || failed=yes
+    done
+    [ $failed = no ]
+}
+
 bench() {
     setup_compiler
     need_tool python3-minimal python3
@@ -346,6 +415,7 @@ mkdir -p build
 case $command in
 train) train "$@" ;;
 test) run_tests "$@" ;;
+fuzz) fuzz "$@" ;;
 setup) setup ;;
 header) need_tool python3-minimal python3; header ;;
 shaders) setup_shaders; shaders ;;

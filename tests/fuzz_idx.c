@@ -1,0 +1,38 @@
+/* Any bytes as an IDX file: read whole, or refused with a text and nothing left behind. */
+#include "fuzz.h"
+
+static dt_result fuzz_idx(const uint8_t *data, size_t size) {
+    static fuzz_file file;
+    static dt_ctx *ctx; /* until the process ends */
+    dt_array array;
+    if (!ctx)
+        ctx = fuzz_context();
+    if (!ctx || !fuzz_write(&file, data, size))
+        return DT_ERROR_IO;
+    uint64_t before = fuzz_bytes(ctx);
+    dt_result result = dt_idx_load(ctx, file.path, &array);
+    FUZZ_CHECK(result == DT_OK || result == DT_ERROR_FORMAT);
+    if (result) {
+        FUZZ_CHECK(!array.data && fuzz_text_is_plain(dt_ctx_error(ctx)));
+    } else {
+        size_t bytes = 1;
+        for (int i = 0; i < array.rank; i++) {
+            FUZZ_CHECK(array.dim[i] > 0 && array.dim[i] <= (int64_t)array.bytes); /* no wrap */
+            bytes *= (size_t)array.dim[i];
+        }
+        size_t head = 4 + 4 * (size_t)array.rank;
+        FUZZ_CHECK(array.bytes == bytes && array.bytes + head == size);
+        FUZZ_CHECK(!memcmp(array.data, data + head, array.bytes));
+    }
+    dt_array_free(&array);
+    FUZZ_CHECK(fuzz_bytes(ctx) == before);
+    return result;
+}
+
+#ifndef FUZZ_REPLAY
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    fuzz_idx(data, size);
+    return 0;
+}
+#endif
