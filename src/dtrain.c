@@ -24,8 +24,11 @@
 #include "kernel/gemm.h"
 #include "kernel/vec.h"
 #include "kernel/norm.h"
+#include "kernel/conv.h"
 #include "kernel/kernels.h"
 #include "kernel/gemm.c"
+#include "kernel/conv.c"
+#include "kernel/conv_dw.c"
 #include "kernel/kernels.c"
 
 /* ---- tensor: shape, node, graph */

@@ -28,6 +28,7 @@ static int harness_thread(pthread_t *thread, const pthread_attr_t *attributes,
 #include "test_base.c"
 
 #include "test_kernel.c"
+#include "test_conv_kernel.c"
 #include "test_data.c"
 #include "test_file.c"
 #include "test_program.c"

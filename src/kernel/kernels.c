@@ -26,6 +26,7 @@
         .adam = DTI_V(adam),                                                                       \
         .dropout = DTI_V(dropout),                                                                 \
         .philox = DTI_V(philox),                                                                   \
+        .conv = &DTI_N(conv_kernels),                                                              \
         .norm_moment = DTI_V(norm_moment),                                                         \
         .norm_moments = DTI_V(norm_moments),                                                       \
         .norm_line = DTI_V(norm_line),                                                             \
@@ -40,6 +41,7 @@
 #include "vmath_body.h"
 #include "vec_body.h"
 #include "norm_body.h"
+#include "conv_body.h"
 DTI_KERNEL_TABLE(DTI_ISA_PORTABLE, DTI_PORTABLE_FMA, "portable")
 #undef DTI_ISA
 #undef DTI_LANES
@@ -58,6 +60,7 @@ DTI_KERNEL_TABLE(DTI_ISA_PORTABLE, DTI_PORTABLE_FMA, "portable")
 #include "vmath_body.h"
 #include "vec_body.h"
 #include "norm_body.h"
+#include "conv_body.h"
 #ifdef __clang__
 #pragma clang attribute pop
 #else
@@ -81,6 +84,7 @@ DTI_KERNEL_TABLE(DTI_ISA_AVX2, true, "avx2")
 #include "vmath_body.h"
 #include "vec_body.h"
 #include "norm_body.h"
+#include "conv_body.h"
 #ifdef __clang__
 #pragma clang attribute pop
 #else

@@ -17,6 +17,7 @@ typedef struct dti_cpu_kernels {
     dti_adam_fn *adam;
     dti_dropout_fn *dropout;
     dti_philox_fn *philox;
+    const dti_conv_kernels *conv; /* through dti_conv_run() and dti_conv_dw_run() */
     dti_norm_moment_fn *norm_moment;
     dti_norm_moments_fn *norm_moments;
     dti_norm_line_fn *norm_line;

@@ -1,0 +1,245 @@
+/* Convolution's inner loops for one instruction set: see conv.h. The tile is GEMM's, with both
+ * operands read through tables, so that one set of tiles serves all forms. */
+
+#undef DTI_CONV_MR
+#if DTI_LANES == 16
+#define DTI_CONV_MR 12 /* 24 of 32 registers hold sums */
+#else
+#define DTI_CONV_MR 6 /* 12 of 16 */
+#endif
+#define DTI_CONV_NR (2 * DTI_LANES)
+
+DTI_INLINE void DTI_N(conv_put)(float *tile, DTI_NF sum, bool add) {
+    DTI_N(store)(tile, add ? DTI_N(load)(tile) + sum : sum);
+}
+
+DTI_INLINE void DTI_N(conv_tile)(const int rows, const int vecs, float *tile, int64_t k,
+                                 const float *a, const int32_t *a_off, int64_t a_row,
+                                 const float *b, const int32_t *b_off, bool add) {
+    DTI_NF sums[DTI_CONV_MR][2];
+    DTI_UNROLL(12)
+    for (int i = 0; i < rows; i++)
+        sums[i][0] = sums[i][1] = DTI_N(set1)(0);
+    for (int64_t p = 0; p < k; p++) {
+        const float *x = a + a_off[p], *mid = x + 6 * a_row, *y = b + b_off[p];
+        DTI_NF b0 = DTI_N(load)(y), b1 = vecs > 1 ? DTI_N(load)(y + DTI_LANES) : b0;
+        DTI_UNROLL(12)
+        for (int i = 0; i < rows; i++) {
+            DTI_NF u = DTI_N(set1)(i < 6 ? x[i * a_row] : mid[(i - 6) * a_row]);
+            sums[i][0] = DTI_N(fma)(u, b0, sums[i][0]);
+            if (vecs > 1)
+                sums[i][1] = DTI_N(fma)(u, b1, sums[i][1]);
+        }
+    }
+    DTI_UNROLL(12)
+    for (int i = 0; i < rows; i++) {
+        DTI_N(conv_put)(tile + i * DTI_CONV_NR, sums[i][0], add);
+        if (vecs > 1)
+            DTI_N(conv_put)(tile + i * DTI_CONV_NR + DTI_LANES, sums[i][1], add);
+    }
+}
+
+#define DTI_CONV_TILE(rows, vecs)                                                                  \
+    static void DTI_N(conv_##rows##_##vecs)(float *tile, int64_t k, const float *a,                \
+                                            const int32_t *a_off, int64_t a_row, const float *b,   \
+                                            const int32_t *b_off, bool add) {                      \
+        DTI_N(conv_tile)(rows, vecs, tile, k, a, a_off, a_row, b, b_off, add);                     \
+    }
+#define DTI_CONV_TILES(rows)                                                                       \
+    DTI_CONV_TILE(rows, 1)                                                                         \
+    DTI_CONV_TILE(rows, 2)
+#define DTI_CONV_ENTRY(rows)                                                                       \
+    { DTI_N(conv_##rows##_1), DTI_N(conv_##rows##_2) }
+DTI_CONV_TILES(1)
+DTI_CONV_TILES(2)
+DTI_CONV_TILES(3)
+DTI_CONV_TILES(4)
+DTI_CONV_TILES(5)
+DTI_CONV_TILES(6)
+#if DTI_LANES == 16
+DTI_CONV_TILES(7)
+DTI_CONV_TILES(8)
+DTI_CONV_TILES(9)
+DTI_CONV_TILES(10)
+DTI_CONV_TILES(11)
+DTI_CONV_TILES(12)
+#endif
+static dti_conv_tile_fn *const DTI_N(conv_tiles)[DTI_CONV_MR][2] = {
+    DTI_CONV_ENTRY(1),  DTI_CONV_ENTRY(2),  DTI_CONV_ENTRY(3),
+    DTI_CONV_ENTRY(4),  DTI_CONV_ENTRY(5),  DTI_CONV_ENTRY(6),
+#if DTI_LANES == 16
+    DTI_CONV_ENTRY(7),  DTI_CONV_ENTRY(8),  DTI_CONV_ENTRY(9),
+    DTI_CONV_ENTRY(10), DTI_CONV_ENTRY(11), DTI_CONV_ENTRY(12),
+#endif
+};
+#undef DTI_CONV_TILE
+#undef DTI_CONV_TILES
+#undef DTI_CONV_ENTRY
+
+DTI_INLINE void DTI_N(conv_plane)(const int rows, const int vecs, float *tile, int64_t k,
+                                  const float *a, const float *b, const int32_t *b_off,
+                                  int64_t b_row, bool add) {
+    DTI_NF sums[4][2];
+    DTI_UNROLL(4)
+    for (int i = 0; i < rows; i++)
+        sums[i][0] = sums[i][1] = DTI_N(set1)(0);
+    for (int64_t p = 0; p < k; p++) {
+        const float *y = b + b_off[p];
+        DTI_NF u = DTI_N(set1)(a[p]);
+        DTI_UNROLL(4)
+        for (int i = 0; i < rows; i++) {
+            sums[i][0] = DTI_N(fma)(u, DTI_N(load)(y + i * b_row), sums[i][0]);
+            if (vecs > 1)
+                sums[i][1] = DTI_N(fma)(u, DTI_N(load)(y + i * b_row + DTI_LANES), sums[i][1]);
+        }
+    }
+    DTI_UNROLL(4)
+    for (int i = 0; i < rows; i++) {
+        DTI_N(conv_put)(tile + i * DTI_CONV_NR, sums[i][0], add);
+        if (vecs > 1)
+            DTI_N(conv_put)(tile + i * DTI_CONV_NR + DTI_LANES, sums[i][1], add);
+    }
+}
+
+#define DTI_CONV_PLANE(rows, vecs)                                                                 \
+    static void DTI_N(conv_plane_##rows##_##vecs)(float *tile, int64_t k, const float *a,          \
+                                                  const float *b, const int32_t *b_off,            \
+                                                  int64_t b_row, bool add) {                       \
+        DTI_N(conv_plane)(rows, vecs, tile, k, a, b, b_off, b_row, add);                           \
+    }
+DTI_CONV_PLANE(1, 1)
+DTI_CONV_PLANE(1, 2)
+DTI_CONV_PLANE(4, 1)
+DTI_CONV_PLANE(4, 2)
+#undef DTI_CONV_PLANE
+
+/* ---- out of the tiles */
+
+DTI_INLINE void DTI_N(conv_finish)(const dti_conv_out *out, int64_t at, DTI_NF x, DTI_NF bias,
+                                   int n) {
+    x = DTI_N(gemm_finish)(x, bias, out->bias != NULL, out->relu);
+    if (out->mask)
+        x = DTI_N(gemm_mask)(x, DTI_N(load_n)(out->mask + at, n));
+    DTI_N(store_n)(out->to + at, x, n);
+}
+
+/* Neither rows nor columns are contiguous: one element at a time. */
+static void DTI_N(conv_scatter)(const dti_conv_out *out, const float *tile, int64_t rows,
+                                int64_t cols) {
+    for (int64_t j = 0; j < cols; j++)
+        for (int64_t i = 0; i < rows; i++) {
+            const int64_t at = i * out->row + j * out->col;
+            float x = tile[i * DTI_CONV_NR + j];
+            if (out->bias)
+                x += out->bias[i * out->bias_row + j * out->bias_col];
+            if ((out->relu && x < 0) || (out->mask && !(out->mask[at] > 0)))
+                x = 0;
+            out->to[at] = x;
+        }
+}
+
+static void DTI_N(conv_straight)(const dti_conv_out *out, const float *tile, int64_t rows,
+                                 int64_t cols) {
+    if (out->col != 1) {
+        DTI_N(conv_scatter)(out, tile, rows, cols);
+        return;
+    }
+    for (int64_t i = 0; i < rows; i++) {
+        DTI_NF bias = DTI_N(set1)(out->bias ? out->bias[i * out->bias_row] : 0);
+        for (int64_t j = 0; j < cols; j += DTI_LANES)
+            DTI_N(conv_finish)
+        (out, i * out->row + j, DTI_N(load)(tile + i * DTI_CONV_NR + j), bias,
+         (int)DTI_MIN(cols - j, DTI_LANES));
+    }
+}
+
+static void DTI_N(conv_turned)(const dti_conv_out *out, const float *tile, int64_t rows,
+                               int64_t cols) {
+    if (out->row != 1) {
+        DTI_N(conv_scatter)(out, tile, rows, cols);
+        return;
+    }
+    for (int64_t i0 = 0; i0 < rows; i0 += DTI_LANES) {
+        const int n = (int)DTI_MIN(rows - i0, DTI_LANES);
+        for (int64_t v = 0; v < cols; v += DTI_LANES) {
+            DTI_NF r[DTI_LANES];
+            DTI_UNROLL(16)
+            for (int i = 0; i < DTI_LANES; i++) /* the tile goes on behind its last row */
+                r[i] = DTI_N(load)(tile + (i0 + i) * DTI_CONV_NR + v);
+            DTI_N(transpose)(r);
+            for (int64_t j = 0; j < DTI_MIN(cols - v, DTI_LANES); j++) {
+                float bias = out->bias ? out->bias[(v + j) * out->bias_col] : 0;
+                DTI_N(conv_finish)(out, i0 + (v + j) * out->col, r[j], DTI_N(set1)(bias), n);
+            }
+        }
+    }
+}
+
+/* ---- copies */
+
+DTI_INLINE void DTI_N(conv_zeros)(float *to, int64_t n) {
+    for (int64_t i = 0; i < n; i += DTI_LANES)
+        DTI_N(store_n)(to + i, DTI_N(set1)(0), (int)DTI_MIN(n - i, DTI_LANES));
+}
+
+/* Columns [from, to) of a row of `width`. */
+DTI_INLINE void DTI_N(conv_pad_row)(float *copy, const float *row, int64_t from, int64_t to,
+                                    int64_t width) {
+    const int64_t begin = DTI_MIN(DTI_MAX(from, 0), to), end = DTI_MAX(DTI_MIN(to, width), begin);
+    DTI_N(conv_zeros)(copy, begin - from);
+    for (int64_t j = begin; j < end; j += DTI_LANES) {
+        const int n = (int)DTI_MIN(end - j, DTI_LANES);
+        DTI_N(store_n)(copy + j - from, DTI_N(load_n)(row + j, n), n);
+    }
+    DTI_N(conv_zeros)(copy + end - from, to - end);
+}
+
+static void DTI_N(conv_pad)(float *copy, const float *source, const dti_conv_pad *p) {
+    for (int64_t c = 0; c < p->channels; c++, copy += p->plane)
+        for (int64_t i = p->from[0]; i < p->to[0]; i++) {
+            float *to = copy + (i - p->from[0]) * p->row;
+            const float *row = source + (c * p->height + i) * p->width;
+            if (i < 0 || i >= p->height)
+                DTI_N(conv_zeros)(to, p->row);
+            else if (p->step == 1)
+                DTI_N(conv_pad_row)(to, row, p->from[1], p->to[1], p->width);
+            else
+                for (int64_t j = p->from[1], k = 0; j < p->to[1]; j++, k++)
+                    to[k % p->step * p->run + k / p->step] = j < 0 || j >= p->width ? 0 : row[j];
+        }
+}
+
+static void DTI_N(conv_turn)(float *dst, int64_t ld, const float *src, int64_t row, int rows,
+                             int64_t k) {
+    DTI_N(pack_turn)(dst, ld, src, row, rows, k, true);
+}
+
+static void DTI_N(conv_dot)(float *sums, const float *y, const float *x, const int32_t *off,
+                            int count, int64_t rows, int64_t cols, int64_t x_row) {
+    DTI_VF s[4] = {DTI_V(set1)(0), DTI_V(set1)(0), DTI_V(set1)(0), DTI_V(set1)(0)};
+    int32_t at[4];
+    for (int t = 0; t < 4; t++)
+        at[t] = off[DTI_MIN(t, count - 1)];
+    for (int64_t i = 0; i < rows; i++, x += x_row, y += cols)
+        for (int64_t j = 0; j < cols; j += 16) {
+            DTI_VF g = DTI_V(get)(y + j, cols - j);
+            DTI_UNROLL(4)
+            for (int t = 0; t < 4; t++)
+                s[t] = DTI_V(fma)(g, DTI_V(get)(x + at[t] + j, cols - j), s[t]);
+        }
+    for (int t = 0; t < count; t++)
+        sums[t] += DTI_V(sum)(s[t]);
+}
+
+static const dti_conv_kernels DTI_N(conv_kernels) = {
+    .lanes = DTI_LANES,
+    .rows = DTI_CONV_MR,
+    .tile = DTI_N(conv_tiles),
+    .plane = {{DTI_N(conv_plane_1_1), DTI_N(conv_plane_1_2)},
+              {DTI_N(conv_plane_4_1), DTI_N(conv_plane_4_2)}},
+    .turned = DTI_N(conv_turned),
+    .straight = DTI_N(conv_straight),
+    .pad = DTI_N(conv_pad),
+    .turn = DTI_N(conv_turn),
+    .dot = DTI_N(conv_dot),
+};

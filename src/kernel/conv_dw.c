@@ -1,0 +1,272 @@
+/* The gradient of convolution's weights. An item is one part of the samples, one group and one unit
+ * of output channels; items that follow each other share copies. k runs over positions, in chunks
+ * that are cut by shape: parts of one sample's, or some small samples together. */
+
+#define DTI_CONV_CHUNK 256 /* positions of a chunk, about */
+
+typedef struct dti_conv_dw_plan {
+    bool few, in_place,
+        packed;   /* packed: x's values for each tap, where rows of channels are few */
+    int64_t rows; /* ci * taps, in the order (tap, channel) */
+    int64_t positions, cuts, samples, chunk; /* of one sample; its parts, or samples together */
+    int64_t units, together;                 /* of output channels; at once */
+    dti_conv_pad copy;
+    int64_t turned, gathered, tables, images, floats; /* in the scratch; sums lie at 0 */
+} dti_conv_dw_plan;
+
+/* Rows of x that rows [p0, p1) of y see, or columns. */
+static dti_conv_span dti_conv_dw_reads(const dti_conv_dw *c, int d, int64_t p0, int64_t p1) {
+    const int64_t from = p0 * c->stride[d] - c->pad[d];
+    return (dti_conv_span){from,
+                           from + (p1 - p0 - 1) * c->stride[d] + (c->taps[d] - 1) * c->dil[d] + 1};
+}
+
+static void dti_conv_dw_plan_copy(const dti_conv_dw *c, dti_conv_dw_plan *p) {
+    const dti_conv_span rows = dti_conv_dw_reads(c, 0, 0, c->y_size[0]);
+    const dti_conv_span cols = dti_conv_dw_reads(c, 1, 0, c->y_size[1]);
+    const int64_t step = p->few ? c->stride[1] : 1;
+    const int64_t run = dti_conv_ceil(cols.to - cols.from, step);
+    p->in_place = !p->few && rows.from >= 0 && rows.to <= c->x_size[0] && cols.from >= 0 &&
+                  cols.to <= c->x_size[1];
+    p->copy = (dti_conv_pad){.channels = p->few ? 1 : c->ci,
+                             .height = c->x_size[0],
+                             .width = c->x_size[1],
+                             .from = {rows.from, cols.from},
+                             .to = {rows.to, cols.to},
+                             .row = run * step,
+                             .step = step,
+                             .run = run};
+    const int64_t part = dti_conv_ceil(p->positions, p->cuts) + c->y_size[1] - 2;
+    const int64_t most =
+        p->few ? c->y_size[0] : DTI_MIN(c->y_size[0], part / DTI_MAX(1, c->y_size[1]) + 1);
+    const dti_conv_span band = dti_conv_dw_reads(c, 0, 0, most);
+    p->copy.plane = (band.to - band.from) * p->copy.row;
+    if (p->in_place) {
+        p->copy.row = c->x_size[1];
+        p->copy.plane = c->x_size[0] * c->x_size[1];
+    }
+}
+
+static dti_conv_dw_plan dti_conv_dw_plan_of(const dti_conv_dw *c) {
+    dti_conv_dw_plan p = {.few = c->co < DTI_CONV_FEW,
+                          .packed = c->ci <= 4,
+                          .rows = c->ci * c->taps[0] * c->taps[1],
+                          .positions = c->y_size[0] * c->y_size[1],
+                          .samples = 1,
+                          .units = dti_conv_ceil(c->co, DTI_CONV_UNIT)};
+    p.cuts = DTI_MAX(1, dti_conv_ceil(p.positions, DTI_CONV_CHUNK));
+    dti_conv_dw_plan_copy(c, &p);
+    const int64_t plane = DTI_MAX(1, p.copy.channels * p.copy.plane);
+    if (!p.few && p.cuts == 1)
+        p.samples = DTI_MIN(DTI_CONV_CHUNK / DTI_MAX(1, p.positions), DTI_CONV_BUDGET / plane);
+    p.samples = DTI_MAX(p.samples, 1);
+    p.chunk = p.samples * dti_conv_ceil(p.positions, p.cuts);
+    p.together = DTI_MIN(p.units, DTI_CONV_BUDGET / DTI_MAX(1, p.rows * DTI_CONV_UNIT));
+    p.together = DTI_MAX(p.together, 1);
+    p.turned = p.together * p.rows * DTI_CONV_UNIT;
+    p.gathered = p.turned + p.together * p.chunk * DTI_CONV_UNIT;
+    p.tables = p.gathered + (p.packed ? dti_conv_ceil(p.rows, 12) * 12 * p.chunk : 0);
+    p.images = p.tables + dti_conv_ceil(3 * p.chunk, 16) * 16;
+    p.floats = p.images + DTI_CONV_SLACK + (p.in_place ? 0 : p.samples * plane);
+    return p;
+}
+
+static int64_t dti_conv_dw_items(const dti_conv_dw *c) {
+    return c->splits * c->groups * dti_conv_ceil(c->co, DTI_CONV_UNIT);
+}
+
+static size_t dti_conv_dw_scratch_bytes(const dti_conv_dw *c) {
+    return (size_t)dti_conv_dw_plan_of(c).floats * sizeof(float);
+}
+
+/* ---- the walk */
+
+typedef struct dti_conv_dw_job {
+    const dti_conv_kernels *kernels;
+    const dti_conv_dw *c;
+    const dti_conv_dw_plan *p;
+    float *sums, *turned, *gathered, *images;
+    int32_t *source, *wide,
+        *narrow; /* for each k: offset in x; k * 2 vectors; k * rows of a tile */
+    int64_t split, group, channel, channels;
+    const float *x; /* of the chunk */
+    int64_t k;      /* positions of the chunk */
+    bool add;
+} dti_conv_dw_job;
+
+/* Positions [at, at + count) of samples [sample, sample + samples): x, and where each k finds it. */
+static void dti_conv_dw_source(dti_conv_dw_job *j, int64_t sample, int64_t samples, int64_t at,
+                               int64_t count) {
+    const dti_conv_dw *c = j->c;
+    const dti_conv_pad *copy = &j->p->copy;
+    const int64_t plane = c->x_size[0] * c->x_size[1], cols = c->y_size[1];
+    const int64_t between = j->p->in_place ? c->groups * c->ci * plane : c->ci * copy->plane;
+    const dti_conv_span rows = dti_conv_dw_reads(c, 0, at / cols, (at + count - 1) / cols + 1);
+    j->x = c->x + (sample * c->groups + j->group) * c->ci * plane;
+    if (!j->p->in_place) {
+        dti_conv_pad pad = *copy;
+        pad.from[0] = rows.from, pad.to[0] = rows.to;
+        for (int64_t s = 0; s < samples; s++)
+            j->kernels->pad(j->images + s * between, j->x + s * c->groups * c->ci * plane, &pad);
+        j->x = j->images;
+    }
+    const int64_t first = j->p->in_place ? 0 : rows.from, left = j->p->in_place ? 0 : copy->from[1];
+    int32_t *to = j->source;
+    for (int64_t s = 0; s < samples; s++) {
+        int64_t p = at / cols, q = at % cols;
+        for (int64_t k = 0; k < count; k++) {
+            *to++ = (int32_t)(s * between + (p * c->stride[0] - c->pad[0] - first) * copy->row +
+                              q * c->stride[1] - c->pad[1] - left);
+            if (++q == cols)
+                q = 0, p++;
+        }
+    }
+    j->k = samples * count;
+}
+
+/* y of the same positions, by channels: [panel][k][2 vectors]. */
+static void dti_conv_dw_turn(dti_conv_dw_job *j, int64_t sample, int64_t samples, int64_t at,
+                             int64_t count) {
+    const dti_conv_dw *c = j->c;
+    const int64_t positions = j->p->positions, lanes = j->kernels->lanes, ld = 2 * lanes;
+    for (int64_t o = 0; o < j->channels; o += lanes) {
+        float *dst = j->turned + o / ld * ld * j->k + o % ld;
+        for (int64_t s = 0; s < samples; s++, dst += count * ld) {
+            const float *y =
+                c->y + at +
+                (((sample + s) * c->groups + j->group) * c->co + j->channel + o) * positions;
+            j->kernels->turn(dst, ld, y, positions, (int)DTI_MIN(j->channels - o, lanes), count);
+        }
+    }
+}
+
+static const float *dti_conv_dw_tap(const dti_conv_dw_job *j, int64_t tap) {
+    const dti_conv_dw *c = j->c;
+    return j->x + tap / c->taps[1] * c->dil[0] * j->p->copy.row + tap % c->taps[1] * c->dil[1];
+}
+
+/* Rows (tap, channel) in equal panels: [panel][k][rows of a tile]. */
+static void dti_conv_dw_gather(dti_conv_dw_job *j) {
+    const int64_t ld = j->kernels->rows, panels = dti_conv_ceil(j->p->rows, ld);
+    for (int64_t i = 0; i < panels; i++) {
+        const int64_t begin = j->p->rows * i / panels, end = j->p->rows * (i + 1) / panels;
+        for (int64_t row = begin; row < end; row++) {
+            const float *x = dti_conv_dw_tap(j, row / j->c->ci) + row % j->c->ci * j->p->copy.plane;
+            float *to = j->gathered + i * j->k * ld + row - begin;
+            for (int64_t k = 0; k < j->k; k++, to += ld)
+                *to = x[j->source[k]];
+        }
+    }
+}
+
+/* All rows of one panel of output channels. */
+static void dti_conv_dw_panel(const dti_conv_dw_job *j, float *sums, const float *y, int vecs) {
+    const int64_t ld = 2 * j->kernels->lanes, most = j->kernels->rows;
+    const int64_t ci = j->p->packed ? j->p->rows : j->c->ci, parts = dti_conv_ceil(ci, most);
+    for (int64_t row = 0; row < j->p->rows; row += ci)
+        for (int64_t i = 0; i < parts; i++) {
+            const int64_t first = ci * i / parts, rows = ci * (i + 1) / parts - first;
+            dti_conv_tile_fn *fn = j->kernels->tile[rows - 1][vecs];
+            float *to = sums + (row + first) * ld;
+            if (j->p->packed)
+                fn(to, j->k, j->gathered + i * j->k * most, j->narrow, 1, y, j->wide, j->add);
+            else
+                fn(to, j->k, dti_conv_dw_tap(j, row / ci) + first * j->p->copy.plane, j->source,
+                   j->p->copy.plane, y, j->wide, j->add);
+        }
+}
+
+static void dti_conv_dw_chunk(dti_conv_dw_job *j, int64_t sample, int64_t samples, int64_t at,
+                              int64_t count) {
+    const int64_t lanes = j->kernels->lanes;
+    dti_conv_dw_source(j, sample, samples, at, count);
+    dti_conv_dw_turn(j, sample, samples, at, count);
+    if (j->p->packed)
+        dti_conv_dw_gather(j);
+    for (int64_t o = 0; o < j->channels; o += 2 * lanes)
+        dti_conv_dw_panel(j, j->sums + o * j->p->rows, j->turned + o * j->k,
+                          j->channels - o > lanes);
+    j->add = true;
+}
+
+/* From the sums' order, [panel][tap][ci][2 vectors], to w's. */
+static void dti_conv_dw_write(const dti_conv_dw_job *j) {
+    const dti_conv_dw *c = j->c;
+    const int64_t ld = 2 * j->kernels->lanes, taps = c->taps[0] * c->taps[1];
+    float *w = c->w + ((j->split * c->groups + j->group) * c->co + j->channel) * j->p->rows;
+    for (int64_t o = 0; o < j->channels; o++) {
+        const float *sums = j->sums + o / ld * ld * j->p->rows + o % ld;
+        for (int64_t i = 0; i < c->ci; i++)
+            for (int64_t t = 0; t < taps; t++)
+                *w++ = j->add ? sums[(t * c->ci + i) * ld] : 0;
+    }
+}
+
+static void dti_conv_dw_units(dti_conv_dw_job *j, int64_t begin, int64_t end) {
+    const dti_conv_dw_plan *p = j->p;
+    j->add = false;
+    for (int64_t sample = begin; sample < end; sample += p->samples)
+        for (int64_t cut = 0; cut < p->cuts && p->positions; cut++) {
+            const int64_t at = p->positions * cut / p->cuts;
+            dti_conv_dw_chunk(j, sample, DTI_MIN(p->samples, end - sample), at,
+                              p->positions * (cut + 1) / p->cuts - at);
+        }
+    dti_conv_dw_write(j);
+}
+
+/* Few output channels: lanes of positions, one weight at a time. */
+static void dti_conv_dw_few(dti_conv_dw_job *j, int64_t begin, int64_t end) {
+    const dti_conv_dw *c = j->c;
+    const dti_conv_pad *copy = &j->p->copy;
+    const int64_t taps = c->taps[0] * c->taps[1], plane = c->x_size[0] * c->x_size[1];
+    float *w = c->w + (j->split * c->groups + j->group) * c->co * j->p->rows;
+    memset(w, 0, (size_t)(c->co * j->p->rows) * sizeof *w);
+    for (int64_t i = 0; i < c->ci; i++)
+        for (int64_t s = begin; s < end; s++) {
+            const int64_t image = s * c->groups + j->group;
+            j->kernels->pad(j->images, c->x + (image * c->ci + i) * plane, copy);
+            for (int64_t o = 0; o < c->co; o++)
+                for (int64_t t = 0; t < taps;) {
+                    const int64_t first = t % c->taps[1], row = t / c->taps[1];
+                    const int count = (int)DTI_MIN(c->taps[1] - first, 4);
+                    int32_t off[4];
+                    for (int64_t q = 0; q < count; q++) {
+                        const int64_t at = (first + q) * c->dil[1];
+                        off[q] = (int32_t)(at % copy->step * copy->run + at / copy->step);
+                    }
+                    j->kernels->dot(w + (o * c->ci + i) * taps + t,
+                                    c->y + (image * c->co + o) * j->p->positions,
+                                    j->images + row * c->dil[0] * copy->row, off, count,
+                                    c->y_size[0], c->y_size[1], c->stride[0] * copy->row);
+                    t += count;
+                }
+        }
+}
+
+static void dti_conv_dw_run(const struct dti_cpu_kernels *kernels, const dti_conv_dw *c,
+                            int64_t begin, int64_t end, void *scratch) {
+    const dti_conv_dw_plan p = dti_conv_dw_plan_of(c);
+    float *floats = scratch;
+    dti_conv_dw_job j = {.kernels = kernels->conv,
+                         .c = c,
+                         .p = &p,
+                         .sums = floats,
+                         .turned = floats + p.turned,
+                         .gathered = floats + p.gathered,
+                         .images = floats + p.images,
+                         .source = (int32_t *)(void *)(floats + p.tables)};
+    j.wide = j.source + p.chunk, j.narrow = j.wide + p.chunk;
+    for (int64_t k = 0; k < p.chunk; k++) {
+        j.wide[k] = (int32_t)(k * 2 * j.kernels->lanes);
+        j.narrow[k] = (int32_t)(k * j.kernels->rows);
+    }
+    for (int64_t item = begin, units; item < end; item += units) {
+        const int64_t unit = item % p.units;
+        units = DTI_MIN(DTI_MIN(p.together, p.units - unit), end - item);
+        j.group = item / p.units % c->groups, j.split = item / p.units / c->groups;
+        j.channel = unit * DTI_CONV_UNIT;
+        j.channels = DTI_MIN(c->co - j.channel, units * DTI_CONV_UNIT);
+        const int64_t first = c->n * j.split / c->splits, last = c->n * (j.split + 1) / c->splits;
+        (p.few ? dti_conv_dw_few : dti_conv_dw_units)(&j, first, last);
+    }
+}
