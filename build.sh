@@ -18,7 +18,8 @@ have() { command -v "$1" >/dev/null 2>&1; }
 
 help() {
     cat <<'END'
-./build.sh train [args]    set up, build, get Fashion-MNIST and train on it; args go to the program
+./build.sh train [args]    set up, build, get Fashion-MNIST and train on it; args go to the program;
+                           --model cnn or --model resnet: a convolutional network
 ./build.sh test [filter]   set up, build, run all tests, or those whose names contain the filter
 ./build.sh fuzz [seconds]  what reads files against damaged ones, 60 s each; needs Clang's libFuzzer
 ./build.sh setup           install what test, check and shaders need
@@ -139,7 +140,7 @@ newer() {
 fresh_flags() {
     flags="$CC $CFLAGS"
     if [ "$(cat $out/flags 2>/dev/null || true)" != "$flags" ]; then
-        rm -f $out/*.o $out/dtest $out/dtbench $out/dtinfo $out/fashion_mnist
+        rm -f $out/*.o $out/dtest $out/dtbench $out/dtinfo $out/fashion_mnist*
         printf '%s\n' "$flags" >$out/flags
     fi
 }
@@ -262,6 +263,12 @@ train() {
         if [ "$argument" = --data ]; then has_data=yes; fi
     done
     if [ $has_data = no ]; then set -- --data build/data "$@"; fi
+    case " $* " in
+    *" --model "*)
+        compile build/fashion_mnist_conv examples/fashion_mnist_conv.c
+        exec build/fashion_mnist_conv "$@"
+        ;;
+    esac
     exec build/fashion_mnist "$@"
 }
 
