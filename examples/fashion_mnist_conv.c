@@ -39,7 +39,6 @@ static void option(const char *name, const char *value) {
     check(o < OPTIONS && value && (number[o] = atof(text[o] = value)) >= 0, name,
           ": an unknown option, or not a value for it");
 }
-
 static double now(void) {
     struct timespec at;
     return timespec_get(&at, TIME_UTC), (double)at.tv_sec + (double)at.tv_nsec * 1e-9;
