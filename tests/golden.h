@@ -11,7 +11,7 @@
 #include <stdlib.h>
 
 #define GOLDEN_STEPS 20
-#define GOLDEN_ARRAYS 128
+#define GOLDEN_ARRAYS 384
 #define GOLDEN_PROGRAMS 16
 #define GOLDEN_UNUSED __attribute__((__unused__))
 

@@ -516,4 +516,5 @@ def main():
         print(f"{name:14} {size:7} bytes  float32 against float64 {drift:.1e}")
 
 
-main()
+if __name__ == "__main__":
+    main()
