@@ -41,7 +41,8 @@
  * for (a Vulkan driver may have its own). A running program allocates nothing. It falls back to
  * nothing silently: what cannot be done is an error with a text, dt_ctx_error(). The implementation
  * is C11 with POSIX threads for GCC or Clang, tested on Linux; C++ files include the declarations.
- * It has no 16-bit training, no convolution, no use of several GPUs or hosts yet.
+ * It has no 16-bit training and no use of several GPUs or hosts yet. Convolution is of 1 and 2
+ * dimensions, padding of zeros; batch norm's statistics are those of a program's own batch.
  *
  * STEP BY STEP
  * 1. A context (dt_ctx) holds memory, log, threads and the list of devices.
@@ -57,6 +58,10 @@
  *
  * TENSORS. f32 and i32; at most 5 dimensions besides the sample axis; NumPy's broadcasting. Views
  * (reshape, permute, slice, expand) move nothing.
+ *
+ * IMAGES are [channels, height, width], PyTorch's NCHW. dt_nn_conv2d() and its kin make PyTorch's
+ * parameters; bare ops take tensors. Batch norm has buffers, values that no gradient trains: they
+ * change when a step commits, and are saved and loaded like parameters.
  *
  * GRADIENTS. A program with an optimizer computes them. dt_gradient() is the same as a tensor in
  * the graph, and can be differentiated again: a gradient penalty is a few ops.
