@@ -1,5 +1,5 @@
-/* The adjoint of avg_pool: x[n, i, j] = sum of y[n, p, q] / count(p, q) over the windows (p, q) that
- * contain (i, j), in order. An invocation per element of x. */
+/* The adjoint of avg_pool: x[n, i, j] = sum of y[n, p, q] / count(p, q) over the windows (p, q)
+ * that contain (i, j), in order. An invocation per element of x. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
@@ -13,7 +13,8 @@ layout(binding = 1) writeonly buffer buffer_x { float x[]; };
 float count_of(uint p, uint q)
 {
     uint rows = dti_average_window(p, args.stride_h, args.pad_h, args.kh, args.ih, args.oh).z;
-    return float(rows * dti_average_window(q, args.stride_w, args.pad_w, args.kw, args.iw, args.ow).z);
+    uint cols = dti_average_window(q, args.stride_w, args.pad_w, args.kw, args.iw, args.ow).z;
+    return float(rows * cols);
 }
 
 void main()

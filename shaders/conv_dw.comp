@@ -1,6 +1,6 @@
-/* The adjoint of conv by w, in parts: w[i, g, o, c, r, s] = sum over the samples b of part i and over
- * p, q of y[b, g, o, p, q] * x[b, g, c, p * stride - pad + r * dil, ...]. An invocation makes 8 output
- * channels of 8 weights, which run on over c, r and s, and goes over b, p, q in order. */
+/* The adjoint of conv by w, in parts: w[i, g, o, c, r, s] = sum over the samples b of part i and
+ * over p, q of y[b, g, o, p, q] * x[b, g, c, p * stride - pad + r * dil, ...]. An invocation makes
+ * 8 output channels of 8 weights, which run on over c, r and s, and goes over b, p, q in order. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
@@ -11,12 +11,15 @@ layout(binding = 0) readonly buffer buffer_y { float y[]; };
 layout(binding = 1) readonly buffer buffer_x { float x[]; };
 layout(binding = 2) writeonly buffer buffer_w { float w[]; };
 
-const uint CHANNELS = 8u, WEIGHTS = 8u;
+layout(constant_id = 4) const uint spec3 = 0u;
 
-uint group, part, channel, weight;                 /* the first of this invocation */
-int origin_h[WEIGHTS], origin_w[WEIGHTS];          /* of weight j at position (0, 0) */
-uint plane[WEIGHTS];                               /* its channel in sample 0 */
-float acc[CHANNELS][WEIGHTS];
+const uint CHANNELS = spec3 == 0u ? 8u : spec3; /* of an invocation; a driver drops the others */
+const uint CHANNELS_MAX = 8u, WEIGHTS = 8u;
+
+uint group, part, channel, weight;        /* the first of this invocation */
+int origin_h[WEIGHTS], origin_w[WEIGHTS]; /* what weight j reads at position (0, 0) */
+uint plane[WEIGHTS];                      /* its channel in sample 0 */
+float acc[CHANNELS_MAX][WEIGHTS];
 
 void place()
 {
@@ -26,6 +29,7 @@ void place()
         origin_h[j] = int(r * args.dil_h) - int(args.pad_h);
         origin_w[j] = int((tap - r * args.kw) * args.dil_w) - int(args.pad_w);
         plane[j] = args.x_offset + (group * args.ci + c) * args.ih * args.iw;
+        [[unroll]] for (uint i = 0u; i < CHANNELS_MAX; i++) acc[i][j] = 0.0;
     }
 }
 
@@ -42,20 +46,39 @@ void add_position(uint b, uint p, uint q)
     }
     uint size = args.oh * args.ow, last = args.co - 1u;
     uint from = args.y_offset + (b * args.groups + group) * args.co * size + p * args.ow + q;
-    [[unroll]] for (uint i = 0u; i < CHANNELS; i++) {
-        float dy = y[from + min(channel + i, last) * size];
-        [[unroll]] for (uint j = 0u; j < WEIGHTS; j++) acc[i][j] += dy * value[j];
+    [[unroll]] for (uint i = 0u; i < CHANNELS_MAX; i++) {
+        if (i < CHANNELS) {
+            float dy = y[from + min(channel + i, last) * size];
+            [[unroll]] for (uint j = 0u; j < WEIGHTS; j++) acc[i][j] += dy * value[j];
+        }
+    }
+}
+
+/* One loop over all positions: a software driver keeps the sums in memory, and each loop around
+ * them costs a masked copy of all. */
+void add_part()
+{
+    uint b = args.n * part / args.splits, end = args.n * (part + 1u) / args.splits;
+    uint p = 0u, q = 0u;
+    for (uint left = (end - b) * args.oh * args.ow; left > 0u; left--) {
+        add_position(b, p, q);
+        q = q + 1u == args.ow ? 0u : q + 1u;
+        p = q != 0u ? p : p + 1u;
+        b = p == args.oh ? b + 1u : b;
+        p = p == args.oh ? 0u : p;
     }
 }
 
 void store()
 {
     uint weights = args.ci * args.kh * args.kw;
-    uint to = args.w_offset + (part * args.groups + group) * args.co * weights;
-    [[unroll]] for (uint i = 0u; i < CHANNELS; i++) {
-        [[unroll]] for (uint j = 0u; j < WEIGHTS; j++) {
-            if (channel + i < args.co && weight + j < weights)
-                w[to + (channel + i) * weights + weight + j] = acc[i][j];
+    uint to = args.w_offset + (part * args.groups + group) * args.co * weights + weight;
+    [[unroll]] for (uint i = 0u; i < CHANNELS_MAX; i++) {
+        if (i < CHANNELS && channel + i < args.co) {
+            [[unroll]] for (uint j = 0u; j < WEIGHTS; j++) {
+                if (weight + j < weights)
+                    w[to + (channel + i) * weights + j] = acc[i][j];
+            }
         }
     }
 }
@@ -67,22 +90,12 @@ void main()
     uint tile = dti_tile(tiles_m * tiles_n * args.groups * args.splits);
     if (tile == DTI_NO_TILE)
         return;
-    uint rest = tile / tiles_n;
+    uint rest = tile / tiles_n, outer = rest / tiles_m;
     weight = (tile - rest * tiles_n) * WEIGHTS;
-    uint outer = rest / tiles_m;
     channel = (rest - outer * tiles_m) * CHANNELS;
     part = outer / args.groups;
     group = outer - part * args.groups;
     place();
-    [[unroll]] for (uint i = 0u; i < CHANNELS; i++) {
-        [[unroll]] for (uint j = 0u; j < WEIGHTS; j++) acc[i][j] = 0.0;
-    }
-    uint begin = args.n * part / args.splits, end = args.n * (part + 1u) / args.splits;
-    for (uint b = begin; b < end; b++) {
-        for (uint p = 0u; p < args.oh; p++) {
-            for (uint q = 0u; q < args.ow; q++)
-                add_position(b, p, q);
-        }
-    }
+    add_part();
     store();
 }

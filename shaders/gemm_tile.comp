@@ -1,7 +1,7 @@
-/* C = A B (+ bias per column, + ReLU or its mask), batched, any strides of A and B: the variant for GPUs. A
- * workgroup computes 64 x 64 of C in steps of 16 in k, which it stages in shared memory (8.5 KiB);
- * an invocation keeps 4 x 4 (256 invocations) or 8 x 4 in registers. Fewer than 128 invocations go
- * over the tile in slices. Global loads go along whichever axis is contiguous. */
+/* C = A B (+ bias per column, + ReLU or its mask), batched, any strides of A and B: the variant for
+ * GPUs. A workgroup computes 64 x 64 of C in steps of 16 in k, which it stages in shared memory
+ * (8.5 KiB); an invocation keeps 4 x 4 (256 invocations) or 8 x 4 in registers. Fewer than 128
+ * invocations go over the tile in slices. Global loads go along whichever axis is contiguous. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"

@@ -1,6 +1,6 @@
 /* The adjoint of max_pool: g[n, i, j] = sum of y[n, p, q] over the windows (p, q) whose largest
- * element (of x) is (i, j), in order of (p, q). spec1: RELU_GRAD, where x is the mask. An invocation
- * per element of g, which looks at the windows that contain it. */
+ * element (of x) is (i, j), in order of (p, q). spec1: RELU_GRAD, where x is the mask. An
+ * invocation per element of g, which looks at the windows that contain it. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"

@@ -46,7 +46,8 @@ vec4 adam(uint at, vec4 p, vec4 g, uint group, uint t)
     else if (decay != 0.0)
         g += decay * p;
     vec4 m = dti_group_f32(group, DTI_GROUP_BETA1) * moments[m_at] - dti_m_expm1(ln_beta1) * g;
-    vec4 v = dti_group_f32(group, DTI_GROUP_BETA2) * moments[v_at] - dti_m_expm1(ln_beta2) * (g * g);
+    vec4 v =
+        dti_group_f32(group, DTI_GROUP_BETA2) * moments[v_at] - dti_m_expm1(ln_beta2) * (g * g);
     moments[m_at] = m;
     moments[v_at] = v;
     float steps = float(t + 1u);

@@ -1,6 +1,6 @@
 /* The adjoint of resize: x[n, i, j] = the sum over (p, q), in order, of y[n, p, q] times the weight
- * that (i, j) has in it. An invocation per element of x, which tries the few (p, q) that may read it
- * with the same arithmetic as resize. */
+ * that (i, j) has in it. An invocation per element of x, which tries the few (p, q) that may read
+ * it with the same arithmetic as resize. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"

@@ -682,4 +682,242 @@ TEST(vulkan_pipeline_cache_is_taken_back_and_a_damaged_one_is_not) {
     ON_EACH(vulkan_try_cache);
 }
 
+/* ---- Kernels of images, one launch at a time --------------------------------------------------
+ * Values are small whole numbers where sums are to be exact in any order. */
+
+#define VULKAN_CALL_MAX 4
+
+typedef struct vulkan_call {
+    dti_launch launch;
+    float *data[VULKAN_CALL_MAX];    /* of each binding, written and read back */
+    uint32_t count[VULKAN_CALL_MAX]; /* floats; 0: not bound */
+    dti_memory *memories[3];
+    dti_place places[VULKAN_CALL_MAX];
+    dti_exec *exec;
+} vulkan_call;
+
+static bool vulkan_call_create(vulkan_rig *rig, vulkan_call *call) {
+    const dti_backend *b = rig->device->backend;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < VULKAN_CALL_MAX; i++) {
+        call->places[i] = (dti_place){0, bytes, 4ull * call->count[i]};
+        bytes += (4ull * call->count[i] + 255) / 256 * 256;
+        call->launch.value[i] = call->count[i] ? i : 0;
+    }
+    dti_segment segment = {.count = 1, .upload = {0, 4 * DTI_STEP_WORDS}};
+    dti_exec_desc desc = {.label = "call",
+                          .memories = call->memories,
+                          .memory_count = 3,
+                          .places = call->places,
+                          .place_count = VULKAN_CALL_MAX,
+                          .launches = &call->launch,
+                          .launch_count = 1,
+                          .segments = &segment,
+                          .segment_count = 1,
+                          .in = 1,
+                          .out = 2};
+    bool good =
+        !b->memory_create(rig->device, bytes, DTI_MEMORY_DEVICE, &call->memories[0]) &&
+        !b->memory_create(rig->device, 4 * DTI_STEP_WORDS, DTI_MEMORY_IN, &call->memories[1]) &&
+        !b->memory_create(rig->device, 4096, DTI_MEMORY_OUT, &call->memories[2]);
+    for (int i = 0; i < VULKAN_CALL_MAX; i++)
+        good =
+            good && (!call->count[i] || !b->memory_write(call->memories[0], call->places[i].offset,
+                                                         call->data[i], 4ull * call->count[i]));
+    return good && !b->exec_create(rig->device, &desc, &call->exec);
+}
+
+static bool vulkan_call_start(vulkan_rig *rig, vulkan_call *call) {
+    const dti_backend *b = rig->device->backend;
+    bool good = !b->exec_start(call->exec, 0, 1) && !b->exec_wait(call->exec);
+    for (int i = 0; i < VULKAN_CALL_MAX; i++)
+        good =
+            good && (!call->count[i] || !b->memory_read(call->memories[0], call->places[i].offset,
+                                                        call->data[i], 4ull * call->count[i]));
+    return good;
+}
+
+static void vulkan_call_destroy(vulkan_rig *rig, vulkan_call *call) {
+    if (call->exec)
+        rig->device->backend->exec_destroy(call->exec);
+    for (int i = 0; i < 3; i++)
+        rig->device->backend->memory_destroy(call->memories[i]);
+}
+
+static bool vulkan_call_run(vulkan_rig *rig, vulkan_call *call) {
+    bool good = vulkan_call_create(rig, call) && vulkan_call_start(rig, call);
+    test_check(good, __FILE__, __LINE__, "%s: %s", dti_kernel_info_of(call->launch.kernel)->name,
+               rig->base.error);
+    vulkan_call_destroy(rig, call);
+    return good;
+}
+
+/* Whole numbers from -range to range, no two neighbours alike. */
+static float *vulkan_numbers(uint32_t n, int range, uint32_t seed) {
+    float *x = malloc(4ull * n);
+    for (uint32_t i = 0; x && i < n; i++)
+        x[i] = (float)((int)((i + seed) * 2654435761u >> 8) % (2 * range + 1) - range);
+    return x;
+}
+
+static float *vulkan_zeros(uint32_t n) {
+    return calloc(n, 4);
+}
+
+/* How many values differ; a NaN is equal to a NaN. */
+static int vulkan_differences(const float *a, const float *b, uint32_t n, double tolerance) {
+    int differences = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        bool nan = a[i] != a[i] && b[i] != b[i];
+        differences += !nan && !(fabs((double)a[i] - (double)b[i]) <= tolerance);
+    }
+    return differences;
+}
+
+/* ---- Convolution */
+
+/* The tensors of a convolution, and what it and its two adjoints make of them. */
+typedef struct vulkan_conv {
+    dti_args_conv a;
+    uint32_t nx, nw, ny;
+    float *x, *w, *y;          /* what is given: image, weight, gradient of the result */
+    float *to_x, *to_w, *to_y; /* what is made of the other two */
+} vulkan_conv;
+
+static void vulkan_conv_add(const vulkan_conv *v, const uint32_t at[5], uint32_t r, uint32_t s) {
+    const dti_args_conv *a = &v->a;
+    const uint32_t b = at[0], g = at[1], o = at[2], p = at[3], q = at[4];
+    const int64_t i = (int64_t)p * a->stride_h - a->pad_h + (int64_t)r * a->dil_h;
+    const int64_t j = (int64_t)q * a->stride_w - a->pad_w + (int64_t)s * a->dil_w;
+    if (i < 0 || j < 0 || i >= a->ih || j >= a->iw)
+        return;
+    const uint32_t y = (((b * a->groups + g) * a->co + o) * a->oh + p) * a->ow + q;
+    for (uint32_t c = 0; c < a->ci; c++) {
+        uint32_t x =
+            (((b * a->groups + g) * a->ci + c) * a->ih + (uint32_t)i) * a->iw + (uint32_t)j;
+        uint32_t w = (((g * a->co + o) * a->ci + c) * a->kh + r) * a->kw + s;
+        v->to_y[y] += v->w[w] * v->x[x];
+        v->to_x[x] += v->w[w] * v->y[y];
+        v->to_w[w] += v->x[x] * v->y[y];
+    }
+}
+
+static void vulkan_conv_naive(const vulkan_conv *v) {
+    const dti_args_conv *a = &v->a;
+    for (uint32_t e = 0; e < v->ny; e++) {
+        uint32_t q = e % a->ow, p = e / a->ow % a->oh, o = e / a->ow / a->oh;
+        uint32_t at[5] = {o / a->co / a->groups, o / a->co % a->groups, o % a->co, p, q};
+        for (uint32_t tap = 0; tap < a->kh * a->kw; tap++)
+            vulkan_conv_add(v, at, tap / a->kw, tap % a->kw);
+    }
+}
+
+static void vulkan_conv_make(vulkan_conv *v) {
+    dti_args_conv *a = &v->a;
+    a->oh = (a->ih + 2 * a->pad_h - a->dil_h * (a->kh - 1) - 1) / a->stride_h + 1;
+    a->ow = (a->iw + 2 * a->pad_w - a->dil_w * (a->kw - 1) - 1) / a->stride_w + 1;
+    v->nx = a->n * a->groups * a->ci * a->ih * a->iw;
+    v->nw = a->groups * a->co * a->ci * a->kh * a->kw;
+    v->ny = a->n * a->groups * a->co * a->oh * a->ow;
+    v->x = vulkan_numbers(v->nx, 3, 1), v->to_x = vulkan_zeros(v->nx);
+    v->w = vulkan_numbers(v->nw, 3, 2), v->to_w = vulkan_zeros(v->nw);
+    v->y = vulkan_numbers(v->ny, 3, 3), v->to_y = vulkan_zeros(v->ny);
+    vulkan_conv_naive(v);
+}
+
+static void vulkan_conv_free(vulkan_conv *v) {
+    float *all[] = {v->x, v->w, v->y, v->to_x, v->to_w, v->to_y};
+    for (int i = 0; i < 6; i++)
+        free(all[i]);
+}
+
+static void vulkan_conv_epilogue(float *image, const float *z, uint32_t n, uint32_t channels,
+                                 uint32_t plane, int epilogue) {
+    for (uint32_t i = 0; i < n; i++) {
+        if (epilogue == DTI_EPILOGUE_RELU_GRAD)
+            image[i] = z[i] > 0 ? image[i] : 0;
+        else
+            image[i] = fmaxf(image[i] + z[i / plane % channels], 0);
+    }
+}
+
+/* `into` by kernel from the two others; epilogue 0: none; RELU: after a bias. Offsets are not 0. */
+static void vulkan_conv_check(vulkan_rig *rig, const vulkan_conv *v, int kernel, int epilogue) {
+    const dti_args_conv *a = &v->a;
+    bool forward = kernel == DTI_K_CONV, dw = kernel == DTI_K_CONV_DW;
+    uint32_t n = forward ? v->ny : dw ? v->nw * a->splits : v->nx;
+    float *in[2] = {forward ? v->x : v->y, dw ? v->x : v->w};
+    uint32_t in_count[2] = {forward ? v->nx : v->ny, dw ? v->nx : v->nw};
+    float *expect = malloc(4ull * n + 64), *out = vulkan_zeros(n);
+    float *z = dw ? NULL : vulkan_numbers(n, 3, 4);
+    memcpy(expect, forward ? v->to_y : dw ? v->to_w : v->to_x, 4ull * (dw ? v->nw : n));
+    if (epilogue)
+        vulkan_conv_epilogue(expect, z, n, a->groups * (forward ? a->co : a->ci),
+                             forward ? a->oh * a->ow : a->ih * a->iw, epilogue);
+    vulkan_call call = {.launch = {.kernel = (uint16_t)kernel,
+                                   .args_bytes = sizeof *a,
+                                   .items = n,
+                                   .spec = {epilogue == DTI_EPILOGUE_RELU, (uint32_t)epilogue},
+                                   .args.conv = *a},
+                        .data = {in[0], in[1], out, epilogue ? z : NULL},
+                        .count = {in_count[0], in_count[1], n, epilogue ? n : 0}};
+    if (vulkan_call_run(rig, &call)) {
+        for (uint32_t part = 1; dw && part < a->splits; part++)
+            for (uint32_t i = 0; i < v->nw; i++)
+                out[i] += out[part * v->nw + i];
+        int bad = vulkan_differences(out, expect, dw ? v->nw : n, 0);
+        test_check(
+            !bad, __FILE__, __LINE__,
+            "%s, epilogue %d: %d of %u differ: n %u, groups %u, %u -> %u, %u x %u, kernel %u x "
+            "%u, stride %u, pad %u, dilation %u",
+            dti_kernel_info_of((uint32_t)kernel)->name, epilogue, bad, n, a->n, a->groups, a->ci,
+            a->co, a->ih, a->iw, a->kh, a->kw, a->stride_w, a->pad_w, a->dil_w);
+    }
+    free(expect);
+    free(out);
+    free(z);
+}
+
+/* n, groups, ci, co, ih, iw, (oh, ow), kh, kw, strides, paddings, dilations, splits */
+static const dti_args_conv vulkan_convs[] = {
+    {1, 1, 1, 1, 1, 1, 0, 0, 1, 1, 1, 1, 0, 0, 1, 1, 1, 0, 0, 0, 0},
+    {3, 1, 5, 11, 9, 13, 0, 0, 3, 3, 1, 1, 1, 1, 1, 1, 2, 0, 0, 0, 0},
+    {2, 1, 8, 16, 12, 26, 0, 0, 3, 3, 1, 1, 0, 0, 1, 1, 2, 0, 0, 0, 0},
+    {2, 1, 9, 17, 7, 7, 0, 0, 1, 1, 1, 1, 0, 0, 1, 1, 1, 0, 0, 0, 0},
+    {2, 1, 3, 10, 11, 14, 0, 0, 3, 3, 2, 2, 1, 1, 1, 1, 2, 0, 0, 0, 0},
+    {2, 1, 4, 4, 13, 12, 0, 0, 5, 4, 3, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0},
+    {2, 1, 3, 9, 14, 15, 0, 0, 3, 2, 1, 1, 2, 0, 2, 3, 2, 0, 0, 0, 0},
+    {1, 2, 3, 5, 10, 17, 0, 0, 3, 3, 2, 3, 0, 4, 3, 2, 1, 0, 0, 0, 0},
+    {2, 13, 1, 1, 9, 18, 0, 0, 3, 3, 1, 1, 1, 1, 1, 1, 2, 0, 0, 0, 0},
+    {2, 6, 1, 2, 9, 9, 0, 0, 3, 3, 2, 2, 1, 1, 1, 1, 2, 0, 0, 0, 0},
+    {3, 1, 6, 8, 1, 40, 0, 0, 1, 5, 1, 1, 0, 2, 1, 1, 3, 0, 0, 0, 0},
+    {2, 1, 2, 3, 6, 6, 0, 0, 6, 6, 1, 1, 0, 0, 1, 1, 1, 0, 0, 0, 0},
+    {2, 1, 2, 3, 5, 6, 0, 0, 1, 1, 4, 3, 0, 0, 1, 1, 2, 0, 0, 0, 0},
+    {1, 1, 8, 8, 8, 34, 0, 0, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0},
+    {1, 1, 64, 70, 8, 9, 0, 0, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0},
+};
+
+/* A software driver takes what is meant for GPUs only when it passes for one. */
+static void vulkan_try_conv(vulkan_rig *rig) {
+    if (rig->in->options.no_unified)
+        return;
+    for (size_t i = 0; i < DTI_COUNT(vulkan_convs); i++) {
+        vulkan_conv v = {.a = vulkan_convs[i]};
+        vulkan_conv_make(&v);
+        for (int kind = 0; kind < 2; kind++) {
+            rig->device->info.kind = kind ? DT_DEVICE_DISCRETE : DT_DEVICE_SOFTWARE;
+            vulkan_conv_check(rig, &v, DTI_K_CONV_DW, DTI_EPILOGUE_NONE);
+            for (int epilogue = 0; epilogue < (i % 3 == 1 ? 3 : 1); epilogue++) {
+                vulkan_conv_check(rig, &v, DTI_K_CONV, epilogue);
+                vulkan_conv_check(rig, &v, DTI_K_CONV_DX, epilogue);
+            }
+        }
+        vulkan_conv_free(&v);
+    }
+}
+
+TEST(vulkan_convolution_and_its_adjoints_are_exact) {
+    ON_EACH(vulkan_try_conv);
+}
+
 #endif

@@ -1,65 +1,185 @@
-/* The core of CONV and CONV_DX, which differ in their index arithmetic only. An invocation makes 8
- * channels (1 where spec3 is 1: few channels in a group) of 8 positions: for each channel summed
- * over, tap row and tap column, in this order, one value per position and one weight per channel.
+/* The core of CONV and CONV_DX, which differ in their index arithmetic only: `describe` tells it,
+ * and `choose_taps`. An invocation makes CHANNELS channels of 8 positions, which run on over rows
+ * and images, and adds over source channel, tap row and tap column, in this order: a value per
+ * position and a weight per channel for all their products. With SLIDE a tile stays in one row, and
+ * the taps of a row, which lie side by side, share its loads: a software driver pays for loads. The
+ * backend chooses both: see dti_vk_conv_tile_of.
  *
- * Along an axis the taps that count are first, first + step, ...; position i of tap k reads the
- * source at origin[i] + k * delta. CONV has all taps; CONV_DX with a stride has those that meet the
- * positions, which are a stride apart for that reason. */
+ * Made positions are `apart` from each other, in apart_h * apart_w classes with taps of their own
+ * (CONV: 1). Along an axis the taps that count are first, first + step, ...; the position i reads
+ * with tap k the source at origin + i * pitch + k * delta. */
+layout(constant_id = 3) const uint spec2 = 0u;
+layout(constant_id = 4) const uint spec3 = 0u;
+
+const uint SLIDE = spec2; /* 0, or all taps of a row, where pitch_w is 1 and delta 1 or -1 */
+const uint CHANNELS = spec3 == 0u ? 8u : spec3;
+const uint CHANNELS_MAX = 8u, SLIDE_MAX = 5u, WIDTH = 8u, SPAN = WIDTH + SLIDE_MAX - 1u;
+const uint NOWHERE = 0xffffffffu;
+
 struct dti_taps {
     uint first, step, count;
-    int delta;
+    int delta, origin;
 };
 
-const uint POSITIONS = 8u;
-const uint CHANNELS = 8u;
-
+uint source_channels, source_h, source_w; /* channels: of a group */
+uint made_channels, made_h, made_w;
+uint apart_h, apart_w, pitch_h, pitch_w;
+uint source_at, weight_at;          /* of the images and of the weights */
+uint weight_made, weight_source;    /* strides of the channels */
+uint class_h, class_w;              /* of this invocation, as what follows */
 dti_taps taps_h, taps_w;
-int origin_h[POSITIONS], origin_w[POSITIONS];
-uint plane[POSITIONS]; /* where the first source channel of a position's image begins */
-uint source_h, source_w, source_channels;
-uint weight_at;                   /* of the first channel, source channel and tap */
-uint weight_channel, weight_source; /* strides */
-uint channels;                    /* of this invocation, 1 .. CHANNELS */
-float acc[CHANNELS][POSITIONS];
+uint group, channel, position;      /* the first */
+uint rows, cols;                    /* positions of a class in an image */
+uint plane[WIDTH];              /* the first source channel of a position's image */
+uint made[WIDTH];               /* where a position's first channel of the group goes */
+int origin_h[WIDTH], origin_w[WIDTH];
+float acc[CHANNELS_MAX][WIDTH];
 
-void add_tap(uint source, uint r, uint s)
+void describe();
+void choose_taps();
+void write(uint at, float value);
+
+/* Image, row and column of position j. Beyond the end: not stored, and read as another. */
+uvec3 place_of(uint j)
 {
-    uint from = source * source_h * source_w;
-    float value[POSITIONS];
-    [[unroll]] for (uint j = 0u; j < POSITIONS; j++) {
-        uint row = uint(origin_h[j] + int(r) * taps_h.delta);
-        uint col = uint(origin_w[j] + int(s) * taps_w.delta);
-        bool inside = row < source_h && col < source_w;
-        float loaded = SOURCE[inside ? plane[j] + from + row * source_w + col : plane[j]];
-        value[j] = inside ? loaded : 0.0;
-    }
-    uint at = weight_at + source * weight_source +
-              (taps_h.first + r * taps_h.step) * args.kw + taps_w.first + s * taps_w.step;
-    [[unroll]] for (uint i = 0u; i < CHANNELS; i++) {
-        float weight = w[at + min(i, channels - 1u) * weight_channel];
-        [[unroll]] for (uint j = 0u; j < POSITIONS; j++) acc[i][j] += weight * value[j];
+    uint e = position + j, rest = e / cols, b = rest / rows;
+    return uvec3(b, rest - b * rows, e - rest * cols);
+}
+
+void place()
+{
+    uvec3 at = place_of(0u);
+    [[unroll]] for (uint j = 0u; j < WIDTH; j++) {
+        uint row = at.y * apart_h + class_h, col = at.z * apart_w + class_w;
+        uint image = min(at.x, args.n - 1u) * args.groups + group;
+        bool inside = at.x < args.n && row < made_h && col < made_w;
+        plane[j] = source_at + image * source_channels * source_h * source_w;
+        made[j] = inside ? (image * made_channels * made_h + row) * made_w + col : NOWHERE;
+        origin_h[j] = taps_h.origin + int(at.y * pitch_h);
+        origin_w[j] = taps_w.origin + int(at.z * pitch_w);
+        at = SLIDE != 0u ? at + uvec3(0u, 0u, 1u) : place_of(j + 1u);
     }
 }
 
-void multiply()
+uint weight_of(uint source, uint r, uint s)
 {
-    [[unroll]] for (uint i = 0u; i < CHANNELS; i++) {
-        [[unroll]] for (uint j = 0u; j < POSITIONS; j++) acc[i][j] = 0.0;
-    }
-    for (uint source = 0u; source < source_channels; source++) {
-        for (uint r = 0u; r < taps_h.count; r++) {
-            for (uint s = 0u; s < taps_w.count; s++)
-                add_tap(source, r, s);
+    uint tap = (taps_h.first + r * taps_h.step) * args.kw + taps_w.first + s * taps_w.step;
+    return weight_at + group * args.ci * args.co * args.kh * args.kw + source * weight_source + tap;
+}
+
+void add_weighted(uint weight, float v[WIDTH])
+{
+    [[unroll]] for (uint i = 0u; i < CHANNELS_MAX; i++) {
+        if (i < CHANNELS) {
+            float factor = w[weight + min(channel + i, made_channels - 1u) * weight_made];
+            [[unroll]] for (uint j = 0u; j < WIDTH; j++) acc[i][j] += factor * v[j];
         }
     }
 }
 
-/* z: the bias by channel of the image, or the mask, laid out as the image. */
-float finished(float value, uint channel, uint to)
+float loaded(uint first, uint from, uint row, uint col)
 {
-    if (spec1 == DTI_EPILOGUE_RELU_GRAD)
-        return z[args.z_offset + to] > 0.0 ? value : 0.0;
-    if (spec0 != 0u)
-        value += z[args.z_offset + channel];
-    return spec1 == DTI_EPILOGUE_RELU ? dti_max(value, 0.0) : value;
+    bool inside = row < source_h && col < source_w;
+    float value = SOURCE[inside ? from + row * source_w + col : first];
+    return inside ? value : 0.0;
+}
+
+void add_tap(uint source, uint r, uint s)
+{
+    uint from = source * source_h * source_w;
+    float v[WIDTH];
+    [[unroll]] for (uint j = 0u; j < WIDTH; j++) {
+        uint row = uint(origin_h[j] + int(r) * taps_h.delta);
+        uint col = uint(origin_w[j] + int(s) * taps_w.delta);
+        v[j] = loaded(plane[j], plane[j] + from, row, col);
+    }
+    add_weighted(weight_of(source, r, s), v);
+}
+
+/* All taps of a row. They may go backwards: the window's first column is then the last tap's. */
+void add_row(uint source, uint r)
+{
+    uint row = uint(origin_h[0] + int(r) * taps_h.delta);
+    int begin = origin_w[0] + min(int(SLIDE - 1u) * taps_w.delta, 0);
+    uint from = plane[0] + source * source_h * source_w;
+    float v[SPAN], shifted[WIDTH];
+    [[unroll]] for (uint j = 0u; j < SPAN; j++) {
+        v[j] = 0.0;
+        if (j < WIDTH + SLIDE - 1u)
+            v[j] = loaded(plane[0], from, row, uint(begin + int(j)));
+    }
+    [[unroll]] for (uint s = 0u; s < SLIDE_MAX; s++) {
+        if (s < SLIDE) {
+            [[unroll]] for (uint j = 0u; j < WIDTH; j++) shifted[j] = v[j + s];
+            add_weighted(weight_of(source, r, taps_w.delta < 0 ? SLIDE - 1u - s : s), shifted);
+        }
+    }
+}
+
+/* One loop over all taps: a software driver keeps the sums in memory, and each loop around them
+ * costs a masked copy of all. */
+void multiply()
+{
+    [[unroll]] for (uint i = 0u; i < CHANNELS_MAX; i++) {
+        [[unroll]] for (uint j = 0u; j < WIDTH; j++) acc[i][j] = 0.0;
+    }
+    uint taps = taps_h.count * (SLIDE != 0u ? 1u : taps_w.count), source = 0u, r = 0u, s = 0u;
+    for (uint left = taps * source_channels; left > 0u; left--) {
+        if (SLIDE != 0u)
+            add_row(source, r);
+        else
+            add_tap(source, r, s);
+        s = SLIDE != 0u || s + 1u == taps_w.count ? 0u : s + 1u;
+        r = s != 0u ? r : r + 1u;
+        source = r == taps_h.count ? source + 1u : source;
+        r = r == taps_h.count ? 0u : r;
+    }
+}
+
+/* z: the bias by channel of the image, or the mask, laid out as the image. */
+float finished(float value, uint c, uint to)
+{
+    const bool masked = spec1 == DTI_EPILOGUE_RELU_GRAD, relu = spec1 == DTI_EPILOGUE_RELU;
+    float other = 0.0;
+    if (masked || spec0 != 0u)
+        other = z[args.z_offset + (masked ? to : c)];
+    float sum = masked ? value : value + other;
+    return (masked && !(other > 0.0)) || (relu && sum < 0.0) ? 0.0 : sum;
+}
+
+void store()
+{
+    [[unroll]] for (uint i = 0u; i < CHANNELS_MAX; i++) {
+        if (i < CHANNELS && channel + i < made_channels) {
+            uint c = group * made_channels + channel + i, on = (channel + i) * made_h * made_w;
+            [[unroll]] for (uint j = 0u; j < WIDTH; j++) {
+                if (made[j] != NOWHERE)
+                    write(made[j] + on, finished(acc[i][j], c, made[j] + on));
+            }
+        }
+    }
+}
+
+void main()
+{
+    describe();
+    rows = (made_h + apart_h - 1u) / apart_h;
+    cols = (made_w + apart_w - 1u) / apart_w;
+    if (SLIDE != 0u)
+        cols = (cols + WIDTH - 1u) / WIDTH * WIDTH;
+    uint tiles_m = (made_channels + CHANNELS - 1u) / CHANNELS;
+    uint tiles_n = (args.n * rows * cols + WIDTH - 1u) / WIDTH;
+    uint tile = dti_tile(tiles_m * tiles_n * args.groups * apart_h * apart_w);
+    if (tile == DTI_NO_TILE)
+        return;
+    uint rest = tile / tiles_n, both = rest / tiles_m, kind = both / args.groups;
+    position = (tile - rest * tiles_n) * WIDTH;
+    channel = (rest - both * tiles_m) * CHANNELS;
+    group = both - kind * args.groups;
+    class_h = kind / apart_w;
+    class_w = kind - class_h * apart_w;
+    choose_taps();
+    place();
+    multiply();
+    store();
 }

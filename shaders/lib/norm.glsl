@@ -1,5 +1,5 @@
-/* The elementwise kernels of normalisation take 4 consecutive elements at a time, from e on. Where a
- * run of `spatial` elements is a multiple of 4, the four are in one channel and one group. */
+/* The elementwise kernels of normalisation take 4 consecutive elements at a time, from e on. Where
+ * a run of `spatial` elements is a multiple of 4, the four are in one channel and one group. */
 bool dti_norm_by_fours(uint offsets)
 {
     return ((args.spatial | offsets) & 3u) == 0u;

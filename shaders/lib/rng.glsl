@@ -13,8 +13,8 @@ uvec4 dti_philox(uvec4 counter, uvec2 key)
 
 /* The random word of element first + i of a stream. Where the tensor has a sample axis, it is
  * counted over the global batch, in 64 bits: the masks do not depend on how the batch is cut. */
-uint dti_random(uint i, uint first, uint first_row, uint row_elements, uint step_number, uint stream,
-                uvec2 key)
+uint dti_random(uint i, uint first, uint first_row, uint row_elements, uint step_number,
+                uint stream, uvec2 key)
 {
     uint hi, lo, carry;
     umulExtended(first_row, row_elements, hi, lo);

@@ -154,28 +154,29 @@ static uint64_t dti_vk_gemm_groups(const dti_args_gemm *g, uint32_t variant, uin
     return dti_vk_ceil(dti_vk_ceil(g->m, 8) * dti_vk_ceil(g->n, 4) * batch, local);
 }
 
-/* Tiles of 8 channels by 8 positions or weights; of CONV_DX, of each class of positions that the
- * strides make. */
-static uint64_t dti_vk_conv_tiles(const dti_args_conv *c, uint32_t kernel) {
-    uint64_t n = c->n, rows = c->oh, cols = c->ow;
-    if (kernel == DTI_K_CONV_DW)
-        return dti_vk_ceil(c->co, 8) * dti_vk_ceil((uint64_t)c->ci * c->kh * c->kw, 8) * c->groups *
-               c->splits;
-    if (kernel == DTI_K_CONV)
-        return dti_vk_ceil(c->co, 8) * dti_vk_ceil(n * rows * cols, 8) * c->groups;
-    rows = dti_vk_ceil(c->ih, c->stride_h);
-    cols = dti_vk_ceil(c->iw, c->stride_w);
-    return dti_vk_ceil(c->ci, 8) * dti_vk_ceil(n * rows * cols, 8) * c->groups * c->stride_h *
-           c->stride_w;
+/* Invocations of the kernels that make tiles: see main in lib/conv.glsl and in conv_dw.comp. */
+static uint64_t dti_vk_conv_tiles(const dti_launch *launch, const uint32_t *spec) {
+    const dti_args_conv *c = &launch->args.conv;
+    const bool forward = launch->kernel == DTI_K_CONV;
+    if (launch->kernel == DTI_K_CONV_DW)
+        return dti_vk_ceil(c->co, spec[3]) * dti_vk_ceil((uint64_t)c->ci * c->kh * c->kw, 8) *
+               c->groups * c->splits;
+    const uint64_t apart_h = forward ? 1 : c->stride_h, apart_w = forward ? 1 : c->stride_w;
+    uint64_t rows = dti_vk_ceil(forward ? c->oh : c->ih, apart_h);
+    uint64_t cols = dti_vk_ceil(forward ? c->ow : c->iw, apart_w);
+    if (spec[2])
+        cols = dti_vk_ceil(cols, 8) * 8;
+    return dti_vk_ceil(forward ? c->co : c->ci, spec[3]) * dti_vk_ceil(c->n * rows * cols, 8) *
+           c->groups * apart_h * apart_w;
 }
 
-static uint64_t dti_vk_groups_of(const dti_launch *launch, uint32_t variant, uint32_t local) {
+static uint64_t dti_vk_groups_of(const dti_launch *launch, const uint32_t *spec, uint32_t variant,
+                                 uint32_t local) {
     switch (launch->kernel) {
     case DTI_K_GEMM: return dti_vk_gemm_groups(&launch->args.gemm, variant, local);
     case DTI_K_CONV:
     case DTI_K_CONV_DX:
-    case DTI_K_CONV_DW:
-        return dti_vk_ceil(dti_vk_conv_tiles(&launch->args.conv, launch->kernel), local);
+    case DTI_K_CONV_DW: return dti_vk_ceil(dti_vk_conv_tiles(launch, spec), local);
     case DTI_K_NORM:
     case DTI_K_BATCH_DX: return dti_vk_ceil(dti_vk_ceil(launch->args.norm.n, 4), local);
     default: break;
@@ -194,15 +195,16 @@ static dt_result dti_vk_add_work(dti_vk_build *b, uint32_t number) {
     dt_result result = dti_vk_check_launch(b, number);
     if (result)
         return result;
-    uint32_t variant = dti_vk_variant_of(e->device, launch);
+    uint32_t spec[4], variant = dti_vk_variant_of(e->device, launch);
+    dti_vk_spec_of(launch, spec);
     uint32_t local = dti_vk_local_of(e->device, launch->kernel, variant);
     dti_vk_key key = dti_vk_key_of(b, launch->value);
     work->set = dti_vk_set_of(b, &key);
     work->args = launch->args;
     work->args_bytes = launch->args_bytes;
-    dti_vk_fold(dti_vk_groups_of(launch, variant, local), &work->x, &work->y);
+    dti_vk_fold(dti_vk_groups_of(launch, spec, variant, local), &work->x, &work->y);
     dti_vk_add_scans(b, launch, work);
-    return dti_vk_pipeline_get(e->device, launch->kernel, variant, launch->spec, &work->pipeline);
+    return dti_vk_pipeline_get(e->device, launch->kernel, variant, spec, &work->pipeline);
 }
 
 static dt_result dti_vk_add_all(dti_vk_build *b) {

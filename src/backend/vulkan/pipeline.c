@@ -194,14 +194,46 @@ static uint32_t dti_vk_variant_of(const dti_vk_device *device, const dti_launch 
     return tile ? DTI_VK_GEMM_TILE : DTI_VK_GEMM_REGISTER;
 }
 
+/* ---- Tiles of the convolutions: selectors that the backend sets (lib/conv.glsl, conv_dw.comp) ---
+ * */
+
 static bool dti_vk_is_conv(uint32_t kernel) {
     return kernel == DTI_K_CONV || kernel == DTI_K_CONV_DX || kernel == DTI_K_CONV_DW;
 }
 
+typedef struct dti_vk_conv_tile {
+    uint32_t slide;    /* 0, or the taps of a row, where a tile stays in one: they share loads */
+    uint32_t channels; /* of an invocation, 1 to 8, for 8 positions each */
+} dti_vk_conv_tile;
+
+/* Loads are what counts: staying in a row wins unless rows fill their tiles of 8 badly. */
+static dti_vk_conv_tile dti_vk_conv_tile_of(const dti_args_conv *a, uint32_t kernel) {
+    const bool forward = kernel == DTI_K_CONV;
+    const uint32_t made = kernel == DTI_K_CONV_DX ? a->ci : a->co;
+    const uint32_t cols = forward ? a->ow : a->iw;
+    dti_vk_conv_tile t = {.channels = made < 8 ? made : 8};
+    const uint64_t in_rows = ((uint64_t)cols + 7) / 8 * 8 * (7 + a->kw + t.channels * a->kw);
+    const uint64_t run_on = (uint64_t)cols * (8 + t.channels) * a->kw;
+    if (kernel != DTI_K_CONV_DW && a->kw >= 2 && a->kw <= 5 && a->stride_w == 1 && a->dil_w == 1 &&
+        in_rows < run_on)
+        t.slide = a->kw;
+    return t;
+}
+
+/* The launch's selectors and those that the device decides. */
+static void dti_vk_spec_of(const dti_launch *launch, uint32_t *spec) {
+    memcpy(spec, launch->spec, sizeof launch->spec);
+    if (!dti_vk_is_conv(launch->kernel))
+        return;
+    dti_vk_conv_tile t = dti_vk_conv_tile_of(&launch->args.conv, launch->kernel);
+    spec[2] = t.slide;
+    spec[3] = t.channels;
+}
+
 /* 128 is what every device has. An invocation of a product or a convolution does the work of many,
- * so smaller workgroups spread a small one over more of the device. Where a workgroup meets at barriers, a software
- * driver switches between its vectors at each of them: 8 invocations are one vector (GRAD_NORM on
- * lavapipe: 4.3 ms at 128, 0.45 ms at 8). */
+ * so smaller workgroups spread a small one over more of the device. Where a workgroup meets at
+ * barriers, a software driver switches between its vectors at each of them: 8 invocations are one
+ * vector (GRAD_NORM on lavapipe: 4.3 ms at 128, 0.45 ms at 8). */
 static uint32_t dti_vk_local_of(const dti_vk_device *device, uint32_t kernel, uint32_t variant) {
     if (kernel == DTI_K_GEMM)
         return variant == DTI_VK_GEMM_TILE ? 256 : 64;
