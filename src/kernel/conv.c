@@ -62,17 +62,20 @@ static dti_conv_axis dti_conv_axis_of(const dti_conv *c, int d, int64_t phase) {
     return a;
 }
 
-/* A 1 x 1 kernel is one long row, so that tiles need not end with short rows. */
+/* With a 1 x 1 kernel rows are joined until they are long enough for whole tiles. */
 static dti_conv dti_conv_flat(const dti_conv *c) {
     dti_conv flat = *c;
-    bool plain = c->to_size[0] * c->to_size[1] <= 4096;
+    bool plain = true;
     for (int d = 0; d < 2; d++)
         plain = plain && c->taps[d] == 1 && c->stride[d] == 1 && c->pad[d] == 0 &&
                 c->from_size[d] == c->to_size[d];
-    if (plain) {
-        flat.from_size[1] *= flat.from_size[0];
-        flat.to_size[1] *= flat.to_size[0];
-        flat.from_size[0] = flat.to_size[0] = 1;
+    const int64_t rows = c->to_size[0], cols = c->to_size[1];
+    int64_t join = 1;
+    while (plain && join < rows && (join * cols < 64 || rows % join))
+        join++;
+    if (join > 1) {
+        flat.from_size[0] = flat.to_size[0] = rows / join;
+        flat.from_size[1] = flat.to_size[1] = cols * join;
     }
     return flat;
 }
@@ -117,14 +120,20 @@ static double dti_conv_tile_cost(int64_t n, int64_t lanes) {
     return (vecs > 1 ? 1.0 : 1.25) * DTI_MAX(1.0, 8 / (rows * vecs));
 }
 
+/* In 1/32 cycles a row of positions, about: multiply-adds, what turning or storing costs, copies. */
 static int dti_conv_form(const dti_conv *c, int64_t k, int64_t cols) {
     const int64_t to = c->to_channels;
     if (to < DTI_CONV_FEW)
         return DTI_CONV_PLANES;
+    const double copied =
+        (double)(c->from_channels * cols * (c->transposed ? 1 : c->stride[0] * c->stride[1]));
+    const bool dealt = !c->transposed && c->stride[1] > 1;
     double channels = (double)(k + 13) * (double)(dti_conv_ceil(to, 16) * 16 * cols) *
-                      dti_conv_tile_cost(cols, to);
+                          dti_conv_tile_cost(cols, to) +
+                      (c->pad[0] + c->pad[1] ? 5 : 0) * copied;
     double positions = (double)(k + 4) * (double)(dti_conv_ceil(cols, 16) * 16 * to) *
-                       dti_conv_tile_cost(to, cols);
+                           dti_conv_tile_cost(to, cols) +
+                       (dealt ? 32 : 5) * copied;
     return channels <= positions ? DTI_CONV_CHANNELS : DTI_CONV_POSITIONS;
 }
 
@@ -301,27 +310,60 @@ static dti_conv_out dti_conv_out_of(const dti_conv_job *j, int64_t channel, int6
                           .relu = c->relu};
 }
 
-/* A row of positions times one panel of channels, some tiles at a time. */
-static void dti_conv_row_channels(const dti_conv_job *j, const float *b, int64_t channel,
-                                  int64_t channels, int64_t u) {
-    float tile[(12 * DTI_CONV_BLOCK + 16) * 32];
-    const int64_t ld = dti_conv_ld(j), parts = dti_conv_ceil(j->w.count, j->kernels->rows);
+/* Some tiles of positions, which may lie in several rows, and where each begins in the buffer. */
+typedef struct dti_conv_block {
+    int count;
+    int64_t row[DTI_CONV_BLOCK], col[DTI_CONV_BLOCK], cols[DTI_CONV_BLOCK], at[DTI_CONV_BLOCK];
+} dti_conv_block;
+
+static void dti_conv_block_add(const dti_conv_job *j, dti_conv_block *b, int64_t parts,
+                               int64_t tile) {
+    const int i = b->count++;
+    const int64_t part = tile % parts;
+    b->row[i] = tile / parts;
+    b->col[i] = j->w.count * part / parts;
+    b->cols[i] = j->w.count * (part + 1) / parts - b->col[i];
+    b->at[i] = i ? b->at[i - 1] + b->cols[i - 1] : 0;
+}
+
+/* The block times one panel of channels: chunk by chunk, so that the panel's stays in L1. */
+static void dti_conv_block_sum(const dti_conv_job *j, const dti_conv_block *b, float *sums,
+                               const float *weights, int64_t channels) {
+    const int64_t ld = dti_conv_ld(j);
     const int vecs = channels > j->kernels->lanes;
-    for (int64_t i = 0; i < parts; i += DTI_CONV_BLOCK) {
-        const int64_t first = j->w.count * i / parts, last = DTI_MIN(i + DTI_CONV_BLOCK, parts);
-        for (int64_t part = i; part < last; part++) {
-            const int64_t v = j->w.count * part / parts;
-            dti_conv_tile_fn *fn = j->kernels->tile[j->w.count * (part + 1) / parts - v - 1][vecs];
-            int64_t k = 0;
-            do {
-                fn(tile + (v - first) * ld, DTI_MIN(j->k - k, DTI_GEMM_KC), dti_conv_at(j, u, v),
-                   j->source + k, j->w.from_step, b, j->line + k, k > 0);
-                k += DTI_GEMM_KC;
-            } while (k < j->k);
-        }
-        dti_conv_out out = dti_conv_out_of(j, channel, u, first);
+    int64_t k = 0;
+    do {
+        for (int i = 0; i < b->count; i++)
+            j->kernels->tile[b->cols[i] - 1][vecs](
+                sums + b->at[i] * ld, DTI_MIN(j->k - k, DTI_GEMM_KC),
+                dti_conv_at(j, b->row[i], b->col[i]), j->source + k, j->w.from_step, weights,
+                j->line + k, k > 0);
+        k += DTI_GEMM_KC;
+    } while (k < j->k);
+}
+
+static void dti_conv_block_store(const dti_conv_job *j, const dti_conv_block *b, const float *sums,
+                                 int64_t channel, int64_t channels) {
+    for (int i = 0, next; i < b->count; i = next) {
+        int64_t cols = 0;
+        for (next = i; next < b->count && b->row[next] == b->row[i]; next++)
+            cols += b->cols[next];
+        dti_conv_out out = dti_conv_out_of(j, channel, b->row[i], b->col[i]);
         out.row = j->w.to_step, out.col = j->c->to_size[0] * j->c->to_size[1], out.bias_col = 1;
-        j->kernels->turned(&out, tile, j->w.count * last / parts - first, channels);
+        j->kernels->turned(&out, sums + b->at[i] * dti_conv_ld(j), cols, channels);
+    }
+}
+
+static void dti_conv_channels(const dti_conv_job *j, const float *weights, int64_t channel,
+                              int64_t channels, int64_t u0, int64_t u1) {
+    float sums[(12 * DTI_CONV_BLOCK + 16) * 32];
+    const int64_t parts = dti_conv_ceil(j->w.count, j->kernels->rows);
+    for (int64_t tile = u0 * parts; tile < u1 * parts;) {
+        dti_conv_block b = {.count = 0};
+        while (b.count < DTI_CONV_BLOCK && tile < u1 * parts)
+            dti_conv_block_add(j, &b, parts, tile++);
+        dti_conv_block_sum(j, &b, sums, weights, channels);
+        dti_conv_block_store(j, &b, sums, channel, channels);
     }
 }
 
@@ -373,16 +415,13 @@ static void dti_conv_run_phase(dti_conv_job *j) {
         dti_conv_make_tables(j);
     for (int64_t i = 0; i < dti_conv_panels(j); i++, j->packed += j->k * dti_conv_ld(j)) {
         const int64_t first = dti_conv_panel(j, i), count = dti_conv_panel(j, i + 1) - first;
-        if (j->p->form == DTI_CONV_PLANES) {
+        if (j->p->form == DTI_CONV_PLANES)
             dti_conv_plane(j, j->packed, first, u0, u1);
-            continue;
-        }
-        for (int64_t u = u0; u < u1; u++) {
-            if (j->p->form == DTI_CONV_CHANNELS)
-                dti_conv_row_channels(j, j->packed, first, count, u);
-            else
+        else if (j->p->form == DTI_CONV_CHANNELS)
+            dti_conv_channels(j, j->packed, first, count, u0, u1);
+        else
+            for (int64_t u = u0; u < u1; u++)
                 dti_conv_row_positions(j, j->packed, first, count, u);
-        }
     }
 }
 

@@ -86,8 +86,8 @@ typedef struct dti_conv_kernels {
     int lanes, rows;                    /* of a tile, at most */
     dti_conv_tile_fn *const (*tile)[2]; /* [rows - 1][vectors - 1] */
     dti_conv_plane_fn *plane[2][2];     /* [4 rows instead of 1][vectors - 1] */
-    dti_conv_store_fn *turned;          /* rows contiguous */
-    dti_conv_store_fn *straight;        /* columns contiguous, or neither */
+    dti_conv_store_fn *turned;          /* rows contiguous, or `row` apart */
+    dti_conv_store_fn *straight;        /* columns contiguous, or `col` apart */
     dti_conv_pad_fn *pad;
     dti_conv_turn_fn *turn;
     dti_conv_dot_fn *dot;

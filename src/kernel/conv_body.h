@@ -115,50 +115,47 @@ DTI_CONV_PLANE(4, 2)
 
 /* ---- out of the tiles */
 
-DTI_INLINE void DTI_N(conv_finish)(const dti_conv_out *out, int64_t at, DTI_NF x, DTI_NF bias,
-                                   int n) {
-    x = DTI_N(gemm_finish)(x, bias, out->bias != NULL, out->relu);
-    if (out->mask)
-        x = DTI_N(gemm_mask)(x, DTI_N(load_n)(out->mask + at, n));
-    DTI_N(store_n)(out->to + at, x, n);
+/* n elements `step` apart. */
+DTI_INLINE DTI_NF DTI_N(conv_get)(const float *p, int64_t step, int n) {
+    if (step == 1)
+        return DTI_N(load_n)(p, n);
+    float t[DTI_LANES] = {0};
+    for (int i = 0; i < n; i++)
+        t[i] = p[i * step];
+    return DTI_N(load)(t);
+}
+DTI_INLINE void DTI_N(conv_set)(float *p, DTI_NF x, int64_t step, int n) {
+    if (step == 1) {
+        DTI_N(store_n)(p, x, n);
+        return;
+    }
+    float t[DTI_LANES];
+    DTI_N(store)(t, x);
+    for (int i = 0; i < n; i++)
+        p[i * step] = t[i];
 }
 
-/* Neither rows nor columns are contiguous: one element at a time. */
-static void DTI_N(conv_scatter)(const dti_conv_out *out, const float *tile, int64_t rows,
-                                int64_t cols) {
-    for (int64_t j = 0; j < cols; j++)
-        for (int64_t i = 0; i < rows; i++) {
-            const int64_t at = i * out->row + j * out->col;
-            float x = tile[i * DTI_CONV_NR + j];
-            if (out->bias)
-                x += out->bias[i * out->bias_row + j * out->bias_col];
-            if ((out->relu && x < 0) || (out->mask && !(out->mask[at] > 0)))
-                x = 0;
-            out->to[at] = x;
-        }
+DTI_INLINE void DTI_N(conv_finish)(const dti_conv_out *out, int64_t at, DTI_NF x, DTI_NF bias,
+                                   int64_t step, int n) {
+    x = DTI_N(gemm_finish)(x, bias, out->bias != NULL, out->relu);
+    if (out->mask)
+        x = DTI_N(gemm_mask)(x, DTI_N(conv_get)(out->mask + at, step, n));
+    DTI_N(conv_set)(out->to + at, x, step, n);
 }
 
 static void DTI_N(conv_straight)(const dti_conv_out *out, const float *tile, int64_t rows,
                                  int64_t cols) {
-    if (out->col != 1) {
-        DTI_N(conv_scatter)(out, tile, rows, cols);
-        return;
-    }
     for (int64_t i = 0; i < rows; i++) {
         DTI_NF bias = DTI_N(set1)(out->bias ? out->bias[i * out->bias_row] : 0);
         for (int64_t j = 0; j < cols; j += DTI_LANES)
             DTI_N(conv_finish)
-        (out, i * out->row + j, DTI_N(load)(tile + i * DTI_CONV_NR + j), bias,
-         (int)DTI_MIN(cols - j, DTI_LANES));
+            (out, i * out->row + j * out->col, DTI_N(load)(tile + i * DTI_CONV_NR + j), bias,
+             out->col, (int)DTI_MIN(cols - j, DTI_LANES));
     }
 }
 
 static void DTI_N(conv_turned)(const dti_conv_out *out, const float *tile, int64_t rows,
                                int64_t cols) {
-    if (out->row != 1) {
-        DTI_N(conv_scatter)(out, tile, rows, cols);
-        return;
-    }
     for (int64_t i0 = 0; i0 < rows; i0 += DTI_LANES) {
         const int n = (int)DTI_MIN(rows - i0, DTI_LANES);
         for (int64_t v = 0; v < cols; v += DTI_LANES) {
@@ -169,7 +166,8 @@ static void DTI_N(conv_turned)(const dti_conv_out *out, const float *tile, int64
             DTI_N(transpose)(r);
             for (int64_t j = 0; j < DTI_MIN(cols - v, DTI_LANES); j++) {
                 float bias = out->bias ? out->bias[(v + j) * out->bias_col] : 0;
-                DTI_N(conv_finish)(out, i0 + (v + j) * out->col, r[j], DTI_N(set1)(bias), n);
+                DTI_N(conv_finish)
+                (out, i0 * out->row + (v + j) * out->col, r[j], DTI_N(set1)(bias), out->row, n);
             }
         }
     }
@@ -194,6 +192,20 @@ DTI_INLINE void DTI_N(conv_pad_row)(float *copy, const float *row, int64_t from,
     DTI_N(conv_zeros)(copy + end - from, to - end);
 }
 
+/* The same columns dealt out. */
+static void DTI_N(conv_deal_row)(float *copy, const float *row, const dti_conv_pad *p) {
+    for (int64_t phase = 0; phase < p->step; phase++, copy += p->run) {
+        int64_t at = p->from[1] + phase, i = 0;
+        for (; i < p->run && at < 0; i++, at += p->step)
+            copy[i] = 0;
+        const int64_t fit = at < p->width ? (p->width - at + p->step - 1) / p->step : 0;
+        for (const int64_t end = DTI_MIN(p->run, i + fit); i < end; i++, at += p->step)
+            copy[i] = row[at];
+        for (; i < p->run; i++)
+            copy[i] = 0;
+    }
+}
+
 static void DTI_N(conv_pad)(float *copy, const float *source, const dti_conv_pad *p) {
     for (int64_t c = 0; c < p->channels; c++, copy += p->plane)
         for (int64_t i = p->from[0]; i < p->to[0]; i++) {
@@ -204,8 +216,7 @@ static void DTI_N(conv_pad)(float *copy, const float *source, const dti_conv_pad
             else if (p->step == 1)
                 DTI_N(conv_pad_row)(to, row, p->from[1], p->to[1], p->width);
             else
-                for (int64_t j = p->from[1], k = 0; j < p->to[1]; j++, k++)
-                    to[k % p->step * p->run + k / p->step] = j < 0 || j >= p->width ? 0 : row[j];
+                DTI_N(conv_deal_row)(to, row, p);
         }
 }
 
