@@ -241,8 +241,8 @@ TEST(destroying_the_context_alone_gives_everything_back) {
     static void net_##sentence(net *n);                                                            \
     TEST(sentence) {                                                                               \
         net n;                                                                                     \
-        if (test_check(net_open(&n, &(dt_ctx_desc){.no_vulkan = true}) == DT_OK, __FILE__,         \
-                       __LINE__, "%s", n.ctx ? dt_ctx_error(n.ctx) : "no context"))                \
+        dt_result opened = net_open(&n, &(dt_ctx_desc){.no_vulkan = true});                        \
+        if (test_check(!opened, __FILE__, __LINE__, "%s", dt_ctx_error(n.ctx)))                    \
             net_##sentence(&n);                                                                    \
         net_close(&n);                                                                             \
     }                                                                                              \
@@ -405,4 +405,164 @@ TEST(a_half_filled_allocator_or_a_wrong_count_of_threads_is_refused) {
           DT_ERROR_INVALID);
     CHECK(dt_ctx_create(&(dt_ctx_desc){.threads = -2}, &ctx) == DT_ERROR_INVALID);
     CHECK(ctx == NULL && m.bytes == 0);
+}
+
+/* ---- Shapes that no memory holds: their products must overflow nothing (the sanitizer looks) */
+
+#define HUGE_DIM 2147483647 /* the largest of a dimension; three of them exceed 64 bits */
+
+typedef dt_tensor absurd_fn(dt_graph *g, dt_tensor x, dt_tensor m, dt_shape s);
+
+/* Made from x: [1], m: [1, 1] and an absurd shape. */
+#define MAKE(name, expression)                                                                     \
+    static dt_tensor absurd_##name(dt_graph *g, dt_tensor x, dt_tensor m, dt_shape s) {            \
+        (void)g, (void)x, (void)m, (void)s;                                                        \
+        return expression;                                                                         \
+    }
+MAKE(input, dt_input(g, "i", DT_F32, s))
+MAKE(shared, dt_input_shared(g, "i", DT_I32, s))
+MAKE(param, dt_param(g, "p", s, (dt_init){DT_INIT_KAIMING_NORMAL, 0, 0}))
+MAKE(fill, dt_fill(g, s, 1))
+MAKE(expand, dt_expand(x, s))
+MAKE(reshape, dt_reshape(x, s))
+MAKE(empty, dt_reshape(dt_slice(x, 0, 0, 0), s))
+MAKE(permute, dt_permute(m, s))
+MAKE(sum, dt_sum(m, s, true))
+MAKE(slice, dt_slice(x, 0, s.dim[0], s.dim[1]))
+MAKE(pad, dt_pad(dt_expand(x, dt_dims(s.dim[1])), 0, s.dim[0], HUGE_DIM))
+MAKE(linear, dt_nn_linear(dt_expand(x, dt_dims(s.dim[1])), "l", s.dim[0]))
+MAKE(embedding, dt_nn_embedding(dt_cast(x, DT_I32), "e", s.dim[0], s.dim[1]))
+MAKE(concat, dt_concat((dt_tensor[]){dt_expand(x, s), dt_expand(x, s)}, 2, 0))
+MAKE(sum_of_parts,
+     dt_concat((dt_tensor[]){dt_expand(x, dt_dims(1 << 30)), dt_expand(x, dt_dims(1 << 30))}, 2, 0))
+MAKE(add, dt_add(dt_expand(x, dt_dims(HUGE_DIM, 1)), dt_expand(x, dt_dims(1, HUGE_DIM))))
+MAKE(product, dt_matmul(dt_expand(m, dt_dims(HUGE_DIM, 1)), dt_expand(m, dt_dims(1, HUGE_DIM))))
+MAKE(products,
+     dt_matmul(dt_expand(m, dt_dims(65536, 1, 1, 1)), dt_expand(m, dt_dims(1, 65536, 1, 1))))
+MAKE(gather, dt_gather(dt_param(g, "p", dt_dims(1, 1 << 20), (dt_init){0}),
+                       dt_input(g, "i", DT_I32, dt_dims(1 << 20))))
+MAKE(adaptive, dt_adaptive_avg_pool2d(dt_reshape(x, dt_dims(1, 1, 1)), s.dim[0], s.dim[1]))
+MAKE(resize, dt_resize(dt_reshape(x, dt_dims(1, 1, 1)), s.dim[0], s.dim[1], DT_RESIZE_NEAREST))
+#undef MAKE
+
+static const dt_shape absurd_shapes[] = {
+    {.rank = 6, .dim = {1, 1, 1, 1, 1}},
+    {.rank = INT32_MAX},
+    {.rank = -1},
+    {.rank = 3, .dim = {HUGE_DIM, HUGE_DIM, HUGE_DIM}},
+    {.rank = 4, .dim = {HUGE_DIM, HUGE_DIM, HUGE_DIM, 0}},
+    {.rank = 4, .dim = {0, HUGE_DIM, HUGE_DIM, HUGE_DIM}},
+    {.rank = 2, .dim = {(int64_t)1 << 32, (int64_t)1 << 32}}, /* wraps to 0 */
+    {.rank = 2, .dim = {INT64_MAX, INT64_MAX}},
+    {.rank = 2, .dim = {INT64_MIN, INT64_MIN}},
+    {.rank = 2, .dim = {65536, 32768}}, /* one element too many */
+};
+#define SHAPES (int)(sizeof absurd_shapes / sizeof absurd_shapes[0])
+#define SIZES 3 /* the first of them for an op that takes two sizes */
+
+/* What an error names, and the first shape that is absurd for it. */
+static const struct {
+    const char *op;
+    absurd_fn *make;
+    int first;
+} absurd_ops[] = {
+    {"input", absurd_input, 0},
+    {"input", absurd_shared, 0},
+    {"param", absurd_param, 0},
+    {"fill", absurd_fill, 0},
+    {"expand", absurd_expand, 0},
+    {"reshape", absurd_reshape, 0},
+    {"reshape", absurd_empty, 0},
+    {"permute", absurd_permute, 0},
+    {"sum", absurd_sum, 0},
+    {"expand", absurd_concat, 0},
+    {"slice", absurd_slice, SIZES},
+    {"", absurd_pad, SIZES},
+    {"", absurd_linear, SIZES},
+    {"", absurd_embedding, SIZES + 3},
+    {"pool", absurd_adaptive, SIZES},
+    {"resize", absurd_resize, SIZES},
+    /* These take what others gave, always the same. */
+    {"add", absurd_add, SHAPES - 1},
+    {"matmul", absurd_product, SHAPES - 1},
+    {"matmul", absurd_products, SHAPES - 1},
+    {"gather", absurd_gather, SHAPES - 1},
+    {"concat", absurd_sum_of_parts, SHAPES - 1},
+};
+
+/* Grants blocks below 16 MiB: a system that overcommits would give any. */
+static void *small_alloc(void *user, size_t bytes, size_t align) {
+    return bytes < 16u << 20 ? meter_alloc(user, bytes, align) : NULL;
+}
+
+static void check_absurd(dt_ctx *ctx, const char *op, absurd_fn *make, dt_shape shape) {
+    dt_graph *g;
+    dt_store *store;
+    if (dt_graph_create(ctx, &g))
+        return;
+    dt_tensor x = dt_input(g, "x", DT_F32, dt_dims(1));
+    dt_tensor y = make(g, x, dt_input(g, "m", DT_F32, dt_dims(1, 1)), shape);
+    const char *error = dt_graph_error(g) ? dt_graph_error(g) : "no error";
+    test_check(y.id == 0 && strstr(error, op), __FILE__, __LINE__,
+               "%s, rank %d, dimension %lld: %s", op, (int)shape.rank, (long long)shape.dim[0],
+               error);
+    dt_result result = dt_store_create(g, &(dt_store_desc){.device = "cpu"}, &store);
+    CHECK(result == DT_ERROR_INVALID && strstr(dt_ctx_error(ctx), op));
+    dt_graph_destroy(g);
+}
+
+TEST(an_absurd_shape_is_an_error_of_the_op_that_is_given_it) {
+    dt_ctx *ctx = NULL;
+    meter m = {0};
+    dt_ctx_desc desc = {.no_vulkan = true, .allocator = {small_alloc, meter_free, &m}};
+    REQUIRE(dt_ctx_create(&desc, &ctx) == DT_OK);
+    for (size_t i = 0; i < sizeof absurd_ops / sizeof absurd_ops[0]; i++)
+        for (int j = absurd_ops[i].first; j < SHAPES; j++)
+            check_absurd(ctx, absurd_ops[i].op, absurd_ops[i].make, absurd_shapes[j]);
+    dt_ctx_destroy(ctx);
+}
+
+/* What the shapes allow can still be too much with a batch, or for the memory. */
+TEST_NET(an_absurd_batch_is_refused_with_its_size) {
+    dt_program *program;
+    dt_program_desc desc = {.outputs = {n->y}, .batch = INT32_MAX};
+    CHECK_FAILS(n, dt_program_create(n->store, &desc, &program), DT_ERROR_INVALID, "2147483647");
+    CHECK_CONTAINS(dt_ctx_error(n->ctx), "more than 2^31");
+    desc.batch = INT32_MIN;
+    CHECK_FAILS(n, dt_program_create(n->store, &desc, &program), DT_ERROR_INVALID, "-2147483648");
+    CHECK(program == NULL && net_train(n, 1) == DT_OK);
+}
+
+TEST(a_legal_shape_that_no_memory_holds_is_told_with_its_bytes) {
+    meter m = {0};
+    dt_ctx *ctx = NULL;
+    dt_graph *g = NULL;
+    dt_store *store = NULL;
+    dt_program *program = NULL;
+    dt_ctx_desc desc = {.no_vulkan = true, .allocator = {small_alloc, meter_free, &m}};
+    REQUIRE(dt_ctx_create(&desc, &ctx) == DT_OK);
+    if (!dt_graph_create(ctx, &g)) {
+        dt_tensor x = dt_input(g, "x", DT_F32, dt_dims());
+        dt_tensor y = dt_mul(x, dt_param(g, "p", dt_dims(1), (dt_init){0}));
+        CHECK(dt_store_create(g, &(dt_store_desc){.device = "cpu"}, &store) == DT_OK);
+        dt_program_desc whole = {.outputs = {y}, .batch = INT32_MAX};
+        CHECK(dt_program_create(store, &whole, &program) == DT_ERROR_MEMORY && !program);
+        CHECK_CONTAINS(dt_ctx_error(ctx), "out of host memory");
+        dt_store_destroy(store);
+        dt_param(g, "q", dt_dims(46340, 46340), (dt_init){0});
+        CHECK(dt_store_create(g, &(dt_store_desc){.device = "cpu"}, &store) == DT_ERROR_MEMORY);
+        CHECK_CONTAINS(dt_ctx_error(ctx), "85895"); /* 8589582400 bytes and what is rounded up */
+    }
+    dt_ctx_destroy(ctx);
+    CHECK(m.bytes == 0);
+}
+
+TEST_NET(a_concat_of_nothing_is_told_where_it_is_used) {
+    dt_program *program;
+    dt_tensor none = dt_concat(NULL, 0, 0);
+    CHECK(none.id == 0 && dt_concat(&n->x, -1, 0).id == 0 && !dt_graph_error(n->graph));
+    dt_program_desc desc = {.outputs = {dt_relu(none)}};
+    CHECK_FAILS(n, dt_program_create(n->store, &desc, &program), DT_ERROR_INVALID, "nil tensor");
+    dt_tensor sum = dt_add(n->y, none); /* last: it leaves an error in the graph */
+    CHECK(sum.id == 0 && strstr(dt_graph_error(n->graph), "add: input 2 is nil"));
 }

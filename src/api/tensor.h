@@ -150,8 +150,9 @@ DT_API dt_tensor dt_flatten(dt_tensor x);
 DT_API dt_tensor dt_permute(dt_tensor x, dt_shape axes);
 /* x[..., start : start + length, ...] along `axis`; a negative axis counts from the end. */
 DT_API dt_tensor dt_slice(dt_tensor x, int axis, int64_t start, int64_t length);
-/* `count` tensors, at least 1, one after the other along `axis` (negative: from the end). Their
- * other dimensions are equal. */
+/* `count` tensors, one after the other along `axis` (negative: from the end). Their other
+ * dimensions are equal. Errors (nil): also a count below 1, which no graph is told of: what uses
+ * the nil tells. */
 DT_API dt_tensor dt_concat(const dt_tensor *x, int count, int axis);
 /* Repeats dimensions of size 1 (and new leading ones) up to `shape`, without a copy. */
 DT_API dt_tensor dt_expand(dt_tensor x, dt_shape shape);

@@ -73,7 +73,9 @@ static dt_tensor dti_append(dt_graph *graph, dti_op op, const dt_tensor *in, uin
     if (!info->family->shape(&b))
         return (dt_tensor){0};
     if (!dti_shape_valid(b.out.shape)) {
-        dti_build_fail(&b, "the result %s is too large: at most %d dimensions and 2^31 elements",
+        dti_build_fail(&b,
+                       "the result %s is too large or not a shape: at most %d dimensions, none "
+                       "negative, below 2^31 elements",
                        dti_shape_print(b.out.shape, b.out.samples).text, DT_MAX_DIMS);
         return (dt_tensor){0};
     }

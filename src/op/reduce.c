@@ -108,7 +108,12 @@ static int dti_reduce_mask(dt_tensor x, dt_shape axes, const char *op) {
     int rank = dti_node_of(x)->shape.rank, mask = 0;
     if (axes.rank == 0)
         return (1 << rank) - 1;
-    for (int i = 0; i < axes.rank && i < DT_MAX_DIMS; i++) {
+    if (axes.rank < 0 || axes.rank > DT_MAX_DIMS) {
+        dti_graph_fail(x.graph, "%s: a list of %d axes; at most %d", op, (int)axes.rank,
+                       DT_MAX_DIMS);
+        return -1;
+    }
+    for (int i = 0; i < axes.rank; i++) {
         int64_t axis = axes.dim[i] < 0 ? axes.dim[i] + rank : axes.dim[i];
         if (axis < 0 || axis >= rank) {
             dti_graph_fail(x.graph, "%s(%s): there is no axis %lld", op,

@@ -97,7 +97,8 @@ static void dti_desc_check(dt_program *p, dti_text *problems) {
     if (p->has_gradients && !p->loss_count && !hosts)
         dti_text_add(problems, "\n- gradients of what? give .loss or .host_gradients");
     if (!p->loss_count && !outputs && !p->metric_count)
-        dti_text_add(problems, "\n- it computes nothing: give .loss, .metrics or .outputs");
+        dti_text_add(problems, "\n- it computes nothing: give .loss, .metrics or .outputs; a nil "
+                               "tensor, as an op gives after an error, counts as none");
     if (d->accumulate && !p->has_gradients)
         dti_text_add(problems, "\n- .accumulate needs gradients: give .optim or .gradients");
     if (p->has_optim)

@@ -80,7 +80,7 @@ static dt_result dti_graph_clone(const dt_graph *g, dt_graph **out);
 /* ---- shape.c */
 static int64_t dti_shape_elements(dt_shape s); /* of one sample */
 static bool dti_shape_equal(dt_shape a, dt_shape b);
-static bool dti_shape_valid(dt_shape s); /* rank, no negative dim, product below 2^31 */
+static bool dti_shape_valid(dt_shape s); /* rank, no negative dim, products below 2^31 */
 typedef struct dti_shape_text {
     char text[96];
 } dti_shape_text;

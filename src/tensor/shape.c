@@ -25,18 +25,16 @@ static bool dti_shape_equal(dt_shape a, dt_shape b) {
     return true;
 }
 
+/* A size of 0 counts as 1, as NumPy does it: the product of any of the dimensions, such as a stride
+ * of an empty tensor, is then below 2^31. */
 static bool dti_shape_valid(dt_shape s) {
     if (s.rank < 0 || s.rank > DT_MAX_DIMS)
         return false;
-    bool empty = false;
+    int64_t n = 1;
     for (int i = 0; i < s.rank; i++) {
         if (s.dim[i] < 0 || s.dim[i] > INT32_MAX)
             return false;
-        empty = empty || s.dim[i] == 0;
-    }
-    int64_t n = 1;
-    for (int i = 0; i < s.rank && !empty; i++) {
-        n *= s.dim[i];
+        n *= s.dim[i] ? s.dim[i] : 1;
         if (n > INT32_MAX)
             return false;
     }
