@@ -2,11 +2,12 @@
  * is the one whose largest tile costs least, counting what is packed twice. Refuses to start
  * threads: the caller runs tiles where it wants. */
 
-#define DTI_GEMM_NC 512 /* columns of B packed at once: KC * NC floats lie in L2 */
-/* Panels of A packed together have 48 rows, see pack_a; +16: whole vectors. */
-#define DTI_GEMM_GROUP(mr) (48 / (mr))
+#define DTI_GEMM_PACKED_B (512 * DTI_GEMM_KC) /* floats of B packed at once: they lie in L2 */
+/* Panels of A packed together have 96 rows, see pack_a; +16: whole vectors. */
+#define DTI_GEMM_GROUP(mr) (96 / (mr))
 #define DTI_GEMM_PANEL_A(mr) ((mr)*DTI_GEMM_KC + 16)
-#define DTI_GEMM_PACKED_A (8 * DTI_GEMM_PANEL_A(6))
+#define DTI_GEMM_PACKED_A (16 * DTI_GEMM_PANEL_A(6))
+#define DTI_GEMM_AHEAD 8             /* columns of A that are fetched before they are packed */
 #define DTI_GEMM_TILE_MACS (1 << 18) /* less work a tile than this is not worth a thread */
 #define DTI_GEMM_PACK_COST 24        /* packing one element, in multiply-adds */
 
@@ -43,6 +44,11 @@ static dti_gemm_grid dti_gemm_make_grid(const dti_gemm *g, int threads) {
     return best;
 }
 
+/* Columns of B packed at once, whole vectors of any set. */
+static int64_t dti_gemm_columns(int64_t k) {
+    return DTI_GEMM_PACKED_B / DTI_MIN(DTI_MAX(k, 64), DTI_GEMM_KC) / 64 * 64;
+}
+
 /* The product of the transposed: C' = B' A'. */
 static dti_gemm_block dti_gemm_turn(const dti_gemm_block *g) {
     dti_gemm_block t = *g;
@@ -64,7 +70,7 @@ static int64_t dti_gemm_tiles(const dti_gemm *g, int threads) {
 static size_t dti_gemm_scratch_bytes(const dti_gemm *g, int threads) {
     (void)threads;
     int64_t k = DTI_MIN(g->k, DTI_GEMM_KC);
-    int64_t n = DTI_MIN((DTI_MAX(g->m, g->n) + 31) / 32 * 32, DTI_GEMM_NC);
+    int64_t n = DTI_MIN((DTI_MAX(g->m, g->n) + 31) / 32 * 32, dti_gemm_columns(k));
     return (size_t)(k * n + DTI_GEMM_PACKED_A) * sizeof(float);
 }
 

@@ -271,6 +271,8 @@ static void DTI_N(pack_a)(float *dst, const dti_gemm_block *g, const float *a, i
     for (int64_t p = 0; g->a_row == 1 && p < k; p++) {
         const float *src = a + p * g->a_col;
         float *to = dst + p * mr;
+        for (int i = 0; i < panels * mr; i += 16) /* the caches' own stops at the page's end */
+            __builtin_prefetch(src + DTI_GEMM_AHEAD * g->a_col + i);
         for (int q = 0; q < panels; q++, to += size_a) {
             int size = rows + (q < more);
             for (int i = 0; i < size; i += DTI_LANES) /* the next p writes over lanes too many */
@@ -320,11 +322,12 @@ DTI_INLINE dti_gemm_cols DTI_N(gemm_cols)(int64_t n) {
 }
 
 static dti_gemm_plan DTI_N(gemm_plan)(const dti_gemm_block *g) {
-    const dti_gemm_cols cols = DTI_N(gemm_cols)(DTI_MIN(g->n, DTI_GEMM_NC));
+    const dti_gemm_cols cols = DTI_N(gemm_cols)(DTI_MIN(g->n, dti_gemm_columns(g->k)));
     dti_gemm_plan plan = {.mr = DTI_N(gemm_rows_most)[cols.vecs - (cols.more == 0)]};
     plan.panels = (g->m + plan.mr - 1) / plan.mr;
     bool small = g->k * g->n <= 128 * 128;
-    plan.pack_a = g->n > 2 * DTI_GEMM_NR && (g->a_row == 1 || !small || g->k * g->m > 128 * 128);
+    /* rows that are contiguous in k are read in place: as good as a panel */
+    plan.pack_a = g->n > 2 * DTI_GEMM_NR && g->a_col != 1;
     plan.pack_b = g->b_col != 1 || (plan.panels > 4 && !small);
     return plan;
 }
@@ -371,8 +374,8 @@ static void DTI_N(gemm_pack_chunk)(const dti_gemm_block *g, const dti_gemm_chunk
         const int cols = (int)DTI_MIN(chunk->nc - j, width);
         if (chunk->pack_b || cols < width)
             DTI_N(pack_b)
-            (packed_b + (chunk->pack_b ? j * chunk->kc : 0), width, g, b + j * g->b_col, cols,
-             chunk->kc);
+        (packed_b + (chunk->pack_b ? j * chunk->kc : 0), width, g, b + j * g->b_col, cols,
+         chunk->kc);
         j += cols;
     }
 }
@@ -390,7 +393,7 @@ static void DTI_N(gemm_chunk)(const dti_gemm_block *g, const dti_gemm_plan *plan
         const int longer = (int)DTI_MAX(more - r, 0);
         if (plan->pack_a && r == begin)
             DTI_N(pack_a)
-            (packed_a, g, a + i * g->a_row, plan->mr, (int)(end - r), longer, rows, chunk->kc);
+        (packed_a, g, a + i * g->a_row, plan->mr, (int)(end - r), longer, rows, chunk->kc);
         const float *panel =
             plan->pack_a ? packed_a + (r - begin) * DTI_GEMM_PANEL_A(plan->mr) : NULL;
         DTI_N(gemm_rows)(g, chunk, i, rows + (r < more), panel, plan->mr);
@@ -403,12 +406,13 @@ static void DTI_N(gemm_block)(const dti_gemm_block *block, float *scratch) {
         g = dti_gemm_turn(block);
     const dti_gemm_plan plan = DTI_N(gemm_plan)(&g);
     dti_gemm_chunk chunk = {.packed_b = scratch + DTI_GEMM_PACKED_A, .pack_b = plan.pack_b};
-    for (int64_t j = 0; j < g.n; j += DTI_GEMM_NC)
+    const int64_t columns = dti_gemm_columns(g.k);
+    for (int64_t j = 0; j < g.n; j += columns)
         for (int64_t k = 0; k == 0 || k < g.k; k += DTI_GEMM_KC) {
             chunk.k0 = k;
             chunk.kc = DTI_MIN(g.k - k, DTI_GEMM_KC);
             chunk.j0 = j;
-            chunk.nc = DTI_MIN(g.n - j, DTI_GEMM_NC);
+            chunk.nc = DTI_MIN(g.n - j, columns);
             chunk.cols = DTI_N(gemm_cols)(chunk.nc);
             DTI_N(gemm_chunk)(&g, &plan, &chunk, scratch, scratch + DTI_GEMM_PACKED_A);
         }
