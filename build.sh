@@ -94,6 +94,8 @@ setup_test() {
     need mesa-vulkan-drivers libvulkan1 chromium-common vulkan-validationlayers
     # The header in other hosts: Clang, C++ and a locale with a decimal comma.
     need clang g++ locales
+    # The same on AArch64, under an emulator; elsewhere than on x86 its tests skip.
+    if [ "$(uname -m)" = x86_64 ]; then need gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user; fi
 }
 
 # numpy and the real safetensors, in an environment of their own; without them two tests skip.

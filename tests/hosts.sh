@@ -184,6 +184,67 @@ amd_test() {
     fi
 }
 
+# ---- AArch64: cross-compiled, under an emulator. The recorded bits are those of x86.
+
+arm_gcc=aarch64-linux-gnu-gcc
+arm_root=/usr/aarch64-linux-gnu
+
+# arm_build NAME SOURCE FLAGS...
+arm_build() {
+    name=$1 source=$2
+    shift 2
+    newer "$work/$name" "$source" && return 0
+    rm -f "$work/$name"
+    $arm_gcc -Wall -Wextra -DDT_NO_VULKAN -I. -Itests "$@" "$source" -o "$work/$name" \
+        -lm -lpthread >"$work/$name.log" 2>&1
+}
+
+# arm_test TEST PROGRAM ARGUMENTS...: what it prints stays in TEST.out; says whether it ran well.
+arm_test() {
+    test=$1 program=$2
+    shift 2
+    [ -x "$work/$program" ] || { fail "$test" "does not build" "$work/$program.log"; return 1; }
+    qemu-aarch64 -L $arm_root "$work/$program" "$@" >"$work/$test.out" 2>&1 && return 0
+    fail "$test" "exit status $?" "$work/$test.out"
+    return 1
+}
+
+arm_hash_test() { # TEST WORDS...
+    wanted "$1" || return 0
+    test=$1
+    shift
+    arm_test "$test" arm_host "$@" || return 0
+    hash=$(sed 's/.* //' "$work/$test.out")
+    if [ "$hash" = "$(cat $golden)" ]; then pass; else
+        fail "$test" "hash $hash, recorded is $(cat $golden)"
+    fi
+}
+
+arm_kernel_test() {
+    wanted arm_kernels_pass_their_tests || return 0
+    arm_test arm_kernels_pass_their_tests arm_dtest gemm vector_functions adamw softmax dropout \
+        every_case_uses && pass
+}
+
+arm_tests() {
+    for test in arm_gives_the_recorded_bits arm_gives_them_with_2_threads \
+        arm_kernels_pass_their_tests; do
+        wanted $test || continue
+        if ! command -v $arm_gcc >/dev/null 2>&1 || ! command -v qemu-aarch64 >/dev/null 2>&1; then
+            skip $test "there is no $arm_gcc with qemu-aarch64"
+            continue
+        fi
+        arm=wanted
+    done
+    [ "${arm-}" = wanted ] || return 0
+    arm_build arm_host tests/hostile_host.c -O2 -Werror &
+    arm_build arm_dtest tests/main.c -O1 -DDT_REFERENCE &
+    wait
+    arm_hash_test arm_gives_the_recorded_bits
+    arm_hash_test arm_gives_them_with_2_threads threads 2
+    arm_kernel_test
+}
+
 wants_hosts=no
 for compiler in gcc clang; do
     for level in O0 O2 fast; do
@@ -201,6 +262,7 @@ if [ $wants_hosts = yes ]; then
     make_locale
     host_tests
 fi
+arm_tests
 app_test app_in_an_empty_folder_builds_and_learns -O2 app.c -lm -ldl -lpthread
 app_test app_without_vulkan_builds_and_learns -O2 -DDT_NO_VULKAN app.c -lm -lpthread
 link_test

@@ -16,6 +16,13 @@
 #define DTI_GEMM_VECS 2
 #define DTI_GEMM_MR 6
 #endif
+/* GCC loads all of A's values at once there, and has no registers left for them. */
+#undef DTI_GEMM_IN_ORDER
+#ifdef __aarch64__
+#define DTI_GEMM_IN_ORDER __asm__ volatile("" : : : "memory")
+#else
+#define DTI_GEMM_IN_ORDER ((void)0)
+#endif
 #undef DTI_GEMM_NR
 #define DTI_GEMM_NR (DTI_GEMM_VECS * DTI_LANES)
 /* The most rows of a tile of 1, 2... vectors. */
@@ -209,6 +216,7 @@ DTI_INLINE void DTI_N(gemm_tile)(const int rows, const int vecs, int64_t k, cons
             y[v] = DTI_N(load)(b + v * DTI_LANES);
         DTI_UNROLL(12)
         for (int i = 0; i < rows; i++) {
+            DTI_GEMM_IN_ORDER;
             DTI_NF x = DTI_N(set1)(i < 6 ? a[i * a_row] : mid[(i - 6) * a_row]);
             DTI_UNROLL(4)
             for (int v = 0; v < vecs; v++)
