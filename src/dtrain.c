@@ -24,6 +24,7 @@
 #include "kernel/gemm.h"
 #include "kernel/vec.h"
 #include "kernel/norm.h"
+#include "kernel/pool.h"
 #include "kernel/conv.h"
 #include "kernel/kernels.h"
 #include "kernel/gemm.c"

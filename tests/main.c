@@ -29,10 +29,12 @@ static int harness_thread(pthread_t *thread, const pthread_attr_t *attributes,
 
 #include "test_kernel.c"
 #include "test_conv_kernel.c"
+#include "test_norm_kernel.c"
 #include "test_data.c"
 #include "test_file.c"
 #include "test_program.c"
 #include "test_ops.c"
+#include "test_image.c"
 #include "test_vulkan.c"
 
 #define SLOW_SECONDS 1.0

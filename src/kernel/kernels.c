@@ -27,6 +27,9 @@
         .dropout = DTI_V(dropout),                                                                 \
         .philox = DTI_V(philox),                                                                   \
         .conv = &DTI_N(conv_kernels),                                                              \
+        .pool_max = DTI_N(pool_max),                                                               \
+        .pool_mean = DTI_N(pool_mean),                                                             \
+        .pool_pairs = DTI_N(pool_pairs),                                                           \
         .norm_moment = DTI_V(norm_moment),                                                         \
         .norm_moments = DTI_V(norm_moments),                                                       \
         .norm_line = DTI_V(norm_line),                                                             \
@@ -41,8 +44,13 @@
 #include "vmath_body.h"
 #include "vec_body.h"
 #include "norm_body.h"
+#include "pool_body.h"
 #include "conv_body.h"
+#ifdef __aarch64__
+DTI_KERNEL_TABLE(DTI_ISA_PORTABLE, DTI_PORTABLE_FMA, "neon")
+#else
 DTI_KERNEL_TABLE(DTI_ISA_PORTABLE, DTI_PORTABLE_FMA, "portable")
+#endif
 #undef DTI_ISA
 #undef DTI_LANES
 
@@ -60,6 +68,7 @@ DTI_KERNEL_TABLE(DTI_ISA_PORTABLE, DTI_PORTABLE_FMA, "portable")
 #include "vmath_body.h"
 #include "vec_body.h"
 #include "norm_body.h"
+#include "pool_body.h"
 #include "conv_body.h"
 #ifdef __clang__
 #pragma clang attribute pop
@@ -84,6 +93,7 @@ DTI_KERNEL_TABLE(DTI_ISA_AVX2, true, "avx2")
 #include "vmath_body.h"
 #include "vec_body.h"
 #include "norm_body.h"
+#include "pool_body.h"
 #include "conv_body.h"
 #ifdef __clang__
 #pragma clang attribute pop

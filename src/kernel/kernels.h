@@ -18,6 +18,9 @@ typedef struct dti_cpu_kernels {
     dti_dropout_fn *dropout;
     dti_philox_fn *philox;
     const dti_conv_kernels *conv; /* through dti_conv_run() and dti_conv_dw_run() */
+    dti_pool_max_fn *pool_max;
+    dti_pool_mean_fn *pool_mean;
+    dti_pool_pairs_fn *pool_pairs;
     dti_norm_moment_fn *norm_moment;
     dti_norm_moments_fn *norm_moments;
     dti_norm_line_fn *norm_line;

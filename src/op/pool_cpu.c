@@ -1,4 +1,5 @@
-/* Pooling and resizing on the CPU: an item is one plane. */
+/* Pooling and resizing on the CPU: an item is one plane. Vectors go across windows; those that are
+ * cut by an edge are looked at one by one. */
 
 /* ---- CPU */
 
@@ -19,17 +20,71 @@ static dti_window dti_pool_cols(const dti_args_pool *a, int64_t q) {
     return dti_pool_window(q, a->stride_w, a->pad_w, a->kw, a->iw);
 }
 
-/* The place of the first of the largest, or of the first NaN; -1 of nothing. */
+/* The place of the first of the largest, or of the last NaN; -1 of nothing. */
 static int64_t dti_pool_largest(const float *x, int64_t iw, dti_window rows, dti_window cols) {
     int64_t at = -1;
     float best = 0;
     for (int64_t i = rows.begin; i < rows.end; i++)
         for (int64_t j = cols.begin; j < cols.end; j++) {
             const float v = x[i * iw + j];
-            if (at < 0 || v > best || (dti_nan_f32(v) && !dti_nan_f32(best)))
+            if (at < 0 || dti_nan_f32(v) || (!dti_nan_f32(best) && v > best))
                 best = v, at = i * iw + j;
         }
     return at;
+}
+
+/* Windows [begin, end) of a row that are whole along it. */
+static dti_window dti_pool_whole(const dti_args_pool *a) {
+    const int64_t last = (int64_t)a->iw + a->pad_w - a->kw; /* where a window may begin, less pad */
+    dti_window w = {((int64_t)a->pad_w + a->stride_w - 1) / a->stride_w,
+                    last < 0 ? 0 : last / a->stride_w + 1};
+    w.end = DTI_MIN(w.end, (int64_t)a->ow);
+    w.begin = DTI_MIN(w.begin, w.end);
+    w.end = DTI_MAX(w.end, w.begin);
+    return w;
+}
+
+enum { DTI_POOL_PART = 64 }; /* windows whose places are kept at a time */
+
+/* at[i] = where window q + i of row p is largest, as a place in the plane. */
+static void dti_pool_places(const dti_cpu_task *task, const float *x, int64_t p, int64_t q,
+                            int64_t n, int32_t *at) {
+    const dti_args_pool *a = &task->launch->args.pool;
+    const dti_window rows = dti_pool_rows(a, p), whole = dti_pool_whole(a);
+    const int64_t begin = DTI_MIN(DTI_MAX(whole.begin - q, 0), n);
+    const int64_t end = rows.begin < rows.end ? DTI_MIN(DTI_MAX(whole.end - q, begin), n) : begin;
+    for (int64_t i = 0; i < n; i++)
+        if (i < begin || i >= end)
+            at[i] = (int32_t)dti_pool_largest(x, a->iw, rows, dti_pool_cols(a, q + i));
+    if (begin == end)
+        return;
+    const int64_t first = rows.begin * a->iw + (q + begin) * a->stride_w - a->pad_w;
+    task->k->pool_max(NULL, at + begin, x + first, rows.end - rows.begin, a->kw, a->iw, a->stride_w,
+                      end - begin);
+    for (int64_t i = begin; i < end; i++)
+        at[i] += (int32_t)(first + (i - begin) * a->stride_w);
+}
+
+/* y = g where x is largest; g is x itself mostly. */
+static void dti_pool_row(const dti_cpu_task *task, float *y, const float *x, const float *g,
+                         int64_t p) {
+    const dti_args_pool *a = &task->launch->args.pool;
+    const dti_window rows = dti_pool_rows(a, p), whole = dti_pool_whole(a);
+    int32_t at[DTI_POOL_PART];
+    int64_t q = 0;
+    while (q < a->ow) {
+        if (g == x && q == whole.begin && q < whole.end && rows.begin < rows.end) {
+            task->k->pool_max(y + q, NULL, x + rows.begin * a->iw + q * a->stride_w - a->pad_w,
+                              rows.end - rows.begin, a->kw, a->iw, a->stride_w, whole.end - q);
+            q = whole.end;
+            continue;
+        }
+        const int64_t end = g == x && q < whole.begin ? whole.begin : a->ow;
+        const int64_t n = DTI_MIN(end - q, DTI_POOL_PART);
+        dti_pool_places(task, x, p, q, n, at);
+        for (int64_t i = 0; i < n; i++, q++)
+            y[q] = at[i] < 0 ? 0 : g[at[i]];
+    }
 }
 
 static void dti_cpu_max_pool(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
@@ -40,10 +95,29 @@ static void dti_cpu_max_pool(const dti_cpu_task *task, int64_t begin, int64_t en
         const float *g = dti_cpu_in(task, 1, a->g_offset) + plane * a->ih * a->iw;
         float *y = dti_cpu_out(task, 2, a->y_offset) + plane * a->oh * a->ow;
         for (int64_t p = 0; p < a->oh; p++)
-            for (int64_t q = 0; q < a->ow; q++) {
-                int64_t at = dti_pool_largest(x, a->iw, dti_pool_rows(a, p), dti_pool_cols(a, q));
-                *y++ = at < 0 ? 0 : g[at];
-            }
+            dti_pool_row(task, y + p * a->ow, x, g, p);
+    }
+}
+
+/* 2 x 2 side by side: no window adds to another's elements, so nothing is set to 0 first. */
+static bool dti_pool_is_pairs(const dti_args_pool *a) {
+    return a->kh == 2 && a->kw == 2 && a->stride_h == 2 && a->stride_w == 2 && a->pad_h == 0 &&
+           a->pad_w == 0 && a->oh * 2 == a->ih && a->ow * 2 == a->iw;
+}
+
+static void dti_max_pool_grad_plane(const dti_cpu_task *task, float *g, const float *x,
+                                    const float *y) {
+    const dti_args_pool *a = &task->launch->args.pool;
+    const bool relu = task->launch->spec[1] == DTI_EPILOGUE_RELU_GRAD;
+    const int64_t windows = (int64_t)a->oh * a->ow;
+    int32_t at[DTI_POOL_PART];
+    memset(g, 0, (size_t)a->ih * a->iw * sizeof *g);
+    for (int64_t w = 0, n; w < windows; w += n, y += n) {
+        n = DTI_MIN(a->ow - w % a->ow, DTI_POOL_PART);
+        dti_pool_places(task, x, w / a->ow, w % a->ow, n, at);
+        for (int64_t i = 0; i < n; i++)
+            if (at[i] >= 0)
+                g[at[i]] += !relu || x[at[i]] > 0 ? y[i] : 0;
     }
 }
 
@@ -51,18 +125,16 @@ static void dti_cpu_max_pool_grad(const dti_cpu_task *task, int64_t begin, int64
                                   void *scratch) {
     (void)scratch;
     const dti_args_pool *a = &task->launch->args.pool;
-    const bool relu = task->launch->spec[1] == DTI_EPILOGUE_RELU_GRAD;
+    const bool pairs = dti_pool_is_pairs(a), relu = task->launch->spec[1] == DTI_EPILOGUE_RELU_GRAD;
     for (int64_t plane = begin; plane < end; plane++) {
         const float *x = dti_cpu_in(task, 0, a->x_offset) + plane * a->ih * a->iw;
         const float *y = dti_cpu_in(task, 1, a->y_offset) + plane * a->oh * a->ow;
         float *g = dti_cpu_out(task, 2, a->g_offset) + plane * a->ih * a->iw;
-        memset(g, 0, (size_t)a->ih * a->iw * sizeof *g);
-        for (int64_t p = 0; p < a->oh; p++)
-            for (int64_t q = 0; q < a->ow; q++, y++) {
-                int64_t at = dti_pool_largest(x, a->iw, dti_pool_rows(a, p), dti_pool_cols(a, q));
-                if (at >= 0 && (!relu || x[at] > 0))
-                    g[at] += *y;
-            }
+        if (!pairs)
+            dti_max_pool_grad_plane(task, g, x, y);
+        for (int64_t p = 0; pairs && p < a->oh; p++)
+            task->k->pool_pairs(g + 2 * p * a->iw, y + p * a->ow, x + 2 * p * a->iw, a->iw, a->ow,
+                                relu);
     }
 }
 
@@ -88,6 +160,32 @@ static dti_average dti_average_at(const dti_args_pool *a, uint32_t kind, int64_t
     return w;
 }
 
+static float dti_average_of(const float *x, int64_t iw, const dti_average *w) {
+    float sum = 0;
+    for (int64_t i = w->rows.begin; i < w->rows.end; i++)
+        for (int64_t j = w->cols.begin; j < w->cols.end; j++)
+            sum += x[i * iw + j];
+    return sum / w->share;
+}
+
+static void dti_average_row(const dti_cpu_task *task, float *y, const float *x, int64_t p) {
+    const dti_args_pool *a = &task->launch->args.pool;
+    const uint32_t kind = task->launch->spec[0];
+    const dti_window whole =
+        kind == DTI_POOL_ADAPTIVE ? (dti_window){a->ow, a->ow} : dti_pool_whole(a);
+    for (int64_t q = 0; q < a->ow; q++) {
+        const dti_average w = dti_average_at(a, kind, p, q);
+        if (q == whole.begin && q < whole.end) {
+            task->k->pool_mean(y + q, x + w.rows.begin * a->iw + w.cols.begin,
+                               w.rows.end - w.rows.begin, a->kw, a->iw, a->stride_w, whole.end - q,
+                               w.share);
+            q = whole.end - 1;
+        } else {
+            y[q] = dti_average_of(x, a->iw, &w);
+        }
+    }
+}
+
 static void dti_cpu_avg_pool(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
     const dti_args_pool *a = &task->launch->args.pool;
@@ -95,14 +193,7 @@ static void dti_cpu_avg_pool(const dti_cpu_task *task, int64_t begin, int64_t en
         const float *x = dti_cpu_in(task, 0, a->x_offset) + plane * a->ih * a->iw;
         float *y = dti_cpu_out(task, 1, a->y_offset) + plane * a->oh * a->ow;
         for (int64_t p = 0; p < a->oh; p++)
-            for (int64_t q = 0; q < a->ow; q++) {
-                dti_average w = dti_average_at(a, task->launch->spec[0], p, q);
-                float sum = 0;
-                for (int64_t i = w.rows.begin; i < w.rows.end; i++)
-                    for (int64_t j = w.cols.begin; j < w.cols.end; j++)
-                        sum += x[i * a->iw + j];
-                *y++ = sum / w.share;
-            }
+            dti_average_row(task, y + p * a->ow, x, p);
     }
 }
 
