@@ -531,7 +531,7 @@ TEST(vulkan_launch_of_more_than_65535_workgroups_reaches_its_end) {
 
 static void vulkan_try_kernels(vulkan_rig *rig) {
     dti_vk_device *device = (dti_vk_device *)rig->device;
-    const uint32_t spec[4] = {0};
+    const uint32_t spec[4] = {0}, in_rows[4] = {0, 0, 3, 8}; /* see dti_vk_conv_tile */
     if (rig->in->options.no_unified)
         return; /* the same pipelines */
     for (size_t i = 0; i < DTI_COUNT(dti_vk_shaders); i++) {
@@ -542,6 +542,8 @@ static void vulkan_try_kernels(vulkan_rig *rig) {
         test_check(!dti_vk_pipeline_get(device, kernel, variant, spec, &first), __FILE__, __LINE__,
                    "%s: %s", dti_vk_shaders[i].name, rig->base.error);
         CHECK(!dti_vk_pipeline_get(device, kernel, variant, spec, &again) && again == first);
+        if (dti_vk_is_conv(kernel))
+            CHECK(!dti_vk_pipeline_get(device, kernel, variant, in_rows, &again));
     }
     for (uint32_t kernel = 0; kernel < DTI_K_COUNT; kernel++)
         CHECK(dti_vk_shader_of(kernel, 0) != NULL);
@@ -692,6 +694,8 @@ typedef struct vulkan_call {
     float *data[VULKAN_CALL_MAX];    /* of each binding, written and read back */
     uint32_t count[VULKAN_CALL_MAX]; /* floats; 0: not bound */
     dti_memory *memories[3];
+    dti_segment segment;
+    dti_exec_desc desc; /* the CPU's exec refers to it and to what it names */
     dti_place places[VULKAN_CALL_MAX];
     dti_exec *exec;
 } vulkan_call;
@@ -704,18 +708,18 @@ static bool vulkan_call_create(vulkan_rig *rig, vulkan_call *call) {
         bytes += (4ull * call->count[i] + 255) / 256 * 256;
         call->launch.value[i] = call->count[i] ? i : 0;
     }
-    dti_segment segment = {.count = 1, .upload = {0, 4 * DTI_STEP_WORDS}};
-    dti_exec_desc desc = {.label = "call",
-                          .memories = call->memories,
-                          .memory_count = 3,
-                          .places = call->places,
-                          .place_count = VULKAN_CALL_MAX,
-                          .launches = &call->launch,
-                          .launch_count = 1,
-                          .segments = &segment,
-                          .segment_count = 1,
-                          .in = 1,
-                          .out = 2};
+    call->segment = (dti_segment){.count = 1, .upload = {0, 4 * DTI_STEP_WORDS}};
+    call->desc = (dti_exec_desc){.label = "call",
+                                 .memories = call->memories,
+                                 .memory_count = 3,
+                                 .places = call->places,
+                                 .place_count = VULKAN_CALL_MAX,
+                                 .launches = &call->launch,
+                                 .launch_count = 1,
+                                 .segments = &call->segment,
+                                 .segment_count = 1,
+                                 .in = 1,
+                                 .out = 2};
     bool good =
         !b->memory_create(rig->device, bytes, DTI_MEMORY_DEVICE, &call->memories[0]) &&
         !b->memory_create(rig->device, 4 * DTI_STEP_WORDS, DTI_MEMORY_IN, &call->memories[1]) &&
@@ -724,7 +728,7 @@ static bool vulkan_call_create(vulkan_rig *rig, vulkan_call *call) {
         good =
             good && (!call->count[i] || !b->memory_write(call->memories[0], call->places[i].offset,
                                                          call->data[i], 4ull * call->count[i]));
-    return good && !b->exec_create(rig->device, &desc, &call->exec);
+    return good && !b->exec_create(rig->device, &call->desc, &call->exec);
 }
 
 static bool vulkan_call_start(vulkan_rig *rig, vulkan_call *call) {
@@ -918,6 +922,196 @@ static void vulkan_try_conv(vulkan_rig *rig) {
 
 TEST(vulkan_convolution_and_its_adjoints_are_exact) {
     ON_EACH(vulkan_try_conv);
+}
+
+/* ---- Pooling, resizing, normalisation, and what changed in older kernels: as on the CPU */
+
+/* Runs the launch on the CPU and on the device, over the same values, and compares what it writes.
+ * Bindings hold count[i] values, whole numbers times 0.25. */
+static void vulkan_compare(vulkan_rig *rig, const dti_launch *launch, const uint32_t *count,
+                           double tolerance) {
+    const dti_kernel_info *info = dti_kernel_info_of(launch->kernel);
+    vulkan_rig cpu = {.in = rig->in};
+    vulkan_call calls[2] = {{.launch = *launch}, {.launch = *launch}};
+    bool good = !dti_cpu_open(&rig->base, 99, &cpu.device);
+    for (int k = 0; k < 2 && good; k++) {
+        for (uint32_t i = 0; i < VULKAN_CALL_MAX && count[i]; i++) {
+            calls[k].count[i] = count[i];
+            calls[k].data[i] = vulkan_numbers(count[i], 9, 5 * i);
+            for (uint32_t j = 0; j < count[i]; j++)
+                calls[k].data[i][j] *= 0.25f;
+        }
+        good = vulkan_call_run(k ? rig : &cpu, &calls[k]);
+    }
+    for (int i = 0; i < info->bindings && good; i++) {
+        int bad = vulkan_differences(calls[0].data[i], calls[1].data[i], count[i], tolerance);
+        test_check(!bad, __FILE__, __LINE__, "%s {%u, %u}: %d of %u differ from the CPU's",
+                   info->name, launch->spec[0], launch->spec[1], bad, count[i]);
+    }
+    for (int i = 0; i < 2 * VULKAN_CALL_MAX; i++)
+        free(calls[i / VULKAN_CALL_MAX].data[i % VULKAN_CALL_MAX]);
+    if (cpu.device)
+        cpu.device->backend->close(cpu.device);
+    CHECK(good);
+}
+
+static const dti_args_pool vulkan_pools[] = {
+    {6, 8, 8, 4, 4, 2, 2, 2, 2, 0, 0, 0, 0, 0},  {5, 9, 7, 5, 4, 3, 3, 2, 2, 1, 1, 0, 0, 0},
+    {3, 7, 11, 6, 9, 2, 3, 1, 1, 0, 0, 0, 0, 0}, {2, 9, 10, 3, 3, 2, 3, 3, 4, 0, 1, 0, 0, 0},
+    {3, 5, 7, 8, 3, 1, 1, 1, 1, 0, 0, 0, 0, 0},
+};
+
+static void vulkan_compare_pools(vulkan_rig *rig, const dti_args_pool *a, bool adaptive) {
+    uint32_t x = a->n * a->ih * a->iw, y = a->n * a->oh * a->ow;
+    dti_launch l = {.args_bytes = sizeof *a, .items = y, .args.pool = *a};
+    for (l.spec[0] = adaptive ? DTI_POOL_ADAPTIVE : 0; l.spec[0] < (adaptive ? 3 : 2);
+         l.spec[0]++) {
+        l.kernel = DTI_K_AVG_POOL, l.items = y;
+        vulkan_compare(rig, &l, (uint32_t[4]){x, y}, 1e-6);
+        l.kernel = DTI_K_AVG_POOL_GRAD, l.items = x;
+        vulkan_compare(rig, &l, (uint32_t[4]){y, x}, 1e-6);
+    }
+    if (adaptive)
+        return;
+    l.spec[0] = 0, l.kernel = DTI_K_MAX_POOL, l.items = y;
+    vulkan_compare(rig, &l, (uint32_t[4]){x, x, y}, 0);
+    l.kernel = DTI_K_MAX_POOL_GRAD, l.items = x;
+    for (l.spec[1] = 0; l.spec[1] <= DTI_EPILOGUE_RELU_GRAD; l.spec[1] += 2)
+        vulkan_compare(rig, &l, (uint32_t[4]){x, y, x}, 0);
+}
+
+static void vulkan_compare_resizes(vulkan_rig *rig) {
+    static const uint32_t sizes[][4] = {{4, 6, 8, 12}, {9, 7, 5, 11}, {3, 17, 50, 3}, {1, 2, 7, 1}};
+    for (uint32_t i = 0; i < DTI_COUNT(sizes); i++) {
+        const uint32_t *s = sizes[i], x = 3 * s[0] * s[1], y = 3 * s[2] * s[3];
+        dti_args_resize a = {.n = 3, .ih = s[0], .iw = s[1], .oh = s[2], .ow = s[3]};
+        a.scale_h = (float)s[0] / (float)s[2], a.scale_w = (float)s[1] / (float)s[3];
+        dti_launch l = {.args_bytes = sizeof a, .args.resize = a};
+        for (l.spec[0] = 0; l.spec[0] < 2; l.spec[0]++) {
+            l.kernel = DTI_K_RESIZE, l.items = y;
+            vulkan_compare(rig, &l, (uint32_t[4]){x, y}, 2e-5);
+            l.kernel = DTI_K_RESIZE_GRAD, l.items = x;
+            vulkan_compare(rig, &l, (uint32_t[4]){y, x}, 2e-5);
+        }
+    }
+}
+
+/* samples, channels, spatial, groups of a sample; 0 groups: of the batch */
+static void vulkan_compare_norms(vulkan_rig *rig, uint32_t samples, uint32_t channels,
+                                 uint32_t spatial, uint32_t groups) {
+    uint32_t n = samples * channels * spatial, batch = !groups;
+    dti_args_norm a = {.n = n, .batch = batch, .channels = channels, .spatial = spatial};
+    a.eps = 0.5f; /* values of binding 1 stand for variances: also below 0 */
+    a.groups = batch ? channels : samples * groups;
+    a.cols = n / a.groups;
+    dti_launch l = {.args_bytes = sizeof a, .args.norm = a};
+    for (l.spec[0] = 0; l.spec[0] < 2 - batch; l.spec[0]++) {
+        l.kernel = DTI_K_NORM_STATS, l.items = a.groups, l.spec[1] = 0;
+        vulkan_compare(rig, &l, (uint32_t[4]){n, 2 * a.groups}, 1e-5);
+        l.kernel = DTI_K_NORM_DX, l.spec[1] = 1;
+        if (!batch)
+            vulkan_compare(rig, &l, (uint32_t[4]){n, n, channels, n}, 1e-4);
+    }
+    for (l.spec[0] = 0; l.spec[0] < 3; l.spec[0]++) {
+        l.kernel = DTI_K_NORM, l.items = n, l.spec[1] = l.spec[0] == 2;
+        vulkan_compare(rig, &l, (uint32_t[4]){n, 2 * a.groups, 2 * channels, n}, 1e-4);
+    }
+    l.kernel = DTI_K_NORM_DW, l.items = channels, l.spec[0] = l.spec[1] = 0;
+    vulkan_compare(rig, &l, (uint32_t[4]){n, 2 * a.groups, n, 2 * channels}, 1e-3);
+    l.kernel = DTI_K_BATCH_DX, l.items = n;
+    for (l.spec[0] = 0; batch && l.spec[0] < 2; l.spec[0]++)
+        vulkan_compare(rig, &l, (uint32_t[4]){n, n, 5 * channels, n}, 1e-4);
+}
+
+static void vulkan_compare_others(vulkan_rig *rig) {
+    dti_args_running r = {.n = 9, .keep = 0.5f, .take = 0.25f, .s_offset = 1};
+    dti_launch running = {.kernel = DTI_K_RUNNING, .args_bytes = sizeof r, .items = 9};
+    running.args.running = r;
+    vulkan_compare(rig, &running, (uint32_t[4]){9, 18, 9}, 0);
+    dti_args_dropout d = {.n = 300, .first = 0xfffffff0u, .row_elements = 7, .scale = 2};
+    d.threshold = 0x7fffffffu;
+    dti_launch dropout = {.kernel = DTI_K_DROPOUT, .args_bytes = sizeof d, .items = 300};
+    dropout.args.dropout = d;
+    vulkan_compare(rig, &dropout, (uint32_t[4]){300, 300}, 0);
+    dti_args_gemm g = {.m = 37, .n = 43, .k = 12, .a_row = 12, .a_col = 1, .b_row = 43, .b_col = 1};
+    g.c_row = 43, g.batch0 = g.batch1 = 1;
+    dti_launch gemm = {.kernel = DTI_K_GEMM, .args_bytes = sizeof g, .items = 37 * 43};
+    gemm.args.gemm = g;
+    gemm.spec[1] = DTI_EPILOGUE_RELU_GRAD;
+    for (int kind = 0; kind < 2; kind++) {
+        rig->device->info.kind = kind ? DT_DEVICE_DISCRETE : DT_DEVICE_SOFTWARE;
+        vulkan_compare(rig, &gemm, (uint32_t[4]){37 * 12, 12 * 43, 37 * 43, 37 * 43}, 0);
+    }
+}
+
+static void vulkan_try_images(vulkan_rig *rig) {
+    if (rig->in->options.no_unified)
+        return;
+    for (size_t i = 0; i < DTI_COUNT(vulkan_pools); i++)
+        vulkan_compare_pools(rig, &vulkan_pools[i], i + 1 == DTI_COUNT(vulkan_pools));
+    vulkan_compare_resizes(rig);
+    vulkan_compare_norms(rig, 5, 6, 8, 0);
+    vulkan_compare_norms(rig, 300, 3, 1, 0);
+    vulkan_compare_norms(rig, 4, 3, 49, 0);
+    vulkan_compare_norms(rig, 3, 6, 20, 2);
+    vulkan_compare_norms(rig, 3, 6, 7, 3);
+    vulkan_compare_norms(rig, 7, 260, 1, 1);
+    vulkan_compare_norms(rig, 7, 5, 1, 1);
+    vulkan_compare_others(rig);
+}
+
+TEST(vulkan_pooling_resizing_and_normalisation_are_the_cpus) {
+    ON_EACH(vulkan_try_images);
+}
+
+/* The last NaN of a window wins, by its bits; the first of equals. */
+static void vulkan_try_max_pool(vulkan_rig *rig) {
+    dti_args_pool a = {.n = 1, .ih = 1, .iw = 8, .oh = 1, .ow = 2, .kh = 1, .kw = 4};
+    a.stride_h = 1, a.stride_w = 4;
+    float x[8] = {dti_bits_f32(0x7fc00001), 5, dti_bits_f32(0xffc00002), 7, -3, 2, 2, 1};
+    float g[8] = {0, 1, 2, 3, 4, 5, 6, 7}, y[2] = {-1, -1};
+    vulkan_call call = {.launch = {.kernel = DTI_K_MAX_POOL, .args_bytes = sizeof a, .items = 2},
+                        .data = {x, g, y},
+                        .count = {8, 8, 2}};
+    call.launch.args.pool = a;
+    CHECK(vulkan_call_run(rig, &call));
+    CHECK(y[0] == 2 && y[1] == 5);
+}
+
+TEST(vulkan_max_pool_takes_the_last_nan_and_the_first_of_equals) {
+    ON_EACH(vulkan_try_max_pool);
+}
+
+/* Two blocks, the second one a buffer's; the step block is 0, so the learning rate is. */
+static void vulkan_try_buffer(vulkan_rig *rig) {
+    static float params[512], grads[512], state[512], pairs[4];
+    const uint32_t table[8] = {0, 0, DTI_TABLE_FIRST, 256, 1, 0, DTI_TABLE_BUFFER | 1, 3};
+    float words[8];
+    memcpy(words, table, sizeof words);
+    for (int i = 0; i < 512; i++)
+        params[i] = 1, grads[i] = 2;
+    dti_args_commit a = {.blocks = 2, .m_offset = 0xffffffffu, .t_offset = 300};
+    vulkan_call optim = {.launch = {.kernel = DTI_K_OPTIM, .args_bytes = sizeof a, .items = 2},
+                         .data = {params, grads, state, words},
+                         .count = {512, 512, 512, 8}};
+    vulkan_call norm = {.launch = {.kernel = DTI_K_GRAD_NORM, .args_bytes = sizeof a, .items = 2},
+                        .data = {grads, words, pairs},
+                        .count = {512, 8, 4}};
+    optim.launch.args.commit = norm.launch.args.commit = a;
+    CHECK(vulkan_call_run(rig, &optim));
+    CHECK(params[0] == 1 && params[255] == 1 && params[256] == 2 && params[258] == 2);
+    CHECK(params[259] == 1);
+    grads[257] = (float)INFINITY;
+    CHECK(vulkan_call_run(rig, &norm));
+    CHECK(pairs[0] == 1024 && pairs[1] == 0 && pairs[2] == 0 && pairs[3] == 1);
+    state[DTI_CONTROL_ABORT] = dti_bits_f32(1);
+    params[256] = 5;
+    CHECK(vulkan_call_run(rig, &optim) && params[256] == 5);
+    state[DTI_CONTROL_ABORT] = 0;
+}
+
+TEST(vulkan_commit_takes_a_buffer_as_it_is) {
+    ON_EACH(vulkan_try_buffer);
 }
 
 #endif
