@@ -265,7 +265,7 @@ static void dti_conv2d_dw_emit(dti_emit *e) {
     dti_launch *l = dti_emit_conv(e, DTI_K_CONV_DW, &a, a.splits * (uint64_t)elements);
     dti_bind(l, dy.value, x.value, parts, DTI_UNBOUND);
     if (a.splits > 1)
-        dti_emit_sum_parts(e, parts, a.splits, &e->out);
+        dti_emit_sum_parts(e, parts, a.splits, (uint32_t)elements, &e->out);
 }
 
 /* ---- Constructors */

@@ -180,8 +180,8 @@ static void dti_emit_fill(dti_emit *e, const dti_view *y, uint32_t selector, flo
     dti_emit_map1(e, DTI_K_COPY, selector, y, y, (const float[2]){value, 0.0f});
 }
 
-static void dti_emit_sum_parts(dti_emit *e, uint32_t value, uint32_t parts, const dti_view *out) {
-    uint32_t n = (uint32_t)dti_view_elements(out);
+static void dti_emit_sum_parts(dti_emit *e, uint32_t value, uint32_t parts, uint32_t n,
+                               const dti_view *out) {
     dti_args_reduce a = {.n = n,
                          .r = parts,
                          .kept = 5,

@@ -69,8 +69,9 @@ struct dti_emit {
  * takes their output as this node's, which then needs no launch. mask: for RELU_GRAD, dense. False,
  * and nothing is changed, where the input has other users or its kernel has no epilogue. */
 static bool dti_emit_fuse(dti_emit *e, uint32_t i, uint32_t epilogue, const dti_view *mask);
-/* out = the sum of `parts` values of out's size that lie one behind the other, in order. */
-static void dti_emit_sum_parts(dti_emit *e, uint32_t value, uint32_t parts, const dti_view *out);
+/* out = the sum of `parts` runs of n elements that lie one behind the other, in order. */
+static void dti_emit_sum_parts(dti_emit *e, uint32_t value, uint32_t parts, uint32_t n,
+                               const dti_view *out);
 /* Bytes [offset, offset + bytes) of a value as a value. offset: a multiple of 256. */
 static uint32_t dti_listing_part(dti_listing *list, uint32_t value, uint64_t offset,
                                  uint64_t bytes);

@@ -239,6 +239,9 @@ static dti_launch *dti_emit_norm(dti_emit *e, dti_kernel_id kernel, uint64_t ite
 static void dti_norm_stats_emit(dti_emit *e) {
     dti_view x = dti_emit_dense_in(e, 0);
     dti_args_norm a = dti_norm_args(e, &x);
+    if (a.batch) /* x may be a part of the batch */
+        a.cols = a.spatial * (uint32_t)x.dim[0];
+    a.s_offset = a.y_offset;
     dti_launch *l = dti_emit_norm(e, DTI_K_NORM_STATS, a.groups, &a);
     l->spec[0] = e->node->attr.i[DTI_NORM_RMS] != 0;
     dti_bind(l, x.value, e->out.value, DTI_UNBOUND, DTI_UNBOUND);
@@ -266,6 +269,37 @@ static void dti_batch_stats_emit(dti_emit *e) {
         dti_view from = dti_norm_column(&running, channels, 1, 0);
         dti_view to = dti_norm_column(&e->out, channels, 2, k);
         dti_emit_copy(e, &from, &to, DTI_COPY_WORD);
+    }
+}
+
+/* The statistics of the whole from those of parts with share w_i of the samples (Chan, Golub and
+ * LeVeque, 1979): mean = sum w_i mean_i, variance = sum w_i (variance_i + (mean_i - mean)^2). */
+static void dti_batch_stats_join(dti_emit *e, uint32_t parts, uint32_t count, int64_t rows) {
+    const int64_t c = e->node->attr.i[DTI_NORM_CHANNELS];
+    const float none[2] = {0.0f, 0.0f};
+    uint32_t weighted = dti_emit_scratch(e, 4ull * (uint64_t)c * count);
+    uint32_t sums = dti_emit_scratch(e, 4ull * (uint64_t)c);
+    const dti_view at_parts = {.value = parts}, at_weighted = {.value = weighted};
+    const dti_view sum = dti_norm_column(&(dti_view){.value = sums}, c, 1, 0);
+    const dti_view mean = dti_norm_column(&e->out, c, 2, 0);
+    for (int64_t which = 0; which < 2; which++) {
+        for (int64_t i = 0; i < count; i++) {
+            double share = (double)DTI_MIN(rows, e->batch - i * rows) / (double)e->batch;
+            dti_view x = dti_norm_column(&at_parts, c, 2, 2 * c * i + which);
+            dti_view y = dti_norm_column(&at_weighted, c, 1, c * i);
+            if (which) {
+                dti_view own = dti_norm_column(&at_parts, c, 2, 2 * c * i);
+                dti_emit_map2_views(e, DTI_K_MAP2, DTI_B_SUB, &own, &mean, &y, none);
+                dti_emit_map1(e, DTI_K_MAP1, DTI_U_SQUARE, &y, &y, none);
+                dti_emit_map2_views(e, DTI_K_MAP2, DTI_B_ADD, &x, &y, &y, none);
+                x = y;
+            }
+            dti_emit_map1(e, DTI_K_MAP1, DTI_U_AFFINE, &x, &y,
+                          (const float[2]){(float)share, 0.0f});
+        }
+        dti_emit_sum_parts(e, weighted, count, (uint32_t)c, &sum);
+        dti_view to = dti_norm_column(&e->out, c, 2, which);
+        dti_emit_copy(e, &sum, &to, DTI_COPY_WORD);
     }
 }
 

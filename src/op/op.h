@@ -52,6 +52,9 @@ typedef struct dti_op_family {
     /* The same value from other rows: when grad is NULL, or as a test oracle. */
     dt_tensor (*lower)(dti_grad *g);
     void (*emit)(dti_emit *e);
+    /* Joins what emit made of parts of the batch, `rows` samples each but the last, one behind the
+     * other in value `parts`: for results that are no sums. NULL: they are added, or lie apart. */
+    void (*join)(dti_emit *e, uint32_t parts, uint32_t count, int64_t rows);
     bool view; /* emit only sets the out view; no kernel */
     bool takes_terms;
     void (*ref)(const dti_ref *r); /* NULL without DT_REFERENCE */

@@ -51,7 +51,8 @@ DTI_FAMILY(avg_pool2d_grad, .shape = dti_avg_pool2d_grad_shape, .grad = dti_avg_
 DTI_FAMILY(resize, .shape = dti_resize_shape, .grad = dti_resize_grad_rule);
 DTI_FAMILY(resize_grad, .shape = dti_resize_shape, .grad = dti_resize_grad_rule);
 DTI_FAMILY(norm_stats, .shape = dti_norm_stats_shape, .lower = dti_norm_stats_lower);
-DTI_FAMILY(batch_stats, .shape = dti_batch_stats_shape, .lower = dti_batch_stats_lower);
+DTI_FAMILY(batch_stats, .shape = dti_batch_stats_shape, .lower = dti_batch_stats_lower,
+           .join = dti_batch_stats_join);
 DTI_FAMILY(norm, .shape = dti_shape_same, .grad = dti_norm_grad_rule, .lower = dti_norm_lower);
 DTI_FAMILY(norm_dx, .shape = dti_shape_same, .lower = dti_norm_dx_lower);
 DTI_FAMILY(norm_dw, .shape = dti_norm_dw_shape, .lower = dti_norm_dw_lower);

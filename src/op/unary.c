@@ -135,11 +135,13 @@ static bool dti_unary_grad_shape(dti_build *b) {
 }
 
 /* Three strided views and a selector: unary_grad and the binary ops alike. */
-static void dti_emit_map2(dti_emit *e, dti_kernel_id kernel, uint32_t selector) {
-    dti_view in0 = dti_emit_in(e, 0), in1 = dti_emit_in(e, 1);
-    dti_view a = dti_view_broadcast(&in0, e->out.dim), b = dti_view_broadcast(&in1, e->out.dim);
-    const dti_view *views[3] = {&a, &b, &e->out};
-    dti_walk w = dti_walk_make(e->out.dim, views, 3);
+/* y = f(a, b) over strided views, which are repeated to y's dimensions. */
+static void dti_emit_map2_views(dti_emit *e, dti_kernel_id kernel, uint32_t selector,
+                                const dti_view *in0, const dti_view *in1, const dti_view *y,
+                                const float p[2]) {
+    dti_view a = dti_view_broadcast(in0, y->dim), b = dti_view_broadcast(in1, y->dim);
+    const dti_view *views[3] = {&a, &b, y};
+    dti_walk w = dti_walk_make(y->dim, views, 3);
     dti_launch *l = dti_emit_launch(e, kernel, (uint64_t)w.n, sizeof l->args.map2);
     dti_args_map2 *args = &l->args.map2;
     args->n = (uint32_t)w.n;
@@ -149,12 +151,17 @@ static void dti_emit_map2(dti_emit *e, dti_kernel_id kernel, uint32_t selector) 
     memcpy(args->y_stride, w.stride[2], sizeof args->y_stride);
     args->a_offset = (uint32_t)a.offset;
     args->b_offset = (uint32_t)b.offset;
-    args->y_offset = (uint32_t)e->out.offset;
-    args->p0 = e->node->attr.f[0];
-    args->p1 = e->node->attr.f[1];
+    args->y_offset = (uint32_t)y->offset;
+    args->p0 = p[0];
+    args->p1 = p[1];
     l->spec[0] = selector;
     l->spec[3] = w.axes;
-    dti_bind(l, a.value, b.value, e->out.value, DTI_UNBOUND);
+    dti_bind(l, a.value, b.value, y->value, DTI_UNBOUND);
+}
+
+static void dti_emit_map2(dti_emit *e, dti_kernel_id kernel, uint32_t selector) {
+    dti_view a = dti_emit_in(e, 0), b = dti_emit_in(e, 1);
+    dti_emit_map2_views(e, kernel, selector, &a, &b, &e->out, e->node->attr.f);
 }
 
 static void dti_unary_grad_emit(dti_emit *e) {

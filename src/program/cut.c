@@ -55,11 +55,12 @@ typedef struct dti_cut {
     dti_emit *e;
     const dti_op_family *family;
     dti_view out;
-    int64_t rows;     /* of a part */
-    uint32_t parts;   /* of how many */
-    bool sums;        /* the result has no samples: partial sums */
-    uint32_t partial; /* value of the partial sums */
-    dti_view *inputs; /* the whole views, by input */
+    int64_t rows;      /* of a part */
+    uint32_t parts;    /* of how many */
+    bool sums;         /* the result has no samples: partial sums */
+    uint32_t partial;  /* value of the partial sums */
+    uint32_t elements; /* of one; a term is a pair */
+    dti_view *inputs;  /* the whole views, by input */
 } dti_cut;
 
 static void dti_cut_part(dti_cut *c, uint32_t i) {
@@ -79,7 +80,7 @@ static void dti_cut_part(dti_cut *c, uint32_t i) {
     if (c->sums) {
         e->out = c->out;
         e->out.value = c->partial;
-        e->out.offset = i * dti_view_elements(&c->out);
+        e->out.offset = (int64_t)i * c->elements;
     } else {
         e->out = dti_cut_view(c->p, &c->out, row, rows);
     }
@@ -88,19 +89,20 @@ static void dti_cut_part(dti_cut *c, uint32_t i) {
 
 static void dti_cut_all(dti_cut *c) {
     dti_emit *e = c->e;
-    uint64_t elements = (uint64_t)dti_view_elements(&c->out);
     for (uint32_t k = 0; k < e->node->count; k++)
         c->inputs[k] = e->views[dti_input_id(e->graph, e->node, k)];
     if (c->sums)
-        c->partial = dti_emit_scratch(e, 4 * elements * c->parts);
+        c->partial = dti_emit_scratch(e, 4ull * c->elements * c->parts);
     for (uint32_t i = 0; i < c->parts; i++)
         dti_cut_part(c, i);
     for (uint32_t k = 0; k < e->node->count; k++)
         e->views[dti_input_id(e->graph, e->node, k)] = c->inputs[k];
     e->first_row = 0;
     e->out = c->out;
-    if (c->sums)
-        dti_emit_sum_parts(e, c->partial, c->parts, &c->out);
+    if (c->family->join)
+        c->family->join(e, c->partial, c->parts, c->rows);
+    else if (c->sums)
+        dti_emit_sum_parts(e, c->partial, c->parts, c->elements, &c->out);
 }
 
 static bool dti_cut_needed(const dt_program *p, const dti_emit *e) {
@@ -114,8 +116,8 @@ static bool dti_cut_needed(const dt_program *p, const dti_emit *e) {
 }
 
 static void dti_cut_emit(dt_program *p, dti_emit *e, const dti_op_family *family) {
-    bool couples = e->node->op == DTI_OP_BATCH_STATS; /* no sum of parts */
-    if (family->view || couples || e->batch < 2 || !dti_cut_needed(p, e)) {
+    bool running = family->join && !e->train; /* batch norm's statistics: x is not read then */
+    if (family->view || running || e->batch < 2 || !dti_cut_needed(p, e)) {
         family->emit(e);
         return;
     }
@@ -123,6 +125,7 @@ static void dti_cut_emit(dt_program *p, dti_emit *e, const dti_op_family *family
     for (uint32_t k = 0; k < e->node->count; k++)
         c.rows = dti_cut_rows(p, &e->views[dti_input_id(e->graph, e->node, k)], c.rows);
     c.sums = !e->node->samples;
+    c.elements = e->node->term ? 2 : (uint32_t)dti_view_elements(&e->out);
     if (!c.sums)
         c.rows = dti_cut_rows(p, &e->out, c.rows);
     c.inputs = dti_alloc_array(p->base, e->node->count + 1u, sizeof *c.inputs);
