@@ -2,6 +2,7 @@
  *
  *     dtbench gemm THREADS ROUNDS [M N K]   SGEMM, ours and OpenBLAS's, in turn, in one process
  *     dtbench steps NAME THREADS DEVICE N   N training steps of one workload
+ *     dtbench region THREADS                what an empty parallel region costs
  *     dtbench product DEVICE                a chain of 512x512x512 products on one device
  *     dtbench devices                       what there is
  *
@@ -346,6 +347,48 @@ static void gemm(int threads, int rounds, const int *only) {
     dt_ctx_destroy(ctx);
 }
 
+/* ---- What a parallel region costs over its work, a piece a thread: one region after the other,
+ * while workers spin, and after a pause, when they sleep and have to be woken. Without work the
+ * caller takes all pieces before a worker sees them. */
+
+#define REGION_RUNS 2000
+#define REGION_PAUSES 50
+#define REGION_WORK_NS 20000
+
+static void region_piece(void *arg, int64_t begin, int64_t end, int worker) {
+    uint64_t until = dti_now_ns() + REGION_WORK_NS * (uint64_t)(end - begin);
+    (void)worker;
+    while (*(const bool *)arg && dti_now_ns() < until) {
+    }
+}
+
+static double region_ms(dti_pool *pool, int threads, bool work) {
+    double start = now_ms();
+    dti_parallel_for(pool, threads, 1, region_piece, &work);
+    return now_ms() - start - (work ? REGION_WORK_NS * 1e-6 : 0);
+}
+
+static void region(int threads) {
+    static samples empty, spinning, parked;
+    dt_ctx *ctx;
+    try(NULL, dt_ctx_create(&(dt_ctx_desc){.threads = threads, .no_vulkan = true}, &ctx), "region");
+    dti_pool *pool = dti_ctx_base(ctx)->pool;
+    for (int i = 0; i < REGION_RUNS; i++)
+        add(&empty, region_ms(pool, threads, false));
+    for (int i = 0; i < REGION_RUNS; i++)
+        add(&spinning, region_ms(pool, threads, true));
+    for (int i = 0; i < REGION_PAUSES; i++) {
+        sleep_ms(2);
+        add(&parked, region_ms(pool, threads, true));
+    }
+    printf("{\"kind\": \"region\", \"threads\": %d, \"empty_us\": %.3f, \"spinning_us\": %.3f, "
+           "\"parked_us\": %.3f",
+           threads, 1e3 * median(&empty), 1e3 * median(&spinning), 1e3 * median(&parked));
+    printf(", \"spinning_us_best\": %.3f, \"parked_us_best\": %.3f}\n", 1e3 * spinning.ms[0],
+           1e3 * parked.ms[0]);
+    dt_ctx_destroy(ctx);
+}
+
 /* ---- Training steps, the same as tools/bench_torch.py's: write the batch, run one step. */
 
 #define WIDTHS_MAX 5
@@ -414,15 +457,26 @@ static net make_net(dt_graph *graph, const workload *w) {
     return n;
 }
 
+/* What the products of a step are worth: forward, weights' gradients, and the inputs' but for the
+ * first layer. */
+static double step_flops(const workload *w) {
+    double macs = 0;
+    for (int i = 1; i < WIDTHS_MAX && w->widths[i]; i++)
+        macs += (i > 1 ? 3.0 : 2.0) * w->widths[i - 1] * w->widths[i];
+    return 2 * macs * w->batch;
+}
+
 static void print_steps(const workload *w, const session *s, samples *times, double loss,
                         int threads) {
     const dt_device_info *d = dt_store_device(s->store);
     double typical = median(times);
     printf("{\"kind\": \"steps\", \"peer\": \"dtrain\", \"workload\": \"%s\", \"batch\": %d, "
            "\"threads\": %d, \"device\": \"%s\", \"device_name\": \"%s\", \"steps\": %d, "
-           "\"ms_median\": %.5f, \"ms_min\": %.5f, \"samples_per_s\": %.1f, \"loss\": %.4f}\n",
+           "\"ms_median\": %.5f, \"ms_min\": %.5f, \"samples_per_s\": %.1f, \"loss\": %.4f, "
+           "\"gflops_best\": %.2f, \"peak_gflops\": %.2f}\n",
            w->name, w->batch, threads, d->id, d->name, times->count, typical, times->ms[0],
-           w->batch / typical * 1e3, loss);
+           w->batch / typical * 1e3, loss, step_flops(w) / times->ms[0] * 1e-6,
+           strcmp(d->id, "cpu") ? 0.0 : threads * peak_gflops(dti_isa_select(DTI_ISA_AVX512)));
 }
 
 static void steps(const char *name, int threads, const char *device, int count) {
@@ -518,6 +572,8 @@ int main(int argc, char **argv) {
              (const int[]){atoi(argv[4]), atoi(argv[5]), atoi(argv[6])});
     else if (argc == 6 && !strcmp(argv[1], "steps"))
         steps(argv[2], atoi(argv[3]), argv[4], atoi(argv[5]));
+    else if (argc == 3 && !strcmp(argv[1], "region"))
+        region(atoi(argv[2]));
     else if (argc == 3 && !strcmp(argv[1], "product"))
         product(argv[2]);
     else if (argc == 2 && !strcmp(argv[1], "devices"))

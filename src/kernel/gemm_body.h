@@ -256,8 +256,10 @@ DTI_INLINE void DTI_N(pack_turn)(float *dst, int64_t ld, const float *src, int64
     for (; p + DTI_LANES <= k; p += DTI_LANES) {
         DTI_NF r[DTI_LANES];
         DTI_UNROLL(16)
-        for (int i = 0; i < DTI_LANES; i++)
+        for (int i = 0; i < DTI_LANES; i++) {
             r[i] = i < rows ? DTI_N(load)(src + i * row + p) : DTI_N(set1)(0);
+            __builtin_prefetch(src + (DTI_LANES + i) * row + p); /* what is mostly next */
+        }
         DTI_N(transpose)(r);
         DTI_UNROLL(16)
         for (int i = 0; i < DTI_LANES; i++)
