@@ -137,7 +137,8 @@ static int dti_conv_form(const dti_conv *c, int64_t k, int64_t cols) {
     return channels <= positions ? DTI_CONV_CHANNELS : DTI_CONV_POSITIONS;
 }
 
-/* The copy of a band: none where windows stay inside and no vector reads past a row. */
+/* The copy of a band: none where windows stay inside and no vector reads past a row. A row of all
+ * channels lies together, in the order of k, so that few pages are in use at a time. */
 static void dti_conv_plan_copy(const dti_conv *c, dti_conv_plan *p) {
     const int64_t step = c->transposed || p->form == DTI_CONV_CHANNELS ? 1 : c->stride[1];
     const dti_conv_span rows = dti_conv_reads(c, 0, 0, 1), cols = dti_conv_reads(c, 1, 0, 1);
@@ -150,7 +151,8 @@ static void dti_conv_plan_copy(const dti_conv *c, dti_conv_plan *p) {
                              .width = c->from_size[1],
                              .from = {0, cols.from},
                              .to = {0, cols.to},
-                             .row = run * step,
+                             .plane = run * step,
+                             .row = run * step * c->from_channels,
                              .step = step,
                              .run = run};
 }
@@ -158,14 +160,12 @@ static void dti_conv_plan_copy(const dti_conv *c, dti_conv_plan *p) {
 static void dti_conv_plan_bands(const dti_conv *c, dti_conv_plan *p, int threads) {
     const int64_t most = DTI_MAX(1, dti_conv_ceil(c->to_size[0], p->phases[0]));
     const int64_t items = DTI_MAX(1, c->n * c->groups * p->unit_groups);
-    const int64_t line = c->from_channels * p->copy.row;
     p->bands = 1;
     if (threads > 1)
         p->bands = DTI_MIN(most, dti_conv_ceil(4 * (int64_t)threads, items));
     while (!p->in_place && p->bands * 2 <= most &&
-           dti_conv_rows_most(c, p->bands) * line > DTI_CONV_BUDGET)
+           dti_conv_rows_most(c, p->bands) * p->copy.row > DTI_CONV_BUDGET)
         p->bands *= 2;
-    p->copy.plane = dti_conv_rows_most(c, p->bands) * p->copy.row;
     if (p->in_place) {
         p->copy.row = c->from_size[1];
         p->copy.plane = c->from_size[0] * c->from_size[1];
@@ -188,7 +188,7 @@ static dti_conv_plan dti_conv_plan_of(const dti_conv *c, int threads) {
     p.images = p.tables + dti_conv_ceil(2 * p.k, 16) * 16;
     p.floats = p.images + DTI_CONV_SLACK;
     if (!p.in_place)
-        p.floats += c->from_channels * p.copy.plane;
+        p.floats += dti_conv_rows_most(c, p.bands) * p.copy.row;
     return p;
 }
 
@@ -252,8 +252,8 @@ static void dti_conv_pack(const dti_conv_job *j, float *dst, int64_t first, int6
     const int64_t by_to = taps * (c->transposed ? 1 : c->from_channels);
     const int64_t by_from = taps * (c->transposed ? c->to_channels : 1);
     const float *w = c->w + j->group * c->from_channels * c->to_channels * taps + first * by_to;
-    for (int64_t f = 0; f < c->from_channels; f++)
-        for (int64_t r = 0; r < j->h.taps; r++)
+    for (int64_t r = 0; r < j->h.taps; r++)
+        for (int64_t f = 0; f < c->from_channels; f++)
             for (int64_t s = 0; s < j->w.taps; s++, dst += ld) {
                 const float *tap = w + f * by_from + j->w.tap0 + s * j->w.tap_step +
                                    (j->h.tap0 + r * j->h.tap_step) * c->taps[1];
@@ -278,8 +278,8 @@ static void dti_conv_pack_all(dti_conv_job *j) {
 static void dti_conv_make_tables(dti_conv_job *j) {
     const dti_conv_pad *p = &j->p->copy;
     int32_t *to = j->source;
-    for (int64_t f = 0; f < j->c->from_channels; f++)
-        for (int64_t r = 0; r < j->h.taps; r++)
+    for (int64_t r = 0; r < j->h.taps; r++)
+        for (int64_t f = 0; f < j->c->from_channels; f++)
             for (int64_t s = 0; s < j->w.taps; s++) {
                 int64_t at = j->w.from0 + s * j->w.from_tap;
                 if (!j->p->in_place)
@@ -310,10 +310,23 @@ static dti_conv_out dti_conv_out_of(const dti_conv_job *j, int64_t channel, int6
                           .relu = c->relu};
 }
 
+/* The k of row u whose taps lie inside of the source: what is outside adds nothing but zeros. */
+static dti_conv_span dti_conv_inside(const dti_conv_job *j, int64_t u) {
+    const int64_t first = j->h.from0 + u * j->h.from_step, size = j->c->from_size[0];
+    const int64_t taps = j->h.taps, tap = j->h.from_tap, each = j->c->from_channels * j->w.taps;
+    int64_t r = 0, end = taps;
+    while (r < end && (first + r * tap < 0 || first + r * tap >= size))
+        r++;
+    while (end > r && (first + (end - 1) * tap < 0 || first + (end - 1) * tap >= size))
+        end--;
+    return (dti_conv_span){r * each, end * each};
+}
+
 /* Some tiles of positions, which may lie in several rows, and where each begins in the buffer. */
 typedef struct dti_conv_block {
     int count;
     int64_t row[DTI_CONV_BLOCK], col[DTI_CONV_BLOCK], cols[DTI_CONV_BLOCK], at[DTI_CONV_BLOCK];
+    dti_conv_span k[DTI_CONV_BLOCK];
 } dti_conv_block;
 
 static void dti_conv_block_add(const dti_conv_job *j, dti_conv_block *b, int64_t parts,
@@ -324,6 +337,7 @@ static void dti_conv_block_add(const dti_conv_job *j, dti_conv_block *b, int64_t
     b->col[i] = j->w.count * part / parts;
     b->cols[i] = j->w.count * (part + 1) / parts - b->col[i];
     b->at[i] = i ? b->at[i - 1] + b->cols[i - 1] : 0;
+    b->k[i] = i && b->row[i] == b->row[i - 1] ? b->k[i - 1] : dti_conv_inside(j, b->row[i]);
 }
 
 /* The block times one panel of channels: chunk by chunk, so that the panel's stays in L1. */
@@ -331,15 +345,17 @@ static void dti_conv_block_sum(const dti_conv_job *j, const dti_conv_block *b, f
                                const float *weights, int64_t channels) {
     const int64_t ld = dti_conv_ld(j);
     const int vecs = channels > j->kernels->lanes;
-    int64_t k = 0;
-    do {
-        for (int i = 0; i < b->count; i++)
+    for (int64_t chunk = 0; chunk == 0 || chunk < j->k; chunk += DTI_GEMM_KC)
+        for (int i = 0; i < b->count; i++) {
+            const dti_conv_span all = b->k[i];
+            const int64_t k = DTI_MAX(chunk, all.from);
+            const int64_t n = DTI_MIN(chunk + DTI_GEMM_KC, all.to) - k;
+            if (n <= 0 && (chunk > 0 || all.to > all.from))
+                continue;
             j->kernels->tile[b->cols[i] - 1][vecs](
-                sums + b->at[i] * ld, DTI_MIN(j->k - k, DTI_GEMM_KC),
-                dti_conv_at(j, b->row[i], b->col[i]), j->source + k, j->w.from_step, weights,
-                j->line + k, k > 0);
-        k += DTI_GEMM_KC;
-    } while (k < j->k);
+                sums + b->at[i] * ld, DTI_MAX(n, 0), dti_conv_at(j, b->row[i], b->col[i]),
+                j->source + k, j->w.from_step, weights, j->line + k, k > all.from);
+        }
 }
 
 static void dti_conv_block_store(const dti_conv_job *j, const dti_conv_block *b, const float *sums,
@@ -372,15 +388,16 @@ static void dti_conv_row_positions(const dti_conv_job *j, const float *a, int64_
                                    int64_t channels, int64_t u) {
     float tile[12 * 32];
     const int64_t wide = 2 * j->kernels->lanes;
+    const dti_conv_span all = dti_conv_inside(j, u);
     for (int64_t v = 0; v < j->w.count; v += wide) {
         const int64_t cols = DTI_MIN(j->w.count - v, wide);
         dti_conv_tile_fn *fn = j->kernels->tile[channels - 1][cols > j->kernels->lanes];
-        int64_t k = 0;
+        int64_t k = all.from, n;
         do {
-            fn(tile, DTI_MIN(j->k - k, DTI_GEMM_KC), a, j->line + k, 1, dti_conv_at(j, u, v),
-               j->source + k, k > 0);
-            k += DTI_GEMM_KC;
-        } while (k < j->k);
+            n = DTI_MIN(all.to, (k / DTI_GEMM_KC + 1) * DTI_GEMM_KC) - k;
+            fn(tile, n, a, j->line + k, 1, dti_conv_at(j, u, v), j->source + k, k > all.from);
+            k += n;
+        } while (k < all.to);
         dti_conv_out out = dti_conv_out_of(j, channel, u, v);
         out.row = j->c->to_size[0] * j->c->to_size[1], out.col = j->w.to_step, out.bias_row = 1;
         j->kernels->straight(&out, tile, channels, cols);

@@ -6,7 +6,7 @@
  * turns its tiles on their way out; POSITIONS has vectors of positions and rows of channels, for few
  * input channels; PLANES has vectors and rows of positions, for few output channels.
  *
- * Sum-order class "chunked-k", as GEMM: k = (channel, tap row, tap column) is cut into chunks of
+ * Sum-order class "chunked-k", as GEMM: k = (tap row, channel, tap column) is cut into chunks of
  * DTI_GEMM_KC, each summed serially by FMA from zero; the chunks are added in order. The form does
  * not matter, nor samples, threads or the instruction set. The gradient of the weights: k =
  * (sample, position) of a part, cut by shape, added in order; with fewer than DTI_CONV_FEW output

@@ -212,7 +212,7 @@ static void DTI_N(conv_pad)(float *copy, const float *source, const dti_conv_pad
             float *to = copy + (i - p->from[0]) * p->row;
             const float *row = source + (c * p->height + i) * p->width;
             if (i < 0 || i >= p->height)
-                DTI_N(conv_zeros)(to, p->row);
+                DTI_N(conv_zeros)(to, p->run * p->step);
             else if (p->step == 1)
                 DTI_N(conv_pad_row)(to, row, p->from[1], p->to[1], p->width);
             else
