@@ -137,6 +137,7 @@ static double peak_gflops(int isa) {
 #define BLOCKS 3   /* in a round: the least counts */
 #define CELL_MS 900
 #define ROUNDS_LEAST 3
+#define CORE_GFLOPS 100 /* roughly, to size a block */
 /* OpenBLAS's threads spin when they are done, libgomp's for up to 15 ms: on a machine with as many
  * cores as threads they would sit on the core of the one that is timed next. */
 #define SETTLE_MS 40
@@ -249,11 +250,10 @@ static double time_round(const gemm_bench *x, const cell *c, run_fn *run, int ca
     return best;
 }
 
-static int block_calls(const gemm_bench *x, const cell *c, run_fn *run) {
-    double ms = time_calls(x, c, run, 1);
-    if (ms < BLOCK_MS)
-        ms = time_calls(x, c, run, 4);
-    return ms >= BLOCK_MS ? 1 : (int)(BLOCK_MS / DTI_MAX(ms, 1e-4)) + 1;
+/* By what a product should take, not by a first call, which may have to wake threads. */
+static int block_calls(const gemm_bench *x, const cell *c) {
+    double ms = 2.0 * c->m * c->n * c->k / (CORE_GFLOPS * x->threads) * 1e-6;
+    return ms >= BLOCK_MS ? 1 : (int)(BLOCK_MS / ms) + 1;
 }
 
 /* The largest difference, of the largest value: a bench that computes nonsense is no bench. */
@@ -287,14 +287,13 @@ static void print_cell(const gemm_bench *x, const cell *c, samples *ours, sample
 static void gemm_cell(const gemm_bench *x, const cell *c, int rounds, double peak) {
     static samples ours, theirs, ratios;
     ours.count = theirs.count = ratios.count = 0;
-    int calls = block_calls(x, c, run_ours);
-    int their_calls = x->blas.sgemm ? block_calls(x, c, run_theirs) : 0;
+    const int calls = block_calls(x, c);
     double end = now_ms() + CELL_MS;
     for (int i = 0; i < rounds && (i < ROUNDS_LEAST || now_ms() < end); i++) {
         add(&ours, time_round(x, c, run_ours, calls));
         if (!x->blas.sgemm)
             continue;
-        add(&theirs, time_round(x, c, run_theirs, their_calls));
+        add(&theirs, time_round(x, c, run_theirs, calls));
         add(&ratios, theirs.ms[i] / ours.ms[i]);
     }
     print_cell(x, c, &ours, &theirs, &ratios, peak);
