@@ -29,6 +29,8 @@ STEPS = {"xor": 2000, "mlp_tiny": 1000, "mlp": 300, "mlp_wide": 20}
 AIMS = {"xor": 50.0, "mlp_tiny": 12.0, "mlp": 2.5, "mlp_wide": 1.35}
 # To OpenBLAS, least time against least time: the mean of all cells, and each.
 GEMM_AIM, GEMM_CELL_AIM = 0.95, 0.85
+# What a cell counts for at most: OpenBLAS's threads stall on a busy machine, which is no merit of ours.
+RATIO_MOST = 2.0
 VULKAN_STEPS = 20
 SWIFTSHADER = "/usr/lib/chromium/vk_swiftshader_icd.json"
 HOW_TO_GET_TORCH = ("PyTorch is not there: its columns stay empty. In Debian: "
@@ -155,7 +157,8 @@ def gemm_summary(cells):
             continue
         worst = min(mine, key=lambda c: c["ratio_best"])
         below = [c for c in mine if c["ratio_best"] < GEMM_CELL_AIM]
-        s = {"geometric_mean": round(geometric_mean([c["ratio_best"] for c in mine]), 4),
+        s = {"geometric_mean": round(geometric_mean(
+            [min(c["ratio_best"], RATIO_MOST) for c in mine]), 4),
              "geometric_mean_of_medians": round(geometric_mean([c["ratio"] for c in mine]), 4),
              "worst": worst["ratio_best"], "worst_cell": cell_name(worst),
              "cells": len(mine), "below": [cell_name(c) for c in below],
