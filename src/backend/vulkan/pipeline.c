@@ -194,13 +194,13 @@ static uint32_t dti_vk_variant_of(const dti_vk_device *device, const dti_launch 
     return tile ? DTI_VK_GEMM_TILE : DTI_VK_GEMM_REGISTER;
 }
 
-/* ---- Tiles of the convolutions: selectors that the backend sets (lib/conv.glsl, conv_dw.comp) ---
- * */
+/* ---- Tiles of the convolutions: selectors that the backend sets ------------------------------ */
 
 static bool dti_vk_is_conv(uint32_t kernel) {
     return kernel == DTI_K_CONV || kernel == DTI_K_CONV_DX || kernel == DTI_K_CONV_DW;
 }
 
+/* See shaders/lib/conv.glsl and conv_dw.comp. */
 typedef struct dti_vk_conv_tile {
     uint32_t slide;    /* 0, or the taps of a row, where a tile stays in one: they share loads */
     uint32_t channels; /* of an invocation, 1 to 8, for 8 positions each */
