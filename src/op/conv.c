@@ -96,6 +96,9 @@ static bool dti_conv2d_dx_shape(dti_build *b) {
         return false;
     const int64_t *dy = b->in[0]->shape.dim, *w = b->in[1]->shape.dim, *size = b->out.attr.dim;
     int64_t x[3] = {w[1] * b->out.attr.i[DTI_CONV_GROUPS], size[0], size[1]}, y[3];
+    if (dy[0] != w[0])
+        return dti_build_fail(b, "%lld channels do not go with a weight of %lld", (long long)dy[0],
+                              (long long)w[0]);
     if (x[0] > INT32_MAX)
         return dti_build_fail(b, "%lld channels are too many", (long long)x[0]);
     if (!dti_conv_fits(b, x, w, y) || !dti_conv_bias_fits(b, x[0]))

@@ -61,6 +61,8 @@ static bool dti_pool_sizes(dti_build *b, const dt_shape *x, dt_shape *y) {
     if (!dti_pool_attr_fits(b))
         return false;
     for (int axis = 0; axis < 2; axis++) {
+        if (x->dim[1 + axis] < 1)
+            return dti_build_fail(b, "the image has no elements");
         y->dim[1 + axis] = dti_pool_windows(attr, axis, x->dim[1 + axis]);
         if (y->dim[1 + axis] < 1) {
             return dti_build_fail(b, "the kernel {%d, %d} is larger than the padded image",
@@ -327,8 +329,8 @@ static dti_pool_ref_span dti_pool_ref_at(const dti_ref *r, int axis, int64_t p, 
     return span;
 }
 
-/* The element that the window of y's element `at` takes: the first of the largest; a NaN is the
- * largest of all. */
+/* The element that the window of y's element `at` takes: the first of the largest, or the last NaN,
+ * as in PyTorch. */
 static int64_t dti_pool_ref_largest(const dti_ref *r, const dti_ref_tensor *y, int64_t at) {
     const dti_ref_tensor *x = &r->in[0];
     int64_t q = at % y->dim[5], p = at / y->dim[5] % y->dim[4], plane = at / y->dim[5] / y->dim[4];
@@ -338,8 +340,7 @@ static int64_t dti_pool_ref_largest(const dti_ref *r, const dti_ref_tensor *y, i
     for (int64_t i = rows.begin; i < rows.end; i++)
         for (int64_t j = cols.begin; j < cols.end; j++) {
             int64_t e = (plane * x->dim[4] + i) * x->dim[5] + j;
-            if (largest < 0 || x->data[e] > x->data[largest] ||
-                (x->data[e] != x->data[e] && x->data[largest] == x->data[largest]))
+            if (largest < 0 || x->data[e] > x->data[largest] || x->data[e] != x->data[e])
                 largest = e;
         }
     return largest;

@@ -115,7 +115,29 @@ static bool dti_cut_needed(const dt_program *p, const dti_emit *e) {
     return large && samples;
 }
 
+/* A reshape of what lies with gaps copies it: in parts as well. */
+static void dti_cut_reshape(dt_program *p, dti_emit *e) {
+    uint32_t id = dti_input_id(e->graph, e->node, 0);
+    const dti_node *in = &e->graph->nodes[id];
+    dti_view x = e->views[id];
+    uint64_t bytes = 4 * (uint64_t)dti_view_elements(&x);
+    bool large = dti_cut_is_large(p, &x) || bytes > p->store->device->info.storage_range_bytes;
+    if (!large || x.dim[0] < 2 || dti_view_is_dense(&x))
+        return;
+    dti_view y = dti_view_dense(dti_emit_scratch(e, bytes), in->samples, e->batch, in->shape);
+    int64_t rows = dti_cut_rows(p, &y, dti_cut_rows(p, &x, e->batch));
+    for (int64_t row = 0; row < e->batch && rows > 0; row += rows) {
+        int64_t n = DTI_MIN(rows, e->batch - row);
+        dti_view from = dti_cut_view(p, &x, row, n), to = dti_cut_view(p, &y, row, n);
+        dti_emit_copy(e, &from, &to, DTI_COPY_WORD);
+    }
+    if (rows > 0)
+        e->views[id] = y;
+}
+
 static void dti_cut_emit(dt_program *p, dti_emit *e, const dti_op_family *family) {
+    if (e->node->op == DTI_OP_RESHAPE)
+        dti_cut_reshape(p, e);
     bool running = family->join && !e->train; /* batch norm's statistics: x is not read then */
     if (family->view || running || e->batch < 2 || !dti_cut_needed(p, e)) {
         family->emit(e);
