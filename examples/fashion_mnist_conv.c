@@ -117,7 +117,7 @@ int main(int argc, char **argv) {
     for (int i = 1; i < argc; i += 2)
         option(argv[i], argv[i + 1]);
     int deep = !strcmp(text[MODEL], "resnet");
-    int epochs = number[EPOCHS] < 0 ? (deep ? 5 : 2) : (int)number[EPOCHS];
+    int epochs = number[EPOCHS] < 0 ? (deep ? 3 : 2) : (int)number[EPOCHS];
     check(deep || !strcmp(text[MODEL], "cnn"), text[MODEL], ": the models are cnn and resnet");
     TRY(dt_ctx_create(&(dt_ctx_desc){.threads = (int)number[THREADS]}, &ctx));
     for (int i = 0; i < 4; i++) {
