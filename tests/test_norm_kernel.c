@@ -4,8 +4,8 @@ static void pool_check(const conv_case *t, const double *want, double bound, int
     const float *got = t->buf[t->out];
     int64_t bad = 0;
     for (int64_t i = 0; i < t->size[t->out]; i++)
-        bad += want[i] != want[i]
-                   ? got[i] == got[i]
+        bad += dti_nan_f32((float)want[i])
+                   ? !dti_nan_f32(got[i])
                    : !(fabs((double)got[i] - want[i]) <= bound * (1 + fabs(want[i])));
     test_check(bad == 0, __FILE__, __LINE__, "shape %d, kernel %d, spec %d %d: %d of %d are wrong",
                index, t->l.kernel, (int)t->l.spec[0], (int)t->l.spec[1], (int)bad,
@@ -61,7 +61,7 @@ static int64_t pool_choice(const dti_args_pool *a, const float *x, uint32_t kind
             if (!pool_inside(a, kind, i, j, p, q))
                 continue;
             count++;
-            if (x && (best < 0 || x[at] != x[at] || x[at] > x[best]))
+            if (x && (best < 0 || dti_nan_f32(x[at]) || (!dti_nan_f32(x[best]) && x[at] > x[best])))
                 best = at;
         }
     if (kind == DTI_POOL_INCLUDE_PAD) {
@@ -87,7 +87,7 @@ static void pool_naive(const conv_case *t, double *want) {
         int64_t at = pool_choice(a, x, kind, p, q, &share);
         if (t->l.kernel == DTI_K_MAX_POOL)
             want[e] = (double)t->buf[1][base + at];
-        if (t->l.kernel == DTI_K_MAX_POOL_GRAD && (!relu || x[at] > 0))
+        if (t->l.kernel == DTI_K_MAX_POOL_GRAD && (!relu || (!dti_nan_f32(x[at]) && x[at] > 0)))
             want[base + at] += (double)t->buf[1][e];
         for (int64_t i = 0; i < in && !max; i++) {
             if (!pool_inside(a, kind, (int)(i / a->iw), (int)(i % a->iw), p, q))

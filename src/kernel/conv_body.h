@@ -149,8 +149,8 @@ static void DTI_N(conv_straight)(const dti_conv_out *out, const float *tile, int
         DTI_NF bias = DTI_N(set1)(out->bias ? out->bias[i * out->bias_row] : 0);
         for (int64_t j = 0; j < cols; j += DTI_LANES)
             DTI_N(conv_finish)
-            (out, i * out->row + j * out->col, DTI_N(load)(tile + i * DTI_CONV_NR + j), bias,
-             out->col, (int)DTI_MIN(cols - j, DTI_LANES));
+        (out, i * out->row + j * out->col, DTI_N(load)(tile + i * DTI_CONV_NR + j), bias, out->col,
+         (int)DTI_MIN(cols - j, DTI_LANES));
     }
 }
 
