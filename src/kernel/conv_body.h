@@ -147,10 +147,11 @@ static void DTI_N(conv_straight)(const dti_conv_out *out, const float *tile, int
                                  int64_t cols) {
     for (int64_t i = 0; i < rows; i++) {
         DTI_NF bias = DTI_N(set1)(out->bias ? out->bias[i * out->bias_row] : 0);
-        for (int64_t j = 0; j < cols; j += DTI_LANES)
-            DTI_N(conv_finish)
-        (out, i * out->row + j * out->col, DTI_N(load)(tile + i * DTI_CONV_NR + j), bias, out->col,
-         (int)DTI_MIN(cols - j, DTI_LANES));
+        for (int64_t j = 0; j < cols; j += DTI_LANES) {
+            const int n = (int)DTI_MIN(cols - j, DTI_LANES);
+            const DTI_NF x = DTI_N(load)(tile + i * DTI_CONV_NR + j);
+            DTI_N(conv_finish)(out, i * out->row + j * out->col, x, bias, out->col, n);
+        }
     }
 }
 
