@@ -335,7 +335,10 @@ static dti_gemm_plan DTI_N(gemm_plan)(const dti_gemm_block *g) {
     const dti_gemm_cols cols = DTI_N(gemm_cols)(DTI_MIN(g->n, dti_gemm_columns(g->k)));
     dti_gemm_plan plan = {.mr = DTI_N(gemm_rows_most)[cols.vecs - (cols.more == 0)]};
     plan.panels = (g->m + plan.mr - 1) / plan.mr;
-    bool small = g->k * g->n <= 128 * 128;
+    /* A vector of B that crosses cache lines costs twice, for each panel of A */
+    const bool aligned = (((uintptr_t)g->b | (uintptr_t)g->b_row * 4) & (DTI_LANES * 4 - 1)) == 0;
+    const int64_t most = aligned || plan.panels < 16 ? 128 * 128 : 72 * 72;
+    const bool small = g->k * g->n <= most;
     /* rows that are contiguous in k are read in place: as good as a panel */
     plan.pack_a = g->n > 2 * DTI_GEMM_NR && g->a_col != 1;
     plan.pack_b = g->b_col != 1 || (plan.panels > 4 && !small);
