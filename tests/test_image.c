@@ -339,7 +339,7 @@ typedef struct image_run { /* what one run gave */
 static void image_cut_net(image_net *n) {
     dt_conv_layer_desc padded = {.conv = {.padding = {1, 1}}};
     dt_tensor h = dt_relu(dt_nn_conv2d(n->x, "conv1", 6, 3, &padded));
-    h = dt_dropout(dt_max_pool2d(h, &(dt_pool_desc){.kernel = {2, 2}}), 0.25f);
+    h = dt_max_pool2d(dt_dropout(h, 0.25f), &(dt_pool_desc){.kernel = {2, 2}});
     h = dt_nn_conv2d(h, "conv2", 7, 3, NULL);
     h = dt_relu(dt_nn_layer_norm(h, "ln", 2));
     h = dt_add(h, dt_tanh(dt_nn_conv2d(h, "conv3", 7, 3, &padded)));

@@ -2,12 +2,18 @@
 """Holds the two networks of examples/fashion_mnist_conv.c, whole and without dropout, against
 PyTorch: the same initial weights, the same batches of Fashion-MNIST, Adam 1e-3. Each step's loss
 and every parameter's gradient of the first step (norm of the difference / norm) are compared with
-PyTorch's in float64, and must be within 1e-5; PyTorch's own float32 is shown beside.
+PyTorch's in float64; PyTorch's own float32 is shown beside.
+
+A ReLU or a maximum of two numbers that are equal but for their rounding is decided by chance in
+float32, and Adam's first steps make a whole step of it. So the limit of 1e-5 is for the smooth
+versions (GELU, mean pooling; the same convolutions and norms), or twice what PyTorch's float32 is
+off, if that is more; those with kinks may be off by five times as much as PyTorch's float32.
 
 The test suite has smaller versions of both, and the losses of the whole ones at batch 8
-(tests/test_golden_image.c); this is the whole comparison, which takes minutes and no fixture.
+(tests/test_golden_image.c); this is the whole comparison, which takes a minute and no fixture.
 
-    /usr/bin/python3 tools/compare_pytorch.py [--device cpu] [--batch 64] [--steps 5] [cnn|resnet]...
+    cc -O2 -I. tools/dtcompare.c -o build/dtcompare -lm -ldl -lpthread
+    /usr/bin/python3 tools/compare_pytorch.py [--device cpu] [--batch 64] [--steps 5] [MODEL]...
 """
 import argparse
 import json
@@ -26,6 +32,7 @@ from record_golden_image import Made, cnn, resnet  # noqa: E402
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 MODELS = {"cnn": lambda net, x: cnn(net, x, 32), "resnet": lambda net, x: resnet(net, x, 16, 3)}
+MODELS.update({name + "_smooth": function for name, function in list(MODELS.items())})
 LIMIT = 1e-5
 
 
@@ -43,7 +50,7 @@ def read_safetensors(path):
 
 
 def reference(model, init, images, labels, args, dtype):
-    net = Made(dtype)
+    net = Made(dtype, F.gelu, F.avg_pool2d) if "smooth" in model else Made(dtype)
     net.p = {k: torch.tensor(v, dtype=dtype, requires_grad="running_" not in k)
              for k, v in init.items()}
     adam = torch.optim.Adam([v for v in net.p.values() if v.requires_grad], lr=1e-3)
@@ -92,12 +99,15 @@ def compare(model, args, images, labels):
           " ".join(f"{x:.1e}" for x in abs(single / exact - 1)))
     print(f"  first gradients off by at most {worst[0]:.1e} ({worst[1]})   PyTorch float32 "
           f"{theirs:.1e}")
-    return off.max() <= LIMIT and worst[0] <= LIMIT and at == flat.size
+    times = 2 if "smooth" in model else 5
+    loss_limit = max(LIMIT, times * abs(single / exact - 1).max())
+    return (off.max() <= loss_limit and worst[0] <= max(LIMIT, times * theirs) and
+            at == flat.size)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("models", nargs="*", help="cnn, resnet; default both")
+    parser.add_argument("models", nargs="*", help="cnn, resnet, cnn_smooth, resnet_smooth; default all")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--steps", type=int, default=5)

@@ -2,7 +2,9 @@
  * down what tools/compare_pytorch.py compares: the initial weights, the gradient of the first step,
  * and on standard output each step's loss.
  *
- *     dtcompare cnn|resnet DEVICE BATCH STEPS DATA OUT     (DATA: IDX files; OUT: a folder) */
+ *     dtcompare MODEL DEVICE BATCH STEPS DATA OUT          (DATA: IDX files; OUT: a folder)
+ *
+ * MODEL: cnn, resnet, cnn_smooth, resnet_smooth. */
 #define DT_IMPLEMENTATION
 #include "dtrain.h"
 
@@ -20,11 +22,22 @@ static void check(dt_result result, const char *call) {
 }
 #define TRY(call) check(call, #call)
 
+static bool smooth; /* no ReLU and no maximum: nothing that a rounding turns over */
+
+static dt_tensor act(dt_tensor x) {
+    return smooth ? dt_gelu(x) : dt_relu(x);
+}
+
+static dt_tensor pool(dt_tensor x) {
+    dt_pool_desc two = {.kernel = {2, 2}};
+    return smooth ? dt_avg_pool2d(x, &two) : dt_max_pool2d(x, &two);
+}
+
 static dt_tensor cnn(dt_tensor h) {
-    h = dt_relu(dt_nn_conv2d(h, "conv1", 32, 3, NULL));
-    h = dt_relu(dt_nn_conv2d(h, "conv2", 64, 3, NULL));
-    h = dt_flatten(dt_max_pool2d(h, &(dt_pool_desc){.kernel = {2, 2}}));
-    return dt_nn_linear(dt_relu(dt_nn_linear(h, "fc1", 128)), "fc2", 10);
+    h = act(dt_nn_conv2d(h, "conv1", 32, 3, NULL));
+    h = act(dt_nn_conv2d(h, "conv2", 64, 3, NULL));
+    h = dt_flatten(pool(h));
+    return dt_nn_linear(act(dt_nn_linear(h, "fc1", 128)), "fc2", 10);
 }
 
 static dt_tensor conv_norm(dt_tensor h, const char *block, const char *conv, const char *norm,
@@ -37,16 +50,16 @@ static dt_tensor conv_norm(dt_tensor h, const char *block, const char *conv, con
 }
 
 static dt_tensor resnet(dt_tensor h) {
-    h = dt_relu(conv_norm(h, "", "conv1", "bn1", 16, 1, 3));
+    h = act(conv_norm(h, "", "conv1", "bn1", 16, 1, 3));
     for (int i = 0; i < 9; i++) {
         char name[32];
         int stride = i == 3 || i == 6 ? 2 : 1, out = 16 << i / 3;
         snprintf(name, sizeof name, "layer%d.%d.", i / 3 + 1, i % 3);
-        dt_tensor y = dt_relu(conv_norm(h, name, "conv1", "bn1", out, stride, 3));
+        dt_tensor y = act(conv_norm(h, name, "conv1", "bn1", out, stride, 3));
         y = conv_norm(y, name, "conv2", "bn2", out, 1, 3);
         if (stride > 1)
             h = conv_norm(h, name, "downsample.0", "downsample.1", out, stride, 1);
-        h = dt_relu(dt_add(y, h));
+        h = act(dt_add(y, h));
     }
     return dt_nn_linear(dt_flatten(dt_adaptive_avg_pool2d(h, 1, 1)), "fc", 10);
 }
@@ -75,7 +88,7 @@ int main(int argc, char **argv) {
     dt_program *program;
     char path[2][1024];
     if (argc != 7)
-        return fprintf(stderr, "dtcompare cnn|resnet DEVICE BATCH STEPS DATA OUT\n"), 2;
+        return fprintf(stderr, "dtcompare MODEL DEVICE BATCH STEPS DATA OUT\n"), 2;
     int batch = atoi(argv[3]), steps = atoi(argv[4]);
     TRY(dt_ctx_create(&(dt_ctx_desc){.threads = DT_THREADS_ALL}, &ctx));
     for (int i = 0; i < 2; i++) {
@@ -86,7 +99,8 @@ int main(int argc, char **argv) {
     TRY(dt_graph_create(ctx, &graph));
     dt_tensor x = dt_input(graph, "x", DT_F32, dt_dims(1, 28, 28));
     dt_tensor t = dt_input(graph, "t", DT_I32, dt_dims());
-    dt_tensor y = strcmp(argv[1], "cnn") ? resnet(x) : cnn(x);
+    smooth = strstr(argv[1], "smooth") != NULL;
+    dt_tensor y = strncmp(argv[1], "cnn", 3) ? resnet(x) : cnn(x);
     dt_program_desc desc = {.loss = dt_cross_entropy(y, t, NULL),
                             .batch = batch,
                             .optim = &(dt_optim_desc){.kind = DT_ADAM, .lr = 1e-3}};

@@ -222,8 +222,8 @@ class Made:
     """Parameters made as the network is built: number n of them from stream n, in +-1/sqrt(fan_in);
     norms start at 1 and 0. Gives the same network again from what it holds."""
 
-    def __init__(self, dtype):
-        self.dtype, self.p = dtype, {}
+    def __init__(self, dtype, act=torch.relu, pool=F.max_pool2d):
+        self.dtype, self.act, self.pool, self.p = dtype, act, pool, {}
 
     def get(self, name, shape, constant=None):
         if name not in self.p:
@@ -252,10 +252,10 @@ class Made:
 
 
 def cnn(net, h, width):
-    h = torch.relu(net.conv(h, "conv1", width, 3))
-    h = torch.relu(net.conv(h, "conv2", 2 * width, 3))
-    h = F.max_pool2d(h, 2).flatten(1)
-    h = torch.relu(net.linear(h, "fc1", 4 * width))
+    h = net.act(net.conv(h, "conv1", width, 3))
+    h = net.act(net.conv(h, "conv2", 2 * width, 3))
+    h = net.pool(h, 2).flatten(1)
+    h = net.act(net.linear(h, "fc1", 4 * width))
     return net.linear(h, "fc2", 10)
 
 
@@ -264,16 +264,16 @@ def resnet(net, h, width, blocks):
         h = net.conv(h, conv_name, out, kernel, False, stride=stride, padding=kernel // 2)
         return net.norm(h, norm_name)
 
-    h = torch.relu(conv_norm(h, "conv1", "bn1", width, 1, 3))
+    h = net.act(conv_norm(h, "conv1", "bn1", width, 1, 3))
     for stage in range(3):
         for i in range(blocks):
             name, stride = f"layer{stage + 1}.{i}.", 2 if stage and not i else 1
             out = width << stage
-            y = torch.relu(conv_norm(h, name + "conv1", name + "bn1", out, stride, 3))
+            y = net.act(conv_norm(h, name + "conv1", name + "bn1", out, stride, 3))
             y = conv_norm(y, name + "conv2", name + "bn2", out, 1, 3)
             if stride > 1:
                 h = conv_norm(h, name + "downsample.0", name + "downsample.1", out, stride, 1)
-            h = torch.relu(y + h)
+            h = net.act(y + h)
     return net.linear(F.adaptive_avg_pool2d(h, 1).flatten(1), "fc", 10)
 
 
