@@ -107,7 +107,8 @@ def compare(model, args, images, labels):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("models", nargs="*", help="cnn, resnet, cnn_smooth, resnet_smooth; default all")
+    parser.add_argument("models", nargs="*",
+                        help="cnn, resnet, cnn_smooth, resnet_smooth; default all")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--steps", type=int, default=5)

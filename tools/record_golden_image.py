@@ -2,8 +2,8 @@
 """Records PyTorch's values for tests/test_golden_image.c into tests/golden/*.safetensors.
 
 layers: one layer each, y = layer(x) and loss = mean((y - t)^2). Recorded: x and t of three steps
-(of one where nothing is trained), init.NAME, and in float64 y and dx (of the sum of the squares) of the first step, grad.NAME, and
-after three steps of SGD with momentum final.NAME; of batch norm also what it gives then in eval
+(of one where nothing is trained), init.NAME, and in float64 y and dx (of the sum of the squares) of
+the first step, grad.NAME, and after three steps of SGD with momentum final.NAME; of batch norm also what it gives then in eval
 mode. batch_micro: batch norm over micro-batches.
 
 cnn, resnet: small versions of the networks of examples/fashion_mnist_conv.c; networks: the whole
