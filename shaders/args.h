@@ -150,12 +150,12 @@
 /* Convolution of x [n, groups * ci, ih, iw] with w [groups * co, ci, kh, kw] to y [n, groups * co,
  * oh, ow], all contiguous:
  *   y[b, g, o, p, q] = sum over c, r, s of w[g, o, c, r, s] *
- *                      x[b, g, c, p * stride_h - pad_h + r * dil_h, q * stride_w - pad_w + s * dil_w]
- * with x = 0 outside. The three kernels have the same fields: CONV_DX writes x from y and w (its
- * adjoint; x is taken whole, so positions that no window covers become 0), CONV_DW writes `splits`
- * partial sums of w, [splits, groups * co, ci, kh, kw], part i over samples [n * i / splits,
- * n * (i + 1) / splits). z_offset: of the bias (of the written image's channels) or of the mask
- * (laid out as what is written). */
+ *       x[b, g, c, p * stride_h - pad_h + r * dil_h, q * stride_w - pad_w + s * dil_w]
+ * with x = 0 outside. The three kernels have the same fields: CONV_DX writes x from y and w
+ * (its adjoint; x is taken whole, so positions that no window covers become 0), CONV_DW writes
+ * `splits` partial sums of w, [splits, groups * co, ci, kh, kw], part i over samples [n * i /
+ * splits, n * (i + 1) / splits). z_offset: of the bias (of the written image's channels) or of the
+ * mask (laid out as what is written). */
 #define DTI_ARGS_CONV                                                                              \
     DTI_U32 n;                                                                                     \
     DTI_U32 groups;                                                                                \
@@ -179,8 +179,8 @@
     DTI_U32 y_offset;                                                                              \
     DTI_U32 z_offset;
 
-/* Pooling of n planes [ih, iw] to [oh, ow]. Window (p, q) covers rows p * stride_h - pad_h + [0, kh)
- * and columns likewise, cut to the plane. Adaptive: rows floor(p * ih / oh) up to
+/* Pooling of n planes [ih, iw] to [oh, ow]. Window (p, q) covers rows p * stride_h - pad_h + [0,
+ * kh) and columns likewise, cut to the plane. Adaptive: rows floor(p * ih / oh) up to
  * ceil((p + 1) * ih / oh). x: [n, ih, iw]; y: [n, oh, ow]; g: of MAX_POOL, laid out as x. */
 #define DTI_ARGS_POOL                                                                              \
     DTI_U32 n;                                                                                     \
@@ -198,10 +198,11 @@
     DTI_U32 g_offset;                                                                              \
     DTI_U32 y_offset;
 
-/* Resizing of n planes [ih, iw] to [oh, ow] as PyTorch's interpolate does, in f32, scale = in / out.
- * Nearest: source row min(floor(p * scale_h), ih - 1). Bilinear (align_corners false): src =
+/* Resizing of n planes [ih, iw] to [oh, ow] as PyTorch's interpolate does, in f32, scale = in /
+ * out. Nearest: source row min(floor(p * scale_h), ih - 1). Bilinear (align_corners false): src =
  * max((p + 0.5) * scale_h - 0.5, 0), i = floor(src), weights 1 - (src - i) of row i and src - i of
- * row min(i + 1, ih - 1); columns likewise. The adjoint sums the same weights in order of (p, q). */
+ * row min(i + 1, ih - 1); columns likewise. The adjoint sums the same weights in order of (p,
+ * q). */
 #define DTI_ARGS_RESIZE                                                                            \
     DTI_U32 n;                                                                                     \
     DTI_U32 ih;                                                                                    \
@@ -215,8 +216,8 @@
 
 /* Normalisation of x, n contiguous elements. Element e has channel (e / spatial) % channels. Its
  * group is its channel where `batch` is 1 (all samples together), else e / cols: runs of cols
- * elements. cols: elements of one group in either case. stats: (mean, biased variance) of each group;
- * of RMS norm (0, mean of squares). w, b: by channel; s_offset: of stats. */
+ * elements. cols: elements of one group in either case. stats: (mean, biased variance) of each
+ * group; of RMS norm (0, mean of squares). w, b: by channel; s_offset: of stats. */
 #define DTI_ARGS_NORM                                                                              \
     DTI_U32 n;                                                                                     \
     DTI_U32 groups;                                                                                \
@@ -310,9 +311,9 @@
 #define DTI_B_GT 10
 #define DTI_B_GE 11
 
-/* Epilogues, spec1 of GEMM, CONV, CONV_DX, NORM and MAX_POOL_GRAD: what happens to a result before it
- * is written. RELU: x < 0 ? 0 : x, after the bias. RELU_GRAD: mask > 0 ? x : 0; the mask is binding 3
- * (of MAX_POOL_GRAD: x, binding 0), laid out as the result, and there is no bias. */
+/* Epilogues, spec1 of GEMM, CONV, CONV_DX, NORM and MAX_POOL_GRAD: what happens to a result before
+ * it is written. RELU: x < 0 ? 0 : x, after the bias. RELU_GRAD: mask > 0 ? x : 0; the mask is
+ * binding 3 (of MAX_POOL_GRAD: x, binding 0), laid out as the result, and there is no bias. */
 #define DTI_EPILOGUE_NONE 0
 #define DTI_EPILOGUE_RELU 1
 #define DTI_EPILOGUE_RELU_GRAD 2

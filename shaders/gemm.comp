@@ -2,8 +2,8 @@
  * without shared memory, for devices that keep "shared" memory in plain memory (software drivers,
  * Mali). An invocation keeps 8 x 8 of C in registers and goes over k in order. Software drivers pay
  * for each load, not for its width, so there is a loop for each usual layout whose runs of 4 can be
- * loaded as a vec4, and a plain one for what remains. There must be as many invocations as tiles.
- * */
+ * loaded as a vec4, and a plain one for what remains. There must be as many invocations as
+ * tiles. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"

@@ -22,8 +22,8 @@ float mean_of(uint at)
     return dti_group_sum(sum, args.cols, 0u) / float(args.cols);
 }
 
-/* g at dy + k; r says how many channels (runs of `spatial`) lie between the group's first and it.
- * */
+/* g at dy + k; r says how many channels (runs of `spatial`) lie between the group's first and
+ * it. */
 float weighted(uint at, dti_runs r, uint channel)
 {
     float g = dy[at + r.at];

@@ -1,6 +1,6 @@
-/* The CPU kernels of convolution, pooling, resizing and normalisation against naive loops in double,
- * over many shapes; the same bits for every instruction set, cut and number of threads, and of a
- * sample for every batch. They are run as the executor runs them: by their launch. */
+/* The CPU kernels of convolution, pooling, resizing and normalisation against naive loops in
+ * double, over many shapes; the same bits for every instruction set, cut and number of threads,
+ * and of a sample for every batch. They are run as the executor runs them: by their launch. */
 
 typedef struct conv_case {
     dti_launch l;

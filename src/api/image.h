@@ -1,8 +1,9 @@
 /* ---- Images and signals: convolution, pooling, resizing -----------------------------------------
  *
- * An image is [channels, height, width] of each sample, PyTorch's NCHW; a signal [channels, length].
- * Errors (nil), with op and shapes: i32 or another rank, channels that do not fit, a kernel larger
- * than the padded image, a stride, dilation or size below 1, groups that do not divide. */
+ * An image is [channels, height, width] of each sample, PyTorch's NCHW; a signal [channels,
+ * length]. Errors (nil), with op and shapes: i32 or another rank, channels that do not fit, a
+ * kernel larger than the padded image, a stride, dilation or size below 1, groups that do not
+ * divide. */
 
 /* {0}: PyTorch's defaults. Element 0 is along the height (of a signal: its length), 1 the width. */
 typedef struct dt_conv_desc {
@@ -37,12 +38,14 @@ typedef struct dt_pool_desc {
     bool exclude_pad; /* dt_avg_pool2d: divide by the elements of the image in a window alone */
 } dt_pool_desc;
 
-/* The largest of each window; a NaN is the largest. The gradient goes to the first of equals.
+/* The largest of each window; a NaN is the largest. The gradient goes to the first of equals (of
+ * NaN: the last).
  * x: [C, H, W]; of a signal use [C, 1, L]. PyTorch's F.max_pool2d. */
 DT_API dt_tensor dt_max_pool2d(dt_tensor x, const dt_pool_desc *desc);
 /* The mean of each window, padding counted as zeros. PyTorch's F.avg_pool2d. */
 DT_API dt_tensor dt_avg_pool2d(dt_tensor x, const dt_pool_desc *desc);
-/* Means of windows that cut the image into height x width parts. PyTorch's F.adaptive_avg_pool2d. */
+/* Means of windows that cut the image into height x width parts. PyTorch's
+ * F.adaptive_avg_pool2d. */
 DT_API dt_tensor dt_adaptive_avg_pool2d(dt_tensor x, int64_t height, int64_t width);
 
 typedef enum dt_resize_mode { DT_RESIZE_NEAREST, DT_RESIZE_BILINEAR } dt_resize_mode;

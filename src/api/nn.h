@@ -39,8 +39,9 @@ DT_API dt_tensor dt_nn_conv_transpose2d(dt_tensor x, const char *name, int64_t o
  * "name.running_var" (ones), each [C], for x: [C, ...]. desc may be NULL. PyTorch's nn.BatchNorm1d
  * and nn.BatchNorm2d. */
 DT_API dt_tensor dt_nn_batch_norm(dt_tensor x, const char *name, const dt_batch_norm_desc *desc);
-/* Make "name.weight" (ones) and, but for RMS norm, "name.bias" (zeros), with PyTorch's eps (RMS norm:
- * FLT_EPSILON). PyTorch's nn.LayerNorm over the last `dims` dimensions, nn.GroupNorm, nn.RMSNorm. */
+/* Make "name.weight" (ones) and, but for RMS norm, "name.bias" (zeros), with PyTorch's eps (RMS
+ * norm: FLT_EPSILON). PyTorch's nn.LayerNorm over the last `dims` dimensions, nn.GroupNorm,
+ * nn.RMSNorm. */
 DT_API dt_tensor dt_nn_layer_norm(dt_tensor x, const char *name, int dims);
 DT_API dt_tensor dt_nn_group_norm(dt_tensor x, const char *name, int groups);
 DT_API dt_tensor dt_nn_rms_norm(dt_tensor x, const char *name, int dims);

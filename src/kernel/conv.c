@@ -1,7 +1,7 @@
 /* Convolution, the part that no instruction set changes: which form a shape takes, how an image is
- * cut into items, and the walk over one. An item is a band of rows of one sample, for some panels of
- * output channels; the weights are packed when these change. The adjoint with strides is one problem
- * with stride 1 for each phase (position modulo stride), with the taps that reach it. */
+ * cut into items, and the walk over one. An item is a band of rows of one sample, for some panels
+ * of output channels; the weights are packed when these change. The adjoint with strides is one
+ * problem with stride 1 for each phase (position modulo stride), with the taps that reach it. */
 
 enum { DTI_CONV_CHANNELS, DTI_CONV_POSITIONS, DTI_CONV_PLANES };
 enum {
@@ -120,7 +120,8 @@ static double dti_conv_tile_cost(int64_t n, int64_t lanes) {
     return (vecs > 1 ? 1.0 : 1.25) * DTI_MAX(1.0, 8 / (rows * vecs));
 }
 
-/* In 1/32 cycles a row of positions, about: multiply-adds, what turning or storing costs, copies. */
+/* In 1/32 cycles a row of positions, about: multiply-adds, what turning or storing costs,
+ * copies. */
 static int dti_conv_form(const dti_conv *c, int64_t k, int64_t cols) {
     const int64_t to = c->to_channels;
     if (to < DTI_CONV_FEW)

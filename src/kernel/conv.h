@@ -3,8 +3,8 @@
  * table of offsets: sums[i][v] += a[a_off[k] + i * a_row] * b[b_off[k] + v].
  *
  * Three forms, chosen by shape: CHANNELS has vectors of output channels and rows of positions, and
- * turns its tiles on their way out; POSITIONS has vectors of positions and rows of channels, for few
- * input channels; PLANES has vectors and rows of positions, for few output channels.
+ * turns its tiles on their way out; POSITIONS has vectors of positions and rows of channels, for
+ * few input channels; PLANES has vectors and rows of positions, for few output channels.
  *
  * Sum-order class "chunked-k", as GEMM: k = (tap row, channel, tap column) is cut into chunks of
  * DTI_GEMM_KC, each summed serially by FMA from zero; the chunks are added in order. The form does

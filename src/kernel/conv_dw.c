@@ -94,7 +94,8 @@ typedef struct dti_conv_dw_job {
     bool add;
 } dti_conv_dw_job;
 
-/* Positions [at, at + count) of samples [sample, sample + samples): x, and where each k finds it. */
+/* Positions [at, at + count) of samples [sample, sample + samples): x, and where each k finds
+ * it. */
 static void dti_conv_dw_source(dti_conv_dw_job *j, int64_t sample, int64_t samples, int64_t at,
                                int64_t count) {
     const dti_conv_dw *c = j->c;

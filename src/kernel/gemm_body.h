@@ -1,8 +1,8 @@
 /* SGEMM for one instruction set: BLIS's scheme (Van Zee and van de Geijn, 2015) with B's panels in
- * L2 and one panel of A in L1. A tile of C is `rows` x `vecs` native vectors in registers, each pair
- * its own code: edges cost what they are worth. Wide tiles, because each k takes rows + vecs loads
- * for rows * vecs FMAs, and loads are what runs out first. Small products read A, and B where its
- * rows are contiguous, in place: the same sums, so the same bits. */
+ * L2 and one panel of A in L1. A tile of C is `rows` x `vecs` native vectors in registers, each
+ * pair its own code: edges cost what they are worth. Wide tiles, because each k takes rows + vecs
+ * loads for rows * vecs FMAs, and loads are what runs out first. Small products read A, and B
+ * where its rows are contiguous, in place: the same sums, so the same bits. */
 
 #undef DTI_GEMM_WIDE
 #undef DTI_GEMM_VECS
@@ -230,9 +230,10 @@ DTI_INLINE void DTI_N(gemm_tile)(const int rows, const int vecs, int64_t k, cons
 #undef DTI_GEMM_LIST
 #define DTI_GEMM_TO_6(X, vecs) X(1, vecs) X(2, vecs) X(3, vecs) X(4, vecs) X(5, vecs) X(6, vecs)
 #define DTI_GEMM_TO_8(X, vecs) DTI_GEMM_TO_6(X, vecs) X(7, vecs) X(8, vecs)
-#define DTI_GEMM_TO_12(X, vecs) DTI_GEMM_TO_8(X, vecs) X(9, vecs) X(10, vecs) X(11, vecs) X(12, vecs)
+#define DTI_GEMM_TO_12(X, v) DTI_GEMM_TO_8(X, v) X(9, v) X(10, v) X(11, v) X(12, v)
 #if DTI_GEMM_WIDE
-#define DTI_GEMM_LIST(X) DTI_GEMM_TO_12(X, 1) DTI_GEMM_TO_12(X, 2) DTI_GEMM_TO_8(X, 3) DTI_GEMM_TO_6(X, 4)
+#define DTI_GEMM_LIST(X)                                                                           \
+    DTI_GEMM_TO_12(X, 1) DTI_GEMM_TO_12(X, 2) DTI_GEMM_TO_8(X, 3) DTI_GEMM_TO_6(X, 4)
 #else
 #define DTI_GEMM_LIST(X) DTI_GEMM_TO_6(X, 1) DTI_GEMM_TO_6(X, 2)
 #endif

@@ -1,5 +1,5 @@
-/* Convolution layers: PyTorch's names, shapes and initial distributions, uniform in +-1/sqrt(fan_in)
- * with fan_in = dimension 1 of the weight times the kernel's area. */
+/* Convolution layers: PyTorch's names, shapes and initial distributions, uniform in
+ * +-1/sqrt(fan_in) with fan_in = dimension 1 of the weight times the kernel's area. */
 
 typedef struct dti_conv_layer {
     const char *op, *name;

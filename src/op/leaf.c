@@ -148,9 +148,7 @@ static void dti_leaf_ref(const dti_ref *r) {
 static void dti_fill_ref(const dti_ref *r) {
     bool iota = r->node->op == DTI_OP_IOTA, mode = r->node->op == DTI_OP_TRAIN_MODE;
     for (int64_t i = 0; i < r->out.elements; i++) {
-        r->out.data[i] = iota   ? (double)i
-                         : mode ? (double)r->train
-                                : (double)r->node->attr.f[0];
+        r->out.data[i] = iota ? (double)i : mode ? (double)r->train : (double)r->node->attr.f[0];
     }
 }
 

@@ -163,7 +163,8 @@ static dt_tensor dti_norm_lower(dti_grad *g) {
     return dti_norm_like(y, g->in[0]);
 }
 
-/* The statistics of a node that reads them, made again from their inputs: so they have gradients. */
+/* The statistics of a node that reads them, made again from their inputs: so they have
+ * gradients. */
 static dt_tensor dti_norm_stats_again(dt_tensor stats) {
     if (dti_is_nil(stats))
         return stats;

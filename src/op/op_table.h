@@ -119,8 +119,7 @@
     X(NORM_STATS, norm_stats, "1", ROWWISE, F32, norm_stats, 0,                                    \
       "(mean, variance) of each group of a sample; of RMS norm (0, mean of squares)")              \
     X(BATCH_STATS, batch_stats, "3", COUPLES, F32, batch_stats, 0,                                 \
-      "(x, running mean, running variance) -> (mean, variance) of each channel: of the batch in "  \
-      "training, else the running ones")                                                           \
+      "(x, running mean, variance) -> (mean, variance) of channels: the batch's in training")      \
     X(NORM, norm, "2+", ROWWISE, F32, norm, 0,                                                     \
       "(x, stats, w, b) -> (x - mean) / sqrt(variance + eps) * w + b")                             \
     X(NORM_DX, norm_dx, "2+", ROWWISE, F32, norm_dx, 0,                                            \
@@ -130,8 +129,7 @@
     X(BATCH_DX, batch_dx, "5", COUPLES, F32, batch_dx, 0,                                          \
       "(x, dy, w, stats, norm_dw) -> gradient of batch norm in x")                                 \
     X(RUNNING, running, "2", NONE, F32, running, 0,                                                \
-      "(running, stats) -> (1 - momentum) running + momentum * the batch's mean or unbiased "      \
-      "variance")
+      "(running, stats) -> (1 - momentum) running + momentum * mean, or unbiased variance")
 
 typedef enum dti_op {
 #define DTI_X(id, name, inputs, samples, precision, family, selector, formula) DTI_OP_##id,

@@ -1,9 +1,9 @@
 /* Tensors larger than a device can bind (128 MiB on some): a node whose operands are is emitted for
- * parts of the batch, one after the other, each bound as a range of the whole. What each sample gets
- * by itself is written to its part of the result; what is summed over samples is made for each part
- * and the parts are added in order. Bindings begin at multiples of 256 bytes, so a part's first
- * element may lie a little inside. Refuses nothing: what cannot be cut is left to the device, which
- * tells. */
+ * parts of the batch, one after the other, each bound as a range of the whole. What each sample
+ * gets by itself is written to its part of the result; what is summed over samples is made for
+ * each part and the parts are added in order. Bindings begin at multiples of 256 bytes, so a
+ * part's first element may lie a little inside. Refuses nothing: what cannot be cut is left to the
+ * device, which tells. */
 
 #define DTI_CUT_ALIGN 256
 

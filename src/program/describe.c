@@ -112,8 +112,8 @@ static uint32_t dti_select_params(dt_program *p, dti_text *problems) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < s->param_count; i++) {
         const dti_node *n = &s->graph->nodes[s->params[i].node];
-        p->trained[i] = !n->frozen && !n->buffer &&
-                        (!p->desc.params || dti_glob(p->desc.params, n->label));
+        p->trained[i] =
+            !n->frozen && !n->buffer && (!p->desc.params || dti_glob(p->desc.params, n->label));
         count += p->trained[i];
         bool conflict = p->has_optim && p->trained[i] && s->params[i].optim &&
                         s->params[i].optim != p->optim.kind;
