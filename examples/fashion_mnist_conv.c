@@ -106,7 +106,8 @@ static void run_pass(const pass *p, const char *what, double lr, double lr_end) 
         if (done || (isatty(1) && row / n % 16 == 0))
             fprintf(done ? stdout : stderr, "%s accuracy %.4f  loss %.4f  %.0f samples/s%s", what,
                     right / weight, loss / weight, (row + n) / (now() - begun),
-                    done ? "\n" : " \r");
+                    done ? "\n" : " \r"),
+                fflush(stdout);
     }
 }
 

@@ -225,6 +225,55 @@ TEST(a_running_statistic_moves_with_a_commit_and_stays_when_a_step_is_dropped) {
     image_each_device(image_check_commit);
 }
 
+/* Two micro-batches; with `again` the second is cancelled behind its forward segment and run
+ * again. */
+static void image_two_micros(bool again, float running[8]) {
+    image_net n;
+    dt_step_state state = DT_STEP_RUNNING;
+    if (image_norm_open(&n, "cpu", false, (dt_program_desc){.accumulate = true})) {
+        CHECK(image_feed(&n, n.program, IMAGE_BATCH, 1, 0));
+        CHECK(!dt_program_run(n.program, &(dt_step_desc){.micro = 0, .micros = 2}, NULL));
+        CHECK(image_feed(&n, n.program, IMAGE_BATCH, 2, 0));
+        const dt_step_desc second = {.micro = 1, .micros = 2};
+        if (again) {
+            CHECK(!dt_program_begin(n.program, &second));
+            while (state != DT_STEP_READY && !dt_program_advance(n.program, &state)) {
+            }
+            CHECK(!dt_program_cancel(n.program));
+        }
+        CHECK(!dt_program_run(n.program, &second, NULL));
+        image_running(&n, running);
+    }
+    image_close(&n);
+}
+
+TEST(a_cancelled_micro_batch_does_not_move_a_running_statistic_twice) {
+    float once[8] = {0}, repeated[8] = {1};
+    image_two_micros(false, once);
+    image_two_micros(true, repeated);
+    CHECK(!memcmp(once, repeated, sizeof once));
+}
+
+TEST(micro_batches_that_move_other_statistics_are_refused) {
+    image_net n;
+    dt_program *eval = NULL;
+    if (image_norm_open(&n, "cpu", false, (dt_program_desc){.accumulate = true})) {
+        dt_program_desc desc = {.loss = n.loss,
+                                .batch = IMAGE_BATCH,
+                                .optim = &image_sgd,
+                                .accumulate = true,
+                                .mode = DT_MODE_EVAL};
+        CHECK(!dt_program_create(n.store, &desc, &eval));
+        CHECK(image_feed(&n, eval, IMAGE_BATCH, 1, 0));
+        CHECK(image_feed(&n, n.program, IMAGE_BATCH, 1, 0));
+        CHECK(!dt_program_run(eval, &(dt_step_desc){.micro = 0, .micros = 2}, NULL));
+        CHECK(dt_program_run(n.program, &(dt_step_desc){.micro = 1, .micros = 2}, NULL) ==
+              DT_ERROR_INVALID);
+        CHECK_CONTAINS(dt_ctx_error(n.ctx), "running statistics");
+    }
+    image_close(&n);
+}
+
 /* The batch's statistics by hand: the variance is unbiased. */
 TEST(a_running_statistic_takes_its_share_of_the_unbiased_variance) {
     image_net n;
@@ -339,6 +388,8 @@ typedef struct image_run { /* what one run gave */
 static void image_cut_net(image_net *n) {
     dt_conv_layer_desc padded = {.conv = {.padding = {1, 1}}};
     dt_tensor h = dt_relu(dt_nn_conv2d(n->x, "conv1", 6, 3, &padded));
+    h = dt_nn_conv2d(h, "wide", 24, 1, NULL); /* dy may be cut where dx, with relu's mask, is not */
+    h = dt_nn_conv2d(h, "narrow", 6, 1, NULL);
     h = dt_max_pool2d(dt_dropout(h, 0.25f), &(dt_pool_desc){.kernel = {2, 2}});
     h = dt_nn_conv2d(h, "conv2", 7, 3, NULL);
     h = dt_relu(dt_nn_layer_norm(h, "ln", 2));
@@ -397,7 +448,7 @@ static void image_same_run(const image_run *whole, const image_run *cut, uint64_
 }
 
 static void image_check_cut(const char *device) {
-    const uint64_t ranges[] = {1 << 20, 20000, 15000};
+    const uint64_t ranges[] = {1 << 20, 60000, 20000, 15000};
     image_net n;
     image_run whole, cut;
     if (!image_graph(&n))
@@ -407,7 +458,7 @@ static void image_check_cut(const char *device) {
         bool ran = image_cut_run(&n, 0, &whole);
         for (size_t i = 0; i < DTI_COUNT(ranges) && ran; i++) {
             if (image_cut_run(&n, ranges[i], &cut)) {
-                CHECK(i == 0 ? cut.launches == whole.launches : cut.launches > whole.launches + 10);
+                CHECK(i == 0 ? cut.launches == whole.launches : cut.launches > whole.launches);
                 image_same_run(&whole, &cut, ranges[i]);
             }
             free(cut.gradients);
@@ -419,6 +470,45 @@ static void image_check_cut(const char *device) {
 
 TEST(a_tensor_that_cannot_be_bound_is_cut_and_its_rows_have_the_same_bits) {
     image_each_device(image_check_cut);
+}
+
+/* Gradients and running statistics after a step over a batch. */
+static bool image_norm_parts(const char *device, uint64_t range, float *values, double *loss) {
+    static const char *const names[] = {"conv.weight", "bn.weight", "bn.bias"};
+    static const size_t sizes[] = {4 * 27, 4, 4};
+    image_net n;
+    dt_report report = {0};
+    bool ok = image_graph(&n);
+    if (!ok)
+        return false;
+    image_norm_net(&n, false);
+    dt_program_desc desc = {.loss = n.loss, .batch = IMAGE_BATCH, .optim = &image_sgd};
+    ok = IMAGE_OK(&n, dt_store_create(n.graph, &(dt_store_desc){device, 4, 0}, &n.store));
+    if (ok && range)
+        n.store->device->info.storage_range_bytes = range;
+    ok = ok && IMAGE_OK(&n, dt_program_create(n.store, &desc, &n.program)) &&
+         image_feed(&n, n.program, IMAGE_BATCH, 1, 0) &&
+         IMAGE_OK(&n, dt_program_run(n.program, NULL, &report));
+    for (int i = 0; i < 3 && ok; values += sizes[i++])
+        ok = IMAGE_OK(&n, dt_store_read(n.store, dt_store_find(n.store, names[i]),
+                                        DT_VALUE_GRADIENT, values, sizes[i] * 4));
+    if (ok)
+        image_running(&n, values);
+    *loss = report.loss;
+    image_close(&n);
+    return ok;
+}
+
+TEST(batch_norm_of_a_batch_in_parts_has_the_statistics_of_the_whole) {
+    enum { VALUES = 4 * 27 + 8 + 8 };
+    float whole[VALUES], parts[VALUES];
+    double loss[2];
+    if (!image_norm_parts("cpu", 0, whole, &loss[0]) ||
+        !image_norm_parts("cpu", 9000, parts, &loss[1]))
+        return;
+    CHECK_NEAR(loss[0], loss[1], 1e-6);
+    for (int i = 0; i < VALUES; i++)
+        CHECK_NEAR(whole[i], parts[i], 1e-6 + 1e-5 * fabs((double)whole[i]));
 }
 
 #define IMAGE_LARGE_BATCH 600
@@ -519,7 +609,8 @@ TEST(convolutions_tell_windows_that_do_not_fit) {
     IMAGE_BAD(IMAGE_CONV(.groups = -2), inputs, "-2 groups");
     IMAGE_BAD(IMAGE_CONV(.groups = 3), inputs, "4 channels in and 6 out in 3 groups");
     IMAGE_BAD(IMAGE_CONV(.groups = 2), inputs, "a weight of 4 input channels a group");
-    IMAGE_BAD(IMAGE_CONV(.stride = {1, 1}, .padding = {INT32_MAX, INT32_MAX}), inputs, "large");
+    IMAGE_BAD(IMAGE_CONV(.stride = {1, 1}, .padding = {INT32_MAX, INT32_MAX}), inputs,
+              "elements, more than 2^31");
     IMAGE_BAD(dt_conv2d(b.x, dt_slice(b.w, 2, 0, 0), b.none, NULL), "conv2d(x [B, 4, 8, 6]",
               "the kernel is 0 x 3");
 }
@@ -539,7 +630,7 @@ TEST(convolutions_tell_operands_of_another_rank_or_type) {
               "must have 3 dimensions");
     IMAGE_BAD(dt_nn_conv2d(b.x, "c", 6, 3, &(dt_conv_layer_desc){.conv = {.groups = 3}}),
               "conv2d 'c'", "3 groups do not divide 4 channels in and 6 out");
-    IMAGE_BAD(dt_nn_conv1d(b.s, "c", 0, 3, NULL), "conv1d 'c'", "0 channels");
+    IMAGE_BAD(dt_nn_conv1d(b.s, "c", 0, 3, NULL), "conv1d 'c'", "4 channels in, 0 out");
 }
 
 TEST(transposed_convolutions_tell_an_output_that_cannot_be) {

@@ -8,8 +8,7 @@
 /* {0}: PyTorch's defaults. Element 0 is along the height (of a signal: its length), 1 the width. */
 typedef struct dt_conv_desc {
     int32_t stride[2];         /* {0, 0} = {1, 1} */
-    int32_t padding[2];        /* zeros on both sides; fewer than the kernel covers, with dilation,
-                                  in a transposed convolution */
+    int32_t padding[2];        /* zeros on both sides */
     int32_t dilation[2];       /* {0, 0} = {1, 1} */
     int32_t groups;            /* 0 = 1; as many as channels = depthwise */
     int32_t output_padding[2]; /* dt_conv_transpose only: rows added at the end; below the stride or
@@ -52,5 +51,6 @@ typedef enum dt_resize_mode { DT_RESIZE_NEAREST, DT_RESIZE_BILINEAR } dt_resize_
 /* Resampled to height x width: upsampling, mostly. x: [C, H, W]. PyTorch's F.interpolate with size
  * given, modes 'nearest' and 'bilinear' (align_corners=False, no antialiasing). */
 DT_API dt_tensor dt_resize(dt_tensor x, int64_t height, int64_t width, dt_resize_mode mode);
-/* `before` and `after` zeros around x along `axis` (negative: from the end). PyTorch's F.pad. */
+/* `before` and `after` zeros around x, of any type and rank, along `axis` (negative: from the end).
+ * PyTorch's F.pad. */
 DT_API dt_tensor dt_pad(dt_tensor x, int axis, int64_t before, int64_t after);

@@ -15,9 +15,9 @@ static bool dti_conv_layer_fits(dt_tensor x, const dti_conv_layer *l, int rank, 
     if (dt_tensor_shape(x).rank != rank) {
         dti_graph_fail(x.graph, "%s '%s': x %s must have %d dimensions", l->op, name,
                        dti_shape_print(dt_tensor_shape(x), dt_tensor_has_samples(x)).text, rank);
-    } else if (l->out < 1 || kernel < 1 || l->desc.kernel_w < 0) {
-        dti_graph_fail(x.graph, "%s '%s': %lld channels and a kernel of %lld x %lld", l->op, name,
-                       (long long)l->out, (long long)kernel,
+    } else if (l->in < 1 || l->out < 1 || kernel < 1 || l->desc.kernel_w < 0) {
+        dti_graph_fail(x.graph, "%s '%s': %lld channels in, %lld out, a kernel of %lld x %lld",
+                       l->op, name, (long long)l->in, (long long)l->out, (long long)kernel,
                        (long long)(l->desc.kernel_w ? l->desc.kernel_w : kernel));
     } else if (groups < 1 || l->in % groups || l->out % groups) {
         dti_graph_fail(x.graph, "%s '%s': %lld groups do not divide %lld channels in and %lld out",

@@ -43,6 +43,21 @@ static bool dti_conv_ranks_fit(dti_build *b, const dti_node *image, const dti_no
     return true;
 }
 
+/* Kernels count in 32 bits, over a copy of either image with zeros around it. */
+static bool dti_conv_offsets_fit(dti_build *b, const int64_t *x, const int64_t *w) {
+    const dti_attr *attr = &b->out.attr;
+    double elements = (double)DTI_MAX(x[0], w[0]);
+    for (int axis = 0; axis < 2; axis++) {
+        double span = (double)attr->i[DTI_CONV_DILATION + axis] * (double)(w[2 + axis] - 1);
+        elements *= (double)x[1 + axis] + 2.0 * attr->i[DTI_CONV_PADDING + axis] + 2.0 * span;
+    }
+    return elements <= INT32_MAX ||
+           dti_build_fail(b,
+                          "with its padding and dilation an image has %.3g elements, more than "
+                          "2^31",
+                          elements);
+}
+
 /* x [c, ih, iw], w, and the image y that they make. */
 static bool dti_conv_fits(dti_build *b, const int64_t *x, const int64_t *w, int64_t *y) {
     const dti_attr *attr = &b->out.attr;
@@ -70,7 +85,7 @@ static bool dti_conv_fits(dti_build *b, const int64_t *x, const int64_t *w, int6
                 (long long)(in + 2 * (int64_t)attr->i[DTI_CONV_PADDING + axis]));
         }
     }
-    return true;
+    return dti_conv_offsets_fit(b, x, w);
 }
 
 static bool dti_conv_bias_fits(dti_build *b, int64_t channels) {
@@ -203,6 +218,10 @@ static dti_args_conv dti_conv_args(const dti_attr *attr, const dti_view *x, cons
     a.pad_w = (uint32_t)attr->i[DTI_CONV_PADDING + 1];
     a.dil_h = (uint32_t)attr->i[DTI_CONV_DILATION];
     a.dil_w = (uint32_t)attr->i[DTI_CONV_DILATION + 1];
+    if (a.oh == 1) /* the stride of one window has no meaning, and kernels loop over it */
+        a.stride_h = 1;
+    if (a.ow == 1)
+        a.stride_w = 1;
     a.splits = 1;
     a.x_offset = (uint32_t)x->offset;
     a.y_offset = (uint32_t)y->offset;

@@ -226,11 +226,14 @@ static void dti_launch_set_mask(dti_launch *l, const dti_view *mask, const dti_v
     if (l->kernel == DTI_K_MAX_POOL_GRAD)
         return;
     l->value[3] = mask->value;
-    if (l->kernel == DTI_K_GEMM) /* one of several products of a batch, perhaps */
-        l->args.gemm.bias_offset =
-            (uint32_t)mask->offset + l->args.gemm.c_offset - (uint32_t)out->offset;
+    /* from where this launch's share of the result begins: one product of a batch, some samples */
+    const uint32_t shift = (uint32_t)mask->offset - (uint32_t)out->offset;
+    if (l->kernel == DTI_K_GEMM)
+        l->args.gemm.bias_offset = l->args.gemm.c_offset + shift;
+    else if (l->kernel == DTI_K_CONV)
+        l->args.conv.z_offset = l->args.conv.y_offset + shift;
     else
-        l->args.conv.z_offset = (uint32_t)mask->offset;
+        l->args.conv.z_offset = l->args.conv.x_offset + shift;
 }
 
 static bool dti_emit_fuse(dti_emit *e, uint32_t i, uint32_t epilogue, const dti_view *mask) {

@@ -394,6 +394,7 @@ static void dti_running_emit(dti_emit *e) {
 /* [channels] weights, both or the first or none; -1 after an error, else how many. */
 static int dti_norm_weights(dt_tensor x, const char *op, dt_shape shape, dt_tensor *w) {
     int count = 0;
+    dt_shape channels = {1, {dti_shape_elements(shape)}};
     for (int k = 0; k < 2; k++) {
         if (dti_is_nil(w[k]) && !w[k].graph)
             continue;
@@ -401,14 +402,15 @@ static int dti_norm_weights(dt_tensor x, const char *op, dt_shape shape, dt_tens
             return -1; /* the graph has its error */
         const dti_node *n = dti_node_of(w[k]);
         if (w[k].graph != x.graph || n->samples || !dti_shape_equal(n->shape, shape) ||
-            n->dtype != DT_F32 || k > count) {
-            dti_graph_fail(x.graph, "%s(%s): %s must be %s, f32, without samples%s", op,
+            n->dtype != DT_F32) {
+            dti_graph_fail(x.graph, "%s(%s): %s must be %s, f32, without samples", op,
                            dti_shape_print(dti_node_of(x)->shape, dti_node_of(x)->samples).text,
-                           k ? "b" : "w", dti_shape_print(shape, false).text,
-                           k > count ? ", and b needs a w" : "");
+                           k ? "b" : "w", dti_shape_print(shape, false).text);
             return -1;
         }
-        w[count++] = dt_reshape(w[k], (dt_shape){1, {dti_shape_elements(shape)}});
+        if (k > count) /* a bias alone */
+            w[count++] = dt_fill(x.graph, channels, 1.0f);
+        w[count++] = dt_reshape(w[k], channels);
     }
     return count;
 }
@@ -422,7 +424,8 @@ static dt_tensor dti_norm(dt_tensor x, dt_tensor stats, dt_tensor *w, int count,
 
 static bool dti_norm_check(dt_tensor x, const char *op, bool fits, float eps, const char *why) {
     const dti_node *n = dti_node_of(x);
-    const char *shape = dti_shape_print(n->shape, n->samples).text;
+    const dti_shape_text printed = dti_shape_print(n->shape, n->samples);
+    const char *shape = printed.text;
     if (n->dtype != DT_F32 || n->term)
         dti_graph_fail(x.graph, "%s(%s): x must be f32, and no loss term", op, shape);
     else if (!fits || dti_shape_elements(n->shape) == 0)

@@ -46,10 +46,10 @@ static bool dti_pool_attr_fits(dti_build *b) {
 static int64_t dti_pool_windows(const dti_attr *attr, int axis, int64_t in) {
     int64_t kernel = attr->i[DTI_POOL_KERNEL + axis], stride = attr->i[DTI_POOL_STRIDE + axis];
     int64_t padding = attr->i[DTI_POOL_PADDING + axis], room = in + 2 * padding - kernel;
-    if (room < 0)
-        return 0;
     if (!attr->i[DTI_POOL_CEIL])
-        return room / stride + 1;
+        return room < 0 ? 0 : room / stride + 1;
+    if (room + stride - 1 < 0)
+        return 0;
     int64_t windows = (room + stride - 1) / stride + 1;
     return (windows - 1) * stride >= in + padding ? windows - 1 : windows;
 }

@@ -49,7 +49,6 @@ static int64_t dti_cut_rows(const dt_program *p, const dti_view *v, int64_t rows
     return DTI_MIN(rows, (int64_t)((room - one) / step + 1));
 }
 
-/* What a node reads, once each: the views are exchanged for their parts and put back. */
 typedef struct dti_cut {
     dt_program *p;
     dti_emit *e;
@@ -57,15 +56,15 @@ typedef struct dti_cut {
     dti_view out;
     int64_t rows;      /* of a part */
     uint32_t parts;    /* of how many */
-    bool sums;         /* the result has no samples: partial sums */
-    uint32_t partial;  /* value of the partial sums */
+    bool sums;         /* the result has no samples: what parts give is added, or joined */
+    uint32_t partial;  /* value of one part's sums; to be joined, of all parts' */
     uint32_t elements; /* of one; a term is a pair */
     dti_view *inputs;  /* the whole views, by input */
 } dti_cut;
 
-static void dti_cut_part(dti_cut *c, uint32_t i) {
+/* What a node reads, once each: the views are exchanged for their parts, later put back. */
+static void dti_cut_inputs(dti_cut *c, int64_t row, int64_t rows) {
     dti_emit *e = c->e;
-    int64_t row = i * c->rows, rows = DTI_MIN(c->rows, e->batch - row);
     for (uint32_t k = 0; k < e->node->count; k++)
         e->views[dti_input_id(e->graph, e->node, k)] = c->inputs[k];
     for (uint32_t k = 0; k < e->node->count; k++) {
@@ -76,15 +75,35 @@ static void dti_cut_part(dti_cut *c, uint32_t i) {
         if (!again)
             e->views[id] = dti_cut_view(c->p, &c->inputs[k], row, rows);
     }
-    e->first_row = row;
-    if (c->sums) {
-        e->out = c->out;
-        e->out.value = c->partial;
-        e->out.offset = (int64_t)i * c->elements;
-    } else {
-        e->out = dti_cut_view(c->p, &c->out, row, rows);
+}
+
+/* The first part's sums are the result, and the others' are added to it. */
+static dti_view dti_cut_sum(const dti_cut *c, uint32_t i) {
+    dti_view out = c->out;
+    if (c->family->join || i > 0) {
+        out.value = c->partial;
+        out.offset = c->family->join ? (int64_t)i * c->elements : 0;
     }
+    return out;
+}
+
+static dti_view dti_cut_flat(const dti_view *v, uint32_t elements) {
+    dti_view flat = {.value = v->value, .offset = v->offset, .dim = {1, 1, 1, 1, 1, elements}};
+    flat.stride[DTI_AXES - 1] = elements > 1;
+    return flat;
+}
+
+static void dti_cut_part(dti_cut *c, uint32_t i) {
+    dti_emit *e = c->e;
+    int64_t row = i * c->rows, rows = DTI_MIN(c->rows, e->batch - row);
+    dti_cut_inputs(c, row, rows);
+    e->first_row = row;
+    e->out = c->sums ? dti_cut_sum(c, i) : dti_cut_view(c->p, &c->out, row, rows);
     c->family->emit(e);
+    if (!c->sums || c->family->join || i == 0)
+        return;
+    dti_view sum = dti_cut_flat(&c->out, c->elements), more = dti_cut_flat(&e->out, c->elements);
+    dti_emit_map2_views(e, DTI_K_MAP2, DTI_B_ADD, &sum, &more, &sum, (const float[2]){0.0f, 0.0f});
 }
 
 static void dti_cut_all(dti_cut *c) {
@@ -92,7 +111,7 @@ static void dti_cut_all(dti_cut *c) {
     for (uint32_t k = 0; k < e->node->count; k++)
         c->inputs[k] = e->views[dti_input_id(e->graph, e->node, k)];
     if (c->sums)
-        c->partial = dti_emit_scratch(e, 4ull * c->elements * c->parts);
+        c->partial = dti_emit_scratch(e, 4ull * c->elements * (c->family->join ? c->parts : 1u));
     for (uint32_t i = 0; i < c->parts; i++)
         dti_cut_part(c, i);
     for (uint32_t k = 0; k < e->node->count; k++)
@@ -101,8 +120,6 @@ static void dti_cut_all(dti_cut *c) {
     e->out = c->out;
     if (c->family->join)
         c->family->join(e, c->partial, c->parts, c->rows);
-    else if (c->sums)
-        dti_emit_sum_parts(e, c->partial, c->parts, c->elements, &c->out);
 }
 
 static bool dti_cut_needed(const dt_program *p, const dti_emit *e) {

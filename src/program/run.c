@@ -112,6 +112,13 @@ static dt_result dti_ports_written(dt_program *p, bool gradient) {
     return DT_OK;
 }
 
+/* What a step adds up: gradients, and the running statistics that it moves. */
+static uint64_t dti_micro_params(const dt_program *p) {
+    uint32_t count = p->store->param_count;
+    uint64_t trained = dti_hash64(0, p->trained, count);
+    return dti_hash64(trained, p->update, count * sizeof *p->update);
+}
+
 /* Micro-batches add up in the store's one gradient arena: what another program wrote there, a step
  * that stopped half-way or parameters that the first of them did not have would be in the sum. */
 static dt_result dti_micro_check(dt_program *p, const dt_step_desc *step) {
@@ -124,10 +131,12 @@ static dt_result dti_micro_check(dt_program *p, const dt_step_desc *step) {
                         "%u of %u; begin again at 0",
                         p->label, step->micro, step->micros, s->summed, s->summed ? s->micros : 0);
     }
-    if (dti_hash64(0, p->trained, s->param_count) != s->summed_params) {
-        return dti_fail(p->base, DT_ERROR_INVALID,
-                        "program '%s': micro-batch %u of %u trains other parameters than the first",
-                        p->label, step->micro, step->micros);
+    if (dti_micro_params(p) != s->summed_params) {
+        return dti_fail(
+            p->base, DT_ERROR_INVALID,
+            "program '%s': micro-batch %u of %u trains other parameters, or moves other "
+            "running statistics, than the first",
+            p->label, step->micro, step->micros);
     }
     return DT_OK;
 }
@@ -146,7 +155,7 @@ static void dti_micro_done(dt_program *p, uint32_t summed) {
         return;
     s->summed = summed < p->micros ? summed : 0;
     s->micros = p->micros;
-    s->summed_params = dti_hash64(0, p->trained, s->param_count);
+    s->summed_params = dti_micro_params(p);
 }
 
 static dt_result dti_step_check(dt_program *p, const dt_step_desc *step) {
