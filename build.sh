@@ -165,11 +165,12 @@ shaders() {
     header
 }
 
-# compile OUTPUT SOURCE FLAGS...: one program from one file.
+# compile OUTPUT SOURCE FLAGS...: one program from one file and those that it includes, which have
+# its name with something behind.
 compile() {
     output=$1 source=$2
     shift 2
-    if newer "$output" "$source" dtrain.h build/flags; then return 0; fi
+    if newer "$output" "${source%.c}"* dtrain.h build/flags; then return 0; fi
     say "$CC $source"
     # shellcheck disable=SC2086 # words are meant
     "$CC" $CFLAGS "$@" -I. "$source" -o "$output" $LIBS

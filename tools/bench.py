@@ -5,8 +5,9 @@
 
 gemm    SGEMM through build/dtbench, which times ours and OpenBLAS's in turn in one process; one
         thread by its own processor time, several by the wall's clock
-steps   whole training steps, build/dtbench and a waiting PyTorch in turn
-vulkan  products and the "mlp" step on every Vulkan device found, software ones too
+steps   whole training steps, build/dtbench and a waiting PyTorch in turn; and what they add to a
+        process at most
+vulkan  products, convolutions and steps on every Vulkan device found, software ones too
 With none of these words all three are run. Ratios above 1 mean that dtrain is faster.
 """
 
@@ -24,14 +25,18 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 os.chdir(ROOT)
 DTBENCH = "build/dtbench"
 PARTS = ("gemm", "steps", "vulkan")
-STEPS = {"xor": 2000, "mlp_tiny": 1000, "mlp": 300, "mlp_wide": 20}
+STEPS = {"xor": 2000, "mlp_tiny": 1000, "mlp": 300, "mlp_wide": 20, "cnn": 16}
 # The aims: the least ratio to PyTorch.
-AIMS = {"xor": 50.0, "mlp_tiny": 12.0, "mlp": 2.5, "mlp_wide": 1.35}
+AIMS = {"xor": 50.0, "mlp_tiny": 12.0, "mlp": 2.5, "mlp_wide": 1.35, "cnn": 1.5}
+MEMORY = ("cnn", 20) # workload, steps
+MEMORY_AIM = 0.5 # of PyTorch's, at most
 # To OpenBLAS, least time against least time: the mean of all cells, and each.
 GEMM_AIM, GEMM_CELL_AIM = 0.95, 0.85
 # What a cell counts for at most: OpenBLAS's threads stall on a busy machine, which is no merit of ours.
 RATIO_MOST = 2.0
-VULKAN_STEPS = 20
+# Of software drivers, which most machines have.
+VULKAN_STEPS = {"mlp": 20, "cnn": 3}
+VULKAN_AIMS = {"product": 6.0, "conv2d": 4.0}
 SWIFTSHADER = "/usr/lib/chromium/vk_swiftshader_icd.json"
 HOW_TO_GET_TORCH = ("PyTorch is not there: its columns stay empty. In Debian: "
                     "apt install python3-torch libopenblas0-openmp")
@@ -56,6 +61,7 @@ class Torch:
     """A PyTorch that waits for work, or None where there is no Python with it."""
 
     def __init__(self, python):
+        self.python = python
         self.process = subprocess.Popen([python, "tools/bench_torch.py"], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, text=True)
         first = self.process.stdout.readline()
@@ -78,6 +84,13 @@ class Torch:
         self.process.stdin.write(f"{name} {threads} {steps}\n")
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
+
+    def memory(self, name, threads, steps):
+        """In a process of its own."""
+        arguments = [self.python, "tools/bench_torch.py", "memory", name, threads, steps]
+        done = subprocess.run(list(map(str, arguments)), stdout=subprocess.PIPE, text=True,
+                              timeout=TIMEOUT_SECONDS, check=True)
+        return json.loads(done.stdout)
 
     def close(self):
         self.process.stdin.close()
@@ -213,6 +226,29 @@ def bench_steps(threads_list, rounds, torch):
     return table
 
 
+def bench_memory(threads_list, rounds, torch):
+    name, steps = MEMORY
+    print(f"\nMemory of {steps} steps of {name}: peak less what the process held before the model, MiB")
+    widths = (10, 7, 9, 9, 6, 5)
+    row("workload", "threads", "dtrain", "PyTorch", "share", "aim", widths=widths)
+    table = []
+    for threads in threads_list:
+        ours = [dtbench("memory", name, threads, steps)[0] for _ in range(rounds)]
+        theirs = [torch.memory(name, threads, steps) for _ in range(rounds)] if torch else []
+        line = {"workload": name, "threads": threads, "steps": steps, "aim": MEMORY_AIM}
+        for peer, results in (("dtrain", ours), ("pytorch", theirs)):
+            # Ours at its largest, the peer's at its least.
+            most = max if peer == "dtrain" else min
+            taken = [r["peak_mib"] - r["before_mib"] for r in results if r["before_mib"]]
+            line[peer] = round(most(taken), 2) if taken else None
+        if line["dtrain"] and line["pytorch"]:
+            line["share"] = round(line["dtrain"] / line["pytorch"], 3)
+        table.append(line)
+        row(name, threads, line["dtrain"] or "-", line["pytorch"] or "-", line.get("share", "-"),
+            MEMORY_AIM, widths=widths)
+    return table
+
+
 # ---- Vulkan
 
 
@@ -224,10 +260,22 @@ def driver_sets():
     return sets
 
 
+def measure_vulkan(device, drivers):
+    found = {"device": device}
+    for kind in VULKAN_AIMS:
+        command = "conv" if kind == "conv2d" else kind
+        found[kind] = dtbench(command, device["id"], environment=drivers)[0]
+    for name, count in VULKAN_STEPS.items():
+        found[name] = dtbench("steps", name, 1, device["id"], count, environment=drivers)[0]
+    return found
+
+
 def bench_vulkan():
-    print("\nVulkan devices")
-    widths = (44, 14, 8, 12, 8)
-    row("device", "matmul GFLOP/s", "best", "mlp step ms", "best", widths=widths)
+    print("\nVulkan devices: GFLOP/s of products (512) and convolutions (64 to 64 channels, 3 x 3), "
+          "median and best; steps in ms, best")
+    widths = (40, 8, 6, 4, 8, 6, 4, 10, 10)
+    row("device", "product", "best", "aim", "conv2d", "best", "aim", "mlp step", "cnn step",
+        widths=widths)
     table = []
     for drivers in driver_sets():
         for device in dtbench("devices", environment=drivers):
@@ -237,15 +285,16 @@ def bench_vulkan():
                 print(f"{device['name']}: not usable: {device['driver']}")
                 continue
             try:
-                product = dtbench("product", device["id"], environment=drivers)[0]
-                step = dtbench("steps", "mlp", 1, device["id"], VULKAN_STEPS, environment=drivers)[0]
+                found = measure_vulkan(device, drivers)
             except Failure as failure:
                 print(failure)
                 table.append({"device": device, "error": str(failure)})
                 continue
-            table.append({"device": device, "product": product, "mlp": step})
-            row(device["name"][:44], f"{product['gflops']:.2f}", f"{product['gflops_best']:.2f}",
-                f"{step['ms_median']:.2f}", f"{step['ms_min']:.2f}", widths=widths)
+            table.append(found)
+            cells = [device["name"][:40]]
+            for kind, aim in VULKAN_AIMS.items():
+                cells += [f"{found[kind]['gflops']:.2f}", f"{found[kind]['gflops_best']:.2f}", aim]
+            row(*cells, *(f"{found[name]['ms_min']:.2f}" for name in VULKAN_STEPS), widths=widths)
     if not table:
         print("none: ./build.sh devices says why")
     return table
@@ -270,6 +319,7 @@ def main():
         report["gemm"] = bench_gemm(threads_list, options.rounds or 12)
     if "steps" in what:
         report["steps"] = bench_steps(threads_list, options.rounds or 3, torch)
+        report["memory"] = bench_memory(threads_list, options.rounds or 3, torch)
     if "vulkan" in what:
         report["vulkan"] = bench_vulkan()
     if torch:

@@ -1,0 +1,292 @@
+/* Part of dtbench.c: training steps and chains of products, through the public API. */
+
+/* ---- Training steps, the same as tools/bench_torch.py's: write the batch, run one step. */
+
+typedef struct net { /* while it is made, and made */
+    dt_graph *graph;
+    dt_tensor x, t, h, loss;
+    int64_t in, out; /* elements of a sample, of the last layer */
+    int layers;
+    double macs; /* of a step, a sample: forward, weights' gradients, inputs' but for the first */
+} net;
+
+typedef struct workload {
+    const char *name;
+    int batch;
+    bool mse; /* else cross-entropy */
+    dt_optim_kind optim;
+    void (*make)(net *n); /* sets x, h */
+} workload;
+
+static void count_layer(net *n, double macs) {
+    n->macs += (n->layers++ ? 3 : 2) * macs;
+}
+
+static void input(net *n, dt_shape shape) {
+    n->x = n->h = dt_input(n->graph, "x", DT_F32, shape);
+    n->in = dti_shape_elements(shape);
+}
+
+static void linear(net *n, const char *name, int64_t out) {
+    count_layer(n, (double)dti_shape_elements(dt_tensor_shape(n->h)) * (double)out);
+    n->h = dt_nn_linear(n->h, name, n->out = out);
+}
+
+static void conv(net *n, const char *name, int64_t out, int64_t kernel) {
+    double in = (double)dt_tensor_shape(n->h).dim[0];
+    n->h = dt_nn_conv2d(n->h, name, out, kernel, NULL);
+    count_layer(n,
+                (double)(kernel * kernel) * in * (double)dti_shape_elements(dt_tensor_shape(n->h)));
+}
+
+static void make_xor(net *n) {
+    input(n, dt_dims(2));
+    linear(n, "fc1", 16);
+    n->h = dt_relu(n->h);
+    linear(n, "fc2", 1);
+}
+
+static void make_mlp_tiny(net *n) {
+    input(n, dt_dims(32));
+    linear(n, "fc1", 64);
+    n->h = dt_relu(n->h);
+    linear(n, "fc2", 64);
+    n->h = dt_relu(n->h);
+    linear(n, "fc3", 10);
+}
+
+static void make_mlp(net *n) {
+    input(n, dt_dims(784));
+    linear(n, "fc1", 128);
+    n->h = dt_relu(n->h);
+    linear(n, "fc2", 10);
+}
+
+static void make_mlp_wide(net *n) {
+    input(n, dt_dims(784));
+    linear(n, "fc1", 1024);
+    n->h = dt_relu(n->h);
+    linear(n, "fc2", 1024);
+    n->h = dt_relu(n->h);
+    linear(n, "fc3", 10);
+}
+
+/* That of PyTorch's MNIST example, as in examples/fashion_mnist_conv.c. */
+static void make_cnn(net *n) {
+    input(n, dt_dims(1, 28, 28));
+    conv(n, "conv1", 32, 3);
+    n->h = dt_relu(n->h);
+    conv(n, "conv2", 64, 3);
+    n->h = dt_max_pool2d(dt_relu(n->h), &(dt_pool_desc){.kernel = {2, 2}});
+    n->h = dt_flatten(dt_dropout(n->h, 0.25f));
+    linear(n, "fc1", 128);
+    n->h = dt_dropout(dt_relu(n->h), 0.5f);
+    linear(n, "fc2", 10);
+}
+
+static const workload workloads[] = {
+    {"xor", 4, true, DT_ADAMW, make_xor},  {"mlp_tiny", 32, false, DT_ADAMW, make_mlp_tiny},
+    {"mlp", 64, false, DT_ADAM, make_mlp}, {"mlp_wide", 128, false, DT_ADAM, make_mlp_wide},
+    {"cnn", 64, false, DT_ADAM, make_cnn},
+};
+
+static const workload *find_workload(const char *name) {
+    for (size_t i = 0; i < DTI_COUNT(workloads); i++)
+        if (!strcmp(workloads[i].name, name))
+            return &workloads[i];
+    fail(name, "no such workload");
+}
+
+typedef struct session { /* a context, and what was made in it */
+    dt_ctx *ctx;
+    dt_graph *graph;
+    dt_store *store;
+    dt_program *program;
+} session;
+
+static session session_open(int threads, const char *device) {
+    session s = {0};
+    dt_ctx_desc desc = {.threads = threads, .no_vulkan = !strcmp(device, "cpu")};
+    try(NULL, dt_ctx_create(&desc, &s.ctx), "dt_ctx_create");
+    try(s.ctx, dt_graph_create(s.ctx, &s.graph), "dt_graph_create");
+    return s;
+}
+
+static void session_close(session *s) {
+    dt_program_destroy(s->program);
+    dt_store_destroy(s->store);
+    dt_graph_destroy(s->graph);
+    dt_ctx_destroy(s->ctx);
+}
+
+static net make_net(dt_graph *graph, const workload *w) {
+    net n = {.graph = graph};
+    w->make(&n);
+    n.t = w->mse ? dt_input(graph, "t", DT_F32, dt_dims(n.out))
+                 : dt_input(graph, "t", DT_I32, dt_dims());
+    n.loss = w->mse ? dt_mse(n.h, n.t) : dt_cross_entropy(n.h, n.t, NULL);
+    return n;
+}
+
+typedef struct training { /* of a workload, with one batch to train on again and again */
+    const workload *load;
+    session session;
+    net net;
+    float *x, *t;
+    size_t x_bytes, t_bytes;
+} training;
+
+/* The batch comes first: what a program feeds is not part of what training takes. */
+static void training_data(training *r, int64_t in, int64_t out) {
+    const int batch = r->load->batch;
+    r->x_bytes = (size_t)(batch * in) * 4;
+    r->t_bytes = (size_t)batch * (r->load->mse ? (size_t)out : 1) * 4;
+    r->x = random_floats(r->x_bytes / 4, 1), r->t = random_floats(r->t_bytes / 4, 1);
+    for (int i = 0; !r->load->mse && i < batch; i++)
+        ((int32_t *)r->t)[i] = (int32_t)((double)out * dti_uniform01(2, (uint64_t)i, 0));
+}
+
+static training training_open(const char *name, int threads, const char *device) {
+    training r = {.load = find_workload(name), .session = session_open(threads, device)};
+    session *s = &r.session;
+    r.net = make_net(s->graph, r.load);
+    training_data(&r, r.net.in, r.net.out);
+    try(s->ctx, dt_store_create(s->graph, &(dt_store_desc){.device = device}, &s->store), name);
+    dt_optim_desc optim = {.kind = r.load->optim, .lr = 1e-3};
+    dt_program_desc desc = {
+        .label = name, .loss = r.net.loss, .batch = r.load->batch, .optim = &optim};
+    try(s->ctx, dt_program_create(s->store, &desc, &s->program), name);
+    return r;
+}
+
+/* Writes the batch and runs one step; returns its loss. */
+static double training_step(training *r) {
+    const session *s = &r->session;
+    dt_report report = {0};
+    try(s->ctx, dt_program_write(s->program, r->net.x, r->x, r->x_bytes), r->load->name);
+    try(s->ctx, dt_program_write(s->program, r->net.t, r->t, r->t_bytes), r->load->name);
+    try(s->ctx, dt_program_run(s->program, NULL, &report), r->load->name);
+    return report.loss;
+}
+
+static void training_close(training *r) {
+    free(r->x), free(r->t);
+    session_close(&r->session);
+}
+
+static void print_steps(const training *r, samples *times, double loss, int threads) {
+    const workload *w = r->load;
+    const dt_device_info *d = dt_store_device(r->session.store);
+    double typical = median(times), flops = 2 * r->net.macs * w->batch;
+    printf("{\"kind\": \"steps\", \"peer\": \"dtrain\", \"workload\": \"%s\", \"batch\": %d, "
+           "\"threads\": %d, \"device\": \"%s\", \"device_name\": \"%s\", \"steps\": %d, "
+           "\"ms_median\": %.5f, \"ms_min\": %.5f, \"samples_per_s\": %.1f, \"loss\": %.4f, "
+           "\"gflops_best\": %.2f, \"peak_gflops\": %.2f}\n",
+           w->name, w->batch, threads, d->id, d->name, times->count, typical, times->ms[0],
+           w->batch / typical * 1e3, loss, flops / times->ms[0] * 1e-6,
+           strcmp(d->id, "cpu") ? 0.0 : threads * peak_gflops(dti_isa_select(DTI_ISA_AVX512)));
+}
+
+static void steps(const char *name, int threads, const char *device, int count) {
+    static samples times;
+    double loss = 0;
+    training r = training_open(name, threads, device);
+    for (int i = 0; i < WARM_STEPS + count; i++) {
+        double start = now_ms();
+        loss = training_step(&r);
+        if (i >= WARM_STEPS)
+            add(&times, now_ms() - start);
+    }
+    print_steps(&r, &times, loss, threads);
+    training_close(&r);
+}
+
+/* A field of Linux's /proc/self/status, in MiB; 0 elsewhere. */
+static double status_mib(const char *field) {
+    char line[128];
+    double kib = 0;
+    FILE *f = fopen("/proc/self/status", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (!strncmp(line, field, strlen(field)))
+            kib = atof(line + strlen(field));
+    if (f)
+        fclose(f);
+    return kib / 1024;
+}
+
+/* What training adds to the process at most: its peak less what it held before the model was made,
+ * and before there was a context. */
+static void memory(const char *name, int threads, int count) {
+    double before = status_mib("VmRSS:");
+    training r = training_open(name, threads, "cpu");
+    for (int i = 0; i < count; i++)
+        training_step(&r);
+    printf("{\"kind\": \"memory\", \"peer\": \"dtrain\", \"workload\": \"%s\", \"threads\": %d, "
+           "\"steps\": %d, \"before_mib\": %.2f, \"peak_mib\": %.2f}\n",
+           name, threads, count, before, status_mib("VmHWM:"));
+    training_close(&r);
+}
+
+/* ---- Chains of products and of convolutions on any device. The weights are parameters, inputs
+ * are small beside the work and one number comes back, so that it is the work that is timed. */
+
+#define CHAIN 4
+#define CHAIN_RUNS 7
+#define PRODUCT_SIZE 512
+#define CONV_BATCH 16 /* images of 28 x 28 with 64 channels, to as many, kernel 3 x 3, padding 1 */
+#define CONV_SIZE 28
+#define CONV_CHANNELS 64
+
+static void run_chain(session *s, const char *kind, const char *device, int batch, dt_tensor x,
+                      dt_tensor y, double flops) {
+    static samples times;
+    times.count = 0;
+    try(s->ctx, dt_store_create(s->graph, &(dt_store_desc){.device = device}, &s->store), device);
+    dt_program_desc desc = {.label = kind, .outputs = {y}, .batch = batch};
+    try(s->ctx, dt_program_create(s->store, &desc, &s->program), device);
+    if (batch) {
+        size_t count = (size_t)(batch * dti_shape_elements(dt_tensor_shape(x)));
+        float *data = random_floats(count, 1);
+        try(s->ctx, dt_program_write(s->program, x, data, count * sizeof *data), device);
+        free(data);
+    }
+    for (int i = -1; i < CHAIN_RUNS; i++) {
+        double start = now_ms();
+        try(s->ctx, dt_program_run(s->program, NULL, NULL), device);
+        if (i >= 0)
+            add(&times, now_ms() - start);
+    }
+    double typical = median(&times);
+    const dt_device_info *d = dt_store_device(s->store);
+    printf("{\"kind\": \"%s\", \"device\": \"%s\", \"device_name\": \"%s\", "
+           "\"driver\": \"%s\", \"gflops\": %.2f, \"gflops_best\": %.2f}\n",
+           kind, d->id, d->name, d->driver, flops / typical * 1e-6, flops / times.ms[0] * 1e-6);
+    session_close(s);
+}
+
+static void product(const char *device) {
+    const int n = PRODUCT_SIZE;
+    session s = session_open(0, device);
+    dt_init init = {.kind = DT_INIT_NORMAL,
+                    .b = 0.04f}; /* 1/sqrt(512): the chain keeps its scale */
+    dt_tensor a = dt_param(s.graph, "a", dt_dims(n, n), init);
+    dt_tensor y = dt_param(s.graph, "b", dt_dims(n, n), init);
+    for (int i = 0; i < CHAIN; i++)
+        y = dt_matmul(a, y);
+    y = dt_slice(dt_slice(y, 0, 0, 1), 1, 0, 1);
+    run_chain(&s, "product", device, 0, y, y, 2.0 * CHAIN * n * n * n);
+}
+
+static void convolution(const char *device) {
+    const int c = CONV_CHANNELS, n = CONV_SIZE;
+    session s = session_open(0, device);
+    dt_init init = {.kind = DT_INIT_NORMAL, .b = 0.04f}; /* 1/sqrt(64 * 9) */
+    dt_tensor x = dt_input(s.graph, "x", DT_F32, dt_dims(c, n, n));
+    dt_tensor w = dt_param(s.graph, "w", dt_dims(c, c, 3, 3), init), y = x;
+    for (int i = 0; i < CHAIN; i++)
+        y = dt_conv2d(y, w, (dt_tensor){0}, &(dt_conv_desc){.padding = {1, 1}});
+    for (int axis = 0; axis < 3; axis++)
+        y = dt_slice(y, axis, 0, 1);
+    run_chain(&s, "conv2d", device, CONV_BATCH, x, y,
+              2.0 * CHAIN * CONV_BATCH * n * n * (9.0 * c * c));
+}
