@@ -160,11 +160,8 @@ static void DTI_N(conv_turned)(const dti_conv_out *out, const float *tile, int64
     for (int64_t i0 = 0; i0 < rows; i0 += DTI_LANES) {
         const int n = (int)DTI_MIN(rows - i0, DTI_LANES);
         for (int64_t v = 0; v < cols; v += DTI_LANES) {
-            DTI_NF r[DTI_LANES];
-            DTI_UNROLL(16)
-            for (int i = 0; i < DTI_LANES; i++) /* the tile goes on behind its last row */
-                r[i] = DTI_N(load)(tile + (i0 + i) * DTI_CONV_NR + v);
-            DTI_N(transpose)(r);
+            DTI_NF r[DTI_LANES]; /* the tile goes on behind its last row */
+            DTI_N(load_turned)(tile + i0 * DTI_CONV_NR + v, DTI_CONV_NR, r);
             for (int64_t j = 0; j < DTI_MIN(cols - v, DTI_LANES); j++) {
                 float bias = out->bias ? out->bias[(v + j) * out->bias_col] : 0;
                 DTI_N(conv_finish)
@@ -223,7 +220,7 @@ static void DTI_N(conv_pad)(float *copy, const float *source, const dti_conv_pad
 
 static void DTI_N(conv_turn)(float *dst, int64_t ld, const float *src, int64_t row, int rows,
                              int64_t k) {
-    DTI_N(pack_turn)(dst, ld, src, row, rows, k, true);
+    DTI_N(pack_turn)(dst, ld, src, row, rows, k);
 }
 
 static void DTI_N(conv_dot)(float *sums, const float *y, const float *x, const int32_t *off,

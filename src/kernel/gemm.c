@@ -49,6 +49,19 @@ static int64_t dti_gemm_columns(int64_t k) {
     return DTI_GEMM_PACKED_B / DTI_MIN(DTI_MAX(k, 64), DTI_GEMM_KC) / 64 * 64;
 }
 
+/* Columns [begin, end). */
+static dti_gemm_block dti_gemm_columns_of(const dti_gemm_block *g, int64_t begin, int64_t end) {
+    dti_gemm_block part = *g;
+    part.n = end - begin;
+    part.b += begin * g->b_col;
+    part.c += begin * g->c_col;
+    if (g->bias)
+        part.bias += begin * g->bias_col;
+    if (g->mask)
+        part.mask += begin * g->c_col;
+    return part;
+}
+
 /* The product of the transposed: C' = B' A'. */
 static dti_gemm_block dti_gemm_turn(const dti_gemm_block *g) {
     dti_gemm_block t = *g;

@@ -46,8 +46,9 @@ typedef void dti_gemm_block_fn(const dti_gemm_block *block, float *scratch);
 
 /* How a block is walked: decided once, from its shape. */
 typedef struct dti_gemm_plan {
-    int mr;         /* the most rows of a panel */
-    int64_t panels; /* of rows, all of rows/panels or one more */
+    int64_t columns; /* in a chunk */
+    int mr, rows;    /* of a panel: the most; the first `more` panels have one more than `rows` */
+    int64_t panels, more;
     bool pack_a, pack_b;
 } dti_gemm_plan;
 

@@ -25,6 +25,8 @@
 #endif
 #undef DTI_GEMM_NR
 #define DTI_GEMM_NR (DTI_GEMM_VECS * DTI_LANES)
+#undef DTI_GEMM_TILE_ROWS /* in memory: what is turned is whole vectors */
+#define DTI_GEMM_TILE_ROWS ((DTI_GEMM_MR + DTI_LANES - 1) / DTI_LANES * DTI_LANES)
 /* The most rows of a tile of 1, 2... vectors. */
 static const int8_t DTI_N(gemm_rows_most)[DTI_GEMM_VECS] = {
 #if DTI_GEMM_WIDE
@@ -33,66 +35,6 @@ static const int8_t DTI_N(gemm_rows_most)[DTI_GEMM_VECS] = {
     6, 6
 #endif
 };
-
-#if DTI_LANES == 16
-DTI_INLINE void DTI_N(transpose)(DTI_NF r[16]) {
-    __m512 x[16], y[16];
-    DTI_UNROLL(8)
-    for (int i = 0; i < 16; i += 2) {
-        x[i] = _mm512_unpacklo_ps((__m512)r[i], (__m512)r[i + 1]);
-        x[i + 1] = _mm512_unpackhi_ps((__m512)r[i], (__m512)r[i + 1]);
-    }
-    DTI_UNROLL(4)
-    for (int i = 0; i < 16; i += 4) {
-        y[i] = _mm512_shuffle_ps(x[i], x[i + 2], 0x44);
-        y[i + 1] = _mm512_shuffle_ps(x[i], x[i + 2], 0xee);
-        y[i + 2] = _mm512_shuffle_ps(x[i + 1], x[i + 3], 0x44);
-        y[i + 3] = _mm512_shuffle_ps(x[i + 1], x[i + 3], 0xee);
-    }
-    DTI_UNROLL(4)
-    for (int i = 0; i < 4; i++) {
-        x[i] = _mm512_shuffle_f32x4(y[i], y[i + 4], 0x88);
-        x[i + 4] = _mm512_shuffle_f32x4(y[i], y[i + 4], 0xdd);
-        x[i + 8] = _mm512_shuffle_f32x4(y[i + 8], y[i + 12], 0x88);
-        x[i + 12] = _mm512_shuffle_f32x4(y[i + 8], y[i + 12], 0xdd);
-    }
-    DTI_UNROLL(4)
-    for (int i = 0; i < 4; i++) {
-        r[i] = (DTI_NF)_mm512_shuffle_f32x4(x[i], x[i + 8], 0x88);
-        r[i + 4] = (DTI_NF)_mm512_shuffle_f32x4(x[i + 4], x[i + 12], 0x88);
-        r[i + 8] = (DTI_NF)_mm512_shuffle_f32x4(x[i], x[i + 8], 0xdd);
-        r[i + 12] = (DTI_NF)_mm512_shuffle_f32x4(x[i + 4], x[i + 12], 0xdd);
-    }
-}
-#elif DTI_LANES == 8
-DTI_INLINE void DTI_N(transpose)(DTI_NF r[8]) {
-    __m256 x[8], y[8];
-    DTI_UNROLL(4)
-    for (int i = 0; i < 8; i += 2) {
-        x[i] = _mm256_unpacklo_ps((__m256)r[i], (__m256)r[i + 1]);
-        x[i + 1] = _mm256_unpackhi_ps((__m256)r[i], (__m256)r[i + 1]);
-    }
-    DTI_UNROLL(2)
-    for (int i = 0; i < 8; i += 4) {
-        y[i] = _mm256_shuffle_ps(x[i], x[i + 2], 0x44);
-        y[i + 1] = _mm256_shuffle_ps(x[i], x[i + 2], 0xee);
-        y[i + 2] = _mm256_shuffle_ps(x[i + 1], x[i + 3], 0x44);
-        y[i + 3] = _mm256_shuffle_ps(x[i + 1], x[i + 3], 0xee);
-    }
-    DTI_UNROLL(4)
-    for (int i = 0; i < 4; i++) {
-        r[i] = (DTI_NF)_mm256_permute2f128_ps(y[i], y[i + 4], 0x20);
-        r[i + 4] = (DTI_NF)_mm256_permute2f128_ps(y[i], y[i + 4], 0x31);
-    }
-}
-#else
-DTI_INLINE void DTI_N(transpose)(DTI_NF r[4]) {
-    DTI_NF x[4] = {r[0], r[1], r[2], r[3]};
-    DTI_UNROLL(4)
-    for (int i = 0; i < 4; i++)
-        r[i] = (DTI_NF){x[0][i], x[1][i], x[2][i], x[3][i]};
-}
-#endif
 
 DTI_INLINE DTI_NF DTI_N(gemm_finish)(DTI_NF x, DTI_NF bias, bool has_bias, bool relu) {
     if (has_bias)
@@ -133,10 +75,7 @@ static void DTI_N(gemm_turned)(const dti_gemm_out *out, const float *sums, int r
         DTI_NF bias = has_bias ? DTI_N(load_n)(out->bias + i0, n) : DTI_N(set1)(0);
         for (int v = 0; v < out->cols; v += DTI_LANES) {
             DTI_NF r[DTI_LANES];
-            DTI_UNROLL(16)
-            for (int i = 0; i < DTI_LANES; i++)
-                r[i] = i < n ? DTI_N(load)(sums + (i0 + i) * DTI_GEMM_NR + v) : DTI_N(set1)(0);
-            DTI_N(transpose)(r);
+            DTI_N(load_turned)(sums + i0 * DTI_GEMM_NR + v, DTI_GEMM_NR, r);
             float *c = out->c + i0 + v * out->c_col;
             for (int j = 0; j < DTI_MIN(out->cols - v, DTI_LANES); j++, c += out->c_col) {
                 DTI_NF x = out->add ? DTI_N(load_n)(c, n) + r[j] : r[j];
@@ -167,7 +106,7 @@ static void DTI_N(gemm_scatter)(const dti_gemm_out *out, const float *sums, int 
 
 DTI_INLINE void DTI_N(gemm_store)(const int rows, const int vecs, const dti_gemm_out *out,
                                   DTI_NF sums[DTI_GEMM_MR][DTI_GEMM_VECS]) {
-    float tile[DTI_GEMM_MR * DTI_GEMM_NR];
+    float tile[DTI_GEMM_TILE_ROWS * DTI_GEMM_NR];
     float *c = out->plain ? out->c : tile;
     const int64_t step = out->plain ? out->c_row : DTI_GEMM_NR;
     const int last = (vecs - 1) * DTI_LANES, rest = out->cols - last;
@@ -191,9 +130,9 @@ DTI_INLINE void DTI_N(gemm_store)(const int rows, const int vecs, const dti_gemm
             DTI_N(store)(c + i * step + last, sums[i][vecs - 1]);
     }
     if (!out->plain)
-        (out->straight ? DTI_N(gemm_edge)
-         : out->turned ? DTI_N(gemm_turned)
-                       : DTI_N(gemm_scatter))(out, tile, rows);
+        (out->straight             ? DTI_N(gemm_edge)
+         : out->turned && rows > 2 ? DTI_N(gemm_turned)
+                                   : DTI_N(gemm_scatter))(out, tile, rows);
 }
 
 /* sums = A's rows times B's columns over k. */
@@ -249,29 +188,40 @@ DTI_GEMM_LIST(DTI_GEMM_TILE)
 static dti_gemm_tile_fn *const DTI_N(gemm_tiles)[DTI_GEMM_MR][DTI_GEMM_VECS] = {
     DTI_GEMM_LIST(DTI_GEMM_ENTRY)};
 
-/* dst[p * ld + i] = src[i * row + p] for i < rows <= DTI_LANES, p < k: rows that are contiguous in
- * k turned into columns. Writes whole vectors where `slack` says that what follows is free. */
-DTI_INLINE void DTI_N(pack_turn)(float *dst, int64_t ld, const float *src, int64_t row, int rows,
-                                 int64_t k, bool slack) {
-    int64_t p = 0;
-    for (; p + DTI_LANES <= k; p += DTI_LANES) {
+/* dst[p * ld + i] = src[i * row + p] for i < rows <= LANES, p < k <= LANES; zeros behind rows. */
+static void DTI_N(pack_corner)(float *dst, int64_t ld, const float *src, int64_t row, int rows,
+                               int64_t k) {
+    float tile[DTI_LANES * DTI_LANES] = {0};
+    DTI_NF r[DTI_LANES];
+    for (int i = 0; i < rows; i++)
+        DTI_N(store)(tile + i * DTI_LANES, DTI_N(load_n)(src + i * row, (int)k));
+    DTI_N(load_turned)(tile, DTI_LANES, r);
+    for (int64_t p = 0; p < k; p++)
+        DTI_N(store)(dst + p * ld, r[p]);
+}
+
+/* The same for any k: rows that are contiguous in k turned into columns. */
+static void DTI_N(pack_turn)(float *dst, int64_t ld, const float *src, int64_t row, int rows,
+                             int64_t k) {
+    for (; k >= DTI_LANES && rows == DTI_LANES; k -= DTI_LANES, src += DTI_LANES) {
         DTI_NF r[DTI_LANES];
+        DTI_N(load_turned)(src, row, r);
+        const float *next = src + DTI_LANES * row; /* what is mostly next */
         DTI_UNROLL(16)
         for (int i = 0; i < DTI_LANES; i++) {
-            r[i] = i < rows ? DTI_N(load)(src + i * row + p) : DTI_N(set1)(0);
-            __builtin_prefetch(src + (DTI_LANES + i) * row + p); /* what is mostly next */
+            __builtin_prefetch(next);
+            next += row;
+            DTI_HIDE_POINTER(next);
         }
-        DTI_N(transpose)(r);
         DTI_UNROLL(16)
-        for (int i = 0; i < DTI_LANES; i++)
-            if (slack)
-                DTI_N(store)(dst + (p + i) * ld, r[i]);
-            else
-                DTI_N(store_n)(dst + (p + i) * ld, r[i], rows);
+        for (int i = 0; i < DTI_LANES; i++) {
+            DTI_N(store)(dst, r[i]);
+            dst += ld;
+            DTI_HIDE_POINTER(dst);
+        }
     }
-    for (; p < k; p++)
-        for (int i = 0; i < rows; i++)
-            dst[p * ld + i] = src[i * row + p];
+    for (; k > 0; k -= DTI_LANES, src += DTI_LANES, dst += DTI_LANES * ld)
+        DTI_N(pack_corner)(dst, ld, src, row, rows, DTI_MIN(k, DTI_LANES));
 }
 
 /* `panels` of A, the first `more` of them of rows + 1 rows, each to its own dst[p * mr + i]. They
@@ -293,11 +243,7 @@ static void DTI_N(pack_a)(float *dst, const dti_gemm_block *g, const float *a, i
     }
     for (int q = 0; g->a_row != 1 && q < panels; q++, dst += size_a) {
         int size = rows + (q < more);
-        for (int i = 0; g->a_col == 1 && i < size; i += DTI_LANES) {
-            int n = DTI_MIN(size - i, DTI_LANES);
-            DTI_N(pack_turn)(dst + i, mr, a + i * g->a_row, g->a_row, n, k, n == size);
-        }
-        for (int64_t p = 0; g->a_col != 1 && p < k; p++)
+        for (int64_t p = 0; p < k; p++)
             for (int i = 0; i < size; i++)
                 dst[p * mr + i] = a[i * g->a_row + p * g->a_col];
         a += size * g->a_row;
@@ -314,7 +260,7 @@ static void DTI_N(pack_b)(float *dst, int64_t ld, const dti_gemm_block *g, const
     for (int j = g->b_col == 1 ? whole : 0; j < cols; j += DTI_LANES) {
         int n = DTI_MIN(cols - j, DTI_LANES);
         if (g->b_row == 1)
-            DTI_N(pack_turn)(dst + j, ld, b + j * g->b_col, g->b_col, n, k, true);
+            DTI_N(pack_turn)(dst + j, ld, b + j * g->b_col, g->b_col, n, k);
         else if (g->b_col == 1)
             for (int64_t p = 0; p < k; p++)
                 DTI_N(store)(dst + p * ld + j, DTI_N(load_n)(b + p * g->b_row + j, n));
@@ -327,22 +273,32 @@ static void DTI_N(pack_b)(float *dst, int64_t ld, const dti_gemm_block *g, const
 
 /* Columns in panels of equal width, but for one vector. */
 DTI_INLINE dti_gemm_cols DTI_N(gemm_cols)(int64_t n) {
-    int vecs = (int)((n + DTI_LANES - 1) / DTI_LANES);
-    int panels = (vecs + DTI_GEMM_VECS - 1) / DTI_GEMM_VECS;
-    return (dti_gemm_cols){panels, vecs / panels, vecs % panels};
+    uint32_t vecs = (uint32_t)((n + DTI_LANES - 1) / DTI_LANES);
+    uint32_t panels = (vecs + DTI_GEMM_VECS - 1) / DTI_GEMM_VECS;
+    if (panels == 1)
+        return (dti_gemm_cols){1, (int)vecs, 0};
+    return (dti_gemm_cols){(int)panels, (int)(vecs / panels), (int)(vecs % panels)};
 }
 
+/* Small products feel divisions: in 32 bits, and none that is not needed. */
 static dti_gemm_plan DTI_N(gemm_plan)(const dti_gemm_block *g) {
-    const dti_gemm_cols cols = DTI_N(gemm_cols)(DTI_MIN(g->n, dti_gemm_columns(g->k)));
-    dti_gemm_plan plan = {.mr = DTI_N(gemm_rows_most)[cols.vecs - (cols.more == 0)]};
-    plan.panels = (g->m + plan.mr - 1) / plan.mr;
+    dti_gemm_plan plan = {.columns = g->n};
+    if (g->n > DTI_GEMM_PACKED_B / DTI_GEMM_KC)
+        plan.columns = DTI_MIN(g->n, dti_gemm_columns(g->k));
+    if (g->m <= DTI_GEMM_MR && g->b_col != 1) /* packed for one panel of A: L1 keeps the buffer */
+        plan.columns = DTI_MIN(
+            g->n, g->m <= DTI_N(gemm_rows_most)[DTI_GEMM_VECS - 1] ? DTI_GEMM_NR : 2 * DTI_LANES);
+    const dti_gemm_cols cols = DTI_N(gemm_cols)(plan.columns);
+    plan.mr = DTI_N(gemm_rows_most)[cols.vecs - (cols.more == 0)];
+    plan.panels = ((uint32_t)g->m + (uint32_t)plan.mr - 1) / (uint32_t)plan.mr;
+    plan.rows = (int)((uint32_t)g->m / (uint32_t)plan.panels);
+    plan.more = g->m - plan.rows * plan.panels;
     /* A vector of B that crosses cache lines costs twice, for each panel of A */
     const bool aligned = (((uintptr_t)g->b | (uintptr_t)g->b_row * 4) & (DTI_LANES * 4 - 1)) == 0;
-    const int64_t most = aligned || plan.panels < 16 ? 128 * 128 : 72 * 72;
-    const bool small = g->k * g->n <= most;
+    const bool small = aligned && g->k * g->n <= 128 * 128;
     /* rows that are contiguous in k are read in place: as good as a panel */
-    plan.pack_a = g->n > 2 * DTI_GEMM_NR && g->a_col != 1;
-    plan.pack_b = g->b_col != 1 || (plan.panels > 4 && !small);
+    plan.pack_a = plan.columns > 2 * DTI_GEMM_NR && g->a_col != 1;
+    plan.pack_b = g->b_col != 1 || (plan.panels > 3 && !small);
     return plan;
 }
 
@@ -397,37 +353,55 @@ static void DTI_N(gemm_pack_chunk)(const dti_gemm_block *g, const dti_gemm_chunk
 static void DTI_N(gemm_chunk)(const dti_gemm_block *g, const dti_gemm_plan *plan,
                               dti_gemm_chunk *chunk, float *packed_a, float *packed_b) {
     DTI_N(gemm_pack_chunk)(g, chunk, packed_b);
-    const int rows = (int)(g->m / plan->panels);
-    const int64_t more = g->m % plan->panels; /* panels of one row more come first */
     const int group = g->a_row == 1 ? DTI_GEMM_GROUP(plan->mr) : 1;
-    const float *a = g->a + chunk->k0 * g->a_col;
-    for (int64_t r = 0; r < plan->panels; r++) {
-        const int64_t i = r * rows + DTI_MIN(r, more);
-        const int64_t begin = r - r % group, end = DTI_MIN(begin + group, plan->panels);
-        const int longer = (int)DTI_MAX(more - r, 0);
-        if (plan->pack_a && r == begin)
+    const float *panel = NULL;
+    int64_t left = 0; /* panels of A that lie packed, from `panel` on */
+    for (int64_t r = 0, i = 0; r < plan->panels; r++) {
+        const int longer = (int)DTI_MAX(plan->more - r, 0), rows = plan->rows + (longer > 0);
+        if (plan->pack_a && left == 0) {
+            left = DTI_MIN(group, plan->panels - r);
+            panel = packed_a;
             DTI_N(pack_a)
-        (packed_a, g, a + i * g->a_row, plan->mr, (int)(end - r), longer, rows, chunk->kc);
-        const float *panel =
-            plan->pack_a ? packed_a + (r - begin) * DTI_GEMM_PANEL_A(plan->mr) : NULL;
-        DTI_N(gemm_rows)(g, chunk, i, rows + (r < more), panel, plan->mr);
+            (packed_a, g, g->a + chunk->k0 * g->a_col + i * g->a_row, plan->mr, (int)left, longer,
+             plan->rows, chunk->kc);
+        }
+        DTI_N(gemm_rows)(g, chunk, i, rows, panel, plan->mr);
+        i += rows;
+        if (plan->pack_a) {
+            panel += DTI_GEMM_PANEL_A(plan->mr);
+            left--;
+        }
     }
 }
 
-static void DTI_N(gemm_block)(const dti_gemm_block *block, float *scratch) {
-    dti_gemm_block g = *block;
-    if (g.n <= DTI_LANES && g.n * 2 <= g.m) /* few columns: the transposed product fills vectors */
-        g = dti_gemm_turn(block);
-    const dti_gemm_plan plan = DTI_N(gemm_plan)(&g);
+/* Chunk by chunk: all of k for some columns. */
+static void DTI_N(gemm_walk)(const dti_gemm_block *g, float *scratch) {
+    const dti_gemm_plan plan = DTI_N(gemm_plan)(g);
     dti_gemm_chunk chunk = {.packed_b = scratch + DTI_GEMM_PACKED_A, .pack_b = plan.pack_b};
-    const int64_t columns = dti_gemm_columns(g.k);
-    for (int64_t j = 0; j < g.n; j += columns)
-        for (int64_t k = 0; k == 0 || k < g.k; k += DTI_GEMM_KC) {
+    for (int64_t j = 0; j < g->n; j += plan.columns)
+        for (int64_t k = 0; k == 0 || k < g->k; k += DTI_GEMM_KC) {
             chunk.k0 = k;
-            chunk.kc = DTI_MIN(g.k - k, DTI_GEMM_KC);
+            chunk.kc = DTI_MIN(g->k - k, DTI_GEMM_KC);
             chunk.j0 = j;
-            chunk.nc = DTI_MIN(g.n - j, columns);
+            chunk.nc = DTI_MIN(g->n - j, plan.columns);
             chunk.cols = DTI_N(gemm_cols)(chunk.nc);
-            DTI_N(gemm_chunk)(&g, &plan, &chunk, scratch, scratch + DTI_GEMM_PACKED_A);
+            DTI_N(gemm_chunk)(g, &plan, &chunk, scratch, scratch + DTI_GEMM_PACKED_A);
         }
+}
+
+/* Few columns do not fill their vectors: they are the rows of the transposed product. */
+static void DTI_N(gemm_block)(const dti_gemm_block *g, float *scratch) {
+    const int64_t rest = g->n % DTI_LANES;
+    dti_gemm_block part;
+    if (g->n <= DTI_LANES && g->n * 2 <= g->m) {
+        part = dti_gemm_turn(g);
+        g = &part;
+    } else if (g->a_row == 1 && rest && rest <= DTI_LANES / 4 && g->n > DTI_GEMM_NR) {
+        part = dti_gemm_columns_of(g, g->n - rest, g->n);
+        part = dti_gemm_turn(&part);
+        DTI_N(gemm_walk)(&part, scratch);
+        part = dti_gemm_columns_of(g, 0, g->n - rest);
+        g = &part;
+    }
+    DTI_N(gemm_walk)(g, scratch);
 }

@@ -33,6 +33,10 @@
 #define DTI_UNROLL(n) DTI_PRAGMA(GCC unroll n)
 #endif
 
+/* A pointer that moves stays one: compilers would make an address for every step of an unrolled
+ * loop, before the loop around it. */
+#define DTI_HIDE_POINTER(x) __asm__("" : "+r"(x))
+
 #define DTI_CAT_(a, b) a##b
 #define DTI_CAT(a, b) DTI_CAT_(a, b)
 

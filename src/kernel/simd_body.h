@@ -244,6 +244,74 @@ DTI_INLINE DTI_NF DTI_N(sqrt)(DTI_NF x) {
     return r;
 }
 
+/* ---- native: rows to columns */
+
+/* Within each 128 bits. */
+DTI_INLINE void DTI_N(turn4)(DTI_NI r[4]) {
+#if DTI_LANES == 16
+    __m512i a = _mm512_unpacklo_epi32((__m512i)r[0], (__m512i)r[1]);
+    __m512i b = _mm512_unpacklo_epi32((__m512i)r[2], (__m512i)r[3]);
+    __m512i c = _mm512_unpackhi_epi32((__m512i)r[0], (__m512i)r[1]);
+    __m512i d = _mm512_unpackhi_epi32((__m512i)r[2], (__m512i)r[3]);
+    r[0] = (DTI_NI)_mm512_unpacklo_epi64(a, b);
+    r[1] = (DTI_NI)_mm512_unpackhi_epi64(a, b);
+    r[2] = (DTI_NI)_mm512_unpacklo_epi64(c, d);
+    r[3] = (DTI_NI)_mm512_unpackhi_epi64(c, d);
+#elif DTI_LANES == 8
+    __m256i a = _mm256_unpacklo_epi32((__m256i)r[0], (__m256i)r[1]);
+    __m256i b = _mm256_unpacklo_epi32((__m256i)r[2], (__m256i)r[3]);
+    __m256i c = _mm256_unpackhi_epi32((__m256i)r[0], (__m256i)r[1]);
+    __m256i d = _mm256_unpackhi_epi32((__m256i)r[2], (__m256i)r[3]);
+    r[0] = (DTI_NI)_mm256_unpacklo_epi64(a, b);
+    r[1] = (DTI_NI)_mm256_unpackhi_epi64(a, b);
+    r[2] = (DTI_NI)_mm256_unpacklo_epi64(c, d);
+    r[3] = (DTI_NI)_mm256_unpackhi_epi64(c, d);
+#else
+    DTI_NI x[4] = {r[0], r[1], r[2], r[3]};
+    DTI_UNROLL(4)
+    for (int i = 0; i < 4; i++)
+        r[i] = (DTI_NI){x[0][i], x[1][i], x[2][i], x[3][i]};
+#endif
+}
+
+/* r[j][i] = src[i * row + j]. Loads bring 128 bits to where they belong, for which shuffles have
+ * but one port; pointers that move keep compilers from setting up one for each row. */
+DTI_INLINE void DTI_N(load_turned)(const float *src, int64_t row, DTI_NF r[DTI_LANES]) {
+    const float *from[DTI_LANES / 4]; /* row i, 4 + i, 8 + i... */
+    DTI_NI t[DTI_LANES];
+    DTI_UNROLL(4)
+    for (int j = 0; j < DTI_LANES / 4; j++)
+        from[j] = src + 4 * j * row;
+    DTI_UNROLL(4)
+    for (int i = 0; i < 4; i++) {
+        DTI_UNROLL(4)
+        for (int q = 0; q < DTI_LANES / 4; q++) {
+#if DTI_LANES == 16
+            __m512 x = _mm512_castps128_ps512(_mm_loadu_ps(from[0] + 4 * q));
+            x = _mm512_insertf32x4(x, _mm_loadu_ps(from[1] + 4 * q), 1);
+            x = _mm512_insertf32x4(x, _mm_loadu_ps(from[2] + 4 * q), 2);
+            t[4 * q + i] = (DTI_NI)_mm512_insertf32x4(x, _mm_loadu_ps(from[3] + 4 * q), 3);
+#elif DTI_LANES == 8
+            __m256 x = _mm256_castps128_ps256(_mm_loadu_ps(from[0] + 4 * q));
+            t[4 * q + i] = (DTI_NI)_mm256_insertf128_ps(x, _mm_loadu_ps(from[1] + 4 * q), 1);
+#else
+            t[i] = (DTI_NI)DTI_N(load)(from[0]);
+#endif
+        }
+        DTI_UNROLL(4)
+        for (int j = 0; j < DTI_LANES / 4; j++) {
+            from[j] += row;
+            DTI_HIDE_POINTER(from[j]);
+        }
+    }
+    DTI_UNROLL(4)
+    for (int q = 0; q < DTI_LANES / 4; q++)
+        DTI_N(turn4)(t + 4 * q);
+    DTI_UNROLL(16)
+    for (int i = 0; i < DTI_LANES; i++)
+        r[i] = (DTI_NF)t[i];
+}
+
 /* ---- 16 lanes: each operation on every part */
 #undef DTI_EACH0
 #undef DTI_EACH1

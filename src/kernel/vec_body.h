@@ -273,34 +273,6 @@ DTI_INLINE void DTI_N(mul_wide)(DTI_NI x, uint32_t m, DTI_NI *high, DTI_NI *low)
 #endif
 }
 
-/* Within each 128 bits: rows to columns. */
-DTI_INLINE void DTI_N(turn4)(DTI_NI r[4]) {
-#if DTI_LANES == 16
-    __m512i a = _mm512_unpacklo_epi32((__m512i)r[0], (__m512i)r[1]);
-    __m512i b = _mm512_unpacklo_epi32((__m512i)r[2], (__m512i)r[3]);
-    __m512i c = _mm512_unpackhi_epi32((__m512i)r[0], (__m512i)r[1]);
-    __m512i d = _mm512_unpackhi_epi32((__m512i)r[2], (__m512i)r[3]);
-    r[0] = (DTI_NI)_mm512_unpacklo_epi64(a, b);
-    r[1] = (DTI_NI)_mm512_unpackhi_epi64(a, b);
-    r[2] = (DTI_NI)_mm512_unpacklo_epi64(c, d);
-    r[3] = (DTI_NI)_mm512_unpackhi_epi64(c, d);
-#elif DTI_LANES == 8
-    __m256i a = _mm256_unpacklo_epi32((__m256i)r[0], (__m256i)r[1]);
-    __m256i b = _mm256_unpacklo_epi32((__m256i)r[2], (__m256i)r[3]);
-    __m256i c = _mm256_unpackhi_epi32((__m256i)r[0], (__m256i)r[1]);
-    __m256i d = _mm256_unpackhi_epi32((__m256i)r[2], (__m256i)r[3]);
-    r[0] = (DTI_NI)_mm256_unpacklo_epi64(a, b);
-    r[1] = (DTI_NI)_mm256_unpackhi_epi64(a, b);
-    r[2] = (DTI_NI)_mm256_unpacklo_epi64(c, d);
-    r[3] = (DTI_NI)_mm256_unpackhi_epi64(c, d);
-#else
-    DTI_NF t[4] = {(DTI_NF)r[0], (DTI_NF)r[1], (DTI_NF)r[2], (DTI_NF)r[3]};
-    DTI_N(transpose)(t);
-    for (int i = 0; i < 4; i++)
-        r[i] = (DTI_NI)t[i];
-#endif
-}
-
 /* Words of 4 * LANES elements in their order, from counter `at`. Lane 4q + j holds counter
  * at + j * LANES/4 + q, so that turn4 leaves the words where they belong. */
 DTI_INLINE void DTI_N(philox)(uint32_t *words, uint64_t seed, uint64_t at, uint32_t step,
