@@ -77,7 +77,12 @@ static void DTI_N(gemm_turned)(const dti_gemm_out *out, const float *sums, int r
             DTI_NF r[DTI_LANES];
             DTI_N(load_turned)(sums + i0 * DTI_GEMM_NR + v, DTI_GEMM_NR, r);
             float *c = out->c + i0 + v * out->c_col;
-            for (int j = 0; j < DTI_MIN(out->cols - v, DTI_LANES); j++, c += out->c_col) {
+            const int cols = DTI_MIN(out->cols - v, DTI_LANES);
+            const bool straight = !out->add && !out->mask && cols == DTI_LANES;
+            DTI_UNROLL(16)
+            for (int j = 0; straight && j < DTI_LANES; j++, c += out->c_col)
+                DTI_N(store_n)(c, DTI_N(gemm_finish)(r[j], bias, has_bias, relu), n);
+            for (int j = 0; !straight && j < cols; j++, c += out->c_col) {
                 DTI_NF x = out->add ? DTI_N(load_n)(c, n) + r[j] : r[j];
                 x = DTI_N(gemm_finish)(x, bias, has_bias, relu);
                 if (out->mask)
