@@ -22,15 +22,16 @@ void main()
     uint group = args.batch == 1u ? channel : first / args.cols;
     uint groups_on = args.batch == 1u ? 0u : pitch / args.cols;
     dti_runs r = dti_runs_start(args.spatial, pitch);
-    vec2 sums = vec2(0.0);
+    dti_long_sum s = dti_long_sum(vec4(0.0), vec4(0.0));
     for (uint k = gl_LocalInvocationID.x; k < count; k += gl_WorkGroupSize.x) {
         uint pair = args.s_offset + 2u * (group + r.run * groups_on);
         float g = dy[args.dy_offset + first + r.at];
         float rstd = 1.0 / sqrt(stats[pair + 1u] + args.eps);
-        sums += vec2(g * ((x[args.x_offset + first + r.at] - stats[pair]) * rstd), g);
+        float xhat = (x[args.x_offset + first + r.at] - stats[pair]) * rstd;
+        dti_add(s, vec4(g * xhat, g, 0.0, 0.0));
         dti_runs_next(r);
     }
-    sums = dti_group_sum2(sums, count);
+    vec2 sums = dti_group_sum2(s.sum.xy, count);
     if (gl_LocalInvocationID.x == 0u) {
         dw[args.y_offset + channel] = sums.x;
         dw[args.y_offset + args.channels + channel] = sums.y;

@@ -17,24 +17,23 @@ float part_of(uint base, float mean, bool square)
 {
     uint length = args.batch == 1u ? args.spatial : args.cols;
     uint pitch = args.channels * args.spatial; /* unused where there is one run */
-    float sum = 0.0;
+    dti_long_sum s = dti_long_sum(vec4(0.0), vec4(0.0));
     if (((base | length | pitch) & 3u) == 0u) {
         dti_runs r = dti_runs_start(length / 4u, pitch / 4u);
-        vec4 sums = vec4(0.0);
         for (uint k = gl_LocalInvocationID.x; k < args.cols / 4u; k += gl_WorkGroupSize.x) {
             vec4 d = x4[base / 4u + r.at] - mean;
-            sums += square ? d * d : d;
+            dti_add(s, square ? d * d : d);
             dti_runs_next(r);
         }
-        return (sums.x + sums.y) + (sums.z + sums.w);
+        return (s.sum.x + s.sum.y) + (s.sum.z + s.sum.w);
     }
     dti_runs r = dti_runs_start(length, pitch);
     for (uint k = gl_LocalInvocationID.x; k < args.cols; k += gl_WorkGroupSize.x) {
         float d = x[base + r.at] - mean;
-        sum += square ? d * d : d;
+        dti_add(s, vec4(square ? d * d : d, 0.0, 0.0, 0.0));
         dti_runs_next(r);
     }
-    return sum;
+    return s.sum.x;
 }
 
 void main()

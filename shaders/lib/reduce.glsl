@@ -2,6 +2,22 @@
  * part and gets the result. The order depends on `count` (how many invocations have a part) and on
  * the workgroup size alone; with few parts the tree is short, which saves barriers. Results that
  * follow each other use the slots 0 and 1 in turn, so that no barrier is needed before a tree. */
+
+/* A long sum with its rounding errors carried along (Kahan 1965): what is off in a channel's
+ * statistics is off in all of the channel, and deep networks make it more. */
+struct dti_long_sum {
+    vec4 sum, error;
+};
+
+void dti_add(inout dti_long_sum s, vec4 x)
+{
+    precise vec4 y = x - s.error;
+    precise vec4 t = s.sum + y;
+    precise vec4 error = (t - s.sum) - y;
+    s.sum = t;
+    s.error = error;
+}
+
 shared float dti_shared[512];
 shared vec2 dti_shared2[256];
 
