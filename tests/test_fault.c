@@ -89,10 +89,22 @@ static void model_families(dt_graph *graph, model *m) {
     m->penalty = dt_mse(slope, dt_expand(dt_fill(graph, dt_dims(1), 0.1f), dt_dims(IN)));
 }
 
+/* Layers with buffers, which a commit writes beside the parameters. */
+static void model_image(dt_graph *graph, model *m) {
+    (void)graph;
+    dt_conv_layer_desc conv = {.conv = {.padding = {1, 1}}, .no_bias = true};
+    dt_tensor h = dt_reshape(m->x, dt_dims(1, 2, IN / 2));
+    h = dt_relu(dt_nn_batch_norm(dt_nn_conv2d(h, "conv1", 4, 3, &conv), "bn1", NULL));
+    h = dt_max_pool2d(h, &(dt_pool_desc){.kernel = {2, 2}});
+    m->y = dt_nn_linear(dt_nn_layer_norm(dt_flatten(h), "norm", 1), "fc", CLASSES);
+    m->loss = dt_cross_entropy(m->y, m->t, NULL);
+    m->accuracy = dt_accuracy(m->y, m->t);
+}
+
 static const struct {
     const char *name;
     void (*build)(dt_graph *graph, model *m);
-} models[] = {{"mlp", model_mlp}, {"families", model_families}};
+} models[] = {{"mlp", model_mlp}, {"families", model_families}, {"image", model_image}};
 #define MODELS (int)(sizeof models / sizeof models[0])
 
 /* ---- A life: stages that may be tried again, and a trace of what they computed */
