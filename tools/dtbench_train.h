@@ -32,51 +32,46 @@ static void linear(net *n, const char *name, int64_t out) {
     n->h = dt_nn_linear(n->h, name, n->out = out);
 }
 
-static void conv(net *n, const char *name, int64_t out, int64_t kernel) {
+static void conv_layer(net *n, const char *name, int64_t out, int64_t kernel) {
     double in = (double)dt_tensor_shape(n->h).dim[0];
     n->h = dt_nn_conv2d(n->h, name, out, kernel, NULL);
     count_layer(n,
                 (double)(kernel * kernel) * in * (double)dti_shape_elements(dt_tensor_shape(n->h)));
 }
 
+/* widths: of the input and each layer, ended by 0. */
+static void mlp(net *n, const int *widths) {
+    input(n, dt_dims(widths[0]));
+    for (int i = 1; widths[i]; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "fc%d", i);
+        n->h = i > 1 ? dt_relu(n->h) : n->h;
+        linear(n, name, widths[i]);
+    }
+}
+
 static void make_xor(net *n) {
-    input(n, dt_dims(2));
-    linear(n, "fc1", 16);
-    n->h = dt_relu(n->h);
-    linear(n, "fc2", 1);
+    mlp(n, (const int[]){2, 16, 1, 0});
 }
 
 static void make_mlp_tiny(net *n) {
-    input(n, dt_dims(32));
-    linear(n, "fc1", 64);
-    n->h = dt_relu(n->h);
-    linear(n, "fc2", 64);
-    n->h = dt_relu(n->h);
-    linear(n, "fc3", 10);
+    mlp(n, (const int[]){32, 64, 64, 10, 0});
 }
 
 static void make_mlp(net *n) {
-    input(n, dt_dims(784));
-    linear(n, "fc1", 128);
-    n->h = dt_relu(n->h);
-    linear(n, "fc2", 10);
+    mlp(n, (const int[]){784, 128, 10, 0});
 }
 
 static void make_mlp_wide(net *n) {
-    input(n, dt_dims(784));
-    linear(n, "fc1", 1024);
-    n->h = dt_relu(n->h);
-    linear(n, "fc2", 1024);
-    n->h = dt_relu(n->h);
-    linear(n, "fc3", 10);
+    mlp(n, (const int[]){784, 1024, 1024, 10, 0});
 }
 
 /* That of PyTorch's MNIST example, as in examples/fashion_mnist_conv.c. */
 static void make_cnn(net *n) {
     input(n, dt_dims(1, 28, 28));
-    conv(n, "conv1", 32, 3);
+    conv_layer(n, "conv1", 32, 3);
     n->h = dt_relu(n->h);
-    conv(n, "conv2", 64, 3);
+    conv_layer(n, "conv2", 64, 3);
     n->h = dt_max_pool2d(dt_relu(n->h), &(dt_pool_desc){.kernel = {2, 2}});
     n->h = dt_flatten(dt_dropout(n->h, 0.25f));
     linear(n, "fc1", 128);
