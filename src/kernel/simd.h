@@ -1,7 +1,8 @@
-/* Instruction sets: their names, how a body file is compiled for each, and which the CPU has.
+/* How a body file is compiled for each instruction set; base/isa.h has the sets and tells which the
+ * CPU has.
  *
  * A body file (simd_body.h, gemm_body.h, vmath_body.h, vec_body.h) is included once per set between
- * the pragmas that raise the compiler's target, with these macros defined by isa_<set>.h:
+ * the pragmas that raise the compiler's target, with these macros defined:
  *   DTI_ISA(name)   name with the set's suffix
  *   DTI_LANES       floats in the native vector: 4, 8 or 16
  * Two vector types come out of that: the native one (DTI_N...: GEMM) and one of 16 lanes whatever
@@ -9,16 +10,6 @@
  *
  * Bits: AVX2, AVX-512 and a portable build with hardware FMA (AArch64, or x86 with -mfma) agree bit
  * for bit. Portable x86 without FMA multiplies and adds: a sum-order class of its own. */
-
-#define DTI_ISA_PORTABLE 0
-#define DTI_ISA_AVX2 1   /* with FMA */
-#define DTI_ISA_AVX512 2 /* F, BW, DQ, VL */
-
-#if defined __x86_64__ && !defined DTI_NO_SIMD
-#define DTI_X86 1
-#else
-#define DTI_X86 0
-#endif
 
 #if defined __FMA__ || defined __aarch64__ || defined __riscv_f || defined __powerpc64__
 #define DTI_PORTABLE_FMA 1
@@ -36,21 +27,3 @@
 /* A pointer that moves stays one: compilers would make an address for every step of an unrolled
  * loop, before the loop around it. */
 #define DTI_HIDE_POINTER(x) __asm__("" : "+r"(x))
-
-#define DTI_CAT_(a, b) a##b
-#define DTI_CAT(a, b) DTI_CAT_(a, b)
-
-/* The best set that this CPU and its system have, at most isa_max. */
-static int dti_isa_select(int isa_max) {
-#if DTI_X86
-    __builtin_cpu_init();
-    if (isa_max >= DTI_ISA_AVX512 && __builtin_cpu_supports("avx512f") &&
-        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl"))
-        return DTI_ISA_AVX512;
-    if (isa_max >= DTI_ISA_AVX2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        return DTI_ISA_AVX2;
-#endif
-    (void)isa_max;
-    return DTI_ISA_PORTABLE;
-}

@@ -1,0 +1,30 @@
+/* Instruction sets: their names, and which of them the CPU has. What is compiled once per set (the
+ * kernels, the folds of comm) names its functions with DTI_CAT and chooses by dti_isa_select. */
+
+#define DTI_ISA_PORTABLE 0
+#define DTI_ISA_AVX2 1   /* with FMA */
+#define DTI_ISA_AVX512 2 /* F, BW, DQ, VL */
+
+#if defined __x86_64__ && !defined DTI_NO_SIMD
+#define DTI_X86 1
+#else
+#define DTI_X86 0
+#endif
+
+#define DTI_CAT_(a, b) a##b
+#define DTI_CAT(a, b) DTI_CAT_(a, b)
+
+/* The best set that this CPU and its system have, at most isa_max. */
+static int dti_isa_select(int isa_max) {
+#if DTI_X86
+    __builtin_cpu_init();
+    if (isa_max >= DTI_ISA_AVX512 && __builtin_cpu_supports("avx512f") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
+        return DTI_ISA_AVX512;
+    if (isa_max >= DTI_ISA_AVX2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        return DTI_ISA_AVX2;
+#endif
+    (void)isa_max;
+    return DTI_ISA_PORTABLE;
+}
