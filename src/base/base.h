@@ -87,10 +87,13 @@ static double dti_ln(double x); /* natural logarithm, the same bits on every mac
 static double dti_uniform01(uint64_t key, uint64_t counter, uint64_t stream); /* [0,1), 53 bits */
 static double dti_normal(uint64_t key, uint64_t counter, uint64_t stream);    /* N(0,1) */
 
-/* ---- hash.c */
-static uint32_t dti_crc32c(uint32_t crc, const void *data, size_t bytes);
-/* FNV-1a 64, start 14695981039346656037 */
+/* ---- hash.c: FNV-1a 64, start 14695981039346656037 */
 static uint64_t dti_hash64(uint64_t hash, const void *data, size_t bytes);
+
+/* ---- crc32c.c: CRC32C of what came before (crc; 0 at the start) and these bytes. */
+static uint32_t dti_crc32c(uint32_t crc, const void *data, size_t bytes);
+
+/* ---- sha256.c */
 typedef struct dti_sha256 {
     uint32_t h[8];
     uint64_t bytes;
@@ -99,6 +102,22 @@ typedef struct dti_sha256 {
 static void dti_sha256_init(dti_sha256 *s);
 static void dti_sha256_add(dti_sha256 *s, const void *data, size_t bytes);
 static void dti_sha256_end(dti_sha256 *s, uint8_t digest[32]);
+
+/* ---- hmac.c: what secrets need. A key is prepared once; 55 bytes then cost two compressions. */
+typedef struct dti_hmac_key { /* as secret as what it was made from */
+    uint32_t inner[8], outer[8];
+} dti_hmac_key;
+static void dti_hmac_prepare(dti_hmac_key *key, const void *secret, size_t bytes);
+static void dti_hmac(const dti_hmac_key *key, const void *data, size_t bytes, uint8_t tag[32]);
+/* The same of several pieces: begin, dti_sha256_add of each, end. */
+static void dti_hmac_begin(dti_sha256 *s, const dti_hmac_key *key);
+static void dti_hmac_end(dti_sha256 *s, const dti_hmac_key *key, uint8_t tag[32]);
+/* HKDF-SHA256; salt and info may be empty. out_bytes: at most 255 * 32. */
+static void dti_hkdf(const void *secret, size_t secret_bytes, const void *salt, size_t salt_bytes,
+                     const void *info, size_t info_bytes, void *out, size_t out_bytes);
+static bool dti_equal_secret(const void *a, const void *b, size_t bytes); /* in constant time */
+static void dti_wipe(void *memory, size_t bytes);     /* zeros that no compiler leaves out */
+static bool dti_random_bytes(void *to, size_t bytes); /* the system's; false = it has none */
 
 /* ---- half.c: 16-bit conversion; round to nearest even, NaN stays NaN. */
 static float dti_f32_from_f16(uint16_t bits);
