@@ -1,8 +1,8 @@
 /* Loops of the folds for one instruction set: a pair of arrays into one, conversions between what
  * is summed and what is kept, and the sum of several float arrays in one pass. Included once per
  * set, with DTI_ISA(name) and DTI_FOLD_BYTES, the bytes of a vector. Pointers have any alignment.
- * Knows nothing of leaves. Masks are made of integers where NaN matters: no flag of the host's can
- * change those. */
+ * Knows nothing of leaves. NaN is found by integers, and again where a comparison would do: no flag
+ * of the host's can change those. */
 
 #define DTI_F(name) DTI_ISA(dti_fold_##name)
 
@@ -185,17 +185,23 @@ DTI_FOLD_FINISH(f64, f64, double, f64)
 
 /* ---- float sums in one pass over 2, 3, 4 or 8 arrays */
 
+/* Loads by a type without alignment: GCC keeps what memcpy fills in memory. */
+typedef float DTI_F(loose) __attribute__((vector_size(DTI_FOLD_BYTES), aligned(1), may_alias));
+
+DTI_INLINE DTI_F(f32) DTI_F(pair_at)(const uint8_t *const *in, size_t i) {
+    return *(const DTI_F(loose) *)(const void *)(in[0] + i) +
+           *(const DTI_F(loose) *)(const void *)(in[1] + i);
+}
+
 DTI_INLINE DTI_F(f32) DTI_F(many_at)(const uint8_t *const in[8], size_t i, int arrays) {
-    DTI_F(f32) x[8];
-    for (int k = 0; k < arrays; k++)
-        memcpy(&x[k], in[k] + i, sizeof x[k]);
-    if (arrays == 2)
-        return x[0] + x[1];
+    DTI_F(f32) x = DTI_F(pair_at)(in, i);
     if (arrays == 3)
-        return (x[0] + x[1]) + x[2];
-    if (arrays == 4)
-        return (x[0] + x[1]) + (x[2] + x[3]);
-    return ((x[0] + x[1]) + (x[2] + x[3])) + ((x[4] + x[5]) + (x[6] + x[7]));
+        x += *(const DTI_F(loose) *)(const void *)(in[2] + i);
+    if (arrays >= 4)
+        x += DTI_F(pair_at)(in + 2, i);
+    if (arrays == 8)
+        x += DTI_F(pair_at)(in + 4, i) + DTI_F(pair_at)(in + 6, i);
+    return x;
 }
 
 DTI_INLINE DTI_F(f32) DTI_F(many_end)(DTI_F(f32) x, bool finish, bool divide, DTI_F(f32) divisor) {
