@@ -87,7 +87,7 @@ static void dti_sha256_portable(uint32_t h[8], const uint8_t *at, size_t blocks)
     DTI_SHA_NEXT(w3, w0, w1, w2);                                                                  \
     DTI_SHA_ROUNDS(i + 3, w3)
 
-/* The instructions hold the state as (A, B, E, F) and (C, D, G, H), the first in the highest lane. */
+/* The instructions hold the state as (A, B, E, F) and (C, D, G, H), the first in the highest. */
 __attribute__((target("sha,sse4.1,ssse3"))) DTI_NOINLINE void
 dti_sha256_x86(uint32_t h[8], const uint8_t *at, size_t blocks) {
     const __m128i swap = _mm_set_epi64x(0x0C0D0E0F08090A0B, 0x0405060700010203);

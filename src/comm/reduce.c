@@ -1,11 +1,11 @@
 /* The tree over leaves that all-reduce sums in. Owns the order and the types; the loops are
- * reduce_body.h's, compiled once per instruction set, all with the same bits. It refuses to know who
- * has the operands and how they came.
+ * reduce_body.h's, compiled once per instruction set, all with the same bits. It refuses to know
+ * who has the operands and how they came.
  *
  * Cost: each operand is read once and the result written once. The tree is done block by block, so
  * that what lies between stays in the first-level cache: a block per level of the tree that is
- * waiting for its right side, on the stack. Sums of 2, 3, 4 and 8 float arrays take one pass. AVX-512
- * was tried: floats came no faster, 16-bit floats 1.4 times, beyond what wires need as it is. */
+ * waiting for its right side, on the stack. Sums of 2, 3, 4 and 8 float arrays take one pass.
+ * AVX-512 was tried: floats came no faster, 16-bit floats 1.4 times, and no wire needs that. */
 
 /* Bytes of a block in the type that is summed in. A frame of dti_fold_node has one; 2^24 operands,
  * 24 levels, stay below 64 KiB. */

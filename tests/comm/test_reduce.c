@@ -53,8 +53,8 @@ static fold_value fold_get(uint8_t dtype, const void *data, size_t i) {
     return x;
 }
 
-/* sum: the type that is summed in. Whole numbers wrap in 64 bits: cut off, they are as if wrapped in
- * fewer, but must be so before they are compared. */
+/* sum: the type that is summed in. Whole numbers wrap around in 64 bits: cut off, they are as if
+ * wrapped around in fewer. */
 static fold_value fold_join(uint8_t sum, dt_comm_reduction how, fold_value x, fold_value y) {
     bool adds = how == DT_COMM_SUM || how == DT_COMM_MEAN, more = how == DT_COMM_MAX;
     fold_value z = x;
