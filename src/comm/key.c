@@ -1,0 +1,455 @@
+/* The job's key: 32 bytes of chance that every rank has before it connects. It comes from the desc,
+ * from a file, or over the launcher's own channel; ranks of one host that were given none share one
+ * through a file. It refuses passphrases, which whoever records a handshake could guess, files that
+ * others can read or change, and several hosts without a key. No text of an error shows any of it.
+ *
+ * The file of one host. Rank 0 makes a key, writes it to a new file (O_EXCL, 0600) in a folder that
+ * is its user's alone, locks that file, and renames it to a name made of job, attempt and
+ * rendezvous. The lock says that its writer lives: the others take the first file of that name whose
+ * lock they cannot get. What a crashed run left behind is not locked, since locks go with their
+ * process, so nobody reads a stale key, and rank 0's rename replaces it. When all have joined, rank
+ * 0 removes the file: dti_key_forget(). Rank 0 does this after it has its listening socket or
+ * rendezvous file, so two jobs of one name never both write. Folders: /run/user/UID, which is
+ * $XDG_RUNTIME_DIR wherever that is set, and else /tmp/dtrain-UID; not by the variable itself, which
+ * ranks from different sessions may have or not. The others look in both. */
+
+#if DTI_POSIX && !defined _WIN32 && (defined __APPLE__ || _POSIX_C_SOURCE >= 200809L)
+#define DTI_LAUNCH_POSIX 1
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#else
+#define DTI_LAUNCH_POSIX 0
+#endif
+
+#define DTI_KEY_BYTES 32
+#define DTI_KEY_HOW "Make one with: openssl rand -hex 32"
+/* A descriptor that a launcher hands down is filled before this process starts. */
+#define DTI_KEY_PIPE_MS 5000
+
+/* Rank 0's file, from dti_key_load() until all have joined; {0} = none. */
+typedef struct dti_key_share {
+    int folder, file; /* descriptors + 1 */
+    char name[48];
+} dti_key_share;
+
+/* ---- digits */
+
+static int dti_hex_digit(char c) {
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+static void dti_key_to_hex(const uint8_t *bytes, size_t count, char *text) {
+    static const char digits[] = "0123456789abcdef";
+    for (size_t i = 0; i < count; i++) {
+        text[2 * i] = digits[bytes[i] >> 4];
+        text[2 * i + 1] = digits[bytes[i] & 15];
+    }
+    text[2 * count] = 0;
+}
+
+static bool dti_key_from_hex(const char *text, size_t size, uint8_t key[DTI_KEY_BYTES]) {
+    if (size != 2 * DTI_KEY_BYTES)
+        return false;
+    for (size_t i = 0; i < DTI_KEY_BYTES; i++) {
+        int high = dti_hex_digit(text[2 * i]), low = dti_hex_digit(text[2 * i + 1]);
+        if (high < 0 || low < 0)
+            return false;
+        key[i] = (uint8_t)(high * 16 + low);
+    }
+    return true;
+}
+
+/* A new key, for a launcher's channel or the file of one host. */
+static dt_result dti_key_make(dti_base *base, uint8_t key[DTI_KEY_BYTES]) {
+    if (dti_random_bytes(key, DTI_KEY_BYTES))
+        return DT_OK;
+    return dti_fail(
+        base, DT_ERROR_UNSUPPORTED,
+        "this system gives no random bytes for a key: set DTRAIN_SECRET_FILE. " DTI_KEY_HOW);
+}
+
+/* A file's content: 64 hex digits and perhaps a line's end, or 32 bytes, which as text would be a
+ * passphrase. */
+static bool dti_key_parse(const char *text, size_t size, uint8_t key[DTI_KEY_BYTES]) {
+    bool is_text = true;
+    if (size != DTI_KEY_BYTES) {
+        size -= size > 0 && text[size - 1] == '\n';
+        size -= size > 0 && text[size - 1] == '\r';
+        return dti_key_from_hex(text, size, key);
+    }
+    for (size_t i = 0; i < size; i++)
+        is_text = is_text && ((text[i] >= 0x20 && text[i] < 0x7F) || strchr("\t\r\n", text[i]));
+    if (!is_text)
+        memcpy(key, text, DTI_KEY_BYTES);
+    return !is_text;
+}
+
+#if DTI_LAUNCH_POSIX
+
+/* ---- a file that the user names */
+
+static ssize_t dti_key_read_all(int descriptor, char *to, size_t room) {
+    size_t size = 0;
+    while (size < room) {
+        ssize_t got = read(descriptor, to + size, room - size);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return -1;
+        if (got == 0)
+            break;
+        size += (size_t)got;
+    }
+    return (ssize_t)size;
+}
+
+/* What is checked is the opened file, so nothing can be put in its place in between. Links are
+ * followed and a group may read: so does Kubernetes mount secrets, root's and 0440. */
+static dt_result dti_key_check_file(dti_base *base, const char *path, const struct stat *file) {
+    unsigned mode = (unsigned)file->st_mode;
+    if (!S_ISREG(file->st_mode))
+        return dti_fail(base, DT_ERROR_INVALID, "the key file %s is not a regular file", path);
+    if (mode & (S_IRWXO | S_IWGRP))
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "the key file %s has mode %03o, so others can read or change it: run "
+                        "chmod 600 on it, and make a new key if others may have read it",
+                        path, mode & 0777);
+    if (file->st_uid != geteuid() && file->st_uid != 0)
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "the key file %s belongs to user %lu, not to this one (%lu) or root", path,
+                        (unsigned long)file->st_uid, (unsigned long)geteuid());
+    return DT_OK;
+}
+
+static dt_result dti_key_read_file(dti_base *base, const char *path, uint8_t key[DTI_KEY_BYTES]) {
+    char text[80];
+    struct stat file;
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not block */
+    if (descriptor < 0)
+        return dti_fail(base, DT_ERROR_IO, "the key file %s cannot be opened: %s", path,
+                        strerror(errno));
+    dt_result result = DT_OK;
+    ssize_t size = 0;
+    if (fstat(descriptor, &file) != 0)
+        result = dti_fail(base, DT_ERROR_IO, "the key file %s: %s", path, strerror(errno));
+    if (!result)
+        result = dti_key_check_file(base, path, &file);
+    if (!result && (size = dti_key_read_all(descriptor, text, sizeof text)) < 0)
+        result = dti_fail(base, DT_ERROR_IO, "the key file %s cannot be read: %s", path,
+                          strerror(errno));
+    close(descriptor);
+    if (!result && !dti_key_parse(text, (size_t)size, key))
+        result = dti_fail(base, DT_ERROR_INVALID,
+                          "the key file %s holds neither 64 hex digits nor 32 random bytes: a "
+                          "passphrase is no key, it can be guessed. " DTI_KEY_HOW " > %s",
+                          path, path);
+    dti_wipe(text, sizeof text);
+    return result;
+}
+
+/* ---- a descriptor that a launcher hands down: the number of bytes, -1 = cannot be read. Both
+ * kinds stay open, so that the number is never another file's while the environment names it, and
+ * close at exec. A file is read from its start, as often as asked and by all ranks; a pipe once. */
+static int dti_key_descriptor_read(int descriptor, char *to, size_t room) {
+    struct stat file;
+    size_t size = 0;
+    uint64_t deadline = dti_now_ns() + (uint64_t)DTI_KEY_PIPE_MS * 1000000;
+    if (fstat(descriptor, &file) != 0 || (!S_ISREG(file.st_mode) && !S_ISFIFO(file.st_mode)))
+        return -1;
+    fcntl(descriptor, F_SETFD, FD_CLOEXEC);
+    if (S_ISREG(file.st_mode)) {
+        ssize_t got;
+        while ((got = pread(descriptor, to, room, 0)) < 0 && errno == EINTR) {
+        }
+        return (int)got;
+    }
+    while (size < room && dti_now_ns() < deadline) {
+        struct pollfd poller = {.fd = descriptor, .events = POLLIN};
+        int ready = poll(&poller, 1, 100);
+        if (ready == 0 || (ready < 0 && errno == EINTR))
+            continue;
+        ssize_t got = ready < 0 ? -1 : read(descriptor, to + size, room - size);
+        if (got < 0 && errno != EINTR && errno != EAGAIN)
+            return -1;
+        if (got == 0)
+            break;
+        size += got > 0 ? (size_t)got : 0;
+    }
+    return (int)size;
+}
+
+/* ---- the file of one host */
+
+/* The folder's descriptor; -1 = there is none that is this user's alone. */
+static int dti_key_folder(const char *path, bool make) {
+    struct stat folder;
+    if (make && mkdir(path, 0700) != 0 && errno != EEXIST)
+        return -1;
+    int descriptor = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (descriptor < 0)
+        return -1;
+    if (fstat(descriptor, &folder) == 0 && S_ISDIR(folder.st_mode) && folder.st_uid == geteuid() &&
+        !(folder.st_mode & (S_IRWXG | S_IRWXO)))
+        return descriptor;
+    close(descriptor);
+    return -1;
+}
+
+typedef struct dti_key_folders {
+    char path[2][64];
+} dti_key_folders;
+
+static dti_key_folders dti_key_default_folders(void) {
+    dti_key_folders folders;
+    unsigned long user = (unsigned long)geteuid();
+    snprintf(folders.path[0], sizeof folders.path[0], "/run/user/%lu", user);
+    snprintf(folders.path[1], sizeof folders.path[1], "/tmp/dtrain-%lu", user);
+    return folders;
+}
+
+/* Ranks of one job have one name; nothing of it can be read from it. */
+static void dti_key_name(const dt_comm_desc *desc, char name[48]) {
+    dti_sha256 s;
+    uint8_t digest[32], attempt[12];
+    for (int i = 0; i < 8; i++)
+        attempt[i] = (uint8_t)(desc->attempt >> 8 * i);
+    for (int i = 0; i < 4; i++)
+        attempt[8 + i] = (uint8_t)((uint32_t)desc->world_size >> 8 * i);
+    dti_sha256_init(&s);
+    dti_sha256_add(&s, desc->job, strlen(desc->job) + 1);
+    dti_sha256_add(&s, desc->rendezvous, strlen(desc->rendezvous) + 1);
+    dti_sha256_add(&s, attempt, sizeof attempt);
+    dti_sha256_end(&s, digest);
+    memcpy(name, "key-", 4);
+    dti_key_to_hex(digest, 16, name + 4);
+}
+
+/* Rank 0 has no more use for its file: all have joined, or it gives up. {0} is fine. */
+static void dti_key_forget(dti_key_share *share) {
+    if (share->folder && share->file)
+        unlinkat(share->folder - 1, share->name, 0);
+    if (share->file)
+        close(share->file - 1);
+    if (share->folder)
+        close(share->folder - 1);
+    *share = (dti_key_share){0};
+}
+
+static bool dti_key_write_file(int descriptor, const uint8_t key[DTI_KEY_BYTES]) {
+    ssize_t written;
+    if (fchmod(descriptor, 0600) != 0 || flock(descriptor, LOCK_EX | LOCK_NB) != 0)
+        return false;
+    while ((written = write(descriptor, key, DTI_KEY_BYTES)) < 0 && errno == EINTR) {
+    }
+    return written == DTI_KEY_BYTES;
+}
+
+static bool dti_key_publish_in(const char *folder, bool make, const uint8_t key[DTI_KEY_BYTES],
+                               dti_key_share *share) {
+    char fresh[56];
+    int directory = dti_key_folder(folder, make);
+    if (directory < 0)
+        return false;
+    snprintf(fresh, sizeof fresh, "%s.new", share->name);
+    unlinkat(directory, fresh, 0);
+    int file = openat(directory, fresh, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (file >= 0 && dti_key_write_file(file, key) &&
+        renameat(directory, fresh, directory, share->name) == 0) {
+        share->folder = directory + 1;
+        share->file = file + 1;
+        return true;
+    }
+    int error = errno;
+    if (file >= 0) {
+        unlinkat(directory, fresh, 0);
+        close(file);
+    }
+    close(directory);
+    errno = error;
+    return false;
+}
+
+/* Whether a living rank 0's key is there. */
+static bool dti_key_take_from(const char *folder, const char *name, uint8_t key[DTI_KEY_BYTES]) {
+    struct stat file;
+    char bytes[DTI_KEY_BYTES + 1];
+    bool ok = false;
+    int directory = dti_key_folder(folder, false);
+    if (directory < 0)
+        return false;
+    int descriptor = openat(directory, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK);
+    close(directory);
+    if (descriptor < 0)
+        return false;
+    if (fstat(descriptor, &file) == 0 && S_ISREG(file.st_mode) && file.st_uid == geteuid() &&
+        flock(descriptor, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+        ok = dti_key_read_all(descriptor, bytes, sizeof bytes) == DTI_KEY_BYTES;
+    close(descriptor);
+    if (ok)
+        memcpy(key, bytes, DTI_KEY_BYTES);
+    dti_wipe(bytes, sizeof bytes);
+    return ok;
+}
+
+static dt_result dti_key_publish(dti_base *base, const dti_key_folders *folders,
+                                 uint8_t key[DTI_KEY_BYTES], dti_key_share *share) {
+    dt_result result = dti_key_make(base, key);
+    if (result)
+        return result;
+    for (int i = 0; i < 2; i++)
+        if (dti_key_publish_in(folders->path[i], i == 1, key, share))
+            return DT_OK;
+    return dti_fail(
+        base, DT_ERROR_IO,
+        "no place for the key of this host's ranks: %s has to be this user's folder with "
+        "mode 700 (%s). Or set DTRAIN_SECRET_FILE. " DTI_KEY_HOW,
+        folders->path[1], strerror(errno));
+}
+
+/* Without a thread or a signal that could tell, looking every 10 ms has to do: it is once a job. */
+static dt_result dti_key_await(dti_base *base, const dti_key_folders *folders, const char *name,
+                               int timeout_ms, uint8_t key[DTI_KEY_BYTES]) {
+    const struct timespec pause = {.tv_nsec = 10000000};
+    uint64_t start = dti_now_ns(), limit = (uint64_t)timeout_ms * 1000000;
+    for (;;) {
+        for (int i = 0; i < 2; i++)
+            if (dti_key_take_from(folders->path[i], name, key))
+                return DT_OK;
+        if (dti_now_ns() - start >= limit)
+            return dti_fail(base, DT_ERROR_TIMEOUT,
+                            "no key from rank 0 within %d ms (%s or %s, %s): rank 0 is not there, "
+                            "runs as another user or has another job, attempt, world size or "
+                            "rendezvous. Or give all ranks a key by DTRAIN_SECRET_FILE",
+                            timeout_ms, folders->path[0], folders->path[1], name);
+        nanosleep(&pause, NULL);
+    }
+}
+
+static dt_result dti_key_share_in(dti_base *base, const dt_comm_desc *desc,
+                                  const dti_key_folders *folders, uint8_t key[DTI_KEY_BYTES],
+                                  dti_key_share *share) {
+    *share = (dti_key_share){0};
+    dti_key_name(desc, share->name);
+    if (desc->rank == 0)
+        return dti_key_publish(base, folders, key, share);
+    int timeout_ms = desc->join_timeout_ms > 0 ? desc->join_timeout_ms : 300000;
+    return dti_key_await(base, folders, share->name, timeout_ms, key);
+}
+
+static dt_result dti_key_share_host(dti_base *base, const dt_comm_desc *desc,
+                                    uint8_t key[DTI_KEY_BYTES], dti_key_share *share) {
+    dti_key_folders folders = dti_key_default_folders();
+    return dti_key_share_in(base, desc, &folders, key, share);
+}
+
+/* Whether a name or address is this host's: then, and only then, can a socket be bound to it. */
+static bool dti_key_is_here(const char *host) {
+    struct addrinfo hints = {.ai_socktype = SOCK_DGRAM}, *list = NULL;
+    bool here = false;
+    if (getaddrinfo(host, NULL, &hints, &list) != 0)
+        return false;
+    for (const struct addrinfo *a = list; a && !here; a = a->ai_next) {
+        int s = socket(a->ai_family, SOCK_DGRAM, 0);
+        here = s >= 0 && bind(s, a->ai_addr, a->ai_addrlen) == 0;
+        if (s >= 0)
+            close(s);
+    }
+    freeaddrinfo(list);
+    return here;
+}
+
+#else
+
+static dt_result dti_key_read_file(dti_base *base, const char *path, uint8_t key[DTI_KEY_BYTES]) {
+    (void)key;
+    return dti_fail(base, DT_ERROR_UNSUPPORTED,
+                    "the key file %s: files of keys need POSIX (-std=gnu11): set DTRAIN_SECRET or "
+                    "desc.key",
+                    path);
+}
+
+static int dti_key_descriptor_read(int descriptor, char *to, size_t room) {
+    (void)descriptor, (void)to, (void)room;
+    return -1;
+}
+
+static void dti_key_forget(dti_key_share *share) {
+    *share = (dti_key_share){0};
+}
+
+static dt_result dti_key_share_host(dti_base *base, const dt_comm_desc *desc,
+                                    uint8_t key[DTI_KEY_BYTES], dti_key_share *share) {
+    (void)desc, (void)key;
+    dti_key_forget(share);
+    return dti_fail(base, DT_ERROR_UNSUPPORTED,
+                    "ranks without a key share one only with POSIX (-std=gnu11): set desc.key");
+}
+
+static bool dti_key_is_here(const char *host) {
+    (void)host;
+    return true;
+}
+
+#endif
+
+/* ---- which key */
+
+/* The key that the desc names, or that it wants none (DT_OK and *have false: also when it says
+ * nothing). For a rendezvous over the launcher's channel, by which rank 0 can send one. */
+static dt_result dti_key_given(dti_base *base, const dt_comm_desc *desc, uint8_t key[DTI_KEY_BYTES],
+                               bool *have) {
+    *have = false;
+    if (desc->insecure && (desc->key[0] || desc->key_file[0]))
+        return dti_fail(base, DT_ERROR_INVALID, "a key and insecure: choose one");
+    if (desc->key[0] && desc->key_file[0])
+        return dti_fail(base, DT_ERROR_INVALID, "a key and a key file: choose one");
+    if (desc->key_file[0]) {
+        dt_result result = dti_key_read_file(base, desc->key_file, key);
+        *have = !result;
+        return result;
+    }
+    if (!desc->key[0])
+        return DT_OK;
+    const char *end = memchr(desc->key, 0, sizeof desc->key);
+    *have = end && dti_key_from_hex(desc->key, (size_t)(end - desc->key), key);
+    if (*have)
+        return DT_OK;
+    return dti_fail(base, DT_ERROR_INVALID,
+                    "the key is not 64 hex digits: a passphrase is no key, it can be "
+                    "guessed. " DTI_KEY_HOW);
+}
+
+/* The launcher knows better than addresses do: 127.0.0.1 is each host's own. */
+static bool dti_key_one_host(const dt_comm_desc *desc, const char *rendezvous_host) {
+    if (desc->local_size > 0)
+        return desc->local_size == desc->world_size;
+    return rendezvous_host && *rendezvous_host && dti_key_is_here(rendezvous_host);
+}
+
+/* The key of this job; *have false: none is needed (insecure, or a single process). rendezvous_host:
+ * of a tcp:// rendezvous, else NULL. desc is resolved. May wait for rank 0, up to the join's limit. */
+static dt_result dti_key_load(dti_base *base, const dt_comm_desc *desc, const char *rendezvous_host,
+                              uint8_t key[DTI_KEY_BYTES], bool *have, dti_key_share *share) {
+    *share = (dti_key_share){0};
+    dt_result result = dti_key_given(base, desc, key, have);
+    if (result || *have || desc->insecure || desc->world_size <= 1)
+        return result;
+    if (!dti_key_one_host(desc, rendezvous_host))
+        return dti_fail(
+            base, DT_ERROR_INVALID,
+            "ranks on several hosts, and no key: run \"openssl rand -hex 32 > key; chmod "
+            "600 key\", give all hosts that file, and name it in DTRAIN_SECRET_FILE or "
+            "desc.key_file. On a network that nobody else can reach, DTRAIN_INSECURE=1 or "
+            "desc.insecure does without");
+    result = dti_key_share_host(base, desc, key, share);
+    *have = !result;
+    return result;
+}

@@ -1,0 +1,194 @@
+/* Host lists as Slurm writes them: "n1,n[01-03,7,010-012],rack[1-2]node[1,5]". A comma outside
+ * brackets separates names; a bracket group is a list of numbers, ranges of numbers (a number is as
+ * wide as the first of its range, by zeros), letters, ranges of letters or words; a name may have
+ * several groups, and the last one turns fastest. This file counts the names and gives one of them:
+ * nothing is expanded, so a list of 2^60 names costs no more than one name. It refuses what is
+ * malformed (empty names and groups, brackets in brackets, ranges that fall) and what has more than
+ * 2^63 - 1 names. The input may be anything; each call reads it a fixed number of times. */
+
+#define DTI_NODELIST_MAX INT64_MAX
+
+typedef struct dti_node_item { /* of a bracket group */
+    const char *text;          /* as written, for a single one */
+    size_t width;
+    uint64_t first, count; /* count 1: `text` itself */
+    bool letters;
+} dti_node_item;
+
+/* Locale-free: <ctype.h> asks the host's locale. */
+static bool dti_is_digit(char c) {
+    return c >= '0' && c <= '9';
+}
+
+static bool dti_is_letter(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+static bool dti_is_host_char(char c) {
+    return dti_is_digit(c) || dti_is_letter(c) || c == '-' || c == '_' || c == '.';
+}
+
+/* At most 18 digits: what fits, whatever they are. */
+static bool dti_node_number(const char *text, size_t size, uint64_t *value) {
+    *value = 0;
+    for (size_t i = 0; i < size; i++) {
+        if (!dti_is_digit(text[i]) || i == 18)
+            return false;
+        *value = *value * 10 + (uint64_t)(text[i] - '0');
+    }
+    return size > 0;
+}
+
+/* Reads the item at *at and moves behind it: to ',' or ']'. */
+static bool dti_node_item_read(const char **at, dti_node_item *item) {
+    const char *first = *at, *end = first;
+    while (dti_is_digit(*end) || dti_is_letter(*end))
+        end++;
+    *item = (dti_node_item){.text = first, .width = (size_t)(end - first), .count = 1};
+    *at = end;
+    if (item->width == 0 || *end != '-')
+        return item->width > 0;
+    const char *last = end + 1;
+    for (end = last; dti_is_digit(*end) || dti_is_letter(*end);)
+        end++;
+    *at = end;
+    uint64_t to;
+    item->letters = item->width == 1 && end - last == 1 && dti_is_letter(*first);
+    if (item->letters) {
+        item->first = (unsigned char)*first;
+        to = (unsigned char)*last;
+        if (!dti_is_letter(*last) || (to ^ item->first) & 0x20) /* "Z-a" is no range */
+            return false;
+    } else if (!dti_node_number(first, item->width, &item->first) ||
+               !dti_node_number(last, (size_t)(end - last), &to)) {
+        return false;
+    }
+    item->count = to - item->first + 1;
+    return to >= item->first;
+}
+
+/* Counts the group at *at, which is at its '[', and moves behind its ']'. With `out`, gives also the
+ * item that has the index-th name and makes *index the place in it. */
+static bool dti_node_group(const char **at, uint64_t *count, uint64_t *index, dti_node_item *out) {
+    *count = 0;
+    do {
+        dti_node_item item;
+        (*at)++; /* '[' or ',' */
+        if (!dti_node_item_read(at, &item) || (**at != ',' && **at != ']'))
+            return false;
+        /* Below 2^60 each, so the sum cannot wrap before it is looked at. */
+        if (out && *index >= *count && *index - *count < item.count) {
+            *index -= *count;
+            *out = item;
+            out = NULL;
+        }
+        *count += item.count;
+        if (*count > DTI_NODELIST_MAX)
+            return false;
+    } while (**at == ',');
+    (*at)++;
+    return true;
+}
+
+/* Counts the name at *at and moves behind it: to ',' or the end. */
+static bool dti_node_name(const char **at, uint64_t *count) {
+    const char *start = *at;
+    *count = 1;
+    while (**at && **at != ',') {
+        uint64_t group;
+        if (dti_is_host_char(**at)) {
+            (*at)++;
+            continue;
+        }
+        if (**at != '[' || !dti_node_group(at, &group, NULL, NULL) ||
+            *count > DTI_NODELIST_MAX / group)
+            return false;
+        *count *= group;
+    }
+    return *at > start && *start != '-';
+}
+
+/* How many names there are; false: malformed. */
+static bool dti_nodelist_count(const char *list, uint64_t *count) {
+    *count = 0;
+    for (;;) {
+        uint64_t more;
+        if (!dti_node_name(&list, &more) || more > DTI_NODELIST_MAX - *count)
+            return false;
+        *count += more;
+        if (!*list)
+            return true;
+        list++;
+    }
+}
+
+static bool dti_node_add(char *name, size_t room, size_t *size, const char *text, size_t bytes) {
+    if (bytes >= room - *size)
+        return false;
+    memcpy(name + *size, text, bytes);
+    *size += bytes;
+    name[*size] = 0;
+    return true;
+}
+
+/* The `place`-th of what the item stands for. */
+static bool dti_node_add_item(char *name, size_t room, size_t *size, const dti_node_item *item,
+                              uint64_t place) {
+    char text[24];
+    if (item->count == 1)
+        return dti_node_add(name, room, size, item->text, item->width);
+    if (item->letters) {
+        text[0] = (char)(item->first + place);
+        return dti_node_add(name, room, size, text, 1);
+    }
+    int bytes = snprintf(text, sizeof text, "%0*llu", (int)item->width,
+                         (unsigned long long)(item->first + place));
+    return bytes > 0 && dti_node_add(name, room, size, text, (size_t)bytes);
+}
+
+/* Writes the index-th of the `count` names that the valid name at `at` stands for. */
+static bool dti_node_write(const char *at, uint64_t count, uint64_t index, char *name,
+                           size_t room) {
+    size_t size = 0;
+    while (*at && *at != ',') {
+        if (*at != '[') {
+            if (!dti_node_add(name, room, &size, at++, 1))
+                return false;
+            continue;
+        }
+        dti_node_item item = {0};
+        const char *ahead = at;
+        uint64_t group;
+        dti_node_group(&ahead, &group, NULL, NULL);
+        count /= group; /* names per place in this group */
+        uint64_t place = index / count;
+        index %= count;
+        dti_node_group(&at, &group, &place, &item);
+        if (!dti_node_add_item(name, room, &size, &item, place))
+            return false;
+    }
+    return true;
+}
+
+/* The index-th name, with its zero. False and "": the list is malformed (anywhere), has fewer names,
+ * or this one has no room. */
+static bool dti_nodelist_at(const char *list, uint64_t index, char *name, size_t room) {
+    uint64_t count;
+    if (room)
+        name[0] = 0;
+    if (!room || !dti_nodelist_count(list, &count) || index >= count)
+        return false;
+    const char *start = list;
+    while (dti_node_name(&list, &count) && index >= count) {
+        index -= count;
+        start = ++list;
+    }
+    if (dti_node_write(start, count, index, name, room))
+        return true;
+    name[0] = 0;
+    return false;
+}
+
+static bool dti_nodelist_first(const char *list, char *name, size_t room) {
+    return dti_nodelist_at(list, 0, name, room);
+}

@@ -1,0 +1,224 @@
+/* A client of PMI-1, by which Hydra (MPICH, Intel MPI, MVAPICH) and `srun --mpi=pmi2` let their
+ * processes exchange texts: lines of "name=value" words on an inherited socket. Just enough for
+ * rank 0 to tell all others where it listens, and with which key: the launcher's channel is as
+ * private as the launcher. PMI-2 is not needed: Slurm's plugin of that name speaks PMI-1 too (tested
+ * with 22.05). Messages by Balaji et al., "PMI: A Scalable Parallel Process-Management Interface"
+ * (EuroMPI 2010), and as MPICH 4.0 and Slurm 22.05 answer them.
+ *
+ * A process can do this once: it must say "finalize", for Hydra calls a program that ends without it
+ * failed, and after that both close the socket. A program that calls MPI itself needs PMI for that,
+ * and another way for its ranks to meet. */
+
+#define DTI_PMI_LINE 2048
+/* What values may hold differs between launchers; hex digits all take. */
+#define DTI_PMI_TEXT_MAX 480
+
+#if DTI_LAUNCH_POSIX
+#ifndef MSG_NOSIGNAL /* macOS */
+#define DTI_PMI_SEND MSG_DONTWAIT
+#else
+#define DTI_PMI_SEND (MSG_NOSIGNAL | MSG_DONTWAIT)
+#endif
+
+typedef struct dti_pmi {
+    dti_base *base;
+    int descriptor;
+    uint64_t deadline_ns;
+    char line[DTI_PMI_LINE]; /* an answer */
+    size_t size;
+} dti_pmi;
+
+static dt_result dti_pmi_fail(dti_pmi *pmi, dt_result result, const char *what, const char *why) {
+    return dti_fail(pmi->base, result,
+                    "PMI: %s: %s. A process can use PMI once; otherwise set DTRAIN_RDZV to "
+                    "tcp://host:port or file:///shared/path",
+                    what, why);
+}
+
+/* Waits until the socket is ready for `events`. */
+static dt_result dti_pmi_ready(dti_pmi *pmi, short events, const char *what) {
+    for (;;) {
+        uint64_t now = dti_now_ns();
+        struct pollfd poller = {.fd = pmi->descriptor, .events = events};
+        if (now >= pmi->deadline_ns)
+            return dti_pmi_fail(pmi, DT_ERROR_TIMEOUT, what, "no answer in the join's time");
+        uint64_t ms = (pmi->deadline_ns - now) / 1000000 + 1;
+        int ready = poll(&poller, 1, (int)DTI_MIN(ms, 60000));
+        if (ready > 0)
+            return DT_OK;
+        if (ready < 0 && errno != EINTR)
+            return dti_pmi_fail(pmi, DT_ERROR_IO, what, strerror(errno));
+    }
+}
+
+/* send, not write: a launcher that is gone must not raise SIGPIPE. */
+static dt_result dti_pmi_send(dti_pmi *pmi, const char *text, size_t size) {
+    while (size > 0) {
+        dt_result result = dti_pmi_ready(pmi, POLLOUT, "send");
+        if (result)
+            return result;
+        ssize_t sent = send(pmi->descriptor, text, size, DTI_PMI_SEND);
+        if (sent < 0 && errno != EINTR && errno != EAGAIN)
+            return dti_pmi_fail(pmi, DT_ERROR_IO, "send", strerror(errno));
+        if (sent > 0) {
+            text += sent;
+            size -= (size_t)sent;
+        }
+    }
+    return DT_OK;
+}
+
+/* One line, without its end. The protocol is strictly question and answer, so nothing may follow. */
+static dt_result dti_pmi_receive(dti_pmi *pmi, const char *what) {
+    pmi->size = 0;
+    while (pmi->size == 0 || pmi->line[pmi->size - 1] != '\n') {
+        dt_result result = dti_pmi_ready(pmi, POLLIN, what);
+        if (result)
+            return result;
+        if (pmi->size == sizeof pmi->line)
+            return dti_pmi_fail(pmi, DT_ERROR_FORMAT, what, "a line of the answer is too long");
+        ssize_t got = recv(pmi->descriptor, pmi->line + pmi->size, sizeof pmi->line - pmi->size,
+                           MSG_DONTWAIT);
+        if (got == 0)
+            return dti_pmi_fail(pmi, DT_ERROR_IO, what, "the launcher has closed its end");
+        if (got < 0 && errno != EINTR && errno != EAGAIN)
+            return dti_pmi_fail(pmi, DT_ERROR_IO, what, strerror(errno));
+        if (got > 0)
+            pmi->size += (size_t)got;
+    }
+    pmi->line[--pmi->size] = 0;
+    if (memchr(pmi->line, 0, pmi->size) || memchr(pmi->line, '\n', pmi->size))
+        return dti_pmi_fail(pmi, DT_ERROR_FORMAT, what, "the answer is not a line of words");
+    return DT_OK;
+}
+
+/* The value of " name=" in the answer; NULL = it has none. Values end at a space. */
+static const char *dti_pmi_word(const dti_pmi *pmi, const char *name, size_t *size) {
+    size_t name_size = strlen(name);
+    for (const char *at = pmi->line; *at;) {
+        size_t word = strcspn(at, " ");
+        if (word > name_size && at[name_size] == '=' && !memcmp(at, name, name_size)) {
+            *size = word - name_size - 1;
+            return at + name_size + 1;
+        }
+        at += word;
+        at += strspn(at, " ");
+    }
+    return NULL;
+}
+
+static bool dti_pmi_word_is(const dti_pmi *pmi, const char *name, const char *value) {
+    size_t size;
+    const char *text = dti_pmi_word(pmi, name, &size);
+    return text && size == strlen(value) && !memcmp(text, value, size);
+}
+
+/* Sends a command and checks that the answer is `answer` and has no rc but 0. */
+DTI_PRINTF(4, 5)
+static dt_result dti_pmi_ask(dti_pmi *pmi, const char *what, const char *answer, const char *format,
+                             ...) {
+    char text[DTI_PMI_LINE];
+    va_list list;
+    va_start(list, format);
+    int size = vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    if (size < 0 || (size_t)size >= sizeof text)
+        return dti_pmi_fail(pmi, DT_ERROR_INVALID, what, "the text is too long");
+    dt_result result = dti_pmi_send(pmi, text, (size_t)size);
+    dti_wipe(text, sizeof text);
+    if (!result)
+        result = dti_pmi_receive(pmi, what);
+    if (result)
+        return result;
+    size_t rc;
+    bool refused = dti_pmi_word(pmi, "rc", &rc) && !dti_pmi_word_is(pmi, "rc", "0");
+    if (!dti_pmi_word_is(pmi, "cmd", answer) || refused)
+        return dti_pmi_fail(pmi, DT_ERROR_IO, what, "the launcher refuses it");
+    return DT_OK;
+}
+
+static dt_result dti_pmi_open(dti_pmi *pmi, char space[256]) {
+    size_t size = 0;
+    dt_result result =
+        dti_pmi_ask(pmi, "init", "response_to_init", "cmd=init pmi_version=1 pmi_subversion=1\n");
+    if (!result)
+        result = dti_pmi_ask(pmi, "get_my_kvsname", "my_kvsname", "cmd=get_my_kvsname\n");
+    if (result)
+        return result;
+    const char *name = dti_pmi_word(pmi, "kvsname", &size);
+    if (!name || size == 0 || size >= 256)
+        return dti_pmi_fail(pmi, DT_ERROR_FORMAT, "get_my_kvsname", "no name in the answer");
+    memcpy(space, name, size);
+    space[size] = 0;
+    return DT_OK;
+}
+
+static void dti_pmi_hex(const char *text, char hex[2 * DTI_PMI_TEXT_MAX + 1]) {
+    static const char digits[] = "0123456789abcdef";
+    size_t i = 0;
+    for (; text[i] && i < DTI_PMI_TEXT_MAX; i++) {
+        hex[2 * i] = digits[(unsigned char)text[i] >> 4];
+        hex[2 * i + 1] = digits[(unsigned char)text[i] & 15];
+    }
+    hex[2 * i] = 0;
+}
+
+static bool dti_pmi_unhex(const char *hex, size_t size, char *text, size_t room) {
+    if (size % 2 || size / 2 >= room)
+        return false;
+    for (size_t i = 0; i < size / 2; i++) {
+        int high = dti_hex_digit(hex[2 * i]), low = dti_hex_digit(hex[2 * i + 1]);
+        if (high < 0 || low < 0 || high + low == 0)
+            return false;
+        text[i] = (char)(high * 16 + low);
+    }
+    text[size / 2] = 0;
+    return true;
+}
+
+static dt_result dti_pmi_talk(dti_pmi *pmi, uint32_t rank, const char *mine, char *of_rank0,
+                              size_t room) {
+    char space[256], hex[2 * DTI_PMI_TEXT_MAX + 1];
+    size_t size = 0;
+    dt_result result = dti_pmi_open(pmi, space);
+    if (!result && rank == 0) {
+        dti_pmi_hex(mine, hex);
+        result = dti_pmi_ask(pmi, "put", "put_result", "cmd=put kvsname=%s key=dtrain value=%s\n",
+                             space, hex);
+        dti_wipe(hex, sizeof hex);
+    }
+    if (!result)
+        result = dti_pmi_ask(pmi, "barrier_in", "barrier_out", "cmd=barrier_in\n");
+    if (!result)
+        result = dti_pmi_ask(pmi, "get", "get_result", "cmd=get kvsname=%s key=dtrain\n", space);
+    if (result)
+        return result;
+    const char *value = dti_pmi_word(pmi, "value", &size);
+    if (!value || !dti_pmi_unhex(value, size, of_rank0, room))
+        return dti_pmi_fail(pmi, DT_ERROR_FORMAT, "get", "rank 0's text is not what it should be");
+    return dti_pmi_ask(pmi, "finalize", "finalize_ack", "cmd=finalize\n");
+}
+
+/* All ranks call it; each gets rank 0's text. `descriptor` is PMI_FD, and stays open: its number
+ * must not become another file's while the environment names it. */
+static dt_result dti_pmi_exchange(dti_base *base, int descriptor, uint32_t rank, int timeout_ms,
+                                  const char *mine, char *of_rank0, size_t room) {
+    dti_pmi pmi = {.base = base, .descriptor = descriptor};
+    pmi.deadline_ns = dti_now_ns() + (uint64_t)timeout_ms * 1000000;
+    if (strlen(mine) > DTI_PMI_TEXT_MAX)
+        return dti_pmi_fail(&pmi, DT_ERROR_INVALID, "put", "the text is too long");
+    dt_result result = dti_pmi_talk(&pmi, rank, mine, of_rank0, room);
+    dti_wipe(pmi.line, sizeof pmi.line);
+    return result;
+}
+
+#else
+
+static dt_result dti_pmi_exchange(dti_base *base, int descriptor, uint32_t rank, int timeout_ms,
+                                  const char *mine, char *of_rank0, size_t room) {
+    (void)descriptor, (void)rank, (void)timeout_ms, (void)mine, (void)of_rank0, (void)room;
+    return dti_fail(base, DT_ERROR_UNSUPPORTED,
+                    "PMI needs POSIX (-std=gnu11): set DTRAIN_RDZV instead");
+}
+
+#endif
