@@ -1,0 +1,156 @@
+/* Direct algorithms that sum or cut: every rank exchanges with every other, so each array is on the
+ * way twice whatever the number of ranks N. Plain direct exchanges are in algo_exchange.c.
+ *
+ *   all-reduce      each rank sums one segment of all ranks' arrays and sends the sum to all:
+ *                   2 messages in a row; 2 (N-1)/N S bytes sent and received per rank
+ *   reduce          the same, but sums go to the root only: 2 messages; (N-1)/N S + S/N sent, S/N
+ *                   times N-1 more received at the root
+ *   reduce-scatter  1 message; (N-1) blocks sent and received per rank
+ *   broadcast       the root deals its array out to the others, who pass their parts on: 2
+ *                   messages; S sent by the root, (N-2)/(N-1) S by each other, S received
+ *
+ * Both bounds of an all-reduce, N-1 links at once given, are reached: 2 latencies, and 2 (N-1)/N S
+ * bytes. (Thakur, Rabenseifner, Gropp: Optimization of Collective Communication Operations in
+ * MPICH, IJHPCA 19, 2005, for reduce-scatter + all-gather; the fully connected form is a one-level
+ * tree.) Peers are taken in rotated order, rank + 1, rank + 2, ..., so that not all begin with the
+ * same one.
+ *
+ * Memory: slots; reduce also one segment of WORK. The order of summing is reduce.h's tree.
+ *
+ * In place: a rank's sum overwrites its own segment of IN, which it sends to nobody. What
+ * overwrites another's segment is the sum that its owner made of what was sent, chunk for chunk. In
+ * tree mode this holds for the first buffer, if its type is that of the result (choose.c refuses
+ * others). In place reduce-scatter writes to block 0, and waits chunk for chunk until that has gone
+ * to rank 0, which itself waits for nobody. Broadcast writes nothing at the root. */
+
+/* What rank `owner` sums. */
+static dti_part dti_direct_part(const dti_collective *c, uint32_t owner) {
+    if (c->op.kind == DT_COMM_REDUCE_SCATTER)
+        return (dti_part){owner * c->op.count, c->op.count};
+    return dti_segment(c->op.count, owner, c->size);
+}
+
+/* Sends the others their parts, a stream for each buffer of `in`. Returns how many buffers. */
+static uint32_t dti_direct_scatter(dti_builder *b) {
+    const dti_collective *c = b->c;
+    dt_comm_span spans[DTI_LEAF_SPANS];
+    uint32_t buffers = dti_rank_spans(c, c->rank, spans);
+    for (uint32_t i = 1; i < c->size; i++) {
+        uint32_t peer = (c->rank + i) % c->size;
+        dti_part part = dti_direct_part(c, peer);
+        for (uint32_t k = 0; k < buffers; k++)
+            dti_add_send(b, peer, k,
+                         dti_range_at(DTI_PLACE_IN, dti_in_dtype(c), k * c->op.count + part.first,
+                                      part.count),
+                         true);
+    }
+    return buffers;
+}
+
+/* Receives this rank's part from all, and sums it into `to`; returns the FOLD. */
+static uint32_t dti_direct_sum(dti_builder *b, dti_range to) {
+    const dti_collective *c = b->c;
+    uint8_t dtype = dti_in_dtype(c);
+    dti_part part = dti_direct_part(c, c->rank);
+    dti_range slot = dti_range_at(DTI_PLACE_SLOT, dtype, 0, part.count);
+    dt_comm_span spans[DTI_LEAF_SPANS];
+    uint32_t recv = (uint32_t)b->s->step_count; /* the RECVs have numbers in a row */
+    for (uint32_t peer = 0; peer < c->size; peer++)
+        for (uint32_t k = 0, n = peer == c->rank ? 0 : dti_rank_spans(c, peer, spans); k < n; k++)
+            dti_add_recv(b, peer, k, slot, true);
+    uint32_t fold = dti_add_fold(b, to, true);
+    for (uint32_t peer = 0; peer < c->size; peer++) {
+        uint32_t n = dti_rank_spans(c, peer, spans);
+        for (uint32_t k = 0; k < n; k++) {
+            dti_range own =
+                dti_range_at(DTI_PLACE_IN, dtype, k * c->op.count + part.first, part.count);
+            if (peer == c->rank)
+                dti_add_source(b, own, DTI_NO_STEP, spans[k]);
+            else
+                dti_add_source(b, slot, recv++, spans[k]);
+        }
+    }
+    return fold;
+}
+
+static dti_range dti_direct_out(const dti_collective *c, uint32_t owner) {
+    dti_part part = dti_segment(c->op.count, owner, c->size);
+    return dti_range_at(DTI_PLACE_OUT, (uint8_t)c->op.dtype, part.first, part.count);
+}
+
+/* The stream of a sum comes after those of the sender's buffers. */
+static void dti_direct_recv_sum(dti_builder *b, uint32_t owner) {
+    dt_comm_span spans[DTI_LEAF_SPANS];
+    dti_add_recv(b, owner, dti_rank_spans(b->c, owner, spans), dti_direct_out(b->c, owner), false);
+}
+
+static bool dti_all_reduce_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
+    dti_builder b = dti_build(base, c, s, c->op.tree);
+    dti_range mine = dti_direct_out(c, c->rank);
+    uint32_t buffers = dti_direct_scatter(&b);
+    uint32_t fold = dti_direct_sum(&b, mine);
+    for (uint32_t i = 1; i < c->size; i++) {
+        dti_add_send(&b, (c->rank + i) % c->size, buffers, mine, false);
+        dti_add_after(&b, fold);
+    }
+    for (uint32_t i = 1; i < c->size; i++)
+        dti_direct_recv_sum(&b, (c->rank + c->size - i) % c->size);
+    return !s->failed;
+}
+
+static bool dti_reduce_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
+    dti_builder b = dti_build(base, c, s, c->op.tree);
+    uint32_t root = (uint32_t)c->op.root;
+    dti_range mine = dti_direct_out(c, c->rank);
+    if (c->rank != root)
+        mine = dti_add_work(&b, mine.dtype, mine.count);
+    uint32_t buffers = dti_direct_scatter(&b);
+    uint32_t fold = dti_direct_sum(&b, mine);
+    if (c->rank != root) {
+        dti_add_send(&b, root, buffers, mine, false);
+        dti_add_after(&b, fold);
+        return !s->failed;
+    }
+    for (uint32_t i = 1; i < c->size; i++)
+        dti_direct_recv_sum(&b, (c->rank + c->size - i) % c->size);
+    return !s->failed;
+}
+
+static bool dti_reduce_scatter_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
+    dti_builder b = dti_build(base, c, s, false);
+    dti_direct_scatter(&b);
+    dti_direct_sum(&b, dti_range_at(DTI_PLACE_OUT, (uint8_t)c->op.dtype, 0, c->op.count));
+    if (c->rank != 0 && dti_op_overlap(c) == DTI_SAME)
+        dti_add_after(&b, c->size - c->rank - 1); /* the number of the send to rank 0 */
+    return !s->failed;
+}
+
+/* The part of the rank that is `place` behind the root's next. */
+static dti_range dti_broadcast_part(const dti_collective *c, dti_region at, uint32_t place) {
+    dti_part part = dti_segment(c->op.count, place, c->size - 1);
+    return dti_range_at(at, (uint8_t)c->op.dtype, part.first, part.count);
+}
+
+static bool dti_broadcast_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
+    dti_builder b = dti_build(base, c, s, false);
+    uint32_t root = (uint32_t)c->op.root, others = c->size - 1;
+    if (c->rank == root) {
+        for (uint32_t i = 0; i < others; i++)
+            dti_add_send(&b, (root + 1 + i) % c->size, 0, dti_broadcast_part(c, DTI_PLACE_IN, i),
+                         false);
+        return !s->failed;
+    }
+    uint32_t me = (c->rank + c->size - root - 1) % c->size;
+    dti_range mine = dti_broadcast_part(c, DTI_PLACE_OUT, me);
+    uint32_t recv = dti_add_recv(&b, root, 0, mine, false);
+    for (uint32_t i = 1; i < others; i++) {
+        dti_add_send(&b, (root + 1 + (me + i) % others) % c->size, 0, mine, false);
+        dti_add_after(&b, recv);
+    }
+    for (uint32_t i = 1; i < others; i++) {
+        uint32_t from = (me + others - i) % others;
+        dti_add_recv(&b, (root + 1 + from) % c->size, 0, dti_broadcast_part(c, DTI_PLACE_OUT, from),
+                     false);
+    }
+    return !s->failed;
+}

@@ -1,0 +1,102 @@
+/* All-reduce by recursive doubling along reduce.h's own tree: both sides of a node sum among
+ * themselves, then left member i and right member i exchange their sums and all have left + right.
+ * Where the right side is smaller, its member j also serves the left members i with i mod m = j, m
+ * being its size; it receives from left member j only.
+ *
+ * ceil(log2 N) messages in a row, for every N; S bytes sent and received per message, by N that are
+ * no power of two up to ceil(p / m) S sent at one node (N = 9: rank 8 serves 8). Memory: WORK of S
+ * for each level, in the type of partial sums. For small arrays. (Thakur, Rabenseifner, Gropp 2005;
+ * the order, and the way of other N, follow from the tree.)
+ *
+ * Each pair of ranks is parted at one node only, so all streams have number 0.
+ *
+ * In place: only the last FOLD writes to OUT, and waits chunk for chunk until this rank's IN has
+ * gone; all go into WORK, whose RECVs wait for nobody. Partial sums have memory of their own at
+ * each level: a FOLD writes over what it received, never over what is still being sent. */
+
+/* What a rank has summed up so far. */
+typedef struct dti_partial {
+    dti_range at;
+    uint32_t step; /* the FOLD that makes it; DTI_NO_STEP: it is IN */
+    dt_comm_span span;
+} dti_partial;
+
+/* The nodes of the tree over `size` leaves that leaf `rank` is in: path[0] the whole, down to the
+ * one above the leaf. Returns how many. */
+#define DTI_TREE_LEVELS 33
+static uint32_t dti_tree_path(uint32_t size, uint32_t rank, dt_comm_span path[DTI_TREE_LEVELS]) {
+    uint32_t levels = 0;
+    dt_comm_span node = {0, size};
+    while (node.count > 1) {
+        path[levels++] = node;
+        uint32_t half = dti_leaf_split(node.count);
+        bool right = rank >= node.first + half;
+        node.first += right ? half : 0;
+        node.count = right ? node.count - half : half;
+    }
+    return levels;
+}
+
+static dti_partial dti_tree_leaf(const dti_collective *c) {
+    return (dti_partial){dti_range_at(DTI_PLACE_IN, (uint8_t)c->op.dtype, 0, c->op.count),
+                         DTI_NO_STEP,
+                         {c->rank, 1}};
+}
+
+static uint32_t dti_tree_send(dti_builder *b, uint32_t peer, const dti_partial *mine) {
+    uint32_t send = dti_add_send(b, peer, 0, mine->at, false);
+    dti_add_after(b, mine->step);
+    return send;
+}
+
+/* Receives the sum of `span` from the peer and adds it to mine; the last time into OUT. */
+static void dti_tree_merge(dti_builder *b, uint32_t peer, dt_comm_span span, dti_partial *mine) {
+    const dti_collective *c = b->c;
+    uint8_t dtype = span.count == 1 ? (uint8_t)c->op.dtype : b->s->sum_dtype;
+    bool last = span.count + mine->span.count == c->size;
+    bool left = mine->span.first < span.first;
+    dti_range theirs = dti_add_work(b, dtype, c->op.count), to = theirs;
+    if (last)
+        to = dti_range_at(DTI_PLACE_OUT, (uint8_t)c->op.dtype, 0, c->op.count);
+    else if (dtype != b->s->sum_dtype)
+        to = dti_add_work(b, b->s->sum_dtype, c->op.count);
+    uint32_t recv = dti_add_recv(b, peer, 0, theirs, false);
+    uint32_t fold = dti_add_fold(b, to, last);
+    if (left)
+        dti_add_source(b, mine->at, DTI_NO_STEP, mine->span);
+    dti_add_source(b, theirs, recv, span);
+    if (!left)
+        dti_add_source(b, mine->at, DTI_NO_STEP, mine->span);
+    dti_add_after(b, mine->step);
+    *mine = (dti_partial){
+        to, fold, {left ? mine->span.first : span.first, mine->span.count + span.count}};
+}
+
+static bool dti_all_reduce_doubling(dti_base *base, const dti_collective *c, dti_schedule *s) {
+    dti_builder b = dti_build(base, c, s, true);
+    dt_comm_span path[DTI_TREE_LEVELS];
+    uint32_t levels = dti_tree_path(c->size, c->rank, path);
+    dti_partial mine = dti_tree_leaf(c);
+    uint32_t leaf_sends = 0; /* those that read IN: the first steps but for one RECV and FOLD */
+    for (uint32_t level = levels; level-- > 0;) {
+        dt_comm_span node = path[level];
+        uint32_t half = dti_leaf_split(node.count), fewer = node.count - half;
+        uint32_t middle = node.first + half;
+        if (c->rank < middle) {
+            uint32_t i = c->rank - node.first;
+            if (i < fewer)
+                dti_tree_send(&b, middle + i, &mine);
+            leaf_sends = mine.step == DTI_NO_STEP ? (uint32_t)s->step_count : leaf_sends;
+            dti_tree_merge(&b, middle + i % fewer, (dt_comm_span){middle, fewer}, &mine);
+        } else {
+            for (uint32_t i = c->rank - middle; i < half; i += fewer)
+                dti_tree_send(&b, node.first + i, &mine);
+            leaf_sends = mine.step == DTI_NO_STEP ? (uint32_t)s->step_count : leaf_sends;
+            dti_tree_merge(&b, c->rank - half, (dt_comm_span){node.first, half}, &mine);
+        }
+    }
+    if (dti_op_overlap(c) == DTI_SAME)
+        for (uint32_t send = 0; send < leaf_sends; send++)
+            dti_add_after(&b, send); /* of the last FOLD */
+    return !s->failed;
+}

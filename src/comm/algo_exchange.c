@@ -1,0 +1,89 @@
+/* Plain exchanges: bytes change place and nothing is added.
+ *
+ *   send, recv   1 message
+ *   all-gather   1 message; (N-1) blocks sent and received per rank, the least there can be
+ *   all-to-all   1 message; (N-1) blocks sent and received per rank, likewise
+ *   barrier      ceil(log2 N) messages in a row, of a byte each: in round k a rank tells the one
+ *                2^k behind it that all of the 2^k before it are there. (Hensgen, Finkel, Manber:
+ *                Two Algorithms for Barrier Synchronization, 1988: dissemination)
+ *
+ * Peers are taken in rotated order, rank + 1, rank + 2, ..., so that not all begin with the same
+ * one.
+ *
+ * Memory: none, but an all-to-all in place: N-1 blocks of WORK. There a pair's blocks change
+ * places, and were each to wait until its own room is free, both would wait for ever; so what comes
+ * goes to WORK, and to OUT when the block that lies there has gone, chunk for chunk. An all-gather
+ * in place is as dti_own_block says; if in = out at another's block, one block of WORK. */
+
+static bool dti_send_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
+    dti_builder b = dti_build(base, c, s, false);
+    dti_add_send(&b, (uint32_t)c->op.root, 0,
+                 dti_range_at(DTI_PLACE_IN, (uint8_t)c->op.dtype, 0, c->op.count), false);
+    return !s->failed;
+}
+
+static bool dti_recv_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
+    dti_builder b = dti_build(base, c, s, false);
+    dti_add_recv(&b, (uint32_t)c->op.root, 0,
+                 dti_range_at(DTI_PLACE_OUT, (uint8_t)c->op.dtype, 0, c->op.count), false);
+    return !s->failed;
+}
+
+static bool dti_all_gather_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
+    dti_builder b = dti_build(base, c, s, false);
+    dti_block own = dti_own_block(&b);
+    for (uint32_t i = 1; i < c->size; i++) {
+        dti_add_send(&b, (c->rank + i) % c->size, 0, own.at, false);
+        dti_add_after(&b, own.copy);
+    }
+    for (uint32_t i = 1; i < c->size; i++) {
+        uint32_t peer = (c->rank + c->size - i) % c->size;
+        dti_recv_block(&b, peer, 0, peer, own);
+    }
+    return !s->failed;
+}
+
+static bool dti_all_to_all_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
+    dti_builder b = dti_build(base, c, s, false);
+    uint8_t dtype = (uint8_t)c->op.dtype;
+    uint64_t n = c->op.count;
+    bool apart = dti_op_overlap(c) == DTI_APART;
+    for (uint32_t i = 1; i < c->size; i++) {
+        uint32_t peer = (c->rank + i) % c->size;
+        dti_add_send(&b, peer, 0, dti_range_at(DTI_PLACE_IN, dtype, peer * n, n), false);
+    }
+    for (uint32_t i = 1; i < c->size; i++) {
+        uint32_t peer = (c->rank + c->size - i) % c->size;
+        dti_range out = dti_range_at(DTI_PLACE_OUT, dtype, peer * n, n);
+        dti_range work = apart ? out : dti_add_work(&b, dtype, n);
+        uint32_t recv = dti_add_recv(&b, peer, 0, work, false);
+        if (apart)
+            continue;
+        dti_add_copy(&b, out, work);
+        dti_add_after(&b, recv);
+        if (n > 0)
+            dti_add_after(&b, c->size - i - 1); /* the number of the send to it */
+    }
+    if (apart)
+        dti_add_copy(&b, dti_range_at(DTI_PLACE_OUT, dtype, c->rank * n, n),
+                     dti_range_at(DTI_PLACE_IN, dtype, c->rank * n, n));
+    return !s->failed;
+}
+
+static bool dti_barrier_doubling(dti_base *base, const dti_collective *c, dti_schedule *s) {
+    dti_collective bytes = *c; /* the op's own dtype and count mean nothing */
+    bytes.op.dtype = DT_U8;
+    bytes.op.reduction = DT_COMM_MAX;
+    dti_builder b = dti_build(base, &bytes, s, false);
+    dti_range token = dti_add_work(&b, DT_U8, 1); /* whatever it is */
+    uint32_t heard[32], rounds = 0;
+    for (uint32_t distance = 1; distance < c->size && rounds < 32; distance *= 2) {
+        dti_add_send(&b, (c->rank + distance) % c->size, 0, token, false);
+        for (uint32_t i = 0; i < rounds; i++) /* a later round may be heard of first */
+            dti_add_after(&b, heard[i]);
+        dti_range room = dti_add_work(&b, DT_U8, 1);
+        heard[rounds++] =
+            dti_add_recv(&b, (c->rank + c->size - distance) % c->size, 0, room, false);
+    }
+    return !s->failed;
+}

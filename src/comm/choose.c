@@ -1,0 +1,160 @@
+/* Which algorithm does an operation: a pure function of kind, number of ranks and bytes, so that
+ * all ranks choose alike without asking. Nothing is measured; the thresholds are constants with
+ * their reasons. It refuses an algorithm that was asked for and does not exist, and tree mode where
+ * an algorithm's order of summing is not the tree's. */
+
+/* Up to here latency is all: doubling handles log2 N messages, the mesh 2 (N-1). */
+#define DTI_SMALL_BYTES (32u << 10)
+/* With two ranks doubling moves as much as the mesh, (2 - 1) S, in one message instead of two;
+ * above, the mesh sums half as much per rank. */
+#define DTI_SMALL_BYTES_PAIR (64u << 10)
+/* More connections than this busy at once cost more than the mesh's two latencies save. */
+#define DTI_MESH_RANKS 32u
+/* Above, the ring's 2 (N-1) latencies are small beside its bytes, which come as an even stream. */
+#define DTI_HALVING_BYTES (1u << 20)
+/* Up to here a broadcast is sent whole: by the root itself, or, to more than DTI_STAR_RANKS, along
+ * a tree; dealing out needs a second message. */
+#define DTI_BROADCAST_BYTES (64u << 10)
+#define DTI_STAR_RANKS 8u
+
+#define DTI_KINDS (DT_COMM_BARRIER + 1)
+#define DTI_ALGORITHMS (DT_COMM_ALGORITHM_RING + 1)
+
+static const struct {
+    dti_algorithm_fn *direct, *one_shot, *doubling, *halving, *ring;
+} dti_algorithm_table[DTI_KINDS] = {
+    [DT_COMM_SEND] = {.direct = dti_send_direct},
+    [DT_COMM_RECV] = {.direct = dti_recv_direct},
+    [DT_COMM_BROADCAST] = {.direct = dti_broadcast_direct,
+                           .one_shot = dti_broadcast_one_shot,
+                           .doubling = dti_broadcast_doubling,
+                           .ring = dti_broadcast_ring},
+    [DT_COMM_REDUCE] = {.direct = dti_reduce_direct, .doubling = dti_reduce_doubling},
+    [DT_COMM_ALL_REDUCE] = {.direct = dti_all_reduce_direct,
+                            .one_shot = dti_all_reduce_one_shot,
+                            .doubling = dti_all_reduce_doubling,
+                            .halving = dti_all_reduce_halving,
+                            .ring = dti_all_reduce_ring},
+    [DT_COMM_GATHER] = {.direct = dti_gather_direct},
+    [DT_COMM_ALL_GATHER] = {.direct = dti_all_gather_direct, .ring = dti_all_gather_ring},
+    [DT_COMM_SCATTER] = {.direct = dti_scatter_direct},
+    [DT_COMM_REDUCE_SCATTER] = {.direct = dti_reduce_scatter_direct,
+                                .ring = dti_reduce_scatter_ring},
+    [DT_COMM_ALL_TO_ALL] = {.direct = dti_all_to_all_direct},
+    [DT_COMM_BARRIER] = {.doubling = dti_barrier_doubling},
+};
+
+/* NULL where it does not exist. */
+static dti_algorithm_fn *dti_algorithm_of(dt_comm_kind kind, dt_comm_algorithm algorithm) {
+    switch (algorithm) {
+    case DT_COMM_ALGORITHM_DIRECT: return dti_algorithm_table[kind].direct;
+    case DT_COMM_ALGORITHM_ONE_SHOT: return dti_algorithm_table[kind].one_shot;
+    case DT_COMM_ALGORITHM_DOUBLING: return dti_algorithm_table[kind].doubling;
+    case DT_COMM_ALGORITHM_HALVING: return dti_algorithm_table[kind].halving;
+    case DT_COMM_ALGORITHM_RING: return dti_algorithm_table[kind].ring;
+    default: return NULL;
+    }
+}
+
+/* Whether a tree over leaves is the tree over ranks: a power of two of ranks with one subtree each,
+ * all alike. */
+static bool dti_leaves_alike(const dti_collective *c) {
+    uint32_t each = c->leaf_total / c->size;
+    if ((c->size & (c->size - 1)) != 0 || (each & (each - 1)) != 0 || each == 0)
+        return false;
+    for (uint32_t rank = 0; rank < c->size; rank++)
+        if (c->leaves[rank].first != rank * each || c->leaves[rank].count != each)
+            return false;
+    return true;
+}
+
+static dti_algorithm_fn *dti_algorithm_refuse(dti_base *base, const dti_collective *c,
+                                              const char *what) {
+    dti_fail(base, DT_ERROR_INVALID, "%s%s: %s", dti_kind_name(c->op.kind),
+             c->op.tree ? " in tree mode" : "", what);
+    return NULL;
+}
+
+/* Tree mode has direct for all-reduce and reduce; halving where the ranks' tree is the leaves'. */
+static dti_algorithm_fn *dti_algorithm_choose_tree(dti_base *base, const dti_collective *c,
+                                                   dt_comm_algorithm *chosen) {
+    const dt_comm_op *op = &c->op;
+    bool direct =
+        op->algorithm == DT_COMM_ALGORITHM_DEFAULT || op->algorithm == DT_COMM_ALGORITHM_DIRECT;
+    if (op->kind != DT_COMM_ALL_REDUCE && op->kind != DT_COMM_REDUCE)
+        return dti_algorithm_refuse(base, c, "only all-reduce and reduce have this mode");
+    if (!c->leaves)
+        return dti_algorithm_refuse(base, c,
+                                    "say first which leaves each rank has: "
+                                    "dt_comm_set_leaves");
+    if (dti_op_overlap(c) == DTI_SAME && dti_in_dtype(c) != op->dtype)
+        return dti_algorithm_refuse(base, c,
+                                    "in cannot be out: partial sums are of another type "
+                                    "than the result");
+    if (!direct && (op->algorithm != DT_COMM_ALGORITHM_HALVING || op->kind != DT_COMM_ALL_REDUCE))
+        return dti_algorithm_refuse(base, c,
+                                    "the algorithms are direct and, for all-reduce, "
+                                    "halving");
+    if (!direct && !dti_leaves_alike(c))
+        return dti_algorithm_refuse(base, c,
+                                    "halving needs a power of two of ranks, with as many "
+                                    "leaves each, a power of two too; use direct");
+    *chosen = direct ? DT_COMM_ALGORITHM_DIRECT : DT_COMM_ALGORITHM_HALVING;
+    return dti_algorithm_of(op->kind, *chosen);
+}
+
+static dt_comm_algorithm dti_algorithm_default(const dti_collective *c) {
+    uint64_t size = dti_dtype_bytes(c->op.dtype), bytes = c->op.count * size;
+    uint64_t small = c->size == 2 ? DTI_SMALL_BYTES_PAIR : DTI_SMALL_BYTES;
+    bool mesh = c->size <= DTI_MESH_RANKS;
+    switch (c->op.kind) {
+    case DT_COMM_BARRIER: return DT_COMM_ALGORITHM_DOUBLING;
+    case DT_COMM_BROADCAST:
+        if (bytes > DTI_BROADCAST_BYTES)
+            return mesh ? DT_COMM_ALGORITHM_DIRECT : DT_COMM_ALGORITHM_RING;
+        return c->size <= DTI_STAR_RANKS ? DT_COMM_ALGORITHM_ONE_SHOT : DT_COMM_ALGORITHM_DOUBLING;
+    case DT_COMM_REDUCE:
+        return bytes <= small ? DT_COMM_ALGORITHM_DOUBLING : DT_COMM_ALGORITHM_DIRECT;
+    case DT_COMM_ALL_REDUCE:
+        if (bytes <= small)
+            return DT_COMM_ALGORITHM_DOUBLING;
+        if (mesh)
+            return DT_COMM_ALGORITHM_DIRECT;
+        return bytes < DTI_HALVING_BYTES ? DT_COMM_ALGORITHM_HALVING : DT_COMM_ALGORITHM_RING;
+    case DT_COMM_ALL_GATHER:
+    case DT_COMM_REDUCE_SCATTER: /* bytes: of one block */
+        return mesh || bytes * c->size < DTI_HALVING_BYTES ? DT_COMM_ALGORITHM_DIRECT
+                                                           : DT_COMM_ALGORITHM_RING;
+    default: return DT_COMM_ALGORITHM_DIRECT;
+    }
+}
+
+/* "all-gather has no algorithm halving; it has direct, ring" */
+static void dti_algorithm_unknown(dti_base *base, const dti_collective *c) {
+    char has[96] = "";
+    const char *name = dti_algorithm_name(c->op.algorithm);
+    for (int i = DT_COMM_ALGORITHM_DIRECT; i < DTI_ALGORITHMS; i++) {
+        if (!dti_algorithm_of(c->op.kind, (dt_comm_algorithm)i))
+            continue;
+        size_t used = strlen(has);
+        snprintf(has + used, sizeof has - used, "%s%s", used ? ", " : "",
+                 dti_algorithm_name((dt_comm_algorithm)i));
+    }
+    dti_fail(base, DT_ERROR_INVALID, "%s has no algorithm %s; it has %s", dti_kind_name(c->op.kind),
+             name ? name : "?", has);
+}
+
+static dti_algorithm_fn *dti_algorithm_choose(dti_base *base, const dti_collective *c,
+                                              dt_comm_algorithm *chosen) {
+    if ((unsigned)c->op.kind >= DTI_KINDS)
+        return dti_algorithm_refuse(base, c, "there is no such operation");
+    if (c->op.tree)
+        return dti_algorithm_choose_tree(base, c, chosen);
+    *chosen = c->op.algorithm;
+    if (c->op.algorithm == DT_COMM_ALGORITHM_DEFAULT)
+        *chosen = dti_algorithm_default(c);
+    dti_algorithm_fn *fn = dti_algorithm_of(c->op.kind, *chosen);
+    if (!fn)
+        dti_algorithm_unknown(base, c);
+    return fn;
+}

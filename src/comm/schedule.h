@@ -1,0 +1,173 @@
+/* A collective as data. An algorithm (algo_*.c) is a pure function from what was posted, the rank
+ * and the size to a list of steps; it moves no byte. The engine runs steps, and tests run all
+ * ranks' steps against each other without any network.
+ *
+ * Steps work on ranges of elements, cut into chunks of equally many elements (the last may be
+ * shorter). What belongs together has the same range, so chunk c of one step can wait for chunk c
+ * of another: that is how a result leaves while the rest is still coming in.
+ *
+ * A stream is what one rank sends to one other in one step: the sender's and the receiver's step
+ * have the same stream number, dtype and count. Numbers are unique per ordered pair of ranks.
+ *
+ * Where bytes land: IN and OUT are the user's; WORK is scratch of the operation that holds whole
+ * ranges; a SLOT step has room for a few chunks only, which a FOLD takes and gives back. A stream
+ * into slots must be one whose sender needs nothing from anybody (its source is IN): slots are lent
+ * to one operation at a time, once all its senders have posted it, so no circle of waiting can
+ * close.
+ *
+ * In place: `in` may be `out`. A RECV or FOLD into OUT over bytes that a SEND reads from IN must
+ * not be able to happen before that SEND's chunk has gone: either `after` says so, or what arrives
+ * can only have been made from what was sent (then say so in the algorithm's file). */
+
+typedef enum dti_step_kind {
+    DTI_STEP_SEND, /* place -> peer */
+    DTI_STEP_RECV, /* peer -> place */
+    DTI_STEP_FOLD, /* sources -> place, by the reduction */
+    DTI_STEP_COPY  /* source 0 -> place */
+} dti_step_kind;
+
+typedef enum dti_region { DTI_PLACE_IN, DTI_PLACE_OUT, DTI_PLACE_WORK, DTI_PLACE_SLOT } dti_region;
+
+typedef struct dti_step {
+    uint8_t kind, place;
+    uint8_t dtype; /* of the bytes at `place` (and on the wire) */
+    bool credited; /* SEND and RECV, the same at both ends: the receiver permits chunk by chunk (it
+                      has a SLOT, or `after`); else the whole stream as soon as it has posted */
+    bool finish;   /* FOLD: the result is final: mean, NaN and rounding to dtype happen here */
+    uint16_t peer; /* SEND, RECV: rank in the group */
+    uint16_t stream;
+    uint64_t offset; /* bytes into the place; not for SLOT */
+    uint64_t count;  /* elements */
+    /* schedule->sources[first_source ...]: what FOLD and COPY read. FOLD: in the order of
+     * `span`. */
+    uint32_t first_source, source_count;
+    /* schedule->after[first_after ...]: steps whose chunk c must be done before chunk c of this
+     * one. A step among them with another range must be wholly done: DTI_AFTER_WHOLE is added to
+     * it. RECV sources of a FOLD are implied. */
+    uint32_t first_after, after_count;
+} dti_step;
+
+#define DTI_AFTER_WHOLE 0x80000000u
+
+/* One operand of a FOLD or COPY, of the step's count. */
+typedef struct dti_source {
+    uint8_t place; /* IN, OUT, WORK at `offset`, or SLOT: those of RECV step `step` */
+    uint8_t dtype;
+    uint32_t step;     /* the RECV step that fills it; UINT32_MAX = none */
+    uint64_t offset;   /* bytes */
+    dt_comm_span span; /* FOLD: the leaves that it holds; together [0, total) of the fold's tree */
+} dti_source;
+
+typedef struct dti_schedule {
+    dti_step *steps;
+    dti_source *sources;
+    uint32_t *after;
+    size_t step_count, source_count, after_count;
+    size_t step_room, source_room, after_room; /* of the arrays, for dti_array_reserve */
+    uint64_t work_bytes;                       /* of WORK */
+    uint64_t chunk_elements;                   /* of all steps */
+    uint8_t sum_dtype; /* of partial sums: dti_sum_dtype(dtype, reduction) */
+    bool failed;       /* no memory, or too many steps; said by dti_fail */
+} dti_schedule;
+
+/* What an algorithm is given. */
+typedef struct dti_collective {
+    dt_comm_op op;       /* algorithm is the chosen one; checked: root, dtype, sizes */
+    uint32_t rank, size; /* in the group; size >= 2 */
+    uint64_t chunk_bytes;
+    const dt_comm_span *leaves; /* [size] in tree mode: which leaves each rank has; else NULL */
+    uint32_t leaf_total;
+} dti_collective;
+
+/* Builds the schedule in *s, whose arrays are kept for the next one. False: s->failed. */
+typedef bool dti_algorithm_fn(dti_base *base, const dti_collective *c, dti_schedule *s);
+
+/* ---- schedule.c: what algorithms are written with. Step numbers are returned; UINT32_MAX =
+ * failed, and further calls are harmless. */
+static void dti_schedule_clear(dti_schedule *s);
+static void dti_schedule_free(dti_base *base, dti_schedule *s);
+/* Whether b's schedule is a's, so that one already built can be run again: buffers matter only by
+ * how `in` lies to `out`. The leaves are compared by address: forget a schedule when they
+ * change. */
+static bool dti_schedule_same(const dti_collective *a, const dti_collective *b);
+
+/* How `in` lies to `out`. OWN: one is at this rank's block of the other. */
+typedef enum dti_overlap { DTI_APART, DTI_SAME, DTI_OWN } dti_overlap;
+static dti_overlap dti_op_overlap(const dti_collective *c);
+
+typedef struct dti_range {
+    uint8_t place, dtype;
+    uint64_t offset; /* bytes */
+    uint64_t count;  /* elements */
+} dti_range;
+
+/* An algorithm at work. What is added with count 0 is left out (DTI_NO_STEP); so are sources and
+ * dependencies of it, and on it. */
+typedef struct dti_builder {
+    dti_base *base;
+    const dti_collective *c;
+    dti_schedule *s;
+    uint32_t last; /* the step that sources and dependencies go to */
+} dti_builder;
+
+#define DTI_NO_STEP UINT32_MAX
+
+/* partials: steps with sum_dtype are among those to come, of any rank. */
+static dti_builder dti_build(dti_base *base, const dti_collective *c, dti_schedule *s,
+                             bool partials);
+static uint32_t dti_add_send(dti_builder *b, uint32_t peer, uint32_t stream, dti_range from,
+                             bool credited);
+static uint32_t dti_add_recv(dti_builder *b, uint32_t peer, uint32_t stream, dti_range to,
+                             bool credited);
+static uint32_t dti_add_fold(dti_builder *b, dti_range to, bool finish);
+static uint32_t dti_add_copy(dti_builder *b, dti_range to, dti_range from);
+/* Of the newest step: a source, filled by RECV step `step` or DTI_NO_STEP; a step of the same range
+ * whose chunk comes before, one that is wholly before. */
+static void dti_add_source(dti_builder *b, dti_range from, uint32_t step, dt_comm_span span);
+static void dti_add_after(dti_builder *b, uint32_t step);
+static void dti_add_after_whole(dti_builder *b, uint32_t step);
+/* Room in WORK for `count` elements. */
+static dti_range dti_add_work(dti_builder *b, uint8_t dtype, uint64_t count);
+
+/* Elements from `first` on of IN, OUT or the slots (where first has no meaning). */
+static dti_range dti_range_at(dti_region place, uint8_t dtype, uint64_t first, uint64_t count);
+/* A range's elements from `first` on. */
+static dti_range dti_range_part(dti_range range, uint64_t first, uint64_t count);
+
+/* Part `part` of `parts` of `count` elements, as even as units of DTI_UNIT elements allow. */
+#define DTI_UNIT 16u
+typedef struct dti_part {
+    uint64_t first, count;
+} dti_part;
+static dti_part dti_segment(uint64_t count, uint32_t part, uint32_t parts);
+
+/* Where a tree of n >= 2 leaves is split: the largest power of two below n. */
+static uint32_t dti_leaf_split(uint32_t n);
+/* The maximal subtrees, ascending, of the tree over `total` leaves that make up the leaves first ..
+ * first + count - 1; how many. 0 where those are not all among the total. */
+#define DTI_LEAF_SPANS 64u
+static uint32_t dti_leaf_spans(uint32_t first, uint32_t count, uint32_t total,
+                               dt_comm_span spans[DTI_LEAF_SPANS]);
+/* What a rank gives to a reduction: the spans of its buffers of `in`; how many. Outside of tree
+ * mode one, the rank itself. And their type: outside of tree mode the elements' own. */
+static uint32_t dti_rank_spans(const dti_collective *c, uint32_t rank,
+                               dt_comm_span spans[DTI_LEAF_SPANS]);
+static uint8_t dti_in_dtype(const dti_collective *c);
+
+/* For gather and all-gather: how this rank's block gets to its place in OUT, if it is not there,
+ * and where it is sent from. */
+typedef struct dti_block {
+    dti_range at;
+    uint32_t copy; /* sends from `at` come after this step; DTI_NO_STEP: at once */
+} dti_block;
+static dti_block dti_own_block(dti_builder *b);
+/* Receives block `block` of OUT; returns the step that completes it there. In place at the wrong
+ * block, rank 0's lies where this rank's own is taken from, and goes through WORK. (A RECV that
+ * waits would do, but then its sender would have to know.) */
+static uint32_t dti_recv_block(dti_builder *b, uint32_t peer, uint32_t stream, uint32_t block,
+                               dti_block own);
+
+/* ---- choose.c: algorithm by kind, size and bytes; a pure function, so all ranks agree. NULL,
+ * after dti_fail (INVALID, what exists instead), where a forced one does not exist for the kind. */
+static dti_algorithm_fn *dti_algorithm_choose(dti_base *base, const dti_collective *c,
+                                              dt_comm_algorithm *chosen);
