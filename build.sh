@@ -142,7 +142,7 @@ newer() {
 fresh_flags() {
     flags="$CC $CFLAGS"
     if [ "$(cat $out/flags 2>/dev/null || true)" != "$flags" ]; then
-        rm -f $out/*.o $out/dtest $out/dtbench $out/dtinfo $out/fashion_mnist*
+        rm -f $out/*.o $out/dtest $out/dtest_comm $out/dtbench $out/dtinfo $out/fashion_mnist*
         printf '%s\n' "$flags" >$out/flags
     fi
 }
@@ -187,7 +187,7 @@ build_example() {
 build_tests() {
     fresh_flags
     objects=
-    for source in tests/main.c tests/test_*.c; do
+    for source in tests/harness.c tests/main.c tests/test_*.c; do
         if grep -q "#include \"$(basename "$source")\"" tests/main.c; then continue; fi
         object=$out/$(basename "$source" .c).o
         objects="$objects $object"
@@ -203,10 +203,22 @@ build_tests() {
     if ! newer $out/dtest $objects; then "$CC" $CFLAGS -g $objects -o $out/dtest $LIBS; fi
 }
 
+# The collectives' tests are a program of their own, which compiles nothing else: in seconds.
+build_comm_tests() {
+    if newer $out/dtest_comm tests/comm tests/harness.c tests/harness.h dtrain.h $out/flags; then
+        return 0
+    fi
+    say "$CC tests/comm/main.c"
+    # shellcheck disable=SC2086 # words are meant
+    "$CC" $CFLAGS -g -Wall -Wextra -I. -Itests tests/comm/main.c tests/harness.c \
+        -o $out/dtest_comm $LIBS
+}
+
 build() {
     setup_test
     header
     build_tests
+    build_comm_tests
     for source in examples/*.c; do
         if [ -e "$source" ]; then compile "build/$(basename "$source" .c)" "$source"; fi
     done
@@ -289,7 +301,9 @@ sanitized_tests() {
     CFLAGS="-O1 -fno-omit-frame-pointer -DDT_NO_VULKAN $checks"
     mkdir -p $out
     build_tests
-    exec $out/dtest "$@"
+    build_comm_tests
+    $out/dtest_comm --counts $out/comm.counts "$@" || true
+    exec $out/dtest --also $out/comm.counts "$@"
 }
 
 run_tests() {
@@ -308,7 +322,9 @@ run_tests() {
     sh tests/hosts.sh "$@" >build/hosts.log || true
     sed '$d' build/hosts.log
     tail -n 1 build/hosts.log >build/hosts.counts
-    exec build/dtest --also build/hosts.counts "$@"
+    rm -f build/comm.counts
+    build/dtest_comm --counts build/comm.counts "$@" | sed '$d' || true
+    exec build/dtest --also build/hosts.counts --also build/comm.counts "$@"
 }
 
 # ---- Fuzzing: each tests/fuzz_*.c is a target, and the files of tests/corpus are where it starts.

@@ -22,6 +22,7 @@ extern "C" {
 #include "api/nn.h"
 #include "api/data.h"
 #include "api/file.h"
+#include "api/comm.h"
 
 #ifdef __cplusplus
 }

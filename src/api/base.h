@@ -12,13 +12,37 @@
     X(ERROR_UNSUPPORTED, "not supported on this device or for this type")                          \
     X(ERROR_IO, "a file could not be opened, read or written")                                     \
     X(ERROR_FORMAT, "a file is not what it should be")                                             \
-    X(ERROR_NUMERIC, "a NaN or an infinity; the store is unchanged")
+    X(ERROR_NUMERIC, "a NaN or an infinity; the store is unchanged")                               \
+    X(ERROR_TIMEOUT, "not done in the time that was given")                                        \
+    X(ERROR_REFUSED, "ranks do not accept each other: another key, job, version or setting")       \
+    X(ERROR_PEER_LOST, "a rank or the way to it is lost")                                          \
+    X(ERROR_MISMATCH, "ranks posted different operations")                                         \
+    X(ERROR_CORRUPT, "bytes changed on their way")                                                 \
+    X(ERROR_CANCELLED, "a rank gave an operation up")                                              \
+    X(ERROR_REVOKED, "the group has ended")                                                        \
+    X(ERROR_FORKED, "called in a child of fork; the parent has the group")
 
 typedef enum dt_result {
 #define DTI_X(id, text) DT_##id,
     DT_RESULT_LIST(DTI_X)
 #undef DTI_X
 } dt_result;
+
+/* X(id, bytes, text). Types of elements. Tensors are f32 and i32; collectives know all. */
+#define DT_DTYPE_LIST(X)                                                                           \
+    X(F32, 4, "f32") /* the default */                                                             \
+    X(I32, 4, "i32") /* class labels, indices */                                                   \
+    X(F64, 8, "f64")                                                                               \
+    X(BF16, 2, "bf16")                                                                             \
+    X(F16, 2, "f16")                                                                               \
+    X(I64, 8, "i64")                                                                               \
+    X(U8, 1, "u8")
+
+typedef enum dt_dtype {
+#define DTI_X(id, bytes, text) DT_##id,
+    DT_DTYPE_LIST(DTI_X)
+#undef DTI_X
+} dt_dtype;
 
 /* How much an event that a logger is told of matters. */
 typedef enum dt_log_level {

@@ -4,6 +4,7 @@
  *   option              default   meaning and cost
  *   DT_IMPLEMENTATION   off       compile the library here; in exactly one C file (GCC or Clang)
  *   DT_STATIC           off       every public function is static: a private copy in that file
+ *   DT_COMM_ONLY        off       compile only the collectives (dt_comm): no graphs, no devices
  *   DT_NO_VULKAN        off       leave the Vulkan backend out (over a third of the object code)
  *   DT_REFERENCE        off       add each op's float64 reference, which the tests use
  *   DT_DEBUG            off       internal asserts; they abort, so never ship this

@@ -13,17 +13,6 @@ typedef struct dt_tensor {
     uint32_t id; /* 0 = nil */
 } dt_tensor;
 
-/* X(id, bytes, text). */
-#define DT_DTYPE_LIST(X)                                                                           \
-    X(F32, 4, "f32") /* the default */                                                             \
-    X(I32, 4, "i32") /* class labels, indices */
-
-typedef enum dt_dtype {
-#define DTI_X(id, bytes, text) DT_##id,
-    DT_DTYPE_LIST(DTI_X)
-#undef DTI_X
-} dt_dtype;
-
 /* The dimensions of a tensor, outermost first, without the sample axis. 0 is a legal size. */
 typedef struct dt_shape {
     int32_t rank;

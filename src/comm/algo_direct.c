@@ -27,7 +27,7 @@
 static dti_part dti_direct_part(const dti_collective *c, uint32_t owner) {
     if (c->op.kind == DT_COMM_REDUCE_SCATTER)
         return (dti_part){owner * c->op.count, c->op.count};
-    return dti_segment(c->op.count, owner, c->size);
+    return dti_segment_of(c->op.count, owner, c->size);
 }
 
 /* Sends the others their parts, a stream for each buffer of `in`. Returns how many buffers. */
@@ -48,11 +48,11 @@ static uint32_t dti_direct_scatter(dti_builder *b) {
 }
 
 /* Receives this rank's part from all, and sums it into `to`; returns the FOLD. */
-static uint32_t dti_direct_sum(dti_builder *b, dti_range to) {
+static uint32_t dti_direct_sum(dti_builder *b, dti_stretch to) {
     const dti_collective *c = b->c;
     uint8_t dtype = dti_in_dtype(c);
     dti_part part = dti_direct_part(c, c->rank);
-    dti_range slot = dti_range_at(DTI_PLACE_SLOT, dtype, 0, part.count);
+    dti_stretch slot = dti_range_at(DTI_PLACE_SLOT, dtype, 0, part.count);
     dt_comm_span spans[DTI_LEAF_SPANS];
     uint32_t recv = (uint32_t)b->s->step_count; /* the RECVs have numbers in a row */
     for (uint32_t peer = 0; peer < c->size; peer++)
@@ -62,7 +62,7 @@ static uint32_t dti_direct_sum(dti_builder *b, dti_range to) {
     for (uint32_t peer = 0; peer < c->size; peer++) {
         uint32_t n = dti_rank_spans(c, peer, spans);
         for (uint32_t k = 0; k < n; k++) {
-            dti_range own =
+            dti_stretch own =
                 dti_range_at(DTI_PLACE_IN, dtype, k * c->op.count + part.first, part.count);
             if (peer == c->rank)
                 dti_add_source(b, own, DTI_NO_STEP, spans[k]);
@@ -73,8 +73,8 @@ static uint32_t dti_direct_sum(dti_builder *b, dti_range to) {
     return fold;
 }
 
-static dti_range dti_direct_out(const dti_collective *c, uint32_t owner) {
-    dti_part part = dti_segment(c->op.count, owner, c->size);
+static dti_stretch dti_direct_out(const dti_collective *c, uint32_t owner) {
+    dti_part part = dti_segment_of(c->op.count, owner, c->size);
     return dti_range_at(DTI_PLACE_OUT, (uint8_t)c->op.dtype, part.first, part.count);
 }
 
@@ -85,8 +85,8 @@ static void dti_direct_recv_sum(dti_builder *b, uint32_t owner) {
 }
 
 static bool dti_all_reduce_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_build(base, c, s, c->op.tree);
-    dti_range mine = dti_direct_out(c, c->rank);
+    dti_builder b = dti_builder_open(base, c, s, c->op.tree);
+    dti_stretch mine = dti_direct_out(c, c->rank);
     uint32_t buffers = dti_direct_scatter(&b);
     uint32_t fold = dti_direct_sum(&b, mine);
     for (uint32_t i = 1; i < c->size; i++) {
@@ -99,9 +99,9 @@ static bool dti_all_reduce_direct(dti_base *base, const dti_collective *c, dti_s
 }
 
 static bool dti_reduce_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_build(base, c, s, c->op.tree);
+    dti_builder b = dti_builder_open(base, c, s, c->op.tree);
     uint32_t root = (uint32_t)c->op.root;
-    dti_range mine = dti_direct_out(c, c->rank);
+    dti_stretch mine = dti_direct_out(c, c->rank);
     if (c->rank != root)
         mine = dti_add_work(&b, mine.dtype, mine.count);
     uint32_t buffers = dti_direct_scatter(&b);
@@ -117,7 +117,7 @@ static bool dti_reduce_direct(dti_base *base, const dti_collective *c, dti_sched
 }
 
 static bool dti_reduce_scatter_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_build(base, c, s, false);
+    dti_builder b = dti_builder_open(base, c, s, false);
     dti_direct_scatter(&b);
     dti_direct_sum(&b, dti_range_at(DTI_PLACE_OUT, (uint8_t)c->op.dtype, 0, c->op.count));
     if (c->rank != 0 && dti_op_overlap(c) == DTI_SAME)
@@ -126,13 +126,13 @@ static bool dti_reduce_scatter_direct(dti_base *base, const dti_collective *c, d
 }
 
 /* The part of the rank that is `place` behind the root's next. */
-static dti_range dti_broadcast_part(const dti_collective *c, dti_region at, uint32_t place) {
-    dti_part part = dti_segment(c->op.count, place, c->size - 1);
+static dti_stretch dti_broadcast_part(const dti_collective *c, dti_region at, uint32_t place) {
+    dti_part part = dti_segment_of(c->op.count, place, c->size - 1);
     return dti_range_at(at, (uint8_t)c->op.dtype, part.first, part.count);
 }
 
 static bool dti_broadcast_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_build(base, c, s, false);
+    dti_builder b = dti_builder_open(base, c, s, false);
     uint32_t root = (uint32_t)c->op.root, others = c->size - 1;
     if (c->rank == root) {
         for (uint32_t i = 0; i < others; i++)
@@ -141,7 +141,7 @@ static bool dti_broadcast_direct(dti_base *base, const dti_collective *c, dti_sc
         return !s->failed;
     }
     uint32_t me = (c->rank + c->size - root - 1) % c->size;
-    dti_range mine = dti_broadcast_part(c, DTI_PLACE_OUT, me);
+    dti_stretch mine = dti_broadcast_part(c, DTI_PLACE_OUT, me);
     uint32_t recv = dti_add_recv(&b, root, 0, mine, false);
     for (uint32_t i = 1; i < others; i++) {
         dti_add_send(&b, (root + 1 + (me + i) % others) % c->size, 0, mine, false);

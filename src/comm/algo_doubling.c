@@ -16,7 +16,7 @@
 
 /* What a rank has summed up so far. */
 typedef struct dti_partial {
-    dti_range at;
+    dti_stretch at;
     uint32_t step; /* the FOLD that makes it; DTI_NO_STEP: it is IN */
     dt_comm_span span;
 } dti_partial;
@@ -55,7 +55,7 @@ static void dti_tree_merge(dti_builder *b, uint32_t peer, dt_comm_span span, dti
     uint8_t dtype = span.count == 1 ? (uint8_t)c->op.dtype : b->s->sum_dtype;
     bool last = span.count + mine->span.count == c->size;
     bool left = mine->span.first < span.first;
-    dti_range theirs = dti_add_work(b, dtype, c->op.count), to = theirs;
+    dti_stretch theirs = dti_add_work(b, dtype, c->op.count), to = theirs;
     if (last)
         to = dti_range_at(DTI_PLACE_OUT, (uint8_t)c->op.dtype, 0, c->op.count);
     else if (dtype != b->s->sum_dtype)
@@ -73,7 +73,7 @@ static void dti_tree_merge(dti_builder *b, uint32_t peer, dt_comm_span span, dti
 }
 
 static bool dti_all_reduce_doubling(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_build(base, c, s, true);
+    dti_builder b = dti_builder_open(base, c, s, true);
     dt_comm_span path[DTI_TREE_LEVELS];
     uint32_t levels = dti_tree_path(c->size, c->rank, path);
     dti_partial mine = dti_tree_leaf(c);

@@ -16,21 +16,21 @@
  * in place is as dti_own_block says; if in = out at another's block, one block of WORK. */
 
 static bool dti_send_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_build(base, c, s, false);
+    dti_builder b = dti_builder_open(base, c, s, false);
     dti_add_send(&b, (uint32_t)c->op.root, 0,
                  dti_range_at(DTI_PLACE_IN, (uint8_t)c->op.dtype, 0, c->op.count), false);
     return !s->failed;
 }
 
 static bool dti_recv_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_build(base, c, s, false);
+    dti_builder b = dti_builder_open(base, c, s, false);
     dti_add_recv(&b, (uint32_t)c->op.root, 0,
                  dti_range_at(DTI_PLACE_OUT, (uint8_t)c->op.dtype, 0, c->op.count), false);
     return !s->failed;
 }
 
 static bool dti_all_gather_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_build(base, c, s, false);
+    dti_builder b = dti_builder_open(base, c, s, false);
     dti_block own = dti_own_block(&b);
     for (uint32_t i = 1; i < c->size; i++) {
         dti_add_send(&b, (c->rank + i) % c->size, 0, own.at, false);
@@ -44,7 +44,7 @@ static bool dti_all_gather_direct(dti_base *base, const dti_collective *c, dti_s
 }
 
 static bool dti_all_to_all_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_build(base, c, s, false);
+    dti_builder b = dti_builder_open(base, c, s, false);
     uint8_t dtype = (uint8_t)c->op.dtype;
     uint64_t n = c->op.count;
     bool apart = dti_op_overlap(c) == DTI_APART;
@@ -54,8 +54,8 @@ static bool dti_all_to_all_direct(dti_base *base, const dti_collective *c, dti_s
     }
     for (uint32_t i = 1; i < c->size; i++) {
         uint32_t peer = (c->rank + c->size - i) % c->size;
-        dti_range out = dti_range_at(DTI_PLACE_OUT, dtype, peer * n, n);
-        dti_range work = apart ? out : dti_add_work(&b, dtype, n);
+        dti_stretch out = dti_range_at(DTI_PLACE_OUT, dtype, peer * n, n);
+        dti_stretch work = apart ? out : dti_add_work(&b, dtype, n);
         uint32_t recv = dti_add_recv(&b, peer, 0, work, false);
         if (apart)
             continue;
@@ -74,14 +74,14 @@ static bool dti_barrier_doubling(dti_base *base, const dti_collective *c, dti_sc
     dti_collective bytes = *c; /* the op's own dtype and count mean nothing */
     bytes.op.dtype = DT_U8;
     bytes.op.reduction = DT_COMM_MAX;
-    dti_builder b = dti_build(base, &bytes, s, false);
-    dti_range token = dti_add_work(&b, DT_U8, 1); /* whatever it is */
+    dti_builder b = dti_builder_open(base, &bytes, s, false);
+    dti_stretch token = dti_add_work(&b, DT_U8, 1); /* whatever it is */
     uint32_t heard[32], rounds = 0;
     for (uint32_t distance = 1; distance < c->size && rounds < 32; distance *= 2) {
         dti_add_send(&b, (c->rank + distance) % c->size, 0, token, false);
         for (uint32_t i = 0; i < rounds; i++) /* a later round may be heard of first */
             dti_add_after(&b, heard[i]);
-        dti_range room = dti_add_work(&b, DT_U8, 1);
+        dti_stretch room = dti_add_work(&b, DT_U8, 1);
         heard[rounds++] =
             dti_add_recv(&b, (c->rank + c->size - distance) % c->size, 0, room, false);
     }

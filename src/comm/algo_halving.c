@@ -42,7 +42,7 @@ static dti_halving dti_halving_begin(const dti_collective *c) {
 
 /* The even one of a pair adds the odd one's array to its own. */
 static void dti_halving_pair(dti_builder *b, dti_halving *h) {
-    dti_range in = h->mine.at, theirs = dti_add_work(b, in.dtype, in.count), to = theirs;
+    dti_stretch in = h->mine.at, theirs = dti_add_work(b, in.dtype, in.count), to = theirs;
     if (in.dtype != b->s->sum_dtype)
         to = dti_add_work(b, b->s->sum_dtype, in.count);
     uint32_t recv = dti_add_recv(b, b->c->rank + 1, 0, theirs, false);
@@ -59,10 +59,10 @@ static void dti_halving_exchange(dti_builder *b, dti_halving *h, uint32_t distan
     bool upper = (h->me & distance) != 0, last = distance * 2 == h->count;
     bool leaf = distance == 1 && place >= h->pairs; /* what comes is the peer's IN */
     uint8_t dtype = leaf ? dti_in_dtype(b->c) : b->s->sum_dtype;
-    dti_part keep = dti_segment(h->range.count, upper, 2);
-    dti_part give = dti_segment(h->range.count, !upper, 2);
-    dti_range own = dti_range_part(mine.at, keep.first, keep.count);
-    dti_range theirs = dti_add_work(b, dtype, keep.count), to = theirs;
+    dti_part keep = dti_segment_of(h->range.count, upper, 2);
+    dti_part give = dti_segment_of(h->range.count, !upper, 2);
+    dti_stretch own = dti_range_part(mine.at, keep.first, keep.count);
+    dti_stretch theirs = dti_add_work(b, dtype, keep.count), to = theirs;
     dt_comm_span span = {place & ~(distance - 1), distance};
     h->range = (dti_part){h->range.first + keep.first, keep.count};
     if (last)
@@ -95,7 +95,7 @@ static void dti_halving_collect(dti_builder *b, const dti_halving *h, const dti_
     for (uint32_t level = levels; level-- > 0;) {
         uint32_t place = h->me ^ (1u << level), peer = dti_halving_rank(h, place);
         bool upper = (h->me >> level & 1) != 0;
-        dti_part miss = dti_segment(ranges[level].count, !upper, 2);
+        dti_part miss = dti_segment_of(ranges[level].count, !upper, 2);
         dti_add_send(b, peer, 1, dti_range_at(DTI_PLACE_OUT, dtype, have.first, have.count), false);
         for (uint32_t i = 0; i < done_count; i++)
             dti_add_after_whole(b, done[i]);
@@ -114,7 +114,7 @@ static void dti_halving_collect(dti_builder *b, const dti_halving *h, const dti_
 }
 
 static bool dti_all_reduce_halving(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_build(base, c, s, true);
+    dti_builder b = dti_builder_open(base, c, s, true);
     dti_halving h = dti_halving_begin(c);
     if (c->rank < 2 * h.pairs && c->rank % 2) {
         dti_add_send(&b, c->rank - 1, 0, h.mine.at, false);

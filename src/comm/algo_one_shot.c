@@ -9,10 +9,10 @@
  * FOLD. The order of summing is reduce.h's tree. */
 
 static bool dti_all_reduce_one_shot(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_build(base, c, s, false);
+    dti_builder b = dti_builder_open(base, c, s, false);
     uint8_t dtype = (uint8_t)c->op.dtype;
-    dti_range in = dti_range_at(DTI_PLACE_IN, dtype, 0, c->op.count);
-    dti_range work = dti_add_work(&b, dtype, c->op.count * (c->size - 1));
+    dti_stretch in = dti_range_at(DTI_PLACE_IN, dtype, 0, c->op.count);
+    dti_stretch work = dti_add_work(&b, dtype, c->op.count * (c->size - 1));
     uint32_t send = (uint32_t)s->step_count; /* SENDs have numbers in a row, and so have RECVs */
     for (uint32_t i = 1; i < c->size; i++)
         dti_add_send(&b, (c->rank + i) % c->size, 0, in, false);

@@ -26,7 +26,7 @@
 
 typedef struct dti_ring {
     uint32_t next, before;
-    dti_range room[DTI_RING_BUFFERS],
+    dti_stretch room[DTI_RING_BUFFERS],
         leaf_room;                     /* leaf_room: what comes in first, if not partial */
     uint32_t reader[DTI_RING_BUFFERS]; /* the SEND that reads room[i] */
     uint32_t first_block_reader;       /* of reduce-scatter's block 0 of IN */
@@ -35,11 +35,11 @@ typedef struct dti_ring {
 /* Segment or, of reduce-scatter and all-gather, block s. */
 static dti_part dti_ring_part(const dti_collective *c, uint32_t s) {
     if (c->op.kind == DT_COMM_ALL_REDUCE)
-        return dti_segment(c->op.count, s, c->size);
+        return dti_segment_of(c->op.count, s, c->size);
     return (dti_part){s * c->op.count, c->op.count};
 }
 
-static dti_range dti_ring_range(const dti_collective *c, dti_region place, uint32_t s) {
+static dti_stretch dti_ring_range(const dti_collective *c, dti_region place, uint32_t s) {
     dti_part part = dti_ring_part(c, s);
     return dti_range_at(place, (uint8_t)c->op.dtype, part.first, part.count);
 }
@@ -65,14 +65,14 @@ static void dti_ring_rooms(dti_builder *b, dti_ring *ring) {
 
 /* Step t of the reduce-scatter: passes on *at, made by *step, and adds to what comes; at last to
  * OUT. */
-static void dti_ring_add(dti_builder *b, dti_ring *ring, uint32_t t, dti_range *at,
+static void dti_ring_add(dti_builder *b, dti_ring *ring, uint32_t t, dti_stretch *at,
                          uint32_t *step) {
     const dti_collective *c = b->c;
     uint32_t n = c->size, segment = (c->rank + 2 * n - 2 - t) % n, i = t % DTI_RING_BUFFERS;
     bool last = t == n - 2, waits = t >= DTI_RING_BUFFERS;
-    dti_range in = dti_ring_range(c, DTI_PLACE_IN, segment);
-    dti_range theirs = dti_range_part(t == 0 ? ring->leaf_room : ring->room[i], 0, in.count);
-    dti_range to = dti_range_part(ring->room[i], 0, in.count);
+    dti_stretch in = dti_ring_range(c, DTI_PLACE_IN, segment);
+    dti_stretch theirs = dti_range_part(t == 0 ? ring->leaf_room : ring->room[i], 0, in.count);
+    dti_stretch to = dti_range_part(ring->room[i], 0, in.count);
     if (last)
         to = c->op.kind == DT_COMM_ALL_REDUCE
                  ? dti_ring_range(c, DTI_PLACE_OUT, segment)
@@ -99,7 +99,7 @@ static void dti_ring_add(dti_builder *b, dti_ring *ring, uint32_t t, dti_range *
 /* The reduce-scatter; returns its last FOLD. */
 static uint32_t dti_ring_sum(dti_builder *b, dti_ring *ring) {
     const dti_collective *c = b->c;
-    dti_range at = dti_ring_range(c, DTI_PLACE_IN, ring->before);
+    dti_stretch at = dti_ring_range(c, DTI_PLACE_IN, ring->before);
     uint32_t step = DTI_NO_STEP;
     dti_ring_rooms(b, ring);
     for (uint32_t t = 0; t + 1 < c->size; t++)
@@ -108,7 +108,7 @@ static uint32_t dti_ring_sum(dti_builder *b, dti_ring *ring) {
 }
 
 static bool dti_all_reduce_ring(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_build(base, c, s, true);
+    dti_builder b = dti_builder_open(base, c, s, true);
     dti_ring ring = dti_ring_begin(c);
     uint32_t n = c->size, step = dti_ring_sum(&b, &ring);
     for (uint32_t t = 0; t + 1 < n; t++) {
@@ -122,18 +122,18 @@ static bool dti_all_reduce_ring(dti_base *base, const dti_collective *c, dti_sch
 }
 
 static bool dti_reduce_scatter_ring(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_build(base, c, s, true);
+    dti_builder b = dti_builder_open(base, c, s, true);
     dti_ring ring = dti_ring_begin(c);
     dti_ring_sum(&b, &ring);
     return !s->failed;
 }
 
 static bool dti_all_gather_ring(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_build(base, c, s, false);
+    dti_builder b = dti_builder_open(base, c, s, false);
     dti_ring ring = dti_ring_begin(c);
     uint32_t n = c->size;
     dti_block own = dti_own_block(&b);
-    dti_range at = own.at;
+    dti_stretch at = own.at;
     uint32_t step = own.copy;
     for (uint32_t t = 0; t + 1 < n; t++) {
         uint32_t coming = (c->rank + n - t - 1) % n;
@@ -146,10 +146,10 @@ static bool dti_all_gather_ring(dti_base *base, const dti_collective *c, dti_sch
 }
 
 static bool dti_broadcast_ring(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_build(base, c, s, false);
+    dti_builder b = dti_builder_open(base, c, s, false);
     dti_ring ring = dti_ring_begin(c);
     bool first = c->rank == (uint32_t)c->op.root, last = ring.next == (uint32_t)c->op.root;
-    dti_range at =
+    dti_stretch at =
         dti_range_at(first ? DTI_PLACE_IN : DTI_PLACE_OUT, (uint8_t)c->op.dtype, 0, c->op.count);
     uint32_t recv = DTI_NO_STEP;
     if (!first)

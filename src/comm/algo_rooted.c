@@ -16,7 +16,7 @@
  * writes OUT at the root only, which sends nothing. */
 
 static bool dti_gather_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_build(base, c, s, false);
+    dti_builder b = dti_builder_open(base, c, s, false);
     uint32_t root = (uint32_t)c->op.root;
     if (c->rank != root) {
         dti_add_send(&b, root, 0, dti_range_at(DTI_PLACE_IN, (uint8_t)c->op.dtype, 0, c->op.count),
@@ -32,10 +32,10 @@ static bool dti_gather_direct(dti_base *base, const dti_collective *c, dti_sched
 }
 
 static bool dti_scatter_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_build(base, c, s, false);
+    dti_builder b = dti_builder_open(base, c, s, false);
     uint32_t root = (uint32_t)c->op.root, to_first = DTI_NO_STEP;
     uint8_t dtype = (uint8_t)c->op.dtype;
-    dti_range out = dti_range_at(DTI_PLACE_OUT, dtype, 0, c->op.count);
+    dti_stretch out = dti_range_at(DTI_PLACE_OUT, dtype, 0, c->op.count);
     if (c->rank != root) {
         dti_add_recv(&b, root, 0, out, false);
         return !s->failed;
@@ -56,10 +56,10 @@ static bool dti_scatter_direct(dti_base *base, const dti_collective *c, dti_sche
 }
 
 static bool dti_broadcast_one_shot(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_build(base, c, s, false);
+    dti_builder b = dti_builder_open(base, c, s, false);
     uint32_t root = (uint32_t)c->op.root;
     bool first = c->rank == root;
-    dti_range at =
+    dti_stretch at =
         dti_range_at(first ? DTI_PLACE_IN : DTI_PLACE_OUT, (uint8_t)c->op.dtype, 0, c->op.count);
     if (!first) {
         dti_add_recv(&b, root, 0, at, false);
@@ -73,10 +73,10 @@ static bool dti_broadcast_one_shot(dti_base *base, const dti_collective *c, dti_
 /* Counted from the root, place v receives from v without its lowest bit, and serves v plus each
  * smaller bit: the largest first, for most ranks depend on it. */
 static bool dti_broadcast_doubling(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_build(base, c, s, false);
+    dti_builder b = dti_builder_open(base, c, s, false);
     uint32_t root = (uint32_t)c->op.root, place = (c->rank + c->size - root) % c->size;
-    dti_range at = dti_range_at(place == 0 ? DTI_PLACE_IN : DTI_PLACE_OUT, (uint8_t)c->op.dtype, 0,
-                                c->op.count);
+    dti_stretch at = dti_range_at(place == 0 ? DTI_PLACE_IN : DTI_PLACE_OUT, (uint8_t)c->op.dtype,
+                                  0, c->op.count);
     uint32_t bit = place & (~place + 1), recv = DTI_NO_STEP;
     if (place == 0)
         bit = dti_leaf_split(c->size) * 2;
@@ -97,7 +97,7 @@ static uint32_t dti_reduce_holder(dt_comm_span span, uint32_t root) {
 }
 
 static bool dti_reduce_doubling(dti_base *base, const dti_collective *c, dti_schedule *s) {
-    dti_builder b = dti_build(base, c, s, true);
+    dti_builder b = dti_builder_open(base, c, s, true);
     uint32_t root = (uint32_t)c->op.root;
     dt_comm_span path[DTI_TREE_LEVELS];
     uint32_t levels = dti_tree_path(c->size, c->rank, path);

@@ -1,12 +1,13 @@
-/* What the process's environment says about its place in a group: dt_comm_desc_from_env(). It knows
- * the variables of the launchers below, takes the first complete set of them, and refuses what would
- * make ranks wait for each other forever: half a set, two sets that disagree, numbers with anything
- * behind them, values that would be cut. It starts nothing and joins nothing, but asks PMIx for a
- * job's size where no variable has it. The sources are the launchers' own, named at each.
+/* What the process's environment says about its place in a group: dt_comm_desc_from_env(). It
+ * knows the variables of the launchers below, takes the first complete set of them, and refuses
+ * what would make ranks wait for each other forever: half a set, two sets that disagree, numbers
+ * with anything behind them, values that would be cut. It starts nothing and joins nothing, but
+ * asks PMIx for a job's size where no variable has it. The sources are the launchers' own, named
+ * at each.
  *
- * A launcher may run inside another one, torchrun or mpirun below srun for one: then the outer one's
- * set speaks of the inner one's daemons and disagrees by right. dti_launch_is_outer() says when that
- * is certain; otherwise DTRAIN_LAUNCHER decides. */
+ * A launcher may run inside another one, torchrun or mpirun below srun for one: then the outer
+ * one's set speaks of the inner one's daemons and disagrees by right. dti_launch_is_outer() says
+ * when that is certain; otherwise DTRAIN_LAUNCHER decides. */
 
 /* X(id, name for DTRAIN_LAUNCHER, rank, world size, local rank, local size); the order is the
  * precedence. PMIx has its size in its store, Slurm its local size in a list; "" = none. */
@@ -54,15 +55,15 @@ typedef struct dti_env {
     void *user;
 } dti_env;
 
-typedef struct dti_launch { /* a launcher's set; -1 = not said */
+typedef struct dti_launched { /* a launcher's set; -1 = not said */
     int64_t rank, size, local_rank, local_size;
     bool complete;
-} dti_launch;
+} dti_launched;
 
 typedef struct dti_env_reader {
     const dti_env *env;
     dt_comm_desc desc;
-    dti_launch launch[DTI_LAUNCHER_COUNT];
+    dti_launched launch[DTI_LAUNCHER_COUNT];
     bool failed;
 } dti_env_reader;
 
@@ -298,8 +299,9 @@ static int64_t dti_slurm_tasks(const char *list, uint64_t node) {
 }
 
 /* PET_* are torchrun's own settings. Without torchrun they are a set only where each pod is one
- * rank: a fixed number of pods, and one process in each ("auto": as many as torchrun would choose). */
-static bool dti_env_read_pet(dti_env_reader *r, dti_launch *set) {
+ * rank: a fixed number of pods, and one process in each ("auto": as many as torchrun would
+ * choose). */
+static bool dti_env_read_pet(dti_env_reader *r, dti_launched *set) {
     const char *nodes = dti_env_get(r, "PET_NNODES");
     const char *each = dti_env_get(r, "PET_NPROC_PER_NODE");
     bool elastic = nodes && strchr(nodes, ':');
@@ -315,7 +317,7 @@ static bool dti_env_read_pet(dti_env_reader *r, dti_launch *set) {
 
 static bool dti_env_read_set(dti_env_reader *r, int id) {
     const struct dti_launcher_names *names = &dti_launchers[id];
-    dti_launch *set = &r->launch[id];
+    dti_launched *set = &r->launch[id];
     if (id == DTI_LAUNCHER_PET)
         return dti_env_read_pet(r, set);
     if (!dti_env_count(r, names->rank, 0, &set->rank) ||
@@ -334,14 +336,14 @@ static bool dti_env_read_set(dti_env_reader *r, int id) {
             set->local_size = dti_slurm_tasks(tasks, node);
     }
     if (id == DTI_LAUNCHER_INDEX && dti_env_get(r, "DTRAIN_RANK"))
-        *set = (dti_launch){-1, -1, -1, -1, false}; /* the rank is said better */
+        *set = (dti_launched){-1, -1, -1, -1, false}; /* the rank is said better */
     return true;
 }
 
 /* PMIx has no variable for the size. Its library is asked only where it would be the one chosen: a
  * rank's connection is not to be taken by each of a torchrun's workers below it. */
 static void dti_env_complete_pmix(dti_env_reader *r) {
-    dti_launch *pmix = &r->launch[DTI_LAUNCHER_PMIX], *slurm = &r->launch[DTI_LAUNCHER_SLURM];
+    dti_launched *pmix = &r->launch[DTI_LAUNCHER_PMIX], *slurm = &r->launch[DTI_LAUNCHER_SLURM];
     uint32_t rank = 0, size = 0;
     if (pmix->rank < 0)
         return;
@@ -364,7 +366,7 @@ static void dti_env_complete_pmix(dti_env_reader *r) {
  * agents it has. mpirun and Hydra start one daemon on each node of a Slurm job by srun: a step with
  * one task a node, below a launcher that counts the ranks of a node itself. */
 static bool dti_launch_is_outer(const dti_env_reader *r, int inner, int outer) {
-    const dti_launch *in = &r->launch[inner], *out = &r->launch[outer];
+    const dti_launched *in = &r->launch[inner], *out = &r->launch[outer];
     const char *agents = dti_env_get(r, "GROUP_WORLD_SIZE");
     const char *nodes = dti_env_get(r, "SLURM_STEP_NUM_NODES");
     uint64_t count;
@@ -378,7 +380,7 @@ static bool dti_launch_is_outer(const dti_env_reader *r, int inner, int outer) {
 /* torch's names are common ones, and scripts set some of them by hand: what there is of them has to
  * agree also where the set is not complete. */
 static bool dti_launches_agree(const dti_env_reader *r, int chosen, int other) {
-    const dti_launch *a = &r->launch[chosen], *b = &r->launch[other];
+    const dti_launched *a = &r->launch[chosen], *b = &r->launch[other];
     if (!b->complete && other != DTI_LAUNCHER_TORCH)
         return true;
     return (b->rank < 0 || a->rank == b->rank) && (b->size < 0 || a->size == b->size);
@@ -441,7 +443,7 @@ static bool dti_env_fail_incomplete(dti_env_reader *r, int id) {
 
 /* Whether some of a set is there. Slurm's rank alone is not: each batch script has it. */
 static bool dti_env_has_some(const dti_env_reader *r, int id) {
-    const dti_launch *set = &r->launch[id];
+    const dti_launched *set = &r->launch[id];
     if (id == DTI_LAUNCHER_SLURM)
         return set->size >= 0;
     if (id == DTI_LAUNCHER_TORCH &&
@@ -455,7 +457,7 @@ static bool dti_env_has_some(const dti_env_reader *r, int id) {
 /* An incomplete set of dtrain's own names is an error whatever else there is; but a Job's pods have
  * their rank from the Job. */
 static bool dti_env_check_own(dti_env_reader *r) {
-    const dti_launch *own = &r->launch[DTI_LAUNCHER_DTRAIN];
+    const dti_launched *own = &r->launch[DTI_LAUNCHER_DTRAIN];
     if (own->complete || !dti_env_has_some(r, DTI_LAUNCHER_DTRAIN) ||
         (own->rank < 0 && dti_env_get(r, "JOB_COMPLETION_INDEX")))
         return true;
@@ -524,7 +526,7 @@ static bool dti_env_choose(dti_env_reader *r, int *chosen) {
     if (!dti_env_forced(r, &forced) || forced == DTI_LAUNCHER_COUNT)
         return !r->failed;
     for (int i = 0; i < DTI_LAUNCHER_COUNT; i++) {
-        r->launch[i] = (dti_launch){-1, -1, -1, -1, false};
+        r->launch[i] = (dti_launched){-1, -1, -1, -1, false};
         if ((forced < 0 || forced == i) && !dti_env_read_set(r, i))
             return false;
     }
@@ -680,7 +682,7 @@ static bool dti_env_job(dti_env_reader *r, int chosen) {
 /* The chosen set's own words; else those of one that agrees, as srun's beside PMI. */
 static bool dti_env_local(dti_env_reader *r, int chosen) {
     dt_comm_desc *desc = &r->desc;
-    const dti_launch *set = &r->launch[chosen];
+    const dti_launched *set = &r->launch[chosen];
     for (int i = 0; set->local_rank < 0 && i < DTI_LAUNCHER_COUNT; i++)
         if (r->launch[i].complete && r->launch[i].local_rank >= 0 &&
             r->launch[i].size == desc->world_size && r->launch[i].rank == desc->rank)
@@ -701,7 +703,7 @@ static bool dti_env_local(dti_env_reader *r, int chosen) {
 }
 
 static bool dti_env_fill(dti_env_reader *r, int chosen) {
-    const dti_launch *set = &r->launch[chosen];
+    const dti_launched *set = &r->launch[chosen];
     const struct dti_launcher_names *names = &dti_launchers[chosen];
     if (set->rank >= set->size)
         return dti_env_fail(r, "%s=%d is not below %s=%d", names->rank, (int)set->rank,

@@ -1,17 +1,18 @@
-/* The job's key: 32 bytes of chance that every rank has before it connects. It comes from the desc,
- * from a file, or over the launcher's own channel; ranks of one host that were given none share one
- * through a file. It refuses passphrases, which whoever records a handshake could guess, files that
- * others can read or change, and several hosts without a key. No text of an error shows any of it.
+/* The job's key: 32 bytes of chance that every rank has before it connects. It comes from the
+ * desc, from a file, or over the launcher's own channel; ranks of one host that were given none
+ * share one through a file. It refuses passphrases, which whoever records a handshake could guess,
+ * files that others can read or change, and several hosts without a key. No text of an error shows
+ * any of it.
  *
- * The file of one host. Rank 0 makes a key, writes it to a new file (O_EXCL, 0600) in a folder that
- * is its user's alone, locks that file, and renames it to a name made of job, attempt and
- * rendezvous. The lock says that its writer lives: the others take the first file of that name whose
- * lock they cannot get. What a crashed run left behind is not locked, since locks go with their
- * process, so nobody reads a stale key, and rank 0's rename replaces it. When all have joined, rank
- * 0 removes the file: dti_key_forget(). Rank 0 does this after it has its listening socket or
- * rendezvous file, so two jobs of one name never both write. Folders: /run/user/UID, which is
- * $XDG_RUNTIME_DIR wherever that is set, and else /tmp/dtrain-UID; not by the variable itself, which
- * ranks from different sessions may have or not. The others look in both. */
+ * The file of one host. Rank 0 makes a key, writes it to a new file (O_EXCL, 0600) in a folder
+ * that is its user's alone, locks that file, and renames it to a name made of job, attempt and
+ * rendezvous. The lock says that its writer lives: the others take the first file of that name
+ * whose lock they cannot get. What a crashed run left behind is not locked, since locks go with
+ * their process, so nobody reads a stale key, and rank 0's rename replaces it. When all have
+ * joined, rank 0 removes the file: dti_key_forget(). Rank 0 does this after it has its listening
+ * socket or rendezvous file, so two jobs of one name never both write. Folders: /run/user/UID,
+ * which is $XDG_RUNTIME_DIR wherever that is set, and else /tmp/dtrain-UID; not by the variable
+ * itself, which ranks from different sessions may have or not. The others look in both. */
 
 #if DTI_POSIX && !defined _WIN32 && (defined __APPLE__ || _POSIX_C_SOURCE >= 200809L)
 #define DTI_LAUNCH_POSIX 1
@@ -434,8 +435,9 @@ static bool dti_key_one_host(const dt_comm_desc *desc, const char *rendezvous_ho
     return rendezvous_host && *rendezvous_host && dti_key_is_here(rendezvous_host);
 }
 
-/* The key of this job; *have false: none is needed (insecure, or a single process). rendezvous_host:
- * of a tcp:// rendezvous, else NULL. desc is resolved. May wait for rank 0, up to the join's limit. */
+/* The key of this job; *have false: none is needed (insecure, or a single process).
+ * rendezvous_host: of a tcp:// rendezvous, else NULL. desc is resolved. May wait for rank 0, up to
+ * the join's limit. */
 static dt_result dti_key_load(dti_base *base, const dt_comm_desc *desc, const char *rendezvous_host,
                               uint8_t key[DTI_KEY_BYTES], bool *have, dti_key_share *share) {
     *share = (dti_key_share){0};

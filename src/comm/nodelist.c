@@ -67,8 +67,8 @@ static bool dti_node_item_read(const char **at, dti_node_item *item) {
     return to >= item->first;
 }
 
-/* Counts the group at *at, which is at its '[', and moves behind its ']'. With `out`, gives also the
- * item that has the index-th name and makes *index the place in it. */
+/* Counts the group at *at, which is at its '[', and moves behind its ']'. With `out`, gives also
+ * the item that has the index-th name and makes *index the place in it. */
 static bool dti_node_group(const char **at, uint64_t *count, uint64_t *index, dti_node_item *out) {
     *count = 0;
     do {
@@ -170,8 +170,8 @@ static bool dti_node_write(const char *at, uint64_t count, uint64_t index, char 
     return true;
 }
 
-/* The index-th name, with its zero. False and "": the list is malformed (anywhere), has fewer names,
- * or this one has no room. */
+/* The index-th name, with its zero. False and "": the list is malformed (anywhere), has fewer
+ * names, or this one has no room. */
 static bool dti_nodelist_at(const char *list, uint64_t index, char *name, size_t room) {
     uint64_t count;
     if (room)

@@ -1,13 +1,13 @@
 /* A client of PMI-1, by which Hydra (MPICH, Intel MPI, MVAPICH) and `srun --mpi=pmi2` let their
  * processes exchange texts: lines of "name=value" words on an inherited socket. Just enough for
  * rank 0 to tell all others where it listens, and with which key: the launcher's channel is as
- * private as the launcher. PMI-2 is not needed: Slurm's plugin of that name speaks PMI-1 too (tested
- * with 22.05). Messages by Balaji et al., "PMI: A Scalable Parallel Process-Management Interface"
- * (EuroMPI 2010), and as MPICH 4.0 and Slurm 22.05 answer them.
+ * private as the launcher. PMI-2 is not needed: Slurm's plugin of that name speaks PMI-1 too
+ * (tested with 22.05). Messages by Balaji et al., "PMI: A Scalable Parallel Process-Management
+ * Interface" (EuroMPI 2010), and as MPICH 4.0 and Slurm 22.05 answer them.
  *
- * A process can do this once: it must say "finalize", for Hydra calls a program that ends without it
- * failed, and after that both close the socket. A program that calls MPI itself needs PMI for that,
- * and another way for its ranks to meet. */
+ * A process can do this once: it must say "finalize", for Hydra calls a program that ends without
+ * it failed, and after that both close the socket. A program that calls MPI itself needs PMI for
+ * that, and another way for its ranks to meet. */
 
 #define DTI_PMI_LINE 2048
 /* What values may hold differs between launchers; hex digits all take. */
@@ -68,7 +68,7 @@ static dt_result dti_pmi_send(dti_pmi *pmi, const char *text, size_t size) {
     return DT_OK;
 }
 
-/* One line, without its end. The protocol is strictly question and answer, so nothing may follow. */
+/* One line, without its end. Each question has one answer, so nothing may follow it. */
 static dt_result dti_pmi_receive(dti_pmi *pmi, const char *what) {
     pmi->size = 0;
     while (pmi->size == 0 || pmi->line[pmi->size - 1] != '\n') {

@@ -1,11 +1,11 @@
 /* A client of PMIx, by which Open MPI, PRRTE and `srun --mpi=pmix` let their processes exchange
- * texts. The library is the site's own, loaded when a launcher's variables ask for it, so nothing is
- * needed to build dtrain or to run it elsewhere. The declarations are the few that we need, by the
- * PMIx standard (the layout of these three types is the same since version 3; checked against the
- * headers of 4.2.2).
+ * texts. The library is the site's own, loaded when a launcher's variables ask for it, so nothing
+ * is needed to build dtrain or to run it elsewhere. The declarations are the few that we need, by
+ * the PMIx standard (the layout of these three types is the same since version 3; checked against
+ * the headers of 4.2.2).
  *
- * PMIx counts its users: a program that calls MPI as well shares its one connection. The library has
- * a thread of its own for as long as it is in use. */
+ * PMIx counts its users: a program that calls MPI as well shares its one connection. The library
+ * has a thread of its own for as long as it is in use. */
 
 #define DTI_PMIX_KEY_MAX 511
 #define DTI_PMIX_SPACE_MAX 255
@@ -150,7 +150,8 @@ static int dti_pmix_get(dti_pmix *pmix, const char *key, const dti_pmix_info *li
 }
 
 /* All ranks call it; each gets rank 0's text. Again in the same process gives the new text (with
- * 4.2.2 under mpirun and srun), unless MPI keeps the library open: then its cache may have the old. */
+ * 4.2.2 under mpirun and srun), unless MPI keeps the library open: then its cache may have the
+ * old. */
 static dt_result dti_pmix_exchange(dti_base *base, uint32_t rank, int timeout_ms, char *mine,
                                    char *of_rank0, size_t room) {
     static const char key[] = "dtrain";

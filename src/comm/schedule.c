@@ -48,17 +48,17 @@ static bool dti_schedule_same(const dti_collective *a, const dti_collective *b) 
 
 /* ---- Ranges, segments and leaves */
 
-static dti_range dti_range_at(dti_region place, uint8_t dtype, uint64_t first, uint64_t count) {
-    return (dti_range){(uint8_t)place, dtype, first * dti_dtype_bytes((dt_dtype)dtype), count};
+static dti_stretch dti_range_at(dti_region place, uint8_t dtype, uint64_t first, uint64_t count) {
+    return (dti_stretch){(uint8_t)place, dtype, first * dti_dtype_bytes((dt_dtype)dtype), count};
 }
 
-static dti_range dti_range_part(dti_range range, uint64_t first, uint64_t count) {
+static dti_stretch dti_range_part(dti_stretch range, uint64_t first, uint64_t count) {
     range.offset += first * dti_dtype_bytes((dt_dtype)range.dtype);
     range.count = count;
     return range;
 }
 
-static dti_part dti_segment(uint64_t count, uint32_t part, uint32_t parts) {
+static dti_part dti_segment_of(uint64_t count, uint32_t part, uint32_t parts) {
     uint64_t units = count / DTI_UNIT + (count % DTI_UNIT != 0);
     uint64_t each = units / parts, longer = units % parts; /* the first ones have one unit more */
     uint64_t first = (part * each + DTI_MIN(part, longer)) * DTI_UNIT;
@@ -109,8 +109,8 @@ static uint8_t dti_in_dtype(const dti_collective *c) {
 
 /* ---- The builder */
 
-static dti_builder dti_build(dti_base *base, const dti_collective *c, dti_schedule *s,
-                             bool partials) {
+static dti_builder dti_builder_open(dti_base *base, const dti_collective *c, dti_schedule *s,
+                                    bool partials) {
     dti_schedule_clear(s);
     s->sum_dtype = dti_sum_dtype(c->op.dtype, c->op.reduction);
     size_t bytes = dti_dtype_bytes(c->op.dtype);
@@ -120,7 +120,7 @@ static dti_builder dti_build(dti_base *base, const dti_collective *c, dti_schedu
     return (dti_builder){base, c, s, DTI_NO_STEP};
 }
 
-static bool dti_build_fail(dti_builder *b, dt_result result, const char *what) {
+static bool dti_builder_fail(dti_builder *b, dt_result result, const char *what) {
     dti_fail(b->base, result, "%s over %u ranks: %s", dti_kind_name(b->c->op.kind), b->c->size,
              what);
     b->s->failed = true;
@@ -142,7 +142,7 @@ static uint32_t dti_add_step(dti_builder *b, dti_step step) {
     if (s->failed || step.count == 0)
         return DTI_NO_STEP;
     if (s->step_count >= DTI_AFTER_WHOLE - 1)
-        dti_build_fail(b, DT_ERROR_INVALID, "too many steps");
+        dti_builder_fail(b, DT_ERROR_INVALID, "too many steps");
     else if (s->step_count < s->step_room ||
              dti_build_grow(b, (void **)&s->steps, &s->step_room, sizeof *s->steps))
         b->last = (uint32_t)s->step_count;
@@ -154,7 +154,7 @@ static uint32_t dti_add_step(dti_builder *b, dti_step step) {
     return b->last;
 }
 
-static dti_step dti_step_of(dti_step_kind kind, dti_range at) {
+static dti_step dti_step_of(dti_step_kind kind, dti_stretch at) {
     return (dti_step){.kind = (uint8_t)kind,
                       .place = at.place,
                       .dtype = at.dtype,
@@ -165,36 +165,36 @@ static dti_step dti_step_of(dti_step_kind kind, dti_range at) {
 static uint32_t dti_add_stream(dti_builder *b, dti_step step, uint32_t peer, uint32_t stream,
                                bool credited) {
     if (!b->s->failed && (peer > UINT16_MAX || stream > UINT16_MAX))
-        dti_build_fail(b, DT_ERROR_INVALID, "too many streams between two of them");
+        dti_builder_fail(b, DT_ERROR_INVALID, "too many streams between two of them");
     step.peer = (uint16_t)peer;
     step.stream = (uint16_t)stream;
     step.credited = credited;
     return dti_add_step(b, step);
 }
 
-static uint32_t dti_add_send(dti_builder *b, uint32_t peer, uint32_t stream, dti_range from,
+static uint32_t dti_add_send(dti_builder *b, uint32_t peer, uint32_t stream, dti_stretch from,
                              bool credited) {
     return dti_add_stream(b, dti_step_of(DTI_STEP_SEND, from), peer, stream, credited);
 }
 
-static uint32_t dti_add_recv(dti_builder *b, uint32_t peer, uint32_t stream, dti_range to,
+static uint32_t dti_add_recv(dti_builder *b, uint32_t peer, uint32_t stream, dti_stretch to,
                              bool credited) {
     return dti_add_stream(b, dti_step_of(DTI_STEP_RECV, to), peer, stream, credited);
 }
 
-static uint32_t dti_add_fold(dti_builder *b, dti_range to, bool finish) {
+static uint32_t dti_add_fold(dti_builder *b, dti_stretch to, bool finish) {
     dti_step step = dti_step_of(DTI_STEP_FOLD, to);
     step.finish = finish;
     return dti_add_step(b, step);
 }
 
-static uint32_t dti_add_copy(dti_builder *b, dti_range to, dti_range from) {
+static uint32_t dti_add_copy(dti_builder *b, dti_stretch to, dti_stretch from) {
     uint32_t copy = dti_add_step(b, dti_step_of(DTI_STEP_COPY, to));
     dti_add_source(b, from, DTI_NO_STEP, (dt_comm_span){0, 1});
     return copy;
 }
 
-static void dti_add_source(dti_builder *b, dti_range from, uint32_t step, dt_comm_span span) {
+static void dti_add_source(dti_builder *b, dti_stretch from, uint32_t step, dt_comm_span span) {
     dti_schedule *s = b->s;
     if (b->last == DTI_NO_STEP)
         return;
@@ -225,14 +225,14 @@ static void dti_add_after_whole(dti_builder *b, uint32_t step) {
     dti_add_dependency(b, step, DTI_AFTER_WHOLE);
 }
 
-static dti_range dti_add_work(dti_builder *b, uint8_t dtype, uint64_t count) {
+static dti_stretch dti_add_work(dti_builder *b, uint8_t dtype, uint64_t count) {
     dti_schedule *s = b->s;
-    dti_range range = {DTI_PLACE_WORK, dtype, s->work_bytes, count};
+    dti_stretch range = {DTI_PLACE_WORK, dtype, s->work_bytes, count};
     uint64_t bytes, end;
     if (__builtin_mul_overflow(count, (uint64_t)dti_dtype_bytes((dt_dtype)dtype), &bytes) ||
         __builtin_add_overflow(s->work_bytes, bytes, &end) || end > UINT64_MAX - 63) {
         if (!s->failed)
-            dti_build_fail(b, DT_ERROR_MEMORY, "the scratch memory has more than 2^64 bytes");
+            dti_builder_fail(b, DT_ERROR_MEMORY, "the scratch memory has more than 2^64 bytes");
         return range;
     }
     s->work_bytes = (end + 63) & ~(uint64_t)63; /* ranges share no cache line */
@@ -244,8 +244,8 @@ static dti_range dti_add_work(dti_builder *b, uint8_t dtype, uint64_t count) {
 static dti_block dti_own_block(dti_builder *b) {
     const dti_collective *c = b->c;
     uint8_t dtype = (uint8_t)c->op.dtype;
-    dti_range in = dti_range_at(DTI_PLACE_IN, dtype, 0, c->op.count);
-    dti_range out = dti_range_at(DTI_PLACE_OUT, dtype, c->rank * c->op.count, c->op.count);
+    dti_stretch in = dti_range_at(DTI_PLACE_IN, dtype, 0, c->op.count);
+    dti_stretch out = dti_range_at(DTI_PLACE_OUT, dtype, c->rank * c->op.count, c->op.count);
     dti_overlap overlap = dti_op_overlap(c);
     if (overlap == DTI_OWN || (overlap == DTI_SAME && c->rank == 0))
         return (dti_block){out, DTI_NO_STEP};
@@ -256,10 +256,10 @@ static dti_block dti_own_block(dti_builder *b) {
 static uint32_t dti_recv_block(dti_builder *b, uint32_t peer, uint32_t stream, uint32_t block,
                                dti_block own) {
     const dt_comm_op *op = &b->c->op;
-    dti_range out = dti_range_at(DTI_PLACE_OUT, (uint8_t)op->dtype, block * op->count, op->count);
+    dti_stretch out = dti_range_at(DTI_PLACE_OUT, (uint8_t)op->dtype, block * op->count, op->count);
     if (block != 0 || own.copy == DTI_NO_STEP)
         return dti_add_recv(b, peer, stream, out, false);
-    dti_range work = dti_add_work(b, (uint8_t)op->dtype, op->count);
+    dti_stretch work = dti_add_work(b, (uint8_t)op->dtype, op->count);
     uint32_t recv = dti_add_recv(b, peer, stream, work, false);
     uint32_t copy = dti_add_copy(b, out, work);
     dti_add_after(b, recv);

@@ -95,11 +95,11 @@ static bool dti_schedule_same(const dti_collective *a, const dti_collective *b);
 typedef enum dti_overlap { DTI_APART, DTI_SAME, DTI_OWN } dti_overlap;
 static dti_overlap dti_op_overlap(const dti_collective *c);
 
-typedef struct dti_range {
+typedef struct dti_stretch {
     uint8_t place, dtype;
     uint64_t offset; /* bytes */
     uint64_t count;  /* elements */
-} dti_range;
+} dti_stretch;
 
 /* An algorithm at work. What is added with count 0 is left out (DTI_NO_STEP); so are sources and
  * dependencies of it, and on it. */
@@ -113,33 +113,33 @@ typedef struct dti_builder {
 #define DTI_NO_STEP UINT32_MAX
 
 /* partials: steps with sum_dtype are among those to come, of any rank. */
-static dti_builder dti_build(dti_base *base, const dti_collective *c, dti_schedule *s,
-                             bool partials);
-static uint32_t dti_add_send(dti_builder *b, uint32_t peer, uint32_t stream, dti_range from,
+static dti_builder dti_builder_open(dti_base *base, const dti_collective *c, dti_schedule *s,
+                                    bool partials);
+static uint32_t dti_add_send(dti_builder *b, uint32_t peer, uint32_t stream, dti_stretch from,
                              bool credited);
-static uint32_t dti_add_recv(dti_builder *b, uint32_t peer, uint32_t stream, dti_range to,
+static uint32_t dti_add_recv(dti_builder *b, uint32_t peer, uint32_t stream, dti_stretch to,
                              bool credited);
-static uint32_t dti_add_fold(dti_builder *b, dti_range to, bool finish);
-static uint32_t dti_add_copy(dti_builder *b, dti_range to, dti_range from);
+static uint32_t dti_add_fold(dti_builder *b, dti_stretch to, bool finish);
+static uint32_t dti_add_copy(dti_builder *b, dti_stretch to, dti_stretch from);
 /* Of the newest step: a source, filled by RECV step `step` or DTI_NO_STEP; a step of the same range
  * whose chunk comes before, one that is wholly before. */
-static void dti_add_source(dti_builder *b, dti_range from, uint32_t step, dt_comm_span span);
+static void dti_add_source(dti_builder *b, dti_stretch from, uint32_t step, dt_comm_span span);
 static void dti_add_after(dti_builder *b, uint32_t step);
 static void dti_add_after_whole(dti_builder *b, uint32_t step);
 /* Room in WORK for `count` elements. */
-static dti_range dti_add_work(dti_builder *b, uint8_t dtype, uint64_t count);
+static dti_stretch dti_add_work(dti_builder *b, uint8_t dtype, uint64_t count);
 
 /* Elements from `first` on of IN, OUT or the slots (where first has no meaning). */
-static dti_range dti_range_at(dti_region place, uint8_t dtype, uint64_t first, uint64_t count);
+static dti_stretch dti_range_at(dti_region place, uint8_t dtype, uint64_t first, uint64_t count);
 /* A range's elements from `first` on. */
-static dti_range dti_range_part(dti_range range, uint64_t first, uint64_t count);
+static dti_stretch dti_range_part(dti_stretch range, uint64_t first, uint64_t count);
 
 /* Part `part` of `parts` of `count` elements, as even as units of DTI_UNIT elements allow. */
 #define DTI_UNIT 16u
 typedef struct dti_part {
     uint64_t first, count;
 } dti_part;
-static dti_part dti_segment(uint64_t count, uint32_t part, uint32_t parts);
+static dti_part dti_segment_of(uint64_t count, uint32_t part, uint32_t parts);
 
 /* Where a tree of n >= 2 leaves is split: the largest power of two below n. */
 static uint32_t dti_leaf_split(uint32_t n);
@@ -157,7 +157,7 @@ static uint8_t dti_in_dtype(const dti_collective *c);
 /* For gather and all-gather: how this rank's block gets to its place in OUT, if it is not there,
  * and where it is sent from. */
 typedef struct dti_block {
-    dti_range at;
+    dti_stretch at;
     uint32_t copy; /* sends from `at` come after this step; DTI_NO_STEP: at once */
 } dti_block;
 static dti_block dti_own_block(dti_builder *b);

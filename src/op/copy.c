@@ -24,6 +24,8 @@ DT_API dt_tensor dt_copy(dt_tensor x) {
 static bool dti_cast_shape(dti_build *b) {
     b->out.shape = b->in[0]->shape;
     b->out.dtype = (uint8_t)b->out.attr.i[0];
+    if (b->out.dtype != DT_F32 && b->out.dtype != DT_I32)
+        return dti_build_fail(b, "tensors are f32 or i32");
     return true;
 }
 

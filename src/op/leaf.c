@@ -22,6 +22,8 @@ static dt_tensor dti_leaf_push(dt_graph *g, dti_node *n, const char *name) {
             "below 2^31 elements",
             op, name, dti_shape_print(n->shape, n->samples).text, DT_MAX_DIMS);
     }
+    if (n->dtype != DT_F32 && n->dtype != DT_I32)
+        return dti_graph_fail(g, "%s '%s': tensors are f32 or i32", op, name);
     n->label = dti_graph_string(g, name);
     return n->label ? dti_graph_push(g, n, NULL, 0) : (dt_tensor){0};
 }

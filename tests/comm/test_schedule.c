@@ -443,7 +443,7 @@ TEST(segments_are_even_and_leave_nothing_out) {
         for (uint32_t parts = 1; parts < 9; parts++) {
             uint64_t next = 0, most = 0, least = count;
             for (uint32_t i = 0; i < parts; i++) {
-                dti_part part = dti_segment(count, i, parts);
+                dti_part part = dti_segment_of(count, i, parts);
                 CHECK(part.first == next && (part.first % DTI_UNIT == 0 || part.count == 0));
                 next += part.count;
                 most = part.count > most ? part.count : most;

@@ -1,0 +1,234 @@
+/* Where a rank can be reached: names to addresses, the address by which this host reaches another,
+ * and the bytes in which ranks tell each other. A rank listens on exactly the addresses that it
+ * publishes: those of the interfaces that were chosen, else the one from which packets to the
+ * meeting point leave (asked of the system with an unconnected socket, not guessed from a host
+ * name). */
+
+#if DTI_POSIX && !defined _WIN32 && (defined __APPLE__ || _POSIX_C_SOURCE >= 200809L)
+#define DTI_TCP 1
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#else
+#define DTI_TCP 0
+#endif
+
+#if DTI_TCP
+
+#define DTI_ADDRESSES_MAX 8
+
+typedef struct dti_address {
+    struct sockaddr_storage sock;
+    socklen_t bytes;
+} dti_address;
+
+typedef struct dti_addresses {
+    dti_address at[DTI_ADDRESSES_MAX];
+    int count;
+} dti_addresses;
+
+static void dti_address_set_port(dti_address *a, int port) {
+    if (a->sock.ss_family == AF_INET6)
+        ((struct sockaddr_in6 *)(void *)&a->sock)->sin6_port = htons((uint16_t)port);
+    else
+        ((struct sockaddr_in *)(void *)&a->sock)->sin_port = htons((uint16_t)port);
+}
+
+static int dti_address_port(const dti_address *a) {
+    if (a->sock.ss_family == AF_INET6)
+        return ntohs(((const struct sockaddr_in6 *)(const void *)&a->sock)->sin6_port);
+    return ntohs(((const struct sockaddr_in *)(const void *)&a->sock)->sin_port);
+}
+
+static bool dti_address_is_loopback(const dti_address *a) {
+    if (a->sock.ss_family == AF_INET6)
+        return IN6_IS_ADDR_LOOPBACK(
+            &((const struct sockaddr_in6 *)(const void *)&a->sock)->sin6_addr);
+    const struct sockaddr_in *in = (const struct sockaddr_in *)(const void *)&a->sock;
+    return ntohl(in->sin_addr.s_addr) >> 24 == 127;
+}
+
+/* "10.0.0.3:4711", "[fe80::1]:4711". */
+static void dti_address_text(const dti_address *a, char text[64]) {
+    char host[INET6_ADDRSTRLEN] = "?";
+    bool six = a->sock.ss_family == AF_INET6;
+    const void *from =
+        six ? (const void *)&((const struct sockaddr_in6 *)(const void *)&a->sock)->sin6_addr
+            : (const void *)&((const struct sockaddr_in *)(const void *)&a->sock)->sin_addr;
+    inet_ntop(a->sock.ss_family, from, host, sizeof host);
+    snprintf(text, 64, six ? "[%s]:%d" : "%s:%d", host, dti_address_port(a));
+}
+
+static bool dti_addresses_add(dti_addresses *list, const struct sockaddr *sock, socklen_t bytes) {
+    if (list->count == DTI_ADDRESSES_MAX || (size_t)bytes > sizeof list->at[0].sock)
+        return false;
+    dti_address a = {.bytes = bytes};
+    memcpy(&a.sock, sock, bytes);
+    list->at[list->count++] = a;
+    return true;
+}
+
+/* ---- names */
+
+/* "tcp://host:port", "tcp://[::1]:port". False = not of that form. */
+static bool dti_endpoint_split(const char *text, char host[256], char port[8]) {
+    if (strncmp(text, "tcp://", 6) != 0)
+        return false;
+    const char *at = text + 6, *colon = strrchr(at, ':');
+    size_t size = colon ? (size_t)(colon - at) : 0, digits = colon ? strlen(colon + 1) : 0;
+    if (size == 0 || size >= 256 || digits == 0 || digits > 5 ||
+        strspn(colon + 1, "0123456789") != digits || strtol(colon + 1, NULL, 10) > 65535)
+        return false;
+    bool brackets = at[0] == '[' && at[size - 1] == ']';
+    memcpy(host, at + brackets, size - 2u * brackets);
+    host[size - 2u * brackets] = 0;
+    memcpy(port, colon + 1, digits + 1);
+    return true;
+}
+
+/* All addresses of a name. 0, or getaddrinfo's error. */
+static int dti_resolve(const char *host, const char *port, dti_addresses *out) {
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+    struct addrinfo *found = NULL;
+    out->count = 0;
+    int error = getaddrinfo(host, port, &hints, &found);
+    if (error)
+        return error;
+    for (struct addrinfo *a = found; a; a = a->ai_next)
+        if (a->ai_family == AF_INET || a->ai_family == AF_INET6)
+            dti_addresses_add(out, a->ai_addr, a->ai_addrlen);
+    freeaddrinfo(found);
+    return out->count ? 0 : EAI_NONAME;
+}
+
+/* The address of this host that packets to `to` leave from. */
+static bool dti_address_towards(const dti_address *to, dti_address *out) {
+    int s = socket(to->sock.ss_family, SOCK_DGRAM, 0);
+    if (s < 0)
+        return false;
+    fcntl(s, F_SETFD, FD_CLOEXEC);
+    out->bytes = sizeof out->sock;
+    bool ok = connect(s, (const struct sockaddr *)&to->sock, to->bytes) == 0 &&
+              getsockname(s, (struct sockaddr *)&out->sock, &out->bytes) == 0;
+    close(s);
+    return ok;
+}
+
+/* ---- interfaces: "eth,ib" = names that begin so; "^docker,veth" = all but those */
+
+static bool dti_interface_matches(const char *pattern, const char *name) {
+    bool except = pattern[0] == '^';
+    const char *at = pattern + except;
+    while (*at) {
+        size_t size = strcspn(at, ",");
+        if (size && strncmp(at, name, size) == 0)
+            return !except;
+        at += size + (at[size] == ',');
+    }
+    return except;
+}
+
+/* Of the interfaces that are up: those that match `pattern`, or, with "", those that are not
+ * loopback. */
+static void dti_interface_addresses(const char *pattern, dti_addresses *out) {
+    struct ifaddrs *all = NULL;
+    out->count = 0;
+    if (getifaddrs(&all) != 0)
+        return;
+    for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
+        if (!i->ifa_addr || !(i->ifa_flags & IFF_UP))
+            continue;
+        bool six = i->ifa_addr->sa_family == AF_INET6;
+        if (!six && i->ifa_addr->sa_family != AF_INET)
+            continue;
+        bool wanted = pattern[0] ? dti_interface_matches(pattern, i->ifa_name)
+                                 : !(i->ifa_flags & IFF_LOOPBACK);
+        /* A link-local address means nothing without its interface. */
+        const struct sockaddr_in6 *in6 = (const struct sockaddr_in6 *)(const void *)i->ifa_addr;
+        if (wanted && !(six && IN6_IS_ADDR_LINKLOCAL(&in6->sin6_addr)))
+            dti_addresses_add(out, i->ifa_addr,
+                              six ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in));
+    }
+    freeifaddrs(all);
+}
+
+/* ---- in a JOIN: one byte 4 or 6, the port in two bytes, then 4 or 16 bytes; one after another */
+
+static uint32_t dti_addresses_pack(const dti_addresses *list, uint8_t out[DTI_ADDRESS_BYTES]) {
+    uint32_t at = 0;
+    for (int i = 0; i < list->count; i++) {
+        const dti_address *a = &list->at[i];
+        bool six = a->sock.ss_family == AF_INET6;
+        uint32_t size = six ? 16 : 4;
+        if (at + 3 + size > DTI_ADDRESS_BYTES)
+            break;
+        out[at] = six ? 6 : 4;
+        dti_put16(out + at + 1, (uint32_t)dti_address_port(a));
+        const void *from =
+            six ? (const void *)&((const struct sockaddr_in6 *)(const void *)&a->sock)->sin6_addr
+                : (const void *)&((const struct sockaddr_in *)(const void *)&a->sock)->sin_addr;
+        memcpy(out + at + 3, from, size);
+        at += 3 + size;
+    }
+    return at;
+}
+
+static void dti_addresses_unpack(const uint8_t *in, uint32_t bytes, dti_addresses *out) {
+    out->count = 0;
+    for (uint32_t at = 0; at + 7 <= bytes;) {
+        bool six = in[at] == 6;
+        uint32_t size = six ? 16 : 4;
+        if ((!six && in[at] != 4) || at + 3 + size > bytes)
+            return;
+        struct sockaddr_in6 in6 = {.sin6_family = AF_INET6};
+        struct sockaddr_in in4 = {.sin_family = AF_INET};
+        memcpy(six ? (void *)&in6.sin6_addr : (void *)&in4.sin_addr, in + at + 3, size);
+        in6.sin6_port = in4.sin_port = htons((uint16_t)dti_get16(in + at + 1));
+        dti_addresses_add(out, six ? (struct sockaddr *)&in6 : (struct sockaddr *)&in4,
+                          six ? sizeof in6 : sizeof in4);
+        at += 3 + size;
+    }
+}
+
+/* ---- listening */
+
+/* A listening socket at `a`, whose port is filled in; -1, with errno. */
+static int dti_listen_at(dti_address *a) {
+    int s = socket(a->sock.ss_family, SOCK_STREAM, 0), one = 1;
+    if (s < 0)
+        return -1;
+    fcntl(s, F_SETFD, FD_CLOEXEC);
+    fcntl(s, F_SETFL, O_NONBLOCK);
+    if (dti_address_port(a)) /* of a job that has just ended */
+        setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (a->sock.ss_family == AF_INET6)
+        setsockopt(s, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one);
+    if (bind(s, (const struct sockaddr *)&a->sock, a->bytes) == 0 && listen(s, 1024) == 0 &&
+        getsockname(s, (struct sockaddr *)&a->sock, &a->bytes) == 0)
+        return s;
+    int error = errno;
+    close(s);
+    errno = error;
+    return -1;
+}
+
+/* The same at the first free port of low .. high; 0, 0 = the system's choice. */
+static int dti_listen_range(dti_address *a, int low, int high) {
+    int s = -1;
+    for (int port = low; port <= high && s < 0; port++) {
+        dti_address_set_port(a, port);
+        s = dti_listen_at(a);
+        if (s < 0 && errno != EADDRINUSE && errno != EACCES)
+            break;
+    }
+    return s;
+}
+
+#endif

@@ -1,0 +1,83 @@
+/* A dt_comm inside: a place in a group, and the transport that does its operations. comm.c checks
+ * what the application asks and owns what all transports share; a transport (single.c, thread.c,
+ * tcp.c, mpi.c) gets operations that are already checked. */
+
+typedef struct dti_transport {
+    const char *name;
+    /* Posts a checked operation; *id is never 0. May fail only with what ended the group, MEMORY or
+     * UNSUPPORTED, after dti_fail; then nothing is borrowed. */
+    dt_result (*begin)(dt_comm *comm, const dt_comm_op *op, uint64_t *id);
+    /* Each ends the handle when it returns anything but TIMEOUT, and records its failure by
+     * dti_fail (not TIMEOUT, which comm.c says). timeout_ns: 0 = look once, UINT64_MAX = no limit.
+     * INVALID for an id that is not pending, and for nothing else. */
+    dt_result (*wait)(dt_comm *comm, uint64_t id, uint64_t timeout_ns);
+    dt_result (*cancel)(dt_comm *comm, uint64_t id);
+    /* Whom a pending operation waits for, for TIMEOUT's text: "ranks 1 and 3 have not posted it".
+     * May be NULL. */
+    void (*waits_for)(dt_comm *comm, uint64_t id, char *text, size_t size);
+    /* `child` has rank, size, ranks and group_id; gives it transport and state. Two groups that
+     * share a rank never have the same id; groups that share none may. On failure nothing is
+     * left. */
+    dt_result (*group)(dt_comm *parent, dt_comm *child);
+    void (*info)(const dt_comm *comm, dt_comm_info *info);
+    /* Ends the state of this comm; of a group only what is the group's. Groups made from it have
+     * been closed before. */
+    void (*close)(dt_comm *comm);
+} dti_transport;
+
+struct dt_comm {
+    dti_base own_base; /* of a comm that dt_comm_create made; groups use their root's */
+    dti_base *base;
+    const dti_transport *transport; /* NULL: creation failed, only the error is there; or ended */
+    void *state;                    /* the transport's */
+    dt_comm *parent;                /* of a group */
+    dt_comm *children, *sibling;    /* groups made from this one that live; the next in that list */
+    bool ended;                     /* it or what it was made from was destroyed */
+    bool destroyed;                 /* itself: the memory stays while groups made from it live */
+    uint32_t rank, size;
+    uint32_t group_id;    /* 0 = all ranks */
+    uint32_t next_group;  /* the root's: a lower bound of the id of the next group; see comm.c */
+    uint32_t *ranks;      /* [size] ranks in the root comm; NULL = the same */
+    dt_comm_span *leaves; /* [size] of dt_comm_set_leaves; NULL = none */
+    uint32_t leaf_total;
+    uint32_t leaf_changes; /* how often the leaves were set: what is derived from them ages */
+    uint64_t *votes;       /* [4 * size] scratch of the agreements of comm.c */
+    bool will_wait;        /* begin is followed by wait at once */
+    uint64_t pending;      /* handles that have not ended */
+    uint64_t operations;   /* finished */
+    long process;          /* that created it: in a child of fork every call is FORKED */
+};
+
+/* A comm that has no transport yet, in memory of `base`: a root one (parent NULL, which copies
+ * *base) or a group. NULL after dti_fail(base, MEMORY). */
+static dt_comm *dti_comm_new(dti_base *base, dt_comm *parent, uint32_t rank, uint32_t size);
+/* Frees what dti_comm_new made; the transport is closed. */
+static void dti_comm_free(dt_comm *comm);
+
+/* One desc, resolved: defaults filled in, checked. */
+static dt_result dti_comm_check_desc(dti_base *base, dt_comm_desc *desc);
+
+/* Each sets transport and state of a comm that has rank and size; on failure it leaves none, and
+ * has said why by dti_fail. */
+static dt_result dti_comm_open_single(dt_comm *comm);
+static dt_result dti_comm_open_tcp(dt_comm *comm, const dt_comm_desc *desc);
+static dt_result dti_comm_open_mpi(dt_comm *comm, const dt_comm_desc *desc);
+
+/* Bytes of an element. */
+static size_t dti_dtype_bytes(dt_dtype dtype);
+static const char *dti_dtype_name(dt_dtype dtype);
+static const char *dti_kind_name(dt_comm_kind kind);
+static const char *dti_algorithm_name(dt_comm_algorithm algorithm); /* NULL: no such one */
+/* Whether the kind has a reduction; a root (which send and recv call their peer). */
+static bool dti_kind_reduces(dt_comm_kind kind);
+static bool dti_kind_has_root(dt_comm_kind kind);
+/* Bytes of `in` and `out` of an operation at `rank` of `size`; 0 where it has none. In tree mode of
+ * one buffer of `in`. */
+static size_t dti_op_in_width(const dt_comm_op *op); /* bytes of an element of `in` */
+static uint64_t dti_op_in_bytes(const dt_comm_op *op, uint32_t rank, uint32_t size);
+static uint64_t dti_op_out_bytes(const dt_comm_op *op, uint32_t rank, uint32_t size);
+/* "all-reduce of 5 f32 (sum)", "send of 3 i32 to rank 1": for messages. Returns text. */
+#define DTI_OP_TEXT 96
+static const char *dti_op_text(const dt_comm_op *op, char text[DTI_OP_TEXT]);
+/* What makes two ranks' operations one: all but the buffers. send and recv match each other. */
+static bool dti_op_agrees(const dt_comm_op *a, const dt_comm_op *b);

@@ -1,0 +1,159 @@
+/* Making and ending a core and its groups: all the memory that a run needs is taken here and when
+ * operations are posted, on the application's thread. */
+
+_Static_assert(sizeof(dti_frame) <= 64, "early data keeps its frame in one unit");
+_Static_assert(DTI_LINK_BUFFER >= DTI_HEADER_BYTES + DTI_CONTROL_BYTES_MAX, "a control frame fits");
+_Static_assert(16 + 2 + DTI_ADDRESS_BYTES <= DTI_CONTROL_BYTES_MAX, "a roster moves on");
+_Static_assert(sizeof((dti_core *)0)->text + 8 <= DTI_CONTROL_BYTES_MAX, "a cause fits");
+
+static void dti_group_free(dti_core *core, dti_rank_group *g) {
+    dti_rank_group **at = &core->groups;
+    while (*at && *at != g)
+        at = &(*at)->following;
+    if (*at)
+        *at = g->following;
+    for (uint32_t i = 0; i < core->flight_count; i++) {
+        dti_flight *f = core->flights[i];
+        if (f->group != g)
+            continue;
+        if (core->pool_user == f)
+            core->pool_user = NULL;
+        f->id = 0; /* nobody can ask for it any more */
+        f->group = NULL;
+        dti_schedule_clear(&f->schedule);
+    }
+    dti_free(core->base, g->ranks);
+    dti_free(core->base, g->place_of);
+    dti_free(core->base, g->next_send);
+    dti_free(core->base, g->next_recv);
+    dti_free(core->base, g);
+}
+
+/* ranks: [size] world ranks, ascending; NULL = all. NULL after dti_fail. */
+static dti_rank_group *dti_group_new(dti_core *core, uint32_t id, const uint32_t *ranks,
+                                     uint32_t size) {
+    dti_rank_group *g = dti_alloc(core->base, sizeof *g);
+    if (!g)
+        return NULL;
+    g->id = id;
+    g->size = size;
+    g->ranks = dti_alloc_array(core->base, size, sizeof *g->ranks);
+    g->place_of = dti_alloc_array(core->base, core->set.size, sizeof *g->place_of);
+    g->next_send = dti_alloc_array(core->base, size, sizeof *g->next_send);
+    g->next_recv = dti_alloc_array(core->base, size, sizeof *g->next_recv);
+    g->following = core->groups;
+    core->groups = g;
+    if (!g->ranks || !g->place_of || !g->next_send || !g->next_recv) {
+        dti_group_free(core, g);
+        return NULL;
+    }
+    for (uint32_t r = 0; r < core->set.size; r++)
+        g->place_of[r] = DTI_NOBODY;
+    for (uint32_t i = 0; i < size; i++) {
+        g->ranks[i] = ranks ? ranks[i] : i;
+        g->place_of[g->ranks[i]] = i;
+    }
+    for (uint32_t i = 0; i < DTI_HISTORY; i++)
+        g->history[i].sequence = UINT64_MAX;
+    g->rank = g->place_of[core->set.rank];
+    return g;
+}
+
+static void dti_core_destroy(dti_core *core) {
+    if (!core)
+        return;
+    for (uint32_t i = 0; i < core->link_count && core->links; i++)
+        dti_link_free(core, &core->links[i]);
+    while (core->groups)
+        dti_group_free(core, core->groups);
+    for (uint32_t i = 0; i < core->flight_count; i++)
+        dti_flight_free(core, core->flights[i]);
+    for (uint32_t r = 0; r < core->set.size && core->peers; r++) {
+        dti_free(core->base, core->peers[r].early);
+        dti_free(core->base, core->peers[r].posts);
+    }
+    dti_free(core->base, core->peers);
+    dti_free(core->base, core->links);
+    dti_free(core->base, core->left_list);
+    dti_free(core->base, core->pool);
+    dti_free(core->base, core->old_pool);
+    dti_wipe(core, sizeof *core);
+}
+
+/* One for each that there can be: data, control, and those that have proved nothing yet. */
+static uint32_t dti_core_link_count(const dti_settings *set) {
+    return (set->size - 1) * set->sockets + set->size + DTI_MAX(64u, 2 * set->size);
+}
+
+static bool dti_core_memory(dti_core *core) {
+    uint32_t size = core->set.size;
+    core->link_count = dti_core_link_count(&core->set);
+    core->peers = dti_alloc_array(core->base, size, sizeof *core->peers);
+    core->links = dti_alloc_array(core->base, core->link_count, sizeof *core->links);
+    core->left_list = dti_alloc_array(core->base, size, sizeof *core->left_list);
+    if (!core->peers || !core->links || !core->left_list)
+        return false;
+    for (uint32_t r = 0; r < size; r++) {
+        dti_peer *p = &core->peers[r];
+        p->early = r == core->set.rank ? NULL : dti_alloc(core->base, DTI_EARLY_UNITS * 64);
+        p->posts = r == core->set.rank
+                       ? NULL
+                       : dti_alloc_array(core->base, DTI_PENDING_MAX, sizeof *p->posts);
+        if (r != core->set.rank && (!p->early || !p->posts))
+            return false;
+    }
+    for (uint32_t i = 0; i < core->link_count; i++) {
+        core->links[i].core = core;
+        core->links[i].peer = DTI_NOBODY;
+    }
+    return dti_group_new(core, 0, NULL, size) != NULL;
+}
+
+/* Sets up *core, zeroed memory of the caller, and begins to join. False after dti_fail. */
+static bool dti_core_create(dti_core *core, dti_base *base, const dti_settings *set,
+                            const dti_io *io, void *io_user, const uint8_t *address,
+                            uint32_t address_bytes, uint64_t now) {
+    core->base = base;
+    core->set = *set;
+    core->io = *io;
+    core->io_user = io_user;
+    core->now = core->last_tick = core->join_noted = now;
+    core->join_deadline = now + set->join_ns;
+    core->dial_wait = 25000000;
+    core->epoch = 1;
+    if (!dti_core_memory(core)) {
+        dti_core_destroy(core);
+        return false;
+    }
+    uint8_t auth[32];
+    dti_hkdf(set->key, 32, NULL, 0, "dtrain1 auth", 12, auth, sizeof auth);
+    dti_hmac_prepare(&core->auth, auth, sizeof auth);
+    dti_wipe(auth, sizeof auth);
+    dti_peer_set_address(core, set->rank, address, address_bytes);
+    if (set->rank)
+        dti_control_dial(core);
+    else if (!io->random(io_user, core->nonce, sizeof core->nonce)) {
+        dti_core_destroy(core);
+        return dti_fail(base, DT_ERROR_IO, "the system gives no random bytes"), false;
+    }
+    return true;
+}
+
+/* The text of a failed operation, or of a group that has ended. */
+static dt_result dti_core_error(dti_core *core, dt_result result) {
+    return dti_fail(core->base, result, "%s", core->text);
+}
+
+/* Gives an operation up; its buffers are not touched any more. */
+static dt_result dti_core_cancel(dti_core *core, dti_flight *f) {
+    if (!f->finished) {
+        dti_core_suspect(core, DT_ERROR_CANCELLED, core->set.rank,
+                         "rank %u cancelled %s number %llu of group %u", core->set.rank,
+                         dti_kind_name(f->op.kind), (unsigned long long)f->post.sequence,
+                         f->group->id);
+        dti_flight_finish(core, f, DT_ERROR_CANCELLED);
+    }
+    dt_result result = f->result;
+    dti_flight_release(f);
+    return result == DT_OK ? DT_OK : dti_core_error(core, result);
+}

@@ -1,0 +1,228 @@
+/* The protocol without I/O. A dti_core is one rank: bytes, time and posted operations go in; bytes,
+ * finished operations and the next deadline come out. Sockets, clock and randomness are behind
+ * dti_io, so the same code runs on TCP (tcp.c) and, many ranks in one thread, on a simulated
+ * network (tests/comm/sim.h). It has no lock: whoever drives it has one.
+ *
+ * Memory is taken by dti_core_create and dti_core_post alone, which run on the application's
+ * thread; everything else may run on the library's. Nothing here logs: what is to be said goes into
+ * a ring of notes, which the next call of the application hands to its logger.
+ *
+ *   handshake.c   from a new connection to a peer that has proved the key
+ *   link.c        bytes to frames and back; which frame goes next is asked of the layers above
+ *   flight.c      one posted operation: its schedule, and how far it is
+ *   engine.c      frames of operations: what they change, what is to be sent
+ *   member.c      join, roster, heartbeats, loss, revocation, leaving */
+
+/* Each way: a control frame with its body has room. */
+#define DTI_LINK_BUFFER (DTI_HEADER_BYTES + DTI_CONTROL_BYTES_MAX + 448)
+#define DTI_SOCKETS_MAX 16
+#define DTI_PENDING_MAX 128   /* operations under way in one comm and its groups */
+#define DTI_ADDRESS_BYTES 192 /* a rank's addresses, as its transport writes them */
+#define DTI_NOBODY UINT32_MAX
+#define DTI_HANDSHAKE_NS 5000000000u
+#define DTI_NOTES 16
+#define DTI_HISTORY 128 /* finished collectives that late announcements are compared with */
+
+typedef struct dti_core dti_core;
+typedef struct dti_flight dti_flight;
+
+typedef enum dti_channel { DTI_CHANNEL_CONTROL, DTI_CHANNEL_DATA } dti_channel;
+
+typedef enum dti_link_state {
+    DTI_LINK_FREE,
+    DTI_LINK_DIALING, /* until the transport says connected */
+    DTI_LINK_HELLO,   /* waiting for the other's hello */
+    DTI_LINK_PROOF,   /* waiting for the other's proof */
+    DTI_LINK_OPEN,
+    DTI_LINK_REFUSED, /* our refusal is on its way out; then it is closed */
+    DTI_LINK_CLOSED   /* the transport may forget it */
+} dti_link_state;
+
+/* One connection. The transport's part is `conn`. */
+typedef struct dti_link {
+    dti_core *core;
+    void *conn;
+    uint8_t state, channel;
+    uint16_t socket; /* which of the sockets to this peer */
+    bool dialled;    /* by us */
+    bool bye_due, bye_sent, bye_received;
+    bool join_due, lost_due, revoke_due; /* control frames that are to go */
+    uint32_t roster_next; /* coordinator: the first rank that it has not been told of */
+    uint32_t left_told;   /* coordinator: of core->left_list */
+    bool shut;            /* nothing more goes out: told to the transport */
+    uint32_t peer;        /* world rank; DTI_NOBODY until it has said so */
+    uint64_t deadline;    /* of the handshake, ns */
+    uint64_t heard;       /* when the last byte came, ns */
+    uint64_t moved;       /* when the last byte went, ns */
+    uint64_t spoke;       /* when the last heartbeat was made, ns */
+    bool ping_due, pong_due;
+    uint64_t pinged; /* when a PING went that has no answer yet; 0 = none */
+    dti_seal seal_out, seal_in;
+    uint8_t hello_out[160], hello_in[160]; /* until the handshake is over */
+    /* Going out: tx[tx_from..tx_to), then data_left bytes at data. */
+    uint32_t tx_from, tx_to;
+    const uint8_t *data;
+    size_t data_left;
+    dti_flight *tx_flight; /* whose chunk `data` is */
+    uint32_t tx_step, tx_chunk;
+    /* Coming in: a header, then body_left bytes that go to `body`. */
+    uint32_t rx_from, rx_to;
+    bool in_body;
+    dti_frame frame;
+    uint8_t *body;
+    uint32_t body_left, body_crc;
+    dti_flight *rx_flight; /* whose chunk it is; NULL: early data or a control body */
+    uint32_t rx_step, rx_chunk;
+    uint8_t tx[DTI_LINK_BUFFER], rx[DTI_LINK_BUFFER];
+} dti_link;
+
+/* What a POST says, and what mismatches are found by. */
+typedef struct dti_announce {
+    uint32_t group;
+    uint16_t flags, root;
+    uint8_t kind, dtype;
+    uint64_t sequence, count;
+} dti_announce;
+
+typedef struct dti_peer {
+    dti_link *control; /* at the coordinator: to each member; at a member: to the coordinator */
+    dti_link *data[DTI_SOCKETS_MAX];
+    bool joined, left, dial;                 /* dial: data connections are wanted */
+    uint64_t dial_at, dial_wait, dial_until; /* the next try, if one has failed; ns */
+    uint16_t address_bytes;
+    uint8_t address[DTI_ADDRESS_BYTES];
+    char where[64]; /* the address, for messages */
+    /* Units of early data: used by us at the peer, given back by it; taken by us, told to it. */
+    uint16_t early_used, early_back, early_taken, early_told;
+    uint32_t early_bytes; /* in `early`: headers with their bodies, one after another */
+    bool early_open;      /* the last one is still coming in */
+    uint8_t *early;       /* [DTI_EARLY_UNITS * 64] */
+    dti_announce *posts;  /* [DTI_PENDING_MAX] announced, not yet posted here */
+    uint32_t post_count;
+    uint64_t heard_posted; /* in its last heartbeat: operations posted */
+    uint64_t late_said;    /* when its lateness was last noted, ns */
+} dti_peer;
+
+typedef struct dti_rank_group {
+    uint32_t id, rank, size;
+    uint32_t *ranks;     /* [size] world ranks */
+    uint32_t *place_of;  /* [world size] the rank here of a world rank; DTI_NOBODY = not a member */
+    uint64_t next;       /* sequence of the next collective */
+    uint64_t *next_send; /* [size] and of the next send to, receive from each rank */
+    uint64_t *next_recv;
+    dti_announce history[DTI_HISTORY];
+    struct dti_rank_group *following;
+} dti_rank_group;
+
+/* How far a step is; in chunks. */
+typedef struct dti_track {
+    uint32_t total, done; /* chunks; done: all before this one */
+    uint32_t granted;     /* SEND: by the receiver. RECV: by us */
+    uint32_t told;        /* RECV: of `granted`, what the sender knows (credited streams) */
+    uint32_t ready;       /* SEND: chunks whose bytes exist */
+    uint32_t begun;       /* SEND: chunks given to connections */
+    uint32_t next;        /* the next step with the same peer; DTI_NOBODY = none */
+    uint32_t slot;        /* RECV into slots: which stream's slots */
+    uint32_t consumer;    /* RECV into slots: the FOLD that empties them */
+    uint32_t first_bit;   /* several sockets: done chunks past `done`, in flight->bits */
+} dti_track;
+
+#define DTI_PEER_INVOLVED 1u /* shares a stream with us */
+#define DTI_PEER_POSTED 2u   /* has said that it posted this operation */
+#define DTI_PEER_TOLD 4u     /* knows that we have */
+#define DTI_PEER_DUE 8u      /* is to be told as soon as possible */
+#define DTI_PEER_ASKED 16u   /* was told by a POST: nothing goes early any more */
+
+struct dti_flight {
+    uint64_t id; /* 0 = free */
+    bool finished, p2p;
+    dt_result result;
+    dt_comm_op op;
+    dti_rank_group *group;
+    dti_announce post;      /* what we announce */
+    dti_collective planned; /* what `schedule` was made for */
+    dti_schedule schedule;
+    dti_track *tracks;
+    size_t track_room;
+    uint32_t *first_of;  /* [group size] first step with that rank; then steps follow `next` */
+    uint8_t *peer_state; /* [group size] DTI_PEER_... */
+    size_t peer_room, first_room;
+    uint64_t *bits;
+    size_t bit_room;
+    uint8_t *work;
+    size_t work_room;
+    dti_operand *operands; /* of one FOLD */
+    size_t operand_room;
+    uint8_t *slots; /* of the core's pool, while it is lent to this operation */
+    uint32_t slot_streams, leaf_total;
+    uint32_t undone;              /* steps */
+    uint32_t sending;             /* chunks of it that connections hold right now */
+    uint64_t posted_at, moved_at; /* ns */
+};
+
+typedef struct dti_io {
+    /* Starts a connection to link->peer (for control: to the coordinator); the transport answers
+     * with dti_core_connected or dti_core_closed. */
+    void (*dial)(void *user, dti_link *link);
+    void (*shut)(void *user, dti_link *link);  /* nothing more goes out on it */
+    void (*close)(void *user, dti_link *link); /* forget it; the link may be used anew at once */
+    bool (*random)(void *user, void *to, size_t bytes);
+    /* An address for people, at most 63 characters. */
+    void (*describe)(void *user, const uint8_t *address, uint32_t bytes, char text[64]);
+} dti_io;
+
+typedef struct dti_settings {
+    uint32_t rank, size;
+    uint64_t chunk_bytes, attempt;
+    uint32_t window, sockets;
+    uint64_t join_ns, silence_ns, op_ns; /* op_ns: 0 = no limit */
+    uint8_t integrity;
+    bool keyed;
+    uint8_t key[32];
+    char job[64];
+} dti_settings;
+
+typedef enum dti_core_state {
+    DTI_CORE_JOINING,
+    DTI_CORE_OPEN,
+    DTI_CORE_SUSPECT, /* something is wrong: data stands still until the coordinator says what */
+    DTI_CORE_LEAVING,
+    DTI_CORE_ENDED /* result and text say why; nothing can be posted any more */
+} dti_core_state;
+
+struct dti_core {
+    dti_base *base; /* application's thread only */
+    dti_io io;
+    void *io_user;
+    dti_settings set;
+    uint64_t now, last_tick;
+    dti_core_state state;
+    dt_result result;
+    char text[512];
+    uint32_t culprit;
+    uint64_t suspect_deadline, leave_deadline;
+    uint64_t alone_at;   /* member: when the coordinator left; 0 = it has not */
+    uint32_t *left_list; /* [size] coordinator: who has left, in order */
+    uint32_t left_count;
+    uint64_t join_deadline, dial_at, dial_wait, join_noted;
+    char dial_why[160]; /* why the last try to reach the coordinator failed */
+    uint32_t epoch;
+    uint8_t nonce[16]; /* of this run; the coordinator's */
+    dti_hmac_key auth;
+    dti_peer *peers; /* [size] */
+    dti_link *links; /* [link_count] all there can be */
+    uint32_t link_count;
+    uint32_t joined; /* coordinator: members that have joined */
+    dti_rank_group *groups;
+    dti_flight *flights[DTI_PENDING_MAX];
+    uint32_t flight_count; /* entries that are not NULL */
+    uint32_t turn;         /* which flight may send first */
+    uint64_t next_id, posted;
+    dti_flight *pool_user;    /* who has the slots; NULL = nobody */
+    uint8_t *pool, *old_pool; /* old: still in use when it had to grow; freed by a later post */
+    size_t pool_bytes;
+    char notes[DTI_NOTES][256];
+    uint8_t note_levels[DTI_NOTES];
+    uint32_t note_first, note_count;
+    uint64_t bytes_sent, bytes_received, payload_sent, payload_received, stale_frames;
+};

@@ -1,0 +1,472 @@
+/* One operation under way: its schedule, and how far each step is. Posting takes memory (kept for
+ * the next operation of the kind); advancing does not: it folds and copies what can be, and finds
+ * out what may be sent and received. */
+
+static bool dti_kind_is_p2p(dt_comm_kind kind) {
+    return kind == DT_COMM_SEND || kind == DT_COMM_RECV;
+}
+
+static uint16_t dti_op_flags(const dt_comm_op *op) {
+    uint32_t flags = (uint32_t)op->reduction | (uint32_t)op->algorithm << 3;
+    if (op->tree)
+        flags |= DTI_FLAG_TREE;
+    if (dti_kind_is_p2p(op->kind))
+        flags = DTI_FLAG_P2P | (op->kind == DT_COMM_RECV ? DTI_FLAG_FROM_TARGET : 0);
+    return (uint16_t)flags;
+}
+
+/* ---- memory of a flight */
+
+/* Whether the schedule that it has is the one that is wanted. Leaves may have changed since. */
+static bool dti_flight_planned(const dti_flight *f, const dti_rank_group *group,
+                               const dti_collective *c) {
+    return f->schedule.step_count && f->group == group && !c->op.tree &&
+           dti_schedule_same(&f->planned, c);
+}
+
+/* A free one, best the one that did the same before. NULL: none and no memory, or too many. */
+static dti_flight *dti_flight_take(dti_core *core, const dti_rank_group *group,
+                                   const dti_collective *c) {
+    dti_flight *found = NULL;
+    for (uint32_t i = 0; i < core->flight_count; i++) {
+        dti_flight *f = core->flights[i];
+        if (f->id)
+            continue;
+        if (dti_flight_planned(f, group, c))
+            return f;
+        found = found ? found : f;
+    }
+    if (found)
+        return found;
+    if (core->flight_count == DTI_PENDING_MAX) {
+        dti_fail(core->base, DT_ERROR_INVALID,
+                 "%d operations are under way, the most there can be: wait for one first",
+                 DTI_PENDING_MAX);
+        return NULL;
+    }
+    found = dti_alloc(core->base, sizeof *found);
+    if (found)
+        core->flights[core->flight_count++] = found;
+    return found;
+}
+
+static void dti_flight_free(dti_core *core, dti_flight *f) {
+    dti_schedule_free(core->base, &f->schedule);
+    dti_free(core->base, f->tracks);
+    dti_free(core->base, f->first_of);
+    dti_free(core->base, f->peer_state);
+    dti_free(core->base, f->bits);
+    dti_free(core->base, f->work);
+    dti_free(core->base, f->operands);
+    dti_free(core->base, f);
+}
+
+static size_t dti_step_bytes(const dti_step *s) {
+    return dti_dtype_bytes((dt_dtype)s->dtype);
+}
+
+static bool dti_flight_reserve(dti_core *core, dti_flight *f) {
+    const dti_schedule *s = &f->schedule;
+    size_t sources = 1;
+    for (size_t i = 0; i < s->step_count; i++)
+        sources = DTI_MAX(sources, s->steps[i].source_count);
+    return dti_array_reserve(core->base, (void **)&f->tracks, &f->track_room, s->step_count,
+                             sizeof *f->tracks) &&
+           dti_array_reserve(core->base, (void **)&f->first_of, &f->first_room, f->group->size,
+                             sizeof *f->first_of) &&
+           dti_array_reserve(core->base, (void **)&f->peer_state, &f->peer_room, f->group->size,
+                             1) &&
+           dti_array_reserve(core->base, (void **)&f->work, &f->work_room, s->work_bytes, 1) &&
+           dti_array_reserve(core->base, (void **)&f->operands, &f->operand_room, sources,
+                             sizeof *f->operands);
+}
+
+/* ---- tracks */
+
+static uint32_t dti_chunks(const dti_schedule *s, uint64_t count) {
+    return (uint32_t)((count + s->chunk_elements - 1) / s->chunk_elements);
+}
+
+/* Elements of chunk c of a step. */
+static uint64_t dti_chunk_count(const dti_flight *f, const dti_step *s, uint32_t chunk) {
+    uint64_t from = chunk * f->schedule.chunk_elements;
+    return DTI_MIN(f->schedule.chunk_elements, s->count - from);
+}
+
+static bool dti_step_moves(const dti_step *s) {
+    return s->kind == DTI_STEP_SEND || s->kind == DTI_STEP_RECV;
+}
+
+/* Whether the whole stream may go early. */
+static bool dti_step_is_short(const dti_step *s, const dti_track *t) {
+    return t->total == 1 && s->count * dti_step_bytes(s) <= DTI_EARLY_BYTES;
+}
+
+/* The steps of each rank in a chain, and what is known of it at the start. */
+static void dti_flight_chain(dti_flight *f) {
+    for (uint32_t r = 0; r < f->group->size; r++) {
+        f->first_of[r] = DTI_NOBODY;
+        f->peer_state[r] = 0;
+    }
+    for (uint32_t i = (uint32_t)f->schedule.step_count; i-- > 0;) {
+        const dti_step *s = &f->schedule.steps[i];
+        if (!dti_step_moves(s) || !s->count)
+            continue;
+        f->tracks[i].next = f->first_of[s->peer];
+        f->first_of[s->peer] = i;
+        f->peer_state[s->peer] |= DTI_PEER_INVOLVED;
+        /* Short streams need no announcement: they go early. */
+        if (!dti_step_is_short(s, &f->tracks[i]))
+            f->peer_state[s->peer] |= DTI_PEER_DUE;
+    }
+}
+
+/* Slots are numbered by stream; each is emptied by the FOLD that reads it. */
+static void dti_flight_slots(dti_flight *f) {
+    f->slot_streams = 0;
+    for (uint32_t i = 0; i < f->schedule.step_count; i++) {
+        const dti_step *s = &f->schedule.steps[i];
+        if (s->kind == DTI_STEP_RECV && s->place == DTI_PLACE_SLOT && s->count)
+            f->tracks[i].slot = f->slot_streams++;
+        for (uint32_t k = 0; k < s->source_count; k++) {
+            uint32_t from = f->schedule.sources[s->first_source + k].step;
+            if (from != UINT32_MAX && s->kind == DTI_STEP_FOLD)
+                f->tracks[from].consumer = i;
+        }
+    }
+}
+
+static void dti_flight_tracks(dti_flight *f) {
+    if (f->schedule.step_count)
+        memset(f->tracks, 0, f->schedule.step_count * sizeof *f->tracks);
+    f->undone = 0;
+    uint32_t bits = 0;
+    for (uint32_t i = 0; i < f->schedule.step_count; i++) {
+        dti_track *t = &f->tracks[i];
+        t->total = dti_chunks(&f->schedule, f->schedule.steps[i].count);
+        t->consumer = t->next = DTI_NOBODY;
+        t->first_bit = bits;
+        bits += (t->total + 63) / 64 * 64;
+        f->undone += t->total > 0;
+    }
+    dti_flight_chain(f);
+    dti_flight_slots(f);
+}
+
+/* With several sockets chunks come in any order: a bit for each. */
+static bool dti_flight_bits(dti_core *core, dti_flight *f) {
+    size_t words = 0;
+    if (core->set.sockets > 1 && f->schedule.step_count) {
+        const dti_track *last = &f->tracks[f->schedule.step_count - 1];
+        words = (last->first_bit + last->total + 63) / 64;
+    }
+    if (!dti_array_reserve(core->base, (void **)&f->bits, &f->bit_room, words, sizeof *f->bits))
+        return false;
+    if (words)
+        memset(f->bits, 0, words * sizeof *f->bits);
+    return true;
+}
+
+/* Chunk c of a SEND or RECV is done; with one socket they come in order. */
+static void dti_track_done(const dti_core *core, dti_flight *f, uint32_t step, uint32_t chunk) {
+    dti_track *t = &f->tracks[step];
+    if (core->set.sockets == 1)
+        t->done = chunk + 1;
+    else {
+        f->bits[(t->first_bit + chunk) / 64] |= (uint64_t)1 << (t->first_bit + chunk) % 64;
+        while (t->done < t->total &&
+               f->bits[(t->first_bit + t->done) / 64] >> (t->first_bit + t->done) % 64 & 1)
+            t->done++;
+    }
+    f->undone -= t->done == t->total;
+}
+
+static bool dti_track_has(const dti_core *core, const dti_flight *f, const dti_track *t,
+                          uint32_t chunk) {
+    if (core->set.sockets == 1 || chunk < t->done)
+        return chunk < t->done;
+    return f->bits[(t->first_bit + chunk) / 64] >> (t->first_bit + chunk) % 64 & 1;
+}
+
+/* ---- slots: lent to one operation at a time, when all who send into them have posted it */
+
+static uint64_t dti_pool_need(const dti_core *core, const dti_flight *f) {
+    return (uint64_t)f->slot_streams * core->set.window * core->set.chunk_bytes;
+}
+
+static bool dti_pool_reserve(dti_core *core, const dti_flight *f) {
+    if (core->old_pool && (!core->pool_user || core->pool_user->slots != core->old_pool)) {
+        dti_free(core->base, core->old_pool);
+        core->old_pool = NULL;
+    }
+    uint64_t need = dti_pool_need(core, f);
+    if (need <= core->pool_bytes)
+        return true;
+    /* An old one in use and a new one that is too small again: cannot be, as the group's largest
+     * need without leaves is taken at once. With leaves it can. */
+    if (core->old_pool)
+        return dti_fail(core->base, DT_ERROR_INVALID,
+                        "an operation with more leaves than those before: wait for those under "
+                        "way first"),
+               false;
+    uint64_t whole = (uint64_t)(core->set.size - 1) * core->set.window * core->set.chunk_bytes;
+    uint8_t *pool = dti_alloc(core->base, DTI_MAX(need, whole));
+    if (!pool)
+        return false;
+    if (core->pool_user)
+        core->old_pool = core->pool;
+    else
+        dti_free(core->base, core->pool);
+    core->pool = pool;
+    core->pool_bytes = DTI_MAX(need, whole);
+    return true;
+}
+
+static uint8_t *dti_slot_at(const dti_core *core, const dti_flight *f, uint32_t step,
+                            uint32_t chunk) {
+    uint64_t slot = (uint64_t)f->tracks[step].slot * core->set.window + chunk % core->set.window;
+    return f->slots + slot * core->set.chunk_bytes;
+}
+
+static bool dti_flight_all_senders_posted(const dti_flight *f) {
+    for (uint32_t i = 0; i < f->schedule.step_count; i++) {
+        const dti_step *s = &f->schedule.steps[i];
+        if (s->kind == DTI_STEP_RECV && s->place == DTI_PLACE_SLOT && s->count &&
+            !(f->peer_state[s->peer] & DTI_PEER_POSTED))
+            return false;
+    }
+    return true;
+}
+
+static void dti_pool_lend(dti_core *core, dti_flight *f) {
+    if (core->pool_user || f->slots || !f->slot_streams || !dti_flight_all_senders_posted(f))
+        return;
+    core->pool_user = f;
+    f->slots = core->pool;
+}
+
+/* True when the slots are free for another operation. */
+static bool dti_pool_return(dti_core *core, dti_flight *f) {
+    if (core->pool_user != f)
+        return false;
+    for (uint32_t i = 0; i < f->schedule.step_count; i++) {
+        const dti_track *t = &f->tracks[i];
+        const dti_step *s = &f->schedule.steps[i];
+        if (s->kind == DTI_STEP_RECV && s->place == DTI_PLACE_SLOT && t->consumer != DTI_NOBODY &&
+            f->tracks[t->consumer].done < t->total)
+            return false;
+    }
+    core->pool_user = NULL;
+    return true;
+}
+
+/* ---- advancing */
+
+static uint8_t *dti_flight_place(const dti_flight *f, int place, uint64_t offset) {
+    if (place == DTI_PLACE_WORK)
+        return f->work + offset;
+    const void *base = place == DTI_PLACE_IN ? f->op.in : f->op.out;
+    return (uint8_t *)(uintptr_t)base + offset;
+}
+
+static uint8_t *dti_step_at(const dti_core *core, const dti_flight *f, uint32_t step,
+                            uint32_t chunk) {
+    const dti_step *s = &f->schedule.steps[step];
+    if (s->place == DTI_PLACE_SLOT)
+        return dti_slot_at(core, f, step, chunk);
+    return dti_flight_place(f, s->place, s->offset) +
+           chunk * f->schedule.chunk_elements * dti_step_bytes(s);
+}
+
+static const void *dti_source_at(const dti_core *core, const dti_flight *f, const dti_source *s,
+                                 uint32_t chunk) {
+    if (s->place == DTI_PLACE_SLOT)
+        return dti_slot_at(core, f, s->step, chunk);
+    return dti_flight_place(f, s->place, s->offset) +
+           chunk * f->schedule.chunk_elements * dti_dtype_bytes((dt_dtype)s->dtype);
+}
+
+static void dti_step_compute(const dti_core *core, dti_flight *f, uint32_t step, uint32_t chunk) {
+    const dti_step *s = &f->schedule.steps[step];
+    const dti_source *from = f->schedule.sources + s->first_source;
+    uint64_t count = dti_chunk_count(f, s, chunk);
+    uint8_t *to = dti_step_at(core, f, step, chunk);
+    if (s->kind == DTI_STEP_COPY) {
+        const void *data = dti_source_at(core, f, from, chunk);
+        if (data != to)
+            memmove(to, data, count * dti_step_bytes(s));
+        return;
+    }
+    for (uint32_t i = 0; i < s->source_count; i++)
+        f->operands[i] = (dti_operand){.data = dti_source_at(core, f, &from[i], chunk),
+                                       .dtype = from[i].dtype,
+                                       .span = from[i].span};
+    uint32_t divisor = f->op.tree ? f->leaf_total : f->group->size;
+    dti_fold(to, f->operands, s->source_count, count, f->op.dtype, f->op.reduction, s->finish,
+             divisor);
+}
+
+/* How many chunks of a step its predecessors allow. */
+static uint32_t dti_step_limit(const dti_flight *f, const dti_step *s, uint32_t total) {
+    uint32_t limit = total;
+    for (uint32_t i = 0; i < s->after_count; i++) {
+        uint32_t after = f->schedule.after[s->first_after + i];
+        const dti_track *t = &f->tracks[after & ~DTI_AFTER_WHOLE];
+        if (after & DTI_AFTER_WHOLE)
+            limit = t->done == t->total ? limit : 0;
+        else
+            limit = DTI_MIN(limit, t->done);
+    }
+    for (uint32_t i = 0; i < s->source_count; i++) {
+        uint32_t from = f->schedule.sources[s->first_source + i].step;
+        if (from != UINT32_MAX)
+            limit = DTI_MIN(limit, f->tracks[from].done);
+    }
+    return limit;
+}
+
+/* What may come in: everything, or what there is room for. */
+static uint32_t dti_recv_limit(const dti_core *core, const dti_flight *f, uint32_t step) {
+    const dti_step *s = &f->schedule.steps[step];
+    const dti_track *t = &f->tracks[step];
+    uint32_t limit = dti_step_limit(f, s, t->total);
+    if (s->place != DTI_PLACE_SLOT)
+        return limit;
+    if (!f->slots || core->pool_user != f)
+        return t->granted;
+    return DTI_MIN(limit, f->tracks[t->consumer].done + core->set.window);
+}
+
+/* One pass; true when a computation was done, which may allow another step. */
+static bool dti_flight_pass(dti_core *core, dti_flight *f) {
+    bool changed = false;
+    for (uint32_t i = 0; i < f->schedule.step_count; i++) {
+        const dti_step *s = &f->schedule.steps[i];
+        dti_track *t = &f->tracks[i];
+        if (t->done == t->total)
+            continue;
+        if (s->kind == DTI_STEP_RECV)
+            t->granted = dti_recv_limit(core, f, i);
+        else if (s->kind == DTI_STEP_SEND)
+            t->ready = dti_step_limit(f, s, t->total);
+        else {
+            uint32_t limit = dti_step_limit(f, s, t->total);
+            while (t->done < limit) {
+                dti_step_compute(core, f, i, t->done);
+                t->done++;
+                changed = true;
+            }
+            f->undone -= t->done == t->total;
+        }
+    }
+    return changed;
+}
+
+static void dti_engine_take_early(dti_core *core, dti_flight *f);
+
+static void dti_flight_finish(dti_core *core, dti_flight *f, dt_result result) {
+    if (f->finished)
+        return;
+    f->finished = true;
+    f->result = result;
+    if (core->pool_user == f)
+        core->pool_user = NULL;
+    if (!f->p2p)
+        f->group->history[f->post.sequence % DTI_HISTORY] = f->post;
+}
+
+/* Does what can be done now. */
+static void dti_flight_advance(dti_core *core, dti_flight *f) {
+    if (f->finished)
+        return;
+    f->moved_at = core->now;
+    dti_engine_take_early(core, f);
+    while (dti_flight_pass(core, f)) {
+    }
+    bool freed = dti_pool_return(core, f);
+    if (!f->undone)
+        dti_flight_finish(core, f, DT_OK);
+    for (uint32_t i = 0; freed && i < core->flight_count && !core->pool_user; i++)
+        if (core->flights[i]->id && core->flights[i] != f && core->flights[i]->slot_streams)
+            dti_flight_advance(core, core->flights[i]);
+}
+
+/* ---- posting */
+
+static bool dti_flight_plan(dti_core *core, dti_flight *f, const dti_collective *c) {
+    dti_collective chosen = *c;
+    dti_algorithm_fn *build = dti_algorithm_choose(core->base, c, &chosen.op.algorithm);
+    if (!build)
+        return false;
+    dti_schedule_clear(&f->schedule);
+    f->planned = *c;
+    if (!build(core->base, &chosen, &f->schedule)) {
+        dti_schedule_clear(&f->schedule);
+        return false;
+    }
+    return true;
+}
+
+static void dti_flight_number(dti_flight *f, dti_rank_group *group, const dt_comm_op *op) {
+    f->p2p = dti_kind_is_p2p(op->kind);
+    uint64_t *next = &group->next;
+    if (op->kind == DT_COMM_SEND)
+        next = &group->next_send[op->root];
+    else if (op->kind == DT_COMM_RECV)
+        next = &group->next_recv[op->root];
+    f->post = (dti_announce){.group = group->id,
+                             .flags = dti_op_flags(op),
+                             .root = f->p2p ? 0 : (uint16_t)op->root,
+                             .kind = (uint8_t)op->kind,
+                             .dtype = (uint8_t)op->dtype,
+                             .sequence = (*next)++,
+                             .count = op->count};
+}
+
+static void dti_engine_match_posts(dti_core *core, dti_flight *f);
+static void dti_member_want(dti_core *core, uint32_t peer);
+
+/* Posts a checked operation on the application's thread. NULL after dti_fail: nothing was
+ * posted. */
+static dti_flight *dti_core_post(dti_core *core, dti_rank_group *group, const dt_comm_op *op,
+                                 const dt_comm_span *leaves, uint32_t leaf_total) {
+    dti_collective c = {.op = *op,
+                        .rank = group->rank,
+                        .size = group->size,
+                        .chunk_bytes = core->set.chunk_bytes,
+                        .leaves = op->tree ? leaves : NULL,
+                        .leaf_total = op->tree ? leaf_total : 0};
+    dti_flight *f = dti_flight_take(core, group, &c);
+    if (!f)
+        return NULL;
+    bool planned = dti_flight_planned(f, group, &c);
+    f->op = *op;
+    f->group = group;
+    f->leaf_total = c.leaf_total;
+    if (!planned && !dti_flight_plan(core, f, &c))
+        return NULL;
+    if (!dti_flight_reserve(core, f))
+        return NULL;
+    dti_flight_tracks(f);
+    if (!dti_flight_bits(core, f) || !dti_pool_reserve(core, f))
+        return NULL;
+    dti_flight_number(f, group, op);
+    f->id = ++core->next_id;
+    f->finished = false;
+    f->slots = NULL;
+    f->sending = 0;
+    f->result = DT_OK;
+    f->posted_at = core->now;
+    core->posted++;
+    for (uint32_t r = 0; r < group->size; r++)
+        if (f->peer_state[r] & DTI_PEER_INVOLVED)
+            dti_member_want(core, group->ranks[r]);
+    dti_engine_match_posts(core, f);
+    dti_flight_advance(core, f);
+    return f;
+}
+
+/* Ends the handle of a finished flight; it is kept for the next operation. */
+static void dti_flight_release(dti_flight *f) {
+    f->id = 0;
+}

@@ -1,0 +1,248 @@
+/* From a new connection to a peer that has proved that it has the job's key. Four messages:
+ *
+ *   dialler   HELLO    what it is and whom it expects, and 32 random bytes
+ *   acceptor  HELLO    the same of itself
+ *   dialler   PROOF    HMAC(auth key, "dtrain1 client" || T), T = SHA-256 of both hellos as sent
+ *   acceptor  PROOF    HMAC(auth key, "dtrain1 server" || T)
+ *
+ * or a REFUSAL with a text, at any time, from either. auth key = HKDF(key, info "dtrain1 auth");
+ * the keys of the two directions are HKDF(key, salt T, info "dtrain1 to server" and "dtrain1 to
+ * client"). The acceptor proves nothing to who has not proved himself. Random bytes of both sides
+ * are in T, so nothing can be replayed; the two texts differ, so nothing can be reflected. Without
+ * a key (insecure) the key is 32 zeros, and proves nothing.
+ *
+ *   HELLO, 160 bytes                               REFUSAL
+ *     0  4  magic 'DTRH'                              0  4  magic 'DTRX'
+ *     4  1  lowest version spoken                     4  2  dt_result
+ *     5  1  highest                                   6  2  bytes of text, <= 240
+ *     6  1  channel: 0 control, 1 data                8     text
+ *     7  1  1 = insecure
+ *     8  4  rank                                     PROOF, 36 bytes
+ *    12  4  rank expected at the other end            0  4  magic 'DTRP'
+ *    16  4  world size                                4 32  MAC
+ *    20  4  epoch (0 on control)
+ *    24  8  attempt
+ *    32 32  random
+ *    64 16  nonce of the run (0 on control)
+ *    80  2  socket
+ *    82  2  sockets
+ *    84  1  integrity, then 11 zeros
+ *    96 64  job, zero-padded */
+
+#define DTI_MAGIC_HELLO 0x48525444u
+#define DTI_MAGIC_PROOF 0x50525444u
+#define DTI_MAGIC_REFUSAL 0x58525444u
+#define DTI_HELLO_BYTES 160
+#define DTI_PROOF_BYTES 36
+#define DTI_REFUSAL_TEXT 240
+
+/* ---- of member.c */
+static void dti_core_link_open(dti_core *core, dti_link *link);
+static void dti_core_link_refused(dti_core *core, dti_link *link, const char *text);
+static void dti_core_link_dropped(dti_core *core, dti_link *link, const char *why);
+/* NULL, or why a connection that says it is from `peer` cannot be taken. */
+static const char *dti_core_link_taken(dti_core *core, dti_link *link, uint32_t peer);
+static void dti_core_note(dti_core *core, dt_log_level level, const char *format, ...)
+    DTI_PRINTF(3, 4);
+
+static bool dti_hello_write(dti_core *core, dti_link *link, uint32_t expected) {
+    uint8_t *h = link->hello_out;
+    memset(h, 0, DTI_HELLO_BYTES);
+    dti_put32(h, DTI_MAGIC_HELLO);
+    h[4] = h[5] = DTI_WIRE_VERSION;
+    h[6] = link->channel;
+    h[7] = !core->set.keyed;
+    dti_put32(h + 8, core->set.rank);
+    dti_put32(h + 12, expected);
+    dti_put32(h + 16, core->set.size);
+    dti_put64(h + 24, core->set.attempt);
+    if (!core->io.random(core->io_user, h + 32, 32))
+        return false;
+    if (link->channel == DTI_CHANNEL_DATA) {
+        dti_put32(h + 20, core->epoch);
+        memcpy(h + 64, core->nonce, 16);
+    }
+    dti_put16(h + 80, link->socket);
+    dti_put16(h + 82, core->set.sockets);
+    h[84] = core->set.integrity;
+    memcpy(h + 96, core->set.job, 64);
+    dti_link_put(link, h, DTI_HELLO_BYTES);
+    return true;
+}
+
+/* Tells the other end why not, and closes when that is out. */
+static void dti_link_refuse(dti_core *core, dti_link *link, const char *text) {
+    uint8_t out[8 + DTI_REFUSAL_TEXT];
+    size_t bytes = DTI_MIN(strlen(text), (size_t)DTI_REFUSAL_TEXT);
+    dti_put32(out, DTI_MAGIC_REFUSAL);
+    dti_put16(out + 4, DT_ERROR_REFUSED);
+    dti_put16(out + 6, (uint32_t)bytes);
+    memcpy(out + 8, text, bytes);
+    if (dti_link_room(link) >= 8 + bytes)
+        dti_link_put(link, out, 8 + bytes);
+    link->state = DTI_LINK_REFUSED;
+    dti_core_link_refused(core, link, text);
+}
+
+/* What both sides check in the other's hello. NULL = right. */
+static const char *dti_hello_check(const dti_core *core, const dti_link *link, const uint8_t *h) {
+    uint32_t rank = dti_get32(h + 8);
+    if (h[4] > DTI_WIRE_VERSION || h[5] < DTI_WIRE_VERSION)
+        return "the versions of the protocol differ: use one dtrain on all ranks";
+    if (h[7] != !core->set.keyed)
+        return h[7] ? "one side has a key and the other is insecure (the dialler has no key)"
+                    : "one side has a key and the other is insecure (the dialler has one)";
+    if (memcmp(h + 96, core->set.job, 64))
+        return "the ranks are of different jobs";
+    if (dti_get64(h + 24) != core->set.attempt)
+        return "the ranks are of different attempts of the job";
+    if (dti_get32(h + 16) != core->set.size)
+        return "the world sizes differ";
+    if (rank >= core->set.size)
+        return "the rank is not below the world size";
+    if (rank == core->set.rank)
+        return "two processes have the same rank";
+    if (link->dialled ? rank != link->peer : dti_get32(h + 12) != core->set.rank)
+        return "another rank answers at this address";
+    if (h[6] > DTI_CHANNEL_DATA || dti_get16(h + 82) != core->set.sockets ||
+        h[84] != core->set.integrity || dti_get16(h + 80) >= core->set.sockets)
+        return "the settings differ (sockets or integrity)";
+    return NULL;
+}
+
+/* Of data connections: only within a run that both have joined. */
+static const char *dti_hello_check_run(const dti_core *core, const uint8_t *h) {
+    if (h[6] == DTI_CHANNEL_DATA && memcmp(h + 64, core->nonce, 16))
+        return "the connection is from another run of the job";
+    if (h[6] == DTI_CHANNEL_DATA && dti_get32(h + 20) != core->epoch)
+        return "the connection is from an earlier membership";
+    return NULL;
+}
+
+static void dti_link_transcript(const dti_link *link, uint8_t digest[32]) {
+    dti_sha256 hash;
+    dti_sha256_init(&hash);
+    dti_sha256_add(&hash, link->dialled ? link->hello_out : link->hello_in, DTI_HELLO_BYTES);
+    dti_sha256_add(&hash, link->dialled ? link->hello_in : link->hello_out, DTI_HELLO_BYTES);
+    dti_sha256_end(&hash, digest);
+}
+
+static void dti_link_mac(const dti_core *core, const dti_link *link, bool client, uint8_t mac[32]) {
+    uint8_t text[14 + 32];
+    memcpy(text, client ? "dtrain1 client" : "dtrain1 server", 14);
+    dti_link_transcript(link, text + 14);
+    dti_hmac(&core->auth, text, sizeof text, mac);
+}
+
+static void dti_link_prove(const dti_core *core, dti_link *link) {
+    uint8_t proof[DTI_PROOF_BYTES];
+    dti_put32(proof, DTI_MAGIC_PROOF);
+    dti_link_mac(core, link, link->dialled, proof + 4);
+    dti_link_put(link, proof, sizeof proof);
+}
+
+static void dti_link_keys(const dti_core *core, dti_link *link) {
+    static const char *const names[2] = {"dtrain1 to server", "dtrain1 to client"};
+    uint8_t digest[32], key[32];
+    dti_link_transcript(link, digest);
+    for (int to_client = 0; to_client < 2; to_client++) {
+        dti_seal *seal = (to_client != 0) == link->dialled ? &link->seal_in : &link->seal_out;
+        dti_hkdf(core->set.key, 32, digest, 32, names[to_client], 17, key, sizeof key);
+        *seal = (dti_seal){.keyed = core->set.keyed};
+        dti_hmac_prepare(&seal->key, key, sizeof key);
+    }
+    dti_wipe(key, sizeof key);
+}
+
+/* The other's hello is in hello_in. */
+static bool dti_handshake_hello(dti_core *core, dti_link *link) {
+    const uint8_t *h = link->hello_in;
+    const char *wrong = dti_hello_check(core, link, h);
+    if (!wrong && link->dialled && (h[6] != link->channel || dti_get16(h + 80) != link->socket))
+        wrong = "the other side answers for another connection";
+    if (!wrong)
+        wrong = dti_hello_check_run(core, h);
+    if (wrong) {
+        dti_link_refuse(core, link, wrong);
+        return false;
+    }
+    if (link->dialled)
+        dti_link_prove(core, link);
+    else {
+        link->channel = h[6];
+        link->socket = (uint16_t)dti_get16(h + 80);
+        if (!dti_hello_write(core, link, dti_get32(h + 8))) {
+            dti_core_link_dropped(core, link, "the system gives no random bytes");
+            return false;
+        }
+    }
+    link->state = DTI_LINK_PROOF;
+    return true;
+}
+
+static bool dti_handshake_proof(dti_core *core, dti_link *link, const uint8_t *mac) {
+    uint8_t wanted[32];
+    uint32_t peer = dti_get32(link->hello_in + 8);
+    dti_link_mac(core, link, !link->dialled, wanted);
+    const char *wrong = NULL;
+    if (!dti_equal_secret(wanted, mac, 32))
+        wrong = "the keys differ: all ranks of a job need the same one";
+    else if (!link->dialled)
+        wrong = dti_core_link_taken(core, link, peer);
+    if (wrong) {
+        dti_link_refuse(core, link, wrong);
+        return false;
+    }
+    if (!link->dialled)
+        dti_link_prove(core, link);
+    dti_link_keys(core, link);
+    link->peer = peer;
+    link->state = DTI_LINK_OPEN;
+    dti_core_link_open(core, link);
+    return link->state == DTI_LINK_OPEN;
+}
+
+static bool dti_handshake_refusal(dti_core *core, dti_link *link, const uint8_t *at,
+                                  uint32_t have) {
+    uint32_t bytes = have >= 8 ? dti_get16(at + 6) : 0;
+    if (bytes > DTI_REFUSAL_TEXT) {
+        dti_core_link_dropped(core, link, "what came is not dtrain's protocol");
+        return false;
+    }
+    if (have < 8 || have < 8 + bytes)
+        return false;
+    char text[DTI_REFUSAL_TEXT + 1];
+    for (uint32_t i = 0; i < bytes; i++) /* from who has proved nothing */
+        text[i] = at[8 + i] >= 32 && at[8 + i] < 127 ? (char)at[8 + i] : '?';
+    text[bytes] = 0;
+    link->state = DTI_LINK_REFUSED;
+    dti_core_link_refused(core, link, text);
+    return false;
+}
+
+/* Takes one message of the handshake from rx. False: not whole yet, or the connection is over. */
+static bool dti_handshake_input(dti_core *core, dti_link *link) {
+    const uint8_t *at = link->rx + link->rx_from;
+    uint32_t have = link->rx_to - link->rx_from;
+    if (have < 4)
+        return false;
+    bool hello = link->state == DTI_LINK_HELLO;
+    uint32_t magic = dti_get32(at);
+    if (magic == DTI_MAGIC_REFUSAL)
+        return dti_handshake_refusal(core, link, at, have);
+    if (magic != (hello ? DTI_MAGIC_HELLO : DTI_MAGIC_PROOF)) {
+        dti_core_link_dropped(core, link, "what came is not dtrain's protocol");
+        return false;
+    }
+    uint32_t whole = hello ? DTI_HELLO_BYTES : DTI_PROOF_BYTES;
+    if (have < whole)
+        return false;
+    /* A data connection may come before the roster: it waits, within its deadline. */
+    if (hello && !link->dialled && at[6] == DTI_CHANNEL_DATA && core->state == DTI_CORE_JOINING)
+        return false;
+    link->rx_from += whole;
+    if (!hello)
+        return dti_handshake_proof(core, link, at + 4);
+    memcpy(link->hello_in, at, DTI_HELLO_BYTES);
+    return dti_handshake_hello(core, link);
+}

@@ -1,0 +1,255 @@
+/* A connection's bytes. Going out: a buffer of small frames, then at most one payload, which is
+ * sent from where it lies. Coming in: a payload goes straight to where it belongs, everything else
+ * to a buffer. What frames mean is asked of the layers above: handshake.c, member.c, engine.c. */
+
+/* ---- of the layers above */
+static bool dti_handshake_input(dti_core *core, dti_link *link);
+static void dti_core_link_failed(dti_core *core, dti_link *link, dt_result result,
+                                 const char *format, ...) DTI_PRINTF(4, 5);
+/* Puts frames into tx while it has room and no payload is attached. */
+static void dti_core_fill(dti_core *core, dti_link *link);
+/* Where the body of a payload frame goes: link->body; false after dti_core_link_failed. */
+static bool dti_engine_body(dti_core *core, dti_link *link);
+static void dti_engine_payload(dti_core *core, dti_link *link); /* it is there, and right */
+static void dti_engine_sent(dti_core *core, dti_link *link);    /* the attached payload is out */
+static void dti_engine_frame(dti_core *core, dti_link *link);   /* one without payload */
+static void dti_member_frame(dti_core *core, dti_link *link, const uint8_t *body);
+static void dti_member_bye(dti_core *core, dti_link *link);
+
+/* ---- output */
+
+static uint32_t dti_link_room(const dti_link *link) {
+    return DTI_LINK_BUFFER - link->tx_to;
+}
+
+/* Appends bytes that fit. */
+static void dti_link_put(dti_link *link, const void *bytes, size_t count) {
+    memcpy(link->tx + link->tx_to, bytes, count);
+    link->tx_to += (uint32_t)count;
+}
+
+/* Appends a frame; body is copied (control) or, of a payload, attached by the caller. */
+static void dti_link_put_frame(dti_link *link, dti_frame *frame, const void *body) {
+    uint8_t header[DTI_HEADER_BYTES];
+    bool payload = dti_frame_is_payload(frame->type);
+    frame->epoch = link->core->epoch;
+    if (!payload && frame->length)
+        frame->crc = dti_crc32c(0, body, frame->length);
+    dti_frame_seal(&link->seal_out, frame, body, header);
+    dti_link_put(link, header, sizeof header);
+    if (!payload && frame->length)
+        dti_link_put(link, body, frame->length);
+}
+
+typedef struct dti_span_out {
+    const uint8_t *data;
+    size_t bytes;
+} dti_span_out;
+
+static bool dti_core_data_frozen(const dti_core *core, const dti_link *link) {
+    return link->channel == DTI_CHANNEL_DATA && link->state == DTI_LINK_OPEN &&
+           (core->state == DTI_CORE_SUSPECT || core->state == DTI_CORE_ENDED);
+}
+
+/* What is to be sent now, in up to two pieces; 0 = nothing. */
+static int dti_link_output(dti_core *core, dti_link *link, dti_span_out out[2]) {
+    if (link->state == DTI_LINK_FREE || link->state == DTI_LINK_DIALING || link->shut ||
+        dti_core_data_frozen(core, link))
+        return 0;
+    if (link->tx_from == link->tx_to && !link->data_left) {
+        link->tx_from = link->tx_to = 0;
+        if (link->state == DTI_LINK_OPEN)
+            dti_core_fill(core, link);
+    }
+    int count = 0;
+    if (link->tx_to > link->tx_from)
+        out[count++] = (dti_span_out){link->tx + link->tx_from, link->tx_to - link->tx_from};
+    if (link->data_left)
+        out[count++] = (dti_span_out){link->data, link->data_left};
+    return count;
+}
+
+/* Nothing is left to go out, for good. */
+static void dti_link_drained(dti_core *core, dti_link *link) {
+    if (link->shut || (!link->bye_sent && link->state != DTI_LINK_REFUSED))
+        return;
+    link->shut = true;
+    core->io.shut(core->io_user, link);
+}
+
+static void dti_link_sent(dti_core *core, dti_link *link, size_t bytes) {
+    size_t small = DTI_MIN(bytes, (size_t)(link->tx_to - link->tx_from));
+    core->bytes_sent += bytes;
+    link->moved = core->now;
+    link->tx_from += (uint32_t)small;
+    bytes -= small;
+    if (link->data_left) {
+        link->data += bytes;
+        link->data_left -= bytes;
+        core->payload_sent += bytes;
+        if (!link->data_left)
+            dti_engine_sent(core, link);
+    }
+    if (link->tx_from == link->tx_to && !link->data_left) {
+        link->tx_from = link->tx_to = 0;
+        dti_link_drained(core, link);
+    }
+}
+
+/* ---- input */
+
+typedef struct dti_span_in {
+    uint8_t *data;
+    size_t bytes;
+} dti_span_in;
+
+/* Where the next bytes go, in up to two pieces; 0 = read nothing now. */
+static int dti_link_input(dti_core *core, dti_link *link, dti_span_in in[2]) {
+    if (link->state == DTI_LINK_FREE || link->state == DTI_LINK_DIALING ||
+        dti_core_data_frozen(core, link))
+        return 0;
+    int count = 0;
+    if (link->in_body)
+        in[count++] = (dti_span_in){link->body, link->body_left};
+    if (link->rx_from == link->rx_to)
+        link->rx_from = link->rx_to = 0;
+    /* Unauthenticated peers get no more of our memory than a greeting takes. */
+    uint32_t room = link->state == DTI_LINK_OPEN ? DTI_LINK_BUFFER : 512;
+    if (link->rx_to < room)
+        in[count++] = (dti_span_in){link->rx + link->rx_to, room - link->rx_to};
+    return count;
+}
+
+static bool dti_link_body_end(dti_core *core, dti_link *link) {
+    link->in_body = false;
+    if (core->set.integrity != DT_COMM_NONE && link->body_crc != link->frame.crc) {
+        dti_core_link_failed(core, link, DT_ERROR_CORRUPT,
+                             "the data of a %s frame (%u bytes at %llu of stream %u of operation "
+                             "%llu) changed on its way",
+                             dti_frame_name(link->frame.type), link->frame.length,
+                             (unsigned long long)link->frame.value, link->frame.stream,
+                             (unsigned long long)link->frame.sequence);
+        return false;
+    }
+    dti_engine_payload(core, link);
+    return true;
+}
+
+/* `bytes` of the body have come to link->body. */
+static bool dti_link_body(dti_core *core, dti_link *link, size_t bytes) {
+    if (core->set.integrity != DT_COMM_NONE)
+        link->body_crc = dti_crc32c(link->body_crc, link->body, bytes);
+    link->body += bytes;
+    link->body_left -= (uint32_t)bytes;
+    core->payload_received += bytes;
+    return link->body_left || dti_link_body_end(core, link);
+}
+
+/* A header that is right, and its body if it is a control frame's. */
+static bool dti_link_frame(dti_core *core, dti_link *link, const uint8_t *body) {
+    dti_frame *f = &link->frame;
+    if (link->bye_received) {
+        dti_core_link_failed(core, link, DT_ERROR_CORRUPT, "a %s frame after BYE",
+                             dti_frame_name(f->type));
+        return false;
+    }
+    if (dti_frame_is_payload(f->type)) {
+        if (!dti_engine_body(core, link))
+            return false;
+        link->body_left = f->length;
+        link->body_crc = 0;
+        link->in_body = f->length > 0;
+        return link->in_body || dti_link_body_end(core, link);
+    }
+    if (f->type == DTI_FRAME_BYE) {
+        link->bye_received = true;
+        dti_member_bye(core, link);
+    } else if (f->type >= DTI_FRAME_JOIN)
+        dti_member_frame(core, link, body);
+    else
+        dti_engine_frame(core, link);
+    return link->state == DTI_LINK_OPEN;
+}
+
+/* Whether the frame may come on this connection. */
+static bool dti_link_may(const dti_link *link, int type) {
+    if (type == DTI_FRAME_BYE)
+        return true;
+    return (link->channel == DTI_CHANNEL_CONTROL) == (type >= DTI_FRAME_JOIN);
+}
+
+/* The next frame of rx; false = not whole yet, or the connection has failed. */
+static bool dti_link_parse(dti_core *core, dti_link *link) {
+    const uint8_t *at = link->rx + link->rx_from;
+    uint32_t have = link->rx_to - link->rx_from;
+    if (have < DTI_HEADER_BYTES)
+        return false;
+    dti_frame *f = &link->frame;
+    const char *wrong = dti_frame_decode(at, f);
+    bool payload = !wrong && dti_frame_is_payload(f->type);
+    uint32_t whole = DTI_HEADER_BYTES + (wrong || payload ? 0 : f->length);
+    if (!wrong && have < whole)
+        return false;
+    const uint8_t *body = at + DTI_HEADER_BYTES;
+    if (!wrong && !dti_frame_verify(&link->seal_in, at, f, body))
+        wrong = "a header whose tag is wrong";
+    if (!wrong && !payload && f->length && dti_crc32c(0, body, f->length) != f->crc)
+        wrong = "a control frame whose checksum is wrong";
+    if (!wrong && !dti_link_may(link, f->type))
+        wrong = "a frame that does not belong on this connection";
+    if (wrong) {
+        dti_core_link_failed(core, link, DT_ERROR_CORRUPT, "%s came", wrong);
+        return false;
+    }
+    link->rx_from += whole;
+    if (f->epoch != core->epoch) {
+        core->stale_frames++;
+        return !payload; /* nothing of another epoch carries data here: epochs have connections of
+                            their own */
+    }
+    return dti_link_frame(core, link, body);
+}
+
+/* Takes what lies in rx, as far as it goes. */
+static void dti_link_digest(dti_core *core, dti_link *link) {
+    for (;;) {
+        if (dti_core_data_frozen(core, link))
+            return;
+        if (link->state == DTI_LINK_HELLO || link->state == DTI_LINK_PROOF) {
+            if (!dti_handshake_input(core, link))
+                break;
+        } else if (link->state != DTI_LINK_OPEN) {
+            link->rx_from = link->rx_to = 0;
+            return;
+        } else if (link->in_body) {
+            size_t take = DTI_MIN((size_t)link->body_left, (size_t)(link->rx_to - link->rx_from));
+            if (!take)
+                break;
+            memcpy(link->body, link->rx + link->rx_from, take);
+            link->rx_from += (uint32_t)take;
+            if (!dti_link_body(core, link, take))
+                return;
+        } else if (!dti_link_parse(core, link))
+            break;
+    }
+    if (link->rx_from && !link->in_body) {
+        memmove(link->rx, link->rx + link->rx_from, link->rx_to - link->rx_from);
+        link->rx_to -= link->rx_from;
+        link->rx_from = 0;
+    }
+}
+
+/* `bytes` have been read into what dti_link_input gave. */
+static void dti_link_received(dti_core *core, dti_link *link, size_t bytes) {
+    core->bytes_received += bytes;
+    link->heard = core->now;
+    link->pinged = 0;
+    if (link->in_body) {
+        size_t take = DTI_MIN(bytes, (size_t)link->body_left);
+        link->rx_to += (uint32_t)(bytes - take);
+        if (!dti_link_body(core, link, take))
+            return;
+    } else
+        link->rx_to += (uint32_t)bytes;
+    dti_link_digest(core, link);
+}

@@ -1,0 +1,821 @@
+/* The transport over TCP: sockets, time and a thread around a dti_core. One lock guards it all. Who
+ * waits for an operation moves the bytes himself, which saves a change of threads; the library's
+ * thread keeps up the heartbeats, takes new connections, and moves bytes while nobody waits. It has
+ * all signals blocked, and calls neither the allocator nor the logger of the application. All
+ * descriptors are closed on exec and nothing is sent that could raise SIGPIPE. */
+
+#if DTI_TCP
+
+#define DTI_POLLS_BEFORE_SLEEP 20
+#define DTI_READ_BYTES_MAX (1u << 20) /* from one connection before the others have a turn */
+#define DTI_USER_TIMEOUT_MS 60000     /* the system's own limit, behind the protocol's */
+
+typedef struct dti_tcp_conn {
+    int fd; /* -1 = none */
+    dti_link *link;
+    uint32_t at;              /* its place among the active ones */
+    bool connecting, blocked; /* blocked: the system took no more */
+    bool fin;                 /* nothing more goes out */
+    int try_next;             /* of the addresses: the next one to try */
+    dti_addresses *addresses; /* of rank 0, or NULL: the peer's own */
+} dti_tcp_conn;
+
+typedef struct dti_tcp {
+    dti_base *base;
+    dt_comm_desc desc;
+    dti_core core;
+    dti_rendezvous meeting;
+    dti_key_share share;
+    pthread_mutex_t lock;
+    pthread_t thread;
+    bool locked_made, thread_made;
+    int wake[2];           /* a pipe: ends the thread's sleep */
+    int reserve;           /* a descriptor to give up when there are no more */
+    dti_tcp_conn *conns;   /* [core.link_count] */
+    dti_tcp_conn **active; /* those with a descriptor */
+    uint32_t active_count;
+    struct pollfd *polls[2]; /* of the application, of the thread */
+    dti_link **polled[2];
+    _Atomic bool stop;
+    bool to_try;       /* the core has asked for connections */
+    bool waiting;      /* the application moves the data */
+    bool thread_reads; /* the thread looks at data connections too */
+} dti_tcp;
+
+/* The state of one dt_comm. */
+typedef struct dti_tcp_group {
+    dti_tcp *tcp;
+    dti_rank_group *group;
+} dti_tcp_group;
+
+/* ---- connections */
+
+static dti_tcp_conn *dti_conn_of(dti_tcp *t, const dti_link *link) {
+    return &t->conns[link - t->core.links];
+}
+
+static void dti_conn_open(dti_tcp *t, dti_link *link, int fd) {
+    dti_tcp_conn *c = dti_conn_of(t, link);
+    c->fd = fd;
+    c->link = link;
+    c->blocked = c->fin = false;
+    c->at = t->active_count;
+    t->active[t->active_count++] = c;
+    link->conn = c;
+}
+
+static void dti_conn_close(dti_tcp *t, dti_tcp_conn *c) {
+    if (c->fd < 0)
+        return;
+    close(c->fd);
+    c->fd = -1;
+    t->active[c->at] = t->active[--t->active_count];
+    t->active[c->at]->at = c->at;
+}
+
+static void dti_socket_options(int fd) {
+    int one = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+#ifdef __linux__
+    int idle = 10, interval = 5, count = 3, user = DTI_USER_TIMEOUT_MS;
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+    setsockopt(fd, IPPROTO_TCP, 18 /* TCP_USER_TIMEOUT */, &user, sizeof user);
+#endif
+#ifdef SO_NOSIGPIPE
+    setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &one, sizeof one);
+#endif
+}
+
+/* A connection to `a` under way; -1, with errno. */
+static int dti_connect_start(const dti_address *a) {
+    int fd = socket(a->sock.ss_family, SOCK_STREAM, 0);
+    if (fd < 0)
+        return -1;
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    dti_socket_options(fd);
+    if (connect(fd, (const struct sockaddr *)&a->sock, a->bytes) == 0 || errno == EINPROGRESS)
+        return fd;
+    int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+static void dti_conn_addresses(dti_tcp *t, const dti_link *link, dti_addresses *out) {
+    if (link->channel == DTI_CHANNEL_CONTROL)
+        *out = t->meeting.rank0;
+    else
+        dti_addresses_unpack(t->core.peers[link->peer].address,
+                             t->core.peers[link->peer].address_bytes, out);
+}
+
+/* Tries the addresses from conn->try_next on; ends in a connection under way, or in
+ * dti_core_closed. */
+static void dti_conn_try(dti_tcp *t, dti_link *link, const char *why) {
+    dti_tcp_conn *c = dti_conn_of(t, link);
+    dti_addresses list;
+    char text[160];
+    snprintf(text, sizeof text, "%s", why);
+    dti_conn_addresses(t, link, &list);
+    while (c->try_next < list.count) {
+        const dti_address *a = &list.at[c->try_next++];
+        int fd = dti_connect_start(a);
+        if (fd >= 0) {
+            dti_conn_open(t, link, fd);
+            c->connecting = true;
+            return;
+        }
+        char where[64];
+        dti_address_text(a, where);
+        snprintf(text, sizeof text, "%s: %s", where, strerror(errno));
+    }
+    dti_core_closed(&t->core, link, text);
+}
+
+static void dti_tcp_dial(void *user, dti_link *link) {
+    dti_tcp *t = user;
+    dti_tcp_conn *c = dti_conn_of(t, link);
+    c->try_next = 0;
+    c->link = link;
+    link->conn = c;
+    /* While it joins, the application's thread is here: names may be looked up. */
+    if (link->channel == DTI_CHANNEL_CONTROL)
+        dti_rendezvous_look(&t->meeting);
+    t->to_try = true;
+}
+
+static void dti_tcp_shut(void *user, dti_link *link) {
+    (void)user;
+    dti_tcp_conn *c = link->conn;
+    if (c && c->fd >= 0)
+        shutdown(c->fd, SHUT_WR);
+}
+
+static void dti_tcp_forget(void *user, dti_link *link) {
+    if (link->conn)
+        dti_conn_close(user, link->conn);
+    link->conn = NULL;
+}
+
+static bool dti_tcp_random(void *user, void *to, size_t bytes) {
+    (void)user;
+    return dti_random_bytes(to, bytes);
+}
+
+static void dti_tcp_describe(void *user, const uint8_t *address, uint32_t bytes, char text[64]) {
+    (void)user;
+    dti_addresses list;
+    dti_addresses_unpack(address, bytes, &list);
+    text[0] = 0;
+    if (list.count)
+        dti_address_text(&list.at[0], text);
+}
+
+static const dti_io dti_tcp_io = {dti_tcp_dial, dti_tcp_shut, dti_tcp_forget, dti_tcp_random,
+                                  dti_tcp_describe};
+
+/* Connections that the core has asked for; apart from the asking, so that a failure does not come
+ * back into what asked. */
+static void dti_tcp_try_all(dti_tcp *t) {
+    while (t->to_try) {
+        t->to_try = false;
+        for (uint32_t i = 0; i < t->core.link_count; i++) {
+            dti_link *link = &t->core.links[i];
+            if (link->state == DTI_LINK_DIALING && link->conn && t->conns[i].fd < 0)
+                dti_conn_try(t, link, t->meeting.why[0] ? t->meeting.why : "it has no address");
+        }
+    }
+}
+
+/* ---- accepting */
+
+static void dti_tcp_accept(dti_tcp *t, int listener) {
+    for (int i = 0; i < 64; i++) {
+        int fd = accept(listener, NULL, NULL);
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE) && t->reserve >= 0) {
+            /* Out of descriptors: the caller is told so by an end, instead of waiting. */
+            close(t->reserve);
+            fd = accept(listener, NULL, NULL);
+            if (fd >= 0)
+                close(fd);
+            t->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
+            dti_core_note(&t->core, DT_LOG_WARNING,
+                          "no descriptor is left for a new connection: raise the limit");
+            return;
+        }
+        if (fd < 0)
+            return;
+        fcntl(fd, F_SETFD, FD_CLOEXEC);
+        fcntl(fd, F_SETFL, O_NONBLOCK);
+        dti_link *link = dti_core_accepted(&t->core);
+        if (!link) {
+            close(fd);
+            continue;
+        }
+        dti_socket_options(fd);
+        dti_conn_open(t, link, fd);
+        dti_conn_of(t, link)->connecting = false;
+    }
+}
+
+/* ---- bytes */
+
+static void dti_conn_failed(dti_tcp *t, dti_tcp_conn *c, int error) {
+    dti_core_closed(&t->core, c->link, error ? strerror(error) : NULL);
+}
+
+static void dti_conn_write(dti_tcp *t, dti_tcp_conn *c) {
+    dti_span_out out[2];
+    c->blocked = false;
+    for (int count; c->fd >= 0 && (count = dti_link_output(&t->core, c->link, out)) > 0;) {
+        struct iovec parts[2];
+        size_t whole = 0;
+        for (int i = 0; i < count; i++) {
+            parts[i] = (struct iovec){(void *)(uintptr_t)out[i].data, out[i].bytes};
+            whole += out[i].bytes;
+        }
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)count};
+        ssize_t sent = sendmsg(c->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent < 0) {
+            c->blocked = errno == EAGAIN || errno == EWOULDBLOCK;
+            if (!c->blocked)
+                dti_conn_failed(t, c, errno);
+            return;
+        }
+        dti_link_sent(&t->core, c->link, (size_t)sent);
+        if ((size_t)sent < whole) {
+            c->blocked = true;
+            return;
+        }
+    }
+}
+
+static void dti_conn_read(dti_tcp *t, dti_tcp_conn *c) {
+    dti_span_in in[2];
+    size_t total = 0;
+    for (int count; c->fd >= 0 && total < DTI_READ_BYTES_MAX &&
+                    (count = dti_link_input(&t->core, c->link, in)) > 0;) {
+        struct iovec parts[2];
+        size_t whole = 0;
+        for (int i = 0; i < count; i++) {
+            parts[i] = (struct iovec){in[i].data, in[i].bytes};
+            whole += in[i].bytes;
+        }
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)count};
+        ssize_t got = recvmsg(c->fd, &message, MSG_DONTWAIT);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0) {
+            if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK))
+                dti_conn_failed(t, c, got ? errno : 0);
+            return;
+        }
+        dti_link_received(&t->core, c->link, (size_t)got);
+        total += (size_t)got;
+        if ((size_t)got < whole)
+            return;
+    }
+}
+
+static void dti_conn_connected(dti_tcp *t, dti_tcp_conn *c) {
+    int error = 0;
+    socklen_t bytes = sizeof error;
+    getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &bytes);
+    c->connecting = false;
+    if (!error) {
+        dti_core_connected(&t->core, c->link);
+        return;
+    }
+    char where[64], why[160];
+    dti_addresses list;
+    dti_conn_addresses(t, c->link, &list);
+    dti_address_text(&list.at[c->try_next - 1], where);
+    snprintf(why, sizeof why, "%s: %s", where, strerror(error));
+    dti_conn_close(t, c);
+    dti_conn_try(t, c->link, why);
+}
+
+static void dti_conn_ready(dti_tcp *t, dti_tcp_conn *c, int events) {
+    if (c->connecting && events & (POLLOUT | POLLERR | POLLHUP))
+        dti_conn_connected(t, c);
+    else if (!c->connecting && events & (POLLIN | POLLERR | POLLHUP))
+        dti_conn_read(t, c);
+    if (c->fd >= 0 && !c->connecting && events & POLLOUT)
+        dti_conn_write(t, c);
+}
+
+/* Everything that has something to send and can. From the end: an ended one is replaced by the
+ * last. */
+static void dti_tcp_flush(dti_tcp *t) {
+    for (uint32_t i = t->active_count; i-- > 0;)
+        if (i < t->active_count && !t->active[i]->connecting && !t->active[i]->blocked)
+            dti_conn_write(t, t->active[i]);
+}
+
+static void dti_tcp_tick(dti_tcp *t) {
+    dti_core_tick(&t->core, dti_now_ns());
+    dti_tcp_try_all(t);
+    dti_tcp_flush(t);
+}
+
+/* ---- waiting for the system */
+
+typedef enum dti_tcp_who { DTI_TCP_APP, DTI_TCP_THREAD } dti_tcp_who;
+
+static bool dti_conn_is_data(const dti_tcp_conn *c) {
+    return c->link->state == DTI_LINK_OPEN && c->link->channel == DTI_CHANNEL_DATA;
+}
+
+/* What `who` looks at: the application at data, the thread at all else, and at data when it has
+ * to. */
+static nfds_t dti_tcp_poll_set(dti_tcp *t, dti_tcp_who who, bool data, bool control) {
+    struct pollfd *polls = t->polls[who];
+    nfds_t count = 0;
+    for (uint32_t i = 0; i < t->active_count; i++) {
+        const dti_tcp_conn *c = t->active[i];
+        if (dti_conn_is_data(c) ? !data : !control)
+            continue;
+        if (dti_core_data_frozen(&t->core, c->link))
+            continue;
+        t->polled[who][count] = c->link;
+        polls[count++] = (struct pollfd){
+            .fd = c->fd, .events = (short)(POLLIN | (c->connecting || c->blocked ? POLLOUT : 0))};
+    }
+    return count;
+}
+
+/* After the poll: the link may have ended meanwhile, and its descriptor be another's. */
+static void dti_tcp_poll_done(dti_tcp *t, dti_tcp_who who, nfds_t count) {
+    for (nfds_t i = 0; i < count; i++) {
+        const struct pollfd *p = &t->polls[who][i];
+        dti_tcp_conn *c = dti_conn_of(t, t->polled[who][i]);
+        if (p->revents && c->fd == p->fd)
+            dti_conn_ready(t, c, p->revents);
+    }
+}
+
+static int dti_ms_until(uint64_t deadline_ns) {
+    uint64_t now = dti_now_ns();
+    return deadline_ns <= now ? 0 : (int)DTI_MIN((deadline_ns - now + 999999) / 1000000, 60000u);
+}
+
+static void dti_tcp_wake(dti_tcp *t) {
+    ssize_t ignored = write(t->wake[1], "", 1); /* full: it is awake already */
+    (void)ignored;
+}
+
+/* ---- the thread */
+
+static nfds_t dti_thread_poll_set(dti_tcp *t) {
+    t->thread_reads = !t->waiting;
+    nfds_t count = dti_tcp_poll_set(t, DTI_TCP_THREAD, t->thread_reads, true);
+    t->polls[DTI_TCP_THREAD][count] = (struct pollfd){.fd = t->wake[0], .events = POLLIN};
+    for (int i = 0; i < t->meeting.own.count; i++)
+        t->polls[DTI_TCP_THREAD][count + 1 + (nfds_t)i] =
+            (struct pollfd){.fd = t->meeting.listeners[i], .events = POLLIN};
+    return count;
+}
+
+static void dti_thread_round(dti_tcp *t, nfds_t count) {
+    char drop[64];
+    const struct pollfd *extra = t->polls[DTI_TCP_THREAD] + count;
+    while (extra[0].revents && read(t->wake[0], drop, sizeof drop) == (ssize_t)sizeof drop) {
+    }
+    t->core.now = dti_now_ns();
+    dti_tcp_poll_done(t, DTI_TCP_THREAD, count);
+    for (int i = 0; i < t->meeting.own.count; i++)
+        if (extra[1 + i].revents)
+            dti_tcp_accept(t, extra[1 + i].fd);
+    dti_tcp_tick(t);
+}
+
+static void *dti_tcp_thread(void *arg) {
+    dti_tcp *t = arg;
+    dti_fp_enter();
+#if defined __linux__ && defined _DEFAULT_SOURCE
+    syscall(SYS_prctl, 15L /* PR_SET_NAME */, "dtrain-comm", 0L, 0L, 0L);
+#endif
+    pthread_mutex_lock(&t->lock);
+    while (!atomic_load(&t->stop)) {
+        nfds_t count = dti_thread_poll_set(t);
+        int timeout = dti_ms_until(dti_core_deadline(&t->core));
+        pthread_mutex_unlock(&t->lock);
+        poll(t->polls[DTI_TCP_THREAD], count + 1 + (nfds_t)t->meeting.own.count, timeout);
+        pthread_mutex_lock(&t->lock);
+        dti_thread_round(t, count);
+    }
+    pthread_mutex_unlock(&t->lock);
+    return NULL;
+}
+
+static bool dti_tcp_thread_start(dti_tcp *t) {
+    sigset_t all, saved;
+    pthread_attr_t attributes;
+    if (pthread_attr_init(&attributes) != 0)
+        return false;
+    pthread_attr_setstacksize(&attributes, DTI_WORKER_STACK);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &saved);
+    t->thread_made = pthread_create(&t->thread, &attributes, dti_tcp_thread, t) == 0;
+    pthread_sigmask(SIG_SETMASK, &saved, NULL);
+    pthread_attr_destroy(&attributes);
+    return t->thread_made;
+}
+
+static void dti_tcp_thread_stop(dti_tcp *t) {
+    if (!t->thread_made)
+        return;
+    atomic_store(&t->stop, true);
+    dti_tcp_wake(t);
+    pthread_join(t->thread, NULL);
+    t->thread_made = false;
+}
+
+/* ---- the application's calls */
+
+/* What the library noticed meanwhile, to the logger; without the lock. */
+static void dti_tcp_drain_notes(dti_tcp *t) {
+    for (;;) {
+        char text[sizeof t->core.notes[0]];
+        pthread_mutex_lock(&t->lock);
+        dti_core *c = &t->core;
+        bool some = c->note_count > 0;
+        dt_log_level level = (dt_log_level)c->note_levels[c->note_first];
+        if (some) {
+            memcpy(text, c->notes[c->note_first], sizeof text);
+            c->note_first = (c->note_first + 1) % DTI_NOTES;
+            c->note_count--;
+        }
+        pthread_mutex_unlock(&t->lock);
+        if (!some)
+            return;
+        dti_log(t->base, level, "%s", text);
+    }
+}
+
+static dti_flight *dti_tcp_flight(dti_tcp *t, uint64_t id) {
+    for (uint32_t i = 0; i < t->core.flight_count; i++)
+        if (t->core.flights[i]->id == id)
+            return t->core.flights[i];
+    return NULL;
+}
+
+/* One look at the data connections; with the lock, which is given back while it sleeps. */
+static void dti_tcp_look(dti_tcp *t, int timeout_ms) {
+    nfds_t count = dti_tcp_poll_set(t, DTI_TCP_APP, true, !t->thread_made);
+    if (timeout_ms)
+        pthread_mutex_unlock(&t->lock);
+    int ready = poll(t->polls[DTI_TCP_APP], count, timeout_ms);
+    if (timeout_ms)
+        pthread_mutex_lock(&t->lock);
+    t->core.now = dti_now_ns();
+    if (ready > 0)
+        dti_tcp_poll_done(t, DTI_TCP_APP, count);
+    dti_tcp_try_all(t);
+    dti_tcp_flush(t);
+}
+
+/* The thread looks after what is still under way when nobody waits. */
+static void dti_tcp_hand_over(dti_tcp *t) {
+    bool pending = false;
+    for (uint32_t i = 0; i < t->core.flight_count && !pending; i++)
+        pending = t->core.flights[i]->id && !t->core.flights[i]->finished;
+    if (pending && !t->thread_reads)
+        dti_tcp_wake(t);
+}
+
+static dt_result dti_tcp_begin(dt_comm *comm, const dt_comm_op *op, uint64_t *id) {
+    dti_tcp_group *g = comm->state;
+    dti_tcp *t = g->tcp;
+    if (t->core.note_count)
+        dti_tcp_drain_notes(t);
+    pthread_mutex_lock(&t->lock);
+    t->core.now = dti_now_ns();
+    dt_result result = DT_OK;
+    if (t->core.state != DTI_CORE_OPEN)
+        result = dti_fail(t->base, DT_ERROR_REVOKED, "the group has ended: %s", t->core.text);
+    dti_flight *f =
+        result ? NULL : dti_core_post(&t->core, g->group, op, comm->leaves, comm->leaf_total);
+    if (f) {
+        *id = f->id;
+        dti_tcp_try_all(t);
+        dti_tcp_flush(t);
+        if (!comm->will_wait)
+            dti_tcp_hand_over(t);
+    } else if (!result)
+        result = t->base->result;
+    pthread_mutex_unlock(&t->lock);
+    return result;
+}
+
+static dt_result dti_tcp_finish(dti_tcp *t, dti_flight *f) {
+    dt_result result = f->result;
+    dti_flight_release(f);
+    return result ? dti_core_error(&t->core, result) : DT_OK;
+}
+
+/* Until it is finished or the time is up: a few looks without sleep, then sleeping ones. */
+static void dti_tcp_wait_for(dti_tcp *t, const dti_flight *f, uint64_t timeout_ns) {
+    uint64_t start = dti_now_ns();
+    uint64_t until = timeout_ns > UINT64_MAX - start ? UINT64_MAX : start + timeout_ns;
+    t->waiting = true;
+    for (int i = 0; !f->finished; i++) {
+        if (i < DTI_POLLS_BEFORE_SLEEP) {
+            dti_tcp_look(t, 0);
+            if (f->finished)
+                break;
+            pthread_mutex_unlock(&t->lock);
+            sched_yield();
+            pthread_mutex_lock(&t->lock);
+        } else {
+            int ms = DTI_MIN(dti_ms_until(until), 100);
+            dti_tcp_look(t, ms);
+        }
+        if (until != UINT64_MAX && dti_now_ns() >= until)
+            break;
+    }
+    t->waiting = false;
+}
+
+static dt_result dti_tcp_wait(dt_comm *comm, uint64_t id, uint64_t timeout_ns) {
+    dti_tcp *t = ((dti_tcp_group *)comm->state)->tcp;
+    pthread_mutex_lock(&t->lock);
+    dti_flight *f = dti_tcp_flight(t, id);
+    dt_result result;
+    if (!f)
+        result = dti_fail(t->base, DT_ERROR_INVALID, "no operation with this handle is under way");
+    else {
+        if (!f->finished)
+            dti_tcp_wait_for(t, f, timeout_ns);
+        result = f->finished ? dti_tcp_finish(t, f) : DT_ERROR_TIMEOUT;
+        dti_tcp_hand_over(t);
+    }
+    pthread_mutex_unlock(&t->lock);
+    if (result || t->core.note_count)
+        dti_tcp_drain_notes(t);
+    return result;
+}
+
+static dt_result dti_tcp_cancel(dt_comm *comm, uint64_t id) {
+    dti_tcp *t = ((dti_tcp_group *)comm->state)->tcp;
+    pthread_mutex_lock(&t->lock);
+    t->core.now = dti_now_ns();
+    dti_flight *f = dti_tcp_flight(t, id);
+    dt_result result =
+        f ? dti_core_cancel(&t->core, f)
+          : dti_fail(t->base, DT_ERROR_INVALID, "no operation with this handle is under way");
+    dti_tcp_flush(t);
+    pthread_mutex_unlock(&t->lock);
+    return result;
+}
+
+static const dti_transport dti_tcp_transport;
+
+/* "rank 3 has not posted it, rank 5 has posted it". */
+static void dti_tcp_waits_for(dt_comm *comm, uint64_t id, char *text, size_t size) {
+    dti_tcp *t = ((dti_tcp_group *)comm->state)->tcp;
+    pthread_mutex_lock(&t->lock);
+    const dti_flight *f = dti_tcp_flight(t, id);
+    size_t used = 0;
+    text[0] = 0;
+    for (uint32_t place = 0; f && place < f->group->size && used + 40 < size; place++) {
+        if (!dti_flight_needs(&t->core, f, f->group->ranks[place]))
+            continue;
+        bool posted = f->peer_state[place] & DTI_PEER_POSTED;
+        used += (size_t)snprintf(text + used, size - used, "%srank %u %s posted it",
+                                 used ? ", " : "", place, posted ? "has" : "has not");
+    }
+    pthread_mutex_unlock(&t->lock);
+}
+
+static dt_result dti_tcp_make_group(dt_comm *parent, dt_comm *child) {
+    dti_tcp *t = ((dti_tcp_group *)parent->state)->tcp;
+    dti_tcp_group *g = dti_alloc(t->base, sizeof *g);
+    if (!g)
+        return DT_ERROR_MEMORY;
+    pthread_mutex_lock(&t->lock);
+    *g = (dti_tcp_group){t, dti_group_new(&t->core, child->group_id, child->ranks, child->size)};
+    pthread_mutex_unlock(&t->lock);
+    if (!g->group) {
+        dti_free(t->base, g);
+        return DT_ERROR_MEMORY;
+    }
+    child->transport = &dti_tcp_transport;
+    child->state = g;
+    return DT_OK;
+}
+
+static void dti_tcp_info(const dt_comm *comm, dt_comm_info *info) {
+    dti_tcp *t = ((dti_tcp_group *)comm->state)->tcp;
+    pthread_mutex_lock(&t->lock);
+    const dti_core *c = &t->core;
+    info->bytes_sent = c->bytes_sent;
+    info->bytes_received = c->bytes_received;
+    info->payload_sent = c->payload_sent;
+    info->payload_received = c->payload_received;
+    info->stale_frames = c->stale_frames;
+    info->scratch_bytes = c->pool_bytes;
+    for (uint32_t i = 0; i < c->flight_count; i++)
+        info->scratch_bytes += c->flights[i]->work_room;
+    pthread_mutex_unlock(&t->lock);
+}
+
+/* ---- joining and leaving */
+
+static void dti_tcp_free(dti_tcp *t) {
+    dti_core_destroy(&t->core);
+    dti_key_forget(&t->share);
+    dti_rendezvous_close(&t->meeting);
+    for (int i = 0; i < 2; i++) {
+        if (t->wake[i] >= 0)
+            close(t->wake[i]);
+        dti_free(t->base, t->polls[i]);
+        dti_free(t->base, t->polled[i]);
+    }
+    if (t->reserve >= 0)
+        close(t->reserve);
+    if (t->locked_made)
+        pthread_mutex_destroy(&t->lock);
+    dti_free(t->base, t->conns);
+    dti_free(t->base, t->active);
+    dti_wipe(&t->desc, sizeof t->desc);
+    dti_free(t->base, t);
+}
+
+static void dti_tcp_close(dt_comm *comm) {
+    dti_tcp_group *g = comm->state;
+    dti_tcp *t = g->tcp;
+    dti_base *base = t->base;
+    if (comm->parent) {
+        pthread_mutex_lock(&t->lock);
+        dti_group_free(&t->core, g->group);
+        pthread_mutex_unlock(&t->lock);
+        dti_free(base, g);
+        return;
+    }
+    dti_tcp_thread_stop(t);
+    pthread_mutex_lock(&t->lock);
+    t->core.now = dti_now_ns();
+    dti_core_leave(&t->core);
+    dti_tcp_flush(t);
+    while (!dti_core_is_gone(&t->core)) {
+        dti_tcp_look(t, dti_ms_until(dti_core_deadline(&t->core)));
+        dti_core_tick(&t->core, dti_now_ns());
+    }
+    pthread_mutex_unlock(&t->lock);
+    dti_tcp_drain_notes(t);
+    dti_tcp_free(t);
+    dti_free(base, g);
+}
+
+static const dti_transport dti_tcp_transport = {.name = "tcp",
+                                                .begin = dti_tcp_begin,
+                                                .wait = dti_tcp_wait,
+                                                .cancel = dti_tcp_cancel,
+                                                .waits_for = dti_tcp_waits_for,
+                                                .group = dti_tcp_make_group,
+                                                .info = dti_tcp_info,
+                                                .close = dti_tcp_close};
+
+static void dti_tcp_settings(const dt_comm_desc *d, dti_settings *set) {
+    set->rank = (uint32_t)d->rank;
+    set->size = (uint32_t)d->world_size;
+    set->chunk_bytes = (uint64_t)d->chunk_bytes;
+    set->window = (uint32_t)d->window;
+    set->sockets = (uint32_t)d->sockets;
+    set->attempt = d->attempt;
+    set->join_ns = (uint64_t)d->join_timeout_ms * 1000000;
+    set->silence_ns = (uint64_t)d->silence_ms * 1000000;
+    set->op_ns = (uint64_t)d->op_timeout_ms * 1000000;
+    set->integrity = (uint8_t)d->integrity;
+    memcpy(set->job, d->job, sizeof set->job);
+}
+
+static bool dti_tcp_memory(dti_tcp *t) {
+    uint32_t links = t->core.link_count;
+    t->conns = dti_alloc_array(t->base, links, sizeof *t->conns);
+    t->active = dti_alloc_array(t->base, links, sizeof *t->active);
+    for (int i = 0; i < 2; i++) {
+        t->polls[i] = dti_alloc_array(t->base, links + DTI_ADDRESSES_MAX + 1, sizeof **t->polls);
+        t->polled[i] = dti_alloc_array(t->base, links, sizeof **t->polled);
+        if (!t->polls[i] || !t->polled[i])
+            return false;
+    }
+    for (uint32_t i = 0; t->conns && i < links; i++)
+        t->conns[i].fd = -1;
+    return t->conns && t->active;
+}
+
+static dt_result dti_tcp_pipe(dti_tcp *t) {
+    if (pipe(t->wake) != 0)
+        return dti_fail(t->base, DT_ERROR_IO, "pipe: %s", strerror(errno));
+    for (int i = 0; i < 2; i++) {
+        fcntl(t->wake[i], F_SETFD, FD_CLOEXEC);
+        fcntl(t->wake[i], F_SETFL, O_NONBLOCK);
+    }
+    t->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    pthread_mutex_init(&t->lock, NULL);
+    t->locked_made = true;
+    return DT_OK;
+}
+
+/* Drives the core on the application's thread until all ranks are there. */
+static dt_result dti_tcp_join(dti_tcp *t) {
+    pthread_mutex_lock(&t->lock);
+    dti_tcp_try_all(t);
+    while (t->core.state == DTI_CORE_JOINING) {
+        nfds_t count = dti_tcp_poll_set(t, DTI_TCP_APP, true, true);
+        for (int i = 0; i < t->meeting.own.count; i++)
+            t->polls[DTI_TCP_APP][count + (nfds_t)i] =
+                (struct pollfd){.fd = t->meeting.listeners[i], .events = POLLIN};
+        poll(t->polls[DTI_TCP_APP], count + (nfds_t)t->meeting.own.count,
+             dti_ms_until(dti_core_deadline(&t->core)));
+        t->core.now = dti_now_ns();
+        dti_tcp_poll_done(t, DTI_TCP_APP, count);
+        for (int i = 0; i < t->meeting.own.count; i++)
+            if (t->polls[DTI_TCP_APP][count + (nfds_t)i].revents)
+                dti_tcp_accept(t, t->meeting.listeners[i]);
+        dti_tcp_tick(t);
+        pthread_mutex_unlock(&t->lock);
+        dti_tcp_drain_notes(t);
+        pthread_mutex_lock(&t->lock);
+    }
+    bool joined = t->core.state == DTI_CORE_OPEN;
+    dt_result result = joined ? DT_OK : dti_core_error(&t->core, t->core.result);
+    pthread_mutex_unlock(&t->lock);
+    return result;
+}
+
+static dt_result dti_tcp_start(dti_tcp *t) {
+    dti_settings set = {0};
+    dt_result result = dti_tcp_pipe(t);
+    if (!result)
+        result = dti_rendezvous_open(t->base, &t->meeting, set.key, &set.keyed, &t->share);
+    if (result)
+        return result;
+    uint8_t address[DTI_ADDRESS_BYTES];
+    uint32_t bytes = dti_addresses_pack(&t->meeting.own, address);
+    dti_tcp_settings(&t->desc, &set);
+    /* The core asks for a connection at once: its table must be there. */
+    t->core.set = set;
+    t->core.link_count = dti_core_link_count(&set);
+    if (!dti_tcp_memory(t))
+        return DT_ERROR_MEMORY;
+    bool made =
+        dti_core_create(&t->core, t->base, &set, &dti_tcp_io, t, address, bytes, dti_now_ns());
+    dti_wipe(&set, sizeof set);
+    if (!made)
+        return t->base->result;
+    result = dti_tcp_join(t);
+    dti_key_forget(&t->share);
+    if (!result && !dti_tcp_thread_start(t))
+        result = dti_fail(t->base, DT_ERROR_MEMORY, "the system gives no thread");
+    return result;
+}
+
+static dt_result dti_comm_open_tcp(dt_comm *comm, const dt_comm_desc *desc) {
+    dti_tcp *t = dti_alloc(comm->base, sizeof *t);
+    dti_tcp_group *g = t ? dti_alloc(comm->base, sizeof *g) : NULL;
+    if (!g) {
+        dti_free(comm->base, t);
+        return DT_ERROR_MEMORY;
+    }
+    t->base = comm->base;
+    t->wake[0] = t->wake[1] = t->reserve = -1;
+    t->desc = *desc;
+    t->meeting.desc = &t->desc;
+    comm->state = g;
+    comm->transport = &dti_tcp_transport;
+    dt_result result = dti_tcp_start(t);
+    if (!result) {
+        *g = (dti_tcp_group){t, t->core.groups};
+        return DT_OK;
+    }
+    *g = (dti_tcp_group){t, NULL};
+    if (t->core.base)
+        dti_tcp_close(comm);
+    else {
+        dti_tcp_free(t);
+        dti_free(comm->base, g);
+    }
+    comm->state = NULL;
+    comm->transport = NULL;
+    return result;
+}
+
+#else
+
+static dt_result dti_comm_open_tcp(dt_comm *comm, const dt_comm_desc *desc) {
+    (void)desc;
+    return dti_fail(comm->base, DT_ERROR_UNSUPPORTED,
+                    "several processes need POSIX sockets: compile the implementation with "
+                    "-std=gnu11, on a system that has them");
+}
+
+#endif

@@ -1,0 +1,111 @@
+/* The protocol's bytes: docs/distributed.md has the same tables for other implementations. All
+ * numbers are little-endian. A connection begins with the handshake (handshake.c); then both sides
+ * send frames: a header of 64 bytes, and `length` bytes of body.
+ *
+ *   at  bytes  field
+ *    0   4     magic 'DTR1'
+ *    4   1     version
+ *    5   1     type (dti_frame_type)
+ *    6   2     flags (DTI_FLAG_...; of POST and EAGER also reduction, algorithm, tree)
+ *    8   4     epoch: of the membership; a frame of another epoch is dropped
+ *   12   4     group
+ *   16   8     sequence: of the operation in its group, or between the two ranks (DTI_FLAG_P2P)
+ *   24   2     stream
+ *   26   2     returned: units of early data that the sender of this frame has taken so far
+ *   28   1     dtype
+ *   29   1     kind
+ *   30   2     root
+ *   32   8     POST, EAGER: count in elements. DATA: offset in the stream in bytes. CREDIT: chunks
+ *              that may be sent, from the stream's first on
+ *   40   4     length of the body
+ *   44   4     CRC32C of the body
+ *   48  16     tag: with a key the first half of HMAC-SHA256(key of this direction, number of the
+ *              frame (8 bytes) || bytes 4 to 47 || SHA-256(body), the last only where there is a
+ *              body and the type is neither DATA nor EAGER); without a key the CRC32C of bytes 0
+ *              to 47, then zeros
+ *
+ * Data needs a permission: the receiver's POST of the same operation permits all streams that go
+ * straight into its memory, a CREDIT so many chunks of one that does not. Without a permission a
+ * stream of at most DTI_EARLY_BYTES may go in an EAGER frame, into a buffer that each rank keeps
+ * for each peer; of it a sender may use DTI_EARLY_UNITS of 64 bytes, header included, more than
+ * were returned. EAGER also says what POST says. After a POST nothing of that operation goes early.
+ * So nobody ever stops reading because of what its application has not posted. */
+
+#define DTI_WIRE_VERSION 1
+#define DTI_MAGIC 0x31525444u /* 'DTR1' */
+#define DTI_HEADER_BYTES 64
+#define DTI_TAG_AT 48
+#define DTI_TAG_BYTES 16
+#define DTI_EARLY_BYTES 4096
+#define DTI_EARLY_UNITS 128
+#define DTI_CONTROL_BYTES_MAX 4096
+#define DTI_DATA_BYTES_MAX (8 << 20)
+
+/* X(id, text). DATA and below carry payload and are for data connections; MEMBER and above are for
+ * the connection between a rank and the coordinator. */
+#define DTI_FRAME_LIST(X)                                                                          \
+    X(NONE, "none")                                                                                \
+    X(DATA, "DATA")           /* one chunk of a stream */                                          \
+    X(EAGER, "EAGER")         /* a POST with the whole of a short stream */                        \
+    X(POST, "POST")           /* this rank has posted the operation that is described */           \
+    X(CREDIT, "CREDIT")       /* more chunks of a stream may come */                               \
+    X(RETURN, "RETURN")       /* nothing but `returned` */                                         \
+    X(PING, "PING")           /* are you there? */                                                 \
+    X(PONG, "PONG")           /* yes */                                                            \
+    X(BYE, "BYE")             /* the last frame of this direction */                               \
+    X(JOIN, "JOIN")           /* member: my settings and addresses */                              \
+    X(ROSTER, "ROSTER")       /* coordinator: everybody's addresses, and the run's nonce */        \
+    X(HEARTBEAT, "HEARTBEAT") /* both: I live; how many operations I have posted */                \
+    X(LEFT, "LEFT")           /* coordinator: a member has left */                                 \
+    X(LOST, "LOST")           /* member: an error ended the group here */                          \
+    X(REVOKE, "REVOKE")       /* coordinator: the epoch has ended, and why */
+
+#define DTI_X(id, text) DTI_FRAME_##id,
+typedef enum dti_frame_type { DTI_FRAME_LIST(DTI_X) DTI_FRAME_COUNT } dti_frame_type;
+#undef DTI_X
+
+#define DTI_FLAG_REDUCTION 0x0007u /* shifted by 0 */
+#define DTI_FLAG_ALGORITHM 0x0038u /* by 3 */
+#define DTI_FLAG_TREE 0x0040u
+#define DTI_FLAG_P2P 0x0100u         /* send and recv: numbered per pair of ranks and direction */
+#define DTI_FLAG_FROM_TARGET 0x0200u /* P2P: from the one that receives */
+#define DTI_FLAGS_KNOWN 0x037Fu
+
+typedef struct dti_frame {
+    uint8_t type;
+    uint16_t flags;
+    uint32_t epoch, group;
+    uint64_t sequence;
+    uint16_t stream, returned;
+    uint8_t dtype, kind;
+    uint16_t root;
+    uint64_t value; /* count, offset or chunks */
+    uint32_t length, crc;
+} dti_frame;
+
+/* One direction's secret and frame number. */
+typedef struct dti_seal {
+    dti_hmac_key key;
+    uint64_t frames;
+    bool keyed;
+} dti_seal;
+
+static const char *dti_frame_name(int type);
+static void dti_put16(uint8_t *to, uint32_t value);
+static void dti_put32(uint8_t *to, uint32_t value);
+static void dti_put64(uint8_t *to, uint64_t value);
+static uint32_t dti_get16(const uint8_t *from);
+static uint32_t dti_get32(const uint8_t *from);
+static uint64_t dti_get64(const uint8_t *from);
+
+/* body: covered by the tag unless it is payload; NULL where length is 0. Counts the frame. */
+static void dti_frame_seal(dti_seal *seal, const dti_frame *frame, const void *body,
+                           uint8_t out[DTI_HEADER_BYTES]);
+
+/* The fields, with magic, version, type, flags and length checked; NULL, or what is wrong. */
+static const char *dti_frame_decode(const uint8_t in[DTI_HEADER_BYTES], dti_frame *frame);
+/* Whether the tag is right; counts the frame. body as in dti_frame_seal. */
+static bool dti_frame_verify(dti_seal *seal, const uint8_t in[DTI_HEADER_BYTES],
+                             const dti_frame *frame, const void *body);
+/* DATA and EAGER: the body is the application's data, checked by its CRC alone. */
+static bool dti_frame_is_payload(int type);

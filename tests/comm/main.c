@@ -1,0 +1,15 @@
+/* The test program of the collectives: the implementation with nothing but them, and the tests, of
+ * which most look at internals. Compiled in seconds, under any sanitizer too. */
+#define _GNU_SOURCE /* processes, network namespaces: for the tests, not for the library */
+#include "harness.h"
+
+#define DT_COMM_ONLY
+#define DT_IMPLEMENTATION
+#include "dtrain.h"
+
+#include "test_crypto.c"
+#include "test_reduce.c"
+#include "test_schedule.c"
+#include "test_sim.c"
+#include "test_env.c"
+#include "test_comm.c"

@@ -1,0 +1,437 @@
+/* The protocol on the simulated network: from each seed a world, a list of operations that its
+ * ranks post in different orders, and a fault. Every operation that a rank says is finished must
+ * have the oracle's bytes; without a fault all must finish; with one every rank must end in
+ * time. */
+#include "sim.h"
+
+#define SIM_OPS_MAX 12
+#define SIM_QUEUES 3 /* the world's collectives, a sub-group's, sends and receives */
+#define SIM_SILENCE_NS 300000000u
+/* Joining takes up to 8 s, and a rank waits 10 s for a connection when the coordinator has left. */
+#define SIM_LIMIT_NS 25000000000u
+
+typedef enum sim_fault {
+    SIM_FAULT_NONE,
+    SIM_FAULT_KILL,
+    SIM_FAULT_RESET,
+    SIM_FAULT_CUT,
+    SIM_FAULT_PAUSE,
+    SIM_FAULT_FLIP,
+    SIM_FAULT_MEMORY,
+    SIM_FAULT_MISMATCH,
+    SIM_FAULT_CANCEL,
+    SIM_FAULT_COUNT
+} sim_fault;
+
+typedef struct sim_op {
+    dt_comm_op op;
+    int queue, to; /* of a send: root is the other one's; from: op.root */
+    int from;
+} sim_op;
+
+typedef struct sim_posted {
+    dti_flight *flight;
+    uint8_t *in, *out;
+} sim_posted;
+
+typedef struct sim_app_state {
+    sim_posted posted[SIM_OPS_MAX];
+    int next[SIM_QUEUES]; /* index into the script */
+    int waiting[SIM_QUEUES], finished;
+    dti_rank_group *sub;
+    dt_result result;
+    char text[512];
+} sim_app_state;
+
+/* The script of the run that is going on. */
+static struct {
+    sim_op ops[SIM_OPS_MAX];
+    int count, depth, faulty; /* depth: how many a rank has under way of a queue at most */
+    sim_fault fault;
+    bool tiny;
+    uint32_t sub[SIM_RANKS_MAX];
+    uint32_t sub_size;
+    sim_app_state apps[SIM_RANKS_MAX];
+    int wrong; /* results */
+} sim_script;
+
+/* ---- the oracle: small whole numbers, so that any order of summing is exact */
+
+static int sim_value(int op, uint32_t rank, uint64_t i) {
+    return (int)((i * 7 + rank * 13u + (uint64_t)op * 5) % 11);
+}
+
+static void sim_store(void *at, dt_dtype dtype, uint64_t i, int value) {
+    if (dtype == DT_F32)
+        ((float *)at)[i] = (float)value;
+    else if (dtype == DT_BF16)
+        ((uint16_t *)at)[i] = dti_bf16_from_f32((float)value);
+    else if (dtype == DT_I32)
+        ((int32_t *)at)[i] = value;
+    else
+        ((uint8_t *)at)[i] = (uint8_t)value;
+}
+
+static int sim_reduced(const sim_op *o, int op, uint32_t size, uint64_t i) {
+    int sum = 0, most = 0;
+    for (uint32_t r = 0; r < size; r++) {
+        int v = sim_value(op, r, i);
+        sum += v;
+        most = DTI_MAX(most, v);
+    }
+    return o->op.reduction == DT_COMM_MAX ? most : sum;
+}
+
+/* What element i of `out` must be at `rank` of `size`. */
+static int sim_expected(const sim_op *o, int op, uint32_t rank, uint32_t size, uint64_t i) {
+    uint64_t n = o->op.count;
+    switch (o->op.kind) {
+    case DT_COMM_RECV: return sim_value(op, (uint32_t)o->from, i);
+    case DT_COMM_BROADCAST: return sim_value(op, (uint32_t)o->op.root, i);
+    case DT_COMM_REDUCE:
+    case DT_COMM_ALL_REDUCE: return sim_reduced(o, op, size, i);
+    case DT_COMM_GATHER:
+    case DT_COMM_ALL_GATHER: return sim_value(op, (uint32_t)(i / n), i % n);
+    case DT_COMM_SCATTER: return sim_value(op, (uint32_t)o->op.root, rank * n + i);
+    case DT_COMM_REDUCE_SCATTER: return sim_reduced(o, op, size, rank * n + i);
+    case DT_COMM_ALL_TO_ALL: return sim_value(op, (uint32_t)(i / n), rank * n + i % n);
+    default: return 0;
+    }
+}
+
+static void sim_check(const sim_op *o, int op, const dti_flight *f, const uint8_t *out) {
+    uint64_t bytes = dti_op_out_bytes(&f->op, f->group->rank, f->group->size);
+    uint64_t size = dti_dtype_bytes(f->op.dtype);
+    uint8_t wanted[8];
+    for (uint64_t i = 0; i < bytes / size; i++) {
+        sim_op mine = *o;
+        mine.op.kind = f->op.kind;
+        sim_store(wanted, f->op.dtype, 0,
+                  sim_expected(&mine, op, f->group->rank, f->group->size, i));
+        if (memcmp(wanted, out + i * size, size)) {
+            sim_script.wrong++;
+            return;
+        }
+    }
+}
+
+/* ---- the script */
+
+static void sim_make_op(sim_net *n, sim_op *o) {
+    static const dt_dtype dtypes[] = {DT_F32, DT_BF16, DT_I32, DT_U8};
+    static const uint64_t counts[] = {0, 1, 3, 100, 1023, 1024, 1025, 5000, 20011};
+    sim_rng *r = &n->rng;
+    *o = (sim_op){.queue = (int)sim_random(r, SIM_QUEUES)};
+    o->op.dtype = dtypes[sim_random(r, 4)];
+    o->op.count = counts[sim_random(r, sim_script.tiny ? 4 : DTI_COUNT(counts))];
+    o->op.reduction = sim_random(r, 2) ? DT_COMM_SUM : DT_COMM_MAX;
+    if (o->queue == 2) {
+        o->op.kind = DT_COMM_SEND;
+        o->from = (int)sim_random(r, (uint32_t)n->size);
+        o->to = (o->from + 1 + (int)sim_random(r, (uint32_t)n->size - 1)) % n->size;
+        return;
+    }
+    uint32_t size = o->queue ? sim_script.sub_size : (uint32_t)n->size;
+    o->op.kind = (dt_comm_kind)(DT_COMM_BROADCAST + sim_random(r, 9));
+    if (size < 2)
+        o->queue = 0, size = (uint32_t)n->size;
+    o->op.root = (int)sim_random(r, size);
+    o->op.algorithm = (dt_comm_algorithm)sim_random(r, 6);
+    if (!dti_algorithm_of(o->op.kind, o->op.algorithm))
+        o->op.algorithm = DT_COMM_ALGORITHM_DEFAULT;
+    if (o->op.kind == DT_COMM_BARRIER)
+        o->op.count = 0;
+}
+
+static void sim_make_script(sim_net *n) {
+    sim_script.sub_size = 0;
+    for (int r = 0; r < n->size; r++)
+        if (sim_random(&n->rng, 3))
+            sim_script.sub[sim_script.sub_size++] = (uint32_t)r;
+    sim_script.count = 2 + (int)sim_random(&n->rng, SIM_OPS_MAX - 1);
+    sim_script.depth = 1 + (int)sim_random(&n->rng, 5);
+    sim_script.wrong = 0;
+    for (int i = 0; i < sim_script.count; i++)
+        sim_make_op(n, &sim_script.ops[i]);
+    memset(sim_script.apps, 0, sizeof sim_script.apps);
+}
+
+static bool sim_takes_part(const sim_op *o, const sim_app_state *a, int rank) {
+    if (o->queue == 2)
+        return rank == o->from || rank == o->to;
+    return o->queue == 0 || a->sub;
+}
+
+/* ---- the application of one rank */
+
+static void sim_fill(sim_posted *p, const dt_comm_op *op, int index, const dti_rank_group *g) {
+    uint64_t in = dti_op_in_bytes(op, g->rank, g->size);
+    uint64_t out = dti_op_out_bytes(op, g->rank, g->size);
+    p->in = malloc(in + 8);
+    p->out = malloc(out + 8);
+    memset(p->out, 0xEE, out + 8);
+    uint32_t who = g->rank;
+    for (uint64_t i = 0; i < in / dti_dtype_bytes(op->dtype); i++)
+        sim_store(p->in, op->dtype, i, sim_value(index, who, i));
+}
+
+static bool sim_post(sim_net *n, int rank, int index) {
+    sim_rank *r = &n->ranks[rank];
+    sim_app_state *a = &sim_script.apps[rank];
+    const sim_op *o = &sim_script.ops[index];
+    sim_posted *p = &a->posted[index];
+    dti_rank_group *g = o->queue == 1 ? a->sub : r->core.groups;
+    while (o->queue != 1 && g->id)
+        g = g->following;
+    dt_comm_op op = o->op;
+    if (o->queue == 2) {
+        op.kind = rank == o->from ? DT_COMM_SEND : DT_COMM_RECV;
+        op.root = rank == o->from ? o->to : o->from;
+    }
+    if (sim_script.fault == SIM_FAULT_MISMATCH && rank == sim_script.faulty && index == 1)
+        op.count += 1;
+    sim_fill(p, &op, index, g);
+    op.in = dti_op_in_bytes(&op, g->rank, g->size) ? p->in : NULL;
+    op.out = dti_op_out_bytes(&op, g->rank, g->size) ? p->out : NULL;
+    p->flight = dti_core_post(&r->core, g, &op, NULL, 0);
+    return p->flight != NULL;
+}
+
+static void sim_leave(sim_net *n, int rank) {
+    dti_core_leave(&n->ranks[rank].core);
+    n->ranks[rank].leaving = true;
+}
+
+static void sim_collect(sim_net *n, int rank) {
+    sim_app_state *a = &sim_script.apps[rank];
+    for (int i = 0; i < sim_script.count; i++) {
+        sim_posted *p = &a->posted[i];
+        if (!p->flight || !p->flight->finished)
+            continue;
+        bool odd =
+            p->flight->op.count != sim_script.ops[i].op.count; /* a mismatch, but not for it */
+        if (p->flight->result == DT_OK) {
+            if (!odd)
+                sim_check(&sim_script.ops[i], i, p->flight, p->out);
+            a->finished++;
+        }
+        dti_flight_release(p->flight);
+        p->flight = NULL;
+        a->waiting[sim_script.ops[i].queue]--;
+    }
+    if (n->ranks[rank].core.state == DTI_CORE_ENDED && !a->result) {
+        a->result = n->ranks[rank].core.result;
+        snprintf(a->text, sizeof a->text, "%s", n->ranks[rank].core.text);
+    }
+}
+
+/* The next operation of the queue that this rank takes part in; -1 = none. */
+static int sim_next(int rank, int queue) {
+    sim_app_state *a = &sim_script.apps[rank];
+    for (int *i = &a->next[queue]; *i < sim_script.count; ++*i)
+        if (sim_script.ops[*i].queue == queue && sim_takes_part(&sim_script.ops[*i], a, rank))
+            return *i;
+    return -1;
+}
+
+static void sim_post_some(sim_net *n, int rank) {
+    sim_app_state *a = &sim_script.apps[rank];
+    int queue = (int)sim_random(&n->rng, SIM_QUEUES), index = -1;
+    for (int k = 0; k < SIM_QUEUES && index < 0; k++, queue = (queue + 1) % SIM_QUEUES)
+        if (a->waiting[queue] < sim_script.depth && (index = sim_next(rank, queue)) >= 0)
+            a->next[queue]++;
+    if (index < 0)
+        return;
+    if (sim_post(n, rank, index)) {
+        a->waiting[sim_script.ops[index].queue]++;
+        return;
+    }
+    a->result = n->ranks[rank].base.result;
+    sim_leave(n, rank);
+}
+
+static bool sim_all_posted(int rank) {
+    return sim_next(rank, 0) < 0 && sim_next(rank, 1) < 0 && sim_next(rank, 2) < 0;
+}
+
+static void sim_cancel_one(sim_net *n, int rank) {
+    sim_app_state *a = &sim_script.apps[rank];
+    for (int i = 0; i < sim_script.count; i++) {
+        sim_posted *p = &a->posted[i];
+        if (!p->flight || p->flight->finished)
+            continue;
+        a->result = dti_core_cancel(&n->ranks[rank].core, p->flight);
+        memset(p->out, 0x55, 1); /* it is ours again */
+        p->flight = NULL;
+        a->waiting[sim_script.ops[i].queue]--;
+        return;
+    }
+}
+
+static void sim_app(sim_net *n, int rank) {
+    sim_rank *r = &n->ranks[rank];
+    sim_app_state *a = &sim_script.apps[rank];
+    sim_collect(n, rank);
+    if (r->core.state == DTI_CORE_ENDED) {
+        sim_leave(n, rank);
+        return;
+    }
+    if (r->core.state != DTI_CORE_OPEN || n->now < r->app_at)
+        return;
+    if (!a->sub && sim_script.sub_size > 1)
+        for (uint32_t i = 0; i < sim_script.sub_size; i++)
+            if (sim_script.sub[i] == (uint32_t)rank)
+                a->sub = dti_group_new(&r->core, 1, sim_script.sub, sim_script.sub_size);
+    r->app_at = n->now + sim_random(&n->rng, 3000000);
+    if (sim_script.fault == SIM_FAULT_CANCEL && rank == sim_script.faulty && a->finished >= 1)
+        sim_cancel_one(n, rank);
+    if (!sim_all_posted(rank))
+        sim_post_some(n, rank);
+    else if (!a->waiting[0] && !a->waiting[1] && !a->waiting[2])
+        sim_leave(n, rank);
+}
+
+/* ---- one run */
+
+static void sim_world(sim_net *n, uint64_t seed) {
+    memset(n, 0, sizeof *n);
+    n->rng.key = seed;
+    n->size = 2 + (int)sim_random(&n->rng, SIM_RANKS_MAX - 1);
+    sim_script.tiny = sim_random(&n->rng, 4) == 0; /* a few bytes at a time, and then little data */
+    n->faults.piece_max = sim_script.tiny ? 1 + sim_random(&n->rng, 300) : 20000;
+    n->faults.delay_max = 1 + sim_random(&n->rng, sim_script.tiny ? 100000 : 2000000);
+    n->now = 1000;
+    sim_make_script(n);
+    sim_script.fault = (sim_fault)(seed % SIM_FAULT_COUNT);
+    sim_script.faulty = (int)sim_random(&n->rng, (uint32_t)n->size);
+    dti_settings set = {.size = (uint32_t)n->size,
+                        .chunk_bytes = 4096,
+                        .window = 1 + sim_random(&n->rng, 4),
+                        .sockets = 1 + (sim_random(&n->rng, 3) == 0) * sim_random(&n->rng, 3),
+                        .join_ns = 8000000000u,
+                        .silence_ns = SIM_SILENCE_NS,
+                        .keyed = sim_random(&n->rng, 4) != 0};
+    for (int r = 0; r < n->size; r++) {
+        set.rank = (uint32_t)r;
+        CHECK(sim_start(n, r, &set));
+    }
+    if (sim_script.fault == SIM_FAULT_NONE)
+        n->faults.refuse = 0.2;
+}
+
+/* A fault now; true when it has been made. */
+static bool sim_inject(sim_net *n) {
+    sim_rank *r = &n->ranks[sim_script.faulty];
+    int other = (sim_script.faulty + 1) % n->size;
+    switch (sim_script.fault) {
+    case SIM_FAULT_KILL: sim_kill(n, sim_script.faulty); break;
+    case SIM_FAULT_RESET: sim_reset_one(n); break;
+    case SIM_FAULT_CUT: n->faults.cut[sim_script.faulty][other] = true; break;
+    case SIM_FAULT_PAUSE:
+        r->paused = true;
+        r->paused_until = n->now + 50000000 + sim_random(&n->rng, 1000000000);
+        break;
+    case SIM_FAULT_FLIP: n->faults.flip = 0.02; break;
+    case SIM_FAULT_MEMORY:
+        r->allocs = 0;
+        r->fail_at = (int)sim_random(&n->rng, 20);
+        break;
+    default: break;
+    }
+    return true;
+}
+
+static bool sim_is_over(const sim_net *n) {
+    for (int r = 0; r < n->size; r++)
+        if (!n->ranks[r].gone && !n->ranks[r].dead)
+            return false;
+    return true;
+}
+
+static void sim_clean(sim_net *n) {
+    sim_end(n);
+    for (int r = 0; r < n->size; r++)
+        for (int i = 0; i < SIM_OPS_MAX; i++) {
+            free(sim_script.apps[r].posted[i].in);
+            free(sim_script.apps[r].posted[i].out);
+        }
+}
+
+/* What an operation lacks. */
+static void sim_show_flight(const dti_flight *f) {
+    printf("      %s %llu of group %u, algorithm %d, count %llu, root %d\n",
+           dti_kind_name(f->op.kind), (unsigned long long)f->post.sequence, f->group->id,
+           f->op.algorithm, (unsigned long long)f->op.count, f->op.root);
+    for (uint32_t i = 0; i < f->schedule.step_count; i++) {
+        const dti_step *s = &f->schedule.steps[i];
+        const dti_track *t = &f->tracks[i];
+        static const char *const kinds[] = {"send", "recv", "fold", "copy"};
+        if (t->done < t->total)
+            printf(
+                "        %s rank %u stream %u%s: %u of %u, granted %u told %u ready %u begun %u, "
+                "peer %x\n",
+                kinds[s->kind], s->peer, s->stream, s->credited ? " credited" : "", t->done,
+                t->total, t->granted, t->told, t->ready, t->begun, f->peer_state[s->peer]);
+    }
+}
+
+static bool sim_failed(const sim_net *n, uint64_t seed, const char *why) {
+    printf("  seed %llu (%d ranks, fault %d): %s\n", (unsigned long long)seed, n->size,
+           sim_script.fault, why);
+    for (int r = 0; r < n->size; r++) {
+        const sim_app_state *a = &sim_script.apps[r];
+        printf("    rank %d: state %d%s%s, %d of %d done, %d waiting, %s: %s\n", r,
+               n->ranks[r].core.state, n->ranks[r].dead ? " dead" : "",
+               n->ranks[r].gone ? " gone" : "", a->finished, sim_script.count,
+               a->waiting[0] + a->waiting[1] + a->waiting[2], dt_result_text(a->result), a->text);
+        for (int i = 0; i < sim_script.count && !n->ranks[r].gone; i++)
+            if (a->posted[i].flight)
+                sim_show_flight(a->posted[i].flight);
+    }
+    return false;
+}
+
+static bool sim_seed(uint64_t seed) {
+    static sim_net net;
+    sim_net *n = &net;
+    sim_world(n, seed);
+    uint64_t inject_at = sim_random(&n->rng, 200000000), injected = 0;
+    bool ok = true;
+    const char *why = NULL;
+    while (!sim_is_over(n) && !why) {
+        sim_step(n, 50000 + sim_random(&n->rng, 400000));
+        if (!injected && n->now >= inject_at && sim_script.fault != SIM_FAULT_NONE) {
+            sim_inject(n);
+            injected = n->now;
+        }
+        uint64_t limit = sim_script.fault == SIM_FAULT_NONE ? 30000000000u : SIM_LIMIT_NS;
+        if (n->now > limit)
+            why = "not over in time";
+    }
+    if (sim_script.wrong)
+        why = "a result is wrong";
+    for (int r = 0; r < n->size && !why; r++) {
+        const sim_app_state *a = &sim_script.apps[r];
+        if (sim_script.fault == SIM_FAULT_NONE && a->result != DT_OK)
+            why = "an error without a fault";
+        if (n->ranks[r].gone && n->ranks[r].held)
+            why = "memory leaked";
+    }
+    if (why)
+        ok = sim_failed(n, seed, why);
+    sim_clean(n);
+    return ok;
+}
+
+static int sim_seeds(int otherwise) {
+    const char *text = getenv("DTRAIN_SIM_SEEDS");
+    return text ? atoi(text) : otherwise;
+}
+
+TEST(simulated_ranks_get_the_oracles_bits_or_an_error_whatever_the_network_does) {
+    int bad = 0, seeds = sim_seeds(5000);
+    const char *one = getenv("DTRAIN_SIM_SEED");
+    for (int i = 0; i < seeds && bad < 5; i++)
+        bad += !sim_seed(one ? (uint64_t)atoll(one) : (uint64_t)i);
+    CHECK(bad == 0);
+}

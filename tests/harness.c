@@ -1,0 +1,108 @@
+/* The main of a test program: `dtest [part of a name]... [-v] [--counts FILE] [--also FILE]...`.
+ * --counts writes three numbers, passed, failed and skipped; --also adds such a file, of tests that
+ * were run elsewhere. */
+#include "harness.h"
+
+#include <stdarg.h>
+#include <time.h>
+
+#define SLOW_SECONDS 1.0
+#define FAILURES_SHOWN 8
+
+test_state test_now;
+static test *test_first, **test_last = &test_first;
+
+static double now_seconds(void) {
+    struct timespec now;
+    timespec_get(&now, TIME_UTC);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+void test_register(test *t) {
+    *test_last = t;
+    test_last = &t->next;
+}
+
+bool test_check(bool ok, const char *file, int line, const char *format, ...) {
+    if (ok)
+        return true;
+    if (++test_now.failures > FAILURES_SHOWN)
+        return false;
+    va_list list;
+    printf("  %s:%d: ", file, line);
+    va_start(list, format);
+    vprintf(format, list);
+    va_end(list);
+    printf("%s\n", test_now.failures == FAILURES_SHOWN ? " (more are not shown)" : "");
+    fflush(stdout);
+    return false;
+}
+
+/* With no filter everything runs; else what contains one of them. */
+static bool test_is_wanted(const test *t, int argc, char **argv) {
+    int filters = 0;
+    for (int i = 1; i < argc; i++) {
+        if (argv[i][0] == '-' || !strncmp(argv[i - 1], "--", 2))
+            continue;
+        filters++;
+        if (strstr(t->name, argv[i]))
+            return true;
+    }
+    return filters == 0;
+}
+
+static void test_run(const test *t, bool verbose, int counts[3]) {
+    double start = now_seconds();
+    test_now = (test_state){0};
+    t->run();
+    double seconds = now_seconds() - start;
+    if (test_now.failures)
+        printf("FAILED  %s: %d checks\n", t->name, test_now.failures);
+    else if (test_now.skipped)
+        printf("skipped %s: %s\n", t->name, test_now.skipped);
+    else if (verbose || seconds >= SLOW_SECONDS)
+        printf("passed  %s: %.2f s\n", t->name, seconds);
+    fflush(stdout);
+    counts[test_now.failures ? 1 : test_now.skipped ? 2 : 0]++;
+}
+
+/* A file that is not there or has no numbers is a failure: those tests did not end. */
+static void add_counts(const char *path, int counts[3]) {
+    int more[3] = {0, 1, 0};
+    FILE *file = path ? fopen(path, "r") : NULL;
+    if (!file || fscanf(file, "%d %d %d", &more[0], &more[1], &more[2]) != 3)
+        printf("FAILED  the tests before did not end\n");
+    if (file)
+        fclose(file);
+    for (int i = 0; i < 3; i++)
+        counts[i] += more[i];
+}
+
+static bool write_counts(const char *path, const int counts[3]) {
+    FILE *file = fopen(path, "w");
+    if (!file)
+        return false;
+    fprintf(file, "%d %d %d\n", counts[0], counts[1], counts[2]);
+    return fclose(file) == 0;
+}
+
+int main(int argc, char **argv) {
+    bool verbose = false;
+    const char *counts_path = NULL;
+    int counts[3] = {0}; /* passed, failed, skipped */
+    for (int i = 1; i < argc; i++) {
+        verbose = verbose || !strcmp(argv[i], "-v");
+        if (!strcmp(argv[i], "--counts"))
+            counts_path = argv[i + 1];
+    }
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(argv[i], "--also"))
+            add_counts(argv[i + 1], counts);
+    for (const test *t = test_first; t; t = t->next)
+        if (test_is_wanted(t, argc, argv))
+            test_run(t, verbose, counts);
+    if (counts_path && !write_counts(counts_path, counts))
+        return 1;
+    printf("%d passed, %d failed, %d skipped\n", counts[0], counts[1], counts[2]);
+    return counts[1] != 0;
+}
