@@ -204,7 +204,7 @@ a_program_that_is_not_there_is_told() {
 }
 
 standard_input_is_the_first_ranks() {
-    echo "hello" | timeout -k 1 20 "$dtrun" -n 2 cat >$work/out 2>$work/err
+    echo "hello" | timeout -k 1 20 "$dtrun" -n 2 sh -c '[ $DTRAIN_RANK = 1 ] || sleep 0.3; cat' >$work/out 2>$work/err
     check [ "$(cat $work/out)" = "[0] hello" ]
 }
 
