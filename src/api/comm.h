@@ -149,8 +149,8 @@ DT_API int dt_comm_size(const dt_comm *comm);
 DT_API dt_result dt_comm_group_create(dt_comm *parent, const int *ranks, int count, dt_comm **out);
 
 /* One operation. `count`, which may be 0, is in elements: of the whole buffer for send, recv,
- * broadcast, reduce and all-reduce; of what each rank gives for gather and all-gather (out has
- * size times that); of what each rank gets from each for scatter, reduce-scatter and all-to-all (in has
+ * broadcast, reduce and all-reduce; of what each rank gives for gather and all-gather (out has size
+ * times that); of what each rank gets from each for scatter, reduce-scatter and all-to-all (in has
  * size times that). `in` may be `out`, for gather and all-gather also at the rank's own place in
  * `out`, for scatter and reduce-scatter `out` at its own place in `in`; other overlaps are errors.
  * broadcast: `in` at the root, `out` elsewhere; both may be given everywhere. */
