@@ -873,7 +873,8 @@ TEST(pmi_that_answers_nonsense_is_an_error) {
     for (size_t i = 0; i < DTI_COUNT(cases); i++) {
         pmi_case c;
         pmi_run(&c, 1, cases[i]);
-        CHECK(c.result == DT_ERROR_IO || c.result == DT_ERROR_FORMAT);
+        bool is_text = i >= 7 && i <= 9; /* rank 0's, which is none */
+        CHECK(c.result == DT_ERROR_FORMAT || (c.result == DT_ERROR_IO && !is_text));
         CHECK_CONTAINS(c.base.error, "PMI: ");
     }
 }
