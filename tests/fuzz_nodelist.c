@@ -1,5 +1,5 @@
-/* Any text as a host list: its names, which are a list of the same names, or refused. The target has
- * the implementation in it, since it calls what is internal. */
+/* Any text as a host list: its names, which are a list of the same names, or refused. The target
+ * has the implementation in it, since it calls what is internal. */
 #ifndef FUZZ_REPLAY
 #define DT_COMM_ONLY
 #define DT_STATIC
