@@ -114,6 +114,8 @@ typedef struct dti_rank_group {
     struct dti_rank_group *following;
 } dti_rank_group;
 
+#define DTI_SUMS_KEPT 8
+
 /* How far a step is; in chunks. */
 typedef struct dti_track {
     uint32_t total, done; /* chunks; done: all before this one */
@@ -124,7 +126,10 @@ typedef struct dti_track {
     uint32_t next;        /* the next step with the same peer; DTI_NOBODY = none */
     uint32_t slot;        /* RECV into slots: which stream's slots */
     uint32_t consumer;    /* RECV into slots: the FOLD that empties them */
-    uint32_t first_bit;   /* several sockets: done chunks past `done`, in flight->bits */
+    uint32_t alike;       /* SEND: the first step that sends the same bytes, to whomever */
+    uint32_t sum_of[DTI_SUMS_KEPT]; /* of that first step: chunks whose checksums are kept, */
+    uint32_t sums[DTI_SUMS_KEPT];   /* and those */
+    uint32_t first_bit;             /* several sockets: done chunks past `done`, in flight->bits */
 } dti_track;
 
 #define DTI_PEER_INVOLVED 1u /* shares a stream with us */

@@ -426,6 +426,17 @@ static dti_frame dti_frame_of(const dti_flight *f, dti_frame_type type) {
                        .value = f->post.count};
 }
 
+static uint32_t dti_flight_checksum(dti_flight *f, uint32_t step, uint32_t chunk, const void *data,
+                                    size_t bytes) {
+    dti_track *first = &f->tracks[f->tracks[step].alike];
+    uint32_t at = chunk % DTI_SUMS_KEPT;
+    if (first->sum_of[at] != chunk) {
+        first->sum_of[at] = chunk;
+        first->sums[at] = dti_crc32c(0, data, bytes);
+    }
+    return first->sums[at];
+}
+
 /* Attaches chunk `chunk` of a SEND to the connection, behind a header of `type`. */
 static void dti_engine_attach(dti_core *core, dti_link *link, dti_flight *f, uint32_t step,
                               uint32_t chunk, dti_frame_type type) {
@@ -438,7 +449,7 @@ static void dti_engine_attach(dti_core *core, dti_link *link, dti_flight *f, uin
     link->data = dti_step_at(core, f, step, chunk);
     link->data_left = fr.length;
     if (core->set.integrity != DT_COMM_NONE)
-        fr.crc = dti_crc32c(0, link->data, fr.length);
+        fr.crc = dti_flight_checksum(f, step, chunk, link->data, fr.length);
     dti_engine_put(core, link, &fr);
     link->tx_flight = f;
     link->tx_step = step;

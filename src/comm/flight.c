@@ -136,6 +136,31 @@ static void dti_flight_slots(dti_flight *f) {
     }
 }
 
+static bool dti_steps_alike(const dti_schedule *s, const dti_step *a, const dti_step *b) {
+    if (a->kind != b->kind || a->place != b->place || a->offset != b->offset ||
+        a->count != b->count || a->dtype != b->dtype || a->after_count != b->after_count)
+        return false;
+    return !a->after_count || memcmp(s->after + a->first_after, s->after + b->first_after,
+                                     a->after_count * sizeof *s->after) == 0;
+}
+
+/* Sends of the same bytes, made ready by the same steps, share their checksums. They follow each
+ * other in a schedule, so looking at the one before is enough. */
+static void dti_flight_alike(dti_flight *f) {
+    uint32_t last = DTI_NOBODY;
+    for (uint32_t i = 0; i < f->schedule.step_count; i++) {
+        const dti_step *s = &f->schedule.steps[i];
+        dti_track *t = &f->tracks[i];
+        t->alike = i;
+        memset(t->sum_of, 0xFF, sizeof t->sum_of);
+        if (s->kind != DTI_STEP_SEND)
+            continue;
+        if (last != DTI_NOBODY && dti_steps_alike(&f->schedule, &f->schedule.steps[last], s))
+            t->alike = f->tracks[last].alike;
+        last = i;
+    }
+}
+
 static void dti_flight_tracks(dti_flight *f) {
     if (f->schedule.step_count)
         memset(f->tracks, 0, f->schedule.step_count * sizeof *f->tracks);
@@ -151,6 +176,7 @@ static void dti_flight_tracks(dti_flight *f) {
     }
     dti_flight_chain(f);
     dti_flight_slots(f);
+    dti_flight_alike(f);
 }
 
 /* With several sockets chunks come in any order: a bit for each. */

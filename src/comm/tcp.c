@@ -7,6 +7,9 @@
 #if DTI_TCP
 
 #define DTI_POLLS_BEFORE_SLEEP 20
+#define DTI_ACCEPT_PAUSE_NS 100000000u
+#define DTI_CONNECT_NS 2000000000u /* until the next address is tried */
+#define DTI_READS_AT_ONCE 12u
 #define DTI_READ_BYTES_MAX (1u << 20) /* from one connection before the others have a turn */
 #define DTI_USER_TIMEOUT_MS 60000     /* the system's own limit, behind the protocol's */
 
@@ -17,7 +20,7 @@ typedef struct dti_tcp_conn {
     bool connecting, blocked; /* blocked: the system took no more */
     bool fin;                 /* nothing more goes out */
     int try_next;             /* of the addresses: the next one to try */
-    dti_addresses *addresses; /* of rank 0, or NULL: the peer's own */
+    uint64_t started;         /* connecting since, ns */
 } dti_tcp_conn;
 
 typedef struct dti_tcp {
@@ -30,6 +33,7 @@ typedef struct dti_tcp {
     pthread_t thread;
     bool locked_made, thread_made;
     int wake[2];           /* a pipe: ends the thread's sleep */
+    uint64_t accept_after; /* there was no descriptor: not before this time, ns */
     int reserve;           /* a descriptor to give up when there are no more */
     dti_tcp_conn *conns;   /* [core.link_count] */
     dti_tcp_conn **active; /* those with a descriptor */
@@ -127,6 +131,8 @@ static void dti_conn_try(dti_tcp *t, dti_link *link, const char *why) {
         if (fd >= 0) {
             dti_conn_open(t, link, fd);
             c->connecting = true;
+            c->started = t->core.now;
+            link->deadline = t->core.now + DTI_HANDSHAKE_NS;
             return;
         }
         char where[64];
@@ -191,20 +197,42 @@ static void dti_tcp_try_all(dti_tcp *t) {
     }
 }
 
+/* An address that does not answer does not keep the next ones waiting. */
+static void dti_tcp_try_next(dti_tcp *t) {
+    for (uint32_t i = t->active_count; i-- > 0;) {
+        dti_tcp_conn *c = i < t->active_count ? t->active[i] : NULL;
+        dti_addresses list;
+        if (!c || !c->connecting || t->core.now - c->started < DTI_CONNECT_NS)
+            continue;
+        dti_conn_addresses(t, c->link, &list);
+        if (c->try_next >= list.count)
+            continue;
+        dti_conn_close(t, c);
+        dti_conn_try(t, c->link, "no answer");
+    }
+}
+
 /* ---- accepting */
+
+/* Out of descriptors: the caller is told so by an end, instead of waiting. */
+static void dti_tcp_refuse_one(dti_tcp *t, int listener) {
+    if (t->reserve >= 0)
+        close(t->reserve);
+    int fd = accept(listener, NULL, NULL);
+    if (fd >= 0)
+        close(fd);
+    else
+        t->accept_after = t->core.now + DTI_ACCEPT_PAUSE_NS;
+    t->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    dti_core_note(&t->core, DT_LOG_WARNING,
+                  "no descriptor is left for a new connection: raise the limit (ulimit -n)");
+}
 
 static void dti_tcp_accept(dti_tcp *t, int listener) {
     for (int i = 0; i < 64; i++) {
         int fd = accept(listener, NULL, NULL);
-        if (fd < 0 && (errno == EMFILE || errno == ENFILE) && t->reserve >= 0) {
-            /* Out of descriptors: the caller is told so by an end, instead of waiting. */
-            close(t->reserve);
-            fd = accept(listener, NULL, NULL);
-            if (fd >= 0)
-                close(fd);
-            t->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
-            dti_core_note(&t->core, DT_LOG_WARNING,
-                          "no descriptor is left for a new connection: raise the limit");
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
+            dti_tcp_refuse_one(t, listener);
             return;
         }
         if (fd < 0)
@@ -320,6 +348,7 @@ static void dti_tcp_flush(dti_tcp *t) {
 
 static void dti_tcp_tick(dti_tcp *t) {
     dti_core_tick(&t->core, dti_now_ns());
+    dti_tcp_try_next(t);
     dti_tcp_try_all(t);
     dti_tcp_flush(t);
 }
@@ -350,6 +379,18 @@ static nfds_t dti_tcp_poll_set(dti_tcp *t, dti_tcp_who who, bool data, bool cont
     return count;
 }
 
+static void dti_tcp_poll_listeners(const dti_tcp *t, struct pollfd *polls) {
+    short events = t->core.now >= t->accept_after ? POLLIN : 0;
+    for (int i = 0; i < t->meeting.own.count; i++)
+        polls[i] = (struct pollfd){.fd = t->meeting.listeners[i], .events = events};
+}
+
+static void dti_tcp_accept_ready(dti_tcp *t, const struct pollfd *polls) {
+    for (int i = 0; i < t->meeting.own.count; i++)
+        if (polls[i].revents)
+            dti_tcp_accept(t, polls[i].fd);
+}
+
 /* After the poll: the link may have ended meanwhile, and its descriptor be another's. */
 static void dti_tcp_poll_done(dti_tcp *t, dti_tcp_who who, nfds_t count) {
     for (nfds_t i = 0; i < count; i++) {
@@ -376,9 +417,7 @@ static nfds_t dti_thread_poll_set(dti_tcp *t) {
     t->thread_reads = !t->waiting;
     nfds_t count = dti_tcp_poll_set(t, DTI_TCP_THREAD, t->thread_reads, true);
     t->polls[DTI_TCP_THREAD][count] = (struct pollfd){.fd = t->wake[0], .events = POLLIN};
-    for (int i = 0; i < t->meeting.own.count; i++)
-        t->polls[DTI_TCP_THREAD][count + 1 + (nfds_t)i] =
-            (struct pollfd){.fd = t->meeting.listeners[i], .events = POLLIN};
+    dti_tcp_poll_listeners(t, t->polls[DTI_TCP_THREAD] + count + 1);
     return count;
 }
 
@@ -389,9 +428,7 @@ static void dti_thread_round(dti_tcp *t, nfds_t count) {
     }
     t->core.now = dti_now_ns();
     dti_tcp_poll_done(t, DTI_TCP_THREAD, count);
-    for (int i = 0; i < t->meeting.own.count; i++)
-        if (extra[1 + i].revents)
-            dti_tcp_accept(t, extra[1 + i].fd);
+    dti_tcp_accept_ready(t, extra + 1);
     dti_tcp_tick(t);
 }
 
@@ -481,6 +518,21 @@ static void dti_tcp_look(dti_tcp *t, int timeout_ms) {
     dti_tcp_flush(t);
 }
 
+/* The same without sleep. To read at once costs one system call for each connection, to ask first two
+ * in all. */
+static void dti_tcp_glance(dti_tcp *t) {
+    if (t->active_count > DTI_READS_AT_ONCE) {
+        dti_tcp_look(t, 0);
+        return;
+    }
+    t->core.now = dti_now_ns();
+    for (uint32_t i = t->active_count; i-- > 0;)
+        if (i < t->active_count && dti_conn_is_data(t->active[i]))
+            dti_conn_ready(t, t->active[i], POLLIN | (t->active[i]->blocked ? POLLOUT : 0));
+    dti_tcp_try_all(t);
+    dti_tcp_flush(t);
+}
+
 /* The thread looks after what is still under way when nobody waits. */
 static void dti_tcp_hand_over(dti_tcp *t) {
     bool pending = false;
@@ -493,8 +545,6 @@ static void dti_tcp_hand_over(dti_tcp *t) {
 static dt_result dti_tcp_begin(dt_comm *comm, const dt_comm_op *op, uint64_t *id) {
     dti_tcp_group *g = comm->state;
     dti_tcp *t = g->tcp;
-    if (t->core.note_count)
-        dti_tcp_drain_notes(t);
     pthread_mutex_lock(&t->lock);
     t->core.now = dti_now_ns();
     dt_result result = DT_OK;
@@ -527,7 +577,7 @@ static void dti_tcp_wait_for(dti_tcp *t, const dti_flight *f, uint64_t timeout_n
     t->waiting = true;
     for (int i = 0; !f->finished; i++) {
         if (i < DTI_POLLS_BEFORE_SLEEP) {
-            dti_tcp_look(t, 0);
+            dti_tcp_glance(t);
             if (f->finished)
                 break;
             pthread_mutex_unlock(&t->lock);
@@ -556,8 +606,9 @@ static dt_result dti_tcp_wait(dt_comm *comm, uint64_t id, uint64_t timeout_ns) {
         result = f->finished ? dti_tcp_finish(t, f) : DT_ERROR_TIMEOUT;
         dti_tcp_hand_over(t);
     }
+    bool notes = t->core.note_count > 0;
     pthread_mutex_unlock(&t->lock);
-    if (result || t->core.note_count)
+    if (notes)
         dti_tcp_drain_notes(t);
     return result;
 }
@@ -648,12 +699,24 @@ static void dti_tcp_free(dti_tcp *t) {
     dti_free(t->base, t);
 }
 
+/* Operations of a group that ends before them end with it. */
+static void dti_tcp_abandon(dti_tcp *t, const dti_rank_group *group) {
+    t->core.now = dti_now_ns();
+    for (uint32_t i = 0; i < t->core.flight_count; i++) {
+        dti_flight *f = t->core.flights[i];
+        if (f->id && f->group == group)
+            dti_core_cancel(&t->core, f);
+    }
+    dti_tcp_flush(t);
+}
+
 static void dti_tcp_close(dt_comm *comm) {
     dti_tcp_group *g = comm->state;
     dti_tcp *t = g->tcp;
     dti_base *base = t->base;
     if (comm->parent) {
         pthread_mutex_lock(&t->lock);
+        dti_tcp_abandon(t, g->group);
         dti_group_free(&t->core, g->group);
         pthread_mutex_unlock(&t->lock);
         dti_free(base, g);
@@ -731,16 +794,12 @@ static dt_result dti_tcp_join(dti_tcp *t) {
     dti_tcp_try_all(t);
     while (t->core.state == DTI_CORE_JOINING) {
         nfds_t count = dti_tcp_poll_set(t, DTI_TCP_APP, true, true);
-        for (int i = 0; i < t->meeting.own.count; i++)
-            t->polls[DTI_TCP_APP][count + (nfds_t)i] =
-                (struct pollfd){.fd = t->meeting.listeners[i], .events = POLLIN};
+        dti_tcp_poll_listeners(t, t->polls[DTI_TCP_APP] + count);
         poll(t->polls[DTI_TCP_APP], count + (nfds_t)t->meeting.own.count,
              dti_ms_until(dti_core_deadline(&t->core)));
         t->core.now = dti_now_ns();
         dti_tcp_poll_done(t, DTI_TCP_APP, count);
-        for (int i = 0; i < t->meeting.own.count; i++)
-            if (t->polls[DTI_TCP_APP][count + (nfds_t)i].revents)
-                dti_tcp_accept(t, t->meeting.listeners[i]);
+        dti_tcp_accept_ready(t, t->polls[DTI_TCP_APP] + count);
         dti_tcp_tick(t);
         pthread_mutex_unlock(&t->lock);
         dti_tcp_drain_notes(t);
