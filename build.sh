@@ -28,6 +28,7 @@ help() {
 ./build.sh build           the header, the examples, the tests and the tools
 ./build.sh bench [what]    GEMM against OpenBLAS, training steps against PyTorch, Vulkan devices;
                            what: gemm, steps, vulkan; --json FILE writes it down as well; --help
+./build.sh bench comm      all-reduce beside gloo, Open MPI, plain sockets; --quick, --netns, --help
 ./build.sh devices         what dtrain finds on this machine
 ./build.sh check           format, layers, generated files, symbols, warnings, sizes
 ./build.sh clean           remove build/
@@ -400,8 +401,22 @@ bench() {
     need_tool python3-minimal python3
     header
     fresh_flags
+    if [ "${1:-}" = comm ]; then
+        shift
+        bench_comm "$@"
+    fi
     compile build/dtbench tools/dtbench.c
     exec python3 tools/bench.py "$@"
+}
+
+# The peers are whatever is there: without Open MPI's compiler its columns stay empty.
+bench_comm() {
+    compile build/dtrun tools/dtrun.c
+    compile build/dtbench_comm tools/dtbench_comm.c
+    if have mpicc && ! newer build/mpi_allreduce tools/mpi_allreduce.c; then
+        mpicc -O2 tools/mpi_allreduce.c -o build/mpi_allreduce || say 'mpicc failed: no Open MPI'
+    fi
+    exec python3 tools/bench_comm.py "$@"
 }
 
 devices() {

@@ -1,0 +1,361 @@
+#!/usr/bin/env python3
+"""What ./build.sh bench comm runs: all-reduce over TCP beside gloo, Open MPI and plain sockets.
+
+    ./build.sh bench comm [--ranks 2,4,8] [--sizes 4,1k,4M] [--rounds 7] [--ms 200] [--quick]
+                          [--netns] [--only-netns] [--json FILE]
+
+Float32 sums over loopback TCP; with --netns (as root) also between network namespaces, as between
+hosts: joined by veth and a bridge, then shaped to 1 Gbit/s by tbf. In each round the peers take
+turns: dtrain with CRC, gloo, Open MPI over TCP, dtrain without CRC, and for two ranks the same bytes
+both ways over plain sockets and iperf3. Then threads of one process beside memcpy. Peers that are not
+there are left out. Tables have the medians of the rounds' times, and of the rounds' ratios, with
+their least and largest; ratios above 1 mean that dtrain is faster.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import selectors
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+import bench # it has gone to the root of the repository
+from bench_net import TIMEOUT_SECONDS, Loopback, Namespaces, run
+
+SIZES = [4, 64, 1 << 10, 16 << 10, 256 << 10, 4 << 20, 64 << 20, 256 << 20]
+QUICK_SIZES = [1 << 10, 64 << 10, 4 << 20]
+THREAD_SIZES = [1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20]
+SHAPED_GBPS = 1.0
+IPERF_SECONDS = 2
+# (peer, bytes) -> least speed ratio by ranks; gloo's at every size is its own line.
+AIMS = {("openmpi", 1 << 10): {2: 1.0, 4: 1 / 0.75, 8: 1 / 0.75},
+        ("openmpi", 4 << 20): {2: 1.3, 4: 1.5},
+        ("openmpi", 64 << 20): {2: 1.0, 4: 1.0, 8: 1.0},
+        ("gloo", 64 << 20): {2: 1.3, 4: 1.3, 8: 1.3}}
+SHAPED_AIM = 0.95 # of iperf3's
+PEERS = ("crc", "gloo", "openmpi", "none", "raw") # a round's order
+HOW_TO_GET = {"gloo": "PyTorch with gloo (Debian: apt install python3-torch)",
+              "openmpi": "Open MPI (Debian: apt install openmpi-bin libopenmpi-dev)",
+              "iperf3": "iperf3 (Debian: apt install iperf3)"}
+
+
+def results(text):
+    """The JSON lines; dtrun puts the rank before them."""
+    return [json.loads(line[line.index("{"):]) for line in text.splitlines() if "{" in line]
+
+
+# ---- peers
+
+
+class Gloo:
+    """A PyTorch that waits for work."""
+
+    def __init__(self, python):
+        self.process = subprocess.Popen([python, "tools/bench_gloo.py"], stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, start_new_session=True)
+        self.version = self.read(60)["version"]
+
+    def read(self, timeout):
+        with selectors.DefaultSelector() as wait:
+            wait.register(self.process.stdout, selectors.EVENT_READ)
+            line = self.process.stdout.readline() if wait.select(timeout) else b""
+        if not line:
+            raise bench.Failure("gloo: no answer")
+        return json.loads(line)
+
+    def measure(self, net, ranks, ms, sizes):
+        job = {"ranks": ranks, "ms": ms, "sizes": sizes, "timeout": TIMEOUT_SECONDS,
+               "port": free_port(), "address": net.address, "interface": net.interface,
+               "namespaces": net.namespaces}
+        self.process.stdin.write(json.dumps(job).encode() + b"\n")
+        self.process.stdin.flush()
+        found = []
+        while "bytes" in (answer := self.read(TIMEOUT_SECONDS + 20)):
+            found.append(answer)
+        if "error" in answer:
+            raise bench.Failure(f"gloo, {ranks} ranks: {answer['error']}")
+        return found
+
+    def close(self):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def find_gloo():
+    """With the first Python that has it: Debian's is not always the first in the path."""
+    for python in dict.fromkeys([sys.executable, "/usr/bin/python3"]):
+        test = "import torch.distributed as d; assert d.is_gloo_available()"
+        if shutil.which(python) and not subprocess.run([python, "-c", test],
+                                                       stderr=subprocess.DEVNULL).returncode:
+            return Gloo(python)
+    return None
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def run_openmpi(net, ranks, ms, sizes):
+    # It spins while it waits. With as many ranks as processors it yields to nobody, unless told to:
+    # then a machine that does anything else makes it up to a hundred times slower.
+    return results(run([*net.mpirun(ranks), "--mca", "btl", "tcp,self", "--mca", "pml", "ob1", "--mca",
+                        "mpi_yield_when_idle", 1, "build/mpi_allreduce", ms, *sizes]))
+
+
+def iperf(net, both_ways):
+    """What one stream of TCP carries, in GB/s and in one direction; of both, when both are busy."""
+    port = free_port()
+    server = subprocess.Popen(net.inside(0, ["iperf3", "-s", "-1", "-p", str(port)]),
+                              stdout=subprocess.DEVNULL)
+    client = net.inside(1, ["iperf3", "-J", "-c", net.address, "-p", port, "-t", IPERF_SECONDS,
+                            *(["--bidir"] if both_ways else [])])
+    try:
+        for attempt in range(20): # until the server listens
+            time.sleep(0.1)
+            with contextlib.suppress(bench.Failure):
+                end = json.loads(run(client, 30))["end"]
+                sums = [v for k, v in end.items() if k.startswith("sum_received")]
+                return statistics.fmean(s["bits_per_second"] for s in sums) / 8e9
+        raise bench.Failure("iperf3: no connection")
+    finally:
+        server.kill()
+        server.wait()
+
+
+class Peers:
+    def __init__(self):
+        self.gloo = find_gloo()
+        self.missing = set()
+        if not self.gloo:
+            self.missing.add("gloo")
+        if not shutil.which("mpirun") or not os.path.exists("build/mpi_allreduce"):
+            self.missing.add("openmpi")
+        if not shutil.which("iperf3"):
+            self.missing.add("iperf3")
+        for name in sorted(self.missing):
+            print(f"left out, for it is not there: {HOW_TO_GET[name]}")
+        if os.geteuid() == 0: # mpirun refuses root unless told twice
+            os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+
+    def measure(self, peer, net, ranks, ms, sizes):
+        """{bytes: result}; empty when the peer is not there or fails, which ours must not."""
+        if peer in self.missing or (peer == "raw" and ranks != 2):
+            return {}
+        try:
+            if peer == "gloo":
+                found = self.gloo.measure(net, ranks, ms, sizes)
+            elif peer == "openmpi":
+                found = run_openmpi(net, ranks, ms, sizes)
+            else:
+                arguments = ["raw", net.address] if peer == "raw" else ["tcp", peer]
+                found = results(run(net.ours(ranks, [*arguments, ms, *sizes])))
+        except bench.Failure as failure:
+            if peer in ("crc", "none"):
+                raise
+            print(failure)
+            return {}
+        return {f["bytes"]: f for f in found}
+
+
+# ---- tables
+
+
+def size_text(size):
+    for unit, name in ((1 << 20, "MB"), (1 << 10, "KB")):
+        if size >= unit:
+            return f"{size / unit:g} {name}"
+    return f"{size} B"
+
+
+def line_of(size, ranks, rounds):
+    """One size's medians, and its ratios: a round's peer time / our time."""
+    line = {"bytes": size, "ranks": ranks, "us": {}, "ratio": {}}
+    for peer in PEERS:
+        pairs = [(r["crc"][size]["us"], r[peer][size]["us"]) for r in rounds if size in r[peer]]
+        if pairs:
+            ratios = [theirs / ours for ours, theirs in pairs]
+            line["us"][peer] = statistics.median(theirs for _, theirs in pairs)
+            line["ratio"][peer] = [statistics.median(ratios), min(ratios), max(ratios)]
+    ours = line["us"]["crc"]
+    line["algbw"] = size / ours * 1e-3 # GB/s
+    line["busbw"] = line["algbw"] * 2 * (ranks - 1) / ranks
+    return line
+
+
+def ratio_text(line, peer):
+    if peer not in line["ratio"]:
+        return "-"
+    median, least, most = line["ratio"][peer]
+    return f"{median:.2f} ({least:.2f}-{most:.2f})"
+
+
+def bench_ranks(peers, net, ranks, options):
+    print(f"\nAll-reduce, {net.title}, {ranks} ranks: microseconds, GB/s; dtrain's speed to the others'",
+          flush=True)
+    widths = (7, 10, 7, 7, 10, 10, 10, 18, 18, 18, 18)
+    bench.row("size", "dtrain", "algbw", "busbw", "gloo", "Open MPI", "sockets", "to gloo",
+              "to Open MPI", "to no CRC", "to sockets", widths=widths)
+    rounds, streams = [], {"one": [], "both": []}
+    for _ in range(options.rounds):
+        rounds.append({p: peers.measure(p, net, ranks, options.ms, options.sizes) for p in PEERS})
+        if ranks == options.ranks[0] and "iperf3" not in peers.missing:
+            streams["one"].append(iperf(net, False))
+            streams["both"].append(iperf(net, True))
+    lines = [line_of(size, ranks, rounds) for size in options.sizes]
+    for line in lines:
+        us = [f"{line['us'][p]:.1f}" if p in line["us"] else "-" for p in ("gloo", "openmpi", "raw")]
+        bench.row(size_text(line["bytes"]), f"{line['us']['crc']:.1f}", f"{line['algbw']:.3f}",
+                  f"{line['busbw']:.3f}", *us,
+                  *(ratio_text(line, p) for p in ("gloo", "openmpi", "none", "raw")), widths=widths)
+    ours = [f for r in rounds for p in ("crc", "none") for f in r[p].values()]
+    report = {"net": net.title, "gbps": net.gbps, "ranks": ranks, "lines": lines, "rounds": rounds,
+              **{k: max(f[k] for f in ours) for k in ("allocations", "scratch_bytes", "held_bytes")}}
+    print(f"dtrain: {report['allocations']} allocations in the timed loops; scratch at most "
+          f"{report['scratch_bytes'] / 1024:.0f} KiB, all that it holds {report['held_bytes'] / 1024:.0f} "
+          "KiB a rank; sums right")
+    if streams["one"]:
+        report["iperf3"] = {k: statistics.median(v) for k, v in streams.items()}
+        print(f"iperf3: {report['iperf3']['one']:.3f} GB/s one way, {report['iperf3']['both']:.3f} each "
+              "way when both are busy")
+    return report
+
+
+def bench_threads(options):
+    print("\nAll-reduce of threads of one process: microseconds, GB/s (bytes of a rank / time); memcpy: "
+          "each thread copies as many bytes", flush=True)
+    widths = (7, 5, 10, 7, 10, 7, 18)
+    bench.row("size", "ranks", "dtrain", "GB/s", "memcpy", "GB/s", "share of memcpy", widths=widths)
+    lines = []
+    for ranks in options.ranks:
+        rounds = [results(run(["build/dtbench_comm", "threads", ranks, options.ms, *THREAD_SIZES]))
+                  for _ in range(options.rounds)]
+        for size in THREAD_SIZES:
+            us = {what: [f["us"] for r in rounds for f in r if (f["what"], f["bytes"]) == (what, size)]
+                  for what in ("threads", "memcpy")}
+            shares = [copy / ours for ours, copy in zip(us["threads"], us["memcpy"])]
+            medians = [statistics.median(us[what]) for what in ("threads", "memcpy")]
+            line = {"bytes": size, "ranks": ranks, "us": dict(zip(us, medians)),
+                    "share": [statistics.median(shares), min(shares), max(shares)]}
+            lines.append(line)
+            bench.row(size_text(size), ranks, f"{medians[0]:.2f}", f"{size / medians[0] * 1e-3:.2f}",
+                      f"{medians[1]:.3f}", f"{size / medians[1] * 1e-3:.2f}",
+                      "{:.2f} ({:.2f}-{:.2f})".format(*line["share"]), widths=widths)
+        allocations = max(f["allocations"] for r in rounds for f in r)
+        print(f"{allocations} allocations in the timed loops of {ranks} threads; sums right")
+    return lines
+
+
+def aim(report, line, peer, least):
+    found = line["ratio"].get(peer)
+    if found:
+        print(f"  {'met ' if found[0] >= least else 'MISSED'}  {report['net']}, {line['ranks']} ranks, "
+              f"{size_text(line['bytes'])}: {found[0]:.2f} of {peer}'s speed, aim {least:.2f}")
+
+
+def print_aims(reports):
+    """Those of the loopback and the namespaces as they are; of a shaped link, its share."""
+    print("\nAims, of the medians with CRC:")
+    for report in reports:
+        stream = next((r["iperf3"] for r in reports if r["net"] == report["net"] and "iperf3" in r), None)
+        if report["allocations"]:
+            print(f"  MISSED  {report['net']}, {report['ranks']} ranks: no allocation in a loop")
+        if report["gbps"] and stream:
+            best = max(report["lines"], key=lambda line: line["busbw"])
+            share = best["busbw"] / stream["one"]
+            print(f"  {'met ' if share >= SHAPED_AIM else 'MISSED'}  {report['net']}, {report['ranks']} "
+                  f"ranks, {size_text(best['bytes'])}: {100 * share:.1f} % of iperf3, aim "
+                  f"{100 * SHAPED_AIM:.0f} %")
+        if report["gbps"]:
+            continue
+        for line in report["lines"]:
+            for (peer, size), least in AIMS.items():
+                if size == line["bytes"] and line["ranks"] in least:
+                    aim(report, line, peer, least[line["ranks"]])
+            if ("gloo", line["bytes"]) not in AIMS:
+                aim(report, line, "gloo", 1.0)
+
+
+# ---- all of it
+
+
+def parse_size(text):
+    units = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+    unit = units.get(text[-1:].lower(), 1)
+    size = int(text[:-1] if unit > 1 else text) * unit
+    if size < 4 or size % 4 or size > 1 << 30:
+        raise bench.Failure(f"a size is 4 bytes to 1 GB in steps of 4, not '{text}'")
+    return size
+
+
+def parse():
+    parser = argparse.ArgumentParser(prog="./build.sh bench comm", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", default=None, help="2,4,8")
+    parser.add_argument("--sizes", default=None, help="bytes, with k and M: 4,1k,64k,4M")
+    parser.add_argument("--rounds", type=int, default=None, help="7")
+    parser.add_argument("--ms", type=int, default=None, help="of one size in one round: 200")
+    parser.add_argument("--quick", action="store_true", help="2 and 4 ranks, 3 sizes, 3 short rounds")
+    parser.add_argument("--netns", action="store_true", help="also between network namespaces (root)")
+    parser.add_argument("--only-netns", action="store_true", help="between network namespaces alone")
+    parser.add_argument("--json", metavar="FILE", help="also write everything there")
+    options = parser.parse_args()
+    quick = options.quick
+    options.sizes = ([parse_size(t) for t in options.sizes.split(",")] if options.sizes
+                     else QUICK_SIZES if quick else SIZES)
+    options.ranks = [int(t) for t in (options.ranks or ("2,4" if quick else "2,4,8")).split(",")]
+    options.rounds = options.rounds or (3 if quick else 7)
+    options.ms = options.ms or (50 if quick else 200)
+    if min(options.ranks) < 2 or max(options.ranks) > 64:
+        raise bench.Failure("ranks are 2 to 64")
+    if (options.netns or options.only_netns) and os.geteuid() != 0:
+        raise bench.Failure("--netns makes network namespaces, which takes root")
+    return options
+
+
+def main():
+    options = parse()
+    processors = len(os.sched_getaffinity(0))
+    load = os.getloadavg()[0]
+    print(f"{bench.cpu_name()}, {processors} processors; {options.rounds} rounds; load {load:.2f}")
+    if load > 0.5 * processors:
+        print("The machine is busy with something else: trust the ratios, not the times.")
+    peers = Peers()
+    report = {"cpu": bench.cpu_name(), "processors": processors, "load": load, "all_reduce": [],
+              "gloo": peers.gloo.version if peers.gloo else None}
+    nets = [] if options.only_netns else [contextlib.nullcontext(Loopback())]
+    if options.netns or options.only_netns:
+        nets += [Namespaces(max(options.ranks), gbps) for gbps in (None, SHAPED_GBPS)]
+    try:
+        for net in nets:
+            with net as entered:
+                report["all_reduce"] += [bench_ranks(peers, entered, r, options) for r in options.ranks]
+        if not options.only_netns:
+            report["threads"] = bench_threads(options)
+    finally:
+        if peers.gloo:
+            peers.gloo.close()
+        if options.json:
+            with open(options.json, "w", encoding="utf-8") as f:
+                json.dump(report, f, indent=1)
+                f.write("\n")
+    print_aims(report["all_reduce"])
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143)) # so that what was started ends, too
+    try:
+        main()
+    except bench.Failure as failure:
+        sys.exit(f"bench comm: {failure}")
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,339 @@
+/* The measuring half of ./build.sh bench comm; tools/bench_comm.py calls it and makes the tables.
+ *
+ *     dtrun -n N dtbench_comm tcp crc|none MS BYTES...   all-reduce, float32 sum, over TCP
+ *     dtrun -n 2 dtbench_comm raw ADDRESS MS BYTES...    the same bytes both ways, no library
+ *     dtbench_comm threads N MS BYTES...                 all-reduce of threads, and memcpy
+ *
+ * Each size is warmed up, then repeated for about MS milliseconds. Every result is one JSON object
+ * a line, from rank 0; times are in microseconds, of the slowest rank. The sum is checked outside
+ * the timed loop, each element on each rank, and a wrong one ends the program with status 1. */
+#define _GNU_SOURCE
+#define DT_COMM_ONLY
+#define DT_IMPLEMENTATION
+#include "dtrain.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define REPEATS_LEAST 2 /* of 256 MB at 1 Gbit/s one takes seconds */
+#define REPEATS_MOST 20000
+#define WARM_TRIES 3     /* the least of them says how often to repeat: one may be disturbed */
+#define SLOW_SECONDS 0.5 /* what takes longer is tried once */
+#define SPIN_SECONDS 200e-6
+#define RANKS_MAX 64
+#define SIZES_MAX 64
+
+typedef struct bench { /* one rank's side of what is measured */
+    dt_comm *comm;
+    const char *what;
+    void (*step)(struct bench *bench); /* once over the first `bytes` of in and out */
+    char *in, *out;
+    size_t bytes;
+    int socket; /* of raw */
+} bench;
+
+typedef struct request { /* what the command line asks for */
+    double budget_s;
+    size_t sizes[SIZES_MAX], largest;
+    int count;
+} request;
+
+static double now_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static _Noreturn void fail(const char *what, const char *why) {
+    fprintf(stderr, "dtbench_comm: %s: %s\n", what, why);
+    exit(1);
+}
+
+static void try(const bench *b, dt_result result, const char *what) {
+    if (result)
+        fail(what, dt_comm_error(b->comm));
+}
+
+/* ---- what is measured */
+
+static dt_comm_op sum_of(const bench *b) {
+    return (dt_comm_op){.kind = DT_COMM_ALL_REDUCE,
+                        .in = b->in,
+                        .out = b->out,
+                        .count = b->bytes / 4,
+                        .dtype = DT_F32};
+}
+
+static void step_all_reduce(bench *b) {
+    dt_comm_op op = sum_of(b);
+    try(b, dt_comm_run(b->comm, &op), "all-reduce");
+}
+
+static void step_memcpy(bench *b) {
+    memcpy(b->out, b->in, b->bytes);
+    __asm__ volatile("" : : "r"(b->out) : "memory"); /* it is not to be left out */
+}
+
+/* Whether a call on the non-blocking socket moved nothing; what else goes wrong ends the program. */
+static bool moved_nothing(ssize_t moved) {
+    if (moved > 0)
+        return false;
+    if (moved == 0 || (errno != EAGAIN && errno != EINTR))
+        fail("raw", moved == 0 ? "the other rank has gone" : strerror(errno));
+    return true;
+}
+
+/* All bytes to the other rank and as many from it: what an all-reduce of two ranks moves at least.
+ * It spins before it sleeps: both ends are awake, and a wake-up costs more than a short message. */
+static void step_raw(bench *b) {
+    size_t sent = 0, got = 0;
+    double idle_since = 0;
+    while (sent < b->bytes || got < b->bytes) {
+        ssize_t out = 0, in = 0;
+        if (sent < b->bytes && !moved_nothing(out = send(b->socket, b->in + sent, b->bytes - sent,
+                                                         MSG_DONTWAIT | MSG_NOSIGNAL)))
+            sent += (size_t)out;
+        if (got < b->bytes &&
+            !moved_nothing(in = recv(b->socket, b->out + got, b->bytes - got, MSG_DONTWAIT)))
+            got += (size_t)in;
+        if (out > 0 || in > 0) {
+            idle_since = 0;
+        } else if (idle_since == 0) {
+            idle_since = now_s();
+        } else if (now_s() - idle_since < SPIN_SECONDS) {
+            sched_yield();
+        } else {
+            short events = (short)(POLLIN | (sent < b->bytes ? POLLOUT : 0));
+            poll(&(struct pollfd){.fd = b->socket, .events = events}, 1, 1000);
+        }
+    }
+}
+
+/* ---- measuring */
+
+/* The largest of all ranks, on all of them. */
+static void agree(const bench *b, double *values, uint64_t count) {
+    try(b, dt_comm_all_reduce(b->comm, values, values, count, DT_F64, DT_COMM_MAX), "agree");
+}
+
+static double seconds_of(bench *b, int repeats) {
+    try(b, dt_comm_barrier(b->comm), "barrier");
+    double begin = now_s();
+    for (int i = 0; i < repeats; i++)
+        b->step(b);
+    return now_s() - begin;
+}
+
+/* Small integers, so that the sum of any order is exact. */
+static void fill(const bench *b) {
+    float *in = (float *)(void *)b->in;
+    for (size_t i = 0; i < b->bytes / 4; i++)
+        in[i] = (float)(i % 1000 + (size_t)dt_comm_rank(b->comm));
+    memset(b->out, 0xFF, b->bytes);
+}
+
+static bool is_sum(const bench *b) {
+    const float *out = (const float *)(const void *)b->out;
+    size_t size = (size_t)dt_comm_size(b->comm), ranks = size * (size - 1) / 2;
+    for (size_t i = 0; i < b->bytes / 4; i++)
+        if (out[i] != (float)(size * (i % 1000) + ranks))
+            return false;
+    return true;
+}
+
+/* While an operation is under way; beside the loop, for asking takes a lock. */
+static double scratch_bytes(bench *b) {
+    dt_comm_info info;
+    dt_comm_work work;
+    dt_comm_op op = sum_of(b);
+    try(b, dt_comm_begin(b->comm, &op, &work), "begin");
+    dt_comm_get_info(b->comm, &info);
+    try(b, dt_comm_wait(b->comm, work, -1), "wait");
+    return (double)info.scratch_bytes;
+}
+
+static void measure(bench *b, double budget_s) {
+    dt_comm_info before, after;
+    fill(b);
+    double once = 0, least = 1e9;
+    for (int i = 0; i < WARM_TRIES && once < SLOW_SECONDS; i++) {
+        once = seconds_of(b, 1);
+        agree(b, &once, 1);
+        least = once < least ? once : least;
+    }
+    double wanted = budget_s / (least > 0 ? least : 1e-9);
+    int repeats = wanted > REPEATS_MOST ? REPEATS_MOST : (int)wanted;
+    repeats = repeats < REPEATS_LEAST ? REPEATS_LEAST : repeats;
+    bool sums = b->step == step_all_reduce;
+    if (sums)
+        fill(b); /* out is none that an earlier one has left */
+    dt_comm_get_info(b->comm, &before);
+    double seconds = seconds_of(b, repeats);
+    dt_comm_get_info(b->comm, &after);
+    double facts[] = {seconds / repeats, (double)(after.host_alloc_calls - before.host_alloc_calls),
+                      (double)after.host_bytes, sums && !is_sum(b), 0};
+    facts[4] = sums ? scratch_bytes(b) : 0;
+    agree(b, facts, 5);
+    if (facts[3] > 0)
+        fail(b->what, "the sum is WRONG");
+    if (dt_comm_rank(b->comm) == 0)
+        printf("{\"what\": \"%s\", \"bytes\": %zu, \"us\": %.3f, \"repeats\": %d, "
+               "\"allocations\": %.0f, \"held_bytes\": %.0f, \"scratch_bytes\": %.0f}\n",
+               b->what, b->bytes, facts[0] * 1e6, repeats, facts[1], facts[2], facts[4]);
+    fflush(stdout);
+}
+
+static void measure_sizes(bench *b, const request *r) {
+    for (int i = 0; i < r->count; i++) {
+        b->bytes = r->sizes[i];
+        measure(b, r->budget_s);
+    }
+}
+
+static void get_buffers(bench *b, const request *r) {
+    b->in = malloc(r->largest);
+    b->out = malloc(r->largest);
+    if (!b->in || !b->out)
+        fail(b->what, "no memory");
+}
+
+static void put_buffers(bench *b) {
+    free(b->in);
+    free(b->out);
+}
+
+/* ---- the commands */
+
+static void join(bench *b, dt_comm_integrity integrity) {
+    dt_comm_desc desc = dt_comm_desc_from_env();
+    desc.integrity = integrity;
+    dt_result result = dt_comm_create(&desc, &b->comm);
+    if (result)
+        fail("dt_comm_create", b->comm ? dt_comm_error(b->comm) : dt_result_text(result));
+}
+
+static int run_tcp(const char *integrity, const request *r) {
+    bool crc = !strcmp(integrity, "crc");
+    bench b = {.what = crc ? "crc" : "none", .step = step_all_reduce};
+    if (!crc && strcmp(integrity, "none") != 0)
+        fail(integrity, "neither crc nor none");
+    join(&b, crc ? DT_COMM_CRC : DT_COMM_NONE);
+    get_buffers(&b, r);
+    measure_sizes(&b, r);
+    dt_comm_destroy(b.comm);
+    put_buffers(&b);
+    return 0;
+}
+
+/* Rank 0 listens at `address`, at a port of the system's choice that it tells rank 1. */
+static int connect_raw(const bench *b, const char *address) {
+    struct sockaddr_in at = {.sin_family = AF_INET};
+    struct sockaddr *any = (struct sockaddr *)&at;
+    socklen_t length = sizeof at;
+    int rank = dt_comm_rank(b->comm), one = 1, end = socket(AF_INET, SOCK_STREAM, 0);
+    if (end < 0 || inet_pton(AF_INET, address, &at.sin_addr) != 1)
+        fail("raw", "ADDRESS is none of IPv4");
+    bool ok = rank > 0 || (bind(end, any, length) == 0 && listen(end, 1) == 0 &&
+                           getsockname(end, any, &length) == 0);
+    if (!ok)
+        fail("raw: listen", strerror(errno));
+    int32_t port = at.sin_port;
+    try(b, dt_comm_broadcast(b->comm, &port, 1, DT_I32, 0), "broadcast");
+    at.sin_port = (in_port_t)port;
+    int peer = rank == 0 ? accept(end, NULL, NULL) : end;
+    if (peer < 0 || (rank > 0 && connect(end, any, sizeof at) != 0))
+        fail("raw: connect", strerror(errno));
+    if (peer != end)
+        close(end);
+    setsockopt(peer, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    return peer;
+}
+
+static int run_raw(const char *address, const request *r) {
+    bench b = {.what = "raw", .step = step_raw};
+    join(&b, DT_COMM_CRC);
+    if (dt_comm_size(b.comm) != 2)
+        fail("raw", "takes two ranks");
+    b.socket = connect_raw(&b, address);
+    get_buffers(&b, r);
+    measure_sizes(&b, r);
+    close(b.socket);
+    dt_comm_destroy(b.comm);
+    put_buffers(&b);
+    return 0;
+}
+
+typedef struct seat { /* a thread's */
+    bench bench;
+    const request *request;
+    pthread_t thread;
+} seat;
+
+/* memcpy: each rank its own bytes, all at once, which reads and writes what an all-reduce has to
+ * at least. */
+static void *run_rank(void *user) {
+    seat *s = user;
+    get_buffers(&s->bench, s->request);
+    for (int copy = 0; copy < 2; copy++) {
+        s->bench.what = copy ? "memcpy" : "threads";
+        s->bench.step = copy ? step_memcpy : step_all_reduce;
+        measure_sizes(&s->bench, s->request);
+    }
+    put_buffers(&s->bench);
+    return NULL;
+}
+
+static int run_threads(const char *ranks, const request *r) {
+    static seat seats[RANKS_MAX];
+    dt_comm *comms[RANKS_MAX];
+    int size = atoi(ranks);
+    if (size < 1 || size > RANKS_MAX)
+        fail(ranks, "takes 1 to 64 ranks");
+    if (dt_comm_create_threads(NULL, size, comms))
+        fail("dt_comm_create_threads", dt_comm_error(comms[0]));
+    for (int i = 0; i < size; i++) {
+        seats[i] = (seat){.bench.comm = comms[i], .request = r};
+        if (pthread_create(&seats[i].thread, NULL, run_rank, &seats[i]) != 0)
+            fail("threads", "a thread cannot be started");
+    }
+    for (int i = 0; i < size; i++)
+        pthread_join(seats[i].thread, NULL);
+    for (int i = 0; i < size; i++)
+        dt_comm_destroy(comms[i]);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        int (*run)(const char *argument, const request *r);
+    } commands[] = {{"tcp", run_tcp}, {"raw", run_raw}, {"threads", run_threads}};
+    request r = {.budget_s = argc > 3 ? atof(argv[3]) * 1e-3 : 0};
+    for (int i = 4; i < argc && r.count < SIZES_MAX; i++) {
+        size_t bytes = strtoull(argv[i], NULL, 10) / 4 * 4;
+        if (bytes == 0)
+            fail(argv[i], "sizes are 4 bytes and more");
+        r.largest = bytes > r.largest ? bytes : r.largest;
+        r.sizes[r.count++] = bytes;
+    }
+    for (size_t i = 0; i < sizeof commands / sizeof *commands && r.count; i++)
+        if (!strcmp(argv[1], commands[i].name))
+            return commands[i].run(argv[2], &r);
+    fputs("usage: dtbench_comm tcp crc|none MS BYTES...\n"
+          "       dtbench_comm raw ADDRESS MS BYTES...\n"
+          "       dtbench_comm threads RANKS MS BYTES...\n"
+          "The first two are started by dtrun, raw with two ranks.\n",
+          stderr);
+    return 2;
+}
