@@ -96,11 +96,11 @@ typedef struct dt_comm_desc {
     char interfaces[128];        /* "eth,ib": names that begin so; "^docker": not those; "" = any */
     int port_low, port_high;     /* where to listen; 0 = any port */
     int sockets;                 /* to each peer; 0 = 1; at most 16 */
-    int chunk_bytes;             /* 0 = 256 KiB; 4 KiB to 8 MiB; the same on all ranks */
+    int chunk_bytes;             /* 0 = 64 KiB; 4 KiB to 8 MiB; the same on all ranks */
     int window;                  /* chunks in flight from a peer; 0 = 4; 1 to 64; the same on all */
     int join_timeout_ms;         /* until all ranks are there; 0 = 300 s */
     int silence_ms;              /* a rank unheard of for so long is lost; 0 = 5 s */
-    int op_timeout_ms; /* an operation that a rank has not posted for so long; 0 = never */
+    int op_timeout_ms; /* a rank that has not posted what others wait for ends it all; 0 = never */
     char launcher[16]; /* dt_comm_desc_from_env: whose variables it took; "" = nobody's */
     char note[256];    /* and what looks like a mistake but is none for sure; logged as a warning */
     char error[256];   /* what dt_comm_desc_from_env found wrong; dt_comm_create fails */
@@ -122,8 +122,9 @@ DT_API dt_result dt_comm_create(const dt_comm_desc *desc, dt_comm **out);
 
 /* `size` comms (1 .. 1024) for as many threads of this process: out[i] is rank i's. They sum
  * straight from each other's memory, and a thread that waits works for all ranks. Of desc only
- * allocator and logger are looked at, which must be safe to call from all of them; NULL is fine. On
- * failure all are NULL but out[0], which tells the error (or is NULL too). Errors: INVALID, MEMORY.
+ * allocator and logger, which must be safe to call from all of them, and op_timeout_ms are looked
+ * at; NULL is fine. On failure all are NULL but out[0], which tells the error (or is NULL too).
+ * Errors: INVALID, MEMORY.
  * Threads: any; starts none. */
 DT_API dt_result dt_comm_create_threads(const dt_comm_desc *desc, int size, dt_comm **out);
 
@@ -176,9 +177,9 @@ typedef struct dt_comm_work {
 } dt_comm_work;
 
 /* Posts an operation. Its buffers are borrowed until test, wait or cancel says that it is finished:
- * do not touch them (send: do not write). Errors: INVALID, MEMORY, FORKED, REVOKED, PEER_LOST and
- * what else ended the group before; then nothing is borrowed. After INVALID and MEMORY it is as if
- * it had not been called: post it rightly, or leave. */
+ * do not touch them (send: do not write). Errors: INVALID, MEMORY, UNSUPPORTED, FORKED, REVOKED
+ * (the group had ended before; says by what); then nothing is borrowed. But for FORKED and REVOKED
+ * it is as if it had not been called: post it rightly, or leave. */
 DT_API dt_result dt_comm_begin(dt_comm *comm, const dt_comm_op *op, dt_comm_work *out);
 
 /* Whether it is finished; then its result is returned and the handle ends. Does not block; may do
@@ -189,12 +190,14 @@ DT_API dt_result dt_comm_test(dt_comm *comm, dt_comm_work work, bool *finished);
  * it takes. Errors: INVALID (no handle of a pending operation: each ends once), TIMEOUT (still
  * pending, still borrowed), PEER_LOST (names rank, address and operation), MISMATCH (names both
  * ranks), CORRUPT (a payload's checksum or a header's tag was wrong), CANCELLED (names the rank),
- * REVOKED, FORKED (called in a child of fork). But for INVALID, TIMEOUT and FORKED they end the
- * group for all ranks, and `out` has no meaning. */
+ * REVOKED, FORKED (called in a child of fork). But for INVALID, TIMEOUT and FORKED they have ended
+ * what dt_comm_create made and all groups of it, for all ranks, and `out` has no meaning: what was
+ * pending returns the cause, what is posted later REVOKED. So does TIMEOUT where op_timeout_ms was
+ * over (it names the ranks that have not posted): the handle has ended, as dt_comm_test tells. */
 DT_API dt_result dt_comm_wait(dt_comm *comm, dt_comm_work work, int timeout_ms);
 
 /* Gives it up; the handle ends and the buffers are yours again. An operation that had not finished
- * takes the group with it, on all ranks (DT_ERROR_CANCELLED there and here, naming this rank), for
+ * takes all groups with it, on all ranks (DT_ERROR_CANCELLED there and here, naming this rank), for
  * the others may be in the middle of it. DT_OK when it had finished. Errors: also those of wait. */
 DT_API dt_result dt_comm_cancel(dt_comm *comm, dt_comm_work work);
 

@@ -201,7 +201,7 @@ static dt_result dti_desc_check_numbers(dti_base *base, dt_comm_desc *d) {
         {"port_low", &d->port_low, 0, 0, 65535},
         {"port_high", &d->port_high, 0, 0, 65535},
         {"sockets", &d->sockets, 1, 1, 16},
-        {"chunk_bytes", &d->chunk_bytes, 256 << 10, 4 << 10, 8 << 20},
+        {"chunk_bytes", &d->chunk_bytes, 64 << 10, 4 << 10, 8 << 20},
         {"window", &d->window, 4, 1, 64},
         {"join_timeout_ms", &d->join_timeout_ms, 300000, 1, INT_MAX},
         {"silence_ms", &d->silence_ms, 5000, 1, INT_MAX},
@@ -529,6 +529,16 @@ static dt_result dti_op_check_buffers(const dt_comm *comm, dt_comm_op *op) {
     return dti_op_check_overlap(comm, op, in_bytes, out_bytes);
 }
 
+/* One that was asked for must exist, whoever does the operation. */
+static dt_result dti_op_check_algorithm(const dt_comm *comm, const dt_comm_op *op) {
+    dti_collective c = {.op = *op, .rank = comm->rank, .size = comm->size};
+    dt_comm_algorithm chosen;
+    c.leaves = comm->leaves, c.leaf_total = comm->leaf_total;
+    if (!op->algorithm || dti_algorithm_choose(comm->base, &c, &chosen))
+        return DT_OK;
+    return DT_ERROR_INVALID;
+}
+
 static dt_result dti_op_check(const dt_comm *comm, dt_comm_op *op) {
     dt_result result = dti_op_check_enums(comm->base, op);
     if (!result)
@@ -537,7 +547,9 @@ static dt_result dti_op_check(const dt_comm *comm, dt_comm_op *op) {
         result = dti_op_check_tree(comm, op);
     if (!result)
         result = dti_op_check_bytes(comm, op);
-    return result ? result : dti_op_check_buffers(comm, op);
+    if (!result)
+        result = dti_op_check_buffers(comm, op);
+    return result ? result : dti_op_check_algorithm(comm, op);
 }
 
 /* ---- operations */
@@ -562,19 +574,19 @@ DT_API dt_result dt_comm_begin(dt_comm *comm, const dt_comm_op *op, dt_comm_work
     return result;
 }
 
-/* Counts a handle that has ended. */
-static dt_result dti_comm_count(dt_comm *comm, dt_result result) {
-    bool ended = result != DT_ERROR_TIMEOUT && result != DT_ERROR_INVALID;
-    comm->pending -= ended;
-    comm->operations += result == DT_OK;
-    return result;
+/* Whether a handle has ended by what the transport's wait returned. */
+static bool dti_comm_has_ended(const dt_comm *comm, dt_result result) {
+    return result == DT_ERROR_TIMEOUT ? comm->late : result != DT_ERROR_INVALID;
 }
 
 static dt_result dti_comm_wait(dt_comm *comm, uint64_t id, uint64_t timeout_ns) {
+    comm->late = false;
     unsigned saved = dti_fp_enter();
     dt_result result = comm->transport->wait(comm, id, timeout_ns);
     dti_fp_leave(saved);
-    return dti_comm_count(comm, result);
+    comm->pending -= dti_comm_has_ended(comm, result);
+    comm->operations += result == DT_OK;
+    return result;
 }
 
 DT_API dt_result dt_comm_test(dt_comm *comm, dt_comm_work work, bool *finished) {
@@ -586,8 +598,8 @@ DT_API dt_result dt_comm_test(dt_comm *comm, dt_comm_work work, bool *finished) 
     if (!finished)
         return dti_fail(comm->base, DT_ERROR_INVALID, "dt_comm_test: finished is NULL");
     result = dti_comm_wait(comm, work.id, 0);
-    *finished = result != DT_ERROR_TIMEOUT && result != DT_ERROR_INVALID;
-    return result == DT_ERROR_TIMEOUT ? DT_OK : result;
+    *finished = dti_comm_has_ended(comm, result);
+    return result == DT_ERROR_TIMEOUT && !*finished ? DT_OK : result;
 }
 
 DT_API dt_result dt_comm_wait(dt_comm *comm, dt_comm_work work, int timeout_ms) {
@@ -599,7 +611,7 @@ DT_API dt_result dt_comm_wait(dt_comm *comm, dt_comm_work work, int timeout_ms) 
                         timeout_ms);
     result =
         dti_comm_wait(comm, work.id, timeout_ms < 0 ? UINT64_MAX : (uint64_t)timeout_ms * 1000000u);
-    if (result != DT_ERROR_TIMEOUT)
+    if (result != DT_ERROR_TIMEOUT || comm->late)
         return result;
     char whom[256] = "it is under way";
     if (comm->transport->waits_for)
@@ -609,7 +621,12 @@ DT_API dt_result dt_comm_wait(dt_comm *comm, dt_comm_work work, int timeout_ms) 
 
 DT_API dt_result dt_comm_cancel(dt_comm *comm, dt_comm_work work) {
     dt_result result = dti_comm_enter(comm);
-    return result ? result : dti_comm_count(comm, comm->transport->cancel(comm, work.id));
+    if (result)
+        return result;
+    result = comm->transport->cancel(comm, work.id);
+    comm->pending -= result != DT_ERROR_INVALID;
+    comm->operations += result == DT_OK;
+    return result;
 }
 
 DT_API dt_result dt_comm_run(dt_comm *comm, const dt_comm_op *op) {

@@ -9,9 +9,10 @@
  *
  * A hub has the teams, a team (all ranks, or a group) the slots, all under the hub's one lock; only
  * jobs are claimed without it. A slot goes from GATHERING (posts are missing) to READY (jobs may be
- * claimed) to DONE, or from both of the first to ENDED with its team. `workers` counts the threads
- * that are in a slot's buffers without the lock: a rank's handle ends when its slot is DONE, or
- * ENDED with no worker, and so nobody reads a buffer that has been given back. */
+ * claimed) to DONE, or from both of the first to ENDED with the hub: what ends one group ends all,
+ * for the ranks are in the middle of it. `workers` counts the threads that are in a slot's buffers
+ * without the lock: a rank's handle ends when its slot is DONE, or ENDED with no worker, and so
+ * nobody reads a buffer that has been given back. */
 
 #define DTI_JOB_BYTES ((uint64_t)128 << 10)
 /* A job folds so much at a time, into one rank's result, and copies it to the others' while it is
@@ -37,6 +38,7 @@ typedef struct dti_post {
     const void *in;
     void *out;
     dti_post_state state;
+    uint64_t at; /* when, if there is a limit */
 } dti_post;
 
 typedef struct dti_slot {
@@ -62,8 +64,6 @@ typedef struct dti_team {
     uint32_t size;
     uint32_t open;    /* ranks that have it */
     bool *left;       /* [size] */
-    dt_result result; /* what ended it */
-    char error[512];
     dti_slot **slots; /* [slot_count], never fewer */
     size_t slot_count, slot_room;
 } dti_team;
@@ -73,6 +73,9 @@ typedef struct dti_hub {
     pthread_mutex_t lock;
     uint32_t open; /* ranks that have it */
     dti_team *teams;
+    uint64_t op_ns;   /* a rank that has not posted for so long ends the hub; 0 = no limit */
+    dt_result result; /* what ended it */
+    char error[512];
 } dti_hub;
 
 /* A rank in a team. */
@@ -269,7 +272,7 @@ static void dti_slot_set(dti_slot *slot, dti_meet_phase phase) {
         pthread_cond_broadcast(&slot->changed);
 }
 
-static dti_meet_phase dti_slot_phase(dti_slot *slot) {
+static dti_meet_phase dti_slot_phase(const dti_slot *slot) {
     return (dti_meet_phase)atomic_load(&slot->phase);
 }
 
@@ -369,17 +372,7 @@ static void dti_slot_end_post(dti_slot *slot, uint32_t rank) {
 
 /* ---- teams */
 
-/* Ends the team; what it was ended by first stays. */
-static void dti_team_end(dti_team *team, dt_result result, const char *format, ...)
-    DTI_PRINTF(3, 4);
-static void dti_team_end(dti_team *team, dt_result result, const char *format, ...) {
-    if (team->result)
-        return;
-    team->result = result;
-    va_list list;
-    va_start(list, format);
-    vsnprintf(team->error, sizeof team->error, format, list);
-    va_end(list);
+static void dti_team_end(const dti_team *team) {
     for (size_t i = 0; i < team->slot_count; i++) {
         dti_slot *slot = team->slots[i];
         dti_meet_phase phase = dti_slot_phase(slot);
@@ -388,6 +381,20 @@ static void dti_team_end(dti_team *team, dt_result result, const char *format, .
         atomic_store(&slot->next_job, UINT64_MAX / 2); /* no more is claimed */
         dti_slot_set(slot, DTI_PHASE_ENDED);
     }
+}
+
+/* Ends all groups; what they were ended by first stays. */
+static void dti_hub_end(dti_hub *hub, dt_result result, const char *format, ...) DTI_PRINTF(3, 4);
+static void dti_hub_end(dti_hub *hub, dt_result result, const char *format, ...) {
+    if (hub->result)
+        return;
+    hub->result = result;
+    va_list list;
+    va_start(list, format);
+    vsnprintf(hub->error, sizeof hub->error, format, list);
+    va_end(list);
+    for (const dti_team *team = hub->teams; team; team = team->next)
+        dti_team_end(team);
 }
 
 /* " (operation 7 of group 2)": where in the program the ranks are. */
@@ -456,45 +463,48 @@ static uint64_t *dti_seat_counter(const dt_comm *comm, const dt_comm_op *op, dti
     return counter;
 }
 
-static void dti_slot_mismatch(dti_team *team, const dti_slot *slot, const dt_comm_op *op,
-                              uint32_t rank) {
+static void dti_slot_mismatch(dti_hub *hub, const dti_team *team, const dti_slot *slot,
+                              const dt_comm_op *op, uint32_t rank) {
     char place[64], mine[DTI_OP_TEXT], other[DTI_OP_TEXT];
-    dti_team_end(team, DT_ERROR_MISMATCH, "rank %d posted %s, but rank %d posted %s (%s)",
-                 (int)rank, dti_op_text(op, mine), (int)slot->first, dti_op_text(&slot->op, other),
-                 dti_slot_place(team, slot, place));
+    dti_hub_end(hub, DT_ERROR_MISMATCH, "rank %d posted %s, but rank %d posted %s (%s)", (int)rank,
+                dti_op_text(op, mine), (int)slot->first, dti_op_text(&slot->op, other),
+                dti_slot_place(team, slot, place));
 }
 
 /* What follows from this rank's post. */
-static void dti_slot_posted(dti_team *team, dti_slot *slot, const dt_comm_op *op, uint32_t rank) {
+static void dti_slot_posted(dti_hub *hub, const dti_team *team, dti_slot *slot,
+                            const dt_comm_op *op, uint32_t rank) {
     uint32_t missing = dti_team_missing(team, slot);
     char text[DTI_OP_TEXT], place[64];
     if (!dti_op_agrees(&slot->op, op)) {
-        dti_slot_mismatch(team, slot, op, rank);
+        dti_slot_mismatch(hub, team, slot, op, rank);
     } else if (missing < team->size) {
-        dti_team_end(team, DT_ERROR_PEER_LOST, "rank %d has left the group; %s needs it (%s)",
-                     (int)missing, dti_op_text(op, text), dti_slot_place(team, slot, place));
+        dti_hub_end(hub, DT_ERROR_PEER_LOST, "rank %d has left the group; %s needs it (%s)",
+                    (int)missing, dti_op_text(op, text), dti_slot_place(team, slot, place));
     } else if (slot->posted == slot->needed) {
         dti_slot_plan(slot, team->size);
         dti_slot_set(slot, slot->jobs ? DTI_PHASE_READY : DTI_PHASE_DONE);
     }
 }
 
-/* dti_team_end has it in team->error why it failed; MEMORY is the hub's. */
+/* REVOKED: the hub's error says by what; MEMORY: its base's does. */
 static dt_result dti_thread_post(dt_comm *comm, const dt_comm_op *op, uint64_t *id) {
     dti_seat *seat = comm->state;
+    dti_hub *hub = seat->hub;
     dti_team *team = seat->team;
-    if (team->result)
-        return team->result;
+    if (hub->result)
+        return DT_ERROR_REVOKED;
     dti_slot key;
     uint64_t *counter = dti_seat_counter(comm, op, &key);
     size_t index = 0;
-    dti_slot *slot = dti_slot_take(seat->hub, team, &key, &index);
+    dti_slot *slot = dti_slot_take(hub, team, &key, &index);
     if (!slot)
         return DT_ERROR_MEMORY;
     ++*counter;
-    slot->posts[comm->rank] = (dti_post){op->in, op->out, DTI_POST_BORROWED};
+    uint64_t now = hub->op_ns ? dti_now_ns() : 0;
+    slot->posts[comm->rank] = (dti_post){op->in, op->out, DTI_POST_BORROWED, now};
     slot->posted++;
-    dti_slot_posted(team, slot, op, comm->rank);
+    dti_slot_posted(hub, team, slot, op, comm->rank);
     *id = slot->use << 24 | index;
     return DT_OK;
 }
@@ -524,16 +534,17 @@ static dt_result dti_seat_set_leaves(dt_comm *comm) {
 }
 
 static dt_result dti_thread_begin(dt_comm *comm, const dt_comm_op *op, uint64_t *id) {
-    dti_seat *seat = comm->state;
-    char error[sizeof seat->hub->base.error];
+    dti_hub *hub = ((dti_seat *)comm->state)->hub;
+    char error[sizeof hub->base.error];
     if (op->tree && dti_seat_set_leaves(comm))
         return DT_ERROR_MEMORY;
-    pthread_mutex_lock(&seat->hub->lock);
+    pthread_mutex_lock(&hub->lock);
     dt_result result = dti_thread_post(comm, op, id);
-    if (result)
-        snprintf(error, sizeof error, "%s",
-                 result == DT_ERROR_MEMORY ? seat->hub->base.error : seat->team->error);
-    pthread_mutex_unlock(&seat->hub->lock);
+    if (result == DT_ERROR_MEMORY)
+        snprintf(error, sizeof error, "%s", hub->base.error);
+    else if (result)
+        snprintf(error, sizeof error, "the group has ended: %s", hub->error);
+    pthread_mutex_unlock(&hub->lock);
     return result ? dti_fail(comm->base, result, "%s", error) : DT_OK;
 }
 
@@ -576,6 +587,37 @@ static void dti_thread_pause(dt_comm *comm, dti_slot *slot, bool *spun, uint64_t
     pthread_mutex_lock(&hub->lock);
 }
 
+/* "barrier (operation 7) has not been posted by rank 1, 3". */
+static void dti_slot_missing_text(const dt_comm *comm, const dti_slot *slot, char *text,
+                                  size_t size) {
+    const dti_seat *seat = comm->state;
+    char what[DTI_OP_TEXT], place[64];
+    const char *gap = " ";
+    size_t used =
+        (size_t)snprintf(text, size, "%s (%s) has not been posted by rank",
+                         dti_op_text(&slot->op, what), dti_slot_place(seat->team, slot, place));
+    for (uint32_t r = 0; r < comm->size && used < size; r++)
+        if (dti_slot_needs(slot, r) && slot->posts[r].state == DTI_POST_NONE) {
+            used += (size_t)snprintf(text + used, size - used, "%s%d", gap, (int)r);
+            gap = ", ";
+        }
+}
+
+/* When the ranks that have not posted are too late, or UINT64_MAX; ends the hub if that is now. */
+static uint64_t dti_slot_late(const dt_comm *comm, const dti_slot *slot) {
+    dti_hub *hub = ((dti_seat *)comm->state)->hub;
+    if (!hub->op_ns || dti_slot_phase(slot) != DTI_PHASE_GATHERING)
+        return UINT64_MAX;
+    uint64_t late = slot->posts[comm->rank].at + hub->op_ns;
+    char text[256];
+    if (dti_now_ns() < late)
+        return late;
+    dti_slot_missing_text(comm, slot, text, sizeof text);
+    dti_hub_end(hub, DT_ERROR_TIMEOUT, "%s for %llu ms", text,
+                (unsigned long long)(hub->op_ns / 1000000u));
+    return UINT64_MAX;
+}
+
 /* False: not finished in time. The lock is held on entry and on return. */
 static bool dti_slot_await(dt_comm *comm, dti_slot *slot, uint64_t timeout_ns) {
     uint64_t now = timeout_ns == UINT64_MAX ? 0 : dti_now_ns();
@@ -584,6 +626,7 @@ static bool dti_slot_await(dt_comm *comm, dti_slot *slot, uint64_t timeout_ns) {
     dti_meet_phase seen = DTI_PHASE_FREE;
     bool spun = false, late = false;
     for (;;) {
+        uint64_t limit = dti_slot_late(comm, slot);
         dti_meet_phase phase = dti_slot_phase(slot);
         if (phase != seen)
             seen = phase, spun = false;
@@ -595,20 +638,21 @@ static bool dti_slot_await(dt_comm *comm, dti_slot *slot, uint64_t timeout_ns) {
         if (work)
             dti_thread_help(comm, slot, most, timeout_ns ? deadline : UINT64_MAX);
         else if (timeout_ns)
-            dti_thread_pause(comm, slot, &spun, deadline);
+            dti_thread_pause(comm, slot, &spun, DTI_MIN(deadline, limit));
         late = !timeout_ns || (deadline != UINT64_MAX && dti_now_ns() >= deadline);
     }
 }
 
 /* Ends the post of a slot that is over. The lock is held on entry alone. */
 static dt_result dti_slot_finish(dt_comm *comm, dti_slot *slot) {
-    dti_seat *seat = comm->state;
-    char error[sizeof seat->team->error];
-    dt_result result = dti_slot_phase(slot) == DTI_PHASE_DONE ? DT_OK : seat->team->result;
+    dti_hub *hub = ((dti_seat *)comm->state)->hub;
+    char error[sizeof hub->error];
+    dt_result result = dti_slot_phase(slot) == DTI_PHASE_DONE ? DT_OK : hub->result;
     if (result)
-        snprintf(error, sizeof error, "%s", seat->team->error);
+        snprintf(error, sizeof error, "%s", hub->error);
     dti_slot_end_post(slot, comm->rank);
-    pthread_mutex_unlock(&seat->hub->lock);
+    pthread_mutex_unlock(&hub->lock);
+    comm->late = result == DT_ERROR_TIMEOUT;
     return result ? dti_fail(comm->base, result, "%s", error) : DT_OK;
 }
 
@@ -640,8 +684,8 @@ static dt_result dti_thread_cancel(dt_comm *comm, uint64_t id) {
         return dti_thread_no_handle(comm, id);
     char text[DTI_OP_TEXT], place[64];
     if (dti_slot_phase(slot) != DTI_PHASE_DONE)
-        dti_team_end(seat->team, DT_ERROR_CANCELLED, "rank %d cancelled %s (%s)", (int)comm->rank,
-                     dti_op_text(&slot->op, text), dti_slot_place(seat->team, slot, place));
+        dti_hub_end(seat->hub, DT_ERROR_CANCELLED, "rank %d cancelled %s (%s)", (int)comm->rank,
+                    dti_op_text(&slot->op, text), dti_slot_place(seat->team, slot, place));
     while (slot->workers)
         dti_slot_sleep(seat->hub, slot, UINT64_MAX);
     return dti_slot_finish(comm, slot);
@@ -651,15 +695,8 @@ static void dti_thread_waits_for(dt_comm *comm, uint64_t id, char *text, size_t 
     dti_seat *seat = comm->state;
     pthread_mutex_lock(&seat->hub->lock);
     dti_slot *slot = dti_slot_find(comm, id);
-    if (slot && dti_slot_phase(slot) == DTI_PHASE_GATHERING) {
-        char what[DTI_OP_TEXT], place[64];
-        size_t used =
-            (size_t)snprintf(text, size, "%s (%s) has not been posted by rank",
-                             dti_op_text(&slot->op, what), dti_slot_place(seat->team, slot, place));
-        for (uint32_t r = 0; r < comm->size && used < size; r++)
-            if (dti_slot_needs(slot, r) && slot->posts[r].state == DTI_POST_NONE)
-                used += (size_t)snprintf(text + used, size - used, " %d", (int)r);
-    }
+    if (slot && dti_slot_phase(slot) == DTI_PHASE_GATHERING)
+        dti_slot_missing_text(comm, slot, text, size);
     pthread_mutex_unlock(&seat->hub->lock);
 }
 
@@ -723,26 +760,26 @@ static dt_result dti_thread_group(dt_comm *parent, dt_comm *child) {
     return result ? result : dti_seat_join(child);
 }
 
-/* Whether this rank has operations that are not finished: then the team ends with it. */
-static void dti_team_leave(dt_comm *comm, dti_team *team) {
+/* Operations of this rank that are not finished end with it, and so do those that need it. */
+static void dti_team_leave(const dt_comm *comm, dti_hub *hub, dti_team *team) {
     char text[DTI_OP_TEXT], place[64];
     for (size_t i = 0; i < team->slot_count; i++) {
         dti_slot *slot = team->slots[i];
         dti_meet_phase phase = dti_slot_phase(slot);
         bool open = phase == DTI_PHASE_GATHERING || phase == DTI_PHASE_READY;
         if (open && slot->posts[comm->rank].state == DTI_POST_BORROWED)
-            dti_team_end(team, DT_ERROR_PEER_LOST, "rank %d left the group in %s (%s)",
-                         (int)comm->rank, dti_op_text(&slot->op, text),
-                         dti_slot_place(team, slot, place));
+            dti_hub_end(hub, DT_ERROR_PEER_LOST, "rank %d left the group in %s (%s)",
+                        (int)comm->rank, dti_op_text(&slot->op, text),
+                        dti_slot_place(team, slot, place));
     }
     team->left[comm->rank] = true;
     for (size_t i = 0; i < team->slot_count; i++) {
         dti_slot *slot = team->slots[i];
         if (dti_slot_phase(slot) == DTI_PHASE_GATHERING &&
             dti_team_missing(team, slot) < team->size)
-            dti_team_end(team, DT_ERROR_PEER_LOST, "rank %d has left the group; %s needs it (%s)",
-                         (int)comm->rank, dti_op_text(&slot->op, text),
-                         dti_slot_place(team, slot, place));
+            dti_hub_end(hub, DT_ERROR_PEER_LOST, "rank %d has left the group; %s needs it (%s)",
+                        (int)comm->rank, dti_op_text(&slot->op, text),
+                        dti_slot_place(team, slot, place));
     }
 }
 
@@ -751,7 +788,7 @@ static void dti_thread_close(dt_comm *comm) {
     dti_hub *hub = seat->hub;
     dti_team *team = seat->team;
     pthread_mutex_lock(&hub->lock);
-    dti_team_leave(comm, team);
+    dti_team_leave(comm, hub, team);
     for (size_t i = 0; i < team->slot_count; i++) {
         dti_slot *slot = team->slots[i];
         if (dti_slot_phase(slot) == DTI_PHASE_FREE ||
@@ -792,7 +829,7 @@ static const dti_transport dti_thread_transport = {
     .close = dti_thread_close,
 };
 
-static dti_hub *dti_hub_new(const dti_base *base) {
+static dti_hub *dti_hub_new(const dti_base *base, const dt_comm_desc *desc) {
     dti_base shared;
     dti_base_init(&shared, &base->allocator, NULL);
     dti_hub *hub = dti_alloc(&shared, sizeof *hub);
@@ -800,6 +837,7 @@ static dti_hub *dti_hub_new(const dti_base *base) {
         return NULL;
     pthread_mutex_init(&hub->lock, NULL);
     hub->base = shared;
+    hub->op_ns = desc ? (uint64_t)desc->op_timeout_ms * 1000000u : 0;
     return hub;
 }
 
@@ -826,6 +864,9 @@ static dt_result dti_threads_check(dti_base *base, const dt_comm_desc *desc, int
                         DTI_THREADS_MAX);
     if (desc && !desc->allocator.alloc != !desc->allocator.free)
         return dti_fail(base, DT_ERROR_INVALID, "allocator has alloc or free but not both");
+    if (desc && desc->op_timeout_ms < 0)
+        return dti_fail(base, DT_ERROR_INVALID, "op_timeout_ms is %d; 0 is no limit",
+                        desc->op_timeout_ms);
     return DT_OK;
 }
 
@@ -837,7 +878,7 @@ DT_API dt_result dt_comm_create_threads(const dt_comm_desc *desc, int size, dt_c
     dti_base base;
     dti_base_init(&base, desc ? &desc->allocator : NULL, desc ? &desc->logger : NULL);
     dt_result result = dti_threads_check(&base, desc, size);
-    dti_hub *hub = result ? NULL : dti_hub_new(&base);
+    dti_hub *hub = result ? NULL : dti_hub_new(&base, desc);
     if (!result && !hub)
         result = dti_fail(&base, DT_ERROR_MEMORY, "out of host memory: the ranks' shared state");
     int made = 0;

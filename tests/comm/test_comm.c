@@ -662,6 +662,12 @@ TEST(comm_wrong_groups_are_refused_and_the_parent_lives_on) {
 
 /* ---- mismatches */
 
+/* What ends a group is the result of what was posted before; what is posted after is told it. */
+static bool ended_by(const mate *m, dt_result result, dt_result cause) {
+    bool revoked = strstr(dt_comm_error(m->comm), "the group has ended: ") != NULL;
+    return result == (revoked ? DT_ERROR_REVOKED : cause);
+}
+
 typedef struct wrong_op {
     dt_comm_op one, other; /* the other is rank 2's */
     const char *part, *other_part;
@@ -673,12 +679,14 @@ static void post_wrong(mate *m) {
     dt_comm_op op = m->rank == 2 ? w->other : w->one;
     op.in = in, op.out = out;
     mate_delay(m);
-    EXPECT(m, dt_comm_run(m->comm, &op) == DT_ERROR_MISMATCH);
+    EXPECT(m, ended_by(m, dt_comm_run(m->comm, &op), DT_ERROR_MISMATCH));
     EXPECT_TEXT(m, "rank 2 posted");
     EXPECT_TEXT(m, w->part);
     EXPECT_TEXT(m, w->other_part);
     EXPECT_TEXT(m, "operation 0");
-    EXPECT(m, dt_comm_barrier(m->comm) == DT_ERROR_MISMATCH); /* what ended the group */
+    EXPECT(m, dt_comm_barrier(m->comm) == DT_ERROR_REVOKED);
+    EXPECT_TEXT(m, "the group has ended: rank ");
+    EXPECT_TEXT(m, w->part);
 }
 
 #define A DT_COMM_ALL_REDUCE
@@ -710,7 +718,7 @@ static void send_too_much(mate *m) {
     float x[4] = {0};
     dt_result result =
         m->rank ? dt_comm_recv(m->comm, x, 3, DT_F32, 0) : dt_comm_send(m->comm, x, 4, DT_F32, 1);
-    EXPECT(m, result == DT_ERROR_MISMATCH);
+    EXPECT(m, ended_by(m, result, DT_ERROR_MISMATCH));
     EXPECT_TEXT(m, "send of 4 f32 to rank 1");
     EXPECT_TEXT(m, "recv of 3 f32 from rank 0");
 }
@@ -751,6 +759,76 @@ TEST(comm_wait_times_out_and_stays_pending) {
     crew_run(3, timeouts, &tried);
 }
 
+/* Rank 1 of 4 does not post; the others wait, test, cancel or look at it late. */
+static void op_timeout(mate *m) {
+    float x = 1;
+    dt_comm_op op = {.kind = DT_COMM_ALL_REDUCE, .in = &x, .out = &x, .count = 1};
+    dt_comm_work work;
+    _Atomic int *over = m->all->arg;
+    bool finished = false;
+    dt_result result;
+    EXPECT(m, !dt_comm_barrier(m->comm));
+    while (m->rank == 1 && atomic_load(over) < 3)
+        usleep(1000);
+    if (m->rank == 1) {
+        EXPECT(m, dt_comm_begin(m->comm, &op, &work) == DT_ERROR_REVOKED);
+        EXPECT_TEXT(m, "the group has ended: all-reduce of 1 f32 (sum) (operation 1) has not been "
+                       "posted by rank 1 for 60 ms");
+        return;
+    }
+    uint64_t start = dti_now_ns();
+    EXPECT(m, !dt_comm_begin(m->comm, &op, &work));
+    EXPECT(m, dt_comm_wait(m->comm, work, 5) == DT_ERROR_TIMEOUT);
+    EXPECT_TEXT(m, "not finished after 5 ms");
+    if (m->rank == 0) {
+        result = dt_comm_wait(m->comm, work, -1);
+        EXPECT(m, dti_now_ns() - start >= 50000000);
+    } else if (m->rank == 2) {
+        do
+            result = dt_comm_test(m->comm, work, &finished);
+        while (!finished && !result);
+        EXPECT(m, finished);
+    } else {
+        while (atomic_load(over) < 2)
+            usleep(1000);
+        result = dt_comm_cancel(m->comm, work);
+    }
+    atomic_fetch_add(over, 1);
+    EXPECT(m, result == DT_ERROR_TIMEOUT);
+    EXPECT_TEXT(m, "(operation 1) has not been posted by rank 1 for 60 ms");
+    EXPECT(m, m->comm->pending == 0 && dt_comm_wait(m->comm, work, 0) == DT_ERROR_INVALID);
+    EXPECT(m, dt_comm_barrier(m->comm) == DT_ERROR_REVOKED);
+}
+
+TEST(comm_op_timeout_names_who_did_not_post_and_ends_the_group) {
+    dt_comm_desc desc = {.op_timeout_ms = 60};
+    _Atomic int over = 0;
+    crew_run_with(&desc, 4, op_timeout, &over);
+}
+
+/* A recv that nobody sends to, and pauses longer than the limit between operations. */
+static void op_timeout_pair(mate *m) {
+    float x = 1;
+    for (int i = 0; i < 3; i++) {
+        usleep(60000);
+        EXPECT(m, !dt_comm_barrier(m->comm));
+    }
+    if (m->rank == 2) {
+        EXPECT(m, dt_comm_recv(m->comm, &x, 1, DT_F32, 0) == DT_ERROR_TIMEOUT);
+        EXPECT_TEXT(m, "recv of 1 f32 from rank 0 (operation 0) has not been posted by rank 0 for");
+        atomic_store((_Atomic int *)m->all->arg, 1);
+    }
+    while (!atomic_load((_Atomic int *)m->all->arg) && !m->failed_line)
+        usleep(1000);
+    EXPECT(m, dt_comm_barrier(m->comm) == DT_ERROR_REVOKED);
+}
+
+TEST(comm_op_timeout_counts_from_the_post_alone) {
+    dt_comm_desc desc = {.op_timeout_ms = 40};
+    _Atomic int over = 0;
+    crew_run_with(&desc, 3, op_timeout_pair, &over);
+}
+
 /* After an operation ended badly its buffers are this rank's again: it writes them at once, which a
  * thread sanitizer sees collide with any thread that is still in them. */
 static void cancelled(mate *m) {
@@ -767,9 +845,9 @@ static void cancelled(mate *m) {
         EXPECT(m, dt_comm_wait(m->comm, work, 0) == DT_ERROR_INVALID);
     }
     memset(x, 0x11, N * sizeof *x);
-    EXPECT(m, result == DT_ERROR_CANCELLED || (result == DT_OK));
+    EXPECT(m, !result || ended_by(m, result, DT_ERROR_CANCELLED));
     if (result)
-        EXPECT(m, dt_comm_barrier(m->comm) == DT_ERROR_CANCELLED);
+        EXPECT(m, dt_comm_barrier(m->comm) == DT_ERROR_REVOKED);
     free(x);
 }
 
@@ -799,7 +877,7 @@ static void cancelled_early(mate *m) {
     dt_result result = dt_comm_begin(m->comm, &op, &work);
     if (!result)
         result = m->rank == 1 ? dt_comm_cancel(m->comm, work) : dt_comm_wait(m->comm, work, -1);
-    EXPECT(m, result == DT_ERROR_CANCELLED);
+    EXPECT(m, ended_by(m, result, DT_ERROR_CANCELLED));
     EXPECT_TEXT(m, "rank 1 cancelled all-reduce of 1 f32 (sum) (operation 1)");
     EXPECT(m, dt_comm_cancel(m->comm, work) == DT_ERROR_INVALID);
 }
@@ -817,6 +895,54 @@ static void cancel_finished(mate *m) {
     EXPECT(m, !dt_comm_wait(m->comm, second, -1));
     EXPECT(m, !dt_comm_cancel(m->comm, work)); /* posted before the second, so finished */
     EXPECT(m, !dt_comm_barrier(m->comm));
+}
+
+/* A group that ends takes its parent and its sisters along; what was pending there has the cause. */
+static void cancelled_in_a_group(mate *m) {
+    enum { N = 1000 };
+    int *kind = m->all->arg, first[] = {0, 1}, second[] = {2, 3};
+    dt_comm *group, *other, *nested = NULL;
+    float x[N] = {0}, y[N] = {0};
+    dt_comm_work work, pending;
+    dt_comm_op op = {.kind = DT_COMM_RECV, .out = x, .count = N};
+    dt_comm_op never = {.kind = DT_COMM_RECV, .out = y, .count = N};
+    EXPECT(m, !dt_comm_group_create(m->comm, first, 2, &group));
+    EXPECT(m, !dt_comm_group_create(m->comm, second, 2, &other));
+    EXPECT(m, group || !dt_comm_group_create(other, first, 2, &nested));
+    op.root = never.root = m->rank % 2 ? 0 : 1;
+    dt_comm *mine = group ? group : nested;
+    EXPECT(m, !dt_comm_begin(mine, &op, &work));
+    never.root = (m->rank + 1) % 4;
+    EXPECT(m, !dt_comm_begin(m->comm, &never, &pending));
+    EXPECT(m, !dt_comm_barrier(m->comm));
+    if (m->rank == 0 && *kind == 0)
+        EXPECT(m, dt_comm_cancel(mine, work) == DT_ERROR_CANCELLED);
+    else if (m->rank == 0)
+        dt_comm_destroy(mine), mine = NULL;
+    dt_result cause = *kind ? DT_ERROR_PEER_LOST : DT_ERROR_CANCELLED;
+    const char *text = *kind ? "rank 0 left the group in" : "rank 0 cancelled recv of 1000 f32";
+    if (m->rank)
+        EXPECT(m, dt_comm_wait(mine, work, -1) == cause);
+    EXPECT(m, dt_comm_wait(m->comm, pending, -1) == cause);
+    EXPECT_TEXT(m, text);
+    memset(x, 1, sizeof x), memset(y, 1, sizeof y);
+    EXPECT(m, dt_comm_barrier(m->comm) == DT_ERROR_REVOKED);
+    EXPECT_TEXT(m, "the group has ended: ");
+    EXPECT_TEXT(m, text);
+    EXPECT(m, !mine || dt_comm_barrier(mine) == DT_ERROR_REVOKED);
+    EXPECT(m, !other || dt_comm_barrier(other) == DT_ERROR_REVOKED);
+    EXPECT(m, dt_comm_group_create(m->comm, first, 2, &group) == DT_ERROR_REVOKED);
+    dt_comm_destroy(nested);
+    dt_comm_destroy(other);
+    if (mine && mine != nested)
+        dt_comm_destroy(mine);
+}
+
+TEST(comm_what_ends_a_group_ends_all_groups_of_its_root) {
+    for (int i = 0; i < 40; i++) {
+        int kind = i % 2;
+        crew_run(4, cancelled_in_a_group, &kind);
+    }
 }
 
 TEST(comm_cancel_of_a_finished_operation_is_no_error) {
@@ -837,7 +963,7 @@ static void leave_pending(mate *m) {
     }
     if (!result)
         result = dt_comm_wait(m->comm, work, -1);
-    EXPECT(m, result == DT_ERROR_PEER_LOST);
+    EXPECT(m, ended_by(m, result, DT_ERROR_PEER_LOST));
     EXPECT_TEXT(m, "rank 1 left the group in all-reduce of 1 f32 (sum) (operation 0)");
 }
 
@@ -858,11 +984,9 @@ static void leave_clean(mate *m) {
     for (int i = 0; i < 10; i++) /* needs nobody else */
         EXPECT(m, m->rank ? !dt_comm_recv(m->comm, &x, 1, DT_I32, 0)
                           : !dt_comm_send(m->comm, &x, 1, DT_I32, 1));
-    if (m->rank == 0)
-        EXPECT(m, dt_comm_send(m->comm, &x, 1, DT_I32, 2) == DT_ERROR_PEER_LOST);
-    else
-        EXPECT(m,
-               dt_comm_all_reduce(m->comm, &x, &x, 1, DT_I32, DT_COMM_SUM) == DT_ERROR_PEER_LOST);
+    dt_result result = m->rank == 0 ? dt_comm_send(m->comm, &x, 1, DT_I32, 2)
+                                    : dt_comm_all_reduce(m->comm, &x, &x, 1, DT_I32, DT_COMM_SUM);
+    EXPECT(m, ended_by(m, result, DT_ERROR_PEER_LOST));
     EXPECT_TEXT(m, "rank 2 has left the group");
 }
 
@@ -983,7 +1107,7 @@ TEST(comm_defaults_are_filled_in) {
     dti_base_init(&base, NULL, NULL);
     dt_comm_desc d = {0};
     REQUIRE(dti_comm_check_desc(&base, &d) == DT_OK);
-    CHECK(d.world_size == 1 && d.sockets == 1 && d.chunk_bytes == 262144 && d.window == 4);
+    CHECK(d.world_size == 1 && d.sockets == 1 && d.chunk_bytes == 65536 && d.window == 4);
     CHECK(d.join_timeout_ms == 300000 && d.silence_ms == 5000 && d.op_timeout_ms == 0);
 }
 
@@ -994,6 +1118,10 @@ TEST(comm_threads_refuse_a_wrong_number) {
     dt_comm_destroy(comms[0]);
     dt_comm_desc half = {.allocator = {.free = dti_malloc_free}};
     CHECK(dt_comm_create_threads(&half, 2, comms) == DT_ERROR_INVALID && !comms[1]);
+    dt_comm_destroy(comms[0]);
+    dt_comm_desc backwards = {.op_timeout_ms = -1};
+    CHECK(dt_comm_create_threads(&backwards, 2, comms) == DT_ERROR_INVALID && !comms[1]);
+    CHECK_CONTAINS(dt_comm_error(comms[0]), "op_timeout_ms is -1");
     dt_comm_destroy(comms[0]);
     CHECK(dt_comm_create_threads(NULL, 2, NULL) == DT_ERROR_INVALID);
 }
@@ -1085,6 +1213,19 @@ TEST(comm_begin_refuses_wrong_arguments_and_says_why) {
         {{.kind = RS, .count = 5, .tree = true}, 0, 50, "only reduce and all-reduce"},
         {{.kind = AR, .count = 5, .dtype = DT_I32, .tree = true}, 0, 50, "it is for floats"},
         {{.kind = AR, .count = 5, .tree = true}, 0, 50, "call dt_comm_set_leaves first"},
+        /* algorithms */
+        {{.kind = AG, .count = 5, .algorithm = DT_COMM_ALGORITHM_HALVING},
+         0,
+         50,
+         "all-gather has no algorithm halving; it has direct, ring"},
+        {{.kind = DT_COMM_BARRIER, .algorithm = DT_COMM_ALGORITHM_RING},
+         0,
+         50,
+         "barrier has no algorithm ring; it has doubling"},
+        {{.kind = DT_COMM_SEND, .count = 5, .algorithm = DT_COMM_ALGORITHM_DOUBLING},
+         0,
+         50,
+         "send has no algorithm doubling"},
     };
     dt_comm *comms[4];
     REQUIRE(dt_comm_create_threads(NULL, 4, comms) == DT_OK);
@@ -1274,7 +1415,7 @@ static void starved(mate *m) {
         result = dt_comm_set_leaves(m->comm, (uint32_t)m->rank * 3, 3, 9, &buffers, NULL);
     if (!result)
         result = dt_comm_run(m->comm, &op);
-    EXPECT(m, !result || result == DT_ERROR_MEMORY || result == DT_ERROR_PEER_LOST);
+    EXPECT(m, !result || result == DT_ERROR_MEMORY || ended_by(m, result, DT_ERROR_PEER_LOST));
     EXPECT(m, !result || dt_comm_error(m->comm)[0]);
     EXPECT(m, result != DT_ERROR_MEMORY || strstr(dt_comm_error(m->comm), "memory"));
     dt_comm_destroy(group);
@@ -1354,8 +1495,8 @@ TEST(comm_errors_are_logged_and_tests_of_pending_work_are_not) {
     CHECK_CONTAINS(log.last, "barrier (operation 0) has not been posted by rank 1");
     CHECK_STR(dt_comm_error(comms[1]), "");
     dt_comm_destroy(comms[0]);
-    CHECK(dt_comm_barrier(comms[1]) == DT_ERROR_PEER_LOST && log.errors == 2);
-    CHECK_STR(log.last, "rank 0 left the group in barrier (operation 0)");
+    CHECK(dt_comm_barrier(comms[1]) == DT_ERROR_REVOKED && log.errors == 2);
+    CHECK_STR(log.last, "the group has ended: rank 0 left the group in barrier (operation 0)");
     dt_comm_destroy(comms[1]);
     CHECK(dt_comm_create(&(dt_comm_desc){.rank = 1, .logger = desc.logger}, &comms[0]) ==
           DT_ERROR_INVALID);
