@@ -32,6 +32,7 @@ typedef struct sim_op {
 typedef struct sim_posted {
     dti_flight *flight;
     uint8_t *in, *out;
+    bool finished;
 } sim_posted;
 
 typedef struct sim_app_state {
@@ -49,6 +50,7 @@ static struct {
     int count, depth, faulty; /* depth: how many a rank has under way of a queue at most */
     sim_fault fault;
     bool tiny;
+    bool strict; /* ranks wait for each operation in turn, and post some earlier */
     uint32_t sub[SIM_RANKS_MAX];
     uint32_t sub_size;
     sim_app_state apps[SIM_RANKS_MAX];
@@ -150,6 +152,7 @@ static void sim_make_script(sim_net *n) {
             sim_script.sub[sim_script.sub_size++] = (uint32_t)r;
     sim_script.count = 2 + (int)sim_random(&n->rng, SIM_OPS_MAX - 1);
     sim_script.depth = 1 + (int)sim_random(&n->rng, 5);
+    sim_script.strict = sim_random(&n->rng, 2);
     sim_script.wrong = 0;
     for (int i = 0; i < sim_script.count; i++)
         sim_make_op(n, &sim_script.ops[i]);
@@ -217,6 +220,7 @@ static void sim_collect(sim_net *n, int rank) {
         }
         dti_flight_release(p->flight);
         p->flight = NULL;
+        p->finished = true;
         a->waiting[sim_script.ops[i].queue]--;
     }
     if (n->ranks[rank].core.state == DTI_CORE_ENDED && !a->result) {
@@ -234,16 +238,37 @@ static int sim_next(int rank, int queue) {
     return -1;
 }
 
+/* What is posted next: in a strict run the first operation that is not finished, now and then a later
+ * one of any queue; else the next one of a queue that has not too many under way. -1 = nothing. */
+static int sim_choose(sim_net *n, int rank) {
+    sim_app_state *a = &sim_script.apps[rank];
+    int queue = (int)sim_random(&n->rng, SIM_QUEUES);
+    if (sim_script.strict) {
+        for (int i = 0; i < sim_script.count; i++) {
+            const sim_op *o = &sim_script.ops[i];
+            if (a->posted[i].finished || !sim_takes_part(o, a, rank))
+                continue;
+            return a->posted[i].flight ? (sim_random(&n->rng, 3) ? -1 : sim_next(rank, queue)) : i;
+        }
+        return -1;
+    }
+    for (int k = 0; k < SIM_QUEUES; k++, queue = (queue + 1) % SIM_QUEUES) {
+        int index = a->waiting[queue] < sim_script.depth ? sim_next(rank, queue) : -1;
+        if (index >= 0)
+            return index;
+    }
+    return -1;
+}
+
 static void sim_post_some(sim_net *n, int rank) {
     sim_app_state *a = &sim_script.apps[rank];
-    int queue = (int)sim_random(&n->rng, SIM_QUEUES), index = -1;
-    for (int k = 0; k < SIM_QUEUES && index < 0; k++, queue = (queue + 1) % SIM_QUEUES)
-        if (a->waiting[queue] < sim_script.depth && (index = sim_next(rank, queue)) >= 0)
-            a->next[queue]++;
+    int index = sim_choose(n, rank);
     if (index < 0)
         return;
+    int queue = sim_script.ops[index].queue;
+    a->next[queue] = index + 1;
     if (sim_post(n, rank, index)) {
-        a->waiting[sim_script.ops[index].queue]++;
+        a->waiting[queue]++;
         return;
     }
     a->result = n->ranks[rank].base.result;
