@@ -20,7 +20,8 @@ help() {
     cat <<'END'
 ./build.sh train [args]    set up, build, get Fashion-MNIST and train on it; args go to the program;
                            --model cnn or --model resnet: a convolutional network
-./build.sh test [filter]   set up, build, run all tests, or those whose names contain the filter
+./build.sh test [filter]   set up, build, run all tests, or those whose names contain the filter;
+                           test long: the collectives' long tests, and nothing else (some hours)
 ./build.sh fuzz [seconds]  what reads files against damaged ones, 60 s each; needs Clang's libFuzzer
 ./build.sh setup           install what test, check and shaders need
 ./build.sh header          write dtrain.h from src/
@@ -95,6 +96,9 @@ setup_test() {
     need mesa-vulkan-drivers libvulkan1 chromium-common vulkan-validationlayers
     # The header in other hosts: Clang, C++ and a locale with a decimal comma.
     need clang g++ locales
+    # Launchers of the collectives' example, and networks to put between its ranks. Slurm's plugin
+    # for PMIx loads the library by the name that the development package has.
+    need openmpi-bin mpich slurm-wlm munge libpmix-dev iproute2
     # The same on AArch64, under an emulator; elsewhere than on x86 its tests skip.
     if [ "$(uname -m)" = x86_64 ]; then need gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user; fi
 }
@@ -223,7 +227,7 @@ build() {
     for source in examples/*.c; do
         if [ -e "$source" ]; then compile "build/$(basename "$source" .c)" "$source"; fi
     done
-    for tool in dtbench dtinfo; do
+    for tool in dtbench dtinfo dtrun; do
         if [ -e tools/$tool.c ]; then compile build/$tool tools/$tool.c; fi
     done
 }
@@ -307,7 +311,26 @@ sanitized_tests() {
     exec $out/dtest --also $out/comm.counts "$@"
 }
 
+# script_tests NAME SCRIPT FILTER...: a script's tests; its counts go to build/NAME.counts.
+script_tests() {
+    name=$1 script=$2
+    shift 2
+    sh "$script" "$@" >"build/$name.log" || true
+    sed '$d' "build/$name.log"
+    tail -n 1 "build/$name.log" >"build/$name.counts"
+}
+
+# The tests of the collectives that have a long form; what they say is the result.
+long_tests() {
+    setup_test
+    header
+    fresh_flags
+    build_comm_tests
+    DTRAIN_TEST_LONG=1 DTRAIN_SIM_SEEDS=100000 exec build/dtest_comm -v
+}
+
 run_tests() {
+    if [ "$*" = long ]; then long_tests; fi
     if [ -n "$sanitize" ]; then sanitized_tests "$@"; fi
     build
     # SwiftShader is no system driver: the loader is told of it, beside those that it finds.
@@ -319,13 +342,15 @@ run_tests() {
     setup_interop
     # A test that needs the real files finds them in build/data, or skips.
     if [ -e "$data_package" ] || [ $may_install = yes ]; then (data) || say "tests without data"; fi
-    # What needs whole applications is tested by a script; the program below adds its counts.
-    sh tests/hosts.sh "$@" >build/hosts.log || true
-    sed '$d' build/hosts.log
-    tail -n 1 build/hosts.log >build/hosts.counts
+    # What needs whole applications or launchers is tested by scripts; the program at the end adds
+    # their counts.
+    script_tests hosts tests/hosts.sh "$@"
+    script_tests dtrun tests/comm/test_dtrun.sh "$@"
+    script_tests launch tests/comm/launch.sh "$@"
     rm -f build/comm.counts
     build/dtest_comm --counts build/comm.counts "$@" | sed '$d' || true
-    exec build/dtest --also build/hosts.counts --also build/comm.counts "$@"
+    exec build/dtest --also build/hosts.counts --also build/dtrun.counts \
+        --also build/launch.counts --also build/comm.counts "$@"
 }
 
 # ---- Fuzzing: each tests/fuzz_*.c is a target, and the files of tests/corpus are where it starts.

@@ -107,7 +107,7 @@ host_builds() { # COMPILER
 # ---- the application in an empty folder
 
 write_app() {
-    sed -n '/^```c$/,/^```$/p' README.md | sed '1d;$d'
+    awk '/^```c$/ { inside = 1; next } inside && /^```$/ { exit } inside' README.md # the first one
 }
 
 # app_test TEST FLAGS...: compiles app.c beside dtrain.h, nothing else, and runs it.
