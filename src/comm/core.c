@@ -16,8 +16,13 @@ static void dti_group_free(dti_core *core, dti_rank_group *g) {
         dti_flight *f = core->flights[i];
         if (f->group != g)
             continue;
-        if (core->pool_user == f)
-            core->pool_user = NULL;
+        if (f->id && !f->finished) {
+            dti_core_suspect(core, DT_ERROR_CANCELLED, core->set.rank,
+                             "rank %u ended group %u while %s number %llu was under way",
+                             core->set.rank, g->id, dti_kind_name(f->op.kind),
+                             (unsigned long long)f->post.sequence);
+            dti_flight_finish(core, f, DT_ERROR_CANCELLED);
+        }
         f->id = 0; /* nobody can ask for it any more */
         f->group = NULL;
         dti_schedule_clear(&f->schedule);

@@ -25,7 +25,7 @@ static dti_flight *dti_flight_find(const dti_core *core, uint32_t peer, uint32_t
     for (uint32_t i = 0; i < core->flight_count; i++) {
         dti_flight *f = core->flights[i];
         if (!f->id || f->finished || f->post.sequence != sequence || f->group->id != group ||
-            f->p2p != p2p)
+            f->p2p != p2p || f->group->place_of[peer] == DTI_NOBODY)
             continue;
         if (!p2p || (f->op.kind == mine && f->group->ranks[f->op.root] == peer))
             return f;
@@ -225,6 +225,7 @@ static bool dti_engine_data_body(dti_core *core, dti_link *link) {
         chunk = fits ? (uint32_t)(fr->value / bytes) : 0;
         fits = fits && !dti_track_has(core, f, &f->tracks[step], chunk) &&
                (core->set.sockets > 1 || chunk == f->tracks[step].done) &&
+               chunk % core->set.sockets == link->socket && /* so none comes twice at once */
                fr->length == dti_chunk_count(f, s, chunk) * dti_step_bytes(s);
     }
     if (!fits) {
@@ -243,8 +244,12 @@ static bool dti_engine_data_body(dti_core *core, dti_link *link) {
 }
 
 /* An early stream whose operation may take it now: its step, or DTI_NOBODY. */
-static uint32_t dti_early_step(const dti_flight *f, uint32_t place, const dti_frame *fr) {
+static uint32_t dti_early_step(const dti_core *core, const dti_flight *f, uint32_t place,
+                               const dti_frame *fr) {
     uint32_t step = dti_flight_stream(f, place, DTI_STEP_RECV, fr->stream);
+    const dti_link *link = core->peers[f->group->ranks[place]].data[0];
+    if (link && link->rx_flight == f && link->rx_step == step)
+        return DTI_NOBODY; /* it is coming in already */
     if (step == DTI_NOBODY || f->tracks[step].granted == 0 || f->tracks[step].done)
         return DTI_NOBODY;
     const dti_step *s = &f->schedule.steps[step];
@@ -276,7 +281,7 @@ static bool dti_engine_early_body(dti_core *core, dti_link *link) {
         uint32_t place = f->group->place_of[link->peer];
         dti_flight_peer_posted(f, place);
         dti_flight_advance(core, f);
-        uint32_t step = f->finished ? DTI_NOBODY : dti_early_step(f, place, fr);
+        uint32_t step = f->finished ? DTI_NOBODY : dti_early_step(core, f, place, fr);
         if (step != DTI_NOBODY) {
             link->rx_flight = f;
             link->rx_step = step;
@@ -364,7 +369,7 @@ static bool dti_early_take(dti_core *core, dti_flight *f, uint32_t peer, uint32_
     uint32_t step = dti_flight_stream(f, place, DTI_STEP_RECV, fr->stream);
     if (step != DTI_NOBODY)
         f->tracks[step].granted = dti_recv_limit(core, f, step);
-    step = dti_early_step(f, place, fr);
+    step = dti_early_step(core, f, place, fr);
     if (step == DTI_NOBODY)
         return false;
     memcpy(dti_step_at(core, f, step, 0), core->peers[peer].early + at + 64, fr->length);

@@ -175,6 +175,8 @@ static bool dti_link_frame(dti_core *core, dti_link *link, const uint8_t *body) 
 static bool dti_link_may(const dti_link *link, int type) {
     if (type == DTI_FRAME_BYE)
         return true;
+    if (link->socket && type >= DTI_FRAME_EAGER && type <= DTI_FRAME_RETURN)
+        return false;
     return (link->channel == DTI_CHANNEL_CONTROL) == (type >= DTI_FRAME_JOIN);
 }
 

@@ -467,7 +467,8 @@ static const char *dti_member_ended(dti_core *core, const dti_link *link, const 
         return "the end of the group, told by the wrong rank";
     uint32_t result = dti_get32(body), culprit = dti_get32(body + 4);
     char text[sizeof core->text];
-    memcpy(text, body + 8, bytes - 8);
+    for (uint32_t i = 8; i < bytes; i++) /* a terminal may show it */
+        text[i - 8] = body[i] < 32 || body[i] == 127 ? '?' : (char)body[i];
     text[bytes - 8] = 0;
     if (result == DT_OK || result > DT_ERROR_FORKED || culprit >= core->set.size)
         return "the end of the group, without a cause";
@@ -502,9 +503,9 @@ static void dti_member_frame(dti_core *core, dti_link *link, const uint8_t *body
 
 /* Whether something is still to come from the peer, or to go to it. */
 static bool dti_flight_needs(const dti_core *core, const dti_flight *f, uint32_t peer) {
-    uint32_t place = f->group->place_of[peer];
-    if (!f->id || f->finished || place == DTI_NOBODY)
+    if (!f->id || f->finished || f->group->place_of[peer] == DTI_NOBODY)
         return false;
+    uint32_t place = f->group->place_of[peer];
     for (uint32_t i = f->first_of[place]; i != DTI_NOBODY; i = f->tracks[i].next)
         if (f->tracks[i].done < f->tracks[i].total && !dti_early_has(core, f, peer, i))
             return true;
@@ -524,7 +525,12 @@ static void dti_member_check_left(dti_core *core, uint32_t peer) {
 
 static void dti_member_bye(dti_core *core, dti_link *link) {
     link->bye_due = true;
-    if (link->channel == DTI_CHANNEL_CONTROL && core->set.rank)
+    bool control = link->channel == DTI_CHANNEL_CONTROL;
+    if (control && (core->state == DTI_CORE_JOINING || !core->peers[link->peer].joined)) {
+        dti_core_lost(core, link->peer, "it has left before all were there");
+        return;
+    }
+    if (control && core->set.rank)
         core->alone_at = core->now;
     if (link->channel == DTI_CHANNEL_DATA || core->set.rank) {
         dti_member_left(core, link->peer);
@@ -538,6 +544,9 @@ static void dti_member_bye(dti_core *core, dti_link *link) {
 static void dti_core_leave(dti_core *core) {
     if (core->state == DTI_CORE_LEAVING)
         return;
+    /* Data that stands still must not go on: buffers of what was given up are not ours any more. */
+    if (core->state == DTI_CORE_SUSPECT)
+        dti_core_end(core, core->result, core->culprit, core->text);
     bool ended = core->state == DTI_CORE_ENDED;
     if (!ended)
         dti_core_end(core, DT_ERROR_CANCELLED, core->set.rank, "this rank has left the group");

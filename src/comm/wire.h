@@ -29,7 +29,9 @@
  * stream of at most DTI_EARLY_BYTES may go in an EAGER frame, into a buffer that each rank keeps
  * for each peer; of it a sender may use DTI_EARLY_UNITS of 64 bytes, header included, more than
  * were returned. EAGER also says what POST says. After a POST nothing of that operation goes early.
- * So nobody ever stops reading because of what its application has not posted. */
+ * So nobody ever stops reading because of what its application has not posted. Of several sockets
+ * to a peer the first carries EAGER, POST, CREDIT and RETURN, and chunk c of a stream goes on
+ * socket c modulo their number. */
 
 #define DTI_WIRE_VERSION 1
 #define DTI_MAGIC 0x31525444u /* 'DTR1' */
