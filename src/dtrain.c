@@ -53,6 +53,7 @@
 #include "comm/pmix.c"
 #include "comm/env.c"
 #include "comm/address.c"
+#include "comm/tcpstore.c"
 #include "comm/rendezvous.c"
 #include "comm/tcp.c"
 #include "comm/mpi.c"

@@ -77,33 +77,93 @@ static bool dti_addresses_add(dti_addresses *list, const struct sockaddr *sock, 
 
 /* ---- names */
 
-/* "tcp://host:port", "tcp://[::1]:port". False = not of that form. */
-static bool dti_endpoint_split(const char *text, char host[256], char port[8]) {
-    if (strncmp(text, "tcp://", 6) != 0)
+/* Ports that follow the last one begin anew there. */
+#define DTI_PORT_WRAP 61440
+
+typedef struct dti_endpoint {
+    char host[256];
+    int port, ports; /* ports: how many candidates, from `port` on */
+} dti_endpoint;
+
+static int dti_endpoint_port(const dti_endpoint *e, int candidate) {
+    int port = e->port + candidate;
+    return port > 65535 ? port - 65536 + DTI_PORT_WRAP : port;
+}
+
+/* A number of at most 5 digits up to `high`, all of the text. -1 = none. */
+static int dti_endpoint_number(const char *text, size_t size, int high) {
+    int value = 0;
+    if (size == 0 || size > 5)
+        return -1;
+    for (size_t i = 0; i < size; i++) {
+        if (!dti_is_digit(text[i]))
+            return -1;
+        value = value * 10 + (text[i] - '0');
+    }
+    return value <= high ? value : -1;
+}
+
+/* Behind `scheme`: "host:port", "[::1]:port", "host:port+16": 16 candidates. False = not of that
+ * form. */
+static bool dti_endpoint_parse(const char *scheme, const char *text, dti_endpoint *e) {
+    size_t skip = strlen(scheme);
+    if (strncmp(text, scheme, skip) != 0)
         return false;
-    const char *at = text + 6, *colon = strrchr(at, ':');
-    size_t size = colon ? (size_t)(colon - at) : 0, digits = colon ? strlen(colon + 1) : 0;
-    if (size == 0 || size >= 256 || digits == 0 || digits > 5 ||
-        strspn(colon + 1, "0123456789") != digits || strtol(colon + 1, NULL, 10) > 65535)
+    const char *at = text + skip, *colon = strrchr(at, ':');
+    if (!colon || colon == at || colon - at >= (ptrdiff_t)sizeof e->host)
+        return false;
+    const char *plus = strchr(colon, '+'), *port = colon + 1;
+    size_t size = (size_t)(colon - at);
+    e->port = dti_endpoint_number(port, plus ? (size_t)(plus - port) : strlen(port), 65535);
+    e->ports = plus ? dti_endpoint_number(plus + 1, strlen(plus + 1), 64) : 1;
+    if (e->port < 0 || e->ports < 1)
         return false;
     bool brackets = at[0] == '[' && at[size - 1] == ']';
-    memcpy(host, at + brackets, size - 2u * brackets);
-    host[size - 2u * brackets] = 0;
-    memcpy(port, colon + 1, digits + 1);
+    if (brackets)
+        at++, size -= 2;
+    if (size == 0 || memchr(at, '[', size) || memchr(at, ']', size))
+        return false;
+    memcpy(e->host, at, size);
+    e->host[size] = 0;
     return true;
 }
 
-/* All addresses of a name. 0, or getaddrinfo's error. */
-static int dti_resolve(const char *host, const char *port, dti_addresses *out) {
+static bool dti_address_is_same_host(const dti_address *a, const dti_address *b) {
+    if (a->sock.ss_family != b->sock.ss_family)
+        return false;
+    if (a->sock.ss_family == AF_INET)
+        return ((const struct sockaddr_in *)(const void *)&a->sock)->sin_addr.s_addr ==
+               ((const struct sockaddr_in *)(const void *)&b->sock)->sin_addr.s_addr;
+    const struct sockaddr_in6 *x = (const struct sockaddr_in6 *)(const void *)&a->sock;
+    const struct sockaddr_in6 *y = (const struct sockaddr_in6 *)(const void *)&b->sock;
+    return x->sin6_scope_id == y->sin6_scope_id &&
+           !memcmp(&x->sin6_addr, &y->sin6_addr, sizeof x->sin6_addr);
+}
+
+static bool dti_addresses_have(const dti_addresses *list, const dti_address *a) {
+    for (int i = 0; i < list->count; i++)
+        if (dti_address_is_same_host(&list->at[i], a))
+            return true;
+    return false;
+}
+
+/* All addresses of a name, each once. 0, or getaddrinfo's error. */
+static int dti_resolve(const char *host, int port, dti_addresses *out) {
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
     struct addrinfo *found = NULL;
     out->count = 0;
-    int error = getaddrinfo(host, port, &hints, &found);
+    int error = getaddrinfo(host, NULL, &hints, &found);
     if (error)
         return error;
-    for (struct addrinfo *a = found; a; a = a->ai_next)
-        if (a->ai_family == AF_INET || a->ai_family == AF_INET6)
-            dti_addresses_add(out, a->ai_addr, a->ai_addrlen);
+    for (struct addrinfo *a = found; a; a = a->ai_next) {
+        dti_address one = {.bytes = a->ai_addrlen};
+        if (a->ai_family != AF_INET && a->ai_family != AF_INET6)
+            continue;
+        memcpy(&one.sock, a->ai_addr, a->ai_addrlen);
+        dti_address_set_port(&one, port);
+        if (!dti_addresses_have(out, &one))
+            dti_addresses_add(out, (const struct sockaddr *)&one.sock, one.bytes);
+    }
     freeaddrinfo(found);
     return out->count ? 0 : EAI_NONAME;
 }

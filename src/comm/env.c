@@ -44,6 +44,7 @@ static const struct dti_launcher_names {
 /* Slurm: where ports for ranks to meet begin, and how many there are. */
 #define DTI_SLURM_PORT 61440u
 #define DTI_SLURM_PORTS 4096u
+#define DTI_SLURM_TRIES 16
 
 /* Where the answers come from; tests and fuzzing have their own. */
 typedef struct dti_env {
@@ -583,8 +584,8 @@ static bool dti_env_meet_master(dti_env_reader *r) {
                        "MASTER_PORT");
 }
 
-/* The step's first host, and a port that its jobs are unlikely to share. Two jobs that do find out
- * by the job's name in the hello. */
+/* The step's first host, and ports that its jobs are unlikely to share: rank 0 takes the first free
+ * one. Who finds another job there sees it by the job's name in the hello, and tries the next. */
 static bool dti_env_meet_slurm(dti_env_reader *r) {
     const char *list = dti_env_get(r, "SLURM_STEP_NODELIST");
     char host[201];
@@ -604,9 +605,11 @@ static bool dti_env_meet_slurm(dti_env_reader *r) {
                             dti_env_quote(list).text);
     job %= DTI_SLURM_PORTS;
     step %= DTI_SLURM_PORTS;
-    if (!port)
-        port = (int)(DTI_SLURM_PORT + (job * 31 + step) % DTI_SLURM_PORTS);
-    snprintf(r->desc.rendezvous, sizeof r->desc.rendezvous, "tcp://%s:%d", host, port);
+    if (port)
+        snprintf(r->desc.rendezvous, sizeof r->desc.rendezvous, "tcp://%s:%d", host, port);
+    else
+        snprintf(r->desc.rendezvous, sizeof r->desc.rendezvous, "tcp://%s:%d+%d", host,
+                 (int)(DTI_SLURM_PORT + (job * 31 + step) % DTI_SLURM_PORTS), DTI_SLURM_TRIES);
     return true;
 }
 

@@ -1,47 +1,94 @@
 /* How the ranks of a job find rank 0. What it gives is at least one listening socket of this rank's
  * own and, at the others, addresses of rank 0, looked up anew at each try: a name may come into
- * being late, a file may be of an earlier run.
+ * being late, a file or a store may be of an earlier run. It decides nothing about who may join:
+ * whatever answers at an address has to prove the key.
  *
- *   tcp://host:port   rank 0 listens at each address of the name that is this host's (if there is
- *                     none, as behind a service's name, at the interfaces that were chosen)
- *   file:///path      rank 0 writes its addresses there, under a new name that is then renamed
- *   pmix:  pmi:N      rank 0 gives them, and the key, to the launcher, and that to the others */
+ *   tcp://host:port       rank 0 listens at each address of the name that is this host's (if there
+ *                         is none, as behind a service's name, at the interfaces that were chosen)
+ *   tcp://host:port+16    the same at the first of 16 ports that is free; the others try them all
+ *   file:///path          rank 0 writes its addresses there, under a new name that is then renamed,
+ *                         and removes the file when all have joined, or it gives up
+ *   tcpstore://host:port  rank 0 leaves them in PyTorch's store, as torchrun has one
+ *   pmix:  pmi:N          rank 0 gives them, and the key, to the launcher; that tells the others */
 
 #if DTI_TCP
 
 #define DTI_MEETING_TEXT 900
+/* The launcher's channel: PMI's is the narrowest. */
+#define DTI_MEETING_LAUNCHER DTI_PMI_TEXT_MAX
+#define DTI_STORE_LOOK_NS 2000000000u
+
+typedef enum dti_meeting_place {
+    DTI_MEET_TCP,
+    DTI_MEET_FILE,
+    DTI_MEET_STORE,
+    DTI_MEET_LAUNCHER
+} dti_meeting_place;
 
 typedef struct dti_rendezvous {
     const dt_comm_desc *desc;
+    dti_meeting_place place;
+    dti_endpoint at;   /* tcp: rank 0; tcpstore: the store */
+    uint64_t deadline; /* of the join, ns */
     dti_addresses own; /* published; each has a listening socket */
     int listeners[DTI_ADDRESSES_MAX];
+    int error;                   /* why the newest socket could not listen; 0 = it was not tried */
+    bool in_use;                 /* one of them because its port is taken */
     dti_addresses rank0;         /* of the newest look */
-    char told[DTI_MEETING_TEXT]; /* by the launcher: endpoints, in spaces */
+    char told[DTI_MEETING_TEXT]; /* by launcher or store: endpoints, in spaces */
     char why[192];               /* the newest look found nothing */
+    int looks;
+    /* Several ports: which of them rank0.at[i] is, what it connected to last (index + 1), and at
+     * which something answers that is not our rank 0, as far as is known. */
+    uint8_t candidate[DTI_ADDRESSES_MAX];
+    int connected, turn;
+    uint64_t others;
+    struct stat file; /* that we have written */
+    bool wrote;
 } dti_rendezvous;
 
 static bool dti_one_host(const dt_comm_desc *desc) {
     return desc->local_size > 0 && desc->local_size == desc->world_size;
 }
 
-static void dti_rendezvous_close(dti_rendezvous *r) {
+static const char *dti_rendezvous_path(const dt_comm_desc *desc) {
+    return desc->rendezvous + strlen("file://");
+}
+
+/* All ranks have joined, or it is given up: the file is of no more use, if it still is ours. */
+static void dti_rendezvous_done(dti_rendezvous *r) {
+    struct stat now;
+    const char *path = dti_rendezvous_path(r->desc);
+    if (r->wrote && stat(path, &now) == 0 && now.st_dev == r->file.st_dev &&
+        now.st_ino == r->file.st_ino)
+        unlink(path);
+    r->wrote = false;
+}
+
+static void dti_rendezvous_deafen(dti_rendezvous *r) {
     for (int i = 0; i < r->own.count; i++)
-        if (r->listeners[i] >= 0)
-            close(r->listeners[i]);
+        close(r->listeners[i]);
     r->own.count = 0;
+}
+
+static void dti_rendezvous_close(dti_rendezvous *r) {
+    dti_rendezvous_done(r);
+    dti_rendezvous_deafen(r);
 }
 
 /* ---- listening */
 
-static bool dti_rendezvous_listen(dti_rendezvous *r, dti_address a, int low, int high) {
-    if (r->own.count == DTI_ADDRESSES_MAX)
-        return false;
+static void dti_rendezvous_listen(dti_rendezvous *r, dti_address a, int low, int high) {
+    if (r->own.count == DTI_ADDRESSES_MAX || dti_addresses_have(&r->own, &a))
+        return;
     int s = dti_listen_range(&a, low, high);
-    if (s < 0)
-        return false;
+    if (s < 0) {
+        r->error = errno;
+        r->in_use |= errno == EADDRINUSE;
+        return;
+    }
     r->listeners[r->own.count] = s;
     r->own.at[r->own.count++] = a;
-    return true;
 }
 
 static void dti_loopback(dti_address *a) {
@@ -51,67 +98,102 @@ static void dti_loopback(dti_address *a) {
     memcpy(&a->sock, &in, sizeof in);
 }
 
-/* By rule: the chosen interfaces; one host: loopback; else all that are not loopback. */
+/* By rule: the chosen interfaces, and no others; one host: loopback; else all that are not
+ * loopback. */
 static void dti_rendezvous_listen_rule(dti_rendezvous *r, int low, int high) {
+    bool chosen = r->desc->interfaces[0] != 0;
     dti_addresses list = {.count = 0};
-    if (r->desc->interfaces[0] || !dti_one_host(r->desc))
+    if (chosen || !dti_one_host(r->desc))
         dti_interface_addresses(r->desc->interfaces, &list);
     for (int i = 0; i < list.count; i++)
         dti_rendezvous_listen(r, list.at[i], low, high);
     dti_address loopback;
     dti_loopback(&loopback);
-    if (!r->own.count)
+    if (!r->own.count && !chosen)
         dti_rendezvous_listen(r, loopback, low, high);
 }
 
-/* The others listen where their packets to rank 0 leave. */
+/* The others listen where their packets to rank 0 leave; to each of its addresses, for one of them
+ * may be dead. */
 static void dti_rendezvous_listen_towards(dti_rendezvous *r) {
     int low = r->desc->port_low, high = r->desc->port_high;
-    for (int i = 0; i < r->rank0.count && !r->own.count && !r->desc->interfaces[0]; i++) {
+    for (int i = 0; i < r->rank0.count && !r->desc->interfaces[0]; i++) {
         dti_address from;
-        if (dti_address_towards(&r->rank0.at[i], &from)) {
-            dti_address_set_port(&from, 0);
+        if (dti_address_towards(&r->rank0.at[i], &from))
             dti_rendezvous_listen(r, from, low, high);
-        }
     }
     if (!r->own.count)
         dti_rendezvous_listen_rule(r, low, high);
 }
 
 static dt_result dti_rendezvous_listened(dti_base *base, const dti_rendezvous *r) {
+    const dt_comm_desc *d = r->desc;
     if (r->own.count)
         return DT_OK;
-    const dt_comm_desc *d = r->desc;
+    if (!r->error)
+        return dti_fail(base, DT_ERROR_IO,
+                        "rank %d cannot listen: no interface that is up and has an address "
+                        "matches \"%s\"",
+                        d->rank, d->interfaces);
     return dti_fail(base, DT_ERROR_IO,
                     "rank %d cannot listen (rendezvous \"%s\", interfaces \"%s\", ports %d to %d): "
                     "%s",
                     d->rank, d->rendezvous, d->interfaces, d->port_low, d->port_high,
-                    strerror(errno));
+                    strerror(r->error));
 }
 
-/* Rank 0 of tcp://: at the name's addresses, the port it says. */
-static dt_result dti_rendezvous_host(dti_base *base, dti_rendezvous *r) {
-    char host[256], port[8];
-    dti_addresses found;
-    if (!dti_endpoint_split(r->desc->rendezvous, host, port))
-        return dti_fail(base, DT_ERROR_INVALID, "rendezvous \"%s\" is not tcp://host:port",
-                        r->desc->rendezvous);
-    int number = atoi(port), error = dti_resolve(host, port, &found), last = 0;
-    if (error)
-        return dti_fail(base, DT_ERROR_IO, "rendezvous \"%s\": %s", r->desc->rendezvous,
-                        gai_strerror(error));
-    for (int i = 0; i < found.count; i++) {
-        errno = 0;
-        if (!dti_rendezvous_listen(r, found.at[i], number, number))
-            last = errno == EADDRINUSE ? EADDRINUSE : last;
+/* "localhost" and addresses mean what they say. A host's own name may be a loopback address to
+ * itself (Debian's 127.0.1.1) and another one to the rest. */
+static bool dti_rendezvous_is_literal(const char *host) {
+    return strchr(host, ':') || host[strspn(host, "0123456789.")] == 0 ||
+           !strncmp(host, "localhost", 9);
+}
+
+/* Rank 0 at one port, on all addresses or, if something else has it on any of them, on none: the
+ * others would find that. */
+static void dti_rendezvous_listen_named(dti_rendezvous *r, const dti_addresses *found, int port) {
+    bool outside = false;
+    r->in_use = false;
+    for (int i = 0; i < found->count && !r->in_use; i++) {
+        dti_rendezvous_listen(r, found->at[i], port, port);
+        outside = outside || !dti_address_is_loopback(&found->at[i]);
     }
-    if (!r->own.count && last == EADDRINUSE)
+    bool more = !outside && !dti_one_host(r->desc) && !dti_rendezvous_is_literal(r->at.host);
+    if (!r->in_use && (!r->own.count || more))
+        dti_rendezvous_listen_rule(r, port, port);
+    if (r->in_use)
+        dti_rendezvous_deafen(r);
+}
+
+/* Rank 0 of tcp://: at the name's addresses, the port it says or the first free one. */
+static dt_result dti_rendezvous_host(dti_base *base, dti_rendezvous *r) {
+    const char *url = r->desc->rendezvous;
+    dti_addresses found;
+    if (!r->at.port)
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "rendezvous \"%s\": the others cannot know a port that the system chooses; "
+                        "name one",
+                        url);
+    int error = dti_resolve(r->at.host, r->at.port, &found), tried = 0;
+    if (error) /* a service's name comes when its pod is ready */
+        dti_log(base, DT_LOG_WARNING,
+                "rendezvous \"%s\": rank 0 does not find the name (%s) and listens at all "
+                "interfaces that were chosen",
+                url, gai_strerror(error));
+    do
+        dti_rendezvous_listen_named(r, &found, dti_endpoint_port(&r->at, tried));
+    while (!r->own.count && r->in_use && ++tried < r->at.ports);
+    if (r->own.count && tried)
+        dti_log(base, DT_LOG_INFO, "rendezvous \"%s\": %d ports are in use; rank 0 listens at %d",
+                url, tried, dti_endpoint_port(&r->at, tried));
+    if (!r->own.count && r->in_use && r->at.ports > 1)
+        return dti_fail(base, DT_ERROR_IO, "all %d ports of \"%s\" are in use: set DTRAIN_PORT",
+                        r->at.ports, url);
+    if (!r->own.count && r->in_use)
         return dti_fail(base, DT_ERROR_IO,
-                        "port %s of \"%s\" is in use: by another job, an earlier run that has not "
+                        "port %d of \"%s\" is in use: by another job, an earlier run that has not "
                         "ended, or the launcher's own server; choose another",
-                        port, host);
-    if (!r->own.count)
-        dti_rendezvous_listen_rule(r, number, number);
+                        r->at.port, r->at.host);
     return dti_rendezvous_listened(base, r);
 }
 
@@ -128,145 +210,314 @@ static void dti_rendezvous_text(const dti_rendezvous *r, char *text, size_t room
 }
 
 static void dti_rendezvous_parse(dti_rendezvous *r, char *text) {
-    r->rank0.count = 0;
     char *rest = NULL;
     for (char *word = strtok_r(text, " \n", &rest); word; word = strtok_r(NULL, " \n", &rest)) {
-        char host[256], port[8];
+        dti_endpoint e;
         dti_addresses found;
-        if (!dti_endpoint_split(word, host, port) || dti_resolve(host, port, &found))
+        if (!dti_endpoint_parse("tcp://", word, &e) || dti_resolve(e.host, e.port, &found))
             continue;
         for (int i = 0; i < found.count; i++)
             dti_addresses_add(&r->rank0, (const struct sockaddr *)&found.at[i].sock,
                               found.at[i].bytes);
     }
+    if (!r->rank0.count)
+        snprintf(r->why, sizeof r->why, "no address of rank 0 in \"%.120s\"", r->desc->rendezvous);
 }
 
 /* ---- file:// */
 
-static const char *dti_rendezvous_path(const dt_comm_desc *desc) {
-    return desc->rendezvous + strlen("file://");
+/* The first line; it tells another job's file and another attempt's. */
+static size_t dti_rendezvous_line(const dt_comm_desc *d, char line[128]) {
+    return (size_t)snprintf(line, 128, "dtrain %llu %s\n", (unsigned long long)d->attempt, d->job);
 }
 
-static dt_result dti_rendezvous_publish(dti_base *base, const dti_rendezvous *r) {
+/* A new name for each process: containers have equal process ids. */
+static int dti_rendezvous_create(const char *path, char fresh[300]) {
+    uint8_t chance[8];
+    char hex[17];
+    if (!dti_random_bytes(chance, sizeof chance))
+        dti_put64(chance, dti_now_ns() ^ (uint64_t)getpid() << 40);
+    dti_key_to_hex(chance, sizeof chance, hex);
+    snprintf(fresh, 300, "%s.%s.tmp", path, hex);
+    return open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+}
+
+static dt_result dti_rendezvous_publish(dti_base *base, dti_rendezvous *r) {
     char text[DTI_MEETING_TEXT], fresh[300];
     const char *path = dti_rendezvous_path(r->desc);
-    dti_rendezvous_text(r, text, sizeof text - 1);
-    size_t bytes = strlen(text);
+    size_t bytes = dti_rendezvous_line(r->desc, text);
+    dti_rendezvous_text(r, text + bytes, sizeof text - bytes - 1);
+    bytes = strlen(text);
     text[bytes++] = '\n';
-    snprintf(fresh, sizeof fresh, "%s.%ld.tmp", path, (long)getpid());
-    int file = open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    bool ok = file >= 0 && write(file, text, bytes) == (ssize_t)bytes && fsync(file) == 0;
-    int error = errno;
-    if (file >= 0)
-        close(file);
-    if (ok && rename(fresh, path) == 0)
+    int file = dti_rendezvous_create(path, fresh), error = errno;
+    if (file < 0)
+        return dti_fail(base, DT_ERROR_IO, "rendezvous file \"%s\": %s", path, strerror(error));
+    errno = ENOSPC; /* what a short write means */
+    bool ok = write(file, text, bytes) == (ssize_t)bytes && fsync(file) == 0 &&
+              fstat(file, &r->file) == 0;
+    error = errno;
+    close(file);
+    if (ok && rename(fresh, path) == 0) {
+        r->wrote = true;
         return DT_OK;
+    }
     error = ok ? errno : error;
-    if (file >= 0)
-        unlink(fresh);
+    unlink(fresh);
     return dti_fail(base, DT_ERROR_IO, "rendezvous file \"%s\": %s", path, strerror(error));
 }
 
 static void dti_rendezvous_read(dti_rendezvous *r) {
-    char text[DTI_MEETING_TEXT];
+    char text[DTI_MEETING_TEXT + 1], line[128];
+    struct stat file;
     const char *path = dti_rendezvous_path(r->desc);
-    int file = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t bytes = file >= 0 ? read(file, text, sizeof text - 1) : -1;
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not block */
+    ssize_t bytes = -1;
+    if (descriptor < 0)
+        snprintf(r->why, sizeof r->why, "%s\"%.120s\": %s",
+                 errno == ENOENT ? "rank 0 has not written " : "", path, strerror(errno));
+    else if (fstat(descriptor, &file) != 0 || !S_ISREG(file.st_mode))
+        snprintf(r->why, sizeof r->why, "\"%.120s\" is not a regular file", path);
+    else if ((bytes = dti_key_read_all(descriptor, text, sizeof text)) < 0)
+        snprintf(r->why, sizeof r->why, "\"%.120s\": %s", path, strerror(errno));
+    if (descriptor >= 0)
+        close(descriptor);
+    size_t skip = dti_rendezvous_line(r->desc, line), size = (size_t)DTI_MAX(bytes, 0);
     if (bytes < 0)
-        snprintf(r->why, sizeof r->why, "rank 0 has not written %.120s yet: %s", path,
-                 strerror(errno));
-    if (file >= 0)
-        close(file);
-    text[DTI_MAX(bytes, 0)] = 0;
-    dti_rendezvous_parse(r, text);
+        return;
+    if (size <= skip || size == sizeof text || memcmp(text, line, skip) || text[size - 1] != '\n') {
+        snprintf(r->why, sizeof r->why, "\"%.120s\" is of another job or attempt", path);
+        return;
+    }
+    text[size - 1] = 0;
+    dti_rendezvous_parse(r, text + skip);
+}
+
+/* ---- tcpstore:// */
+
+static void dti_rendezvous_key(const dt_comm_desc *d, char key[128]) {
+    snprintf(key, 128, "/dtrain/%s/%llu", d->job, (unsigned long long)d->attempt);
+}
+
+static dt_result dti_rendezvous_store_set(dti_base *base, const dti_rendezvous *r) {
+    char key[128], text[DTI_MEETING_TEXT];
+    dti_store s;
+    dti_rendezvous_key(r->desc, key);
+    dti_rendezvous_text(r, text, sizeof text);
+    dt_result result = dti_store_open(&s, r->at.host, r->at.port, r->deadline);
+    if (!result)
+        result = dti_store_set(&s, key, text);
+    dti_store_close(&s);
+    if (!result)
+        return DT_OK;
+    return dti_fail(base, result,
+                    "rendezvous \"%s\": rank 0 could not leave its address in PyTorch's store: %s",
+                    r->desc->rendezvous, s.why);
+}
+
+static dt_result dti_rendezvous_store_get(dti_rendezvous *r, uint64_t deadline) {
+    char key[128], text[DTI_MEETING_TEXT];
+    dti_store s;
+    dti_rendezvous_key(r->desc, key);
+    dt_result result = dti_store_open(&s, r->at.host, r->at.port, deadline);
+    bool there = !result;
+    if (there)
+        result = dti_store_get(&s, key, text, sizeof text);
+    dti_store_close(&s);
+    if (!result)
+        memcpy(r->told, text, strlen(text) + 1);
+    else if (there && result == DT_ERROR_TIMEOUT)
+        snprintf(r->why, sizeof r->why, "rank 0 has not left its address in PyTorch's store");
+    else
+        snprintf(r->why, sizeof r->why, "PyTorch's store: %.150s", s.why);
+    return result;
+}
+
+/* The first time there is the whole join's time. */
+static dt_result dti_rendezvous_store_await(dti_base *base, dti_rendezvous *r) {
+    dt_result result = dti_rendezvous_store_get(r, r->deadline);
+    if (!result)
+        return DT_OK;
+    return dti_fail(base, result, "rendezvous \"%s\", rank %d, attempt %llu, %d ms: %s",
+                    r->desc->rendezvous, r->desc->rank, (unsigned long long)r->desc->attempt,
+                    r->desc->join_timeout_ms, r->why);
 }
 
 /* ---- both sides */
 
-/* Where rank 0 is; rank0.count 0: not known yet, r->why says why. */
-static void dti_rendezvous_look(dti_rendezvous *r) {
-    char host[256], port[8], text[DTI_MEETING_TEXT];
-    r->rank0.count = 0;
-    r->why[0] = 0;
-    if (r->told[0]) {
-        memcpy(text, r->told, sizeof text);
-        dti_rendezvous_parse(r, text);
-    } else if (!strncmp(r->desc->rendezvous, "file://", 7))
-        dti_rendezvous_read(r);
-    else if (dti_endpoint_split(r->desc->rendezvous, host, port)) {
-        int error = dti_resolve(host, port, &r->rank0);
-        if (error)
-            snprintf(r->why, sizeof r->why, "\"%.100s\": %s", host, gai_strerror(error));
+/* Several ports. First the one that rank 0 most likely has: the first one at which nothing else
+ * answered. Behind it a few others in turn, so that all are tried within some tries and, where
+ * packets vanish, none waits for all. */
+static void dti_rendezvous_candidates(dti_rendezvous *r, const dti_addresses *found) {
+    int addresses = DTI_MIN(found->count, DTI_ADDRESSES_MAX / 2), ports = r->at.ports, first = 0;
+    if (r->connected)
+        r->others |= (uint64_t)1 << r->candidate[r->connected - 1];
+    r->connected = 0;
+    while (first < ports && r->others >> first & 1)
+        first++;
+    if (first == ports)
+        first = 0, r->others = 0;
+    for (int c = first, n = 0; n < ports && r->rank0.count + addresses <= DTI_ADDRESSES_MAX; n++) {
+        for (int i = 0; i < addresses && (!n || c != first); i++) {
+            dti_address a = found->at[i];
+            dti_address_set_port(&a, dti_endpoint_port(&r->at, c));
+            r->candidate[r->rank0.count] = (uint8_t)c;
+            dti_addresses_add(&r->rank0, (const struct sockaddr *)&a.sock, a.bytes);
+        }
+        c = r->turn = (r->turn + 1) % ports;
     }
 }
 
-static bool dti_rendezvous_is_launchers(const dt_comm_desc *desc) {
-    return !strncmp(desc->rendezvous, "pmi", 3);
+/* rank0.at[index] took our connection. If it is not rank 0 there will be another look. */
+static void dti_rendezvous_connected(dti_rendezvous *r, int index) {
+    r->connected = index + 1;
+}
+
+static void dti_rendezvous_look_name(dti_rendezvous *r) {
+    dti_addresses found;
+    int error = dti_resolve(r->at.host, r->at.port, &found);
+    if (error)
+        snprintf(r->why, sizeof r->why, "\"%.100s\": %s", r->at.host, gai_strerror(error));
+    else if (r->at.ports == 1)
+        r->rank0 = found;
+    else
+        dti_rendezvous_candidates(r, &found);
+}
+
+/* Where rank 0 is; rank0.count 0: not known yet, r->why says why. */
+static void dti_rendezvous_look(dti_rendezvous *r) {
+    char text[DTI_MEETING_TEXT];
+    r->rank0.count = 0;
+    r->why[0] = 0;
+    if (r->place == DTI_MEET_TCP)
+        dti_rendezvous_look_name(r);
+    else if (r->place == DTI_MEET_FILE)
+        dti_rendezvous_read(r);
+    else {
+        /* What was told may be of an earlier group of this job: at a second look it is asked for
+         * anew. The launcher can be asked but once. */
+        if (r->place == DTI_MEET_STORE && r->looks > 0)
+            dti_rendezvous_store_get(r, DTI_MIN(dti_now_ns() + DTI_STORE_LOOK_NS, r->deadline));
+        memcpy(text, r->told, sizeof text);
+        dti_rendezvous_parse(r, text);
+    }
+    r->looks++;
+}
+
+/* Rank 0's text for the launcher: the key in hex if it makes one, ";", its addresses. */
+static dt_result dti_rendezvous_mine(dti_base *base, const dti_rendezvous *r, uint8_t key[32],
+                                     bool *have_key, char mine[DTI_MEETING_TEXT]) {
+    size_t used = 0;
+    if (!*have_key && !r->desc->insecure) {
+        dt_result result = dti_key_make(base, key);
+        if (result)
+            return result;
+        *have_key = true;
+        dti_key_to_hex(key, DTI_KEY_BYTES, mine);
+        used = 2 * DTI_KEY_BYTES;
+    }
+    mine[used++] = ';';
+    dti_rendezvous_text(r, mine + used, DTI_MEETING_LAUNCHER + 1 - used);
+    return DT_OK;
+}
+
+/* What rank 0 gave. Each rank has a key of its own, has rank 0's, or has said that it wants
+ * none. */
+static dt_result dti_rendezvous_given(dti_base *base, dti_rendezvous *r, const char *text,
+                                      uint8_t key[32], bool *have_key) {
+    const char *split = strchr(text, ';');
+    bool wanted = !*have_key && !r->desc->insecure;
+    if (!split)
+        return dti_fail(base, DT_ERROR_FORMAT,
+                        "what the launcher gave for rank 0's address is not one");
+    if (wanted && split == text)
+        return dti_fail(base, DT_ERROR_REFUSED,
+                        "rank 0 has a key of its own, or is insecure, and rank %d is not told so: "
+                        "give all ranks the same key, or none",
+                        r->desc->rank);
+    if (wanted && !dti_key_parse(text, (size_t)(split - text), key))
+        return dti_fail(base, DT_ERROR_FORMAT, "what the launcher gave for rank 0's key is none");
+    *have_key = *have_key || wanted;
+    snprintf(r->told, sizeof r->told, "%s", split + 1);
+    return DT_OK;
 }
 
 /* Rank 0's addresses and key travel through the launcher. */
 static dt_result dti_rendezvous_exchange(dti_base *base, dti_rendezvous *r, uint8_t key[32],
                                          bool *have_key) {
     const dt_comm_desc *d = r->desc;
-    char mine[DTI_MEETING_TEXT] = "-", of0[DTI_MEETING_TEXT + 1];
-    if (!d->rank) {
-        char hex[2 * DTI_KEY_BYTES + 1] = "";
-        if (!*have_key && !d->insecure) {
-            dt_result result = dti_key_make(base, key);
-            if (result)
-                return result;
-            *have_key = true;
-            dti_key_to_hex(key, DTI_KEY_BYTES, hex);
-        }
-        size_t used = (size_t)snprintf(mine, sizeof mine, "%s;", hex);
-        dti_rendezvous_text(r, mine + used, sizeof mine - used);
+    char mine[DTI_MEETING_TEXT] = "-", of0[DTI_MEETING_TEXT] = "";
+    dt_result result = d->rank ? DT_OK : dti_rendezvous_mine(base, r, key, have_key, mine);
+    if (!result && d->rendezvous[3] == 'x')
+        result =
+            dti_pmix_exchange(base, (uint32_t)d->rank, d->join_timeout_ms, mine, of0, sizeof of0);
+    else if (!result)
+        result = dti_pmi_exchange(base, atoi(d->rendezvous + 4), (uint32_t)d->rank,
+                                  d->join_timeout_ms, mine, of0, sizeof of0);
+    if (!result && d->rank)
+        result = dti_rendezvous_given(base, r, of0, key, have_key);
+    dti_wipe(mine, sizeof mine);
+    dti_wipe(of0, sizeof of0);
+    return result;
+}
+
+/* ---- opening */
+
+static dt_result dti_rendezvous_place(dti_base *base, dti_rendezvous *r) {
+    const char *url = r->desc->rendezvous;
+    if (!strcmp(url, "pmix:") || !strncmp(url, "pmi:", 4))
+        r->place = DTI_MEET_LAUNCHER;
+    else if (!strncmp(url, "file:///", 8))
+        r->place = DTI_MEET_FILE;
+    else if (dti_endpoint_parse("tcpstore://", url, &r->at) && r->at.ports == 1 && r->at.port)
+        r->place = DTI_MEET_STORE;
+    else if (dti_endpoint_parse("tcp://", url, &r->at))
+        r->place = DTI_MEET_TCP;
+    else
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "rendezvous \"%s\" is none of tcp://host:port, tcp://host:port+16 (as many "
+                        "ports), file:///path, tcpstore://host:port, pmix: and pmi:N",
+                        url);
+    return DT_OK;
+}
+
+static dt_result dti_rendezvous_listen_first(dti_base *base, dti_rendezvous *r) {
+    if (r->place == DTI_MEET_TCP)
+        return dti_rendezvous_host(base, r);
+    dti_rendezvous_listen_rule(r, r->desc->port_low, r->desc->port_high);
+    return dti_rendezvous_listened(base, r);
+}
+
+/* Gets the key: from where it does not matter who reads what rank 0 publishes, or through the
+ * launcher. Then the others are told, or asked for. */
+static dt_result dti_rendezvous_meet(dti_base *base, dti_rendezvous *r, uint8_t key[32],
+                                     bool *have_key, dti_key_share *share) {
+    const dt_comm_desc *d = r->desc;
+    const char *host = r->at.host[0] ? r->at.host : NULL;
+    if (r->place == DTI_MEET_LAUNCHER) {
+        dt_result result = dti_key_given(base, d, key, have_key);
+        return result ? result : dti_rendezvous_exchange(base, r, key, have_key);
     }
-    dt_result result =
-        d->rendezvous[3] == 'x'
-            ? dti_pmix_exchange(base, (uint32_t)d->rank, d->join_timeout_ms, mine, of0, sizeof of0)
-            : dti_pmi_exchange(base, atoi(d->rendezvous + 4), (uint32_t)d->rank, d->join_timeout_ms,
-                               mine, of0, sizeof of0);
-    char *split = result ? NULL : strchr(of0, ';');
+    dt_result result = dti_key_load(base, d, host, key, have_key, share);
     if (result)
         return result;
-    if (!split || (split != of0 && !dti_key_parse(of0, (size_t)(split - of0), key)))
-        return dti_fail(base, DT_ERROR_FORMAT, "the launcher gave \"%.40s\" for rank 0's address",
-                        of0);
-    *have_key = *have_key || split != of0;
-    if (!d->rank)
-        return DT_OK;
-    snprintf(r->told, sizeof r->told, "%s", split + 1);
-    return DT_OK;
+    if (r->place == DTI_MEET_STORE)
+        return d->rank ? dti_rendezvous_store_await(base, r) : dti_rendezvous_store_set(base, r);
+    return r->place == DTI_MEET_FILE && !d->rank ? dti_rendezvous_publish(base, r) : DT_OK;
 }
 
 /* Opens this rank's listening sockets, and gets the key. */
 static dt_result dti_rendezvous_open(dti_base *base, dti_rendezvous *r, uint8_t key[32],
                                      bool *have_key, dti_key_share *share) {
     const dt_comm_desc *d = r->desc;
-    char host[256] = "", port[8];
-    bool tcp = dti_endpoint_split(d->rendezvous, host, port),
-         launchers = dti_rendezvous_is_launchers(d);
-    dt_result result = DT_OK;
-    if (!tcp && !launchers && strncmp(d->rendezvous, "file:///", 8))
-        return dti_fail(
-            base, DT_ERROR_UNSUPPORTED,
-            "rendezvous \"%s\": use tcp://host:port or file:///path (under torchrun set "
-            "DTRAIN_PORT to a free port of rank 0's host)",
-            d->rendezvous);
-    if (!d->rank && tcp)
-        result = dti_rendezvous_host(base, r);
-    else if (!d->rank)
-        dti_rendezvous_listen_rule(r, d->port_low, d->port_high);
+    r->deadline = dti_now_ns() + (uint64_t)d->join_timeout_ms * 1000000;
+    dti_log(base, DT_LOG_INFO, "launcher=%s rank %d/%d local %d/%d rdzv=%s",
+            d->launcher[0] ? d->launcher : "none", d->rank, d->world_size, d->local_rank,
+            d->local_size, d->rendezvous);
+    dt_result result = dti_rendezvous_place(base, r);
     if (!result && !d->rank)
-        result = dti_rendezvous_listened(base, r);
-    if (!result && launchers)
-        result = dti_key_given(base, d, key, have_key);
-    else if (!result)
-        result = dti_key_load(base, d, tcp ? host : NULL, key, have_key, share);
-    if (!result && launchers)
-        result = dti_rendezvous_exchange(base, r, key, have_key);
-    if (!result && !d->rank && !strncmp(d->rendezvous, "file://", 7))
-        result = dti_rendezvous_publish(base, r);
+        result = dti_rendezvous_listen_first(base, r);
+    if (!result)
+        result = dti_rendezvous_meet(base, r, key, have_key, share);
     if (result || !d->rank)
         return result;
     dti_rendezvous_look(r);

@@ -215,7 +215,7 @@ TEST(env_of_hydra_and_pmi) {
     check_place(&d, "pmi", 3, 5, 1, 3, "pmi:10");
     CHECK(!strcmp(d.job, "slurm-1234.5"));
     d = ENV(SRUN, "PMI_RANK=3", "PMI_SIZE=5"); /* cray's: no descriptor */
-    check_place(&d, "pmi", 3, 5, 1, 3, "tcp://gpu07:62835");
+    check_place(&d, "pmi", 3, 5, 1, 3, "tcp://gpu07:62835+16");
     CHECK_ERROR(ENV("PMI_RANK=0", "PMI_SIZE=2"), "PMI_RANK", "DTRAIN_RDZV");
     CHECK_ERROR(ENV("PMI_ID=0", "PMI_PORT=a:1"), "PMI_RANK, PMI_SIZE");
     CHECK_ERROR(ENV("DTRAIN_RANK=0", "DTRAIN_WORLD_SIZE=2", "DTRAIN_RDZV=pmi:"), "PMI_FD");
@@ -224,7 +224,7 @@ TEST(env_of_hydra_and_pmi) {
 
 TEST(env_of_srun) {
     dt_comm_desc d = ENV(SRUN);
-    check_place(&d, "slurm", 3, 5, 1, 3, "tcp://gpu07:62835"); /* 61440 + (1234 * 31 + 5) % 4096 */
+    check_place(&d, "slurm", 3, 5, 1, 3, "tcp://gpu07:62835+16"); /* 61440 + (1234 * 31 + 5) % 4096 */
     CHECK(!strcmp(d.job, "slurm-1234.5") && d.attempt == 0);
     d = ENV(SRUN, "SLURM_RESTART_COUNT=4", "DTRAIN_PORT=1111");
     check_place(&d, "slurm", 3, 5, 1, 3, "tcp://gpu07:1111");
@@ -232,9 +232,9 @@ TEST(env_of_srun) {
     d = ENV(SRUN, "MASTER_ADDR=gpu08", "MASTER_PORT=12", "WORLD_SIZE=5"); /* of the batch script */
     check_place(&d, "slurm", 3, 5, 1, 3, "tcp://gpu08:12");
     d = ENV(SRUN_STEP("4", "0", "3", "5", "4", "a1,b[2-4]", "1,2(x1),1(x2)"));
-    check_place(&d, "slurm", 4, 5, 0, 1, "tcp://a1:62835");
+    check_place(&d, "slurm", 4, 5, 0, 1, "tcp://a1:62835+16");
     d = ENV(SRUN_STEP("4", "0", "3", "5", "4", "a1,b[2-4]", "1,2(x,"));
-    check_place(&d, "slurm", 4, 5, 0, 0, "tcp://a1:62835");
+    check_place(&d, "slurm", 4, 5, 0, 0, "tcp://a1:62835+16");
     CHECK_ERROR(ENV(SRUN_STEP("0", "0", "0", "2", "2", "a[1", "1(x2)")), "SLURM_STEP_NODELIST",
                 "a[1");
     CHECK_ERROR(ENV("SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=2"), "SLURM_STEP_NODELIST",
@@ -302,7 +302,7 @@ TEST(env_sets_that_disagree_are_refused_and_can_be_forced) {
                 "DTRAIN_LAUNCHER=torch or slurm");
     CHECK_ERROR(ENV(MPIRUN4, SRUN), "ompi: rank 1 of 2", "slurm: rank 3 of 5");
     dt_comm_desc d = ENV(MPIRUN4, SRUN, "DTRAIN_LAUNCHER=slurm");
-    check_place(&d, "slurm", 3, 5, 1, 3, "tcp://gpu07:62835");
+    check_place(&d, "slurm", 3, 5, 1, 3, "tcp://gpu07:62835+16");
     d = ENV(MPIRUN4, SRUN, "DTRAIN_LAUNCHER=ompi");
     check_place(&d, "ompi", 1, 2, 1, 2, "pmix:");
     d = ENV(MPIRUN4, SRUN, "DTRAIN_LAUNCHER=none", "RANK=junk");
