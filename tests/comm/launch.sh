@@ -307,15 +307,15 @@ two_hosts_test() {
 
 # ---- against another implementation
 
-# peer TEST STATUS-OF-C WORDS...: rank 0 in C with 5 floats, rank 1 in Python.
+# peer TEST COUNT STATUS-OF-C KEY WORDS...: rank 0 in C with COUNT floats, rank 1 in Python.
 peer() {
-    test=$1 wanted_status=$2 key=$3
-    shift 3
+    test=$1 count=$2 wanted_status=$3 key=$4
+    shift 4
     free_port
     make_key $work/key
     make_key $work/other_key
     DTRAIN_RANK=0 DTRAIN_WORLD_SIZE=2 DTRAIN_RDZV=tcp://127.0.0.1:$last_port DTRAIN_TIMEOUT=3 \
-        DTRAIN_SECRET_FILE=$work/key timeout -k 1 20 "$example" 5 >"$work/$test.out" 2>&1 &
+        DTRAIN_SECRET_FILE=$work/key timeout -k 1 20 "$example" "$count" >"$work/$test.out" 2>&1 &
     process=$!
     timeout -k 1 20 python3 tests/comm/peer.py 127.0.0.1 $last_port "$work/$key" "$@" \
         >"$work/$test.peer" 2>&1
@@ -350,7 +350,9 @@ batch_test launch_a_batch_script_is_a_single_process
 missing_test launch_missing_ranks_are_named
 file_test launch_a_shared_folder_is_enough
 two_hosts_test launch_two_hosts_meet_with_a_key_file
-peer_test launch_a_rank_in_python_joins_and_sums 'right' 0 key 5
-peer_test launch_a_wrong_key_is_refused 'the keys differ' 1 other_key --refused 'the keys differ'
-peer_test launch_changed_data_ends_the_group 'changed on its way' 1 key --corrupt
+peer_test launch_a_rank_in_python_joins_and_sums 'right' 5 0 key 5
+peer_test launch_a_rank_in_python_sums_more_than_goes_early 'right' 16384 0 key 16384
+peer_test launch_a_rank_in_python_posts_late 'right' 1024 0 key 1024 --late
+peer_test launch_a_wrong_key_is_refused 'the keys differ' 5 1 other_key --refused 'the keys differ'
+peer_test launch_changed_data_ends_the_group 'changed on its way' 5 1 key --corrupt
 echo "$passed $failed $skipped"

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """A rank written from docs/distributed.md alone, with Python's standard library: rank 1 of 2.
 
-    peer.py HOST PORT KEYFILE [COUNT]            joins, sums COUNT floats with rank 0, leaves
+    peer.py HOST PORT KEYFILE COUNT [--late]     joins, sums COUNT floats with rank 0, leaves;
+                                                 late: posts only when rank 0 has asked
     peer.py HOST PORT KEYFILE --refused TEXT     succeeds when it is refused with that text
     peer.py HOST PORT KEYFILE --corrupt          sends data whose checksum is wrong; succeeds when
                                                  rank 0 ends the group for it
@@ -26,7 +27,8 @@ NAMES = {number: name for name, number in TYPES.items()}
 HEADER = struct.Struct("<4sBBHIIQHHBBHQII")  # without the tag
 ALL_REDUCE = 4
 CORRUPT = 14  # a result
-SILENCE = 5.0
+CHUNK_BYTES, WINDOW, SILENCE = 65536, 4, 5.0  # the defaults
+EAGER_BYTES = 4096
 
 
 class Refused(Exception):
@@ -200,7 +202,7 @@ class Rank:
 
     def join(self):
         """JOIN without an address, as nobody dials the highest rank; then the ROSTER."""
-        self.connections[CONTROL].send("JOIN", struct.pack("<QIH", 256 << 10, 4, 0))
+        self.connections[CONTROL].send("JOIN", struct.pack("<QIH", CHUNK_BYTES, WINDOW, 0))
         _, fields, body = self.wait(CONTROL, "ROSTER")
         assert fields["value"] == 0
         nonce, at, ranks = body[:16], 16, []
@@ -215,12 +217,15 @@ class Rank:
         """The sum of both ranks' floats, by doubling: the whole array each way in stream 0."""
         operation = dict(kind=ALL_REDUCE, dtype=0, sequence=sequence)
         body = struct.pack(f"<{len(mine)}f", *mine)
-        assert len(body) <= 4096, "this peer sends short streams only"
-        self.connections[DATA].send("EAGER", body, len(mine), flip, **operation)
-        name, fields, body = self.wait(DATA, "EAGER", "DATA", "POST")
-        if name == "POST":  # it asked; our EAGER answers
-            assert fields["value"] == len(mine)
-            name, fields, body = self.wait(DATA, "EAGER", "DATA")
+        assert len(body) <= CHUNK_BYTES, "larger ones go in another way"
+        if len(body) <= EAGER_BYTES:
+            self.connections[DATA].send("EAGER", body, len(mine), flip, **operation)
+        else:
+            self.connections[DATA].send("POST", value=len(mine), **operation)
+            _, fields, _ = self.wait(DATA, "POST")  # which permits the whole stream
+            assert fields["value"] == len(mine) and fields["flags"] == 0
+            self.connections[DATA].send("DATA", body, 0, flip, **operation)
+        name, fields, body = self.wait(DATA, "EAGER", "DATA")
         assert (fields["kind"], fields["dtype"], fields["stream"], fields["sequence"]) == (
             ALL_REDUCE, 0, 0, sequence)
         assert fields["value"] == (len(mine) if name == "EAGER" else 0)
@@ -285,10 +290,12 @@ def main():
     rank = connect((host, port), key)
     rank.join()
     try:
-        total = rank.all_reduce(mine, 0, flip=1 if corrupt else 0)
-        if corrupt:  # rank 0's own data may have come before
-            while True:
+        if "--late" in rest:
+            while not any(name == "POST" for _, name, _, _ in rank.came):
                 rank.pump()
+        total = rank.all_reduce(mine, 0, flip=1 if corrupt else 0)
+        while corrupt:  # rank 0's own data may have come before
+            rank.pump()
     except Revoked as end:
         result, culprit, text = end.args
         assert corrupt and result == CORRUPT and culprit == RANK, end
