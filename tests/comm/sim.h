@@ -25,6 +25,7 @@ typedef struct sim_pipe {
     uint8_t *data;              /* [SIM_BUFFER], a ring */
     uint64_t from, to, arrived; /* read, written, and may be read */
     uint64_t next_at;           /* when some more arrive */
+    uint64_t flip_at;           /* where a bit was turned; UINT64_MAX = nowhere */
     bool fin;                   /* nothing follows */
 } sim_pipe;
 
@@ -67,7 +68,7 @@ typedef struct sim_net {
     sim_conn conns[SIM_CONNS_MAX];
     int conn_top; /* entries that were ever used */
     sim_faults faults;
-    uint64_t flips; /* that were made */
+    uint64_t flips_read; /* turned bits that a joined rank has read on an open connection */
 } sim_net;
 
 /* ---- memory: counted, and failing on demand */
@@ -107,8 +108,10 @@ static void sim_dial(void *user, dti_link *link) {
             continue;
         uint8_t *data[2] = {c->pipe[0].data, c->pipe[1].data};
         *c = (sim_conn){.used = true, .rank = {from, (int)link->peer}, .link = {link, NULL}};
-        for (int d = 0; d < 2; d++)
+        for (int d = 0; d < 2; d++) {
             c->pipe[d].data = data[d] ? data[d] : malloc(SIM_BUFFER);
+            c->pipe[d].flip_at = UINT64_MAX;
+        }
         c->open_at = n->now + 1000 + sim_random(&n->rng, (uint32_t)n->faults.delay_max);
         link->conn = c;
         n->conn_top = DTI_MAX(n->conn_top, i + 1);
@@ -204,9 +207,8 @@ static void sim_write(sim_net *n, sim_conn *c, int d, const uint8_t *data, size_
     for (size_t i = 0; i < bytes; i++)
         p->data[(p->to + i) % SIM_BUFFER] = data[i];
     if (bytes && sim_chance(&n->rng, n->faults.flip)) {
-        p->data[(p->to + sim_random(&n->rng, (uint32_t)bytes)) % SIM_BUFFER] ^=
-            (uint8_t)(1u << sim_random(&n->rng, 8));
-        n->flips++;
+        p->flip_at = p->to + sim_random(&n->rng, (uint32_t)bytes);
+        p->data[p->flip_at % SIM_BUFFER] ^= (uint8_t)(1u << sim_random(&n->rng, 8));
     }
     if (p->arrived == p->to)
         p->next_at = n->now + sim_random(&n->rng, (uint32_t)n->faults.delay_max);
@@ -254,6 +256,9 @@ static void sim_input(sim_net *n, sim_rank *r, sim_conn *c, int d) {
             some = DTI_MIN(some, DTI_MIN(in[i].bytes, have));
             for (size_t k = 0; k < some; k++)
                 in[i].data[k] = p->data[(p->from + k) % SIM_BUFFER];
+            if (p->flip_at >= p->from && p->flip_at < p->from + some &&
+                r->core.state == DTI_CORE_OPEN && c->link[d]->state == DTI_LINK_OPEN)
+                n->flips_read++;
             p->from += some;
             got += some;
             if (some < in[i].bytes)

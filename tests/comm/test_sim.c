@@ -20,6 +20,7 @@ typedef enum sim_fault {
     SIM_FAULT_MEMORY,
     SIM_FAULT_MISMATCH,
     SIM_FAULT_CANCEL,
+    SIM_FAULT_LEAVE, /* before its operations are done */
     SIM_FAULT_COUNT
 } sim_fault;
 
@@ -39,6 +40,7 @@ typedef struct sim_app_state {
     sim_posted posted[SIM_OPS_MAX];
     int next[SIM_QUEUES]; /* index into the script */
     int waiting[SIM_QUEUES], finished;
+    bool early; /* posts operations before their turn, in a strict run */
     dti_rank_group *sub;
     dt_result result;
     char text[512];
@@ -157,6 +159,8 @@ static void sim_make_script(sim_net *n) {
     for (int i = 0; i < sim_script.count; i++)
         sim_make_op(n, &sim_script.ops[i]);
     memset(sim_script.apps, 0, sizeof sim_script.apps);
+    for (int r = 0; r < n->size; r++)
+        sim_script.apps[r].early = sim_random(&n->rng, 2);
 }
 
 static bool sim_takes_part(const sim_op *o, const sim_app_state *a, int rank) {
@@ -248,7 +252,9 @@ static int sim_choose(sim_net *n, int rank) {
             const sim_op *o = &sim_script.ops[i];
             if (a->posted[i].finished || !sim_takes_part(o, a, rank))
                 continue;
-            return a->posted[i].flight ? (sim_random(&n->rng, 3) ? -1 : sim_next(rank, queue)) : i;
+            if (!a->posted[i].flight)
+                return i;
+            return a->early && sim_random(&n->rng, 3) == 0 ? sim_next(rank, queue) : -1;
         }
         return -1;
     }
@@ -310,7 +316,10 @@ static void sim_app(sim_net *n, int rank) {
     r->app_at = n->now + sim_random(&n->rng, 3000000);
     if (sim_script.fault == SIM_FAULT_CANCEL && rank == sim_script.faulty && a->finished >= 1)
         sim_cancel_one(n, rank);
-    if (!sim_all_posted(rank))
+    bool deserter = sim_script.fault == SIM_FAULT_LEAVE && rank == sim_script.faulty;
+    if (deserter && a->finished >= 2 && !a->waiting[0] && !a->waiting[1] && !a->waiting[2])
+        sim_leave(n, rank);
+    else if (!sim_all_posted(rank))
         sim_post_some(n, rank);
     else if (!a->waiting[0] && !a->waiting[1] && !a->waiting[2])
         sim_leave(n, rank);
@@ -416,6 +425,13 @@ static bool sim_failed(const sim_net *n, uint64_t seed, const char *why) {
     return false;
 }
 
+static bool sim_any_error(const sim_net *n) {
+    for (int r = 0; r < n->size; r++)
+        if (sim_script.apps[r].result)
+            return true;
+    return false;
+}
+
 static bool sim_seed(uint64_t seed) {
     static sim_net net;
     sim_net *n = &net;
@@ -435,6 +451,8 @@ static bool sim_seed(uint64_t seed) {
     }
     if (sim_script.wrong)
         why = "a result is wrong";
+    if (n->flips_read && !sim_any_error(n))
+        why = "a flipped bit was not noticed";
     for (int r = 0; r < n->size && !why; r++) {
         const sim_app_state *a = &sim_script.apps[r];
         if (sim_script.fault == SIM_FAULT_NONE && a->result != DT_OK)
