@@ -164,25 +164,12 @@ torchrun_works() { # TEST
     return 1
 }
 
-torchrun_test() {
-    wanted "$1" && torchrun_works "$1" || return 0
-    free_port
+torchrun_test() { # TEST VARIABLE...
+    name=$1
+    wanted "$name" && torchrun_works "$name" || return 0
+    shift
     # shellcheck disable=SC2086
-    DTRAIN_PORT=$last_port launched "$1" torch torchrun $torchrun_command "$example"
-}
-
-torchrun_port_test() {
-    wanted "$1" && torchrun_works "$1" || return 0
-    # shellcheck disable=SC2086
-    timeout -k 1 30 torchrun $torchrun_command "$example" >$work/"$1.out" 2>&1
-    status=$?
-    if [ $status != 0 ] && grep -q 'under torchrun set DTRAIN_PORT' $work/"$1.out"; then
-        pass
-    elif [ $status = 0 ] && all_right $work/"$1.out" 4 torch; then
-        pass # its agent left the port alone
-    else
-        fail "$1" "exit status $status" $work/"$1.out"
-    fi
+    launched "$name" torch env "$@" torchrun $torchrun_command "$example"
 }
 
 # ---- by hand
@@ -342,8 +329,9 @@ dtrun_test launch_dtrun_starts_four_ranks
 mpirun_test launch_mpirun_starts_four_ranks
 hydra_test launch_mpiexec_of_mpich_starts_four_ranks
 slurm_tests
-torchrun_test launch_torchrun_starts_four_ranks
-torchrun_port_test launch_torchrun_without_a_port_is_told
+torchrun_test launch_torchrun_starts_four_ranks # its agent's store is where they meet
+free_port
+torchrun_test launch_torchrun_with_a_port_starts_four_ranks DTRAIN_PORT=$last_port
 plain_test launch_plain_processes_meet
 incomplete_test launch_an_incomplete_set_is_named
 batch_test launch_a_batch_script_is_a_single_process
