@@ -9,7 +9,8 @@ hosts: joined by veth and a bridge, then shaped to 1 Gbit/s by tbf. In each roun
 turns: dtrain with CRC, gloo, Open MPI over TCP, dtrain without CRC, and for two ranks the same bytes
 both ways over plain sockets and iperf3. Then threads of one process beside memcpy. Peers that are not
 there are left out. Tables have the medians of the rounds' times, and of the rounds' ratios, with
-their least and largest; ratios above 1 mean that dtrain is faster.
+their least and largest; ratios above 1 mean that dtrain is faster. The time on processors is that of the
+rank that works most; Open MPI's has its waiting in it, for it spins.
 """
 
 import argparse
@@ -179,12 +180,14 @@ def size_text(size):
 
 def line_of(size, ranks, rounds):
     """One size's medians, and its ratios: a round's peer time / our time."""
-    line = {"bytes": size, "ranks": ranks, "us": {}, "ratio": {}}
+    line = {"bytes": size, "ranks": ranks, "us": {}, "cpu_us": {}, "ratio": {}}
     for peer in PEERS:
         pairs = [(r["crc"][size]["us"], r[peer][size]["us"]) for r in rounds if size in r[peer]]
         if pairs:
             ratios = [theirs / ours for ours, theirs in pairs]
             line["us"][peer] = statistics.median(theirs for _, theirs in pairs)
+            line["cpu_us"][peer] = statistics.median(r[peer][size]["cpu_us"] for r in rounds
+                                                     if size in r[peer])
             line["ratio"][peer] = [statistics.median(ratios), min(ratios), max(ratios)]
     ours = line["us"]["crc"]
     line["algbw"] = size / ours * 1e-3 # GB/s
@@ -202,9 +205,9 @@ def ratio_text(line, peer):
 def bench_ranks(peers, net, ranks, options):
     print(f"\nAll-reduce, {net.title}, {ranks} ranks: microseconds, GB/s; dtrain's speed to the others'",
           flush=True)
-    widths = (7, 10, 7, 7, 10, 10, 10, 18, 18, 18, 18)
+    widths = (7, 10, 7, 7, 10, 10, 10, 18, 18, 18, 18, 25)
     bench.row("size", "dtrain", "algbw", "busbw", "gloo", "Open MPI", "sockets", "to gloo",
-              "to Open MPI", "to no CRC", "to sockets", widths=widths)
+              "to Open MPI", "to no CRC", "to sockets", "cpu us: ours/gloo/MPI", widths=widths)
     rounds, streams = [], {"one": [], "both": []}
     for _ in range(options.rounds):
         rounds.append({p: peers.measure(p, net, ranks, options.ms, options.sizes) for p in PEERS})
@@ -216,7 +219,9 @@ def bench_ranks(peers, net, ranks, options):
         us = [f"{line['us'][p]:.1f}" if p in line["us"] else "-" for p in ("gloo", "openmpi", "raw")]
         bench.row(size_text(line["bytes"]), f"{line['us']['crc']:.1f}", f"{line['algbw']:.3f}",
                   f"{line['busbw']:.3f}", *us,
-                  *(ratio_text(line, p) for p in ("gloo", "openmpi", "none", "raw")), widths=widths)
+                  *(ratio_text(line, p) for p in ("gloo", "openmpi", "none", "raw")),
+                  "/".join(f"{line['cpu_us'][p]:.0f}" if p in line["cpu_us"] else "-"
+                           for p in ("crc", "gloo", "openmpi")), widths=widths)
     ours = [f for r in rounds for p in ("crc", "none") for f in r[p].values()]
     report = {"net": net.title, "gbps": net.gbps, "ranks": ranks, "lines": lines, "rounds": rounds,
               **{k: max(f[k] for f in ours) for k in ("allocations", "scratch_bytes", "held_bytes")}}
