@@ -197,9 +197,15 @@ static void dti_engine_credit(dti_core *core, dti_link *link) {
     t->granted = DTI_MAX(t->granted, (uint32_t)fr->value);
 }
 
-static void dti_engine_frame(dti_core *core, dti_link *link) {
+/* Frames of several sockets overtake each other: an older count does not take back a newer one. */
+static void dti_engine_returned(dti_core *core, const dti_link *link) {
     dti_peer *p = &core->peers[link->peer];
-    p->early_back = link->frame.returned;
+    if ((uint16_t)(link->frame.returned - p->early_back) <= DTI_EARLY_UNITS)
+        p->early_back = link->frame.returned;
+}
+
+static void dti_engine_frame(dti_core *core, dti_link *link) {
+    dti_engine_returned(core, link);
     if (link->frame.type == DTI_FRAME_POST)
         dti_engine_post(core, link);
     else if (link->frame.type == DTI_FRAME_CREDIT)
@@ -304,7 +310,7 @@ static bool dti_engine_early_body(dti_core *core, dti_link *link) {
 }
 
 static bool dti_engine_body(dti_core *core, dti_link *link) {
-    core->peers[link->peer].early_back = link->frame.returned;
+    dti_engine_returned(core, link);
     if (link->frame.type == DTI_FRAME_DATA)
         return dti_engine_data_body(core, link);
     return dti_engine_early_body(core, link);

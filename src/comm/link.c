@@ -124,11 +124,11 @@ static bool dti_link_body_end(dti_core *core, dti_link *link) {
     link->in_body = false;
     if (core->set.integrity != DT_COMM_NONE && link->body_crc != link->frame.crc) {
         dti_core_link_failed(core, link, DT_ERROR_CORRUPT,
-                             "the data of a %s frame (%u bytes at %llu of stream %u of operation "
-                             "%llu) changed on its way",
-                             dti_frame_name(link->frame.type), link->frame.length,
-                             (unsigned long long)link->frame.value, link->frame.stream,
-                             (unsigned long long)link->frame.sequence);
+                             "%u bytes of data changed on their way (%s, stream %u of operation "
+                             "%llu of group %u)",
+                             link->frame.length, dti_frame_name(link->frame.type),
+                             link->frame.stream, (unsigned long long)link->frame.sequence,
+                             link->frame.group);
         return false;
     }
     dti_engine_payload(core, link);
