@@ -722,8 +722,13 @@ static void dti_core_tick(dti_core *core, uint64_t now) {
     }
     if (core->state == DTI_CORE_JOINING)
         dti_tick_joining(core);
-    if (core->state == DTI_CORE_SUSPECT && now >= core->suspect_deadline)
+    if (core->state == DTI_CORE_SUSPECT && now >= core->suspect_deadline) {
+        /* Then what was noticed may be the consequence of that, not the cause. */
+        size_t used = strlen(core->text);
+        snprintf(core->text + used, sizeof core->text - used,
+                 "; rank 0, which was told, does not answer");
         dti_core_end(core, core->result, core->culprit, core->text);
+    }
     dti_tick_links(core);
     if (core->state == DTI_CORE_OPEN)
         dti_tick_flights(core);

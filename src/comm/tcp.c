@@ -184,9 +184,13 @@ static void dti_tcp_describe(void *user, const uint8_t *address, uint32_t bytes,
 static const dti_io dti_tcp_io = {dti_tcp_dial, dti_tcp_shut, dti_tcp_forget, dti_tcp_random,
                                   dti_tcp_describe};
 
+static void dti_tcp_wake(dti_tcp *t);
+
 /* Connections that the core has asked for; apart from the asking, so that a failure does not come
  * back into what asked. */
 static void dti_tcp_try_all(dti_tcp *t) {
+    if (t->to_try && t->thread_made)
+        dti_tcp_wake(t); /* new ones are the thread's to look at, and it does not know them yet */
     while (t->to_try) {
         t->to_try = false;
         for (uint32_t i = 0; i < t->core.link_count; i++) {
@@ -570,6 +574,20 @@ static dt_result dti_tcp_finish(dti_tcp *t, dti_flight *f) {
     return result ? dti_core_error(&t->core, result) : DT_OK;
 }
 
+/* Whether a connection that the operation uses is still being made: the thread does that, and a
+ * sleeping application does not hear when it is there. */
+static bool dti_tcp_connecting(const dti_tcp *t, const dti_flight *f) {
+    for (uint32_t place = 0; place < f->group->size; place++) {
+        const dti_peer *p = &t->core.peers[f->group->ranks[place]];
+        if (!(f->peer_state[place] & DTI_PEER_INVOLVED))
+            continue;
+        for (uint32_t k = 0; k < t->core.set.sockets; k++)
+            if (!p->data[k] || p->data[k]->state != DTI_LINK_OPEN)
+                return true;
+    }
+    return false;
+}
+
 /* Until it is finished or the time is up: a few looks without sleep, then sleeping ones. */
 static void dti_tcp_wait_for(dti_tcp *t, const dti_flight *f, uint64_t timeout_ns) {
     uint64_t start = dti_now_ns();
@@ -584,7 +602,7 @@ static void dti_tcp_wait_for(dti_tcp *t, const dti_flight *f, uint64_t timeout_n
             sched_yield();
             pthread_mutex_lock(&t->lock);
         } else {
-            int ms = DTI_MIN(dti_ms_until(until), 100);
+            int ms = DTI_MIN(dti_ms_until(until), dti_tcp_connecting(t, f) ? 2 : 100);
             dti_tcp_look(t, ms);
         }
         if (until != UINT64_MAX && dti_now_ns() >= until)
