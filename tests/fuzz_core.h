@@ -291,6 +291,8 @@ static void fuzz_check_body(const dti_core *core, const fuzz_active *a, const dt
     }
     const uint8_t *at = dti_step_at(core, f, link->rx_step, link->rx_chunk);
     FUZZ_CHECK(!dti_track_has(core, f, &f->tracks[link->rx_step], link->rx_chunk));
+    const dti_step *s = &f->schedule.steps[link->rx_step];
+    FUZZ_CHECK(link->frame.length == dti_chunk_count(f, s, link->rx_chunk) * dti_step_bytes(s));
     FUZZ_CHECK(link->body >= at && end == at + link->frame.length);
     for (uint32_t i = 0; i < a->count; i++) {
         const dti_link *other = a->links[i];

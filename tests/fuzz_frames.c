@@ -136,7 +136,8 @@ static void fuzz_tweak(fuzz_input *in, const dti_core *core, dti_frame *fr) {
     }
 }
 
-static void fuzz_any_frame(fuzz_frames_world *fw, fuzz_input *in, fuzz_conn *c) {
+/* Any frame, or many of the same kind. */
+static void fuzz_any_frame(fuzz_frames_world *fw, fuzz_input *in, fuzz_conn *c, bool many) {
     dti_core *core = &fw->w.core;
     uint8_t head[24];
     uint32_t how = fuzz_u8(in), head_bytes = 0;
@@ -159,7 +160,10 @@ static void fuzz_any_frame(fuzz_frames_world *fw, fuzz_input *in, fuzz_conn *c) 
         fr.length = head_bytes + (how >> 3) * 20;
     } else if (dti_frame_is_payload(fr.type))
         fr.length = fuzz_u8(in) * 4;
-    fuzz_put_frame(&fw->w, c, &fr, head, head_bytes, (how & 0xC3) == 3 ? how >> 6 : 0);
+    for (uint32_t left = many ? 1 + fuzz_u8(in) : 1; left; left--) {
+        fuzz_put_frame(&fw->w, c, &fr, head, head_bytes, (how & 3) == 3 ? how >> 6 : 0);
+        fr.sequence++;
+    }
 }
 
 /* A frame that an operation of ours waits for, or one like it. */
@@ -332,7 +336,7 @@ static void fuzz_event_connection(fuzz_frames_world *fw, fuzz_input *in, uint32_
         fuzz_awaited_frame(fw, in, c);
         fuzz_arrive(fw, in, c);
     } else if (event < 8) {
-        fuzz_any_frame(fw, in, c);
+        fuzz_any_frame(fw, in, c, event == 7);
         fuzz_arrive(fw, in, c);
     } else if (event == 8)
         fuzz_arrive(fw, in, c);

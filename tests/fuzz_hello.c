@@ -37,7 +37,7 @@ static fuzz_public fuzz_public_of(const dti_core *core) {
     return p;
 }
 
-static fuzz_conn *fuzz_pick(fuzz_world *w, uint32_t which) {
+static fuzz_conn *fuzz_pick_live(fuzz_world *w, uint32_t which) {
     uint32_t live = 0;
     for (int i = 0; i < FUZZ_LINKS; i++)
         live += w->conns[i].link != NULL;
@@ -150,7 +150,7 @@ static void fuzz_event_stranger(fuzz_hello_world *hw, fuzz_input *in, uint32_t e
 
 static void fuzz_event(fuzz_hello_world *hw, fuzz_input *in, uint32_t event) {
     dti_core *core = &hw->w.core;
-    fuzz_conn *c = event < 8 ? fuzz_pick(&hw->w, fuzz_u8(in)) : NULL;
+    fuzz_conn *c = event < 8 ? fuzz_pick_live(&hw->w, fuzz_u8(in)) : NULL;
     if (c && event < 4 && c->link->state != DTI_LINK_DIALING)
         fuzz_event_stranger(hw, in, event, c);
     else if (c && c->link->state == DTI_LINK_DIALING)
