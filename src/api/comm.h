@@ -72,7 +72,13 @@ typedef enum dt_comm_integrity {
 
 typedef enum dt_comm_transport {
     DT_COMM_TCP,
-    DT_COMM_MPI /* the operations of the MPI library; needs DT_WITH_MPI */
+    /* The operations of the MPI library; needs DT_WITH_MPI. rank and world_size are MPI's
+     * (world_size 0), or must be the same. Where the application has not initialised MPI, the first
+     * dt_comm_create does, and that comm's dt_comm_destroy, which must be the last, finalises it
+     * once all ranks are there. No tree mode, no algorithms by name; who has not posted an
+     * operation, and who posted another one, is not known. The bits are the same on all ranks, and
+     * run after run if MPI's are. */
+    DT_COMM_MPI
 } dt_comm_transport;
 
 /* {0} is one process by itself. Texts are copied. */

@@ -324,11 +324,10 @@ static void dti_comm_end(dt_comm *comm) {
     comm->ended = true;
 }
 
-static dt_result dti_comm_open(dt_comm *comm, const dt_comm_desc *desc) {
-    if (desc->world_size == 1)
-        return dti_comm_open_single(comm);
-    return desc->transport == DT_COMM_MPI ? dti_comm_open_mpi(comm, desc)
-                                          : dti_comm_open_tcp(comm, desc);
+static dt_result dti_comm_open(dt_comm *comm, const dt_comm_desc *desc, bool owns_mpi) {
+    if (desc->transport == DT_COMM_MPI)
+        return dti_comm_open_mpi(comm, desc, owns_mpi);
+    return desc->world_size == 1 ? dti_comm_open_single(comm) : dti_comm_open_tcp(comm, desc);
 }
 
 DT_API dt_result dt_comm_create(const dt_comm_desc *desc, dt_comm **out) {
@@ -337,13 +336,18 @@ DT_API dt_result dt_comm_create(const dt_comm_desc *desc, dt_comm **out) {
     dt_comm_desc d = desc ? *desc : (dt_comm_desc){0};
     dti_base base;
     dti_base_init(&base, &d.allocator, &d.logger);
+    bool owns_mpi = false, ask_mpi = d.world_size == 0;
     dt_result result = dti_comm_check_desc(&base, &d);
+    if (!result && d.transport == DT_COMM_MPI)
+        result = dti_mpi_enter(&base, &d, ask_mpi, &owns_mpi);
     uint32_t rank = result ? 0 : (uint32_t)d.rank, size = result ? 1 : (uint32_t)d.world_size;
     dt_comm *comm = *out = dti_comm_new(&base, NULL, rank, size);
     if (!comm && !result)
         result = DT_ERROR_MEMORY;
     if (!result)
-        result = dti_comm_open(comm, &d);
+        result = dti_comm_open(comm, &d, owns_mpi);
+    if (result)
+        dti_mpi_leave(owns_mpi);
     if (result && comm)
         comm->transport = NULL;
     volatile char *key = d.key; /* the copy on the stack goes; the compiler must not skip it */
@@ -729,9 +733,23 @@ static dt_result dti_group_check_list(dt_comm *parent, const int *ranks, int cou
     return DT_OK;
 }
 
-/* All ranks must have given the same list; hash 0: this one's is wrong. Moves the id on anyhow. */
-static dt_result dti_group_agree(dt_comm *parent, dt_comm *root, uint64_t hash, uint32_t *id) {
-    dt_result result = dti_comm_vote(parent, hash, root->next_group, 0);
+/* Tells a failure that ranks have voted third. */
+static dt_result dti_group_failed(dt_comm *parent) {
+    for (uint32_t r = 0; r < parent->size; r++) {
+        dt_result failure = (dt_result)parent->votes[DTI_VOTE * r + 2];
+        if (failure)
+            return dti_fail(parent->base, DT_ERROR_MEMORY,
+                            "dt_comm_group_create: rank %d failed: %s", (int)r,
+                            dt_result_text(failure));
+    }
+    return DT_OK;
+}
+
+/* All ranks must have given the same list; hash 0: this one's is wrong. Moves the id on anyhow.
+ * `failed`: this rank cannot make it. */
+static dt_result dti_group_agree(dt_comm *parent, dt_comm *root, uint64_t hash, dt_result failed,
+                                 uint32_t *id) {
+    dt_result result = dti_comm_vote(parent, hash, root->next_group, (uint64_t)failed);
     if (result)
         return result;
     const uint64_t *votes = parent->votes;
@@ -743,15 +761,14 @@ static dt_result dti_group_agree(dt_comm *parent, dt_comm *root, uint64_t hash, 
     }
     *id = root->next_group++;
     if (other == parent->size)
-        return DT_OK;
+        return dti_group_failed(parent);
     return dti_fail(parent->base, DT_ERROR_MISMATCH,
                     "dt_comm_group_create: the list of ranks of rank %d is %s rank %d", (int)other,
                     votes[DTI_VOTE * other] ? "not that of" : "wrong; this is", (int)parent->rank);
 }
 
-/* NULL: not in the list, or *result tells why. */
-static dt_comm *dti_group_make(dt_comm *parent, const int *ranks, int count, uint32_t id,
-                               dt_result *result) {
+/* Without a transport; NULL: not in the list, or *result tells why. */
+static dt_comm *dti_group_make(dt_comm *parent, const int *ranks, int count, dt_result *result) {
     int at = 0;
     while (at < count && ranks[at] != (int)parent->rank)
         at++;
@@ -762,14 +779,9 @@ static dt_comm *dti_group_make(dt_comm *parent, const int *ranks, int count, uin
         *result = DT_ERROR_MEMORY;
         return NULL;
     }
-    child->group_id = id;
     for (int i = 0; i < count; i++)
         child->ranks[i] = parent->ranks ? parent->ranks[ranks[i]] : (uint32_t)ranks[i];
-    *result = parent->transport->group(parent, child);
-    if (!*result)
-        return child;
-    dti_comm_free(child);
-    return NULL;
+    return child;
 }
 
 static void dti_group_undo(dt_comm *child) {
@@ -793,20 +805,24 @@ DT_API dt_result dt_comm_group_create(dt_comm *parent, const int *ranks, int cou
     /* A rank with a wrong list takes part, or the others would wait for it. */
     dt_result mine = dti_group_check_list(parent, ranks, count);
     uint64_t hash = 0;
+    dt_comm *child = NULL;
     if (!mine)
         hash = 1 | dti_hash64(14695981039346656037u, ranks, sizeof *ranks * (size_t)count);
+    dt_result failed = DT_OK;
+    if (!mine)
+        child = dti_group_make(parent, ranks, count, &failed);
     uint32_t id = 0;
-    result = dti_group_agree(parent, root, hash, &id);
-    if (result || mine)
-        return mine ? mine : result;
-    dt_comm *child = dti_group_make(parent, ranks, count, id, &mine);
-    /* A group that one of its ranks has no memory for is no group. */
-    if (!(result = dti_comm_vote(parent, (uint64_t)mine, 0, 0)))
-        for (uint32_t r = 0; r < parent->size && !mine && !result; r++)
-            if (parent->votes[DTI_VOTE * r])
-                result = dti_fail(parent->base, DT_ERROR_MEMORY,
-                                  "dt_comm_group_create: rank %d failed: %s", (int)r,
-                                  dt_result_text((dt_result)parent->votes[DTI_VOTE * r]));
+    result = dti_group_agree(parent, root, hash, failed, &id);
+    if (!result && !mine) {
+        /* A group that one of its ranks has no memory for is no group. */
+        if (child) {
+            child->group_id = id;
+            mine = parent->transport->group(parent, child);
+        }
+        result = dti_comm_vote(parent, 0, 0, (uint64_t)mine);
+        if (!result && !mine)
+            result = dti_group_failed(parent);
+    }
     if (result || mine) {
         dti_group_undo(child);
         return mine ? mine : result;

@@ -4,8 +4,8 @@
 
 typedef struct dti_transport {
     const char *name;
-    /* Posts a checked operation; *id is never 0. May fail only with REVOKED ("the group has ended: "
-     * and by what), MEMORY or UNSUPPORTED, after dti_fail; then nothing is borrowed. */
+    /* Posts a checked operation; *id is never 0. May fail only with REVOKED ("the group has
+     * ended: " and by what), MEMORY or UNSUPPORTED, after dti_fail; then nothing is borrowed. */
     dt_result (*begin)(dt_comm *comm, const dt_comm_op *op, uint64_t *id);
     /* Each ends the handle when it returns anything but TIMEOUT, and records its failure by
      * dti_fail (not TIMEOUT, which comm.c says). timeout_ns: 0 = look once, UINT64_MAX = no limit.
@@ -16,9 +16,9 @@ typedef struct dti_transport {
     /* Whom a pending operation waits for, for TIMEOUT's text: "ranks 1 and 3 have not posted it".
      * May be NULL. */
     void (*waits_for)(dt_comm *comm, uint64_t id, char *text, size_t size);
-    /* `child` has rank, size, ranks and group_id; gives it transport and state. Two groups that
-     * share a rank never have the same id; groups that share none may. On failure nothing is
-     * left. */
+    /* `child` has rank, size, ranks and group_id; gives it transport and state. Called on all
+     * ranks of the group, or on none. Two groups that share a rank never have the same id; groups
+     * that share none may. On failure nothing is left. */
     dt_result (*group)(dt_comm *parent, dt_comm *child);
     void (*info)(const dt_comm *comm, dt_comm_info *info);
     /* Ends the state of this comm; of a group only what is the group's. Groups made from it have
@@ -63,7 +63,11 @@ static dt_result dti_comm_check_desc(dti_base *base, dt_comm_desc *desc);
  * has said why by dti_fail. */
 static dt_result dti_comm_open_single(dt_comm *comm);
 static dt_result dti_comm_open_tcp(dt_comm *comm, const dt_comm_desc *desc);
-static dt_result dti_comm_open_mpi(dt_comm *comm, const dt_comm_desc *desc);
+static dt_result dti_comm_open_mpi(dt_comm *comm, const dt_comm_desc *desc, bool owns);
+/* Before it: initialises MPI, unless the application has (then *owns is false), and takes rank and
+ * world_size from it (`ask`), or checks them. Leave: finalises it, if it is owned. */
+static dt_result dti_mpi_enter(dti_base *base, dt_comm_desc *desc, bool ask, bool *owns);
+static void dti_mpi_leave(bool owns);
 
 /* Bytes of an element. */
 static size_t dti_dtype_bytes(dt_dtype dtype);

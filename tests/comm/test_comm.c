@@ -897,7 +897,7 @@ static void cancel_finished(mate *m) {
     EXPECT(m, !dt_comm_barrier(m->comm));
 }
 
-/* A group that ends takes its parent and its sisters along; what was pending there has the cause. */
+/* A group that ends takes its parent and sisters along; what was pending there has the cause. */
 static void cancelled_in_a_group(mate *m) {
     enum { N = 1000 };
     int *kind = m->all->arg, first[] = {0, 1}, second[] = {2, 3};
@@ -1080,6 +1080,11 @@ TEST(comm_create_refuses_wrong_descs_and_says_why) {
         {{TWO, .insecure = true, .integrity = DT_COMM_MAC}, DT_ERROR_INVALID, "MAC and TLS need"},
 #else
         {{.integrity = DT_COMM_TLS}, DT_ERROR_UNSUPPORTED, "TLS, which needs dtrain compiled with"},
+#endif
+#ifndef DT_WITH_MPI
+        {{.transport = DT_COMM_MPI},
+         DT_ERROR_UNSUPPORTED,
+         "needs dtrain compiled with DT_WITH_MPI"},
 #endif
         {{.allocator = {.free = dti_malloc_free}}, DT_ERROR_INVALID, "alloc or free but not both"},
     };
