@@ -1,7 +1,8 @@
 /* How the ranks of a job find rank 0. What it gives is at least one listening socket of this rank's
  * own and, at the others, addresses of rank 0, looked up anew at each try: a name may come into
  * being late, a file or a store may be of an earlier run. It decides nothing about who may join:
- * whatever answers at an address has to prove the key.
+ * whatever answers at an address has to prove the key. Groups that are made one after another at
+ * one place are told apart by desc.attempt alone.
  *
  *   tcp://host:port       rank 0 listens at each address of the name that is this host's (if there
  *                         is none, as behind a service's name, at the interfaces that were chosen)
@@ -16,6 +17,7 @@
 #define DTI_MEETING_TEXT 900
 /* The launcher's channel: PMI's is the narrowest. */
 #define DTI_MEETING_LAUNCHER DTI_PMI_TEXT_MAX
+#define DTI_MEETING_CANDIDATES 4 /* ports in one look */
 #define DTI_STORE_LOOK_NS 2000000000u
 
 typedef enum dti_meeting_place {
@@ -348,7 +350,8 @@ static dt_result dti_rendezvous_store_await(dti_base *base, dti_rendezvous *r) {
  * answered. Behind it a few others in turn, so that all are tried within some tries and, where
  * packets vanish, none waits for all. */
 static void dti_rendezvous_candidates(dti_rendezvous *r, const dti_addresses *found) {
-    int addresses = DTI_MIN(found->count, DTI_ADDRESSES_MAX / 2), ports = r->at.ports, first = 0;
+    int addresses = DTI_MIN(found->count, DTI_ADDRESSES_MAX / DTI_MEETING_CANDIDATES);
+    int ports = r->at.ports, first = 0;
     if (r->connected)
         r->others |= (uint64_t)1 << r->candidate[r->connected - 1];
     r->connected = 0;
@@ -356,15 +359,29 @@ static void dti_rendezvous_candidates(dti_rendezvous *r, const dti_addresses *fo
         first++;
     if (first == ports)
         first = 0, r->others = 0;
-    for (int c = first, n = 0; n < ports && r->rank0.count + addresses <= DTI_ADDRESSES_MAX; n++) {
-        for (int i = 0; i < addresses && (!n || c != first); i++) {
+    for (int n = 0, c; n < DTI_MIN(ports, DTI_MEETING_CANDIDATES); n++) {
+        do
+            c = n ? r->turn = (r->turn + 1) % ports : first;
+        while (n && c == first);
+        for (int i = 0; i < addresses; i++) {
             dti_address a = found->at[i];
             dti_address_set_port(&a, dti_endpoint_port(&r->at, c));
             r->candidate[r->rank0.count] = (uint8_t)c;
             dti_addresses_add(&r->rank0, (const struct sockaddr *)&a.sock, a.bytes);
         }
-        c = r->turn = (r->turn + 1) % ports;
     }
+}
+
+/* Whether what answers at rank 0's address may be another job's without anybody's mistake: the
+ * port was one of several, or the address stood in a file or store that may be of an earlier run. */
+static bool dti_rendezvous_is_guessed(const dti_rendezvous *r) {
+    return r->at.ports > 1 || r->place == DTI_MEET_FILE || r->place == DTI_MEET_STORE;
+}
+
+/* What is left of the join's time, at least 1. */
+static uint64_t dti_rendezvous_left_ns(const dti_rendezvous *r) {
+    uint64_t now = dti_now_ns();
+    return r->deadline > now ? r->deadline - now : 1;
 }
 
 /* rank0.at[index] took our connection. If it is not rank 0 there will be another look. */

@@ -201,9 +201,10 @@ static dt_result dti_store_open(dti_store *s, const char *host, int port, uint64
             return DT_OK;
         dti_store_close(s);
         uint64_t now = dti_now_ns();
-        if (result == DT_ERROR_FORMAT || now >= deadline)
-            return result == DT_ERROR_FORMAT ? result : DT_ERROR_TIMEOUT;
-        pause.tv_nsec = (long)DTI_MIN((uint64_t)pause.tv_nsec, deadline - now);
+        if (result == DT_ERROR_FORMAT)
+            return result;
+        if (now + (uint64_t)pause.tv_nsec >= deadline)
+            return DT_ERROR_TIMEOUT;
         nanosleep(&pause, NULL);
         pause.tv_nsec = DTI_MIN(pause.tv_nsec * 2, 999999999L);
     }

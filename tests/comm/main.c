@@ -13,3 +13,4 @@
 #include "test_sim.c"
 #include "test_env.c"
 #include "test_comm.c"
+#include "test_rendezvous.c"
