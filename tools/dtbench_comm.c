@@ -93,7 +93,8 @@ static void step_memcpy(bench *b) {
     __asm__ volatile("" : : "r"(b->out) : "memory"); /* it is not to be left out */
 }
 
-/* Whether a call on the non-blocking socket moved nothing; what else goes wrong ends the program. */
+/* Whether a call on the non-blocking socket moved nothing; what else goes wrong ends the
+ * program. */
 static bool moved_nothing(ssize_t moved) {
     if (moved > 0)
         return false;

@@ -38,11 +38,13 @@
  *
  * WHAT DTRAIN DOES NOT DO
  * It never prints, exits, aborts, installs a signal handler or starts a thread that you did not ask
- * for (a Vulkan driver may have its own). A running program allocates nothing. It falls back to
- * nothing silently: what cannot be done is an error with a text, dt_ctx_error(). The implementation
- * is C11 with POSIX threads for GCC or Clang, tested on Linux; C++ files include the declarations.
- * It has no 16-bit training and no use of several GPUs or hosts yet. Convolution is of 1 and 2
- * dimensions, padding of zeros; batch norm's statistics are those of a program's own batch.
+ * for (a Vulkan driver may have its own; a dt_comm over TCP has one). A running program allocates
+ * nothing. It falls back to nothing silently: what cannot be done is an error with a text,
+ * dt_ctx_error(). The implementation is C11 with POSIX threads for GCC or Clang, tested on Linux;
+ * C++ files include the declarations. It has no 16-bit training. Several hosts can sum arrays
+ * (dt_comm), but a program does not train over them by itself yet, nor over several GPUs.
+ * Convolution is of 1 and 2 dimensions, padding of zeros; batch norm's statistics are those of a
+ * program's own batch.
  *
  * STEP BY STEP
  * 1. A context (dt_ctx) holds memory, log, threads and the list of devices.
@@ -73,6 +75,12 @@
  * nothing. Its own host memory comes from the allocator of dt_ctx_desc.
  *
  * DEVICES. "auto", "cpu", "vulkan", "vulkan:N" or a part of a name. See dt_store_desc.
+ *
+ * SEVERAL PROCESSES. dt_comm joins the ranks that torchrun, mpirun, srun, Kubernetes or build/dtrun
+ * started, over TCP, and sums, gathers and sends arrays between them: dt_comm_all_reduce() and its
+ * kin, blocking or not. It needs no context. Ranks prove the job's key to each other; data has
+ * checksums; all ranks get the same bits; a rank that is lost ends the group with an error that
+ * names it, never with a hang.
  *
  * THE SAME BITS. On the CPU, weights do not depend on the number of threads, the compiler's flags
  * or the instruction set (among those with FMA). Random numbers depend on seed, step and the place

@@ -406,9 +406,9 @@ static void dti_flight_advance(dti_core *core, dti_flight *f) {
     if (f->finished)
         return;
     f->moved_at = core->now;
-    dti_engine_take_early(core, f);
-    while (dti_flight_pass(core, f)) {
-    }
+    do
+        dti_engine_take_early(core, f);
+    while (dti_flight_pass(core, f));
     bool freed = dti_pool_return(core, f);
     if (!f->undone)
         dti_flight_finish(core, f, DT_OK);

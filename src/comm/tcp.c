@@ -522,8 +522,8 @@ static void dti_tcp_look(dti_tcp *t, int timeout_ms) {
     dti_tcp_flush(t);
 }
 
-/* The same without sleep. To read at once costs one system call for each connection, to ask first two
- * in all. */
+/* The same without sleep. To read at once costs one system call for each connection, to ask first
+ * two in all. */
 static void dti_tcp_glance(dti_tcp *t) {
     if (t->active_count > DTI_READS_AT_ONCE) {
         dti_tcp_look(t, 0);
@@ -717,25 +717,15 @@ static void dti_tcp_free(dti_tcp *t) {
     dti_free(t->base, t);
 }
 
-/* Operations of a group that ends before them end with it. */
-static void dti_tcp_abandon(dti_tcp *t, const dti_rank_group *group) {
-    t->core.now = dti_now_ns();
-    for (uint32_t i = 0; i < t->core.flight_count; i++) {
-        dti_flight *f = t->core.flights[i];
-        if (f->id && f->group == group)
-            dti_core_cancel(&t->core, f);
-    }
-    dti_tcp_flush(t);
-}
-
 static void dti_tcp_close(dt_comm *comm) {
     dti_tcp_group *g = comm->state;
     dti_tcp *t = g->tcp;
     dti_base *base = t->base;
     if (comm->parent) {
         pthread_mutex_lock(&t->lock);
-        dti_tcp_abandon(t, g->group);
+        t->core.now = dti_now_ns();
         dti_group_free(&t->core, g->group);
+        dti_tcp_flush(t);
         pthread_mutex_unlock(&t->lock);
         dti_free(base, g);
         return;
