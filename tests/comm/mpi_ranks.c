@@ -57,6 +57,7 @@ static void leave(mate *m) {
 static bool join_to_end(mate *m, dt_comm_desc desc) {
     int level;
     MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN); /* MPICH asks it of requests too */
     return join_with(m, desc);
 }
 
