@@ -39,12 +39,18 @@ static bool dti_frame_is_payload(int type) {
     return type == DTI_FRAME_DATA || type == DTI_FRAME_EAGER;
 }
 
+/* Exact for what has no body: a length that was changed must not make the reader wait for bytes that
+ * never come. */
 static uint32_t dti_frame_length_max(int type) {
-    if (type == DTI_FRAME_DATA)
-        return DTI_DATA_BYTES_MAX;
-    if (type == DTI_FRAME_EAGER)
-        return DTI_EARLY_BYTES;
-    return type >= DTI_FRAME_JOIN ? DTI_CONTROL_BYTES_MAX : 0;
+    switch (type) {
+    case DTI_FRAME_DATA: return DTI_DATA_BYTES_MAX;
+    case DTI_FRAME_EAGER: return DTI_EARLY_BYTES;
+    case DTI_FRAME_JOIN:
+    case DTI_FRAME_ROSTER:
+    case DTI_FRAME_LOST:
+    case DTI_FRAME_REVOKE: return DTI_CONTROL_BYTES_MAX;
+    default: return 0;
+    }
 }
 
 /* The tag of frame `number` with these 48 bytes. */

@@ -14,3 +14,5 @@
 #include "test_env.c"
 #include "test_comm.c"
 #include "test_rendezvous.c"
+#include "test_processes.c"
+#include "test_hostile.c"

@@ -1,0 +1,551 @@
+/* Who does not belong, what is not the protocol, and what changes on its way. */
+
+#include "processes.h"
+#include "proxy.h"
+
+/* ---- others try to join */
+
+typedef struct intruder {
+    const char *what;
+    void (*change)(dt_comm_desc *desc);
+    dt_result result;
+    const char *part, *log; /* of its error; of rank 0's log, or NULL */
+} intruder;
+
+static void other_key(dt_comm_desc *d) {
+    d->key[5] = 'e';
+}
+static void no_key(dt_comm_desc *d) {
+    d->key[0] = 0;
+    d->join_timeout_ms = 300;
+}
+static void insecure(dt_comm_desc *d) {
+    d->key[0] = 0;
+    d->insecure = true;
+}
+static void passphrase(dt_comm_desc *d) {
+    strcpy(d->key, "hunter2");
+}
+static void other_job(dt_comm_desc *d) {
+    strcpy(d->job, "another");
+}
+static void other_attempt(dt_comm_desc *d) {
+    d->attempt = 7;
+}
+static void other_world(dt_comm_desc *d) {
+    d->world_size = 4;
+}
+static void taken_rank(dt_comm_desc *d) {
+    d->rank = 1;
+}
+static void rank_too_high(dt_comm_desc *d) {
+    d->rank = 3;
+}
+static void second_rank_0(dt_comm_desc *d) {
+    d->rank = 0;
+}
+static void other_sockets(dt_comm_desc *d) {
+    d->sockets = 2;
+}
+
+static const intruder intruders[] = {
+    {"another key", other_key, DT_ERROR_REFUSED, "keys differ", "keys differ"},
+    {"no key", no_key, DT_ERROR_TIMEOUT, "no key from rank 0", NULL},
+    {"insecure", insecure, DT_ERROR_REFUSED, "insecure", "insecure"},
+    {"a passphrase", passphrase, DT_ERROR_INVALID, "64 hex digits", NULL},
+    {"another job", other_job, DT_ERROR_REFUSED, "different jobs", "different jobs"},
+    {"attempt 7", other_attempt, DT_ERROR_REFUSED, "different attempts", "different attempts"},
+    {"4 ranks", other_world, DT_ERROR_REFUSED, "world sizes differ", "world sizes differ"},
+    {"rank 1 again", taken_rank, DT_ERROR_REFUSED, "this rank is taken", "this rank is taken"},
+    {"rank 3 of 3", rank_too_high, DT_ERROR_INVALID, "rank is 3", NULL},
+    {"rank 0 again", second_rank_0, DT_ERROR_IO, "in use", NULL},
+    {"2 sockets", other_sockets, DT_ERROR_REFUSED, "settings differ", "settings differ"},
+};
+
+/* Ranks 0 and 1 wait for 2, which waits until all intruders (process 3) have had their turn. */
+static void intruding(proc *p) {
+    mate *m = &p->m;
+    dt_comm_desc desc = proc_desc(p);
+    if (p->index == 3) {
+        usleep(100000); /* rank 1 has joined by then */
+        for (size_t i = 0; i < DTI_COUNT(intruders); i++) {
+            const intruder *w = &intruders[i];
+            dt_comm_desc wrong = p->all->desc;
+            wrong.rank = 2;
+            w->change(&wrong);
+            dt_result result = proc_try_desc(p, &wrong);
+            bool right = result == w->result && strstr(p->text, w->part);
+            EXPECT(m, right);
+            if (!right && m->failed_line)
+                snprintf(m->failed, sizeof m->failed, "%s: %d \"%.120s\"", w->what, (int)result,
+                         p->text);
+            EXPECT(m, !strstr(p->text, "hunter2"));
+            proc_leave(p);
+        }
+        proc_reach(p, 0);
+        return;
+    }
+    if (p->index == 2)
+        proc_await(p, 0, 1);
+    desc.logger = (dt_logger){.log = proc_log, .user = p};
+    if (!EXPECT(m, proc_try_desc(p, &desc) == DT_OK))
+        return;
+    int32_t one = 1;
+    for (int i = 0; i < 20; i++, one = 1)
+        EXPECT(m, !dt_comm_all_reduce(m->comm, &one, &one, 1, DT_I32, DT_COMM_SUM) && one == 3);
+}
+
+TEST(hostile_processes_do_not_get_in_and_do_not_disturb) {
+    fleet *f = fleet_new(4);
+    f->desc.world_size = 3;
+    fleet_run(f, intruding);
+    for (size_t i = 0; i < DTI_COUNT(intruders); i++)
+        if (intruders[i].log)
+            CHECK_CONTAINS(f->at[0].log, intruders[i].log);
+    fleet_free(f);
+}
+
+static void describe_chunks(proc *p, dt_comm_desc *desc) {
+    desc->chunk_bytes = p->index == 1 ? 8192 : 4096;
+}
+
+static void joining_fails(proc *p) {
+    if (p->index < p->all->desc.world_size)
+        EXPECT(&p->m, proc_try(p) != DT_OK);
+}
+
+TEST(hostile_settings_and_missing_ranks_are_named) {
+    fleet *f = fleet_new(3);
+    f->describe = describe_chunks;
+    f->seconds = 10;
+    fleet_run(f, joining_fails);
+    for (int r = 0; r < 3; r++) {
+        CHECK(f->at[r].result == DT_ERROR_REFUSED);
+        CHECK_CONTAINS(f->at[r].text, "8192");
+        CHECK_CONTAINS(f->at[r].text, "rank 1");
+    }
+    fleet_free(f);
+    f = fleet_new(2); /* of three */
+    f->desc.world_size = 3;
+    f->desc.join_timeout_ms = 1000;
+    fleet_run(f, joining_fails);
+    for (int r = 0; r < 2; r++)
+        CHECK(f->at[r].result == DT_ERROR_TIMEOUT);
+    CHECK_CONTAINS(f->at[0].text, "missing: 2");
+    fleet_free(f);
+}
+
+/* ---- what is not the protocol, at the listening ports */
+
+static int raw_dial(int port) {
+    dti_address a;
+    dti_loopback(&a);
+    dti_address_set_port(&a, port);
+    int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct timeval limit = {.tv_usec = 300000};
+    setsockopt(s, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    if (syscall(SYS_connect, s, &a.sock, a.bytes) == 0)
+        return s;
+    close(s);
+    return -1;
+}
+
+static void raw_send(int port, const void *data, size_t bytes) {
+    uint8_t answer[512];
+    int s = raw_dial(port);
+    if (s < 0)
+        return;
+    send(s, data, bytes, MSG_NOSIGNAL);
+    recv(s, answer, sizeof answer, MSG_DONTWAIT);
+    close(s);
+}
+
+static void garbage(int port, uint64_t *random) {
+    static const char http[] = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    static const uint8_t tls[] = {0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3, 0x20, 0x20, 0x20};
+    uint8_t noise[2000];
+    for (size_t i = 0; i < sizeof noise; i++)
+        noise[i] = (uint8_t)((*random = *random * 6364136223846793005u + 1) >> 40);
+    raw_send(port, noise, sizeof noise);
+    raw_send(port, http, sizeof http);
+    raw_send(port, tls, sizeof tls);
+    raw_send(port, "", 0); /* a port scan */
+    uint8_t hello[DTI_HELLO_BYTES] = {0};
+    dti_put32(hello, DTI_MAGIC_HELLO);
+    hello[4] = hello[5] = DTI_WIRE_VERSION;
+    raw_send(port, hello, sizeof hello);
+    memcpy(noise, hello, 6);
+    noise[6] = DTI_CHANNEL_DATA; /* waits for the roster, and more than there is room for follows */
+    raw_send(port, noise, sizeof noise);
+}
+
+/* A hello byte by byte, and idle connections that are made anew when they are closed. */
+static void attack(proc *p, int idle) {
+    uint64_t random = 5;
+    int *held = calloc((size_t)idle, sizeof *held), at = 0, slow = -1, sent = 0;
+    uint8_t hello[DTI_HELLO_BYTES] = {0};
+    dti_put32(hello, DTI_MAGIC_HELLO);
+    hello[4] = hello[5] = DTI_WIRE_VERSION;
+    while (atomic_load(&p->all->stage[1]) < 3) {
+        int ports[2] = {(int)p->all->at[0].numbers[7], atomic_load(&p->all->port)};
+        for (int k = 0; k < 2; k++) {
+            if (!ports[k])
+                continue;
+            garbage(ports[k], &random);
+            for (int i = 0; i < 8 && idle; i++, at = (at + 1) % idle) {
+                if (held[at] > 0)
+                    close(held[at]);
+                held[at] = raw_dial(ports[k]);
+            }
+        }
+        if (slow < 0 || send(slow, hello + sent, 1, MSG_NOSIGNAL) != 1 ||
+            ++sent == DTI_HELLO_BYTES) {
+            if (slow >= 0)
+                close(slow);
+            slow = raw_dial(ports[0]);
+            sent = 0;
+        }
+        p->numbers[0]++;
+        usleep(1000);
+    }
+    free(held);
+}
+
+static int open_files(void) {
+    int count = 0;
+    for (int fd = 0; fd < 4096; fd++)
+        count += fcntl(fd, F_GETFD) >= 0;
+    return count;
+}
+
+static long resident_kib(void) {
+    long pages = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (!file || fscanf(file, "%*d %ld", &pages) != 1)
+        pages = 0;
+    if (file)
+        fclose(file);
+    return pages * 4;
+}
+
+static void attacked(proc *p) {
+    mate *m = &p->m;
+    struct rlimit most = {8192, 8192};
+    setrlimit(RLIMIT_NOFILE, &most);
+    if (p->index == 3) {
+        attack(p, 1000);
+        return;
+    }
+    if (p->index == 2)
+        usleep(500000); /* they attack while the others wait for it */
+    int before = 0;
+    long memory = 0;
+    float *x = malloc(50000 * sizeof *x);
+    if (!proc_join(p))
+        return;
+    dti_tcp *t = ((dti_tcp_group *)m->comm->state)->tcp;
+    if (p->index == 1)
+        atomic_store(&p->all->port, dti_address_port(&t->meeting.own.at[0]));
+    uint64_t until = dti_now_ns() + (fleet_long() ? 60000000000u : 4000000000u);
+    for (int32_t go = 1, round = 0; go && !m->failed_line; round++) {
+        for (int i = 0; i < 50000; i++)
+            x[i] = (float)(m->rank + i % 50 + round % 3);
+        EXPECT(m, !dt_comm_all_reduce(m->comm, x, x, 50000, DT_F32, DT_COMM_SUM));
+        for (int i = 0; i < 50000; i += 7)
+            EXPECT(m, x[i] == (float)(3 + 3 * (i % 50) + 3 * (round % 3)));
+        if (round == 50)
+            before = open_files(), memory = resident_kib();
+        go = dti_now_ns() < until || round < 60;
+        EXPECT(m, !dt_comm_broadcast(m->comm, &go, 1, DT_I32, 0));
+        p->numbers[1]++;
+    }
+    p->numbers[2] = (uint64_t)open_files();
+    p->numbers[3] = (uint64_t)resident_kib();
+    /* Of those that have proved nothing there are 64 at most. */
+    EXPECT(m, open_files() <= before + 70 && p->numbers[3] < (uint64_t)memory + 4096);
+    proc_reach(p, 1);
+    proc_await(p, 1, 3);
+    for (int i = 0; i < 100 && open_files() > 30; i++) /* they go when their time is over */
+        usleep(100000);
+    EXPECT(m, open_files() <= 30);
+    free(x);
+}
+
+TEST(hostile_bytes_at_the_ports_change_nothing) {
+    fleet *f = fleet_new(4);
+    f->desc.world_size = 3;
+    f->seconds = 120;
+    const char *port = strrchr(f->desc.rendezvous, ':') + 1;
+    f->at[0].numbers[7] = (uint64_t)atoi(port);
+    fleet_run(f, attacked);
+    if (getenv("DTRAIN_TEST_TIMES"))
+        printf("  %d attacks during %d sums\n", (int)f->at[3].numbers[0], (int)f->at[0].numbers[1]);
+    CHECK(f->at[3].numbers[0] > 50 && f->at[0].numbers[1] > 60);
+    fleet_free(f);
+}
+
+/* ---- what changes on its way */
+
+static void streaming(proc *p) {
+    if (proc_try(p) == DT_OK)
+        stream_until_error(p, 3000);
+}
+
+/* One byte of one flow; every rank must end with an error, and none with a wrong result. */
+static void hit(proxy_deed deed, bool control, bool answers, uint64_t at, bool keyed,
+                void (*edit)(const proxy_flow *f, uint8_t *head)) {
+    fleet *f = fleet_new(3);
+    proxy *x = proxy_new();
+    x->deed = deed;
+    x->control = control;
+    x->answers = answers;
+    x->dialler = 2;
+    x->acceptor = control ? 0 : 1;
+    x->at = at;
+    x->mask = (uint8_t)(1u << at % 8);
+    x->edit = edit;
+    f->desc.chunk_bytes = 4096;
+    f->desc.silence_ms = 1000;
+    f->desc.join_timeout_ms = 3000;
+    f->seconds = 20;
+    if (!keyed) {
+        f->desc.key[0] = 0;
+        f->desc.insecure = true;
+    }
+    proxy_start(x);
+    fleet_run(f, streaming);
+    for (int r = 0; r < 3; r++) {
+        const proc *p = &f->at[r];
+        bool right = p->result == DT_ERROR_CORRUPT || p->result == DT_ERROR_PEER_LOST ||
+                     p->result == DT_ERROR_REFUSED || p->result == DT_ERROR_REVOKED;
+        test_check((edit || atomic_load(&x->done)) && right && strstr(p->text, "rank "), __FILE__,
+                   __LINE__,
+                   "deed %d, control %d, answers %d, byte %d, keyed %d: rank %d got %d \"%s\"",
+                   (int)deed, control, answers, (int)at, keyed, r, (int)p->result, p->text);
+    }
+    proxy_end(x);
+    fleet_free(f);
+}
+
+/* After hello (160) and proof (36); a data connection has frames of up to 64 + 4096 bytes. */
+TEST(hostile_bits_flipped_in_the_stream_are_always_noticed) {
+    int more = fleet_long() ? 1000 : 12;
+    uint64_t random = 99;
+    for (int i = 0; i < more; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        uint64_t at = 196 + (random >> 33) % (i % 2 ? 64 * 4 : 30000);
+        hit(PROXY_FLIP, false, i % 4 / 2, at, i % 3 != 0, NULL);
+    }
+    for (uint64_t at = 196; at < 196 + 64; at += fleet_long() ? 1 : 13) { /* of a JOIN, a ROSTER */
+        hit(PROXY_FLIP, false, false, at, true, NULL);
+        hit(PROXY_FLIP, false, true, at, false, NULL);
+    }
+}
+
+TEST(hostile_resets_and_silence_are_noticed_by_all) {
+    int more = fleet_long() ? 300 : 6;
+    uint64_t random = 7;
+    for (int i = 0; i < more; i++) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        hit(PROXY_RESET, i % 3 == 2, i % 2, i % 3 == 2 ? 600 : 196 + (random >> 33) % 30000, true,
+            NULL);
+    }
+    hit(PROXY_STALL, false, false, 5000, true, NULL); /* one direction of a pair of three */
+    hit(PROXY_STALL, false, true, 5000, true, NULL);
+}
+
+static void dribbled(proc *p) {
+    if (!proc_join(p))
+        return;
+    groups(&p->m);
+    pairs(&p->m);
+}
+
+TEST(hostile_networks_that_pass_byte_by_byte_change_nothing) {
+    fleet *f = fleet_new(3);
+    proxy *x = proxy_new();
+    x->deed = PROXY_DRIBBLE;
+    x->dialler = 2;
+    x->acceptor = 1;
+    f->desc.chunk_bytes = 4096;
+    proxy_start(x);
+    fleet_run(f, dribbled);
+    CHECK(atomic_load(&x->done));
+    proxy_end(x);
+    fleet_free(f);
+}
+
+static void edit_heartbeat(const proxy_flow *f, uint8_t *head) {
+    if (f->control && f->dialler == 2 && f->messages > 3 && head[5] == DTI_FRAME_HEARTBEAT)
+        head[41] ^= 8; /* of the length */
+}
+
+/* Of a heartbeat: nothing else comes that would fill the length that it then has. */
+TEST(hostile_lengths_of_heartbeats_do_not_make_a_rank_wait) {
+    uint64_t start = dti_now_ns();
+    hit(PROXY_PASS, true, false, 0, true, edit_heartbeat);
+    hit(PROXY_PASS, true, true, 0, false, edit_heartbeat);
+    CHECK(dti_now_ns() - start < 4000000000u); /* the silence is 1 s, a beat 0.1 s */
+}
+
+/* Headers that are changed and given the checksum that fits. Without a key that is all that there
+ * is: what the frame then says must still be impossible for the receiver, or it is believed (which
+ * is what insecure means). With a key the tag tells. */
+static void edit_epoch(const proxy_flow *f, uint8_t *head) {
+    if (f->control || f->dialler != 2 || f->answers || f->messages != 8)
+        return;
+    head[8] ^= 4;
+    memset(head + DTI_TAG_AT, 0, DTI_TAG_BYTES);
+    dti_put32(head + DTI_TAG_AT, dti_crc32c(0, head, DTI_TAG_AT));
+}
+
+static void edit_group(const proxy_flow *f, uint8_t *head) {
+    if (f->control || f->dialler != 2 || f->answers || f->messages != 8)
+        return;
+    head[12] ^= 8;
+    memset(head + DTI_TAG_AT, 0, DTI_TAG_BYTES);
+    dti_put32(head + DTI_TAG_AT, dti_crc32c(0, head, DTI_TAG_AT));
+}
+
+static void edit_stream(const proxy_flow *f, uint8_t *head) {
+    if (f->control || f->dialler != 2 || f->answers || f->messages < 8 || head[5] != DTI_FRAME_DATA)
+        return;
+    head[25] ^= 8;
+    memset(head + DTI_TAG_AT, 0, DTI_TAG_BYTES);
+    dti_put32(head + DTI_TAG_AT, dti_crc32c(0, head, DTI_TAG_AT));
+}
+
+TEST(hostile_headers_with_the_right_checksum_are_noticed) {
+    hit(PROXY_PASS, false, false, 0, true, edit_epoch);
+    hit(PROXY_PASS, false, false, 0, true, edit_group);
+    hit(PROXY_PASS, false, false, 0, true, edit_stream);
+    hit(PROXY_PASS, false, false, 0, false, edit_stream);
+}
+
+/* ---- handshakes by who has the key, who has not, and who has listened */
+
+typedef struct shake {
+    uint8_t hello[DTI_HELLO_BYTES], answer[DTI_HELLO_BYTES], proof[DTI_PROOF_BYTES];
+} shake;
+
+static bool receive_all(int s, void *to, size_t bytes) {
+    return recv(s, to, bytes, MSG_WAITALL) == (ssize_t)bytes;
+}
+
+/* What a dialler with the key answers to `answer`. */
+static void shake_prove(shake *k) {
+    uint8_t key[32], auth[32], text[14 + 32];
+    dti_hmac_key prepared;
+    dti_sha256 hash;
+    dti_key_from_hex(FLEET_KEY, 64, key);
+    dti_hkdf(key, 32, NULL, 0, "dtrain1 auth", 12, auth, sizeof auth);
+    dti_hmac_prepare(&prepared, auth, sizeof auth);
+    memcpy(text, "dtrain1 client", 14);
+    dti_sha256_init(&hash);
+    dti_sha256_add(&hash, k->hello, DTI_HELLO_BYTES);
+    dti_sha256_add(&hash, k->answer, DTI_HELLO_BYTES);
+    dti_sha256_end(&hash, text + 14);
+    dti_put32(k->proof, DTI_MAGIC_PROOF);
+    dti_hmac(&prepared, text, sizeof text, k->proof + 4);
+}
+
+static void shake_hello(const proc *p, uint8_t *h) {
+    memset(h, 0, DTI_HELLO_BYTES);
+    dti_put32(h, DTI_MAGIC_HELLO);
+    h[4] = h[5] = DTI_WIRE_VERSION;
+    dti_put32(h + 8, 2);
+    dti_put32(h + 16, 3);
+    dti_put16(h + 82, 1);
+    dti_random_bytes(h + 32, 32);
+    memcpy(h + 96, p->all->desc.job, 64);
+}
+
+/* Sends `sent` as hello; the transcript has k->hello. Whether rank 0 proves that it took it. */
+static bool shake_hands(int port, shake *k, const uint8_t *sent, const uint8_t *proof) {
+    uint8_t last[DTI_PROOF_BYTES] = {0};
+    int s = raw_dial(port);
+    send(s, sent, DTI_HELLO_BYTES, MSG_NOSIGNAL);
+    bool taken =
+        receive_all(s, k->answer, DTI_HELLO_BYTES) && dti_get32(k->answer) == DTI_MAGIC_HELLO;
+    if (taken) {
+        shake_prove(k);
+        send(s, proof ? proof : k->proof, DTI_PROOF_BYTES, MSG_NOSIGNAL);
+        taken = receive_all(s, last, sizeof last) && dti_get32(last) == DTI_MAGIC_PROOF;
+    }
+    close(s);
+    return taken;
+}
+
+/* Rank 0 and 1 wait for rank 2, as which process 3 comes. */
+static void shaking(proc *p) {
+    mate *m = &p->m;
+    int port = (int)p->all->at[0].numbers[7];
+    shake k, other;
+    if (p->index == 2)
+        proc_await(p, 0, 1);
+    if (p->index < 3) {
+        int32_t one = 1;
+        if (proc_join(p))
+            EXPECT(m, !dt_comm_all_reduce(m->comm, &one, &one, 1, DT_I32, DT_COMM_SUM));
+        return;
+    }
+    usleep(100000);
+    for (int i = 0; i < DTI_HELLO_BYTES; i++) /* changed on its way: the proof is of another one */
+        for (int bit = 0; bit < 8 && i != 6; bit += fleet_long() ? 1 : 3) {
+            uint8_t sent[DTI_HELLO_BYTES];
+            shake_hello(p, k.hello);
+            memcpy(sent, k.hello, sizeof sent);
+            sent[i] ^= (uint8_t)(1u << bit);
+            bool taken = shake_hands(port, &k, sent, NULL);
+            if (!EXPECT(m, !taken))
+                snprintf(m->failed, sizeof m->failed, "byte %d of the hello was changed", i);
+            p->numbers[0]++;
+        }
+    static const uint8_t fields[] = {0,  4,  7,  10, 12, 16,
+                                     24, 80, 82, 84, 96}; /* of who has the key */
+    for (size_t i = 0; i < DTI_COUNT(fields); i++) {
+        shake_hello(p, k.hello);
+        k.hello[fields[i]] ^= 0x40;
+        k.hello[5] = k.hello[4];
+        EXPECT(m, !shake_hands(port, &k, k.hello, NULL));
+    }
+    uint8_t zeros[DTI_PROOF_BYTES] = {0};
+    dti_put32(zeros, DTI_MAGIC_PROOF);
+    shake_hello(p, k.hello);
+    EXPECT(m, !shake_hands(port, &k, k.hello, zeros));
+    /* Spliced, or replayed: a proof that was right, of another connection with the same hello. */
+    other = k;
+    EXPECT(m, !shake_hands(port, &k, k.hello, other.proof));
+    /* Reflected: rank 0's own hello comes back to it, then what it sent. */
+    EXPECT(m, !shake_hands(port, &k, other.answer, NULL));
+    memcpy(other.hello, k.answer, sizeof other.hello);
+    dti_put32(other.hello + 8, 2);
+    dti_put32(other.hello + 12, 0);
+    EXPECT(m, !shake_hands(port, &other, other.hello, zeros));
+    proc_reach(p, 0);
+}
+
+/* That the same hands are taken when nothing is wrong, or the test above could not fail. */
+static void shaking_rightly(proc *p) {
+    mate *m = &p->m;
+    shake k;
+    if (p->index == 0)
+        EXPECT(m, proc_try(p) != DT_OK); /* a rank that goes again before all are there */
+    else if (p->index == 3) {
+        usleep(100000);
+        shake_hello(p, k.hello);
+        EXPECT(m, shake_hands((int)p->all->at[0].numbers[7], &k, k.hello, NULL));
+    }
+}
+
+TEST(hostile_handshakes_are_refused) {
+    for (int right = 0; right < 2; right++) {
+        fleet *f = fleet_new(4);
+        f->desc.world_size = 3;
+        f->desc.join_timeout_ms = right ? 1500 : 30000;
+        f->at[0].numbers[7] = (uint64_t)atoi(strrchr(f->desc.rendezvous, ':') + 1);
+        fleet_run(f, right ? shaking_rightly : shaking);
+        CHECK(right || f->at[3].numbers[0] > 400);
+        fleet_free(f);
+    }
+}
