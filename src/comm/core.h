@@ -183,6 +183,7 @@ typedef struct dti_settings {
     uint64_t join_ns, silence_ns, op_ns; /* op_ns: 0 = no limit */
     uint8_t integrity;
     bool keyed;
+    bool guessed; /* rank 0's address may be another job's: it is tried on until the join's end */
     uint8_t key[32];
     char job[64];
 } dti_settings;

@@ -84,18 +84,29 @@ static void dti_link_refuse(dti_core *core, dti_link *link, const char *text) {
     dti_core_link_refused(core, link, text);
 }
 
-/* What both sides check in the other's hello. NULL = right. */
+/* Refusals by who has nothing to do with this run: the address is another one's. */
+static const char dti_other_version[] =
+    "the versions of the protocol differ: use one dtrain on all ranks";
+static const char dti_other_job[] = "the ranks are of different jobs";
+static const char dti_other_attempt[] = "the ranks are of different attempts of the job";
+
+static bool dti_refusal_is_others(const char *text) {
+    return !strcmp(text, dti_other_version) || !strcmp(text, dti_other_job) ||
+           !strcmp(text, dti_other_attempt);
+}
+
+/* What both sides check in the other's hello; whose it is comes first. NULL = right. */
 static const char *dti_hello_check(const dti_core *core, const dti_link *link, const uint8_t *h) {
     uint32_t rank = dti_get32(h + 8);
     if (h[4] > DTI_WIRE_VERSION || h[5] < DTI_WIRE_VERSION)
-        return "the versions of the protocol differ: use one dtrain on all ranks";
+        return dti_other_version;
+    if (memcmp(h + 96, core->set.job, 64))
+        return dti_other_job;
+    if (dti_get64(h + 24) != core->set.attempt)
+        return dti_other_attempt;
     if (h[7] != !core->set.keyed)
         return h[7] ? "one side has a key and the other is insecure (the dialler has no key)"
                     : "one side has a key and the other is insecure (the dialler has one)";
-    if (memcmp(h + 96, core->set.job, 64))
-        return "the ranks are of different jobs";
-    if (dti_get64(h + 24) != core->set.attempt)
-        return "the ranks are of different attempts of the job";
     if (dti_get32(h + 16) != core->set.size)
         return "the world sizes differ";
     if (rank >= core->set.size)

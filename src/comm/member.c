@@ -11,6 +11,7 @@
 #define DTI_LEAVE_NS 2000000000u
 #define DTI_REDIAL_NS 10000000000u
 #define DTI_JOIN_FIXED 14
+#define DTI_JOIN_GRACE_NS 1000000000u
 
 /* ---- notes and errors */
 
@@ -274,6 +275,11 @@ static void dti_core_link_refused(dti_core *core, dti_link *link, const char *te
                       text);
         return;
     }
+    if (core->set.guessed && core->state == DTI_CORE_JOINING &&
+        link->channel == DTI_CHANNEL_CONTROL && dti_refusal_is_others(text)) {
+        dti_core_dial_failed(core, link, text);
+        return;
+    }
     if (core->state == DTI_CORE_JOINING)
         dti_core_end(core, DT_ERROR_REFUSED, peer, "");
     dti_core_suspect(core, DT_ERROR_REFUSED, peer, "%s", text);
@@ -303,6 +309,8 @@ static void dti_core_link_open(dti_core *core, dti_link *link) {
     p->control = link;
     link->roster_next = DTI_NOBODY;
     link->join_due = link->dialled;
+    /* It came in the moment in which the group ended: it is told like the others. */
+    link->revoke_due = core->set.rank == 0 && core->state == DTI_CORE_ENDED;
 }
 
 /* ---- frames out */
@@ -589,7 +597,10 @@ static void dti_tick_missing(dti_core *core) {
     }
     const char *what =
         core->set.rank ? "rank 0 and the others are not all there" : "these ranks are missing";
-    if (core->now >= core->join_deadline) {
+    /* Who has reached the coordinator leaves it to it to say who is missing. */
+    const dti_link *control = core->set.rank ? core->peers[0].control : NULL;
+    bool reached = control && control->state == DTI_LINK_OPEN;
+    if (core->now >= core->join_deadline + (reached ? DTI_JOIN_GRACE_NS : 0)) {
         char text[sizeof core->text];
         snprintf(text, sizeof text, "rank %u waited %llu s: %s: %s", core->set.rank,
                  (unsigned long long)(core->set.join_ns / 1000000000u), what, list);

@@ -320,6 +320,8 @@ static void dti_conn_connected(dti_tcp *t, dti_tcp_conn *c) {
     socklen_t bytes = sizeof error;
     getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &bytes);
     c->connecting = false;
+    if (!error && c->link->channel == DTI_CHANNEL_CONTROL)
+        dti_rendezvous_connected(&t->meeting, c->try_next - 1);
     if (!error) {
         dti_core_connected(&t->core, c->link);
         return;
@@ -824,11 +826,15 @@ static dt_result dti_tcp_start(dti_tcp *t) {
     dt_result result = dti_tcp_pipe(t);
     if (!result)
         result = dti_rendezvous_open(t->base, &t->meeting, set.key, &set.keyed, &t->share);
-    if (result)
+    if (result) {
+        dti_wipe(&set, sizeof set);
         return result;
+    }
     uint8_t address[DTI_ADDRESS_BYTES];
     uint32_t bytes = dti_addresses_pack(&t->meeting.own, address);
     dti_tcp_settings(&t->desc, &set);
+    set.guessed = dti_rendezvous_is_guessed(&t->meeting);
+    set.join_ns = dti_rendezvous_left_ns(&t->meeting);
     /* The core asks for a connection at once: its table must be there. */
     t->core.set = set;
     t->core.link_count = dti_core_link_count(&set);
@@ -841,6 +847,7 @@ static dt_result dti_tcp_start(dti_tcp *t) {
         return t->base->result;
     result = dti_tcp_join(t);
     dti_key_forget(&t->share);
+    dti_rendezvous_done(&t->meeting);
     if (!result && !dti_tcp_thread_start(t))
         result = dti_fail(t->base, DT_ERROR_MEMORY, "the system gives no thread");
     return result;

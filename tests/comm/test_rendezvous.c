@@ -686,6 +686,69 @@ TEST(address_that_does_not_answer_does_not_hold_up_the_next) {
     meet_free(m);
 }
 
+TEST(jobs_that_share_ports_each_find_their_own_rank_0) {
+    meet *m = meet_new(6, url_of("tcp://127.0.0.1:%d+16", meet_free_port(16)));
+    pid_t pids[6];
+    for (int i = 0; i < 6; i++) { /* three jobs of two; no key is needed to tell them apart */
+        m->desc[i].rank = m->desc[i].local_rank = i & 1;
+        m->desc[i].world_size = m->desc[i].local_size = 2;
+        snprintf(m->desc[i].job, sizeof m->desc[i].job, "slurm-%d.%d", i / 4, i / 2);
+        m->desc[i].attempt = (uint64_t)(i / 2 == 1);
+    }
+    for (int i = 5; i >= 0; i--) { /* in the middle job rank 1 waits for rank 0 */
+        pids[i] = i == 2 ? 0 : meet_start(m, i);
+        usleep(100000);
+    }
+    usleep(500000);
+    pids[2] = meet_start(m, 2);
+    for (int i = 0; i < 6; i++)
+        meet_await(pids[i]);
+    for (int i = 0; i < 6; i++)
+        test_check(m->at[i].result == DT_OK && m->at[i].sum == 2 && m->at[i].took < 10000000000u,
+                   __FILE__, __LINE__, "%d: after %.1f s %s", i, (double)m->at[i].took * 1e-9,
+                   m->at[i].text);
+    meet_free(m);
+}
+
+TEST(jobs_that_share_ports_still_refuse_a_wrong_key_at_once) {
+    meet *m = meet_new(2, url_of("tcp://127.0.0.1:%d+16", meet_free_port(16)));
+    m->desc[1].key[0] = '0';
+    m->desc[0].join_timeout_ms = 3000;
+    meet_run(m);
+    CHECK(m->at[1].result == DT_ERROR_REFUSED && m->at[1].took < 2000000000u);
+    CHECK_CONTAINS(m->at[1].text, "keys differ");
+    meet_free(m);
+}
+
+TEST(file_that_leads_to_another_job_is_read_again) {
+    meet *m = meet_new(4, url_of("tcp://127.0.0.1:%d", meet_free_port(1)));
+    char text[200], path[200];
+    pid_t pids[4];
+    const char *address = strrchr(m->desc[0].rendezvous, '/') + 1;
+    int bytes = snprintf(text, sizeof text, "dtrain 0 mine\ntcp://%s\n", address);
+    snprintf(path, sizeof path, "%s", temp_write("reused", text, (size_t)bytes));
+    for (int i = 0; i < 4; i++) {
+        m->desc[i].rank = m->desc[i].local_rank = i & 1;
+        m->desc[i].world_size = m->desc[i].local_size = 2;
+        if (i >= 2) {
+            snprintf(m->desc[i].job, sizeof m->desc[i].job, "mine");
+            snprintf(m->desc[i].rendezvous, 256, "file://%s", path);
+        }
+    }
+    pids[0] = meet_start(m, 0); /* of another job, at the address that the file names */
+    usleep(100000);
+    pids[3] = meet_start(m, 3);
+    usleep(300000);
+    pids[2] = meet_start(m, 2);
+    pids[1] = meet_start(m, 1);
+    for (int i = 0; i < 4; i++)
+        meet_await(pids[i]);
+    for (int i = 0; i < 4; i++)
+        test_check(m->at[i].result == DT_OK && m->at[i].sum == 2, __FILE__, __LINE__, "%d: %s", i,
+                   m->at[i].text);
+    meet_free(m);
+}
+
 /* ---- the launcher's channel */
 
 TEST(launchers_key_is_taken_by_who_has_none_and_wants_one) {
