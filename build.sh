@@ -98,7 +98,7 @@ setup_test() {
     need clang g++ locales
     # Launchers of the collectives' example, and networks to put between its ranks. Slurm's plugin
     # for PMIx loads the library by the name that the development package has.
-    need openmpi-bin mpich slurm-wlm munge libpmix-dev iproute2
+    need openmpi-bin libopenmpi-dev mpich slurm-wlm munge libpmix-dev iproute2
     # The same on AArch64, under an emulator; elsewhere than on x86 its tests skip.
     if [ "$(uname -m)" = x86_64 ]; then need gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user; fi
 }
@@ -349,10 +349,11 @@ run_tests() {
     script_tests hosts tests/hosts.sh "$@"
     script_tests dtrun tests/comm/test_dtrun.sh "$@"
     script_tests launch tests/comm/launch.sh "$@"
+    script_tests mpi tests/comm/mpi.sh "$@"
     rm -f build/comm.counts
     build/dtest_comm --counts build/comm.counts "$@" | sed '$d' || true
     exec build/dtest --also build/hosts.counts --also build/dtrun.counts \
-        --also build/launch.counts --also build/comm.counts "$@"
+        --also build/launch.counts --also build/mpi.counts --also build/comm.counts "$@"
 }
 
 # ---- Fuzzing: each tests/fuzz_*.c is a target, and the files of tests/corpus are where it starts.

@@ -103,6 +103,15 @@ typedef struct dti_span_in {
     size_t bytes;
 } dti_span_in;
 
+/* Unauthenticated peers get no more of our memory than a greeting takes. */
+static uint32_t dti_link_rx_room(const dti_link *link) {
+    return link->state == DTI_LINK_OPEN ? DTI_LINK_BUFFER : 512;
+}
+
+static bool dti_link_has_room(const dti_link *link) {
+    return link->in_body || link->rx_from == link->rx_to || link->rx_to < dti_link_rx_room(link);
+}
+
 /* Where the next bytes go, in up to two pieces; 0 = read nothing now. */
 static int dti_link_input(dti_core *core, dti_link *link, dti_span_in in[2]) {
     if (link->state == DTI_LINK_FREE || link->state == DTI_LINK_DIALING ||
@@ -113,8 +122,7 @@ static int dti_link_input(dti_core *core, dti_link *link, dti_span_in in[2]) {
         in[count++] = (dti_span_in){link->body, link->body_left};
     if (link->rx_from == link->rx_to)
         link->rx_from = link->rx_to = 0;
-    /* Unauthenticated peers get no more of our memory than a greeting takes. */
-    uint32_t room = link->state == DTI_LINK_OPEN ? DTI_LINK_BUFFER : 512;
+    uint32_t room = dti_link_rx_room(link);
     if (link->rx_to < room)
         in[count++] = (dti_span_in){link->rx + link->rx_to, room - link->rx_to};
     return count;

@@ -58,7 +58,7 @@ static void dti_core_suspect(dti_core *core, dt_result result, uint32_t culprit,
     core->result = result;
     core->culprit = culprit;
     dti_link *control = core->set.rank ? core->peers[0].control : NULL;
-    if (!control || control->state != DTI_LINK_OPEN || control->bye_received || culprit == 0 ||
+    if (!control || control->state != DTI_LINK_OPEN || control->bye_received ||
         core->state == DTI_CORE_JOINING) {
         if (control && control->state == DTI_LINK_OPEN)
             control->lost_due = true;
@@ -68,6 +68,12 @@ static void dti_core_suspect(dti_core *core, dt_result result, uint32_t culprit,
     core->state = DTI_CORE_SUSPECT;
     core->suspect_deadline = core->now + DTI_SUSPECT_NS;
     control->lost_due = true;
+}
+
+/* Nobody will say what the cause is. */
+static void dti_core_end_suspected(dti_core *core) {
+    if (core->state == DTI_CORE_SUSPECT)
+        dti_core_end(core, core->result, core->culprit, core->text);
 }
 
 /* "rank 3 (10.0.0.3:4711)". */
@@ -253,6 +259,8 @@ static void dti_core_closed(dti_core *core, dti_link *link, const char *why) {
         link->state = DTI_LINK_CLOSED;
         dti_core_lost(core, peer, why ? why : "its connection ended without a word");
     }
+    if (link->channel == DTI_CHANNEL_CONTROL && core->set.rank)
+        dti_core_end_suspected(core);
     dti_link_free(core, link);
 }
 
@@ -538,8 +546,10 @@ static void dti_member_bye(dti_core *core, dti_link *link) {
         dti_core_lost(core, link->peer, "it has left before all were there");
         return;
     }
-    if (control && core->set.rank)
+    if (control && core->set.rank) {
         core->alone_at = core->now;
+        dti_core_end_suspected(core);
+    }
     if (link->channel == DTI_CHANNEL_DATA || core->set.rank) {
         dti_member_left(core, link->peer);
         return;

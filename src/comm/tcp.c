@@ -378,9 +378,12 @@ static nfds_t dti_tcp_poll_set(dti_tcp *t, dti_tcp_who who, bool data, bool cont
             continue;
         if (dti_core_data_frozen(&t->core, c->link))
             continue;
+        /* Bytes that have no place yet stay where they are: they would end every sleep. */
+        int events = dti_link_has_room(c->link) ? POLLIN : 0;
+        if (c->connecting || c->blocked)
+            events |= POLLOUT;
         t->polled[who][count] = c->link;
-        polls[count++] = (struct pollfd){
-            .fd = c->fd, .events = (short)(POLLIN | (c->connecting || c->blocked ? POLLOUT : 0))};
+        polls[count++] = (struct pollfd){.fd = c->fd, .events = (short)events};
     }
     return count;
 }
@@ -623,6 +626,7 @@ static dt_result dti_tcp_wait(dt_comm *comm, uint64_t id, uint64_t timeout_ns) {
     else {
         if (!f->finished)
             dti_tcp_wait_for(t, f, timeout_ns);
+        comm->late = f->finished && f->result == DT_ERROR_TIMEOUT;
         result = f->finished ? dti_tcp_finish(t, f) : DT_ERROR_TIMEOUT;
         dti_tcp_hand_over(t);
     }
