@@ -260,8 +260,10 @@ static void dti_conn_failed(dti_tcp *t, dti_tcp_conn *c, int error) {
     dti_core_closed(&t->core, c->link, error ? strerror(error) : NULL);
 }
 
-static void dti_conn_write(dti_tcp *t, dti_tcp_conn *c) {
+/* True when something went. */
+static bool dti_conn_write(dti_tcp *t, dti_tcp_conn *c) {
     dti_span_out out[2];
+    bool some = false;
     c->blocked = false;
     for (int count; c->fd >= 0 && (count = dti_link_output(&t->core, c->link, out)) > 0;) {
         struct iovec parts[2];
@@ -278,14 +280,16 @@ static void dti_conn_write(dti_tcp *t, dti_tcp_conn *c) {
             c->blocked = errno == EAGAIN || errno == EWOULDBLOCK;
             if (!c->blocked)
                 dti_conn_failed(t, c, errno);
-            return;
+            return some;
         }
+        some = true;
         dti_link_sent(&t->core, c->link, (size_t)sent);
         if ((size_t)sent < whole) {
             c->blocked = true;
-            return;
+            break;
         }
     }
+    return some;
 }
 
 static void dti_conn_read(dti_tcp *t, dti_tcp_conn *c) {
@@ -347,9 +351,13 @@ static void dti_conn_ready(dti_tcp *t, dti_tcp_conn *c, int events) {
 /* Everything that has something to send and can. From the end: an ended one is replaced by the
  * last. */
 static void dti_tcp_flush(dti_tcp *t) {
-    for (uint32_t i = t->active_count; i-- > 0;)
-        if (i < t->active_count && !t->active[i]->connecting && !t->active[i]->blocked)
-            dti_conn_write(t, t->active[i]);
+    /* What has gone may be what another one waits for: the next chunk is the next socket's. */
+    for (bool some = true; some;) {
+        some = false;
+        for (uint32_t i = t->active_count; i-- > 0;)
+            if (i < t->active_count && !t->active[i]->connecting && !t->active[i]->blocked)
+                some |= dti_conn_write(t, t->active[i]);
+    }
 }
 
 static void dti_tcp_tick(dti_tcp *t) {
