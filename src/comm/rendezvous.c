@@ -372,8 +372,8 @@ static void dti_rendezvous_candidates(dti_rendezvous *r, const dti_addresses *fo
     }
 }
 
-/* Whether what answers at rank 0's address may be another job's without anybody's mistake: the
- * port was one of several, or the address stood in a file or store that may be of an earlier run. */
+/* Whether what answers at rank 0's address may be another job's without anybody's mistake: the port
+ * was one of several, or the address stood in a file or store that may be of an earlier run. */
 static bool dti_rendezvous_is_guessed(const dti_rendezvous *r) {
     return r->at.ports > 1 || r->place == DTI_MEET_FILE || r->place == DTI_MEET_STORE;
 }

@@ -39,8 +39,8 @@ static bool dti_frame_is_payload(int type) {
     return type == DTI_FRAME_DATA || type == DTI_FRAME_EAGER;
 }
 
-/* Exact for what has no body: a length that was changed must not make the reader wait for bytes that
- * never come. */
+/* Exact for what has no body: a length that was changed must not make the reader wait for bytes
+ * that never come. */
 static uint32_t dti_frame_length_max(int type) {
     switch (type) {
     case DTI_FRAME_DATA: return DTI_DATA_BYTES_MAX;
