@@ -230,5 +230,6 @@ struct dti_core {
     char notes[DTI_NOTES][256];
     uint8_t note_levels[DTI_NOTES];
     uint32_t note_first, note_count;
+    uint32_t events; /* what a waiting application wants to hear of: finished, connected, ended */
     uint64_t bytes_sent, bytes_received, payload_sent, payload_received, stale_frames;
 };

@@ -395,6 +395,7 @@ static void dti_flight_finish(dti_core *core, dti_flight *f, dt_result result) {
         return;
     f->finished = true;
     f->result = result;
+    core->events++;
     if (core->pool_user == f)
         core->pool_user = NULL;
     if (!f->p2p)

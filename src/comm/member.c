@@ -31,6 +31,7 @@ static void dti_core_end(dti_core *core, dt_result result, uint32_t culprit, con
     if (core->state == DTI_CORE_ENDED)
         return;
     core->state = DTI_CORE_ENDED;
+    core->events++;
     core->result = result;
     core->culprit = culprit;
     if (text != core->text)
@@ -311,6 +312,7 @@ static void dti_core_link_open(dti_core *core, dti_link *link) {
     dti_peer *p = &core->peers[link->peer];
     link->heard = link->spoke = core->now;
     if (link->channel == DTI_CHANNEL_DATA) {
+        core->events++;
         p->data[link->socket] = link;
         return;
     }

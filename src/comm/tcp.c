@@ -7,6 +7,7 @@
 #if DTI_TCP
 
 #define DTI_POLLS_BEFORE_SLEEP 20
+#define DTI_SLEEP_MS_MAX 1000 /* though what matters ends a sleep */
 #define DTI_ACCEPT_PAUSE_NS 100000000u
 #define DTI_CONNECT_NS 2000000000u /* until the next address is tried */
 #define DTI_READS_AT_ONCE 12u
@@ -32,6 +33,9 @@ typedef struct dti_tcp {
     pthread_mutex_t lock;
     pthread_t thread;
     bool locked_made, thread_made;
+    int nudge[2];          /* a pipe: ends the application's sleep */
+    uint32_t events_seen;  /* of core.events, by the thread */
+    bool sleeping;         /* the application is in poll */
     int wake[2];           /* a pipe: ends the thread's sleep */
     uint64_t accept_after; /* there was no descriptor: not before this time, ns */
     int reserve;           /* a descriptor to give up when there are no more */
@@ -423,9 +427,19 @@ static int dti_ms_until(uint64_t deadline_ns) {
     return deadline_ns <= now ? 0 : (int)DTI_MIN((deadline_ns - now + 999999) / 1000000, 60000u);
 }
 
-static void dti_tcp_wake(dti_tcp *t) {
-    ssize_t ignored = write(t->wake[1], "", 1); /* full: it is awake already */
+static void dti_pipe_write(int end) {
+    ssize_t ignored = write(end, "", 1); /* full: it is awake already */
     (void)ignored;
+}
+
+static void dti_pipe_drain(int end) {
+    char drop[64];
+    while (read(end, drop, sizeof drop) == (ssize_t)sizeof drop) {
+    }
+}
+
+static void dti_tcp_wake(dti_tcp *t) {
+    dti_pipe_write(t->wake[1]);
 }
 
 /* ---- the thread */
@@ -439,14 +453,16 @@ static nfds_t dti_thread_poll_set(dti_tcp *t) {
 }
 
 static void dti_thread_round(dti_tcp *t, nfds_t count) {
-    char drop[64];
     const struct pollfd *extra = t->polls[DTI_TCP_THREAD] + count;
-    while (extra[0].revents && read(t->wake[0], drop, sizeof drop) == (ssize_t)sizeof drop) {
-    }
+    if (extra[0].revents)
+        dti_pipe_drain(t->wake[0]);
     t->core.now = dti_now_ns();
     dti_tcp_poll_done(t, DTI_TCP_THREAD, count);
     dti_tcp_accept_ready(t, extra + 1);
     dti_tcp_tick(t);
+    if (t->sleeping && t->events_seen != t->core.events)
+        dti_pipe_write(t->nudge[1]);
+    t->events_seen = t->core.events;
 }
 
 static void *dti_tcp_thread(void *arg) {
@@ -523,11 +539,17 @@ static dti_flight *dti_tcp_flight(dti_tcp *t, uint64_t id) {
 /* One look at the data connections; with the lock, which is given back while it sleeps. */
 static void dti_tcp_look(dti_tcp *t, int timeout_ms) {
     nfds_t count = dti_tcp_poll_set(t, DTI_TCP_APP, true, !t->thread_made);
+    struct pollfd *nudge = &t->polls[DTI_TCP_APP][count];
+    *nudge = (struct pollfd){.fd = t->nudge[0], .events = POLLIN};
+    t->sleeping = timeout_ms != 0;
     if (timeout_ms)
         pthread_mutex_unlock(&t->lock);
-    int ready = poll(t->polls[DTI_TCP_APP], count, timeout_ms);
+    int ready = poll(t->polls[DTI_TCP_APP], count + 1, timeout_ms);
     if (timeout_ms)
         pthread_mutex_lock(&t->lock);
+    t->sleeping = false;
+    if (ready > 0 && nudge->revents)
+        dti_pipe_drain(t->nudge[0]);
     t->core.now = dti_now_ns();
     if (ready > 0)
         dti_tcp_poll_done(t, DTI_TCP_APP, count);
@@ -587,20 +609,6 @@ static dt_result dti_tcp_finish(dti_tcp *t, dti_flight *f) {
     return result ? dti_core_error(&t->core, result) : DT_OK;
 }
 
-/* Whether a connection that the operation uses is still being made: the thread does that, and a
- * sleeping application does not hear when it is there. */
-static bool dti_tcp_connecting(const dti_tcp *t, const dti_flight *f) {
-    for (uint32_t place = 0; place < f->group->size; place++) {
-        const dti_peer *p = &t->core.peers[f->group->ranks[place]];
-        if (!(f->peer_state[place] & DTI_PEER_INVOLVED))
-            continue;
-        for (uint32_t k = 0; k < t->core.set.sockets; k++)
-            if (!p->data[k] || p->data[k]->state != DTI_LINK_OPEN)
-                return true;
-    }
-    return false;
-}
-
 /* Until it is finished or the time is up: a few looks without sleep, then sleeping ones. */
 static void dti_tcp_wait_for(dti_tcp *t, const dti_flight *f, uint64_t timeout_ns) {
     uint64_t start = dti_now_ns();
@@ -615,8 +623,7 @@ static void dti_tcp_wait_for(dti_tcp *t, const dti_flight *f, uint64_t timeout_n
             sched_yield();
             pthread_mutex_lock(&t->lock);
         } else {
-            int ms = DTI_MIN(dti_ms_until(until), dti_tcp_connecting(t, f) ? 2 : 100);
-            dti_tcp_look(t, ms);
+            dti_tcp_look(t, DTI_MIN(dti_ms_until(until), DTI_SLEEP_MS_MAX));
         }
         if (until != UINT64_MAX && dti_now_ns() >= until)
             break;
@@ -718,6 +725,8 @@ static void dti_tcp_free(dti_tcp *t) {
     for (int i = 0; i < 2; i++) {
         if (t->wake[i] >= 0)
             close(t->wake[i]);
+        if (t->nudge[i] >= 0)
+            close(t->nudge[i]);
         dti_free(t->base, t->polls[i]);
         dti_free(t->base, t->polled[i]);
     }
@@ -797,13 +806,21 @@ static bool dti_tcp_memory(dti_tcp *t) {
     return t->conns && t->active;
 }
 
-static dt_result dti_tcp_pipe(dti_tcp *t) {
-    if (pipe(t->wake) != 0)
-        return dti_fail(t->base, DT_ERROR_IO, "pipe: %s", strerror(errno));
-    for (int i = 0; i < 2; i++) {
-        fcntl(t->wake[i], F_SETFD, FD_CLOEXEC);
-        fcntl(t->wake[i], F_SETFL, O_NONBLOCK);
+static bool dti_pipe_open(int ends[2]) {
+    if (pipe(ends) != 0) {
+        ends[0] = ends[1] = -1;
+        return false;
     }
+    for (int i = 0; i < 2; i++) {
+        fcntl(ends[i], F_SETFD, FD_CLOEXEC);
+        fcntl(ends[i], F_SETFL, O_NONBLOCK);
+    }
+    return true;
+}
+
+static dt_result dti_tcp_pipe(dti_tcp *t) {
+    if (!dti_pipe_open(t->wake) || !dti_pipe_open(t->nudge))
+        return dti_fail(t->base, DT_ERROR_IO, "pipe: %s", strerror(errno));
     t->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
     pthread_mutex_init(&t->lock, NULL);
     t->locked_made = true;
@@ -873,7 +890,7 @@ static dt_result dti_comm_open_tcp(dt_comm *comm, const dt_comm_desc *desc) {
         return DT_ERROR_MEMORY;
     }
     t->base = comm->base;
-    t->wake[0] = t->wake[1] = t->reserve = -1;
+    t->wake[0] = t->wake[1] = t->nudge[0] = t->nudge[1] = t->reserve = -1;
     t->desc = *desc;
     t->meeting.desc = &t->desc;
     comm->state = g;
