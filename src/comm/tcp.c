@@ -531,7 +531,7 @@ static void dti_tcp_drain_notes(dti_tcp *t) {
 
 static dti_flight *dti_tcp_flight(dti_tcp *t, uint64_t id) {
     for (uint32_t i = 0; i < t->core.flight_count; i++)
-        if (t->core.flights[i]->id == id)
+        if (id && t->core.flights[i]->id == id)
             return t->core.flights[i];
     return NULL;
 }

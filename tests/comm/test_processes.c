@@ -631,6 +631,9 @@ static void waiting(proc *p) {
     int status = 1;
     EXPECT(m, waitpid(child, &status, 0) == child && status == 0);
     EXPECT(m, !dt_comm_wait(m->comm, work, -1) && x[7] == (float)m->size);
+    EXPECT(m, dt_comm_wait(m->comm, work, -1) == DT_ERROR_INVALID);
+    EXPECT(m, dt_comm_wait(m->comm, (dt_comm_work){0}, -1) == DT_ERROR_INVALID);
+    EXPECT(m, dt_comm_cancel(m->comm, (dt_comm_work){0}) == DT_ERROR_INVALID);
     EXPECT(m, !dt_comm_barrier(m->comm));
     free(x);
 }
