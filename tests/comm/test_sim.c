@@ -316,6 +316,8 @@ static void sim_app(sim_net *n, int rank) {
     r->app_at = n->now + sim_random(&n->rng, 3000000);
     if (sim_script.fault == SIM_FAULT_CANCEL && rank == sim_script.faulty && a->finished >= 1)
         sim_cancel_one(n, rank);
+    if (r->core.state != DTI_CORE_OPEN)
+        return;
     bool deserter = sim_script.fault == SIM_FAULT_LEAVE && rank == sim_script.faulty;
     if (deserter && a->finished >= 2 && !a->waiting[0] && !a->waiting[1] && !a->waiting[2])
         sim_leave(n, rank);
