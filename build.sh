@@ -224,11 +224,16 @@ build() {
     header
     build_tests
     build_comm_tests
-    for source in examples/*.c; do
-        if [ -e "$source" ]; then compile "build/$(basename "$source" .c)" "$source"; fi
+    # As many at a time as there are processors; what could not be made is old, or not there.
+    started=0 at_once=$(nproc 2>/dev/null || echo 1)
+    for source in examples/*.c tools/dtbench.c tools/dtinfo.c tools/dtrun.c; do
+        compile "build/$(basename "$source" .c)" "$source" &
+        started=$((started + 1))
+        if [ $((started % at_once)) = 0 ]; then wait; fi
     done
-    for tool in dtbench dtinfo dtrun; do
-        if [ -e tools/$tool.c ]; then compile build/$tool tools/$tool.c; fi
+    wait
+    for source in examples/*.c tools/dtbench.c tools/dtinfo.c tools/dtrun.c; do
+        newer "build/$(basename "$source" .c)" "$source" dtrain.h || die "$source does not compile"
     done
 }
 

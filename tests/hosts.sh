@@ -238,7 +238,7 @@ arm_tests() {
     done
     [ "${arm-}" = wanted ] || return 0
     arm_build arm_host tests/hostile_host.c -O2 -Werror &
-    arm_build arm_dtest tests/main.c -O1 -DDT_REFERENCE &
+    arm_build arm_dtest tests/main.c -O1 -DDT_REFERENCE tests/harness.c &
     wait
     arm_hash_test arm_gives_the_recorded_bits
     arm_hash_test arm_gives_them_with_2_threads threads 2
