@@ -10,16 +10,7 @@ passed=0 failed=0 skipped=0
 filters=$*
 golden=tests/golden/hostile_host.hash
 
-# wanted NAME: as the test binary's filter: a part of the name; words with '-' are no filters.
-wanted() {
-    count=0
-    for part in $filters; do
-        case $part in -*) continue ;; esac
-        count=$((count + 1))
-        case $1 in *"$part"*) return 0 ;; esac
-    done
-    [ $count -eq 0 ]
-}
+. tests/wanted.sh
 
 pass() { passed=$((passed + 1)); }
 fail() {

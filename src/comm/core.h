@@ -99,8 +99,7 @@ typedef struct dti_peer {
     uint8_t *early;       /* [DTI_EARLY_UNITS * 64] */
     dti_announce *posts;  /* [DTI_PENDING_MAX] announced, not yet posted here */
     uint32_t post_count;
-    uint64_t heard_posted; /* in its last heartbeat: operations posted */
-    uint64_t late_said;    /* when its lateness was last noted, ns */
+    uint64_t late_said; /* when its lateness was last noted, ns */
 } dti_peer;
 
 typedef struct dti_rank_group {
@@ -160,9 +159,8 @@ struct dti_flight {
     size_t operand_room;
     uint8_t *slots; /* of the core's pool, while it is lent to this operation */
     uint32_t slot_streams, leaf_total;
-    uint32_t undone;              /* steps */
-    uint32_t sending;             /* chunks of it that connections hold right now */
-    uint64_t posted_at, moved_at; /* ns */
+    uint32_t undone;    /* steps */
+    uint64_t posted_at; /* ns */
 };
 
 typedef struct dti_io {

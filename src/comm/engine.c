@@ -466,13 +466,11 @@ static void dti_engine_attach(dti_core *core, dti_link *link, dti_flight *f, uin
     link->tx_step = step;
     link->tx_chunk = chunk;
     f->tracks[step].begun++;
-    f->sending++;
 }
 
 static void dti_engine_sent(dti_core *core, dti_link *link) {
     dti_flight *f = link->tx_flight;
     link->tx_flight = NULL;
-    f->sending--;
     dti_track_done(core, f, link->tx_step, link->tx_chunk);
     dti_flight_advance(core, f);
 }

@@ -406,7 +406,6 @@ static void dti_flight_finish(dti_core *core, dti_flight *f, dt_result result) {
 static void dti_flight_advance(dti_core *core, dti_flight *f) {
     if (f->finished)
         return;
-    f->moved_at = core->now;
     do
         dti_engine_take_early(core, f);
     while (dti_flight_pass(core, f));
@@ -481,7 +480,6 @@ static dti_flight *dti_core_post(dti_core *core, dti_rank_group *group, const dt
     f->id = ++core->next_id;
     f->finished = false;
     f->slots = NULL;
-    f->sending = 0;
     f->result = DT_OK;
     f->posted_at = core->now;
     core->posted++;

@@ -122,9 +122,6 @@ static void dti_core_link_failed(dti_core *core, dti_link *link, dt_result resul
 static void dti_link_free(dti_core *core, dti_link *link) {
     if (link->state == DTI_LINK_FREE)
         return;
-    dti_flight *f = link->tx_flight;
-    if (f)
-        f->sending--;
     if (link->peer != DTI_NOBODY) {
         dti_peer *p = &core->peers[link->peer];
         p->control = p->control == link ? NULL : p->control;
@@ -509,9 +506,7 @@ static void dti_member_frame(dti_core *core, dti_link *link, const uint8_t *body
         wrong = dti_member_roster(core, link, body);
     else if (f->type == DTI_FRAME_LOST || f->type == DTI_FRAME_REVOKE)
         wrong = dti_member_ended(core, link, body);
-    else if (f->type == DTI_FRAME_HEARTBEAT)
-        core->peers[link->peer].heard_posted = f->value;
-    else if (core->set.rank && f->value < core->set.size)
+    else if (f->type == DTI_FRAME_LEFT && core->set.rank && f->value < core->set.size)
         dti_member_left(core, (uint32_t)f->value);
     if (wrong)
         dti_core_link_failed(core, link, DT_ERROR_CORRUPT, "%s came", wrong);

@@ -19,7 +19,6 @@ typedef struct dti_tcp_conn {
     dti_link *link;
     uint32_t at;              /* its place among the active ones */
     bool connecting, blocked; /* blocked: the system took no more */
-    bool fin;                 /* nothing more goes out */
     int try_next;             /* of the addresses: the next one to try */
     uint64_t started;         /* connecting since, ns */
 } dti_tcp_conn;
@@ -66,7 +65,7 @@ static void dti_conn_open(dti_tcp *t, dti_link *link, int fd) {
     dti_tcp_conn *c = dti_conn_of(t, link);
     c->fd = fd;
     c->link = link;
-    c->blocked = c->fin = false;
+    c->blocked = false;
     c->at = t->active_count;
     t->active[t->active_count++] = c;
     link->conn = c;

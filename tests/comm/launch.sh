@@ -17,15 +17,7 @@ for name in $(env | sed -n 's/^\(DTRAIN_[A-Z_]*\|OMPI_[A-Z_]*\|PMIX*_[A-Z_0-9]*\
     case $name in DTRAIN_TEST_*) ;; *) unset "$name" ;; esac
 done
 
-wanted() {
-    count=0
-    for part in $filters; do
-        case $part in -*) continue ;; esac
-        count=$((count + 1))
-        case $1 in *"$part"*) return 0 ;; esac
-    done
-    [ $count -eq 0 ]
-}
+. tests/wanted.sh
 
 pass() { passed=$((passed + 1)); }
 fail() { # TEST WHY FILE...

@@ -16,15 +16,7 @@ if [ ! -x "$dtrun" ] || [ tools/dtrun.c -nt "$dtrun" ]; then
     ${CC:-cc} -O1 tools/dtrun.c -o "$dtrun" || exit 1
 fi
 
-wanted() {
-    count=0
-    for part in $filters; do
-        case $part in -*) continue ;; esac
-        count=$((count + 1))
-        case $1 in *"$part"*) return 0 ;; esac
-    done
-    [ $count -eq 0 ]
-}
+. tests/wanted.sh
 
 # check CONDITION-WORDS...: of the test that runs now.
 check() {
