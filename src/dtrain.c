@@ -55,6 +55,7 @@
 #include "comm/address.c"
 #include "comm/tcpstore.c"
 #include "comm/rendezvous.c"
+#include "comm/tcp_conn.c"
 #include "comm/tcp.c"
 #include "comm/mpi.c"
 #include "comm/comm.c"

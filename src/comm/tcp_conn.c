@@ -1,0 +1,369 @@
+/* The connections of the transport over TCP (tcp.c): opening, accepting, and bytes between a socket
+ * and its dti_link. Everything here runs with the lock of its dti_tcp, and nothing blocks. All
+ * descriptors are closed on exec and nothing is sent that could raise SIGPIPE. */
+
+#if DTI_TCP
+
+#define DTI_ACCEPT_PAUSE_NS 100000000u
+#define DTI_CONNECT_NS 2000000000u /* until the next address is tried */
+#define DTI_READS_AT_ONCE 12u
+#define DTI_READ_BYTES_MAX (1u << 20) /* from one connection before the others have a turn */
+#define DTI_USER_TIMEOUT_MS 60000     /* the system's own limit, behind the protocol's */
+
+typedef struct dti_tcp_conn {
+    int fd; /* -1 = none */
+    dti_link *link;
+    uint32_t at;              /* its place among the active ones */
+    bool connecting, blocked; /* blocked: the system took no more */
+    int try_next;             /* of the addresses: the next one to try */
+    uint64_t started;         /* connecting since, ns */
+} dti_tcp_conn;
+
+typedef struct dti_tcp {
+    dti_base *base;
+    dt_comm_desc desc;
+    dti_core core;
+    dti_rendezvous meeting;
+    dti_key_share share;
+    pthread_mutex_t lock;
+    pthread_t thread;
+    bool locked_made, thread_made;
+    int nudge[2];          /* a pipe: ends the application's sleep */
+    uint32_t events_seen;  /* of core.events, by the thread */
+    bool sleeping;         /* the application is in poll */
+    int wake[2];           /* a pipe: ends the thread's sleep */
+    uint64_t accept_after; /* there was no descriptor: not before this time, ns */
+    int reserve;           /* a descriptor to give up when there are no more */
+    dti_tcp_conn *conns;   /* [core.link_count] */
+    dti_tcp_conn **active; /* those with a descriptor */
+    uint32_t active_count;
+    struct pollfd *polls[2]; /* of the application, of the thread */
+    dti_link **polled[2];
+    _Atomic bool stop;
+    bool to_try;       /* the core has asked for connections */
+    bool waiting;      /* the application moves the data */
+    bool thread_reads; /* the thread looks at data connections too */
+} dti_tcp;
+
+/* The state of one dt_comm. */
+typedef struct dti_tcp_group {
+    dti_tcp *tcp;
+    dti_rank_group *group;
+} dti_tcp_group;
+
+/* ---- connections */
+
+static dti_tcp_conn *dti_conn_of(dti_tcp *t, const dti_link *link) {
+    return &t->conns[link - t->core.links];
+}
+
+static void dti_conn_open(dti_tcp *t, dti_link *link, int fd) {
+    dti_tcp_conn *c = dti_conn_of(t, link);
+    c->fd = fd;
+    c->link = link;
+    c->blocked = false;
+    c->at = t->active_count;
+    t->active[t->active_count++] = c;
+    link->conn = c;
+}
+
+static void dti_conn_close(dti_tcp *t, dti_tcp_conn *c) {
+    if (c->fd < 0)
+        return;
+    close(c->fd);
+    c->fd = -1;
+    t->active[c->at] = t->active[--t->active_count];
+    t->active[c->at]->at = c->at;
+}
+
+static void dti_socket_options(int fd) {
+    int one = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+#ifdef __linux__
+    int idle = 10, interval = 5, count = 3, user = DTI_USER_TIMEOUT_MS;
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+    setsockopt(fd, IPPROTO_TCP, 18 /* TCP_USER_TIMEOUT */, &user, sizeof user);
+#endif
+#ifdef SO_NOSIGPIPE
+    setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &one, sizeof one);
+#endif
+}
+
+/* A connection to `a` under way; -1, with errno. */
+static int dti_connect_start(const dti_address *a) {
+    int fd = socket(a->sock.ss_family, SOCK_STREAM, 0);
+    if (fd < 0)
+        return -1;
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    fcntl(fd, F_SETFL, O_NONBLOCK);
+    dti_socket_options(fd);
+    if (connect(fd, (const struct sockaddr *)&a->sock, a->bytes) == 0 || errno == EINPROGRESS)
+        return fd;
+    int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+static void dti_conn_addresses(dti_tcp *t, const dti_link *link, dti_addresses *out) {
+    if (link->channel == DTI_CHANNEL_CONTROL)
+        *out = t->meeting.rank0;
+    else
+        dti_addresses_unpack(t->core.peers[link->peer].address,
+                             t->core.peers[link->peer].address_bytes, out);
+}
+
+/* Tries the addresses from conn->try_next on; ends in a connection under way, or in
+ * dti_core_closed. */
+static void dti_conn_try(dti_tcp *t, dti_link *link, const char *why) {
+    dti_tcp_conn *c = dti_conn_of(t, link);
+    dti_addresses list;
+    char text[160];
+    snprintf(text, sizeof text, "%s", why);
+    dti_conn_addresses(t, link, &list);
+    while (c->try_next < list.count) {
+        const dti_address *a = &list.at[c->try_next++];
+        int fd = dti_connect_start(a);
+        if (fd >= 0) {
+            dti_conn_open(t, link, fd);
+            c->connecting = true;
+            c->started = t->core.now;
+            link->deadline = t->core.now + DTI_HANDSHAKE_NS;
+            return;
+        }
+        char where[64];
+        dti_address_text(a, where);
+        snprintf(text, sizeof text, "%s: %s", where, strerror(errno));
+    }
+    dti_core_closed(&t->core, link, text);
+}
+
+static void dti_tcp_dial(void *user, dti_link *link) {
+    dti_tcp *t = user;
+    dti_tcp_conn *c = dti_conn_of(t, link);
+    c->try_next = 0;
+    c->link = link;
+    link->conn = c;
+    /* While it joins, the application's thread is here: names may be looked up. */
+    if (link->channel == DTI_CHANNEL_CONTROL)
+        dti_rendezvous_look(&t->meeting);
+    t->to_try = true;
+}
+
+static void dti_tcp_shut(void *user, dti_link *link) {
+    (void)user;
+    dti_tcp_conn *c = link->conn;
+    if (c && c->fd >= 0)
+        shutdown(c->fd, SHUT_WR);
+}
+
+static void dti_tcp_forget(void *user, dti_link *link) {
+    if (link->conn)
+        dti_conn_close(user, link->conn);
+    link->conn = NULL;
+}
+
+static bool dti_tcp_random(void *user, void *to, size_t bytes) {
+    (void)user;
+    return dti_random_bytes(to, bytes);
+}
+
+static void dti_tcp_describe(void *user, const uint8_t *address, uint32_t bytes, char text[64]) {
+    (void)user;
+    dti_addresses list;
+    dti_addresses_unpack(address, bytes, &list);
+    text[0] = 0;
+    if (list.count)
+        dti_address_text(&list.at[0], text);
+}
+
+static const dti_io dti_tcp_io = {dti_tcp_dial, dti_tcp_shut, dti_tcp_forget, dti_tcp_random,
+                                  dti_tcp_describe};
+
+static void dti_tcp_wake(dti_tcp *t);
+
+/* Connections that the core has asked for; apart from the asking, so that a failure does not come
+ * back into what asked. */
+static void dti_tcp_try_all(dti_tcp *t) {
+    if (t->to_try && t->thread_made)
+        dti_tcp_wake(t); /* new ones are the thread's to look at, and it does not know them yet */
+    while (t->to_try) {
+        t->to_try = false;
+        for (uint32_t i = 0; i < t->core.link_count; i++) {
+            dti_link *link = &t->core.links[i];
+            if (link->state == DTI_LINK_DIALING && link->conn && t->conns[i].fd < 0)
+                dti_conn_try(t, link, t->meeting.why[0] ? t->meeting.why : "it has no address");
+        }
+    }
+}
+
+/* An address that does not answer does not keep the next ones waiting. */
+static void dti_tcp_try_next(dti_tcp *t) {
+    for (uint32_t i = t->active_count; i-- > 0;) {
+        dti_tcp_conn *c = i < t->active_count ? t->active[i] : NULL;
+        dti_addresses list;
+        if (!c || !c->connecting || t->core.now - c->started < DTI_CONNECT_NS)
+            continue;
+        dti_conn_addresses(t, c->link, &list);
+        if (c->try_next >= list.count)
+            continue;
+        dti_conn_close(t, c);
+        dti_conn_try(t, c->link, "no answer");
+    }
+}
+
+/* ---- accepting */
+
+/* Out of descriptors: the caller is told so by an end, instead of waiting. */
+static void dti_tcp_refuse_one(dti_tcp *t, int listener) {
+    if (t->reserve >= 0)
+        close(t->reserve);
+    int fd = accept(listener, NULL, NULL);
+    if (fd >= 0)
+        close(fd);
+    else
+        t->accept_after = t->core.now + DTI_ACCEPT_PAUSE_NS;
+    t->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    dti_core_note(&t->core, DT_LOG_WARNING,
+                  "no descriptor is left for a new connection: raise the limit (ulimit -n)");
+}
+
+static void dti_tcp_accept(dti_tcp *t, int listener) {
+    for (int i = 0; i < 64; i++) {
+        int fd = accept(listener, NULL, NULL);
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
+            dti_tcp_refuse_one(t, listener);
+            return;
+        }
+        if (fd < 0)
+            return;
+        fcntl(fd, F_SETFD, FD_CLOEXEC);
+        fcntl(fd, F_SETFL, O_NONBLOCK);
+        dti_link *link = dti_core_accepted(&t->core);
+        if (!link) {
+            close(fd);
+            continue;
+        }
+        dti_socket_options(fd);
+        dti_conn_open(t, link, fd);
+        dti_conn_of(t, link)->connecting = false;
+    }
+}
+
+/* ---- bytes */
+
+static void dti_conn_failed(dti_tcp *t, dti_tcp_conn *c, int error) {
+    dti_core_closed(&t->core, c->link, error ? strerror(error) : NULL);
+}
+
+/* True when something went. */
+static bool dti_conn_write(dti_tcp *t, dti_tcp_conn *c) {
+    dti_span_out out[2];
+    bool some = false;
+    c->blocked = false;
+    for (int count; c->fd >= 0 && (count = dti_link_output(&t->core, c->link, out)) > 0;) {
+        struct iovec parts[2];
+        size_t whole = 0;
+        for (int i = 0; i < count; i++) {
+            parts[i] = (struct iovec){(void *)(uintptr_t)out[i].data, out[i].bytes};
+            whole += out[i].bytes;
+        }
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)count};
+        ssize_t sent = sendmsg(c->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent < 0) {
+            c->blocked = errno == EAGAIN || errno == EWOULDBLOCK;
+            if (!c->blocked)
+                dti_conn_failed(t, c, errno);
+            return some;
+        }
+        some = true;
+        dti_link_sent(&t->core, c->link, (size_t)sent);
+        if ((size_t)sent < whole) {
+            c->blocked = true;
+            break;
+        }
+    }
+    return some;
+}
+
+static void dti_conn_read(dti_tcp *t, dti_tcp_conn *c) {
+    dti_span_in in[2];
+    size_t total = 0;
+    for (int count; c->fd >= 0 && total < DTI_READ_BYTES_MAX &&
+                    (count = dti_link_input(&t->core, c->link, in)) > 0;) {
+        struct iovec parts[2];
+        size_t whole = 0;
+        for (int i = 0; i < count; i++) {
+            parts[i] = (struct iovec){in[i].data, in[i].bytes};
+            whole += in[i].bytes;
+        }
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)count};
+        ssize_t got = recvmsg(c->fd, &message, MSG_DONTWAIT);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0) {
+            if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK))
+                dti_conn_failed(t, c, got ? errno : 0);
+            return;
+        }
+        dti_link_received(&t->core, c->link, (size_t)got);
+        total += (size_t)got;
+        if ((size_t)got < whole)
+            return;
+    }
+}
+
+static void dti_conn_connected(dti_tcp *t, dti_tcp_conn *c) {
+    int error = 0;
+    socklen_t bytes = sizeof error;
+    getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &bytes);
+    c->connecting = false;
+    if (!error && c->link->channel == DTI_CHANNEL_CONTROL)
+        dti_rendezvous_connected(&t->meeting, c->try_next - 1);
+    if (!error) {
+        dti_core_connected(&t->core, c->link);
+        return;
+    }
+    char where[64], why[160];
+    dti_addresses list;
+    dti_conn_addresses(t, c->link, &list);
+    dti_address_text(&list.at[c->try_next - 1], where);
+    snprintf(why, sizeof why, "%s: %s", where, strerror(error));
+    dti_conn_close(t, c);
+    dti_conn_try(t, c->link, why);
+}
+
+static void dti_conn_ready(dti_tcp *t, dti_tcp_conn *c, int events) {
+    if (c->connecting && events & (POLLOUT | POLLERR | POLLHUP))
+        dti_conn_connected(t, c);
+    else if (!c->connecting && events & (POLLIN | POLLERR | POLLHUP))
+        dti_conn_read(t, c);
+    if (c->fd >= 0 && !c->connecting && events & POLLOUT)
+        dti_conn_write(t, c);
+}
+
+/* Everything that has something to send and can. From the end: an ended one is replaced by the
+ * last. */
+static void dti_tcp_flush(dti_tcp *t) {
+    /* What has gone may be what another one waits for: the next chunk is the next socket's. */
+    for (bool some = true; some;) {
+        some = false;
+        for (uint32_t i = t->active_count; i-- > 0;)
+            if (i < t->active_count && !t->active[i]->connecting && !t->active[i]->blocked)
+                some |= dti_conn_write(t, t->active[i]);
+    }
+}
+
+static void dti_tcp_tick(dti_tcp *t) {
+    dti_core_tick(&t->core, dti_now_ns());
+    dti_tcp_try_next(t);
+    dti_tcp_try_all(t);
+    dti_tcp_flush(t);
+}
+
+#endif
