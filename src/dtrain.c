@@ -45,6 +45,8 @@
 #include "comm/handshake.c"
 #include "comm/flight.c"
 #include "comm/engine.c"
+#include "comm/loss.c"
+#include "comm/join.c"
 #include "comm/member.c"
 #include "comm/core.c"
 #include "comm/nodelist.c"

@@ -11,7 +11,9 @@
  *   link.c        bytes to frames and back; which frame goes next is asked of the layers above
  *   flight.c      one posted operation: its schedule, and how far it is
  *   engine.c      frames of operations: what they change, what is to be sent
- *   member.c      join, roster, heartbeats, loss, revocation, leaving */
+ *   loss.c        suspicion, loss, lateness, revocation
+ *   join.c        connections, join, roster
+ *   member.c      heartbeats, leaving, time */
 
 /* Each way: a control frame with its body has room. */
 #define DTI_LINK_BUFFER (DTI_HEADER_BYTES + DTI_CONTROL_BYTES_MAX + 448)

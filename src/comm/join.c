@@ -1,0 +1,339 @@
+/* How the ranks come together: connections, and the joining of the run on them. A star around
+ * rank 0, the coordinator: each member dials it, proves the key (handshake.c), says what it is
+ * (JOIN), and when all have, hears where the others are (ROSTER). Data connections are made when
+ * the first operation wants them, by the higher rank of the two.
+ *
+ * A connection that fails before it is open is tried again until a deadline; one that is open and
+ * ends without BYE is a loss, which is loss.c's. Nobody joins a run that is under way. */
+
+#define DTI_JOIN_FIXED 14
+#define DTI_JOIN_GRACE_NS 1000000000u
+
+/* ---- connections */
+
+static void dti_link_free(dti_core *core, dti_link *link) {
+    if (link->state == DTI_LINK_FREE)
+        return;
+    if (link->peer != DTI_NOBODY) {
+        dti_peer *p = &core->peers[link->peer];
+        p->control = p->control == link ? NULL : p->control;
+        for (uint32_t k = 0; k < core->set.sockets; k++)
+            p->data[k] = p->data[k] == link ? NULL : p->data[k];
+    }
+    core->io.close(core->io_user, link);
+    dti_wipe(link, sizeof *link);
+    link->core = core;
+    link->peer = DTI_NOBODY;
+}
+
+static dti_link *dti_link_new(dti_core *core, dti_channel channel, bool dialled) {
+    for (uint32_t i = 0; i < core->link_count; i++) {
+        dti_link *link = &core->links[i];
+        if (link->state != DTI_LINK_FREE)
+            continue;
+        link->channel = (uint8_t)channel;
+        link->dialled = dialled;
+        link->state = dialled ? DTI_LINK_DIALING : DTI_LINK_HELLO;
+        link->deadline = core->now + DTI_HANDSHAKE_NS;
+        link->heard = link->spoke = core->now;
+        return link;
+    }
+    return NULL;
+}
+
+static bool dti_link_is_pending(const dti_link *link) {
+    return !link->dialled && (link->state == DTI_LINK_HELLO || link->state == DTI_LINK_PROOF ||
+                              link->state == DTI_LINK_REFUSED);
+}
+
+/* A connection that came in; the oldest that has proved nothing makes room. NULL: no more are
+ * taken. */
+static dti_link *dti_core_accepted(dti_core *core) {
+    uint32_t pending = 0;
+    dti_link *oldest = NULL;
+    if (core->state >= DTI_CORE_SUSPECT)
+        return NULL;
+    for (uint32_t i = 0; i < core->link_count; i++) {
+        dti_link *link = &core->links[i];
+        if (!dti_link_is_pending(link))
+            continue;
+        pending++;
+        if (!oldest || link->deadline < oldest->deadline)
+            oldest = link;
+    }
+    if (pending >= DTI_MAX(64u, 2 * core->set.size))
+        dti_link_free(core, oldest);
+    return dti_link_new(core, DTI_CHANNEL_CONTROL, false);
+}
+
+static void dti_core_connected(dti_core *core, dti_link *link) {
+    link->state = DTI_LINK_HELLO;
+    link->deadline = core->now + DTI_HANDSHAKE_NS;
+    if (!dti_hello_write(core, link, link->peer))
+        dti_core_link_dropped(core, link, "the system gives no random bytes");
+}
+
+static void dti_peer_dial(dti_core *core, uint32_t peer) {
+    dti_peer *p = &core->peers[peer];
+    for (uint32_t k = 0; k < core->set.sockets; k++) {
+        if (p->data[k])
+            continue;
+        dti_link *link = dti_link_new(core, DTI_CHANNEL_DATA, true);
+        if (!link)
+            return; /* cannot be: there is one for each */
+        link->peer = peer;
+        link->socket = (uint16_t)k;
+        p->data[k] = link;
+        core->io.dial(core->io_user, link);
+    }
+}
+
+/* An operation needs data connections to a rank: the higher rank makes them. */
+static void dti_member_want(dti_core *core, uint32_t peer) {
+    dti_peer *p = &core->peers[peer];
+    if (peer >= core->set.rank || p->left || p->dial)
+        return;
+    p->dial = true;
+    p->dial_until = core->now + DTI_REDIAL_NS;
+    p->dial_wait = 50000000;
+    dti_peer_dial(core, peer);
+}
+
+static void dti_control_dial(dti_core *core) {
+    dti_link *link = dti_link_new(core, DTI_CHANNEL_CONTROL, true);
+    if (!link)
+        return;
+    link->peer = 0;
+    core->peers[0].control = link;
+    core->dial_at = 0;
+    core->io.dial(core->io_user, link);
+}
+
+/* A try failed: again, a little later each time. */
+static void dti_core_dial_failed(dti_core *core, dti_link *link, const char *why) {
+    uint32_t peer = link->peer;
+    dti_peer *p = &core->peers[peer];
+    bool control = link->channel == DTI_CHANNEL_CONTROL;
+    dti_link_free(core, link);
+    if (core->state >= DTI_CORE_LEAVING || p->left)
+        return;
+    if (control) {
+        snprintf(core->dial_why, sizeof core->dial_why, "%s", why);
+        core->dial_wait = DTI_MIN(core->dial_wait * 2, 1000000000u);
+        core->dial_at = core->now + core->dial_wait;
+    } else if (core->now >= p->dial_until)
+        dti_core_lost(core, peer, why);
+    else {
+        p->dial_wait = DTI_MIN(p->dial_wait * 2, 1000000000u);
+        p->dial_at = core->now + p->dial_wait;
+    }
+}
+
+/* It has ended: `why`, or NULL when the other side closed it. The transport forgets it on
+ * io.close. */
+static void dti_core_closed(dti_core *core, dti_link *link, const char *why) {
+    uint32_t peer = link->peer;
+    bool open = link->state == DTI_LINK_OPEN, clean = link->bye_received;
+    if (link->state == DTI_LINK_FREE)
+        return;
+    if (!open && link->dialled && link->state != DTI_LINK_REFUSED) {
+        dti_core_dial_failed(core, link, why ? why : "the connection was closed at once");
+        return;
+    }
+    if (open && !clean && core->state < DTI_CORE_LEAVING) {
+        link->state = DTI_LINK_CLOSED;
+        dti_core_lost(core, peer, why ? why : "its connection ended without a word");
+    }
+    if (link->channel == DTI_CHANNEL_CONTROL && core->set.rank)
+        dti_core_end_suspected(core);
+    dti_link_free(core, link);
+}
+
+static void dti_core_link_dropped(dti_core *core, dti_link *link, const char *why) {
+    if (link->dialled)
+        dti_core_dial_failed(core, link, why);
+    else
+        dti_link_free(core, link);
+}
+
+static void dti_core_link_refused(dti_core *core, dti_link *link, const char *text) {
+    char who[96] = "another process";
+    uint32_t peer = link->peer;
+    if (peer == DTI_NOBODY && dti_get32(link->hello_in) == DTI_MAGIC_HELLO)
+        peer = dti_get32(link->hello_in + 8); /* what it says it is */
+    if (peer < core->set.size)
+        dti_peer_text(core, peer, who);
+    if (!link->dialled) {
+        dti_core_note(core, DT_LOG_WARNING, "a connection that says it is %s was refused: %s", who,
+                      text);
+        return;
+    }
+    if (core->set.guessed && core->state == DTI_CORE_JOINING &&
+        link->channel == DTI_CHANNEL_CONTROL && dti_refusal_is_others(text)) {
+        dti_core_dial_failed(core, link, text);
+        return;
+    }
+    if (core->state == DTI_CORE_JOINING)
+        dti_core_end(core, DT_ERROR_REFUSED, peer, "");
+    dti_core_suspect(core, DT_ERROR_REFUSED, peer, "%s", text);
+    if (core->state == DTI_CORE_ENDED)
+        snprintf(core->text, sizeof core->text, "rank %u and %s do not accept each other: %s",
+                 core->set.rank, who, text);
+}
+
+static const char *dti_core_link_taken(dti_core *core, dti_link *link, uint32_t peer) {
+    const dti_peer *p = &core->peers[peer];
+    if (link->channel == DTI_CHANNEL_CONTROL) {
+        if (core->set.rank)
+            return "this rank is not the coordinator";
+        return p->control || p->joined ? "this rank is taken: another process has joined as it"
+                                       : NULL;
+    }
+    return p->data[link->socket] ? "this rank is connected already" : NULL;
+}
+
+static void dti_core_link_open(dti_core *core, dti_link *link) {
+    dti_peer *p = &core->peers[link->peer];
+    link->heard = link->spoke = core->now;
+    if (link->channel == DTI_CHANNEL_DATA) {
+        core->events++;
+        p->data[link->socket] = link;
+        return;
+    }
+    p->control = link;
+    link->roster_next = DTI_NOBODY;
+    link->join_due = link->dialled;
+    /* It came in the moment in which the group ended: it is told like the others. */
+    link->revoke_due = core->set.rank == 0 && core->state == DTI_CORE_ENDED;
+}
+
+/* ---- JOIN and ROSTER */
+
+static void dti_put_join(dti_core *core, dti_link *link) {
+    const dti_peer *me = &core->peers[core->set.rank];
+    uint8_t body[DTI_JOIN_FIXED + DTI_ADDRESS_BYTES];
+    dti_put64(body, core->set.chunk_bytes);
+    dti_put32(body + 8, core->set.window);
+    dti_put16(body + 12, me->address_bytes);
+    memcpy(body + DTI_JOIN_FIXED, me->address, me->address_bytes);
+    dti_control_put(link, DTI_FRAME_JOIN, 0, body, DTI_JOIN_FIXED + me->address_bytes);
+}
+
+/* As many ranks' addresses as a frame takes. */
+static void dti_put_roster(dti_core *core, dti_link *link) {
+    uint8_t body[DTI_CONTROL_BYTES_MAX];
+    uint32_t bytes = 16, first = link->roster_next;
+    memcpy(body, core->nonce, 16);
+    while (link->roster_next < core->set.size) {
+        const dti_peer *p = &core->peers[link->roster_next];
+        if (bytes + 2 + p->address_bytes > sizeof body)
+            break;
+        dti_put16(body + bytes, p->address_bytes);
+        memcpy(body + bytes + 2, p->address, p->address_bytes);
+        bytes += 2u + p->address_bytes;
+        link->roster_next++;
+    }
+    dti_control_put(link, DTI_FRAME_ROSTER, first, body, bytes);
+    if (link->roster_next == core->set.size)
+        link->roster_next = DTI_NOBODY;
+}
+
+static void dti_peer_set_address(dti_core *core, uint32_t peer, const uint8_t *address,
+                                 uint32_t bytes) {
+    dti_peer *p = &core->peers[peer];
+    memcpy(p->address, address, bytes);
+    p->address_bytes = (uint16_t)bytes;
+    core->io.describe(core->io_user, address, bytes, p->where);
+}
+
+/* All are there; what has come in early is looked at. */
+static void dti_member_all_joined(dti_core *core) {
+    core->state = DTI_CORE_OPEN;
+    for (uint32_t i = 0; i < core->link_count; i++)
+        if (core->links[i].state == DTI_LINK_HELLO && !core->links[i].dialled)
+            dti_link_digest(core, &core->links[i]);
+}
+
+static const char *dti_member_join(dti_core *core, dti_link *link, const uint8_t *body) {
+    uint32_t bytes = link->frame.length;
+    dti_peer *p = &core->peers[link->peer];
+    if (core->set.rank || core->state != DTI_CORE_JOINING || p->joined || bytes < DTI_JOIN_FIXED)
+        return "a JOIN out of turn";
+    uint32_t address = dti_get16(body + 12);
+    if (address > DTI_ADDRESS_BYTES || bytes != DTI_JOIN_FIXED + address)
+        return "a JOIN of a wrong size";
+    dti_peer_set_address(core, link->peer, body + DTI_JOIN_FIXED, address);
+    if (dti_get64(body) != core->set.chunk_bytes || dti_get32(body + 8) != core->set.window) {
+        dti_core_suspect(core, DT_ERROR_REFUSED, link->peer,
+                         "chunk_bytes and window are %llu and %u at rank %u, %llu and %u at rank "
+                         "0: they must agree",
+                         (unsigned long long)dti_get64(body), dti_get32(body + 8), link->peer,
+                         (unsigned long long)core->set.chunk_bytes, core->set.window);
+        return NULL;
+    }
+    p->joined = true;
+    if (++core->joined < core->set.size - 1)
+        return NULL;
+    for (uint32_t r = 1; r < core->set.size; r++)
+        core->peers[r].control->roster_next = 0;
+    dti_member_all_joined(core);
+    return NULL;
+}
+
+static const char *dti_member_roster(dti_core *core, dti_link *link, const uint8_t *body) {
+    uint32_t bytes = link->frame.length, at = 16;
+    if (!core->set.rank || core->state != DTI_CORE_JOINING || bytes < 16 ||
+        link->frame.value != core->joined)
+        return "a ROSTER out of turn";
+    memcpy(core->nonce, body, 16);
+    while (at + 2 <= bytes && core->joined < core->set.size) {
+        uint32_t size = dti_get16(body + at);
+        if (size > DTI_ADDRESS_BYTES || at + 2 + size > bytes)
+            break;
+        if (core->joined != core->set.rank)
+            dti_peer_set_address(core, core->joined, body + at + 2, size);
+        core->peers[core->joined].joined = true;
+        core->joined++;
+        at += 2 + size;
+    }
+    if (at != bytes)
+        return "a ROSTER of a wrong size";
+    if (core->joined == core->set.size)
+        dti_member_all_joined(core);
+    return NULL;
+}
+
+/* ---- who is missing */
+
+static void dti_tick_missing(dti_core *core) {
+    char list[200] = "";
+    size_t used = 0;
+    if (core->set.rank) {
+        snprintf(list, sizeof list, "%s", core->dial_why[0] ? core->dial_why : "no answer yet");
+    } else {
+        for (uint32_t r = 1; r < core->set.size && used < sizeof list - 16; r++)
+            if (!core->peers[r].joined)
+                used +=
+                    (size_t)snprintf(list + used, sizeof list - used, "%s%u", used ? ", " : "", r);
+    }
+    const char *what =
+        core->set.rank ? "rank 0 and the others are not all there" : "these ranks are missing";
+    /* Who has reached the coordinator leaves it to it to say who is missing. */
+    const dti_link *control = core->set.rank ? core->peers[0].control : NULL;
+    bool reached = control && control->state == DTI_LINK_OPEN;
+    if (core->now >= core->join_deadline + (reached ? DTI_JOIN_GRACE_NS : 0)) {
+        char text[sizeof core->text];
+        snprintf(text, sizeof text, "rank %u waited %llu s: %s: %s", core->set.rank,
+                 (unsigned long long)(core->set.join_ns / 1000000000u), what, list);
+        dti_core_end(core, DT_ERROR_TIMEOUT, core->set.rank, text);
+    } else if (core->now - core->join_noted >= DTI_LATE_NOTE_NS) {
+        core->join_noted = core->now;
+        dti_core_note(core, DT_LOG_INFO, "rank %u is waiting: %s: %s", core->set.rank, what, list);
+    }
+}
+
+static void dti_tick_joining(dti_core *core) {
+    if (core->set.rank && core->dial_at && core->now >= core->dial_at)
+        dti_control_dial(core);
+    dti_tick_missing(core);
+}

@@ -1,0 +1,235 @@
+/* What is wrong with the group, and what becomes of it. A rank that notices something becomes
+ * suspicious: its data stands still, and it tells the coordinator (LOST), which alone decides what
+ * the cause is and tells everybody (REVOKE), so all ranks name the same culprit. If the coordinator
+ * does not answer, what was noticed is the cause. Noticed are silence, ways that are dead, and
+ * ranks that have left or do not post what others wait for.
+ *
+ * Nothing is mended here: a group that has ended stays so, and the application makes another. */
+
+#define DTI_BEATS_PER_SILENCE 10
+#define DTI_LATE_NOTE_NS 10000000000u
+#define DTI_SUSPECT_NS 500000000u
+#define DTI_REDIAL_NS 10000000000u
+
+/* ---- notes and errors */
+
+static void dti_core_note(dti_core *core, dt_log_level level, const char *format, ...) {
+    uint32_t at = (core->note_first + core->note_count) % DTI_NOTES;
+    if (core->note_count == DTI_NOTES)
+        return; /* the oldest say most */
+    va_list list;
+    va_start(list, format);
+    vsnprintf(core->notes[at], sizeof core->notes[at], format, list);
+    va_end(list);
+    core->note_levels[at] = (uint8_t)level;
+    core->note_count++;
+}
+
+static void dti_core_end(dti_core *core, dt_result result, uint32_t culprit, const char *text) {
+    if (core->state == DTI_CORE_ENDED)
+        return;
+    core->state = DTI_CORE_ENDED;
+    core->events++;
+    core->result = result;
+    core->culprit = culprit;
+    if (text != core->text)
+        snprintf(core->text, sizeof core->text, "%s", text);
+    for (uint32_t i = 0; i < core->flight_count; i++)
+        if (core->flights[i]->id)
+            dti_flight_finish(core, core->flights[i], result);
+    for (uint32_t i = 0; i < core->link_count; i++) {
+        dti_link *link = &core->links[i];
+        if (link->state != DTI_LINK_OPEN || link->channel != DTI_CHANNEL_CONTROL)
+            continue;
+        link->revoke_due = core->set.rank == 0;
+    }
+}
+
+static void dti_core_suspect(dti_core *core, dt_result result, uint32_t culprit, const char *format,
+                             ...) {
+    if (core->state == DTI_CORE_SUSPECT || core->state == DTI_CORE_ENDED ||
+        core->state == DTI_CORE_LEAVING)
+        return;
+    va_list list;
+    va_start(list, format);
+    vsnprintf(core->text, sizeof core->text, format, list);
+    va_end(list);
+    core->result = result;
+    core->culprit = culprit;
+    dti_link *control = core->set.rank ? core->peers[0].control : NULL;
+    if (!control || control->state != DTI_LINK_OPEN || control->bye_received ||
+        core->state == DTI_CORE_JOINING) {
+        if (control && control->state == DTI_LINK_OPEN)
+            control->lost_due = true;
+        dti_core_end(core, result, culprit, core->text);
+        return;
+    }
+    core->state = DTI_CORE_SUSPECT;
+    core->suspect_deadline = core->now + DTI_SUSPECT_NS;
+    control->lost_due = true;
+}
+
+/* Nobody will say what the cause is. */
+static void dti_core_end_suspected(dti_core *core) {
+    if (core->state == DTI_CORE_SUSPECT)
+        dti_core_end(core, core->result, core->culprit, core->text);
+}
+
+/* "rank 3 (10.0.0.3:4711)". */
+static const char *dti_peer_text(const dti_core *core, uint32_t peer, char text[96]) {
+    const char *where = core->peers[peer].where;
+    snprintf(text, 96, where[0] ? "rank %u (%s)" : "rank %u", peer, where);
+    return text;
+}
+
+/* What was under way, for messages. */
+static const char *dti_core_pending_text(const dti_core *core, char text[96]) {
+    const dti_flight *first = NULL;
+    for (uint32_t i = 0; i < core->flight_count; i++) {
+        const dti_flight *f = core->flights[i];
+        if (f->id && !f->finished && (!first || f->id < first->id))
+            first = f;
+    }
+    text[0] = 0;
+    if (first)
+        snprintf(text, 96, "; %s number %llu of group %u was under way",
+                 dti_kind_name(first->op.kind), (unsigned long long)first->post.sequence,
+                 first->group->id);
+    return text;
+}
+
+static void dti_core_lost(dti_core *core, uint32_t peer, const char *why) {
+    char who[96], what[96];
+    dti_core_suspect(core, DT_ERROR_PEER_LOST, peer, "%s is lost: %s%s",
+                     dti_peer_text(core, peer, who), why, dti_core_pending_text(core, what));
+}
+
+static void dti_core_link_failed(dti_core *core, dti_link *link, dt_result result,
+                                 const char *format, ...) {
+    char text[256], who[96];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    dti_core_suspect(core, result, link->peer, "from %s: %s", dti_peer_text(core, link->peer, who),
+                     text);
+}
+
+/* ---- the frames of the end */
+
+static void dti_control_put(dti_link *link, dti_frame_type type, uint64_t value, const void *body,
+                            size_t bytes) {
+    dti_link_put_frame(
+        link, &(dti_frame){.type = (uint8_t)type, .value = value, .length = (uint32_t)bytes}, body);
+}
+
+static void dti_put_end(dti_core *core, dti_link *link, dti_frame_type type) {
+    uint8_t body[8 + sizeof core->text];
+    size_t bytes = strlen(core->text);
+    dti_put32(body, (uint32_t)core->result);
+    dti_put32(body + 4, core->culprit);
+    memcpy(body + 8, core->text, bytes);
+    dti_control_put(link, type, 0, body, 8 + bytes);
+}
+
+/* LOST at the coordinator, REVOKE at a member. */
+static const char *dti_member_ended(dti_core *core, const dti_link *link, const uint8_t *body) {
+    uint32_t bytes = link->frame.length;
+    bool lost = link->frame.type == DTI_FRAME_LOST;
+    if (bytes < 8 || bytes >= 8 + sizeof core->text || lost != (core->set.rank == 0))
+        return "the end of the group, told by the wrong rank";
+    uint32_t result = dti_get32(body), culprit = dti_get32(body + 4);
+    char text[sizeof core->text];
+    for (uint32_t i = 8; i < bytes; i++) /* a terminal may show it */
+        text[i - 8] = body[i] < 32 || body[i] == 127 ? '?' : (char)body[i];
+    text[bytes - 8] = 0;
+    if (result == DT_OK || result > DT_ERROR_FORKED || culprit >= core->set.size)
+        return "the end of the group, without a cause";
+    if (core->state != DTI_CORE_LEAVING)
+        dti_core_end(core, (dt_result)result, culprit, text);
+    return NULL;
+}
+
+/* ---- what an operation waits for */
+
+/* Whether something is still to come from the peer, or to go to it. */
+static bool dti_flight_needs(const dti_core *core, const dti_flight *f, uint32_t peer) {
+    if (!f->id || f->finished || f->group->place_of[peer] == DTI_NOBODY)
+        return false;
+    uint32_t place = f->group->place_of[peer];
+    for (uint32_t i = f->first_of[place]; i != DTI_NOBODY; i = f->tracks[i].next)
+        if (f->tracks[i].done < f->tracks[i].total && !dti_early_has(core, f, peer, i))
+            return true;
+    return false;
+}
+
+/* All that a peer that has left has said has come, and an operation still needs it. */
+static void dti_member_check_left(dti_core *core, uint32_t peer) {
+    const dti_peer *p = &core->peers[peer];
+    for (uint32_t k = 0; k < core->set.sockets; k++)
+        if (p->data[k] && !p->data[k]->bye_received)
+            return; /* its BYE there is the word that counts */
+    for (uint32_t i = 0; i < core->flight_count && p->left; i++)
+        if (dti_flight_needs(core, core->flights[i], peer))
+            dti_core_lost(core, peer, "it has left the group");
+}
+
+static void dti_member_left(dti_core *core, uint32_t peer) {
+    core->peers[peer].left = true;
+    dti_member_check_left(core, peer);
+}
+
+static uint64_t dti_beat_ns(const dti_core *core) {
+    return core->set.silence_ns / DTI_BEATS_PER_SILENCE;
+}
+
+/* Something is to come or to go, and nothing moves: asks whether the way is there. The answer does
+ * not need the peer's application. */
+static void dti_tick_owed(dti_core *core, uint32_t peer) {
+    const dti_peer *p = &core->peers[peer];
+    for (uint32_t k = 0; k < core->set.sockets; k++) {
+        dti_link *link = p->data[k];
+        if (!link || link->state != DTI_LINK_OPEN || link->pinged || link->ping_due ||
+            core->now - DTI_MAX(link->heard, link->moved) < core->set.silence_ns / 2)
+            continue;
+        link->ping_due = true;
+    }
+}
+
+/* With the coordinator gone nobody would tell that the peer, which is to connect, is gone too. */
+static void dti_tick_alone(dti_core *core, const dti_flight *f, uint32_t peer) {
+    const dti_peer *p = &core->peers[peer];
+    uint64_t since = DTI_MAX(core->alone_at, f->posted_at);
+    if (!core->alone_at || core->now - since < DTI_REDIAL_NS)
+        return;
+    for (uint32_t k = 0; k < core->set.sockets; k++)
+        if (!p->data[k])
+            dti_core_lost(core, peer, "it does not connect, and rank 0 has left");
+}
+
+/* What goes early is not announced. But a peer whose operation had nothing to send would never say
+ * that it posted another one: so it is asked after a while. */
+static void dti_tick_ask(const dti_core *core, dti_flight *f, uint32_t place) {
+    if (!(f->peer_state[place] & (DTI_PEER_POSTED | DTI_PEER_ASKED)) &&
+        core->now - f->posted_at >= dti_beat_ns(core))
+        f->peer_state[place] |= DTI_PEER_DUE;
+}
+
+/* A rank that has not posted what others wait for: named, and an error only when asked for. */
+static void dti_tick_late(dti_core *core, const dti_flight *f, uint32_t place) {
+    dti_peer *p = &core->peers[f->group->ranks[place]];
+    uint64_t waited = core->now - f->posted_at;
+    char who[96];
+    if (core->set.op_ns && waited >= core->set.op_ns) {
+        dti_core_suspect(core, DT_ERROR_TIMEOUT, f->group->ranks[place],
+                         "%s has not posted %s number %llu of group %u for %.1f s",
+                         dti_peer_text(core, f->group->ranks[place], who),
+                         dti_kind_name(f->op.kind), (unsigned long long)f->post.sequence,
+                         f->group->id, (double)waited * 1e-9);
+    } else if (waited >= DTI_LATE_NOTE_NS && core->now - p->late_said >= DTI_LATE_NOTE_NS) {
+        p->late_said = core->now;
+        dti_core_note(core, DT_LOG_WARNING, "%s has not posted %s number %llu for %.0f s",
+                      dti_peer_text(core, f->group->ranks[place], who), dti_kind_name(f->op.kind),
+                      (unsigned long long)f->post.sequence, (double)waited * 1e-9);
+    }
+}
