@@ -36,6 +36,7 @@
 #include "comm/algo_rooted.c"
 #include "comm/algo_exchange.c"
 #include "comm/choose.c"
+#include "comm/op.c"
 #include "comm/single.c"
 #include "comm/thread.c"
 #include "comm/wire.h"
@@ -61,6 +62,7 @@
 #include "comm/tcp.c"
 #include "comm/mpi.c"
 #include "comm/comm.c"
+#include "comm/group.c"
 
 #ifndef DT_COMM_ONLY
 /* ---- kernel: raw pointers only */

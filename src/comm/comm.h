@@ -1,6 +1,6 @@
-/* A dt_comm inside: a place in a group, and the transport that does its operations. comm.c checks
- * what the application asks and owns what all transports share; a transport (single.c, thread.c,
- * tcp.c, mpi.c) gets operations that are already checked. */
+/* A dt_comm inside: a place in a group, and the transport that does its operations. comm.c owns
+ * what all transports share, group.c what all ranks agree on; a transport (single.c, thread.c,
+ * tcp.c, mpi.c) gets operations that op.c has checked. */
 
 typedef struct dti_transport {
     const char *name;
@@ -37,12 +37,12 @@ struct dt_comm {
     bool destroyed;                 /* itself: the memory stays while groups made from it live */
     uint32_t rank, size;
     uint32_t group_id;    /* 0 = all ranks */
-    uint32_t next_group;  /* the root's: a lower bound of the id of the next group; see comm.c */
+    uint32_t next_group;  /* the root's: a lower bound of the id of the next group; see group.c */
     uint32_t *ranks;      /* [size] ranks in the root comm; NULL = the same */
     dt_comm_span *leaves; /* [size] of dt_comm_set_leaves; NULL = none */
     uint32_t leaf_total;
     uint32_t leaf_changes; /* how often the leaves were set: what is derived from them ages */
-    uint64_t *votes;       /* [4 * size] scratch of the agreements of comm.c */
+    uint64_t *votes;       /* [4 * size] scratch of the agreements of group.c */
     bool will_wait;        /* begin is followed by wait at once */
     bool late;             /* the TIMEOUT that wait returned is the end of the group */
     uint64_t pending;      /* handles that have not ended */

@@ -1,0 +1,289 @@
+/* One operation as the application describes it: the names and sizes of what it consists of, and the
+ * check of it. A rank refuses here whatever it alone can see to be wrong (kinds, roots, counts,
+ * buffers that overlap, an algorithm that does not exist) before a transport hears of it, and takes
+ * out what the kind does not use, so that ranks never differ in that. What only two ranks together
+ * can see, a mismatch, is the transports': dti_op_agrees says what it is. */
+
+/* ---- names and sizes */
+
+static size_t dti_dtype_bytes(dt_dtype dtype) {
+    static const uint8_t bytes[] = {
+#define DTI_X(id, bytes, text) [DT_##id] = bytes,
+        DT_DTYPE_LIST(DTI_X)
+#undef DTI_X
+    };
+    return (unsigned)dtype < DTI_COUNT(bytes) ? bytes[dtype] : 0;
+}
+
+static const char *dti_dtype_name(dt_dtype dtype) {
+    static const char *const names[] = {
+#define DTI_X(id, bytes, text) [DT_##id] = text,
+        DT_DTYPE_LIST(DTI_X)
+#undef DTI_X
+    };
+    return (unsigned)dtype < DTI_COUNT(names) ? names[dtype] : "an unknown type";
+}
+
+static const char *dti_kind_name(dt_comm_kind kind) {
+    static const char *const names[] = {
+#define DTI_X(id, text) [DT_COMM_##id] = text,
+        DT_COMM_KIND_LIST(DTI_X)
+#undef DTI_X
+    };
+    return (unsigned)kind < DTI_COUNT(names) ? names[kind] : "an unknown operation";
+}
+
+/* NULL: there is no such reduction. */
+static const char *dti_reduction_name(dt_comm_reduction reduction) {
+    static const char *const names[] = {
+#define DTI_X(id, text) [DT_COMM_##id] = text,
+        DT_COMM_REDUCTION_LIST(DTI_X)
+#undef DTI_X
+    };
+    return (unsigned)reduction < DTI_COUNT(names) ? names[reduction] : NULL;
+}
+
+/* NULL: there is no such algorithm. */
+static const char *dti_algorithm_name(dt_comm_algorithm algorithm) {
+    static const char *const names[] = {
+#define DTI_X(id, text) [DT_COMM_ALGORITHM_##id] = text,
+        DT_COMM_ALGORITHM_LIST(DTI_X)
+#undef DTI_X
+    };
+    return (unsigned)algorithm < DTI_COUNT(names) ? names[algorithm] : NULL;
+}
+
+static bool dti_kind_reduces(dt_comm_kind kind) {
+    return kind == DT_COMM_REDUCE || kind == DT_COMM_ALL_REDUCE || kind == DT_COMM_REDUCE_SCATTER;
+}
+
+static bool dti_kind_has_root(dt_comm_kind kind) {
+    return kind == DT_COMM_SEND || kind == DT_COMM_RECV || kind == DT_COMM_BROADCAST ||
+           kind == DT_COMM_REDUCE || kind == DT_COMM_GATHER || kind == DT_COMM_SCATTER;
+}
+
+static size_t dti_op_in_width(const dt_comm_op *op) {
+    return dti_dtype_bytes(op->tree ? (dt_dtype)dti_sum_dtype(op->dtype, op->reduction)
+                                    : op->dtype);
+}
+
+static uint64_t dti_op_in_bytes(const dt_comm_op *op, uint32_t rank, uint32_t size) {
+    uint64_t bytes = op->count * dti_op_in_width(op);
+    bool root = op->root == (int)rank;
+    switch (op->kind) {
+    case DT_COMM_SEND:
+    case DT_COMM_REDUCE:
+    case DT_COMM_ALL_REDUCE:
+    case DT_COMM_GATHER:
+    case DT_COMM_ALL_GATHER: return bytes;
+    case DT_COMM_BROADCAST: return root ? bytes : 0;
+    case DT_COMM_SCATTER: return root ? bytes * size : 0;
+    case DT_COMM_REDUCE_SCATTER:
+    case DT_COMM_ALL_TO_ALL: return bytes * size;
+    case DT_COMM_RECV:
+    case DT_COMM_BARRIER: break;
+    }
+    return 0;
+}
+
+static uint64_t dti_op_out_bytes(const dt_comm_op *op, uint32_t rank, uint32_t size) {
+    uint64_t bytes = op->count * dti_dtype_bytes(op->dtype);
+    bool root = op->root == (int)rank;
+    switch (op->kind) {
+    case DT_COMM_RECV:
+    case DT_COMM_ALL_REDUCE:
+    case DT_COMM_SCATTER:
+    case DT_COMM_REDUCE_SCATTER: return bytes;
+    case DT_COMM_BROADCAST: return root ? 0 : bytes;
+    case DT_COMM_REDUCE: return root ? bytes : 0;
+    case DT_COMM_GATHER: return root ? bytes * size : 0;
+    case DT_COMM_ALL_GATHER:
+    case DT_COMM_ALL_TO_ALL: return bytes * size;
+    case DT_COMM_SEND:
+    case DT_COMM_BARRIER: break;
+    }
+    return 0;
+}
+
+static const char *dti_op_text(const dt_comm_op *op, char text[DTI_OP_TEXT]) {
+    const char *kind = dti_kind_name(op->kind);
+    const char *reduction = dti_reduction_name(op->reduction);
+    unsigned long long count = op->count;
+    const char *dtype = dti_dtype_name(op->dtype);
+    char tail[48] = "";
+    if (op->kind == DT_COMM_SEND || op->kind == DT_COMM_RECV)
+        snprintf(tail, sizeof tail, " %s rank %d", op->kind == DT_COMM_SEND ? "to" : "from",
+                 op->root);
+    else if (op->kind == DT_COMM_REDUCE)
+        snprintf(tail, sizeof tail, " (%s%s), root %d", reduction, op->tree ? ", tree" : "",
+                 op->root);
+    else if (dti_kind_reduces(op->kind))
+        snprintf(tail, sizeof tail, " (%s%s)", reduction, op->tree ? ", tree" : "");
+    else if (dti_kind_has_root(op->kind))
+        snprintf(tail, sizeof tail, ", root %d", op->root);
+    size_t used = strlen(tail);
+    if (op->algorithm && used < sizeof tail)
+        snprintf(tail + used, sizeof tail - used, ", %s", dti_algorithm_name(op->algorithm));
+    if (op->kind == DT_COMM_BARRIER)
+        snprintf(text, DTI_OP_TEXT, "%s", kind);
+    else
+        snprintf(text, DTI_OP_TEXT, "%s of %llu %s%s", kind, count, dtype, tail);
+    return text;
+}
+
+static bool dti_op_agrees(const dt_comm_op *a, const dt_comm_op *b) {
+    if (a->count != b->count || a->dtype != b->dtype || a->algorithm != b->algorithm)
+        return false;
+    bool pair = (a->kind == DT_COMM_SEND && b->kind == DT_COMM_RECV) ||
+                (a->kind == DT_COMM_RECV && b->kind == DT_COMM_SEND);
+    return pair || (a->kind == b->kind && a->reduction == b->reduction && a->root == b->root &&
+                    a->tree == b->tree);
+}
+
+/* ---- the check of an operation */
+
+/* Takes out what the kind does not use, so that ranks never differ in it. */
+static dt_comm_op dti_op_normal(const dt_comm_op *op) {
+    dt_comm_op o = *op;
+    if (o.kind == DT_COMM_BARRIER)
+        return (dt_comm_op){.kind = o.kind, .algorithm = o.algorithm};
+    if (!dti_kind_reduces(o.kind))
+        o.reduction = DT_COMM_SUM;
+    if (!dti_kind_has_root(o.kind))
+        o.root = 0;
+    return o;
+}
+
+static dt_result dti_op_check_enums(dti_base *base, const dt_comm_op *op) {
+    const char *kind = dti_kind_name(op->kind);
+    if ((unsigned)op->kind > DT_COMM_BARRIER)
+        return dti_fail(base, DT_ERROR_INVALID, "kind %d: there is no such operation",
+                        (int)op->kind);
+    if (!dti_dtype_bytes(op->dtype))
+        return dti_fail(base, DT_ERROR_INVALID, "%s: dtype %d: there is no such type", kind,
+                        (int)op->dtype);
+    if (!dti_reduction_name(op->reduction))
+        return dti_fail(base, DT_ERROR_INVALID, "%s: reduction %d: there is no such reduction",
+                        kind, (int)op->reduction);
+    if (!dti_algorithm_name(op->algorithm))
+        return dti_fail(base, DT_ERROR_INVALID, "%s: algorithm %d: there is no such algorithm",
+                        kind, (int)op->algorithm);
+    return DT_OK;
+}
+
+static dt_result dti_op_check_root(const dt_comm *comm, const dt_comm_op *op) {
+    if (!dti_kind_has_root(op->kind))
+        return DT_OK;
+    const char *kind = dti_kind_name(op->kind);
+    bool pair = op->kind == DT_COMM_SEND || op->kind == DT_COMM_RECV;
+    if (op->root < 0 || op->root >= (int)comm->size)
+        return dti_fail(comm->base, DT_ERROR_INVALID, "%s: %s %d is not in 0 .. %d", kind,
+                        pair ? "rank" : "root", op->root, (int)comm->size - 1);
+    if (pair && op->root == (int)comm->rank)
+        return dti_fail(comm->base, DT_ERROR_INVALID, "%s: rank %d is this rank itself: copy", kind,
+                        op->root);
+    return DT_OK;
+}
+
+static dt_result dti_op_check_tree(const dt_comm *comm, const dt_comm_op *op) {
+    if (!op->tree)
+        return DT_OK;
+    const char *kind = dti_kind_name(op->kind);
+    if (op->kind != DT_COMM_REDUCE && op->kind != DT_COMM_ALL_REDUCE)
+        return dti_fail(comm->base, DT_ERROR_INVALID,
+                        "%s in tree mode: only reduce and all-reduce have it", kind);
+    if (op->dtype == DT_I32 || op->dtype == DT_I64 || op->dtype == DT_U8)
+        return dti_fail(comm->base, DT_ERROR_INVALID,
+                        "%s of %s in tree mode: it is for floats; the order of integers is free",
+                        kind, dti_dtype_name(op->dtype));
+    if (!comm->leaves)
+        return dti_fail(comm->base, DT_ERROR_INVALID,
+                        "%s in tree mode without leaves: call dt_comm_set_leaves first", kind);
+    return DT_OK;
+}
+
+/* How many buffers one after another `in` has at this rank. */
+static uint64_t dti_op_buffers(const dt_comm *comm, const dt_comm_op *op) {
+    dt_comm_span spans[64];
+    if (!op->tree)
+        return 1;
+    dt_comm_span mine = comm->leaves[comm->rank];
+    return dti_leaf_spans(mine.first, mine.count, comm->leaf_total, spans);
+}
+
+static dt_result dti_op_check_bytes(const dt_comm *comm, const dt_comm_op *op) {
+    uint64_t width = dti_op_in_width(op);
+    /* for all ranks alike, and 64 buffers or every rank's share must have an address */
+    uint64_t most = PTRDIFF_MAX / width / (op->tree ? DTI_MAX(comm->size, 64) : comm->size);
+    if (op->count > most)
+        return dti_fail(comm->base, DT_ERROR_INVALID,
+                        "%s: count %llu of %s at %d ranks is more than memory has addresses; at "
+                        "most %llu",
+                        dti_kind_name(op->kind), (unsigned long long)op->count,
+                        dti_dtype_name(op->dtype), (int)comm->size, (unsigned long long)most);
+    return DT_OK;
+}
+
+/* In place is what the public comment of dt_comm_op says. */
+static dt_result dti_op_check_overlap(const dt_comm *comm, const dt_comm_op *op, uint64_t in_bytes,
+                                      uint64_t out_bytes) {
+    uintptr_t in = (uintptr_t)op->in, out = (uintptr_t)op->out;
+    bool same = in == out && dti_op_in_width(op) == dti_dtype_bytes(op->dtype);
+    if (!in_bytes || !out_bytes || same || in + in_bytes <= out || out + out_bytes <= in)
+        return DT_OK;
+    uint64_t place = op->count * dti_dtype_bytes(op->dtype) * comm->rank;
+    bool gathers = op->kind == DT_COMM_GATHER || op->kind == DT_COMM_ALL_GATHER;
+    bool scatters = op->kind == DT_COMM_SCATTER || op->kind == DT_COMM_REDUCE_SCATTER;
+    if ((gathers && in == out + place) || (scatters && out == in + place))
+        return DT_OK;
+    char text[DTI_OP_TEXT];
+    return dti_fail(comm->base, DT_ERROR_INVALID,
+                    "%s: in (%llu bytes) and out (%llu bytes) overlap, out being %lld bytes behind "
+                    "in; in place means in = out%s",
+                    dti_op_text(op, text), (unsigned long long)in_bytes,
+                    (unsigned long long)out_bytes, (long long)(out - in),
+                    gathers || scatters ? ", or at this rank's own place" : "");
+}
+
+/* Also takes away buffers that the operation does not touch here. */
+static dt_result dti_op_check_buffers(const dt_comm *comm, dt_comm_op *op) {
+    char text[DTI_OP_TEXT];
+    uint64_t in_bytes = dti_op_in_bytes(op, comm->rank, comm->size) * dti_op_buffers(comm, op);
+    uint64_t out_bytes = dti_op_out_bytes(op, comm->rank, comm->size);
+    if (!in_bytes)
+        op->in = NULL;
+    if (!out_bytes)
+        op->out = NULL;
+    bool no_in = in_bytes && !op->in;
+    if (no_in || (out_bytes && !op->out))
+        return dti_fail(comm->base, DT_ERROR_INVALID, "%s: %s is NULL; rank %d needs %llu bytes",
+                        dti_op_text(op, text), no_in ? "in" : "out", (int)comm->rank,
+                        (unsigned long long)(no_in ? in_bytes : out_bytes));
+    if ((uintptr_t)op->in > UINTPTR_MAX - in_bytes || (uintptr_t)op->out > UINTPTR_MAX - out_bytes)
+        return dti_fail(comm->base, DT_ERROR_INVALID, "%s: a buffer runs past the end of memory",
+                        dti_op_text(op, text));
+    return dti_op_check_overlap(comm, op, in_bytes, out_bytes);
+}
+
+/* One that was asked for must exist, whoever does the operation. */
+static dt_result dti_op_check_algorithm(const dt_comm *comm, const dt_comm_op *op) {
+    dti_collective c = {.op = *op, .rank = comm->rank, .size = comm->size};
+    dt_comm_algorithm chosen;
+    c.leaves = comm->leaves, c.leaf_total = comm->leaf_total;
+    if (!op->algorithm || dti_algorithm_choose(comm->base, &c, &chosen))
+        return DT_OK;
+    return DT_ERROR_INVALID;
+}
+
+static dt_result dti_op_check(const dt_comm *comm, dt_comm_op *op) {
+    dt_result result = dti_op_check_enums(comm->base, op);
+    if (!result)
+        result = dti_op_check_root(comm, op);
+    if (!result)
+        result = dti_op_check_tree(comm, op);
+    if (!result)
+        result = dti_op_check_bytes(comm, op);
+    if (!result)
+        result = dti_op_check_buffers(comm, op);
+    return result ? result : dti_op_check_algorithm(comm, op);
+}
