@@ -38,6 +38,8 @@
 #include "comm/choose.c"
 #include "comm/op.c"
 #include "comm/single.c"
+#include "comm/thread_hub.c"
+#include "comm/thread_job.c"
 #include "comm/thread.c"
 #include "comm/wire.h"
 #include "comm/wire.c"

@@ -1,5 +1,5 @@
-/* One operation as the application describes it: the names and sizes of what it consists of, and the
- * check of it. A rank refuses here whatever it alone can see to be wrong (kinds, roots, counts,
+/* One operation as the application describes it: the names and sizes of what it consists of, and
+ * the check of it. A rank refuses here whatever it alone can see to be wrong (kinds, roots, counts,
  * buffers that overlap, an algorithm that does not exist) before a transport hears of it, and takes
  * out what the kind does not use, so that ranks never differ in that. What only two ranks together
  * can see, a mismatch, is the transports': dti_op_agrees says what it is. */

@@ -1,0 +1,266 @@
+/* Where ranks that are threads of one process meet. A hub has the teams, a team (all ranks, or a
+ * group) the slots, a slot one operation: the buffers of all ranks that take part. All are under
+ * the hub's one lock; only jobs are claimed without it (thread_job.c).
+ *
+ * A slot goes from GATHERING (posts are missing) to READY (jobs may be claimed) to DONE, or from
+ * both of the first to ENDED with the hub: what ends one group ends all, for the ranks are in the
+ * middle of it. `workers` counts the threads that are in a slot's buffers without the lock: a
+ * rank's handle ends when its slot is DONE, or ENDED with no worker, and so nobody reads a buffer
+ * that has been given back. Nothing here knows what an operation does. */
+
+typedef enum dti_meet_phase {
+    DTI_PHASE_FREE,
+    DTI_PHASE_GATHERING,
+    DTI_PHASE_READY,
+    DTI_PHASE_DONE,
+    DTI_PHASE_ENDED
+} dti_meet_phase;
+
+typedef enum dti_post_state { DTI_POST_NONE, DTI_POST_BORROWED, DTI_POST_ENDED } dti_post_state;
+
+typedef struct dti_post {
+    const void *in;
+    void *out;
+    dti_post_state state;
+    uint64_t at; /* when, if there is a limit */
+} dti_post;
+
+typedef struct dti_slot {
+    uint64_t use;      /* how often it has been taken: the upper part of ids */
+    uint64_t sequence; /* of the team's collectives, or of this pair's sends */
+    dt_comm_op op;     /* of the first who posted; its buffers are not looked at */
+    uint32_t first;    /* that rank */
+    uint32_t from, to; /* send and recv; else both are the size */
+    uint32_t needed, posted, ended;
+    uint32_t workers;  /* threads doing jobs */
+    uint32_t sleepers; /* on `changed` */
+    dti_post *posts;   /* [size] */
+    uint64_t jobs, job_elements;
+    pthread_cond_t changed; /* the phase, or the last worker has left */
+    alignas(64) _Atomic uint64_t next_job;
+    _Atomic int phase; /* a dti_meet_phase; written under the lock, watched without it */
+} dti_slot;
+
+/* The ranks of one group. */
+typedef struct dti_team {
+    struct dti_team *next;
+    uint32_t id, first_rank; /* disjoint groups may have the same id: the lowest world rank */
+    uint32_t size;
+    uint32_t open;    /* ranks that have it */
+    bool *left;       /* [size] */
+    dti_slot **slots; /* [slot_count], never fewer */
+    size_t slot_count, slot_room;
+} dti_team;
+
+typedef struct dti_hub {
+    dti_base base; /* of what the ranks share: silent, and used under the lock */
+    pthread_mutex_t lock;
+    uint32_t open; /* ranks that have it */
+    dti_team *teams;
+    uint64_t op_ns;   /* a rank that has not posted for so long ends the hub; 0 = no limit */
+    dt_result result; /* what ended it */
+    char error[512];
+} dti_hub;
+
+/* A rank in a team. */
+typedef struct dti_seat {
+    dti_hub *hub;
+    dti_team *team;
+    uint64_t sequence;       /* collectives posted */
+    uint64_t *sent, *heard;  /* [size] sends to and receives from each */
+    dti_operand *operands;   /* scratch of a fold: one for each rank, or for each span */
+    dti_operand *leaf_spans; /* their spans in tree mode, all ranks' */
+    uint32_t *leaf_buffers;  /* [size] how many each has */
+    size_t operand_room, leaf_room;
+    uint32_t leaf_count, leaf_changes; /* of leaf_spans; the comm's leaf_changes then */
+} dti_seat;
+
+static bool dti_slot_needs(const dti_slot *slot, uint32_t rank) {
+    return slot->needed != 2 || slot->from == slot->to || slot->from == rank || slot->to == rank;
+}
+
+/* ---- slots; from here on the lock is held, if nothing else is said */
+
+static void dti_slot_set(dti_slot *slot, dti_meet_phase phase) {
+    atomic_store(&slot->phase, (int)phase);
+    if (slot->sleepers)
+        pthread_cond_broadcast(&slot->changed);
+}
+
+static dti_meet_phase dti_slot_phase(const dti_slot *slot) {
+    return (dti_meet_phase)atomic_load(&slot->phase);
+}
+
+static void dti_cond_init(pthread_cond_t *cond) {
+#if DTI_POSIX && !defined __APPLE__
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &attributes);
+    pthread_condattr_destroy(&attributes);
+#else
+    pthread_cond_init(cond, NULL);
+#endif
+}
+
+/* Until it is woken or the deadline (of dti_now_ns) is over; may return early. */
+static void dti_slot_sleep(dti_hub *hub, dti_slot *slot, uint64_t deadline) {
+    slot->sleepers++;
+    if (deadline == UINT64_MAX) {
+        pthread_cond_wait(&slot->changed, &hub->lock);
+    } else {
+        uint64_t now = dti_now_ns(), then = DTI_MAX(now, deadline);
+#if !DTI_POSIX || defined __APPLE__
+        struct timespec real; /* the condition's clock is another one, which may jump */
+        timespec_get(&real, TIME_UTC);
+        then = then - now + (uint64_t)real.tv_sec * 1000000000u + (uint64_t)real.tv_nsec;
+#endif
+        struct timespec at = {.tv_sec = (time_t)(then / 1000000000u),
+                              .tv_nsec = (long)(then % 1000000000u)};
+        pthread_cond_timedwait(&slot->changed, &hub->lock, &at);
+    }
+    slot->sleepers--;
+}
+
+static dti_slot *dti_slot_new(dti_hub *hub, dti_team *team) {
+    if (team->slot_count >> 24 ||
+        !dti_array_reserve(&hub->base, (void **)(void *)&team->slots, &team->slot_room,
+                           team->slot_count + 1, sizeof *team->slots))
+        return NULL;
+    dti_slot *slot = dti_alloc(&hub->base, sizeof *slot);
+    dti_post *posts = slot ? dti_alloc_array(&hub->base, team->size, sizeof *posts) : NULL;
+    if (!posts) {
+        dti_free(&hub->base, slot);
+        return NULL;
+    }
+    slot->posts = posts;
+    dti_cond_init(&slot->changed);
+    team->slots[team->slot_count++] = slot;
+    return slot;
+}
+
+/* The slot that rank `rank`'s next operation belongs to, new if it is the first there. An id is the
+ * use and the index. NULL: no memory. */
+static dti_slot *dti_slot_take(dti_hub *hub, dti_team *team, const dti_slot *key, size_t *index) {
+    dti_slot *slot = NULL;
+    for (size_t i = 0; i < team->slot_count; i++) {
+        dti_slot *s = team->slots[i];
+        bool busy = dti_slot_phase(s) != DTI_PHASE_FREE;
+        if (busy && s->sequence == key->sequence && s->from == key->from && s->to == key->to) {
+            *index = i;
+            return s;
+        }
+        if (!busy && !slot)
+            slot = s, *index = i;
+    }
+    if (!slot) {
+        *index = team->slot_count;
+        slot = dti_slot_new(hub, team);
+    }
+    if (!slot)
+        return NULL;
+    slot->use++;
+    slot->sequence = key->sequence, slot->from = key->from, slot->to = key->to;
+    slot->op = key->op, slot->first = key->first, slot->needed = key->needed;
+    slot->posted = slot->ended = 0;
+    memset(slot->posts, 0, team->size * sizeof *slot->posts);
+    dti_slot_set(slot, DTI_PHASE_GATHERING);
+    return slot;
+}
+
+static dti_slot *dti_slot_find(const dt_comm *comm, uint64_t id) {
+    const dti_seat *seat = comm->state;
+    size_t index = (size_t)(id & 0xFFFFFF);
+    if (index >= seat->team->slot_count)
+        return NULL;
+    dti_slot *slot = seat->team->slots[index];
+    bool mine = slot->use == id >> 24 && slot->posts[comm->rank].state == DTI_POST_BORROWED;
+    return mine ? slot : NULL;
+}
+
+/* This rank's buffers are its own again. The last one frees the slot. */
+static void dti_slot_end_post(dti_slot *slot, uint32_t rank) {
+    slot->posts[rank].state = DTI_POST_ENDED;
+    if (++slot->ended == slot->posted)
+        dti_slot_set(slot, DTI_PHASE_FREE);
+}
+
+/* ---- teams */
+
+static void dti_team_end(const dti_team *team) {
+    for (size_t i = 0; i < team->slot_count; i++) {
+        dti_slot *slot = team->slots[i];
+        dti_meet_phase phase = dti_slot_phase(slot);
+        if (phase != DTI_PHASE_GATHERING && phase != DTI_PHASE_READY)
+            continue;
+        atomic_store(&slot->next_job, UINT64_MAX / 2); /* no more is claimed */
+        dti_slot_set(slot, DTI_PHASE_ENDED);
+    }
+}
+
+/* Ends all groups; what they were ended by first stays. */
+static void dti_hub_end(dti_hub *hub, dt_result result, const char *format, ...) DTI_PRINTF(3, 4);
+static void dti_hub_end(dti_hub *hub, dt_result result, const char *format, ...) {
+    if (hub->result)
+        return;
+    hub->result = result;
+    va_list list;
+    va_start(list, format);
+    vsnprintf(hub->error, sizeof hub->error, format, list);
+    va_end(list);
+    for (const dti_team *team = hub->teams; team; team = team->next)
+        dti_team_end(team);
+}
+
+/* " (operation 7 of group 2)": where in the program the ranks are. */
+static const char *dti_slot_place(const dti_team *team, const dti_slot *slot, char text[64]) {
+    char group[32] = "";
+    if (team->id)
+        snprintf(group, sizeof group, " of group %u", (unsigned)team->id);
+    snprintf(text, 64, "operation %llu%s", (unsigned long long)slot->sequence, group);
+    return text;
+}
+
+static dti_team *dti_team_new(dti_hub *hub, uint32_t id, uint32_t first_rank, uint32_t size) {
+    dti_team *team = dti_alloc(&hub->base, sizeof *team);
+    bool *left = team ? dti_alloc_array(&hub->base, size, sizeof *left) : NULL;
+    if (!left) {
+        dti_free(&hub->base, team);
+        return NULL;
+    }
+    team->id = id, team->first_rank = first_rank, team->size = size, team->left = left;
+    team->next = hub->teams;
+    hub->teams = team;
+    return team;
+}
+
+static void dti_team_free(dti_hub *hub, dti_team *team) {
+    dti_team **at = &hub->teams;
+    while (*at != team)
+        at = &(*at)->next;
+    *at = team->next;
+    for (size_t i = 0; i < team->slot_count; i++) {
+        pthread_cond_destroy(&team->slots[i]->changed);
+        dti_free(&hub->base, team->slots[i]->posts);
+        dti_free(&hub->base, team->slots[i]);
+    }
+    dti_free(&hub->base, team->slots);
+    dti_free(&hub->base, team->left);
+    dti_free(&hub->base, team);
+}
+
+/* A rank that this one needs and that has left, or the size. */
+static uint32_t dti_team_missing(const dti_team *team, const dti_slot *slot) {
+    for (uint32_t r = 0; r < team->size; r++)
+        if (team->left[r] && dti_slot_needs(slot, r) && slot->posts[r].state == DTI_POST_NONE)
+            return r;
+    return team->size;
+}
+
+/* A slot waits for a rank that has left. */
+static void dti_slot_end_left(dti_hub *hub, const dti_team *team, const dti_slot *slot,
+                              uint32_t rank) {
+    char text[DTI_OP_TEXT], place[64];
+    dti_hub_end(hub, DT_ERROR_PEER_LOST, "rank %u has left the group; %s needs it (%s)", rank,
+                dti_op_text(&slot->op, text), dti_slot_place(team, slot, place));
+}
