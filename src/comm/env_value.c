@@ -1,0 +1,204 @@
+/* Variables of the environment, one at a time: numbers and texts, and those of dtrain's own name.
+ * It refuses numbers with anything behind them, values that would be cut, and two secrets at once;
+ * an error's text quotes a value short and harmless, and a secret never. The first error stays. */
+
+/* ---- values */
+
+/* The first error stays. false, for the caller to return. */
+DTI_PRINTF(2, 3)
+static bool dti_env_fail(dti_env_reader *r, const char *format, ...) {
+    if (r->failed)
+        return false;
+    va_list list;
+    va_start(list, format);
+    vsnprintf(r->desc.error, sizeof r->desc.error, format, list);
+    va_end(list);
+    r->failed = true;
+    return false;
+}
+
+/* An empty variable counts as none: manifests and scripts leave such behind. */
+static const char *dti_env_get(const dti_env_reader *r, const char *name) {
+    const char *value = *name ? r->env->get(r->env->user, name) : NULL;
+    return value && *value ? value : NULL;
+}
+
+typedef struct dti_quoted {
+    char text[44];
+} dti_quoted;
+
+/* For an error's text: short, and nothing in it that a terminal would obey. */
+static dti_quoted dti_env_quote(const char *value) {
+    dti_quoted q;
+    size_t i = 0, most = sizeof q.text - 4;
+    for (; value[i] && i < most; i++)
+        q.text[i] = value[i] >= 0x20 && value[i] < 0x7F ? value[i] : '?';
+    memcpy(q.text + i, value[i] ? "..." : "", value[i] ? 4 : 1);
+    return q;
+}
+
+/* Digits alone, all of them; no sign, no space. */
+static bool dti_env_parse(const char *text, uint64_t most, uint64_t *value) {
+    uint64_t v = 0;
+    const char *at = text;
+    for (; dti_is_digit(*at); at++) {
+        uint64_t digit = (uint64_t)(*at - '0');
+        if (v > (UINT64_MAX - digit) / 10)
+            return false;
+        v = v * 10 + digit;
+    }
+    *value = v;
+    return at > text && !*at && v <= most;
+}
+
+/* *value stays as it is when the variable is not set. */
+static bool dti_env_u64(dti_env_reader *r, const char *name, uint64_t least, uint64_t most,
+                        uint64_t *value) {
+    const char *text = dti_env_get(r, name);
+    uint64_t v;
+    if (!text)
+        return true;
+    if (!dti_env_parse(text, most, &v) || v < least)
+        return dti_env_fail(r, "%s=\"%s\" is not a whole number from %llu to %llu", name,
+                            dti_env_quote(text).text, (unsigned long long)least,
+                            (unsigned long long)most);
+    *value = v;
+    return true;
+}
+
+static bool dti_env_int(dti_env_reader *r, const char *name, int least, int most, int *value) {
+    uint64_t v = 0;
+    if (!dti_env_get(r, name))
+        return true;
+    if (!dti_env_u64(r, name, (uint64_t)least, (uint64_t)most, &v))
+        return false;
+    *value = (int)v;
+    return true;
+}
+
+/* A rank or a number of ranks; -1 when not set. */
+static bool dti_env_count(dti_env_reader *r, const char *name, int least, int64_t *value) {
+    int v = -1;
+    bool ok = dti_env_int(r, name, least, DTI_WORLD_MAX, &v);
+    *value = v;
+    return ok;
+}
+
+/* Copies a text; one that would be cut is an error. `hint` says what else can be done. */
+static bool dti_env_text(dti_env_reader *r, const char *name, char *to, size_t room,
+                         const char *hint) {
+    const char *text = dti_env_get(r, name);
+    if (!text)
+        return true;
+    size_t size = strlen(text);
+    if (size >= room)
+        return dti_env_fail(r, "%s has %llu characters; at most %llu fit%s", name,
+                            (unsigned long long)size, (unsigned long long)room - 1, hint);
+    memcpy(to, text, size + 1);
+    return true;
+}
+
+/* ---- dtrain's own variables */
+
+static bool dti_env_seconds(dti_env_reader *r, const char *name, int *ms) {
+    int seconds = 0;
+    bool ok = dti_env_int(r, name, 1, INT_MAX / 1000, &seconds);
+    if (seconds)
+        *ms = seconds * 1000;
+    return ok;
+}
+
+static bool dti_env_port_range(dti_env_reader *r) {
+    const char *text = dti_env_get(r, "DTRAIN_PORT_RANGE");
+    const char *dash = text ? strchr(text, '-') : NULL;
+    char low[8] = "";
+    uint64_t from = 0, to = 0;
+    if (!text)
+        return true;
+    if (dash && dash - text < 6)
+        memcpy(low, text, (size_t)(dash - text));
+    if (!dash || !dti_env_parse(low, 65535, &from) || !dti_env_parse(dash + 1, 65535, &to) ||
+        from == 0 || from > to)
+        return dti_env_fail(r,
+                            "DTRAIN_PORT_RANGE=\"%s\" is not LOW-HIGH, two ports from 1 to 65535",
+                            dti_env_quote(text).text);
+    r->desc.port_low = (int)from;
+    r->desc.port_high = (int)to;
+    return true;
+}
+
+static bool dti_env_rendezvous(dti_env_reader *r) {
+    static const char *const schemes[] = {"tcp://", "file:///", "tcpstore://", "pmix:", "pmi:"};
+    char *url = r->desc.rendezvous;
+    if (!dti_env_text(r, "DTRAIN_RDZV", url, sizeof r->desc.rendezvous, ""))
+        return false;
+    if (!strcmp(url, "env:"))
+        *url = 0;
+    for (size_t i = 0; i < DTI_COUNT(schemes); i++)
+        if (!*url || !strncmp(url, schemes[i], strlen(schemes[i])))
+            return true;
+    return dti_env_fail(r,
+                        "DTRAIN_RDZV=\"%s\" is none of tcp://host:port, file:///path, "
+                        "tcpstore://host:port, pmix:, pmi: and env:",
+                        dti_env_quote(url).text);
+}
+
+/* What the descriptor holds stays secret: no text shows it. */
+static bool dti_env_secret_descriptor(dti_env_reader *r) {
+    int descriptor = 0;
+    char text[sizeof r->desc.key] = "";
+    if (!dti_env_int(r, "DTRAIN_SECRET_FD", 0, INT_MAX, &descriptor))
+        return false;
+    int got = r->env->descriptor_read
+                  ? r->env->descriptor_read(r->env->user, descriptor, text, sizeof text)
+                  : -1;
+    if (got == 65 && text[64] == '\n')
+        text[got = 64] = 0;
+    if (got < 0)
+        dti_env_fail(r,
+                     "DTRAIN_SECRET_FD=%d cannot be read: it is not an open file or pipe of this "
+                     "process (dtrun hands it down; a program in between closed it?)",
+                     descriptor);
+    else if (got == 0)
+        dti_env_fail(r, "DTRAIN_SECRET_FD=%d holds nothing: a pipe can be read only once",
+                     descriptor);
+    else if (got != 64)
+        dti_env_fail(r, "DTRAIN_SECRET_FD=%d does not hold 64 hex digits", descriptor);
+    else
+        memcpy(r->desc.key, text, 65);
+    dti_wipe(text, sizeof text);
+    return !r->failed;
+}
+
+static bool dti_env_secret(dti_env_reader *r) {
+    static const char *const names[] = {"DTRAIN_SECRET", "DTRAIN_SECRET_FILE", "DTRAIN_SECRET_FD"};
+    const char *set = NULL;
+    int insecure = 0;
+    if (!dti_env_int(r, "DTRAIN_INSECURE", 0, 1, &insecure))
+        return false;
+    r->desc.insecure = insecure == 1;
+    if (insecure)
+        set = "DTRAIN_INSECURE";
+    for (size_t i = 0; i < DTI_COUNT(names); i++) {
+        if (!dti_env_get(r, names[i]))
+            continue;
+        if (set)
+            return dti_env_fail(r, "%s and %s are both set: unset one", set, names[i]);
+        set = names[i];
+    }
+    if (!dti_env_text(r, names[0], r->desc.key, sizeof r->desc.key,
+                      ": a key is 64 hex digits (openssl rand -hex 32)") ||
+        !dti_env_text(r, names[1], r->desc.key_file, sizeof r->desc.key_file, ""))
+        return false;
+    return !dti_env_get(r, names[2]) || dti_env_secret_descriptor(r);
+}
+
+static bool dti_env_own(dti_env_reader *r) {
+    dt_comm_desc *desc = &r->desc;
+    return dti_env_rendezvous(r) && dti_env_port_range(r) &&
+           dti_env_text(r, "DTRAIN_JOB", desc->job, sizeof desc->job, "") &&
+           dti_env_u64(r, "DTRAIN_ATTEMPT", 0, UINT64_MAX, &desc->attempt) &&
+           dti_env_text(r, "DTRAIN_IFNAME", desc->interfaces, sizeof desc->interfaces, "") &&
+           dti_env_seconds(r, "DTRAIN_TIMEOUT", &desc->join_timeout_ms) &&
+           dti_env_seconds(r, "DTRAIN_SILENCE", &desc->silence_ms) && dti_env_secret(r);
+}

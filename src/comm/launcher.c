@@ -1,0 +1,287 @@
+/* Whose variables say which rank this is. It knows the sets of the launchers in env.h, takes the
+ * first complete one, and refuses what would make ranks wait for each other forever: half a set,
+ * and two sets that disagree. The sources are the launchers' own, named at each.
+ *
+ * A launcher may run inside another one, torchrun or mpirun below srun for one: then the outer
+ * one's set speaks of the inner one's daemons and disagrees by right. dti_launch_is_outer() says
+ * when that is certain; otherwise DTRAIN_LAUNCHER decides. */
+
+/* ---- the launchers' sets */
+
+/* A place to meet that is given by hand, for torch's set and as a way out for others. */
+static bool dti_env_has_master(const dti_env_reader *r) {
+    return dti_env_get(r, "MASTER_ADDR") &&
+           (dti_env_get(r, "MASTER_PORT") || dti_env_get(r, "DTRAIN_PORT"));
+}
+
+/* Tasks on a node, of Slurm's "2(x3),1"; -1 = the list does not say. */
+static int64_t dti_slurm_tasks(const char *list, uint64_t node) {
+    while (list && dti_is_digit(*list)) {
+        uint64_t tasks = 0, times = 1;
+        for (; dti_is_digit(*list) && tasks < DTI_WORLD_MAX; list++)
+            tasks = tasks * 10 + (uint64_t)(*list - '0');
+        if (list[0] == '(' && list[1] == 'x') {
+            times = 0;
+            for (list += 2; dti_is_digit(*list) && times < DTI_WORLD_MAX; list++)
+                times = times * 10 + (uint64_t)(*list - '0');
+            if (*list++ != ')')
+                return -1;
+        }
+        if (node < times)
+            return (int64_t)tasks;
+        node -= times;
+        if (*list++ != ',')
+            return -1;
+    }
+    return -1;
+}
+
+/* PET_* are torchrun's own settings. Without torchrun they are a set only where each pod is one
+ * rank: a fixed number of pods, and one process in each ("auto": as many as torchrun would
+ * choose). */
+static bool dti_env_read_pet(dti_env_reader *r, dti_launched *set) {
+    const char *nodes = dti_env_get(r, "PET_NNODES");
+    const char *each = dti_env_get(r, "PET_NPROC_PER_NODE");
+    bool elastic = nodes && strchr(nodes, ':');
+    bool several = each && dti_is_digit(*each) && strcmp(each, "1") != 0;
+    set->local_rank = 0;
+    set->local_size = 1;
+    if (!dti_env_count(r, "PET_NODE_RANK", 0, &set->rank) ||
+        (!elastic && !dti_env_count(r, "PET_NNODES", 1, &set->size)))
+        return false;
+    set->complete = set->rank >= 0 && set->size >= 1 && !several;
+    return true;
+}
+
+static bool dti_env_read_set(dti_env_reader *r, int id) {
+    const struct dti_launcher_names *names = &dti_launchers[id];
+    dti_launched *set = &r->launch[id];
+    if (id == DTI_LAUNCHER_PET)
+        return dti_env_read_pet(r, set);
+    if (!dti_env_count(r, names->rank, 0, &set->rank) ||
+        !dti_env_count(r, names->size, 1, &set->size) ||
+        !dti_env_count(r, names->local_rank, 0, &set->local_rank) ||
+        !dti_env_count(r, names->local_size, 1, &set->local_size))
+        return false;
+    set->complete = set->rank >= 0 && set->size >= 1;
+    if (id == DTI_LAUNCHER_TORCH && set->size > 1 && !r->desc.rendezvous[0])
+        set->complete = set->complete && dti_env_has_master(r);
+    if (id == DTI_LAUNCHER_SLURM) {
+        uint64_t node = UINT64_MAX;
+        const char *tasks = dti_env_get(r, "SLURM_STEP_TASKS_PER_NODE");
+        const char *text = dti_env_get(r, "SLURM_NODEID");
+        if (text && dti_env_parse(text, UINT64_MAX, &node))
+            set->local_size = dti_slurm_tasks(tasks, node);
+    }
+    if (id == DTI_LAUNCHER_INDEX && dti_env_get(r, "DTRAIN_RANK"))
+        *set = (dti_launched){-1, -1, -1, -1, false}; /* the rank is said better */
+    return true;
+}
+
+/* PMIx has no variable for the size. Its library is asked only where it would be the one chosen: a
+ * rank's connection is not to be taken by each of a torchrun's workers below it. */
+static void dti_env_complete_pmix(dti_env_reader *r) {
+    dti_launched *pmix = &r->launch[DTI_LAUNCHER_PMIX], *slurm = &r->launch[DTI_LAUNCHER_SLURM];
+    uint32_t rank = 0, size = 0;
+    if (pmix->rank < 0)
+        return;
+    for (int i = 0; i < DTI_LAUNCHER_PMIX; i++)
+        if (r->launch[i].complete) {
+            pmix->rank = -1;
+            return;
+        }
+    if (slurm->complete && slurm->rank == pmix->rank)
+        pmix->size = slurm->size;
+    else if (r->env->pmix_loads(r->env->user) && r->env->pmix_job(r->env->user, &rank, &size) &&
+             rank == pmix->rank && size <= DTI_WORLD_MAX)
+        pmix->size = size;
+    pmix->complete = pmix->size > 0;
+}
+
+/* ---- which set */
+
+/* Whether `outer` speaks of the daemons or agents of `inner`'s launcher. torchrun says how many
+ * agents it has. mpirun and Hydra start one daemon on each node of a Slurm job by srun: a step with
+ * one task a node, below a launcher that counts the ranks of a node itself. */
+static bool dti_launch_is_outer(const dti_env_reader *r, int inner, int outer) {
+    const dti_launched *in = &r->launch[inner], *out = &r->launch[outer];
+    const char *agents = dti_env_get(r, "GROUP_WORLD_SIZE");
+    const char *nodes = dti_env_get(r, "SLURM_STEP_NUM_NODES");
+    uint64_t count;
+    if (inner == DTI_LAUNCHER_TORCH && out->complete && agents &&
+        dti_env_parse(agents, DTI_WORLD_MAX, &count) && (int64_t)count == out->size)
+        return true;
+    return outer == DTI_LAUNCHER_SLURM && inner != outer && in->local_size > 0 && nodes &&
+           dti_env_parse(nodes, DTI_WORLD_MAX, &count) && (int64_t)count == out->size;
+}
+
+/* torch's names are common ones, and scripts set some of them by hand: what there is of them has to
+ * agree also where the set is not complete. */
+static bool dti_launches_agree(const dti_env_reader *r, int chosen, int other) {
+    const dti_launched *a = &r->launch[chosen], *b = &r->launch[other];
+    if (!b->complete && other != DTI_LAUNCHER_TORCH)
+        return true;
+    return (b->rank < 0 || a->rank == b->rank) && (b->size < 0 || a->size == b->size);
+}
+
+static bool dti_env_check_others(dti_env_reader *r, int chosen) {
+    for (int i = 0; i < DTI_LAUNCHER_COUNT; i++) {
+        const struct dti_launcher_names *a = &dti_launchers[chosen], *b = &dti_launchers[i];
+        char of[2][24] = {"?", "?"};
+        if (dti_launches_agree(r, chosen, i) || dti_launch_is_outer(r, chosen, i))
+            continue;
+        if (r->launch[i].rank >= 0)
+            snprintf(of[0], sizeof of[0], "%d", (int)r->launch[i].rank);
+        if (r->launch[i].size >= 0)
+            snprintf(of[1], sizeof of[1], "%d", (int)r->launch[i].size);
+        return dti_env_fail(r,
+                            "%s: rank %d of %d (%s, %s); %s: rank %s of %s (%s, %s). They "
+                            "disagree: unset one, or set DTRAIN_LAUNCHER=%s or %s",
+                            a->name, (int)r->launch[chosen].rank, (int)r->launch[chosen].size,
+                            a->rank, a->size[0] ? a->size : "PMIx", b->name, of[0], of[1], b->rank,
+                            b->size[0] ? b->size : "PMIx", a->name, b->name);
+    }
+    return true;
+}
+
+/* Adds ", NAME" for a variable that is not set. */
+static void dti_env_add_missing(const dti_env_reader *r, const char *name, char list[128]) {
+    size_t used = strlen(list);
+    if (*name && !dti_env_get(r, name))
+        snprintf(list + used, 128 - used, "%s%s", used ? ", " : "", name);
+}
+
+/* Says what a set lacks. */
+static bool dti_env_fail_incomplete(dti_env_reader *r, int id) {
+    const struct dti_launcher_names *names = &dti_launchers[id];
+    const char *each = dti_env_get(r, "PET_NPROC_PER_NODE");
+    char list[128] = "";
+    dti_env_add_missing(r, names->rank, list);
+    dti_env_add_missing(r, names->size, list);
+    if (id == DTI_LAUNCHER_PMIX && !list[0])
+        return dti_env_fail(r,
+                            "PMIX_RANK is set, but libpmix.so.2 cannot be loaded or does not tell "
+                            "the job's size: set DTRAIN_RANK, DTRAIN_WORLD_SIZE and DTRAIN_RDZV");
+    if (id == DTI_LAUNCHER_PET && !list[0])
+        return dti_env_fail(r,
+                            "PET_NNODES=%s and PET_NPROC_PER_NODE=%s are for torchrun: use "
+                            "torchrun --no-python, or a fixed number of nodes and nprocPerNode 1",
+                            dti_env_quote(dti_env_get(r, "PET_NNODES")).text,
+                            dti_env_quote(each ? each : "").text);
+    if (id == DTI_LAUNCHER_TORCH && !r->desc.rendezvous[0] && r->launch[id].size != 1) {
+        dti_env_add_missing(r, "MASTER_ADDR", list);
+        dti_env_add_missing(r, "MASTER_PORT", list);
+    }
+    return dti_env_fail(r,
+                        "The variables of %s are not complete: %s is not set. Set it, or use a "
+                        "launcher (dtrun, torchrun, mpirun, srun), or DTRAIN_LAUNCHER=none for a "
+                        "single process",
+                        names->name, list);
+}
+
+/* Whether some of a set is there. Slurm's rank alone is not: each batch script has it. */
+static bool dti_env_has_some(const dti_env_reader *r, int id) {
+    const dti_launched *set = &r->launch[id];
+    if (id == DTI_LAUNCHER_SLURM)
+        return set->size >= 0;
+    if (id == DTI_LAUNCHER_TORCH &&
+        (dti_env_get(r, "MASTER_ADDR") || dti_env_get(r, "MASTER_PORT")))
+        return true;
+    if (id == DTI_LAUNCHER_PET && dti_env_get(r, "PET_NNODES"))
+        return true; /* "1:4" */
+    return set->rank >= 0 || set->size >= 0;
+}
+
+/* An incomplete set of dtrain's own names is an error whatever else there is; but a Job's pods have
+ * their rank from the Job. */
+static bool dti_env_check_own(dti_env_reader *r) {
+    const dti_launched *own = &r->launch[DTI_LAUNCHER_DTRAIN];
+    if (own->complete || !dti_env_has_some(r, DTI_LAUNCHER_DTRAIN) ||
+        (own->rank < 0 && dti_env_get(r, "JOB_COMPLETION_INDEX")))
+        return true;
+    return dti_env_fail_incomplete(r, DTI_LAUNCHER_DTRAIN);
+}
+
+/* Kubeflow's PyTorchJob v1 counts all processes in WORLD_SIZE, but RANK is the pod's: only torchrun
+ * in the pod makes ranks of it, and that sets LOCAL_RANK. */
+static bool dti_env_check_pytorch_job(dti_env_reader *r) {
+    const char *each = dti_env_get(r, "PET_NPROC_PER_NODE");
+    uint64_t count;
+    if (!each || !dti_env_parse(each, UINT64_MAX, &count) || count <= 1 ||
+        dti_env_get(r, "LOCAL_RANK"))
+        return true;
+    return dti_env_fail(r,
+                        "PET_NPROC_PER_NODE=%s: RANK=%d is this pod's, not a process's. Use "
+                        "torchrun --no-python in the pod, or nprocPerNode 1",
+                        dti_env_quote(each).text, (int)r->launch[DTI_LAUNCHER_TORCH].rank);
+}
+
+/* Nobody's set: a single process, if that is for sure. */
+static bool dti_env_choose_none(dti_env_reader *r) {
+    const char *tasks = dti_env_get(r, "SLURM_NTASKS");
+    uint64_t count;
+    for (int i = 0; i < DTI_LAUNCHER_COUNT; i++)
+        if (dti_env_has_some(r, i))
+            return dti_env_fail_incomplete(r, i);
+    if (dti_env_get(r, "PMI_FD") || dti_env_get(r, "PMI_PORT"))
+        return dti_env_fail_incomplete(r, DTI_LAUNCHER_PMI);
+    if (dti_env_get(r, "SLURM_PROCID") && tasks && dti_env_parse(tasks, UINT64_MAX, &count) &&
+        count > 1)
+        snprintf(r->desc.note, sizeof r->desc.note,
+                 "a single process, though SLURM_NTASKS=%s: this is the batch script itself; "
+                 "start the program with srun to have all tasks",
+                 dti_env_quote(tasks).text);
+    return true;
+}
+
+/* DTRAIN_LAUNCHER: the set that alone counts, DTI_LAUNCHER_COUNT for "none", -1 for no word. */
+static bool dti_env_forced(dti_env_reader *r, int *forced) {
+    const char *name = dti_env_get(r, "DTRAIN_LAUNCHER");
+    *forced = -1;
+    if (!name)
+        return true;
+    if (!strcmp(name, "none")) {
+        *forced = DTI_LAUNCHER_COUNT;
+        return true;
+    }
+    for (int i = 0; i < DTI_LAUNCHER_COUNT; i++)
+        if (*forced < 0 && !strcmp(name, dti_launchers[i].name))
+            *forced = i;
+    if (*forced == DTI_LAUNCHER_PET && !dti_env_get(r, "PET_NODE_RANK") &&
+        !dti_env_get(r, "PET_NNODES"))
+        *forced = DTI_LAUNCHER_INDEX;
+    return *forced >= 0 ||
+           dti_env_fail(r,
+                        "DTRAIN_LAUNCHER=\"%s\" is none of dtrain, torch, ompi, pmix, pmi, slurm, "
+                        "k8s and none",
+                        dti_env_quote(name).text);
+}
+
+/* *chosen: DTI_LAUNCHER_COUNT = a single process. */
+static bool dti_env_choose(dti_env_reader *r, int *chosen) {
+    int forced;
+    *chosen = DTI_LAUNCHER_COUNT;
+    if (!dti_env_forced(r, &forced) || forced == DTI_LAUNCHER_COUNT)
+        return !r->failed;
+    for (int i = 0; i < DTI_LAUNCHER_COUNT; i++) {
+        r->launch[i] = (dti_launched){-1, -1, -1, -1, false};
+        if ((forced < 0 || forced == i) && !dti_env_read_set(r, i))
+            return false;
+    }
+    dti_env_complete_pmix(r);
+    if (forced >= 0) {
+        *chosen = forced;
+        if (!r->launch[forced].complete)
+            return dti_env_fail_incomplete(r, forced);
+    } else if (!dti_env_check_own(r)) {
+        return false;
+    }
+    for (int i = DTI_LAUNCHER_COUNT - 1; i >= 0; i--)
+        if (r->launch[i].complete)
+            *chosen = i;
+    if (*chosen == DTI_LAUNCHER_COUNT)
+        return dti_env_choose_none(r);
+    if (*chosen == DTI_LAUNCHER_TORCH && !dti_env_check_pytorch_job(r))
+        return false;
+    return dti_env_check_others(r, *chosen);
+}
