@@ -106,7 +106,7 @@ typedef struct dt_comm_desc {
     int window;                  /* chunks in flight from a peer; 0 = 4; 1 to 64; the same on all */
     int join_timeout_ms;         /* until all ranks are there; 0 = 300 s */
     int silence_ms;              /* a rank unheard of for so long is lost; 0 = 5 s */
-    int op_timeout_ms; /* a rank that has not posted what others wait for ends it all; 0 = never */
+    int op_timeout_ms; /* a rank that has not posted what others wait for is LATE; 0 = never */
     char launcher[16]; /* dt_comm_desc_from_env: whose variables it took; "" = nobody's */
     char note[256];    /* and what looks like a mistake but is none for sure; logged as a warning */
     char error[256];   /* what dt_comm_desc_from_env found wrong; dt_comm_create fails */
@@ -196,10 +196,10 @@ DT_API dt_result dt_comm_test(dt_comm *comm, dt_comm_work work, bool *finished);
  * it takes. Errors: INVALID (no handle of a pending operation: each ends once), TIMEOUT (still
  * pending, still borrowed), PEER_LOST (names rank, address and operation), MISMATCH (names both
  * ranks), CORRUPT (a payload's checksum or a header's tag was wrong), CANCELLED (names the rank),
- * REVOKED, FORKED (called in a child of fork). But for INVALID, TIMEOUT and FORKED they have ended
- * what dt_comm_create made and all groups of it, for all ranks, and `out` has no meaning: what was
- * pending returns the cause, what is posted later REVOKED. So does TIMEOUT where op_timeout_ms was
- * over (it names the ranks that have not posted): the handle has ended, as dt_comm_test tells. */
+ * LATE (op_timeout_ms is over; names who has not posted), REVOKED, FORKED (called in a child of
+ * fork). But for INVALID, TIMEOUT and FORKED they have ended what dt_comm_create made and all
+ * groups of it, for all ranks, and `out` has no meaning: what was pending returns the cause, what
+ * is posted later REVOKED. */
 DT_API dt_result dt_comm_wait(dt_comm *comm, dt_comm_work work, int timeout_ms);
 
 /* Gives it up; the handle ends and the buffers are yours again. An operation that had not finished

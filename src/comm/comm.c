@@ -290,16 +290,15 @@ DT_API dt_result dt_comm_begin(dt_comm *comm, const dt_comm_op *op, dt_comm_work
 }
 
 /* Whether a handle has ended by what the transport's wait returned. */
-static bool dti_comm_has_ended(const dt_comm *comm, dt_result result) {
-    return result == DT_ERROR_TIMEOUT ? comm->late : result != DT_ERROR_INVALID;
+static bool dti_comm_has_ended(dt_result result) {
+    return result != DT_ERROR_TIMEOUT && result != DT_ERROR_INVALID;
 }
 
 static dt_result dti_comm_wait(dt_comm *comm, uint64_t id, uint64_t timeout_ns) {
-    comm->late = false;
     unsigned saved = dti_fp_enter();
     dt_result result = comm->transport->wait(comm, id, timeout_ns);
     dti_fp_leave(saved);
-    comm->pending -= dti_comm_has_ended(comm, result);
+    comm->pending -= dti_comm_has_ended(result);
     comm->operations += result == DT_OK;
     return result;
 }
@@ -313,8 +312,8 @@ DT_API dt_result dt_comm_test(dt_comm *comm, dt_comm_work work, bool *finished) 
     if (!finished)
         return dti_fail(comm->base, DT_ERROR_INVALID, "dt_comm_test: finished is NULL");
     result = dti_comm_wait(comm, work.id, 0);
-    *finished = dti_comm_has_ended(comm, result);
-    return result == DT_ERROR_TIMEOUT && !*finished ? DT_OK : result;
+    *finished = dti_comm_has_ended(result);
+    return result == DT_ERROR_TIMEOUT ? DT_OK : result;
 }
 
 DT_API dt_result dt_comm_wait(dt_comm *comm, dt_comm_work work, int timeout_ms) {
@@ -326,7 +325,7 @@ DT_API dt_result dt_comm_wait(dt_comm *comm, dt_comm_work work, int timeout_ms) 
                         timeout_ms);
     result =
         dti_comm_wait(comm, work.id, timeout_ms < 0 ? UINT64_MAX : (uint64_t)timeout_ms * 1000000u);
-    if (result != DT_ERROR_TIMEOUT || comm->late)
+    if (result != DT_ERROR_TIMEOUT)
         return result;
     char whom[256] = "it is under way";
     if (comm->transport->waits_for)

@@ -9,8 +9,7 @@ typedef struct dti_transport {
     dt_result (*begin)(dt_comm *comm, const dt_comm_op *op, uint64_t *id);
     /* Each ends the handle when it returns anything but TIMEOUT, and records its failure by
      * dti_fail (not TIMEOUT, which comm.c says). timeout_ns: 0 = look once, UINT64_MAX = no limit.
-     * INVALID for an id that is not pending, and for nothing else. Where TIMEOUT is what ended the
-     * group (op_timeout_ms) it is recorded and ends the handle too: wait then sets comm->late. */
+     * INVALID for an id that is not pending, and for nothing else; neither ends a group. */
     dt_result (*wait)(dt_comm *comm, uint64_t id, uint64_t timeout_ns);
     dt_result (*cancel)(dt_comm *comm, uint64_t id);
     /* Whom a pending operation waits for, for TIMEOUT's text: "ranks 1 and 3 have not posted it".
@@ -44,7 +43,6 @@ struct dt_comm {
     uint32_t leaf_changes; /* how often the leaves were set: what is derived from them ages */
     uint64_t *votes;       /* [4 * size] scratch of the agreements of group.c */
     bool will_wait;        /* begin is followed by wait at once */
-    bool late;             /* the TIMEOUT that wait returned is the end of the group */
     uint64_t pending;      /* handles that have not ended */
     uint64_t operations;   /* finished */
     long process;          /* that created it: in a child of fork every call is FORKED */

@@ -132,6 +132,21 @@ static void dti_put_end(dti_core *core, dti_link *link, dti_frame_type type) {
     dti_control_put(link, type, 0, body, 8 + bytes);
 }
 
+/* What a group ends by. What a wait says of itself (INVALID, TIMEOUT) is not: its caller would take
+ * the handle for pending. */
+static bool dti_core_is_cause(const dti_core *core, uint32_t result) {
+    switch (result) {
+    case DT_ERROR_REFUSED:
+    case DT_ERROR_PEER_LOST:
+    case DT_ERROR_MISMATCH:
+    case DT_ERROR_CORRUPT:
+    case DT_ERROR_CANCELLED:
+    case DT_ERROR_LATE: return true;
+    case DT_ERROR_TIMEOUT: return core->state != DTI_CORE_OPEN && core->state != DTI_CORE_SUSPECT;
+    default: return false;
+    }
+}
+
 /* LOST at the coordinator, REVOKE at a member. */
 static const char *dti_member_ended(dti_core *core, const dti_link *link, const uint8_t *body) {
     uint32_t bytes = link->frame.length;
@@ -143,7 +158,7 @@ static const char *dti_member_ended(dti_core *core, const dti_link *link, const 
     for (uint32_t i = 8; i < bytes; i++) /* a terminal may show it */
         text[i - 8] = body[i] < 32 || body[i] == 127 ? '?' : (char)body[i];
     text[bytes - 8] = 0;
-    if (result == DT_OK || result > DT_ERROR_FORKED || culprit >= core->set.size)
+    if (!dti_core_is_cause(core, result) || culprit >= core->set.size)
         return "the end of the group, without a cause";
     if (core->state != DTI_CORE_LEAVING)
         dti_core_end(core, (dt_result)result, culprit, text);
@@ -221,7 +236,7 @@ static void dti_tick_late(dti_core *core, const dti_flight *f, uint32_t place) {
     uint64_t waited = core->now - f->posted_at;
     char who[96];
     if (core->set.op_ns && waited >= core->set.op_ns) {
-        dti_core_suspect(core, DT_ERROR_TIMEOUT, f->group->ranks[place],
+        dti_core_suspect(core, DT_ERROR_LATE, f->group->ranks[place],
                          "%s has not posted %s number %llu of group %u for %.1f s",
                          dti_peer_text(core, f->group->ranks[place], who),
                          dti_kind_name(f->op.kind), (unsigned long long)f->post.sequence,

@@ -139,7 +139,6 @@ static bool dti_mpi_is_quiet(dti_mpi_op *o) {
 static dt_result dti_mpi_finish(dt_comm *comm, dti_mpi_op *o) {
     dt_result result = o->result;
     o->state = !result || dti_mpi_is_quiet(o) ? DTI_MPI_FREE : DTI_MPI_LOST;
-    comm->late = result == DT_ERROR_TIMEOUT;
     return result ? dti_fail(comm->base, result, "%s", o->group->all->error) : DT_OK;
 }
 

@@ -279,7 +279,6 @@ static dt_result dti_tcp_wait(dt_comm *comm, uint64_t id, uint64_t timeout_ns) {
     else {
         if (!f->finished)
             dti_tcp_wait_for(t, f, timeout_ns);
-        comm->late = f->finished && f->result == DT_ERROR_TIMEOUT;
         result = f->finished ? dti_tcp_finish(t, f) : DT_ERROR_TIMEOUT;
         dti_tcp_hand_over(t);
     }

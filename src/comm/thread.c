@@ -156,7 +156,7 @@ static uint64_t dti_slot_late(const dt_comm *comm, const dti_slot *slot) {
     if (dti_now_ns() < late)
         return late;
     dti_slot_missing_text(comm, slot, text, sizeof text);
-    dti_hub_end(hub, DT_ERROR_TIMEOUT, "%s for %llu ms", text,
+    dti_hub_end(hub, DT_ERROR_LATE, "%s for %llu ms", text,
                 (unsigned long long)(hub->op_ns / 1000000u));
     return UINT64_MAX;
 }
@@ -195,7 +195,6 @@ static dt_result dti_slot_finish(dt_comm *comm, dti_slot *slot) {
         snprintf(error, sizeof error, "%s", hub->error);
     dti_slot_end_post(slot, comm->rank);
     pthread_mutex_unlock(&hub->lock);
-    comm->late = result == DT_ERROR_TIMEOUT;
     return result ? dti_fail(comm->base, result, "%s", error) : DT_OK;
 }
 

@@ -599,6 +599,46 @@ TEST(processes_progress_while_nobody_waits) {
     fleet_free(f);
 }
 
+/* Rank 1 does not come; whoever waits for it is told so, and its handle ends. */
+static void coming_late(proc *p) {
+    mate *m = &p->m;
+    float x = 1;
+    dt_comm_op op = {.kind = DT_COMM_ALL_REDUCE, .in = &x, .out = &x, .count = 1};
+    dt_comm_work work = {0};
+    bool finished = false;
+    dt_result result = DT_OK;
+    if (!proc_join(p))
+        return;
+    EXPECT(m, !dt_comm_barrier(m->comm));
+    if (m->rank == 1) {
+        proc_await(p, 0, 2);
+        EXPECT(m, dt_comm_begin(m->comm, &op, &work) == DT_ERROR_REVOKED);
+    } else {
+        EXPECT(m, !dt_comm_begin(m->comm, &op, &work));
+        EXPECT(m, dt_comm_wait(m->comm, work, 20) == DT_ERROR_TIMEOUT && m->comm->pending == 1);
+        while (m->rank == 2 && !finished && !result) {
+            result = dt_comm_test(m->comm, work, &finished);
+            usleep(1000);
+        }
+        if (m->rank == 0)
+            result = dt_comm_wait(m->comm, work, -1);
+        EXPECT(m, result == DT_ERROR_LATE && (finished || m->rank == 0));
+        EXPECT(m, m->comm->pending == 0);
+        EXPECT(m, dt_comm_wait(m->comm, work, 0) == DT_ERROR_INVALID);
+        EXPECT(m, dt_comm_barrier(m->comm) == DT_ERROR_REVOKED);
+        proc_reach(p, 0);
+    }
+    EXPECT_TEXT(m, "has not posted all-reduce number 1 of group 0 for");
+    EXPECT_TEXT(m, "rank 1");
+}
+
+TEST(processes_that_are_late_end_the_group_where_a_limit_is_set) {
+    fleet *f = fleet_new(3);
+    f->desc.op_timeout_ms = 300;
+    fleet_run(f, coming_late);
+    fleet_free(f);
+}
+
 static void waiting(proc *p) {
     mate *m = &p->m;
     enum { N = 50000 };
