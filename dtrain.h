@@ -15213,7 +15213,7 @@ DT_API dt_result dt_comm_begin(dt_comm *comm, const dt_comm_op *op, dt_comm_work
 
 /* Whether a handle has ended by what the transport's wait returned. */
 static bool dti_comm_has_ended(dt_result result) {
-    return result != DT_ERROR_TIMEOUT && result != DT_ERROR_LATE && result != DT_ERROR_INVALID;
+    return result != DT_ERROR_TIMEOUT && result != DT_ERROR_INVALID;
 }
 
 static dt_result dti_comm_wait(dt_comm *comm, uint64_t id, uint64_t timeout_ns) {
