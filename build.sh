@@ -99,6 +99,8 @@ setup_test() {
     # Launchers of the collectives' example, and networks to put between its ranks. Slurm's plugin
     # for PMIx loads the library by the name that the development package has.
     need openmpi-bin libopenmpi-dev mpich slurm-wlm munge libpmix-dev iproute2
+    # MAC and TLS of the collectives.
+    need libssl-dev
     # The same on AArch64, under an emulator; elsewhere than on x86 its tests skip.
     if [ "$(uname -m)" = x86_64 ]; then need gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user; fi
 }
@@ -208,15 +210,23 @@ build_tests() {
     if ! newer $out/dtest $objects; then "$CC" $CFLAGS -g $objects -o $out/dtest $LIBS; fi
 }
 
+# OpenSSL, where it is: without it the collectives have neither MAC nor TLS, and so no tests of them.
+with_openssl() {
+    secure= secure_libs=
+    if ! echo '#include <openssl/ssl.h>' | "$CC" -E - >/dev/null 2>&1; then return 0; fi
+    secure=-DDT_WITH_OPENSSL secure_libs='-lssl -lcrypto'
+}
+
 # The collectives' tests are a program of their own, which compiles nothing else: in seconds.
 build_comm_tests() {
+    with_openssl
     if newer $out/dtest_comm tests/comm tests/harness.c tests/harness.h dtrain.h $out/flags; then
         return 0
     fi
     say "$CC tests/comm/main.c"
     # shellcheck disable=SC2086 # words are meant
-    "$CC" $CFLAGS -g -Wall -Wextra -I. -Itests tests/comm/main.c tests/harness.c \
-        -o $out/dtest_comm $LIBS
+    "$CC" $CFLAGS $secure -g -Wall -Wextra -I. -Itests tests/comm/main.c tests/harness.c \
+        -o $out/dtest_comm $LIBS $secure_libs
 }
 
 build() {
@@ -459,7 +469,10 @@ bench() {
 # The peers are whatever is there: without Open MPI's compiler its columns stay empty.
 bench_comm() {
     compile build/dtrun tools/dtrun.c
-    compile build/dtbench_comm tools/dtbench_comm.c
+    with_openssl
+    LIBS="$LIBS $secure_libs"
+    # shellcheck disable=SC2086 # nothing, or one word
+    compile build/dtbench_comm tools/dtbench_comm.c $secure
     if have mpicc && ! newer build/mpi_allreduce tools/mpi_allreduce.c; then
         mpicc -O2 tools/mpi_allreduce.c -o build/mpi_allreduce || say 'mpicc failed: no Open MPI'
     fi

@@ -1,6 +1,6 @@
 /* The measuring half of ./build.sh bench comm; tools/bench_comm.py calls it and makes the tables.
  *
- *     dtrun -n N dtbench_comm tcp crc|none MS BYTES...   all-reduce, float32 sum, over TCP
+ *     dtrun -n N dtbench_comm tcp crc|mac|tls|none MS BYTES...   all-reduce, float32 sum, over TCP
  *     dtrun -n 2 dtbench_comm raw ADDRESS MS BYTES...    the same bytes both ways, no library
  *     dtbench_comm threads N MS BYTES...                 all-reduce of threads, and memcpy
  *
@@ -239,11 +239,18 @@ static void join(bench *b, dt_comm_integrity integrity) {
 }
 
 static int run_tcp(const char *integrity, const request *r) {
-    bool crc = !strcmp(integrity, "crc");
-    bench b = {.what = crc ? "crc" : "none", .step = step_all_reduce};
-    if (!crc && strcmp(integrity, "none") != 0)
-        fail(integrity, "neither crc nor none");
-    join(&b, crc ? DT_COMM_CRC : DT_COMM_NONE);
+    static const char *const names[] = {[DT_COMM_CRC] = "crc",
+                                        [DT_COMM_MAC] = "mac",
+                                        [DT_COMM_TLS] = "tls",
+                                        [DT_COMM_NONE] = "none"};
+    bench b = {.step = step_all_reduce};
+    int mode = 0;
+    while (mode <= DT_COMM_NONE && strcmp(integrity, names[mode]) != 0)
+        mode++;
+    if (mode > DT_COMM_NONE)
+        fail(integrity, "none of crc, mac, tls and none");
+    b.what = names[mode];
+    join(&b, (dt_comm_integrity)mode);
     get_buffers(&b, r);
     measure_sizes(&b, r);
     dt_comm_destroy(b.comm);
@@ -341,7 +348,7 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < sizeof commands / sizeof *commands && r.count; i++)
         if (!strcmp(argv[1], commands[i].name))
             return commands[i].run(argv[2], &r);
-    fputs("usage: dtbench_comm tcp crc|none MS BYTES...\n"
+    fputs("usage: dtbench_comm tcp crc|mac|tls|none MS BYTES...\n"
           "       dtbench_comm raw ADDRESS MS BYTES...\n"
           "       dtbench_comm threads RANKS MS BYTES...\n"
           "The first two are started by dtrun, raw with two ranks.\n",

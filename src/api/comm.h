@@ -99,13 +99,17 @@ typedef struct dt_comm_desc {
     bool insecure;      /* no key; all ranks must say so */
     dt_comm_transport transport;
     dt_comm_integrity integrity; /* the same on all ranks */
-    char interfaces[128];        /* "eth,ib": names that begin so; "^docker": not those; "" = any */
-    int port_low, port_high;     /* where to listen; 0 = any port */
-    int sockets;                 /* to each peer; 0 = 1; at most 16 */
-    int chunk_bytes;             /* 0 = 64 KiB; 4 KiB to 8 MiB; the same on all ranks */
-    int window;                  /* chunks in flight from a peer; 0 = 4; 1 to 64; the same on all */
-    int join_timeout_ms;         /* until all ranks are there; 0 = 300 s */
-    int silence_ms;              /* a rank unheard of for so long is lost; 0 = 5 s */
+    /* With DT_COMM_TLS, all of these or none. None: the key is its secret. PEM files: both sides of
+     * a connection show a certificate of the authority tls_ca that has the DNS name tls_name. */
+    char tls_ca[256], tls_certificate[256], tls_private_key[256];
+    char tls_name[128];
+    char interfaces[128];    /* "eth,ib": names that begin so; "^docker": not those; "" = any */
+    int port_low, port_high; /* where to listen; 0 = any port */
+    int sockets;             /* to each peer; 0 = 1; at most 16 */
+    int chunk_bytes;         /* 0 = 64 KiB; 4 KiB to 8 MiB; the same on all ranks */
+    int window;              /* chunks in flight from a peer; 0 = 4; 1 to 64; the same on all */
+    int join_timeout_ms;     /* until all ranks are there; 0 = 300 s */
+    int silence_ms;          /* a rank unheard of for so long is lost; 0 = 5 s */
     int op_timeout_ms; /* a rank that has not posted what others wait for is LATE; 0 = never */
     char launcher[16]; /* dt_comm_desc_from_env: whose variables it took; "" = nobody's */
     char note[256];    /* and what looks like a mistake but is none for sure; logged as a warning */

@@ -22,6 +22,10 @@ static dt_result dti_desc_check_texts(dti_base *base, const dt_comm_desc *d) {
         {"job", d->job, sizeof d->job},
         {"key", d->key, sizeof d->key},
         {"key_file", d->key_file, sizeof d->key_file},
+        {"tls_ca", d->tls_ca, sizeof d->tls_ca},
+        {"tls_certificate", d->tls_certificate, sizeof d->tls_certificate},
+        {"tls_private_key", d->tls_private_key, sizeof d->tls_private_key},
+        {"tls_name", d->tls_name, sizeof d->tls_name},
         {"interfaces", d->interfaces, sizeof d->interfaces},
         {"launcher", d->launcher, sizeof d->launcher},
         {"note", d->note, sizeof d->note},
@@ -84,6 +88,9 @@ static dt_result dti_desc_check_meeting(dti_base *base, const dt_comm_desc *d) {
     static const char *const schemes[] = {"tcp://", "file:///", "pmix:", "pmi:", "tcpstore://"};
     if (d->insecure && (d->integrity == DT_COMM_MAC || d->integrity == DT_COMM_TLS))
         return dti_fail(base, DT_ERROR_INVALID, "insecure is set, but MAC and TLS need a key");
+    if (d->transport == DT_COMM_MPI && (d->integrity == DT_COMM_MAC || d->integrity == DT_COMM_TLS))
+        return dti_fail(base, DT_ERROR_UNSUPPORTED,
+                        "integrity MAC and TLS are of the transport over TCP: MPI has no secrets");
     if (d->transport == DT_COMM_MPI)
         return DT_OK;
     if (!d->rendezvous[0])
@@ -99,6 +106,24 @@ static dt_result dti_desc_check_meeting(dti_base *base, const dt_comm_desc *d) {
                     d->rendezvous);
 }
 
+static dt_result dti_desc_check_integrity(dti_base *base, const dt_comm_desc *d) {
+    int papers = (d->tls_ca[0] != 0) + (d->tls_certificate[0] != 0) + (d->tls_private_key[0] != 0) +
+                 (d->tls_name[0] != 0);
+    if ((unsigned)d->integrity > DT_COMM_NONE)
+        return dti_desc_wrong_int(base, "integrity", (int)d->integrity, 0, DT_COMM_NONE);
+#ifndef DT_WITH_OPENSSL
+    if (d->integrity == DT_COMM_MAC || d->integrity == DT_COMM_TLS)
+        return dti_fail(base, DT_ERROR_UNSUPPORTED,
+                        "integrity is %s, which needs dtrain compiled with DT_WITH_OPENSSL",
+                        d->integrity == DT_COMM_MAC ? "MAC" : "TLS");
+#endif
+    if (papers && (papers < 4 || d->integrity != DT_COMM_TLS))
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "certificates take all of tls_ca, tls_certificate, tls_private_key and "
+                        "tls_name, and integrity TLS");
+    return DT_OK;
+}
+
 static dt_result dti_comm_check_desc(dti_base *base, dt_comm_desc *d) {
     dt_result result = dti_desc_check_texts(base, d);
     if (result)
@@ -111,14 +136,8 @@ static dt_result dti_comm_check_desc(dti_base *base, dt_comm_desc *d) {
         return result;
     if ((unsigned)d->transport > DT_COMM_MPI)
         return dti_desc_wrong_int(base, "transport", (int)d->transport, 0, DT_COMM_MPI);
-    if ((unsigned)d->integrity > DT_COMM_NONE)
-        return dti_desc_wrong_int(base, "integrity", (int)d->integrity, 0, DT_COMM_NONE);
-#ifndef DT_WITH_OPENSSL
-    if (d->integrity == DT_COMM_MAC || d->integrity == DT_COMM_TLS)
-        return dti_fail(base, DT_ERROR_UNSUPPORTED,
-                        "integrity is %s, which needs dtrain compiled with DT_WITH_OPENSSL",
-                        d->integrity == DT_COMM_MAC ? "MAC" : "TLS");
-#endif
+    if ((result = dti_desc_check_integrity(base, d)))
+        return result;
     return d->world_size > 1 ? dti_desc_check_meeting(base, d) : DT_OK;
 }
 

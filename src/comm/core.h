@@ -17,6 +17,8 @@
 
 /* Each way: a control frame with its body has room. */
 #define DTI_LINK_BUFFER (DTI_HEADER_BYTES + DTI_CONTROL_BYTES_MAX + 448)
+/* A header, and what may stand between it and its body. */
+#define DTI_HEADER_ROOM (DTI_HEADER_BYTES + DTI_MAC_BYTES)
 #define DTI_SOCKETS_MAX 16
 #define DTI_PENDING_MAX 128   /* operations under way in one comm and its groups */
 #define DTI_ADDRESS_BYTES 192 /* a rank's addresses, as its transport writes them */
@@ -61,6 +63,7 @@ typedef struct dti_link {
     uint64_t pinged; /* when a PING went that has no answer yet; 0 = none */
     dti_seal seal_out, seal_in;
     uint8_t hello_out[160], hello_in[160]; /* until the handshake is over */
+    uint8_t binding[32]; /* TLS: of the channel below; the transport's, before the first byte */
     /* Going out: tx[tx_from..tx_to), then data_left bytes at data. */
     uint32_t tx_from, tx_to;
     const uint8_t *data;
@@ -73,7 +76,8 @@ typedef struct dti_link {
     dti_frame frame;
     uint8_t *body;
     uint32_t body_left, body_crc;
-    dti_flight *rx_flight; /* whose chunk it is; NULL: early data or a control body */
+    uint8_t body_mac[DTI_MAC_BYTES]; /* that the sender gave */
+    dti_flight *rx_flight;           /* whose chunk it is; NULL: early data or a control body */
     uint32_t rx_step, rx_chunk;
     uint8_t tx[DTI_LINK_BUFFER], rx[DTI_LINK_BUFFER];
 } dti_link;

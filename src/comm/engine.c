@@ -459,7 +459,7 @@ static void dti_engine_attach(dti_core *core, dti_link *link, dti_flight *f, uin
         fr.value = chunk * f->schedule.chunk_elements * dti_step_bytes(s);
     link->data = dti_step_at(core, f, step, chunk);
     link->data_left = fr.length;
-    if (core->set.integrity != DT_COMM_NONE)
+    if (core->set.integrity == DT_COMM_CRC)
         fr.crc = dti_flight_checksum(f, step, chunk, link->data, fr.length);
     dti_engine_put(core, link, &fr);
     link->tx_flight = f;
@@ -516,7 +516,7 @@ static void dti_engine_credit_step(dti_core *core, dti_link *link, const dti_fli
                                    uint32_t step) {
     const dti_step *s = &f->schedule.steps[step];
     dti_track *t = &f->tracks[step];
-    if (!s->credited || t->told >= t->granted || dti_link_room(link) < DTI_HEADER_BYTES)
+    if (!s->credited || t->told >= t->granted || dti_link_room(link) < DTI_HEADER_ROOM)
         return;
     dti_frame fr = dti_frame_of(f, DTI_FRAME_CREDIT);
     fr.stream = s->stream;
@@ -532,7 +532,7 @@ static bool dti_engine_fill_flight(dti_core *core, dti_link *link, dti_flight *f
         return false;
     uint8_t *state = &f->peer_state[place];
     for (uint32_t i = f->first_of[place]; i != DTI_NOBODY; i = f->tracks[i].next) {
-        if (*state & DTI_PEER_DUE && !link->socket && dti_link_room(link) >= DTI_HEADER_BYTES) {
+        if (*state & DTI_PEER_DUE && !link->socket && dti_link_room(link) >= DTI_HEADER_ROOM) {
             dti_frame fr = dti_frame_of(f, DTI_FRAME_POST);
             dti_engine_put(core, link, &fr);
             *state = (uint8_t)((*state & ~DTI_PEER_DUE) | DTI_PEER_TOLD | DTI_PEER_ASKED);
@@ -540,7 +540,7 @@ static bool dti_engine_fill_flight(dti_core *core, dti_link *link, dti_flight *f
         if (f->schedule.steps[i].kind == DTI_STEP_RECV) {
             if (*state & DTI_PEER_POSTED && !link->socket)
                 dti_engine_credit_step(core, link, f, i);
-        } else if (dti_link_room(link) >= DTI_HEADER_BYTES &&
+        } else if (dti_link_room(link) >= DTI_HEADER_ROOM &&
                    dti_engine_send_step(core, link, f, place, i))
             return true;
     }
@@ -570,6 +570,6 @@ static void dti_engine_fill(dti_core *core, dti_link *link) {
         return;
     }
     if ((uint16_t)(p->early_taken - p->early_told) >= DTI_EARLY_UNITS / 4 && !link->socket &&
-        dti_link_room(link) >= DTI_HEADER_BYTES)
+        dti_link_room(link) >= DTI_HEADER_ROOM)
         dti_engine_put_plain(core, link, DTI_FRAME_RETURN);
 }

@@ -193,6 +193,27 @@ static bool dti_env_secret(dti_env_reader *r) {
     return !dti_env_get(r, names[2]) || dti_env_secret_descriptor(r);
 }
 
+static bool dti_env_integrity(dti_env_reader *r) {
+    static const char *const names[] = {[DT_COMM_CRC] = "crc",
+                                        [DT_COMM_MAC] = "mac",
+                                        [DT_COMM_TLS] = "tls",
+                                        [DT_COMM_NONE] = "none"};
+    const char *text = dti_env_get(r, "DTRAIN_INTEGRITY");
+    dt_comm_desc *d = &r->desc;
+    bool known = !text;
+    for (size_t i = 0; text && i < DTI_COUNT(names); i++)
+        if (!strcmp(text, names[i])) {
+            d->integrity = (dt_comm_integrity)i;
+            known = true;
+        }
+    if (!known)
+        return dti_env_fail(r, "DTRAIN_INTEGRITY is \"%.40s\": crc, mac, tls or none", text);
+    return dti_env_text(r, "DTRAIN_TLS_CA", d->tls_ca, sizeof d->tls_ca, "") &&
+           dti_env_text(r, "DTRAIN_TLS_CERT", d->tls_certificate, sizeof d->tls_certificate, "") &&
+           dti_env_text(r, "DTRAIN_TLS_KEY", d->tls_private_key, sizeof d->tls_private_key, "") &&
+           dti_env_text(r, "DTRAIN_TLS_NAME", d->tls_name, sizeof d->tls_name, "");
+}
+
 static bool dti_env_own(dti_env_reader *r) {
     dt_comm_desc *desc = &r->desc;
     return dti_env_rendezvous(r) && dti_env_port_range(r) &&
@@ -200,5 +221,6 @@ static bool dti_env_own(dti_env_reader *r) {
            dti_env_u64(r, "DTRAIN_ATTEMPT", 0, UINT64_MAX, &desc->attempt) &&
            dti_env_text(r, "DTRAIN_IFNAME", desc->interfaces, sizeof desc->interfaces, "") &&
            dti_env_seconds(r, "DTRAIN_TIMEOUT", &desc->join_timeout_ms) &&
-           dti_env_seconds(r, "DTRAIN_SILENCE", &desc->silence_ms) && dti_env_secret(r);
+           dti_env_seconds(r, "DTRAIN_SILENCE", &desc->silence_ms) && dti_env_secret(r) &&
+           dti_env_integrity(r);
 }

@@ -7,9 +7,12 @@
  *
  * or a REFUSAL with a text, at any time, from either. auth key = HKDF(key, info "dtrain1 auth");
  * the keys of the two directions are HKDF(key, salt T, info "dtrain1 to server" and "dtrain1 to
- * client"). The acceptor proves nothing to who has not proved himself. Random bytes of both sides
- * are in T, so nothing can be replayed; the two texts differ, so nothing can be reflected. Without
- * a key (insecure) the key is 32 zeros, and proves nothing.
+ * client"), those of their GMAC, with integrity MAC, with info "dtrain1 mac to server" and so on.
+ * With integrity TLS all this goes through it, and T also covers, behind the hellos, 32 bytes that
+ * TLS exports (label "EXPORTER-dtrain1", no context): who stands between two TLS connections has
+ * two different ones. The acceptor proves nothing to who has not proved himself. Random bytes of
+ * both sides are in T, so nothing can be replayed; the two texts differ, so nothing can be
+ * reflected. Without a key (insecure) the key is 32 zeros, and proves nothing.
  *
  *   HELLO, 160 bytes                               REFUSAL
  *     0  4  magic 'DTRH'                              0  4  magic 'DTRX'
@@ -135,6 +138,8 @@ static void dti_link_transcript(const dti_link *link, uint8_t digest[32]) {
     dti_sha256_init(&hash);
     dti_sha256_add(&hash, link->dialled ? link->hello_out : link->hello_in, DTI_HELLO_BYTES);
     dti_sha256_add(&hash, link->dialled ? link->hello_in : link->hello_out, DTI_HELLO_BYTES);
+    if (link->core->set.integrity == DT_COMM_TLS)
+        dti_sha256_add(&hash, link->binding, sizeof link->binding);
     dti_sha256_end(&hash, digest);
 }
 
@@ -152,17 +157,25 @@ static void dti_link_prove(const dti_core *core, dti_link *link) {
     dti_link_put(link, proof, sizeof proof);
 }
 
-static void dti_link_keys(const dti_core *core, dti_link *link) {
+/* False: no memory for what OpenSSL needs. */
+static bool dti_link_keys(const dti_core *core, dti_link *link) {
     static const char *const names[2] = {"dtrain1 to server", "dtrain1 to client"};
+    static const char *const mac_names[2] = {"dtrain1 mac to server", "dtrain1 mac to client"};
     uint8_t digest[32], key[32];
+    bool made = true;
     dti_link_transcript(link, digest);
     for (int to_client = 0; to_client < 2; to_client++) {
         dti_seal *seal = (to_client != 0) == link->dialled ? &link->seal_in : &link->seal_out;
         dti_hkdf(core->set.key, 32, digest, 32, names[to_client], 17, key, sizeof key);
         *seal = (dti_seal){.keyed = core->set.keyed};
         dti_hmac_prepare(&seal->key, key, sizeof key);
+        if (core->set.integrity != DT_COMM_MAC)
+            continue;
+        dti_hkdf(core->set.key, 32, digest, 32, mac_names[to_client], 21, key, sizeof key);
+        made = dti_gmac_open(seal, key) && made;
     }
     dti_wipe(key, sizeof key);
+    return made;
 }
 
 /* The other's hello is in hello_in. */
@@ -206,7 +219,10 @@ static bool dti_handshake_proof(dti_core *core, dti_link *link, const uint8_t *m
     }
     if (!link->dialled)
         dti_link_prove(core, link);
-    dti_link_keys(core, link);
+    if (!dti_link_keys(core, link)) {
+        dti_core_link_dropped(core, link, "OpenSSL has no memory");
+        return false;
+    }
     link->peer = peer;
     link->state = DTI_LINK_OPEN;
     dti_core_link_open(core, link);

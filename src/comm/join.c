@@ -21,6 +21,8 @@ static void dti_link_free(dti_core *core, dti_link *link) {
             p->data[k] = p->data[k] == link ? NULL : p->data[k];
     }
     core->io.close(core->io_user, link);
+    dti_gmac_close(&link->seal_out);
+    dti_gmac_close(&link->seal_in);
     dti_wipe(link, sizeof *link);
     link->core = core;
     link->peer = DTI_NOBODY;

@@ -28,7 +28,21 @@ static void dti_link_put(dti_link *link, const void *bytes, size_t count) {
     link->tx_to += (uint32_t)count;
 }
 
-/* Appends a frame; body is copied (control) or, of a payload, attached by the caller. */
+/* What stands between a header and its body. */
+static uint32_t dti_link_mac_bytes(const dti_seal *seal, const dti_frame *frame) {
+    return seal->gmac && frame->length && dti_frame_is_payload(frame->type) ? DTI_MAC_BYTES : 0;
+}
+
+/* Of the payload that is attached; its header was the last that was sealed. */
+static void dti_link_put_mac(dti_link *link) {
+    uint8_t mac[DTI_MAC_BYTES] = {0}; /* what OpenSSL cannot compute is refused by the receiver */
+    dti_seal *seal = &link->seal_out;
+    if (dti_gmac_begin(seal, seal->frames - 1) && dti_gmac_add(seal, link->data, link->data_left))
+        dti_gmac_end(seal, mac);
+    dti_link_put(link, mac, sizeof mac);
+}
+
+/* Appends a frame; body is copied (control) or, of a payload, was attached by the caller. */
 static void dti_link_put_frame(dti_link *link, dti_frame *frame, const void *body) {
     uint8_t header[DTI_HEADER_BYTES];
     bool payload = dti_frame_is_payload(frame->type);
@@ -39,6 +53,8 @@ static void dti_link_put_frame(dti_link *link, dti_frame *frame, const void *bod
     dti_link_put(link, header, sizeof header);
     if (!payload && frame->length)
         dti_link_put(link, body, frame->length);
+    else if (dti_link_mac_bytes(&link->seal_out, frame))
+        dti_link_put_mac(link);
 }
 
 typedef struct dti_span_out {
@@ -128,9 +144,18 @@ static int dti_link_input(dti_core *core, dti_link *link, dti_span_in in[2]) {
     return count;
 }
 
+/* Whether the body that has come is the one that was sent. */
+static bool dti_link_body_is_right(const dti_core *core, dti_link *link) {
+    uint8_t mac[DTI_MAC_BYTES];
+    if (dti_link_mac_bytes(&link->seal_in, &link->frame))
+        return dti_gmac_end(&link->seal_in, mac) &&
+               dti_equal_secret(mac, link->body_mac, DTI_MAC_BYTES);
+    return core->set.integrity != DT_COMM_CRC || link->body_crc == link->frame.crc;
+}
+
 static bool dti_link_body_end(dti_core *core, dti_link *link) {
     link->in_body = false;
-    if (core->set.integrity != DT_COMM_NONE && link->body_crc != link->frame.crc) {
+    if (!dti_link_body_is_right(core, link)) {
         dti_core_link_failed(core, link, DT_ERROR_CORRUPT,
                              "%u bytes of data changed on their way (%s, stream %u of operation "
                              "%llu of group %u)",
@@ -145,15 +170,17 @@ static bool dti_link_body_end(dti_core *core, dti_link *link) {
 
 /* `bytes` of the body have come to link->body. */
 static bool dti_link_body(dti_core *core, dti_link *link, size_t bytes) {
-    if (core->set.integrity != DT_COMM_NONE)
+    if (core->set.integrity == DT_COMM_CRC)
         link->body_crc = dti_crc32c(link->body_crc, link->body, bytes);
+    else if (link->seal_in.gmac)
+        dti_gmac_add(&link->seal_in, link->body, bytes);
     link->body += bytes;
     link->body_left -= (uint32_t)bytes;
     core->payload_received += bytes;
     return link->body_left || dti_link_body_end(core, link);
 }
 
-/* A header that is right, and its body if it is a control frame's. */
+/* A header that is right, and its body if it is a control frame's, or its body's MAC. */
 static bool dti_link_frame(dti_core *core, dti_link *link, const uint8_t *body) {
     dti_frame *f = &link->frame;
     if (link->bye_received) {
@@ -166,6 +193,10 @@ static bool dti_link_frame(dti_core *core, dti_link *link, const uint8_t *body) 
             return false;
         link->body_left = f->length;
         link->body_crc = 0;
+        if (dti_link_mac_bytes(&link->seal_in, f)) {
+            memcpy(link->body_mac, body, DTI_MAC_BYTES);
+            dti_gmac_begin(&link->seal_in, link->seal_in.frames - 1);
+        }
         link->in_body = f->length > 0;
         return link->in_body || dti_link_body_end(core, link);
     }
@@ -197,7 +228,9 @@ static bool dti_link_parse(dti_core *core, dti_link *link) {
     dti_frame *f = &link->frame;
     const char *wrong = dti_frame_decode(at, f);
     bool payload = !wrong && dti_frame_is_payload(f->type);
-    uint32_t whole = DTI_HEADER_BYTES + (wrong || payload ? 0 : f->length);
+    uint32_t whole = DTI_HEADER_BYTES;
+    if (!wrong)
+        whole += payload ? dti_link_mac_bytes(&link->seal_in, f) : f->length;
     if (!wrong && have < whole)
         return false;
     const uint8_t *body = at + DTI_HEADER_BYTES;

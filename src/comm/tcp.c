@@ -357,6 +357,7 @@ static void dti_tcp_info(const dt_comm *comm, dt_comm_info *info) {
 
 static void dti_tcp_free(dti_tcp *t) {
     dti_core_destroy(&t->core);
+    dti_tls_free(t->tls);
     dti_key_forget(&t->share);
     dti_rendezvous_close(&t->meeting);
     for (int i = 0; i < 2; i++) {
@@ -497,6 +498,8 @@ static dt_result dti_tcp_start(dti_tcp *t) {
     dt_result result = dti_tcp_pipe(t);
     if (!result)
         result = dti_rendezvous_open(t->base, &t->meeting, set.key, &set.keyed, &t->share);
+    if (!result && t->desc.integrity == DT_COMM_TLS)
+        result = dti_tls_new(t->base, &t->desc, set.key, &t->tls);
     if (result) {
         dti_wipe(&set, sizeof set);
         return result;

@@ -17,6 +17,10 @@ typedef struct dti_tcp_conn {
     bool connecting, blocked; /* blocked: the system took no more */
     int try_next;             /* of the addresses: the next one to try */
     uint64_t started;         /* connecting since, ns */
+    dti_tls_conn tls;         /* with integrity TLS */
+    bool heard, secure;       /* of TLS: something has come; the handshake is done */
+    bool clear;               /* no TLS, though the others have it: a refusal goes out */
+    bool shut_due;            /* when the ciphertext is out */
 } dti_tcp_conn;
 
 typedef struct dti_tcp {
@@ -25,6 +29,7 @@ typedef struct dti_tcp {
     dti_core core;
     dti_rendezvous meeting;
     dti_key_share share;
+    dti_tls *tls; /* NULL: in the clear */
     pthread_mutex_t lock;
     pthread_t thread;
     bool locked_made, thread_made;
@@ -51,7 +56,16 @@ typedef struct dti_tcp_group {
     dti_rank_group *group;
 } dti_tcp_group;
 
+/* ---- of tcp_tls.c */
+static bool dti_conn_start_tls(dti_tcp *t, dti_tcp_conn *c); /* false: the connection is gone */
+static bool dti_conn_write_tls(dti_tcp *t, dti_tcp_conn *c);
+static void dti_conn_read_tls(dti_tcp *t, dti_tcp_conn *c);
+
 /* ---- connections */
+
+static bool dti_conn_has_tls(const dti_tcp *t, const dti_tcp_conn *c) {
+    return t->tls && !c->clear;
+}
 
 static dti_tcp_conn *dti_conn_of(dti_tcp *t, const dti_link *link) {
     return &t->conns[link - t->core.links];
@@ -61,7 +75,7 @@ static void dti_conn_open(dti_tcp *t, dti_link *link, int fd) {
     dti_tcp_conn *c = dti_conn_of(t, link);
     c->fd = fd;
     c->link = link;
-    c->blocked = false;
+    c->blocked = c->heard = c->secure = c->clear = c->shut_due = false;
     c->at = t->active_count;
     t->active[t->active_count++] = c;
     link->conn = c;
@@ -72,6 +86,7 @@ static void dti_conn_close(dti_tcp *t, dti_tcp_conn *c) {
         return;
     close(c->fd);
     c->fd = -1;
+    dti_tls_close(&c->tls);
     t->active[c->at] = t->active[--t->active_count];
     t->active[c->at]->at = c->at;
 }
@@ -154,9 +169,10 @@ static void dti_tcp_dial(void *user, dti_link *link) {
 }
 
 static void dti_tcp_shut(void *user, dti_link *link) {
-    (void)user;
     dti_tcp_conn *c = link->conn;
-    if (c && c->fd >= 0)
+    if (c && dti_conn_has_tls(user, c))
+        c->shut_due = true;
+    else if (c && c->fd >= 0)
         shutdown(c->fd, SHUT_WR);
 }
 
@@ -261,6 +277,8 @@ static void dti_conn_failed(dti_tcp *t, dti_tcp_conn *c, int error) {
 
 /* True when something went. */
 static bool dti_conn_write(dti_tcp *t, dti_tcp_conn *c) {
+    if (dti_conn_has_tls(t, c))
+        return dti_conn_write_tls(t, c);
     dti_span_out out[2];
     bool some = false;
     c->blocked = false;
@@ -292,6 +310,10 @@ static bool dti_conn_write(dti_tcp *t, dti_tcp_conn *c) {
 }
 
 static void dti_conn_read(dti_tcp *t, dti_tcp_conn *c) {
+    if (dti_conn_has_tls(t, c)) {
+        dti_conn_read_tls(t, c);
+        return;
+    }
     dti_span_in in[2];
     size_t total = 0;
     for (int count; c->fd >= 0 && total < DTI_READ_BYTES_MAX &&
@@ -325,10 +347,12 @@ static void dti_conn_connected(dti_tcp *t, dti_tcp_conn *c) {
     c->connecting = false;
     if (!error && c->link->channel == DTI_CHANNEL_CONTROL)
         dti_rendezvous_connected(&t->meeting, c->try_next - 1);
-    if (!error) {
+    if (!error && t->tls)
+        dti_conn_start_tls(t, c);
+    else if (!error)
         dti_core_connected(&t->core, c->link);
+    if (!error)
         return;
-    }
     char where[64], why[160];
     dti_addresses list;
     dti_conn_addresses(t, c->link, &list);

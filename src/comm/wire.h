@@ -18,11 +18,14 @@
  *   32   8     POST, EAGER: count in elements. DATA: offset in the stream in bytes. CREDIT: chunks
  *              that may be sent, from the stream's first on
  *   40   4     length of the body
- *   44   4     CRC32C of the body
+ *   44   4     CRC32C of the body; of DATA and EAGER only with integrity CRC, otherwise 0
  *   48  16     tag: with a key the first half of HMAC-SHA256(key of this direction, number of the
  *              frame (8 bytes) || bytes 4 to 47 || SHA-256(body), the last only where there is a
  *              body and the type is neither DATA nor EAGER); without a key the CRC32C of bytes 0
  *              to 47, then zeros
+ *
+ * With integrity MAC the 16 bytes of the body's GMAC (gmac.c) stand between the header and the body
+ * of a DATA or EAGER frame that has one; `length` does not count them.
  *
  * Data needs a permission: the receiver's POST of the same operation permits all streams that go
  * straight into its memory, a CREDIT so many chunks of one that does not. Without a permission a
@@ -38,6 +41,7 @@
 #define DTI_HEADER_BYTES 64
 #define DTI_TAG_AT 48
 #define DTI_TAG_BYTES 16
+#define DTI_MAC_BYTES 16
 #define DTI_EARLY_BYTES 4096
 #define DTI_EARLY_UNITS 128
 #define DTI_CONTROL_BYTES_MAX 4096
@@ -90,6 +94,7 @@ typedef struct dti_seal {
     dti_hmac_key key;
     uint64_t frames;
     bool keyed;
+    void *gmac; /* of gmac.c, with integrity MAC; otherwise NULL */
 } dti_seal;
 
 static const char *dti_frame_name(int type);

@@ -16,3 +16,4 @@
 #include "test_rendezvous.c"
 #include "test_processes.c"
 #include "test_hostile.c"
+#include "test_secure.c"

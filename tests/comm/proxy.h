@@ -15,6 +15,7 @@ typedef struct proxy_flow { /* one direction of a connection */
     uint32_t dialler, acceptor;
     uint64_t passed; /* bytes, of the whole stream */
     uint32_t messages, body_left, have;
+    int pair; /* which connection, in the order of coming */
     uint8_t head[160];
 } proxy_flow;
 
@@ -36,8 +37,11 @@ typedef struct proxy {
     uint32_t dialler, acceptor;
     uint64_t at;
     uint8_t mask;
+    bool sealed; /* TLS: nothing is understood, and the deed is done to connection `dialler` */
+    uint32_t mac_bytes; /* between a payload's header and its body */
     /* Or: each message's first bytes, hello, proof or header; may change them. */
     void (*edit)(const proxy_flow *f, uint8_t *head);
+    void (*edit_body)(const proxy_flow *f, uint8_t *data, size_t bytes); /* a part of one */
     _Atomic int done; /* the deed has been done */
 } proxy;
 
@@ -66,6 +70,8 @@ int connect(int fd, const struct sockaddr *to, socklen_t bytes) {
 /* ---- in the proxy */
 
 static bool proxy_is_meant(const proxy *x, const proxy_flow *f) {
+    if (x->sealed)
+        return f->pair == (int)x->dialler && f->answers == x->answers;
     return f->messages && f->control == x->control && f->dialler == x->dialler &&
            f->acceptor == x->acceptor && f->answers == x->answers;
 }
@@ -78,6 +84,8 @@ static void proxy_head(proxy *x, proxy_flow *f) {
     }
     f->broken = f->messages < 2 && dti_get32(f->head) == DTI_MAGIC_REFUSAL;
     f->body_left = f->messages >= 2 ? dti_get32(f->head + 40) : 0;
+    if (f->body_left && dti_frame_is_payload(f->head[5]))
+        f->body_left += x->mac_bytes;
     f->messages++;
     if (x->edit)
         x->edit(f, f->head);
@@ -127,11 +135,13 @@ static bool proxy_pass(proxy *x, proxy_flow *f, uint8_t *data, size_t bytes) {
 
 static bool proxy_bytes(proxy *x, proxy_flow *f, uint8_t *data, size_t bytes) {
     while (bytes) {
-        if (f->broken)
+        if (f->broken || x->sealed)
             return proxy_pass(x, f, data, bytes);
         if (f->body_left) {
             size_t take = DTI_MIN(bytes, (size_t)f->body_left);
             f->body_left -= (uint32_t)take;
+            if (x->edit_body)
+                x->edit_body(f, data, take);
             if (!proxy_pass(x, f, data, take))
                 return false;
             data += take, bytes -= take;
@@ -190,8 +200,10 @@ static void proxy_main(proxy *x) {
             if (server < 0)
                 close(client);
             else {
-                flows[count++] = (proxy_flow){.from = client, .to = server};
-                flows[count++] = (proxy_flow){.from = server, .to = client, .answers = true};
+                int pair = count / 2;
+                flows[count++] = (proxy_flow){.from = client, .to = server, .pair = pair};
+                flows[count++] =
+                    (proxy_flow){.from = server, .to = client, .answers = true, .pair = pair};
             }
         }
         for (int i = 0; i < known; i++) {

@@ -347,6 +347,10 @@ static void sim_world(sim_net *n, uint64_t seed) {
                         .join_ns = 8000000000u,
                         .silence_ns = SIM_SILENCE_NS,
                         .keyed = sim_random(&n->rng, 4) != 0};
+#ifdef DT_WITH_OPENSSL
+    if (set.keyed && seed % 3 == 1)
+        set.integrity = DT_COMM_MAC;
+#endif
     for (int r = 0; r < n->size; r++) {
         set.rank = (uint32_t)r;
         CHECK(sim_start(n, r, &set));

@@ -1,0 +1,184 @@
+/* A connection's bytes through TLS (tls.c): what tcp_conn.c does in the clear, with the same rules.
+ * A link hears of a connection it dialled, and reads its first byte, when the TLS handshake is
+ * done; until then its deadline is that of dtrain's. */
+
+#if DTI_TCP && defined DT_WITH_OPENSSL
+
+#define DTI_TLS_TEXT 160
+
+/* Over for the link; what OpenSSL wrote last, an alert, still goes out. */
+static void dti_conn_tls_failed(dti_tcp *t, dti_tcp_conn *c, const char *why) {
+    dti_link *link = c->link;
+    char text[DTI_TLS_TEXT + 64];
+    const uint8_t *alert;
+    size_t bytes = dti_tls_output(&c->tls, &alert);
+    if (bytes)
+        send(c->fd, alert, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (link->state == DTI_LINK_OPEN) {
+        dti_core_link_failed(&t->core, link, DT_ERROR_CORRUPT, "TLS: %s", why);
+        return;
+    }
+    snprintf(text, sizeof text, "the TLS handshake failed (%s)%s", why,
+             t->desc.tls_certificate[0] ? "" : ": do the keys differ?");
+    if (!link->dialled || (link->channel == DTI_CHANNEL_CONTROL && !t->core.set.guessed &&
+                           t->core.state == DTI_CORE_JOINING)) {
+        link->state = DTI_LINK_REFUSED;
+        dti_core_link_refused(&t->core, link, text);
+    }
+    dti_core_closed(&t->core, link, text);
+}
+
+static void dti_conn_tls_ended(dti_tcp *t, dti_tcp_conn *c, int error) {
+    if (c->secure || error)
+        dti_conn_failed(t, c, error);
+    else
+        dti_core_closed(&t->core, c->link,
+                        "it ended the connection in the TLS handshake: is its integrity TLS too?");
+}
+
+/* What the core has to send, as far as the buffer takes it. False: nothing, or failed. */
+static bool dti_conn_encrypt(dti_tcp *t, dti_tcp_conn *c) {
+    dti_span_out out[2];
+    bool some = false;
+    while (c->fd >= 0 && dti_link_output(&t->core, c->link, out) > 0) {
+        long taken = dti_tls_encrypt(&c->tls, out[0].data, out[0].bytes);
+        if (taken < 0) {
+            dti_conn_tls_failed(t, c, "OpenSSL does not encrypt any more");
+            return false;
+        }
+        if (!taken)
+            break;
+        some = true;
+        dti_link_sent(&t->core, c->link, (size_t)taken);
+    }
+    return some && c->fd >= 0;
+}
+
+/* True when something went. */
+static bool dti_conn_write_tls(dti_tcp *t, dti_tcp_conn *c) {
+    bool some = false;
+    c->blocked = false;
+    while (c->fd >= 0 && c->tls.ssl) {
+        const uint8_t *data;
+        size_t bytes = dti_tls_output(&c->tls, &data);
+        if (!bytes) {
+            if (c->secure && dti_conn_encrypt(t, c))
+                continue;
+            if (c->fd >= 0 && c->shut_due)
+                shutdown(c->fd, SHUT_WR);
+            return some;
+        }
+        ssize_t sent = send(c->fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (sent < 0 && errno == EINTR)
+            continue;
+        if (sent < 0) {
+            c->blocked = errno == EAGAIN || errno == EWOULDBLOCK;
+            if (!c->blocked)
+                dti_conn_tls_ended(t, c, errno);
+            return some;
+        }
+        some = true;
+        dti_tls_sent(&c->tls, (size_t)sent);
+    }
+    return some;
+}
+
+/* The handshake's next step, with what has come. False: the connection is gone. */
+static bool dti_conn_secure(dti_tcp *t, dti_tcp_conn *c) {
+    char why[DTI_TLS_TEXT];
+    int done = dti_tls_handshake(&c->tls, c->link->binding, why, sizeof why);
+    if (done < 0) {
+        dti_conn_tls_failed(t, c, why);
+        return false;
+    }
+    c->secure = done == 1;
+    if (c->secure && c->link->dialled)
+        dti_core_connected(&t->core, c->link);
+    dti_conn_write_tls(t, c);
+    return c->fd >= 0;
+}
+
+static bool dti_conn_start_tls(dti_tcp *t, dti_tcp_conn *c) {
+    if (dti_tls_open(t->tls, &c->tls, c->link->dialled))
+        return dti_conn_secure(t, c);
+    dti_core_closed(&t->core, c->link, "OpenSSL has no memory");
+    return false;
+}
+
+/* Who dials in the clear is told why not, in the clear. */
+static void dti_conn_refuse_clear(dti_tcp *t, dti_tcp_conn *c) {
+    dti_tls_close(&c->tls);
+    c->clear = true;
+    dti_link_refuse(&t->core, c->link,
+                    "the settings differ: this rank's integrity is TLS, the dialler's is not");
+    dti_conn_write(t, c);
+}
+
+/* Bytes from the socket. False: none now, or the connection is gone. */
+static bool dti_conn_fetch(dti_tcp *t, dti_tcp_conn *c, size_t *total) {
+    uint8_t *to;
+    size_t room = dti_tls_input(&c->tls, &to);
+    ssize_t got;
+    if (!room)
+        return false;
+    do
+        got = recv(c->fd, to, room, MSG_DONTWAIT);
+    while (got < 0 && errno == EINTR);
+    if (got <= 0) {
+        if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK))
+            dti_conn_tls_ended(t, c, got ? errno : 0);
+        return false;
+    }
+    bool first = !c->heard;
+    c->heard = true;
+    if (first && !c->link->dialled && got >= 4 && dti_get32(to) == DTI_MAGIC_HELLO) {
+        dti_conn_refuse_clear(t, c);
+        return false;
+    }
+    dti_tls_received(&c->tls, (size_t)got);
+    *total += (size_t)got;
+    return true;
+}
+
+/* Plaintext to the link, until it takes no more or more ciphertext is needed. False: enough. */
+static bool dti_conn_decrypt(dti_tcp *t, dti_tcp_conn *c) {
+    dti_span_in in[2];
+    char why[DTI_TLS_TEXT];
+    while (c->fd >= 0 && dti_link_input(&t->core, c->link, in) > 0) {
+        long got = dti_tls_decrypt(&c->tls, in[0].data, in[0].bytes, why, sizeof why);
+        if (got < 0)
+            dti_conn_tls_failed(t, c, why);
+        if (got <= 0)
+            return got == 0;
+        dti_link_received(&t->core, c->link, (size_t)got);
+    }
+    return false;
+}
+
+/* What is decrypted is always given to the link: no event of the socket would tell of it again. */
+static void dti_conn_read_tls(dti_tcp *t, dti_tcp_conn *c) {
+    size_t total = 0;
+    if (!c->tls.ssl && !dti_conn_start_tls(t, c))
+        return;
+    while (total < DTI_READ_BYTES_MAX && dti_conn_fetch(t, c, &total))
+        if ((!c->secure && !dti_conn_secure(t, c)) || (c->secure && !dti_conn_decrypt(t, c)))
+            return;
+}
+
+#elif DTI_TCP
+
+static bool dti_conn_start_tls(dti_tcp *t, dti_tcp_conn *c) {
+    (void)t, (void)c;
+    return false;
+}
+
+static bool dti_conn_write_tls(dti_tcp *t, dti_tcp_conn *c) {
+    (void)t, (void)c;
+    return false;
+}
+
+static void dti_conn_read_tls(dti_tcp *t, dti_tcp_conn *c) {
+    (void)t, (void)c;
+}
+
+#endif

@@ -1,0 +1,288 @@
+/* TLS 1.3 by OpenSSL, in memory: ciphertext and plaintext go in and out, tcp_tls.c moves the
+ * bytes. It is configured, never negotiated: one version, one cipher suite, no tickets, no
+ * resumption, no early data, no compression. Who is at the other end is known by the job's key
+ * (an external PSK made of it, always with an ephemeral exchange), or by certificates: both sides
+ * present one, of the authority that is given, with the name that is given. In both cases
+ * dtrain's own handshake follows inside, bound to this channel. OpenSSL allocates by malloc, for
+ * each connection. */
+
+#ifdef DT_WITH_OPENSSL
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+
+#define DTI_TLS_BUFFER 65536 /* ciphertext on its way, each direction */
+#define DTI_TLS_RECORD 16384
+#define DTI_TLS_RECORD_ROOM (DTI_TLS_RECORD + 512)
+#define DTI_TLS_RECORDS_MAX (1u << 22) /* under one key: RFC 8446 5.5 allows 2^24.5 */
+#define DTI_TLS_PSK_NAME "dtrain1"
+
+/* What all connections of a comm share. */
+typedef struct dti_tls {
+    dti_base *base;
+    SSL_CTX *context;
+    SSL_SESSION *psk; /* NULL = certificates */
+    char name[128];   /* that a certificate must have */
+} dti_tls;
+
+typedef struct dti_tls_conn {
+    SSL *ssl;
+    BIO *net; /* our end of the pair of buffers; the other is the SSL's */
+    uint32_t records;
+} dti_tls_conn;
+
+/* OpenSSL's newest complaint. */
+static void dti_tls_text(char *text, size_t size) {
+    unsigned long code = ERR_peek_last_error();
+    const char *reason = code ? ERR_reason_error_string(code) : NULL;
+    snprintf(text, size, "%s", reason ? reason : "no reason given");
+    ERR_clear_error();
+}
+
+static dt_result dti_tls_fail(dti_base *base, const char *what, const char *file) {
+    char why[160];
+    dti_tls_text(why, sizeof why);
+    return dti_fail(base, DT_ERROR_INVALID, "%s \"%s\": %s", what, file, why);
+}
+
+/* ---- the key as an external PSK */
+
+static int dti_tls_use_psk(SSL *ssl, const EVP_MD *hash, const unsigned char **name, size_t *bytes,
+                           SSL_SESSION **session) {
+    (void)hash; /* SHA-256: the only suite's */
+    dti_tls *tls = SSL_get_app_data(ssl);
+    *name = (const unsigned char *)DTI_TLS_PSK_NAME;
+    *bytes = strlen(DTI_TLS_PSK_NAME);
+    *session = tls->psk;
+    return SSL_SESSION_up_ref(tls->psk);
+}
+
+static int dti_tls_find_psk(SSL *ssl, const unsigned char *name, size_t bytes,
+                            SSL_SESSION **session) {
+    dti_tls *tls = SSL_get_app_data(ssl);
+    *session = NULL;
+    if (bytes != strlen(DTI_TLS_PSK_NAME) || memcmp(name, DTI_TLS_PSK_NAME, bytes) != 0)
+        return 1; /* not ours: the handshake fails for want of any other secret */
+    *session = tls->psk;
+    return SSL_SESSION_up_ref(tls->psk);
+}
+
+static bool dti_tls_make_psk(dti_tls *tls, const uint8_t key[32]) {
+    static const unsigned char suite[2] = {0x13, 0x01}; /* TLS_AES_128_GCM_SHA256 */
+    uint8_t secret[32];
+    SSL *any = SSL_new(tls->context);
+    tls->psk = SSL_SESSION_new();
+    dti_hkdf(key, 32, NULL, 0, "dtrain1 tls", 11, secret, sizeof secret);
+    bool made = any && tls->psk &&
+                SSL_SESSION_set1_master_key(tls->psk, secret, sizeof secret) == 1 &&
+                SSL_SESSION_set_cipher(tls->psk, SSL_CIPHER_find(any, suite)) == 1 &&
+                SSL_SESSION_set_protocol_version(tls->psk, TLS1_3_VERSION) == 1;
+    dti_wipe(secret, sizeof secret);
+    SSL_free(any);
+    SSL_CTX_set_psk_use_session_callback(tls->context, dti_tls_use_psk);
+    SSL_CTX_set_psk_find_session_callback(tls->context, dti_tls_find_psk);
+    return made;
+}
+
+/* ---- certificates */
+
+/* Of an encrypted private key: OpenSSL would ask at the terminal. */
+static int dti_tls_no_password(char *text, int size, int writing, void *user) {
+    (void)text, (void)size, (void)writing, (void)user;
+    return -1;
+}
+
+static dt_result dti_tls_certificates(dti_tls *tls, const dt_comm_desc *d) {
+    SSL_CTX *c = tls->context;
+    SSL_CTX_set_default_passwd_cb(c, dti_tls_no_password);
+    if (SSL_CTX_load_verify_locations(c, d->tls_ca, NULL) != 1)
+        return dti_tls_fail(tls->base, "tls_ca", d->tls_ca);
+    if (SSL_CTX_use_certificate_chain_file(c, d->tls_certificate) != 1)
+        return dti_tls_fail(tls->base, "tls_certificate", d->tls_certificate);
+    if (SSL_CTX_use_PrivateKey_file(c, d->tls_private_key, SSL_FILETYPE_PEM) != 1 ||
+        SSL_CTX_check_private_key(c) != 1)
+        return dti_tls_fail(tls->base, "tls_private_key", d->tls_private_key);
+    SSL_CTX_set_verify(c, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
+    snprintf(tls->name, sizeof tls->name, "%s", d->tls_name);
+    return DT_OK;
+}
+
+/* ---- of a comm */
+
+static void dti_tls_free(dti_tls *tls) {
+    if (!tls)
+        return;
+    SSL_SESSION_free(tls->psk);
+    SSL_CTX_free(tls->context);
+    dti_free(tls->base, tls);
+}
+
+static bool dti_tls_configure(SSL_CTX *c) {
+    SSL_CTX_set_options(c, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
+    SSL_CTX_set_mode(c, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER |
+                            SSL_MODE_RELEASE_BUFFERS);
+    SSL_CTX_set_session_cache_mode(c, SSL_SESS_CACHE_OFF);
+    SSL_CTX_set_quiet_shutdown(c, 1);
+    return SSL_CTX_set_min_proto_version(c, TLS1_3_VERSION) == 1 &&
+           SSL_CTX_set_max_proto_version(c, TLS1_3_VERSION) == 1 &&
+           SSL_CTX_set_ciphersuites(c, "TLS_AES_128_GCM_SHA256") == 1 &&
+           SSL_CTX_set_num_tickets(c, 0) == 1;
+}
+
+/* With certificates where desc names them, otherwise with the key. */
+static dt_result dti_tls_new(dti_base *base, const dt_comm_desc *desc, const uint8_t key[32],
+                             dti_tls **out) {
+    dti_tls *tls = dti_alloc(base, sizeof *tls);
+    if (!tls)
+        return DT_ERROR_MEMORY;
+    tls->base = base;
+    tls->context = SSL_CTX_new(TLS_method());
+    dt_result result = DT_OK;
+    if (!tls->context || !dti_tls_configure(tls->context))
+        result = dti_fail(base, DT_ERROR_MEMORY, "OpenSSL gives no TLS 1.3 context");
+    else if (desc->tls_certificate[0])
+        result = dti_tls_certificates(tls, desc);
+    else if (!dti_tls_make_psk(tls, key))
+        result = dti_fail(base, DT_ERROR_MEMORY, "OpenSSL takes no key for TLS 1.3");
+    ERR_clear_error();
+    if (result)
+        dti_tls_free(tls);
+    else
+        *out = tls;
+    return result;
+}
+
+/* ---- of a connection */
+
+static void dti_tls_close(dti_tls_conn *c) {
+    SSL_free(c->ssl);
+    BIO_free(c->net);
+    *c = (dti_tls_conn){0};
+}
+
+/* False: OpenSSL has no memory. */
+static bool dti_tls_open(dti_tls *tls, dti_tls_conn *c, bool dialled) {
+    BIO *inner = NULL;
+    *c = (dti_tls_conn){.ssl = SSL_new(tls->context)};
+    if (!c->ssl || BIO_new_bio_pair(&inner, DTI_TLS_BUFFER, &c->net, DTI_TLS_BUFFER) != 1) {
+        dti_tls_close(c);
+        return false;
+    }
+    SSL_set_bio(c->ssl, inner, inner);
+    SSL_set_app_data(c->ssl, tls);
+    if (dialled)
+        SSL_set_connect_state(c->ssl);
+    else
+        SSL_set_accept_state(c->ssl);
+    SSL_set_hostflags(c->ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
+    if (!tls->name[0] || SSL_set1_host(c->ssl, tls->name) == 1)
+        return true;
+    dti_tls_close(c);
+    return false;
+}
+
+/* What OpenSSL says of a call that gave `returned`: 0 = it wants more bytes, -1 = it is over. */
+static int dti_tls_verdict(dti_tls_conn *c, int returned, char *why, size_t size) {
+    int error = SSL_get_error(c->ssl, returned);
+    if (error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE)
+        return 0;
+    long verified = SSL_get_verify_result(c->ssl);
+    if (verified != X509_V_OK)
+        snprintf(why, size, "%s", X509_verify_cert_error_string(verified));
+    else
+        dti_tls_text(why, size);
+    ERR_clear_error();
+    return -1;
+}
+
+/* 1 = done, with what binds to this channel in `binding`; 0 = more bytes are needed; -1 = failed,
+ * and why. */
+static int dti_tls_handshake(dti_tls_conn *c, uint8_t binding[32], char *why, size_t size) {
+    static const char label[] = "EXPORTER-dtrain1";
+    ERR_clear_error();
+    int done = SSL_do_handshake(c->ssl);
+    if (done != 1)
+        return dti_tls_verdict(c, done, why, size);
+    const dti_tls *tls = SSL_get_app_data(c->ssl);
+    if (tls->psk && !SSL_session_reused(c->ssl)) { /* it came with a certificate instead */
+        snprintf(why, size, "the other side does not use the key");
+        return -1;
+    }
+    if (SSL_export_keying_material(c->ssl, binding, 32, label, sizeof label - 1, NULL, 0, 0) == 1)
+        return 1;
+    dti_tls_text(why, size);
+    return -1;
+}
+
+/* Ciphertext that is to go out, and how much of it has. */
+static size_t dti_tls_output(dti_tls_conn *c, const uint8_t **data) {
+    char *at = NULL;
+    int bytes = BIO_nread0(c->net, &at);
+    *data = (const uint8_t *)at;
+    return bytes > 0 ? (size_t)bytes : 0;
+}
+
+static void dti_tls_sent(dti_tls_conn *c, size_t bytes) {
+    char *at;
+    BIO_nread(c->net, &at, (int)bytes);
+}
+
+/* Where ciphertext that comes in goes, and how much of it has come. */
+static size_t dti_tls_input(dti_tls_conn *c, uint8_t **to) {
+    char *at = NULL;
+    int bytes = BIO_nwrite0(c->net, &at);
+    *to = (uint8_t *)at;
+    return bytes > 0 ? (size_t)bytes : 0;
+}
+
+static void dti_tls_received(dti_tls_conn *c, size_t bytes) {
+    char *at;
+    BIO_nwrite(c->net, &at, (int)bytes);
+}
+
+/* How many of the bytes were taken: 0 = the buffer must drain first; -1 = the connection failed. */
+static long dti_tls_encrypt(dti_tls_conn *c, const uint8_t *data, size_t bytes) {
+    size_t taken = 0;
+    if (BIO_ctrl_get_write_guarantee(SSL_get_wbio(c->ssl)) < DTI_TLS_RECORD_ROOM)
+        return 0;
+    ERR_clear_error();
+    if (++c->records == DTI_TLS_RECORDS_MAX) {
+        c->records = 0;
+        SSL_key_update(c->ssl, SSL_KEY_UPDATE_NOT_REQUESTED);
+    }
+    return SSL_write_ex(c->ssl, data, DTI_MIN(bytes, (size_t)DTI_TLS_RECORD), &taken) == 1
+               ? (long)taken
+               : -1;
+}
+
+/* How many bytes came out: 0 = more ciphertext is needed; -1 = the connection failed. */
+static long dti_tls_decrypt(dti_tls_conn *c, uint8_t *to, size_t bytes, char *why, size_t size) {
+    size_t got = 0;
+    ERR_clear_error();
+    int ok = SSL_read_ex(c->ssl, to, bytes, &got);
+    return ok == 1 ? (long)got : dti_tls_verdict(c, ok, why, size);
+}
+
+#else
+
+typedef struct dti_tls dti_tls; /* there is none: comm.c refuses the mode */
+
+typedef struct dti_tls_conn {
+    bool none;
+} dti_tls_conn;
+
+static void dti_tls_free(dti_tls *tls) {
+    (void)tls;
+}
+
+static void dti_tls_close(dti_tls_conn *c) {
+    (void)c;
+}
+
+static dt_result dti_tls_new(dti_base *base, const dt_comm_desc *desc, const uint8_t key[32],
+                             dti_tls **out) {
+    (void)desc, (void)key, (void)out;
+    return dti_fail(base, DT_ERROR_UNSUPPORTED, "TLS needs DT_WITH_OPENSSL");
+}
+
+#endif
