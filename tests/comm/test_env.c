@@ -140,6 +140,13 @@ TEST(env_of_dtrains_own_names) {
     d = ENV("DTRAIN_INSECURE=1", "DTRAIN_RANK=0", "DTRAIN_WORLD_SIZE=1");
     CHECK(d.insecure);
     check_place(&d, "dtrain", 0, 1, 0, 0, "");
+    CHECK(d.integrity == DT_COMM_CRC);
+    d = ENV("DTRAIN_INTEGRITY=tls", "DTRAIN_TLS_CA=/c/ca.pem", "DTRAIN_TLS_CERT=/c/a.pem",
+            "DTRAIN_TLS_KEY=/c/a.key", "DTRAIN_TLS_NAME=job.example");
+    CHECK(d.integrity == DT_COMM_TLS && !strcmp(d.tls_ca, "/c/ca.pem"));
+    CHECK(!strcmp(d.tls_certificate, "/c/a.pem") && !strcmp(d.tls_private_key, "/c/a.key"));
+    CHECK(!strcmp(d.tls_name, "job.example"));
+    CHECK_ERROR(ENV("DTRAIN_INTEGRITY=crc32"), "crc32", "crc, mac, tls or none");
 }
 
 TEST(env_of_torchrun) {
@@ -224,7 +231,8 @@ TEST(env_of_hydra_and_pmi) {
 
 TEST(env_of_srun) {
     dt_comm_desc d = ENV(SRUN);
-    check_place(&d, "slurm", 3, 5, 1, 3, "tcp://gpu07:62835+16"); /* 61440 + (1234 * 31 + 5) % 4096 */
+    check_place(&d, "slurm", 3, 5, 1, 3,
+                "tcp://gpu07:62835+16"); /* 61440 + (1234 * 31 + 5) % 4096 */
     CHECK(!strcmp(d.job, "slurm-1234.5") && d.attempt == 0);
     d = ENV(SRUN, "SLURM_RESTART_COUNT=4", "DTRAIN_PORT=1111");
     check_place(&d, "slurm", 3, 5, 1, 3, "tcp://gpu07:1111");
@@ -394,10 +402,8 @@ TEST(env_refuses_values_that_would_be_cut) {
     static const struct {
         const char *name;
         size_t most; /* that fit */
-    } texts[] = {{"DTRAIN_RDZV", 255},
-                 {"DTRAIN_JOB", 63},
-                 {"DTRAIN_SECRET", 67},
-                 {"DTRAIN_SECRET_FILE", 255},
+    } texts[] = {{"DTRAIN_RDZV", 255},        {"DTRAIN_JOB", 63},     {"DTRAIN_SECRET", 67},
+                 {"DTRAIN_SECRET_FILE", 255}, {"DTRAIN_TLS_CA", 255}, {"DTRAIN_TLS_NAME", 127},
                  {"DTRAIN_IFNAME", 127}};
     char line[400];
     for (size_t i = 0; i < DTI_COUNT(texts); i++)
