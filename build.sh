@@ -220,7 +220,8 @@ with_openssl() {
 # The collectives' tests are a program of their own, which compiles nothing else: in seconds.
 build_comm_tests() {
     with_openssl
-    if newer $out/dtest_comm tests/comm tests/harness.c tests/harness.h dtrain.h $out/flags; then
+    if newer $out/dtest_comm tests/comm tests/fuzz* tests/harness.c tests/harness.h dtrain.h \
+        $out/flags; then
         return 0
     fi
     say "$CC tests/comm/main.c"

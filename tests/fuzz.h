@@ -1,6 +1,7 @@
 /* What the fuzz targets share. `./build.sh fuzz` compiles tests/fuzz_*.c with libFuzzer; a target
- * is a function of some bytes that must hold whatever they are. tests/test_fuzz.c includes the same
- * functions and runs them on the kept files, without libFuzzer: there FUZZ_REPLAY is defined. */
+ * is a function of some bytes that must hold whatever they are. tests/test_fuzz.c and
+ * tests/comm/test_fuzz_replay.c include the same functions and run them on the kept files, without
+ * libFuzzer: there FUZZ_REPLAY is defined. */
 #ifndef DTRAIN_TESTS_FUZZ_H
 #define DTRAIN_TESTS_FUZZ_H
 
@@ -28,6 +29,19 @@
     } while (0)
 #endif
 
+/* Blocks that end where their data does: the sanitizer then sees the first byte too many. */
+static void *fuzz_alloc(void *user, size_t bytes, size_t align) {
+    void *block = NULL;
+    (void)user;
+    return posix_memalign(&block, align, bytes) == 0 ? block : NULL;
+}
+
+static void fuzz_free(void *user, void *memory, size_t bytes) {
+    (void)user, (void)bytes;
+    free(memory);
+}
+
+#ifndef DT_COMM_ONLY
 /* A file in memory that holds these bytes, and its path: thousands are read in a second. */
 typedef struct fuzz_file {
     int descriptor; /* 0: not made yet */
@@ -43,18 +57,6 @@ static bool fuzz_write(fuzz_file *f, const uint8_t *data, size_t size) {
            pwrite(f->descriptor, data, size, 0) == (ssize_t)size;
 }
 
-/* Blocks that end where their data does: the sanitizer then sees the first byte too many. */
-static void *fuzz_alloc(void *user, size_t bytes, size_t align) {
-    void *block = NULL;
-    (void)user;
-    return posix_memalign(&block, align, bytes) == 0 ? block : NULL;
-}
-
-static void fuzz_free(void *user, void *memory, size_t bytes) {
-    (void)user, (void)bytes;
-    free(memory);
-}
-
 static dt_ctx *fuzz_context(void) {
     dt_ctx *ctx = NULL;
     dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true, .allocator = {fuzz_alloc, fuzz_free, NULL}},
@@ -68,6 +70,7 @@ static uint64_t fuzz_bytes(const dt_ctx *ctx) {
     dt_ctx_memory(ctx, &info);
     return info.host_bytes;
 }
+#endif
 
 /* An error has a text, and a terminal that shows it obeys nothing in it. */
 static bool fuzz_text_is_plain(const char *text) {

@@ -270,6 +270,8 @@ static void fuzz_check_flight(const dti_core *core, const dti_flight *f) {
     FUZZ_CHECK(f->undone == undone);
     FUZZ_CHECK(f->finished == (undone == 0) || f->result != DT_OK);
     FUZZ_CHECK(!f->finished || f->result == DT_OK || core->state >= DTI_CORE_SUSPECT);
+    /* Whoever waits would take the handle for pending, or for none. */
+    FUZZ_CHECK(f->result != DT_ERROR_TIMEOUT && f->result != DT_ERROR_INVALID);
 }
 
 /* Where the body of a frame goes: to its chunk of an operation that goes on, or to the buffer. */

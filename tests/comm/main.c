@@ -16,4 +16,5 @@
 #include "test_rendezvous.c"
 #include "test_processes.c"
 #include "test_hostile.c"
+#include "test_fuzz_replay.c"
 #include "test_secure.c"
