@@ -325,8 +325,22 @@ sanitized_tests() {
     build_comm_tests
     # A tenth of the simulated runs: instrumented, each takes ten times as long.
     export DTRAIN_SIM_SEEDS="${DTRAIN_SIM_SEEDS:-500}"
-    $out/dtest_comm --counts $out/comm.counts "$@" || true
-    exec $out/dtest --also $out/comm.counts "$@"
+    comm_tests "$@" &
+    main_tests "$@"
+    wait
+    sed '$d' $out/comm.log
+    exec $out/dtest --also $out/dtest.counts --also $out/comm.counts
+}
+
+main_tests() {
+    rm -f $out/dtest.counts
+    $out/dtest --counts $out/dtest.counts "$@" || true
+}
+
+# The collectives' program mostly waits for its processes: it runs beside others.
+comm_tests() {
+    rm -f $out/comm.counts
+    $out/dtest_comm --counts $out/comm.counts "$@" >$out/comm.log 2>&1 || true
 }
 
 # script_tests NAME SCRIPT FILTER...: a script's tests; its counts go to build/NAME.counts.
@@ -334,7 +348,6 @@ script_tests() {
     name=$1 script=$2
     shift 2
     sh "$script" "$@" >"build/$name.log" || true
-    sed '$d' "build/$name.log"
     tail -n 1 "build/$name.log" >"build/$name.counts"
 }
 
@@ -360,19 +373,24 @@ run_tests() {
     setup_interop
     # A test that needs the real files finds them in build/data, or skips.
     if [ -e "$data_package" ] || [ $may_install = yes ]; then (data) || say "tests without data"; fi
-    # What needs whole applications or launchers is tested by scripts; the program at the end adds
-    # their counts.
-    # Meanwhile the collectives' program runs, which mostly waits for its processes.
-    rm -f build/comm.counts
-    build/dtest_comm --counts build/comm.counts "$@" >build/comm.log 2>&1 &
+    script_tests_all "$@" &
+    comm_tests "$@" &
+    main_tests "$@"
+    wait
+    set -- --also build/dtest.counts
+    for name in hosts dtrun launch mpi comm; do
+        sed '$d' "build/$name.log"
+        set -- "$@" --also "build/$name.counts"
+    done
+    exec build/dtest "$@"
+}
+
+# What needs whole applications or launchers.
+script_tests_all() {
     script_tests hosts tests/hosts.sh "$@"
     script_tests dtrun tests/comm/test_dtrun.sh "$@"
     script_tests launch tests/comm/launch.sh "$@"
     script_tests mpi tests/comm/mpi.sh "$@"
-    wait || true
-    sed '$d' build/comm.log
-    exec build/dtest --also build/hosts.counts --also build/dtrun.counts \
-        --also build/launch.counts --also build/mpi.counts --also build/comm.counts "$@"
 }
 
 # ---- Fuzzing: each tests/fuzz_*.c is a target, and the files of tests/corpus are where it starts.

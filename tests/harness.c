@@ -1,6 +1,6 @@
 /* The main of a test program: `dtest [part of a name]... [-v] [--counts FILE] [--also FILE]...`.
  * --counts writes three numbers, passed, failed and skipped; --also adds such a file, of tests that
- * were run elsewhere. */
+ * were run elsewhere, and runs none here. */
 #include "harness.h"
 
 #include <stdarg.h>
@@ -87,7 +87,7 @@ static bool write_counts(const char *path, const int counts[3]) {
 }
 
 int main(int argc, char **argv) {
-    bool verbose = false;
+    bool verbose = false, sum = false;
     const char *counts_path = NULL;
     int counts[3] = {0}; /* passed, failed, skipped */
     for (int i = 1; i < argc; i++) {
@@ -96,9 +96,11 @@ int main(int argc, char **argv) {
             counts_path = argv[i + 1];
     }
     for (int i = 1; i < argc; i++)
-        if (!strcmp(argv[i], "--also"))
+        if (!strcmp(argv[i], "--also")) {
             add_counts(argv[i + 1], counts);
-    for (const test *t = test_first; t; t = t->next)
+            sum = true;
+        }
+    for (const test *t = sum ? NULL : test_first; t; t = t->next)
         if (test_is_wanted(t, argc, argv))
             test_run(t, verbose, counts);
     if (counts_path && !write_counts(counts_path, counts))
