@@ -33,6 +33,7 @@
 #include "comm/algo_doubling.c"
 #include "comm/algo_halving.c"
 #include "comm/algo_ring.c"
+#include "comm/algo_hierarchical.c"
 #include "comm/algo_rooted.c"
 #include "comm/algo_exchange.c"
 #include "comm/choose.c"

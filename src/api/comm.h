@@ -47,11 +47,12 @@ typedef struct dt_comm dt_comm;
  * agree. docs/distributed.md says which exists for which kind. */
 #define DT_COMM_ALGORITHM_LIST(X)                                                                  \
     X(DEFAULT, "default")                                                                          \
-    X(DIRECT, "direct")     /* every rank exchanges with every other */                            \
-    X(ONE_SHOT, "one-shot") /* every rank sends all that it has to all */                          \
-    X(DOUBLING, "doubling") /* exchanges of everything at doubling distances */                    \
-    X(HALVING, "halving")   /* exchanges of halves, then of doubles */                             \
-    X(RING, "ring")         /* neighbours only */
+    X(DIRECT, "direct")             /* every rank exchanges with every other */                    \
+    X(ONE_SHOT, "one-shot")         /* every rank sends all that it has to all */                  \
+    X(DOUBLING, "doubling")         /* exchanges of everything at doubling distances */            \
+    X(HALVING, "halving")           /* exchanges of halves, then of doubles */                     \
+    X(RING, "ring")                 /* neighbours only */                                          \
+    X(HIERARCHICAL, "hierarchical") /* first among the ranks of a host: desc.local_size */
 
 #define DTI_X(id, text) DT_COMM_##id,
 typedef enum dt_comm_kind { DT_COMM_KIND_LIST(DTI_X) } dt_comm_kind;
@@ -87,8 +88,8 @@ typedef struct dt_comm_desc {
     dt_logger logger;       /* {0}: silent. Called on your thread, in calls with this comm */
     int rank;               /* 0 .. world_size - 1 */
     int world_size;         /* 0 = 1 */
-    int local_rank;         /* among the ranks of this host; for choosing a device */
-    int local_size;         /* 0 = not known */
+    int local_rank;         /* among the ranks of this host: for choosing a device, and for */
+    int local_size;         /* all-reduces that sum on the host first; 0 = not known */
     /* Where the ranks meet: "tcp://host:port" (rank 0 listens there), "file:///path" on a folder
      * that all ranks share. "" with world_size above 1 is an error. */
     char rendezvous[256];

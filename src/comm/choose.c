@@ -1,7 +1,7 @@
-/* Which algorithm does an operation: a pure function of kind, number of ranks and bytes, so that
- * all ranks choose alike without asking. Nothing is measured; the thresholds are constants with
- * their reasons. It refuses an algorithm that was asked for and does not exist, and tree mode where
- * an algorithm's order of summing is not the tree's. */
+/* Which algorithm does an operation: a pure function of kind, number of ranks, who shares a host
+ * and bytes, so that all ranks choose alike without asking. Nothing is measured; the thresholds are
+ * constants with their reasons. It refuses an algorithm that was asked for and does not exist or
+ * does not fit the hosts, and tree mode where an algorithm's order of summing is not the tree's. */
 
 /* Up to here latency is all: doubling handles log2 N messages, the mesh 2 (N-1). */
 #define DTI_SMALL_BYTES (32u << 10)
@@ -18,10 +18,10 @@
 #define DTI_STAR_RANKS 8u
 
 #define DTI_KINDS (DT_COMM_BARRIER + 1)
-#define DTI_ALGORITHMS (DT_COMM_ALGORITHM_RING + 1)
+#define DTI_ALGORITHMS (DT_COMM_ALGORITHM_HIERARCHICAL + 1)
 
 static const struct {
-    dti_algorithm_fn *direct, *one_shot, *doubling, *halving, *ring;
+    dti_algorithm_fn *direct, *one_shot, *doubling, *halving, *ring, *hierarchical;
 } dti_algorithm_table[DTI_KINDS] = {
     [DT_COMM_SEND] = {.direct = dti_send_direct},
     [DT_COMM_RECV] = {.direct = dti_recv_direct},
@@ -34,7 +34,8 @@ static const struct {
                             .one_shot = dti_all_reduce_one_shot,
                             .doubling = dti_all_reduce_doubling,
                             .halving = dti_all_reduce_halving,
-                            .ring = dti_all_reduce_ring},
+                            .ring = dti_all_reduce_ring,
+                            .hierarchical = dti_all_reduce_hierarchical},
     [DT_COMM_GATHER] = {.direct = dti_gather_direct},
     [DT_COMM_ALL_GATHER] = {.direct = dti_all_gather_direct, .ring = dti_all_gather_ring},
     [DT_COMM_SCATTER] = {.direct = dti_scatter_direct},
@@ -52,20 +53,35 @@ static dti_algorithm_fn *dti_algorithm_of(dt_comm_kind kind, dt_comm_algorithm a
     case DT_COMM_ALGORITHM_DOUBLING: return dti_algorithm_table[kind].doubling;
     case DT_COMM_ALGORITHM_HALVING: return dti_algorithm_table[kind].halving;
     case DT_COMM_ALGORITHM_RING: return dti_algorithm_table[kind].ring;
+    case DT_COMM_ALGORITHM_HIERARCHICAL: return dti_algorithm_table[kind].hierarchical;
     default: return NULL;
     }
 }
 
-/* Whether a tree over leaves is the tree over ranks: a power of two of ranks with one subtree each,
- * all alike. */
+/* Whether each rank has one subtree of the leaves, all alike: then subtrees of ranks are subtrees
+ * of leaves. */
 static bool dti_leaves_alike(const dti_collective *c) {
     uint32_t each = c->leaf_total / c->size;
-    if ((c->size & (c->size - 1)) != 0 || (each & (each - 1)) != 0 || each == 0)
+    if ((each & (each - 1)) != 0 || each == 0)
         return false;
     for (uint32_t rank = 0; rank < c->size; rank++)
         if (c->leaves[rank].first != rank * each || c->leaves[rank].count != each)
             return false;
     return true;
+}
+
+/* Whether the ranks are on hosts as hierarchical needs it. */
+static bool dti_hosts_fit(const dti_collective *c) {
+    return c->local > 1 && (c->local & (c->local - 1)) == 0 && c->size % c->local == 0 &&
+           c->size > c->local;
+}
+
+/* Whether there are bytes enough for it, and at both levels no more peers than a mesh may have:
+ * then fewer bytes leave a host than by direct, fewer messages than by halving or the ring. */
+static bool dti_hosts_pay(const dti_collective *c) {
+    uint64_t bytes = c->op.count * dti_dtype_bytes(c->op.dtype);
+    return dti_hosts_fit(c) && bytes > DTI_SMALL_BYTES && c->local <= DTI_MESH_RANKS &&
+           c->size / c->local <= DTI_MESH_RANKS;
 }
 
 static dti_algorithm_fn *dti_algorithm_refuse(dti_base *base, const dti_collective *c,
@@ -75,32 +91,43 @@ static dti_algorithm_fn *dti_algorithm_refuse(dti_base *base, const dti_collecti
     return NULL;
 }
 
-/* Tree mode has direct for all-reduce and reduce; halving where the ranks' tree is the leaves'. */
-static dti_algorithm_fn *dti_algorithm_choose_tree(dti_base *base, const dti_collective *c,
-                                                   dt_comm_algorithm *chosen) {
+/* "": the algorithm has the tree's order in tree mode; else why not. */
+static const char *dti_algorithm_tree_lacks(const dti_collective *c, dt_comm_algorithm algorithm) {
+    if (algorithm == DT_COMM_ALGORITHM_DIRECT)
+        return "";
+    bool halving = algorithm == DT_COMM_ALGORITHM_HALVING;
+    if (c->op.kind != DT_COMM_ALL_REDUCE ||
+        (!halving && algorithm != DT_COMM_ALGORITHM_HIERARCHICAL))
+        return "the algorithms are direct and, for all-reduce, halving and hierarchical";
+    if (halving && ((c->size & (c->size - 1)) != 0 || !dti_leaves_alike(c)))
+        return "halving needs a power of two of ranks, with as many leaves each, a power of two "
+               "too; use direct";
+    return dti_leaves_alike(c) ? ""
+                               : "hierarchical needs as many leaves on each rank, a power of two; "
+                                 "use direct";
+}
+
+/* Tree mode has direct for all-reduce and reduce; others where what they sum is the tree's. */
+static bool dti_algorithm_choose_tree(dti_base *base, const dti_collective *c,
+                                      dt_comm_algorithm *chosen) {
     const dt_comm_op *op = &c->op;
-    bool direct =
-        op->algorithm == DT_COMM_ALGORITHM_DEFAULT || op->algorithm == DT_COMM_ALGORITHM_DIRECT;
+    const char *wrong = "";
+    *chosen = op->algorithm;
     if (op->kind != DT_COMM_ALL_REDUCE && op->kind != DT_COMM_REDUCE)
-        return dti_algorithm_refuse(base, c, "only all-reduce and reduce have this mode");
-    if (!c->leaves)
-        return dti_algorithm_refuse(base, c,
-                                    "say first which leaves each rank has: "
-                                    "dt_comm_set_leaves");
-    if (dti_op_overlap(c) == DTI_SAME && dti_in_dtype(c) != op->dtype)
-        return dti_algorithm_refuse(base, c,
-                                    "in cannot be out: partial sums are of another type "
-                                    "than the result");
-    if (!direct && (op->algorithm != DT_COMM_ALGORITHM_HALVING || op->kind != DT_COMM_ALL_REDUCE))
-        return dti_algorithm_refuse(base, c,
-                                    "the algorithms are direct and, for all-reduce, "
-                                    "halving");
-    if (!direct && !dti_leaves_alike(c))
-        return dti_algorithm_refuse(base, c,
-                                    "halving needs a power of two of ranks, with as many "
-                                    "leaves each, a power of two too; use direct");
-    *chosen = direct ? DT_COMM_ALGORITHM_DIRECT : DT_COMM_ALGORITHM_HALVING;
-    return dti_algorithm_of(op->kind, *chosen);
+        wrong = "only all-reduce and reduce have this mode";
+    else if (!c->leaves)
+        wrong = "say first which leaves each rank has: dt_comm_set_leaves";
+    else if (dti_op_overlap(c) == DTI_SAME && dti_in_dtype(c) != op->dtype)
+        wrong = "in cannot be out: partial sums are of another type than the result";
+    else if (op->algorithm)
+        wrong = dti_algorithm_tree_lacks(c, op->algorithm);
+    else if (op->kind == DT_COMM_ALL_REDUCE && dti_hosts_pay(c) && dti_leaves_alike(c))
+        *chosen = DT_COMM_ALGORITHM_HIERARCHICAL;
+    else
+        *chosen = DT_COMM_ALGORITHM_DIRECT;
+    if (*wrong)
+        dti_algorithm_refuse(base, c, wrong);
+    return !*wrong;
 }
 
 static dt_comm_algorithm dti_algorithm_default(const dti_collective *c) {
@@ -118,6 +145,8 @@ static dt_comm_algorithm dti_algorithm_default(const dti_collective *c) {
     case DT_COMM_ALL_REDUCE:
         if (bytes <= small)
             return DT_COMM_ALGORITHM_DOUBLING;
+        if (dti_hosts_pay(c))
+            return DT_COMM_ALGORITHM_HIERARCHICAL;
         if (mesh)
             return DT_COMM_ALGORITHM_DIRECT;
         return bytes < DTI_HALVING_BYTES ? DT_COMM_ALGORITHM_HALVING : DT_COMM_ALGORITHM_RING;
@@ -148,13 +177,19 @@ static dti_algorithm_fn *dti_algorithm_choose(dti_base *base, const dti_collecti
                                               dt_comm_algorithm *chosen) {
     if ((unsigned)c->op.kind >= DTI_KINDS)
         return dti_algorithm_refuse(base, c, "there is no such operation");
-    if (c->op.tree)
-        return dti_algorithm_choose_tree(base, c, chosen);
     *chosen = c->op.algorithm;
-    if (c->op.algorithm == DT_COMM_ALGORITHM_DEFAULT)
+    if (c->op.tree) {
+        if (!dti_algorithm_choose_tree(base, c, chosen))
+            return NULL;
+    } else if (!c->op.algorithm)
         *chosen = dti_algorithm_default(c);
     dti_algorithm_fn *fn = dti_algorithm_of(c->op.kind, *chosen);
     if (!fn)
         dti_algorithm_unknown(base, c);
+    else if (*chosen == DT_COMM_ALGORITHM_HIERARCHICAL && !dti_hosts_fit(c))
+        return dti_algorithm_refuse(
+            base, c,
+            "hierarchical needs several hosts with an even number of ranks on each, as many on all "
+            "and in order; local_rank and local_size of all ranks do not say that it is so");
     return fn;
 }

@@ -42,7 +42,7 @@ static bool dti_schedule_same(const dti_collective *a, const dti_collective *b) 
            x->reduction == y->reduction && x->root == y->root && x->algorithm == y->algorithm &&
            x->tree == y->tree && a->rank == b->rank && a->size == b->size &&
            a->chunk_bytes == b->chunk_bytes && a->leaves == b->leaves &&
-           a->leaf_total == b->leaf_total && !x->out == !y->out &&
+           a->leaf_total == b->leaf_total && a->local == b->local && !x->out == !y->out &&
            dti_op_overlap(a) == dti_op_overlap(b);
 }
 

@@ -77,6 +77,7 @@ typedef struct dti_collective {
     uint64_t chunk_bytes;
     const dt_comm_span *leaves; /* [size] in tree mode: which leaves each rank has; else NULL */
     uint32_t leaf_total;
+    uint32_t local; /* ranks k * local .. (k + 1) * local - 1 share a host; 0, 1: not known */
 } dti_collective;
 
 /* Builds the schedule in *s, whose arrays are kept for the next one. False: s->failed. */
@@ -153,6 +154,12 @@ static uint32_t dti_leaf_spans(uint32_t first, uint32_t count, uint32_t total,
 static uint32_t dti_rank_spans(const dti_collective *c, uint32_t rank,
                                dt_comm_span spans[DTI_LEAF_SPANS]);
 static uint8_t dti_in_dtype(const dti_collective *c);
+
+/* A group's `local`: the largest power of two that divides the number of its ranks on each host,
+ * where that is the same on all of at least two hosts and it takes them in order; else 1. each: of
+ * the world's ranks on a host, which are in order there (1: not known); ranks: [size] those of the
+ * group in the world, ascending, NULL = all. */
+static uint32_t dti_local_of(uint32_t each, const uint32_t *ranks, uint32_t size);
 
 /* For gather and all-gather: how this rank's block gets to its place in OUT, if it is not there,
  * and where it is sent from. */

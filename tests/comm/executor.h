@@ -98,6 +98,26 @@ static bool exec_mark_needs(exec_world *w, uint32_t rank, uint32_t at) {
     return true;
 }
 
+/* Its sources follow each other, and a sum that is final has them all. */
+static bool exec_check_fold(exec_world *w, uint32_t rank, uint32_t at) {
+    const exec_rank *r = &w->ranks[rank];
+    const dti_step *step = &r->s.steps[at];
+    const dti_source *from = &r->s.sources[step->first_source];
+    uint32_t total = r->c.op.tree ? r->c.leaf_total : w->size, next = from->span.first;
+    if (r->c.op.algorithm == DT_COMM_ALGORITHM_HALVING) /* ranks are its leaves; pairs are one */
+        for (total = w->size; total & (total - 1);)
+            total &= total - 1;
+    bool all = step->finish && r->c.op.algorithm != DT_COMM_ALGORITHM_RING;
+    for (uint32_t i = 0; i < step->source_count; i++) {
+        if (from[i].span.first != next || from[i].span.count == 0)
+            return exec_fail(w, rank, at, "sums what does not follow each other");
+        next += from[i].span.count;
+    }
+    if (all && (from->span.first != 0 || next != total))
+        return exec_fail(w, rank, at, "leaves something out of the sum");
+    return true;
+}
+
 static bool exec_check_step(exec_world *w, uint32_t rank, uint32_t at) {
     exec_rank *r = &w->ranks[rank];
     const dti_step *step = &r->s.steps[at];
@@ -120,6 +140,8 @@ static bool exec_check_step(exec_world *w, uint32_t rank, uint32_t at) {
         if (from->place == DTI_PLACE_SLOT)
             r->steps[from->step].consumer = at;
     }
+    if (step->kind == DTI_STEP_FOLD && !exec_check_fold(w, rank, at))
+        return false;
     return exec_mark_needs(w, rank, at);
 }
 

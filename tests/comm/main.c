@@ -18,3 +18,4 @@
 #include "test_hostile.c"
 #include "test_fuzz_replay.c"
 #include "test_secure.c"
+#include "test_hosts.c"

@@ -1183,7 +1183,7 @@ TEST(comm_begin_refuses_wrong_arguments_and_says_why) {
         {{.kind = (dt_comm_kind)-1, .count = 1}, 0, 9, "kind -1"},
         {{.kind = AR, .count = 1, .dtype = (dt_dtype)7}, 0, 9, "all-reduce: dtype 7"},
         {{.kind = AR, .count = 1, .reduction = (dt_comm_reduction)5}, 0, 9, "reduction 5"},
-        {{.kind = AR, .count = 1, .algorithm = (dt_comm_algorithm)6}, 0, 9, "algorithm 6"},
+        {{.kind = AR, .count = 1, .algorithm = (dt_comm_algorithm)7}, 0, 9, "algorithm 7"},
         {{.kind = BC, .count = 1, .root = 4}, 0, 9, "broadcast: root 4 is not in 0 .. 3"},
         {{.kind = RE, .count = 1, .root = -1}, 0, 9, "reduce: root -1"},
         {{.kind = DT_COMM_SEND, .count = 1, .root = 4}, 0, 9, "send: rank 4 is not in 0 .. 3"},

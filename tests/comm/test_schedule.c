@@ -14,6 +14,7 @@ typedef struct plan_case {
     uint64_t count, chunk_bytes;
     dti_overlap overlap;
     uint32_t leaves; /* tree mode: their number */
+    uint32_t local;  /* ranks on each host */
     bool rough;      /* values whose sum depends on the order; else small whole numbers */
     uint64_t seed;
 } plan_case;
@@ -149,7 +150,7 @@ static bool plan_build(const plan_case *p, dti_base *base, exec_world *w,
                          .root = (int)p->root,
                          .algorithm = p->algorithm,
                          .tree = leaves != NULL};
-        r->c = (dti_collective){op, rank, p->size, p->chunk_bytes, leaves, p->leaves};
+        r->c = (dti_collective){op, rank, p->size, p->chunk_bytes, leaves, p->leaves, p->local};
         plan_buffers(p, w, r);
         dti_algorithm_fn *build = dti_algorithm_choose(base, &r->c, &r->c.op.algorithm);
         if (!build || !build(base, &r->c, &r->s))
@@ -260,8 +261,14 @@ static void plan_run_variants(plan_case p) {
         }
 }
 
-static bool plan_exists(dt_comm_kind kind, int algorithm) {
-    return dti_algorithm_of(kind, (dt_comm_algorithm)algorithm) != NULL;
+/* Two hosts, if the ranks can be on two. */
+static uint32_t plan_local(uint32_t size) {
+    return dti_local_of(size / 2, NULL, size);
+}
+
+static bool plan_exists(dt_comm_kind kind, int algorithm, uint32_t size) {
+    return dti_algorithm_of(kind, (dt_comm_algorithm)algorithm) &&
+           (algorithm != DT_COMM_ALGORITHM_HIERARCHICAL || plan_local(size) > 1);
 }
 
 TEST(schedules_of_all_kinds_and_algorithms_give_the_result) {
@@ -269,11 +276,12 @@ TEST(schedules_of_all_kinds_and_algorithms_give_the_result) {
     for (int kind = DT_COMM_BROADCAST; kind <= DT_COMM_BARRIER; kind++)
         for (int a = DT_COMM_ALGORITHM_DIRECT; a < DTI_ALGORITHMS; a++)
             for (size_t n = 0; n < DTI_COUNT(plan_sizes); n++) {
-                if (!plan_exists((dt_comm_kind)kind, a))
+                if (!plan_exists((dt_comm_kind)kind, a, plan_sizes[n]))
                     continue;
                 plan_case p = {.kind = (dt_comm_kind)kind,
                                .algorithm = (dt_comm_algorithm)a,
                                .size = plan_sizes[n],
+                               .local = plan_local(plan_sizes[n]),
                                .seed = seed += 100};
                 plan_run_variants(p);
             }
@@ -287,12 +295,15 @@ TEST(schedules_give_the_result_for_every_type_and_reduction) {
         for (int a = DT_COMM_ALGORITHM_DIRECT; a < DTI_ALGORITHMS; a++)
             for (int dtype = DT_F32; dtype <= DT_U8; dtype++)
                 for (int r = DT_COMM_SUM; r <= DT_COMM_PRODUCT; r++)
-                    for (uint32_t n = 2; n < 7 && plan_exists(kinds[k], a); n++) {
+                    for (uint32_t n = 2; n < 7; n++) {
+                        if (!plan_exists(kinds[k], a, n))
+                            continue;
                         plan_case p = {.kind = kinds[k],
                                        .algorithm = (dt_comm_algorithm)a,
                                        .dtype = (dt_dtype)dtype,
                                        .reduction = (dt_comm_reduction)r,
                                        .size = n,
+                                       .local = plan_local(n),
                                        .seed = seed += 17};
                         plan_run_variants(p);
                     }
@@ -311,7 +322,7 @@ TEST(schedules_reach_every_root) {
                                .chunk_bytes = 64,
                                .overlap = root % 2 ? DTI_SAME : DTI_APART,
                                .seed = root};
-                if (plan_has_root(&p) && p.root < p.size && plan_exists(p.kind, a))
+                if (plan_has_root(&p) && p.root < p.size && plan_exists(p.kind, a, p.size))
                     plan_run(&p, NULL);
             }
 }
@@ -322,10 +333,13 @@ TEST(schedules_give_the_same_bits_in_any_order_of_events) {
     for (int a = DT_COMM_ALGORITHM_DIRECT; a < DTI_ALGORITHMS; a++)
         for (uint32_t n = 2; n < 18; n += 1 + n / 9)
             for (size_t d = 0; d < DTI_COUNT(types); d++) {
+                if (!plan_exists(DT_COMM_ALL_REDUCE, a, n))
+                    continue;
                 plan_case p = {.kind = DT_COMM_ALL_REDUCE,
                                .algorithm = (dt_comm_algorithm)a,
                                .dtype = types[d],
                                .size = n,
+                               .local = plan_local(n),
                                .count = 199,
                                .chunk_bytes = 64,
                                .rough = true};
@@ -392,7 +406,7 @@ TEST(a_send_and_its_receive_are_one_stream) {
                              .count = count,
                              .dtype = DT_I64,
                              .root = 1 - (int)rank};
-            r->c = (dti_collective){op, rank, 2, 64, NULL, 0};
+            r->c = (dti_collective){op, rank, 2, 64, NULL, 0, 0};
             *(rank ? &r->out : &r->in) = plan_memory(w, r, 0, count * 8);
             dti_algorithm_fn *build = dti_algorithm_choose(&base, &r->c, &r->c.op.algorithm);
             CHECK(build && build(&base, &r->c, &r->s));
@@ -455,7 +469,7 @@ TEST(segments_are_even_and_leave_nothing_out) {
 
 static dti_collective plan_collective(dt_comm_kind kind, uint32_t size, uint64_t count) {
     dt_comm_op op = {.kind = kind, .count = count, .dtype = DT_F32};
-    return (dti_collective){op, size - 1, size, 1 << 18, NULL, 0};
+    return (dti_collective){op, size - 1, size, 1 << 18, NULL, 0, 0};
 }
 
 static int plan_chosen(dt_comm_kind kind, uint32_t size, uint64_t bytes) {
@@ -505,6 +519,14 @@ TEST(a_forced_algorithm_that_does_not_exist_is_refused_with_those_that_do) {
     plan_refused(&c, "it has doubling");
     c.op.algorithm = (dt_comm_algorithm)77;
     plan_refused(&c, "it has doubling");
+    c.op.kind = DT_COMM_REDUCE;
+    c.op.algorithm = DT_COMM_ALGORITHM_HIERARCHICAL;
+    c.local = 2;
+    plan_refused(&c, "reduce has no algorithm hierarchical; it has direct, doubling");
+    c.op.kind = DT_COMM_ALL_REDUCE;
+    for (c.local = 0; c.local < 6; c.local++)
+        if (c.local != 2)
+            plan_refused(&c, "hierarchical needs several hosts");
 }
 
 TEST(tree_mode_refuses_what_has_another_order) {
@@ -519,7 +541,10 @@ TEST(tree_mode_refuses_what_has_another_order) {
     c.op.algorithm = DT_COMM_ALGORITHM_RING;
     plan_refused(&c, "direct");
     c.op.algorithm = DT_COMM_ALGORITHM_HALVING;
-    plan_refused(&c, "a power of two");
+    plan_refused(&c, "halving needs a power of two");
+    c.op.algorithm = DT_COMM_ALGORITHM_HIERARCHICAL;
+    c.local = 2;
+    plan_refused(&c, "as many leaves on each rank");
     c.op.algorithm = DT_COMM_ALGORITHM_DEFAULT;
     c.op.dtype = DT_F16;
     c.op.in = c.op.out = x;
@@ -586,5 +611,8 @@ TEST(schedules_are_the_same_when_only_buffers_move) {
     CHECK(!dti_schedule_same(&a, &b));
     b = a;
     b.op.count = 7;
+    CHECK(!dti_schedule_same(&a, &b));
+    b = a;
+    b.local = 2;
     CHECK(!dti_schedule_same(&a, &b));
 }
