@@ -3,6 +3,7 @@
  *     dtrun -n N dtbench_comm tcp crc|mac|tls|none MS BYTES...   all-reduce, float32 sum, over TCP
  *     dtrun -n 2 dtbench_comm raw ADDRESS MS BYTES...    the same bytes both ways, no library
  *     dtbench_comm threads N MS BYTES...                 all-reduce of threads, and memcpy
+ *     dtrun -n N dtbench_comm tune MS                    which algorithm and settings suit the group
  *
  * Each size is warmed up, then repeated for about MS milliseconds. Every result is one JSON object
  * a line, from rank 0; times are in microseconds, the wall's and the processors', of the rank with
@@ -41,6 +42,7 @@ typedef struct bench { /* one rank's side of what is measured */
     void (*step)(struct bench *bench); /* once over the first `bytes` of in and out */
     char *in, *out;
     size_t bytes;
+    dt_comm_algorithm algorithm;
     int socket; /* of raw */
 } bench;
 
@@ -80,7 +82,8 @@ static dt_comm_op sum_of(const bench *b) {
                         .in = b->in,
                         .out = b->out,
                         .count = b->bytes / 4,
-                        .dtype = DT_F32};
+                        .dtype = DT_F32,
+                        .algorithm = b->algorithm};
 }
 
 static void step_all_reduce(bench *b) {
@@ -220,6 +223,66 @@ static void measure_sizes(bench *b, const request *r) {
     }
 }
 
+/* ---- tune: what is fastest here, as values to set; nothing in the library measures by itself */
+
+#define TUNE_ROUNDS 3 /* the least of them counts */
+#define TUNE_ALGORITHMS (DT_COMM_ALGORITHM_HIERARCHICAL + 1)
+#define TUNE_BYTES ((size_t)4 << 20) /* that settings are compared at */
+
+/* Microseconds of one sum, the same number on all ranks. */
+static double tune_us(bench *b, double budget_s) {
+    double least = 1e12, wrong = 0;
+    int repeats = repeats_in(b, budget_s / TUNE_ROUNDS);
+    for (int round = 0; round < TUNE_ROUNDS; round++) {
+        fill(b);
+        double us = seconds_of(b, repeats) / repeats * 1e6;
+        wrong += !is_sum(b);
+        least = us < least ? us : least;
+    }
+    double facts[2] = {least, wrong};
+    agree(b, facts, 2);
+    if (facts[1] > 0)
+        fail("tune", "the sum is WRONG");
+    return facts[0];
+}
+
+/* What the library would take; default: none, as it does not exist for this group. */
+static dt_comm_algorithm tune_chosen(const bench *b, dt_comm_algorithm asked) {
+    dti_base silent;
+    dti_base_init(&silent, NULL, NULL);
+    dti_collective c = {
+        .op = sum_of(b), .rank = b->comm->rank, .size = b->comm->size, .local = b->comm->local};
+    dt_comm_algorithm chosen;
+    c.op.algorithm = asked;
+    return dti_algorithm_choose(&silent, &c, &chosen) ? chosen : DT_COMM_ALGORITHM_DEFAULT;
+}
+
+/* A line of the table: every algorithm at b->bytes. */
+static void tune_size(bench *b, double budget_s) {
+    bool tells = dt_comm_rank(b->comm) == 0;
+    double least = 1e12;
+    dt_comm_algorithm fastest = DT_COMM_ALGORITHM_DEFAULT;
+    if (tells)
+        printf("%10zu", b->bytes);
+    for (int i = DT_COMM_ALGORITHM_DIRECT; i < TUNE_ALGORITHMS; i++) {
+        b->algorithm = (dt_comm_algorithm)i;
+        double us = tune_chosen(b, b->algorithm) ? tune_us(b, budget_s) : 0;
+        if (us > 0 && us < least) {
+            least = us;
+            fastest = b->algorithm;
+        }
+        if (tells && us > 0)
+            printf(" %12.1f", us);
+        else if (tells)
+            printf(" %12s", "-");
+    }
+    b->algorithm = DT_COMM_ALGORITHM_DEFAULT;
+    if (tells)
+        printf("  %-13s %s\n", dti_algorithm_name(fastest),
+               dti_algorithm_name(tune_chosen(b, DT_COMM_ALGORITHM_DEFAULT)));
+    fflush(stdout);
+}
+
 /* Until the program ends. */
 static void get_buffers(bench *b, const request *r) {
     b->in = malloc(r->largest);
@@ -293,6 +356,83 @@ static int run_raw(const char *address, const request *r) {
     return 0;
 }
 
+/* The group again with other settings, at a place of its own; the first one stays. */
+static bool tune_join(const bench *first, bench *b, dt_comm_desc desc, int number) {
+    char *tail = strrchr(desc.rendezvous, ':');
+    int32_t port = 0;
+    if (!strncmp(desc.rendezvous, "tcp://", 6) && tail) {
+        struct sockaddr_in at = {.sin_family = AF_INET};
+        socklen_t length = sizeof at;
+        int end = socket(AF_INET, SOCK_STREAM, 0);
+        if (end < 0 || bind(end, (struct sockaddr *)&at, length) != 0 ||
+            getsockname(end, (struct sockaddr *)&at, &length) != 0)
+            fail("tune", strerror(errno));
+        close(end);
+        port = ntohs(at.sin_port);
+        try(first, dt_comm_broadcast(first->comm, &port, 1, DT_I32, 0), "broadcast");
+        snprintf(tail, 8, ":%d", (int)port);
+    } else if (!strncmp(desc.rendezvous, "file://", 7)) {
+        size_t used = strlen(desc.rendezvous);
+        snprintf(desc.rendezvous + used, sizeof desc.rendezvous - used, ".%d", number);
+    } else
+        return false;
+    *b = *first;
+    if (dt_comm_create(&desc, &b->comm))
+        fail("tune", b->comm ? dt_comm_error(b->comm) : "no memory");
+    return true;
+}
+
+/* Every combination of settings at TUNE_BYTES. */
+static void tune_settings(const bench *first, dt_comm_desc desc, double budget_s) {
+    static const int sockets[] = {1, 2, 4}, chunks[] = {64 << 10, 256 << 10}, windows[] = {4, 8};
+    double least = 1e12;
+    dt_comm_desc best = desc;
+    bool tells = dt_comm_rank(first->comm) == 0;
+    for (int i = 0; i < 12; i++) {
+        bench b;
+        desc.sockets = sockets[i / 4];
+        desc.chunk_bytes = chunks[i / 2 % 2];
+        desc.window = windows[i % 2];
+        if (!tune_join(first, &b, desc, i)) {
+            if (tells)
+                puts("settings are compared where DTRAIN_RDZV is tcp:// or file://");
+            return;
+        }
+        b.bytes = TUNE_BYTES;
+        double us = tune_us(&b, budget_s);
+        if (tells)
+            printf("sockets %d, chunk_bytes %6d, window %d: %10.1f us\n", desc.sockets,
+                   desc.chunk_bytes, desc.window, us);
+        dt_comm_destroy(b.comm);
+        best = us < least ? desc : best;
+        least = us < least ? us : least;
+    }
+    if (tells)
+        printf("fastest at 4 MiB: desc.sockets = %d; desc.chunk_bytes = %d; desc.window = %d;\n",
+               best.sockets, best.chunk_bytes, best.window);
+}
+
+static int run_tune(double budget_s) {
+    dt_comm_desc desc = dt_comm_desc_from_env();
+    request r = {.budget_s = budget_s, .largest = (size_t)16 << 20};
+    bench b = {.what = "tune", .step = step_all_reduce};
+    if (dt_comm_create(&desc, &b.comm))
+        fail("tune", b.comm ? dt_comm_error(b.comm) : "no memory");
+    get_buffers(&b, &r);
+    if (dt_comm_rank(b.comm) == 0) {
+        printf("all-reduce, float32 sum, %d ranks; microseconds\n%10s", dt_comm_size(b.comm),
+               "bytes");
+        for (int i = DT_COMM_ALGORITHM_DIRECT; i < TUNE_ALGORITHMS; i++)
+            printf(" %12s", dti_algorithm_name((dt_comm_algorithm)i));
+        puts("  fastest       default");
+    }
+    for (b.bytes = 1 << 10; b.bytes <= r.largest; b.bytes *= 4)
+        tune_size(&b, budget_s);
+    tune_settings(&b, desc, budget_s);
+    dt_comm_destroy(b.comm);
+    return 0;
+}
+
 typedef struct seat { /* a thread's */
     bench bench;
     const request *request;
@@ -337,6 +477,8 @@ int main(int argc, char **argv) {
         const char *name;
         int (*run)(const char *argument, const request *r);
     } commands[] = {{"tcp", run_tcp}, {"raw", run_raw}, {"threads", run_threads}};
+    if (argc == 3 && !strcmp(argv[1], "tune"))
+        return run_tune(atof(argv[2]) * 1e-3);
     request r = {.budget_s = argc > 3 ? atof(argv[3]) * 1e-3 : 0};
     for (int i = 4; i < argc && r.count < SIZES_MAX; i++) {
         size_t bytes = strtoull(argv[i], NULL, 10) / 4 * 4;
@@ -351,7 +493,8 @@ int main(int argc, char **argv) {
     fputs("usage: dtbench_comm tcp crc|mac|tls|none MS BYTES...\n"
           "       dtbench_comm raw ADDRESS MS BYTES...\n"
           "       dtbench_comm threads RANKS MS BYTES...\n"
-          "The first two are started by dtrun, raw with two ranks.\n",
+          "       dtbench_comm tune MS\n"
+          "All but threads are started by dtrun, raw with two ranks.\n",
           stderr);
     return 2;
 }

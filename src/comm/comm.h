@@ -36,6 +36,7 @@ struct dt_comm {
     bool destroyed;                 /* itself: the memory stays while groups made from it live */
     uint32_t rank, size;
     uint32_t group_id;    /* 0 = all ranks */
+    uint32_t local;       /* of dti_collective, if the transport has such; else 0 */
     uint32_t next_group;  /* the root's: a lower bound of the id of the next group; see group.c */
     uint32_t *ranks;      /* [size] ranks in the root comm; NULL = the same */
     dt_comm_span *leaves; /* [size] of dt_comm_set_leaves; NULL = none */

@@ -269,6 +269,7 @@ static dt_result dti_op_check_buffers(const dt_comm *comm, dt_comm_op *op) {
 static dt_result dti_op_check_algorithm(const dt_comm *comm, const dt_comm_op *op) {
     dti_collective c = {.op = *op, .rank = comm->rank, .size = comm->size};
     dt_comm_algorithm chosen;
+    c.local = comm->local;
     c.leaves = comm->leaves, c.leaf_total = comm->leaf_total;
     if (!op->algorithm || dti_algorithm_choose(comm->base, &c, &chosen))
         return DT_OK;
