@@ -3,7 +3,7 @@
  *     dtrun -n N dtbench_comm tcp crc|mac|tls|none MS BYTES...   all-reduce, float32 sum, over TCP
  *     dtrun -n 2 dtbench_comm raw ADDRESS MS BYTES...    the same bytes both ways, no library
  *     dtbench_comm threads N MS BYTES...                 all-reduce of threads, and memcpy
- *     dtrun -n N dtbench_comm tune MS                    which algorithm and settings suit the group
+ *     dtrun -n N dtbench_comm tune MS                    the algorithms and settings for a group
  *
  * Each size is warmed up, then repeated for about MS milliseconds. Every result is one JSON object
  * a line, from rank 0; times are in microseconds, the wall's and the processors', of the rank with
