@@ -87,3 +87,17 @@ static bool dti_barrier_doubling(dti_base *base, const dti_collective *c, dti_sc
     }
     return !s->failed;
 }
+
+/* Of a count of 0, whatever the kind: a message all the same, so that a rank that has another count
+ * in mind is noticed and does not wait for bytes that nobody sends. */
+static bool dti_exchange_nothing(dti_base *base, const dti_collective *c, dti_schedule *s) {
+    if (!dti_kind_is_p2p(c->op.kind))
+        return dti_barrier_doubling(base, c, s);
+    dti_builder b = dti_builder_open(base, c, s, false);
+    dti_stretch token = dti_add_work(&b, DT_U8, 1);
+    if (c->op.kind == DT_COMM_SEND)
+        dti_add_send(&b, (uint32_t)c->op.root, 0, token, false);
+    else
+        dti_add_recv(&b, (uint32_t)c->op.root, 0, token, false);
+    return !s->failed;
+}

@@ -75,6 +75,7 @@ static const char *dti_kind_name(dt_comm_kind kind);
 static const char *dti_algorithm_name(dt_comm_algorithm algorithm); /* NULL: no such one */
 /* Whether the kind has a reduction; a root (which send and recv call their peer). */
 static bool dti_kind_reduces(dt_comm_kind kind);
+static bool dti_kind_is_p2p(dt_comm_kind kind); /* send, recv */
 static bool dti_kind_has_root(dt_comm_kind kind);
 /* Bytes of `in` and `out` of an operation at `rank` of `size`; 0 where it has none. In tree mode of
  * one buffer of `in`. */

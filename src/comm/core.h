@@ -227,7 +227,7 @@ struct dti_core {
     dti_flight *flights[DTI_PENDING_MAX];
     uint32_t flight_count; /* entries that are not NULL */
     uint32_t turn;         /* which flight may send first */
-    uint64_t next_id, posted;
+    uint64_t next_id;
     dti_flight *pool_user;    /* who has the slots; NULL = nobody */
     uint8_t *pool, *old_pool; /* old: still in use when it had to grow; freed by a later post */
     size_t pool_bytes;

@@ -2,10 +2,6 @@
  * the next operation of the kind); advancing does not: it folds and copies what can be, and finds
  * out what may be sent and received. */
 
-static bool dti_kind_is_p2p(dt_comm_kind kind) {
-    return kind == DT_COMM_SEND || kind == DT_COMM_RECV;
-}
-
 static uint16_t dti_op_flags(const dt_comm_op *op) {
     uint32_t flags = (uint32_t)op->reduction | (uint32_t)op->algorithm << 3;
     if (op->tree)
@@ -424,6 +420,8 @@ static bool dti_flight_plan(dti_core *core, dti_flight *f, const dti_collective 
     dti_algorithm_fn *build = dti_algorithm_choose(core->base, c, &chosen.op.algorithm);
     if (!build)
         return false;
+    if (!c->op.count)
+        build = dti_exchange_nothing;
     dti_schedule_clear(&f->schedule);
     f->planned = *c;
     if (!build(core->base, &chosen, &f->schedule)) {
@@ -482,7 +480,6 @@ static dti_flight *dti_core_post(dti_core *core, dti_rank_group *group, const dt
     f->slots = NULL;
     f->result = DT_OK;
     f->posted_at = core->now;
-    core->posted++;
     for (uint32_t r = 0; r < group->size; r++)
         if (f->peer_state[r] & DTI_PEER_INVOLVED)
             dti_member_want(core, group->ranks[r]);

@@ -22,7 +22,7 @@ static void dti_member_fill(dti_core *core, dti_link *link) {
     else if (core->set.rank == 0 && link->left_told < core->left_count)
         dti_control_put(link, DTI_FRAME_LEFT, core->left_list[link->left_told++], NULL, 0);
     else if (core->now - link->spoke >= dti_beat_ns(core)) {
-        dti_control_put(link, DTI_FRAME_HEARTBEAT, core->posted, NULL, 0);
+        dti_control_put(link, DTI_FRAME_HEARTBEAT, 0, NULL, 0);
         link->spoke = core->now;
     }
     if (link->join_due)

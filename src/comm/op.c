@@ -53,6 +53,10 @@ static const char *dti_algorithm_name(dt_comm_algorithm algorithm) {
     return (unsigned)algorithm < DTI_COUNT(names) ? names[algorithm] : NULL;
 }
 
+static bool dti_kind_is_p2p(dt_comm_kind kind) {
+    return kind == DT_COMM_SEND || kind == DT_COMM_RECV;
+}
+
 static bool dti_kind_reduces(dt_comm_kind kind) {
     return kind == DT_COMM_REDUCE || kind == DT_COMM_ALL_REDUCE || kind == DT_COMM_REDUCE_SCATTER;
 }

@@ -245,11 +245,11 @@ static proxy *proxy_new(void) {
 /* From here on ranks that are forked go through it. */
 static void proxy_start(proxy *x) {
     fflush(stdout);
+    proxy_now = x;
     pid_t pid = fork();
     if (pid == 0)
         proxy_main(x);
     x->pid = pid;
-    proxy_now = x;
 }
 
 static void proxy_end(proxy *x) {

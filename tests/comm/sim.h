@@ -38,6 +38,7 @@ typedef struct sim_conn {
     bool accepted, told; /* the dialler knows that it is connected */
     bool closed[2];
     uint64_t open_at;
+    bool flipped[2]; /* in a frame that is not whole yet */
 } sim_conn;
 
 typedef struct sim_rank {
@@ -68,7 +69,7 @@ typedef struct sim_net {
     sim_conn conns[SIM_CONNS_MAX];
     int conn_top; /* entries that were ever used */
     sim_faults faults;
-    uint64_t flips_read; /* turned bits that a joined rank has read on an open connection */
+    uint64_t flips_read; /* turned bits that an open rank has read, and is still open */
 } sim_net;
 
 /* ---- memory: counted, and failing on demand */
@@ -238,6 +239,16 @@ static void sim_output(sim_net *n, sim_rank *r, sim_conn *c, int d) {
     }
 }
 
+/* A turned bit counts when its frame is whole and the rank goes on: who has begun to leave before
+ * that has what it came for, and need not look. */
+static void sim_count_flip(sim_net *n, const sim_rank *r, sim_conn *c, int d) {
+    const dti_link *link = c->link[d];
+    if (!c->flipped[d] || !link || link->in_body || link->rx_from != link->rx_to)
+        return;
+    c->flipped[d] = false;
+    n->flips_read += r->core.state == DTI_CORE_OPEN;
+}
+
 static void sim_input(sim_net *n, sim_rank *r, sim_conn *c, int d) {
     sim_pipe *p = &c->pipe[!d];
     for (int round = 0; round < 4 && c->link[d]; round++) {
@@ -258,7 +269,7 @@ static void sim_input(sim_net *n, sim_rank *r, sim_conn *c, int d) {
                 in[i].data[k] = p->data[(p->from + k) % SIM_BUFFER];
             if (p->flip_at >= p->from && p->flip_at < p->from + some &&
                 r->core.state == DTI_CORE_OPEN && c->link[d]->state == DTI_LINK_OPEN)
-                n->flips_read++;
+                c->flipped[d] = true;
             p->from += some;
             got += some;
             if (some < in[i].bytes)
@@ -267,6 +278,7 @@ static void sim_input(sim_net *n, sim_rank *r, sim_conn *c, int d) {
         if (!got)
             return;
         dti_link_received(&r->core, c->link[d], got);
+        sim_count_flip(n, r, c, d);
     }
 }
 

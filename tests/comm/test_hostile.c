@@ -345,6 +345,48 @@ TEST(hostile_bits_flipped_in_the_stream_are_always_noticed) {
     }
 }
 
+static void edit_once(const proxy_flow *f, uint8_t *head) {
+    proxy *x = proxy_now;
+    int at = (int)x->at - (f->messages == 2 ? DTI_HELLO_BYTES : 0);
+    bool here = f->messages == 2 ? at >= 0 : f->messages == 1 && at < DTI_HELLO_BYTES;
+    if (here && !f->control && f->answers == x->answers && !atomic_exchange(&x->done, 1))
+        head[at] ^= x->mask;
+}
+
+static void summing_a_little(proc *p) {
+    mate *m = &p->m;
+    static int32_t x[9000];
+    if (!proc_join(p))
+        return;
+    for (int i = 0; i < 3; i++) {
+        x[0] = x[8999] = m->rank;
+        proc_note(p, dt_comm_all_reduce(m->comm, x, x, 9000, DT_I32, DT_COMM_SUM));
+        EXPECT(m, p->result == DT_OK && x[0] == 3 && x[8999] == 3);
+    }
+}
+
+/* Hello and proof of a connection for data, of both sides: every field is in the transcript, so the
+ * connection does not come about; another one is tried. But for the acceptor's proof: with that it
+ * has begun, and its end is an end. */
+TEST(hostile_bits_flipped_in_the_handshake_of_data_cost_a_connection) {
+    hit(PROXY_FLIP, false, true, 170, true, NULL);
+    for (int at = 0; at < 196; at += fleet_long() ? 1 : 17)
+        for (int answers = 0; answers < (at < DTI_HELLO_BYTES ? 2 : 1); answers++) {
+            fleet *f = fleet_new(3);
+            proxy *x = proxy_new();
+            x->answers = answers;
+            x->at = (uint64_t)at;
+            x->mask = (uint8_t)(1u << at % 8);
+            x->edit = edit_once;
+            f->seconds = 20;
+            proxy_start(x);
+            fleet_run(f, summing_a_little);
+            test_check(atomic_load(&x->done), __FILE__, __LINE__, "byte %d", at);
+            proxy_end(x);
+            fleet_free(f);
+        }
+}
+
 TEST(hostile_resets_and_silence_are_noticed_by_all) {
     int more = fleet_long() ? 300 : 6;
     uint64_t random = 7;

@@ -518,6 +518,9 @@ TEST(processes_that_post_different_operations_are_told_so) {
         {{.kind = A, .count = 3}, {.kind = DT_COMM_ALL_GATHER, .count = 3}},
         {{.kind = A, .count = 3}, {.kind = A, .count = 4}},
         {{.kind = A, .count = 20000}, {.kind = A, .count = 20001}},
+        {{.kind = A, .count = 0}, {.kind = A, .count = 5}},
+        {{.kind = A, .count = 20000}, {.kind = A, .count = 0}},
+        {{.kind = DT_COMM_SEND, .count = 0, .root = 1}, {.kind = DT_COMM_RECV, .count = 9}},
         {{.kind = A, .count = 3}, {.kind = A, .count = 20000}},
         {{.kind = A, .count = 3}, {.kind = A, .count = 3, .dtype = DT_I32}},
         {{.kind = A, .count = 20000}, {.kind = A, .count = 10000, .dtype = DT_F64}},
@@ -527,21 +530,24 @@ TEST(processes_that_post_different_operations_are_told_so) {
         {{.kind = DT_COMM_REDUCE, .count = 20000},
          {.kind = DT_COMM_REDUCE, .count = 20000, .root = 1}},
     };
-    for (size_t i = 0; i < DTI_COUNT(wrong); i++)
+    for (size_t i = 0; i < 2 * DTI_COUNT(wrong); i++)
         for (int late = 0; late < 3; late++) { /* 2: nobody, in a world of two */
-            fleet *f = fleet_new(2);
-            f->arg = &wrong[i];
+            const mismatch *w = &wrong[i / 2];
+            int size = i % 2 ? 4 : 2;
+            fleet *f = fleet_new(size);
+            f->arg = w;
             f->at[0].numbers[7] = (uint64_t)late;
             f->seconds = 10;
-            fleet_run(f, mismatching);
-            for (int r = 0; r < 2; r++) {
+            if (size == 2 || w->one.kind != DT_COMM_SEND) /* rank 3 would only be waited for */
+                fleet_run(f, mismatching);
+            for (int r = 0; r < size && f->at[0].text[0]; r++) {
                 dt_result result = f->at[r].result;
-                test_check(result == DT_ERROR_MISMATCH ||
-                               (i == 8 && result == DT_ERROR_REVOKED), /* in the next operation */
-                           __FILE__, __LINE__, "row %d, late %d, rank %d: %d \"%s\"", (int)i, late,
-                           r, (int)f->at[r].result, f->at[r].text);
-                CHECK_CONTAINS(f->at[r].text, "rank 0");
-                CHECK_CONTAINS(f->at[r].text, "rank 1");
+                bool next = w->one.kind == B || w->one.kind == DT_COMM_SEND || size > 2;
+                test_check(result == DT_ERROR_MISMATCH || (next && result == DT_ERROR_REVOKED),
+                           __FILE__, __LINE__, "row %d, late %d, rank %d of %d: %d \"%s\"",
+                           (int)i / 2, late, r, size, (int)f->at[r].result, f->at[r].text);
+                CHECK_CONTAINS(f->at[r].text, size == 2 ? "rank 1" : "rank 3");
+                CHECK_CONTAINS(f->at[r].text, size == 2 ? "rank 0" : "posted");
             }
             fleet_free(f);
         }
