@@ -389,7 +389,8 @@ static void fuzz_join(fuzz_frames_world *fw) {
     if (core->set.rank) {
         fuzz_answer_dials(w);
         fuzz_conn *c = fuzz_conn_of(w, core->peers[0].control);
-        dti_frame fr = {.type = DTI_FRAME_ROSTER, .length = 16 + 2 * core->set.size};
+        dti_frame fr = {.type = DTI_FRAME_ROSTER, .length = DTI_ROSTER_FIXED + 2 * core->set.size};
+        dti_put16(body + 16, core->local);
         fuzz_put_frame(w, c, &fr, body, fr.length, 0);
         fuzz_deliver(w, c, SIZE_MAX, fw->piece);
         return;

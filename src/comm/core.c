@@ -3,7 +3,8 @@
 
 _Static_assert(sizeof(dti_frame) <= 64, "early data keeps its frame in one unit");
 _Static_assert(DTI_LINK_BUFFER >= DTI_HEADER_BYTES + DTI_CONTROL_BYTES_MAX, "a control frame fits");
-_Static_assert(16 + 2 + DTI_ADDRESS_BYTES <= DTI_CONTROL_BYTES_MAX, "a roster moves on");
+_Static_assert(DTI_ROSTER_FIXED + 2 + DTI_ADDRESS_BYTES <= DTI_CONTROL_BYTES_MAX,
+               "a roster moves on");
 _Static_assert(sizeof((dti_core *)0)->text + 8 <= DTI_CONTROL_BYTES_MAX, "a cause fits");
 
 static void dti_group_free(dti_core *core, dti_rank_group *g) {
@@ -61,6 +62,7 @@ static dti_rank_group *dti_group_new(dti_core *core, uint32_t id, const uint32_t
     for (uint32_t i = 0; i < DTI_HISTORY; i++)
         g->history[i].sequence = UINT64_MAX;
     g->rank = g->place_of[core->set.rank];
+    g->local = dti_local_of(core->local, g->ranks, size);
     return g;
 }
 
@@ -126,6 +128,7 @@ static bool dti_core_create(dti_core *core, dti_base *base, const dti_settings *
     core->join_deadline = now + set->join_ns;
     core->dial_wait = 25000000;
     core->epoch = 1;
+    core->local = dti_member_local(core);
     if (!dti_core_memory(core)) {
         dti_core_destroy(core);
         return false;

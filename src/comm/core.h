@@ -110,6 +110,7 @@ typedef struct dti_peer {
 
 typedef struct dti_rank_group {
     uint32_t id, rank, size;
+    uint32_t local;      /* of dti_collective */
     uint32_t *ranks;     /* [size] world ranks */
     uint32_t *place_of;  /* [world size] the rank here of a world rank; DTI_NOBODY = not a member */
     uint64_t next;       /* sequence of the next collective */
@@ -182,6 +183,7 @@ typedef struct dti_io {
 
 typedef struct dti_settings {
     uint32_t rank, size;
+    uint32_t local_rank, local_size; /* on this rank's host; 0, 0: not known */
     uint64_t chunk_bytes, attempt;
     uint32_t window, sockets;
     uint64_t join_ns, silence_ns, op_ns; /* op_ns: 0 = no limit */
@@ -223,6 +225,7 @@ struct dti_core {
     dti_link *links; /* [link_count] all there can be */
     uint32_t link_count;
     uint32_t joined; /* coordinator: members that have joined */
+    uint32_t local;  /* each host has so many ranks, in order: r is on host r / local. 1: unknown */
     dti_rank_group *groups;
     dti_flight *flights[DTI_PENDING_MAX];
     uint32_t flight_count; /* entries that are not NULL */

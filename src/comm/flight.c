@@ -457,6 +457,7 @@ static dti_flight *dti_core_post(dti_core *core, dti_rank_group *group, const dt
     dti_collective c = {.op = *op,
                         .rank = group->rank,
                         .size = group->size,
+                        .local = group->local,
                         .chunk_bytes = core->set.chunk_bytes,
                         .leaves = op->tree ? leaves : NULL,
                         .leaf_total = op->tree ? leaf_total : 0};

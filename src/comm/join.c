@@ -6,7 +6,8 @@
  * A connection that fails before it is open is tried again until a deadline; one that is open and
  * ends without BYE is a loss, which is loss.c's. Nobody joins a run that is under way. */
 
-#define DTI_JOIN_FIXED 14
+#define DTI_JOIN_FIXED 18
+#define DTI_ROSTER_FIXED 18
 #define DTI_JOIN_GRACE_NS 1000000000u
 
 /* ---- connections */
@@ -144,6 +145,10 @@ static void dti_core_closed(dti_core *core, dti_link *link, const char *why) {
     }
     if (open && !clean && core->state < DTI_CORE_LEAVING) {
         link->state = DTI_LINK_CLOSED;
+        /* Others that are lost may have left because the coordinator is: it would have said so. */
+        if (link->channel == DTI_CHANNEL_CONTROL && core->set.rank &&
+            core->state == DTI_CORE_SUSPECT && core->result == DT_ERROR_PEER_LOST)
+            core->state = DTI_CORE_OPEN;
         dti_core_lost(core, peer, why ? why : "its connection ended without a word");
     }
     if (link->channel == DTI_CHANNEL_CONTROL && core->set.rank)
@@ -214,12 +219,34 @@ static void dti_core_link_open(dti_core *core, dti_link *link) {
 
 /* ---- JOIN and ROSTER */
 
+/* core->local by what this rank knows alone. */
+static uint32_t dti_member_local(const dti_core *core) {
+    uint32_t local = core->set.local_size;
+    bool blocks =
+        local > 0 && core->set.size % local == 0 && core->set.rank % local == core->set.local_rank;
+    return blocks ? local : 1;
+}
+
+/* Coordinator: what a member knows must be the same, or nothing is known. */
+static void dti_member_check_local(dti_core *core, uint32_t peer, uint32_t rank, uint32_t size) {
+    if (core->local == 1 || (size == core->local && rank == peer % core->local))
+        return;
+    dti_core_note(
+        core, DT_LOG_INFO,
+        "rank %u is number %u of %u on its host, where rank 0's host has %u: sums are not "
+        "hierarchical, which needs as many ranks on each host, in order",
+        peer, rank, size, core->local);
+    core->local = 1;
+}
+
 static void dti_put_join(dti_core *core, dti_link *link) {
     const dti_peer *me = &core->peers[core->set.rank];
     uint8_t body[DTI_JOIN_FIXED + DTI_ADDRESS_BYTES];
     dti_put64(body, core->set.chunk_bytes);
     dti_put32(body + 8, core->set.window);
-    dti_put16(body + 12, me->address_bytes);
+    dti_put16(body + 12, core->set.local_rank);
+    dti_put16(body + 14, core->set.local_size);
+    dti_put16(body + 16, me->address_bytes);
     memcpy(body + DTI_JOIN_FIXED, me->address, me->address_bytes);
     dti_control_put(link, DTI_FRAME_JOIN, 0, body, DTI_JOIN_FIXED + me->address_bytes);
 }
@@ -227,8 +254,9 @@ static void dti_put_join(dti_core *core, dti_link *link) {
 /* As many ranks' addresses as a frame takes. */
 static void dti_put_roster(dti_core *core, dti_link *link) {
     uint8_t body[DTI_CONTROL_BYTES_MAX];
-    uint32_t bytes = 16, first = link->roster_next;
+    uint32_t bytes = DTI_ROSTER_FIXED, first = link->roster_next;
     memcpy(body, core->nonce, 16);
+    dti_put16(body + 16, core->local);
     while (link->roster_next < core->set.size) {
         const dti_peer *p = &core->peers[link->roster_next];
         if (bytes + 2 + p->address_bytes > sizeof body)
@@ -254,6 +282,8 @@ static void dti_peer_set_address(dti_core *core, uint32_t peer, const uint8_t *a
 /* All are there; what has come in early is looked at. */
 static void dti_member_all_joined(dti_core *core) {
     core->state = DTI_CORE_OPEN;
+    for (dti_rank_group *g = core->groups; g; g = g->following)
+        g->local = dti_local_of(core->local, g->ranks, g->size);
     for (uint32_t i = 0; i < core->link_count; i++)
         if (core->links[i].state == DTI_LINK_HELLO && !core->links[i].dialled)
             dti_link_digest(core, &core->links[i]);
@@ -264,7 +294,7 @@ static const char *dti_member_join(dti_core *core, dti_link *link, const uint8_t
     dti_peer *p = &core->peers[link->peer];
     if (core->set.rank || core->state != DTI_CORE_JOINING || p->joined || bytes < DTI_JOIN_FIXED)
         return "a JOIN out of turn";
-    uint32_t address = dti_get16(body + 12);
+    uint32_t address = dti_get16(body + 16);
     if (address > DTI_ADDRESS_BYTES || bytes != DTI_JOIN_FIXED + address)
         return "a JOIN of a wrong size";
     dti_peer_set_address(core, link->peer, body + DTI_JOIN_FIXED, address);
@@ -276,6 +306,7 @@ static const char *dti_member_join(dti_core *core, dti_link *link, const uint8_t
                          (unsigned long long)core->set.chunk_bytes, core->set.window);
         return NULL;
     }
+    dti_member_check_local(core, link->peer, dti_get16(body + 12), dti_get16(body + 14));
     p->joined = true;
     if (++core->joined < core->set.size - 1)
         return NULL;
@@ -286,11 +317,15 @@ static const char *dti_member_join(dti_core *core, dti_link *link, const uint8_t
 }
 
 static const char *dti_member_roster(dti_core *core, dti_link *link, const uint8_t *body) {
-    uint32_t bytes = link->frame.length, at = 16;
-    if (!core->set.rank || core->state != DTI_CORE_JOINING || bytes < 16 ||
+    uint32_t bytes = link->frame.length, at = DTI_ROSTER_FIXED;
+    if (!core->set.rank || core->state != DTI_CORE_JOINING || bytes < at ||
         link->frame.value != core->joined)
         return "a ROSTER out of turn";
     memcpy(core->nonce, body, 16);
+    uint32_t local = dti_get16(body + 16);
+    if (local != 1 && local != dti_member_local(core))
+        return "a ROSTER with another number of ranks on this host";
+    core->local = local;
     while (at + 2 <= bytes && core->joined < core->set.size) {
         uint32_t size = dti_get16(body + at);
         if (size > DTI_ADDRESS_BYTES || at + 2 + size > bytes)

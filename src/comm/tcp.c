@@ -335,6 +335,7 @@ static dt_result dti_tcp_make_group(dt_comm *parent, dt_comm *child) {
     }
     child->transport = &dti_tcp_transport;
     child->state = g;
+    child->local = g->group->local;
     return DT_OK;
 }
 
@@ -423,6 +424,8 @@ static const dti_transport dti_tcp_transport = {.name = "tcp",
 static void dti_tcp_settings(const dt_comm_desc *d, dti_settings *set) {
     set->rank = (uint32_t)d->rank;
     set->size = (uint32_t)d->world_size;
+    set->local_rank = (uint32_t)d->local_rank;
+    set->local_size = (uint32_t)d->local_size;
     set->chunk_bytes = (uint64_t)d->chunk_bytes;
     set->window = (uint32_t)d->window;
     set->sockets = (uint32_t)d->sockets;
@@ -543,6 +546,7 @@ static dt_result dti_comm_open_tcp(dt_comm *comm, const dt_comm_desc *desc) {
     dt_result result = dti_tcp_start(t);
     if (!result) {
         *g = (dti_tcp_group){t, t->core.groups};
+        comm->local = g->group->local;
         return DT_OK;
     }
     *g = (dti_tcp_group){t, NULL};

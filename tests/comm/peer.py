@@ -202,10 +202,11 @@ class Rank:
 
     def join(self):
         """JOIN without an address, as nobody dials the highest rank; then the ROSTER."""
-        self.connections[CONTROL].send("JOIN", struct.pack("<QIH", CHUNK_BYTES, WINDOW, 0))
+        self.connections[CONTROL].send("JOIN", struct.pack("<QIHHH", CHUNK_BYTES, WINDOW, 0, 0, 0))
         _, fields, body = self.wait(CONTROL, "ROSTER")
         assert fields["value"] == 0
-        nonce, at, ranks = body[:16], 16, []
+        nonce, at, ranks = body[:16], 18, []
+        assert struct.unpack_from("<H", body, 16)[0] == 1  # who shares a host is not known
         while at < len(body):
             size = struct.unpack_from("<H", body, at)[0]
             ranks.append(addresses(body[at + 2:at + 2 + size]))

@@ -1,5 +1,5 @@
 /* Several ranks on each host: hierarchical's schedules on executor.h against direct's bits, what
- * leaves a host, and when it is chosen. */
+ * leaves a host, when it is chosen, and real processes that say who shares a host. */
 
 /* ---- schedules */
 
@@ -165,4 +165,157 @@ TEST(hierarchical_is_chosen_where_hosts_are_shared_and_bytes_many) {
     CHECK(plan_chosen_on_hosts(4, 2, 1 << 20, odd) == direct);
     CHECK(plan_chosen_on_hosts(4, 2, 32 << 10, even) == direct);
     CHECK(plan_chosen_on_hosts(4, 1, 1 << 20, even) == direct);
+}
+
+/* ---- real processes, all on this host, that say they are on several */
+
+typedef struct layout {
+    int size, local;
+    int odd_one;    /* a rank that says nothing; -1: all do */
+    uint32_t known; /* what all must come to know */
+    bool dealt;     /* ranks are dealt out to the hosts in turn */
+} layout;
+
+static void layout_describe(proc *p, dt_comm_desc *desc) {
+    const layout *l = p->all->arg;
+    desc->local_size = l->local;
+    desc->local_rank = l->dealt ? p->index / (l->size / l->local) : p->index % l->local;
+    if (p->index == l->odd_one)
+        desc->local_size = desc->local_rank = 0;
+    if (p->index == 0)
+        desc->logger = (dt_logger){.log = proc_log, .user = p};
+}
+
+enum { LAYOUT_MOST = 40000 };
+
+/* The three ways give the same bits, in place too. */
+static void layout_sum(mate *m, dt_comm_op op, float *x, float *y, float *first) {
+    static const dt_comm_algorithm ways[] = {
+        DT_COMM_ALGORITHM_DIRECT, DT_COMM_ALGORITHM_HIERARCHICAL, DT_COMM_ALGORITHM_DEFAULT};
+    size_t bytes = op.count * dti_dtype_bytes(op.dtype);
+    for (size_t way = 0; way < 3; way++)
+        for (int same = 0; same < (op.tree && op.dtype != DT_F32 ? 1 : 2); same++) {
+            for (size_t i = 0; i < op.count; i++)
+                x[i] = ordered_at(m->rank, i);
+            op.in = x;
+            op.out = same ? x : y;
+            op.algorithm = ways[way];
+            EXPECT(m, !dt_comm_run(m->comm, &op));
+            if (way == 0)
+                memcpy(first, op.out, bytes);
+            EXPECT(m, !memcmp(first, op.out, bytes));
+        }
+}
+
+static void layout_sums(mate *m, bool tree) {
+    static const uint64_t counts[] = {0, 1, 37, 5000, LAYOUT_MOST};
+    static const dt_dtype types[] = {DT_F32, DT_BF16, DT_I32};
+    float *memory = malloc(sizeof *memory * LAYOUT_MOST * 3);
+    for (size_t n = 0; n < DTI_COUNT(counts); n++)
+        for (size_t d = 0; d < DTI_COUNT(types) - tree; d++) /* the tree is for floats */
+            layout_sum(m,
+                       (dt_comm_op){.kind = DT_COMM_ALL_REDUCE,
+                                    .count = counts[n],
+                                    .dtype = types[d],
+                                    .reduction = (dt_comm_reduction)((n + d) % 5),
+                                    .tree = tree},
+                       memory, memory + LAYOUT_MOST, memory + 2 * LAYOUT_MOST);
+    free(memory);
+}
+
+static void layout_refused(mate *m, bool tree, const char *why) {
+    float x[64] = {0}, y[64];
+    dt_comm_op op = {.kind = DT_COMM_ALL_REDUCE, .in = x, .out = y, .count = 3, .tree = tree};
+    op.algorithm = DT_COMM_ALGORITHM_HIERARCHICAL;
+    EXPECT(m, dt_comm_run(m->comm, &op) == DT_ERROR_INVALID);
+    EXPECT(m, strstr(dt_comm_error(m->comm), why) != NULL);
+}
+
+/* A group of those ranks r for which bit r is set. */
+static void layout_group(mate *m, uint32_t mask, uint32_t known) {
+    int ranks[32], count = 0;
+    mate inside = *m;
+    for (int r = 0; r < m->size; r++)
+        if (mask >> r & 1)
+            ranks[count++] = r;
+    EXPECT(m, !dt_comm_group_create(m->comm, ranks, count, &inside.comm));
+    if (inside.comm) {
+        inside.rank = dt_comm_rank(inside.comm);
+        EXPECT(&inside, inside.comm->local == known);
+        if (known > 1)
+            layout_sums(&inside, false);
+        else
+            layout_refused(&inside, false, "several hosts");
+        dt_comm_destroy(inside.comm);
+    }
+    m->failed_line = m->failed_line ? m->failed_line : inside.failed_line;
+}
+
+static void layout_leaves(mate *m) {
+    uint32_t rank = (uint32_t)m->rank, size = (uint32_t)m->size, more = rank > 0;
+    EXPECT(m, !dt_comm_set_leaves(m->comm, rank, 1, size, NULL, NULL));
+    layout_sums(m, true);
+    /* Rank 0 has two. */
+    EXPECT(m, !dt_comm_set_leaves(m->comm, rank + more, 2 - more, size + 1, NULL, NULL));
+    layout_refused(m, true, "as many leaves");
+}
+
+static void on_hosts(proc *p) {
+    mate *m = &p->m;
+    const layout *l = p->all->arg;
+    dt_comm_algorithm chosen = DT_COMM_ALGORITHM_DEFAULT;
+    if (!proc_join(p))
+        return;
+    dti_collective c = {.op = {.kind = DT_COMM_ALL_REDUCE, .count = LAYOUT_MOST},
+                        .size = (uint32_t)m->size,
+                        .local = m->comm->local};
+    EXPECT(m, m->comm->local == l->known);
+    EXPECT(m, dti_algorithm_choose(m->comm->base, &c, &chosen) != NULL);
+    EXPECT(m, (chosen == DT_COMM_ALGORITHM_HIERARCHICAL) == (l->known > 1));
+    if (l->known > 1) {
+        layout_sums(m, false);
+        layout_leaves(m);
+    } else {
+        layout_refused(m, false, "several hosts");
+        sum_once(p, LAYOUT_MOST);
+    }
+    if (m->size == 8 && l->known == 4) {
+        layout_group(m, 0x33, 2);
+        layout_group(m, 0x0f, 1);
+        layout_group(m, 0x17, 1);
+        layout_group(m, 0xff, 4);
+    }
+    bool noted = m->rank == 0 && (l->odd_one > 0 || l->dealt);
+    EXPECT(m, (strstr(p->log, "not hierarchical") != NULL) == noted);
+}
+
+TEST(processes_on_several_hosts_get_the_bits_of_direct) {
+    static const layout layouts[] = {{4, 2, -1, 2, false},
+                                     {6, 2, -1, 2, false},
+                                     {8, 4, -1, 4, false},
+                                     {8, 2, -1, 2, false},
+                                     {12, 6, -1, 2, false}};
+    for (size_t i = 0; i < DTI_COUNT(layouts); i++)
+        for (int sockets = 1; sockets <= (i < 2 ? 2 : 1); sockets++) {
+            fleet *f = fleet_new(layouts[i].size);
+            f->desc.chunk_bytes = 4096;
+            f->desc.sockets = sockets;
+            f->describe = layout_describe;
+            f->arg = &layouts[i];
+            fleet_run(f, on_hosts);
+            fleet_free(f);
+        }
+}
+
+TEST(processes_that_do_not_agree_who_shares_a_host_sum_all_the_same) {
+    static const layout layouts[] = {
+        {4, 4, -1, 1, false}, {4, 1, -1, 1, false}, {6, 3, -1, 1, false}, {4, 3, -1, 1, false},
+        {4, 2, 0, 1, false},  {4, 2, 3, 1, false},  {4, 2, 2, 1, false},  {8, 4, -1, 1, true}};
+    for (size_t i = 0; i < DTI_COUNT(layouts); i++) {
+        fleet *f = fleet_new(layouts[i].size);
+        f->describe = layout_describe;
+        f->arg = &layouts[i];
+        fleet_run(f, on_hosts);
+        fleet_free(f);
+    }
 }

@@ -55,6 +55,7 @@ static struct {
     bool strict; /* ranks wait for each operation in turn, and post some earlier */
     uint32_t sub[SIM_RANKS_MAX];
     uint32_t sub_size;
+    uint32_t local; /* ranks on each host, as all ranks must come to know */
     sim_app_state apps[SIM_RANKS_MAX];
     int wrong; /* results */
 } sim_script;
@@ -121,6 +122,13 @@ static void sim_check(const sim_op *o, int op, const dti_flight *f, const uint8_
 
 /* ---- the script */
 
+/* Whether ranks of a group share hosts as it needs. */
+static bool sim_can_do(const dt_comm_op *op, const uint32_t *ranks, uint32_t size) {
+    return dti_algorithm_of(op->kind, op->algorithm) &&
+           (op->algorithm != DT_COMM_ALGORITHM_HIERARCHICAL ||
+            dti_local_of(sim_script.local, ranks, size) > 1);
+}
+
 static void sim_make_op(sim_net *n, sim_op *o) {
     static const dt_dtype dtypes[] = {DT_F32, DT_BF16, DT_I32, DT_U8};
     static const uint64_t counts[] = {0, 1, 3, 100, 1023, 1024, 1025, 5000, 20011};
@@ -140,8 +148,10 @@ static void sim_make_op(sim_net *n, sim_op *o) {
     if (size < 2)
         o->queue = 0, size = (uint32_t)n->size;
     o->op.root = (int)sim_random(r, size);
-    o->op.algorithm = (dt_comm_algorithm)sim_random(r, 6);
-    if (!dti_algorithm_of(o->op.kind, o->op.algorithm))
+    o->op.algorithm = (dt_comm_algorithm)sim_random(r, DTI_ALGORITHMS);
+    if (o->op.kind == DT_COMM_ALL_REDUCE && sim_random(r, 2))
+        o->op.algorithm = DT_COMM_ALGORITHM_HIERARCHICAL;
+    if (!sim_can_do(&o->op, o->queue ? sim_script.sub : NULL, size))
         o->op.algorithm = DT_COMM_ALGORITHM_DEFAULT;
     if (o->op.kind == DT_COMM_BARRIER)
         o->op.count = 0;
@@ -309,6 +319,7 @@ static void sim_app(sim_net *n, int rank) {
     }
     if (r->core.state != DTI_CORE_OPEN || n->now < r->app_at)
         return;
+    sim_script.wrong += r->core.local != sim_script.local;
     if (!a->sub && sim_script.sub_size > 1)
         for (uint32_t i = 0; i < sim_script.sub_size; i++)
             if (sim_script.sub[i] == (uint32_t)rank)
@@ -329,6 +340,24 @@ static void sim_app(sim_net *n, int rank) {
 
 /* ---- one run */
 
+/* How many ranks share each host, and what a rank says of it: now and then it does not know, or says
+ * what cannot be, and then nobody knows. */
+static void sim_hosts(const sim_net *n, uint64_t seed, dti_settings *set) {
+    static const uint32_t wrong[] = {0, 0, 0, 1, 5, 65535};
+    uint64_t how = seed / SIM_FAULT_COUNT;
+    static const uint32_t right[] = {2, 4, 2, 3, 1};
+    uint32_t size = (uint32_t)n->size, local = right[how % DTI_COUNT(right)];
+    uint32_t odd_one = how / 5 % 3 ? UINT32_MAX : (uint32_t)(how / 15 % size);
+    set->local_size = local;
+    set->local_rank = set->rank % local;
+    if (set->rank == odd_one && how % 7)
+        set->local_size = wrong[how % DTI_COUNT(wrong)];
+    else if (set->rank == odd_one) /* another place */
+        set->local_rank = (set->local_rank + 1) % local;
+    bool known = size % local == 0 && (odd_one == UINT32_MAX || local == 1);
+    sim_script.local = known ? local : 1;
+}
+
 static void sim_world(sim_net *n, uint64_t seed) {
     memset(n, 0, sizeof *n);
     n->rng.key = seed;
@@ -337,6 +366,7 @@ static void sim_world(sim_net *n, uint64_t seed) {
     n->faults.piece_max = sim_script.tiny ? 1 + sim_random(&n->rng, 300) : 20000;
     n->faults.delay_max = 1 + sim_random(&n->rng, sim_script.tiny ? 100000 : 2000000);
     n->now = 1000;
+    sim_hosts(n, seed, &(dti_settings){0});
     sim_make_script(n);
     sim_script.fault = (sim_fault)(seed % SIM_FAULT_COUNT);
     sim_script.faulty = (int)sim_random(&n->rng, (uint32_t)n->size);
@@ -353,6 +383,7 @@ static void sim_world(sim_net *n, uint64_t seed) {
 #endif
     for (int r = 0; r < n->size; r++) {
         set.rank = (uint32_t)r;
+        sim_hosts(n, seed, &set);
         CHECK(sim_start(n, r, &set));
     }
     if (sim_script.fault == SIM_FAULT_NONE)
