@@ -175,11 +175,11 @@ static void dti_core_link_refused(dti_core *core, dti_link *link, const char *te
                       text);
         return;
     }
-    /* For data both have joined, so the refusal, which nobody has proved, is damage or an attack. */
+    /* For data both have joined: a refusal, which nobody has proved, is damage or an attack. */
     if (link->channel == DTI_CHANNEL_DATA ||
         (core->set.guessed && core->state == DTI_CORE_JOINING && dti_refusal_is_others(text))) {
         char why[160];
-        snprintf(why, sizeof why, "a connection was refused: %s", text);
+        snprintf(why, sizeof why, "a connection was refused: %.120s", text);
         dti_core_dial_failed(core, link, why);
         return;
     }

@@ -146,7 +146,7 @@ static int dti_link_input(dti_core *core, dti_link *link, dti_span_in in[2]) {
 
 /* Whether the body that has come is the one that was sent. */
 static bool dti_link_body_is_right(const dti_core *core, dti_link *link) {
-    uint8_t mac[DTI_MAC_BYTES];
+    uint8_t mac[DTI_MAC_BYTES] = {0};
     if (dti_link_mac_bytes(&link->seal_in, &link->frame))
         return dti_gmac_end(&link->seal_in, mac) &&
                dti_equal_secret(mac, link->body_mac, DTI_MAC_BYTES);

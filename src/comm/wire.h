@@ -61,7 +61,7 @@
     X(BYE, "BYE")             /* the last frame of this direction */                               \
     X(JOIN, "JOIN")           /* member: my settings and addresses */                              \
     X(ROSTER, "ROSTER")       /* coordinator: everybody's addresses, and the run's nonce */        \
-    X(HEARTBEAT, "HEARTBEAT") /* both: I live */                \
+    X(HEARTBEAT, "HEARTBEAT") /* both: I live */                                                   \
     X(LEFT, "LEFT")           /* coordinator: a member has left */                                 \
     X(LOST, "LOST")           /* member: an error ended the group here */                          \
     X(REVOKE, "REVOKE")       /* coordinator: the epoch has ended, and why */
