@@ -3,11 +3,9 @@
  * constants with their reasons. It refuses an algorithm that was asked for and does not exist or
  * does not fit the hosts, and tree mode where an algorithm's order of summing is not the tree's. */
 
-/* Up to here latency is all: doubling handles log2 N messages, the mesh 2 (N-1). */
-#define DTI_SMALL_BYTES (32u << 10)
-/* With two ranks doubling moves as much as the mesh, (2 - 1) S, in one message instead of two;
- * above, the mesh sums half as much per rank. */
-#define DTI_SMALL_BYTES_PAIR (64u << 10)
+/* Up to here latency is all: doubling handles log2 N messages, the mesh 2 (N-1). (dtbench_comm tune
+ * finds it for other places.) */
+#define DTI_SMALL_BYTES (64u << 10)
 /* More connections than this busy at once cost more than the mesh's two latencies save. */
 #define DTI_MESH_RANKS 32u
 /* Above, the ring's 2 (N-1) latencies are small beside its bytes, which come as an even stream. */
@@ -132,7 +130,6 @@ static bool dti_algorithm_choose_tree(dti_base *base, const dti_collective *c,
 
 static dt_comm_algorithm dti_algorithm_default(const dti_collective *c) {
     uint64_t size = dti_dtype_bytes(c->op.dtype), bytes = c->op.count * size;
-    uint64_t small = c->size == 2 ? DTI_SMALL_BYTES_PAIR : DTI_SMALL_BYTES;
     bool mesh = c->size <= DTI_MESH_RANKS;
     switch (c->op.kind) {
     case DT_COMM_BARRIER: return DT_COMM_ALGORITHM_DOUBLING;
@@ -141,9 +138,9 @@ static dt_comm_algorithm dti_algorithm_default(const dti_collective *c) {
             return mesh ? DT_COMM_ALGORITHM_DIRECT : DT_COMM_ALGORITHM_RING;
         return c->size <= DTI_STAR_RANKS ? DT_COMM_ALGORITHM_ONE_SHOT : DT_COMM_ALGORITHM_DOUBLING;
     case DT_COMM_REDUCE:
-        return bytes <= small ? DT_COMM_ALGORITHM_DOUBLING : DT_COMM_ALGORITHM_DIRECT;
+        return bytes <= DTI_SMALL_BYTES ? DT_COMM_ALGORITHM_DOUBLING : DT_COMM_ALGORITHM_DIRECT;
     case DT_COMM_ALL_REDUCE:
-        if (bytes <= small)
+        if (bytes <= DTI_SMALL_BYTES)
             return DT_COMM_ALGORITHM_DOUBLING;
         if (dti_hosts_pay(c))
             return DT_COMM_ALGORITHM_HIERARCHICAL;

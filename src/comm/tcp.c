@@ -6,8 +6,8 @@
 
 #if DTI_TCP
 
-#define DTI_POLLS_BEFORE_SLEEP 20
-#define DTI_SLEEP_MS_MAX 1000 /* though what matters ends a sleep */
+#define DTI_WAIT_SPIN_NS 1000000 /* without a byte; to be woken can cost more than many looks */
+#define DTI_SLEEP_MS_MAX 1000    /* though what matters ends a sleep */
 
 /* ---- waiting for the system */
 
@@ -247,13 +247,19 @@ static dt_result dti_tcp_finish(dti_tcp *t, dti_flight *f) {
     return result ? dti_core_error(&t->core, result) : DT_OK;
 }
 
-/* Until it is finished or the time is up: a few looks without sleep, then sleeping ones. */
+/* Until it is finished or the time is up: looks without sleep while bytes come and go and a little
+ * longer, then sleeping ones. */
 static void dti_tcp_wait_for(dti_tcp *t, const dti_flight *f, uint64_t timeout_ns) {
     uint64_t start = dti_now_ns();
     uint64_t until = timeout_ns > UINT64_MAX - start ? UINT64_MAX : start + timeout_ns;
+    uint64_t moved = 0, moved_at = start;
     t->waiting = true;
-    for (int i = 0; !f->finished; i++) {
-        if (i < DTI_POLLS_BEFORE_SLEEP) {
+    while (!f->finished) {
+        if (moved != t->core.bytes_sent + t->core.bytes_received) {
+            moved = t->core.bytes_sent + t->core.bytes_received;
+            moved_at = t->core.now;
+        }
+        if (t->core.now < moved_at + DTI_WAIT_SPIN_NS) {
             dti_tcp_glance(t);
             if (f->finished)
                 break;

@@ -152,7 +152,7 @@ TEST(hierarchical_is_chosen_where_hosts_are_shared_and_bytes_many) {
     const int hierarchical = DT_COMM_ALGORITHM_HIERARCHICAL, direct = DT_COMM_ALGORITHM_DIRECT;
     dt_comm_span even[4] = {{0, 2}, {2, 2}, {4, 2}, {6, 2}};
     dt_comm_span odd[4] = {{0, 1}, {1, 2}, {3, 3}, {6, 2}};
-    CHECK(plan_chosen_on_hosts(4, 2, (32 << 10) + 4, NULL) == hierarchical);
+    CHECK(plan_chosen_on_hosts(4, 2, (64 << 10) + 4, NULL) == hierarchical);
     CHECK(plan_chosen_on_hosts(4, 2, 32 << 10, NULL) == DT_COMM_ALGORITHM_DOUBLING);
     CHECK(plan_chosen_on_hosts(1024, 32, 1 << 30, NULL) == hierarchical);
     CHECK(plan_chosen_on_hosts(1056, 32, 1 << 30, NULL) == DT_COMM_ALGORITHM_RING);
