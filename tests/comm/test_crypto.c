@@ -73,6 +73,11 @@ TEST(crc32c_is_the_slow_one_at_any_length_and_alignment) {
         test_check(dti_crc32c(before, data + from, bytes) == want &&
                        ~dti_crc32c_portable(~before, data + from, bytes) == want,
                    __FILE__, __LINE__, "%zu bytes from %zu", bytes, from);
+#if DTI_X86
+        if (__builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("pclmul"))
+            test_check(~dti_crc32c_sse(~before, data + from, bytes) == want, __FILE__, __LINE__,
+                       "%zu bytes from %zu by the instruction", bytes, from);
+#endif
     }
 }
 
