@@ -67,7 +67,7 @@ typedef enum dt_comm_algorithm { DT_COMM_ALGORITHM_LIST(DTI_X) } dt_comm_algorit
 typedef enum dt_comm_integrity {
     DT_COMM_CRC, /* the default: accidents. CRC32C of each payload */
     DT_COMM_MAC, /* changes by others on the path: GMAC of each payload; needs DT_WITH_OPENSSL */
-    DT_COMM_TLS, /* and readers: TLS 1.3 with the key as its secret; needs DT_WITH_OPENSSL */
+    DT_COMM_TLS, /* and readers: TLS 1.3, by the key or by certificates; needs DT_WITH_OPENSSL */
     DT_COMM_NONE /* nothing of the payload is checked: for measurements */
 } dt_comm_integrity;
 
