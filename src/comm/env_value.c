@@ -207,7 +207,8 @@ static bool dti_env_integrity(dti_env_reader *r) {
             known = true;
         }
     if (!known)
-        return dti_env_fail(r, "DTRAIN_INTEGRITY is \"%.40s\": crc, mac, tls or none", text);
+        return dti_env_fail(r, "DTRAIN_INTEGRITY is %s: crc, mac, tls or none",
+                            dti_env_quote(text).text);
     return dti_env_text(r, "DTRAIN_TLS_CA", d->tls_ca, sizeof d->tls_ca, "") &&
            dti_env_text(r, "DTRAIN_TLS_CERT", d->tls_certificate, sizeof d->tls_certificate, "") &&
            dti_env_text(r, "DTRAIN_TLS_KEY", d->tls_private_key, sizeof d->tls_private_key, "") &&
