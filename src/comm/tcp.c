@@ -253,6 +253,7 @@ static void dti_tcp_wait_for(dti_tcp *t, const dti_flight *f, uint64_t timeout_n
     uint64_t start = dti_now_ns();
     uint64_t until = timeout_ns > UINT64_MAX - start ? UINT64_MAX : start + timeout_ns;
     uint64_t moved = 0, moved_at = start;
+    t->core.now = start; /* it may be old: the last thing that happened */
     t->waiting = true;
     while (!f->finished) {
         if (moved != t->core.bytes_sent + t->core.bytes_received) {
