@@ -169,11 +169,15 @@
 /* ---- data: readers, shuffle, batches */
 #include "data/idx.c"
 #include "data/batch.c"
+#include "data/loader.h"
+#include "data/loader.c"
 
-/* ---- file: safetensors */
+/* ---- file: safetensors, checkpoints */
 #include "file/safetensors.h"
 #include "file/safetensors.c"
 #include "file/store_file.c"
+#include "file/checkpoint.h"
+#include "file/checkpoint.c"
 
 #endif /* DT_COMM_ONLY */
 

@@ -23,6 +23,7 @@ extern "C" {
 #include "api/data.h"
 #include "api/file.h"
 #include "api/comm.h"
+#include "api/train.h"
 
 #ifdef __cplusplus
 }

@@ -17,17 +17,28 @@ typedef struct dti_range {
     uint64_t offset, bytes;
 } dti_range;
 
+/* Ranges of `bytes`, `count` of them, each `stride` behind the one before. */
+typedef struct dti_fetch {
+    uint64_t offset, bytes, stride;
+    uint32_t count;
+} dti_fetch;
+
 /* A run of launches that goes to the device in one piece. upload: range of memory `in` that is
  * copied from the host's side before it; download: range of memory `out` copied back after it. */
 typedef struct dti_segment {
     uint32_t first, count;
     dti_range upload, download;
+    dti_fetch fetch; /* of memory `exchange`, to the host's side after the segment */
+    dti_range put;   /* of memory `exchange`, from the host's side before it */
 } dti_segment;
 
 typedef enum dti_memory_kind {
     DTI_MEMORY_DEVICE, /* arenas: parameters, gradients, state, transients, tables */
     DTI_MEMORY_IN,     /* step block at offset 0, then inputs: the host writes, the device reads */
-    DTI_MEMORY_OUT     /* status at offset 0, then outputs: the device writes, the host reads */
+    DTI_MEMORY_OUT,    /* status at offset 0, then outputs: the device writes, the host reads */
+    /* An arena that both work on in turns: segments fetch what the host shall read, and put what it
+     * has written. Its host side is cached memory. */
+    DTI_MEMORY_EXCHANGE
 } dti_memory_kind;
 
 typedef struct dti_exec_desc {
@@ -40,7 +51,8 @@ typedef struct dti_exec_desc {
     uint32_t launch_count;
     const dti_segment *segments;
     uint32_t segment_count;
-    uint32_t in, out; /* which of the memories are IN and OUT; the step block is at IN + 0 */
+    uint32_t in, out;  /* which of the memories are IN and OUT; the step block is at IN + 0 */
+    uint32_t exchange; /* which one segments fetch from and put to; not looked at if none does */
 } dti_exec_desc;
 
 typedef struct dti_backend {
@@ -49,7 +61,8 @@ typedef struct dti_backend {
                                dti_memory **out);
     void (*memory_destroy)(dti_memory *memory);
     uint64_t (*memory_bytes)(const dti_memory *memory); /* device bytes that it really takes */
-    /* The host's side of IN and OUT: written before, read after the segment that copies. Stable. */
+    /* The host's side of IN, OUT and EXCHANGE: written before, read after the segment that copies.
+     * Stable. On the CPU, and where memory is unified, it is the memory itself. */
     void *(*memory_host)(dti_memory *memory);
     /* Blocking copies, for loading and saving; not during a run. */
     dt_result (*memory_write)(dti_memory *memory, uint64_t offset, const void *data,
@@ -63,6 +76,9 @@ typedef struct dti_backend {
     dt_result (*exec_start)(dti_exec *exec, uint32_t first, uint32_t count);
     dt_result (*exec_poll)(dti_exec *exec, bool *busy);
     dt_result (*exec_wait)(dti_exec *exec);
+    /* Waits until segment `segment`, started by an exec_start of its own, has finished; those that
+     * were started behind it go on. */
+    dt_result (*exec_reach)(dti_exec *exec, uint32_t segment);
     /* Runs launches [first, first + count) again, each followed by a SCAN of what it wrote;
      * *fault is the number of the first launch whose result has a NaN or an infinity, or
      * launch_count. Slow; blocks. */

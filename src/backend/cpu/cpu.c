@@ -175,6 +175,11 @@ static dt_result dti_cpu_exec_poll(dti_exec *exec, bool *busy) {
     return DT_OK;
 }
 
+static dt_result dti_cpu_exec_reach(dti_exec *exec, uint32_t segment) {
+    (void)exec, (void)segment;
+    return DT_OK;
+}
+
 static dt_result dti_cpu_exec_wait(dti_exec *exec) {
     (void)exec;
     return DT_OK;
@@ -236,6 +241,7 @@ static const dti_backend dti_cpu_backend = {
     .exec_start = dti_cpu_exec_start,
     .exec_poll = dti_cpu_exec_poll,
     .exec_wait = dti_cpu_exec_wait,
+    .exec_reach = dti_cpu_exec_reach,
     .exec_find_fault = dti_cpu_exec_find_fault,
     .close = dti_cpu_close,
 };

@@ -331,6 +331,7 @@ static const dti_backend dti_vk_backend = {
     .exec_start = dti_vk_exec_start,
     .exec_poll = dti_vk_exec_poll,
     .exec_wait = dti_vk_exec_wait,
+    .exec_reach = dti_vk_exec_reach,
     .exec_find_fault = dti_vk_exec_find_fault,
     .close = dti_vk_close,
 };

@@ -510,6 +510,18 @@ static dt_result dti_vk_exec_wait(dti_exec *exec) {
     return result;
 }
 
+static dt_result dti_vk_exec_reach(dti_exec *exec, uint32_t segment) {
+    dti_vk_exec *e = (dti_vk_exec *)exec;
+    dt_result result = dti_vk_alive(e->device);
+    dti_vk_run_state *run = &e->runs[segment];
+    if (result || !run->pending)
+        return result;
+    result = dti_vk_fence_wait(e->device, run->fence);
+    if (!result)
+        dti_vk_run_done(e, run);
+    return result;
+}
+
 /* A segment's command buffer may not be submitted while it runs, and its inputs would be in use:
  * whoever starts it again has not waited. */
 static dt_result dti_vk_check_idle(dti_vk_exec *e, uint32_t first, uint32_t count) {
