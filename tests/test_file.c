@@ -4,6 +4,13 @@
 
 #include <sys/stat.h>
 
+/* Where a file of the folder is while it is written. */
+static const char *temp_path_while_written(const char *name) {
+    char temporary[128];
+    snprintf(temporary, sizeof temporary, "%s.tmp.%ld", name, (long)getpid());
+    return temp_path(temporary);
+}
+
 /* ---- Files from text */
 
 /* A file with this header, as long as `header_bytes` says (0: its own), and data 0, 1, 2 ... */
@@ -280,7 +287,7 @@ TEST(store_saved_and_loaded_has_the_same_bits) {
     CHECK(dt_store_save(a.store, path) == DT_OK);
     CHECK(dt_store_load(b.store, path) == DT_OK);
     CHECK(file_hash(&a) == file_hash(&b));
-    CHECK(access(temp_path("same.safetensors.tmp"), F_OK) != 0);
+    CHECK(access(temp_path_while_written("same.safetensors"), F_OK) != 0);
     file_close(&a);
     file_close(&b);
 }
@@ -348,7 +355,7 @@ TEST(store_that_cannot_be_saved_leaves_the_old_file_and_no_other) {
     CHECK_CONTAINS(dt_ctx_error(f.ctx), "x.safetensors");
     /* A folder where the temporary file would be. */
     const char *path = temp_write("old.safetensors", "old", 3);
-    const char *in_way = temp_path("old.safetensors.tmp");
+    const char *in_way = temp_path_while_written("old.safetensors");
     REQUIRE(mkdir(in_way, 0700) == 0);
     CHECK(dt_store_save(f.store, path) == DT_ERROR_IO);
     char text[8] = {0};

@@ -150,8 +150,8 @@ static bool dti_json_skip(dti_json *j); /* any value */
 static bool dti_json_done(dti_json *j); /* only white space is left, and not bad */
 static bool dti_slice_is(dti_slice s, const char *text);
 
-/* ---- file.c: whole files. Writing goes to "path.tmp", is flushed and renamed, so a crash or a
- * full disk never leaves half a file under `path`. */
+/* ---- file.c: whole files. Writing goes to "path.tmp.PID" ("path.tmp" where POSIX is hidden), is
+ * flushed and renamed, so a crash or a full disk never leaves half a file under `path`. */
 typedef struct dti_file {
     char *data;
     size_t size;
@@ -160,7 +160,16 @@ static dt_result dti_file_read(dti_base *base, const char *path, uint64_t bytes_
 typedef struct dti_writer dti_writer;
 static dt_result dti_writer_open(dti_base *base, const char *path, dti_writer **out);
 static dt_result dti_writer_add(dti_writer *w, const void *data, size_t bytes);
-static dt_result dti_writer_close(dti_writer *w, bool keep); /* keep=false removes the temporary */
+/* CRC32C of what was added since the opening, or since this was last called. */
+static uint32_t dti_writer_take_crc(dti_writer *w);
+/* keep=false removes the temporary, as an error does. One error comes when the file is already
+ * there, whole: its folder cannot be flushed; the text says so. */
+static dt_result dti_writer_close(dti_writer *w, bool keep);
+/* The folder that `path` lies in, for dti_folder_sync(); `path` is as before afterwards. False: it
+ * cannot be opened, errno says why. *folder -1: it may not be read, or there is no POSIX. */
+static bool dti_folder_open(char *path, int *folder);
+/* Flushes a folder to the disk and closes it. False: see errno. -1 is fine. */
+static bool dti_folder_sync(int folder);
 
 /* ---- time.c */
 static uint64_t dti_now_ns(void); /* monotonic */

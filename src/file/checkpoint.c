@@ -1,0 +1,503 @@
+/* Checkpoint files and folders of them. It owns what makes a file trustworthy: a CRC32C of the
+ * header and of every tensor, which is written last and checked before anything is handed out, and
+ * the order in which files of a folder appear and go: the step's file, then LATEST, then old ones
+ * go, so at every instant LATEST names a whole file. It refuses to repair: what does not check is
+ * refused with the name of what is wrong. What tensors mean is the trainer's business; how a file
+ * appears whole is base/file.c's. */
+
+#if DTI_POSIX
+#include <dirent.h>
+#include <sys/stat.h>
+#endif
+
+#define DTI_CHECKPOINT_SUMS "dtrain.crc32c"
+/* Of a tensor at a time: large enough for a disk's speed, small beside a model. */
+#define DTI_CHECKPOINT_CHUNK ((uint64_t)1 << 20)
+
+struct dti_checkpoint {
+    dti_base *base;
+    dt_weights *weights;
+    dt_weight_info *infos; /* [count + 1], the checksums last */
+    int count;
+};
+
+/* ---- Writing a file */
+
+typedef struct dti_checkpoint_job {
+    const dti_safetensors_item *items; /* [count + 1], the checksums last */
+    int count;
+    dti_checkpoint_read_fn *read;
+    void *user;
+    char *buffer;
+    uint32_t *sums;   /* [count + 1]: the header's, then each tensor's */
+    bool read_failed; /* the error is the caller's */
+} dti_checkpoint_job;
+
+static dt_result dti_checkpoint_write_item(dti_checkpoint_job *job, dti_writer *w, int item) {
+    uint64_t bytes = job->items[item].bytes;
+    dt_result result = DT_OK;
+    for (uint64_t at = 0; at < bytes && !result; at += DTI_CHECKPOINT_CHUNK) {
+        size_t size = (size_t)DTI_MIN(DTI_CHECKPOINT_CHUNK, bytes - at);
+        result = job->read(job->user, item, at, job->buffer, size);
+        job->read_failed = result != DT_OK;
+        if (!result)
+            result = dti_writer_add(w, job->buffer, size);
+    }
+    job->sums[item + 1] = dti_writer_take_crc(w);
+    return result;
+}
+
+static dt_result dti_checkpoint_write_file(dti_base *base, const char *path,
+                                           dti_checkpoint_job *job) {
+    dti_writer *w;
+    dt_result result = dti_safetensors_begin(base, path, job->items, job->count + 1, &w);
+    if (result)
+        return result;
+    job->sums[0] = dti_writer_take_crc(w);
+    for (int i = 0; i < job->count && !result; i++)
+        result = dti_checkpoint_write_item(job, w, i);
+    if (!result)
+        result = dti_writer_add(w, job->sums, (size_t)job->items[job->count].bytes);
+    dt_result closed = dti_writer_close(w, result == DT_OK);
+    return result ? result : closed;
+}
+
+/* `items` with the checksums behind them; *largest: the most bytes of one. */
+static dt_result dti_checkpoint_add_sums(dti_base *base, const char *path,
+                                         const dti_safetensors_item *items, int count,
+                                         dti_safetensors_item *all, const int64_t *dim,
+                                         uint64_t *largest) {
+    *largest = 0;
+    for (int i = 0; i < count; i++) {
+        if (!strcmp(items[i].name, DTI_CHECKPOINT_SUMS))
+            return dti_fail(base, DT_ERROR_INVALID,
+                            "%s: \"%s\" is the name of a checkpoint's checksums; name the tensor "
+                            "otherwise",
+                            path, items[i].name);
+        all[i] = items[i];
+        *largest = DTI_MAX(*largest, items[i].bytes);
+    }
+    all[count] = (dti_safetensors_item){.name = DTI_CHECKPOINT_SUMS,
+                                        .dtype = "U32",
+                                        .rank = 1,
+                                        .dim = dim,
+                                        .bytes = (uint64_t)*dim * sizeof(uint32_t)};
+    return DT_OK;
+}
+
+/* The system says that the disk is full, but not how much it would have taken. */
+static dt_result dti_checkpoint_write_failed(dti_base *base, const dti_checkpoint_job *job) {
+    uint64_t bytes = 0;
+    for (int i = 0; i <= job->count; i++)
+        bytes += job->items[i].bytes;
+    return dti_fail(base, DT_ERROR_IO,
+                    "%s; the checkpoint needs %llu bytes and a header, beside the one before it",
+                    base->error, (unsigned long long)bytes);
+}
+
+static dt_result dti_checkpoint_write(dti_base *base, const char *path,
+                                      const dti_safetensors_item *items, int count,
+                                      dti_checkpoint_read_fn *read, void *user) {
+    int64_t dim = (int64_t)count + 1;
+    uint64_t largest = 0;
+    dti_safetensors_item *all = dti_alloc_array(base, (size_t)dim, sizeof *all);
+    dti_checkpoint_job job = {.items = all, .count = count, .read = read, .user = user};
+    job.sums = all ? dti_alloc_array(base, (size_t)dim, sizeof *job.sums) : NULL;
+    dt_result result = job.sums ? DT_OK : DT_ERROR_MEMORY;
+    if (!result)
+        result = dti_checkpoint_add_sums(base, path, items, count, all, &dim, &largest);
+    if (!result) {
+        job.buffer = dti_alloc(base, (size_t)DTI_MIN(largest, DTI_CHECKPOINT_CHUNK));
+        result = job.buffer ? dti_checkpoint_write_file(base, path, &job) : DT_ERROR_MEMORY;
+        if (result == DT_ERROR_IO && !job.read_failed)
+            result = dti_checkpoint_write_failed(base, &job);
+    }
+    dti_free(base, job.buffer);
+    dti_free(base, job.sums);
+    dti_free(base, all);
+    return result;
+}
+
+/* ---- Reading a file */
+
+/* Of the first bytes, up to the data; 0 without a whole header, which the parser then refuses. */
+static uint32_t dti_checkpoint_header_sum(const dti_file *file) {
+    uint64_t size = 0;
+    if (file->size < 8)
+        return 0;
+    for (int i = 8; i-- > 0;)
+        size = size << 8 | (unsigned char)file->data[i];
+    return size > file->size - 8 ? 0 : dti_crc32c(0, file->data, 8 + (size_t)size);
+}
+
+static uint32_t dti_checkpoint_sum(const dti_checkpoint *c, int index) {
+    uint32_t sum;
+    memcpy(&sum, (const char *)c->infos[c->count].data + (size_t)index * sizeof sum, sizeof sum);
+    return sum;
+}
+
+/* `count`: of the tensors with the checksums. */
+static bool dti_checkpoint_has_sums(const dt_weight_info *last, int count) {
+    return !strcmp(last->name, DTI_CHECKPOINT_SUMS) && !strcmp(last->dtype, "U32") &&
+           last->rank == 1 && last->dim[0] == count;
+}
+
+static dt_result dti_checkpoint_check(const dti_checkpoint *c, const char *path, uint32_t header) {
+    if (!dti_checkpoint_has_sums(&c->infos[c->count], c->count + 1))
+        return dti_fail(c->base, DT_ERROR_FORMAT,
+                        "%s: its header has no \"%s\" of %d values as the last tensor: not a "
+                        "checkpoint, or a damaged one",
+                        path, DTI_CHECKPOINT_SUMS, c->count + 1);
+    if (dti_checkpoint_sum(c, 0) != header)
+        return dti_fail(c->base, DT_ERROR_FORMAT,
+                        "%s: its header does not have the checksum that was written: the file is "
+                        "damaged",
+                        path);
+    for (int i = 0; i < c->count; i++) {
+        const dt_weight_info *info = &c->infos[i];
+        if (dti_checkpoint_sum(c, i + 1) != dti_crc32c(0, info->data, (size_t)info->bytes))
+            return dti_fail(c->base, DT_ERROR_FORMAT,
+                            "%s: tensor \"%s\" does not have the checksum that was written: the "
+                            "file is damaged",
+                            path, dti_show(info->name).text);
+    }
+    return DT_OK;
+}
+
+/* Takes the weights, also when it fails. */
+static dt_result dti_checkpoint_of_weights(dti_base *base, const char *path, dt_weights *weights,
+                                           uint32_t header, dti_checkpoint **out) {
+    int all = dt_weights_count(weights);
+    dti_checkpoint *c = dti_alloc(base, sizeof *c);
+    if (!c) {
+        dt_weights_close(weights);
+        return DT_ERROR_MEMORY;
+    }
+    *c = (dti_checkpoint){.base = base, .weights = weights};
+    c->infos = dti_alloc_array(base, (size_t)all + 1, sizeof *c->infos);
+    dt_result result = c->infos ? DT_OK : DT_ERROR_MEMORY;
+    if (!result && !all)
+        result =
+            dti_fail(base, DT_ERROR_FORMAT, "%s: a header without tensors: not a checkpoint", path);
+    for (int i = 0; i < all && !result; i++)
+        result = dt_weights_get(weights, i, &c->infos[i]);
+    c->count = all - 1;
+    if (!result)
+        result = dti_checkpoint_check(c, path, header);
+    if (result)
+        dti_checkpoint_close(c);
+    else
+        *out = c;
+    return result;
+}
+
+static dt_result dti_checkpoint_parse(dti_base *base, const char *path, dti_file file,
+                                      dti_checkpoint **out) {
+    *out = NULL;
+    uint32_t header = dti_checkpoint_header_sum(&file); /* parsing decodes names in place */
+    dt_weights *weights;
+    dt_result result = dti_weights_parse(base, path, file, &weights);
+    return result ? result : dti_checkpoint_of_weights(base, path, weights, header, out);
+}
+
+static dt_result dti_checkpoint_open(dti_base *base, const char *path, dti_checkpoint **out) {
+    *out = NULL;
+    dti_file file;
+    dt_result result = dti_file_read(base, path, INT64_MAX, &file);
+    return result ? result : dti_checkpoint_parse(base, path, file, out);
+}
+
+static void dti_checkpoint_close(dti_checkpoint *c) {
+    if (!c)
+        return;
+    dti_base *base = c->base;
+    dt_weights_close(c->weights);
+    dti_free(base, c->infos);
+    dti_free(base, c);
+}
+
+static const dt_weight_info *dti_checkpoint_find(const dti_checkpoint *c, const char *name) {
+    return dti_checkpoint_at(c, dt_weights_find(c->weights, name));
+}
+
+static int dti_checkpoint_count(const dti_checkpoint *c) {
+    return c->count;
+}
+
+static const dt_weight_info *dti_checkpoint_at(const dti_checkpoint *c, int index) {
+    return index >= 0 && index < c->count ? &c->infos[index] : NULL;
+}
+
+/* ---- Names in a folder */
+
+#if DTI_POSIX
+#define DTI_CHECKPOINT_LATEST "LATEST"
+#define DTI_CHECKPOINT_NAME 48 /* room for the longest, with 20 digits */
+
+static void dti_checkpoint_name(char to[DTI_CHECKPOINT_NAME], uint64_t step) {
+    snprintf(to, DTI_CHECKPOINT_NAME, "step-%012llu.safetensors", (unsigned long long)step);
+}
+
+/* False: not a name of that form. */
+static bool dti_checkpoint_step_of(const char *name, uint64_t *step) {
+    char again[DTI_CHECKPOINT_NAME];
+    if (strncmp(name, "step-", 5) != 0)
+        return false;
+    *step = strtoull(name + 5, NULL, 10);
+    dti_checkpoint_name(again, *step);
+    return !strcmp(name, again); /* so no sign, no other count of digits, nothing behind it */
+}
+
+/* A temporary file of this folder that nobody is writing. A writer of this process's number, if it
+ * is not an earlier process, is not at work now: in containers each run has the same number. */
+static bool dti_checkpoint_is_stale(const char *name) {
+    char of[DTI_CHECKPOINT_NAME], again[32];
+    const char *end = strstr(name, ".tmp.");
+    if (!end || (size_t)(end - name) >= sizeof of)
+        return false;
+    memcpy(of, name, (size_t)(end - name));
+    of[end - name] = 0;
+    uint64_t step;
+    long process = strtol(end + 5, NULL, 10);
+    snprintf(again, sizeof again, ".tmp.%ld", process);
+    if ((strcmp(of, DTI_CHECKPOINT_LATEST) != 0 && !dti_checkpoint_step_of(of, &step)) ||
+        strcmp(end, again) != 0 || process <= 0 || process > INT_MAX)
+        return false;
+    return process == (long)getpid() || (kill((pid_t)process, 0) != 0 && errno == ESRCH);
+}
+
+static dt_result dti_checkpoint_path(dti_base *base, const char *folder, const char *name,
+                                     char path[DTI_CHECKPOINT_PATH]) {
+    int size = snprintf(path, DTI_CHECKPOINT_PATH, "%s/%s", folder, name);
+    if (*folder && size > 0 && size < DTI_CHECKPOINT_PATH)
+        return DT_OK;
+    *path = 0;
+    return dti_fail(base, DT_ERROR_INVALID,
+                    "a checkpoint folder's name of %llu bytes; it has 1 to %d of them",
+                    (unsigned long long)strlen(folder), DTI_CHECKPOINT_PATH - DTI_CHECKPOINT_NAME);
+}
+
+/* ---- Looking through a folder */
+
+/* The highest step up to `most` that has a file. 1: found, 0: none, -1: see errno. It is asked
+ * again and again for the next lower one, which needs no memory that could run out. */
+static int dti_checkpoint_highest(const char *folder, uint64_t most, uint64_t *step) {
+    DIR *list = opendir(folder);
+    if (!list)
+        return -1;
+    int found = 0;
+    struct dirent *entry;
+    while (errno = 0, (entry = readdir(list)) != NULL) {
+        uint64_t s;
+        if (!dti_checkpoint_step_of(entry->d_name, &s) || s > most || (found && s <= *step))
+            continue;
+        *step = s;
+        found = 1;
+    }
+    int error = errno;
+    closedir(list);
+    errno = error;
+    return error ? -1 : found;
+}
+
+static void dti_checkpoint_remove(dti_base *base, const char *folder, const char *name) {
+    char path[DTI_CHECKPOINT_PATH];
+    if (dti_checkpoint_path(base, folder, name, path))
+        return;
+    if (unlink(path) != 0 && errno != ENOENT)
+        dti_log(base, DT_LOG_WARNING, "%s: cannot be removed: %s", path, strerror(errno));
+}
+
+/* Before the writing, since they may be what fills the disk. */
+static void dti_checkpoint_remove_stale(dti_base *base, const char *folder) {
+    DIR *list = opendir(folder);
+    if (!list)
+        return; /* the writing will say why */
+    for (struct dirent *entry; (entry = readdir(list)) != NULL;)
+        if (dti_checkpoint_is_stale(entry->d_name))
+            dti_checkpoint_remove(base, folder, entry->d_name);
+    closedir(list);
+}
+
+/* Of the steps up to this one, the newest `keep` stay. */
+static void dti_checkpoint_remove_old(dti_base *base, const char *folder, uint64_t step, int keep) {
+    int found = 1;
+    for (int kept = 1; step > 0; kept++) {
+        found = dti_checkpoint_highest(folder, step - 1, &step);
+        if (found != 1)
+            break;
+        char name[DTI_CHECKPOINT_NAME];
+        dti_checkpoint_name(name, step);
+        if (kept >= keep)
+            dti_checkpoint_remove(base, folder, name);
+    }
+    if (found < 0)
+        dti_log(base, DT_LOG_WARNING, "%s: old checkpoints cannot be listed and stay: %s", folder,
+                strerror(errno));
+}
+
+/* The step that LATEST names, if that has a file. Whatever is wrong with LATEST, the files are what
+ * counts. */
+static bool dti_checkpoint_latest(const char *path, const char *folder, uint64_t *step) {
+    char text[DTI_CHECKPOINT_NAME + 2] = {0};
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        return false;
+    size_t size = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    if (size && text[size - 1] == '\n')
+        text[size - 1] = 0;
+    uint64_t found;
+    return dti_checkpoint_step_of(text, step) &&
+           dti_checkpoint_highest(folder, *step, &found) == 1 && found == *step;
+}
+
+/* ---- The folder */
+
+static dt_result dti_checkpoint_folder_newest(dti_base *base, const char *folder,
+                                              char path[DTI_CHECKPOINT_PATH], bool *found) {
+    *found = false;
+    char name[DTI_CHECKPOINT_NAME];
+    uint64_t step = 0;
+    dt_result result = dti_checkpoint_path(base, folder, DTI_CHECKPOINT_LATEST, path);
+    if (result)
+        return result;
+    *found = dti_checkpoint_latest(path, folder, &step);
+    int listed = *found ? 1 : dti_checkpoint_highest(folder, UINT64_MAX, &step);
+    *path = 0;
+    if (listed < 0 && errno != ENOENT)
+        return dti_fail(base, DT_ERROR_IO, "%s: checkpoints cannot be listed: %s", folder,
+                        strerror(errno));
+    if (listed != 1)
+        return DT_OK;
+    dti_checkpoint_name(name, step);
+    result = dti_checkpoint_path(base, folder, name, path);
+    *found = !result;
+    return result;
+}
+
+static bool dti_checkpoint_is_good(dti_base *base, const char *path) {
+    dti_checkpoint *c;
+    if (dti_checkpoint_open(base, path, &c))
+        return false;
+    dti_checkpoint_close(c);
+    return true;
+}
+
+static bool dti_checkpoint_find_good(dti_base *base, const char *folder, const char *bad,
+                                     char path[DTI_CHECKPOINT_PATH]) {
+    char name[DTI_CHECKPOINT_NAME];
+    uint64_t step = 0;
+    int found = dti_checkpoint_highest(folder, UINT64_MAX, &step);
+    while (found == 1) {
+        dti_checkpoint_name(name, step);
+        if (dti_checkpoint_path(base, folder, name, path))
+            return false;
+        if ((!bad || strcmp(path, bad) != 0) && dti_checkpoint_is_good(base, path))
+            return true;
+        found = step ? dti_checkpoint_highest(folder, step - 1, &step) : 0;
+    }
+    *path = 0;
+    return false;
+}
+
+static bool dti_checkpoint_folder_good(dti_base *base, const char *folder, const char *bad,
+                                       char path[DTI_CHECKPOINT_PATH]) {
+    dt_logger logger = base->logger;
+    dt_result result = base->result;
+    char error[sizeof base->error];
+    memcpy(error, base->error, sizeof error);
+    base->logger = (dt_logger){0};
+    *path = 0;
+    bool good = dti_checkpoint_find_good(base, folder, bad, path);
+    base->logger = logger;
+    base->result = result;
+    memcpy(base->error, error, sizeof error);
+    return good;
+}
+
+/* A new folder is on the disk when the one that it is in is. */
+static dt_result dti_checkpoint_folder_make(dti_base *base, const char *folder) {
+    char above[DTI_CHECKPOINT_PATH + 8];
+    int parent;
+    if (mkdir(folder, 0777) != 0)
+        return errno == EEXIST ? DT_OK
+                               : dti_fail(base, DT_ERROR_IO, "%s: the folder cannot be made: %s",
+                                          folder, strerror(errno));
+    snprintf(above, sizeof above, "%s/../", folder);
+    if (!dti_folder_open(above, &parent) || !dti_folder_sync(parent))
+        return dti_fail(base, DT_ERROR_IO, "%s: the folder cannot be flushed to the disk: %s",
+                        folder, strerror(errno));
+    return DT_OK;
+}
+
+static dt_result dti_checkpoint_write_text(dti_base *base, const char *path, const char *text) {
+    dti_writer *w;
+    dt_result result = dti_writer_open(base, path, &w);
+    if (result)
+        return result;
+    result = dti_writer_add(w, text, strlen(text));
+    dt_result closed = dti_writer_close(w, result == DT_OK);
+    return result ? result : closed;
+}
+
+static dt_result dti_checkpoint_write_latest(dti_base *base, const char *folder, const char *name) {
+    char path[DTI_CHECKPOINT_PATH], line[DTI_CHECKPOINT_NAME + 1];
+    snprintf(line, sizeof line, "%s\n", name);
+    dt_result result = dti_checkpoint_path(base, folder, DTI_CHECKPOINT_LATEST, path);
+    if (!result)
+        result = dti_checkpoint_write_text(base, path, line);
+    return result ? dti_fail(base, result, "%s; %s is written, but not named as the newest",
+                             base->error, name)
+                  : DT_OK;
+}
+
+static dt_result dti_checkpoint_folder_write(dti_base *base, const char *folder, uint64_t step,
+                                             int keep, const dti_safetensors_item *items, int count,
+                                             dti_checkpoint_read_fn *read, void *user) {
+    char path[DTI_CHECKPOINT_PATH], name[DTI_CHECKPOINT_NAME];
+    dti_checkpoint_name(name, step);
+    dt_result result = dti_checkpoint_path(base, folder, name, path);
+    if (!result)
+        result = dti_checkpoint_folder_make(base, folder);
+    if (result)
+        return result;
+    dti_checkpoint_remove_stale(base, folder);
+    result = dti_checkpoint_write(base, path, items, count, read, user);
+    if (!result)
+        result = dti_checkpoint_write_latest(base, folder, name);
+    if (!result)
+        dti_checkpoint_remove_old(base, folder, step, keep);
+    return result;
+}
+
+#else
+
+static dt_result dti_checkpoint_no_folders(dti_base *base) {
+    return dti_fail(base, DT_ERROR_UNSUPPORTED,
+                    "checkpoint folders need POSIX, which this build hides: compile with "
+                    "-std=gnu11, or save to a file by name");
+}
+
+static dt_result dti_checkpoint_folder_write(dti_base *base, const char *folder, uint64_t step,
+                                             int keep, const dti_safetensors_item *items, int count,
+                                             dti_checkpoint_read_fn *read, void *user) {
+    (void)folder, (void)step, (void)keep, (void)items, (void)count, (void)read, (void)user;
+    return dti_checkpoint_no_folders(base);
+}
+
+static dt_result dti_checkpoint_folder_newest(dti_base *base, const char *folder,
+                                              char path[DTI_CHECKPOINT_PATH], bool *found) {
+    (void)folder;
+    *path = 0;
+    *found = false;
+    return dti_checkpoint_no_folders(base);
+}
+
+static bool dti_checkpoint_folder_good(dti_base *base, const char *folder, const char *bad,
+                                       char path[DTI_CHECKPOINT_PATH]) {
+    (void)base, (void)folder, (void)bad;
+    *path = 0;
+    return false;
+}
+#endif

@@ -1,40 +1,50 @@
 /* Checkpoints: a safetensors file whose last tensor, "dtrain.crc32c", holds a CRC32C of the header
  * and of each tensor before it, so that any reader of safetensors can open it and a flipped bit is
- * found. And a folder of them: one file a step, a file LATEST that names the newest. What the tensors
- * mean is the trainer's business. */
+ * found. And a folder of them: one file a step, a file LATEST that names the newest. What the
+ * tensors mean is the trainer's business. */
 
 typedef struct dti_checkpoint dti_checkpoint;
 
-/* Fills `to` with bytes [offset, offset + bytes) of tensor `item`. */
+/* Fills `to` with bytes [offset, offset + bytes) of tensor `item`. Called with ranges in order. */
 typedef dt_result dti_checkpoint_read_fn(void *user, int item, uint64_t offset, void *to,
                                          size_t bytes);
 
 /* Writes path.tmp.PID, flushes it to the disk, renames it and flushes the folder. When anything
  * fails the temporary file goes, what was there before stays, and the error says what and where
- * (a full disk: how many bytes are needed). */
+ * (a full disk: how many bytes are needed). Only when the folder cannot be flushed, which comes
+ * last, the new file is there already, and the text says so. What `read` fails with is returned as
+ * it is. INVALID: an item has the name of the checksums. */
 static dt_result dti_checkpoint_write(dti_base *base, const char *path,
                                       const dti_safetensors_item *items, int count,
                                       dti_checkpoint_read_fn *read, void *user);
 /* Reads a file and checks everything. FORMAT: not safetensors, truncated, no checksums, or one that
  * is wrong (names the tensor). */
 static dt_result dti_checkpoint_open(dti_base *base, const char *path, dti_checkpoint **out);
-static void dti_checkpoint_close(dti_checkpoint *c);
-/* A tensor by its name; NULL = there is none. */
+/* The same of a file in memory; `path` is for messages. Takes file.data, also when it fails. */
+static dt_result dti_checkpoint_parse(dti_base *base, const char *path, dti_file file,
+                                      dti_checkpoint **out);
+static void dti_checkpoint_close(dti_checkpoint *c); /* NULL is fine */
+/* A tensor by its name; NULL = there is none. The checksums are none of them. */
 static const dt_weight_info *dti_checkpoint_find(const dti_checkpoint *c, const char *name);
 static int dti_checkpoint_count(const dti_checkpoint *c);
 static const dt_weight_info *dti_checkpoint_at(const dti_checkpoint *c, int index);
 
-/* ---- A folder: step-000000000123.safetensors, and LATEST */
+/* ---- A folder: step-000000000123.safetensors, and LATEST. One process at a time writes to it.
+ * Without POSIX: UNSUPPORTED. */
 #define DTI_CHECKPOINT_PATH 1024
-/* Makes the folder if there is none, writes the step's file, then LATEST, then removes all files of
- * that form but the newest `keep`, and temporary files that a crash left. */
+/* Makes the folder if there is none (not the one that it is in), removes temporary files that a
+ * crash left, writes the step's file, then LATEST, then removes the files of that form of this and
+ * earlier steps but the newest `keep` (at least 1). Those of later steps stay: a run was taken back
+ * to an earlier step, and which of the two is wanted is not known here. What cannot be removed is
+ * warned of. When LATEST cannot be written, the step's file stays and nothing is removed. */
 static dt_result dti_checkpoint_folder_write(dti_base *base, const char *folder, uint64_t step,
                                              int keep, const dti_safetensors_item *items, int count,
                                              dti_checkpoint_read_fn *read, void *user);
 /* The file that LATEST names; where it is missing or names none, the one with the highest step.
- * *found false: none. */
+ * *found false: none, or no folder. It is not opened. */
 static dt_result dti_checkpoint_folder_newest(dti_base *base, const char *folder,
                                               char path[DTI_CHECKPOINT_PATH], bool *found);
-/* The newest file that is good, other than `bad`. */
+/* The file with the highest step that is good, other than `bad` (may be NULL). Each is read whole
+ * until one is good. The recorded error stays as it was, and nothing is logged. */
 static bool dti_checkpoint_folder_good(dti_base *base, const char *folder, const char *bad,
                                        char path[DTI_CHECKPOINT_PATH]);
