@@ -1,0 +1,394 @@
+/* How long collectives and training steps take on a network that is not there: a virtual clock, the
+ * library's own schedules, and a few numbers as inputs. dtmodel_sim.h is the network and says what
+ * it leaves out, dtmodel_step.h the training step; this is the command line, the fit of two
+ * measured times, and the check that simulation and closed formulas agree. It measures nothing. */
+#define DT_COMM_ONLY
+#define DT_IMPLEMENTATION
+#include "dtrain.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "dtmodel_sim.h"
+#include "dtmodel_alike.h"
+#include "dtmodel_run.h"
+#include "dtmodel_step.h"
+
+#define LIST_MAX 64
+
+static const char help[] =
+    "usage: dtmodel [OPTION VALUE]...             a training step's time, by ranks and algorithm\n"
+    "       dtmodel --collective BYTES,... [...]  one all-reduce's time instead\n"
+    "       dtmodel --fit BYTES:US,BYTES:US [...] alpha and beta from two measured times\n"
+    "       dtmodel --check                       compares it with closed formulas\n"
+    "  --ranks 2,4,...       default 2,4,8,16,32,64,128,256,512,1024\n"
+    "  --algorithm A,...     direct, ring, halving, doubling, one-shot, default; the first three\n"
+    "  --model M             cnn, mlp10m, resnet50 (the default), or a file with lines\n"
+    "                        NAME PARAMETERS FORWARD_MS BACKWARD_MS, and optimizer MS\n"
+    "  --bucket-bytes N      26214400; the first bucket 1 MiB\n"
+    "  --alpha-us T          50: one frame's latency\n"
+    "  --beta-gbit R         10: a link, each way; 0 = no limit\n"
+    "  --gamma-ns T          0.1: to add a byte\n"
+    "  --message-us T        1: the processor, for a frame, at each end\n"
+    "  --byte-ns T           0.3: the processor, for a byte sent or received\n"
+    "  --chunk-bytes, --window, --buffer-bytes N  65536, 4, 262144 (of a connection)\n"
+    "  --full                simulate every rank even where all do alike\n"
+    "  --json                one object a line\n";
+
+typedef struct request {
+    network net;
+    uint32_t ranks[LIST_MAX], rank_count;
+    dt_comm_algorithm algorithms[LIST_MAX];
+    uint32_t algorithm_count;
+    uint64_t sizes[LIST_MAX];
+    uint32_t size_count;
+    const char *model, *fit;
+    uint64_t bucket_bytes;
+    bool json, check;
+} request;
+
+static const network net_default = {.alpha = 50e-6,
+                                    .beta = 8e-9 / 10,
+                                    .gamma = 0.1e-9,
+                                    .message_cost = 1e-6,
+                                    .byte_cost = 0.3e-9,
+                                    .chunk_bytes = 65536,
+                                    .buffer_bytes = 262144,
+                                    .window = 4,
+                                    .header_bytes = 64};
+
+/* ---- tables */
+
+static void print_collective(const request *r, uint32_t ranks, uint64_t bytes) {
+    if (!r->json)
+        printf("| %u | %llu |", ranks, (unsigned long long)bytes);
+    for (uint32_t i = 0; i < r->algorithm_count; i++) {
+        double us = 1e6 * sum_seconds(&r->net, ranks, r->algorithms[i], bytes / 4);
+        if (r->json)
+            printf("{\"ranks\": %u, \"bytes\": %llu, \"algorithm\": \"%s\", \"us\": %.3f}\n", ranks,
+                   (unsigned long long)bytes, dti_algorithm_name(r->algorithms[i]), us);
+        else
+            printf(" %.1f |", us);
+        fflush(stdout);
+    }
+    if (!r->json)
+        puts("");
+}
+
+static void run_collectives(const request *r) {
+    if (!r->json) {
+        printf("| ranks | bytes |");
+        for (uint32_t i = 0; i < r->algorithm_count; i++)
+            printf(" %s, us |", dti_algorithm_name(r->algorithms[i]));
+        printf("\n|---|---|");
+        for (uint32_t i = 0; i < r->algorithm_count; i++)
+            printf("---|");
+        puts("");
+    }
+    for (uint32_t i = 0; i < r->rank_count; i++)
+        for (uint32_t k = 0; k < r->size_count; k++)
+            print_collective(r, r->ranks[i], r->sizes[k]);
+}
+
+static void print_step_json(const request *r, uint32_t ranks, dt_comm_algorithm algorithm,
+                            const step_times *t) {
+    printf("{\"model\": \"%s\", \"ranks\": %u, \"algorithm\": \"%s\", \"alone_ms\": %.4f, "
+           "\"step_ms\": %.4f, \"network_ms\": %.4f, \"exposed_ms\": %.4f, \"efficiency\": %.4f, "
+           "\"simulated\": %u}\n",
+           r->model, ranks, dti_algorithm_name(algorithm), t->alone_s * 1e3, t->step_s * 1e3,
+           t->network_s * 1e3, t->exposed_s * 1e3, t->efficiency, t->symmetry ? 1 : ranks);
+}
+
+static void print_steps_head(const request *r, const model *m) {
+    static bucket buckets[BUCKETS_MAX];
+    printf("%s: %.1f million parameters, %u buckets; alone %.1f + %.1f + %.1f ms (forward, "
+           "backward, optimizer)\n\n| ranks |",
+           m->name, model_parameters(m) * 1e-6, model_buckets(m, r->bucket_bytes, buckets),
+           m->forward_s * 1e3, m->backward_s * 1e3, m->optimizer_s * 1e3);
+    for (uint32_t i = 0; i < r->algorithm_count; i++)
+        printf(" %s: step, ms | exposed | efficiency |", dti_algorithm_name(r->algorithms[i]));
+    printf("\n|---|");
+    for (uint32_t i = 0; i < r->algorithm_count; i++)
+        printf("---|---|---|");
+    puts("");
+}
+
+static void run_steps(const request *r) {
+    static model m;
+    model_open(&m, r->model);
+    if (!r->json)
+        print_steps_head(r, &m);
+    for (uint32_t i = 0; i < r->rank_count; i++) {
+        if (!r->json)
+            printf("| %u |", r->ranks[i]);
+        for (uint32_t k = 0; k < r->algorithm_count; k++) {
+            step_times t = step_of(&r->net, &m, r->bucket_bytes, r->ranks[i], r->algorithms[k]);
+            if (r->json)
+                print_step_json(r, r->ranks[i], r->algorithms[k], &t);
+            else
+                printf(" %.1f | %.1f | %.3f |", t.step_s * 1e3, t.exposed_s * 1e3, t.efficiency);
+            fflush(stdout);
+        }
+        if (!r->json)
+            puts("");
+    }
+}
+
+/* ---- fit: the time of the larger array is mostly beta's, that of the smaller one alpha's */
+
+#define FIT_TURNS 200
+
+static void run_fit(request *r) {
+    double bytes[2], us[2], small = 0, large = 0;
+    if (sscanf(r->fit, "%lf:%lf,%lf:%lf", &bytes[0], &us[0], &bytes[1], &us[1]) != 4 ||
+        !(bytes[0] < bytes[1]) || !(bytes[0] >= 4) || !(us[0] > 0 && us[1] > 0))
+        sim_fail(r->fit, "is not BYTES:US,BYTES:US, the smaller one first");
+    network *net = &r->net;
+    for (int turn = 0; turn < FIT_TURNS; turn++) {
+        large = 1e6 * sum_seconds(net, r->ranks[0], r->algorithms[0], (uint64_t)bytes[1] / 4);
+        net->beta *= 1 + 0.5 * (us[1] / large - 1);
+        small = 1e6 * sum_seconds(net, r->ranks[0], r->algorithms[0], (uint64_t)bytes[0] / 4);
+        net->alpha = DTI_MAX(net->alpha + 0.1e-6 * (us[0] - small), 0);
+    }
+    printf("%u ranks, %s: --alpha-us %.2f --beta-gbit %.5f gives %.1f us at %.0f bytes, %.1f at "
+           "%.0f\n",
+           r->ranks[0], dti_algorithm_name(r->algorithms[0]), net->alpha * 1e6, 8e-9 / net->beta,
+           small, bytes[0], large, bytes[1]);
+}
+
+/* ---- check */
+
+static int wrong;
+
+static void expect(double got, double wanted, double tolerance, const char *what, uint32_t ranks) {
+    if (fabs(got - wanted) <= tolerance * fabs(wanted))
+        return;
+    wrong++;
+    printf("%s, %u ranks: %.9g s, it should be %.9g\n", what, ranks, got, wanted);
+}
+
+/* One chunk a message, everything permitted, nothing but alpha, beta and gamma. */
+static network net_ideal(void) {
+    return (network){.alpha = 50e-6,
+                     .beta = 0.8e-9,
+                     .gamma = 0.1e-9,
+                     .chunk_bytes = (uint64_t)1 << 30,
+                     .buffer_bytes = UINT64_MAX,
+                     .window = 1u << 30,
+                     .permitted = true};
+}
+
+/* Chan, Heimlich, Purkayastha, van de Geijn: Collective communication: theory, practice, and
+ * experience, CCPE 19, 2007; direct: the same with all messages of a half at once. */
+static void check_formulas(bool full) {
+    network net = net_ideal();
+    net.full = full;
+    for (uint32_t n = 2, levels = 1; n <= 64; n *= 2, levels++) {
+        double bytes = 4.0 * 4096 * n, share = (n - 1.0) / n;
+        double moved = 2 * share * bytes * net.beta, added = share * bytes * net.gamma;
+        uint64_t elements = (uint64_t)bytes / 4;
+        expect(sum_seconds(&net, n, DT_COMM_ALGORITHM_DIRECT, elements),
+               2 * net.alpha + moved + added, 1e-9, "direct", n);
+        expect(sum_seconds(&net, n, DT_COMM_ALGORITHM_RING, elements),
+               2 * (n - 1) * net.alpha + moved + added, 1e-9, "ring", n);
+        expect(sum_seconds(&net, n, DT_COMM_ALGORITHM_HALVING, elements),
+               2 * levels * net.alpha + moved + added, 1e-9, "halving", n);
+        expect(sum_seconds(&net, n, DT_COMM_ALGORITHM_DOUBLING, elements),
+               levels * (net.alpha + bytes * (net.beta + net.gamma)), 1e-9, "doubling", n);
+        expect(barrier_seconds(&net, n), levels * (net.alpha + net.beta), 1e-3, "barrier", n);
+    }
+}
+
+/* One link out that is busy, one link in; and who may stand for whom. */
+static void check_links(void) {
+    network net = net_ideal();
+    for (uint32_t n = 2; n <= 8; n++) {
+        operation deal = {.what.op = {.kind = DT_COMM_BROADCAST,
+                                      .count = 4096,
+                                      .dtype = DT_F32,
+                                      .algorithm = DT_COMM_ALGORITHM_ONE_SHOT}};
+        operation collect = deal, ring = operation_of(DT_COMM_ALGORITHM_RING, 4096, 0);
+        operation halving = operation_of(DT_COMM_ALGORITHM_HALVING, 4096, 0);
+        collect.what.op.kind = DT_COMM_GATHER;
+        collect.what.op.algorithm = DT_COMM_ALGORITHM_DIRECT;
+        double wanted = net.alpha + (n - 1) * 4.0 * 4096 * net.beta;
+        expect(sim_run(&net, n, &deal, 1), SYMMETRY_NONE, 0, "symmetry of broadcast", n);
+        expect(sim_run(&net, n, &collect, 1), SYMMETRY_NONE, 0, "symmetry of gather", n);
+        expect(sim_run(&net, n, &ring, 1), SYMMETRY_TURN, 0, "symmetry of ring", n);
+        if (n == 4 || n == 8)
+            expect(sim_run(&net, n, &halving, 1), SYMMETRY_XOR, 0, "symmetry of halving", n);
+        expect(deal.done_at, wanted, 1e-9, "broadcast", n);
+        expect(collect.done_at, wanted, 1e-9, "gather", n);
+    }
+}
+
+/* One rank for all gives what all give; and with the real rules the bandwidth bound holds, and is
+ * nearly reached by large arrays. */
+static void check_rules(void) {
+    static const dt_comm_algorithm algorithms[] = {DT_COMM_ALGORITHM_DIRECT, DT_COMM_ALGORITHM_RING,
+                                                   DT_COMM_ALGORITHM_HALVING};
+    network one = net_default, all = net_default;
+    one.byte_cost = all.byte_cost = 0.1e-9;
+    all.full = true;
+    for (uint32_t n = 2; n <= 16; n *= 2)
+        for (int a = 0; a < 3; a++)
+            for (uint64_t elements = 256; elements <= 1u << 24; elements *= 16) {
+                double got = sum_seconds(&one, n, algorithms[a], elements);
+                double bound = 2 * (n - 1.0) / n * 4.0 * (double)elements * one.beta;
+                const char *name = dti_algorithm_name(algorithms[a]);
+                if (elements <= 1u << 20)
+                    expect(got, sum_seconds(&all, n, algorithms[a], elements), 0.01, name, n);
+                if (got < bound)
+                    expect(got, bound, 0, "faster than the bandwidth bound", n);
+                if (elements == 1u << 24 && algorithms[a] != DT_COMM_ALGORITHM_HALVING)
+                    expect(got, bound, 0.1, "64 MiB near the bandwidth bound", n);
+            }
+}
+
+/* A network that costs nothing adds nothing; with a single bucket all of its sum is exposed. */
+static void check_steps(void) {
+    static model m;
+    network net = {.chunk_bytes = 65536, .buffer_bytes = 262144, .window = 4};
+    model_open(&m, "resnet50");
+    expect(model_parameters(&m), 25557032, 0, "resnet50's parameters", 1);
+    step_times t = step_of(&net, &m, 25u << 20, 8, DT_COMM_ALGORITHM_DIRECT);
+    expect(t.step_s, t.alone_s, 1e-12, "a step with a free network", 8);
+    net = net_default;
+    model_open(&m, "cnn");
+    m.layers[2].parameters = m.layers[3].parameters = 0; /* so that the first is the last */
+    t = step_of(&net, &m, 25u << 20, 8, DT_COMM_ALGORITHM_RING);
+    double sum = sum_seconds(&net, 8, DT_COMM_ALGORITHM_RING, (uint64_t)model_parameters(&m));
+    expect(t.exposed_s, sum + barrier_seconds(&net, 8), 1e-9, "a single bucket's exposed time", 8);
+}
+
+static int run_check(void) {
+    check_formulas(false);
+    check_formulas(true);
+    check_links();
+    check_rules();
+    check_steps();
+    puts(wrong ? "dtmodel: the model is wrong" : "dtmodel: agrees with the closed formulas");
+    return wrong ? 1 : 0;
+}
+
+/* ---- the command line */
+
+static double number_of(const char *option, const char *text) {
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end || !(value >= 0 && value < 1e18))
+        sim_fail(option, "takes a number, 0 or more");
+    return value;
+}
+
+static dt_comm_algorithm algorithm_of(const char *name) {
+    for (int i = DT_COMM_ALGORITHM_DEFAULT; i < DT_COMM_ALGORITHM_HIERARCHICAL; i++)
+        if (!strcmp(name, dti_algorithm_name((dt_comm_algorithm)i)))
+            return (dt_comm_algorithm)i;
+    sim_fail(name, "no algorithm; there are direct, ring, halving, doubling, one-shot, default");
+}
+
+/* What a list's option takes; its items are separated by commas. */
+static void take_list(request *r, const char *option, char *text) {
+    uint32_t count = 0;
+    for (char *item = strtok(text, ","); item; item = strtok(NULL, ",")) {
+        if (count == LIST_MAX)
+            sim_fail(option, "has more than 64 items");
+        if (!strcmp(option, "--algorithm"))
+            r->algorithms[count] = algorithm_of(item);
+        else if (!strcmp(option, "--ranks"))
+            r->ranks[count] = (uint32_t)number_of(option, item);
+        else
+            r->sizes[count] = (uint64_t)number_of(option, item);
+        if (!strcmp(option, "--ranks") && (r->ranks[count] < 2 || r->ranks[count] > 65535))
+            sim_fail(option, "are 2 to 65535");
+        if (!strcmp(option, "--collective") && r->sizes[count] < 4)
+            sim_fail(option, "takes sizes of 4 bytes and more");
+        count++;
+    }
+    if (!count)
+        sim_fail(option, "has no item");
+    if (!strcmp(option, "--algorithm"))
+        r->algorithm_count = count;
+    else
+        *(strcmp(option, "--ranks") ? &r->size_count : &r->rank_count) = count;
+}
+
+static bool take_number(request *r, const char *option, const char *text) {
+    const struct {
+        const char *option;
+        double *value, scale;
+    } numbers[] = {{"--alpha-us", &r->net.alpha, 1e-6},
+                   {"--gamma-ns", &r->net.gamma, 1e-9},
+                   {"--message-us", &r->net.message_cost, 1e-6},
+                   {"--byte-ns", &r->net.byte_cost, 1e-9}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (!strcmp(option, numbers[i].option)) {
+            *numbers[i].value = number_of(option, text) * numbers[i].scale;
+            return true;
+        }
+    if (!strcmp(option, "--beta-gbit"))
+        r->net.beta = number_of(option, text) > 0 ? 8e-9 / number_of(option, text) : 0;
+    else if (!strcmp(option, "--chunk-bytes"))
+        r->net.chunk_bytes = (uint64_t)DTI_MIN(DTI_MAX(number_of(option, text), 4096), 8 << 20);
+    else if (!strcmp(option, "--buffer-bytes"))
+        r->net.buffer_bytes = (uint64_t)DTI_MAX(number_of(option, text), 1);
+    else if (!strcmp(option, "--window"))
+        r->net.window = (uint32_t)DTI_MIN(DTI_MAX(number_of(option, text), 1), 64);
+    else if (!strcmp(option, "--bucket-bytes"))
+        r->bucket_bytes = (uint64_t)number_of(option, text);
+    else
+        return false;
+    return true;
+}
+
+static bool take_option(request *r, const char *option, char *value) {
+    if (!strcmp(option, "--ranks") || !strcmp(option, "--algorithm") ||
+        !strcmp(option, "--collective"))
+        take_list(r, option, value);
+    else if (!strcmp(option, "--model"))
+        r->model = value;
+    else if (!strcmp(option, "--fit"))
+        r->fit = value;
+    else
+        return take_number(r, option, value);
+    return true;
+}
+
+static request request_of(int argc, char **argv) {
+    request r = {.net = net_default, .model = "resnet50", .bucket_bytes = 25u << 20};
+    char ranks[] = "2,4,8,16,32,64,128,256,512,1024", algorithms[] = "direct,ring,halving";
+    take_list(&r, "--ranks", ranks);
+    take_list(&r, "--algorithm", algorithms);
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--json"))
+            r.json = true;
+        else if (!strcmp(argv[i], "--full"))
+            r.net.full = true;
+        else if (!strcmp(argv[i], "--check"))
+            r.check = true;
+        else if (i + 1 < argc && take_option(&r, argv[i], argv[i + 1]))
+            i++;
+        else {
+            bool asked = !strcmp(argv[i], "--help") || !strcmp(argv[i], "-h");
+            fputs(help, asked ? stdout : stderr);
+            exit(asked ? 0 : 2);
+        }
+    }
+    return r;
+}
+
+int main(int argc, char **argv) {
+    request r = request_of(argc, argv);
+    if (r.check)
+        return run_check();
+    if (r.fit)
+        run_fit(&r);
+    else if (r.size_count)
+        run_collectives(&r);
+    else
+        run_steps(&r);
+    return 0;
+}
