@@ -151,15 +151,20 @@
 
 /* ---- program: description, gradients, segments, plan, run */
 #include "program/store.h"
+#include "program/shards.h"
 #include "program/program.h"
+#include "program/lower.h"
 #include "program/store.c"
 #include "program/plan.c"
 #include "program/commit.c"
 #include "program/describe.c"
 #include "program/cut.c"
+#include "program/shards.c"
+#include "program/pieces.c"
 #include "program/segments.c"
 #include "program/compile.c"
 #include "program/run.c"
+#include "program/replica.c"
 
 /* ---- nn: named parameters, initialisers, layers */
 #include "nn/linear.c"
@@ -178,6 +183,26 @@
 #include "file/store_file.c"
 #include "file/checkpoint.h"
 #include "file/checkpoint.c"
+
+/* ---- parallel: replicas on several devices and ranks */
+#include "parallel/partition.h"
+#include "parallel/crew.h"
+#include "parallel/parallel.h"
+#include "parallel/partition.c"
+#include "parallel/crew.c"
+#include "parallel/exchange.c"
+#include "parallel/statistics.c"
+#include "parallel/agree.c"
+#include "parallel/step.c"
+#include "parallel/build.c"
+#include "parallel/replicas.c"
+
+/* ---- train: the trainer */
+#include "train/trainer.h"
+#include "train/describe.c"
+#include "train/trainer.c"
+#include "train/evaluate.c"
+#include "train/state.c"
 
 #endif /* DT_COMM_ONLY */
 

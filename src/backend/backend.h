@@ -91,4 +91,5 @@ struct dti_device { /* the common head of each backend's device */
     dti_base *base;
     dt_device_info info;
     int open_count;
+    bool one_thread; /* CPU: without the pool, whose threads may be in use elsewhere */
 };

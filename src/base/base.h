@@ -74,6 +74,7 @@ static int dti_pool_threads(const dti_pool *pool);
 typedef void dti_range_fn(void *arg, int64_t begin, int64_t end, int worker);
 static void dti_parallel_for(dti_pool *pool, int64_t count, int64_t grain, dti_range_fn *fn,
                              void *arg);
+static void dti_thread_yield(void); /* waits for another thread without work of its own */
 /* The caller's own thread: every entry that computes is bracketed by these. */
 static unsigned dti_fp_enter(void);
 static void dti_fp_leave(unsigned saved);

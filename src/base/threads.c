@@ -95,6 +95,13 @@ static void dti_cpu_relax(void) {
 #endif
 }
 
+static void dti_thread_yield(void) {
+    dti_cpu_relax();
+#if DTI_POSIX
+    sched_yield();
+#endif
+}
+
 /* Takes pieces until none is left. */
 static void dti_pool_work(dti_pool *pool, int worker) {
     dti_worker_place outer = dti_inside;

@@ -222,6 +222,8 @@ DT_API dt_result dt_comm_create(const dt_comm_desc *desc, dt_comm **out) {
     dt_comm *comm = *out = dti_comm_new(&base, NULL, rank, size);
     if (!comm && !result)
         result = DT_ERROR_MEMORY;
+    if (comm)
+        memcpy(comm->launcher, d.launcher, sizeof comm->launcher);
     if (!result)
         result = dti_comm_open(comm, &d, owns_mpi);
     if (result)

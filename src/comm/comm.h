@@ -47,6 +47,7 @@ struct dt_comm {
     uint64_t pending;      /* handles that have not ended */
     uint64_t operations;   /* finished */
     long process;          /* that created it: in a child of fork every call is FORKED */
+    char launcher[16];     /* dt_comm_desc's */
 };
 
 /* A comm that has no transport yet, in memory of `base`: a root one (parent NULL, which copies

@@ -225,6 +225,12 @@ static bool dti_finite_f32(float x) {
     return (bits & 0x7f800000u) != 0x7f800000u;
 }
 
+static bool dti_finite_f64(double x) {
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (bits >> 52 & 0x7ffu) != 0x7ffu;
+}
+
 static bool dti_nan_f32(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);

@@ -129,7 +129,8 @@ static void dti_commit_norm(dt_program *p, dti_emit *e, uint32_t grads, uint32_t
     dti_launch *l = dti_emit_launch(e, DTI_K_NORM_FINISH, 1, sizeof l->args.commit);
     l->args.commit =
         (dti_args_commit){.blocks = norm ? p->table_entries : 0, .terms = p->loss_count};
-    l->args.commit.flags = p->desc.no_check ? 0u : 1u;
+    /* a replica's own losses do not decide: the whole job's are looked at before the commit */
+    l->args.commit.flags = p->desc.no_check || p->piece_count ? 0u : 1u;
     dti_bind(l, pairs, status, state, DTI_UNBOUND);
 }
 

@@ -44,7 +44,9 @@ static dt_result dti_arena_rebuild(dt_store *s, dti_arena arena, dti_memory *mem
 static dt_result dti_arena_grow(dt_store *s, dti_arena arena, uint64_t bytes, uint64_t keep) {
     const dti_backend *b = s->device->backend;
     dti_memory *old = s->memories[arena], *memory = NULL;
-    dt_result result = b->memory_create(s->device, bytes, DTI_MEMORY_DEVICE, &memory);
+    bool exchange = arena == DTI_ARENA_GRADIENT && s->exchange;
+    dt_result result = b->memory_create(
+        s->device, bytes, exchange ? DTI_MEMORY_EXCHANGE : DTI_MEMORY_DEVICE, &memory);
     if (result)
         return result;
     if (old)
@@ -65,7 +67,7 @@ static dt_result dti_arenas_ensure(dt_program *p) {
     dt_store *s = p->store;
     dt_result result = DT_OK;
     if (p->has_gradients && !s->memories[DTI_ARENA_GRADIENT]) {
-        result = dti_arena_grow(s, DTI_ARENA_GRADIENT, 4 * s->elements, 0);
+        result = dti_arena_grow(s, DTI_ARENA_GRADIENT, 4 * s->elements * DTI_MAX(s->slots, 1u), 0);
     }
     uint32_t moments = p->has_optim ? dti_optim_moments(&p->optim) : 0;
     bool state = p->has_optim && (!s->memories[DTI_ARENA_STATE] || moments > s->moments);
@@ -131,7 +133,8 @@ static dt_result dti_program_exec(dt_program *p) {
                                    .segments = p->segments,
                                    .segment_count = p->segment_count,
                                    .in = DTI_ARENA_IN,
-                                   .out = DTI_ARENA_OUT};
+                                   .out = DTI_ARENA_OUT,
+                                   .exchange = DTI_ARENA_GRADIENT};
     return p->store->device->backend->exec_create(p->store->device, &p->exec_desc, &p->exec);
 }
 
@@ -210,10 +213,28 @@ static dt_result dti_program_build(dt_program *p) {
     return result ? result : dti_program_exec(p);
 }
 
-DT_API dt_result dt_program_create(dt_store *store, const dt_program_desc *desc, dt_program **out) {
+/* A copy: what the description points to is not kept. */
+static dt_result dti_program_shards(dt_program *p, const dti_shards *shards) {
+    p->pieces = dti_alloc_array(p->base, shards->piece_count + 1u, sizeof *p->pieces);
+    p->buckets = dti_alloc_array(p->base, shards->bucket_count + 1u, sizeof *p->buckets);
+    p->stats = dti_alloc_array(p->base, p->store->param_count + 1u, sizeof *p->stats);
+    if (!p->pieces || !p->buckets || !p->stats)
+        return DT_ERROR_MEMORY;
+    p->piece_count = shards->piece_count;
+    p->bucket_count = shards->bucket_count;
+    memcpy(p->pieces, shards->pieces, p->piece_count * sizeof *p->pieces);
+    for (uint32_t i = 0; i < p->bucket_count; i++)
+        p->buckets[i] = shards->buckets[i];
+    p->leaves = shards->leaves;
+    p->subtrees = shards->before;
+    p->any_part = p->desc.accumulate = shards->any_part;
+    p->last_run = shards->last;
+    return DT_OK;
+}
+
+static dt_result dti_program_create(dt_store *store, const dt_program_desc *desc,
+                                    const dti_shards *shards, dt_program **out) {
     *out = NULL;
-    if (!store || !desc)
-        return DT_ERROR_INVALID;
     dt_program *p = dti_alloc(store->base, sizeof *p);
     if (!p)
         return DT_ERROR_MEMORY;
@@ -221,7 +242,9 @@ DT_API dt_result dt_program_create(dt_store *store, const dt_program_desc *desc,
     p->base = store->base;
     p->desc = *desc;
     unsigned modes = dti_fp_enter();
-    dt_result result = dti_program_build(p);
+    dt_result result = shards ? dti_program_shards(p, shards) : DT_OK;
+    if (!result)
+        result = dti_program_build(p);
     dti_fp_leave(modes);
     if (result) {
         dt_program_destroy(p);
@@ -240,6 +263,11 @@ DT_API dt_result dt_program_create(dt_store *store, const dt_program_desc *desc,
             (unsigned long long)p->transient_bytes, (unsigned long long)store->transient_bytes);
     *out = p;
     return DT_OK;
+}
+
+DT_API dt_result dt_program_create(dt_store *store, const dt_program_desc *desc, dt_program **out) {
+    *out = NULL;
+    return store && desc ? dti_program_create(store, desc, NULL, out) : DT_ERROR_INVALID;
 }
 
 static void dti_program_unlink(dt_program *p) {
@@ -274,6 +302,9 @@ DT_API void dt_program_destroy(dt_program *p) {
     dti_free(p->base, p->places);
     dti_free(p->base, p->ports);
     dti_free(p->base, p->table);
+    dti_free(p->base, p->pieces);
+    dti_free(p->base, p->buckets);
+    dti_free(p->base, p->stats);
     dti_free(p->base, p);
 }
 

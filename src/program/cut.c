@@ -60,6 +60,7 @@ typedef struct dti_cut {
     uint32_t partial;  /* value of one part's sums; to be joined, of all parts' */
     uint32_t elements; /* of one; a term is a pair */
     dti_view *inputs;  /* the whole views, by input */
+    int64_t first_row; /* of the node's rows */
 } dti_cut;
 
 /* What a node reads, once each: the views are exchanged for their parts, later put back. */
@@ -97,7 +98,7 @@ static void dti_cut_part(dti_cut *c, uint32_t i) {
     dti_emit *e = c->e;
     int64_t row = i * c->rows, rows = DTI_MIN(c->rows, e->batch - row);
     dti_cut_inputs(c, row, rows);
-    e->first_row = row;
+    e->first_row = c->first_row + row;
     e->out = c->sums ? dti_cut_sum(c, i) : dti_cut_view(c->p, &c->out, row, rows);
     c->family->emit(e);
     if (!c->sums || c->family->join || i == 0)
@@ -116,7 +117,7 @@ static void dti_cut_all(dti_cut *c) {
         dti_cut_part(c, i);
     for (uint32_t k = 0; k < e->node->count; k++)
         e->views[dti_input_id(e->graph, e->node, k)] = c->inputs[k];
-    e->first_row = 0;
+    e->first_row = c->first_row;
     e->out = c->out;
     if (c->family->join)
         c->family->join(e, c->partial, c->parts, c->rows);
@@ -161,6 +162,7 @@ static void dti_cut_emit(dt_program *p, dti_emit *e, const dti_op_family *family
         return;
     }
     dti_cut c = {.p = p, .e = e, .family = family, .out = e->out, .rows = e->batch};
+    c.first_row = e->first_row;
     for (uint32_t k = 0; k < e->node->count; k++)
         c.rows = dti_cut_rows(p, &e->views[dti_input_id(e->graph, e->node, k)], c.rows);
     c.sums = !e->node->samples;

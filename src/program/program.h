@@ -29,6 +29,16 @@ typedef struct dti_group { /* a parameter group's constants; lr comes with the s
     double lr, decay;      /* factor of the step's rate; weight decay */
 } dti_group;
 
+/* A buffer that moves by what each piece has of batch norm's statistics: [channels, 2], mean and
+ * biased variance, at word `word` of OUT, and `stride` words on for the next piece. */
+typedef struct dti_stat {
+    uint32_t param;
+    uint32_t word, stride;
+    uint32_t channels, spatial;
+    bool variance;
+    float momentum;
+} dti_stat;
+
 struct dt_program {
     dt_store *store;
     dti_base *base;
@@ -46,7 +56,20 @@ struct dt_program {
     double static_weight[DT_MAX_TERMS];
     bool weighs; /* a weigh segment exists */
 
-    uint32_t term_slot[2 * DT_MAX_TERMS]; /* word in the status buffer: losses, then metrics */
+    /* Word in OUT, and words from one piece's to the next (0: all have the same): losses, then
+     * metrics. */
+    uint32_t term_slot[2 * DT_MAX_TERMS], term_stride[2 * DT_MAX_TERMS];
+
+    /* As one replica's share of a step; see shards.h. 0 pieces: a program by itself. */
+    dti_piece *pieces;
+    uint32_t piece_count, leaves;
+    dti_subtrees subtrees; /* in the slots before it runs */
+    bool any_part, last_run;
+    dti_bucket *buckets;
+    uint32_t bucket_count;
+    uint32_t segment_buckets[DTI_SEGMENTS_MAX]; /* buckets that are finished after a segment */
+    dti_stat *stats;                            /* of batch norm: the host joins the pieces' */
+    uint32_t stat_count;
 
     uint8_t *trained;    /* by parameter */
     uint32_t *update;    /* by parameter: the node of a buffer's new value; 0 = it stays */
@@ -86,6 +109,42 @@ static dt_result dti_plan(dt_program *p);
 static void dti_desc_check(dt_program *p, dti_text *problems);
 static void dti_append_gradients(dt_program *p, dti_text *problems);
 static void dti_append_weights(dt_program *p, uint32_t *weight_node);
+
+/* ---- compile.c: dt_program_create, of what a replica computes of a step when shards is not NULL.
+ * Then losses need weights (dt_step_desc), an optimizer, and the caller brings the sums of all
+ * replicas to slot 0 between the last backward segment and the commit. */
+static dt_result dti_program_create(dt_store *store, const dt_program_desc *desc,
+                                    const dti_shards *shards, dt_program **out);
+
+/* ---- replica.c: a step of such a program, cut open. begin is dt_program_begin. */
+static uint32_t dti_replica_segments(const dt_program *p); /* forward and backward ones */
+/* Starts forward and backward segments, each by itself; returns before they have run where the
+ * device runs on its own. */
+static dt_result dti_replica_launch(dt_program *p, uint32_t segment);
+static dt_result dti_replica_busy(dt_program *p, bool *busy);
+static dt_result dti_replica_reach(dt_program *p, uint32_t segment); /* waits for it */
+/* The host's side of the gradients: slots one behind the other. */
+static float *dti_replica_gradients(dt_program *p);
+/* Of a piece of the newest run: a loss's or metric's (sum, weight). */
+static void dti_replica_term(const dt_program *p, uint32_t term, uint32_t piece, double pair[2]);
+/* Of a piece: `channels` pairs (mean, variance). */
+static const float *dti_replica_stat(const dt_program *p, const dti_stat *stat, uint32_t piece);
+/* Whether the inputs decide a loss's weight, so that they must be written before weigh. */
+static bool dti_replica_weighs(const dt_program *p);
+/* Adds the weights of each piece's losses to weights[piece * DT_MAX_TERMS + loss]. */
+static dt_result dti_replica_weigh(dt_program *p, double *weights);
+/* After begin, before the backward part: the weights of the whole job's batch. */
+static void dti_replica_set_weights(dt_program *p, const double *weights);
+/* Opens a step that only commits: a replica without rows in it. */
+static dt_result dti_replica_begin_commit(dt_program *p, const dt_step_desc *step);
+/* Ends a run that does not commit. */
+static dt_result dti_replica_end(dt_program *p);
+/* The commit: starts it and waits; *norm is the gradient's. *faulty: the gradient is not finite, and
+ * nothing was written. */
+static dt_result dti_replica_commit(dt_program *p, double *norm, bool *faulty);
+/* After a run with a loss or gradient that is not finite: looks for the op, whose name it returns,
+ * and says it (dti_fail). NULL: nothing of this replica's is to blame. */
+static const char *dti_replica_blame(dt_program *p);
 
 /* ---- segments.c: fills the listing, ports, segments and the commit's table */
 static dt_result dti_lower_program(dt_program *p, const uint32_t *weight_node);

@@ -167,7 +167,7 @@ static dt_result dti_step_check(dt_program *p, const dt_step_desc *step) {
             "store share memory, so end or cancel it first",
             other->label);
     }
-    if (step->micros > 1 && !p->desc.accumulate) {
+    if (step->micros > 1 && !p->desc.accumulate && !p->piece_count) {
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': %u micro-batches need .accumulate in its description",
                         p->label, step->micros);

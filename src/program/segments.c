@@ -134,47 +134,89 @@ static void dti_place_outputs(dt_program *p, uint32_t *pin) {
 
 /* ---- emission */
 
-typedef struct dti_lowering {
-    dt_program *p;
-    dti_emit e;
-    uint8_t *needed;
-    uint32_t *pin;        /* by node: the value that it is to be written to; 0 = any */
-    uint32_t *param_of;   /* by node: 1 + a parameter whose gradient it is */
-    uint32_t *next_param; /* by parameter: 1 + the next one with the same gradient node */
-    dti_span_of_node *own;
-    uint32_t status; /* value of the whole status buffer */
-    uint64_t bucket; /* gradient bytes finished since the last cut */
-} dti_lowering;
-
-static uint32_t dti_param_value(dt_program *p, uint32_t index, dti_value_kind kind) {
+static uint32_t dti_param_value(dt_program *p, uint32_t index, dti_value_kind kind, uint32_t slot) {
     const dti_param *param = &p->store->params[index];
-    return dti_listing_value(&p->list, kind, 4 * param->elements, 4 * param->offset);
+    uint64_t at = param->offset + slot * p->store->elements;
+    return dti_listing_value(&p->list, kind, 4 * param->elements, 4 * at);
+}
+
+static uint32_t dti_term_node(const dt_program *p, uint32_t i) {
+    return i < p->loss_count ? p->desc.losses[i].term.id : p->desc.metrics[i - p->loss_count].id;
+}
+
+static void dti_pin_term(dti_lowering *w, uint32_t i) {
+    dt_program *p = w->p;
+    const uint32_t id = dti_term_node(p, i);
+    for (uint32_t before = 0; before < i; before++) {
+        if (dti_term_node(p, before) != id)
+            continue;
+        p->term_slot[i] = p->term_slot[before];
+        p->term_stride[i] = p->term_stride[before];
+        return;
+    }
+    if (w->extent && w->extent[id] == DTI_EXTENT_PIECE) {
+        uint64_t offset, stride;
+        dti_pieces_place_out(w, id, &offset, &stride);
+        p->term_slot[i] = (uint32_t)(offset / 4);
+        p->term_stride[i] = (uint32_t)(stride / 4);
+        return;
+    }
+    uint32_t slot = i < p->loss_count ? i : DT_MAX_TERMS + i - p->loss_count;
+    w->pin[id] = dti_listing_value(&p->list, DTI_VALUE_OUT, 8, 4 * DTI_STATUS_TERM(slot));
+    p->term_slot[i] = DTI_STATUS_TERM(slot);
+}
+
+/* The host moves a running statistic, by what all replicas' pieces have: it reads those. */
+static void dti_pin_stat(dti_lowering *w, uint32_t param) {
+    dt_program *p = w->p;
+    const dti_node *n = &p->work->nodes[p->update[param]];
+    const uint32_t stats = dti_input_id(p->work, n, 1);
+    dti_stat *s = &p->stats[p->stat_count++];
+    *s = (dti_stat){.param = param,
+                    .channels = (uint32_t)n->attr.i[DTI_NORM_CHANNELS],
+                    .spatial = (uint32_t)n->attr.i[DTI_NORM_SPATIAL],
+                    .variance = n->attr.i[DTI_NORM_WHICH] != 0,
+                    .momentum = n->attr.f[0]};
+    for (uint32_t i = 0; i + 1 < p->stat_count; i++) { /* mean and variance lie together */
+        const uint32_t other = p->update[p->stats[i].param];
+        if (dti_input_id(p->work, &p->work->nodes[other], 1) != stats)
+            continue;
+        s->word = p->stats[i].word;
+        s->stride = p->stats[i].stride;
+        return;
+    }
+    uint64_t offset = p->out_bytes, stride = 0;
+    if (w->extent) {
+        dti_pieces_place_out(w, stats, &offset, &stride);
+    } else {
+        uint64_t bytes = dti_node_bytes(p, &p->work->nodes[stats]);
+        w->pin[stats] = dti_listing_value(&p->list, DTI_VALUE_OUT, bytes, p->out_bytes);
+        p->out_bytes += dti_aligned(bytes);
+    }
+    s->word = (uint32_t)(offset / 4);
+    s->stride = (uint32_t)(stride / 4);
 }
 
 static void dti_lower_pins(dti_lowering *w) {
     dt_program *p = w->p;
     w->status = dti_listing_value(&p->list, DTI_VALUE_OUT, 4 * DTI_STATUS_WORDS, 0);
     dti_place_outputs(p, w->pin);
-    for (uint32_t i = 0; i < p->loss_count + p->metric_count; i++) {
-        bool loss = i < p->loss_count;
-        uint32_t id = loss ? p->desc.losses[i].term.id : p->desc.metrics[i - p->loss_count].id;
-        uint32_t slot = loss ? i : DT_MAX_TERMS + i - p->loss_count;
-        if (!w->pin[id])
-            w->pin[id] = dti_listing_value(&p->list, DTI_VALUE_OUT, 8, 4 * DTI_STATUS_TERM(slot));
-        p->term_slot[i] = (uint32_t)(p->list.values[w->pin[id]].offset / 4);
-    }
+    for (uint32_t i = 0; i < p->loss_count + p->metric_count; i++)
+        dti_pin_term(w, i);
     for (uint32_t i = 0; i < p->store->param_count; i++) {
         if (!p->trained[i])
             continue;
         uint32_t id = p->param_dx[i].id;
         w->next_param[i] = w->param_of[id];
         w->param_of[id] = i + 1;
-        if (!w->pin[id] && !p->desc.accumulate)
-            w->pin[id] = dti_param_value(p, i, DTI_VALUE_GRADIENT);
+        if (!w->pin[id] && !p->desc.accumulate && !dti_pieces_fold(p))
+            w->pin[id] = dti_param_value(p, i, DTI_VALUE_GRADIENT, 0);
     }
     for (uint32_t i = 0; i < p->store->param_count; i++) {
-        if (p->update[i]) /* over all micro-batches, so never a transient */
-            w->pin[p->update[i]] = dti_param_value(p, i, DTI_VALUE_GRADIENT);
+        if (p->update[i] && p->piece_count)
+            dti_pin_stat(w, i);
+        else if (p->update[i]) /* over all micro-batches, so never a transient */
+            w->pin[p->update[i]] = dti_param_value(p, i, DTI_VALUE_GRADIENT, 0);
     }
 }
 
@@ -187,7 +229,7 @@ static bool dti_same_range(const dti_listing *list, uint32_t a, const dti_value 
 static void dti_lower_param_gradient(dti_lowering *w, uint32_t index, const dti_view *dx) {
     dt_program *p = w->p;
     const dti_param *param = &p->store->params[index];
-    uint32_t value = dti_param_value(p, index, DTI_VALUE_GRADIENT);
+    uint32_t value = dti_param_value(p, index, DTI_VALUE_GRADIENT, 0);
     dt_shape shape = p->work->nodes[param->node].shape;
     dti_view y = dti_view_dense(value, false, p->batch, shape);
     w->bucket += 4 * param->elements;
@@ -214,8 +256,12 @@ static void dti_lower_value(dti_lowering *w, uint32_t id) {
     if (n->op == DTI_OP_INPUT)
         return; /* placed already */
     if (n->op == DTI_OP_PARAM) {
-        e->views[id] = dti_view_dense(dti_param_value(p, (uint32_t)n->attr.i[0], DTI_VALUE_PARAM),
-                                      false, p->batch, n->shape);
+        uint32_t at = dti_param_value(p, (uint32_t)n->attr.i[0], DTI_VALUE_PARAM, 0);
+        e->views[id] = dti_view_dense(at, false, p->batch, n->shape);
+        return;
+    }
+    if (dti_pieces_each(w, id)) {
+        dti_lower_pieces(w, id);
         return;
     }
     const dti_op_family *family = dti_op_info_of(n->op)->family;
@@ -245,18 +291,51 @@ static void dti_lower_uses(dti_lowering *w) {
     }
 }
 
+/* Of a parameter; bucket_count: of none. */
+static uint32_t dti_bucket_of(const dt_program *p, uint32_t param) {
+    uint32_t b = 0;
+    while (b < p->bucket_count && p->store->params[param].offset >= p->buckets[b].end)
+        b++;
+    return b;
+}
+
+/* Buckets are exchanged in order: one counts when those before it do. */
+static void dti_bucket_advance(dti_lowering *w) {
+    while (w->buckets_done < w->p->bucket_count && !w->bucket_left[w->buckets_done])
+        w->buckets_done++;
+}
+
+/* A gradient is finished. */
+static void dti_bucket_count(dti_lowering *w, uint32_t param) {
+    uint32_t b = dti_bucket_of(w->p, param);
+    if (b == w->p->bucket_count)
+        return;
+    w->bucket_left[b]--;
+    dti_bucket_advance(w);
+}
+
 static void dti_lower_node(dti_lowering *w, uint32_t id) {
     dt_program *p = w->p;
     const dti_node *n = &p->work->nodes[id];
     w->e.id = id;
+    if (dti_pieces_fold(p) && dti_fold_direct(w, id)) {
+        dti_lower_fold(w, id, w->param_of[id] - 1, true);
+        dti_bucket_count(w, w->param_of[id] - 1);
+        return;
+    }
     dti_lower_value(w, id);
     dti_view *view = &w->e.views[id];
     if (w->pin[id] && !dti_same_range(&p->list, view->value, &p->list.values[w->pin[id]])) {
         dti_view y = dti_view_dense(w->pin[id], n->samples, p->batch, n->shape);
         dti_emit_copy(&w->e, view, &y, DTI_COPY_WORD);
     }
-    for (uint32_t i = w->param_of[id]; i; i = w->next_param[i - 1])
-        dti_lower_param_gradient(w, i - 1, view);
+    for (uint32_t i = w->param_of[id]; i; i = w->next_param[i - 1]) {
+        if (dti_pieces_fold(p))
+            dti_lower_fold(w, id, i - 1, false);
+        else
+            dti_lower_param_gradient(w, i - 1, view);
+        dti_bucket_count(w, i - 1);
+    }
 }
 
 /* ---- segments */
@@ -266,6 +345,17 @@ static void dti_segment_end(dt_program *p, dti_phase phase, uint32_t first) {
     p->phases[p->segment_count++] = (uint8_t)phase;
     s->first = first;
     s->count = p->list.launch_count - first;
+}
+
+/* Whether the gradients that are finished since the last cut are worth a segment's end. */
+static bool dti_bucket_full(const dti_lowering *w) {
+    const dt_program *p = w->p;
+    uint64_t bytes = p->desc.bucket_bytes ? p->desc.bucket_bytes : 25u << 20;
+    if (p->segment_count >= DTI_SEGMENTS_MAX - 4)
+        return false;
+    if (p->piece_count)
+        return p->segment_count && p->segment_buckets[p->segment_count - 1] < w->buckets_done;
+    return w->bucket >= bytes;
 }
 
 static void dti_lower_weigh(dti_lowering *w, const uint32_t *weight_node) {
@@ -282,8 +372,14 @@ static void dti_lower_weigh(dti_lowering *w, const uint32_t *weight_node) {
             p->static_weight[i] = -1.0;
             continue;
         }
-        w->pin[weight_node[i]] =
-            dti_listing_value(&p->list, DTI_VALUE_OUT, 8, 4 * DTI_STATUS_TERM(i));
+        if (dti_pieces_each(w, weight_node[i])) {
+            for (uint32_t k = 0; k < p->piece_count; k++)
+                *dti_piece_view(w, weight_node[i], k) =
+                    *dti_piece_view(w, p->desc.losses[i].term.id, k);
+        } else {
+            w->pin[weight_node[i]] =
+                dti_listing_value(&p->list, DTI_VALUE_OUT, 8, 4 * DTI_STATUS_TERM(i));
+        }
         dti_lower_value(w, weight_node[i]);
     }
 }
@@ -304,7 +400,6 @@ static void dti_lower_views_of_inputs(dti_lowering *w) {
 
 static void dti_lower_steps(dti_lowering *w) {
     dt_program *p = w->p;
-    uint64_t bucket_bytes = p->desc.bucket_bytes ? p->desc.bucket_bytes : 25u << 20;
     uint32_t first = p->list.launch_count;
     for (uint32_t id = 1; id < p->work->count; id++) {
         if (id == p->backward_node && p->has_gradients) {
@@ -313,17 +408,19 @@ static void dti_lower_steps(dti_lowering *w) {
         }
         if (w->needed[id] && p->work->nodes[id].op != DTI_OP_RUNNING)
             dti_lower_node(w, id);
-        if (w->bucket >= bucket_bytes && p->segment_count < DTI_SEGMENTS_MAX - 4) {
+        if (dti_bucket_full(w)) {
+            p->segment_buckets[p->segment_count] = w->buckets_done;
             dti_segment_end(p, DTI_PHASE_BACKWARD, first);
             first = p->list.launch_count;
             w->bucket = 0;
         }
     }
     /* last: a step that is cancelled after its forward segment has moved nothing */
-    for (uint32_t i = 0; i < p->store->param_count; i++) {
+    for (uint32_t i = 0; i < p->store->param_count && !p->piece_count; i++) {
         if (p->update[i])
             dti_lower_node(w, p->update[i]);
     }
+    p->segment_buckets[p->segment_count] = w->buckets_done;
     bool backward = p->segment_count > 0;
     if (!backward)
         dti_segment_end(p, DTI_PHASE_FORWARD, first);
@@ -344,6 +441,27 @@ static void dti_lower_commit(dti_lowering *w) {
     dti_segment_end(p, DTI_PHASE_COMMIT, first);
 }
 
+/* Finished buckets go to the host, of every slot; what is in slot 0 at the commit comes from it. */
+static void dti_segment_exchange(dt_program *p) {
+    const dti_shards shards = {.pieces = p->pieces,
+                               .piece_count = p->piece_count,
+                               .leaves = p->leaves,
+                               .before = p->subtrees};
+    const uint32_t slots = p->any_part ? 1 : dti_subtrees_after(&shards).count;
+    uint32_t done = 0;
+    for (uint32_t i = 1; i < p->commit_segment; i++) {
+        uint64_t from = done < p->bucket_count ? p->buckets[done].begin : 0, to = from;
+        if (p->segment_buckets[i] > done)
+            to = p->buckets[p->segment_buckets[i] - 1].end;
+        done = p->segment_buckets[i];
+        p->segments[i].fetch = (dti_fetch){
+            .offset = 4 * from, .bytes = 4 * (to - from), .stride = 4 * p->store->elements};
+        p->segments[i].fetch.count = to > from ? slots : 0;
+    }
+    p->segments[p->commit_segment].put = (dti_range){0, 4 * p->store->elements};
+    p->segments[p->commit_segment].upload = (dti_range){0, 4 * DTI_STEP_WORDS};
+}
+
 /* The last segment of a step brings the status back, the forward one the outputs too. */
 static void dti_segment_copies(dt_program *p) {
     dti_range status = {0, 4 * DTI_STATUS_WORDS};
@@ -354,6 +472,10 @@ static void dti_segment_copies(dt_program *p) {
     p->segments[0].download = (dti_range){0, p->out_bytes};
     if (p->segment_count == 1)
         p->segments[1].upload = (dti_range){0, 0};
+    if (p->piece_count) /* the weights of the whole job come after the forward segment */
+        p->segments[1].upload = (dti_range){0, 4 * DTI_STEP_WORDS};
+    if (p->last_run)
+        dti_segment_exchange(p);
 }
 
 static void dti_lower_all(dti_lowering *w, const uint32_t *weight_node) {
@@ -376,10 +498,11 @@ static void dti_lower_all(dti_lowering *w, const uint32_t *weight_node) {
     if (!p->weighs)
         return;
     p->phases[p->segment_count] = DTI_PHASE_WEIGH;
-    p->segments[p->segment_count++] = (dti_segment){.first = 0,
-                                                    .count = weigh_launches,
-                                                    .upload = p->segments[0].upload,
-                                                    .download = {0, 4 * DTI_STATUS_WORDS}};
+    p->segments[p->segment_count++] =
+        (dti_segment){.first = 0,
+                      .count = weigh_launches,
+                      .upload = p->segments[0].upload,
+                      .download = {0, p->piece_count ? p->out_bytes : 4 * DTI_STATUS_WORDS}};
 }
 
 static bool dti_lowering_alloc(dti_lowering *w) {
@@ -394,7 +517,18 @@ static bool dti_lowering_alloc(dti_lowering *w) {
     w->next_param = dti_alloc_array(p->base, p->store->param_count + 1u, sizeof *w->next_param);
     w->e.views = dti_alloc_array(p->base, nodes, sizeof *w->e.views);
     w->own = dti_alloc_array(p->base, nodes, sizeof *w->own);
-    return p->ports && w->needed && w->pin && w->param_of && w->next_param && w->e.views && w->own;
+    w->bucket_left = dti_alloc_array(p->base, p->bucket_count + 1u, sizeof *w->bucket_left);
+    return p->ports && w->needed && w->pin && w->param_of && w->next_param && w->e.views &&
+           w->own && w->bucket_left;
+}
+
+static void dti_buckets_begin(dti_lowering *w) {
+    const dt_program *p = w->p;
+    for (uint32_t i = 0; i < p->store->param_count; i++) {
+        if (p->trained[i])
+            w->bucket_left[dti_bucket_of(p, i)]++;
+    }
+    dti_bucket_advance(w);
 }
 
 /* PyTorch refuses it too: the variance of one value is 0 whatever the value. */
@@ -413,7 +547,7 @@ static dt_result dti_lower_sizes(const dti_lowering *w) {
     for (uint32_t id = 1; id < p->work->count; id++) {
         const dti_node *n = &p->work->nodes[id];
         uint64_t bytes = dti_node_bytes(p, n);
-        if (w->needed[id] && n->op == DTI_OP_BATCH_STATS) {
+        if (w->needed[id] && n->op == DTI_OP_BATCH_STATS && !p->piece_count) {
             dt_result result = dti_lower_batch_norm(p, n);
             if (result)
                 return result;
@@ -446,6 +580,9 @@ static dt_result dti_lower_program(dt_program *p, const uint32_t *weight_node) {
         dti_need_all(p, w.needed);
         dti_need_updates(p, w.needed);
         result = p->list.result ? p->list.result : dti_lower_sizes(&w);
+        if (!result)
+            result = dti_pieces_prepare(&w);
+        dti_buckets_begin(&w);
         if (!result && p->has_optim)
             result = dti_commit_table(p);
         if (!result) {
@@ -459,5 +596,9 @@ static dt_result dti_lower_program(dt_program *p, const uint32_t *weight_node) {
     dti_free(p->base, w.next_param);
     dti_free(p->base, w.e.views);
     dti_free(p->base, w.own);
+    dti_free(p->base, w.bucket_left);
+    dti_free(p->base, w.extent);
+    dti_free(p->base, w.piece_views);
+    dti_free(p->base, w.saved);
     return result;
 }

@@ -30,6 +30,8 @@ struct dt_store {
     uint32_t param_count;
     uint64_t elements; /* of an arena, padding included */
     uint64_t transient_bytes;
+    uint32_t slots;                   /* gradients: copies of the arena, see shards.h; 0 = 1 */
+    bool exchange;                    /* and the host reads and writes them during a step */
     uint32_t moments;                 /* moment arrays in the state arena: 0, 1 or 2 */
     dti_memory *memories[DTI_ARENAS]; /* TRANSIENT to STATE; NULL until a program needs it */
     dt_program *programs;             /* alive, newest first */

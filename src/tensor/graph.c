@@ -102,8 +102,8 @@ DT_API void dt_graph_destroy(dt_graph *g) {
     dti_free(g->base, g);
 }
 
-static dt_result dti_graph_clone(const dt_graph *g, dt_graph **out) {
-    dt_result result = dti_graph_new(g->ctx, out);
+static dt_result dti_graph_clone_to(const dt_graph *g, dt_ctx *ctx, dt_graph **out) {
+    dt_result result = dti_graph_new(ctx, out);
     if (result)
         return result;
     dt_graph *c = *out;
@@ -126,6 +126,17 @@ static dt_result dti_graph_clone(const dt_graph *g, dt_graph **out) {
     c->param_count = g->param_count;
     c->streams = g->streams;
     return DT_OK;
+}
+
+static dt_result dti_graph_clone(const dt_graph *g, dt_graph **out) {
+    return dti_graph_clone_to(g, g->ctx, out);
+}
+
+static dt_result dti_graph_copy(const dt_graph *g, dt_ctx *ctx, dt_graph **out) {
+    dt_result result = dti_graph_clone_to(g, ctx, out);
+    if (!result)
+        dti_own(&dti_ctx_base(ctx)->owned, &(*out)->owned, dti_graph_end);
+    return result;
 }
 
 static void dti_graph_update(dt_tensor buffer, dt_tensor value) {

@@ -76,6 +76,8 @@ static dt_tensor dti_graph_push(dt_graph *g, const dti_node *node, const dt_tens
 static void dti_graph_update(dt_tensor buffer, dt_tensor value);
 /* A private copy of nodes and inputs for a program; strings stay the original's. */
 static dt_result dti_graph_clone(const dt_graph *g, dt_graph **out);
+/* The same as a graph of another context, which ends it; strings stay the original's. */
+static dt_result dti_graph_copy(const dt_graph *g, dt_ctx *ctx, dt_graph **out);
 
 /* ---- shape.c */
 static int64_t dti_shape_elements(dt_shape s); /* of one sample */

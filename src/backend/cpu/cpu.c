@@ -114,7 +114,7 @@ static dt_result dti_cpu_exec_create(dti_device *device, const dti_exec_desc *de
         dti_cpu_exec_destroy((dti_exec *)(void *)x);
         return DT_ERROR_MEMORY;
     }
-    int threads = dti_pool_threads(device->base->pool);
+    int threads = device->one_thread ? 1 : dti_pool_threads(device->base->pool);
     dti_cpu_bind(x, (const dti_cpu_device *)(const void *)device, threads);
     x->scratch_bytes =
         (x->scratch_bytes + 4095) & ~(size_t)4095; /* workers share no cache line or page */

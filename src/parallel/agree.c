@@ -1,0 +1,142 @@
+/* What the ranks of a job must have in common, and how they tell each other: the same model and
+ * settings, the same values at the start, the same end of what fails. */
+
+#define DTI_AGREE_TEXT 500
+
+typedef struct dti_agree_record {
+    uint32_t result;
+    char text[DTI_AGREE_TEXT];
+} dti_agree_record;
+
+/* Gathers each rank's result and text; the first one's that failed is everybody's. */
+static dt_result dti_agree_result(dti_parallel *par, dt_result own) {
+    if (!par->desc.comm || par->lost)
+        return own;
+    dti_agree_record mine = {.result = (uint32_t)own};
+    dti_agree_record *all = dti_alloc_array(par->base, par->world, sizeof *all);
+    if (own)
+        snprintf(mine.text, sizeof mine.text, "%s", par->base->error);
+    if (!all)
+        mine.result = DT_ERROR_MEMORY;
+    dt_result result = all ? dti_comm_failed(par, dt_comm_all_gather(par->desc.comm, &mine, all,
+                                                                     sizeof mine, DT_U8))
+                           : DT_ERROR_MEMORY;
+    for (uint32_t i = 0; i < par->world && !result; i++) {
+        result = (dt_result)all[i].result;
+        all[i].text[DTI_AGREE_TEXT - 1] = 0;
+        if (result && i != par->rank)
+            dti_fail(par->base, result, "rank %u: %s", i, all[i].text);
+        else if (result)
+            dti_fail(par->base, result, "%s", mine.text);
+    }
+    dti_free(par->base, all);
+    return result;
+}
+
+/* ---- one text */
+
+static size_t dti_line_length(const char *text, size_t size) {
+    const char *end = memchr(text, '\n', size);
+    return end ? (size_t)(end - text) : size;
+}
+
+/* The first line in which they differ. */
+static dt_result dti_agree_difference(dti_parallel *par, const char *mine, size_t mine_size,
+                                      const char *theirs, size_t theirs_size) {
+    size_t at = 0, line = 0;
+    while (at < mine_size && at < theirs_size && mine[at] == theirs[at]) {
+        line = mine[at] == '\n' ? at + 1 : line;
+        at++;
+    }
+    if (at == mine_size && at == theirs_size)
+        return DT_OK;
+    return dti_fail(par->base, DT_ERROR_INVALID,
+                    "the ranks do not train the same: rank %u has '%.*s', rank 0 '%.*s'", par->rank,
+                    (int)DTI_MIN(dti_line_length(mine + line, mine_size - line), 160u), mine + line,
+                    (int)DTI_MIN(dti_line_length(theirs + line, theirs_size - line), 160u),
+                    theirs + line);
+}
+
+static dt_result dti_agree_text(dti_parallel *par, const char *text, size_t size) {
+    if (!par->desc.comm)
+        return DT_OK;
+    uint64_t theirs_size = size;
+    dt_result result =
+        dti_comm_failed(par, dt_comm_broadcast(par->desc.comm, &theirs_size, 1, DT_I64, 0));
+    if (result)
+        return result;
+    char *theirs = dti_alloc(par->base, (size_t)theirs_size + 1);
+    result = dti_agree_result(par, theirs ? DT_OK : DT_ERROR_MEMORY);
+    if (!result && par->rank == 0)
+        memcpy(theirs, text, size);
+    if (!result)
+        result =
+            dti_comm_failed(par, dt_comm_broadcast(par->desc.comm, theirs, theirs_size, DT_U8, 0));
+    if (!result)
+        result = dti_agree_result(
+            par, dti_agree_difference(par, text, size, theirs, (size_t)theirs_size));
+    dti_free(par->base, theirs);
+    return result;
+}
+
+/* ---- one state */
+
+/* An arena from the first replica of rank 0 to all, a piece at a time. */
+static dt_result dti_agree_arena(dti_parallel *par, dti_arena arena, uint64_t from, uint64_t end,
+                                 char *piece, size_t room) {
+    dt_result result = DT_OK;
+    for (uint64_t at = from; at < end && !result; at += room) {
+        const uint64_t n = DTI_MIN(end - at, (uint64_t)room);
+        const dti_memory *memory = par->replicas[0].store->memories[arena];
+        result = par->replicas[0].store->device->backend->memory_read((dti_memory *)memory, at,
+                                                                      piece, n);
+        if (!result && par->desc.comm)
+            result = dti_comm_failed(par, dt_comm_broadcast(par->desc.comm, piece, n, DT_U8, 0));
+        for (uint32_t i = par->rank == 0; i < par->job.local && !result; i++) {
+            dt_store *s = par->replicas[i].store;
+            result = s->device->backend->memory_write(s->memories[arena], at, piece, n);
+        }
+    }
+    return result;
+}
+
+static dt_result dti_agree_hash(dti_parallel *par) {
+    uint64_t hash[2] = {0, 0};
+    dt_result result = dt_store_state_hash(par->replicas[0].store, &hash[0]);
+    hash[1] = hash[0];
+    if (!result && par->desc.comm)
+        result = dti_comm_failed(par, dt_comm_broadcast(par->desc.comm, &hash[1], 1, DT_I64, 0));
+    for (uint32_t i = 0; i < par->job.local && !result; i++) {
+        result = dt_store_state_hash(par->replicas[i].store, &hash[0]);
+        if (!result && hash[0] != hash[1])
+            result =
+                dti_fail(par->base, DT_ERROR_CORRUPT,
+                         "replica %u of rank %u has other values than rank 0 sent (hash "
+                         "%016llx, %016llx)",
+                         i, par->rank, (unsigned long long)hash[0], (unsigned long long)hash[1]);
+    }
+    return result;
+}
+
+#define DTI_AGREE_PIECE ((size_t)1 << 20)
+
+static dt_result dti_agree_state(dti_parallel *par) {
+    const dt_store *s = par->replicas[0].store;
+    uint64_t steps = s->steps,
+             state = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(s, s->moments) : 0;
+    char *piece = dti_alloc(par->base, DTI_AGREE_PIECE);
+    dt_result result = dti_agree_result(par, piece ? DT_OK : DT_ERROR_MEMORY);
+    if (!result && par->desc.comm)
+        result = dti_comm_failed(par, dt_comm_broadcast(par->desc.comm, &steps, 1, DT_I64, 0));
+    if (!result)
+        result = dti_agree_arena(par, DTI_ARENA_PARAM, 0, 4 * s->elements, piece, DTI_AGREE_PIECE);
+    if (!result) /* the control words before are scratch of a step */
+        result = dti_agree_arena(par, DTI_ARENA_STATE, DTI_MIN(4ull * DTI_CONTROL_WORDS, state),
+                                 state, piece, DTI_AGREE_PIECE);
+    dti_free(par->base, piece);
+    for (uint32_t i = 0; i < par->job.local && !result; i++)
+        par->replicas[i].store->steps = steps;
+    if (!result)
+        result = dti_agree_result(par, dti_agree_hash(par));
+    return result ? result : dti_statistics_load(par);
+}

@@ -1,0 +1,298 @@
+/* What a number of shards and rows makes of a job: each replica's programs, for full batches and the
+ * short last one; the buckets; and every buffer of the exchange. After it a step allocates
+ * nothing. */
+
+#define DTI_BUCKET_FIRST ((uint64_t)1 << 20) /* small, so that the network starts early */
+#define DTI_BUCKET_BYTES ((uint64_t)25 << 20)
+#define DTI_BUCKET_GAP (16384u)                /* elements not trained that travel along */
+#define DTI_BUCKETS_MAX (DTI_SEGMENTS_MAX - 8) /* each may end a segment */
+
+/* ---- buckets: from the graph alone, so all ranks and devices have the same */
+
+static bool dti_param_trained(const dti_parallel *par, uint32_t i) {
+    const dt_store *s = par->replicas[0].store;
+    const dti_node *n = &s->graph->nodes[s->params[i].node];
+    const char *match = par->desc.program.params;
+    return !n->frozen && !n->buffer && (!match || dti_glob(match, n->label));
+}
+
+static void dti_buckets_make(dti_parallel *par) {
+    const dt_store *s = par->replicas[0].store;
+    uint64_t most = par->desc.bucket_bytes ? par->desc.bucket_bytes : DTI_BUCKET_BYTES;
+    most = DTI_MAX(most, 4 * s->elements / (DTI_BUCKETS_MAX / 2)) / 4;
+    const uint64_t first = par->desc.bucket_bytes ? most : DTI_BUCKET_FIRST / 4;
+    bool open = false;
+    par->bucket_count = 0;
+    for (uint32_t i = s->param_count; i-- > 0;) { /* in the arena's order */
+        const dti_param *param = &s->params[i];
+        if (!dti_param_trained(par, i))
+            continue;
+        dti_bucket *b = &par->buckets[par->bucket_count - open];
+        const bool near = open && param->offset - b->end <= DTI_BUCKET_GAP;
+        if (open && (!near || b->end - b->begin >= (b == par->buckets ? first : most)) &&
+            par->bucket_count < DTI_BUCKETS_MAX)
+            open = false;
+        if (!open)
+            par->buckets[par->bucket_count++] = (dti_bucket){.begin = param->offset};
+        open = true;
+        par->buckets[par->bucket_count - 1].end =
+            param->offset + (param->elements + DTI_BLOCK - 1) / DTI_BLOCK * DTI_BLOCK;
+    }
+}
+
+/* ---- programs */
+
+static bool dti_micro_same(const dti_micro_run *a, const dti_micro_run *b) {
+    bool same = a->piece_count == b->piece_count && a->any_part == b->any_part &&
+                a->last == b->last && a->before.count == b->before.count &&
+                !memcmp(a->before.at, b->before.at, a->before.count * sizeof *a->before.at);
+    for (uint32_t i = 0; same && i < a->piece_count; i++) {
+        const dti_piece *x = &a->pieces[i], *y = &b->pieces[i];
+        same = x->rows == y->rows && x->leaf == y->leaf &&
+               (a->any_part || (x->begins == y->begins && x->ends == y->ends));
+    }
+    return same;
+}
+
+static dt_tensor dti_replica_tensor(const dti_replica *r, dt_tensor x) {
+    if (dti_is_set(x))
+        x.graph = x.graph ? r->graph : NULL;
+    return x;
+}
+
+static dt_program_desc dti_replica_desc(const dti_parallel *par, const dti_replica *r) {
+    dt_program_desc d = par->desc.program;
+    d.label = "train";
+    d.optim = &par->desc.optim;
+    d.loss = dti_replica_tensor(r, d.loss);
+    for (int i = 0; i < DT_MAX_TERMS; i++) {
+        d.losses[i].term = dti_replica_tensor(r, d.losses[i].term);
+        d.metrics[i] = dti_replica_tensor(r, d.metrics[i]);
+    }
+    return d;
+}
+
+static dt_result dti_micro_program(dti_parallel *par, dti_replica *r, dti_runs *runs, uint32_t i) {
+    dti_micro_run *run = &runs->runs[i];
+    for (uint32_t k = 0; k < i; k++) {
+        if (dti_micro_same(run, &runs->runs[k])) {
+            run->program = runs->runs[k].program;
+            return DT_OK;
+        }
+    }
+    dt_program_desc d = dti_replica_desc(par, r);
+    d.batch = (int)run->rows;
+    const dti_shards shards = {.pieces = run->pieces,
+                               .piece_count = run->piece_count,
+                               .leaves = par->job.shards,
+                               .before = run->before,
+                               .any_part = run->any_part,
+                               .last = run->last,
+                               .buckets = par->buckets,
+                               .bucket_count = par->bucket_count};
+    return dti_program_create(r->store, &d, &shards, &run->program);
+}
+
+static dt_result dti_replica_programs(dti_parallel *par, dti_replica *r, dti_runs *runs,
+                                      uint32_t replica, uint32_t rows) {
+    dt_result result = dti_runs_make(par->base, &par->job, par->job.first + replica, rows, runs);
+    r->store->slots = DTI_MAX(r->store->slots, runs->slots);
+    for (uint32_t i = 0; i < runs->count && !result; i++)
+        result = dti_micro_program(par, r, runs, i);
+    if (result && replica && dti_ctx_base(r->ctx)->error[0])
+        dti_fail(par->base, result, "replica %u: %s", replica, dti_ctx_base(r->ctx)->error);
+    return result;
+}
+
+/* A gradient arena has a slot for each sum that the replica cannot add up by itself, so it is made
+ * for the most that full and short batches need. */
+static dt_result dti_replica_build(dti_parallel *par, uint32_t i) {
+    dti_replica *r = &par->replicas[i];
+    uint32_t first, end, most = 0;
+    dti_partition_shards(&par->job, par->job.first + i, &first, &end);
+    r->subtrees = dti_partition_subtrees(&par->job, first, end);
+    dt_result result = DT_OK;
+    for (int tail = 1; tail >= 0 && !result; tail--) {
+        dti_runs probe;
+        const uint32_t rows = tail ? par->desc.tail : par->desc.batch;
+        result =
+            rows ? dti_runs_make(par->base, &par->job, par->job.first + i, rows, &probe) : DT_OK;
+        if (!rows || result)
+            continue;
+        most = DTI_MAX(most, probe.slots);
+        dti_runs_free(par->base, &probe);
+    }
+    if (!result && r->store->memories[DTI_ARENA_GRADIENT] && most > DTI_MAX(r->store->slots, 1u))
+        result = dti_arena_grow(r->store, DTI_ARENA_GRADIENT, 4 * par->elements * most, 0);
+    r->store->slots = DTI_MAX(r->store->slots, most);
+    if (!result)
+        result = dti_replica_programs(par, r, &r->full, i, par->desc.batch);
+    if (!result && par->desc.tail)
+        result = dti_replica_programs(par, r, &r->tail, i, par->desc.tail);
+    if (result)
+        return result;
+    if (!r->full.count)
+        return dti_fail(par->base, DT_ERROR_INVALID,
+                        "replica %u has no sample of a batch of %u; give a larger batch, or fewer "
+                        "shards or replicas",
+                        par->job.first + i, par->desc.batch);
+    const size_t pieces = (size_t)DTI_MAX(r->full.piece_count, r->tail.piece_count);
+    r->weights = dti_alloc_array(par->base, pieces * DT_MAX_TERMS, sizeof *r->weights);
+    r->gradients = dti_replica_gradients(r->full.runs[0].program);
+    return r->weights ? DT_OK : DT_ERROR_MEMORY;
+}
+
+static void dti_replica_unbuild(dti_parallel *par, dti_replica *r) {
+    dti_runs *all[2] = {&r->full, &r->tail};
+    for (int k = 0; k < 2; k++) {
+        for (uint32_t i = all[k]->count; i-- > 0;) {
+            bool own = all[k]->runs[i].program != NULL;
+            for (uint32_t before = 0; before < i; before++)
+                own = own && all[k]->runs[before].program != all[k]->runs[i].program;
+            if (own)
+                dt_program_destroy(all[k]->runs[i].program);
+        }
+        dti_runs_free(par->base, all[k]);
+    }
+    dti_free(par->base, r->weights);
+    r->weights = NULL;
+}
+
+/* ---- buffers */
+
+static bool dti_leaf_sum_make(dti_parallel *par, dti_leaf_sum *s, uint32_t width) {
+    s->width = width;
+    s->leaves = dti_alloc_array(par->base, (size_t)par->shards * width, sizeof(double));
+    s->spans = dti_alloc_array(par->base, (size_t)par->subtrees.count * width, sizeof(double));
+    s->sum = dti_alloc_array(par->base, width, sizeof(double));
+    return s->leaves && s->spans && s->sum;
+}
+
+static void dti_leaf_sum_free(dti_parallel *par, dti_leaf_sum *s) {
+    dti_free(par->base, s->leaves);
+    dti_free(par->base, s->spans);
+    dti_free(par->base, s->sum);
+    *s = (dti_leaf_sum){0};
+}
+
+static dt_result dti_statistics_make(dti_parallel *par) {
+    const dt_program *p = par->replicas[0].full.runs[0].program;
+    size_t values = 1;
+    par->stats = p->stats;
+    par->stat_count = p->stat_count;
+    par->stat_width = 0;
+    par->stat_at = dti_alloc_array(par->base, par->stat_count + 1u, sizeof *par->stat_at);
+    if (!par->stat_at)
+        return DT_ERROR_MEMORY;
+    for (uint32_t i = 0; i < par->stat_count; i++) {
+        uint32_t same = 0;
+        while (same < i && p->stats[same].word != p->stats[i].word)
+            same++;
+        par->stat_at[i] = same < i ? par->stat_at[same] : par->stat_width;
+        par->stat_width += same < i ? 0 : 2 * p->stats[i].channels;
+        values += p->stats[i].channels;
+    }
+    const size_t pieces = (size_t)par->job.shards * par->job.parts;
+    par->stat_pieces = dti_alloc_array(par->base, pieces * par->stat_width + 1, sizeof(float));
+    par->buffers = dti_alloc_array(par->base, values, sizeof(float));
+    return par->stat_pieces && par->buffers ? DT_OK : DT_ERROR_MEMORY;
+}
+
+/* staging: host memory beside the model's; subtrees: gradients of a replica's second and further
+ * slots. */
+static dt_result dti_exchange_make(dti_parallel *par) {
+    uint64_t gradients = 0, operands = 0;
+    const bool merged = par->job.local == 1 && par->subtrees.count == 1;
+    for (uint32_t b = 0; b < par->bucket_count; b++)
+        gradients += par->buckets[b].end - par->buckets[b].begin;
+    par->partial_bytes = par->desc.comm && !merged ? 4 * gradients * par->subtrees.count : 0;
+    par->staging_bytes = par->partial_bytes;
+    par->subtree_bytes = 0;
+    for (uint32_t i = 0; i < par->job.local; i++) {
+        const dti_replica *r = &par->replicas[i];
+        const uint64_t arena = 4 * par->elements * DTI_MAX(r->store->slots, 1u);
+        operands += r->subtrees.count;
+        par->subtree_bytes += arena - 4 * par->elements;
+        if (r->store->device->info.kind != DT_DEVICE_CPU)
+            par->staging_bytes += arena;
+    }
+    if (operands > DTI_OPERANDS_MAX)
+        return dti_fail(par->base, DT_ERROR_INVALID,
+                        "%u shards on %u replicas of this process leave %llu sums apart, more than "
+                        "%d; take a number of shards that the replicas divide",
+                        par->job.shards, par->job.local, (unsigned long long)operands,
+                        DTI_OPERANDS_MAX);
+    if (par->partial_bytes)
+        par->partial = dti_alloc(par->base, (size_t)par->partial_bytes);
+    par->states = dti_alloc_array(par->base, par->bucket_count + 1u, sizeof *par->states);
+    bool made = par->states && (par->partial || !par->partial_bytes) &&
+                dti_leaf_sum_make(par, &par->weights, DTI_WEIGHTS_WIDTH) &&
+                dti_leaf_sum_make(par, &par->terms, DTI_TERMS_WIDTH);
+    return made ? DT_OK : DT_ERROR_MEMORY;
+}
+
+static dt_result dti_parallel_check(dti_parallel *par) {
+    const dti_partition *job = &par->job;
+    if (job->shards < job->replicas)
+        return dti_fail(par->base, DT_ERROR_INVALID,
+                        "%u shards for %u replicas: each replica needs one; use fewer replicas or "
+                        "more shards",
+                        job->shards, job->replicas);
+    if (par->desc.batch < job->replicas)
+        return dti_fail(par->base, DT_ERROR_INVALID,
+                        "a batch of %u samples for %u replicas: each needs one; use a larger batch",
+                        par->desc.batch, job->replicas);
+    return DT_OK;
+}
+
+static dt_result dti_parallel_make(dti_parallel *par) {
+    dti_partition *job = &par->job;
+    uint32_t ignored;
+    dt_result result = dti_parallel_check(par);
+    if (result)
+        return result;
+    dti_partition_shards(job, job->first, &par->first_shard, &ignored);
+    dti_partition_shards(job, job->first + job->local - 1, &ignored, &par->shards);
+    par->shards -= par->first_shard;
+    par->subtrees = dti_partition_subtrees(job, par->first_shard, par->first_shard + par->shards);
+    par->elements = par->replicas[0].store->elements;
+    par->buckets = dti_alloc_array(par->base, DTI_BUCKETS_MAX + 1u, sizeof *par->buckets);
+    if (!par->buckets)
+        return DT_ERROR_MEMORY;
+    dti_buckets_make(par);
+    for (uint32_t i = 0; i < job->local && !result; i++)
+        result = dti_replica_build(par, i);
+    if (!result)
+        result = dti_exchange_make(par);
+    return result ? result : dti_statistics_make(par);
+}
+
+static dt_result dti_parallel_build(dti_parallel *par, uint32_t shards, const uint32_t *bounds) {
+    dti_parallel_unbuild(par);
+    par->job.shards = shards;
+    par->job.parts = par->desc.parts;
+    par->job.batch = par->desc.batch;
+    par->job.bounds = bounds;
+    dt_result result = dti_agree_result(par, dti_parallel_make(par));
+    if (!result && par->desc.comm)
+        result = dti_comm_failed(par, dt_comm_set_leaves(par->desc.comm, par->first_shard,
+                                                         par->shards, shards, NULL,
+                                                         (dt_comm_span[DTI_SUBTREES_MAX]){{0, 0}}));
+    return result;
+}
+
+static void dti_parallel_unbuild(dti_parallel *par) {
+    for (uint32_t i = 0; par->replicas && i < par->job.local; i++)
+        dti_replica_unbuild(par, &par->replicas[i]);
+    dti_leaf_sum_free(par, &par->weights);
+    dti_leaf_sum_free(par, &par->terms);
+    void *all[] = {par->buckets, par->states,      par->partial,
+                   par->stat_at, par->stat_pieces, par->buffers};
+    for (size_t i = 0; i < DTI_COUNT(all); i++)
+        dti_free(par->base, all[i]);
+    par->buckets = NULL;
+    par->states = NULL;
+    par->partial = par->stat_pieces = par->buffers = NULL;
+    par->stat_at = NULL;
+    par->stat_count = par->stat_width = 0;
+}

@@ -1,0 +1,193 @@
+/* The crew: a phase is a number that goes up; a thread looks for the next one for a moment, because
+ * phases mostly follow at once, and then sleeps. */
+
+#define DTI_CREW_SPIN_NS 50000
+#define DTI_CREW_STACK ((size_t)1024 * 1024)
+
+typedef struct dti_crew_member {
+    dti_crew *crew;
+    pthread_t thread;
+    uint32_t index;
+} dti_crew_member;
+
+struct dti_crew {
+    dti_base *base;
+    uint32_t count, started;
+    dti_crew_member *members;
+    bool spin, pin; /* spin: there is a processor for each */
+    dti_cpu_set allowed;
+    dti_crew_fn *fn;
+    void *arg;
+    _Atomic uint32_t phase, left;
+    _Atomic int sleepers;
+    _Atomic bool stop, waited;
+    pthread_mutex_t lock;
+    pthread_cond_t begun, ended;
+};
+
+static void dti_crew_pin(const dti_crew *crew, uint32_t index) {
+    dti_cpu_set one = {{0}};
+    uint32_t seen = 0;
+    for (int cpu = 0; cpu < DTI_MAX_THREADS; cpu++) {
+        if (!(crew->allowed.bits[cpu / 64] >> cpu % 64 & 1))
+            continue;
+        if (seen++ == index % (uint32_t)DTI_MAX(dti_cpu_set_count(&crew->allowed), 1)) {
+            one.bits[cpu / 64] |= (uint64_t)1 << cpu % 64;
+            dti_cpu_set_put(0, &one);
+            return;
+        }
+    }
+}
+
+/* Until a phase other than `seen` begins. */
+static uint32_t dti_crew_await(dti_crew *crew, uint32_t seen) {
+    const uint64_t start = dti_now_ns();
+    for (int i = 1; crew->spin; i++) {
+        uint32_t phase = atomic_load(&crew->phase);
+        if (phase != seen)
+            return phase;
+        dti_cpu_relax();
+        if (i % 64 == 0 && dti_now_ns() - start > DTI_CREW_SPIN_NS)
+            break;
+    }
+    pthread_mutex_lock(&crew->lock);
+    atomic_fetch_add(&crew->sleepers, 1);
+    while (atomic_load(&crew->phase) == seen)
+        pthread_cond_wait(&crew->begun, &crew->lock);
+    atomic_fetch_sub(&crew->sleepers, 1);
+    pthread_mutex_unlock(&crew->lock);
+    return atomic_load(&crew->phase);
+}
+
+static void *dti_crew_main(void *arg) {
+    dti_crew_member *member = arg;
+    dti_crew *crew = member->crew;
+    uint32_t seen = 0;
+    if (crew->pin)
+        dti_crew_pin(crew, member->index);
+    dti_fp_enter();
+    for (;;) {
+        seen = dti_crew_await(crew, seen);
+        if (atomic_load(&crew->stop))
+            return NULL;
+        crew->fn(crew->arg, member->index);
+        if (atomic_fetch_sub(&crew->left, 1) != 1 || !atomic_load(&crew->waited))
+            continue;
+        pthread_mutex_lock(&crew->lock);
+        pthread_cond_signal(&crew->ended);
+        pthread_mutex_unlock(&crew->lock);
+    }
+}
+
+static void dti_crew_begin(dti_crew *crew) {
+    atomic_fetch_add(&crew->phase, 1);
+    if (atomic_load(&crew->sleepers) == 0)
+        return;
+    pthread_mutex_lock(&crew->lock);
+    pthread_cond_broadcast(&crew->begun);
+    pthread_mutex_unlock(&crew->lock);
+}
+
+static void dti_crew_end(dti_crew *crew) {
+    const uint64_t start = dti_now_ns();
+    for (int i = 1; crew->spin && (i % 64 || dti_now_ns() - start < DTI_CREW_SPIN_NS); i++) {
+        if (atomic_load(&crew->left) == 0)
+            return;
+        dti_cpu_relax();
+    }
+    pthread_mutex_lock(&crew->lock);
+    atomic_store(&crew->waited, true);
+    while (atomic_load(&crew->left))
+        pthread_cond_wait(&crew->ended, &crew->lock);
+    atomic_store(&crew->waited, false);
+    pthread_mutex_unlock(&crew->lock);
+}
+
+static void dti_crew_run(dti_crew *crew, dti_crew_fn *fn, void *arg) {
+    unsigned modes = dti_fp_enter();
+    crew->fn = fn;
+    crew->arg = arg;
+    atomic_store(&crew->left, crew->count - 1);
+    if (crew->count > 1)
+        dti_crew_begin(crew);
+    fn(arg, 0);
+    if (crew->count > 1)
+        dti_crew_end(crew);
+    dti_fp_leave(modes);
+}
+
+static bool dti_crew_start(dti_crew_member *member) {
+    pthread_attr_t attributes;
+    if (pthread_attr_init(&attributes) != 0)
+        return false;
+    pthread_attr_setstacksize(&attributes, DTI_CREW_STACK);
+    int error = pthread_create(&member->thread, &attributes, dti_crew_main, member);
+    pthread_attr_destroy(&attributes);
+    return error == 0;
+}
+
+static void dti_crew_start_all(dti_crew *crew) {
+#if DTI_POSIX
+    sigset_t all, saved;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &saved);
+#endif
+    for (uint32_t i = 1; i < crew->count; i++) {
+        crew->members[i] = (dti_crew_member){.crew = crew, .index = i};
+        if (!dti_crew_start(&crew->members[i]))
+            break;
+        crew->started++;
+    }
+#if DTI_POSIX
+    pthread_sigmask(SIG_SETMASK, &saved, NULL);
+#endif
+}
+
+static dt_result dti_crew_create(dti_base *base, uint32_t count, bool pin, dti_crew **out) {
+    *out = NULL;
+    dti_crew *crew = dti_alloc(base, sizeof *crew);
+    if (!crew)
+        return DT_ERROR_MEMORY;
+    crew->base = base;
+    crew->count = count;
+    pthread_mutex_init(&crew->lock, NULL);
+    pthread_cond_init(&crew->begun, NULL);
+    pthread_cond_init(&crew->ended, NULL);
+    crew->pin = dti_cpu_set_get(&crew->allowed) && pin;
+    crew->spin = dti_processors() >= (int)count;
+    crew->members = dti_alloc_array(base, count, sizeof *crew->members);
+    dt_result result = crew->members ? DT_OK : DT_ERROR_MEMORY;
+    if (!result)
+        dti_crew_start_all(crew);
+    if (!result && crew->started + 1 < count)
+        result = dti_fail(base, DT_ERROR_INVALID,
+                          "%u replicas need %u threads, and the system gave %u; use fewer devices",
+                          count, count - 1, crew->started);
+    if (!result && crew->pin)
+        dti_crew_pin(crew, 0);
+    if (result) {
+        dti_crew_destroy(crew);
+        return result;
+    }
+    *out = crew;
+    return DT_OK;
+}
+
+static void dti_crew_destroy(dti_crew *crew) {
+    if (!crew)
+        return;
+    pthread_mutex_lock(&crew->lock);
+    atomic_store(&crew->stop, true);
+    atomic_fetch_add(&crew->phase, 1);
+    pthread_cond_broadcast(&crew->begun);
+    pthread_mutex_unlock(&crew->lock);
+    for (uint32_t i = 1; i <= crew->started; i++)
+        pthread_join(crew->members[i].thread, NULL);
+    if (crew->pin)
+        dti_cpu_set_put(0, &crew->allowed);
+    pthread_cond_destroy(&crew->begun);
+    pthread_cond_destroy(&crew->ended);
+    pthread_mutex_destroy(&crew->lock);
+    dti_free(crew->base, crew->members);
+    dti_free(crew->base, crew);
+}

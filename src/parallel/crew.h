@@ -1,0 +1,12 @@
+/* One thread for each replica of a process, the caller's included: a phase of a step is run by all
+ * of them, and has ended when it is over for all. */
+
+typedef struct dti_crew dti_crew;
+typedef void dti_crew_fn(void *arg, uint32_t index);
+
+/* count - 1 threads, with all signals blocked. pin: thread i keeps to the i-th processor that this
+ * process may use (the caller's too, until the crew goes). Errors: MEMORY, INVALID (no threads). */
+static dt_result dti_crew_create(dti_base *base, uint32_t count, bool pin, dti_crew **out);
+static void dti_crew_destroy(dti_crew *crew);
+/* fn(arg, i) for i in [0, count), 0 on this thread. */
+static void dti_crew_run(dti_crew *crew, dti_crew_fn *fn, void *arg);

@@ -1,0 +1,174 @@
+/* Gradients on their way: from the replicas of this process to one sum, from the processes to the
+ * sum of all, and back. A bucket is folded in slices by whichever thread has nothing better to do,
+ * each element in the fixed order of the tree; so it does not matter who does it. Between processes
+ * it is one operation of dt_comm in tree mode: buckets are posted strictly in order. */
+
+#define DTI_SLICE 16384 /* elements: 64 KiB of each replica */
+
+static dt_result dti_comm_failed(dti_parallel *par, dt_result result) {
+    if (!result)
+        return DT_OK;
+    par->lost = true;
+    return dti_fail(par->base, result, "%s; the weights are those of step %llu",
+                    dt_comm_error(par->desc.comm),
+                    (unsigned long long)par->replicas[0].store->steps);
+}
+
+/* Where subtree k of bucket b is summed for this process. */
+static float *dti_exchange_target(const dti_parallel *par, uint32_t b, uint32_t k) {
+    const dti_bucket *bucket = &par->buckets[b];
+    if (!par->partial)
+        return par->replicas[0].gradients + bucket->begin;
+    uint64_t before = 0;
+    for (uint32_t i = 0; i < b; i++)
+        before += par->buckets[i].end - par->buckets[i].begin;
+    return par->partial + before * par->subtrees.count + k * (bucket->end - bucket->begin);
+}
+
+/* The replicas' subtrees within this process's subtree k, `at` elements into the arena. */
+static uint32_t dti_exchange_operands(const dti_parallel *par, uint32_t k, uint64_t at,
+                                      dti_operand *operands) {
+    const dt_comm_span span = par->subtrees.at[k];
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < par->job.local; r++) {
+        const dti_replica *replica = &par->replicas[r];
+        for (uint32_t i = 0; i < replica->subtrees.count; i++) {
+            const dt_comm_span own = replica->subtrees.at[i];
+            if (own.first < span.first || own.first >= span.first + span.count)
+                continue;
+            operands[count++] =
+                (dti_operand){replica->gradients + i * par->elements + at, DT_F32, own};
+        }
+    }
+    return count;
+}
+
+static void dti_exchange_slice(dti_parallel *par, uint32_t b, uint32_t slice) {
+    const dti_bucket *bucket = &par->buckets[b];
+    const uint64_t from = (uint64_t)slice * DTI_SLICE;
+    const uint64_t n = DTI_MIN(bucket->end - bucket->begin - from, (uint64_t)DTI_SLICE);
+    dti_operand operands[DTI_OPERANDS_MAX];
+    for (uint32_t k = 0; k < par->subtrees.count; k++) {
+        uint32_t count = dti_exchange_operands(par, k, bucket->begin + from, operands);
+        float *to = dti_exchange_target(par, b, k) + from;
+        if (count > 1 || operands[0].data != to)
+            dti_fold(to, operands, count, n, DT_F32, DT_COMM_SUM, !par->desc.comm, 1);
+    }
+    atomic_fetch_add(&par->states[b].done, 1);
+}
+
+static void dti_exchange_begin(dti_parallel *par) {
+    par->posted = par->received = 0;
+    for (uint32_t b = 0; b < par->bucket_count; b++) {
+        dti_bucket_state *s = &par->states[b];
+        const uint64_t n = par->buckets[b].end - par->buckets[b].begin;
+        bool alone = par->job.local == 1 && !par->partial; /* it is where it must be */
+        s->slices = alone ? 0 : (uint32_t)((n + DTI_SLICE - 1) / DTI_SLICE);
+        atomic_store(&s->arrived, 0);
+        atomic_store(&s->next, 0);
+        atomic_store(&s->done, 0);
+    }
+}
+
+static void dti_exchange_arrive(dti_parallel *par, uint32_t from, uint32_t to) {
+    for (uint32_t b = from; b < to; b++)
+        atomic_fetch_add(&par->states[b].arrived, 1);
+}
+
+static bool dti_bucket_folded(const dti_parallel *par, uint32_t b) {
+    const dti_bucket_state *s = &par->states[b];
+    return atomic_load(&s->arrived) == par->job.local && atomic_load(&s->done) == s->slices;
+}
+
+/* In the order of buckets, so that the network gets the first one first. True: all are folded. */
+static bool dti_exchange_fold(dti_parallel *par) {
+    bool all = true;
+    for (uint32_t b = 0; b < par->bucket_count; b++) {
+        dti_bucket_state *s = &par->states[b];
+        if (atomic_load(&s->arrived) < par->job.local)
+            return false;
+        for (uint32_t i; (i = atomic_fetch_add(&s->next, 1)) < s->slices;)
+            dti_exchange_slice(par, b, i);
+        all = all && atomic_load(&s->done) == s->slices;
+    }
+    return all;
+}
+
+static dt_result dti_exchange_post(dti_parallel *par, uint32_t b) {
+    const dti_bucket *bucket = &par->buckets[b];
+    const dt_comm_op op = {.kind = DT_COMM_ALL_REDUCE,
+                           .in = dti_exchange_target(par, b, 0),
+                           .out = par->replicas[0].gradients + bucket->begin,
+                           .count = bucket->end - bucket->begin,
+                           .dtype = DT_F32,
+                           .tree = true};
+    return dti_comm_failed(par, dt_comm_begin(par->desc.comm, &op, &par->states[b].work));
+}
+
+static dt_result dti_exchange_post_ready(dti_parallel *par) {
+    dt_result result = DT_OK;
+    while (par->desc.comm && !result && par->posted < par->bucket_count &&
+           dti_bucket_folded(par, par->posted)) {
+        result = dti_exchange_post(par, par->posted);
+        par->posted += !result;
+    }
+    return result;
+}
+
+static bool dti_exchange_help(dti_parallel *par, uint32_t replica, bool last) {
+    bool all = dti_exchange_fold(par);
+    dti_replica *r = &par->replicas[replica];
+    if (replica == 0 && !r->result && (last || !par->desc.no_overlap))
+        r->result = dti_exchange_post_ready(par);
+    return all;
+}
+
+static dt_result dti_exchange_finish(dti_parallel *par) {
+    dt_result result = dti_exchange_post_ready(par);
+    while (!result && par->received < par->posted) {
+        dti_bucket_state *s = &par->states[par->received];
+        result = dti_comm_failed(par, dt_comm_wait(par->desc.comm, s->work, -1));
+        par->received += !result;
+    }
+    return result;
+}
+
+/* ---- a few doubles */
+
+/* The tree over `count` leaves, in place: the sum is where the first was. */
+static void dti_leaf_tree(double *leaves, uint32_t count, uint32_t width) {
+    if (count < 2)
+        return;
+    const uint32_t left = dti_tree_left(count);
+    double *right = leaves + (size_t)left * width;
+    dti_leaf_tree(leaves, left, width);
+    dti_leaf_tree(right, count - left, width);
+    for (uint32_t i = 0; i < width; i++)
+        leaves[i] += right[i];
+}
+
+static dt_result dti_leaf_sum_begin(dti_parallel *par, dti_leaf_sum *s) {
+    const bool alone = !par->desc.comm;
+    for (uint32_t k = 0; k < par->subtrees.count; k++) {
+        const dt_comm_span span = par->subtrees.at[k];
+        double *to = alone ? s->sum : s->spans + (size_t)k * s->width;
+        double *leaves = s->leaves + (size_t)(span.first - par->first_shard) * s->width;
+        dti_leaf_tree(leaves, span.count, s->width);
+        memcpy(to, leaves, s->width * sizeof *to);
+    }
+    if (alone)
+        return DT_OK;
+    const dt_comm_op op = {.kind = DT_COMM_ALL_REDUCE,
+                           .in = s->spans,
+                           .out = s->sum,
+                           .count = s->width,
+                           .dtype = DT_F64,
+                           .tree = true};
+    return dti_comm_failed(par, dt_comm_begin(par->desc.comm, &op, &s->work));
+}
+
+static dt_result dti_leaf_sum_end(dti_parallel *par, dti_leaf_sum *s) {
+    if (!par->desc.comm)
+        return DT_OK;
+    return dti_comm_failed(par, dt_comm_wait(par->desc.comm, s->work, -1));
+}

@@ -1,0 +1,154 @@
+/* Replicas of one model, on the devices of this process and of others, and the step that they make
+ * together:
+ *
+ *   weigh      each replica, for its rows; summed over all            (only where targets decide it)
+ *   forward
+ *   backward   each bucket as it becomes ready: replicas of this process, then processes, then back
+ *   barrier    the losses of all; when it is through, everybody has every bucket
+ *   commit     each replica by itself, without the network
+ *
+ * Until the commit nothing of the store changes, so whatever fails before it leaves step s, and
+ * after it there is step s + 1. The caller's thread drives the first replica and speaks to the
+ * comm. */
+
+/* What the trainer says; tensors are of the first replica's graph. */
+typedef struct dti_parallel_desc {
+    dt_program_desc program; /* losses, metrics, params, optim */
+    dt_optim_desc optim;
+    dt_comm *comm; /* NULL = none */
+    uint64_t seed;
+    uint32_t batch, tail; /* rows of a full batch, and of a short one; 0 = there is none */
+    uint32_t parts;
+    size_t bucket_bytes;
+    bool no_overlap, pin;
+} dti_parallel_desc;
+
+#define DTI_REPLICAS_MAX 64   /* of one process */
+#define DTI_OPERANDS_MAX 1024 /* subtrees of all its replicas */
+
+typedef struct dti_replica {
+    dt_ctx *ctx; /* its own, but of the first */
+    dt_graph *graph;
+    dt_store *store;
+    dti_runs full, tail;
+    dti_runs *runs;         /* of this step */
+    dti_subtrees subtrees;  /* of its shards */
+    float *gradients;       /* host side: slots, one behind the other */
+    double *weights;        /* of a run's pieces */
+    dt_result result;       /* of this step */
+    _Atomic bool failed;    /* result is not DT_OK: nobody waits for it */
+    double norm;            /* of the gradient */
+    bool faulty;            /* it is not finite */
+    uint64_t begun, passed; /* nanoseconds: backward began and ended */
+} dti_replica;
+
+typedef struct dti_bucket_state {
+    _Atomic uint32_t arrived;    /* replicas that have it */
+    _Atomic uint32_t next, done; /* slices handed out, and folded */
+    uint32_t slices;
+    dt_comm_work work;
+} dti_bucket_state;
+
+/* Sums over leaves of a few doubles: weights, losses. */
+typedef struct dti_leaf_sum {
+    uint32_t width;
+    double *leaves; /* [local shards][width] */
+    double *spans;  /* [subtrees][width] */
+    double *sum;    /* [width] */
+    dt_comm_work work;
+} dti_leaf_sum;
+
+typedef struct dti_parallel {
+    dti_base *base; /* of the first replica's context */
+    dti_parallel_desc desc;
+    dti_partition job;
+    uint32_t rank, world;
+    dti_replica *replicas;
+    dti_crew *crew;
+    uint32_t first_shard, shards; /* of this process */
+    dti_subtrees subtrees;
+    dti_bucket *buckets;
+    dti_bucket_state *states;
+    uint32_t bucket_count, posted, received;
+    uint64_t elements; /* of a gradient arena */
+    float
+        *partial; /* this process's sums, bucket by bucket, subtree by subtree; NULL: not needed */
+    uint64_t partial_bytes, staging_bytes, subtree_bytes;
+    dti_leaf_sum weights, terms;
+    /* Batch norm: what each piece of the job has, [pieces][stat_width]; and the buffers now. */
+    uint32_t stat_width, stat_count;
+    const dti_stat *stats; /* of the first replica's program, but for where they are in OUT */
+    uint32_t *stat_at;     /* of each: its pairs (mean, variance) in a piece's row */
+    float *stat_pieces;
+    float *buffers; /* values of the buffers, one behind the other */
+    dt_comm_work stat_work;
+    bool lost; /* the comm has failed, or a device: nothing more can be trained */
+
+    /* The step under way. */
+    const dti_batch *batch;
+    uint32_t rows, columns;
+    dt_tensor inputs[DT_MAX_TERMS];
+    uint64_t input_bytes[DT_MAX_TERMS]; /* of one sample */
+    dt_step_desc step;
+    bool asked; /* for a checkpoint: here, and after the step on any rank */
+    bool told;  /* all ranks know that this step is given up */
+} dti_parallel;
+
+typedef struct dti_step_result {
+    double loss, loss_sum[DT_MAX_TERMS], loss_weight[DT_MAX_TERMS];
+    double metric_sum[DT_MAX_TERMS], metric_weight[DT_MAX_TERMS];
+    double norm;
+    double wait_seconds;
+    bool committed;
+} dti_step_result;
+
+/* ---- build.c: programs, buckets and buffers for `shards` shards of the job; destroys what an
+ * earlier call made. replicas, job.replicas, first and local are set. */
+static dt_result dti_parallel_build(dti_parallel *par, uint32_t shards, const uint32_t *bounds);
+static void dti_parallel_unbuild(dti_parallel *par);
+
+/* ---- replicas.c */
+/* Opens the stores of `devices` ("cpu:2,vulkan:0"; NULL = auto): the first in `graph`, each other in a
+ * copy of it in a context of its own. */
+static dt_result dti_replicas_open(dti_parallel *par, dt_graph *graph, const char *devices,
+                                   int threads);
+static void dti_replicas_close(dti_parallel *par);
+/* How many a list asks for; 0 and an error: it is malformed. */
+static uint32_t dti_devices_count(dti_base *base, const char *devices);
+
+/* ---- agree.c */
+/* What the ranks were told must be the same: `text`, a line a fact. Names the first difference. */
+static dt_result dti_agree_text(dti_parallel *par, const char *text, size_t size);
+/* The first replica of rank 0 gives all others parameters, buffers and optimizer state; then all
+ * have the same hash. */
+static dt_result dti_agree_state(dti_parallel *par);
+/* The first rank's result that is not DT_OK, with its text, on all of them. */
+static dt_result dti_agree_result(dti_parallel *par, dt_result own);
+
+/* ---- exchange.c */
+static void dti_exchange_begin(dti_parallel *par);
+/* Buckets [from, to) of a replica are with the host. */
+static void dti_exchange_arrive(dti_parallel *par, uint32_t from, uint32_t to);
+/* Folds what is ready; on the first replica's thread also posts and looks after the network. */
+static bool dti_exchange_help(dti_parallel *par, uint32_t replica, bool last);
+/* Waits for all buckets; the sums are in the first replica's slot 0. */
+static dt_result dti_exchange_finish(dti_parallel *par);
+/* Sum of width doubles over all shards of the job: begin takes par's leaves, end gives the sum. */
+static dt_result dti_leaf_sum_begin(dti_parallel *par, dti_leaf_sum *s);
+static dt_result dti_leaf_sum_end(dti_parallel *par, dti_leaf_sum *s);
+/* An operation's result on this process: what failed goes into par->base->error, and par is lost. */
+static dt_result dti_comm_failed(dti_parallel *par, dt_result result);
+
+/* ---- statistics.c */
+/* After a run: what its pieces have. Threads: the replica's. */
+static void dti_statistics_take(dti_parallel *par, const dti_micro_run *run);
+static dt_result dti_statistics_begin(dti_parallel *par);
+static dt_result dti_statistics_end(dti_parallel *par);  /* par->buffers move */
+static dt_result dti_statistics_load(dti_parallel *par); /* par->buffers from the first store */
+static void dti_statistics_put(dti_parallel *par, dti_replica *replica);
+
+/* ---- step.c */
+/* One step of the whole job over a batch that all ranks have in mind. `own`: what went wrong on this
+ * rank before it (a callback's error): then all ranks fail, and nothing has changed. */
+static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt_result own,
+                                   const dt_step_desc *step, dti_step_result *out);

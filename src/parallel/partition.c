@@ -1,0 +1,124 @@
+/* Shards, parts and runs of a job. */
+
+static void dti_partition_shards(const dti_partition *job, uint32_t replica, uint32_t *first,
+                                 uint32_t *end) {
+    *first = (uint32_t)((uint64_t)replica * job->shards / job->replicas);
+    *end = (uint32_t)((uint64_t)(replica + 1) * job->shards / job->replicas);
+}
+
+static uint32_t dti_partition_bound(const dti_partition *job, uint32_t shard) {
+    return job->bounds ? job->bounds[shard]
+                       : (uint32_t)((uint64_t)shard * job->batch / job->shards);
+}
+
+static uint32_t dti_partition_row(const dti_partition *job, uint32_t shard, uint32_t rows) {
+    return DTI_MIN(dti_partition_bound(job, shard), rows);
+}
+
+static dti_subtrees dti_partition_subtrees(const dti_partition *job, uint32_t first, uint32_t end) {
+    dti_subtrees s = {.count = 0};
+    for (uint32_t i = first; i < end; i++) {
+        dti_subtrees_add(&s, &(dti_piece){.leaf = i, .begins = true});
+        while (dti_subtrees_join(&s, job->shards)) {
+        }
+    }
+    return s;
+}
+
+/* The pieces of a replica: each shard's parts, cut where the batch ends. */
+static void dti_runs_pieces(const dti_partition *job, uint32_t first, uint32_t end, dti_runs *r) {
+    for (uint32_t shard = first; shard < end; shard++) {
+        const uint64_t low = dti_partition_bound(job, shard),
+                       size = dti_partition_bound(job, shard + 1) - low;
+        for (uint32_t part = 0; part < job->parts; part++) {
+            const uint64_t from = DTI_MIN(low + part * size / job->parts, (uint64_t)r->rows);
+            const uint64_t to = DTI_MIN(low + (part + 1) * size / job->parts, (uint64_t)r->rows);
+            r->pieces[r->piece_count++] = (dti_piece){.rows = (uint32_t)(to - from),
+                                                      .leaf = shard,
+                                                      .begins = part == 0,
+                                                      .ends = part + 1 == job->parts};
+        }
+    }
+}
+
+/* How many pieces, of those that are left, one run takes: as many as `parts` runs need, but either
+ * whole shards or parts of one shard, so that a sum is of one kind. */
+static uint32_t dti_runs_take(const dti_partition *job, uint32_t shards, uint32_t at) {
+    const uint32_t parts = job->parts, total = shards * parts;
+    if (parts == 1)
+        return total;
+    if (shards >= parts)
+        return DTI_MIN(shards / parts * parts, total - at);
+    return DTI_MIN(shards, parts - at % parts);
+}
+
+static uint32_t dti_pieces_rows(const dti_piece *pieces, uint32_t count) {
+    uint32_t rows = 0;
+    for (uint32_t i = 0; i < count; i++)
+        rows += pieces[i].rows;
+    return rows;
+}
+
+/* Runs without rows are no programs: their pieces, which add zeros, go with the next run, or with
+ * the last. */
+static void dti_runs_cut(const dti_partition *job, uint32_t first, uint32_t shards, dti_runs *r) {
+    uint32_t begin = 0;
+    for (uint32_t at = 0; at < r->piece_count;) {
+        at += dti_runs_take(job, shards, at);
+        const uint32_t rows = dti_pieces_rows(r->pieces + begin, at - begin);
+        dti_micro_run *run = &r->runs[r->count];
+        if (!rows && r->count)
+            run[-1].piece_count += at - begin;
+        if (!rows && !r->count)
+            continue;
+        if (rows)
+            *run = (dti_micro_run){.rows = rows,
+                                   .pieces = r->pieces + begin,
+                                   .piece_count = at - begin,
+                                   .first_piece = first * job->parts + begin,
+                                   .micro = r->count++};
+        begin = at;
+    }
+}
+
+static void dti_runs_finish(const dti_partition *job, uint32_t first, uint32_t shards,
+                            dti_runs *r) {
+    dti_subtrees s = {.count = 0};
+    uint32_t row = dti_partition_row(job, first, r->rows);
+    r->slots = dti_partition_subtrees(job, first, first + shards).count;
+    for (uint32_t i = 0; i < r->count; i++) {
+        dti_micro_run *run = &r->runs[i];
+        run->row = row;
+        row += run->rows;
+        run->last = i + 1 == r->count;
+        run->before = s;
+        run->any_part = shards == 1 && job->parts > 1 && run->piece_count == 1;
+        const dti_shards one = {run->pieces, run->piece_count, job->shards, s, 0, 0, NULL, 0};
+        s = dti_subtrees_after(&one);
+        r->slots = DTI_MAX(r->slots, s.count);
+    }
+}
+
+static dt_result dti_runs_make(dti_base *base, const dti_partition *job, uint32_t replica,
+                               uint32_t rows, dti_runs *out) {
+    uint32_t first, end;
+    dti_partition_shards(job, replica, &first, &end);
+    *out = (dti_runs){.rows = rows};
+    const size_t most = (size_t)(end - first) * job->parts + 1;
+    out->pieces = dti_alloc_array(base, most, sizeof *out->pieces);
+    out->runs = dti_alloc_array(base, most, sizeof *out->runs);
+    if (!out->pieces || !out->runs) {
+        dti_runs_free(base, out);
+        return DT_ERROR_MEMORY;
+    }
+    dti_runs_pieces(job, first, end, out);
+    dti_runs_cut(job, first, end - first, out);
+    dti_runs_finish(job, first, end - first, out);
+    return DT_OK;
+}
+
+static void dti_runs_free(dti_base *base, dti_runs *runs) {
+    dti_free(base, runs->pieces);
+    dti_free(base, runs->runs);
+    *runs = (dti_runs){0};
+}

@@ -1,0 +1,359 @@
+/* A step of the whole job. Every rank makes the same operations in the same order, also when
+ * something has gone wrong on one of them: what can fail by itself (a sample's callback, a label out
+ * of range, a device) is told with the weights, before any gradient is exchanged. A device that is
+ * lost behind that point ends the group, because the others wait for its gradients. */
+
+enum { DTI_WEIGHTS_FAULT = DT_MAX_TERMS, DTI_WEIGHTS_ASKED, DTI_WEIGHTS_WIDTH };
+enum {
+    DTI_TERMS_WEIGHT = DT_MAX_TERMS, /* sums of losses, weights, sums of metrics, weights */
+    DTI_TERMS_METRIC = 2 * DT_MAX_TERMS,
+    DTI_TERMS_METRIC_WEIGHT = 3 * DT_MAX_TERMS,
+    DTI_TERMS_WIDTH = 4 * DT_MAX_TERMS
+};
+
+static double *dti_leaf(const dti_parallel *par, const dti_leaf_sum *s, uint32_t shard) {
+    return s->leaves + (size_t)(shard - par->first_shard) * s->width;
+}
+
+/* ---- inputs */
+
+static dt_result dti_micro_write(dti_parallel *par, dti_replica *r, const dti_micro_run *run) {
+    const dti_batch *batch = par->batch;
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < par->columns && !result; i++) {
+        const size_t size = par->input_bytes[i];
+        const char *data = batch->values[i];
+        dt_tensor input = {r->graph, par->inputs[i].id};
+        result = dt_program_write(run->program, input, data + (run->row - batch->first) * size,
+                                  run->rows * size);
+    }
+    return result;
+}
+
+static dt_result dti_micro_open(dti_parallel *par, dti_replica *r, const dti_micro_run *run) {
+    dt_step_desc step = par->step;
+    step.first_row = run->row;
+    step.micro = run->micro;
+    step.micros = r->runs->count;
+    return dt_program_begin(run->program, &step);
+}
+
+/* ---- weights */
+
+static dt_result dti_micro_weigh(dti_parallel *par, dti_replica *r, const dti_micro_run *run) {
+    memset(r->weights, 0, (size_t)run->piece_count * DT_MAX_TERMS * sizeof *r->weights);
+    dt_result result = dti_replica_weigh(run->program, r->weights);
+    for (uint32_t k = 0; k < run->piece_count && !result; k++) {
+        double *leaf = dti_leaf(par, &par->weights, run->pieces[k].leaf);
+        for (uint32_t i = 0; i < DT_MAX_TERMS; i++)
+            leaf[i] += r->weights[k * DT_MAX_TERMS + i];
+    }
+    return result;
+}
+
+/* The first run comes last, and its inputs stay where they are. */
+static void dti_step_weigh(void *arg, uint32_t index) {
+    dti_parallel *par = arg;
+    dti_replica *r = &par->replicas[index];
+    r->result = DT_OK;
+    for (uint32_t i = r->runs->count; i-- > 0 && !r->result;) {
+        const dti_micro_run *run = &r->runs->runs[i];
+        if (i == 0 || dti_replica_weighs(run->program))
+            r->result = dti_micro_write(par, r, run);
+        if (!r->result)
+            r->result = dti_micro_weigh(par, r, run);
+    }
+}
+
+/* ---- forward: of the first run, while the weights are on their way */
+
+static void dti_step_forward(void *arg, uint32_t index) {
+    dti_parallel *par = arg;
+    dti_replica *r = &par->replicas[index];
+    if (!r->runs->count)
+        return;
+    r->result = dti_micro_open(par, r, &r->runs->runs[0]);
+    if (!r->result)
+        r->result = dti_replica_launch(r->runs->runs[0].program, 0);
+}
+
+/* ---- backward */
+
+static void dti_micro_terms(dti_parallel *par, const dti_micro_run *run) {
+    const dt_program *p = run->program;
+    for (uint32_t k = 0; k < run->piece_count; k++) {
+        double *leaf = dti_leaf(par, &par->terms, run->pieces[k].leaf), pair[2];
+        for (uint32_t i = 0; i < p->loss_count + p->metric_count; i++) {
+            uint32_t at = i < p->loss_count ? i : DTI_TERMS_METRIC + i - p->loss_count;
+            dti_replica_term(p, i, k, pair);
+            leaf[at] += pair[0];
+            leaf[at + DTI_TERMS_WEIGHT] += pair[1];
+        }
+    }
+}
+
+/* Buckets that are finished with segment `segment`. */
+static void dti_micro_arrive(dti_parallel *par, const dti_micro_run *run, uint32_t segment,
+                             uint32_t *done, uint32_t replica) {
+    if (!run->last)
+        return;
+    const uint32_t now = run->program->segment_buckets[segment];
+    dti_exchange_arrive(par, *done, now);
+    *done = now;
+    if (!par->desc.no_overlap)
+        dti_exchange_help(par, replica, false);
+}
+
+/* A device that runs on its own gets all segments at once, and is then waited for bucket by
+ * bucket. */
+static dt_result dti_micro_backward(dti_parallel *par, const dti_micro_run *run, uint32_t replica) {
+    dt_program *p = run->program;
+    const uint32_t segments = dti_replica_segments(p);
+    uint32_t done = 0, reached = 1;
+    dt_result result = DT_OK;
+    for (uint32_t i = 1; i < segments && !result; i++) {
+        bool busy = true;
+        result = dti_replica_launch(p, i);
+        if (!result)
+            result = dti_replica_busy(p, &busy);
+        for (; !result && !busy && reached <= i; reached++)
+            dti_micro_arrive(par, run, reached, &done, replica);
+    }
+    for (; reached < segments && !result; reached++) {
+        result = dti_replica_reach(p, reached);
+        if (!result)
+            dti_micro_arrive(par, run, reached, &done, replica);
+    }
+    return result;
+}
+
+static dt_result dti_micro_step(dti_parallel *par, dti_replica *r, const dti_micro_run *run,
+                                uint32_t replica) {
+    dt_result result = DT_OK;
+    if (run->micro > 0) {
+        result = dti_micro_write(par, r, run);
+        if (!result)
+            result = dti_micro_open(par, r, run);
+        if (!result)
+            result = dti_replica_launch(run->program, 0);
+    }
+    dti_replica_set_weights(run->program, par->weights.sum);
+    if (!result)
+        result = dti_micro_backward(par, run, replica);
+    if (!result && !run->last)
+        result = dti_replica_end(run->program);
+    if (result)
+        return result;
+    dti_micro_terms(par, run);
+    dti_statistics_take(par, run);
+    return DT_OK;
+}
+
+static bool dti_any_failed(const dti_parallel *par) {
+    for (uint32_t i = 0; i < par->job.local; i++) {
+        if (atomic_load(&par->replicas[i].failed))
+            return true;
+    }
+    return false;
+}
+
+static void dti_step_backward(void *arg, uint32_t index) {
+    dti_parallel *par = arg;
+    dti_replica *r = &par->replicas[index];
+    if (!r->runs->count) { /* no rows: zeros, at once */
+        memset(r->gradients, 0, r->subtrees.count * par->elements * sizeof(float));
+        dti_exchange_arrive(par, 0, par->bucket_count);
+    }
+    r->begun = dti_now_ns();
+    for (uint32_t i = 0; i < r->runs->count && !r->result; i++)
+        r->result = dti_micro_step(par, r, &r->runs->runs[i], index);
+    r->passed = dti_now_ns();
+    if (r->result)
+        atomic_store(&r->failed, true);
+    while (!dti_any_failed(par) && !dti_exchange_help(par, index, true))
+        dti_thread_yield();
+}
+
+/* ---- commit, or not */
+
+static void dti_step_commit(void *arg, uint32_t index) {
+    dti_parallel *par = arg;
+    dti_replica *r = &par->replicas[index];
+    const dti_runs *runs = r->runs->count ? r->runs : &r->full;
+    dt_program *p = runs->runs[runs->count - 1].program;
+    for (uint32_t b = 0; b < par->bucket_count && index; b++) {
+        const dti_bucket *bucket = &par->buckets[b];
+        memcpy(r->gradients + bucket->begin, par->replicas[0].gradients + bucket->begin,
+               (bucket->end - bucket->begin) * sizeof(float));
+    }
+    dti_statistics_put(par, r);
+    if (!r->runs->count)
+        dti_replica_begin_commit(p, &par->step);
+    r->result = dti_replica_commit(p, &r->norm, &r->faulty);
+}
+
+static void dti_step_drop_all(dti_parallel *par) {
+    for (uint32_t i = 0; i < par->job.local; i++) {
+        dt_program *p = par->replicas[i].store->running;
+        if (p)
+            dt_program_cancel(p);
+        par->replicas[i].store->summed = 0;
+    }
+}
+
+/* ---- the step */
+
+/* The first replica that failed; its text comes to the first one's context. */
+static dt_result dti_replicas_result(dti_parallel *par) {
+    for (uint32_t i = 0; i < par->job.local; i++) {
+        const dti_replica *r = &par->replicas[i];
+        if (r->result)
+            return i == 0 ? r->result
+                          : dti_fail(par->base, r->result, "replica %u: %s", i,
+                                     dti_ctx_base(r->ctx)->error);
+    }
+    return DT_OK;
+}
+
+/* Others wait for gradients that never come: they get an error that names this rank. */
+static void dti_parallel_leave(dti_parallel *par) {
+    dt_comm_work work = {0};
+    par->lost = true;
+    if (par->desc.comm &&
+        !dt_comm_begin(par->desc.comm, &(dt_comm_op){.kind = DT_COMM_BARRIER}, &work))
+        dt_comm_cancel(par->desc.comm, work);
+    for (; par->received < par->posted; par->received++)
+        dt_comm_wait(par->desc.comm, par->states[par->received].work, -1);
+}
+
+static void dti_step_prepare(dti_parallel *par, const dti_batch *batch, const dt_step_desc *step) {
+    par->batch = batch;
+    par->rows = batch->rows;
+    par->step = *step;
+    memset(par->weights.leaves, 0, par->shards * par->weights.width * sizeof(double));
+    memset(par->terms.leaves, 0, par->shards * par->terms.width * sizeof(double));
+    for (uint32_t i = 0; i < par->job.local; i++) {
+        dti_replica *r = &par->replicas[i];
+        r->runs = batch->rows == r->full.rows ? &r->full : &r->tail;
+        r->result = DT_OK;
+        atomic_store(&r->failed, false);
+    }
+    dti_exchange_begin(par);
+}
+
+/* Weights to all ranks, and whether all of them can go on. */
+static dt_result dti_step_agree(dti_parallel *par, dt_result own) {
+    if (!own) {
+        dti_crew_run(par->crew, dti_step_weigh, par);
+        own = dti_replicas_result(par);
+    }
+    double *leaf = dti_leaf(par, &par->weights, par->first_shard);
+    leaf[DTI_WEIGHTS_FAULT] = own ? 1.0 : 0.0;
+    leaf[DTI_WEIGHTS_ASKED] = par->asked ? 1.0 : 0.0;
+    dt_result result = dti_leaf_sum_begin(par, &par->weights);
+    if (!result && !own)
+        dti_crew_run(par->crew, dti_step_forward, par);
+    if (!result)
+        result = dti_leaf_sum_end(par, &par->weights);
+    par->asked = !result && par->weights.sum[DTI_WEIGHTS_ASKED] > 0.0;
+    par->told = !result && par->weights.sum[DTI_WEIGHTS_FAULT] > 0.0;
+    if (result || own)
+        return own ? own : result;
+    if (par->told)
+        return dti_fail(par->base, DT_ERROR_CANCELLED,
+                        "step %llu was given up: another rank could not make its part, and says "
+                        "why; nothing has changed",
+                        (unsigned long long)par->step.step);
+    return dti_replicas_result(par);
+}
+
+static dt_result dti_step_exchange(dti_parallel *par) {
+    dti_crew_run(par->crew, dti_step_backward, par);
+    dt_result result = dti_replicas_result(par);
+    if (!result)
+        result = dti_exchange_finish(par);
+    if (!result)
+        result = dti_statistics_begin(par);
+    if (!result)
+        result = dti_leaf_sum_begin(par, &par->terms);
+    if (!result)
+        result = dti_statistics_end(par);
+    /* all ranks have posted this one, so all have every bucket: the commit barrier */
+    return result ? result : dti_leaf_sum_end(par, &par->terms);
+}
+
+static void dti_step_report(const dti_parallel *par, dti_step_result *out) {
+    const double *sum = par->terms.sum;
+    const dt_program_desc *d = &par->desc.program;
+    for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {
+        out->loss_sum[i] = sum[i];
+        out->loss_weight[i] = sum[DTI_TERMS_WEIGHT + i];
+        out->metric_sum[i] = sum[DTI_TERMS_METRIC + i];
+        out->metric_weight[i] = sum[DTI_TERMS_METRIC_WEIGHT + i];
+        if (par->weights.sum[i] > 0.0)
+            out->loss +=
+                dti_or((double)d->losses[i].coefficient, 1.0) * sum[i] / par->weights.sum[i];
+    }
+}
+
+/* Nothing has changed. Every replica looks for the op; the first that finds one is quoted. */
+static dt_result dti_step_not_finite(dti_parallel *par) {
+    dt_result own = dti_fail(par->base, DT_ERROR_NUMERIC,
+                             "step %llu: the gradient of the whole batch is not finite; the "
+                             "weights are unchanged",
+                             (unsigned long long)par->step.step);
+    bool found = false;
+    for (uint32_t i = 0; i < par->job.local && !found; i++) {
+        dti_replica *r = &par->replicas[i];
+        if (!r->runs->count)
+            continue;
+        found = dti_replica_blame(r->runs->runs[r->runs->count - 1].program) != NULL;
+        if (found && i)
+            dti_fail(par->base, DT_ERROR_NUMERIC, "%s", dti_ctx_base(r->ctx)->error);
+    }
+    dt_result result = dti_statistics_load(par);
+    if (!result)
+        result = dti_agree_result(par, found ? own : DT_OK);
+    return result ? result : own;
+}
+
+static bool dti_losses_finite(const dti_step_result *out) {
+    bool fine = true;
+    for (uint32_t i = 0; i < DT_MAX_TERMS; i++)
+        fine = fine && dti_finite_f64(out->loss_sum[i]) && dti_finite_f64(out->loss_weight[i]);
+    return fine;
+}
+
+/* Before the commit: step s stays. Those who know of it go on together with the next step. */
+static dt_result dti_step_failed(dti_parallel *par, dt_result result) {
+    if (!par->told && !par->lost)
+        dti_parallel_leave(par);
+    dti_step_drop_all(par);
+    return result;
+}
+
+static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt_result own,
+                                   const dt_step_desc *step, dti_step_result *out) {
+    *out = (dti_step_result){0};
+    dti_step_prepare(par, batch, step);
+    dt_result result = dti_step_agree(par, own);
+    if (!result)
+        result = dti_step_exchange(par);
+    if (result)
+        return dti_step_failed(par, result);
+    out->wait_seconds = 1e-9 * (double)(dti_now_ns() - par->replicas[0].passed);
+    dti_step_report(par, out);
+    if (!par->desc.program.no_check && !dti_losses_finite(out)) {
+        dti_step_drop_all(par);
+        return dti_step_not_finite(par);
+    }
+    dti_crew_run(par->crew, dti_step_commit, par);
+    result = dti_replicas_result(par);
+    if (result)
+        return result;
+    if (par->replicas[0].faulty)
+        return dti_step_not_finite(par);
+    out->norm = par->replicas[0].norm;
+    out->committed = true;
+    return DT_OK;
+}

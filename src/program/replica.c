@@ -1,0 +1,140 @@
+/* What a replica asks of a program that computes its share of a step (shards.h): segments started
+ * one by one, so that gradients can be exchanged while later ones run; what each piece has of losses
+ * and statistics; the commit by itself. */
+
+static uint32_t dti_replica_segments(const dt_program *p) {
+    return p->commit_segment;
+}
+
+static dt_result dti_replica_launch(dt_program *p, uint32_t segment) {
+    dt_result result = p->store->device->backend->exec_start(p->exec, segment, 1);
+    if (result)
+        return dti_step_drop(p, result);
+    p->at = segment + 1;
+    p->busy = true;
+    return DT_OK;
+}
+
+static dt_result dti_replica_busy(dt_program *p, bool *busy) {
+    dt_result result = p->store->device->backend->exec_poll(p->exec, busy);
+    return result ? dti_step_drop(p, result) : DT_OK;
+}
+
+static dt_result dti_replica_reach(dt_program *p, uint32_t segment) {
+    dt_result result = p->store->device->backend->exec_reach(p->exec, segment);
+    if (result)
+        return dti_step_drop(p, result);
+    p->busy = segment + 1 < p->at;
+    p->forward_done = true;
+    return DT_OK;
+}
+
+static float *dti_replica_gradients(dt_program *p) {
+    return p->store->device->backend->memory_host(p->store->memories[DTI_ARENA_GRADIENT]);
+}
+
+static const uint32_t *dti_replica_out(const dt_program *p) {
+    return p->store->device->backend->memory_host(p->memories[DTI_ARENA_OUT]);
+}
+
+static void dti_replica_pair(const dt_program *p, uint32_t term, uint32_t piece, uint32_t slot,
+                             double pair[2]) {
+    const uint32_t word = slot + piece * p->term_stride[term];
+    pair[0] = pair[1] = 0.0;
+    for (int k = 0; k < 2 && p->pieces[piece].rows; k++)
+        pair[k] = (double)dti_status_f32(dti_replica_out(p), word + (uint32_t)k);
+}
+
+static void dti_replica_term(const dt_program *p, uint32_t term, uint32_t piece, double pair[2]) {
+    dti_replica_pair(p, term, piece, p->term_slot[term], pair);
+}
+
+static const float *dti_replica_stat(const dt_program *p, const dti_stat *stat, uint32_t piece) {
+    return (const float *)(const void *)(dti_replica_out(p) + stat->word + piece * stat->stride);
+}
+
+/* ---- weights */
+
+/* A loss that depends on no sample counts in each piece that is computed: so do its gradients. */
+static double dti_replica_count(const dt_program *p, uint32_t loss, uint32_t piece) {
+    const dti_node *n = &p->work->nodes[p->desc.losses[loss].term.id];
+    const bool samples = p->work->nodes[dti_input_id(p->work, n, 0)].samples;
+    if (!p->pieces[piece].rows)
+        return 0.0;
+    return samples ? p->static_weight[loss] / (double)p->batch * p->pieces[piece].rows
+                   : p->static_weight[loss];
+}
+
+static bool dti_replica_weighs(const dt_program *p) {
+    return p->weighs;
+}
+
+static dt_result dti_replica_weigh(dt_program *p, double *weights) {
+    double ignored[DT_MAX_TERMS] = {0};
+    dt_result result = p->weighs ? dt_program_weigh(p, ignored) : DT_OK;
+    for (uint32_t i = 0; i < p->piece_count && !result; i++) {
+        for (uint32_t loss = 0; loss < p->loss_count; loss++) {
+            double pair[2];
+            /* a piece's weight has its own place; a single one's is where weights are put */
+            uint32_t slot =
+                p->term_stride[loss] ? p->term_slot[loss] : (uint32_t)DTI_STATUS_TERM(loss);
+            dti_replica_pair(p, loss, i, slot, pair);
+            bool counted = p->static_weight[loss] > 0.0;
+            weights[i * DT_MAX_TERMS + loss] += counted ? dti_replica_count(p, loss, i) : pair[1];
+        }
+    }
+    return result;
+}
+
+static void dti_replica_set_weights(dt_program *p, const double *weights) {
+    uint32_t *w = p->store->device->backend->memory_host(p->memories[DTI_ARENA_IN]);
+    for (uint32_t i = 0; i < p->loss_count; i++) {
+        p->weights[i] = weights[i];
+        dti_word_f32(w, DTI_STEP_WEIGHT + i, weights[i]);
+    }
+}
+
+static dt_result dti_replica_begin_commit(dt_program *p, const dt_step_desc *step) {
+    p->commits = true;
+    p->step = step->step;
+    p->at = p->commit_segment;
+    p->end = p->weigh_segment;
+    unsigned modes = dti_fp_enter();
+    dti_step_block_fill(p, step);
+    dti_fp_leave(modes);
+    p->store->running = p;
+    return DT_OK;
+}
+
+/* ---- the end */
+
+static dt_result dti_replica_end(dt_program *p) {
+    dt_result result = p->busy ? p->store->device->backend->exec_wait(p->exec) : DT_OK;
+    if (result)
+        return dti_step_drop(p, result);
+    p->busy = false;
+    p->forward_done = true;
+    p->store->running = NULL;
+    dti_micro_done(p, p->micro + 1);
+    return DT_OK;
+}
+
+static dt_result dti_replica_commit(dt_program *p, double *norm, bool *faulty) {
+    dt_result result = dti_replica_launch(p, p->commit_segment);
+    if (result)
+        return result;
+    result = dti_replica_end(p);
+    if (result)
+        return result;
+    const uint32_t *status = dti_replica_out(p);
+    *norm = (double)dti_status_f32(status, DTI_STATUS_NORM);
+    *faulty = !p->desc.no_check && status[DTI_STATUS_ABORT];
+    p->store->steps += !*faulty;
+    return DT_OK;
+}
+
+static const char *dti_replica_blame(dt_program *p) {
+    dt_report report = {0};
+    dti_step_fault(p, &report);
+    return report.fault_op;
+}

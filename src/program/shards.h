@@ -1,0 +1,51 @@
+/* Sums over samples in an order that does not depend on how many devices there are. The batch of the
+ * whole job is cut into shards, and each shard into parts, computed one after the other; a part is a
+ * piece: what is summed over samples, or sees other samples, does so within a piece. The parts of a
+ * shard are added in order, and the shards are the leaves of comm/reduce.h's tree.
+ *
+ * A program computes a run of pieces. What it adds up is a stack of subtrees, as a binary counter
+ * has digits: a finished leaf is pushed, and two subtrees that are siblings in the tree become one.
+ * What is left on the stack when a replica has computed all its pieces are the maximal aligned
+ * subtrees of its shards, which other replicas' are added to. The stack's entry i lies in slot i of
+ * the gradient arena. */
+
+#define DTI_SUBTREES_MAX 64
+
+typedef struct dti_piece {
+    uint32_t rows;     /* 0: nothing is computed, and zeros are added */
+    uint32_t leaf;     /* the shard that it is a part of */
+    bool begins, ends; /* first part, last part */
+} dti_piece;
+
+/* Gradients that travel together: elements [begin, end) of the gradient arena. */
+typedef struct dti_bucket {
+    uint64_t begin, end;
+} dti_bucket;
+
+typedef struct dti_subtrees {
+    dt_comm_span at[DTI_SUBTREES_MAX];
+    uint32_t count;
+} dti_subtrees;
+
+/* What a program needs to know of it; see dti_program_create. */
+typedef struct dti_shards {
+    const dti_piece *pieces; /* of its rows, in order */
+    uint32_t piece_count;
+    uint32_t leaves;     /* of the whole tree */
+    dti_subtrees before; /* what the runs before it left in the slots */
+    /* One piece whose part of the shard is told by the step (dt_step_desc.micro): the same program
+     * for all parts. */
+    bool any_part;
+    /* The replica's last run: gradients go to the host bucket by bucket, in order. */
+    bool last;
+    const dti_bucket *buckets;
+    uint32_t bucket_count;
+} dti_shards;
+
+/* Adds a piece: returns the entry that it is added to, or set as when it begins its leaf. */
+static uint32_t dti_subtrees_add(dti_subtrees *s, const dti_piece *piece);
+/* After a piece that ends its leaf: joins the two newest entries if they are siblings in the tree
+ * over `leaves`, the second into the first. */
+static bool dti_subtrees_join(dti_subtrees *s, uint32_t leaves);
+/* What the stack is after a run. */
+static dti_subtrees dti_subtrees_after(const dti_shards *shards);

@@ -1,0 +1,83 @@
+/* What must be the same on all ranks, as text: a line a fact, so that the first difference can be
+ * shown. The model's lines also lie in checkpoints. Nothing here depends on devices. */
+
+static void dti_describe_node(const dt_graph *g, uint32_t id, dti_text *text) {
+    const dti_node *n = &g->nodes[id];
+    dti_text_add(text, "node %u: %s %s%s%s %s", id, dti_op_info_of(n->op)->name,
+                 n->label ? "'" : "", n->label ? n->label : "", n->label ? "'" : "",
+                 dti_shape_print(n->shape, n->samples).text);
+    for (uint32_t k = 0; k < n->count; k++)
+        dti_text_add(text, "%s%u", k ? ", " : " of ", dti_input_id(g, n, k));
+    dti_text_add(text, ", attributes %016llx%s\n",
+                 (unsigned long long)dti_hash64(DTI_HASH_START, &n->attr, sizeof n->attr),
+                 n->frozen ? ", frozen" : "");
+}
+
+static void dti_describe_model(const dt_trainer *t, dti_text *text) {
+    const dt_graph *g = t->graph;
+    for (uint32_t i = 0; i < g->param_count; i++) {
+        const dti_node *n = &g->nodes[g->params[i]];
+        dti_text_add(text, "parameter '%s' %s%s\n", n->label, dti_shape_print(n->shape, false).text,
+                     n->buffer ? " (buffer)" : "");
+    }
+    for (uint32_t id = 1; id < g->count; id++) {
+        if (g->nodes[id].op != DTI_OP_PARAM)
+            dti_describe_node(g, id, text);
+    }
+}
+
+static void dti_describe_number(dti_text *text, const char *name, double value) {
+    dti_text_add(text, "%s ", name);
+    dti_text_add_number(text, value);
+    dti_text_add(text, "\n");
+}
+
+static void dti_describe_optim(const dt_optim_desc *d, dti_text *text) {
+    const struct {
+        const char *name;
+        double value;
+    } all[] = {{"lr", d->lr},
+               {"weight decay", d->weight_decay},
+               {"momentum", d->momentum},
+               {"dampening", d->dampening},
+               {"beta1", d->beta1},
+               {"beta2", d->beta2},
+               {"eps", d->eps},
+               {"clip norm", d->clip_norm},
+               {"clip value", d->clip_value}};
+    dti_text_add(text, "optimizer %d%s%s\n", (int)d->kind, d->nesterov ? ", nesterov" : "",
+                 d->no_decay ? ", no decay" : "");
+    for (size_t i = 0; i < DTI_COUNT(all); i++)
+        dti_describe_number(text, all[i].name, all[i].value);
+    for (int i = 0; i < DT_MAX_TERMS - 1 && d->groups[i].match; i++) {
+        dti_text_add(text, "group '%s'%s\n", d->groups[i].match,
+                     d->groups[i].no_decay ? ", no decay" : "");
+        dti_describe_number(text, "its lr scale", d->groups[i].lr_scale);
+        dti_describe_number(text, "its weight decay", d->groups[i].weight_decay);
+    }
+}
+
+static void dti_describe_settings(const dt_trainer *t, dti_text *text) {
+    const dt_trainer_desc *d = &t->desc;
+    dti_text_add(text, "dtrain " DT_VERSION "\n");
+    dti_text_add(text, "batch %d, %d parts, %d shards (0: one a replica)\n", d->batch,
+                 d->accumulate, d->shards);
+    dti_text_add(text, "seed %llu, %llu samples, %s order, tail %d, balance %d\n",
+                 (unsigned long long)d->seed, (unsigned long long)d->data.rows,
+                 d->no_shuffle ? "their own" : "shuffled", (int)d->tail, (int)d->balance);
+    dti_text_add(text, "trained: '%s'\n", d->params ? d->params : "*");
+    for (int i = 0; i < DT_MAX_TERMS && dti_is_set(d->losses[i].term); i++) {
+        dti_text_add(text, "loss of node %u\n", d->losses[i].term.id);
+        dti_describe_number(text, "coefficient", (double)d->losses[i].coefficient);
+    }
+    for (int i = 0; i < DT_MAX_TERMS && dti_is_set(d->metrics[i]); i++)
+        dti_text_add(text, "metric of node %u\n", d->metrics[i].id);
+    for (int i = 0; i < DT_MAX_TERMS && dti_is_set(d->data.columns[i].input); i++)
+        dti_text_add(text, "column for node %u\n", d->data.columns[i].input.id);
+    dti_text_add(text, "buckets of %llu bytes, overlap %d\n", (unsigned long long)d->bucket_bytes,
+                 !d->no_overlap);
+    dti_text_add(text, "checkpoints %s, every %d steps\n", d->checkpoint ? "yes" : "no",
+                 d->checkpoint_steps);
+    dti_describe_optim(&t->par.desc.optim, text);
+    dti_describe_model(t, text);
+}

@@ -1,0 +1,172 @@
+/* Losses and metrics over a set. The ranks go through it without a word to each other, each with its
+ * rows of every batch, and add up at the end: so a slow one delays nobody before. */
+
+static void dti_evaluation_programs_free(dt_program **programs, uint32_t count) {
+    for (uint32_t i = 0; programs && i < count; i++)
+        dt_program_destroy(programs[i]);
+}
+
+static void dti_evaluation_free(dt_trainer *t) {
+    dti_evaluation *v = &t->evaluation;
+    if (t->par.replicas) {
+        dti_evaluation_programs_free(v->full, t->par.job.local);
+        dti_evaluation_programs_free(v->tail, t->par.job.local);
+    }
+    dti_free(t->base, v->full);
+    dti_free(t->base, v->tail);
+    dti_free(t->base, v->terms);
+    *v = (dti_evaluation){0};
+}
+
+/* Rows of a batch that a replica of this process takes. */
+static uint32_t dti_evaluation_rows(const dt_trainer *t, uint32_t replica, uint32_t rows,
+                                    uint32_t *first) {
+    const uint64_t g = t->par.job.first + replica, all = t->par.job.replicas;
+    *first = (uint32_t)(g * rows / all);
+    return (uint32_t)((g + 1) * rows / all) - *first;
+}
+
+static dt_result dti_evaluation_program(dt_trainer *t, uint32_t replica, uint32_t rows,
+                                        dt_program **out) {
+    const dti_replica *r = &t->par.replicas[replica];
+    dt_program_desc d = dti_replica_desc(&t->par, r);
+    uint32_t first;
+    d.label = "evaluate";
+    d.optim = NULL;
+    d.params = NULL;
+    d.batch = (int)dti_evaluation_rows(t, replica, rows, &first);
+    if (!d.batch)
+        return DT_OK;
+    dt_result result = dt_program_create(r->store, &d, out);
+    if (result && replica)
+        dti_fail(t->base, result, "replica %u: %s", replica, dt_ctx_error(r->ctx));
+    return result;
+}
+
+static dt_result dti_evaluation_make(dt_trainer *t, uint64_t rows, uint32_t batch) {
+    dti_evaluation *v = &t->evaluation;
+    const uint32_t local = t->par.job.local, tail = (uint32_t)(rows % batch);
+    if (v->full && v->rows == rows && v->batch == batch)
+        return DT_OK;
+    dti_evaluation_free(t);
+    v->full = dti_alloc_array(t->base, local, sizeof(dt_program *));
+    v->tail = dti_alloc_array(t->base, local, sizeof(dt_program *));
+    v->terms = dti_alloc_array(t->base, (size_t)local * DTI_TERMS_WIDTH, sizeof(double));
+    dt_result result = v->full && v->tail && v->terms ? DT_OK : DT_ERROR_MEMORY;
+    for (uint32_t i = 0; i < local && !result; i++) {
+        result = rows >= batch ? dti_evaluation_program(t, i, batch, &v->full[i]) : DT_OK;
+        if (!result && tail)
+            result = dti_evaluation_program(t, i, tail, &v->tail[i]);
+    }
+    v->rows = rows;
+    v->batch = batch;
+    return result;
+}
+
+static void dti_evaluation_add(double *sum, const dt_report *r) {
+    for (int i = 0; i < DT_MAX_TERMS; i++) {
+        sum[i] += r->loss_sum[i];
+        sum[DTI_TERMS_WEIGHT + i] += r->loss_weight[i];
+        sum[DTI_TERMS_METRIC + i] += r->metric_sum[i];
+        sum[DTI_TERMS_METRIC_WEIGHT + i] += r->metric_weight[i];
+    }
+}
+
+static void dti_evaluation_run(void *arg, uint32_t index) {
+    dt_trainer *t = arg;
+    dti_evaluation *v = &t->evaluation;
+    dti_replica *r = &t->par.replicas[index];
+    const dti_batch *batch = v->now;
+    uint32_t first;
+    const uint32_t rows = dti_evaluation_rows(t, index, batch->rows, &first);
+    dt_program *p = batch->rows == v->batch ? v->full[index] : v->tail[index];
+    dt_report report;
+    r->result = DT_OK;
+    for (uint32_t i = 0; i < v->columns && rows && !r->result; i++) {
+        const char *data = batch->values[i];
+        r->result = dt_program_write(p, (dt_tensor){r->graph, v->inputs[i].id},
+                                     data + (first - batch->first) * v->input_bytes[i],
+                                     rows * v->input_bytes[i]);
+    }
+    if (rows && !r->result)
+        r->result = dt_program_run(p, NULL, &report);
+    if (rows && !r->result)
+        dti_evaluation_add(v->terms + (size_t)index * DTI_TERMS_WIDTH, &report);
+}
+
+static void dti_evaluation_share(void *user, uint32_t rows, uint32_t *first, uint32_t *count) {
+    const dt_trainer *t = user;
+    uint32_t last, n = dti_evaluation_rows(t, t->par.job.local - 1, rows, &last);
+    dti_evaluation_rows(t, 0, rows, first);
+    *count = last + n - *first;
+}
+
+static dt_result dti_evaluation_loop(dt_trainer *t, const dt_dataset *data, uint32_t batch,
+                                     dt_train_report *r) {
+    dti_evaluation *v = &t->evaluation;
+    dti_loader *loader = NULL;
+    const dti_loader_desc d = {.data = data,
+                               .seed = t->desc.seed,
+                               .batch = batch,
+                               .threaded = true,
+                               .share = dti_evaluation_share,
+                               .user = t,
+                               .share_max = batch};
+    dt_result result = dti_loader_create(t->base, &d, &loader);
+    if (!result)
+        result = dti_evaluation_make(t, data->rows, batch);
+    if (!result)
+        result = dti_loader_seek(loader, 0, 0, 0);
+    if (!result)
+        memset(v->terms, 0, (size_t)t->par.job.local * DTI_TERMS_WIDTH * sizeof(double));
+    dti_dataset_inputs(data, &v->columns, v->inputs, v->input_bytes);
+    const uint64_t batches = result ? 0 : dti_loader_epoch_batches(loader);
+    for (uint64_t i = 0; i < batches && !result; i++) {
+        result = dti_loader_next(loader, &v->now);
+        if (result)
+            break;
+        dti_crew_run(t->par.crew, dti_evaluation_run, t);
+        result = dti_replicas_result(&t->par);
+        r->samples += v->now->rows;
+    }
+    dti_loader_destroy(loader);
+    return result;
+}
+
+DT_API dt_result dt_trainer_evaluate(dt_trainer *t, const dt_dataset *data, int batch,
+                                     dt_train_report *report) {
+    dt_train_report local, *r = report ? report : &local;
+    dti_step_result all = {.committed = false};
+    const uint64_t start = dti_now_ns();
+    *r = (dt_train_report){.epoch = t->epoch};
+    if (!data || batch < 0)
+        return dti_fail(t->base, DT_ERROR_INVALID, "evaluate: no data, or a batch of %d", batch);
+    if (t->par.lost && t->par.desc.comm)
+        return dti_trainer_lost(t);
+    const uint64_t each = batch
+                              ? (uint64_t)batch
+                              : (t->par.desc.batch + t->par.job.replicas - 1) / t->par.job.replicas;
+    const uint32_t whole = (uint32_t)DTI_MIN(each * t->par.job.replicas, (uint64_t)INT32_MAX);
+    dt_result result = dti_evaluation_loop(t, data, whole, r);
+    result = dti_agree_result(&t->par, result);
+    if (result)
+        return result;
+    double sum[DTI_TERMS_WIDTH] = {0};
+    for (uint32_t i = 0; i < t->par.job.local; i++) {
+        for (int k = 0; k < DTI_TERMS_WIDTH; k++)
+            sum[k] += t->evaluation.terms[(size_t)i * DTI_TERMS_WIDTH + (size_t)k];
+    }
+    if (t->par.desc.comm)
+        result = dti_comm_failed(&t->par, dt_comm_all_reduce(t->par.desc.comm, sum, sum,
+                                                             DTI_TERMS_WIDTH, DT_F64, DT_COMM_SUM));
+    for (int i = 0; i < DT_MAX_TERMS; i++) {
+        all.loss_sum[i] = sum[i];
+        all.loss_weight[i] = sum[DTI_TERMS_WEIGHT + i];
+        all.metric_sum[i] = sum[DTI_TERMS_METRIC + i];
+        all.metric_weight[i] = sum[DTI_TERMS_METRIC_WEIGHT + i];
+    }
+    dti_report_add(r, &all);
+    dti_report_close(t, r);
+    r->seconds = 1e-9 * (double)(dti_now_ns() - start);
+    return result;
+}

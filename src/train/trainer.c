@@ -1,0 +1,415 @@
+/* The trainer's life and its steps. What all ranks must do together they do in the same order,
+ * whatever one of them finds wrong by itself. */
+
+/* ---- creating */
+
+static void dti_dataset_inputs(const dt_dataset *data, uint32_t *columns, dt_tensor *inputs,
+                               uint64_t *bytes) {
+    *columns = 0;
+    for (uint32_t i = 0; i < DT_MAX_TERMS && dti_is_set(data->columns[i].input); i++) {
+        inputs[i] = data->columns[i].input;
+        bytes[i] = 4 * (uint64_t)dti_shape_elements(dt_tensor_shape(inputs[i]));
+        *columns = i + 1;
+    }
+}
+
+static dt_result dti_trainer_check(const dt_trainer *t) {
+    const dt_trainer_desc *d = &t->desc;
+    if (d->batch < 1 || d->accumulate < 1 || d->shards < 0 || d->threads < 0)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "batch %d, accumulate %d, shards %d, threads %d: none may be negative",
+                        d->batch, d->accumulate, d->shards, d->threads);
+    if (d->accumulate > d->batch)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "a batch of %d in %d parts: a part needs a sample", d->batch,
+                        d->accumulate);
+    if (d->balance == DT_BALANCE_MEASURED && d->shards)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "balance = measured moves the shards' rows, so it goes with no .shards of "
+                        "your own (%d): results depend on the devices then",
+                        d->shards);
+    if (d->checkpoint_steps < 0 || d->checkpoint_keep < 1 ||
+        (d->checkpoint_steps && !d->checkpoint))
+        return dti_fail(
+            t->base, DT_ERROR_INVALID,
+            "checkpoint_steps %d, checkpoint_keep %d: they go with a folder .checkpoint",
+            d->checkpoint_steps, d->checkpoint_keep);
+    return DT_OK;
+}
+
+/* How many replicas each rank has, and which of all are this one's. */
+static dt_result dti_trainer_count(dt_trainer *t) {
+    dti_parallel *par = &t->par;
+    par->rank = (uint32_t)dt_comm_rank(par->desc.comm);
+    par->world = (uint32_t)DTI_MAX(dt_comm_size(par->desc.comm), 1);
+    par->job.local = dti_devices_count(t->base, t->desc.devices);
+    dt_result result = par->job.local ? dti_trainer_check(t) : DT_ERROR_INVALID;
+    result = dti_agree_result(par, result);
+    if (result)
+        return result;
+    uint32_t *counts = dti_alloc_array(t->base, par->world, sizeof *counts);
+    result = dti_agree_result(par, counts ? DT_OK : DT_ERROR_MEMORY);
+    if (!result && par->desc.comm)
+        result = dti_comm_failed(
+            par, dt_comm_all_gather(par->desc.comm, &par->job.local, counts, 1, DT_I32));
+    else if (!result)
+        counts[0] = par->job.local;
+    par->job.first = par->job.replicas = 0;
+    for (uint32_t i = 0; i < par->world && !result; i++) {
+        par->job.first += i < par->rank ? counts[i] : 0;
+        par->job.replicas += counts[i];
+    }
+    dti_free(t->base, counts);
+    return result;
+}
+
+static dt_result dti_trainer_agree(dt_trainer *t) {
+    dti_text text = dti_text_open(t->base);
+    dti_describe_settings(t, &text);
+    dt_result result = dti_agree_result(&t->par, text.ok ? DT_OK : DT_ERROR_MEMORY);
+    if (!result)
+        result = dti_agree_text(&t->par, text.data, text.size);
+    dti_text_free(&text);
+    return result;
+}
+
+/* ---- data */
+
+static void dti_trainer_share(void *user, uint32_t rows, uint32_t *first, uint32_t *count) {
+    const dti_parallel *par = &((const dt_trainer *)user)->par;
+    *first = dti_partition_row(&par->job, par->first_shard, rows);
+    *count = dti_partition_row(&par->job, par->first_shard + par->shards, rows) - *first;
+}
+
+/* Rows that fill up a batch must weigh nothing, whatever else is in them. */
+static dt_result dti_trainer_pads(dt_trainer *t, int32_t *pad) {
+    const dt_program *p = t->par.replicas[0].full.runs[0].program;
+    bool batch_norm = t->par.stat_count > 0;
+    for (uint32_t id = 1; id < t->graph->count; id++)
+        batch_norm = batch_norm || t->graph->nodes[id].op == DTI_OP_BATCH_STATS;
+    for (uint32_t i = 0; i < p->loss_count; i++) {
+        const dti_node *n = &t->graph->nodes[p->desc.losses[i].term.id];
+        uint32_t target = n->op == DTI_OP_CROSS_ENTROPY ? dti_input_id(t->graph, n, 1) : 0, c = 0;
+        while (c < t->par.columns && t->par.inputs[c].id != target)
+            c++;
+        const dti_port *port = NULL;
+        for (uint32_t k = 0; k < p->port_count && c < t->par.columns; k++) {
+            if (p->ports[k].node == target && !p->ports[k].output)
+                port = &p->ports[k];
+        }
+        if (!port || !port->ignores || batch_norm)
+            return dti_fail(t->base, DT_ERROR_INVALID, "DT_TAIL_PAD: loss %u %s; use DT_TAIL_KEEP",
+                            i + 1,
+                            batch_norm ? "sees batch norm, which would see the rows that fill up"
+                                       : "is no cross-entropy of a column whose targets all may be "
+                                         "ignored");
+        pad[c] = port->ignore_index;
+    }
+    return DT_OK;
+}
+
+static dt_result dti_trainer_loader(dt_trainer *t) {
+    dti_loader_desc d = {.data = &t->desc.data,
+                         .seed = t->desc.seed,
+                         .batch = t->par.desc.batch,
+                         .tail = t->desc.tail,
+                         .shuffle = !t->desc.no_shuffle,
+                         .threaded = true,
+                         .share = dti_trainer_share,
+                         .user = t,
+                         .share_max = t->par.desc.batch};
+    if (t->desc.balance == DT_BALANCE_EQUAL) {
+        uint32_t first;
+        dti_trainer_share(t, t->par.desc.batch, &first, &d.share_max);
+    }
+    dti_loader_destroy(t->loader);
+    t->loader = NULL;
+    dt_result result = t->desc.tail == DT_TAIL_PAD ? dti_trainer_pads(t, d.pad) : DT_OK;
+    return result ? result : dti_loader_create(t->base, &d, &t->loader);
+}
+
+static dt_result dti_trainer_build(dt_trainer *t, uint32_t shards) {
+    dt_result result = dti_parallel_build(&t->par, shards, t->bounds);
+    return result ? result : dti_agree_result(&t->par, dti_trainer_loader(t));
+}
+
+static dt_result dti_trainer_seek(dt_trainer *t) {
+    const uint64_t batches = dti_loader_epoch_batches(t->loader);
+    if (t->index >= batches) {
+        t->index = 0;
+        t->epoch++;
+    }
+    return dti_loader_seek(t->loader, t->epoch, t->index, t->epoch * batches + t->index + 1);
+}
+
+static const char *dti_trainer_launcher(const dt_trainer *t) {
+    const dt_comm *comm = t->par.desc.comm;
+    return comm && comm->launcher[0] ? comm->launcher : "none";
+}
+
+static void dti_trainer_log(const dt_trainer *t) {
+    dt_trainer_info info;
+    char devices[512] = "";
+    size_t at = 0;
+    dt_trainer_info_get(t, &info);
+    for (uint32_t i = 0; i < t->par.job.local; i++) {
+        int n = snprintf(devices + at, sizeof devices - at, "%s%s", i ? "," : "",
+                         dt_store_device(t->par.replicas[i].store)->id);
+        at += n > 0 && at + (size_t)n < sizeof devices ? (size_t)n : 0;
+    }
+    dti_log(t->base, DT_LOG_INFO,
+            "training: global batch %d, %d samples a replica, micro-batch %d, %d accumulation "
+            "step%s, %d shards, %d replicas, world size %d (rank %d, launcher %s), devices here: "
+            "%s; %d buckets of %llu gradient bytes, %llu bytes of staging, %llu of subtrees",
+            info.batch, info.replica_batch, info.micro_batch, info.micro_batches,
+            info.micro_batches == 1 ? "" : "s", info.shards, info.replicas, info.world_size,
+            info.rank, dti_trainer_launcher(t), devices, info.buckets,
+            (unsigned long long)info.gradient_bytes, (unsigned long long)info.staging_bytes,
+            (unsigned long long)info.subtree_bytes);
+    if (t->desc.balance == DT_BALANCE_MEASURED)
+        dti_log(t->base, DT_LOG_WARNING,
+                "balance = measured: shares follow the replicas' speed, so results depend on "
+                "devices and timing; the same bits on any number of replicas are not promised");
+}
+
+/* Devices of different kinds round differently: their replicas drift apart by it. */
+static void dti_trainer_log_mixed(const dt_trainer *t) {
+    for (uint32_t i = 1; i < t->par.job.local; i++) {
+        const dti_device *a = t->par.replicas[0].store->device,
+                         *b = t->par.replicas[i].store->device;
+        if (a->backend == b->backend && !strcmp(a->info.driver, b->info.driver))
+            continue;
+        dti_log(t->base, DT_LOG_WARNING,
+                "replicas on %s and %s: each makes the same update with its own rounding, so their "
+                "weights are equal within rounding, not bit for bit; checkpoints hold the first's",
+                a->info.id, b->info.id);
+        return;
+    }
+}
+
+static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
+    dt_trainer_desc *d = &t->desc;
+    *d = *desc;
+    if (dti_is_set(d->loss) && !dti_is_set(d->losses[0].term))
+        d->losses[0].term = d->loss;
+    d->batch = d->batch ? d->batch : 64;
+    d->accumulate = d->accumulate ? d->accumulate : 1;
+    d->checkpoint_keep = d->checkpoint_keep ? d->checkpoint_keep : 3;
+    dti_parallel_desc *p = &t->par.desc;
+    t->par.base = t->base;
+    p->comm = d->comm;
+    p->optim = d->optim ? *d->optim : (dt_optim_desc){0};
+    p->program.params = d->params;
+    p->seed = d->seed;
+    p->batch = (uint32_t)DTI_MAX(d->batch, 1);
+    p->parts = (uint32_t)DTI_MAX(d->accumulate, 1);
+    p->tail = d->tail == DT_TAIL_KEEP ? (uint32_t)(d->data.rows % p->batch) : 0;
+    p->bucket_bytes = d->bucket_bytes;
+    p->no_overlap = d->no_overlap;
+    p->pin = d->pin;
+    memcpy(p->program.losses, d->losses, sizeof p->program.losses);
+    memcpy(p->program.metrics, d->metrics, sizeof p->program.metrics);
+    dti_dataset_inputs(&d->data, &t->par.columns, t->par.inputs, t->par.input_bytes);
+}
+
+static dt_result dti_trainer_make(dt_trainer *t) {
+    dti_parallel *par = &t->par;
+    dt_result result = dti_trainer_count(t);
+    if (!result)
+        result = dti_trainer_agree(t);
+    if (!result)
+        result = dti_agree_result(
+            par, dti_replicas_open(par, t->graph, t->desc.devices, t->desc.threads));
+    const uint32_t shards = t->desc.shards ? (uint32_t)t->desc.shards : par->job.replicas;
+    if (!result)
+        result = dti_trainer_build(t, shards);
+    if (!result) /* behind the loader, whose thread would be pinned with this one */
+        result = dti_agree_result(
+            par, dti_crew_create(t->base, par->job.local, t->desc.pin, &par->crew));
+    if (!result)
+        result = dti_agree_state(par);
+    return result ? result : dti_trainer_seek(t);
+}
+
+_Static_assert(offsetof(dt_trainer, owned) == 0, "dti_trainer_end casts");
+
+static void dti_trainer_end(dti_owned *self) {
+    dt_trainer_destroy((dt_trainer *)(void *)self);
+}
+
+DT_API dt_result dt_trainer_create(dt_graph *graph, const dt_trainer_desc *desc, dt_trainer **out) {
+    *out = NULL;
+    if (!graph || !desc)
+        return DT_ERROR_INVALID;
+    dt_trainer *t = dti_alloc(graph->base, sizeof *t);
+    if (!t)
+        return DT_ERROR_MEMORY;
+    t->base = graph->base;
+    t->graph = graph;
+    dti_trainer_resolve(t, desc);
+    dt_result result = dti_trainer_make(t);
+    if (result) {
+        dt_trainer_destroy(t);
+        return result;
+    }
+    /* in front of its store: it goes first */
+    dti_own(&graph->stores, &t->owned, dti_trainer_end);
+    dti_trainer_log(t);
+    dti_trainer_log_mixed(t);
+    for (uint32_t i = 1; i < t->par.job.local; i++)
+        dti_ctx_base(t->par.replicas[i].ctx)->logger = (dt_logger){0};
+    *out = t;
+    return DT_OK;
+}
+
+DT_API void dt_trainer_destroy(dt_trainer *t) {
+    if (!t)
+        return;
+    dti_loader_destroy(t->loader);
+    dti_evaluation_free(t);
+    dti_crew_destroy(t->par.crew);
+    dti_parallel_unbuild(&t->par);
+    dti_replicas_close(&t->par);
+    dti_disown(&t->graph->stores, &t->owned);
+    dti_free(t->base, t->speeds);
+    dti_free(t->base, t->bounds);
+    dti_free(t->base, t);
+}
+
+DT_API dt_store *dt_trainer_store(dt_trainer *t) {
+    return t->par.replicas[0].store;
+}
+
+DT_API void dt_trainer_set_lr(dt_trainer *t, double lr) {
+    t->lr = lr;
+}
+
+DT_API void dt_trainer_request_checkpoint(dt_trainer *t) {
+    atomic_store(&t->wanted, 1);
+}
+
+DT_API void dt_trainer_info_get(const dt_trainer *t, dt_trainer_info *info) {
+    const dti_parallel *par = &t->par;
+    const dti_runs *runs = &par->replicas[0].full;
+    *info = (dt_trainer_info){.rank = (int)par->rank,
+                              .world_size = (int)par->world,
+                              .local_replicas = (int)par->job.local,
+                              .replicas = (int)par->job.replicas,
+                              .shards = (int)par->job.shards,
+                              .batch = (int)par->desc.batch,
+                              .accumulate = (int)par->desc.parts,
+                              .micro_batches = (int)runs->count,
+                              .epoch_steps = dti_loader_epoch_batches(t->loader),
+                              .step = par->replicas[0].store->steps,
+                              .epoch = t->epoch,
+                              .buckets = (int)par->bucket_count,
+                              .staging_bytes = par->staging_bytes,
+                              .subtree_bytes = par->subtree_bytes};
+    for (uint32_t i = 0; i < runs->count; i++) {
+        info->replica_batch += (int)runs->runs[i].rows;
+        info->micro_batch = DTI_MAX(info->micro_batch, (int)runs->runs[i].rows);
+    }
+    for (uint32_t b = 0; b < par->bucket_count; b++)
+        info->gradient_bytes += 4 * (par->buckets[b].end - par->buckets[b].begin);
+}
+
+/* ---- steps */
+
+static void dti_report_add(dt_train_report *r, const dti_step_result *step) {
+    for (int i = 0; i < DT_MAX_TERMS; i++) {
+        r->loss_sum[i] += step->loss_sum[i];
+        r->loss_weight[i] += step->loss_weight[i];
+        r->metric_sum[i] += step->metric_sum[i];
+        r->metric_weight[i] += step->metric_weight[i];
+    }
+    if (step->committed)
+        r->gradient_norm = step->norm;
+    r->wait_seconds += step->wait_seconds;
+}
+
+static void dti_report_close(const dt_trainer *t, dt_train_report *r) {
+    r->loss = 0.0;
+    for (int i = 0; i < DT_MAX_TERMS; i++) {
+        if (r->loss_weight[i] > 0.0)
+            r->loss += dti_or((double)t->desc.losses[i].coefficient, 1.0) * r->loss_sum[i] /
+                       r->loss_weight[i];
+    }
+    r->step = t->par.replicas[0].store->steps;
+}
+
+static dt_result dti_trainer_lost(dt_trainer *t) {
+    return dti_fail(t->base, DT_ERROR_REVOKED,
+                    "the job ended at step %llu, when a rank or a device was lost; the weights are "
+                    "those of that step: save them, or make a new trainer and go on from a "
+                    "checkpoint",
+                    (unsigned long long)t->par.replicas[0].store->steps);
+}
+
+/* One step, added to *r. A step that is skipped for a NaN has used its samples up; one that failed
+ * otherwise is to be tried again, on all ranks. */
+static dt_result dti_trainer_step(dt_trainer *t, dt_train_report *r) {
+    const uint64_t start = dti_now_ns();
+    const dti_batch *batch = NULL, none = {0};
+    dti_step_result step;
+    if (t->par.lost)
+        return dti_trainer_lost(t);
+    t->par.asked = atomic_exchange(&t->wanted, 0) != 0;
+    dt_result own = dti_loader_next(t->loader, &batch);
+    r->data_seconds += 1e-9 * (double)(dti_now_ns() - start);
+    const dt_step_desc desc = {
+        .seed = t->desc.seed, .step = t->par.replicas[0].store->steps + 1, .lr = (float)t->lr};
+    dt_result result = dti_parallel_step(&t->par, batch ? batch : &none, own, &desc, &step);
+    r->seconds += 1e-9 * (double)(dti_now_ns() - start);
+    r->epoch = t->epoch;
+    if (result && result != DT_ERROR_NUMERIC) {
+        dt_result again = t->par.lost ? DT_OK : dti_trainer_seek(t);
+        return again ? again : result;
+    }
+    r->steps++;
+    r->samples += batch->real;
+    r->epoch_ended = batch->last;
+    t->index++;
+    if (batch->last) {
+        t->epoch++;
+        t->index = 0;
+    }
+    dti_report_add(r, &step);
+    return result;
+}
+
+static dt_result dti_trainer_checkpoints(dt_trainer *t) {
+    const uint64_t step = t->par.replicas[0].store->steps;
+    const uint64_t every = (uint64_t)t->desc.checkpoint_steps;
+    bool due = t->par.asked || (every && step && step % every == 0 && step != t->saved);
+    return due && t->desc.checkpoint ? dt_trainer_checkpoint(t) : DT_OK;
+}
+
+/* A checkpoint that cannot be written is told, and training goes on. */
+static dt_result dti_trainer_after(dt_trainer *t, dt_result result) {
+    if (result && result != DT_ERROR_NUMERIC)
+        return result;
+    dt_result saved = dti_trainer_checkpoints(t);
+    return result ? result : saved;
+}
+
+DT_API dt_result dt_trainer_step(dt_trainer *t, dt_train_report *report) {
+    dt_train_report local, *r = report ? report : &local;
+    *r = (dt_train_report){0};
+    dt_result result = dti_trainer_after(t, dti_trainer_step(t, r));
+    dti_report_close(t, r);
+    return result;
+}
+
+DT_API dt_result dt_trainer_epoch(dt_trainer *t, dt_train_report *report) {
+    dt_train_report local, *r = report ? report : &local;
+    dt_result skipped = DT_OK, result = DT_OK;
+    *r = (dt_train_report){0};
+    while (!result && !r->epoch_ended) {
+        result = dti_trainer_after(t, dti_trainer_step(t, r));
+        bool goes_on = result == DT_ERROR_NUMERIC || (result == DT_ERROR_IO && !t->par.lost);
+        skipped = goes_on ? result : skipped;
+        result = goes_on ? DT_OK : result;
+    }
+    dti_report_close(t, r);
+    return result ? result : skipped;
+}

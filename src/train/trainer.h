@@ -1,0 +1,44 @@
+/* The trainer: what it was told, its replicas, and where it is in the data. */
+
+typedef struct dti_evaluation { /* programs of the newest dt_trainer_evaluate */
+    uint64_t rows;
+    uint32_t batch;       /* of the whole job */
+    dt_program **full;    /* by replica */
+    dt_program **tail;    /* NULL where a replica has no rows */
+    double *terms;        /* by replica: sums and weights, see step.c's layout */
+    const dti_batch *now; /* the batch under way */
+    uint32_t columns;
+    dt_tensor inputs[DT_MAX_TERMS];
+    uint64_t input_bytes[DT_MAX_TERMS];
+} dti_evaluation;
+
+struct dt_trainer {
+    dti_owned owned; /* first */
+    dti_base *base;
+    dt_graph *graph;
+    dt_trainer_desc desc;
+    dti_parallel par;
+    dti_loader *loader;
+    uint64_t epoch, index; /* of the next batch */
+    double lr;
+    _Atomic int wanted; /* checkpoints asked for */
+    uint64_t saved;     /* step of the newest checkpoint */
+    dti_evaluation evaluation;
+    double *speeds; /* by replica of the job: seconds a sample, for DT_BALANCE_MEASURED */
+    uint32_t *bounds;
+    uint32_t timed; /* steps that are in speeds */
+};
+
+/* describe.c: the model and the settings as lines of text. */
+static void dti_describe_model(const dt_trainer *t, dti_text *text);
+static void dti_describe_settings(const dt_trainer *t, dti_text *text);
+
+/* trainer.c: programs and the loader for a number of shards. */
+static dt_result dti_trainer_build(dt_trainer *t, uint32_t shards);
+static void dti_dataset_inputs(const dt_dataset *data, uint32_t *columns, dt_tensor *inputs,
+                               uint64_t *bytes);
+/* The next batch is t->index of t->epoch. */
+static dt_result dti_trainer_seek(dt_trainer *t);
+
+/* evaluate.c */
+static void dti_evaluation_free(dt_trainer *t);

@@ -1,0 +1,73 @@
+/* A small model and its data for the tests of training: convolution, batch norm, dropout and a
+ * linear layer, so that every kind of row is in it; or, without couples, an MLP. */
+#include "dtrain.h"
+#include "harness.h"
+#include <stdlib.h>
+
+#define CHECK_TEXT(condition, ...) test_check((condition), __FILE__, __LINE__, __VA_ARGS__)
+
+enum { TRAIN_ROWS = 150, TRAIN_SIDE = 6, TRAIN_CLASSES = 5 };
+
+typedef struct train_data {
+    float x[TRAIN_ROWS * TRAIN_SIDE * TRAIN_SIDE];
+    int32_t t[TRAIN_ROWS];
+} train_data;
+
+static uint32_t train_random(uint32_t *state) {
+    *state = *state * 1664525u + 1013904223u;
+    return *state >> 8;
+}
+
+/* Classes that can be learnt: a bright row each. Every eleventh target is ignored. */
+static void train_data_fill(train_data *d) {
+    uint32_t state = 7;
+    for (int i = 0; i < TRAIN_ROWS; i++) {
+        int class = (int)(train_random(&state) % TRAIN_CLASSES);
+        d->t[i] = i % 11 == 10 ? -100 : class;
+        for (int k = 0; k < TRAIN_SIDE * TRAIN_SIDE; k++)
+            d->x[i * TRAIN_SIDE * TRAIN_SIDE + k] =
+                (float)(train_random(&state) % 1000) / 1000.0f + (k / TRAIN_SIDE == class);
+    }
+}
+
+typedef struct train_model {
+    dt_ctx *ctx;
+    dt_graph *graph;
+    dt_tensor x, t, loss, accuracy, logits;
+    train_data data;
+    dt_optim_desc adam;
+} train_model;
+
+static dt_tensor train_conv(dt_tensor x) {
+    dt_tensor h = dt_reshape(x, dt_dims(1, TRAIN_SIDE, TRAIN_SIDE));
+    h = dt_nn_conv2d(h, "conv", 4, 3, &(dt_conv_layer_desc){.conv = {.padding = {1, 1}}});
+    h = dt_relu(dt_nn_batch_norm(h, "bn", NULL));
+    return dt_flatten(dt_max_pool2d(h, &(dt_pool_desc){.kernel = {2, 2}}));
+}
+
+static bool train_model_make(train_model *m, const dt_ctx_desc *ctx, bool conv) {
+    *m = (train_model){.adam = {.kind = DT_ADAM, .lr = 0.01, .clip_norm = 1.0}};
+    if (dt_ctx_create(ctx, &m->ctx) || dt_graph_create(m->ctx, &m->graph))
+        return false;
+    m->x = dt_input(m->graph, "x", DT_F32, dt_dims(TRAIN_SIDE * TRAIN_SIDE));
+    m->t = dt_input(m->graph, "t", DT_I32, dt_dims());
+    dt_tensor h = conv ? train_conv(m->x) : dt_relu(dt_nn_linear(m->x, "fc0", 24));
+    h = dt_tanh(dt_nn_linear(dt_dropout(h, 0.2f), "fc1", 16));
+    m->logits = dt_nn_linear(h, "fc2", TRAIN_CLASSES);
+    m->loss = dt_cross_entropy(m->logits, m->t, NULL);
+    m->accuracy = dt_accuracy(m->logits, m->t);
+    train_data_fill(&m->data);
+    return dt_graph_error(m->graph) == NULL;
+}
+
+static dt_trainer_desc train_desc(train_model *m) {
+    return (dt_trainer_desc){
+        .loss = m->loss,
+        .metrics = {m->accuracy},
+        .optim = &m->adam,
+        .seed = 3,
+        .batch = 37,
+        .data = {.rows = TRAIN_ROWS,
+                 .columns = {{.input = m->x, .data = m->data.x, .dtype = DT_F32},
+                             {.input = m->t, .data = m->data.t, .dtype = DT_I32}}}};
+}
