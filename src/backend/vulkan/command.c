@@ -74,6 +74,25 @@ static void dti_vk_copy(dti_vk_device *device, dti_VkCommandBuffer command,
     device->vk.CmdCopyBuffer(command, from->handle, to->handle, 1, &region);
 }
 
+/* What a segment fetches, to the same offsets of `to`. Ranges that touch are one copy. */
+static void dti_vk_copy_fetch(dti_vk_device *device, dti_VkCommandBuffer command,
+                              const dti_vk_buffer *from, const dti_vk_buffer *to,
+                              const dti_fetch *fetch) {
+    dti_VkBufferCopy regions[64];
+    const bool dense = fetch->stride == fetch->bytes;
+    const uint32_t count = dense ? 1 : fetch->count;
+    const uint64_t bytes = dense ? fetch->bytes * fetch->count : fetch->bytes;
+    for (uint32_t at = 0; at < count;) {
+        uint32_t n = 0;
+        for (; n < DTI_COUNT(regions) && at < count; n++, at++) {
+            uint64_t offset = fetch->offset + at * fetch->stride;
+            regions[n] =
+                (dti_VkBufferCopy){.srcOffset = offset, .dstOffset = offset, .size = bytes};
+        }
+        device->vk.CmdCopyBuffer(command, from->handle, to->handle, n, regions);
+    }
+}
+
 /* ---- Submission ------------------------------------------------------------------------------ */
 
 static dt_result dti_vk_submit(dti_vk_device *device, const dti_VkCommandBuffer *commands,

@@ -222,8 +222,11 @@ static dt_result dti_vk_check(dti_vk_device *device, dti_VkResult result, const 
         return dti_fail(base, DT_ERROR_MEMORY, "%s: the driver of %s has no host memory", what,
                         name);
     case DTI_VK_ERROR_OUT_OF_DEVICE_MEMORY:
-        return dti_fail(base, DT_ERROR_DEVICE_MEMORY, "%s: %s has no device memory left", what,
-                        name);
+        return dti_fail(base, DT_ERROR_DEVICE_MEMORY,
+                        "%s: %s has none left of its %llu bytes of device memory, %llu are taken "
+                        "by this context; use a smaller batch or model",
+                        what, name, (unsigned long long)device->head.info.memory_bytes,
+                        (unsigned long long)device->bytes);
     default:
         return dti_fail(base, DT_ERROR_DEVICE, "%s: the driver of %s failed with VkResult %d", what,
                         name, (int)result);
@@ -261,8 +264,9 @@ static dt_result dti_vk_device_make(dti_vk_device *device) {
     return result;
 }
 
-/* Whether host and device can share IN and OUT: memory that is near to the device and cached for
- * the host. Not on a discrete GPU: reads over the bus are slow, and its shared part is small. */
+/* Whether host and device can share IN, OUT and EXCHANGE: memory that is near to the device and
+ * cached for the host. Not on a discrete GPU: reads over the bus are slow, and its shared part is
+ * small. */
 static bool dti_vk_is_unified(const dti_vk_device *device) {
     uint32_t want =
         DTI_VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT | DTI_VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |

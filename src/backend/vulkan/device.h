@@ -48,7 +48,7 @@ typedef struct dti_vk_memory {
     dti_vk_device *device;
     uint64_t bytes;
     dti_vk_buffer buffer;  /* the device's side; the host's too when it is mapped */
-    dti_vk_buffer staging; /* the host's side of IN and OUT otherwise; handle 0 = none */
+    dti_vk_buffer staging; /* the host's side otherwise, but of DEVICE; handle 0 = none */
     dti_memory_kind kind;
 } dti_vk_memory;
 
@@ -77,7 +77,7 @@ struct dti_vk_device {
     uint64_t allocation_max; /* bytes in one vkAllocateMemory */
     dti_vk_identity identity;
     bool software; /* all memory is host memory: arenas are mapped too */
-    bool unified;  /* IN and OUT are one mapped buffer */
+    bool unified;  /* IN, OUT and EXCHANGE are one mapped buffer */
     bool lost;
     uint64_t bytes, alloc_calls;
     uint64_t submitted, finished; /* submission numbers; the queue finishes in order */
@@ -160,6 +160,9 @@ static void dti_vk_barrier_host(dti_vk_device *device, dti_VkCommandBuffer comma
 static void dti_vk_copy(dti_vk_device *device, dti_VkCommandBuffer command,
                         const dti_vk_buffer *from, uint64_t from_offset, const dti_vk_buffer *to,
                         uint64_t to_offset, uint64_t bytes);
+static void dti_vk_copy_fetch(dti_vk_device *device, dti_VkCommandBuffer command,
+                              const dti_vk_buffer *from, const dti_vk_buffer *to,
+                              const dti_fetch *fetch);
 
 /* ---- hazard.c: barriers, derived. What was accessed since the last barrier is remembered; a
  * launch that meets it (read after write, write after read, write after write, on bytes that

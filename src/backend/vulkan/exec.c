@@ -1,8 +1,8 @@
 /* A program's launches on Vulkan. At creation every launch gets its pipeline, its descriptor set
  * (shared with launches that bind the same ranges) and its workgroups, and every segment is
- * recorded into one command buffer: upload, dispatches with the barriers that hazards ask for,
- * download. A run only submits. Refuses a launch whose operand is larger than the device can
- * bind.
+ * recorded into one command buffer: upload and put, dispatches with the barriers that hazards ask
+ * for, download and fetch. A run only submits; each start has a fence of its own, so several may be
+ * under way. Refuses a launch whose operand is larger than the device can bind.
  *
  * Faults are searched with the same sets and pipelines: launch by launch, a SCAN of what it
  * wrote. That needs sets of its own, made at creation, and records into a command buffer that is
@@ -336,29 +336,69 @@ static void dti_vk_record_launches(const dti_vk_build *b, dti_VkCommandBuffer co
     }
 }
 
+static bool dti_vk_fetches(const dti_segment *segment) {
+    return segment->fetch.count && segment->fetch.bytes;
+}
+
+static const dti_vk_memory *dti_vk_memory_of(const dti_vk_build *b, uint32_t index) {
+    return (const dti_vk_memory *)b->desc->memories[index];
+}
+
+/* What the segment takes from the host's sides. Where these are the arenas themselves, the submit
+ * makes the host's writes visible. */
+static void dti_vk_record_upload(const dti_vk_build *b, dti_VkCommandBuffer command,
+                                 const dti_segment *segment) {
+    dti_vk_device *device = b->exec->device;
+    const dti_vk_memory *in = dti_vk_memory_of(b, b->desc->in);
+    const dti_range *up = &segment->upload, *put = &segment->put;
+    bool copied = false;
+    if (up->bytes && in->staging.handle) {
+        dti_vk_copy(device, command, &in->staging, up->offset, &in->buffer, up->offset, up->bytes);
+        copied = true;
+    }
+    if (put->bytes && dti_vk_memory_of(b, b->desc->exchange)->staging.handle) {
+        const dti_vk_memory *m = dti_vk_memory_of(b, b->desc->exchange);
+        dti_vk_copy(device, command, &m->staging, put->offset, &m->buffer, put->offset, put->bytes);
+        copied = true;
+    }
+    if (copied)
+        dti_vk_barrier_all(device, command);
+}
+
+/* What the segment gives to the host's sides. */
+static void dti_vk_record_download(const dti_vk_build *b, dti_VkCommandBuffer command,
+                                   const dti_segment *segment) {
+    dti_vk_device *device = b->exec->device;
+    const dti_vk_memory *out = b->exec->out;
+    const dti_range *down = &segment->download;
+    const bool download = down->bytes && out->staging.handle;
+    const bool fetch =
+        dti_vk_fetches(segment) && dti_vk_memory_of(b, b->desc->exchange)->staging.handle;
+    if (download || fetch)
+        dti_vk_barrier_all(device, command);
+    if (download)
+        dti_vk_copy(device, command, &out->buffer, down->offset, &out->staging, down->offset,
+                    down->bytes);
+    if (fetch) {
+        const dti_vk_memory *m = dti_vk_memory_of(b, b->desc->exchange);
+        dti_vk_copy_fetch(device, command, &m->buffer, &m->staging, &segment->fetch);
+    }
+}
+
 /* The barrier at the start orders this segment after whatever ran before it, in this submission or
- * an earlier one: hazards are tracked inside a segment only. */
+ * an earlier one: hazards are tracked inside a segment only. The one at the end lets the host read
+ * once it has seen the fence, also while later segments run. */
 static dt_result dti_vk_record_segment(const dti_vk_build *b, uint32_t number) {
-    dti_vk_exec *e = b->exec;
-    dti_vk_device *device = e->device;
+    dti_vk_device *device = b->exec->device;
     const dti_segment *segment = &b->desc->segments[number];
-    const dti_vk_memory *in = (const dti_vk_memory *)b->desc->memories[b->desc->in];
-    const dti_range *up = &segment->upload, *down = &segment->download;
-    dti_VkCommandBuffer command = e->commands[number];
+    dti_VkCommandBuffer command = b->exec->commands[number];
     dt_result result = dti_vk_command_begin(device, command);
     if (result)
         return result;
     dti_vk_barrier_all(device, command);
-    if (in->staging.handle && up->bytes) {
-        dti_vk_copy(device, command, &in->staging, up->offset, &in->buffer, up->offset, up->bytes);
-        dti_vk_barrier_all(device, command);
-    }
+    dti_vk_record_upload(b, command, segment);
     dti_vk_record_launches(b, command, segment);
-    if (e->out->staging.handle && down->bytes) {
-        dti_vk_barrier_all(device, command);
-        dti_vk_copy(device, command, &e->out->buffer, down->offset, &e->out->staging, down->offset,
-                    down->bytes);
-    }
+    dti_vk_record_download(b, command, segment);
     dti_vk_barrier_host(device, command);
     return dti_vk_command_end(device, command);
 }
@@ -380,6 +420,27 @@ static bool dti_vk_range_fits(const dti_memory *memory, const dti_range *range) 
     return range->offset <= bytes && range->bytes <= bytes - range->offset;
 }
 
+/* Ranges may touch but not overlap. */
+static bool dti_vk_fetch_fits(const dti_memory *memory, const dti_fetch *f) {
+    const uint64_t bytes = ((const dti_vk_memory *)memory)->bytes;
+    if (f->offset > bytes || f->bytes > bytes - f->offset)
+        return false;
+    return f->count == 1 ||
+           (f->stride >= f->bytes && f->stride <= (bytes - f->offset - f->bytes) / (f->count - 1));
+}
+
+/* The exchange arena is looked at only where a segment fetches or puts. */
+static bool dti_vk_exchange_fits(const dti_exec_desc *desc, const dti_segment *s) {
+    const bool fetch = dti_vk_fetches(s);
+    if (!fetch && !s->put.bytes)
+        return true;
+    if (desc->exchange >= desc->memory_count)
+        return false;
+    const dti_memory *memory = desc->memories[desc->exchange];
+    return ((const dti_vk_memory *)memory)->kind == DTI_MEMORY_EXCHANGE &&
+           (!fetch || dti_vk_fetch_fits(memory, &s->fetch)) && dti_vk_range_fits(memory, &s->put);
+}
+
 /* What would be undefined behaviour in the driver; a fault of the program that compiled this. */
 static dt_result dti_vk_check_desc(dti_vk_device *device, const dti_exec_desc *desc) {
     dti_range step = {0, 4 * DTI_STEP_WORDS}, status = {0, DTI_VK_ALIGN};
@@ -390,7 +451,8 @@ static dt_result dti_vk_check_desc(dti_vk_device *device, const dti_exec_desc *d
         const dti_segment *s = &desc->segments[i];
         good = s->first <= desc->launch_count && s->count <= desc->launch_count - s->first &&
                dti_vk_range_fits(desc->memories[desc->in], &s->upload) &&
-               dti_vk_range_fits(desc->memories[desc->out], &s->download);
+               dti_vk_range_fits(desc->memories[desc->out], &s->download) &&
+               dti_vk_exchange_fits(desc, s);
     }
     for (uint32_t i = 0; i < desc->place_count && good; i++)
         good = desc->places[i].memory < desc->memory_count;
@@ -496,29 +558,29 @@ static dt_result dti_vk_exec_poll(dti_exec *exec, bool *busy) {
     return result;
 }
 
-static dt_result dti_vk_exec_wait(dti_exec *exec) {
-    dti_vk_exec *e = (dti_vk_exec *)exec;
-    dt_result result = dti_vk_alive(e->device);
-    for (uint32_t i = 0; i < e->segment_count && !result; i++) {
-        dti_vk_run_state *run = &e->runs[i];
-        if (!run->pending)
-            continue;
-        result = dti_vk_fence_wait(e->device, run->fence);
-        if (!result)
-            dti_vk_run_done(e, run);
-    }
+static dt_result dti_vk_wait_run(dti_vk_exec *e, dti_vk_run_state *run) {
+    dt_result result = dti_vk_fence_wait(e->device, run->fence);
+    if (!result)
+        dti_vk_run_done(e, run);
     return result;
 }
 
+static dt_result dti_vk_exec_wait(dti_exec *exec) {
+    dti_vk_exec *e = (dti_vk_exec *)exec;
+    dt_result result = dti_vk_alive(e->device);
+    for (uint32_t i = 0; i < e->segment_count && !result; i++)
+        if (e->runs[i].pending)
+            result = dti_vk_wait_run(e, &e->runs[i]);
+    return result;
+}
+
+/* A segment that was started with others before it in one piece is waited for with the piece. */
 static dt_result dti_vk_exec_reach(dti_exec *exec, uint32_t segment) {
     dti_vk_exec *e = (dti_vk_exec *)exec;
     dt_result result = dti_vk_alive(e->device);
-    dti_vk_run_state *run = &e->runs[segment];
-    if (result || !run->pending)
-        return result;
-    result = dti_vk_fence_wait(e->device, run->fence);
-    if (!result)
-        dti_vk_run_done(e, run);
+    for (uint32_t i = 0; i < e->segment_count && i <= segment && !result; i++)
+        if (e->runs[i].pending && segment - i < e->runs[i].count)
+            result = dti_vk_wait_run(e, &e->runs[i]);
     return result;
 }
 
@@ -536,6 +598,10 @@ static dt_result dti_vk_check_idle(dti_vk_exec *e, uint32_t first, uint32_t coun
 
 static dt_result dti_vk_exec_start(dti_exec *exec, uint32_t first, uint32_t count) {
     dti_vk_exec *e = (dti_vk_exec *)exec;
+    if (first > e->segment_count || count > e->segment_count - first)
+        return dti_fail(e->device->head.base, DT_ERROR_INVALID,
+                        "segments %u to %u were started, and there are %u", first, first + count,
+                        e->segment_count);
     dt_result result = dti_vk_check_idle(e, first, count);
     if (result || !count)
         return result;

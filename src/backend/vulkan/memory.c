@@ -1,7 +1,8 @@
 /* Device memory: one VkBuffer with its own VkDeviceMemory per arena, so a handful in all. An arena
- * lies near the device. IN and OUT have a host side: the same bytes where memory is unified, else a
- * mapped staging buffer of the same size, which segments copy. Everything is zero at first. Refuses
- * what the driver could not give, naming the bytes needed and those that are there. */
+ * lies near the device. IN, OUT and EXCHANGE have a host side: the same bytes where memory is
+ * unified, else a mapped staging buffer of the same size, cached where the driver has such memory,
+ * from and to which segments copy. Everything is zero at first. Refuses what the driver could not
+ * give, naming the bytes needed and those that are there. */
 
 #ifndef DT_NO_VULKAN
 
@@ -32,18 +33,23 @@ static uint32_t dti_vk_memory_type(const dti_vk_device *device, uint32_t allowed
     return found;
 }
 
-/* The one text for memory that is not there. */
+/* The one text for memory that is not there; type UINT32_MAX: the driver has none such. */
 static dt_result dti_vk_no_memory(dti_vk_device *device, uint64_t bytes, const char *what,
                                   uint32_t type) {
-    uint32_t heap = device->heaps.memoryTypes[type].heapIndex;
+    uint32_t heap = device->heaps.memoryTypes[type == UINT32_MAX ? 0 : type].heapIndex;
     uint64_t free_bytes = dti_vk_budget(device->instance, device->index, heap);
     bool known = device->head.info.has_memory_budget;
     return dti_fail(device->head.base, DT_ERROR_DEVICE_MEMORY,
                     "%s needs %llu bytes; %s has %llu bytes %s and gives at most %llu in one "
-                    "piece; use a smaller batch or model",
+                    "piece, %llu are taken by this context; use a smaller batch or model",
                     what, (unsigned long long)bytes, device->head.info.name,
                     (unsigned long long)(known ? free_bytes : device->heaps.memoryHeaps[heap].size),
-                    known ? "free" : "in all", (unsigned long long)device->allocation_max);
+                    known ? "free" : "in all", (unsigned long long)device->allocation_max,
+                    (unsigned long long)device->bytes);
+}
+
+static bool dti_vk_is_full(dti_VkResult result) {
+    return result == DTI_VK_ERROR_OUT_OF_DEVICE_MEMORY || result == DTI_VK_ERROR_OUT_OF_HOST_MEMORY;
 }
 
 static dt_result dti_vk_buffer_bind(dti_vk_device *device, const char *what, uint32_t required,
@@ -65,7 +71,7 @@ static dt_result dti_vk_buffer_bind(dti_vk_device *device, const char *what, uin
     };
     device->alloc_calls++;
     dti_VkResult made = device->vk.AllocateMemory(device->handle, &info, NULL, &b->memory);
-    if (made == DTI_VK_ERROR_OUT_OF_DEVICE_MEMORY || made == DTI_VK_ERROR_OUT_OF_HOST_MEMORY)
+    if (dti_vk_is_full(made))
         return dti_vk_no_memory(device, need.size, what, type);
     if (made)
         return dti_vk_check(device, made, what);
@@ -75,7 +81,8 @@ static dt_result dti_vk_buffer_bind(dti_vk_device *device, const char *what, uin
     if (!bound && required & DTI_VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT)
         bound =
             device->vk.MapMemory(device->handle, b->memory, 0, DTI_VK_WHOLE_SIZE, 0, &b->mapped);
-    return dti_vk_check(device, bound, what);
+    /* Neither fails but for want of memory or of addresses to map it at. */
+    return bound ? dti_vk_no_memory(device, need.size, what, type) : DT_OK;
 }
 
 static dt_result dti_vk_buffer_create(dti_vk_device *device, uint64_t bytes, const char *what,
@@ -88,10 +95,13 @@ static dt_result dti_vk_buffer_create(dti_vk_device *device, uint64_t bytes, con
         .sharingMode = DTI_VK_SHARING_MODE_EXCLUSIVE,
     };
     *out = (dti_vk_buffer){0};
+    uint32_t type = dti_vk_memory_type(device, UINT32_MAX, required, preferred);
     if (bytes > device->allocation_max) /* some drivers crash on a buffer that they cannot back */
-        return dti_vk_no_memory(device, bytes, what, 0);
-    dt_result result = dti_vk_check(
-        device, device->vk.CreateBuffer(device->handle, &info, NULL, &out->handle), what);
+        return dti_vk_no_memory(device, bytes, what, type);
+    dti_VkResult made = device->vk.CreateBuffer(device->handle, &info, NULL, &out->handle);
+    if (dti_vk_is_full(made))
+        return dti_vk_no_memory(device, bytes, what, type);
+    dt_result result = dti_vk_check(device, made, what);
     if (!result)
         result = dti_vk_buffer_bind(device, what, required, preferred, out);
     if (result)
@@ -125,7 +135,12 @@ static dt_result dti_vk_memory_zero(dti_vk_memory *m) {
 }
 
 static dt_result dti_vk_memory_fill(dti_vk_memory *m) {
-    static const char *const names[] = {"an arena", "the input arena", "the output arena"};
+    static const char *const names[] = {
+        [DTI_MEMORY_DEVICE] = "an arena",
+        [DTI_MEMORY_IN] = "the input arena",
+        [DTI_MEMORY_OUT] = "the output arena",
+        [DTI_MEMORY_EXCHANGE] = "the exchange arena",
+    };
     dti_vk_device *device = m->device;
     const char *what = names[m->kind];
     uint32_t local = DTI_VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT;
