@@ -482,6 +482,13 @@ static bool is_gone(const char *path) {
     return access(path, F_OK) != 0;
 }
 
+/* Where disk.safetensors is while it is written. */
+static const char *disk_temporary(void) {
+    char name[64];
+    snprintf(name, sizeof name, "disk.safetensors.tmp.%ld", (long)getpid());
+    return temp_path(name);
+}
+
 /* A life with a store that has a weight file, and this file's bytes. */
 static long disk_open(life *l, unsigned char *bytes) {
     *l = life_of("cpu", 0);
@@ -509,7 +516,7 @@ TEST(a_file_that_may_not_grow_is_an_io_error_and_the_old_one_stays) {
     static unsigned char before[FILE_MAX], after[FILE_MAX];
     life l;
     long size = disk_open(&l, before);
-    const char *temporary = temp_path("disk.safetensors.tmp");
+    const char *temporary = disk_temporary();
     CHECK(size > 1000 && size < FILE_MAX);
     life_step(&l, l.train, BATCH); /* so that another file would have other bytes */
     for (long limit = 0; limit < size; limit += limit < 16 ? 1 : 97) {
@@ -528,7 +535,7 @@ TEST(a_file_that_may_not_grow_is_an_io_error_and_the_old_one_stays) {
 TEST(a_full_disk_is_an_io_error_and_the_old_file_stays) {
     static unsigned char before[FILE_MAX], after[FILE_MAX];
     life l;
-    const char *temporary = temp_path("disk.safetensors.tmp");
+    const char *temporary = disk_temporary();
     if (access("/dev/full", W_OK) != 0)
         SKIP("no /dev/full");
     long size = disk_open(&l, before);

@@ -56,3 +56,288 @@ TEST(replicas_one_to_eight_give_the_same_bits) {
     for (int conv = 0; conv < 2; conv++)
         bits_equal((bits_case){.conv = conv, .shards = 8, .batch = 37, .steps = 9}, cpus, 5);
 }
+
+TEST(parts_of_shards_give_the_same_bits_on_any_number_of_replicas) {
+    for (int parts = 2; parts <= 5; parts++)
+        bits_equal(
+            (bits_case){.conv = false, .shards = 8, .batch = 64, .accumulate = parts, .steps = 6},
+            cpus, 5);
+    bits_equal((bits_case){.conv = true, .shards = 4, .batch = 50, .accumulate = 3, .steps = 6},
+               cpus, 4);
+}
+
+TEST(any_number_of_shards_gives_the_same_bits) {
+    for (int shards = 5; shards <= 13; shards += 2)
+        bits_equal((bits_case){.shards = shards, .batch = 41, .steps = 5}, cpus, 4);
+}
+
+TEST(short_batches_are_kept_dropped_or_filled_up) {
+    for (int tail = 0; tail < 3; tail++)
+        bits_equal((bits_case){.shards = 8, .batch = 64, .steps = 7, .tail = (dt_tail)tail}, cpus,
+                   5);
+    /* what fills up weighs nothing: without batch norm it is the same gradient, up to rounding */
+    double kept, filled;
+    bits_case c = {.devices = "cpu", .shards = 1, .batch = 64, .steps = 3};
+    bits_hash(&c, &kept);
+    c.tail = DT_TAIL_PAD;
+    bits_hash(&c, &filled);
+    CHECK_NEAR(kept, filled, 1e-6 * kept);
+}
+
+TEST(another_number_of_shards_is_another_order_of_additions) {
+    bits_case one = {.devices = "cpu", .shards = 1, .batch = 37, .steps = 3}, eight = one;
+    double a, b;
+    eight.shards = 8;
+    CHECK(bits_hash(&one, &a) != bits_hash(&eight, &b));
+    CHECK_NEAR(a, b, 1e-5 * a);
+}
+
+/* ---- the same as a program by itself */
+
+/* One step of plain SGD: the weights move by the gradient of the whole batch. */
+static void exact_params(const char *devices, int shards, float *out, size_t room) {
+    train_model m;
+    dt_trainer *trainer;
+    REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, false));
+    dt_optim_desc sgd = {.kind = DT_SGD, .lr = 1.0};
+    dt_trainer_desc d = train_desc(&m);
+    d.no_shuffle = true;
+    d.optim = &sgd;
+    d.batch = 128;
+    d.devices = devices;
+    d.shards = shards;
+    for (int i = 0; i < 64; i++) /* the first half has 3 valid targets, the second all of its */
+        m.data.t[i] = i < 3 ? i : -100;
+    for (int i = 64; i < 128; i++)
+        m.data.t[i] = i % TRAIN_CLASSES;
+    if (dt_trainer_create(m.graph, &d, &trainer) == DT_OK &&
+        dt_trainer_step(trainer, NULL) == DT_OK) {
+        dt_store *s = dt_trainer_store(trainer);
+        for (int i = 0; i < dt_store_param_count(s); i++) {
+            dt_param_info p;
+            dt_store_param(s, i, &p);
+            REQUIRE(p.elements <= room);
+            CHECK(dt_store_read(s, i, DT_VALUE_GRADIENT, out, 4 * p.elements) == DT_OK);
+            out += p.elements;
+            room -= p.elements;
+        }
+    }
+    CHECK_STR(dt_ctx_error(m.ctx), "");
+    dt_ctx_destroy(m.ctx);
+}
+
+TEST(a_replica_with_3_valid_targets_and_one_with_64_have_the_gradient_of_the_whole_batch) {
+    enum { ROOM = 4096 };
+    static float one[ROOM], two[ROOM], five[ROOM];
+    exact_params("cpu", 1, one, ROOM);
+    exact_params("cpu:2", 2, two, ROOM);
+    exact_params("cpu:3", 5, five, ROOM);
+    double worst = 0, largest = 0;
+    for (int i = 0; i < ROOM; i++) {
+        worst = fmax(worst, fmax(fabs((double)one[i] - two[i]), fabs((double)one[i] - five[i])));
+        largest = fmax(largest, fabs((double)one[i]));
+    }
+    CHECK_TEXT(largest > 1e-3 && worst < 1e-6 * (1 + largest), "%g of %g", worst, largest);
+}
+
+/* ---- checkpoints */
+
+static uint64_t resumed_hash(const char *devices, int shards, const char *load, int steps,
+                             const char *save) {
+    train_model m;
+    dt_trainer *trainer = NULL;
+    uint64_t hash = 0;
+    if (!train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, true))
+        return 0;
+    dt_trainer_desc d = train_desc(&m);
+    d.devices = devices;
+    d.shards = shards;
+    dt_result result = dt_trainer_create(m.graph, &d, &trainer);
+    if (!result && load)
+        result = dt_trainer_load(trainer, load);
+    for (int i = 0; i < steps && !result; i++)
+        result = dt_trainer_step(trainer, NULL);
+    if (!result && save)
+        result = dt_trainer_save(trainer, save);
+    if (!result)
+        result = dt_store_state_hash(dt_trainer_store(trainer), &hash);
+    CHECK_TEXT(result == DT_OK, "%s: %s", devices, dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+    return hash;
+}
+
+TEST(a_checkpoint_of_4_replicas_goes_on_with_2_or_1_as_without_a_break) {
+    const char *path = "build/test_train.safetensors";
+    const uint64_t want = resumed_hash("cpu:4", 8, NULL, 11, NULL);
+    resumed_hash("cpu:4", 8, NULL, 6, path);
+    CHECK(resumed_hash("cpu:4", 8, path, 5, NULL) == want);
+    CHECK(resumed_hash("cpu:2", 8, path, 5, NULL) == want);
+    CHECK(resumed_hash("cpu", 0, path, 5, NULL) == want); /* the file says how many shards */
+    CHECK(resumed_hash("cpu:3", 0, path, 5, NULL) == want);
+    CHECK(resumed_hash("cpu:8", 0, path, 5, NULL) == want);
+    remove(path);
+}
+
+/* ---- what a step takes */
+
+TEST(a_step_allocates_nothing) {
+    train_model m;
+    dt_trainer *trainer;
+    dt_memory_info before, after;
+    REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, true));
+    dt_trainer_desc d = train_desc(&m);
+    d.devices = "cpu:3";
+    d.accumulate = 2;
+    REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
+    dt_ctx_memory(m.ctx, &before);
+    for (int i = 0; i < 12; i++)
+        CHECK(dt_trainer_step(trainer, NULL) == DT_OK);
+    dt_ctx_memory(m.ctx, &after);
+    CHECK(before.host_alloc_calls == after.host_alloc_calls);
+    dt_ctx_destroy(m.ctx);
+}
+
+/* staging: none without ranks and other devices; subtrees: gradients of the slots behind the first,
+ * as many as the replicas' shards leave apart. */
+TEST(memory_of_the_exchange_is_what_the_formula_says) {
+    static const struct {
+        const char *devices;
+        int shards, extra;
+    } cases[] = {{"cpu", 8, 0},   {"cpu:2", 8, 0}, {"cpu:3", 8, 2},
+                 {"cpu:3", 3, 0}, {"cpu:2", 3, 1}, {"cpu:3", 16, 4}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        train_model m;
+        dt_trainer *trainer;
+        dt_trainer_info info;
+        REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, false));
+        dt_trainer_desc d = train_desc(&m);
+        d.devices = cases[i].devices;
+        d.shards = cases[i].shards;
+        REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
+        dt_trainer_info_get(trainer, &info);
+        CHECK_TEXT(info.staging_bytes == 0 &&
+                       info.subtree_bytes == (uint64_t)cases[i].extra * info.gradient_bytes,
+                   "%s of %d shards: %llu + %llu bytes, gradients %llu", cases[i].devices,
+                   cases[i].shards, (unsigned long long)info.staging_bytes,
+                   (unsigned long long)info.subtree_bytes, (unsigned long long)info.gradient_bytes);
+        dt_ctx_destroy(m.ctx);
+    }
+}
+
+/* ---- what is wrong is said */
+
+static void wrong_trainer(dt_trainer_desc d, train_model *m, const char *want) {
+    dt_trainer *trainer;
+    CHECK(dt_trainer_create(m->graph, &d, &trainer) == DT_ERROR_INVALID && trainer == NULL);
+    CHECK_CONTAINS(dt_ctx_error(m->ctx), want);
+}
+
+TEST(a_trainer_that_cannot_be_is_refused_with_the_reason) {
+    train_model m;
+    REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, true));
+    const dt_trainer_desc good = train_desc(&m);
+    dt_trainer_desc d = good;
+    d.devices = "cpu:4";
+    d.shards = 3;
+    wrong_trainer(d, &m, "3 shards for 4 replicas");
+    d = good;
+    d.devices = "cpu:8";
+    d.batch = 5;
+    wrong_trainer(d, &m, "a batch of 5 samples for 8 replicas");
+    d = good;
+    d.devices = "cpu,,cpu";
+    wrong_trainer(d, &m, "is not a device");
+    d = good;
+    d.devices = "cpu:x";
+    wrong_trainer(d, &m, "is not a device");
+    d = good;
+    d.batch = -1;
+    wrong_trainer(d, &m, "batch -1");
+    d = good;
+    d.balance = DT_BALANCE_MEASURED;
+    d.shards = 4;
+    wrong_trainer(d, &m, "balance = measured");
+    d = good;
+    d.tail = DT_TAIL_PAD;
+    wrong_trainer(d, &m, "batch norm");
+    d = good;
+    d.data.columns[1].input = (dt_tensor){0};
+    wrong_trainer(d, &m, "");
+    dt_ctx_destroy(m.ctx);
+}
+
+/* 60,000 samples, batch 64, 8 shards: the last batch has 32, so half of the shards are empty. */
+TEST(batch_norm_with_empty_shards_at_the_end_of_fashion_mnist_sizes) {
+    enum { ROWS = 60000 };
+    train_model m;
+    uint64_t hash[3] = {0};
+    static const char *const devices[] = {"cpu", "cpu:4", "cpu:3"};
+    float *x = calloc(ROWS * TRAIN_SIDE * TRAIN_SIDE, sizeof *x);
+    int32_t *t = calloc(ROWS, sizeof *t);
+    REQUIRE(x && t);
+    for (int i = 0; i < 3; i++) {
+        dt_trainer *trainer;
+        REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, true));
+        for (int k = 0; k < ROWS; k++) {
+            t[k] = m.data.t[k % TRAIN_ROWS];
+            memcpy(x + k * TRAIN_SIDE * TRAIN_SIDE,
+                   m.data.x + k % TRAIN_ROWS * TRAIN_SIDE * TRAIN_SIDE,
+                   TRAIN_SIDE * TRAIN_SIDE * sizeof *x);
+        }
+        dt_trainer_desc d = train_desc(&m);
+        d.data.rows = ROWS;
+        d.data.columns[0].data = x;
+        d.data.columns[1].data = t;
+        d.batch = 64;
+        d.shards = 8;
+        d.devices = devices[i];
+        REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
+        dt_train_report r;
+        CHECK(dt_trainer_epoch(trainer, &r) == DT_OK);
+        CHECK(r.steps == 938 && r.samples == ROWS && r.epoch_ended);
+        CHECK(dt_store_state_hash(dt_trainer_store(trainer), &hash[i]) == DT_OK);
+        dt_ctx_destroy(m.ctx);
+    }
+    CHECK(hash[0] == hash[1] && hash[0] == hash[2]);
+    free(x);
+    free(t);
+}
+
+/* ---- devices */
+
+TEST(replicas_on_vulkan_give_the_same_bits_as_one) {
+    dt_ctx *ctx;
+    bits_case c = {.conv = true, .shards = 4, .batch = 37, .steps = 6};
+    REQUIRE(dt_ctx_create(NULL, &ctx) == DT_OK);
+    const int count = dt_ctx_device_count(ctx);
+    char list[3][128];
+    int tried = 0;
+    for (int i = 1; i < count; i++) {
+        const char *id = dt_ctx_device(ctx, i)->id;
+        if (!dt_ctx_device(ctx, i)->usable)
+            continue;
+        for (int n = 0; n < 3; n++)
+            snprintf(list[n], sizeof list[n], "%s%s%s%s%s", id, n > 0 ? "," : "", n > 0 ? id : "",
+                     n > 1 ? "," : "", n > 1 ? id : "");
+        bits_equal(c, (const char *const[]){list[0], list[1], list[2]}, 3);
+        tried++;
+    }
+    dt_ctx_destroy(ctx);
+    if (!tried)
+        SKIP("no Vulkan device");
+}
+
+TEST(the_cpu_and_vulkan_train_together) {
+    dt_ctx *ctx;
+    REQUIRE(dt_ctx_create(NULL, &ctx) == DT_OK);
+    bool there = dt_ctx_device_count(ctx) > 1 && dt_ctx_device(ctx, 1)->usable;
+    dt_ctx_destroy(ctx);
+    if (!there)
+        SKIP("no Vulkan device");
+    double one, mixed;
+    bits_case c = {.conv = true, .devices = "cpu", .shards = 4, .batch = 37, .steps = 8};
+    bits_hash(&c, &one);
+    c.devices = "vulkan:0,cpu,vulkan:0,cpu";
+    bits_hash(&c, &mixed);
+    CHECK_NEAR(one, mixed, 2e-3 * one);
+}

@@ -1,6 +1,7 @@
 /* The measuring half of ./build.sh bench comm; tools/bench_comm.py calls it and makes the tables.
  *
  *     dtrun -n N dtbench_comm tcp crc|mac|tls|none MS BYTES...   all-reduce, float32 sum, over TCP
+ *                                       crc:ring and the like: by this algorithm
  *     dtrun -n 2 dtbench_comm raw ADDRESS MS BYTES...    the same bytes both ways, no library
  *     dtbench_comm threads N MS BYTES...                 all-reduce of threads, and memcpy
  *     dtrun -n N dtbench_comm tune MS                    the algorithms and settings for a group
@@ -301,6 +302,14 @@ static void join(bench *b, dt_comm_integrity integrity) {
         fail("dt_comm_create", b->comm ? dt_comm_error(b->comm) : dt_result_text(result));
 }
 
+/* By its name; an unknown one ends the program. */
+static dt_comm_algorithm algorithm_of(const char *name) {
+    for (int i = DT_COMM_ALGORITHM_DIRECT; i < TUNE_ALGORITHMS; i++)
+        if (!strcmp(name, dti_algorithm_name((dt_comm_algorithm)i)))
+            return (dt_comm_algorithm)i;
+    fail(name, "no algorithm");
+}
+
 static int run_tcp(const char *integrity, const request *r) {
     static const char *const names[] = {[DT_COMM_CRC] = "crc",
                                         [DT_COMM_MAC] = "mac",
@@ -308,7 +317,11 @@ static int run_tcp(const char *integrity, const request *r) {
                                         [DT_COMM_NONE] = "none"};
     bench b = {.step = step_all_reduce};
     int mode = 0;
-    while (mode <= DT_COMM_NONE && strcmp(integrity, names[mode]) != 0)
+    size_t length = strcspn(integrity, ":");
+    if (integrity[length])
+        b.algorithm = algorithm_of(integrity + length + 1);
+    while (mode <= DT_COMM_NONE &&
+           (strlen(names[mode]) != length || strncmp(integrity, names[mode], length) != 0))
         mode++;
     if (mode > DT_COMM_NONE)
         fail(integrity, "none of crc, mac, tls and none");
@@ -490,7 +503,7 @@ int main(int argc, char **argv) {
     for (size_t i = 0; i < sizeof commands / sizeof *commands && r.count; i++)
         if (!strcmp(argv[1], commands[i].name))
             return commands[i].run(argv[2], &r);
-    fputs("usage: dtbench_comm tcp crc|mac|tls|none MS BYTES...\n"
+    fputs("usage: dtbench_comm tcp crc|mac|tls|none[:ALGORITHM] MS BYTES...\n"
           "       dtbench_comm raw ADDRESS MS BYTES...\n"
           "       dtbench_comm threads RANKS MS BYTES...\n"
           "       dtbench_comm tune MS\n"

@@ -15,7 +15,7 @@ static dt_result dti_agree_result(dti_parallel *par, dt_result own) {
     dti_agree_record mine = {.result = (uint32_t)own};
     dti_agree_record *all = dti_alloc_array(par->base, par->world, sizeof *all);
     if (own)
-        snprintf(mine.text, sizeof mine.text, "%s", par->base->error);
+        snprintf(mine.text, sizeof mine.text, "%.*s", DTI_AGREE_TEXT - 1, par->base->error);
     if (!all)
         mine.result = DT_ERROR_MEMORY;
     dt_result result = all ? dti_comm_failed(par, dt_comm_all_gather(par->desc.comm, &mine, all,

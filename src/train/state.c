@@ -32,8 +32,8 @@ typedef struct dti_state_file {
     dti_text model;
     uint64_t words[DTI_STATE_WORDS];
     dti_safetensors_item *items;
-    char **names; /* of moments; freed with the list */
-    int count;
+    char **names; /* of the first `named` items */
+    int count, named;
     int64_t sizes[3];
 } dti_state_file;
 
@@ -70,7 +70,7 @@ static dt_result dti_state_items(dti_state_file *f) {
     if (!f->items || !f->names)
         return DT_ERROR_MEMORY;
     for (uint32_t k = 0; k < kinds; k++) {
-        for (uint32_t i = 0; i < n; i++, f->count++) {
+        for (uint32_t i = 0; i < n; i++, f->named = ++f->count) {
             const dti_node *node = &s->graph->nodes[s->params[i].node];
             const size_t size = strlen(node->label) + 32;
             char *name = f->names[f->count] = dti_alloc(t->base, size);
@@ -96,8 +96,8 @@ static dt_result dti_state_items(dti_state_file *f) {
 }
 
 static void dti_state_close(dti_state_file *f) {
-    for (int i = 0; f->names && i < f->count; i++)
-        dti_free(f->t->base, i < f->count ? f->names[i] : NULL);
+    for (int i = 0; f->names && i < f->named; i++)
+        dti_free(f->t->base, f->names[i]);
     dti_free(f->t->base, f->names);
     dti_free(f->t->base, f->items);
     dti_text_free(&f->model);
@@ -309,10 +309,10 @@ DT_API dt_result dt_trainer_load(dt_trainer *t, const char *path) {
 
 /* Says which other file is good, where there is one. */
 static dt_result dti_resume_offer(dt_trainer *t, dt_result result, const char *bad) {
-    char good[DTI_CHECKPOINT_PATH], text[sizeof t->base->error / 2];
+    char good[DTI_CHECKPOINT_PATH], text[sizeof t->base->error];
     if (result != DT_ERROR_FORMAT || t->par.rank != 0)
         return result;
-    snprintf(text, sizeof text, "%s", t->base->error);
+    memcpy(text, t->base->error, sizeof text);
     if (dti_checkpoint_folder_good(t->base, t->desc.checkpoint, bad, good))
         return dti_fail(t->base, result, "%s; the newest good one is %s: dt_trainer_load it", text,
                         good);
