@@ -201,6 +201,7 @@
 #include "train/trainer.h"
 #include "train/describe.c"
 #include "train/trainer.c"
+#include "train/balance.c"
 #include "train/evaluate.c"
 #include "train/state.c"
 

@@ -35,5 +35,6 @@ static int harness_thread(pthread_t *thread, const pthread_attr_t *attributes,
 #include "test_ops.c"
 #include "test_image.c"
 #include "test_vulkan.c"
+#include "test_vulkan_exchange.c"
 
 int harness_threads_left = -1;

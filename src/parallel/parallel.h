@@ -31,15 +31,17 @@ typedef struct dti_replica {
     dt_graph *graph;
     dt_store *store;
     dti_runs full, tail;
-    dti_runs *runs;         /* of this step */
-    dti_subtrees subtrees;  /* of its shards */
-    float *gradients;       /* host side: slots, one behind the other */
-    double *weights;        /* of a run's pieces */
-    dt_result result;       /* of this step */
-    _Atomic bool failed;    /* result is not DT_OK: nobody waits for it */
-    double norm;            /* of the gradient */
-    bool faulty;            /* it is not finite */
-    uint64_t begun, passed; /* nanoseconds: backward began and ended */
+    dti_runs *runs;                /* of this step */
+    dti_subtrees subtrees;         /* of its shards */
+    float *gradients;              /* host side: slots, one behind the other */
+    double *weights;               /* of a run's pieces */
+    dt_result result;              /* of this step */
+    _Atomic bool failed;           /* result is not DT_OK: nobody waits for it */
+    double norm;                   /* of the gradient */
+    bool faulty;                   /* it is not finite */
+    uint64_t passed;               /* nanoseconds: when its backward part had ended; */
+    uint64_t busy_ns;              /* how long it computed in this step; */
+    uint64_t timed_ns, timed_rows; /* and in steps that are measured */
 } dti_replica;
 
 typedef struct dti_bucket_state {
@@ -100,6 +102,7 @@ typedef struct dti_step_result {
     double norm;
     double wait_seconds;
     bool committed;
+    bool skipped; /* for a NaN or infinity, on all ranks */
 } dti_step_result;
 
 /* ---- build.c: programs, buckets and buffers for `shards` shards of the job; destroys what an

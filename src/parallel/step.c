@@ -3,7 +3,12 @@
  * of range, a device) is told with the weights, before any gradient is exchanged. A device that is
  * lost behind that point ends the group, because the others wait for its gradients. */
 
-enum { DTI_WEIGHTS_FAULT = DT_MAX_TERMS, DTI_WEIGHTS_ASKED, DTI_WEIGHTS_WIDTH };
+enum {
+    DTI_WEIGHTS_FAULT = DT_MAX_TERMS, /* ranks that cannot go on, and the sum of their numbers */
+    DTI_WEIGHTS_WHO,
+    DTI_WEIGHTS_ASKED,
+    DTI_WEIGHTS_WIDTH
+};
 enum {
     DTI_TERMS_WEIGHT = DT_MAX_TERMS, /* sums of losses, weights, sums of metrics, weights */
     DTI_TERMS_METRIC = 2 * DT_MAX_TERMS,
@@ -70,11 +75,13 @@ static void dti_step_weigh(void *arg, uint32_t index) {
 static void dti_step_forward(void *arg, uint32_t index) {
     dti_parallel *par = arg;
     dti_replica *r = &par->replicas[index];
+    const uint64_t start = dti_now_ns();
     if (!r->runs->count)
         return;
     r->result = dti_micro_open(par, r, &r->runs->runs[0]);
     if (!r->result)
         r->result = dti_replica_launch(r->runs->runs[0].program, 0);
+    r->busy_ns = dti_now_ns() - start;
 }
 
 /* ---- backward */
@@ -164,10 +171,11 @@ static void dti_step_backward(void *arg, uint32_t index) {
         memset(r->gradients, 0, r->subtrees.count * par->elements * sizeof(float));
         dti_exchange_arrive(par, 0, par->bucket_count);
     }
-    r->begun = dti_now_ns();
+    const uint64_t start = dti_now_ns();
     for (uint32_t i = 0; i < r->runs->count && !r->result; i++)
         r->result = dti_micro_step(par, r, &r->runs->runs[i], index);
     r->passed = dti_now_ns();
+    r->busy_ns += r->passed - start;
     if (r->result)
         atomic_store(&r->failed, true);
     while (!dti_any_failed(par) && !dti_exchange_help(par, index, true))
@@ -241,6 +249,18 @@ static void dti_step_prepare(dti_parallel *par, const dti_batch *batch, const dt
     dti_exchange_begin(par);
 }
 
+/* By others, who say why; one of them can be named. */
+static dt_result dti_step_given_up(dti_parallel *par) {
+    const double *sum = par->weights.sum;
+    char who[32] = "several ranks";
+    if (sum[DTI_WEIGHTS_FAULT] < 1.5)
+        snprintf(who, sizeof who, "rank %u", (uint32_t)sum[DTI_WEIGHTS_WHO]);
+    return dti_fail(par->base, DT_ERROR_CANCELLED,
+                    "step %llu was given up: %s could not make its part, and says why; nothing has "
+                    "changed",
+                    (unsigned long long)par->step.step, who);
+}
+
 /* Weights to all ranks, and whether all of them can go on. */
 static dt_result dti_step_agree(dti_parallel *par, dt_result own) {
     if (!own) {
@@ -249,6 +269,7 @@ static dt_result dti_step_agree(dti_parallel *par, dt_result own) {
     }
     double *leaf = dti_leaf(par, &par->weights, par->first_shard);
     leaf[DTI_WEIGHTS_FAULT] = own ? 1.0 : 0.0;
+    leaf[DTI_WEIGHTS_WHO] = own ? par->rank : 0.0;
     leaf[DTI_WEIGHTS_ASKED] = par->asked ? 1.0 : 0.0;
     dt_result result = dti_leaf_sum_begin(par, &par->weights);
     if (!result && !own)
@@ -260,10 +281,7 @@ static dt_result dti_step_agree(dti_parallel *par, dt_result own) {
     if (result || own)
         return own ? own : result;
     if (par->told)
-        return dti_fail(par->base, DT_ERROR_CANCELLED,
-                        "step %llu was given up: another rank could not make its part, and says "
-                        "why; nothing has changed",
-                        (unsigned long long)par->step.step);
+        return dti_step_given_up(par);
     return dti_replicas_result(par);
 }
 
@@ -297,12 +315,13 @@ static void dti_step_report(const dti_parallel *par, dti_step_result *out) {
 }
 
 /* Nothing has changed. Every replica looks for the op; the first that finds one is quoted. */
-static dt_result dti_step_not_finite(dti_parallel *par) {
+static dt_result dti_step_not_finite(dti_parallel *par, dti_step_result *out) {
     dt_result own = dti_fail(par->base, DT_ERROR_NUMERIC,
                              "step %llu: the gradient of the whole batch is not finite; the "
                              "weights are unchanged",
                              (unsigned long long)par->step.step);
     bool found = false;
+    out->skipped = true;
     for (uint32_t i = 0; i < par->job.local && !found; i++) {
         dti_replica *r = &par->replicas[i];
         if (!r->runs->count)
@@ -345,14 +364,14 @@ static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt
     dti_step_report(par, out);
     if (!par->desc.program.no_check && !dti_losses_finite(out)) {
         dti_step_drop_all(par);
-        return dti_step_not_finite(par);
+        return dti_step_not_finite(par, out);
     }
     dti_crew_run(par->crew, dti_step_commit, par);
     result = dti_replicas_result(par);
     if (result)
         return result;
     if (par->replicas[0].faulty)
-        return dti_step_not_finite(par);
+        return dti_step_not_finite(par, out);
     out->norm = par->replicas[0].norm;
     out->committed = true;
     return DT_OK;

@@ -129,7 +129,7 @@ static dt_result dti_trainer_loader(dt_trainer *t) {
 }
 
 static dt_result dti_trainer_build(dt_trainer *t, uint32_t shards) {
-    dt_result result = dti_parallel_build(&t->par, shards, t->bounds);
+    dt_result result = dti_parallel_build(&t->par, shards, t->bounded ? t->bounds : NULL);
     return result ? result : dti_agree_result(&t->par, dti_trainer_loader(t));
 }
 
@@ -220,6 +220,8 @@ static dt_result dti_trainer_make(dt_trainer *t) {
     if (!result)
         result = dti_agree_result(
             par, dti_replicas_open(par, t->graph, t->desc.devices, t->desc.threads));
+    if (!result)
+        result = dti_agree_result(par, dti_balance_make(t));
     const uint32_t shards = t->desc.shards ? (uint32_t)t->desc.shards : par->job.replicas;
     if (!result)
         result = dti_trainer_build(t, shards);
@@ -345,23 +347,25 @@ static dt_result dti_trainer_lost(dt_trainer *t) {
                     (unsigned long long)t->par.replicas[0].store->steps);
 }
 
-/* One step, added to *r. A step that is skipped for a NaN has used its samples up; one that failed
- * otherwise is to be tried again, on all ranks. */
-static dt_result dti_trainer_step(dt_trainer *t, dt_train_report *r) {
+/* One step, added to *r. *used: its samples are used up, also when it was skipped for a NaN; one that
+ * failed otherwise is to be tried again, on all ranks. */
+static dt_result dti_trainer_step(dt_trainer *t, dt_train_report *r, bool *used) {
     const uint64_t start = dti_now_ns();
     const dti_batch *batch = NULL, none = {0};
     dti_step_result step;
+    *used = false;
     if (t->par.lost)
         return dti_trainer_lost(t);
     t->par.asked = atomic_exchange(&t->wanted, 0) != 0;
-    dt_result own = dti_loader_next(t->loader, &batch);
+    const dt_result own = dti_loader_next(t->loader, &batch);
     r->data_seconds += 1e-9 * (double)(dti_now_ns() - start);
     const dt_step_desc desc = {
         .seed = t->desc.seed, .step = t->par.replicas[0].store->steps + 1, .lr = (float)t->lr};
     dt_result result = dti_parallel_step(&t->par, batch ? batch : &none, own, &desc, &step);
     r->seconds += 1e-9 * (double)(dti_now_ns() - start);
     r->epoch = t->epoch;
-    if (result && result != DT_ERROR_NUMERIC) {
+    *used = !result || step.skipped;
+    if (!*used) {
         dt_result again = t->par.lost ? DT_OK : dti_trainer_seek(t);
         return again ? again : result;
     }
@@ -374,6 +378,7 @@ static dt_result dti_trainer_step(dt_trainer *t, dt_train_report *r) {
         t->index = 0;
     }
     dti_report_add(r, &step);
+    dti_balance_add(t);
     return result;
 }
 
@@ -384,32 +389,34 @@ static dt_result dti_trainer_checkpoints(dt_trainer *t) {
     return due && t->desc.checkpoint ? dt_trainer_checkpoint(t) : DT_OK;
 }
 
-/* A checkpoint that cannot be written is told, and training goes on. */
-static dt_result dti_trainer_after(dt_trainer *t, dt_result result) {
-    if (result && result != DT_ERROR_NUMERIC)
-        return result;
-    dt_result saved = dti_trainer_checkpoints(t);
-    return result ? result : saved;
+/* What comes between two steps. */
+static dt_result dti_trainer_between(dt_trainer *t, bool epoch_ended) {
+    dt_result result = t->par.lost ? DT_OK : dti_balance_look(t, epoch_ended);
+    return result ? result : dti_trainer_checkpoints(t);
 }
 
 DT_API dt_result dt_trainer_step(dt_trainer *t, dt_train_report *report) {
     dt_train_report local, *r = report ? report : &local;
     *r = (dt_train_report){0};
-    dt_result result = dti_trainer_after(t, dti_trainer_step(t, r));
+    bool used;
+    dt_result result = dti_trainer_step(t, r, &used);
+    dt_result after = used ? dti_trainer_between(t, r->epoch_ended) : DT_OK;
     dti_report_close(t, r);
-    return result;
+    return result ? result : after;
 }
 
+/* A skipped step, or a checkpoint that could not be written, is told at the end. */
 DT_API dt_result dt_trainer_epoch(dt_trainer *t, dt_train_report *report) {
     dt_train_report local, *r = report ? report : &local;
-    dt_result skipped = DT_OK, result = DT_OK;
+    dt_result kept = DT_OK, result = DT_OK;
+    bool used = true;
     *r = (dt_train_report){0};
-    while (!result && !r->epoch_ended) {
-        result = dti_trainer_after(t, dti_trainer_step(t, r));
-        bool goes_on = result == DT_ERROR_NUMERIC || (result == DT_ERROR_IO && !t->par.lost);
-        skipped = goes_on ? result : skipped;
-        result = goes_on ? DT_OK : result;
+    while (used && !r->epoch_ended && !t->par.lost) {
+        result = dti_trainer_step(t, r, &used);
+        if (used && !result)
+            result = dti_trainer_between(t, r->epoch_ended);
+        kept = used && result ? result : kept;
     }
     dti_report_close(t, r);
-    return result ? result : skipped;
+    return !used || t->par.lost ? result : kept;
 }

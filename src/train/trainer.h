@@ -24,9 +24,12 @@ struct dt_trainer {
     _Atomic int wanted; /* checkpoints asked for */
     uint64_t saved;     /* step of the newest checkpoint */
     dti_evaluation evaluation;
-    double *speeds; /* by replica of the job: seconds a sample, for DT_BALANCE_MEASURED */
+    /* For DT_BALANCE_MEASURED: nanoseconds a sample of each replica of the job; the shards' rows,
+     * and twice the room for trying others. */
+    double *speeds;
     uint32_t *bounds;
-    uint32_t timed; /* steps that are in speeds */
+    bool bounded;   /* bounds hold */
+    uint32_t timed; /* steps that were measured */
 };
 
 /* describe.c: the model and the settings as lines of text. */
@@ -39,6 +42,11 @@ static void dti_dataset_inputs(const dt_dataset *data, uint32_t *columns, dt_ten
                                uint64_t *bytes);
 /* The next batch is t->index of t->epoch. */
 static dt_result dti_trainer_seek(dt_trainer *t);
+
+/* balance.c */
+static dt_result dti_balance_make(dt_trainer *t);
+static void dti_balance_add(dt_trainer *t);
+static dt_result dti_balance_look(dt_trainer *t, bool epoch_ended);
 
 /* evaluate.c */
 static void dti_evaluation_free(dt_trainer *t);

@@ -1,0 +1,104 @@
+/* DT_BALANCE_MEASURED: each replica's share of the batch follows its speed. After a few steps, and
+ * then at each epoch's end, the ranks tell each other how long a sample took on each replica; where
+ * other shares would make a step a tenth shorter, the shards get other rows, and programs for them.
+ * This is the one thing that allocates between two steps. */
+
+#define DTI_BALANCE_WARM 3    /* steps that are not looked at: caches, clocks, drivers */
+#define DTI_BALANCE_STEPS 8   /* and that are, before the first change */
+#define DTI_BALANCE_GAIN 0.10 /* of a step's time */
+
+static void dti_balance_add(dt_trainer *t) {
+    const uint64_t step = t->par.replicas[0].store->steps;
+    if (t->desc.balance != DT_BALANCE_MEASURED || step <= DTI_BALANCE_WARM)
+        return;
+    for (uint32_t i = 0; i < t->par.job.local; i++) {
+        dti_replica *r = &t->par.replicas[i];
+        for (uint32_t k = 0; k < r->runs->count; k++)
+            r->timed_rows += r->runs->runs[k].rows;
+        r->timed_ns += r->busy_ns;
+    }
+    t->timed++;
+}
+
+/* Seconds a sample of every replica of the job, in order. */
+static dt_result dti_balance_gather(dt_trainer *t) {
+    dti_parallel *par = &t->par;
+    memset(t->speeds, 0, par->job.replicas * sizeof *t->speeds);
+    for (uint32_t i = 0; i < par->job.local; i++) {
+        dti_replica *r = &par->replicas[i];
+        t->speeds[par->job.first + i] =
+            (double)r->timed_ns / (double)DTI_MAX(r->timed_rows, (uint64_t)1);
+        r->timed_ns = r->timed_rows = 0;
+    }
+    t->timed = 0;
+    if (!par->desc.comm)
+        return DT_OK;
+    return dti_comm_failed(par, dt_comm_all_reduce(par->desc.comm, t->speeds, t->speeds,
+                                                   par->job.replicas, DT_F64, DT_COMM_SUM));
+}
+
+/* The time of a step with these first rows: the slowest replica's. */
+static double dti_balance_time(const dt_trainer *t, const uint32_t *bounds) {
+    double worst = 0.0;
+    for (uint32_t i = 0; i < t->par.job.replicas; i++)
+        worst = DTI_MAX(worst, t->speeds[i] * (double)(bounds[i + 1] - bounds[i]));
+    return worst;
+}
+
+/* Rows in proportion to speed, at least one each. */
+static void dti_balance_bounds(const dt_trainer *t, uint32_t *bounds) {
+    const uint32_t n = t->par.job.replicas, batch = t->par.desc.batch;
+    double total = 0.0, sum = 0.0;
+    for (uint32_t i = 0; i < n; i++)
+        total += 1.0 / DTI_MAX(t->speeds[i], 1e-3);
+    bounds[0] = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        sum += 1.0 / DTI_MAX(t->speeds[i], 1e-3);
+        const uint32_t end = (uint32_t)(sum / total * batch + 0.5);
+        bounds[i + 1] = DTI_MIN(DTI_MAX(end, bounds[i] + 1), batch - (n - 1 - i));
+    }
+    bounds[n] = batch;
+}
+
+static dt_result dti_balance_apply(dt_trainer *t, const uint32_t *bounds) {
+    const uint32_t n = t->par.job.replicas;
+    memcpy(t->bounds, bounds, (n + 1) * sizeof *t->bounds);
+    t->bounded = true;
+    dt_result result = dti_trainer_build(t, n);
+    if (!result)
+        result = dti_statistics_load(&t->par);
+    if (result)
+        return result;
+    dti_log(t->base, DT_LOG_INFO, "balance: the first replica here takes %d samples of %d now",
+            (int)(t->bounds[t->par.job.first + 1] - t->bounds[t->par.job.first]),
+            (int)t->par.desc.batch);
+    return dti_agree_result(&t->par, dti_trainer_seek(t));
+}
+
+/* Between two steps; all ranks come here after the same one, with the same speeds. */
+static dt_result dti_balance_look(dt_trainer *t, bool epoch_ended) {
+    const uint32_t n = t->par.job.replicas;
+    uint32_t *next = t->bounds + n + 1;
+    if (t->desc.balance != DT_BALANCE_MEASURED || !t->timed ||
+        (t->bounded ? !epoch_ended : t->timed < DTI_BALANCE_STEPS))
+        return DT_OK;
+    dt_result result = dti_balance_gather(t);
+    if (result)
+        return result;
+    uint32_t *now = next + n + 1;
+    for (uint32_t i = 0; i <= n; i++)
+        now[i] = dti_partition_bound(&t->par.job, i);
+    dti_balance_bounds(t, next);
+    if (dti_balance_time(t, next) > (1.0 - DTI_BALANCE_GAIN) * dti_balance_time(t, now))
+        return DT_OK;
+    return dti_balance_apply(t, next);
+}
+
+static dt_result dti_balance_make(dt_trainer *t) {
+    if (t->desc.balance != DT_BALANCE_MEASURED)
+        return DT_OK;
+    const size_t n = t->par.job.replicas;
+    t->speeds = dti_alloc_array(t->base, n, sizeof *t->speeds);
+    t->bounds = dti_alloc_array(t->base, 3 * (n + 1), sizeof *t->bounds);
+    return t->speeds && t->bounds ? DT_OK : DT_ERROR_MEMORY;
+}
