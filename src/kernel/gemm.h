@@ -8,6 +8,8 @@
 
 /* GEMM's spec[1]. RELU_GRAD: binding 3 is the mask, at bias_offset, laid out as C; no bias then. */
 enum { DTI_GEMM_NONE, DTI_GEMM_RELU, DTI_GEMM_RELU_GRAD };
+/* GEMM's spec[2], of a launch alone: no variant may be chosen by m. */
+enum { DTI_GEMM_SHAPE, DTI_GEMM_ROWS };
 
 typedef struct dti_gemm {
     int64_t m, n, k;

@@ -6,14 +6,21 @@ static uint64_t dti_gemm_flops(const dti_args_gemm *a) {
     return 2ull * a->m * a->n * a->k * a->batch0 * a->batch1;
 }
 
-static void dti_emit_gemm(dti_emit *e, const dti_args_gemm *args, uint32_t a, uint32_t b,
-                          uint32_t bias) {
+static dti_launch *dti_emit_gemm(dti_emit *e, const dti_args_gemm *args, uint32_t a, uint32_t b,
+                                 uint32_t bias) {
     uint64_t items = (uint64_t)args->m * args->n * args->batch0 * args->batch1;
     dti_launch *l = dti_emit_launch(e, DTI_K_GEMM, items, sizeof *args);
     l->args.gemm = *args;
     l->spec[0] = bias != DTI_UNBOUND;
     dti_bind(l, a, b, e->out.value, bias);
     e->list->flops += dti_gemm_flops(args);
+    return l;
+}
+
+/* m counts rows of all samples: a sample's bits must not depend on it. */
+static void dti_emit_gemm_rows(dti_emit *e, const dti_args_gemm *args, uint32_t a, uint32_t b,
+                               uint32_t bias) {
+    dti_emit_gemm(e, args, a, b, bias)->spec[2] = DTI_GEMM_ROWS;
 }
 
 /* ---- matmul: attr.i[0], i[1] = transpose a, b. */
@@ -163,7 +170,7 @@ static void dti_linear_emit(dti_emit *e) {
         g.bias_offset = (uint32_t)b.offset;
         bias = b.value;
     }
-    dti_emit_gemm(e, &g, x.value, w.value, bias);
+    dti_emit_gemm_rows(e, &g, x.value, w.value, bias);
 }
 
 DT_API dt_tensor dt_linear(dt_tensor x, dt_tensor w, dt_tensor b) {
@@ -196,7 +203,7 @@ static void dti_linear_dx_emit(dti_emit *e) {
     g.a_offset = (uint32_t)dy.offset;
     g.b_offset = (uint32_t)w.offset;
     g.c_offset = (uint32_t)e->out.offset;
-    dti_emit_gemm(e, &g, dy.value, w.value, DTI_UNBOUND);
+    dti_emit_gemm_rows(e, &g, dy.value, w.value, DTI_UNBOUND);
 }
 
 static bool dti_linear_dw_shape(dti_build *b) {

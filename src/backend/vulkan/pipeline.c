@@ -189,7 +189,9 @@ static uint32_t dti_vk_variant_of(const dti_vk_device *device, const dti_launch 
     if (launch->kernel != DTI_K_GEMM || device->instance->options.no_fast)
         return 0;
     const dti_args_gemm *g = &launch->args.gemm;
-    bool tile = g->m >= 32 && g->n >= 32 && device->head.info.workgroup_invocations >= 256 &&
+    /* Few rows waste most of a tile, but eight invocations an 8 x 8 would leave a GPU empty. */
+    bool high = g->m >= 32 || launch->spec[2] == DTI_GEMM_ROWS;
+    bool tile = high && g->n >= 32 && device->head.info.workgroup_invocations >= 256 &&
                 dti_vk_has_fast_shared(device);
     return tile ? DTI_VK_GEMM_TILE : DTI_VK_GEMM_REGISTER;
 }
@@ -223,6 +225,8 @@ static dti_vk_conv_tile dti_vk_conv_tile_of(const dti_args_conv *a, uint32_t ker
 /* The launch's selectors and those that the device decides. */
 static void dti_vk_spec_of(const dti_launch *launch, uint32_t *spec) {
     memcpy(spec, launch->spec, sizeof launch->spec);
+    if (launch->kernel == DTI_K_GEMM)
+        spec[2] = 0; /* chose the variant */
     if (!dti_vk_is_conv(launch->kernel))
         return;
     dti_vk_conv_tile t = dti_vk_conv_tile_of(&launch->args.conv, launch->kernel);
