@@ -726,18 +726,25 @@ static void rows_check_vulkan(const char *id) {
     rows_check_layers((rows_way){id, .threads = 1, .no_fast = !software, .shared = software});
 }
 
+/* A second software driver takes minutes, most of them for compiling: in the long tests. */
+static bool rows_is_slow(int number, const char *id) {
+    return number > 0 && rows_is_software(id) && !getenv("DTRAIN_TEST_LONG");
+}
+
 #define ROWS_VULKAN_TEST(number)                                                                   \
     TEST(vulkan_device_##number##_gives_a_sample_the_same_bits_in_every_batch) {                   \
         char id[32];                                                                               \
         if (!ops_vulkan(number, id))                                                               \
             SKIP("no such device");                                                                \
-        rows_check_table((rows_way){id, .threads = 1});                                            \
+        if (!rows_is_slow(number, id))                                                             \
+            rows_check_table((rows_way){id, .threads = 1});                                        \
     }                                                                                              \
     TEST(vulkan_device_##number##_gives_the_same_bits_of_layers_in_every_batch) {                  \
         char id[32];                                                                               \
         if (!ops_vulkan(number, id))                                                               \
             SKIP("no such device");                                                                \
-        rows_check_vulkan(id);                                                                     \
+        if (!rows_is_slow(number, id))                                                             \
+            rows_check_vulkan(id);                                                                 \
     }                                                                                              \
     TEST(vulkan_device_##number##_sums_samples_with_the_same_bits_wherever_they_lie) {             \
         char id[32];                                                                               \

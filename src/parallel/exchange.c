@@ -9,6 +9,8 @@ static dt_result dti_comm_failed(dti_parallel *par, dt_result result) {
     if (!result)
         return DT_OK;
     par->lost = true;
+    if (!par->replicas || !par->replicas[0].store) /* in the middle of dt_trainer_create */
+        return dti_fail(par->base, result, "%s", dt_comm_error(par->desc.comm));
     return dti_fail(par->base, result, "%s; the weights are those of step %llu",
                     dt_comm_error(par->desc.comm),
                     (unsigned long long)par->replicas[0].store->steps);

@@ -157,7 +157,8 @@ static void dti_cut_emit(dt_program *p, dti_emit *e, const dti_op_family *family
     if (e->node->op == DTI_OP_RESHAPE)
         dti_cut_reshape(p, e);
     bool running = family->join && !e->train; /* batch norm's statistics: x is not read then */
-    if (family->view || running || e->batch < 2 || !dti_cut_needed(p, e)) {
+    bool same = e->node->op == DTI_OP_DROPOUT && !e->train; /* its input's memory, like a view */
+    if (family->view || running || same || e->batch < 2 || !dti_cut_needed(p, e)) {
         family->emit(e);
         return;
     }
