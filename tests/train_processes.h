@@ -6,10 +6,12 @@
 
 #include "train_model.h"
 
+#include <arpa/inet.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -54,7 +56,7 @@ struct job {
     void (*run)(rank *r);
     const void *arg;
     const char *devices[RANKS_MAX]; /* NULL: "cpu" */
-    char folder[64], rendezvous[128];
+    char rendezvous[64];
     rank at[RANKS_MAX];
 };
 
@@ -69,24 +71,36 @@ static void job_sleep_us(long us) {
     nanosleep(&t, NULL);
 }
 
+/* Below the ports that the system gives to connections, so that none of them takes it. */
+static int job_port(void) {
+    static int next;
+    for (int i = 0; i < 1000; i++) {
+        next = next ? next + 1 : 20000 + (int)(getpid() % 900) * 13;
+        next = next >= 32000 ? 20000 : next;
+        struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)next)};
+        a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+        int s = socket(AF_INET, SOCK_STREAM, 0);
+        bool free = s >= 0 && bind(s, (struct sockaddr *)(void *)&a, sizeof a) == 0;
+        if (s >= 0)
+            close(s);
+        if (free)
+            return next;
+    }
+    return 0;
+}
+
 static job *job_new(int count, const void *arg) {
     job *j = mmap(NULL, sizeof *j, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (j == MAP_FAILED)
         return NULL;
-    const char *parent = getenv("TMPDIR");
     j->count = count;
     j->seconds = 60;
     j->arg = arg;
-    snprintf(j->folder, sizeof j->folder, "%.40s/dtrain-ranks-XXXXXX", parent ? parent : "/tmp");
-    if (!mkdtemp(j->folder))
-        test_check(false, __FILE__, __LINE__, "no folder %s", j->folder);
-    snprintf(j->rendezvous, sizeof j->rendezvous, "file://%s/meet", j->folder);
+    snprintf(j->rendezvous, sizeof j->rendezvous, "tcp://127.0.0.1:%d", job_port());
     return j;
 }
 
 static void job_free(job *j) {
-    remove(j->rendezvous + strlen("file://")); /* when its writer was killed */
-    rmdir(j->folder);
     munmap(j, sizeof *j);
 }
 
@@ -190,8 +204,7 @@ static bool job_end(job *j) {
                test_check(!r->failed[0], __FILE__, __LINE__, "rank %d of %d: %s", i, j->count,
                           r->failed) &&
                test_check(r->doomed || hung || r->failed[0] || r->status == 0, __FILE__, __LINE__,
-                          "rank %d of %d ended with status %x", i, j->count,
-                          (unsigned)r->status) &&
+                          "rank %d of %d ended with status %x", i, j->count, (unsigned)r->status) &&
                fine;
     }
     return fine;
