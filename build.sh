@@ -237,13 +237,13 @@ build() {
     build_comm_tests
     # As many at a time as there are processors; what could not be made is old, or not there.
     started=0 at_once=$(nproc 2>/dev/null || echo 1)
-    for source in examples/*.c tools/dtbench.c tools/dtinfo.c tools/dtrun.c; do
+    for source in examples/*.c tools/dtbench.c tools/dtinfo.c tools/dtmodel.c tools/dtrun.c; do
         compile "build/$(basename "$source" .c)" "$source" &
         started=$((started + 1))
         if [ $((started % at_once)) = 0 ]; then wait; fi
     done
     wait
-    for source in examples/*.c tools/dtbench.c tools/dtinfo.c tools/dtrun.c; do
+    for source in examples/*.c tools/dtbench.c tools/dtinfo.c tools/dtmodel.c tools/dtrun.c; do
         newer "build/$(basename "$source" .c)" "$source" dtrain.h || die "$source does not compile"
     done
 }
