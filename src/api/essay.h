@@ -38,13 +38,14 @@
  *
  * WHAT DTRAIN DOES NOT DO
  * It never prints, exits, aborts, installs a signal handler or starts a thread that you did not ask
- * for (a Vulkan driver may have its own; a dt_comm over TCP has one). A running program allocates
- * nothing. It falls back to nothing silently: what cannot be done is an error with a text,
- * dt_ctx_error(). The implementation is C11 with POSIX threads for GCC or Clang, tested on Linux;
- * C++ files include the declarations. It has no 16-bit training. Several hosts can sum arrays
- * (dt_comm), but a program does not train over them by itself yet, nor over several GPUs.
- * Convolution is of 1 and 2 dimensions, padding of zeros; batch norm's statistics are those of a
- * program's own batch.
+ * for (a Vulkan driver may have its own; a dt_comm over TCP has one, a dt_trainer one for data and
+ * one for each device but the first). A running program allocates nothing. It falls back to nothing
+ * silently: what cannot be done is an error with a text, dt_ctx_error(). The implementation is C11
+ * with POSIX threads for GCC or Clang, tested on Linux; C++ files include the declarations. It has
+ * no 16-bit training. Every replica holds the whole model: it is not cut over devices. When a rank
+ * is lost the job goes on from a checkpoint, not by itself. Convolution is of 1 and 2 dimensions,
+ * padding of zeros; batch norm's statistics are those of a program's own batch, or of a trainer's
+ * shard.
  *
  * STEP BY STEP
  * 1. A context (dt_ctx) holds memory, log, threads and the list of devices.
@@ -76,6 +77,11 @@
  *
  * DEVICES. "auto", "cpu", "vulkan", "vulkan:N" or a part of a name. See dt_store_desc.
  *
+ * SEVERAL DEVICES, AND HOSTS. A dt_trainer trains one model on the devices that its description
+ * lists ("cpu:2", "vulkan:0,vulkan:1,cpu") and on all ranks of a dt_comm: it reads the data, runs
+ * epochs, evaluates and keeps checkpoints. Gradients are summed while the backward pass runs, and
+ * nothing changes before all ranks have all of them.
+ *
  * SEVERAL PROCESSES. dt_comm joins the ranks that torchrun, mpirun, srun, Kubernetes or build/dtrun
  * started, over TCP, and sums, gathers and sends arrays between them: dt_comm_all_reduce() and its
  * kin, blocking or not. It needs no context. Ranks prove the job's key to each other; data has
@@ -84,7 +90,8 @@
  *
  * THE SAME BITS. On the CPU, weights do not depend on the number of threads, the compiler's flags
  * or the instruction set (among those with FMA). Random numbers depend on seed, step and the place
- * in the batch alone.
+ * in the batch alone. A trainer with a fixed number of shards gives the same bits on 1, 2, 4 or 8
+ * replicas, threads or processes, and after a resume on another number.
  *
  * ERRORS. Functions that meet the outside world return dt_result (DT_OK is 0). A NaN or infinity in
  * a loss or gradient is DT_ERROR_NUMERIC, names the op that made it first, and leaves the store
