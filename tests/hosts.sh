@@ -122,6 +122,17 @@ app_test() {
 }
 
 # Two C files, both with the declarations twice; the second has the implementation.
+# The model of collectives against closed formulas and against itself.
+model_test() {
+    test=model_of_collectives_agrees_with_closed_formulas
+    wanted $test || return 0
+    if build/dtmodel --check >$work/$test.log 2>&1; then
+        pass
+    else
+        fail $test "its exit status says a figure is off" $work/$test.log
+    fi
+}
+
 link_test() {
     test=header_included_twice_and_from_two_files_links
     wanted $test || return 0
@@ -257,6 +268,7 @@ arm_tests
 app_test app_in_an_empty_folder_builds_and_learns -O2 app.c -lm -ldl -lpthread
 app_test app_without_vulkan_builds_and_learns -O2 -DDT_NO_VULKAN app.c -lm -lpthread
 link_test
+model_test
 language_test declarations_are_c99 gcc c c99
 language_test declarations_are_c11 gcc c c11
 language_test declarations_are_cpp11 g++ cpp c++11
