@@ -172,12 +172,14 @@ static void dti_trainer_log(const dt_trainer *t) {
                 "devices and timing; the same bits on any number of replicas are not promised");
 }
 
-/* Devices of different kinds round differently: their replicas drift apart by it. */
+/* Devices of different kinds round differently: their replicas drift apart by it. A CPU's driver text
+ * also has its threads, which change nothing. */
 static void dti_trainer_log_mixed(const dt_trainer *t) {
     for (uint32_t i = 1; i < t->par.job.local; i++) {
         const dti_device *a = t->par.replicas[0].store->device,
                          *b = t->par.replicas[i].store->device;
-        if (a->backend == b->backend && !strcmp(a->info.driver, b->info.driver))
+        const bool cpu = a->info.kind == DT_DEVICE_CPU;
+        if (a->backend == b->backend && (cpu || !strcmp(a->info.driver, b->info.driver)))
             continue;
         dti_log(t->base, DT_LOG_WARNING,
                 "replicas on %s and %s: each makes the same update with its own rounding, so their "
