@@ -30,6 +30,7 @@ help() {
 ./build.sh bench [what]    GEMM against OpenBLAS, training steps against PyTorch, Vulkan devices;
                            what: gemm, steps, vulkan; --json FILE writes it down as well; --help
 ./build.sh bench comm      all-reduce beside gloo, Open MPI, plain sockets; --quick, --netns, --help
+./build.sh bench parallel  two replicas beside PyTorch DDP; overlap with --net; --quick, --help
 ./build.sh devices         what dtrain finds on this machine
 ./build.sh check           format, layers, generated files, symbols, warnings, sizes
 ./build.sh clean           remove build/
@@ -480,6 +481,9 @@ bench() {
     if [ "${1:-}" = comm ]; then
         shift
         bench_comm "$@"
+    elif [ "${1:-}" = parallel ]; then
+        shift
+        bench_parallel "$@"
     fi
     compile build/dtbench tools/dtbench.c
     exec python3 tools/bench.py "$@"
@@ -496,6 +500,12 @@ bench_comm() {
         mpicc -O2 tools/mpi_allreduce.c -o build/mpi_allreduce || say 'mpicc failed: no Open MPI'
     fi
     exec python3 tools/bench_comm.py "$@"
+}
+
+bench_parallel() {
+    compile build/dtrun tools/dtrun.c
+    compile build/dtbench_parallel tools/dtbench_parallel.c
+    exec python3 tools/bench_parallel.py "$@"
 }
 
 devices() {

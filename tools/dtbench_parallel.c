@@ -1,0 +1,361 @@
+/* The measuring half of ./build.sh bench parallel; tools/bench_parallel.py calls it and makes the
+ * tables.
+ *
+ *     dtbench_parallel MODEL DEVICES BATCH [pin] [no_overlap] [bucket=BYTES] [seconds=S]
+ *
+ * Trains MODEL (mlp, cnn, mlp10m) on DEVICES ("cpu", "cpu:2", ...), BATCH samples a replica, one
+ * thread each, alone or as a rank of a job that dtrun and the like have started. seconds: measures
+ * once and ends. Without it rank 0 is told what to do, a line each, on its standard input.
+ *
+ *     train S       steps for about S seconds
+ *     serial S      the same, with gradients exchanged only after the backward pass
+ *     comm S        the exchange of a step's buckets alone, without training
+ *     backward S    forward and backward alone: what follows the first bucket, and all of it
+ *
+ * Each is answered by one JSON object a line, from rank 0; times are in milliseconds of the wall's
+ * clock. The first line says what there is. A job of one process measures until the time is over;
+ * ranks agree on a number of steps, by the time that a step took before. It reaches into dtrain's
+ * internals for the last two and to change no_overlap between steps. */
+#define _GNU_SOURCE
+#define DT_IMPLEMENTATION
+#include "dtrain.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WARM_S 0.2 /* before each measurement: others may have had the caches */
+#define DATA_ROWS 4096
+#define DATA_BATCHES_LEAST 8
+#define LEARNING_RATE 1e-6 /* random labels are not to be learnt by heart: tiny numbers are slow */
+
+typedef struct bench {
+    const char *model, *devices;
+    int batch; /* of the job */
+    size_t bucket_bytes;
+    bool pin, no_overlap;
+    double seconds; /* 0 = commands */
+    dt_ctx *ctx;
+    dt_comm *comm;
+    dt_graph *graph;
+    dt_tensor x, t, y;
+    float *samples;
+    int32_t *targets;
+    uint64_t rows;
+    dt_trainer *trainer;
+    double step_s[4]; /* of each command, the same on all ranks; 0 = not known */
+} bench;
+
+static double now_s(void) {
+    return (double)dti_now_ns() * 1e-9;
+}
+
+static _Noreturn void fail(const char *what, const char *why) {
+    fprintf(stderr, "dtbench_parallel: %s: %s\n", what, why);
+    exit(1);
+}
+
+static void try(const bench *b, dt_result result, const char *what) {
+    if (result)
+        fail(what, b->ctx ? dt_ctx_error(b->ctx) : dt_result_text(result));
+}
+
+static void try_comm(const bench *b, dt_result result, const char *what) {
+    if (result)
+        fail(what, b->comm ? dt_comm_error(b->comm) : dt_result_text(result));
+}
+
+/* ---- models: as in dtbench_train.h and bench_torch.py */
+
+static void mlp(bench *b, const int *widths) {
+    b->y = b->x = dt_input(b->graph, "x", DT_F32, dt_dims(widths[0]));
+    for (int i = 1; widths[i]; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "fc%d", i);
+        b->y = dt_nn_linear(i > 1 ? dt_relu(b->y) : b->y, name, widths[i]);
+    }
+}
+
+static void make_mlp(bench *b) {
+    mlp(b, (const int[]){784, 128, 10, 0});
+}
+
+static void make_mlp10m(bench *b) {
+    mlp(b, (const int[]){784, 2048, 2048, 2048, 10, 0});
+}
+
+static void make_cnn(bench *b) {
+    b->x = dt_input(b->graph, "x", DT_F32, dt_dims(1, 28, 28));
+    dt_tensor h = dt_relu(dt_nn_conv2d(b->x, "conv1", 32, 3, NULL));
+    h = dt_relu(dt_nn_conv2d(h, "conv2", 64, 3, NULL));
+    h = dt_max_pool2d(h, &(dt_pool_desc){.kernel = {2, 2}});
+    h = dt_flatten(dt_dropout(h, 0.25f));
+    h = dt_dropout(dt_relu(dt_nn_linear(h, "fc1", 128)), 0.5f);
+    b->y = dt_nn_linear(h, "fc2", 10);
+}
+
+static void make_model(bench *b) {
+    static const struct {
+        const char *name;
+        void (*make)(bench *b);
+    } models[] = {{"mlp", make_mlp}, {"cnn", make_cnn}, {"mlp10m", make_mlp10m}};
+    try(b, dt_graph_create(b->ctx, &b->graph), "dt_graph_create");
+    for (size_t i = 0; i < DTI_COUNT(models); i++)
+        if (!strcmp(models[i].name, b->model))
+            models[i].make(b);
+    if (dti_is_nil(b->y))
+        fail(b->model, "none of mlp, cnn and mlp10m");
+    b->t = dt_input(b->graph, "t", DT_I32, dt_dims());
+}
+
+/* ---- the job */
+
+static void make_data(bench *b) {
+    const size_t each = (size_t)dti_shape_elements(dt_tensor_shape(b->x));
+    const int batches = DTI_MAX(DATA_ROWS / b->batch, DATA_BATCHES_LEAST);
+    b->rows = (uint64_t)batches * (uint64_t)b->batch;
+    b->samples = malloc(b->rows * each * sizeof *b->samples);
+    b->targets = malloc(b->rows * sizeof *b->targets);
+    if (!b->samples || !b->targets)
+        fail("data", "no memory");
+    for (size_t i = 0; i < b->rows * each; i++) /* of variance 1 */
+        b->samples[i] = (float)(3.4641 * (dti_uniform01(1, i, 7) - 0.5));
+    for (size_t i = 0; i < b->rows; i++)
+        b->targets[i] = (int32_t)(10 * dti_uniform01(2, i, 7));
+}
+
+/* How many replicas `devices` has: for the batch, which the trainer wants to know first. */
+static int replicas_here(const bench *b) {
+    int count = (int)dti_devices_count(dti_ctx_base(b->ctx), b->devices);
+    if (!count)
+        fail("devices", dt_ctx_error(b->ctx));
+    return count;
+}
+
+static void open_job(bench *b) {
+    dt_comm_desc comm = dt_comm_desc_from_env();
+    dt_optim_desc optim = {.kind = DT_ADAM, .lr = LEARNING_RATE};
+    bool vulkan = strstr(b->devices, "vulkan") != NULL;
+    try(b, dt_ctx_create(&(dt_ctx_desc){.threads = 1, .no_vulkan = !vulkan}, &b->ctx), "context");
+    try_comm(b, dt_comm_create(&comm, &b->comm), "dt_comm_create");
+    make_model(b);
+    b->batch *= replicas_here(b) * dt_comm_size(b->comm);
+    make_data(b);
+    const dt_trainer_desc desc = {
+        .loss = dt_cross_entropy(b->y, b->t, NULL),
+        .optim = &optim,
+        .data = {.rows = b->rows,
+                 .columns = {{.input = b->x, .data = b->samples, .dtype = DT_F32},
+                             {.input = b->t, .data = b->targets, .dtype = DT_I32}}},
+        .batch = b->batch,
+        .devices = b->devices,
+        .threads = 1,
+        .pin = b->pin,
+        .comm = dt_comm_size(b->comm) > 1 ? b->comm : NULL,
+        .bucket_bytes = b->bucket_bytes,
+        .no_overlap = b->no_overlap};
+    try(b, dt_trainer_create(b->graph, &desc, &b->trainer), "dt_trainer_create");
+}
+
+static void close_job(bench *b) {
+    dt_trainer_destroy(b->trainer);
+    dt_graph_destroy(b->graph);
+    dt_ctx_destroy(b->ctx);
+    dt_comm_destroy(b->comm);
+    free(b->samples);
+    free(b->targets);
+}
+
+static void print_job(const bench *b) {
+    dt_trainer_info info;
+    dt_trainer_info_get(b->trainer, &info);
+    if (info.rank)
+        return;
+    printf("{\"what\": \"ready\", \"model\": \"%s\", \"devices\": \"%s\", \"world_size\": %d, "
+           "\"replicas\": %d, \"batch\": %d, \"replica_batch\": %d, \"buckets\": %d, "
+           "\"gradient_bytes\": %llu, \"first_bucket_bytes\": %llu, \"no_overlap\": %s}\n",
+           b->model, b->devices, info.world_size, info.replicas, info.batch, info.replica_batch,
+           info.buckets, (unsigned long long)info.gradient_bytes,
+           4ull * (b->trainer->par.buckets[0].end - b->trainer->par.buckets[0].begin),
+           b->no_overlap ? "true" : "false");
+    fflush(stdout);
+}
+
+/* ---- what is measured */
+
+typedef enum command { TRAIN, SERIAL, COMM, BACKWARD, QUIT } command;
+static const char *const command_names[] = {"train", "serial", "comm", "backward"};
+
+typedef struct sums { /* of the steps of a measurement */
+    double wait_s, data_s, loss;
+    double backward_s, behind_first_s;
+    uint64_t steps;
+} sums;
+
+static void step_train(bench *b, sums *s) {
+    dt_train_report report;
+    try(b, dt_trainer_step(b->trainer, &report), "dt_trainer_step");
+    s->wait_s += report.wait_seconds;
+    s->data_s += report.data_seconds;
+    s->loss = report.loss;
+}
+
+/* Every bucket at once, and then in order waited for, as after a backward pass. */
+static void step_comm(bench *b, sums *s) {
+    dti_parallel *par = &b->trainer->par;
+    (void)s;
+    if (!par->desc.comm)
+        fail("comm", "takes several ranks");
+    par->posted = par->received = 0;
+    for (uint32_t i = 0; i < par->bucket_count; i++)
+        try(b, dti_exchange_post(par, i), "all-reduce");
+    for (uint32_t i = 0; i < par->bucket_count; i++)
+        try(b, dti_comm_failed(par, dt_comm_wait(par->desc.comm, par->states[i].work, -1)),
+            "all-reduce");
+}
+
+/* Of the first replica, which is the only one; its step is given up before the commit. */
+static void step_backward(bench *b, sums *s) {
+    dti_parallel *par = &b->trainer->par;
+    dti_replica *r = &par->replicas[0];
+    const uint64_t values = (uint64_t)par->job.first * par->desc.batch / par->job.replicas;
+    const dti_batch batch = {.values = {b->samples, b->targets},
+                             .rows = par->desc.batch,
+                             .real = par->desc.batch,
+                             .first = (uint32_t)values,
+                             .count = par->desc.batch / par->job.replicas};
+    const dt_step_desc step = {.step = r->store->steps + 1};
+    if (par->job.local != 1)
+        fail("backward", "takes one replica a process");
+    dti_step_prepare(par, &batch, &step);
+    dti_step_weigh(par, 0);
+    memset(par->weights.sum, 0, par->weights.width * sizeof(double));
+    par->weights.sum[0] = par->desc.batch;
+    dti_step_forward(par, 0);
+    try(b, r->result, "forward");
+    dt_program *p = r->runs->runs[0].program;
+    dti_replica_set_weights(p, par->weights.sum);
+    double start = now_s(), first = 0;
+    for (uint32_t i = 1; i < dti_replica_segments(p); i++) {
+        try(b, dti_replica_launch(p, i), "backward");
+        try(b, dti_replica_reach(p, i), "backward");
+        if (first <= 0 && p->segment_buckets[i] > 0)
+            first = now_s();
+    }
+    s->backward_s += now_s() - start;
+    s->behind_first_s += now_s() - first;
+    dti_step_drop_all(par);
+}
+
+static void one_step(bench *b, command c, sums *s) {
+    s->steps++;
+    if (c == COMM)
+        step_comm(b, s);
+    else if (c == BACKWARD)
+        step_backward(b, s);
+    else
+        step_train(b, s);
+}
+
+static double agree_most(const bench *b, double value) {
+    try_comm(b, dt_comm_all_reduce(b->comm, &value, &value, 1, DT_F64, DT_COMM_MAX), "agree");
+    return value;
+}
+
+/* For about `seconds`; gives the wall's, from when all ranks are here to when all are through. */
+static double run_steps(bench *b, command c, double seconds, sums *s) {
+    const bool alone = dt_comm_size(b->comm) == 1;
+    const double steps = seconds / b->step_s[c];
+    const uint64_t count = steps < 2 ? 2 : (uint64_t)steps;
+    *s = (sums){0};
+    agree_most(b, 0);
+    const double start = now_s();
+    while (alone ? s->steps < 2 || now_s() - start < seconds : s->steps < count)
+        one_step(b, c, s);
+    const double took = agree_most(b, now_s() - start);
+    b->step_s[c] = took / (double)s->steps;
+    return took;
+}
+
+static void measure(bench *b, command c, double seconds) {
+    sums s;
+    b->trainer->par.desc.no_overlap = c == SERIAL || b->no_overlap;
+    if (b->step_s[c] <= 0) { /* the first steps touch memory for the first time */
+        b->step_s[c] = 1;
+        run_steps(b, c, 0, &s);
+    }
+    run_steps(b, c, WARM_S, &s);
+    const double took = run_steps(b, c, seconds, &s);
+    const double n = (double)s.steps, ms = 1e3 / n;
+    if (dt_comm_rank(b->comm) == 0)
+        printf("{\"what\": \"%s\", \"steps\": %llu, \"seconds\": %.4f, \"samples_per_s\": %.2f, "
+               "\"ms\": %.5f, \"wait_ms\": %.5f, \"data_ms\": %.5f, \"backward_ms\": %.5f, "
+               "\"behind_first_ms\": %.5f, \"loss\": %.4f}\n",
+               command_names[c], (unsigned long long)s.steps, took, b->batch * n / took, took * ms,
+               s.wait_s * ms, s.data_s * ms, s.backward_s * ms, s.behind_first_s * ms, s.loss);
+    fflush(stdout);
+}
+
+/* ---- commands: rank 0 reads them, and tells the others */
+
+static command next_command(const bench *b, double *seconds) {
+    double told[2] = {QUIT, 0};
+    char line[80], name[16] = "";
+    bool reads = dt_comm_rank(b->comm) == 0;
+    if (reads && fgets(line, sizeof line, stdin) && sscanf(line, "%15s %lf", name, &told[1]) == 2) {
+        for (int i = 0; i < QUIT; i++)
+            if (!strcmp(name, command_names[i]))
+                told[0] = i;
+        if ((int)told[0] == QUIT)
+            fprintf(stderr, "dtbench_parallel: %s: no such command\n", name);
+    }
+    try_comm(b, dt_comm_broadcast(b->comm, told, 2, DT_F64, 0), "broadcast");
+    *seconds = told[1];
+    return (command)told[0];
+}
+
+static void serve(bench *b) {
+    double seconds;
+    command c;
+    while ((c = next_command(b, &seconds)) != QUIT)
+        measure(b, c, seconds);
+}
+
+static bool parse(int argc, char **argv, bench *b) {
+    if (argc < 4 || (b->batch = atoi(argv[3])) < 1)
+        return false;
+    b->model = argv[1];
+    b->devices = argv[2];
+    for (int i = 4; i < argc; i++) {
+        double value;
+        if (!strcmp(argv[i], "pin"))
+            b->pin = true;
+        else if (!strcmp(argv[i], "no_overlap"))
+            b->no_overlap = true;
+        else if (sscanf(argv[i], "bucket=%lf", &value) == 1 && value > 0)
+            b->bucket_bytes = (size_t)value;
+        else if (sscanf(argv[i], "seconds=%lf", &value) == 1 && value > 0)
+            b->seconds = value;
+        else
+            return false;
+    }
+    return true;
+}
+
+int main(int argc, char **argv) {
+    bench b = {0};
+    if (!parse(argc, argv, &b)) {
+        fputs("usage: dtbench_parallel mlp|cnn|mlp10m DEVICES BATCH [pin] [no_overlap] "
+              "[bucket=BYTES] [seconds=S]\n",
+              stderr);
+        return 2;
+    }
+    open_job(&b);
+    print_job(&b);
+    if (b.seconds > 0)
+        measure(&b, TRAIN, b.seconds);
+    else
+        serve(&b);
+    close_job(&b);
+    return 0;
+}
