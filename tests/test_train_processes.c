@@ -1,8 +1,10 @@
-/* Training by several processes over TCP: the same bits as one process, whatever the number of ranks
- * and replicas and whoever is late; what the ranks were told differently; what goes wrong on one of
- * them; and deaths at every frame of a step. The oracle is always one process with one replica. */
+/* Training by several processes over TCP: the same bits as one process, whatever the number of
+ * ranks and replicas and whoever is late; what the ranks were told differently; what goes wrong on
+ * one of them; and deaths at every frame of a step. The oracle is always one process with one
+ * replica. */
 #include "train_processes.h"
 
+#include <dirent.h>
 #include <sys/socket.h>
 #ifdef __linux__
 #include <sys/syscall.h>
@@ -31,17 +33,33 @@ static bool record_equal(const step_record *a, const step_record *b) {
            a->epoch_ended == b->epoch_ended;
 }
 
+/* An MLP of a width. */
+static bool plain_model(train_model *m, int width, float dropout) {
+    *m = (train_model){.adam = {.kind = DT_ADAM, .lr = 0.01}};
+    if (dt_ctx_create(&one_thread, &m->ctx) || dt_graph_create(m->ctx, &m->graph))
+        return false;
+    m->x = dt_input(m->graph, "x", DT_F32, dt_dims(TRAIN_SIDE * TRAIN_SIDE));
+    m->t = dt_input(m->graph, "t", DT_I32, dt_dims());
+    dt_tensor h = dt_dropout(dt_relu(dt_nn_linear(m->x, "fc0", width)), dropout);
+    m->logits = dt_nn_linear(h, "fc1", TRAIN_CLASSES);
+    m->loss = dt_cross_entropy(m->logits, m->t, NULL);
+    m->accuracy = dt_accuracy(m->logits, m->t);
+    train_data_fill(&m->data);
+    return dt_graph_error(m->graph) == NULL;
+}
+
 /* ---- the same bits */
 
 typedef struct bits_case {
     bool conv;
+    int width; /* 0 = train_model.h's models */
     int batch, accumulate, steps;
     dt_tail tail;
     size_t bucket_bytes;
 } bits_case;
 
 /* 150 samples: batches of 37 leave 2, of 9 6, of 64 22. Some shards of 9 have a single row, and 3
- * parts of it are empty. All but the last go over the end of an epoch. */
+ * parts of it are empty. All go over the end of an epoch. */
 static const bits_case bits_cases[] = {
     {.conv = true, .batch = 37, .accumulate = 1, .steps = 7},
     {.conv = true, .batch = 37, .accumulate = 3, .steps = 6, .tail = DT_TAIL_DROP},
@@ -51,6 +69,7 @@ static const bits_case bits_cases[] = {
     {.batch = 64, .accumulate = 3, .steps = 5, .tail = DT_TAIL_PAD},
     {.batch = 9, .accumulate = 3, .steps = 19},
     {.batch = 9, .accumulate = 1, .steps = 18, .tail = DT_TAIL_DROP},
+    {.width = 2500, .batch = 40, .accumulate = 1, .steps = 12}, /* buckets in several slices */
 };
 enum { BITS_CASES = sizeof bits_cases / sizeof bits_cases[0], BITS_STEPS = 20 };
 
@@ -60,7 +79,9 @@ static bool bits_run(const bits_case *c, dt_comm *comm, const char *devices, ste
     train_model m;
     dt_trainer *trainer = NULL;
     dt_train_report report;
-    if (!train_model_make(&m, &one_thread, c->conv))
+    bool made =
+        c->width ? plain_model(&m, c->width, 0.2f) : train_model_make(&m, &one_thread, c->conv);
+    if (!made)
         return false;
     dt_trainer_desc d = train_desc(&m);
     d.comm = comm;
@@ -324,20 +345,6 @@ static const struct {
     [SAME_FEW_SHARDS] = {"2 shards", "3 replicas"},
 };
 
-static bool differ_model(train_model *m, int width, float dropout) {
-    *m = (train_model){.adam = {.kind = DT_ADAM, .lr = 0.01}};
-    if (dt_ctx_create(&one_thread, &m->ctx) || dt_graph_create(m->ctx, &m->graph))
-        return false;
-    m->x = dt_input(m->graph, "x", DT_F32, dt_dims(TRAIN_SIDE * TRAIN_SIDE));
-    m->t = dt_input(m->graph, "t", DT_I32, dt_dims());
-    dt_tensor h = dt_dropout(dt_relu(dt_nn_linear(m->x, "fc0", width)), dropout);
-    m->logits = dt_nn_linear(h, "fc1", TRAIN_CLASSES);
-    m->loss = dt_cross_entropy(m->logits, m->t, NULL);
-    m->accuracy = dt_accuracy(m->logits, m->t);
-    train_data_fill(&m->data);
-    return dt_graph_error(m->graph) == NULL;
-}
-
 static void differ_desc(dt_trainer_desc *d, difference what, bool other) {
     d->devices = other && what == DIFFER_DEVICES ? "no such device" : "cpu";
     d->shards = what == SAME_FEW_SHARDS ? 2 : other && what == DIFFER_SHARDS ? 16 : 8;
@@ -361,8 +368,8 @@ static dt_result differ_create(rank *r, dt_comm *comm, difference what, bool oth
     train_model m;
     dt_trainer *trainer = (dt_trainer *)(uintptr_t)1;
     dt_train_report report;
-    if (!differ_model(&m, other && what == DIFFER_WIDTH ? 17 : 16,
-                      other && what == DIFFER_DROPOUT ? 0.3f : 0.2f))
+    if (!plain_model(&m, other && what == DIFFER_WIDTH ? 17 : 16,
+                     other && what == DIFFER_DROPOUT ? 0.3f : 0.2f))
         return DT_ERROR_MEMORY;
     dt_trainer_desc d = train_desc(&m);
     m.adam.lr = other && what == DIFFER_LR ? 0.02 : 0.01;
@@ -596,14 +603,18 @@ ssize_t sendmsg(int socket, const struct msghdr *message, int flags) {
 }
 #endif
 
+/* A rank's numbers; WHEN the error came, or its own death. */
+enum { DEATH_IN_STEP, DEATH_CALLS, DEATH_CREATE_CALLS, DEATH_US, DEATH_WHEN_NS };
 enum { DEATH_RANKS = 3, DEATH_STEP = 3, DEATH_STEPS = 6 }; /* it dies in its DEATH_STEP-th step */
 
+/* Who dies where. */
 typedef struct death {
     bool conv;
     int victim;
     long call;           /* that it dies at; -1: the parent kills it, after `delay` */
     bool half, creating; /* creating: at a frame of dt_trainer_create */
     long delay_us;
+    const char *folder; /* of checkpoints; NULL = none */
 } death;
 
 static dt_trainer_desc death_desc(train_model *m, dt_comm *comm) {
@@ -615,10 +626,12 @@ static dt_trainer_desc death_desc(train_model *m, dt_comm *comm) {
     return d;
 }
 
-static dt_result death_open(train_model *m, dt_comm *comm, bool conv, dt_trainer **trainer) {
-    if (!train_model_make(m, &one_thread, conv))
+static dt_result death_open(train_model *m, dt_comm *comm, const death *of, dt_trainer **trainer) {
+    if (!train_model_make(m, &one_thread, of->conv))
         return DT_ERROR_MEMORY;
-    const dt_trainer_desc d = death_desc(m, comm);
+    dt_trainer_desc d = death_desc(m, comm);
+    d.checkpoint = of->folder;
+    d.checkpoint_steps = of->folder ? 2 : 0;
     return dt_trainer_create(m->graph, &d, trainer);
 }
 
@@ -627,7 +640,7 @@ static void death_arm(rank *r, const death *d) {
         return;
     frames.die_at = d->call;
     frames.half = d->half;
-    frames.when = &r->numbers[3];
+    frames.when = &r->numbers[DEATH_WHEN_NS];
     atomic_store(&frames.armed, true);
 }
 
@@ -655,8 +668,6 @@ static void death_survive(rank *r, train_model *m, dt_trainer *trainer, dt_resul
     EXPECT(r, now.hash == r->records[0].hash);
 }
 
-/* numbers[0]: the step it is in, from 1; stage: the same, for the parent; numbers[1]: frames sent
- * in DEATH_STEP, numbers[4]: in dt_trainer_create; numbers[2]: how long that took, us; numbers[3]: when the error came, or the death, ns. */
 static void death_rank(rank *r) {
     const death *d = r->job->arg;
     train_model m;
@@ -664,28 +675,28 @@ static void death_rank(rank *r) {
     dt_train_report report = {0};
     if (d->creating)
         death_arm(r, d);
-    dt_result result = death_open(&m, r->comm, d->conv, &trainer);
+    dt_result result = death_open(&m, r->comm, d, &trainer);
     atomic_store(&frames.armed, false);
-    r->numbers[4] = (uint64_t)atomic_exchange(&frames.calls, 0);
+    r->numbers[DEATH_CREATE_CALLS] = (uint64_t)atomic_exchange(&frames.calls, 0);
     if (result) { /* before the last rank was through */
         EXPECT_TEXT(r, d->creating && !trainer && death_is_of_comm(result), "%d: %s", result,
                     dt_ctx_error(m.ctx));
         r->result = result;
     }
     for (int i = 1; i <= DEATH_STEPS && !result; i++) {
-        r->numbers[0] = (uint64_t)i;
+        r->numbers[DEATH_IN_STEP] = (uint64_t)i;
         if (i == DEATH_STEP && !d->creating)
             death_arm(r, d);
         const uint64_t start = job_now_ns();
         atomic_store(&r->stage, i);
         result = dt_trainer_step(trainer, &report);
         if (i == DEATH_STEP) {
-            r->numbers[1] = (uint64_t)atomic_load(&frames.calls);
-            r->numbers[2] = (job_now_ns() - start) / 1000;
+            r->numbers[DEATH_CALLS] = (uint64_t)atomic_load(&frames.calls);
+            r->numbers[DEATH_US] = (job_now_ns() - start) / 1000;
         }
     }
     if (result && trainer) {
-        r->numbers[3] = job_now_ns();
+        r->numbers[DEATH_WHEN_NS] = job_now_ns();
         death_survive(r, &m, trainer, result, &report);
     }
     dt_ctx_destroy(m.ctx);
@@ -698,7 +709,7 @@ static bool death_oracle_make(void) {
     for (int conv = 0; conv < 2 && !death_oracle[conv][DEATH_STEPS] && !result; conv++) {
         train_model m;
         dt_trainer *trainer = NULL;
-        result = death_open(&m, NULL, conv, &trainer);
+        result = death_open(&m, NULL, &(death){.conv = conv}, &trainer);
         for (int i = 1; i <= DEATH_STEPS && !result; i++) {
             result = dt_trainer_step(trainer, NULL);
             if (!result)
@@ -711,7 +722,7 @@ static bool death_oracle_make(void) {
 
 /* Two ranks differ by one step at most, the dead one included; and a step is whole. */
 static bool death_compare(const job *j, const death *d) {
-    const uint64_t last = j->at[d->victim].numbers[0];
+    const uint64_t last = j->at[d->victim].numbers[DEATH_IN_STEP];
     uint64_t least = last - 1, most = last - 1;
     bool fine = true;
     for (int i = 0; i < DEATH_RANKS; i++) {
@@ -741,7 +752,7 @@ typedef struct death_counts {
 
 /* After death_compare has passed. */
 static void death_count(const job *j, const death *d, death_counts *n) {
-    const uint64_t died = j->at[d->victim].numbers[3];
+    const uint64_t died = j->at[d->victim].numbers[DEATH_WHEN_NS];
     uint64_t steps[DEATH_RANKS], count = 0;
     n->deaths++;
     for (int i = 0; i < DEATH_RANKS; i++) {
@@ -749,10 +760,10 @@ static void death_count(const job *j, const death *d, death_counts *n) {
         if (i == d->victim)
             continue;
         steps[count++] = r->records[0].step;
-        n->ahead[r->records[0].step + 2 - j->at[d->victim].numbers[0]]++;
+        n->ahead[r->records[0].step + 2 - j->at[d->victim].numbers[DEATH_IN_STEP]]++;
         n->results[r->result]++;
-        if (r->numbers[3] > died)
-            n->slowest = fmax(n->slowest, 1e-9 * (double)(r->numbers[3] - died));
+        if (r->numbers[DEATH_WHEN_NS] > died)
+            n->slowest = fmax(n->slowest, 1e-9 * (double)(r->numbers[DEATH_WHEN_NS] - died));
     }
     n->apart += steps[0] != steps[1];
 }
@@ -764,13 +775,14 @@ static bool death_run(const death *d, death_counts *n) {
         return false;
     j->seconds = 20;
     j->at[d->victim].doomed = true;
+    j->devices[1] = d->conv ? "cpu:2" : "cpu";
     job_start(j, death_rank);
     if (d->call < 0 && CHECK_TEXT(job_await(j, d->victim, DEATH_STEP), "no step %d", DEATH_STEP)) {
         const uint64_t start = job_now_ns();
         while (job_now_ns() - start < (uint64_t)d->delay_us * 1000)
             ;
         job_signal(j, d->victim, SIGKILL);
-        j->at[d->victim].numbers[3] = job_now_ns();
+        j->at[d->victim].numbers[DEATH_WHEN_NS] = job_now_ns();
     }
     bool fine = job_end(j), dead = WIFSIGNALED(j->at[d->victim].status);
     if (fine && dead && d->creating)
@@ -796,8 +808,8 @@ static void death_none(bool conv, long *calls, long *us) {
     job *j = job_new(DEATH_RANKS, &never);
     *calls = *us = 0;
     if (j && job_run(j, death_rank)) {
-        *calls = (long)j->at[0].numbers[1];
-        *us = (long)j->at[0].numbers[2];
+        *calls = (long)j->at[0].numbers[DEATH_CALLS];
+        *us = (long)j->at[0].numbers[DEATH_US];
     }
     job_free(j);
 }
@@ -821,7 +833,7 @@ TEST(a_rank_that_dies_while_a_trainer_is_made_is_an_error_on_all_others) {
     death_counts n = {0};
     const death never = {.call = 1000000, .creating = true};
     job *j = job_new(DEATH_RANKS, &never);
-    const long calls = j && job_run(j, death_rank) ? (long)j->at[0].numbers[4] : 0;
+    const long calls = j && job_run(j, death_rank) ? (long)j->at[0].numbers[DEATH_CREATE_CALLS] : 0;
     job_free(j);
     CHECK_TEXT(calls > 20, "%ld frames", calls);
     for (long i = 0; i < DEATH_RANKS * calls && test_now.failures < 5; i++)
@@ -854,6 +866,59 @@ TEST(a_rank_that_is_killed_at_any_time_leaves_whole_steps) {
             &n);
     CHECK_TEXT(n.deaths > 40, "%d deaths", n.deaths);
     death_tell("by kill", &n);
+}
+
+/* ---- and then */
+
+static void death_go_on(rank *r) {
+    train_model m;
+    dt_trainer *trainer = NULL;
+    dt_train_report report = {0};
+    bool found = false;
+    dt_result result = death_open(&m, r->comm, r->job->arg, &trainer);
+    if (!result)
+        result = dt_trainer_resume(trainer, &found);
+    EXPECT_TEXT(r, !result && found, "%d: %s", result, dt_ctx_error(m.ctx));
+    while (!result && found && report.step < DEATH_STEPS)
+        result = dt_trainer_step(trainer, &report);
+    EXPECT_TEXT(r, !result, "%s", dt_ctx_error(m.ctx));
+    if (!result)
+        r->records[0] = record_of(trainer, &report);
+    dt_ctx_destroy(m.ctx);
+}
+
+/* A folder of files. */
+static void death_folder_remove(const char *folder) {
+    char path[600];
+    DIR *all = opendir(folder);
+    for (struct dirent *file; all && (file = readdir(all));) {
+        snprintf(path, sizeof path, "%s/%s", folder, file->d_name);
+        if (file->d_name[0] != '.')
+            remove(path);
+    }
+    if (all)
+        closedir(all);
+    rmdir(folder);
+}
+
+TEST(after_a_death_fewer_or_more_ranks_go_on_from_the_checkpoint) {
+    const char *parent = getenv("TMPDIR");
+    death_counts n = {0};
+    REQUIRE(death_oracle_make());
+    for (int count = 1; count <= 5; count += 2) {
+        char folder[300];
+        snprintf(folder, sizeof folder, "%.200s/dtrain-ranks-XXXXXX", parent ? parent : "/tmp");
+        REQUIRE(mkdtemp(folder));
+        const death d = {.conv = true, .victim = count / 2, .call = 7, .folder = folder};
+        CHECK(death_run(&d, &n));
+        job *j = job_new(count, &d);
+        bool fine = job_run(j, death_go_on);
+        for (int i = 0; i < count && fine; i++)
+            CHECK_TEXT(j->at[i].records[0].hash == death_oracle[1][DEATH_STEPS],
+                       "%d ranks, rank %d: another state", count, i);
+        job_free(j);
+        death_folder_remove(folder);
+    }
 }
 
 /* ---- who is late changes nothing */

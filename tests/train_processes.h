@@ -216,9 +216,9 @@ static bool job_await(job *j, int index, int stage) {
     while (atomic_load(&j->at[index].stage) < stage) {
         job_reap(j);
         if (j->at[index].ended || job_now_ns() - start > (uint64_t)j->seconds * 1000000000u)
-            return false;
+            break;
     }
-    return true;
+    return atomic_load(&j->at[index].stage) >= stage;
 }
 
 static bool job_run(job *j, void (*run)(rank *r)) {
