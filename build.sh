@@ -19,7 +19,10 @@ have() { command -v "$1" >/dev/null 2>&1; }
 help() {
     cat <<'END'
 ./build.sh train [args]    set up, build, get Fashion-MNIST and train on it; args go to the program;
-                           --model cnn or --model resnet: a convolutional network
+                           --model cnn or --model resnet: a convolutional network;
+                           --devices cpu:2, --devices vulkan:0,vulkan:1,cpu: several devices, with
+                           --shards 8 the same bits from any number of them; as several processes:
+                           build/dtrun -n 4 build/fashion_mnist, or mpirun, srun, torchrun
 ./build.sh test [filter]   set up, build, run all tests, or those whose names contain the filter;
                            test long: the collectives' long tests, and nothing else (some hours)
 ./build.sh fuzz [seconds]  what reads files against damaged ones, 60 s each; needs Clang's libFuzzer
@@ -294,6 +297,7 @@ data() {
 
 train() {
     build_example
+    compile build/dtrun tools/dtrun.c # which the help names
     data
     has_data=no
     for argument in "$@"; do

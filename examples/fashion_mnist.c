@@ -1,38 +1,41 @@
-/* Teaches the whole way: data from IDX files, a model, training with the short last batch as a
- * program of its own, evaluation, weights saved and loaded. The network is that of TensorFlow's
- * beginner tutorial; it tells about 87 % of Fashion-MNIST's clothes apart after 5 epochs. */
+/* Teaches the whole way: data from IDX files, a model, a trainer on any devices and processes,
+ * checkpoints, evaluation, weights saved and loaded. The network is that of TensorFlow's beginner
+ * tutorial; it tells about 87 % of Fashion-MNIST's clothes apart after 5 epochs. */
 #define DT_IMPLEMENTATION
 #include "dtrain.h"
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { DEVICE, THREADS, EPOCHS, BATCH, LR, SEED, LIMIT, DATA, SAVE, LOAD, JSON, OPTIONS };
+enum { THREADS, EPOCHS, BATCH, SHARDS, ACCUMULATE, LR, SEED, LIMIT, VERBOSE };
+enum { DEVICE = VERBOSE + 1, DEVICES, DATA, CHECKPOINT, SAVE, LOAD, JSON, OPTIONS };
 static const char *const options[] = {
-    "--device DEVICE   auto (default), cpu, vulkan, vulkan:N or a part of a name",
-    "--threads N       threads of the CPU; 0 = all (default)",
+    "--threads N       of the CPU; 0 = all, but 1 where processes share a host (default)",
     "--epochs N        default 5; 0 = only evaluate",
-    "--batch N         samples of a step, at most 4096, default 64",
+    "--batch N         samples of a step of the whole job, at most 4096, default 64",
+    "--shards N        parts of a batch: with as many, the same bits on any number of devices",
+    "--accumulate N    parts that each shard is computed in, default 1",
     "--lr RATE         Adam's learning rate, default 0.001",
     "--seed N          of the initial weights and the order, default 0",
     "--limit N         train on the first N samples; 0 = all (default)",
+    "--verbose 0|1     what was chosen and planned, default 0",
+    "--device DEVICE   auto (default), cpu, vulkan, vulkan:N or a part of a name",
+    "--devices LIST    of each process, in place of --device: cpu:2 or vulkan:0,vulkan:1,cpu",
     "--data FOLDER     of the four IDX files, default build/data",
+    "--checkpoint FOLDER  go on from the newest there; one more each epoch and at SIGUSR1, SIGTERM",
     "--save FILE       write the weights to FILE, as safetensors",
     "--load FILE       begin with the weights of FILE, safetensors",
     "--json FILE       write one object a line to FILE, for each epoch and the test"};
-static const char *text[OPTIONS] = {[DEVICE] = "auto", [DATA] = "build/data"};
+static const double most[DEVICE] = {1024, 1e6, 4096, 4096, 4096, 1e3, 1e15, 1e9, 1};
 static double number[OPTIONS] = {[EPOCHS] = 5, [BATCH] = 64, [LR] = 1e-3};
-static const double most[OPTIONS] = {0, 1024, 1e6, 4096, 1e3, 1e15, 1e9}; /* 0 = text */
-typedef struct pass {        /* over all samples of a set */
-    const dt_array *file;    /* pixels, classes */
-    dt_program *full, *tail; /* for full batches, and for what is left at the end */
-    uint32_t batch, count;
-    double loss, accuracy, seconds; /* of the newest run */
-} pass;
+static const char *text[OPTIONS] = {[DEVICE] = "auto", [DATA] = "build/data"};
+static int terminal;
 static dt_ctx *ctx;
-static dt_tensor x, t; /* the inputs: pixels and classes */
+static dt_trainer *trainer;
+static FILE *json;
+static volatile sig_atomic_t stop;
 static void check(int ok, const char *what, const char *why) {
     if (!ok && fprintf(stderr, "fashion_mnist: %s%s\n", what, why))
         exit(1);
@@ -47,7 +50,7 @@ static void parse(int argc, char **argv) {
         int known = o < OPTIONS && i + 1 < argc;
         if (known)
             number[o] = strtod(text[o] = argv[i + 1], &end);
-        if (known && (!most[o] || (!*end && number[o] >= 0 && number[o] <= most[o])))
+        if (known && (o >= DEVICE || (!*end && number[o] >= 0 && number[o] <= most[o])))
             continue;
         for (o = 0; o < OPTIONS; o++)
             puts(options[o]);
@@ -55,96 +58,123 @@ static void parse(int argc, char **argv) {
     }
 }
 
-static double now(void) {
-    struct timespec at;
-    return clock_gettime(CLOCK_MONOTONIC, &at), (double)at.tv_sec + (double)at.tv_nsec * 1e-9;
+static void say(void *rank, dt_log_level level, const char *message) {
+    if (!rank && level != DT_LOG_ERROR && (level == DT_LOG_WARNING || number[VERBOSE] > 0))
+        fprintf(stderr, "dtrain: %s\n", message);
+}
+static void on_signal(int which) {
+    dt_trainer_request_checkpoint(trainer);
+    stop |= which == SIGTERM;
+}
+static void go_on(dt_result result) { /* also without a checkpoint that cannot be written */
+    if (result == DT_ERROR_IO)
+        fprintf(stderr, "fashion_mnist: %s\n", dt_ctx_error(ctx));
+    else
+        TRY(result);
 }
 
-static pass make_pass(dt_store *store, dt_program_desc desc, const dt_array *file, double batch) {
-    pass p = {.file = file, .count = (uint32_t)file[1].bytes};
-    if (desc.optim && number[LIMIT] >= 1 && number[LIMIT] < p.count)
-        p.count = (uint32_t)number[LIMIT];
-    p.batch = batch < 1 ? 1 : batch < p.count ? (uint32_t)batch : p.count;
-    desc.batch = (int)p.batch;
-    TRY(dt_program_create(store, &desc, &p.full));
-    desc.batch = (int)(p.count % p.batch);
-    TRY(desc.batch ? dt_program_create(store, &desc, &p.tail) : DT_OK);
-    return p;
-}
-
-static void run_pass(pass *p, const uint32_t *order, int bar) {
-    static float pixels[4096 * 784];
-    static int32_t classes[4096];
-    double loss = 0, weight = 0, right = 0, begun = now();
-    for (uint32_t row = 0, n; row < p->count; row += n) {
-        dt_report r;
-        n = p->count - row < p->batch ? p->count - row : p->batch;
-        dt_program *program = n == p->batch ? p->full : p->tail;
-        dt_rows_f32_from_u8(pixels, p->file[0].data, order + row, n, 784, 1 / 255.0f, 0);
-        dt_rows_i32_from_u8(classes, p->file[1].data, order + row, n, 1);
-        TRY(dt_program_write(program, x, pixels, n * 784 * sizeof *pixels));
-        TRY(dt_program_write(program, t, classes, n * sizeof *classes));
-        TRY(dt_program_run(program, NULL, &r));
-        loss += r.loss_sum[0], weight += r.loss_weight[0], right += r.metric_sum[0];
-        p->loss = loss / weight, p->accuracy = right / weight, p->seconds = now() - begun;
-        if (bar && row / p->batch % 16 == 0)
-            printf("\r[%-30.*s] loss %.4f  %.0f samples/s  %.0f s left \033[K\r",
-                   (int)(31.0 * row / p->count), "##############################", p->loss,
-                   (row + n) / p->seconds, p->seconds / (row + n) * (p->count - row - n));
+static dt_dataset load(const char *set, dt_array *file, dt_tensor x, dt_tensor t) {
+    char path[1024];
+    for (int i = 0; i < 2; i++) {
+        const char *kind = i ? "labels-idx1" : "images-idx3";
+        snprintf(path, sizeof path, "%s/%s-%s-ubyte", text[DATA], set, kind);
+        TRY(dt_idx_load(ctx, path, &file[i]));
     }
+    check(file[0].bytes == file[1].bytes * 784, path, ": not one per image");
+    dt_column pixels = {x, file[0].data, DT_U8, 1 / 255.0f, 0};
+    return (dt_dataset){file[1].bytes, {pixels, {t, file[1].data, DT_U8, 0, 0}}, NULL, NULL};
+}
+
+/* What dt_trainer_epoch does, with a look between the steps. */
+static dt_train_report train(double rows) {
+    dt_train_report all = {0}, r = {0};
+    for (int i = 0; !r.epoch_ended; i++) {
+        int leave = stop; /* SIGTERM came: there is a checkpoint after this step */
+        dt_result result = dt_trainer_step(trainer, &r);
+        int gone = stop && result == DT_ERROR_PEER_LOST; /* another got it a step before */
+        go_on(gone ? DT_OK : result);
+        if (leave || gone)
+            exit(0);
+        all.loss_sum[0] += r.loss_sum[0], all.loss_weight[0] += r.loss_weight[0];
+        all.metric_sum[0] += r.metric_sum[0], all.metric_weight[0] += r.metric_weight[0];
+        all.samples += r.samples, all.seconds += r.seconds, all.step = r.step;
+        all.loss = all.loss_sum[0] / all.loss_weight[0];
+        double done = (double)all.samples, speed = done / all.seconds;
+        if (terminal && i % 16 == 0)
+            printf("\r[%-30.*s] loss %.4f  %.0f samples/s  %.0f s left \033[K\r",
+                   (int)(30 * done / rows), "##############################", all.loss, speed,
+                   (rows - done) / speed);
+    }
+    return all;
+}
+
+static void tell(const char *set, int epoch, const dt_train_report *r, double seconds) {
+    const double accuracy = r->metric_sum[0] / r->metric_weight[0],
+                 speed = (double)r->samples / r->seconds;
+    const char *device = dt_store_device(dt_trainer_store(trainer))->id;
+    if (!strcmp(set, "test"))
+        printf("test accuracy %.4f  loss %.4f  device %s  seconds %.1f\n", accuracy, r->loss,
+               device, seconds);
+    else
+        printf("epoch %d  loss %.4f  accuracy %.4f  %.0f samples/s%s\n", epoch, r->loss, accuracy,
+               speed, terminal ? "\033[K" : "");
+    if (json)
+        fprintf(json,
+                "{\"set\":\"%s\",\"epoch\":%d,\"step\":%.0f,\"loss\":%.6f,\"accuracy\":%.6f,"
+                "\"samples_per_second\":%.1f,\"seconds\":%.3f,\"device\":\"%s\"}\n",
+                set, epoch, (double)r->step, r->loss, accuracy, speed, seconds, device);
 }
 
 int main(int argc, char **argv) {
     dt_array file[4]; /* pixels and classes to train on, then those to test with */
     dt_graph *graph;
-    dt_store *store;
-    double seconds = 0, step = 0;
+    dt_comm *comm;
+    dt_trainer_info info;
+    dt_train_report r;
+    double seconds = 0;
     parse(argc, argv);
-    int threads = (int)number[THREADS], epochs = (int)number[EPOCHS], terminal = isatty(1);
-    TRY(dt_ctx_create(&(dt_ctx_desc){.threads = threads ? threads : DT_THREADS_ALL}, &ctx));
-    for (int i = 0; i < 4; i++) {
-        char path[1024];
-        snprintf(path, sizeof path, "%s/%s-%s-ubyte", text[DATA], i < 2 ? "train" : "t10k",
-                 i % 2 ? "labels-idx1" : "images-idx3");
-        TRY(dt_idx_load(ctx, path, &file[i]));
-        check(i % 2 == 0 || file[i - 1].bytes == file[i].bytes * 784, path, ": not one per image");
-    }
+    dt_comm_desc job = dt_comm_desc_from_env(); /* one process of many, if it was started so */
+    job.logger = (dt_logger){say, job.rank ? &job.rank : NULL};
+    if (job.rank) /* rank 0 says and writes what there is to say and write */
+        text[SAVE] = text[JSON] = NULL, check(!!freopen("/dev/null", "w", stdout), "stdout", "");
+    int joined = dt_comm_create(&job, &comm) == DT_OK, threads = (int)number[THREADS];
+    check(joined, "", dt_comm_error(comm));
+    if (!threads && job.local_size <= 1)
+        threads = DT_THREADS_ALL;
+    TRY(dt_ctx_create(&(dt_ctx_desc){.logger = job.logger, .threads = threads}, &ctx));
     TRY(dt_graph_create(ctx, &graph));
-    x = dt_input(graph, "x", DT_F32, dt_dims(28, 28));
-    t = dt_input(graph, "t", DT_I32, dt_dims());
+    dt_tensor x = dt_input(graph, "x", DT_F32, dt_dims(28, 28)); /* one sample's pixels */
+    dt_tensor t = dt_input(graph, "t", DT_I32, dt_dims());       /* and class */
     dt_tensor y = dt_nn_linear(dt_relu(dt_nn_linear(dt_flatten(x), "fc1", 128)), "fc2", 10);
-    dt_program_desc desc = {.loss = dt_cross_entropy(y, t, NULL), .metrics = {dt_accuracy(y, t)}};
-    dt_store_desc where = {text[DEVICE], (uint64_t)number[SEED], (int)number[BATCH]};
-    TRY(dt_store_create(graph, &where, &store));
-    TRY(text[LOAD] ? dt_store_load(store, text[LOAD]) : DT_OK);
-    pass test = make_pass(store, desc, &file[2], 500);
+    dt_trainer_desc desc = {.loss = dt_cross_entropy(y, t, NULL), .metrics = {dt_accuracy(y, t)}};
+    dt_dataset test = load("t10k", file + 2, x, t), *data = &desc.data;
+    *data = load("train", file, x, t);
+    if (number[LIMIT] >= 1 && number[LIMIT] < (double)data->rows)
+        data->rows = (uint64_t)number[LIMIT];
     desc.optim = &(dt_optim_desc){.kind = DT_ADAM, .lr = number[LR]};
-    pass train = make_pass(store, desc, &file[0], number[BATCH]);
-    uint32_t *order = malloc((file[1].bytes + file[3].bytes) * sizeof *order);
-    FILE *json = text[JSON] ? fopen(text[JSON], "w") : NULL;
-    check(order != NULL, "out of memory", "");
-    check(json || !text[JSON], text[JSON], ": cannot be written");
-    setvbuf(stdout, NULL, _IONBF, 0);
-    for (int epoch = 1; epoch <= epochs + 1; epoch++) {
-        pass *p = epoch <= epochs ? &train : &test; /* the test comes last */
-        dt_shuffle(order, p->count, where.seed, (uint64_t)epoch);
-        run_pass(p, order, p == &train && terminal);
-        if (p == &train) {
-            seconds += p->seconds, step += (p->count + p->batch - 1) / p->batch;
-            printf("epoch %d  loss %.4f  accuracy %.4f  %.0f samples/s%s\n", epoch, p->loss,
-                   p->accuracy, p->count / p->seconds, terminal ? "\033[K" : "");
-        }
-        if (json)
-            fprintf(json,
-                    "{\"set\":\"%s\",\"epoch\":%d,\"step\":%.0f,\"loss\":%.6f,\"accuracy\":%.6f,"
-                    "\"samples_per_second\":%.1f,\"seconds\":%.3f,\"device\":\"%s\"}\n",
-                    p == &train ? "train" : "test", p == &train ? epoch : epochs, step, p->loss,
-                    p->accuracy, p->count / p->seconds, seconds, dt_store_device(store)->id);
+    desc.batch = (int)number[BATCH], desc.seed = (uint64_t)number[SEED];
+    desc.shards = (int)number[SHARDS], desc.accumulate = (int)number[ACCUMULATE];
+    desc.threads = (int)number[THREADS], desc.comm = comm, desc.checkpoint = text[CHECKPOINT];
+    desc.devices = text[text[DEVICES] ? DEVICES : DEVICE];
+    TRY(dt_trainer_create(graph, &desc, &trainer));
+    dt_trainer_info_get(trainer, &info);
+    check(!text[LOAD] || info.local_replicas == 1, "--load", ": only with one device a process");
+    TRY(text[LOAD] ? dt_store_load(dt_trainer_store(trainer), text[LOAD]) : DT_OK);
+    TRY(text[CHECKPOINT] ? dt_trainer_resume(trainer, NULL) : DT_OK);
+    if (text[CHECKPOINT])
+        signal(SIGTERM, on_signal), signal(SIGUSR1, on_signal);
+    check(!text[JSON] || (json = fopen(text[JSON], "w")), "--json", ": cannot be written");
+    setvbuf(stdout, NULL, _IONBF, 0), terminal = isatty(1) && job.world_size < 2;
+    dt_trainer_info_get(trainer, &info);
+    for (int epoch = (int)info.epoch; epoch < (int)number[EPOCHS]; epoch++) {
+        r = train((double)data->rows), seconds += r.seconds;
+        tell("train", epoch + 1, &r, seconds);
+        go_on(text[CHECKPOINT] ? dt_trainer_checkpoint(trainer) : DT_OK);
     }
-    TRY(text[SAVE] ? dt_store_save(store, text[SAVE]) : DT_OK);
-    printf("test accuracy %.4f  loss %.4f  device %s  seconds %.1f\n", test.accuracy, test.loss,
-           dt_store_device(store)->id, seconds);
+    TRY(dt_trainer_evaluate(trainer, &test, 500, &r));
+    tell("test", (int)number[EPOCHS], &r, seconds);
+    TRY(text[SAVE] ? dt_store_save(dt_trainer_store(trainer), text[SAVE]) : DT_OK);
     for (int i = 0; i < 4; i++)
         dt_array_free(&file[i]);
-    return dt_ctx_destroy(ctx), free(order), json && fclose(json);
+    return dt_ctx_destroy(ctx), dt_comm_destroy(comm), json && fclose(json);
 }

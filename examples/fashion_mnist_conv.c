@@ -2,31 +2,29 @@
  * rate that falls. Two networks learn Fashion-MNIST: that of PyTorch's MNIST example ("cnn"), and
  * ResNet-20 of He et al. 2015 with 1x1 convolutions where the size changes ("resnet"). Parameters
  * have the names that PyTorch's modules give them. fashion_mnist.c teaches the rest of the way.
- * Options: --model cnn|resnet --device NAME --threads N --epochs N --dropout 0|1 --seed N
- * --limit SAMPLES --data FOLDER */
+ * Options: --model cnn|resnet --device NAME --devices LIST --threads N --epochs N --dropout 0|1
+ * --seed N --limit SAMPLES --shards N --accumulate N --data FOLDER --checkpoint FOLDER */
 #define DT_IMPLEMENTATION
 #include "dtrain.h"
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { MODEL, DEVICE, THREADS, EPOCHS, DROPOUT, SEED, LIMIT, DATA, OPTIONS };
-static const char *const options[] = {"--model",   "--device", "--threads", "--epochs",
-                                      "--dropout", "--seed",   "--limit",   "--data"};
+enum { MODEL, DEVICE, DEVICES, THREADS, EPOCHS, DROPOUT, SEED, LIMIT };
+enum { SHARDS = LIMIT + 1, ACCUMULATE, DATA, CHECKPOINT, OPTIONS };
+static const char *const options[] = {"--model",  "--device",     "--devices", "--threads",
+                                      "--epochs", "--dropout",    "--seed",    "--limit",
+                                      "--shards", "--accumulate", "--data",    "--checkpoint"};
 static const char *text[OPTIONS] = {"cnn", "auto", [DATA] = "build/data"};
-static double number[OPTIONS] = {[THREADS] = DT_THREADS_ALL, [EPOCHS] = -1, [DROPOUT] = 1};
+static double number[OPTIONS] = {[EPOCHS] = -1, [DROPOUT] = 1};
 enum { BATCH = 64, TEST_BATCH = 500 };
 static const double rate = 1e-3; /* of Adam */
-typedef struct pass { /* over a set's whole batches: what is left over waits for the next shuffle */
-    const dt_array *file; /* pixels, classes */
-    dt_program *program;
-    uint32_t batch, count;
-} pass;
-static uint32_t order[60000]; /* of the samples of a pass */
+static dt_trainer *trainer;
+static volatile sig_atomic_t stop;
+static int terminal;
 static dt_ctx *ctx;
-static dt_tensor x, t; /* the inputs: pixels and classes */
 static void check(int ok, const char *what, const char *why) {
     if (!ok && fprintf(stderr, "fashion_mnist_conv: %s%s\n", what, why))
         exit(1);
@@ -39,9 +37,13 @@ static void option(const char *name, const char *value) {
     check(o < OPTIONS && value && (number[o] = atof(text[o] = value)) >= 0, name,
           ": an unknown option, or not a value for it");
 }
-static double now(void) {
-    struct timespec at;
-    return timespec_get(&at, TIME_UTC), (double)at.tv_sec + (double)at.tv_nsec * 1e-9;
+static void say(void *rank, dt_log_level level, const char *message) {
+    if (!rank && level == DT_LOG_WARNING)
+        fprintf(stderr, "dtrain: %s\n", message);
+}
+static void on_signal(int which) {
+    dt_trainer_request_checkpoint(trainer);
+    stop |= which == SIGTERM;
 }
 
 static dt_tensor cnn(dt_tensor h) {
@@ -79,73 +81,98 @@ static dt_tensor resnet(dt_tensor h) {
     return dt_nn_linear(dt_flatten(dt_adaptive_avg_pool2d(h, 1, 1)), "fc", 10);
 }
 
-static pass make_pass(dt_store *store, dt_program_desc desc, const dt_array *file, int batch) {
-    pass p = {.file = file, .count = (uint32_t)file[1].bytes};
-    double limit = desc.optim && number[LIMIT] >= 1 ? number[LIMIT] : 60000;
-    p.count = p.count < limit ? p.count : (uint32_t)limit;
-    p.batch = (uint32_t)(desc.batch = batch < (int)p.count ? batch : (int)p.count);
-    TRY(dt_program_create(store, &desc, &p.program));
-    return p.count -= p.count % p.batch, p;
+static dt_dataset load(const char *set, dt_array *file, dt_tensor x, dt_tensor t) {
+    char path[1024];
+    for (int i = 0; i < 2; i++) {
+        const char *kind = i ? "labels-idx1" : "images-idx3";
+        snprintf(path, sizeof path, "%s/%s-%s-ubyte", text[DATA], set, kind);
+        TRY(dt_idx_load(ctx, path, &file[i]));
+    }
+    check(file[0].bytes == file[1].bytes * 784, path, ": not one per image");
+    dt_column pixels = {x, file[0].data, DT_U8, 1 / 255.0f, 0};
+    return (dt_dataset){file[1].bytes, {pixels, {t, file[1].data, DT_U8, 0, 0}}, NULL, NULL};
 }
 
-/* lr, lr_end: the rate at the begin and, in a straight line, at the end. */
-static void run_pass(const pass *p, const char *what, double lr, double lr_end) {
-    static float pixels[TEST_BATCH * 784];
-    static int32_t classes[TEST_BATCH];
-    double loss = 0, weight = 0, right = 0, begun = now();
-    for (uint32_t row = 0, n = p->batch; row < p->count; row += n) {
-        dt_report r;
-        dt_step_desc step = {.lr = (float)(lr + (lr_end - lr) * row / p->count)};
-        dt_rows_f32_from_u8(pixels, p->file[0].data, order + row, n, 784, 1 / 255.0f, 0);
-        dt_rows_i32_from_u8(classes, p->file[1].data, order + row, n, 1);
-        TRY(dt_program_write(p->program, x, pixels, n * 784 * sizeof *pixels));
-        TRY(dt_program_write(p->program, t, classes, n * sizeof *classes));
-        TRY(dt_program_run(p->program, &step, &r));
-        loss += r.loss_sum[0], weight += r.loss_weight[0], right += r.metric_sum[0];
-        int done = row + n == p->count;
-        if (done || (isatty(1) && row / n % 16 == 0))
-            fprintf(done ? stdout : stderr, "%s accuracy %.4f  loss %.4f  %.0f samples/s%s", what,
-                    right / weight, loss / weight, (row + n) / (now() - begun),
-                    done ? "\n" : " \r"),
-                fflush(stdout);
+static void show(const char *what, const dt_train_report *r, FILE *to, const char *end) {
+    fprintf(to, "%s accuracy %.4f  loss %.4f  %.0f samples/s%s", what,
+            r->metric_sum[0] / r->metric_weight[0], r->loss_sum[0] / r->loss_weight[0],
+            (double)r->samples / r->seconds, end);
+    fflush(to);
+}
+
+/* An epoch, or what a checkpoint has left of it. fall: the rate goes down to 0 in so many steps. */
+static void train(const char *what, double fall, int shown) {
+    dt_train_report all = {0}, r = {0};
+    for (int i = 0; !r.epoch_ended; i++) {
+        dt_trainer_info info;
+        dt_trainer_info_get(trainer, &info);
+        dt_trainer_set_lr(trainer, fall > 0 ? rate * (1 - (double)info.step / fall) : rate);
+        int leave = stop; /* SIGTERM came: there is a checkpoint after this step */
+        dt_result result = dt_trainer_step(trainer, &r);
+        int gone = stop && result == DT_ERROR_PEER_LOST; /* another got it a step before */
+        TRY(gone ? DT_OK : result);
+        if (leave || gone)
+            exit(0);
+        all.loss_sum[0] += r.loss_sum[0], all.loss_weight[0] += r.loss_weight[0];
+        all.metric_sum[0] += r.metric_sum[0], all.metric_weight[0] += r.metric_weight[0];
+        all.samples += r.samples, all.seconds += r.seconds;
+        if (shown && terminal && i % 16 == 0)
+            show(what, &all, stderr, " \r");
     }
+    if (shown)
+        show(what, &all, stdout, "\n");
 }
 
 int main(int argc, char **argv) {
     dt_array file[4]; /* pixels and classes to train on, then those to test with */
     dt_graph *graph;
-    dt_store *store;
+    dt_comm *comm;
+    dt_trainer_info info;
+    dt_train_report r;
     for (int i = 1; i < argc; i += 2)
         option(argv[i], argv[i + 1]);
     int deep = !strcmp(text[MODEL], "resnet");
     int epochs = number[EPOCHS] < 0 ? (deep ? 3 : 2) : (int)number[EPOCHS];
     check(deep || !strcmp(text[MODEL], "cnn"), text[MODEL], ": the models are cnn and resnet");
-    TRY(dt_ctx_create(&(dt_ctx_desc){.threads = (int)number[THREADS]}, &ctx));
-    for (int i = 0; i < 4; i++) {
-        char path[1024];
-        snprintf(path, sizeof path, "%s/%s-%s-ubyte", text[DATA], i < 2 ? "train" : "t10k",
-                 i % 2 ? "labels-idx1" : "images-idx3");
-        TRY(dt_idx_load(ctx, path, &file[i]));
-        check(i % 2 == 0 || file[i - 1].bytes == file[i].bytes * 784, path, ": not one per image");
-    }
+    dt_comm_desc job = dt_comm_desc_from_env(); /* one process of many, if it was started so */
+    job.logger = (dt_logger){say, job.rank ? &job.rank : NULL};
+    int joined = dt_comm_create(&job, &comm) == DT_OK, threads = (int)number[THREADS];
+    check(joined, "", dt_comm_error(comm));
+    if (!threads && job.local_size <= 1)
+        threads = DT_THREADS_ALL;
+    TRY(dt_ctx_create(&(dt_ctx_desc){.logger = job.logger, .threads = threads}, &ctx));
     TRY(dt_graph_create(ctx, &graph));
-    x = dt_input(graph, "x", DT_F32, dt_dims(1, 28, 28));
-    t = dt_input(graph, "t", DT_I32, dt_dims());
+    dt_tensor x = dt_input(graph, "x", DT_F32, dt_dims(1, 28, 28)); /* one sample's pixels */
+    dt_tensor t = dt_input(graph, "t", DT_I32, dt_dims());          /* and class */
     dt_tensor y = deep ? resnet(x) : cnn(x);
-    dt_program_desc desc = {.loss = dt_cross_entropy(y, t, NULL), .metrics = {dt_accuracy(y, t)}};
-    dt_store_desc where = {text[DEVICE], (uint64_t)number[SEED], BATCH};
-    TRY(dt_store_create(graph, &where, &store));
-    pass test = make_pass(store, desc, &file[2], TEST_BATCH);
+    dt_dataset data = load("train", file, x, t), test = load("t10k", file + 2, x, t);
+    if (number[LIMIT] >= 1 && number[LIMIT] < (double)data.rows)
+        data.rows = (uint64_t)number[LIMIT];
+    dt_trainer_desc desc = {.loss = dt_cross_entropy(y, t, NULL), .metrics = {dt_accuracy(y, t)}};
     desc.optim = &(dt_optim_desc){.kind = DT_ADAM, .lr = rate};
-    pass train = make_pass(store, desc, &file[0], BATCH);
-    for (int epoch = 0; epoch < epochs; epoch++) {
-        char what[32];
-        double fall = deep ? rate / epochs : 0; /* to 0 over the whole training */
-        snprintf(what, sizeof what, "epoch %d", epoch + 1);
-        dt_shuffle(order, train.count, where.seed, (uint64_t)epoch + 1);
-        run_pass(&train, what, rate - fall * epoch, rate - fall * (epoch + 1));
+    desc.data = data, desc.seed = (uint64_t)number[SEED];
+    desc.batch = data.rows < BATCH ? (int)data.rows : BATCH;
+    desc.tail = DT_TAIL_DROP; /* what is left over waits for the next shuffle */
+    desc.shards = (int)number[SHARDS], desc.accumulate = (int)number[ACCUMULATE];
+    desc.threads = (int)number[THREADS], desc.comm = comm, desc.checkpoint = text[CHECKPOINT];
+    desc.devices = text[text[DEVICES] ? DEVICES : DEVICE];
+    TRY(dt_trainer_create(graph, &desc, &trainer));
+    if (text[CHECKPOINT]) {
+        TRY(dt_trainer_resume(trainer, NULL));
+        signal(SIGTERM, on_signal), signal(SIGUSR1, on_signal);
     }
-    dt_shuffle(order, test.count, where.seed, 0);
-    run_pass(&test, "test", 0, 0);
-    return dt_ctx_destroy(ctx), 0;
+    dt_trainer_info_get(trainer, &info);
+    terminal = isatty(1) && job.world_size < 2;
+    for (int epoch = (int)info.epoch; epoch < epochs; epoch++) {
+        char what[32];
+        snprintf(what, sizeof what, "epoch %d", epoch + 1);
+        train(what, deep ? (double)info.epoch_steps * epochs : 0, !info.rank);
+        TRY(text[CHECKPOINT] ? dt_trainer_checkpoint(trainer) : DT_OK);
+    }
+    TRY(dt_trainer_evaluate(trainer, &test, TEST_BATCH, &r));
+    if (!info.rank)
+        show("test", &r, stdout, "\n");
+    for (int i = 0; i < 4; i++)
+        dt_array_free(&file[i]);
+    return dt_ctx_destroy(ctx), dt_comm_destroy(comm), 0;
 }
