@@ -37,5 +37,6 @@ static int harness_thread(pthread_t *thread, const pthread_attr_t *attributes,
 #include "test_image.c"
 #include "test_vulkan.c"
 #include "test_vulkan_exchange.c"
+#include "test_parallel.c"
 
 int harness_threads_left = -1;

@@ -194,7 +194,8 @@ static void dti_step_commit(void *arg, uint32_t index) {
         memcpy(r->gradients + bucket->begin, par->replicas[0].gradients + bucket->begin,
                (bucket->end - bucket->begin) * sizeof(float));
     }
-    dti_statistics_put(par, r);
+    if (index)
+        dti_statistics_put(par, r);
     if (!r->runs->count)
         dti_replica_begin_commit(p, &par->step);
     r->result = dti_replica_commit(p, &r->norm, &r->faulty);
@@ -223,13 +224,16 @@ static dt_result dti_replicas_result(dti_parallel *par) {
     return DT_OK;
 }
 
-/* Others wait for gradients that never come: they get an error that names this rank. */
+/* Others wait for gradients that never come. The operation that they are in, or come to next, is
+ * given up, so they get an error that names this rank. */
 static void dti_parallel_leave(dti_parallel *par) {
-    dt_comm_work work = {0};
+    const bool comm = par->desc.comm != NULL;
+    if (comm && par->received == par->posted && par->posted < par->bucket_count &&
+        dti_exchange_post(par, par->posted) == DT_OK)
+        par->posted++;
     par->lost = true;
-    if (par->desc.comm &&
-        !dt_comm_begin(par->desc.comm, &(dt_comm_op){.kind = DT_COMM_BARRIER}, &work))
-        dt_comm_cancel(par->desc.comm, work);
+    if (comm && par->received < par->posted)
+        dt_comm_cancel(par->desc.comm, par->states[par->received++].work);
     for (; par->received < par->posted; par->received++)
         dt_comm_wait(par->desc.comm, par->states[par->received].work, -1);
 }
@@ -366,6 +370,7 @@ static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt
         dti_step_drop_all(par);
         return dti_step_not_finite(par, out);
     }
+    dti_statistics_put(par, &par->replicas[0]); /* now: then the others copy what is around it */
     dti_crew_run(par->crew, dti_step_commit, par);
     result = dti_replicas_result(par);
     if (result)
