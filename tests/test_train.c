@@ -1,5 +1,5 @@
-/* Training by several replicas: the same bits whatever their number, what checkpoints keep, and what
- * goes wrong. */
+/* Training by several replicas: the same bits whatever their number, what checkpoints keep, and
+ * what goes wrong. */
 #include "train_model.h"
 
 /* ---- the same bits */

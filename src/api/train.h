@@ -66,8 +66,8 @@ typedef struct dt_trainer_desc {
     int batch;      /* samples of a step of the whole job; 0 = 64 */
     int accumulate; /* parts that each shard is computed in, one after the other; 0 = 1 */
     /* Parts of the batch that gradients are made of, each by itself, and summed in one order. With
-     * the same number, 1, 2, 4 or 8 replicas give the same bits. 0 = the number of replicas, or what
-     * the checkpoint says. Batch norm sees a shard. */
+     * the same number, 1, 2, 4 or 8 replicas give the same bits. 0 = the number of replicas, or
+     * what the checkpoint says. Batch norm sees a shard. */
     int shards;
     dt_balance balance;
     /* "cpu", "cpu:2" (two replicas), "vulkan:0,vulkan:1,cpu", "auto"; a name may come again. NULL =
@@ -116,9 +116,9 @@ typedef struct dt_train_report {
 
 /* One step. report may be NULL. Errors, with the weights as before the step: NUMERIC (a NaN or
  * infinity in a loss or gradient, with op and rank; training can go on), INVALID (a label out of
- * range, by row), what dt_dataset.sample gave, DEVICE_LOST, DEVICE_MEMORY; and those of dt_comm: then
- * the text says which step the weights are of, the store can be read and saved, and the job goes on
- * from a checkpoint. */
+ * range, by row), what dt_dataset.sample gave, DEVICE_LOST, DEVICE_MEMORY; and those of dt_comm:
+ * then the text says which step the weights are of, the store can be read and saved, and the job
+ * goes on from a checkpoint. */
 DT_API dt_result dt_trainer_step(dt_trainer *trainer, dt_train_report *report);
 /* Steps to the end of the epoch (from its middle after dt_trainer_resume). NUMERIC skips a step and
  * is returned at the end, if nothing worse happens. */

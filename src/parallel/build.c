@@ -1,5 +1,5 @@
-/* What a number of shards and rows makes of a job: each replica's programs, for full batches and the
- * short last one; the buckets; and every buffer of the exchange. After it a step allocates
+/* What a number of shards and rows makes of a job: each replica's programs, for full batches and
+ * the short last one; the buckets; and every buffer of the exchange. After it a step allocates
  * nothing. */
 
 #define DTI_BUCKET_FIRST ((uint64_t)1 << 20) /* small, so that the network starts early */

@@ -1,7 +1,7 @@
 /* Replicas of one model, on the devices of this process and of others, and the step that they make
  * together:
  *
- *   weigh      each replica, for its rows; summed over all            (only where targets decide it)
+ *   weigh      each replica, for its rows; summed over all (only where targets decide it)
  *   forward
  *   backward   each bucket as it becomes ready: replicas of this process, then processes, then back
  *   barrier    the losses of all; when it is through, everybody has every bucket
@@ -111,8 +111,8 @@ static dt_result dti_parallel_build(dti_parallel *par, uint32_t shards, const ui
 static void dti_parallel_unbuild(dti_parallel *par);
 
 /* ---- replicas.c */
-/* Opens the stores of `devices` ("cpu:2,vulkan:0"; NULL = auto): the first in `graph`, each other in a
- * copy of it in a context of its own. */
+/* Opens the stores of `devices` ("cpu:2,vulkan:0"; NULL = auto): the first in `graph`, each other
+ * in a copy of it in a context of its own. */
 static dt_result dti_replicas_open(dti_parallel *par, dt_graph *graph, const char *devices,
                                    int threads);
 static void dti_replicas_close(dti_parallel *par);
@@ -139,7 +139,8 @@ static dt_result dti_exchange_finish(dti_parallel *par);
 /* Sum of width doubles over all shards of the job: begin takes par's leaves, end gives the sum. */
 static dt_result dti_leaf_sum_begin(dti_parallel *par, dti_leaf_sum *s);
 static dt_result dti_leaf_sum_end(dti_parallel *par, dti_leaf_sum *s);
-/* An operation's result on this process: what failed goes into par->base->error, and par is lost. */
+/* An operation's result on this process: what failed goes into par->base->error, and par is lost.
+ * */
 static dt_result dti_comm_failed(dti_parallel *par, dt_result result);
 
 /* ---- statistics.c */
@@ -151,7 +152,7 @@ static dt_result dti_statistics_load(dti_parallel *par); /* par->buffers from th
 static void dti_statistics_put(dti_parallel *par, dti_replica *replica);
 
 /* ---- step.c */
-/* One step of the whole job over a batch that all ranks have in mind. `own`: what went wrong on this
- * rank before it (a callback's error): then all ranks fail, and nothing has changed. */
+/* One step of the whole job over a batch that all ranks have in mind. `own`: what went wrong on
+ * this rank before it (a callback's error): then all ranks fail, and nothing has changed. */
 static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt_result own,
                                    const dt_step_desc *step, dti_step_result *out);

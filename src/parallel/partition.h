@@ -1,7 +1,7 @@
-/* Who computes which rows. The batch of the whole job is cut into shards at fixed rows; a replica has
- * a run of whole shards, a process the shards of its replicas, in order of ranks. A shard is computed
- * in `parts`, one after the other. Rows depend on batch, shards and parts alone, never on how many
- * replicas there are. */
+/* Who computes which rows. The batch of the whole job is cut into shards at fixed rows; a replica
+ * has a run of whole shards, a process the shards of its replicas, in order of ranks. A shard is
+ * computed in `parts`, one after the other. Rows depend on batch, shards and parts alone, never on
+ * how many replicas there are. */
 
 typedef struct dti_partition {
     uint32_t replicas;     /* of the whole job */

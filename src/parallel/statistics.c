@@ -1,7 +1,7 @@
-/* Batch norm's running statistics. Each piece has (n, mean, variance) of a channel; those of the whole
- * job are joined in the tree over pieces (Chan, Golub and LeVeque, 1979), and the buffers move once a
- * step, at the commit. DDP keeps what rank 0 saw; this is what all have seen. In double, on the host:
- * a few thousand values. */
+/* Batch norm's running statistics. Each piece has (n, mean, variance) of a channel; those of the
+ * whole job are joined in the tree over pieces (Chan, Golub and LeVeque, 1979), and the buffers
+ * move once a step, at the commit. DDP keeps what rank 0 saw; this is what all have seen. In
+ * double, on the host: a few thousand values. */
 
 static float *dti_statistics_row(const dti_parallel *par, uint32_t piece) {
     return par->stat_pieces + (size_t)piece * par->stat_width;

@@ -1,7 +1,7 @@
 /* A step of the whole job. Every rank makes the same operations in the same order, also when
- * something has gone wrong on one of them: what can fail by itself (a sample's callback, a label out
- * of range, a device) is told with the weights, before any gradient is exchanged. A device that is
- * lost behind that point ends the group, because the others wait for its gradients. */
+ * something has gone wrong on one of them: what can fail by itself (a sample's callback, a label
+ * out of range, a device) is told with the weights, before any gradient is exchanged. A device that
+ * is lost behind that point ends the group, because the others wait for its gradients. */
 
 enum {
     DTI_WEIGHTS_FAULT = DT_MAX_TERMS, /* ranks that cannot go on, and the sum of their numbers */

@@ -162,8 +162,8 @@ static bool dti_same_view(const dti_view *a, const dti_view *b) {
     return a->value == b->value && a->offset == b->offset;
 }
 
-/* Emits node `id` for a piece, to `to`; returns where it lies: a view keeps its place, unless it must
- * be in `to`. */
+/* Emits node `id` for a piece, to `to`; returns where it lies: a view keeps its place, unless it
+ * must be in `to`. */
 static dti_view dti_piece_emit(dti_lowering *w, uint32_t id, uint32_t piece, const dti_view *to,
                                bool keep) {
     dt_program *p = w->p;

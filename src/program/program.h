@@ -139,8 +139,8 @@ static void dti_replica_set_weights(dt_program *p, const double *weights);
 static dt_result dti_replica_begin_commit(dt_program *p, const dt_step_desc *step);
 /* Ends a run that does not commit. */
 static dt_result dti_replica_end(dt_program *p);
-/* The commit: starts it and waits; *norm is the gradient's. *faulty: the gradient is not finite, and
- * nothing was written. */
+/* The commit: starts it and waits; *norm is the gradient's. *faulty: the gradient is not finite,
+ * and nothing was written. */
 static dt_result dti_replica_commit(dt_program *p, double *norm, bool *faulty);
 /* After a run with a loss or gradient that is not finite: looks for the op, whose name it returns,
  * and says it (dti_fail). NULL: nothing of this replica's is to blame. */

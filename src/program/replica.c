@@ -1,6 +1,6 @@
 /* What a replica asks of a program that computes its share of a step (shards.h): segments started
- * one by one, so that gradients can be exchanged while later ones run; what each piece has of losses
- * and statistics; the commit by itself. */
+ * one by one, so that gradients can be exchanged while later ones run; what each piece has of
+ * losses and statistics; the commit by itself. */
 
 static uint32_t dti_replica_segments(const dt_program *p) {
     return p->commit_segment;

@@ -1,5 +1,5 @@
-/* Losses and metrics over a set. The ranks go through it without a word to each other, each with its
- * rows of every batch, and add up at the end: so a slow one delays nobody before. */
+/* Losses and metrics over a set. The ranks go through it without a word to each other, each with
+ * its rows of every batch, and add up at the end: so a slow one delays nobody before. */
 
 static void dti_evaluation_programs_free(dt_program **programs, uint32_t count) {
     for (uint32_t i = 0; programs && i < count; i++)

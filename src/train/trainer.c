@@ -172,8 +172,8 @@ static void dti_trainer_log(const dt_trainer *t) {
                 "devices and timing; the same bits on any number of replicas are not promised");
 }
 
-/* Devices of different kinds round differently: their replicas drift apart by it. A CPU's driver text
- * also has its threads, which change nothing. */
+/* Devices of different kinds round differently: their replicas drift apart by it. A CPU's driver
+ * text also has its threads, which change nothing. */
 static void dti_trainer_log_mixed(const dt_trainer *t) {
     for (uint32_t i = 1; i < t->par.job.local; i++) {
         const dti_device *a = t->par.replicas[0].store->device,
@@ -349,8 +349,8 @@ static dt_result dti_trainer_lost(dt_trainer *t) {
                     (unsigned long long)t->par.replicas[0].store->steps);
 }
 
-/* One step, added to *r. *used: its samples are used up, also when it was skipped for a NaN; one that
- * failed otherwise is to be tried again, on all ranks. */
+/* One step, added to *r. *used: its samples are used up, also when it was skipped for a NaN; one
+ * that failed otherwise is to be tried again, on all ranks. */
 static dt_result dti_trainer_step(dt_trainer *t, dt_train_report *r, bool *used) {
     const uint64_t start = dti_now_ns();
     const dti_batch *batch = NULL, none = {0};
