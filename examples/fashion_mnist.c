@@ -155,11 +155,8 @@ int main(int argc, char **argv) {
     desc.batch = (int)number[BATCH], desc.seed = (uint64_t)number[SEED];
     desc.shards = (int)number[SHARDS], desc.accumulate = (int)number[ACCUMULATE];
     desc.threads = (int)number[THREADS], desc.comm = comm, desc.checkpoint = text[CHECKPOINT];
-    desc.devices = text[text[DEVICES] ? DEVICES : DEVICE];
+    desc.load = text[LOAD], desc.devices = text[text[DEVICES] ? DEVICES : DEVICE];
     TRY(dt_trainer_create(graph, &desc, &trainer));
-    dt_trainer_info_get(trainer, &info);
-    check(!text[LOAD] || info.local_replicas == 1, "--load", ": only with one device a process");
-    TRY(text[LOAD] ? dt_store_load(dt_trainer_store(trainer), text[LOAD]) : DT_OK);
     TRY(text[CHECKPOINT] ? dt_trainer_resume(trainer, NULL) : DT_OK);
     if (text[CHECKPOINT])
         signal(SIGTERM, on_signal), signal(SIGUSR1, on_signal);

@@ -178,6 +178,140 @@ TEST(a_checkpoint_of_4_replicas_goes_on_with_2_or_1_as_without_a_break) {
     remove(path);
 }
 
+TEST(a_checkpoint_of_another_model_or_job_is_refused_and_changes_nothing) {
+    const char *path = "build/test_train_other.safetensors";
+    train_model m;
+    dt_trainer *trainer;
+    uint64_t before, after;
+    resumed_hash("cpu:2", 4, NULL, 2, path);
+    REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, false));
+    dt_trainer_desc d = train_desc(&m);
+    REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
+    CHECK(dt_store_state_hash(dt_trainer_store(trainer), &before) == DT_OK);
+    CHECK(dt_trainer_load(trainer, path) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), "parameter 'conv.weight'");
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), "parameter 'fc0.weight'");
+    dt_ctx_destroy(m.ctx);
+    REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, true));
+    d = train_desc(&m);
+    d.batch = 30;
+    d.shards = 4;
+    REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
+    CHECK(dt_store_state_hash(dt_trainer_store(trainer), &before) == DT_OK);
+    CHECK(dt_trainer_load(trainer, path) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), "batch is 37, and here 30");
+    CHECK(dt_store_state_hash(dt_trainer_store(trainer), &after) == DT_OK && before == after);
+    CHECK(dt_trainer_step(trainer, NULL) == DT_OK);
+    dt_ctx_destroy(m.ctx);
+    remove(path);
+}
+
+TEST(a_damaged_checkpoint_names_the_newest_good_one) {
+    const char *folder = "build/test_train_folder";
+    train_model m;
+    dt_trainer *trainer;
+    char newest[] = "build/test_train_folder/step-000000000004.safetensors", good[64];
+    bool found = true;
+    system("rm -rf build/test_train_folder");
+    REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, true));
+    dt_trainer_desc d = train_desc(&m);
+    d.devices = "cpu:2";
+    d.checkpoint = folder;
+    d.checkpoint_steps = 2;
+    REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
+    CHECK(dt_trainer_resume(trainer, &found) == DT_OK && !found);
+    for (int i = 0; i < 4; i++)
+        CHECK(dt_trainer_step(trainer, NULL) == DT_OK);
+    FILE *file = fopen(newest, "r+b");
+    REQUIRE(file != NULL);
+    fseek(file, -40, SEEK_END);
+    int byte = fgetc(file);
+    fseek(file, -1, SEEK_CUR);
+    fputc(byte ^ 4, file);
+    fclose(file);
+    CHECK(dt_trainer_resume(trainer, &found) == DT_ERROR_FORMAT);
+    snprintf(good, sizeof good, "%s/step-000000000002.safetensors", folder);
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), good);
+    CHECK(dt_trainer_load(trainer, good) == DT_OK);
+    dt_trainer_info info;
+    dt_trainer_info_get(trainer, &info);
+    CHECK(info.step == 2);
+    dt_trainer_request_checkpoint(trainer);
+    CHECK(dt_trainer_step(trainer, NULL) == DT_OK);
+    file = fopen("build/test_train_folder/step-000000000003.safetensors", "rb");
+    CHECK(file != NULL);
+    if (file)
+        fclose(file);
+    dt_ctx_destroy(m.ctx);
+    system("rm -rf build/test_train_folder");
+}
+
+TEST(a_checkpoint_that_cannot_be_written_stops_no_training) {
+    train_model m;
+    dt_trainer *trainer;
+    dt_train_report r;
+    REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, true));
+    dt_trainer_desc d = train_desc(&m);
+    d.checkpoint = "/dev/full/no-folder";
+    d.checkpoint_steps = 2;
+    REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
+    CHECK(dt_trainer_step(trainer, &r) == DT_OK);
+    CHECK(dt_trainer_step(trainer, &r) == DT_ERROR_IO && r.step == 2);
+    CHECK(dt_trainer_step(trainer, &r) == DT_OK && r.step == 3);
+    CHECK(dt_trainer_epoch(trainer, &r) == DT_ERROR_IO && r.epoch_ended && r.step == 5);
+    dt_ctx_destroy(m.ctx);
+}
+
+TEST(weights_of_a_file_come_to_all_replicas) {
+    const char *path = "build/test_train_weights.safetensors";
+    uint64_t hash[2] = {0};
+    for (int i = 0; i < 3; i++) {
+        train_model m;
+        dt_trainer *trainer;
+        REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, true));
+        dt_trainer_desc d = train_desc(&m);
+        d.devices = i < 2 ? "cpu" : "cpu:4";
+        d.shards = 4;
+        d.load = i ? path : NULL;
+        REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
+        for (int k = 0; k < 3; k++)
+            CHECK(dt_trainer_step(trainer, NULL) == DT_OK);
+        if (i == 0)
+            CHECK(dt_store_save(dt_trainer_store(trainer), path) == DT_OK);
+        else
+            CHECK(dt_store_state_hash(dt_trainer_store(trainer), &hash[i - 1]) == DT_OK);
+        dt_ctx_destroy(m.ctx);
+    }
+    CHECK(hash[0] && hash[0] == hash[1]);
+    remove(path);
+}
+
+TEST(evaluation_is_the_same_on_any_number_of_replicas) {
+    double loss[3], right[3];
+    static const char *const devices[] = {"cpu", "cpu:3", "cpu:8"};
+    for (int i = 0; i < 3; i++) {
+        train_model m;
+        dt_trainer *trainer;
+        dt_train_report r;
+        REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, true));
+        dt_trainer_desc d = train_desc(&m);
+        d.devices = devices[i];
+        d.shards = 8;
+        REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
+        CHECK(dt_trainer_epoch(trainer, NULL) == DT_OK);
+        CHECK(dt_trainer_evaluate(trainer, &d.data, 7, &r) == DT_OK);
+        CHECK(r.samples == TRAIN_ROWS && r.loss_weight[0] == 137);
+        loss[i] = r.loss;
+        right[i] = r.metric_sum[0];
+        CHECK(dt_trainer_evaluate(trainer, &d.data, 0, &r) == DT_OK);
+        CHECK_NEAR(loss[i], r.loss, 1e-5 * r.loss);
+        dt_ctx_destroy(m.ctx);
+    }
+    CHECK_NEAR(loss[0], loss[1], 1e-6 * loss[0]);
+    CHECK_NEAR(loss[0], loss[2], 1e-6 * loss[0]);
+    CHECK(right[0] == right[1] && right[0] == right[2]);
+}
+
 /* ---- what a step takes */
 
 TEST(a_step_allocates_nothing) {

@@ -61,6 +61,9 @@ typedef struct dt_trainer_desc {
     const char *params;
     dt_dataset data; /* to train on; all ranks have all of it */
     uint64_t seed;   /* of initial values, order and dropout */
+    /* A safetensors file that parameters and buffers start from, as dt_store_load reads it; rank 0
+     * does. NULL = as their dt_init says. */
+    const char *load;
     bool no_shuffle; /* the rows in order, in every epoch */
     dt_tail tail;
     int batch;      /* samples of a step of the whole job; 0 = 64 */
@@ -91,7 +94,8 @@ typedef struct dt_trainer_desc {
  * graph's context point to is used. The graph takes no more parameters. Ownership: the graph's;
  * dt_trainer_destroy ends it earlier, and a dt_comm goes after it. Errors, with *out NULL and on
  * all ranks: INVALID (what dt_program_create says; fewer samples or shards than replicas; a
- * difference between ranks, by name), DEVICE, DEVICE_MEMORY, MEMORY; and those of dt_comm. */
+ * difference between ranks, by name; weights of another model), IO and FORMAT (of `load`), DEVICE,
+ * DEVICE_MEMORY, MEMORY; and those of dt_comm. */
 DT_API dt_result dt_trainer_create(dt_graph *graph, const dt_trainer_desc *desc, dt_trainer **out);
 /* Ends a trainer with its replicas. NULL is fine. */
 DT_API void dt_trainer_destroy(dt_trainer *trainer);

@@ -214,6 +214,12 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     dti_dataset_inputs(&d->data, &t->par.columns, t->par.inputs, t->par.input_bytes);
 }
 
+/* The values that all get: those of rank 0's first replica. */
+static dt_result dti_trainer_start(dt_trainer *t) {
+    const bool reads = t->desc.load && t->par.rank == 0;
+    return reads ? dt_store_load(t->par.replicas[0].store, t->desc.load) : DT_OK;
+}
+
 static dt_result dti_trainer_make(dt_trainer *t) {
     dti_parallel *par = &t->par;
     dt_result result = dti_trainer_count(t);
@@ -230,6 +236,8 @@ static dt_result dti_trainer_make(dt_trainer *t) {
     if (!result) /* behind the loader, whose thread would be pinned with this one */
         result = dti_agree_result(
             par, dti_crew_create(t->base, par->job.local, t->desc.pin, &par->crew));
+    if (!result)
+        result = dti_agree_result(par, dti_trainer_start(t));
     if (!result)
         result = dti_agree_state(par);
     return result ? result : dti_trainer_seek(t);
