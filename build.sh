@@ -383,7 +383,7 @@ run_tests() {
     main_tests "$@"
     wait
     set -- --also build/dtest.counts
-    for name in hosts dtrun launch mpi comm; do
+    for name in hosts dtrun launch mpi train comm; do
         sed '$d' "build/$name.log"
         set -- "$@" --also "build/$name.counts"
     done
@@ -396,6 +396,7 @@ script_tests_all() {
     script_tests dtrun tests/comm/test_dtrun.sh "$@"
     script_tests launch tests/comm/launch.sh "$@"
     script_tests mpi tests/comm/mpi.sh "$@"
+    script_tests train tests/train.sh "$@"
 }
 
 # ---- Fuzzing: each tests/fuzz_*.c is a target, and the files of tests/corpus are where it starts.
