@@ -161,6 +161,7 @@
 #include "program/cut.c"
 #include "program/shards.c"
 #include "program/pieces.c"
+#include "program/buckets.c"
 #include "program/segments.c"
 #include "program/compile.c"
 #include "program/run.c"

@@ -396,7 +396,7 @@ TEST(a_trainer_that_cannot_be_is_refused_with_the_reason) {
     wrong_trainer(d, &m, "batch norm");
     d = good;
     d.data.columns[1].input = (dt_tensor){0};
-    wrong_trainer(d, &m, "");
+    wrong_trainer(d, &m, "input 't' has no column");
     dt_ctx_destroy(m.ctx);
 }
 

@@ -108,6 +108,36 @@ static dt_result dti_trainer_pads(dt_trainer *t, int32_t *pad) {
     return DT_OK;
 }
 
+/* Every input needs a column, and every column an input; and targets must be known before the
+ * forward part. */
+static dt_result dti_trainer_columns(const dt_trainer *t) {
+    const dt_program *p = t->par.replicas[0].full.runs[0].program;
+    uint32_t found = 0;
+    for (uint32_t i = 0; i < p->loss_count; i++) {
+        if (p->static_weight[i] < 0.0)
+            return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
+                            "the targets of loss %u are computed in the graph, so its weight over "
+                            "the whole batch is not known in time; give targets as an input",
+                            i + 1);
+    }
+    for (uint32_t k = 0; k < p->port_count; k++) {
+        uint32_t c = 0;
+        while (c < t->par.columns && t->par.inputs[c].id != p->ports[k].node)
+            c++;
+        if (c == t->par.columns && !p->ports[k].output)
+            return dti_fail(t->base, DT_ERROR_INVALID,
+                            "input '%s' has no column in .data; give one",
+                            p->work->nodes[p->ports[k].node].label);
+        found += !p->ports[k].output;
+    }
+    if (found == t->par.columns)
+        return DT_OK;
+    return dti_fail(t->base, DT_ERROR_INVALID,
+                    ".data has %u columns, and losses and metrics read %u inputs; leave out what "
+                    "is not read",
+                    t->par.columns, found);
+}
+
 static dt_result dti_trainer_loader(dt_trainer *t) {
     dti_loader_desc d = {.data = &t->desc.data,
                          .seed = t->desc.seed,
@@ -124,7 +154,9 @@ static dt_result dti_trainer_loader(dt_trainer *t) {
     }
     dti_loader_destroy(t->loader);
     t->loader = NULL;
-    dt_result result = t->desc.tail == DT_TAIL_PAD ? dti_trainer_pads(t, d.pad) : DT_OK;
+    dt_result result = dti_trainer_columns(t);
+    if (!result && t->desc.tail == DT_TAIL_PAD)
+        result = dti_trainer_pads(t, d.pad);
     return result ? result : dti_loader_create(t->base, &d, &t->loader);
 }
 
