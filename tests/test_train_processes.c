@@ -424,13 +424,14 @@ enum { FAULT_STEP = 4, FAULT_POSITION = 15, FAULT_STEPS = 9 }; /* rank 1's of 3,
 
 typedef struct fault_data {
     fault what;
-    _Atomic bool mended;
+    _Atomic bool mended, always; /* always: in each step */
 } fault_data;
 
 /* Each rank has it: the position says whom it strikes. */
 static dt_result fault_sample(void *user, const dt_sample *s, void *const *values) {
     fault_data *f = user;
-    if (s->step != FAULT_STEP || s->position != FAULT_POSITION || atomic_load(&f->mended))
+    bool now = atomic_load(&f->always) || (s->step == FAULT_STEP && !atomic_load(&f->mended));
+    if (s->position != FAULT_POSITION || !now)
         return DT_OK;
     if (f->what == FAULT_LABEL)
         *(int32_t *)values[1] = 77;
@@ -449,6 +450,7 @@ static bool fault_open(fault_run *f, dt_comm *comm, fault what) {
     f->trainer = NULL;
     f->data.what = what;
     atomic_store(&f->data.mended, false);
+    atomic_store(&f->data.always, false);
     if (!train_model_make(&f->m, &one_thread, true))
         return false;
     dt_trainer_desc d = train_desc(&f->m);
@@ -517,6 +519,23 @@ static void fault_evaluate(rank *r, fault_run *f) {
     EXPECT_TEXT(r, !result && report.samples == TRAIN_ROWS, "%s", dt_ctx_error(f->m.ctx));
 }
 
+/* A callback that fails is no reason to go on with an epoch, whatever it returns. */
+static void fault_epoch(rank *r, fault_run *f, bool at) {
+    dt_train_report report;
+    dt_result result = dt_trainer_epoch(f->trainer, &report); /* the one under way */
+    EXPECT_TEXT(r, !result && report.epoch_ended, "%s", dt_ctx_error(f->m.ctx));
+    atomic_store(&f->data.always, true);
+    result = dt_trainer_epoch(f->trainer, &report);
+    EXPECT_TEXT(r, result == (at ? DT_ERROR_IO : DT_ERROR_CANCELLED) && !report.epoch_ended,
+                "epoch: %d: %s", result, dt_ctx_error(f->m.ctx));
+    atomic_store(&f->data.always, false);
+    for (int i = 0; i < 3 && result; i++)
+        result = dt_trainer_epoch(f->trainer, &report);
+    EXPECT_TEXT(r, !result && report.epoch_ended && report.step == 15, "epoch: %d: step %d: %s",
+                result, (int)report.step, dt_ctx_error(f->m.ctx));
+    r->numbers[1] = record_of(f->trainer, &report).hash;
+}
+
 static void fault_rank(rank *r) {
     for (int what = 0; what < FAULTS; what++) {
         fault_run f;
@@ -524,8 +543,10 @@ static void fault_rank(rank *r) {
         EXPECT_TEXT(r, open, "fault %d: %s", what, dt_ctx_error(f.m.ctx));
         if (open)
             fault_train(r, &f, (fault)what, r->index == 1, r->records + what * FAULT_STEPS);
-        if (open && what == FAULT_IO)
+        if (open && what == FAULT_IO) {
             fault_evaluate(r, &f);
+            fault_epoch(r, &f, r->index == 1);
+        }
         dt_ctx_destroy(f.m.ctx);
         if (!open)
             return;
@@ -547,11 +568,15 @@ TEST(a_fault_on_one_rank_fails_the_step_on_all_and_training_goes_on) {
         fault_run f;
         REQUIRE(fault_open(&f, NULL, (fault)what));
         fault_train(&alone, &f, (fault)what, true, alone.records + what * FAULT_STEPS);
+        if (what == FAULT_IO)
+            fault_epoch(&alone, &f, true);
         dt_ctx_destroy(f.m.ctx);
     }
     CHECK_TEXT(!alone.failed[0], "one process: %s", alone.failed);
     job *j = job_new(3, NULL);
     bool fine = job_run(j, fault_rank);
+    for (int rank = 0; rank < 3 && fine; rank++)
+        CHECK(j->at[rank].numbers[1] == alone.numbers[1] && alone.numbers[1]);
     for (int i = 0; i < 3 * FAULTS * FAULT_STEPS && fine; i++) {
         const int rank = i % 3, k = i / 3;
         CHECK_TEXT(fault_equal(&j->at[rank].records[k], &alone.records[k]),

@@ -127,7 +127,11 @@ static const char *rank_devices(const rank *r) {
 }
 
 static bool rank_join(rank *r) {
-    dt_comm_desc d = {.rank = r->index, .world_size = r->job->count, .join_timeout_ms = 30000};
+    /* silence: sanitizers and full machines make long pauses; a death is seen at once anyway */
+    dt_comm_desc d = {.rank = r->index,
+                      .world_size = r->job->count,
+                      .join_timeout_ms = 30000,
+                      .silence_ms = 15000};
     memset(d.key, 'a', 64);
     snprintf(d.job, sizeof d.job, "ranks of a test");
     snprintf(d.rendezvous, sizeof d.rendezvous, "%s", r->job->rendezvous);
