@@ -121,7 +121,7 @@ __attribute__((__format__(__printf__, 4, 5))) static bool rank_expect(rank *r, b
 #define EXPECT_TEXT(r, condition, ...) rank_expect(r, (condition), __LINE__, __VA_ARGS__)
 #define EXPECT(r, condition) rank_expect(r, (condition), __LINE__, "%s", #condition)
 
-static const char *rank_devices(const rank *r) {
+__attribute__((__unused__)) static const char *rank_devices(const rank *r) {
     const char *devices = r->job->devices[r->index];
     return devices ? devices : "cpu";
 }
@@ -215,7 +215,7 @@ static bool job_end(job *j) {
 }
 
 /* Until a rank has come to a stage, or can no more. */
-static bool job_await(job *j, int index, int stage) {
+__attribute__((__unused__)) static bool job_await(job *j, int index, int stage) {
     const uint64_t start = job_now_ns();
     while (atomic_load(&j->at[index].stage) < stage) {
         job_reap(j);
@@ -228,6 +228,32 @@ static bool job_await(job *j, int index, int stage) {
 static bool job_run(job *j, void (*run)(rank *r)) {
     job_start(j, run);
     return job_end(j);
+}
+
+/* ---- what is compared */
+
+static const dt_ctx_desc one_thread = {.no_vulkan = true, .threads = 1};
+
+__attribute__((__unused__)) static step_record record_of(dt_trainer *trainer,
+                                                         const dt_train_report *r) {
+    step_record s = {.step = r->step,
+                     .epoch = r->epoch,
+                     .samples = r->samples,
+                     .loss = r->loss,
+                     .norm = r->gradient_norm,
+                     .right = r->metric_sum[0],
+                     .epoch_ended = r->epoch_ended};
+    if (dt_store_state_hash(dt_trainer_store(trainer), &s.hash))
+        s.hash = 0;
+    return s;
+}
+
+/* By value, but for the bits of what is no number. */
+__attribute__((__unused__)) static bool record_equal(const step_record *a, const step_record *b) {
+    return a->hash == b->hash && a->hash && a->step == b->step && a->epoch == b->epoch &&
+           a->samples == b->samples && !memcmp(&a->loss, &b->loss, sizeof a->loss) &&
+           !memcmp(&a->norm, &b->norm, sizeof a->norm) && a->right == b->right &&
+           a->epoch_ended == b->epoch_ended;
 }
 
 #endif

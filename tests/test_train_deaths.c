@@ -1,0 +1,381 @@
+/* Ranks that die: at every frame of a step and while a trainer is made, and by a kill at any time.
+ * The others end with an error, at a whole step that the oracle, one process, knows; and the job
+ * goes on from its checkpoint. */
+#include "train_processes.h"
+
+#include <dirent.h>
+#include <sys/socket.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#endif
+
+/* ---- deaths */
+
+/* Calls of the library's one function that sends frames are counted while this is armed; the
+ * die_at-th kills the process, before anything is sent or after half of it. */
+static struct {
+    _Atomic bool armed;
+    _Atomic long calls;
+    long die_at; /* from 0; -1 = never */
+    bool half;
+    uint64_t *when; /* it was, ns */
+} frames = {.die_at = -1};
+
+#ifdef __linux__
+static void frames_die(int socket, const struct msghdr *message, int flags) {
+    struct iovec some[64];
+    struct msghdr half = *message;
+    size_t bytes = 0, count = 0;
+    for (size_t i = 0; i < message->msg_iovlen; i++)
+        bytes += message->msg_iov[i].iov_len;
+    bytes /= 2;
+    for (; bytes && count < 64; count++) {
+        some[count] = message->msg_iov[count];
+        if (some[count].iov_len > bytes)
+            some[count].iov_len = bytes;
+        bytes -= some[count].iov_len;
+    }
+    half.msg_iov = some;
+    half.msg_iovlen = count;
+    if (frames.half && count)
+        syscall(SYS_sendmsg, socket, &half, flags);
+    *frames.when = job_now_ns();
+    for (;;)
+        kill(getpid(), SIGKILL);
+}
+
+ssize_t sendmsg(int socket, const struct msghdr *message, int flags) {
+    if (atomic_load(&frames.armed) && atomic_fetch_add(&frames.calls, 1) == frames.die_at)
+        frames_die(socket, message, flags);
+    return (ssize_t)syscall(SYS_sendmsg, socket, message, flags);
+}
+#endif
+
+/* A rank's numbers; WHEN the error came, or its own death. */
+enum { DEATH_IN_STEP, DEATH_CALLS, DEATH_CREATE_CALLS, DEATH_US, DEATH_WHEN_NS };
+enum { DEATH_RANKS = 3, DEATH_STEP = 3, DEATH_STEPS = 6 }; /* it dies in its DEATH_STEP-th step */
+
+/* Who dies where. */
+typedef struct death {
+    bool conv;
+    int victim;
+    long call;           /* that it dies at; -1: the parent kills it, after `delay` */
+    bool half, creating; /* creating: at a frame of dt_trainer_create */
+    long delay_us;
+    const char *folder; /* of checkpoints; NULL = none */
+} death;
+
+static dt_trainer_desc death_desc(train_model *m, dt_comm *comm) {
+    dt_trainer_desc d = train_desc(m);
+    d.comm = comm;
+    d.devices = "cpu";
+    d.shards = 8;
+    d.bucket_bytes = 1024; /* 3 buckets */
+    return d;
+}
+
+static dt_result death_open(train_model *m, dt_comm *comm, const death *of, dt_trainer **trainer) {
+    if (!train_model_make(m, &one_thread, of->conv))
+        return DT_ERROR_MEMORY;
+    dt_trainer_desc d = death_desc(m, comm);
+    d.checkpoint = of->folder;
+    d.checkpoint_steps = of->folder ? 2 : 0;
+    return dt_trainer_create(m->graph, &d, trainer);
+}
+
+static void death_arm(rank *r, const death *d) {
+    if (r->index != d->victim || d->call < 0)
+        return;
+    frames.die_at = d->call;
+    frames.half = d->half;
+    frames.when = &r->numbers[DEATH_WHEN_NS];
+    atomic_store(&frames.armed, true);
+}
+
+static bool death_is_of_comm(dt_result result) {
+    return result == DT_ERROR_PEER_LOST || result == DT_ERROR_REVOKED ||
+           result == DT_ERROR_CANCELLED;
+}
+
+/* The state, and what is said about it, after a step that failed. */
+static void death_survive(rank *r, train_model *m, dt_trainer *trainer, dt_result result,
+                          const dt_train_report *report) {
+    char step[32];
+    r->result = result;
+    snprintf(r->text, sizeof r->text, "%s", dt_ctx_error(m->ctx));
+    r->records[0] = record_of(trainer, report);
+    snprintf(step, sizeof step, "step %llu", (unsigned long long)report->step);
+    EXPECT_TEXT(r, death_is_of_comm(result), "result %d: %s", result, r->text);
+    EXPECT_TEXT(r, strstr(r->text, step) != NULL, "no \"%s\" in \"%s\"", step, r->text);
+    /* that is all: it is told again, and the state stays */
+    result = dt_trainer_step(trainer, NULL);
+    EXPECT_TEXT(r, result == DT_ERROR_REVOKED && strstr(dt_ctx_error(m->ctx), step), "then %d: %s",
+                result, dt_ctx_error(m->ctx));
+    dt_train_report again = *report;
+    const step_record now = record_of(trainer, &again);
+    EXPECT(r, now.hash == r->records[0].hash);
+}
+
+static void death_rank(rank *r) {
+    const death *d = r->job->arg;
+    train_model m;
+    dt_trainer *trainer = NULL;
+    dt_train_report report = {0};
+    if (d->creating)
+        death_arm(r, d);
+    dt_result result = death_open(&m, r->comm, d, &trainer);
+    atomic_store(&frames.armed, false);
+    r->numbers[DEATH_CREATE_CALLS] = (uint64_t)atomic_exchange(&frames.calls, 0);
+    if (result) { /* before the last rank was through */
+        EXPECT_TEXT(r, d->creating && !trainer && death_is_of_comm(result), "%d: %s", result,
+                    dt_ctx_error(m.ctx));
+        r->result = result;
+    }
+    for (int i = 1; i <= DEATH_STEPS && !result; i++) {
+        r->numbers[DEATH_IN_STEP] = (uint64_t)i;
+        if (i == DEATH_STEP && !d->creating)
+            death_arm(r, d);
+        const uint64_t start = job_now_ns();
+        atomic_store(&r->stage, i);
+        result = dt_trainer_step(trainer, &report);
+        if (i == DEATH_STEP) {
+            r->numbers[DEATH_CALLS] = (uint64_t)atomic_load(&frames.calls);
+            r->numbers[DEATH_US] = (job_now_ns() - start) / 1000;
+        }
+    }
+    if (!result)
+        r->records[0] = record_of(trainer, &report); /* the death came too late for it */
+    if (result && trainer) {
+        r->numbers[DEATH_WHEN_NS] = job_now_ns();
+        death_survive(r, &m, trainer, result, &report);
+    }
+    dt_ctx_destroy(m.ctx);
+}
+
+static uint64_t death_oracle[2][DEATH_STEPS + 1]; /* hashes by model and step; [0]: not used */
+
+static bool death_oracle_make(void) {
+    dt_result result = DT_OK;
+    for (int conv = 0; conv < 2 && !death_oracle[conv][DEATH_STEPS] && !result; conv++) {
+        train_model m;
+        dt_trainer *trainer = NULL;
+        result = death_open(&m, NULL, &(death){.conv = conv}, &trainer);
+        for (int i = 1; i <= DEATH_STEPS && !result; i++) {
+            result = dt_trainer_step(trainer, NULL);
+            if (!result)
+                result = dt_store_state_hash(dt_trainer_store(trainer), &death_oracle[conv][i]);
+        }
+        dt_ctx_destroy(m.ctx);
+    }
+    return CHECK_TEXT(!result && death_oracle[1][DEATH_STEPS], "the oracle");
+}
+
+/* Two ranks differ by one step at most, the dead one included; and a step is whole. */
+static bool death_compare(const job *j, const death *d) {
+    const uint64_t last = j->at[d->victim].numbers[DEATH_IN_STEP];
+    uint64_t least = last - 1, most = last - 1;
+    bool fine = true;
+    for (int i = 0; i < DEATH_RANKS; i++) {
+        const rank *r = &j->at[i];
+        const uint64_t step = r->records[0].step;
+        if (i == d->victim)
+            continue;
+        least = step < least ? step : least;
+        most = step > most ? step : most;
+        fine &= CHECK_TEXT(
+            step && step <= DEATH_STEPS && r->records[0].hash == death_oracle[d->conv][step],
+            "rank %d died in step %d (call %ld): rank %d has hash %016llx in step %d: "
+            "not the oracle's",
+            d->victim, (int)last, d->call, i, (unsigned long long)r->records[0].hash, (int)step);
+    }
+    return fine & CHECK_TEXT(most <= last && most - least <= 1,
+                             "rank %d died in step %d (call %ld): the others are at steps %d to %d",
+                             d->victim, (int)last, d->call, (int)least, (int)most);
+}
+
+typedef struct death_counts {
+    int deaths, apart; /* apart: the survivors are not at one step */
+    int ahead[3];      /* survivors by their step: the one before the dead one's, its, and more */
+    int results[DT_ERROR_LATE + 1];
+    double slowest; /* seconds from the death to an error */
+} death_counts;
+
+/* After death_compare has passed. */
+static void death_count(const job *j, const death *d, death_counts *n) {
+    const uint64_t died = j->at[d->victim].numbers[DEATH_WHEN_NS];
+    uint64_t steps[DEATH_RANKS], count = 0;
+    n->deaths++;
+    for (int i = 0; i < DEATH_RANKS; i++) {
+        const rank *r = &j->at[i];
+        if (i == d->victim)
+            continue;
+        steps[count++] = r->records[0].step;
+        n->ahead[r->records[0].step + 2 - j->at[d->victim].numbers[DEATH_IN_STEP]]++;
+        n->results[r->result]++;
+        if (r->numbers[DEATH_WHEN_NS] > died)
+            n->slowest = fmax(n->slowest, 1e-9 * (double)(r->numbers[DEATH_WHEN_NS] - died));
+    }
+    n->apart += steps[0] != steps[1];
+}
+
+/* One job with one death. False: the victim lived to the end. */
+static bool death_run(const death *d, death_counts *n) {
+    job *j = job_new(DEATH_RANKS, d);
+    if (!j)
+        return false;
+    j->seconds = 20;
+    j->at[d->victim].doomed = true;
+    j->devices[1] = d->conv ? "cpu:2" : "cpu";
+    job_start(j, death_rank);
+    if (d->call < 0 && CHECK_TEXT(job_await(j, d->victim, DEATH_STEP), "no step %d", DEATH_STEP)) {
+        const uint64_t start = job_now_ns();
+        while (job_now_ns() - start < (uint64_t)d->delay_us * 1000)
+            ;
+        job_signal(j, d->victim, SIGKILL);
+        j->at[d->victim].numbers[DEATH_WHEN_NS] = job_now_ns();
+    }
+    bool fine = job_end(j), dead = WIFSIGNALED(j->at[d->victim].status);
+    if (fine && dead && d->creating)
+        n->deaths++;
+    else if (fine && dead && death_compare(j, d))
+        death_count(j, d, n);
+    job_free(j);
+    return dead;
+}
+
+static void death_tell(const char *what, const death_counts *n) {
+    printf("  %d deaths %s; survivors a step behind the dead rank %d, at its step %d, ahead %d; "
+           "not at one step %d times; peer lost %d, cancelled %d, revoked %d; the slowest error "
+           "after %.3f s\n",
+           n->deaths, what, n->ahead[0], n->ahead[1], n->ahead[2], n->apart,
+           n->results[DT_ERROR_PEER_LOST], n->results[DT_ERROR_CANCELLED],
+           n->results[DT_ERROR_REVOKED], n->slowest);
+}
+
+/* Without a death: the frames of a step, and how long it takes. */
+static void death_none(bool conv, long *calls, long *us) {
+    const death never = {.conv = conv, .victim = 0, .call = 1000000};
+    job *j = job_new(DEATH_RANKS, &never);
+    *calls = *us = 0;
+    if (j && job_run(j, death_rank)) {
+        *calls = (long)j->at[0].numbers[DEATH_CALLS];
+        *us = (long)j->at[0].numbers[DEATH_US];
+    }
+    job_free(j);
+}
+
+#ifdef __linux__
+/* A sanitizer makes a process slow to start, and has no need of all. */
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+enum { DEATH_STRIDE = 7 };
+#else
+enum { DEATH_STRIDE = 1 };
+#endif
+
+/* Before each frame, and in the middle of it; and of some frames more: into the next step. */
+static void death_sweep(bool conv, death_counts *n) {
+    long calls, us;
+    death_none(conv, &calls, &us);
+    CHECK_TEXT(calls > 5, "%ld frames in a step", calls);
+    for (long i = 0; i < DEATH_RANKS * 2 * (calls + 5) && test_now.failures < 5;
+         i += DEATH_STRIDE) {
+        const death d = {.conv = conv,
+                         .victim = (int)(i % DEATH_RANKS),
+                         .call = i / DEATH_RANKS / 2,
+                         .half = i / DEATH_RANKS % 2};
+        CHECK_TEXT(death_run(&d, n), "rank %d did not die at call %ld", d.victim, d.call);
+    }
+}
+
+TEST(a_rank_that_dies_while_a_trainer_is_made_is_an_error_on_all_others) {
+    death_counts n = {0};
+    const death never = {.call = 1000000, .creating = true};
+    job *j = job_new(DEATH_RANKS, &never);
+    const long calls = j && job_run(j, death_rank) ? (long)j->at[0].numbers[DEATH_CREATE_CALLS] : 0;
+    job_free(j);
+    CHECK_TEXT(calls > 20, "%ld frames", calls);
+    for (long i = 0; i < DEATH_RANKS * calls && test_now.failures < 5; i += DEATH_STRIDE)
+        death_run(&(death){.creating = true,
+                           .victim = (int)(i % DEATH_RANKS),
+                           .call = i / DEATH_RANKS,
+                           .half = i % 2},
+                  &n);
+    CHECK_TEXT(n.deaths > DEATH_RANKS * calls / 2 / DEATH_STRIDE, "%d deaths, %ld frames", n.deaths,
+               calls);
+    printf("  %d deaths while a trainer was made, of %ld frames\n", n.deaths, calls);
+}
+
+TEST(a_rank_that_dies_at_any_frame_of_a_step_leaves_whole_steps) {
+    death_counts n = {0};
+    REQUIRE(death_oracle_make());
+    death_sweep(false, &n);
+    death_sweep(true, &n);
+    death_tell("at a frame", &n);
+}
+#endif
+
+TEST(a_rank_that_is_killed_at_any_time_leaves_whole_steps) {
+    death_counts n = {0};
+    long calls, us;
+    REQUIRE(death_oracle_make());
+    death_none(true, &calls, &us);
+    for (int i = 0; i < 60 && test_now.failures < 5; i++)
+        death_run(
+            &(death){.conv = true, .victim = i % DEATH_RANKS, .call = -1, .delay_us = us * i / 50},
+            &n);
+    CHECK_TEXT(n.deaths > 40, "%d deaths", n.deaths);
+    death_tell("by kill", &n);
+}
+
+/* ---- and then */
+
+static void death_go_on(rank *r) {
+    train_model m;
+    dt_trainer *trainer = NULL;
+    dt_train_report report = {0};
+    bool found = false;
+    dt_result result = death_open(&m, r->comm, r->job->arg, &trainer);
+    if (!result)
+        result = dt_trainer_resume(trainer, &found);
+    EXPECT_TEXT(r, !result && found, "%d: %s", result, dt_ctx_error(m.ctx));
+    while (!result && found && report.step < DEATH_STEPS)
+        result = dt_trainer_step(trainer, &report);
+    EXPECT_TEXT(r, !result, "%s", dt_ctx_error(m.ctx));
+    if (!result)
+        r->records[0] = record_of(trainer, &report);
+    dt_ctx_destroy(m.ctx);
+}
+
+/* A folder of files. */
+static void death_folder_remove(const char *folder) {
+    char path[600];
+    DIR *all = opendir(folder);
+    for (struct dirent *file; all && (file = readdir(all));) {
+        snprintf(path, sizeof path, "%s/%s", folder, file->d_name);
+        if (file->d_name[0] != '.')
+            remove(path);
+    }
+    if (all)
+        closedir(all);
+    rmdir(folder);
+}
+
+TEST(after_a_death_fewer_or_more_ranks_go_on_from_the_checkpoint) {
+    const char *parent = getenv("TMPDIR");
+    death_counts n = {0};
+    REQUIRE(death_oracle_make());
+    for (int count = 1; count <= 5; count += 2) {
+        char folder[300];
+        snprintf(folder, sizeof folder, "%.200s/dtrain-ranks-XXXXXX", parent ? parent : "/tmp");
+        REQUIRE(mkdtemp(folder));
+        const death d = {.conv = true, .victim = count / 2, .call = 7, .folder = folder};
+        CHECK(death_run(&d, &n));
+        job *j = job_new(count, &d);
+        bool fine = job_run(j, death_go_on);
+        for (int i = 0; i < count && fine; i++)
+            CHECK_TEXT(j->at[i].records[0].hash == death_oracle[1][DEATH_STEPS],
+                       "%d ranks, rank %d: another state", count, i);
+        job_free(j);
+        death_folder_remove(folder);
+    }
+}
