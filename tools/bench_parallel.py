@@ -19,10 +19,10 @@ job over the wall's time. Ratios are of one round: reported are their median, le
 speed-up of two replicas is over twice the rate of a busy core.
 
 With --net (as root) also overlap: two processes in network namespaces, joined by a link that tbf holds
-to 1 Gbit/s or 100 Mbit/s. serial exchanges gradients after the backward pass, train while it runs, comm
-is the exchange alone, and tail what the backward pass takes after the first bucket's gradients are there,
-timed around the segments of the same programs on both ranks at once, without exchange. The overlap is
-(serial - train) / min(comm, tail).
+to 1 Gbit/s or 100 Mbit/s. Four things take turns, step by step: serial exchanges gradients after the
+backward pass, train while it runs, comm is the exchange of the same buckets alone, fwd+bwd a forward and
+backward pass alone (on both ranks at once); tail is what of it follows the first bucket's gradients.
+The overlap is (serial - train) / min(comm, tail), of the medians of a round.
 """
 
 import argparse
@@ -32,7 +32,6 @@ import os
 import selectors
 import shutil
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -40,6 +39,7 @@ import tempfile
 
 sys.dont_write_bytecode = True
 import bench # it has gone to the root of the repository
+from bench_comm import free_port
 from bench_net import Namespaces
 
 OURS, DDP = "build/dtbench_parallel", "tools/bench_ddp.py"
@@ -51,7 +51,7 @@ MODELS = ("mlp", "cnn", "mlp10m")
 BATCH = 64 # of a replica
 # model, batch of a replica, Gbit/s: the exchange and the backward pass are of one order in each.
 NET_CASES = (("cnn", 64, 1.0), ("mlp10m", 1024, 1.0), ("cnn", 512, 0.1))
-NET_COMMANDS = ("serial", "train", "comm", "backward")
+NET_PARTS = ("serial_ms", "train_ms", "comm_ms", "backward_ms", "tail_ms")
 SPEEDUP_AIM, OVERLAP_AIM = {"cnn": 0.92}, 0.7
 TIMEOUT_SECONDS = 60 # of one answer, beyond what was asked for
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -103,12 +103,6 @@ class Job:
                     process.wait(10)
                     break
         self.errors.close()
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def find_torch():
@@ -262,31 +256,23 @@ def print_model(model, lines, options):
 
 
 def overlap_of(found):
-    """Of one round."""
-    serial, train, comm = (found[c]["ms"] for c in ("serial", "train", "comm"))
-    return (serial - train) / min(comm, found["backward"]["behind_first_ms"])
+    return (found["serial_ms"] - found["train_ms"]) / min(found["comm_ms"], found["tail_ms"])
 
 
 def bench_net_case(machine, model, batch, gbps, options):
-    rounds = []
     with Namespaces(2, gbps) as net, contextlib.closing(machine.ranks(model, batch, net)) as job:
-        for number in range(options.net_rounds):
-            turn = number % len(NET_COMMANDS)
-            rounds.append({c: job.measure(c, options.net_seconds)
-                           for c in NET_COMMANDS[turn:] + NET_COMMANDS[:turn]})
+        rounds = [job.measure("overlap", options.net_seconds) for _ in range(options.net_rounds)]
         ready = job.ready
-    line = {"ms": {c: statistics.median(r[c]["ms"] for r in rounds) for c in NET_COMMANDS[:3]},
-            "tail_ms": statistics.median(r["backward"]["behind_first_ms"] for r in rounds),
-            "backward_ms": statistics.median(r["backward"]["backward_ms"] for r in rounds),
+    return {"model": model, "batch": batch, "gbps": gbps, "ready": ready, "rounds": rounds,
+            **{part: statistics.median(r[part] for r in rounds) for part in NET_PARTS},
             "overlap": spread([overlap_of(r) for r in rounds])}
-    return {"model": model, "batch": batch, "gbps": gbps, "ready": ready, "rounds": rounds, **line}
 
 
 def bench_net(machine, options):
-    print("\nOverlap, 2 processes in network namespaces: milliseconds a step, medians of "
+    print("\nOverlap, 2 processes in network namespaces: milliseconds, medians of "
           f"{options.net_rounds} rounds; overlap = (serial - train) / min(comm, tail)\n", flush=True)
-    widths = (8, 6, 7, 6, 8, 8, 8, 8, 8, 8, 19)
-    print_head(("model", "batch", "link", "MB", "buckets", "serial", "train", "comm", "backward", "tail",
+    widths = (8, 5, 8, 5, 7, 7, 7, 7, 8, 7, 18)
+    print_head(("model", "batch", "link", "MB", "buckets", "serial", "train", "comm", "fwd+bwd", "tail",
                 "overlap"), widths)
     cases = []
     for model, batch, gbps in NET_CASES:
@@ -296,9 +282,8 @@ def bench_net(machine, options):
         cases.append(case)
         ready = case["ready"]
         print_row((model, batch, f"{gbps:g} Gb/s", f"{ready['gradient_bytes'] * 1e-6:.1f}",
-                   ready["buckets"], *(f"{case['ms'][c]:.1f}" for c in ("serial", "train", "comm")),
-                   f"{case['backward_ms']:.1f}", f"{case['tail_ms']:.1f}", spread_text(case["overlap"])),
-                  widths)
+                   ready["buckets"], *(f"{case[part]:.1f}" for part in NET_PARTS),
+                   spread_text(case["overlap"])), widths)
     return cases
 
 
@@ -340,7 +325,7 @@ def parse():
     parser.add_argument("--models", help="mlp,cnn,mlp10m")
     parser.add_argument("--rows", help=",".join(ROWS))
     parser.add_argument("--rounds", type=int, help="13, of the overlap 5")
-    parser.add_argument("--seconds", type=float, help="of one row in one round: 1, of the overlap 2")
+    parser.add_argument("--seconds", type=float, help="of one row in one round: 1, of the overlap 5")
     parser.add_argument("--quick", action="store_true", help="2 rounds of half a second")
     parser.add_argument("--net", action="store_true", help="also overlap, over limited links (root)")
     parser.add_argument("--only-net", action="store_true", help="overlap alone (root)")
@@ -350,7 +335,7 @@ def parse():
     options.rows = chosen(options.rows, ROWS, "row")
     options.net_rounds = options.rounds or (2 if options.quick else 5)
     options.rounds = options.rounds or (2 if options.quick else 13)
-    options.net_seconds = options.seconds or (0.5 if options.quick else 2.0)
+    options.net_seconds = options.seconds or (1.0 if options.quick else 5.0)
     options.seconds = options.seconds or (0.5 if options.quick else 1.0)
     if (options.net or options.only_net) and os.geteuid() != 0:
         raise bench.Failure("--net makes network namespaces, which takes root")

@@ -8,14 +8,15 @@
  * once and ends. Without it rank 0 is told what to do, a line each, on its standard input.
  *
  *     train S       steps for about S seconds
- *     serial S      the same, with gradients exchanged only after the backward pass
- *     comm S        the exchange of a step's buckets alone, without training
- *     backward S    forward and backward alone: what follows the first bucket, and all of it
+ *     overlap S     in turn, again and again: a step that exchanges gradients only after the
+ *                   backward pass (serial), one that does so meanwhile (train), the exchange of its
+ *                   buckets alone (comm), a forward and backward pass alone (backward, and tail:
+ *                   what follows the first bucket). Medians.
  *
  * Each is answered by one JSON object a line, from rank 0; times are in milliseconds of the wall's
  * clock. The first line says what there is. A job of one process measures until the time is over;
  * ranks agree on a number of steps, by the time that a step took before. It reaches into dtrain's
- * internals for the last two and to change no_overlap between steps. */
+ * internals for the last two, and to change no_overlap between steps. */
 #define _GNU_SOURCE
 #define DT_IMPLEMENTATION
 #include "dtrain.h"
@@ -27,6 +28,7 @@
 #define WARM_S 0.2 /* before each measurement: others may have had the caches */
 #define DATA_ROWS 4096
 #define DATA_BATCHES_LEAST 8
+#define PARTS_TIMED_MOST 256
 #define LEARNING_RATE 1e-6 /* random labels are not to be learnt by heart: tiny numbers are slow */
 
 typedef struct bench {
@@ -43,7 +45,7 @@ typedef struct bench {
     int32_t *targets;
     uint64_t rows;
     dt_trainer *trainer;
-    double step_s[4]; /* of each command, the same on all ranks; 0 = not known */
+    double step_s[2]; /* of each command, the same on all ranks; 0 = not known */
 } bench;
 
 static double now_s(void) {
@@ -183,12 +185,14 @@ static void print_job(const bench *b) {
 
 /* ---- what is measured */
 
-typedef enum command { TRAIN, SERIAL, COMM, BACKWARD, QUIT } command;
-static const char *const command_names[] = {"train", "serial", "comm", "backward"};
+typedef enum command { TRAIN, OVERLAP, QUIT } command;
+static const char *const command_names[] = {"train", "overlap"};
+
+enum { PART_SERIAL, PART_TRAIN, PART_COMM, PART_BACKWARD, PART_TAIL, PARTS };
 
 typedef struct sums { /* of the steps of a measurement */
     double wait_s, data_s, loss;
-    double backward_s, behind_first_s;
+    double ms[PARTS][PARTS_TIMED_MOST]; /* of the last so many */
     uint64_t steps;
 } sums;
 
@@ -201,11 +205,8 @@ static void step_train(bench *b, sums *s) {
 }
 
 /* Every bucket at once, and then in order waited for, as after a backward pass. */
-static void step_comm(bench *b, sums *s) {
+static void step_comm(bench *b) {
     dti_parallel *par = &b->trainer->par;
-    (void)s;
-    if (!par->desc.comm)
-        fail("comm", "takes several ranks");
     par->posted = par->received = 0;
     for (uint32_t i = 0; i < par->bucket_count; i++)
         try(b, dti_exchange_post(par, i), "all-reduce");
@@ -214,8 +215,9 @@ static void step_comm(bench *b, sums *s) {
             "all-reduce");
 }
 
-/* Of the first replica, which is the only one; its step is given up before the commit. */
-static void step_backward(bench *b, sums *s) {
+/* A forward and backward pass whose step is given up before the commit; gives the seconds of what
+ * follows the first bucket. */
+static double step_backward(bench *b) {
     dti_parallel *par = &b->trainer->par;
     dti_replica *r = &par->replicas[0];
     const uint64_t values = (uint64_t)par->job.first * par->desc.batch / par->job.replicas;
@@ -225,8 +227,6 @@ static void step_backward(bench *b, sums *s) {
                              .first = (uint32_t)values,
                              .count = par->desc.batch / par->job.replicas};
     const dt_step_desc step = {.step = r->store->steps + 1};
-    if (par->job.local != 1)
-        fail("backward", "takes one replica a process");
     dti_step_prepare(par, &batch, &step);
     dti_step_weigh(par, 0);
     memset(par->weights.sum, 0, par->weights.width * sizeof(double));
@@ -235,26 +235,16 @@ static void step_backward(bench *b, sums *s) {
     try(b, r->result, "forward");
     dt_program *p = r->runs->runs[0].program;
     dti_replica_set_weights(p, par->weights.sum);
-    double start = now_s(), first = 0;
+    double first = 0;
     for (uint32_t i = 1; i < dti_replica_segments(p); i++) {
         try(b, dti_replica_launch(p, i), "backward");
         try(b, dti_replica_reach(p, i), "backward");
         if (first <= 0 && p->segment_buckets[i] > 0)
             first = now_s();
     }
-    s->backward_s += now_s() - start;
-    s->behind_first_s += now_s() - first;
+    const double tail = now_s() - first;
     dti_step_drop_all(par);
-}
-
-static void one_step(bench *b, command c, sums *s) {
-    s->steps++;
-    if (c == COMM)
-        step_comm(b, s);
-    else if (c == BACKWARD)
-        step_backward(b, s);
-    else
-        step_train(b, s);
+    return tail;
 }
 
 static double agree_most(const bench *b, double value) {
@@ -262,38 +252,89 @@ static double agree_most(const bench *b, double value) {
     return value;
 }
 
+/* All ranks begin each part together: none pays for what another one did before. */
+static void step_overlap(bench *b, sums *s) {
+    dti_parallel *par = &b->trainer->par;
+    double *ms = &s->ms[0][s->steps % PARTS_TIMED_MOST];
+    if (!par->desc.comm || par->job.local != 1)
+        fail("overlap", "takes several ranks of one replica each");
+    for (int part = 0; part < PART_TAIL; part++) {
+        agree_most(b, 0);
+        const double start = now_s();
+        par->desc.no_overlap = part == PART_SERIAL;
+        if (part == PART_COMM)
+            step_comm(b);
+        else if (part == PART_BACKWARD)
+            ms[PART_TAIL * PARTS_TIMED_MOST] = 1e3 * step_backward(b);
+        else
+            step_train(b, s);
+        ms[part * PARTS_TIMED_MOST] = 1e3 * (now_s() - start);
+    }
+}
+
+static void one_step(bench *b, command c, sums *s) {
+    if (c == OVERLAP)
+        step_overlap(b, s);
+    else
+        step_train(b, s);
+    s->steps++;
+}
+
 /* For about `seconds`; gives the wall's, from when all ranks are here to when all are through. */
 static double run_steps(bench *b, command c, double seconds, sums *s) {
     const bool alone = dt_comm_size(b->comm) == 1;
     const double steps = seconds / b->step_s[c];
-    const uint64_t count = steps < 2 ? 2 : (uint64_t)steps;
+    const uint64_t least = c == OVERLAP ? 1 : 2, count = DTI_MAX((uint64_t)steps, least);
     *s = (sums){0};
     agree_most(b, 0);
     const double start = now_s();
-    while (alone ? s->steps < 2 || now_s() - start < seconds : s->steps < count)
+    while (alone ? s->steps < least || now_s() - start < seconds : s->steps < count)
         one_step(b, c, s);
     const double took = agree_most(b, now_s() - start);
     b->step_s[c] = took / (double)s->steps;
     return took;
 }
 
+static int compare(const void *a, const void *b) {
+    const double *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+static double median_of(sums *s, int part) {
+    const size_t count = (size_t)DTI_MIN(s->steps, (uint64_t)PARTS_TIMED_MOST);
+    const double *ms = s->ms[part];
+    qsort(s->ms[part], count, sizeof *ms, compare);
+    return 0.5 * (ms[(count - 1) / 2] + ms[count / 2]);
+}
+
+static void print_sums(const bench *b, command c, sums *s, double took) {
+    const double n = (double)s->steps, ms = 1e3 / n;
+    printf("{\"what\": \"%s\", \"steps\": %llu, \"seconds\": %.4f, ", command_names[c],
+           (unsigned long long)s->steps, took);
+    if (c == OVERLAP)
+        printf("\"serial_ms\": %.4f, \"train_ms\": %.4f, \"comm_ms\": %.4f, "
+               "\"backward_ms\": %.4f, \"tail_ms\": %.4f}\n",
+               median_of(s, PART_SERIAL), median_of(s, PART_TRAIN), median_of(s, PART_COMM),
+               median_of(s, PART_BACKWARD), median_of(s, PART_TAIL));
+    else
+        printf("\"samples_per_s\": %.2f, \"ms\": %.5f, \"wait_ms\": %.5f, \"data_ms\": %.5f, "
+               "\"loss\": %.4f}\n",
+               b->batch * n / took, took * ms, s->wait_s * ms, s->data_s * ms, s->loss);
+    fflush(stdout);
+}
+
 static void measure(bench *b, command c, double seconds) {
-    sums s;
-    b->trainer->par.desc.no_overlap = c == SERIAL || b->no_overlap;
+    static sums s;
     if (b->step_s[c] <= 0) { /* the first steps touch memory for the first time */
         b->step_s[c] = 1;
         run_steps(b, c, 0, &s);
     }
-    run_steps(b, c, WARM_S, &s);
+    if (c == TRAIN)
+        run_steps(b, c, WARM_S, &s);
     const double took = run_steps(b, c, seconds, &s);
-    const double n = (double)s.steps, ms = 1e3 / n;
+    b->trainer->par.desc.no_overlap = b->no_overlap;
     if (dt_comm_rank(b->comm) == 0)
-        printf("{\"what\": \"%s\", \"steps\": %llu, \"seconds\": %.4f, \"samples_per_s\": %.2f, "
-               "\"ms\": %.5f, \"wait_ms\": %.5f, \"data_ms\": %.5f, \"backward_ms\": %.5f, "
-               "\"behind_first_ms\": %.5f, \"loss\": %.4f}\n",
-               command_names[c], (unsigned long long)s.steps, took, b->batch * n / took, took * ms,
-               s.wait_s * ms, s.data_s * ms, s.backward_s * ms, s.behind_first_s * ms, s.loss);
-    fflush(stdout);
+        print_sums(b, c, &s, took);
 }
 
 /* ---- commands: rank 0 reads them, and tells the others */
