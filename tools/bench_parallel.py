@@ -67,7 +67,11 @@ class Job:
                 list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                 stderr=self.errors, start_new_session=True,
                 env={**os.environ, **(environment or {})}))
-        self.ready = self.answer(0)
+        try:
+            self.ready = self.answer(0)
+        except BaseException:
+            self.close()
+            raise
 
     def ask(self, what, seconds):
         for process in self.processes:
