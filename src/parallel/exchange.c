@@ -45,6 +45,14 @@ static uint32_t dti_exchange_operands(const dti_parallel *par, uint32_t k, uint6
     return count;
 }
 
+/* Without other processes a slice is final once it is folded: every replica gets it while it is in
+ * the cache, in place of its own part, which nobody reads again. */
+static void dti_exchange_spread(const dti_parallel *par, const float *sum, uint64_t at,
+                                uint64_t n) {
+    for (uint32_t r = 1; r < par->job.local; r++)
+        memcpy(par->replicas[r].gradients + at, sum, n * sizeof *sum);
+}
+
 static void dti_exchange_slice(dti_parallel *par, uint32_t b, uint32_t slice) {
     const dti_bucket *bucket = &par->buckets[b];
     const uint64_t from = (uint64_t)slice * DTI_SLICE;
@@ -56,6 +64,8 @@ static void dti_exchange_slice(dti_parallel *par, uint32_t b, uint32_t slice) {
         if (count > 1 || operands[0].data != to)
             dti_fold(to, operands, count, n, DT_F32, DT_COMM_SUM, !par->desc.comm, 1);
     }
+    if (!par->desc.comm)
+        dti_exchange_spread(par, dti_exchange_target(par, b, 0) + from, bucket->begin + from, n);
     atomic_fetch_add(&par->states[b].done, 1);
 }
 

@@ -84,6 +84,13 @@ static void dti_step_forward(void *arg, uint32_t index) {
     r->busy_ns = dti_now_ns() - start;
 }
 
+static void dti_step_weigh_forward(void *arg, uint32_t index) {
+    dti_parallel *par = arg;
+    dti_step_weigh(par, index);
+    if (!par->replicas[index].result)
+        dti_step_forward(par, index);
+}
+
 /* ---- backward */
 
 static void dti_micro_terms(dti_parallel *par, const dti_micro_run *run) {
@@ -189,7 +196,8 @@ static void dti_step_commit(void *arg, uint32_t index) {
     dti_replica *r = &par->replicas[index];
     const dti_runs *runs = r->runs->count ? r->runs : &r->full;
     dt_program *p = runs->runs[runs->count - 1].program;
-    for (uint32_t b = 0; b < par->bucket_count && index; b++) {
+    /* what came from other processes; else dti_exchange_spread has done it */
+    for (uint32_t b = 0; b < par->bucket_count && index && par->desc.comm; b++) {
         const dti_bucket *bucket = &par->buckets[b];
         memcpy(r->gradients + bucket->begin, par->replicas[0].gradients + bucket->begin,
                (bucket->end - bucket->begin) * sizeof(float));
@@ -267,8 +275,9 @@ static dt_result dti_step_given_up(dti_parallel *par) {
 
 /* Weights to all ranks, and whether all of them can go on. */
 static dt_result dti_step_agree(dti_parallel *par, dt_result own) {
+    const bool apart = par->desc.comm != NULL; /* the weights travel during the forward part */
     if (!own) {
-        dti_crew_run(par->crew, dti_step_weigh, par);
+        dti_crew_run(par->crew, apart ? dti_step_weigh : dti_step_weigh_forward, par);
         own = dti_replicas_result(par);
     }
     double *leaf = dti_leaf(par, &par->weights, par->first_shard);
@@ -276,7 +285,7 @@ static dt_result dti_step_agree(dti_parallel *par, dt_result own) {
     leaf[DTI_WEIGHTS_WHO] = own ? par->rank : 0.0;
     leaf[DTI_WEIGHTS_ASKED] = par->asked ? 1.0 : 0.0;
     dt_result result = dti_leaf_sum_begin(par, &par->weights);
-    if (!result && !own)
+    if (!result && !own && apart)
         dti_crew_run(par->crew, dti_step_forward, par);
     if (!result)
         result = dti_leaf_sum_end(par, &par->weights);
@@ -335,8 +344,9 @@ static dt_result dti_step_not_finite(dti_parallel *par, dti_step_result *out) {
             dti_fail(par->base, DT_ERROR_NUMERIC, "%s", dti_ctx_base(r->ctx)->error);
     }
     dt_result result = dti_statistics_load(par);
-    if (!result)
-        result = dti_agree_result(par, found ? own : DT_OK);
+    if (!result && found)
+        result = own;
+    result = dti_agree_result(par, result);
     return result ? result : own;
 }
 
