@@ -242,6 +242,14 @@ static dti_VkResult DTI_VKAPI parallel_not_ready(dti_VkDevice device, dti_VkFenc
     return DTI_VK_NOT_READY;
 }
 
+/* In truth the device has not ended, and what it still runs is destroyed soon. */
+static void parallel_settle(dti_vk_device *device) {
+    device->vk.WaitForFences = exchange_wait;
+    device->lost = false;
+    CHECK(dti_vk_drain(device) == DT_OK);
+    device->lost = true;
+}
+
 typedef struct parallel_rank {
     dt_comm *comm;
     const char *device;
@@ -277,6 +285,8 @@ static void *parallel_rank_main(void *arg) {
         snprintf(r->error, sizeof r->error, "%s", dt_ctx_error(m->ctx));
         r->step = report.step;
         CHECK(dt_trainer_step(t, NULL) != DT_OK);
+        if (r->loses)
+            parallel_settle((dti_vk_device *)t->par.replicas[0].store->device);
         if (!r->loses)
             dt_store_state_hash(dt_trainer_store(t), &r->after);
     }
