@@ -81,7 +81,7 @@ typedef struct dt_trainer_desc {
     /* NULL = this process alone. Borrowed: no operation of yours may be under way during a call
      * with the trainer, and it is destroyed after it. */
     dt_comm *comm;
-    size_t bucket_bytes; /* of gradients that travel together; 0 = 25 MiB, the first 1 MiB */
+    size_t bucket_bytes; /* of gradients that travel together; 0 = 4 MiB, the first 1 MiB */
     bool no_overlap;     /* exchange gradients only after the backward pass: to measure */
     /* A folder for dt_trainer_checkpoint; NULL = none. Rank 0 writes. */
     const char *checkpoint;
