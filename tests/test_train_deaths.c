@@ -267,7 +267,7 @@ static void death_none(bool conv, long *calls, long *us) {
 #ifdef __linux__
 /* A sanitizer makes a process slow to start, and has no need of all. */
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-enum { DEATH_STRIDE = 7 };
+enum { DEATH_STRIDE = 17 };
 #else
 enum { DEATH_STRIDE = 1 };
 #endif

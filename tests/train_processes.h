@@ -56,7 +56,7 @@ struct job {
     void (*run)(rank *r);
     const void *arg;
     const char *devices[RANKS_MAX]; /* NULL: "cpu" */
-    char rendezvous[64];
+    char folder[32], rendezvous[64];
     rank at[RANKS_MAX];
 };
 
@@ -71,24 +71,6 @@ static void job_sleep_us(long us) {
     nanosleep(&t, NULL);
 }
 
-/* Below the ports that the system gives to connections, so that none of them takes it. */
-static int job_port(void) {
-    static int next;
-    for (int i = 0; i < 1000; i++) {
-        next = next ? next + 1 : 20000 + (int)(getpid() % 900) * 13;
-        next = next >= 32000 ? 20000 : next;
-        struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)next)};
-        a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-        int s = socket(AF_INET, SOCK_STREAM, 0);
-        bool free = s >= 0 && bind(s, (struct sockaddr *)(void *)&a, sizeof a) == 0;
-        if (s >= 0)
-            close(s);
-        if (free)
-            return next;
-    }
-    return 0;
-}
-
 static job *job_new(int count, const void *arg) {
     job *j = mmap(NULL, sizeof *j, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (j == MAP_FAILED)
@@ -96,11 +78,21 @@ static job *job_new(int count, const void *arg) {
     j->count = count;
     j->seconds = 60;
     j->arg = arg;
-    snprintf(j->rendezvous, sizeof j->rendezvous, "tcp://127.0.0.1:%d", job_port());
+    /* a file: no port that another test program may take */
+    snprintf(j->folder, sizeof j->folder, "/tmp/dtrain-job-XXXXXX");
+    if (!mkdtemp(j->folder)) {
+        munmap(j, sizeof *j);
+        return NULL;
+    }
+    snprintf(j->rendezvous, sizeof j->rendezvous, "file://%s/meet", j->folder);
     return j;
 }
 
 static void job_free(job *j) {
+    if (!j)
+        return;
+    remove(j->rendezvous + strlen("file://"));
+    rmdir(j->folder);
     munmap(j, sizeof *j);
 }
 

@@ -71,6 +71,7 @@ static void dti_exchange_slice(dti_parallel *par, uint32_t b, uint32_t slice) {
 
 static void dti_exchange_begin(dti_parallel *par) {
     par->posted = par->received = 0;
+    par->posting = DT_OK;
     for (uint32_t b = 0; b < par->bucket_count; b++) {
         dti_bucket_state *s = &par->states[b];
         const uint64_t n = par->buckets[b].end - par->buckets[b].begin;
@@ -129,20 +130,29 @@ static dt_result dti_exchange_post_ready(dti_parallel *par) {
 
 static bool dti_exchange_help(dti_parallel *par, uint32_t replica, bool last) {
     bool all = dti_exchange_fold(par);
-    dti_replica *r = &par->replicas[replica];
-    if (replica == 0 && !r->result && (last || !par->desc.no_overlap))
-        r->result = dti_exchange_post_ready(par);
+    if (replica == 0 && !par->posting && (last || !par->desc.no_overlap))
+        par->posting = dti_exchange_post_ready(par);
     return all;
 }
 
-static dt_result dti_exchange_finish(dti_parallel *par) {
-    dt_result result = dti_exchange_post_ready(par);
-    while (!result && par->received < par->posted) {
-        dti_bucket_state *s = &par->states[par->received];
-        result = dti_comm_failed(par, dt_comm_wait(par->desc.comm, s->work, -1));
-        par->received += !result;
+static dt_result dti_exchange_drain(dti_parallel *par) {
+    dt_result result = DT_OK;
+    for (; par->received < par->posted; par->received++) {
+        const dt_comm_work work = par->states[par->received].work;
+        dt_result one = dt_comm_wait(par->desc.comm, work, -1);
+        if (!result)
+            result = dti_comm_failed(par, one);
     }
     return result;
+}
+
+/* A bucket that could not be posted, because the group had ended, is less to say than why one
+ * before it failed. */
+static dt_result dti_exchange_finish(dti_parallel *par) {
+    if (!par->posting)
+        par->posting = dti_exchange_post_ready(par);
+    dt_result result = dti_exchange_drain(par);
+    return result ? result : par->posting;
 }
 
 /* ---- a few doubles */

@@ -72,6 +72,7 @@ typedef struct dti_parallel {
     dti_bucket *buckets;
     dti_bucket_state *states;
     uint32_t bucket_count, posted, received;
+    dt_result posting; /* the first bucket that could not be posted */
     uint64_t elements; /* of a gradient arena */
     float
         *partial; /* this process's sums, bucket by bucket, subtree by subtree; NULL: not needed */
@@ -136,6 +137,8 @@ static void dti_exchange_arrive(dti_parallel *par, uint32_t from, uint32_t to);
 static bool dti_exchange_help(dti_parallel *par, uint32_t replica, bool last);
 /* Waits for all buckets; the sums are in the first replica's slot 0. */
 static dt_result dti_exchange_finish(dti_parallel *par);
+/* Waits for what is posted, so that nothing is borrowed; the first one's error. */
+static dt_result dti_exchange_drain(dti_parallel *par);
 /* Sum of width doubles over all shards of the job: begin takes par's leaves, end gives the sum. */
 static dt_result dti_leaf_sum_begin(dti_parallel *par, dti_leaf_sum *s);
 static dt_result dti_leaf_sum_end(dti_parallel *par, dti_leaf_sum *s);

@@ -242,8 +242,6 @@ static void dti_parallel_leave(dti_parallel *par) {
     par->lost = true;
     if (comm && par->received < par->posted)
         dt_comm_cancel(par->desc.comm, par->states[par->received++].work);
-    for (; par->received < par->posted; par->received++)
-        dt_comm_wait(par->desc.comm, par->states[par->received].work, -1);
 }
 
 static void dti_step_prepare(dti_parallel *par, const dti_batch *batch, const dt_step_desc *step) {
@@ -359,9 +357,13 @@ static bool dti_losses_finite(const dti_step_result *out) {
 
 /* Before the commit: step s stays. Those who know of it go on together with the next step. */
 static dt_result dti_step_failed(dti_parallel *par, dt_result result) {
+    char text[sizeof par->base->error]; /* what the rest of it says is no news */
+    memcpy(text, par->base->error, sizeof text);
     if (!par->told && !par->lost)
         dti_parallel_leave(par);
+    dti_exchange_drain(par);
     dti_step_drop_all(par);
+    memcpy(par->base->error, text, sizeof text);
     return result;
 }
 
