@@ -5,9 +5,9 @@
 /* ---- the same bits */
 
 typedef struct bits_case {
-    bool conv;
+    int conv; /* train_model_make's kind */
     const char *devices;
-    int shards, batch, accumulate, steps;
+    int shards, batch, accumulate, steps, bucket_bytes;
     dt_tail tail;
 } bits_case;
 
@@ -24,6 +24,7 @@ static uint64_t bits_hash(const bits_case *c, double *loss) {
     d.shards = c->shards;
     d.batch = c->batch ? c->batch : d.batch;
     d.accumulate = c->accumulate;
+    d.bucket_bytes = (size_t)c->bucket_bytes;
     d.tail = c->tail;
     dt_result result = dt_trainer_create(m.graph, &d, &trainer);
     for (int i = 0; i < c->steps && !result; i++)
@@ -53,7 +54,7 @@ static void bits_equal(bits_case c, const char *const *devices, int count) {
 static const char *const cpus[] = {"cpu", "cpu:2", "cpu:3", "cpu:4", "cpu:8"};
 
 TEST(replicas_one_to_eight_give_the_same_bits) {
-    for (int conv = 0; conv < 2; conv++)
+    for (int conv = 0; conv < 3; conv++)
         bits_equal((bits_case){.conv = conv, .shards = 8, .batch = 37, .steps = 9}, cpus, 5);
 }
 
@@ -64,6 +65,15 @@ TEST(parts_of_shards_give_the_same_bits_on_any_number_of_replicas) {
             cpus, 5);
     bits_equal((bits_case){.conv = true, .shards = 4, .batch = 50, .accumulate = 3, .steps = 6},
                cpus, 4);
+}
+
+TEST(shared_gradients_and_class_weights_give_the_same_bits) {
+    bits_case c = {.conv = TRAIN_SUMS, .batch = 40, .steps = 7, .bucket_bytes = 64};
+    for (int parts = 1; parts < 4; parts++) {
+        c.accumulate = parts;
+        for (c.shards = 1; c.shards <= 8; c.shards++)
+            bits_equal(c, cpus, c.shards < 5 ? c.shards : c.shards < 8 ? 4 : 5);
+    }
 }
 
 TEST(any_number_of_shards_gives_the_same_bits) {

@@ -45,16 +45,36 @@ static dt_tensor train_conv(dt_tensor x) {
     return dt_flatten(dt_max_pool2d(h, &(dt_pool_desc){.kernel = {2, 2}}));
 }
 
-static bool train_model_make(train_model *m, const dt_ctx_desc *ctx, bool conv) {
+/* Weights that are sums: of two parameters, whose gradients are one; of a parameter and what is made
+ * of another, whose gradient is read again. */
+enum { TRAIN_SUMS = 2 };
+static dt_tensor train_sums(dt_graph *g, dt_tensor x) {
+    const dt_shape shape = dt_dims(24, TRAIN_SIDE * TRAIN_SIDE), small = dt_dims(16, 24);
+    const dt_init init = {.kind = DT_INIT_UNIFORM, .a = -0.1f, .b = 0.1f};
+    dt_tensor w = dt_add(dt_param(g, "one", shape, init), dt_param(g, "two", shape, init));
+    dt_tensor v = dt_tanh(dt_param(g, "inner", small, init));
+    x = dt_relu(dt_linear(x, w, (dt_tensor){0}));
+    return dt_linear(x, dt_add(dt_param(g, "base", small, init), v), (dt_tensor){0});
+}
+
+/* kind: 0 = MLP, 1 = convolution and batch norm, TRAIN_SUMS = that, and class weights. */
+static bool train_model_make(train_model *m, const dt_ctx_desc *ctx, int kind) {
     *m = (train_model){.adam = {.kind = DT_ADAM, .lr = 0.01, .clip_norm = 1.0}};
     if (dt_ctx_create(ctx, &m->ctx) || dt_graph_create(m->ctx, &m->graph))
         return false;
     m->x = dt_input(m->graph, "x", DT_F32, dt_dims(TRAIN_SIDE * TRAIN_SIDE));
     m->t = dt_input(m->graph, "t", DT_I32, dt_dims());
-    dt_tensor h = conv ? train_conv(m->x) : dt_relu(dt_nn_linear(m->x, "fc0", 24));
+    dt_tensor h = kind == TRAIN_SUMS ? train_sums(m->graph, m->x)
+                  : kind             ? train_conv(m->x)
+                                     : dt_relu(dt_nn_linear(m->x, "fc0", 24));
+    dt_cross_entropy_desc weighted = {0};
+    if (kind == TRAIN_SUMS)
+        weighted.class_weights =
+            dt_freeze(dt_param(m->graph, "class.weights", dt_dims(TRAIN_CLASSES),
+                               (dt_init){.kind = DT_INIT_UNIFORM, .a = 0.1f, .b = 3.0f}));
     h = dt_tanh(dt_nn_linear(dt_dropout(h, 0.2f), "fc1", 16));
     m->logits = dt_nn_linear(h, "fc2", TRAIN_CLASSES);
-    m->loss = dt_cross_entropy(m->logits, m->t, NULL);
+    m->loss = dt_cross_entropy(m->logits, m->t, &weighted);
     m->accuracy = dt_accuracy(m->logits, m->t);
     train_data_fill(&m->data);
     return dt_graph_error(m->graph) == NULL;

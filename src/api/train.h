@@ -12,7 +12,7 @@ typedef struct dt_trainer dt_trainer;
 
 /* One input of the model, for all samples of a set. */
 typedef struct dt_column {
-    dt_tensor input;
+    dt_tensor input;  /* one with samples */
     const void *data; /* the samples' values, one behind the other; NULL: dt_dataset.sample fills */
     dt_dtype dtype;   /* of data: F32 or U8 for an f32 input, I32 or U8 for an i32 one */
     float scale, offset; /* U8 to f32: value * scale + offset; scale 0 = 1 */
@@ -76,8 +76,10 @@ typedef struct dt_trainer_desc {
     /* "cpu", "cpu:2" (two replicas), "vulkan:0,vulkan:1,cpu", "auto"; a name may come again. NULL =
      * "auto". What dt_store_desc.device takes, with commas; behind "cpu" a number of replicas. */
     const char *devices;
-    int threads; /* of each CPU replica; 0 = 1 of several, the context's of one */
-    bool pin;    /* each replica's thread keeps to a processor of its own */
+    /* Of each CPU replica; 0 = 1 of several, the context's of one. The first replica has the
+     * context's threads, or one. */
+    int threads;
+    bool pin; /* each replica's thread keeps to a processor of its own */
     /* NULL = this process alone. Borrowed: no operation of yours may be under way during a call
      * with the trainer, and it is destroyed after it. */
     dt_comm *comm;
@@ -139,8 +141,9 @@ DT_API void dt_trainer_set_lr(dt_trainer *trainer, double lr);
  * buffers, optimizer, step, order, shards. All ranks call it; rank 0 writes, and all get its
  * result. The file appears whole or not at all. Errors: IO (the training can go on), MEMORY. */
 DT_API dt_result dt_trainer_save(dt_trainer *trainer, const char *path);
-/* Goes on from a file of dt_trainer_save; rank 0 reads, on any number of replicas up to its
- * shards. Errors, with the state as before: IO, FORMAT (truncated, a wrong checksum), INVALID
+/* Goes on from a file of dt_trainer_save; rank 0 reads (path matters there alone, as in saving), on
+ * any number of replicas up to its shards. Programs for other shards than now are made; where that
+ * fails the trainer can only save and be destroyed. Errors, with the state as before: IO, FORMAT (truncated, a wrong checksum), INVALID
  * (another model, names the first difference; other shards than asked for; fewer than replicas). */
 DT_API dt_result dt_trainer_load(dt_trainer *trainer, const char *path);
 /* The same in the folder `checkpoint`, under a name with the step; older ones than the newest

@@ -138,5 +138,5 @@ static dt_result dti_agree_state(dti_parallel *par) {
         par->replicas[i].store->steps = steps;
     if (!result)
         result = dti_agree_result(par, dti_agree_hash(par));
-    return result ? result : dti_statistics_load(par);
+    return result ? result : dti_agree_result(par, dti_statistics_load(par));
 }

@@ -100,7 +100,9 @@ static bool dti_exchange_fold(dti_parallel *par) {
         dti_bucket_state *s = &par->states[b];
         if (atomic_load(&s->arrived) < par->job.local)
             return false;
-        for (uint32_t i; (i = atomic_fetch_add(&s->next, 1)) < s->slices;)
+        /* looked at before it is raised: who waits comes by very often */
+        for (uint32_t i;
+             atomic_load(&s->next) < s->slices && (i = atomic_fetch_add(&s->next, 1)) < s->slices;)
             dti_exchange_slice(par, b, i);
         all = all && atomic_load(&s->done) == s->slices;
     }
@@ -135,6 +137,7 @@ static bool dti_exchange_help(dti_parallel *par, uint32_t replica, bool last) {
     return all;
 }
 
+/* Waits for what is posted; the first one's error. */
 static dt_result dti_exchange_drain(dti_parallel *par) {
     dt_result result = DT_OK;
     for (; par->received < par->posted; par->received++) {

@@ -137,8 +137,6 @@ static void dti_exchange_arrive(dti_parallel *par, uint32_t from, uint32_t to);
 static bool dti_exchange_help(dti_parallel *par, uint32_t replica, bool last);
 /* Waits for all buckets; the sums are in the first replica's slot 0. */
 static dt_result dti_exchange_finish(dti_parallel *par);
-/* Waits for what is posted, so that nothing is borrowed; the first one's error. */
-static dt_result dti_exchange_drain(dti_parallel *par);
 /* Sum of width doubles over all shards of the job: begin takes par's leaves, end gives the sum. */
 static dt_result dti_leaf_sum_begin(dti_parallel *par, dti_leaf_sum *s);
 static dt_result dti_leaf_sum_end(dti_parallel *par, dti_leaf_sum *s);

@@ -45,15 +45,19 @@ static dt_result dti_micro_open(dti_parallel *par, dti_replica *r, const dti_mic
 
 /* ---- weights */
 
-static dt_result dti_micro_weigh(dti_parallel *par, dti_replica *r, const dti_micro_run *run) {
-    memset(r->weights, 0, (size_t)run->piece_count * DT_MAX_TERMS * sizeof *r->weights);
-    dt_result result = dti_replica_weigh(run->program, r->weights);
-    for (uint32_t k = 0; k < run->piece_count && !result; k++) {
-        double *leaf = dti_leaf(par, &par->weights, run->pieces[k].leaf);
+static dt_result dti_micro_weigh(dti_replica *r, const dti_micro_run *run) {
+    double *weights = r->weights + (run->pieces - r->runs->pieces) * DT_MAX_TERMS;
+    memset(weights, 0, (size_t)run->piece_count * DT_MAX_TERMS * sizeof *weights);
+    return dti_replica_weigh(run->program, weights);
+}
+
+/* Piece by piece in their order, whatever runs they are computed in. */
+static void dti_step_leaf_weights(dti_parallel *par, const dti_replica *r) {
+    for (uint32_t k = 0; k < r->runs->piece_count && r->runs->count; k++) {
+        double *leaf = dti_leaf(par, &par->weights, r->runs->pieces[k].leaf);
         for (uint32_t i = 0; i < DT_MAX_TERMS; i++)
             leaf[i] += r->weights[k * DT_MAX_TERMS + i];
     }
-    return result;
 }
 
 /* The first run comes last, and its inputs stay where they are. */
@@ -63,11 +67,13 @@ static void dti_step_weigh(void *arg, uint32_t index) {
     r->result = DT_OK;
     for (uint32_t i = r->runs->count; i-- > 0 && !r->result;) {
         const dti_micro_run *run = &r->runs->runs[i];
-        if (i == 0 || dti_replica_weighs(run->program))
+        if (i == 0 || dti_replica_weighs(run->program) || dti_replica_labels(run->program))
             r->result = dti_micro_write(par, r, run);
         if (!r->result)
-            r->result = dti_micro_weigh(par, r, run);
+            r->result = dti_micro_weigh(r, run);
     }
+    if (!r->result)
+        dti_step_leaf_weights(par, r);
 }
 
 /* ---- forward: of the first run, while the weights are on their way */
@@ -240,8 +246,23 @@ static void dti_parallel_leave(dti_parallel *par) {
         dti_exchange_post(par, par->posted) == DT_OK)
         par->posted++;
     par->lost = true;
-    if (comm && par->received < par->posted)
-        dt_comm_cancel(par->desc.comm, par->states[par->received++].work);
+    for (; comm && par->received < par->posted; par->received++)
+        dt_comm_cancel(par->desc.comm, par->states[par->received].work);
+    const dt_comm_work small[] = {par->weights.work, par->stat_work, par->terms.work};
+    for (size_t i = 0; comm && i < DTI_COUNT(small); i++)
+        dt_comm_cancel(par->desc.comm, small[i]); /* those that have ended are none any more */
+}
+
+/* A device failed in the commit: this process is neither at the old step nor at the new one. */
+static dt_result dti_step_torn(dti_parallel *par, dt_result result) {
+    char text[sizeof par->base->error];
+    memcpy(text, par->base->error, sizeof text);
+    if (par->desc.comm && dti_leaf_sum_begin(par, &par->weights) == DT_OK)
+        dt_comm_cancel(par->desc.comm, par->weights.work);
+    par->lost = true;
+    return dti_fail(par->base, result,
+                    "%.800s; the weights of the first replica are those of step %llu", text,
+                    (unsigned long long)par->replicas[0].store->steps);
 }
 
 static void dti_step_prepare(dti_parallel *par, const dti_batch *batch, const dt_step_desc *step) {
@@ -254,6 +275,7 @@ static void dti_step_prepare(dti_parallel *par, const dti_batch *batch, const dt
         dti_replica *r = &par->replicas[i];
         r->runs = batch->rows == r->full.rows ? &r->full : &r->tail;
         r->result = DT_OK;
+        r->busy_ns = 0;
         atomic_store(&r->failed, false);
     }
     dti_exchange_begin(par);
@@ -359,9 +381,8 @@ static bool dti_losses_finite(const dti_step_result *out) {
 static dt_result dti_step_failed(dti_parallel *par, dt_result result) {
     char text[sizeof par->base->error]; /* what the rest of it says is no news */
     memcpy(text, par->base->error, sizeof text);
-    if (!par->told && !par->lost)
+    if (!par->told)
         dti_parallel_leave(par);
-    dti_exchange_drain(par);
     dti_step_drop_all(par);
     memcpy(par->base->error, text, sizeof text);
     return result;
@@ -386,7 +407,7 @@ static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt
     dti_crew_run(par->crew, dti_step_commit, par);
     result = dti_replicas_result(par);
     if (result)
-        return result;
+        return dti_step_torn(par, result);
     if (par->replicas[0].faulty)
         return dti_step_not_finite(par, out);
     out->norm = par->replicas[0].norm;

@@ -232,8 +232,9 @@ static bool dti_pieces_fold(const dt_program *p) {
 
 static bool dti_fold_direct(const dti_lowering *w, uint32_t id) {
     const dti_node *n = &w->p->work->nodes[id];
-    return w->own[id].uses == 1 && w->param_of[id] && !w->pin[id] && n->count > 0 && !n->samples &&
-           !dti_op_info_of(n->op)->family->view && dti_pieces_each(w, id);
+    return w->own[id].uses == 1 && w->param_of[id] && !w->next_param[w->param_of[id] - 1] &&
+           !w->pin[id] && n->count > 0 && !n->samples && !dti_op_info_of(n->op)->family->view &&
+           dti_pieces_each(w, id);
 }
 
 static dti_view dti_fold_view(uint32_t value, const dti_node *n) {

@@ -131,6 +131,8 @@ static void dti_replica_term(const dt_program *p, uint32_t term, uint32_t piece,
 static const float *dti_replica_stat(const dt_program *p, const dti_stat *stat, uint32_t piece);
 /* Whether the inputs decide a loss's weight, so that they must be written before weigh. */
 static bool dti_replica_weighs(const dt_program *p);
+/* Whether an input is checked when it is written: a class number or an index. */
+static bool dti_replica_labels(const dt_program *p);
 /* Adds the weights of each piece's losses to weights[piece * DT_MAX_TERMS + loss]. */
 static dt_result dti_replica_weigh(dt_program *p, double *weights);
 /* After begin, before the backward part: the weights of the whole job's batch. */

@@ -69,6 +69,13 @@ static bool dti_replica_weighs(const dt_program *p) {
     return p->weighs;
 }
 
+static bool dti_replica_labels(const dt_program *p) {
+    bool any = false;
+    for (uint32_t i = 0; i < p->port_count; i++)
+        any = any || p->ports[i].labels;
+    return any;
+}
+
 static dt_result dti_replica_weigh(dt_program *p, double *weights) {
     double ignored[DT_MAX_TERMS] = {0};
     dt_result result = p->weighs ? dt_program_weigh(p, ignored) : DT_OK;

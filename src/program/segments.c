@@ -197,6 +197,26 @@ static void dti_pin_stat(dti_lowering *w, uint32_t param) {
     s->stride = (uint32_t)(stride / 4);
 }
 
+static bool dti_is_read(const dti_lowering *w, uint32_t id) {
+    const dt_graph *g = w->p->work;
+    for (uint32_t user = id + 1; user < g->count; user++) {
+        const dti_node *n = &g->nodes[user];
+        for (uint32_t k = 0; w->needed[user] && k < n->count; k++) {
+            if (dti_input_id(g, n, k) == id)
+                return true;
+        }
+    }
+    return false;
+}
+
+/* A gradient is made where it must lie; but not where a finished bucket is exchanged while later
+ * nodes still read it. */
+static bool dti_pins_gradient(const dti_lowering *w, uint32_t id) {
+    const dt_program *p = w->p;
+    return !w->pin[id] && !p->desc.accumulate && !dti_pieces_fold(p) &&
+           (!p->piece_count || !dti_is_read(w, id));
+}
+
 static void dti_lower_pins(dti_lowering *w) {
     dt_program *p = w->p;
     w->status = dti_listing_value(&p->list, DTI_VALUE_OUT, 4 * DTI_STATUS_WORDS, 0);
@@ -209,7 +229,7 @@ static void dti_lower_pins(dti_lowering *w) {
         uint32_t id = p->param_dx[i].id;
         w->next_param[i] = w->param_of[id];
         w->param_of[id] = i + 1;
-        if (!w->pin[id] && !p->desc.accumulate && !dti_pieces_fold(p))
+        if (dti_pins_gradient(w, id))
             w->pin[id] = dti_param_value(p, i, DTI_VALUE_GRADIENT, 0);
     }
     for (uint32_t i = 0; i < p->store->param_count; i++) {
@@ -341,7 +361,12 @@ static void dti_lower_weigh(dti_lowering *w, const uint32_t *weight_node) {
         if (!weight_node[i])
             continue;
         const dti_node *n = &p->work->nodes[weight_node[i]];
-        bool direct = true; /* targets are inputs, or views of inputs */
+        bool direct = true;                       /* targets are inputs, or views of inputs */
+        for (uint32_t k = 0; k < n->count; k++) { /* class weights may be values of the store */
+            const uint32_t op = p->work->nodes[dti_input_id(p->work, n, k)].op;
+            if (op == DTI_OP_PARAM || op == DTI_OP_FILL)
+                dti_lower_value(w, dti_input_id(p->work, n, k));
+        }
         for (uint32_t k = 0; k < n->count; k++)
             direct = direct && w->e.views[dti_input_id(p->work, n, k)].dim[5] > 0;
         p->weighs = p->weighs || direct;

@@ -66,7 +66,7 @@ static dt_result dti_balance_apply(dt_trainer *t, const uint32_t *bounds) {
     t->bounded = true;
     dt_result result = dti_trainer_build(t, n);
     if (!result)
-        result = dti_statistics_load(&t->par);
+        result = dti_agree_result(&t->par, dti_statistics_load(&t->par));
     if (result)
         return result;
     dti_log(t->base, DT_LOG_INFO, "balance: the first replica here takes %d samples of %d now",
@@ -86,8 +86,11 @@ static dt_result dti_balance_look(dt_trainer *t, bool epoch_ended) {
     if (result)
         return result;
     uint32_t *now = next + n + 1;
-    for (uint32_t i = 0; i <= n; i++)
-        now[i] = dti_partition_bound(&t->par.job, i);
+    for (uint32_t i = 0, first, end; i < n; i++) {
+        dti_partition_shards(&t->par.job, i, &first, &end);
+        now[i] = dti_partition_bound(&t->par.job, first);
+    }
+    now[n] = t->par.desc.batch;
     dti_balance_bounds(t, next);
     if (dti_balance_time(t, next) > (1.0 - DTI_BALANCE_GAIN) * dti_balance_time(t, now))
         return DT_OK;

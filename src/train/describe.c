@@ -8,9 +8,8 @@ static void dti_describe_node(const dt_graph *g, uint32_t id, dti_text *text) {
                  dti_shape_print(n->shape, n->samples).text);
     for (uint32_t k = 0; k < n->count; k++)
         dti_text_add(text, "%s%u", k ? ", " : " of ", dti_input_id(g, n, k));
-    dti_text_add(text, ", attributes %016llx%s\n",
-                 (unsigned long long)dti_hash64(DTI_HASH_START, &n->attr, sizeof n->attr),
-                 n->frozen ? ", frozen" : "");
+    dti_text_add(text, ", attributes %016llx\n",
+                 (unsigned long long)dti_hash64(DTI_HASH_START, &n->attr, sizeof n->attr));
 }
 
 static void dti_describe_model(const dt_trainer *t, dti_text *text) {
@@ -78,6 +77,11 @@ static void dti_describe_settings(const dt_trainer *t, dti_text *text) {
                  !d->no_overlap);
     dti_text_add(text, "checkpoints %s, every %d steps\n", d->checkpoint ? "yes" : "no",
                  d->checkpoint_steps);
+    for (uint32_t i = 0; i < t->graph->param_count; i++) {
+        const dti_node *n = &t->graph->nodes[t->graph->params[i]];
+        if (n->frozen && !n->buffer)
+            dti_text_add(text, "frozen '%s'\n", n->label);
+    }
     dti_describe_optim(&t->par.desc.optim, text);
     dti_describe_model(t, text);
 }

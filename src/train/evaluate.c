@@ -60,6 +60,8 @@ static dt_result dti_evaluation_make(dt_trainer *t, uint64_t rows, uint32_t batc
     }
     v->rows = rows;
     v->batch = batch;
+    if (result)
+        dti_evaluation_free(t); /* so that the next call tries again */
     return result;
 }
 
@@ -105,6 +107,7 @@ static dt_result dti_evaluation_loop(dt_trainer *t, const dt_dataset *data, uint
                                      dt_train_report *r) {
     dti_evaluation *v = &t->evaluation;
     dti_loader *loader = NULL;
+    dti_loader_wait(t->loader); /* .sample is called by one thread at a time */
     const dti_loader_desc d = {.data = data,
                                .seed = t->desc.seed,
                                .batch = batch,

@@ -151,12 +151,15 @@ static dt_result dti_state_write(dt_trainer *t, const char *path, bool folder) {
 /* A lost job has no others to tell. */
 static dt_result dti_trainer_write(dt_trainer *t, const char *path, bool folder) {
     const bool writes = t->par.rank == 0 || t->par.lost;
-    dt_result result = writes ? dti_state_write(t, path, folder) : DT_OK;
+    dt_result result = DT_OK;
+    if (writes)
+        result = path ? dti_state_write(t, path, folder)
+                      : dti_fail(t->base, DT_ERROR_INVALID, "no path to save to");
     return dti_agree_result(&t->par, result);
 }
 
 DT_API dt_result dt_trainer_save(dt_trainer *t, const char *path) {
-    return path ? dti_trainer_write(t, path, false) : DT_ERROR_INVALID;
+    return dti_trainer_write(t, path, false);
 }
 
 DT_API dt_result dt_trainer_checkpoint(dt_trainer *t) {
@@ -270,6 +273,8 @@ static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_st
     if (par->desc.comm)
         result = dti_comm_failed(
             par, dt_comm_broadcast(par->desc.comm, f->words, DTI_STATE_WORDS, DT_I64, 0));
+    if (f->words[DTI_STATE_SHARDS] != par->job.replicas)
+        t->bounded = false; /* measured shares are of one shard a replica */
     if (!result && f->words[DTI_STATE_SHARDS] != par->job.shards)
         result = dti_trainer_build(t, (uint32_t)f->words[DTI_STATE_SHARDS]);
     if (result)
@@ -289,7 +294,8 @@ static dt_result dti_state_load(dt_trainer *t, const char *path) {
     dti_state_file f = {.t = t, .model = dti_text_open(t->base)};
     dt_result result = DT_OK;
     if (t->par.rank == 0) {
-        result = dti_checkpoint_open(t->base, path, &c);
+        result = path ? dti_checkpoint_open(t->base, path, &c)
+                      : dti_fail(t->base, DT_ERROR_INVALID, "no path to load from");
         if (!result)
             result = dti_state_check(t, path, c, &f);
     }
@@ -302,8 +308,6 @@ static dt_result dti_state_load(dt_trainer *t, const char *path) {
 }
 
 DT_API dt_result dt_trainer_load(dt_trainer *t, const char *path) {
-    if (!path)
-        return DT_ERROR_INVALID;
     return t->par.lost ? dti_trainer_lost(t) : dti_state_load(t, path);
 }
 

@@ -162,7 +162,10 @@ static dt_result dti_trainer_loader(dt_trainer *t) {
 
 static dt_result dti_trainer_build(dt_trainer *t, uint32_t shards) {
     dt_result result = dti_parallel_build(&t->par, shards, t->bounded ? t->bounds : NULL);
-    return result ? result : dti_agree_result(&t->par, dti_trainer_loader(t));
+    if (!result)
+        result = dti_agree_result(&t->par, dti_trainer_loader(t));
+    t->par.lost = t->par.lost || result; /* there are no programs to go on with */
+    return result;
 }
 
 static dt_result dti_trainer_seek(dt_trainer *t) {
@@ -343,7 +346,7 @@ DT_API void dt_trainer_info_get(const dt_trainer *t, dt_trainer_info *info) {
                               .batch = (int)par->desc.batch,
                               .accumulate = (int)par->desc.parts,
                               .micro_batches = (int)runs->count,
-                              .epoch_steps = dti_loader_epoch_batches(t->loader),
+                              .epoch_steps = t->loader ? dti_loader_epoch_batches(t->loader) : 0,
                               .step = par->replicas[0].store->steps,
                               .epoch = t->epoch,
                               .buckets = (int)par->bucket_count,
@@ -398,8 +401,11 @@ static dt_result dti_trainer_step(dt_trainer *t, dt_train_report *r, bool *used)
     *used = false;
     if (t->par.lost)
         return dti_trainer_lost(t);
-    t->par.asked = atomic_exchange(&t->wanted, 0) != 0;
-    const dt_result own = dti_loader_next(t->loader, &batch);
+    const bool wanted = t->par.asked = atomic_exchange(&t->wanted, 0) != 0;
+    dt_result own = dti_loader_next(t->loader, &batch);
+    if (!own && !(t->lr >= 0.0))
+        own = dti_fail(t->base, DT_ERROR_INVALID, "a learning rate of %g; it must be at least 0",
+                       t->lr);
     r->data_seconds += 1e-9 * (double)(dti_now_ns() - start);
     const dt_step_desc desc = {
         .seed = t->desc.seed, .step = t->par.replicas[0].store->steps + 1, .lr = (float)t->lr};
@@ -407,6 +413,8 @@ static dt_result dti_trainer_step(dt_trainer *t, dt_train_report *r, bool *used)
     r->seconds += 1e-9 * (double)(dti_now_ns() - start);
     r->epoch = t->epoch;
     *used = !result || step.skipped;
+    if (!*used && wanted)
+        atomic_store(&t->wanted, 1); /* with the next one */
     if (!*used) {
         dt_result again = t->par.lost ? DT_OK : dti_trainer_seek(t);
         return again ? again : result;
@@ -455,8 +463,8 @@ DT_API dt_result dt_trainer_epoch(dt_trainer *t, dt_train_report *report) {
     *r = (dt_train_report){0};
     while (used && !r->epoch_ended && !t->par.lost) {
         result = dti_trainer_step(t, r, &used);
-        if (used && !result)
-            result = dti_trainer_between(t, r->epoch_ended);
+        dt_result after = used ? dti_trainer_between(t, r->epoch_ended) : DT_OK;
+        result = result ? result : after;
         kept = used && result ? result : kept;
     }
     dti_report_close(t, r);
