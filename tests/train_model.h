@@ -45,8 +45,8 @@ static dt_tensor train_conv(dt_tensor x) {
     return dt_flatten(dt_max_pool2d(h, &(dt_pool_desc){.kernel = {2, 2}}));
 }
 
-/* Weights that are sums: of two parameters, whose gradients are one; of a parameter and what is made
- * of another, whose gradient is read again. */
+/* Weights that are sums: of two parameters, whose gradients are one; of a parameter and what is
+ * made of another, whose gradient is read again. */
 enum { TRAIN_SUMS = 2 };
 static dt_tensor train_sums(dt_graph *g, dt_tensor x) {
     const dt_shape shape = dt_dims(24, TRAIN_SIDE * TRAIN_SIDE), small = dt_dims(16, 24);

@@ -143,8 +143,9 @@ DT_API void dt_trainer_set_lr(dt_trainer *trainer, double lr);
 DT_API dt_result dt_trainer_save(dt_trainer *trainer, const char *path);
 /* Goes on from a file of dt_trainer_save; rank 0 reads (path matters there alone, as in saving), on
  * any number of replicas up to its shards. Programs for other shards than now are made; where that
- * fails the trainer can only save and be destroyed. Errors, with the state as before: IO, FORMAT (truncated, a wrong checksum), INVALID
- * (another model, names the first difference; other shards than asked for; fewer than replicas). */
+ * fails the trainer can only save and be destroyed. Errors, with the state as before: IO, FORMAT
+ * (truncated, a wrong checksum), INVALID (another model, names the first difference; other shards
+ * than asked for; fewer than replicas). */
 DT_API dt_result dt_trainer_load(dt_trainer *trainer, const char *path);
 /* The same in the folder `checkpoint`, under a name with the step; older ones than the newest
  * `checkpoint_keep` go. */
