@@ -264,13 +264,14 @@ static void death_none(bool conv, long *calls, long *us) {
     job_free(j);
 }
 
-#ifdef __linux__
 /* A sanitizer makes a process slow to start, and has no need of all. */
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-enum { DEATH_STRIDE = 17 };
+enum { DEATH_STRIDE = 17, DEATH_KILLS = 12 };
 #else
-enum { DEATH_STRIDE = 1 };
+enum { DEATH_STRIDE = 1, DEATH_KILLS = 60 };
 #endif
+
+#ifdef __linux__
 
 /* Before each frame, and in the middle of it; and of some frames more: into the next step. */
 static void death_sweep(bool conv, death_counts *n) {
@@ -319,11 +320,13 @@ TEST(a_rank_that_is_killed_at_any_time_leaves_whole_steps) {
     long calls, us;
     REQUIRE(death_oracle_make());
     death_none(true, &calls, &us);
-    for (int i = 0; i < 60 && test_now.failures < 5; i++)
-        death_run(
-            &(death){.conv = true, .victim = i % DEATH_RANKS, .call = -1, .delay_us = us * i / 50},
-            &n);
-    CHECK_TEXT(n.deaths > 40, "%d deaths", n.deaths);
+    for (int i = 0; i < DEATH_KILLS && test_now.failures < 5; i++)
+        death_run(&(death){.conv = true,
+                           .victim = i % DEATH_RANKS,
+                           .call = -1,
+                           .delay_us = us * i * 6 / 5 / DEATH_KILLS},
+                  &n);
+    CHECK_TEXT(n.deaths > DEATH_KILLS * 2 / 3, "%d deaths", n.deaths);
     death_tell("by kill", &n);
 }
 
