@@ -20,7 +20,7 @@ typedef struct dti_parallel_desc {
     uint32_t batch, tail; /* rows of a full batch, and of a short one; 0 = there is none */
     uint32_t parts;
     size_t bucket_bytes;
-    bool no_overlap, pin;
+    bool no_overlap;
 } dti_parallel_desc;
 
 #define DTI_REPLICAS_MAX 64   /* of one process */

@@ -107,7 +107,8 @@ static dt_result dti_evaluation_loop(dt_trainer *t, const dt_dataset *data, uint
                                      dt_train_report *r) {
     dti_evaluation *v = &t->evaluation;
     dti_loader *loader = NULL;
-    dti_loader_wait(t->loader); /* .sample is called by one thread at a time */
+    if (t->loader)
+        dti_loader_wait(t->loader); /* .sample is called by one thread at a time */
     const dti_loader_desc d = {.data = data,
                                .seed = t->desc.seed,
                                .batch = batch,
