@@ -93,7 +93,7 @@ typedef struct ops_probe { /* the objective: sum of y * dy */
     ops_model *m;
     dti_ref_run *run;
     dt_tensor y, dy;
-    const char *what;
+    bool second; /* y is a gradient itself */
 } ops_probe;
 
 static double ops_objective(ops_probe *p) {
@@ -119,10 +119,11 @@ static void ops_check_slope(ops_probe *p, const ops_leaf *leaf, dt_tensor dx, in
     double below = ops_objective(p);
     x->data[i] = at;
     double slope = (above - below) / (2 * h);
-    test_check(fabs(slope - g) <= 1e-6 * (1 + fabs(g)), __FILE__, __LINE__,
+    double bound = p->second ? 1e-5 : 1e-6;
+    test_check(fabs(slope - g) <= bound * (1 + fabs(g)), __FILE__, __LINE__,
                "%s %s node %u, by %s [%d]: the gradient is %.9g, finite differences give %.9g",
-               p->what, dti_op_info_of(p->m->op)->name, p->y.id, ops_node(leaf->x)->label, (int)i,
-               g, slope);
+               p->second ? "second derivative of" : "gradient of", dti_op_info_of(p->m->op)->name,
+               p->y.id, ops_node(leaf->x)->label, (int)i, g, slope);
 }
 
 /* A few elements of each leaf. */
@@ -136,7 +137,7 @@ static void ops_check_slopes(ops_probe *p, int leaves, const dt_tensor *dx) {
         if (!dti_is_nil(dx[i]))
             CHECK(dti_shape_equal(ops_node(dx[i])->shape, ops_node(leaf->x)->shape) &&
                   ops_node(dx[i])->samples == ops_node(leaf->x)->samples);
-        int64_t step = x->elements / 4 + 1;
+        int64_t step = x->elements / (p->second ? 2 : 4) + 1;
         for (int64_t k = 0; k < x->elements; k += step)
             ops_check_slope(p, leaf, dx[i], (k * 7 + 1) % x->elements);
     }
@@ -165,6 +166,12 @@ static bool ops_is_flat(dti_op op) { /* the gradient is 0 by definition, or ther
     }
 }
 
+/* For second derivatives dy comes of y, as under a loss: dx depends on x through both. */
+static dt_tensor ops_output_gradient(ops_model *m, dt_tensor y, bool second) {
+    dt_tensor w = ops_weights(m, y);
+    return second && ops_is_float(y) && !ops_node(y)->term ? dt_mul(w, dt_cos(y)) : w;
+}
+
 /* The leaves that a result depends on come first in its probe only by number, so all are asked. */
 static void ops_check_gradients(ops_model *m, dt_ctx *ctx, dti_op op, bool second, bool eval) {
     static dt_tensor dx[OPS_LEAVES], ddx[OPS_LEAVES];
@@ -173,7 +180,7 @@ static void ops_check_gradients(ops_model *m, dt_ctx *ctx, dti_op op, bool secon
     m->eval = eval;
     int leaves = m->leaf_count, results = m->result_count;
     for (int i = 0; i < results && !dt_graph_error(m->graph); i++) {
-        dt_tensor y = m->results[i], dy = ops_weights(m, y);
+        dt_tensor y = m->results[i], dy = ops_output_gradient(m, y, second);
         ops_differentiate(m, y, dy, leaves, dx);
         for (int k = 0; k < leaves; k++) {
             if (!second || dti_is_nil(dx[k]))
@@ -182,13 +189,13 @@ static void ops_check_gradients(ops_model *m, dt_ctx *ctx, dti_op op, bool secon
             ops_differentiate(m, dx[k], u, leaves, ddx);
             dti_ref_run run;
             ops_run_open(m, &run);
-            ops_probe p = {m, &run, dx[k], u, "second derivative of"};
+            ops_probe p = {m, &run, dx[k], u, true};
             ops_check_slopes(&p, leaves, ddx);
             dti_ref_close(&run);
         }
         dti_ref_run run;
         ops_run_open(m, &run);
-        ops_probe p = {m, &run, y, dy, "gradient of"};
+        ops_probe p = {m, &run, y, dy, false};
         if (!second)
             ops_check_slopes(&p, leaves, dx);
         dti_ref_close(&run);
@@ -258,19 +265,11 @@ TEST(gradients_match_finite_differences) {
 }
 
 TEST(second_derivatives_match_finite_differences) {
-    static const dti_op ops[] = {
-        DTI_OP_MUL,           DTI_OP_DIV,        DTI_OP_POW,       DTI_OP_SUM,
-        DTI_OP_MATMUL,        DTI_OP_LINEAR,     DTI_OP_SOFTMAX,   DTI_OP_MSE,
-        DTI_OP_LOG_SOFTMAX,   DTI_OP_GATHER,     DTI_OP_CONCAT,    DTI_OP_DROPOUT,
-        DTI_OP_CROSS_ENTROPY, DTI_OP_CONV2D,     DTI_OP_CONV2D_DX, DTI_OP_CONV2D_DW,
-        DTI_OP_MAX_POOL2D,    DTI_OP_AVG_POOL2D, DTI_OP_RESIZE,    DTI_OP_NORM};
     dt_ctx *ctx = ops_ctx();
-    for (int op = DTI_OP_INPUT; op < DTI_OP_COUNT; op++)
-        if (dti_op_info_of((uint32_t)op)->family == &dti_family_unary && !ops_is_flat((dti_op)op))
-            ops_check_gradients(&ops_model_now, ctx, (dti_op)op, true, false);
-    for (size_t i = 0; i < DTI_COUNT(ops); i++)
-        for (int eval = 0; eval <= ops_has_modes(ops[i]); eval++)
-            ops_check_gradients(&ops_model_now, ctx, ops[i], true, eval);
+    for (int op = DTI_OP_INPUT; op < DTI_OP_COUNT; op++) {
+        for (int eval = 0; eval <= ops_has_modes((dti_op)op) && !ops_is_flat((dti_op)op); eval++)
+            ops_check_gradients(&ops_model_now, ctx, (dti_op)op, true, eval);
+    }
     dt_ctx_destroy(ctx);
 }
 

@@ -5,6 +5,7 @@
 
 typedef struct dti_pass {
     dt_graph *graph;
+    uint32_t first;    /* older nodes are leaves: the pass does not see what they were made of */
     uint32_t count;    /* nodes that existed at the start; newer ones are gradients */
     uint32_t *adjoint; /* by node: d/d(node), 0 = none yet */
     uint8_t *reached;  /* by node: depends on one of wrt, through a differentiable path */
@@ -27,7 +28,7 @@ static void dti_pass_mark(dti_pass *p, const dt_tensor *wrt, uint32_t count) {
         if (!dti_is_nil(wrt[i]))
             p->reached[wrt[i].id] = 1;
     }
-    for (uint32_t id = 1; id < p->count; id++) {
+    for (uint32_t id = p->first; id < p->count; id++) {
         const dti_node *n = &p->graph->nodes[id];
         if (!dti_has_gradient(n))
             continue;
@@ -52,6 +53,8 @@ static void dti_pass_each_input(dti_pass *p, dti_grad *g) {
     }
 }
 
+static void dti_pass_lowered(dti_grad *g);
+
 static void dti_pass_node(dti_pass *p, uint32_t id) {
     dt_graph *graph = p->graph;
     dti_grad g = {.graph = graph, .node = graph->nodes[id], .y = {graph, id}};
@@ -65,37 +68,27 @@ static void dti_pass_node(dti_pass *p, uint32_t id) {
         g.in[i] = (dt_tensor){graph, graph->inputs[g.node.first + i]};
         g.wanted[i] = p->reached[g.in[i].id];
     }
-    if (family->grad) {
+    if (family->grad)
         family->grad(&g);
-    } else {
-        dt_tensor wanted[DTI_BINDINGS_MAX] = {{0}};
-        for (uint32_t i = 0; i < DTI_BINDINGS_MAX; i++) {
-            if (g.wanted[i])
-                wanted[i] = g.in[i];
-        }
-        dti_differentiate(graph, family->lower(&g), g.dy, wanted, DTI_BINDINGS_MAX, g.dx);
-    }
+    else
+        dti_pass_lowered(&g);
     for (uint32_t i = 0; i < g.node.count && i < DTI_BINDINGS_MAX; i++) {
         if (g.wanted[i])
             dti_pass_add(p, g.in[i].id, g.dx[i]);
     }
 }
 
-static void dti_differentiate_all(dt_graph *graph, const dt_tensor *y, const dt_tensor *dy,
-                                  uint32_t y_count, const dt_tensor *wrt, uint32_t count,
-                                  dt_tensor *dx) {
-    for (uint32_t i = 0; i < count; i++)
-        dx[i] = (dt_tensor){0};
-    if (graph->error[0])
-        return;
-    dti_pass p = {.graph = graph, .count = graph->count};
+/* From dy of each y to dx of each wrt, over the nodes from `first` on. */
+static void dti_pass_run(dt_graph *graph, uint32_t first, const dt_tensor *y, const dt_tensor *dy,
+                         uint32_t y_count, const dt_tensor *wrt, uint32_t count, dt_tensor *dx) {
+    dti_pass p = {.graph = graph, .first = first, .count = graph->count};
     p.adjoint = dti_alloc_array(graph->base, p.count, sizeof *p.adjoint);
     p.reached = dti_alloc_array(graph->base, p.count, 1);
     if (p.adjoint && p.reached) {
         dti_pass_mark(&p, wrt, count);
         for (uint32_t i = 0; i < y_count; i++)
             dti_pass_add(&p, y[i].id, dy[i]);
-        for (uint32_t id = p.count - 1; id > 0; id--) {
+        for (uint32_t id = p.count - 1; id >= first; id--) {
             bool leaf = graph->nodes[id].count == 0;
             if (p.adjoint[id] && p.reached[id] && !leaf)
                 dti_pass_node(&p, id);
@@ -109,6 +102,32 @@ static void dti_differentiate_all(dt_graph *graph, const dt_tensor *y, const dt_
     }
     dti_free(graph->base, p.adjoint);
     dti_free(graph->base, p.reached);
+}
+
+/* A node taken apart. Only its parts are walked: a path from one of its inputs to another lies
+ * outside, where the outer pass walks it. An input that comes twice gets its gradient once. */
+static void dti_pass_lowered(dti_grad *g) {
+    dt_tensor wanted[DTI_BINDINGS_MAX] = {{0}};
+    for (uint32_t i = 0; i < DTI_BINDINGS_MAX; i++) {
+        bool again = false;
+        for (uint32_t k = 0; k < i; k++)
+            again = again || (g->wanted[k] && g->in[k].id == g->in[i].id);
+        if (g->wanted[i] && !again)
+            wanted[i] = g->in[i];
+    }
+    const uint32_t first = g->graph->count;
+    dt_tensor y = dti_op_info_of(g->node.op)->family->lower(g);
+    if (!dti_is_nil(y) && !g->graph->error[0])
+        dti_pass_run(g->graph, first, &y, &g->dy, 1, wanted, DTI_BINDINGS_MAX, g->dx);
+}
+
+static void dti_differentiate_all(dt_graph *graph, const dt_tensor *y, const dt_tensor *dy,
+                                  uint32_t y_count, const dt_tensor *wrt, uint32_t count,
+                                  dt_tensor *dx) {
+    for (uint32_t i = 0; i < count; i++)
+        dx[i] = (dt_tensor){0};
+    if (!graph->error[0])
+        dti_pass_run(graph, 1, y, dy, y_count, wrt, count, dx);
 }
 
 static void dti_differentiate(dt_graph *graph, dt_tensor y, dt_tensor dy, const dt_tensor *wrt,
