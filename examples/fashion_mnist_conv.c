@@ -106,7 +106,7 @@ static void train(const char *what, double fall, int shown) {
     for (int i = 0; !r.epoch_ended; i++) {
         dt_trainer_info info;
         dt_trainer_info_get(trainer, &info);
-        dt_trainer_set_lr(trainer, fall > 0 ? rate * (1 - (double)info.step / fall) : rate);
+        TRY(dt_trainer_set_lr(trainer, fall > 0 ? rate * (1 - (double)info.step / fall) : rate));
         int leave = stop; /* SIGTERM came: there is a checkpoint after this step */
         dt_result result = dt_trainer_step(trainer, &r);
         int gone = stop && result == DT_ERROR_PEER_LOST; /* another got it a step before */

@@ -541,7 +541,7 @@ static void ops_case_cross_entropy(ops_model *m) {
     d = (dt_cross_entropy_desc){.label_smoothing = 0.125f};
     d.class_weights = dt_slice(ops_class_weights(m, 5), 0, 2, 3);
     ops_result(m, dt_cross_entropy(part, t, &d));
-    d = (dt_cross_entropy_desc){.ignore_zero = true};
+    d = (dt_cross_entropy_desc){.ignore_index = DT_ZERO};
     dt_tensor row = ops_rows(m, dt_dims(4), OPS_ANY);
     ops_result(m, dt_cross_entropy(row, ops_target(m, row, 4), &d));
 }

@@ -21,5 +21,8 @@
 #define DT_MAX_DIMS 5
 /* The largest number of loss terms, metrics, outputs or parameter groups of one program. */
 #define DT_MAX_TERMS 8
+/* Really 0, in a field where 0 stands for another value: a rate, decay, beta, eps, coefficient,
+ * scale or class number. Exact in int, float and double. */
+#define DT_ZERO (-2147483647 - 1)
 
 #define DT_VERSION "0.1.0"

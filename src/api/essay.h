@@ -59,6 +59,9 @@
  * 5. A step is write, run, read. Or begin, advance segment by segment, end: for a frame's time
  *    budget, for dL/dy from the host between forward and backward, or to cancel.
  *
+ * DEFAULTS. Every description may be {0}, and a field that is 0 has its default. Where that is
+ * not 0, DT_ZERO says that 0 is meant: .weight_decay = DT_ZERO, .beta1 = DT_ZERO.
+ *
  * TENSORS. f32 and i32; at most 5 dimensions besides the sample axis; NumPy's broadcasting. Views
  * (reshape, permute, slice, expand) move nothing.
  *

@@ -1,8 +1,8 @@
 /* ---- Normalisation ------------------------------------------------------------------------------
  *
  * y = (x - mean) / sqrt(variance + eps) * w + b with the biased variance; w and b may be {0}. eps 0
- * means PyTorch's default: 1e-5, of RMS norm FLT_EPSILON. Errors (nil), with op and shapes: i32,
- * weights of another shape, groups that do not divide the channels, a negative eps. */
+ * means PyTorch's default: 1e-5, of RMS norm FLT_EPSILON; DT_ZERO is 0. Errors (nil), with op and
+ * shapes: i32, weights of another shape, groups that do not divide the channels, a negative eps. */
 
 /* Over the last `dims` dimensions of each sample; w, b: their shape. PyTorch's F.layer_norm. */
 DT_API dt_tensor dt_layer_norm(dt_tensor x, int dims, dt_tensor w, dt_tensor b, float eps);

@@ -73,11 +73,10 @@ typedef enum dt_optim_kind {
 typedef struct dt_optim_group {
     const char *match;   /* "*.bias", "head.*,tok.weight": '*' and '?', commas between patterns */
     double lr_scale;     /* 0 = 1 */
-    double weight_decay; /* 0 = the optimizer's */
-    bool no_decay;
+    double weight_decay; /* 0 = the optimizer's; DT_ZERO = none */
 } dt_optim_group;
 
-/* {0} is AdamW with PyTorch's defaults. A field that is 0 has this value:
+/* {0} is AdamW with PyTorch's defaults. A field that is 0 has this value, one that is DT_ZERO is 0:
  *   field         SGD     Adam    AdamW
  *   lr            1e-3    1e-3    1e-3
  *   weight_decay  0       0       1e-2
@@ -89,7 +88,6 @@ typedef struct dt_optim_desc {
     dt_optim_kind kind;
     double lr;
     double weight_decay;
-    bool no_decay; /* weight_decay is really 0 */
     double momentum, dampening;
     bool nesterov;
     double beta1, beta2, eps;
@@ -107,7 +105,7 @@ typedef struct dt_program dt_program;
 
 typedef struct dt_loss {
     dt_tensor term;
-    float coefficient; /* 0 = 1 */
+    float coefficient; /* 0 = 1, DT_ZERO = 0 */
 } dt_loss;
 
 typedef enum dt_mode {
@@ -178,13 +176,15 @@ typedef struct dt_step_desc {
      * committed: number the steps, or dropout's masks stay the same. */
     uint64_t step;
     uint32_t first_row; /* of this batch's first sample in the global batch */
-    float lr;           /* 0 = the optimizer's */
+    double lr;          /* 0 = the optimizer's, DT_ZERO = 0 */
     /* Micro-batches of one step: run each with micro = 0 .. micros - 1 (programs made with
      * `accumulate`, one or several that train the same parameters), in order; the last one commits.
      * After one that failed, or was cancelled in its backward part, begin again at 0. weights: of
      * the global batch, from dt_program_weigh. */
     uint32_t micro, micros; /* micros: 0 = 1 */
     const double *weights;  /* one for each loss, above 0; NULL = this batch's own */
+    /* One for each loss, 0 is 0; NULL = those of the program. Of micro-batches all the same. */
+    const double *coefficients;
 } dt_step_desc;
 
 /* What a step gave. A term's value is sum / weight. */

@@ -186,8 +186,7 @@ DT_API dt_tensor dt_dropout(dt_tensor x, float p);
 
 /* {0}: PyTorch's defaults. */
 typedef struct dt_cross_entropy_desc {
-    int32_t ignore_index;    /* targets with this value do not count; 0 = the default, -100 */
-    bool ignore_zero;        /* ignore_index is really 0 */
+    int32_t ignore_index;    /* targets with this value do not count; 0 = -100, DT_ZERO = 0 */
     float label_smoothing;   /* in [0, 1] */
     dt_tensor class_weights; /* [C] f32, one for the whole batch, or {0}: all 1 */
 } dt_cross_entropy_desc;

@@ -15,7 +15,7 @@ typedef struct dt_column {
     dt_tensor input;  /* one with samples */
     const void *data; /* the samples' values, one behind the other; NULL: dt_dataset.sample fills */
     dt_dtype dtype;   /* of data: F32 or U8 for an f32 input, I32 or U8 for an i32 one */
-    float scale, offset; /* U8 to f32: value * scale + offset; scale 0 = 1 */
+    float scale, offset; /* U8 to f32: value * scale + offset; scale 0 = 1, DT_ZERO = 0 */
 } dt_column;
 
 /* Which sample is asked for. What it becomes may depend on these alone: then results do not depend
@@ -134,8 +134,14 @@ DT_API dt_result dt_trainer_epoch(dt_trainer *trainer, dt_train_report *report);
  * samples at a time and replica; 0 = those of training. Makes programs at its first call. */
 DT_API dt_result dt_trainer_evaluate(dt_trainer *trainer, const dt_dataset *data, int batch,
                                      dt_train_report *report);
-/* The learning rate from the next step on; 0 = the optimizer's. The same on all ranks. */
-DT_API void dt_trainer_set_lr(dt_trainer *trainer, double lr);
+/* The learning rate from the next step on, in place of the optimizer's (to go back, give that); 0
+ * is 0. The same on all ranks; no checkpoint has it. Errors, with the rate as before: INVALID
+ * (negative, not finite, or too large for an f32, also times a group's lr_scale). */
+DT_API dt_result dt_trainer_set_lr(dt_trainer *trainer, double lr);
+/* The coefficient of losses[loss] from the next step on; 0 is 0. The same on all ranks; no
+ * checkpoint has it. Errors, with the coefficient as before: INVALID (no such loss, a value that is
+ * not finite or too large for an f32). */
+DT_API dt_result dt_trainer_set_coefficient(dt_trainer *trainer, int loss, double value);
 
 /* The whole state that training changes, and nothing that depends on devices or ranks: parameters,
  * buffers, optimizer, step, order, shards. All ranks call it; rank 0 writes, and all get its

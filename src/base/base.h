@@ -26,6 +26,20 @@ static inline dti_base *dti_ctx_base(dt_ctx *ctx) {
     return (dti_base *)(void *)ctx;
 }
 
+/* What a field says: DT_ZERO is 0, 0 the default. The one place that knows of DT_ZERO. */
+static inline double dti_or(double value, double otherwise) {
+    if (value == (double)DT_ZERO)
+        return 0.0;
+    return value != 0.0 ? value : otherwise;
+}
+
+/* Whether it is finite, and also as a float. By its bits: compilers may assume that no NaN is. */
+static inline bool dti_fits_f32(double value) {
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return (bits & 0x7fffffffffffffffull) <= 0x47efffffe0000000ull; /* FLT_MAX */
+}
+
 /* ---- memory.c: zeroed, 64-byte aligned; the size is kept in front. NULL after dti_fail(). */
 /* Sets up *base, which needs no memory. allocator and logger may be NULL; the pool comes later. */
 static void dti_base_init(dti_base *base, const dt_allocator *allocator, const dt_logger *logger);

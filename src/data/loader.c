@@ -413,7 +413,7 @@ static dti_loader_column dti_loader_column_of(const dt_column *from, int32_t pad
     dti_loader_column c = {.is_i32 = is_i32,
                            .data = from->data,
                            .elements = (size_t)dti_shape_elements(dt_tensor_shape(from->input)),
-                           .scale = from->scale == 0 ? 1 : from->scale,
+                           .scale = (float)dti_or((double)from->scale, 1.0),
                            .offset = from->offset,
                            .pad = pad};
     if (from->data && from->dtype == DT_U8)

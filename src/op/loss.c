@@ -97,9 +97,7 @@ static void dti_cross_entropy_emit(dti_emit *e) {
 DT_API dt_tensor dt_cross_entropy(dt_tensor logits, dt_tensor target,
                                   const dt_cross_entropy_desc *desc) {
     dt_cross_entropy_desc d = desc ? *desc : (dt_cross_entropy_desc){0};
-    dti_attr attr = {.f = {d.label_smoothing}, .i = {d.ignore_index}};
-    if (d.ignore_index == 0 && !d.ignore_zero)
-        attr.i[0] = -100;
+    dti_attr attr = {.f = {d.label_smoothing}, .i = {(int32_t)dti_or(d.ignore_index, -100)}};
     dt_tensor in[3] = {logits, target, d.class_weights};
     bool weights = d.class_weights.graph != NULL || d.class_weights.id != 0;
     return dti_append(logits.graph, DTI_OP_CROSS_ENTROPY, in, weights ? 3 : 2, &attr);

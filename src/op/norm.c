@@ -453,12 +453,12 @@ static dt_tensor dti_norm_last(const char *op, dt_tensor x, int dims, dt_tensor 
 }
 
 DT_API dt_tensor dt_layer_norm(dt_tensor x, int dims, dt_tensor w, dt_tensor b, float eps) {
-    return dti_norm_last("layer_norm", x, dims, w, b, eps == 0.0f ? 1e-5f : eps, false);
+    return dti_norm_last("layer_norm", x, dims, w, b, (float)dti_or((double)eps, 1e-5), false);
 }
 
 DT_API dt_tensor dt_rms_norm(dt_tensor x, int dims, dt_tensor w, float eps) {
-    return dti_norm_last("rms_norm", x, dims, w, (dt_tensor){0}, eps == 0.0f ? 1.1920929e-7f : eps,
-                         true);
+    return dti_norm_last("rms_norm", x, dims, w, (dt_tensor){0},
+                         (float)dti_or((double)eps, 1.1920929e-7), true);
 }
 
 DT_API dt_tensor dt_group_norm(dt_tensor x, int groups, dt_tensor w, dt_tensor b, float eps) {
@@ -466,7 +466,7 @@ DT_API dt_tensor dt_group_norm(dt_tensor x, int groups, dt_tensor w, dt_tensor b
         return x;
     dt_shape s = dti_node_of(x)->shape;
     bool fits = s.rank >= 1 && groups >= 1 && s.dim[0] % groups == 0;
-    eps = eps == 0.0f ? 1e-5f : eps;
+    eps = (float)dti_or((double)eps, 1e-5);
     if (!dti_norm_check(x, "group_norm", fits, eps, "the groups do not divide the channels"))
         return (dt_tensor){0};
     int32_t all = (int32_t)dti_shape_elements(s), channels = (int32_t)s.dim[0];
@@ -502,7 +502,8 @@ DT_API dt_tensor dt_batch_norm(dt_tensor x, dt_tensor w, dt_tensor b, dt_tensor 
     dt_shape s = dti_node_of(x)->shape;
     dt_tensor running[2] = {running_mean, running_var}, weights[2] = {w, b};
     bool fits = s.rank >= 1 && dti_node_of(x)->samples;
-    float eps = d.eps == 0.0f ? 1e-5f : d.eps, momentum = d.momentum == 0.0f ? 0.1f : d.momentum;
+    float eps = (float)dti_or((double)d.eps, 1e-5);
+    float momentum = (float)dti_or((double)d.momentum, 0.1);
     if (!dti_norm_check(x, "batch_norm", fits, eps, "x must be [channels, ...] of each sample"))
         return (dt_tensor){0};
     if (!(momentum > 0.0f && momentum <= 1.0f))

@@ -335,15 +335,13 @@ static dt_result dti_step_exchange(dti_parallel *par) {
 
 static void dti_step_report(const dti_parallel *par, dti_step_result *out) {
     const double *sum = par->terms.sum;
-    const dt_program_desc *d = &par->desc.program;
     for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {
         out->loss_sum[i] = sum[i];
         out->loss_weight[i] = sum[DTI_TERMS_WEIGHT + i];
         out->metric_sum[i] = sum[DTI_TERMS_METRIC + i];
         out->metric_weight[i] = sum[DTI_TERMS_METRIC_WEIGHT + i];
         if (par->weights.sum[i] > 0.0)
-            out->loss +=
-                dti_or((double)d->losses[i].coefficient, 1.0) * sum[i] / par->weights.sum[i];
+            out->loss += par->step.coefficients[i] * sum[i] / par->weights.sum[i];
     }
 }
 

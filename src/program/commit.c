@@ -4,10 +4,6 @@
 
 /* ---- the optimizer's description */
 
-static double dti_or(double value, double otherwise) {
-    return value != 0.0 ? value : otherwise;
-}
-
 static void dti_optim_problem(dti_text *problems, const char *what, double value,
                               const char *remedy) {
     dti_text_add(problems, "\n- optimizer: %s is ", what);
@@ -15,58 +11,80 @@ static void dti_optim_problem(dti_text *problems, const char *what, double value
     dti_text_add(problems, "; %s", remedy);
 }
 
-static void dti_optim_check_group(const dt_optim_group *g, dti_text *problems) {
-    if (!(g->lr_scale >= 0.0))
-        dti_optim_problem(problems, "a group's lr_scale", g->lr_scale, "it must be at least 0");
-    if (!(g->weight_decay >= 0.0))
-        dti_optim_problem(problems, "a group's weight_decay", g->weight_decay,
-                          "it must be at least 0");
+static dt_optim_desc dti_optim_resolved(const dt_optim_desc *desc) {
+    dt_optim_desc d = *desc;
+    if (d.kind == DT_OPTIM_DEFAULT)
+        d.kind = DT_ADAMW;
+    d.lr = dti_or(d.lr, 1e-3);
+    d.weight_decay = dti_or(d.weight_decay, d.kind == DT_ADAMW ? 1e-2 : 0.0);
+    d.momentum = dti_or(d.momentum, 0.0);
+    d.dampening = dti_or(d.dampening, 0.0);
+    d.beta1 = dti_or(d.beta1, 0.9);
+    d.beta2 = dti_or(d.beta2, 0.999);
+    d.eps = dti_or(d.eps, 1e-8);
+    d.clip_norm = dti_or(d.clip_norm, 0.0);
+    d.clip_value = dti_or(d.clip_value, 0.0);
+    for (int i = 0; i < DT_MAX_TERMS - 1; i++) {
+        dt_optim_group *g = &d.groups[i];
+        g->lr_scale = dti_or(g->lr_scale, 1.0);
+        g->weight_decay = dti_or(g->weight_decay, d.weight_decay);
+    }
+    return d;
+}
+
+/* The largest rate that is still an f32 in every group. */
+static double dti_optim_lr_max(const dt_optim_desc *resolved) {
+    double scale = 1.0;
+    for (int i = 0; i < DT_MAX_TERMS - 1; i++)
+        scale = DTI_MAX(scale, resolved->groups[i].lr_scale);
+    return (double)FLT_MAX / scale;
+}
+
+static bool dti_optim_lr_fits(const dt_optim_desc *resolved, double lr) {
+    return dti_fits_f32(lr) && lr >= 0.0 && lr <= dti_optim_lr_max(resolved);
+}
+
+static bool dti_optim_check_number(dti_text *problems, const char *what, double value) {
+    const bool fine = dti_fits_f32(value) && value >= 0.0;
+    if (!fine)
+        dti_optim_problem(problems, what, value, "it must be at least 0, and finite as an f32");
+    return fine;
 }
 
 static void dti_optim_check(const dt_optim_desc *d, dti_text *problems) {
-    if (!(d->lr >= 0.0))
-        dti_optim_problem(problems, "lr", d->lr, "it must be at least 0");
-    if (!(d->weight_decay >= 0.0))
-        dti_optim_problem(problems, "weight_decay", d->weight_decay, "it must be at least 0");
-    if (!(d->momentum >= 0.0))
-        dti_optim_problem(problems, "momentum", d->momentum, "it must be at least 0");
-    if (!(d->beta1 >= 0.0 && d->beta1 < 1.0))
+    bool fine = dti_optim_check_number(problems, "lr", d->lr);
+    dti_optim_check_number(problems, "weight_decay", d->weight_decay);
+    dti_optim_check_number(problems, "momentum", d->momentum);
+    dti_optim_check_number(problems, "eps", d->eps);
+    dti_optim_check_number(problems, "clip_norm", d->clip_norm);
+    dti_optim_check_number(problems, "clip_value", d->clip_value);
+    if (!dti_fits_f32(d->dampening))
+        dti_optim_problem(problems, "dampening", d->dampening, "it must be finite");
+    if (!dti_fits_f32(d->beta1) || !(d->beta1 >= 0.0 && d->beta1 < 1.0))
         dti_optim_problem(problems, "beta1", d->beta1, "it must be in [0, 1)");
-    if (!(d->beta2 >= 0.0 && d->beta2 < 1.0))
+    if (!dti_fits_f32(d->beta2) || !(d->beta2 >= 0.0 && d->beta2 < 1.0))
         dti_optim_problem(problems, "beta2", d->beta2, "it must be in [0, 1)");
-    if (!(d->eps >= 0.0))
-        dti_optim_problem(problems, "eps", d->eps, "it must be at least 0");
-    if (!(d->clip_norm >= 0.0))
-        dti_optim_problem(problems, "clip_norm", d->clip_norm, "0 switches it off");
-    if (!(d->clip_value >= 0.0))
-        dti_optim_problem(problems, "clip_value", d->clip_value, "0 switches it off");
-    if (d->nesterov && (d->momentum == 0.0 || d->dampening != 0.0)) {
+    if (d->nesterov && (d->momentum == 0.0 || d->dampening != 0.0))
         dti_text_add(problems, "\n- optimizer: nesterov needs a momentum and no dampening");
+    for (int i = 0; i < DT_MAX_TERMS - 1; i++) {
+        const dt_optim_group *g = &d->groups[i];
+        fine = dti_optim_check_number(problems, "a group's lr_scale", g->lr_scale) && fine;
+        dti_optim_check_number(problems, "a group's weight_decay", g->weight_decay);
     }
-    for (int i = 0; i < DT_MAX_TERMS - 1; i++)
-        dti_optim_check_group(&d->groups[i], problems);
+    if (fine && !dti_optim_lr_fits(d, d->lr))
+        dti_optim_problem(problems, "lr", d->lr, "times a group's lr_scale it is no finite f32");
     if ((unsigned)d->kind > DT_ADAMW)
         dti_text_add(problems, "\n- optimizer: kind %d is unknown", (int)d->kind);
 }
 
-static dt_result dti_optim_resolve(dt_program *p, dti_text *problems) {
-    p->optim = *p->desc.optim;
-    dt_optim_desc *d = &p->optim;
-    if (d->kind == DT_OPTIM_DEFAULT)
-        d->kind = DT_ADAMW;
-    d->lr = dti_or(d->lr, 1e-3);
-    d->weight_decay = d->no_decay ? 0.0 : dti_or(d->weight_decay, d->kind == DT_ADAMW ? 1e-2 : 0.0);
-    d->beta1 = dti_or(d->beta1, 0.9);
-    d->beta2 = dti_or(d->beta2, 0.999);
-    d->eps = dti_or(d->eps, 1e-8);
-    dti_optim_check(d, problems);
-    p->groups[0] = (dti_group){1.0, d->weight_decay};
+static void dti_optim_resolve(dt_program *p, dti_text *problems) {
+    p->optim = dti_optim_resolved(p->desc.optim);
+    dti_optim_check(&p->optim, problems);
+    p->groups[0] = (dti_group){1.0, p->optim.weight_decay};
     for (int g = 1; g < DT_MAX_TERMS; g++) {
-        const dt_optim_group *in = &d->groups[g - 1];
-        p->groups[g].lr = dti_or(in->lr_scale, 1.0);
-        p->groups[g].decay = in->no_decay ? 0.0 : dti_or(in->weight_decay, d->weight_decay);
+        const dt_optim_group *in = &p->optim.groups[g - 1];
+        p->groups[g] = (dti_group){in->lr_scale, in->weight_decay};
     }
-    return DT_OK;
 }
 
 static uint32_t dti_optim_moments(const dt_optim_desc *d) {
@@ -162,6 +180,11 @@ static void dti_word_f32(uint32_t *words, uint32_t at, double value) {
     memcpy(words + at, &f, sizeof f);
 }
 
+/* Of 0 what is as good as minus infinity: 1 - e^x is 1, also for many steps' x. */
+static double dti_ln_beta(double beta) {
+    return beta > 0.0 ? log(beta) : -1000.0;
+}
+
 static void dti_step_groups(const dt_program *p, const dt_step_desc *step, uint32_t *w) {
     const dt_optim_desc *d = &p->optim;
     bool sgd = d->kind == DT_SGD;
@@ -173,14 +196,10 @@ static void dti_step_groups(const dt_program *p, const dt_step_desc *step, uint3
         dti_word_f32(group, DTI_GROUP_BETA1, sgd ? d->momentum : d->beta1);
         dti_word_f32(group, DTI_GROUP_BETA2, sgd ? d->dampening : d->beta2);
         dti_word_f32(group, DTI_GROUP_EPS, d->eps);
-        dti_word_f32(group, DTI_GROUP_LN_BETA1, log(d->beta1));
-        dti_word_f32(group, DTI_GROUP_LN_BETA2, log(d->beta2));
+        dti_word_f32(group, DTI_GROUP_LN_BETA1, dti_ln_beta(d->beta1));
+        dti_word_f32(group, DTI_GROUP_LN_BETA2, dti_ln_beta(d->beta2));
         dti_word_f32(group, DTI_GROUP_NESTEROV, d->nesterov ? 1.0 : 0.0);
     }
-}
-
-static double dti_coefficient(const dt_program *p, uint32_t loss) {
-    return dti_or((double)p->desc.losses[loss].coefficient, 1.0);
 }
 
 static void dti_step_block_fill(dt_program *p, const dt_step_desc *step) {
@@ -194,7 +213,7 @@ static void dti_step_block_fill(dt_program *p, const dt_step_desc *step) {
     dti_word_f32(w, DTI_STEP_CLIP_VALUE, p->optim.clip_value);
     for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {
         bool used = i < p->loss_count;
-        dti_word_f32(w, DTI_STEP_COEFFICIENT + i, used ? dti_coefficient(p, i) : 0.0);
+        dti_word_f32(w, DTI_STEP_COEFFICIENT + i, used ? p->coefficients[i] : 0.0);
         dti_word_f32(w, DTI_STEP_WEIGHT + i, used && step->weights ? step->weights[i] : 0.0);
     }
     if (p->has_optim)

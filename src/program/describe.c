@@ -41,7 +41,11 @@ static void dti_desc_terms(dt_program *p, dti_text *problems) {
         d->losses[0].term = d->loss;
     }
     while (p->loss_count < DT_MAX_TERMS && dti_is_set(d->losses[p->loss_count].term)) {
+        const double coefficient = (double)d->losses[p->loss_count].coefficient;
         dt_tensor x = d->losses[p->loss_count++].term;
+        if (!dti_fits_f32(coefficient))
+            dti_text_add(problems, "\n- loss %u has a coefficient that is not finite",
+                         p->loss_count);
         if (!dti_desc_tensor(p, x, "loss", (int)p->loss_count, problems))
             continue;
         const dti_node *n = dti_node_of(x);

@@ -98,6 +98,7 @@ struct dt_program {
     bool commits;
     bool forward_done;            /* outputs can be read */
     double weights[DT_MAX_TERMS]; /* of the global batch, as given; 0 = own */
+    double coefficients[DT_MAX_TERMS];
     uint64_t step;
     uint32_t micro, micros; /* of the step under way */
 };
@@ -155,10 +156,14 @@ static dt_result dti_lower_program(dt_program *p, const uint32_t *weight_node);
 static void dti_cut_emit(dt_program *p, dti_emit *e, const dti_op_family *family);
 
 /* ---- commit.c */
-static dt_result dti_optim_resolve(dt_program *p, dti_text *problems);
+static void dti_optim_resolve(dt_program *p, dti_text *problems);
+/* The defaults in their places. DT_ZERO has become 0, so it is not done twice. */
+static dt_optim_desc dti_optim_resolved(const dt_optim_desc *desc);
+/* Whether a step may have this rate: not negative, and finite as an f32 in every group. */
+static bool dti_optim_lr_fits(const dt_optim_desc *resolved, double lr);
+static double dti_optim_lr_max(const dt_optim_desc *resolved);
 static dt_result dti_commit_table(dt_program *p);
 static void dti_commit_emit(dt_program *p, dti_emit *e, uint32_t table_value,
                             uint32_t status_value);
 static void dti_step_block_fill(dt_program *p, const dt_step_desc *step);
-static double dti_coefficient(const dt_program *p, uint32_t loss);
 static uint32_t dti_optim_moments(const dt_optim_desc *d);

@@ -177,18 +177,32 @@ static dt_result dti_step_check(dt_program *p, const dt_step_desc *step) {
                         step->micro, step->micros);
     }
     for (uint32_t i = 0; step->weights && i < p->loss_count; i++) {
-        if (step->weights[i] > 0.0)
+        if (dti_fits_f32(step->weights[i]) && (float)step->weights[i] > 0.0f)
             continue;
-        return dti_fail(
-            p->base, DT_ERROR_INVALID,
-            "program '%s': weight %u of the global batch is not above 0; see dt_program_weigh",
-            p->label, i);
+        return dti_fail(p->base, DT_ERROR_INVALID,
+                        "program '%s': weight %u of the global batch, %g, is not above 0 or not "
+                        "finite; see dt_program_weigh",
+                        p->label, i, step->weights[i]);
     }
-    if (!(step->lr >= 0.0f))
-        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': lr %g; it must be at least 0",
-                        p->label, (double)step->lr);
+    for (uint32_t i = 0; step->coefficients && i < p->loss_count; i++) {
+        if (!dti_fits_f32(step->coefficients[i]))
+            return dti_fail(p->base, DT_ERROR_INVALID,
+                            "program '%s': coefficient %u is %g; it must be finite as an f32",
+                            p->label, i, step->coefficients[i]);
+    }
+    const double lr = dti_or(step->lr, p->optim.lr);
+    if (!dti_optim_lr_fits(&p->optim, lr))
+        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': lr %g; it must be from 0 to %g",
+                        p->label, lr, dti_optim_lr_max(&p->optim));
     dt_result result = p->has_gradients ? dti_micro_check(p, step) : DT_OK;
     return result ? result : dti_ports_written(p, false);
+}
+
+static void dti_step_coefficients(dt_program *p, const dt_step_desc *step) {
+    for (uint32_t i = 0; i < p->loss_count; i++)
+        p->coefficients[i] = step->coefficients
+                                 ? step->coefficients[i]
+                                 : dti_or((double)p->desc.losses[i].coefficient, 1.0);
 }
 
 DT_API dt_result dt_program_begin(dt_program *p, const dt_step_desc *desc) {
@@ -205,6 +219,7 @@ DT_API dt_result dt_program_begin(dt_program *p, const dt_step_desc *desc) {
         p->end = p->commit_segment;
     for (uint32_t i = 0; i < p->loss_count; i++)
         p->weights[i] = step.weights ? step.weights[i] : 0.0;
+    dti_step_coefficients(p, &step);
     unsigned modes = dti_fp_enter();
     dti_step_block_fill(p, &step);
     dti_fp_leave(modes);
@@ -288,7 +303,7 @@ static void dti_report_fill(const dt_program *p, const uint32_t *status, dt_repo
         r->loss_weight[i] = (double)dti_status_f32(status, p->term_slot[i] + 1);
         double weight = p->weights[i] > 0.0 ? p->weights[i] : r->loss_weight[i];
         if (weight > 0.0)
-            r->loss += dti_coefficient(p, i) * r->loss_sum[i] / weight;
+            r->loss += p->coefficients[i] * r->loss_sum[i] / weight;
     }
     for (uint32_t i = 0; i < p->metric_count; i++) {
         r->metric_sum[i] = (double)dti_status_f32(status, p->term_slot[p->loss_count + i]);

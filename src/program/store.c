@@ -28,7 +28,7 @@ static void dti_init_fans(dt_shape s, double *fan_in, double *fan_out) {
 static bool dti_init_range(const dti_node *n, double *a, double *b) {
     double fan_in, fan_out, x = (double)n->attr.f[0], y = (double)n->attr.f[1];
     dti_init_fans(n->shape, &fan_in, &fan_out);
-    double gain = x == 0.0 ? 1.0 : x, bound = 0.0;
+    double gain = dti_or(x, 1.0), bound = 0.0;
     *a = 0.0;
     switch ((dt_init_kind)n->attr.i[1]) {
     case DT_INIT_CONSTANT:

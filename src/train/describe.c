@@ -44,13 +44,11 @@ static void dti_describe_optim(const dt_optim_desc *d, dti_text *text) {
                {"eps", d->eps},
                {"clip norm", d->clip_norm},
                {"clip value", d->clip_value}};
-    dti_text_add(text, "optimizer %d%s%s\n", (int)d->kind, d->nesterov ? ", nesterov" : "",
-                 d->no_decay ? ", no decay" : "");
+    dti_text_add(text, "optimizer %d%s\n", (int)d->kind, d->nesterov ? ", nesterov" : "");
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_describe_number(text, all[i].name, all[i].value);
     for (int i = 0; i < DT_MAX_TERMS - 1 && d->groups[i].match; i++) {
-        dti_text_add(text, "group '%s'%s\n", d->groups[i].match,
-                     d->groups[i].no_decay ? ", no decay" : "");
+        dti_text_add(text, "group '%s'\n", d->groups[i].match);
         dti_describe_number(text, "its lr scale", d->groups[i].lr_scale);
         dti_describe_number(text, "its weight decay", d->groups[i].weight_decay);
     }
@@ -67,7 +65,7 @@ static void dti_describe_settings(const dt_trainer *t, dti_text *text) {
     dti_text_add(text, "trained: '%s'\n", d->params ? d->params : "*");
     for (int i = 0; i < DT_MAX_TERMS && dti_is_set(d->losses[i].term); i++) {
         dti_text_add(text, "loss of node %u\n", d->losses[i].term.id);
-        dti_describe_number(text, "coefficient", (double)d->losses[i].coefficient);
+        dti_describe_number(text, "coefficient", t->coefficients[i]);
     }
     for (int i = 0; i < DT_MAX_TERMS && dti_is_set(d->metrics[i]); i++)
         dti_text_add(text, "metric of node %u\n", d->metrics[i].id);
@@ -82,6 +80,7 @@ static void dti_describe_settings(const dt_trainer *t, dti_text *text) {
         if (n->frozen && !n->buffer)
             dti_text_add(text, "frozen '%s'\n", n->label);
     }
-    dti_describe_optim(&t->par.desc.optim, text);
+    const dt_optim_desc optim = dti_optim_resolved(&t->par.desc.optim);
+    dti_describe_optim(&optim, text);
     dti_describe_model(t, text);
 }

@@ -245,6 +245,8 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     p->no_overlap = d->no_overlap;
     memcpy(p->program.losses, d->losses, sizeof p->program.losses);
     memcpy(p->program.metrics, d->metrics, sizeof p->program.metrics);
+    for (int i = 0; i < DT_MAX_TERMS; i++)
+        t->coefficients[i] = dti_or((double)d->losses[i].coefficient, 1.0);
     dti_dataset_inputs(&d->data, &t->par.columns, t->par.inputs, t->par.input_bytes);
 }
 
@@ -326,8 +328,25 @@ DT_API dt_store *dt_trainer_store(dt_trainer *t) {
     return t->par.replicas[0].store;
 }
 
-DT_API void dt_trainer_set_lr(dt_trainer *t, double lr) {
-    t->lr = lr;
+DT_API dt_result dt_trainer_set_lr(dt_trainer *t, double lr) {
+    const dt_optim_desc optim = dti_optim_resolved(&t->par.desc.optim);
+    if (lr == (double)DT_ZERO)
+        lr = 0.0;
+    if (!dti_optim_lr_fits(&optim, lr))
+        return dti_fail(t->base, DT_ERROR_INVALID, "a learning rate of %g; it must be from 0 to %g",
+                        lr, dti_optim_lr_max(&optim));
+    t->lr = lr == 0.0 ? (double)DT_ZERO : lr;
+    return DT_OK;
+}
+
+DT_API dt_result dt_trainer_set_coefficient(dt_trainer *t, int loss, double value) {
+    const bool there =
+        loss >= 0 && loss < DT_MAX_TERMS && dti_is_set(t->par.desc.program.losses[loss].term);
+    if (!there || !dti_fits_f32(value))
+        return dti_fail(t->base, DT_ERROR_INVALID, "loss %d, coefficient %g: %s", loss, value,
+                        there ? "it must be finite as an f32" : "there is no such loss");
+    t->coefficients[loss] = value == (double)DT_ZERO ? 0.0 : value;
+    return DT_OK;
 }
 
 DT_API void dt_trainer_request_checkpoint(dt_trainer *t) {
@@ -377,8 +396,7 @@ static void dti_report_close(const dt_trainer *t, dt_train_report *r) {
     r->loss = 0.0;
     for (int i = 0; i < DT_MAX_TERMS; i++) {
         if (r->loss_weight[i] > 0.0)
-            r->loss += dti_or((double)t->desc.losses[i].coefficient, 1.0) * r->loss_sum[i] /
-                       r->loss_weight[i];
+            r->loss += t->coefficients[i] * r->loss_sum[i] / r->loss_weight[i];
     }
     r->step = t->par.replicas[0].store->steps;
 }
@@ -402,12 +420,11 @@ static dt_result dti_trainer_step(dt_trainer *t, dt_train_report *r, bool *used)
         return dti_trainer_lost(t);
     const bool wanted = t->par.asked = atomic_exchange(&t->wanted, 0) != 0;
     dt_result own = dti_loader_next(t->loader, &batch);
-    if (!own && !(t->lr >= 0.0))
-        own = dti_fail(t->base, DT_ERROR_INVALID, "a learning rate of %g; it must be at least 0",
-                       t->lr);
     r->data_seconds += 1e-9 * (double)(dti_now_ns() - start);
-    const dt_step_desc desc = {
-        .seed = t->desc.seed, .step = t->par.replicas[0].store->steps + 1, .lr = (float)t->lr};
+    const dt_step_desc desc = {.seed = t->desc.seed,
+                               .step = t->par.replicas[0].store->steps + 1,
+                               .lr = t->lr,
+                               .coefficients = t->coefficients};
     dt_result result = dti_parallel_step(&t->par, batch ? batch : &none, own, &desc, &step);
     r->seconds += 1e-9 * (double)(dti_now_ns() - start);
     r->epoch = t->epoch;

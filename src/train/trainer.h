@@ -20,7 +20,8 @@ struct dt_trainer {
     dti_parallel par;
     dti_loader *loader;
     uint64_t epoch, index; /* of the next batch */
-    double lr;
+    double lr;             /* 0 = the optimizer's, DT_ZERO = 0 */
+    double coefficients[DT_MAX_TERMS];
     _Atomic int wanted; /* checkpoints asked for */
     uint64_t saved;     /* step of the newest checkpoint */
     dti_evaluation evaluation;
