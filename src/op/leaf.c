@@ -115,7 +115,7 @@ static dt_tensor dti_constant(dt_graph *g, dti_op op, dt_shape shape, float valu
     dti_attr attr = {.f = {value}, .i = {shape.rank}};
     if (shape.rank > DT_MAX_DIMS || shape.rank < 0)
         attr.i[0] = DT_MAX_DIMS + 1;
-    memcpy(attr.dim, shape.dim, sizeof attr.dim);
+    dti_shape_store(attr.dim, shape);
     return dti_append(g, op, NULL, 0, &attr);
 }
 

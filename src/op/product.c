@@ -27,7 +27,7 @@ static void dti_emit_gemm_rows(dti_emit *e, const dti_args_gemm *args, uint32_t 
 static bool dti_matmul_shape(dti_build *b) {
     if (!dti_build_f32(b))
         return false;
-    dt_shape x = b->in[0]->shape, y = b->in[1]->shape, batch;
+    dt_shape x = b->in[0]->shape, y = b->in[1]->shape, batch = {0};
     if (x.rank < 2 || y.rank < 2) {
         return dti_build_fail(b, "both need 2 dimensions; for rows of one matrix use dt_linear");
     }

@@ -95,8 +95,10 @@ static void dti_emit_reduce(dti_emit *e, const dti_view *x, unsigned gone) {
     dti_bind(l, x->value, e->out.value, DTI_UNBOUND, DTI_UNBOUND);
 }
 
+/* x is read dense: the order of additions is the kernel's way through memory, and must not depend on
+ * what other readers of x have made of it, nor on how many pieces a program computes. */
 static void dti_reduce_emit(dti_emit *e) {
-    dti_view x = dti_emit_in(e, 0);
+    dti_view x = dti_emit_dense_in(e, 0);
     const dti_node *in = &e->graph->nodes[dti_input_id(e->graph, e->node, 0)];
     unsigned gone = e->node->attr.i[1] && in->samples ? 1u : 0u;
     gone |= (unsigned)e->node->attr.i[0] << (DTI_AXES - in->shape.rank);

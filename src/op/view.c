@@ -13,7 +13,7 @@ static dt_shape dti_attr_shape(const dti_attr *attr) {
 
 static dti_attr dti_shape_attr(dt_shape s) {
     dti_attr attr = {.i = {s.rank}};
-    memcpy(attr.dim, s.dim, sizeof attr.dim);
+    dti_shape_store(attr.dim, s);
     return attr;
 }
 

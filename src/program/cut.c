@@ -11,6 +11,12 @@ static bool dti_cut_is_large(const dt_program *p, const dti_view *v) {
     return p->list.values[v->value].bytes > p->store->device->info.storage_range_bytes;
 }
 
+/* A view that repeats elements may be large though its value is not: a dense copy of it would be. */
+static bool dti_cut_is_wide(const dt_program *p, const dti_view *v) {
+    uint64_t bytes = 4 * (uint64_t)dti_view_elements(v);
+    return dti_cut_is_large(p, v) || bytes > p->store->device->info.storage_range_bytes;
+}
+
 /* From the first to the last element that `rows` samples take, in elements. */
 static int64_t dti_cut_extent(const dti_view *v, int64_t rows) {
     int64_t extent = 1 + (rows - 1) * v->stride[0];
@@ -41,9 +47,11 @@ static dti_view dti_cut_view(dt_program *p, const dti_view *v, int64_t row, int6
 static int64_t dti_cut_rows(const dt_program *p, const dti_view *v, int64_t rows) {
     uint64_t room = p->store->device->info.storage_range_bytes / 4;
     room = room > DTI_CUT_ALIGN / 4 ? room - DTI_CUT_ALIGN / 4 : 0;
-    if (v->dim[0] == 1 || !dti_cut_is_large(p, v))
+    if (v->dim[0] == 1 || !dti_cut_is_wide(p, v))
         return rows;
     uint64_t one = (uint64_t)dti_cut_extent(v, 1), step = (uint64_t)DTI_MAX(v->stride[0], 1);
+    if (!dti_cut_is_large(p, v))
+        one = step = (uint64_t)(dti_view_elements(v) / v->dim[0]);
     if (one > room)
         return 0;
     return DTI_MIN(rows, (int64_t)((room - one) / step + 1));
@@ -127,7 +135,7 @@ static bool dti_cut_needed(const dt_program *p, const dti_emit *e) {
     bool large = dti_cut_is_large(p, &e->out), samples = e->node->samples;
     for (uint32_t k = 0; k < e->node->count; k++) {
         uint32_t id = dti_input_id(e->graph, e->node, k);
-        large = large || dti_cut_is_large(p, &e->views[id]);
+        large = large || dti_cut_is_wide(p, &e->views[id]);
         samples = samples || e->graph->nodes[id].samples;
     }
     return large && samples;

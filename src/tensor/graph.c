@@ -50,6 +50,7 @@ static dt_tensor dti_graph_push(dt_graph *g, const dti_node *node, const dt_tens
     }
     dti_node *n = &g->nodes[g->count];
     *n = *node;
+    dti_shape_store(n->shape.dim, node->shape);
     n->first = g->input_count;
     n->count = count;
     for (uint32_t i = 0; i < count; i++)

@@ -81,6 +81,7 @@ static dt_result dti_graph_copy(const dt_graph *g, dt_ctx *ctx, dt_graph **out);
 
 /* ---- shape.c */
 static int64_t dti_shape_elements(dt_shape s); /* of one sample */
+static void dti_shape_store(int64_t to[DT_MAX_DIMS], dt_shape s);
 static bool dti_shape_equal(dt_shape a, dt_shape b);
 static bool dti_shape_valid(dt_shape s); /* rank, no negative dim, products below 2^31 */
 typedef struct dti_shape_text {

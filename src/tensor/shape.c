@@ -8,6 +8,12 @@ DT_API dt_shape dt_dims_of(int rank, const int64_t *counted) {
     return s;
 }
 
+/* What lies behind a shape's rank may be anything; stored, hashed and compared it is 0. */
+static void dti_shape_store(int64_t to[DT_MAX_DIMS], dt_shape s) {
+    for (int i = 0; i < DT_MAX_DIMS; i++)
+        to[i] = i < s.rank ? s.dim[i] : 0;
+}
+
 static int64_t dti_shape_elements(dt_shape s) {
     int64_t n = 1;
     for (int i = 0; i < s.rank; i++)
