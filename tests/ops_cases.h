@@ -585,7 +585,7 @@ static void ops_case_mse(ops_model *m) {
         dt_tensor y = ops_form(m, form, OPS_ANY);
         ops_result(m, dt_mse(y, ops_like(m, y, OPS_ANY)));
     }
-    ops_result(m, dt_mse(ops_rows(m, dt_dims(5), OPS_ANY), ops_param(m, dt_dims(5), OPS_ANY)));
+    ops_result(m, dt_mse(ops_param(m, dt_dims(5), OPS_ANY), ops_param(m, dt_dims(5), OPS_ANY)));
     dt_tensor y = ops_rows(m, dt_dims(3), OPS_ANY); /* a target that depends on y, and y itself */
     ops_result(m, dt_mse(y, dt_sin(y)));
     ops_result(m, dt_mse(y, y));

@@ -86,7 +86,7 @@ static void model_families(dt_graph *graph, model *m) {
     m->loss = dt_cross_entropy(m->y, m->t, &(dt_cross_entropy_desc){.label_smoothing = 0.1f});
     m->accuracy = dt_accuracy(m->y, m->t);
     dt_tensor slope = dt_gradient(dt_sum(dt_square(m->y), dt_dims(), false), m->x);
-    m->penalty = dt_mse(slope, dt_expand(dt_fill(graph, dt_dims(1), 0.1f), dt_dims(IN)));
+    m->penalty = dt_mse(slope, dt_affine(m->x, 0, 0.1f));
 }
 
 /* Layers with buffers, which a commit writes beside the parameters. */

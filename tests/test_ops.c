@@ -651,7 +651,7 @@ static void ops_check_seed_device(const char *id) {
     if (ops_device_open(&d, id) && dt_graph_create(d.ctx, &graph) == DT_OK) {
         dt_tensor p = dt_param(graph, "p", dt_dims(2), (dt_init){0});
         dt_tensor x = dt_input(graph, "x", DT_F32, dt_dims());
-        dt_tensor terms[2] = {dt_mse(p, dt_expand(x, dt_dims(2))),
+        dt_tensor terms[2] = {dt_mse(dt_add(p, dt_affine(x, 0, 0)), dt_expand(x, dt_dims(2))),
                               dt_mean_loss(dt_mul(dt_sum(p, dt_dims(), false), x))};
         CHECK(p.id == 1 && x.id == 2);
         if (!dt_store_create(graph, &(dt_store_desc){.device = id}, &store)) {

@@ -51,7 +51,7 @@
  * 1. A context (dt_ctx) holds memory, log, threads and the list of devices.
  * 2. A graph (dt_graph) is symbolic. You write one sample's shape; the sample axis is implied. A
  *    dt_tensor is a handle by value. A wrong op gives nil and the graph keeps the first error, so
- *    that model code needs no checks: dt_store_create reports it.
+ *    that model code needs no checks: dt_store_create reports it, dt_graph_clear_error goes on.
  * 3. A store (dt_store) is a graph's parameters and optimizer state on one device.
  * 4. A program (dt_program) is a graph compiled against a store for given losses, outputs, batch
  *    and mode. As many as you like share one store and one arena: train at 64, the tail at 32,

@@ -69,7 +69,8 @@ typedef enum dt_optim_kind {
     DT_ADAMW          /* torch.optim.AdamW: decay shrinks the weight */
 } dt_optim_kind;
 
-/* Parameters that differ from the rest. The first group whose pattern matches a name takes it. */
+/* Parameters that differ from the rest. The first group whose pattern matches a name takes it; a
+ * group that gets no parameter of the graph, trained or not, is an error. */
 typedef struct dt_optim_group {
     const char *match;   /* "*.bias", "head.*,tok.weight": '*' and '?', commas between patterns */
     double lr_scale;     /* 0 = 1 */

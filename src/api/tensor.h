@@ -4,7 +4,7 @@
  * handle to one of its nodes, valid as long as the graph. Ops never return codes: a wrong op gives
  * the nil tensor {0} and the graph keeps the first error (op, shapes, label); an op on nil gives
  * nil; dt_store_create and dt_program_create report it. So a model is built without a check per
- * line. Threads: of all functions in this part, the context's. */
+ * line; dt_graph_clear_error goes on after one. Threads: of all functions in this part, the context's. */
 
 typedef struct dt_graph dt_graph;
 
@@ -44,8 +44,13 @@ DT_API dt_result dt_graph_create(dt_ctx *ctx, dt_graph **out);
 /* Ends a graph, its stores and their programs. NULL is fine. */
 DT_API void dt_graph_destroy(dt_graph *graph);
 
-/* The first error that an op recorded, or NULL. Lives as long as the graph. */
+/* The first error that an op recorded, or NULL. Lives until dt_graph_clear_error or the graph's end. */
 DT_API const char *dt_graph_error(const dt_graph *graph);
+/* Goes on without the op that failed: the graph takes new ops again, also beside a store, whose
+ * values, programs and trainer never knew of it. What the op gave, and what ops gave on that since,
+ * stays nil: make those tensors again. A dt_nn_ layer that failed has left no parameter, so its name
+ * is free. NULL, or a graph without an error, is fine. */
+DT_API void dt_graph_clear_error(dt_graph *graph);
 
 /* The shape and type of a tensor; a rank of -1 and F32 for nil. */
 DT_API dt_shape dt_tensor_shape(dt_tensor x);
@@ -61,7 +66,8 @@ DT_API dt_tensor dt_label(dt_tensor x, const char *label);
 /* ---- Leaves. Errors (nil): no name, a shape of more than DT_MAX_DIMS dimensions, with a negative
  * one, or of 2^31 elements and more. Names are copied. */
 
-/* What the host writes before each step: one value of `shape` for each sample. */
+/* What the host writes before each step: one value of `shape` for each sample. Errors (nil): also a
+ * name that another input has. */
 DT_API dt_tensor dt_input(dt_graph *graph, const char *name, dt_dtype dtype, dt_shape shape);
 /* The same with one value for the whole batch: class weights, a mask, a temperature. */
 DT_API dt_tensor dt_input_shared(dt_graph *graph, const char *name, dt_dtype dtype, dt_shape shape);
@@ -197,7 +203,9 @@ typedef struct dt_cross_entropy_desc {
 DT_API dt_tensor dt_cross_entropy(dt_tensor logits, dt_tensor target,
                                   const dt_cross_entropy_desc *desc);
 /* Mean squared error over all elements. y and t of one shape, both with samples or both without;
- * the weight is the number of elements. */
+ * the weight is the number of elements. Errors (nil): also samples on one side alone, which is
+ * mostly a shared input meant to be an input; where it is meant, dt_mean_loss(dt_square(dt_sub(y,
+ * t))) repeats the other for each sample. */
 DT_API dt_tensor dt_mse(dt_tensor y, dt_tensor t);
 /* The mean of all elements of x: your own loss, from ops. */
 DT_API dt_tensor dt_mean_loss(dt_tensor x);

@@ -11,17 +11,16 @@ typedef struct dti_conv_layer {
 /* What an op's own check would say about parameters that the user never saw is said here. */
 static bool dti_conv_layer_fits(dt_tensor x, const dti_conv_layer *l, int rank, int64_t kernel) {
     int64_t groups = l->desc.conv.groups ? l->desc.conv.groups : 1;
-    const char *name = l->name ? l->name : "";
     if (dt_tensor_shape(x).rank != rank) {
-        dti_graph_fail(x.graph, "%s '%s': x %s must have %d dimensions", l->op, name,
+        dti_graph_fail(x.graph, "%s '%s': x %s must have %d dimensions", l->op, l->name,
                        dti_shape_print(dt_tensor_shape(x), dt_tensor_has_samples(x)).text, rank);
     } else if (l->in < 1 || l->out < 1 || kernel < 1 || l->desc.kernel_w < 0) {
         dti_graph_fail(x.graph, "%s '%s': %lld channels in, %lld out, a kernel of %lld x %lld",
-                       l->op, name, (long long)l->in, (long long)l->out, (long long)kernel,
+                       l->op, l->name, (long long)l->in, (long long)l->out, (long long)kernel,
                        (long long)(l->desc.kernel_w ? l->desc.kernel_w : kernel));
     } else if (groups < 1 || l->in % groups || l->out % groups) {
         dti_graph_fail(x.graph, "%s '%s': %lld groups do not divide %lld channels in and %lld out",
-                       l->op, name, (long long)groups, (long long)l->in, (long long)l->out);
+                       l->op, l->name, (long long)groups, (long long)l->in, (long long)l->out);
     }
     return x.graph->error[0] == 0;
 }
@@ -54,8 +53,9 @@ static dti_conv_layer dti_conv_layer_of(dt_tensor x, const char *op, const char 
 
 DT_API dt_tensor dt_nn_conv2d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
                               const dt_conv_layer_desc *desc) {
-    if (dti_is_nil(x))
-        return x;
+    dti_nn nn;
+    if (!dti_nn_begin(&nn, x, "conv2d", name))
+        return (dt_tensor){0};
     dti_conv_layer l = dti_conv_layer_of(x, "conv2d", name, out, desc);
     if (!dti_conv_layer_fits(x, &l, 3, kernel))
         return (dt_tensor){0};
@@ -64,13 +64,14 @@ DT_API dt_tensor dt_nn_conv2d(dt_tensor x, const char *name, int64_t out, int64_
     l.weight = (dt_shape){4, {out, l.in / groups, kernel, width}};
     dt_tensor w, b;
     dti_conv_layer_params(x, &l, &w, &b);
-    return dti_is_nil(w) ? w : dt_conv2d(x, w, b, &l.desc.conv);
+    return dti_nn_end(&nn, dti_is_nil(w) ? w : dt_conv2d(x, w, b, &l.desc.conv));
 }
 
 DT_API dt_tensor dt_nn_conv1d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
                               const dt_conv_layer_desc *desc) {
-    if (dti_is_nil(x))
-        return x;
+    dti_nn nn;
+    if (!dti_nn_begin(&nn, x, "conv1d", name))
+        return (dt_tensor){0};
     dti_conv_layer l = dti_conv_layer_of(x, "conv1d", name, out, desc);
     if (!dti_conv_layer_fits(x, &l, 2, kernel))
         return (dt_tensor){0};
@@ -78,13 +79,14 @@ DT_API dt_tensor dt_nn_conv1d(dt_tensor x, const char *name, int64_t out, int64_
     l.weight = (dt_shape){3, {out, l.in / groups, kernel}};
     dt_tensor w, b;
     dti_conv_layer_params(x, &l, &w, &b);
-    return dti_is_nil(w) ? w : dt_conv1d(x, w, b, &l.desc.conv);
+    return dti_nn_end(&nn, dti_is_nil(w) ? w : dt_conv1d(x, w, b, &l.desc.conv));
 }
 
 DT_API dt_tensor dt_nn_conv_transpose2d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
                                         const dt_conv_layer_desc *desc) {
-    if (dti_is_nil(x))
-        return x;
+    dti_nn nn;
+    if (!dti_nn_begin(&nn, x, "conv_transpose2d", name))
+        return (dt_tensor){0};
     dti_conv_layer l = dti_conv_layer_of(x, "conv_transpose2d", name, out, desc);
     if (!dti_conv_layer_fits(x, &l, 3, kernel))
         return (dt_tensor){0};
@@ -93,5 +95,5 @@ DT_API dt_tensor dt_nn_conv_transpose2d(dt_tensor x, const char *name, int64_t o
     l.weight = (dt_shape){4, {l.in, out / groups, kernel, width}};
     dt_tensor w, b;
     dti_conv_layer_params(x, &l, &w, &b);
-    return dti_is_nil(w) ? w : dt_conv_transpose2d(x, w, b, &l.desc.conv);
+    return dti_nn_end(&nn, dti_is_nil(w) ? w : dt_conv_transpose2d(x, w, b, &l.desc.conv));
 }

@@ -2,10 +2,37 @@
 
 #define DTI_NN_NAME_SIZE 256
 
+/* A layer that is being made: what it has appended goes again when it fails, so its name is free
+ * for the next try. */
+typedef struct dti_nn {
+    dt_graph *graph;
+    dti_graph_mark mark;
+} dti_nn;
+
+/* False: x is nil, or there is no name for the parameters. */
+static bool dti_nn_begin(dti_nn *nn, dt_tensor x, const char *op, const char *name) {
+    if (dti_is_nil(x))
+        return false;
+    *nn = (dti_nn){x.graph, dti_graph_mark_of(x.graph)};
+    if (name && name[0])
+        return true;
+    dti_graph_fail(x.graph,
+                   "dt_nn_%s: the layer's name is %s; it names its parameters, as \"fc1\" does "
+                   "\"fc1.weight\"",
+                   op, name ? "empty" : "NULL");
+    return false;
+}
+
+static dt_tensor dti_nn_end(const dti_nn *nn, dt_tensor y) {
+    if (dti_is_nil(y))
+        dti_graph_undo(nn->graph, nn->mark);
+    return y;
+}
+
 /* "layer.part" in `text`; a name that does not fit is an error of the graph, never cut. */
 static const char *dti_nn_name(dt_graph *graph, char text[DTI_NN_NAME_SIZE], const char *layer,
                                const char *part) {
-    int size = snprintf(text, DTI_NN_NAME_SIZE, "%s.%s", layer ? layer : "", part);
+    int size = snprintf(text, DTI_NN_NAME_SIZE, "%s.%s", layer, part);
     if (size >= DTI_NN_NAME_SIZE)
         dti_graph_fail(graph, "layer '%.40s...': its name has more than %d characters", layer,
                        DTI_NN_NAME_SIZE - 8);
@@ -14,13 +41,14 @@ static const char *dti_nn_name(dt_graph *graph, char text[DTI_NN_NAME_SIZE], con
 
 DT_API dt_tensor dt_nn_linear_with(dt_tensor x, const char *name, int64_t out,
                                    const dt_linear_desc *desc) {
-    if (dti_is_nil(x))
-        return x;
+    dti_nn nn;
+    if (!dti_nn_begin(&nn, x, "linear", name))
+        return (dt_tensor){0};
     dt_linear_desc d = desc ? *desc : (dt_linear_desc){0};
     dt_shape s = dt_tensor_shape(x);
     if (s.rank < 1 || out < 1 || s.dim[s.rank - 1] < 1) {
         return dti_graph_fail(x.graph, "linear '%s': x %s has no last dimension to map to %lld",
-                              name ? name : "", dti_shape_print(s, dt_tensor_has_samples(x)).text,
+                              name, dti_shape_print(s, dt_tensor_has_samples(x)).text,
                               (long long)out);
     }
     int64_t in = s.dim[s.rank - 1];
@@ -33,7 +61,7 @@ DT_API dt_tensor dt_nn_linear_with(dt_tensor x, const char *name, int64_t out,
     dt_tensor b = {0};
     if (!d.no_bias)
         b = dt_param(x.graph, dti_nn_name(x.graph, text, name, "bias"), (dt_shape){1, {out}}, bias);
-    return dti_is_nil(w) ? w : dt_linear(x, w, b);
+    return dti_nn_end(&nn, dti_is_nil(w) ? w : dt_linear(x, w, b));
 }
 
 DT_API dt_tensor dt_nn_linear(dt_tensor x, const char *name, int64_t out) {
@@ -41,11 +69,12 @@ DT_API dt_tensor dt_nn_linear(dt_tensor x, const char *name, int64_t out) {
 }
 
 DT_API dt_tensor dt_nn_embedding(dt_tensor index, const char *name, int64_t rows, int64_t cols) {
-    if (dti_is_nil(index))
-        return index;
+    dti_nn nn;
+    if (!dti_nn_begin(&nn, index, "embedding", name))
+        return (dt_tensor){0};
     char text[DTI_NN_NAME_SIZE];
     dt_init normal = {DT_INIT_NORMAL, 0.0f, 1.0f};
     dt_tensor table = dt_param(index.graph, dti_nn_name(index.graph, text, name, "weight"),
                                (dt_shape){2, {rows, cols}}, normal);
-    return dt_gather(table, index);
+    return dti_nn_end(&nn, dt_gather(table, index));
 }

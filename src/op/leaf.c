@@ -28,14 +28,27 @@ static dt_tensor dti_leaf_push(dt_graph *g, dti_node *n, const char *name) {
     return n->label ? dti_graph_push(g, n, NULL, 0) : (dt_tensor){0};
 }
 
+/* Messages and columns of data name an input: one of two of that name could be meant. */
+static dt_tensor dti_input_push(dt_graph *g, dti_node *n, const char *name) {
+    for (uint32_t id = 1; g && name && id < g->count; id++) {
+        const dti_node *other = &g->nodes[id];
+        if (other->op == DTI_OP_INPUT && strcmp(other->label, name) == 0)
+            return dti_graph_fail(g,
+                                  "input '%s': the name is taken by an input %s; to read one twice "
+                                  "keep its tensor",
+                                  name, dti_shape_print(other->shape, other->samples).text);
+    }
+    return dti_leaf_push(g, n, name);
+}
+
 DT_API dt_tensor dt_input(dt_graph *g, const char *name, dt_dtype dtype, dt_shape shape) {
     dti_node n = {.op = DTI_OP_INPUT, .dtype = (uint8_t)dtype, .samples = true, .shape = shape};
-    return dti_leaf_push(g, &n, name);
+    return dti_input_push(g, &n, name);
 }
 
 DT_API dt_tensor dt_input_shared(dt_graph *g, const char *name, dt_dtype dtype, dt_shape shape) {
     dti_node n = {.op = DTI_OP_INPUT, .dtype = (uint8_t)dtype, .shape = shape};
-    return dti_leaf_push(g, &n, name);
+    return dti_input_push(g, &n, name);
 }
 
 /* attr.i[0] = index among the parameters, i[1] = dt_init_kind, i[2] = node of a buffer's new value;

@@ -183,9 +183,13 @@ DT_API dt_tensor dt_accuracy(dt_tensor logits, dt_tensor target) {
 static bool dti_mse_shape(dti_build *b) {
     if (!dti_build_f32(b))
         return false;
-    if (!dti_shape_equal(b->in[0]->shape, b->in[1]->shape) ||
-        b->in[0]->samples != b->in[1]->samples) {
+    if (!dti_shape_equal(b->in[0]->shape, b->in[1]->shape))
         return dti_build_fail(b, "y and t must have one shape");
+    if (b->in[0]->samples != b->in[1]->samples) {
+        return dti_build_fail(b,
+                              "%s has samples (B) and %s has none; against one value for all "
+                              "samples take dt_mean_loss(dt_square(dt_sub(y, t)))",
+                              b->in[0]->samples ? "y" : "t", b->in[0]->samples ? "t" : "y");
     }
     return dti_term_shape(b);
 }
@@ -217,12 +221,6 @@ static void dti_mse_grad_of_mse(dti_grad *g) {
 }
 
 DT_API dt_tensor dt_mse(dt_tensor y, dt_tensor t) {
-    if (!dti_is_nil(y) && !dti_is_nil(t) && y.graph == t.graph) {
-        if (dti_node_of(y)->samples)
-            t = dti_expand_to(t, dti_node_of(t)->shape, true);
-        else
-            y = dti_expand_to(y, dti_node_of(y)->shape, dti_node_of(t)->samples);
-    }
     return dti_append2(DTI_OP_MSE, y, t, NULL);
 }
 

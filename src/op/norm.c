@@ -476,6 +476,21 @@ DT_API dt_tensor dt_group_norm(dt_tensor x, int groups, dt_tensor w, dt_tensor b
     return dti_norm(x, dti_append1(DTI_OP_NORM_STATS, x, &attr), weights, count, &attr);
 }
 
+/* Two updates of one buffer: neither is right. Said before anything is appended. */
+static bool dti_batch_norm_moves(const dt_tensor *running) {
+    for (int k = 0; k < 2; k++) {
+        const dti_node *n = dti_node_of(running[k]);
+        if (!n->attr.i[2] && running[0].id != running[1].id)
+            continue;
+        dti_graph_fail(running[k].graph,
+                       "buffer '%s' is updated by an op already; freeze the statistics of the "
+                       "other one",
+                       n->label);
+        return false;
+    }
+    return true;
+}
+
 static bool dti_batch_norm_buffers(dt_tensor x, const dt_tensor *running, int64_t channels) {
     for (int k = 0; k < 2; k++) {
         if (dti_is_nil(running[k])) {
@@ -512,7 +527,8 @@ DT_API dt_tensor dt_batch_norm(dt_tensor x, dt_tensor w, dt_tensor b, dt_tensor 
     int32_t channels = (int32_t)s.dim[0];
     dti_attr attr = {.f = {eps}, .i = {1, channels, (int32_t)dti_shape_elements(s) / channels}};
     int count = dti_norm_weights(x, "batch_norm", (dt_shape){1, {channels}}, weights);
-    if (count < 0 || !dti_batch_norm_buffers(x, running, channels))
+    if (count < 0 || !dti_batch_norm_buffers(x, running, channels) ||
+        (!d.frozen && !dti_batch_norm_moves(running)))
         return (dt_tensor){0};
     dt_tensor in[3] = {x, running[0], running[1]};
     dt_tensor stats = dti_append(x.graph, DTI_OP_BATCH_STATS, in, 3, &attr);

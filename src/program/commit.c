@@ -77,6 +77,36 @@ static void dti_optim_check(const dt_optim_desc *d, dti_text *problems) {
         dti_text_add(problems, "\n- optimizer: kind %d is unknown", (int)d->kind);
 }
 
+static uint32_t dti_optim_group_of(const dt_optim_desc *d, const char *name) {
+    for (uint32_t g = 1; g < DT_MAX_TERMS; g++) {
+        if (d->groups[g - 1].match && dti_glob(d->groups[g - 1].match, name))
+            return g;
+    }
+    return 0;
+}
+
+/* A group that takes no parameter is a pattern with a mistake: its numbers would count for nothing.
+ * Parameters that this program does not train count, since two programs may share a description. */
+static void dti_optim_groups_check(const dt_program *p, dti_text *problems) {
+    const dt_store *s = p->store;
+    uint32_t matched[DT_MAX_TERMS] = {0}, taken[DT_MAX_TERMS] = {0};
+    for (uint32_t i = 0; i < s->param_count; i++) {
+        const dti_node *n = &s->graph->nodes[s->params[i].node];
+        for (uint32_t g = 1; g < DT_MAX_TERMS && !n->buffer; g++)
+            matched[g] +=
+                p->optim.groups[g - 1].match && dti_glob(p->optim.groups[g - 1].match, n->label);
+        taken[dti_optim_group_of(&p->optim, n->label)] += !n->buffer;
+    }
+    for (uint32_t g = 1; g < DT_MAX_TERMS; g++) {
+        if (p->optim.groups[g - 1].match && !taken[g])
+            dti_text_add(problems, "\n- optimizer: group %u, \"%s\", %s", g,
+                         p->optim.groups[g - 1].match,
+                         matched[g] ? "gets no parameter: groups before it match all of its own; "
+                                      "put it first"
+                                    : "matches the name of no parameter");
+    }
+}
+
 static void dti_optim_resolve(dt_program *p, dti_text *problems) {
     p->optim = dti_optim_resolved(p->desc.optim);
     dti_optim_check(&p->optim, problems);
@@ -85,20 +115,13 @@ static void dti_optim_resolve(dt_program *p, dti_text *problems) {
         const dt_optim_group *in = &p->optim.groups[g - 1];
         p->groups[g] = (dti_group){in->lr_scale, in->weight_decay};
     }
+    dti_optim_groups_check(p, problems);
 }
 
 static uint32_t dti_optim_moments(const dt_optim_desc *d) {
     if (d->kind == DT_SGD)
         return d->momentum != 0.0 ? 1 : 0;
     return 2;
-}
-
-static uint32_t dti_optim_group_of(const dt_optim_desc *d, const char *name) {
-    for (uint32_t g = 1; g < DT_MAX_TERMS; g++) {
-        if (d->groups[g - 1].match && dti_glob(d->groups[g - 1].match, name))
-            return g;
-    }
-    return 0;
 }
 
 /* ---- the block table */

@@ -183,7 +183,7 @@ static dt_result dti_program_build(dt_program *p) {
     dt_store *s = p->store;
     uint32_t weight_node[DT_MAX_TERMS] = {0};
     if (s->graph->error[0]) {
-        return dti_fail(p->base, s->graph->result, "the graph has an error: %s", s->graph->error);
+        return dti_fail(p->base, s->graph->result, DTI_GRAPH_ERROR, s->graph->error);
     }
     if (s->running) {
         return dti_fail(

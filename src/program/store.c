@@ -148,7 +148,7 @@ DT_API dt_result dt_store_create(dt_graph *graph, const dt_store_desc *desc, dt_
     if (!graph)
         return DT_ERROR_INVALID;
     if (graph->error[0])
-        return dti_fail(graph->base, graph->result, "the graph has an error: %s", graph->error);
+        return dti_fail(graph->base, graph->result, DTI_GRAPH_ERROR, graph->error);
     dt_store_desc d = desc ? *desc : (dt_store_desc){0};
     dt_store *s = dti_alloc(graph->base, sizeof *s);
     if (!s)

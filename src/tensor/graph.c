@@ -143,17 +143,28 @@ static dt_result dti_graph_copy(const dt_graph *g, dt_ctx *ctx, dt_graph **out) 
 static void dti_graph_update(dt_tensor buffer, dt_tensor value) {
     if (dti_is_nil(value))
         return;
-    dti_node *n = dti_node_of(buffer);
-    if (n->attr.i[2])
-        dti_graph_fail(buffer.graph,
-                       "buffer '%s' is updated by an op already; freeze the statistics of the "
-                       "other one",
-                       n->label);
-    n->attr.i[2] = (int32_t)value.id;
+    dti_node_of(buffer)->attr.i[2] = (int32_t)value.id;
 }
 
 DT_API const char *dt_graph_error(const dt_graph *g) {
     return g && g->error[0] ? g->error : NULL;
+}
+
+DT_API void dt_graph_clear_error(dt_graph *g) {
+    if (!g)
+        return;
+    g->error[0] = 0;
+    g->result = DT_OK;
+}
+
+static dti_graph_mark dti_graph_mark_of(const dt_graph *g) {
+    return (dti_graph_mark){g->count, g->input_count, g->param_count};
+}
+
+static void dti_graph_undo(dt_graph *g, dti_graph_mark mark) {
+    g->count = mark.nodes;
+    g->input_count = mark.inputs;
+    g->param_count = mark.params;
 }
 
 DT_API dt_shape dt_tensor_shape(dt_tensor x) {

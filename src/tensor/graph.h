@@ -62,6 +62,10 @@ static inline bool dti_is_nil(dt_tensor x) {
     return x.graph == NULL || x.id == 0;
 }
 
+/* How what needs the graph whole says that it has an error. */
+#define DTI_GRAPH_ERROR                                                                            \
+    "the graph has an error: %s (to go on without that op: dt_graph_clear_error)"
+
 /* Records the graph's first error and returns nil. */
 static dt_tensor dti_graph_fail(dt_graph *g, const char *format, ...) DTI_PRINTF(2, 3);
 /* The same when host memory ran out. */
@@ -74,6 +78,12 @@ static dt_tensor dti_graph_push(dt_graph *g, const dti_node *node, const dt_tens
 /* A training program that computes `value` from a buffer makes it the buffer's value when a step
  * commits. */
 static void dti_graph_update(dt_tensor buffer, dt_tensor value);
+/* How far a graph has grown, and back to that: what was appended since may be used by nobody. */
+typedef struct dti_graph_mark {
+    uint32_t nodes, inputs, params;
+} dti_graph_mark;
+static dti_graph_mark dti_graph_mark_of(const dt_graph *g);
+static void dti_graph_undo(dt_graph *g, dti_graph_mark mark);
 /* A private copy of nodes and inputs for a program; strings stay the original's. */
 static dt_result dti_graph_clone(const dt_graph *g, dt_graph **out);
 /* The same as a graph of another context, which ends it; strings stay the original's. */
