@@ -184,6 +184,10 @@
 #include "file/store_file.c"
 #include "file/checkpoint.h"
 #include "file/checkpoint.c"
+#include "file/model_text.h"
+#include "file/model_text.c"
+#include "file/state_file.h"
+#include "file/state_file.c"
 
 /* ---- parallel: replicas on several devices and ranks */
 #include "parallel/partition.h"

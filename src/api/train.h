@@ -70,7 +70,7 @@ typedef struct dt_trainer_desc {
     int accumulate; /* parts that each shard is computed in, one after the other; 0 = 1 */
     /* Parts of the batch that gradients are made of, each by itself, and summed in one order. With
      * the same number, 1, 2, 4 or 8 replicas give the same bits. 0 = the number of replicas, or
-     * what the checkpoint says. Batch norm sees a shard. */
+     * what the checkpoint says; at most `batch`. Batch norm sees a shard. */
     int shards;
     dt_balance balance;
     /* "cpu", "cpu:2" (two replicas), "vulkan:0,vulkan:1,cpu", "auto"; a name may come again. NULL =
@@ -149,9 +149,12 @@ DT_API dt_result dt_trainer_set_coefficient(dt_trainer *trainer, int loss, doubl
 DT_API dt_result dt_trainer_save(dt_trainer *trainer, const char *path);
 /* Goes on from a file of dt_trainer_save; rank 0 reads (path matters there alone, as in saving), on
  * any number of replicas up to its shards. Programs for other shards than now are made; where that
- * fails the trainer can only save and be destroyed. Errors, with the state as before: IO, FORMAT
- * (truncated, a wrong checksum), INVALID (another model, names the first difference; other shards
- * than asked for; fewer than replicas). */
+ * fails the trainer can only save and be destroyed. The model must have the same parameters and
+ * buffers, by name and shape, in any order, and the same kind of optimizer. Another graph around
+ * them is a warning in the log that names the first op that differs. Errors, with the state as
+ * before: IO, FORMAT (truncated, a wrong checksum), INVALID (another model, names the first
+ * parameter that differs; another batch, seed or number of samples; other shards than asked for;
+ * fewer than replicas, or more than samples of a batch). */
 DT_API dt_result dt_trainer_load(dt_trainer *trainer, const char *path);
 /* The same in the folder `checkpoint`, under a name with the step; older ones than the newest
  * `checkpoint_keep` go. */

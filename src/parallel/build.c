@@ -242,6 +242,10 @@ static dt_result dti_parallel_check(dti_parallel *par) {
         return dti_fail(par->base, DT_ERROR_INVALID,
                         "a batch of %u samples for %u replicas: each needs one; use a larger batch",
                         par->desc.batch, job->replicas);
+    if (job->shards > job->batch)
+        return dti_fail(par->base, DT_ERROR_INVALID,
+                        "%u shards of a batch of %u samples: a shard needs one; at most %u",
+                        job->shards, job->batch, job->batch);
     return DT_OK;
 }
 

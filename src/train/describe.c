@@ -1,6 +1,7 @@
 /* What must be the same on all ranks, as text: a line a fact, so that the first difference can be
- * shown. The model's lines also lie in checkpoints. Nothing here depends on devices. */
+ * shown. Nothing here depends on devices. */
 
+/* Ranks must have the same nodes under the same numbers. */
 static void dti_describe_node(const dt_graph *g, uint32_t id, dti_text *text) {
     const dti_node *n = &g->nodes[id];
     dti_text_add(text, "node %u: %s %s%s%s %s", id, dti_op_info_of(n->op)->name,
@@ -8,18 +9,14 @@ static void dti_describe_node(const dt_graph *g, uint32_t id, dti_text *text) {
                  dti_shape_print(n->shape, n->samples).text);
     for (uint32_t k = 0; k < n->count; k++)
         dti_text_add(text, "%s%u", k ? ", " : " of ", dti_input_id(g, n, k));
-    dti_text_add(text, ", attributes %016llx\n",
-                 (unsigned long long)dti_hash64(DTI_HASH_START, &n->attr, sizeof n->attr));
+    dti_model_text_attr(&n->attr, text);
+    dti_text_add(text, "\n");
 }
 
 static void dti_describe_model(const dt_trainer *t, dti_text *text) {
     const dt_graph *g = t->graph;
-    for (uint32_t i = 0; i < g->param_count; i++) {
-        const dti_node *n = &g->nodes[g->params[i]];
-        dti_text_add(text, "parameter '%s' %s%s\n", n->label, dti_shape_print(n->shape, false).text,
-                     n->buffer ? " (buffer)" : "");
-    }
-    for (uint32_t id = 1; id < g->count; id++) {
+    dti_model_text_params(g, text);
+    for (uint32_t id = 1; id < g->count; id++) { /* parameters begin as rank 0's do */
         if (g->nodes[id].op != DTI_OP_PARAM)
             dti_describe_node(g, id, text);
     }

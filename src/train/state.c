@@ -25,21 +25,12 @@ enum {
         DTI_STATE_WORDS
 };
 
-#define DTI_STATE_NOW 1 /* the version that is written */
+/* The version that is written. 1 had numbers of nodes and hashes of attributes in its text. */
+#define DTI_STATE_NOW 2
 
-typedef struct dti_state_file {
-    dt_trainer *t;
-    dti_text model;
-    uint64_t words[DTI_STATE_WORDS];
-    dti_safetensors_item *items;
-    char **names; /* of the first `named` items */
-    int count, named;
-    int64_t sizes[3];
-} dti_state_file;
-
-static uint32_t dti_state_moments(const dt_trainer *t) {
-    const dt_store *s = t->par.replicas[0].store;
-    return s->memories[DTI_ARENA_STATE] ? s->moments : 0;
+/* The default is an optimizer too. */
+static uint64_t dti_state_kind(uint64_t kind) {
+    return kind == DT_OPTIM_DEFAULT ? DT_ADAMW : kind;
 }
 
 static void dti_state_words(const dt_trainer *t, uint64_t *w) {
@@ -54,92 +45,33 @@ static void dti_state_words(const dt_trainer *t, uint64_t *w) {
     w[DTI_STATE_PARTS] = par->desc.parts;
     w[DTI_STATE_SHARDS] = par->job.shards;
     w[DTI_STATE_TAIL] = (uint64_t)t->desc.tail;
-    w[DTI_STATE_OPTIM] = (uint64_t)par->desc.optim.kind;
-    w[DTI_STATE_MOMENTS] = dti_state_moments(t);
+    w[DTI_STATE_OPTIM] = dti_state_kind((uint64_t)par->desc.optim.kind);
+    w[DTI_STATE_MOMENTS] = dti_state_moments(par->replicas[0].store);
     w[DTI_STATE_SHUFFLED] = !t->desc.no_shuffle;
 }
 
-/* ---- the list of tensors: parameters, moment 1 of each, moment 2, then counts, words, model */
-
-static dt_result dti_state_items(dti_state_file *f) {
-    dt_trainer *t = f->t;
-    const dt_store *s = t->par.replicas[0].store;
-    const uint32_t n = s->param_count, kinds = 1 + dti_state_moments(t);
-    f->items = dti_alloc_array(t->base, (size_t)n * kinds + 3, sizeof *f->items);
-    f->names = dti_alloc_array(t->base, (size_t)n * kinds, sizeof *f->names);
-    if (!f->items || !f->names)
-        return DT_ERROR_MEMORY;
-    for (uint32_t k = 0; k < kinds; k++) {
-        for (uint32_t i = 0; i < n; i++, f->named = ++f->count) {
-            const dti_node *node = &s->graph->nodes[s->params[i].node];
-            const size_t size = strlen(node->label) + 32;
-            char *name = f->names[f->count] = dti_alloc(t->base, size);
-            if (!name)
-                return DT_ERROR_MEMORY;
-            if (k)
-                snprintf(name, size, "dtrain.moment%u.%s", k, node->label);
-            else
-                snprintf(name, size, "%s", node->label);
-            f->items[f->count] = (dti_safetensors_item){name, "F32", node->shape.rank,
-                                                        node->shape.dim, 4 * s->params[i].elements};
-        }
-    }
-    f->sizes[0] = n;
-    f->sizes[1] = DTI_STATE_WORDS;
-    f->sizes[2] = (int64_t)f->model.size;
-    f->items[f->count++] = (dti_safetensors_item){"dtrain.t", "U32", 1, &f->sizes[0], 4ull * n};
-    f->items[f->count++] =
-        (dti_safetensors_item){"dtrain.state", "U64", 1, &f->sizes[1], 8ull * DTI_STATE_WORDS};
-    f->items[f->count++] =
-        (dti_safetensors_item){"dtrain.model", "U8", 1, &f->sizes[2], f->model.size};
-    return DT_OK;
+/* The tensors and the text of a file of version `version`; `words` has room for them. */
+static dti_state_file dti_trainer_state(const dt_trainer *t, uint64_t *words, uint64_t version) {
+    dti_state_file f = {.store = t->par.replicas[0].store, .base = t->base, .words = words};
+    f.model = dti_text_open(t->base);
+    dti_model_text_params(t->graph, &f.model);
+    dti_model_text_ops(t->graph, t->nodes, version > 1, &f.model);
+    return f;
 }
 
-static void dti_state_close(dti_state_file *f) {
-    for (int i = 0; f->names && i < f->named; i++)
-        dti_free(f->t->base, f->names[i]);
-    dti_free(f->t->base, f->names);
-    dti_free(f->t->base, f->items);
-    dti_text_free(&f->model);
-}
-
-/* Where tensor `item` lies in the store's memories; false: it is not there. */
-static bool dti_state_place(const dt_store *s, uint32_t item, dti_arena *arena, uint64_t *offset) {
-    const uint32_t kind = item / DTI_MAX(s->param_count, 1u);
-    *arena = kind ? DTI_ARENA_STATE : DTI_ARENA_PARAM;
-    const uint64_t param = s->params[item % DTI_MAX(s->param_count, 1u)].offset;
-    *offset = 4 * (kind ? dti_state_moment_offset(s, kind - 1) + param : param);
-    return s->memories[*arena] != NULL;
-}
-
-static dt_result dti_state_read(void *user, int item, uint64_t offset, void *to, size_t bytes) {
-    dti_state_file *f = user;
-    const dt_store *s = f->t->par.replicas[0].store;
-    const dti_backend *b = s->device->backend;
-    const int tensors = f->count - 3;
-    if (item < tensors) {
-        dti_arena arena;
-        uint64_t at;
-        dti_state_place(s, (uint32_t)item, &arena, &at);
-        return b->memory_read(s->memories[arena], at + offset, to, bytes);
-    }
-    if (item == tensors)
-        return b->memory_read(s->memories[DTI_ARENA_STATE], 4 * dti_state_t_offset() + offset, to,
-                              bytes);
-    const char *from = item == tensors + 1 ? (const char *)f->words : f->model.data;
-    memcpy(to, from + offset, bytes);
-    return DT_OK;
+static dt_result dti_trainer_state_open(dti_state_file *f) {
+    return dti_state_open(f, dti_state_moments(f->store), "dtrain.state", DTI_STATE_WORDS);
 }
 
 /* ---- saving */
 
 static dt_result dti_state_write(dt_trainer *t, const char *path, bool folder) {
-    dti_state_file f = {.t = t, .model = dti_text_open(t->base)};
-    dti_state_words(t, f.words);
-    dti_describe_model(t, &f.model);
-    dt_result result = f.model.ok ? dti_state_items(&f) : DT_ERROR_MEMORY;
+    uint64_t words[DTI_STATE_WORDS];
+    dti_state_file f = dti_trainer_state(t, words, DTI_STATE_NOW);
+    dti_state_words(t, words);
+    dt_result result = dti_trainer_state_open(&f);
     if (!result && folder)
-        result = dti_checkpoint_folder_write(t->base, path, f.words[DTI_STATE_STEP],
+        result = dti_checkpoint_folder_write(t->base, path, words[DTI_STATE_STEP],
                                              t->desc.checkpoint_keep, f.items, f.count,
                                              dti_state_read, &f);
     else if (!result)
@@ -180,17 +112,25 @@ static dt_result dti_state_wrong(dt_trainer *t, const char *path, const char *wh
                     file, here);
 }
 
-static dt_result dti_state_check_words(dt_trainer *t, const char *path, const uint64_t *w) {
+static dt_result dti_state_check_words(dt_trainer *t, const char *path, uint64_t *w) {
     uint64_t here[DTI_STATE_WORDS];
     static const struct {
         uint8_t word;
         const char *name;
-    } same[] = {{DTI_STATE_VERSION, "version"},        {DTI_STATE_SEED, "seed"},
-                {DTI_STATE_ROWS, "number of samples"}, {DTI_STATE_BATCH, "batch"},
-                {DTI_STATE_PARTS, "accumulate"},       {DTI_STATE_TAIL, "tail"},
-                {DTI_STATE_OPTIM, "optimizer"},        {DTI_STATE_MOMENTS, "number of moments"},
+    } same[] = {{DTI_STATE_SEED, "seed"},
+                {DTI_STATE_ROWS, "number of samples"},
+                {DTI_STATE_BATCH, "batch"},
+                {DTI_STATE_PARTS, "accumulate"},
+                {DTI_STATE_TAIL, "tail"},
+                {DTI_STATE_OPTIM, "optimizer"},
+                {DTI_STATE_MOMENTS, "number of moments"},
                 {DTI_STATE_SHUFFLED, "shuffling"}};
     dti_state_words(t, here);
+    if (w[DTI_STATE_VERSION] < 1 || w[DTI_STATE_VERSION] > DTI_STATE_NOW)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "%s: a checkpoint of version %llu; this dtrain reads 1 to %d", path,
+                        (unsigned long long)w[DTI_STATE_VERSION], DTI_STATE_NOW);
+    w[DTI_STATE_OPTIM] = dti_state_kind(w[DTI_STATE_OPTIM]);
     for (size_t i = 0; i < DTI_COUNT(same); i++) {
         if (w[same[i].word] != here[same[i].word])
             return dti_state_wrong(t, path, same[i].name, w[same[i].word], here[same[i].word]);
@@ -198,71 +138,32 @@ static dt_result dti_state_check_words(dt_trainer *t, const char *path, const ui
     if (t->desc.shards && w[DTI_STATE_SHARDS] != (uint64_t)t->desc.shards)
         return dti_state_wrong(t, path, "number of shards", w[DTI_STATE_SHARDS],
                                (unsigned long long)t->desc.shards);
-    if (w[DTI_STATE_SHARDS] < t->par.job.replicas || w[DTI_STATE_SHARDS] > UINT32_MAX)
+    if (w[DTI_STATE_SHARDS] > t->par.desc.batch)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "%s: %llu shards of a batch of %u samples: a shard needs one; at most %u",
+                        path, (unsigned long long)w[DTI_STATE_SHARDS], t->par.desc.batch,
+                        t->par.desc.batch);
+    if (w[DTI_STATE_SHARDS] < t->par.job.replicas)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "%s: it has %llu shards, and here are %u replicas; use fewer", path,
                         (unsigned long long)w[DTI_STATE_SHARDS], t->par.job.replicas);
     return DT_OK;
 }
 
-static dt_result dti_state_check_model(dt_trainer *t, const char *path, const dti_checkpoint *c) {
-    const dt_weight_info *theirs = dti_checkpoint_find(c, "dtrain.model");
-    dti_text mine = dti_text_open(t->base);
-    dti_describe_model(t, &mine);
-    dt_result result = mine.ok ? DT_OK : DT_ERROR_MEMORY;
-    size_t at = 0, line = 0;
-    const char *text = theirs ? theirs->data : NULL;
-    const size_t size = theirs ? (size_t)theirs->bytes : 0;
-    while (!result && at < mine.size && at < size && mine.data[at] == text[at]) {
-        line = text[at] == '\n' ? at + 1 : line;
-        at++;
-    }
-    if (!result && (at < mine.size || at < size))
-        result =
-            dti_fail(t->base, DT_ERROR_INVALID,
-                     "%s: a checkpoint of another model: it has '%.*s', and here is '%.*s'", path,
-                     (int)DTI_MIN(dti_line_length(text + line, size - line), 160u), text + line,
-                     (int)DTI_MIN(dti_line_length(mine.data + line, mine.size - line), 160u),
-                     mine.data + line);
-    dti_text_free(&mine);
-    return result;
-}
-
 /* Everything must fit before anything is written. */
 static dt_result dti_state_check(dt_trainer *t, const char *path, const dti_checkpoint *c,
                                  dti_state_file *f) {
-    const dt_weight_info *words = dti_checkpoint_find(c, "dtrain.state");
-    if (!words || words->bytes != sizeof f->words)
-        return dti_fail(t->base, DT_ERROR_FORMAT,
-                        "%s: no checkpoint of a trainer, or of another version", path);
-    memcpy(f->words, words->data, sizeof f->words);
-    dt_result result = dti_state_check_model(t, path, c);
+    dt_result result = dti_state_words_read(f, path, c, "dtrain.state", DTI_STATE_WORDS);
+    uint64_t *words = f->words;
+    if (result)
+        return result;
+    *f = dti_trainer_state(t, words, words[DTI_STATE_VERSION]);
+    result = dti_trainer_state_open(f);
     if (!result)
-        result = dti_state_check_words(t, path, f->words);
+        result = dti_state_contract(f, path, c, words[DTI_STATE_VERSION] == 1);
     if (!result)
-        result = dti_state_items(f);
-    for (int i = 0; i < f->count - 2 && !result; i++) {
-        const dt_weight_info *x = dti_checkpoint_find(c, f->items[i].name);
-        if (!x || x->bytes != f->items[i].bytes || strcmp(x->dtype, f->items[i].dtype))
-            result = dti_fail(t->base, DT_ERROR_FORMAT, "%s: '%s' is missing or has another size",
-                              path, f->items[i].name);
-    }
-    return result;
-}
-
-static dt_result dti_state_put(dt_trainer *t, const dti_checkpoint *c, const dti_state_file *f) {
-    const dt_store *s = t->par.replicas[0].store;
-    const dti_backend *b = s->device->backend;
-    dt_result result = DT_OK;
-    for (int i = 0; i < f->count - 2 && !result; i++) {
-        const dt_weight_info *x = dti_checkpoint_find(c, f->items[i].name);
-        dti_arena arena = DTI_ARENA_STATE;
-        uint64_t at = 4 * dti_state_t_offset();
-        if (i < f->count - 3)
-            dti_state_place(s, (uint32_t)i, &arena, &at);
-        result = b->memory_write(s->memories[arena], at, x->data, x->bytes);
-    }
-    return result;
+        result = dti_state_check_words(t, path, words);
+    return result ? result : dti_state_match(f, path, c);
 }
 
 /* Rank 0 has checked; all learn where to go on, make the programs for its shards, and get the
@@ -280,7 +181,7 @@ static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_st
     if (result)
         return result;
     par->replicas[0].store->steps = f->words[DTI_STATE_STEP];
-    result = dti_agree_result(par, par->rank == 0 ? dti_state_put(t, c, f) : DT_OK);
+    result = dti_agree_result(par, par->rank == 0 ? dti_state_put(f, c) : DT_OK);
     if (!result)
         result = dti_agree_state(par);
     t->epoch = f->words[DTI_STATE_EPOCH];
@@ -291,7 +192,8 @@ static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_st
 
 static dt_result dti_state_load(dt_trainer *t, const char *path) {
     dti_checkpoint *c = NULL;
-    dti_state_file f = {.t = t, .model = dti_text_open(t->base)};
+    uint64_t words[DTI_STATE_WORDS] = {0};
+    dti_state_file f = {.base = t->base, .words = words, .model = dti_text_open(t->base)};
     dt_result result = DT_OK;
     if (t->par.rank == 0) {
         result = path ? dti_checkpoint_open(t->base, path, &c)

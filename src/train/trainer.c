@@ -294,6 +294,7 @@ DT_API dt_result dt_trainer_create(dt_graph *graph, const dt_trainer_desc *desc,
         return DT_ERROR_MEMORY;
     t->base = graph->base;
     t->graph = graph;
+    t->nodes = graph->count;
     dti_trainer_resolve(t, desc);
     dt_result result = dti_trainer_make(t);
     if (result) {

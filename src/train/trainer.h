@@ -16,6 +16,7 @@ struct dt_trainer {
     dti_owned owned; /* first */
     dti_base *base;
     dt_graph *graph;
+    uint32_t nodes; /* of the graph when this was made: what comes later is not trained */
     dt_trainer_desc desc;
     dti_parallel par;
     dti_loader *loader;
@@ -33,8 +34,7 @@ struct dt_trainer {
     uint32_t timed; /* steps that were measured */
 };
 
-/* describe.c: the model and the settings as lines of text. */
-static void dti_describe_model(const dt_trainer *t, dti_text *text);
+/* describe.c: the settings and the model as lines of text. */
 static void dti_describe_settings(const dt_trainer *t, dti_text *text);
 
 /* trainer.c: programs and the loader for a number of shards. */

@@ -1,0 +1,19 @@
+/* A model as lines of text, which lie in files of its state: "parameter 'fc.weight' [10, 784]", one
+ * for each parameter and buffer, are the contract; behind them each op with its label, shape and
+ * attributes, "relu [B, 10]", is there to be read and to say what has changed. Neither numbers of
+ * nodes nor bytes of structures: so a field more, or an op more, changes one line. */
+
+static void dti_model_text_params(const dt_graph *g, dti_text *text);
+/* The ops of the first `count` nodes. */
+static void dti_model_text_ops(const dt_graph *g, uint32_t count, bool attributes, dti_text *text);
+/* What an op has besides inputs, " (i0 3, f1 0.5)": only what is not 0. */
+static void dti_model_text_attr(const dti_attr *attr, dti_text *text);
+/* The text of a file of version 1, as dti_model_text_ops without attributes. */
+static void dti_model_text_first(const char *file, size_t size, dti_text *text);
+
+/* INVALID: a parameter's line that only one of both has; named. */
+static dt_result dti_model_text_contract(dti_base *base, const char *path, const char *file,
+                                         size_t size, const dti_text *here);
+/* The first difference beside that is warned of. */
+static void dti_model_text_warn(dti_base *base, const char *path, const char *file, size_t size,
+                                const dti_text *here);

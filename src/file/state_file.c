@@ -1,0 +1,180 @@
+/* A store's state to and from the tensors of a checkpoint. It owns which tensors there are and
+ * where they lie in the arenas; whoever calls it owns the words beside them. Everything is held
+ * against the store before the first value is written. */
+
+#define DTI_STATE_OWN "dtrain." /* of names that no parameter may have */
+
+static uint32_t dti_state_moments(const dt_store *s) {
+    return s->memories[DTI_ARENA_STATE] ? s->moments : 0;
+}
+
+/* ---- the list */
+
+static dt_result dti_state_item(dti_state_file *f, uint32_t moment, const dti_param *param) {
+    const dti_node *node = &f->store->graph->nodes[param->node];
+    const size_t size = strlen(node->label) + 32;
+    char *name = f->names[f->count] = dti_alloc(f->base, size);
+    if (!name)
+        return DT_ERROR_MEMORY;
+    f->tensors = f->count + 1;
+    if (!strncmp(node->label, DTI_STATE_OWN, sizeof DTI_STATE_OWN - 1))
+        return dti_fail(f->base, DT_ERROR_INVALID,
+                        "parameter '%s': names that begin with \"" DTI_STATE_OWN "\" are those of "
+                        "a checkpoint's own tensors",
+                        node->label);
+    if (moment)
+        snprintf(name, size, DTI_STATE_OWN "moment%u.%s", moment, node->label);
+    else
+        snprintf(name, size, "%s", node->label);
+    f->items[f->count++] =
+        (dti_safetensors_item){name, "F32", node->shape.rank, node->shape.dim, 4 * param->elements};
+    return DT_OK;
+}
+
+static dt_result dti_state_open(dti_state_file *f, uint32_t moments, const char *words_name,
+                                uint32_t words) {
+    const dt_store *s = f->store;
+    const uint32_t n = s->param_count;
+    dt_result result = DT_OK;
+    f->items = dti_alloc_array(f->base, (size_t)n * (1 + moments) + 3, sizeof *f->items);
+    f->names = dti_alloc_array(f->base, (size_t)n * (1 + moments) + 1, sizeof *f->names);
+    if (!f->items || !f->names || !f->model.ok)
+        return DT_ERROR_MEMORY;
+    for (uint32_t i = 0; i < n * (1 + moments) && !result; i++)
+        result = dti_state_item(f, i / n, &s->params[i % n]);
+    if (result)
+        return result;
+    f->sizes[0] = n;
+    f->sizes[1] = words;
+    f->sizes[2] = (int64_t)f->model.size;
+    dti_safetensors_item *last = f->items + f->count;
+    last[0] = (dti_safetensors_item){"dtrain.t", "U32", 1, &f->sizes[0], 4ull * n};
+    last[1] = (dti_safetensors_item){words_name, "U64", 1, &f->sizes[1], 8ull * words};
+    last[2] = (dti_safetensors_item){"dtrain.model", "U8", 1, &f->sizes[2], f->model.size};
+    f->count += 3;
+    return DT_OK;
+}
+
+static void dti_state_close(dti_state_file *f) {
+    for (int i = 0; f->names && i < f->tensors; i++)
+        dti_free(f->base, f->names[i]);
+    dti_free(f->base, f->names);
+    dti_free(f->base, f->items);
+    dti_text_free(&f->model);
+}
+
+/* Where tensor `item` lies in the store's memories. */
+static dti_arena dti_state_place(const dt_store *s, uint32_t item, uint64_t *offset) {
+    const uint32_t kind = item / s->param_count;
+    const uint64_t param = s->params[item % s->param_count].offset;
+    *offset = 4 * (kind ? dti_state_moment_offset(s, kind - 1) + param : param);
+    return kind ? DTI_ARENA_STATE : DTI_ARENA_PARAM;
+}
+
+/* ---- writing */
+
+static dt_result dti_state_read(void *user, int item, uint64_t offset, void *to, size_t bytes) {
+    const dti_state_file *f = user;
+    const dt_store *s = f->store;
+    dti_arena arena = DTI_ARENA_STATE;
+    uint64_t at = 4 * dti_state_t_offset();
+    if (item > f->tensors) {
+        const char *from = item == f->tensors + 1 ? (const char *)f->words : f->model.data;
+        memcpy(to, from + offset, bytes);
+        return DT_OK;
+    }
+    if (item < f->tensors)
+        arena = dti_state_place(s, (uint32_t)item, &at);
+    if (s->memories[arena])
+        return s->device->backend->memory_read(s->memories[arena], at + offset, to, bytes);
+    memset(to, 0, bytes); /* counts, before an optimizer has come */
+    return DT_OK;
+}
+
+/* ---- reading */
+
+static dt_result dti_state_words_read(dti_state_file *f, const char *path, const dti_checkpoint *c,
+                                      const char *name, uint32_t words) {
+    const dt_weight_info *x = dti_checkpoint_find(c, name);
+    if (!x || x->bytes != 8ull * words || strcmp(x->dtype, "U64") != 0)
+        return dti_fail(f->base, DT_ERROR_FORMAT, "%s: it has no \"%s\" of %u values: %s", path,
+                        name, words, "not such a file, or one of another version");
+    memcpy(f->words, x->data, (size_t)x->bytes);
+    return DT_OK;
+}
+
+static dt_result dti_state_contract(dti_state_file *f, const char *path, const dti_checkpoint *c,
+                                    bool first) {
+    const dt_weight_info *x = dti_checkpoint_find(c, "dtrain.model");
+    const char *theirs = x ? x->data : NULL;
+    size_t size = x ? (size_t)x->bytes : 0;
+    dti_text old = dti_text_open(f->base);
+    if (first) {
+        dti_model_text_first(theirs, size, &old);
+        theirs = old.data;
+        size = old.size;
+    }
+    dt_result result =
+        old.ok ? dti_model_text_contract(f->base, path, theirs, size, &f->model) : DT_ERROR_MEMORY;
+    if (!result)
+        dti_model_text_warn(f->base, path, theirs, size, &f->model);
+    dti_text_free(&old);
+    return result;
+}
+
+static bool dti_state_same(const dti_safetensors_item *item, const dt_weight_info *x) {
+    return x && x->bytes == item->bytes && !strcmp(x->dtype, item->dtype) &&
+           x->rank == item->rank && !memcmp(x->dim, item->dim, (size_t)x->rank * sizeof x->dim[0]);
+}
+
+/* The number of a parameter in the file, which counts are in the order of: the first tensors are
+ * the parameters. */
+static int dti_state_number(const dti_state_file *f, const dti_checkpoint *c, int item) {
+    const dt_weight_info *here = dti_checkpoint_at(c, item);
+    if (here && !strcmp(here->name, f->items[item].name))
+        return item;
+    here = dti_checkpoint_find(c, f->items[item].name);
+    return here ? (int)(here - dti_checkpoint_at(c, 0)) : -1;
+}
+
+static dt_result dti_state_match(const dti_state_file *f, const char *path,
+                                 const dti_checkpoint *c) {
+    const int params = (int)f->store->param_count;
+    dt_result result = DT_OK;
+    for (int i = 0; i < f->count - 2 && !result; i++) {
+        const dt_weight_info *x = dti_checkpoint_find(c, f->items[i].name);
+        if (!dti_state_same(&f->items[i], x) || (i < params && dti_state_number(f, c, i) >= params))
+            result = dti_fail(f->base, DT_ERROR_FORMAT,
+                              "%s: '%s' is missing, or has another shape or type, or is not where "
+                              "it belongs",
+                              path, f->items[i].name);
+    }
+    return result;
+}
+
+/* Counts in the order of the store. */
+static dt_result dti_state_put_t(const dti_state_file *f, const dti_checkpoint *c) {
+    const dt_store *s = f->store;
+    const char *from = dti_checkpoint_find(c, "dtrain.t")->data;
+    uint32_t *t = dti_alloc_array(f->base, s->param_count + 1u, sizeof *t);
+    if (!t)
+        return DT_ERROR_MEMORY;
+    for (uint32_t i = 0; i < s->param_count; i++)
+        memcpy(&t[i], from + 4 * (size_t)dti_state_number(f, c, (int)i), sizeof *t);
+    dt_result result = s->device->backend->memory_write(
+        s->memories[DTI_ARENA_STATE], 4 * dti_state_t_offset(), t, 4ull * s->param_count);
+    dti_free(f->base, t);
+    return result;
+}
+
+static dt_result dti_state_put(const dti_state_file *f, const dti_checkpoint *c) {
+    const dt_store *s = f->store;
+    dt_result result = s->memories[DTI_ARENA_STATE] ? dti_state_put_t(f, c) : DT_OK;
+    for (int i = 0; i < f->tensors && !result; i++) {
+        const dt_weight_info *x = dti_checkpoint_find(c, f->items[i].name);
+        uint64_t at;
+        const dti_arena arena = dti_state_place(s, (uint32_t)i, &at);
+        result = s->device->backend->memory_write(s->memories[arena], at, x->data, x->bytes);
+    }
+    return result;
+}

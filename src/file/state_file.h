@@ -1,0 +1,35 @@
+/* The whole state that training changes in a store, as tensors of a checkpoint: each parameter and
+ * buffer under its name, "dtrain.moment1." and 2 of each, "dtrain.t"; then words that the caller
+ * defines, and "dtrain.model", the lines of model_text.h. The order of parameters in the file need
+ * not be the one here. */
+
+typedef struct dti_state_file {
+    dt_store *store;
+    dti_base *base;
+    dti_text model;  /* of this process: filled by the caller */
+    uint64_t *words; /* the caller's; to be written, or what was read */
+    dti_safetensors_item *items;
+    char **names; /* of the first `tensors` items */
+    int count, tensors;
+    int64_t sizes[3];
+} dti_state_file;
+
+/* Lists the tensors; `moments` of them. INVALID: a parameter has a name of the format's own. */
+static dt_result dti_state_open(dti_state_file *f, uint32_t moments, const char *words_name,
+                                uint32_t words);
+static void dti_state_close(dti_state_file *f);
+static uint32_t dti_state_moments(const dt_store *s); /* that the store keeps now */
+/* A dti_checkpoint_read_fn of a dti_state_file. */
+static dt_result dti_state_read(void *user, int item, uint64_t offset, void *to, size_t bytes);
+/* Whether the file has words of that number, which come to f->words. FORMAT. */
+static dt_result dti_state_words_read(dti_state_file *f, const char *path, const dti_checkpoint *c,
+                                      const char *name, uint32_t words);
+/* Whether the text has the same parameters: INVALID. `first`: it is of version 1. What differs
+ * beside is warned of. */
+static dt_result dti_state_contract(dti_state_file *f, const char *path, const dti_checkpoint *c,
+                                    bool first);
+/* Whether each tensor is there, with its shape and type: FORMAT. */
+static dt_result dti_state_match(const dti_state_file *f, const char *path,
+                                 const dti_checkpoint *c);
+/* What matched into the store, whose state arena has room for it. */
+static dt_result dti_state_put(const dti_state_file *f, const dti_checkpoint *c);

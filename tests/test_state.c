@@ -1,0 +1,319 @@
+/* What outlives a process: the state of a trainer or of a store in a file, who may go on from it,
+ * and what may be written in between. */
+#include "train_model.h"
+
+#define STATE_FIRST "tests/golden/checkpoint_1.safetensors" /* of the format's first version */
+
+typedef struct state_model {
+    dt_ctx *ctx;
+    dt_graph *graph;
+    dt_tensor x, t, loss, accuracy;
+    train_data data;
+} state_model;
+
+/* What differs from the model of the golden file. */
+typedef enum state_other {
+    STATE_SAME,
+    STATE_MORE_OPS, /* another graph with the same parameters */
+    STATE_ORDER,    /* which are created in another order */
+    STATE_NO_BATCH_NORM,
+    STATE_WIDE,
+    STATE_RENAMED,
+    STATE_MORE_PARAMS
+} state_other;
+
+static const dt_ctx_desc state_alone = {.no_vulkan = true, .threads = 1};
+
+static bool state_model_make(state_model *m, const dt_ctx_desc *ctx, state_other other) {
+    *m = (state_model){0};
+    if (dt_ctx_create(ctx, &m->ctx) || dt_graph_create(m->ctx, &m->graph))
+        return false;
+    m->x = dt_input(m->graph, "x", DT_F32, dt_dims(TRAIN_SIDE * TRAIN_SIDE));
+    m->t = dt_input(m->graph, "t", DT_I32, dt_dims());
+    const dt_init zero = {.kind = DT_INIT_CONSTANT};
+    dt_tensor w = {0}, b = {0};
+    if (other == STATE_ORDER) {
+        w = dt_param(m->graph, "fc.weight", dt_dims(TRAIN_CLASSES, 18), zero);
+        b = dt_param(m->graph, "fc.bias", dt_dims(TRAIN_CLASSES), zero);
+    }
+    dt_tensor h = dt_reshape(m->x, dt_dims(1, TRAIN_SIDE, TRAIN_SIDE));
+    if (other == STATE_MORE_OPS)
+        h = dt_neg(dt_neg(h));
+    h = dt_nn_conv2d(h, "conv", other == STATE_WIDE ? 3 : 2, 3,
+                     &(dt_conv_layer_desc){.conv = {.padding = {1, 1}}});
+    if (other != STATE_NO_BATCH_NORM)
+        h = dt_nn_batch_norm(h, "bn", NULL);
+    h = dt_flatten(dt_max_pool2d(dt_relu(h), &(dt_pool_desc){.kernel = {2, 2}}));
+    h = dt_dropout(h, 0.2f);
+    h = other == STATE_ORDER
+            ? dt_linear(h, w, b)
+            : dt_nn_linear(h, other == STATE_RENAMED ? "head" : "fc", TRAIN_CLASSES);
+    if (other == STATE_MORE_PARAMS)
+        h = dt_nn_linear(h, "more", TRAIN_CLASSES);
+    m->loss = dt_cross_entropy(h, m->t, NULL);
+    m->accuracy = dt_accuracy(h, m->t);
+    train_data_fill(&m->data);
+    return dt_graph_error(m->graph) == NULL;
+}
+
+static const dt_optim_desc state_adam = {.kind = DT_ADAM, .lr = 0.01, .clip_norm = 1.0};
+
+static dt_trainer_desc state_desc(state_model *m) {
+    return (dt_trainer_desc){
+        .loss = m->loss,
+        .metrics = {m->accuracy},
+        .optim = &state_adam,
+        .seed = 3,
+        .batch = 37,
+        .devices = "cpu",
+        .data = {.rows = TRAIN_ROWS,
+                 .columns = {{.input = m->x, .data = m->data.x, .dtype = DT_F32},
+                             {.input = m->t, .data = m->data.t, .dtype = DT_I32}}}};
+}
+
+/* Of values alone, so that it says nothing of where they lie. */
+static uint64_t state_digest(dt_store *s, int kinds) {
+    static float values[1024];
+    uint64_t hash = 14695981039346656037u;
+    for (int i = 0; i < dt_store_param_count(s); i++) {
+        dt_param_info p;
+        dt_store_param(s, i, &p);
+        for (int kind = 0; kind < (p.buffer ? 1 : kinds); kind++) {
+            const dt_value_kind what = kind ? (dt_value_kind)(DT_VALUE_GRADIENT + kind) : 0;
+            if (p.elements > 1024 || dt_store_read(s, i, what, values, 4 * p.elements))
+                return 0;
+            for (size_t k = 0; k < 4 * p.elements; k++)
+                hash = (hash ^ ((const unsigned char *)values)[k]) * 1099511628211u;
+        }
+    }
+    return hash;
+}
+
+/* What the library says, level by level. */
+typedef struct state_log {
+    int warnings;
+    char warning[1200];
+} state_log;
+
+static void state_log_add(void *user, dt_log_level level, const char *text) {
+    state_log *log = user;
+    if (level != DT_LOG_WARNING)
+        return;
+    log->warnings++;
+    snprintf(log->warning, sizeof log->warning, "%s", text);
+}
+
+/* A trainer of a model, which has taken `load`; NULL and a failed check: it would not. */
+static dt_trainer *state_open(state_model *m, state_other other, state_log *log, const char *load) {
+    dt_ctx_desc ctx = state_alone;
+    dt_trainer *trainer = NULL;
+    *log = (state_log){0};
+    ctx.logger = (dt_logger){state_log_add, log};
+    if (!CHECK_TEXT(state_model_make(m, &ctx, other), "the model"))
+        return NULL;
+    dt_trainer_desc d = state_desc(m);
+    dt_result result = dt_trainer_create(m->graph, &d, &trainer);
+    if (!result && load)
+        result = dt_trainer_load(trainer, load);
+    return CHECK_TEXT(!result, "%s", dt_ctx_error(m->ctx)) ? trainer : NULL;
+}
+
+static double state_steps(dt_trainer *trainer, int steps) {
+    dt_train_report r = {.loss = -1};
+    for (int i = 0; i < steps; i++)
+        CHECK(dt_trainer_step(trainer, &r) == DT_OK);
+    return r.loss;
+}
+
+/* ---- a checkpoint's contract */
+
+/* Made by the code before the second version: 6 steps on two replicas of 4 shards. */
+TEST(a_checkpoint_of_the_first_version_loads_for_ever) {
+    state_model m;
+    state_log log;
+    dt_trainer_info info;
+    dt_trainer *trainer = state_open(&m, STATE_SAME, &log, STATE_FIRST);
+    REQUIRE(trainer);
+    dt_trainer_info_get(trainer, &info);
+    CHECK(info.step == 6 && info.epoch == 1 && info.shards == 4 && log.warnings == 0);
+    CHECK_TEXT(state_digest(dt_trainer_store(trainer), 3) == 0xfb89067b40c41804u, "%016llx",
+               (unsigned long long)state_digest(dt_trainer_store(trainer), 3));
+    CHECK_NEAR(state_steps(trainer, 5), 1.38284841, 1e-4);
+    dt_ctx_destroy(m.ctx);
+}
+
+TEST(a_checkpoint_goes_on_in_another_graph_of_the_same_parameters_with_a_warning) {
+    const char *path = "build/test_state_graph.safetensors";
+    for (int round = 0; round < 2; round++) {
+        state_model m;
+        state_log log;
+        dt_trainer *trainer = state_open(&m, STATE_MORE_OPS, &log, round ? path : STATE_FIRST);
+        REQUIRE(trainer);
+        CHECK(log.warnings == 1);
+        CHECK_CONTAINS(log.warning, "another graph with the same parameters: here is also \"neg [");
+        CHECK_NEAR(state_steps(trainer, 5), 1.38284841, 1e-4); /* -(-x) is x */
+        dt_ctx_destroy(m.ctx);
+        trainer = state_open(&m, STATE_SAME, &log, STATE_FIRST);
+        REQUIRE(trainer && log.warnings == 0);
+        CHECK(dt_trainer_save(trainer, path) == DT_OK);
+        dt_ctx_destroy(m.ctx);
+    }
+    remove(path);
+}
+
+TEST(a_checkpoint_goes_on_where_parameters_are_created_in_another_order) {
+    state_model m;
+    state_log log;
+    dt_trainer *trainer = state_open(&m, STATE_ORDER, &log, STATE_FIRST);
+    REQUIRE(trainer);
+    CHECK(log.warnings == 1);
+    CHECK_CONTAINS(log.warning, "it has \"parameter 'conv.weight' [2, 1, 3, 3]\", and here is "
+                                "\"parameter 'fc.weight' [5, 18]\"");
+    CHECK_NEAR(state_steps(trainer, 5), 1.38284841, 1e-4); /* so counts went where they belong */
+    dt_ctx_destroy(m.ctx);
+}
+
+TEST(a_checkpoint_knows_its_own_graph_whatever_is_added_behind_it) {
+    const char *path = "build/test_state_later.safetensors";
+    state_model m;
+    state_log log;
+    dt_trainer *trainer = state_open(&m, STATE_SAME, &log, NULL);
+    REQUIRE(trainer);
+    CHECK(dt_neg(m.x).id != 0);
+    CHECK(dt_trainer_save(trainer, path) == DT_OK);
+    dt_ctx_destroy(m.ctx);
+    CHECK(state_open(&m, STATE_SAME, &log, path) && log.warnings == 0);
+    dt_ctx_destroy(m.ctx);
+    remove(path);
+}
+
+TEST(a_checkpoint_of_other_parameters_or_another_optimizer_is_refused_by_name) {
+    static const struct {
+        state_other other;
+        dt_optim_kind kind;
+        const char *text;
+    } cases[] = {
+        {STATE_NO_BATCH_NORM, DT_ADAM, "it also has \"parameter 'bn.weight' [2]\""},
+        {STATE_MORE_PARAMS, DT_ADAM, "here is also \"parameter 'more.weight' [5, 5]\""},
+        {STATE_WIDE, DT_ADAM,
+         "\"parameter 'conv.weight' [2, 1, 3, 3]\", and here is "
+         "\"parameter 'conv.weight' [3, 1, 3, 3]\""},
+        {STATE_RENAMED, DT_ADAM,
+         "\"parameter 'fc.weight' [5, 18]\", and here is "
+         "\"parameter 'head.weight' [5, 18]\""},
+        {STATE_SAME, DT_ADAMW, "optimizer is 2, and here 3"},
+        {STATE_SAME, DT_OPTIM_DEFAULT, "optimizer is 2, and here 3"},
+        {STATE_SAME, DT_SGD, "optimizer is 2, and here 1"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        state_model m;
+        dt_trainer *trainer;
+        uint64_t before, after;
+        REQUIRE(state_model_make(&m, &state_alone, cases[i].other));
+        dt_optim_desc optim = {.kind = cases[i].kind};
+        dt_trainer_desc d = state_desc(&m);
+        d.optim = &optim;
+        REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
+        CHECK(dt_store_state_hash(dt_trainer_store(trainer), &before) == DT_OK);
+        CHECK(dt_trainer_load(trainer, STATE_FIRST) == DT_ERROR_INVALID);
+        CHECK_CONTAINS(dt_ctx_error(m.ctx), cases[i].text);
+        CHECK(dt_store_state_hash(dt_trainer_store(trainer), &after) == DT_OK && before == after);
+        dt_ctx_destroy(m.ctx);
+    }
+}
+
+TEST(a_checkpoint_of_the_default_optimizer_is_one_of_adamw) {
+    const char *path = "build/test_state_default.safetensors";
+    for (int round = 0; round < 2; round++) {
+        state_model m;
+        dt_trainer *trainer;
+        REQUIRE(state_model_make(&m, &state_alone, STATE_SAME));
+        dt_trainer_desc d = state_desc(&m);
+        d.optim = round ? &(dt_optim_desc){.kind = DT_ADAMW} : NULL;
+        REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
+        CHECK((round ? dt_trainer_load(trainer, path) : dt_trainer_save(trainer, path)) == DT_OK);
+        CHECK_STR(dt_ctx_error(m.ctx), "");
+        dt_ctx_destroy(m.ctx);
+    }
+    remove(path);
+}
+
+/* ---- what a file may claim */
+
+static uint32_t state_crc32c(const unsigned char *data, size_t size) {
+    uint32_t crc = ~0u;
+    for (size_t i = 0; i < size; i++) {
+        crc ^= data[i];
+        for (int k = 0; k < 8; k++)
+            crc = crc >> 1 ^ (crc & 1 ? 0x82F63B78u : 0);
+    }
+    return ~crc;
+}
+
+/* Puts 8 bytes into a tensor of a checkpoint, and the right checksum. */
+static bool state_craft(const char *from, const char *to, const char *name, int word,
+                        uint64_t value) {
+    static unsigned char file[16384];
+    dt_ctx *ctx;
+    dt_weights *w;
+    dt_weight_info x, sums;
+    FILE *in = fopen(from, "rb");
+    const size_t size = in ? fread(file, 1, sizeof file, in) : 0;
+    if (!in || fclose(in) || dt_ctx_create(&state_alone, &ctx) || dt_weights_open(ctx, from, &w))
+        return false;
+    const int index = dt_weights_find(w, name), last = dt_weights_count(w) - 1;
+    if (index < 0 || dt_weights_get(w, index, &x) || dt_weights_get(w, last, &sums))
+        return false;
+    const char *end = (const char *)sums.data + sums.bytes;
+    unsigned char *at = file + size - (end - (const char *)x.data);
+    memcpy(at + 8 * word, &value, sizeof value);
+    const uint32_t crc = state_crc32c(at, (size_t)x.bytes);
+    memcpy(file + size - sums.bytes + 4 * (index + 1), &crc, sizeof crc);
+    dt_weights_close(w);
+    dt_ctx_destroy(ctx);
+    FILE *out = fopen(to, "wb");
+    return out && fwrite(file, 1, size, out) == size && fclose(out) == 0;
+}
+
+enum { STATE_WORD_VERSION = 0, STATE_WORD_SHARDS = 8 };
+
+TEST(more_shards_than_a_batch_has_samples_are_refused_with_the_limit) {
+    const char *path = "build/test_state_shards.safetensors";
+    static const int shards[] = {38, 1000000, INT32_MAX};
+    for (size_t i = 0; i < sizeof shards / sizeof *shards; i++) {
+        state_model m;
+        state_log log;
+        char text[64];
+        dt_trainer *trainer;
+        snprintf(text, sizeof text, "%d shards of a batch of 37", shards[i]);
+        REQUIRE(state_model_make(&m, &state_alone, STATE_SAME));
+        dt_trainer_desc d = state_desc(&m);
+        d.shards = shards[i];
+        CHECK(dt_trainer_create(m.graph, &d, &trainer) == DT_ERROR_INVALID && !trainer);
+        CHECK_CONTAINS(dt_ctx_error(m.ctx), text);
+        CHECK_CONTAINS(dt_ctx_error(m.ctx), "at most 37");
+        dt_ctx_destroy(m.ctx);
+        REQUIRE(
+            state_craft(STATE_FIRST, path, "dtrain.state", STATE_WORD_SHARDS, (uint64_t)shards[i]));
+        trainer = state_open(&m, STATE_SAME, &log, NULL);
+        REQUIRE(trainer);
+        CHECK(dt_trainer_load(trainer, path) == DT_ERROR_INVALID);
+        CHECK_CONTAINS(dt_ctx_error(m.ctx), text);
+        CHECK_CONTAINS(dt_ctx_error(m.ctx), "at most 37");
+        state_steps(trainer, 1); /* it goes on */
+        dt_ctx_destroy(m.ctx);
+    }
+    remove(path);
+}
+
+TEST(a_checkpoint_of_a_later_version_is_refused_as_that) {
+    const char *path = "build/test_state_version.safetensors";
+    state_model m;
+    state_log log;
+    dt_trainer *trainer = state_open(&m, STATE_SAME, &log, NULL);
+    REQUIRE(trainer && state_craft(STATE_FIRST, path, "dtrain.state", STATE_WORD_VERSION, 3));
+    CHECK(dt_trainer_load(trainer, path) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), "version 3; this dtrain reads 1 to 2");
+    dt_ctx_destroy(m.ctx);
+    remove(path);
+}
