@@ -44,6 +44,7 @@ static dt_result fuzz_checkpoint(const uint8_t *data, size_t size) {
     else
         fuzz_checkpoint_count(c, data, size);
     dti_checkpoint_close(c);
+    dti_free(&base, file.data);
     FUZZ_CHECK(base.bytes_now == 0);
     return result;
 }
@@ -64,9 +65,11 @@ static void fuzz_checkpoint_mend(uint8_t *data, size_t size) {
     if (!file.data)
         return;
     memcpy(file.data, data, size);
-    uint32_t sum = dti_checkpoint_header_sum(&file);
-    if (dti_weights_parse(&base, "", file, &weights))
+    dt_result result = dti_weights_parse(&base, "", file, &weights);
+    dti_free(&base, file.data);
+    if (result)
         return;
+    uint32_t sum = weights->header_crc;
     size_t count = (size_t)dt_weights_count(weights), at = size - (size_t)weights->data_bytes;
     for (size_t i = 0; i < count && 4 * count <= weights->data_bytes; i++) {
         memcpy(data + size - 4 * (count - i), &sum, 4);

@@ -31,6 +31,7 @@ static int harness_thread(pthread_t *thread, const pthread_attr_t *attributes,
 #include "test_loader.c"
 #include "test_file.c"
 #include "test_checkpoint.c"
+#include "test_outside.c"
 #include "test_program.c"
 #include "test_ops.c"
 #include "test_rows.c"

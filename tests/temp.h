@@ -3,6 +3,7 @@
 #ifndef DTRAIN_TESTS_TEMP_H
 #define DTRAIN_TESTS_TEMP_H
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,6 +52,20 @@ __attribute__((__unused__)) static const char *temp_write(const char *name, cons
         fclose(file);
     }
     return path;
+}
+
+/* How many files lie beside `path` that a writer of it is at, or left. */
+__attribute__((__unused__)) static int temp_unfinished(const char *path) {
+    char folder[512], start[256];
+    const char *slash = strrchr(path, '/');
+    int count = 0, size = snprintf(start, sizeof start, "%s.tmp.", slash ? slash + 1 : path);
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+    DIR *list = opendir(folder);
+    for (struct dirent *entry; list && (entry = readdir(list));)
+        count += !strncmp(entry->d_name, start, (size_t)size);
+    if (list)
+        closedir(list);
+    return list ? count : -1;
 }
 
 /* Runs a Python program, given as text without double quotes, dollars and backslashes; true when

@@ -4,13 +4,6 @@
 
 #include <sys/stat.h>
 
-/* Where a file of the folder is while it is written. */
-static const char *temp_path_while_written(const char *name) {
-    char temporary[128];
-    snprintf(temporary, sizeof temporary, "%s.tmp.%ld", name, (long)getpid());
-    return temp_path(temporary);
-}
-
 /* ---- Files from text */
 
 /* A file with this header, as long as `header_bytes` says (0: its own), and data 0, 1, 2 ... */
@@ -27,12 +20,14 @@ static size_t weights_compose(unsigned char *file, const char *header, uint64_t 
     return 8 + size + data_bytes;
 }
 
-/* Parses bytes in memory; they are copied. */
+/* Parses bytes in memory, which has no byte more. */
 static dt_result weights_parse(dti_base *base, const unsigned char *bytes, size_t size,
                                dt_weights **out) {
-    dti_file file = {dti_alloc(base, size + 1), size};
+    dti_file file = {malloc(size + !size), size};
     memcpy(file.data, bytes, size);
-    return dti_weights_parse(base, "some/file", file, out);
+    dt_result result = dti_weights_parse(base, "some/file", file, out);
+    free(file.data);
+    return result;
 }
 
 #define GOOD_HEADER                                                                                \
@@ -287,7 +282,7 @@ TEST(store_saved_and_loaded_has_the_same_bits) {
     CHECK(dt_store_save(a.store, path) == DT_OK);
     CHECK(dt_store_load(b.store, path) == DT_OK);
     CHECK(file_hash(&a) == file_hash(&b));
-    CHECK(access(temp_path_while_written("same.safetensors"), F_OK) != 0);
+    CHECK(temp_unfinished(temp_path("same.safetensors")) == 0);
     file_close(&a);
     file_close(&b);
 }
@@ -353,16 +348,11 @@ TEST(store_that_cannot_be_saved_leaves_the_old_file_and_no_other) {
     REQUIRE(f.store);
     CHECK(dt_store_save(f.store, temp_path("no-such-folder/x.safetensors")) == DT_ERROR_IO);
     CHECK_CONTAINS(dt_ctx_error(f.ctx), "x.safetensors");
-    /* A folder where the temporary file would be. */
-    const char *path = temp_write("old.safetensors", "old", 3);
-    const char *in_way = temp_path_while_written("old.safetensors");
-    REQUIRE(mkdir(in_way, 0700) == 0);
+    const char *path = temp_path("folder.safetensors"); /* what no file replaces */
+    REQUIRE(mkdir(path, 0700) == 0);
     CHECK(dt_store_save(f.store, path) == DT_ERROR_IO);
-    char text[8] = {0};
-    FILE *file = fopen(path, "rb");
-    CHECK(file && fread(text, 1, 7, file) == 3 && !strcmp(text, "old"));
-    if (file)
-        fclose(file);
+    CHECK_CONTAINS(dt_ctx_error(f.ctx), "folder.safetensors: cannot be replaced: ");
+    CHECK(temp_unfinished(path) == 0 && rmdir(path) == 0);
     file_close(&f);
 }
 

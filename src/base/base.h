@@ -165,15 +165,54 @@ static bool dti_json_skip(dti_json *j); /* any value */
 static bool dti_json_done(dti_json *j); /* only white space is left, and not bad */
 static bool dti_slice_is(dti_slice s, const char *text);
 
-/* ---- file.c: whole files. Writing goes to "path.tmp.PID" ("path.tmp" where POSIX is hidden), is
- * flushed and renamed, so a crash or a full disk never leaves half a file under `path`. */
-typedef struct dti_file {
+/* ---- file.c: what is read is a regular file, piece by piece, and its size is known before.
+ * Writing goes to "path.tmp.PID.RANDOM", a new file, which is flushed and renamed, so a crash or a
+ * full disk never leaves half a file under `path`. */
+typedef struct dti_file { /* in memory */
     char *data;
     size_t size;
 } dti_file;
-static dt_result dti_file_read(dti_base *base, const char *path, uint64_t bytes_max, dti_file *out);
+#define DTI_READ_MOST ((size_t)1 << 24) /* bytes of one read: some systems take no more than 2^31 */
+#ifdef _WIN32
+typedef FILE *dti_stream;
+#else
+typedef int dti_stream;
+#endif
+/* NULL, or why not (until the next call of anything); nothing is open then. Nothing is logged. */
+static const char *dti_stream_open(const char *path, dti_stream *stream, uint64_t *size);
+static int64_t dti_stream_read(dti_stream stream, void *to, size_t bytes); /* 0: end, -1: errno */
+static void dti_stream_close(dti_stream stream);
+typedef struct dti_reader {
+    dti_base *base;
+    const char *path; /* for messages; the caller's */
+    uint64_t size, at;
+    const char *memory; /* what is read; NULL: the file */
+    dti_stream stream;
+} dti_reader;
+/* IO: there is none, or it is no regular file; nothing is open then. */
+static dt_result dti_reader_open(dti_base *base, const char *path, dti_reader *r);
+/* Reads memory, which is the caller's, as if it were a file. */
+static void dti_reader_open_memory(dti_base *base, const char *path, dti_file file, dti_reader *r);
+/* The next bytes. IO: also when fewer are left. */
+static dt_result dti_reader_take(dti_reader *r, void *to, size_t bytes);
+/* The same into memory of the base's, with a zero behind it. Check `bytes` with r->size first. */
+static dt_result dti_reader_take_new(dti_reader *r, uint64_t bytes, char **out);
+static void dti_reader_close(dti_reader *r);
+
+/* Around a write in a file: the signal of a file that may not grow does not end the process. */
+typedef struct dti_write_guard {
+#if DTI_POSIX
+    sigset_t mask;
+#endif
+    bool others; /* it was pending before */
+} dti_write_guard;
+static void dti_write_begin(dti_write_guard *g);
+static void dti_write_end(const dti_write_guard *g); /* errno stays */
+
 typedef struct dti_writer dti_writer;
-static dt_result dti_writer_open(dti_base *base, const char *path, dti_writer **out);
+/* bytes: what all of it will be, for the text of a full disk; 0 = not known. */
+static dt_result dti_writer_open(dti_base *base, const char *path, uint64_t bytes,
+                                 dti_writer **out);
 static dt_result dti_writer_add(dti_writer *w, const void *data, size_t bytes);
 /* CRC32C of what was added since the opening, or since this was last called. */
 static uint32_t dti_writer_take_crc(dti_writer *w);

@@ -254,9 +254,12 @@ static dt_result dti_rendezvous_publish(dti_base *base, dti_rendezvous *r) {
     int file = dti_rendezvous_create(path, fresh), error = errno;
     if (file < 0)
         return dti_fail(base, DT_ERROR_IO, "rendezvous file \"%s\": %s", path, strerror(error));
+    dti_write_guard guard;
+    dti_write_begin(&guard);
     errno = ENOSPC; /* what a short write means */
     bool ok = write(file, text, bytes) == (ssize_t)bytes && fsync(file) == 0 &&
               fstat(file, &r->file) == 0;
+    dti_write_end(&guard);
     error = errno;
     close(file);
     if (ok && rename(fresh, path) == 0) {

@@ -92,8 +92,26 @@ static int dti_tls_no_password(char *text, int size, int writing, void *user) {
     return -1;
 }
 
+/* OpenSSL would wait for ever for who writes to a FIFO. */
+static dt_result dti_tls_check_file(dti_base *base, const char *what, const char *path) {
+    dti_stream stream;
+    uint64_t size;
+    const char *why = dti_stream_open(path, &stream, &size);
+    if (why)
+        return dti_fail(base, DT_ERROR_INVALID, "%s \"%s\": %s", what, path, why);
+    dti_stream_close(stream);
+    return DT_OK;
+}
+
 static dt_result dti_tls_certificates(dti_tls *tls, const dt_comm_desc *d) {
     SSL_CTX *c = tls->context;
+    dt_result result = dti_tls_check_file(tls->base, "tls_ca", d->tls_ca);
+    if (!result)
+        result = dti_tls_check_file(tls->base, "tls_certificate", d->tls_certificate);
+    if (!result)
+        result = dti_tls_check_file(tls->base, "tls_private_key", d->tls_private_key);
+    if (result)
+        return result;
     SSL_CTX_set_default_passwd_cb(c, dti_tls_no_password);
     if (SSL_CTX_load_verify_locations(c, d->tls_ca, NULL) != 1)
         return dti_tls_fail(tls->base, "tls_ca", d->tls_ca);

@@ -1,22 +1,27 @@
 /* IDX files of unsigned bytes, the format of MNIST and its kin (Y. LeCun's page "The MNIST
  * database"): two zero bytes, the element type 0x08, the rank, the dimensions as big-endian 32-bit
- * numbers, then the bytes. The file must be exactly as long as its header says. It refuses other
- * element types, empty dimensions and packed files, and never trusts a size before the product of
- * all dimensions has been held against the file's own length. */
+ * numbers, then the bytes. The file must be exactly as long as its header says, which is read and
+ * checked first: nothing is taken for what is not there. It refuses other element types, empty
+ * dimensions and packed files, and never trusts a size before the product of all dimensions has
+ * been held against the file's own length. */
 
 enum { DTI_IDX_UBYTE = 0x08, DTI_IDX_MAX_RANK = 8 };
 
-static uint32_t dti_idx_be32(const char *at) {
-    const unsigned char *b = (const unsigned char *)at;
+typedef struct dti_idx_header {
+    unsigned char magic[4];
+    unsigned char dims[4 * DTI_IDX_MAX_RANK];
+} dti_idx_header;
+
+static uint32_t dti_idx_be32(const unsigned char *b) {
     return (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
 }
 
-/* The four bytes of the magic number and the rank. */
-static dt_result dti_idx_check_magic(dti_base *base, const char *path, dti_file file) {
-    const unsigned char *b = (const unsigned char *)file.data;
-    if (file.size >= 2 && b[0] == 0x1F && b[1] == 0x8B)
+/* The four bytes of the magic number and the rank; `size`: the file's. */
+static dt_result dti_idx_check_magic(dti_base *base, const char *path, const unsigned char *b,
+                                     uint64_t size) {
+    if (size >= 2 && b[0] == 0x1F && b[1] == 0x8B)
         return dti_fail(base, DT_ERROR_FORMAT, "%s: a gzip file; unpack it with gzip -d", path);
-    if (file.size < 4 || b[0] || b[1])
+    if (size < 4 || b[0] || b[1])
         return dti_fail(base, DT_ERROR_FORMAT,
                         "%s: not an IDX file: it does not begin with two zero bytes", path);
     if (b[2] != DTI_IDX_UBYTE)
@@ -25,60 +30,69 @@ static dt_result dti_idx_check_magic(dti_base *base, const char *path, dti_file 
                         b[2]);
     if (b[3] < 1 || b[3] > DTI_IDX_MAX_RANK)
         return dti_fail(base, DT_ERROR_FORMAT, "%s: IDX rank %d; it must be 1 to 8", path, b[3]);
-    if (file.size < 4 + 4 * (size_t)b[3])
+    if (size < 4 + 4 * (uint64_t)b[3])
         return dti_fail(base, DT_ERROR_FORMAT,
                         "%s: truncated: %llu bytes do not hold the header of an IDX file of rank "
                         "%d",
-                        path, (unsigned long long)file.size, b[3]);
+                        path, (unsigned long long)size, b[3]);
     return DT_OK;
 }
 
-/* Fills rank, dim and bytes of *out. */
-static dt_result dti_idx_parse(dti_base *base, const char *path, dti_file file, dt_array *out) {
-    dt_result result = dti_idx_check_magic(base, path, file);
-    if (result)
-        return result;
-    out->rank = file.data[3];
-    out->bytes = 1;
-    size_t have = file.size - 4 - 4 * (size_t)out->rank;
+/* Fills rank, dim and bytes of *out; `have` bytes follow the header. */
+static dt_result dti_idx_check_dims(dti_base *base, const char *path, const dti_idx_header *header,
+                                    uint64_t have, dt_array *out) {
+    uint64_t bytes = 1;
+    out->rank = header->magic[3];
     for (int i = 0; i < out->rank; i++) {
-        uint32_t dim = dti_idx_be32(file.data + 4 + 4 * i);
+        uint32_t dim = dti_idx_be32(header->dims + 4 * i);
         if (dim == 0)
             return dti_fail(base, DT_ERROR_FORMAT, "%s: IDX dimension %d is 0", path, i);
-        if (out->bytes > have / dim)
+        if (bytes > have / dim)
             return dti_fail(base, DT_ERROR_FORMAT,
                             "%s: truncated: IDX dimension %d is %u, but only %llu bytes of data "
                             "follow the header",
                             path, i, dim, (unsigned long long)have);
         out->dim[i] = dim;
-        out->bytes *= dim;
+        bytes *= dim;
     }
-    if (out->bytes != have)
+    out->bytes = (size_t)bytes;
+    if (bytes != have)
         return dti_fail(base, DT_ERROR_FORMAT,
                         "%s: the IDX header says %llu bytes of data, but %llu follow it", path,
-                        (unsigned long long)out->bytes, (unsigned long long)have);
+                        (unsigned long long)bytes, (unsigned long long)have);
     return DT_OK;
+}
+
+static dt_result dti_idx_take(dti_reader *r, dt_array *out) {
+    dti_idx_header header = {{0}, {0}};
+    dt_result result = dti_reader_take(r, header.magic, (size_t)DTI_MIN(r->size, 4u));
+    if (!result)
+        result = dti_idx_check_magic(r->base, r->path, header.magic, r->size);
+    if (!result)
+        result = dti_reader_take(r, header.dims, 4 * (size_t)header.magic[3]);
+    if (!result)
+        result = dti_idx_check_dims(r->base, r->path, &header, r->size - r->at, out);
+    char *data = NULL;
+    if (!result)
+        result = dti_reader_take_new(r, r->size - r->at, &data);
+    out->data = data;
+    return result;
 }
 
 dt_result dt_idx_load(dt_ctx *ctx, const char *path, dt_array *out) {
     if (!ctx || !path || !out)
         return DT_ERROR_INVALID;
-    *out = (dt_array){.ctx = ctx, .element_bytes = 1};
-    dti_base *base = dti_ctx_base(ctx);
-    dti_file file;
-    dt_result result = dti_file_read(base, path, INT64_MAX, &file);
+    *out = (dt_array){0};
+    dt_array array = {.ctx = ctx, .element_bytes = 1};
+    dti_reader reader;
+    dt_result result = dti_reader_open(dti_ctx_base(ctx), path, &reader);
     if (result)
         return result;
-    result = dti_idx_parse(base, path, file, out);
-    if (result) {
-        dti_free(base, file.data);
-        *out = (dt_array){0};
-        return result;
-    }
-    /* The values move over the header, so that they begin where the block does. */
-    memmove(file.data, file.data + 4 + 4 * (size_t)out->rank, out->bytes);
-    out->data = file.data;
-    return DT_OK;
+    result = dti_idx_take(&reader, &array);
+    dti_reader_close(&reader);
+    if (!result)
+        *out = array;
+    return result;
 }
 
 void dt_array_free(dt_array *array) {

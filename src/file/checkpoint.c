@@ -29,8 +29,7 @@ typedef struct dti_checkpoint_job {
     dti_checkpoint_read_fn *read;
     void *user;
     char *buffer;
-    uint32_t *sums;   /* [count + 1]: the header's, then each tensor's */
-    bool read_failed; /* the error is the caller's */
+    uint32_t *sums; /* [count + 1]: the header's, then each tensor's */
 } dti_checkpoint_job;
 
 static dt_result dti_checkpoint_write_item(dti_checkpoint_job *job, dti_writer *w, int item) {
@@ -39,7 +38,6 @@ static dt_result dti_checkpoint_write_item(dti_checkpoint_job *job, dti_writer *
     for (uint64_t at = 0; at < bytes && !result; at += DTI_CHECKPOINT_CHUNK) {
         size_t size = (size_t)DTI_MIN(DTI_CHECKPOINT_CHUNK, bytes - at);
         result = job->read(job->user, item, at, job->buffer, size);
-        job->read_failed = result != DT_OK;
         if (!result)
             result = dti_writer_add(w, job->buffer, size);
     }
@@ -85,16 +83,6 @@ static dt_result dti_checkpoint_add_sums(dti_base *base, const char *path,
     return DT_OK;
 }
 
-/* The system says that the disk is full, but not how much it would have taken. */
-static dt_result dti_checkpoint_write_failed(dti_base *base, const dti_checkpoint_job *job) {
-    uint64_t bytes = 0;
-    for (int i = 0; i <= job->count; i++)
-        bytes += job->items[i].bytes;
-    return dti_fail(base, DT_ERROR_IO,
-                    "%s; the checkpoint needs %llu bytes and a header, beside the one before it",
-                    base->error, (unsigned long long)bytes);
-}
-
 static dt_result dti_checkpoint_write(dti_base *base, const char *path,
                                       const dti_safetensors_item *items, int count,
                                       dti_checkpoint_read_fn *read, void *user) {
@@ -109,8 +97,6 @@ static dt_result dti_checkpoint_write(dti_base *base, const char *path,
     if (!result) {
         job.buffer = dti_alloc(base, (size_t)DTI_MIN(largest, DTI_CHECKPOINT_CHUNK));
         result = job.buffer ? dti_checkpoint_write_file(base, path, &job) : DT_ERROR_MEMORY;
-        if (result == DT_ERROR_IO && !job.read_failed)
-            result = dti_checkpoint_write_failed(base, &job);
     }
     dti_free(base, job.buffer);
     dti_free(base, job.sums);
@@ -119,16 +105,6 @@ static dt_result dti_checkpoint_write(dti_base *base, const char *path,
 }
 
 /* ---- Reading a file */
-
-/* Of the first bytes, up to the data; 0 without a whole header, which the parser then refuses. */
-static uint32_t dti_checkpoint_header_sum(const dti_file *file) {
-    uint64_t size = 0;
-    if (file->size < 8)
-        return 0;
-    for (int i = 8; i-- > 0;)
-        size = size << 8 | (unsigned char)file->data[i];
-    return size > file->size - 8 ? 0 : dti_crc32c(0, file->data, 8 + (size_t)size);
-}
 
 static uint32_t dti_checkpoint_sum(const dti_checkpoint *c, int index) {
     uint32_t sum;
@@ -142,13 +118,13 @@ static bool dti_checkpoint_has_sums(const dt_weight_info *last, int count) {
            last->rank == 1 && last->dim[0] == count;
 }
 
-static dt_result dti_checkpoint_check(const dti_checkpoint *c, const char *path, uint32_t header) {
+static dt_result dti_checkpoint_check(const dti_checkpoint *c, const char *path) {
     if (!dti_checkpoint_has_sums(&c->infos[c->count], c->count + 1))
         return dti_fail(c->base, DT_ERROR_FORMAT,
                         "%s: its header has no \"%s\" of %d values as the last tensor: not a "
                         "checkpoint, or a damaged one",
                         path, DTI_CHECKPOINT_SUMS, c->count + 1);
-    if (dti_checkpoint_sum(c, 0) != header)
+    if (dti_checkpoint_sum(c, 0) != c->weights->header_crc)
         return dti_fail(c->base, DT_ERROR_FORMAT,
                         "%s: its header does not have the checksum that was written: the file is "
                         "damaged",
@@ -166,7 +142,7 @@ static dt_result dti_checkpoint_check(const dti_checkpoint *c, const char *path,
 
 /* Takes the weights, also when it fails. */
 static dt_result dti_checkpoint_of_weights(dti_base *base, const char *path, dt_weights *weights,
-                                           uint32_t header, dti_checkpoint **out) {
+                                           dti_checkpoint **out) {
     int all = dt_weights_count(weights);
     dti_checkpoint *c = dti_alloc(base, sizeof *c);
     if (!c) {
@@ -183,7 +159,7 @@ static dt_result dti_checkpoint_of_weights(dti_base *base, const char *path, dt_
         result = dt_weights_get(weights, i, &c->infos[i]);
     c->count = all - 1;
     if (!result)
-        result = dti_checkpoint_check(c, path, header);
+        result = dti_checkpoint_check(c, path);
     if (result)
         dti_checkpoint_close(c);
     else
@@ -194,17 +170,16 @@ static dt_result dti_checkpoint_of_weights(dti_base *base, const char *path, dt_
 static dt_result dti_checkpoint_parse(dti_base *base, const char *path, dti_file file,
                                       dti_checkpoint **out) {
     *out = NULL;
-    uint32_t header = dti_checkpoint_header_sum(&file); /* parsing decodes names in place */
     dt_weights *weights;
     dt_result result = dti_weights_parse(base, path, file, &weights);
-    return result ? result : dti_checkpoint_of_weights(base, path, weights, header, out);
+    return result ? result : dti_checkpoint_of_weights(base, path, weights, out);
 }
 
 static dt_result dti_checkpoint_open(dti_base *base, const char *path, dti_checkpoint **out) {
     *out = NULL;
-    dti_file file;
-    dt_result result = dti_file_read(base, path, INT64_MAX, &file);
-    return result ? result : dti_checkpoint_parse(base, path, file, out);
+    dt_weights *weights;
+    dt_result result = dti_weights_load(base, path, &weights);
+    return result ? result : dti_checkpoint_of_weights(base, path, weights, out);
 }
 
 static void dti_checkpoint_close(dti_checkpoint *c) {
@@ -248,20 +223,31 @@ static bool dti_checkpoint_step_of(const char *name, uint64_t *step) {
     return !strcmp(name, again); /* so no sign, no other count of digits, nothing behind it */
 }
 
+/* What is behind a temporary file's ".tmp.": PID.RANDOM; PID alone is of an earlier version's. */
+static bool dti_checkpoint_process_of(const char *text, long *process) {
+    char again[32];
+    char *end;
+    *process = strtol(text, &end, 10);
+    int size = snprintf(again, sizeof again, "%ld", *process);
+    if (*process <= 0 || *process > INT_MAX || size != end - text ||
+        strncmp(text, again, (size_t)size))
+        return false;
+    return !*end || (*end == '.' && strspn(end + 1, "0123456789abcdef") == 16 && !end[17]);
+}
+
 /* A temporary file of this folder that nobody is writing. A writer of this process's number, if it
  * is not an earlier process, is not at work now: in containers each run has the same number. */
 static bool dti_checkpoint_is_stale(const char *name) {
-    char of[DTI_CHECKPOINT_NAME], again[32];
+    char of[DTI_CHECKPOINT_NAME];
     const char *end = strstr(name, ".tmp.");
     if (!end || (size_t)(end - name) >= sizeof of)
         return false;
     memcpy(of, name, (size_t)(end - name));
     of[end - name] = 0;
     uint64_t step;
-    long process = strtol(end + 5, NULL, 10);
-    snprintf(again, sizeof again, ".tmp.%ld", process);
+    long process;
     if ((strcmp(of, DTI_CHECKPOINT_LATEST) != 0 && !dti_checkpoint_step_of(of, &step)) ||
-        strcmp(end, again) != 0 || process <= 0 || process > INT_MAX)
+        !dti_checkpoint_process_of(end + 5, &process))
         return false;
     return process == (long)getpid() || (kill((pid_t)process, 0) != 0 && errno == ESRCH);
 }
@@ -340,12 +326,13 @@ static void dti_checkpoint_remove_old(dti_base *base, const char *folder, uint64
  * counts. */
 static bool dti_checkpoint_latest(const char *path, const char *folder, uint64_t *step) {
     char text[DTI_CHECKPOINT_NAME + 2] = {0};
-    FILE *file = fopen(path, "rb");
-    if (!file)
+    dti_stream file;
+    uint64_t file_bytes;
+    if (dti_stream_open(path, &file, &file_bytes))
         return false;
-    size_t size = fread(text, 1, sizeof text - 1, file);
-    fclose(file);
-    if (size && text[size - 1] == '\n')
+    int64_t size = dti_stream_read(file, text, sizeof text - 1);
+    dti_stream_close(file);
+    if (size > 0 && text[size - 1] == '\n')
         text[size - 1] = 0;
     uint64_t found;
     return dti_checkpoint_step_of(text, step) &&
@@ -433,7 +420,7 @@ static dt_result dti_checkpoint_folder_make(dti_base *base, const char *folder) 
 
 static dt_result dti_checkpoint_write_text(dti_base *base, const char *path, const char *text) {
     dti_writer *w;
-    dt_result result = dti_writer_open(base, path, &w);
+    dt_result result = dti_writer_open(base, path, strlen(text), &w);
     if (result)
         return result;
     result = dti_writer_add(w, text, strlen(text));

@@ -9,7 +9,7 @@ typedef struct dti_checkpoint dti_checkpoint;
 typedef dt_result dti_checkpoint_read_fn(void *user, int item, uint64_t offset, void *to,
                                          size_t bytes);
 
-/* Writes path.tmp.PID, flushes it to the disk, renames it and flushes the folder. When anything
+/* Writes path.tmp.PID.RANDOM, flushes it to the disk, renames it and flushes the folder. When anything
  * fails the temporary file goes, what was there before stays, and the error says what and where
  * (a full disk: how many bytes are needed). Only when the folder cannot be flushed, which comes
  * last, the new file is there already, and the text says so. What `read` fails with is returned as
@@ -20,7 +20,7 @@ static dt_result dti_checkpoint_write(dti_base *base, const char *path,
 /* Reads a file and checks everything. FORMAT: not safetensors, truncated, no checksums, or one that
  * is wrong (names the tensor). */
 static dt_result dti_checkpoint_open(dti_base *base, const char *path, dti_checkpoint **out);
-/* The same of a file in memory; `path` is for messages. Takes file.data, also when it fails. */
+/* The same of a file in memory, which stays the caller's; `path` is for messages. */
 static dt_result dti_checkpoint_parse(dti_base *base, const char *path, dti_file file,
                                       dti_checkpoint **out);
 static void dti_checkpoint_close(dti_checkpoint *c); /* NULL is fine */

@@ -1,8 +1,9 @@
 /* Safetensors, the weight format of the Python world: read whole, checked whole, and written so
  * that the reference implementation and PyTorch take it (its README, "Format", and the checks of
- * its validate()). A file may come from anywhere: every length is held against what is really
- * there before it is used, and a file is refused when its tensors overlap, leave holes, do not end
- * with it, or share a name. It owns the file's bytes; names are decoded in place. */
+ * its validate()). A file may come from anywhere: the header is read and checked first, every
+ * length is held against what is really there before it is used, and a file is refused when its
+ * tensors overlap, leave holes, do not end with it, or share a name: what does not fit costs a
+ * header. It owns the file's bytes; names are decoded in place. */
 
 typedef struct dti_weight {
     const char *name;
@@ -15,9 +16,10 @@ typedef struct dti_weight {
 
 struct dt_weights {
     dti_base *base;
-    dti_file file;
     const char *path; /* for messages while reading; the caller's */
-    char *data;       /* behind the header */
+    char *header;
+    uint32_t header_crc; /* CRC32C of the file's bytes up to the data */
+    char *data;          /* behind the header */
     uint64_t data_bytes;
     dti_weight *items; /* in the order of their bytes */
     size_t count, capacity;
@@ -378,57 +380,84 @@ static dt_result dti_weights_check(dt_weights *w) {
     return DT_OK;
 }
 
-/* Finds the header's bounds and sets data, data_bytes. */
-static dt_result dti_weights_split(dt_weights *w, size_t *header_bytes) {
+/* Reads the header and sets data_bytes. Its first byte comes before the rest: what is no
+ * safetensors file may say that a hundred million bytes follow. */
+static dt_result dti_weights_take_header(dt_weights *w, dti_reader *r, size_t *header_bytes) {
     uint64_t size = 0;
-    if (w->file.size < 8)
+    unsigned char first[9];
+    if (r->size < 8)
         return dti_weights_bad(w, NULL, "it is shorter than 8 bytes");
-    for (int i = 8; i-- > 0;)
-        size = size << 8 | (unsigned char)w->file.data[i];
-    if (size > DTI_SAFETENSORS_HEADER_MAX || size > w->file.size - 8)
+    dt_result result = dti_reader_take(r, first, 8);
+    for (int i = 8; i-- > 0 && !result;)
+        size = size << 8 | first[i];
+    if (!result && (size > DTI_SAFETENSORS_HEADER_MAX || size > r->size - 8))
         return dti_fail(w->base, DT_ERROR_FORMAT,
                         "%s: not a safetensors file, or truncated: its header would have %llu "
                         "bytes, the file has %llu and the format allows %u",
-                        w->path, (unsigned long long)size, (unsigned long long)w->file.size,
+                        w->path, (unsigned long long)size, (unsigned long long)r->size,
                         DTI_SAFETENSORS_HEADER_MAX);
-    if (size < 2 || w->file.data[8] != '{')
+    if (!result && size)
+        result = dti_reader_take(r, first + 8, 1);
+    if (result)
+        return result;
+    if (size < 2 || first[8] != '{')
         return dti_weights_bad(w, NULL, "its header does not begin with '{'");
-    if (!dti_utf8_valid(w->file.data + 8, (size_t)size))
-        return dti_weights_bad(w, NULL, "its header is not UTF-8");
+    w->header = dti_alloc(w->base, (size_t)size + 1);
+    if (!w->header)
+        return DT_ERROR_MEMORY;
+    w->header[0] = '{';
+    result = dti_reader_take(r, w->header + 1, (size_t)size - 1);
+    w->header_crc = dti_crc32c(dti_crc32c(0, first, 8), w->header, (size_t)size);
+    w->data_bytes = r->size - r->at;
     *header_bytes = (size_t)size;
-    w->data = w->file.data + 8 + size;
-    w->data_bytes = w->file.size - 8 - size;
-    return DT_OK;
+    return result;
 }
 
-static dt_result dti_weights_read_all(dt_weights *w) {
+static dt_result dti_weights_take(dt_weights *w, dti_reader *r) {
     size_t header_bytes = 0;
-    dt_result result = dti_weights_split(w, &header_bytes);
+    dt_result result = dti_weights_take_header(w, r, &header_bytes);
+    if (!result && !dti_utf8_valid(w->header, header_bytes))
+        result = dti_weights_bad(w, NULL, "its header is not UTF-8");
     if (!result)
-        result = dti_weights_read_header(w, w->file.data + 8, header_bytes);
+        result = dti_weights_read_header(w, w->header, header_bytes);
     if (!result)
         result = dti_weights_order(w);
     if (!result)
         result = dti_weights_check(w);
-    return result;
+    return result ? result : dti_reader_take_new(r, w->data_bytes, &w->data);
 }
 
-static dt_result dti_weights_parse(dti_base *base, const char *path, dti_file file,
-                                   dt_weights **out) {
+static dt_result dti_weights_read(dti_reader *r, dt_weights **out) {
     *out = NULL;
-    dt_weights *w = dti_alloc(base, sizeof *w);
-    if (!w) {
-        dti_free(base, file.data);
+    dt_weights *w = dti_alloc(r->base, sizeof *w);
+    if (!w)
         return DT_ERROR_MEMORY;
-    }
-    *w = (dt_weights){.base = base, .file = file, .path = path};
-    dt_result result = dti_weights_read_all(w);
+    *w = (dt_weights){.base = r->base, .path = r->path};
+    dt_result result = dti_weights_take(w, r);
     w->path = NULL;
     if (result)
         dt_weights_close(w);
     else
         *out = w;
     return result;
+}
+
+static dt_result dti_weights_load(dti_base *base, const char *path, dt_weights **out) {
+    dti_reader reader;
+    *out = NULL;
+    dt_result result = dti_reader_open(base, path, &reader);
+    if (result)
+        return result;
+    result = dti_weights_read(&reader, out);
+    dti_reader_close(&reader);
+    return result;
+}
+
+static dt_result dti_weights_parse(dti_base *base, const char *path, dti_file file,
+                                   dt_weights **out) {
+    dti_reader reader;
+    dti_reader_open_memory(base, path, file, &reader);
+    return dti_weights_read(&reader, out);
 }
 
 /* ---- The public reader */
@@ -438,16 +467,15 @@ dt_result dt_weights_open(dt_ctx *ctx, const char *path, dt_weights **out) {
         *out = NULL;
     if (!ctx || !path || !out)
         return DT_ERROR_INVALID;
-    dti_file file;
-    dt_result result = dti_file_read(dti_ctx_base(ctx), path, INT64_MAX, &file);
-    return result ? result : dti_weights_parse(dti_ctx_base(ctx), path, file, out);
+    return dti_weights_load(dti_ctx_base(ctx), path, out);
 }
 
 void dt_weights_close(dt_weights *weights) {
     if (!weights)
         return;
     dti_base *base = weights->base;
-    dti_free(base, weights->file.data);
+    dti_free(base, weights->data);
+    dti_free(base, weights->header);
     dti_free(base, weights->items);
     dti_free(base, weights->by_name);
     dti_free(base, weights);
@@ -543,12 +571,15 @@ static dt_result dti_safetensors_begin(dti_base *base, const char *path,
                                        dti_writer **out) {
     *out = NULL;
     dti_text header = dti_safetensors_header(base, items, count);
+    uint64_t bytes = 8 + header.size;
+    for (int i = 0; i < count; i++)
+        bytes += items[i].bytes;
     dt_result result = header.ok ? DT_OK : DT_ERROR_MEMORY;
     if (!result && header.size > DTI_SAFETENSORS_HEADER_MAX)
         result = dti_fail(base, DT_ERROR_INVALID, "%s: a header of %llu bytes exceeds the format",
                           path, (unsigned long long)header.size);
     if (!result)
-        result = dti_writer_open(base, path, out);
+        result = dti_writer_open(base, path, bytes, out);
     if (!result)
         result = dti_safetensors_write_header(*out, &header);
     if (result && *out) {

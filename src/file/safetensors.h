@@ -18,7 +18,9 @@
     X("BOOL", 1) X("F8_E4M3", 1) X("F8_E5M2", 1) X("F8_E8M0", 1) X("C64", 8)
 /* clang-format on */
 
-/* Reads a file that is in memory; `path` is for messages. Takes file.data, also when it fails. */
+/* Reads and checks a file. */
+static dt_result dti_weights_load(dti_base *base, const char *path, dt_weights **out);
+/* The same of a file that is in memory, which stays the caller's; `path` is for messages. */
 static dt_result dti_weights_parse(dti_base *base, const char *path, dti_file file,
                                    dt_weights **out);
 

@@ -200,11 +200,8 @@ dt_result dt_store_load(dt_store *store, const char *path) {
     if (!store || !path)
         return DT_ERROR_INVALID;
     dti_base *base = dti_store_base(store);
-    dti_file file;
     dt_weights *weights;
-    dt_result result = dti_file_read(base, path, INT64_MAX, &file);
-    if (!result)
-        result = dti_weights_parse(base, path, file, &weights);
+    dt_result result = dti_weights_load(base, path, &weights);
     if (result)
         return result;
     unsigned modes = dti_fp_enter(); /* conversions keep denormals */

@@ -299,10 +299,14 @@ TEST(secure_who_differs_is_refused_with_a_reason) {
 
 TEST(secure_bad_papers_are_named) {
     papers p;
+    char fifo[300];
     papers_new(&p);
+    snprintf(fifo, sizeof fifo, "%s/fifo.pem", p.folder);
+    CHECK(mkfifo(fifo, 0600) == 0);
     static const struct {
         const char *what, *name, *part;
     } cases[] = {{"no file", "nobody", "tls_certificate"},
+                 {"a file that nobody writes to", "fifo", "a FIFO"},
                  {"a key that needs a password", "locked", "tls_private_key"}};
     for (size_t i = 0; i < DTI_COUNT(cases); i++) {
         dt_comm *comm;
