@@ -219,3 +219,115 @@ TEST(a_group_of_no_parameter_is_refused) {
     }
     dt_ctx_destroy(d.ctx);
 }
+
+/* ---- Class numbers and indices on their way from an input to the op */
+
+#define NUMBERS 6
+
+/* A way from numbers [2, 3] to what an op takes: '1' for each of the six that arrives. */
+static dt_tensor number_way(dt_graph *graph, dt_tensor n, int way, const char **arrives) {
+    dt_tensor zero = dt_cast(dt_fill(graph, dt_dims(2, 1), 0), DT_I32), row, column;
+    *arrives = "111111";
+    switch (way) {
+    case 0: return n;
+    case 1: return dt_reshape(n, dt_dims(3, 2));
+    case 2: return dt_copy(dt_detach(dt_flatten(n)));
+    case 3: return dt_expand(n, dt_dims(2, 2, 3));
+    case 4: *arrives = "011011"; return dt_slice(n, 1, 1, 2);
+    case 5: *arrives = "000111"; return dt_slice(n, 0, 1, 1);
+    case 6: *arrives = "000010"; return dt_slice(dt_slice(n, 0, 1, 1), 1, 1, 1);
+    case 7: *arrives = "010010"; return dt_slice(dt_permute(n, dt_dims(1, 0)), 0, 1, 1);
+    case 8: *arrives = "001100"; return dt_slice(dt_reshape(n, dt_dims(6)), 0, 2, 2);
+    case 9: *arrives = "110110"; return dt_concat((dt_tensor[]){zero, dt_slice(n, 1, 0, 2)}, 2, 1);
+    case 10: *arrives = "100001"; break;
+    case 11: *arrives = "010010"; return dt_pad(dt_slice(n, 1, 1, 1), 1, 2, 1);
+    case 12: *arrives = "001001"; return dt_expand(dt_slice(n, 1, 2, 1), dt_dims(2, 3));
+    default: *arrives = "000000"; return dt_cast(dt_cast(n, DT_F32), DT_I32);
+    }
+    row = dt_reshape(dt_slice(dt_slice(n, 0, 0, 1), 1, 0, 1), dt_dims(1));
+    column = dt_reshape(dt_slice(dt_slice(n, 0, 1, 1), 1, 2, 1), dt_dims(1));
+    return dt_concat((dt_tensor[]){column, row}, 2, 0);
+}
+
+/* A program that takes them in the given op, of 5 classes. */
+static dt_program_desc number_use(dt_graph *graph, dt_tensor x, dt_tensor n, int op) {
+    dt_program_desc desc = {.batch = 2};
+    dt_shape rows = dt_tensor_shape(n);
+    dt_tensor table = dt_fill(graph, dt_dims(5, 2), 1), logits, loss;
+    rows.dim[rows.rank++] = 5;
+    logits = dt_expand(x, rows);
+    if (op == 0)
+        desc.outputs[0] = dt_gather(table, n);
+    else if (op == 1)
+        desc.loss = dt_cross_entropy(logits, n, NULL);
+    else if (op == 2)
+        desc.metrics[0] = dt_accuracy(logits, n);
+    else if (op == 3) { /* the loss itself is not computed */
+        loss = dt_cross_entropy(logits, n, NULL);
+        desc.outputs[0] = dt_gradient(loss, x);
+    }
+    return desc;
+}
+
+static void number_check(int way, int op) {
+    desk d;
+    dt_store *store = NULL;
+    dt_program *program = NULL;
+    const char *arrives;
+    desk_open(&d);
+    dt_tensor x = dt_input(d.graph, "logits", DT_F32, dt_dims(5));
+    dt_tensor input = dt_input(d.graph, "numbers", DT_I32, dt_dims(2, 3));
+    dt_tensor n = number_way(d.graph, input, way, &arrives);
+    dt_program_desc desc = number_use(d.graph, x, n, op);
+    CHECK(!dt_store_create(d.graph, &(dt_store_desc){.device = "cpu"}, &store));
+    CHECK(store && !dt_program_create(store, &desc, &program));
+    for (int i = 0; program && i < NUMBERS; i++) {
+        int32_t numbers[2 * NUMBERS] = {0};
+        numbers[NUMBERS + i] = 5;
+        bool told = dt_program_write(program, input, numbers, sizeof numbers) == DT_ERROR_INVALID;
+        test_check(told == (arrives[i] == '1'), __FILE__, __LINE__, "way %d op %d element %d: %s",
+                   way, op, i, told ? "told" : "not told");
+        if (told)
+            CHECK_CONTAINS(dt_ctx_error(d.ctx), "'numbers' row 1: 5 is not in [0, 5)");
+        numbers[NUMBERS + i] = 4;
+        CHECK(!dt_program_write(program, input, numbers, sizeof numbers));
+    }
+    dt_ctx_destroy(d.ctx);
+}
+
+TEST(numbers_are_checked_when_they_are_written_whatever_way_they_take_to_the_op) {
+    for (int way = 0; way < 14; way++) {
+        for (int op = 0; op < 4; op++)
+            number_check(way, op);
+    }
+}
+
+TEST(each_part_of_an_input_is_checked_for_the_op_that_reads_it) {
+    desk d;
+    dt_store *store = NULL;
+    dt_program *program = NULL;
+    const struct {
+        int32_t row[3];
+        const char *error;
+    } cases[] = {{{8, 1, 77}, NULL},
+                 {{8, -100, -3}, NULL}, /* what nobody reads is free, and a target may be ignored */
+                 {{9, 1, 0}, "9 is not in [0, 9), which gather"},
+                 {{-100, 1, 0}, "-100 is not in [0, 9), which gather"},
+                 {{1, 2, 0}, "2 is not in [0, 2), which cross_entropy"}};
+    desk_open(&d);
+    dt_tensor row = dt_input(d.graph, "row", DT_I32, dt_dims(3));
+    dt_tensor token = dt_reshape(dt_slice(row, 0, 0, 1), dt_dims());
+    dt_tensor target = dt_reshape(dt_slice(row, 0, 1, 1), dt_dims());
+    dt_tensor y = dt_nn_linear(dt_nn_embedding(token, "token", 9, 4), "head", 2);
+    dt_program_desc desc = {.loss = dt_cross_entropy(y, target, NULL),
+                            .metrics = {dt_accuracy(y, target)}};
+    CHECK(!dt_store_create(d.graph, &(dt_store_desc){.device = "cpu"}, &store));
+    CHECK(!dt_program_create(store, &desc, &program));
+    for (size_t i = 0; program && i < COUNT(cases); i++) {
+        dt_result result = dt_program_write(program, row, cases[i].row, sizeof cases[i].row);
+        CHECK(result == (cases[i].error ? DT_ERROR_INVALID : DT_OK));
+        if (cases[i].error)
+            CHECK_CONTAINS(dt_ctx_error(d.ctx), cases[i].error);
+    }
+    dt_ctx_destroy(d.ctx);
+}

@@ -131,6 +131,28 @@ TEST(a_metric_that_is_not_finite_stops_no_step) {
     dt_ctx_destroy(c.ctx);
 }
 
+TEST(a_report_has_the_values_of_metrics) {
+    plan_case c = plan_open();
+    dt_tensor x = dt_input(c.graph, "x", DT_F32, dt_dims(2));
+    dt_tensor t = dt_input(c.graph, "t", DT_I32, dt_dims());
+    dt_program_desc desc = {
+        .batch = 4, .metrics = {dt_accuracy(x, t), dt_mean_loss(x), dt_cross_entropy(x, t, NULL)}};
+    dt_report report;
+    REQUIRE(dt_store_create(c.graph, &(dt_store_desc){.device = "cpu"}, &c.store) == DT_OK);
+    REQUIRE(dt_program_create(c.store, &desc, &c.program) == DT_OK);
+    CHECK(!dt_program_write(c.program, x, (float[]){0, 1, 2, 0, 0, 3, 1, 0}, 32));
+    CHECK(!dt_program_write(c.program, t, (int32_t[]){1, 0, 1, 1}, 16));
+    CHECK(!dt_program_run(c.program, NULL, &report));
+    CHECK(report.metric[0] == 0.75 && report.metric[1] == 7.0 / 8);
+    CHECK(report.metric[2] > 0 &&
+          report.metric[2] == report.metric_sum[2] / report.metric_weight[2]);
+    CHECK(!dt_program_write(c.program, t, (int32_t[]){-100, -100, -100, -100}, 16));
+    CHECK(!dt_program_run(c.program, NULL, &report));
+    CHECK(report.metric[2] == 0 && report.metric_weight[2] == 0); /* nothing weighs */
+    CHECK(report.metric[3] == 0);
+    dt_ctx_destroy(c.ctx);
+}
+
 TEST(a_learning_rate_that_is_no_number_is_refused) {
     plan_case c = plan_open();
     dt_tensor x;

@@ -308,8 +308,12 @@ TEST(evaluation_is_the_same_on_any_number_of_replicas) {
         d.devices = devices[i];
         d.shards = 8;
         REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
-        CHECK(dt_trainer_epoch(trainer, NULL) == DT_OK);
+        CHECK(dt_trainer_step(trainer, &r) == DT_OK);
+        CHECK(r.metric[0] > 0 && r.metric[0] == r.metric_sum[0] / r.metric_weight[0]);
+        CHECK(dt_trainer_epoch(trainer, &r) == DT_OK);
+        CHECK(r.metric[0] > 0 && r.metric[0] == r.metric_sum[0] / r.metric_weight[0]);
         CHECK(dt_trainer_evaluate(trainer, &d.data, 7, &r) == DT_OK);
+        CHECK(r.metric[0] > 0 && r.metric[0] == r.metric_sum[0] / r.metric_weight[0]);
         CHECK(r.samples == TRAIN_ROWS && r.loss_weight[0] == 137);
         loss[i] = r.loss;
         right[i] = r.metric_sum[0];

@@ -159,7 +159,9 @@ DT_API void dt_program_info_get(const dt_program *program, dt_program_info *info
 
 /* Copies an input for the next step: row-major, `batch` samples (or one value for a shared input).
  * bytes must be exact. The values stay until they are written again. Errors: INVALID (not an input
- * of this program, bytes, a class number or index out of range, named by row, a step under way). */
+ * of this program, bytes, a class number or index out of range, named by row, a step under way).
+ * Checked are the elements that an op takes as class numbers or indices, through views, copies,
+ * dt_concat and dt_pad too; what the graph computes is not. */
 DT_API dt_result dt_program_write(dt_program *program, dt_tensor input, const void *data,
                                   size_t bytes);
 /* Copies dL/dy of a tensor listed in host_gradients: as dt_program_write, and also between two
@@ -193,6 +195,7 @@ typedef struct dt_report {
     uint64_t step;
     double loss; /* of all losses: coefficient * sum / weight, added up */
     double loss_sum[DT_MAX_TERMS], loss_weight[DT_MAX_TERMS]; /* of this batch */
+    double metric[DT_MAX_TERMS]; /* metric_sum / metric_weight; 0 where nothing weighs */
     double metric_sum[DT_MAX_TERMS], metric_weight[DT_MAX_TERMS];
     double gradient_norm; /* before clipping; 0 when the step commits nothing */
     bool skipped;         /* a NaN or infinity: the store is unchanged */

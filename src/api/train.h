@@ -113,6 +113,7 @@ typedef struct dt_train_report {
     uint64_t samples, steps; /* in this report */
     double loss;             /* coefficient * sum / weight, added up */
     double loss_sum[DT_MAX_TERMS], loss_weight[DT_MAX_TERMS];
+    double metric[DT_MAX_TERMS]; /* metric_sum / metric_weight; 0 where nothing weighs */
     double metric_sum[DT_MAX_TERMS], metric_weight[DT_MAX_TERMS];
     double gradient_norm; /* of the newest step, before clipping */
     double seconds;       /* this process's: all of it; */

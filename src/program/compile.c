@@ -300,6 +300,7 @@ DT_API void dt_program_destroy(dt_program *p) {
     dti_free(p->base, p->list.launches);
     dti_free(p->base, p->list.values);
     dti_free(p->base, p->places);
+    dti_labels_free(p);
     dti_free(p->base, p->ports);
     dti_free(p->base, p->table);
     dti_free(p->base, p->pieces);

@@ -11,6 +11,14 @@ typedef enum dti_phase { /* the kind of a segment */
 
 #define DTI_SEGMENTS_MAX 64
 
+/* What an op needs an i32 input's elements to be. */
+typedef struct dti_label_check {
+    const char *op;
+    int32_t classes, ignore_index; /* in [0, classes), or ignore_index */
+    bool ignores;
+    uint8_t *reads; /* by element of a sample: whether it reads it; NULL = all */
+} dti_label_check;
+
 /* An input, output or host gradient and where its host side lies. */
 typedef struct dti_port {
     uint32_t node;   /* the application's tensor: input, output, or y of a host gradient */
@@ -19,10 +27,9 @@ typedef struct dti_port {
     bool written;
     bool output;
     bool gradient; /* dL/dy of `node`, written by the host */
-    bool labels;   /* i32: values are checked against [0, classes) */
-    bool ignores;
-    int32_t classes, ignore_index;
-    const char *checked_by; /* the op that needs them in range */
+    dti_label_check *checks;
+    uint32_t check_count;
+    size_t check_capacity;
 } dti_port;
 
 typedef struct dti_group { /* a parameter group's constants; lr comes with the step */
@@ -148,6 +155,14 @@ static dt_result dti_replica_commit(dt_program *p, double *norm, bool *faulty);
 /* After a run with a loss or gradient that is not finite: looks for the op, whose name it returns,
  * and says it (dti_fail). NULL: nothing of this replica's is to blame. */
 static const char *dti_replica_blame(dt_program *p);
+
+/* ---- labels.c */
+/* Finds what the ports' values are checked for. */
+static dt_result dti_labels_find(dt_program *p, const uint8_t *needed);
+static void dti_labels_free(dt_program *p);
+static dt_result dti_labels_check(const dt_program *p, const dti_port *port, const int32_t *data);
+/* Whether every op that reads a port ignores the value *index. */
+static bool dti_labels_ignore(const dti_port *port, int32_t *index);
 
 /* ---- segments.c: fills the listing, ports, segments and the commit's table */
 static dt_result dti_lower_program(dt_program *p, const uint32_t *weight_node);

@@ -72,7 +72,7 @@ static bool dti_replica_weighs(const dt_program *p) {
 static bool dti_replica_labels(const dt_program *p) {
     bool any = false;
     for (uint32_t i = 0; i < p->port_count; i++)
-        any = any || p->ports[i].labels;
+        any = any || p->ports[i].check_count;
     return any;
 }
 

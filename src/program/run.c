@@ -37,23 +37,6 @@ static dt_result dti_port_get(dt_program *p, dt_tensor x, bool output, bool grad
     return DT_OK;
 }
 
-static dt_result dti_port_check_labels(dt_program *p, const dti_port *port, const int32_t *labels) {
-    const dti_node *n = &p->work->nodes[port->node];
-    uint64_t count = port->bytes / 4;
-    uint64_t row_size = n->samples && p->batch ? count / (uint64_t)p->batch : count;
-    for (uint64_t i = 0; i < count; i++) {
-        if (labels[i] >= 0 && labels[i] < port->classes)
-            continue;
-        if (port->ignores && labels[i] == port->ignore_index)
-            continue;
-        return dti_fail(p->base, DT_ERROR_INVALID,
-                        "program '%s': '%s' row %llu: %d is not in [0, %d), which %s needs",
-                        p->label, n->label, (unsigned long long)(row_size ? i / row_size : 0),
-                        (int)labels[i], (int)port->classes, port->checked_by);
-    }
-    return DT_OK;
-}
-
 static dt_result dti_port_write(dt_program *p, dt_tensor x, bool gradient, const void *data,
                                 size_t bytes) {
     dti_port *port = NULL;
@@ -64,8 +47,7 @@ static dt_result dti_port_write(dt_program *p, dt_tensor x, bool gradient, const
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': inputs are in use until dt_program_end", p->label);
     }
-    if (port->labels)
-        result = dti_port_check_labels(p, port, data);
+    result = dti_labels_check(p, port, data);
     if (result)
         return result;
     char *host = p->store->device->backend->memory_host(p->memories[DTI_ARENA_IN]);
@@ -296,6 +278,11 @@ static float dti_status_f32(const uint32_t *status, uint32_t word) {
     return value;
 }
 
+/* Where nothing weighs there is no value: 0. */
+static double dti_term_value(double sum, double weight) {
+    return weight > 0.0 ? sum / weight : 0.0;
+}
+
 static void dti_report_fill(const dt_program *p, const uint32_t *status, dt_report *r) {
     *r = (dt_report){.step = p->step};
     for (uint32_t i = 0; i < p->loss_count; i++) {
@@ -308,6 +295,7 @@ static void dti_report_fill(const dt_program *p, const uint32_t *status, dt_repo
     for (uint32_t i = 0; i < p->metric_count; i++) {
         r->metric_sum[i] = (double)dti_status_f32(status, p->term_slot[p->loss_count + i]);
         r->metric_weight[i] = (double)dti_status_f32(status, p->term_slot[p->loss_count + i] + 1);
+        r->metric[i] = dti_term_value(r->metric_sum[i], r->metric_weight[i]);
     }
     if (p->commits)
         r->gradient_norm = (double)dti_status_f32(status, DTI_STATUS_NORM);

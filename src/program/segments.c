@@ -44,39 +44,6 @@ static void dti_need_updates(dt_program *p, uint8_t *needed) {
 
 /* ---- ports: inputs and outputs and their places on the host's side */
 
-/* Several ops may need one input in a range: a value must be right for each. */
-static void dti_label_user(const dt_graph *g, const dti_node *n, uint32_t input, dti_port *port) {
-    bool loss = n->op == DTI_OP_CROSS_ENTROPY || n->op == DTI_OP_ACCURACY, had = port->labels;
-    if (!(loss || n->op == DTI_OP_GATHER) || n->count < 2 || dti_input_id(g, n, 1) != input)
-        return;
-    const dti_node *first = &g->nodes[dti_input_id(g, n, 0)];
-    int32_t classes = (int32_t)first->shape.dim[loss ? first->shape.rank - 1 : 0];
-    bool ignores = loss && (!had || (port->ignores && port->ignore_index == n->attr.i[0]));
-    if (!had || classes < port->classes || ignores != port->ignores)
-        port->checked_by = dti_op_info_of(n->op)->name;
-    port->labels = true;
-    port->ignores = ignores;
-    port->ignore_index = n->attr.i[0];
-    port->classes = had ? DTI_MIN(port->classes, classes) : classes;
-}
-
-/* Finds the ops that need this i32 input in a range, through views that keep every element. */
-static void dti_port_labels(const dt_program *p, const uint8_t *needed, uint32_t input,
-                            dti_port *port) {
-    const dt_graph *g = p->work;
-    for (uint32_t id = input + 1; id < p->backward_node; id++) {
-        const dti_node *n = &g->nodes[id];
-        if (!needed[id])
-            continue;
-        dti_label_user(g, n, input, port);
-        if (n->count != 1)
-            continue;
-        bool whole = n->op == DTI_OP_RESHAPE || n->op == DTI_OP_PERMUTE || n->op == DTI_OP_EXPAND;
-        if (whole && dti_input_id(g, n, 0) == input)
-            dti_port_labels(p, needed, id, port);
-    }
-}
-
 static uint64_t dti_node_bytes(const dt_program *p, const dti_node *n) {
     return 4ull * (uint64_t)dti_shape_elements(n->shape) * (n->samples ? (uint64_t)p->batch : 1u);
 }
@@ -107,8 +74,6 @@ static void dti_place_inputs(dt_program *p, dti_emit *e, const uint8_t *needed) 
             port->gradient = gradient != 0;
             if (gradient)
                 port->node = (uint32_t)n->attr.i[0];
-            else if (n->dtype == DT_I32)
-                dti_port_labels(p, needed, id, port);
         }
         if (!gradient)
             p->segments[0].upload = (dti_range){0, p->in_bytes};
@@ -559,7 +524,7 @@ static dt_result dti_lower_program(dt_program *p, const uint32_t *weight_node) {
             result = dti_commit_table(p);
         if (!result) {
             dti_lower_all(&w, weight_node);
-            result = p->list.result;
+            result = p->list.result ? p->list.result : dti_labels_find(p, w.needed);
         }
     }
     dti_free(p->base, w.needed);

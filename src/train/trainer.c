@@ -97,13 +97,12 @@ static dt_result dti_trainer_pads(dt_trainer *t, int32_t *pad) {
             if (p->ports[k].node == target && !p->ports[k].output)
                 port = &p->ports[k];
         }
-        if (!port || !port->ignores || batch_norm)
+        if (!port || !dti_labels_ignore(port, &pad[c]) || batch_norm)
             return dti_fail(t->base, DT_ERROR_INVALID, "DT_TAIL_PAD: loss %u %s; use DT_TAIL_KEEP",
                             i + 1,
                             batch_norm ? "sees batch norm, which would see the rows that fill up"
                                        : "is no cross-entropy of a column whose targets all may be "
                                          "ignored");
-        pad[c] = port->ignore_index;
     }
     return DT_OK;
 }
@@ -398,6 +397,7 @@ static void dti_report_close(const dt_trainer *t, dt_train_report *r) {
     for (int i = 0; i < DT_MAX_TERMS; i++) {
         if (r->loss_weight[i] > 0.0)
             r->loss += t->coefficients[i] * r->loss_sum[i] / r->loss_weight[i];
+        r->metric[i] = dti_term_value(r->metric_sum[i], r->metric_weight[i]);
     }
     r->step = t->par.replicas[0].store->steps;
 }
