@@ -317,3 +317,82 @@ TEST(a_checkpoint_of_a_later_version_is_refused_as_that) {
     dt_ctx_destroy(m.ctx);
     remove(path);
 }
+
+/* ---- the store of a trainer */
+
+static void state_set(dt_store *s, const char *name, dt_value_kind kind, float value) {
+    float values[256];
+    dt_param_info p = {0};
+    CHECK(dt_store_param(s, dt_store_find(s, name), &p) == DT_OK && p.elements <= 256);
+    for (uint64_t i = 0; i < p.elements; i++)
+        values[i] = value;
+    CHECK(dt_store_write(s, dt_store_find(s, name), kind, values, 4 * p.elements) == DT_OK);
+}
+
+typedef enum state_write { WRITE_VALUES, WRITE_FILE, WRITES } state_write;
+
+static void state_write_now(dt_store *s, state_write what) {
+    const char *path = "build/test_state_weights.safetensors";
+    if (what == WRITE_FILE)
+        CHECK(dt_store_save(s, path) == DT_OK);
+    state_set(s, "fc.bias", DT_VALUE_PARAM, 0.25f);
+    state_set(s, "bn.running_mean", DT_VALUE_PARAM, 100.0f);
+    state_set(s, "fc.bias", DT_VALUE_MOMENT1, 0.01f);
+    if (what == WRITE_FILE)
+        CHECK(dt_store_load(s, path) == DT_OK && remove(path) == 0);
+}
+
+TEST(what_is_written_to_a_trainers_store_comes_to_all_replicas) {
+    static const char *const devices[] = {"cpu", "cpu:2", "cpu:4"};
+    for (int what = 0; what < WRITES; what++) {
+        uint64_t hash[3] = {0};
+        double loss[3] = {0};
+        for (int i = 0; i < 3; i++) {
+            state_model m;
+            dt_trainer *trainer;
+            dt_train_report r = {0};
+            float mean[2] = {0};
+            REQUIRE(state_model_make(&m, &state_alone, STATE_SAME));
+            dt_trainer_desc d = state_desc(&m);
+            d.devices = devices[i];
+            d.shards = 4;
+            REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
+            dt_store *s = dt_trainer_store(trainer);
+            state_steps(trainer, 2);
+            state_write_now(s, (state_write)what);
+            CHECK(dt_trainer_evaluate(trainer, &d.data, 10, &r) == DT_OK);
+            loss[i] = r.loss;
+            state_steps(trainer, 1);
+            const int index = dt_store_find(s, "bn.running_mean");
+            CHECK(dt_store_read(s, index, DT_VALUE_PARAM, mean, sizeof mean) == DT_OK);
+            CHECK_TEXT(what == WRITE_FILE ? mean[0] < 5 : mean[0] > 80 && mean[0] < 95,
+                       "the running mean is %g", (double)mean[0]); /* a tenth of the way back */
+            state_steps(trainer, 3);
+            CHECK(dt_store_state_hash(s, &hash[i]) == DT_OK);
+            dt_ctx_destroy(m.ctx);
+        }
+        CHECK(hash[0] && hash[0] == hash[1] && hash[0] == hash[2]);
+        CHECK_NEAR(loss[0], loss[1], 1e-6 * loss[0]);
+        CHECK_NEAR(loss[0], loss[2], 1e-6 * loss[0]);
+    }
+}
+
+TEST(a_trainers_store_is_not_ended_or_trained_beside_it) {
+    state_model m;
+    state_log log;
+    dt_program *program;
+    dt_trainer *trainer = state_open(&m, STATE_SAME, &log, NULL);
+    REQUIRE(trainer);
+    dt_store *s = dt_trainer_store(trainer);
+    dt_store_destroy(s);
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), "one of a trainer's: it ends with that");
+    state_steps(trainer, 1);
+    dt_program_desc d = {.loss = m.loss, .optim = &state_adam, .batch = 4};
+    CHECK(dt_program_create(s, &d, &program) == DT_ERROR_INVALID && !program);
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), "only that trains it");
+    d.optim = NULL;
+    CHECK(dt_program_create(s, &d, &program) == DT_OK);
+    state_steps(trainer, 1);
+    dt_trainer_destroy(trainer);
+    dt_ctx_destroy(m.ctx);
+}

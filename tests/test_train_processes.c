@@ -387,6 +387,41 @@ TEST(what_ranks_were_told_differently_is_named_on_all_of_them) {
     job_free(j);
 }
 
+/* ---- what one rank alone may not do */
+
+static void alone_rank(rank *r) {
+    const char *path = "build/test_alone.safetensors";
+    train_model m;
+    dt_trainer *trainer = NULL;
+    float values[16] = {0};
+    uint64_t before = 0, after = 0;
+    if (!EXPECT(r, train_model_make(&m, &one_thread, true)))
+        return;
+    dt_trainer_desc d = train_desc(&m);
+    d.comm = r->comm;
+    d.devices = "cpu:2";
+    if (!EXPECT_TEXT(r, !dt_trainer_create(m.graph, &d, &trainer), "%s", dt_ctx_error(m.ctx)))
+        return;
+    dt_store *s = dt_trainer_store(trainer);
+    EXPECT(r, !dt_store_state_hash(s, &before));
+    EXPECT(r, dt_store_write(s, dt_store_find(s, "fc1.bias"), DT_VALUE_PARAM, values,
+                             sizeof values) == DT_ERROR_INVALID);
+    EXPECT_TEXT(r, strstr(dt_ctx_error(m.ctx), "other ranks have replicas"), "%s",
+                dt_ctx_error(m.ctx));
+    EXPECT(r, r->index || !dt_store_save(s, path));
+    EXPECT(r, r->index || dt_store_load(s, path) == DT_ERROR_INVALID);
+    EXPECT(r, !dt_store_state_hash(s, &after) && before == after);
+    EXPECT_TEXT(r, !dt_trainer_step(trainer, NULL), "%s", dt_ctx_error(m.ctx));
+    EXPECT(r, r->index || !remove(path));
+    dt_ctx_destroy(m.ctx);
+}
+
+TEST(one_rank_alone_cannot_write_to_the_store_of_a_job) {
+    job *j = job_new(2, NULL);
+    job_run(j, alone_rank);
+    job_free(j);
+}
+
 /* ---- what goes wrong on one rank in the middle */
 
 typedef enum fault { FAULT_LABEL, FAULT_IO, FAULT_NUMERIC, FAULT_NAN, FAULTS } fault;

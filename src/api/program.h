@@ -20,7 +20,8 @@ typedef struct dt_store_desc {
  * graph's; dt_store_destroy ends it earlier. Errors, with *out NULL: INVALID (an op's error, said
  * with op and shapes), DEVICE (none such, or it cannot be used), MEMORY, DEVICE_MEMORY. */
 DT_API dt_result dt_store_create(dt_graph *graph, const dt_store_desc *desc, dt_store **out);
-/* Ends a store and its programs. NULL is fine. */
+/* Ends a store and its programs. NULL is fine. A trainer's ends with the trainer: here it stays,
+ * and dt_ctx_error() says so. */
 DT_API void dt_store_destroy(dt_store *store);
 /* The device that was chosen. Lives as long as the store. */
 DT_API const dt_device_info *dt_store_device(const dt_store *store);
@@ -49,7 +50,8 @@ typedef enum dt_value_kind {
 
 /* Copies a parameter's values, or its gradient or optimizer state, out or in, as f32, row-major;
  * bytes must be exactly 4 * elements. Waits for the device. Errors: INVALID (index, bytes, a
- * gradient or moment that no program keeps), DEVICE_LOST. */
+ * gradient or moment that no program keeps; writing to the store of a trainer of several ranks),
+ * DEVICE_LOST. */
 DT_API dt_result dt_store_read(dt_store *store, int index, dt_value_kind kind, void *data,
                                size_t bytes);
 DT_API dt_result dt_store_write(dt_store *store, int index, dt_value_kind kind, const void *data,

@@ -102,7 +102,9 @@ DT_API dt_result dt_trainer_create(dt_graph *graph, const dt_trainer_desc *desc,
 /* Ends a trainer with its replicas. NULL is fine. */
 DT_API void dt_trainer_destroy(dt_trainer *trainer);
 /* The store of this process's first replica: make programs of it (to predict), save its weights.
- * Do not train it by itself. */
+ * A value that is written to it, between two steps, comes to all replicas of this process; where
+ * there are other ranks, writing is INVALID. A program with an optimizer is INVALID; it ends with
+ * the trainer alone. */
 DT_API dt_store *dt_trainer_store(dt_trainer *trainer);
 
 /* What one or more steps gave, over the whole job: the same on all ranks. */

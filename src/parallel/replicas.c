@@ -112,7 +112,7 @@ static dt_result dti_replicas_open(dti_parallel *par, dt_graph *graph, const cha
 static void dti_replicas_close(dti_parallel *par) {
     for (uint32_t i = 0; par->replicas && i < par->job.local; i++) {
         dti_replica *r = &par->replicas[i];
-        dt_store_destroy(r->store);
+        dti_store_free(r->store);
         if (i)
             dt_ctx_destroy(r->ctx);
     }

@@ -267,7 +267,11 @@ static dt_result dti_program_create(dt_store *store, const dt_program_desc *desc
 
 DT_API dt_result dt_program_create(dt_store *store, const dt_program_desc *desc, dt_program **out) {
     *out = NULL;
-    return store && desc ? dti_program_create(store, desc, NULL, out) : DT_ERROR_INVALID;
+    if (!store || !desc)
+        return DT_ERROR_INVALID;
+    if (desc->optim && dti_store_alone(store, "only that trains it; make programs without .optim"))
+        return DT_ERROR_INVALID;
+    return dti_program_create(store, desc, NULL, out);
 }
 
 static void dti_program_unlink(dt_program *p) {

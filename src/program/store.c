@@ -140,7 +140,7 @@ static dt_result dti_store_build(dt_store *s, const dt_store_desc *d) {
 _Static_assert(offsetof(dt_store, owned) == 0, "dti_store_end casts");
 
 static void dti_store_end(dti_owned *self) {
-    dt_store_destroy((dt_store *)(void *)self);
+    dti_store_free((dt_store *)(void *)self);
 }
 
 DT_API dt_result dt_store_create(dt_graph *graph, const dt_store_desc *desc, dt_store **out) {
@@ -161,14 +161,14 @@ DT_API dt_result dt_store_create(dt_graph *graph, const dt_store_desc *desc, dt_
     dt_result result = dti_store_build(s, &d);
     dti_fp_leave(modes);
     if (result) {
-        dt_store_destroy(s);
+        dti_store_free(s);
         return result;
     }
     *out = s;
     return DT_OK;
 }
 
-DT_API void dt_store_destroy(dt_store *s) {
+static void dti_store_free(dt_store *s) {
     if (!s)
         return;
     while (s->programs)
@@ -181,6 +181,17 @@ DT_API void dt_store_destroy(dt_store *s) {
     dti_disown(&s->graph->stores, &s->owned);
     dti_free(s->base, s->params);
     dti_free(s->base, s);
+}
+
+static dt_result dti_store_alone(const dt_store *s, const char *what) {
+    if (!s->trainer)
+        return DT_OK;
+    return dti_fail(s->base, DT_ERROR_INVALID, "the store is one of a trainer's: %s", what);
+}
+
+DT_API void dt_store_destroy(dt_store *s) {
+    if (s && !dti_store_alone(s, "it ends with that (dt_trainer_destroy), and stays until then"))
+        dti_store_free(s);
 }
 
 /* ---- access */
@@ -260,12 +271,24 @@ DT_API dt_result dt_store_read(dt_store *s, int index, dt_value_kind kind, void 
     return result ? result : s->device->backend->memory_read(memory, offset, data, bytes);
 }
 
+/* All replicas of this process get it; other processes would not. */
 DT_API dt_result dt_store_write(dt_store *s, int index, dt_value_kind kind, const void *data,
                                 size_t bytes) {
     dti_memory *memory = NULL;
     uint64_t offset = 0;
-    dt_result result = dti_store_locate(s, index, kind, bytes, &memory, &offset);
-    return result ? result : s->device->backend->memory_write(memory, offset, data, bytes);
+    dt_result result = s->ranks ? dti_store_alone(s, "other ranks have replicas, which a write "
+                                                     "here does not reach; give the trainer "
+                                                     ".load, or dt_trainer_load a file")
+                                : DT_OK;
+    for (dt_store *at = s; at && !result; at = at->replica) {
+        result = dti_store_locate(at, index, kind, bytes, &memory, &offset);
+        if (!result)
+            result = at->device->backend->memory_write(memory, offset, data, bytes);
+        if (result && at != s)
+            dti_fail(s->base, result, "another replica: %s", at->base->error);
+        at->written = true;
+    }
+    return result;
 }
 
 static dt_result dti_store_hash_range(dt_store *s, dti_arena arena, uint64_t offset, uint64_t bytes,

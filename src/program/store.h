@@ -30,9 +30,13 @@ struct dt_store {
     uint32_t param_count;
     uint64_t elements; /* of an arena, padding included */
     uint64_t transient_bytes;
-    uint32_t slots;                   /* gradients: copies of the arena, see shards.h; 0 = 1 */
-    bool exchange;                    /* and the host reads and writes them during a step */
-    uint32_t moments;                 /* moment arrays in the state arena: 0, 1 or 2 */
+    uint32_t slots;    /* gradients: copies of the arena, see shards.h; 0 = 1 */
+    bool exchange;     /* and the host reads and writes them during a step */
+    bool trainer;      /* one of a trainer's, which alone trains and ends it; */
+    bool ranks;        /* whose other processes have replicas too; */
+    bool written;      /* and the application wrote to it: what the host kept is old */
+    dt_store *replica; /* the trainer's next one here, which gets the same values */
+    uint32_t moments;  /* moment arrays in the state arena: 0, 1 or 2 */
     dti_memory *memories[DTI_ARENAS]; /* TRANSIENT to STATE; NULL until a program needs it */
     dt_program *programs;             /* alive, newest first */
     dt_program *running;              /* between begin and end */
@@ -47,6 +51,11 @@ struct dt_store {
 static uint64_t dti_state_t_offset(void);
 static uint64_t dti_state_moment_offset(const dt_store *s, uint32_t moment);
 static uint64_t dti_state_bytes(const dt_store *s, uint32_t moments);
+
+/* Ends it, also when it is a trainer's. */
+static void dti_store_free(dt_store *s);
+/* INVALID: the store is a trainer's, which `what` ("... would ...") does not go with. */
+static dt_result dti_store_alone(const dt_store *s, const char *what);
 
 static inline dti_base *dti_store_base(const dt_store *store) {
     return store->base;

@@ -81,7 +81,7 @@ static dt_result dti_state_write(dt_trainer *t, const char *path, bool folder) {
 }
 
 /* A lost job has no others to tell. */
-static dt_result dti_trainer_write(dt_trainer *t, const char *path, bool folder) {
+static dt_result dti_trainer_file(dt_trainer *t, const char *path, bool folder) {
     const bool writes = t->par.rank == 0 || t->par.lost;
     dt_result result = DT_OK;
     if (writes)
@@ -91,13 +91,13 @@ static dt_result dti_trainer_write(dt_trainer *t, const char *path, bool folder)
 }
 
 DT_API dt_result dt_trainer_save(dt_trainer *t, const char *path) {
-    return dti_trainer_write(t, path, false);
+    return dti_trainer_file(t, path, false);
 }
 
 DT_API dt_result dt_trainer_checkpoint(dt_trainer *t) {
     if (!t->desc.checkpoint)
         return dti_fail(t->base, DT_ERROR_INVALID, "no folder for checkpoints: give .checkpoint");
-    dt_result result = dti_trainer_write(t, t->desc.checkpoint, true);
+    dt_result result = dti_trainer_file(t, t->desc.checkpoint, true);
     if (!result)
         t->saved = t->par.replicas[0].store->steps;
     return result;

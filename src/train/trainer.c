@@ -255,6 +255,16 @@ static dt_result dti_trainer_start(dt_trainer *t) {
     return reads ? dt_store_load(t->par.replicas[0].store, t->desc.load) : DT_OK;
 }
 
+/* From here on the application may have the first store. */
+static void dti_trainer_claim(dt_trainer *t) {
+    for (uint32_t i = 0; i < t->par.job.local; i++) {
+        dt_store *s = t->par.replicas[i].store;
+        s->trainer = true;
+        s->ranks = t->par.world > 1;
+        s->replica = i + 1 < t->par.job.local ? t->par.replicas[i + 1].store : NULL;
+    }
+}
+
 static dt_result dti_trainer_make(dt_trainer *t) {
     dti_parallel *par = &t->par;
     dt_result result = dti_trainer_count(t);
@@ -302,6 +312,7 @@ DT_API dt_result dt_trainer_create(dt_graph *graph, const dt_trainer_desc *desc,
     }
     /* in front of its store: it goes first */
     dti_own(&graph->stores, &t->owned, dti_trainer_end);
+    dti_trainer_claim(t);
     dti_trainer_log(t);
     dti_trainer_log_mixed(t);
     for (uint32_t i = 1; i < t->par.job.local; i++)
@@ -410,6 +421,15 @@ static dt_result dti_trainer_lost(dt_trainer *t) {
                     (unsigned long long)t->par.replicas[0].store->steps);
 }
 
+/* What the application wrote since the last step, the replicas have; of buffers there is a copy. */
+static dt_result dti_trainer_look(dt_trainer *t) {
+    dt_store *s = t->par.replicas[0].store;
+    if (!s->written)
+        return DT_OK;
+    s->written = false;
+    return dti_statistics_load(&t->par);
+}
+
 /* One step, added to *r. *used: its samples are used up, also when it was skipped for a NaN; one
  * that failed otherwise is to be tried again, on all ranks. */
 static dt_result dti_trainer_step(dt_trainer *t, dt_train_report *r, bool *used) {
@@ -421,6 +441,8 @@ static dt_result dti_trainer_step(dt_trainer *t, dt_train_report *r, bool *used)
         return dti_trainer_lost(t);
     const bool wanted = t->par.asked = atomic_exchange(&t->wanted, 0) != 0;
     dt_result own = dti_loader_next(t->loader, &batch);
+    if (!own)
+        own = dti_trainer_look(t);
     r->data_seconds += 1e-9 * (double)(dti_now_ns() - start);
     const dt_step_desc desc = {.seed = t->desc.seed,
                                .step = t->par.replicas[0].store->steps + 1,
