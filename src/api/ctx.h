@@ -56,7 +56,10 @@ typedef struct dt_device_info {
 DT_API dt_result dt_ctx_create(const dt_ctx_desc *desc, dt_ctx **out);
 
 /* Ends a context with all graphs, stores and programs made from it. NULL is fine. Arrays and weight
- * files (dt_array, dt_weights) are the caller's: free them before. */
+ * files (dt_array, dt_weights) are the caller's: free them before.
+ * A child of fork has a copy of the memory, but no threads, drivers or sockets: there steps,
+ * programs, stores' values and trainers are DT_ERROR_FORKED, whatever they compute on, and the
+ * destroy functions only give memory back. A context that is made in the child works. */
 DT_API void dt_ctx_destroy(dt_ctx *ctx);
 
 /* The text of the newest failure: what, which value, what to do. "" when there was none, or no

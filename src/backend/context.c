@@ -81,10 +81,9 @@ DT_API void dt_ctx_memory(const dt_ctx *ctx, dt_memory_info *info) {
 }
 
 DT_API dt_result dt_ctx_pipeline_cache(dt_ctx *ctx, void *data, size_t *bytes) {
-    if (ctx->vulkan)
-        return dti_vk_cache_export(ctx->vulkan, data, bytes);
-    *bytes = 0;
-    return DT_OK;
+    *bytes = ctx->vulkan ? *bytes : 0;
+    dt_result result = ctx->vulkan ? dti_check_forked(&ctx->base) : DT_OK;
+    return result || !ctx->vulkan ? result : dti_vk_cache_export(ctx->vulkan, data, bytes);
 }
 
 /* Fills the list: the CPU, then what Vulkan finds. Vulkan failing is logged, never fatal; only
@@ -92,6 +91,8 @@ DT_API dt_result dt_ctx_pipeline_cache(dt_ctx *ctx, void *data, size_t *bytes) {
 static dt_result dti_ctx_list(dt_ctx *ctx) {
     if (ctx->listed)
         return DT_OK;
+    if (dti_check_forked(&ctx->base))
+        return DT_ERROR_FORKED;
     ctx->listed = true;
     ctx->device_count = 1;
     dti_cpu_info(&ctx->base, dti_ctx_isa(ctx), &ctx->infos[0]);

@@ -17,6 +17,7 @@ typedef struct dti_base {
     uint64_t bytes_now, bytes_peak; /* host memory through the allocator */
     uint64_t alloc_calls;           /* a program's run must not move this */
     dti_owned *owned;               /* graphs */
+    long process;                   /* that made it; a child of fork has a copy */
     dt_result result;               /* of the newest failure */
     char error[1024];               /* and its text */
 } dti_base;
@@ -46,6 +47,12 @@ static void dti_base_init(dti_base *base, const dt_allocator *allocator, const d
 static void *dti_alloc(dti_base *base, size_t bytes);
 static void *dti_alloc_array(dti_base *base, size_t count, size_t size); /* checks the product */
 static void dti_free(dti_base *base, void *memory);                      /* NULL is fine */
+
+/* In a child of fork: memory is there, threads and what a device or socket keeps are the parent's.
+ * Nothing is waited for, locked or told to a driver there; memory is given back. */
+static bool dti_forked(const dti_base *base);
+/* DT_OK, or FORKED with a text: what computes, moves values or asks a driver begins with it. */
+static dt_result dti_check_forked(dti_base *base);
 
 static void dti_own(dti_owned **list, dti_owned *item, void (*destroy)(dti_owned *self));
 static void dti_disown(dti_owned **list, dti_owned *item); /* nothing when it is not in it */

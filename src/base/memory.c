@@ -28,8 +28,29 @@ static void dti_malloc_free(void *user, void *memory, size_t bytes) {
     free(raw);
 }
 
+static long dti_process(void) {
+#ifdef _WIN32
+    return 0; /* which has no fork */
+#else
+    return (long)getpid();
+#endif
+}
+
+static bool dti_forked(const dti_base *base) {
+    return base->process != dti_process();
+}
+
+static dt_result dti_check_forked(dti_base *base) {
+    if (!dti_forked(base))
+        return DT_OK;
+    return dti_fail(base, DT_ERROR_FORKED,
+                    "called in process %ld, a child of fork; process %ld has the context, its "
+                    "threads and devices: make one after the fork",
+                    dti_process(), base->process);
+}
+
 static void dti_base_init(dti_base *base, const dt_allocator *allocator, const dt_logger *logger) {
-    *base = (dti_base){0};
+    *base = (dti_base){.process = dti_process()};
     if (allocator && allocator->alloc && allocator->free)
         base->allocator = *allocator;
     else

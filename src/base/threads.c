@@ -397,9 +397,7 @@ static dt_result dti_pool_create(dti_base *base, int threads, const dt_job_syste
     return DT_OK;
 }
 
-static void dti_pool_destroy(dti_base *base, dti_pool *pool) {
-    if (!pool)
-        return;
+static void dti_pool_stop(dti_pool *pool) {
     pthread_mutex_lock(&pool->lock);
     atomic_store(&pool->stop, true);
     pthread_cond_broadcast(&pool->wake);
@@ -409,6 +407,13 @@ static void dti_pool_destroy(dti_base *base, dti_pool *pool) {
     pthread_cond_destroy(&pool->left);
     pthread_cond_destroy(&pool->wake);
     pthread_mutex_destroy(&pool->lock);
+}
+
+static void dti_pool_destroy(dti_base *base, dti_pool *pool) {
+    if (!pool)
+        return;
+    if (!dti_forked(base))
+        dti_pool_stop(pool);
     dti_free(base, pool->workers);
     dti_free(base, pool);
 }

@@ -143,14 +143,6 @@ static dt_result dti_comm_check_desc(dti_base *base, dt_comm_desc *d) {
 
 /* ---- the life of a comm */
 
-static long dti_process(void) {
-#ifdef _WIN32
-    return 0; /* which has no fork */
-#else
-    return (long)getpid();
-#endif
-}
-
 static dt_comm *dti_comm_new(dti_base *base, dt_comm *parent, uint32_t rank, uint32_t size) {
     dt_comm *comm = dti_alloc(base, sizeof *comm);
     /* votes, and behind them the room that `leaves` will point to: an agreement must not be able
@@ -165,7 +157,6 @@ static dt_comm *dti_comm_new(dti_base *base, dt_comm *parent, uint32_t rank, uin
     comm->rank = rank, comm->size = size;
     comm->votes = votes, comm->ranks = ranks;
     comm->next_group = 1;
-    comm->process = dti_process();
     comm->parent = parent;
     comm->base = base;
     if (parent) {
@@ -238,7 +229,7 @@ DT_API dt_result dt_comm_create(const dt_comm_desc *desc, dt_comm **out) {
 
 DT_API void dt_comm_destroy(dt_comm *comm) {
     /* In a child of fork the memory is a copy, but the connections are the parent's. */
-    if (!comm || comm->process != dti_process())
+    if (!comm || dti_forked(comm->base))
         return;
     dti_comm_end(comm);
     comm->destroyed = true;
@@ -253,10 +244,10 @@ DT_API void dt_comm_destroy(dt_comm *comm) {
 static dt_result dti_comm_enter(dt_comm *comm) {
     if (!comm || (!comm->transport && !comm->ended))
         return DT_ERROR_INVALID;
-    if (comm->process != dti_process())
+    if (dti_forked(comm->base))
         return dti_fail(comm->base, DT_ERROR_FORKED,
                         "called in process %ld, a child of fork; process %ld has the group",
-                        dti_process(), comm->process);
+                        dti_process(), comm->base->process);
     if (comm->ended)
         return dti_fail(comm->base, DT_ERROR_REVOKED,
                         "the comm that this group was made from has been destroyed");
@@ -284,7 +275,7 @@ DT_API void dt_comm_get_info(const dt_comm *comm, dt_comm_info *info) {
     info->operations = comm->operations;
     info->host_bytes = comm->base->bytes_now;
     info->host_alloc_calls = comm->base->alloc_calls;
-    if (comm->transport && comm->transport->info && comm->process == dti_process())
+    if (comm->transport && comm->transport->info && !dti_forked(comm->base))
         comm->transport->info(comm, info);
 }
 

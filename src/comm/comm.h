@@ -46,7 +46,6 @@ struct dt_comm {
     bool will_wait;        /* begin is followed by wait at once */
     uint64_t pending;      /* handles that have not ended */
     uint64_t operations;   /* finished */
-    long process;          /* that created it: in a child of fork every call is FORKED */
     char launcher[16];     /* dt_comm_desc's */
 };
 

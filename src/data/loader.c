@@ -475,23 +475,25 @@ static dt_result dti_loader_create(dti_base *base, const dti_loader_desc *desc, 
     return DT_OK;
 }
 
-static void dti_loader_thread_stop(dti_loader *l) {
-    atomic_store(&l->cancel, true);
-    pthread_mutex_lock(&l->lock);
-    l->stop = true;
-    pthread_cond_signal(&l->wake);
-    pthread_mutex_unlock(&l->lock);
-    pthread_join(l->thread, NULL);
+static void dti_loader_stop(dti_loader *l) {
+    if (l->threaded) {
+        atomic_store(&l->cancel, true);
+        pthread_mutex_lock(&l->lock);
+        l->stop = true;
+        pthread_cond_signal(&l->wake);
+        pthread_mutex_unlock(&l->lock);
+        pthread_join(l->thread, NULL);
+    }
+    pthread_cond_destroy(&l->done);
+    pthread_cond_destroy(&l->wake);
+    pthread_mutex_destroy(&l->lock);
 }
 
 static void dti_loader_destroy(dti_loader *l) {
     if (!l)
         return;
-    if (l->threaded)
-        dti_loader_thread_stop(l);
-    pthread_cond_destroy(&l->done);
-    pthread_cond_destroy(&l->wake);
-    pthread_mutex_destroy(&l->lock);
+    if (!dti_forked(l->base))
+        dti_loader_stop(l);
     for (int s = 0; s < 2; s++)
         for (int c = 0; c < DT_MAX_TERMS; c++)
             dti_free(l->base, l->slots[s].values[c]);

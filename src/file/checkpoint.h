@@ -9,8 +9,8 @@ typedef struct dti_checkpoint dti_checkpoint;
 typedef dt_result dti_checkpoint_read_fn(void *user, int item, uint64_t offset, void *to,
                                          size_t bytes);
 
-/* Writes path.tmp.PID.RANDOM, flushes it to the disk, renames it and flushes the folder. When anything
- * fails the temporary file goes, what was there before stays, and the error says what and where
+/* Writes path.tmp.PID.RANDOM, flushes it to the disk, renames it and flushes the folder. When
+ * anything fails the temporary file goes, what was there before stays, and the error says what and where
  * (a full disk: how many bytes are needed). Only when the folder cannot be flushed, which comes
  * last, the new file is there already, and the text says so. What `read` fails with is returned as
  * it is. INVALID: an item has the name of the checksums. */
@@ -44,8 +44,7 @@ static dt_result dti_checkpoint_folder_write(dti_base *base, const char *folder,
  * *found false: none, or no folder. It is not opened. */
 static dt_result dti_checkpoint_folder_newest(dti_base *base, const char *folder,
                                               char path[DTI_CHECKPOINT_PATH], bool *found);
-/* The file with the highest step that is good, other than `bad` (may be NULL); `older`: of the steps
- * before that one's. Each is read whole until one is good. The recorded error stays as it was, and
- * nothing is logged. */
+/* The file with the highest step that is good, other than `bad` (may be NULL). Each is read whole
+ * until one is good. The recorded error stays as it was, and nothing is logged. */
 static bool dti_checkpoint_folder_good(dti_base *base, const char *folder, const char *bad,
-                                       bool older, char path[DTI_CHECKPOINT_PATH]);
+                                       char path[DTI_CHECKPOINT_PATH]);

@@ -173,9 +173,7 @@ static dt_result dti_crew_create(dti_base *base, uint32_t count, bool pin, dti_c
     return DT_OK;
 }
 
-static void dti_crew_destroy(dti_crew *crew) {
-    if (!crew)
-        return;
+static void dti_crew_stop(dti_crew *crew) {
     pthread_mutex_lock(&crew->lock);
     atomic_store(&crew->stop, true);
     atomic_fetch_add(&crew->phase, 1);
@@ -183,11 +181,18 @@ static void dti_crew_destroy(dti_crew *crew) {
     pthread_mutex_unlock(&crew->lock);
     for (uint32_t i = 1; i <= crew->started; i++)
         pthread_join(crew->members[i].thread, NULL);
-    if (crew->pin)
-        dti_cpu_set_put(0, &crew->allowed);
     pthread_cond_destroy(&crew->begun);
     pthread_cond_destroy(&crew->ended);
     pthread_mutex_destroy(&crew->lock);
+}
+
+static void dti_crew_destroy(dti_crew *crew) {
+    if (!crew)
+        return;
+    if (!dti_forked(crew->base))
+        dti_crew_stop(crew);
+    if (crew->pin)
+        dti_cpu_set_put(0, &crew->allowed);
     dti_free(crew->base, crew->members);
     dti_free(crew->base, crew);
 }

@@ -269,6 +269,9 @@ DT_API dt_result dt_program_create(dt_store *store, const dt_program_desc *desc,
     *out = NULL;
     if (!store || !desc)
         return DT_ERROR_INVALID;
+    dt_result result = dti_check_forked(store->base);
+    if (result)
+        return result;
     if (desc->optim && dti_store_alone(store, "only that trains it; make programs without .optim"))
         return DT_ERROR_INVALID;
     return dti_program_create(store, desc, NULL, out);

@@ -40,7 +40,9 @@ static dt_result dti_port_get(dt_program *p, dt_tensor x, bool output, bool grad
 static dt_result dti_port_write(dt_program *p, dt_tensor x, bool gradient, const void *data,
                                 size_t bytes) {
     dti_port *port = NULL;
-    dt_result result = dti_port_get(p, x, false, gradient, bytes, &port);
+    dt_result result = dti_check_forked(p->base);
+    if (!result)
+        result = dti_port_get(p, x, false, gradient, bytes, &port);
     if (result)
         return result;
     if (p->busy || (p->store->running == p && !gradient)) {
@@ -67,7 +69,9 @@ DT_API dt_result dt_program_write_gradient(dt_program *p, dt_tensor y, const voi
 
 DT_API dt_result dt_program_read(dt_program *p, dt_tensor output, void *data, size_t bytes) {
     dti_port *port = NULL;
-    dt_result result = dti_port_get(p, output, true, false, bytes, &port);
+    dt_result result = dti_check_forked(p->base);
+    if (!result)
+        result = dti_port_get(p, output, true, false, bytes, &port);
     if (result)
         return result;
     if (p->busy || !p->forward_done) {
@@ -189,7 +193,9 @@ static void dti_step_coefficients(dt_program *p, const dt_step_desc *step) {
 
 DT_API dt_result dt_program_begin(dt_program *p, const dt_step_desc *desc) {
     dt_step_desc step = desc ? *desc : (dt_step_desc){0};
-    dt_result result = dti_step_check(p, &step);
+    dt_result result = dti_check_forked(p->base);
+    if (!result)
+        result = dti_step_check(p, &step);
     if (result)
         return result;
     uint32_t micros = DTI_MAX(step.micros, 1u);
@@ -220,7 +226,10 @@ static dt_result dti_step_drop(dt_program *p, dt_result result) {
     return result;
 }
 
-static dt_result dti_not_running(dt_program *p) {
+static dt_result dti_check_running(dt_program *p) {
+    dt_result result = dti_check_forked(p->base);
+    if (result || p->store->running == p)
+        return result;
     return dti_fail(p->base, DT_ERROR_INVALID,
                     "program '%s': no step is under way; call dt_program_begin", p->label);
 }
@@ -238,10 +247,10 @@ static dt_result dti_step_poll(dt_program *p, dt_step_state *state) {
 }
 
 DT_API dt_result dt_program_advance(dt_program *p, dt_step_state *state) {
-    if (p->store->running != p)
-        return dti_not_running(p);
     bool was_busy = p->busy;
-    dt_result result = dti_step_poll(p, state);
+    dt_result result = dti_check_running(p);
+    if (!result)
+        result = dti_step_poll(p, state);
     if (result || was_busy || *state != DT_STEP_READY)
         return result;
     if (p->phases[p->at] == DTI_PHASE_BACKWARD) {
@@ -258,13 +267,14 @@ DT_API dt_result dt_program_advance(dt_program *p, dt_step_state *state) {
 }
 
 DT_API dt_result dt_program_cancel(dt_program *p) {
-    if (p->store->running != p)
-        return dti_not_running(p);
+    dt_result result = dti_check_running(p);
+    if (result)
+        return result;
     if (p->commits && p->at > p->commit_segment) {
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': the commit has started; call dt_program_end", p->label);
     }
-    dt_result result = p->busy ? p->store->device->backend->exec_wait(p->exec) : DT_OK;
+    result = p->busy ? p->store->device->backend->exec_wait(p->exec) : DT_OK;
     if (p->at <= 1) /* only the forward segment: the sum is as it was */
         dti_micro_done(p, p->micro);
     return dti_step_drop(p, result);
@@ -379,20 +389,23 @@ static dt_result dti_step_finish(dt_program *p, dt_report *report) {
 }
 
 DT_API dt_result dt_program_end(dt_program *p, dt_report *report) {
-    if (p->store->running != p)
-        return dti_not_running(p);
+    dt_result result = dti_check_running(p);
+    if (result)
+        return result;
     if (p->at != p->end) {
         return dti_fail(
             p->base, DT_ERROR_INVALID,
             "program '%s': segment %u of %u has not been started; advance until DT_STEP_DONE",
             p->label, p->at + 1, p->end);
     }
-    dt_result result = p->busy ? p->store->device->backend->exec_wait(p->exec) : DT_OK;
+    result = p->busy ? p->store->device->backend->exec_wait(p->exec) : DT_OK;
     return result ? dti_step_drop(p, result) : dti_step_finish(p, report);
 }
 
 DT_API dt_result dt_program_run(dt_program *p, const dt_step_desc *step, dt_report *report) {
-    dt_result result = p->has_gradients ? dti_ports_written(p, true) : DT_OK;
+    dt_result result = dti_check_forked(p->base);
+    if (!result && p->has_gradients)
+        result = dti_ports_written(p, true);
     if (!result)
         result = dt_program_begin(p, step);
     if (result)
@@ -410,6 +423,9 @@ DT_API dt_result dt_program_run(dt_program *p, const dt_step_desc *step, dt_repo
 /* ---- weigh */
 
 DT_API dt_result dt_program_weigh(dt_program *p, double *weights) {
+    dt_result result = dti_check_forked(p->base);
+    if (result)
+        return result;
     if (p->store->running)
         return dti_step_check(p, &(dt_step_desc){0});
     for (uint32_t i = 0; i < p->loss_count; i++) {
@@ -421,7 +437,7 @@ DT_API dt_result dt_program_weigh(dt_program *p, double *weights) {
             "not known before the forward pass; give targets as an input",
             p->label, i);
     }
-    dt_result result = dti_ports_written(p, false);
+    result = dti_ports_written(p, false);
     if (!result && p->weighs) {
         const dti_backend *b = p->store->device->backend;
         result = b->exec_start(p->exec, p->weigh_segment, 1);

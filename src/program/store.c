@@ -149,6 +149,9 @@ DT_API dt_result dt_store_create(dt_graph *graph, const dt_store_desc *desc, dt_
         return DT_ERROR_INVALID;
     if (graph->error[0])
         return dti_fail(graph->base, graph->result, DTI_GRAPH_ERROR, graph->error);
+    dt_result result = dti_check_forked(graph->base);
+    if (result)
+        return result;
     dt_store_desc d = desc ? *desc : (dt_store_desc){0};
     dt_store *s = dti_alloc(graph->base, sizeof *s);
     if (!s)
@@ -158,7 +161,7 @@ DT_API dt_result dt_store_create(dt_graph *graph, const dt_store_desc *desc, dt_
     s->param_count = graph->param_count;
     dti_own(&graph->stores, &s->owned, dti_store_end);
     unsigned modes = dti_fp_enter(); /* the host's flush-to-zero would change the initial values */
-    dt_result result = dti_store_build(s, &d);
+    result = dti_store_build(s, &d);
     dti_fp_leave(modes);
     if (result) {
         dti_store_free(s);
@@ -230,7 +233,9 @@ DT_API int dt_store_find(const dt_store *s, const char *name) {
 static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, size_t bytes,
                                   dti_memory **memory, uint64_t *offset) {
     dt_param_info info = {0};
-    dt_result result = dt_store_param(s, index, &info);
+    dt_result result = dti_check_forked(s->base);
+    if (!result)
+        result = dt_store_param(s, index, &info);
     if (result)
         return result;
     if (bytes != 4 * info.elements) {
@@ -309,7 +314,7 @@ static dt_result dti_store_hash_range(dt_store *s, dti_arena arena, uint64_t off
 
 DT_API dt_result dt_store_hash(dt_store *s, uint64_t *hash) {
     *hash = DTI_HASH_START;
-    dt_result result = DT_OK;
+    dt_result result = dti_check_forked(s->base);
     for (uint32_t i = 0; i < s->param_count && !result; i++) {
         const dti_param *p = &s->params[i];
         result = dti_store_hash_range(s, DTI_ARENA_PARAM, 4 * p->offset, 4 * p->elements, hash);

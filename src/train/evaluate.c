@@ -145,13 +145,16 @@ DT_API dt_result dt_trainer_evaluate(dt_trainer *t, const dt_dataset *data, int 
     *r = (dt_train_report){.epoch = t->epoch};
     if (!data || batch < 0)
         return dti_fail(t->base, DT_ERROR_INVALID, "evaluate: no data, or a batch of %d", batch);
+    dt_result result = dti_check_forked(t->base);
+    if (result)
+        return result;
     if (t->par.lost && t->par.desc.comm)
         return dti_trainer_lost(t);
     const uint64_t each = batch
                               ? (uint64_t)batch
                               : (t->par.desc.batch + t->par.job.replicas - 1) / t->par.job.replicas;
     const uint32_t whole = (uint32_t)DTI_MIN(each * t->par.job.replicas, (uint64_t)INT32_MAX);
-    dt_result result = dti_evaluation_loop(t, data, whole, r);
+    result = dti_evaluation_loop(t, data, whole, r);
     result = dti_agree_result(&t->par, result);
     if (result)
         return result;

@@ -298,6 +298,9 @@ DT_API dt_result dt_trainer_create(dt_graph *graph, const dt_trainer_desc *desc,
     *out = NULL;
     if (!graph || !desc)
         return DT_ERROR_INVALID;
+    dt_result result = dti_check_forked(graph->base);
+    if (result)
+        return result;
     dt_trainer *t = dti_alloc(graph->base, sizeof *t);
     if (!t)
         return DT_ERROR_MEMORY;
@@ -305,7 +308,7 @@ DT_API dt_result dt_trainer_create(dt_graph *graph, const dt_trainer_desc *desc,
     t->graph = graph;
     t->nodes = graph->count;
     dti_trainer_resolve(t, desc);
-    dt_result result = dti_trainer_make(t);
+    result = dti_trainer_make(t);
     if (result) {
         dt_trainer_destroy(t);
         return result;
@@ -437,10 +440,11 @@ static dt_result dti_trainer_step(dt_trainer *t, dt_train_report *r, bool *used)
     const dti_batch *batch = NULL, none = {0};
     dti_step_result step;
     *used = false;
-    if (t->par.lost)
-        return dti_trainer_lost(t);
+    dt_result own = dti_check_forked(t->base);
+    if (own || t->par.lost)
+        return own ? own : dti_trainer_lost(t);
     const bool wanted = t->par.asked = atomic_exchange(&t->wanted, 0) != 0;
-    dt_result own = dti_loader_next(t->loader, &batch);
+    own = dti_loader_next(t->loader, &batch);
     if (!own)
         own = dti_trainer_look(t);
     r->data_seconds += 1e-9 * (double)(dti_now_ns() - start);

@@ -372,14 +372,16 @@ static dt_result dti_vk_device_create(dti_vk_instance *in, int index, dti_vk_dev
 static void dti_vk_device_destroy(dti_vk_device *device) {
     if (!device)
         return;
-    if (device->handle && device->queue) {
+    const bool forked = dti_forked(device->head.base);
+    if (device->handle && device->queue && !forked) {
         dti_vk_layouts_destroy(device);
         dti_vk_buffer_destroy(device, &device->staging);
         device->vk.DestroyFence(device->handle, device->fence, NULL);
         device->vk.DestroyCommandPool(device->handle, device->pool, NULL);
     }
-    if (device->handle && device->vk.DestroyDevice)
+    if (device->handle && device->vk.DestroyDevice && !forked)
         device->vk.DestroyDevice(device->handle, NULL);
+    dti_free(device->head.base, device->pipelines);
     dti_free(device->head.base, device);
 }
 

@@ -510,13 +510,9 @@ static dt_result dti_vk_exec_create(dti_device *head, const dti_exec_desc *desc,
     return DT_OK;
 }
 
-/* Also of one that was not made in full. */
-static void dti_vk_exec_destroy(dti_exec *exec) {
-    dti_vk_exec *e = (dti_vk_exec *)exec;
-    if (!e)
-        return;
+/* What the driver has of it. */
+static void dti_vk_exec_release(dti_vk_exec *e) {
     dti_vk_device *device = e->device;
-    dti_base *base = device->head.base;
     for (uint32_t i = 0; e->runs && i < e->segment_count; i++) {
         if (e->runs[i].pending && !device->lost)
             dti_vk_fence_wait(device, e->runs[i].fence);
@@ -526,6 +522,16 @@ static void dti_vk_exec_destroy(dti_exec *exec) {
         device->vk.FreeCommandBuffers(device->handle, device->pool, e->segment_count + 1,
                                       e->commands);
     device->vk.DestroyDescriptorPool(device->handle, e->pool, NULL);
+}
+
+/* Also of one that was not made in full. */
+static void dti_vk_exec_destroy(dti_exec *exec) {
+    dti_vk_exec *e = (dti_vk_exec *)exec;
+    if (!e)
+        return;
+    dti_base *base = e->device->head.base;
+    if (!dti_forked(base))
+        dti_vk_exec_release(e);
     dti_free(base, e->runs);
     dti_free(base, e->commands);
     dti_free(base, e->sets);

@@ -257,11 +257,12 @@ static void dti_vk_instance_destroy(dti_vk_instance *in) {
         return;
     for (int i = 0; i < in->device_count; i++)
         dti_vk_device_destroy(in->open[i]);
-    if (in->messenger)
+    const bool forked = dti_forked(in->base);
+    if (in->messenger && !forked)
         in->vk.DestroyDebugUtilsMessengerEXT(in->handle, in->messenger, NULL);
-    if (in->handle && in->vk.DestroyInstance)
+    if (in->handle && in->vk.DestroyInstance && !forked)
         in->vk.DestroyInstance(in->handle, NULL);
-    if (in->library)
+    if (in->library && !forked) /* its end would wait for its threads */
         dti_vk_dlclose(in->library);
     dti_free(in->base, in);
 }

@@ -110,8 +110,10 @@ static dt_result dti_vk_buffer_create(dti_vk_device *device, uint64_t bytes, con
 }
 
 static void dti_vk_buffer_destroy(dti_vk_device *device, dti_vk_buffer *b) {
-    device->vk.DestroyBuffer(device->handle, b->handle, NULL);
-    device->vk.FreeMemory(device->handle, b->memory, NULL); /* unmaps */
+    if (!dti_forked(device->head.base)) {
+        device->vk.DestroyBuffer(device->handle, b->handle, NULL);
+        device->vk.FreeMemory(device->handle, b->memory, NULL); /* unmaps */
+    }
     device->bytes -= b->bytes;
     *b = (dti_vk_buffer){0};
 }

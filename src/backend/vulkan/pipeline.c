@@ -166,7 +166,6 @@ static dt_result dti_vk_layouts_create(dti_vk_device *device) {
 static void dti_vk_layouts_destroy(dti_vk_device *device) {
     for (size_t i = 0; i < device->pipeline_count; i++)
         device->vk.DestroyPipeline(device->handle, device->pipelines[i].handle, NULL);
-    dti_free(device->head.base, device->pipelines);
     device->vk.DestroyPipelineCache(device->handle, device->cache, NULL);
     device->vk.DestroyPipelineLayout(device->handle, device->layout, NULL);
     device->vk.DestroyDescriptorSetLayout(device->handle, device->set_layout, NULL);
