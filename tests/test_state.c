@@ -396,3 +396,69 @@ TEST(a_trainers_store_is_not_ended_or_trained_beside_it) {
     dt_trainer_destroy(trainer);
     dt_ctx_destroy(m.ctx);
 }
+
+/* ---- a damaged newest checkpoint */
+
+static void state_damage(const char *folder, int step) {
+    char path[128];
+    snprintf(path, sizeof path, "%s/step-%012d.safetensors", folder, step);
+    FILE *file = fopen(path, "r+b");
+    if (!CHECK_TEXT(file != NULL, "%s", path))
+        return;
+    fseek(file, -40, SEEK_END);
+    const int byte = fgetc(file);
+    fseek(file, -1, SEEK_CUR);
+    fputc(byte ^ 4, file);
+    fclose(file);
+}
+
+/* damaged: these of the steps 2, 4, 6 and 8, of which the newest is 8 or, of a run that was taken
+ * back, 4; step: where it goes on, 0 = nowhere. */
+TEST(a_damaged_newest_checkpoint_is_passed_over_for_the_one_before_it) {
+    static const struct {
+        bool strict, back;
+        int damaged[4], step;
+        const char *text;
+    } cases[] = {
+        {false, false, {0}, 8, ""},
+        {false, false, {8}, 6, "of step 6"},
+        {false, false, {4, 6, 8}, 2, "of step 2"},
+        {false, false, {2, 4, 6, 8}, 0, "no other one there is good"},
+        {false, true, {4}, 2, "of step 2"},
+        {false, true, {2, 4}, 0, "step-000000000008.safetensors: dt_trainer_load it"},
+        {true, false, {8}, 0, "step-000000000006.safetensors: dt_trainer_load it"},
+    };
+    const char *folder = "build/test_state_folder";
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        state_model m;
+        state_log log;
+        dt_trainer_info info;
+        dt_trainer *trainer = state_open(&m, STATE_SAME, &log, NULL);
+        REQUIRE(trainer && system("rm -rf build/test_state_folder") == 0);
+        dt_trainer_destroy(trainer);
+        dt_trainer_desc d = state_desc(&m);
+        d.checkpoint = folder;
+        d.checkpoint_steps = 2;
+        d.checkpoint_keep = 9;
+        d.strict_resume = cases[i].strict;
+        REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
+        state_steps(trainer, 8);
+        FILE *latest = cases[i].back ? fopen("build/test_state_folder/LATEST", "w") : NULL;
+        if (latest)
+            CHECK(fputs("step-000000000004.safetensors\n", latest) >= 0 && !fclose(latest));
+        for (int k = 0; k < 4 && cases[i].damaged[k]; k++)
+            state_damage(folder, cases[i].damaged[k]);
+        bool found = false;
+        CHECK(dt_trainer_resume(trainer, &found) == (cases[i].step ? DT_OK : DT_ERROR_FORMAT));
+        CHECK_CONTAINS(dt_ctx_error(m.ctx), cases[i].text);
+        CHECK(found && log.warnings == (cases[i].step && cases[i].text[0] ? 1 : 0));
+        if (log.warnings)
+            CHECK_STR(log.warning, dt_ctx_error(m.ctx));
+        dt_trainer_info_get(trainer, &info);
+        CHECK_TEXT(info.step == (cases[i].step ? (uint64_t)cases[i].step : 8), "case %d: step %d",
+                   (int)i, (int)info.step);
+        state_steps(trainer, 1);
+        dt_ctx_destroy(m.ctx);
+    }
+    CHECK(system("rm -rf build/test_state_folder") == 0);
+}

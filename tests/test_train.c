@@ -216,7 +216,7 @@ TEST(a_checkpoint_of_another_model_or_job_is_refused_and_changes_nothing) {
     remove(path);
 }
 
-TEST(a_damaged_checkpoint_names_the_newest_good_one) {
+TEST(a_damaged_checkpoint_names_the_newest_good_one_where_resuming_is_strict) {
     const char *folder = "build/test_train_folder";
     train_model m;
     dt_trainer *trainer;
@@ -228,6 +228,7 @@ TEST(a_damaged_checkpoint_names_the_newest_good_one) {
     d.devices = "cpu:2";
     d.checkpoint = folder;
     d.checkpoint_steps = 2;
+    d.strict_resume = true;
     REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
     CHECK(dt_trainer_resume(trainer, &found) == DT_OK && !found);
     for (int i = 0; i < 4; i++)

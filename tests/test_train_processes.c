@@ -422,6 +422,59 @@ TEST(one_rank_alone_cannot_write_to_the_store_of_a_job) {
     job_free(j);
 }
 
+/* ---- a damaged checkpoint, which rank 0 alone reads */
+
+enum { BACK_STEPS = 6 };
+
+static bool back_damage(const char *path) {
+    FILE *file = fopen(path, "r+b");
+    return file && fseek(file, -40, SEEK_END) == 0 && fputs("damaged", file) >= 0 && !fclose(file);
+}
+
+static void back_rank(rank *r) {
+    train_model m;
+    dt_trainer *trainer = NULL;
+    dt_trainer_info info;
+    dt_train_report report;
+    bool found = false;
+    if (!EXPECT(r, train_model_make(&m, &one_thread, true)))
+        return;
+    dt_trainer_desc d = train_desc(&m);
+    d.comm = r->comm;
+    d.devices = "cpu";
+    d.shards = 4;
+    d.checkpoint = "build/test_back";
+    d.checkpoint_steps = 2;
+    if (!EXPECT_TEXT(r, !dt_trainer_create(m.graph, &d, &trainer), "%s", dt_ctx_error(m.ctx)))
+        return;
+    for (int i = 0; i < BACK_STEPS; i++) {
+        EXPECT_TEXT(r, !dt_trainer_step(trainer, &report), "%s", dt_ctx_error(m.ctx));
+        r->records[i] = record_of(trainer, &report);
+    }
+    EXPECT(r, r->index || (back_damage("build/test_back/step-000000000006.safetensors") &&
+                           back_damage("build/test_back/step-000000000004.safetensors")));
+    EXPECT_TEXT(r, !dt_trainer_resume(trainer, &found) && found, "%s", dt_ctx_error(m.ctx));
+    EXPECT_TEXT(
+        r, strstr(dt_ctx_error(m.ctx), "goes on from the newest good one before it, of step 2"),
+        "%s", dt_ctx_error(m.ctx));
+    dt_trainer_info_get(trainer, &info);
+    EXPECT(r, info.step == 2);
+    for (int i = 2; i < BACK_STEPS; i++) {
+        EXPECT_TEXT(r, !dt_trainer_step(trainer, &report), "%s", dt_ctx_error(m.ctx));
+        const step_record now = record_of(trainer, &report);
+        EXPECT_TEXT(r, record_equal(&now, &r->records[i]), "step %d", i + 1);
+    }
+    dt_ctx_destroy(m.ctx);
+}
+
+TEST(all_ranks_go_back_to_the_same_good_checkpoint) {
+    CHECK(system("rm -rf build/test_back") == 0);
+    job *j = job_new(3, NULL);
+    job_run(j, back_rank);
+    job_free(j);
+    CHECK(system("rm -rf build/test_back") == 0);
+}
+
 /* ---- what goes wrong on one rank in the middle */
 
 typedef enum fault { FAULT_LABEL, FAULT_IO, FAULT_NUMERIC, FAULT_NAN, FAULTS } fault;

@@ -89,6 +89,7 @@ typedef struct dt_trainer_desc {
     const char *checkpoint;
     int checkpoint_steps; /* also after so many steps; 0 = only when asked */
     int checkpoint_keep;  /* the newest so many stay; 0 = 3 */
+    bool strict_resume;   /* dt_trainer_resume: a damaged newest one is an error */
 } dt_trainer_desc;
 
 /* Makes the replicas, gives all of them rank 0's values and compares what the ranks have: the same
@@ -163,7 +164,10 @@ DT_API dt_result dt_trainer_load(dt_trainer *trainer, const char *path);
  * `checkpoint_keep` go. */
 DT_API dt_result dt_trainer_checkpoint(dt_trainer *trainer);
 /* Goes on from the newest one there; *found (may be NULL) false: there is none, and nothing is
- * changed. When it is damaged, the error names the newest that is good, for dt_trainer_load. */
+ * changed. When it is damaged (FORMAT), from the newest good one of an earlier step: that is DT_OK,
+ * with a warning in the log and at dt_ctx_error(), which name the damage and the step. Where none
+ * is good, or with strict_resume, it is the error of dt_trainer_load, and the text names what is
+ * good, if anything is. */
 DT_API dt_result dt_trainer_resume(dt_trainer *trainer, bool *found);
 /* A checkpoint after the step under way. Async-signal-safe, any thread, on any rank. */
 DT_API void dt_trainer_request_checkpoint(dt_trainer *trainer);

@@ -372,10 +372,12 @@ static bool dti_checkpoint_is_good(dti_base *base, const char *path) {
 }
 
 static bool dti_checkpoint_find_good(dti_base *base, const char *folder, const char *bad,
-                                     char path[DTI_CHECKPOINT_PATH]) {
+                                     bool older, char path[DTI_CHECKPOINT_PATH]) {
     char name[DTI_CHECKPOINT_NAME];
-    uint64_t step = 0;
-    int found = dti_checkpoint_highest(folder, UINT64_MAX, &step);
+    uint64_t step = 0, most = UINT64_MAX;
+    if (older && (!dti_checkpoint_step_of(strrchr(bad, '/') + 1, &most) || !most--))
+        return false;
+    int found = dti_checkpoint_highest(folder, most, &step);
     while (found == 1) {
         dti_checkpoint_name(name, step);
         if (dti_checkpoint_path(base, folder, name, path))
@@ -389,14 +391,14 @@ static bool dti_checkpoint_find_good(dti_base *base, const char *folder, const c
 }
 
 static bool dti_checkpoint_folder_good(dti_base *base, const char *folder, const char *bad,
-                                       char path[DTI_CHECKPOINT_PATH]) {
+                                       bool older, char path[DTI_CHECKPOINT_PATH]) {
     dt_logger logger = base->logger;
     dt_result result = base->result;
     char error[sizeof base->error];
     memcpy(error, base->error, sizeof error);
     base->logger = (dt_logger){0};
     *path = 0;
-    bool good = dti_checkpoint_find_good(base, folder, bad, path);
+    bool good = dti_checkpoint_find_good(base, folder, bad, older, path);
     base->logger = logger;
     base->result = result;
     memcpy(base->error, error, sizeof error);
@@ -482,8 +484,8 @@ static dt_result dti_checkpoint_folder_newest(dti_base *base, const char *folder
 }
 
 static bool dti_checkpoint_folder_good(dti_base *base, const char *folder, const char *bad,
-                                       char path[DTI_CHECKPOINT_PATH]) {
-    (void)base, (void)folder, (void)bad;
+                                       bool older, char path[DTI_CHECKPOINT_PATH]) {
+    (void)base, (void)folder, (void)bad, (void)older;
     *path = 0;
     return false;
 }

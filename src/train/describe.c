@@ -70,8 +70,8 @@ static void dti_describe_settings(const dt_trainer *t, dti_text *text) {
         dti_text_add(text, "column for node %u\n", d->data.columns[i].input.id);
     dti_text_add(text, "buckets of %llu bytes, overlap %d\n", (unsigned long long)d->bucket_bytes,
                  !d->no_overlap);
-    dti_text_add(text, "checkpoints %s, every %d steps\n", d->checkpoint ? "yes" : "no",
-                 d->checkpoint_steps);
+    dti_text_add(text, "checkpoints %s, every %d steps, strict resume %d\n",
+                 d->checkpoint ? "yes" : "no", d->checkpoint_steps, d->strict_resume);
     for (uint32_t i = 0; i < t->graph->param_count; i++) {
         const dti_node *n = &t->graph->nodes[t->graph->params[i]];
         if (n->frozen && !n->buffer)

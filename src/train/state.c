@@ -224,10 +224,39 @@ static dt_result dti_resume_offer(dt_trainer *t, dt_result result, const char *b
     if (result != DT_ERROR_FORMAT || t->par.rank != 0)
         return result;
     memcpy(text, t->base->error, sizeof text);
-    if (dti_checkpoint_folder_good(t->base, t->desc.checkpoint, bad, good))
+    if (dti_checkpoint_folder_good(t->base, t->desc.checkpoint, bad, false, good))
         return dti_fail(t->base, result, "%s; the newest good one is %s: dt_trainer_load it", text,
                         good);
     return dti_fail(t->base, result, "%s; no other one there is good", text);
+}
+
+/* Success, but not what was asked for: the text is the log's and dt_ctx_error()'s. */
+static void dti_resume_tell(dt_trainer *t, const char *text) {
+    snprintf(t->base->error, sizeof t->base->error,
+             "%.800s; training goes on from the newest good one before it, of step %llu", text,
+             (unsigned long long)t->saved);
+    dti_log(t->base, DT_LOG_WARNING, "%s", t->base->error);
+}
+
+/* `path` is damaged: the good one before it is taken. All ranks know how the last one went. */
+static dt_result dti_resume_back(dt_trainer *t, char path[DTI_CHECKPOINT_PATH]) {
+    char text[sizeof t->base->error], good[DTI_CHECKPOINT_PATH] = "";
+    dt_result result = DT_ERROR_FORMAT;
+    memcpy(text, t->base->error, sizeof text);
+    while (result == DT_ERROR_FORMAT) {
+        int64_t any = t->par.rank == 0 &&
+                      dti_checkpoint_folder_good(t->base, t->desc.checkpoint, path, true, good);
+        if (t->par.desc.comm)
+            result =
+                dti_comm_failed(&t->par, dt_comm_broadcast(t->par.desc.comm, &any, 1, DT_I64, 0));
+        if (t->par.lost || !any)
+            return result ? result : DT_ERROR_FORMAT;
+        memcpy(path, good, sizeof good);
+        result = dti_state_load(t, path);
+    }
+    if (!result)
+        dti_resume_tell(t, text);
+    return result;
 }
 
 DT_API dt_result dt_trainer_resume(dt_trainer *t, bool *found) {
@@ -253,5 +282,7 @@ DT_API dt_result dt_trainer_resume(dt_trainer *t, bool *found) {
     if (found)
         *found = true;
     result = dti_state_load(t, path);
+    if (result == DT_ERROR_FORMAT && !t->desc.strict_resume)
+        result = dti_resume_back(t, path);
     return result ? dti_resume_offer(t, result, path) : DT_OK;
 }
