@@ -203,7 +203,10 @@ build_tests() {
         object=$out/$(basename "$source" .c).o
         objects="$objects $object"
         sources="$source tests/harness.h dtrain.h $out/flags"
-        case $source in tests/main.c | tests/test_fuzz.c) sources="$sources tests" ;; esac
+        case $source in
+        tests/main.c | tests/test_fuzz.c) sources="$sources tests" ;;
+        tests/test_wrong_*) sources="$sources tests/wrong_args.h" ;;
+        esac
         # shellcheck disable=SC2086
         if newer "$object" $sources; then continue; fi
         say "$CC $source"

@@ -1,7 +1,16 @@
 /* ---- Results, errors, memory, logging -------------------------------------------------------- */
 
 /* X(id, text). What a call that meets the outside world returns. DT_OK is 0. The text with values
- * and a remedy is at dt_ctx_error(). */
+ * and a remedy is at dt_ctx_error(); of a dt_comm, at dt_comm_error(). A number, an index or an
+ * enum that means nothing is INVALID.
+ *
+ * NULL is INVALID wherever a pointer is needed: an object, `out`, data, a name, a description whose
+ * comment does not say that it may be NULL; the text names the function and the argument. When it
+ * is the object itself there is none to hold a text: then dt_ctx_error(NULL) has a constant one.
+ * Ops give nil, getters 0, NULL, false or -1, and functions that return nothing do nothing.
+ *
+ * What was destroyed, by itself or with what it was made from (a store with its graph, all with the
+ * context), may not be used or destroyed again. That cannot be detected. */
 #define DT_RESULT_LIST(X)                                                                          \
     X(OK, "no error")                                                                              \
     X(ERROR_INVALID, "a wrong argument or a call in a wrong state")                                \

@@ -134,7 +134,8 @@ DT_API dt_result dt_comm_create(const dt_comm_desc *desc, dt_comm **out);
 /* `size` comms (1 .. 1024) for as many threads of this process: out[i] is rank i's. They sum
  * straight from each other's memory, and a thread that waits works for all ranks. Of desc only
  * allocator and logger, which must be safe to call from all of them, and op_timeout_ms are looked
- * at; NULL is fine. On failure all are NULL but out[0], which tells the error (or is NULL too).
+ * at; NULL is fine. On failure all are NULL but out[0], which tells the error (or is NULL too);
+ * of a wrong size nothing behind out[0] is touched.
  * Errors: INVALID, MEMORY.
  * Threads: any; starts none. */
 DT_API dt_result dt_comm_create_threads(const dt_comm_desc *desc, int size, dt_comm **out);
@@ -147,7 +148,8 @@ DT_API dt_result dt_comm_create_threads(const dt_comm_desc *desc, int size, dt_c
 DT_API void dt_comm_destroy(dt_comm *comm);
 
 /* The text of the newest failure of this comm, or of what it was made from and the groups of that;
- * "" when there was none, and for NULL. Valid until the next call with one of them. */
+ * "" when there was none, for NULL a constant that says so. Valid until the next call with one of
+ * them. */
 DT_API const char *dt_comm_error(const dt_comm *comm);
 /* This rank in the group, and how many there are; 0 for NULL. */
 DT_API int dt_comm_rank(const dt_comm *comm);

@@ -48,22 +48,24 @@ typedef struct dt_device_info {
 } dt_device_info;
 
 /* Makes a context. desc may be NULL: it is copied, what it points to stays yours and must outlive
- * the context (pipeline_cache need not). On failure *out is NULL and the result is all there is.
+ * the context (pipeline_cache need not). On failure *out is NULL, and desc's logger
+ * was told the text.
  * Ownership: yours; dt_ctx_destroy ends it. Errors: INVALID (alloc without free, fewer than -1 or
  * more than 1024 threads, pipeline_cache_bytes without pipeline_cache), MEMORY.
  * Threads: any; one context is used by one thread at a time; several contexts run in parallel. This
  * holds for every function below unless it says otherwise. */
 DT_API dt_result dt_ctx_create(const dt_ctx_desc *desc, dt_ctx **out);
 
-/* Ends a context with all graphs, stores and programs made from it. NULL is fine. Arrays and weight
- * files (dt_array, dt_weights) are the caller's: free them before.
+/* Ends a context with all graphs, stores, programs and trainers made from it: do not destroy those
+ * after it, which cannot be detected. NULL is fine. Arrays and weight files (dt_array, dt_weights)
+ * are the caller's: free them before.
  * A child of fork has a copy of the memory, but no threads, drivers or sockets: there steps,
  * programs, stores' values and trainers are DT_ERROR_FORKED, whatever they compute on, and the
  * destroy functions only give memory back. A context that is made in the child works. */
 DT_API void dt_ctx_destroy(dt_ctx *ctx);
 
-/* The text of the newest failure: what, which value, what to do. "" when there was none, or no
- * context. Valid until the next call with this context or with what was made from it. */
+/* The text of the newest failure: what, which value, what to do. "" when there was none; for NULL a
+ * constant that says so. Valid until the next call with this context or what was made from it. */
 DT_API const char *dt_ctx_error(const dt_ctx *ctx);
 
 /* The devices found, the CPU first; an index from 0 to dt_ctx_device_count() - 1, NULL when it is

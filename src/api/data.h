@@ -17,7 +17,8 @@ DT_API dt_result dt_idx_load(dt_ctx *ctx, const char *path, dt_array *out);
 /* Frees the data and empties the struct. NULL and an empty array are fine. */
 DT_API void dt_array_free(dt_array *array);
 
-/* The three below allocate nothing and know no context. Threads: any. */
+/* The three below allocate nothing, know no context, and do nothing where order, dst or src is NULL
+ * that they need. Threads: any. */
 
 /* Fills order[0 .. count) with a permutation of 0 .. count-1 that depends on count, seed and epoch
  * alone (Fisher-Yates on Philox). */

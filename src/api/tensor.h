@@ -44,7 +44,8 @@ DT_API dt_result dt_graph_create(dt_ctx *ctx, dt_graph **out);
 /* Ends a graph, its stores and their programs. NULL is fine. */
 DT_API void dt_graph_destroy(dt_graph *graph);
 
-/* The first error that an op recorded, or NULL. Lives until dt_graph_clear_error or the graph's end. */
+/* The first error that an op recorded, or NULL. Lives until dt_graph_clear_error or the graph's end.
+ * For NULL a constant that says so. */
 DT_API const char *dt_graph_error(const dt_graph *graph);
 /* Goes on without the op that failed: the graph takes new ops again, also beside a store, whose
  * values, programs and trainer never knew of it. What the op gave, and what ops gave on that since,
@@ -86,7 +87,7 @@ typedef enum dt_init_kind {
     DT_INIT_XAVIER_NORMAL    /* mean 0, deviation a*sqrt(2 / (fan_in + fan_out)); a = 0 means 1 */
 } dt_init_kind;
 
-/* {0}: zeros. */
+/* {0}: zeros. a and b are finite. */
 typedef struct dt_init {
     dt_init_kind kind;
     float a, b;

@@ -11,15 +11,18 @@ static int dti_ctx_isa(const dt_ctx *ctx) {
     return ctx->desc.no_fast ? DTI_ISA_PORTABLE : DTI_ISA_AVX512;
 }
 
-static dt_result dti_ctx_check(const dt_ctx_desc *d) {
+static dt_result dti_ctx_check(dti_base *base, const dt_ctx_desc *d) {
     if ((d->allocator.alloc == NULL) != (d->allocator.free == NULL))
-        return DT_ERROR_INVALID;
+        return dti_fail(base, DT_ERROR_INVALID, "allocator has alloc or free but not both");
     if (d->threads < DT_THREADS_ALL || d->jobs.threads < 0)
-        return DT_ERROR_INVALID;
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "threads is %d, jobs.threads %d; 0 = 1, and threads may be DT_THREADS_ALL",
+                        d->threads, d->jobs.threads);
     if (d->jobs.threads && !d->jobs.parallel_for)
-        return DT_ERROR_INVALID;
+        return dti_fail(base, DT_ERROR_INVALID, "jobs.threads is %d without jobs.parallel_for",
+                        d->jobs.threads);
     if (d->pipeline_cache_bytes && !d->pipeline_cache)
-        return DT_ERROR_INVALID;
+        return dti_fail(base, DT_ERROR_INVALID, "pipeline_cache_bytes without pipeline_cache");
     return DT_OK;
 }
 
@@ -37,12 +40,13 @@ static dt_result dti_ctx_fill(dt_ctx *ctx) {
 
 DT_API dt_result dt_ctx_create(const dt_ctx_desc *desc, dt_ctx **out) {
     dt_ctx_desc d = desc ? *desc : (dt_ctx_desc){0};
-    *out = NULL;
-    dt_result result = dti_ctx_check(&d);
-    if (result)
-        return result;
     dti_base base;
     dti_base_init(&base, &d.allocator, &d.logger);
+    DTI_NEED(&base, out);
+    *out = NULL;
+    dt_result result = dti_ctx_check(&base, &d);
+    if (result)
+        return result;
     dt_ctx *ctx = dti_alloc(&base, sizeof *ctx);
     if (!ctx)
         return DT_ERROR_MEMORY;
@@ -69,10 +73,15 @@ DT_API void dt_ctx_destroy(dt_ctx *ctx) {
 }
 
 DT_API const char *dt_ctx_error(const dt_ctx *ctx) {
-    return ctx ? ctx->base.error : "";
+    return ctx ? ctx->base.error : dti_no_object;
 }
 
 DT_API void dt_ctx_memory(const dt_ctx *ctx, dt_memory_info *info) {
+    if (!info)
+        return;
+    *info = (dt_memory_info){0};
+    if (!ctx)
+        return;
     *info = (dt_memory_info){.host_bytes = ctx->base.bytes_now,
                              .host_bytes_peak = ctx->base.bytes_peak,
                              .host_alloc_calls = ctx->base.alloc_calls};
@@ -81,6 +90,8 @@ DT_API void dt_ctx_memory(const dt_ctx *ctx, dt_memory_info *info) {
 }
 
 DT_API dt_result dt_ctx_pipeline_cache(dt_ctx *ctx, void *data, size_t *bytes) {
+    DTI_NEED(NULL, ctx);
+    DTI_NEED(&ctx->base, bytes);
     *bytes = ctx->vulkan ? *bytes : 0;
     dt_result result = ctx->vulkan ? dti_check_forked(&ctx->base) : DT_OK;
     return result || !ctx->vulkan ? result : dti_vk_cache_export(ctx->vulkan, data, bytes);
@@ -115,11 +126,15 @@ static dt_result dti_ctx_list(dt_ctx *ctx) {
 }
 
 DT_API int dt_ctx_device_count(dt_ctx *ctx) {
+    if (!ctx)
+        return 0;
     dti_ctx_list(ctx);
     return ctx->device_count;
 }
 
 DT_API const dt_device_info *dt_ctx_device(dt_ctx *ctx, int index) {
+    if (!ctx)
+        return NULL;
     dti_ctx_list(ctx);
     return index >= 0 && index < ctx->device_count ? &ctx->infos[index] : NULL;
 }

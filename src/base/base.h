@@ -61,6 +61,19 @@ static void dti_destroy_owned(dti_owned **list);           /* all; each takes it
 /* ---- error.c: dti_fail records "text" (printf style), logs it at ERROR and returns `result`. */
 static dt_result dti_fail(dti_base *base, dt_result result, const char *format, ...)
     DTI_PRINTF(3, 4);
+/* What public functions begin with: without a pointer that it needs a call is INVALID, and the text
+ * names both, "dt_store_write: data is NULL". base: who holds the text; NULL: nobody is there. */
+#define DTI_NEED(base, pointer)                                                                    \
+    do {                                                                                           \
+        if (!(pointer))                                                                            \
+            return dti_fail_null((base), __func__, #pointer);                                      \
+    } while (0)
+static dt_result dti_fail_null(dti_base *base, const char *call, const char *what);
+/* The text where no object is that could hold one. */
+static const char dti_no_object[] =
+    "there is no object to hold a text: the pointer to it is NULL, or it could not be made; "
+    "dt_result_text() has what the call returned";
+
 static void dti_log(dti_base *base, dt_log_level level, const char *format, ...) DTI_PRINTF(3, 4);
 
 /* ---- text.c: bounded string building that ignores the locale (no %f: '.' may be ','). */

@@ -26,6 +26,10 @@ static dt_result dti_fail(dti_base *base, dt_result result, const char *format, 
     return result;
 }
 
+static dt_result dti_fail_null(dti_base *base, const char *call, const char *what) {
+    return base ? dti_fail(base, DT_ERROR_INVALID, "%s: %s is NULL", call, what) : DT_ERROR_INVALID;
+}
+
 static void dti_log(dti_base *base, dt_log_level level, const char *format, ...) {
     if (!base->logger.log)
         return;

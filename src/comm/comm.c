@@ -200,11 +200,10 @@ static dt_result dti_comm_open(dt_comm *comm, const dt_comm_desc *desc, bool own
 }
 
 DT_API dt_result dt_comm_create(const dt_comm_desc *desc, dt_comm **out) {
-    if (!out)
-        return DT_ERROR_INVALID;
     dt_comm_desc d = desc ? *desc : (dt_comm_desc){0};
     dti_base base;
     dti_base_init(&base, &d.allocator, &d.logger);
+    DTI_NEED(&base, out);
     bool owns_mpi = false, ask_mpi = d.world_size == 0;
     dt_result result = dti_comm_check_desc(&base, &d);
     if (!result && d.transport == DT_COMM_MPI)
@@ -255,7 +254,7 @@ static dt_result dti_comm_enter(dt_comm *comm) {
 }
 
 DT_API const char *dt_comm_error(const dt_comm *comm) {
-    return comm ? comm->base->error : "";
+    return comm ? comm->base->error : dti_no_object;
 }
 
 DT_API int dt_comm_rank(const dt_comm *comm) {

@@ -411,12 +411,13 @@ static dt_result dti_threads_check(dti_base *base, const dt_comm_desc *desc, int
 }
 
 DT_API dt_result dt_comm_create_threads(const dt_comm_desc *desc, int size, dt_comm **out) {
-    if (!out)
-        return DT_ERROR_INVALID;
-    for (int r = 0; r < DTI_MAX(size, 1); r++)
-        out[r] = NULL;
     dti_base base;
     dti_base_init(&base, desc ? &desc->allocator : NULL, desc ? &desc->logger : NULL);
+    DTI_NEED(&base, out);
+    /* a size that is wrong says nothing of the room at out, but for the first */
+    bool sized = size >= 1 && size <= DTI_THREADS_MAX;
+    for (int r = 0; r < (sized ? size : 1); r++)
+        out[r] = NULL;
     dt_result result = dti_threads_check(&base, desc, size);
     dti_hub *hub = result ? NULL : dti_hub_new(&base, desc);
     if (!result && !hub)

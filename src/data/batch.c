@@ -13,9 +13,9 @@ static uint32_t dti_shuffle_below(uint32_t bound, uint64_t seed, uint64_t epoch,
 }
 
 void dt_shuffle(uint32_t *order, uint32_t count, uint64_t seed, uint64_t epoch) {
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; order && i < count; i++)
         order[i] = i;
-    for (uint32_t i = count; i > 1; i--) {
+    for (uint32_t i = count; order && i > 1; i--) {
         uint32_t j = dti_shuffle_below(i, seed, epoch, i);
         uint32_t kept = order[i - 1];
         order[i - 1] = order[j];
@@ -35,7 +35,7 @@ void dt_rows_f32_from_u8(float *dst, const uint8_t *src, const uint32_t *order, 
     float table[256];
     for (int value = 0; value < 256; value++)
         table[value] = (float)((double)value * (double)scale + (double)offset);
-    for (size_t i = 0; i < rows; i++) {
+    for (size_t i = 0; dst && src && i < rows; i++) {
         const uint8_t *row = dti_row_u8(src, order, i, cols);
         float *to = dst + i * cols;
         for (size_t j = 0; j < cols; j++)
@@ -45,7 +45,7 @@ void dt_rows_f32_from_u8(float *dst, const uint8_t *src, const uint32_t *order, 
 
 void dt_rows_i32_from_u8(int32_t *dst, const uint8_t *src, const uint32_t *order, size_t rows,
                          size_t cols) {
-    for (size_t i = 0; i < rows; i++) {
+    for (size_t i = 0; dst && src && i < rows; i++) {
         const uint8_t *row = dti_row_u8(src, order, i, cols);
         for (size_t j = 0; j < cols; j++)
             dst[i * cols + j] = row[j];

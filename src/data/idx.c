@@ -80,9 +80,11 @@ static dt_result dti_idx_take(dti_reader *r, dt_array *out) {
 }
 
 dt_result dt_idx_load(dt_ctx *ctx, const char *path, dt_array *out) {
-    if (!ctx || !path || !out)
-        return DT_ERROR_INVALID;
-    *out = (dt_array){0};
+    if (out)
+        *out = (dt_array){0};
+    DTI_NEED(NULL, ctx);
+    DTI_NEED(dti_ctx_base(ctx), path);
+    DTI_NEED(dti_ctx_base(ctx), out);
     dt_array array = {.ctx = ctx, .element_bytes = 1};
     dti_reader reader;
     dt_result result = dti_reader_open(dti_ctx_base(ctx), path, &reader);

@@ -353,6 +353,10 @@ static dt_result dti_column_check(dti_base *base, const dt_dataset *data, int i)
                         "to fill it",
                         i, n->label);
     }
+    if (!dti_fits_f32((double)column->scale) || !dti_fits_f32((double)column->offset))
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "dataset column %d ('%s'): scale %g and offset %g must be finite", i,
+                        n->label, (double)column->scale, (double)column->offset);
     return dti_column_check_dtype(base, column, i, n->label);
 }
 

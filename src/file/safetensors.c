@@ -465,8 +465,9 @@ static dt_result dti_weights_parse(dti_base *base, const char *path, dti_file fi
 dt_result dt_weights_open(dt_ctx *ctx, const char *path, dt_weights **out) {
     if (out)
         *out = NULL;
-    if (!ctx || !path || !out)
-        return DT_ERROR_INVALID;
+    DTI_NEED(NULL, ctx);
+    DTI_NEED(dti_ctx_base(ctx), path);
+    DTI_NEED(dti_ctx_base(ctx), out);
     return dti_weights_load(dti_ctx_base(ctx), path, out);
 }
 
@@ -486,8 +487,8 @@ int dt_weights_count(const dt_weights *weights) {
 }
 
 dt_result dt_weights_get(const dt_weights *weights, int index, dt_weight_info *info) {
-    if (!weights || !info)
-        return DT_ERROR_INVALID;
+    DTI_NEED(NULL, weights);
+    DTI_NEED(weights->base, info);
     if (index < 0 || (size_t)index >= weights->count)
         return dti_fail(weights->base, DT_ERROR_INVALID,
                         "dt_weights_get: index %d of a file of %d tensors", index,

@@ -61,9 +61,9 @@ static dt_result dti_store_save_file(dt_store *store, const char *path,
 }
 
 dt_result dt_store_save(dt_store *store, const char *path) {
-    if (!store || !path)
-        return DT_ERROR_INVALID;
+    DTI_NEED(NULL, store);
     dti_base *base = dti_store_base(store);
+    DTI_NEED(base, path);
     int count = dt_store_param_count(store);
     uint64_t largest = 0;
     dti_safetensors_item *items = dti_alloc_array(base, (size_t)count + 1, sizeof *items);
@@ -197,9 +197,9 @@ static dt_result dti_store_load_weights(dt_store *store, const char *path,
 }
 
 dt_result dt_store_load(dt_store *store, const char *path) {
-    if (!store || !path)
-        return DT_ERROR_INVALID;
+    DTI_NEED(NULL, store);
     dti_base *base = dti_store_base(store);
+    DTI_NEED(base, path);
     dt_weights *weights;
     dt_result result = dti_weights_load(base, path, &weights);
     if (result)

@@ -23,9 +23,9 @@ DT_API dt_tensor dt_copy(dt_tensor x) {
 /* ---- cast: attr.i[0] = dt_dtype. Only f32 has gradients, so none flows. */
 static bool dti_cast_shape(dti_build *b) {
     b->out.shape = b->in[0]->shape;
+    if (b->out.attr.i[0] != DT_F32 && b->out.attr.i[0] != DT_I32)
+        return dti_build_fail(b, "dtype %d; tensors are f32 or i32", (int)b->out.attr.i[0]);
     b->out.dtype = (uint8_t)b->out.attr.i[0];
-    if (b->out.dtype != DT_F32 && b->out.dtype != DT_I32)
-        return dti_build_fail(b, "tensors are f32 or i32");
     return true;
 }
 
@@ -83,7 +83,7 @@ static void dti_concat_emit(dti_emit *e) {
 }
 
 DT_API dt_tensor dt_concat(const dt_tensor *x, int count, int axis) {
-    if (count < 1)
+    if (!x || count < 1)
         return (dt_tensor){0};
     dti_attr attr = {.i = {dti_axis_of(x[0], axis)}};
     return dti_append(x[0].graph, DTI_OP_CONCAT, x, (uint32_t)count, &attr);

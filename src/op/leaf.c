@@ -22,14 +22,16 @@ static dt_tensor dti_leaf_push(dt_graph *g, dti_node *n, const char *name) {
             "below 2^31 elements",
             op, name, dti_shape_print(n->shape, n->samples).text, DT_MAX_DIMS);
     }
-    if (n->dtype != DT_F32 && n->dtype != DT_I32)
-        return dti_graph_fail(g, "%s '%s': tensors are f32 or i32", op, name);
     n->label = dti_graph_string(g, name);
     return n->label ? dti_graph_push(g, n, NULL, 0) : (dt_tensor){0};
 }
 
 /* Messages and columns of data name an input: one of two of that name could be meant. */
-static dt_tensor dti_input_push(dt_graph *g, dti_node *n, const char *name) {
+static dt_tensor dti_input_push(dt_graph *g, dti_node *n, const char *name, dt_dtype dtype) {
+    if (g && dtype != DT_F32 && dtype != DT_I32)
+        return dti_graph_fail(g, "input '%s': dtype %d; tensors are f32 or i32", name ? name : "",
+                              (int)dtype);
+    n->dtype = (uint8_t)dtype;
     for (uint32_t id = 1; g && name && id < g->count; id++) {
         const dti_node *other = &g->nodes[id];
         if (other->op == DTI_OP_INPUT && strcmp(other->label, name) == 0)
@@ -42,13 +44,13 @@ static dt_tensor dti_input_push(dt_graph *g, dti_node *n, const char *name) {
 }
 
 DT_API dt_tensor dt_input(dt_graph *g, const char *name, dt_dtype dtype, dt_shape shape) {
-    dti_node n = {.op = DTI_OP_INPUT, .dtype = (uint8_t)dtype, .samples = true, .shape = shape};
-    return dti_input_push(g, &n, name);
+    dti_node n = {.op = DTI_OP_INPUT, .samples = true, .shape = shape};
+    return dti_input_push(g, &n, name, dtype);
 }
 
 DT_API dt_tensor dt_input_shared(dt_graph *g, const char *name, dt_dtype dtype, dt_shape shape) {
-    dti_node n = {.op = DTI_OP_INPUT, .dtype = (uint8_t)dtype, .shape = shape};
-    return dti_input_push(g, &n, name);
+    dti_node n = {.op = DTI_OP_INPUT, .shape = shape};
+    return dti_input_push(g, &n, name, dtype);
 }
 
 /* attr.i[0] = index among the parameters, i[1] = dt_init_kind, i[2] = node of a buffer's new value;
@@ -70,6 +72,14 @@ static dt_tensor dti_param_push(dt_graph *g, const char *name, dt_shape shape, d
                                   "tensor",
                                   name);
         }
+    }
+    if ((unsigned)init.kind > DT_INIT_XAVIER_NORMAL || !dti_fits_f32((double)init.a) ||
+        !dti_fits_f32((double)init.b)) {
+        return dti_graph_fail(
+            g,
+            "param '%s': dt_init {kind %d, a %g, b %g}; there is no such kind, or "
+            "a number is not finite",
+            name ? name : "", (int)init.kind, (double)init.a, (double)init.b);
     }
     if (!dti_array_reserve(g->base, (void **)&g->params, &g->param_capacity,
                            (size_t)g->param_count + 1, sizeof *g->params)) {

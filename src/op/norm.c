@@ -430,8 +430,9 @@ static bool dti_norm_check(dt_tensor x, const char *op, bool fits, float eps, co
         dti_graph_fail(x.graph, "%s(%s): x must be f32, and no loss term", op, shape);
     else if (!fits || dti_shape_elements(n->shape) == 0)
         dti_graph_fail(x.graph, "%s(%s): %s", op, shape, fits ? "has no elements" : why);
-    else if (!(eps >= 0.0f))
-        dti_graph_fail(x.graph, "%s(%s): eps %g; it must be at least 0", op, shape, (double)eps);
+    else if (!(eps >= 0.0f) || !dti_fits_f32((double)eps))
+        dti_graph_fail(x.graph, "%s(%s): eps %g; it must be finite and at least 0", op, shape,
+                       (double)eps);
     return x.graph->error[0] == 0;
 }
 

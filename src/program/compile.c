@@ -266,9 +266,11 @@ static dt_result dti_program_create(dt_store *store, const dt_program_desc *desc
 }
 
 DT_API dt_result dt_program_create(dt_store *store, const dt_program_desc *desc, dt_program **out) {
-    *out = NULL;
-    if (!store || !desc)
-        return DT_ERROR_INVALID;
+    if (out)
+        *out = NULL;
+    DTI_NEED(NULL, store);
+    DTI_NEED(store->base, desc);
+    DTI_NEED(store->base, out);
     dt_result result = dti_check_forked(store->base);
     if (result)
         return result;
@@ -317,6 +319,11 @@ DT_API void dt_program_destroy(dt_program *p) {
 }
 
 DT_API void dt_program_info_get(const dt_program *p, dt_program_info *info) {
+    if (!info)
+        return;
+    *info = (dt_program_info){0};
+    if (!p)
+        return;
     const dt_store *s = p->store;
     *info = (dt_program_info){
         .batch = (int)p->batch,

@@ -13,9 +13,9 @@ static const char *dti_tensor_name(dt_tensor x, char text[48]) {
 
 static bool dti_desc_tensor(dt_program *p, dt_tensor x, const char *what, int index,
                             dti_text *problems) {
-    if (x.graph == p->store->graph && x.id != 0)
+    if (x.graph == p->store->graph && !dti_is_nil(x))
         return true;
-    if (x.graph == NULL)
+    if (x.graph == NULL || x.graph == p->store->graph)
         dti_text_add(problems, "\n- %s %d is nil", what, index);
     else
         dti_text_add(problems, "\n- %s %d is a tensor of another graph than the store's", what,
@@ -96,6 +96,8 @@ static void dti_desc_check(dt_program *p, dti_text *problems) {
     p->has_gradients = d->optim || d->gradients || hosts;
     p->train = d->mode == DT_MODE_TRAIN || (d->mode == DT_MODE_DEFAULT && p->has_gradients);
     p->batch = d->batch ? d->batch : 1;
+    if ((unsigned)d->mode > DT_MODE_EVAL)
+        dti_text_add(problems, "\n- %d is no dt_mode", (int)d->mode);
     if (d->batch < 0)
         dti_text_add(problems, "\n- batch is %d; it must be at least 1", d->batch);
     if (p->has_gradients && !p->loss_count && !hosts)

@@ -15,7 +15,7 @@ static dti_port *dti_port_find(dt_program *p, uint32_t node, bool output, bool g
 static dt_result dti_port_get(dt_program *p, dt_tensor x, bool output, bool gradient, size_t bytes,
                               dti_port **out) {
     const char *what = output ? "output" : gradient ? "host gradient" : "input";
-    if (x.graph != p->store->graph || x.id == 0) {
+    if (x.graph != p->store->graph || dti_is_nil(x)) {
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': the %s is nil or of another graph", p->label, what);
     }
@@ -37,8 +37,11 @@ static dt_result dti_port_get(dt_program *p, dt_tensor x, bool output, bool grad
     return DT_OK;
 }
 
-static dt_result dti_port_write(dt_program *p, dt_tensor x, bool gradient, const void *data,
-                                size_t bytes) {
+/* With the name of the public function, as DTI_NEED has it. */
+static dt_result dti_port_write(const char *call, dt_program *p, dt_tensor x, bool gradient,
+                                const void *data, size_t bytes) {
+    if (!p || !data)
+        return dti_fail_null(p ? p->base : NULL, call, "data");
     dti_port *port = NULL;
     dt_result result = dti_check_forked(p->base);
     if (!result)
@@ -59,15 +62,17 @@ static dt_result dti_port_write(dt_program *p, dt_tensor x, bool gradient, const
 }
 
 DT_API dt_result dt_program_write(dt_program *p, dt_tensor input, const void *data, size_t bytes) {
-    return dti_port_write(p, input, false, data, bytes);
+    return dti_port_write(__func__, p, input, false, data, bytes);
 }
 
 DT_API dt_result dt_program_write_gradient(dt_program *p, dt_tensor y, const void *data,
                                            size_t bytes) {
-    return dti_port_write(p, y, true, data, bytes);
+    return dti_port_write(__func__, p, y, true, data, bytes);
 }
 
 DT_API dt_result dt_program_read(dt_program *p, dt_tensor output, void *data, size_t bytes) {
+    DTI_NEED(NULL, p);
+    DTI_NEED(p->base, data);
     dti_port *port = NULL;
     dt_result result = dti_check_forked(p->base);
     if (!result)
@@ -192,6 +197,7 @@ static void dti_step_coefficients(dt_program *p, const dt_step_desc *step) {
 }
 
 DT_API dt_result dt_program_begin(dt_program *p, const dt_step_desc *desc) {
+    DTI_NEED(NULL, p);
     dt_step_desc step = desc ? *desc : (dt_step_desc){0};
     dt_result result = dti_check_forked(p->base);
     if (!result)
@@ -247,6 +253,8 @@ static dt_result dti_step_poll(dt_program *p, dt_step_state *state) {
 }
 
 DT_API dt_result dt_program_advance(dt_program *p, dt_step_state *state) {
+    DTI_NEED(NULL, p);
+    DTI_NEED(p->base, state);
     bool was_busy = p->busy;
     dt_result result = dti_check_running(p);
     if (!result)
@@ -267,6 +275,7 @@ DT_API dt_result dt_program_advance(dt_program *p, dt_step_state *state) {
 }
 
 DT_API dt_result dt_program_cancel(dt_program *p) {
+    DTI_NEED(NULL, p);
     dt_result result = dti_check_running(p);
     if (result)
         return result;
@@ -389,6 +398,7 @@ static dt_result dti_step_finish(dt_program *p, dt_report *report) {
 }
 
 DT_API dt_result dt_program_end(dt_program *p, dt_report *report) {
+    DTI_NEED(NULL, p);
     dt_result result = dti_check_running(p);
     if (result)
         return result;
@@ -403,6 +413,7 @@ DT_API dt_result dt_program_end(dt_program *p, dt_report *report) {
 }
 
 DT_API dt_result dt_program_run(dt_program *p, const dt_step_desc *step, dt_report *report) {
+    DTI_NEED(NULL, p);
     dt_result result = dti_check_forked(p->base);
     if (!result && p->has_gradients)
         result = dti_ports_written(p, true);
@@ -423,6 +434,8 @@ DT_API dt_result dt_program_run(dt_program *p, const dt_step_desc *step, dt_repo
 /* ---- weigh */
 
 DT_API dt_result dt_program_weigh(dt_program *p, double *weights) {
+    DTI_NEED(NULL, p);
+    DTI_NEED(p->base, weights);
     dt_result result = dti_check_forked(p->base);
     if (result)
         return result;

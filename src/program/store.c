@@ -144,9 +144,13 @@ static void dti_store_end(dti_owned *self) {
 }
 
 DT_API dt_result dt_store_create(dt_graph *graph, const dt_store_desc *desc, dt_store **out) {
-    *out = NULL;
-    if (!graph)
-        return DT_ERROR_INVALID;
+    if (out)
+        *out = NULL;
+    DTI_NEED(NULL, graph);
+    DTI_NEED(graph->base, out);
+    if (desc && desc->batch_hint < 0)
+        return dti_fail(graph->base, DT_ERROR_INVALID, "batch_hint is %d; 0 = 64",
+                        desc->batch_hint);
     if (graph->error[0])
         return dti_fail(graph->base, graph->result, DTI_GRAPH_ERROR, graph->error);
     dt_result result = dti_check_forked(graph->base);
@@ -200,14 +204,16 @@ DT_API void dt_store_destroy(dt_store *s) {
 /* ---- access */
 
 DT_API const dt_device_info *dt_store_device(const dt_store *s) {
-    return &s->device->info;
+    return s ? &s->device->info : NULL;
 }
 
 DT_API int dt_store_param_count(const dt_store *s) {
-    return (int)s->param_count;
+    return s ? (int)s->param_count : 0;
 }
 
 DT_API dt_result dt_store_param(const dt_store *s, int index, dt_param_info *info) {
+    DTI_NEED(NULL, s);
+    DTI_NEED(s->base, info);
     if (index < 0 || (uint32_t)index >= s->param_count) {
         return dti_fail(s->base, DT_ERROR_INVALID, "there is no parameter %d; the store has %u",
                         index, s->param_count);
@@ -222,7 +228,7 @@ DT_API dt_result dt_store_param(const dt_store *s, int index, dt_param_info *inf
 }
 
 DT_API int dt_store_find(const dt_store *s, const char *name) {
-    for (uint32_t i = 0; i < s->param_count; i++) {
+    for (uint32_t i = 0; s && name && i < s->param_count; i++) {
         if (strcmp(s->graph->nodes[s->params[i].node].label, name) == 0)
             return (int)i;
     }
@@ -248,6 +254,9 @@ static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, si
                         "a program is between dt_program_begin and dt_program_end; "
                         "end or cancel it first");
     }
+    if ((unsigned)kind > DT_VALUE_MOMENT2)
+        return dti_fail(s->base, DT_ERROR_INVALID, "parameter '%s': %d is no dt_value_kind",
+                        info.name, (int)kind);
     if (info.buffer && kind != DT_VALUE_PARAM)
         return dti_fail(s->base, DT_ERROR_INVALID,
                         "'%s' is a buffer: it has no gradient and no moments", info.name);
@@ -270,6 +279,8 @@ static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, si
 
 DT_API dt_result dt_store_read(dt_store *s, int index, dt_value_kind kind, void *data,
                                size_t bytes) {
+    DTI_NEED(NULL, s);
+    DTI_NEED(s->base, data);
     dti_memory *memory = NULL;
     uint64_t offset = 0;
     dt_result result = dti_store_locate(s, index, kind, bytes, &memory, &offset);
@@ -279,6 +290,8 @@ DT_API dt_result dt_store_read(dt_store *s, int index, dt_value_kind kind, void 
 /* All replicas of this process get it; other processes would not. */
 DT_API dt_result dt_store_write(dt_store *s, int index, dt_value_kind kind, const void *data,
                                 size_t bytes) {
+    DTI_NEED(NULL, s);
+    DTI_NEED(s->base, data);
     dti_memory *memory = NULL;
     uint64_t offset = 0;
     dt_result result = s->ranks ? dti_store_alone(s, "other ranks have replicas, which a write "
@@ -313,6 +326,8 @@ static dt_result dti_store_hash_range(dt_store *s, dti_arena arena, uint64_t off
 #define DTI_HASH_START 14695981039346656037ull
 
 DT_API dt_result dt_store_hash(dt_store *s, uint64_t *hash) {
+    DTI_NEED(NULL, s);
+    DTI_NEED(s->base, hash);
     *hash = DTI_HASH_START;
     dt_result result = dti_check_forked(s->base);
     for (uint32_t i = 0; i < s->param_count && !result; i++) {
@@ -323,6 +338,8 @@ DT_API dt_result dt_store_hash(dt_store *s, uint64_t *hash) {
 }
 
 DT_API dt_result dt_store_state_hash(dt_store *s, uint64_t *hash) {
+    DTI_NEED(NULL, s);
+    DTI_NEED(s->base, hash);
     dt_result result = dt_store_hash(s, hash);
     if (result || !s->memories[DTI_ARENA_STATE])
         return result;

@@ -81,6 +81,10 @@ static void dti_graph_end(dti_owned *self) {
 }
 
 DT_API dt_result dt_graph_create(dt_ctx *ctx, dt_graph **out) {
+    if (out)
+        *out = NULL;
+    DTI_NEED(NULL, ctx);
+    DTI_NEED(dti_ctx_base(ctx), out);
     dt_result result = dti_graph_new(ctx, out);
     if (!result)
         dti_own(&dti_ctx_base(ctx)->owned, &(*out)->owned, dti_graph_end);
@@ -147,7 +151,9 @@ static void dti_graph_update(dt_tensor buffer, dt_tensor value) {
 }
 
 DT_API const char *dt_graph_error(const dt_graph *g) {
-    return g && g->error[0] ? g->error : NULL;
+    if (!g)
+        return dti_no_object;
+    return g->error[0] ? g->error : NULL;
 }
 
 DT_API void dt_graph_clear_error(dt_graph *g) {
@@ -183,6 +189,8 @@ DT_API dt_tensor dt_label(dt_tensor x, const char *label) {
     if (dti_is_nil(x))
         return x;
     const dti_node *n = dti_node_of(x);
+    if (!label || !label[0])
+        return dti_graph_fail(x.graph, "dt_label: a label is needed");
     if (n->count == 0 && n->label)
         return dti_graph_fail(x.graph, "dt_label: '%s' has its name already", n->label);
     const char *copy = dti_graph_string(x.graph, label);

@@ -59,7 +59,7 @@ static inline dt_tensor dti_input_of(dt_graph *g, const dti_node *n, uint32_t i)
     return (dt_tensor){g, dti_input_id(g, n, i)};
 }
 static inline bool dti_is_nil(dt_tensor x) {
-    return x.graph == NULL || x.id == 0;
+    return x.graph == NULL || x.id == 0 || x.id >= x.graph->count;
 }
 
 /* How what needs the graph whole says that it has an error. */

@@ -2,7 +2,9 @@
  * sample of a tensor has fewer than 2^31 elements, so that kernels can index with 32 bits. */
 
 DT_API dt_shape dt_dims_of(int rank, const int64_t *counted) {
-    dt_shape s = {.rank = rank};
+    dt_shape s = {.rank = counted || rank <= 0 ? rank : -1};
+    if (!counted)
+        return s;
     for (int i = 0; i < rank && i < DT_MAX_DIMS; i++)
         s.dim[i] = counted[i + 1];
     return s;

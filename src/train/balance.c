@@ -78,14 +78,13 @@ static dt_result dti_balance_apply(dt_trainer *t, const uint32_t *bounds) {
 /* Between two steps; all ranks come here after the same one, with the same speeds. */
 static dt_result dti_balance_look(dt_trainer *t, bool epoch_ended) {
     const uint32_t n = t->par.job.replicas;
-    uint32_t *next = t->bounds + n + 1;
     if (t->desc.balance != DT_BALANCE_MEASURED || !t->timed ||
         (t->bounded ? !epoch_ended : t->timed < DTI_BALANCE_STEPS))
         return DT_OK;
     dt_result result = dti_balance_gather(t);
     if (result)
         return result;
-    uint32_t *now = next + n + 1;
+    uint32_t *next = t->bounds + n + 1, *now = next + n + 1;
     for (uint32_t i = 0, first, end; i < n; i++) {
         dti_partition_shards(&t->par.job, i, &first, &end);
         now[i] = dti_partition_bound(&t->par.job, first);

@@ -139,12 +139,14 @@ static dt_result dti_evaluation_loop(dt_trainer *t, const dt_dataset *data, uint
 
 DT_API dt_result dt_trainer_evaluate(dt_trainer *t, const dt_dataset *data, int batch,
                                      dt_train_report *report) {
+    DTI_NEED(NULL, t);
+    DTI_NEED(t->base, data);
     dt_train_report local, *r = report ? report : &local;
     dti_step_result all = {.committed = false};
     const uint64_t start = dti_now_ns();
     *r = (dt_train_report){.epoch = t->epoch};
-    if (!data || batch < 0)
-        return dti_fail(t->base, DT_ERROR_INVALID, "evaluate: no data, or a batch of %d", batch);
+    if (batch < 0)
+        return dti_fail(t->base, DT_ERROR_INVALID, "evaluate: a batch of %d", batch);
     dt_result result = dti_check_forked(t->base);
     if (result)
         return result;

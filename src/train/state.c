@@ -93,10 +93,12 @@ static dt_result dti_trainer_file(dt_trainer *t, const char *path, bool folder) 
 }
 
 DT_API dt_result dt_trainer_save(dt_trainer *t, const char *path) {
+    DTI_NEED(NULL, t);
     return dti_trainer_file(t, path, false);
 }
 
 DT_API dt_result dt_trainer_checkpoint(dt_trainer *t) {
+    DTI_NEED(NULL, t);
     if (!t->desc.checkpoint)
         return dti_fail(t->base, DT_ERROR_INVALID, "no folder for checkpoints: give .checkpoint");
     dt_result result = dti_trainer_file(t, t->desc.checkpoint, true);
@@ -212,6 +214,7 @@ static dt_result dti_state_load(dt_trainer *t, const char *path) {
 }
 
 DT_API dt_result dt_trainer_load(dt_trainer *t, const char *path) {
+    DTI_NEED(NULL, t);
     dt_result result = dti_check_forked(t->base);
     if (result)
         return result;
@@ -260,6 +263,7 @@ static dt_result dti_resume_back(dt_trainer *t, char path[DTI_CHECKPOINT_PATH]) 
 }
 
 DT_API dt_result dt_trainer_resume(dt_trainer *t, bool *found) {
+    DTI_NEED(NULL, t);
     char path[DTI_CHECKPOINT_PATH] = "";
     bool there = false;
     dt_result result = dti_check_forked(t->base);

@@ -23,6 +23,11 @@ static dt_result dti_trainer_check(const dt_trainer *t) {
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "a batch of %d in %d parts: a part needs a sample", d->batch,
                         d->accumulate);
+    if (d->threads > DTI_MAX_THREADS)
+        return dti_fail(t->base, DT_ERROR_INVALID, "%d threads a replica; at most %d", d->threads,
+                        DTI_MAX_THREADS);
+    if ((unsigned)d->balance > DT_BALANCE_MEASURED)
+        return dti_fail(t->base, DT_ERROR_INVALID, "%d is no dt_balance", (int)d->balance);
     if (d->balance == DT_BALANCE_MEASURED && d->shards)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "balance = measured moves the shards' rows, so it goes with no .shards of "
@@ -295,9 +300,11 @@ static void dti_trainer_end(dti_owned *self) {
 }
 
 DT_API dt_result dt_trainer_create(dt_graph *graph, const dt_trainer_desc *desc, dt_trainer **out) {
-    *out = NULL;
-    if (!graph || !desc)
-        return DT_ERROR_INVALID;
+    if (out)
+        *out = NULL;
+    DTI_NEED(NULL, graph);
+    DTI_NEED(graph->base, desc);
+    DTI_NEED(graph->base, out);
     dt_result result = dti_check_forked(graph->base);
     if (result)
         return result;
@@ -339,10 +346,11 @@ DT_API void dt_trainer_destroy(dt_trainer *t) {
 }
 
 DT_API dt_store *dt_trainer_store(dt_trainer *t) {
-    return t->par.replicas[0].store;
+    return t ? t->par.replicas[0].store : NULL;
 }
 
 DT_API dt_result dt_trainer_set_lr(dt_trainer *t, double lr) {
+    DTI_NEED(NULL, t);
     const dt_optim_desc optim = dti_optim_resolved(&t->par.desc.optim);
     if (lr == (double)DT_ZERO)
         lr = 0.0;
@@ -354,6 +362,7 @@ DT_API dt_result dt_trainer_set_lr(dt_trainer *t, double lr) {
 }
 
 DT_API dt_result dt_trainer_set_coefficient(dt_trainer *t, int loss, double value) {
+    DTI_NEED(NULL, t);
     const bool there =
         loss >= 0 && loss < DT_MAX_TERMS && dti_is_set(t->par.desc.program.losses[loss].term);
     if (!there || !dti_fits_f32(value))
@@ -364,10 +373,16 @@ DT_API dt_result dt_trainer_set_coefficient(dt_trainer *t, int loss, double valu
 }
 
 DT_API void dt_trainer_request_checkpoint(dt_trainer *t) {
-    atomic_store(&t->wanted, 1);
+    if (t)
+        atomic_store(&t->wanted, 1);
 }
 
 DT_API void dt_trainer_info_get(const dt_trainer *t, dt_trainer_info *info) {
+    if (!info)
+        return;
+    *info = (dt_trainer_info){0};
+    if (!t)
+        return;
     const dti_parallel *par = &t->par;
     const dti_runs *runs = &par->replicas[0].full;
     *info = (dt_trainer_info){.rank = (int)par->rank,
@@ -489,6 +504,7 @@ static dt_result dti_trainer_between(dt_trainer *t, bool epoch_ended) {
 }
 
 DT_API dt_result dt_trainer_step(dt_trainer *t, dt_train_report *report) {
+    DTI_NEED(NULL, t);
     dt_train_report local, *r = report ? report : &local;
     *r = (dt_train_report){0};
     bool used;
@@ -500,6 +516,7 @@ DT_API dt_result dt_trainer_step(dt_trainer *t, dt_train_report *report) {
 
 /* A skipped step, or a checkpoint that could not be written, is told at the end. */
 DT_API dt_result dt_trainer_epoch(dt_trainer *t, dt_train_report *report) {
+    DTI_NEED(NULL, t);
     dt_train_report local, *r = report ? report : &local;
     dt_result kept = DT_OK, result = DT_OK;
     bool used = true;

@@ -1152,7 +1152,7 @@ TEST(comm_calls_on_nothing_or_a_failed_comm_do_nothing) {
         CHECK(info.operations == 0);
     }
     CHECK_CONTAINS(dt_comm_error(failed), "rank is 3"); /* still */
-    CHECK_STR(dt_comm_error(NULL), "");
+    CHECK_CONTAINS(dt_comm_error(NULL), "is NULL");
     CHECK(dt_comm_rank(NULL) == 0 && dt_comm_size(NULL) == 0);
     CHECK(dt_comm_create(NULL, NULL) == DT_ERROR_INVALID);
     dt_comm_get_info(failed, NULL);

@@ -1,0 +1,373 @@
+/* Rows of wrong_args.h: contexts, stores, programs, data and files. */
+#include "wrong_args.h"
+
+/* ---- Results and contexts */
+
+ROW(STORE, dt_result_text, ) {
+    return GIVES(strcmp(dt_result_text(ENUM(DT_ERROR_INVALID, DT_ERROR_LATE + 1)),
+                        dt_result_text((dt_result)-1)) != 0);
+}
+
+ROW(STORE, dt_ctx_create, ) {
+    static const dt_job_system jobs = {NULL, NULL, 0};
+    dt_ctx *ctx = NULL;
+    dt_ctx_desc desc = {.threads = INT(0, -2, 1025, INT_MAX), .no_vulkan = true, .jobs = jobs};
+    desc.logger = wrong_logger(&here);
+    desc.jobs.threads = COUNT_OR_0(0);
+    desc.pipeline_cache_bytes = wrong_turn("a cache's bytes without it", 1) ? 8 : 0;
+    desc.allocator = wrong_allocator(&here);
+    if (wrong_turn("alloc without free", 1))
+        desc.allocator.free = NULL;
+    if (wrong_turn("free without alloc", 1))
+        desc.allocator.alloc = NULL;
+    dt_result result = dt_ctx_create(&desc, POINTER(&ctx));
+    dt_ctx_destroy(ctx);
+    return RESULT(result);
+}
+
+ROW(STORE, dt_ctx_destroy, ) {
+    dt_ctx *ctx = NULL, *given;
+    dt_ctx_create(NULL, &ctx);
+    dt_ctx_destroy(given = OBJECT(ctx));
+    if (!given)
+        dt_ctx_destroy(ctx);
+    return NOTHING;
+}
+
+ROW(STORE, dt_ctx_error, ) {
+    return GIVES(dt_ctx_error(OBJECT(here.ctx))[0] == 0);
+}
+
+ROW(STORE, dt_ctx_device_count, ) {
+    return GIVES(dt_ctx_device_count(OBJECT(here.ctx)) == 1);
+}
+
+ROW(STORE, dt_ctx_device, ) {
+    return GIVES(dt_ctx_device(OBJECT(here.ctx), INDEX(0, 1)) != NULL);
+}
+
+ROW(STORE, dt_ctx_memory, ) {
+    dt_memory_info info;
+    return DOES(dt_ctx_memory(OBJECT(here.ctx), POINTER(&info)));
+}
+
+ROW(STORE, dt_ctx_pipeline_cache, ) {
+    size_t bytes = 0;
+    return RESULT(dt_ctx_pipeline_cache(OBJECT(here.ctx), NULL, POINTER(&bytes)));
+}
+
+/* ---- Stores */
+
+ROW(STORE, dt_store_create, ) {
+    dt_store *store = NULL;
+    dt_store_desc desc = {.device = TEXT("cpu", "none such", "vulkan", "vulkan:7", "cpu:2", "\xff"),
+                          .batch_hint = INT(0, -1)};
+    return RESULT(dt_store_create(OBJECT(here.graph), &desc, POINTER(&store)));
+}
+
+ROW(STORE, dt_store_destroy, ) {
+    return DOES(dt_store_destroy(wrong_turn("NULL", 1) ? NULL
+                                 : wrong.slot < 0      ? here.store
+                                                       : NULL));
+}
+
+ROW(STORE, dt_store_device, ) {
+    return GIVES(dt_store_device(OBJECT(here.store)) != NULL);
+}
+
+ROW(STORE, dt_store_param_count, ) {
+    return GIVES(dt_store_param_count(OBJECT(here.store)) > 0);
+}
+
+ROW(STORE, dt_store_param, ) {
+    dt_param_info info;
+    int count = dt_store_param_count(here.store);
+    return RESULT(dt_store_param(OBJECT(here.store), INDEX(0, count), POINTER(&info)));
+}
+
+ROW(STORE, dt_store_find, ) {
+    return GIVES(dt_store_find(OBJECT(here.store), TEXT("w", NULL, "", "none")) == 0);
+}
+
+ROW(STORE, dt_store_read, ) {
+    float read[12];
+    int count = dt_store_param_count(here.store);
+    return RESULT(dt_store_read(OBJECT(here.store), INDEX(0, count),
+                                ENUM(DT_VALUE_MOMENT1, DT_VALUE_MOMENT2), POINTER(read),
+                                BYTES(48)));
+}
+
+ROW(STORE, dt_store_write, ) {
+    int count = dt_store_param_count(here.store);
+    return RESULT(dt_store_write(OBJECT(here.store), INDEX(0, count),
+                                 ENUM(DT_VALUE_PARAM, DT_VALUE_MOMENT2), POINTER(wrong_x),
+                                 BYTES(48)));
+}
+
+ROW(STORE, dt_store_hash, ) {
+    uint64_t hash;
+    return RESULT(dt_store_hash(OBJECT(here.store), POINTER(&hash)));
+}
+
+ROW(STORE, dt_store_state_hash, ) {
+    uint64_t hash;
+    return RESULT(dt_store_state_hash(OBJECT(here.store), POINTER(&hash)));
+}
+
+/* ---- Programs */
+
+ROW(STORE, dt_program_create, ) {
+    dt_program *program = NULL;
+    dt_optim_desc optim = {.kind = DT_SGD, .momentum = 0.9};
+    dt_program_desc desc = {.losses = {{.term = TENSOR(here.loss)}},
+                            .metrics = {MAYBE(here.term, WRONG_F32)},
+                            .outputs = {MAYBE(here.logits, WRONG_TERM)},
+                            .batch = COUNT_OR_0(4),
+                            .mode = ENUM(DT_MODE_TRAIN, DT_MODE_EVAL + 1),
+                            .params = TEXT("w,b", "", "none", "table"),
+                            .optim = &optim};
+    desc.losses[0].coefficient = (float)FINITE(1);
+    return RESULT(dt_program_create(OBJECT(here.store), POINTER(&desc), POINTER(&program)));
+}
+
+ROW(STORE, dt_program_create, host) {
+    dt_program *program = NULL;
+    dt_program_desc desc = {.host_gradients = {TENSOR(here.logits)},
+                            .gradients = !wrong_turn("accumulate without gradients", 1),
+                            .outputs = {here.logits},
+                            .params = "w,b"};
+    if (!desc.gradients) {
+        desc.host_gradients[0] = (dt_tensor){0};
+        desc.accumulate = true;
+    }
+    return RESULT(dt_program_create(here.store, &desc, &program));
+}
+
+#define ADAM(field, ...)                                                                           \
+    ROW(STORE, dt_program_create, field) {                                                         \
+        dt_program *program = NULL;                                                                \
+        dt_optim_desc optim = {.kind = DT_SGD, .field = NUMBER(0.5, __VA_ARGS__)};                 \
+        dt_program_desc desc = {.loss = here.loss, .params = "w,b", .optim = &optim};              \
+        return RESULT(dt_program_create(here.store, &desc, &program));                             \
+    }
+#define INFINITE (double)INFINITY, -(double)INFINITY
+ADAM(lr, -1, INFINITE)
+ADAM(weight_decay, -1, INFINITE)
+ADAM(momentum, -1, INFINITE)
+ADAM(dampening, INFINITE)
+ADAM(beta1, -1, 1, 2, INFINITE)
+ADAM(beta2, -1, 1, 2, INFINITE)
+ADAM(eps, -1, INFINITE)
+ADAM(clip_norm, -1, INFINITE)
+ADAM(clip_value, -1, INFINITE)
+
+ROW(STORE, dt_program_create, groups) {
+    dt_program *program = NULL;
+    dt_optim_desc optim = {.kind = ENUM(DT_SGD, DT_ADAMW + 1)};
+    optim.groups[0].match = "b";
+    optim.groups[0].lr_scale = AT_LEAST_0(1);
+    optim.groups[0].weight_decay = AT_LEAST_0(1);
+    optim.momentum = 0.9;
+    dt_program_desc desc = {.loss = here.loss, .params = "w,b", .optim = &optim};
+    return RESULT(dt_program_create(here.store, &desc, &program));
+}
+
+ROW(STORE, dt_program_destroy, ) {
+    return DOES(dt_program_destroy(wrong_turn("NULL", 1) ? NULL
+                                   : wrong.slot < 0      ? here.train
+                                                         : NULL));
+}
+
+ROW(STORE, dt_program_info_get, ) {
+    dt_program_info info;
+    return DOES(dt_program_info_get(OBJECT(here.train), POINTER(&info)));
+}
+
+ROW(STORE, dt_program_write, ) {
+    return RESULT(
+        dt_program_write(OBJECT(here.train), TENSOR(here.x), POINTER(wrong_x), BYTES(64)));
+}
+
+ROW(STORE, dt_program_write, labels) {
+    static int32_t labels[4];
+    labels[1] = INT(1, -1, 3, INT_MAX);
+    return RESULT(dt_program_write(here.train, here.label, labels, sizeof labels));
+}
+
+ROW(STORE, dt_program_write_gradient, ) {
+    dt_program *program = NULL;
+    dt_program_desc desc = {
+        .outputs = {here.logits}, .host_gradients = {here.logits}, .params = "w,b", .batch = 4};
+    dt_program_create(here.store, &desc, &program);
+    dt_result result = dt_program_write_gradient(OBJECT(program), TENSOR(here.logits),
+                                                 POINTER(wrong_x), BYTES(48));
+    dt_program_destroy(program);
+    return RESULT(result);
+}
+
+ROW(STORE, dt_program_read, ) {
+    float y[12];
+    dt_program_write(here.predict, here.x, wrong_x, 64);
+    dt_program_run(here.predict, NULL, NULL);
+    return RESULT(
+        dt_program_read(OBJECT(here.predict), TENSOR(here.logits), POINTER(y), BYTES(sizeof y)));
+}
+
+ROW(STORE, dt_program_run, ) {
+    double weight = AT_LEAST_0(4);
+    dt_step_desc step = {.lr = (float)AT_LEAST_0(0.1),
+                         .micro = (uint32_t)INTEGER(0, 1, UINT32_MAX),
+                         .micros = (uint32_t)INTEGER(1, 2, UINT32_MAX),
+                         .weights = &weight};
+    return RESULT(dt_program_run(OBJECT(here.train), &step, NULL));
+}
+
+ROW(STORE, dt_program_run, unwritten) {
+    dt_program *program = NULL;
+    dt_program_create(here.store, &(dt_program_desc){.outputs = {here.logits}}, &program);
+    if (!wrong_turn("an input", 1))
+        dt_program_write(program, here.x, wrong_x, 16);
+    dt_result result = dt_program_run(program, NULL, NULL);
+    dt_program_destroy(program);
+    return RESULT(result);
+}
+
+ROW(STORE, dt_program_weigh, ) {
+    double weights[DT_MAX_TERMS] = {0};
+    return RESULT(dt_program_weigh(OBJECT(here.train), POINTER(weights)));
+}
+
+ROW(STORE, dt_program_begin, ) {
+    double weight = AT_LEAST_0(4);
+    dt_step_desc step = {.lr = (float)AT_LEAST_0(0.1),
+                         .micro = (uint32_t)INTEGER(0, 1, UINT32_MAX),
+                         .micros = (uint32_t)INTEGER(1, 2, UINT32_MAX),
+                         .weights = &weight};
+    return RESULT(dt_program_begin(OBJECT(here.train), &step));
+}
+
+ROW(STORE, dt_program_advance, ) {
+    dt_step_state state;
+    if (!wrong_turn("no step", 1))
+        dt_program_begin(here.train, NULL);
+    dt_result result = dt_program_advance(OBJECT(here.train), POINTER(&state));
+    dt_program_cancel(here.train);
+    return RESULT(result);
+}
+
+ROW(STORE, dt_program_end, ) {
+    dt_step_state state = DT_STEP_READY;
+    dt_program *program = OBJECT(here.train);
+    int early = wrong_turn("a step before its end", 1), none = wrong_turn("no step", 1);
+    if (!none)
+        dt_program_begin(here.train, NULL);
+    for (bool all = wrong.slot < 0; all && state != DT_STEP_DONE;)
+        dt_program_advance(here.train, &state);
+    dt_result result = dt_program_end(program, NULL);
+    CHECK(early + none == 0 || result == DT_ERROR_INVALID);
+    dt_program_cancel(here.train);
+    return RESULT(result);
+}
+
+ROW(STORE, dt_program_cancel, ) {
+    if (!wrong_turn("no step", 1))
+        dt_program_begin(here.train, NULL);
+    dt_result result = dt_program_cancel(OBJECT(here.train));
+    dt_program_cancel(here.train);
+    return RESULT(result);
+}
+
+/* ---- Data */
+
+ROW(STORE, dt_idx_load, ) {
+    static const unsigned char idx[] = {0, 0, 8, 1, 0, 0, 0, 2, 5, 6};
+    const char *path = wrong_path("wrong-args.idx");
+    FILE *file = fopen(path, "wb");
+    fwrite(idx, 1, sizeof idx, file);
+    fclose(file);
+    dt_array array = {0};
+    dt_result result = dt_idx_load(OBJECT(here.ctx), PATH(path), POINTER(&array));
+    dt_array_free(&array);
+    return RESULT(result);
+}
+
+ROW(STORE, dt_array_free, ) {
+    dt_array array = {0};
+    return DOES(dt_array_free(POINTER(&array)));
+}
+
+ROW(STORE, dt_shuffle, ) {
+    uint32_t order[8];
+    return DOES(dt_shuffle(POINTER(order), 8, 1, 2));
+}
+
+ROW(STORE, dt_rows_f32_from_u8, ) {
+    static const uint8_t bytes[8];
+    float rows[8];
+    return DOES(dt_rows_f32_from_u8(POINTER(rows), POINTER(bytes), NULL, 2, 4, 1, 0));
+}
+
+ROW(STORE, dt_rows_i32_from_u8, ) {
+    static const uint8_t bytes[8];
+    int32_t rows[8];
+    return DOES(dt_rows_i32_from_u8(POINTER(rows), POINTER(bytes), NULL, 2, 4));
+}
+
+/* ---- Files */
+
+static const char *wrong_saved(void) {
+    const char *path = wrong_path("wrong-args.safetensors");
+    CHECK(dt_store_save(here.store, path) == DT_OK);
+    return path;
+}
+
+ROW(STORE, dt_store_save, ) {
+    return RESULT(
+        dt_store_save(OBJECT(here.store), PATH(wrong_path("wrong-args-saved.safetensors"))));
+}
+
+ROW(STORE, dt_store_load, ) {
+    return RESULT(dt_store_load(OBJECT(here.store), PATH(wrong_saved())));
+}
+
+ROW(STORE, dt_weights_open, ) {
+    dt_weights *weights = NULL;
+    dt_result result = dt_weights_open(OBJECT(here.ctx), PATH(wrong_saved()), POINTER(&weights));
+    dt_weights_close(weights);
+    return RESULT(result);
+}
+
+ROW(STORE, dt_weights_close, ) {
+    dt_weights *weights = NULL, *given;
+    dt_weights_open(here.ctx, wrong_saved(), &weights);
+    dt_weights_close(given = OBJECT(weights));
+    if (!given)
+        dt_weights_close(weights);
+    return NOTHING;
+}
+
+ROW(STORE, dt_weights_count, ) {
+    dt_weights *weights = NULL;
+    dt_weights_open(here.ctx, wrong_saved(), &weights);
+    int count = dt_weights_count(OBJECT(weights));
+    dt_weights_close(weights);
+    return GIVES(count > 0);
+}
+
+ROW(STORE, dt_weights_get, ) {
+    dt_weights *weights = NULL;
+    dt_weight_info info;
+    dt_weights_open(here.ctx, wrong_saved(), &weights);
+    int count = dt_weights_count(weights);
+    dt_result result = dt_weights_get(OBJECT(weights), INDEX(0, count), POINTER(&info));
+    dt_weights_close(weights);
+    return RESULT(result);
+}
+
+ROW(STORE, dt_weights_find, ) {
+    dt_weights *weights = NULL;
+    dt_weights_open(here.ctx, wrong_saved(), &weights);
+    int at = dt_weights_find(OBJECT(weights), TEXT("w", NULL, "", "none"));
+    dt_weights_close(weights);
+    return GIVES(at >= 0);
+}
