@@ -208,6 +208,7 @@
 #include "train/trainer.h"
 #include "train/describe.c"
 #include "train/trainer.c"
+#include "train/shared.c"
 #include "train/balance.c"
 #include "train/evaluate.c"
 #include "train/state.c"

@@ -462,3 +462,183 @@ TEST(a_damaged_newest_checkpoint_is_passed_over_for_the_one_before_it) {
     }
     CHECK(system("rm -rf build/test_state_folder") == 0);
 }
+
+/* ---- inputs that all samples share */
+
+typedef struct shared_model {
+    dt_ctx *ctx;
+    dt_graph *graph;
+    dt_tensor x, t, mask, weights, which, loss;
+    train_data data;
+} shared_model;
+
+enum { SHARED_X = TRAIN_SIDE * TRAIN_SIDE };
+
+static dt_tensor shared_param(shared_model *m, const char *name, int rows, int columns) {
+    return dt_param(m->graph, name, dt_dims(rows, columns),
+                    (dt_init){.kind = DT_INIT_NORMAL, .b = 0.3f});
+}
+
+/* A mask on what comes in, a row of a table and the weights of classes: inputs, or, to compare
+ * with, parameters that are not trained and row 2. */
+static bool shared_model_make(shared_model *m, bool inputs) {
+    const dt_init zero = {.kind = DT_INIT_CONSTANT};
+    const dt_shape mask = dt_dims(SHARED_X), weights = dt_dims(TRAIN_CLASSES);
+    *m = (shared_model){0};
+    if (dt_ctx_create(&state_alone, &m->ctx) || dt_graph_create(m->ctx, &m->graph))
+        return false;
+    dt_tensor w = shared_param(m, "w", 8, SHARED_X), table = shared_param(m, "table", 4, 8),
+              v = shared_param(m, "v", TRAIN_CLASSES, 8);
+    m->x = dt_input(m->graph, "x", DT_F32, mask);
+    m->t = dt_input(m->graph, "t", DT_I32, dt_dims());
+    m->mask = inputs ? dt_input_shared(m->graph, "mask", DT_F32, mask)
+                     : dt_freeze(dt_param(m->graph, "mask", mask, zero));
+    m->weights = inputs ? dt_input_shared(m->graph, "weights", DT_F32, weights)
+                        : dt_freeze(dt_param(m->graph, "weights", weights, zero));
+    m->which = inputs ? dt_input_shared(m->graph, "which", DT_I32, dt_dims(1)) : (dt_tensor){0};
+    dt_tensor row = inputs ? dt_gather(table, m->which) : dt_slice(table, 0, 2, 1);
+    dt_tensor h = dt_linear(dt_mul(m->x, m->mask), w, (dt_tensor){0});
+    h = dt_tanh(dt_add(h, dt_reshape(row, dt_dims(8))));
+    m->loss = dt_cross_entropy(dt_linear(h, v, (dt_tensor){0}), m->t,
+                               &(dt_cross_entropy_desc){.class_weights = m->weights});
+    train_data_fill(&m->data);
+    return dt_graph_error(m->graph) == NULL;
+}
+
+static dt_trainer_desc shared_desc(shared_model *m, const char *devices, int shards) {
+    return (dt_trainer_desc){
+        .loss = m->loss,
+        .optim = &state_adam,
+        .seed = 3,
+        .batch = 37,
+        .devices = devices,
+        .shards = shards,
+        .data = {.rows = TRAIN_ROWS,
+                 .columns = {{.input = m->x, .data = m->data.x, .dtype = DT_F32},
+                             {.input = m->t, .data = m->data.t, .dtype = DT_I32}}}};
+}
+
+/* The n-th values; every third feature is masked out, another third each time. */
+static dt_result shared_write(shared_model *m, dt_trainer *trainer, int n, bool inputs) {
+    float mask[SHARED_X], weights[TRAIN_CLASSES];
+    const int32_t which = 2;
+    dt_store *s = dt_trainer_store(trainer);
+    for (int i = 0; i < SHARED_X; i++)
+        mask[i] = i % 3 == n % 3 ? 0.0f : 1.0f + 0.1f * (float)n;
+    for (int i = 0; i < TRAIN_CLASSES; i++)
+        weights[i] = 0.5f + 0.25f * (float)((i + n) % 4);
+    dt_result result =
+        inputs ? dt_trainer_write(trainer, m->mask, mask, sizeof mask)
+               : dt_store_write(s, dt_store_find(s, "mask"), DT_VALUE_PARAM, mask, sizeof mask);
+    if (!result)
+        result = inputs ? dt_trainer_write(trainer, m->weights, weights, sizeof weights)
+                        : dt_store_write(s, dt_store_find(s, "weights"), DT_VALUE_PARAM, weights,
+                                         sizeof weights);
+    return !result && inputs ? dt_trainer_write(trainer, m->which, &which, sizeof which) : result;
+}
+
+typedef struct shared_result {
+    double loss, evaluated;
+    uint64_t digest;
+} shared_result;
+
+/* Three times other values, five steps, of which the last is of a short batch, an evaluation. */
+static shared_result shared_train(bool inputs, const char *devices) {
+    shared_model m;
+    shared_result out = {0};
+    dt_trainer *trainer = NULL;
+    dt_train_report r = {0};
+    if (!CHECK_TEXT(shared_model_make(&m, inputs), "the model"))
+        return out;
+    dt_trainer_desc d = shared_desc(&m, devices, 8);
+    dt_result result = dt_trainer_create(m.graph, &d, &trainer);
+    for (int n = 0; n < 3 && !result; n++) {
+        result = shared_write(&m, trainer, n, inputs);
+        for (int i = 0; i < 5 && !result; i++)
+            result = dt_trainer_step(trainer, &r);
+        out.loss += r.loss;
+        if (!result)
+            result = dt_trainer_evaluate(trainer, &d.data, 7, &r);
+        out.evaluated += r.loss;
+    }
+    CHECK_TEXT(!result, "%s: %s", devices, dt_ctx_error(m.ctx));
+    out.digest = result ? 0 : state_digest(dt_trainer_store(trainer), 3);
+    dt_ctx_destroy(m.ctx);
+    return out;
+}
+
+TEST(inputs_that_all_samples_share_are_as_parameters_that_stay) {
+    static const char *const devices[] = {"cpu", "cpu:2", "cpu:3"};
+    const shared_result want = shared_train(false, "cpu"), first = shared_train(true, "cpu");
+    CHECK_NEAR(first.loss, want.loss, 1e-6 * want.loss);
+    CHECK_NEAR(first.evaluated, want.evaluated, 1e-6 * want.evaluated);
+    for (int i = 1; i < 3; i++) {
+        const shared_result got = shared_train(true, devices[i]);
+        CHECK_TEXT(got.digest == first.digest && got.digest && got.loss == first.loss, "%s",
+                   devices[i]);
+        CHECK_NEAR(got.evaluated, first.evaluated, 1e-6 * first.evaluated);
+    }
+}
+
+TEST(shared_inputs_stay_over_a_resume_that_makes_programs_anew) {
+    const char *path = "build/test_state_shared.safetensors";
+    uint64_t digest[2] = {0};
+    for (int round = 0; round < 2; round++) {
+        shared_model m;
+        dt_trainer *trainer;
+        REQUIRE(shared_model_make(&m, true));
+        dt_trainer_desc d = shared_desc(&m, round ? "cpu:2" : "cpu", round ? 0 : 8);
+        REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
+        CHECK(shared_write(&m, trainer, 1, true) == DT_OK);
+        state_steps(trainer, 2);
+        CHECK(dt_trainer_evaluate(trainer, &d.data, 7, NULL) == DT_OK);
+        CHECK((round ? dt_trainer_load(trainer, path) : dt_trainer_save(trainer, path)) == DT_OK);
+        state_steps(trainer, 5);
+        CHECK(dt_trainer_evaluate(trainer, &d.data, 7, NULL) == DT_OK);
+        digest[round] = state_digest(dt_trainer_store(trainer), 3);
+        CHECK_STR(dt_ctx_error(m.ctx), "");
+        dt_ctx_destroy(m.ctx);
+    }
+    CHECK(digest[0] && digest[0] == digest[1]);
+    remove(path);
+}
+
+static void shared_wrong(shared_model *m, dt_trainer *t, dt_tensor x, const void *data,
+                         size_t bytes, const char *text) {
+    CHECK(dt_trainer_write(t, x, data, bytes) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(m->ctx), text);
+}
+
+TEST(a_shared_input_that_is_missing_or_wrong_is_named) {
+    shared_model m;
+    dt_trainer *trainer;
+    float values[TRAIN_CLASSES] = {1, 1, 1, 1, 1};
+    const int32_t which = 4;
+    REQUIRE(shared_model_make(&m, true));
+    dt_trainer_desc d = shared_desc(&m, "cpu:2", 4);
+    d.data.columns[2].input = m.mask;
+    d.data.columns[2].data = &m.data;
+    CHECK(dt_trainer_create(m.graph, &d, &trainer) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), "'mask' is shared by all samples");
+    d = shared_desc(&m, "cpu:2", 4);
+    REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
+    CHECK(dt_trainer_step(trainer, NULL) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), "' is shared by all samples and was never written");
+    CHECK(shared_write(&m, trainer, 0, true) == DT_OK);
+    state_steps(trainer, 1);
+    dt_trainer_destroy(trainer);
+    REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
+    CHECK(dt_trainer_write(trainer, m.weights, values, sizeof values) == DT_OK);
+    CHECK(dt_trainer_evaluate(trainer, &d.data, 0, NULL) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), "input 'mask'");
+    shared_wrong(&m, trainer, m.weights, values, 4, "'weights' [5] has 20 bytes, not 4");
+    shared_wrong(&m, trainer, m.weights, NULL, 20, "NULL");
+    shared_wrong(&m, trainer, m.t, values, 4, "'t' is of each sample");
+    shared_wrong(&m, trainer, m.loss, values, 4, "is no input");
+    shared_wrong(&m, trainer, (dt_tensor){0}, values, 4, "nil or of another graph");
+    shared_wrong(&m, trainer, m.which, &which, 4, "4 is not in [0, 4)");
+    CHECK(dt_trainer_write(NULL, m.which, &which, 4) == DT_ERROR_INVALID);
+    CHECK(shared_write(&m, trainer, 0, true) == DT_OK);
+    state_steps(trainer, 1);
+    dt_ctx_destroy(m.ctx);
+}

@@ -422,6 +422,74 @@ TEST(one_rank_alone_cannot_write_to_the_store_of_a_job) {
     job_free(j);
 }
 
+/* ---- inputs that all samples share */
+
+enum { SCALE_STEPS = 6 };
+
+/* An MLP of x * scale. */
+static bool scale_run(rank *r, dt_comm *comm, const char *devices, step_record *records) {
+    train_model m = {.adam = {.kind = DT_ADAM, .lr = 0.01}};
+    dt_trainer *trainer = NULL;
+    dt_train_report report;
+    if (dt_ctx_create(&one_thread, &m.ctx) || dt_graph_create(m.ctx, &m.graph))
+        return false;
+    m.x = dt_input(m.graph, "x", DT_F32, dt_dims(TRAIN_SIDE * TRAIN_SIDE));
+    m.t = dt_input(m.graph, "t", DT_I32, dt_dims());
+    dt_tensor scale = dt_input_shared(m.graph, "scale", DT_F32, dt_dims());
+    dt_tensor h = dt_relu(dt_nn_linear(dt_mul(m.x, scale), "fc0", 16));
+    m.logits = dt_nn_linear(h, "fc1", TRAIN_CLASSES);
+    m.loss = dt_cross_entropy(m.logits, m.t, NULL);
+    m.accuracy = dt_accuracy(m.logits, m.t);
+    train_data_fill(&m.data);
+    dt_trainer_desc d = train_desc(&m);
+    d.comm = comm;
+    d.devices = devices;
+    d.shards = 8;
+    dt_result result = dt_trainer_create(m.graph, &d, &trainer);
+    for (int i = 0; i < SCALE_STEPS && !result; i++) {
+        float value = 0.5f + 0.1f * (float)i, other = value + (float)(r && r->index == 1);
+        if (r && i == 3) { /* on one rank another one, and then none at all */
+            EXPECT(r, dt_trainer_write(trainer, scale, &other, 4) == DT_ERROR_INVALID);
+            EXPECT_TEXT(r, strstr(dt_ctx_error(m.ctx), "rank 1 writes 'scale'"), "%s",
+                        dt_ctx_error(m.ctx));
+            EXPECT(r,
+                   dt_trainer_write(trainer, scale, &value, r->index ? 4 : 8) == DT_ERROR_INVALID);
+            EXPECT_TEXT(r, strstr(dt_ctx_error(m.ctx), "4 bytes, not 8"), "%s",
+                        dt_ctx_error(m.ctx));
+        }
+        if (i == 0 && r) {
+            EXPECT(r, dt_trainer_step(trainer, &report) == DT_ERROR_INVALID);
+            EXPECT_TEXT(r, strstr(dt_ctx_error(m.ctx), "'scale' is shared"), "%s",
+                        dt_ctx_error(m.ctx));
+        }
+        if (i % 2 == 0 || i == 3)
+            result = dt_trainer_write(trainer, scale, &value, sizeof value);
+        if (!result)
+            result = dt_trainer_step(trainer, &report);
+        records[i] = record_of(trainer, &report);
+    }
+    if (r && result)
+        snprintf(r->text, sizeof r->text, "%s", dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+    return !result;
+}
+
+static void scale_rank(rank *r) {
+    EXPECT_TEXT(r, scale_run(r, r->comm, rank_devices(r), r->records), "%s", r->text);
+}
+
+TEST(shared_inputs_are_the_same_on_all_ranks_or_an_error_on_all) {
+    static step_record want[SCALE_STEPS];
+    CHECK(scale_run(NULL, NULL, "cpu", want));
+    job *j = job_new(3, NULL);
+    j->devices[2] = "cpu:2";
+    const bool fine = job_run(j, scale_rank);
+    for (int i = 0; i < 3 * SCALE_STEPS && fine; i++)
+        CHECK_TEXT(record_equal(&j->at[i % 3].records[i / 3], &want[i / 3]), "rank %d, step %d",
+                   i % 3, i / 3 + 1);
+    job_free(j);
+}
+
 /* ---- a damaged checkpoint, which rank 0 alone reads */
 
 enum { BACK_STEPS = 6 };

@@ -12,7 +12,7 @@ typedef struct dt_trainer dt_trainer;
 
 /* One input of the model, for all samples of a set. */
 typedef struct dt_column {
-    dt_tensor input;  /* one with samples */
+    dt_tensor input;  /* one with samples; others: dt_trainer_write */
     const void *data; /* the samples' values, one behind the other; NULL: dt_dataset.sample fills */
     dt_dtype dtype;   /* of data: F32 or U8 for an f32 input, I32 or U8 for an i32 one */
     float scale, offset; /* U8 to f32: value * scale + offset; scale 0 = 1, DT_ZERO = 0 */
@@ -108,6 +108,15 @@ DT_API void dt_trainer_destroy(dt_trainer *trainer);
  * the trainer alone. */
 DT_API dt_store *dt_trainer_store(dt_trainer *trainer);
 
+/* Copies what an input made by dt_input_shared holds from the next step and evaluation on: a mask,
+ * weights of classes, a temperature. All ranks call it, with the same values (a hash is compared).
+ * It stays until it is written again, over a resume too, but is in no checkpoint. bytes must be
+ * exact. Each such input is written before the first step. Errors, on all ranks, with nothing
+ * changed: INVALID (not an input that is shared and that a loss or metric reads, bytes, a class
+ * number or index out of range, ranks that differ), and those of dt_comm. */
+DT_API dt_result dt_trainer_write(dt_trainer *trainer, dt_tensor input, const void *data,
+                                  size_t bytes);
+
 /* What one or more steps gave, over the whole job: the same on all ranks. */
 typedef struct dt_train_report {
     uint64_t step;           /* committed so far */
@@ -126,7 +135,7 @@ typedef struct dt_train_report {
 
 /* One step. report may be NULL. Errors, with the weights as before the step: NUMERIC (a NaN or
  * infinity in a loss or gradient, with op and rank; training can go on), INVALID (a label out of
- * range, by row), what dt_dataset.sample gave, DEVICE_LOST, DEVICE_MEMORY; and those of dt_comm:
+ * range, by row; a shared input never written), what dt_dataset.sample gave, DEVICE_LOST, DEVICE_MEMORY; and those of dt_comm:
  * then the text says which step the weights are of, the store can be read and saved, and the job
  * goes on from a checkpoint. A step that failed is tried again by the next call; its samples are
  * read anew at once, in the background, so data that is mended later may fail once more. */

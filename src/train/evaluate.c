@@ -60,6 +60,8 @@ static dt_result dti_evaluation_make(dt_trainer *t, uint64_t rows, uint32_t batc
     }
     v->rows = rows;
     v->batch = batch;
+    if (!result)
+        result = dti_shared_put(t);
     if (result)
         dti_evaluation_free(t); /* so that the next call tries again */
     return result;
@@ -116,7 +118,9 @@ static dt_result dti_evaluation_loop(dt_trainer *t, const dt_dataset *data, uint
                                .share = dti_evaluation_share,
                                .user = t,
                                .share_max = batch};
-    dt_result result = dti_loader_create(t->base, &d, &loader);
+    dt_result result = dti_shared_written(t);
+    if (!result)
+        result = dti_loader_create(t->base, &d, &loader);
     if (!result)
         result = dti_evaluation_make(t, data->rows, batch);
     if (!result)

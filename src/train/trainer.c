@@ -112,7 +112,7 @@ static dt_result dti_trainer_pads(dt_trainer *t, int32_t *pad) {
     return DT_OK;
 }
 
-/* Every input needs a column, and every column an input; and targets must be known before the
+/* Every input of samples needs a column, and every column an input; and targets must be known before the
  * forward part. */
 static dt_result dti_trainer_columns(const dt_trainer *t) {
     const dt_program *p = t->par.replicas[0].full.runs[0].program;
@@ -128,10 +128,17 @@ static dt_result dti_trainer_columns(const dt_trainer *t) {
         uint32_t c = 0;
         while (c < t->par.columns && t->par.inputs[c].id != p->ports[k].node)
             c++;
+        const dti_node *n = &p->work->nodes[p->ports[k].node];
+        if (!n->samples && !p->ports[k].output && c < t->par.columns)
+            return dti_fail(t->base, DT_ERROR_INVALID,
+                            "input '%s' is shared by all samples, so it has no column in .data; "
+                            "dt_trainer_write it",
+                            n->label);
+        if (!n->samples)
+            continue;
         if (c == t->par.columns && !p->ports[k].output)
             return dti_fail(t->base, DT_ERROR_INVALID,
-                            "input '%s' has no column in .data; give one",
-                            p->work->nodes[p->ports[k].node].label);
+                            "input '%s' has no column in .data; give one", n->label);
         found += !p->ports[k].output;
     }
     if (found == t->par.columns)
@@ -159,6 +166,10 @@ static dt_result dti_trainer_loader(dt_trainer *t) {
     dti_loader_destroy(t->loader);
     t->loader = NULL;
     dt_result result = dti_trainer_columns(t);
+    if (!result)
+        result = dti_shared_make(t);
+    if (!result)
+        result = dti_shared_put(t);
     if (!result && t->desc.tail == DT_TAIL_PAD)
         result = dti_trainer_pads(t, d.pad);
     return result ? result : dti_loader_create(t->base, &d, &t->loader);
@@ -336,6 +347,7 @@ DT_API void dt_trainer_destroy(dt_trainer *t) {
         return;
     dti_loader_destroy(t->loader);
     dti_evaluation_free(t);
+    dti_shared_free(t);
     dti_crew_destroy(t->par.crew);
     dti_parallel_unbuild(&t->par);
     dti_replicas_close(&t->par);
@@ -462,6 +474,8 @@ static dt_result dti_trainer_step(dt_trainer *t, dt_train_report *r, bool *used)
     own = dti_loader_next(t->loader, &batch);
     if (!own)
         own = dti_trainer_look(t);
+    if (!own)
+        own = dti_shared_written(t);
     r->data_seconds += 1e-9 * (double)(dti_now_ns() - start);
     const dt_step_desc desc = {.seed = t->desc.seed,
                                .step = t->par.replicas[0].store->steps + 1,

@@ -12,6 +12,13 @@ typedef struct dti_evaluation { /* programs of the newest dt_trainer_evaluate */
     uint64_t input_bytes[DT_MAX_TERMS];
 } dti_evaluation;
 
+typedef struct dti_shared { /* an input that all samples share */
+    uint32_t node;
+    size_t bytes;
+    char *values;
+    bool written;
+} dti_shared;
+
 struct dt_trainer {
     dti_owned owned; /* first */
     dti_base *base;
@@ -26,6 +33,8 @@ struct dt_trainer {
     _Atomic int wanted; /* checkpoints asked for */
     uint64_t saved;     /* step of the newest checkpoint */
     dti_evaluation evaluation;
+    dti_shared *shared;
+    uint32_t shared_count;
     /* For DT_BALANCE_MEASURED: nanoseconds a sample of each replica of the job; the shards' rows,
      * and twice the room for trying others. */
     double *speeds;
@@ -43,6 +52,12 @@ static void dti_dataset_inputs(const dt_dataset *data, uint32_t *columns, dt_ten
                                uint64_t *bytes);
 /* The next batch is t->index of t->epoch. */
 static dt_result dti_trainer_seek(dt_trainer *t);
+
+/* shared.c */
+static dt_result dti_shared_make(dt_trainer *t); /* once, from the first programs */
+static void dti_shared_free(dt_trainer *t);
+static dt_result dti_shared_put(dt_trainer *t);           /* what was written, into new programs */
+static dt_result dti_shared_written(const dt_trainer *t); /* INVALID: one was not, by name */
 
 /* balance.c */
 static dt_result dti_balance_make(dt_trainer *t);

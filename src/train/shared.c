@@ -1,0 +1,150 @@
+/* Inputs that all samples share: masks, class weights, temperatures. The application writes them,
+ * not a data set; they are kept here, because programs are made anew, and lie in every program of
+ * every replica. All ranks have the same: a hash is compared before anything changes. */
+
+static dt_result dti_shared_make(dt_trainer *t) {
+    const dt_program *p = t->par.replicas[0].full.runs[0].program;
+    if (t->shared)
+        return DT_OK;
+    t->shared = dti_alloc_array(t->base, p->port_count + 1u, sizeof *t->shared);
+    if (!t->shared)
+        return DT_ERROR_MEMORY;
+    for (uint32_t k = 0; k < p->port_count; k++) {
+        const dti_port *port = &p->ports[k];
+        if (port->output || p->work->nodes[port->node].samples)
+            continue;
+        dti_shared *x = &t->shared[t->shared_count++];
+        *x = (dti_shared){.node = port->node, .bytes = (size_t)port->bytes};
+        x->values = dti_alloc(t->base, x->bytes);
+        if (!x->values)
+            return DT_ERROR_MEMORY;
+    }
+    return DT_OK;
+}
+
+static void dti_shared_free(dt_trainer *t) {
+    for (uint32_t i = 0; i < t->shared_count; i++)
+        dti_free(t->base, t->shared[i].values);
+    dti_free(t->base, t->shared);
+}
+
+static dt_result dti_shared_write(dt_trainer *t, uint32_t replica, dt_program *p,
+                                  const dti_shared *x) {
+    dti_replica *r = &t->par.replicas[replica];
+    if (!p || !dti_port_find(p, x->node, false, false))
+        return DT_OK;
+    dt_result result = dt_program_write(p, (dt_tensor){r->graph, x->node}, x->values, x->bytes);
+    if (result && replica)
+        dti_fail(t->base, result, "replica %u: %s", replica, dti_ctx_base(r->ctx)->error);
+    return result;
+}
+
+/* To all programs of a replica: of full and short batches, and of evaluation. */
+static dt_result dti_shared_write_all(dt_trainer *t, uint32_t replica, const dti_shared *x) {
+    const dti_replica *r = &t->par.replicas[replica];
+    const dti_evaluation *v = &t->evaluation;
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < r->full.count && !result; i++)
+        result = dti_shared_write(t, replica, r->full.runs[i].program, x);
+    for (uint32_t i = 0; i < r->tail.count && !result; i++)
+        result = dti_shared_write(t, replica, r->tail.runs[i].program, x);
+    if (!result && v->full)
+        result = dti_shared_write(t, replica, v->full[replica], x);
+    if (!result && v->tail)
+        result = dti_shared_write(t, replica, v->tail[replica], x);
+    return result;
+}
+
+/* After programs were made: what was written before. */
+static dt_result dti_shared_put(dt_trainer *t) {
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < t->shared_count; i++) {
+        for (uint32_t k = 0; k < t->par.job.local && t->shared[i].written && !result; k++)
+            result = dti_shared_write_all(t, k, &t->shared[i]);
+    }
+    return result;
+}
+
+static dt_result dti_shared_written(const dt_trainer *t) {
+    for (uint32_t i = 0; i < t->shared_count; i++) {
+        if (!t->shared[i].written)
+            return dti_fail(t->base, DT_ERROR_INVALID,
+                            "input '%s' is shared by all samples and was never written: "
+                            "dt_trainer_write it",
+                            t->graph->nodes[t->shared[i].node].label);
+    }
+    return DT_OK;
+}
+
+/* ---- writing */
+
+static dt_result dti_shared_find(const dt_trainer *t, dt_tensor input, dti_shared **out) {
+    char text[48];
+    *out = NULL;
+    if (input.graph != t->graph || !input.id || input.id >= t->graph->count)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "dt_trainer_write: the input is nil or of another graph");
+    for (uint32_t i = 0; i < t->shared_count; i++) {
+        if (t->shared[i].node == input.id)
+            *out = &t->shared[i];
+    }
+    if (*out)
+        return DT_OK;
+    return dti_fail(
+        t->base, DT_ERROR_INVALID, "dt_trainer_write: '%s' is %s", dti_tensor_name(input, text),
+        dti_node_of(input)->samples ? "of each sample: it comes from its column of .data"
+                                    : "no input that a loss or metric reads");
+}
+
+static dt_result dti_shared_check(const dt_trainer *t, dt_tensor input, const void *data,
+                                  size_t bytes, dti_shared **out) {
+    dt_program *p = t->par.replicas[0].full.runs[0].program;
+    dt_result result = dti_shared_find(t, input, out);
+    if (result)
+        return result;
+    if (!data || bytes != (*out)->bytes)
+        return dti_fail(
+            t->base, DT_ERROR_INVALID, "dt_trainer_write: '%s' %s has %zu bytes, not %zu%s",
+            dti_node_of(input)->label, dti_shape_print(dti_node_of(input)->shape, false).text,
+            (*out)->bytes, bytes, data ? "" : " at NULL");
+    return dti_labels_check(p, dti_port_find(p, input.id, false, false), data);
+}
+
+/* The same input and values as rank 0; and nobody has found anything wrong. */
+static dt_result dti_shared_agree(dt_trainer *t, dt_result own, dt_tensor input, const void *data,
+                                  size_t bytes) {
+    uint64_t hash[2] = {0, 0};
+    if (!t->par.desc.comm)
+        return own;
+    if (!own)
+        hash[0] = dti_hash64(dti_hash64(DTI_HASH_START, &input.id, sizeof input.id), data, bytes);
+    hash[1] = hash[0];
+    dt_result result =
+        dti_comm_failed(&t->par, dt_comm_broadcast(t->par.desc.comm, &hash[1], 1, DT_I64, 0));
+    if (result)
+        return result;
+    if (!own && hash[0] != hash[1])
+        own = dti_fail(t->base, DT_ERROR_INVALID,
+                       "dt_trainer_write: rank %u writes '%s' with hash %016llx, and rank 0 other "
+                       "values or another input, %016llx",
+                       t->par.rank, dti_node_of(input)->label, (unsigned long long)hash[0],
+                       (unsigned long long)hash[1]);
+    return dti_agree_result(&t->par, own);
+}
+
+DT_API dt_result dt_trainer_write(dt_trainer *t, dt_tensor input, const void *data, size_t bytes) {
+    dti_shared *x;
+    if (!t)
+        return DT_ERROR_INVALID;
+    if (t->par.lost)
+        return dti_trainer_lost(t);
+    dt_result result = dti_shared_check(t, input, data, bytes, &x);
+    result = dti_shared_agree(t, result, input, data, bytes);
+    if (result)
+        return result;
+    memcpy(x->values, data, bytes);
+    x->written = true;
+    for (uint32_t i = 0; i < t->par.job.local && !result; i++)
+        result = dti_shared_write_all(t, i, x);
+    return result;
+}
