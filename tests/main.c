@@ -35,6 +35,7 @@ static int harness_thread(pthread_t *thread, const pthread_attr_t *attributes,
 #include "test_program.c"
 #include "test_ops.c"
 #include "test_rows.c"
+#include "test_random.c"
 #include "test_image.c"
 #include "test_vulkan.c"
 #include "test_vulkan_exchange.c"

@@ -294,6 +294,26 @@ TEST(ops_without_a_gradient_give_no_path) {
     dt_ctx_destroy(ctx);
 }
 
+/* Its own gradient is not what is asked for. */
+TEST(a_gradient_by_the_result_of_a_row_without_one_is_what_flows_to_it) {
+    dt_ctx *ctx = ops_ctx();
+    dt_graph *g;
+    dti_ref_run run;
+    REQUIRE(dt_graph_create(ctx, &g) == DT_OK);
+    dt_tensor x = dt_input_shared(g, "x", DT_F32, dt_dims(2));
+    dt_tensor of[] = {dt_floor(x), dt_step(x), dt_ge(x, dt_neg(x)), dt_detach(x)};
+    dti_ref_open(&run, g, 1);
+    for (size_t i = 0; i < DTI_COUNT(of); i++) {
+        dt_tensor dx = dt_gradient(dt_affine(of[i], 3, 0), of[i]);
+        CHECK(dti_ref_values(&run, &dx, 1) == DT_OK);
+        for (int k = 0; k < 2; k++)
+            CHECK_NEAR(dti_ref_tensor_of(&run, dx)->data[k], 3, 0);
+    }
+    CHECK(!dt_graph_error(g));
+    dti_ref_close(&run);
+    dt_ctx_destroy(ctx);
+}
+
 /* ---- composite rows against the rows that they come apart into */
 
 /* Constants in rows are floats, and so are 1 - eps and eps / classes; the fused ones are exact. */

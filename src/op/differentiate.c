@@ -89,8 +89,9 @@ static void dti_pass_run(dt_graph *graph, uint32_t first, const dt_tensor *y, co
         for (uint32_t i = 0; i < y_count; i++)
             dti_pass_add(&p, y[i].id, dy[i]);
         for (uint32_t id = p.count - 1; id >= first; id--) {
-            bool leaf = graph->nodes[id].count == 0;
-            if (p.adjoint[id] && p.reached[id] && !leaf)
+            /* x itself may be a leaf, or what no gradient goes through */
+            bool through = graph->nodes[id].count && dti_has_gradient(&graph->nodes[id]);
+            if (p.adjoint[id] && p.reached[id] && through)
                 dti_pass_node(&p, id);
         }
         for (uint32_t i = 0; i < count; i++) {

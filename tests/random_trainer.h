@@ -1,0 +1,221 @@
+/* A random model in trainers: 1 to 4 replicas with the same shards give the same bits, also after
+ * a checkpoint in the middle, and the first step's gradient is the reference's of the same pieces.
+ * Part of random_run.h's job, in a file of its own. */
+#ifndef DTRAIN_TESTS_RANDOM_TRAINER_H
+#define DTRAIN_TESTS_RANDOM_TRAINER_H
+
+typedef struct rnd_files { /* of this process */
+    char values[64], checkpoint[64];
+} rnd_files;
+
+static rnd_files rnd_files_of(void) {
+    rnd_files f;
+    snprintf(f.values, sizeof f.values, "build/random_%ld.safetensors", (long)getpid());
+    snprintf(f.checkpoint, sizeof f.checkpoint, "build/random_%ld.checkpoint", (long)getpid());
+    return f;
+}
+
+/* What a trainer takes: shared inputs become values of the store, and what decides a loss's weight
+ * is not computed. False: not this model. */
+static bool rnd_trainable(const rnd_model *m, rnd_model *out) {
+    *out = *m;
+    out->output_count = 0;
+    rnd_prune(out);
+    for (int i = 0; i < out->count; i++) {
+        const rnd_stmt *s = &out->stmts[i];
+        if (s->kind == RND_INDEX_SHARED)
+            return false;
+        if (s->kind == RND_SHARED)
+            out->stmts[i].kind = RND_FROZEN;
+        for (int k = 1; k < 3 && s->kind == RND_CROSS_ENTROPY; k++)
+            if (s->in[k] >= 0 && !rnd_is_leaf(out->stmts[s->in[k]].kind))
+                return false;
+    }
+    return true;
+}
+
+/* Inputs with samples that losses, metrics and gradients are really computed from: a gradient need
+ * not be. False: none, or too many. */
+static bool rnd_columns(const rnd_ref *r, bool *columns) {
+    dti_ref_run run;
+    dt_tensor wanted[RND_RESULTS];
+    int count = 0;
+    for (int i = 0; i < r->count; i++)
+        wanted[i] = r->results[i].tensor;
+    dti_ref_open(&run, r->b.graph, 1);
+    dti_ref_mark(&run, wanted, (uint32_t)r->count);
+    for (int i = 0; i < r->m->count; i++) {
+        const int kind = r->m->stmts[i].kind;
+        columns[i] = (kind == RND_INPUT || kind == RND_INDEX) && run.needed[r->b.at[i].id];
+        count += columns[i];
+    }
+    dti_ref_close(&run);
+    return count > 0 && count <= DT_MAX_TERMS;
+}
+
+typedef struct rnd_job { /* one trainer */
+    const rnd_model *m;
+    const rnd_ref *r;
+    const rnd_files *files;
+    const bool *columns;
+    char devices[16], way[64];
+    const char *load;      /* a checkpoint to go on from */
+    int steps, save_after; /* 0 = never */
+    uint64_t hash;
+    dt_result result;
+    double *first; /* results of its first step, in the reference's order; NULL = not wanted */
+} rnd_job;
+
+static dt_trainer_desc rnd_trainer_desc(const rnd_job *j, const rnd_device *d, void **data) {
+    const rnd_model *m = j->m;
+    static dt_optim_desc optim;
+    optim = (dt_optim_desc){.kind = m->optim, .lr = 1e-3};
+    dt_trainer_desc desc = {.optim = &optim,
+                            .data = {.rows = (uint64_t)m->rows},
+                            .seed = m->seed,
+                            .load = j->files->values,
+                            .no_shuffle = true,
+                            .batch = m->batch,
+                            .accumulate = m->accumulate,
+                            .shards = m->shards,
+                            .devices = j->devices};
+    for (int i = 0; i < m->loss_count; i++)
+        desc.losses[i] = (dt_loss){d->b.at[m->losses[i]], m->coefficients[i]};
+    for (int i = 0; i < m->metric_count; i++)
+        desc.metrics[i] = d->b.at[m->metrics[i]];
+    for (int i = 0, columns = 0; i < m->count; i++) {
+        size_t bytes;
+        const int kind = m->stmts[i].kind;
+        if (!j->columns[i])
+            continue;
+        data[i] = rnd_words(m, i, 0, m->rows, &bytes);
+        desc.data.columns[columns++] = (dt_column){
+            .input = d->b.at[i], .data = data[i], .dtype = kind == RND_INDEX ? DT_I32 : DT_F32};
+    }
+    return desc;
+}
+
+static void rnd_take_train_report(const rnd_ref *r, const dt_train_report *report, double *got) {
+    dt_report one = {0};
+    memcpy(one.loss_sum, report->loss_sum, sizeof one.loss_sum);
+    memcpy(one.loss_weight, report->loss_weight, sizeof one.loss_weight);
+    memcpy(one.metric_sum, report->metric_sum, sizeof one.metric_sum);
+    memcpy(one.metric_weight, report->metric_weight, sizeof one.metric_weight);
+    rnd_take_terms(r, &one, got);
+}
+
+static void rnd_job_steps(rnd_job *j, rnd_device *d, dt_trainer *trainer) {
+    for (int i = 0; i < j->steps && !j->result; i++) {
+        dt_train_report report;
+        j->result = dt_trainer_step(trainer, &report);
+        if (!j->result && i == 0 && j->first) {
+            rnd_take_train_report(j->r, &report, j->first);
+            rnd_take_gradients(d, j->r, dt_trainer_store(trainer), j->first);
+        }
+        if (!j->result && i + 1 == j->save_after)
+            j->result = dt_trainer_save(trainer, j->files->checkpoint);
+    }
+}
+
+static void rnd_job_run(rnd_job *j, rnd_fault *fault) {
+    rnd_device d = {.m = j->m, .way = j->way, .fault = fault};
+    void *data[RND_STMTS] = {NULL};
+    dt_trainer *trainer = NULL;
+    if (rnd_build(j->m, &(dt_ctx_desc){.no_vulkan = true}, &d.b)) {
+        const dt_trainer_desc desc = rnd_trainer_desc(j, &d, data);
+        j->result = dt_trainer_create(d.b.graph, &desc, &trainer);
+        if (!j->result && j->load)
+            j->result = dt_trainer_load(trainer, j->load);
+        if (!j->result)
+            rnd_job_steps(j, &d, trainer);
+        if (!j->result)
+            j->result = dt_store_state_hash(dt_trainer_store(trainer), &j->hash);
+        if (j->result)
+            rnd_device_wrong(&d, "a trainer");
+    }
+    dt_ctx_destroy(d.b.ctx);
+    for (int i = 0; i < RND_STMTS; i++)
+        free(data[i]);
+}
+
+/* The model's values as a file that all replicas start from. */
+static bool rnd_save_values(const rnd_model *m, const rnd_files *files, rnd_fault *fault) {
+    static const rnd_way way = {"values", "cpu", .cpu = true};
+    rnd_device d;
+    if (rnd_device_open(&d, m, &way, fault) && dt_store_save(d.store, files->values))
+        rnd_device_wrong(&d, "dt_store_save");
+    rnd_device_close(&d);
+    return !fault->text[0];
+}
+
+/* The parts of the shards of a full batch. */
+static int rnd_pieces(const rnd_model *m, rnd_piece *pieces) {
+    int count = 0;
+    for (int shard = 0; shard < m->shards; shard++) {
+        const int low = shard * m->batch / m->shards,
+                  size = (shard + 1) * m->batch / m->shards - low;
+        for (int part = 0; part < m->accumulate; part++) {
+            const int from = low + part * size / m->accumulate,
+                      to = low + (part + 1) * size / m->accumulate;
+            pieces[count++] = (rnd_piece){.first = from, .rows = to - from, .cpu = true};
+        }
+    }
+    return count;
+}
+
+static void rnd_job_again(const rnd_job *first, int replicas, const char *load, int save_after,
+                          rnd_fault *fault) {
+    rnd_job j = *first;
+    j.load = load;
+    j.save_after = save_after;
+    j.first = NULL;
+    j.steps = load ? first->steps - first->m->steps / 2 : save_after ? save_after : first->steps;
+    snprintf(j.devices, sizeof j.devices, "cpu:%d", replicas);
+    snprintf(j.way, sizeof j.way, "a trainer, cpu:%d%s", replicas, load ? ", resumed" : "");
+    rnd_job_run(&j, fault);
+    if (!save_after && j.hash != first->hash)
+        rnd_wrong(fault, "%s: the state is %016llx, on one replica %016llx: not the same bits",
+                  j.way, (unsigned long long)j.hash, (unsigned long long)first->hash);
+}
+
+static void rnd_trainers_agree(const rnd_ref *r, const rnd_files *files, const bool *columns,
+                               rnd_fault *fault) {
+    const rnd_model *m = r->m;
+    rnd_piece pieces[64];
+    double *got = calloc((size_t)r->total + 1, sizeof *got);
+    rnd_job j = {m, r, files, columns, "cpu", "a trainer, cpu", .steps = m->steps, .first = got};
+    rnd_job_run(&j, fault);
+    rnd_expected e = rnd_expect(r, pieces, rnd_pieces(m, pieces));
+    rnd_compare(r, &e, got, RND_TERMS | RND_GRADIENTS, j.way, fault);
+    const int most = DTI_MIN(m->shards, 4), few = 1 + (int)(m->seed % (uint64_t)most);
+    for (int replicas = 2; replicas <= most && !fault->text[0]; replicas++)
+        rnd_job_again(&j, replicas, NULL, 0, fault);
+    if (!fault->text[0])
+        rnd_job_again(&j, few, NULL, m->steps / 2, fault);
+    if (!fault->text[0])
+        rnd_job_again(&j, most + 1 - few, files->checkpoint, 0, fault);
+    rnd_expected_free(&e);
+    free(got);
+}
+
+/* False: a trainer does not take such a model. */
+static bool rnd_run_trainers(const rnd_model *m, rnd_fault *fault) {
+    static rnd_model own;
+    const rnd_files files = rnd_files_of();
+    bool columns[RND_STMTS], takes = false;
+    rnd_ref r;
+    if (!rnd_trainable(m, &own))
+        return false;
+    if (!rnd_ref_open(&r, &own))
+        rnd_wrong(fault, "as a trainer takes it: %s", dt_graph_error(r.b.graph));
+    else
+        takes = rnd_columns(&r, columns);
+    if (takes && rnd_save_values(&own, &files, fault))
+        rnd_trainers_agree(&r, &files, columns, fault);
+    rnd_ref_close(&r);
+    remove(files.values);
+    remove(files.checkpoint);
+    return takes;
+}
+
+#endif

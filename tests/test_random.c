@@ -1,0 +1,193 @@
+/* Random models from seeds: 3 to 40 rows of all kinds with awkward shapes, run in every way and
+ * held against the reference, finite differences and each other. A seed that fails prints its model
+ * as C. DTRAIN_RANDOM_SEED: the first seed, DTRAIN_RANDOM_COUNT: how many. Included by main.c
+ * behind test_ops.c, whose bounds it uses. */
+#if defined DT_REFERENCE && defined DTRAIN_TESTS_OPS_BOUNDS_H /* else it is compiled apart */
+
+#include "random_graph.h"
+#include "random_print.h"
+#include "random_ref.h"
+#include "random_make.h"
+#include "random_run.h"
+#include "random_trainer.h"
+
+/* Under a sanitizer it is the memory that is looked at. */
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+enum { RND_SEEDS = 100 };
+#else
+enum { RND_SEEDS = 300 };
+#endif
+
+typedef struct rnd_tally {
+    int models, ill, kinks, micros, trainers, empty, failed;
+    int ops[DTI_OP_COUNT], kinds[RND_KIND_COUNT];
+    int unary[DTI_COUNT(rnd_unary)], binary[DTI_COUNT(rnd_binary)];
+} rnd_tally;
+
+static long rnd_env(const char *name, long otherwise) {
+    const char *text = getenv(name);
+    return text && text[0] ? strtol(text, NULL, 10) : otherwise;
+}
+
+static void rnd_count(rnd_tally *t, const rnd_ref *r) {
+    for (int i = 0; i < r->m->count; i++) {
+        const rnd_stmt *s = &r->m->stmts[i];
+        t->kinds[s->kind]++;
+        t->unary[s->function] += s->kind == RND_UNARY;
+        t->binary[s->kind == RND_BINARY ? s->function : 0] += s->kind == RND_BINARY;
+    }
+    for (uint32_t id = 1; id < r->b.graph->count; id++)
+        t->ops[r->b.graph->nodes[id].op]++;
+}
+
+static const rnd_way rnd_cpu = {"cpu", "cpu", .threads = 1, .cpu = true},
+                     rnd_cpu3 = {"cpu, 3 threads", "cpu", .threads = 3, .cpu = true},
+                     rnd_plain = {"cpu, no_fast", "cpu", 1, true, true},
+                     rnd_eval = {"cpu, eval", "cpu", .threads = 1, .cpu = true},
+                     rnd_micro = {"cpu, micro-batches", "cpu", .threads = 1, .cpu = true};
+
+static void rnd_check_slopes(const rnd_ref *r, const rnd_expected *e, rnd_tally *t,
+                             rnd_fault *fault) {
+    for (uint64_t i = 1; i <= 2 && !e->ill; i++) {
+        const rnd_slopes s = rnd_check_slope(r, e->value, i * 77);
+        t->kinks += s.verdict == RND_SLOPE_KINK;
+        if (s.verdict == RND_SLOPE_WRONG)
+            rnd_wrong(fault,
+                      "the reference: the gradient along a direction is %.9g, finite differences "
+                      "give %.9g (of parts that add up to %.3g)",
+                      s.said, s.found, s.scale);
+    }
+}
+
+/* As one program over the batch: values and gradients; the same bits with threads. */
+static void rnd_check_whole(const rnd_ref *r, rnd_tally *t, double *a, double *b,
+                            rnd_fault *fault) {
+    const rnd_piece whole = {.rows = r->m->batch, .cpu = true};
+    rnd_expected e = rnd_expect(r, &whole, 1);
+    t->ill += e.ill;
+    rnd_check_slopes(r, &e, t, fault);
+    rnd_run_program(r, &rnd_cpu, false, a, fault);
+    rnd_compare(r, &e, a, RND_ALL, rnd_cpu.name, fault);
+    rnd_run_program(r, &rnd_cpu3, false, b, fault);
+    rnd_compare_bits(r, a, b, RND_ALL, rnd_cpu3.name, fault);
+    rnd_run_program(r, &rnd_plain, false, b, fault);
+    rnd_compare(r, &e, b, RND_ALL, rnd_plain.name, fault);
+    rnd_expected_free(&e);
+}
+
+static void rnd_check_eval(const rnd_ref *r, double *got, rnd_fault *fault) {
+    const rnd_piece whole = {.rows = r->m->batch, .cpu = true, .eval = true, .forward = true};
+    rnd_expected e = rnd_expect(r, &whole, 1);
+    rnd_run_program(r, &rnd_eval, true, got, fault);
+    rnd_compare(r, &e, got, RND_TERMS | RND_OUTPUTS, rnd_eval.name, fault);
+    rnd_expected_free(&e);
+}
+
+static void rnd_check_micros(const rnd_ref *r, rnd_tally *t, double *got, rnd_fault *fault) {
+    rnd_piece pieces[8];
+    bool ran;
+    for (int i = 0, row = 0; i < r->m->micro_count; row += r->m->micros[i++])
+        pieces[i] = (rnd_piece){.first = row, .rows = r->m->micros[i], .cpu = true};
+    rnd_run_micros(r, &rnd_micro, got, &ran, fault);
+    if (!ran)
+        return;
+    t->micros++;
+    rnd_expected e = rnd_expect(r, pieces, r->m->micro_count);
+    rnd_compare(r, &e, got, RND_TERMS | RND_GRADIENTS, rnd_micro.name, fault);
+    rnd_expected_free(&e);
+}
+
+static void rnd_check_programs(const rnd_ref *r, rnd_tally *t, rnd_fault *fault) {
+    const size_t n = (size_t)r->total + 1;
+    double *a = calloc(n, sizeof *a), *b = calloc(n, sizeof *b);
+    rnd_check_whole(r, t, a, b, fault);
+    if (!fault->text[0])
+        rnd_check_eval(r, a, fault);
+    if (!fault->text[0])
+        rnd_check_micros(r, t, a, fault);
+    if (!fault->text[0])
+        t->trainers += rnd_run_trainers(r->m, fault);
+    free(a);
+    free(b);
+}
+
+static bool rnd_check(const rnd_model *m, rnd_tally *t, rnd_fault *fault) {
+    rnd_ref r;
+    if (rnd_ref_open(&r, m)) {
+        rnd_count(t, &r);
+        rnd_check_programs(&r, t, fault);
+    } else {
+        rnd_wrong(fault, "%s", dt_graph_error(r.b.graph));
+    }
+    rnd_ref_close(&r);
+    return !fault->text[0];
+}
+
+static void rnd_seed(uint64_t seed, rnd_tally *t) {
+    static rnd_model m;
+    rnd_fault fault = {""};
+    char error[512];
+    t->models++;
+    if (!rnd_make(&m, seed, error))
+        rnd_wrong(&fault, "a call was refused: %s", error);
+    else if (!m.loss_count)
+        t->empty++;
+    else
+        rnd_check(&m, t, &fault);
+    if (!fault.text[0])
+        return;
+    t->failed++;
+    test_check(false, __FILE__, __LINE__,
+               "seed %llu: %s\n  again: DTRAIN_RANDOM_SEED=%llu "
+               "DTRAIN_RANDOM_COUNT=1 build/dtest random",
+               (unsigned long long)seed, fault.text, (unsigned long long)seed);
+    if (t->failed <= 3)
+        rnd_print(&m);
+}
+
+/* A row that no seed makes is a row that is not tested. CROSS_ENTROPY_WEIGHT is a program's own. */
+static void rnd_check_coverage(const rnd_tally *t) {
+    for (int i = 0; i < RND_KIND_COUNT; i++)
+        test_check(t->kinds[i] > 0, __FILE__, __LINE__, "no model has %s", rnd_kind_names[i]);
+    for (size_t i = 0; i < DTI_COUNT(rnd_unary); i++)
+        test_check(t->unary[i] > 0, __FILE__, __LINE__, "no model has dt_%s", rnd_unary_names[i]);
+    for (size_t i = 0; i < DTI_COUNT(rnd_binary); i++)
+        test_check(t->binary[i] > 0, __FILE__, __LINE__, "no model has dt_%s", rnd_binary_names[i]);
+    for (int op = DTI_OP_NIL + 1; op < DTI_OP_COUNT; op++)
+        test_check(t->ops[op] > 0 || op == DTI_OP_CROSS_ENTROPY_WEIGHT, __FILE__, __LINE__,
+                   "no model has the row %s", dti_op_info_of((uint32_t)op)->name);
+}
+
+static void rnd_say(const rnd_tally *t) {
+    printf(
+        "  %d models, %d failed, %d ill-conditioned, %d slopes at a kink, %d without a loss, %d in "
+        "micro-batches, %d in trainers; worst error %.3g of what is allowed\n",
+        t->models, t->failed, t->ill, t->kinks, t->empty, t->micros, t->trainers, rnd_worst);
+    fflush(stdout);
+}
+
+/* Of all seeds: from DTRAIN_RANDOM_SEED on, DTRAIN_RANDOM_COUNT. */
+static void rnd_seeds(rnd_tally *t, long few) {
+    const long first = rnd_env("DTRAIN_RANDOM_SEED", 1),
+               count = rnd_env("DTRAIN_RANDOM_COUNT", few);
+    for (long i = 0; i < count; i++) {
+        rnd_seed((uint64_t)(first + i), t);
+        if (count > 1000 && (i + 1) % 1000 == 0)
+            rnd_say(t);
+    }
+    test_check(t->ill + t->empty + t->kinks / 2 <= t->models / 20 + 1, __FILE__, __LINE__,
+               "%d ill-conditioned, %d without a loss, %d slopes at a kink of %d models: too many "
+               "tell nothing",
+               t->ill, t->empty, t->kinks, t->models);
+    if (count != few || getenv("DTRAIN_RANDOM_SEED"))
+        rnd_say(t);
+}
+
+TEST(random_models_agree_with_the_reference_on_the_cpu) {
+    static rnd_tally t;
+    rnd_seeds(&t, RND_SEEDS);
+    if (t.models >= 300)
+        rnd_check_coverage(&t);
+}
+
+#endif
