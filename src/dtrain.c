@@ -190,6 +190,7 @@
 #include "file/model_text.c"
 #include "file/state_file.h"
 #include "file/state_file.c"
+#include "file/store_state.c"
 
 /* ---- parallel: replicas on several devices and ranks */
 #include "parallel/partition.h"

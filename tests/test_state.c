@@ -642,3 +642,241 @@ TEST(a_shared_input_that_is_missing_or_wrong_is_named) {
     state_steps(trainer, 1);
     dt_ctx_destroy(m.ctx);
 }
+
+/* ---- the state of a store, without a trainer */
+
+typedef struct store_run {
+    state_model m;
+    dt_store *store;
+    dt_program *program;
+} store_run;
+
+static const dt_optim_desc store_optims[] = {{.kind = DT_ADAM, .lr = 0.01},
+                                             {.kind = DT_ADAMW, .lr = 0.01},
+                                             {.kind = DT_SGD, .lr = 0.1, .momentum = 0.9},
+                                             {.kind = DT_SGD, .lr = 0.1}};
+enum { STORE_OPTIMS = sizeof store_optims / sizeof *store_optims, STORE_BATCH = 32 };
+
+static bool store_program(store_run *r, const dt_optim_desc *optim) {
+    const dt_program_desc d = {.loss = r->m.loss, .optim = optim, .batch = STORE_BATCH};
+    return CHECK_TEXT(dt_program_create(r->store, &d, &r->program) == DT_OK, "%s",
+                      dt_ctx_error(r->m.ctx));
+}
+
+static bool store_open(store_run *r, state_other other, const dt_optim_desc *optim, int seed) {
+    return state_model_make(&r->m, &state_alone, other) &&
+           dt_store_create(r->m.graph, &(dt_store_desc){.device = "cpu", .seed = (uint64_t)seed},
+                           &r->store) == DT_OK &&
+           (!optim || store_program(r, optim));
+}
+
+/* Steps [from, to) of a run, each of other rows; the sum of their losses. */
+static double store_steps(store_run *r, int from, int to) {
+    double loss = 0;
+    for (int i = from; i < to; i++) {
+        dt_report report = {.loss = NAN};
+        const int row = i * 29 % (TRAIN_ROWS - STORE_BATCH);
+        CHECK(dt_program_write(r->program, r->m.x, r->m.data.x + row * SHARED_X,
+                               STORE_BATCH * SHARED_X * sizeof(float)) == DT_OK);
+        CHECK(dt_program_write(r->program, r->m.t, r->m.data.t + row,
+                               STORE_BATCH * sizeof(int32_t)) == DT_OK);
+        CHECK(dt_program_run(r->program, &(dt_step_desc){.seed = 5}, &report) == DT_OK);
+        loss += report.loss;
+    }
+    return loss;
+}
+
+static uint64_t store_hash(store_run *r) {
+    uint64_t hash = 0;
+    CHECK(dt_store_state_hash(r->store, &hash) == DT_OK);
+    return hash;
+}
+
+TEST(a_stores_state_goes_on_from_a_file_as_without_a_break) {
+    const char *path = "build/test_state_store.safetensors";
+    for (int i = 0; i < STORE_OPTIMS; i++) {
+        store_run r;
+        REQUIRE(store_open(&r, STATE_SAME, &store_optims[i], 1));
+        store_steps(&r, 0, 5);
+        CHECK(dt_store_save_state(r.store, path) == DT_OK);
+        const double want = store_steps(&r, 5, 9);
+        const uint64_t hash = store_hash(&r);
+        dt_ctx_destroy(r.m.ctx);
+        for (int before = 0; before < 2; before++) { /* the program's creation */
+            REQUIRE(store_open(&r, STATE_SAME, before ? NULL : &store_optims[i], 2));
+            if (!before)
+                store_steps(&r, 0, 3);
+            CHECK_TEXT(dt_store_load_state(r.store, path) == DT_OK, "%s", dt_ctx_error(r.m.ctx));
+            if (before && !store_program(&r, &store_optims[i]))
+                return;
+            const double loss = store_steps(&r, 5, 9);
+            CHECK_TEXT(loss == want && store_hash(&r) == hash, "optimizer %d, %s: %.17g, not %.17g",
+                       i, before ? "before" : "after", loss, want);
+            dt_ctx_destroy(r.m.ctx);
+        }
+    }
+    remove(path);
+}
+
+TEST(a_stores_state_goes_on_where_parameters_are_created_in_another_order) {
+    const char *path = "build/test_state_order.safetensors";
+    store_run r;
+    REQUIRE(store_open(&r, STATE_SAME, &store_optims[0], 1));
+    store_steps(&r, 0, 5);
+    CHECK(dt_store_save_state(r.store, path) == DT_OK);
+    const double want = store_steps(&r, 5, 9);
+    dt_ctx_destroy(r.m.ctx);
+    REQUIRE(store_open(&r, STATE_ORDER, &store_optims[0], 2));
+    CHECK(dt_store_load_state(r.store, path) == DT_OK);
+    CHECK_NEAR(store_steps(&r, 5, 9), want, 1e-5 * want);
+    dt_ctx_destroy(r.m.ctx);
+    remove(path);
+}
+
+TEST(a_damaged_state_of_a_store_is_refused_and_changes_nothing) {
+    const char *path = "build/test_state_damaged.safetensors";
+    static unsigned char file[16384];
+    store_run r;
+    REQUIRE(store_open(&r, STATE_SAME, &store_optims[0], 1));
+    store_steps(&r, 0, 2);
+    CHECK(dt_store_save_state(r.store, path) == DT_OK);
+    FILE *in = fopen(path, "rb");
+    const size_t size = in ? fread(file, 1, sizeof file, in) : 0;
+    REQUIRE(in && size > 3000 && size < sizeof file && fclose(in) == 0);
+    const uint64_t before = store_hash(&r);
+    for (size_t at = 0; at < size; at += 23) {
+        for (int cut = 0; cut < 2; cut++) {
+            FILE *out = fopen(path, "wb");
+            file[at] ^= 0x20;
+            const size_t end = cut ? at : size;
+            CHECK(out && fwrite(file, 1, end, out) == end && fclose(out) == 0);
+            file[at] ^= 0x20;
+            CHECK_TEXT(dt_store_load_state(r.store, path) == DT_ERROR_FORMAT, "byte %d: %s",
+                       (int)at, dt_ctx_error(r.m.ctx));
+        }
+    }
+    CHECK(store_hash(&r) == before);
+    dt_ctx_destroy(r.m.ctx);
+    remove(path);
+}
+
+enum { STORE_WORD_VERSION, STORE_WORD_STEP, STORE_WORD_MOMENTS, STORE_WORD_KIND };
+
+TEST(a_state_of_another_store_is_refused_with_the_reason) {
+    const char *path = "build/test_state_kind.safetensors",
+               *own = "build/test_state_own.safetensors";
+    static const struct {
+        state_other other;
+        int optim, word;
+        uint64_t value;
+        dt_result result;
+        const char *text;
+    } cases[] = {
+        {STATE_WIDE, 0, -1, 0, DT_ERROR_INVALID, "'conv.weight' [3, 1, 3, 3]"},
+        {STATE_MORE_PARAMS, 0, -1, 0, DT_ERROR_INVALID, "here is also \"parameter 'more.weight'"},
+        {STATE_NO_BATCH_NORM, 0, -1, 0, DT_ERROR_INVALID, "it also has \"parameter 'bn.weight'"},
+        {STATE_SAME, 1, -1, 0, DT_ERROR_INVALID, "the state of optimizer 2, and a program here"},
+        {STATE_SAME, 2, -1, 0, DT_ERROR_INVALID, "trains it with 1 (dt_optim_kind)"},
+        {STATE_SAME, 0, STORE_WORD_VERSION, 2, DT_ERROR_INVALID, "of version 2"},
+        {STATE_SAME, 0, STORE_WORD_MOMENTS, 3, DT_ERROR_FORMAT, "3 moments"},
+        {STATE_SAME, 0, STORE_WORD_MOMENTS, UINT64_MAX, DT_ERROR_FORMAT, "moments"},
+        {STATE_SAME, 0, STORE_WORD_KIND + 1, 4, DT_ERROR_FORMAT, "'conv.bias' has optimizer 4"},
+        {STATE_SAME, 0, STORE_WORD_MOMENTS, 1, DT_OK, ""},
+    };
+    store_run r;
+    REQUIRE(store_open(&r, STATE_SAME, &store_optims[0], 1));
+    store_steps(&r, 0, 2);
+    CHECK(dt_store_save_state(r.store, path) == DT_OK);
+    dt_ctx_destroy(r.m.ctx);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        REQUIRE(store_open(&r, cases[i].other, &store_optims[cases[i].optim], 2));
+        store_steps(&r, 0, 1);
+        const uint64_t before = store_hash(&r);
+        const char *from = cases[i].word < 0 ? path : own;
+        if (cases[i].word >= 0)
+            CHECK(state_craft(path, own, "dtrain.store", cases[i].word, cases[i].value));
+        CHECK(dt_store_load_state(r.store, from) == cases[i].result);
+        CHECK_CONTAINS(dt_ctx_error(r.m.ctx), cases[i].text);
+        CHECK((store_hash(&r) == before) == (cases[i].result != DT_OK));
+        store_steps(&r, 1, 2);
+        dt_ctx_destroy(r.m.ctx);
+    }
+    remove(path);
+    remove(own);
+}
+
+TEST(a_store_after_a_reset_takes_another_optimizer_as_if_it_were_the_first) {
+    const char *path = "build/test_state_reset.safetensors";
+    store_run r;
+    dt_program *other = NULL;
+    uint64_t hash[2] = {0};
+    REQUIRE(store_open(&r, STATE_SAME, &store_optims[0], 1));
+    store_steps(&r, 0, 4);
+    const dt_program_desc sgd = {.loss = r.m.loss, .optim = &store_optims[2], .batch = STORE_BATCH};
+    CHECK(dt_store_reset(r.store, DT_RESET_OPTIM) == DT_OK); /* Adam's program is still there */
+    CHECK(dt_program_create(r.store, &sgd, &other) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(r.m.ctx), "dt_program_destroy that, and dt_store_reset");
+    dt_program_destroy(r.program);
+    CHECK(dt_store_reset(r.store, DT_RESET_OPTIM) == DT_OK && store_program(&r, &store_optims[2]));
+    CHECK(dt_store_save(r.store, path) == DT_OK);
+    store_steps(&r, 0, 4);
+    CHECK(dt_store_hash(r.store, &hash[0]) == DT_OK);
+    dt_ctx_destroy(r.m.ctx);
+    REQUIRE(store_open(&r, STATE_SAME, &store_optims[2], 2));
+    CHECK(dt_store_load(r.store, path) == DT_OK);
+    dt_report report;
+    for (int i = 0; i < 4; i++) { /* dropout goes by the number of the step, which went on */
+        const int row = i * 29 % (TRAIN_ROWS - STORE_BATCH);
+        dt_program_write(r.program, r.m.x, r.m.data.x + row * SHARED_X,
+                         STORE_BATCH * SHARED_X * sizeof(float));
+        dt_program_write(r.program, r.m.t, r.m.data.t + row, STORE_BATCH * sizeof(int32_t));
+        const dt_step_desc step = {.seed = 5, .step = (uint64_t)(5 + i)};
+        CHECK(dt_program_run(r.program, &step, &report) == DT_OK);
+    }
+    CHECK(dt_store_hash(r.store, &hash[1]) == DT_OK && hash[0] == hash[1]);
+    dt_ctx_destroy(r.m.ctx);
+    remove(path);
+}
+
+TEST(a_store_that_is_reset_as_a_whole_is_as_it_was_created) {
+    for (int i = 0; i < STORE_OPTIMS; i++) {
+        store_run r;
+        REQUIRE(store_open(&r, STATE_SAME, &store_optims[i], 7));
+        const uint64_t begin = store_hash(&r);
+        const double want = store_steps(&r, 0, 4);
+        const uint64_t end = store_hash(&r);
+        CHECK(dt_store_reset(r.store, DT_RESET_ALL) == DT_OK && store_hash(&r) == begin);
+        CHECK(store_steps(&r, 0, 4) == want && store_hash(&r) == end && begin != end);
+        CHECK(dt_store_reset(r.store, (dt_reset_kind)2) == DT_ERROR_INVALID);
+        CHECK(dt_program_begin(r.program, NULL) == DT_OK);
+        CHECK(dt_store_reset(r.store, DT_RESET_OPTIM) == DT_ERROR_INVALID);
+        CHECK(dt_store_save_state(r.store, "build/never") == DT_ERROR_INVALID);
+        CHECK(dt_store_load_state(r.store, "build/never") == DT_ERROR_INVALID);
+        CHECK_CONTAINS(dt_ctx_error(r.m.ctx), "dt_program_begin");
+        CHECK(dt_program_cancel(r.program) == DT_OK && store_hash(&r) == end);
+        dt_ctx_destroy(r.m.ctx);
+    }
+}
+
+TEST(a_trainers_store_saves_its_state_and_takes_none) {
+    const char *path = "build/test_state_trainers.safetensors";
+    state_model m;
+    state_log log;
+    dt_store *alone;
+    dt_trainer *trainer = state_open(&m, STATE_SAME, &log, NULL);
+    REQUIRE(trainer);
+    state_steps(trainer, 3);
+    dt_store *s = dt_trainer_store(trainer);
+    const uint64_t digest = state_digest(s, 3);
+    CHECK(dt_store_save_state(s, path) == DT_OK);
+    CHECK(dt_store_load_state(s, path) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), "dt_trainer_load");
+    CHECK(dt_store_reset(s, DT_RESET_ALL) == DT_ERROR_INVALID && state_digest(s, 3) == digest);
+    CHECK(dt_trainer_load(trainer, path) == DT_ERROR_FORMAT);
+    state_steps(trainer, 1);
+    CHECK(dt_store_create(m.graph, &(dt_store_desc){.device = "cpu"}, &alone) == DT_OK);
+    CHECK(dt_store_load_state(alone, path) == DT_OK && state_digest(alone, 3) == digest);
+    CHECK(dt_store_load_state(alone, STATE_FIRST) == DT_ERROR_FORMAT);
+    dt_ctx_destroy(m.ctx);
+    remove(path);
+}

@@ -104,6 +104,10 @@ ROW(STORE, dt_store_write, ) {
                                  BYTES(48)));
 }
 
+ROW(STORE, dt_store_reset, ) {
+    return RESULT(dt_store_reset(OBJECT(here.store), ENUM(DT_RESET_OPTIM, DT_RESET_ALL + 1)));
+}
+
 ROW(STORE, dt_store_hash, ) {
     uint64_t hash;
     return RESULT(dt_store_hash(OBJECT(here.store), POINTER(&hash)));
@@ -328,6 +332,17 @@ ROW(STORE, dt_store_save, ) {
 
 ROW(STORE, dt_store_load, ) {
     return RESULT(dt_store_load(OBJECT(here.store), PATH(wrong_saved())));
+}
+
+ROW(STORE, dt_store_save_state, ) {
+    return RESULT(
+        dt_store_save_state(OBJECT(here.store), PATH(wrong_path("wrong-args-saved.safetensors"))));
+}
+
+ROW(STORE, dt_store_load_state, ) {
+    const char *path = wrong_path("wrong-args.safetensors");
+    CHECK(dt_store_save_state(here.store, path) == DT_OK);
+    return RESULT(dt_store_load_state(OBJECT(here.store), PATH(path)));
 }
 
 ROW(STORE, dt_weights_open, ) {

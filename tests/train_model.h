@@ -58,7 +58,8 @@ static dt_tensor train_sums(dt_graph *g, dt_tensor x) {
 }
 
 /* kind: 0 = MLP, 1 = convolution and batch norm, TRAIN_SUMS = that, and class weights. */
-static bool train_model_make(train_model *m, const dt_ctx_desc *ctx, int kind) {
+__attribute__((__unused__)) static bool train_model_make(train_model *m, const dt_ctx_desc *ctx,
+                                                         int kind) {
     *m = (train_model){.adam = {.kind = DT_ADAM, .lr = 0.01, .clip_norm = 1.0}};
     if (dt_ctx_create(ctx, &m->ctx) || dt_graph_create(m->ctx, &m->graph))
         return false;
@@ -80,7 +81,7 @@ static bool train_model_make(train_model *m, const dt_ctx_desc *ctx, int kind) {
     return dt_graph_error(m->graph) == NULL;
 }
 
-static dt_trainer_desc train_desc(train_model *m) {
+__attribute__((__unused__)) static dt_trainer_desc train_desc(train_model *m) {
     return (dt_trainer_desc){
         .loss = m->loss,
         .metrics = {m->accuracy},

@@ -15,6 +15,18 @@ DT_API dt_result dt_store_save(dt_store *store, const char *path);
  * under way), MEMORY, DEVICE_LOST. */
 DT_API dt_result dt_store_load(dt_store *store, const char *path);
 
+/* Writes the whole state that training changes: parameters, buffers, moments, counts of steps, and
+ * the number of steps, each tensor with a checksum. dt_store_load reads its parameters too. A
+ * trainer has more: dt_trainer_save. Errors: as dt_store_save. */
+DT_API dt_result dt_store_save_state(dt_store *store, const char *path);
+/* Goes on from such a file, bit for bit; programs may be made before or after. The model must have
+ * the same parameters and buffers, by name and shape, in any order, and what it trains the same
+ * kinds of optimizers. Nothing is changed unless everything fits. Errors: IO, FORMAT (truncated, a
+ * wrong checksum, not such a file), INVALID (names the first parameter that differs; a program
+ * trains with another kind of optimizer; a step is under way; NULL; a trainer's store),
+ * UNSUPPORTED, MEMORY, DEVICE_MEMORY, DEVICE_LOST. */
+DT_API dt_result dt_store_load_state(dt_store *store, const char *path);
+
 /* Any safetensors file, read whole. */
 typedef struct dt_weights dt_weights;
 

@@ -56,6 +56,19 @@ DT_API dt_result dt_store_read(dt_store *store, int index, dt_value_kind kind, v
                                size_t bytes);
 DT_API dt_result dt_store_write(dt_store *store, int index, dt_value_kind kind, const void *data,
                                 size_t bytes);
+
+typedef enum dt_reset_kind {
+    /* The optimizer's state: moments and counts of steps. What lives of programs with an optimizer
+     * goes on from nothing; to train with another kind destroy them first. */
+    DT_RESET_OPTIM,
+    /* That, parameters and buffers (as their dt_init and the store's seed say), and the number of
+     * steps: as the store was created. */
+    DT_RESET_ALL
+} dt_reset_kind;
+
+/* Puts a store back. Errors: INVALID (a step is under way, a trainer's store), MEMORY, DEVICE_LOST.
+ */
+DT_API dt_result dt_store_reset(dt_store *store, dt_reset_kind kind);
 /* A 64-bit hash of all parameters' bits (FNV-1a, in order of creation): to see that two stores of
  * one model are the same, bit for bit. Errors: DEVICE_LOST. */
 DT_API dt_result dt_store_hash(dt_store *store, uint64_t *hash);

@@ -44,8 +44,8 @@ static dt_result dti_checkpoint_folder_write(dti_base *base, const char *folder,
  * *found false: none, or no folder. It is not opened. */
 static dt_result dti_checkpoint_folder_newest(dti_base *base, const char *folder,
                                               char path[DTI_CHECKPOINT_PATH], bool *found);
-/* The file with the highest step that is good, other than `bad` (may be NULL); `older`: of the steps
- * before that one's. Each is read whole until one is good. The recorded error stays as it was, and
- * nothing is logged. */
+/* The file with the highest step that is good, other than `bad` (may be NULL); `older`: of the
+ * steps before that one's. Each is read whole until one is good. The recorded error stays as it
+ * was, and nothing is logged. */
 static bool dti_checkpoint_folder_good(dti_base *base, const char *folder, const char *bad,
                                        bool older, char path[DTI_CHECKPOINT_PATH]);

@@ -126,7 +126,7 @@ static uint32_t dti_select_params(dt_program *p, dti_text *problems) {
         if (conflict)
             dti_text_add(problems,
                          "\n- parameter '%s' has another optimizer's state, from another program "
-                         "of this store",
+                         "of this store; dt_program_destroy that, and dt_store_reset",
                          n->label);
     }
     if (!count)

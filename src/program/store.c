@@ -163,6 +163,7 @@ DT_API dt_result dt_store_create(dt_graph *graph, const dt_store_desc *desc, dt_
     s->graph = graph;
     s->base = graph->base;
     s->param_count = graph->param_count;
+    s->seed = d.seed;
     dti_own(&graph->stores, &s->owned, dti_store_end);
     unsigned modes = dti_fp_enter(); /* the host's flush-to-zero would change the initial values */
     result = dti_store_build(s, &d);
@@ -346,4 +347,53 @@ DT_API dt_result dt_store_state_hash(dt_store *s, uint64_t *hash) {
     uint64_t control = 4 * DTI_CONTROL_WORDS; /* scratch of a step, not state */
     return dti_store_hash_range(s, DTI_ARENA_STATE, control,
                                 dti_state_bytes(s, s->moments) - control, hash);
+}
+
+/* ---- back to the beginning */
+
+static uint8_t dti_store_optim(const dt_store *s, uint32_t param) {
+    uint8_t kind = 0;
+    for (const dt_program *p = s->programs; p; p = p->next) {
+        if (p->has_optim && p->trained[param])
+            kind = (uint8_t)p->optim.kind;
+    }
+    return kind;
+}
+
+static dt_result dti_store_forget(dt_store *s) {
+    enum { PIECE = 65536 };
+    const uint64_t end = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(s, s->moments) : 0;
+    char *zeros = dti_alloc(s->base, PIECE);
+    dt_result result = zeros ? DT_OK : DT_ERROR_MEMORY;
+    for (uint64_t at = 4 * dti_state_t_offset(); at < end && !result; at += PIECE)
+        result = s->device->backend->memory_write(s->memories[DTI_ARENA_STATE], at, zeros,
+                                                  DTI_MIN(end - at, (uint64_t)PIECE));
+    dti_free(s->base, zeros);
+    s->summed = 0;
+    for (uint32_t i = 0; i < s->param_count && !result; i++)
+        s->params[i].optim = dti_store_optim(s, i);
+    return result;
+}
+
+DT_API dt_result dt_store_reset(dt_store *s, dt_reset_kind kind) {
+    DTI_NEED(NULL, s);
+    dt_result result = dti_check_forked(s->base);
+    if (!result)
+        result = dti_store_alone(s, "its optimizer is the trainer's; make a new trainer");
+    if (result)
+        return result;
+    if ((unsigned)kind > DT_RESET_ALL)
+        return dti_fail(s->base, DT_ERROR_INVALID, "dt_store_reset: kind %d is unknown", (int)kind);
+    if (s->running)
+        return dti_fail(s->base, DT_ERROR_INVALID,
+                        "program '%s' is between dt_program_begin and dt_program_end; end or "
+                        "cancel it first",
+                        s->running->label);
+    unsigned modes = dti_fp_enter();
+    if (kind == DT_RESET_ALL)
+        result = dti_store_fill(s, s->seed);
+    dti_fp_leave(modes);
+    if (!result && kind == DT_RESET_ALL)
+        s->steps = 0;
+    return result ? result : dti_store_forget(s);
 }

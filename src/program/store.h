@@ -41,6 +41,7 @@ struct dt_store {
     dt_program *programs;             /* alive, newest first */
     dt_program *running;              /* between begin and end */
     uint64_t steps;                   /* committed */
+    uint64_t seed;                    /* of the initial values */
     /* The sum in the gradient arena: of how many micro-batches, out of how many, and the hash of
      * the parameters in it. summed = 0: none that may go on. */
     uint32_t summed, micros;
@@ -56,6 +57,12 @@ static uint64_t dti_state_bytes(const dt_store *s, uint32_t moments);
 static void dti_store_free(dt_store *s);
 /* INVALID: the store is a trainer's, which `what` ("... would ...") does not go with. */
 static dt_result dti_store_alone(const dt_store *s, const char *what);
+
+/* The kind of optimizer of the programs that train a parameter now; 0 = none. */
+static uint8_t dti_store_optim(const dt_store *s, uint32_t param);
+/* Zeros for moments and counts, and no sum to go on from; parameters belong to the optimizers of
+ * the programs that there are. */
+static dt_result dti_store_forget(dt_store *s);
 
 static inline dti_base *dti_store_base(const dt_store *store) {
     return store->base;

@@ -134,11 +134,13 @@ static dt_result dti_shared_agree(dt_trainer *t, dt_result own, dt_tensor input,
 
 DT_API dt_result dt_trainer_write(dt_trainer *t, dt_tensor input, const void *data, size_t bytes) {
     dti_shared *x;
-    if (!t)
-        return DT_ERROR_INVALID;
+    DTI_NEED(NULL, t);
+    dt_result result = dti_check_forked(t->base);
+    if (result)
+        return result;
     if (t->par.lost)
         return dti_trainer_lost(t);
-    dt_result result = dti_shared_check(t, input, data, bytes, &x);
+    result = dti_shared_check(t, input, data, bytes, &x);
     result = dti_shared_agree(t, result, input, data, bytes);
     if (result)
         return result;

@@ -112,8 +112,8 @@ static dt_result dti_trainer_pads(dt_trainer *t, int32_t *pad) {
     return DT_OK;
 }
 
-/* Every input of samples needs a column, and every column an input; and targets must be known before the
- * forward part. */
+/* Every input of samples needs a column, and every column an input; and targets must be known
+ * before the forward part. */
 static dt_result dti_trainer_columns(const dt_trainer *t) {
     const dt_program *p = t->par.replicas[0].full.runs[0].program;
     uint32_t found = 0;

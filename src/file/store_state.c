@@ -1,0 +1,161 @@
+/* A store's whole state to and from a file: what dt_store_save keeps, and the optimizer's part, so
+ * that training goes on as without a break. A file that does not fit is refused before the first
+ * value is written. */
+
+/* Words of the tensor "dtrain.store", u64 each; then the kind of optimizer of each parameter. */
+enum {
+    DTI_STORE_VERSION,
+    DTI_STORE_STEP,
+    DTI_STORE_MOMENTS,
+    DTI_STORE_KINDS,
+    DTI_STORE_NOW = 1 /* the version that is written */
+};
+
+#define DTI_STORE_WORDS "dtrain.store"
+#define DTI_MOMENTS_MAX 2
+
+static dt_result dti_store_state_begin(dti_state_file *f, dt_store *s) {
+    *f = (dti_state_file){.store = s, .base = s->base, .model = dti_text_open(s->base)};
+    dti_model_text_params(s->graph, &f->model);
+    f->words = dti_alloc_array(s->base, DTI_STORE_KINDS + (size_t)s->param_count, 8);
+    if (!f->words || !f->model.ok)
+        return DT_ERROR_MEMORY;
+    if (s->running)
+        return dti_fail(s->base, DT_ERROR_INVALID,
+                        "a program is between dt_program_begin and dt_program_end; end or cancel "
+                        "it first");
+    return DT_OK;
+}
+
+static void dti_store_state_end(dti_state_file *f) {
+    dti_free(f->base, f->words);
+    dti_state_close(f);
+}
+
+DT_API dt_result dt_store_save_state(dt_store *s, const char *path) {
+    DTI_NEED(NULL, s);
+    DTI_NEED(s->base, path);
+    dti_state_file f;
+    dt_result result = dti_check_forked(s->base);
+    if (result)
+        return result;
+    result = dti_store_state_begin(&f, s);
+    if (!result)
+        result = dti_state_open(&f, dti_state_moments(s), DTI_STORE_WORDS,
+                                DTI_STORE_KINDS + s->param_count);
+    if (!result) {
+        f.words[DTI_STORE_VERSION] = DTI_STORE_NOW;
+        f.words[DTI_STORE_STEP] = s->steps;
+        f.words[DTI_STORE_MOMENTS] = dti_state_moments(s);
+        for (uint32_t i = 0; i < s->param_count; i++)
+            f.words[DTI_STORE_KINDS + i] = s->params[i].optim;
+        result = dti_checkpoint_write(s->base, path, f.items, f.count, dti_state_read, &f);
+    }
+    dti_store_state_end(&f);
+    return result;
+}
+
+/* ---- loading */
+
+/* The optimizer of a parameter in the file; 0: none yet. */
+static uint64_t dti_store_state_kind(const dti_state_file *f, const dti_checkpoint *c, uint32_t i) {
+    return f->words[DTI_STORE_KINDS + dti_state_number(f, c, (int)i)];
+}
+
+static dt_result dti_store_state_kinds(const dti_state_file *f, const char *path,
+                                       const dti_checkpoint *c) {
+    const dt_store *s = f->store;
+    for (uint32_t i = 0; i < s->param_count; i++) {
+        const uint64_t theirs = dti_store_state_kind(f, c, i), mine = dti_store_optim(s, i);
+        const char *name = s->graph->nodes[s->params[i].node].label;
+        if (theirs > DT_ADAMW)
+            return dti_fail(s->base, DT_ERROR_FORMAT, "%s: '%s' has optimizer %llu, which is none",
+                            path, name, (unsigned long long)theirs);
+        if (theirs && mine && theirs != mine)
+            return dti_fail(s->base, DT_ERROR_INVALID,
+                            "%s: '%s' has the state of optimizer %d, and a program here trains it "
+                            "with %d (dt_optim_kind); dt_program_destroy that first",
+                            path, name, (int)theirs, (int)mine);
+    }
+    return DT_OK;
+}
+
+static dt_result dti_store_state_words(dti_state_file *f, const char *path,
+                                       const dti_checkpoint *c) {
+    const uint32_t words = DTI_STORE_KINDS + f->store->param_count;
+    dt_result result = dti_state_words_read(f, path, c, DTI_STORE_WORDS, words);
+    if (result)
+        return result;
+    if (f->words[DTI_STORE_VERSION] != DTI_STORE_NOW)
+        return dti_fail(f->base, DT_ERROR_INVALID, "%s: of version %llu; this dtrain reads %d",
+                        path, (unsigned long long)f->words[DTI_STORE_VERSION], DTI_STORE_NOW);
+    if (f->words[DTI_STORE_MOMENTS] > DTI_MOMENTS_MAX)
+        return dti_fail(f->base, DT_ERROR_FORMAT, "%s: it has %llu moments; there are at most %d",
+                        path, (unsigned long long)f->words[DTI_STORE_MOMENTS], DTI_MOMENTS_MAX);
+    return dti_state_open(f, (uint32_t)f->words[DTI_STORE_MOMENTS], DTI_STORE_WORDS, words);
+}
+
+/* Everything fits, or it is refused here. */
+static dt_result dti_store_state_check(dti_state_file *f, const char *path,
+                                       const dti_checkpoint *c) {
+    dt_result result = dti_state_contract(f, path, c, false);
+    if (!result)
+        result = dti_store_state_words(f, path, c);
+    if (!result)
+        result = dti_state_match(f, path, c);
+    return result ? result : dti_store_state_kinds(f, path, c);
+}
+
+/* The arena is made where no program with an optimizer has come yet. */
+static dt_result dti_store_state_room(dt_store *s, uint32_t moments) {
+    const uint32_t now = dti_state_moments(s), most = DTI_MAX(now, moments);
+    if (s->memories[DTI_ARENA_STATE] && most == now)
+        return DT_OK;
+    if (dti_state_moment_offset(s, most) > UINT32_MAX)
+        return dti_fail(s->base, DT_ERROR_UNSUPPORTED, "%u moments have more than 2^32 values",
+                        most);
+    const uint64_t keep = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(s, now) : 0;
+    dt_result result = dti_arena_grow(s, DTI_ARENA_STATE, dti_state_bytes(s, most), keep);
+    if (!result)
+        s->moments = most;
+    return result;
+}
+
+static dt_result dti_store_state_put(dti_state_file *f, const dti_checkpoint *c) {
+    dt_store *s = f->store;
+    dt_result result = dti_store_state_room(s, (uint32_t)f->words[DTI_STORE_MOMENTS]);
+    if (!result)
+        result = dti_store_forget(s); /* moments that the file has not */
+    if (!result)
+        result = dti_state_put(f, c);
+    if (result)
+        return result;
+    for (uint32_t i = 0; i < s->param_count; i++) {
+        const uint64_t kind = dti_store_state_kind(f, c, i);
+        s->params[i].optim = kind ? (uint8_t)kind : s->params[i].optim;
+    }
+    s->steps = f->words[DTI_STORE_STEP];
+    return DT_OK;
+}
+
+DT_API dt_result dt_store_load_state(dt_store *s, const char *path) {
+    DTI_NEED(NULL, s);
+    DTI_NEED(s->base, path);
+    dti_state_file f;
+    dti_checkpoint *c = NULL;
+    dt_result result = dti_check_forked(s->base);
+    if (!result)
+        result = dti_store_alone(s, "dt_trainer_load a file of dt_trainer_save");
+    if (result)
+        return result;
+    result = dti_store_state_begin(&f, s);
+    if (!result)
+        result = dti_checkpoint_open(s->base, path, &c);
+    if (!result)
+        result = dti_store_state_check(&f, path, c);
+    if (!result)
+        result = dti_store_state_put(&f, c);
+    dti_checkpoint_close(c);
+    dti_store_state_end(&f);
+    return result;
+}
