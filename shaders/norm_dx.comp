@@ -37,18 +37,27 @@ void main()
         return;
     uint x_at = args.x_offset + first, dy_at = args.dy_offset + first;
     uint channel = first / args.spatial % args.channels;
-    float mean = spec0 == 1u ? 0.0 : mean_of(x_at), squares = 0.0;
+    float mean = spec0 == 1u ? 0.0 : mean_of(x_at), squares = 0.0, lost = 0.0;
     vec2 sums = vec2(0.0); /* of g and of g (x - mean) */
     dti_runs start = dti_runs_start(args.spatial, args.spatial), r = start;
     for (uint k = lane; k < args.cols; k += gl_WorkGroupSize.x) {
         float d = x[x_at + k] - mean, g = weighted(dy_at, r, channel);
+        lost += d;
         squares += d * d;
         sums += vec2(g, g * d);
         dti_runs_next(r);
     }
     float count = float(args.cols);
-    float rstd = 1.0 / sqrt(dti_group_sum(squares, args.cols, 1u) / count + args.eps);
+    float variance = dti_group_sum(squares, args.cols, 1u) / count;
     sums = dti_group_sum2(sums, args.cols) / count;
+    if (spec0 == 0u) { /* the mean is corrected by what it was off, as in norm_stats.comp */
+        float shift = dti_group_sum(lost, args.cols, 0u) / count;
+        mean += shift;
+        variance -= shift * shift;
+        variance = variance < 0.0 ? 0.0 : variance;
+        sums.y -= shift * sums.x;
+    }
+    float rstd = 1.0 / sqrt(variance + args.eps);
     float shift = spec0 == 1u ? 0.0 : sums.x, slope = sums.y * rstd * rstd;
     r = start;
     for (uint k = lane; k < args.cols; k += gl_WorkGroupSize.x) {

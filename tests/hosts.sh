@@ -247,6 +247,23 @@ arm_tests() {
     arm_kernel_test
 }
 
+# ---- What a CPU without SIMD or FMA compiles: the portable class alone, whose FMA is two roundings.
+
+no_simd_test() {
+    wanted a_build_without_simd_computes_every_op_within_its_bound || return 0
+    test=a_build_without_simd_computes_every_op_within_its_bound
+    if ! newer "$work/no_simd" tests/test_ops.c; then
+        rm -f "$work/no_simd"
+        gcc -O1 -DDTI_NO_SIMD -DDT_NO_VULKAN -DDT_REFERENCE -I. -Itests tests/main.c \
+            tests/harness.c -o "$work/no_simd" -lm -ldl -lpthread >"$work/no_simd.log" 2>&1
+    fi
+    [ -x "$work/no_simd" ] || { fail $test "does not build" "$work/no_simd.log"; return 0; }
+    if "$work/no_simd" the_cpu_computes functions_are vector_functions gemm_is \
+        >"$work/no_simd.out" 2>&1; then pass; else
+        fail $test "exit status $?" "$work/no_simd.out"
+    fi
+}
+
 wants_hosts=no
 for compiler in gcc clang; do
     for level in O0 O2 fast; do
@@ -265,6 +282,7 @@ if [ $wants_hosts = yes ]; then
     host_tests
 fi
 arm_tests
+no_simd_test
 app_test app_in_an_empty_folder_builds_and_learns -O2 app.c -lm -ldl -lpthread
 app_test app_without_vulkan_builds_and_learns -O2 -DDT_NO_VULKAN app.c -lm -lpthread
 link_test

@@ -64,11 +64,11 @@ static double ops_unary_bound(const dti_ref *r, int64_t i, bool cpu) {
     case DTI_U_LOG: of_y = 3; break; /* 1 unit is at most 2 U y */
     case DTI_U_LOG1P:
     case DTI_U_EXPM1:
-    case DTI_U_SIN:
-    case DTI_U_COS:
     case DTI_U_TANH:
     case DTI_U_SIGMOID:
     case DTI_U_ERF: of_y = 5; break;
+    case DTI_U_SIN: /* their argument is reduced exactly, fused or not */
+    case DTI_U_COS: return (cpu ? 5 : 8) * OPS_U * y;
     case DTI_U_SQRT:
     case DTI_U_RECIPROCAL: return cpu ? 0 : 6 * OPS_U * y;
     case DTI_U_RSQRT: return (cpu ? 3 : 12) * OPS_U * y;
@@ -106,8 +106,6 @@ static double ops_unary_grad_bound(const dti_ref *r, int64_t i, bool cpu) {
     }
     if (!cpu)
         of_dx = 3 * of_dx + 8 * x, of_dy *= 3;
-    if (!cpu && (selector == DTI_U_SIN || selector == DTI_U_COS))
-        of_dy = 4 * (1 + x);
     return OPS_U * (of_dx * dx + of_dy * dy);
 }
 

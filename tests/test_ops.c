@@ -400,10 +400,11 @@ static void ops_device_close(ops_device *d) {
     dt_ctx_destroy(d->ctx);
 }
 
-static bool ops_device_open(ops_device *d, const char *id) {
+static bool ops_device_open(ops_device *d, const char *id, bool no_fast) {
+    const dt_ctx_desc desc = {.threads = 2, .no_fast = no_fast};
     *d = (ops_device){.cpu = !strcmp(id, "cpu")};
     snprintf(d->id, sizeof d->id, "%s", id);
-    if (dt_ctx_create(&(dt_ctx_desc){.threads = 2}, &d->ctx) || dt_graph_create(d->ctx, &d->graph))
+    if (dt_ctx_create(&desc, &d->ctx) || dt_graph_create(d->ctx, &d->graph))
         return false;
     dt_param(d->graph, "keep", dt_dims(1), (dt_init){0});
     dt_result result = dt_store_create(d->graph, &(dt_store_desc){.device = id}, &d->store);
@@ -593,9 +594,9 @@ static void ops_check_device(ops_device *d, dti_op op, bool eval) {
     dt_graph_destroy(m->graph);
 }
 
-static void ops_check_rows(const char *id, dti_op first, dti_op end) {
+static void ops_check_rows(const char *id, bool no_fast, dti_op first, dti_op end) {
     ops_device d;
-    if (ops_device_open(&d, id))
+    if (ops_device_open(&d, id, no_fast))
         for (int op = first; op < (int)end; op++)
             for (int eval = 0; eval <= ops_has_modes((dti_op)op); eval++)
                 ops_check_device(&d, (dti_op)op, eval);
@@ -603,7 +604,12 @@ static void ops_check_rows(const char *id, dti_op first, dti_op end) {
 }
 
 TEST(the_cpu_computes_every_op_within_its_bound) {
-    ops_check_rows("cpu", DTI_OP_INPUT, DTI_OP_COUNT);
+    ops_check_rows("cpu", false, DTI_OP_INPUT, DTI_OP_COUNT);
+}
+
+/* What a CPU without SIMD or FMA runs. */
+TEST(the_portable_class_computes_every_op_within_its_bound) {
+    ops_check_rows("cpu", true, DTI_OP_INPUT, DTI_OP_COUNT);
 }
 
 /* The id of the Vulkan device with this number; false when there is none that works. */
@@ -624,7 +630,7 @@ static bool ops_vulkan(int number, char id[32]) {
         char id[32];                                                                               \
         if (!ops_vulkan(number, id))                                                               \
             SKIP("no such device");                                                                \
-        ops_check_rows(id, DTI_OP_INPUT, DTI_OP_COUNT);                                            \
+        ops_check_rows(id, false, DTI_OP_INPUT, DTI_OP_COUNT);                                     \
     }
 OPS_VULKAN_TEST(0)
 OPS_VULKAN_TEST(1)
@@ -668,7 +674,7 @@ static void ops_check_seed_device(const char *id) {
     ops_device d;
     dt_graph *graph;
     dt_store *store = NULL;
-    if (ops_device_open(&d, id) && dt_graph_create(d.ctx, &graph) == DT_OK) {
+    if (ops_device_open(&d, id, false) && dt_graph_create(d.ctx, &graph) == DT_OK) {
         dt_tensor p = dt_param(graph, "p", dt_dims(2), (dt_init){0});
         dt_tensor x = dt_input(graph, "x", DT_F32, dt_dims());
         dt_tensor terms[2] = {dt_mse(dt_add(p, dt_affine(x, 0, 0)), dt_expand(x, dt_dims(2))),
@@ -700,7 +706,7 @@ static void ops_check_weigh(const char *id) {
     dt_graph *graph;
     dt_store *store = NULL;
     dt_program *program = NULL;
-    if (ops_device_open(&d, id) && dt_graph_create(d.ctx, &graph) == DT_OK) {
+    if (ops_device_open(&d, id, false) && dt_graph_create(d.ctx, &graph) == DT_OK) {
         dt_tensor p = dt_param(graph, "p", dt_dims(4), (dt_init){0});
         dt_tensor t = dt_input(graph, "t", DT_I32, dt_dims());
         dt_tensor w = dt_input_shared(graph, "w", DT_F32, dt_dims(4));
@@ -743,7 +749,7 @@ static void ops_check_large(const char *id) {
     dt_store *store = NULL;
     dt_program *program = NULL;
     float *x = malloc((size_t)n * 4), *y = malloc((size_t)n * 4);
-    if (ops_device_open(&d, id) && dt_graph_create(d.ctx, &graph) == DT_OK) {
+    if (ops_device_open(&d, id, false) && dt_graph_create(d.ctx, &graph) == DT_OK) {
         dt_tensor in = dt_input(graph, "x", DT_F32, dt_dims(n)), out = dt_neg(in);
         dt_program_desc desc = {.outputs = {out}};
         for (int64_t i = 0; i < n; i++)

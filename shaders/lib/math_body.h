@@ -187,16 +187,28 @@ DTI_M_FN DTI_M_F DTI_M(erf)(DTI_M_F x)
     return DTI_M_SELECT(DTI_M_IS_NAN(x), x, y);
 }
 
-/* sin(x + quarter * pi/2). The argument is reduced by pi/2 in three parts (Cody and Waite): good to
- * |x| = 1e5; from 6e6 on the result is bounded but says nothing. */
+/* x - n * pi/2 for n below 2^16, with the same error whether FMAs fuse or not: pi/2 in parts of 8
+ * bits (Cody and Waite), whose products with n are exact, and what the differences round off is
+ * carried along. */
+DTI_M_FN DTI_M_F DTI_M(sin_reduced)(DTI_M_F x, DTI_M_F n)
+{
+    DTI_M_PRECISE DTI_M_F r = DTI_M_SUB(x, DTI_M_MUL(n, DTI_M_K(1.5703125f)));
+    r = DTI_M_SUB(r, DTI_M_MUL(n, DTI_M_K(4.82559204e-4f)));
+    DTI_M_PRECISE DTI_M_F h = DTI_M_MUL(n, DTI_M_K(1.26659870e-6f));
+    DTI_M_PRECISE DTI_M_F high = DTI_M_SUB(r, h);
+    DTI_M_PRECISE DTI_M_F lost = DTI_M_SUB(DTI_M_SUB(r, high), h);
+    h = DTI_M_SUB(DTI_M_MUL(n, DTI_M_K(9.89530236e-10f)), lost);
+    r = DTI_M_SUB(high, h);
+    lost = DTI_M_SUB(DTI_M_SUB(high, r), h);
+    return DTI_M_SUB(r, DTI_M_SUB(DTI_M_MUL(n, DTI_M_K(2.56334429e-12f)), lost));
+}
+
+/* sin(x + quarter * pi/2): good to |x| = 1e5; from 6e6 on the result is bounded but says nothing. */
 DTI_M_FN DTI_M_F DTI_M(sin_shifted)(DTI_M_F x, int quarter)
 {
     DTI_M_F t = DTI_M_CLAMP(x, -6.0e6f, 6.0e6f);
     DTI_M_I n = DTI_M_NEAREST(t, 0.636619747f);
-    DTI_M_F f = DTI_M_FROM_INT(n);
-    DTI_M_F r = DTI_M_FMA(f, DTI_M_K(-1.57079601f), t);
-    r = DTI_M_FMA(f, DTI_M_K(-3.13916473e-7f), r);
-    r = DTI_M_FMA(f, DTI_M_K(-5.39030253e-15f), r);
+    DTI_M_F r = DTI_M(sin_reduced)(t, DTI_M_FROM_INT(n));
     r = DTI_M_CLAMP(r, -0.8f, 0.8f);
     DTI_M_F s = DTI_M_MUL(r, r);
     DTI_M_F p = DTI_M_K(2.86567956e-6f);

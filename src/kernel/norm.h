@@ -2,11 +2,11 @@
  * float where it is 0. Sums: two of 16 lanes take turns over blocks of 16 floats, then the tree of
  * simd_body.h; columns are summed serially. */
 
-/* sum of (x - mean)^2 */
-typedef float dti_norm_moment_fn(const float *x, int64_t n, float mean);
-/* sums[j] += (x[row * ld + j] - mean[j])^2 over rows, j < cols */
-typedef void dti_norm_moments_fn(float *sums, const float *x, const float *mean, int64_t rows,
-                                 int64_t cols, int64_t ld);
+/* sums = (sum of x - mean, sum of its squares) */
+typedef void dti_norm_moment_fn(float sums[2], const float *x, int64_t n, float mean);
+/* sums[0][j] += x[row * ld + j] - mean[j], sums[1][j] += its square, over rows, j < cols */
+typedef void dti_norm_moments_fn(float *const sums[2], const float *x, const float *mean,
+                                 int64_t rows, int64_t cols, int64_t ld);
 
 /* y = (x - mean) * factor * w + b, then x < 0 ? 0 : x where `relu`. */
 typedef struct dti_norm_line {

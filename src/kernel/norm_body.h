@@ -14,34 +14,40 @@ DTI_INLINE DTI_VF DTI_V(operand)(const float *p, int step, int64_t i, int64_t le
     return step ? DTI_V(get)(p + i, left) : DTI_V(set1)(*p);
 }
 
-static float DTI_V(norm_moment)(const float *x, int64_t n, float mean) {
+static void DTI_V(norm_moment)(float sums[2], const float *x, int64_t n, float mean) {
     const DTI_VF shift = DTI_V(set1)(mean);
-    DTI_VF s0 = DTI_V(set1)(0), s1 = s0;
+    DTI_VF s0 = DTI_V(set1)(0), s1 = s0, d0 = s0, d1 = s0;
     int64_t i = 0;
     for (; i + 32 <= n; i += 32) {
         DTI_VF u = DTI_V(sub)(DTI_V(load)(x + i), shift);
         DTI_VF v = DTI_V(sub)(DTI_V(load)(x + i + 16), shift);
+        d0 = DTI_V(add)(d0, u);
+        d1 = DTI_V(add)(d1, v);
         s0 = DTI_V(fma)(u, u, s0);
         s1 = DTI_V(fma)(v, v, s1);
     }
     for (; i < n; i += 16) {
         DTI_VF u = DTI_V(first)(DTI_V(sub)(DTI_V(get)(x + i, n - i), shift), n - i);
+        d0 = DTI_V(add)(d0, u);
         s0 = DTI_V(fma)(u, u, s0);
     }
-    return DTI_V(sum)(DTI_V(add)(s0, s1));
+    sums[0] = DTI_V(sum)(DTI_V(add)(d0, d1));
+    sums[1] = DTI_V(sum)(DTI_V(add)(s0, s1));
 }
 
-static void DTI_V(norm_moments)(float *sums, const float *x, const float *mean, int64_t rows,
-                                int64_t cols, int64_t ld) {
+static void DTI_V(norm_moments)(float *const sums[2], const float *x, const float *mean,
+                                int64_t rows, int64_t cols, int64_t ld) {
     for (int64_t j = 0; j < cols; j += 16) {
         const int64_t n = cols - j;
         const DTI_VF shift = DTI_V(get)(mean + j, n);
-        DTI_VF sum = DTI_V(get)(sums + j, n);
+        DTI_VF sum = DTI_V(get)(sums[0] + j, n), squares = DTI_V(get)(sums[1] + j, n);
         for (int64_t i = 0; i < rows; i++) {
             DTI_VF u = DTI_V(sub)(DTI_V(get)(x + i * ld + j, n), shift);
-            sum = DTI_V(fma)(u, u, sum);
+            sum = DTI_V(add)(sum, u);
+            squares = DTI_V(fma)(u, u, squares);
         }
-        DTI_V(put)(sums + j, sum, n);
+        DTI_V(put)(sums[0] + j, sum, n);
+        DTI_V(put)(sums[1] + j, squares, n);
     }
 }
 

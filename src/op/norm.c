@@ -274,7 +274,8 @@ static void dti_batch_stats_emit(dti_emit *e) {
 }
 
 /* The statistics of the whole from those of parts with share w_i of the samples (Chan, Golub and
- * LeVeque, 1979): mean = sum w_i mean_i, variance = sum w_i (variance_i + (mean_i - mean)^2). */
+ * LeVeque, 1979): mean = mean_0 + sum w_i (mean_i - mean_0), which is exact where all are equal, and
+ * variance = sum w_i (variance_i + (mean_i - mean)^2). */
 static void dti_batch_stats_join(dti_emit *e, uint32_t parts, uint32_t count, int64_t rows) {
     const int64_t c = e->node->attr.i[DTI_NORM_CHANNELS];
     const float none[2] = {0.0f, 0.0f};
@@ -283,12 +284,16 @@ static void dti_batch_stats_join(dti_emit *e, uint32_t parts, uint32_t count, in
     const dti_view at_parts = {.value = parts}, at_weighted = {.value = weighted};
     const dti_view sum = dti_norm_column(&(dti_view){.value = sums}, c, 1, 0);
     const dti_view mean = dti_norm_column(&e->out, c, 2, 0);
+    const dti_view first = dti_norm_column(&at_parts, c, 2, 0);
     for (int64_t which = 0; which < 2; which++) {
         for (int64_t i = 0; i < count; i++) {
             double share = (double)DTI_MIN(rows, e->batch - i * rows) / (double)e->batch;
             dti_view x = dti_norm_column(&at_parts, c, 2, 2 * c * i + which);
             dti_view y = dti_norm_column(&at_weighted, c, 1, c * i);
-            if (which) {
+            if (!which) {
+                dti_emit_map2_views(e, DTI_K_MAP2, DTI_B_SUB, &x, &first, &y, none);
+                x = y;
+            } else {
                 dti_view own = dti_norm_column(&at_parts, c, 2, 2 * c * i);
                 dti_emit_map2_views(e, DTI_K_MAP2, DTI_B_SUB, &own, &mean, &y, none);
                 dti_emit_map1(e, DTI_K_MAP1, DTI_U_SQUARE, &y, &y, none);
@@ -300,7 +305,10 @@ static void dti_batch_stats_join(dti_emit *e, uint32_t parts, uint32_t count, in
         }
         dti_emit_sum_parts(e, weighted, count, (uint32_t)c, &sum);
         dti_view to = dti_norm_column(&e->out, c, 2, which);
-        dti_emit_copy(e, &sum, &to, DTI_COPY_WORD);
+        if (which)
+            dti_emit_copy(e, &sum, &to, DTI_COPY_WORD);
+        else
+            dti_emit_map2_views(e, DTI_K_MAP2, DTI_B_ADD, &first, &sum, &to, none);
     }
 }
 

@@ -12,32 +12,44 @@ static float dti_norm_factor(const dti_cpu_task *task, float variance) {
     return y;
 }
 
-/* ---- statistics */
+/* ---- statistics. A mean is first sum / count, which rounds: of a thousand times 1000.1 it is not
+ * 1000.1, and over sqrt(eps) the difference is noise. The deviations from it, which are summed with
+ * their squares, correct both (Chan, Golub and LeVeque, 1983): the mean of equal values is that
+ * value, and their variance is 0. */
+
+/* stats: (first mean, -) -> (mean, variance); sums of (x - first mean) and of its square. */
+static void dti_norm_correct(float stats[2], double sum, double squares, double count) {
+    const double shift = sum / count, variance = squares / count - shift * shift;
+    stats[0] = (float)((double)stats[0] + shift);
+    stats[1] = variance < 0 ? 0.0f : (float)variance;
+}
 
 static void dti_norm_stats_columns(const dti_cpu_task *task, int64_t c, int64_t cols) {
     const dti_args_norm *a = &task->launch->args.norm;
     const float *x = dti_cpu_in(task, 0, a->x_offset) + c;
     float *stats = dti_cpu_out(task, 1, a->s_offset) + 2 * c;
     const int64_t rows = a->n / a->channels;
-    float mean[DTI_NORM_BLOCK] = {0}, moment[DTI_NORM_BLOCK] = {0}, part[DTI_NORM_BLOCK];
+    float mean[DTI_NORM_BLOCK] = {0}, sums[2][DTI_NORM_BLOCK] = {{0}}, part[2][DTI_NORM_BLOCK];
     for (int64_t i = 0; i < rows; i += DTI_NORM_ROWS) {
-        task->k->col_sum(part, x + i * a->channels, DTI_MIN(rows - i, DTI_NORM_ROWS), cols,
+        task->k->col_sum(part[0], x + i * a->channels, DTI_MIN(rows - i, DTI_NORM_ROWS), cols,
                          a->channels, false);
         for (int64_t j = 0; j < cols; j++)
-            mean[j] += part[j];
+            mean[j] += part[0][j];
     }
     for (int64_t j = 0; j < cols; j++)
         mean[j] /= (float)rows;
     for (int64_t i = 0; i < rows; i += DTI_NORM_ROWS) {
         memset(part, 0, sizeof part);
-        task->k->norm_moments(part, x + i * a->channels, mean, DTI_MIN(rows - i, DTI_NORM_ROWS),
-                              cols, a->channels);
-        for (int64_t j = 0; j < cols; j++)
-            moment[j] += part[j];
+        task->k->norm_moments((float *const[2]){part[0], part[1]}, x + i * a->channels, mean,
+                              DTI_MIN(rows - i, DTI_NORM_ROWS), cols, a->channels);
+        for (int64_t j = 0; j < cols; j++) {
+            sums[0][j] += part[0][j];
+            sums[1][j] += part[1][j];
+        }
     }
     for (int64_t j = 0; j < cols; j++) {
         stats[2 * j] = mean[j];
-        stats[2 * j + 1] = moment[j] / (float)rows;
+        dti_norm_correct(stats + 2 * j, (double)sums[0][j], (double)sums[1][j], (double)rows);
     }
 }
 
@@ -45,13 +57,21 @@ static void dti_norm_stats_columns(const dti_cpu_task *task, int64_t c, int64_t 
 static void dti_norm_stats_runs(const dti_cpu_task *task, float stats[2], const float *x, int64_t n,
                                 int64_t runs, int64_t stride) {
     const double count = (double)n * (double)runs;
-    double sum = 0, moment = 0;
-    for (int64_t i = 0; i < runs && !task->launch->spec[0]; i++)
+    const bool rms = task->launch->spec[0] != 0;
+    double sum = 0, squares = 0;
+    float part[2];
+    for (int64_t i = 0; i < runs && !rms; i++)
         sum += (double)task->k->row_sum(x + i * stride, n);
     stats[0] = (float)(sum / count);
-    for (int64_t i = 0; i < runs; i++)
-        moment += (double)task->k->norm_moment(x + i * stride, n, stats[0]);
-    stats[1] = (float)(moment / count);
+    sum = 0;
+    for (int64_t i = 0; i < runs; i++) {
+        task->k->norm_moment(part, x + i * stride, n, stats[0]);
+        sum += (double)part[0];
+        squares += (double)part[1];
+    }
+    stats[1] = (float)(squares / count);
+    if (!rms)
+        dti_norm_correct(stats, sum, squares, count);
 }
 
 static void dti_cpu_norm_stats(const dti_cpu_task *task, int64_t begin, int64_t end,
