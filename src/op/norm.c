@@ -274,7 +274,7 @@ static void dti_batch_stats_emit(dti_emit *e) {
 }
 
 /* The statistics of the whole from those of parts with share w_i of the samples (Chan, Golub and
- * LeVeque, 1979): mean = mean_0 + sum w_i (mean_i - mean_0), which is exact where all are equal, and
+ * LeVeque, 1979): mean = mean_0 + sum w_i (mean_i - mean_0), exact where all are equal, and
  * variance = sum w_i (variance_i + (mean_i - mean)^2). */
 static void dti_batch_stats_join(dti_emit *e, uint32_t parts, uint32_t count, int64_t rows) {
     const int64_t c = e->node->attr.i[DTI_NORM_CHANNELS];

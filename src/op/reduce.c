@@ -95,8 +95,8 @@ static void dti_emit_reduce(dti_emit *e, const dti_view *x, unsigned gone) {
     dti_bind(l, x->value, e->out.value, DTI_UNBOUND, DTI_UNBOUND);
 }
 
-/* x is read dense: the order of additions is the kernel's way through memory, and must not depend on
- * what other readers of x have made of it, nor on how many pieces a program computes. */
+/* x is read dense: the order of additions is the kernel's way through memory, and must not depend
+ * on what other readers of x have made of it, nor on how many pieces a program computes. */
 static void dti_reduce_emit(dti_emit *e) {
     dti_view x = dti_emit_dense_in(e, 0);
     const dti_node *in = &e->graph->nodes[dti_input_id(e->graph, e->node, 0)];

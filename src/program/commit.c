@@ -205,7 +205,7 @@ static void dti_word_f32(uint32_t *words, uint32_t at, double value) {
 
 /* Of 0 what is as good as minus infinity: 1 - e^x is 1, also for many steps' x. */
 static double dti_ln_beta(double beta) {
-    return beta > 0.0 ? log(beta) : -1000.0;
+    return beta > 0.0 ? dti_ln(beta) : -1000.0;
 }
 
 static void dti_step_groups(const dt_program *p, const dt_step_desc *step, uint32_t *w) {

@@ -11,7 +11,7 @@ static bool dti_cut_is_large(const dt_program *p, const dti_view *v) {
     return p->list.values[v->value].bytes > p->store->device->info.storage_range_bytes;
 }
 
-/* A view that repeats elements may be large though its value is not: a dense copy of it would be. */
+/* A view that repeats elements may be large though its value is not: a dense copy would be. */
 static bool dti_cut_is_wide(const dt_program *p, const dti_view *v) {
     uint64_t bytes = 4 * (uint64_t)dti_view_elements(v);
     return dti_cut_is_large(p, v) || bytes > p->store->device->info.storage_range_bytes;
