@@ -186,9 +186,9 @@ static void wrong_value(const char *format, double value) {
     snprintf(wrong.what + at, sizeof wrong.what - at, format, value);
 }
 
-void *wrong_pointer(const char *name, const void *valid, bool object) {
+void *wrong_pointer(const char *name, void *valid, bool object) {
     if (!wrong_turn(name, 1))
-        return (void *)(uintptr_t)valid;
+        return valid;
     wrong_value(" = NULL", 0);
     wrong.silent = object;
     return NULL;

@@ -47,8 +47,9 @@ ROW(STORE, dt_ctx_device, ) {
 }
 
 ROW(STORE, dt_ctx_memory, ) {
-    dt_memory_info info;
-    return DOES(dt_ctx_memory(OBJECT(here.ctx), POINTER(&info)));
+    dt_memory_info info = {.host_bytes = 1}, *given;
+    dt_ctx_memory(OBJECT(here.ctx), given = POINTER(&info));
+    return GIVES(given && info.host_bytes != 0); /* all 0 for NULL */
 }
 
 ROW(STORE, dt_ctx_pipeline_cache, ) {
@@ -183,8 +184,9 @@ ROW(STORE, dt_program_destroy, ) {
 }
 
 ROW(STORE, dt_program_info_get, ) {
-    dt_program_info info;
-    return DOES(dt_program_info_get(OBJECT(here.train), POINTER(&info)));
+    dt_program_info info = {.batch = 1}, *given;
+    dt_program_info_get(OBJECT(here.train), given = POINTER(&info));
+    return GIVES(given && info.batch != 0); /* all 0 for NULL */
 }
 
 ROW(STORE, dt_program_write, ) {

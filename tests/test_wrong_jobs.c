@@ -159,8 +159,9 @@ ROW(TRAINER, dt_trainer_request_checkpoint, ) {
 }
 
 ROW(TRAINER, dt_trainer_info_get, ) {
-    dt_trainer_info info;
-    return DOES(dt_trainer_info_get(OBJECT(here.trainer), POINTER(&info)));
+    dt_trainer_info info = {.batch = 1}, *given;
+    dt_trainer_info_get(OBJECT(here.trainer), given = POINTER(&info));
+    return GIVES(given && info.batch != 0); /* all 0 for NULL */
 }
 
 /* ---- Comms: how they are made */
@@ -258,8 +259,9 @@ ROW(COMM, dt_comm_size, ) {
 }
 
 ROW(COMM, dt_comm_get_info, ) {
-    dt_comm_info info;
-    return DOES(dt_comm_get_info(OBJECT(here.comm), POINTER(&info)));
+    dt_comm_info info = {.host_bytes = 1}, *given;
+    dt_comm_get_info(OBJECT(here.comm), given = POINTER(&info));
+    return GIVES(given && info.host_bytes != 0); /* all 0 for NULL */
 }
 
 ROW(COMM, dt_comm_group_create, ) {

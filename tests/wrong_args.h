@@ -64,7 +64,7 @@ extern attack wrong;
 /* Whether this slot is replaced, by its bad value number wrong.variant. */
 bool wrong_turn(const char *name, int variants);
 
-void *wrong_pointer(const char *name, const void *valid, bool object);
+void *wrong_pointer(const char *name, void *valid, bool object);
 const char *wrong_text(const char *name, const char *valid, const char *const *bad, int count);
 int64_t wrong_integer(const char *name, int64_t valid, const int64_t *bad, int count);
 double wrong_number(const char *name, double valid, const double *bad, int count);
@@ -76,8 +76,8 @@ enum { WRONG_F32 = 1, WRONG_I32 = 2, WRONG_TERM = 4, WRONG_FOREIGN = 8, WRONG_NI
 dt_tensor wrong_tensor(const char *name, dt_tensor valid, int kinds);
 
 /* An object, and any other pointer that is needed: NULL. */
-#define OBJECT(...) wrong_pointer(#__VA_ARGS__, __VA_ARGS__, true)
-#define POINTER(...) wrong_pointer(#__VA_ARGS__, __VA_ARGS__, false)
+#define OBJECT(...) wrong_pointer(#__VA_ARGS__, (void *)(uintptr_t)(__VA_ARGS__), true)
+#define POINTER(...) wrong_pointer(#__VA_ARGS__, (void *)(uintptr_t)(__VA_ARGS__), false)
 /* Texts: bad ones are listed. */
 #define TEXT(valid, ...)                                                                           \
     wrong_text(#valid, valid, (const char *const[]){__VA_ARGS__},                                  \
