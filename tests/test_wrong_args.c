@@ -87,6 +87,9 @@ static void world_graph(world *w) {
     w->variance = dt_buffer(g, "variance", dt_dims(2), ones);
     w->logits = dt_linear(w->x, w->w, w->b);
     w->loss = dt_cross_entropy(w->logits, w->label, NULL);
+    w->weights = dt_input_shared(g, "weights", DT_F32, dt_dims(3));
+    w->weighted = dt_cross_entropy(w->logits, w->label,
+                                   &(dt_cross_entropy_desc){.class_weights = w->weights});
     w->term = dt_mse(w->x, w->z);
     CHECK(!dt_graph_error(g));
 }
@@ -114,7 +117,7 @@ dt_dataset wrong_dataset(void) {
 
 dt_trainer_desc wrong_trainer(void) {
     static const dt_optim_desc sgd = {.kind = DT_SGD, .lr = 0.1, .momentum = 0.9};
-    return (dt_trainer_desc){.loss = here.loss,
+    return (dt_trainer_desc){.loss = here.weighted,
                              .optim = &sgd,
                              .params = "w,b",
                              .batch = 4,
@@ -126,6 +129,7 @@ static void world_trainer(world *w) {
     dt_trainer_desc desc = wrong_trainer();
     desc.checkpoint = wrong_path("wrong-args-folder");
     CHECK(dt_trainer_create(w->graph, &desc, &w->trainer) == DT_OK);
+    CHECK(dt_trainer_write(w->trainer, w->weights, wrong_x, 12) == DT_OK);
 }
 
 static void world_comms(world *w) {

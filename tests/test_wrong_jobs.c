@@ -93,22 +93,9 @@ ROW(TRAINER, dt_trainer_evaluate, ) {
     return RESULT(dt_trainer_evaluate(OBJECT(here.trainer), POINTER(&data), INT(0, -1), NULL));
 }
 
-/* In a graph of its own, whose loss reads an input that all samples share. */
-ROW(GRAPH, dt_trainer_write, ) {
-    dt_graph *g = NULL;
-    dt_trainer *trainer = NULL;
-    CHECK(dt_graph_create(here.ctx, &g) == DT_OK);
-    dt_tensor x = dt_input(g, "x", DT_F32, dt_dims(3));
-    dt_tensor mask = dt_input_shared(g, "mask", DT_F32, dt_dims(3));
-    dt_tensor w = dt_param(g, "w", dt_dims(1, 3), (dt_init){0});
-    dt_trainer_desc desc = {.loss = dt_mean_loss(dt_linear(dt_mul(x, mask), w, (dt_tensor){0})),
-                            .devices = "cpu",
-                            .batch = 4,
-                            .data = {.rows = 8, .columns = {{.input = x, .data = wrong_x}}}};
-    CHECK(dt_trainer_create(g, &desc, &trainer) == DT_OK);
-    dt_result result = dt_trainer_write(OBJECT(trainer), TENSOR(mask), POINTER(wrong_x), BYTES(12));
-    dt_graph_destroy(g);
-    return RESULT(result);
+ROW(TRAINER, dt_trainer_write, ) {
+    dt_tensor input = wrong_turn("an input of samples", 1) ? here.x : TENSOR(here.weights);
+    return RESULT(dt_trainer_write(OBJECT(here.trainer), input, POINTER(wrong_x), BYTES(12)));
 }
 
 ROW(TRAINER, dt_trainer_set_lr, ) {

@@ -208,11 +208,10 @@ ROW(GRAPH, dt_dropout, ) {
 }
 
 ROW(GRAPH, dt_cross_entropy, ) {
-    dt_tensor weights = dt_input_shared(here.graph, "weights", DT_F32, dt_dims(3));
     return NIL(dt_cross_entropy(
         F32(here.logits), I32(here.label),
         &(dt_cross_entropy_desc){.label_smoothing = (float)NUMBER(0.1, -0.1, 1.1, (double)INFINITY),
-                                 .class_weights = MAYBE_F32(weights)}));
+                                 .class_weights = MAYBE_F32(here.weights)}));
 }
 
 ROW(GRAPH, dt_mse, ) {
