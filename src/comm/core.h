@@ -202,6 +202,16 @@ typedef enum dti_core_state {
     DTI_CORE_ENDED /* result and text say why; nothing can be posted any more */
 } dti_core_state;
 
+/* Warnings that who has proved nothing can cause as often as he likes: each is said once, then
+ * they are counted, and the number is said from time to time. */
+#define DTI_REFUSALS_SAID 12
+typedef struct dti_refusals {
+    uint64_t said[DTI_REFUSALS_SAID]; /* hashes of texts */
+    uint32_t said_count, held;        /* held: not said */
+    uint64_t since;                   /* of the first that is counted, ns */
+    char last[160];
+} dti_refusals;
+
 struct dti_core {
     dti_base *base; /* application's thread only */
     dti_io io;
@@ -217,7 +227,8 @@ struct dti_core {
     uint32_t *left_list; /* [size] coordinator: who has left, in order */
     uint32_t left_count;
     uint64_t join_deadline, dial_at, dial_wait, join_noted;
-    char dial_why[160]; /* why the last try to reach the coordinator failed */
+    char dial_why[160];    /* why the last try to reach the coordinator failed */
+    bool starved;          /* the system had no descriptor for a connection */
     uint32_t epoch;
     uint8_t nonce[16]; /* of this run; the coordinator's */
     dti_hmac_key auth;
@@ -234,6 +245,7 @@ struct dti_core {
     dti_flight *pool_user;    /* who has the slots; NULL = nobody */
     uint8_t *pool, *old_pool; /* old: still in use when it had to grow; freed by a later post */
     size_t pool_bytes;
+    dti_refusals refusals;
     char notes[DTI_NOTES][256];
     uint8_t note_levels[DTI_NOTES];
     uint32_t note_first, note_count;

@@ -47,6 +47,7 @@ static void dti_core_link_dropped(dti_core *core, dti_link *link, const char *wh
 static const char *dti_core_link_taken(dti_core *core, dti_link *link, uint32_t peer);
 static void dti_core_note(dti_core *core, dt_log_level level, const char *format, ...)
     DTI_PRINTF(3, 4);
+static void dti_core_note_refusal(dti_core *core, const char *format, ...) DTI_PRINTF(2, 3);
 
 static bool dti_hello_write(dti_core *core, dti_link *link, uint32_t expected) {
     uint8_t *h = link->hello_out;

@@ -171,8 +171,7 @@ static void dti_core_link_refused(dti_core *core, dti_link *link, const char *te
     if (peer < core->set.size)
         dti_peer_text(core, peer, who);
     if (!link->dialled) {
-        dti_core_note(core, DT_LOG_WARNING, "a connection that says it is %s was refused: %s", who,
-                      text);
+        dti_core_note_refusal(core, "a connection that says it is %s was refused: %s", who, text);
         return;
     }
     /* For data both have joined: a refusal, which nobody has proved, is damage or an attack. */
@@ -345,17 +344,24 @@ static const char *dti_member_roster(dti_core *core, dti_link *link, const uint8
 
 /* ---- who is missing */
 
-static void dti_tick_missing(dti_core *core) {
-    char list[200] = "";
+/* Coordinator: who is missing, and why, where that is known. */
+static void dti_missing_list(const dti_core *core, char *list, size_t size) {
     size_t used = 0;
-    if (core->set.rank) {
+    for (uint32_t r = 1; r < core->set.size && used < size - 16; r++)
+        if (!core->peers[r].joined)
+            used += (size_t)snprintf(list + used, size - used, "%s%u", used ? ", " : "", r);
+    if (core->starved && used < size)
+        snprintf(list + used, size - used,
+                 "; this process has no descriptor left for connections: raise the limit "
+                 "(ulimit -n)");
+}
+
+static void dti_tick_missing(dti_core *core) {
+    char list[320] = "";
+    if (core->set.rank)
         snprintf(list, sizeof list, "%s", core->dial_why[0] ? core->dial_why : "no answer yet");
-    } else {
-        for (uint32_t r = 1; r < core->set.size && used < sizeof list - 16; r++)
-            if (!core->peers[r].joined)
-                used +=
-                    (size_t)snprintf(list + used, sizeof list - used, "%s%u", used ? ", " : "", r);
-    }
+    else
+        dti_missing_list(core, list, sizeof list);
     const char *what =
         core->set.rank ? "rank 0 and the others are not all there" : "these ranks are missing";
     /* Who has reached the coordinator leaves it to it to say who is missing. */

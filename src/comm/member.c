@@ -194,6 +194,7 @@ static void dti_core_tick(dti_core *core, uint64_t now) {
     dti_tick_links(core);
     if (core->state == DTI_CORE_OPEN)
         dti_tick_flights(core);
+    dti_tick_refusals(core);
 }
 
 /* When dti_core_tick has something to do at the latest. */

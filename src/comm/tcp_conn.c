@@ -234,7 +234,7 @@ static void dti_tcp_try_next(dti_tcp *t) {
 /* ---- accepting */
 
 /* Out of descriptors: the caller is told so by an end, instead of waiting. */
-static void dti_tcp_refuse_one(dti_tcp *t, int listener) {
+static void dti_tcp_refuse_one(dti_tcp *t, int listener, int error) {
     if (t->reserve >= 0)
         close(t->reserve);
     int fd = accept(listener, NULL, NULL);
@@ -243,17 +243,22 @@ static void dti_tcp_refuse_one(dti_tcp *t, int listener) {
     else
         t->accept_after = t->core.now + DTI_ACCEPT_PAUSE_NS;
     t->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    dti_core_note(&t->core, DT_LOG_WARNING,
-                  "no descriptor is left for a new connection: raise the limit (ulimit -n)");
+    t->core.starved = true;
+    dti_core_note_refusal(&t->core,
+                          "no descriptor is left for a new connection (%s): raise the limit "
+                          "(ulimit -n)",
+                          strerror(error));
 }
 
 static void dti_tcp_accept(dti_tcp *t, int listener) {
     for (int i = 0; i < 64; i++) {
         int fd = accept(listener, NULL, NULL);
         if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
-            dti_tcp_refuse_one(t, listener);
+            dti_tcp_refuse_one(t, listener, errno);
             return;
         }
+        if (fd < 0 && (errno == ENOMEM || errno == ENOBUFS)) /* it would be ready at once again */
+            t->accept_after = t->core.now + DTI_ACCEPT_PAUSE_NS;
         if (fd < 0)
             return;
         fcntl(fd, F_SETFD, FD_CLOEXEC);

@@ -138,6 +138,87 @@ TEST(hostile_settings_and_missing_ranks_are_named) {
     fleet_free(f);
 }
 
+/* ---- what one stranger can do to the log, and a process without descriptors */
+
+static int raw_dial(int port);
+static void raw_send(int port, const void *data, size_t bytes);
+enum { STRANGERS = 300 };
+
+static int lines_of(const char *log) {
+    int lines = 0;
+    for (; *log; log++)
+        lines += *log == '\n';
+    return lines;
+}
+
+/* Rank 0 waits for a rank 1 that never comes; process 1 is refused again and again. */
+static void pestered(proc *p) {
+    int port = (int)p->all->at[0].numbers[7];
+    if (p->index == 0) {
+        dt_comm_desc desc = proc_desc(p);
+        desc.logger = (dt_logger){.log = proc_log, .user = p};
+        EXPECT(&p->m, proc_try_desc(p, &desc) == DT_ERROR_TIMEOUT);
+        return;
+    }
+    uint8_t hello[DTI_HELLO_BYTES] = {0}, answer[64];
+    dti_put32(hello, DTI_MAGIC_HELLO);
+    hello[4] = hello[5] = DTI_WIRE_VERSION;
+    usleep(100000);
+    for (int i = 0; i < STRANGERS; i++) {
+        dti_put32(hello + 8, (uint32_t)i); /* each time another rank, most of which there are not */
+        int s = raw_dial(port);
+        send(s, hello, sizeof hello, MSG_NOSIGNAL);
+        recv(s, answer, sizeof answer, 0); /* the refusal */
+        close(s);
+    }
+}
+
+TEST(hostile_strangers_are_counted_not_listed) {
+    fleet *f = fleet_new(2);
+    f->desc.join_timeout_ms = 800;
+    f->at[0].numbers[7] = (uint64_t)atoi(strrchr(f->desc.rendezvous, ':') + 1);
+    fleet_run(f, pestered);
+    CHECK_CONTAINS(f->at[0].log, "was refused: ");
+    CHECK_CONTAINS(f->at[0].log, "more connections were refused within ");
+    test_check(lines_of(f->at[0].log) < 20, __FILE__, __LINE__, "%d lines:\n%s",
+               lines_of(f->at[0].log), f->at[0].log);
+    fleet_free(f);
+}
+
+/* Rank 0 waits, and can open nothing any more; then rank 1 comes. */
+static void *take_descriptors(void *arg) {
+    usleep(150000);
+    setrlimit(RLIMIT_NOFILE, &(struct rlimit){3, 3});
+    return arg;
+}
+
+static void without_descriptors(proc *p) {
+    dt_comm_desc desc = proc_desc(p);
+    desc.logger = (dt_logger){.log = proc_log, .user = p};
+    pthread_t thread;
+    if (p->index == 0)
+        EXPECT(&p->m, pthread_create(&thread, NULL, take_descriptors, NULL) == 0);
+    else
+        usleep(300000);
+    EXPECT(&p->m, proc_try_desc(p, &desc) == DT_ERROR_TIMEOUT);
+    if (p->index == 0)
+        pthread_join(thread, NULL);
+    struct rusage used;
+    getrusage(RUSAGE_SELF, &used);
+    p->numbers[0] = (uint64_t)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) * 1000 +
+                    (uint64_t)(used.ru_utime.tv_usec + used.ru_stime.tv_usec) / 1000;
+}
+
+TEST(hostile_limits_on_descriptors_are_said_as_that) {
+    fleet *f = fleet_new(2);
+    f->desc.join_timeout_ms = 800;
+    fleet_run(f, without_descriptors);
+    CHECK_CONTAINS(f->at[0].text, "missing: 1; this process has no descriptor left");
+    CHECK_CONTAINS(f->at[0].log, "no descriptor is left for a new connection (Too many open");
+    CHECK(lines_of(f->at[0].log) < 8 && f->at[0].numbers[0] < 500);
+    fleet_free(f);
+}
+
 /* ---- what is not the protocol, at the listening ports */
 
 static int raw_dial(int port) {
