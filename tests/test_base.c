@@ -103,8 +103,10 @@ TEST(numbers_are_the_shortest_that_read_back_in_any_locale) {
                 {5e-324, "5e-324"},
                 {123456789, "123456789"},
                 {-2.5, "-2.5"},
-                {(double)NAN, "null"},
-                {(double)INFINITY, "null"}};
+                {(double)NAN, "nan"},
+                {-(double)NAN, "nan"},
+                {(double)INFINITY, "inf"},
+                {-(double)INFINITY, "-inf"}};
     const char *locales[] = {"C", "de_DE.UTF-8", "ps_AF.UTF-8"};
     dti_base base;
     dti_base_init(&base, NULL, NULL);

@@ -614,8 +614,8 @@ TEST(loader_allocates_nothing_after_its_creation) {
         dt_memory_info before, after;
         REQUIRE(dti_loader_create(f.base, &d, &l) == DT_OK);
         dt_ctx_memory(f.ctx, &before);
-        /* As the header says: two slots of 33 samples of 11 words, or one, and the order. */
-        uint64_t values = (uint64_t)(threaded ? 2 : 1) * 33 * 11 * 4 + LOADER_ROWS * 4;
+        /* As the header says: two slots of 33 samples of 11 words and a row, or one; the order. */
+        uint64_t values = (uint64_t)(threaded ? 2 : 1) * 33 * 12 * 4 + LOADER_ROWS * 4;
         CHECK(before.host_bytes - f.bytes == values + sizeof *l);
         for (uint64_t step = 0; step < 20; step++)
             CHECK(dti_loader_next(l, &b) == DT_OK);
@@ -669,7 +669,7 @@ TEST(loader_out_of_memory_says_so_and_leaks_nothing) {
     REQUIRE(loader_open(&f));
     loader_watch(&f, &m);
     dti_loader_desc d = loader_desc(&f, 8);
-    const int needed = 2 + 2 * LOADER_COLUMNS; /* itself, the order, two slots */
+    const int needed = 4 + 2 * LOADER_COLUMNS; /* itself, the order, two slots and their rows */
     for (int left = 0; left <= needed; left++) {
         dti_loader *l = NULL;
         m.left = left;

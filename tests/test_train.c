@@ -416,6 +416,40 @@ TEST(a_trainer_that_cannot_be_is_refused_with_the_reason) {
 }
 
 /* 60,000 samples, batch 64, 8 shards: the last batch has 32, so half of the shards are empty. */
+/* A class that there is not, in one row: a step and an evaluation name that row, in whatever
+ * replica, part and place of a batch it comes. */
+static void wrong_row(train_model *m, int row, const char *devices, int accumulate) {
+    const int32_t kept = m->data.t[row];
+    char want[64];
+    snprintf(want, sizeof want, "'t' row %d of the data set: 77 is", row);
+    m->data.t[row] = 77;
+    dt_trainer_desc d = train_desc(m);
+    d.devices = devices;
+    d.accumulate = accumulate;
+    dt_trainer *trainer = NULL;
+    dt_result result = dt_trainer_create(m->graph, &d, &trainer);
+    CHECK_TEXT(!result, "%s", dt_ctx_error(m->ctx));
+    for (int pass = 0; pass < 2 && trainer; pass++) {
+        result = pass ? dt_trainer_evaluate(trainer, &d.data, 50, NULL)
+                      : dt_trainer_epoch(trainer, NULL);
+        CHECK_TEXT(result == DT_ERROR_INVALID && strstr(dt_ctx_error(m->ctx), want),
+                   "%s, row %d, pass %d: %s", devices, row, pass, dt_ctx_error(m->ctx));
+    }
+    dt_trainer_destroy(trainer);
+    m->data.t[row] = kept;
+}
+
+TEST(a_wrong_class_is_named_with_its_row_of_the_data_set) {
+    train_model m;
+    if (!CHECK_TEXT(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, 0), "the model"))
+        return;
+    for (int row = 0; row < TRAIN_ROWS; row += 16) {
+        wrong_row(&m, row, "cpu", 1);
+        wrong_row(&m, row, "cpu:3", 2);
+    }
+    dt_ctx_destroy(m.ctx);
+}
+
 TEST(batch_norm_with_empty_shards_at_the_end_of_fashion_mnist_sizes) {
     enum { ROWS = 60000 };
     train_model m;

@@ -85,7 +85,7 @@ typedef struct dti_text { /* a growing string; ok turns false when memory ran ou
 } dti_text;
 static dti_text dti_text_open(dti_base *base);
 static void dti_text_add(dti_text *text, const char *format, ...) DTI_PRINTF(2, 3);
-/* shortest that reads back, C locale */
+/* shortest that reads back, C locale; nan, inf, -inf */
 static void dti_text_add_number(dti_text *text, double value);
 static void dti_text_free(dti_text *text);
 /* '*' and '?'; commas separate patterns */

@@ -57,8 +57,9 @@ static void dti_text_plain_point(char *number) {
 static void dti_text_add_number(dti_text *text, double value) {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
-    if ((bits >> 52 & 0x7FF) == 0x7FF) {
-        dti_text_add(text, "null"); /* JSON has neither NaN nor infinity */
+    if ((bits >> 52 & 0x7FF) == 0x7FF) { /* as all libraries' %g, and without a NaN's sign */
+        const bool nan = bits << 12 != 0;
+        dti_text_add(text, nan ? "nan" : bits >> 63 ? "-inf" : "inf");
         return;
     }
     char number[64];

@@ -227,8 +227,8 @@ struct dti_core {
     uint32_t *left_list; /* [size] coordinator: who has left, in order */
     uint32_t left_count;
     uint64_t join_deadline, dial_at, dial_wait, join_noted;
-    char dial_why[160];    /* why the last try to reach the coordinator failed */
-    bool starved;          /* the system had no descriptor for a connection */
+    char dial_why[160]; /* why the last try to reach the coordinator failed */
+    bool starved;       /* the system had no descriptor for a connection */
     uint32_t epoch;
     uint8_t nonce[16]; /* of this run; the coordinator's */
     dti_hmac_key auth;

@@ -30,6 +30,7 @@ typedef struct dti_loader_column {
 typedef struct dti_loader_slot {
     dti_batch batch;
     void *values[DT_MAX_TERMS];
+    uint32_t *sources; /* rows of the data set; the order may be the next epoch's by now */
     dt_result result;
     bool share_failed; /* result is about what `share` gave; else about `sample` */
     dt_sample sample;  /* the one that failed */
@@ -128,6 +129,8 @@ static void dti_loader_read(dti_loader *l, dti_loader_slot *s) {
     uint32_t real = b->first < b->real ? DTI_MIN(b->count, b->real - b->first) : 0;
     s->result = DT_OK;
     dti_loader_order(l, b->epoch);
+    for (uint32_t i = 0; i < real; i++)
+        s->sources[i] = l->order ? l->order[from + i] : (uint32_t)(from + i);
     for (int c = 0; c < l->column_count && !atomic_load(&l->cancel); c++) {
         if (real)
             dti_column_gather(&l->columns[c], l->order, from, real, s->values[c]);
@@ -213,6 +216,7 @@ static dt_result dti_loader_describe(dti_loader *l, dti_loader_slot *s) {
                      .last = l->index + 1 == l->batches};
     for (int c = 0; c < l->column_count; c++)
         b->values[c] = s->values[c];
+    b->sources = s->sources;
     b->count = b->rows;
     if (!d->share)
         return DT_OK;
@@ -438,6 +442,9 @@ static dt_result dti_loader_alloc(dti_loader *l) {
             return DT_ERROR_MEMORY;
     }
     for (int s = 0; s < (d->threaded ? 2 : 1); s++) {
+        l->slots[s].sources = dti_alloc_array(l->base, rows, sizeof(uint32_t));
+        if (!l->slots[s].sources)
+            return DT_ERROR_MEMORY;
         for (int c = 0; c < l->column_count; c++) {
             void *values = dti_alloc_array(l->base, rows, l->columns[c].elements * 4);
             if (!values)
@@ -498,9 +505,11 @@ static void dti_loader_destroy(dti_loader *l) {
         return;
     if (!dti_forked(l->base))
         dti_loader_stop(l);
-    for (int s = 0; s < 2; s++)
+    for (int s = 0; s < 2; s++) {
+        dti_free(l->base, l->slots[s].sources);
         for (int c = 0; c < DT_MAX_TERMS; c++)
             dti_free(l->base, l->slots[s].values[c]);
+    }
     dti_free(l->base, l->order);
     dti_free(l->base, l);
 }

@@ -1,8 +1,8 @@
 /* Batches for a trainer: the order of an epoch's samples, which rows of the next batch this process
  * takes, and their values, read ahead by a thread into a ring of two while the devices work. Order
  * and values depend on (seed, epoch, step, row) alone. A loader allocates when it is created, and
- * then never: two slots (threaded; else one) of `share_max` samples, 4 bytes a value, and for a
- * shuffled order 4 bytes a row of the set. */
+ * then never: two slots (threaded; else one) of `share_max` samples, 4 bytes a value and 4 for each
+ * sample's row, and for a shuffled order 4 bytes a row of the set. */
 
 typedef struct dti_loader dti_loader;
 
@@ -22,12 +22,13 @@ typedef struct dti_loader_desc {
 } dti_loader_desc;
 
 typedef struct dti_batch {
-    uint64_t epoch, index; /* batch `index` of the epoch */
-    uint64_t step;         /* number of the step that it is for */
-    uint32_t rows;         /* of the whole job's batch; with DT_TAIL_PAD always `batch` */
-    uint32_t real;         /* of them not filled up */
-    uint32_t first, count; /* this process's rows */
-    bool last;             /* of the epoch */
+    uint64_t epoch, index;   /* batch `index` of the epoch */
+    uint64_t step;           /* number of the step that it is for */
+    uint32_t rows;           /* of the whole job's batch; with DT_TAIL_PAD always `batch` */
+    uint32_t real;           /* of them not filled up */
+    uint32_t first, count;   /* this process's rows */
+    bool last;               /* of the epoch */
+    const uint32_t *sources; /* [count] rows of the data set; what fills up has none */
     const void *values[DT_MAX_TERMS]; /* by column: `count` samples, f32 or i32; until the next
                                          dti_loader_next, _seek or _destroy */
 } dti_batch;

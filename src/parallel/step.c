@@ -29,8 +29,9 @@ static dt_result dti_micro_write(dti_parallel *par, dti_replica *r, const dti_mi
         const size_t size = par->input_bytes[i];
         const char *data = batch->values[i];
         dt_tensor input = {r->graph, par->inputs[i].id};
-        result = dt_program_write(run->program, input, data + (run->row - batch->first) * size,
-                                  run->rows * size);
+        const uint32_t at = run->row - batch->first;
+        result = dti_program_write_rows(run->program, input, data + at * size, run->rows * size,
+                                        batch->sources + at);
     }
     return result;
 }

@@ -101,7 +101,8 @@ static bool dti_label_right(const dti_label_check *c, int32_t label) {
     return (label >= 0 && label < c->classes) || (c->ignores && label == c->ignore_index);
 }
 
-static dt_result dti_labels_check(const dt_program *p, const dti_port *port, const int32_t *data) {
+static dt_result dti_labels_check(const dt_program *p, const dti_port *port, const int32_t *data,
+                                  const uint32_t *rows) {
     const dti_node *n = &p->work->nodes[port->node];
     const uint64_t size = (uint64_t)dti_shape_elements(n->shape), count = port->bytes / 4;
     for (uint32_t k = 0; k < port->check_count; k++) {
@@ -109,10 +110,11 @@ static dt_result dti_labels_check(const dt_program *p, const dti_port *port, con
         for (uint64_t i = 0; i < count; i++) {
             if ((c->reads && !c->reads[i % size]) || dti_label_right(c, data[i]))
                 continue;
+            const uint64_t row = n->samples ? i / size : 0;
             return dti_fail(p->base, DT_ERROR_INVALID,
-                            "program '%s': '%s' row %llu: %d is not in [0, %d), which %s needs",
-                            p->label, n->label, (unsigned long long)(n->samples ? i / size : 0),
-                            (int)data[i], (int)c->classes, c->op);
+                            "program '%s': '%s' row %llu%s: %d is not in [0, %d), which %s needs",
+                            p->label, n->label, (unsigned long long)(rows ? rows[row] : row),
+                            rows ? " of the data set" : "", (int)data[i], (int)c->classes, c->op);
         }
     }
     return DT_OK;

@@ -160,7 +160,12 @@ static const char *dti_replica_blame(dt_program *p);
 /* Finds what the ports' values are checked for. */
 static dt_result dti_labels_find(dt_program *p, const uint8_t *needed);
 static void dti_labels_free(dt_program *p);
-static dt_result dti_labels_check(const dt_program *p, const dti_port *port, const int32_t *data);
+/* rows: which rows of a data set they are, for the text; NULL: of a batch of the host's own. */
+static dt_result dti_labels_check(const dt_program *p, const dti_port *port, const int32_t *data,
+                                  const uint32_t *rows);
+/* dt_program_write of rows of a data set. */
+static dt_result dti_program_write_rows(dt_program *p, dt_tensor input, const void *data,
+                                        size_t bytes, const uint32_t *rows);
 /* Whether every op that reads a port ignores the value *index. */
 static bool dti_labels_ignore(const dti_port *port, int32_t *index);
 

@@ -39,7 +39,7 @@ static dt_result dti_port_get(dt_program *p, dt_tensor x, bool output, bool grad
 
 /* With the name of the public function, as DTI_NEED has it. */
 static dt_result dti_port_write(const char *call, dt_program *p, dt_tensor x, bool gradient,
-                                const void *data, size_t bytes) {
+                                const void *data, size_t bytes, const uint32_t *rows) {
     if (!p || !data)
         return dti_fail_null(p ? p->base : NULL, call, "data");
     dti_port *port = NULL;
@@ -52,7 +52,7 @@ static dt_result dti_port_write(const char *call, dt_program *p, dt_tensor x, bo
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': inputs are in use until dt_program_end", p->label);
     }
-    result = dti_labels_check(p, port, data);
+    result = dti_labels_check(p, port, data, rows);
     if (result)
         return result;
     char *host = p->store->device->backend->memory_host(p->memories[DTI_ARENA_IN]);
@@ -62,12 +62,17 @@ static dt_result dti_port_write(const char *call, dt_program *p, dt_tensor x, bo
 }
 
 DT_API dt_result dt_program_write(dt_program *p, dt_tensor input, const void *data, size_t bytes) {
-    return dti_port_write(__func__, p, input, false, data, bytes);
+    return dti_port_write(__func__, p, input, false, data, bytes, NULL);
+}
+
+static dt_result dti_program_write_rows(dt_program *p, dt_tensor input, const void *data,
+                                        size_t bytes, const uint32_t *rows) {
+    return dti_port_write("dt_program_write", p, input, false, data, bytes, rows);
 }
 
 DT_API dt_result dt_program_write_gradient(dt_program *p, dt_tensor y, const void *data,
                                            size_t bytes) {
-    return dti_port_write(__func__, p, y, true, data, bytes);
+    return dti_port_write(__func__, p, y, true, data, bytes, NULL);
 }
 
 DT_API dt_result dt_program_read(dt_program *p, dt_tensor output, void *data, size_t bytes) {

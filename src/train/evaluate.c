@@ -88,9 +88,10 @@ static void dti_evaluation_run(void *arg, uint32_t index) {
     r->result = DT_OK;
     for (uint32_t i = 0; i < v->columns && rows && !r->result; i++) {
         const char *data = batch->values[i];
-        r->result = dt_program_write(p, (dt_tensor){r->graph, v->inputs[i].id},
-                                     data + (first - batch->first) * v->input_bytes[i],
-                                     rows * v->input_bytes[i]);
+        const uint32_t at = first - batch->first;
+        r->result = dti_program_write_rows(p, (dt_tensor){r->graph, v->inputs[i].id},
+                                           data + at * v->input_bytes[i], rows * v->input_bytes[i],
+                                           batch->sources + at);
     }
     if (rows && !r->result)
         r->result = dt_program_run(p, NULL, &report);

@@ -107,7 +107,7 @@ static dt_result dti_shared_check(const dt_trainer *t, dt_tensor input, const vo
             t->base, DT_ERROR_INVALID, "dt_trainer_write: '%s' %s has %zu bytes, not %zu%s",
             dti_node_of(input)->label, dti_shape_print(dti_node_of(input)->shape, false).text,
             (*out)->bytes, bytes, data ? "" : " at NULL");
-    return dti_labels_check(p, dti_port_find(p, input.id, false, false), data);
+    return dti_labels_check(p, dti_port_find(p, input.id, false, false), data, NULL);
 }
 
 /* The same input and values as rank 0; and nobody has found anything wrong. */
