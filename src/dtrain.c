@@ -102,6 +102,7 @@
 #include "op/cpu.h"
 #include "op/ref.h"
 #include "op/build.c"
+#include "op/name.c"
 #include "op/emit.c"
 #include "op/walk.c"
 #include "op/leaf.c"

@@ -627,7 +627,7 @@ TEST(convolutions_tell_operands_of_another_rank_or_type) {
     IMAGE_BAD(dt_conv1d(b.x, b.w, b.none, NULL), "conv1d([B, 4, 8, 6], [6, 4, 3, 3])",
               "x must be [channels, length]");
     IMAGE_BAD(dt_nn_conv2d(b.s, "c", 3, 3, NULL), "conv2d 'c': x [B, 4, 9]",
-              "must have 3 dimensions");
+              "must be [channels, height, width]");
     IMAGE_BAD(dt_nn_conv2d(b.x, "c", 6, 3, &(dt_conv_layer_desc){.conv = {.groups = 3}}),
               "conv2d 'c'", "3 groups do not divide 4 channels in and 6 out");
     IMAGE_BAD(dt_nn_conv1d(b.s, "c", 0, 3, NULL), "conv1d 'c'", "4 channels in, 0 out");

@@ -14,6 +14,7 @@ typedef struct desk {
     dt_tensor x, t, y, loss; /* [B, 3] -> fc -> [B, 2] */
     dt_store *store;
     dt_program *train;
+    const char *params; /* that it trains; NULL = all */
 } desk;
 
 static void desk_open(desk *d) {
@@ -28,8 +29,10 @@ static void desk_open(desk *d) {
 }
 
 static void desk_train(desk *d) {
-    dt_program_desc desc = {
-        .loss = d->loss, .batch = 2, .optim = &(dt_optim_desc){.kind = DT_SGD, .lr = 0.1}};
+    dt_program_desc desc = {.loss = d->loss,
+                            .batch = 2,
+                            .params = d->params,
+                            .optim = &(dt_optim_desc){.kind = DT_SGD, .lr = 0.1}};
     CHECK(!dt_store_create(d->graph, &(dt_store_desc){.device = "cpu"}, &d->store));
     CHECK(!dt_program_create(d->store, &desc, &d->train));
 }
@@ -329,5 +332,198 @@ TEST(each_part_of_an_input_is_checked_for_the_op_that_reads_it) {
         if (cases[i].error)
             CHECK_CONTAINS(dt_ctx_error(d.ctx), cases[i].error);
     }
+    dt_ctx_destroy(d.ctx);
+}
+
+/* ---- What a text calls things */
+
+TEST(tensors_of_two_graphs_are_named) {
+    desk d;
+    dt_program *program = NULL;
+    desk_open(&d);
+    dt_tensor a = dt_input(d.other, "a", DT_F32, dt_dims(3)), h = dt_relu(a);
+    desk_train(&d);
+    CHECK(is_nil(dt_add(d.x, h)));
+    CHECK_CONTAINS(desk_error(&d), "add: input 2 is a tensor of another graph, relu of 'a' [B, 3]");
+    dt_graph_clear_error(d.graph);
+    CHECK(is_nil(dt_gradient(d.y, a)));
+    CHECK_CONTAINS(desk_error(&d), "another graph, 'a' [B, 3]");
+    dt_graph_clear_error(d.graph);
+    CHECK(dt_program_create(d.store, &(dt_program_desc){.outputs = {h}}, &program) ==
+          DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(d.ctx), "another graph than the store's: relu of 'a' [B, 3]");
+    CHECK(dt_program_write(d.train, a, (float[6]){0}, 24) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(d.ctx), "the input is a tensor of another graph: 'a' [B, 3]");
+    CHECK(dt_program_write(d.train, (dt_tensor){0}, (float[6]){0}, 24) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(d.ctx), "the input is nil");
+    desk far;
+    desk_open(&far);
+    CHECK(is_nil(dt_add(d.x, far.x))); /* what it is is not looked at */
+    CHECK_CONTAINS(desk_error(&d), "of a graph that was destroyed, or of another context");
+    dt_ctx_destroy(far.ctx);
+    dt_ctx_destroy(d.ctx);
+}
+
+TEST(a_gradient_that_is_not_there_says_what_of_what_and_why) {
+    desk d;
+    desk_open(&d);
+    const dt_tensor x = d.x, y = dt_relu(d.y), step = dt_step(d.y);
+    const dt_tensor gate = dt_add(dt_detach(x), dt_step(x));
+    dt_tensor other = dt_input(d.graph, "other", DT_F32, dt_dims(3));
+    dt_tensor table = dt_fill(d.graph, dt_dims(4, 2), 1), rows = dt_gather(table, d.t);
+    const struct {
+        dt_tensor y, x;
+        const char *error;
+    } cases[] = {
+        {y, other, "relu behind 'fc.weight' [B, 2] does not depend on 'other' [B, 3]"},
+        {x, d.y, "'x' [B, 3] does not depend on linear of 'fc.weight' [B, 2]"},
+        {dt_exp(step), x, "[B, 3] in a differentiable way, since no gradient flows through step"},
+        {gate, x, "differentiable way, since no gradient flows through detach of 'x'"},
+        {d.loss, other, "cross_entropy behind 'fc.weight' does not depend on 'other' [B, 3]"},
+        {rows, d.t, "does not depend on 't' [B] in a differentiable way"},
+    };
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        CHECK(is_nil(dt_gradient(cases[i].y, cases[i].x)));
+        CHECK_CONTAINS(desk_error(&d), cases[i].error);
+        CHECK(!strstr(desk_error(&d), "node"));
+        dt_graph_clear_error(d.graph);
+    }
+    CHECK(!is_nil(dt_gradient(d.loss, d.y))); /* of what is neither input nor parameter */
+    dt_ctx_destroy(d.ctx);
+}
+
+/* What a newcomer brings from TensorFlow, JAX or a PNG. */
+TEST(an_image_with_its_channels_last_is_told_how_to_permute) {
+    const char *image = "dt_permute(x, dt_dims(2, 0, 1)) first", *none = "no error";
+    for (int way = 0; way < 9; way++) {
+        desk d;
+        desk_open(&d);
+        dt_tensor x = dt_input(d.graph, "image", DT_F32, dt_dims(28, 30, 3)), nil = {0};
+        dt_tensor w = dt_param(d.graph, "w", dt_dims(8, 3, 5, 5), (dt_init){0});
+        dt_tensor w1 = dt_param(d.graph, "w1", dt_dims(8, 7, 5), (dt_init){0});
+        dt_tensor line = dt_input(d.graph, "line", DT_F32, dt_dims(100, 7));
+        dt_tensor one = dt_reshape(line, dt_dims(10, 70, 1));
+        const dt_pool_desc pool = {.kernel = {4, 4}};
+        const dt_conv_desc groups = {.groups = 2};
+        const char *want = image;
+        switch (way) {
+        case 0: dt_conv2d(x, w, nil, NULL); break;
+        case 1: dt_nn_conv2d(x, "c", 8, 5, NULL); break;
+        case 2: dt_max_pool2d(x, &pool); break;
+        case 3: dt_avg_pool2d(one, &pool); break;
+        case 4: dt_conv2d(dt_reshape(x, dt_dims(30, 14, 6)), w, nil, &groups); break;
+        case 5: dt_conv1d(line, w1, nil, NULL), want = "dt_permute(x, dt_dims(1, 0)) first"; break;
+        case 6: dt_conv_transpose2d(dt_reshape(x, dt_dims(63, 5, 8)), w, nil, NULL); break;
+        case 7: dt_conv2d(dt_permute(x, dt_dims(2, 0, 1)), w, nil, NULL), want = none; break;
+        default: /* wrong in another way */
+            dt_conv2d(dt_permute(x, dt_dims(1, 2, 0)), w, nil, NULL);
+            want = "of 3 input channels a group";
+            CHECK(!strstr(desk_error(&d), "permute"));
+        }
+        CHECK_CONTAINS(desk_error(&d), want);
+        dt_ctx_destroy(d.ctx);
+    }
+}
+
+static void keep_warning(void *user, dt_log_level level, const char *message) {
+    if (level == DT_LOG_WARNING)
+        snprintf(user, 256, "%s", message);
+}
+
+TEST(an_input_with_its_channels_last_that_happens_to_fit_is_warned_of) {
+    char warning[256] = "";
+    const dt_logger logger = {keep_warning, warning};
+    dt_ctx *ctx;
+    dt_graph *graph;
+    CHECK(!dt_ctx_create(&(dt_ctx_desc){.logger = logger}, &ctx));
+    CHECK(!dt_graph_create(ctx, &graph));
+    dt_tensor x = dt_input(graph, "image", DT_F32, dt_dims(32, 32, 3));
+    dt_tensor h = dt_nn_conv2d(dt_permute(x, dt_dims(2, 0, 1)), "right", 8, 3, NULL);
+    dt_nn_conv2d(dt_avg_pool2d(h, &(dt_pool_desc){.kernel = {10, 10}}), "deep", 9, 3, NULL);
+    CHECK_STR(warning, "");
+    CHECK(!is_nil(dt_nn_conv2d(x, "wrong", 8, 3, NULL)));
+    CHECK_CONTAINS(warning, "conv2d 'wrong': x [B, 32, 32, 3] is taken as 32 channels");
+    CHECK_CONTAINS(warning, "dt_permute(x, dt_dims(2, 0, 1)) first");
+    dt_ctx_destroy(ctx);
+}
+
+/* ---- A NaN is of a layer */
+
+/* A model whose step gives a NaN or an infinity first in the op that `want` names. */
+static dt_tensor nan_model(desk *d, int way, const char **want) {
+    const dt_init zero = {DT_INIT_CONSTANT, 0, 0}, huge = {DT_INIT_CONSTANT, 2e38f, 0};
+    const dt_linear_desc zeros = {.weight = zero, .no_bias = true};
+    const dt_conv_layer_desc wide = {.weight = huge, .no_bias = true};
+    const dt_linear_desc huges = {.weight = huge, .no_bias = true};
+    dt_tensor h = dt_nn_linear_with(d->x, "a", 3, &zeros);
+    switch (way) {
+    case 0:
+        *want = "op linear of 'b.weight' [B, 2] gave a NaN or an infinity first, in the forward";
+        return dt_mean_loss(dt_nn_linear_with(dt_exp(h), "b", 2, &huges));
+    case 1: *want = "op log behind 'a.weight' [B, 3] gave"; return dt_mean_loss(dt_log(dt_relu(h)));
+    case 2:
+        *want = "op log 'surprise' [B, 3] gave";
+        return dt_mean_loss(dt_label(dt_log(h), "surprise"));
+    case 3:
+        *want = "op linear_dw [3, 3], the gradient of 'a.weight', gave a NaN or an infinity first, "
+                "in the backward";
+        return dt_mean_loss(dt_affine(h, 3e38f, 0));
+    case 4:
+        *want = "op unary_grad behind 'a.weight' [B, 3] gave";
+        return dt_mean_loss(dt_sqrt(dt_abs(dt_affine(h, 2, 0))));
+    case 5:
+        *want = "op conv2d of 'c.weight' [B, 2, 1, 1] gave";
+        h = dt_reshape(dt_add(h, d->x), dt_dims(3, 1));
+        return dt_mean_loss(dt_nn_conv1d(h, "c", 2, 1, &wide));
+    default:
+        *want = "op reciprocal behind 'x' [B, 3] gave";
+        return dt_mean_loss(dt_mul(h, dt_reciprocal(dt_sub(d->x, d->x))));
+    }
+}
+
+TEST(a_nan_names_the_layer_as_well_as_the_op) {
+    for (int way = 0; way < 7; way++) {
+        desk d;
+        dt_report report;
+        const char *want;
+        desk_open(&d);
+        d.loss = nan_model(&d, way, &want);
+        d.params = "a.*,b.*,c.*";
+        desk_train(&d);
+        CHECK(d.train && !dt_program_write(d.train, d.x, (float[]){1, 2, 3, 4, 5, 6}, 24));
+        CHECK(d.train && dt_program_run(d.train, NULL, &report) == DT_ERROR_NUMERIC);
+        CHECK_CONTAINS(dt_ctx_error(d.ctx), want);
+        CHECK(report.fault_op && strstr(want, report.fault_op));
+        dt_ctx_destroy(d.ctx);
+    }
+}
+
+/* ---- Columns of a trainer's data */
+
+TEST(a_column_that_nothing_reads_is_named) {
+    desk d;
+    dt_trainer *trainer;
+    float rows[12] = {0};
+    desk_open(&d);
+    dt_tensor mask = dt_input(d.graph, "mask", DT_F32, dt_dims(2));
+    dt_tensor alien = dt_input(d.other, "alien", DT_F32, dt_dims(3)); /* of the same number as x */
+    const dt_tensor more[] = {mask, d.y, dt_input(d.other, "far", DT_F32, dt_dims(3))};
+    const char *const error[] = {
+        "dataset column 2: no loss and no metric reads 'mask' [B, 2]; leave it out",
+        "dataset column 2: linear of 'fc.weight' [B, 2] is no input",
+        "dataset column 2: a tensor of another graph than the trainer's: 'far' [B, 3]"};
+    dt_trainer_desc desc = {.loss = d.loss, .devices = "cpu", .batch = 2};
+    desc.data = (dt_dataset){2, {{d.x, rows, DT_F32, 0, 0}, {d.t, rows, DT_I32, 0, 0}}, NULL, NULL};
+    for (size_t i = 0; i < COUNT(more); i++) {
+        desc.data.columns[2] = (dt_column){more[i], rows, DT_F32, 0, 0};
+        CHECK(dt_trainer_create(d.graph, &desc, &trainer) == DT_ERROR_INVALID);
+        CHECK_CONTAINS(dt_ctx_error(d.ctx), error[i]);
+    }
+    desc.data.columns[2] = (dt_column){0};
+    desc.data.columns[0].input = alien;
+    CHECK(dt_trainer_create(d.graph, &desc, &trainer) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(d.ctx), "dataset column 0: a tensor of another graph");
+    desc.data.columns[0].input = d.x;
+    CHECK(!dt_trainer_create(d.graph, &desc, &trainer));
     dt_ctx_destroy(d.ctx);
 }

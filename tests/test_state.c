@@ -635,7 +635,7 @@ TEST(a_shared_input_that_is_missing_or_wrong_is_named) {
     shared_wrong(&m, trainer, m.weights, NULL, 20, "NULL");
     shared_wrong(&m, trainer, m.t, values, 4, "'t' is of each sample");
     shared_wrong(&m, trainer, m.loss, values, 4, "is no input");
-    shared_wrong(&m, trainer, (dt_tensor){0}, values, 4, "nil or of another graph");
+    shared_wrong(&m, trainer, (dt_tensor){0}, values, 4, "the input is nil");
     shared_wrong(&m, trainer, m.which, &which, 4, "4 is not in [0, 4)");
     CHECK(dt_trainer_write(NULL, m.which, &which, 4) == DT_ERROR_INVALID);
     CHECK(shared_write(&m, trainer, 0, true) == DT_OK);

@@ -4,7 +4,8 @@
  * handle to one of its nodes, valid as long as the graph. Ops never return codes: a wrong op gives
  * the nil tensor {0} and the graph keeps the first error (op, shapes, label); an op on nil gives
  * nil; dt_store_create and dt_program_create report it. So a model is built without a check per
- * line; dt_graph_clear_error goes on after one. Threads: of all functions in this part, the context's. */
+ * line; dt_graph_clear_error goes on after one. Threads: of all functions in this part, the
+ * context's. */
 
 typedef struct dt_graph dt_graph;
 
@@ -44,13 +45,13 @@ DT_API dt_result dt_graph_create(dt_ctx *ctx, dt_graph **out);
 /* Ends a graph, its stores and their programs. NULL is fine. */
 DT_API void dt_graph_destroy(dt_graph *graph);
 
-/* The first error that an op recorded, or NULL. Lives until dt_graph_clear_error or the graph's end.
- * For NULL a constant that says so. */
+/* The first error that an op recorded, or NULL. Lives until dt_graph_clear_error, or the graph's
+ * end. For NULL a constant that says so. */
 DT_API const char *dt_graph_error(const dt_graph *graph);
 /* Goes on without the op that failed: the graph takes new ops again, also beside a store, whose
  * values, programs and trainer never knew of it. What the op gave, and what ops gave on that since,
- * stays nil: make those tensors again. A dt_nn_ layer that failed has left no parameter, so its name
- * is free. NULL, or a graph without an error, is fine. */
+ * stays nil: make those tensors again. A dt_nn_ layer that failed has left no parameter, so its
+ * name is free. NULL, or a graph without an error, is fine. */
 DT_API void dt_graph_clear_error(dt_graph *graph);
 
 /* The shape and type of a tensor; a rank of -1 and F32 for nil. */

@@ -12,8 +12,12 @@ typedef struct dti_conv_layer {
 static bool dti_conv_layer_fits(dt_tensor x, const dti_conv_layer *l, int rank, int64_t kernel) {
     int64_t groups = l->desc.conv.groups ? l->desc.conv.groups : 1;
     if (dt_tensor_shape(x).rank != rank) {
-        dti_graph_fail(x.graph, "%s '%s': x %s must have %d dimensions", l->op, l->name,
-                       dti_shape_print(dt_tensor_shape(x), dt_tensor_has_samples(x)).text, rank);
+        dti_graph_fail(x.graph,
+                       "%s '%s': x %s must be [channels, %s]; one channel is a dimension "
+                       "too: dt_reshape it",
+                       l->op, l->name,
+                       dti_shape_print(dt_tensor_shape(x), dt_tensor_has_samples(x)).text,
+                       rank == 3 ? "height, width" : "length");
     } else if (l->in < 1 || l->out < 1 || kernel < 1 || l->desc.kernel_w < 0) {
         dti_graph_fail(x.graph, "%s '%s': %lld channels in, %lld out, a kernel of %lld x %lld",
                        l->op, l->name, (long long)l->in, (long long)l->out, (long long)kernel,
@@ -22,6 +26,12 @@ static bool dti_conv_layer_fits(dt_tensor x, const dti_conv_layer *l, int rank, 
         dti_graph_fail(x.graph, "%s '%s': %lld groups do not divide %lld channels in and %lld out",
                        l->op, l->name, (long long)groups, (long long)l->in, (long long)l->out);
     }
+    /* It may be meant, so it is no error; deeper in a network narrow images are nothing odd. */
+    const char *hint = dti_image_hint(dt_tensor_shape(x), 0);
+    if (!x.graph->error[0] && hint[0] && dti_node_of(x)->op == DTI_OP_INPUT)
+        dti_log(x.graph->base, DT_LOG_WARNING, "%s '%s': x %s is taken as %lld channels%s", l->op,
+                l->name, dti_shape_print(dt_tensor_shape(x), dt_tensor_has_samples(x)).text,
+                (long long)l->in, hint);
     return x.graph->error[0] == 0;
 }
 

@@ -30,9 +30,10 @@ static bool dti_build_inputs_fit(dti_build *b, const dti_op_info *info) {
     for (uint32_t i = 0; i < b->count; i++) {
         dt_tensor x = b->inputs[i];
         if (x.graph != b->graph) {
-            b->count = 0;
-            return dti_build_fail(b, "input %u is a tensor of another graph; build both on one",
-                                  i + 1);
+            dti_graph_fail(b->graph,
+                           "%s: input %u is a tensor of another graph, %s; build both on one graph",
+                           info->name, i + 1, dti_tensor_elsewhere(b->graph, x).text);
+            return false;
         }
         const dti_node *n = dti_node_of(x);
         if (n->term && !info->family->takes_terms) {

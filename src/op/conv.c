@@ -34,9 +34,25 @@ static bool dti_conv_attr_fits(dti_build *b) {
     return true;
 }
 
+static const char *dti_image_hint(dt_shape image, int64_t channels) {
+    const int64_t *d = image.dim;
+    if (image.rank != 3)
+        return "";
+    bool last = channels ? d[2] == channels && d[0] != channels
+                         : (d[2] == 1 || d[2] == 3 || d[2] == 4) && d[0] > d[2] && d[1] > d[2];
+    if (!last)
+        return "";
+    if (channels && d[1] == 1) /* dt_conv1d made it of two dimensions */
+        return "; if the channels are last (NLC): dtrain's order is [channels, length], so "
+               "dt_permute(x, dt_dims(1, 0)) first";
+    return "; if the channels are last (NHWC): dtrain's order is [channels, height, width] (NCHW), "
+           "so dt_permute(x, dt_dims(2, 0, 1)) first";
+}
+
 static bool dti_conv_ranks_fit(dti_build *b, const dti_node *image, const dti_node *w) {
     if (image->shape.rank != 3)
-        return dti_build_fail(b, "the image must be [channels, height, width]");
+        return dti_build_fail(b, "the image must be [channels, height, width]; one channel is a "
+                                 "dimension too: dt_reshape it");
     if (w && (w->shape.rank != 4 || w->samples))
         return dti_build_fail(b, "the weight must be [out, in / groups, height, width], without "
                                  "samples");
@@ -65,8 +81,9 @@ static bool dti_conv_fits(dti_build *b, const int64_t *x, const int64_t *w, int6
     if (w[0] % groups || x[0] % groups || x[0] / groups != w[1]) {
         return dti_build_fail(b,
                               "%lld channels in and %lld out in %d groups do not go with a weight "
-                              "of %lld input channels a group",
-                              (long long)x[0], (long long)w[0], groups, (long long)w[1]);
+                              "of %lld input channels a group%s",
+                              (long long)x[0], (long long)w[0], groups, (long long)w[1],
+                              dti_image_hint((dt_shape){3, {x[0], x[1], x[2]}}, w[1] * groups));
     }
     y[0] = w[0];
     for (int axis = 0; axis < 2; axis++) {
@@ -78,11 +95,12 @@ static bool dti_conv_fits(dti_build *b, const int64_t *x, const int64_t *w, int6
             return dti_build_fail(
                 b,
                 "the kernel of %lld with dilation %d covers %lld, and the %s with padding has "
-                "%lld: make the kernel smaller or the padding larger",
+                "%lld: make the kernel smaller or the padding larger%s",
                 (long long)kernel, attr->i[DTI_CONV_DILATION + axis],
                 (long long)(attr->i[DTI_CONV_DILATION + axis] * (kernel - 1) + 1),
                 axis ? "width" : "height",
-                (long long)(in + 2 * (int64_t)attr->i[DTI_CONV_PADDING + axis]));
+                (long long)(in + 2 * (int64_t)attr->i[DTI_CONV_PADDING + axis]),
+                dti_image_hint((dt_shape){3, {x[0], x[1], x[2]}}, 0));
         }
     }
     return dti_conv_offsets_fit(b, x, w);
@@ -112,8 +130,9 @@ static bool dti_conv2d_dx_shape(dti_build *b) {
     const int64_t *dy = b->in[0]->shape.dim, *w = b->in[1]->shape.dim, *size = b->out.attr.dim;
     int64_t x[3] = {w[1] * b->out.attr.i[DTI_CONV_GROUPS], size[0], size[1]}, y[3];
     if (dy[0] != w[0])
-        return dti_build_fail(b, "%lld channels do not go with a weight of %lld", (long long)dy[0],
-                              (long long)w[0]);
+        return dti_build_fail(b, "%lld channels do not go with a weight of %lld%s",
+                              (long long)dy[0], (long long)w[0],
+                              dti_image_hint(b->in[0]->shape, w[0]));
     if (x[0] > INT32_MAX)
         return dti_build_fail(b, "%lld channels are too many", (long long)x[0]);
     if (!dti_conv_fits(b, x, w, y) || !dti_conv_bias_fits(b, x[0]))

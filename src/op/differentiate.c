@@ -139,11 +139,56 @@ static void dti_differentiate(dt_graph *graph, dt_tensor y, dt_tensor dy, const 
         dti_differentiate_all(graph, &y, &dy, 1, wrt, count, dx);
 }
 
+/* Rows whose rule gives nothing say so in their formula. */
+static bool dti_flat(const dti_node *n) {
+    return strstr(dti_op_info_of(n->op)->formula, "no gradient") != NULL;
+}
+
+/* By node, 1: it depends on x by whatever op; 2: and y on it. The first of 3 without a gradient, or
+ * 0. */
+static uint32_t dti_gradient_block(const dt_graph *g, uint32_t y, uint32_t x, uint8_t *between) {
+    uint32_t block = 0;
+    between[x] = 1;
+    for (uint32_t id = x + 1; id <= y; id++) {
+        for (uint32_t i = 0; i < g->nodes[id].count; i++)
+            between[id] |= between[dti_input_id(g, &g->nodes[id], i)];
+    }
+    between[y] |= 2;
+    for (uint32_t id = y; id > x; id--) {
+        for (uint32_t i = 0; between[id] & 2 && i < g->nodes[id].count; i++)
+            between[dti_input_id(g, &g->nodes[id], i)] |= 2;
+        const dti_node *n = &g->nodes[id];
+        if (between[id] == 3 && (!dti_has_gradient(n) || dti_flat(n)))
+            block = id;
+    }
+    return block;
+}
+
+/* Why there is none: y does not see x at all, or only through an op without a gradient. */
+static dt_tensor dti_gradient_none(dt_tensor y, dt_tensor x) {
+    dt_graph *g = y.graph;
+    uint8_t *between = dti_alloc(g->base, g->count);
+    uint32_t block = 0;
+    bool depends = false;
+    if (between && y.id > x.id) {
+        block = dti_gradient_block(g, y.id, x.id, between);
+        depends = between[y.id] == 3;
+    }
+    dti_free(g->base, between);
+    return dti_graph_fail(g, "gradient: %s does not depend on %s%s%s%s", dti_tensor_print(y).text,
+                          dti_tensor_print(x).text, depends ? " in a differentiable way" : "",
+                          block ? ", since no gradient flows through " : "",
+                          block ? dti_tensor_name((dt_tensor){g, block}).text : "");
+}
+
 DT_API dt_tensor dt_gradient(dt_tensor y, dt_tensor x) {
     if (dti_is_nil(y) || dti_is_nil(x))
         return (dt_tensor){0};
     if (y.graph != x.graph)
-        return dti_graph_fail(y.graph, "gradient: y and x are tensors of two graphs");
+        return dti_graph_fail(y.graph,
+                              "gradient: y and x are tensors of two graphs: x is a tensor of "
+                              "another graph, %s",
+                              dti_tensor_elsewhere(y.graph, x).text);
     dt_graph *graph = y.graph;
     const dti_node *n = dti_node_of(y);
     dt_shape s = n->shape;
@@ -151,11 +196,7 @@ DT_API dt_tensor dt_gradient(dt_tensor y, dt_tensor x) {
     dt_tensor one = dt_fill(graph, dt_dims_of(0, NULL), 1.0f), dx;
     dt_tensor dy = term ? one : dti_expand_to(one, s, samples);
     dti_differentiate(graph, y, dy, &x, 1, &dx);
-    if (dti_is_nil(dx) && !graph->error[0]) {
-        dti_graph_fail(graph,
-                       "gradient: y (node %u) does not depend on x (node %u, '%s') in a "
-                       "differentiable way",
-                       y.id, x.id, dti_node_of(x)->label ? dti_node_of(x)->label : "");
-    }
+    if (dti_is_nil(dx) && !graph->error[0])
+        return dti_gradient_none(y, x);
     return dx;
 }

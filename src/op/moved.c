@@ -1,5 +1,6 @@
 /* Where an element of a tensor comes from, through ops that move values and compute none: what is
- * promised of an input's elements holds behind them. Elements are those of one sample, row-major. */
+ * promised of an input's elements holds behind them. Elements are those of one sample, row
+ * after row. */
 
 typedef struct dti_element {
     uint32_t node;

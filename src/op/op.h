@@ -95,6 +95,19 @@ static inline dt_tensor dti_append2(dti_op op, dt_tensor a, dt_tensor b, const d
     return dti_append(a.graph ? a.graph : b.graph, op, in, 2, attr);
 }
 
+/* ---- name.c */
+typedef struct dti_name {
+    char text[288];
+} dti_name;
+static dti_name dti_tensor_name(dt_tensor x);  /* "'x'", "linear of 'fc1.weight'" */
+static dti_name dti_tensor_print(dt_tensor x); /* and its shape */
+/* The same of a tensor that is not of the graph `mine`, and whose own may be gone. */
+static dti_name dti_tensor_elsewhere(const dt_graph *mine, dt_tensor x);
+
+/* conv.c: what to add to an error about an image whose last dimension looks like its channels; ""
+ * for others. channels: how many there should be, 0 = not known. */
+static const char *dti_image_hint(dt_shape image, int64_t channels);
+
 /* "op (inputs' shapes): text": the form of every op's error. Returns false. */
 static bool dti_build_fail(dti_build *b, const char *format, ...) DTI_PRINTF(2, 3);
 

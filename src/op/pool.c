@@ -20,7 +20,8 @@ static bool dti_plane_fits(dti_build *b) {
     if (!dti_build_f32(b))
         return false;
     if (b->in[0]->shape.rank != 3)
-        return dti_build_fail(b, "the image must be [channels, height, width]");
+        return dti_build_fail(b, "the image must be [channels, height, width]; one channel is a "
+                                 "dimension too: dt_reshape it");
     b->out.shape = b->in[0]->shape;
     return true;
 }
@@ -65,8 +66,9 @@ static bool dti_pool_sizes(dti_build *b, const dt_shape *x, dt_shape *y) {
             return dti_build_fail(b, "the image has no elements");
         y->dim[1 + axis] = dti_pool_windows(attr, axis, x->dim[1 + axis]);
         if (y->dim[1 + axis] < 1) {
-            return dti_build_fail(b, "the kernel {%d, %d} is larger than the padded image",
-                                  attr->i[DTI_POOL_KERNEL], attr->i[DTI_POOL_KERNEL + 1]);
+            return dti_build_fail(b, "the kernel {%d, %d} is larger than the padded image%s",
+                                  attr->i[DTI_POOL_KERNEL], attr->i[DTI_POOL_KERNEL + 1],
+                                  dti_image_hint(*x, 0));
         }
     }
     return true;

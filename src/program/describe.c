@@ -3,14 +3,6 @@
 
 /* ---- the description */
 
-static const char *dti_tensor_name(dt_tensor x, char text[48]) {
-    const dti_node *n = dti_node_of(x);
-    if (n->label)
-        return n->label;
-    snprintf(text, 48, "%s (node %u)", dti_op_info_of(n->op)->name, x.id);
-    return text;
-}
-
 static bool dti_desc_tensor(dt_program *p, dt_tensor x, const char *what, int index,
                             dti_text *problems) {
     if (x.graph == p->store->graph && !dti_is_nil(x))
@@ -18,8 +10,8 @@ static bool dti_desc_tensor(dt_program *p, dt_tensor x, const char *what, int in
     if (x.graph == NULL || x.graph == p->store->graph)
         dti_text_add(problems, "\n- %s %d is nil", what, index);
     else
-        dti_text_add(problems, "\n- %s %d is a tensor of another graph than the store's", what,
-                     index);
+        dti_text_add(problems, "\n- %s %d is a tensor of another graph than the store's: %s", what,
+                     index, dti_tensor_elsewhere(p->store->graph, x).text);
     return false;
 }
 
@@ -50,11 +42,8 @@ static void dti_desc_terms(dt_program *p, dti_text *problems) {
             continue;
         const dti_node *n = dti_node_of(x);
         if (!n->term || n->op == DTI_OP_ACCURACY) {
-            char text[48];
-            dti_text_add(problems,
-                         "\n- loss %u, %s %s, is not a loss term; wrap it in dt_mean_loss",
-                         p->loss_count, dti_tensor_name(x, text),
-                         dti_shape_print(n->shape, n->samples).text);
+            dti_text_add(problems, "\n- loss %u, %s, is not a loss term; wrap it in dt_mean_loss",
+                         p->loss_count, dti_tensor_print(x).text);
         }
     }
     while (p->metric_count < DT_MAX_TERMS && dti_is_set(d->metrics[p->metric_count])) {

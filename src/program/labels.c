@@ -1,6 +1,7 @@
 /* Class numbers and indices: which elements of an i32 input some op needs in a range, and the check
  * of them when the host writes, so that kernels need no fault path. An op's needs hold for what
- * reaches it through views, copies and concat, element by element; what is computed is not checked. */
+ * reaches it through views, copies and concat, element by element; what is computed is not checked.
+ */
 
 /* Whether a node takes class numbers or indices as its second input, and which it takes. */
 static bool dti_label_user(const dt_graph *g, const dti_node *n, dti_label_check *c) {

@@ -15,23 +15,27 @@ static dti_port *dti_port_find(dt_program *p, uint32_t node, bool output, bool g
 static dt_result dti_port_get(dt_program *p, dt_tensor x, bool output, bool gradient, size_t bytes,
                               dti_port **out) {
     const char *what = output ? "output" : gradient ? "host gradient" : "input";
-    if (x.graph != p->store->graph || dti_is_nil(x)) {
+    if (dti_is_nil(x))
+        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': the %s is nil", p->label, what);
+    if (x.graph != p->store->graph) {
         return dti_fail(p->base, DT_ERROR_INVALID,
-                        "program '%s': the %s is nil or of another graph", p->label, what);
+                        "program '%s': the %s is a tensor of another graph: %s", p->label, what,
+                        dti_tensor_elsewhere(p->store->graph, x).text);
     }
-    char text[48];
-    const char *name = dti_tensor_name(x, text);
+    const dti_name name = dti_tensor_name(x);
     dti_port *port = dti_port_find(p, x.id, output, gradient);
     if (!port) {
-        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': %s is not an %s of it", p->label,
-                        name, what);
+        const bool unread = !output && !gradient && dti_node_of(x)->op == DTI_OP_INPUT;
+        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': %s is not an %s of it%s",
+                        p->label, name.text, what,
+                        unread ? ": nothing that it computes reads it" : "");
     }
     const dti_node *n = dti_node_of(x);
     if (bytes != port->bytes) {
         return dti_fail(p->base, DT_ERROR_INVALID,
-                        "program '%s': %s %s has %llu bytes at batch %lld, not %zu", p->label, name,
-                        dti_shape_print(n->shape, n->samples).text, (unsigned long long)port->bytes,
-                        (long long)p->batch, bytes);
+                        "program '%s': %s %s has %llu bytes at batch %lld, not %zu", p->label,
+                        name.text, dti_shape_print(n->shape, n->samples).text,
+                        (unsigned long long)port->bytes, (long long)p->batch, bytes);
     }
     *out = port;
     return DT_OK;
@@ -100,10 +104,9 @@ static dt_result dti_ports_written(dt_program *p, bool gradient) {
         const dti_port *port = &p->ports[i];
         if (port->output || port->gradient != gradient || port->written)
             continue;
-        char text[48];
-        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': %s '%s' was never written",
+        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': %s %s was never written",
                         p->label, gradient ? "the host gradient of" : "input",
-                        dti_tensor_name((dt_tensor){p->work, port->node}, text));
+                        dti_tensor_name((dt_tensor){p->work, port->node}).text);
     }
     return DT_OK;
 }
@@ -350,18 +353,35 @@ static const dti_port *dti_fault_input(const dt_program *p) {
     return NULL;
 }
 
+/* The op, and the layer that it is of: a parameter's gradient is that parameter's. */
+static dti_name dti_fault_name(const dt_program *p, uint32_t node) {
+    const dti_node *n = &p->work->nodes[node];
+    const char *op = dti_op_info_of(n->op)->name;
+    dti_name name = dti_tensor_print((dt_tensor){p->work, node});
+    if (n->label) { /* it may say nothing of the op */
+        const dti_name label = name;
+        snprintf(name.text, sizeof name.text, "%s %.200s", op, label.text);
+    }
+    for (uint32_t i = 0; i < p->store->param_count; i++) {
+        if (p->trained[i] && p->param_dx[i].id == node)
+            snprintf(name.text, sizeof name.text, "%s %s, the gradient of '%.150s',", op,
+                     dti_shape_print(n->shape, n->samples).text,
+                     p->work->nodes[p->store->params[i].node].label);
+    }
+    return name;
+}
+
 static dt_result dti_step_fault(dt_program *p, dt_report *r) {
     const char *kept = p->has_optim ? "the store is unchanged" : "nothing is written to the store";
     unsigned long long step = (unsigned long long)p->step;
     const dti_port *port = dti_fault_input(p);
     r->skipped = true;
     if (port) {
-        char text[48];
         r->fault_op = "input";
         return dti_fail(p->base, DT_ERROR_NUMERIC,
-                        "program '%s', step %llu: %s '%s' holds a NaN or an infinity; %s", p->label,
+                        "program '%s', step %llu: %s %s holds a NaN or an infinity; %s", p->label,
                         step, port->gradient ? "the host gradient of" : "input",
-                        dti_tensor_name((dt_tensor){p->work, port->node}, text), kept);
+                        dti_tensor_name((dt_tensor){p->work, port->node}).text, kept);
     }
     uint32_t first = p->segments[0].first, last = first, fault = 0;
     for (uint32_t s = 0; s < p->weigh_segment && s < p->commit_segment; s++)
@@ -375,15 +395,13 @@ static dt_result dti_step_fault(dt_program *p, dt_report *r) {
                         "program '%s', step %llu: the gradient's norm is not finite; %s", p->label,
                         step, kept);
     }
-    uint32_t node = p->list.launches[fault].node;
+    const uint32_t node = p->list.launches[fault].node;
     r->fault_op = dti_op_info_of(p->work->nodes[node].op)->name;
-    return dti_fail(
-        p->base, DT_ERROR_NUMERIC,
-        "program '%s', step %llu: op %s%s%s gave a NaN or an infinity first (%s, node %u, %s); %s",
-        p->label, step, r->fault_op, p->work->nodes[node].label ? " " : "",
-        p->work->nodes[node].label ? p->work->nodes[node].label : "",
-        node < p->backward_node ? "forward" : "backward", node,
-        dti_shape_print(p->work->nodes[node].shape, p->work->nodes[node].samples).text, kept);
+    return dti_fail(p->base, DT_ERROR_NUMERIC,
+                    "program '%s', step %llu: op %s gave a NaN or an infinity first, in the %s "
+                    "pass; %s",
+                    p->label, step, dti_fault_name(p, node).text,
+                    node < p->backward_node ? "forward" : "backward", kept);
 }
 
 static dt_result dti_step_finish(dt_program *p, dt_report *report) {

@@ -79,11 +79,13 @@ static dt_result dti_shared_written(const dt_trainer *t) {
 /* ---- writing */
 
 static dt_result dti_shared_find(const dt_trainer *t, dt_tensor input, dti_shared **out) {
-    char text[48];
     *out = NULL;
-    if (input.graph != t->graph || !input.id || input.id >= t->graph->count)
+    if (dti_is_nil(input))
+        return dti_fail(t->base, DT_ERROR_INVALID, "dt_trainer_write: the input is nil");
+    if (input.graph != t->graph)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "dt_trainer_write: the input is nil or of another graph");
+                        "dt_trainer_write: the input is a tensor of another graph: %s",
+                        dti_tensor_elsewhere(t->graph, input).text);
     for (uint32_t i = 0; i < t->shared_count; i++) {
         if (t->shared[i].node == input.id)
             *out = &t->shared[i];
@@ -91,7 +93,7 @@ static dt_result dti_shared_find(const dt_trainer *t, dt_tensor input, dti_share
     if (*out)
         return DT_OK;
     return dti_fail(
-        t->base, DT_ERROR_INVALID, "dt_trainer_write: '%s' is %s", dti_tensor_name(input, text),
+        t->base, DT_ERROR_INVALID, "dt_trainer_write: %s is %s", dti_tensor_name(input).text,
         dti_node_of(input)->samples ? "of each sample: it comes from its column of .data"
                                     : "no input that a loss or metric reads");
 }

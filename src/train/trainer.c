@@ -112,11 +112,39 @@ static dt_result dti_trainer_pads(dt_trainer *t, int32_t *pad) {
     return DT_OK;
 }
 
-/* Every input of samples needs a column, and every column an input; and targets must be known
- * before the forward part. */
+/* A column that nothing reads is a mistake: a mask that is not applied, another graph's input. */
+static dt_result dti_trainer_column(const dt_trainer *t, uint32_t c) {
+    const dt_program *p = t->par.replicas[0].full.runs[0].program;
+    const dt_tensor x = t->par.inputs[c];
+    if (x.graph != t->graph)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "dataset column %u: a tensor of another graph than the trainer's: %s", c,
+                        dti_tensor_elsewhere(t->graph, x).text);
+    if (dti_is_nil(x))
+        return dti_fail(t->base, DT_ERROR_INVALID, "dataset column %u: its input is nil", c);
+    if (dti_node_of(x)->op != DTI_OP_INPUT)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "dataset column %u: %s is no input; a column is for what dt_input made", c,
+                        dti_tensor_print(x).text);
+    if (!dti_node_of(x)->samples)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "input %s is shared by all samples, so it has no column in .data; "
+                        "dt_trainer_write it",
+                        dti_tensor_name(x).text);
+    for (uint32_t k = 0; k < p->port_count; k++) {
+        if (!p->ports[k].output && p->ports[k].node == x.id)
+            return DT_OK;
+    }
+    return dti_fail(t->base, DT_ERROR_INVALID,
+                    "dataset column %u: no loss and no metric reads %s; leave it out", c,
+                    dti_tensor_print(x).text);
+}
+
+/* Every column needs an input that is read, and every input of samples a column; and targets must
+ * be known before the forward part. */
 static dt_result dti_trainer_columns(const dt_trainer *t) {
     const dt_program *p = t->par.replicas[0].full.runs[0].program;
-    uint32_t found = 0;
+    dt_result result = DT_OK;
     for (uint32_t i = 0; i < p->loss_count; i++) {
         if (p->static_weight[i] < 0.0)
             return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
@@ -124,29 +152,18 @@ static dt_result dti_trainer_columns(const dt_trainer *t) {
                             "the whole batch is not known in time; give targets as an input",
                             i + 1);
     }
-    for (uint32_t k = 0; k < p->port_count; k++) {
+    for (uint32_t c = 0; c < t->par.columns && !result; c++)
+        result = dti_trainer_column(t, c);
+    for (uint32_t k = 0; k < p->port_count && !result; k++) {
         uint32_t c = 0;
         while (c < t->par.columns && t->par.inputs[c].id != p->ports[k].node)
             c++;
         const dti_node *n = &p->work->nodes[p->ports[k].node];
-        if (!n->samples && !p->ports[k].output && c < t->par.columns)
-            return dti_fail(t->base, DT_ERROR_INVALID,
-                            "input '%s' is shared by all samples, so it has no column in .data; "
-                            "dt_trainer_write it",
-                            n->label);
-        if (!n->samples)
-            continue;
-        if (c == t->par.columns && !p->ports[k].output)
+        if (c == t->par.columns && n->samples && !p->ports[k].output)
             return dti_fail(t->base, DT_ERROR_INVALID,
                             "input '%s' has no column in .data; give one", n->label);
-        found += !p->ports[k].output;
     }
-    if (found == t->par.columns)
-        return DT_OK;
-    return dti_fail(t->base, DT_ERROR_INVALID,
-                    ".data has %u columns, and losses and metrics read %u inputs; leave out what "
-                    "is not read",
-                    t->par.columns, found);
+    return result;
 }
 
 static dt_result dti_trainer_loader(dt_trainer *t) {
