@@ -527,3 +527,62 @@ TEST(a_column_that_nothing_reads_is_named) {
     CHECK(!dt_trainer_create(d.graph, &desc, &trainer));
     dt_ctx_destroy(d.ctx);
 }
+
+/* ---- What is promised where one may guess wrong */
+
+TEST(a_batch_norm_that_a_program_does_not_compute_does_not_move) {
+    for (int way = 0; way < 5;
+         way++) { /* nobody needs it; an output; a metric; a loss; eval mode */
+        desk d;
+        dt_store *store = NULL;
+        dt_program *program = NULL;
+        float mean[3] = {9, 9, 9};
+        desk_open(&d);
+        dt_tensor side = dt_nn_batch_norm(d.x, "side", NULL);
+        dt_program_desc desc = {.loss = d.loss, .batch = 2, .params = "fc.*"};
+        desc.optim = &(dt_optim_desc){.kind = DT_SGD};
+        if (way == 1)
+            desc.outputs[0] = side;
+        if (way == 2)
+            desc.metrics[0] = dt_mean_loss(side);
+        if (way >= 3) {
+            desc.loss = (dt_tensor){0};
+            desc.losses[0].term = d.loss;
+            desc.losses[1].term = dt_mean_loss(side);
+        }
+        desc.mode = way == 4 ? DT_MODE_EVAL : DT_MODE_DEFAULT;
+        CHECK(!dt_store_create(d.graph, &(dt_store_desc){.device = "cpu"}, &store));
+        CHECK(!dt_program_create(store, &desc, &program));
+        CHECK(program && !dt_program_write(program, d.x, (float[]){1, 2, 3, 4, 5, 6}, 24));
+        CHECK(program && !dt_program_write(program, d.t, (int32_t[]){0, 1}, 8));
+        CHECK(program && !dt_program_run(program, NULL, NULL));
+        CHECK(!dt_store_read(store, dt_store_find(store, "side.running_mean"), DT_VALUE_PARAM, mean,
+                             sizeof mean));
+        CHECK_NEAR(mean[0], way == 0 || way == 4 ? 0 : 0.25, 1e-6);
+        dt_ctx_destroy(d.ctx);
+    }
+}
+
+TEST(a_gradient_of_what_lies_between_counts_the_uses_of_that_tensor) {
+    desk d;
+    dt_program *program = NULL;
+    float dh[6], dx[6];
+    const float x[6] = {1, -2, 3, 4, 5, -6};
+    desk_open(&d);
+    dt_tensor h = dt_relu(d.x), y = dt_mul(dt_square(h), d.x); /* and another relu is another */
+    y = dt_add(y, dt_relu(d.x));
+    dt_tensor to_h = dt_gradient(y, h), to_x = dt_gradient(y, d.x);
+    CHECK(!dt_store_create(d.graph, &(dt_store_desc){.device = "cpu"}, &d.store));
+    CHECK(!dt_program_create(d.store, &(dt_program_desc){.outputs = {to_h, to_x}, .batch = 2},
+                             &program));
+    CHECK(program && !dt_program_write(program, d.x, x, sizeof x));
+    CHECK(program && !dt_program_run(program, NULL, NULL));
+    CHECK(program && !dt_program_read(program, to_h, dh, sizeof dh));
+    CHECK(program && !dt_program_read(program, to_x, dx, sizeof dx));
+    for (int i = 0; i < 6; i++) {
+        const float r = x[i] > 0 ? x[i] : 0;
+        CHECK_NEAR(dh[i], 2 * r * x[i], 1e-5);
+        CHECK_NEAR(dx[i], x[i] > 0 ? 3 * r * r + 1 : 0, 1e-4);
+    }
+    dt_ctx_destroy(d.ctx);
+}

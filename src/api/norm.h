@@ -26,9 +26,13 @@ typedef struct dt_batch_norm_desc {
 /* Over all samples and positions of each channel, x: [C, ...] with samples; w, b: [C] or {0};
  * running_mean, running_var: buffers [C]. In a training program it uses the batch's own statistics,
  * and a step that commits moves the running ones towards them (the variance unbiased, n / (n - 1));
- * micro-batches do so one after the other. In other programs it uses the running ones. One call
- * moves a buffer: where two share buffers, one is .frozen. Errors: (nil) running tensors that are
- * no buffers, or moved by another call already, a momentum outside (0, 1]; at dt_program_create, a
- * training program with one value a channel. PyTorch's F.batch_norm. */
+ * micro-batches do so one after the other. What a program computes moves: a batch norm that none of
+ * its losses, metrics and outputs needs is left out of it, and its running statistics stay as they
+ * are (so do w and b, which have no gradient: dt_freeze them, or leave them out of .params). With
+ * .params that train other parameters alone it still moves, unless it is .frozen or the mode is
+ * DT_MODE_EVAL. In other programs it uses the running ones. One call moves a buffer: where two
+ * share buffers, one is .frozen. Errors: (nil) running tensors that are no buffers, or moved by
+ * another call already, a momentum outside (0, 1]; at dt_program_create, a training program with
+ * one value a channel. PyTorch's F.batch_norm. */
 DT_API dt_tensor dt_batch_norm(dt_tensor x, dt_tensor w, dt_tensor b, dt_tensor running_mean,
                                dt_tensor running_var, const dt_batch_norm_desc *desc);

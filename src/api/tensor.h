@@ -218,6 +218,10 @@ DT_API dt_tensor dt_accuracy(dt_tensor logits, dt_tensor target);
 /* ---- Gradients in the graph */
 
 /* d(sum of y) / d(x) as a tensor of x's shape, which may be differentiated again. y: any f32 tensor
- * or loss term (its sum, not its mean). Errors (nil): y does not depend on x in a differentiable
- * way, or an op between them has no gradient. */
+ * or loss term (its sum, not its mean). x: any f32 tensor that y is made from: an input, a
+ * parameter, or what lies between, taken as free: what counts are y's uses of this very tensor.
+ * With h = relu(x) and y = h * x, d/dh is x, and d/dx goes both ways; a second relu(x) would be
+ * another tensor than h. The sum is over samples too: each has its own gradient in x where y mixes
+ * no samples. Errors (nil): y does not depend on x in a differentiable way, or an op between them
+ * has no gradient. */
 DT_API dt_tensor dt_gradient(dt_tensor y, dt_tensor x);
