@@ -227,7 +227,11 @@ typedef struct dti_write_guard {
     bool others; /* it was pending before */
 } dti_write_guard;
 static void dti_write_begin(dti_write_guard *g);
-static void dti_write_end(const dti_write_guard *g); /* errno stays */
+static void dti_write_end(const dti_write_guard *g, bool written); /* errno stays */
+#ifndef _WIN32
+/* All of it, so guarded, to a descriptor. False: see errno. */
+static bool dti_write_all(int descriptor, const void *data, size_t bytes);
+#endif
 
 typedef struct dti_writer dti_writer;
 /* bytes: what all of it will be, for the text of a full disk; 0 = not known. */

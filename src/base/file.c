@@ -141,22 +141,28 @@ static void dti_reader_close(dti_reader *r) {
 /* ---- a write that may not be: EFBIG, and not the signal that comes with it */
 
 #if DTI_POSIX
+static bool dti_signal_pends(void) {
+    sigset_t pending;
+    return sigpending(&pending) == 0 && sigismember(&pending, SIGXFSZ) == 1;
+}
+
+/* Only one that was blocked already can be pending. */
 static void dti_write_begin(dti_write_guard *g) {
-    sigset_t only, pending;
+    sigset_t only;
     sigemptyset(&only);
     sigaddset(&only, SIGXFSZ);
-    g->others = sigpending(&pending) == 0 && sigismember(&pending, SIGXFSZ) == 1;
     pthread_sigmask(SIG_BLOCK, &only, &g->mask);
+    g->others = sigismember(&g->mask, SIGXFSZ) == 1 && dti_signal_pends();
 }
 
 /* The system sends it to the thread that writes, so it is pending here or nowhere. One that was
  * pending before is somebody else's and stays. */
-static void dti_write_end(const dti_write_guard *g) {
+static void dti_write_end(const dti_write_guard *g, bool written) {
     int error = errno;
-    sigset_t only, pending;
+    sigset_t only;
     sigemptyset(&only);
     sigaddset(&only, SIGXFSZ);
-    if (!g->others && sigpending(&pending) == 0 && sigismember(&pending, SIGXFSZ) == 1) {
+    if (!written && !g->others && dti_signal_pends()) {
 #ifdef __APPLE__ /* which has no sigtimedwait; it is pending, so this does not wait */
         int taken;
         sigwait(&only, &taken);
@@ -173,8 +179,26 @@ static void dti_write_begin(dti_write_guard *g) {
     (void)g;
 }
 
-static void dti_write_end(const dti_write_guard *g) {
-    (void)g;
+static void dti_write_end(const dti_write_guard *g, bool written) {
+    (void)g, (void)written;
+}
+#endif
+
+#ifndef _WIN32
+/* A part may be taken: the next one hears why not all. */
+static bool dti_write_all(int descriptor, const void *data, size_t bytes) {
+    const char *at = data;
+    dti_write_guard guard;
+    dti_write_begin(&guard);
+    while (bytes) {
+        const ssize_t done = write(descriptor, at, bytes);
+        if (done < 0 && errno != EINTR)
+            break;
+        at += DTI_MAX(done, 0);
+        bytes -= (size_t)DTI_MAX(done, 0);
+    }
+    dti_write_end(&guard, bytes == 0);
+    return bytes == 0;
 }
 #endif
 
@@ -269,7 +293,7 @@ static dt_result dti_writer_add(dti_writer *w, const void *data, size_t bytes) {
         return DT_ERROR_IO;
     dti_write_begin(&guard);
     bool ok = !bytes || fwrite(data, 1, bytes, w->file) == bytes;
-    dti_write_end(&guard);
+    dti_write_end(&guard, ok);
     if (!ok)
         return dti_writer_fail(w, "written");
     w->crc = dti_crc32c(w->crc, data, bytes);
@@ -358,7 +382,7 @@ static dt_result dti_writer_close(dti_writer *w, bool keep) {
     bool flushed = !keep || w->failed || dti_file_sync(w->file);
     int error = errno;
     bool closed = fclose(w->file) == 0;
-    dti_write_end(&guard);
+    dti_write_end(&guard, flushed && closed);
     if (!flushed)
         errno = error;
     if (keep && !w->failed && !(flushed && closed))

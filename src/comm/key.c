@@ -245,15 +245,8 @@ static void dti_key_forget(dti_key_share *share) {
 }
 
 static bool dti_key_write_file(int descriptor, const uint8_t key[DTI_KEY_BYTES]) {
-    ssize_t written;
-    dti_write_guard guard;
-    if (fchmod(descriptor, 0600) != 0 || flock(descriptor, LOCK_EX | LOCK_NB) != 0)
-        return false;
-    dti_write_begin(&guard);
-    while ((written = write(descriptor, key, DTI_KEY_BYTES)) < 0 && errno == EINTR) {
-    }
-    dti_write_end(&guard);
-    return written == DTI_KEY_BYTES;
+    return fchmod(descriptor, 0600) == 0 && flock(descriptor, LOCK_EX | LOCK_NB) == 0 &&
+           dti_write_all(descriptor, key, DTI_KEY_BYTES);
 }
 
 static bool dti_key_publish_in(const char *folder, bool make, const uint8_t key[DTI_KEY_BYTES],

@@ -254,12 +254,7 @@ static dt_result dti_rendezvous_publish(dti_base *base, dti_rendezvous *r) {
     int file = dti_rendezvous_create(path, fresh), error = errno;
     if (file < 0)
         return dti_fail(base, DT_ERROR_IO, "rendezvous file \"%s\": %s", path, strerror(error));
-    dti_write_guard guard;
-    dti_write_begin(&guard);
-    errno = ENOSPC; /* what a short write means */
-    bool ok = write(file, text, bytes) == (ssize_t)bytes && fsync(file) == 0 &&
-              fstat(file, &r->file) == 0;
-    dti_write_end(&guard);
+    bool ok = dti_write_all(file, text, bytes) && fsync(file) == 0 && fstat(file, &r->file) == 0;
     error = errno;
     close(file);
     if (ok && rename(fresh, path) == 0) {

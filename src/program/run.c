@@ -437,9 +437,7 @@ DT_API dt_result dt_program_end(dt_program *p, dt_report *report) {
 
 DT_API dt_result dt_program_run(dt_program *p, const dt_step_desc *step, dt_report *report) {
     DTI_NEED(NULL, p);
-    dt_result result = dti_check_forked(p->base);
-    if (!result && p->has_gradients)
-        result = dti_ports_written(p, true);
+    dt_result result = p->has_gradients ? dti_ports_written(p, true) : DT_OK;
     if (!result)
         result = dt_program_begin(p, step);
     if (result)
