@@ -586,3 +586,45 @@ TEST(a_gradient_of_what_lies_between_counts_the_uses_of_that_tensor) {
     }
     dt_ctx_destroy(d.ctx);
 }
+
+TEST(shapes_that_newcomers_give_are_told_how_to_mend) {
+    const char *error[] = {
+        "targets must be [B]: the logits without their last dimension; dt_reshape them",
+        "[B, 4, 5]: the logits without their last dimension; for one a sample dt_flatten in front",
+        "conv2d 'c': x [B, 28, 28] must be [channels, height, width]; one channel is a dimension",
+        "must be [channels, height, width]; the axis of samples is implied: leave it out",
+        "the image must be [channels, height, width]; one channel is a dimension too",
+        "the image must be [channels, height, width]; the axis of samples is implied",
+        "conv1d 'c': x [B, 28] must be [channels, length]; one channel is a dimension too",
+        "there is no axis 1: 0 to 0, or -1 to -1; the samples' (B) is not counted",
+        "there is no axis 3: 0 to 2, or -3 to -1; the samples' (B) is not counted",
+        "there is no axis 0: it has none but the samples'",
+        "dt_freeze: linear of 'fc.weight' is not a parameter",
+        "dt_permute(x, dt_dims(1, 0)) first",
+    };
+    for (size_t way = 0; way < COUNT(error); way++) {
+        desk d;
+        desk_open(&d);
+        const dt_pool_desc pool = {.kernel = {2, 2}};
+        dt_tensor one = dt_input(d.graph, "one", DT_I32, dt_dims(1));
+        dt_tensor plane = dt_input(d.graph, "plane", DT_F32, dt_dims(28, 28));
+        dt_tensor batch = dt_input(d.graph, "batch", DT_F32, dt_dims(64, 1, 28, 28));
+        dt_tensor cube = dt_input(d.graph, "cube", DT_F32, dt_dims(4, 5, 6));
+        switch (way) {
+        case 0: dt_cross_entropy(d.y, one, NULL); break;
+        case 1: dt_cross_entropy(cube, d.t, NULL); break;
+        case 2: dt_nn_conv2d(plane, "c", 8, 3, NULL); break;
+        case 3: dt_nn_conv2d(batch, "c", 8, 3, NULL); break;
+        case 4: dt_max_pool2d(plane, &pool); break;
+        case 5: dt_avg_pool2d(batch, &pool); break;
+        case 6: dt_nn_conv1d(dt_slice(dt_flatten(plane), 0, 0, 28), "c", 8, 3, NULL); break;
+        case 7: dt_mean(d.y, dt_dims(1), false); break;
+        case 8: dt_softmax(cube, 3); break;
+        case 9: dt_slice(dt_sum(d.y, dt_dims(), false), 0, 0, 1); break;
+        case 10: dt_freeze(d.y); break;
+        default: dt_nn_conv1d(dt_reshape(plane, dt_dims(784, 1)), "c", 8, 3, NULL);
+        }
+        CHECK_CONTAINS(desk_error(&d), error[way]);
+        dt_ctx_destroy(d.ctx);
+    }
+}

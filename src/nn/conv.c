@@ -12,12 +12,10 @@ typedef struct dti_conv_layer {
 static bool dti_conv_layer_fits(dt_tensor x, const dti_conv_layer *l, int rank, int64_t kernel) {
     int64_t groups = l->desc.conv.groups ? l->desc.conv.groups : 1;
     if (dt_tensor_shape(x).rank != rank) {
-        dti_graph_fail(x.graph,
-                       "%s '%s': x %s must be [channels, %s]; one channel is a dimension "
-                       "too: dt_reshape it",
-                       l->op, l->name,
+        dti_graph_fail(x.graph, "%s '%s': x %s must be [channels, %s]%s", l->op, l->name,
                        dti_shape_print(dt_tensor_shape(x), dt_tensor_has_samples(x)).text,
-                       rank == 3 ? "height, width" : "length");
+                       rank == 3 ? "height, width" : "length",
+                       dti_image_rank_hint(dt_tensor_shape(x).rank, rank));
     } else if (l->in < 1 || l->out < 1 || kernel < 1 || l->desc.kernel_w < 0) {
         dti_graph_fail(x.graph, "%s '%s': %lld channels in, %lld out, a kernel of %lld x %lld",
                        l->op, l->name, (long long)l->in, (long long)l->out, (long long)kernel,

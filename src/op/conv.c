@@ -36,23 +36,29 @@ static bool dti_conv_attr_fits(dti_build *b) {
 
 static const char *dti_image_hint(dt_shape image, int64_t channels) {
     const int64_t *d = image.dim;
-    if (image.rank != 3)
+    const bool line = d[1] == 1; /* dt_conv1d made it of two dimensions */
+    bool last = channels
+                    ? d[2] == channels && d[0] != channels
+                    : (d[2] == 1 || d[2] == 3 || d[2] == 4) && d[0] > d[2] && (line || d[1] > d[2]);
+    if (image.rank != 3 || !last)
         return "";
-    bool last = channels ? d[2] == channels && d[0] != channels
-                         : (d[2] == 1 || d[2] == 3 || d[2] == 4) && d[0] > d[2] && d[1] > d[2];
-    if (!last)
-        return "";
-    if (channels && d[1] == 1) /* dt_conv1d made it of two dimensions */
+    if (line)
         return "; if the channels are last (NLC): dtrain's order is [channels, length], so "
                "dt_permute(x, dt_dims(1, 0)) first";
     return "; if the channels are last (NHWC): dtrain's order is [channels, height, width] (NCHW), "
            "so dt_permute(x, dt_dims(2, 0, 1)) first";
 }
 
+static const char *dti_image_rank_hint(int rank, int wanted) {
+    return rank == wanted - 1   ? "; one channel is a dimension too: dt_reshape it"
+           : rank == wanted + 1 ? "; the axis of samples is implied: leave it out of the shape"
+                                : "";
+}
+
 static bool dti_conv_ranks_fit(dti_build *b, const dti_node *image, const dti_node *w) {
     if (image->shape.rank != 3)
-        return dti_build_fail(b, "the image must be [channels, height, width]; one channel is a "
-                                 "dimension too: dt_reshape it");
+        return dti_build_fail(b, "the image must be [channels, height, width]%s",
+                              dti_image_rank_hint(image->shape.rank, 3));
     if (w && (w->shape.rank != 4 || w->samples))
         return dti_build_fail(b, "the weight must be [out, in / groups, height, width], without "
                                  "samples");

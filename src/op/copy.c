@@ -46,7 +46,7 @@ static bool dti_concat_shape(dti_build *b) {
     int axis = b->out.attr.i[0];
     b->out.dtype = b->in[0]->dtype;
     if (axis < 0 || axis >= s.rank)
-        return dti_build_fail(b, "there is no axis %d", axis);
+        return dti_build_fail(b, "%s", dti_axis_text(axis, s.rank).text);
     for (uint32_t i = 1; i < b->count; i++) {
         const dti_node *n = dti_node_of(b->inputs[i]);
         dt_shape t = n->shape;

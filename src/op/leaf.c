@@ -109,8 +109,8 @@ DT_API dt_tensor dt_freeze(dt_tensor x) {
         return x;
     dti_node *n = dti_node_of(x);
     if (n->op != DTI_OP_PARAM) {
-        return dti_graph_fail(x.graph, "dt_freeze: '%s' is not a parameter; use dt_detach",
-                              n->label ? n->label : dti_op_info_of(n->op)->name);
+        return dti_graph_fail(x.graph, "dt_freeze: %s is not a parameter; use dt_detach",
+                              dti_tensor_name(x).text);
     }
     n->frozen = true;
     return x;

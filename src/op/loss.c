@@ -18,6 +18,13 @@ static void dti_emit_term_sum(dti_emit *e, uint32_t pairs_value, int64_t pairs) 
 
 /* ---- cross_entropy (logits, target [, class weights]) */
 
+/* `rows` of logits, and the targets that were given for them. */
+static const char *dti_targets_hint(dt_shape rows, dt_shape targets) {
+    if (dti_shape_elements(rows) == dti_shape_elements(targets))
+        return "; dt_reshape them";
+    return targets.rank == 0 ? "; for one a sample dt_flatten in front of the last layer" : "";
+}
+
 static bool dti_targets_fit(dti_build *b, const dti_node *x, const dti_node *t) {
     dt_shape rows = x->shape;
     if (x->dtype != DT_F32)
@@ -29,8 +36,9 @@ static bool dti_targets_fit(dti_build *b, const dti_node *x, const dti_node *t) 
     rows.rank--;
     rows.dim[rows.rank] = 0;
     if (!dti_shape_equal(rows, t->shape) || x->samples != t->samples) {
-        return dti_build_fail(b, "targets must be %s: the logits without their last dimension",
-                              dti_shape_print(rows, x->samples).text);
+        return dti_build_fail(b, "targets must be %s: the logits without their last dimension%s",
+                              dti_shape_print(rows, x->samples).text,
+                              x->samples == t->samples ? dti_targets_hint(rows, t->shape) : "");
     }
     return true;
 }

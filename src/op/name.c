@@ -61,3 +61,15 @@ static dti_name dti_tensor_elsewhere(const dt_graph *mine, dt_tensor x) {
     }
     return (dti_name){"(of a graph that was destroyed, or of another context)"};
 }
+
+static dti_name dti_axis_text(int64_t axis, int rank) {
+    dti_name text;
+    if (rank == 0)
+        snprintf(text.text, sizeof text.text, "there is no axis %lld: it has none but the samples'",
+                 (long long)axis);
+    else
+        snprintf(text.text, sizeof text.text,
+                 "there is no axis %lld: 0 to %d, or -%d to -1; the samples' (B) is not counted",
+                 (long long)axis, rank - 1, rank);
+    return text;
+}

@@ -104,9 +104,14 @@ static dti_name dti_tensor_print(dt_tensor x); /* and its shape */
 /* The same of a tensor that is not of the graph `mine`, and whose own may be gone. */
 static dti_name dti_tensor_elsewhere(const dt_graph *mine, dt_tensor x);
 
-/* conv.c: what to add to an error about an image whose last dimension looks like its channels; ""
- * for others. channels: how many there should be, 0 = not known. */
+/* "there is no axis 2: ...", with those that there are. */
+static dti_name dti_axis_text(int64_t axis, int rank);
+
+/* ---- conv.c: remedies to add to errors about images; "" where there is none to tell. One whose last
+ * dimension looks like its channels; channels: how many there should be, 0 = not known. */
 static const char *dti_image_hint(dt_shape image, int64_t channels);
+/* One of `rank` dimensions, with samples or without, where `wanted` are needed. */
+static const char *dti_image_rank_hint(int rank, int wanted);
 
 /* "op (inputs' shapes): text": the form of every op's error. Returns false. */
 static bool dti_build_fail(dti_build *b, const char *format, ...) DTI_PRINTF(2, 3);

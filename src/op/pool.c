@@ -20,8 +20,8 @@ static bool dti_plane_fits(dti_build *b) {
     if (!dti_build_f32(b))
         return false;
     if (b->in[0]->shape.rank != 3)
-        return dti_build_fail(b, "the image must be [channels, height, width]; one channel is a "
-                                 "dimension too: dt_reshape it");
+        return dti_build_fail(b, "the image must be [channels, height, width]%s",
+                              dti_image_rank_hint(b->in[0]->shape.rank, 3));
     b->out.shape = b->in[0]->shape;
     return true;
 }

@@ -38,9 +38,9 @@ static dt_tensor dti_softmax_along(dti_op op, dt_tensor x, int axis) {
         return x;
     int rank = dti_node_of(x)->shape.rank, at = axis < 0 ? axis + rank : axis;
     if (at < 0 || at >= rank) {
-        return dti_graph_fail(x.graph, "%s(%s): there is no axis %d", dti_op_info_of(op)->name,
+        return dti_graph_fail(x.graph, "%s(%s): %s", dti_op_info_of(op)->name,
                               dti_shape_print(dti_node_of(x)->shape, dti_node_of(x)->samples).text,
-                              axis);
+                              dti_axis_text(axis, rank).text);
     }
     if (at == rank - 1)
         return dti_append1(op, x, NULL);

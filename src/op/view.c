@@ -66,7 +66,7 @@ static bool dti_slice_shape(dti_build *b) {
     int axis = b->out.attr.i[0];
     int64_t start = b->out.attr.dim[0], length = b->out.attr.dim[1];
     if (axis < 0 || axis >= s.rank)
-        return dti_build_fail(b, "there is no axis %d", axis);
+        return dti_build_fail(b, "%s", dti_axis_text(axis, s.rank).text);
     if (start < 0 || length < 0 || start > s.dim[axis] || length > s.dim[axis] - start) {
         return dti_build_fail(b, "%lld elements from %lld on do not lie in axis %d of size %lld",
                               (long long)length, (long long)start, axis, (long long)s.dim[axis]);

@@ -50,7 +50,8 @@ static void dti_desc_terms(dt_program *p, dti_text *problems) {
         dt_tensor x = d->metrics[p->metric_count++];
         if (dti_desc_tensor(p, x, "metric", (int)p->metric_count, problems) &&
             !dti_node_of(x)->term) {
-            dti_text_add(problems, "\n- metric %u is not a term", p->metric_count);
+            dti_text_add(problems, "\n- metric %u, %s, is not a term; wrap it in dt_mean_loss",
+                         p->metric_count, dti_tensor_print(x).text);
         }
     }
     for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {
