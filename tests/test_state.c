@@ -318,6 +318,41 @@ TEST(a_checkpoint_of_a_later_version_is_refused_as_that) {
     remove(path);
 }
 
+/* The checksums are right, and what they vouch for is nonsense: a text of any bytes is read within
+ * its bounds, and shown without what a terminal would obey. */
+TEST(a_checkpoint_with_any_text_and_words_is_taken_or_refused_cleanly) {
+    const char *path = "build/test_state_any.safetensors",
+               *now = "build/test_state_now.safetensors";
+    uint32_t state = 11;
+    int results[3] = {0};
+    state_model m;
+    state_log log;
+    dt_trainer *trainer = state_open(&m, STATE_SAME, &log, STATE_FIRST);
+    REQUIRE(trainer && dt_trainer_save(trainer, now) == DT_OK);
+    for (int i = 0; i < 300; i++) {
+        const bool words = i % 3 == 2;
+        uint64_t value = words ? train_random(&state) % 9 : 0;
+        for (int k = 0; k < 8 && !words; k++)
+            value = value << 8 | "\n' ,:(x\33"[train_random(&state) % 8];
+        const uint32_t word = train_random(&state) % (words ? 13 : 100);
+        REQUIRE(state_craft(i & 1 ? STATE_FIRST : now, path,
+                            words ? "dtrain.state" : "dtrain.model", (int)word, value));
+        const dt_result result = dt_trainer_load(trainer, path);
+        results[result == DT_OK ? 0 : result == DT_ERROR_INVALID ? 1 : 2]++;
+        for (const char *c = result ? dt_ctx_error(m.ctx) : log.warning; *c; c++) {
+            if (!CHECK_TEXT((unsigned char)*c >= ' ' && *c != 127, "case %d: a byte %d in a text",
+                            i, *c))
+                break;
+        }
+    }
+    CHECK_TEXT(results[0] > 20 && results[1] > 20 && results[2] == 0, "%d, %d, %d", results[0],
+               results[1], results[2]);
+    state_steps(trainer, 1);
+    dt_ctx_destroy(m.ctx);
+    remove(path);
+    remove(now);
+}
+
 /* ---- the store of a trainer */
 
 static void state_set(dt_store *s, const char *name, dt_value_kind kind, float value) {
