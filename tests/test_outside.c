@@ -105,6 +105,26 @@ TEST(what_is_no_regular_file_is_refused_at_once_by_every_reader_and_named) {
     close(listener);
 }
 
+/* LATEST only says where to look first. */
+static void outside_look_for_newest(void *arg) {
+    dti_base base;
+    dti_base_init(&base, NULL, NULL);
+    CHECK(ck_newest(&base, arg) == 2);
+}
+
+TEST(a_checkpoint_folder_whose_latest_is_a_fifo_gives_the_highest_step) {
+    dti_base base;
+    dti_base_init(&base, NULL, NULL);
+    char latest[600];
+    const char *folder = ck_folder();
+    CHECK(ck_write_step(&base, folder, 1, 9) == DT_OK &&
+          ck_write_step(&base, folder, 2, 9) == DT_OK);
+    snprintf(latest, sizeof latest, "%s/LATEST", folder);
+    CHECK(remove(latest) == 0 && mkfifo(latest, 0600) == 0);
+    CHECK(outside_child(outside_look_for_newest, (void *)(uintptr_t)folder, 5.0) == 0);
+    ck_remove(folder);
+}
+
 /* ---- Large files that are not what they say */
 
 static const unsigned char outside_idx_header[] = {0, 0, 8, 1, 0, 0, 0, 9};
