@@ -169,7 +169,7 @@ ADAM(clip_value, -1, INFINITE)
 ROW(STORE, dt_program_create, groups) {
     dt_program *program = NULL;
     dt_optim_desc optim = {.kind = ENUM(DT_SGD, DT_ADAMW + 1)};
-    optim.groups[0].match = "b";
+    optim.groups[0].match = TEXT("b", NULL, "", "none");
     optim.groups[0].lr_scale = AT_LEAST_0(1);
     optim.groups[0].weight_decay = AT_LEAST_0(1);
     optim.momentum = 0.9;
@@ -220,12 +220,28 @@ ROW(STORE, dt_program_read, ) {
 }
 
 ROW(STORE, dt_program_run, ) {
-    double weight = AT_LEAST_0(4);
+    double weight = NUMBER(4, 0, -1, (double)INFINITY), coefficient = FINITE(1);
     dt_step_desc step = {.lr = (float)AT_LEAST_0(0.1),
                          .micro = (uint32_t)INTEGER(0, 1, UINT32_MAX),
                          .micros = (uint32_t)INTEGER(1, 2, UINT32_MAX),
-                         .weights = &weight};
+                         .weights = &weight,
+                         .coefficients = &coefficient};
     return RESULT(dt_program_run(OBJECT(here.train), &step, NULL));
+}
+
+/* Values at the end of what their types hold, all of them right. */
+ROW(STORE, dt_program_run, far) {
+    dt_program *program = NULL;
+    dt_tensor loss = dt_mean_loss(dt_dropout(here.logits, 0.5f));
+    dt_program_desc desc = {.loss = loss, .batch = 4, .params = "w,b"};
+    desc.bucket_bytes = wrong.slot < 0 ? SIZE_MAX : 1;
+    desc.gradients = true;
+    CHECK(dt_program_create(here.store, &desc, &program) == DT_OK);
+    dt_step_desc step = {.seed = UINT64_MAX, .step = UINT64_MAX, .first_row = UINT32_MAX};
+    CHECK(dt_program_write(program, here.x, wrong_x, 64) == DT_OK);
+    dt_result result = dt_program_run(program, &step, NULL);
+    dt_program_destroy(program);
+    return RESULT(result);
 }
 
 ROW(STORE, dt_program_run, unwritten) {
@@ -244,11 +260,12 @@ ROW(STORE, dt_program_weigh, ) {
 }
 
 ROW(STORE, dt_program_begin, ) {
-    double weight = AT_LEAST_0(4);
+    double weight = NUMBER(4, 0, -1, (double)INFINITY), coefficient = FINITE(1);
     dt_step_desc step = {.lr = (float)AT_LEAST_0(0.1),
                          .micro = (uint32_t)INTEGER(0, 1, UINT32_MAX),
                          .micros = (uint32_t)INTEGER(1, 2, UINT32_MAX),
-                         .weights = &weight};
+                         .weights = &weight,
+                         .coefficients = &coefficient};
     return RESULT(dt_program_begin(OBJECT(here.train), &step));
 }
 

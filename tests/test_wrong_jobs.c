@@ -44,6 +44,25 @@ ROW(TRAINER, dt_trainer_create, model) {
     return RESULT(made(here.graph, &desc));
 }
 
+/* A comm that could not be made, and one whose parent has gone. */
+ROW(TRAINER, dt_trainer_create, comm) {
+    dt_trainer_desc desc = wrong_trainer();
+    dt_comm_desc none = {.rank = 3};
+    dt_comm *parent = NULL, *failed = NULL, *group = NULL;
+    CHECK(dt_comm_create(NULL, &parent) == DT_OK && dt_comm_create(&none, &failed) != DT_OK);
+    CHECK(dt_comm_group_create(parent, (int[]){0}, 1, &group) == DT_OK);
+    desc.comm = wrong_turn("a comm that failed", 1) ? failed : group;
+    if (wrong_turn("a group without its parent", 1)) {
+        dt_comm_destroy(parent);
+        parent = NULL;
+    }
+    dt_result result = made(here.graph, &desc);
+    dt_comm_destroy(group);
+    dt_comm_destroy(failed);
+    dt_comm_destroy(parent);
+    return RESULT(result);
+}
+
 ROW(TRAINER, dt_trainer_create, data) {
     dt_trainer_desc desc = wrong_trainer();
     desc.data.rows = (uint64_t)INTEGER(8, 0, INT64_MAX, -1);

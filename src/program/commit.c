@@ -98,6 +98,9 @@ static void dti_optim_groups_check(const dt_program *p, dti_text *problems) {
         taken[dti_optim_group_of(&p->optim, n->label)] += !n->buffer;
     }
     for (uint32_t g = 1; g < DT_MAX_TERMS; g++) {
+        const dt_optim_group *given = &p->desc.optim->groups[g - 1];
+        if (!given->match && (given->lr_scale != 0.0 || given->weight_decay != 0.0))
+            dti_text_add(problems, "\n- optimizer: group %u has numbers, and no .match", g);
         if (p->optim.groups[g - 1].match && !taken[g])
             dti_text_add(problems, "\n- optimizer: group %u, \"%s\", %s", g,
                          p->optim.groups[g - 1].match,
