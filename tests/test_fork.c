@@ -61,10 +61,8 @@ static dt_result fork_write(fork_case *c) {
 }
 
 static dt_result fork_make_program(fork_case *c) {
-    const dt_program_desc d = {.batch = FORK_BATCH,
-                               .loss = c->m.loss,
-                               .outputs = {c->m.logits},
-                               .optim = &c->m.adam};
+    const dt_program_desc d = {
+        .batch = FORK_BATCH, .loss = c->m.loss, .outputs = {c->m.logits}, .optim = &c->m.adam};
     const dt_store_desc on = {.device = c->way->vulkan ? "vulkan" : "cpu"};
     dt_result result = dt_store_create(c->m.graph, &on, &c->store);
     if (!result)

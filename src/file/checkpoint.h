@@ -10,10 +10,10 @@ typedef dt_result dti_checkpoint_read_fn(void *user, int item, uint64_t offset, 
                                          size_t bytes);
 
 /* Writes path.tmp.PID.RANDOM, flushes it to the disk, renames it and flushes the folder. When
- * anything fails the temporary file goes, what was there before stays, and the error says what and where
- * (a full disk: how many bytes are needed). Only when the folder cannot be flushed, which comes
- * last, the new file is there already, and the text says so. What `read` fails with is returned as
- * it is. INVALID: an item has the name of the checksums. */
+ * anything fails the temporary file goes, what was there before stays, and the error says what and
+ * where (a full disk: how many bytes are needed). Only when the folder cannot be flushed, which
+ * comes last, the new file is there already, and the text says so. What `read` fails with is
+ * returned as it is. INVALID: an item has the name of the checksums. */
 static dt_result dti_checkpoint_write(dti_base *base, const char *path,
                                       const dti_safetensors_item *items, int count,
                                       dti_checkpoint_read_fn *read, void *user);
