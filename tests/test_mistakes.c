@@ -3,6 +3,7 @@
 #include "dtrain.h"
 
 #include "harness.h"
+#include "temp.h"
 
 #define COUNT(array) (sizeof(array) / sizeof(array)[0])
 
@@ -87,6 +88,36 @@ TEST(a_wrong_op_is_cleared_and_a_trained_graph_takes_new_ones) {
     CHECK(is_nil(dt_add(d.y, wrong))); /* what it gave stays nil, and is told where it is used */
     CHECK_CONTAINS(desk_error(&d), "input 2 is nil");
     dt_ctx_destroy(d.ctx);
+}
+
+TEST(a_wrong_op_beside_a_trainer_stops_nothing_of_it) {
+    const char *path = temp_path("mistake.safetensors");
+    float x[24], loss[2];
+    int32_t t[8];
+    for (int again = 0; again < 2; again++) { /* saves with 2 shards; loads, for which it has 1 */
+        desk d;
+        dt_trainer *trainer = NULL;
+        dt_train_report r;
+        desk_open(&d);
+        for (int i = 0; i < 24; i++)
+            x[i] = (float)(i % 5), t[i / 3] = i / 3 % 2;
+        dt_trainer_desc desc = {.loss = d.loss, .devices = "cpu", .batch = 4};
+        desc.data = (dt_dataset){8, {{d.x, x, DT_F32, 0, 0}, {d.t, t, DT_I32, 0, 0}}, NULL, NULL};
+        desc.shards = again ? 0 : 2;
+        CHECK(!dt_trainer_create(d.graph, &desc, &trainer));
+        CHECK(is_nil(dt_add(d.x, d.y)));
+        if (again)
+            CHECK(!dt_trainer_load(trainer, path));
+        CHECK(again || !dt_trainer_step(trainer, NULL));
+        CHECK(!dt_trainer_evaluate(trainer, &desc.data, 0, &r));
+        loss[again] = (float)r.loss;
+        CHECK(again || !dt_trainer_save(trainer, path));
+        dt_graph_clear_error(d.graph);
+        CHECK(!is_nil(dt_softmax(d.y, 0)));
+        CHECK(!dt_trainer_step(trainer, NULL));
+        dt_ctx_destroy(d.ctx);
+    }
+    CHECK(loss[0] == loss[1]);
 }
 
 /* Each makes parameters before the op that fails, but for a name of its own. */

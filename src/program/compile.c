@@ -182,9 +182,6 @@ static dt_result dti_state_fits(const dt_program *p) {
 static dt_result dti_program_build(dt_program *p) {
     dt_store *s = p->store;
     uint32_t weight_node[DT_MAX_TERMS] = {0};
-    if (s->graph->error[0]) {
-        return dti_fail(p->base, s->graph->result, DTI_GRAPH_ERROR, s->graph->error);
-    }
     if (s->running) {
         return dti_fail(
             p->base, DT_ERROR_INVALID,
@@ -276,6 +273,8 @@ DT_API dt_result dt_program_create(dt_store *store, const dt_program_desc *desc,
         return result;
     if (desc->optim && dti_store_alone(store, "only that trains it; make programs without .optim"))
         return DT_ERROR_INVALID;
+    if (store->graph->error[0]) /* a nil in desc would come from it */
+        return dti_fail(store->base, store->graph->result, DTI_GRAPH_ERROR, store->graph->error);
     return dti_program_create(store, desc, NULL, out);
 }
 

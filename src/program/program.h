@@ -120,7 +120,8 @@ static void dti_append_weights(dt_program *p, uint32_t *weight_node);
 
 /* ---- compile.c: dt_program_create, of what a replica computes of a step when shards is not NULL.
  * Then losses need weights (dt_step_desc), an optimizer, and the caller brings the sums of all
- * replicas to slot 0 between the last backward segment and the commit. */
+ * replicas to slot 0 between the last backward segment and the commit. The graph may have an error:
+ * what desc names is older, and whole. */
 static dt_result dti_program_create(dt_store *store, const dt_program_desc *desc,
                                     const dti_shards *shards, dt_program **out);
 

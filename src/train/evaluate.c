@@ -37,7 +37,7 @@ static dt_result dti_evaluation_program(dt_trainer *t, uint32_t replica, uint32_
     d.batch = (int)dti_evaluation_rows(t, replica, rows, &first);
     if (!d.batch)
         return DT_OK;
-    dt_result result = dt_program_create(r->store, &d, out);
+    dt_result result = dti_program_create(r->store, &d, NULL, out);
     if (result && replica)
         dti_fail(t->base, result, "replica %u: %s", replica, dt_ctx_error(r->ctx));
     return result;
