@@ -338,6 +338,26 @@ ROW(STORE, dt_rows_i32_from_u8, ) {
 
 /* ---- Files */
 
+/* What a graph takes as a parameter's name a file gives back. */
+ROW(GRAPH, dt_store_save, names) {
+    dt_store *store = NULL;
+    dt_graph *graph = NULL;
+    const char *path = wrong_path("wrong-args-names.safetensors");
+    const char *name = wrong_turn("a name that files cannot have", 5)
+                           ? (const char *const[]){"\xff", "__metadata__", "dtrain.t",
+                                                   "\xed\xa0\x80", "\xc0\x80"}[wrong.variant]
+                           : "\xc3\xbc \"\\\n%s../";
+    CHECK(dt_graph_create(here.ctx, &graph) == DT_OK);
+    dt_param(graph, name, dt_dims(2), (dt_init){0});
+    dt_result result = dt_store_create(graph, &(dt_store_desc){.device = "cpu"}, &store);
+    if (!result)
+        result = dt_store_save(store, path);
+    if (!result)
+        CHECK(dt_store_load(store, path) == DT_OK);
+    dt_graph_destroy(graph);
+    return RESULT(result);
+}
+
 static const char *wrong_saved(void) {
     const char *path = wrong_path("wrong-args.safetensors");
     CHECK(dt_store_save(here.store, path) == DT_OK);

@@ -69,14 +69,18 @@ ROW(GRAPH, dt_input_shared, ) {
 }
 
 ROW(GRAPH, dt_param, ) {
-    return NIL(dt_param(OBJECT(here.graph), TEXT("p", NULL, "", "w"), SHAPE(dt_dims(2, 3)),
+    return NIL(dt_param(OBJECT(here.graph),
+                        TEXT("p", NULL, "", "w", "\xff", "__metadata__", "dtrain.t"),
+                        SHAPE(dt_dims(2, 3)),
                         (dt_init){.kind = ENUM(DT_INIT_NORMAL, DT_INIT_XAVIER_NORMAL + 1),
                                   .a = (float)FINITE(0),
                                   .b = (float)FINITE(1)}));
 }
 
 ROW(GRAPH, dt_buffer, ) {
-    return NIL(dt_buffer(OBJECT(here.graph), TEXT("p", NULL, "", "w"), SHAPE(dt_dims(2, 3)),
+    return NIL(dt_buffer(OBJECT(here.graph),
+                         TEXT("p", NULL, "", "w", "\xff", "__metadata__", "dtrain.t"),
+                         SHAPE(dt_dims(2, 3)),
                          (dt_init){.kind = ENUM(DT_INIT_CONSTANT, DT_INIT_XAVIER_NORMAL + 1),
                                    .a = (float)FINITE(0)}));
 }
@@ -305,7 +309,7 @@ static const char wrong_long[] =
     "--------------------------------------------------------------------------------------------"
     "--------------------------------------------------------------------------------------------";
 
-#define LAYER_NAME TEXT("layer", NULL, "", wrong_long)
+#define LAYER_NAME TEXT("layer", NULL, "", wrong_long, "\xff")
 #define INIT                                                                                       \
     { ENUM(DT_INIT_NORMAL, DT_INIT_XAVIER_NORMAL + 1), (float)FINITE(0), (float)FINITE(1) }
 

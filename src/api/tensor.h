@@ -95,7 +95,8 @@ typedef struct dt_init {
 } dt_init;
 
 /* A named, trained f32 value without samples. A name is used once in a graph; to share a parameter,
- * use its tensor twice. Errors (nil): also a name taken, or a graph that has a store already. */
+ * use its tensor twice. Errors (nil): also a name taken or that files cannot have (not UTF-8,
+ * "__metadata__", "dtrain." at its begin), or a graph that has a store already. */
 DT_API dt_tensor dt_param(dt_graph *graph, const char *name, dt_shape shape, dt_init init);
 /* Keeps a parameter as it is in every program made after it: no gradient, no decay. Returns it.
  * Errors (nil): not a parameter. */

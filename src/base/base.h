@@ -90,6 +90,7 @@ static void dti_text_add_number(dti_text *text, double value);
 static void dti_text_free(dti_text *text);
 /* '*' and '?'; commas separate patterns */
 static bool dti_glob(const char *pattern, const char *name);
+static bool dti_utf8_valid(const char *data, size_t size);
 
 /* ---- array.c: room for `count` items of `size` bytes, by doubling; new ones are zero; false = no
  * memory, and nothing changed. */

@@ -1,5 +1,5 @@
 /* Bounded text: a growing string for files that other programs read, so numbers ignore the host's
- * locale, and the pattern matching of parameter groups. */
+ * locale, the pattern matching of parameter groups, and what is UTF-8. */
 
 /* Capacity of a text that ran out of memory: what follows would leave a hole, so nothing does. */
 #define DTI_TEXT_FAILED SIZE_MAX
@@ -111,4 +111,33 @@ static bool dti_glob(const char *pattern, const char *name) {
             return false;
         pattern = end + 1;
     }
+}
+
+/* ---- UTF-8 */
+
+/* The length of the valid UTF-8 sequence at `at`, or 0. RFC 3629: no overlong forms, surrogates or
+ * values above 10FFFF. */
+static size_t dti_utf8_length(const unsigned char *at, size_t left) {
+    unsigned char c = at[0];
+    size_t size = c < 0x80 ? 1 : c < 0xC2 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 0;
+    if (size == 0 || size > left)
+        return 0;
+    for (size_t i = 1; i < size; i++)
+        if ((at[i] & 0xC0) != 0x80)
+            return 0;
+    bool bad = (c == 0xE0 && at[1] < 0xA0) || (c == 0xED && at[1] >= 0xA0) ||
+               (c == 0xF0 && at[1] < 0x90) || (c == 0xF4 && at[1] >= 0x90);
+    return bad ? 0 : size;
+}
+
+static bool dti_utf8_valid(const char *data, size_t size) {
+    const unsigned char *at = (const unsigned char *)data;
+    while (size) {
+        size_t length = dti_utf8_length(at, size);
+        if (!length)
+            return false;
+        at += length;
+        size -= length;
+    }
+    return true;
 }

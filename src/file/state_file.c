@@ -2,8 +2,6 @@
  * where they lie in the arenas; whoever calls it owns the words beside them. Everything is held
  * against the store before the first value is written. */
 
-#define DTI_STATE_OWN "dtrain." /* of names that no parameter may have */
-
 static uint32_t dti_state_moments(const dt_store *s) {
     return s->memories[DTI_ARENA_STATE] ? s->moments : 0;
 }
@@ -17,11 +15,6 @@ static dt_result dti_state_item(dti_state_file *f, uint32_t moment, const dti_pa
     if (!name)
         return DT_ERROR_MEMORY;
     f->tensors = f->count + 1;
-    if (!strncmp(node->label, DTI_STATE_OWN, sizeof DTI_STATE_OWN - 1))
-        return dti_fail(f->base, DT_ERROR_INVALID,
-                        "parameter '%s': names that begin with \"" DTI_STATE_OWN "\" are those of "
-                        "a checkpoint's own tensors",
-                        node->label);
     if (moment)
         snprintf(name, size, DTI_STATE_OWN "moment%u.%s", moment, node->label);
     else

@@ -53,11 +53,26 @@ DT_API dt_tensor dt_input_shared(dt_graph *g, const char *name, dt_dtype dtype, 
     return dti_input_push(g, &n, name, dtype);
 }
 
+/* Files keep a parameter under its name: one that no file could give back is found here, not when a
+ * trained model is loaded. */
+static bool dti_param_name_fits(dt_graph *g, const char *name) {
+    if (dti_utf8_valid(name, strlen(name)) && strcmp(name, "__metadata__") != 0 &&
+        strncmp(name, DTI_STATE_OWN, sizeof DTI_STATE_OWN - 1) != 0)
+        return true;
+    dti_graph_fail(g,
+                   "param '%s': files have it under its name, which must be UTF-8, not "
+                   "\"__metadata__\", and not begin with \"" DTI_STATE_OWN "\"",
+                   name);
+    return false;
+}
+
 /* attr.i[0] = index among the parameters, i[1] = dt_init_kind, i[2] = node of a buffer's new value;
  * attr.f[0..1] = a and b of dt_init. */
 static dt_tensor dti_param_push(dt_graph *g, const char *name, dt_shape shape, dt_init init,
                                 bool buffer) {
     if (!g || g->error[0])
+        return (dt_tensor){0};
+    if (name && !dti_param_name_fits(g, name))
         return (dt_tensor){0};
     if (g->stores) {
         return dti_graph_fail(g,

@@ -66,6 +66,8 @@ static inline bool dti_is_nil(dt_tensor x) {
 #define DTI_GRAPH_ERROR                                                                            \
     "the graph has an error: %s (to go on without that op: dt_graph_clear_error)"
 
+#define DTI_STATE_OWN "dtrain." /* how the names of a checkpoint's own tensors begin */
+
 /* Records the graph's first error and returns nil. */
 static dt_tensor dti_graph_fail(dt_graph *g, const char *format, ...) DTI_PRINTF(2, 3);
 /* The same when host memory ran out. */
