@@ -211,6 +211,26 @@ ROW(COMM, dt_comm_create, numbers) {
     return RESULT(joined(&desc));
 }
 
+/* Where two ranks would meet, and what they would prove; at last there is one rank. */
+ROW(COMM, dt_comm_create, meeting) {
+    static const char key[] = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+    dt_comm_desc desc = {.world_size = 2, .rank = 1, .join_timeout_ms = 20, .silence_ms = 20};
+    desc.logger = wrong_logger(&here);
+    const char *where = TEXT("tcp://127.0.0.1:1", "", "tcp://", "tcp://127.0.0.1", "tcp://:1",
+                             "tcp://127.0.0.1:", "tcp://127.0.0.1:0", "tcp://127.0.0.1:65536",
+                             "tcp://127.0.0.1:-1", "http://127.0.0.1:1", "file://", "file:///",
+                             "file:///nowhere/at/all", "tcp://[::1:1", "127.0.0.1:1");
+    const char *secret = TEXT(key, "", "0123", "not hexadecimal at all, and not of 64 digits");
+    const char *file = TEXT("", "/", "/nowhere/at/all", "/dev/null");
+    if (wrong.slot < 0)
+        desc.world_size = 1, desc.rank = 0;
+    snprintf(desc.rendezvous, sizeof desc.rendezvous, "%s", where);
+    if (!file[0])
+        snprintf(desc.key, sizeof desc.key, "%s", secret);
+    snprintf(desc.key_file, sizeof desc.key_file, "%s", file);
+    return RESULT(joined(&desc));
+}
+
 #define UNENDED(field)                                                                             \
     ROW(COMM, dt_comm_create, field) {                                                             \
         dt_comm_desc desc = {.logger = wrong_logger(&here)};                                       \
