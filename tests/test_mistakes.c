@@ -120,6 +120,60 @@ TEST(a_wrong_op_beside_a_trainer_stops_nothing_of_it) {
     CHECK(loss[0] == loss[1]);
 }
 
+TEST(what_a_cleared_op_gave_is_never_taken_for_none) {
+    const char *error[] = {
+        "linear: input 3 is nil", "layer_norm: w is nil", "cross_entropy: input 3",
+        "conv2d: input 3 is nil", "add: input 1 is nil",  "gradient: x is nil",
+        "output 2 is nil",        "loss 2 is nil",        "dataset column 2: its in",
+        "relu: input 1 is nil",   "batch_norm: b is nil", "sub: input 2 is nil",
+        "sub: input 1 is nil"};
+    for (size_t way = 0; way < COUNT(error); way++) {
+        desk d;
+        dt_program *program = NULL;
+        dt_trainer *trainer = NULL;
+        float rows[8] = {0};
+        desk_open(&d);
+        dt_tensor w = dt_fill(d.graph, dt_dims(2, 3), 1), nil = {0};
+        dt_tensor c = dt_fill(d.graph, dt_dims(2, 3, 1, 1), 1);
+        dt_tensor image = dt_reshape(d.x, dt_dims(3, 1, 1));
+        dt_tensor mean = dt_buffer(d.graph, "mean", dt_dims(3), (dt_init){0});
+        dt_tensor var = dt_buffer(d.graph, "var", dt_dims(3), (dt_init){0});
+        dt_tensor gone = dt_sum(dt_tanh(dt_softmax(dt_add(d.y, d.x), 7)), dt_dims(9), true);
+        dt_graph_clear_error(d.graph);
+        CHECK(is_nil(gone) && !dt_store_create(d.graph, NULL, &d.store));
+        dt_program_desc desc = {.outputs = {d.y}};
+        dt_trainer_desc t = {.loss = d.loss, .devices = "cpu", .batch = 1};
+        t.data =
+            (dt_dataset){1, {{d.x, rows, DT_F32, 0, 0}, {d.t, rows, DT_I32, 0, 0}}, NULL, NULL};
+        switch (way) {
+        case 0: dt_linear(d.x, w, gone); break;
+        case 1: dt_layer_norm(d.x, 1, gone, nil, 0); break;
+        case 2: dt_cross_entropy(d.y, d.t, &(dt_cross_entropy_desc){.class_weights = gone}); break;
+        case 3: dt_conv2d(image, c, gone, NULL); break;
+        case 4: dt_add(gone, d.y); break;
+        case 5: dt_gradient(d.loss, gone); break;
+        case 6: desc.outputs[1] = gone; break;
+        case 7: desc.losses[0].term = d.loss, desc.losses[1].term = gone; break;
+        case 8: t.data.columns[2].input = gone; break;
+        case 9: dt_relu(gone); break;
+        case 10: dt_batch_norm(d.x, nil, gone, mean, var, NULL); break;
+        case 11: dt_sub(d.x, gone); break;
+        default: /* it is told where the other tensor is */
+            gone = dt_input(d.other, "far", DT_F32, dt_dims(3));
+            gone = dt_softmax(gone, 7);
+            dt_sub(gone, d.x);
+        }
+        const bool program_said = way == 6 || way == 7, trainer_said = way == 8;
+        const char *said = program_said || trainer_said ? dt_ctx_error(d.ctx) : desk_error(&d);
+        if (program_said)
+            CHECK(dt_program_create(d.store, &desc, &program) == DT_ERROR_INVALID);
+        if (trainer_said)
+            CHECK(dt_trainer_create(d.graph, &t, &trainer) == DT_ERROR_INVALID);
+        CHECK_CONTAINS(said, error[way]);
+        dt_ctx_destroy(d.ctx);
+    }
+}
+
 /* Each makes parameters before the op that fails, but for a name of its own. */
 static dt_tensor desk_layer(const desk *d, int kind, const char *name, bool wrong) {
     dt_tensor image = dt_reshape(d->x, dt_dims(3, 1, 1)), line = dt_reshape(d->x, dt_dims(3, 1));

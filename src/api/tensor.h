@@ -2,7 +2,7 @@
  *
  * A graph is symbolic: it knows no device, no batch size and no values. A dt_tensor is a small
  * handle to one of its nodes, valid as long as the graph. Ops never return codes: a wrong op gives
- * the nil tensor {0} and the graph keeps the first error (op, shapes, label); an op on nil gives
+ * a nil tensor (id 0) and the graph keeps the first error (op, shapes, label); an op on nil gives
  * nil; dt_store_create and dt_program_create report it. So a model is built without a check per
  * line; dt_graph_clear_error goes on after one. Threads: of all functions in this part, the
  * context's. */
@@ -50,7 +50,8 @@ DT_API void dt_graph_destroy(dt_graph *graph);
 DT_API const char *dt_graph_error(const dt_graph *graph);
 /* Goes on without the op that failed: the graph takes new ops again, also beside a store, whose
  * values, programs and trainer never knew of it. What the op gave, and what ops gave on that since,
- * stays nil: make those tensors again. A dt_nn_ layer that failed has left no parameter, so its
+ * stays nil, and to use it is an error again, also where {0} would be none (a bias, the end of a
+ * list): make those tensors again. A dt_nn_ layer that failed has left no parameter, so its
  * name is free. NULL, or a graph without an error, is fine. */
 DT_API void dt_graph_clear_error(dt_graph *graph);
 

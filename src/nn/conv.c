@@ -63,10 +63,10 @@ DT_API dt_tensor dt_nn_conv2d(dt_tensor x, const char *name, int64_t out, int64_
                               const dt_conv_layer_desc *desc) {
     dti_nn nn;
     if (!dti_nn_begin(&nn, x, "conv2d", name))
-        return (dt_tensor){0};
+        return dti_nil(x.graph);
     dti_conv_layer l = dti_conv_layer_of(x, "conv2d", name, out, desc);
     if (!dti_conv_layer_fits(x, &l, 3, kernel))
-        return (dt_tensor){0};
+        return dti_nil(x.graph);
     int64_t groups = l.desc.conv.groups ? l.desc.conv.groups : 1;
     int64_t width = l.desc.kernel_w ? l.desc.kernel_w : kernel;
     l.weight = (dt_shape){4, {out, l.in / groups, kernel, width}};
@@ -79,10 +79,10 @@ DT_API dt_tensor dt_nn_conv1d(dt_tensor x, const char *name, int64_t out, int64_
                               const dt_conv_layer_desc *desc) {
     dti_nn nn;
     if (!dti_nn_begin(&nn, x, "conv1d", name))
-        return (dt_tensor){0};
+        return dti_nil(x.graph);
     dti_conv_layer l = dti_conv_layer_of(x, "conv1d", name, out, desc);
     if (!dti_conv_layer_fits(x, &l, 2, kernel))
-        return (dt_tensor){0};
+        return dti_nil(x.graph);
     int64_t groups = l.desc.conv.groups ? l.desc.conv.groups : 1;
     l.weight = (dt_shape){3, {out, l.in / groups, kernel}};
     dt_tensor w, b;
@@ -94,10 +94,10 @@ DT_API dt_tensor dt_nn_conv_transpose2d(dt_tensor x, const char *name, int64_t o
                                         const dt_conv_layer_desc *desc) {
     dti_nn nn;
     if (!dti_nn_begin(&nn, x, "conv_transpose2d", name))
-        return (dt_tensor){0};
+        return dti_nil(x.graph);
     dti_conv_layer l = dti_conv_layer_of(x, "conv_transpose2d", name, out, desc);
     if (!dti_conv_layer_fits(x, &l, 3, kernel))
-        return (dt_tensor){0};
+        return dti_nil(x.graph);
     int64_t groups = l.desc.conv.groups ? l.desc.conv.groups : 1;
     int64_t width = l.desc.kernel_w ? l.desc.kernel_w : kernel;
     l.weight = (dt_shape){4, {l.in, out / groups, kernel, width}};

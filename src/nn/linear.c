@@ -43,7 +43,7 @@ DT_API dt_tensor dt_nn_linear_with(dt_tensor x, const char *name, int64_t out,
                                    const dt_linear_desc *desc) {
     dti_nn nn;
     if (!dti_nn_begin(&nn, x, "linear", name))
-        return (dt_tensor){0};
+        return dti_nil(x.graph);
     dt_linear_desc d = desc ? *desc : (dt_linear_desc){0};
     dt_shape s = dt_tensor_shape(x);
     if (s.rank < 1 || out < 1 || s.dim[s.rank - 1] < 1) {
@@ -71,7 +71,7 @@ DT_API dt_tensor dt_nn_linear(dt_tensor x, const char *name, int64_t out) {
 DT_API dt_tensor dt_nn_embedding(dt_tensor index, const char *name, int64_t rows, int64_t cols) {
     dti_nn nn;
     if (!dti_nn_begin(&nn, index, "embedding", name))
-        return (dt_tensor){0};
+        return dti_nil(index.graph);
     char text[DTI_NN_NAME_SIZE];
     dt_init normal = {DT_INIT_NORMAL, 0.0f, 1.0f};
     dt_tensor table = dt_param(index.graph, dti_nn_name(index.graph, text, name, "weight"),

@@ -28,7 +28,7 @@ DT_API dt_tensor dt_nn_batch_norm(dt_tensor x, const char *name, const dt_batch_
     char text[DTI_NN_NAME_SIZE];
     if (!dti_nn_begin(&nn, x, "batch_norm", name) ||
         !dti_nn_channels(x, "batch_norm", name, &channels))
-        return (dt_tensor){0};
+        return dti_nil(x.graph);
     dt_tensor w = dti_nn_ones(x, name, "weight", channels);
     dt_tensor b = dti_nn_zeros(x, name, "bias", channels);
     dt_tensor mean = dt_buffer(x.graph, dti_nn_name(x.graph, text, name, "running_mean"), channels,
@@ -55,7 +55,7 @@ DT_API dt_tensor dt_nn_layer_norm(dt_tensor x, const char *name, int dims) {
     dt_shape last;
     if (!dti_nn_begin(&nn, x, "layer_norm", name) ||
         !dti_nn_last(x, "layer_norm", name, dims, &last))
-        return (dt_tensor){0};
+        return dti_nil(x.graph);
     dt_tensor w = dti_nn_ones(x, name, "weight", last), b = dti_nn_zeros(x, name, "bias", last);
     return dti_nn_end(&nn, dti_is_nil(b) ? b : dt_layer_norm(x, dims, w, b, 0.0f));
 }
@@ -64,7 +64,7 @@ DT_API dt_tensor dt_nn_rms_norm(dt_tensor x, const char *name, int dims) {
     dti_nn nn;
     dt_shape last;
     if (!dti_nn_begin(&nn, x, "rms_norm", name) || !dti_nn_last(x, "rms_norm", name, dims, &last))
-        return (dt_tensor){0};
+        return dti_nil(x.graph);
     dt_tensor w = dti_nn_ones(x, name, "weight", last);
     return dti_nn_end(&nn, dti_is_nil(w) ? w : dt_rms_norm(x, dims, w, 0.0f));
 }
@@ -74,7 +74,7 @@ DT_API dt_tensor dt_nn_group_norm(dt_tensor x, const char *name, int groups) {
     dt_shape channels;
     if (!dti_nn_begin(&nn, x, "group_norm", name) ||
         !dti_nn_channels(x, "group_norm", name, &channels))
-        return (dt_tensor){0};
+        return dti_nil(x.graph);
     dt_tensor w = dti_nn_ones(x, name, "weight", channels);
     dt_tensor b = dti_nn_zeros(x, name, "bias", channels);
     return dti_nn_end(&nn, dti_is_nil(b) ? b : dt_group_norm(x, groups, w, b, 0.0f));

@@ -50,35 +50,34 @@ static bool dti_build_inputs_fit(dti_build *b, const dti_op_info *info) {
 static dt_tensor dti_append(dt_graph *graph, dti_op op, const dt_tensor *in, uint32_t count,
                             const dti_attr *attr) {
     const dti_op_info *info = dti_op_info_of(op);
-    for (uint32_t i = 0; i < count && !graph; i++)
-        graph = in[i].graph; /* a nil has none: another tells */
+    for (uint32_t i = count; i-- > 0;) /* a nil may have no graph, or another one: others tell */
+        graph = !graph || !dti_is_nil(in[i]) ? in[i].graph : graph;
     for (uint32_t i = 0; i < count; i++) {
-        if (dti_is_nil(in[i])) {
-            if (graph && !graph->error[0]) {
-                dti_graph_fail(graph, "%s: input %u is nil", info->name, i + 1);
-            }
-            return (dt_tensor){0};
-        }
+        if (!dti_is_nil(in[i]))
+            continue;
+        if (graph && !graph->error[0])
+            dti_graph_fail(graph, "%s: input %u is nil", info->name, i + 1);
+        return dti_nil(graph);
     }
     if (!graph || graph->error[0])
-        return (dt_tensor){0};
+        return dti_nil(graph);
     dti_build b = {.graph = graph, .inputs = in, .count = count};
     b.out.op = (uint16_t)op;
     b.out.dtype = DT_F32;
     if (attr)
         b.out.attr = *attr;
     if (!dti_build_inputs_fit(&b, info))
-        return (dt_tensor){0};
+        return dti_nil(graph);
     for (uint32_t i = 0; i < count && i < 2; i++)
         b.in[i] = dti_node_of(in[i]);
     if (!info->family->shape(&b))
-        return (dt_tensor){0};
+        return dti_nil(graph);
     if (!dti_shape_valid(b.out.shape)) {
         dti_build_fail(&b,
                        "the result %s is too large or not a shape: at most %d dimensions, none "
                        "negative, below 2^31 elements",
                        dti_shape_print(b.out.shape, b.out.samples).text, DT_MAX_DIMS);
-        return (dt_tensor){0};
+        return dti_nil(graph);
     }
     return dti_graph_push(graph, &b.out, in, count);
 }

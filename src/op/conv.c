@@ -379,7 +379,7 @@ DT_API dt_tensor dt_conv_transpose2d(dt_tensor x, dt_tensor w, dt_tensor b,
             x, &attr, axis, dti_node_of(x)->shape.dim[1 + axis],
             dti_node_of(w)->shape.dim[2 + axis], desc ? desc->output_padding[axis] : 0);
         if (attr.dim[axis] < 0)
-            return (dt_tensor){0};
+            return dti_nil(x.graph);
         in[0] = dti_conv_transposed_fill(in[0], &attr, axis, dti_node_of(w)->shape.dim[2 + axis]);
     }
     return dti_append(x.graph, DTI_OP_CONV2D_DX, in, dti_is_nil(b) && !b.graph ? 2 : 3, &attr);

@@ -182,8 +182,10 @@ static dt_tensor dti_gradient_none(dt_tensor y, dt_tensor x) {
 }
 
 DT_API dt_tensor dt_gradient(dt_tensor y, dt_tensor x) {
-    if (dti_is_nil(y) || dti_is_nil(x))
-        return (dt_tensor){0};
+    if (dti_is_nil(y))
+        return y;
+    if (dti_is_nil(x))
+        return dti_graph_fail(y.graph, "gradient: x is nil");
     if (y.graph != x.graph)
         return dti_graph_fail(y.graph,
                               "gradient: y and x are tensors of two graphs: x is a tensor of "

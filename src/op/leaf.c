@@ -11,7 +11,7 @@ static void dti_leaf_emit(dti_emit *e) {
 
 static dt_tensor dti_leaf_push(dt_graph *g, dti_node *n, const char *name) {
     if (!g || g->error[0])
-        return (dt_tensor){0};
+        return dti_nil(g);
     const char *op = dti_op_info_of(n->op)->name;
     if (!name || !name[0])
         return dti_graph_fail(g, "%s: a name is needed", op);
@@ -23,7 +23,7 @@ static dt_tensor dti_leaf_push(dt_graph *g, dti_node *n, const char *name) {
             op, name, dti_shape_print(n->shape, n->samples).text, DT_MAX_DIMS);
     }
     n->label = dti_graph_string(g, name);
-    return n->label ? dti_graph_push(g, n, NULL, 0) : (dt_tensor){0};
+    return n->label ? dti_graph_push(g, n, NULL, 0) : dti_nil(g);
 }
 
 /* Messages and columns of data name an input: one of two of that name could be meant. */
@@ -71,9 +71,9 @@ static bool dti_param_name_fits(dt_graph *g, const char *name) {
 static dt_tensor dti_param_push(dt_graph *g, const char *name, dt_shape shape, dt_init init,
                                 bool buffer) {
     if (!g || g->error[0])
-        return (dt_tensor){0};
+        return dti_nil(g);
     if (name && !dti_param_name_fits(g, name))
-        return (dt_tensor){0};
+        return dti_nil(g);
     if (g->stores) {
         return dti_graph_fail(g,
                               "param '%s': the graph is sealed; add parameters before "

@@ -406,8 +406,10 @@ static int dti_norm_weights(dt_tensor x, const char *op, dt_shape shape, dt_tens
     for (int k = 0; k < 2; k++) {
         if (dti_is_nil(w[k]) && !w[k].graph)
             continue;
-        if (dti_is_nil(w[k]))
-            return -1; /* the graph has its error */
+        if (dti_is_nil(w[k])) {
+            dti_graph_fail(x.graph, "%s: %s is nil", op, k ? "b" : "w");
+            return -1;
+        }
         const dti_node *n = dti_node_of(w[k]);
         if (w[k].graph != x.graph || n->samples || !dti_shape_equal(n->shape, shape) ||
             n->dtype != DT_F32) {
@@ -426,7 +428,7 @@ static int dti_norm_weights(dt_tensor x, const char *op, dt_shape shape, dt_tens
 static dt_tensor dti_norm(dt_tensor x, dt_tensor stats, dt_tensor *w, int count,
                           const dti_attr *attr) {
     dt_tensor in[4] = {x, stats, w[0], w[1]};
-    return count < 0 ? (dt_tensor){0}
+    return count < 0 ? dti_nil(x.graph)
                      : dti_append(x.graph, DTI_OP_NORM, in, (uint32_t)(2 + count), attr);
 }
 
@@ -452,7 +454,7 @@ static dt_tensor dti_norm_last(const char *op, dt_tensor x, int dims, dt_tensor 
     dt_shape s = dti_node_of(x)->shape, last = {.rank = dims};
     bool fits = dims >= 1 && dims <= s.rank;
     if (!dti_norm_check(x, op, fits, eps, "`dims` must be 1 up to the number of dimensions"))
-        return (dt_tensor){0};
+        return dti_nil(x.graph);
     memcpy(last.dim, s.dim + s.rank - dims, (size_t)dims * sizeof *last.dim);
     int32_t cols = (int32_t)dti_shape_elements(last);
     dti_attr attr = {.f = {eps}, .i = {0, cols, 1, cols, rms}};
@@ -477,7 +479,7 @@ DT_API dt_tensor dt_group_norm(dt_tensor x, int groups, dt_tensor w, dt_tensor b
     bool fits = s.rank >= 1 && groups >= 1 && s.dim[0] % groups == 0;
     eps = (float)dti_or((double)eps, 1e-5);
     if (!dti_norm_check(x, "group_norm", fits, eps, "the groups do not divide the channels"))
-        return (dt_tensor){0};
+        return dti_nil(x.graph);
     int32_t all = (int32_t)dti_shape_elements(s), channels = (int32_t)s.dim[0];
     dti_attr attr = {.f = {eps}, .i = {0, channels, all / channels, all / groups}};
     dt_tensor weights[2] = {w, b};
@@ -529,7 +531,7 @@ DT_API dt_tensor dt_batch_norm(dt_tensor x, dt_tensor w, dt_tensor b, dt_tensor 
     float eps = (float)dti_or((double)d.eps, 1e-5);
     float momentum = (float)dti_or((double)d.momentum, 0.1);
     if (!dti_norm_check(x, "batch_norm", fits, eps, "x must be [channels, ...] of each sample"))
-        return (dt_tensor){0};
+        return dti_nil(x.graph);
     if (!(momentum > 0.0f && momentum <= 1.0f))
         return dti_graph_fail(x.graph, "batch_norm: momentum %g; it must be in (0, 1]",
                               (double)momentum);
@@ -538,7 +540,7 @@ DT_API dt_tensor dt_batch_norm(dt_tensor x, dt_tensor w, dt_tensor b, dt_tensor 
     int count = dti_norm_weights(x, "batch_norm", (dt_shape){1, {channels}}, weights);
     if (count < 0 || !dti_batch_norm_buffers(x, running, channels) ||
         (!d.frozen && !dti_batch_norm_moves(running)))
-        return (dt_tensor){0};
+        return dti_nil(x.graph);
     dt_tensor in[3] = {x, running[0], running[1]};
     dt_tensor stats = dti_append(x.graph, DTI_OP_BATCH_STATS, in, 3, &attr);
     for (int k = 0; k < 2 && !d.frozen; k++) {

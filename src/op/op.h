@@ -107,8 +107,8 @@ static dti_name dti_tensor_elsewhere(const dt_graph *mine, dt_tensor x);
 /* "there is no axis 2: ...", with those that there are. */
 static dti_name dti_axis_text(int64_t axis, int rank);
 
-/* ---- conv.c: remedies to add to errors about images; "" where there is none to tell. One whose last
- * dimension looks like its channels; channels: how many there should be, 0 = not known. */
+/* ---- conv.c: remedies to add to errors about images; "" where there is none to tell. One whose
+ * last dimension looks like its channels; channels: how many there should be, 0 = not known. */
 static const char *dti_image_hint(dt_shape image, int64_t channels);
 /* One of `rank` dimensions, with samples or without, where `wanted` are needed. */
 static const char *dti_image_rank_hint(int rank, int wanted);

@@ -133,7 +133,7 @@ static dt_tensor dti_reduce(dti_op op, dt_tensor x, dt_shape axes, bool keep, bo
         return x;
     int mask = dti_reduce_mask(x, axes, dti_op_info_of(op)->name);
     if (mask < 0)
-        return (dt_tensor){0};
+        return dti_nil(x.graph);
     double count = 1.0;
     dt_shape s = dti_node_of(x)->shape;
     for (int i = 0; i < s.rank; i++) {

@@ -8,7 +8,7 @@ static dt_tensor dti_graph_fail_as(dt_graph *g, dt_result result, const char *fo
         g->result = result;
         vsnprintf(g->error, sizeof g->error, format, list);
     }
-    return (dt_tensor){0};
+    return dti_nil(g);
 }
 
 static dt_tensor dti_graph_fail(dt_graph *g, const char *format, ...) {

@@ -62,6 +62,12 @@ static inline bool dti_is_nil(dt_tensor x) {
     return x.graph == NULL || x.id == 0 || x.id >= x.graph->count;
 }
 
+/* What a wrong op gives. It knows its graph, so that it is not taken for the {0} of "none" where a
+ * bias, weights or the end of a list may be none. */
+static inline dt_tensor dti_nil(dt_graph *g) {
+    return (dt_tensor){g, 0};
+}
+
 /* How what needs the graph whole says that it has an error. */
 #define DTI_GRAPH_ERROR                                                                            \
     "the graph has an error: %s (to go on without that op: dt_graph_clear_error)"
