@@ -269,7 +269,7 @@
     X(GRAD_NORM, grad_norm, 3, "rrw", GROUP)     /* (grads, table, pairs [blocks, 2]) */           \
     X(NORM_FINISH, norm_finish, 3, "ruu", GROUP) /* (pairs, status, state) one workgroup */        \
     X(OPTIM, optim, 4, "urur", GROUP) /* (params, grads, state, table) spec0: DTI_OPTIM_* */       \
-    X(OPTIM_TICK, optim_tick, 2, "ur", ITEM)        /* (state, table) */                           \
+    X(OPTIM_TICK, optim_tick, 3, "uru", ITEM)       /* (state, table, status) */                   \
     X(SCAN, scan, 2, "ru", ITEM)                    /* (x, status) */                              \
     X(CONV, conv, 4, "rrwr", ITEM)                  /* (x, w, y, bias); spec0: 1 = bias; spec1 */  \
     X(CONV_DX, conv_dx, 4, "rrwr", ITEM)            /* (y, w, x, bias or mask); spec0, spec1 */    \
@@ -353,6 +353,7 @@
 #define DTI_STEP_FLAGS 4       /* bit 0: first micro-batch: gradients are set, not added */
 #define DTI_STEP_CLIP_NORM 5   /* f32; 0 = off */
 #define DTI_STEP_CLIP_VALUE 6  /* f32; 0 = off */
+#define DTI_STEP_PROVEN 7      /* f32: with a gradient up to this norm the update is finite; -1 = ? */
 #define DTI_STEP_COEFFICIENT 8 /* f32[8] of each loss */
 #define DTI_STEP_WEIGHT 16     /* f32[8]: the global batch's weight; 0 = this batch's own */
 #define DTI_STEP_GROUP(g) (24 + 8 * (g))
@@ -370,16 +371,30 @@
  * words; term i is the pair of f32 at DTI_STATUS_TERM(i), its own 256-byte line, so it can be
  * bound. */
 #define DTI_STATUS_FAULT 0 /* code of the first fault, 0xffffffff = none (only SCAN writes it) */
-#define DTI_STATUS_ABORT 1 /* 1 = a loss or a gradient was not finite: nothing was written */
+#define DTI_STATUS_ABORT 1 /* 1 = something is not finite, or would be: nothing was written */
 #define DTI_STATUS_NORM 2  /* f32: 2-norm of the whole gradient before clipping */
+#define DTI_STATUS_BAD 3   /* as DTI_CONTROL_BAD */
+#define DTI_STATUS_LARGEST(i) (4 + (i)) /* as DTI_CONTROL_LARGEST */
 #define DTI_STATUS_TERM(i) (64 + 64 * (i))
 #define DTI_STATUS_TERMS 16 /* 8 losses, then 8 metrics */
 #define DTI_STATUS_WORDS (64 + 64 * DTI_STATUS_TERMS)
 
-/* ---- The state arena begins with control words, written by NORM_FINISH, read by the commit. */
+/* ---- The state arena begins with control words, set by NORM_FINISH, read by the commit. */
 #define DTI_CONTROL_ABORT 0 /* u32 */
 #define DTI_CONTROL_CLIP 1  /* f32: gradients are multiplied by this, then clamped to clip_value */
+#define DTI_CONTROL_CHECK 2 /* 1 = the dry pass must look */
+/* What the dry pass found: the least 4 * parameter + DTI_BAD_*; DTI_BAD_NONE: nothing. */
+#define DTI_CONTROL_BAD 3
+/* Bits of the largest magnitude of a trained weight, first and second moment after the update: in
+ * the order of the values, NaN and infinity above all numbers. */
+#define DTI_CONTROL_LARGEST(i) (4 + (i))
 #define DTI_CONTROL_WORDS 256
+
+#define DTI_BAD_BEFORE 0 /* a weight or moment is not finite already */
+#define DTI_BAD_MOMENT1 1
+#define DTI_BAD_MOMENT2 2
+#define DTI_BAD_WEIGHT 3
+#define DTI_BAD_NONE 0xffffffffu
 
 /* ---- A program's block table: 4 words for each block of 256 elements that it updates. */
 #define DTI_TABLE_BLOCK 0 /* the block's number in the parameter and gradient arenas */
@@ -392,5 +407,10 @@
 #define DTI_TABLE_WORDS 4
 #define DTI_BLOCK 256
 
-/* COMMIT flags (NORM_FINISH): bit 0: losses must be finite. GRAD_NORM was run when blocks > 0. */
+/* COMMIT flags. Of NORM_FINISH: losses must be finite (GRAD_NORM was run when blocks > 0). Of OPTIM:
+ * the dry pass, which computes the same and writes DTI_CONTROL_BAD alone. Of OPTIM_TICK: nothing is
+ * counted, only told. */
+#define DTI_COMMIT_LOSSES 1u
+#define DTI_COMMIT_DRY 2u
+#define DTI_COMMIT_TELL 4u
 #endif

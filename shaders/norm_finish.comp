@@ -1,6 +1,7 @@
 /* Decides over the step: sums the pairs of grad_norm to the norm of the whole gradient, aborts when
- * a gradient (or, flags bit 0, a loss) is not finite, and sets the factor of the clipping. One
- * workgroup. torch.nn.utils.clip_grad_norm_: min(1, max_norm / (norm + 1e-6)). */
+ * a gradient (or, DTI_COMMIT_LOSSES, a loss) is not finite, sets the factor of the clipping, and
+ * asks for the dry pass where the norm does not prove that the update is finite. One workgroup.
+ * torch.nn.utils.clip_grad_norm_: min(1, max_norm / (norm + 1e-6)). */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
@@ -16,7 +17,7 @@ layout(binding = 2) buffer buffer_state { uint state[]; };
 float bad_losses(uint lane)
 {
     float bad = 0.0;
-    if ((args.flags & 1u) == 0u)
+    if ((args.flags & DTI_COMMIT_LOSSES) == 0u)
         return bad;
     for (uint i = lane; i < args.terms; i += gl_WorkGroupSize.x) {
         if (!dti_is_finite(uintBitsToFloat(status[DTI_STATUS_TERM(i)])))
@@ -43,4 +44,9 @@ void main()
     state[DTI_CONTROL_CLIP] = floatBitsToUint(limit > 0.0 ? min(1.0, limit / (norm + 1e-6)) : 1.0);
     status[DTI_STATUS_ABORT] = abort;
     status[DTI_STATUS_NORM] = floatBitsToUint(norm);
+    bool proven = dti_is_finite(norm) && norm <= dti_step_f32(DTI_STEP_PROVEN);
+    state[DTI_CONTROL_CHECK] = abort == 0u && !proven ? 1u : 0u;
+    state[DTI_CONTROL_BAD] = status[DTI_STATUS_BAD] = DTI_BAD_NONE;
+    [[unroll]] for (uint i = 0u; i < 3u; i++)
+        state[DTI_CONTROL_LARGEST(i)] = status[DTI_STATUS_LARGEST(i)] = 0u;
 }

@@ -158,6 +158,7 @@
 #include "program/lower.h"
 #include "program/store.c"
 #include "program/plan.c"
+#include "program/finite.c"
 #include "program/commit.c"
 #include "program/describe.c"
 #include "program/cut.c"

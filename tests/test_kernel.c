@@ -502,6 +502,26 @@ TEST(adamw_step_matches_double) {
         CHECK_NEAR(p[i], want[i], 2e-7);
 }
 
+TEST(the_largest_of_a_row_is_found_by_its_bits_at_every_place) {
+    const dti_cpu_kernels *best = dti_cpu_kernels_select(DTI_ISA_AVX512);
+    const float most[] = {-3, 1e-45f, FLT_MAX, -(float)INFINITY, -(float)NAN};
+    float x[70] = {0};
+    for (int isa = 0; isa <= best->isa; isa++)
+        for (size_t m = 0; m < DTI_COUNT(most); m++)
+            for (int64_t n = 1, bad = 0; n < 70; n++) {
+                uint32_t want;
+                memcpy(&want, &most[m], sizeof want);
+                for (int64_t i = 0; i < n; i++) {
+                    x[i] = most[m];
+                    x[n] = (float)NAN; /* not of the row */
+                    bad += dti_cpu_kernels_select(isa)->row_largest(x, n) != (want & 0x7fffffffu);
+                    x[i] = x[n] = 0;
+                }
+                test_check(bad == 0, __FILE__, __LINE__, "set %d, %g of %d", isa, (double)most[m],
+                           (int)n);
+            }
+}
+
 TEST(sgd_first_step_ignores_dampening) {
     float p = 1, g = 2, m = 5;
     dti_sgd s = {.lr = 0.5f, .momentum = 0.5f, .dampening = 0.75f, .clip = 1, .first = true};

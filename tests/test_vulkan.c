@@ -1088,6 +1088,7 @@ static void vulkan_try_buffer(vulkan_rig *rig) {
     const uint32_t table[8] = {0, 0, DTI_TABLE_FIRST, 256, 1, 0, DTI_TABLE_BUFFER | 1, 3};
     float words[8];
     memcpy(words, table, sizeof words);
+    state[DTI_CONTROL_BAD] = dti_bits_f32(DTI_BAD_NONE);
     for (int i = 0; i < 512; i++)
         params[i] = 1, grads[i] = 2;
     dti_args_commit a = {.blocks = 2, .m_offset = 0xffffffffu, .t_offset = 300};

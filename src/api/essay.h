@@ -97,9 +97,10 @@
  * replicas, threads or processes, and after a resume on another number.
  *
  * ERRORS. Functions that meet the outside world return dt_result (DT_OK is 0). A NaN or infinity in
- * a loss or gradient is DT_ERROR_NUMERIC, names the op that made it first, and leaves the store
- * unchanged: every write of a step happens in its last segment, after the check. NULL where a
- * pointer is needed is DT_ERROR_INVALID, and the text names it; see dt_result.
+ * a loss or gradient is DT_ERROR_NUMERIC and names the op that made it first; one that the update
+ * would write names the parameter. The store stays unchanged: every write of a step happens in its
+ * last segment, after the check. NULL where a pointer is needed is DT_ERROR_INVALID, and the text
+ * names it; see dt_result.
  *
  * THREADS. A context and what it owns belong to one thread at a time; several contexts run in
  * parallel. A step computes on the calling thread, unless dt_ctx_desc asks for more threads or

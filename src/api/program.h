@@ -49,8 +49,9 @@ typedef enum dt_value_kind {
 } dt_value_kind;
 
 /* Copies a parameter's values, or its gradient or optimizer state, out or in, as f32, row-major;
- * bytes must be exactly 4 * elements. Waits for the device. Errors: INVALID (index, bytes, a
- * gradient or moment that no program keeps; writing to the store of a trainer of several ranks),
+ * bytes must be exactly 4 * elements. Waits for the device. Any value may be written; a step that
+ * trains one that is not finite is NUMERIC and names it. Errors: INVALID (index, bytes, a gradient
+ * or moment that no program keeps; writing to the store of a trainer of several ranks),
  * DEVICE_LOST. */
 DT_API dt_result dt_store_read(dt_store *store, int index, dt_value_kind kind, void *data,
                                size_t bytes);
@@ -146,7 +147,9 @@ typedef struct dt_program_desc {
     dt_mode mode;
     bool accumulate;     /* gradients may be added up over micro-batches (dt_step_desc) */
     size_t bucket_bytes; /* gradients that end a backward segment; 0 = 25 MiB */
-    bool no_check;       /* do not look for NaN and infinity in losses and gradients */
+    /* Do not look for NaN and infinity in losses, gradients and what a step writes: then a store may
+     * come to hold some. (With .clip_norm a gradient that is not finite is NUMERIC all the same.) */
+    bool no_check;
 } dt_program_desc;
 
 /* Compiles. What is wrong with a description is found here, and the text lists all of it: nil or
@@ -214,12 +217,14 @@ typedef struct dt_report {
     double metric_sum[DT_MAX_TERMS], metric_weight[DT_MAX_TERMS];
     double gradient_norm; /* before clipping; 0 when the step commits nothing */
     bool skipped;         /* a NaN or infinity: the store is unchanged */
-    const char *fault_op; /* and the op that made it first, "input", or NULL; never freed */
+    /* and the op that made it first, "input", "optimizer", or NULL; never freed */
+    const char *fault_op;
 } dt_report;
 
-/* Runs one step and waits for it. step and report may be NULL. Errors: NUMERIC (the store is
- * unchanged; the text names the op; the report is filled), DEVICE_LOST, INVALID (an input never
- * written, a step under way in this store, a wrong dt_step_desc). */
+/* Runs one step and waits for it. step and report may be NULL. Errors: NUMERIC (a NaN or infinity
+ * in a loss or gradient, by op, or in a weight, moment or running statistic that the update would
+ * write, by parameter; the store is unchanged; the report is filled), DEVICE_LOST, INVALID (an
+ * input never written, a step under way in this store, a wrong dt_step_desc). */
 DT_API dt_result dt_program_run(dt_program *program, const dt_step_desc *step, dt_report *report);
 
 /* Adds the weights of this batch's losses to weights[0 .. losses): call it for each micro-batch,

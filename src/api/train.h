@@ -134,12 +134,12 @@ typedef struct dt_train_report {
 } dt_train_report;
 
 /* One step. report may be NULL. Errors, with the weights as before the step: NUMERIC (a NaN or
- * infinity in a loss or gradient, with op and rank; training can go on), INVALID (a label out of
- * range, by row; a shared input never written), what dt_dataset.sample gave, DEVICE_LOST,
- * DEVICE_MEMORY; and those of dt_comm: then the text says which step the weights are of, the store
- * can be read and saved, and the job goes on from a checkpoint. A step that failed is tried again
- * by the next call; its samples are read anew at once, in the background, so data that is mended
- * later may fail once more. */
+ * infinity in a loss or gradient, with op and rank, or in what the update would write, with the
+ * parameter; training can go on), INVALID (a label out of range, by row; a shared input never
+ * written), what dt_dataset.sample gave, DEVICE_LOST, DEVICE_MEMORY; and those of dt_comm: then the
+ * text says which step the weights are of, the store can be read and saved, and the job goes on
+ * from a checkpoint. A step that failed is tried again by the next call; its samples are read anew
+ * at once, in the background, so data that is mended later may fail once more. */
 DT_API dt_result dt_trainer_step(dt_trainer *trainer, dt_train_report *report);
 /* Steps to the end of the epoch (from its middle after dt_trainer_resume). NUMERIC skips a step and
  * is returned at the end, if nothing worse happens. */

@@ -162,6 +162,7 @@ static dt_result dti_state_put_t(const dti_state_file *f, const dti_checkpoint *
 
 static dt_result dti_state_put(const dti_state_file *f, const dti_checkpoint *c) {
     const dt_store *s = f->store;
+    dti_store_unbound(f->store);
     dt_result result = s->memories[DTI_ARENA_STATE] ? dti_state_put_t(f, c) : DT_OK;
     for (int i = 0; i < f->tensors && !result; i++) {
         const dt_weight_info *x = dti_checkpoint_find(c, f->items[i].name);

@@ -16,6 +16,7 @@
         .row_sum = DTI_V(row_sum),                                                                 \
         .row_sum_sq = DTI_V(row_sum_sq),                                                           \
         .row_max = DTI_V(row_max),                                                                 \
+        .row_largest = DTI_V(row_largest),                                                         \
         .log_sum_exp = DTI_V(log_sum_exp),                                                         \
         .softmax = DTI_V(softmax),                                                                 \
         .log_softmax = DTI_V(log_softmax),                                                         \

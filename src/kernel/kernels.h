@@ -10,6 +10,7 @@ typedef struct dti_cpu_kernels {
     dti_binary_fn *binary[DTI_B_COUNT];
     dti_axpy_fn *axpy;
     dti_fold_fn *row_sum, *row_sum_sq, *row_max, *log_sum_exp;
+    dti_largest_fn *row_largest;
     dti_row_fn *softmax, *log_softmax;
     dti_row_grad_fn *softmax_grad, *log_softmax_grad; /* of y = (log_)softmax(x) and dy */
     dti_col_sum_fn *col_sum;

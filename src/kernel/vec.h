@@ -13,6 +13,7 @@ typedef void dti_binary_fn(float *y, const float *a, int a_step, const float *b,
                            int64_t n);
 
 typedef float dti_fold_fn(const float *x, int64_t n);
+typedef uint32_t dti_largest_fn(const float *x, int64_t n);
 typedef void dti_row_fn(float *y, const float *x, int64_t n);
 typedef void dti_row_grad_fn(float *dx, const float *y, const float *dy, int64_t n);
 /* y[j] (+)= sum over rows of x[row * ld + j], j < cols: serially, so a range of columns may be cut

@@ -99,6 +99,22 @@ static float DTI_V(row_max)(const float *x, int64_t n) {
     return t[0];
 }
 
+/* The bits of the largest |x|; of infinity or NaN where there is one. */
+static uint32_t DTI_V(row_largest)(const float *x, int64_t n) {
+    const DTI_VI magnitude = DTI_V(iset1)(0x7fffffff);
+    DTI_VI most = DTI_V(iset1)(0);
+    uint32_t lanes[16], largest = 0;
+    for (int64_t i = 0; i < n; i += 16) {
+        DTI_VI now = DTI_V(iand)(DTI_V(bits)(DTI_V(get)(x + i, n - i)), magnitude);
+        most = DTI_V(iselect)(DTI_V(ilt)(most, now), now, most);
+    }
+    _Static_assert(sizeof most == sizeof lanes, "16 lanes");
+    memcpy(lanes, &most, sizeof lanes);
+    for (int i = 0; i < 16; i++)
+        largest = DTI_MAX(largest, lanes[i]);
+    return largest;
+}
+
 /* y = e^(x - most); returns its sum, of one accumulator. */
 DTI_INLINE float DTI_V(row_exp)(float *y, const float *x, int64_t n, float most, const bool write) {
     const DTI_VF shift = DTI_V(set1)(most);

@@ -46,7 +46,7 @@ static void dti_cpu_grad_norm(const dti_cpu_task *task, int64_t begin, int64_t e
 }
 
 static bool dti_terms_finite(const dti_args_commit *a, const uint32_t *status) {
-    for (uint32_t i = 0; (a->flags & 1u) && i < a->terms; i++) {
+    for (uint32_t i = 0; (a->flags & DTI_COMMIT_LOSSES) && i < a->terms; i++) {
         if (!dti_finite_f32(dti_bits_f32(status[DTI_STATUS_TERM(i)])))
             return false;
     }
@@ -67,12 +67,17 @@ static void dti_cpu_norm_finish(const dti_cpu_task *task, int64_t begin, int64_t
         fine = fine && pairs[2 * (size_t)i + 1] == 0.0f;
     }
     const float norm = (float)sqrt(sum), limit = dti_step_f32(task->step, DTI_STEP_CLIP_NORM);
+    const bool proven = norm <= dti_step_f32(task->step, DTI_STEP_PROVEN);
     float clip = 1.0f;
     if (limit > 0.0f)
         clip = limit / (norm + 1e-6f);
     if (!(clip < 1.0f))
         clip = 1.0f;
     state[DTI_CONTROL_ABORT] = status[DTI_STATUS_ABORT] = fine ? 0 : 1;
+    state[DTI_CONTROL_CHECK] = fine && !proven;
+    state[DTI_CONTROL_BAD] = status[DTI_STATUS_BAD] = DTI_BAD_NONE;
+    for (int i = 0; i < 3; i++)
+        state[DTI_CONTROL_LARGEST(i)] = status[DTI_STATUS_LARGEST(i)] = 0;
     memcpy(state + DTI_CONTROL_CLIP, &clip, sizeof clip);
     memcpy(status + DTI_STATUS_NORM, &norm, sizeof norm);
 }
@@ -94,7 +99,7 @@ static float dti_control_clip(const dti_cpu_task *task) {
 static dti_adam dti_adam_of(const dti_cpu_task *task, uint32_t group, uint32_t t) {
     const float ln_beta1 = dti_group_f32(task, group, DTI_GROUP_LN_BETA1);
     const float ln_beta2 = dti_group_f32(task, group, DTI_GROUP_LN_BETA2);
-    const float steps = (float)(t + 1u);
+    const float steps = (float)t + 1.0f;
     /* 1 - beta and 1 - beta^t as expm1 of logarithms: the difference would lose half of its
      * digits */
     float minus[4] = {ln_beta1, ln_beta2, steps * ln_beta1, steps * ln_beta2}, root2;
@@ -127,42 +132,131 @@ static dti_sgd dti_sgd_of(const dti_cpu_task *task, uint32_t group, uint32_t t) 
                      .first = t == 0}; /* takes the gradient as it is, even with dampening */
 }
 
+/* A parameter's constants, and where one of its blocks lies; m and v: NULL = it has none. */
+typedef struct dti_cpu_update {
+    const dti_cpu_kernels *k;
+    bool is_sgd;
+    uint32_t group, t;
+    dti_sgd sgd;
+    dti_adam adam;
+    float *w, *m, *v;
+    const float *g;
+    int64_t n;
+} dti_cpu_update;
+
+static void dti_cpu_update_place(const dti_cpu_task *task, const uint32_t *row, dti_cpu_update *u) {
+    const dti_args_commit *a = &task->launch->args.commit;
+    const int64_t at = (int64_t)row[DTI_TABLE_BLOCK] * DTI_BLOCK;
+    float *moments = task->buf[2];
+    const uint32_t *state = task->buf[2];
+    const uint32_t t = state[a->t_offset + (row[DTI_TABLE_PARAM] & DTI_TABLE_INDEX)];
+    u->w = (float *)task->buf[0] + at;
+    u->g = (const float *)task->buf[1] + at;
+    u->m = a->m_offset == DTI_NO_OFFSET ? NULL : moments + a->m_offset + at;
+    u->v = a->v_offset == DTI_NO_OFFSET ? NULL : moments + a->v_offset + at;
+    u->n = row[DTI_TABLE_USED];
+    if (row[DTI_TABLE_GROUP] == u->group && t == u->t)
+        return;
+    u->group = row[DTI_TABLE_GROUP];
+    u->t = t;
+    if (u->is_sgd)
+        u->sgd = dti_sgd_of(task, u->group, t);
+    else
+        u->adam = dti_adam_of(task, u->group, t);
+}
+
+static void dti_cpu_update_run(const dti_cpu_update *u) {
+    if (u->is_sgd)
+        u->k->sgd(u->w, u->g, u->m, u->n, &u->sgd);
+    else
+        u->k->adam(u->w, u->g, u->m, u->v, u->n, &u->adam);
+}
+
+static void dti_cpu_update_largest(const dti_cpu_update *u, uint32_t largest[3]) {
+    const float *const all[3] = {u->w, u->m, u->v};
+    for (int i = 0; i < 3; i++) {
+        if (all[i])
+            largest[i] = DTI_MAX(largest[i], u->k->row_largest(all[i], u->n));
+    }
+}
+
+/* The same update of copies: which DTI_BAD_* it would be; 4 = none. */
+static uint32_t dti_cpu_update_dry(const dti_cpu_update *u) {
+    const uint32_t infinity = 0x7f800000u;
+    float copies[3][DTI_BLOCK];
+    float *const from[3] = {u->w, u->m, u->v};
+    dti_cpu_update dry = *u;
+    float **to[3] = {&dry.w, &dry.m, &dry.v};
+    uint32_t before[3] = {0}, after[3] = {0};
+    for (int i = 0; i < 3; i++) {
+        if (!from[i])
+            continue;
+        memcpy(copies[i], from[i], (size_t)u->n * sizeof(float));
+        *to[i] = copies[i];
+    }
+    dti_cpu_update_largest(u, before);
+    dti_cpu_update_run(&dry);
+    dti_cpu_update_largest(&dry, after);
+    if (before[0] >= infinity || before[1] >= infinity || before[2] >= infinity)
+        return DTI_BAD_BEFORE;
+    return after[1] >= infinity   ? DTI_BAD_MOMENT1
+           : after[2] >= infinity ? DTI_BAD_MOMENT2
+           : after[0] >= infinity ? DTI_BAD_WEIGHT
+                                  : 4u;
+}
+
+static void dti_atomic_min(uint32_t *word, uint32_t value) {
+    uint32_t seen = __atomic_load_n(word, __ATOMIC_RELAXED);
+    while (seen > value && !__atomic_compare_exchange_n(word, &seen, value, false, __ATOMIC_RELAXED,
+                                                        __ATOMIC_RELAXED)) {
+    }
+}
+
+static void dti_atomic_max(uint32_t *word, uint32_t value) {
+    uint32_t seen = __atomic_load_n(word, __ATOMIC_RELAXED);
+    while (seen < value && !__atomic_compare_exchange_n(word, &seen, value, false, __ATOMIC_RELAXED,
+                                                        __ATOMIC_RELAXED)) {
+    }
+}
+
 static void dti_cpu_optim(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
-    const dti_args_commit *a = &task->launch->args.commit;
-    float *params = task->buf[0], *moments = task->buf[2];
-    const uint32_t *state = task->buf[2];
+    uint32_t *state = task->buf[2], largest[3] = {0};
     const uint32_t *row = (const uint32_t *)task->buf[3] + begin * DTI_TABLE_WORDS;
-    if (state[DTI_CONTROL_ABORT] != 0)
+    const bool dry = task->launch->args.commit.flags & DTI_COMMIT_DRY;
+    dti_cpu_update u = {
+        .k = task->k, .is_sgd = task->launch->spec[0] == DTI_OPTIM_SGD, .group = DTI_NO_OFFSET};
+    if (dry ? !state[DTI_CONTROL_CHECK]
+            : state[DTI_CONTROL_ABORT] || state[DTI_CONTROL_BAD] != DTI_BAD_NONE)
         return;
-    const bool is_sgd = task->launch->spec[0] == DTI_OPTIM_SGD;
-    uint32_t group = DTI_NO_OFFSET, t = 0;
-    dti_sgd sgd = {0};
-    dti_adam adam = {0};
     for (int64_t i = begin; i < end; i++, row += DTI_TABLE_WORDS) {
+        const uint32_t param = row[DTI_TABLE_PARAM] & DTI_TABLE_INDEX;
         if (row[DTI_TABLE_PARAM] & DTI_TABLE_BUFFER) {
             const int64_t block = (int64_t)row[DTI_TABLE_BLOCK] * DTI_BLOCK;
-            memcpy(params + block, (const float *)task->buf[1] + block,
-                   row[DTI_TABLE_USED] * sizeof *params);
+            if (!dry)
+                memcpy((float *)task->buf[0] + block, (const float *)task->buf[1] + block,
+                       row[DTI_TABLE_USED] * sizeof(float));
             continue;
         }
-        const uint32_t now = state[a->t_offset + (row[DTI_TABLE_PARAM] & DTI_TABLE_INDEX)];
-        if (row[DTI_TABLE_GROUP] != group || now != t) {
-            group = row[DTI_TABLE_GROUP];
-            t = now;
-            if (is_sgd)
-                sgd = dti_sgd_of(task, group, t);
-            else
-                adam = dti_adam_of(task, group, t);
+        dti_cpu_update_place(task, row, &u);
+        if (dry) {
+            const uint32_t bad = dti_cpu_update_dry(&u);
+            dti_atomic_min(&state[DTI_CONTROL_BAD], bad < 4 ? param << 2 | bad : DTI_BAD_NONE);
+            continue;
         }
-        const int64_t at = (int64_t)row[DTI_TABLE_BLOCK] * DTI_BLOCK, n = row[DTI_TABLE_USED];
-        const float *g = (const float *)task->buf[1] + at;
-        float *m = a->m_offset == DTI_NO_OFFSET ? NULL : moments + a->m_offset + at;
-        if (is_sgd)
-            task->k->sgd(params + at, g, m, n, &sgd);
-        else
-            task->k->adam(params + at, g, m, moments + a->v_offset + at, n, &adam);
+        dti_cpu_update_run(&u);
+        dti_cpu_update_largest(&u, largest);
     }
+    for (int i = 0; i < 3; i++)
+        dti_atomic_max(&state[DTI_CONTROL_LARGEST(i)], largest[i]);
+}
+
+static void dti_cpu_optim_tell(const uint32_t *state, uint32_t *status) {
+    status[DTI_STATUS_BAD] = state[DTI_CONTROL_BAD];
+    if (state[DTI_CONTROL_BAD] != DTI_BAD_NONE)
+        status[DTI_STATUS_ABORT] = 1;
+    for (int i = 0; i < 3; i++)
+        status[DTI_STATUS_LARGEST(i)] = state[DTI_CONTROL_LARGEST(i)];
 }
 
 static void dti_cpu_optim_tick(const dti_cpu_task *task, int64_t begin, int64_t end,
@@ -170,7 +264,10 @@ static void dti_cpu_optim_tick(const dti_cpu_task *task, int64_t begin, int64_t 
     (void)scratch;
     uint32_t *state = task->buf[0];
     const uint32_t *table = task->buf[1];
-    if (state[DTI_CONTROL_ABORT] != 0)
+    if (begin == 0)
+        dti_cpu_optim_tell(state, task->buf[2]);
+    if (state[DTI_CONTROL_ABORT] || state[DTI_CONTROL_BAD] != DTI_BAD_NONE ||
+        (task->launch->args.commit.flags & DTI_COMMIT_TELL))
         return;
     for (int64_t i = begin; i < end; i++) {
         uint32_t param = table[i * DTI_TABLE_WORDS + DTI_TABLE_PARAM];
@@ -185,9 +282,5 @@ static void dti_cpu_scan(const dti_cpu_task *task, int64_t begin, int64_t end, v
     const dti_args_scan *a = &task->launch->args.scan;
     if (dti_all_finite_f32(dti_cpu_in(task, 0, a->x_offset) + begin, end - begin))
         return;
-    uint32_t *word = (uint32_t *)task->buf[1] + DTI_STATUS_FAULT;
-    uint32_t seen = __atomic_load_n(word, __ATOMIC_RELAXED);
-    while (seen > a->code && !__atomic_compare_exchange_n(word, &seen, a->code, false,
-                                                          __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-    }
+    dti_atomic_min((uint32_t *)task->buf[1] + DTI_STATUS_FAULT, a->code);
 }

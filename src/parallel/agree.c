@@ -85,6 +85,8 @@ static dt_result dti_agree_text(dti_parallel *par, const char *text, size_t size
 static dt_result dti_agree_arena(dti_parallel *par, dti_arena arena, uint64_t from, uint64_t end,
                                  char *piece, size_t room) {
     dt_result result = DT_OK;
+    for (uint32_t i = 0; i < par->job.local; i++)
+        dti_store_unbound(par->replicas[i].store);
     for (uint64_t at = from; at < end && !result; at += room) {
         const uint64_t n = DTI_MIN(end - at, (uint64_t)room);
         const dti_memory *memory = par->replicas[0].store->memories[arena];

@@ -4,7 +4,8 @@
  *   weigh      each replica, for its rows; summed over all (only where targets decide it)
  *   forward
  *   backward   each bucket as it becomes ready: replicas of this process, then processes, then back
- *   barrier    the losses of all; when it is through, everybody has every bucket
+ *   judge      each replica: whether the sum, and what the update would write, are finite
+ *   barrier    the losses and judgements of all; when it is through, everybody has every bucket
  *   commit     each replica by itself, without the network
  *
  * Until the commit nothing of the store changes, so whatever fails before it leaves step s, and
@@ -38,7 +39,7 @@ typedef struct dti_replica {
     dt_result result;              /* of this step */
     _Atomic bool failed;           /* result is not DT_OK: nobody waits for it */
     double norm;                   /* of the gradient */
-    bool faulty;                   /* it is not finite */
+    bool faulty;                   /* it, or what would be written, is not finite */
     uint64_t passed;               /* nanoseconds: when its backward part had ended; */
     uint64_t busy_ns;              /* how long it computed in this step; */
     uint64_t timed_ns, timed_rows; /* and in steps that are measured */

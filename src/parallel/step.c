@@ -13,7 +13,8 @@ enum {
     DTI_TERMS_WEIGHT = DT_MAX_TERMS, /* sums of losses, weights, sums of metrics, weights */
     DTI_TERMS_METRIC = 2 * DT_MAX_TERMS,
     DTI_TERMS_METRIC_WEIGHT = 3 * DT_MAX_TERMS,
-    DTI_TERMS_WIDTH = 4 * DT_MAX_TERMS
+    DTI_TERMS_FAULT = 4 * DT_MAX_TERMS, /* processes whose judge says no */
+    DTI_TERMS_WIDTH
 };
 
 static double *dti_leaf(const dti_parallel *par, const dti_leaf_sum *s, uint32_t shard) {
@@ -198,11 +199,15 @@ static void dti_step_backward(void *arg, uint32_t index) {
 
 /* ---- commit, or not */
 
-static void dti_step_commit(void *arg, uint32_t index) {
+static dt_program *dti_step_last(const dti_replica *r) {
+    const dti_runs *runs = r->runs->count ? r->runs : &r->full;
+    return runs->runs[runs->count - 1].program;
+}
+
+/* Brings the sum of all to each replica, which then says whether it can be committed. */
+static void dti_step_judge(void *arg, uint32_t index) {
     dti_parallel *par = arg;
     dti_replica *r = &par->replicas[index];
-    const dti_runs *runs = r->runs->count ? r->runs : &r->full;
-    dt_program *p = runs->runs[runs->count - 1].program;
     /* what came from other processes; else dti_exchange_spread has done it */
     for (uint32_t b = 0; b < par->bucket_count && index && par->desc.comm; b++) {
         const dti_bucket *bucket = &par->buckets[b];
@@ -212,8 +217,24 @@ static void dti_step_commit(void *arg, uint32_t index) {
     if (index)
         dti_statistics_put(par, r);
     if (!r->runs->count)
-        dti_replica_begin_commit(p, &par->step);
-    r->result = dti_replica_commit(p, &r->norm, &r->faulty);
+        dti_replica_begin_commit(dti_step_last(r), &par->step);
+    r->result = dti_replica_judge(dti_step_last(r), &r->norm, &r->faulty);
+}
+
+/* A device that fails here is told like what is not finite: nothing has changed on any rank. */
+static void dti_step_judge_all(dti_parallel *par) {
+    double *leaf = dti_leaf(par, &par->terms, par->first_shard);
+    dti_statistics_put(par, &par->replicas[0]); /* now: then the others copy what is around it */
+    dti_crew_run(par->crew, dti_step_judge, par);
+    for (uint32_t i = 0; i < par->job.local; i++) {
+        if (par->replicas[i].result || par->replicas[i].faulty)
+            leaf[DTI_TERMS_FAULT] = 1.0;
+    }
+}
+
+static void dti_step_commit(void *arg, uint32_t index) {
+    dti_replica *r = &((dti_parallel *)arg)->replicas[index];
+    r->result = dti_replica_commit(dti_step_last(r));
 }
 
 static void dti_step_drop_all(dti_parallel *par) {
@@ -327,10 +348,13 @@ static dt_result dti_step_exchange(dti_parallel *par) {
     if (!result)
         result = dti_statistics_begin(par);
     if (!result)
-        result = dti_leaf_sum_begin(par, &par->terms);
-    if (!result)
         result = dti_statistics_end(par);
-    /* all ranks have posted this one, so all have every bucket: the commit barrier */
+    if (result)
+        return result;
+    dti_step_judge_all(par);
+    /* all ranks have posted this one, so all have every bucket, and it says whether all can write
+     * what comes of it: the commit barrier */
+    result = dti_leaf_sum_begin(par, &par->terms);
     return result ? result : dti_leaf_sum_end(par, &par->terms);
 }
 
@@ -346,27 +370,62 @@ static void dti_step_report(const dti_parallel *par, dti_step_result *out) {
     }
 }
 
-/* Nothing has changed. Every replica looks for the op; the first that finds one is quoted. */
-static dt_result dti_step_not_finite(dti_parallel *par, dti_step_result *out) {
-    dt_result own = dti_fail(par->base, DT_ERROR_NUMERIC,
-                             "step %llu: the gradient of the whole batch is not finite; the "
-                             "weights are unchanged",
-                             (unsigned long long)par->step.step);
-    bool found = false;
-    out->skipped = true;
-    for (uint32_t i = 0; i < par->job.local && !found; i++) {
-        dti_replica *r = &par->replicas[i];
-        if (!r->runs->count)
-            continue;
-        found = dti_replica_blame(r->runs->runs[r->runs->count - 1].program) != NULL;
-        if (found && i)
-            dti_fail(par->base, DT_ERROR_NUMERIC, "%s", dti_ctx_base(r->ctx)->error);
+/* The running statistic that is not finite, the same on all ranks; NULL = none. */
+static const char *dti_statistics_fault(const dti_parallel *par) {
+    const dt_graph *g = par->replicas[0].graph;
+    const float *value = par->buffers;
+    for (uint32_t i = 0; i < par->stat_count; value += par->stats[i].channels, i++) {
+        if (!dti_all_finite_f32(value, par->stats[i].channels))
+            return g->nodes[g->params[par->stats[i].param]].label;
     }
+    return NULL;
+}
+
+/* Every replica looks for the parameter or op; the first that finds one is quoted. */
+static dt_result dti_step_blame(dti_parallel *par) {
+    for (uint32_t i = 0; i < par->job.local; i++) {
+        dti_replica *r = &par->replicas[i];
+        if (!dti_replica_blame(dti_step_last(r), r->runs->count > 0))
+            continue;
+        return i == 0 ? DT_ERROR_NUMERIC
+                      : dti_fail(par->base, DT_ERROR_NUMERIC, "%s", dti_ctx_base(r->ctx)->error);
+    }
+    return DT_OK;
+}
+
+/* No rank found an op or a parameter. */
+static dt_result dti_step_not_finite_text(dti_parallel *par, const char *statistic) {
+    const unsigned long long step = (unsigned long long)par->step.step;
+    if (statistic)
+        return dti_fail(par->base, DT_ERROR_NUMERIC,
+                        "step %llu: the running statistic '%s' would be a NaN or an infinity; the "
+                        "weights are unchanged",
+                        step, statistic);
+    return dti_fail(par->base, DT_ERROR_NUMERIC,
+                    "step %llu: the gradient of the whole batch is not finite; the weights are "
+                    "unchanged",
+                    step);
+}
+
+/* Nothing has changed. */
+static dt_result dti_step_not_finite(dti_parallel *par, dti_step_result *out) {
+    const char *statistic = dti_statistics_fault(par);
+    dt_result own = dti_replicas_result(par); /* a device that failed while it judged */
+    if (!own)
+        own = dti_step_blame(par);
     dt_result result = dti_statistics_load(par);
-    if (!result && found)
-        result = own;
-    result = dti_agree_result(par, result);
-    return result ? result : own;
+    result = dti_agree_result(par, own ? own : result);
+    if (!result)
+        result = dti_step_not_finite_text(par, statistic);
+    else if (result != DT_ERROR_NUMERIC && !own && !par->lost) {
+        char text[sizeof par->base->error];
+        memcpy(text, par->base->error, sizeof text);
+        result = dti_fail(par->base, DT_ERROR_CANCELLED,
+                          "step %llu was given up, and nothing has changed: %.800s",
+                          (unsigned long long)par->step.step, text);
+    }
+    out->skipped = result == DT_ERROR_NUMERIC;
+    return result;
 }
 
 static bool dti_losses_finite(const dti_step_result *out) {
@@ -398,17 +457,15 @@ static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt
         return dti_step_failed(par, result);
     out->wait_seconds = 1e-9 * (double)(dti_now_ns() - par->replicas[0].passed);
     dti_step_report(par, out);
-    if (!par->desc.program.no_check && !dti_losses_finite(out)) {
+    if (par->terms.sum[DTI_TERMS_FAULT] > 0.0 ||
+        (!par->desc.program.no_check && !dti_losses_finite(out))) {
         dti_step_drop_all(par);
         return dti_step_not_finite(par, out);
     }
-    dti_statistics_put(par, &par->replicas[0]); /* now: then the others copy what is around it */
     dti_crew_run(par->crew, dti_step_commit, par);
     result = dti_replicas_result(par);
     if (result)
         return dti_step_torn(par, result);
-    if (par->replicas[0].faulty)
-        return dti_step_not_finite(par, out);
     out->norm = par->replicas[0].norm;
     out->committed = true;
     return DT_OK;

@@ -174,29 +174,59 @@ static void dti_commit_norm(dt_program *p, dti_emit *e, uint32_t grads, uint32_t
     l->args.commit =
         (dti_args_commit){.blocks = norm ? p->table_entries : 0, .terms = p->loss_count};
     /* a replica's own losses do not decide: the whole job's are looked at before the commit */
-    l->args.commit.flags = p->desc.no_check || p->piece_count ? 0u : 1u;
+    l->args.commit.flags = p->desc.no_check || p->piece_count ? 0u : DTI_COMMIT_LOSSES;
     dti_bind(l, pairs, status, state, DTI_UNBOUND);
 }
 
-static void dti_commit_emit(dt_program *p, dti_emit *e, uint32_t table, uint32_t status) {
+static uint32_t dti_commit_state(dt_program *p) {
+    const uint64_t bytes = dti_state_bytes(p->store, dti_optim_moments(&p->optim));
+    return dti_listing_value(&p->list, DTI_VALUE_STATE, bytes, 0);
+}
+
+static void dti_commit_optim(dt_program *p, dti_emit *e, uint32_t table, uint32_t flags) {
     const dt_store *s = p->store;
     uint32_t moments = dti_optim_moments(&p->optim);
-    uint32_t params = dti_listing_value(&p->list, DTI_VALUE_PARAM, 4 * s->elements, 0);
-    uint32_t grads = dti_listing_value(&p->list, DTI_VALUE_GRADIENT, 4 * s->elements, 0);
-    uint32_t state = dti_listing_value(&p->list, DTI_VALUE_STATE, dti_state_bytes(s, moments), 0);
-    dti_commit_norm(p, e, grads, table, status, state);
-    dti_args_commit a = {.blocks = p->table_entries, .t_offset = (uint32_t)dti_state_t_offset()};
-    a.m_offset = moments > 0 ? (uint32_t)dti_state_moment_offset(s, 0) : UINT32_MAX;
-    a.v_offset = moments > 1 ? (uint32_t)dti_state_moment_offset(s, 1) : UINT32_MAX;
+    dti_args_commit a = {.blocks = p->table_entries,
+                         .m_offset = UINT32_MAX,
+                         .v_offset = UINT32_MAX,
+                         .t_offset = (uint32_t)dti_state_t_offset(),
+                         .flags = flags};
+    if (moments > 0)
+        a.m_offset = (uint32_t)dti_state_moment_offset(s, 0);
+    if (moments > 1)
+        a.v_offset = (uint32_t)dti_state_moment_offset(s, 1);
     dti_launch *l = dti_emit_launch(e, DTI_K_OPTIM, p->table_entries, sizeof a);
     l->args.commit = a;
     l->spec[0] = p->optim.kind == DT_SGD    ? DTI_OPTIM_SGD
                  : p->optim.kind == DT_ADAM ? DTI_OPTIM_ADAM
                                             : DTI_OPTIM_ADAMW;
-    dti_bind(l, params, grads, state, table);
-    l = dti_emit_launch(e, DTI_K_OPTIM_TICK, p->table_entries, sizeof a);
-    l->args.commit = a;
-    dti_bind(l, state, table, DTI_UNBOUND, DTI_UNBOUND);
+    dti_bind(l, dti_listing_value(&p->list, DTI_VALUE_PARAM, 4 * s->elements, 0),
+             dti_listing_value(&p->list, DTI_VALUE_GRADIENT, 4 * s->elements, 0),
+             dti_commit_state(p), table);
+}
+
+static void dti_commit_tick(dt_program *p, dti_emit *e, uint32_t table, uint32_t status,
+                            uint32_t flags) {
+    const uint32_t items = flags & DTI_COMMIT_TELL ? 1 : p->table_entries;
+    dti_launch *l = dti_emit_launch(e, DTI_K_OPTIM_TICK, items, sizeof l->args.commit);
+    l->args.commit = (dti_args_commit){
+        .blocks = p->table_entries, .t_offset = (uint32_t)dti_state_t_offset(), .flags = flags};
+    dti_bind(l, dti_commit_state(p), table, status, DTI_UNBOUND);
+}
+
+static void dti_commit_judge(dt_program *p, dti_emit *e, uint32_t table, uint32_t status) {
+    const uint64_t bytes = 4 * p->store->elements;
+    uint32_t grads = dti_listing_value(&p->list, DTI_VALUE_GRADIENT, bytes, 0);
+    dti_commit_norm(p, e, grads, table, status, dti_commit_state(p));
+    if (!p->desc.no_check)
+        dti_commit_optim(p, e, table, DTI_COMMIT_DRY);
+    if (p->piece_count)
+        dti_commit_tick(p, e, table, status, DTI_COMMIT_TELL);
+}
+
+static void dti_commit_update(dt_program *p, dti_emit *e, uint32_t table, uint32_t status) {
+    dti_commit_optim(p, e, table, 0);
+    dti_commit_tick(p, e, table, status, 0);
 }
 
 /* ---- the step block */
@@ -211,10 +241,11 @@ static double dti_ln_beta(double beta) {
     return beta > 0.0 ? dti_ln(beta) : -1000.0;
 }
 
-static void dti_step_groups(const dt_program *p, const dt_step_desc *step, uint32_t *w) {
+static void dti_step_groups(dt_program *p, const dt_step_desc *step, uint32_t *w) {
     const dt_optim_desc *d = &p->optim;
     bool sgd = d->kind == DT_SGD;
-    double lr = dti_or(step->lr, d->lr);
+    double lr = p->lr = dti_or(step->lr, d->lr);
+    dti_word_f32(w, DTI_STEP_PROVEN, dti_step_proven(p, lr));
     for (uint32_t g = 0; g < DT_MAX_TERMS; g++) {
         uint32_t *group = w + DTI_STEP_GROUP(g);
         dti_word_f32(group, DTI_GROUP_LR, lr * p->groups[g].lr);

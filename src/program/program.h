@@ -88,6 +88,7 @@ struct dt_program {
     uint8_t phases[DTI_SEGMENTS_MAX];
     uint32_t segment_count;                 /* weigh segment last, if any */
     uint32_t commit_segment, weigh_segment; /* segment_count = none */
+    uint32_t update_segment; /* the commit's, or of a replica the one behind it, which only writes */
     uint64_t transient_bytes, used_bytes;
 
     dti_port *ports;
@@ -106,6 +107,7 @@ struct dt_program {
     bool forward_done;            /* outputs can be read */
     double weights[DT_MAX_TERMS]; /* of the global batch, as given; 0 = own */
     double coefficients[DT_MAX_TERMS];
+    double lr;
     uint64_t step;
     uint32_t micro, micros; /* of the step under way */
 };
@@ -150,12 +152,15 @@ static void dti_replica_set_weights(dt_program *p, const double *weights);
 static dt_result dti_replica_begin_commit(dt_program *p, const dt_step_desc *step);
 /* Ends a run that does not commit. */
 static dt_result dti_replica_end(dt_program *p);
-/* The commit: starts it and waits; *norm is the gradient's. *faulty: the gradient is not finite,
- * and nothing was written. */
-static dt_result dti_replica_commit(dt_program *p, double *norm, bool *faulty);
-/* After a run with a loss or gradient that is not finite: looks for the op, whose name it returns,
- * and says it (dti_fail). NULL: nothing of this replica's is to blame. */
-static const char *dti_replica_blame(dt_program *p);
+/* All of the commit that writes nothing; *norm is the gradient's. *faulty: it is not finite, or what
+ * the update would write is not. */
+static dt_result dti_replica_judge(dt_program *p, double *norm, bool *faulty);
+/* Behind it: the update. Starts it and waits. */
+static dt_result dti_replica_commit(dt_program *p);
+/* After a run with a loss, gradient or update that is not finite: looks for the parameter or op,
+ * whose name it returns, and says it (dti_fail). NULL: nothing of this replica's is to blame.
+ * ran: it had rows, so that ops can be looked at. */
+static const char *dti_replica_blame(dt_program *p, bool ran);
 
 /* ---- labels.c */
 /* Finds what the ports' values are checked for. */
@@ -176,6 +181,12 @@ static dt_result dti_lower_program(dt_program *p, const uint32_t *weight_node);
 /* ---- cut.c: emits a node, in parts of the batch where a tensor is larger than a binding may be */
 static void dti_cut_emit(dt_program *p, dti_emit *e, const dti_op_family *family);
 
+/* ---- finite.c */
+/* The largest norm of the gradient with which the update cannot overflow; -1: there is none. */
+static double dti_step_proven(const dt_program *p, double lr);
+static void dti_store_remember(dt_program *p, const uint32_t *status);
+static bool dti_update_fault(dt_program *p, dt_report *r, const char *kept);
+
 /* ---- commit.c */
 static void dti_optim_resolve(dt_program *p, dti_text *problems);
 /* The defaults in their places. DT_ZERO has become 0, so it is not done twice. */
@@ -184,7 +195,8 @@ static dt_optim_desc dti_optim_resolved(const dt_optim_desc *desc);
 static bool dti_optim_lr_fits(const dt_optim_desc *resolved, double lr);
 static double dti_optim_lr_max(const dt_optim_desc *resolved);
 static dt_result dti_commit_table(dt_program *p);
-static void dti_commit_emit(dt_program *p, dti_emit *e, uint32_t table_value,
-                            uint32_t status_value);
+/* In two parts: all that decides, then what is written. */
+static void dti_commit_judge(dt_program *p, dti_emit *e, uint32_t table, uint32_t status);
+static void dti_commit_update(dt_program *p, dti_emit *e, uint32_t table, uint32_t status);
 static void dti_step_block_fill(dt_program *p, const dt_step_desc *step);
 static uint32_t dti_optim_moments(const dt_optim_desc *d);

@@ -126,22 +126,34 @@ static dt_result dti_replica_end(dt_program *p) {
     return DT_OK;
 }
 
-static dt_result dti_replica_commit(dt_program *p, double *norm, bool *faulty) {
+static dt_result dti_replica_judge(dt_program *p, double *norm, bool *faulty) {
     dt_result result = dti_replica_launch(p, p->commit_segment);
-    if (result)
-        return result;
-    result = dti_replica_end(p);
+    if (!result)
+        result = dti_replica_reach(p, p->commit_segment);
     if (result)
         return result;
     const uint32_t *status = dti_replica_out(p);
     *norm = (double)dti_status_f32(status, DTI_STATUS_NORM);
-    *faulty = !p->desc.no_check && status[DTI_STATUS_ABORT];
-    p->store->steps += !*faulty;
+    *faulty = status[DTI_STATUS_ABORT] != 0;
     return DT_OK;
 }
 
-static const char *dti_replica_blame(dt_program *p) {
+static dt_result dti_replica_commit(dt_program *p) {
+    dt_result result = dti_replica_launch(p, p->update_segment);
+    if (!result)
+        result = dti_replica_end(p);
+    if (result)
+        return result;
+    p->store->steps++;
+    dti_store_remember(p, dti_replica_out(p));
+    return DT_OK;
+}
+
+static const char *dti_replica_blame(dt_program *p, bool ran) {
     dt_report report = {0};
-    dti_step_fault(p, &report);
+    if (ran)
+        dti_step_fault(p, &report);
+    else
+        dti_update_fault(p, &report, "the store is unchanged");
     return report.fault_op;
 }

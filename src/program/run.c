@@ -287,7 +287,7 @@ DT_API dt_result dt_program_cancel(dt_program *p) {
     dt_result result = dti_check_running(p);
     if (result)
         return result;
-    if (p->commits && p->at > p->commit_segment) {
+    if (p->commits && p->at > p->update_segment) {
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': the commit has started; call dt_program_end", p->label);
     }
@@ -298,12 +298,6 @@ DT_API dt_result dt_program_cancel(dt_program *p) {
 }
 
 /* ---- the report */
-
-static float dti_status_f32(const uint32_t *status, uint32_t word) {
-    float value;
-    memcpy(&value, status + word, sizeof value);
-    return value;
-}
 
 /* Where nothing weighs there is no value: 0. */
 static double dti_term_value(double sum, double weight) {
@@ -329,10 +323,10 @@ static void dti_report_fill(const dt_program *p, const uint32_t *status, dt_repo
 }
 
 static bool dti_step_faulty(const dt_program *p, const uint32_t *status) {
-    if (p->desc.no_check)
-        return false;
     if (p->commits && status[DTI_STATUS_ABORT])
         return true;
+    if (p->desc.no_check)
+        return false;
     for (uint32_t i = 0; i < p->loss_count; i++) {
         if (!dti_all_finite(status + p->term_slot[i], 2))
             return true;
@@ -363,6 +357,10 @@ static dti_name dti_fault_name(const dt_program *p, uint32_t node) {
         snprintf(name.text, sizeof name.text, "%s %.200s", op, label.text);
     }
     for (uint32_t i = 0; i < p->store->param_count; i++) {
+        if (p->update[i] == node)
+            snprintf(name.text, sizeof name.text, "%s %s, the next value of '%.150s',", op,
+                     dti_shape_print(n->shape, n->samples).text,
+                     p->work->nodes[p->store->params[i].node].label);
         if (p->trained[i] && p->param_dx[i].id == node)
             snprintf(name.text, sizeof name.text, "%s %s, the gradient of '%.150s',", op,
                      dti_shape_print(n->shape, n->samples).text,
@@ -374,8 +372,10 @@ static dti_name dti_fault_name(const dt_program *p, uint32_t node) {
 static dt_result dti_step_fault(dt_program *p, dt_report *r) {
     const char *kept = p->has_optim ? "the store is unchanged" : "nothing is written to the store";
     unsigned long long step = (unsigned long long)p->step;
-    const dti_port *port = dti_fault_input(p);
     r->skipped = true;
+    if (dti_update_fault(p, r, kept))
+        return DT_ERROR_NUMERIC;
+    const dti_port *port = dti_fault_input(p);
     if (port) {
         r->fault_op = "input";
         return dti_fail(p->base, DT_ERROR_NUMERIC,
@@ -416,6 +416,8 @@ static dt_result dti_step_finish(dt_program *p, dt_report *report) {
     if (dti_step_faulty(p, status))
         return dti_step_fault(p, r);
     p->store->steps += p->commits;
+    if (p->commits)
+        dti_store_remember(p, status);
     dti_micro_done(p, p->micro + 1);
     return DT_OK;
 }

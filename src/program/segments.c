@@ -403,8 +403,14 @@ static void dti_lower_commit(dti_lowering *w) {
         return;
     uint32_t table = dti_listing_value(&p->list, DTI_VALUE_TABLE, p->table_bytes, 0);
     w->e.id = 0;
-    dti_commit_emit(p, &w->e, table, w->status);
-    p->commit_segment = p->segment_count;
+    p->commit_segment = p->update_segment = p->segment_count;
+    dti_commit_judge(p, &w->e, table, w->status);
+    if (p->piece_count) { /* whether all may write is agreed in between */
+        dti_segment_end(p, DTI_PHASE_COMMIT, first);
+        first = p->list.launch_count;
+        p->update_segment = p->segment_count;
+    }
+    dti_commit_update(p, &w->e, table, w->status);
     dti_segment_end(p, DTI_PHASE_COMMIT, first);
 }
 

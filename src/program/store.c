@@ -306,6 +306,7 @@ DT_API dt_result dt_store_write(dt_store *s, int index, dt_value_kind kind, cons
         if (result && at != s)
             dti_fail(s->base, result, "another replica: %s", at->base->error);
         at->written = true;
+        at->params[index].bounded = at->params[index].bounded && kind == DT_VALUE_GRADIENT;
     }
     return result;
 }
@@ -369,6 +370,7 @@ static dt_result dti_store_forget(dt_store *s) {
         result = s->device->backend->memory_write(s->memories[DTI_ARENA_STATE], at, zeros,
                                                   DTI_MIN(end - at, (uint64_t)PIECE));
     dti_free(s->base, zeros);
+    dti_store_unbound(s);
     s->summed = 0;
     for (uint32_t i = 0; i < s->param_count && !result; i++)
         s->params[i].optim = dti_store_optim(s, i);

@@ -19,6 +19,7 @@ typedef struct dti_param {
     uint64_t offset; /* in elements, a multiple of DTI_BLOCK */
     uint64_t elements;
     uint8_t optim; /* dt_optim_kind that keeps state for it; 0 = none yet */
+    bool bounded;  /* its values and moments are within `largest` */
 } dti_param;
 
 struct dt_store {
@@ -42,6 +43,7 @@ struct dt_store {
     dt_program *running;              /* between begin and end */
     uint64_t steps;                   /* committed */
     uint64_t seed;                    /* of the initial values */
+    double largest[3]; /* of the weights, first and second moments of parameters that are bounded */
     /* The sum in the gradient arena: of how many micro-batches, out of how many, and the hash of
      * the parameters in it. summed = 0: none that may go on. */
     uint32_t summed, micros;
@@ -63,6 +65,8 @@ static uint8_t dti_store_optim(const dt_store *s, uint32_t param);
 /* Zeros for moments and counts, and no sum to go on from; parameters belong to the optimizers of
  * the programs that there are. */
 static dt_result dti_store_forget(dt_store *s);
+/* finite.c: how large the values are is not known; whoever writes them past a step says so. */
+static void dti_store_unbound(dt_store *s);
 
 static inline dti_base *dti_store_base(const dt_store *store) {
     return store->base;

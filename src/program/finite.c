@@ -1,0 +1,134 @@
+/* What an update may not do: write what is not finite. The largest gradient is at most the norm of
+ * all, so from the largest weight and moments follows how large a norm may be before anything could
+ * overflow; the commit compares (DTI_STEP_PROVEN). Up to there an update costs nothing more; above,
+ * or where the store's values are not known, a dry pass computes it first. Every update tells the
+ * largest values that it wrote, the next step's bounds. */
+
+#define DTI_PROVEN_MAX 1e37  /* a thirtieth of the largest f32: room for all rounding */
+#define DTI_PROVEN_EPS 1e-30 /* a smaller one may be 0 to a device, and 0 proves nothing */
+
+static float dti_status_f32(const uint32_t *status, uint32_t word) {
+    float value;
+    memcpy(&value, status + word, sizeof value);
+    return value;
+}
+
+static void dti_store_unbound(dt_store *s) {
+    for (uint32_t i = 0; i < s->param_count; i++)
+        s->params[i].bounded = false;
+}
+
+/* One group's constants as the device has them. */
+typedef struct dti_reach {
+    double lr, decay, beta1, beta2, eps;
+    bool momentum, nesterov;
+} dti_reach;
+
+static bool dti_reach_sgd(const dti_reach *c, const double x[3], double g) {
+    const double momentum = c->momentum ? c->beta1 : 0.0;
+    const double d = g + c->decay * x[0], damped = fabs(1.0 - c->beta2) * d + momentum * x[1];
+    const double m = c->momentum ? DTI_MAX(d, damped) : d; /* d: a first step's */
+    const double step = c->nesterov ? d + momentum * m : m;
+    return m <= DTI_PROVEN_MAX && step <= DTI_PROVEN_MAX && x[0] + c->lr * step <= DTI_PROVEN_MAX;
+}
+
+/* Bias corrections are at least 1 - beta; the root in the denominator only makes a step smaller. */
+static bool dti_reach_adam(const dti_reach *c, const double x[3], double g, bool decoupled) {
+    const double d = decoupled ? g : g + c->decay * x[0], v = DTI_MAX(x[2], d * d);
+    const double rate = c->lr / (1.0 - c->beta1), ratio = (d + x[1]) / DTI_MAX(c->eps, 1e-45);
+    const double keep = decoupled ? 1.0 + c->lr * c->decay : 1.0;
+    return c->eps >= DTI_PROVEN_EPS && d + x[1] <= DTI_PROVEN_MAX && v <= DTI_PROVEN_MAX &&
+           rate <= DTI_PROVEN_MAX && ratio <= DTI_PROVEN_MAX && keep <= DTI_PROVEN_MAX &&
+           keep * x[0] + rate * ratio <= DTI_PROVEN_MAX;
+}
+
+/* Whether no update with gradients up to g overflows, in any group. */
+static bool dti_reach_finite(const dt_program *p, double lr, double g) {
+    const dt_optim_desc *d = &p->optim;
+    const double *largest = p->store->largest;
+    bool fine = true;
+    for (uint32_t i = 0; i < DT_MAX_TERMS && fine; i++) {
+        if (i && !d->groups[i - 1].match)
+            continue;
+        const dti_reach c = {.lr = lr * p->groups[i].lr,
+                             .decay = p->groups[i].decay,
+                             .beta1 = d->kind == DT_SGD ? d->momentum : d->beta1,
+                             .beta2 = d->kind == DT_SGD ? d->dampening : d->beta2,
+                             .eps = d->eps,
+                             .momentum = d->momentum != 0.0,
+                             .nesterov = d->nesterov};
+        fine = d->kind == DT_SGD ? dti_reach_sgd(&c, largest, g)
+                                 : dti_reach_adam(&c, largest, g, d->kind == DT_ADAMW);
+    }
+    return fine;
+}
+
+static double dti_step_proven(const dt_program *p, double lr) {
+    static const double norms[] = {3e38, 1e18, 1e12, 1e6, 1.0, 1e-6};
+    const dt_optim_desc *d = &p->optim;
+    for (uint32_t i = 0; i < p->store->param_count; i++) {
+        if (p->trained[i] && !p->store->params[i].bounded)
+            return -1.0;
+    }
+    for (size_t i = 0; i < DTI_COUNT(norms); i++) {
+        double norm = norms[i];
+        if (d->clip_norm > 0.0)
+            norm = DTI_MIN(norm, d->clip_norm);
+        /* the sum of squares is rounded, and those below 1e-38 are lost in it */
+        double g = 2.0 * norm + 1e-18;
+        if (d->clip_value > 0.0)
+            g = DTI_MIN(g, d->clip_value);
+        if (dti_reach_finite(p, lr, g))
+            return norms[i];
+    }
+    return -1.0;
+}
+
+/* After an update. What it did not train may be larger; a moment that it does not have too. */
+static void dti_store_remember(dt_program *p, const uint32_t *status) {
+    dt_store *s = p->store;
+    const uint32_t moments = dti_optim_moments(&p->optim);
+    bool others = false, finite = !p->desc.no_check;
+    for (uint32_t i = 0; i < 3; i++)
+        finite = finite && status[DTI_STATUS_LARGEST(i)] < 0x7f800000u;
+    for (uint32_t i = 0; i < s->param_count; i++) {
+        dti_param *param = &s->params[i];
+        if (p->trained[i])
+            param->bounded = finite && (param->bounded || moments == s->moments);
+        else
+            others = others || param->bounded;
+    }
+    for (uint32_t i = 0; i <= moments && finite; i++) {
+        const double now = (double)dti_status_f32(status, DTI_STATUS_LARGEST(i));
+        s->largest[i] = others ? DTI_MAX(s->largest[i], now) : now;
+    }
+}
+
+/* ---- the fault */
+
+/* Says which parameter it was; false: none. */
+static bool dti_update_fault(dt_program *p, dt_report *r, const char *kept) {
+    static const char *const what[] = {[DTI_BAD_MOMENT1] = "its first moment",
+                                       [DTI_BAD_MOMENT2] = "its second moment",
+                                       [DTI_BAD_WEIGHT] = "its value"};
+    const dt_store *s = p->store;
+    const uint32_t *status = s->device->backend->memory_host(p->memories[DTI_ARENA_OUT]);
+    const uint32_t bad = status[DTI_STATUS_BAD], index = bad >> 2;
+    if (!p->commits || !status[DTI_STATUS_ABORT] || bad == DTI_BAD_NONE || index >= s->param_count)
+        return false;
+    const char *name = s->graph->nodes[s->params[index].node].label;
+    const unsigned long long step = (unsigned long long)p->step;
+    r->fault_op = "optimizer";
+    if ((bad & 3u) == DTI_BAD_BEFORE)
+        dti_fail(p->base, DT_ERROR_NUMERIC,
+                 "program '%s', step %llu: parameter '%s' or its moments hold a NaN or an infinity "
+                 "that was written there; %s",
+                 p->label, step, name, kept);
+    else
+        dti_fail(p->base, DT_ERROR_NUMERIC,
+                 "program '%s', step %llu: the update of parameter '%s' would make %s a NaN or an "
+                 "infinity, at a learning rate of %g and a gradient of norm %g; %s",
+                 p->label, step, name, what[bad & 3u], p->lr,
+                 (double)dti_status_f32(status, DTI_STATUS_NORM), kept);
+    return true;
+}
