@@ -4,6 +4,7 @@
 
 #include "temp.h"
 
+#include <dirent.h>
 #include <setjmp.h>
 #include <signal.h>
 
@@ -20,6 +21,18 @@ void wrong_register(row *r) {
 
 const char *wrong_path(const char *name) {
     return temp_path(name);
+}
+
+void wrong_empty(const char *folder) {
+    char path[1024];
+    DIR *list = opendir(folder);
+    for (struct dirent *entry; list && (entry = readdir(list));) {
+        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        if (entry->d_name[0] != '.')
+            remove(path);
+    }
+    if (list)
+        closedir(list);
 }
 
 /* ---- What there is to call with */
@@ -383,6 +396,7 @@ TEST(stores_programs_and_files_refuse_whatever_is_wrong) {
 
 TEST(trainers_refuse_whatever_is_wrong) {
     rows_run(TRAINER);
+    wrong_empty(wrong_path("wrong-args-folder"));
 }
 
 TEST(comms_refuse_whatever_is_wrong) {

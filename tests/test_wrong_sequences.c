@@ -15,6 +15,7 @@ enum { GRAPHS = 2, STORES = 3, PROGRAMS = 5, SPARE = 4 };
 
 typedef struct lab_graph {
     dt_graph *graph;
+    bool norm; /* with a batch norm, whose buffers a step moves */
     dt_tensor x, label, logits, loss, spare[SPARE];
 } lab_graph;
 
@@ -107,12 +108,15 @@ static void lab_forget_graph(lab *l, int graph) {
 
 /* ---- Graphs */
 
-static void lab_build(lab_graph *g) {
+static void lab_build(lab_graph *g, bool norm) {
     dt_init half = {DT_INIT_CONSTANT, 0.5f, 0};
+    g->norm = norm;
     g->x = dt_input(g->graph, "x", DT_F32, dt_dims(4));
     g->label = dt_input(g->graph, "label", DT_I32, dt_dims());
     dt_tensor w = dt_param(g->graph, "w", dt_dims(3, 4), half);
-    g->logits = dt_linear(g->x, w, dt_param(g->graph, "b", dt_dims(3), (dt_init){0}));
+    dt_tensor b = dt_param(g->graph, "b", dt_dims(3), (dt_init){0});
+    dt_tensor x = norm ? dt_nn_batch_norm(g->x, "bn", NULL) : g->x;
+    g->logits = dt_linear(x, w, b);
     g->loss = dt_cross_entropy(g->logits, g->label, NULL);
 }
 
@@ -121,7 +125,7 @@ static void lab_graph_create(lab *l) {
     if (l->graphs[at].graph)
         return;
     if (!lab_said(l, dt_graph_create(l->ctx, &l->graphs[at].graph)))
-        lab_build(&l->graphs[at]);
+        lab_build(&l->graphs[at], lab_pick(l, 2));
 }
 
 static void lab_graph_destroy(lab *l) {
@@ -189,7 +193,9 @@ static void lab_trainer_create(lab *l) {
     const lab_graph *g = &l->graphs[graph];
     if (l->stores[at].store || !g->graph || lab_pick(l, 3))
         return;
-    dt_trainer_desc desc = {.loss = g->loss, .params = "w,b", .batch = 4, .devices = "cpu"};
+    dt_trainer_desc desc = {.loss = g->loss, .params = "w,b", .batch = 4};
+    desc.devices = lab_pick(l, 4) ? "cpu" : "cpu:2";
+    desc.checkpoint = lab_pick(l, 2) ? wrong_path("wrong-sequences") : NULL;
     dt_optim_desc optim = {.kind = DT_SGD, .lr = 0.1, .momentum = 0.9};
     desc.optim = &optim;
     desc.shards = lab_pick(l, 3);
@@ -217,8 +223,16 @@ static void lab_trainer_use(lab *l) {
     const char *path = wrong_path("wrong-sequences.checkpoint");
     if (!trainer)
         return;
-    switch (lab_pick(l, 5)) {
-    case 0: lab_said(l, dt_trainer_step(trainer, NULL)); break;
+    dt_dataset data = {.rows = 3,
+                       .columns = {{.input = lab_tensor(l), .data = wrong_x},
+                                   {.input = lab_tensor(l), .data = wrong_labels}}};
+    data.columns[1].dtype = DT_I32;
+    switch (lab_pick(l, 9)) {
+    case 0: lab_said(l, dt_trainer_evaluate(trainer, &data, lab_pick(l, 3), NULL)); break;
+    case 4: lab_said(l, dt_trainer_checkpoint(trainer)); break;
+    case 5: lab_said(l, dt_trainer_resume(trainer, NULL)); break;
+    case 6:
+    case 7: lab_said(l, dt_trainer_step(trainer, NULL)); break;
     case 1: lab_said(l, dt_trainer_epoch(trainer, NULL)); break;
     case 2: lab_said(l, dt_trainer_save(trainer, path)); break;
     case 3: lab_said(l, dt_trainer_load(trainer, path)); break;
@@ -360,14 +374,16 @@ static void lab_call(lab *l) {
 /* One step from known values; 0: it could not be made. */
 static uint64_t lab_probe(dt_store *store, const lab_graph *g) {
     static const float zeros[12];
+    dt_param_info info;
     dt_program *program = NULL;
     uint64_t hash = 0;
     if (lab_train(store, g, &program))
         return 0;
-    for (int i = 0; i < 2; i++) {
-        dt_value_kind kinds[] = {DT_VALUE_PARAM, DT_VALUE_MOMENT1};
-        for (int k = 0; k < 2; k++)
-            CHECK(!dt_store_write(store, i, kinds[k], zeros, i ? 12 : 48));
+    for (int i = 0; i < dt_store_param_count(store); i++) {
+        CHECK(!dt_store_param(store, i, &info));
+        CHECK(!dt_store_write(store, i, DT_VALUE_PARAM, zeros, 4 * info.elements));
+        if (!info.buffer)
+            CHECK(!dt_store_write(store, i, DT_VALUE_MOMENT1, zeros, 4 * info.elements));
     }
     CHECK(!dt_program_write(program, g->x, wrong_x, 64));
     CHECK(!dt_program_write(program, g->label, wrong_labels, 16));
@@ -377,7 +393,7 @@ static uint64_t lab_probe(dt_store *store, const lab_graph *g) {
     return hash;
 }
 
-static void lab_end(lab *l, uint64_t expected) {
+static void lab_end(lab *l, const uint64_t expected[2]) {
     l->call = "the end";
     for (int i = 0; i < PROGRAMS; i++)
         if (l->programs[i].program && lab_pick(l, 2)) {
@@ -391,19 +407,19 @@ static void lab_end(lab *l, uint64_t expected) {
         lab_store *s = &l->stores[i];
         const lab_graph *g = &l->graphs[s->graph];
         bool whole = s->store && dt_tensor_shape(g->loss).rank >= 0; /* memory may have run out */
-        if (!whole || s->trainer || dt_store_param_count(s->store) != 2)
+        if (!whole || s->trainer || dt_store_param_count(s->store) != (g->norm ? 6 : 2))
             continue;
         dt_graph_clear_error(g->graph);
-        lab_check(l, lab_probe(s->store, g) == expected, "trains otherwise");
+        lab_check(l, lab_probe(s->store, g) == expected[g->norm], "trains otherwise");
     }
 }
 
-static uint64_t lab_expected(lab *l) {
+static uint64_t lab_expected(lab *l, bool norm) {
     lab_graph g = {0};
     dt_store *store = NULL;
     uint64_t hash = 0;
     CHECK(!dt_graph_create(l->ctx, &g.graph));
-    lab_build(&g);
+    lab_build(&g, norm);
     if (!dt_store_create(g.graph, &(dt_store_desc){.device = "cpu"}, &store))
         hash = lab_probe(store, &g);
     dt_graph_destroy(g.graph);
@@ -416,7 +432,7 @@ static void lab_run(unsigned long seed) {
     dt_ctx_desc desc = {
         .no_vulkan = true, .allocator = {lab_alloc, lab_free, &l}, .logger = {lab_log, &l}};
     CHECK(dt_ctx_create(&desc, &l.ctx) == DT_OK);
-    uint64_t expected = lab_expected(&l);
+    uint64_t expected[] = {lab_expected(&l, false), lab_expected(&l, true)};
     for (int i = 0; i < CALLS; i++)
         lab_call(&l);
     lab_end(&l, expected);
@@ -431,4 +447,5 @@ TEST(calls_in_any_order_fail_with_a_text_and_change_nothing) {
         lab_run(strtoul(only, NULL, 10));
     for (unsigned long seed = 1; seed <= SEEDS && !only; seed++)
         lab_run(seed);
+    wrong_empty(wrong_path("wrong-sequences"));
 }

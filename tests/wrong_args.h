@@ -44,7 +44,8 @@ extern float wrong_x[64];       /* samples of `x`, and room for values */
 extern int32_t wrong_labels[8]; /* and of `label` */
 
 const char *wrong_path(const char *name); /* in a folder of the test run's */
-dt_dataset wrong_dataset(void);           /* 8 samples for a trainer */
+void wrong_empty(const char *folder);
+dt_dataset wrong_dataset(void); /* 8 samples for a trainer */
 dt_trainer_desc wrong_trainer(void);
 dt_allocator wrong_allocator(world *w);
 dt_logger wrong_logger(world *w);
