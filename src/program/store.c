@@ -306,7 +306,8 @@ DT_API dt_result dt_store_write(dt_store *s, int index, dt_value_kind kind, cons
         if (result && at != s)
             dti_fail(s->base, result, "another replica: %s", at->base->error);
         at->written = true;
-        at->params[index].bounded = at->params[index].bounded && kind == DT_VALUE_GRADIENT;
+        if (!result && kind != DT_VALUE_GRADIENT) /* else there may be no such parameter */
+            at->params[index].bounded = false;
     }
     return result;
 }
