@@ -174,6 +174,31 @@ TEST(what_a_cleared_op_gave_is_never_taken_for_none) {
     }
 }
 
+TEST(a_trainer_takes_no_loss_or_metric_of_another_graph) {
+    for (int way = 0; way < 3; way++) {
+        desk d, far;
+        dt_trainer *trainer = NULL;
+        float x[6] = {0};
+        int32_t t[2] = {0};
+        desk_open(&d);
+        desk_open(&far); /* the same ops, and so the same numbers of nodes */
+        dt_trainer_desc desc = {.loss = d.loss, .devices = "cpu:2", .batch = 2};
+        desc.data = (dt_dataset){2, {{d.x, x, DT_F32, 0, 0}, {d.t, t, DT_I32, 0, 0}}, NULL, NULL};
+        if (way == 0)
+            desc.loss = far.loss;
+        if (way == 1)
+            desc.metrics[0] = far.loss;
+        if (way == 2) {
+            desc.losses[0].term = d.loss, desc.losses[1].term = far.loss;
+            desc.loss = (dt_tensor){0};
+        }
+        CHECK(dt_trainer_create(d.graph, &desc, &trainer) == DT_ERROR_INVALID);
+        CHECK_CONTAINS(dt_ctx_error(d.ctx), "is a tensor of another graph than the store's");
+        dt_ctx_destroy(far.ctx);
+        dt_ctx_destroy(d.ctx);
+    }
+}
+
 /* Each makes parameters before the op that fails, but for a name of its own. */
 static dt_tensor desk_layer(const desk *d, int kind, const char *name, bool wrong) {
     dt_tensor image = dt_reshape(d->x, dt_dims(3, 1, 1)), line = dt_reshape(d->x, dt_dims(3, 1));
@@ -610,6 +635,12 @@ TEST(a_column_that_nothing_reads_is_named) {
     CHECK_CONTAINS(dt_ctx_error(d.ctx), "dataset column 0: a tensor of another graph");
     desc.data.columns[0].input = d.x;
     CHECK(!dt_trainer_create(d.graph, &desc, &trainer));
+    dt_dataset data = desc.data;
+    data.columns[0].input = alien;
+    data.columns[1].input = dt_input(d.other, "label", DT_I32, dt_dims());
+    CHECK(dt_trainer_evaluate(trainer, &data, 0, NULL) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(d.ctx), "dataset column 0: a tensor of another graph");
+    CHECK(!dt_trainer_evaluate(trainer, &desc.data, 0, NULL));
     dt_ctx_destroy(d.ctx);
 }
 

@@ -54,9 +54,10 @@ static bool dti_micro_same(const dti_micro_run *a, const dti_micro_run *b) {
     return same;
 }
 
-static dt_tensor dti_replica_tensor(const dti_replica *r, dt_tensor x) {
-    if (dti_is_set(x))
-        x.graph = x.graph ? r->graph : NULL;
+/* The replica's own of a tensor of the graph that it is a copy of; another's stays, and is told. */
+static dt_tensor dti_replica_tensor(const dti_parallel *par, const dti_replica *r, dt_tensor x) {
+    if (x.graph == par->replicas[0].graph)
+        x.graph = r->graph;
     return x;
 }
 
@@ -64,10 +65,10 @@ static dt_program_desc dti_replica_desc(const dti_parallel *par, const dti_repli
     dt_program_desc d = par->desc.program;
     d.label = "train";
     d.optim = &par->desc.optim;
-    d.loss = dti_replica_tensor(r, d.loss);
+    d.loss = dti_replica_tensor(par, r, d.loss);
     for (int i = 0; i < DT_MAX_TERMS; i++) {
-        d.losses[i].term = dti_replica_tensor(r, d.losses[i].term);
-        d.metrics[i] = dti_replica_tensor(r, d.metrics[i]);
+        d.losses[i].term = dti_replica_tensor(par, r, d.losses[i].term);
+        d.metrics[i] = dti_replica_tensor(par, r, d.metrics[i]);
     }
     return d;
 }

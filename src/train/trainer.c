@@ -112,10 +112,8 @@ static dt_result dti_trainer_pads(dt_trainer *t, int32_t *pad) {
     return DT_OK;
 }
 
-/* A column that nothing reads is a mistake: a mask that is not applied, another graph's input. */
-static dt_result dti_trainer_column(const dt_trainer *t, uint32_t c) {
-    const dt_program *p = t->par.replicas[0].full.runs[0].program;
-    const dt_tensor x = t->par.inputs[c];
+/* Replicas find an input by its node's number, so it must be of the graph that they copy. */
+static dt_result dti_trainer_column(const dt_trainer *t, dt_tensor x, uint32_t c) {
     if (x.graph != t->graph)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "dataset column %u: a tensor of another graph than the trainer's: %s", c,
@@ -131,6 +129,13 @@ static dt_result dti_trainer_column(const dt_trainer *t, uint32_t c) {
                         "input %s is shared by all samples, so it has no column in .data; "
                         "dt_trainer_write it",
                         dti_tensor_name(x).text);
+    return DT_OK;
+}
+
+/* A column that nothing reads is a mistake: a mask that is not applied. */
+static dt_result dti_column_is_read(const dt_trainer *t, uint32_t c) {
+    const dt_program *p = t->par.replicas[0].full.runs[0].program;
+    const dt_tensor x = t->par.inputs[c];
     for (uint32_t k = 0; k < p->port_count; k++) {
         if (!p->ports[k].output && p->ports[k].node == x.id)
             return DT_OK;
@@ -152,8 +157,10 @@ static dt_result dti_trainer_columns(const dt_trainer *t) {
                             "the whole batch is not known in time; give targets as an input",
                             i + 1);
     }
-    for (uint32_t c = 0; c < t->par.columns && !result; c++)
-        result = dti_trainer_column(t, c);
+    for (uint32_t c = 0; c < t->par.columns && !result; c++) {
+        result = dti_trainer_column(t, t->par.inputs[c], c);
+        result = result ? result : dti_column_is_read(t, c);
+    }
     for (uint32_t k = 0; k < p->port_count && !result; k++) {
         uint32_t c = 0;
         while (c < t->par.columns && t->par.inputs[c].id != p->ports[k].node)

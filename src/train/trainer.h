@@ -48,6 +48,8 @@ static void dti_describe_settings(const dt_trainer *t, dti_text *text);
 
 /* trainer.c: programs and the loader for a number of shards. */
 static dt_result dti_trainer_build(dt_trainer *t, uint32_t shards);
+/* Whether a column is for an input with samples of the trainer's graph. */
+static dt_result dti_trainer_column(const dt_trainer *t, dt_tensor x, uint32_t c);
 static void dti_dataset_inputs(const dt_dataset *data, uint32_t *columns, dt_tensor *inputs,
                                uint64_t *bytes);
 /* The next batch is t->index of t->epoch. */
