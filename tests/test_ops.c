@@ -1011,7 +1011,7 @@ TEST(ops_reject_nil_loss_terms_and_tensors_of_another_graph) {
     BAD(dt_exp(b.term), "exp([2])", "input 1 is a loss term");
     BAD(dt_mean_loss(b.term), "mean_loss([2])", "dt_program_desc.losses");
     BAD(dt_gradient(b.x, b.alien), "gradient", "two graphs");
-    BAD(dt_gradient(b.term, b.w), "gradient", "gradient: mean_loss of 'x' does not depend on 'w' [2, 3]");
+    BAD(dt_gradient(b.term, b.w), "gradient", "mean_loss of 'x' does not depend on 'w' [2, 3]");
     BAD(dt_gradient(dt_sign(b.x), b.x), "gradient", "differentiable");
     BAD(dt_gradient(dt_detach(b.x), b.x), "gradient", "differentiable");
     BAD(dt_freeze(b.x), "freeze", "'x' is not a parameter");
