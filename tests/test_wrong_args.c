@@ -23,6 +23,10 @@ const char *wrong_path(const char *name) {
     return temp_path(name);
 }
 
+const char *wrong_saved(void) {
+    return temp_path("wrong-args-start.safetensors");
+}
+
 void wrong_empty(const char *folder) {
     char path[1024];
     DIR *list = opendir(folder);
@@ -38,10 +42,15 @@ void wrong_empty(const char *folder) {
 /* ---- What there is to call with */
 
 static void *world_alloc(void *user, size_t bytes, size_t align) {
+    world *w = user;
     void *memory = NULL;
+    w->starved = w->starved || w->until == 0;
+    if (w->until == 0)
+        return NULL;
+    w->until -= w->until > 0;
     if (posix_memalign(&memory, align < sizeof(void *) ? sizeof(void *) : align, bytes))
         return NULL;
-    ((world *)user)->held++;
+    w->held++;
     return memory;
 }
 
@@ -152,7 +161,7 @@ static void world_comms(world *w) {
 }
 
 static void world_open(world *w, wrong_level level) {
-    *w = (world){0};
+    *w = (world){.until = -1};
     world_context(w);
     world_graph(w);
     if (level == STORE)
@@ -368,37 +377,93 @@ static void row_run(const row *r, uint64_t works) {
     world_close(&here);
 }
 
-static void rows_run(wrong_level level) {
+static uint64_t row_state(const row *r) {
+    uint64_t hash = 0;
+    dt_store *store = r->level == STORE ? here.store : dt_trainer_store(here.trainer);
+    return store && dt_store_state_hash(store, &hash) == DT_OK ? hash : 0;
+}
+
+/* The call as it should be, with memory for `until` allocations; false: they were enough. */
+static bool row_starve(const row *r, int until) {
+    if (r->level == GRAPH)
+        world_graph(&here);
+    int errors = here.errors;
+    uint64_t state = row_state(r);
+    wrong = (attack){.slot = -1};
+    here.text[0] = 0;
+    here.until = until;
+    answer got = r->call();
+    bool starved = here.starved;
+    here.until = -1;
+    here.starved = false;
+    if (got == REFUSED) {
+        test_check(row_has_text(errors), __FILE__, __LINE__,
+                   "%s %s: no text without memory after %d allocations", r->function, r->aspect,
+                   until);
+        test_check(row_state(r) == state, __FILE__, __LINE__,
+                   "%s %s: no memory after %d allocations, and a store changed", r->function,
+                   r->aspect, until);
+    }
+    return starved;
+}
+
+static void row_starve_all(const row *r, uint64_t works) {
+    (void)works;
+    world_open(&here, r->level);
+    world_works(r->level); /* a state that differs from that at the start */
+    for (int until = 0; row_starve(r, until);)
+        until++;
+    world_close(&here);
+}
+
+static void rows_run(wrong_level level, void (*run)(const row *r, uint64_t works)) {
     const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGABRT, SIGILL};
     struct sigaction before[5], caught = {.sa_handler = crash_caught};
     for (int i = 0; i < 5; i++)
         sigaction(signals[i], &caught, &before[i]);
     world_open(&there, GRAPH);
     world_open(&here, level);
+    if (level == STORE)
+        CHECK(dt_store_save_state(here.store, wrong_saved()) == DT_OK);
+    if (level == TRAINER)
+        CHECK(dt_trainer_save(here.trainer, wrong_saved()) == DT_OK);
     uint64_t works = world_works(level);
     CHECK(works != 0);
     world_close(&here);
     for (const row *r = rows; r; r = r->next)
         if (r->level == level)
-            row_run(r, works);
+            run(r, works);
     world_close(&there);
     for (int i = 0; i < 5; i++)
         sigaction(signals[i], &before[i], NULL);
 }
 
 TEST(ops_refuse_whatever_is_wrong) {
-    rows_run(GRAPH);
+    rows_run(GRAPH, row_run);
 }
 
 TEST(stores_programs_and_files_refuse_whatever_is_wrong) {
-    rows_run(STORE);
+    rows_run(STORE, row_run);
 }
 
 TEST(trainers_refuse_whatever_is_wrong) {
-    rows_run(TRAINER);
+    rows_run(TRAINER, row_run);
     wrong_empty(wrong_path("wrong-args-folder"));
 }
 
 TEST(comms_refuse_whatever_is_wrong) {
-    rows_run(COMM);
+    rows_run(COMM, row_run);
+}
+
+TEST(ops_without_memory_say_so) {
+    rows_run(GRAPH, row_starve_all);
+}
+
+TEST(stores_programs_and_files_without_memory_say_so_and_change_nothing) {
+    rows_run(STORE, row_starve_all);
+}
+
+TEST(trainers_without_memory_say_so_and_change_nothing) {
+    rows_run(TRAINER, row_starve_all);
+    wrong_empty(wrong_path("wrong-args-folder"));
 }

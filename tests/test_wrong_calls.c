@@ -109,6 +109,10 @@ ROW(STORE, dt_store_reset, ) {
     return RESULT(dt_store_reset(OBJECT(here.store), ENUM(DT_RESET_OPTIM, DT_RESET_ALL + 1)));
 }
 
+ROW(STORE, dt_store_reset, all) {
+    return RESULT(dt_store_reset(here.store, DT_RESET_ALL));
+}
+
 ROW(STORE, dt_store_hash, ) {
     uint64_t hash;
     return RESULT(dt_store_hash(OBJECT(here.store), POINTER(&hash)));
@@ -236,9 +240,9 @@ ROW(STORE, dt_program_run, far) {
     dt_program_desc desc = {.loss = loss, .batch = 4, .params = "w,b"};
     desc.bucket_bytes = wrong.slot < 0 ? SIZE_MAX : 1;
     desc.gradients = true;
-    CHECK(dt_program_create(here.store, &desc, &program) == DT_OK);
+    SURE(dt_program_create(here.store, &desc, &program) == DT_OK);
     dt_step_desc step = {.seed = UINT64_MAX, .step = UINT64_MAX, .first_row = UINT32_MAX};
-    CHECK(dt_program_write(program, here.x, wrong_x, 64) == DT_OK);
+    SURE(dt_program_write(program, here.x, wrong_x, 64) == DT_OK);
     dt_result result = dt_program_run(program, &step, NULL);
     dt_program_destroy(program);
     return RESULT(result);
@@ -347,21 +351,15 @@ ROW(GRAPH, dt_store_save, names) {
                            ? (const char *const[]){"\xff", "__metadata__", "dtrain.t",
                                                    "\xed\xa0\x80", "\xc0\x80"}[wrong.variant]
                            : "\xc3\xbc \"\\\n%s../";
-    CHECK(dt_graph_create(here.ctx, &graph) == DT_OK);
+    SURE(dt_graph_create(here.ctx, &graph) == DT_OK);
     dt_param(graph, name, dt_dims(2), (dt_init){0});
     dt_result result = dt_store_create(graph, &(dt_store_desc){.device = "cpu"}, &store);
     if (!result)
         result = dt_store_save(store, path);
     if (!result)
-        CHECK(dt_store_load(store, path) == DT_OK);
+        SURE(dt_store_load(store, path) == DT_OK);
     dt_graph_destroy(graph);
     return RESULT(result);
-}
-
-static const char *wrong_saved(void) {
-    const char *path = wrong_path("wrong-args.safetensors");
-    CHECK(dt_store_save(here.store, path) == DT_OK);
-    return path;
 }
 
 ROW(STORE, dt_store_save, ) {
@@ -379,9 +377,7 @@ ROW(STORE, dt_store_save_state, ) {
 }
 
 ROW(STORE, dt_store_load_state, ) {
-    const char *path = wrong_path("wrong-args.safetensors");
-    CHECK(dt_store_save_state(here.store, path) == DT_OK);
-    return RESULT(dt_store_load_state(OBJECT(here.store), PATH(path)));
+    return RESULT(dt_store_load_state(OBJECT(here.store), PATH(wrong_saved())));
 }
 
 ROW(STORE, dt_weights_open, ) {

@@ -243,11 +243,15 @@ static void lab_trainer_use(lab *l) {
 static void lab_store_use(lab *l) {
     dt_store *store = l->stores[lab_pick(l, STORES)].store;
     const char *path = wrong_path("wrong-sequences.safetensors");
+    const char *state = wrong_path("wrong-sequences.state");
     float values[12] = {0};
     if (!store)
         return;
     dt_value_kind kind = (dt_value_kind)lab_pick(l, 4);
-    switch (lab_pick(l, 4)) {
+    switch (lab_pick(l, 7)) {
+    case 4: lab_said(l, dt_store_reset(store, (dt_reset_kind)lab_pick(l, 3))); break;
+    case 5: lab_said(l, dt_store_save_state(store, state)); break;
+    case 6: lab_said(l, dt_store_load_state(store, state)); break;
     case 0: lab_said(l, dt_store_read(store, lab_pick(l, 3), kind, values, 48)); break;
     case 1: lab_said(l, dt_store_write(store, lab_pick(l, 3), kind, values, 48)); break;
     case 2: lab_said(l, dt_store_save(store, path)); break;
@@ -366,7 +370,7 @@ static void lab_call(lab *l) {
         l->stores[i].hash = lab_hash(&l->stores[i]);
     l->errors = 0;
     l->call = lab_calls[at].name;
-    l->failing = lab_pick(l, 20) ? -1 : lab_pick(l, 30);
+    l->failing = lab_pick(l, 6) ? -1 : lab_pick(l, 30);
     lab_calls[at].call(l);
     l->failing = -1;
 }

@@ -7,9 +7,10 @@
  *
  * The machine makes the call again and again; each time one slot gives one of the bad values of its
  * type in place of the right one. Such a call must be refused with a text, and leave all that there
- * is as it was; at last nothing is replaced, and the call must be taken. What is not in a slot is
- * right whatever its value is (NULL for a description, any seed). `tools/check calls` fails when a
- * public function has no row. */
+ * is as it was; at last nothing is replaced, and the call must be taken. Then it is made with memory
+ * for 0, 1, 2, ... allocations, until they suffice: what fails has a text, leaks nothing and changes
+ * no value. What is not in a slot is right whatever its value is (NULL for a description, any seed).
+ * `tools/check calls` fails when a public function has no row. */
 #ifndef DTRAIN_TESTS_WRONG_ARGS_H
 #define DTRAIN_TESTS_WRONG_ARGS_H
 
@@ -36,6 +37,8 @@ typedef struct world {
     char text[1024]; /* the newest error that the logger was told */
     int errors;      /* how many */
     int held;        /* blocks of memory */
+    int until;       /* so many allocations more there are; -1: no end */
+    bool starved;    /* there was one too many */
 } world;
 
 extern world here, there; /* `there` has another context, up to a graph */
@@ -44,6 +47,7 @@ extern float wrong_x[64];       /* samples of `x`, and room for values */
 extern int32_t wrong_labels[8]; /* and of `label` */
 
 const char *wrong_path(const char *name); /* in a folder of the test run's */
+const char *wrong_saved(void);            /* the state of `here` before any step */
 void wrong_empty(const char *folder);
 dt_dataset wrong_dataset(void); /* 8 samples for a trainer */
 dt_trainer_desc wrong_trainer(void);
@@ -114,6 +118,9 @@ dt_tensor wrong_tensor(const char *name, dt_tensor valid, int kinds);
 #define MAYBE(valid, kinds) wrong_tensor(#valid, valid, kinds | WRONG_FOREIGN)
 #define TENSOR(valid) wrong_tensor(#valid, valid, WRONG_FOREIGN | WRONG_NIL)
 #define ONLY_TENSOR(valid) wrong_tensor(#valid, valid, WRONG_NIL)
+
+/* In a row, of what comes before its call. */
+#define SURE(condition) CHECK((condition) || here.starved)
 
 /* ---- Rows */
 

@@ -31,7 +31,8 @@ static dt_result dti_state_open(dti_state_file *f, uint32_t moments, const char 
     dt_result result = DT_OK;
     f->items = dti_alloc_array(f->base, (size_t)n * (1 + moments) + 3, sizeof *f->items);
     f->names = dti_alloc_array(f->base, (size_t)n * (1 + moments) + 1, sizeof *f->names);
-    if (!f->items || !f->names || !f->model.ok)
+    f->t = dti_alloc_array(f->base, (size_t)n + 1, sizeof *f->t);
+    if (!f->items || !f->names || !f->t || !f->model.ok)
         return DT_ERROR_MEMORY;
     for (uint32_t i = 0; i < n * (1 + moments) && !result; i++)
         result = dti_state_item(f, i / n, &s->params[i % n]);
@@ -53,6 +54,7 @@ static void dti_state_close(dti_state_file *f) {
         dti_free(f->base, f->names[i]);
     dti_free(f->base, f->names);
     dti_free(f->base, f->items);
+    dti_free(f->base, f->t);
     dti_text_free(&f->model);
 }
 
@@ -149,15 +151,10 @@ static dt_result dti_state_match(const dti_state_file *f, const char *path,
 static dt_result dti_state_put_t(const dti_state_file *f, const dti_checkpoint *c) {
     const dt_store *s = f->store;
     const char *from = dti_checkpoint_find(c, "dtrain.t")->data;
-    uint32_t *t = dti_alloc_array(f->base, s->param_count + 1u, sizeof *t);
-    if (!t)
-        return DT_ERROR_MEMORY;
     for (uint32_t i = 0; i < s->param_count; i++)
-        memcpy(&t[i], from + 4 * (size_t)dti_state_number(f, c, (int)i), sizeof *t);
-    dt_result result = s->device->backend->memory_write(
-        s->memories[DTI_ARENA_STATE], 4 * dti_state_t_offset(), t, 4ull * s->param_count);
-    dti_free(f->base, t);
-    return result;
+        memcpy(&f->t[i], from + 4 * (size_t)dti_state_number(f, c, (int)i), sizeof *f->t);
+    return s->device->backend->memory_write(
+        s->memories[DTI_ARENA_STATE], 4 * dti_state_t_offset(), f->t, 4ull * s->param_count);
 }
 
 static dt_result dti_state_put(const dti_state_file *f, const dti_checkpoint *c) {

@@ -11,6 +11,7 @@ typedef struct dti_state_file {
     dti_safetensors_item *items;
     char **names; /* of the first `tensors` items */
     int count, tensors;
+    uint32_t *t; /* room for counts: what is put must not run out of memory half-way */
     int64_t sizes[3];
 } dti_state_file;
 

@@ -123,11 +123,14 @@ static dt_result dti_store_state_room(dt_store *s, uint32_t moments) {
 
 static dt_result dti_store_state_put(dti_state_file *f, const dti_checkpoint *c) {
     dt_store *s = f->store;
-    dt_result result = dti_store_state_room(s, (uint32_t)f->words[DTI_STORE_MOMENTS]);
+    char *zeros = dti_alloc(s->base, DTI_STORE_PIECE);
+    dt_result result =
+        zeros ? dti_store_state_room(s, (uint32_t)f->words[DTI_STORE_MOMENTS]) : DT_ERROR_MEMORY;
     if (!result)
-        result = dti_store_forget(s); /* moments that the file has not */
+        result = dti_store_forget(s, zeros); /* moments that the file has not */
     if (!result)
         result = dti_state_put(f, c);
+    dti_free(s->base, zeros);
     if (result)
         return result;
     for (uint32_t i = 0; i < s->param_count; i++) {

@@ -122,23 +122,35 @@ static dt_result dti_agree_hash(dti_parallel *par) {
 
 #define DTI_AGREE_PIECE ((size_t)1 << 20)
 
-static dt_result dti_agree_state(dti_parallel *par) {
+static dt_result dti_agree_state_by(dti_parallel *par, char *piece) {
     const dt_store *s = par->replicas[0].store;
     uint64_t steps = s->steps,
              state = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(s, s->moments) : 0;
-    char *piece = dti_alloc(par->base, DTI_AGREE_PIECE);
-    dt_result result = dti_agree_result(par, piece ? DT_OK : DT_ERROR_MEMORY);
-    if (!result && par->desc.comm)
+    dt_result result = DT_OK;
+    if (par->desc.comm)
         result = dti_comm_failed(par, dt_comm_broadcast(par->desc.comm, &steps, 1, DT_I64, 0));
     if (!result)
         result = dti_agree_arena(par, DTI_ARENA_PARAM, 0, 4 * s->elements, piece, DTI_AGREE_PIECE);
     if (!result) /* the control words before are scratch of a step */
         result = dti_agree_arena(par, DTI_ARENA_STATE, DTI_MIN(4ull * DTI_CONTROL_WORDS, state),
                                  state, piece, DTI_AGREE_PIECE);
-    dti_free(par->base, piece);
     for (uint32_t i = 0; i < par->job.local && !result; i++)
         par->replicas[i].store->steps = steps;
     if (!result)
         result = dti_agree_result(par, dti_agree_hash(par));
     return result ? result : dti_agree_result(par, dti_statistics_load(par));
+}
+
+static dt_result dti_agree_piece(dti_parallel *par, char **piece) {
+    *piece = dti_alloc(par->base, DTI_AGREE_PIECE);
+    return dti_agree_result(par, *piece ? DT_OK : DT_ERROR_MEMORY);
+}
+
+static dt_result dti_agree_state(dti_parallel *par) {
+    char *piece;
+    dt_result result = dti_agree_piece(par, &piece);
+    if (!result)
+        result = dti_agree_state_by(par, piece);
+    dti_free(par->base, piece);
+    return result;
 }

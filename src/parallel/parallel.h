@@ -127,6 +127,10 @@ static dt_result dti_agree_text(dti_parallel *par, const char *text, size_t size
 /* The first replica of rank 0 gives all others parameters, buffers and optimizer state; then all
  * have the same hash. */
 static dt_result dti_agree_state(dti_parallel *par);
+/* The same in two, so that no rank runs out of memory when values have changed: the memory, which
+ * the caller frees, then the rest. */
+static dt_result dti_agree_piece(dti_parallel *par, char **piece);
+static dt_result dti_agree_state_by(dti_parallel *par, char *piece);
 /* The first rank's result that is not DT_OK, with its text, on all of them. */
 static dt_result dti_agree_result(dti_parallel *par, dt_result own);
 

@@ -362,15 +362,13 @@ static uint8_t dti_store_optim(const dt_store *s, uint32_t param) {
     return kind;
 }
 
-static dt_result dti_store_forget(dt_store *s) {
-    enum { PIECE = 65536 };
+static dt_result dti_store_forget(dt_store *s, const char zeros[DTI_STORE_PIECE]) {
     const uint64_t end = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(s, s->moments) : 0;
-    char *zeros = dti_alloc(s->base, PIECE);
-    dt_result result = zeros ? DT_OK : DT_ERROR_MEMORY;
-    for (uint64_t at = 4 * dti_state_t_offset(); at < end && !result; at += PIECE)
-        result = s->device->backend->memory_write(s->memories[DTI_ARENA_STATE], at, zeros,
-                                                  DTI_MIN(end - at, (uint64_t)PIECE));
-    dti_free(s->base, zeros);
+    dt_result result = DT_OK;
+    for (uint64_t at = 4 * dti_state_t_offset(); at < end && !result; at += DTI_STORE_PIECE)
+        result =
+            s->device->backend->memory_write(s->memories[DTI_ARENA_STATE], at, zeros,
+                                             DTI_MIN(end - at, (uint64_t)DTI_STORE_PIECE));
     dti_store_unbound(s);
     s->summed = 0;
     for (uint32_t i = 0; i < s->param_count && !result; i++)
@@ -392,11 +390,17 @@ DT_API dt_result dt_store_reset(dt_store *s, dt_reset_kind kind) {
                         "program '%s' is between dt_program_begin and dt_program_end; end or "
                         "cancel it first",
                         s->running->label);
+    char *zeros = dti_alloc(s->base, DTI_STORE_PIECE);
+    if (!zeros)
+        return DT_ERROR_MEMORY;
     unsigned modes = dti_fp_enter();
     if (kind == DT_RESET_ALL)
         result = dti_store_fill(s, s->seed);
     dti_fp_leave(modes);
     if (!result && kind == DT_RESET_ALL)
         s->steps = 0;
-    return result ? result : dti_store_forget(s);
+    if (!result)
+        result = dti_store_forget(s, zeros);
+    dti_free(s->base, zeros);
+    return result;
 }

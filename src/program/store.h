@@ -63,8 +63,10 @@ static dt_result dti_store_alone(const dt_store *s, const char *what);
 /* The kind of optimizer of the programs that train a parameter now; 0 = none. */
 static uint8_t dti_store_optim(const dt_store *s, uint32_t param);
 /* Zeros for moments and counts, and no sum to go on from; parameters belong to the optimizers of
- * the programs that there are. */
-static dt_result dti_store_forget(dt_store *s);
+ * the programs that there are. The caller brings the zeros, so that memory never runs out between
+ * two changes. */
+enum { DTI_STORE_PIECE = 65536 };
+static dt_result dti_store_forget(dt_store *s, const char zeros[DTI_STORE_PIECE]);
 /* finite.c: how large the values are is not known; whoever writes them past a step says so. */
 static void dti_store_unbound(dt_store *s);
 

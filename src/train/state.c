@@ -182,12 +182,18 @@ static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_st
         t->bounded = false; /* measured shares are of one shard a replica */
     if (!result && f->words[DTI_STATE_SHARDS] != par->job.shards)
         result = dti_trainer_build(t, (uint32_t)f->words[DTI_STATE_SHARDS]);
-    if (result)
+    char *piece = NULL; /* taken before anything changes, on all ranks */
+    if (!result)
+        result = dti_agree_piece(par, &piece);
+    if (result) {
+        dti_free(t->base, piece);
         return result;
+    }
     par->replicas[0].store->steps = f->words[DTI_STATE_STEP];
     result = dti_agree_result(par, par->rank == 0 ? dti_state_put(f, c) : DT_OK);
     if (!result)
-        result = dti_agree_state(par);
+        result = dti_agree_state_by(par, piece);
+    dti_free(t->base, piece);
     t->epoch = f->words[DTI_STATE_EPOCH];
     t->index = f->words[DTI_STATE_INDEX];
     t->saved = f->words[DTI_STATE_STEP];
