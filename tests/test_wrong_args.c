@@ -463,6 +463,10 @@ TEST(stores_programs_and_files_without_memory_say_so_and_change_nothing) {
     rows_run(STORE, row_starve_all);
 }
 
+TEST(comms_without_memory_say_so) {
+    rows_run(COMM, row_starve_all);
+}
+
 TEST(trainers_without_memory_say_so_and_change_nothing) {
     rows_run(TRAINER, row_starve_all);
     wrong_empty(wrong_path("wrong-args-folder"));

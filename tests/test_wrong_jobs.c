@@ -32,6 +32,14 @@ ROW(TRAINER, dt_trainer_create, numbers) {
     return RESULT(made(here.graph, &desc));
 }
 
+ROW(TRAINER, dt_trainer_create, replicas) {
+    dt_trainer_desc desc = wrong_trainer();
+    desc.devices = TEXT("cpu:2", "cpu:5", "cpu:2,cpu:3");
+    desc.shards = INT(2, 1, 5);
+    desc.load = wrong_saved();
+    return RESULT(made(here.graph, &desc));
+}
+
 ROW(TRAINER, dt_trainer_create, model) {
     dt_trainer_desc desc = wrong_trainer();
     dt_optim_desc optim = {.kind = DT_SGD, .lr = AT_LEAST_0(0.1)};
@@ -184,7 +192,7 @@ static dt_result joined(const dt_comm_desc *desc) {
 
 ROW(COMM, dt_comm_create, ) {
     dt_comm *comm = NULL;
-    dt_comm_desc desc = {.logger = wrong_logger(&here)};
+    dt_comm_desc desc = {.allocator = wrong_allocator(&here), .logger = wrong_logger(&here)};
     dt_result result = dt_comm_create(&desc, POINTER(&comm));
     dt_comm_destroy(comm);
     return RESULT(result);
@@ -205,6 +213,7 @@ ROW(COMM, dt_comm_create, numbers) {
                          .join_timeout_ms = INT(0, -1),
                          .silence_ms = INT(0, -1),
                          .op_timeout_ms = INT(0, -1)};
+    desc.allocator = wrong_allocator(&here);
     desc.logger = wrong_logger(&here);
     return RESULT(joined(&desc));
 }
@@ -213,6 +222,7 @@ ROW(COMM, dt_comm_create, numbers) {
 ROW(COMM, dt_comm_create, meeting) {
     static const char key[] = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
     dt_comm_desc desc = {.world_size = 2, .rank = 1, .join_timeout_ms = 20, .silence_ms = 20};
+    desc.allocator = wrong_allocator(&here);
     desc.logger = wrong_logger(&here);
     const char *where = TEXT("tcp://127.0.0.1:1", "", "tcp://", "tcp://127.0.0.1", "tcp://:1",
                              "tcp://127.0.0.1:", "tcp://127.0.0.1:0", "tcp://127.0.0.1:65536",
@@ -382,11 +392,12 @@ ROW(COMM, dt_comm_cancel, ) {
         int rank = INT(1, -1, 0, 2, INT_MAX);                                                      \
         dt_comm_work work = {0};                                                                   \
         dt_comm_op op = {.kind = peer_kind, .in = sent, .out = received, .count = 4};              \
-        if (!wrong.variants)                                                                       \
-            dt_comm_begin(here.pair[1], &op, &work);                                               \
+        bool right = !wrong.variants;                                                              \
+        if (right && dt_comm_begin(here.pair[1], &op, &work))                                      \
+            return REFUSED;                                                                        \
         dt_result result = dt_comm_##name(comm, data, count, dtype, rank);                         \
-        if (!wrong.variants)                                                                       \
-            dt_comm_wait(here.pair[1], work, -1);                                                  \
+        if (right)                                                                                 \
+            result ? dt_comm_cancel(here.pair[1], work) : dt_comm_wait(here.pair[1], work, -1);    \
         return RESULT(result);                                                                     \
     }
 PAIR(send, DT_COMM_RECV, sent)
