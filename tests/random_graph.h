@@ -117,6 +117,7 @@ typedef struct rnd_model {
 /* A model in a graph. */
 typedef struct rnd_built {
     dt_ctx *ctx;
+    bool borrowed; /* the context is another's */
     dt_graph *graph;
     dt_tensor at[RND_STMTS]; /* by statement */
 } rnd_built;
@@ -333,14 +334,26 @@ static dt_tensor rnd_build_one(const rnd_model *m, int i, int number, rnd_built 
     return b->at[i] = rnd_build_stmt(b->graph, s, in, name);
 }
 
-/* In a context of its own; false: said. */
-static bool rnd_build(const rnd_model *m, const dt_ctx_desc *desc, rnd_built *b) {
-    *b = (rnd_built){0};
-    if (dt_ctx_create(desc, &b->ctx) || dt_graph_create(b->ctx, &b->graph))
+/* In `ctx`, or in a context of its own. False: see rnd_build_error. */
+static bool rnd_build(const rnd_model *m, const dt_ctx_desc *desc, dt_ctx *ctx, rnd_built *b) {
+    *b = (rnd_built){.ctx = ctx, .borrowed = ctx != NULL};
+    if ((!ctx && dt_ctx_create(desc, &b->ctx)) || dt_graph_create(b->ctx, &b->graph))
         return false;
     for (int i = 0; i < m->count; i++)
         rnd_build_one(m, i, i, b);
     return dt_graph_error(b->graph) == NULL;
+}
+
+static const char *rnd_build_error(const rnd_built *b) {
+    const char *error = b->graph ? dt_graph_error(b->graph) : NULL;
+    return error ? error : dt_ctx_error(b->ctx);
+}
+
+static void rnd_unbuild(rnd_built *b) {
+    if (b->borrowed)
+        dt_graph_destroy(b->graph);
+    else
+        dt_ctx_destroy(b->ctx);
 }
 
 #endif

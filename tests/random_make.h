@@ -457,10 +457,10 @@ static void rnd_make_job(rnd_maker *k) {
     }
 }
 
-static void rnd_maker_open(rnd_maker *k, rnd_model *m, uint64_t seed) {
+static void rnd_maker_open(rnd_maker *k, rnd_model *m, uint64_t seed, bool brief) {
     *m = (rnd_model){.seed = seed};
     *k = (rnd_maker){.m = m, .state = rnd_mix(seed) ^ 0x5eed};
-    k->small = rnd_chance(k, 50);
+    k->small = rnd_chance(k, 50) || brief;
     m->batch = rnd_chance(k, 15) ? 1 : rnd_between(k, 2, RND_BATCH_MAX);
     dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &k->b.ctx);
     dt_graph_create(k->b.ctx, &k->b.graph);
@@ -479,11 +479,11 @@ static void rnd_maker_close(rnd_maker *k) {
     dt_ctx_destroy(k->b.ctx);
 }
 
-/* The model of a seed. False: a call was refused; the model ends with it. */
-static bool rnd_make(rnd_model *m, uint64_t seed, char error[512]) {
+/* The model of a seed; brief: a small one. False: a call was refused; the model ends with it. */
+static bool rnd_make(rnd_model *m, uint64_t seed, bool brief, char error[512]) {
     rnd_maker k;
-    rnd_maker_open(&k, m, seed);
-    const int size = rnd_below(&k, 100);
+    rnd_maker_open(&k, m, seed, brief);
+    const int size = rnd_below(&k, brief ? 60 : 100);
     const int rows = size < 40   ? rnd_between(&k, 1, 5)
                      : size < 80 ? rnd_between(&k, 4, 14)
                                  : rnd_between(&k, 12, 36);

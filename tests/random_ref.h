@@ -105,7 +105,7 @@ static void rnd_ref_differentiate(rnd_ref *r) {
 
 static bool rnd_ref_open(rnd_ref *r, const rnd_model *m) {
     *r = (rnd_ref){.m = m};
-    if (!rnd_build(m, &(dt_ctx_desc){.no_vulkan = true}, &r->b))
+    if (!rnd_build(m, &(dt_ctx_desc){.no_vulkan = true}, NULL, &r->b))
         return false;
     for (int i = 0; i < m->loss_count; i++)
         rnd_ref_add(r, "loss", m->losses[i], r->b.at[m->losses[i]], 2);
@@ -120,7 +120,7 @@ static bool rnd_ref_open(rnd_ref *r, const rnd_model *m) {
 }
 
 static void rnd_ref_close(rnd_ref *r) {
-    dt_ctx_destroy(r->b.ctx);
+    rnd_unbuild(&r->b);
 }
 
 /* What is computed: rows [first, first + rows), in one piece. */

@@ -31,6 +31,7 @@ typedef struct rnd_way {
     const char *name, *device;
     int threads;
     bool no_fast, cpu;
+    dt_ctx *ctx; /* one for many models; NULL = its own */
 } rnd_way;
 
 static void rnd_device_wrong(rnd_device *d, const char *what) {
@@ -57,8 +58,8 @@ static bool rnd_device_open(rnd_device *d, const rnd_model *m, const rnd_way *wa
     const dt_ctx_desc ctx = {
         .threads = way->threads, .no_fast = way->no_fast, .no_vulkan = way->cpu};
     *d = (rnd_device){.m = m, .way = way->name, .fault = fault};
-    if (!rnd_build(m, &ctx, &d->b)) {
-        rnd_wrong(fault, "%s: %s", way->name, dt_graph_error(d->b.graph));
+    if (!rnd_build(m, &ctx, way->ctx, &d->b)) {
+        rnd_wrong(fault, "%s: %s", way->name, rnd_build_error(&d->b));
         return false;
     }
     if (dt_store_create(d->b.graph, &(dt_store_desc){.device = way->device}, &d->store)) {
@@ -70,7 +71,7 @@ static bool rnd_device_open(rnd_device *d, const rnd_model *m, const rnd_way *wa
 }
 
 static void rnd_device_close(rnd_device *d) {
-    dt_ctx_destroy(d->b.ctx);
+    rnd_unbuild(&d->b);
 }
 
 /* ---- programs */

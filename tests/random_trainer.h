@@ -121,7 +121,7 @@ static void rnd_job_run(rnd_job *j, rnd_fault *fault) {
     rnd_device d = {.m = j->m, .way = j->way, .fault = fault};
     void *data[RND_STMTS] = {NULL};
     dt_trainer *trainer = NULL;
-    if (rnd_build(j->m, &(dt_ctx_desc){.no_vulkan = true}, &d.b)) {
+    if (rnd_build(j->m, &(dt_ctx_desc){.no_vulkan = true}, NULL, &d.b)) {
         const dt_trainer_desc desc = rnd_trainer_desc(j, &d, data);
         j->result = dt_trainer_create(d.b.graph, &desc, &trainer);
         if (!j->result && j->load)
@@ -133,7 +133,7 @@ static void rnd_job_run(rnd_job *j, rnd_fault *fault) {
         if (j->result)
             rnd_device_wrong(&d, "a trainer");
     }
-    dt_ctx_destroy(d.b.ctx);
+    rnd_unbuild(&d.b);
     for (int i = 0; i < RND_STMTS; i++)
         free(data[i]);
 }
@@ -207,7 +207,7 @@ static bool rnd_run_trainers(const rnd_model *m, rnd_fault *fault) {
     if (!rnd_trainable(m, &own))
         return false;
     if (!rnd_ref_open(&r, &own))
-        rnd_wrong(fault, "as a trainer takes it: %s", dt_graph_error(r.b.graph));
+        rnd_wrong(fault, "as a trainer takes it: %s", rnd_build_error(&r.b));
     else
         takes = rnd_columns(&r, columns);
     if (takes && rnd_save_values(&own, &files, fault))

@@ -13,9 +13,9 @@
 
 /* Under a sanitizer it is the memory that is looked at. */
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-enum { RND_SEEDS = 100 };
+enum { RND_SEEDS = 100, RND_VULKAN_SEEDS = 2 };
 #else
-enum { RND_SEEDS = 300 };
+enum { RND_SEEDS = 300, RND_VULKAN_SEEDS = 20 };
 #endif
 
 typedef struct rnd_tally {
@@ -40,12 +40,6 @@ static void rnd_count(rnd_tally *t, const rnd_ref *r) {
         t->ops[r->b.graph->nodes[id].op]++;
 }
 
-static const rnd_way rnd_cpu = {"cpu", "cpu", .threads = 1, .cpu = true},
-                     rnd_cpu3 = {"cpu, 3 threads", "cpu", .threads = 3, .cpu = true},
-                     rnd_plain = {"cpu, no_fast", "cpu", 1, true, true},
-                     rnd_eval = {"cpu, eval", "cpu", .threads = 1, .cpu = true},
-                     rnd_micro = {"cpu, micro-batches", "cpu", .threads = 1, .cpu = true};
-
 static void rnd_check_slopes(const rnd_ref *r, const rnd_expected *e, rnd_tally *t,
                              rnd_fault *fault) {
     for (uint64_t i = 1; i <= 2 && !e->ill; i++) {
@@ -59,88 +53,97 @@ static void rnd_check_slopes(const rnd_ref *r, const rnd_expected *e, rnd_tally 
     }
 }
 
-/* As one program over the batch: values and gradients; the same bits with threads. */
-static void rnd_check_whole(const rnd_ref *r, rnd_tally *t, double *a, double *b,
-                            rnd_fault *fault) {
-    const rnd_piece whole = {.rows = r->m->batch, .cpu = true};
+/* As one program over the batch: values and gradients; the same bits again, with threads. */
+static void rnd_check_whole(const rnd_ref *r, const rnd_way *way, rnd_tally *t, double *a,
+                            double *b, rnd_fault *fault) {
+    const rnd_piece whole = {.rows = r->m->batch, .cpu = way->cpu};
     rnd_expected e = rnd_expect(r, &whole, 1);
+    rnd_way other = *way;
     t->ill += e.ill;
-    rnd_check_slopes(r, &e, t, fault);
-    rnd_run_program(r, &rnd_cpu, false, a, fault);
-    rnd_compare(r, &e, a, RND_ALL, rnd_cpu.name, fault);
-    rnd_run_program(r, &rnd_cpu3, false, b, fault);
-    rnd_compare_bits(r, a, b, RND_ALL, rnd_cpu3.name, fault);
-    rnd_run_program(r, &rnd_plain, false, b, fault);
-    rnd_compare(r, &e, b, RND_ALL, rnd_plain.name, fault);
+    if (way->cpu)
+        rnd_check_slopes(r, &e, t, fault);
+    rnd_run_program(r, way, false, a, fault);
+    rnd_compare(r, &e, a, RND_ALL, way->name, fault);
+    other.name = way->cpu ? "cpu, 3 threads" : "again";
+    other.threads = 3;
+    rnd_run_program(r, &other, false, b, fault);
+    rnd_compare_bits(r, a, b, RND_ALL, other.name, fault);
+    if (way->cpu) {
+        other = (rnd_way){"cpu, no_fast", "cpu", 1, true, true, NULL};
+        rnd_run_program(r, &other, false, b, fault);
+        rnd_compare(r, &e, b, RND_ALL, other.name, fault);
+    }
     rnd_expected_free(&e);
 }
 
-static void rnd_check_eval(const rnd_ref *r, double *got, rnd_fault *fault) {
-    const rnd_piece whole = {.rows = r->m->batch, .cpu = true, .eval = true, .forward = true};
+static void rnd_check_eval(const rnd_ref *r, rnd_way way, double *got, rnd_fault *fault) {
+    const rnd_piece whole = {.rows = r->m->batch, .cpu = way.cpu, .eval = true, .forward = true};
     rnd_expected e = rnd_expect(r, &whole, 1);
-    rnd_run_program(r, &rnd_eval, true, got, fault);
-    rnd_compare(r, &e, got, RND_TERMS | RND_OUTPUTS, rnd_eval.name, fault);
+    way.name = "eval mode";
+    rnd_run_program(r, &way, true, got, fault);
+    rnd_compare(r, &e, got, RND_TERMS | RND_OUTPUTS, way.name, fault);
     rnd_expected_free(&e);
 }
 
-static void rnd_check_micros(const rnd_ref *r, rnd_tally *t, double *got, rnd_fault *fault) {
+static void rnd_check_micros(const rnd_ref *r, rnd_way way, rnd_tally *t, double *got,
+                             rnd_fault *fault) {
     rnd_piece pieces[8];
     bool ran;
     for (int i = 0, row = 0; i < r->m->micro_count; row += r->m->micros[i++])
-        pieces[i] = (rnd_piece){.first = row, .rows = r->m->micros[i], .cpu = true};
-    rnd_run_micros(r, &rnd_micro, got, &ran, fault);
+        pieces[i] = (rnd_piece){.first = row, .rows = r->m->micros[i], .cpu = way.cpu};
+    way.name = "micro-batches";
+    rnd_run_micros(r, &way, got, &ran, fault);
     if (!ran)
         return;
     t->micros++;
     rnd_expected e = rnd_expect(r, pieces, r->m->micro_count);
-    rnd_compare(r, &e, got, RND_TERMS | RND_GRADIENTS, rnd_micro.name, fault);
+    rnd_compare(r, &e, got, RND_TERMS | RND_GRADIENTS, way.name, fault);
     rnd_expected_free(&e);
 }
 
-static void rnd_check_programs(const rnd_ref *r, rnd_tally *t, rnd_fault *fault) {
+static void rnd_check_ways(const rnd_ref *r, const rnd_way *way, rnd_tally *t, rnd_fault *fault) {
     const size_t n = (size_t)r->total + 1;
     double *a = calloc(n, sizeof *a), *b = calloc(n, sizeof *b);
-    rnd_check_whole(r, t, a, b, fault);
+    rnd_check_whole(r, way, t, a, b, fault);
     if (!fault->text[0])
-        rnd_check_eval(r, a, fault);
+        rnd_check_eval(r, *way, a, fault);
     if (!fault->text[0])
-        rnd_check_micros(r, t, a, fault);
-    if (!fault->text[0])
+        rnd_check_micros(r, *way, t, a, fault);
+    if (!fault->text[0] && way->cpu)
         t->trainers += rnd_run_trainers(r->m, fault);
     free(a);
     free(b);
 }
 
-static bool rnd_check(const rnd_model *m, rnd_tally *t, rnd_fault *fault) {
+static void rnd_check(const rnd_model *m, const rnd_way *way, rnd_tally *t, rnd_fault *fault) {
     rnd_ref r;
     if (rnd_ref_open(&r, m)) {
         rnd_count(t, &r);
-        rnd_check_programs(&r, t, fault);
+        rnd_check_ways(&r, way, t, fault);
     } else {
-        rnd_wrong(fault, "%s", dt_graph_error(r.b.graph));
+        rnd_wrong(fault, "%s", rnd_build_error(&r.b));
     }
     rnd_ref_close(&r);
-    return !fault->text[0];
 }
 
-static void rnd_seed(uint64_t seed, rnd_tally *t) {
+static void rnd_seed(uint64_t seed, const rnd_way *way, rnd_tally *t) {
     static rnd_model m;
     rnd_fault fault = {""};
     char error[512];
     t->models++;
-    if (!rnd_make(&m, seed, error))
+    if (!rnd_make(&m, seed, !way->cpu, error))
         rnd_wrong(&fault, "a call was refused: %s", error);
     else if (!m.loss_count)
         t->empty++;
     else
-        rnd_check(&m, t, &fault);
+        rnd_check(&m, way, t, &fault);
     if (!fault.text[0])
         return;
     t->failed++;
     test_check(false, __FILE__, __LINE__,
-               "seed %llu: %s\n  again: DTRAIN_RANDOM_SEED=%llu "
-               "DTRAIN_RANDOM_COUNT=1 build/dtest random",
-               (unsigned long long)seed, fault.text, (unsigned long long)seed);
+               "seed %llu on %s: %s\n  again: DTRAIN_RANDOM_SEED=%llu DTRAIN_RANDOM_COUNT=1 "
+               "build/dtest random_models",
+               (unsigned long long)seed, way->device, fault.text, (unsigned long long)seed);
     if (t->failed <= 3)
         rnd_print(&m);
 }
@@ -166,12 +169,12 @@ static void rnd_say(const rnd_tally *t) {
     fflush(stdout);
 }
 
-/* Of all seeds: from DTRAIN_RANDOM_SEED on, DTRAIN_RANDOM_COUNT. */
-static void rnd_seeds(rnd_tally *t, long few) {
+/* From DTRAIN_RANDOM_SEED on, DTRAIN_RANDOM_COUNT of them. */
+static void rnd_seeds(const rnd_way *way, rnd_tally *t, long few) {
     const long first = rnd_env("DTRAIN_RANDOM_SEED", 1),
                count = rnd_env("DTRAIN_RANDOM_COUNT", few);
     for (long i = 0; i < count; i++) {
-        rnd_seed((uint64_t)(first + i), t);
+        rnd_seed((uint64_t)(first + i), way, t);
         if (count > 1000 && (i + 1) % 1000 == 0)
             rnd_say(t);
     }
@@ -179,15 +182,48 @@ static void rnd_seeds(rnd_tally *t, long few) {
                "%d ill-conditioned, %d without a loss, %d slopes at a kink of %d models: too many "
                "tell nothing",
                t->ill, t->empty, t->kinks, t->models);
-    if (count != few || getenv("DTRAIN_RANDOM_SEED"))
+    if (getenv("DTRAIN_RANDOM_COUNT"))
         rnd_say(t);
 }
 
 TEST(random_models_agree_with_the_reference_on_the_cpu) {
     static rnd_tally t;
-    rnd_seeds(&t, RND_SEEDS);
+    static const rnd_way cpu = {"cpu", "cpu", .threads = 1, .cpu = true};
+    rnd_seeds(&cpu, &t, RND_SEEDS);
     if (t.models >= 300)
         rnd_check_coverage(&t);
 }
 
+#ifndef DT_NO_VULKAN
+
+/* Small ones, in one context: compiling kernels is what takes time. */
+static void rnd_vulkan(int number) {
+    static rnd_tally t;
+    char id[32];
+    dt_ctx *ctx = NULL;
+    dt_graph *graph;
+    dt_store *keep = NULL;
+    t = (rnd_tally){0};
+    if (!ops_vulkan(number, id))
+        SKIP("no such device");
+    REQUIRE(dt_ctx_create(NULL, &ctx) == DT_OK && dt_graph_create(ctx, &graph) == DT_OK);
+    dt_param(graph, "keep", dt_dims(1), (dt_init){0});
+    const rnd_way way = {id, id, .ctx = ctx};
+    if (!dt_store_create(graph, &(dt_store_desc){.device = id}, &keep))
+        rnd_seeds(&way, &t, RND_VULKAN_SEEDS);
+    CHECK(keep != NULL);
+    dt_ctx_destroy(ctx);
+}
+
+TEST(random_models_agree_with_the_reference_on_vulkan_device_0) {
+    rnd_vulkan(0);
+}
+TEST(random_models_agree_with_the_reference_on_vulkan_device_1) {
+    rnd_vulkan(1);
+}
+TEST(random_models_agree_with_the_reference_on_vulkan_device_2) {
+    rnd_vulkan(2);
+}
+
+#endif
 #endif
