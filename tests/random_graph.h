@@ -322,6 +322,14 @@ static dt_tensor rnd_build_stmt(dt_graph *g, const rnd_stmt *s, const dt_tensor 
     }
 }
 
+/* What lies on the stack before a call is another thing each time: nothing may depend on it. */
+static __attribute__((noinline)) void rnd_dirty_stack(void) {
+    static uint64_t state;
+    volatile uint64_t dirt[256];
+    for (int i = 0; i < 256; i++)
+        dirt[i] = rnd_mix(++state);
+}
+
 /* Statement i behind those before it; a leaf gets a name with this number. */
 static dt_tensor rnd_build_one(const rnd_model *m, int i, int number, rnd_built *b) {
     const rnd_stmt *s = &m->stmts[i];
@@ -331,6 +339,7 @@ static dt_tensor rnd_build_one(const rnd_model *m, int i, int number, rnd_built 
     for (int k = 0; k < RND_INPUTS; k++)
         if (s->in[k] >= 0)
             in[k] = b->at[s->in[k]];
+    rnd_dirty_stack();
     return b->at[i] = rnd_build_stmt(b->graph, s, in, name);
 }
 

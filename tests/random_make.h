@@ -4,7 +4,7 @@
 #ifndef DTRAIN_TESTS_RANDOM_MAKE_H
 #define DTRAIN_TESTS_RANDOM_MAKE_H
 
-enum { RND_NODES_MAX = 500, RND_ELEMENTS_MAX = 500, RND_BATCH_MAX = 9 };
+enum { RND_NODES_MAX = 500, RND_ELEMENTS_MAX = 500, RND_BATCH_MAX = 13 };
 
 typedef struct rnd_maker {
     rnd_model *m;
@@ -20,6 +20,7 @@ typedef struct rnd_maker {
     int gradients;
     bool broken; /* the library refused what it should take */
     bool small;  /* few and small rows */
+    bool narrow; /* linear layers of one feature, often: their sums are of whole rows */
 } rnd_maker;
 
 /* ---- choices */
@@ -310,16 +311,14 @@ static bool rnd_reaches(rnd_maker *k, int y, int x) {
     return !dti_is_nil(dx) && rnd_put_nodes(k);
 }
 
-#include "random_rows.h"
-
-/* ---- losses, and the rest of a model */
+/* ---- losses */
 
 static bool rnd_loss(rnd_maker *k, int term) {
     rnd_model *m = k->m;
     if (term < 0 || m->loss_count == RND_LOSSES)
         return false;
     m->losses[m->loss_count] = term;
-    m->coefficients[m->loss_count++] = rnd_chance(k, 60) ? 1 : rnd_real(k, 0.2, 2);
+    m->coefficients[m->loss_count++] = rnd_chance(k, 40) ? 1 : rnd_real(k, 0.2, 2);
     return true;
 }
 
@@ -330,6 +329,10 @@ static int rnd_sink(rnd_maker *k) {
             return v;
     return -1;
 }
+
+#include "random_rows.h"
+
+/* ---- the rest of a model */
 
 static bool rnd_any_trained(rnd_maker *k) {
     for (int i = 0; i < k->m->loss_count; i++)
@@ -442,7 +445,8 @@ static void rnd_make_job(rnd_maker *k) {
     rnd_model *m = k->m;
     const bool couples = rnd_has(m, RND_BATCH_NORM);
     const int least = couples ? 2 : 1;
-    m->shards = rnd_between(k, 1, couples ? m->batch / 2 : DTI_MIN(m->batch, 6));
+    m->shards = rnd_between(k, rnd_chance(k, 90) ? 2 : 1, couples ? m->batch / 2 : 6);
+    m->shards = DTI_MIN(m->shards, m->batch);
     m->accumulate = couples || rnd_chance(k, 60) ? 1 : rnd_between(k, 2, 3);
     m->accumulate = DTI_MIN(m->accumulate, m->batch);
     m->rows = couples ? 2 * m->batch : m->batch + rnd_between(k, 0, m->batch);
@@ -461,7 +465,7 @@ static void rnd_maker_open(rnd_maker *k, rnd_model *m, uint64_t seed, bool brief
     *m = (rnd_model){.seed = seed};
     *k = (rnd_maker){.m = m, .state = rnd_mix(seed) ^ 0x5eed};
     k->small = rnd_chance(k, 50) || brief;
-    m->batch = rnd_chance(k, 15) ? 1 : rnd_between(k, 2, RND_BATCH_MAX);
+    m->batch = rnd_chance(k, 12) ? 1 : rnd_between(k, 2, RND_BATCH_MAX);
     dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &k->b.ctx);
     dt_graph_create(k->b.ctx, &k->b.graph);
     k->done = 1;
@@ -479,19 +483,29 @@ static void rnd_maker_close(rnd_maker *k) {
     dt_ctx_destroy(k->b.ctx);
 }
 
+static void rnd_make_rows(rnd_maker *k, bool brief) {
+    const int size = rnd_below(k, brief ? 75 : 100);
+    const int focus = (int)(k->m->seed % (uint64_t)rnd_row_count());
+    if (size < 20)
+        rnd_short(k);
+    else if (size < 35)
+        rnd_penalty(k);
+    const int rows = size < 35   ? 0
+                     : size < 57 ? rnd_between(k, 1, 5)
+                     : size < 85 ? rnd_between(k, 4, 14)
+                                 : rnd_between(k, 12, 36);
+    for (int i = 0; i < rows && !k->broken; i++)
+        rnd_any_row(k, rnd_chance(k, 20) ? focus : -1);
+    const int gradients = size >= 35 && rnd_chance(k, 40) ? rnd_between(k, 1, 2) : 0;
+    for (int i = 0; i < gradients && !k->broken; i++)
+        rnd_row_gradient(k);
+}
+
 /* The model of a seed; brief: a small one. False: a call was refused; the model ends with it. */
 static bool rnd_make(rnd_model *m, uint64_t seed, bool brief, char error[512]) {
     rnd_maker k;
     rnd_maker_open(&k, m, seed, brief);
-    const int size = rnd_below(&k, brief ? 60 : 100);
-    const int rows = size < 40   ? rnd_between(&k, 1, 5)
-                     : size < 80 ? rnd_between(&k, 4, 14)
-                                 : rnd_between(&k, 12, 36);
-    const int focus = (int)(seed % (uint64_t)rnd_row_count());
-    for (int i = 0; i < rows && !k.broken; i++)
-        rnd_any_row(&k, rnd_chance(&k, 20) ? focus : -1);
-    for (int i = rnd_chance(&k, 40) ? rnd_between(&k, 1, 2) : 0; i > 0 && !k.broken; i--)
-        rnd_row_gradient(&k);
+    rnd_make_rows(&k, brief);
     if (!k.broken)
         rnd_make_losses(&k);
     if (!k.broken)

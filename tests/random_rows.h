@@ -309,9 +309,10 @@ static int rnd_row_linear(rnd_maker *k) {
     if (x < 0)
         return -1;
     const dt_shape s = rnd_shape(k, x);
-    const int64_t in = s.dim[s.rank - 1], out = rnd_size(k);
+    const int64_t in = s.dim[s.rank - 1];
+    const int64_t out = k->narrow && rnd_chance(k, 50) ? 1 : rnd_size(k);
     int w = rnd_weights(k, (dt_shape){2, {out, in}});
-    int b = rnd_chance(k, 65) ? rnd_weights(k, (dt_shape){1, {out}}) : -1;
+    int b = rnd_chance(k, 80) ? rnd_weights(k, (dt_shape){1, {out}}) : -1;
     return w < 0 ? -1 : rnd_put(k, rnd_new(RND_LINEAR, x, w, b));
 }
 
@@ -367,7 +368,7 @@ static int rnd_row_conv(rnd_maker *k) {
     }
     s.number[6] = groups;
     s.in[1] = (int16_t)rnd_weights(k, w);
-    s.in[2] = (int16_t)(rnd_chance(k, 65) ? rnd_weights(k, (dt_shape){1, {out}}) : -1);
+    s.in[2] = (int16_t)(rnd_chance(k, 80) ? rnd_weights(k, (dt_shape){1, {out}}) : -1);
     return s.in[1] < 0 ? -1 : rnd_put(k, s);
 }
 
@@ -540,6 +541,44 @@ static int rnd_row_leaf(rnd_maker *k) {
     }
     return which < 6 ? rnd_leaf(k, RND_INPUT, rnd_chance(k, 80) ? RND_ANY : RND_POSITIVE, s)
                      : rnd_weights(k, s);
+}
+
+static void rnd_any_row(rnd_maker *k, int focus);
+
+/* ---- what models often are */
+
+/* A product with a bias, perhaps a view, and a loss of it. */
+static void rnd_short(rnd_maker *k) {
+    static int (*const products[])(rnd_maker * k) = {rnd_row_linear, rnd_row_linear, rnd_row_conv,
+                                                     rnd_row_matmul, rnd_row_gather};
+    static int (*const behind[])(rnd_maker * k) = {
+        rnd_row_pad,   rnd_row_slice,   rnd_row_permute, rnd_row_reshape, rnd_row_expand,
+        rnd_row_unary, rnd_row_softmax, rnd_row_norm,    rnd_row_concat,  rnd_row_reduce};
+    k->small = false; /* sums of many */
+    k->narrow = true;
+    rnd_leaf(k, RND_INPUT, RND_ANY, rnd_any_shape(k, rnd_between(k, 2, 4)));
+    products[rnd_below(k, (int)DTI_COUNT(products))](k);
+    for (int i = rnd_chance(k, 50) ? 0 : rnd_between(k, 1, 2); i > 0; i--)
+        behind[rnd_below(k, (int)DTI_COUNT(behind))](k);
+    if (rnd_chance(k, 65) && rnd_sink(k) >= 0)
+        rnd_loss(k, rnd_put1(k, RND_MEAN_LOSS, rnd_sink(k)));
+}
+
+/* A penalty on a gradient through a row with a gradient of its own. */
+static void rnd_penalty(rnd_maker *k) {
+    static int (*const rows[])(rnd_maker * k) = {
+        rnd_row_softmax,    rnd_row_softmax, rnd_row_norm, rnd_row_norm,  rnd_row_unary,
+        rnd_row_batch_norm, rnd_row_pool,    rnd_row_conv, rnd_row_matmul};
+    if (rnd_chance(k, 60))
+        rnd_row_linear(k);
+    else
+        rnd_weights(k, rnd_any_shape(k, rnd_between(k, 1, 3)));
+    rows[rnd_below(k, (int)DTI_COUNT(rows))](k);
+    if (rnd_chance(k, 70))
+        rnd_row_unary(k);
+    rnd_row_gradient(k);
+    if (rnd_chance(k, 30))
+        rnd_any_row(k, -1);
 }
 
 /* ---- one of them */

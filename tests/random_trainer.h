@@ -15,18 +15,13 @@ static rnd_files rnd_files_of(void) {
     return f;
 }
 
-/* What a trainer takes: shared inputs become values of the store, and what decides a loss's weight
- * is not computed. False: not this model. */
+/* What a trainer takes: what decides a loss's weight is not computed. False: not this model. */
 static bool rnd_trainable(const rnd_model *m, rnd_model *out) {
     *out = *m;
     out->output_count = 0;
     rnd_prune(out);
     for (int i = 0; i < out->count; i++) {
         const rnd_stmt *s = &out->stmts[i];
-        if (s->kind == RND_INDEX_SHARED)
-            return false;
-        if (s->kind == RND_SHARED)
-            out->stmts[i].kind = RND_FROZEN;
         for (int k = 1; k < 3 && s->kind == RND_CROSS_ENTROPY; k++)
             if (s->in[k] >= 0 && !rnd_is_leaf(out->stmts[s->in[k]].kind))
                 return false;
@@ -34,8 +29,12 @@ static bool rnd_trainable(const rnd_model *m, rnd_model *out) {
     return true;
 }
 
-/* Inputs with samples that losses, metrics and gradients are really computed from: a gradient need
- * not be. False: none, or too many. */
+static bool rnd_is_column(int kind) {
+    return kind == RND_INPUT || kind == RND_INDEX;
+}
+
+/* Inputs that losses, metrics and gradients are really computed from: a gradient need not be. False:
+ * none with samples, or too many. */
 static bool rnd_columns(const rnd_ref *r, bool *columns) {
     dti_ref_run run;
     dt_tensor wanted[RND_RESULTS];
@@ -46,8 +45,8 @@ static bool rnd_columns(const rnd_ref *r, bool *columns) {
     dti_ref_mark(&run, wanted, (uint32_t)r->count);
     for (int i = 0; i < r->m->count; i++) {
         const int kind = r->m->stmts[i].kind;
-        columns[i] = (kind == RND_INPUT || kind == RND_INDEX) && run.needed[r->b.at[i].id];
-        count += columns[i];
+        columns[i] = rnd_is_input(kind) && run.needed[r->b.at[i].id];
+        count += columns[i] && rnd_is_column(kind);
     }
     dti_ref_close(&run);
     return count > 0 && count <= DT_MAX_TERMS;
@@ -86,7 +85,7 @@ static dt_trainer_desc rnd_trainer_desc(const rnd_job *j, const rnd_device *d, v
     for (int i = 0, columns = 0; i < m->count; i++) {
         size_t bytes;
         const int kind = m->stmts[i].kind;
-        if (!j->columns[i])
+        if (!j->columns[i] || !rnd_is_column(kind))
             continue;
         data[i] = rnd_words(m, i, 0, m->rows, &bytes);
         desc.data.columns[columns++] = (dt_column){
@@ -117,13 +116,34 @@ static void rnd_job_steps(rnd_job *j, rnd_device *d, dt_trainer *trainer) {
     }
 }
 
+/* A model that resumes from its own checkpoint is the same model: nothing is warned of. */
+static void rnd_job_log(void *user, dt_log_level level, const char *message) {
+    if (level == DT_LOG_WARNING)
+        rnd_wrong(user, "a warning: %s", message);
+}
+
+/* Inputs that all samples share. */
+static void rnd_job_write(rnd_job *j, rnd_device *d, dt_trainer *trainer) {
+    for (int i = 0; i < j->m->count && !j->result; i++) {
+        size_t bytes;
+        if (!j->columns[i] || rnd_is_column(j->m->stmts[i].kind))
+            continue;
+        void *words = rnd_words(j->m, i, 0, 1, &bytes);
+        j->result = dt_trainer_write(trainer, d->b.at[i], words, bytes);
+        free(words);
+    }
+}
+
 static void rnd_job_run(rnd_job *j, rnd_fault *fault) {
+    const dt_ctx_desc ctx = {.no_vulkan = true, .logger = {rnd_job_log, fault}};
     rnd_device d = {.m = j->m, .way = j->way, .fault = fault};
     void *data[RND_STMTS] = {NULL};
     dt_trainer *trainer = NULL;
-    if (rnd_build(j->m, &(dt_ctx_desc){.no_vulkan = true}, NULL, &d.b)) {
+    if (rnd_build(j->m, &ctx, NULL, &d.b)) {
         const dt_trainer_desc desc = rnd_trainer_desc(j, &d, data);
         j->result = dt_trainer_create(d.b.graph, &desc, &trainer);
+        if (!j->result)
+            rnd_job_write(j, &d, trainer);
         if (!j->result && j->load)
             j->result = dt_trainer_load(trainer, j->load);
         if (!j->result)

@@ -150,6 +150,43 @@ TEST(a_replica_with_3_valid_targets_and_one_with_64_have_the_gradient_of_the_who
     CHECK_TEXT(largest > 1e-3 && worst < 1e-6 * (1 + largest), "%g of %g", worst, largest);
 }
 
+/* Each shard has logits of its own, and all have the same targets: with two shards of the same
+ * samples the gradient is that of one. */
+static double shared_targets_norm(int shards) {
+    dt_ctx *ctx;
+    dt_graph *g;
+    dt_trainer *t;
+    dt_train_report r = {0};
+    static const float data[8] = {0.5f, -1, 2, 0.25f, 0.5f, -1, 2, 0.25f};
+    if (dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx) || dt_graph_create(ctx, &g))
+        return 0;
+    dt_tensor x = dt_input(g, "x", DT_F32, dt_dims());
+    dt_tensor y = dt_input_shared(g, "y", DT_I32, dt_dims());
+    dt_tensor w = dt_param(g, "w", dt_dims(3), (dt_init){DT_INIT_UNIFORM, -1, 1});
+    dt_tensor logits = dt_sum_samples(dt_mul(x, dt_sin(w)));
+    dt_trainer_desc d = {.loss = dt_cross_entropy(logits, y, NULL),
+                         .batch = 4 * shards,
+                         .no_shuffle = true,
+                         .shards = shards,
+                         .devices = "cpu",
+                         .data = {.rows = 8, .columns = {{.input = x, .data = data}}}};
+    dt_result result = dt_trainer_create(g, &d, &t);
+    if (!result)
+        result = dt_trainer_write(t, y, &(int32_t){1}, 4);
+    if (!result)
+        result = dt_trainer_step(t, &r);
+    CHECK_TEXT(result == DT_OK, "%d shards: %s", shards, dt_ctx_error(ctx));
+    CHECK(r.loss_weight[0] == shards);
+    dt_ctx_destroy(ctx);
+    return r.gradient_norm;
+}
+
+TEST(targets_that_all_samples_share_weigh_each_shards_own_logits) {
+    const double want = shared_targets_norm(1);
+    CHECK(want > 0.1);
+    CHECK_NEAR(shared_targets_norm(2), want, 1e-6);
+}
+
 /* ---- checkpoints */
 
 static uint64_t resumed_hash(const char *devices, int shards, const char *load, int steps,

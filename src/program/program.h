@@ -61,7 +61,8 @@ struct dt_program {
     uint32_t loss_count, metric_count;
     /* Of losses whose weight is a count; 0 = from targets, -1 = from computed targets. */
     double static_weight[DT_MAX_TERMS];
-    bool weighs; /* a weigh segment exists */
+    bool weighs;                    /* a weigh segment exists */
+    bool weight_each[DT_MAX_TERMS]; /* each piece has a weight of its own, in its term's place */
 
     /* Word in OUT, and words from one piece's to the next (0: all have the same): losses, then
      * metrics. */

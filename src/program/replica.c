@@ -37,16 +37,14 @@ static const uint32_t *dti_replica_out(const dt_program *p) {
     return p->store->device->backend->memory_host(p->memories[DTI_ARENA_OUT]);
 }
 
-static void dti_replica_pair(const dt_program *p, uint32_t term, uint32_t piece, uint32_t slot,
-                             double pair[2]) {
-    const uint32_t word = slot + piece * p->term_stride[term];
+static void dti_replica_pair(const dt_program *p, uint32_t word, uint32_t piece, double pair[2]) {
     pair[0] = pair[1] = 0.0;
     for (int k = 0; k < 2 && p->pieces[piece].rows; k++)
         pair[k] = (double)dti_status_f32(dti_replica_out(p), word + (uint32_t)k);
 }
 
 static void dti_replica_term(const dt_program *p, uint32_t term, uint32_t piece, double pair[2]) {
-    dti_replica_pair(p, term, piece, p->term_slot[term], pair);
+    dti_replica_pair(p, p->term_slot[term] + piece * p->term_stride[term], piece, pair);
 }
 
 static const float *dti_replica_stat(const dt_program *p, const dti_stat *stat, uint32_t piece) {
@@ -82,10 +80,11 @@ static dt_result dti_replica_weigh(dt_program *p, double *weights) {
     for (uint32_t i = 0; i < p->piece_count && !result; i++) {
         for (uint32_t loss = 0; loss < p->loss_count; loss++) {
             double pair[2];
-            /* a piece's weight has its own place; a single one's is where weights are put */
-            uint32_t slot =
-                p->term_stride[loss] ? p->term_slot[loss] : (uint32_t)DTI_STATUS_TERM(loss);
-            dti_replica_pair(p, loss, i, slot, pair);
+            /* a piece's weight has its own place; that of all pieces is where weights are put, also
+             * where the term itself differs from piece to piece */
+            uint32_t word = p->weight_each[loss] ? p->term_slot[loss] + i * p->term_stride[loss]
+                                                 : (uint32_t)DTI_STATUS_TERM(loss);
+            dti_replica_pair(p, word, i, pair);
             bool counted = p->static_weight[loss] > 0.0;
             weights[i * DT_MAX_TERMS + loss] += counted ? dti_replica_count(p, loss, i) : pair[1];
         }

@@ -339,7 +339,8 @@ static void dti_lower_weigh(dti_lowering *w, const uint32_t *weight_node) {
             p->static_weight[i] = -1.0;
             continue;
         }
-        if (dti_pieces_each(w, weight_node[i])) {
+        p->weight_each[i] = dti_pieces_each(w, weight_node[i]);
+        if (p->weight_each[i]) {
             for (uint32_t k = 0; k < p->piece_count; k++)
                 *dti_piece_view(w, weight_node[i], k) =
                     *dti_piece_view(w, p->desc.losses[i].term.id, k);
