@@ -216,6 +216,7 @@ void *wrong_pointer(const char *name, void *valid, bool object) {
     if (!wrong_turn(name, 1))
         return valid;
     wrong_value(" = NULL", 0);
+    wrong.null = true;
     wrong.silent = object;
     return NULL;
 }
@@ -335,6 +336,9 @@ static void row_judge(const row *r, answer got, int errors) {
     test_check(got != TAKEN, __FILE__, __LINE__, "%s %s takes %s", name, aspect, wrong.what);
     test_check(got != REFUSED || row_has_text(errors), __FILE__, __LINE__,
                "%s %s refuses %s without a text", name, aspect, wrong.what);
+    bool told = !wrong.null || got != REFUSED || !here.text[0] || strstr(here.text, "NULL");
+    test_check(told, __FILE__, __LINE__, "%s %s: %s, and the text is '%s'", name, aspect,
+               wrong.what, here.text);
 }
 
 /* One call, with the value wrong.variant in slot wrong.slot. */

@@ -60,6 +60,7 @@ typedef struct attack {
     int slot, variant; /* which slot is replaced, by which of its bad values */
     int seen;          /* slots that this call has passed */
     int variants;      /* bad values of that slot; 0: the call is as it should be */
+    bool null;         /* a pointer is NULL: the text says so */
     bool silent;       /* a nil tensor, or no object to hold a text */
     char what[160];    /* for messages */
 } attack;
