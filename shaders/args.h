@@ -385,8 +385,9 @@
 #define DTI_CONTROL_CHECK 2 /* 1 = the dry pass must look */
 /* What the dry pass found: the least 4 * parameter + DTI_BAD_*; DTI_BAD_NONE: nothing. */
 #define DTI_CONTROL_BAD 3
-/* Bits of the largest magnitude of a trained weight, first and second moment after the update: in
- * the order of the values, NaN and infinity above all numbers. */
+/* Bits of the largest magnitude after the update, of trained weights (set by the update), of first
+ * and of second moments (set by the dry pass): in the order of the values, NaN and infinity above all
+ * numbers. */
 #define DTI_CONTROL_LARGEST(i) (4 + (i))
 #define DTI_CONTROL_WORDS 256
 

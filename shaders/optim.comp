@@ -146,12 +146,11 @@ void block(uint entry, bool dry)
             worst = min(worst, bad(largest_of(x), after));
         else
             store(at, next);
-        most = max(most, after);
+        most = max(most, dry ? uvec3(0u, after.yz) : uvec3(after.x, 0u, 0u));
     }
     if (worst < 4u)
         atomicMin(state[DTI_CONTROL_BAD], (param & DTI_TABLE_INDEX) << 2 | worst);
-    if (!dry)
-        remember(most);
+    remember(most);
 }
 
 void main()

@@ -168,6 +168,37 @@ TEST(a_learning_rate_that_is_no_number_is_refused) {
     dt_ctx_destroy(c.ctx);
 }
 
+/* Else each step would compute its update twice. A decay that is added to the gradient lets a bound
+ * that is only proven grow by a factor of thousands a step. */
+TEST(an_ordinary_step_is_proven_to_be_finite_and_needs_no_dry_pass) {
+    const dt_optim_desc optims[] = {
+        {.kind = DT_SGD, .momentum = 0.9, .weight_decay = 1e-4, .nesterov = true},
+        {.kind = DT_SGD},
+        {.kind = DT_ADAM, .weight_decay = 1e-2},
+        {.kind = DT_ADAMW, .clip_norm = 1}};
+    for (size_t i = 0; i < DTI_COUNT(optims); i++) {
+        plan_case c = plan_open();
+        dt_tensor x = dt_input(c.graph, "x", DT_F32, dt_dims(8));
+        dt_tensor y = dt_nn_linear(dt_tanh(dt_nn_linear(x, "a", 16)), "b", 3);
+        dt_program_desc desc = {.loss = dt_mean_loss(dt_square(y)), .optim = &optims[i]};
+        float in[8] = {1, -2, 3, -4, 5, -6, 7, -8}, weights[16 * 8];
+        REQUIRE(dt_store_create(c.graph, &(dt_store_desc){.device = "cpu"}, &c.store) == DT_OK);
+        REQUIRE(dt_program_create(c.store, &desc, &c.program) == DT_OK);
+        CHECK(dt_program_write(c.program, x, in, sizeof in) == DT_OK);
+        for (int step = 0; step < 200; step++) {
+            dt_report r;
+            CHECK(dt_program_run(c.program, NULL, &r) == DT_OK);
+            const bool known = step != 0 && step != 101; /* what the host wrote is not */
+            CHECK((r.gradient_norm <= (double)c.program->proven) == known);
+            const int w = dt_store_find(c.store, "a.weight");
+            CHECK(dt_store_read(c.store, w, DT_VALUE_PARAM, weights, sizeof weights) == DT_OK);
+            if (step == 100)
+                CHECK(dt_store_write(c.store, w, DT_VALUE_PARAM, weights, sizeof weights) == DT_OK);
+        }
+        dt_ctx_destroy(c.ctx);
+    }
+}
+
 TEST(a_micro_batch_goes_on_only_from_a_whole_sum) {
     plan_case c = plan_open();
     dt_tensor x;

@@ -102,16 +102,24 @@ static float DTI_V(row_max)(const float *x, int64_t n) {
 /* The bits of the largest |x|; of infinity or NaN where there is one. */
 static uint32_t DTI_V(row_largest)(const float *x, int64_t n) {
     const DTI_VI magnitude = DTI_V(iset1)(0x7fffffff);
-    DTI_VI most = DTI_V(iset1)(0);
+    DTI_VI most = DTI_V(iset1)(0), next = most; /* two chains hide each other's latency */
     uint32_t lanes[16], largest = 0;
-    for (int64_t i = 0; i < n; i += 16) {
-        DTI_VI now = DTI_V(iand)(DTI_V(bits)(DTI_V(get)(x + i, n - i)), magnitude);
-        most = DTI_V(iselect)(DTI_V(ilt)(most, now), now, most);
+    int64_t i = 0;
+    for (; i + 32 <= n; i += 32) {
+        DTI_VI a = DTI_V(iand)(DTI_V(bits)(DTI_V(load)(x + i)), magnitude);
+        DTI_VI b = DTI_V(iand)(DTI_V(bits)(DTI_V(load)(x + i + 16)), magnitude);
+        most = DTI_V(iselect)(DTI_V(ilt)(most, a), a, most);
+        next = DTI_V(iselect)(DTI_V(ilt)(next, b), b, next);
     }
+    for (; i < n; i += 16) {
+        DTI_VI a = DTI_V(iand)(DTI_V(bits)(DTI_V(get)(x + i, n - i)), magnitude);
+        most = DTI_V(iselect)(DTI_V(ilt)(most, a), a, most);
+    }
+    most = DTI_V(iselect)(DTI_V(ilt)(most, next), next, most);
     _Static_assert(sizeof most == sizeof lanes, "16 lanes");
     memcpy(lanes, &most, sizeof lanes);
-    for (int i = 0; i < 16; i++)
-        largest = DTI_MAX(largest, lanes[i]);
+    for (int k = 0; k < 16; k++)
+        largest = DTI_MAX(largest, lanes[k]);
     return largest;
 }
 

@@ -181,7 +181,7 @@ static void dti_cpu_update_largest(const dti_cpu_update *u, uint32_t largest[3])
 }
 
 /* The same update of copies: which DTI_BAD_* it would be; 4 = none. */
-static uint32_t dti_cpu_update_dry(const dti_cpu_update *u) {
+static uint32_t dti_cpu_update_dry(const dti_cpu_update *u, uint32_t largest[3]) {
     const uint32_t infinity = 0x7f800000u;
     float copies[3][DTI_BLOCK];
     float *const from[3] = {u->w, u->m, u->v};
@@ -197,6 +197,8 @@ static uint32_t dti_cpu_update_dry(const dti_cpu_update *u) {
     dti_cpu_update_largest(u, before);
     dti_cpu_update_run(&dry);
     dti_cpu_update_largest(&dry, after);
+    for (int i = 1; i < 3; i++)
+        largest[i] = DTI_MAX(largest[i], after[i]);
     if (before[0] >= infinity || before[1] >= infinity || before[2] >= infinity)
         return DTI_BAD_BEFORE;
     return after[1] >= infinity   ? DTI_BAD_MOMENT1
@@ -240,12 +242,12 @@ static void dti_cpu_optim(const dti_cpu_task *task, int64_t begin, int64_t end, 
         }
         dti_cpu_update_place(task, row, &u);
         if (dry) {
-            const uint32_t bad = dti_cpu_update_dry(&u);
+            const uint32_t bad = dti_cpu_update_dry(&u, largest);
             dti_atomic_min(&state[DTI_CONTROL_BAD], bad < 4 ? param << 2 | bad : DTI_BAD_NONE);
             continue;
         }
         dti_cpu_update_run(&u);
-        dti_cpu_update_largest(&u, largest);
+        largest[0] = DTI_MAX(largest[0], u.k->row_largest(u.w, u.n)); /* while it is in the cache */
     }
     for (int i = 0; i < 3; i++)
         dti_atomic_max(&state[DTI_CONTROL_LARGEST(i)], largest[i]);

@@ -95,7 +95,8 @@ typedef struct dti_parallel {
     uint64_t input_bytes[DT_MAX_TERMS]; /* of one sample */
     dt_step_desc step;
     bool asked; /* for a checkpoint: here, and after the step on any rank */
-    bool told;  /* all ranks know that this step is given up */
+    uint64_t judge_ns;
+    bool told; /* all ranks know that this step is given up */
 } dti_parallel;
 
 typedef struct dti_step_result {

@@ -224,12 +224,14 @@ static void dti_step_judge(void *arg, uint32_t index) {
 /* A device that fails here is told like what is not finite: nothing has changed on any rank. */
 static void dti_step_judge_all(dti_parallel *par) {
     double *leaf = dti_leaf(par, &par->terms, par->first_shard);
+    const uint64_t start = dti_now_ns();
     dti_statistics_put(par, &par->replicas[0]); /* now: then the others copy what is around it */
     dti_crew_run(par->crew, dti_step_judge, par);
     for (uint32_t i = 0; i < par->job.local; i++) {
         if (par->replicas[i].result || par->replicas[i].faulty)
             leaf[DTI_TERMS_FAULT] = 1.0;
     }
+    par->judge_ns = dti_now_ns() - start;
 }
 
 static void dti_step_commit(void *arg, uint32_t index) {
@@ -455,7 +457,7 @@ static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt
         result = dti_step_exchange(par);
     if (result)
         return dti_step_failed(par, result);
-    out->wait_seconds = 1e-9 * (double)(dti_now_ns() - par->replicas[0].passed);
+    out->wait_seconds = 1e-9 * (double)(dti_now_ns() - par->replicas[0].passed - par->judge_ns);
     dti_step_report(par, out);
     if (par->terms.sum[DTI_TERMS_FAULT] > 0.0 ||
         (!par->desc.program.no_check && !dti_losses_finite(out))) {

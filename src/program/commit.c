@@ -245,7 +245,8 @@ static void dti_step_groups(dt_program *p, const dt_step_desc *step, uint32_t *w
     const dt_optim_desc *d = &p->optim;
     bool sgd = d->kind == DT_SGD;
     double lr = p->lr = dti_or(step->lr, d->lr);
-    dti_word_f32(w, DTI_STEP_PROVEN, dti_step_proven(p, lr));
+    p->proven = (float)dti_step_proven(p);
+    dti_word_f32(w, DTI_STEP_PROVEN, (double)p->proven);
     for (uint32_t g = 0; g < DT_MAX_TERMS; g++) {
         uint32_t *group = w + DTI_STEP_GROUP(g);
         dti_word_f32(group, DTI_GROUP_LR, lr * p->groups[g].lr);

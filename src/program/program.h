@@ -109,6 +109,7 @@ struct dt_program {
     double weights[DT_MAX_TERMS]; /* of the global batch, as given; 0 = own */
     double coefficients[DT_MAX_TERMS];
     double lr;
+    float proven; /* DTI_STEP_PROVEN */
     uint64_t step;
     uint32_t micro, micros; /* of the step under way */
 };
@@ -184,7 +185,7 @@ static void dti_cut_emit(dt_program *p, dti_emit *e, const dti_op_family *family
 
 /* ---- finite.c */
 /* The largest norm of the gradient with which the update cannot overflow; -1: there is none. */
-static double dti_step_proven(const dt_program *p, double lr);
+static double dti_step_proven(const dt_program *p);
 static void dti_store_remember(dt_program *p, const uint32_t *status);
 static bool dti_update_fault(dt_program *p, dt_report *r, const char *kept);
 
