@@ -24,7 +24,9 @@ help() {
                            --shards 8 the same bits from any number of them; as several processes:
                            build/dtrun -n 4 build/fashion_mnist, or mpirun, srun, torchrun
 ./build.sh test [filter]   set up, build, run all tests, or those whose names contain the filter;
-                           test long: the collectives' long tests, and nothing else (some hours)
+                           test long: the collectives' long tests, and nothing else (some hours);
+                           test random N: N random models on the CPU and N / 50 on each Vulkan device
+                           (100000: some hours); DTRAIN_RANDOM_SEED=n: the first one's seed
 ./build.sh fuzz [seconds]  what reads files against damaged ones, 60 s each; needs Clang's libFuzzer
 ./build.sh setup           install what test, check and shaders need
 ./build.sh header          write dtrain.h from src/
@@ -368,16 +370,55 @@ long_tests() {
     DTRAIN_TEST_LONG=1 DTRAIN_SIM_SEEDS=100000 exec build/dtest_comm -v
 }
 
-run_tests() {
-    if [ "$*" = long ]; then long_tests; fi
-    if [ -n "$sanitize" ]; then sanitized_tests "$@"; fi
-    build
-    # SwiftShader is no system driver: the loader is told of it, beside those that it finds.
+# The system's Vulkan drivers, and SwiftShader, which is none: the loader is told of it, beside those
+# that it finds, unless whoever calls has chosen.
+with_swiftshader() {
     swiftshader=/usr/lib/chromium/vk_swiftshader_icd.json
-    chosen=${VK_ADD_DRIVER_FILES-}${VK_ICD_FILENAMES-}${VK_DRIVER_FILES-} # by whoever calls
+    chosen=${VK_ADD_DRIVER_FILES-}${VK_ICD_FILENAMES-}${VK_DRIVER_FILES-}
     if [ -z "$chosen" ] && [ -e $swiftshader ]; then
         export VK_ADD_DRIVER_FILES=$swiftshader
     fi
+}
+
+# random_part NAME SEED COUNT TEST: its counts go to build/random.NAME.counts.
+random_part() {
+    rm -f "build/random.$1.counts"
+    DTRAIN_RANDOM_SEED=$2 DTRAIN_RANDOM_COUNT=$3 \
+        build/dtest --counts "build/random.$1.counts" "$4" || true
+}
+
+# Many random models: a share of the seeds for each processor, then the Vulkan devices.
+random_tests() {
+    case $1 in *[!0-9]* | 0*) die "test random takes how many models, not '$1'" ;; esac
+    setup_test
+    header
+    build_tests
+    with_swiftshader
+    at_once=$(nproc 2>/dev/null || echo 1) first=${DTRAIN_RANDOM_SEED:-1}
+    share=$((($1 + at_once - 1) / at_once)) part=0
+    set -- $(($1 / 50 + 1))
+    while [ $part -lt "$at_once" ]; do
+        random_part $part $((first + part * share)) $share reference_on_the_cpu &
+        set -- "$@" --also build/random.$part.counts
+        part=$((part + 1))
+    done
+    wait
+    few=$1
+    shift
+    for device in 0 1 2; do
+        random_part vulkan$device "$first" "$few" on_vulkan_device_$device &
+        set -- "$@" --also build/random.vulkan$device.counts
+    done
+    wait
+    exec build/dtest "$@"
+}
+
+run_tests() {
+    if [ "$*" = long ]; then long_tests; fi
+    if [ $# = 2 ] && [ "$1" = random ]; then random_tests "$2"; fi
+    if [ -n "$sanitize" ]; then sanitized_tests "$@"; fi
+    build
+    with_swiftshader
     setup_interop
     # A test that needs the real files finds them in build/data, or skips.
     if [ -e "$data_package" ] || [ $may_install = yes ]; then (data) || say "tests without data"; fi

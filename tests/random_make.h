@@ -424,7 +424,7 @@ static bool rnd_freeze_unreached(rnd_model *m) {
     rnd_ref r;
     bool reached[RND_STMTS] = {false}, any = false;
     if (rnd_ref_open(&r, m))
-        for (int i = r.gradients; i < r.count; i++)
+        for (int i = r.gradients; i < r.buffers; i++)
             reached[r.results[i].stmt] = any = true;
     rnd_ref_close(&r);
     for (int v = 0; v < m->count; v++)

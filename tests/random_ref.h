@@ -75,8 +75,8 @@ typedef struct rnd_ref {
     const rnd_model *m;
     rnd_built b;
     rnd_result results[RND_RESULTS];
-    int count, gradients; /* results; the first gradient */
-    int64_t total;        /* numbers in all results */
+    int count, gradients, buffers; /* results; the first gradient, the first buffer */
+    int64_t total;                 /* numbers in all results */
 } rnd_ref;
 
 static void rnd_ref_add(rnd_ref *r, const char *what, int stmt, dt_tensor x, int64_t count) {
@@ -105,6 +105,25 @@ static void rnd_ref_differentiate(rnd_ref *r) {
             rnd_ref_add(r, "gradient of", i, dx[i], rnd_elements(m->stmts[i].shape));
 }
 
+/* The new values of buffers: of those whose statistics are needed by anything else. */
+static void rnd_ref_buffers(rnd_ref *r) {
+    dt_graph *g = r->b.graph;
+    dti_ref_run run;
+    dt_tensor wanted[RND_RESULTS];
+    for (int i = 0; i < r->count; i++)
+        wanted[i] = r->results[i].tensor;
+    dti_ref_open(&run, g, 1);
+    dti_ref_mark(&run, wanted, (uint32_t)r->count);
+    r->buffers = r->count;
+    for (int i = 0; i < r->m->count; i++) {
+        const rnd_stmt *s = &r->m->stmts[i];
+        const int32_t to = s->kind == RND_BUFFER ? dti_node_of(r->b.at[i])->attr.i[2] : 0;
+        if (to && run.needed[dti_input_id(g, &g->nodes[to], 1)])
+            rnd_ref_add(r, "buffer", i, (dt_tensor){g, (uint32_t)to}, rnd_elements(s->shape));
+    }
+    dti_ref_close(&run);
+}
+
 static bool rnd_ref_open(rnd_ref *r, const rnd_model *m) {
     *r = (rnd_ref){.m = m};
     if (!rnd_build(m, &(dt_ctx_desc){.no_vulkan = true}, NULL, &r->b))
@@ -118,6 +137,7 @@ static bool rnd_ref_open(rnd_ref *r, const rnd_model *m) {
         rnd_ref_add(r, "output", m->outputs[i], x, rnd_tensor_elements(m, x));
     }
     rnd_ref_differentiate(r);
+    rnd_ref_buffers(r);
     return dt_graph_error(r->b.graph) == NULL;
 }
 
@@ -287,7 +307,7 @@ typedef struct rnd_walk { /* along one direction of all parameters */
 static double rnd_walk_loss(rnd_walk *w, double h) {
     const rnd_ref *r = w->r;
     double loss = 0;
-    for (int i = r->gradients; i < r->count; i++) {
+    for (int i = r->gradients; i < r->buffers; i++) {
         dti_ref_tensor *t = dti_ref_tensor_of(&w->run, r->b.at[r->results[i].stmt]);
         for (int64_t k = 0; k < t->elements; k++)
             t->data[k] = w->start[i][k] + h * w->direction[i][k];
@@ -308,7 +328,7 @@ static void rnd_walk_open(rnd_walk *w, const rnd_ref *r, uint64_t key) {
     rnd_ref_begin(r, &(rnd_piece){.rows = r->m->batch, .cpu = true}, &w->run);
     dti_ref_mark(&w->run, wanted, (uint32_t)r->m->loss_count);
     rnd_ref_nodes(&w->run, 0, true, false);
-    for (int i = r->gradients; i < r->count; i++) {
+    for (int i = r->gradients; i < r->buffers; i++) {
         const dti_ref_tensor *t = dti_ref_tensor_of(&w->run, r->b.at[r->results[i].stmt]);
         const size_t bytes = (size_t)(t->elements + 1) * sizeof(double);
         w->start[i] = malloc(bytes);
@@ -346,7 +366,7 @@ static rnd_slopes rnd_check_slope(const rnd_ref *r, const double *values, uint64
     rnd_walk w;
     rnd_slopes s = {RND_SLOPE_KINK, 0, 0, 0};
     rnd_walk_open(&w, r, key);
-    for (int i = r->gradients; i < r->count; i++)
+    for (int i = r->gradients; i < r->buffers; i++)
         for (int64_t k = 0; k < r->results[i].count; k++) {
             const double part = values[r->results[i].at + k] * w.direction[i][k];
             s.said += part;

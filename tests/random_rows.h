@@ -125,7 +125,7 @@ static int rnd_slice_of(rnd_maker *k, int x) {
     rnd_stmt s = rnd_new(RND_SLICE, x, -1, -1);
     s.number[0] = rnd_axis(k, x);
     const int size = (int)rnd_along(k, x, s.number[0]);
-    s.number[2] = rnd_between(k, size > 0, size);
+    s.number[2] = rnd_between(k, size > 0 && !rnd_chance(k, 3), size);
     s.number[1] = rnd_below(k, size - s.number[2] + 1);
     return rnd_put(k, s);
 }
@@ -406,7 +406,7 @@ static int rnd_row_norm(rnd_maker *k) {
     static const int kinds[] = {RND_LAYER_NORM, RND_RMS_NORM, RND_GROUP_NORM};
     int x = rnd_pick_rank(k, 1, 4);
     rnd_stmt s = rnd_new(kinds[rnd_below(k, 3)], x, -1, -1);
-    if (x < 0)
+    if (x < 0 || !rnd_elements(rnd_shape(k, x)))
         return -1;
     dt_shape from = rnd_shape(k, x), w = {1, {from.dim[0]}};
     s.number[0] = rnd_between(k, 1, from.rank);
@@ -428,7 +428,7 @@ static int rnd_row_norm(rnd_maker *k) {
 
 static int rnd_row_batch_norm(rnd_maker *k) {
     int x = rnd_pick_rank(k, 1, 3);
-    if (x < 0 || !rnd_samples(k, x) || k->m->batch < 4)
+    if (x < 0 || !rnd_samples(k, x) || k->m->batch < 4 || !rnd_elements(rnd_shape(k, x)))
         return -1;
     const dt_shape c = {1, {rnd_shape(k, x).dim[0]}};
     rnd_stmt s = rnd_new(RND_BATCH_NORM, x, -1, -1);

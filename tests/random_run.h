@@ -31,7 +31,8 @@ typedef struct rnd_way {
     const char *name, *device;
     int threads;
     bool no_fast, cpu;
-    dt_ctx *ctx; /* one for many models; NULL = its own */
+    bool commits; /* a step of rate 0, else gradients only */
+    dt_ctx *ctx;  /* one for many models; NULL = its own */
 } rnd_way;
 
 static void rnd_device_wrong(rnd_device *d, const char *what) {
@@ -140,14 +141,14 @@ static void rnd_take_outputs(rnd_device *d, const rnd_ref *r, dt_program *progra
     }
 }
 
-static void rnd_take_gradients(rnd_device *d, const rnd_ref *r, dt_store *store, double *got) {
-    for (int i = r->gradients; i < r->count; i++) {
+static void rnd_take_values(rnd_device *d, const rnd_ref *r, dt_store *store, dt_value_kind kind,
+                            int first, int end, double *got) {
+    for (int i = first; i < end; i++) {
         const rnd_result *x = &r->results[i];
         char name[16];
         float *values = malloc((size_t)(x->count + 1) * 4);
         snprintf(name, sizeof name, "x%d", x->stmt);
-        if (dt_store_read(store, dt_store_find(store, name), DT_VALUE_GRADIENT, values,
-                          (size_t)x->count * 4))
+        if (dt_store_read(store, dt_store_find(store, name), kind, values, (size_t)x->count * 4))
             rnd_device_wrong(d, "dt_store_read");
         else
             rnd_take_floats(x, values, got);
@@ -155,13 +156,24 @@ static void rnd_take_gradients(rnd_device *d, const rnd_ref *r, dt_store *store,
     }
 }
 
+static void rnd_take_gradients(rnd_device *d, const rnd_ref *r, dt_store *store, double *got) {
+    rnd_take_values(d, r, store, DT_VALUE_GRADIENT, r->gradients, r->buffers, got);
+}
+
+static void rnd_take_buffers(rnd_device *d, const rnd_ref *r, dt_store *store, double *got) {
+    rnd_take_values(d, r, store, DT_VALUE_PARAM, r->buffers, r->count, got);
+}
+
 /* ---- comparing */
 
-enum { RND_TERMS = 1, RND_OUTPUTS = 2, RND_GRADIENTS = 4, RND_ALL = 7 };
+enum { RND_TERMS = 1, RND_OUTPUTS = 2, RND_GRADIENTS = 4, RND_BUFFERS = 8, RND_ALL = 15 };
 
 static bool rnd_compared(const rnd_ref *r, int i, int what) {
     const int terms = r->m->loss_count + r->m->metric_count;
-    return (what & (i < terms ? RND_TERMS : i < r->gradients ? RND_OUTPUTS : RND_GRADIENTS)) != 0;
+    return (what & (i < terms          ? RND_TERMS
+                    : i < r->gradients ? RND_OUTPUTS
+                    : i < r->buffers   ? RND_GRADIENTS
+                                       : RND_BUFFERS)) != 0;
 }
 
 static double rnd_worst; /* of all: off / allowed */
@@ -199,7 +211,26 @@ static void rnd_compare_bits(const rnd_ref *r, const double *a, const double *b,
 
 /* ---- the ways */
 
-/* One program over the whole batch: losses, metrics, outputs, gradients. */
+/* A step of rate 0 moves buffers and nothing else. */
+static void rnd_check_still(rnd_device *d) {
+    for (int i = 0; i < d->m->count; i++) {
+        char name[16];
+        size_t bytes;
+        const int kind = d->m->stmts[i].kind;
+        if (kind != RND_PARAM && kind != RND_FROZEN)
+            continue;
+        void *words = rnd_words(d->m, i, 0, 1, &bytes), *now = malloc(bytes + 1);
+        snprintf(name, sizeof name, "x%d", i);
+        if (dt_store_read(d->store, dt_store_find(d->store, name), DT_VALUE_PARAM, now, bytes))
+            rnd_device_wrong(d, "dt_store_read");
+        else if (memcmp(words, now, bytes))
+            rnd_wrong(d->fault, "%s: a step of rate 0 changed t%d", d->way, i);
+        free(words);
+        free(now);
+    }
+}
+
+/* One program over the whole batch: losses, metrics, outputs, gradients, and buffers after it. */
 static void rnd_run_program(const rnd_ref *r, const rnd_way *way, bool eval, double *got,
                             rnd_fault *fault) {
     rnd_device d;
@@ -207,7 +238,10 @@ static void rnd_run_program(const rnd_ref *r, const rnd_way *way, bool eval, dou
     memset(got, 0, (size_t)r->total * sizeof *got);
     if (rnd_device_open(&d, r->m, way, fault)) {
         dt_program_desc desc = rnd_desc(&d, r->m->batch);
+        const dt_optim_desc still = {.kind = DT_SGD, .lr = DT_ZERO};
         desc.gradients = !eval;
+        if (!eval && way->commits)
+            desc.optim = &still;
         dt_program *program = rnd_program(&d, &desc);
         const dt_step_desc step = {.seed = r->m->seed, .step = 1};
         if (program)
@@ -219,6 +253,10 @@ static void rnd_run_program(const rnd_ref *r, const rnd_way *way, bool eval, dou
             rnd_take_outputs(&d, r, program, got);
             if (!eval)
                 rnd_take_gradients(&d, r, d.store, got);
+            if (desc.optim)
+                rnd_check_still(&d);
+            if (desc.optim)
+                rnd_take_buffers(&d, r, d.store, got);
         }
     }
     rnd_device_close(&d);
