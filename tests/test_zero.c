@@ -2,6 +2,7 @@
  * changed from step to step. */
 #include "train_model.h"
 #include <math.h>
+#include <pthread.h>
 
 /* ---- one weight, whose gradient is what the host writes as x, times the coefficient */
 
@@ -309,4 +310,64 @@ TEST(an_optimizer_s_numbers_are_finite_also_as_f32) {
     CHECK(dt_program_create(store, &d, &p) == DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(m.ctx), "coefficient");
     dt_ctx_destroy(m.ctx);
+}
+
+/* ---- ranks */
+
+typedef struct rate_rank {
+    dt_comm *comm;
+    bool odd; /* sets others at the steps 1 and 3 */
+    dt_result result[5];
+    uint64_t hash[6];
+    char text[5][256];
+} rate_rank;
+
+static void rate_rank_set(dt_trainer *t, int step, bool odd) {
+    CHECK(dt_trainer_set_lr(t, odd && step == 1 ? 0.02 : 0.01) == DT_OK);
+    CHECK(dt_trainer_set_coefficient(t, 0, odd && step == 3 ? 0.5 : 1) == DT_OK);
+}
+
+static void *rate_rank_main(void *arg) {
+    rate_rank *r = arg;
+    train_model *m = calloc(1, sizeof *m);
+    dt_trainer *t = NULL;
+    if (!m || !CHECK_TEXT(train_model_make(m, &(dt_ctx_desc){.no_vulkan = true}, 0), "the model"))
+        return NULL;
+    dt_trainer_desc d = train_desc(m);
+    d.devices = "cpu";
+    d.comm = r->comm;
+    if (CHECK_TEXT(dt_trainer_create(m->graph, &d, &t) == DT_OK, "%s", dt_ctx_error(m->ctx))) {
+        dt_store_state_hash(dt_trainer_store(t), &r->hash[0]);
+        for (int i = 0; i < 5; i++) {
+            rate_rank_set(t, i, r->odd);
+            r->result[i] = dt_trainer_step(t, NULL);
+            snprintf(r->text[i], sizeof r->text[i], "%s", r->result[i] ? dt_ctx_error(m->ctx) : "");
+            dt_store_state_hash(dt_trainer_store(t), &r->hash[i + 1]);
+        }
+        dt_trainer_destroy(t);
+    }
+    dt_ctx_destroy(m->ctx);
+    free(m);
+    return NULL;
+}
+
+TEST(ranks_with_different_rates_or_coefficients_get_an_error_and_no_step) {
+    dt_comm *comms[2];
+    pthread_t other;
+    REQUIRE(dt_comm_create_threads(NULL, 2, comms) == DT_OK);
+    rate_rank r[2] = {{.comm = comms[0]}, {.comm = comms[1], .odd = true}};
+    REQUIRE(pthread_create(&other, NULL, rate_rank_main, &r[1]) == 0);
+    rate_rank_main(&r[0]);
+    pthread_join(other, NULL);
+    for (int k = 0; k < 2; k++) {
+        for (int i = 0; i < 5; i++) {
+            const bool odd = i == 1 || i == 3;
+            CHECK_TEXT(r[k].result[i] == (odd ? DT_ERROR_INVALID : DT_OK), "rank %d, step %d: %s",
+                       k, i, r[k].text[i]);
+            CHECK((r[k].hash[i] == r[k].hash[i + 1]) == odd);
+            CHECK_CONTAINS(r[k].text[i], odd ? "different learning rates" : "");
+        }
+        dt_comm_destroy(comms[k]);
+    }
+    CHECK(!memcmp(r[0].hash, r[1].hash, sizeof r[0].hash));
 }

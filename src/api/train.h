@@ -149,12 +149,13 @@ DT_API dt_result dt_trainer_epoch(dt_trainer *trainer, dt_train_report *report);
 DT_API dt_result dt_trainer_evaluate(dt_trainer *trainer, const dt_dataset *data, int batch,
                                      dt_train_report *report);
 /* The learning rate from the next step on, in place of the optimizer's (to go back, give that); 0
- * is 0. The same on all ranks; no checkpoint has it. Errors, with the rate as before: INVALID
- * (negative, not finite, or too large for an f32, also times a group's lr_scale). */
+ * is 0. The same on all ranks, else the next step is INVALID on all; no checkpoint has it. Errors,
+ * with the rate as before: INVALID (negative, not finite, or too large for an f32, also times a
+ * group's lr_scale). */
 DT_API dt_result dt_trainer_set_lr(dt_trainer *trainer, double lr);
-/* The coefficient of losses[loss] from the next step on; 0 is 0. The same on all ranks; no
- * checkpoint has it. Errors, with the coefficient as before: INVALID (no such loss, a value that is
- * not finite or too large for an f32). */
+/* The coefficient of losses[loss] from the next step on; 0 is 0. The same on all ranks, as the
+ * rate; no checkpoint has it. Errors, with the coefficient as before: INVALID (no such loss, a
+ * value that is not finite or too large for an f32). */
 DT_API dt_result dt_trainer_set_coefficient(dt_trainer *trainer, int loss, double value);
 
 /* The whole state that training changes, and nothing that depends on devices or ranks: parameters,

@@ -7,6 +7,8 @@ enum {
     DTI_WEIGHTS_FAULT = DT_MAX_TERMS, /* ranks that cannot go on, and the sum of their numbers */
     DTI_WEIGHTS_WHO,
     DTI_WEIGHTS_ASKED,
+    DTI_WEIGHTS_MARK, /* of rates and coefficients: sums over ranks, of it and of its square */
+    DTI_WEIGHTS_SQUARE,
     DTI_WEIGHTS_WIDTH
 };
 enum {
@@ -317,6 +319,32 @@ static dt_result dti_step_given_up(dti_parallel *par) {
                     (unsigned long long)par->step.step, who);
 }
 
+/* 16 bits of what a rank sets by itself from step to step; others in every step. */
+static double dti_step_mark(const dti_parallel *par) {
+    const dt_optim_desc optim = dti_optim_resolved(&par->desc.optim);
+    const double lr = dti_or(par->step.lr, optim.lr);
+    uint64_t hash = dti_hash64(DTI_HASH_START, &par->step.step, sizeof par->step.step);
+    hash = dti_hash64(hash, &lr, sizeof lr);
+    for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {
+        const double value = par->step.coefficients[i] + 0.0; /* no -0 */
+        hash = dti_hash64(hash, &value, sizeof value);
+    }
+    return (double)((hash ^ hash >> 16 ^ hash >> 32 ^ hash >> 48) & 0xffffu);
+}
+
+/* Ranks with one mark have no variance. */
+static dt_result dti_step_same(dti_parallel *par) {
+    const double *sum = par->weights.sum;
+    const uint64_t all = (uint64_t)sum[DTI_WEIGHTS_MARK];
+    if (par->world * (uint64_t)sum[DTI_WEIGHTS_SQUARE] == all * all)
+        return DT_OK;
+    par->told = true;
+    return dti_fail(par->base, DT_ERROR_INVALID,
+                    "step %llu: the ranks have different learning rates or coefficients of losses; "
+                    "set the same on all of them; nothing has changed",
+                    (unsigned long long)par->step.step);
+}
+
 /* Weights to all ranks, and whether all of them can go on. */
 static dt_result dti_step_agree(dti_parallel *par, dt_result own) {
     const bool apart = par->desc.comm != NULL; /* the weights travel during the forward part */
@@ -328,6 +356,8 @@ static dt_result dti_step_agree(dti_parallel *par, dt_result own) {
     leaf[DTI_WEIGHTS_FAULT] = own ? 1.0 : 0.0;
     leaf[DTI_WEIGHTS_WHO] = own ? par->rank : 0.0;
     leaf[DTI_WEIGHTS_ASKED] = par->asked ? 1.0 : 0.0;
+    leaf[DTI_WEIGHTS_MARK] = dti_step_mark(par);
+    leaf[DTI_WEIGHTS_SQUARE] = leaf[DTI_WEIGHTS_MARK] * leaf[DTI_WEIGHTS_MARK];
     dt_result result = dti_leaf_sum_begin(par, &par->weights);
     if (!result && !own && apart)
         dti_crew_run(par->crew, dti_step_forward, par);
@@ -339,7 +369,8 @@ static dt_result dti_step_agree(dti_parallel *par, dt_result own) {
         return own ? own : result;
     if (par->told)
         return dti_step_given_up(par);
-    return dti_replicas_result(par);
+    result = dti_step_same(par);
+    return result ? result : dti_replicas_result(par);
 }
 
 static dt_result dti_step_exchange(dti_parallel *par) {
