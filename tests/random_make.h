@@ -300,7 +300,7 @@ static int rnd_positive(rnd_maker *k, int x) {
 
 /* ---- what reaches what */
 
-/* d(sum of y)/dx has a path. The probe's nodes stay behind in the maker's graph; nobody sees them. */
+/* d(sum of y)/dx has a path. The probe's nodes stay behind in the maker's graph, unseen. */
 static bool rnd_reaches(rnd_maker *k, int y, int x) {
     dt_graph *g = k->b.graph;
     dt_tensor dx, to = k->b.at[x], from = k->b.at[y];

@@ -33,8 +33,8 @@ static bool rnd_is_column(int kind) {
     return kind == RND_INPUT || kind == RND_INDEX;
 }
 
-/* Inputs that losses, metrics and gradients are really computed from: a gradient need not be. False:
- * none with samples, or too many. */
+/* Inputs that losses, metrics and gradients are really computed from: a gradient need not be.
+ * False: none with samples, or too many. */
 static bool rnd_columns(const rnd_ref *r, bool *columns) {
     dti_ref_run run;
     dt_tensor wanted[RND_RESULTS];
