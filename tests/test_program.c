@@ -199,6 +199,30 @@ TEST(an_ordinary_step_is_proven_to_be_finite_and_needs_no_dry_pass) {
     }
 }
 
+/* A GAN's two sides: the store has moments that one of them does not. */
+TEST(programs_of_one_store_with_other_optimizers_need_no_dry_pass_either) {
+    const dt_optim_desc optims[2] = {{.kind = DT_SGD}, {.kind = DT_ADAM}};
+    const char *const params[2] = {"a.*", "b.*"};
+    plan_case c = plan_open();
+    dt_program *p[2];
+    dt_tensor x = dt_input(c.graph, "x", DT_F32, dt_dims(8));
+    dt_tensor y = dt_nn_linear(dt_tanh(dt_nn_linear(x, "a", 16)), "b", 3);
+    float in[8] = {1, -2, 3, -4, 5, -6, 7, -8};
+    REQUIRE(dt_store_create(c.graph, &(dt_store_desc){.device = "cpu"}, &c.store) == DT_OK);
+    for (int i = 0; i < 2; i++) {
+        dt_program_desc d = {
+            .loss = dt_mean_loss(dt_square(y)), .optim = &optims[i], .params = params[i]};
+        REQUIRE(dt_program_create(c.store, &d, &p[i]) == DT_OK);
+        CHECK(dt_program_write(p[i], x, in, sizeof in) == DT_OK);
+    }
+    for (int step = 0; step < 6; step++) {
+        dt_report r;
+        CHECK(dt_program_run(p[step % 2], NULL, &r) == DT_OK);
+        CHECK((r.gradient_norm <= (double)p[step % 2]->proven) == (step >= 2));
+    }
+    dt_ctx_destroy(c.ctx);
+}
+
 TEST(a_micro_batch_goes_on_only_from_a_whole_sum) {
     plan_case c = plan_open();
     dt_tensor x;

@@ -16,7 +16,7 @@ static float dti_status_f32(const uint32_t *status, uint32_t word) {
 
 static void dti_store_unbound(dt_store *s) {
     for (uint32_t i = 0; i < s->param_count; i++)
-        s->params[i].bounded = false;
+        s->params[i].bounded = 0;
 }
 
 /* One group's constants as the device has them. */
@@ -88,7 +88,7 @@ static bool dti_reach_step(const dt_program *p, double norm, double x[3]) {
 static double dti_step_proven(const dt_program *p) {
     static const double norms[] = {3e38, 1e18, 1e12, 1e6, 1.0, 1e-6};
     for (uint32_t i = 0; i < p->store->param_count; i++) {
-        if (p->trained[i] && !p->store->params[i].bounded)
+        if (p->trained[i] && p->store->params[i].bounded <= dti_optim_moments(&p->optim))
             return -1.0;
     }
     for (size_t i = 0; i < DTI_COUNT(norms); i++) {
@@ -117,7 +117,7 @@ static void dti_store_bound(dt_program *p, const double x[3]) {
         s->largest[i] = others ? DTI_MAX(s->largest[i], x[i]) : x[i];
     for (uint32_t i = 0; i < s->param_count; i++) {
         if (p->trained[i])
-            s->params[i].bounded = s->params[i].bounded || moments == s->moments;
+            s->params[i].bounded = (uint8_t)DTI_MAX(s->params[i].bounded, moments + 1);
     }
 }
 
@@ -135,7 +135,7 @@ static void dti_store_remember(dt_program *p, const uint32_t *status) {
     if (finite && proven)
         dti_reach_step(p, (double)norm, x);
     for (uint32_t i = 0; i < s->param_count && !finite; i++)
-        s->params[i].bounded = s->params[i].bounded && !p->trained[i];
+        s->params[i].bounded = p->trained[i] ? 0 : s->params[i].bounded;
     if (!finite)
         return;
     x[0] = (double)dti_status_f32(status, DTI_STATUS_LARGEST(0));

@@ -307,7 +307,7 @@ DT_API dt_result dt_store_write(dt_store *s, int index, dt_value_kind kind, cons
             dti_fail(s->base, result, "another replica: %s", at->base->error);
         at->written = true;
         if (!result && kind != DT_VALUE_GRADIENT) /* else there may be no such parameter */
-            at->params[index].bounded = false;
+            at->params[index].bounded = 0;
     }
     return result;
 }

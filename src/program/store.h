@@ -18,8 +18,8 @@ typedef struct dti_param {
     uint32_t node;
     uint64_t offset; /* in elements, a multiple of DTI_BLOCK */
     uint64_t elements;
-    uint8_t optim; /* dt_optim_kind that keeps state for it; 0 = none yet */
-    bool bounded;  /* its values and moments are within `largest` */
+    uint8_t optim;   /* dt_optim_kind that keeps state for it; 0 = none yet */
+    uint8_t bounded; /* so many are within `largest`: 0, its values, and so many moments */
 } dti_param;
 
 struct dt_store {

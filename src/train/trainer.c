@@ -388,8 +388,7 @@ DT_API dt_store *dt_trainer_store(dt_trainer *t) {
 DT_API dt_result dt_trainer_set_lr(dt_trainer *t, double lr) {
     DTI_NEED(NULL, t);
     const dt_optim_desc optim = dti_optim_resolved(&t->par.desc.optim);
-    if (lr == (double)DT_ZERO)
-        lr = 0.0;
+    lr = dti_or(lr, 0.0);
     if (!dti_optim_lr_fits(&optim, lr))
         return dti_fail(t->base, DT_ERROR_INVALID, "a learning rate of %g; it must be from 0 to %g",
                         lr, dti_optim_lr_max(&optim));
@@ -404,7 +403,7 @@ DT_API dt_result dt_trainer_set_coefficient(dt_trainer *t, int loss, double valu
     if (!there || !dti_fits_f32(value))
         return dti_fail(t->base, DT_ERROR_INVALID, "loss %d, coefficient %g: %s", loss, value,
                         there ? "it must be finite as an f32" : "there is no such loss");
-    t->coefficients[loss] = value == (double)DT_ZERO ? 0.0 : value;
+    t->coefficients[loss] = dti_or(value, 0.0);
     return DT_OK;
 }
 
