@@ -353,7 +353,7 @@
 #define DTI_STEP_FLAGS 4       /* bit 0: first micro-batch: gradients are set, not added */
 #define DTI_STEP_CLIP_NORM 5   /* f32; 0 = off */
 #define DTI_STEP_CLIP_VALUE 6  /* f32; 0 = off */
-#define DTI_STEP_PROVEN 7      /* f32: with a gradient up to this norm the update is finite; -1 = ? */
+#define DTI_STEP_PROVEN 7      /* f32: up to this norm the update is finite; -1 = unknown */
 #define DTI_STEP_COEFFICIENT 8 /* f32[8] of each loss */
 #define DTI_STEP_WEIGHT 16     /* f32[8]: the global batch's weight; 0 = this batch's own */
 #define DTI_STEP_GROUP(g) (24 + 8 * (g))
@@ -386,8 +386,8 @@
 /* What the dry pass found: the least 4 * parameter + DTI_BAD_*; DTI_BAD_NONE: nothing. */
 #define DTI_CONTROL_BAD 3
 /* Bits of the largest magnitude after the update, of trained weights (set by the update), of first
- * and of second moments (set by the dry pass): in the order of the values, NaN and infinity above all
- * numbers. */
+ * and of second moments (set by the dry pass): in the order of the values, NaN and infinity above
+ * all numbers. */
 #define DTI_CONTROL_LARGEST(i) (4 + (i))
 #define DTI_CONTROL_WORDS 256
 
@@ -408,8 +408,8 @@
 #define DTI_TABLE_WORDS 4
 #define DTI_BLOCK 256
 
-/* COMMIT flags. Of NORM_FINISH: losses must be finite (GRAD_NORM was run when blocks > 0). Of OPTIM:
- * the dry pass, which computes the same and writes DTI_CONTROL_BAD alone. Of OPTIM_TICK: nothing is
+/* COMMIT flags. Of NORM_FINISH: losses must be finite (GRAD_NORM was run when blocks > 0). Of
+ * OPTIM: the dry pass, which computes the same and writes DTI_CONTROL_BAD alone. Of OPTIM_TICK: nothing is
  * counted, only told. */
 #define DTI_COMMIT_LOSSES 1u
 #define DTI_COMMIT_DRY 2u

@@ -109,7 +109,7 @@ static void rnd_ref_differentiate(rnd_ref *r) {
 static void rnd_ref_buffers(rnd_ref *r) {
     dt_graph *g = r->b.graph;
     dti_ref_run run;
-    dt_tensor wanted[RND_RESULTS];
+    dt_tensor wanted[RND_RESULTS] = {{0}};
     for (int i = 0; i < r->count; i++)
         wanted[i] = r->results[i].tensor;
     dti_ref_open(&run, g, 1);
@@ -194,7 +194,7 @@ static void rnd_ref_nodes(dti_ref_run *run, uint64_t key, bool cpu, bool hold) {
 /* Adds to out[]; outputs are set. */
 static void rnd_ref_run(const rnd_ref *r, const rnd_piece *p, double *out) {
     dti_ref_run run;
-    dt_tensor wanted[RND_RESULTS];
+    dt_tensor wanted[RND_RESULTS] = {{0}};
     const int count = p->forward ? r->gradients : r->count;
     for (int i = 0; i < count; i++)
         wanted[i] = r->results[i].tensor;
@@ -321,7 +321,7 @@ static double rnd_walk_loss(rnd_walk *w, double h) {
 }
 
 static void rnd_walk_open(rnd_walk *w, const rnd_ref *r, uint64_t key) {
-    dt_tensor wanted[RND_RESULTS];
+    dt_tensor wanted[RND_RESULTS] = {{0}};
     *w = (rnd_walk){.r = r};
     for (int i = 0; i < r->m->loss_count; i++)
         wanted[i] = r->results[i].tensor;

@@ -147,8 +147,8 @@ typedef struct dt_program_desc {
     dt_mode mode;
     bool accumulate;     /* gradients may be added up over micro-batches (dt_step_desc) */
     size_t bucket_bytes; /* gradients that end a backward segment; 0 = 25 MiB */
-    /* Do not look for NaN and infinity in losses, gradients and what a step writes: then a store may
-     * come to hold some. (With .clip_norm a gradient that is not finite is NUMERIC all the same.) */
+    /* Do not look for NaN and infinity in losses, gradients and what a step writes: then a store
+     * may come to hold some. (With .clip_norm a gradient that is not finite is NUMERIC even so.) */
     bool no_check;
 } dt_program_desc;
 

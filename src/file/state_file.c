@@ -153,8 +153,8 @@ static dt_result dti_state_put_t(const dti_state_file *f, const dti_checkpoint *
     const char *from = dti_checkpoint_find(c, "dtrain.t")->data;
     for (uint32_t i = 0; i < s->param_count; i++)
         memcpy(&f->t[i], from + 4 * (size_t)dti_state_number(f, c, (int)i), sizeof *f->t);
-    return s->device->backend->memory_write(
-        s->memories[DTI_ARENA_STATE], 4 * dti_state_t_offset(), f->t, 4ull * s->param_count);
+    return s->device->backend->memory_write(s->memories[DTI_ARENA_STATE], 4 * dti_state_t_offset(),
+                                            f->t, 4ull * s->param_count);
 }
 
 static dt_result dti_state_put(const dti_state_file *f, const dti_checkpoint *c) {

@@ -89,7 +89,7 @@ struct dt_program {
     uint8_t phases[DTI_SEGMENTS_MAX];
     uint32_t segment_count;                 /* weigh segment last, if any */
     uint32_t commit_segment, weigh_segment; /* segment_count = none */
-    uint32_t update_segment; /* the commit's, or of a replica the one behind it, which only writes */
+    uint32_t update_segment; /* the commit's; of a replica the one behind it, which only writes */
     uint64_t transient_bytes, used_bytes;
 
     dti_port *ports;
@@ -154,8 +154,8 @@ static void dti_replica_set_weights(dt_program *p, const double *weights);
 static dt_result dti_replica_begin_commit(dt_program *p, const dt_step_desc *step);
 /* Ends a run that does not commit. */
 static dt_result dti_replica_end(dt_program *p);
-/* All of the commit that writes nothing; *norm is the gradient's. *faulty: it is not finite, or what
- * the update would write is not. */
+/* All of the commit that writes nothing; *norm is the gradient's. *faulty: it is not finite, or
+ * what the update would write is not. */
 static dt_result dti_replica_judge(dt_program *p, double *norm, bool *faulty);
 /* Behind it: the update. Starts it and waits. */
 static dt_result dti_replica_commit(dt_program *p);

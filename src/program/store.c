@@ -366,9 +366,8 @@ static dt_result dti_store_forget(dt_store *s, const char zeros[DTI_STORE_PIECE]
     const uint64_t end = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(s, s->moments) : 0;
     dt_result result = DT_OK;
     for (uint64_t at = 4 * dti_state_t_offset(); at < end && !result; at += DTI_STORE_PIECE)
-        result =
-            s->device->backend->memory_write(s->memories[DTI_ARENA_STATE], at, zeros,
-                                             DTI_MIN(end - at, (uint64_t)DTI_STORE_PIECE));
+        result = s->device->backend->memory_write(s->memories[DTI_ARENA_STATE], at, zeros,
+                                                  DTI_MIN(end - at, (uint64_t)DTI_STORE_PIECE));
     dti_store_unbound(s);
     s->summed = 0;
     for (uint32_t i = 0; i < s->param_count && !result; i++)
