@@ -409,8 +409,8 @@
 #define DTI_BLOCK 256
 
 /* COMMIT flags. Of NORM_FINISH: losses must be finite (GRAD_NORM was run when blocks > 0). Of
- * OPTIM: the dry pass, which computes the same and writes DTI_CONTROL_BAD alone. Of OPTIM_TICK: nothing is
- * counted, only told. */
+ * OPTIM: the dry pass, which computes the same and writes DTI_CONTROL_BAD alone. Of OPTIM_TICK:
+ * nothing is counted, only told. */
 #define DTI_COMMIT_LOSSES 1u
 #define DTI_COMMIT_DRY 2u
 #define DTI_COMMIT_TELL 4u
