@@ -321,7 +321,8 @@ static int rnd_row_linear(rnd_maker *k) {
 /* [channels, height, width], or [channels, length]: small. */
 static int rnd_image(rnd_maker *k, int rank, int channels_of) {
     int x = rnd_bounded(k, rnd_pick_rank(k, rank, rank));
-    if (x >= 0 && rnd_shape(k, x).dim[0] % channels_of == 0 && rnd_chance(k, 80))
+    if (x >= 0 && rnd_shape(k, x).dim[0] % channels_of == 0 && rnd_elements(rnd_shape(k, x)) &&
+        rnd_chance(k, 80))
         return x;
     dt_shape s = rnd_any_shape(k, rank);
     s.dim[0] = channels_of * rnd_between(k, 1, 3);

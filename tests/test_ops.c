@@ -301,7 +301,8 @@ TEST(a_gradient_by_the_result_of_a_row_without_one_is_what_flows_to_it) {
     dti_ref_run run;
     REQUIRE(dt_graph_create(ctx, &g) == DT_OK);
     dt_tensor x = dt_input_shared(g, "x", DT_F32, dt_dims(2));
-    dt_tensor of[] = {dt_floor(x), dt_step(x), dt_ge(x, dt_neg(x)), dt_detach(x)};
+    dt_tensor of[] = {dt_floor(x), dt_step(x), dt_ge(x, dt_neg(x)), dt_detach(x),
+                      dt_cast(dt_cast(x, DT_I32), DT_F32)};
     dti_ref_open(&run, g, 1);
     for (size_t i = 0; i < DTI_COUNT(of); i++) {
         dt_tensor dx = dt_gradient(dt_affine(of[i], 3, 0), of[i]);
