@@ -204,11 +204,8 @@ build_tests() {
         if grep -q "#include \"$(basename "$source")\"" tests/main.c; then continue; fi
         object=$out/$(basename "$source" .c).o
         objects="$objects $object"
-        sources="$source tests/harness.h dtrain.h $out/flags"
-        case $source in
-        tests/main.c | tests/test_fuzz.c) sources="$sources tests" ;;
-        tests/test_wrong_*) sources="$sources tests/wrong_args.h" ;;
-        esac
+        sources="$source $(echo tests/*.h) dtrain.h $out/flags"
+        case $source in tests/main.c | tests/test_fuzz.c) sources="$sources tests" ;; esac
         # shellcheck disable=SC2086
         if newer "$object" $sources; then continue; fi
         say "$CC $source"
@@ -442,7 +439,10 @@ random_tests() {
 }
 
 run_tests() {
-    if [ "$*" = long ]; then long_tests; fi
+    case "$sanitize $*" in
+    ' long') long_tests ;;
+    ?*' long' | ?*' random '*) die "test $* runs without --sanitize" ;;
+    esac
     if [ $# = 2 ] && [ "$1" = random ]; then random_tests "$2"; fi
     if [ -n "$sanitize" ]; then sanitized_tests "$@"; fi
     build

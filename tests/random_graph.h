@@ -325,7 +325,7 @@ static dt_tensor rnd_build_stmt(dt_graph *g, const rnd_stmt *s, const dt_tensor 
 /* What lies on the stack before a call is another thing each time: nothing may depend on it. */
 static __attribute__((noinline)) void rnd_dirty_stack(void) {
     static uint64_t state;
-    volatile uint64_t dirt[256];
+    volatile uint64_t dirt[256] __attribute__((unused));
     for (int i = 0; i < 256; i++)
         dirt[i] = rnd_mix(++state);
 }

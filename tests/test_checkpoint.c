@@ -840,3 +840,25 @@ TEST(checkpoint_writer_says_so_when_any_system_call_fails_and_leaves_a_good_newe
     ck_remove(folder);
 }
 #endif
+
+/* A file may say a parameter's line again and again: that is one too many, not something to look for
+ * in all of the model each time. */
+TEST(a_models_text_that_repeats_a_parameter_is_of_another_model) {
+    static const char *const texts[] = {"parameter 'a' [1]\nparameter 'b' [2]\nrelu [B]\n",
+                                        "parameter 'b' [2]\nparameter 'a' [1]\nrelu [B]\n",
+                                        "parameter 'a' [1]\nparameter 'b' [2]\nparameter 'a' [1]\n",
+                                        "parameter 'a' [1]\nrelu [B]\n"};
+    dti_base base;
+    dti_base_init(&base, NULL, NULL);
+    dti_text here = dti_text_open(&base);
+    dti_text_add(&here, "%s", texts[0]);
+    for (int i = 0; i < 4; i++) {
+        dt_result result =
+            dti_model_text_contract(&base, "path", texts[i], strlen(texts[i]), &here);
+        CHECK(result == (i < 2 ? DT_OK : DT_ERROR_INVALID));
+        if (i >= 2)
+            CHECK_CONTAINS(base.error, i == 2 ? "it also has \"parameter 'a' [1]\""
+                                              : "here is also \"parameter 'b' [2]\"");
+    }
+    dti_text_free(&here);
+}

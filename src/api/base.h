@@ -29,7 +29,7 @@
     X(ERROR_CORRUPT, "bytes changed on their way")                                                 \
     X(ERROR_CANCELLED, "a rank gave an operation up")                                              \
     X(ERROR_REVOKED, "the group has ended")                                                        \
-    X(ERROR_FORKED, "called in a child of fork; the parent has the group")                         \
+    X(ERROR_FORKED, "called in a child of fork with what is the parent's")                         \
     X(ERROR_LATE, "a rank has not posted an operation in time")
 
 typedef enum dt_result {

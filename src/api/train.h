@@ -123,7 +123,7 @@ typedef struct dt_train_report {
     uint64_t epoch;          /* that the samples were of, from 0 */
     bool epoch_ended;        /* they were its last */
     uint64_t samples, steps; /* in this report */
-    double loss;             /* coefficient * sum / weight, added up */
+    double loss;             /* coefficient * sum / weight, added up; the newest coefficients */
     double loss_sum[DT_MAX_TERMS], loss_weight[DT_MAX_TERMS];
     double metric[DT_MAX_TERMS]; /* metric_sum / metric_weight; 0 where nothing weighs */
     double metric_sum[DT_MAX_TERMS], metric_weight[DT_MAX_TERMS];

@@ -136,14 +136,27 @@ static bool dti_model_has(const char *text, size_t size, dti_slice want, size_t 
     return false;
 }
 
-/* The first parameter's line of `text` that `other` has not; nothing: it has all. */
-static dti_slice dti_model_missing(const char *text, size_t size, const char *other,
-                                   size_t other_size) {
-    size_t found = 0;
+static size_t dti_model_params(const char *text, size_t size) {
+    size_t params = 0;
     for (size_t at = 0; at < size;) {
         dti_slice line = dti_model_line(text + at, size - at);
         at += line.size + 1;
-        if (dti_model_line_is_param(line) && !dti_model_has(other, other_size, line, &found))
+        params += dti_model_line_is_param(line);
+    }
+    return params;
+}
+
+/* The first parameter's line of `text` that `other` has not, or that is one too many: a file that
+ * repeats lines is looked through no longer than one that does not. Nothing: it has all. */
+static dti_slice dti_model_missing(const char *text, size_t size, const char *other,
+                                   size_t other_size) {
+    size_t found = 0, left = dti_model_params(other, other_size);
+    for (size_t at = 0; at < size;) {
+        dti_slice line = dti_model_line(text + at, size - at);
+        at += line.size + 1;
+        if (!dti_model_line_is_param(line))
+            continue;
+        if (!left-- || !dti_model_has(other, other_size, line, &found))
             return line;
     }
     return (dti_slice){NULL, 0};

@@ -130,10 +130,6 @@ static dt_result dti_state_check_words(dt_trainer *t, const char *path, uint64_t
                 {DTI_STATE_MOMENTS, "number of moments"},
                 {DTI_STATE_SHUFFLED, "shuffling"}};
     dti_state_words(t, here);
-    if (w[DTI_STATE_VERSION] < 1 || w[DTI_STATE_VERSION] > DTI_STATE_NOW)
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        "%s: a checkpoint of version %llu; this dtrain reads 1 to %d", path,
-                        (unsigned long long)w[DTI_STATE_VERSION], DTI_STATE_NOW);
     w[DTI_STATE_OPTIM] = dti_state_kind(w[DTI_STATE_OPTIM]);
     for (size_t i = 0; i < DTI_COUNT(same); i++) {
         if (w[same[i].word] != here[same[i].word])
@@ -161,6 +157,10 @@ static dt_result dti_state_check(dt_trainer *t, const char *path, const dti_chec
     uint64_t *words = f->words;
     if (result)
         return result;
+    if (words[DTI_STATE_VERSION] < 1 || words[DTI_STATE_VERSION] > DTI_STATE_NOW)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "%s: a checkpoint of version %llu; this dtrain reads 1 to %d", path,
+                        (unsigned long long)words[DTI_STATE_VERSION], DTI_STATE_NOW);
     *f = dti_trainer_state(t, words, words[DTI_STATE_VERSION]);
     result = dti_trainer_state_open(f);
     if (!result)
