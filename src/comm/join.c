@@ -344,16 +344,24 @@ static const char *dti_member_roster(dti_core *core, dti_link *link, const uint8
 
 /* ---- who is missing */
 
-/* Coordinator: who is missing, and why, where that is known. */
+/* Coordinator: who is missing, and why, where that is known. What does not fit of the ranks is cut:
+ * the reason is what helps. */
 static void dti_missing_list(const dti_core *core, char *list, size_t size) {
+    const char *why = core->starved
+                          ? "; this process has no descriptor left for connections: raise "
+                            "the limit (ulimit -n)"
+                          : "";
+    const size_t most = size - strlen(why) - sizeof ", 4294967295, ...";
     size_t used = 0;
-    for (uint32_t r = 1; r < core->set.size && used < size - 16; r++)
-        if (!core->peers[r].joined)
-            used += (size_t)snprintf(list + used, size - used, "%s%u", used ? ", " : "", r);
-    if (core->starved && used < size)
-        snprintf(list + used, size - used,
-                 "; this process has no descriptor left for connections: raise the limit "
-                 "(ulimit -n)");
+    bool cut = false;
+    for (uint32_t r = 1; r < core->set.size && !cut; r++) {
+        if (core->peers[r].joined)
+            continue;
+        cut = used > most;
+        used += cut ? (size_t)snprintf(list + used, size - used, ", ...")
+                    : (size_t)snprintf(list + used, size - used, "%s%u", used ? ", " : "", r);
+    }
+    snprintf(list + used, size - used, "%s", why);
 }
 
 static void dti_tick_missing(dti_core *core) {

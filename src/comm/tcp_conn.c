@@ -261,6 +261,7 @@ static void dti_tcp_accept(dti_tcp *t, int listener) {
             t->accept_after = t->core.now + DTI_ACCEPT_PAUSE_NS;
         if (fd < 0)
             return;
+        t->core.starved = false; /* it was for a while: not why somebody is missing later */
         fcntl(fd, F_SETFD, FD_CLOEXEC);
         fcntl(fd, F_SETFL, O_NONBLOCK);
         dti_link *link = dti_core_accepted(&t->core);

@@ -219,6 +219,68 @@ TEST(hostile_limits_on_descriptors_are_said_as_that) {
     fleet_free(f);
 }
 
+/* The same for a while, in which rank 1 of 3 is refused; then it comes in, and rank 2 is late. */
+static void *take_descriptors_for_a_while(void *arg) {
+    struct rlimit all;
+    getrlimit(RLIMIT_NOFILE, &all);
+    usleep(150000);
+    setrlimit(RLIMIT_NOFILE, &(struct rlimit){3, all.rlim_max});
+    usleep(350000);
+    setrlimit(RLIMIT_NOFILE, &all);
+    return arg;
+}
+
+static void without_descriptors_for_a_while(proc *p) {
+    dt_comm_desc desc = proc_desc(p);
+    desc.logger = (dt_logger){.log = proc_log, .user = p};
+    pthread_t thread;
+    if (p->index == 0)
+        EXPECT(&p->m, pthread_create(&thread, NULL, take_descriptors_for_a_while, NULL) == 0);
+    else
+        usleep(300000);
+    EXPECT(&p->m, proc_try_desc(p, &desc) == DT_ERROR_TIMEOUT);
+    if (p->index == 0)
+        pthread_join(thread, NULL);
+}
+
+TEST(hostile_limits_on_descriptors_that_are_over_are_not_said) {
+    fleet *f = fleet_new(2);
+    f->desc.world_size = 3;
+    f->desc.join_timeout_ms = 1600;
+    fleet_run(f, without_descriptors_for_a_while);
+    CHECK_CONTAINS(f->at[0].log, "no descriptor is left for a new connection");
+    CHECK_CONTAINS(f->at[0].text, "missing: 2");
+    CHECK(!strstr(f->at[0].text, "descriptor"));
+    fleet_free(f);
+}
+
+TEST(hostile_limits_on_descriptors_are_said_behind_many_missing_ranks) {
+    const char *why = "; this process has no descriptor left for connections: raise the limit "
+                      "(ulimit -n)";
+    dti_peer *peers = calloc(1200, sizeof *peers);
+    dti_core *core = calloc(1, sizeof *core);
+    core->peers = peers;
+    for (uint32_t size = 2; size <= 1200; size++) {
+        char list[320], last[16];
+        core->set.size = size;
+        core->starved = true;
+        dti_missing_list(core, list, sizeof list);
+        size_t ranks = strlen(list) - strlen(why);
+        CHECK(strlen(list) < sizeof list && strcmp(list + ranks, why) == 0);
+        list[ranks] = 0;
+        bool cut = ranks > 5 && strcmp(list + ranks - 5, ", ...") == 0;
+        snprintf(last, sizeof last, "%u", size - 1);
+        CHECK(cut || strcmp(list + ranks - strlen(last), last) == 0);
+        CHECK(cut == (size > 59)); /* most of them are told */
+    }
+    core->starved = false;
+    char list[320];
+    dti_missing_list(core, list, sizeof list);
+    CHECK(strcmp(list + strlen(list) - 5, ", ...") == 0 && strstr(list, ", 70, "));
+    free(core);
+    free(peers);
+}
+
 /* ---- what is not the protocol, at the listening ports */
 
 static int raw_dial(int port) {
