@@ -448,7 +448,7 @@ static int rnd_row_batch_norm(rnd_maker *k) {
 
 static int rnd_cross_entropy_of(rnd_maker *k, int x) {
     x = rnd_bounded(k, x);
-    if (x < 0 || rnd_shape(k, x).rank < 1)
+    if (x < 0 || rnd_shape(k, x).rank < 1 || !rnd_elements(rnd_shape(k, x)))
         return -1;
     dt_shape rows = rnd_shape(k, x);
     const int classes = (int)rows.dim[--rows.rank];
@@ -500,7 +500,7 @@ static int rnd_term_of(rnd_maker *k, int x) {
 }
 
 static int rnd_metric_of(rnd_maker *k, int x) {
-    if (x < 0 || rnd_shape(k, x).rank < 1 || rnd_chance(k, 40))
+    if (x < 0 || rnd_shape(k, x).rank < 1 || !rnd_elements(rnd_shape(k, x)) || rnd_chance(k, 40))
         return rnd_term_of(k, x);
     dt_shape rows = rnd_shape(k, x);
     const int classes = (int)rows.dim[--rows.rank];
