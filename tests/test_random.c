@@ -142,13 +142,14 @@ static void rnd_seed(uint64_t seed, const rnd_way *way, rnd_tally *t) {
     rnd_fault fault = {""};
     char error[512];
     t->models++;
-    if (!rnd_make(&m, seed, !way->cpu, error))
+    const bool made = rnd_make(&m, seed, !way->cpu, error);
+    if (!made)
         rnd_wrong(&fault, "a call was refused: %s", error);
     else if (!m.loss_count)
         t->empty++;
     else
         rnd_check(&m, way, t, &fault);
-    if (fault.text[0] && m.loss_count) {
+    if (fault.text[0] && made) {
         fault.text[0] = 0;
         rnd_check_closely(&m, way, &fault);
     }
@@ -162,7 +163,7 @@ static void rnd_seed(uint64_t seed, const rnd_way *way, rnd_tally *t) {
     if (t->failed > 3)
         return;
     rnd_print(&m);
-    if (!m.loss_count)
+    if (!made)
         return;
     rnd_shrink_model(&m, way, &fault, rnd_check_closely);
     printf("  smaller, and wrong in the same way:\n");
