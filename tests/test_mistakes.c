@@ -174,6 +174,123 @@ TEST(what_a_cleared_op_gave_is_never_taken_for_none) {
     }
 }
 
+#define DTX(name) X(dt_##name(nil))
+#define DTY(name) X(dt_##name(nil, y)) X(dt_##name(y, nil))
+/* Each function that takes a tensor, with nil where it takes one. */
+#define USES_OF_NIL                                                                                \
+    DT_UNARY_FUNCTIONS(DTX)                                                                        \
+    DT_BINARY_FUNCTIONS(DTY)                                                                       \
+    X(dt_label(nil, "name"))                                                                       \
+    X(dt_freeze(nil))                                                                              \
+    X(dt_leaky_relu(nil, 1))                                                                       \
+    X(dt_elu(nil, 1))                                                                              \
+    X(dt_affine(nil, 1, 1))                                                                        \
+    X(dt_cast(nil, DT_F32))                                                                        \
+    X(dt_cast(nil, DT_I32))                                                                        \
+    X(dt_copy(nil))                                                                                \
+    X(dt_detach(nil))                                                                              \
+    X(dt_reshape(nil, dt_dims(2)))                                                                 \
+    X(dt_reshape(nil, (dt_shape){-1, {0}}))                                                        \
+    X(dt_flatten(nil))                                                                             \
+    X(dt_permute(nil, dt_dims(0)))                                                                 \
+    X(dt_slice(nil, -1, 0, 1))                                                                     \
+    X(dt_concat((dt_tensor[2]){nil, y}, 2, -1))                                                    \
+    X(dt_concat((dt_tensor[2]){y, nil}, 2, -1))                                                    \
+    X(dt_expand(nil, dt_dims(2)))                                                                  \
+    X(dt_sum(nil, dt_dims(), false))                                                               \
+    X(dt_mean(nil, dt_dims(), false))                                                              \
+    X(dt_max(nil, dt_dims(0), true))                                                               \
+    X(dt_min(nil, dt_dims(0), true))                                                               \
+    X(dt_sum_samples(nil))                                                                         \
+    X(dt_softmax(nil, 0))                                                                          \
+    X(dt_log_softmax(nil, -1))                                                                     \
+    X(dt_matmul(nil, y))                                                                           \
+    X(dt_matmul(y, nil))                                                                           \
+    X(dt_matmul_transposed(nil, y, true, false))                                                   \
+    X(dt_linear(nil, y, none))                                                                     \
+    X(dt_linear(y, nil, none))                                                                     \
+    X(dt_gather(nil, d->t))                                                                        \
+    X(dt_gather(y, nil))                                                                           \
+    X(dt_dropout(nil, 0))                                                                          \
+    X(dt_dropout(nil, 0.5f))                                                                       \
+    X(dt_cross_entropy(nil, d->t, NULL))                                                           \
+    X(dt_cross_entropy(y, nil, NULL))                                                              \
+    X(dt_mse(nil, y))                                                                              \
+    X(dt_mse(y, nil))                                                                              \
+    X(dt_mean_loss(nil))                                                                           \
+    X(dt_accuracy(nil, d->t))                                                                      \
+    X(dt_accuracy(y, nil))                                                                         \
+    X(dt_gradient(nil, y))                                                                         \
+    X(dt_gradient(nil, none))                                                                      \
+    X(dt_gradient(none, y))                                                                        \
+    X(dt_gradient(none, nil))                                                                      \
+    X(dt_gradient(y, nil))                                                                         \
+    X(dt_gradient(y, none))                                                                        \
+    X(dt_conv2d(nil, y, none, NULL))                                                               \
+    X(dt_conv2d(y, nil, none, NULL))                                                               \
+    X(dt_conv1d(nil, y, none, NULL))                                                               \
+    X(dt_conv1d(y, nil, none, NULL))                                                               \
+    X(dt_conv_transpose2d(nil, y, none, NULL))                                                     \
+    X(dt_conv_transpose2d(y, nil, none, NULL))                                                     \
+    X(dt_conv_transpose1d(nil, y, none, NULL))                                                     \
+    X(dt_conv_transpose1d(y, nil, none, NULL))                                                     \
+    X(dt_max_pool2d(nil, NULL))                                                                    \
+    X(dt_avg_pool2d(nil, NULL))                                                                    \
+    X(dt_adaptive_avg_pool2d(nil, 1, 1))                                                           \
+    X(dt_resize(nil, 2, 2, DT_RESIZE_NEAREST))                                                     \
+    X(dt_pad(nil, 0, 1, 1))                                                                        \
+    X(dt_layer_norm(nil, 1, none, none, 0))                                                        \
+    X(dt_layer_norm(y, 1, nil, none, 0))                                                           \
+    X(dt_rms_norm(nil, 1, none, 0))                                                                \
+    X(dt_rms_norm(y, 1, nil, 0))                                                                   \
+    X(dt_group_norm(nil, 1, none, none, 0))                                                        \
+    X(dt_group_norm(y, 1, none, nil, 0))                                                           \
+    X(dt_batch_norm(nil, none, none, none, none, NULL))                                            \
+    X(dt_batch_norm(y, none, none, nil, none, NULL))                                               \
+    X(dt_nn_linear(nil, "layer", 1))                                                               \
+    X(dt_nn_linear_with(nil, "layer", 1, NULL))                                                    \
+    X(dt_nn_embedding(nil, "layer", 1, 1))                                                         \
+    X(dt_nn_conv2d(nil, "layer", 1, 1, NULL))                                                      \
+    X(dt_nn_conv1d(nil, "layer", 1, 1, NULL))                                                      \
+    X(dt_nn_conv_transpose2d(nil, "layer", 1, 1, NULL))                                            \
+    X(dt_nn_batch_norm(nil, "layer", NULL))                                                        \
+    X(dt_nn_layer_norm(nil, "layer", 1))                                                           \
+    X(dt_nn_group_norm(nil, "layer", 1))                                                           \
+    X(dt_nn_rms_norm(nil, "layer", 1))
+
+/* NULL: there are no more. */
+static const char *use_nil(const desk *d, dt_tensor nil, int row, dt_tensor *out) {
+    const dt_tensor y = d->y, none = {0};
+    int at = 0;
+#define X(...)                                                                                     \
+    if (at++ == row) {                                                                             \
+        *out = __VA_ARGS__;                                                                        \
+        return #__VA_ARGS__;                                                                       \
+    }
+    USES_OF_NIL
+#undef X
+    return NULL;
+}
+
+TEST(to_use_what_a_cleared_op_gave_is_an_error_in_every_function) {
+    desk d;
+    int row = 0;
+    desk_open(&d);
+    dt_tensor gone = dt_add(d.y, d.x), out = d.y;
+    for (;; row++) {
+        dt_graph_clear_error(d.graph);
+        const char *call = use_nil(&d, gone, row, &out);
+        if (!call)
+            break;
+        const char *error = dt_graph_error(d.graph);
+        test_check(is_nil(out) && error && strstr(error, "is nil"), __FILE__, __LINE__, "%s: %s",
+                   call, error ? error : "no error");
+    }
+    CHECK(row > 100 && !dt_store_create(d.graph, NULL, &d.store));
+    CHECK(dt_store_find(d.store, "layer.weight") < 0);
+    dt_ctx_destroy(d.ctx);
+}
+
 TEST(a_trainer_takes_no_loss_or_metric_of_another_graph) {
     for (int way = 0; way < 3; way++) {
         desk d, far;

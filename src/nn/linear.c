@@ -11,8 +11,10 @@ typedef struct dti_nn {
 
 /* False: x is nil, or there is no name for the parameters. */
 static bool dti_nn_begin(dti_nn *nn, dt_tensor x, const char *op, const char *name) {
-    if (dti_is_nil(x))
+    if (dti_is_nil(x)) {
+        dti_nil_of(x, op);
         return false;
+    }
     *nn = (dti_nn){x.graph, dti_graph_mark_of(x.graph)};
     if (name && name[0])
         return true;

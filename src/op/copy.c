@@ -35,8 +35,8 @@ static void dti_cast_emit(dti_emit *e) {
 }
 
 DT_API dt_tensor dt_cast(dt_tensor x, dt_dtype dtype) {
-    if (dti_is_nil(x) || dti_node_of(x)->dtype == dtype)
-        return x;
+    if (!dti_is_nil(x) && dti_node_of(x)->dtype == dtype)
+        return x; /* of nil the row's own check tells */
     return dti_append1(DTI_OP_CAST, x, &(dti_attr){.i = {(int32_t)dtype}});
 }
 
@@ -112,7 +112,7 @@ static void dti_pad_emit(dti_emit *e) {
 
 DT_API dt_tensor dt_pad(dt_tensor x, int axis, int64_t before, int64_t after) {
     if (dti_is_nil(x))
-        return x;
+        return dti_nil_of(x, "pad");
     dt_shape s = dti_node_of(x)->shape;
     int at = dti_axis_of(x, axis);
     if (at < 0 || at >= s.rank || before < 0 || after < 0 || before > INT32_MAX ||

@@ -182,8 +182,8 @@ static dt_tensor dti_gradient_none(dt_tensor y, dt_tensor x) {
 }
 
 DT_API dt_tensor dt_gradient(dt_tensor y, dt_tensor x) {
-    if (dti_is_nil(y))
-        return y;
+    if (dti_is_nil(y)) /* a {0} knows no graph: x does */
+        return dti_nil_of(y.graph ? y : x, "gradient");
     if (dti_is_nil(x))
         return dti_graph_fail(y.graph, "gradient: x is nil");
     if (y.graph != x.graph)

@@ -36,7 +36,7 @@ static void dti_dropout_emit(dti_emit *e) {
 
 DT_API dt_tensor dt_dropout(dt_tensor x, float p) {
     if (dti_is_nil(x))
-        return x;
+        return dti_nil_of(x, "dropout");
     if (p == 0.0f)
         return x;
     return dti_append1(DTI_OP_DROPOUT, x,

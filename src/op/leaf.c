@@ -121,7 +121,7 @@ DT_API dt_tensor dt_buffer(dt_graph *g, const char *name, dt_shape shape, dt_ini
 
 DT_API dt_tensor dt_freeze(dt_tensor x) {
     if (dti_is_nil(x))
-        return x;
+        return dti_nil_of(x, "dt_freeze");
     dti_node *n = dti_node_of(x);
     if (n->op != DTI_OP_PARAM) {
         return dti_graph_fail(x.graph, "dt_freeze: %s is not a parameter; use dt_detach",

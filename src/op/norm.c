@@ -450,7 +450,7 @@ static bool dti_norm_check(dt_tensor x, const char *op, bool fits, float eps, co
 static dt_tensor dti_norm_last(const char *op, dt_tensor x, int dims, dt_tensor w, dt_tensor b,
                                float eps, bool rms) {
     if (dti_is_nil(x))
-        return x;
+        return dti_nil_of(x, op);
     dt_shape s = dti_node_of(x)->shape, last = {.rank = dims};
     bool fits = dims >= 1 && dims <= s.rank;
     if (!dti_norm_check(x, op, fits, eps, "`dims` must be 1 up to the number of dimensions"))
@@ -474,7 +474,7 @@ DT_API dt_tensor dt_rms_norm(dt_tensor x, int dims, dt_tensor w, float eps) {
 
 DT_API dt_tensor dt_group_norm(dt_tensor x, int groups, dt_tensor w, dt_tensor b, float eps) {
     if (dti_is_nil(x))
-        return x;
+        return dti_nil_of(x, "group_norm");
     dt_shape s = dti_node_of(x)->shape;
     bool fits = s.rank >= 1 && groups >= 1 && s.dim[0] % groups == 0;
     eps = (float)dti_or((double)eps, 1e-5);
@@ -523,7 +523,7 @@ static bool dti_batch_norm_buffers(dt_tensor x, const dt_tensor *running, int64_
 DT_API dt_tensor dt_batch_norm(dt_tensor x, dt_tensor w, dt_tensor b, dt_tensor running_mean,
                                dt_tensor running_var, const dt_batch_norm_desc *desc) {
     if (dti_is_nil(x))
-        return x;
+        return dti_nil_of(x, "batch_norm");
     dt_batch_norm_desc d = desc ? *desc : (dt_batch_norm_desc){0};
     dt_shape s = dti_node_of(x)->shape;
     dt_tensor running[2] = {running_mean, running_var}, weights[2] = {w, b};

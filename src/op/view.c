@@ -194,7 +194,7 @@ DT_API dt_tensor dt_expand(dt_tensor x, dt_shape shape) {
         return dti_graph_fail(x.graph, "expand: rank %d; at most %d dimensions", (int)shape.rank,
                               DT_MAX_DIMS);
     }
-    return dti_expand_to(x, shape, false);
+    return dti_is_nil(x) ? dti_nil_of(x, "expand") : dti_expand_to(x, shape, false);
 }
 
 static dt_tensor dti_expand_like(dt_tensor x, dt_tensor like) {

@@ -27,6 +27,10 @@ static dt_tensor dti_graph_no_memory(dt_graph *g, const char *format, ...) {
     return nil;
 }
 
+static dt_tensor dti_nil_of(dt_tensor x, const char *op) {
+    return x.graph ? dti_graph_fail(x.graph, "%s: its input is nil", op) : dti_nil(NULL);
+}
+
 static const char *dti_graph_string(dt_graph *g, const char *text) {
     size_t size = strlen(text) + 1;
     dti_string *s = dti_alloc(g->base, sizeof *s + size);
@@ -187,7 +191,7 @@ DT_API bool dt_tensor_has_samples(dt_tensor x) {
 
 DT_API dt_tensor dt_label(dt_tensor x, const char *label) {
     if (dti_is_nil(x))
-        return x;
+        return dti_nil_of(x, "dt_label");
     const dti_node *n = dti_node_of(x);
     if (!label || !label[0])
         return dti_graph_fail(x.graph, "dt_label: a label is needed");

@@ -78,6 +78,9 @@ static inline dt_tensor dti_nil(dt_graph *g) {
 static dt_tensor dti_graph_fail(dt_graph *g, const char *format, ...) DTI_PRINTF(2, 3);
 /* The same when host memory ran out. */
 static dt_tensor dti_graph_no_memory(dt_graph *g, const char *format, ...) DTI_PRINTF(2, 3);
+/* What an op gives whose input is nil: nil, and an error of the graph that the nil knows, whose own
+ * may have been cleared. For {0}, which knows none, {0}. */
+static dt_tensor dti_nil_of(dt_tensor x, const char *op);
 /* A copy of `text` that lives as long as the graph; NULL when memory ran out (recorded). */
 static const char *dti_graph_string(dt_graph *g, const char *text);
 /* Appends a node as it is; nil when memory ran out. */
