@@ -20,7 +20,9 @@ float bad_losses(uint lane)
     if ((args.flags & DTI_COMMIT_LOSSES) == 0u)
         return bad;
     for (uint i = lane; i < args.terms; i += gl_WorkGroupSize.x) {
-        if (!dti_is_finite(uintBitsToFloat(status[DTI_STATUS_TERM(i)])))
+        vec2 term = uintBitsToFloat(uvec2(status[DTI_STATUS_TERM(i)],
+                                          status[DTI_STATUS_TERM(i) + 1u]));
+        if (!dti_is_finite(term.x) || !dti_is_finite(term.y))
             bad += 1.0;
     }
     return bad;

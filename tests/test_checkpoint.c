@@ -841,8 +841,8 @@ TEST(checkpoint_writer_says_so_when_any_system_call_fails_and_leaves_a_good_newe
 }
 #endif
 
-/* A file may say a parameter's line again and again: that is one too many, not something to look for
- * in all of the model each time. */
+/* A file may say a parameter's line again and again: that is one too many, not something to look
+ * for in all of the model each time. */
 TEST(a_models_text_that_repeats_a_parameter_is_of_another_model) {
     static const char *const texts[] = {"parameter 'a' [1]\nparameter 'b' [2]\nrelu [B]\n",
                                         "parameter 'b' [2]\nparameter 'a' [1]\nrelu [B]\n",

@@ -246,6 +246,46 @@ TEST(a_step_that_would_write_what_is_not_finite_changes_nothing_on_vulkan) {
         SKIP("no Vulkan device");
 }
 
+/* ---- losses: a sum that is finite, and class weights whose sum is not */
+
+static void finite_loss_try(dt_ctx *ctx, const char *device) {
+    const float big[3] = {1.5e38f, 1.5e38f, 1.5e38f}, sure[3] = {6, 0, 0}, x[8] = {0};
+    const int32_t t[4] = {0};
+    uint64_t before = 0, after = 1;
+    dt_graph *g;
+    dt_store *store;
+    dt_program *p;
+    dt_report report;
+    REQUIRE(dt_graph_create(ctx, &g) == DT_OK);
+    dt_tensor in = dt_input(g, "x", DT_F32, dt_dims(2)), to = dt_input(g, "t", DT_I32, dt_dims());
+    dt_tensor w = dt_freeze(dt_param(g, "w", dt_dims(3), (dt_init){0}));
+    dt_tensor loss = dt_cross_entropy(dt_nn_linear(in, "fc", 3), to,
+                                      &(dt_cross_entropy_desc){.class_weights = w});
+    dt_optim_desc adamw = {.lr = 0.1, .weight_decay = 0.5};
+    dt_program_desc d = {.loss = loss, .optim = &adamw, .batch = 4};
+    REQUIRE(dt_store_create(g, &(dt_store_desc){.device = device}, &store) == DT_OK);
+    REQUIRE(dt_program_create(store, &d, &p) == DT_OK);
+    CHECK(!dt_store_write(store, dt_store_find(store, "w"), DT_VALUE_PARAM, big, sizeof big));
+    CHECK(!dt_store_write(store, dt_store_find(store, "fc.bias"), DT_VALUE_PARAM, sure, 12));
+    CHECK(!dt_program_write(p, in, x, sizeof x) && !dt_program_write(p, to, t, sizeof t));
+    for (int i = 0; i < 3; i++) {
+        CHECK(!dt_store_state_hash(store, &before));
+        CHECK(dt_program_run(p, NULL, &report) == DT_ERROR_NUMERIC && report.skipped);
+        CHECK(!dt_store_state_hash(store, &after) && before == after);
+    }
+    dt_graph_destroy(g);
+}
+
+TEST(a_loss_whose_weight_is_infinite_changes_nothing) {
+    dt_ctx *ctx;
+    REQUIRE(dt_ctx_create(NULL, &ctx) == DT_OK);
+    for (int i = 0; i < dt_ctx_device_count(ctx); i++) {
+        if (dt_ctx_device(ctx, i)->usable)
+            finite_loss_try(ctx, dt_ctx_device(ctx, i)->id);
+    }
+    dt_ctx_destroy(ctx);
+}
+
 /* ---- ranks */
 
 static void *finite_rank(void *arg) {

@@ -120,6 +120,17 @@ TEST(a_wrong_op_beside_a_trainer_stops_nothing_of_it) {
     CHECK(loss[0] == loss[1]);
 }
 
+TEST(a_gradient_asked_of_a_graph_with_an_error_is_never_taken_for_none) {
+    desk d;
+    desk_open(&d);
+    dt_softmax(d.y, 7);
+    dt_tensor gone = dt_gradient(d.y, d.x);
+    dt_graph_clear_error(d.graph);
+    CHECK(is_nil(gone) && is_nil(dt_layer_norm(d.x, 1, gone, (dt_tensor){0}, 0)));
+    CHECK_CONTAINS(desk_error(&d), "w is nil");
+    dt_ctx_destroy(d.ctx);
+}
+
 TEST(what_a_cleared_op_gave_is_never_taken_for_none) {
     const char *error[] = {
         "linear: input 3 is nil", "layer_norm: w is nil", "cross_entropy: input 3",

@@ -192,6 +192,8 @@ TEST(coefficients_of_a_step_are_those_of_a_program_made_with_them) {
         CHECK(step_hash((float[]){1, 1}, given[i], &b) == want);
         CHECK_NEAR(a, b, 0);
     }
+    CHECK(step_hash((float[]){1, 1}, (double[]){DT_ZERO, 2}, &a) ==
+          step_hash((float[]){1, 1}, (double[]){0, 2}, &b));
 }
 
 /* ---- rates and coefficients of a trainer */

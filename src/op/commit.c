@@ -47,8 +47,9 @@ static void dti_cpu_grad_norm(const dti_cpu_task *task, int64_t begin, int64_t e
 
 static bool dti_terms_finite(const dti_args_commit *a, const uint32_t *status) {
     for (uint32_t i = 0; (a->flags & DTI_COMMIT_LOSSES) && i < a->terms; i++) {
-        if (!dti_finite_f32(dti_bits_f32(status[DTI_STATUS_TERM(i)])))
-            return false;
+        for (uint32_t k = 0; k < 2; k++) /* its sum and its weight */
+            if (!dti_finite_f32(dti_bits_f32(status[DTI_STATUS_TERM(i) + k])))
+                return false;
     }
     return true;
 }

@@ -198,7 +198,7 @@ DT_API dt_tensor dt_gradient(dt_tensor y, dt_tensor x) {
     dt_tensor one = dt_fill(graph, dt_dims_of(0, NULL), 1.0f), dx;
     dt_tensor dy = term ? one : dti_expand_to(one, s, samples);
     dti_differentiate(graph, y, dy, &x, 1, &dx);
-    if (dti_is_nil(dx) && !graph->error[0])
-        return dti_gradient_none(y, x);
+    if (dti_is_nil(dx))
+        return graph->error[0] ? dti_nil(graph) : dti_gradient_none(y, x);
     return dx;
 }

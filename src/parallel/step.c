@@ -1,15 +1,18 @@
 /* A step of the whole job. Every rank makes the same operations in the same order, also when
  * something has gone wrong on one of them: what can fail by itself (a sample's callback, a label
  * out of range, a device) is told with the weights, before any gradient is exchanged. A device that
- * is lost behind that point ends the group, because the others wait for its gradients. */
+ * is lost behind that point ends the group, because the others wait for its gradients; once all have
+ * come, and it judges the update, its loss is told with the losses. */
 
+#define DTI_MARKS 4
 enum {
     DTI_WEIGHTS_FAULT = DT_MAX_TERMS, /* ranks that cannot go on, and the sum of their numbers */
     DTI_WEIGHTS_WHO,
     DTI_WEIGHTS_ASKED,
-    DTI_WEIGHTS_MARK, /* of rates and coefficients: sums over ranks, of it and of its square */
-    DTI_WEIGHTS_SQUARE,
-    DTI_WEIGHTS_WIDTH
+    /* A mark of rates and coefficients in four parts: sums over ranks, of each and of its square. */
+    DTI_WEIGHTS_MARK,
+    DTI_WEIGHTS_SQUARE = DTI_WEIGHTS_MARK + DTI_MARKS,
+    DTI_WEIGHTS_WIDTH = DTI_WEIGHTS_SQUARE + DTI_MARKS
 };
 enum {
     DTI_TERMS_WEIGHT = DT_MAX_TERMS, /* sums of losses, weights, sums of metrics, weights */
@@ -319,8 +322,8 @@ static dt_result dti_step_given_up(dti_parallel *par) {
                     (unsigned long long)par->step.step, who);
 }
 
-/* 16 bits of what a rank sets by itself from step to step; others in every step. */
-static double dti_step_mark(const dti_parallel *par) {
+/* What a rank sets by itself from step to step, as a hash; another in every step. */
+static uint64_t dti_step_mark(const dti_parallel *par) {
     const dt_optim_desc optim = dti_optim_resolved(&par->desc.optim);
     const double lr = dti_or(par->step.lr, optim.lr);
     uint64_t hash = dti_hash64(DTI_HASH_START, &par->step.step, sizeof par->step.step);
@@ -329,14 +332,28 @@ static double dti_step_mark(const dti_parallel *par) {
         const double value = par->step.coefficients[i] + 0.0; /* no -0 */
         hash = dti_hash64(hash, &value, sizeof value);
     }
-    return (double)((hash ^ hash >> 16 ^ hash >> 32 ^ hash >> 48) & 0xffffu);
+    return hash;
+}
+
+/* In parts of 16 bits, whose sums and squares are exact in a double for any number of ranks. */
+static void dti_step_mark_put(const dti_parallel *par, double *leaf) {
+    const uint64_t mark = dti_step_mark(par);
+    for (int i = 0; i < DTI_MARKS; i++) {
+        const double part = (double)(mark >> 16 * i & 0xffffu);
+        leaf[DTI_WEIGHTS_MARK + i] = part;
+        leaf[DTI_WEIGHTS_SQUARE + i] = part * part;
+    }
 }
 
 /* Ranks with one mark have no variance. */
 static dt_result dti_step_same(dti_parallel *par) {
     const double *sum = par->weights.sum;
-    const uint64_t all = (uint64_t)sum[DTI_WEIGHTS_MARK];
-    if (par->world * (uint64_t)sum[DTI_WEIGHTS_SQUARE] == all * all)
+    bool same = true;
+    for (int i = 0; i < DTI_MARKS; i++) {
+        const uint64_t all = (uint64_t)sum[DTI_WEIGHTS_MARK + i];
+        same = same && par->world * (uint64_t)sum[DTI_WEIGHTS_SQUARE + i] == all * all;
+    }
+    if (same)
         return DT_OK;
     par->told = true;
     return dti_fail(par->base, DT_ERROR_INVALID,
@@ -356,8 +373,7 @@ static dt_result dti_step_agree(dti_parallel *par, dt_result own) {
     leaf[DTI_WEIGHTS_FAULT] = own ? 1.0 : 0.0;
     leaf[DTI_WEIGHTS_WHO] = own ? par->rank : 0.0;
     leaf[DTI_WEIGHTS_ASKED] = par->asked ? 1.0 : 0.0;
-    leaf[DTI_WEIGHTS_MARK] = dti_step_mark(par);
-    leaf[DTI_WEIGHTS_SQUARE] = leaf[DTI_WEIGHTS_MARK] * leaf[DTI_WEIGHTS_MARK];
+    dti_step_mark_put(par, leaf);
     dt_result result = dti_leaf_sum_begin(par, &par->weights);
     if (!result && !own && apart)
         dti_crew_run(par->crew, dti_step_forward, par);

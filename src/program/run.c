@@ -200,7 +200,7 @@ static dt_result dti_step_check(dt_program *p, const dt_step_desc *step) {
 static void dti_step_coefficients(dt_program *p, const dt_step_desc *step) {
     for (uint32_t i = 0; i < p->loss_count; i++)
         p->coefficients[i] = step->coefficients
-                                 ? step->coefficients[i]
+                                 ? dti_or(step->coefficients[i], 0.0)
                                  : dti_or((double)p->desc.losses[i].coefficient, 1.0);
 }
 
