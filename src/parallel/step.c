@@ -1,15 +1,15 @@
 /* A step of the whole job. Every rank makes the same operations in the same order, also when
  * something has gone wrong on one of them: what can fail by itself (a sample's callback, a label
  * out of range, a device) is told with the weights, before any gradient is exchanged. A device that
- * is lost behind that point ends the group, because the others wait for its gradients; once all have
- * come, and it judges the update, its loss is told with the losses. */
+ * is lost behind that point ends the group, because the others wait for its gradients; one that is
+ * lost when all have come, while it judges the update, is told with the losses. */
 
 #define DTI_MARKS 4
 enum {
     DTI_WEIGHTS_FAULT = DT_MAX_TERMS, /* ranks that cannot go on, and the sum of their numbers */
     DTI_WEIGHTS_WHO,
     DTI_WEIGHTS_ASKED,
-    /* A mark of rates and coefficients in four parts: sums over ranks, of each and of its square. */
+    /* A mark of rates and coefficients in parts: sums over ranks, of each and of its square. */
     DTI_WEIGHTS_MARK,
     DTI_WEIGHTS_SQUARE = DTI_WEIGHTS_MARK + DTI_MARKS,
     DTI_WEIGHTS_WIDTH = DTI_WEIGHTS_SQUARE + DTI_MARKS
