@@ -17,10 +17,20 @@ static int harness_thread(pthread_t *thread, const pthread_attr_t *attributes,
     return pthread_create(thread, attributes, start, arg);
 }
 
+/* So that a test can make the system have no memory for a stream. */
+static bool harness_no_streams;
+
+static FILE *harness_stream(int descriptor, const char *mode) {
+    errno = ENOMEM;
+    return harness_no_streams ? NULL : fdopen(descriptor, mode);
+}
+
+#define fdopen harness_stream
 #define pthread_create harness_thread
 #define DT_IMPLEMENTATION
 #include "dtrain.h"
 #undef pthread_create
+#undef fdopen
 
 #include "test_base.c"
 

@@ -234,6 +234,17 @@ TEST(a_link_where_a_writer_may_put_its_file_leads_nowhere) {
     file_close(&f);
 }
 
+TEST(a_writer_that_gets_no_stream_leaves_no_file) {
+    file_fixture f = file_open(2, 2);
+    const char *path = temp_path("streamless");
+    harness_no_streams = true;
+    CHECK(dt_store_save(f.store, path) == DT_ERROR_IO);
+    harness_no_streams = false;
+    CHECK_CONTAINS(dt_ctx_error(f.ctx), "streamless: cannot be written: Cannot allocate memory");
+    CHECK(temp_unfinished(path) == 0 && access(path, F_OK) != 0);
+    file_close(&f);
+}
+
 TEST(two_writers_of_one_path_do_not_write_into_each_other) {
     dti_base base;
     dti_base_init(&base, NULL, NULL);

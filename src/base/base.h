@@ -220,7 +220,8 @@ static dt_result dti_reader_take(dti_reader *r, void *to, size_t bytes);
 static dt_result dti_reader_take_new(dti_reader *r, uint64_t bytes, char **out);
 static void dti_reader_close(dti_reader *r);
 
-/* Around a write in a file: the signal of a file that may not grow does not end the process. */
+/* Around a write in a file: on Linux the signal of a file that may not grow does not end the
+ * process. */
 typedef struct dti_write_guard {
 #if DTI_POSIX
     sigset_t mask;

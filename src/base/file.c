@@ -6,8 +6,10 @@
  * Writing goes to "path.tmp.PID.RANDOM", which no link can lead elsewhere and no other process has,
  * is flushed to the disk and renamed, and then the folder is flushed: neither a crash nor a full
  * disk leaves half a file under `path`, and what was reported as written is there after a power
- * cut. A file that may not grow (ulimit -f) is an error of the write: SIGXFSZ is kept from the
- * process, without a handler. Where POSIX is hidden, that signal is the application's. */
+ * cut. A file that may not grow (ulimit -f) is an error of the write: on Linux, where SIGXFSZ goes to
+ * the thread that writes, it is kept from the process, without a handler. macOS sends it to the
+ * process, where another thread may take it; there, and where POSIX is hidden, the signal is the
+ * application's. */
 
 #ifndef _WIN32
 #include <fcntl.h>
@@ -155,15 +157,16 @@ static void dti_write_begin(dti_write_guard *g) {
     g->others = sigismember(&g->mask, SIGXFSZ) == 1 && dti_signal_pends();
 }
 
-/* The system sends it to the thread that writes, so it is pending here or nowhere. One that was
- * pending before is somebody else's and stays. */
+/* Linux sends it to the thread that writes, so it is pending here or nowhere. macOS sends it to the
+ * process: any thread that does not block it may have had it before it is looked for here. One that
+ * was pending before is somebody else's and stays. */
 static void dti_write_end(const dti_write_guard *g, bool written) {
     int error = errno;
     sigset_t only;
     sigemptyset(&only);
     sigaddset(&only, SIGXFSZ);
     if (!written && !g->others && dti_signal_pends()) {
-#ifdef __APPLE__ /* which has no sigtimedwait; it is pending, so this does not wait */
+#ifdef __APPLE__ /* which has no sigtimedwait; this waits only if another thread was faster */
         int taken;
         sigwait(&only, &taken);
 #else
@@ -254,8 +257,12 @@ static FILE *dti_writer_create(const char *path) {
 #if DTI_POSIX
     int descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "wb");
-    if (descriptor >= 0 && !file)
+    if (descriptor >= 0 && !file) {
+        int error = errno;
         close(descriptor);
+        unlink(path);
+        errno = error;
+    }
     return file;
 #else
     return fopen(path, "wbx");
