@@ -3,9 +3,9 @@
  * What is read must be a regular file (a FIFO, a folder or a device is an IO error at once), of
  * which the header is checked before memory is taken for the rest; nothing is mapped. What is
  * written goes to a new file beside it, path.tmp.PID.RANDOM, which then takes its place. A file
- * that may not grow (ulimit -f) is an IO error. On Linux SIGXFSZ does not reach the application then,
- * unless dtrain was compiled with POSIX hidden (-std=c11 alone); elsewhere (macOS) it may, so
- * ignore it there: signal(SIGXFSZ, SIG_IGN). */
+ * that may not grow (ulimit -f) is an IO error. On Linux SIGXFSZ does not reach the application
+ * then, unless dtrain was compiled with POSIX hidden (-std=c11 alone); elsewhere (macOS) it may,
+ * so ignore it there: signal(SIGXFSZ, SIG_IGN). */
 
 /* Writes all parameters as F32 under their names; no optimizer state. The file appears whole or not
  * at all; one of that name is replaced. Errors: IO, MEMORY, INVALID (NULL, or a step is under way),

@@ -6,14 +6,19 @@
  * Writing goes to "path.tmp.PID.RANDOM", which no link can lead elsewhere and no other process has,
  * is flushed to the disk and renamed, and then the folder is flushed: neither a crash nor a full
  * disk leaves half a file under `path`, and what was reported as written is there after a power
- * cut. A file that may not grow (ulimit -f) is an error of the write: on Linux, where SIGXFSZ goes to
- * the thread that writes, it is kept from the process, without a handler. macOS sends it to the
+ * cut. A file that may not grow (ulimit -f) is an error of the write: on Linux, where SIGXFSZ goes
+ * to the thread that writes, it is kept from the process, without a handler. macOS sends it to the
  * process, where another thread may take it; there, and where POSIX is hidden, the signal is the
  * application's. */
 
-#ifndef _WIN32
 #include <fcntl.h>
 #include <sys/stat.h>
+#ifdef _WIN32
+#include <io.h>
+/* As <windows.h> has them, which is kept from all that follows: it names half the world. */
+__declspec(dllimport) int __stdcall MoveFileExA(const char *from, const char *to,
+                                                unsigned long flags);
+__declspec(dllimport) unsigned long __stdcall GetLastError(void);
 #endif
 
 /* ---- reading */
@@ -252,15 +257,26 @@ static void dti_writer_name_temporary(char *to, size_t size, const char *path) {
 #endif
 }
 
+#ifdef _WIN32
+#define dti_fd_create(path)                                                                        \
+    _open(path, _O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY | _O_NOINHERIT, _S_IREAD | _S_IWRITE)
+#define dti_fd_stream _fdopen
+#define dti_fd_close _close
+#elif DTI_POSIX
+#define dti_fd_create(path) open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666)
+#define dti_fd_stream fdopen
+#define dti_fd_close close
+#endif
+
 /* A new file, or none: never one that is there, nor what a link leads to. */
 static FILE *dti_writer_create(const char *path) {
-#if DTI_POSIX
-    int descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "wb");
+#ifdef dti_fd_create
+    int descriptor = dti_fd_create(path);
+    FILE *file = descriptor < 0 ? NULL : dti_fd_stream(descriptor, "wb");
     if (descriptor >= 0 && !file) {
         int error = errno;
-        close(descriptor);
-        unlink(path);
+        dti_fd_close(descriptor);
+        remove(path);
         errno = error;
     }
     return file;
@@ -368,12 +384,26 @@ static bool dti_folder_sync(int folder) {
     return ok;
 }
 
+/* `to` is replaced, in one step. */
+static bool dti_file_rename(const char *from, const char *to) {
+#ifdef _WIN32 /* whose rename() replaces nothing */
+    const unsigned long replace = 1, write_through = 8, denied = 5, in_use = 32;
+    if (MoveFileExA(from, to, replace | write_through))
+        return true;
+    const unsigned long error = GetLastError();
+    errno = error == denied || error == in_use ? EACCES : EIO;
+    return false;
+#else
+    return rename(from, to) == 0;
+#endif
+}
+
 /* The folder is opened first: where that fails, nothing has changed. */
 static dt_result dti_writer_rename(dti_writer *w) {
     int folder = -1;
     if (!dti_folder_open(w->path, &folder))
         return dti_writer_fail(w, "replaced, since its folder cannot be opened");
-    bool renamed = rename(w->temporary, w->path) == 0;
+    bool renamed = dti_file_rename(w->temporary, w->path);
     dt_result result = renamed ? DT_OK : dti_writer_fail(w, "replaced");
     bool flushed = dti_folder_sync(folder);
     if (renamed && !flushed)
