@@ -606,7 +606,7 @@ TEST(a_gradient_that_is_not_there_says_what_of_what_and_why) {
     desk d;
     desk_open(&d);
     const dt_tensor x = d.x, y = dt_relu(d.y), step = dt_step(d.y);
-    const dt_tensor gate = dt_add(dt_detach(x), dt_step(x));
+    const dt_tensor kept = dt_detach(x), gate = dt_add(kept, dt_step(x)); /* in this order */
     dt_tensor other = dt_input(d.graph, "other", DT_F32, dt_dims(3));
     dt_tensor table = dt_fill(d.graph, dt_dims(4, 2), 1), rows = dt_gather(table, d.t);
     const struct {

@@ -51,7 +51,7 @@ static void dti_core_note_refusal(dti_core *core, const char *format, ...) {
         return;
     }
     r->held++;
-    snprintf(r->last, sizeof r->last, "%s", text);
+    snprintf(r->last, sizeof r->last, "%.159s", text);
 }
 
 /* How many were held back. When there were none for a while, the next is said again. */
