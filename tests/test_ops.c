@@ -126,9 +126,10 @@ static void ops_check_slope(ops_probe *p, const ops_leaf *leaf, dt_tensor dx, in
                p->y.id, ops_node(leaf->x)->label, (int)i, g, slope);
 }
 
-/* A few elements of each leaf. */
+/* A few elements of each leaf that the objective is made of. */
 static void ops_check_slopes(ops_probe *p, int leaves, const dt_tensor *dx) {
     dti_ref_values(p->run, dx, (uint32_t)leaves);
+    ops_objective(p); /* marks them */
     for (int i = 0; i < leaves; i++) {
         const ops_leaf *leaf = &p->m->leaves[i];
         dti_ref_tensor *x = dti_ref_tensor_of(p->run, leaf->x);
@@ -137,6 +138,8 @@ static void ops_check_slopes(ops_probe *p, int leaves, const dt_tensor *dx) {
         if (!dti_is_nil(dx[i]))
             CHECK(dti_shape_equal(ops_node(dx[i])->shape, ops_node(leaf->x)->shape) &&
                   ops_node(dx[i])->samples == ops_node(leaf->x)->samples);
+        if (!p->run->needed[leaf->x.id])
+            continue;
         int64_t step = x->elements / (p->second ? 2 : 4) + 1;
         for (int64_t k = 0; k < x->elements; k += step)
             ops_check_slope(p, leaf, dx[i], (k * 7 + 1) % x->elements);
