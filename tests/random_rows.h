@@ -246,9 +246,12 @@ static int rnd_row_gather(rnd_maker *k) {
 static int rnd_row_reduce(rnd_maker *k) {
     static const int kinds[] = {RND_SUM, RND_MEAN, RND_MAX, RND_MIN};
     int x = rnd_pick(k);
-    rnd_stmt s = rnd_new(kinds[rnd_below(k, 4)], x, -1, -1);
+    const int kind = kinds[rnd_below(k, 4)];
+    rnd_stmt s = rnd_new(kind, x, -1, -1);
     if (x < 0)
         return -1;
+    if ((kind == RND_MAX || kind == RND_MIN) && !rnd_elements(rnd_shape(k, x)))
+        return -1; /* of none there is no largest */
     const int rank = rnd_shape(k, x).rank;
     for (int i = 0; i < rank && !rnd_chance(k, 10); i++)
         if (rnd_chance(k, 45))
