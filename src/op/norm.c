@@ -15,10 +15,6 @@ enum {
     DTI_NORM_WHICH = 5 /* RUNNING: 0 = mean, 1 = variance */
 };
 
-static int32_t dti_norm_attr(const dti_node *n, int which) {
-    return n->attr.i[which];
-}
-
 /* ---- Shapes. The constructors have checked what they pass; the result's shape is all. */
 
 static bool dti_norm_stats_shape(dti_build *b) {
