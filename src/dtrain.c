@@ -120,12 +120,16 @@
 #include "op/conv.c"
 #include "op/pool.c"
 #include "op/norm.c"
-#include "op/commit.c"
 #include "op/conv_cpu.c"
 #include "op/pool_cpu.c"
 #include "op/norm_cpu.c"
 #include "op/table.c"
 #include "op/differentiate.c"
+
+/* ---- optim: descriptions of optimizers, and the commit segment on the CPU */
+#include "optim/optim.h"
+#include "optim/optim.c"
+#include "optim/optim_cpu.c"
 
 /* ---- backend: the boundary; ref, cpu, vulkan */
 #include "backend/backend.h"

@@ -2,88 +2,7 @@
  * Everything that a step changes in the store is written here and nowhere else, and only when the
  * abort word is clear. The device owns t. */
 
-/* ---- the optimizer's description */
-
-static void dti_optim_problem(dti_text *problems, const char *what, double value,
-                              const char *remedy) {
-    dti_text_add(problems, "\n- optimizer: %s is ", what);
-    dti_text_add_number(problems, value);
-    dti_text_add(problems, "; %s", remedy);
-}
-
-static dt_optim_desc dti_optim_resolved(const dt_optim_desc *desc) {
-    dt_optim_desc d = *desc;
-    if (d.kind == DT_OPTIM_DEFAULT)
-        d.kind = DT_ADAMW;
-    d.lr = dti_or(d.lr, 1e-3);
-    d.weight_decay = dti_or(d.weight_decay, d.kind == DT_ADAMW ? 1e-2 : 0.0);
-    d.momentum = dti_or(d.momentum, 0.0);
-    d.dampening = dti_or(d.dampening, 0.0);
-    d.beta1 = dti_or(d.beta1, 0.9);
-    d.beta2 = dti_or(d.beta2, 0.999);
-    d.eps = dti_or(d.eps, 1e-8);
-    d.clip_norm = dti_or(d.clip_norm, 0.0);
-    d.clip_value = dti_or(d.clip_value, 0.0);
-    for (int i = 0; i < DT_MAX_TERMS - 1; i++) {
-        dt_optim_group *g = &d.groups[i];
-        g->lr_scale = dti_or(g->lr_scale, 1.0);
-        g->weight_decay = dti_or(g->weight_decay, d.weight_decay);
-    }
-    return d;
-}
-
-/* The largest rate that is still an f32 in every group. */
-static double dti_optim_lr_max(const dt_optim_desc *resolved) {
-    double scale = 1.0;
-    for (int i = 0; i < DT_MAX_TERMS - 1; i++)
-        scale = DTI_MAX(scale, resolved->groups[i].lr_scale);
-    return (double)FLT_MAX / scale;
-}
-
-static bool dti_optim_lr_fits(const dt_optim_desc *resolved, double lr) {
-    return dti_fits_f32(lr) && lr >= 0.0 && lr <= dti_optim_lr_max(resolved);
-}
-
-static bool dti_optim_check_number(dti_text *problems, const char *what, double value) {
-    const bool fine = dti_fits_f32(value) && value >= 0.0;
-    if (!fine)
-        dti_optim_problem(problems, what, value, "it must be at least 0, and finite as an f32");
-    return fine;
-}
-
-static void dti_optim_check(const dt_optim_desc *d, dti_text *problems) {
-    bool fine = dti_optim_check_number(problems, "lr", d->lr);
-    dti_optim_check_number(problems, "weight_decay", d->weight_decay);
-    dti_optim_check_number(problems, "momentum", d->momentum);
-    dti_optim_check_number(problems, "eps", d->eps);
-    dti_optim_check_number(problems, "clip_norm", d->clip_norm);
-    dti_optim_check_number(problems, "clip_value", d->clip_value);
-    if (!dti_fits_f32(d->dampening))
-        dti_optim_problem(problems, "dampening", d->dampening, "it must be finite");
-    if (!dti_fits_f32(d->beta1) || !(d->beta1 >= 0.0 && d->beta1 < 1.0))
-        dti_optim_problem(problems, "beta1", d->beta1, "it must be in [0, 1)");
-    if (!dti_fits_f32(d->beta2) || !(d->beta2 >= 0.0 && d->beta2 < 1.0))
-        dti_optim_problem(problems, "beta2", d->beta2, "it must be in [0, 1)");
-    if (d->nesterov && (d->momentum == 0.0 || d->dampening != 0.0))
-        dti_text_add(problems, "\n- optimizer: nesterov needs a momentum and no dampening");
-    for (int i = 0; i < DT_MAX_TERMS - 1; i++) {
-        const dt_optim_group *g = &d->groups[i];
-        fine = dti_optim_check_number(problems, "a group's lr_scale", g->lr_scale) && fine;
-        dti_optim_check_number(problems, "a group's weight_decay", g->weight_decay);
-    }
-    if (fine && !dti_optim_lr_fits(d, d->lr))
-        dti_optim_problem(problems, "lr", d->lr, "times a group's lr_scale it is no finite f32");
-    if ((unsigned)d->kind > DT_ADAMW)
-        dti_text_add(problems, "\n- optimizer: kind %d is unknown", (int)d->kind);
-}
-
-static uint32_t dti_optim_group_of(const dt_optim_desc *d, const char *name) {
-    for (uint32_t g = 1; g < DT_MAX_TERMS; g++) {
-        if (d->groups[g - 1].match && dti_glob(d->groups[g - 1].match, name))
-            return g;
-    }
-    return 0;
-}
+/* ---- the optimizer of a program */
 
 /* A group that takes no parameter is a pattern with a mistake: its numbers would count for nothing.
  * Parameters that this program does not train count, since two programs may share a description. */
@@ -119,12 +38,6 @@ static void dti_optim_resolve(dt_program *p, dti_text *problems) {
         p->groups[g] = (dti_group){in->lr_scale, in->weight_decay};
     }
     dti_optim_groups_check(p, problems);
-}
-
-static uint32_t dti_optim_moments(const dt_optim_desc *d) {
-    if (d->kind == DT_SGD)
-        return d->momentum != 0.0 ? 1 : 0;
-    return 2;
 }
 
 /* ---- the block table */

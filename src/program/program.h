@@ -191,14 +191,8 @@ static bool dti_update_fault(dt_program *p, dt_report *r, const char *kept);
 
 /* ---- commit.c */
 static void dti_optim_resolve(dt_program *p, dti_text *problems);
-/* The defaults in their places. DT_ZERO has become 0, so it is not done twice. */
-static dt_optim_desc dti_optim_resolved(const dt_optim_desc *desc);
-/* Whether a step may have this rate: not negative, and finite as an f32 in every group. */
-static bool dti_optim_lr_fits(const dt_optim_desc *resolved, double lr);
-static double dti_optim_lr_max(const dt_optim_desc *resolved);
 static dt_result dti_commit_table(dt_program *p);
 /* In two parts: all that decides, then what is written. */
 static void dti_commit_judge(dt_program *p, dti_emit *e, uint32_t table, uint32_t status);
 static void dti_commit_update(dt_program *p, dti_emit *e, uint32_t table, uint32_t status);
 static void dti_step_block_fill(dt_program *p, const dt_step_desc *step);
-static uint32_t dti_optim_moments(const dt_optim_desc *d);

@@ -1,7 +1,7 @@
 /* The commit segment on the CPU: gradients of several micro-batches added up, their norm, the
  * decision over the step, the optimizers (semantics of torch.optim), the search for a fault. One
  * item is one entry of the program's block table, 256 elements, so sums and updates depend on no
- * cut. Nothing here is an op; the program emits these launches. */
+ * cut. The program emits these launches. */
 
 /* ---- CPU */
 
