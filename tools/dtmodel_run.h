@@ -1,6 +1,6 @@
 /* How operations go forward on dtmodel's virtual clock: what may be sent and received by the rules
- * of src/comm/flight.c and engine.c, what goes out on each connection, what comes in, and the
- * events that take time in between. */
+ * of src/comm/protocol/flight.c and engine.c, what goes out on each connection, what comes in, and
+ * the events that take time in between. */
 
 /* ---- what may happen: the rules of flight.c */
 
