@@ -4,11 +4,11 @@
 set -eu
 cd "$(dirname "$0")"
 
-commands='train test fuzz setup header shaders build bench devices check clean help'
+commands='train test fuzz setup header shaders build bench devices check install clean help'
 CC=${CC:-cc}
 CFLAGS=${CFLAGS:--O2}
 LIBS='-lm -ldl -lpthread'
-may_install=yes
+may_install=no
 sanitize=
 out=build # where objects and programs go
 
@@ -18,17 +18,19 @@ have() { command -v "$1" >/dev/null 2>&1; }
 
 help() {
     cat <<'END'
-./build.sh train [args]    set up, build, get Fashion-MNIST and train on it; args go to the program;
+./build.sh train [args]    build, get Fashion-MNIST and train on it; args go to the program;
                            --model cnn or --model resnet: a convolutional network;
                            --devices cpu:2, --devices vulkan:0,vulkan:1,cpu: several devices, with
                            --shards 8 the same bits from any number of them; as several processes:
                            build/dtrun -n 4 build/fashion_mnist, or mpirun, srun, torchrun
-./build.sh test [filter]   set up, build, run all tests, or those whose names contain the filter;
+./build.sh test [filter]   build, run all tests, or those whose names contain the filter; what needs
+                           a package that is missing skips, and says which;
                            test long: the collectives' long tests, and nothing else (some hours);
                            test random N: N random models on the CPU and N / 50 on each Vulkan device
                            (100000: some hours); DTRAIN_RANDOM_SEED=n: the first one's seed
 ./build.sh fuzz [seconds]  what reads files against damaged ones, 60 s each; needs Clang's libFuzzer
-./build.sh setup           install what test, check and shaders need
+./build.sh setup           install what train, test, check, fuzz and shaders need (apt, as root or sudo);
+                           nothing else installs anything
 ./build.sh header          write dtrain.h from src/
 ./build.sh shaders         compile shaders/ into src/backend/vulkan/shader_table.h
 ./build.sh build           the header, the examples, the tests and the tools
@@ -38,10 +40,12 @@ help() {
 ./build.sh bench parallel  two replicas beside PyTorch DDP; overlap with --net; --quick, --help
 ./build.sh devices         what dtrain finds on this machine
 ./build.sh check           format, layers, generated files, symbols, warnings, sizes
+./build.sh install [--prefix DIR]
+                           dtrain.h, dtrain.pc for pkg-config, and dtrun (/usr/local; DESTDIR too)
 ./build.sh clean           remove build/
 ./build.sh help            this text
 
---no-install               install nothing: say what is missing and stop
+--install                  install what the command needs first, as setup does
 --sanitize address|thread  test: the test program under ASan and UBSan, or under TSan
 CC=clang CFLAGS=-O3        before ./build.sh: another compiler, other flags
 END
@@ -52,13 +56,16 @@ END
 # installed PACKAGE: known to dpkg as installed.
 installed() { dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed; }
 
-# need PACKAGE...: installs those that are missing.
+# need PACKAGE...: installs those that are missing, or says which they are.
 need() {
     if ! have dpkg-query || ! have apt-get; then return 0; fi
     missing=
     for package in "$@"; do installed "$package" || missing="$missing $package"; done
     if [ -z "$missing" ]; then return 0; fi
-    if [ $may_install = no ]; then die "missing packages:$missing (--no-install was given)"; fi
+    if [ $may_install = no ]; then
+        say "not installed:$missing; ./build.sh setup installs them"
+        return 0
+    fi
     root=
     if [ "$(id -u)" != 0 ]; then
         have sudo || die "missing packages:$missing; install them as root"
@@ -102,6 +109,8 @@ setup_test() {
     need mesa-vulkan-drivers libvulkan1 chromium-common vulkan-validationlayers
     # The header in other hosts: Clang, C++ and a locale with a decimal comma.
     need clang g++ locales
+    # Applications that find it by CMake and by pkg-config.
+    need cmake make pkg-config
     # Launchers of the collectives' example, and networks to put between its ranks. Slurm's plugin
     # for PMIx loads the library by the name that the development package has.
     need openmpi-bin libopenmpi-dev mpich slurm-wlm munge libpmix-dev iproute2
@@ -113,7 +122,11 @@ setup_test() {
 
 # numpy and the real safetensors, in an environment of their own; without them two tests skip.
 setup_interop() {
-    if [ $may_install = no ] || [ -e build/venv/ready ]; then return 0; fi
+    if [ -e build/venv/ready ]; then return 0; fi
+    if [ $may_install = no ]; then
+        say 'not installed: numpy and safetensors, in build/venv; ./build.sh setup installs them'
+        return 0
+    fi
     if have apt-get; then need python3-venv; fi
     if python3 -m venv build/venv && build/venv/bin/pip install -q numpy safetensors; then
         touch build/venv/ready
@@ -139,7 +152,11 @@ setup_shaders() {
 }
 
 setup() {
+    may_install=yes
     setup_check
+    setup_interop
+    (setup_fuzz) || true
+    (data) || say 'without Fashion-MNIST the tests that train on it skip'
 }
 
 # ---- files that are made only when older than what they are made of
@@ -302,10 +319,11 @@ fetch() {
         gzip -dc "$data_package/$1.gz" >"build/data/$1.tmp"
         return
     fi
-    have curl || need_tool curl curl
-    if [ $may_install = no ]; then say "downloading $1.gz (nothing is installed)"; fi
+    need_tool curl curl
+    say "downloading $1.gz"
     curl -fsSL --retry 3 "$data_url/$1.gz" -o "build/data/$1.gz" ||
-        die "$data_url/$1.gz cannot be fetched; put the unpacked IDX files into build/data"
+        die "$data_url/$1.gz cannot be fetched; ./build.sh setup installs it where Debian's package" \
+            "dataset-fashion-mnist is; or put the unpacked IDX files into build/data"
     gzip -dc "build/data/$1.gz" >"build/data/$1.tmp"
     rm -f "build/data/$1.gz"
 }
@@ -449,13 +467,13 @@ run_tests() {
     with_swiftshader
     setup_interop
     # A test that needs the real files finds them in build/data, or skips.
-    if [ -e "$data_package" ] || [ $may_install = yes ]; then (data) || say "tests without data"; fi
+    if [ -e "$data_package" ]; then (data) || say "tests without data"; fi
     script_tests_all "$@" &
     comm_tests "$@" &
     main_tests "$@"
     wait
     set -- --also build/dtest.counts
-    for name in hosts dtrun launch mpi train comm; do
+    for name in hosts embed dtrun launch mpi train comm; do
         sed '$d' "build/$name.log"
         set -- "$@" --also "build/$name.counts"
     done
@@ -465,6 +483,7 @@ run_tests() {
 # What needs whole applications or launchers.
 script_tests_all() {
     script_tests hosts tests/hosts.sh "$@"
+    script_tests embed tests/embed.sh "$@"
     script_tests dtrun tests/comm/test_dtrun.sh "$@"
     script_tests launch tests/comm/launch.sh "$@"
     script_tests mpi tests/comm/mpi.sh "$@"
@@ -477,10 +496,11 @@ fuzz_checks='-fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=u
 
 # The compiler, and its runtime of the same version, which Debian packs apart.
 setup_fuzz() {
-    if [ $may_install = yes ]; then (need clang) || true; fi
+    mkdir -p build/fuzz
+    (need clang) || true
     have clang || return 1
     version=$(clang -dumpversion)
-    if [ $may_install = yes ]; then (need "libclang-rt-${version%%.*}-dev") || true; fi
+    (need "libclang-rt-${version%%.*}-dev") || true
     echo 'int LLVMFuzzerTestOneInput(void *data, long size) { return !data && size; }' |
         clang -fsanitize=fuzzer,address,undefined -x c - -o build/fuzz/probe 2>/dev/null
 }
@@ -598,14 +618,49 @@ check() {
     exec python3 tools/check
 }
 
-# --no-install and --sanitize may stand anywhere; the other words keep their order.
+# install_to PREFIX: DESTDIR stands before it, as packagers have it.
+install_to() {
+    root=${DESTDIR-}$1
+    header
+    compile build/dtrun tools/dtrun.c
+    mkdir -p "$root/include" "$root/lib/pkgconfig" "$root/bin"
+    cp dtrain.h "$root/include/dtrain.h"
+    cp build/dtrun "$root/bin/dtrun"
+    version=$(sed -n 's/^#define DT_VERSION "\(.*\)"$/\1/p' src/api/config.h)
+    cat >"$root/lib/pkgconfig/dtrain.pc" <<END
+prefix=$1
+Name: dtrain
+Description: Neural networks that train anywhere, in one C header
+Version: $version
+Cflags: -I\${prefix}/include
+Libs: $LIBS
+END
+    say "installed dtrain.h, dtrain.pc and dtrun below $root"
+}
+
+install_here() {
+    prefix=/usr/local
+    case ${1:-} in
+    --prefix) prefix=${2:-} ;;
+    --prefix=*) prefix=${1#--prefix=} ;;
+    '') ;;
+    *) die "install takes --prefix DIR, not '$1'" ;;
+    esac
+    case $prefix in /*) ;; *) die "--prefix takes an absolute folder, not '$prefix'" ;; esac
+    setup_compiler
+    fresh_flags
+    install_to "${prefix%/}"
+}
+
+# --install and --sanitize may stand anywhere; the other words keep their order.
 count=$#
 while [ "$count" -gt 0 ]; do
     word=$1
     shift
     count=$((count - 1))
     case $word in
-    --no-install) may_install=no ;;
+    --install) may_install=yes ;;
+    --no-install) ;; # as it is
     --sanitize)
         [ "$count" -gt 0 ] || die '--sanitize takes address or thread'
         sanitize=$1
@@ -630,6 +685,7 @@ build) build ;;
 bench) bench "$@" ;;
 devices) devices "$@" ;;
 check) check ;;
+install) install_here "$@" ;;
 clean) rm -rf build ;;
 help | -h | --help) help ;;
 *) die "unknown command '$command'; the commands are: $commands" ;;
