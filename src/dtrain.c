@@ -6,6 +6,7 @@
 /* ---- base: memory, errors, text, threads, random numbers, hashes, json, files */
 #include "base/prelude.h"
 #include "base/base.h"
+#include "base/dtype.h"
 #include "base/memory.c"
 #include "base/error.c"
 #include "base/text.c"

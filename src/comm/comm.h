@@ -69,8 +69,6 @@ static dt_result dti_mpi_enter(dti_base *base, dt_comm_desc *desc, bool ask, boo
 static void dti_mpi_leave(bool owns);
 
 /* Bytes of an element. */
-static size_t dti_dtype_bytes(dt_dtype dtype);
-static const char *dti_dtype_name(dt_dtype dtype);
 static const char *dti_kind_name(dt_comm_kind kind);
 static const char *dti_algorithm_name(dt_comm_algorithm algorithm); /* NULL: no such one */
 /* Whether the kind has a reduction; a root (which send and recv call their peer). */

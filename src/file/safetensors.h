@@ -10,12 +10,11 @@
 #define DTI_SAFETENSORS_HEADER_MAX 100000000u
 #define DTI_WEIGHT_MAX_DIMS 8
 
-/* X(name in the file, bytes of an element). The types that the reader takes. */
+/* X(name in the file, bytes of an element). Types that the reader takes besides DT_DTYPE_LIST. */
 /* clang-format off */
 #define DTI_WEIGHT_DTYPE_LIST(X)                                                                   \
-    X("F32", 4) X("F16", 2) X("BF16", 2) X("F64", 8) X("I64", 8) X("I32", 4)                       \
-    X("I16", 2) X("I8", 1) X("U64", 8) X("U32", 4) X("U16", 2) X("U8", 1)                          \
-    X("BOOL", 1) X("F8_E4M3", 1) X("F8_E5M2", 1) X("F8_E8M0", 1) X("C64", 8)
+    X("I16", 2) X("I8", 1) X("U64", 8) X("U32", 4) X("U16", 2) X("BOOL", 1)                        \
+    X("F8_E4M3", 1) X("F8_E5M2", 1) X("F8_E8M0", 1) X("C64", 8)
 /* clang-format on */
 
 /* Reads and checks a file. */

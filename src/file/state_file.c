@@ -20,7 +20,8 @@ static dt_result dti_state_item(dti_state_file *f, uint32_t moment, const dti_pa
     else
         snprintf(name, size, "%s", node->label);
     f->items[f->count++] =
-        (dti_safetensors_item){name, "F32", node->shape.rank, node->shape.dim, 4 * param->elements};
+        (dti_safetensors_item){name, dti_dtype_file_name(param->dtype), node->shape.rank,
+                               node->shape.dim, dti_bytes(param->dtype, param->elements)};
     return DT_OK;
 }
 
@@ -42,7 +43,7 @@ static dt_result dti_state_open(dti_state_file *f, uint32_t moments, const char 
     f->sizes[1] = words;
     f->sizes[2] = (int64_t)f->model.size;
     dti_safetensors_item *last = f->items + f->count;
-    last[0] = (dti_safetensors_item){"dtrain.t", "U32", 1, &f->sizes[0], 4ull * n};
+    last[0] = (dti_safetensors_item){"dtrain.t", "U32", 1, &f->sizes[0], sizeof *f->t * n};
     last[1] = (dti_safetensors_item){words_name, "U64", 1, &f->sizes[1], 8ull * words};
     last[2] = (dti_safetensors_item){"dtrain.model", "U8", 1, &f->sizes[2], f->model.size};
     f->count += 3;
@@ -62,7 +63,7 @@ static void dti_state_close(dti_state_file *f) {
 static dti_arena dti_state_place(const dt_store *s, uint32_t item, uint64_t *offset) {
     const uint32_t kind = item / s->param_count;
     const uint64_t param = s->params[item % s->param_count].offset;
-    *offset = 4 * (kind ? dti_state_moment_offset(s, kind - 1) + param : param);
+    *offset = dti_arena_bytes(kind ? dti_state_moment_offset(s, kind - 1) + param : param);
     return kind ? DTI_ARENA_STATE : DTI_ARENA_PARAM;
 }
 
@@ -72,7 +73,7 @@ static dt_result dti_state_read(void *user, int item, uint64_t offset, void *to,
     const dti_state_file *f = user;
     const dt_store *s = f->store;
     dti_arena arena = DTI_ARENA_STATE;
-    uint64_t at = 4 * dti_state_t_offset();
+    uint64_t at = DTI_WORD_BYTES * dti_state_t_offset();
     if (item > f->tensors) {
         const char *from = item == f->tensors + 1 ? (const char *)f->words : f->model.data;
         memcpy(to, from + offset, bytes);
@@ -152,9 +153,11 @@ static dt_result dti_state_put_t(const dti_state_file *f, const dti_checkpoint *
     const dt_store *s = f->store;
     const char *from = dti_checkpoint_find(c, "dtrain.t")->data;
     for (uint32_t i = 0; i < s->param_count; i++)
-        memcpy(&f->t[i], from + 4 * (size_t)dti_state_number(f, c, (int)i), sizeof *f->t);
-    return s->device->backend->memory_write(s->memories[DTI_ARENA_STATE], 4 * dti_state_t_offset(),
-                                            f->t, 4ull * s->param_count);
+        memcpy(&f->t[i], from + sizeof *f->t * (size_t)dti_state_number(f, c, (int)i),
+               sizeof *f->t);
+    return s->device->backend->memory_write(s->memories[DTI_ARENA_STATE],
+                                            DTI_WORD_BYTES * dti_state_t_offset(), f->t,
+                                            sizeof *f->t * s->param_count);
 }
 
 static dt_result dti_state_put(const dti_state_file *f, const dti_checkpoint *c) {

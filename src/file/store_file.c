@@ -29,10 +29,10 @@ static dt_result dti_store_save_items(dt_store *store, dti_safetensors_item *ite
         if (result)
             return result;
         items[i] = (dti_safetensors_item){.name = infos[i].name,
-                                          .dtype = "F32",
+                                          .dtype = dti_dtype_file_name(DT_F32),
                                           .rank = infos[i].shape.rank,
                                           .dim = infos[i].shape.dim,
-                                          .bytes = infos[i].elements * sizeof(float)};
+                                          .bytes = dti_bytes(DT_F32, infos[i].elements)};
         *largest = DTI_MAX(*largest, items[i].bytes);
     }
     return DT_OK;

@@ -130,9 +130,11 @@ static dt_result dti_agree_state_by(dti_parallel *par, char *piece) {
     if (par->desc.comm)
         result = dti_comm_failed(par, dt_comm_broadcast(par->desc.comm, &steps, 1, DT_I64, 0));
     if (!result)
-        result = dti_agree_arena(par, DTI_ARENA_PARAM, 0, 4 * s->elements, piece, DTI_AGREE_PIECE);
+        result = dti_agree_arena(par, DTI_ARENA_PARAM, 0, dti_arena_bytes(s->elements), piece,
+                                 DTI_AGREE_PIECE);
     if (!result) /* the control words before are scratch of a step */
-        result = dti_agree_arena(par, DTI_ARENA_STATE, DTI_MIN(4ull * DTI_CONTROL_WORDS, state),
+        result = dti_agree_arena(par, DTI_ARENA_STATE,
+                                 DTI_MIN((uint64_t)DTI_WORD_BYTES * DTI_CONTROL_WORDS, state),
                                  state, piece, DTI_AGREE_PIECE);
     for (uint32_t i = 0; i < par->job.local && !result; i++)
         par->replicas[i].store->steps = steps;

@@ -19,8 +19,8 @@ static bool dti_param_trained(const dti_parallel *par, uint32_t i) {
 static void dti_buckets_make(dti_parallel *par) {
     const dt_store *s = par->replicas[0].store;
     uint64_t most = par->desc.bucket_bytes ? par->desc.bucket_bytes : DTI_BUCKET_BYTES;
-    most = DTI_MAX(most, 4 * s->elements / (DTI_BUCKETS_MAX / 2)) / 4;
-    const uint64_t first = par->desc.bucket_bytes ? most : DTI_BUCKET_FIRST / 4;
+    most = DTI_MAX(most, dti_arena_bytes(s->elements) / (DTI_BUCKETS_MAX / 2)) / dti_arena_bytes(1);
+    const uint64_t first = par->desc.bucket_bytes ? most : DTI_BUCKET_FIRST / dti_arena_bytes(1);
     bool open = false;
     par->bucket_count = 0;
     for (uint32_t i = s->param_count; i-- > 0;) { /* in the arena's order */
@@ -124,7 +124,8 @@ static dt_result dti_replica_build(dti_parallel *par, uint32_t i) {
         dti_runs_free(par->base, &probe);
     }
     if (!result && r->store->memories[DTI_ARENA_GRADIENT] && most > DTI_MAX(r->store->slots, 1u))
-        result = dti_arena_grow(r->store, DTI_ARENA_GRADIENT, 4 * par->elements * most, 0);
+        result =
+            dti_arena_grow(r->store, DTI_ARENA_GRADIENT, dti_arena_bytes(par->elements) * most, 0);
     r->store->slots = DTI_MAX(r->store->slots, most);
     if (!result)
         result = dti_replica_programs(par, r, &r->full, i, par->desc.batch);
@@ -206,14 +207,15 @@ static dt_result dti_exchange_make(dti_parallel *par) {
     const bool merged = par->job.local == 1 && par->subtrees.count == 1;
     for (uint32_t b = 0; b < par->bucket_count; b++)
         gradients += par->buckets[b].end - par->buckets[b].begin;
-    par->partial_bytes = par->desc.comm && !merged ? 4 * gradients * par->subtrees.count : 0;
+    par->partial_bytes =
+        par->desc.comm && !merged ? dti_arena_bytes(gradients) * par->subtrees.count : 0;
     par->staging_bytes = par->partial_bytes;
     par->subtree_bytes = 0;
     for (uint32_t i = 0; i < par->job.local; i++) {
         const dti_replica *r = &par->replicas[i];
-        const uint64_t arena = 4 * par->elements * DTI_MAX(r->store->slots, 1u);
+        const uint64_t arena = dti_arena_bytes(par->elements) * DTI_MAX(r->store->slots, 1u);
         operands += r->subtrees.count;
-        par->subtree_bytes += arena - 4 * par->elements;
+        par->subtree_bytes += arena - dti_arena_bytes(par->elements);
         if (r->store->device->info.kind != DT_DEVICE_CPU)
             par->staging_bytes += arena;
     }

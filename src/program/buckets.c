@@ -46,10 +46,11 @@ static void dti_segment_exchange(dt_program *p) {
         if (p->segment_buckets[i] > done)
             to = p->buckets[p->segment_buckets[i] - 1].end;
         done = p->segment_buckets[i];
-        p->segments[i].fetch = (dti_fetch){
-            .offset = 4 * from, .bytes = 4 * (to - from), .stride = 4 * p->store->elements};
+        p->segments[i].fetch = (dti_fetch){.offset = dti_arena_bytes(from),
+                                           .bytes = dti_arena_bytes(to - from),
+                                           .stride = dti_arena_bytes(p->store->elements)};
         p->segments[i].fetch.count = to > from ? slots : 0;
     }
-    p->segments[p->commit_segment].put = (dti_range){0, 4 * p->store->elements};
-    p->segments[p->commit_segment].upload = (dti_range){0, 4 * DTI_STEP_WORDS};
+    p->segments[p->commit_segment].put = (dti_range){0, dti_arena_bytes(p->store->elements)};
+    p->segments[p->commit_segment].upload = (dti_range){0, DTI_WORD_BYTES * DTI_STEP_WORDS};
 }

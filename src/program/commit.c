@@ -49,7 +49,7 @@ static dt_result dti_commit_table(dt_program *p) {
         if (p->trained[i] || p->update[i])
             p->table_entries += (uint32_t)((s->params[i].elements + DTI_BLOCK - 1) / DTI_BLOCK);
     }
-    p->table_bytes = 4ull * DTI_TABLE_WORDS * DTI_MAX(p->table_entries, 1u);
+    p->table_bytes = (uint64_t)DTI_WORD_BYTES * DTI_TABLE_WORDS * DTI_MAX(p->table_entries, 1u);
     p->table = dti_alloc(p->base, (size_t)p->table_bytes);
     if (!p->table)
         return DT_ERROR_MEMORY;
@@ -113,8 +113,8 @@ static void dti_commit_optim(dt_program *p, dti_emit *e, uint32_t table, uint32_
     l->spec[0] = p->optim.kind == DT_SGD    ? DTI_OPTIM_SGD
                  : p->optim.kind == DT_ADAM ? DTI_OPTIM_ADAM
                                             : DTI_OPTIM_ADAMW;
-    dti_bind(l, dti_listing_value(&p->list, DTI_VALUE_PARAM, 4 * s->elements, 0),
-             dti_listing_value(&p->list, DTI_VALUE_GRADIENT, 4 * s->elements, 0),
+    dti_bind(l, dti_listing_value(&p->list, DTI_VALUE_PARAM, dti_arena_bytes(s->elements), 0),
+             dti_listing_value(&p->list, DTI_VALUE_GRADIENT, dti_arena_bytes(s->elements), 0),
              dti_commit_state(p), table);
 }
 
@@ -128,7 +128,7 @@ static void dti_commit_tick(dt_program *p, dti_emit *e, uint32_t table, uint32_t
 }
 
 static void dti_commit_judge(dt_program *p, dti_emit *e, uint32_t table, uint32_t status) {
-    const uint64_t bytes = 4 * p->store->elements;
+    const uint64_t bytes = dti_arena_bytes(p->store->elements);
     uint32_t grads = dti_listing_value(&p->list, DTI_VALUE_GRADIENT, bytes, 0);
     dti_commit_norm(p, e, grads, table, status, dti_commit_state(p));
     if (!p->desc.no_check)

@@ -67,7 +67,8 @@ static dt_result dti_arenas_ensure(dt_program *p) {
     dt_store *s = p->store;
     dt_result result = DT_OK;
     if (p->has_gradients && !s->memories[DTI_ARENA_GRADIENT]) {
-        result = dti_arena_grow(s, DTI_ARENA_GRADIENT, 4 * s->elements * DTI_MAX(s->slots, 1u), 0);
+        result = dti_arena_grow(s, DTI_ARENA_GRADIENT,
+                                dti_arena_bytes(s->elements) * DTI_MAX(s->slots, 1u), 0);
     }
     uint32_t moments = p->has_optim ? dti_optim_moments(&p->optim) : 0;
     bool state = p->has_optim && (!s->memories[DTI_ARENA_STATE] || moments > s->moments);
@@ -326,8 +327,8 @@ DT_API void dt_program_info_get(const dt_program *p, dt_program_info *info) {
     const dt_store *s = p->store;
     *info = (dt_program_info){
         .batch = (int)p->batch,
-        .param_bytes = 4 * s->elements,
-        .gradient_bytes = s->memories[DTI_ARENA_GRADIENT] ? 4 * s->elements : 0,
+        .param_bytes = dti_arena_bytes(s->elements),
+        .gradient_bytes = s->memories[DTI_ARENA_GRADIENT] ? dti_arena_bytes(s->elements) : 0,
         .state_bytes = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(s, s->moments) : 0,
         .transient_bytes = p->transient_bytes,
         .io_bytes = p->in_bytes + p->out_bytes,

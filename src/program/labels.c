@@ -105,7 +105,8 @@ static bool dti_label_right(const dti_label_check *c, int32_t label) {
 static dt_result dti_labels_check(const dt_program *p, const dti_port *port, const int32_t *data,
                                   const uint32_t *rows) {
     const dti_node *n = &p->work->nodes[port->node];
-    const uint64_t size = (uint64_t)dti_shape_elements(n->shape), count = port->bytes / 4;
+    const uint64_t size = (uint64_t)dti_shape_elements(n->shape),
+                   count = port->bytes / sizeof *data;
     for (uint32_t k = 0; k < port->check_count; k++) {
         const dti_label_check *c = &port->checks[k];
         for (uint64_t i = 0; i < count; i++) {

@@ -341,7 +341,7 @@ static const dti_port *dti_fault_input(const dt_program *p) {
         const dti_port *port = &p->ports[i];
         if (port->output || p->work->nodes[port->node].dtype != DT_F32)
             continue;
-        if (!dti_all_finite(host + port->offset, port->bytes / 4))
+        if (!dti_all_finite(host + port->offset, port->bytes / sizeof(float)))
             return port;
     }
     return NULL;

@@ -44,8 +44,12 @@ static void dti_need_updates(dt_program *p, uint8_t *needed) {
 
 /* ---- ports: inputs and outputs and their places on the host's side */
 
+static uint64_t dti_node_elements(const dt_program *p, const dti_node *n) {
+    return (uint64_t)dti_shape_elements(n->shape) * (n->samples ? (uint64_t)p->batch : 1u);
+}
+
 static uint64_t dti_node_bytes(const dt_program *p, const dti_node *n) {
-    return 4ull * (uint64_t)dti_shape_elements(n->shape) * (n->samples ? (uint64_t)p->batch : 1u);
+    return dti_bytes(n->dtype, dti_node_elements(p, n));
 }
 
 static void dti_port_add(dt_program *p, dti_emit *e, uint32_t node, dti_value_kind kind,
@@ -56,11 +60,11 @@ static void dti_port_add(dt_program *p, dti_emit *e, uint32_t node, dti_value_ki
     uint32_t value = dti_listing_value(&p->list, kind, port->bytes, *at);
     if (kind == DTI_VALUE_IN)
         e->views[node] = dti_view_dense(value, n->samples, p->batch, n->shape);
-    *at += dti_aligned(port->bytes ? port->bytes : 4);
+    *at += dti_aligned(port->bytes ? port->bytes : DTI_WORD_BYTES);
 }
 
 static void dti_place_inputs(dt_program *p, dti_emit *e, const uint8_t *needed) {
-    p->in_bytes = dti_aligned(4 * DTI_STEP_WORDS);
+    p->in_bytes = dti_aligned(DTI_WORD_BYTES * DTI_STEP_WORDS);
     for (int gradient = 0; gradient < 2;
          gradient++) { /* the host's gradients last: a range of their own */
         if (gradient)
@@ -83,7 +87,7 @@ static void dti_place_inputs(dt_program *p, dti_emit *e, const uint8_t *needed) 
 
 /* One port for each output, however often it is listed. */
 static void dti_place_outputs(dt_program *p, uint32_t *pin) {
-    p->out_bytes = dti_aligned(4 * DTI_STATUS_WORDS);
+    p->out_bytes = dti_aligned(DTI_WORD_BYTES * DTI_STATUS_WORDS);
     for (uint32_t i = 0; i < DT_MAX_TERMS && dti_is_set(p->desc.outputs[i]); i++) {
         uint32_t id = p->desc.outputs[i].id;
         if (pin[id])
@@ -93,7 +97,7 @@ static void dti_place_outputs(dt_program *p, uint32_t *pin) {
         *port = (dti_port){
             .node = id, .offset = p->out_bytes, .bytes = dti_node_bytes(p, n), .output = true};
         pin[id] = dti_listing_value(&p->list, DTI_VALUE_OUT, port->bytes, p->out_bytes);
-        p->out_bytes += dti_aligned(port->bytes ? port->bytes : 4);
+        p->out_bytes += dti_aligned(port->bytes ? port->bytes : DTI_WORD_BYTES);
     }
 }
 
@@ -102,7 +106,8 @@ static void dti_place_outputs(dt_program *p, uint32_t *pin) {
 static uint32_t dti_param_value(dt_program *p, uint32_t index, dti_value_kind kind, uint32_t slot) {
     const dti_param *param = &p->store->params[index];
     uint64_t at = param->offset + slot * p->store->elements;
-    return dti_listing_value(&p->list, kind, 4 * param->elements, 4 * at);
+    return dti_listing_value(&p->list, kind, dti_bytes(param->dtype, param->elements),
+                             dti_bytes(param->dtype, at));
 }
 
 static uint32_t dti_term_node(const dt_program *p, uint32_t i) {
@@ -122,12 +127,13 @@ static void dti_pin_term(dti_lowering *w, uint32_t i) {
     if (w->extent && w->extent[id] == DTI_EXTENT_PIECE) {
         uint64_t offset, stride;
         dti_pieces_place_out(w, id, &offset, &stride);
-        p->term_slot[i] = (uint32_t)(offset / 4);
-        p->term_stride[i] = (uint32_t)(stride / 4);
+        p->term_slot[i] = (uint32_t)(offset / DTI_WORD_BYTES);
+        p->term_stride[i] = (uint32_t)(stride / DTI_WORD_BYTES);
         return;
     }
     uint32_t slot = i < p->loss_count ? i : DT_MAX_TERMS + i - p->loss_count;
-    w->pin[id] = dti_listing_value(&p->list, DTI_VALUE_OUT, 8, 4 * DTI_STATUS_TERM(slot));
+    w->pin[id] = dti_listing_value(&p->list, DTI_VALUE_OUT, dti_bytes(DT_F32, 2),
+                                   DTI_WORD_BYTES * DTI_STATUS_TERM(slot));
     p->term_slot[i] = DTI_STATUS_TERM(slot);
 }
 
@@ -158,8 +164,8 @@ static void dti_pin_stat(dti_lowering *w, uint32_t param) {
         w->pin[stats] = dti_listing_value(&p->list, DTI_VALUE_OUT, bytes, p->out_bytes);
         p->out_bytes += dti_aligned(bytes);
     }
-    s->word = (uint32_t)(offset / 4);
-    s->stride = (uint32_t)(stride / 4);
+    s->word = (uint32_t)(offset / DTI_WORD_BYTES);
+    s->stride = (uint32_t)(stride / DTI_WORD_BYTES);
 }
 
 static bool dti_is_read(const dti_lowering *w, uint32_t id) {
@@ -184,7 +190,7 @@ static bool dti_pins_gradient(const dti_lowering *w, uint32_t id) {
 
 static void dti_lower_pins(dti_lowering *w) {
     dt_program *p = w->p;
-    w->status = dti_listing_value(&p->list, DTI_VALUE_OUT, 4 * DTI_STATUS_WORDS, 0);
+    w->status = dti_listing_value(&p->list, DTI_VALUE_OUT, DTI_WORD_BYTES * DTI_STATUS_WORDS, 0);
     dti_place_outputs(p, w->pin);
     for (uint32_t i = 0; i < p->loss_count + p->metric_count; i++)
         dti_pin_term(w, i);
@@ -217,7 +223,7 @@ static void dti_lower_param_gradient(dti_lowering *w, uint32_t index, const dti_
     uint32_t value = dti_param_value(p, index, DTI_VALUE_GRADIENT, 0);
     dt_shape shape = p->work->nodes[param->node].shape;
     dti_view y = dti_view_dense(value, false, p->batch, shape);
-    w->bucket += 4 * param->elements;
+    w->bucket += dti_bytes(param->dtype, param->elements);
     if (!p->desc.accumulate) {
         if (dti_same_range(&p->list, dx->value, &p->list.values[value]))
             return;
@@ -345,8 +351,8 @@ static void dti_lower_weigh(dti_lowering *w, const uint32_t *weight_node) {
                 *dti_piece_view(w, weight_node[i], k) =
                     *dti_piece_view(w, p->desc.losses[i].term.id, k);
         } else {
-            w->pin[weight_node[i]] =
-                dti_listing_value(&p->list, DTI_VALUE_OUT, 8, 4 * DTI_STATUS_TERM(i));
+            w->pin[weight_node[i]] = dti_listing_value(
+                &p->list, DTI_VALUE_OUT, dti_bytes(DT_F32, 2), DTI_WORD_BYTES * DTI_STATUS_TERM(i));
         }
         dti_lower_value(w, weight_node[i]);
     }
@@ -417,7 +423,7 @@ static void dti_lower_commit(dti_lowering *w) {
 
 /* The last segment of a step brings the status back, the forward one the outputs too. */
 static void dti_segment_copies(dt_program *p) {
-    dti_range status = {0, 4 * DTI_STATUS_WORDS};
+    dti_range status = {0, DTI_WORD_BYTES * DTI_STATUS_WORDS};
     for (uint32_t i = 0; i < p->segment_count; i++)
         p->segments[i].download = status;
     for (uint32_t i = 2; i < p->segment_count; i++)
@@ -426,7 +432,7 @@ static void dti_segment_copies(dt_program *p) {
     if (p->segment_count == 1)
         p->segments[1].upload = (dti_range){0, 0};
     if (p->piece_count) /* the weights of the whole job come after the forward segment */
-        p->segments[1].upload = (dti_range){0, 4 * DTI_STEP_WORDS};
+        p->segments[1].upload = (dti_range){0, DTI_WORD_BYTES * DTI_STEP_WORDS};
     if (p->last_run)
         dti_segment_exchange(p);
 }
@@ -451,11 +457,11 @@ static void dti_lower_all(dti_lowering *w, const uint32_t *weight_node) {
     if (!p->weighs)
         return;
     p->phases[p->segment_count] = DTI_PHASE_WEIGH;
-    p->segments[p->segment_count++] =
-        (dti_segment){.first = 0,
-                      .count = weigh_launches,
-                      .upload = p->segments[0].upload,
-                      .download = {0, p->piece_count ? p->out_bytes : 4 * DTI_STATUS_WORDS}};
+    p->segments[p->segment_count++] = (dti_segment){
+        .first = 0,
+        .count = weigh_launches,
+        .upload = p->segments[0].upload,
+        .download = {0, p->piece_count ? p->out_bytes : DTI_WORD_BYTES * DTI_STATUS_WORDS}};
 }
 
 static bool dti_lowering_alloc(dti_lowering *w) {
@@ -490,19 +496,19 @@ static dt_result dti_lower_sizes(const dti_lowering *w) {
     const dt_program *p = w->p;
     for (uint32_t id = 1; id < p->work->count; id++) {
         const dti_node *n = &p->work->nodes[id];
-        uint64_t bytes = dti_node_bytes(p, n);
+        uint64_t elements = dti_node_elements(p, n);
         if (w->needed[id] && n->op == DTI_OP_BATCH_STATS && !p->piece_count) {
             dt_result result = dti_lower_batch_norm(p, n);
             if (result)
                 return result;
         }
-        if (!w->needed[id] || bytes / 4 <= INT32_MAX)
+        if (!w->needed[id] || elements <= INT32_MAX)
             continue;
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': %s %s has %llu elements at batch %lld, more than 2^31; "
                         "use a smaller batch",
                         p->label, dti_op_info_of(n->op)->name,
-                        dti_shape_print(n->shape, n->samples).text, (unsigned long long)(bytes / 4),
+                        dti_shape_print(n->shape, n->samples).text, (unsigned long long)elements,
                         (long long)p->batch);
     }
     return DT_OK;
@@ -520,7 +526,7 @@ static dt_result dti_lower_program(dt_program *p, const uint32_t *weight_node) {
                          .train = p->train,
                          .views = w.e.views};
         /* Value 0 stands for "none" in pins, and for those that memory ran out for. */
-        dti_listing_value(&p->list, DTI_VALUE_OUT, 4, 0);
+        dti_listing_value(&p->list, DTI_VALUE_OUT, DTI_WORD_BYTES, 0);
         dti_need_all(p, w.needed);
         dti_need_updates(p, w.needed);
         result = p->list.result ? p->list.result : dti_lower_sizes(&w);

@@ -11,7 +11,7 @@ static uint64_t dti_state_moment_offset(const dt_store *s, uint32_t moment) {
 }
 
 static uint64_t dti_state_bytes(const dt_store *s, uint32_t moments) {
-    return 4 * dti_state_moment_offset(s, moments);
+    return DTI_WORD_BYTES * dti_state_moment_offset(s, moments);
 }
 
 /* ---- initial values */
@@ -72,15 +72,16 @@ static dt_result dti_store_fill(dt_store *s, uint64_t seed) {
     uint64_t largest = 1;
     for (uint32_t i = 0; i < s->param_count; i++)
         largest = DTI_MAX(largest, s->params[i].elements);
-    float *values = dti_alloc_array(s->base, largest, 4);
+    float *values = dti_alloc_array(s->base, largest, sizeof *values);
     if (!values)
         return DT_ERROR_MEMORY;
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < s->param_count && !result; i++) {
         const dti_param *p = &s->params[i];
         dti_init_fill(&s->graph->nodes[p->node], seed, i, values, p->elements);
-        result = s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM], 4 * p->offset,
-                                                  values, 4 * p->elements);
+        result = s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM],
+                                                  dti_arena_bytes(p->offset), values,
+                                                  dti_arena_bytes(p->elements));
     }
     dti_free(s->base, values);
     return result;
@@ -115,6 +116,7 @@ static void dti_store_place(dt_store *s) {
     for (uint32_t i = s->param_count; i-- > 0;) {
         dti_param *p = &s->params[i];
         p->node = s->graph->params[i];
+        p->dtype = s->graph->nodes[p->node].dtype;
         p->elements = (uint64_t)dti_shape_elements(s->graph->nodes[p->node].shape);
         p->offset = s->elements;
         s->elements += (p->elements + DTI_BLOCK - 1) / DTI_BLOCK * DTI_BLOCK;
@@ -132,8 +134,8 @@ static dt_result dti_store_build(dt_store *s, const dt_store_desc *d) {
     dt_result result = dti_device_open(s->graph->ctx, d->device, flops, &s->device);
     if (result)
         return result;
-    result = s->device->backend->memory_create(s->device, 4 * s->elements, DTI_MEMORY_DEVICE,
-                                               &s->memories[DTI_ARENA_PARAM]);
+    result = s->device->backend->memory_create(s->device, dti_arena_bytes(s->elements),
+                                               DTI_MEMORY_DEVICE, &s->memories[DTI_ARENA_PARAM]);
     return result ? result : dti_store_fill(s, d->seed);
 }
 
@@ -245,10 +247,11 @@ static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, si
         result = dt_store_param(s, index, &info);
     if (result)
         return result;
-    if (bytes != 4 * info.elements) {
+    const uint64_t size = dti_bytes(s->params[index].dtype, info.elements);
+    if (bytes != size) {
         return dti_fail(s->base, DT_ERROR_INVALID, "parameter '%s' %s has %llu bytes, not %zu",
                         info.name, dti_shape_print(info.shape, false).text,
-                        (unsigned long long)(4 * info.elements), bytes);
+                        (unsigned long long)size, bytes);
     }
     if (s->running) {
         return dti_fail(s->base, DT_ERROR_INVALID,
@@ -274,7 +277,7 @@ static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, si
                         info.name, arena == DTI_ARENA_GRADIENT ? "gradient" : "such moment");
     }
     *memory = s->memories[arena];
-    *offset = 4 * at;
+    *offset = dti_arena_bytes(at);
     return DT_OK;
 }
 
@@ -335,7 +338,8 @@ DT_API dt_result dt_store_hash(dt_store *s, uint64_t *hash) {
     dt_result result = dti_check_forked(s->base);
     for (uint32_t i = 0; i < s->param_count && !result; i++) {
         const dti_param *p = &s->params[i];
-        result = dti_store_hash_range(s, DTI_ARENA_PARAM, 4 * p->offset, 4 * p->elements, hash);
+        result = dti_store_hash_range(s, DTI_ARENA_PARAM, dti_arena_bytes(p->offset),
+                                      dti_arena_bytes(p->elements), hash);
     }
     return result;
 }
@@ -346,7 +350,7 @@ DT_API dt_result dt_store_state_hash(dt_store *s, uint64_t *hash) {
     dt_result result = dt_store_hash(s, hash);
     if (result || !s->memories[DTI_ARENA_STATE])
         return result;
-    uint64_t control = 4 * DTI_CONTROL_WORDS; /* scratch of a step, not state */
+    uint64_t control = DTI_WORD_BYTES * DTI_CONTROL_WORDS; /* scratch of a step, not state */
     return dti_store_hash_range(s, DTI_ARENA_STATE, control,
                                 dti_state_bytes(s, s->moments) - control, hash);
 }
@@ -365,7 +369,8 @@ static uint8_t dti_store_optim(const dt_store *s, uint32_t param) {
 static dt_result dti_store_forget(dt_store *s, const char zeros[DTI_STORE_PIECE]) {
     const uint64_t end = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(s, s->moments) : 0;
     dt_result result = DT_OK;
-    for (uint64_t at = 4 * dti_state_t_offset(); at < end && !result; at += DTI_STORE_PIECE)
+    for (uint64_t at = DTI_WORD_BYTES * dti_state_t_offset(); at < end && !result;
+         at += DTI_STORE_PIECE)
         result = s->device->backend->memory_write(s->memories[DTI_ARENA_STATE], at, zeros,
                                                   DTI_MIN(end - at, (uint64_t)DTI_STORE_PIECE));
     dti_store_unbound(s);

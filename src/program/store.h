@@ -18,6 +18,7 @@ typedef struct dti_param {
     uint32_t node;
     uint64_t offset; /* in elements, a multiple of DTI_BLOCK */
     uint64_t elements;
+    uint8_t dtype;   /* of the arenas: F32 */
     uint8_t optim;   /* dt_optim_kind that keeps state for it; 0 = none yet */
     uint8_t bounded; /* so many are within `largest`: 0, its values, and so many moments */
 } dti_param;
@@ -49,6 +50,11 @@ struct dt_store {
     uint32_t summed, micros;
     uint64_t summed_params;
 };
+
+/* Bytes of elements of the parameter, gradient and moment arenas, which are all of one type. */
+static inline uint64_t dti_arena_bytes(uint64_t elements) {
+    return dti_bytes(DT_F32, elements);
+}
 
 /* Word offsets in the state arena: control, then t of each parameter, then the moments. */
 static uint64_t dti_state_t_offset(void);

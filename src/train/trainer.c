@@ -8,7 +8,8 @@ static void dti_dataset_inputs(const dt_dataset *data, uint32_t *columns, dt_ten
     *columns = 0;
     for (uint32_t i = 0; i < DT_MAX_TERMS && dti_is_set(data->columns[i].input); i++) {
         inputs[i] = data->columns[i].input;
-        bytes[i] = 4 * (uint64_t)dti_shape_elements(dt_tensor_shape(inputs[i]));
+        bytes[i] = dti_bytes(dt_tensor_dtype(inputs[i]),
+                             (uint64_t)dti_shape_elements(dt_tensor_shape(inputs[i])));
         *columns = i + 1;
     }
 }
@@ -439,7 +440,7 @@ DT_API void dt_trainer_info_get(const dt_trainer *t, dt_trainer_info *info) {
         info->micro_batch = DTI_MAX(info->micro_batch, (int)runs->runs[i].rows);
     }
     for (uint32_t b = 0; b < par->bucket_count; b++)
-        info->gradient_bytes += 4 * (par->buckets[b].end - par->buckets[b].begin);
+        info->gradient_bytes += dti_arena_bytes(par->buckets[b].end - par->buckets[b].begin);
 }
 
 /* ---- steps */

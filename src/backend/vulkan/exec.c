@@ -112,11 +112,11 @@ static uint32_t dti_vk_set_of(dti_vk_build *b, const dti_vk_key *key) {
 /* The status line's words look like NaN to a scan. */
 static bool dti_vk_may_scan(const dti_vk_build *b, const dti_launch *launch, int binding) {
     const dti_place *p = &b->desc->places[launch->value[binding]];
-    if (dti_kernel_info_of(launch->kernel)->access[binding] == 'r' || p->bytes < 4)
+    if (dti_kernel_info_of(launch->kernel)->access[binding] == 'r' || p->bytes < DTI_WORD_BYTES)
         return false;
     if (!dti_launch_makes_floats(launch))
         return false;
-    return p->memory != b->desc->out || p->offset >= 4 * DTI_STATUS_TERM(0);
+    return p->memory != b->desc->out || p->offset >= DTI_WORD_BYTES * DTI_STATUS_TERM(0);
 }
 
 static void dti_vk_add_scans(dti_vk_build *b, const dti_launch *launch, dti_vk_work *work) {
@@ -130,8 +130,9 @@ static void dti_vk_add_scans(dti_vk_build *b, const dti_launch *launch, dti_vk_w
         key.memory[1] = b->desc->out;
         key.offset[1] = 0;
         key.bytes[1] = DTI_VK_ALIGN;
-        e->scans[e->scan_count++] = (dti_vk_scan){
-            .set = dti_vk_set_of(b, &key), .words = (uint32_t)(b->desc->places[x].bytes / 4)};
+        e->scans[e->scan_count++] =
+            (dti_vk_scan){.set = dti_vk_set_of(b, &key),
+                          .words = (uint32_t)(b->desc->places[x].bytes / DTI_WORD_BYTES)};
     }
     work->scan_count = e->scan_count - work->scan_first;
 }
@@ -230,7 +231,7 @@ static void dti_vk_write_set(const dti_vk_build *b, uint32_t index) {
         };
     buffers[DTI_BINDINGS_MAX] = (dti_VkDescriptorBufferInfo){
         .buffer = ((dti_vk_memory *)b->desc->memories[b->desc->in])->buffer.handle,
-        .range = 4 * DTI_STEP_WORDS,
+        .range = DTI_WORD_BYTES * DTI_STEP_WORDS,
     };
     /* One write runs on over the bindings that follow, while they are of the same type. */
     dti_VkWriteDescriptorSet writes[2] = {
@@ -443,7 +444,7 @@ static bool dti_vk_exchange_fits(const dti_exec_desc *desc, const dti_segment *s
 
 /* What would be undefined behaviour in the driver; a fault of the program that compiled this. */
 static dt_result dti_vk_check_desc(dti_vk_device *device, const dti_exec_desc *desc) {
-    dti_range step = {0, 4 * DTI_STEP_WORDS}, status = {0, DTI_VK_ALIGN};
+    dti_range step = {0, DTI_WORD_BYTES * DTI_STEP_WORDS}, status = {0, DTI_VK_ALIGN};
     bool good = desc->in < desc->memory_count && desc->out < desc->memory_count;
     good = good && dti_vk_range_fits(desc->memories[desc->in], &step) &&
            dti_vk_range_fits(desc->memories[desc->out], &status);
@@ -640,7 +641,8 @@ static dt_result dti_vk_search_chunk(dti_vk_exec *e, uint32_t first, uint32_t en
     if (result)
         return result;
     dti_vk_barrier_all(device, command);
-    device->vk.CmdFillBuffer(command, e->out->buffer.handle, 4 * DTI_STATUS_FAULT, 4, UINT32_MAX);
+    device->vk.CmdFillBuffer(command, e->out->buffer.handle, DTI_WORD_BYTES * DTI_STATUS_FAULT,
+                             DTI_WORD_BYTES, UINT32_MAX);
     dti_vk_barrier_all(device, command);
     for (uint32_t i = first; i < end; i++) {
         if (!e->work[i].x)
@@ -656,7 +658,8 @@ static dt_result dti_vk_search_chunk(dti_vk_exec *e, uint32_t first, uint32_t en
     if (!result)
         result = dti_vk_run(device, command);
     if (!result)
-        result = dti_vk_memory_read((dti_memory *)e->out, 4 * DTI_STATUS_FAULT, code, sizeof *code);
+        result = dti_vk_memory_read((dti_memory *)e->out, DTI_WORD_BYTES * DTI_STATUS_FAULT, code,
+                                    sizeof *code);
     return result;
 }
 

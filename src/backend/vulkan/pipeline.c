@@ -261,12 +261,13 @@ static dt_result dti_vk_pipeline_compile(dti_vk_device *device, dti_vk_pipeline 
     uint32_t values[5] = {p->local, p->spec[0], p->spec[1], p->spec[2], p->spec[3]};
     dti_VkSpecializationMapEntry entries[5];
     for (uint32_t i = 0; i < 5; i++)
-        entries[i] = (dti_VkSpecializationMapEntry){.constantID = i, .offset = 4 * i, .size = 4};
+        entries[i] = (dti_VkSpecializationMapEntry){
+            .constantID = i, .offset = DTI_WORD_BYTES * i, .size = DTI_WORD_BYTES};
     dti_VkSpecializationInfo spec = {
         .mapEntryCount = 5, .pMapEntries = entries, .dataSize = sizeof values, .pData = values};
     dti_VkShaderModuleCreateInfo module_info = {
         .sType = DTI_VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
-        .codeSize = 4 * (size_t)shader->word_count,
+        .codeSize = sizeof *shader->words * shader->word_count,
         .pCode = shader->words,
     };
     dti_VkComputePipelineCreateInfo info = {

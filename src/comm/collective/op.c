@@ -6,24 +6,6 @@
 
 /* ---- names and sizes */
 
-static size_t dti_dtype_bytes(dt_dtype dtype) {
-    static const uint8_t bytes[] = {
-#define DTI_X(id, bytes, text) [DT_##id] = bytes,
-        DT_DTYPE_LIST(DTI_X)
-#undef DTI_X
-    };
-    return (unsigned)dtype < DTI_COUNT(bytes) ? bytes[dtype] : 0;
-}
-
-static const char *dti_dtype_name(dt_dtype dtype) {
-    static const char *const names[] = {
-#define DTI_X(id, bytes, text) [DT_##id] = text,
-        DT_DTYPE_LIST(DTI_X)
-#undef DTI_X
-    };
-    return (unsigned)dtype < DTI_COUNT(names) ? names[dtype] : "an unknown type";
-}
-
 static const char *dti_kind_name(dt_comm_kind kind) {
     static const char *const names[] = {
 #define DTI_X(id, text) [DT_COMM_##id] = text,

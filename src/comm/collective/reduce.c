@@ -62,28 +62,13 @@ static const dti_fold_kernels *dti_fold_kernels_select(int isa_max) {
 
 /* ---- types */
 
-DTI_INLINE bool dti_is_half(uint8_t dtype) {
-    return dtype == DT_BF16 || dtype == DT_F16;
-}
-
-DTI_INLINE bool dti_is_whole(uint8_t dtype) {
-    return dtype == DT_I32 || dtype == DT_I64 || dtype == DT_U8;
-}
-
 static uint8_t dti_sum_dtype(dt_dtype dtype, dt_comm_reduction reduction) {
     bool picks = reduction == DT_COMM_MIN || reduction == DT_COMM_MAX;
-    if (dti_is_half((uint8_t)dtype) && !picks)
+    if (dti_is_half(dtype) && !picks)
         return DT_F32;
-    if (dti_is_whole((uint8_t)dtype) && reduction == DT_COMM_MEAN)
+    if (dti_is_whole(dtype) && reduction == DT_COMM_MEAN)
         return DT_I64;
     return (uint8_t)dtype;
-}
-
-static size_t dti_fold_bytes(uint8_t dtype) {
-#define DTI_X(id, bytes, text) [DT_##id] = bytes,
-    static const uint8_t sizes[] = {DT_DTYPE_LIST(DTI_X)};
-#undef DTI_X
-    return sizes[dtype];
 }
 
 /* ---- the tree, of one block of elements */
@@ -104,7 +89,7 @@ typedef struct dti_fold_job {
 } dti_fold_job;
 
 DTI_INLINE const uint8_t *dti_fold_at(const dti_fold_job *job, const dti_operand *operand) {
-    return (const uint8_t *)operand->data + job->at * dti_fold_bytes(operand->dtype);
+    return (const uint8_t *)operand->data + job->at * dti_dtype_bytes(operand->dtype);
 }
 
 /* Of i32 and u8 to i64. Element by element: means of integers are rare. */
@@ -186,7 +171,7 @@ static void dti_fold_join(const dti_fold_job *job, void *out, const void *left, 
         job->kernels->many[2](out, in, job->count, finish, job->divisor);
     else
         job->kernels->pair[job->sum][job->reduction](out, left, right,
-                                                     job->count * dti_fold_bytes(job->sum));
+                                                     job->count * dti_dtype_bytes(job->sum));
 }
 
 /* The block of two operands or more. The left side is kept in `room`, and `out` is written last,
@@ -216,7 +201,7 @@ DTI_NOINLINE void dti_fold_node(const dti_fold_job *job, uint32_t first, uint32_
 /* The sums of a mean, divided and cut towards zero. out may be `in`. */
 static void dti_fold_finish_whole(uint8_t *out, const uint8_t *in, size_t count, uint8_t dtype,
                                   uint32_t divisor) {
-    size_t bytes = dti_fold_bytes(dtype);
+    size_t bytes = dti_dtype_bytes(dtype);
     for (size_t i = 0; i < count; i++) {
         int64_t value;
         memcpy(&value, in + 8 * i, sizeof value);
@@ -238,7 +223,7 @@ static void dti_fold_end(const dti_fold_job *job, uint8_t *out, const void *valu
     else if (!whole && (job->round || job->sum != job->out))
         job->kernels->finish[job->out](out, values, job->count, job->divisor);
     else
-        memmove(out, values, job->count * dti_fold_bytes(job->out));
+        memmove(out, values, job->count * dti_dtype_bytes(job->out));
 }
 
 static void dti_fold_block(const dti_fold_job *job, uint32_t operand_count, uint8_t *out) {
@@ -274,13 +259,13 @@ static void dti_fold_by(const dti_fold_kernels *kernels, void *out, const dti_op
                         .reduction = reduction,
                         .sum = dti_is_half(partial) ? (uint8_t)DT_F32 : partial,
                         .out = finish ? (uint8_t)dtype : partial,
-                        .round = finish && (!dti_is_whole((uint8_t)dtype) || mean),
+                        .round = finish && (!dti_is_whole(dtype) || mean),
                         .divisor = 1};
     if (finish && mean && divisor)
         job.divisor = divisor;
     job.float_sum = job.sum == DT_F32 && (reduction == DT_COMM_SUM || mean);
     dti_fold_look(&job, operand_count);
-    size_t step = DTI_FOLD_BLOCK / dti_fold_bytes(job.sum), out_bytes = dti_fold_bytes(job.out);
+    size_t step = DTI_FOLD_BLOCK / dti_dtype_bytes(job.sum), out_bytes = dti_dtype_bytes(job.out);
     bool whole =
         operand_count > 1 && job.out == job.sum && dti_fold_is_one_pass(&job, operand_count);
     if (whole || (operand_count == 1 && job.direct))

@@ -1,0 +1,49 @@
+/* What a type of elements is: its size, its names and the kind of number. Everything that turns
+ * elements into bytes asks here. */
+
+/* A word of the step block, the status, the block table and the optimizer's control: whatever type
+ * the elements beside them have. */
+#define DTI_WORD_BYTES 4u
+
+/* Of one element; 0: there is no such type. */
+DTI_INLINE size_t dti_dtype_bytes(dt_dtype dtype) {
+    static const uint8_t bytes[] = {
+#define DTI_X(id, bytes, text) [DT_##id] = bytes,
+        DT_DTYPE_LIST(DTI_X)
+#undef DTI_X
+    };
+    return (unsigned)dtype < DTI_COUNT(bytes) ? bytes[dtype] : 0;
+}
+
+/* Of n elements. */
+DTI_INLINE uint64_t dti_bytes(dt_dtype dtype, uint64_t n) {
+    return dti_dtype_bytes(dtype) * n;
+}
+
+/* "f32" */
+static inline const char *dti_dtype_name(dt_dtype dtype) {
+    static const char *const names[] = {
+#define DTI_X(id, bytes, text) [DT_##id] = text,
+        DT_DTYPE_LIST(DTI_X)
+#undef DTI_X
+    };
+    return (unsigned)dtype < DTI_COUNT(names) ? names[dtype] : "an unknown type";
+}
+
+/* As safetensors files call it: "F32". */
+static inline const char *dti_dtype_file_name(dt_dtype dtype) {
+    static const char *const names[] = {
+#define DTI_X(id, bytes, text) [DT_##id] = #id,
+        DT_DTYPE_LIST(DTI_X)
+#undef DTI_X
+    };
+    return (unsigned)dtype < DTI_COUNT(names) ? names[dtype] : "?";
+}
+
+DTI_INLINE bool dti_is_half(dt_dtype dtype) {
+    return dtype == DT_BF16 || dtype == DT_F16;
+}
+
+DTI_INLINE bool dti_is_whole(dt_dtype dtype) {
+    return dtype == DT_I32 || dtype == DT_I64 || dtype == DT_U8;
+}
