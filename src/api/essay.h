@@ -39,13 +39,12 @@
  * WHAT DTRAIN DOES NOT DO
  * It never prints, exits, aborts, installs a signal handler or starts a thread that you did not ask
  * for (a Vulkan driver may have its own; a dt_comm over TCP has one, a dt_trainer one for data and
- * one for each device but the first). A running program allocates nothing. It falls back to nothing
+ * one for each device but the first). A running program allocates nothing. It never falls back
  * silently: what cannot be done is an error with a text, dt_ctx_error(). The implementation is C11
- * with POSIX threads for GCC or Clang, tested on Linux; C++ files include the declarations. It has
- * no 16-bit training. Every replica holds the whole model: it is not cut over devices. When a rank
- * is lost the job goes on from a checkpoint, not by itself. Convolution is of 1 and 2 dimensions,
- * padding of zeros; batch norm's statistics are those of a program's own batch, or of a trainer's
- * shard.
+ * with POSIX threads for GCC or Clang, tested on Linux; C++ files include the declarations. It has no 16-bit training. Every replica holds the whole model: it is not cut
+ * over devices. When a rank is lost the job goes on from a checkpoint, not by itself. Convolution
+ * is of 1 and 2 dimensions, padding of zeros; batch norm's statistics are those of a program's own
+ * batch, or of a trainer's shard.
  *
  * STEP BY STEP
  * 1. A context (dt_ctx) holds memory, log, threads and the list of devices.
@@ -55,12 +54,12 @@
  * 3. A store (dt_store) is a graph's parameters and optimizer state on one device.
  * 4. A program (dt_program) is a graph compiled against a store for given losses, outputs, batch
  *    and mode. As many as you like share one store and one arena: train at 64, the tail at 32,
- *    predict at 1, a GAN's two sides. What is wrong with it is said when it is created.
+ *    predict at 1, a GAN's two sides. Everything wrong with it is reported at creation.
  * 5. A step is write, run, read. Or begin, advance segment by segment, end: for a frame's time
  *    budget, for dL/dy from the host between forward and backward, or to cancel.
  *
- * DEFAULTS. Every description may be {0}, and a field that is 0 has its default. Where that is
- * not 0, DT_ZERO says that 0 is meant: .weight_decay = DT_ZERO, .beta1 = DT_ZERO.
+ * DEFAULTS. Every description may be {0}; a field that is 0 takes its default. Where the default is
+ * another number, DT_ZERO means zero: .weight_decay = DT_ZERO, .beta1 = DT_ZERO.
  *
  * TENSORS. f32 and i32; at most 5 dimensions besides the sample axis; NumPy's broadcasting. Views
  * (reshape, permute, slice, expand) move nothing.

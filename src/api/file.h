@@ -1,38 +1,38 @@
 /* ---- Weight files: safetensors -----------------------------------------------------------------
  *
- * What is read must be a regular file (a FIFO, a folder or a device is an IO error at once), of
- * which the header is checked before memory is taken for the rest; nothing is mapped. What is
- * written goes to a new file beside it, path.tmp.PID.RANDOM, which then takes its place. A file
- * that may not grow (ulimit -f) is an IO error. On Linux SIGXFSZ does not reach the application
- * then, unless dtrain was compiled with POSIX hidden (-std=c11 alone); elsewhere (macOS) it may,
- * so ignore it there: signal(SIGXFSZ, SIG_IGN). */
+ * Reading: the path must name a regular file (a FIFO, folder or device is an IO error at once). The
+ * header is checked before memory is allocated for the rest; nothing is memory-mapped.
+ * Writing: data goes to a new file beside the target, path.tmp.PID.RANDOM, which then replaces it.
+ * So a file appears complete or not at all. Hitting a file size limit (ulimit -f) is an IO error.
+ * On Linux the SIGXFSZ that it raises does not reach the application, unless dtrain was compiled
+ * with POSIX hidden (-std=c11 alone). Elsewhere (macOS) it may: call signal(SIGXFSZ, SIG_IGN)
+ * there. */
 
-/* Writes all parameters as F32 under their names; no optimizer state. The file appears whole or not
- * at all; one of that name is replaced. Errors: IO, MEMORY, INVALID (NULL, or a step is under way),
- * DEVICE_LOST. */
+/* Writes all parameters as F32 under their names, without optimizer state. Errors: IO, MEMORY,
+ * INVALID (NULL, or a step is under way), DEVICE_LOST. */
 DT_API dt_result dt_store_save(dt_store *store, const char *path);
-/* Reads all parameters of the store; the file may hold more. F32, F16, BF16 and F64 are read.
- * Nothing is changed unless everything fits. Optimizer state is left as it is. Errors: IO, FORMAT,
- * INVALID (names the first parameter that is missing or has another shape or type; NULL; a step is
- * under way), MEMORY, DEVICE_LOST. */
+/* Reads every parameter of the store from a file, which may contain further tensors. F32, F16, BF16
+ * and F64 are accepted. Either everything fits and is loaded, or nothing changes. Optimizer state
+ * is kept as it is. Errors: IO, FORMAT, INVALID (names the first parameter that is missing or has
+ * another shape or type; NULL; a step is under way), MEMORY, DEVICE_LOST. */
 DT_API dt_result dt_store_load(dt_store *store, const char *path);
 
-/* Writes the whole state that training changes: parameters, buffers, moments, counts of steps, and
- * the number of steps, each tensor with a checksum. dt_store_load reads its parameters too. A
- * trainer has more: dt_trainer_save. Errors: as dt_store_save. */
+/* Writes everything that training changes: parameters, buffers, moments, step counts and the number
+ * of steps, each tensor with a checksum. dt_store_load reads the parameters of such a file too. A
+ * trainer has more state: use dt_trainer_save. Errors: as dt_store_save. */
 DT_API dt_result dt_store_save_state(dt_store *store, const char *path);
-/* Goes on from such a file, bit for bit; programs may be made before or after. The model must have
- * the same parameters and buffers, by name and shape, in any order, and what it trains the same
- * kinds of optimizers. Nothing is changed unless everything fits. Errors: IO, FORMAT (truncated, a
- * wrong checksum, not such a file), INVALID (names the first parameter that differs; a program
- * trains with another kind of optimizer; a step is under way; NULL; a trainer's store),
+/* Continues from such a file, bit for bit. Programs may be created before or after. The model must
+ * have the same parameters and buffers (name and shape, in any order), and its trained parameters
+ * the same kinds of optimizers. Nothing changes unless everything fits. Errors: IO, FORMAT
+ * (truncated, a wrong checksum, not such a file), INVALID (names the first parameter that differs;
+ * a program trains with another kind of optimizer; a step is under way; NULL; a trainer's store),
  * UNSUPPORTED, MEMORY, DEVICE_MEMORY, DEVICE_LOST. */
 DT_API dt_result dt_store_load_state(dt_store *store, const char *path);
 
-/* Any safetensors file, read whole. */
+/* A safetensors file, read into memory. */
 typedef struct dt_weights dt_weights;
 
-/* One tensor of a file. Its pointers live until dt_weights_close. */
+/* A tensor of the file. Its pointers are valid until dt_weights_close. */
 typedef struct dt_weight_info {
     const char *name;
     char dtype[8]; /* as in the file: "F32", "I64" */
@@ -42,11 +42,11 @@ typedef struct dt_weight_info {
     uint64_t bytes;
 } dt_weight_info;
 
-/* Reads and checks a file. Ownership: *out is yours; dt_weights_close ends it, before the context.
+/* Reads and checks a file. Ownership: *out is yours; close it before the context is destroyed.
  * Errors, with *out NULL: INVALID (NULL), IO, FORMAT (not safetensors, truncated, sizes or offsets
  * that do not fit), MEMORY. */
 DT_API dt_result dt_weights_open(dt_ctx *ctx, const char *path, dt_weights **out);
-/* Frees it all. NULL is fine. */
+/* Frees the file's data. NULL is allowed. */
 DT_API void dt_weights_close(dt_weights *weights);
 /* How many tensors the file has. */
 DT_API int dt_weights_count(const dt_weights *weights);

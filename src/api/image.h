@@ -1,18 +1,18 @@
 /* ---- Images and signals: convolution, pooling, resizing -----------------------------------------
  *
- * An image is [channels, height, width] of each sample, PyTorch's NCHW; a signal [channels,
- * length]. Errors (nil), with op and shapes: i32 or another rank, channels that do not fit, a
- * kernel larger than the padded image, a stride, dilation or size below 1, groups that do not
- * divide. */
+ * An image is [channels, height, width] per sample (PyTorch's NCHW), a signal [channels, length].
+ * Errors (nil), naming op and shapes: i32 or a wrong rank, channels that do not match, a kernel
+ * larger than the padded image, a stride, dilation or size below 1, groups that do not divide the
+ * channels. */
 
-/* {0}: PyTorch's defaults. Element 0 is along the height (of a signal: its length), 1 the width. */
+/* {0}: PyTorch's defaults. Element 0 is for the height (of a signal: the length), 1 for the width. */
 typedef struct dt_conv_desc {
     int32_t stride[2];         /* {0, 0} = {1, 1} */
     int32_t padding[2];        /* zeros on both sides */
     int32_t dilation[2];       /* {0, 0} = {1, 1} */
     int32_t groups;            /* 0 = 1; as many as channels = depthwise */
-    int32_t output_padding[2]; /* dt_conv_transpose only: rows added at the end; below the stride or
-                                  the dilation */
+    int32_t output_padding[2]; /* dt_conv_transpose* only: rows added at the end; less than the
+                                  stride or the dilation */
 } dt_conv_desc;
 
 /* Cross-correlation (no flip). x: [C, H, W]; w: [O, C / groups, kh, kw]; b: [O] or {0} for none;
@@ -29,28 +29,26 @@ DT_API dt_tensor dt_conv_transpose1d(dt_tensor x, dt_tensor w, dt_tensor b,
                                      const dt_conv_desc *desc);
 
 typedef struct dt_pool_desc {
-    int32_t kernel[2]; /* height and width; needed */
-    int32_t stride[2]; /* {0, 0} = the kernel */
-    int32_t
-        padding[2];   /* on both sides, at most half of the kernel; never the largest of a window */
-    bool ceil_mode;   /* the last window may hang over the end, if it starts before it */
-    bool exclude_pad; /* dt_avg_pool2d: divide by the elements of the image in a window alone */
+    int32_t kernel[2];  /* height and width; needed */
+    int32_t stride[2];  /* {0, 0} = the kernel */
+    int32_t padding[2]; /* on both sides, at most half of the kernel; ignored by the maximum */
+    bool ceil_mode;     /* the last window may extend beyond the end if it starts before it */
+    bool exclude_pad;   /* dt_avg_pool2d: do not count padding in the mean */
 } dt_pool_desc;
 
-/* The largest of each window; a NaN is the largest. The gradient goes to the first of equals (of
- * NaN: the last).
- * x: [C, H, W]; of a signal use [C, 1, L]. PyTorch's F.max_pool2d. */
+/* The maximum of each window; NaN wins. The gradient goes to the first of equal maxima (to the last
+ * NaN). x: [C, H, W]; for a signal use [C, 1, L]. PyTorch's F.max_pool2d. */
 DT_API dt_tensor dt_max_pool2d(dt_tensor x, const dt_pool_desc *desc);
-/* The mean of each window, padding counted as zeros. PyTorch's F.avg_pool2d. */
+/* The mean of each window; padding counts as zeros. PyTorch's F.avg_pool2d. */
 DT_API dt_tensor dt_avg_pool2d(dt_tensor x, const dt_pool_desc *desc);
-/* Means of windows that cut the image into height x width parts. PyTorch's
+/* Divides the image into height x width windows and takes their means. PyTorch's
  * F.adaptive_avg_pool2d. */
 DT_API dt_tensor dt_adaptive_avg_pool2d(dt_tensor x, int64_t height, int64_t width);
 
 typedef enum dt_resize_mode { DT_RESIZE_NEAREST, DT_RESIZE_BILINEAR } dt_resize_mode;
-/* Resampled to height x width: upsampling, mostly. x: [C, H, W]. PyTorch's F.interpolate with size
- * given, modes 'nearest' and 'bilinear' (align_corners=False, no antialiasing). */
+/* Resamples to height x width. x: [C, H, W]. PyTorch's F.interpolate(size=...), modes 'nearest' and
+ * 'bilinear' (align_corners=False, no antialiasing). */
 DT_API dt_tensor dt_resize(dt_tensor x, int64_t height, int64_t width, dt_resize_mode mode);
-/* `before` and `after` zeros around x, of any type and rank, along `axis` (negative: from the end).
+/* Adds `before` and `after` zeros along `axis` (negative: from the end). x: any type and rank.
  * PyTorch's F.pad. */
 DT_API dt_tensor dt_pad(dt_tensor x, int axis, int64_t before, int64_t after);
