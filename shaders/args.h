@@ -348,7 +348,7 @@
  * Word numbers; DTI_STEP_GROUP(g) is the first of a parameter group's 8 words. */
 #define DTI_STEP_SEED_LO 0
 #define DTI_STEP_SEED_HI 1
-#define DTI_STEP_NUMBER_LO 2   /* the random stream's step number */
+#define DTI_STEP_NUMBER 2      /* the random stream's step number */
 #define DTI_STEP_FIRST_ROW 3   /* the first sample's row in the global batch */
 #define DTI_STEP_FLAGS 4       /* bit 0: first micro-batch: gradients are set, not added */
 #define DTI_STEP_CLIP_NORM 5   /* f32; 0 = off */

@@ -17,6 +17,6 @@ void main()
         return;
     uvec2 key = uvec2(dti_step_u32(DTI_STEP_SEED_LO), dti_step_u32(DTI_STEP_SEED_HI));
     uint word = dti_random(i, args.first, dti_step_u32(DTI_STEP_FIRST_ROW), args.row_elements,
-                           dti_step_u32(DTI_STEP_NUMBER_LO), args.stream, key);
+                           dti_step_u32(DTI_STEP_NUMBER), args.stream, key);
     y[args.y_offset + i] = word < args.threshold ? x[args.x_offset + i] * args.scale : 0.0;
 }

@@ -46,16 +46,16 @@ void store(uint at, values x)
 
 values sgd(values x, vec4 g, uint group, uint t)
 {
-    float lr = dti_group_f32(group, DTI_GROUP_LR), decay = dti_group_f32(group, DTI_GROUP_DECAY);
-    float momentum = dti_group_f32(group, DTI_GROUP_BETA1);
+    float lr = dti_param_group_f32(group, DTI_GROUP_LR), decay = dti_param_group_f32(group, DTI_GROUP_DECAY);
+    float momentum = dti_param_group_f32(group, DTI_GROUP_BETA1);
     if (decay != 0.0)
         g += decay * x.p;
     if (momentum != 0.0 && args.m_offset != NONE) {
         vec4 m = g; /* the first step takes the gradient as it is, even with dampening */
         if (t != 0u)
-            m = momentum * x.m + (1.0 - dti_group_f32(group, DTI_GROUP_BETA2)) * g;
+            m = momentum * x.m + (1.0 - dti_param_group_f32(group, DTI_GROUP_BETA2)) * g;
         x.m = m;
-        g = dti_group_f32(group, DTI_GROUP_NESTEROV) != 0.0 ? g + momentum * m : m;
+        g = dti_param_group_f32(group, DTI_GROUP_NESTEROV) != 0.0 ? g + momentum * m : m;
     }
     x.p -= lr * g;
     return x;
@@ -63,19 +63,19 @@ values sgd(values x, vec4 g, uint group, uint t)
 
 values adam(values x, vec4 g, uint group, uint t)
 {
-    float lr = dti_group_f32(group, DTI_GROUP_LR), decay = dti_group_f32(group, DTI_GROUP_DECAY);
-    float ln_beta1 = dti_group_f32(group, DTI_GROUP_LN_BETA1);
-    float ln_beta2 = dti_group_f32(group, DTI_GROUP_LN_BETA2);
+    float lr = dti_param_group_f32(group, DTI_GROUP_LR), decay = dti_param_group_f32(group, DTI_GROUP_DECAY);
+    float ln_beta1 = dti_param_group_f32(group, DTI_GROUP_LN_BETA1);
+    float ln_beta2 = dti_param_group_f32(group, DTI_GROUP_LN_BETA2);
     if (spec0 == DTI_OPTIM_ADAMW)
         x.p *= 1.0 - lr * decay;
     else if (decay != 0.0)
         g += decay * x.p;
-    x.m = dti_group_f32(group, DTI_GROUP_BETA1) * x.m - dti_m_expm1(ln_beta1) * g;
-    x.v = dti_group_f32(group, DTI_GROUP_BETA2) * x.v - dti_m_expm1(ln_beta2) * (g * g);
+    x.m = dti_param_group_f32(group, DTI_GROUP_BETA1) * x.m - dti_m_expm1(ln_beta1) * g;
+    x.v = dti_param_group_f32(group, DTI_GROUP_BETA2) * x.v - dti_m_expm1(ln_beta2) * (g * g);
     float steps = float(t) + 1.0;
     float correction1 = -dti_m_expm1(steps * ln_beta1);
     float correction2 = -dti_m_expm1(steps * ln_beta2);
-    vec4 denominator = sqrt(x.v) / sqrt(correction2) + dti_group_f32(group, DTI_GROUP_EPS);
+    vec4 denominator = sqrt(x.v) / sqrt(correction2) + dti_param_group_f32(group, DTI_GROUP_EPS);
     x.p -= lr / correction1 * (x.m / denominator);
     return x;
 }

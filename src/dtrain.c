@@ -25,8 +25,8 @@
 
 /* ---- comm: collectives over threads, TCP and MPI; uses base alone */
 #include "comm/comm.h"
-#include "comm/collective/reduce.h"
-#include "comm/collective/reduce.c"
+#include "comm/collective/fold.h"
+#include "comm/collective/fold.c"
 #include "comm/collective/schedule.h"
 #include "comm/collective/schedule.c"
 #include "comm/collective/algo_direct.c"
@@ -38,7 +38,7 @@
 #include "comm/collective/algo_rooted.c"
 #include "comm/collective/algo_exchange.c"
 #include "comm/collective/choose.c"
-#include "comm/collective/op.c"
+#include "comm/collective/coll.c"
 #include "comm/transport/single.c"
 #include "comm/transport/thread_hub.c"
 #include "comm/transport/thread_job.c"
@@ -51,7 +51,7 @@
 #include "comm/protocol/handshake.c"
 #include "comm/protocol/flight.c"
 #include "comm/protocol/engine.c"
-#include "comm/protocol/loss.c"
+#include "comm/protocol/failure.c"
 #include "comm/protocol/join.c"
 #include "comm/protocol/member.c"
 #include "comm/protocol/core.c"

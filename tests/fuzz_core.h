@@ -165,7 +165,7 @@ static void fuzz_queue(fuzz_conn *c, const void *bytes, size_t count) {
 /* Up to `most` bytes of the queue arrive, in reads of at most `piece`. */
 static void fuzz_deliver(fuzz_world *w, fuzz_conn *c, size_t most, size_t piece) {
     while (c->link && c->from < c->to && most) {
-        dti_span_in in[2];
+        dti_link_span_in in[2];
         int count = dti_link_input(&w->core, c->link, in);
         size_t got = 0, left = DTI_MIN(DTI_MIN(most, piece), (size_t)(c->to - c->from));
         for (int i = 0; i < count && left; i++) {
@@ -195,7 +195,7 @@ static size_t fuzz_drain(fuzz_world *w, fuzz_conn *c, size_t most) {
     static volatile uint8_t sink;
     size_t whole = 0;
     while (c->link && !c->shut && whole < most) {
-        dti_span_out out[2];
+        dti_link_span_out out[2];
         int count = dti_link_output(&w->core, c->link, out);
         size_t sent = 0;
         for (int i = 0; i < count && whole + sent < most; i++) {
@@ -238,15 +238,15 @@ static void fuzz_check_peer(const dti_core *core, uint32_t rank) {
 }
 
 static void fuzz_check_track(const dti_core *core, const dti_flight *f, uint32_t step) {
-    const dti_step *s = &f->schedule.steps[step];
+    const dti_schedule_step *s = &f->schedule.steps[step];
     const dti_track *t = &f->tracks[step];
     FUZZ_CHECK(t->done <= t->total && t->total == dti_chunks(&f->schedule, s->count));
     FUZZ_CHECK(t->granted <= t->total && t->told <= t->granted);
-    if (s->kind == DTI_STEP_SEND)
+    if (s->kind == DTI_SCHEDULE_SEND)
         FUZZ_CHECK(t->done <= t->begun && t->begun <= t->ready && t->ready <= t->total);
-    if (s->kind == DTI_STEP_RECV)
+    if (s->kind == DTI_SCHEDULE_RECV)
         FUZZ_CHECK(t->done <= t->granted && t->begun == 0);
-    if (s->kind == DTI_STEP_RECV && s->place == DTI_PLACE_SLOT && s->count)
+    if (s->kind == DTI_SCHEDULE_RECV && s->place == DTI_PLACE_SLOT && s->count)
         FUZZ_CHECK(t->slot < f->slot_streams && t->consumer < f->schedule.step_count &&
                    t->granted <= f->tracks[t->consumer].done + core->set.window &&
                    (!t->granted || f->slots));
@@ -289,10 +289,11 @@ static void fuzz_check_body(const dti_core *core, const fuzz_active *a, const dt
         FUZZ_CHECK(core->state >= DTI_CORE_SUSPECT);
         return;
     }
-    const uint8_t *at = dti_step_at(core, f, link->rx_step, link->rx_chunk);
+    const uint8_t *at = dti_flight_step_at(core, f, link->rx_step, link->rx_chunk);
     FUZZ_CHECK(!dti_track_has(core, f, &f->tracks[link->rx_step], link->rx_chunk));
-    const dti_step *s = &f->schedule.steps[link->rx_step];
-    FUZZ_CHECK(link->frame.length == dti_chunk_count(f, s, link->rx_chunk) * dti_step_bytes(s));
+    const dti_schedule_step *s = &f->schedule.steps[link->rx_step];
+    FUZZ_CHECK(link->frame.length ==
+               dti_chunk_count(f, s, link->rx_chunk) * dti_flight_step_bytes(s));
     FUZZ_CHECK(link->body >= at && end == at + link->frame.length);
     for (uint32_t i = 0; i < a->count; i++) {
         const dti_link *other = a->links[i];

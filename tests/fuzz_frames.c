@@ -181,18 +181,18 @@ static void fuzz_awaited_frame(fuzz_frames_world *fw, fuzz_input *in, fuzz_conn 
     if (f->p2p)
         fr.flags ^= DTI_FLAG_FROM_TARGET;
     if (step != DTI_NOBODY && how & 1) {
-        const dti_step *s = &f->schedule.steps[step];
+        const dti_schedule_step *s = &f->schedule.steps[step];
         const dti_track *t = &f->tracks[step];
         uint32_t chunk = (t->done + (how & 4 ? fuzz_u8(in) : c->link->socket)) % t->total;
         fr.stream = s->stream;
-        if (s->kind == DTI_STEP_SEND) {
+        if (s->kind == DTI_SCHEDULE_SEND) {
             fr.type = DTI_FRAME_CREDIT;
             fr.value = fuzz_below(in, t->total + 1);
         } else {
             fr.type = how & 2 ? DTI_FRAME_EAGER : DTI_FRAME_DATA;
-            fr.length = (uint32_t)(dti_chunk_count(f, s, chunk) * dti_step_bytes(s));
+            fr.length = (uint32_t)(dti_chunk_count(f, s, chunk) * dti_flight_step_bytes(s));
             if (fr.type == DTI_FRAME_DATA)
-                fr.value = chunk * f->schedule.chunk_elements * dti_step_bytes(s);
+                fr.value = chunk * f->schedule.chunk_elements * dti_flight_step_bytes(s);
         }
     }
     if (how & 128)
@@ -226,7 +226,7 @@ static void fuzz_make_op(fuzz_input *in, const dti_rank_group *g, dt_comm_op *op
     if (dti_kind_is_p2p(op->kind) && op->root == (int)g->rank)
         op->root = (op->root + 1) % (int)g->size;
     op->tree = how >= 200 && (op->kind == DT_COMM_ALL_REDUCE || op->kind == DT_COMM_REDUCE) &&
-               dti_dtype_bytes(op->dtype) == dti_op_in_width(op);
+               dti_dtype_bytes(op->dtype) == dti_coll_in_width(op);
 }
 
 /* Buffers that end where the sanitizer looks; how: 0 apart, 1 the same, 2 one is in the other. */
@@ -234,8 +234,8 @@ static void fuzz_make_buffers(fuzz_posted *p, dt_comm_op *op, const dti_rank_gro
                               uint32_t how) {
     dt_comm_span spans[DTI_LEAF_SPANS];
     const dt_comm_span *mine = &fuzz_leaves[g->size - 2][g->rank];
-    uint64_t in = dti_op_in_bytes(op, g->rank, g->size),
-             out = dti_op_out_bytes(op, g->rank, g->size);
+    uint64_t in = dti_coll_in_bytes(op, g->rank, g->size),
+             out = dti_coll_out_bytes(op, g->rank, g->size);
     uint64_t own = g->rank * op->count * dti_dtype_bytes(op->dtype);
     if (op->tree)
         in *= dti_leaf_spans(mine->first, mine->count, 5, spans);

@@ -227,23 +227,23 @@ static double step_backward(bench *b) {
                              .first = (uint32_t)values,
                              .count = par->desc.batch / par->job.replicas};
     const dt_step_desc step = {.step = r->store->steps + 1};
-    dti_step_prepare(par, &batch, &step);
-    dti_step_weigh(par, 0);
+    dti_parallel_prepare(par, &batch, &step);
+    dti_parallel_weigh(par, 0);
     memset(par->weights.sum, 0, par->weights.width * sizeof(double));
     par->weights.sum[0] = par->desc.batch;
-    dti_step_forward(par, 0);
+    dti_parallel_forward(par, 0);
     try(b, r->result, "forward");
     dt_program *p = r->runs->runs[0].program;
-    dti_replica_set_weights(p, par->weights.sum);
+    dti_program_set_weights(p, par->weights.sum);
     double first = 0;
-    for (uint32_t i = 1; i < dti_replica_segments(p); i++) {
-        try(b, dti_replica_launch(p, i), "backward");
-        try(b, dti_replica_reach(p, i), "backward");
+    for (uint32_t i = 1; i < dti_program_segments(p); i++) {
+        try(b, dti_program_launch(p, i), "backward");
+        try(b, dti_program_reach(p, i), "backward");
         if (first <= 0 && p->segment_buckets[i] > 0)
             first = now_s();
     }
     const double tail = now_s() - first;
-    dti_step_drop_all(par);
+    dti_parallel_drop_all(par);
     return tail;
 }
 

@@ -16,14 +16,15 @@ typedef struct likeness { /* rank 0's steps, and another rank's */
 /* The other rank's step that is rank 0's step i: the next one with the same peer, or of those
  * that move nothing. */
 static uint32_t like_step(likeness *l, uint32_t i, uint32_t *compute) {
-    const dti_step *step = &l->a->schedule.steps[i];
-    if (dti_step_moves(step)) {
+    const dti_schedule_step *step = &l->a->schedule.steps[i];
+    if (dti_flight_step_moves(step)) {
         uint32_t at = l->cursor[step->peer];
         if (at != DTI_NOBODY)
             l->cursor[step->peer] = l->b->tracks[at].next;
         return at;
     }
-    while (*compute < l->b->schedule.step_count && dti_step_moves(&l->b->schedule.steps[*compute]))
+    while (*compute < l->b->schedule.step_count &&
+           dti_flight_step_moves(&l->b->schedule.steps[*compute]))
         ++*compute;
     return *compute < l->b->schedule.step_count ? (*compute)++ : DTI_NOBODY;
 }
@@ -31,7 +32,7 @@ static uint32_t like_step(likeness *l, uint32_t i, uint32_t *compute) {
 /* Whether two steps wait for the same: as sets, for sources are in the order of ranks. */
 static bool like_before(likeness *l, uint32_t i) {
     uint32_t j = l->same[i];
-    const dti_step *a = &l->a->schedule.steps[i], *b = &l->b->schedule.steps[j];
+    const dti_schedule_step *a = &l->a->schedule.steps[i], *b = &l->b->schedule.steps[j];
     for (uint32_t k = 0; k < b->after_count + b->source_count; k++) {
         uint32_t before = side_before(l->b, j, k);
         if (before != DTI_NO_STEP)
@@ -61,7 +62,7 @@ static bool like_steps(likeness *l) {
         uint32_t j = l->same[i] = like_step(l, i, &compute);
         if (j == DTI_NOBODY)
             return false;
-        const dti_step *x = &a->steps[i], *y = &b->steps[j];
+        const dti_schedule_step *x = &a->steps[i], *y = &b->steps[j];
         uint64_t apart = x->count > y->count ? x->count - y->count : y->count - x->count;
         if (x->kind != y->kind || x->stream != y->stream || x->credited != y->credited ||
             x->place != y->place || x->after_count != y->after_count ||

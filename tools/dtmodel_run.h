@@ -5,7 +5,7 @@
 /* ---- what may happen: the rules of flight.c */
 
 static uint32_t step_limit(const side *d, uint32_t i) {
-    const dti_step *step = &d->schedule.steps[i];
+    const dti_schedule_step *step = &d->schedule.steps[i];
     uint32_t limit = d->tracks[i].total;
     for (uint32_t k = 0; k < step->after_count && limit; k++) {
         uint32_t after = d->schedule.after[step->first_after + k];
@@ -51,16 +51,16 @@ static void wish_add(sim *s, uint32_t rank, uint32_t op, uint32_t peer, uint32_t
 }
 
 static bool send_may_go(const side *d, uint32_t i) {
-    const dti_step *step = &d->schedule.steps[i];
+    const dti_schedule_step *step = &d->schedule.steps[i];
     const track *t = &d->tracks[i];
     if (t->begun >= t->ready)
         return false;
     return t->begun < t->granted || (!(d->state[step->peer] & (DTI_PEER_DUE | DTI_PEER_ASKED)) &&
-                                     step->count * dti_step_bytes(step) <= DTI_EARLY_BYTES);
+                                     step->count * dti_flight_step_bytes(step) <= DTI_EARLY_BYTES);
 }
 
 static bool credit_is_due(const side *d, uint32_t i) {
-    const dti_step *step = &d->schedule.steps[i];
+    const dti_schedule_step *step = &d->schedule.steps[i];
     return step->credited && d->state[step->peer] & DTI_PEER_POSTED &&
            d->tracks[i].told < d->tracks[i].granted;
 }
@@ -88,12 +88,12 @@ static void step_moved(sim *s, uint32_t rank, uint32_t op, uint32_t i) {
 }
 
 static void fold_begin(sim *s, uint32_t rank, uint32_t op, side *d, uint32_t i) {
-    const dti_step *step = &d->schedule.steps[i];
+    const dti_schedule_step *step = &d->schedule.steps[i];
     track *t = &d->tracks[i];
     uint64_t from = t->begun * d->schedule.chunk_elements;
-    double bytes =
-        (double)(DTI_MIN(d->schedule.chunk_elements, step->count - from) * dti_step_bytes(step));
-    uint32_t sums = step->kind == DTI_STEP_COPY ? 1 : step->source_count - 1;
+    double bytes = (double)(DTI_MIN(d->schedule.chunk_elements, step->count - from) *
+                            dti_flight_step_bytes(step));
+    uint32_t sums = step->kind == DTI_SCHEDULE_COPY ? 1 : step->source_count - 1;
     t->begun++;
     double until = processor_until(s, &s->nodes[rank], bytes * sums * s->net->gamma);
     event_add(s, until, (event){.kind = EVENT_FOLDED, .node = rank, .peer = op, .what = i});
@@ -101,15 +101,15 @@ static void fold_begin(sim *s, uint32_t rank, uint32_t op, side *d, uint32_t i) 
 
 static void step_look(sim *s, uint32_t rank, uint32_t op, uint32_t i) {
     side *d = &s->ops[op].sides[rank];
-    const dti_step *step = &d->schedule.steps[i];
+    const dti_schedule_step *step = &d->schedule.steps[i];
     track *t = &d->tracks[i];
     if (t->done == t->total)
         return;
-    if (step->kind == DTI_STEP_SEND) {
+    if (step->kind == DTI_SCHEDULE_SEND) {
         t->ready = step_limit(d, i);
         if (send_may_go(d, i))
             wish_add(s, rank, op, step->peer, i);
-    } else if (step->kind == DTI_STEP_RECV) {
+    } else if (step->kind == DTI_SCHEDULE_RECV) {
         uint32_t done = t->done;
         t->granted = recv_limit(s, &s->nodes[rank], op, d, i);
         t->done = DTI_MIN(t->came, t->granted);
@@ -151,7 +151,7 @@ static void pool_lend(sim *s, uint32_t rank) {
 
 static void fold_done(sim *s, uint32_t rank, uint32_t op, uint32_t i) {
     side *d = &s->ops[op].sides[rank];
-    const dti_step *step = &d->schedule.steps[i];
+    const dti_schedule_step *step = &d->schedule.steps[i];
     track *t = &d->tracks[i];
     t->done++;
     slots_look(s, rank, op, step->first_source, step->source_count);
@@ -166,11 +166,11 @@ static void fold_done(sim *s, uint32_t rank, uint32_t op, uint32_t i) {
 /* ---- going out */
 
 static uint32_t make_data(sim *s, uint32_t op, side *d, uint32_t i) {
-    const dti_step *step = &d->schedule.steps[i];
+    const dti_schedule_step *step = &d->schedule.steps[i];
     uint64_t from = d->tracks[i].begun++ * d->schedule.chunk_elements;
     uint64_t count = DTI_MIN(d->schedule.chunk_elements, step->count - from);
     d->state[step->peer] |= DTI_PEER_TOLD; /* if it goes early it is the announcement */
-    uint32_t bytes = (uint32_t)(count * dti_step_bytes(step)) + s->net->header_bytes;
+    uint32_t bytes = (uint32_t)(count * dti_flight_step_bytes(step)) + s->net->header_bytes;
     return frame_make(
         s,
         (frame){.kind = FRAME_DATA, .op = op, .bytes = bytes, .value = i, .stream = step->stream});
@@ -190,7 +190,7 @@ static uint32_t wish_make(sim *s, uint32_t rank, uint32_t peer, wish w) {
         f.kind = FRAME_POST;
         return frame_make(s, f);
     }
-    if (d->schedule.steps[w.step].kind == DTI_STEP_SEND)
+    if (d->schedule.steps[w.step].kind == DTI_SCHEDULE_SEND)
         return send_may_go(d, w.step) ? make_data(s, w.op, d, w.step) : DTI_NOBODY;
     if (!credit_is_due(d, w.step))
         return DTI_NOBODY;
@@ -295,7 +295,7 @@ static void rank_ask(sim *s, uint32_t rank) {
 
 /* ---- coming in */
 
-static uint32_t side_stream(side *d, uint32_t peer, dti_step_kind kind, uint32_t stream) {
+static uint32_t side_stream(side *d, uint32_t peer, dti_schedule_step_kind kind, uint32_t stream) {
     uint32_t *first = &d->first_of[peer];
     while (*first != DTI_NOBODY && d->tracks[*first].done == d->tracks[*first].total)
         *first = d->tracks[*first].next; /* a ring's chain is long, and done from its front */
@@ -312,11 +312,11 @@ static void peer_posted(sim *s, uint32_t rank, uint32_t op, uint32_t peer) {
         return;
     d->state[peer] |= DTI_PEER_POSTED;
     for (uint32_t i = d->first_of[peer]; i != DTI_NOBODY; i = d->tracks[i].next) {
-        const dti_step *step = &d->schedule.steps[i];
-        if (step->kind == DTI_STEP_SEND && !step->credited) {
+        const dti_schedule_step *step = &d->schedule.steps[i];
+        if (step->kind == DTI_SCHEDULE_SEND && !step->credited) {
             d->tracks[i].granted = d->tracks[i].total;
             step_look(s, rank, op, i);
-        } else if (step->kind == DTI_STEP_RECV) {
+        } else if (step->kind == DTI_SCHEDULE_RECV) {
             d->slot_senders -= step->place == DTI_PLACE_SLOT;
             step_look(s, rank, op, i);
         }
@@ -328,7 +328,7 @@ static void peer_posted(sim *s, uint32_t rank, uint32_t op, uint32_t peer) {
 static void data_taken(sim *s, uint32_t rank, uint32_t peer, const frame *f) {
     side *d = &s->ops[f->op].sides[rank];
     peer_posted(s, rank, f->op, peer);
-    uint32_t i = side_stream(d, peer, DTI_STEP_RECV, f->stream);
+    uint32_t i = side_stream(d, peer, DTI_SCHEDULE_RECV, f->stream);
     if (i == DTI_NOBODY)
         sim_fail("data", "there is no such stream");
     d->tracks[i].came++;
@@ -350,7 +350,7 @@ static void frame_taken(sim *s, uint32_t rank, uint32_t peer, uint32_t number) {
     } else if (f.kind == FRAME_DATA) {
         data_taken(s, rank, peer, &f);
     } else {
-        uint32_t i = side_stream(d, peer, DTI_STEP_SEND, f.stream);
+        uint32_t i = side_stream(d, peer, DTI_SCHEDULE_SEND, f.stream);
         if (i == DTI_NOBODY)
             return;
         d->tracks[i].granted = DTI_MAX(d->tracks[i].granted, f.value);
@@ -367,8 +367,8 @@ static void operation_post(sim *s, uint32_t op) {
     for (uint32_t rank = 0; rank < s->simulated; rank++) {
         side *d = &o->sides[rank];
         for (uint32_t i = 0; i < d->schedule.step_count; i++) {
-            const dti_step *step = &d->schedule.steps[i];
-            if (!s->net->permitted && dti_step_moves(step) && d->first_of[step->peer] == i &&
+            const dti_schedule_step *step = &d->schedule.steps[i];
+            if (!s->net->permitted && dti_flight_step_moves(step) && d->first_of[step->peer] == i &&
                 d->state[step->peer] & DTI_PEER_DUE)
                 wish_add(s, rank, op, step->peer, WISH_POST);
             step_look(s, rank, op, i);

@@ -245,23 +245,23 @@ static uint32_t sim_relative(symmetry_kind symmetry, uint32_t rank, uint32_t pee
 static void side_chain(side *d, uint32_t size) {
     memset(d->first_of, 0xFF, size * sizeof *d->first_of);
     for (uint32_t i = (uint32_t)d->schedule.step_count; i-- > 0;) {
-        const dti_step *step = &d->schedule.steps[i];
+        const dti_schedule_step *step = &d->schedule.steps[i];
         track *t = &d->tracks[i];
         t->total = dti_chunks(&d->schedule, step->count);
         t->next = t->consumer = DTI_NOBODY;
-        if (!dti_step_moves(step))
+        if (!dti_flight_step_moves(step))
             continue;
         t->next = d->first_of[step->peer];
         d->first_of[step->peer] = i;
         d->state[step->peer] |= DTI_PEER_INVOLVED;
-        if (t->total > 1 || step->count * dti_step_bytes(step) > DTI_EARLY_BYTES)
+        if (t->total > 1 || step->count * dti_flight_step_bytes(step) > DTI_EARLY_BYTES)
             d->state[step->peer] |= DTI_PEER_DUE;
     }
 }
 
 static void side_slots(side *d) {
     for (uint32_t i = 0; i < d->schedule.step_count; i++) {
-        const dti_step *step = &d->schedule.steps[i];
+        const dti_schedule_step *step = &d->schedule.steps[i];
         uint32_t slots = 0;
         for (uint32_t k = 0; k < step->source_count; k++) {
             const dti_source *source = &d->schedule.sources[step->first_source + k];
@@ -279,7 +279,7 @@ static void side_slots(side *d) {
 
 /* The k-th step that step i comes after; DTI_NO_STEP = it is none. */
 static uint32_t side_before(const side *d, uint32_t i, uint32_t k) {
-    const dti_step *step = &d->schedule.steps[i];
+    const dti_schedule_step *step = &d->schedule.steps[i];
     if (k < step->after_count)
         return d->schedule.after[step->first_after + k] & ~DTI_AFTER_WHOLE;
     return d->schedule.sources[step->first_source + k - step->after_count].step;
@@ -291,7 +291,7 @@ static void side_follow(side *d) {
     d->follow_first = sim_alloc(count + 2, sizeof *d->follow_first);
     for (int fill = 0; fill < 2; fill++) {
         for (uint32_t i = 0; i < count; i++) {
-            const dti_step *step = &d->schedule.steps[i];
+            const dti_schedule_step *step = &d->schedule.steps[i];
             for (uint32_t k = 0; k < step->after_count + step->source_count; k++) {
                 uint32_t before = side_before(d, i, k);
                 if (before == DTI_NO_STEP)

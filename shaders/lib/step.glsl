@@ -11,7 +11,7 @@ float dti_step_f32(uint word)
     return uintBitsToFloat(dti_step_u32(word));
 }
 
-float dti_group_f32(uint group, uint word)
+float dti_param_group_f32(uint group, uint word)
 {
     return dti_step_f32(uint(DTI_STEP_GROUP(0)) + 8u * group + word);
 }

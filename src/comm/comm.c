@@ -1,19 +1,19 @@
 /* The public face of the collectives: the check of a desc, the life of a comm, and the calls that
  * begin, wait for and end operations, which all transports share. It hands on only what it has
- * checked (operations: op.c), counts what is under way, and refuses a comm that has failed, ended,
- * or come through a fork. What is done with an operation is the transport's alone. */
+ * checked (operations: coll.c), counts what is under way, and refuses a comm that failed, ended,
+ * or came through a fork. What is done with an operation is the transport's alone. */
 
 /* ---- the desc */
 
 #define DTI_RANKS_MAX 65535 /* a step's peer has 16 bits */
 
-static dt_result dti_desc_wrong_int(dti_base *base, const char *name, int value, int low,
-                                    int high) {
+static dt_result dti_comm_desc_wrong_int(dti_base *base, const char *name, int value, int low,
+                                         int high) {
     return dti_fail(base, DT_ERROR_INVALID, "%s is %d, not in %d .. %d", name, value, low, high);
 }
 
 /* Every text must end within its array, or a later read of it would run on. */
-static dt_result dti_desc_check_texts(dti_base *base, const dt_comm_desc *d) {
+static dt_result dti_comm_desc_check_texts(dti_base *base, const dt_comm_desc *d) {
     const struct {
         const char *name, *text;
         size_t size;
@@ -42,21 +42,21 @@ static dt_result dti_desc_check_texts(dti_base *base, const dt_comm_desc *d) {
     return DT_OK;
 }
 
-static dt_result dti_desc_check_ranks(dti_base *base, const dt_comm_desc *d) {
+static dt_result dti_comm_desc_check_ranks(dti_base *base, const dt_comm_desc *d) {
     if (d->world_size < 1 || d->world_size > DTI_RANKS_MAX)
-        return dti_desc_wrong_int(base, "world_size", d->world_size, 1, DTI_RANKS_MAX);
+        return dti_comm_desc_wrong_int(base, "world_size", d->world_size, 1, DTI_RANKS_MAX);
     if (d->rank < 0 || d->rank >= d->world_size)
-        return dti_desc_wrong_int(base, "rank", d->rank, 0, d->world_size - 1);
+        return dti_comm_desc_wrong_int(base, "rank", d->rank, 0, d->world_size - 1);
     if (d->local_size < 0 || d->local_size > d->world_size)
-        return dti_desc_wrong_int(base, "local_size", d->local_size, 0, d->world_size);
+        return dti_comm_desc_wrong_int(base, "local_size", d->local_size, 0, d->world_size);
     int local = d->local_size ? d->local_size : d->world_size;
     if (d->local_rank < 0 || d->local_rank >= local)
-        return dti_desc_wrong_int(base, "local_rank", d->local_rank, 0, local - 1);
+        return dti_comm_desc_wrong_int(base, "local_rank", d->local_rank, 0, local - 1);
     return DT_OK;
 }
 
 /* Fills in the defaults of the numbers, then checks their ranges: one row each. */
-static dt_result dti_desc_check_numbers(dti_base *base, dt_comm_desc *d) {
+static dt_result dti_comm_desc_check_numbers(dti_base *base, dt_comm_desc *d) {
     const struct {
         const char *name;
         int *value, otherwise, low, high;
@@ -74,8 +74,8 @@ static dt_result dti_desc_check_numbers(dti_base *base, dt_comm_desc *d) {
         if (*rows[i].value == 0)
             *rows[i].value = rows[i].otherwise;
         if (*rows[i].value < rows[i].low || *rows[i].value > rows[i].high)
-            return dti_desc_wrong_int(base, rows[i].name, *rows[i].value, rows[i].low,
-                                      rows[i].high);
+            return dti_comm_desc_wrong_int(base, rows[i].name, *rows[i].value, rows[i].low,
+                                           rows[i].high);
     }
     if (d->port_low > d->port_high)
         return dti_fail(base, DT_ERROR_INVALID, "port_low %d is above port_high %d", d->port_low,
@@ -84,7 +84,7 @@ static dt_result dti_desc_check_numbers(dti_base *base, dt_comm_desc *d) {
 }
 
 /* What is behind the scheme is rendezvous.c's to check, and keys are key.c's. */
-static dt_result dti_desc_check_meeting(dti_base *base, const dt_comm_desc *d) {
+static dt_result dti_comm_desc_check_meeting(dti_base *base, const dt_comm_desc *d) {
     static const char *const schemes[] = {"tcp://", "file:///", "pmix:", "pmi:", "tcpstore://"};
     if (d->insecure && (d->integrity == DT_COMM_MAC || d->integrity == DT_COMM_TLS))
         return dti_fail(base, DT_ERROR_INVALID, "insecure is set, but MAC and TLS need a key");
@@ -106,11 +106,11 @@ static dt_result dti_desc_check_meeting(dti_base *base, const dt_comm_desc *d) {
                     d->rendezvous);
 }
 
-static dt_result dti_desc_check_integrity(dti_base *base, const dt_comm_desc *d) {
+static dt_result dti_comm_desc_check_integrity(dti_base *base, const dt_comm_desc *d) {
     int papers = (d->tls_ca[0] != 0) + (d->tls_certificate[0] != 0) + (d->tls_private_key[0] != 0) +
                  (d->tls_name[0] != 0);
     if ((unsigned)d->integrity > DT_COMM_NONE)
-        return dti_desc_wrong_int(base, "integrity", (int)d->integrity, 0, DT_COMM_NONE);
+        return dti_comm_desc_wrong_int(base, "integrity", (int)d->integrity, 0, DT_COMM_NONE);
 #ifndef DT_WITH_OPENSSL
     if (d->integrity == DT_COMM_MAC || d->integrity == DT_COMM_TLS)
         return dti_fail(base, DT_ERROR_UNSUPPORTED,
@@ -125,20 +125,21 @@ static dt_result dti_desc_check_integrity(dti_base *base, const dt_comm_desc *d)
 }
 
 static dt_result dti_comm_check_desc(dti_base *base, dt_comm_desc *d) {
-    dt_result result = dti_desc_check_texts(base, d);
+    dt_result result = dti_comm_desc_check_texts(base, d);
     if (result)
         return result;
     if (!d->allocator.alloc != !d->allocator.free)
         return dti_fail(base, DT_ERROR_INVALID, "allocator has alloc or free but not both");
     if (d->world_size == 0)
         d->world_size = 1;
-    if ((result = dti_desc_check_ranks(base, d)) || (result = dti_desc_check_numbers(base, d)))
+    if ((result = dti_comm_desc_check_ranks(base, d)) ||
+        (result = dti_comm_desc_check_numbers(base, d)))
         return result;
     if ((unsigned)d->transport > DT_COMM_MPI)
-        return dti_desc_wrong_int(base, "transport", (int)d->transport, 0, DT_COMM_MPI);
-    if ((result = dti_desc_check_integrity(base, d)))
+        return dti_comm_desc_wrong_int(base, "transport", (int)d->transport, 0, DT_COMM_MPI);
+    if ((result = dti_comm_desc_check_integrity(base, d)))
         return result;
-    return d->world_size > 1 ? dti_desc_check_meeting(base, d) : DT_OK;
+    return d->world_size > 1 ? dti_comm_desc_check_meeting(base, d) : DT_OK;
 }
 
 /* ---- the life of a comm */
@@ -289,8 +290,8 @@ DT_API dt_result dt_comm_begin(dt_comm *comm, const dt_comm_op *op, dt_comm_work
     if (!op || !out)
         return dti_fail(comm->base, DT_ERROR_INVALID, "dt_comm_begin: %s is NULL",
                         op ? "out" : "op");
-    dt_comm_op normal = dti_op_normal(op);
-    result = dti_op_check(comm, &normal);
+    dt_comm_op normal = dti_coll_normal(op);
+    result = dti_coll_check(comm, &normal);
     if (result)
         return result;
     unsigned saved = dti_fp_enter();

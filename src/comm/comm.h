@@ -1,6 +1,6 @@
 /* A dt_comm inside: a place in a group, and the transport that does its operations. comm.c owns
  * what all transports share, group.c what all ranks agree on; a transport (single.c, thread.c,
- * tcp.c, mpi.c) gets operations that op.c has checked. */
+ * tcp.c, mpi.c) gets operations that coll.c has checked. */
 
 typedef struct dti_transport {
     const char *name;
@@ -77,11 +77,11 @@ static bool dti_kind_is_p2p(dt_comm_kind kind); /* send, recv */
 static bool dti_kind_has_root(dt_comm_kind kind);
 /* Bytes of `in` and `out` of an operation at `rank` of `size`; 0 where it has none. In tree mode of
  * one buffer of `in`. */
-static size_t dti_op_in_width(const dt_comm_op *op); /* bytes of an element of `in` */
-static uint64_t dti_op_in_bytes(const dt_comm_op *op, uint32_t rank, uint32_t size);
-static uint64_t dti_op_out_bytes(const dt_comm_op *op, uint32_t rank, uint32_t size);
+static size_t dti_coll_in_width(const dt_comm_op *op); /* bytes of an element of `in` */
+static uint64_t dti_coll_in_bytes(const dt_comm_op *op, uint32_t rank, uint32_t size);
+static uint64_t dti_coll_out_bytes(const dt_comm_op *op, uint32_t rank, uint32_t size);
 /* "all-reduce of 5 f32 (sum)", "send of 3 i32 to rank 1": for messages. Returns text. */
-#define DTI_OP_TEXT 96
-static const char *dti_op_text(const dt_comm_op *op, char text[DTI_OP_TEXT]);
+#define DTI_COLL_TEXT 96
+static const char *dti_coll_text(const dt_comm_op *op, char text[DTI_COLL_TEXT]);
 /* What makes two ranks' operations one: all but the buffers. send and recv match each other. */
-static bool dti_op_agrees(const dt_comm_op *a, const dt_comm_op *b);
+static bool dti_coll_agrees(const dt_comm_op *a, const dt_comm_op *b);

@@ -78,7 +78,7 @@ static void dti_cpu_dropout(const dti_cpu_task *task, int64_t begin, int64_t end
                                    task->step[DTI_STEP_SEED_LO],
                            .index = (uint64_t)task->step[DTI_STEP_FIRST_ROW] * a->row_elements +
                                     a->first + (uint64_t)begin,
-                           .step = task->step[DTI_STEP_NUMBER_LO],
+                           .step = task->step[DTI_STEP_NUMBER],
                            .stream = a->stream,
                            .threshold = a->threshold,
                            .scale = a->scale};

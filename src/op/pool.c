@@ -26,7 +26,7 @@ static bool dti_plane_fits(dti_build *b) {
     return true;
 }
 
-static bool dti_pool_attr_fits(dti_build *b) {
+static bool dti_pooling_attr_fits(dti_build *b) {
     const int32_t *i = b->out.attr.i;
     for (int axis = 0; axis < 2; axis++) {
         int32_t kernel = i[DTI_POOL_KERNEL + axis], stride = i[DTI_POOL_STRIDE + axis];
@@ -44,7 +44,7 @@ static bool dti_pool_attr_fits(dti_build *b) {
 }
 
 /* Windows along one axis; 0 where none fits. With ceil_mode none starts in the padding behind. */
-static int64_t dti_pool_windows(const dti_attr *attr, int axis, int64_t in) {
+static int64_t dti_pooling_windows(const dti_attr *attr, int axis, int64_t in) {
     int64_t kernel = attr->i[DTI_POOL_KERNEL + axis], stride = attr->i[DTI_POOL_STRIDE + axis];
     int64_t padding = attr->i[DTI_POOL_PADDING + axis], room = in + 2 * padding - kernel;
     if (!attr->i[DTI_POOL_CEIL])
@@ -56,15 +56,15 @@ static int64_t dti_pool_windows(const dti_attr *attr, int axis, int64_t in) {
 }
 
 /* The size of what x is pooled to. */
-static bool dti_pool_sizes(dti_build *b, const dt_shape *x, dt_shape *y) {
+static bool dti_pooling_sizes(dti_build *b, const dt_shape *x, dt_shape *y) {
     const dti_attr *attr = &b->out.attr;
     *y = *x;
-    if (!dti_pool_attr_fits(b))
+    if (!dti_pooling_attr_fits(b))
         return false;
     for (int axis = 0; axis < 2; axis++) {
         if (x->dim[1 + axis] < 1)
             return dti_build_fail(b, "the image has no elements");
-        y->dim[1 + axis] = dti_pool_windows(attr, axis, x->dim[1 + axis]);
+        y->dim[1 + axis] = dti_pooling_windows(attr, axis, x->dim[1 + axis]);
         if (y->dim[1 + axis] < 1) {
             return dti_build_fail(b, "the kernel {%d, %d} is larger than the padded image%s",
                                   attr->i[DTI_POOL_KERNEL], attr->i[DTI_POOL_KERNEL + 1],
@@ -75,7 +75,7 @@ static bool dti_pool_sizes(dti_build *b, const dt_shape *x, dt_shape *y) {
 }
 
 static bool dti_max_pool2d_shape(dti_build *b) {
-    return dti_plane_fits(b) && dti_pool_sizes(b, &b->in[0]->shape, &b->out.shape);
+    return dti_plane_fits(b) && dti_pooling_sizes(b, &b->in[0]->shape, &b->out.shape);
 }
 
 static bool dti_max_pool2d_at_shape(dti_build *b) {
@@ -88,7 +88,7 @@ static bool dti_max_pool2d_at_shape(dti_build *b) {
 
 static bool dti_max_pool2d_grad_shape(dti_build *b) {
     dt_shape y;
-    if (!dti_plane_fits(b) || !dti_pool_sizes(b, &b->in[0]->shape, &y))
+    if (!dti_plane_fits(b) || !dti_pooling_sizes(b, &b->in[0]->shape, &y))
         return false;
     bool same = dti_shape_equal(y, b->in[1]->shape) && b->in[0]->samples == b->in[1]->samples;
     return same || dti_build_fail(b, "dy is not of the shape that x gives");
@@ -107,7 +107,7 @@ static bool dti_avg_pool2d_shape(dti_build *b) {
     if (!dti_plane_fits(b))
         return false;
     if (b->out.attr.i[DTI_POOL_MODE] != DTI_POOL_ADAPTIVE)
-        return dti_pool_sizes(b, &b->in[0]->shape, &b->out.shape);
+        return dti_pooling_sizes(b, &b->in[0]->shape, &b->out.shape);
     const dt_shape *x = &b->in[0]->shape;
     if (!dti_size_fits(b, b->out.attr.dim) || !dti_size_fits(b, x->dim + 1))
         return false;
@@ -125,7 +125,7 @@ static bool dti_avg_pool2d_grad_shape(dti_build *b) {
     b->out.shape = x;
     if (b->out.attr.i[DTI_POOL_MODE] == DTI_POOL_ADAPTIVE)
         return true;
-    if (!dti_pool_sizes(b, &x, &y))
+    if (!dti_pooling_sizes(b, &x, &y))
         return false;
     return dti_shape_equal(y, b->in[0]->shape) ||
            dti_build_fail(b, "dy is not of the shape that x gives");
@@ -133,7 +133,7 @@ static bool dti_avg_pool2d_grad_shape(dti_build *b) {
 
 /* ---- Gradients */
 
-static dti_attr dti_pool_attr_of(const dti_grad *g, dt_tensor x) {
+static dti_attr dti_pooling_attr_of(const dti_grad *g, dt_tensor x) {
     dti_attr attr = g->node.attr;
     dt_shape s = dti_node_of(x)->shape;
     attr.dim[0] = s.dim[1];
@@ -156,18 +156,19 @@ static void dti_max_pool2d_grad_grad(dti_grad *g) {
 }
 
 static void dti_avg_pool2d_grad_rule(dti_grad *g) {
-    dti_attr attr = dti_pool_attr_of(g, g->in[0]);
+    dti_attr attr = dti_pooling_attr_of(g, g->in[0]);
     g->dx[0] = dti_append1(DTI_OP_AVG_POOL2D_GRAD, g->dy, &attr);
 }
 
 static void dti_avg_pool2d_grad_grad(dti_grad *g) {
-    dti_attr attr = dti_pool_attr_of(g, g->in[0]); /* of the pooled side: what adaptive asks for */
+    dti_attr attr =
+        dti_pooling_attr_of(g, g->in[0]); /* of the pooled side: what adaptive asks for */
     g->dx[0] = dti_append1(DTI_OP_AVG_POOL2D, g->dy, &attr);
 }
 
 /* ---- Launches */
 
-static dti_args_pool dti_pool_args(const dti_attr *attr, const dti_view *x, const dti_view *y) {
+static dti_args_pool dti_pooling_args(const dti_attr *attr, const dti_view *x, const dti_view *y) {
     const int32_t *i = attr->i;
     return (dti_args_pool){.n = (uint32_t)(x->dim[0] * x->dim[3]),
                            .ih = (uint32_t)x->dim[4],
@@ -196,7 +197,7 @@ static void dti_emit_pool(dti_emit *e, dti_kernel_id kernel, const dti_args_pool
 
 static void dti_max_pool2d_at_emit(dti_emit *e) {
     dti_view x = dti_emit_dense_in(e, 0), g = e->node->count > 1 ? dti_emit_dense_in(e, 1) : x;
-    dti_args_pool a = dti_pool_args(&e->node->attr, &x, &e->out);
+    dti_args_pool a = dti_pooling_args(&e->node->attr, &x, &e->out);
     a.g_offset = (uint32_t)g.offset;
     dti_emit_pool(e, DTI_K_MAX_POOL, &a, x.value, g.value, e->out.value);
 }
@@ -207,26 +208,26 @@ static void dti_max_pool2d_emit(dti_emit *e) {
 
 static void dti_max_pool2d_grad_emit(dti_emit *e) {
     dti_view x = dti_emit_dense_in(e, 0), dy = dti_emit_dense_in(e, 1);
-    dti_args_pool a = dti_pool_args(&e->node->attr, &x, &dy);
+    dti_args_pool a = dti_pooling_args(&e->node->attr, &x, &dy);
     a.g_offset = (uint32_t)e->out.offset;
     dti_emit_pool(e, DTI_K_MAX_POOL_GRAD, &a, x.value, dy.value, e->out.value);
 }
 
 static void dti_avg_pool2d_emit(dti_emit *e) {
     dti_view x = dti_emit_dense_in(e, 0);
-    dti_args_pool a = dti_pool_args(&e->node->attr, &x, &e->out);
+    dti_args_pool a = dti_pooling_args(&e->node->attr, &x, &e->out);
     dti_emit_pool(e, DTI_K_AVG_POOL, &a, x.value, e->out.value, DTI_UNBOUND);
 }
 
 static void dti_avg_pool2d_grad_emit(dti_emit *e) {
     dti_view dy = dti_emit_dense_in(e, 0);
-    dti_args_pool a = dti_pool_args(&e->node->attr, &e->out, &dy);
+    dti_args_pool a = dti_pooling_args(&e->node->attr, &e->out, &dy);
     dti_emit_pool(e, DTI_K_AVG_POOL_GRAD, &a, dy.value, e->out.value, DTI_UNBOUND);
 }
 
 /* ---- Constructors */
 
-static dti_attr dti_pool_attr(const dt_pool_desc *d, int mode) {
+static dti_attr dti_pooling_attr(const dt_pool_desc *d, int mode) {
     if (!d)
         return (dti_attr){0}; /* a kernel of 0 x 0: told by the row's check */
     bool own = d->stride[0] || d->stride[1];
@@ -236,13 +237,13 @@ static dti_attr dti_pool_attr(const dt_pool_desc *d, int mode) {
 }
 
 DT_API dt_tensor dt_max_pool2d(dt_tensor x, const dt_pool_desc *desc) {
-    dti_attr attr = dti_pool_attr(desc, 0);
+    dti_attr attr = dti_pooling_attr(desc, 0);
     return dti_append1(DTI_OP_MAX_POOL2D, x, &attr);
 }
 
 DT_API dt_tensor dt_avg_pool2d(dt_tensor x, const dt_pool_desc *desc) {
-    dti_attr attr = dti_pool_attr(desc, desc && desc->exclude_pad ? DTI_POOL_EXCLUDE_PAD
-                                                                  : DTI_POOL_INCLUDE_PAD);
+    dti_attr attr = dti_pooling_attr(desc, desc && desc->exclude_pad ? DTI_POOL_EXCLUDE_PAD
+                                                                     : DTI_POOL_INCLUDE_PAD);
     return dti_append1(DTI_OP_AVG_POOL2D, x, &attr);
 }
 
@@ -268,7 +269,7 @@ static bool dti_resize_shape(dti_build *b) {
 /* Each is the other's gradient. */
 static void dti_resize_grad_rule(dti_grad *g) {
     bool forward = g->node.op == DTI_OP_RESIZE;
-    dti_attr attr = dti_pool_attr_of(g, g->in[0]);
+    dti_attr attr = dti_pooling_attr_of(g, g->in[0]);
     g->dx[0] = dti_append1(forward ? DTI_OP_RESIZE_GRAD : DTI_OP_RESIZE, g->dy, &attr);
 }
 
@@ -309,23 +310,23 @@ DT_API dt_tensor dt_resize(dt_tensor x, int64_t height, int64_t width, dt_resize
 
 /* Position `p` along one axis of the smaller side: what it covers of the other, [begin, end), and
  * what its mean is divided by. */
-typedef struct dti_pool_ref_span {
+typedef struct dti_pooling_ref_span {
     int64_t begin, end;
     double divisor;
-} dti_pool_ref_span;
+} dti_pooling_ref_span;
 
-static dti_pool_ref_span dti_pool_ref_at(const dti_ref *r, int axis, int64_t p, int64_t in,
-                                         int64_t out) {
+static dti_pooling_ref_span dti_pooling_ref_at(const dti_ref *r, int axis, int64_t p, int64_t in,
+                                               int64_t out) {
     const int32_t *k = r->node->attr.i + axis; /* kernel 0, stride 2, padding 4 */
     int64_t mode = r->node->attr.i[6];
     if (mode == DTI_POOL_ADAPTIVE) {
         int64_t begin = p * in / out, end = (p + 1) * in / out;
         end += (p + 1) * in % out != 0;
-        return (dti_pool_ref_span){begin, end, (double)(end - begin)};
+        return (dti_pooling_ref_span){begin, end, (double)(end - begin)};
     }
     int64_t start = p * k[2] - k[4], stop = start + k[0];
     int64_t with_pad = stop < in + k[4] ? stop : in + k[4];
-    dti_pool_ref_span span = {start < 0 ? 0 : start, stop < in ? stop : in, 0};
+    dti_pooling_ref_span span = {start < 0 ? 0 : start, stop < in ? stop : in, 0};
     span.divisor =
         (double)(mode == DTI_POOL_INCLUDE_PAD ? with_pad - start : span.end - span.begin);
     return span;
@@ -333,11 +334,11 @@ static dti_pool_ref_span dti_pool_ref_at(const dti_ref *r, int axis, int64_t p, 
 
 /* The element that the window of y's element `at` takes: the first of the largest, or the last NaN,
  * as in PyTorch. */
-static int64_t dti_pool_ref_largest(const dti_ref *r, const dti_ref_tensor *y, int64_t at) {
+static int64_t dti_pooling_ref_largest(const dti_ref *r, const dti_ref_tensor *y, int64_t at) {
     const dti_ref_tensor *x = &r->in[0];
     int64_t q = at % y->dim[5], p = at / y->dim[5] % y->dim[4], plane = at / y->dim[5] / y->dim[4];
-    dti_pool_ref_span rows = dti_pool_ref_at(r, 0, p, x->dim[4], y->dim[4]);
-    dti_pool_ref_span cols = dti_pool_ref_at(r, 1, q, x->dim[5], y->dim[5]);
+    dti_pooling_ref_span rows = dti_pooling_ref_at(r, 0, p, x->dim[4], y->dim[4]);
+    dti_pooling_ref_span cols = dti_pooling_ref_at(r, 1, q, x->dim[5], y->dim[5]);
     int64_t largest = -1;
     for (int64_t i = rows.begin; i < rows.end; i++)
         for (int64_t j = cols.begin; j < cols.end; j++) {
@@ -350,12 +351,12 @@ static int64_t dti_pool_ref_largest(const dti_ref *r, const dti_ref_tensor *y, i
 
 static void dti_max_pool2d_ref(const dti_ref *r) {
     for (int64_t at = 0; at < r->out.elements; at++)
-        r->out.data[at] = r->in[0].data[dti_pool_ref_largest(r, &r->out, at)];
+        r->out.data[at] = r->in[0].data[dti_pooling_ref_largest(r, &r->out, at)];
 }
 
 static void dti_max_pool2d_at_ref(const dti_ref *r) {
     for (int64_t at = 0; at < r->out.elements; at++)
-        r->out.data[at] = r->in[1].data[dti_pool_ref_largest(r, &r->out, at)];
+        r->out.data[at] = r->in[1].data[dti_pooling_ref_largest(r, &r->out, at)];
 }
 
 static void dti_max_pool2d_grad_ref(const dti_ref *r) {
@@ -363,7 +364,7 @@ static void dti_max_pool2d_grad_ref(const dti_ref *r) {
     for (int64_t i = 0; i < r->out.elements; i++)
         r->out.data[i] = 0;
     for (int64_t at = 0; at < dy->elements; at++)
-        r->out.data[dti_pool_ref_largest(r, dy, at)] += dy->data[at];
+        r->out.data[dti_pooling_ref_largest(r, dy, at)] += dy->data[at];
 }
 
 /* Means of x in y; or, to the other side, y's elements spread over x. */
@@ -374,8 +375,8 @@ static void dti_avg_pool_ref(const dti_ref *r, const dti_ref_tensor *x, const dt
     for (int64_t at = 0; at < y->elements; at++) {
         int64_t q = at % y->dim[5], p = at / y->dim[5] % y->dim[4];
         int64_t plane = at / y->dim[5] / y->dim[4];
-        dti_pool_ref_span rows = dti_pool_ref_at(r, 0, p, x->dim[4], y->dim[4]);
-        dti_pool_ref_span cols = dti_pool_ref_at(r, 1, q, x->dim[5], y->dim[5]);
+        dti_pooling_ref_span rows = dti_pooling_ref_at(r, 0, p, x->dim[4], y->dim[4]);
+        dti_pooling_ref_span cols = dti_pooling_ref_at(r, 1, q, x->dim[5], y->dim[5]);
         for (int64_t i = rows.begin; i < rows.end; i++)
             for (int64_t j = cols.begin; j < cols.end; j++) {
                 double *of_x = x->data + (plane * x->dim[4] + i) * x->dim[5] + j;

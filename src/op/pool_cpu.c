@@ -8,20 +8,21 @@ typedef struct dti_window {
     int64_t begin, end;
 } dti_window;
 
-static dti_window dti_pool_window(int64_t p, int64_t stride, int64_t pad, int64_t k, int64_t in) {
+static dti_window dti_pooling_window(int64_t p, int64_t stride, int64_t pad, int64_t k,
+                                     int64_t in) {
     int64_t begin = p * stride - pad;
     return (dti_window){DTI_MAX(begin, 0), DTI_MIN(begin + k, in)};
 }
 
-static dti_window dti_pool_rows(const dti_args_pool *a, int64_t p) {
-    return dti_pool_window(p, a->stride_h, a->pad_h, a->kh, a->ih);
+static dti_window dti_pooling_rows(const dti_args_pool *a, int64_t p) {
+    return dti_pooling_window(p, a->stride_h, a->pad_h, a->kh, a->ih);
 }
-static dti_window dti_pool_cols(const dti_args_pool *a, int64_t q) {
-    return dti_pool_window(q, a->stride_w, a->pad_w, a->kw, a->iw);
+static dti_window dti_pooling_cols(const dti_args_pool *a, int64_t q) {
+    return dti_pooling_window(q, a->stride_w, a->pad_w, a->kw, a->iw);
 }
 
 /* The place of the first of the largest, or of the last NaN; -1 of nothing. */
-static int64_t dti_pool_largest(const float *x, int64_t iw, dti_window rows, dti_window cols) {
+static int64_t dti_pooling_largest(const float *x, int64_t iw, dti_window rows, dti_window cols) {
     int64_t at = -1;
     float best = 0;
     for (int64_t i = rows.begin; i < rows.end; i++)
@@ -34,7 +35,7 @@ static int64_t dti_pool_largest(const float *x, int64_t iw, dti_window rows, dti
 }
 
 /* Windows [begin, end) of a row that are whole along it. */
-static dti_window dti_pool_whole(const dti_args_pool *a) {
+static dti_window dti_pooling_whole(const dti_args_pool *a) {
     const int64_t last = (int64_t)a->iw + a->pad_w - a->kw; /* where a window may begin, less pad */
     dti_window w = {((int64_t)a->pad_w + a->stride_w - 1) / a->stride_w,
                     last < 0 ? 0 : last / a->stride_w + 1};
@@ -47,15 +48,15 @@ static dti_window dti_pool_whole(const dti_args_pool *a) {
 enum { DTI_POOL_PART = 64 }; /* windows whose places are kept at a time */
 
 /* at[i] = where window q + i of row p is largest, as a place in the plane. */
-static void dti_pool_places(const dti_cpu_task *task, const float *x, int64_t p, int64_t q,
-                            int64_t n, int32_t *at) {
+static void dti_pooling_places(const dti_cpu_task *task, const float *x, int64_t p, int64_t q,
+                               int64_t n, int32_t *at) {
     const dti_args_pool *a = &task->launch->args.pool;
-    const dti_window rows = dti_pool_rows(a, p), whole = dti_pool_whole(a);
+    const dti_window rows = dti_pooling_rows(a, p), whole = dti_pooling_whole(a);
     const int64_t begin = DTI_MIN(DTI_MAX(whole.begin - q, 0), n);
     const int64_t end = rows.begin < rows.end ? DTI_MIN(DTI_MAX(whole.end - q, begin), n) : begin;
     for (int64_t i = 0; i < n; i++)
         if (i < begin || i >= end)
-            at[i] = (int32_t)dti_pool_largest(x, a->iw, rows, dti_pool_cols(a, q + i));
+            at[i] = (int32_t)dti_pooling_largest(x, a->iw, rows, dti_pooling_cols(a, q + i));
     if (begin == end)
         return;
     const int64_t first = rows.begin * a->iw + (q + begin) * a->stride_w - a->pad_w;
@@ -66,10 +67,10 @@ static void dti_pool_places(const dti_cpu_task *task, const float *x, int64_t p,
 }
 
 /* y = g where x is largest; g is x itself mostly. */
-static void dti_pool_row(const dti_cpu_task *task, float *y, const float *x, const float *g,
-                         int64_t p) {
+static void dti_pooling_row(const dti_cpu_task *task, float *y, const float *x, const float *g,
+                            int64_t p) {
     const dti_args_pool *a = &task->launch->args.pool;
-    const dti_window rows = dti_pool_rows(a, p), whole = dti_pool_whole(a);
+    const dti_window rows = dti_pooling_rows(a, p), whole = dti_pooling_whole(a);
     int32_t at[DTI_POOL_PART];
     int64_t q = 0;
     while (q < a->ow) {
@@ -81,7 +82,7 @@ static void dti_pool_row(const dti_cpu_task *task, float *y, const float *x, con
         }
         const int64_t end = g == x && q < whole.begin ? whole.begin : a->ow;
         const int64_t n = DTI_MIN(end - q, DTI_POOL_PART);
-        dti_pool_places(task, x, p, q, n, at);
+        dti_pooling_places(task, x, p, q, n, at);
         for (int64_t i = 0; i < n; i++, q++)
             y[q] = at[i] < 0 ? 0 : g[at[i]];
     }
@@ -95,12 +96,12 @@ static void dti_cpu_max_pool(const dti_cpu_task *task, int64_t begin, int64_t en
         const float *g = dti_cpu_in(task, 1, a->g_offset) + plane * a->ih * a->iw;
         float *y = dti_cpu_out(task, 2, a->y_offset) + plane * a->oh * a->ow;
         for (int64_t p = 0; p < a->oh; p++)
-            dti_pool_row(task, y + p * a->ow, x, g, p);
+            dti_pooling_row(task, y + p * a->ow, x, g, p);
     }
 }
 
 /* 2 x 2 side by side: no window adds to another's elements, so nothing is set to 0 first. */
-static bool dti_pool_is_pairs(const dti_args_pool *a) {
+static bool dti_pooling_is_pairs(const dti_args_pool *a) {
     return a->kh == 2 && a->kw == 2 && a->stride_h == 2 && a->stride_w == 2 && a->pad_h == 0 &&
            a->pad_w == 0 && a->oh * 2 == a->ih && a->ow * 2 == a->iw;
 }
@@ -114,7 +115,7 @@ static void dti_max_pool_grad_plane(const dti_cpu_task *task, float *g, const fl
     memset(g, 0, (size_t)a->ih * a->iw * sizeof *g);
     for (int64_t w = 0, n; w < windows; w += n, y += n) {
         n = DTI_MIN(a->ow - w % a->ow, DTI_POOL_PART);
-        dti_pool_places(task, x, w / a->ow, w % a->ow, n, at);
+        dti_pooling_places(task, x, w / a->ow, w % a->ow, n, at);
         for (int64_t i = 0; i < n; i++)
             if (at[i] >= 0)
                 g[at[i]] += !relu || x[at[i]] > 0 ? y[i] : 0;
@@ -125,7 +126,8 @@ static void dti_cpu_max_pool_grad(const dti_cpu_task *task, int64_t begin, int64
                                   void *scratch) {
     (void)scratch;
     const dti_args_pool *a = &task->launch->args.pool;
-    const bool pairs = dti_pool_is_pairs(a), relu = task->launch->spec[1] == DTI_EPILOGUE_RELU_GRAD;
+    const bool pairs = dti_pooling_is_pairs(a),
+               relu = task->launch->spec[1] == DTI_EPILOGUE_RELU_GRAD;
     for (int64_t plane = begin; plane < end; plane++) {
         const float *x = dti_cpu_in(task, 0, a->x_offset) + plane * a->ih * a->iw;
         const float *y = dti_cpu_in(task, 1, a->y_offset) + plane * a->oh * a->ow;
@@ -145,7 +147,7 @@ typedef struct dti_average {
 } dti_average;
 
 static dti_average dti_average_at(const dti_args_pool *a, uint32_t kind, int64_t p, int64_t q) {
-    dti_average w = {dti_pool_rows(a, p), dti_pool_cols(a, q), 0};
+    dti_average w = {dti_pooling_rows(a, p), dti_pooling_cols(a, q), 0};
     int64_t h = w.rows.end - w.rows.begin, v = w.cols.end - w.cols.begin;
     if (kind == DTI_POOL_ADAPTIVE) {
         w.rows = (dti_window){p * a->ih / a->oh, ((p + 1) * a->ih + a->oh - 1) / a->oh};
@@ -172,7 +174,7 @@ static void dti_average_row(const dti_cpu_task *task, float *y, const float *x, 
     const dti_args_pool *a = &task->launch->args.pool;
     const uint32_t kind = task->launch->spec[0];
     const dti_window whole =
-        kind == DTI_POOL_ADAPTIVE ? (dti_window){a->ow, a->ow} : dti_pool_whole(a);
+        kind == DTI_POOL_ADAPTIVE ? (dti_window){a->ow, a->ow} : dti_pooling_whole(a);
     for (int64_t q = 0; q < a->ow; q++) {
         const dti_average w = dti_average_at(a, kind, p, q);
         if (q == whole.begin && q < whole.end) {

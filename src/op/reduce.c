@@ -266,54 +266,57 @@ static bool dti_lines_next(dti_lines *l) {
     return false;
 }
 
-static float dti_fold_identity(uint32_t kind) {
+static float dti_reduce_fold_identity(uint32_t kind) {
     return kind == DTI_R_SUM ? 0.0f : dti_bits_f32(kind == DTI_R_MAX ? 0xff800000u : 0x7f800000u);
 }
 
 /* A NaN wins. */
-static float dti_fold_max(float a, float b) {
+static float dti_reduce_fold_max(float a, float b) {
     if (dti_nan_f32(a))
         return a;
     return dti_nan_f32(b) || b >= a ? b : a;
 }
 
-static float dti_fold_min(float a, float b) {
+static float dti_reduce_fold_min(float a, float b) {
     if (dti_nan_f32(a))
         return a;
     return dti_nan_f32(b) || b <= a ? b : a;
 }
 
-static float dti_fold_f32(uint32_t kind, float a, float b) {
-    return kind == DTI_R_SUM ? a + b : kind == DTI_R_MAX ? dti_fold_max(a, b) : dti_fold_min(a, b);
+static float dti_reduce_fold_f32(uint32_t kind, float a, float b) {
+    return kind == DTI_R_SUM   ? a + b
+           : kind == DTI_R_MAX ? dti_reduce_fold_max(a, b)
+                               : dti_reduce_fold_min(a, b);
 }
 
-static float dti_fold_strided(uint32_t kind, float value, const float *x, int64_t stride,
-                              int64_t n) {
+static float dti_reduce_fold_strided(uint32_t kind, float value, const float *x, int64_t stride,
+                                     int64_t n) {
     if (kind == DTI_R_SUM) {
         for (int64_t i = 0; i < n; i++)
             value += x[i * stride];
     } else if (kind == DTI_R_MAX) {
         for (int64_t i = 0; i < n; i++)
-            value = dti_fold_max(value, x[i * stride]);
+            value = dti_reduce_fold_max(value, x[i * stride]);
     } else {
         for (int64_t i = 0; i < n; i++)
-            value = dti_fold_min(value, x[i * stride]);
+            value = dti_reduce_fold_min(value, x[i * stride]);
     }
     return value;
 }
 
 /* The smallest is minus the largest of the negated. */
 static float dti_row_min(const dti_cpu_kernels *k, const float *x, int64_t n) {
-    float buf[DTI_REDUCE_COLUMNS], value = dti_fold_identity(DTI_R_MAX);
+    float buf[DTI_REDUCE_COLUMNS], value = dti_reduce_fold_identity(DTI_R_MAX);
     for (int64_t i = 0; i < n; i += DTI_REDUCE_COLUMNS) {
         int64_t run = DTI_MIN(n - i, DTI_REDUCE_COLUMNS);
         k->unary[DTI_U_NEG](buf, x + i, run, 0.0f, 0.0f);
-        value = dti_fold_max(value, k->row_max(buf, run));
+        value = dti_reduce_fold_max(value, k->row_max(buf, run));
     }
     return -value;
 }
 
-static float dti_fold_row(const dti_cpu_kernels *k, uint32_t kind, const float *x, int64_t n) {
+static float dti_reduce_fold_row(const dti_cpu_kernels *k, uint32_t kind, const float *x,
+                                 int64_t n) {
     return kind == DTI_R_SUM   ? k->row_sum(x, n)
            : kind == DTI_R_MAX ? k->row_max(x, n)
                                : dti_row_min(k, x, n);
@@ -330,13 +333,14 @@ typedef struct dti_reduce_plan {
 } dti_reduce_plan;
 
 static float dti_reduce_one(const dti_reduce_plan *p, const float *x) {
-    float value = dti_fold_identity(p->kind);
+    float value = dti_reduce_fold_identity(p->kind);
     dti_lines l = dti_lines_at(p->args, p->kept, DTI_AXES - 1, 0);
     bool vector = p->line_stride == 1 && p->line >= 8;
     do {
         const float *from = x + l.offset;
-        value = vector ? dti_fold_f32(p->kind, value, dti_fold_row(p->k, p->kind, from, p->line))
-                       : dti_fold_strided(p->kind, value, from, p->line_stride, p->line);
+        value = vector ? dti_reduce_fold_f32(p->kind, value,
+                                             dti_reduce_fold_row(p->k, p->kind, from, p->line))
+                       : dti_reduce_fold_strided(p->kind, value, from, p->line_stride, p->line);
     } while (p->kept < DTI_AXES && dti_lines_next(&l));
     return value;
 }
@@ -357,7 +361,7 @@ static void dti_reduce_rows(const dti_reduce_plan *p, float *acc, const float *x
 static void dti_reduce_columns(const dti_reduce_plan *p, float *y, const float *x, int64_t cols) {
     float acc[DTI_REDUCE_COLUMNS];
     for (int64_t c = 0; c < cols; c++)
-        acc[c] = dti_fold_identity(p->kind);
+        acc[c] = dti_reduce_fold_identity(p->kind);
     dti_lines l = dti_lines_at(p->args, p->kept, DTI_AXES - 1, 0);
     do {
         const float *from = x + l.offset;
@@ -388,7 +392,7 @@ static void dti_reduce_range(const dti_cpu_task *task, int64_t run_rows, int64_t
     float *y = dti_cpu_out(task, 1, a->y_offset);
     if (a->r == 0) {
         for (int64_t i = begin; i < end; i++)
-            y[i] = dti_fold_identity(p.kind) * a->scale;
+            y[i] = dti_reduce_fold_identity(p.kind) * a->scale;
         return;
     }
     const int inner = p.kept - 1;

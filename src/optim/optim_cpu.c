@@ -88,7 +88,7 @@ static void dti_cpu_norm_finish(const dti_cpu_task *task, int64_t begin, int64_t
 
 #define DTI_NO_OFFSET 0xffffffffu
 
-static float dti_group_f32(const dti_cpu_task *task, uint32_t group, uint32_t word) {
+static float dti_param_group_f32(const dti_cpu_task *task, uint32_t group, uint32_t word) {
     return dti_step_f32(task->step, DTI_STEP_GROUP(group) + word);
 }
 
@@ -98,8 +98,8 @@ static float dti_control_clip(const dti_cpu_task *task) {
 }
 
 static dti_adam dti_adam_of(const dti_cpu_task *task, uint32_t group, uint32_t t) {
-    const float ln_beta1 = dti_group_f32(task, group, DTI_GROUP_LN_BETA1);
-    const float ln_beta2 = dti_group_f32(task, group, DTI_GROUP_LN_BETA2);
+    const float ln_beta1 = dti_param_group_f32(task, group, DTI_GROUP_LN_BETA1);
+    const float ln_beta2 = dti_param_group_f32(task, group, DTI_GROUP_LN_BETA2);
     const float steps = (float)t + 1.0f;
     /* 1 - beta and 1 - beta^t as expm1 of logarithms: the difference would lose half of its
      * digits */
@@ -107,11 +107,11 @@ static dti_adam dti_adam_of(const dti_cpu_task *task, uint32_t group, uint32_t t
     task->k->unary[DTI_U_EXPM1](minus, minus, 4, 0.0f, 0.0f);
     float bias2 = -minus[3];
     task->k->unary[DTI_U_SQRT](&root2, &bias2, 1, 0.0f, 0.0f);
-    return (dti_adam){.lr = dti_group_f32(task, group, DTI_GROUP_LR),
-                      .beta1 = dti_group_f32(task, group, DTI_GROUP_BETA1),
-                      .beta2 = dti_group_f32(task, group, DTI_GROUP_BETA2),
-                      .eps = dti_group_f32(task, group, DTI_GROUP_EPS),
-                      .weight_decay = dti_group_f32(task, group, DTI_GROUP_DECAY),
+    return (dti_adam){.lr = dti_param_group_f32(task, group, DTI_GROUP_LR),
+                      .beta1 = dti_param_group_f32(task, group, DTI_GROUP_BETA1),
+                      .beta2 = dti_param_group_f32(task, group, DTI_GROUP_BETA2),
+                      .eps = dti_param_group_f32(task, group, DTI_GROUP_EPS),
+                      .weight_decay = dti_param_group_f32(task, group, DTI_GROUP_DECAY),
                       .clip = dti_control_clip(task),
                       .limit = dti_step_f32(task->step, DTI_STEP_CLIP_VALUE),
                       .one_minus_beta1 = -minus[0],
@@ -123,13 +123,13 @@ static dti_adam dti_adam_of(const dti_cpu_task *task, uint32_t group, uint32_t t
 
 static dti_sgd dti_sgd_of(const dti_cpu_task *task, uint32_t group, uint32_t t) {
     const bool moments = task->launch->args.commit.m_offset != DTI_NO_OFFSET;
-    return (dti_sgd){.lr = dti_group_f32(task, group, DTI_GROUP_LR),
-                     .momentum = moments ? dti_group_f32(task, group, DTI_GROUP_BETA1) : 0.0f,
-                     .dampening = dti_group_f32(task, group, DTI_GROUP_BETA2),
-                     .weight_decay = dti_group_f32(task, group, DTI_GROUP_DECAY),
+    return (dti_sgd){.lr = dti_param_group_f32(task, group, DTI_GROUP_LR),
+                     .momentum = moments ? dti_param_group_f32(task, group, DTI_GROUP_BETA1) : 0.0f,
+                     .dampening = dti_param_group_f32(task, group, DTI_GROUP_BETA2),
+                     .weight_decay = dti_param_group_f32(task, group, DTI_GROUP_DECAY),
                      .clip = dti_control_clip(task),
                      .limit = dti_step_f32(task->step, DTI_STEP_CLIP_VALUE),
-                     .nesterov = dti_group_f32(task, group, DTI_GROUP_NESTEROV) != 0.0f,
+                     .nesterov = dti_param_group_f32(task, group, DTI_GROUP_NESTEROV) != 0.0f,
                      .first = t == 0}; /* takes the gradient as it is, even with dampening */
 }
 

@@ -140,7 +140,7 @@ static dt_result dti_replica_build(dti_parallel *par, uint32_t i) {
                         par->job.first + i, par->desc.batch);
     const size_t pieces = (size_t)DTI_MAX(r->full.piece_count, r->tail.piece_count);
     r->weights = dti_alloc_array(par->base, pieces * DT_MAX_TERMS, sizeof *r->weights);
-    r->gradients = dti_replica_gradients(r->full.runs[0].program);
+    r->gradients = dti_program_gradients(r->full.runs[0].program);
     return r->weights ? DT_OK : DT_ERROR_MEMORY;
 }
 

@@ -99,14 +99,14 @@ typedef struct dti_parallel {
     bool told; /* all ranks know that this step is given up */
 } dti_parallel;
 
-typedef struct dti_step_result {
+typedef struct dti_parallel_result {
     double loss, loss_sum[DT_MAX_TERMS], loss_weight[DT_MAX_TERMS];
     double metric_sum[DT_MAX_TERMS], metric_weight[DT_MAX_TERMS];
     double norm;
     double wait_seconds;
     bool committed;
     bool skipped; /* for a NaN or infinity, on all ranks */
-} dti_step_result;
+} dti_parallel_result;
 
 /* ---- build.c: programs, buckets and buffers for `shards` shards of the job; destroys what an
  * earlier call made. replicas, job.replicas, first and local are set. */
@@ -162,4 +162,4 @@ static void dti_statistics_put(dti_parallel *par, dti_replica *replica);
 /* One step of the whole job over a batch that all ranks have in mind. `own`: what went wrong on
  * this rank before it (a callback's error): then all ranks fail, and nothing has changed. */
 static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt_result own,
-                                   const dt_step_desc *step, dti_step_result *out);
+                                   const dt_step_desc *step, dti_parallel_result *out);

@@ -13,7 +13,7 @@ static void dti_statistics_take(dti_parallel *par, const dti_micro_run *run) {
         for (uint32_t k = 0; k < run->piece_count; k++) {
             if (!run->pieces[k].rows)
                 continue;
-            const float *from = dti_replica_stat(p, &p->stats[i], k);
+            const float *from = dti_program_stat(p, &p->stats[i], k);
             float *to = dti_statistics_row(par, run->first_piece + k) + par->stat_at[i];
             for (uint32_t c = 0; c < 2 * p->stats[i].channels; c++)
                 to[c] = from[c] + 0.0f; /* no -0: others add zeros to it */
@@ -37,16 +37,16 @@ static dt_result dti_statistics_begin(dti_parallel *par) {
     return dti_comm_failed(par, dt_comm_begin(par->desc.comm, &op, &par->stat_work));
 }
 
-typedef struct dti_moments {
+typedef struct dti_welford {
     double n, mean, m2;
-} dti_moments;
+} dti_welford;
 
-static dti_moments dti_moments_join(dti_moments a, dti_moments b) {
+static dti_welford dti_welford_join(dti_welford a, dti_welford b) {
     if (a.n == 0.0 || b.n == 0.0)
         return a.n == 0.0 ? b : a;
     const double n = a.n + b.n, delta = b.mean - a.mean, share = delta * b.n / n;
     const double more = delta * (a.n * share);
-    return (dti_moments){n, a.mean + share, a.m2 + b.m2 + more};
+    return (dti_welford){n, a.mean + share, a.m2 + b.m2 + more};
 }
 
 static uint32_t dti_piece_rows_of(const dti_parallel *par, uint32_t piece) {
@@ -58,18 +58,18 @@ static uint32_t dti_piece_rows_of(const dti_parallel *par, uint32_t piece) {
     return (uint32_t)(DTI_MIN(low + (part + 1) * size / job->parts, (uint64_t)par->rows) - from);
 }
 
-static dti_moments dti_moments_tree(const dti_parallel *par, uint32_t stat, uint32_t channel,
+static dti_welford dti_welford_tree(const dti_parallel *par, uint32_t stat, uint32_t channel,
                                     uint32_t first, uint32_t count) {
     if (count > 1) {
         const uint32_t left = dti_tree_left(count);
-        return dti_moments_join(dti_moments_tree(par, stat, channel, first, left),
-                                dti_moments_tree(par, stat, channel, first + left, count - left));
+        return dti_welford_join(dti_welford_tree(par, stat, channel, first, left),
+                                dti_welford_tree(par, stat, channel, first + left, count - left));
     }
     const float *pair = dti_statistics_row(par, first) + par->stat_at[stat] + 2 * channel;
     const double n = (double)dti_piece_rows_of(par, first) * par->stats[stat].spatial;
     if (n == 0.0)
-        return (dti_moments){0};
-    return (dti_moments){n, (double)pair[0], (double)pair[1] * n};
+        return (dti_welford){0};
+    return (dti_welford){n, (double)pair[0], (double)pair[1] * n};
 }
 
 static dt_result dti_statistics_end(dti_parallel *par) {
@@ -83,7 +83,7 @@ static dt_result dti_statistics_end(dti_parallel *par) {
     for (uint32_t i = 0; i < par->stat_count; i++) {
         const dti_stat *s = &par->stats[i];
         for (uint32_t c = 0; c < s->channels; c++, value++) {
-            const dti_moments all = dti_moments_tree(par, i, c, 0, pieces);
+            const dti_welford all = dti_welford_tree(par, i, c, 0, pieces);
             double now = s->variance ? all.m2 / DTI_MAX(all.n - 1.0, 1.0) : all.mean;
             double moved = (double)s->momentum * (now - (double)*value);
             DTI_FENCE(moved);

@@ -55,11 +55,11 @@ static dt_result dti_micro_open(dti_parallel *par, dti_replica *r, const dti_mic
 static dt_result dti_micro_weigh(dti_replica *r, const dti_micro_run *run) {
     double *weights = r->weights + (run->pieces - r->runs->pieces) * DT_MAX_TERMS;
     memset(weights, 0, (size_t)run->piece_count * DT_MAX_TERMS * sizeof *weights);
-    return dti_replica_weigh(run->program, weights);
+    return dti_program_weigh(run->program, weights);
 }
 
 /* Piece by piece in their order, whatever runs they are computed in. */
-static void dti_step_leaf_weights(dti_parallel *par, const dti_replica *r) {
+static void dti_parallel_leaf_weights(dti_parallel *par, const dti_replica *r) {
     for (uint32_t k = 0; k < r->runs->piece_count && r->runs->count; k++) {
         double *leaf = dti_leaf(par, &par->weights, r->runs->pieces[k].leaf);
         for (uint32_t i = 0; i < DT_MAX_TERMS; i++)
@@ -68,24 +68,24 @@ static void dti_step_leaf_weights(dti_parallel *par, const dti_replica *r) {
 }
 
 /* The first run comes last, and its inputs stay where they are. */
-static void dti_step_weigh(void *arg, uint32_t index) {
+static void dti_parallel_weigh(void *arg, uint32_t index) {
     dti_parallel *par = arg;
     dti_replica *r = &par->replicas[index];
     r->result = DT_OK;
     for (uint32_t i = r->runs->count; i-- > 0 && !r->result;) {
         const dti_micro_run *run = &r->runs->runs[i];
-        if (i == 0 || dti_replica_weighs(run->program) || dti_replica_labels(run->program))
+        if (i == 0 || dti_program_weighs(run->program) || dti_program_labels(run->program))
             r->result = dti_micro_write(par, r, run);
         if (!r->result)
             r->result = dti_micro_weigh(r, run);
     }
     if (!r->result)
-        dti_step_leaf_weights(par, r);
+        dti_parallel_leaf_weights(par, r);
 }
 
 /* ---- forward: of the first run, while the weights are on their way */
 
-static void dti_step_forward(void *arg, uint32_t index) {
+static void dti_parallel_forward(void *arg, uint32_t index) {
     dti_parallel *par = arg;
     dti_replica *r = &par->replicas[index];
     const uint64_t start = dti_now_ns();
@@ -93,15 +93,15 @@ static void dti_step_forward(void *arg, uint32_t index) {
         return;
     r->result = dti_micro_open(par, r, &r->runs->runs[0]);
     if (!r->result)
-        r->result = dti_replica_launch(r->runs->runs[0].program, 0);
+        r->result = dti_program_launch(r->runs->runs[0].program, 0);
     r->busy_ns = dti_now_ns() - start;
 }
 
-static void dti_step_weigh_forward(void *arg, uint32_t index) {
+static void dti_parallel_weigh_forward(void *arg, uint32_t index) {
     dti_parallel *par = arg;
-    dti_step_weigh(par, index);
+    dti_parallel_weigh(par, index);
     if (!par->replicas[index].result)
-        dti_step_forward(par, index);
+        dti_parallel_forward(par, index);
 }
 
 /* ---- backward */
@@ -112,7 +112,7 @@ static void dti_micro_terms(dti_parallel *par, const dti_micro_run *run) {
         double *leaf = dti_leaf(par, &par->terms, run->pieces[k].leaf), pair[2];
         for (uint32_t i = 0; i < p->loss_count + p->metric_count; i++) {
             uint32_t at = i < p->loss_count ? i : DTI_TERMS_METRIC + i - p->loss_count;
-            dti_replica_term(p, i, k, pair);
+            dti_program_term(p, i, k, pair);
             leaf[at] += pair[0];
             leaf[at + DTI_TERMS_WEIGHT] += pair[1];
         }
@@ -135,19 +135,19 @@ static void dti_micro_arrive(dti_parallel *par, const dti_micro_run *run, uint32
  * bucket. */
 static dt_result dti_micro_backward(dti_parallel *par, const dti_micro_run *run, uint32_t replica) {
     dt_program *p = run->program;
-    const uint32_t segments = dti_replica_segments(p);
+    const uint32_t segments = dti_program_segments(p);
     uint32_t done = 0, reached = 1;
     dt_result result = DT_OK;
     for (uint32_t i = 1; i < segments && !result; i++) {
         bool busy = true;
-        result = dti_replica_launch(p, i);
+        result = dti_program_launch(p, i);
         if (!result)
-            result = dti_replica_busy(p, &busy);
+            result = dti_program_busy(p, &busy);
         for (; !result && !busy && reached <= i; reached++)
             dti_micro_arrive(par, run, reached, &done, replica);
     }
     for (; reached < segments && !result; reached++) {
-        result = dti_replica_reach(p, reached);
+        result = dti_program_reach(p, reached);
         if (!result)
             dti_micro_arrive(par, run, reached, &done, replica);
     }
@@ -162,13 +162,13 @@ static dt_result dti_micro_step(dti_parallel *par, dti_replica *r, const dti_mic
         if (!result)
             result = dti_micro_open(par, r, run);
         if (!result)
-            result = dti_replica_launch(run->program, 0);
+            result = dti_program_launch(run->program, 0);
     }
-    dti_replica_set_weights(run->program, par->weights.sum);
+    dti_program_set_weights(run->program, par->weights.sum);
     if (!result)
         result = dti_micro_backward(par, run, replica);
     if (!result && !run->last)
-        result = dti_replica_end(run->program);
+        result = dti_program_end(run->program);
     if (result)
         return result;
     dti_micro_terms(par, run);
@@ -184,7 +184,7 @@ static bool dti_any_failed(const dti_parallel *par) {
     return false;
 }
 
-static void dti_step_backward(void *arg, uint32_t index) {
+static void dti_parallel_backward(void *arg, uint32_t index) {
     dti_parallel *par = arg;
     dti_replica *r = &par->replicas[index];
     if (!r->runs->count) { /* no rows: zeros, at once */
@@ -204,13 +204,13 @@ static void dti_step_backward(void *arg, uint32_t index) {
 
 /* ---- commit, or not */
 
-static dt_program *dti_step_last(const dti_replica *r) {
+static dt_program *dti_parallel_last(const dti_replica *r) {
     const dti_runs *runs = r->runs->count ? r->runs : &r->full;
     return runs->runs[runs->count - 1].program;
 }
 
 /* Brings the sum of all to each replica, which then says whether it can be committed. */
-static void dti_step_judge(void *arg, uint32_t index) {
+static void dti_parallel_judge(void *arg, uint32_t index) {
     dti_parallel *par = arg;
     dti_replica *r = &par->replicas[index];
     /* what came from other processes; else dti_exchange_spread has done it */
@@ -222,16 +222,16 @@ static void dti_step_judge(void *arg, uint32_t index) {
     if (index)
         dti_statistics_put(par, r);
     if (!r->runs->count)
-        dti_replica_begin_commit(dti_step_last(r), &par->step);
-    r->result = dti_replica_judge(dti_step_last(r), &r->norm, &r->faulty);
+        dti_program_begin_commit(dti_parallel_last(r), &par->step);
+    r->result = dti_program_judge(dti_parallel_last(r), &r->norm, &r->faulty);
 }
 
 /* A device that fails here is told like what is not finite: nothing has changed on any rank. */
-static void dti_step_judge_all(dti_parallel *par) {
+static void dti_parallel_judge_all(dti_parallel *par) {
     double *leaf = dti_leaf(par, &par->terms, par->first_shard);
     const uint64_t start = dti_now_ns();
     dti_statistics_put(par, &par->replicas[0]); /* now: then the others copy what is around it */
-    dti_crew_run(par->crew, dti_step_judge, par);
+    dti_crew_run(par->crew, dti_parallel_judge, par);
     for (uint32_t i = 0; i < par->job.local; i++) {
         if (par->replicas[i].result || par->replicas[i].faulty)
             leaf[DTI_TERMS_FAULT] = 1.0;
@@ -239,12 +239,12 @@ static void dti_step_judge_all(dti_parallel *par) {
     par->judge_ns = dti_now_ns() - start;
 }
 
-static void dti_step_commit(void *arg, uint32_t index) {
+static void dti_parallel_commit(void *arg, uint32_t index) {
     dti_replica *r = &((dti_parallel *)arg)->replicas[index];
-    r->result = dti_replica_commit(dti_step_last(r));
+    r->result = dti_program_commit(dti_parallel_last(r));
 }
 
-static void dti_step_drop_all(dti_parallel *par) {
+static void dti_parallel_drop_all(dti_parallel *par) {
     for (uint32_t i = 0; i < par->job.local; i++) {
         dt_program *p = par->replicas[i].store->running;
         if (p)
@@ -283,7 +283,7 @@ static void dti_parallel_leave(dti_parallel *par) {
 }
 
 /* A device failed in the commit: this process is neither at the old step nor at the new one. */
-static dt_result dti_step_torn(dti_parallel *par, dt_result result) {
+static dt_result dti_parallel_torn(dti_parallel *par, dt_result result) {
     char text[sizeof par->base->error];
     memcpy(text, par->base->error, sizeof text);
     if (par->desc.comm && dti_leaf_sum_begin(par, &par->weights) == DT_OK)
@@ -294,7 +294,8 @@ static dt_result dti_step_torn(dti_parallel *par, dt_result result) {
                     (unsigned long long)par->replicas[0].store->steps);
 }
 
-static void dti_step_prepare(dti_parallel *par, const dti_batch *batch, const dt_step_desc *step) {
+static void dti_parallel_prepare(dti_parallel *par, const dti_batch *batch,
+                                 const dt_step_desc *step) {
     par->batch = batch;
     par->rows = batch->rows;
     par->step = *step;
@@ -311,7 +312,7 @@ static void dti_step_prepare(dti_parallel *par, const dti_batch *batch, const dt
 }
 
 /* By others, who say why; one of them can be named. */
-static dt_result dti_step_given_up(dti_parallel *par) {
+static dt_result dti_parallel_given_up(dti_parallel *par) {
     const double *sum = par->weights.sum;
     char who[32] = "several ranks";
     if (sum[DTI_WEIGHTS_FAULT] < 1.5)
@@ -323,7 +324,7 @@ static dt_result dti_step_given_up(dti_parallel *par) {
 }
 
 /* What a rank sets by itself from step to step, as a hash; another in every step. */
-static uint64_t dti_step_mark(const dti_parallel *par) {
+static uint64_t dti_parallel_mark(const dti_parallel *par) {
     const dt_optim_desc optim = dti_optim_resolved(&par->desc.optim);
     const double lr = dti_or(par->step.lr, optim.lr);
     uint64_t hash = dti_hash64(DTI_HASH_START, &par->step.step, sizeof par->step.step);
@@ -336,8 +337,8 @@ static uint64_t dti_step_mark(const dti_parallel *par) {
 }
 
 /* In parts of 16 bits, whose sums and squares are exact in a double for any number of ranks. */
-static void dti_step_mark_put(const dti_parallel *par, double *leaf) {
-    const uint64_t mark = dti_step_mark(par);
+static void dti_parallel_mark_put(const dti_parallel *par, double *leaf) {
+    const uint64_t mark = dti_parallel_mark(par);
     for (int i = 0; i < DTI_MARKS; i++) {
         const double part = (double)(mark >> 16 * i & 0xffffu);
         leaf[DTI_WEIGHTS_MARK + i] = part;
@@ -346,7 +347,7 @@ static void dti_step_mark_put(const dti_parallel *par, double *leaf) {
 }
 
 /* Ranks with one mark have no variance. */
-static dt_result dti_step_same(dti_parallel *par) {
+static dt_result dti_parallel_same(dti_parallel *par) {
     const double *sum = par->weights.sum;
     bool same = true;
     for (int i = 0; i < DTI_MARKS; i++) {
@@ -363,20 +364,20 @@ static dt_result dti_step_same(dti_parallel *par) {
 }
 
 /* Weights to all ranks, and whether all of them can go on. */
-static dt_result dti_step_agree(dti_parallel *par, dt_result own) {
+static dt_result dti_parallel_agree(dti_parallel *par, dt_result own) {
     const bool apart = par->desc.comm != NULL; /* the weights travel during the forward part */
     if (!own) {
-        dti_crew_run(par->crew, apart ? dti_step_weigh : dti_step_weigh_forward, par);
+        dti_crew_run(par->crew, apart ? dti_parallel_weigh : dti_parallel_weigh_forward, par);
         own = dti_replicas_result(par);
     }
     double *leaf = dti_leaf(par, &par->weights, par->first_shard);
     leaf[DTI_WEIGHTS_FAULT] = own ? 1.0 : 0.0;
     leaf[DTI_WEIGHTS_WHO] = own ? par->rank : 0.0;
     leaf[DTI_WEIGHTS_ASKED] = par->asked ? 1.0 : 0.0;
-    dti_step_mark_put(par, leaf);
+    dti_parallel_mark_put(par, leaf);
     dt_result result = dti_leaf_sum_begin(par, &par->weights);
     if (!result && !own && apart)
-        dti_crew_run(par->crew, dti_step_forward, par);
+        dti_crew_run(par->crew, dti_parallel_forward, par);
     if (!result)
         result = dti_leaf_sum_end(par, &par->weights);
     par->asked = !result && par->weights.sum[DTI_WEIGHTS_ASKED] > 0.0;
@@ -384,13 +385,13 @@ static dt_result dti_step_agree(dti_parallel *par, dt_result own) {
     if (result || own)
         return own ? own : result;
     if (par->told)
-        return dti_step_given_up(par);
-    result = dti_step_same(par);
+        return dti_parallel_given_up(par);
+    result = dti_parallel_same(par);
     return result ? result : dti_replicas_result(par);
 }
 
-static dt_result dti_step_exchange(dti_parallel *par) {
-    dti_crew_run(par->crew, dti_step_backward, par);
+static dt_result dti_parallel_exchange(dti_parallel *par) {
+    dti_crew_run(par->crew, dti_parallel_backward, par);
     dt_result result = dti_replicas_result(par);
     if (!result)
         result = dti_exchange_finish(par);
@@ -400,14 +401,14 @@ static dt_result dti_step_exchange(dti_parallel *par) {
         result = dti_statistics_end(par);
     if (result)
         return result;
-    dti_step_judge_all(par);
+    dti_parallel_judge_all(par);
     /* all ranks have posted this one, so all have every bucket, and it says whether all can write
      * what comes of it: the commit barrier */
     result = dti_leaf_sum_begin(par, &par->terms);
     return result ? result : dti_leaf_sum_end(par, &par->terms);
 }
 
-static void dti_step_report(const dti_parallel *par, dti_step_result *out) {
+static void dti_parallel_report(const dti_parallel *par, dti_parallel_result *out) {
     const double *sum = par->terms.sum;
     for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {
         out->loss_sum[i] = sum[i];
@@ -431,10 +432,10 @@ static const char *dti_statistics_fault(const dti_parallel *par) {
 }
 
 /* Every replica looks for the parameter or op; the first that finds one is quoted. */
-static dt_result dti_step_blame(dti_parallel *par) {
+static dt_result dti_parallel_blame(dti_parallel *par) {
     for (uint32_t i = 0; i < par->job.local; i++) {
         dti_replica *r = &par->replicas[i];
-        if (!dti_replica_blame(dti_step_last(r), r->runs->count > 0))
+        if (!dti_program_blame(dti_parallel_last(r), r->runs->count > 0))
             continue;
         return i == 0 ? DT_ERROR_NUMERIC
                       : dti_fail(par->base, DT_ERROR_NUMERIC, "%s", dti_ctx_base(r->ctx)->error);
@@ -443,7 +444,7 @@ static dt_result dti_step_blame(dti_parallel *par) {
 }
 
 /* No rank found an op or a parameter. */
-static dt_result dti_step_not_finite_text(dti_parallel *par, const char *statistic) {
+static dt_result dti_parallel_not_finite_text(dti_parallel *par, const char *statistic) {
     const unsigned long long step = (unsigned long long)par->step.step;
     if (statistic)
         return dti_fail(par->base, DT_ERROR_NUMERIC,
@@ -457,15 +458,15 @@ static dt_result dti_step_not_finite_text(dti_parallel *par, const char *statist
 }
 
 /* Nothing has changed. */
-static dt_result dti_step_not_finite(dti_parallel *par, dti_step_result *out) {
+static dt_result dti_parallel_not_finite(dti_parallel *par, dti_parallel_result *out) {
     const char *statistic = dti_statistics_fault(par);
     dt_result own = dti_replicas_result(par); /* a device that failed while it judged */
     if (!own)
-        own = dti_step_blame(par);
+        own = dti_parallel_blame(par);
     dt_result result = dti_statistics_load(par);
     result = dti_agree_result(par, own ? own : result);
     if (!result)
-        result = dti_step_not_finite_text(par, statistic);
+        result = dti_parallel_not_finite_text(par, statistic);
     else if (result != DT_ERROR_NUMERIC && !own && !par->lost) {
         char text[sizeof par->base->error];
         memcpy(text, par->base->error, sizeof text);
@@ -477,7 +478,7 @@ static dt_result dti_step_not_finite(dti_parallel *par, dti_step_result *out) {
     return result;
 }
 
-static bool dti_losses_finite(const dti_step_result *out) {
+static bool dti_losses_finite(const dti_parallel_result *out) {
     bool fine = true;
     for (uint32_t i = 0; i < DT_MAX_TERMS; i++)
         fine = fine && dti_finite_f64(out->loss_sum[i]) && dti_finite_f64(out->loss_weight[i]);
@@ -485,36 +486,36 @@ static bool dti_losses_finite(const dti_step_result *out) {
 }
 
 /* Before the commit: step s stays. Those who know of it go on together with the next step. */
-static dt_result dti_step_failed(dti_parallel *par, dt_result result) {
+static dt_result dti_parallel_failed(dti_parallel *par, dt_result result) {
     char text[sizeof par->base->error]; /* what the rest of it says is no news */
     memcpy(text, par->base->error, sizeof text);
     if (!par->told)
         dti_parallel_leave(par);
-    dti_step_drop_all(par);
+    dti_parallel_drop_all(par);
     memcpy(par->base->error, text, sizeof text);
     return result;
 }
 
 static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt_result own,
-                                   const dt_step_desc *step, dti_step_result *out) {
-    *out = (dti_step_result){0};
-    dti_step_prepare(par, batch, step);
-    dt_result result = dti_step_agree(par, own);
+                                   const dt_step_desc *step, dti_parallel_result *out) {
+    *out = (dti_parallel_result){0};
+    dti_parallel_prepare(par, batch, step);
+    dt_result result = dti_parallel_agree(par, own);
     if (!result)
-        result = dti_step_exchange(par);
+        result = dti_parallel_exchange(par);
     if (result)
-        return dti_step_failed(par, result);
+        return dti_parallel_failed(par, result);
     out->wait_seconds = 1e-9 * (double)(dti_now_ns() - par->replicas[0].passed - par->judge_ns);
-    dti_step_report(par, out);
+    dti_parallel_report(par, out);
     if (par->terms.sum[DTI_TERMS_FAULT] > 0.0 ||
         (!par->desc.program.no_check && !dti_losses_finite(out))) {
-        dti_step_drop_all(par);
-        return dti_step_not_finite(par, out);
+        dti_parallel_drop_all(par);
+        return dti_parallel_not_finite(par, out);
     }
-    dti_crew_run(par->crew, dti_step_commit, par);
+    dti_crew_run(par->crew, dti_parallel_commit, par);
     result = dti_replicas_result(par);
     if (result)
-        return dti_step_torn(par, result);
+        return dti_parallel_torn(par, result);
     out->norm = par->replicas[0].norm;
     out->committed = true;
     return DT_OK;

@@ -32,10 +32,10 @@ static void dti_optim_groups_check(const dt_program *p, dti_text *problems) {
 static void dti_optim_resolve(dt_program *p, dti_text *problems) {
     p->optim = dti_optim_resolved(p->desc.optim);
     dti_optim_check(&p->optim, problems);
-    p->groups[0] = (dti_group){1.0, p->optim.weight_decay};
+    p->groups[0] = (dti_param_group){1.0, p->optim.weight_decay};
     for (int g = 1; g < DT_MAX_TERMS; g++) {
         const dt_optim_group *in = &p->optim.groups[g - 1];
-        p->groups[g] = (dti_group){in->lr_scale, in->weight_decay};
+        p->groups[g] = (dti_param_group){in->lr_scale, in->weight_decay};
     }
     dti_optim_groups_check(p, problems);
 }
@@ -177,7 +177,7 @@ static void dti_step_block_fill(dt_program *p, const dt_step_desc *step) {
     uint32_t *w = p->store->device->backend->memory_host(p->memories[DTI_ARENA_IN]);
     w[DTI_STEP_SEED_LO] = (uint32_t)step->seed;
     w[DTI_STEP_SEED_HI] = (uint32_t)(step->seed >> 32);
-    w[DTI_STEP_NUMBER_LO] = (uint32_t)p->step;
+    w[DTI_STEP_NUMBER] = (uint32_t)p->step;
     w[DTI_STEP_FIRST_ROW] = step->first_row;
     w[DTI_STEP_FLAGS] = step->micro == 0 ? 1u : 0u;
     dti_word_f32(w, DTI_STEP_CLIP_NORM, p->optim.clip_norm);

@@ -152,7 +152,7 @@ static dt_result dti_program_problems(dt_program *p, const dti_text *problems) {
 
 static dt_result dti_program_graph(dt_program *p, uint32_t *weight_node) {
     dti_text problems = dti_text_open(p->base);
-    dti_desc_check(p, &problems);
+    dti_program_desc_check(p, &problems);
     dt_result result = dti_program_problems(p, &problems);
     if (!result) {
         dti_append_gradients(p, &problems);

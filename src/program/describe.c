@@ -3,8 +3,8 @@
 
 /* ---- the description */
 
-static bool dti_desc_tensor(dt_program *p, dt_tensor x, const char *what, int index,
-                            dti_text *problems) {
+static bool dti_program_desc_tensor(dt_program *p, dt_tensor x, const char *what, int index,
+                                    dti_text *problems) {
     if (x.graph == p->store->graph && !dti_is_nil(x))
         return true;
     if (x.graph == NULL || x.graph == p->store->graph)
@@ -20,12 +20,13 @@ static bool dti_is_set(dt_tensor x) {
 }
 
 /* A list ends at its first nil; one in the middle is a mistake. */
-static void dti_desc_gap(dt_tensor x, const char *what, uint32_t index, dti_text *problems) {
+static void dti_program_desc_gap(dt_tensor x, const char *what, uint32_t index,
+                                 dti_text *problems) {
     if (dti_is_set(x))
         dti_text_add(problems, "\n- %s %u stands behind a nil one", what, index + 1);
 }
 
-static void dti_desc_terms(dt_program *p, dti_text *problems) {
+static void dti_program_desc_terms(dt_program *p, dti_text *problems) {
     dt_program_desc *d = &p->desc;
     if (dti_is_set(d->loss)) {
         if (dti_is_set(d->losses[0].term))
@@ -38,7 +39,7 @@ static void dti_desc_terms(dt_program *p, dti_text *problems) {
         if (!dti_fits_f32(coefficient))
             dti_text_add(problems, "\n- loss %u has a coefficient that is not finite",
                          p->loss_count);
-        if (!dti_desc_tensor(p, x, "loss", (int)p->loss_count, problems))
+        if (!dti_program_desc_tensor(p, x, "loss", (int)p->loss_count, problems))
             continue;
         const dti_node *n = dti_node_of(x);
         if (!n->term || n->op == DTI_OP_ACCURACY) {
@@ -48,7 +49,7 @@ static void dti_desc_terms(dt_program *p, dti_text *problems) {
     }
     while (p->metric_count < DT_MAX_TERMS && dti_is_set(d->metrics[p->metric_count])) {
         dt_tensor x = d->metrics[p->metric_count++];
-        if (dti_desc_tensor(p, x, "metric", (int)p->metric_count, problems) &&
+        if (dti_program_desc_tensor(p, x, "metric", (int)p->metric_count, problems) &&
             !dti_node_of(x)->term) {
             dti_text_add(problems, "\n- metric %u, %s, is not a term; wrap it in dt_mean_loss",
                          p->metric_count, dti_tensor_print(x).text);
@@ -56,32 +57,32 @@ static void dti_desc_terms(dt_program *p, dti_text *problems) {
     }
     for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {
         if (i >= p->loss_count)
-            dti_desc_gap(d->losses[i].term, "loss", i, problems);
+            dti_program_desc_gap(d->losses[i].term, "loss", i, problems);
         if (i >= p->metric_count)
-            dti_desc_gap(d->metrics[i], "metric", i, problems);
+            dti_program_desc_gap(d->metrics[i], "metric", i, problems);
     }
 }
 
-static uint32_t dti_desc_list(dt_program *p, const dt_tensor *list, const char *what,
-                              dti_text *problems) {
+static uint32_t dti_program_desc_list(dt_program *p, const dt_tensor *list, const char *what,
+                                      dti_text *problems) {
     uint32_t count = 0;
     while (count < DT_MAX_TERMS && dti_is_set(list[count])) {
         dt_tensor x = list[count++];
-        if (dti_desc_tensor(p, x, what, (int)count, problems) && dti_node_of(x)->term) {
+        if (dti_program_desc_tensor(p, x, what, (int)count, problems) && dti_node_of(x)->term) {
             dti_text_add(problems, "\n- %s %u is a loss term; the report has its value", what,
                          count);
         }
     }
     for (uint32_t i = count; i < DT_MAX_TERMS; i++)
-        dti_desc_gap(list[i], what, i, problems);
+        dti_program_desc_gap(list[i], what, i, problems);
     return count;
 }
 
-static void dti_desc_check(dt_program *p, dti_text *problems) {
+static void dti_program_desc_check(dt_program *p, dti_text *problems) {
     dt_program_desc *d = &p->desc;
-    dti_desc_terms(p, problems);
-    uint32_t outputs = dti_desc_list(p, d->outputs, "output", problems);
-    uint32_t hosts = dti_desc_list(p, d->host_gradients, "host gradient", problems);
+    dti_program_desc_terms(p, problems);
+    uint32_t outputs = dti_program_desc_list(p, d->outputs, "output", problems);
+    uint32_t hosts = dti_program_desc_list(p, d->host_gradients, "host gradient", problems);
     p->has_optim = d->optim != NULL;
     p->has_gradients = d->optim || d->gradients || hosts;
     p->train = d->mode == DT_MODE_TRAIN || (d->mode == DT_MODE_DEFAULT && p->has_gradients);

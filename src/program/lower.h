@@ -42,6 +42,6 @@ static void dti_lower_pieces(dti_lowering *w, uint32_t id);
 /* Whether gradients are added up by the stack of subtrees; false: they are written to slot 0. */
 static bool dti_pieces_fold(const dt_program *p);
 /* Whether the node's pieces can be emitted straight into the sum: nobody else reads them. */
-static bool dti_fold_direct(const dti_lowering *w, uint32_t id);
+static bool dti_piece_fold_direct(const dti_lowering *w, uint32_t id);
 /* Adds up a parameter's gradient; direct: emits the node on the way. */
 static void dti_lower_fold(dti_lowering *w, uint32_t id, uint32_t param, bool direct);

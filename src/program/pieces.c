@@ -230,22 +230,22 @@ static bool dti_pieces_fold(const dt_program *p) {
     return p->piece_count && !p->any_part && !plain;
 }
 
-static bool dti_fold_direct(const dti_lowering *w, uint32_t id) {
+static bool dti_piece_fold_direct(const dti_lowering *w, uint32_t id) {
     const dti_node *n = &w->p->work->nodes[id];
     return w->own[id].uses == 1 && w->param_of[id] && !w->next_param[w->param_of[id] - 1] &&
            !w->pin[id] && n->count > 0 && !n->samples && !dti_op_info_of(n->op)->family->view &&
            dti_pieces_each(w, id);
 }
 
-static dti_view dti_fold_view(uint32_t value, const dti_node *n) {
+static dti_view dti_piece_fold_view(uint32_t value, const dti_node *n) {
     return dti_view_dense(value, false, 1, n->shape);
 }
 
 /* Brings a piece's gradient to `value`. */
-static void dti_fold_piece(dti_lowering *w, uint32_t id, uint32_t piece, uint32_t value,
+static void dti_piece_fold(dti_lowering *w, uint32_t id, uint32_t piece, uint32_t value,
                            bool direct) {
     const dti_node *n = &w->p->work->nodes[id];
-    dti_view to = dti_fold_view(value, n);
+    dti_view to = dti_piece_fold_view(value, n);
     if (!w->p->pieces[piece].rows) {
         dti_emit_fill(&w->e, &to, DTI_COPY_FILL_F32, 0.0f);
     } else if (direct) {
@@ -257,8 +257,8 @@ static void dti_fold_piece(dti_lowering *w, uint32_t id, uint32_t piece, uint32_
     }
 }
 
-static void dti_fold_add(dti_lowering *w, const dti_node *n, uint32_t to, uint32_t more) {
-    dti_view a = dti_fold_view(to, n), b = dti_fold_view(more, n);
+static void dti_piece_fold_add(dti_lowering *w, const dti_node *n, uint32_t to, uint32_t more) {
+    dti_view a = dti_piece_fold_view(to, n), b = dti_piece_fold_view(more, n);
     dti_emit_map2_views(&w->e, DTI_K_MAP2, DTI_B_ADD, &a, &b, &a, (const float[2]){0.0f, 0.0f});
 }
 
@@ -282,13 +282,13 @@ static void dti_lower_fold(dti_lowering *w, uint32_t id, uint32_t param, bool di
         if (piece->begins && at >= slots)
             entry[at] = dti_emit_scratch(&w->e, dti_node_bytes(p, n));
         if (piece->begins) {
-            dti_fold_piece(w, id, i, entry[at], direct);
+            dti_piece_fold(w, id, i, entry[at], direct);
         } else if (piece->rows) {
             uint32_t more = dti_emit_scratch(&w->e, dti_node_bytes(p, n));
-            dti_fold_piece(w, id, i, more, direct);
-            dti_fold_add(w, n, entry[at], more);
+            dti_piece_fold(w, id, i, more, direct);
+            dti_piece_fold_add(w, n, entry[at], more);
         }
         while (piece->ends && dti_subtrees_join(&s, p->leaves))
-            dti_fold_add(w, n, entry[s.count - 1], entry[s.count]);
+            dti_piece_fold_add(w, n, entry[s.count - 1], entry[s.count]);
     }
 }

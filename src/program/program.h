@@ -32,9 +32,9 @@ typedef struct dti_port {
     size_t check_capacity;
 } dti_port;
 
-typedef struct dti_group { /* a parameter group's constants; lr comes with the step */
-    double lr, decay;      /* factor of the step's rate; weight decay */
-} dti_group;
+typedef struct dti_param_group { /* a parameter group's constants; lr comes with the step */
+    double lr, decay;            /* factor of the step's rate; weight decay */
+} dti_param_group;
 
 /* A buffer that moves by what each piece has of batch norm's statistics: [channels, 2], mean and
  * biased variance, at word `word` of OUT, and `stride` words on for the next piece. */
@@ -53,7 +53,7 @@ struct dt_program {
     dt_program_desc desc;
     const char *label;
     dt_optim_desc optim; /* defaults resolved */
-    dti_group groups[DT_MAX_TERMS];
+    dti_param_group groups[DT_MAX_TERMS];
     bool has_optim, has_gradients, train;
     int64_t batch;
     dt_graph *work;
@@ -118,7 +118,7 @@ struct dt_program {
 static dt_result dti_plan(dt_program *p);
 
 /* ---- describe.c */
-static void dti_desc_check(dt_program *p, dti_text *problems);
+static void dti_program_desc_check(dt_program *p, dti_text *problems);
 static void dti_append_gradients(dt_program *p, dti_text *problems);
 static void dti_append_weights(dt_program *p, uint32_t *weight_node);
 
@@ -130,39 +130,39 @@ static dt_result dti_program_create(dt_store *store, const dt_program_desc *desc
                                     const dti_shards *shards, dt_program **out);
 
 /* ---- replica.c: a step of such a program, cut open. begin is dt_program_begin. */
-static uint32_t dti_replica_segments(const dt_program *p); /* forward and backward ones */
+static uint32_t dti_program_segments(const dt_program *p); /* forward and backward ones */
 /* Starts forward and backward segments, each by itself; returns before they have run where the
  * device runs on its own. */
-static dt_result dti_replica_launch(dt_program *p, uint32_t segment);
-static dt_result dti_replica_busy(dt_program *p, bool *busy);
-static dt_result dti_replica_reach(dt_program *p, uint32_t segment); /* waits for it */
+static dt_result dti_program_launch(dt_program *p, uint32_t segment);
+static dt_result dti_program_busy(dt_program *p, bool *busy);
+static dt_result dti_program_reach(dt_program *p, uint32_t segment); /* waits for it */
 /* The host's side of the gradients: slots one behind the other. */
-static float *dti_replica_gradients(dt_program *p);
+static float *dti_program_gradients(dt_program *p);
 /* Of a piece of the newest run: a loss's or metric's (sum, weight). */
-static void dti_replica_term(const dt_program *p, uint32_t term, uint32_t piece, double pair[2]);
+static void dti_program_term(const dt_program *p, uint32_t term, uint32_t piece, double pair[2]);
 /* Of a piece: `channels` pairs (mean, variance). */
-static const float *dti_replica_stat(const dt_program *p, const dti_stat *stat, uint32_t piece);
+static const float *dti_program_stat(const dt_program *p, const dti_stat *stat, uint32_t piece);
 /* Whether the inputs decide a loss's weight, so that they must be written before weigh. */
-static bool dti_replica_weighs(const dt_program *p);
+static bool dti_program_weighs(const dt_program *p);
 /* Whether an input is checked when it is written: a class number or an index. */
-static bool dti_replica_labels(const dt_program *p);
+static bool dti_program_labels(const dt_program *p);
 /* Adds the weights of each piece's losses to weights[piece * DT_MAX_TERMS + loss]. */
-static dt_result dti_replica_weigh(dt_program *p, double *weights);
+static dt_result dti_program_weigh(dt_program *p, double *weights);
 /* After begin, before the backward part: the weights of the whole job's batch. */
-static void dti_replica_set_weights(dt_program *p, const double *weights);
+static void dti_program_set_weights(dt_program *p, const double *weights);
 /* Opens a step that only commits: a replica without rows in it. */
-static dt_result dti_replica_begin_commit(dt_program *p, const dt_step_desc *step);
+static dt_result dti_program_begin_commit(dt_program *p, const dt_step_desc *step);
 /* Ends a run that does not commit. */
-static dt_result dti_replica_end(dt_program *p);
+static dt_result dti_program_end(dt_program *p);
 /* All of the commit that writes nothing; *norm is the gradient's. *faulty: it is not finite, or
  * what the update would write is not. */
-static dt_result dti_replica_judge(dt_program *p, double *norm, bool *faulty);
+static dt_result dti_program_judge(dt_program *p, double *norm, bool *faulty);
 /* Behind it: the update. Starts it and waits. */
-static dt_result dti_replica_commit(dt_program *p);
+static dt_result dti_program_commit(dt_program *p);
 /* After a run with a loss, gradient or update that is not finite: looks for the parameter or op,
  * whose name it returns, and says it (dti_fail). NULL: nothing of this replica's is to blame.
  * ran: it had rows, so that ops can be looked at. */
-static const char *dti_replica_blame(dt_program *p, bool ran);
+static const char *dti_program_blame(dt_program *p, bool ran);
 
 /* ---- labels.c */
 /* Finds what the ports' values are checked for. */

@@ -2,11 +2,11 @@
  * one by one, so that gradients can be exchanged while later ones run; what each piece has of
  * losses and statistics; the commit by itself. */
 
-static uint32_t dti_replica_segments(const dt_program *p) {
+static uint32_t dti_program_segments(const dt_program *p) {
     return p->commit_segment;
 }
 
-static dt_result dti_replica_launch(dt_program *p, uint32_t segment) {
+static dt_result dti_program_launch(dt_program *p, uint32_t segment) {
     dt_result result = p->store->device->backend->exec_start(p->exec, segment, 1);
     if (result)
         return dti_step_drop(p, result);
@@ -15,12 +15,12 @@ static dt_result dti_replica_launch(dt_program *p, uint32_t segment) {
     return DT_OK;
 }
 
-static dt_result dti_replica_busy(dt_program *p, bool *busy) {
+static dt_result dti_program_busy(dt_program *p, bool *busy) {
     dt_result result = p->store->device->backend->exec_poll(p->exec, busy);
     return result ? dti_step_drop(p, result) : DT_OK;
 }
 
-static dt_result dti_replica_reach(dt_program *p, uint32_t segment) {
+static dt_result dti_program_reach(dt_program *p, uint32_t segment) {
     dt_result result = p->store->device->backend->exec_reach(p->exec, segment);
     if (result)
         return dti_step_drop(p, result);
@@ -29,32 +29,32 @@ static dt_result dti_replica_reach(dt_program *p, uint32_t segment) {
     return DT_OK;
 }
 
-static float *dti_replica_gradients(dt_program *p) {
+static float *dti_program_gradients(dt_program *p) {
     return p->store->device->backend->memory_host(p->store->memories[DTI_ARENA_GRADIENT]);
 }
 
-static const uint32_t *dti_replica_out(const dt_program *p) {
+static const uint32_t *dti_program_out(const dt_program *p) {
     return p->store->device->backend->memory_host(p->memories[DTI_ARENA_OUT]);
 }
 
-static void dti_replica_pair(const dt_program *p, uint32_t word, uint32_t piece, double pair[2]) {
+static void dti_program_pair(const dt_program *p, uint32_t word, uint32_t piece, double pair[2]) {
     pair[0] = pair[1] = 0.0;
     for (int k = 0; k < 2 && p->pieces[piece].rows; k++)
-        pair[k] = (double)dti_status_f32(dti_replica_out(p), word + (uint32_t)k);
+        pair[k] = (double)dti_status_f32(dti_program_out(p), word + (uint32_t)k);
 }
 
-static void dti_replica_term(const dt_program *p, uint32_t term, uint32_t piece, double pair[2]) {
-    dti_replica_pair(p, p->term_slot[term] + piece * p->term_stride[term], piece, pair);
+static void dti_program_term(const dt_program *p, uint32_t term, uint32_t piece, double pair[2]) {
+    dti_program_pair(p, p->term_slot[term] + piece * p->term_stride[term], piece, pair);
 }
 
-static const float *dti_replica_stat(const dt_program *p, const dti_stat *stat, uint32_t piece) {
-    return (const float *)(const void *)(dti_replica_out(p) + stat->word + piece * stat->stride);
+static const float *dti_program_stat(const dt_program *p, const dti_stat *stat, uint32_t piece) {
+    return (const float *)(const void *)(dti_program_out(p) + stat->word + piece * stat->stride);
 }
 
 /* ---- weights */
 
 /* A loss that depends on no sample counts in each piece that is computed: so do its gradients. */
-static double dti_replica_count(const dt_program *p, uint32_t loss, uint32_t piece) {
+static double dti_program_count(const dt_program *p, uint32_t loss, uint32_t piece) {
     const dti_node *n = &p->work->nodes[p->desc.losses[loss].term.id];
     const bool samples = p->work->nodes[dti_input_id(p->work, n, 0)].samples;
     if (!p->pieces[piece].rows)
@@ -63,18 +63,18 @@ static double dti_replica_count(const dt_program *p, uint32_t loss, uint32_t pie
                    : p->static_weight[loss];
 }
 
-static bool dti_replica_weighs(const dt_program *p) {
+static bool dti_program_weighs(const dt_program *p) {
     return p->weighs;
 }
 
-static bool dti_replica_labels(const dt_program *p) {
+static bool dti_program_labels(const dt_program *p) {
     bool any = false;
     for (uint32_t i = 0; i < p->port_count; i++)
         any = any || p->ports[i].check_count;
     return any;
 }
 
-static dt_result dti_replica_weigh(dt_program *p, double *weights) {
+static dt_result dti_program_weigh(dt_program *p, double *weights) {
     double ignored[DT_MAX_TERMS] = {0};
     dt_result result = p->weighs ? dt_program_weigh(p, ignored) : DT_OK;
     for (uint32_t i = 0; i < p->piece_count && !result; i++) {
@@ -84,15 +84,15 @@ static dt_result dti_replica_weigh(dt_program *p, double *weights) {
              * where the term itself differs from piece to piece */
             uint32_t word = p->weight_each[loss] ? p->term_slot[loss] + i * p->term_stride[loss]
                                                  : (uint32_t)DTI_STATUS_TERM(loss);
-            dti_replica_pair(p, word, i, pair);
+            dti_program_pair(p, word, i, pair);
             bool counted = p->static_weight[loss] > 0.0;
-            weights[i * DT_MAX_TERMS + loss] += counted ? dti_replica_count(p, loss, i) : pair[1];
+            weights[i * DT_MAX_TERMS + loss] += counted ? dti_program_count(p, loss, i) : pair[1];
         }
     }
     return result;
 }
 
-static void dti_replica_set_weights(dt_program *p, const double *weights) {
+static void dti_program_set_weights(dt_program *p, const double *weights) {
     uint32_t *w = p->store->device->backend->memory_host(p->memories[DTI_ARENA_IN]);
     for (uint32_t i = 0; i < p->loss_count; i++) {
         p->weights[i] = weights[i];
@@ -100,7 +100,7 @@ static void dti_replica_set_weights(dt_program *p, const double *weights) {
     }
 }
 
-static dt_result dti_replica_begin_commit(dt_program *p, const dt_step_desc *step) {
+static dt_result dti_program_begin_commit(dt_program *p, const dt_step_desc *step) {
     p->commits = true;
     p->step = step->step;
     p->at = p->commit_segment;
@@ -114,7 +114,7 @@ static dt_result dti_replica_begin_commit(dt_program *p, const dt_step_desc *ste
 
 /* ---- the end */
 
-static dt_result dti_replica_end(dt_program *p) {
+static dt_result dti_program_end(dt_program *p) {
     dt_result result = p->busy ? p->store->device->backend->exec_wait(p->exec) : DT_OK;
     if (result)
         return dti_step_drop(p, result);
@@ -125,30 +125,30 @@ static dt_result dti_replica_end(dt_program *p) {
     return DT_OK;
 }
 
-static dt_result dti_replica_judge(dt_program *p, double *norm, bool *faulty) {
-    dt_result result = dti_replica_launch(p, p->commit_segment);
+static dt_result dti_program_judge(dt_program *p, double *norm, bool *faulty) {
+    dt_result result = dti_program_launch(p, p->commit_segment);
     if (!result)
-        result = dti_replica_reach(p, p->commit_segment);
+        result = dti_program_reach(p, p->commit_segment);
     if (result)
         return result;
-    const uint32_t *status = dti_replica_out(p);
+    const uint32_t *status = dti_program_out(p);
     *norm = (double)dti_status_f32(status, DTI_STATUS_NORM);
     *faulty = status[DTI_STATUS_ABORT] != 0;
     return DT_OK;
 }
 
-static dt_result dti_replica_commit(dt_program *p) {
-    dt_result result = dti_replica_launch(p, p->update_segment);
+static dt_result dti_program_commit(dt_program *p) {
+    dt_result result = dti_program_launch(p, p->update_segment);
     if (!result)
-        result = dti_replica_end(p);
+        result = dti_program_end(p);
     if (result)
         return result;
     p->store->steps++;
-    dti_store_remember(p, dti_replica_out(p));
+    dti_store_remember(p, dti_program_out(p));
     return DT_OK;
 }
 
-static const char *dti_replica_blame(dt_program *p, bool ran) {
+static const char *dti_program_blame(dt_program *p, bool ran) {
     dt_report report = {0};
     if (ran)
         dti_step_fault(p, &report);

@@ -286,7 +286,7 @@ static void dti_lower_node(dti_lowering *w, uint32_t id) {
     dt_program *p = w->p;
     const dti_node *n = &p->work->nodes[id];
     w->e.id = id;
-    if (dti_pieces_fold(p) && dti_fold_direct(w, id)) {
+    if (dti_pieces_fold(p) && dti_piece_fold_direct(w, id)) {
         dti_lower_fold(w, id, w->param_of[id] - 1, true);
         dti_bucket_count(w, w->param_of[id] - 1);
         return;

@@ -1,7 +1,7 @@
 /* Sums over samples in an order that does not depend on how many devices there are. The batch of
  * the whole job is cut into shards, and each shard into parts, computed one after the other; a part
  * is a piece: what is summed over samples, or sees other samples, does so within a piece. The parts
- * of a shard are added in order, and the shards are the leaves of comm/collective/reduce.h's tree.
+ * of a shard are added in order, and the shards are the leaves of comm/collective/fold.h's tree.
  *
  * A program computes a run of pieces. What it adds up is a stack of subtrees, as a binary counter
  * has digits: a finished leaf is pushed, and two subtrees that are siblings in the tree become one.

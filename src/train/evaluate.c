@@ -149,7 +149,7 @@ DT_API dt_result dt_trainer_evaluate(dt_trainer *t, const dt_dataset *data, int 
     DTI_NEED(NULL, t);
     DTI_NEED(t->base, data);
     dt_train_report local, *r = report ? report : &local;
-    dti_step_result all = {.committed = false};
+    dti_parallel_result all = {.committed = false};
     const uint64_t start = dti_now_ns();
     *r = (dt_train_report){.epoch = t->epoch};
     if (batch < 0)

@@ -445,7 +445,7 @@ DT_API void dt_trainer_info_get(const dt_trainer *t, dt_trainer_info *info) {
 
 /* ---- steps */
 
-static void dti_report_add(dt_train_report *r, const dti_step_result *step) {
+static void dti_report_add(dt_train_report *r, const dti_parallel_result *step) {
     for (int i = 0; i < DT_MAX_TERMS; i++) {
         r->loss_sum[i] += step->loss_sum[i];
         r->loss_weight[i] += step->loss_weight[i];
@@ -489,7 +489,7 @@ static dt_result dti_trainer_look(dt_trainer *t) {
 static dt_result dti_trainer_step(dt_trainer *t, dt_train_report *r, bool *used) {
     const uint64_t start = dti_now_ns();
     const dti_batch *batch = NULL, none = {0};
-    dti_step_result step;
+    dti_parallel_result step;
     *used = false;
     dt_result own = dti_check_forked(t->base);
     if (own || t->par.lost)

@@ -55,7 +55,7 @@ static uint64_t exec_bytes(uint64_t count, uint8_t dtype) {
     return count * dti_dtype_bytes((dt_dtype)dtype);
 }
 
-static uint64_t exec_chunk(const exec_rank *r, const dti_step *step, uint32_t chunk) {
+static uint64_t exec_chunk(const exec_rank *r, const dti_schedule_step *step, uint32_t chunk) {
     uint64_t from = chunk * r->s.chunk_elements;
     return step->count - from < r->s.chunk_elements ? step->count - from : r->s.chunk_elements;
 }
@@ -77,7 +77,7 @@ static uint8_t *exec_slot(exec_world *w, exec_rank *r, uint32_t recv, uint32_t c
 /* Marks what step `at` needs, directly or not. */
 static bool exec_mark_needs(exec_world *w, uint32_t rank, uint32_t at) {
     exec_rank *r = &w->ranks[rank];
-    const dti_step *step = &r->s.steps[at];
+    const dti_schedule_step *step = &r->s.steps[at];
     bool *needs = r->needs + at * r->s.step_count;
     for (uint32_t i = 0; i < step->after_count + step->source_count; i++) {
         uint32_t other = i < step->after_count
@@ -101,7 +101,7 @@ static bool exec_mark_needs(exec_world *w, uint32_t rank, uint32_t at) {
 /* Its sources follow each other, and a sum that is final has them all. */
 static bool exec_check_fold(exec_world *w, uint32_t rank, uint32_t at) {
     const exec_rank *r = &w->ranks[rank];
-    const dti_step *step = &r->s.steps[at];
+    const dti_schedule_step *step = &r->s.steps[at];
     const dti_source *from = &r->s.sources[step->first_source];
     uint32_t total = r->c.op.tree ? r->c.leaf_total : w->size, next = from->span.first;
     if (r->c.op.algorithm == DT_COMM_ALGORITHM_HALVING) /* ranks are its leaves; pairs are one */
@@ -120,17 +120,17 @@ static bool exec_check_fold(exec_world *w, uint32_t rank, uint32_t at) {
 
 static bool exec_check_step(exec_world *w, uint32_t rank, uint32_t at) {
     exec_rank *r = &w->ranks[rank];
-    const dti_step *step = &r->s.steps[at];
+    const dti_schedule_step *step = &r->s.steps[at];
     bool waits = step->after_count > 0 || step->place == DTI_PLACE_SLOT;
-    bool stream = step->kind == DTI_STEP_SEND || step->kind == DTI_STEP_RECV;
+    bool stream = step->kind == DTI_SCHEDULE_SEND || step->kind == DTI_SCHEDULE_RECV;
     uint64_t end = step->offset + exec_bytes(step->count, step->dtype);
     if (step->count == 0)
         return exec_fail(w, rank, at, "is empty");
-    if (step->kind == DTI_STEP_RECV && waits && !step->credited)
+    if (step->kind == DTI_SCHEDULE_RECV && waits && !step->credited)
         return exec_fail(w, rank, at, "a RECV that waits is not credited");
-    if (step->kind != DTI_STEP_SEND && step->place == DTI_PLACE_IN)
+    if (step->kind != DTI_SCHEDULE_SEND && step->place == DTI_PLACE_IN)
         return exec_fail(w, rank, at, "writes to IN");
-    if (step->place == DTI_PLACE_SLOT ? step->kind != DTI_STEP_RECV
+    if (step->place == DTI_PLACE_SLOT ? step->kind != DTI_SCHEDULE_RECV
                                       : step->place == DTI_PLACE_WORK && end > r->s.work_bytes)
         return exec_fail(w, rank, at, "is out of WORK, or has a SLOT that it cannot have");
     if (stream ? step->source_count != 0 : step->source_count == 0)
@@ -140,20 +140,20 @@ static bool exec_check_step(exec_world *w, uint32_t rank, uint32_t at) {
         if (from->place == DTI_PLACE_SLOT)
             r->steps[from->step].consumer = at;
     }
-    if (step->kind == DTI_STEP_FOLD && !exec_check_fold(w, rank, at))
+    if (step->kind == DTI_SCHEDULE_FOLD && !exec_check_fold(w, rank, at))
         return false;
     return exec_mark_needs(w, rank, at);
 }
 
 /* Finds the RECV of a SEND. */
 static bool exec_join(exec_world *w, uint32_t rank, uint32_t at) {
-    const dti_step *send = &w->ranks[rank].s.steps[at];
+    const dti_schedule_step *send = &w->ranks[rank].s.steps[at];
     if (send->peer >= w->size || send->peer == rank)
         return exec_fail(w, rank, at, "has no such peer");
     exec_rank *r = &w->ranks[send->peer];
     for (uint32_t i = 0; i < r->s.step_count; i++) {
-        const dti_step *recv = &r->s.steps[i];
-        if (recv->kind != DTI_STEP_RECV || recv->peer != rank || recv->stream != send->stream)
+        const dti_schedule_step *recv = &r->s.steps[i];
+        if (recv->kind != DTI_SCHEDULE_RECV || recv->peer != rank || recv->stream != send->stream)
             continue;
         if (r->steps[i].other != DTI_NO_STEP)
             return exec_fail(w, rank, at, "sends on a stream that another step sends on");
@@ -191,11 +191,11 @@ static bool exec_prepare(exec_world *w) {
     }
     for (uint32_t rank = 0; rank < w->size; rank++)
         for (uint32_t i = 0; i < w->ranks[rank].s.step_count; i++)
-            if (w->ranks[rank].s.steps[i].kind == DTI_STEP_SEND && !exec_join(w, rank, i))
+            if (w->ranks[rank].s.steps[i].kind == DTI_SCHEDULE_SEND && !exec_join(w, rank, i))
                 return false;
     for (uint32_t rank = 0; rank < w->size; rank++)
         for (uint32_t i = 0; i < w->ranks[rank].s.step_count; i++)
-            if (w->ranks[rank].s.steps[i].kind == DTI_STEP_RECV &&
+            if (w->ranks[rank].s.steps[i].kind == DTI_SCHEDULE_RECV &&
                 w->ranks[rank].steps[i].other == DTI_NO_STEP)
                 return exec_fail(w, rank, i, "receives what nobody sends");
     return true;
@@ -210,7 +210,7 @@ static bool exec_has_slots(const exec_world *w, const exec_rank *r) {
 }
 
 static bool exec_is_after(const exec_rank *r, uint32_t at, uint32_t chunk) {
-    const dti_step *step = &r->s.steps[at];
+    const dti_schedule_step *step = &r->s.steps[at];
     for (uint32_t i = 0; i < step->after_count; i++) {
         uint32_t after = r->s.after[step->first_after + i];
         const exec_step *other = &r->steps[after & ~DTI_AFTER_WHOLE];
@@ -242,16 +242,16 @@ static bool exec_can_run(const exec_world *w, uint32_t rank, uint32_t at) {
     if (!r->posted || step->done == step->total || !exec_is_after(r, at, step->done))
         return false;
     switch (r->s.steps[at].kind) {
-    case DTI_STEP_SEND:
+    case DTI_SCHEDULE_SEND:
         return step->early ||
                exec_is_granted(w, &w->ranks[r->s.steps[at].peer], step->other, step->done);
-    case DTI_STEP_RECV: return step->sent > step->done && exec_is_granted(w, r, at, step->done);
+    case DTI_SCHEDULE_RECV: return step->sent > step->done && exec_is_granted(w, r, at, step->done);
     default: return true;
     }
 }
 
 /* Bytes [from, to) meet what a step has still to read or write at `place`, from its chunk on. */
-static bool exec_meets(exec_rank *r, const dti_step *step, uint8_t place, uint64_t offset,
+static bool exec_meets(exec_rank *r, const dti_schedule_step *step, uint8_t place, uint64_t offset,
                        uint8_t dtype, uint32_t chunk, const uint8_t *from, const uint8_t *to) {
     if (place == DTI_PLACE_SLOT || chunk * r->s.chunk_elements >= step->count)
         return false;
@@ -264,19 +264,20 @@ static bool exec_meets(exec_rank *r, const dti_step *step, uint8_t place, uint64
  * and nothing else may still write there unless it comes after. */
 static bool exec_check_write(exec_world *w, uint32_t rank, uint32_t at) {
     exec_rank *r = &w->ranks[rank];
-    const dti_step *step = &r->s.steps[at];
+    const dti_schedule_step *step = &r->s.steps[at];
     uint32_t chunk = r->steps[at].done;
     const uint8_t *from = exec_at(r, step->place, step->offset, step->dtype, chunk);
     const uint8_t *to = from + exec_bytes(exec_chunk(r, step, chunk), step->dtype);
     for (uint32_t i = 0; i < r->s.step_count; i++) {
-        const dti_step *other = &r->s.steps[i];
+        const dti_schedule_step *other = &r->s.steps[i];
         uint32_t left = r->steps[i].done + (i == at);
         if (r->needs[i * r->s.step_count + at])
             continue;
         if (exec_meets(r, other, other->place, other->offset, other->dtype, left, from, to))
             return exec_fail(w, rank, at,
-                             other->kind == DTI_STEP_SEND ? "overwrites what is still to be sent"
-                                                          : "writes where another writes");
+                             other->kind == DTI_SCHEDULE_SEND
+                                 ? "overwrites what is still to be sent"
+                                 : "writes where another writes");
         for (uint32_t k = 0; k < other->source_count; k++) {
             const dti_source *source = &r->s.sources[other->first_source + k];
             if (exec_meets(r, other, source->place, source->offset, source->dtype, left, from, to))
@@ -286,7 +287,7 @@ static bool exec_check_write(exec_world *w, uint32_t rank, uint32_t at) {
     return true;
 }
 
-static void exec_fold(exec_world *w, exec_rank *r, const dti_step *step, uint8_t *to,
+static void exec_fold(exec_world *w, exec_rank *r, const dti_schedule_step *step, uint8_t *to,
                       uint32_t chunk) {
     dti_operand operands[EXEC_RANKS * 8];
     for (uint32_t i = 0; i < step->source_count; i++) {
@@ -297,7 +298,7 @@ static void exec_fold(exec_world *w, exec_rank *r, const dti_step *step, uint8_t
                                     from->dtype, from->span};
     }
     uint64_t count = exec_chunk(r, step, chunk);
-    if (step->kind == DTI_STEP_COPY)
+    if (step->kind == DTI_SCHEDULE_COPY)
         memmove(to, operands[0].data, exec_bytes(count, step->dtype));
     else
         dti_fold(to, operands, step->source_count, count, r->c.op.dtype, r->c.op.reduction,
@@ -318,20 +319,20 @@ static bool exec_check_barrier(exec_world *w, uint32_t rank) {
 
 static bool exec_run_step(exec_world *w, uint32_t rank, uint32_t at) {
     exec_rank *r = &w->ranks[rank];
-    const dti_step *step = &r->s.steps[at];
+    const dti_schedule_step *step = &r->s.steps[at];
     uint32_t chunk = r->steps[at].done;
     uint64_t bytes = exec_bytes(exec_chunk(r, step, chunk), step->dtype);
     uint64_t wire = exec_bytes(chunk * r->s.chunk_elements, step->dtype);
     uint8_t *here = step->place == DTI_PLACE_SLOT
                         ? exec_slot(w, r, at, chunk)
                         : exec_at(r, step->place, step->offset, step->dtype, chunk);
-    if (step->kind == DTI_STEP_SEND) {
+    if (step->kind == DTI_SCHEDULE_SEND) {
         exec_step *recv = &w->ranks[step->peer].steps[r->steps[at].other];
         memcpy(recv->wire + wire, here, bytes);
         recv->sent++;
     } else if (step->place != DTI_PLACE_SLOT && !exec_check_write(w, rank, at)) {
         return false;
-    } else if (step->kind == DTI_STEP_RECV) {
+    } else if (step->kind == DTI_SCHEDULE_RECV) {
         memcpy(here, r->steps[at].wire + wire, bytes);
     } else {
         exec_fold(w, r, step, here, chunk);

@@ -219,7 +219,7 @@ static void sim_write(sim_net *n, sim_conn *c, int d, const uint8_t *data, size_
 static void sim_output(sim_net *n, sim_rank *r, sim_conn *c, int d) {
     sim_pipe *p = &c->pipe[d];
     for (int round = 0; round < 4 && c->link[d] && !p->fin; round++) {
-        dti_span_out out[2];
+        dti_link_span_out out[2];
         int count = dti_link_output(&r->core, c->link[d], out);
         size_t sent = 0;
         for (int i = 0; i < count; i++) {
@@ -257,7 +257,7 @@ static void sim_input(sim_net *n, sim_rank *r, sim_conn *c, int d) {
                 dti_core_closed(&r->core, c->link[d], NULL);
             return;
         }
-        dti_span_in in[2];
+        dti_link_span_in in[2];
         int count = dti_link_input(&r->core, c->link[d], in);
         size_t got = 0;
         for (int i = 0; i < count; i++) {

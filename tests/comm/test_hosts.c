@@ -72,10 +72,10 @@ static uint64_t plan_leaving(const plan_case *p, uint32_t rank, uint32_t *slots)
     dti_algorithm_fn *build = dti_algorithm_choose(&base, &c, &c.op.algorithm);
     CHECK(build && build(&base, &c, &s));
     for (size_t i = 0; i < s.step_count; i++) {
-        const dti_step *step = &s.steps[i];
-        bool away = step->kind == DTI_STEP_SEND && step->peer / p->local != rank / p->local;
+        const dti_schedule_step *step = &s.steps[i];
+        bool away = step->kind == DTI_SCHEDULE_SEND && step->peer / p->local != rank / p->local;
         bytes += away ? exec_bytes(step->count, step->dtype) : 0;
-        *slots += step->kind == DTI_STEP_RECV && step->place == DTI_PLACE_SLOT;
+        *slots += step->kind == DTI_SCHEDULE_RECV && step->place == DTI_PLACE_SLOT;
     }
     dti_schedule_free(&base, &s);
     return bytes;

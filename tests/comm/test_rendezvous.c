@@ -793,26 +793,26 @@ TEST(launchers_text_of_many_addresses_fits) {
 
 static dt_result store_get(int port, int ms, const char *key, char *value, size_t room,
                            char why[192]) {
-    dti_store s;
-    dt_result result = dti_store_open(&s, "127.0.0.1", port, dti_now_ns() + (uint64_t)ms * 1000000);
+    dti_kv s;
+    dt_result result = dti_kv_open(&s, "127.0.0.1", port, dti_now_ns() + (uint64_t)ms * 1000000);
     if (!result)
-        result = dti_store_get(&s, key, value, room);
-    dti_store_close(&s);
+        result = dti_kv_get(&s, key, value, room);
+    dti_kv_close(&s);
     memcpy(why, s.why, 192);
     return result;
 }
 
 static void store_speaks(int port, bool newer) {
-    dti_store s;
+    dti_kv s;
     char value[64], why[192];
     uint64_t deadline = dti_now_ns() + 30000000000u;
     int before = meet_descriptors();
-    REQUIRE(dti_store_open(&s, "127.0.0.1", port, deadline) == DT_OK);
+    REQUIRE(dti_kv_open(&s, "127.0.0.1", port, deadline) == DT_OK);
     CHECK(s.newer == newer);
-    CHECK(dti_store_set(&s, "/dtrain/job/0", "tcp://1.2.3.4:5") == DT_OK);
-    CHECK(dti_store_set(&s, "/dtrain/job/1", "") == DT_OK);
-    CHECK(dti_store_set(&s, "/dtrain/job/0", "tcp://1.2.3.4:6") == DT_OK); /* anew */
-    dti_store_close(&s);
+    CHECK(dti_kv_set(&s, "/dtrain/job/0", "tcp://1.2.3.4:5") == DT_OK);
+    CHECK(dti_kv_set(&s, "/dtrain/job/1", "") == DT_OK);
+    CHECK(dti_kv_set(&s, "/dtrain/job/0", "tcp://1.2.3.4:6") == DT_OK); /* anew */
+    dti_kv_close(&s);
     CHECK(store_get(port, 30000, "/dtrain/job/0", value, sizeof value, why) == DT_OK);
     CHECK_STR(value, "tcp://1.2.3.4:6");
     CHECK(store_get(port, 30000, "/dtrain/job/1", value, sizeof value, why) == DT_OK);
@@ -908,10 +908,10 @@ TEST(store_of_installed_pytorch_takes_and_gives_texts) {
     pid_t pid = meet_fork();
     if (pid == 0)
         _exit(execl("/bin/sh", "sh", "-c", program, (char *)NULL));
-    dti_store s;
-    bool there = dti_store_open(&s, "127.0.0.1", port, dti_now_ns() + 30000000000u) == DT_OK;
+    dti_kv s;
+    bool there = dti_kv_open(&s, "127.0.0.1", port, dti_now_ns() + 30000000000u) == DT_OK;
     CHECK(there);
-    dti_store_close(&s);
+    dti_kv_close(&s);
     if (there) {
         store_speaks(port, s.newer);
         meet *m = meet_new(4, url_of("tcpstore://127.0.0.1:%d", port));

@@ -457,7 +457,7 @@ TEST(segments_are_even_and_leave_nothing_out) {
         for (uint32_t parts = 1; parts < 9; parts++) {
             uint64_t next = 0, most = 0, least = count;
             for (uint32_t i = 0; i < parts; i++) {
-                dti_part part = dti_segment_of(count, i, parts);
+                dti_part part = dti_part_of(count, i, parts);
                 CHECK(part.first == next && (part.first % DTI_UNIT == 0 || part.count == 0));
                 next += part.count;
                 most = part.count > most ? part.count : most;
@@ -589,10 +589,10 @@ TEST(scratch_beyond_all_addresses_and_streams_beyond_16_bits_are_refused) {
     dti_base_init(&base, NULL, NULL);
     dti_collective c = plan_collective(DT_COMM_ALL_REDUCE, 1u << 15, UINT64_MAX / 8);
     dti_schedule s = {0};
-    CHECK(!dti_all_reduce_doubling(&base, &c, &s));
+    CHECK(!dti_algo_all_reduce_doubling(&base, &c, &s));
     CHECK(base.result == DT_ERROR_MEMORY);
     c = plan_collective(DT_COMM_ALL_REDUCE, 40000, 1u << 30); /* 79,998 streams in a row */
-    CHECK(!dti_all_reduce_ring(&base, &c, &s));
+    CHECK(!dti_algo_all_reduce_ring(&base, &c, &s));
     CHECK(base.result == DT_ERROR_INVALID);
     dti_schedule_free(&base, &s);
 }

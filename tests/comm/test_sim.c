@@ -105,7 +105,7 @@ static int sim_expected(const sim_op *o, int op, uint32_t rank, uint32_t size, u
 }
 
 static void sim_check(const sim_op *o, int op, const dti_flight *f, const uint8_t *out) {
-    uint64_t bytes = dti_op_out_bytes(&f->op, f->group->rank, f->group->size);
+    uint64_t bytes = dti_coll_out_bytes(&f->op, f->group->rank, f->group->size);
     uint64_t size = dti_dtype_bytes(f->op.dtype);
     uint8_t wanted[8];
     for (uint64_t i = 0; i < bytes / size; i++) {
@@ -182,8 +182,8 @@ static bool sim_takes_part(const sim_op *o, const sim_app_state *a, int rank) {
 /* ---- the application of one rank */
 
 static void sim_fill(sim_posted *p, const dt_comm_op *op, int index, const dti_rank_group *g) {
-    uint64_t in = dti_op_in_bytes(op, g->rank, g->size);
-    uint64_t out = dti_op_out_bytes(op, g->rank, g->size);
+    uint64_t in = dti_coll_in_bytes(op, g->rank, g->size);
+    uint64_t out = dti_coll_out_bytes(op, g->rank, g->size);
     p->in = malloc(in + 8);
     p->out = malloc(out + 8);
     memset(p->out, 0xEE, out + 8);
@@ -208,8 +208,8 @@ static bool sim_post(sim_net *n, int rank, int index) {
     if (sim_script.fault == SIM_FAULT_MISMATCH && rank == sim_script.faulty && index == 1)
         op.count += 1;
     sim_fill(p, &op, index, g);
-    op.in = dti_op_in_bytes(&op, g->rank, g->size) ? p->in : NULL;
-    op.out = dti_op_out_bytes(&op, g->rank, g->size) ? p->out : NULL;
+    op.in = dti_coll_in_bytes(&op, g->rank, g->size) ? p->in : NULL;
+    op.out = dti_coll_out_bytes(&op, g->rank, g->size) ? p->out : NULL;
     p->flight = dti_core_post(&r->core, g, &op, NULL, 0);
     return p->flight != NULL;
 }
@@ -434,7 +434,7 @@ static void sim_show_flight(const dti_flight *f) {
            dti_kind_name(f->op.kind), (unsigned long long)f->post.sequence, f->group->id,
            f->op.algorithm, (unsigned long long)f->op.count, f->op.root);
     for (uint32_t i = 0; i < f->schedule.step_count; i++) {
-        const dti_step *s = &f->schedule.steps[i];
+        const dti_schedule_step *s = &f->schedule.steps[i];
         const dti_track *t = &f->tracks[i];
         static const char *const kinds[] = {"send", "recv", "fold", "copy"};
         if (t->done < t->total)

@@ -15,7 +15,7 @@
  * tree.) Peers are taken in rotated order, rank + 1, rank + 2, ..., so that not all begin with the
  * same one.
  *
- * Memory: slots; reduce also one segment of WORK. The order of summing is reduce.h's tree.
+ * Memory: slots; reduce also one segment of WORK. The order of summing is fold.h's tree.
  *
  * In place: a rank's sum overwrites its own segment of IN, which it sends to nobody. What
  * overwrites another's segment is the sum that its owner made of what was sent, chunk for chunk. In
@@ -27,7 +27,7 @@
 static dti_part dti_direct_part(const dti_collective *c, uint32_t owner) {
     if (c->op.kind == DT_COMM_REDUCE_SCATTER)
         return (dti_part){owner * c->op.count, c->op.count};
-    return dti_segment_of(c->op.count, owner, c->size);
+    return dti_part_of(c->op.count, owner, c->size);
 }
 
 /* Sends the others their parts, a stream for each buffer of `in`. Returns how many buffers. */
@@ -40,8 +40,8 @@ static uint32_t dti_direct_scatter(dti_builder *b) {
         dti_part part = dti_direct_part(c, peer);
         for (uint32_t k = 0; k < buffers; k++)
             dti_add_send(b, peer, k,
-                         dti_range_at(DTI_PLACE_IN, dti_in_dtype(c), k * c->op.count + part.first,
-                                      part.count),
+                         dti_stretch_at(DTI_PLACE_IN, dti_in_dtype(c), k * c->op.count + part.first,
+                                        part.count),
                          true);
     }
     return buffers;
@@ -52,7 +52,7 @@ static uint32_t dti_direct_sum(dti_builder *b, dti_stretch to) {
     const dti_collective *c = b->c;
     uint8_t dtype = dti_in_dtype(c);
     dti_part part = dti_direct_part(c, c->rank);
-    dti_stretch slot = dti_range_at(DTI_PLACE_SLOT, dtype, 0, part.count);
+    dti_stretch slot = dti_stretch_at(DTI_PLACE_SLOT, dtype, 0, part.count);
     dt_comm_span spans[DTI_LEAF_SPANS];
     uint32_t recv = (uint32_t)b->s->step_count; /* the RECVs have numbers in a row */
     for (uint32_t peer = 0; peer < c->size; peer++)
@@ -63,7 +63,7 @@ static uint32_t dti_direct_sum(dti_builder *b, dti_stretch to) {
         uint32_t n = dti_rank_spans(c, peer, spans);
         for (uint32_t k = 0; k < n; k++) {
             dti_stretch own =
-                dti_range_at(DTI_PLACE_IN, dtype, k * c->op.count + part.first, part.count);
+                dti_stretch_at(DTI_PLACE_IN, dtype, k * c->op.count + part.first, part.count);
             if (peer == c->rank)
                 dti_add_source(b, own, DTI_NO_STEP, spans[k]);
             else
@@ -74,8 +74,8 @@ static uint32_t dti_direct_sum(dti_builder *b, dti_stretch to) {
 }
 
 static dti_stretch dti_direct_out(const dti_collective *c, uint32_t owner) {
-    dti_part part = dti_segment_of(c->op.count, owner, c->size);
-    return dti_range_at(DTI_PLACE_OUT, (uint8_t)c->op.dtype, part.first, part.count);
+    dti_part part = dti_part_of(c->op.count, owner, c->size);
+    return dti_stretch_at(DTI_PLACE_OUT, (uint8_t)c->op.dtype, part.first, part.count);
 }
 
 /* The stream of a sum comes after those of the sender's buffers. */
@@ -84,7 +84,7 @@ static void dti_direct_recv_sum(dti_builder *b, uint32_t owner) {
     dti_add_recv(b, owner, dti_rank_spans(b->c, owner, spans), dti_direct_out(b->c, owner), false);
 }
 
-static bool dti_all_reduce_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
+static bool dti_algo_all_reduce_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
     dti_builder b = dti_builder_open(base, c, s, c->op.tree);
     dti_stretch mine = dti_direct_out(c, c->rank);
     uint32_t buffers = dti_direct_scatter(&b);
@@ -98,7 +98,7 @@ static bool dti_all_reduce_direct(dti_base *base, const dti_collective *c, dti_s
     return !s->failed;
 }
 
-static bool dti_reduce_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
+static bool dti_algo_reduce_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
     dti_builder b = dti_builder_open(base, c, s, c->op.tree);
     uint32_t root = (uint32_t)c->op.root;
     dti_stretch mine = dti_direct_out(c, c->rank);
@@ -116,32 +116,33 @@ static bool dti_reduce_direct(dti_base *base, const dti_collective *c, dti_sched
     return !s->failed;
 }
 
-static bool dti_reduce_scatter_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
+static bool dti_algo_reduce_scatter_direct(dti_base *base, const dti_collective *c,
+                                           dti_schedule *s) {
     dti_builder b = dti_builder_open(base, c, s, false);
     dti_direct_scatter(&b);
-    dti_direct_sum(&b, dti_range_at(DTI_PLACE_OUT, (uint8_t)c->op.dtype, 0, c->op.count));
-    if (c->rank != 0 && dti_op_overlap(c) == DTI_SAME)
+    dti_direct_sum(&b, dti_stretch_at(DTI_PLACE_OUT, (uint8_t)c->op.dtype, 0, c->op.count));
+    if (c->rank != 0 && dti_coll_overlap(c) == DTI_SAME)
         dti_add_after(&b, c->size - c->rank - 1); /* the number of the send to rank 0 */
     return !s->failed;
 }
 
 /* The part of the rank that is `place` behind the root's next. */
-static dti_stretch dti_broadcast_part(const dti_collective *c, dti_region at, uint32_t place) {
-    dti_part part = dti_segment_of(c->op.count, place, c->size - 1);
-    return dti_range_at(at, (uint8_t)c->op.dtype, part.first, part.count);
+static dti_stretch dti_algo_broadcast_part(const dti_collective *c, dti_region at, uint32_t place) {
+    dti_part part = dti_part_of(c->op.count, place, c->size - 1);
+    return dti_stretch_at(at, (uint8_t)c->op.dtype, part.first, part.count);
 }
 
-static bool dti_broadcast_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
+static bool dti_algo_broadcast_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
     dti_builder b = dti_builder_open(base, c, s, false);
     uint32_t root = (uint32_t)c->op.root, others = c->size - 1;
     if (c->rank == root) {
         for (uint32_t i = 0; i < others; i++)
-            dti_add_send(&b, (root + 1 + i) % c->size, 0, dti_broadcast_part(c, DTI_PLACE_IN, i),
-                         false);
+            dti_add_send(&b, (root + 1 + i) % c->size, 0,
+                         dti_algo_broadcast_part(c, DTI_PLACE_IN, i), false);
         return !s->failed;
     }
     uint32_t me = (c->rank + c->size - root - 1) % c->size;
-    dti_stretch mine = dti_broadcast_part(c, DTI_PLACE_OUT, me);
+    dti_stretch mine = dti_algo_broadcast_part(c, DTI_PLACE_OUT, me);
     uint32_t recv = dti_add_recv(&b, root, 0, mine, false);
     for (uint32_t i = 1; i < others; i++) {
         dti_add_send(&b, (root + 1 + (me + i) % others) % c->size, 0, mine, false);
@@ -149,8 +150,8 @@ static bool dti_broadcast_direct(dti_base *base, const dti_collective *c, dti_sc
     }
     for (uint32_t i = 1; i < others; i++) {
         uint32_t from = (me + others - i) % others;
-        dti_add_recv(&b, (root + 1 + from) % c->size, 0, dti_broadcast_part(c, DTI_PLACE_OUT, from),
-                     false);
+        dti_add_recv(&b, (root + 1 + from) % c->size, 0,
+                     dti_algo_broadcast_part(c, DTI_PLACE_OUT, from), false);
     }
     return !s->failed;
 }

@@ -1,4 +1,4 @@
-/* All-reduce by recursive doubling along reduce.h's own tree: both sides of a node sum among
+/* All-reduce by recursive doubling along fold.h's own tree: both sides of a node sum among
  * themselves, then left member i and right member i exchange their sums and all have left + right.
  * Where the right side is smaller, its member j also serves the left members i with i mod m = j, m
  * being its size; it receives from left member j only.
@@ -38,7 +38,7 @@ static uint32_t dti_tree_path(uint32_t size, uint32_t rank, dt_comm_span path[DT
 }
 
 static dti_partial dti_tree_leaf(const dti_collective *c) {
-    return (dti_partial){dti_range_at(DTI_PLACE_IN, (uint8_t)c->op.dtype, 0, c->op.count),
+    return (dti_partial){dti_stretch_at(DTI_PLACE_IN, (uint8_t)c->op.dtype, 0, c->op.count),
                          DTI_NO_STEP,
                          {c->rank, 1}};
 }
@@ -57,7 +57,7 @@ static void dti_tree_merge(dti_builder *b, uint32_t peer, dt_comm_span span, dti
     bool left = mine->span.first < span.first;
     dti_stretch theirs = dti_add_work(b, dtype, c->op.count), to = theirs;
     if (last)
-        to = dti_range_at(DTI_PLACE_OUT, (uint8_t)c->op.dtype, 0, c->op.count);
+        to = dti_stretch_at(DTI_PLACE_OUT, (uint8_t)c->op.dtype, 0, c->op.count);
     else if (dtype != b->s->sum_dtype)
         to = dti_add_work(b, b->s->sum_dtype, c->op.count);
     uint32_t recv = dti_add_recv(b, peer, 0, theirs, false);
@@ -72,7 +72,7 @@ static void dti_tree_merge(dti_builder *b, uint32_t peer, dt_comm_span span, dti
         to, fold, {left ? mine->span.first : span.first, mine->span.count + span.count}};
 }
 
-static bool dti_all_reduce_doubling(dti_base *base, const dti_collective *c, dti_schedule *s) {
+static bool dti_algo_all_reduce_doubling(dti_base *base, const dti_collective *c, dti_schedule *s) {
     dti_builder b = dti_builder_open(base, c, s, true);
     dt_comm_span path[DTI_TREE_LEVELS];
     uint32_t levels = dti_tree_path(c->size, c->rank, path);
@@ -95,7 +95,7 @@ static bool dti_all_reduce_doubling(dti_base *base, const dti_collective *c, dti
             dti_tree_merge(&b, c->rank - half, (dt_comm_span){node.first, half}, &mine);
         }
     }
-    if (dti_op_overlap(c) == DTI_SAME)
+    if (dti_coll_overlap(c) == DTI_SAME)
         for (uint32_t send = 0; send < leaf_sends; send++)
             dti_add_after(&b, send); /* of the last FOLD */
     return !s->failed;

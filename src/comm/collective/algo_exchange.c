@@ -15,21 +15,21 @@
  * goes to WORK, and to OUT when the block that lies there has gone, chunk for chunk. An all-gather
  * in place is as dti_own_block says; if in = out at another's block, one block of WORK. */
 
-static bool dti_send_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
+static bool dti_algo_send_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
     dti_builder b = dti_builder_open(base, c, s, false);
     dti_add_send(&b, (uint32_t)c->op.root, 0,
-                 dti_range_at(DTI_PLACE_IN, (uint8_t)c->op.dtype, 0, c->op.count), false);
+                 dti_stretch_at(DTI_PLACE_IN, (uint8_t)c->op.dtype, 0, c->op.count), false);
     return !s->failed;
 }
 
-static bool dti_recv_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
+static bool dti_algo_recv_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
     dti_builder b = dti_builder_open(base, c, s, false);
     dti_add_recv(&b, (uint32_t)c->op.root, 0,
-                 dti_range_at(DTI_PLACE_OUT, (uint8_t)c->op.dtype, 0, c->op.count), false);
+                 dti_stretch_at(DTI_PLACE_OUT, (uint8_t)c->op.dtype, 0, c->op.count), false);
     return !s->failed;
 }
 
-static bool dti_all_gather_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
+static bool dti_algo_all_gather_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
     dti_builder b = dti_builder_open(base, c, s, false);
     dti_block own = dti_own_block(&b);
     for (uint32_t i = 1; i < c->size; i++) {
@@ -43,18 +43,18 @@ static bool dti_all_gather_direct(dti_base *base, const dti_collective *c, dti_s
     return !s->failed;
 }
 
-static bool dti_all_to_all_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
+static bool dti_algo_all_to_all_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
     dti_builder b = dti_builder_open(base, c, s, false);
     uint8_t dtype = (uint8_t)c->op.dtype;
     uint64_t n = c->op.count;
-    bool apart = dti_op_overlap(c) == DTI_APART;
+    bool apart = dti_coll_overlap(c) == DTI_APART;
     for (uint32_t i = 1; i < c->size; i++) {
         uint32_t peer = (c->rank + i) % c->size;
-        dti_add_send(&b, peer, 0, dti_range_at(DTI_PLACE_IN, dtype, peer * n, n), false);
+        dti_add_send(&b, peer, 0, dti_stretch_at(DTI_PLACE_IN, dtype, peer * n, n), false);
     }
     for (uint32_t i = 1; i < c->size; i++) {
         uint32_t peer = (c->rank + c->size - i) % c->size;
-        dti_stretch out = dti_range_at(DTI_PLACE_OUT, dtype, peer * n, n);
+        dti_stretch out = dti_stretch_at(DTI_PLACE_OUT, dtype, peer * n, n);
         dti_stretch work = apart ? out : dti_add_work(&b, dtype, n);
         uint32_t recv = dti_add_recv(&b, peer, 0, work, false);
         if (apart)
@@ -65,12 +65,12 @@ static bool dti_all_to_all_direct(dti_base *base, const dti_collective *c, dti_s
             dti_add_after(&b, c->size - i - 1); /* the number of the send to it */
     }
     if (apart)
-        dti_add_copy(&b, dti_range_at(DTI_PLACE_OUT, dtype, c->rank * n, n),
-                     dti_range_at(DTI_PLACE_IN, dtype, c->rank * n, n));
+        dti_add_copy(&b, dti_stretch_at(DTI_PLACE_OUT, dtype, c->rank * n, n),
+                     dti_stretch_at(DTI_PLACE_IN, dtype, c->rank * n, n));
     return !s->failed;
 }
 
-static bool dti_barrier_doubling(dti_base *base, const dti_collective *c, dti_schedule *s) {
+static bool dti_algo_barrier_doubling(dti_base *base, const dti_collective *c, dti_schedule *s) {
     dti_collective bytes = *c; /* the op's own dtype and count mean nothing */
     bytes.op.dtype = DT_U8;
     bytes.op.reduction = DT_COMM_MAX;
@@ -90,9 +90,9 @@ static bool dti_barrier_doubling(dti_base *base, const dti_collective *c, dti_sc
 
 /* Of a count of 0, whatever the kind: a message all the same, so that a rank that has another count
  * in mind is noticed and does not wait for bytes that nobody sends. */
-static bool dti_exchange_nothing(dti_base *base, const dti_collective *c, dti_schedule *s) {
+static bool dti_algo_nothing(dti_base *base, const dti_collective *c, dti_schedule *s) {
     if (!dti_kind_is_p2p(c->op.kind))
-        return dti_barrier_doubling(base, c, s);
+        return dti_algo_barrier_doubling(base, c, s);
     dti_builder b = dti_builder_open(base, c, s, false);
     dti_stretch token = dti_add_work(&b, DT_U8, 1);
     if (c->op.kind == DT_COMM_SEND)

@@ -5,7 +5,7 @@
  * in the type of partial sums. For many ranks and middling arrays: the mesh's 2 (N-1) small
  * messages per rank are more than 2 log2 N. (Rabenseifner: Optimization of Collective Reduction
  * Operations, ICCS 2004; with distances that grow instead of shrink, so that the order of summing
- * is reduce.h's tree.)
+ * is fold.h's tree.)
  *
  * Where N is no power of two, the first ranks pair up (0 with 1, 2 with 3, ...) until a power of
  * two is left; the odd one of a pair gives its array to the even one and gets the result: 2
@@ -36,7 +36,7 @@ static dti_halving dti_halving_begin(const dti_collective *c) {
     h.pairs = c->size - h.count;
     h.me = c->rank < 2 * h.pairs ? c->rank / 2 : c->rank - h.pairs;
     h.mine = (dti_partial){
-        dti_range_at(DTI_PLACE_IN, dti_in_dtype(c), 0, c->op.count), DTI_NO_STEP, {h.me, 1}};
+        dti_stretch_at(DTI_PLACE_IN, dti_in_dtype(c), 0, c->op.count), DTI_NO_STEP, {h.me, 1}};
     return h;
 }
 
@@ -59,18 +59,18 @@ static void dti_halving_exchange(dti_builder *b, dti_halving *h, uint32_t distan
     bool upper = (h->me & distance) != 0, last = distance * 2 == h->count;
     bool leaf = distance == 1 && place >= h->pairs; /* what comes is the peer's IN */
     uint8_t dtype = leaf ? dti_in_dtype(b->c) : b->s->sum_dtype;
-    dti_part keep = dti_segment_of(h->range.count, upper, 2);
-    dti_part give = dti_segment_of(h->range.count, !upper, 2);
-    dti_stretch own = dti_range_part(mine.at, keep.first, keep.count);
+    dti_part keep = dti_part_of(h->range.count, upper, 2);
+    dti_part give = dti_part_of(h->range.count, !upper, 2);
+    dti_stretch own = dti_stretch_part(mine.at, keep.first, keep.count);
     dti_stretch theirs = dti_add_work(b, dtype, keep.count), to = theirs;
     dt_comm_span span = {place & ~(distance - 1), distance};
     h->range = (dti_part){h->range.first + keep.first, keep.count};
     if (last)
-        to = dti_range_at(DTI_PLACE_OUT, (uint8_t)b->c->op.dtype, h->range.first, keep.count);
+        to = dti_stretch_at(DTI_PLACE_OUT, (uint8_t)b->c->op.dtype, h->range.first, keep.count);
     else if (dtype != b->s->sum_dtype)
         to = dti_add_work(b, b->s->sum_dtype, keep.count);
-    dti_add_send(b, dti_halving_rank(h, place), 0, dti_range_part(mine.at, give.first, give.count),
-                 false);
+    dti_add_send(b, dti_halving_rank(h, place), 0,
+                 dti_stretch_part(mine.at, give.first, give.count), false);
     dti_add_after_whole(b, mine.step);
     uint32_t recv = dti_add_recv(b, dti_halving_rank(h, place), 0, theirs, false);
     h->mine.at = to;
@@ -95,31 +95,32 @@ static void dti_halving_collect(dti_builder *b, const dti_halving *h, const dti_
     for (uint32_t level = levels; level-- > 0;) {
         uint32_t place = h->me ^ (1u << level), peer = dti_halving_rank(h, place);
         bool upper = (h->me >> level & 1) != 0;
-        dti_part miss = dti_segment_of(ranges[level].count, !upper, 2);
-        dti_add_send(b, peer, 1, dti_range_at(DTI_PLACE_OUT, dtype, have.first, have.count), false);
+        dti_part miss = dti_part_of(ranges[level].count, !upper, 2);
+        dti_add_send(b, peer, 1, dti_stretch_at(DTI_PLACE_OUT, dtype, have.first, have.count),
+                     false);
         for (uint32_t i = 0; i < done_count; i++)
             dti_add_after_whole(b, done[i]);
         done[done_count++] = dti_add_recv(
             b, peer, 1,
-            dti_range_at(DTI_PLACE_OUT, dtype, ranges[level].first + miss.first, miss.count),
+            dti_stretch_at(DTI_PLACE_OUT, dtype, ranges[level].first + miss.first, miss.count),
             false);
         have = ranges[level];
     }
     if (h->me >= h->pairs)
         return;
-    dti_add_send(b, b->c->rank + 1, 0, dti_range_at(DTI_PLACE_OUT, dtype, 0, b->c->op.count),
+    dti_add_send(b, b->c->rank + 1, 0, dti_stretch_at(DTI_PLACE_OUT, dtype, 0, b->c->op.count),
                  false);
     for (uint32_t i = 0; i < done_count; i++)
         dti_add_after_whole(b, done[i]);
 }
 
-static bool dti_all_reduce_halving(dti_base *base, const dti_collective *c, dti_schedule *s) {
+static bool dti_algo_all_reduce_halving(dti_base *base, const dti_collective *c, dti_schedule *s) {
     dti_builder b = dti_builder_open(base, c, s, true);
     dti_halving h = dti_halving_begin(c);
     if (c->rank < 2 * h.pairs && c->rank % 2) {
         dti_add_send(&b, c->rank - 1, 0, h.mine.at, false);
         dti_add_recv(&b, c->rank - 1, 0,
-                     dti_range_at(DTI_PLACE_OUT, (uint8_t)c->op.dtype, 0, c->op.count), false);
+                     dti_stretch_at(DTI_PLACE_OUT, (uint8_t)c->op.dtype, 0, c->op.count), false);
         return !s->failed;
     }
     if (h.me < h.pairs)

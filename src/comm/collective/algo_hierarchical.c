@@ -16,7 +16,7 @@
  * are behind. A level takes hosts and neighbours in rotated order, its own host last, as what goes
  * to others has further to go.
  *
- * The order of summing is reduce.h's tree: `local` is a power of two, so a host is a subtree, and
+ * The order of summing is fold.h's tree: `local` is a power of two, so a host is a subtree, and
  * its sum is one operand of the whole. That is also why ranks that are not in such blocks are
  * refused (choose.c), and in tree mode ranks that do not have as many leaves each, a power of two.
  *
@@ -55,8 +55,8 @@ static uint32_t dti_local_of(uint32_t each, const uint32_t *ranks, uint32_t size
 /* Part `host` of piece `place`. */
 static dti_part dti_hosts_part(const dti_collective *c, const dti_hosts *h, uint32_t place,
                                uint32_t host) {
-    dti_part piece = dti_segment_of(c->op.count, place, h->local);
-    dti_part part = dti_segment_of(piece.count, host, h->count);
+    dti_part piece = dti_part_of(c->op.count, place, h->local);
+    dti_part part = dti_part_of(piece.count, host, h->count);
     return (dti_part){piece.first + part.first, part.count};
 }
 
@@ -64,7 +64,7 @@ static dti_stretch dti_hosts_range(const dti_collective *c, const dti_hosts *h, 
                                    uint32_t piece, uint32_t host) {
     dti_part part = dti_hosts_part(c, h, piece, host);
     uint8_t dtype = place == DTI_PLACE_OUT ? (uint8_t)c->op.dtype : dti_in_dtype(c);
-    return dti_range_at(place, dtype, part.first, part.count);
+    return dti_stretch_at(place, dtype, part.first, part.count);
 }
 
 /* The i-th neighbour after this rank, on its host; the same place on the i-th host after. */
@@ -96,7 +96,7 @@ static uint32_t dti_hosts_sum_here(dti_builder *b, const dti_hosts *h, uint32_t 
                                    dti_stretch to) {
     const dti_collective *c = b->c;
     dti_stretch own = dti_hosts_range(c, h, DTI_PLACE_IN, h->place, part);
-    dti_stretch slot = dti_range_at(DTI_PLACE_SLOT, own.dtype, 0, own.count);
+    dti_stretch slot = dti_stretch_at(DTI_PLACE_SLOT, own.dtype, 0, own.count);
     uint32_t first = h->host * h->local;
     uint32_t recv = (uint32_t)b->s->step_count; /* the RECVs have numbers in a row */
     for (uint32_t place = 0; place < h->local; place++)
@@ -118,17 +118,17 @@ static uint32_t dti_hosts_sum_all(dti_builder *b, const dti_hosts *h, dti_stretc
     const dti_collective *c = b->c;
     dti_stretch work = dti_add_work(b, b->s->sum_dtype, to.count * h->count);
     uint32_t here =
-        dti_hosts_sum_here(b, h, h->host, dti_range_part(work, h->host * to.count, to.count));
+        dti_hosts_sum_here(b, h, h->host, dti_stretch_part(work, h->host * to.count, to.count));
     uint32_t recv = (uint32_t)b->s->step_count;
     for (uint32_t host = 0; host < h->count; host++)
         if (host != h->host)
             dti_add_recv(b, host * h->local + h->place, 0,
-                         dti_range_part(work, host * to.count, to.count), false);
+                         dti_stretch_part(work, host * to.count, to.count), false);
     uint32_t fold = dti_add_fold(b, to, true);
     for (uint32_t host = 0; host < h->count; host++) {
         dt_comm_span leaves = dti_hosts_leaves(c, host * h->local);
         leaves.count *= h->local; /* the host's others have as many */
-        dti_add_source(b, dti_range_part(work, host * to.count, to.count),
+        dti_add_source(b, dti_stretch_part(work, host * to.count, to.count),
                        host == h->host ? DTI_NO_STEP : recv++, leaves);
     }
     dti_add_after(b, here);
@@ -169,7 +169,8 @@ static void dti_hosts_gather(dti_builder *b, const dti_hosts *h, uint32_t fold) 
         }
 }
 
-static bool dti_all_reduce_hierarchical(dti_base *base, const dti_collective *c, dti_schedule *s) {
+static bool dti_algo_all_reduce_hierarchical(dti_base *base, const dti_collective *c,
+                                             dti_schedule *s) {
     dti_builder b = dti_builder_open(base, c, s, true);
     dti_hosts h = dti_hosts_of(c);
     dti_hosts_scatter(&b, &h);

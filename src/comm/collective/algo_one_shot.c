@@ -6,30 +6,30 @@
  * us here, 83 to 108 there). So it runs only where it is asked for.
  *
  * In place: the FOLD of a chunk waits until the chunk has gone to all; that waits for nobody's
- * FOLD. The order of summing is reduce.h's tree. */
+ * FOLD. The order of summing is fold.h's tree. */
 
-static bool dti_all_reduce_one_shot(dti_base *base, const dti_collective *c, dti_schedule *s) {
+static bool dti_algo_all_reduce_one_shot(dti_base *base, const dti_collective *c, dti_schedule *s) {
     dti_builder b = dti_builder_open(base, c, s, false);
     uint8_t dtype = (uint8_t)c->op.dtype;
-    dti_stretch in = dti_range_at(DTI_PLACE_IN, dtype, 0, c->op.count);
+    dti_stretch in = dti_stretch_at(DTI_PLACE_IN, dtype, 0, c->op.count);
     dti_stretch work = dti_add_work(&b, dtype, c->op.count * (c->size - 1));
     uint32_t send = (uint32_t)s->step_count; /* SENDs have numbers in a row, and so have RECVs */
     for (uint32_t i = 1; i < c->size; i++)
         dti_add_send(&b, (c->rank + i) % c->size, 0, in, false);
     uint32_t recv = (uint32_t)s->step_count;
     for (uint32_t i = 0; i + 1 < c->size; i++)
-        dti_add_recv(&b, i + (i >= c->rank), 0, dti_range_part(work, i * c->op.count, c->op.count),
-                     false);
-    dti_add_fold(&b, dti_range_at(DTI_PLACE_OUT, dtype, 0, c->op.count), true);
+        dti_add_recv(&b, i + (i >= c->rank), 0,
+                     dti_stretch_part(work, i * c->op.count, c->op.count), false);
+    dti_add_fold(&b, dti_stretch_at(DTI_PLACE_OUT, dtype, 0, c->op.count), true);
     for (uint32_t rank = 0; rank < c->size; rank++) {
         uint32_t i = rank - (rank > c->rank);
         if (rank == c->rank)
             dti_add_source(&b, in, DTI_NO_STEP, (dt_comm_span){rank, 1});
         else
-            dti_add_source(&b, dti_range_part(work, i * c->op.count, c->op.count), recv + i,
+            dti_add_source(&b, dti_stretch_part(work, i * c->op.count, c->op.count), recv + i,
                            (dt_comm_span){rank, 1});
     }
-    if (dti_op_overlap(c) == DTI_SAME)
+    if (dti_coll_overlap(c) == DTI_SAME)
         for (uint32_t i = 0; i + 1 < c->size; i++)
             dti_add_after(&b, send + i);
     return !s->failed;

@@ -35,13 +35,13 @@ typedef struct dti_ring {
 /* Segment or, of reduce-scatter and all-gather, block s. */
 static dti_part dti_ring_part(const dti_collective *c, uint32_t s) {
     if (c->op.kind == DT_COMM_ALL_REDUCE)
-        return dti_segment_of(c->op.count, s, c->size);
+        return dti_part_of(c->op.count, s, c->size);
     return (dti_part){s * c->op.count, c->op.count};
 }
 
 static dti_stretch dti_ring_range(const dti_collective *c, dti_region place, uint32_t s) {
     dti_part part = dti_ring_part(c, s);
-    return dti_range_at(place, (uint8_t)c->op.dtype, part.first, part.count);
+    return dti_stretch_at(place, (uint8_t)c->op.dtype, part.first, part.count);
 }
 
 static dti_ring dti_ring_begin(const dti_collective *c) {
@@ -71,12 +71,12 @@ static void dti_ring_add(dti_builder *b, dti_ring *ring, uint32_t t, dti_stretch
     uint32_t n = c->size, segment = (c->rank + 2 * n - 2 - t) % n, i = t % DTI_RING_BUFFERS;
     bool last = t == n - 2, waits = t >= DTI_RING_BUFFERS;
     dti_stretch in = dti_ring_range(c, DTI_PLACE_IN, segment);
-    dti_stretch theirs = dti_range_part(t == 0 ? ring->leaf_room : ring->room[i], 0, in.count);
-    dti_stretch to = dti_range_part(ring->room[i], 0, in.count);
+    dti_stretch theirs = dti_stretch_part(t == 0 ? ring->leaf_room : ring->room[i], 0, in.count);
+    dti_stretch to = dti_stretch_part(ring->room[i], 0, in.count);
     if (last)
         to = c->op.kind == DT_COMM_ALL_REDUCE
                  ? dti_ring_range(c, DTI_PLACE_OUT, segment)
-                 : dti_range_at(DTI_PLACE_OUT, (uint8_t)c->op.dtype, 0, c->op.count);
+                 : dti_stretch_at(DTI_PLACE_OUT, (uint8_t)c->op.dtype, 0, c->op.count);
     uint32_t send = dti_add_send(b, ring->next, t, *at, waits);
     dti_add_after(b, *step);
     if (t > 0 && send != DTI_NO_STEP)
@@ -89,7 +89,7 @@ static void dti_ring_add(dti_builder *b, dti_ring *ring, uint32_t t, dti_stretch
     *step = dti_add_fold(b, to, last);
     dti_add_source(b, theirs, recv, (dt_comm_span){0, 1});
     dti_add_source(b, in, DTI_NO_STEP, (dt_comm_span){1, 1});
-    if (last && c->op.kind == DT_COMM_REDUCE_SCATTER && dti_op_overlap(c) == DTI_SAME)
+    if (last && c->op.kind == DT_COMM_REDUCE_SCATTER && dti_coll_overlap(c) == DTI_SAME)
         dti_add_after(b, ring->first_block_reader);
     if (segment == 0)
         ring->first_block_reader = *step;
@@ -107,7 +107,7 @@ static uint32_t dti_ring_sum(dti_builder *b, dti_ring *ring) {
     return step;
 }
 
-static bool dti_all_reduce_ring(dti_base *base, const dti_collective *c, dti_schedule *s) {
+static bool dti_algo_all_reduce_ring(dti_base *base, const dti_collective *c, dti_schedule *s) {
     dti_builder b = dti_builder_open(base, c, s, true);
     dti_ring ring = dti_ring_begin(c);
     uint32_t n = c->size, step = dti_ring_sum(&b, &ring);
@@ -121,14 +121,14 @@ static bool dti_all_reduce_ring(dti_base *base, const dti_collective *c, dti_sch
     return !s->failed;
 }
 
-static bool dti_reduce_scatter_ring(dti_base *base, const dti_collective *c, dti_schedule *s) {
+static bool dti_algo_reduce_scatter_ring(dti_base *base, const dti_collective *c, dti_schedule *s) {
     dti_builder b = dti_builder_open(base, c, s, true);
     dti_ring ring = dti_ring_begin(c);
     dti_ring_sum(&b, &ring);
     return !s->failed;
 }
 
-static bool dti_all_gather_ring(dti_base *base, const dti_collective *c, dti_schedule *s) {
+static bool dti_algo_all_gather_ring(dti_base *base, const dti_collective *c, dti_schedule *s) {
     dti_builder b = dti_builder_open(base, c, s, false);
     dti_ring ring = dti_ring_begin(c);
     uint32_t n = c->size;
@@ -145,12 +145,12 @@ static bool dti_all_gather_ring(dti_base *base, const dti_collective *c, dti_sch
     return !s->failed;
 }
 
-static bool dti_broadcast_ring(dti_base *base, const dti_collective *c, dti_schedule *s) {
+static bool dti_algo_broadcast_ring(dti_base *base, const dti_collective *c, dti_schedule *s) {
     dti_builder b = dti_builder_open(base, c, s, false);
     dti_ring ring = dti_ring_begin(c);
     bool first = c->rank == (uint32_t)c->op.root, last = ring.next == (uint32_t)c->op.root;
     dti_stretch at =
-        dti_range_at(first ? DTI_PLACE_IN : DTI_PLACE_OUT, (uint8_t)c->op.dtype, 0, c->op.count);
+        dti_stretch_at(first ? DTI_PLACE_IN : DTI_PLACE_OUT, (uint8_t)c->op.dtype, 0, c->op.count);
     uint32_t recv = DTI_NO_STEP;
     if (!first)
         recv = dti_add_recv(&b, ring.before, 0, at, false);

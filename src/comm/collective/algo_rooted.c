@@ -5,7 +5,7 @@
  *   broadcast, one-shot  the root sends everything to each: 1 message; (N-1) S sent by the root
  *   broadcast, doubling  a binomial tree: ceil(log2 N) messages in a row; up to ceil(log2 N) S
  *                        sent by a rank
- *   reduce, doubling     reduce.h's tree: ceil(log2 N) messages in a row; each rank sends S once.
+ *   reduce, doubling     fold.h's tree: ceil(log2 N) messages in a row; each rank sends S once.
  *                        A node's sum is at the root if the root is in it, else at its first rank
  *
  * Memory: none, but reduce: WORK of S for each level that a rank sums at. (Thakur, Rabenseifner,
@@ -15,12 +15,12 @@
  * block to block 0 when that has gone, chunk for chunk. A broadcast's root writes nothing. A reduce
  * writes OUT at the root only, which sends nothing. */
 
-static bool dti_gather_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
+static bool dti_algo_gather_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
     dti_builder b = dti_builder_open(base, c, s, false);
     uint32_t root = (uint32_t)c->op.root;
     if (c->rank != root) {
-        dti_add_send(&b, root, 0, dti_range_at(DTI_PLACE_IN, (uint8_t)c->op.dtype, 0, c->op.count),
-                     false);
+        dti_add_send(&b, root, 0,
+                     dti_stretch_at(DTI_PLACE_IN, (uint8_t)c->op.dtype, 0, c->op.count), false);
         return !s->failed;
     }
     dti_block own = dti_own_block(&b);
@@ -31,11 +31,11 @@ static bool dti_gather_direct(dti_base *base, const dti_collective *c, dti_sched
     return !s->failed;
 }
 
-static bool dti_scatter_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
+static bool dti_algo_scatter_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
     dti_builder b = dti_builder_open(base, c, s, false);
     uint32_t root = (uint32_t)c->op.root, to_first = DTI_NO_STEP;
     uint8_t dtype = (uint8_t)c->op.dtype;
-    dti_stretch out = dti_range_at(DTI_PLACE_OUT, dtype, 0, c->op.count);
+    dti_stretch out = dti_stretch_at(DTI_PLACE_OUT, dtype, 0, c->op.count);
     if (c->rank != root) {
         dti_add_recv(&b, root, 0, out, false);
         return !s->failed;
@@ -43,24 +43,25 @@ static bool dti_scatter_direct(dti_base *base, const dti_collective *c, dti_sche
     for (uint32_t i = 1; i < c->size; i++) {
         uint32_t peer = (root + i) % c->size;
         uint32_t send = dti_add_send(
-            &b, peer, 0, dti_range_at(DTI_PLACE_IN, dtype, peer * c->op.count, c->op.count), false);
+            &b, peer, 0, dti_stretch_at(DTI_PLACE_IN, dtype, peer * c->op.count, c->op.count),
+            false);
         to_first = peer == 0 ? send : to_first;
     }
-    dti_overlap overlap = dti_op_overlap(c);
+    dti_overlap overlap = dti_coll_overlap(c);
     if (overlap == DTI_OWN || (overlap == DTI_SAME && root == 0))
         return !s->failed;
-    dti_add_copy(&b, out, dti_range_at(DTI_PLACE_IN, dtype, root * c->op.count, c->op.count));
+    dti_add_copy(&b, out, dti_stretch_at(DTI_PLACE_IN, dtype, root * c->op.count, c->op.count));
     if (overlap == DTI_SAME)
         dti_add_after(&b, to_first);
     return !s->failed;
 }
 
-static bool dti_broadcast_one_shot(dti_base *base, const dti_collective *c, dti_schedule *s) {
+static bool dti_algo_broadcast_one_shot(dti_base *base, const dti_collective *c, dti_schedule *s) {
     dti_builder b = dti_builder_open(base, c, s, false);
     uint32_t root = (uint32_t)c->op.root;
     bool first = c->rank == root;
     dti_stretch at =
-        dti_range_at(first ? DTI_PLACE_IN : DTI_PLACE_OUT, (uint8_t)c->op.dtype, 0, c->op.count);
+        dti_stretch_at(first ? DTI_PLACE_IN : DTI_PLACE_OUT, (uint8_t)c->op.dtype, 0, c->op.count);
     if (!first) {
         dti_add_recv(&b, root, 0, at, false);
         return !s->failed;
@@ -72,11 +73,11 @@ static bool dti_broadcast_one_shot(dti_base *base, const dti_collective *c, dti_
 
 /* Counted from the root, place v receives from v without its lowest bit, and serves v plus each
  * smaller bit: the largest first, for most ranks depend on it. */
-static bool dti_broadcast_doubling(dti_base *base, const dti_collective *c, dti_schedule *s) {
+static bool dti_algo_broadcast_doubling(dti_base *base, const dti_collective *c, dti_schedule *s) {
     dti_builder b = dti_builder_open(base, c, s, false);
     uint32_t root = (uint32_t)c->op.root, place = (c->rank + c->size - root) % c->size;
-    dti_stretch at = dti_range_at(place == 0 ? DTI_PLACE_IN : DTI_PLACE_OUT, (uint8_t)c->op.dtype,
-                                  0, c->op.count);
+    dti_stretch at = dti_stretch_at(place == 0 ? DTI_PLACE_IN : DTI_PLACE_OUT, (uint8_t)c->op.dtype,
+                                    0, c->op.count);
     uint32_t bit = place & (~place + 1), recv = DTI_NO_STEP;
     if (place == 0)
         bit = dti_leaf_split(c->size) * 2;
@@ -92,11 +93,11 @@ static bool dti_broadcast_doubling(dti_base *base, const dti_collective *c, dti_
 }
 
 /* The rank that has the sum of the span's leaves. */
-static uint32_t dti_reduce_holder(dt_comm_span span, uint32_t root) {
+static uint32_t dti_algo_reduce_holder(dt_comm_span span, uint32_t root) {
     return root >= span.first && root - span.first < span.count ? root : span.first;
 }
 
-static bool dti_reduce_doubling(dti_base *base, const dti_collective *c, dti_schedule *s) {
+static bool dti_algo_reduce_doubling(dti_base *base, const dti_collective *c, dti_schedule *s) {
     dti_builder b = dti_builder_open(base, c, s, true);
     uint32_t root = (uint32_t)c->op.root;
     dt_comm_span path[DTI_TREE_LEVELS];
@@ -108,7 +109,7 @@ static bool dti_reduce_doubling(dti_base *base, const dti_collective *c, dti_sch
         bool right = c->rank >= node.first + half;
         dt_comm_span other = right ? (dt_comm_span){node.first, half}
                                    : (dt_comm_span){node.first + half, node.count - half};
-        uint32_t holder = dti_reduce_holder(node, root);
+        uint32_t holder = dti_algo_reduce_holder(node, root);
         if (holder != c->rank) {
             dti_tree_send(&b, holder, &mine);
             break;

@@ -21,26 +21,26 @@
 static const struct {
     dti_algorithm_fn *direct, *one_shot, *doubling, *halving, *ring, *hierarchical;
 } dti_algorithm_table[DTI_KINDS] = {
-    [DT_COMM_SEND] = {.direct = dti_send_direct},
-    [DT_COMM_RECV] = {.direct = dti_recv_direct},
-    [DT_COMM_BROADCAST] = {.direct = dti_broadcast_direct,
-                           .one_shot = dti_broadcast_one_shot,
-                           .doubling = dti_broadcast_doubling,
-                           .ring = dti_broadcast_ring},
-    [DT_COMM_REDUCE] = {.direct = dti_reduce_direct, .doubling = dti_reduce_doubling},
-    [DT_COMM_ALL_REDUCE] = {.direct = dti_all_reduce_direct,
-                            .one_shot = dti_all_reduce_one_shot,
-                            .doubling = dti_all_reduce_doubling,
-                            .halving = dti_all_reduce_halving,
-                            .ring = dti_all_reduce_ring,
-                            .hierarchical = dti_all_reduce_hierarchical},
-    [DT_COMM_GATHER] = {.direct = dti_gather_direct},
-    [DT_COMM_ALL_GATHER] = {.direct = dti_all_gather_direct, .ring = dti_all_gather_ring},
-    [DT_COMM_SCATTER] = {.direct = dti_scatter_direct},
-    [DT_COMM_REDUCE_SCATTER] = {.direct = dti_reduce_scatter_direct,
-                                .ring = dti_reduce_scatter_ring},
-    [DT_COMM_ALL_TO_ALL] = {.direct = dti_all_to_all_direct},
-    [DT_COMM_BARRIER] = {.doubling = dti_barrier_doubling},
+    [DT_COMM_SEND] = {.direct = dti_algo_send_direct},
+    [DT_COMM_RECV] = {.direct = dti_algo_recv_direct},
+    [DT_COMM_BROADCAST] = {.direct = dti_algo_broadcast_direct,
+                           .one_shot = dti_algo_broadcast_one_shot,
+                           .doubling = dti_algo_broadcast_doubling,
+                           .ring = dti_algo_broadcast_ring},
+    [DT_COMM_REDUCE] = {.direct = dti_algo_reduce_direct, .doubling = dti_algo_reduce_doubling},
+    [DT_COMM_ALL_REDUCE] = {.direct = dti_algo_all_reduce_direct,
+                            .one_shot = dti_algo_all_reduce_one_shot,
+                            .doubling = dti_algo_all_reduce_doubling,
+                            .halving = dti_algo_all_reduce_halving,
+                            .ring = dti_algo_all_reduce_ring,
+                            .hierarchical = dti_algo_all_reduce_hierarchical},
+    [DT_COMM_GATHER] = {.direct = dti_algo_gather_direct},
+    [DT_COMM_ALL_GATHER] = {.direct = dti_algo_all_gather_direct, .ring = dti_algo_all_gather_ring},
+    [DT_COMM_SCATTER] = {.direct = dti_algo_scatter_direct},
+    [DT_COMM_REDUCE_SCATTER] = {.direct = dti_algo_reduce_scatter_direct,
+                                .ring = dti_algo_reduce_scatter_ring},
+    [DT_COMM_ALL_TO_ALL] = {.direct = dti_algo_all_to_all_direct},
+    [DT_COMM_BARRIER] = {.doubling = dti_algo_barrier_doubling},
 };
 
 /* NULL where it does not exist. */
@@ -115,7 +115,7 @@ static bool dti_algorithm_choose_tree(dti_base *base, const dti_collective *c,
         wrong = "only all-reduce and reduce have this mode";
     else if (!c->leaves)
         wrong = "say first which leaves each rank has: dt_comm_set_leaves";
-    else if (dti_op_overlap(c) == DTI_SAME && dti_in_dtype(c) != op->dtype)
+    else if (dti_coll_overlap(c) == DTI_SAME && dti_in_dtype(c) != op->dtype)
         wrong = "in cannot be out: partial sums are of another type than the result";
     else if (op->algorithm)
         wrong = dti_algorithm_tree_lacks(c, op->algorithm);

@@ -21,7 +21,7 @@ static bool dti_block_is_at(const void *part, const void *whole, const dti_colle
     return (uintptr_t)part == (uintptr_t)whole + (uintptr_t)(c->rank * bytes);
 }
 
-static dti_overlap dti_op_overlap(const dti_collective *c) {
+static dti_overlap dti_coll_overlap(const dti_collective *c) {
     const dt_comm_op *op = &c->op;
     if (!op->in || !op->out)
         return DTI_APART;
@@ -43,22 +43,22 @@ static bool dti_schedule_same(const dti_collective *a, const dti_collective *b) 
            x->tree == y->tree && a->rank == b->rank && a->size == b->size &&
            a->chunk_bytes == b->chunk_bytes && a->leaves == b->leaves &&
            a->leaf_total == b->leaf_total && a->local == b->local && !x->out == !y->out &&
-           dti_op_overlap(a) == dti_op_overlap(b);
+           dti_coll_overlap(a) == dti_coll_overlap(b);
 }
 
 /* ---- Ranges, segments and leaves */
 
-static dti_stretch dti_range_at(dti_region place, uint8_t dtype, uint64_t first, uint64_t count) {
+static dti_stretch dti_stretch_at(dti_region place, uint8_t dtype, uint64_t first, uint64_t count) {
     return (dti_stretch){(uint8_t)place, dtype, first * dti_dtype_bytes((dt_dtype)dtype), count};
 }
 
-static dti_stretch dti_range_part(dti_stretch range, uint64_t first, uint64_t count) {
+static dti_stretch dti_stretch_part(dti_stretch range, uint64_t first, uint64_t count) {
     range.offset += first * dti_dtype_bytes((dt_dtype)range.dtype);
     range.count = count;
     return range;
 }
 
-static dti_part dti_segment_of(uint64_t count, uint32_t part, uint32_t parts) {
+static dti_part dti_part_of(uint64_t count, uint32_t part, uint32_t parts) {
     uint64_t units = count / DTI_UNIT + (count % DTI_UNIT != 0);
     uint64_t each = units / parts, longer = units % parts; /* the first ones have one unit more */
     uint64_t first = (part * each + DTI_MIN(part, longer)) * DTI_UNIT;
@@ -128,7 +128,7 @@ static bool dti_builder_fail(dti_builder *b, dt_result result, const char *what)
     return false;
 }
 
-static bool dti_build_grow(dti_builder *b, void **items, size_t *room, size_t size) {
+static bool dti_schedule_grow(dti_builder *b, void **items, size_t *room, size_t size) {
     if (dti_array_reserve(b->base, items, room, *room + 1, size))
         return true;
     b->s->failed = true;
@@ -136,7 +136,7 @@ static bool dti_build_grow(dti_builder *b, void **items, size_t *room, size_t si
     return false;
 }
 
-static uint32_t dti_add_step(dti_builder *b, dti_step step) {
+static uint32_t dti_add_step(dti_builder *b, dti_schedule_step step) {
     dti_schedule *s = b->s;
     b->last = DTI_NO_STEP;
     if (s->failed || step.count == 0)
@@ -144,7 +144,7 @@ static uint32_t dti_add_step(dti_builder *b, dti_step step) {
     if (s->step_count >= DTI_AFTER_WHOLE - 1)
         dti_builder_fail(b, DT_ERROR_INVALID, "too many steps");
     else if (s->step_count < s->step_room ||
-             dti_build_grow(b, (void **)&s->steps, &s->step_room, sizeof *s->steps))
+             dti_schedule_grow(b, (void **)&s->steps, &s->step_room, sizeof *s->steps))
         b->last = (uint32_t)s->step_count;
     if (b->last == DTI_NO_STEP)
         return DTI_NO_STEP;
@@ -154,16 +154,16 @@ static uint32_t dti_add_step(dti_builder *b, dti_step step) {
     return b->last;
 }
 
-static dti_step dti_step_of(dti_step_kind kind, dti_stretch at) {
-    return (dti_step){.kind = (uint8_t)kind,
-                      .place = at.place,
-                      .dtype = at.dtype,
-                      .offset = at.place == DTI_PLACE_SLOT ? 0 : at.offset,
-                      .count = at.count};
+static dti_schedule_step dti_schedule_step_of(dti_schedule_step_kind kind, dti_stretch at) {
+    return (dti_schedule_step){.kind = (uint8_t)kind,
+                               .place = at.place,
+                               .dtype = at.dtype,
+                               .offset = at.place == DTI_PLACE_SLOT ? 0 : at.offset,
+                               .count = at.count};
 }
 
-static uint32_t dti_add_stream(dti_builder *b, dti_step step, uint32_t peer, uint32_t stream,
-                               bool credited) {
+static uint32_t dti_add_stream(dti_builder *b, dti_schedule_step step, uint32_t peer,
+                               uint32_t stream, bool credited) {
     if (!b->s->failed && (peer > UINT16_MAX || stream > UINT16_MAX))
         dti_builder_fail(b, DT_ERROR_INVALID, "too many streams between two of them");
     step.peer = (uint16_t)peer;
@@ -174,22 +174,22 @@ static uint32_t dti_add_stream(dti_builder *b, dti_step step, uint32_t peer, uin
 
 static uint32_t dti_add_send(dti_builder *b, uint32_t peer, uint32_t stream, dti_stretch from,
                              bool credited) {
-    return dti_add_stream(b, dti_step_of(DTI_STEP_SEND, from), peer, stream, credited);
+    return dti_add_stream(b, dti_schedule_step_of(DTI_SCHEDULE_SEND, from), peer, stream, credited);
 }
 
 static uint32_t dti_add_recv(dti_builder *b, uint32_t peer, uint32_t stream, dti_stretch to,
                              bool credited) {
-    return dti_add_stream(b, dti_step_of(DTI_STEP_RECV, to), peer, stream, credited);
+    return dti_add_stream(b, dti_schedule_step_of(DTI_SCHEDULE_RECV, to), peer, stream, credited);
 }
 
 static uint32_t dti_add_fold(dti_builder *b, dti_stretch to, bool finish) {
-    dti_step step = dti_step_of(DTI_STEP_FOLD, to);
+    dti_schedule_step step = dti_schedule_step_of(DTI_SCHEDULE_FOLD, to);
     step.finish = finish;
     return dti_add_step(b, step);
 }
 
 static uint32_t dti_add_copy(dti_builder *b, dti_stretch to, dti_stretch from) {
-    uint32_t copy = dti_add_step(b, dti_step_of(DTI_STEP_COPY, to));
+    uint32_t copy = dti_add_step(b, dti_schedule_step_of(DTI_SCHEDULE_COPY, to));
     dti_add_source(b, from, DTI_NO_STEP, (dt_comm_span){0, 1});
     return copy;
 }
@@ -199,7 +199,7 @@ static void dti_add_source(dti_builder *b, dti_stretch from, uint32_t step, dt_c
     if (b->last == DTI_NO_STEP)
         return;
     if (s->source_count == s->source_room &&
-        !dti_build_grow(b, (void **)&s->sources, &s->source_room, sizeof *s->sources))
+        !dti_schedule_grow(b, (void **)&s->sources, &s->source_room, sizeof *s->sources))
         return;
     s->sources[s->source_count++] = (dti_source){
         from.place, from.dtype, step, from.place == DTI_PLACE_SLOT ? 0 : from.offset, span};
@@ -211,7 +211,7 @@ static void dti_add_dependency(dti_builder *b, uint32_t step, uint32_t whole) {
     if (b->last == DTI_NO_STEP || step == DTI_NO_STEP)
         return;
     if (s->after_count == s->after_room &&
-        !dti_build_grow(b, (void **)&s->after, &s->after_room, sizeof *s->after))
+        !dti_schedule_grow(b, (void **)&s->after, &s->after_room, sizeof *s->after))
         return;
     s->after[s->after_count++] = step | whole;
     s->steps[b->last].after_count++;
@@ -244,9 +244,9 @@ static dti_stretch dti_add_work(dti_builder *b, uint8_t dtype, uint64_t count) {
 static dti_block dti_own_block(dti_builder *b) {
     const dti_collective *c = b->c;
     uint8_t dtype = (uint8_t)c->op.dtype;
-    dti_stretch in = dti_range_at(DTI_PLACE_IN, dtype, 0, c->op.count);
-    dti_stretch out = dti_range_at(DTI_PLACE_OUT, dtype, c->rank * c->op.count, c->op.count);
-    dti_overlap overlap = dti_op_overlap(c);
+    dti_stretch in = dti_stretch_at(DTI_PLACE_IN, dtype, 0, c->op.count);
+    dti_stretch out = dti_stretch_at(DTI_PLACE_OUT, dtype, c->rank * c->op.count, c->op.count);
+    dti_overlap overlap = dti_coll_overlap(c);
     if (overlap == DTI_OWN || (overlap == DTI_SAME && c->rank == 0))
         return (dti_block){out, DTI_NO_STEP};
     uint32_t copy = dti_add_copy(b, out, in);
@@ -256,7 +256,8 @@ static dti_block dti_own_block(dti_builder *b) {
 static uint32_t dti_recv_block(dti_builder *b, uint32_t peer, uint32_t stream, uint32_t block,
                                dti_block own) {
     const dt_comm_op *op = &b->c->op;
-    dti_stretch out = dti_range_at(DTI_PLACE_OUT, (uint8_t)op->dtype, block * op->count, op->count);
+    dti_stretch out =
+        dti_stretch_at(DTI_PLACE_OUT, (uint8_t)op->dtype, block * op->count, op->count);
     if (block != 0 || own.copy == DTI_NO_STEP)
         return dti_add_recv(b, peer, stream, out, false);
     dti_stretch work = dti_add_work(b, (uint8_t)op->dtype, op->count);

@@ -19,16 +19,16 @@
  * not be able to happen before that SEND's chunk has gone: either `after` says so, or what arrives
  * can only have been made from what was sent (then say so in the algorithm's file). */
 
-typedef enum dti_step_kind {
-    DTI_STEP_SEND, /* place -> peer */
-    DTI_STEP_RECV, /* peer -> place */
-    DTI_STEP_FOLD, /* sources -> place, by the reduction */
-    DTI_STEP_COPY  /* source 0 -> place */
-} dti_step_kind;
+typedef enum dti_schedule_step_kind {
+    DTI_SCHEDULE_SEND, /* place -> peer */
+    DTI_SCHEDULE_RECV, /* peer -> place */
+    DTI_SCHEDULE_FOLD, /* sources -> place, by the reduction */
+    DTI_SCHEDULE_COPY  /* source 0 -> place */
+} dti_schedule_step_kind;
 
 typedef enum dti_region { DTI_PLACE_IN, DTI_PLACE_OUT, DTI_PLACE_WORK, DTI_PLACE_SLOT } dti_region;
 
-typedef struct dti_step {
+typedef struct dti_schedule_step {
     uint8_t kind, place;
     uint8_t dtype; /* of the bytes at `place` (and on the wire) */
     bool credited; /* SEND and RECV, the same at both ends: the receiver permits chunk by chunk (it
@@ -45,7 +45,7 @@ typedef struct dti_step {
      * one. A step among them with another range must be wholly done: DTI_AFTER_WHOLE is added to
      * it. RECV sources of a FOLD are implied. */
     uint32_t first_after, after_count;
-} dti_step;
+} dti_schedule_step;
 
 #define DTI_AFTER_WHOLE 0x80000000u
 
@@ -59,7 +59,7 @@ typedef struct dti_source {
 } dti_source;
 
 typedef struct dti_schedule {
-    dti_step *steps;
+    dti_schedule_step *steps;
     dti_source *sources;
     uint32_t *after;
     size_t step_count, source_count, after_count;
@@ -94,7 +94,7 @@ static bool dti_schedule_same(const dti_collective *a, const dti_collective *b);
 
 /* How `in` lies to `out`. OWN: one is at this rank's block of the other. */
 typedef enum dti_overlap { DTI_APART, DTI_SAME, DTI_OWN } dti_overlap;
-static dti_overlap dti_op_overlap(const dti_collective *c);
+static dti_overlap dti_coll_overlap(const dti_collective *c);
 
 typedef struct dti_stretch {
     uint8_t place, dtype;
@@ -131,16 +131,16 @@ static void dti_add_after_whole(dti_builder *b, uint32_t step);
 static dti_stretch dti_add_work(dti_builder *b, uint8_t dtype, uint64_t count);
 
 /* Elements from `first` on of IN, OUT or the slots (where first has no meaning). */
-static dti_stretch dti_range_at(dti_region place, uint8_t dtype, uint64_t first, uint64_t count);
+static dti_stretch dti_stretch_at(dti_region place, uint8_t dtype, uint64_t first, uint64_t count);
 /* A range's elements from `first` on. */
-static dti_stretch dti_range_part(dti_stretch range, uint64_t first, uint64_t count);
+static dti_stretch dti_stretch_part(dti_stretch range, uint64_t first, uint64_t count);
 
 /* Part `part` of `parts` of `count` elements, as even as units of DTI_UNIT elements allow. */
 #define DTI_UNIT 16u
 typedef struct dti_part {
     uint64_t first, count;
 } dti_part;
-static dti_part dti_segment_of(uint64_t count, uint32_t part, uint32_t parts);
+static dti_part dti_part_of(uint64_t count, uint32_t part, uint32_t parts);
 
 /* Where a tree of n >= 2 leaves is split: the largest power of two below n. */
 static uint32_t dti_leaf_split(uint32_t n);

@@ -105,7 +105,7 @@ static bool dti_env_meet(dti_env_reader *r, int chosen) {
     if (dti_env_has_master(r))
         return dti_env_meet_master(r);
     if (r->launch[DTI_LAUNCHER_SLURM].complete &&
-        !dti_launch_is_outer(r, chosen, DTI_LAUNCHER_SLURM))
+        !dti_launcher_is_outer(r, chosen, DTI_LAUNCHER_SLURM))
         return dti_env_meet_slurm(r);
     return dti_env_fail(r,
                         "rank %d of %d by %s, but nothing says where to meet: set DTRAIN_RDZV to "

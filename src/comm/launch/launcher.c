@@ -3,7 +3,7 @@
  * and two sets that disagree. The sources are the launchers' own, named at each.
  *
  * A launcher may run inside another one, torchrun or mpirun below srun for one: then the outer
- * one's set speaks of the inner one's daemons and disagrees by right. dti_launch_is_outer() says
+ * one's set speaks of the inner one's daemons and disagrees by right. dti_launcher_is_outer() says
  * when that is certain; otherwise DTRAIN_LAUNCHER decides. */
 
 /* ---- the launchers' sets */
@@ -103,7 +103,7 @@ static void dti_env_complete_pmix(dti_env_reader *r) {
 /* Whether `outer` speaks of the daemons or agents of `inner`'s launcher. torchrun says how many
  * agents it has. mpirun and Hydra start one daemon on each node of a Slurm job by srun: a step with
  * one task a node, below a launcher that counts the ranks of a node itself. */
-static bool dti_launch_is_outer(const dti_env_reader *r, int inner, int outer) {
+static bool dti_launcher_is_outer(const dti_env_reader *r, int inner, int outer) {
     const dti_launched *in = &r->launch[inner], *out = &r->launch[outer];
     const char *agents = dti_env_get(r, "GROUP_WORLD_SIZE");
     const char *nodes = dti_env_get(r, "SLURM_STEP_NUM_NODES");
@@ -128,7 +128,7 @@ static bool dti_env_check_others(dti_env_reader *r, int chosen) {
     for (int i = 0; i < DTI_LAUNCHER_COUNT; i++) {
         const struct dti_launcher_names *a = &dti_launchers[chosen], *b = &dti_launchers[i];
         char of[2][24] = {"?", "?"};
-        if (dti_launches_agree(r, chosen, i) || dti_launch_is_outer(r, chosen, i))
+        if (dti_launches_agree(r, chosen, i) || dti_launcher_is_outer(r, chosen, i))
             continue;
         if (r->launch[i].rank >= 0)
             snprintf(of[0], sizeof of[0], "%d", (int)r->launch[i].rank);

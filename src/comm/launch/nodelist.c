@@ -8,12 +8,12 @@
 
 #define DTI_NODELIST_MAX INT64_MAX
 
-typedef struct dti_node_item { /* of a bracket group */
-    const char *text;          /* as written, for a single one */
+typedef struct dti_nodelist_item { /* of a bracket group */
+    const char *text;              /* as written, for a single one */
     size_t width;
     uint64_t first, count; /* count 1: `text` itself */
     bool letters;
-} dti_node_item;
+} dti_nodelist_item;
 
 /* Locale-free: <ctype.h> asks the host's locale. */
 static bool dti_is_digit(char c) {
@@ -29,7 +29,7 @@ static bool dti_is_host_char(char c) {
 }
 
 /* At most 18 digits: what fits, whatever they are. */
-static bool dti_node_number(const char *text, size_t size, uint64_t *value) {
+static bool dti_nodelist_number(const char *text, size_t size, uint64_t *value) {
     *value = 0;
     for (size_t i = 0; i < size; i++) {
         if (!dti_is_digit(text[i]) || i == 18)
@@ -40,11 +40,11 @@ static bool dti_node_number(const char *text, size_t size, uint64_t *value) {
 }
 
 /* Reads the item at *at and moves behind it: to ',' or ']'. */
-static bool dti_node_item_read(const char **at, dti_node_item *item) {
+static bool dti_nodelist_item_read(const char **at, dti_nodelist_item *item) {
     const char *first = *at, *end = first;
     while (dti_is_digit(*end) || dti_is_letter(*end))
         end++;
-    *item = (dti_node_item){.text = first, .width = (size_t)(end - first), .count = 1};
+    *item = (dti_nodelist_item){.text = first, .width = (size_t)(end - first), .count = 1};
     *at = end;
     if (item->width == 0 || *end != '-')
         return item->width > 0;
@@ -59,8 +59,8 @@ static bool dti_node_item_read(const char **at, dti_node_item *item) {
         to = (unsigned char)*last;
         if (!dti_is_letter(*last) || (to ^ item->first) & 0x20) /* "Z-a" is no range */
             return false;
-    } else if (!dti_node_number(first, item->width, &item->first) ||
-               !dti_node_number(last, (size_t)(end - last), &to)) {
+    } else if (!dti_nodelist_number(first, item->width, &item->first) ||
+               !dti_nodelist_number(last, (size_t)(end - last), &to)) {
         return false;
     }
     item->count = to - item->first + 1;
@@ -69,12 +69,13 @@ static bool dti_node_item_read(const char **at, dti_node_item *item) {
 
 /* Counts the group at *at, which is at its '[', and moves behind its ']'. With `out`, gives also
  * the item that has the index-th name and makes *index the place in it. */
-static bool dti_node_group(const char **at, uint64_t *count, uint64_t *index, dti_node_item *out) {
+static bool dti_nodelist_group(const char **at, uint64_t *count, uint64_t *index,
+                               dti_nodelist_item *out) {
     *count = 0;
     do {
-        dti_node_item item;
+        dti_nodelist_item item;
         (*at)++; /* '[' or ',' */
-        if (!dti_node_item_read(at, &item) || (**at != ',' && **at != ']'))
+        if (!dti_nodelist_item_read(at, &item) || (**at != ',' && **at != ']'))
             return false;
         /* Below 2^60 each, so the sum cannot wrap before it is looked at. */
         if (out && *index >= *count && *index - *count < item.count) {
@@ -91,7 +92,7 @@ static bool dti_node_group(const char **at, uint64_t *count, uint64_t *index, dt
 }
 
 /* Counts the name at *at and moves behind it: to ',' or the end. */
-static bool dti_node_name(const char **at, uint64_t *count) {
+static bool dti_nodelist_name(const char **at, uint64_t *count) {
     const char *start = *at;
     *count = 1;
     while (**at && **at != ',') {
@@ -100,7 +101,7 @@ static bool dti_node_name(const char **at, uint64_t *count) {
             (*at)++;
             continue;
         }
-        if (**at != '[' || !dti_node_group(at, &group, NULL, NULL) ||
+        if (**at != '[' || !dti_nodelist_group(at, &group, NULL, NULL) ||
             *count > DTI_NODELIST_MAX / group)
             return false;
         *count *= group;
@@ -113,7 +114,7 @@ static bool dti_nodelist_count(const char *list, uint64_t *count) {
     *count = 0;
     for (;;) {
         uint64_t more;
-        if (!dti_node_name(&list, &more) || more > DTI_NODELIST_MAX - *count)
+        if (!dti_nodelist_name(&list, &more) || more > DTI_NODELIST_MAX - *count)
             return false;
         *count += more;
         if (!*list)
@@ -122,7 +123,8 @@ static bool dti_nodelist_count(const char *list, uint64_t *count) {
     }
 }
 
-static bool dti_node_add(char *name, size_t room, size_t *size, const char *text, size_t bytes) {
+static bool dti_nodelist_add(char *name, size_t room, size_t *size, const char *text,
+                             size_t bytes) {
     if (bytes >= room - *size)
         return false;
     memcpy(name + *size, text, bytes);
@@ -132,39 +134,39 @@ static bool dti_node_add(char *name, size_t room, size_t *size, const char *text
 }
 
 /* The `place`-th of what the item stands for. */
-static bool dti_node_add_item(char *name, size_t room, size_t *size, const dti_node_item *item,
-                              uint64_t place) {
+static bool dti_nodelist_add_item(char *name, size_t room, size_t *size,
+                                  const dti_nodelist_item *item, uint64_t place) {
     char text[24];
     if (item->count == 1)
-        return dti_node_add(name, room, size, item->text, item->width);
+        return dti_nodelist_add(name, room, size, item->text, item->width);
     if (item->letters) {
         text[0] = (char)(item->first + place);
-        return dti_node_add(name, room, size, text, 1);
+        return dti_nodelist_add(name, room, size, text, 1);
     }
     int bytes = snprintf(text, sizeof text, "%0*llu", (int)item->width,
                          (unsigned long long)(item->first + place));
-    return bytes > 0 && dti_node_add(name, room, size, text, (size_t)bytes);
+    return bytes > 0 && dti_nodelist_add(name, room, size, text, (size_t)bytes);
 }
 
 /* Writes the index-th of the `count` names that the valid name at `at` stands for. */
-static bool dti_node_write(const char *at, uint64_t count, uint64_t index, char *name,
-                           size_t room) {
+static bool dti_nodelist_write(const char *at, uint64_t count, uint64_t index, char *name,
+                               size_t room) {
     size_t size = 0;
     while (*at && *at != ',') {
         if (*at != '[') {
-            if (!dti_node_add(name, room, &size, at++, 1))
+            if (!dti_nodelist_add(name, room, &size, at++, 1))
                 return false;
             continue;
         }
-        dti_node_item item = {0};
+        dti_nodelist_item item = {0};
         const char *ahead = at;
         uint64_t group;
-        dti_node_group(&ahead, &group, NULL, NULL);
+        dti_nodelist_group(&ahead, &group, NULL, NULL);
         count /= group; /* names per place in this group */
         uint64_t place = index / count;
         index %= count;
-        dti_node_group(&at, &group, &place, &item);
-        if (!dti_node_add_item(name, room, &size, &item, place))
+        dti_nodelist_group(&at, &group, &place, &item);
+        if (!dti_nodelist_add_item(name, room, &size, &item, place))
             return false;
     }
     return true;
@@ -179,11 +181,11 @@ static bool dti_nodelist_at(const char *list, uint64_t index, char *name, size_t
     if (!room || !dti_nodelist_count(list, &count) || index >= count)
         return false;
     const char *start = list;
-    while (dti_node_name(&list, &count) && index >= count) {
+    while (dti_nodelist_name(&list, &count) && index >= count) {
         index -= count;
         start = ++list;
     }
-    if (dti_node_write(start, count, index, name, room))
+    if (dti_nodelist_write(start, count, index, name, room))
         return true;
     name[0] = 0;
     return false;

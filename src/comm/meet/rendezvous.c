@@ -18,7 +18,7 @@
 /* The launcher's channel: PMI's is the narrowest. */
 #define DTI_MEETING_LAUNCHER DTI_PMI_TEXT_MAX
 #define DTI_MEETING_CANDIDATES 4 /* ports in one look */
-#define DTI_STORE_LOOK_NS 2000000000u
+#define DTI_KV_LOOK_NS 2000000000u
 
 typedef enum dti_meeting_place {
     DTI_MEET_TCP,
@@ -300,13 +300,13 @@ static void dti_rendezvous_key(const dt_comm_desc *d, char key[128]) {
 
 static dt_result dti_rendezvous_store_set(dti_base *base, const dti_rendezvous *r) {
     char key[128], text[DTI_MEETING_TEXT];
-    dti_store s;
+    dti_kv s;
     dti_rendezvous_key(r->desc, key);
     dti_rendezvous_text(r, text, sizeof text);
-    dt_result result = dti_store_open(&s, r->at.host, r->at.port, r->deadline);
+    dt_result result = dti_kv_open(&s, r->at.host, r->at.port, r->deadline);
     if (!result)
-        result = dti_store_set(&s, key, text);
-    dti_store_close(&s);
+        result = dti_kv_set(&s, key, text);
+    dti_kv_close(&s);
     if (!result)
         return DT_OK;
     return dti_fail(base, result,
@@ -316,13 +316,13 @@ static dt_result dti_rendezvous_store_set(dti_base *base, const dti_rendezvous *
 
 static dt_result dti_rendezvous_store_get(dti_rendezvous *r, uint64_t deadline) {
     char key[128], text[DTI_MEETING_TEXT];
-    dti_store s;
+    dti_kv s;
     dti_rendezvous_key(r->desc, key);
-    dt_result result = dti_store_open(&s, r->at.host, r->at.port, deadline);
+    dt_result result = dti_kv_open(&s, r->at.host, r->at.port, deadline);
     bool there = !result;
     if (there)
-        result = dti_store_get(&s, key, text, sizeof text);
-    dti_store_close(&s);
+        result = dti_kv_get(&s, key, text, sizeof text);
+    dti_kv_close(&s);
     if (!result)
         memcpy(r->told, text, strlen(text) + 1);
     else if (there && result == DT_ERROR_TIMEOUT)
@@ -411,7 +411,7 @@ static void dti_rendezvous_look(dti_rendezvous *r) {
         /* What was told may be of an earlier group of this job: at a second look it is asked for
          * anew. The launcher can be asked but once. */
         if (r->place == DTI_MEET_STORE && r->looks > 0)
-            dti_rendezvous_store_get(r, DTI_MIN(dti_now_ns() + DTI_STORE_LOOK_NS, r->deadline));
+            dti_rendezvous_store_get(r, DTI_MIN(dti_now_ns() + DTI_KV_LOOK_NS, r->deadline));
         memcpy(text, r->told, sizeof text);
         dti_rendezvous_parse(r, text);
     }

@@ -18,35 +18,35 @@
 
 #if DTI_TCP
 
-#define DTI_STORE_MAGIC 0x3C85F7CEu
-#define DTI_STORE_MESSAGE 1280 /* the longest that is sent */
-#define DTI_STORE_ANSWER_NS 5000000000u
-#define DTI_STORE_CONNECT_NS 2000000000u
-#define DTI_STORE_KEYS_MAX ((uint64_t)1 << 40) /* more are no answer of a store */
+#define DTI_KV_MAGIC 0x3C85F7CEu
+#define DTI_KV_MESSAGE 1280 /* the longest that is sent */
+#define DTI_KV_ANSWER_NS 5000000000u
+#define DTI_KV_CONNECT_NS 2000000000u
+#define DTI_KV_KEYS_MAX ((uint64_t)1 << 40) /* more are no answer of a store */
 
 #ifdef MSG_NOSIGNAL
-#define DTI_STORE_SEND MSG_NOSIGNAL
+#define DTI_KV_SEND MSG_NOSIGNAL
 #else /* macOS: SO_NOSIGPIPE */
-#define DTI_STORE_SEND 0
+#define DTI_KV_SEND 0
 #endif
 
 /* As the older ones are numbered. */
-typedef enum dti_store_command {
-    DTI_STORE_SET = 0,
-    DTI_STORE_GET = 2,
-    DTI_STORE_WAIT = 5,
-    DTI_STORE_COUNT = 6
-} dti_store_command;
+typedef enum dti_kv_command {
+    DTI_KV_SET = 0,
+    DTI_KV_GET = 2,
+    DTI_KV_WAIT = 5,
+    DTI_KV_COUNT = 6
+} dti_kv_command;
 
-typedef struct dti_store {
+typedef struct dti_kv {
     int fd; /* -1 = none */
     bool newer;
     uint64_t deadline; /* of everything, ns */
     char why[192];     /* what went wrong */
-} dti_store;
+} dti_kv;
 
 DTI_PRINTF(3, 4)
-static dt_result dti_store_fail(dti_store *s, dt_result result, const char *format, ...) {
+static dt_result dti_kv_fail(dti_kv *s, dt_result result, const char *format, ...) {
     va_list list;
     va_start(list, format);
     vsnprintf(s->why, sizeof s->why, format, list);
@@ -54,7 +54,7 @@ static dt_result dti_store_fail(dti_store *s, dt_result result, const char *form
     return result;
 }
 
-static void dti_store_close(dti_store *s) {
+static void dti_kv_close(dti_kv *s) {
     if (s->fd >= 0)
         close(s->fd);
     s->fd = -1;
@@ -63,30 +63,30 @@ static void dti_store_close(dti_store *s) {
 /* ---- bytes */
 
 /* Waits for `events`, at most until `limit`. */
-static dt_result dti_store_ready(dti_store *s, short events, uint64_t limit) {
+static dt_result dti_kv_ready(dti_kv *s, short events, uint64_t limit) {
     uint64_t until = DTI_MIN(limit, s->deadline);
     for (;;) {
         uint64_t now = dti_now_ns();
         if (now >= until)
-            return dti_store_fail(s, DT_ERROR_TIMEOUT, "no answer");
+            return dti_kv_fail(s, DT_ERROR_TIMEOUT, "no answer");
         struct pollfd poller = {.fd = s->fd, .events = events};
         int ready = poll(&poller, 1, (int)DTI_MIN((until - now) / 1000000 + 1, 60000u));
         if (ready > 0)
             return DT_OK;
         if (ready < 0 && errno != EINTR)
-            return dti_store_fail(s, DT_ERROR_IO, "poll: %s", strerror(errno));
+            return dti_kv_fail(s, DT_ERROR_IO, "poll: %s", strerror(errno));
     }
 }
 
-static dt_result dti_store_send(dti_store *s, const uint8_t *data, size_t bytes) {
-    uint64_t limit = dti_now_ns() + DTI_STORE_ANSWER_NS;
+static dt_result dti_kv_send(dti_kv *s, const uint8_t *data, size_t bytes) {
+    uint64_t limit = dti_now_ns() + DTI_KV_ANSWER_NS;
     while (bytes) {
-        dt_result result = dti_store_ready(s, POLLOUT, limit);
+        dt_result result = dti_kv_ready(s, POLLOUT, limit);
         if (result)
             return result;
-        ssize_t sent = send(s->fd, data, bytes, DTI_STORE_SEND);
+        ssize_t sent = send(s->fd, data, bytes, DTI_KV_SEND);
         if (sent < 0 && errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK)
-            return dti_store_fail(s, DT_ERROR_IO, "%s", strerror(errno));
+            return dti_kv_fail(s, DT_ERROR_IO, "%s", strerror(errno));
         if (sent > 0) {
             data += sent;
             bytes -= (size_t)sent;
@@ -96,21 +96,21 @@ static dt_result dti_store_send(dti_store *s, const uint8_t *data, size_t bytes)
 }
 
 /* All of `bytes`; `limit` for the first, and what follows it has to come at once. */
-static dt_result dti_store_receive(dti_store *s, void *to, size_t bytes, uint64_t limit) {
+static dt_result dti_kv_receive(dti_kv *s, void *to, size_t bytes, uint64_t limit) {
     uint8_t *at = to;
     while (bytes) {
-        dt_result result = dti_store_ready(s, POLLIN, limit);
+        dt_result result = dti_kv_ready(s, POLLIN, limit);
         if (result)
             return result;
         ssize_t got = recv(s->fd, at, bytes, 0);
         if (got == 0)
-            return dti_store_fail(s, DT_ERROR_IO, "it closed the connection");
+            return dti_kv_fail(s, DT_ERROR_IO, "it closed the connection");
         if (got < 0 && errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK)
-            return dti_store_fail(s, DT_ERROR_IO, "%s", strerror(errno));
+            return dti_kv_fail(s, DT_ERROR_IO, "%s", strerror(errno));
         if (got > 0) {
             at += got;
             bytes -= (size_t)got;
-            limit = dti_now_ns() + DTI_STORE_ANSWER_NS;
+            limit = dti_now_ns() + DTI_KV_ANSWER_NS;
         }
     }
     return DT_OK;
@@ -118,14 +118,14 @@ static dt_result dti_store_receive(dti_store *s, void *to, size_t bytes, uint64_
 
 /* ---- connecting */
 
-static dt_result dti_store_connect_to(dti_store *s, const dti_address *a) {
+static dt_result dti_kv_connect_to(dti_kv *s, const dti_address *a) {
     char where[64];
     int error = 0, one = 1;
     socklen_t size = sizeof error;
     dti_address_text(a, where);
     s->fd = socket(a->sock.ss_family, SOCK_STREAM, 0);
     if (s->fd < 0)
-        return dti_store_fail(s, DT_ERROR_IO, "%s: %s", where, strerror(errno));
+        return dti_kv_fail(s, DT_ERROR_IO, "%s: %s", where, strerror(errno));
     fcntl(s->fd, F_SETFD, FD_CLOEXEC);
     fcntl(s->fd, F_SETFL, O_NONBLOCK);
     setsockopt(s->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
@@ -136,70 +136,70 @@ static dt_result dti_store_connect_to(dti_store *s, const dti_address *a) {
         return DT_OK;
     if (errno != EINPROGRESS)
         error = errno;
-    else if (dti_store_ready(s, POLLOUT, dti_now_ns() + DTI_STORE_CONNECT_NS))
+    else if (dti_kv_ready(s, POLLOUT, dti_now_ns() + DTI_KV_CONNECT_NS))
         error = ETIMEDOUT;
     else if (getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0)
         error = errno;
     if (!error)
         return DT_OK;
-    dti_store_close(s);
-    return dti_store_fail(s, DT_ERROR_IO, "%s: %s", where, strerror(error));
+    dti_kv_close(s);
+    return dti_kv_fail(s, DT_ERROR_IO, "%s: %s", where, strerror(error));
 }
 
-static dt_result dti_store_connect(dti_store *s, const char *host, int port) {
+static dt_result dti_kv_connect(dti_kv *s, const char *host, int port) {
     dti_addresses found;
     int error = dti_resolve(host, port, &found);
     dt_result result = DT_ERROR_IO;
     if (error)
-        return dti_store_fail(s, DT_ERROR_IO, "%s", gai_strerror(error));
+        return dti_kv_fail(s, DT_ERROR_IO, "%s", gai_strerror(error));
     for (int i = 0; i < found.count && result; i++)
-        result = dti_store_connect_to(s, &found.at[i]);
+        result = dti_kv_connect_to(s, &found.at[i]);
     return result;
 }
 
 /* Numbers of keys: what else may listen there, as HTTP, does not answer so. */
-static dt_result dti_store_counts(dti_store *s, int count) {
+static dt_result dti_kv_counts(dti_kv *s, int count) {
     uint8_t answer[32];
     dt_result result =
-        dti_store_receive(s, answer, 8u * (size_t)count, dti_now_ns() + DTI_STORE_ANSWER_NS);
+        dti_kv_receive(s, answer, 8u * (size_t)count, dti_now_ns() + DTI_KV_ANSWER_NS);
     for (int i = 0; i < count && !result; i++)
-        if (dti_get64(answer + 8 * i) > DTI_STORE_KEYS_MAX)
-            result = dti_store_fail(s, DT_ERROR_FORMAT, "what answers is not PyTorch's store");
+        if (dti_get64(answer + 8 * i) > DTI_KV_KEYS_MAX)
+            result = dti_kv_fail(s, DT_ERROR_FORMAT, "what answers is not PyTorch's store");
     return result;
 }
 
 /* Which of the two protocols; the connection stays open. */
-static dt_result dti_store_greet(dti_store *s, const char *host, int port) {
-    uint8_t newer[9], older = DTI_STORE_COUNT;
+static dt_result dti_kv_greet(dti_kv *s, const char *host, int port) {
+    uint8_t newer[9], older = DTI_KV_COUNT;
     newer[0] = 0;
-    dti_put32(newer + 1, DTI_STORE_MAGIC);
-    memset(newer + 5, DTI_STORE_COUNT + 1, 4);
+    dti_put32(newer + 1, DTI_KV_MAGIC);
+    memset(newer + 5, DTI_KV_COUNT + 1, 4);
     s->newer = true;
-    dt_result result = dti_store_send(s, newer, sizeof newer);
+    dt_result result = dti_kv_send(s, newer, sizeof newer);
     if (!result)
-        result = dti_store_counts(s, 4);
+        result = dti_kv_counts(s, 4);
     if (result != DT_ERROR_IO)
         return result;
-    dti_store_close(s);
+    dti_kv_close(s);
     s->newer = false;
-    result = dti_store_connect(s, host, port);
+    result = dti_kv_connect(s, host, port);
     if (!result)
-        result = dti_store_send(s, &older, 1);
-    return result ? result : dti_store_counts(s, 1);
+        result = dti_kv_send(s, &older, 1);
+    return result ? result : dti_kv_counts(s, 1);
 }
 
 /* Until there is a store that answers, or the time is up: an agent may start after its ranks' hosts
  * and names may come into being late. What answers but is none is an error at once. */
-static dt_result dti_store_open(dti_store *s, const char *host, int port, uint64_t deadline) {
+static dt_result dti_kv_open(dti_kv *s, const char *host, int port, uint64_t deadline) {
     struct timespec pause = {.tv_nsec = 50000000};
-    *s = (dti_store){.fd = -1, .deadline = deadline};
+    *s = (dti_kv){.fd = -1, .deadline = deadline};
     for (;;) {
-        dt_result result = dti_store_connect(s, host, port);
+        dt_result result = dti_kv_connect(s, host, port);
         if (!result)
-            result = dti_store_greet(s, host, port);
+            result = dti_kv_greet(s, host, port);
         if (!result)
             return DT_OK;
-        dti_store_close(s);
+        dti_kv_close(s);
         uint64_t now = dti_now_ns();
         if (result == DT_ERROR_FORMAT)
             return result;
@@ -212,18 +212,18 @@ static dt_result dti_store_open(dti_store *s, const char *host, int port, uint64
 
 /* ---- texts */
 
-typedef struct dti_store_message {
+typedef struct dti_kv_message {
     size_t bytes;
-    uint8_t data[DTI_STORE_MESSAGE];
-} dti_store_message;
+    uint8_t data[DTI_KV_MESSAGE];
+} dti_kv_message;
 
-static void dti_store_begin(const dti_store *s, dti_store_message *m, dti_store_command command) {
+static void dti_kv_begin(const dti_kv *s, dti_kv_message *m, dti_kv_command command) {
     m->data[0] = (uint8_t)(command + s->newer);
     m->bytes = 1;
 }
 
 /* Keys and values are short: see rendezvous.c. */
-static void dti_store_add(dti_store_message *m, const char *text) {
+static void dti_kv_add(dti_kv_message *m, const char *text) {
     size_t bytes = DTI_MIN(strlen(text), sizeof m->data - m->bytes - 8);
     dti_put64(m->data + m->bytes, bytes);
     memcpy(m->data + m->bytes + 8, text, bytes);
@@ -231,55 +231,55 @@ static void dti_store_add(dti_store_message *m, const char *text) {
 }
 
 /* The value of a key that is there. */
-static dt_result dti_store_take(dti_store *s, const char *key, char *value, size_t room) {
-    dti_store_message m;
+static dt_result dti_kv_take(dti_kv *s, const char *key, char *value, size_t room) {
+    dti_kv_message m;
     uint8_t size[8];
-    dti_store_begin(s, &m, DTI_STORE_GET);
-    dti_store_add(&m, key);
-    dt_result result = dti_store_send(s, m.data, m.bytes);
+    dti_kv_begin(s, &m, DTI_KV_GET);
+    dti_kv_add(&m, key);
+    dt_result result = dti_kv_send(s, m.data, m.bytes);
     if (!result)
-        result = dti_store_receive(s, size, 8, dti_now_ns() + DTI_STORE_ANSWER_NS);
+        result = dti_kv_receive(s, size, 8, dti_now_ns() + DTI_KV_ANSWER_NS);
     if (result)
         return result;
     uint64_t bytes = dti_get64(size);
     if (bytes >= room)
-        return dti_store_fail(s, DT_ERROR_FORMAT, "the value of \"%.80s\" has %llu bytes", key,
-                              (unsigned long long)bytes);
+        return dti_kv_fail(s, DT_ERROR_FORMAT, "the value of \"%.80s\" has %llu bytes", key,
+                           (unsigned long long)bytes);
     value[bytes] = 0;
-    return dti_store_receive(s, value, (size_t)bytes, dti_now_ns() + DTI_STORE_ANSWER_NS);
+    return dti_kv_receive(s, value, (size_t)bytes, dti_now_ns() + DTI_KV_ANSWER_NS);
 }
 
 /* Waits for the key, then its value. */
-static dt_result dti_store_get(dti_store *s, const char *key, char *value, size_t room) {
-    dti_store_message m;
+static dt_result dti_kv_get(dti_kv *s, const char *key, char *value, size_t room) {
+    dti_kv_message m;
     uint8_t answer = 1;
-    dti_store_begin(s, &m, DTI_STORE_WAIT);
+    dti_kv_begin(s, &m, DTI_KV_WAIT);
     dti_put64(m.data + 1, 1);
     m.bytes += 8;
-    dti_store_add(&m, key);
-    dt_result result = dti_store_send(s, m.data, m.bytes);
+    dti_kv_add(&m, key);
+    dt_result result = dti_kv_send(s, m.data, m.bytes);
     if (!result)
-        result = dti_store_receive(s, &answer, 1, s->deadline);
+        result = dti_kv_receive(s, &answer, 1, s->deadline);
     if (!result && answer)
-        result = dti_store_fail(s, DT_ERROR_FORMAT, "it does not wait for \"%.80s\"", key);
-    return result ? result : dti_store_take(s, key, value, room);
+        result = dti_kv_fail(s, DT_ERROR_FORMAT, "it does not wait for \"%.80s\"", key);
+    return result ? result : dti_kv_take(s, key, value, room);
 }
 
 /* A SET has no answer: that the value can be read says that it is there. */
-static dt_result dti_store_set(dti_store *s, const char *key, const char *value) {
-    dti_store_message m;
-    char there[DTI_STORE_MESSAGE];
-    dti_store_begin(s, &m, DTI_STORE_SET);
+static dt_result dti_kv_set(dti_kv *s, const char *key, const char *value) {
+    dti_kv_message m;
+    char there[DTI_KV_MESSAGE];
+    dti_kv_begin(s, &m, DTI_KV_SET);
     if (strlen(key) + strlen(value) + 17 > sizeof m.data)
-        return dti_store_fail(s, DT_ERROR_INVALID, "the text is too long");
-    dti_store_add(&m, key);
-    dti_store_add(&m, value);
-    dt_result result = dti_store_send(s, m.data, m.bytes);
+        return dti_kv_fail(s, DT_ERROR_INVALID, "the text is too long");
+    dti_kv_add(&m, key);
+    dti_kv_add(&m, value);
+    dt_result result = dti_kv_send(s, m.data, m.bytes);
     if (!result)
-        result = dti_store_take(s, key, there, sizeof there);
+        result = dti_kv_take(s, key, there, sizeof there);
     if (!result && strcmp(there, value) != 0)
         result =
-            dti_store_fail(s, DT_ERROR_IO, "another process has set \"%.80s\": two ranks 0?", key);
+            dti_kv_fail(s, DT_ERROR_IO, "another process has set \"%.80s\": two ranks 0?", key);
     return result;
 }
 

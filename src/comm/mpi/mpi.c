@@ -84,12 +84,12 @@ static dti_mpi_op *dti_mpi_take(dti_mpi *m, dti_mpi_op *plan, uint64_t *id) {
 static dt_result dti_mpi_begin(dt_comm *comm, const dt_comm_op *op, uint64_t *id) {
     dti_mpi_group *g = comm->state;
     dti_mpi *m = g->all;
-    char text[DTI_OP_TEXT];
+    char text[DTI_COLL_TEXT];
     if (m->result)
         return dti_fail(comm->base, DT_ERROR_REVOKED, "the group has ended: %s", m->error);
     if (op->tree || op->algorithm)
         return dti_fail(comm->base, DT_ERROR_UNSUPPORTED,
-                        "%s: %s; use the transport TCP, or leave it out", dti_op_text(op, text),
+                        "%s: %s; use the transport TCP, or leave it out", dti_coll_text(op, text),
                         op->tree ? "MPI sums in an order of its own, so there is no tree mode"
                                  : "MPI chooses its algorithms itself");
     dti_mpi_op plan = {.group = g, .op = *op, .state = DTI_MPI_ACTIVE, .moved_at = dti_now_ns()};
@@ -160,23 +160,23 @@ static dt_result dti_mpi_wait(dt_comm *comm, uint64_t id, uint64_t timeout_ns) {
 
 static dt_result dti_mpi_cancel(dt_comm *comm, uint64_t id) {
     dti_mpi_op *o = dti_mpi_find(comm, id);
-    char text[DTI_OP_TEXT];
+    char text[DTI_COLL_TEXT];
     if (!o)
         return DT_ERROR_INVALID;
     if (o->state == DTI_MPI_ACTIVE)
         dti_mpi_pump(o->group->all);
     if (o->state == DTI_MPI_ACTIVE)
         dti_mpi_end(o->group->all, DT_ERROR_CANCELLED, true, "rank %u cancelled %s",
-                    (unsigned)comm->rank, dti_op_text(&o->op, text));
+                    (unsigned)comm->rank, dti_coll_text(&o->op, text));
     return dti_mpi_finish(comm, o);
 }
 
 static void dti_mpi_waits_for(dt_comm *comm, uint64_t id, char *text, size_t size) {
     dti_mpi_op *o = dti_mpi_find(comm, id);
-    char what[DTI_OP_TEXT];
+    char what[DTI_COLL_TEXT];
     if (o)
         snprintf(text, size, "%s: %llu of %llu parts are done; MPI does not tell whom it waits for",
-                 dti_op_text(&o->op, what), (unsigned long long)o->done,
+                 dti_coll_text(&o->op, what), (unsigned long long)o->done,
                  (unsigned long long)o->chunks);
 }
 
@@ -221,12 +221,12 @@ static dt_result dti_mpi_group_open(dt_comm *parent, dt_comm *child) {
 static void dti_mpi_abandon(dt_comm *comm) {
     dti_mpi_group *g = comm->state;
     dti_mpi *m = g->all;
-    char text[DTI_OP_TEXT];
+    char text[DTI_COLL_TEXT];
     dti_mpi_pump(m);
     for (const dti_mpi_op *o = m->active; o; o = o->next)
         if (o->group == g) {
             dti_mpi_end(m, DT_ERROR_PEER_LOST, true, "rank %u left the group in %s",
-                        (unsigned)comm->rank, dti_op_text(&o->op, text));
+                        (unsigned)comm->rank, dti_coll_text(&o->op, text));
             break;
         }
     for (size_t i = 0; i < m->op_count; i++)

@@ -400,27 +400,27 @@ static void dti_mpi_push(dti_mpi *m, dti_mpi_op *o, uint64_t now) {
 static void dti_mpi_check_left(dti_mpi *m, const dti_mpi_op *o, uint64_t now) {
     const dt_comm *comm = o->group->comm;
     bool pair = o->op.kind <= DT_COMM_RECV;
-    char text[DTI_OP_TEXT];
+    char text[DTI_COLL_TEXT];
     for (uint32_t r = 0; r < comm->size; r++) {
         uint64_t at = m->left_at[comm->ranks ? comm->ranks[r] : r];
         if (at && (!pair || r == (uint32_t)o->op.root) &&
             now - DTI_MAX(at, o->moved_at) > m->silence_ns) {
             dti_mpi_end(m, DT_ERROR_PEER_LOST, true, "rank %u has left the group; %s needs it",
-                        (unsigned)r, dti_op_text(&o->op, text));
+                        (unsigned)r, dti_coll_text(&o->op, text));
             return;
         }
     }
 }
 
 static void dti_mpi_check_time(dti_mpi *m, const dti_mpi_op *o, uint64_t now) {
-    char text[DTI_OP_TEXT];
+    char text[DTI_COLL_TEXT];
     if (m->any_left)
         dti_mpi_check_left(m, o, now);
     if (m->op_ns && now - o->moved_at >= m->op_ns)
         dti_mpi_end(m, DT_ERROR_LATE, true,
                     "%s did not move for %llu ms at rank %u: a rank has not posted it (MPI does "
                     "not tell which)",
-                    dti_op_text(&o->op, text), (unsigned long long)(m->op_ns / 1000000u),
+                    dti_coll_text(&o->op, text), (unsigned long long)(m->op_ns / 1000000u),
                     (unsigned)m->rank);
 }
 

@@ -11,7 +11,7 @@
  *   link.c        bytes to frames and back; which frame goes next is asked of the layers above
  *   flight.c      one posted operation: its schedule, and how far it is
  *   engine.c      frames of operations: what they change, what is to be sent
- *   loss.c        suspicion, loss, lateness, revocation
+ *   failure.c     suspicion, loss, lateness, revocation
  *   join.c        connections, join, roster
  *   member.c      heartbeats, leaving, time */
 

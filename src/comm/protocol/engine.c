@@ -107,7 +107,7 @@ static void dti_flight_peer_posted(dti_flight *f, uint32_t place) {
         return;
     f->peer_state[place] |= DTI_PEER_POSTED;
     for (uint32_t i = f->first_of[place]; i != DTI_NOBODY; i = f->tracks[i].next)
-        if (f->schedule.steps[i].kind == DTI_STEP_SEND && !f->schedule.steps[i].credited)
+        if (f->schedule.steps[i].kind == DTI_SCHEDULE_SEND && !f->schedule.steps[i].credited)
             f->tracks[i].granted = f->tracks[i].total;
 }
 
@@ -170,7 +170,7 @@ static void dti_engine_match_posts(dti_core *core, dti_flight *f) {
 
 /* ---- permissions */
 
-static uint32_t dti_flight_stream(const dti_flight *f, uint32_t place, dti_step_kind kind,
+static uint32_t dti_flight_stream(const dti_flight *f, uint32_t place, dti_schedule_step_kind kind,
                                   uint32_t stream) {
     uint32_t i = f->first_of[place];
     while (i != DTI_NOBODY &&
@@ -184,7 +184,7 @@ static void dti_engine_credit(dti_core *core, dti_link *link) {
     dti_flight *f = dti_flight_find(core, link->peer, fr->group, fr->flags, fr->sequence);
     uint32_t step = DTI_NOBODY;
     if (f)
-        step = dti_flight_stream(f, f->group->place_of[link->peer], DTI_STEP_SEND, fr->stream);
+        step = dti_flight_stream(f, f->group->place_of[link->peer], DTI_SCHEDULE_SEND, fr->stream);
     else if (dti_posted_before(core, link->peer, fr->group, fr->flags, fr->sequence))
         return; /* it is over here */
     if (step == DTI_NOBODY || fr->value > f->tracks[step].total) {
@@ -221,18 +221,18 @@ static bool dti_engine_data_body(dti_core *core, dti_link *link) {
     dti_flight *f = dti_flight_find(core, link->peer, fr->group, fr->flags, fr->sequence);
     uint32_t step = DTI_NOBODY;
     if (f)
-        step = dti_flight_stream(f, f->group->place_of[link->peer], DTI_STEP_RECV, fr->stream);
+        step = dti_flight_stream(f, f->group->place_of[link->peer], DTI_SCHEDULE_RECV, fr->stream);
     bool fits = step != DTI_NOBODY;
     uint32_t chunk = 0;
     if (fits) {
-        const dti_step *s = &f->schedule.steps[step];
-        uint64_t bytes = f->schedule.chunk_elements * dti_step_bytes(s);
+        const dti_schedule_step *s = &f->schedule.steps[step];
+        uint64_t bytes = f->schedule.chunk_elements * dti_flight_step_bytes(s);
         fits = fr->value % bytes == 0 && fr->value / bytes < f->tracks[step].granted;
         chunk = fits ? (uint32_t)(fr->value / bytes) : 0;
         fits = fits && !dti_track_has(core, f, &f->tracks[step], chunk) &&
                (core->set.sockets > 1 || chunk == f->tracks[step].done) &&
                chunk % core->set.sockets == link->socket && /* so none comes twice at once */
-               fr->length == dti_chunk_count(f, s, chunk) * dti_step_bytes(s);
+               fr->length == dti_chunk_count(f, s, chunk) * dti_flight_step_bytes(s);
     }
     if (!fits) {
         dti_core_link_failed(core, link, DT_ERROR_CORRUPT,
@@ -245,21 +245,21 @@ static bool dti_engine_data_body(dti_core *core, dti_link *link) {
     link->rx_flight = f;
     link->rx_step = step;
     link->rx_chunk = chunk;
-    link->body = dti_step_at(core, f, step, chunk);
+    link->body = dti_flight_step_at(core, f, step, chunk);
     return true;
 }
 
 /* An early stream whose operation may take it now: its step, or DTI_NOBODY. */
 static uint32_t dti_early_step(const dti_core *core, const dti_flight *f, uint32_t place,
                                const dti_frame *fr) {
-    uint32_t step = dti_flight_stream(f, place, DTI_STEP_RECV, fr->stream);
+    uint32_t step = dti_flight_stream(f, place, DTI_SCHEDULE_RECV, fr->stream);
     const dti_link *link = core->peers[f->group->ranks[place]].data[0];
     if (link && link->rx_flight == f && link->rx_step == step)
         return DTI_NOBODY; /* it is coming in already */
     if (step == DTI_NOBODY || f->tracks[step].granted == 0 || f->tracks[step].done)
         return DTI_NOBODY;
-    const dti_step *s = &f->schedule.steps[step];
-    return s->count * dti_step_bytes(s) == fr->length ? step : DTI_NOBODY;
+    const dti_schedule_step *s = &f->schedule.steps[step];
+    return s->count * dti_flight_step_bytes(s) == fr->length ? step : DTI_NOBODY;
 }
 
 static void dti_engine_early_taken(dti_core *core, uint32_t peer, uint32_t length) {
@@ -292,7 +292,7 @@ static bool dti_engine_early_body(dti_core *core, dti_link *link) {
             link->rx_flight = f;
             link->rx_step = step;
             link->rx_chunk = 0;
-            link->body = dti_step_at(core, f, step, 0);
+            link->body = dti_flight_step_at(core, f, step, 0);
             return true;
         }
     }
@@ -339,7 +339,7 @@ static void dti_engine_payload(dti_core *core, dti_link *link) {
 static bool dti_early_has(const dti_core *core, const dti_flight *f, uint32_t peer, uint32_t step) {
     const dti_peer *p = &core->peers[peer];
     uint32_t at = 0;
-    while (f->schedule.steps[step].kind == DTI_STEP_RECV && at < p->early_bytes) {
+    while (f->schedule.steps[step].kind == DTI_SCHEDULE_RECV && at < p->early_bytes) {
         dti_frame fr;
         memcpy(&fr, p->early + at, sizeof fr);
         at += dti_early_units(fr.length) * 64u;
@@ -372,13 +372,13 @@ static bool dti_early_announces(dti_core *core, dti_flight *f, uint32_t peer) {
 static bool dti_early_take(dti_core *core, dti_flight *f, uint32_t peer, uint32_t at,
                            const dti_frame *fr) {
     uint32_t place = f->group->place_of[peer];
-    uint32_t step = dti_flight_stream(f, place, DTI_STEP_RECV, fr->stream);
+    uint32_t step = dti_flight_stream(f, place, DTI_SCHEDULE_RECV, fr->stream);
     if (step != DTI_NOBODY)
-        f->tracks[step].granted = dti_recv_limit(core, f, step);
+        f->tracks[step].granted = dti_flight_recv_limit(core, f, step);
     step = dti_early_step(core, f, place, fr);
     if (step == DTI_NOBODY)
         return false;
-    memcpy(dti_step_at(core, f, step, 0), core->peers[peer].early + at + 64, fr->length);
+    memcpy(dti_flight_step_at(core, f, step, 0), core->peers[peer].early + at + 64, fr->length);
     dti_track_done(core, f, step, 0);
     dti_engine_early_taken(core, peer, fr->length);
     return true;
@@ -408,7 +408,7 @@ static void dti_engine_take_early(dti_core *core, dti_flight *f) {
         if (f->peer_state[place] & DTI_PEER_INVOLVED &&
             !dti_early_announces(core, f, f->group->ranks[place]))
             return;
-    dti_pool_lend(core, f);
+    dti_flight_slots_lend(core, f);
     for (uint32_t place = 0; place < f->group->size; place++)
         if (f->peer_state[place] & DTI_PEER_INVOLVED)
             dti_engine_take_early_from(core, f, f->group->ranks[place]);
@@ -451,13 +451,13 @@ static uint32_t dti_flight_checksum(dti_flight *f, uint32_t step, uint32_t chunk
 /* Attaches chunk `chunk` of a SEND to the connection, behind a header of `type`. */
 static void dti_engine_attach(dti_core *core, dti_link *link, dti_flight *f, uint32_t step,
                               uint32_t chunk, dti_frame_type type) {
-    const dti_step *s = &f->schedule.steps[step];
+    const dti_schedule_step *s = &f->schedule.steps[step];
     dti_frame fr = dti_frame_of(f, type);
     fr.stream = s->stream;
-    fr.length = (uint32_t)(dti_chunk_count(f, s, chunk) * dti_step_bytes(s));
+    fr.length = (uint32_t)(dti_chunk_count(f, s, chunk) * dti_flight_step_bytes(s));
     if (type == DTI_FRAME_DATA)
-        fr.value = chunk * f->schedule.chunk_elements * dti_step_bytes(s);
-    link->data = dti_step_at(core, f, step, chunk);
+        fr.value = chunk * f->schedule.chunk_elements * dti_flight_step_bytes(s);
+    link->data = dti_flight_step_at(core, f, step, chunk);
     link->data_left = fr.length;
     if (core->set.integrity == DT_COMM_CRC)
         fr.crc = dti_flight_checksum(f, step, chunk, link->data, fr.length);
@@ -477,9 +477,9 @@ static void dti_engine_sent(dti_core *core, dti_link *link) {
 
 static bool dti_engine_may_go_early(const dti_core *core, const dti_flight *f, uint32_t step,
                                     uint32_t peer) {
-    const dti_step *s = &f->schedule.steps[step];
+    const dti_schedule_step *s = &f->schedule.steps[step];
     const dti_peer *p = &core->peers[peer];
-    uint32_t bytes = (uint32_t)(s->count * dti_step_bytes(s));
+    uint32_t bytes = (uint32_t)(s->count * dti_flight_step_bytes(s));
     uint16_t used = (uint16_t)(p->early_used - p->early_back);
     return used + dti_early_units(bytes) <= DTI_EARLY_UNITS;
 }
@@ -487,7 +487,7 @@ static bool dti_engine_may_go_early(const dti_core *core, const dti_flight *f, u
 /* A SEND step: attaches its next chunk if it may go. Chunks are dealt to the sockets in turn. */
 static bool dti_engine_send_step(dti_core *core, dti_link *link, dti_flight *f, uint32_t place,
                                  uint32_t step) {
-    const dti_step *s = &f->schedule.steps[step];
+    const dti_schedule_step *s = &f->schedule.steps[step];
     dti_track *t = &f->tracks[step];
     uint8_t *state = &f->peer_state[place];
     if (t->begun >= t->ready)
@@ -498,7 +498,7 @@ static bool dti_engine_send_step(dti_core *core, dti_link *link, dti_flight *f, 
         dti_engine_attach(core, link, f, step, t->begun, DTI_FRAME_DATA);
         return true;
     }
-    if (link->socket || *state & (DTI_PEER_DUE | DTI_PEER_ASKED) || !dti_step_is_short(s, t))
+    if (link->socket || *state & (DTI_PEER_DUE | DTI_PEER_ASKED) || !dti_flight_step_is_short(s, t))
         return false;
     if (!dti_engine_may_go_early(core, f, step, link->peer)) {
         *state |= DTI_PEER_DUE; /* no room there: ask for permission */
@@ -506,7 +506,7 @@ static bool dti_engine_send_step(dti_core *core, dti_link *link, dti_flight *f, 
     }
     core->peers[link->peer].early_used =
         (uint16_t)(core->peers[link->peer].early_used +
-                   dti_early_units((uint32_t)(s->count * dti_step_bytes(s))));
+                   dti_early_units((uint32_t)(s->count * dti_flight_step_bytes(s))));
     *state |= DTI_PEER_TOLD;
     dti_engine_attach(core, link, f, step, 0, DTI_FRAME_EAGER);
     return true;
@@ -514,7 +514,7 @@ static bool dti_engine_send_step(dti_core *core, dti_link *link, dti_flight *f, 
 
 static void dti_engine_credit_step(dti_core *core, dti_link *link, const dti_flight *f,
                                    uint32_t step) {
-    const dti_step *s = &f->schedule.steps[step];
+    const dti_schedule_step *s = &f->schedule.steps[step];
     dti_track *t = &f->tracks[step];
     if (!s->credited || t->told >= t->granted || dti_link_room(link) < DTI_HEADER_ROOM)
         return;
@@ -537,7 +537,7 @@ static bool dti_engine_fill_flight(dti_core *core, dti_link *link, dti_flight *f
             dti_engine_put(core, link, &fr);
             *state = (uint8_t)((*state & ~DTI_PEER_DUE) | DTI_PEER_TOLD | DTI_PEER_ASKED);
         }
-        if (f->schedule.steps[i].kind == DTI_STEP_RECV) {
+        if (f->schedule.steps[i].kind == DTI_SCHEDULE_RECV) {
             if (*state & DTI_PEER_POSTED && !link->socket)
                 dti_engine_credit_step(core, link, f, i);
         } else if (dti_link_room(link) >= DTI_HEADER_ROOM &&

@@ -2,7 +2,7 @@
  * the next operation of the kind); advancing does not: it folds and copies what can be, and finds
  * out what may be sent and received. */
 
-static uint16_t dti_op_flags(const dt_comm_op *op) {
+static uint16_t dti_flight_flags(const dt_comm_op *op) {
     uint32_t flags = (uint32_t)op->reduction | (uint32_t)op->algorithm << 3;
     if (op->tree)
         flags |= DTI_FLAG_TREE;
@@ -57,7 +57,7 @@ static void dti_flight_free(dti_core *core, dti_flight *f) {
     dti_free(core->base, f);
 }
 
-static size_t dti_step_bytes(const dti_step *s) {
+static size_t dti_flight_step_bytes(const dti_schedule_step *s) {
     return dti_dtype_bytes((dt_dtype)s->dtype);
 }
 
@@ -84,18 +84,18 @@ static uint32_t dti_chunks(const dti_schedule *s, uint64_t count) {
 }
 
 /* Elements of chunk c of a step. */
-static uint64_t dti_chunk_count(const dti_flight *f, const dti_step *s, uint32_t chunk) {
+static uint64_t dti_chunk_count(const dti_flight *f, const dti_schedule_step *s, uint32_t chunk) {
     uint64_t from = chunk * f->schedule.chunk_elements;
     return DTI_MIN(f->schedule.chunk_elements, s->count - from);
 }
 
-static bool dti_step_moves(const dti_step *s) {
-    return s->kind == DTI_STEP_SEND || s->kind == DTI_STEP_RECV;
+static bool dti_flight_step_moves(const dti_schedule_step *s) {
+    return s->kind == DTI_SCHEDULE_SEND || s->kind == DTI_SCHEDULE_RECV;
 }
 
 /* Whether the whole stream may go early. */
-static bool dti_step_is_short(const dti_step *s, const dti_track *t) {
-    return t->total == 1 && s->count * dti_step_bytes(s) <= DTI_EARLY_BYTES;
+static bool dti_flight_step_is_short(const dti_schedule_step *s, const dti_track *t) {
+    return t->total == 1 && s->count * dti_flight_step_bytes(s) <= DTI_EARLY_BYTES;
 }
 
 /* The steps of each rank in a chain, and what is known of it at the start. */
@@ -105,14 +105,14 @@ static void dti_flight_chain(dti_flight *f) {
         f->peer_state[r] = 0;
     }
     for (uint32_t i = (uint32_t)f->schedule.step_count; i-- > 0;) {
-        const dti_step *s = &f->schedule.steps[i];
-        if (!dti_step_moves(s) || !s->count)
+        const dti_schedule_step *s = &f->schedule.steps[i];
+        if (!dti_flight_step_moves(s) || !s->count)
             continue;
         f->tracks[i].next = f->first_of[s->peer];
         f->first_of[s->peer] = i;
         f->peer_state[s->peer] |= DTI_PEER_INVOLVED;
         /* Short streams need no announcement: they go early. */
-        if (!dti_step_is_short(s, &f->tracks[i]))
+        if (!dti_flight_step_is_short(s, &f->tracks[i]))
             f->peer_state[s->peer] |= DTI_PEER_DUE;
     }
 }
@@ -121,18 +121,19 @@ static void dti_flight_chain(dti_flight *f) {
 static void dti_flight_slots(dti_flight *f) {
     f->slot_streams = 0;
     for (uint32_t i = 0; i < f->schedule.step_count; i++) {
-        const dti_step *s = &f->schedule.steps[i];
-        if (s->kind == DTI_STEP_RECV && s->place == DTI_PLACE_SLOT && s->count)
+        const dti_schedule_step *s = &f->schedule.steps[i];
+        if (s->kind == DTI_SCHEDULE_RECV && s->place == DTI_PLACE_SLOT && s->count)
             f->tracks[i].slot = f->slot_streams++;
         for (uint32_t k = 0; k < s->source_count; k++) {
             uint32_t from = f->schedule.sources[s->first_source + k].step;
-            if (from != UINT32_MAX && s->kind == DTI_STEP_FOLD)
+            if (from != UINT32_MAX && s->kind == DTI_SCHEDULE_FOLD)
                 f->tracks[from].consumer = i;
         }
     }
 }
 
-static bool dti_steps_alike(const dti_schedule *s, const dti_step *a, const dti_step *b) {
+static bool dti_steps_alike(const dti_schedule *s, const dti_schedule_step *a,
+                            const dti_schedule_step *b) {
     if (a->kind != b->kind || a->place != b->place || a->offset != b->offset ||
         a->count != b->count || a->dtype != b->dtype || a->after_count != b->after_count)
         return false;
@@ -145,11 +146,11 @@ static bool dti_steps_alike(const dti_schedule *s, const dti_step *a, const dti_
 static void dti_flight_alike(dti_flight *f) {
     uint32_t last = DTI_NOBODY;
     for (uint32_t i = 0; i < f->schedule.step_count; i++) {
-        const dti_step *s = &f->schedule.steps[i];
+        const dti_schedule_step *s = &f->schedule.steps[i];
         dti_track *t = &f->tracks[i];
         t->alike = i;
         memset(t->sum_of, 0xFF, sizeof t->sum_of);
-        if (s->kind != DTI_STEP_SEND)
+        if (s->kind != DTI_SCHEDULE_SEND)
             continue;
         if (last != DTI_NOBODY && dti_steps_alike(&f->schedule, &f->schedule.steps[last], s))
             t->alike = f->tracks[last].alike;
@@ -212,16 +213,16 @@ static bool dti_track_has(const dti_core *core, const dti_flight *f, const dti_t
 
 /* ---- slots: lent to one operation at a time, when all who send into them have posted it */
 
-static uint64_t dti_pool_need(const dti_core *core, const dti_flight *f) {
+static uint64_t dti_flight_slots_need(const dti_core *core, const dti_flight *f) {
     return (uint64_t)f->slot_streams * core->set.window * core->set.chunk_bytes;
 }
 
-static bool dti_pool_reserve(dti_core *core, const dti_flight *f) {
+static bool dti_flight_slots_reserve(dti_core *core, const dti_flight *f) {
     if (core->old_pool && (!core->pool_user || core->pool_user->slots != core->old_pool)) {
         dti_free(core->base, core->old_pool);
         core->old_pool = NULL;
     }
-    uint64_t need = dti_pool_need(core, f);
+    uint64_t need = dti_flight_slots_need(core, f);
     if (need <= core->pool_bytes)
         return true;
     /* An old one in use and a new one that is too small again: cannot be, as the group's largest
@@ -244,23 +245,23 @@ static bool dti_pool_reserve(dti_core *core, const dti_flight *f) {
     return true;
 }
 
-static uint8_t *dti_slot_at(const dti_core *core, const dti_flight *f, uint32_t step,
-                            uint32_t chunk) {
+static uint8_t *dti_flight_slot_at(const dti_core *core, const dti_flight *f, uint32_t step,
+                                   uint32_t chunk) {
     uint64_t slot = (uint64_t)f->tracks[step].slot * core->set.window + chunk % core->set.window;
     return f->slots + slot * core->set.chunk_bytes;
 }
 
 static bool dti_flight_all_senders_posted(const dti_flight *f) {
     for (uint32_t i = 0; i < f->schedule.step_count; i++) {
-        const dti_step *s = &f->schedule.steps[i];
-        if (s->kind == DTI_STEP_RECV && s->place == DTI_PLACE_SLOT && s->count &&
+        const dti_schedule_step *s = &f->schedule.steps[i];
+        if (s->kind == DTI_SCHEDULE_RECV && s->place == DTI_PLACE_SLOT && s->count &&
             !(f->peer_state[s->peer] & DTI_PEER_POSTED))
             return false;
     }
     return true;
 }
 
-static void dti_pool_lend(dti_core *core, dti_flight *f) {
+static void dti_flight_slots_lend(dti_core *core, dti_flight *f) {
     if (core->pool_user || f->slots || !f->slot_streams || !dti_flight_all_senders_posted(f))
         return;
     core->pool_user = f;
@@ -268,14 +269,14 @@ static void dti_pool_lend(dti_core *core, dti_flight *f) {
 }
 
 /* True when the slots are free for another operation. */
-static bool dti_pool_return(dti_core *core, dti_flight *f) {
+static bool dti_flight_slots_return(dti_core *core, dti_flight *f) {
     if (core->pool_user != f)
         return false;
     for (uint32_t i = 0; i < f->schedule.step_count; i++) {
         const dti_track *t = &f->tracks[i];
-        const dti_step *s = &f->schedule.steps[i];
-        if (s->kind == DTI_STEP_RECV && s->place == DTI_PLACE_SLOT && t->consumer != DTI_NOBODY &&
-            f->tracks[t->consumer].done < t->total)
+        const dti_schedule_step *s = &f->schedule.steps[i];
+        if (s->kind == DTI_SCHEDULE_RECV && s->place == DTI_PLACE_SLOT &&
+            t->consumer != DTI_NOBODY && f->tracks[t->consumer].done < t->total)
             return false;
     }
     core->pool_user = NULL;
@@ -291,36 +292,37 @@ static uint8_t *dti_flight_place(const dti_flight *f, int place, uint64_t offset
     return (uint8_t *)(uintptr_t)base + offset;
 }
 
-static uint8_t *dti_step_at(const dti_core *core, const dti_flight *f, uint32_t step,
-                            uint32_t chunk) {
-    const dti_step *s = &f->schedule.steps[step];
+static uint8_t *dti_flight_step_at(const dti_core *core, const dti_flight *f, uint32_t step,
+                                   uint32_t chunk) {
+    const dti_schedule_step *s = &f->schedule.steps[step];
     if (s->place == DTI_PLACE_SLOT)
-        return dti_slot_at(core, f, step, chunk);
+        return dti_flight_slot_at(core, f, step, chunk);
     return dti_flight_place(f, s->place, s->offset) +
-           chunk * f->schedule.chunk_elements * dti_step_bytes(s);
+           chunk * f->schedule.chunk_elements * dti_flight_step_bytes(s);
 }
 
-static const void *dti_source_at(const dti_core *core, const dti_flight *f, const dti_source *s,
-                                 uint32_t chunk) {
+static const void *dti_flight_source_at(const dti_core *core, const dti_flight *f,
+                                        const dti_source *s, uint32_t chunk) {
     if (s->place == DTI_PLACE_SLOT)
-        return dti_slot_at(core, f, s->step, chunk);
+        return dti_flight_slot_at(core, f, s->step, chunk);
     return dti_flight_place(f, s->place, s->offset) +
            chunk * f->schedule.chunk_elements * dti_dtype_bytes((dt_dtype)s->dtype);
 }
 
-static void dti_step_compute(const dti_core *core, dti_flight *f, uint32_t step, uint32_t chunk) {
-    const dti_step *s = &f->schedule.steps[step];
+static void dti_flight_step_compute(const dti_core *core, dti_flight *f, uint32_t step,
+                                    uint32_t chunk) {
+    const dti_schedule_step *s = &f->schedule.steps[step];
     const dti_source *from = f->schedule.sources + s->first_source;
     uint64_t count = dti_chunk_count(f, s, chunk);
-    uint8_t *to = dti_step_at(core, f, step, chunk);
-    if (s->kind == DTI_STEP_COPY) {
-        const void *data = dti_source_at(core, f, from, chunk);
+    uint8_t *to = dti_flight_step_at(core, f, step, chunk);
+    if (s->kind == DTI_SCHEDULE_COPY) {
+        const void *data = dti_flight_source_at(core, f, from, chunk);
         if (data != to)
-            memmove(to, data, count * dti_step_bytes(s));
+            memmove(to, data, count * dti_flight_step_bytes(s));
         return;
     }
     for (uint32_t i = 0; i < s->source_count; i++)
-        f->operands[i] = (dti_operand){.data = dti_source_at(core, f, &from[i], chunk),
+        f->operands[i] = (dti_operand){.data = dti_flight_source_at(core, f, &from[i], chunk),
                                        .dtype = from[i].dtype,
                                        .span = from[i].span};
     uint32_t divisor = f->op.tree ? f->leaf_total : f->group->size;
@@ -329,7 +331,8 @@ static void dti_step_compute(const dti_core *core, dti_flight *f, uint32_t step,
 }
 
 /* How many chunks of a step its predecessors allow. */
-static uint32_t dti_step_limit(const dti_flight *f, const dti_step *s, uint32_t total) {
+static uint32_t dti_flight_step_limit(const dti_flight *f, const dti_schedule_step *s,
+                                      uint32_t total) {
     uint32_t limit = total;
     for (uint32_t i = 0; i < s->after_count; i++) {
         uint32_t after = f->schedule.after[s->first_after + i];
@@ -348,10 +351,10 @@ static uint32_t dti_step_limit(const dti_flight *f, const dti_step *s, uint32_t 
 }
 
 /* What may come in: everything, or what there is room for. */
-static uint32_t dti_recv_limit(const dti_core *core, const dti_flight *f, uint32_t step) {
-    const dti_step *s = &f->schedule.steps[step];
+static uint32_t dti_flight_recv_limit(const dti_core *core, const dti_flight *f, uint32_t step) {
+    const dti_schedule_step *s = &f->schedule.steps[step];
     const dti_track *t = &f->tracks[step];
-    uint32_t limit = dti_step_limit(f, s, t->total);
+    uint32_t limit = dti_flight_step_limit(f, s, t->total);
     if (s->place != DTI_PLACE_SLOT)
         return limit;
     if (!f->slots || core->pool_user != f)
@@ -363,18 +366,18 @@ static uint32_t dti_recv_limit(const dti_core *core, const dti_flight *f, uint32
 static bool dti_flight_pass(dti_core *core, dti_flight *f) {
     bool changed = false;
     for (uint32_t i = 0; i < f->schedule.step_count; i++) {
-        const dti_step *s = &f->schedule.steps[i];
+        const dti_schedule_step *s = &f->schedule.steps[i];
         dti_track *t = &f->tracks[i];
         if (t->done == t->total)
             continue;
-        if (s->kind == DTI_STEP_RECV)
-            t->granted = dti_recv_limit(core, f, i);
-        else if (s->kind == DTI_STEP_SEND)
-            t->ready = dti_step_limit(f, s, t->total);
+        if (s->kind == DTI_SCHEDULE_RECV)
+            t->granted = dti_flight_recv_limit(core, f, i);
+        else if (s->kind == DTI_SCHEDULE_SEND)
+            t->ready = dti_flight_step_limit(f, s, t->total);
         else {
-            uint32_t limit = dti_step_limit(f, s, t->total);
+            uint32_t limit = dti_flight_step_limit(f, s, t->total);
             while (t->done < limit) {
-                dti_step_compute(core, f, i, t->done);
+                dti_flight_step_compute(core, f, i, t->done);
                 t->done++;
                 changed = true;
             }
@@ -405,7 +408,7 @@ static void dti_flight_advance(dti_core *core, dti_flight *f) {
     do
         dti_engine_take_early(core, f);
     while (dti_flight_pass(core, f));
-    bool freed = dti_pool_return(core, f);
+    bool freed = dti_flight_slots_return(core, f);
     if (!f->undone)
         dti_flight_finish(core, f, DT_OK);
     for (uint32_t i = 0; freed && i < core->flight_count && !core->pool_user; i++)
@@ -421,7 +424,7 @@ static bool dti_flight_plan(dti_core *core, dti_flight *f, const dti_collective 
     if (!build)
         return false;
     if (!c->op.count)
-        build = dti_exchange_nothing;
+        build = dti_algo_nothing;
     dti_schedule_clear(&f->schedule);
     f->planned = *c;
     if (!build(core->base, &chosen, &f->schedule)) {
@@ -439,7 +442,7 @@ static void dti_flight_number(dti_flight *f, dti_rank_group *group, const dt_com
     else if (op->kind == DT_COMM_RECV)
         next = &group->next_recv[op->root];
     f->post = (dti_announce){.group = group->id,
-                             .flags = dti_op_flags(op),
+                             .flags = dti_flight_flags(op),
                              .root = f->p2p ? 0 : (uint16_t)op->root,
                              .kind = (uint8_t)op->kind,
                              .dtype = (uint8_t)op->dtype,
@@ -473,7 +476,7 @@ static dti_flight *dti_core_post(dti_core *core, dti_rank_group *group, const dt
     if (!dti_flight_reserve(core, f))
         return NULL;
     dti_flight_tracks(f);
-    if (!dti_flight_bits(core, f) || !dti_pool_reserve(core, f))
+    if (!dti_flight_bits(core, f) || !dti_flight_slots_reserve(core, f))
         return NULL;
     dti_flight_number(f, group, op);
     f->id = ++core->next_id;

@@ -39,7 +39,7 @@
 #define DTI_PROOF_BYTES 36
 #define DTI_REFUSAL_TEXT 240
 
-/* ---- of join.c and loss.c */
+/* ---- of join.c and failure.c */
 static void dti_core_link_open(dti_core *core, dti_link *link);
 static void dti_core_link_refused(dti_core *core, dti_link *link, const char *text);
 static void dti_core_link_dropped(dti_core *core, dti_link *link, const char *why);

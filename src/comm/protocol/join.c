@@ -4,7 +4,7 @@
  * the first operation wants them, by the higher rank of the two.
  *
  * A connection that fails before it is open is tried again until a deadline; one that is open and
- * ends without BYE is a loss, which is loss.c's. Nobody joins a run that is under way. */
+ * ends without BYE is a loss, which is failure.c's. Nobody joins a run that is under way. */
 
 #define DTI_JOIN_FIXED 18
 #define DTI_ROSTER_FIXED 18

@@ -57,10 +57,10 @@ static void dti_link_put_frame(dti_link *link, dti_frame *frame, const void *bod
         dti_link_put_mac(link);
 }
 
-typedef struct dti_span_out {
+typedef struct dti_link_span_out {
     const uint8_t *data;
     size_t bytes;
-} dti_span_out;
+} dti_link_span_out;
 
 static bool dti_core_data_frozen(const dti_core *core, const dti_link *link) {
     return link->channel == DTI_CHANNEL_DATA && link->state == DTI_LINK_OPEN &&
@@ -68,7 +68,7 @@ static bool dti_core_data_frozen(const dti_core *core, const dti_link *link) {
 }
 
 /* What is to be sent now, in up to two pieces; 0 = nothing. */
-static int dti_link_output(dti_core *core, dti_link *link, dti_span_out out[2]) {
+static int dti_link_output(dti_core *core, dti_link *link, dti_link_span_out out[2]) {
     if (link->state == DTI_LINK_FREE || link->state == DTI_LINK_DIALING || link->shut ||
         dti_core_data_frozen(core, link))
         return 0;
@@ -79,9 +79,9 @@ static int dti_link_output(dti_core *core, dti_link *link, dti_span_out out[2]) 
     }
     int count = 0;
     if (link->tx_to > link->tx_from)
-        out[count++] = (dti_span_out){link->tx + link->tx_from, link->tx_to - link->tx_from};
+        out[count++] = (dti_link_span_out){link->tx + link->tx_from, link->tx_to - link->tx_from};
     if (link->data_left)
-        out[count++] = (dti_span_out){link->data, link->data_left};
+        out[count++] = (dti_link_span_out){link->data, link->data_left};
     return count;
 }
 
@@ -114,10 +114,10 @@ static void dti_link_sent(dti_core *core, dti_link *link, size_t bytes) {
 
 /* ---- input */
 
-typedef struct dti_span_in {
+typedef struct dti_link_span_in {
     uint8_t *data;
     size_t bytes;
-} dti_span_in;
+} dti_link_span_in;
 
 /* Unauthenticated peers get no more of our memory than a greeting takes. */
 static uint32_t dti_link_rx_room(const dti_link *link) {
@@ -129,18 +129,18 @@ static bool dti_link_has_room(const dti_link *link) {
 }
 
 /* Where the next bytes go, in up to two pieces; 0 = read nothing now. */
-static int dti_link_input(dti_core *core, dti_link *link, dti_span_in in[2]) {
+static int dti_link_input(dti_core *core, dti_link *link, dti_link_span_in in[2]) {
     if (link->state == DTI_LINK_FREE || link->state == DTI_LINK_DIALING ||
         dti_core_data_frozen(core, link))
         return 0;
     int count = 0;
     if (link->in_body)
-        in[count++] = (dti_span_in){link->body, link->body_left};
+        in[count++] = (dti_link_span_in){link->body, link->body_left};
     if (link->rx_from == link->rx_to)
         link->rx_from = link->rx_to = 0;
     uint32_t room = dti_link_rx_room(link);
     if (link->rx_to < room)
-        in[count++] = (dti_span_in){link->rx + link->rx_to, room - link->rx_to};
+        in[count++] = (dti_link_span_in){link->rx + link->rx_to, room - link->rx_to};
     return count;
 }
 

@@ -3,7 +3,7 @@
  * of time, which everything that waits for something is driven by. Leaving is said (BYE), so that
  * an end of a connection without it is a loss.
  *
- * What is wrong is loss.c's to judge; how ranks come together is join.c's. */
+ * What is wrong is failure.c's to judge; how ranks come together is join.c's. */
 
 #define DTI_PAUSE_NS 1000000000u /* woken so late, we were stopped ourselves: nobody else is late */
 #define DTI_LEAVE_NS 2000000000u

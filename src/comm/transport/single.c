@@ -26,7 +26,7 @@ static void dti_single_fold(const dt_comm *comm, const dt_comm_op *op) {
 }
 
 static void dti_single_do(const dt_comm *comm, const dt_comm_op *op) {
-    uint64_t bytes = dti_op_out_bytes(op, 0, 1);
+    uint64_t bytes = dti_coll_out_bytes(op, 0, 1);
     if (!bytes) /* of broadcast, in at the root is all there is */
         return;
     if (dti_kind_reduces(op->kind))

@@ -82,7 +82,7 @@ static void dti_tcp_wake(dti_tcp *t) {
 
 /* ---- the thread */
 
-static nfds_t dti_thread_poll_set(dti_tcp *t) {
+static nfds_t dti_tcp_thread_set(dti_tcp *t) {
     t->thread_reads = !t->waiting;
     nfds_t count = dti_tcp_poll_set(t, DTI_TCP_THREAD, t->thread_reads, true);
     t->polls[DTI_TCP_THREAD][count] = (struct pollfd){.fd = t->wake[0], .events = POLLIN};
@@ -90,7 +90,7 @@ static nfds_t dti_thread_poll_set(dti_tcp *t) {
     return count;
 }
 
-static void dti_thread_round(dti_tcp *t, nfds_t count) {
+static void dti_tcp_round(dti_tcp *t, nfds_t count) {
     const struct pollfd *extra = t->polls[DTI_TCP_THREAD] + count;
     if (extra[0].revents)
         dti_pipe_drain(t->wake[0]);
@@ -111,12 +111,12 @@ static void *dti_tcp_thread(void *arg) {
 #endif
     pthread_mutex_lock(&t->lock);
     while (!atomic_load(&t->stop)) {
-        nfds_t count = dti_thread_poll_set(t);
+        nfds_t count = dti_tcp_thread_set(t);
         int timeout = dti_ms_until(dti_core_deadline(&t->core));
         pthread_mutex_unlock(&t->lock);
         poll(t->polls[DTI_TCP_THREAD], count + 1 + (nfds_t)t->meeting.own.count, timeout);
         pthread_mutex_lock(&t->lock);
-        dti_thread_round(t, count);
+        dti_tcp_round(t, count);
     }
     pthread_mutex_unlock(&t->lock);
     return NULL;

@@ -285,7 +285,7 @@ static void dti_conn_failed(dti_tcp *t, dti_tcp_conn *c, int error) {
 static bool dti_conn_write(dti_tcp *t, dti_tcp_conn *c) {
     if (dti_conn_has_tls(t, c))
         return dti_conn_write_tls(t, c);
-    dti_span_out out[2];
+    dti_link_span_out out[2];
     bool some = false;
     c->blocked = false;
     for (int count; c->fd >= 0 && (count = dti_link_output(&t->core, c->link, out)) > 0;) {
@@ -320,7 +320,7 @@ static void dti_conn_read(dti_tcp *t, dti_tcp_conn *c) {
         dti_conn_read_tls(t, c);
         return;
     }
-    dti_span_in in[2];
+    dti_link_span_in in[2];
     size_t total = 0;
     for (int count; c->fd >= 0 && total < DTI_READ_BYTES_MAX &&
                     (count = dti_link_input(&t->core, c->link, in)) > 0;) {

@@ -38,7 +38,7 @@ static void dti_conn_tls_ended(dti_tcp *t, dti_tcp_conn *c, int error) {
 
 /* What the core has to send, as far as the buffer takes it. False: nothing, or failed. */
 static bool dti_conn_encrypt(dti_tcp *t, dti_tcp_conn *c) {
-    dti_span_out out[2];
+    dti_link_span_out out[2];
     bool some = false;
     while (c->fd >= 0 && dti_link_output(&t->core, c->link, out) > 0) {
         long taken = dti_tls_encrypt(&c->tls, out[0].data, out[0].bytes);
@@ -142,7 +142,7 @@ static bool dti_conn_fetch(dti_tcp *t, dti_tcp_conn *c, size_t *total) {
 
 /* Plaintext to the link, until it takes no more or more ciphertext is needed. False: enough. */
 static bool dti_conn_decrypt(dti_tcp *t, dti_tcp_conn *c) {
-    dti_span_in in[2];
+    dti_link_span_in in[2];
     char why[DTI_TLS_TEXT];
     while (c->fd >= 0 && dti_link_input(&t->core, c->link, in) > 0) {
         long got = dti_tls_decrypt(&c->tls, in[0].data, in[0].bytes, why, sizeof why);

@@ -34,9 +34,9 @@ static uint64_t *dti_seat_counter(const dt_comm *comm, const dt_comm_op *op, dti
 
 static void dti_slot_mismatch(dti_hub *hub, const dti_team *team, const dti_slot *slot,
                               const dt_comm_op *op, uint32_t rank) {
-    char place[64], mine[DTI_OP_TEXT], other[DTI_OP_TEXT];
+    char place[64], mine[DTI_COLL_TEXT], other[DTI_COLL_TEXT];
     dti_hub_end(hub, DT_ERROR_MISMATCH, "rank %d posted %s, but rank %d posted %s (%s)", (int)rank,
-                dti_op_text(op, mine), (int)slot->first, dti_op_text(&slot->op, other),
+                dti_coll_text(op, mine), (int)slot->first, dti_coll_text(&slot->op, other),
                 dti_slot_place(team, slot, place));
 }
 
@@ -44,18 +44,18 @@ static void dti_slot_mismatch(dti_hub *hub, const dti_team *team, const dti_slot
 static void dti_slot_posted(dti_hub *hub, const dti_team *team, dti_slot *slot,
                             const dt_comm_op *op, uint32_t rank) {
     uint32_t missing = dti_team_missing(team, slot);
-    if (!dti_op_agrees(&slot->op, op)) {
+    if (!dti_coll_agrees(&slot->op, op)) {
         dti_slot_mismatch(hub, team, slot, op, rank);
     } else if (missing < team->size) {
         dti_slot_end_left(hub, team, slot, missing);
     } else if (slot->posted == slot->needed) {
         dti_slot_plan(slot, team->size);
-        dti_slot_set(slot, slot->jobs ? DTI_PHASE_READY : DTI_PHASE_DONE);
+        dti_slot_set(slot, slot->jobs ? DTI_SLOT_READY : DTI_SLOT_DONE);
     }
 }
 
 /* REVOKED: the hub's error says by what; MEMORY: its base's does. */
-static dt_result dti_thread_post(dt_comm *comm, const dt_comm_op *op, uint64_t *id) {
+static dt_result dti_inproc_post(dt_comm *comm, const dt_comm_op *op, uint64_t *id) {
     dti_seat *seat = comm->state;
     dti_hub *hub = seat->hub;
     dti_team *team = seat->team;
@@ -76,13 +76,13 @@ static dt_result dti_thread_post(dt_comm *comm, const dt_comm_op *op, uint64_t *
     return DT_OK;
 }
 
-static dt_result dti_thread_begin(dt_comm *comm, const dt_comm_op *op, uint64_t *id) {
+static dt_result dti_inproc_begin(dt_comm *comm, const dt_comm_op *op, uint64_t *id) {
     dti_hub *hub = ((dti_seat *)comm->state)->hub;
     char error[sizeof hub->base.error];
     if (op->tree && dti_seat_set_leaves(comm))
         return DT_ERROR_MEMORY;
     pthread_mutex_lock(&hub->lock);
-    dt_result result = dti_thread_post(comm, op, id);
+    dt_result result = dti_inproc_post(comm, op, id);
     if (result == DT_ERROR_MEMORY)
         snprintf(error, sizeof error, "%s", hub->base.error);
     else if (result)
@@ -94,7 +94,7 @@ static dt_result dti_thread_begin(dt_comm *comm, const dt_comm_op *op, uint64_t 
 /* ---- waiting */
 
 /* Leaves the lock to do jobs. */
-static void dti_thread_help(dt_comm *comm, dti_slot *slot, uint64_t most, uint64_t deadline) {
+static void dti_inproc_help(dt_comm *comm, dti_slot *slot, uint64_t most, uint64_t deadline) {
     dti_seat *seat = comm->state;
     slot->workers++;
     pthread_mutex_unlock(&seat->hub->lock);
@@ -102,15 +102,15 @@ static void dti_thread_help(dt_comm *comm, dti_slot *slot, uint64_t most, uint64
     pthread_mutex_lock(&seat->hub->lock);
     if (--slot->workers)
         return;
-    if (dti_slot_phase(slot) == DTI_PHASE_READY && atomic_load(&slot->next_job) >= slot->jobs)
-        dti_slot_set(slot, DTI_PHASE_DONE);
+    if (dti_slot_phase(slot) == DTI_SLOT_READY && atomic_load(&slot->next_job) >= slot->jobs)
+        dti_slot_set(slot, DTI_SLOT_DONE);
     else if (slot->sleepers)
         pthread_cond_broadcast(&slot->changed);
 }
 
 /* Watches the phase for a moment, without the lock; then sleeps. The slot cannot be freed: this
  * rank has not ended its post. */
-static void dti_thread_pause(dt_comm *comm, dti_slot *slot, bool *spun, uint64_t deadline) {
+static void dti_inproc_pause(dt_comm *comm, dti_slot *slot, bool *spun, uint64_t deadline) {
     dti_hub *hub = ((dti_seat *)comm->state)->hub;
     int phase = atomic_load(&slot->phase);
     if (*spun) {
@@ -134,11 +134,11 @@ static void dti_thread_pause(dt_comm *comm, dti_slot *slot, bool *spun, uint64_t
 static void dti_slot_missing_text(const dt_comm *comm, const dti_slot *slot, char *text,
                                   size_t size) {
     const dti_seat *seat = comm->state;
-    char what[DTI_OP_TEXT], place[64];
+    char what[DTI_COLL_TEXT], place[64];
     const char *gap = " ";
     size_t used =
         (size_t)snprintf(text, size, "%s (%s) has not been posted by rank",
-                         dti_op_text(&slot->op, what), dti_slot_place(seat->team, slot, place));
+                         dti_coll_text(&slot->op, what), dti_slot_place(seat->team, slot, place));
     for (uint32_t r = 0; r < comm->size && used < size; r++)
         if (dti_slot_needs(slot, r) && slot->posts[r].state == DTI_POST_NONE) {
             used += (size_t)snprintf(text + used, size - used, "%s%d", gap, (int)r);
@@ -149,7 +149,7 @@ static void dti_slot_missing_text(const dt_comm *comm, const dti_slot *slot, cha
 /* When the ranks that have not posted are too late, or UINT64_MAX; ends the hub if that is now. */
 static uint64_t dti_slot_late(const dt_comm *comm, const dti_slot *slot) {
     dti_hub *hub = ((dti_seat *)comm->state)->hub;
-    if (!hub->op_ns || dti_slot_phase(slot) != DTI_PHASE_GATHERING)
+    if (!hub->op_ns || dti_slot_phase(slot) != DTI_SLOT_GATHERING)
         return UINT64_MAX;
     uint64_t late = slot->posts[comm->rank].at + hub->op_ns;
     char text[256];
@@ -166,22 +166,22 @@ static bool dti_slot_await(dt_comm *comm, dti_slot *slot, uint64_t timeout_ns) {
     uint64_t now = timeout_ns == UINT64_MAX ? 0 : dti_now_ns();
     uint64_t deadline = timeout_ns > UINT64_MAX - now ? UINT64_MAX : now + timeout_ns;
     uint64_t most = timeout_ns ? UINT64_MAX : DTI_TEST_JOBS;
-    dti_meet_phase seen = DTI_PHASE_FREE;
+    dti_slot_state seen = DTI_SLOT_FREE;
     bool spun = false, late = false;
     for (;;) {
         uint64_t limit = dti_slot_late(comm, slot);
-        dti_meet_phase phase = dti_slot_phase(slot);
+        dti_slot_state phase = dti_slot_phase(slot);
         if (phase != seen)
             seen = phase, spun = false;
-        bool work = phase == DTI_PHASE_READY && atomic_load(&slot->next_job) < slot->jobs;
-        if (phase == DTI_PHASE_DONE || (phase == DTI_PHASE_ENDED && !slot->workers))
+        bool work = phase == DTI_SLOT_READY && atomic_load(&slot->next_job) < slot->jobs;
+        if (phase == DTI_SLOT_DONE || (phase == DTI_SLOT_ENDED && !slot->workers))
             return true;
         if (late)
             return false;
         if (work)
-            dti_thread_help(comm, slot, most, timeout_ns ? deadline : UINT64_MAX);
+            dti_inproc_help(comm, slot, most, timeout_ns ? deadline : UINT64_MAX);
         else if (timeout_ns)
-            dti_thread_pause(comm, slot, &spun, DTI_MIN(deadline, limit));
+            dti_inproc_pause(comm, slot, &spun, DTI_MIN(deadline, limit));
         late = !timeout_ns || (deadline != UINT64_MAX && dti_now_ns() >= deadline);
     }
 }
@@ -190,7 +190,7 @@ static bool dti_slot_await(dt_comm *comm, dti_slot *slot, uint64_t timeout_ns) {
 static dt_result dti_slot_finish(dt_comm *comm, dti_slot *slot) {
     dti_hub *hub = ((dti_seat *)comm->state)->hub;
     char error[sizeof hub->error];
-    dt_result result = dti_slot_phase(slot) == DTI_PHASE_DONE ? DT_OK : hub->result;
+    dt_result result = dti_slot_phase(slot) == DTI_SLOT_DONE ? DT_OK : hub->result;
     if (result)
         snprintf(error, sizeof error, "%s", hub->error);
     dti_slot_end_post(slot, comm->rank);
@@ -199,45 +199,45 @@ static dt_result dti_slot_finish(dt_comm *comm, dti_slot *slot) {
 }
 
 /* The lock is held on entry alone. */
-static dt_result dti_thread_no_handle(dt_comm *comm, uint64_t id) {
+static dt_result dti_inproc_no_handle(dt_comm *comm, uint64_t id) {
     pthread_mutex_unlock(&((dti_seat *)comm->state)->hub->lock);
     return dti_fail(comm->base, DT_ERROR_INVALID,
                     "the handle %llu is of no pending operation: a handle ends once",
                     (unsigned long long)id);
 }
 
-static dt_result dti_thread_wait(dt_comm *comm, uint64_t id, uint64_t timeout_ns) {
+static dt_result dti_inproc_wait(dt_comm *comm, uint64_t id, uint64_t timeout_ns) {
     dti_hub *hub = ((dti_seat *)comm->state)->hub;
     pthread_mutex_lock(&hub->lock);
     dti_slot *slot = dti_slot_find(comm, id);
     if (!slot)
-        return dti_thread_no_handle(comm, id);
+        return dti_inproc_no_handle(comm, id);
     if (dti_slot_await(comm, slot, timeout_ns))
         return dti_slot_finish(comm, slot);
     pthread_mutex_unlock(&hub->lock);
     return DT_ERROR_TIMEOUT;
 }
 
-static dt_result dti_thread_cancel(dt_comm *comm, uint64_t id) {
+static dt_result dti_inproc_cancel(dt_comm *comm, uint64_t id) {
     dti_seat *seat = comm->state;
     pthread_mutex_lock(&seat->hub->lock);
     dti_slot *slot = dti_slot_find(comm, id);
     if (!slot)
-        return dti_thread_no_handle(comm, id);
-    char text[DTI_OP_TEXT], place[64];
-    if (dti_slot_phase(slot) != DTI_PHASE_DONE)
+        return dti_inproc_no_handle(comm, id);
+    char text[DTI_COLL_TEXT], place[64];
+    if (dti_slot_phase(slot) != DTI_SLOT_DONE)
         dti_hub_end(seat->hub, DT_ERROR_CANCELLED, "rank %d cancelled %s (%s)", (int)comm->rank,
-                    dti_op_text(&slot->op, text), dti_slot_place(seat->team, slot, place));
+                    dti_coll_text(&slot->op, text), dti_slot_place(seat->team, slot, place));
     while (slot->workers)
         dti_slot_sleep(seat->hub, slot, UINT64_MAX);
     return dti_slot_finish(comm, slot);
 }
 
-static void dti_thread_waits_for(dt_comm *comm, uint64_t id, char *text, size_t size) {
+static void dti_inproc_waits_for(dt_comm *comm, uint64_t id, char *text, size_t size) {
     dti_seat *seat = comm->state;
     pthread_mutex_lock(&seat->hub->lock);
     dti_slot *slot = dti_slot_find(comm, id);
-    if (slot && dti_slot_phase(slot) == DTI_PHASE_GATHERING)
+    if (slot && dti_slot_phase(slot) == DTI_SLOT_GATHERING)
         dti_slot_missing_text(comm, slot, text, size);
     pthread_mutex_unlock(&seat->hub->lock);
 }
@@ -297,33 +297,32 @@ static dt_result dti_seat_join(dt_comm *comm) {
     return dti_fail(comm->base, DT_ERROR_MEMORY, "out of host memory: the ranks' shared state");
 }
 
-static dt_result dti_thread_group(dt_comm *parent, dt_comm *child) {
+static dt_result dti_inproc_group(dt_comm *parent, dt_comm *child) {
     dt_result result = dti_seat_new(child, ((dti_seat *)parent->state)->hub);
     return result ? result : dti_seat_join(child);
 }
 
 /* Operations of this rank that are not finished end with it, and so do those that need it. */
 static void dti_team_leave(const dt_comm *comm, dti_hub *hub, dti_team *team) {
-    char text[DTI_OP_TEXT], place[64];
+    char text[DTI_COLL_TEXT], place[64];
     for (size_t i = 0; i < team->slot_count; i++) {
         dti_slot *slot = team->slots[i];
-        dti_meet_phase phase = dti_slot_phase(slot);
-        bool open = phase == DTI_PHASE_GATHERING || phase == DTI_PHASE_READY;
+        dti_slot_state phase = dti_slot_phase(slot);
+        bool open = phase == DTI_SLOT_GATHERING || phase == DTI_SLOT_READY;
         if (open && slot->posts[comm->rank].state == DTI_POST_BORROWED)
             dti_hub_end(hub, DT_ERROR_PEER_LOST, "rank %d left the group in %s (%s)",
-                        (int)comm->rank, dti_op_text(&slot->op, text),
+                        (int)comm->rank, dti_coll_text(&slot->op, text),
                         dti_slot_place(team, slot, place));
     }
     team->left[comm->rank] = true;
     for (size_t i = 0; i < team->slot_count; i++) {
         dti_slot *slot = team->slots[i];
-        if (dti_slot_phase(slot) == DTI_PHASE_GATHERING &&
-            dti_team_missing(team, slot) < team->size)
+        if (dti_slot_phase(slot) == DTI_SLOT_GATHERING && dti_team_missing(team, slot) < team->size)
             dti_slot_end_left(hub, team, slot, comm->rank);
     }
 }
 
-static void dti_thread_close(dt_comm *comm) {
+static void dti_inproc_close(dt_comm *comm) {
     dti_seat *seat = comm->state;
     dti_hub *hub = seat->hub;
     dti_team *team = seat->team;
@@ -331,7 +330,7 @@ static void dti_thread_close(dt_comm *comm) {
     dti_team_leave(comm, hub, team);
     for (size_t i = 0; i < team->slot_count; i++) {
         dti_slot *slot = team->slots[i];
-        if (dti_slot_phase(slot) == DTI_PHASE_FREE ||
+        if (dti_slot_phase(slot) == DTI_SLOT_FREE ||
             slot->posts[comm->rank].state != DTI_POST_BORROWED)
             continue;
         while (slot->workers)
@@ -350,7 +349,7 @@ static void dti_thread_close(dt_comm *comm) {
     dti_free(&base, hub);
 }
 
-static void dti_thread_info(const dt_comm *comm, dt_comm_info *info) {
+static void dti_inproc_info(const dt_comm *comm, dt_comm_info *info) {
     dti_hub *hub = ((dti_seat *)comm->state)->hub;
     pthread_mutex_lock(&hub->lock);
     info->host_bytes += hub->base.bytes_now;
@@ -360,13 +359,13 @@ static void dti_thread_info(const dt_comm *comm, dt_comm_info *info) {
 
 static const dti_transport dti_thread_transport = {
     .name = "thread",
-    .begin = dti_thread_begin,
-    .wait = dti_thread_wait,
-    .cancel = dti_thread_cancel,
-    .waits_for = dti_thread_waits_for,
-    .group = dti_thread_group,
-    .info = dti_thread_info,
-    .close = dti_thread_close,
+    .begin = dti_inproc_begin,
+    .wait = dti_inproc_wait,
+    .cancel = dti_inproc_cancel,
+    .waits_for = dti_inproc_waits_for,
+    .group = dti_inproc_group,
+    .info = dti_inproc_info,
+    .close = dti_inproc_close,
 };
 
 static dti_hub *dti_hub_new(const dti_base *base, const dt_comm_desc *desc) {
@@ -382,7 +381,7 @@ static dti_hub *dti_hub_new(const dti_base *base, const dt_comm_desc *desc) {
 }
 
 /* One rank's comm; NULL after dti_fail(base). */
-static dt_comm *dti_thread_rank(dti_base *base, dti_hub *hub, int rank, int size) {
+static dt_comm *dti_inproc_rank(dti_base *base, dti_hub *hub, int rank, int size) {
     dti_base own;
     dti_base_init(&own, &base->allocator, &base->logger);
     dt_comm *comm = dti_comm_new(&own, NULL, (uint32_t)rank, (uint32_t)size);
@@ -424,7 +423,7 @@ DT_API dt_result dt_comm_create_threads(const dt_comm_desc *desc, int size, dt_c
         result = dti_fail(&base, DT_ERROR_MEMORY, "out of host memory: the ranks' shared state");
     int made = 0;
     for (; !result && made < size; made++)
-        if (!(out[made] = dti_thread_rank(&base, hub, made, size))) {
+        if (!(out[made] = dti_inproc_rank(&base, hub, made, size))) {
             result = DT_ERROR_MEMORY;
             break;
         }

@@ -8,13 +8,13 @@
  * rank's handle ends when its slot is DONE, or ENDED with no worker, and so nobody reads a buffer
  * that has been given back. Nothing here knows what an operation does. */
 
-typedef enum dti_meet_phase {
-    DTI_PHASE_FREE,
-    DTI_PHASE_GATHERING,
-    DTI_PHASE_READY,
-    DTI_PHASE_DONE,
-    DTI_PHASE_ENDED
-} dti_meet_phase;
+typedef enum dti_slot_state {
+    DTI_SLOT_FREE,
+    DTI_SLOT_GATHERING,
+    DTI_SLOT_READY,
+    DTI_SLOT_DONE,
+    DTI_SLOT_ENDED
+} dti_slot_state;
 
 typedef enum dti_post_state { DTI_POST_NONE, DTI_POST_BORROWED, DTI_POST_ENDED } dti_post_state;
 
@@ -38,7 +38,7 @@ typedef struct dti_slot {
     uint64_t jobs, job_elements;
     pthread_cond_t changed; /* the phase, or the last worker has left */
     alignas(64) _Atomic uint64_t next_job;
-    _Atomic int phase; /* a dti_meet_phase; written under the lock, watched without it */
+    _Atomic int phase; /* a dti_slot_state; written under the lock, watched without it */
 } dti_slot;
 
 /* The ranks of one group. */
@@ -81,14 +81,14 @@ static bool dti_slot_needs(const dti_slot *slot, uint32_t rank) {
 
 /* ---- slots; from here on the lock is held, if nothing else is said */
 
-static void dti_slot_set(dti_slot *slot, dti_meet_phase phase) {
+static void dti_slot_set(dti_slot *slot, dti_slot_state phase) {
     atomic_store(&slot->phase, (int)phase);
     if (slot->sleepers)
         pthread_cond_broadcast(&slot->changed);
 }
 
-static dti_meet_phase dti_slot_phase(const dti_slot *slot) {
-    return (dti_meet_phase)atomic_load(&slot->phase);
+static dti_slot_state dti_slot_phase(const dti_slot *slot) {
+    return (dti_slot_state)atomic_load(&slot->phase);
 }
 
 static void dti_cond_init(pthread_cond_t *cond) {
@@ -145,7 +145,7 @@ static dti_slot *dti_slot_take(dti_hub *hub, dti_team *team, const dti_slot *key
     dti_slot *slot = NULL;
     for (size_t i = 0; i < team->slot_count; i++) {
         dti_slot *s = team->slots[i];
-        bool busy = dti_slot_phase(s) != DTI_PHASE_FREE;
+        bool busy = dti_slot_phase(s) != DTI_SLOT_FREE;
         if (busy && s->sequence == key->sequence && s->from == key->from && s->to == key->to) {
             *index = i;
             return s;
@@ -164,7 +164,7 @@ static dti_slot *dti_slot_take(dti_hub *hub, dti_team *team, const dti_slot *key
     slot->op = key->op, slot->first = key->first, slot->needed = key->needed;
     slot->posted = slot->ended = 0;
     memset(slot->posts, 0, team->size * sizeof *slot->posts);
-    dti_slot_set(slot, DTI_PHASE_GATHERING);
+    dti_slot_set(slot, DTI_SLOT_GATHERING);
     return slot;
 }
 
@@ -182,7 +182,7 @@ static dti_slot *dti_slot_find(const dt_comm *comm, uint64_t id) {
 static void dti_slot_end_post(dti_slot *slot, uint32_t rank) {
     slot->posts[rank].state = DTI_POST_ENDED;
     if (++slot->ended == slot->posted)
-        dti_slot_set(slot, DTI_PHASE_FREE);
+        dti_slot_set(slot, DTI_SLOT_FREE);
 }
 
 /* ---- teams */
@@ -190,11 +190,11 @@ static void dti_slot_end_post(dti_slot *slot, uint32_t rank) {
 static void dti_team_end(const dti_team *team) {
     for (size_t i = 0; i < team->slot_count; i++) {
         dti_slot *slot = team->slots[i];
-        dti_meet_phase phase = dti_slot_phase(slot);
-        if (phase != DTI_PHASE_GATHERING && phase != DTI_PHASE_READY)
+        dti_slot_state phase = dti_slot_phase(slot);
+        if (phase != DTI_SLOT_GATHERING && phase != DTI_SLOT_READY)
             continue;
         atomic_store(&slot->next_job, UINT64_MAX / 2); /* no more is claimed */
-        dti_slot_set(slot, DTI_PHASE_ENDED);
+        dti_slot_set(slot, DTI_SLOT_ENDED);
     }
 }
 
@@ -260,7 +260,7 @@ static uint32_t dti_team_missing(const dti_team *team, const dti_slot *slot) {
 /* A slot waits for a rank that has left. */
 static void dti_slot_end_left(dti_hub *hub, const dti_team *team, const dti_slot *slot,
                               uint32_t rank) {
-    char text[DTI_OP_TEXT], place[64];
+    char text[DTI_COLL_TEXT], place[64];
     dti_hub_end(hub, DT_ERROR_PEER_LOST, "rank %u has left the group; %s needs it (%s)", rank,
-                dti_op_text(&slot->op, text), dti_slot_place(team, slot, place));
+                dti_coll_text(&slot->op, text), dti_slot_place(team, slot, place));
 }

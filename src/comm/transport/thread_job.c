@@ -71,7 +71,7 @@ static void dti_job_fold_leaves(const dti_job *j, char *out, uint64_t at, uint64
     const dt_comm_op *op = &j->slot->op;
     const dti_seat *seat = j->seat;
     uint8_t dtype = dti_sum_dtype(op->dtype, op->reduction);
-    uint64_t width = dti_op_in_width(op);
+    uint64_t width = dti_coll_in_width(op);
     uint32_t n = 0;
     for (uint32_t r = 0; r < j->size; r++)
         for (uint32_t b = 0; b < seat->leaf_buffers[r]; b++, n++) {

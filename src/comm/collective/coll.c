@@ -2,7 +2,7 @@
  * the check of it. A rank refuses here whatever it alone can see to be wrong (kinds, roots, counts,
  * buffers that overlap, an algorithm that does not exist) before a transport hears of it, and takes
  * out what the kind does not use, so that ranks never differ in that. What only two ranks together
- * can see, a mismatch, is the transports': dti_op_agrees says what it is. */
+ * can see, a mismatch, is the transports': dti_coll_agrees says what it is. */
 
 /* ---- names and sizes */
 
@@ -48,13 +48,13 @@ static bool dti_kind_has_root(dt_comm_kind kind) {
            kind == DT_COMM_REDUCE || kind == DT_COMM_GATHER || kind == DT_COMM_SCATTER;
 }
 
-static size_t dti_op_in_width(const dt_comm_op *op) {
+static size_t dti_coll_in_width(const dt_comm_op *op) {
     return dti_dtype_bytes(op->tree ? (dt_dtype)dti_sum_dtype(op->dtype, op->reduction)
                                     : op->dtype);
 }
 
-static uint64_t dti_op_in_bytes(const dt_comm_op *op, uint32_t rank, uint32_t size) {
-    uint64_t bytes = op->count * dti_op_in_width(op);
+static uint64_t dti_coll_in_bytes(const dt_comm_op *op, uint32_t rank, uint32_t size) {
+    uint64_t bytes = op->count * dti_coll_in_width(op);
     bool root = op->root == (int)rank;
     switch (op->kind) {
     case DT_COMM_SEND:
@@ -72,7 +72,7 @@ static uint64_t dti_op_in_bytes(const dt_comm_op *op, uint32_t rank, uint32_t si
     return 0;
 }
 
-static uint64_t dti_op_out_bytes(const dt_comm_op *op, uint32_t rank, uint32_t size) {
+static uint64_t dti_coll_out_bytes(const dt_comm_op *op, uint32_t rank, uint32_t size) {
     uint64_t bytes = op->count * dti_dtype_bytes(op->dtype);
     bool root = op->root == (int)rank;
     switch (op->kind) {
@@ -91,7 +91,7 @@ static uint64_t dti_op_out_bytes(const dt_comm_op *op, uint32_t rank, uint32_t s
     return 0;
 }
 
-static const char *dti_op_text(const dt_comm_op *op, char text[DTI_OP_TEXT]) {
+static const char *dti_coll_text(const dt_comm_op *op, char text[DTI_COLL_TEXT]) {
     const char *kind = dti_kind_name(op->kind);
     const char *reduction = dti_reduction_name(op->reduction);
     unsigned long long count = op->count;
@@ -111,13 +111,13 @@ static const char *dti_op_text(const dt_comm_op *op, char text[DTI_OP_TEXT]) {
     if (op->algorithm && used < sizeof tail)
         snprintf(tail + used, sizeof tail - used, ", %s", dti_algorithm_name(op->algorithm));
     if (op->kind == DT_COMM_BARRIER)
-        snprintf(text, DTI_OP_TEXT, "%s", kind);
+        snprintf(text, DTI_COLL_TEXT, "%s", kind);
     else
-        snprintf(text, DTI_OP_TEXT, "%s of %llu %s%s", kind, count, dtype, tail);
+        snprintf(text, DTI_COLL_TEXT, "%s of %llu %s%s", kind, count, dtype, tail);
     return text;
 }
 
-static bool dti_op_agrees(const dt_comm_op *a, const dt_comm_op *b) {
+static bool dti_coll_agrees(const dt_comm_op *a, const dt_comm_op *b) {
     if (a->count != b->count || a->dtype != b->dtype || a->algorithm != b->algorithm)
         return false;
     bool pair = (a->kind == DT_COMM_SEND && b->kind == DT_COMM_RECV) ||
@@ -129,7 +129,7 @@ static bool dti_op_agrees(const dt_comm_op *a, const dt_comm_op *b) {
 /* ---- the check of an operation */
 
 /* Takes out what the kind does not use, so that ranks never differ in it. */
-static dt_comm_op dti_op_normal(const dt_comm_op *op) {
+static dt_comm_op dti_coll_normal(const dt_comm_op *op) {
     dt_comm_op o = *op;
     if (o.kind == DT_COMM_BARRIER)
         return (dt_comm_op){.kind = o.kind, .algorithm = o.algorithm};
@@ -140,7 +140,7 @@ static dt_comm_op dti_op_normal(const dt_comm_op *op) {
     return o;
 }
 
-static dt_result dti_op_check_enums(dti_base *base, const dt_comm_op *op) {
+static dt_result dti_coll_check_enums(dti_base *base, const dt_comm_op *op) {
     const char *kind = dti_kind_name(op->kind);
     if ((unsigned)op->kind > DT_COMM_BARRIER)
         return dti_fail(base, DT_ERROR_INVALID, "kind %d: there is no such operation",
@@ -157,7 +157,7 @@ static dt_result dti_op_check_enums(dti_base *base, const dt_comm_op *op) {
     return DT_OK;
 }
 
-static dt_result dti_op_check_root(const dt_comm *comm, const dt_comm_op *op) {
+static dt_result dti_coll_check_root(const dt_comm *comm, const dt_comm_op *op) {
     if (!dti_kind_has_root(op->kind))
         return DT_OK;
     const char *kind = dti_kind_name(op->kind);
@@ -171,7 +171,7 @@ static dt_result dti_op_check_root(const dt_comm *comm, const dt_comm_op *op) {
     return DT_OK;
 }
 
-static dt_result dti_op_check_tree(const dt_comm *comm, const dt_comm_op *op) {
+static dt_result dti_coll_check_tree(const dt_comm *comm, const dt_comm_op *op) {
     if (!op->tree)
         return DT_OK;
     const char *kind = dti_kind_name(op->kind);
@@ -189,7 +189,7 @@ static dt_result dti_op_check_tree(const dt_comm *comm, const dt_comm_op *op) {
 }
 
 /* How many buffers one after another `in` has at this rank. */
-static uint64_t dti_op_buffers(const dt_comm *comm, const dt_comm_op *op) {
+static uint64_t dti_coll_buffers(const dt_comm *comm, const dt_comm_op *op) {
     dt_comm_span spans[64];
     if (!op->tree)
         return 1;
@@ -197,8 +197,8 @@ static uint64_t dti_op_buffers(const dt_comm *comm, const dt_comm_op *op) {
     return dti_leaf_spans(mine.first, mine.count, comm->leaf_total, spans);
 }
 
-static dt_result dti_op_check_bytes(const dt_comm *comm, const dt_comm_op *op) {
-    uint64_t width = dti_op_in_width(op);
+static dt_result dti_coll_check_bytes(const dt_comm *comm, const dt_comm_op *op) {
+    uint64_t width = dti_coll_in_width(op);
     /* for all ranks alike, and 64 buffers or every rank's share must have an address */
     uint64_t most = PTRDIFF_MAX / width / (op->tree ? DTI_MAX(comm->size, 64) : comm->size);
     if (op->count > most)
@@ -211,10 +211,10 @@ static dt_result dti_op_check_bytes(const dt_comm *comm, const dt_comm_op *op) {
 }
 
 /* In place is what the public comment of dt_comm_op says. */
-static dt_result dti_op_check_overlap(const dt_comm *comm, const dt_comm_op *op, uint64_t in_bytes,
-                                      uint64_t out_bytes) {
+static dt_result dti_coll_check_overlap(const dt_comm *comm, const dt_comm_op *op,
+                                        uint64_t in_bytes, uint64_t out_bytes) {
     uintptr_t in = (uintptr_t)op->in, out = (uintptr_t)op->out;
-    bool same = in == out && dti_op_in_width(op) == dti_dtype_bytes(op->dtype);
+    bool same = in == out && dti_coll_in_width(op) == dti_dtype_bytes(op->dtype);
     if (!in_bytes || !out_bytes || same || in + in_bytes <= out || out + out_bytes <= in)
         return DT_OK;
     uint64_t place = op->count * dti_dtype_bytes(op->dtype) * comm->rank;
@@ -222,20 +222,20 @@ static dt_result dti_op_check_overlap(const dt_comm *comm, const dt_comm_op *op,
     bool scatters = op->kind == DT_COMM_SCATTER || op->kind == DT_COMM_REDUCE_SCATTER;
     if ((gathers && in == out + place) || (scatters && out == in + place))
         return DT_OK;
-    char text[DTI_OP_TEXT];
+    char text[DTI_COLL_TEXT];
     return dti_fail(comm->base, DT_ERROR_INVALID,
                     "%s: in (%llu bytes) and out (%llu bytes) overlap, out being %lld bytes behind "
                     "in; in place means in = out%s",
-                    dti_op_text(op, text), (unsigned long long)in_bytes,
+                    dti_coll_text(op, text), (unsigned long long)in_bytes,
                     (unsigned long long)out_bytes, (long long)(out - in),
                     gathers || scatters ? ", or at this rank's own place" : "");
 }
 
 /* Also takes away buffers that the operation does not touch here. */
-static dt_result dti_op_check_buffers(const dt_comm *comm, dt_comm_op *op) {
-    char text[DTI_OP_TEXT];
-    uint64_t in_bytes = dti_op_in_bytes(op, comm->rank, comm->size) * dti_op_buffers(comm, op);
-    uint64_t out_bytes = dti_op_out_bytes(op, comm->rank, comm->size);
+static dt_result dti_coll_check_buffers(const dt_comm *comm, dt_comm_op *op) {
+    char text[DTI_COLL_TEXT];
+    uint64_t in_bytes = dti_coll_in_bytes(op, comm->rank, comm->size) * dti_coll_buffers(comm, op);
+    uint64_t out_bytes = dti_coll_out_bytes(op, comm->rank, comm->size);
     if (!in_bytes)
         op->in = NULL;
     if (!out_bytes)
@@ -243,16 +243,16 @@ static dt_result dti_op_check_buffers(const dt_comm *comm, dt_comm_op *op) {
     bool no_in = in_bytes && !op->in;
     if (no_in || (out_bytes && !op->out))
         return dti_fail(comm->base, DT_ERROR_INVALID, "%s: %s is NULL; rank %d needs %llu bytes",
-                        dti_op_text(op, text), no_in ? "in" : "out", (int)comm->rank,
+                        dti_coll_text(op, text), no_in ? "in" : "out", (int)comm->rank,
                         (unsigned long long)(no_in ? in_bytes : out_bytes));
     if ((uintptr_t)op->in > UINTPTR_MAX - in_bytes || (uintptr_t)op->out > UINTPTR_MAX - out_bytes)
         return dti_fail(comm->base, DT_ERROR_INVALID, "%s: a buffer runs past the end of memory",
-                        dti_op_text(op, text));
-    return dti_op_check_overlap(comm, op, in_bytes, out_bytes);
+                        dti_coll_text(op, text));
+    return dti_coll_check_overlap(comm, op, in_bytes, out_bytes);
 }
 
 /* One that was asked for must exist, whoever does the operation. */
-static dt_result dti_op_check_algorithm(const dt_comm *comm, const dt_comm_op *op) {
+static dt_result dti_coll_check_algorithm(const dt_comm *comm, const dt_comm_op *op) {
     dti_collective c = {.op = *op, .rank = comm->rank, .size = comm->size};
     dt_comm_algorithm chosen;
     c.local = comm->local;
@@ -262,15 +262,15 @@ static dt_result dti_op_check_algorithm(const dt_comm *comm, const dt_comm_op *o
     return DT_ERROR_INVALID;
 }
 
-static dt_result dti_op_check(const dt_comm *comm, dt_comm_op *op) {
-    dt_result result = dti_op_check_enums(comm->base, op);
+static dt_result dti_coll_check(const dt_comm *comm, dt_comm_op *op) {
+    dt_result result = dti_coll_check_enums(comm->base, op);
     if (!result)
-        result = dti_op_check_root(comm, op);
+        result = dti_coll_check_root(comm, op);
     if (!result)
-        result = dti_op_check_tree(comm, op);
+        result = dti_coll_check_tree(comm, op);
     if (!result)
-        result = dti_op_check_bytes(comm, op);
+        result = dti_coll_check_bytes(comm, op);
     if (!result)
-        result = dti_op_check_buffers(comm, op);
-    return result ? result : dti_op_check_algorithm(comm, op);
+        result = dti_coll_check_buffers(comm, op);
+    return result ? result : dti_coll_check_algorithm(comm, op);
 }

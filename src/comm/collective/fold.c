@@ -1,5 +1,5 @@
 /* The tree over leaves that all-reduce sums in. Owns the order and the types; the loops are
- * reduce_body.h's, compiled once per instruction set, all with the same bits. It refuses to know
+ * fold_body.h's, compiled once per instruction set, all with the same bits. It refuses to know
  * who has the operands and how they came.
  *
  * Cost: each operand is read once and the result written once. The tree is done block by block, so
@@ -28,7 +28,7 @@ typedef struct dti_fold_kernels {
 
 #define DTI_ISA(name) DTI_CAT(name, _portable)
 #define DTI_FOLD_BYTES 16
-#include "reduce_body.h"
+#include "fold_body.h"
 #undef DTI_ISA
 #undef DTI_FOLD_BYTES
 
@@ -41,7 +41,7 @@ typedef struct dti_fold_kernels {
 #pragma GCC push_options
 #pragma GCC target("avx2")
 #endif
-#include "reduce_body.h"
+#include "fold_body.h"
 #ifdef __clang__
 #pragma clang attribute pop
 #else
