@@ -243,6 +243,16 @@ static void rows_set_free(rows_set *set) {
 
 /* ---- every row of the op table */
 
+/* docs/ops.md has it from the formula, derivatives have it from the family. */
+TEST(a_row_says_no_gradient_in_its_formula_where_its_family_gives_none) {
+    for (int op = DTI_OP_INPUT; op < DTI_OP_COUNT; op++) {
+        const dti_op_info *info = dti_op_info_of((uint32_t)op);
+        const dti_node n = {.op = (uint16_t)op, .dtype = DT_F32};
+        const bool flat = info->family->flat && info->family->flat(&n);
+        CHECK(flat == (strstr(info->formula, "no gradient") != NULL));
+    }
+}
+
 /* Nodes whose value depends on which samples there are: sums over them, and what these make. */
 static void rows_taint(const ops_model *m, bool *tainted) {
     for (uint32_t id = 1; id < m->graph->count; id++) {

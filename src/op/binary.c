@@ -48,10 +48,13 @@ static dt_tensor dti_binary_db(dti_grad *g, uint32_t selector) {
     }
 }
 
+/* Comparisons. */
+static bool dti_binary_flat(const dti_node *n) {
+    return dti_op_info_of(n->op)->selector >= DTI_B_EQ;
+}
+
 static void dti_binary_grad(dti_grad *g) {
     uint32_t selector = dti_op_info_of(g->node.op)->selector;
-    if (selector >= DTI_B_EQ)
-        return; /* comparisons are flat */
     if (g->wanted[0])
         g->dx[0] = dti_sum_to(dti_binary_da(g, selector), g->in[0]);
     if (g->wanted[1])

@@ -20,7 +20,7 @@ static void dti_pass_add(dti_pass *p, uint32_t id, dt_tensor dx) {
 
 static bool dti_has_gradient(const dti_node *n) {
     const dti_op_family *f = dti_op_info_of(n->op)->family;
-    return n->dtype == DT_F32 && (f->grad || f->lower) && n->op != DTI_OP_DETACH;
+    return n->dtype == DT_F32 && (f->grad || f->lower) && !(f->flat && f->flat(n));
 }
 
 static void dti_pass_mark(dti_pass *p, const dt_tensor *wrt, uint32_t count) {
@@ -139,11 +139,6 @@ static void dti_differentiate(dt_graph *graph, dt_tensor y, dt_tensor dy, const 
         dti_differentiate_all(graph, &y, &dy, 1, wrt, count, dx);
 }
 
-/* Rows whose rule gives nothing say so in their formula. */
-static bool dti_flat(const dti_node *n) {
-    return strstr(dti_op_info_of(n->op)->formula, "no gradient") != NULL;
-}
-
 /* By node, 1: it depends on x by whatever op; 2: and y on it. The first of 3 without a gradient, or
  * 0. */
 static uint32_t dti_gradient_block(const dt_graph *g, uint32_t y, uint32_t x, uint8_t *between) {
@@ -158,7 +153,7 @@ static uint32_t dti_gradient_block(const dt_graph *g, uint32_t y, uint32_t x, ui
         for (uint32_t i = 0; between[id] & 2 && i < g->nodes[id].count; i++)
             between[dti_input_id(g, &g->nodes[id], i)] |= 2;
         const dti_node *n = &g->nodes[id];
-        if (between[id] == 3 && (!dti_has_gradient(n) || dti_flat(n)))
+        if (between[id] == 3 && !dti_has_gradient(n))
             block = id;
     }
     return block;

@@ -13,6 +13,11 @@ static void dti_dropout_grad(dti_grad *g) {
     g->dx[0] = dti_append1(DTI_OP_DROPOUT, g->dy, &g->node.attr);
 }
 
+static bool dti_dropout_idle(const dti_node *n, bool train) {
+    (void)n;
+    return !train; /* its input's memory, like a view */
+}
+
 static void dti_dropout_emit(dti_emit *e) {
     if (!e->train) { /* identity: the same memory */
         e->out = dti_emit_in(e, 0);

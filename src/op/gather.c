@@ -18,6 +18,12 @@ static bool dti_gather_shape(dti_build *b) {
     return true;
 }
 
+static bool dti_gather_labels(const dt_graph *g, const dti_node *n, dti_labels *out) {
+    const dt_shape table = g->nodes[dti_input_id(g, n, 0)].shape;
+    *out = (dti_labels){.input = 1, .classes = (int32_t)table.dim[0]};
+    return true;
+}
+
 static void dti_gather_grad(dti_grad *g) {
     if (!g->wanted[0])
         return;
@@ -53,6 +59,12 @@ DT_API dt_tensor dt_gather(dt_tensor table, dt_tensor index) {
 }
 
 /* ---- scatter_add (dy, index): attr = the table's shape. */
+static bool dti_scatter_add_labels(const dt_graph *g, const dti_node *n, dti_labels *out) {
+    (void)g;
+    *out = (dti_labels){.input = 1, .classes = (int32_t)n->shape.dim[0]};
+    return true;
+}
+
 static bool dti_scatter_add_shape(dti_build *b) {
     if (b->in[1]->dtype != DT_I32)
         return dti_build_fail(b, "the index must be i32");

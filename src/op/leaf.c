@@ -169,6 +169,10 @@ static bool dti_seed_shape(dti_build *b) {
     return true;
 }
 
+static dt_tensor dti_seed(dt_tensor term, uint32_t index) {
+    return dti_append1(DTI_OP_SEED, term, &(dti_attr){.i = {(int32_t)index}});
+}
+
 static void dti_seed_emit(dti_emit *e) {
     dti_view term = dti_emit_in(e, 0);
     dti_launch *l = dti_emit_launch(e, DTI_K_SEED, 1, sizeof l->args.seed);

@@ -43,6 +43,16 @@ static bool dti_targets_fit(dti_build *b, const dti_node *x, const dti_node *t) 
     return true;
 }
 
+/* Input 1 of (logits, targets, ...). attr.i[0] = ignore_index. */
+static bool dti_targets_labels(const dt_graph *g, const dti_node *n, dti_labels *out) {
+    const dt_shape x = g->nodes[dti_input_id(g, n, 0)].shape;
+    *out = (dti_labels){.input = 1,
+                        .classes = (int32_t)x.dim[x.rank - 1],
+                        .ignore_index = n->attr.i[0],
+                        .ignores = true};
+    return true;
+}
+
 static bool dti_cross_entropy_shape(dti_build *b) {
     const dti_node *x = b->in[0];
     float smoothing = b->out.attr.f[0];
@@ -121,6 +131,17 @@ static void dti_cross_entropy_weight_emit(dti_emit *e) {
     if (e->node->count > 1)
         s = dti_emit_dense_in(e, 1);
     dti_emit_xent(e, DTI_XENT_WEIGHT, NULL, &t, e->node->count > 1 ? &s : NULL, e->node->attr.i[1]);
+}
+
+static dt_tensor dti_cross_entropy_weight_of(dt_graph *g, const dti_node *n) {
+    const dti_node loss = *n; /* appending moves nodes */
+    const dti_node *x = &g->nodes[dti_input_id(g, n, 0)];
+    dti_attr attr = loss.attr;
+    attr.i[1] = (int32_t)x->shape.dim[x->shape.rank - 1];
+    dt_tensor in[2] = {dti_input_of(g, &loss, 1), {0}};
+    if (loss.count > 2)
+        in[1] = dti_input_of(g, &loss, 2);
+    return dti_append(g, DTI_OP_CROSS_ENTROPY_WEIGHT, in, loss.count - 1, &attr);
 }
 
 /* ---- cross_entropy_grad (logits, target, s): s is the seed, or the seed times the class

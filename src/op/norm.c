@@ -33,6 +33,23 @@ static bool dti_batch_stats_shape(dti_build *b) {
     return true;
 }
 
+/* A program that does not train gives the running statistics instead. */
+static bool dti_batch_stats_idle(const dti_node *n, bool train) {
+    (void)n;
+    return !train;
+}
+
+static int64_t dti_batch_stats_values(const dti_node *n) {
+    return n->attr.i[DTI_NORM_SPATIAL];
+}
+
+static dti_update dti_running_update(const dti_node *n) {
+    return (dti_update){.channels = (uint32_t)n->attr.i[DTI_NORM_CHANNELS],
+                        .spatial = (uint32_t)n->attr.i[DTI_NORM_SPATIAL],
+                        .variance = n->attr.i[DTI_NORM_WHICH] != 0,
+                        .momentum = n->attr.f[0]};
+}
+
 static bool dti_norm_dw_shape(dti_build *b) {
     if (!dti_build_f32(b))
         return false;

@@ -46,9 +46,24 @@ typedef struct dti_ref {
     bool train;
 } dti_ref;
 
+/* What a row needs the elements of an i32 input to be: in [0, classes), or ignore_index. */
+typedef struct dti_labels {
+    uint32_t input; /* which one */
+    int32_t classes, ignore_index;
+    bool ignores; /* rows whose label is ignore_index count for nothing */
+} dti_labels;
+
+/* How an update moves a buffer: new = (1 - momentum) old + momentum * (mean or unbiased variance). */
+typedef struct dti_update {
+    uint32_t channels, spatial; /* spatial: values of one channel in a sample */
+    bool variance;
+    float momentum;
+} dti_update;
+
 typedef struct dti_op_family {
     bool (*shape)(dti_build *b);
-    void (*grad)(dti_grad *g); /* NULL: no gradient flows */
+    void (*grad)(dti_grad *g);       /* NULL: no gradient flows */
+    bool (*flat)(const dti_node *n); /* grad gives nothing for such a row. NULL: it gives */
     /* The same value from other rows: when grad is NULL, or as a test oracle. */
     dt_tensor (*lower)(dti_grad *g);
     void (*emit)(dti_emit *e);
@@ -56,7 +71,25 @@ typedef struct dti_op_family {
      * other in value `parts`: for results that are no sums. NULL: they are added, or lie apart. */
     void (*join)(dti_emit *e, uint32_t parts, uint32_t count, int64_t rows);
     bool view; /* emit only sets the out view; no kernel */
+    /* Of a view: whether its input must lie without gaps. NULL: it need not. */
+    bool (*packs)(const dti_node *n);
+    /* Whether the launches read nothing of each sample, so that no batch is too large for them.
+     * NULL: they do, unless it is a view. */
+    bool (*idle)(const dti_node *n, bool train);
     bool takes_terms;
+    bool uniform; /* its value comes with the step, whatever part of the batch its input is of */
+    /* Which input holds labels, and their range; false: none. NULL: none. */
+    bool (*labels)(const dt_graph *g, const dti_node *n, dti_labels *out);
+    /* Of a loss: a term (0, weight) made of its targets alone. NULL: the weight is the number of
+     * elements of its first input. */
+    dt_tensor (*weight)(dt_graph *g, const dti_node *n);
+    /* Multiply-adds for one sample. NULL: too few to count. */
+    double (*macs)(const dt_graph *g, const dti_node *n);
+    /* Of a row that computes a buffer's new value; NULL: it is none. */
+    dti_update (*update)(const dti_node *n);
+    /* Of a statistic over the batch: how many values one sample gives to it; one value in all has
+     * no variance. NULL: it is none. */
+    int64_t (*values)(const dti_node *n);
     void (*ref)(const dti_ref *r); /* NULL without DT_REFERENCE */
 } dti_op_family;
 
@@ -94,6 +127,11 @@ static inline dt_tensor dti_append2(dti_op op, dt_tensor a, dt_tensor b, const d
     dt_tensor in[2] = {a, b};
     return dti_append(a.graph ? a.graph : b.graph, op, in, 2, attr);
 }
+
+/* Whether a gradient may flow through the node: its row has a rule, and is not flat. */
+static bool dti_has_gradient(const dti_node *n);
+/* leaf.c: where the backward pass of loss `index` starts: coefficient / weight. */
+static dt_tensor dti_seed(dt_tensor term, uint32_t index);
 
 /* ---- name.c */
 typedef struct dti_name {

@@ -24,6 +24,12 @@ static void dti_emit_gemm_rows(dti_emit *e, const dti_args_gemm *args, uint32_t 
 }
 
 /* ---- matmul: attr.i[0], i[1] = transpose a, b. */
+/* K is in both, and of a and b only the result is known. */
+static double dti_matmul_macs(const dt_graph *g, const dti_node *n) {
+    const dt_shape a = g->nodes[dti_input_id(g, n, 0)].shape;
+    return (double)dti_shape_elements(n->shape) * (double)a.dim[a.rank - 1 - (n->attr.i[0] != 0)];
+}
+
 static bool dti_matmul_shape(dti_build *b) {
     if (!dti_build_f32(b))
         return false;
@@ -125,6 +131,13 @@ static bool dti_linear_weight_fits(dti_build *b, const dti_node *x, const dti_no
                               (long long)w->shape.dim[side]);
     }
     return true;
+}
+
+/* Each element of the result meets one weight of its output. */
+static double dti_weighted_macs(const dt_graph *g, const dti_node *n) {
+    const dt_shape w = g->nodes[dti_input_id(g, n, 1)].shape;
+    return (double)dti_shape_elements(n->shape) * (double)dti_shape_elements(w) /
+           (double)DTI_MAX(w.dim[0], 1);
 }
 
 static bool dti_linear_shape(dti_build *b) {

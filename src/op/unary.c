@@ -3,12 +3,14 @@
  * order can be had. attr.f[0], f[1]: the function's parameters (slope, alpha, scale and offset);
  * in unary_grad attr.i[0] is the function's selector. */
 
+static bool dti_unary_flat(const dti_node *n) {
+    const uint32_t selector = dti_op_info_of(n->op)->selector;
+    return selector == DTI_U_SIGN || selector == DTI_U_FLOOR || selector == DTI_U_STEP;
+}
+
 static void dti_unary_grad_rule(dti_grad *g) {
     uint8_t selector = dti_op_info_of(g->node.op)->selector;
     switch (selector) {
-    case DTI_U_SIGN:
-    case DTI_U_FLOOR:
-    case DTI_U_STEP: return;
     case DTI_U_NEG: g->dx[0] = dt_neg(g->dy); return;
     case DTI_U_AFFINE: g->dx[0] = dt_affine(g->dy, g->node.attr.f[0], 0.0f); return;
     default: break;

@@ -97,6 +97,14 @@ static bool dti_view_shape(dti_build *b) {
     }
 }
 
+static bool dti_view_flat(const dti_node *n) {
+    return n->op == DTI_OP_DETACH;
+}
+
+static bool dti_view_packs(const dti_node *n) {
+    return n->op == DTI_OP_RESHAPE;
+}
+
 static void dti_view_grad(dti_grad *g) {
     dt_shape s = dti_node_of(g->in[0])->shape;
     dti_attr attr = dti_shape_attr(s);
@@ -113,7 +121,7 @@ static void dti_view_grad(dti_grad *g) {
         g->dx[0] = dti_append1(DTI_OP_PAD, g->dy, &attr);
         return;
     case DTI_VIEW_EXPAND: g->dx[0] = dti_sum_to(g->dy, g->in[0]); return;
-    default: return; /* detach */
+    default: return;
     }
 }
 

@@ -141,8 +141,8 @@ static bool dti_cut_needed(const dt_program *p, const dti_emit *e) {
     return large && samples;
 }
 
-/* A reshape of what lies with gaps copies it: in parts as well. */
-static void dti_cut_reshape(dt_program *p, dti_emit *e) {
+/* A view of what lies with gaps, which it must not, copies it: in parts as well. */
+static void dti_cut_pack(dt_program *p, dti_emit *e) {
     uint32_t id = dti_input_id(e->graph, e->node, 0);
     const dti_node *in = &e->graph->nodes[id];
     dti_view x = e->views[id];
@@ -162,11 +162,10 @@ static void dti_cut_reshape(dt_program *p, dti_emit *e) {
 }
 
 static void dti_cut_emit(dt_program *p, dti_emit *e, const dti_op_family *family) {
-    if (e->node->op == DTI_OP_RESHAPE)
-        dti_cut_reshape(p, e);
-    bool running = family->join && !e->train; /* batch norm's statistics: x is not read then */
-    bool same = e->node->op == DTI_OP_DROPOUT && !e->train; /* its input's memory, like a view */
-    if (family->view || running || same || e->batch < 2 || !dti_cut_needed(p, e)) {
+    if (family->packs && family->packs(e->node))
+        dti_cut_pack(p, e);
+    bool idle = family->view || (family->idle && family->idle(e->node, e->train));
+    if (idle || e->batch < 2 || !dti_cut_needed(p, e)) {
         family->emit(e);
         return;
     }

@@ -42,7 +42,7 @@ static void dti_program_desc_terms(dt_program *p, dti_text *problems) {
         if (!dti_program_desc_tensor(p, x, "loss", (int)p->loss_count, problems))
             continue;
         const dti_node *n = dti_node_of(x);
-        if (!n->term || n->op == DTI_OP_ACCURACY) {
+        if (!n->term || !dti_has_gradient(n)) {
             dti_text_add(problems, "\n- loss %u, %s, is not a loss term; wrap it in dt_mean_loss",
                          p->loss_count, dti_tensor_print(x).text);
         }
@@ -141,7 +141,7 @@ static uint32_t dti_gradient_roots(dt_program *p, dt_tensor *y, dt_tensor *dy) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < p->loss_count; i++, count++) {
         y[count] = (dt_tensor){g, p->desc.losses[i].term.id};
-        dy[count] = dti_append1(DTI_OP_SEED, y[count], &(dti_attr){.i = {(int32_t)i}});
+        dy[count] = dti_seed(y[count], i);
     }
     for (uint32_t i = 0; i < DT_MAX_TERMS && dti_is_set(p->desc.host_gradients[i]); i++) {
         if (dti_host_gradient_again(&p->desc, i))
@@ -190,21 +190,14 @@ static void dti_append_gradients(dt_program *p, dti_text *problems) {
 static void dti_append_weights(dt_program *p, uint32_t *weight_node) {
     dt_graph *g = p->work;
     for (uint32_t i = 0; i < p->loss_count; i++) {
-        dti_node n = g->nodes[p->desc.losses[i].term.id];
-        dt_tensor in[2] = {dti_input_of(g, &n, 0), {0}};
-        const dti_node *x = dti_node_of(in[0]);
+        const dti_node *n = &g->nodes[p->desc.losses[i].term.id];
+        const dti_op_family *family = dti_op_info_of(n->op)->family;
+        const dti_node *x = &g->nodes[dti_input_id(g, n, 0)];
         weight_node[i] = 0;
-        if (n.op != DTI_OP_CROSS_ENTROPY) {
+        if (family->weight)
+            weight_node[i] = family->weight(g, n).id;
+        else
             p->static_weight[i] =
                 (double)dti_shape_elements(x->shape) * (x->samples ? (double)p->batch : 1.0);
-            continue;
-        }
-        dti_attr attr = n.attr;
-        attr.i[1] = (int32_t)x->shape.dim[x->shape.rank - 1];
-        in[0] = dti_input_of(g, &n, 1);
-        if (n.count > 2)
-            in[1] = dti_input_of(g, &n, 2);
-        weight_node[i] =
-            dti_append(g, DTI_OP_CROSS_ENTROPY_WEIGHT, in, n.count > 2 ? 2 : 1, &attr).id;
     }
 }

@@ -3,20 +3,10 @@
  * reaches it through views, copies and concat, element by element; what is computed is not checked.
  */
 
-/* Whether a node takes class numbers or indices as its second input, and which it takes. */
-static bool dti_label_user(const dt_graph *g, const dti_node *n, dti_label_check *c) {
-    const bool loss = n->op == DTI_OP_CROSS_ENTROPY || n->op == DTI_OP_CROSS_ENTROPY_GRAD ||
-                      n->op == DTI_OP_ACCURACY;
-    if (!loss && n->op != DTI_OP_GATHER && n->op != DTI_OP_SCATTER_ADD)
-        return false;
-    dt_shape s = g->nodes[dti_input_id(g, n, 0)].shape;
-    if (n->op == DTI_OP_SCATTER_ADD)
-        s = n->shape;
-    *c = (dti_label_check){.op = dti_op_info_of(n->op)->name,
-                           .classes = (int32_t)s.dim[loss ? s.rank - 1 : 0],
-                           .ignores = loss,
-                           .ignore_index = loss ? n->attr.i[0] : 0};
-    return true;
+/* Whether a node takes class numbers or indices, and which it takes. */
+static bool dti_label_user(const dt_graph *g, const dti_node *n, dti_labels *labels) {
+    const dti_op_family *family = dti_op_info_of(n->op)->family;
+    return family->labels && family->labels(g, n, labels);
 }
 
 /* Marks the elements of `input` that those of `labels` are; how many are marked. */
@@ -74,16 +64,20 @@ static bool dti_label_add(dt_program *p, dti_port *port, dti_label_check c, uint
 /* Gradients that a program appends read what their losses read. */
 static dt_result dti_labels_find(dt_program *p, const uint8_t *needed) {
     const dt_graph *g = p->work;
-    dti_label_check c;
+    dti_labels labels;
     for (uint32_t id = 1; id < p->backward_node; id++) {
         const dti_node *n = &g->nodes[id];
-        if (!needed[id] || !dti_label_user(g, n, &c))
+        if (!needed[id] || !dti_label_user(g, n, &labels))
             continue;
+        const dti_label_check c = {.op = dti_op_info_of(n->op)->name,
+                                   .classes = labels.classes,
+                                   .ignores = labels.ignores,
+                                   .ignore_index = labels.ignore_index};
         for (uint32_t i = 0; i < p->port_count; i++) {
             dti_port *port = &p->ports[i];
             const bool number = g->nodes[port->node].op == DTI_OP_INPUT && !port->output &&
                                 !port->gradient && g->nodes[port->node].dtype == DT_I32;
-            if (number && !dti_label_add(p, port, c, dti_input_id(g, n, 1)))
+            if (number && !dti_label_add(p, port, c, dti_input_id(g, n, labels.input)))
                 return DT_ERROR_MEMORY;
         }
     }

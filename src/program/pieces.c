@@ -16,7 +16,7 @@ static dti_view *dti_piece_view(const dti_lowering *w, uint32_t id, uint32_t pie
 static uint8_t dti_extent_of(const dti_lowering *w, const dti_node *n) {
     if (n->samples)
         return DTI_EXTENT_SAMPLES;
-    if (n->op == DTI_OP_SEED) /* of the whole batch's weight, which the step brings */
+    if (dti_op_info_of(n->op)->family->uniform)
         return DTI_EXTENT_UNIFORM;
     for (uint32_t k = 0; k < n->count; k++) {
         if (w->extent[dti_input_id(w->p->work, n, k)] != DTI_EXTENT_UNIFORM)
@@ -29,19 +29,23 @@ static bool dti_pieces_each(const dti_lowering *w, uint32_t id) {
     if (!w->extent)
         return false;
     const dti_node *n = &w->p->work->nodes[id];
+    const bool uniform = dti_op_info_of(n->op)->family->uniform;
     bool each = w->extent[id] == DTI_EXTENT_PIECE;
-    for (uint32_t k = 0; k < n->count && n->op != DTI_OP_SEED; k++)
+    for (uint32_t k = 0; k < n->count && !uniform; k++)
         each = each || w->extent[dti_input_id(w->p->work, n, k)] == DTI_EXTENT_PIECE;
     return each;
 }
 
 /* A piece is a batch to batch norm. PyTorch refuses one value too: its variance is 0 whatever it
  * is. */
-static dt_result dti_pieces_batch_norm(const dt_program *p, const dti_node *n) {
+static dt_result dti_pieces_values(const dt_program *p, const dti_node *n) {
+    const dti_op_family *family = dti_op_info_of(n->op)->family;
+    if (!family->values)
+        return DT_OK;
     const dti_node *x = &p->work->nodes[dti_input_id(p->work, n, 0)];
     const char *name = p->work->nodes[dti_input_id(p->work, n, 1)].label;
     for (uint32_t i = 0; i < p->piece_count && p->train; i++) {
-        if (!p->pieces[i].rows || (int64_t)p->pieces[i].rows * n->attr.i[DTI_NORM_SPATIAL] > 1)
+        if (!p->pieces[i].rows || (int64_t)p->pieces[i].rows * family->values(n) > 1)
             continue;
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': batch_norm(%s) with '%s' sees one value a channel in shard "
@@ -64,8 +68,7 @@ static dt_result dti_pieces_check(const dti_lowering *w) {
                         p->label, i + 1);
     }
     for (uint32_t id = 1; id < p->work->count; id++) {
-        bool batch = w->needed[id] && p->work->nodes[id].op == DTI_OP_BATCH_STATS;
-        dt_result result = batch ? dti_pieces_batch_norm(p, &p->work->nodes[id]) : DT_OK;
+        dt_result result = w->needed[id] ? dti_pieces_values(p, &p->work->nodes[id]) : DT_OK;
         if (result)
             return result;
     }

@@ -143,11 +143,12 @@ static void dti_pin_stat(dti_lowering *w, uint32_t param) {
     const dti_node *n = &p->work->nodes[p->update[param]];
     const uint32_t stats = dti_input_id(p->work, n, 1);
     dti_stat *s = &p->stats[p->stat_count++];
+    const dti_update u = dti_op_info_of(n->op)->family->update(n);
     *s = (dti_stat){.param = param,
-                    .channels = (uint32_t)n->attr.i[DTI_NORM_CHANNELS],
-                    .spatial = (uint32_t)n->attr.i[DTI_NORM_SPATIAL],
-                    .variance = n->attr.i[DTI_NORM_WHICH] != 0,
-                    .momentum = n->attr.f[0]};
+                    .channels = u.channels,
+                    .spatial = u.spatial,
+                    .variance = u.variance,
+                    .momentum = u.momentum};
     for (uint32_t i = 0; i + 1 < p->stat_count; i++) { /* mean and variance lie together */
         const uint32_t other = p->update[p->stats[i].param];
         if (dti_input_id(p->work, &p->work->nodes[other], 1) != stats)
@@ -334,8 +335,8 @@ static void dti_lower_weigh(dti_lowering *w, const uint32_t *weight_node) {
         const dti_node *n = &p->work->nodes[weight_node[i]];
         bool direct = true;                       /* targets are inputs, or views of inputs */
         for (uint32_t k = 0; k < n->count; k++) { /* class weights may be values of the store */
-            const uint32_t op = p->work->nodes[dti_input_id(p->work, n, k)].op;
-            if (op == DTI_OP_PARAM || op == DTI_OP_FILL)
+            const dti_node *in = &p->work->nodes[dti_input_id(p->work, n, k)];
+            if (!in->count && in->op != DTI_OP_INPUT)
                 dti_lower_value(w, dti_input_id(p->work, n, k));
         }
         for (uint32_t k = 0; k < n->count; k++)
@@ -380,7 +381,7 @@ static void dti_lower_steps(dti_lowering *w) {
             dti_segment_end(p, DTI_PHASE_FORWARD, first);
             first = p->list.launch_count;
         }
-        if (w->needed[id] && p->work->nodes[id].op != DTI_OP_RUNNING)
+        if (w->needed[id] && !dti_op_info_of(p->work->nodes[id].op)->family->update)
             dti_lower_node(w, id);
         if (dti_bucket_full(w)) {
             p->segment_buckets[p->segment_count] = w->buckets_done;
@@ -482,9 +483,10 @@ static bool dti_lowering_alloc(dti_lowering *w) {
 }
 
 /* PyTorch refuses it too: the variance of one value is 0 whatever the value. */
-static dt_result dti_lower_batch_norm(const dt_program *p, const dti_node *n) {
+static dt_result dti_lower_batch_values(const dt_program *p, const dti_node *n) {
     const dti_node *x = &p->work->nodes[dti_input_id(p->work, n, 0)];
-    if (!p->train || p->batch * n->attr.i[DTI_NORM_SPATIAL] > 1)
+    const dti_op_family *family = dti_op_info_of(n->op)->family;
+    if (!p->train || !family->values || p->batch * family->values(n) > 1)
         return DT_OK;
     return dti_fail(p->base, DT_ERROR_INVALID,
                     "program '%s': batch_norm(%s) at batch %lld has one value a channel, and a "
@@ -497,8 +499,8 @@ static dt_result dti_lower_sizes(const dti_lowering *w) {
     for (uint32_t id = 1; id < p->work->count; id++) {
         const dti_node *n = &p->work->nodes[id];
         uint64_t elements = dti_node_elements(p, n);
-        if (w->needed[id] && n->op == DTI_OP_BATCH_STATS && !p->piece_count) {
-            dt_result result = dti_lower_batch_norm(p, n);
+        if (w->needed[id] && !p->piece_count) {
+            dt_result result = dti_lower_batch_values(p, n);
             if (result)
                 return result;
         }

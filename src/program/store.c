@@ -89,26 +89,15 @@ static dt_result dti_store_fill(dt_store *s, uint64_t seed) {
 
 /* ---- create, destroy */
 
-/* Multiply-adds of one node for one sample: products and convolutions, the rest is small. */
-static double dti_node_macs(const dt_graph *g, const dti_node *n) {
-    if (n->op != DTI_OP_LINEAR && n->op != DTI_OP_MATMUL && n->op != DTI_OP_CONV2D &&
-        n->op != DTI_OP_CONV2D_DX)
-        return 0.0;
-    dt_shape w = g->nodes[dti_input_id(g, n, 1)].shape, x = g->nodes[dti_input_id(g, n, 0)].shape;
-    double out = (double)dti_shape_elements(n->shape), each = (double)dti_shape_elements(w);
-    if (n->op == DTI_OP_MATMUL) /* K is in both, and of a and b only the result is known */
-        return out * (double)x.dim[x.rank - 1 - (n->attr.i[0] != 0)];
-    if (n->op == DTI_OP_CONV2D_DX) /* every element of x meets one weight of each output */
-        return (double)dti_shape_elements(x) * each / (double)w.dim[0];
-    return out * each / (double)DTI_MAX(w.dim[0], 1);
-}
-
 /* A step's operations: forward, both gradients, one multiply and add each. */
 static double dti_store_flops(const dt_graph *g, int batch) {
     double n = 0.0;
-    for (uint32_t id = 1; id < g->count; id++)
-        n +=
-            dti_node_macs(g, &g->nodes[id]) * (g->nodes[id].samples ? (batch > 0 ? batch : 64) : 1);
+    for (uint32_t id = 1; id < g->count; id++) {
+        const dti_node *node = &g->nodes[id];
+        const dti_op_family *family = dti_op_info_of(node->op)->family;
+        if (family->macs)
+            n += family->macs(g, node) * (node->samples ? (batch > 0 ? batch : 64) : 1);
+    }
     return 6.0 * n;
 }
 

@@ -91,11 +91,15 @@ static void dti_trainer_share(void *user, uint32_t rows, uint32_t *first, uint32
 static dt_result dti_trainer_pads(dt_trainer *t, int32_t *pad) {
     const dt_program *p = t->par.replicas[0].full.runs[0].program;
     bool batch_norm = t->par.stat_count > 0;
-    for (uint32_t id = 1; id < t->graph->count; id++)
-        batch_norm = batch_norm || t->graph->nodes[id].op == DTI_OP_BATCH_STATS;
+    for (uint32_t id = 1; id < t->graph->count; id++) {
+        const dti_op_info *info = dti_op_info_of(t->graph->nodes[id].op);
+        batch_norm = batch_norm || info->samples == DTI_SAMPLES_COUPLES;
+    }
     for (uint32_t i = 0; i < p->loss_count; i++) {
         const dti_node *n = &t->graph->nodes[p->desc.losses[i].term.id];
-        uint32_t target = n->op == DTI_OP_CROSS_ENTROPY ? dti_input_id(t->graph, n, 1) : 0, c = 0;
+        dti_labels labels;
+        const bool ignores = dti_label_user(t->graph, n, &labels) && labels.ignores;
+        uint32_t target = ignores ? dti_input_id(t->graph, n, labels.input) : 0, c = 0;
         while (c < t->par.columns && t->par.inputs[c].id != target)
             c++;
         const dti_port *port = NULL;
