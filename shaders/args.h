@@ -267,7 +267,7 @@
     X(DROPOUT, dropout, 2, "rw", ITEM)                                                             \
     X(ACCUMULATE, accumulate, 2, "ru", ITEM)                                                       \
     X(GRAD_NORM, grad_norm, 3, "rrw", GROUP)     /* (grads, table, pairs [blocks, 2]) */           \
-    X(NORM_FINISH, norm_finish, 3, "ruu", GROUP) /* (pairs, status, state) one workgroup */        \
+    X(CLIP_FINISH, clip_finish, 3, "ruu", GROUP) /* (pairs, status, state) one workgroup */        \
     X(OPTIM, optim, 4, "urur", GROUP) /* (params, grads, state, table) spec0: DTI_OPTIM_* */       \
     X(OPTIM_TICK, optim_tick, 3, "uru", ITEM)       /* (state, table, status) */                   \
     X(SCAN, scan, 2, "ru", ITEM)                    /* (x, status) */                              \
@@ -379,7 +379,7 @@
 #define DTI_STATUS_TERMS 16 /* 8 losses, then 8 metrics */
 #define DTI_STATUS_WORDS (64 + 64 * DTI_STATUS_TERMS)
 
-/* ---- The state arena begins with control words, set by NORM_FINISH, read by the commit. */
+/* ---- The state arena begins with control words, set by CLIP_FINISH, read by the commit. */
 #define DTI_CONTROL_ABORT 0 /* u32 */
 #define DTI_CONTROL_CLIP 1  /* f32: gradients are multiplied by this, then clamped to clip_value */
 #define DTI_CONTROL_CHECK 2 /* 1 = the dry pass must look */
@@ -408,7 +408,7 @@
 #define DTI_TABLE_WORDS 4
 #define DTI_BLOCK 256
 
-/* COMMIT flags. Of NORM_FINISH: losses must be finite (GRAD_NORM was run when blocks > 0). Of
+/* COMMIT flags. Of CLIP_FINISH: losses must be finite (GRAD_NORM was run when blocks > 0). Of
  * OPTIM: the dry pass, which computes the same and writes DTI_CONTROL_BAD alone. Of OPTIM_TICK:
  * nothing is counted, only told. */
 #define DTI_COMMIT_LOSSES 1u

@@ -2,7 +2,7 @@
  * An invocation has 4 elements at a time. A block that is not trained takes the value that lies as
  * its gradient. Writes nothing when the step is aborted. t is counted afterwards, by optim_tick.
  * The dry pass (DTI_COMMIT_DRY) is the same program, so that its arithmetic is the same too: it
- * looks at what would be written, and only where norm_finish asked for it.
+ * looks at what would be written, and only where clip_finish asked for it.
  * 1 - beta and 1 - beta^t come from the logarithm of beta: the difference would lose half of its
  * digits. */
 #version 450

@@ -84,11 +84,11 @@
 #include "kernel/norm.h"
 #include "kernel/pool.h"
 #include "kernel/conv.h"
-#include "kernel/kernels.h"
+#include "kernel/isa_kernels.h"
 #include "kernel/gemm.c"
-#include "kernel/conv.c"
+#include "kernel/conv_walk.c"
 #include "kernel/conv_dw.c"
-#include "kernel/kernels.c"
+#include "kernel/isa_kernels.c"
 
 /* ---- tensor: shape, node, graph */
 #include "tensor/graph.h"
@@ -100,8 +100,8 @@
 #include "op/op_table.h"
 #include "op/op.h"
 #include "op/emit.h"
-#include "op/cpu.h"
-#include "op/ref.h"
+#include "op/cpu_task.h"
+#include "op/ref_index.h"
 #include "op/build.c"
 #include "op/name.c"
 #include "op/emit.c"
@@ -148,7 +148,7 @@
 #include "backend/vulkan/device.h"
 #include "backend/vulkan/hazard.c"
 #include "backend/vulkan/load.c"
-#include "backend/vulkan/memory.c"
+#include "backend/vulkan/vk_memory.c"
 #include "backend/vulkan/pipeline.c"
 #include "backend/vulkan/device.c"
 #include "backend/vulkan/command.c"
@@ -177,9 +177,9 @@
 #include "program/replica.c"
 
 /* ---- nn: named parameters, initialisers, layers */
-#include "nn/linear.c"
-#include "nn/conv.c"
-#include "nn/norm.c"
+#include "nn/nn_linear.c"
+#include "nn/nn_conv.c"
+#include "nn/nn_norm.c"
 
 /* ---- data: readers, shuffle, batches */
 #include "data/idx.c"
@@ -209,12 +209,12 @@
 #include "parallel/statistics.c"
 #include "parallel/agree.c"
 #include "parallel/step.c"
-#include "parallel/build.c"
+#include "parallel/make.c"
 #include "parallel/replicas.c"
 
 /* ---- train: the trainer */
 #include "train/trainer.h"
-#include "train/describe.c"
+#include "train/contract.c"
 #include "train/trainer.c"
 #include "train/shared.c"
 #include "train/balance.c"

@@ -49,7 +49,7 @@ static bool rnd_columns(const rnd_ref *r, bool *columns) {
         count += columns[i] && rnd_is_column(kind);
     }
     dti_ref_close(&run);
-    return count > 0 && count <= DT_MAX_TERMS;
+    return count > 0 && count <= DT_MAX_COLUMNS;
 }
 
 typedef struct rnd_job { /* one trainer */

@@ -25,7 +25,7 @@ static void conv_free(conv_case *t) {
 }
 
 /* Runs the launch in calls of `step` items, the last first, and checks what lies behind. */
-static void conv_run(conv_case *t, const dti_cpu_kernels *k, int threads, int64_t step) {
+static void conv_run(conv_case *t, const dti_isa_kernels *k, int threads, int64_t step) {
     const uint32_t words[DTI_STEP_WORDS] = {0};
     dti_cpu_task task = {.launch = &t->l, .step = words, .k = k, .threads = threads};
     for (int i = 0; i < 4; i++)
@@ -51,13 +51,13 @@ static void conv_run(conv_case *t, const dti_cpu_kernels *k, int threads, int64_
 
 /* The same bits on every set of one class, for every cut and thread count. */
 static void conv_same(conv_case *t, const char *what) {
-    const dti_cpu_kernels *best = dti_cpu_kernels_select(DTI_ISA_AVX512);
+    const dti_isa_kernels *best = dti_isa_kernels_select(DTI_ISA_AVX512);
     size_t bytes = (size_t)t->size[t->out] * sizeof(float);
     float *want = malloc(bytes + 1);
     conv_run(t, best, 1, 0);
     memcpy(want, t->buf[t->out], bytes);
     for (int isa = 0; isa <= best->isa; isa++) {
-        const dti_cpu_kernels *k = dti_cpu_kernels_select(isa);
+        const dti_isa_kernels *k = dti_isa_kernels_select(isa);
         for (int threads = 1; threads <= 3 && k->fma == best->fma; threads++) {
             conv_run(t, k, threads, threads == 2 ? 0 : threads);
             test_check(kernel_same(t->buf[t->out], want, t->size[t->out]), __FILE__, __LINE__,
@@ -196,7 +196,7 @@ static void conv_check(const conv_case *t, const conv_sums *sums, int index) {
 }
 
 TEST(convolution_and_its_gradients_are_within_their_bounds) {
-    const dti_cpu_kernels *best = dti_cpu_kernels_select(DTI_ISA_AVX512);
+    const dti_isa_kernels *best = dti_isa_kernels_select(DTI_ISA_AVX512);
     for (size_t i = 0; i < DTI_COUNT(conv_shapes); i++)
         for (int kernel = DTI_K_CONV; kernel <= DTI_K_CONV_DW; kernel++) {
             int epilogue = kernel == DTI_K_CONV_DW ? 0 : (int)i % 3;
@@ -205,7 +205,7 @@ TEST(convolution_and_its_gradients_are_within_their_bounds) {
             conv_sums sums = {calloc((size_t)t.size[2] + 1, 8), calloc((size_t)t.size[2] + 1, 8)};
             conv_naive(&t, kernel, &sums);
             for (int isa = 0; isa <= best->isa; isa++) {
-                conv_run(&t, dti_cpu_kernels_select(isa), 1 + (int)i % 4, 0);
+                conv_run(&t, dti_isa_kernels_select(isa), 1 + (int)i % 4, 0);
                 conv_check(&t, &sums, (int)i);
             }
             free(sums.sum);
@@ -226,7 +226,7 @@ TEST(convolution_has_one_result_for_every_set_cut_and_thread_count) {
 }
 
 TEST(convolution_of_a_sample_does_not_depend_on_its_batch) {
-    const dti_cpu_kernels *best = dti_cpu_kernels_select(DTI_ISA_AVX512);
+    const dti_isa_kernels *best = dti_isa_kernels_select(DTI_ISA_AVX512);
     for (size_t i = 0; i < DTI_COUNT(conv_shapes); i++)
         for (int kernel = DTI_K_CONV; kernel <= DTI_K_CONV_DX; kernel++) {
             conv_case t = conv_case_of(conv_shapes[i], kernel, 0, true);

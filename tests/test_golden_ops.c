@@ -87,7 +87,7 @@ static void op_check_with(golden *g, const char *name, int batch, dt_tensor y, c
     static const char *const gradient_keys[][2] = {{"x", "dx"}, {"a", "da"},         {"b", "db"},
                                                    {"w", "dw"}, {"table", "dtable"}, {"y", NULL}};
     char text[64];
-    leaf outputs[DT_MAX_TERMS] = {{"y", y}}, dy = {0};
+    leaf outputs[DT_MAX_OUTPUTS] = {{"y", y}}, dy = {0};
     int output_count = 1;
     snprintf(text, sizeof text, "ops.%s.dy", name);
     dt_tensor sum = y;

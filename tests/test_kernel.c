@@ -37,11 +37,11 @@ static bool kernel_same(const float *x, const float *y, int64_t n) {
 }
 
 /* Calls agree(best, other) for each other set of the same class. */
-static int kernel_pairs(void (*agree)(const dti_cpu_kernels *, const dti_cpu_kernels *)) {
-    const dti_cpu_kernels *best = dti_cpu_kernels_select(DTI_ISA_AVX512);
+static int kernel_pairs(void (*agree)(const dti_isa_kernels *, const dti_isa_kernels *)) {
+    const dti_isa_kernels *best = dti_isa_kernels_select(DTI_ISA_AVX512);
     int pairs = 0;
     for (int isa = DTI_ISA_PORTABLE; isa < best->isa; isa++) {
-        const dti_cpu_kernels *other = dti_cpu_kernels_select(isa);
+        const dti_isa_kernels *other = dti_isa_kernels_select(isa);
         if (other->isa != isa || other->fma != best->fma)
             continue;
         agree(best, other);
@@ -50,7 +50,7 @@ static int kernel_pairs(void (*agree)(const dti_cpu_kernels *, const dti_cpu_ker
     return pairs;
 }
 
-static void kernel_maps_agree(const dti_cpu_kernels *k, const dti_cpu_kernels *other) {
+static void kernel_maps_agree(const dti_isa_kernels *k, const dti_isa_kernels *other) {
     float x[KERNEL_MAX], d[KERNEL_MAX], y[KERNEL_MAX], z[KERNEL_MAX];
     for (int64_t n = 1; n <= KERNEL_MAX; n = n < 70 ? n + 1 : n * 2) {
         kernel_fill(x, n);
@@ -76,7 +76,7 @@ TEST(elementwise_kernels_have_one_result_on_every_instruction_set) {
         SKIP("this CPU has one instruction set of its class");
 }
 
-static void kernel_rows_agree(const dti_cpu_kernels *k, const dti_cpu_kernels *other) {
+static void kernel_rows_agree(const dti_isa_kernels *k, const dti_isa_kernels *other) {
     enum { N = 300 };
     float x[N], d[N], y[N], z[N], m[2][N], v[2][N];
     for (int n = 1; n <= N; n = n < 80 ? n + 1 : n + 73) {
@@ -132,7 +132,7 @@ TEST(row_and_optimizer_kernels_have_one_result_on_every_instruction_set) {
 }
 
 TEST(vector_functions_have_the_bits_of_the_scalar_text) {
-    const dti_cpu_kernels *k = dti_cpu_kernels_select(DTI_ISA_AVX512);
+    const dti_isa_kernels *k = dti_isa_kernels_select(DTI_ISA_AVX512);
     if (!k->fma)
         SKIP("no FMA: a class of its own");
     float x[KERNEL_MAX], d[KERNEL_MAX], y[KERNEL_MAX], z[KERNEL_MAX];
@@ -198,7 +198,7 @@ static const struct {
                         {DTI_U_SOFTPLUS, kernel_softplus, 2, 2, 1e39}};
 
 static void kernel_check_errors(int isa) {
-    const dti_cpu_kernels *k = dti_cpu_kernels_select(isa);
+    const dti_isa_kernels *k = dti_isa_kernels_select(isa);
     for (size_t f = 0; f < DTI_COUNT(kernel_functions); f++) {
         double worst = 0, bound = k->fma ? kernel_functions[f].fused : kernel_functions[f].unfused;
         float x[KERNEL_MAX], y[KERNEL_MAX], at = 0;
@@ -229,7 +229,7 @@ TEST(functions_are_within_their_errors) {
 TEST(pow_has_the_special_cases_of_C) {
     static const float v[] = {0,    -0.0f, 1,        -1,        2,   -2,     3,      -3,
                               0.5f, -0.5f, INFINITY, -INFINITY, NAN, 1e-40f, -1e38f, 16777216.0f};
-    const dti_cpu_kernels *k = dti_cpu_kernels_select(DTI_ISA_AVX512);
+    const dti_isa_kernels *k = dti_isa_kernels_select(DTI_ISA_AVX512);
     for (size_t i = 0; i < DTI_COUNT(v); i++)
         for (size_t j = 0; j < DTI_COUNT(v); j++) {
             float y, want = (float)pow((double)v[i], (double)v[j]);
@@ -286,7 +286,7 @@ static void kernel_case_free(kernel_case *t) {
 }
 
 /* In tiles for `threads`, in calls of `step` tiles, the last first. */
-static void kernel_gemm_run(const dti_cpu_kernels *k, const dti_gemm *g, int threads,
+static void kernel_gemm_run(const dti_isa_kernels *k, const dti_gemm *g, int threads,
                             int64_t step) {
     size_t bytes = (dti_gemm_scratch_bytes(g, threads) + 63) / 64 * 64;
     float *scratch = aligned_alloc(64, bytes + 64);
@@ -343,7 +343,7 @@ static const int kernel_shapes[][3] = {{1, 1, 1},      {1, 17, 5},    {3, 2, 7},
                                        {130, 66, 513}, {5, 5, 0},     {140, 150, 160}};
 
 TEST(gemm_is_within_its_bound_for_every_shape_and_transposition) {
-    const dti_cpu_kernels *best = dti_cpu_kernels_select(DTI_ISA_AVX512);
+    const dti_isa_kernels *best = dti_isa_kernels_select(DTI_ISA_AVX512);
     for (int isa = 0; isa <= best->isa; isa++)
         for (size_t s = 0; s < DTI_COUNT(kernel_shapes); s++)
             for (int trans = 0; trans < 8; trans++) {
@@ -353,8 +353,8 @@ TEST(gemm_is_within_its_bound_for_every_shape_and_transposition) {
                 t.g.bias = (trans + (int)s) % 2 ? t.bias : NULL;
                 t.g.epilogue = (trans + (int)s) % 4 == 1 ? DTI_GEMM_RELU : DTI_GEMM_NONE;
                 t.g.mask = (trans / 2 + (int)s) % 3 == 0 ? t.mask : NULL;
-                kernel_gemm_run(dti_cpu_kernels_select(isa), &t.g, 1, 1);
-                kernel_gemm_check(&t, dti_cpu_kernels_select(isa)->name);
+                kernel_gemm_run(dti_isa_kernels_select(isa), &t.g, 1, 1);
+                kernel_gemm_check(&t, dti_isa_kernels_select(isa)->name);
                 kernel_case_free(&t);
             }
 }
@@ -367,7 +367,7 @@ TEST(gemm_takes_any_strides) {
         b[i] = (float)(i % 11);
     float bias[4] = {1, 0, 2, 0};
     dti_gemm g = {3, 3, 4, a, 20, 5, b, 21, 7, c, 6, 2, bias, 0, false, 0, NULL};
-    kernel_gemm_run(dti_cpu_kernels_select(DTI_ISA_AVX512), &g, 1, 1);
+    kernel_gemm_run(dti_isa_kernels_select(DTI_ISA_AVX512), &g, 1, 1);
     for (int i = 0; i < 3; i++)
         for (int j = 0; j < 3; j++) {
             double sum = 1;
@@ -379,14 +379,14 @@ TEST(gemm_takes_any_strides) {
 
 /* One case in every way it can be run: C stays the same. */
 static void kernel_gemm_same(kernel_case *t) {
-    const dti_cpu_kernels *best = dti_cpu_kernels_select(DTI_ISA_AVX512);
+    const dti_isa_kernels *best = dti_isa_kernels_select(DTI_ISA_AVX512);
     const int64_t size = (t->g.m + 5) * (t->g.n + 5);
     memcpy(t->c, t->first, (size_t)size * sizeof *t->c);
     kernel_gemm_run(best, &t->g, 1, 1);
     float *want = malloc((size_t)size * sizeof *want);
     memcpy(want, t->c, (size_t)size * sizeof *want);
     for (int isa = 0; isa <= best->isa; isa++) {
-        const dti_cpu_kernels *k = dti_cpu_kernels_select(isa);
+        const dti_isa_kernels *k = dti_isa_kernels_select(isa);
         for (int threads = 1; threads <= 7 && k->fma == best->fma; threads += 2)
             for (int64_t step = 1; step <= 4; step++) {
                 memcpy(t->c, t->first, (size_t)size * sizeof *want);
@@ -413,7 +413,7 @@ TEST(gemm_has_one_result_for_every_set_partition_and_thread_count) {
 }
 
 TEST(gemm_element_does_not_depend_on_its_neighbours) {
-    const dti_cpu_kernels *k = dti_cpu_kernels_select(DTI_ISA_AVX512);
+    const dti_isa_kernels *k = dti_isa_kernels_select(DTI_ISA_AVX512);
     kernel_case t = kernel_gemm_case(150, 140, 600, 0);
     kernel_gemm_run(k, &t.g, 1, 1);
     for (int64_t i = 0; i < 150; i += 37)
@@ -439,7 +439,7 @@ TEST(softmax_rows_match_double) {
         x[i] = 30.0f * kernel_uniform() + 200.0f;
         sum += exp((double)x[i] - 200);
     }
-    const dti_cpu_kernels *k = dti_cpu_kernels_select(DTI_ISA_AVX512);
+    const dti_isa_kernels *k = dti_isa_kernels_select(DTI_ISA_AVX512);
     k->softmax(y, x, N);
     k->log_softmax(l, x, N);
     for (int i = 0; i < N; i++) {
@@ -461,7 +461,7 @@ TEST(column_sums_do_not_depend_on_where_columns_are_cut) {
     float whole[COLS], cut[COLS];
     for (int i = 0; i < ROWS * COLS; i++)
         x[i] = kernel_uniform();
-    const dti_cpu_kernels *k = dti_cpu_kernels_select(DTI_ISA_AVX512);
+    const dti_isa_kernels *k = dti_isa_kernels_select(DTI_ISA_AVX512);
     k->col_sum(whole, x, ROWS, COLS, COLS, false);
     for (int j = 0; j < COLS; j += 7)
         k->col_sum(cut + j, x + j, ROWS, DTI_MIN(7, COLS - j), COLS, false);
@@ -497,13 +497,13 @@ TEST(adamw_step_matches_double) {
         want[i] =
             (double)p[i] * (1 - 0.01 * 0.1) - 0.01 / 0.19 * m1 / (sqrt(v1) / 0.0447101778 + 1e-8);
     }
-    dti_cpu_kernels_select(DTI_ISA_AVX512)->adam(p, g, m, v, N, &a);
+    dti_isa_kernels_select(DTI_ISA_AVX512)->adam(p, g, m, v, N, &a);
     for (int i = 0; i < N; i++)
         CHECK_NEAR(p[i], want[i], 2e-7);
 }
 
 TEST(the_largest_of_a_row_is_found_by_its_bits_at_every_place) {
-    const dti_cpu_kernels *best = dti_cpu_kernels_select(DTI_ISA_AVX512);
+    const dti_isa_kernels *best = dti_isa_kernels_select(DTI_ISA_AVX512);
     const float most[] = {-3, 1e-45f, FLT_MAX, -(float)INFINITY, -(float)NAN};
     float x[70] = {0};
     for (int isa = 0; isa <= best->isa; isa++)
@@ -514,7 +514,7 @@ TEST(the_largest_of_a_row_is_found_by_its_bits_at_every_place) {
                 for (int64_t i = 0; i < n; i++) {
                     x[i] = most[m];
                     x[n] = (float)NAN; /* not of the row */
-                    bad += dti_cpu_kernels_select(isa)->row_largest(x, n) != (want & 0x7fffffffu);
+                    bad += dti_isa_kernels_select(isa)->row_largest(x, n) != (want & 0x7fffffffu);
                     x[i] = x[n] = 0;
                 }
                 test_check(bad == 0, __FILE__, __LINE__, "set %d, %g of %d", isa, (double)most[m],
@@ -525,7 +525,7 @@ TEST(the_largest_of_a_row_is_found_by_its_bits_at_every_place) {
 TEST(sgd_first_step_ignores_dampening) {
     float p = 1, g = 2, m = 5;
     dti_sgd s = {.lr = 0.5f, .momentum = 0.5f, .dampening = 0.75f, .clip = 1, .first = true};
-    const dti_cpu_kernels *k = dti_cpu_kernels_select(DTI_ISA_AVX512);
+    const dti_isa_kernels *k = dti_isa_kernels_select(DTI_ISA_AVX512);
     k->sgd(&p, &g, &m, 1, &s);
     CHECK(m == 2 && p == 0);
     s.first = false;
@@ -535,7 +535,7 @@ TEST(sgd_first_step_ignores_dampening) {
 }
 
 TEST(dropout_words_are_philox_of_the_element_index) {
-    const dti_cpu_kernels *best = dti_cpu_kernels_select(DTI_ISA_AVX512);
+    const dti_isa_kernels *best = dti_isa_kernels_select(DTI_ISA_AVX512);
     const uint64_t seed = 0x123456789abcdefu, starts[] = {0, 3, 0x3fffffffeu, 0xfffffffffffffff1u};
     float x[333], y[333];
     for (int i = 0; i < 333; i++)
@@ -543,7 +543,7 @@ TEST(dropout_words_are_philox_of_the_element_index) {
     for (int isa = 0; isa <= best->isa; isa++)
         for (size_t s = 0; s < DTI_COUNT(starts); s++) {
             dti_dropout d = {seed, starts[s], 7, 11, 0x40000000u, 4.0f};
-            dti_cpu_kernels_select(isa)->dropout(y, x, 333, &d);
+            dti_isa_kernels_select(isa)->dropout(y, x, 333, &d);
             int bad = 0;
             for (uint64_t i = 0; i < 333; i++) {
                 uint64_t index = starts[s] + i;

@@ -566,7 +566,7 @@ static void ops_run_nodes(ops_device *d, ops_model *m, dti_ref_run *run, dt_stor
             c.desc.metrics[c.metrics++] = x;
         else
             c.desc.outputs[c.outputs++] = x;
-        if (c.outputs == DT_MAX_TERMS || c.metrics == DT_MAX_TERMS) {
+        if (c.outputs == DT_MAX_OUTPUTS || c.metrics == DT_MAX_TERMS) {
             ops_run_chunk(d, m, run, store, &c);
             c = (ops_chunk){.from = id + 1};
         }

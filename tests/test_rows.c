@@ -40,7 +40,7 @@ static dt_store *rows_store(rows_rig *r, dt_graph *graph) {
     if (dt_store_create(graph, &(dt_store_desc){.device = r->way.device, .seed = 5}, &store))
         rows_fail(r, "store", "create");
     else if (rows_is_cpu(r) && !r->way.no_fast)
-        ((dti_cpu_device *)(void *)store->device)->kernels = dti_cpu_kernels_select(r->way.isa);
+        ((dti_cpu_device *)(void *)store->device)->kernels = dti_isa_kernels_select(r->way.isa);
 #ifndef DT_NO_VULKAN
     else if (r->way.shared)
         store->device->info.kind = DT_DEVICE_DISCRETE;
@@ -128,9 +128,9 @@ static void rows_write(const ops_model *m, dt_program *program, int first, int c
 static const char *rows_case, *rows_what; /* is compared: for messages */
 
 typedef struct rows_set {
-    dt_tensor wanted[DT_MAX_TERMS];
+    dt_tensor wanted[DT_MAX_OUTPUTS];
     int count;
-    uint32_t *whole[DT_MAX_TERMS]; /* of the whole batch */
+    uint32_t *whole[DT_MAX_OUTPUTS]; /* of the whole batch */
 } rows_set;
 
 static dt_program *rows_program(rows_rig *r, ops_model *m, dt_store *store, const rows_set *set,
@@ -277,7 +277,7 @@ static void rows_check_nodes(rows_rig *r, ops_model *m, dt_store *store) {
         if (tainted[id] || !n->samples || n->op == DTI_OP_INPUT || ops_is_plain(n, m->op))
             continue;
         set.wanted[set.count++] = (dt_tensor){m->graph, id};
-        if (set.count == DT_MAX_TERMS) {
+        if (set.count == DT_MAX_OUTPUTS) {
             rows_check_set(r, m, store, &set);
             rows_set_free(&set);
         }
@@ -462,8 +462,8 @@ static bool rows_layer_open(rows_rig *r, ops_model *m, size_t layer, size_t i) {
     }
     const char *error = dt_graph_error(m->graph);
     test_check(!error, __FILE__, __LINE__, "%s %d: %s", rows_case, (int)i, error ? error : "");
-    CHECK(m->result_count <= DT_MAX_TERMS);
-    return !error && m->result_count <= DT_MAX_TERMS;
+    CHECK(m->result_count <= DT_MAX_OUTPUTS);
+    return !error && m->result_count <= DT_MAX_OUTPUTS;
 }
 
 /* Alone, where epilogues take the place of launches, and then with other outputs beside them. */
@@ -474,12 +474,12 @@ static void rows_check_layer(rows_rig *r, ops_model *m, dt_store *store) {
     rows_check_set(r, m, store, &set);
     rows_taint(m, tainted);
     rows_what = "with others";
-    for (uint32_t id = 1; id < m->graph->count && set.count < DT_MAX_TERMS; id++) {
+    for (uint32_t id = 1; id < m->graph->count && set.count < DT_MAX_OUTPUTS; id++) {
         rows_set both = set;
         const dti_node *n = &m->graph->nodes[id];
         if (tainted[id] || !n->samples || n->op == DTI_OP_INPUT || ops_is_plain(n, m->op))
             continue;
-        for (; id < m->graph->count && both.count < DT_MAX_TERMS; id++)
+        for (; id < m->graph->count && both.count < DT_MAX_OUTPUTS; id++)
             if (!tainted[id] && m->graph->nodes[id].samples &&
                 m->graph->nodes[id].op != DTI_OP_INPUT)
                 both.wanted[both.count++] = (dt_tensor){m->graph, id};

@@ -106,7 +106,7 @@ typedef struct cell { /* one product */
 
 typedef struct gemm_bench {
     dti_pool *pool;
-    const dti_cpu_kernels *kernels;
+    const dti_isa_kernels *kernels;
     blas blas;
     int threads;
     char *scratch;
@@ -253,7 +253,7 @@ static void gemm(int threads, int rounds, const int *only) {
     dt_ctx *ctx;
     try(NULL, dt_ctx_create(&(dt_ctx_desc){.threads = threads, .no_vulkan = true}, &ctx), "gemm");
     gemm_bench x = {.pool = dti_ctx_base(ctx)->pool, .threads = threads};
-    x.kernels = dti_cpu_kernels_select(DTI_ISA_AVX512);
+    x.kernels = dti_isa_kernels_select(DTI_ISA_AVX512);
     x.blas = blas_open(threads);
     double peak = threads * peak_gflops(x.kernels->isa);
     printf(

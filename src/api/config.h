@@ -19,8 +19,14 @@
 
 /* The largest number of dimensions of a tensor, without the sample axis. */
 #define DT_MAX_DIMS 5
-/* The largest number of loss terms, metrics, outputs or parameter groups of one program. */
+/* The largest number of losses, and of metrics, of one program. */
 #define DT_MAX_TERMS 8
+/* The largest number of outputs, and of gradients for the host, of one program. */
+#define DT_MAX_OUTPUTS 8
+/* One more than the largest number of dt_optim_desc.groups: group 0 is the rest. */
+#define DT_MAX_GROUPS 8
+/* The largest number of a dataset's columns. */
+#define DT_MAX_COLUMNS 8
 /* Really 0, in a field where 0 stands for another value: a rate, decay, beta, eps, coefficient,
  * scale or class number. Exact in int, float and double. */
 #define DT_ZERO (-2147483647 - 1)

@@ -110,7 +110,7 @@ typedef struct dt_optim_desc {
     double beta1, beta2, eps;
     double clip_norm;  /* 0 = off; the gradient's 2-norm over all parameters, as clip_grad_norm_ */
     double clip_value; /* 0 = off; each element, as clip_grad_value_ */
-    dt_optim_group groups[DT_MAX_TERMS - 1];
+    dt_optim_group groups[DT_MAX_GROUPS - 1];
 } dt_optim_desc;
 
 /* ---- Programs: a graph compiled against a store -------------------------------------------------
@@ -136,11 +136,11 @@ typedef struct dt_program_desc {
     int batch;         /* samples; 0 = 1 */
     dt_tensor loss;    /* short for losses[0].term */
     dt_loss losses[DT_MAX_TERMS];
-    dt_tensor metrics[DT_MAX_TERMS]; /* terms that are reported, not minimised */
-    dt_tensor outputs[DT_MAX_TERMS]; /* tensors that the host reads */
+    dt_tensor metrics[DT_MAX_TERMS];   /* terms that are reported, not minimised */
+    dt_tensor outputs[DT_MAX_OUTPUTS]; /* tensors that the host reads */
     /* Tensors whose dL/dy the host writes (dt_program_write_gradient) between forward and
      * backward. To read their values as well, list them in outputs too. */
-    dt_tensor host_gradients[DT_MAX_TERMS];
+    dt_tensor host_gradients[DT_MAX_OUTPUTS];
     const dt_optim_desc *optim; /* NULL: nothing is trained; gradients only with one of these */
     bool gradients;             /* compute gradients, without an optimizer */
     const char *params;         /* patterns of the parameters to train; NULL = all not frozen */

@@ -30,7 +30,7 @@ typedef struct dt_sample {
 /* Samples to train on, or to evaluate. What it points to stays yours and must outlive its use. */
 typedef struct dt_dataset {
     uint64_t rows; /* how many samples */
-    dt_column columns[DT_MAX_TERMS];
+    dt_column columns[DT_MAX_COLUMNS];
     /* NULL, or fills or changes a sample after the columns were copied: values[i] is what
      * columns[i].input gets, f32 or i32. Augmentation lives here. Not DT_OK ends the step with that
      * result. Threads: called on a thread of the trainer's, one call at a time. */

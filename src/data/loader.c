@@ -29,7 +29,7 @@ typedef struct dti_loader_column {
 
 typedef struct dti_loader_slot {
     dti_batch batch;
-    void *values[DT_MAX_TERMS];
+    void *values[DT_MAX_COLUMNS];
     uint32_t *sources; /* rows of the data set; the order may be the next epoch's by now */
     dt_result result;
     bool share_failed; /* result is about what `share` gave; else about `sample` */
@@ -40,7 +40,7 @@ struct dti_loader {
     dti_base *base;
     dti_loader_desc desc;
     dt_dataset data;
-    dti_loader_column columns[DT_MAX_TERMS];
+    dti_loader_column columns[DT_MAX_COLUMNS];
     int column_count;
     uint64_t batches; /* of an epoch */
     uint32_t *order;  /* [rows]; NULL = not shuffled */
@@ -100,7 +100,7 @@ static void dti_column_pad(const dti_loader_column *c, uint32_t begin, uint32_t 
 
 /* The callback for row i of the slot. */
 static dt_result dti_loader_sample(dti_loader *l, dti_loader_slot *s, uint32_t i) {
-    void *values[DT_MAX_TERMS] = {0};
+    void *values[DT_MAX_COLUMNS] = {0};
     for (int c = 0; c < l->column_count; c++)
         values[c] = (char *)s->values[c] + i * l->columns[c].elements * 4;
     uint64_t at = s->batch.index * l->desc.batch + s->batch.first + i;
@@ -366,14 +366,14 @@ static dt_result dti_column_check(dti_base *base, const dt_dataset *data, int i)
 
 static int dti_dataset_columns(const dt_dataset *data) {
     int count = 0;
-    while (count < DT_MAX_TERMS && !dti_is_nil(data->columns[count].input))
+    while (count < DT_MAX_COLUMNS && !dti_is_nil(data->columns[count].input))
         count++;
     return count;
 }
 
 static dt_result dti_dataset_check(dti_base *base, const dt_dataset *data) {
     int count = dti_dataset_columns(data);
-    for (int i = count; i < DT_MAX_TERMS; i++) {
+    for (int i = count; i < DT_MAX_COLUMNS; i++) {
         const dt_column *column = &data->columns[i];
         if (column->data || !dti_is_nil(column->input)) {
             return dti_fail(base, DT_ERROR_INVALID,
@@ -507,7 +507,7 @@ static void dti_loader_destroy(dti_loader *l) {
         dti_loader_stop(l);
     for (int s = 0; s < 2; s++) {
         dti_free(l->base, l->slots[s].sources);
-        for (int c = 0; c < DT_MAX_TERMS; c++)
+        for (int c = 0; c < DT_MAX_COLUMNS; c++)
             dti_free(l->base, l->slots[s].values[c]);
     }
     dti_free(l->base, l->order);

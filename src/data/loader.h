@@ -17,8 +17,8 @@ typedef struct dti_loader_desc {
      * when the batch begins to be read, on the thread of dti_loader_next or _seek. */
     void (*share)(void *user, uint32_t rows, uint32_t *first, uint32_t *count);
     void *user;
-    uint32_t share_max;        /* the most that *count can be */
-    int32_t pad[DT_MAX_TERMS]; /* what a row that fills up has in an i32 column (f32: 0) */
+    uint32_t share_max;          /* the most that *count can be */
+    int32_t pad[DT_MAX_COLUMNS]; /* what a row that fills up has in an i32 column (f32: 0) */
 } dti_loader_desc;
 
 typedef struct dti_batch {
@@ -29,7 +29,7 @@ typedef struct dti_batch {
     uint32_t first, count;   /* this process's rows */
     bool last;               /* of the epoch */
     const uint32_t *sources; /* [count] rows of the data set; what fills up has none */
-    const void *values[DT_MAX_TERMS]; /* by column: `count` samples, f32 or i32; until the next
+    const void *values[DT_MAX_COLUMNS]; /* by column: `count` samples, f32 or i32; until the next
                                          dti_loader_next, _seek or _destroy */
 } dti_batch;
 

@@ -36,14 +36,14 @@ typedef struct dti_conv_dw {
     float *w;
 } dti_conv_dw;
 
-struct dti_cpu_kernels;
+struct dti_isa_kernels;
 static int64_t dti_conv_items(const dti_conv *c, int threads);
 static size_t dti_conv_scratch_bytes(const dti_conv *c, int threads);
-static void dti_conv_run(const struct dti_cpu_kernels *kernels, const dti_conv *c, int threads,
+static void dti_conv_run(const struct dti_isa_kernels *kernels, const dti_conv *c, int threads,
                          int64_t begin, int64_t end, void *scratch);
 static int64_t dti_conv_dw_items(const dti_conv_dw *c);
 static size_t dti_conv_dw_scratch_bytes(const dti_conv_dw *c);
-static void dti_conv_dw_run(const struct dti_cpu_kernels *kernels, const dti_conv_dw *c,
+static void dti_conv_dw_run(const struct dti_isa_kernels *kernels, const dti_conv_dw *c,
                             int64_t begin, int64_t end, void *scratch);
 
 /* ---- for conv_body.h */

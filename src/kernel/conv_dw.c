@@ -244,7 +244,7 @@ static void dti_conv_dw_few(dti_conv_dw_job *j, int64_t begin, int64_t end) {
         }
 }
 
-static void dti_conv_dw_run(const struct dti_cpu_kernels *kernels, const dti_conv_dw *c,
+static void dti_conv_dw_run(const struct dti_isa_kernels *kernels, const dti_conv_dw *c,
                             int64_t begin, int64_t end, void *scratch) {
     const dti_conv_dw_plan p = dti_conv_dw_plan_of(c);
     float *floats = scratch;

@@ -87,7 +87,7 @@ static size_t dti_gemm_scratch_bytes(const dti_gemm *g, int threads) {
     return (size_t)(k * n + DTI_GEMM_PACKED_A) * sizeof(float);
 }
 
-static void dti_gemm_run_block(const struct dti_cpu_kernels *kernels, const dti_gemm *g, int64_t i0,
+static void dti_gemm_run_block(const struct dti_isa_kernels *kernels, const dti_gemm *g, int64_t i0,
                                int64_t i1, int64_t j0, int64_t j1, void *scratch) {
     dti_gemm_block block = {
         .m = i1 - i0,
@@ -112,7 +112,7 @@ static void dti_gemm_run_block(const struct dti_cpu_kernels *kernels, const dti_
         kernels->gemm_block(&block, scratch);
 }
 
-static void dti_gemm_run(const struct dti_cpu_kernels *kernels, const dti_gemm *g, int threads,
+static void dti_gemm_run(const struct dti_isa_kernels *kernels, const dti_gemm *g, int threads,
                          int64_t tile_begin, int64_t tile_end, void *scratch) {
     if (threads <= 1) {
         if (tile_begin < tile_end)

@@ -32,8 +32,8 @@ static int64_t dti_gemm_tiles(const dti_gemm *g, int threads);
 /* What one worker needs, 64-byte aligned; a function of m, n, k only. */
 static size_t dti_gemm_scratch_bytes(const dti_gemm *g, int threads);
 /* Tiles [tile_begin, tile_end); neighbours in one call share their packing. */
-struct dti_cpu_kernels;
-static void dti_gemm_run(const struct dti_cpu_kernels *kernels, const dti_gemm *g, int threads,
+struct dti_isa_kernels;
+static void dti_gemm_run(const struct dti_isa_kernels *kernels, const dti_gemm *g, int threads,
                          int64_t tile_begin, int64_t tile_end, void *scratch);
 
 /* For gemm_body.h: a rectangle of C with its operands; bias may run along rows or columns. */

@@ -1,5 +1,4 @@
-/* Appending nodes: the checks that every op has in common, then the row's own shape rule. Also the
- * table of rows itself. */
+/* Appending nodes: the checks that every op has in common, then the row's own shape rule. */
 
 static bool dti_build_fail(dti_build *b, const char *format, ...) {
     char text[256], shapes[256];

@@ -422,7 +422,7 @@ static void dti_mean_loss_ref(const dti_ref *r) {
 #define DTI_LOSS_RUN 128 /* floats of a buffer on the stack */
 
 /* In runs that are added in order; within a run 16 lanes. */
-static float dti_sum_square_diff(const dti_cpu_kernels *k, const float *a, const float *b,
+static float dti_sum_square_diff(const dti_isa_kernels *k, const float *a, const float *b,
                                  int64_t n) {
     float buf[DTI_LOSS_RUN], sum = 0;
     for (int64_t i = 0; i < n; i += DTI_LOSS_RUN) {
@@ -501,7 +501,7 @@ static int64_t dti_rows_at_once(int64_t rows, int64_t classes) {
 }
 
 /* One row, longer than the buffer; runs of it are added in order. */
-static float dti_row_exp_sum(const dti_cpu_kernels *k, const float *x, int64_t n, float high) {
+static float dti_row_exp_sum(const dti_isa_kernels *k, const float *x, int64_t n, float high) {
     float buf[DTI_LOSS_RUN], sum = 0;
     for (int64_t i = 0; i < n; i += DTI_LOSS_RUN) {
         int64_t run = DTI_MIN(n - i, DTI_LOSS_RUN);
@@ -512,7 +512,7 @@ static float dti_row_exp_sum(const dti_cpu_kernels *k, const float *x, int64_t n
     return sum;
 }
 
-static void dti_rows_log_sum(const dti_cpu_kernels *k, const float *x, int64_t rows,
+static void dti_rows_log_sum(const dti_isa_kernels *k, const float *x, int64_t rows,
                              int64_t classes, dti_row_sums *s) {
     float buf[DTI_LOSS_RUN];
     s->rows = dti_rows_at_once(rows, classes);
@@ -572,7 +572,7 @@ static float dti_xent_loss(const dti_xent_job *j, const float *x, float high, fl
 }
 
 /* A NaN is the largest; among equals the first wins. */
-static int64_t dti_row_argmax(const dti_cpu_kernels *k, const float *x, int64_t n) {
+static int64_t dti_row_argmax(const dti_isa_kernels *k, const float *x, int64_t n) {
     const float high = k->row_max(x, n);
     const bool nan = dti_nan_f32(high);
     for (int64_t c = 0; c < n; c++) {

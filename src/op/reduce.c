@@ -305,7 +305,7 @@ static float dti_reduce_fold_strided(uint32_t kind, float value, const float *x,
 }
 
 /* The smallest is minus the largest of the negated. */
-static float dti_row_min(const dti_cpu_kernels *k, const float *x, int64_t n) {
+static float dti_row_min(const dti_isa_kernels *k, const float *x, int64_t n) {
     float buf[DTI_REDUCE_COLUMNS], value = dti_reduce_fold_identity(DTI_R_MAX);
     for (int64_t i = 0; i < n; i += DTI_REDUCE_COLUMNS) {
         int64_t run = DTI_MIN(n - i, DTI_REDUCE_COLUMNS);
@@ -315,7 +315,7 @@ static float dti_row_min(const dti_cpu_kernels *k, const float *x, int64_t n) {
     return -value;
 }
 
-static float dti_reduce_fold_row(const dti_cpu_kernels *k, uint32_t kind, const float *x,
+static float dti_reduce_fold_row(const dti_isa_kernels *k, uint32_t kind, const float *x,
                                  int64_t n) {
     return kind == DTI_R_SUM   ? k->row_sum(x, n)
            : kind == DTI_R_MAX ? k->row_max(x, n)
@@ -325,7 +325,7 @@ static float dti_reduce_fold_row(const dti_cpu_kernels *k, uint32_t kind, const 
 /* What all results of a launch share. */
 typedef struct dti_reduce_plan {
     const dti_args_reduce *args;
-    const dti_cpu_kernels *k;
+    const dti_isa_kernels *k;
     uint32_t kind;
     int kept;
     int64_t line, line_stride; /* the inner reduced axis */

@@ -21,7 +21,7 @@ static dt_optim_desc dti_optim_resolved(const dt_optim_desc *desc) {
     d.eps = dti_or(d.eps, 1e-8);
     d.clip_norm = dti_or(d.clip_norm, 0.0);
     d.clip_value = dti_or(d.clip_value, 0.0);
-    for (int i = 0; i < DT_MAX_TERMS - 1; i++) {
+    for (int i = 0; i < DT_MAX_GROUPS - 1; i++) {
         dt_optim_group *g = &d.groups[i];
         g->lr_scale = dti_or(g->lr_scale, 1.0);
         g->weight_decay = dti_or(g->weight_decay, d.weight_decay);
@@ -32,7 +32,7 @@ static dt_optim_desc dti_optim_resolved(const dt_optim_desc *desc) {
 /* The largest rate that is still an f32 in every group. */
 static double dti_optim_lr_max(const dt_optim_desc *resolved) {
     double scale = 1.0;
-    for (int i = 0; i < DT_MAX_TERMS - 1; i++)
+    for (int i = 0; i < DT_MAX_GROUPS - 1; i++)
         scale = DTI_MAX(scale, resolved->groups[i].lr_scale);
     return (double)FLT_MAX / scale;
 }
@@ -63,7 +63,7 @@ static void dti_optim_check(const dt_optim_desc *d, dti_text *problems) {
         dti_optim_problem(problems, "beta2", d->beta2, "it must be in [0, 1)");
     if (d->nesterov && (d->momentum == 0.0 || d->dampening != 0.0))
         dti_text_add(problems, "\n- optimizer: nesterov needs a momentum and no dampening");
-    for (int i = 0; i < DT_MAX_TERMS - 1; i++) {
+    for (int i = 0; i < DT_MAX_GROUPS - 1; i++) {
         const dt_optim_group *g = &d->groups[i];
         fine = dti_optim_check_number(problems, "a group's lr_scale", g->lr_scale) && fine;
         dti_optim_check_number(problems, "a group's weight_decay", g->weight_decay);
@@ -75,7 +75,7 @@ static void dti_optim_check(const dt_optim_desc *d, dti_text *problems) {
 }
 
 static uint32_t dti_optim_group_of(const dt_optim_desc *d, const char *name) {
-    for (uint32_t g = 1; g < DT_MAX_TERMS; g++) {
+    for (uint32_t g = 1; g < DT_MAX_GROUPS; g++) {
         if (d->groups[g - 1].match && dti_glob(d->groups[g - 1].match, name))
             return g;
     }

@@ -55,7 +55,7 @@ static bool dti_terms_finite(const dti_args_commit *a, const uint32_t *status) {
 }
 
 /* torch.nn.utils.clip_grad_norm_: min(1, max_norm / (norm + 1e-6)) */
-static void dti_cpu_norm_finish(const dti_cpu_task *task, int64_t begin, int64_t end,
+static void dti_cpu_clip_finish(const dti_cpu_task *task, int64_t begin, int64_t end,
                                 void *scratch) {
     (void)begin, (void)end, (void)scratch;
     const dti_args_commit *a = &task->launch->args.commit;
@@ -135,7 +135,7 @@ static dti_sgd dti_sgd_of(const dti_cpu_task *task, uint32_t group, uint32_t t) 
 
 /* A parameter's constants, and where one of its blocks lies; m and v: NULL = it has none. */
 typedef struct dti_cpu_update {
-    const dti_cpu_kernels *k;
+    const dti_isa_kernels *k;
     bool is_sgd;
     uint32_t group, t;
     dti_sgd sgd;

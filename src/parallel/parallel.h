@@ -91,8 +91,8 @@ typedef struct dti_parallel {
     /* The step under way. */
     const dti_batch *batch;
     uint32_t rows, columns;
-    dt_tensor inputs[DT_MAX_TERMS];
-    uint64_t input_bytes[DT_MAX_TERMS]; /* of one sample */
+    dt_tensor inputs[DT_MAX_COLUMNS];
+    uint64_t input_bytes[DT_MAX_COLUMNS]; /* of one sample */
     dt_step_desc step;
     bool asked; /* for a checkpoint: here, and after the step on any rank */
     uint64_t judge_ns;
@@ -108,7 +108,7 @@ typedef struct dti_parallel_result {
     bool skipped; /* for a NaN or infinity, on all ranks */
 } dti_parallel_result;
 
-/* ---- build.c: programs, buckets and buffers for `shards` shards of the job; destroys what an
+/* ---- make.c: programs, buckets and buffers for `shards` shards of the job; destroys what an
  * earlier call made. replicas, job.replicas, first and local are set. */
 static dt_result dti_parallel_build(dti_parallel *par, uint32_t shards, const uint32_t *bounds);
 static void dti_parallel_unbuild(dti_parallel *par);

@@ -8,15 +8,15 @@
  * Parameters that this program does not train count, since two programs may share a description. */
 static void dti_optim_groups_check(const dt_program *p, dti_text *problems) {
     const dt_store *s = p->store;
-    uint32_t matched[DT_MAX_TERMS] = {0}, taken[DT_MAX_TERMS] = {0};
+    uint32_t matched[DT_MAX_GROUPS] = {0}, taken[DT_MAX_GROUPS] = {0};
     for (uint32_t i = 0; i < s->param_count; i++) {
         const dti_node *n = &s->graph->nodes[s->params[i].node];
-        for (uint32_t g = 1; g < DT_MAX_TERMS && !n->buffer; g++)
+        for (uint32_t g = 1; g < DT_MAX_GROUPS && !n->buffer; g++)
             matched[g] +=
                 p->optim.groups[g - 1].match && dti_glob(p->optim.groups[g - 1].match, n->label);
         taken[dti_optim_group_of(&p->optim, n->label)] += !n->buffer;
     }
-    for (uint32_t g = 1; g < DT_MAX_TERMS; g++) {
+    for (uint32_t g = 1; g < DT_MAX_GROUPS; g++) {
         const dt_optim_group *given = &p->desc.optim->groups[g - 1];
         if (!given->match && (given->lr_scale != 0.0 || given->weight_decay != 0.0))
             dti_text_add(problems, "\n- optimizer: group %u has numbers, and no .match", g);
@@ -33,7 +33,7 @@ static void dti_optim_resolve(dt_program *p, dti_text *problems) {
     p->optim = dti_optim_resolved(p->desc.optim);
     dti_optim_check(&p->optim, problems);
     p->groups[0] = (dti_param_group){1.0, p->optim.weight_decay};
-    for (int g = 1; g < DT_MAX_TERMS; g++) {
+    for (int g = 1; g < DT_MAX_GROUPS; g++) {
         const dt_optim_group *in = &p->optim.groups[g - 1];
         p->groups[g] = (dti_param_group){in->lr_scale, in->weight_decay};
     }
@@ -83,7 +83,7 @@ static void dti_commit_norm(dt_program *p, dti_emit *e, uint32_t grads, uint32_t
         l->args.commit = (dti_args_commit){.blocks = p->table_entries};
         dti_bind(l, grads, table, pairs, DTI_UNBOUND);
     }
-    dti_launch *l = dti_emit_launch(e, DTI_K_NORM_FINISH, 1, sizeof l->args.commit);
+    dti_launch *l = dti_emit_launch(e, DTI_K_CLIP_FINISH, 1, sizeof l->args.commit);
     l->args.commit =
         (dti_args_commit){.blocks = norm ? p->table_entries : 0, .terms = p->loss_count};
     /* a replica's own losses do not decide: the whole job's are looked at before the commit */
@@ -160,7 +160,7 @@ static void dti_step_groups(dt_program *p, const dt_step_desc *step, uint32_t *w
     double lr = p->lr = dti_or(step->lr, d->lr);
     p->proven = (float)dti_step_proven(p);
     dti_word_f32(w, DTI_STEP_PROVEN, (double)p->proven);
-    for (uint32_t g = 0; g < DT_MAX_TERMS; g++) {
+    for (uint32_t g = 0; g < DT_MAX_GROUPS; g++) {
         uint32_t *group = w + DTI_STEP_GROUP(g);
         dti_word_f32(group, DTI_GROUP_LR, lr * p->groups[g].lr);
         dti_word_f32(group, DTI_GROUP_DECAY, p->groups[g].decay);

@@ -66,14 +66,14 @@ static void dti_program_desc_terms(dt_program *p, dti_text *problems) {
 static uint32_t dti_program_desc_list(dt_program *p, const dt_tensor *list, const char *what,
                                       dti_text *problems) {
     uint32_t count = 0;
-    while (count < DT_MAX_TERMS && dti_is_set(list[count])) {
+    while (count < DT_MAX_OUTPUTS && dti_is_set(list[count])) {
         dt_tensor x = list[count++];
         if (dti_program_desc_tensor(p, x, what, (int)count, problems) && dti_node_of(x)->term) {
             dti_text_add(problems, "\n- %s %u is a loss term; the report has its value", what,
                          count);
         }
     }
-    for (uint32_t i = count; i < DT_MAX_TERMS; i++)
+    for (uint32_t i = count; i < DT_MAX_OUTPUTS; i++)
         dti_program_desc_gap(list[i], what, i, problems);
     return count;
 }
@@ -143,7 +143,7 @@ static uint32_t dti_gradient_roots(dt_program *p, dt_tensor *y, dt_tensor *dy) {
         y[count] = (dt_tensor){g, p->desc.losses[i].term.id};
         dy[count] = dti_seed(y[count], i);
     }
-    for (uint32_t i = 0; i < DT_MAX_TERMS && dti_is_set(p->desc.host_gradients[i]); i++) {
+    for (uint32_t i = 0; i < DT_MAX_OUTPUTS && dti_is_set(p->desc.host_gradients[i]); i++) {
         if (dti_host_gradient_again(&p->desc, i))
             continue;
         y[count] = (dt_tensor){g, p->desc.host_gradients[i].id};

@@ -59,7 +59,7 @@ static dt_result dti_pieces_values(const dt_program *p, const dti_node *n) {
 
 static dt_result dti_pieces_check(const dti_lowering *w) {
     const dt_program *p = w->p;
-    for (uint32_t i = 0; w->extent && i < DT_MAX_TERMS && dti_is_set(p->desc.outputs[i]); i++) {
+    for (uint32_t i = 0; w->extent && i < DT_MAX_OUTPUTS && dti_is_set(p->desc.outputs[i]); i++) {
         if (w->extent[p->desc.outputs[i].id] != DTI_EXTENT_PIECE)
             continue;
         return dti_fail(p->base, DT_ERROR_INVALID,

@@ -53,7 +53,7 @@ struct dt_program {
     dt_program_desc desc;
     const char *label;
     dt_optim_desc optim; /* defaults resolved */
-    dti_param_group groups[DT_MAX_TERMS];
+    dti_param_group groups[DT_MAX_GROUPS];
     bool has_optim, has_gradients, train;
     int64_t batch;
     dt_graph *work;

@@ -88,7 +88,7 @@ static void dti_place_inputs(dt_program *p, dti_emit *e, const uint8_t *needed) 
 /* One port for each output, however often it is listed. */
 static void dti_place_outputs(dt_program *p, uint32_t *pin) {
     p->out_bytes = dti_aligned(DTI_WORD_BYTES * DTI_STATUS_WORDS);
-    for (uint32_t i = 0; i < DT_MAX_TERMS && dti_is_set(p->desc.outputs[i]); i++) {
+    for (uint32_t i = 0; i < DT_MAX_OUTPUTS && dti_is_set(p->desc.outputs[i]); i++) {
         uint32_t id = p->desc.outputs[i].id;
         if (pin[id])
             continue;
@@ -470,7 +470,7 @@ static bool dti_lowering_alloc(dti_lowering *w) {
     uint32_t nodes = p->work->count, inputs = 0;
     for (uint32_t i = 0; i < nodes; i++)
         inputs += p->work->nodes[i].op == DTI_OP_INPUT;
-    p->ports = dti_alloc_array(p->base, inputs + DT_MAX_TERMS, sizeof *p->ports);
+    p->ports = dti_alloc_array(p->base, inputs + DT_MAX_OUTPUTS, sizeof *p->ports);
     w->needed = dti_alloc_array(p->base, nodes, 1);
     w->pin = dti_alloc_array(p->base, nodes, sizeof *w->pin);
     w->param_of = dti_alloc_array(p->base, nodes, sizeof *w->param_of);

@@ -120,7 +120,7 @@ static dt_result dti_evaluation_loop(dt_trainer *t, const dt_dataset *data, uint
                                .user = t,
                                .share_max = batch};
     dt_result result = dti_shared_written(t);
-    for (uint32_t c = 0; c < DT_MAX_TERMS && dti_is_set(data->columns[c].input) && !result; c++)
+    for (uint32_t c = 0; c < DT_MAX_COLUMNS && dti_is_set(data->columns[c].input) && !result; c++)
         result = dti_trainer_column(t, data->columns[c].input, c);
     if (!result)
         result = dti_loader_create(t->base, &d, &loader);

@@ -8,8 +8,8 @@ typedef struct dti_evaluation { /* programs of the newest dt_trainer_evaluate */
     double *terms;        /* by replica: sums and weights, see step.c's layout */
     const dti_batch *now; /* the batch under way */
     uint32_t columns;
-    dt_tensor inputs[DT_MAX_TERMS];
-    uint64_t input_bytes[DT_MAX_TERMS];
+    dt_tensor inputs[DT_MAX_COLUMNS];
+    uint64_t input_bytes[DT_MAX_COLUMNS];
 } dti_evaluation;
 
 typedef struct dti_shared { /* an input that all samples share */
@@ -43,7 +43,7 @@ struct dt_trainer {
     uint32_t timed; /* steps that were measured */
 };
 
-/* describe.c: the settings and the model as lines of text. */
+/* contract.c: the settings and the model as lines of text. */
 static void dti_describe_settings(const dt_trainer *t, dti_text *text);
 
 /* trainer.c: programs and the loader for a number of shards. */

@@ -31,7 +31,7 @@ static bool fold_is_nan(uint8_t dtype, fold_value x) {
 }
 
 static fold_value fold_get(uint8_t dtype, const void *data, size_t i) {
-    const uint8_t *at = (const uint8_t *)data + i * dti_fold_bytes(dtype);
+    const uint8_t *at = (const uint8_t *)data + i * dti_dtype_bytes(dtype);
     fold_value x = {0};
     uint16_t half = 0;
     int32_t narrow;
@@ -93,7 +93,7 @@ static fold_value fold_tree(const dti_operand *operands, uint8_t sum, dt_comm_re
 
 /* Writes an element; a NaN as the canonical one. */
 static void fold_put(uint8_t dtype, uint8_t sum, void *out, size_t i, fold_value x) {
-    uint8_t *at = (uint8_t *)out + i * dti_fold_bytes(dtype);
+    uint8_t *at = (uint8_t *)out + i * dti_dtype_bytes(dtype);
     bool nan = fold_is_nan(sum, x);
     uint16_t half = dtype == DT_BF16 ? nan ? 0x7FC0 : dti_bf16_from_f32(x.f)
                                      : (nan ? 0x7E00 : dti_f16_from_f32(x.f));
@@ -103,11 +103,11 @@ static void fold_put(uint8_t dtype, uint8_t sum, void *out, size_t i, fold_value
         memcpy(&narrow, &x.f, 4);
     if (dtype == DT_F64 && !nan)
         memcpy(&wide, &x.d, 8);
-    if (dti_fold_bytes(dtype) == 8)
+    if (dti_dtype_bytes(dtype) == 8)
         memcpy(at, &wide, 8);
-    else if (dti_fold_bytes(dtype) == 4)
+    else if (dti_dtype_bytes(dtype) == 4)
         memcpy(at, &narrow, 4);
-    else if (dti_fold_bytes(dtype) == 2)
+    else if (dti_dtype_bytes(dtype) == 2)
         memcpy(at, &half, 2);
     else
         *at = (uint8_t)x.i;
@@ -140,7 +140,7 @@ static double fold_any_real(void) {
 }
 
 static void fold_fill(uint8_t dtype, uint8_t *data, size_t count) {
-    size_t bytes = dti_fold_bytes(dtype);
+    size_t bytes = dti_dtype_bytes(dtype);
     for (size_t i = 0; i < count; i++) {
         double real = fold_any_real();
         float narrow = (float)real;
@@ -178,7 +178,7 @@ static fold_case fold_any_case(void) {
 static bool fold_add(fold_case *c, uint32_t first, uint32_t leaves, bool partial) {
     uint8_t sum = dti_sum_dtype(c->dtype, c->how);
     uint8_t dtype = partial ? sum : (uint8_t)c->dtype;
-    uint8_t *memory = malloc(c->count * dti_fold_bytes(dtype) + 16);
+    uint8_t *memory = malloc(c->count * dti_dtype_bytes(dtype) + 16);
     if (!memory)
         return false;
     uint8_t *data = memory + fold_random(16);
@@ -217,7 +217,7 @@ static uint8_t fold_out_dtype(const fold_case *c) {
 static uint8_t *fold_expect(const fold_case *c) {
     const dti_operand *last = &c->operands[c->operand_count - 1];
     uint8_t out = fold_out_dtype(c), sum = dti_sum_dtype(c->dtype, c->how);
-    uint8_t *want = malloc(c->count * dti_fold_bytes(out) + 1);
+    uint8_t *want = malloc(c->count * dti_dtype_bytes(out) + 1);
     uint32_t first = c->operands[0].span.first;
     if (sum == DT_BF16 || sum == DT_F16)
         sum = DT_F32;
@@ -237,7 +237,7 @@ static uint8_t *fold_expect(const fold_case *c) {
 /* Where `want` has a NaN, an unfinished result may have any. */
 static bool fold_same(const fold_case *c, const uint8_t *got, const uint8_t *want) {
     uint8_t out = fold_out_dtype(c), real = dti_is_half(out) ? (uint8_t)DT_F32 : out;
-    size_t bytes = dti_fold_bytes(out);
+    size_t bytes = dti_dtype_bytes(out);
     for (size_t i = 0; i < c->count; i++)
         if (memcmp(got + i * bytes, want + i * bytes, bytes) &&
             (c->finish || !fold_is_nan(real, fold_get(out, got, i)) ||
@@ -247,7 +247,7 @@ static bool fold_same(const fold_case *c, const uint8_t *got, const uint8_t *wan
 }
 
 static void fold_check(const fold_case *c) {
-    size_t bytes = c->count * dti_fold_bytes(fold_out_dtype(c));
+    size_t bytes = c->count * dti_dtype_bytes(fold_out_dtype(c));
     uint8_t *want = fold_expect(c), *got = malloc(bytes + 32);
     for (int isa = 0; want && got && isa < FOLD_ISAS; isa++) {
         size_t shift = 1 + fold_random(16);
@@ -345,8 +345,8 @@ TEST(folds_may_write_over_any_operand_that_is_as_wide) {
         fold_case c = fold_any_case();
         fold_add_tree(&c, 0, 1 + fold_random(20), fold_random(4));
         uint32_t over = fold_random(c.operand_count);
-        size_t width = dti_fold_bytes(fold_out_dtype(&c));
-        if (dti_fold_bytes(c.operands[over].dtype) >= width) {
+        size_t width = dti_dtype_bytes(fold_out_dtype(&c));
+        if (dti_dtype_bytes(c.operands[over].dtype) >= width) {
             uint8_t *want = fold_expect(&c), *out = (uint8_t *)(uintptr_t)c.operands[over].data;
             dti_fold_by(dti_fold_kernels_select(i % FOLD_ISAS), out, c.operands, c.operand_count,
                         c.count, c.dtype, c.how, c.finish, c.divisor);

@@ -4,7 +4,7 @@
 
 typedef struct dti_cpu_device {
     dti_device head;
-    const dti_cpu_kernels *kernels;
+    const dti_isa_kernels *kernels;
 } dti_cpu_device;
 
 typedef struct dti_cpu_memory {
@@ -249,7 +249,7 @@ static const dti_backend dti_cpu_backend = {
 static void dti_cpu_info(dti_base *base, int isa_max, dt_device_info *info) {
     *info = (dt_device_info){.name = "cpu", .id = "cpu", .kind = DT_DEVICE_CPU, .usable = true};
     snprintf(info->driver, sizeof info->driver, "native %s, %d thread%s",
-             dti_cpu_kernels_select(isa_max)->name, dti_pool_threads(base->pool),
+             dti_isa_kernels_select(isa_max)->name, dti_pool_threads(base->pool),
              dti_pool_threads(base->pool) == 1 ? "" : "s");
     info->storage_range_bytes = UINT32_MAX;
     info->offset_alignment = 64;
@@ -261,7 +261,7 @@ static dt_result dti_cpu_open(dti_base *base, int isa_max, dti_device **out) {
         return DT_ERROR_MEMORY;
     d->head.backend = &dti_cpu_backend;
     d->head.base = base;
-    d->kernels = dti_cpu_kernels_select(isa_max);
+    d->kernels = dti_isa_kernels_select(isa_max);
     dti_cpu_info(base, isa_max, &d->head.info);
     *out = &d->head;
     return DT_OK;

@@ -108,7 +108,7 @@ static dt_result dti_vk_check(dti_vk_device *device, dti_VkResult result, const 
 /* Every entry begins with this: a lost device fails at once, always with the same error. */
 static dt_result dti_vk_alive(dti_vk_device *device);
 
-/* ---- memory.c */
+/* ---- vk_memory.c */
 static dt_result dti_vk_buffer_create(dti_vk_device *device, uint64_t bytes, const char *what,
                                       uint32_t required, uint32_t preferred, dti_vk_buffer *out);
 static void dti_vk_buffer_destroy(dti_vk_device *device, dti_vk_buffer *buffer);

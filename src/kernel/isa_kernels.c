@@ -4,7 +4,7 @@
 #define DTI_ROW_GRAD(ID, name) [DTI_U_##ID] = DTI_V(grad_##name),
 #define DTI_ROW_PAIR(ID, name) [DTI_B_##ID] = DTI_V(pair_##name),
 #define DTI_KERNEL_TABLE(isa_, fma_, name_)                                                        \
-    static const dti_cpu_kernels DTI_ISA(dti_cpu_kernels) = {                                      \
+    static const dti_isa_kernels DTI_ISA(dti_isa_kernels) = {                                      \
         .isa = isa_,                                                                               \
         .fma = fma_,                                                                               \
         .name = name_,                                                                             \
@@ -106,14 +106,14 @@ DTI_KERNEL_TABLE(DTI_ISA_AVX512, true, "avx512")
 #undef DTI_LANES
 #endif
 
-static const dti_cpu_kernels *dti_cpu_kernels_select(int isa_max) {
+static const dti_isa_kernels *dti_isa_kernels_select(int isa_max) {
 #if DTI_X86
     int isa = dti_isa_select(isa_max);
     if (isa == DTI_ISA_AVX512)
-        return &dti_cpu_kernels_avx512;
+        return &dti_isa_kernels_avx512;
     if (isa == DTI_ISA_AVX2)
-        return &dti_cpu_kernels_avx2;
+        return &dti_isa_kernels_avx2;
 #endif
     (void)isa_max;
-    return &dti_cpu_kernels_portable;
+    return &dti_isa_kernels_portable;
 }

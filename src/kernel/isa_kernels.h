@@ -1,6 +1,6 @@
 /* The table of CPU kernels: one set of function pointers per instruction set, chosen once. */
 
-typedef struct dti_cpu_kernels {
+typedef struct dti_isa_kernels {
     int isa;                       /* DTI_ISA_... */
     bool fma;                      /* false: a sum-order class of its own */
     const char *name;              /* for logs */
@@ -28,7 +28,7 @@ typedef struct dti_cpu_kernels {
     dti_norm_dots_fn *norm_dots;
     dti_norm_columns_fn *norm_columns;
     dti_norm_slope_fn *norm_slope;
-} dti_cpu_kernels;
+} dti_isa_kernels;
 
 /* Threads: any. Never NULL. */
-static const dti_cpu_kernels *dti_cpu_kernels_select(int isa_max);
+static const dti_isa_kernels *dti_isa_kernels_select(int isa_max);

@@ -5,7 +5,7 @@ typedef struct dti_cpu_task {
     const dti_launch *launch;
     void *buf[DTI_BINDINGS_MAX]; /* starts of the bound ranges */
     const uint32_t *step;        /* the step block's words */
-    const dti_cpu_kernels *k;    /* vector kernels of the chosen instruction set */
+    const dti_isa_kernels *k;    /* vector kernels of the chosen instruction set */
     int threads;
 } dti_cpu_task;
 

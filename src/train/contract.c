@@ -44,7 +44,7 @@ static void dti_describe_optim(const dt_optim_desc *d, dti_text *text) {
     dti_text_add(text, "optimizer %d%s\n", (int)d->kind, d->nesterov ? ", nesterov" : "");
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_describe_number(text, all[i].name, all[i].value);
-    for (int i = 0; i < DT_MAX_TERMS - 1 && d->groups[i].match; i++) {
+    for (int i = 0; i < DT_MAX_GROUPS - 1 && d->groups[i].match; i++) {
         dti_text_add(text, "group '%s'\n", d->groups[i].match);
         dti_describe_number(text, "its lr scale", d->groups[i].lr_scale);
         dti_describe_number(text, "its weight decay", d->groups[i].weight_decay);
@@ -66,7 +66,7 @@ static void dti_describe_settings(const dt_trainer *t, dti_text *text) {
     }
     for (int i = 0; i < DT_MAX_TERMS && dti_is_set(d->metrics[i]); i++)
         dti_text_add(text, "metric of node %u\n", d->metrics[i].id);
-    for (int i = 0; i < DT_MAX_TERMS && dti_is_set(d->data.columns[i].input); i++)
+    for (int i = 0; i < DT_MAX_COLUMNS && dti_is_set(d->data.columns[i].input); i++)
         dti_text_add(text, "column for node %u\n", d->data.columns[i].input.id);
     dti_text_add(text, "buckets of %llu bytes, overlap %d\n", (unsigned long long)d->bucket_bytes,
                  !d->no_overlap);

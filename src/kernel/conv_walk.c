@@ -466,7 +466,7 @@ static void dti_conv_run_item(dti_conv_job *j) {
     j->tables = p->phases[0] * p->phases[1] == 1;
 }
 
-static void dti_conv_run(const struct dti_cpu_kernels *kernels, const dti_conv *conv, int threads,
+static void dti_conv_run(const struct dti_isa_kernels *kernels, const dti_conv *conv, int threads,
                          int64_t begin, int64_t end, void *scratch) {
     const dti_conv c = dti_conv_flat(conv);
     const dti_conv_plan p = dti_conv_plan_of(&c, threads);
