@@ -109,7 +109,6 @@ static int dti_pool_threads(const dti_pool *pool);
 typedef void dti_range_fn(void *arg, int64_t begin, int64_t end, int worker);
 static void dti_parallel_for(dti_pool *pool, int64_t count, int64_t grain, dti_range_fn *fn,
                              void *arg);
-static void dti_thread_yield(void); /* waits for another thread without work of its own */
 /* The caller's own thread: every entry that computes is bracketed by these. */
 static unsigned dti_fp_enter(void);
 static void dti_fp_leave(unsigned saved);
@@ -223,7 +222,7 @@ static void dti_reader_close(dti_reader *r);
 /* Around a write in a file: on Linux the signal of a file that may not grow does not end the
  * process. */
 typedef struct dti_write_guard {
-#if DTI_POSIX
+#if DTI_SIGNALS
     sigset_t mask;
 #endif
     bool others; /* it was pending before */
@@ -251,5 +250,5 @@ static bool dti_folder_open(char *path, int *folder);
 /* Flushes a folder to the disk and closes it. False: see errno. -1 is fine. */
 static bool dti_folder_sync(int folder);
 
-/* ---- time.c */
+/* ---- system/time.c */
 static uint64_t dti_now_ns(void); /* monotonic */

@@ -23,9 +23,6 @@
 #include <limits.h>
 #include <locale.h>
 #include <math.h>
-#include <pthread.h>
-#include <sched.h>
-#include <signal.h>
 #include <stdalign.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -36,15 +33,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#ifndef _WIN32
-#include <unistd.h>
-#endif
-#ifdef __linux__
-#include <sys/syscall.h>
-#endif
-#if !defined DT_NO_VULKAN && !defined _WIN32
-#include <dlfcn.h>
-#endif
+#include "system/headers.h"
 #if defined __x86_64__ || defined __i386__
 #include <immintrin.h>
 #elif defined __ARM_NEON
@@ -54,13 +43,6 @@
 /* <complex.h> names the imaginary unit I; a host that included it must not lose it for good. */
 #pragma push_macro("I")
 #undef I
-
-/* Under -std=c11 the C library hides POSIX; what needs it has a plain C11 fallback. */
-#if (defined _POSIX_C_SOURCE && _POSIX_C_SOURCE >= 199309L) || defined __APPLE__
-#define DTI_POSIX 1
-#else
-#define DTI_POSIX 0
-#endif
 
 #ifdef __clang__
 #pragma clang diagnostic push

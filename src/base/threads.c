@@ -19,19 +19,13 @@
 #define DTI_PIECES_PER_THREAD 4
 /* Kernels keep their scratch in the plan and small frames, so this is plenty. */
 #define DTI_WORKER_STACK ((size_t)512 * 1024)
-#define DTI_MAX_THREADS 1024
 
 typedef struct dti_worker {
     dti_pool *pool;
-    pthread_t thread;
+    dti_thread thread;
     _Atomic int system_id; /* the system's number of the thread; 0 = not known */
     int index;
 } dti_worker;
-
-/* A mask of processors as Linux has it. */
-typedef struct dti_cpu_set {
-    uint64_t bits[DTI_MAX_THREADS / 64];
-} dti_cpu_set;
 
 struct dti_pool {
     dti_base *base;
@@ -48,8 +42,8 @@ struct dti_pool {
     dti_cpu_set allowed; /* the process's processors when the pool was made */
     int avoided;         /* the one that workers keep off; -1 = none */
     _Atomic bool stop;
-    pthread_mutex_t lock;
-    pthread_cond_t wake, left; /* a region opened; the last worker left it */
+    dti_mutex lock;
+    dti_cond wake, left; /* a region opened; the last worker left it */
 };
 
 /* Which worker of which pool runs on this thread: a nested region runs inline under its number. */
@@ -57,7 +51,7 @@ typedef struct dti_worker_place {
     const dti_pool *pool;
     int worker;
 } dti_worker_place;
-static _Thread_local dti_worker_place dti_inside;
+static DTI_THREAD_LOCAL dti_worker_place dti_inside;
 
 /* Round to nearest, denormals kept, no traps: what C starts with, whatever the host has set. */
 static unsigned dti_fp_enter(void) {
@@ -95,13 +89,6 @@ static void dti_cpu_relax(void) {
 #endif
 }
 
-static void dti_thread_yield(void) {
-    dti_cpu_relax();
-#if DTI_POSIX
-    sched_yield();
-#endif
-}
-
 /* Takes pieces until none is left. */
 static void dti_pool_work(dti_pool *pool, int worker) {
     dti_worker_place outer = dti_inside;
@@ -124,58 +111,12 @@ static bool dti_gate_is_new(uint64_t gate, uint64_t seen) {
 /* Sleeps until a region other than `seen` opens or the pool stops. `sleepers` is raised before the
  * gate is read, and the caller opens the gate before it reads `sleepers`: one sees the other. */
 static void dti_pool_sleep(dti_pool *pool, uint64_t seen) {
-    pthread_mutex_lock(&pool->lock);
+    dti_mutex_lock(&pool->lock);
     atomic_fetch_add(&pool->sleepers, 1);
     while (!atomic_load(&pool->stop) && !dti_gate_is_new(atomic_load(&pool->gate), seen))
-        pthread_cond_wait(&pool->wake, &pool->lock);
+        dti_cond_wait(&pool->wake, &pool->lock);
     atomic_fetch_sub(&pool->sleepers, 1);
-    pthread_mutex_unlock(&pool->lock);
-}
-
-/* ---- processors, by system calls: the C library declares them under _GNU_SOURCE alone. Elsewhere
- * than on Linux nothing is known and nothing is moved. */
-
-#if defined __linux__ && defined _DEFAULT_SOURCE
-static int dti_cpu_now(void) {
-    unsigned cpu = 0;
-    return syscall(SYS_getcpu, &cpu, NULL, NULL) == 0 ? (int)cpu : -1;
-}
-
-static int dti_thread_id(void) {
-    return (int)syscall(SYS_gettid);
-}
-
-static bool dti_cpu_set_get(dti_cpu_set *set) {
-    return syscall(SYS_sched_getaffinity, 0L, sizeof *set, set) > 0;
-}
-
-static void dti_cpu_set_put(int thread, const dti_cpu_set *set) {
-    (void)syscall(SYS_sched_setaffinity, (long)thread, sizeof *set, set);
-}
-#else
-static int dti_cpu_now(void) {
-    return -1;
-}
-
-static int dti_thread_id(void) {
-    return 0;
-}
-
-static bool dti_cpu_set_get(dti_cpu_set *set) {
-    (void)set;
-    return false;
-}
-
-static void dti_cpu_set_put(int thread, const dti_cpu_set *set) {
-    (void)thread, (void)set;
-}
-#endif
-
-static int dti_cpu_set_count(const dti_cpu_set *set) {
-    int count = 0;
-    for (size_t i = 0; i < DTI_COUNT(set->bits); i++)
-        count += __builtin_popcountll(set->bits[i]);
-    return count;
+    dti_mutex_unlock(&pool->lock);
 }
 
 /* A woken thread is often put on its waker's processor, where it waits for the waker's time slice
@@ -222,12 +163,12 @@ static void dti_gate_leave(dti_pool *pool) {
     uint64_t gate = atomic_fetch_sub(&pool->gate, 1);
     if ((gate & DTI_GATE_INSIDE) != 1 || !(gate & DTI_GATE_WAITED))
         return;
-    pthread_mutex_lock(&pool->lock);
-    pthread_cond_signal(&pool->left);
-    pthread_mutex_unlock(&pool->lock);
+    dti_mutex_lock(&pool->lock);
+    dti_cond_signal(&pool->left);
+    dti_mutex_unlock(&pool->lock);
 }
 
-static void *dti_worker_main(void *arg) {
+static void dti_worker_main(void *arg) {
     dti_worker *worker = arg;
     dti_pool *pool = worker->pool;
     uint64_t seen = 0;
@@ -242,7 +183,6 @@ static void *dti_worker_main(void *arg) {
         dti_pool_work(pool, worker->index);
         dti_gate_leave(pool);
     }
-    return NULL;
 }
 
 static void dti_gate_open(dti_pool *pool) {
@@ -252,12 +192,12 @@ static void dti_gate_open(dti_pool *pool) {
     if (atomic_load(&pool->sleepers) == 0)
         return;
     dti_workers_avoid_caller(pool);
-    pthread_mutex_lock(&pool->lock);
+    dti_mutex_lock(&pool->lock);
     if (pool->pieces == 2)
-        pthread_cond_signal(&pool->wake);
+        dti_cond_signal(&pool->wake);
     else
-        pthread_cond_broadcast(&pool->wake);
-    pthread_mutex_unlock(&pool->lock);
+        dti_cond_broadcast(&pool->wake);
+    dti_mutex_unlock(&pool->lock);
 }
 
 /* No worker enters any more; returns when those inside have left. They are on their last piece, so
@@ -272,14 +212,14 @@ static void dti_gate_shut(dti_pool *pool) {
             return;
         dti_cpu_relax();
     }
-    pthread_mutex_lock(&pool->lock);
+    dti_mutex_lock(&pool->lock);
     gate = atomic_fetch_or(&pool->gate, DTI_GATE_WAITED);
     while (gate & DTI_GATE_INSIDE) {
-        pthread_cond_wait(&pool->left, &pool->lock);
+        dti_cond_wait(&pool->left, &pool->lock);
         gate = atomic_load(&pool->gate);
     }
     atomic_fetch_and(&pool->gate, ~(uint64_t)DTI_GATE_WAITED);
-    pthread_mutex_unlock(&pool->lock);
+    dti_mutex_unlock(&pool->lock);
 }
 
 /* One of the host's jobs: as a worker of ours, on a thread that is not. */
@@ -319,44 +259,14 @@ static int dti_pool_threads(const dti_pool *pool) {
     return pool ? pool->threads : 1;
 }
 
-/* With a stack of our own size: the host's default may be 64 KiB or 64 MiB. */
-static bool dti_worker_start(dti_worker *worker) {
-    pthread_attr_t attributes;
-    if (pthread_attr_init(&attributes) != 0)
-        return false;
-    pthread_attr_setstacksize(&attributes, DTI_WORKER_STACK);
-    int error = pthread_create(&worker->thread, &attributes, dti_worker_main, worker);
-    pthread_attr_destroy(&attributes);
-    return error == 0;
-}
-
-/* The host's signals are for the host's threads: a thread inherits the mask it is created under. */
 static void dti_pool_start(dti_pool *pool) {
-#if DTI_POSIX
-    sigset_t all, saved;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &saved);
-#endif
     for (int i = 1; i < pool->threads; i++) {
-        pool->workers[i] = (dti_worker){.pool = pool, .index = i};
-        if (!dti_worker_start(&pool->workers[i]))
+        dti_worker *worker = &pool->workers[i];
+        *worker = (dti_worker){.pool = pool, .index = i};
+        if (!dti_thread_start(&worker->thread, DTI_WORKER_STACK, dti_worker_main, worker))
             break;
         pool->started++;
     }
-#if DTI_POSIX
-    pthread_sigmask(SIG_SETMASK, &saved, NULL);
-#endif
-}
-
-/* The processors that this process may use: its affinity mask, where the system tells it. */
-static int dti_processors(void) {
-    dti_cpu_set set = {{0}};
-    int count = dti_cpu_set_get(&set) ? dti_cpu_set_count(&set) : 0;
-#ifdef _SC_NPROCESSORS_ONLN
-    if (!count)
-        count = (int)sysconf(_SC_NPROCESSORS_ONLN);
-#endif
-    return DTI_MIN(DTI_MAX(count, 1), DTI_MAX_THREADS);
 }
 
 static dt_result dti_pool_create(dti_base *base, int threads, const dt_job_system *jobs,
@@ -381,9 +291,9 @@ static dt_result dti_pool_create(dti_base *base, int threads, const dt_job_syste
         dti_free(base, pool);
         return DT_ERROR_MEMORY;
     }
-    pthread_mutex_init(&pool->lock, NULL);
-    pthread_cond_init(&pool->wake, NULL);
-    pthread_cond_init(&pool->left, NULL);
+    dti_mutex_init(&pool->lock);
+    dti_cond_init(&pool->wake);
+    dti_cond_init(&pool->left);
     if (hosted)
         pool->jobs = *jobs;
     else
@@ -398,15 +308,15 @@ static dt_result dti_pool_create(dti_base *base, int threads, const dt_job_syste
 }
 
 static void dti_pool_stop(dti_pool *pool) {
-    pthread_mutex_lock(&pool->lock);
+    dti_mutex_lock(&pool->lock);
     atomic_store(&pool->stop, true);
-    pthread_cond_broadcast(&pool->wake);
-    pthread_mutex_unlock(&pool->lock);
+    dti_cond_broadcast(&pool->wake);
+    dti_mutex_unlock(&pool->lock);
     for (int i = 1; i <= pool->started; i++)
-        pthread_join(pool->workers[i].thread, NULL);
-    pthread_cond_destroy(&pool->left);
-    pthread_cond_destroy(&pool->wake);
-    pthread_mutex_destroy(&pool->lock);
+        dti_thread_join(&pool->workers[i].thread);
+    dti_cond_destroy(&pool->left);
+    dti_cond_destroy(&pool->wake);
+    dti_mutex_destroy(&pool->lock);
 }
 
 static void dti_pool_destroy(dti_base *base, dti_pool *pool) {

@@ -52,11 +52,11 @@ struct dti_loader {
     uint64_t epoch, index, step; /* the cursor: of the batch that dti_loader_next gives next */
 
     bool threaded; /* the thread runs */
-    pthread_t thread;
+    dti_thread thread;
     _Atomic bool cancel; /* what is being read is of no use any more */
-    pthread_mutex_t lock;
-    pthread_cond_t wake, done; /* for the thread; for the caller */
-    bool reading, stop;        /* under the lock */
+    dti_mutex lock;
+    dti_cond wake, done; /* for the thread; for the caller */
+    bool reading, stop;  /* under the lock */
 };
 
 /* ---- reading: on the thread, or on the caller's */
@@ -144,49 +144,29 @@ static void dti_loader_read(dti_loader *l, dti_loader_slot *s) {
     dti_fp_leave(saved);
 }
 
-static void dti_loader_name_thread(void) {
-#if defined __linux__ && defined _DEFAULT_SOURCE
-    syscall(SYS_prctl, 15L /* PR_SET_NAME */, "dtrain-data", 0L, 0L, 0L);
-#endif
-}
-
-static void *dti_loader_main(void *arg) {
+static void dti_loader_main(void *arg) {
     dti_loader *l = arg;
-    dti_loader_name_thread();
-    pthread_mutex_lock(&l->lock);
+    dti_thread_name("dtrain-data");
+    dti_mutex_lock(&l->lock);
     for (;;) {
         while (!l->reading && !l->stop)
-            pthread_cond_wait(&l->wake, &l->lock);
+            dti_cond_wait(&l->wake, &l->lock);
         if (l->stop)
             break;
-        pthread_mutex_unlock(&l->lock);
+        dti_mutex_unlock(&l->lock);
         dti_loader_read(l, &l->slots[l->slot]);
-        pthread_mutex_lock(&l->lock);
+        dti_mutex_lock(&l->lock);
         l->reading = false;
-        pthread_cond_signal(&l->done);
+        dti_cond_signal(&l->done);
     }
-    pthread_mutex_unlock(&l->lock);
-    return NULL;
+    dti_mutex_unlock(&l->lock);
 }
 
 /* ---- the caller's side */
 
 /* Without one, the caller reads: the same batches, later. */
 static void dti_loader_thread_start(dti_loader *l) {
-    pthread_attr_t attributes;
-    if (pthread_attr_init(&attributes) == 0) {
-        pthread_attr_setstacksize(&attributes, DTI_LOADER_STACK);
-#if DTI_POSIX
-        sigset_t all, saved;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &saved);
-#endif
-        l->threaded = pthread_create(&l->thread, &attributes, dti_loader_main, l) == 0;
-#if DTI_POSIX
-        pthread_sigmask(SIG_SETMASK, &saved, NULL);
-#endif
-        pthread_attr_destroy(&attributes);
-    }
+    l->threaded = dti_thread_start(&l->thread, DTI_LOADER_STACK, dti_loader_main, l);
     if (!l->threaded) {
         dti_log(l->base, DT_LOG_WARNING,
                 "the system gave no thread to read batches ahead: each step waits for its own");
@@ -196,10 +176,10 @@ static void dti_loader_thread_start(dti_loader *l) {
 static void dti_loader_wait(dti_loader *l) {
     if (!l->threaded)
         return;
-    pthread_mutex_lock(&l->lock);
+    dti_mutex_lock(&l->lock);
     while (l->reading)
-        pthread_cond_wait(&l->done, &l->lock);
-    pthread_mutex_unlock(&l->lock);
+        dti_cond_wait(&l->done, &l->lock);
+    dti_mutex_unlock(&l->lock);
 }
 
 /* The batch at the cursor: which rows of the job's, and which of them are this process's. */
@@ -239,10 +219,10 @@ static void dti_loader_begin(dti_loader *l) {
         dti_loader_read(l, s);
         return;
     }
-    pthread_mutex_lock(&l->lock);
+    dti_mutex_lock(&l->lock);
     l->reading = true;
-    pthread_cond_signal(&l->wake);
-    pthread_mutex_unlock(&l->lock);
+    dti_cond_signal(&l->wake);
+    dti_mutex_unlock(&l->lock);
 }
 
 static dt_result dti_loader_fail(dti_loader *l, const dti_loader_slot *s) {
@@ -472,9 +452,9 @@ static dt_result dti_loader_create(dti_base *base, const dti_loader_desc *desc, 
         l->columns[c] = dti_loader_column_of(&l->data.columns[c], desc->pad[c]);
     uint64_t rest = l->data.rows % desc->batch;
     l->batches = l->data.rows / desc->batch + (rest && desc->tail != DT_TAIL_DROP);
-    pthread_mutex_init(&l->lock, NULL);
-    pthread_cond_init(&l->wake, NULL);
-    pthread_cond_init(&l->done, NULL);
+    dti_mutex_init(&l->lock);
+    dti_cond_init(&l->wake);
+    dti_cond_init(&l->done);
     result = dti_loader_alloc(l);
     if (result != DT_OK) {
         dti_loader_destroy(l);
@@ -489,15 +469,15 @@ static dt_result dti_loader_create(dti_base *base, const dti_loader_desc *desc, 
 static void dti_loader_stop(dti_loader *l) {
     if (l->threaded) {
         atomic_store(&l->cancel, true);
-        pthread_mutex_lock(&l->lock);
+        dti_mutex_lock(&l->lock);
         l->stop = true;
-        pthread_cond_signal(&l->wake);
-        pthread_mutex_unlock(&l->lock);
-        pthread_join(l->thread, NULL);
+        dti_cond_signal(&l->wake);
+        dti_mutex_unlock(&l->lock);
+        dti_thread_join(&l->thread);
     }
-    pthread_cond_destroy(&l->done);
-    pthread_cond_destroy(&l->wake);
-    pthread_mutex_destroy(&l->lock);
+    dti_cond_destroy(&l->done);
+    dti_cond_destroy(&l->wake);
+    dti_mutex_destroy(&l->lock);
 }
 
 static void dti_loader_destroy(dti_loader *l) {

@@ -6,7 +6,7 @@
 
 typedef struct dti_crew_member {
     dti_crew *crew;
-    pthread_t thread;
+    dti_thread thread;
     uint32_t index;
 } dti_crew_member;
 
@@ -21,8 +21,8 @@ struct dti_crew {
     _Atomic uint32_t phase, left;
     _Atomic int sleepers;
     _Atomic bool stop, waited;
-    pthread_mutex_t lock;
-    pthread_cond_t begun, ended;
+    dti_mutex lock;
+    dti_cond begun, ended;
 };
 
 static void dti_crew_pin(const dti_crew *crew, uint32_t index) {
@@ -50,16 +50,16 @@ static uint32_t dti_crew_await(dti_crew *crew, uint32_t seen) {
         if (i % 64 == 0 && dti_now_ns() - start > DTI_CREW_SPIN_NS)
             break;
     }
-    pthread_mutex_lock(&crew->lock);
+    dti_mutex_lock(&crew->lock);
     atomic_fetch_add(&crew->sleepers, 1);
     while (atomic_load(&crew->phase) == seen)
-        pthread_cond_wait(&crew->begun, &crew->lock);
+        dti_cond_wait(&crew->begun, &crew->lock);
     atomic_fetch_sub(&crew->sleepers, 1);
-    pthread_mutex_unlock(&crew->lock);
+    dti_mutex_unlock(&crew->lock);
     return atomic_load(&crew->phase);
 }
 
-static void *dti_crew_main(void *arg) {
+static void dti_crew_main(void *arg) {
     dti_crew_member *member = arg;
     dti_crew *crew = member->crew;
     uint32_t seen = 0;
@@ -69,13 +69,13 @@ static void *dti_crew_main(void *arg) {
     for (;;) {
         seen = dti_crew_await(crew, seen);
         if (atomic_load(&crew->stop))
-            return NULL;
+            return;
         crew->fn(crew->arg, member->index);
         if (atomic_fetch_sub(&crew->left, 1) != 1 || !atomic_load(&crew->waited))
             continue;
-        pthread_mutex_lock(&crew->lock);
-        pthread_cond_signal(&crew->ended);
-        pthread_mutex_unlock(&crew->lock);
+        dti_mutex_lock(&crew->lock);
+        dti_cond_signal(&crew->ended);
+        dti_mutex_unlock(&crew->lock);
     }
 }
 
@@ -83,9 +83,9 @@ static void dti_crew_begin(dti_crew *crew) {
     atomic_fetch_add(&crew->phase, 1);
     if (atomic_load(&crew->sleepers) == 0)
         return;
-    pthread_mutex_lock(&crew->lock);
-    pthread_cond_broadcast(&crew->begun);
-    pthread_mutex_unlock(&crew->lock);
+    dti_mutex_lock(&crew->lock);
+    dti_cond_broadcast(&crew->begun);
+    dti_mutex_unlock(&crew->lock);
 }
 
 static void dti_crew_end(dti_crew *crew) {
@@ -95,12 +95,12 @@ static void dti_crew_end(dti_crew *crew) {
             return;
         dti_cpu_relax();
     }
-    pthread_mutex_lock(&crew->lock);
+    dti_mutex_lock(&crew->lock);
     atomic_store(&crew->waited, true);
     while (atomic_load(&crew->left))
-        pthread_cond_wait(&crew->ended, &crew->lock);
+        dti_cond_wait(&crew->ended, &crew->lock);
     atomic_store(&crew->waited, false);
-    pthread_mutex_unlock(&crew->lock);
+    dti_mutex_unlock(&crew->lock);
 }
 
 static void dti_crew_run(dti_crew *crew, dti_crew_fn *fn, void *arg) {
@@ -116,31 +116,14 @@ static void dti_crew_run(dti_crew *crew, dti_crew_fn *fn, void *arg) {
     dti_fp_leave(modes);
 }
 
-static bool dti_crew_start(dti_crew_member *member) {
-    pthread_attr_t attributes;
-    if (pthread_attr_init(&attributes) != 0)
-        return false;
-    pthread_attr_setstacksize(&attributes, DTI_CREW_STACK);
-    int error = pthread_create(&member->thread, &attributes, dti_crew_main, member);
-    pthread_attr_destroy(&attributes);
-    return error == 0;
-}
-
 static void dti_crew_start_all(dti_crew *crew) {
-#if DTI_POSIX
-    sigset_t all, saved;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &saved);
-#endif
     for (uint32_t i = 1; i < crew->count; i++) {
-        crew->members[i] = (dti_crew_member){.crew = crew, .index = i};
-        if (!dti_crew_start(&crew->members[i]))
+        dti_crew_member *member = &crew->members[i];
+        *member = (dti_crew_member){.crew = crew, .index = i};
+        if (!dti_thread_start(&member->thread, DTI_CREW_STACK, dti_crew_main, member))
             break;
         crew->started++;
     }
-#if DTI_POSIX
-    pthread_sigmask(SIG_SETMASK, &saved, NULL);
-#endif
 }
 
 static dt_result dti_crew_create(dti_base *base, uint32_t count, bool pin, dti_crew **out) {
@@ -150,9 +133,9 @@ static dt_result dti_crew_create(dti_base *base, uint32_t count, bool pin, dti_c
         return DT_ERROR_MEMORY;
     crew->base = base;
     crew->count = count;
-    pthread_mutex_init(&crew->lock, NULL);
-    pthread_cond_init(&crew->begun, NULL);
-    pthread_cond_init(&crew->ended, NULL);
+    dti_mutex_init(&crew->lock);
+    dti_cond_init(&crew->begun);
+    dti_cond_init(&crew->ended);
     crew->pin = dti_cpu_set_get(&crew->allowed) && pin;
     crew->spin = dti_processors() >= (int)count;
     crew->members = dti_alloc_array(base, count, sizeof *crew->members);
@@ -174,16 +157,16 @@ static dt_result dti_crew_create(dti_base *base, uint32_t count, bool pin, dti_c
 }
 
 static void dti_crew_stop(dti_crew *crew) {
-    pthread_mutex_lock(&crew->lock);
+    dti_mutex_lock(&crew->lock);
     atomic_store(&crew->stop, true);
     atomic_fetch_add(&crew->phase, 1);
-    pthread_cond_broadcast(&crew->begun);
-    pthread_mutex_unlock(&crew->lock);
+    dti_cond_broadcast(&crew->begun);
+    dti_mutex_unlock(&crew->lock);
     for (uint32_t i = 1; i <= crew->started; i++)
-        pthread_join(crew->members[i].thread, NULL);
-    pthread_cond_destroy(&crew->begun);
-    pthread_cond_destroy(&crew->ended);
-    pthread_mutex_destroy(&crew->lock);
+        dti_thread_join(&crew->members[i].thread);
+    dti_cond_destroy(&crew->begun);
+    dti_cond_destroy(&crew->ended);
+    dti_mutex_destroy(&crew->lock);
 }
 
 static void dti_crew_destroy(dti_crew *crew) {

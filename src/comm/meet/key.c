@@ -314,7 +314,6 @@ static dt_result dti_key_publish(dti_base *base, const dti_key_folders *folders,
 /* Without a thread or a signal that could tell, looking every 10 ms has to do: it is once a job. */
 static dt_result dti_key_await(dti_base *base, const dti_key_folders *folders, const char *name,
                                int timeout_ms, uint8_t key[DTI_KEY_BYTES]) {
-    const struct timespec pause = {.tv_nsec = 10000000};
     uint64_t start = dti_now_ns(), limit = (uint64_t)timeout_ms * 1000000;
     for (;;) {
         for (int i = 0; i < 2; i++)
@@ -326,7 +325,7 @@ static dt_result dti_key_await(dti_base *base, const dti_key_folders *folders, c
                             "runs as another user or has another job, attempt, world size or "
                             "rendezvous. Or give all ranks a key by DTRAIN_SECRET_FILE",
                             timeout_ms, folders->path[0], folders->path[1], name);
-        nanosleep(&pause, NULL);
+        dti_thread_sleep(10000000);
     }
 }
 

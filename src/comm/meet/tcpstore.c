@@ -191,7 +191,7 @@ static dt_result dti_kv_greet(dti_kv *s, const char *host, int port) {
 /* Until there is a store that answers, or the time is up: an agent may start after its ranks' hosts
  * and names may come into being late. What answers but is none is an error at once. */
 static dt_result dti_kv_open(dti_kv *s, const char *host, int port, uint64_t deadline) {
-    struct timespec pause = {.tv_nsec = 50000000};
+    uint64_t pause = 50000000;
     *s = (dti_kv){.fd = -1, .deadline = deadline};
     for (;;) {
         dt_result result = dti_kv_connect(s, host, port);
@@ -203,10 +203,10 @@ static dt_result dti_kv_open(dti_kv *s, const char *host, int port, uint64_t dea
         uint64_t now = dti_now_ns();
         if (result == DT_ERROR_FORMAT)
             return result;
-        if (now + (uint64_t)pause.tv_nsec >= deadline)
+        if (now + pause >= deadline)
             return DT_ERROR_TIMEOUT;
-        nanosleep(&pause, NULL);
-        pause.tv_nsec = DTI_MIN(pause.tv_nsec * 2, 999999999L);
+        dti_thread_sleep(pause);
+        pause = DTI_MIN(pause * 2, 999999999u);
     }
 }
 

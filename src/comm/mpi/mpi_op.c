@@ -465,16 +465,10 @@ static void dti_mpi_pump(dti_mpi *m) {
 }
 
 static void dti_mpi_pause(int looks) {
-#if DTI_POSIX
-    struct timespec nap = {.tv_nsec = DTI_MPI_SLEEP_NS};
     if (looks < DTI_MPI_LOOKS)
-        sched_yield();
+        dti_thread_yield();
     else
-        nanosleep(&nap, NULL);
-#else
-    (void)looks;
-    dti_cpu_relax();
-#endif
+        dti_thread_sleep(DTI_MPI_SLEEP_NS);
 }
 
 #endif

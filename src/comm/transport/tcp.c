@@ -103,36 +103,24 @@ static void dti_tcp_round(dti_tcp *t, nfds_t count) {
     t->events_seen = t->core.events;
 }
 
-static void *dti_tcp_thread(void *arg) {
+static void dti_tcp_thread(void *arg) {
     dti_tcp *t = arg;
     dti_fp_enter();
-#if defined __linux__ && defined _DEFAULT_SOURCE
-    syscall(SYS_prctl, 15L /* PR_SET_NAME */, "dtrain-comm", 0L, 0L, 0L);
-#endif
-    pthread_mutex_lock(&t->lock);
+    dti_thread_name("dtrain-comm");
+    dti_mutex_lock(&t->lock);
     while (!atomic_load(&t->stop)) {
         nfds_t count = dti_tcp_thread_set(t);
         int timeout = dti_ms_until(dti_core_deadline(&t->core));
-        pthread_mutex_unlock(&t->lock);
+        dti_mutex_unlock(&t->lock);
         poll(t->polls[DTI_TCP_THREAD], count + 1 + (nfds_t)t->meeting.own.count, timeout);
-        pthread_mutex_lock(&t->lock);
+        dti_mutex_lock(&t->lock);
         dti_tcp_round(t, count);
     }
-    pthread_mutex_unlock(&t->lock);
-    return NULL;
+    dti_mutex_unlock(&t->lock);
 }
 
 static bool dti_tcp_thread_start(dti_tcp *t) {
-    sigset_t all, saved;
-    pthread_attr_t attributes;
-    if (pthread_attr_init(&attributes) != 0)
-        return false;
-    pthread_attr_setstacksize(&attributes, DTI_WORKER_STACK);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &saved);
-    t->thread_made = pthread_create(&t->thread, &attributes, dti_tcp_thread, t) == 0;
-    pthread_sigmask(SIG_SETMASK, &saved, NULL);
-    pthread_attr_destroy(&attributes);
+    t->thread_made = dti_thread_start(&t->thread, DTI_WORKER_STACK, dti_tcp_thread, t);
     return t->thread_made;
 }
 
@@ -141,7 +129,7 @@ static void dti_tcp_thread_stop(dti_tcp *t) {
         return;
     atomic_store(&t->stop, true);
     dti_tcp_wake(t);
-    pthread_join(t->thread, NULL);
+    dti_thread_join(&t->thread);
     t->thread_made = false;
 }
 
@@ -151,7 +139,7 @@ static void dti_tcp_thread_stop(dti_tcp *t) {
 static void dti_tcp_drain_notes(dti_tcp *t) {
     for (;;) {
         char text[sizeof t->core.notes[0]];
-        pthread_mutex_lock(&t->lock);
+        dti_mutex_lock(&t->lock);
         dti_core *c = &t->core;
         bool some = c->note_count > 0;
         dt_log_level level = (dt_log_level)c->note_levels[c->note_first];
@@ -160,7 +148,7 @@ static void dti_tcp_drain_notes(dti_tcp *t) {
             c->note_first = (c->note_first + 1) % DTI_NOTES;
             c->note_count--;
         }
-        pthread_mutex_unlock(&t->lock);
+        dti_mutex_unlock(&t->lock);
         if (!some)
             return;
         dti_log(t->base, level, "%s", text);
@@ -181,10 +169,10 @@ static void dti_tcp_look(dti_tcp *t, int timeout_ms) {
     *nudge = (struct pollfd){.fd = t->nudge[0], .events = POLLIN};
     t->sleeping = timeout_ms != 0;
     if (timeout_ms)
-        pthread_mutex_unlock(&t->lock);
+        dti_mutex_unlock(&t->lock);
     int ready = poll(t->polls[DTI_TCP_APP], count + 1, timeout_ms);
     if (timeout_ms)
-        pthread_mutex_lock(&t->lock);
+        dti_mutex_lock(&t->lock);
     t->sleeping = false;
     if (ready > 0 && nudge->revents)
         dti_pipe_drain(t->nudge[0]);
@@ -222,7 +210,7 @@ static void dti_tcp_hand_over(dti_tcp *t) {
 static dt_result dti_tcp_begin(dt_comm *comm, const dt_comm_op *op, uint64_t *id) {
     dti_tcp_group *g = comm->state;
     dti_tcp *t = g->tcp;
-    pthread_mutex_lock(&t->lock);
+    dti_mutex_lock(&t->lock);
     t->core.now = dti_now_ns();
     dt_result result = DT_OK;
     if (t->core.state != DTI_CORE_OPEN)
@@ -237,7 +225,7 @@ static dt_result dti_tcp_begin(dt_comm *comm, const dt_comm_op *op, uint64_t *id
             dti_tcp_hand_over(t);
     } else if (!result)
         result = t->base->result;
-    pthread_mutex_unlock(&t->lock);
+    dti_mutex_unlock(&t->lock);
     return result;
 }
 
@@ -264,9 +252,9 @@ static void dti_tcp_wait_for(dti_tcp *t, const dti_flight *f, uint64_t timeout_n
             dti_tcp_glance(t);
             if (f->finished)
                 break;
-            pthread_mutex_unlock(&t->lock);
-            sched_yield();
-            pthread_mutex_lock(&t->lock);
+            dti_mutex_unlock(&t->lock);
+            dti_thread_yield();
+            dti_mutex_lock(&t->lock);
         } else {
             dti_tcp_look(t, DTI_MIN(dti_ms_until(until), DTI_SLEEP_MS_MAX));
         }
@@ -278,7 +266,7 @@ static void dti_tcp_wait_for(dti_tcp *t, const dti_flight *f, uint64_t timeout_n
 
 static dt_result dti_tcp_wait(dt_comm *comm, uint64_t id, uint64_t timeout_ns) {
     dti_tcp *t = ((dti_tcp_group *)comm->state)->tcp;
-    pthread_mutex_lock(&t->lock);
+    dti_mutex_lock(&t->lock);
     dti_flight *f = dti_tcp_flight(t, id);
     dt_result result;
     if (!f)
@@ -290,7 +278,7 @@ static dt_result dti_tcp_wait(dt_comm *comm, uint64_t id, uint64_t timeout_ns) {
         dti_tcp_hand_over(t);
     }
     bool notes = t->core.note_count > 0;
-    pthread_mutex_unlock(&t->lock);
+    dti_mutex_unlock(&t->lock);
     if (notes)
         dti_tcp_drain_notes(t);
     return result;
@@ -298,14 +286,14 @@ static dt_result dti_tcp_wait(dt_comm *comm, uint64_t id, uint64_t timeout_ns) {
 
 static dt_result dti_tcp_cancel(dt_comm *comm, uint64_t id) {
     dti_tcp *t = ((dti_tcp_group *)comm->state)->tcp;
-    pthread_mutex_lock(&t->lock);
+    dti_mutex_lock(&t->lock);
     t->core.now = dti_now_ns();
     dti_flight *f = dti_tcp_flight(t, id);
     dt_result result =
         f ? dti_core_cancel(&t->core, f)
           : dti_fail(t->base, DT_ERROR_INVALID, "no operation with this handle is under way");
     dti_tcp_flush(t);
-    pthread_mutex_unlock(&t->lock);
+    dti_mutex_unlock(&t->lock);
     return result;
 }
 
@@ -314,7 +302,7 @@ static const dti_transport dti_tcp_transport;
 /* "rank 3 has not posted it, rank 5 has posted it". */
 static void dti_tcp_waits_for(dt_comm *comm, uint64_t id, char *text, size_t size) {
     dti_tcp *t = ((dti_tcp_group *)comm->state)->tcp;
-    pthread_mutex_lock(&t->lock);
+    dti_mutex_lock(&t->lock);
     const dti_flight *f = dti_tcp_flight(t, id);
     size_t used = 0;
     text[0] = 0;
@@ -325,7 +313,7 @@ static void dti_tcp_waits_for(dt_comm *comm, uint64_t id, char *text, size_t siz
         used += (size_t)snprintf(text + used, size - used, "%srank %u %s posted it",
                                  used ? ", " : "", place, posted ? "has" : "has not");
     }
-    pthread_mutex_unlock(&t->lock);
+    dti_mutex_unlock(&t->lock);
 }
 
 static dt_result dti_tcp_make_group(dt_comm *parent, dt_comm *child) {
@@ -333,9 +321,9 @@ static dt_result dti_tcp_make_group(dt_comm *parent, dt_comm *child) {
     dti_tcp_group *g = dti_alloc(t->base, sizeof *g);
     if (!g)
         return DT_ERROR_MEMORY;
-    pthread_mutex_lock(&t->lock);
+    dti_mutex_lock(&t->lock);
     *g = (dti_tcp_group){t, dti_group_new(&t->core, child->group_id, child->ranks, child->size)};
-    pthread_mutex_unlock(&t->lock);
+    dti_mutex_unlock(&t->lock);
     if (!g->group) {
         dti_free(t->base, g);
         return DT_ERROR_MEMORY;
@@ -348,7 +336,7 @@ static dt_result dti_tcp_make_group(dt_comm *parent, dt_comm *child) {
 
 static void dti_tcp_info(const dt_comm *comm, dt_comm_info *info) {
     dti_tcp *t = ((dti_tcp_group *)comm->state)->tcp;
-    pthread_mutex_lock(&t->lock);
+    dti_mutex_lock(&t->lock);
     const dti_core *c = &t->core;
     info->bytes_sent = c->bytes_sent;
     info->bytes_received = c->bytes_received;
@@ -358,7 +346,7 @@ static void dti_tcp_info(const dt_comm *comm, dt_comm_info *info) {
     info->scratch_bytes = c->pool_bytes;
     for (uint32_t i = 0; i < c->flight_count; i++)
         info->scratch_bytes += c->flights[i]->work_room;
-    pthread_mutex_unlock(&t->lock);
+    dti_mutex_unlock(&t->lock);
 }
 
 /* ---- joining and leaving */
@@ -379,7 +367,7 @@ static void dti_tcp_free(dti_tcp *t) {
     if (t->reserve >= 0)
         close(t->reserve);
     if (t->locked_made)
-        pthread_mutex_destroy(&t->lock);
+        dti_mutex_destroy(&t->lock);
     dti_free(t->base, t->conns);
     dti_free(t->base, t->active);
     dti_wipe(&t->desc, sizeof t->desc);
@@ -391,16 +379,16 @@ static void dti_tcp_close(dt_comm *comm) {
     dti_tcp *t = g->tcp;
     dti_base *base = t->base;
     if (comm->parent) {
-        pthread_mutex_lock(&t->lock);
+        dti_mutex_lock(&t->lock);
         t->core.now = dti_now_ns();
         dti_group_free(&t->core, g->group);
         dti_tcp_flush(t);
-        pthread_mutex_unlock(&t->lock);
+        dti_mutex_unlock(&t->lock);
         dti_free(base, g);
         return;
     }
     dti_tcp_thread_stop(t);
-    pthread_mutex_lock(&t->lock);
+    dti_mutex_lock(&t->lock);
     t->core.now = dti_now_ns();
     /* What this rank saw is told before its connections end, which would look like a loss. */
     while (t->core.state == DTI_CORE_SUSPECT) {
@@ -413,7 +401,7 @@ static void dti_tcp_close(dt_comm *comm) {
         dti_tcp_look(t, dti_ms_until(dti_core_deadline(&t->core)));
         dti_core_tick(&t->core, dti_now_ns());
     }
-    pthread_mutex_unlock(&t->lock);
+    dti_mutex_unlock(&t->lock);
     dti_tcp_drain_notes(t);
     dti_tcp_free(t);
     dti_free(base, g);
@@ -475,14 +463,14 @@ static dt_result dti_tcp_pipe(dti_tcp *t) {
     if (!dti_pipe_open(t->wake) || !dti_pipe_open(t->nudge))
         return dti_fail(t->base, DT_ERROR_IO, "pipe: %s", strerror(errno));
     t->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    pthread_mutex_init(&t->lock, NULL);
+    dti_mutex_init(&t->lock);
     t->locked_made = true;
     return DT_OK;
 }
 
 /* Drives the core on the application's thread until all ranks are there. */
 static dt_result dti_tcp_join(dti_tcp *t) {
-    pthread_mutex_lock(&t->lock);
+    dti_mutex_lock(&t->lock);
     dti_tcp_try_all(t);
     while (t->core.state == DTI_CORE_JOINING) {
         nfds_t count = dti_tcp_poll_set(t, DTI_TCP_APP, true, true);
@@ -493,13 +481,13 @@ static dt_result dti_tcp_join(dti_tcp *t) {
         dti_tcp_poll_done(t, DTI_TCP_APP, count);
         dti_tcp_accept_ready(t, t->polls[DTI_TCP_APP] + count);
         dti_tcp_tick(t);
-        pthread_mutex_unlock(&t->lock);
+        dti_mutex_unlock(&t->lock);
         dti_tcp_drain_notes(t);
-        pthread_mutex_lock(&t->lock);
+        dti_mutex_lock(&t->lock);
     }
     bool joined = t->core.state == DTI_CORE_OPEN;
     dt_result result = joined ? DT_OK : dti_core_error(&t->core, t->core.result);
-    pthread_mutex_unlock(&t->lock);
+    dti_mutex_unlock(&t->lock);
     return result;
 }
 

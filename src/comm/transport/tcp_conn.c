@@ -30,8 +30,8 @@ typedef struct dti_tcp {
     dti_rendezvous meeting;
     dti_key_share share;
     dti_tls *tls; /* NULL: in the clear */
-    pthread_mutex_t lock;
-    pthread_t thread;
+    dti_mutex lock;
+    dti_thread thread;
     bool locked_made, thread_made;
     int nudge[2];          /* a pipe: ends the application's sleep */
     uint32_t events_seen;  /* of core.events, by the thread */

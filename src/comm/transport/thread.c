@@ -81,13 +81,13 @@ static dt_result dti_inproc_begin(dt_comm *comm, const dt_comm_op *op, uint64_t 
     char error[sizeof hub->base.error];
     if (op->tree && dti_seat_set_leaves(comm))
         return DT_ERROR_MEMORY;
-    pthread_mutex_lock(&hub->lock);
+    dti_mutex_lock(&hub->lock);
     dt_result result = dti_inproc_post(comm, op, id);
     if (result == DT_ERROR_MEMORY)
         snprintf(error, sizeof error, "%s", hub->base.error);
     else if (result)
         snprintf(error, sizeof error, "the group has ended: %s", hub->error);
-    pthread_mutex_unlock(&hub->lock);
+    dti_mutex_unlock(&hub->lock);
     return result ? dti_fail(comm->base, result, "%s", error) : DT_OK;
 }
 
@@ -97,15 +97,15 @@ static dt_result dti_inproc_begin(dt_comm *comm, const dt_comm_op *op, uint64_t 
 static void dti_inproc_help(dt_comm *comm, dti_slot *slot, uint64_t most, uint64_t deadline) {
     dti_seat *seat = comm->state;
     slot->workers++;
-    pthread_mutex_unlock(&seat->hub->lock);
+    dti_mutex_unlock(&seat->hub->lock);
     dti_slot_work(comm, slot, most, deadline);
-    pthread_mutex_lock(&seat->hub->lock);
+    dti_mutex_lock(&seat->hub->lock);
     if (--slot->workers)
         return;
     if (dti_slot_phase(slot) == DTI_SLOT_READY && atomic_load(&slot->next_job) >= slot->jobs)
         dti_slot_set(slot, DTI_SLOT_DONE);
     else if (slot->sleepers)
-        pthread_cond_broadcast(&slot->changed);
+        dti_cond_broadcast(&slot->changed);
 }
 
 /* Watches the phase for a moment, without the lock; then sleeps. The slot cannot be freed: this
@@ -118,16 +118,11 @@ static void dti_inproc_pause(dt_comm *comm, dti_slot *slot, bool *spun, uint64_t
         return;
     }
     *spun = true;
-    pthread_mutex_unlock(&hub->lock);
+    dti_mutex_unlock(&hub->lock);
     uint64_t end = DTI_MIN(deadline, dti_now_ns() + DTI_THREAD_SPIN_NS);
-    while (atomic_load(&slot->phase) == phase && dti_now_ns() < end) {
-#if DTI_POSIX
-        sched_yield();
-#else
-        dti_cpu_relax();
-#endif
-    }
-    pthread_mutex_lock(&hub->lock);
+    while (atomic_load(&slot->phase) == phase && dti_now_ns() < end)
+        dti_thread_yield();
+    dti_mutex_lock(&hub->lock);
 }
 
 /* "barrier (operation 7) has not been posted by rank 1, 3". */
@@ -194,13 +189,13 @@ static dt_result dti_slot_finish(dt_comm *comm, dti_slot *slot) {
     if (result)
         snprintf(error, sizeof error, "%s", hub->error);
     dti_slot_end_post(slot, comm->rank);
-    pthread_mutex_unlock(&hub->lock);
+    dti_mutex_unlock(&hub->lock);
     return result ? dti_fail(comm->base, result, "%s", error) : DT_OK;
 }
 
 /* The lock is held on entry alone. */
 static dt_result dti_inproc_no_handle(dt_comm *comm, uint64_t id) {
-    pthread_mutex_unlock(&((dti_seat *)comm->state)->hub->lock);
+    dti_mutex_unlock(&((dti_seat *)comm->state)->hub->lock);
     return dti_fail(comm->base, DT_ERROR_INVALID,
                     "the handle %llu is of no pending operation: a handle ends once",
                     (unsigned long long)id);
@@ -208,19 +203,19 @@ static dt_result dti_inproc_no_handle(dt_comm *comm, uint64_t id) {
 
 static dt_result dti_inproc_wait(dt_comm *comm, uint64_t id, uint64_t timeout_ns) {
     dti_hub *hub = ((dti_seat *)comm->state)->hub;
-    pthread_mutex_lock(&hub->lock);
+    dti_mutex_lock(&hub->lock);
     dti_slot *slot = dti_slot_find(comm, id);
     if (!slot)
         return dti_inproc_no_handle(comm, id);
     if (dti_slot_await(comm, slot, timeout_ns))
         return dti_slot_finish(comm, slot);
-    pthread_mutex_unlock(&hub->lock);
+    dti_mutex_unlock(&hub->lock);
     return DT_ERROR_TIMEOUT;
 }
 
 static dt_result dti_inproc_cancel(dt_comm *comm, uint64_t id) {
     dti_seat *seat = comm->state;
-    pthread_mutex_lock(&seat->hub->lock);
+    dti_mutex_lock(&seat->hub->lock);
     dti_slot *slot = dti_slot_find(comm, id);
     if (!slot)
         return dti_inproc_no_handle(comm, id);
@@ -235,11 +230,11 @@ static dt_result dti_inproc_cancel(dt_comm *comm, uint64_t id) {
 
 static void dti_inproc_waits_for(dt_comm *comm, uint64_t id, char *text, size_t size) {
     dti_seat *seat = comm->state;
-    pthread_mutex_lock(&seat->hub->lock);
+    dti_mutex_lock(&seat->hub->lock);
     dti_slot *slot = dti_slot_find(comm, id);
     if (slot && dti_slot_phase(slot) == DTI_SLOT_GATHERING)
         dti_slot_missing_text(comm, slot, text, size);
-    pthread_mutex_unlock(&seat->hub->lock);
+    dti_mutex_unlock(&seat->hub->lock);
 }
 
 /* ---- coming and going */
@@ -279,7 +274,7 @@ static dt_result dti_seat_join(dt_comm *comm) {
     dti_seat *seat = comm->state;
     dti_hub *hub = seat->hub;
     uint32_t first = comm->ranks ? comm->ranks[0] : 0;
-    pthread_mutex_lock(&hub->lock);
+    dti_mutex_lock(&hub->lock);
     dti_team *team = hub->teams;
     while (team && (team->id != comm->group_id || team->first_rank != first))
         team = team->next;
@@ -287,7 +282,7 @@ static dt_result dti_seat_join(dt_comm *comm) {
         team = dti_team_new(hub, comm->group_id, first, comm->size);
     if (team)
         team->open++;
-    pthread_mutex_unlock(&hub->lock);
+    dti_mutex_unlock(&hub->lock);
     seat->team = team;
     if (team) {
         comm->transport = &dti_thread_transport;
@@ -326,7 +321,7 @@ static void dti_inproc_close(dt_comm *comm) {
     dti_seat *seat = comm->state;
     dti_hub *hub = seat->hub;
     dti_team *team = seat->team;
-    pthread_mutex_lock(&hub->lock);
+    dti_mutex_lock(&hub->lock);
     dti_team_leave(comm, hub, team);
     for (size_t i = 0; i < team->slot_count; i++) {
         dti_slot *slot = team->slots[i];
@@ -340,21 +335,21 @@ static void dti_inproc_close(dt_comm *comm) {
     if (--team->open == 0)
         dti_team_free(hub, team);
     bool last = !comm->parent && --hub->open == 0;
-    pthread_mutex_unlock(&hub->lock);
+    dti_mutex_unlock(&hub->lock);
     dti_seat_free(comm);
     if (!last)
         return;
-    pthread_mutex_destroy(&hub->lock);
+    dti_mutex_destroy(&hub->lock);
     dti_base base = hub->base; /* which is in what is freed */
     dti_free(&base, hub);
 }
 
 static void dti_inproc_info(const dt_comm *comm, dt_comm_info *info) {
     dti_hub *hub = ((dti_seat *)comm->state)->hub;
-    pthread_mutex_lock(&hub->lock);
+    dti_mutex_lock(&hub->lock);
     info->host_bytes += hub->base.bytes_now;
     info->host_alloc_calls += hub->base.alloc_calls;
-    pthread_mutex_unlock(&hub->lock);
+    dti_mutex_unlock(&hub->lock);
 }
 
 static const dti_transport dti_thread_transport = {
@@ -374,7 +369,7 @@ static dti_hub *dti_hub_new(const dti_base *base, const dt_comm_desc *desc) {
     dti_hub *hub = dti_alloc(&shared, sizeof *hub);
     if (!hub)
         return NULL;
-    pthread_mutex_init(&hub->lock, NULL);
+    dti_mutex_init(&hub->lock);
     hub->base = shared;
     hub->op_ns = desc ? (uint64_t)desc->op_timeout_ms * 1000000u : 0;
     return hub;
@@ -434,7 +429,7 @@ DT_API dt_result dt_comm_create_threads(const dt_comm_desc *desc, int size, dt_c
         out[r] = NULL;
     }
     if (hub && !made) {
-        pthread_mutex_destroy(&hub->lock);
+        dti_mutex_destroy(&hub->lock);
         dti_base last = hub->base;
         dti_free(&last, hub);
     }

@@ -36,7 +36,7 @@ typedef struct dti_slot {
     uint32_t sleepers; /* on `changed` */
     dti_post *posts;   /* [size] */
     uint64_t jobs, job_elements;
-    pthread_cond_t changed; /* the phase, or the last worker has left */
+    dti_cond changed; /* the phase, or the last worker has left */
     alignas(64) _Atomic uint64_t next_job;
     _Atomic int phase; /* a dti_slot_state; written under the lock, watched without it */
 } dti_slot;
@@ -54,7 +54,7 @@ typedef struct dti_team {
 
 typedef struct dti_hub {
     dti_base base; /* of what the ranks share: silent, and used under the lock */
-    pthread_mutex_t lock;
+    dti_mutex lock;
     uint32_t open; /* ranks that have it */
     dti_team *teams;
     uint64_t op_ns;   /* a rank that has not posted for so long ends the hub; 0 = no limit */
@@ -84,40 +84,20 @@ static bool dti_slot_needs(const dti_slot *slot, uint32_t rank) {
 static void dti_slot_set(dti_slot *slot, dti_slot_state phase) {
     atomic_store(&slot->phase, (int)phase);
     if (slot->sleepers)
-        pthread_cond_broadcast(&slot->changed);
+        dti_cond_broadcast(&slot->changed);
 }
 
 static dti_slot_state dti_slot_phase(const dti_slot *slot) {
     return (dti_slot_state)atomic_load(&slot->phase);
 }
 
-static void dti_cond_init(pthread_cond_t *cond) {
-#if DTI_POSIX && !defined __APPLE__
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(cond, &attributes);
-    pthread_condattr_destroy(&attributes);
-#else
-    pthread_cond_init(cond, NULL);
-#endif
-}
-
 /* Until it is woken or the deadline (of dti_now_ns) is over; may return early. */
 static void dti_slot_sleep(dti_hub *hub, dti_slot *slot, uint64_t deadline) {
     slot->sleepers++;
     if (deadline == UINT64_MAX) {
-        pthread_cond_wait(&slot->changed, &hub->lock);
+        dti_cond_wait(&slot->changed, &hub->lock);
     } else {
-        uint64_t now = dti_now_ns(), then = DTI_MAX(now, deadline);
-#if !DTI_POSIX || defined __APPLE__
-        struct timespec real; /* the condition's clock is another one, which may jump */
-        timespec_get(&real, TIME_UTC);
-        then = then - now + (uint64_t)real.tv_sec * 1000000000u + (uint64_t)real.tv_nsec;
-#endif
-        struct timespec at = {.tv_sec = (time_t)(then / 1000000000u),
-                              .tv_nsec = (long)(then % 1000000000u)};
-        pthread_cond_timedwait(&slot->changed, &hub->lock, &at);
+        dti_cond_wait_until(&slot->changed, &hub->lock, deadline);
     }
     slot->sleepers--;
 }
@@ -240,7 +220,7 @@ static void dti_team_free(dti_hub *hub, dti_team *team) {
         at = &(*at)->next;
     *at = team->next;
     for (size_t i = 0; i < team->slot_count; i++) {
-        pthread_cond_destroy(&team->slots[i]->changed);
+        dti_cond_destroy(&team->slots[i]->changed);
         dti_free(&hub->base, team->slots[i]->posts);
         dti_free(&hub->base, team->slots[i]);
     }

@@ -1,0 +1,53 @@
+/* The system's headers: this folder and comm's sockets alone name what is in them. What a system is
+ * said to have here decides what the rest of the library may ask for. */
+
+#ifdef _WIN32
+#ifndef WIN32_LEAN_AND_MEAN
+#define WIN32_LEAN_AND_MEAN
+#endif
+#ifndef NOMINMAX
+#define NOMINMAX
+#endif
+#include <winsock2.h>
+#include <windows.h>
+#include <io.h>
+#undef near /* empty since pointers have one size; both are words */
+#undef far
+#else
+#include <unistd.h>
+#endif
+#include <fcntl.h>
+#include <sys/stat.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#endif
+#if !defined DT_NO_VULKAN && !defined _WIN32
+#include <dlfcn.h>
+#endif
+
+/* Under -std=c11 the C library hides POSIX; what needs it has a plain C11 fallback. */
+#if !defined _WIN32 &&                                                                             \
+    ((defined _POSIX_C_SOURCE && _POSIX_C_SOURCE >= 199309L) || defined __APPLE__)
+#define DTI_POSIX 1
+#else
+#define DTI_POSIX 0
+#endif
+
+/* WebAssembly has threads only where the whole program was compiled for them. */
+#if defined DT_NO_THREADS || (defined __wasm__ && !defined __wasm_atomics__)
+#define DTI_THREADS 0
+#define DTI_THREAD_LOCAL
+#else
+#define DTI_THREADS 1
+#define DTI_THREAD_LOCAL _Thread_local
+#endif
+#if DTI_THREADS && !defined _WIN32
+#include <pthread.h>
+#include <sched.h>
+#endif
+#if DTI_POSIX && !defined __wasi__ /* which has none */
+#define DTI_SIGNALS 1
+#include <signal.h>
+#else
+#define DTI_SIGNALS 0
+#endif

@@ -1,0 +1,31 @@
+/* The clock that never jumps, and sleep. */
+
+static uint64_t dti_now_ns(void) {
+#ifdef _WIN32
+    LARGE_INTEGER ticks, each_second;
+    QueryPerformanceCounter(&ticks);
+    QueryPerformanceFrequency(&each_second);
+    const uint64_t now = (uint64_t)ticks.QuadPart, rate = (uint64_t)each_second.QuadPart;
+    return now / rate * 1000000000u + now % rate * 1000000000u / rate;
+#else
+    struct timespec now = {0};
+#if DTI_POSIX
+    clock_gettime(CLOCK_MONOTONIC, &now);
+#else
+    timespec_get(&now, TIME_UTC);
+#endif
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+#endif
+}
+
+static void dti_thread_sleep(uint64_t ns) {
+#ifdef _WIN32
+    Sleep((DWORD)((ns + 999999) / 1000000));
+#elif DTI_POSIX
+    const struct timespec pause = {.tv_sec = (time_t)(ns / 1000000000u),
+                                   .tv_nsec = (long)(ns % 1000000000u)};
+    nanosleep(&pause, NULL);
+#else
+    (void)ns;
+#endif
+}
