@@ -167,6 +167,8 @@
 #include "program/program.h"
 #include "program/lower.h"
 #include "program/store.c"
+#include "program/space.h"
+#include "program/space.c"
 #include "program/plan.c"
 #include "program/finite.c"
 #include "program/commit.c"

@@ -381,3 +381,58 @@ TEST(a_job_system_without_its_function_is_refused) {
     dt_ctx_desc desc = {.no_vulkan = true, .jobs = {.threads = 4}};
     CHECK(dt_ctx_create(&desc, &ctx) == DT_ERROR_INVALID && ctx == NULL);
 }
+
+/* ---- The index that transients are placed with */
+
+/* The answer by asking every block, again after each that is in the way. */
+static uint64_t space_naive(const dti_space *s, const dti_space_block *item) {
+    uint64_t at = 0;
+    for (uint64_t before = 1; at != before;) {
+        before = at;
+        for (uint32_t i = 1; i <= s->count; i++) {
+            const dti_space_block *b = &s->blocks[i];
+            bool together = b->first <= item->last && item->first <= b->last;
+            if (together && b->offset < at + item->bytes && at < b->offset + b->bytes)
+                at = b->offset + b->bytes;
+        }
+    }
+    return at;
+}
+
+TEST(transients_are_placed_at_the_lowest_offset_that_is_free_over_their_life) {
+    enum { BLOCKS = 300 };
+    plan_case c = plan_open();
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        uint32_t launches = 1 + (uint32_t)(dti_uniform01(seed, 0, 1) * 900), wrong = 0;
+        dti_space s;
+        REQUIRE(dti_space_open(&s, dti_ctx_base(c.ctx), launches, BLOCKS));
+        for (uint32_t i = 0; i < BLOCKS; i++) {
+            double length = dti_uniform01(seed, i, 2) * (i % 3 ? 30 : launches);
+            dti_space_block b = {.first = (uint32_t)(dti_uniform01(seed, i, 3) * launches)};
+            b.last = DTI_MIN(b.first + (uint32_t)length, launches - 1);
+            b.bytes = 256 * (1 + (uint64_t)(dti_uniform01(seed, i, 4) * 40));
+            b.offset = dti_space_fit(&s, &b);
+            wrong += b.offset != space_naive(&s, &b);
+            REQUIRE(dti_space_take(&s, &b));
+        }
+        CHECK(wrong == 0);
+        dti_space_close(&s);
+    }
+    dt_ctx_destroy(c.ctx);
+}
+
+/* As a chain's forward values do: each lives from its own launch to its gradient's. */
+TEST(a_place_is_found_in_steps_that_hardly_grow_with_the_number_of_transients) {
+    enum { BLOCKS = 20000 };
+    plan_case c = plan_open();
+    dti_space s;
+    REQUIRE(dti_space_open(&s, dti_ctx_base(c.ctx), 2 * BLOCKS, BLOCKS));
+    for (uint32_t i = 0; i < BLOCKS; i++) {
+        dti_space_block b = {.first = i, .last = 2 * BLOCKS - 1 - i, .bytes = 256};
+        b.offset = dti_space_fit(&s, &b);
+        REQUIRE(b.offset == 256ull * i && dti_space_take(&s, &b));
+    }
+    CHECK(s.steps / BLOCKS < 100);
+    dti_space_close(&s);
+    dt_ctx_destroy(c.ctx);
+}

@@ -6,6 +6,7 @@
  *     dtbench region THREADS                what an empty parallel region costs
  *     dtbench product DEVICE                a chain of 512x512x512 products on one device
  *     dtbench conv DEVICE                   a chain of convolutions on one device
+ *     dtbench create NAME COUNT             what a graph of so many nodes, layers or values costs to make
  *     dtbench devices                       what there is
  *
  * Every result is one JSON object a line. Times are in milliseconds. It reaches into dtrain's
@@ -83,6 +84,7 @@ static float *random_floats(size_t count, float scale) {
 
 #include "dtbench_gemm.h"
 #include "dtbench_train.h"
+#include "dtbench_create.h"
 
 /* ---- What a parallel region costs over its work, a piece a thread: one region after the other,
  * while workers spin, and after a pause, when they sleep and have to be woken. Without work the
@@ -161,6 +163,8 @@ int main(int argc, char **argv) {
         product(argv[2]);
     else if (argc == 3 && !strcmp(argv[1], "conv"))
         convolution(argv[2]);
+    else if (argc == 4 && !strcmp(argv[1], "create"))
+        create(argv[2], atoi(argv[3]));
     else if (argc == 2 && !strcmp(argv[1], "devices"))
         devices();
     else

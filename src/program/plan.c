@@ -91,32 +91,29 @@ static void dti_plan_in_place(dti_listing *list) {
 }
 
 typedef struct dti_placed {
-    uint32_t value, first, last;
-    uint64_t offset, bytes;
+    uint32_t value;
+    dti_space_block block;
 } dti_placed;
 
 static int dti_placed_larger(const void *a, const void *b) {
     const dti_placed *x = a, *y = b;
-    if (x->bytes != y->bytes)
-        return x->bytes < y->bytes ? 1 : -1;
+    if (x->block.bytes != y->block.bytes)
+        return x->block.bytes < y->block.bytes ? 1 : -1;
     return x->value < y->value ? -1 : 1;
 }
 
-/* The lowest offset where `item` meets none of the `count` placed ones that live when it does. */
-static uint64_t dti_plan_fit(const dti_placed *placed, uint32_t count, const dti_placed *item) {
-    uint64_t at = 0;
-    for (bool moved = true; moved;) {
-        moved = false;
-        for (uint32_t i = 0; i < count; i++) {
-            const dti_placed *p = &placed[i];
-            bool together = p->first <= item->last && item->first <= p->last;
-            if (together && p->offset < at + item->bytes && at < p->offset + p->bytes) {
-                at = p->offset + p->bytes;
-                moved = true;
-            }
-        }
+/* The values that need a place of their own, largest first. */
+static uint32_t dti_plan_sort(const dti_listing *list, dti_placed *placed) {
+    uint32_t count = 0;
+    for (uint32_t v = 0; v < list->value_count; v++) {
+        const dti_value *x = &list->values[v];
+        if (x->kind != DTI_VALUE_TRANSIENT || x->same_as != v || x->first == UINT32_MAX)
+            continue;
+        placed[count++] =
+            (dti_placed){v, {.first = x->first, .last = x->last, .bytes = dti_aligned(x->bytes)}};
     }
-    return at;
+    qsort(placed, count, sizeof *placed, dti_placed_larger);
+    return count;
 }
 
 static dt_result dti_plan_place(dt_program *p) {
@@ -124,22 +121,19 @@ static dt_result dti_plan_place(dt_program *p) {
     dti_placed *placed = dti_alloc_array(p->base, list->value_count + 1u, sizeof *placed);
     if (!placed)
         return DT_ERROR_MEMORY;
-    uint32_t count = 0;
-    for (uint32_t v = 0; v < list->value_count; v++) {
-        const dti_value *x = &list->values[v];
-        if (x->kind != DTI_VALUE_TRANSIENT || x->same_as != v || x->first == UINT32_MAX)
-            continue;
-        placed[count++] = (dti_placed){
-            .value = v, .first = x->first, .last = x->last, .bytes = dti_aligned(x->bytes)};
+    const uint32_t count = dti_plan_sort(list, placed);
+    dti_space space;
+    bool good = dti_space_open(&space, p->base, list->launch_count, count);
+    for (uint32_t i = 0; i < count && good; i++) {
+        dti_space_block *b = &placed[i].block;
+        b->offset = dti_space_fit(&space, b);
+        good = dti_space_take(&space, b);
+        list->values[placed[i].value].offset = b->offset;
+        p->transient_bytes = DTI_MAX(p->transient_bytes, b->offset + b->bytes);
     }
-    qsort(placed, count, sizeof *placed, dti_placed_larger);
-    for (uint32_t i = 0; i < count; i++) {
-        placed[i].offset = dti_plan_fit(placed, i, &placed[i]);
-        list->values[placed[i].value].offset = placed[i].offset;
-        p->transient_bytes = DTI_MAX(p->transient_bytes, placed[i].offset + placed[i].bytes);
-    }
+    dti_space_close(&space);
     dti_free(p->base, placed);
-    return DT_OK;
+    return good ? DT_OK : DT_ERROR_MEMORY;
 }
 
 /* What launches really touch in the arena, from their bindings: the check on the sum above. */
