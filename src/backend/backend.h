@@ -11,6 +11,7 @@ typedef struct dti_exec dti_exec;     /* a program's launches, compiled */
 typedef struct dti_place {
     uint32_t memory;
     uint64_t offset, bytes;
+    uint8_t dtype; /* of the elements */
 } dti_place;
 
 typedef struct dti_range {

@@ -313,7 +313,7 @@ static void dti_conv2d_dw_emit(dti_emit *e) {
     uint32_t parts = e->out.value;
     a.w_offset = (uint32_t)e->out.offset;
     if (a.splits > 1) {
-        parts = dti_emit_scratch(e, 4ull * a.splits * (uint64_t)elements);
+        parts = dti_emit_scratch(e, DT_F32, a.splits * (uint64_t)elements);
         a.w_offset = 0;
     }
     dti_launch *l = dti_emit_conv(e, DTI_K_CONV_DW, &a, a.splits * (uint64_t)elements);

@@ -1,15 +1,19 @@
 /* Listings, views and the walks of the map kernels. Indices in kernels are 32 bits: a shape's
  * elements are below 2^31, and the program checks the product with the batch. */
 
-static uint32_t dti_listing_value(dti_listing *list, dti_value_kind kind, uint64_t bytes,
-                                  uint64_t offset) {
+static uint32_t dti_listing_value(dti_listing *list, dti_value_kind kind, dt_dtype dtype,
+                                  uint64_t n, uint64_t offset) {
     if (!dti_array_reserve(list->base, (void **)&list->values, &list->value_capacity,
                            (size_t)list->value_count + 1, sizeof *list->values)) {
         list->result = DT_ERROR_MEMORY;
         return 0;
     }
     dti_value *v = &list->values[list->value_count];
-    *v = (dti_value){.kind = (uint8_t)kind, .bytes = bytes ? bytes : 4, .offset = offset};
+    const uint64_t bytes = dti_bytes(dtype, n);
+    *v = (dti_value){.kind = (uint8_t)kind,
+                     .dtype = (uint8_t)dtype,
+                     .bytes = bytes ? bytes : DTI_WORD_BYTES,
+                     .offset = offset};
     v->same_as = v->part_of = list->value_count;
     return list->value_count++;
 }
@@ -17,8 +21,8 @@ static uint32_t dti_listing_value(dti_listing *list, dti_value_kind kind, uint64
 static uint32_t dti_listing_part(dti_listing *list, uint32_t value, uint64_t offset,
                                  uint64_t bytes) {
     const dti_value whole = list->values[value];
-    uint32_t part =
-        dti_listing_value(list, (dti_value_kind)whole.kind, bytes, whole.offset + offset);
+    uint32_t part = dti_listing_value(list, (dti_value_kind)whole.kind, whole.dtype,
+                                      bytes / dti_dtype_bytes(whole.dtype), whole.offset + offset);
     if (whole.kind == DTI_VALUE_TRANSIENT && part) {
         list->values[part].part_of = whole.part_of;
         list->values[whole.part_of].has_parts = true;
@@ -26,12 +30,13 @@ static uint32_t dti_listing_part(dti_listing *list, uint32_t value, uint64_t off
     return part;
 }
 
-static dti_view dti_view_dense(uint32_t value, bool samples, int64_t batch, dt_shape shape) {
-    dti_view v = {.value = value};
+static dti_view dti_view_dense(uint32_t value, const dti_node *node, int64_t batch) {
+    const dt_shape shape = node->shape;
+    dti_view v = {.value = value, .dtype = node->dtype};
     int64_t step = 1;
     for (int axis = DTI_AXES - 1; axis >= 0; axis--) {
         int i = axis - (DTI_AXES - shape.rank);
-        int64_t dim = axis == 0 ? (samples ? batch : 1) : i >= 0 ? shape.dim[i] : 1;
+        int64_t dim = axis == 0 ? (node->samples ? batch : 1) : i >= 0 ? shape.dim[i] : 1;
         v.dim[axis] = dim;
         v.stride[axis] = dim == 1 ? 0 : step;
         step *= dim;
@@ -108,7 +113,8 @@ static dti_view dti_emit_in(dti_emit *e, uint32_t i) {
 static dti_view dti_emit_dense_view(dti_emit *e, const dti_view *v) {
     if (dti_view_is_dense(v))
         return *v;
-    dti_view w = {.value = dti_emit_scratch(e, 4 * (uint64_t)dti_view_elements(v))};
+    dti_view w = {.value = dti_emit_scratch(e, v->dtype, (uint64_t)dti_view_elements(v)),
+                  .dtype = v->dtype};
     int64_t step = 1;
     for (int axis = DTI_AXES - 1; axis >= 0; axis--) {
         w.dim[axis] = v->dim[axis];
@@ -125,8 +131,8 @@ static dti_view dti_emit_dense_in(dti_emit *e, uint32_t i) {
     return *v;
 }
 
-static uint32_t dti_emit_scratch(dti_emit *e, uint64_t bytes) {
-    return dti_listing_value(e->list, DTI_VALUE_TRANSIENT, bytes, 0);
+static uint32_t dti_emit_scratch(dti_emit *e, dt_dtype dtype, uint64_t n) {
+    return dti_listing_value(e->list, DTI_VALUE_TRANSIENT, dtype, n, 0);
 }
 
 static dti_launch *dti_emit_launch(dti_emit *e, dti_kernel_id kernel, uint64_t items,

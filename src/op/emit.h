@@ -13,7 +13,7 @@ typedef enum dti_value_kind {
 } dti_value_kind;
 
 typedef struct dti_value {
-    uint8_t kind;
+    uint8_t kind, dtype;
     bool written_whole; /* its first launch writes all of it: may take over an input's place */
     uint64_t bytes;
     uint64_t offset;  /* in its arena; of a part: in the value that it is a part of */
@@ -40,6 +40,7 @@ typedef struct dti_listing {
  * right-aligned; an axis of size 1 has stride 0. In elements. */
 typedef struct dti_view {
     uint32_t value;
+    uint8_t dtype; /* the value's */
     int64_t dim[DTI_AXES];
     int64_t stride[DTI_AXES];
     int64_t offset;
@@ -76,9 +77,11 @@ static void dti_emit_sum_parts(dti_emit *e, uint32_t value, uint32_t parts, uint
 static uint32_t dti_listing_part(dti_listing *list, uint32_t value, uint64_t offset,
                                  uint64_t bytes);
 
-static uint32_t dti_listing_value(dti_listing *list, dti_value_kind kind, uint64_t bytes,
-                                  uint64_t offset);
-static dti_view dti_view_dense(uint32_t value, bool samples, int64_t batch, dt_shape shape);
+/* n elements; offset: in bytes. */
+static uint32_t dti_listing_value(dti_listing *list, dti_value_kind kind, dt_dtype dtype,
+                                  uint64_t n, uint64_t offset);
+/* Of a node that lies in a value of its own without gaps. */
+static dti_view dti_view_dense(uint32_t value, const dti_node *node, int64_t batch);
 static bool dti_view_is_dense(const dti_view *v);
 static int64_t dti_view_elements(const dti_view *v);
 
@@ -86,7 +89,7 @@ static dti_view dti_emit_in(dti_emit *e, uint32_t i);
 /* The input in rows of memory without gaps; copied to a scratch value when it is not. */
 static dti_view dti_emit_dense_in(dti_emit *e, uint32_t i);
 static dti_view dti_emit_dense_view(dti_emit *e, const dti_view *v);
-static uint32_t dti_emit_scratch(dti_emit *e, uint64_t bytes);
+static uint32_t dti_emit_scratch(dti_emit *e, dt_dtype dtype, uint64_t n);
 /* Appends a launch; fill its args, then bind. The pointer holds until the next append. */
 static dti_launch *dti_emit_launch(dti_emit *e, dti_kernel_id kernel, uint64_t items,
                                    size_t args_bytes);

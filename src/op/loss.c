@@ -89,7 +89,7 @@ static void dti_cross_entropy_grad_rule(dti_grad *g) {
 static void dti_emit_xent(dti_emit *e, uint32_t mode, const dti_view *x, const dti_view *t,
                           const dti_view *s, int64_t classes) {
     int64_t rows = dti_view_elements(t);
-    uint32_t pairs = dti_emit_scratch(e, 8 * (uint64_t)rows);
+    uint32_t pairs = dti_emit_scratch(e, DT_F32, 2 * (uint64_t)rows);
     dti_launch *l = dti_emit_launch(e, DTI_K_XENT, (uint64_t)rows, sizeof l->args.xent);
     dti_args_xent *a = &l->args.xent;
     *a = (dti_args_xent){.rows = (uint32_t)rows, .classes = (uint32_t)classes};
@@ -225,7 +225,7 @@ static bool dti_mse_shape(dti_build *b) {
 
 static void dti_emit_term(dti_emit *e, uint32_t mode, const dti_view *a, const dti_view *b) {
     int64_t n = dti_view_elements(a), pairs = (n + DTI_TERM_CHUNK - 1) / DTI_TERM_CHUNK;
-    uint32_t value = dti_emit_scratch(e, 8 * (uint64_t)pairs);
+    uint32_t value = dti_emit_scratch(e, DT_F32, 2 * (uint64_t)pairs);
     dti_launch *l = dti_emit_launch(e, DTI_K_TERM, (uint64_t)pairs, sizeof l->args.term);
     l->args.term = (dti_args_term){.n = (uint32_t)n, .chunk = DTI_TERM_CHUNK};
     l->args.term.a_offset = (uint32_t)a->offset;

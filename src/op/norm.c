@@ -264,7 +264,7 @@ static void dti_norm_stats_emit(dti_emit *e) {
 /* A vector, or column `which` of pairs, as one column. */
 static dti_view dti_norm_column(const dti_view *v, int64_t channels, int64_t stride,
                                 int64_t offset) {
-    dti_view column = {.value = v->value, .offset = v->offset + offset};
+    dti_view column = {.value = v->value, .dtype = DT_F32, .offset = v->offset + offset};
     for (int axis = 0; axis < DTI_AXES; axis++)
         column.dim[axis] = 1;
     column.dim[5] = channels;
@@ -292,8 +292,8 @@ static void dti_batch_stats_emit(dti_emit *e) {
 static void dti_batch_stats_join(dti_emit *e, uint32_t parts, uint32_t count, int64_t rows) {
     const int64_t c = e->node->attr.i[DTI_NORM_CHANNELS];
     const float none[2] = {0.0f, 0.0f};
-    uint32_t weighted = dti_emit_scratch(e, 4ull * (uint64_t)c * count);
-    uint32_t sums = dti_emit_scratch(e, 4ull * (uint64_t)c);
+    uint32_t weighted = dti_emit_scratch(e, DT_F32, (uint64_t)c * count);
+    uint32_t sums = dti_emit_scratch(e, DT_F32, (uint64_t)c);
     const dti_view at_parts = {.value = parts}, at_weighted = {.value = weighted};
     const dti_view sum = dti_norm_column(&(dti_view){.value = sums}, c, 1, 0);
     const dti_view mean = dti_norm_column(&e->out, c, 2, 0);
@@ -343,7 +343,7 @@ static void dti_norm_emit(dti_emit *e) {
         a.w_offset = (uint32_t)v.offset;
         w = v.value;
     } else if (e->node->count > 3) {
-        w = dti_emit_scratch(e, 8ull * a.channels);
+        w = dti_emit_scratch(e, DT_F32, 2ull * a.channels);
         dti_norm_gather(e, w, 0, 2);
         dti_norm_gather(e, w, a.channels, 3);
     }
@@ -382,7 +382,7 @@ static void dti_norm_dw_emit(dti_emit *e) {
 static void dti_batch_dx_emit(dti_emit *e) {
     dti_view x = dti_emit_dense_in(e, 0), dy = dti_emit_dense_in(e, 1);
     dti_args_norm a = dti_norm_args(e, &x);
-    uint32_t coefficients = dti_emit_scratch(e, 20ull * a.channels);
+    uint32_t coefficients = dti_emit_scratch(e, DT_F32, 5ull * a.channels);
     dti_norm_gather(e, coefficients, 0, 3);
     dti_norm_gather(e, coefficients, 2 * (int64_t)a.channels, 4);
     dti_norm_gather(e, coefficients, 4 * (int64_t)a.channels, 2);

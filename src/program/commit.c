@@ -77,7 +77,7 @@ static void dti_commit_norm(dt_program *p, dti_emit *e, uint32_t grads, uint32_t
     bool norm = !p->desc.no_check || p->optim.clip_norm > 0.0;
     uint32_t pairs = status;
     if (norm) {
-        pairs = dti_emit_scratch(e, 8ull * p->table_entries);
+        pairs = dti_emit_scratch(e, DT_F32, 2ull * p->table_entries);
         dti_launch *l =
             dti_emit_launch(e, DTI_K_GRAD_NORM, p->table_entries, sizeof l->args.commit);
         l->args.commit = (dti_args_commit){.blocks = p->table_entries};
@@ -92,8 +92,8 @@ static void dti_commit_norm(dt_program *p, dti_emit *e, uint32_t grads, uint32_t
 }
 
 static uint32_t dti_commit_state(dt_program *p) {
-    const uint64_t bytes = dti_state_bytes(p->store, dti_optim_moments(&p->optim));
-    return dti_listing_value(&p->list, DTI_VALUE_STATE, bytes, 0);
+    const uint64_t words = dti_state_moment_offset(p->store, dti_optim_moments(&p->optim));
+    return dti_listing_value(&p->list, DTI_VALUE_STATE, DT_F32, words, 0);
 }
 
 static void dti_commit_optim(dt_program *p, dti_emit *e, uint32_t table, uint32_t flags) {
@@ -113,8 +113,8 @@ static void dti_commit_optim(dt_program *p, dti_emit *e, uint32_t table, uint32_
     l->spec[0] = p->optim.kind == DT_SGD    ? DTI_OPTIM_SGD
                  : p->optim.kind == DT_ADAM ? DTI_OPTIM_ADAM
                                             : DTI_OPTIM_ADAMW;
-    dti_bind(l, dti_listing_value(&p->list, DTI_VALUE_PARAM, dti_arena_bytes(s->elements), 0),
-             dti_listing_value(&p->list, DTI_VALUE_GRADIENT, dti_arena_bytes(s->elements), 0),
+    dti_bind(l, dti_listing_value(&p->list, DTI_VALUE_PARAM, DT_F32, s->elements, 0),
+             dti_listing_value(&p->list, DTI_VALUE_GRADIENT, DT_F32, s->elements, 0),
              dti_commit_state(p), table);
 }
 
@@ -128,8 +128,7 @@ static void dti_commit_tick(dt_program *p, dti_emit *e, uint32_t table, uint32_t
 }
 
 static void dti_commit_judge(dt_program *p, dti_emit *e, uint32_t table, uint32_t status) {
-    const uint64_t bytes = dti_arena_bytes(p->store->elements);
-    uint32_t grads = dti_listing_value(&p->list, DTI_VALUE_GRADIENT, bytes, 0);
+    uint32_t grads = dti_listing_value(&p->list, DTI_VALUE_GRADIENT, DT_F32, p->store->elements, 0);
     dti_commit_norm(p, e, grads, table, status, dti_commit_state(p));
     if (!p->desc.no_check)
         dti_commit_optim(p, e, table, DTI_COMMIT_DRY);

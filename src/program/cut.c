@@ -13,7 +13,7 @@ static bool dti_cut_is_large(const dt_program *p, const dti_view *v) {
 
 /* A view that repeats elements may be large though its value is not: a dense copy would be. */
 static bool dti_cut_is_wide(const dt_program *p, const dti_view *v) {
-    uint64_t bytes = 4 * (uint64_t)dti_view_elements(v);
+    uint64_t bytes = dti_bytes(v->dtype, (uint64_t)dti_view_elements(v));
     return dti_cut_is_large(p, v) || bytes > p->store->device->info.storage_range_bytes;
 }
 
@@ -36,17 +36,17 @@ static dti_view dti_cut_view(dt_program *p, const dti_view *v, int64_t row, int6
         part.stride[0] = 0;
     if (!dti_cut_is_large(p, v))
         return part;
-    uint64_t first = 4 * (uint64_t)part.offset / DTI_CUT_ALIGN * DTI_CUT_ALIGN;
-    uint64_t end = 4 * (uint64_t)(part.offset + dti_cut_extent(v, rows));
+    uint64_t first = dti_bytes(v->dtype, (uint64_t)part.offset) / DTI_CUT_ALIGN * DTI_CUT_ALIGN;
+    uint64_t end = dti_bytes(v->dtype, (uint64_t)(part.offset + dti_cut_extent(v, rows)));
     part.value = dti_listing_part(&p->list, v->value, first, end - first);
-    part.offset -= (int64_t)(first / 4);
+    part.offset -= (int64_t)(first / dti_dtype_bytes(v->dtype));
     return part;
 }
 
 /* The most samples whose every operand can be bound; 0 = one sample is too large. */
 static int64_t dti_cut_rows(const dt_program *p, const dti_view *v, int64_t rows) {
-    uint64_t room = p->store->device->info.storage_range_bytes / 4;
-    room = room > DTI_CUT_ALIGN / 4 ? room - DTI_CUT_ALIGN / 4 : 0;
+    uint64_t room = p->store->device->info.storage_range_bytes;
+    room = room > DTI_CUT_ALIGN ? (room - DTI_CUT_ALIGN) / dti_dtype_bytes(v->dtype) : 0;
     if (v->dim[0] == 1 || !dti_cut_is_wide(p, v))
         return rows;
     uint64_t one = (uint64_t)dti_cut_extent(v, 1), step = (uint64_t)DTI_MAX(v->stride[0], 1);
@@ -97,7 +97,10 @@ static dti_view dti_cut_sum(const dti_cut *c, uint32_t i) {
 }
 
 static dti_view dti_cut_flat(const dti_view *v, uint32_t elements) {
-    dti_view flat = {.value = v->value, .offset = v->offset, .dim = {1, 1, 1, 1, 1, elements}};
+    dti_view flat = {.value = v->value,
+                     .dtype = v->dtype,
+                     .offset = v->offset,
+                     .dim = {1, 1, 1, 1, 1, elements}};
     flat.stride[DTI_AXES - 1] = elements > 1;
     return flat;
 }
@@ -120,7 +123,8 @@ static void dti_cut_all(dti_cut *c) {
     for (uint32_t k = 0; k < e->node->count; k++)
         c->inputs[k] = e->views[dti_input_id(e->graph, e->node, k)];
     if (c->sums)
-        c->partial = dti_emit_scratch(e, 4ull * c->elements * (c->family->join ? c->parts : 1u));
+        c->partial = dti_emit_scratch(e, c->out.dtype,
+                                      (uint64_t)c->elements * (c->family->join ? c->parts : 1u));
     for (uint32_t i = 0; i < c->parts; i++)
         dti_cut_part(c, i);
     for (uint32_t k = 0; k < e->node->count; k++)
@@ -146,11 +150,10 @@ static void dti_cut_pack(dt_program *p, dti_emit *e) {
     uint32_t id = dti_input_id(e->graph, e->node, 0);
     const dti_node *in = &e->graph->nodes[id];
     dti_view x = e->views[id];
-    uint64_t bytes = 4 * (uint64_t)dti_view_elements(&x);
-    bool large = dti_cut_is_large(p, &x) || bytes > p->store->device->info.storage_range_bytes;
-    if (!large || x.dim[0] < 2 || dti_view_is_dense(&x))
+    if (!dti_cut_is_wide(p, &x) || x.dim[0] < 2 || dti_view_is_dense(&x))
         return;
-    dti_view y = dti_view_dense(dti_emit_scratch(e, bytes), in->samples, e->batch, in->shape);
+    const uint32_t value = dti_emit_scratch(e, x.dtype, (uint64_t)dti_view_elements(&x));
+    dti_view y = dti_view_dense(value, in, e->batch);
     int64_t rows = dti_cut_rows(p, &y, dti_cut_rows(p, &x, e->batch));
     for (int64_t row = 0; row < e->batch && rows > 0; row += rows) {
         int64_t n = DTI_MIN(rows, e->batch - row);

@@ -26,6 +26,9 @@ typedef struct dti_lowering {
 } dti_lowering;
 
 static uint64_t dti_node_bytes(const dt_program *p, const dti_node *n);
+/* A value of the node's size and type; offset: in bytes. */
+static uint32_t dti_node_value(dt_program *p, dti_value_kind kind, const dti_node *n,
+                               uint64_t offset);
 /* A parameter's values, or its gradient in a slot. */
 static uint32_t dti_param_value(dt_program *p, uint32_t index, dti_value_kind kind, uint32_t slot);
 

@@ -100,9 +100,8 @@ static void dti_pieces_place_out(dti_lowering *w, uint32_t id, uint64_t *offset,
     *offset = p->out_bytes;
     *stride = dti_aligned(dti_node_bytes(p, n));
     for (uint32_t i = 0; i < dti_pieces_count(w); i++, p->out_bytes += *stride) {
-        uint32_t value =
-            dti_listing_value(&p->list, DTI_VALUE_OUT, dti_node_bytes(p, n), p->out_bytes);
-        *dti_piece_view(w, id, i) = dti_view_dense(value, false, 1, n->shape);
+        uint32_t value = dti_node_value(p, DTI_VALUE_OUT, n, p->out_bytes);
+        *dti_piece_view(w, id, i) = dti_view_dense(value, n, 1);
     }
 }
 
@@ -113,8 +112,8 @@ static void dti_pieces_place(dti_lowering *w, uint32_t id) {
         dti_view *view = dti_piece_view(w, id, i);
         if (view->dim[DTI_AXES - 1] || !p->pieces[i].rows)
             continue;
-        uint32_t value = dti_listing_value(&p->list, DTI_VALUE_TRANSIENT, dti_node_bytes(p, n), 0);
-        *view = dti_view_dense(value, false, 1, n->shape);
+        uint32_t value = dti_node_value(p, DTI_VALUE_TRANSIENT, n, 0);
+        *view = dti_view_dense(value, n, 1);
     }
 }
 
@@ -198,10 +197,8 @@ static void dti_lower_pieces(dti_lowering *w, uint32_t id) {
     if (w->e.own)
         w->own[id].first = p->list.launch_count;
     if (n->samples) {
-        uint32_t value =
-            w->pin[id] ? w->pin[id]
-                       : dti_listing_value(&p->list, DTI_VALUE_TRANSIENT, dti_node_bytes(p, n), 0);
-        whole = dti_view_dense(value, true, p->batch, n->shape);
+        uint32_t value = w->pin[id] ? w->pin[id] : dti_node_value(p, DTI_VALUE_TRANSIENT, n, 0);
+        whole = dti_view_dense(value, n, p->batch);
     }
     bool view = dti_op_info_of(n->op)->family->view;
     bool fixed = !n->samples && dti_piece_view(w, id, 0)->dim[DTI_AXES - 1];
@@ -213,7 +210,7 @@ static void dti_lower_pieces(dti_lowering *w, uint32_t id) {
             continue;
         dti_view to = *dti_piece_view(w, id, i);
         if (!to.dim[DTI_AXES - 1]) /* a view starts from how it would lie by itself */
-            to = dti_view_dense(0, false, 1, n->shape);
+            to = dti_view_dense(0, n, 1);
         if (n->samples)
             to = dti_piece_rows(&whole, dti_piece_row(p, i), rows);
         dti_view out = dti_piece_emit(w, id, i, &to, view && !n->samples && !fixed);
@@ -241,7 +238,7 @@ static bool dti_piece_fold_direct(const dti_lowering *w, uint32_t id) {
 }
 
 static dti_view dti_piece_fold_view(uint32_t value, const dti_node *n) {
-    return dti_view_dense(value, false, 1, n->shape);
+    return dti_view_dense(value, n, 1);
 }
 
 /* Brings a piece's gradient to `value`. */
@@ -283,11 +280,11 @@ static void dti_lower_fold(dti_lowering *w, uint32_t id, uint32_t param, bool di
         const dti_piece *piece = &p->pieces[i];
         uint32_t at = dti_subtrees_add(&s, piece);
         if (piece->begins && at >= slots)
-            entry[at] = dti_emit_scratch(&w->e, dti_node_bytes(p, n));
+            entry[at] = dti_node_value(p, DTI_VALUE_TRANSIENT, n, 0);
         if (piece->begins) {
             dti_piece_fold(w, id, i, entry[at], direct);
         } else if (piece->rows) {
-            uint32_t more = dti_emit_scratch(&w->e, dti_node_bytes(p, n));
+            uint32_t more = dti_node_value(p, DTI_VALUE_TRANSIENT, n, 0);
             dti_piece_fold(w, id, i, more, direct);
             dti_piece_fold_add(w, n, entry[at], more);
         }

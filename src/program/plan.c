@@ -162,7 +162,8 @@ static dt_result dti_plan(dt_program *p) {
     for (uint32_t v = 0; v < list->value_count; v++) {
         const dti_value *x = &list->values[v], *root;
         root = &list->values[dti_plan_root(list, x->part_of)];
-        p->places[v] = (dti_place){.memory = root->kind, .offset = root->offset, .bytes = x->bytes};
+        p->places[v] = (dti_place){
+            .memory = root->kind, .offset = root->offset, .bytes = x->bytes, .dtype = x->dtype};
         if (x->part_of != v)
             p->places[v].offset += x->offset;
     }

@@ -52,14 +52,19 @@ static uint64_t dti_node_bytes(const dt_program *p, const dti_node *n) {
     return dti_bytes(n->dtype, dti_node_elements(p, n));
 }
 
+static uint32_t dti_node_value(dt_program *p, dti_value_kind kind, const dti_node *n,
+                               uint64_t offset) {
+    return dti_listing_value(&p->list, kind, n->dtype, dti_node_elements(p, n), offset);
+}
+
 static void dti_port_add(dt_program *p, dti_emit *e, uint32_t node, dti_value_kind kind,
                          uint64_t *at) {
     const dti_node *n = &p->work->nodes[node];
     dti_port *port = &p->ports[p->port_count++];
     *port = (dti_port){.node = node, .offset = *at, .bytes = dti_node_bytes(p, n)};
-    uint32_t value = dti_listing_value(&p->list, kind, port->bytes, *at);
+    uint32_t value = dti_node_value(p, kind, n, *at);
     if (kind == DTI_VALUE_IN)
-        e->views[node] = dti_view_dense(value, n->samples, p->batch, n->shape);
+        e->views[node] = dti_view_dense(value, n, p->batch);
     *at += dti_aligned(port->bytes ? port->bytes : DTI_WORD_BYTES);
 }
 
@@ -96,7 +101,7 @@ static void dti_place_outputs(dt_program *p, uint32_t *pin) {
         dti_port *port = &p->ports[p->port_count++];
         *port = (dti_port){
             .node = id, .offset = p->out_bytes, .bytes = dti_node_bytes(p, n), .output = true};
-        pin[id] = dti_listing_value(&p->list, DTI_VALUE_OUT, port->bytes, p->out_bytes);
+        pin[id] = dti_node_value(p, DTI_VALUE_OUT, n, p->out_bytes);
         p->out_bytes += dti_aligned(port->bytes ? port->bytes : DTI_WORD_BYTES);
     }
 }
@@ -106,7 +111,7 @@ static void dti_place_outputs(dt_program *p, uint32_t *pin) {
 static uint32_t dti_param_value(dt_program *p, uint32_t index, dti_value_kind kind, uint32_t slot) {
     const dti_param *param = &p->store->params[index];
     uint64_t at = param->offset + slot * p->store->elements;
-    return dti_listing_value(&p->list, kind, dti_bytes(param->dtype, param->elements),
+    return dti_listing_value(&p->list, kind, param->dtype, param->elements,
                              dti_bytes(param->dtype, at));
 }
 
@@ -132,7 +137,7 @@ static void dti_pin_term(dti_lowering *w, uint32_t i) {
         return;
     }
     uint32_t slot = i < p->loss_count ? i : DT_MAX_TERMS + i - p->loss_count;
-    w->pin[id] = dti_listing_value(&p->list, DTI_VALUE_OUT, dti_bytes(DT_F32, 2),
+    w->pin[id] = dti_listing_value(&p->list, DTI_VALUE_OUT, DT_F32, 2,
                                    DTI_WORD_BYTES * DTI_STATUS_TERM(slot));
     p->term_slot[i] = DTI_STATUS_TERM(slot);
 }
@@ -161,9 +166,9 @@ static void dti_pin_stat(dti_lowering *w, uint32_t param) {
     if (w->extent) {
         dti_pieces_place_out(w, stats, &offset, &stride);
     } else {
-        uint64_t bytes = dti_node_bytes(p, &p->work->nodes[stats]);
-        w->pin[stats] = dti_listing_value(&p->list, DTI_VALUE_OUT, bytes, p->out_bytes);
-        p->out_bytes += dti_aligned(bytes);
+        const dti_node *of = &p->work->nodes[stats];
+        w->pin[stats] = dti_node_value(p, DTI_VALUE_OUT, of, p->out_bytes);
+        p->out_bytes += dti_aligned(dti_node_bytes(p, of));
     }
     s->word = (uint32_t)(offset / DTI_WORD_BYTES);
     s->stride = (uint32_t)(stride / DTI_WORD_BYTES);
@@ -191,7 +196,7 @@ static bool dti_pins_gradient(const dti_lowering *w, uint32_t id) {
 
 static void dti_lower_pins(dti_lowering *w) {
     dt_program *p = w->p;
-    w->status = dti_listing_value(&p->list, DTI_VALUE_OUT, DTI_WORD_BYTES * DTI_STATUS_WORDS, 0);
+    w->status = dti_listing_value(&p->list, DTI_VALUE_OUT, DT_I32, DTI_STATUS_WORDS, 0);
     dti_place_outputs(p, w->pin);
     for (uint32_t i = 0; i < p->loss_count + p->metric_count; i++)
         dti_pin_term(w, i);
@@ -222,8 +227,7 @@ static void dti_lower_param_gradient(dti_lowering *w, uint32_t index, const dti_
     dt_program *p = w->p;
     const dti_param *param = &p->store->params[index];
     uint32_t value = dti_param_value(p, index, DTI_VALUE_GRADIENT, 0);
-    dt_shape shape = p->work->nodes[param->node].shape;
-    dti_view y = dti_view_dense(value, false, p->batch, shape);
+    dti_view y = dti_view_dense(value, &p->work->nodes[param->node], p->batch);
     w->bucket += dti_bytes(param->dtype, param->elements);
     if (!p->desc.accumulate) {
         if (dti_same_range(&p->list, dx->value, &p->list.values[value]))
@@ -249,7 +253,7 @@ static void dti_lower_value(dti_lowering *w, uint32_t id) {
         return; /* placed already */
     if (n->op == DTI_OP_PARAM) {
         uint32_t at = dti_param_value(p, (uint32_t)n->attr.i[0], DTI_VALUE_PARAM, 0);
-        e->views[id] = dti_view_dense(at, false, p->batch, n->shape);
+        e->views[id] = dti_view_dense(at, n, p->batch);
         return;
     }
     if (dti_pieces_each(w, id)) {
@@ -258,12 +262,11 @@ static void dti_lower_value(dti_lowering *w, uint32_t id) {
     }
     const dti_op_family *family = dti_op_info_of(n->op)->family;
     bool own = pin && !family->view;
-    uint32_t value =
-        own ? pin : dti_listing_value(&p->list, DTI_VALUE_TRANSIENT, dti_node_bytes(p, n), 0);
+    uint32_t value = own ? pin : dti_node_value(p, DTI_VALUE_TRANSIENT, n, 0);
     e->node = n;
     e->id = id;
     e->pinned = pin != 0;
-    e->out = dti_view_dense(value, n->samples, p->batch, n->shape);
+    e->out = dti_view_dense(value, n, p->batch);
     if (e->own)
         e->own[id].first = p->list.launch_count;
     dti_cut_emit(p, e, family);
@@ -295,7 +298,7 @@ static void dti_lower_node(dti_lowering *w, uint32_t id) {
     dti_lower_value(w, id);
     dti_view *view = &w->e.views[id];
     if (w->pin[id] && !dti_same_range(&p->list, view->value, &p->list.values[w->pin[id]])) {
-        dti_view y = dti_view_dense(w->pin[id], n->samples, p->batch, n->shape);
+        dti_view y = dti_view_dense(w->pin[id], n, p->batch);
         dti_emit_copy(&w->e, view, &y, DTI_COPY_WORD);
     }
     for (uint32_t i = w->param_of[id]; i; i = w->next_param[i - 1]) {
@@ -352,8 +355,8 @@ static void dti_lower_weigh(dti_lowering *w, const uint32_t *weight_node) {
                 *dti_piece_view(w, weight_node[i], k) =
                     *dti_piece_view(w, p->desc.losses[i].term.id, k);
         } else {
-            w->pin[weight_node[i]] = dti_listing_value(
-                &p->list, DTI_VALUE_OUT, dti_bytes(DT_F32, 2), DTI_WORD_BYTES * DTI_STATUS_TERM(i));
+            w->pin[weight_node[i]] = dti_listing_value(&p->list, DTI_VALUE_OUT, DT_F32, 2,
+                                                       DTI_WORD_BYTES * DTI_STATUS_TERM(i));
         }
         dti_lower_value(w, weight_node[i]);
     }
@@ -409,7 +412,8 @@ static void dti_lower_commit(dti_lowering *w) {
     p->commit_segment = UINT32_MAX;
     if (!p->has_optim)
         return;
-    uint32_t table = dti_listing_value(&p->list, DTI_VALUE_TABLE, p->table_bytes, 0);
+    uint32_t table =
+        dti_listing_value(&p->list, DTI_VALUE_TABLE, DT_I32, p->table_bytes / DTI_WORD_BYTES, 0);
     w->e.id = 0;
     p->commit_segment = p->update_segment = p->segment_count;
     dti_commit_judge(p, &w->e, table, w->status);
@@ -528,7 +532,7 @@ static dt_result dti_lower_program(dt_program *p, const uint32_t *weight_node) {
                          .train = p->train,
                          .views = w.e.views};
         /* Value 0 stands for "none" in pins, and for those that memory ran out for. */
-        dti_listing_value(&p->list, DTI_VALUE_OUT, DTI_WORD_BYTES, 0);
+        dti_listing_value(&p->list, DTI_VALUE_OUT, DT_I32, 1, 0);
         dti_need_all(p, w.needed);
         dti_need_updates(p, w.needed);
         result = p->list.result ? p->list.result : dti_lower_sizes(&w);
