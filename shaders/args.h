@@ -242,53 +242,6 @@
     DTI_U32 s_offset;                                                                              \
     DTI_U32 y_offset;
 
-/* X(ID, file, bindings, "r"/"w"/"u" per binding (u = read and written), span).
- * span ITEM: one invocation per launch item; GROUP: one workgroup per item. The step block is one
- * more binding, the uniform buffer number 4. Selector words spec[0..3] are specialisation constants
- * 1..4 (0 is the workgroup size); the maps' and COPY's spec3 says how many axes are in use. */
-#define DTI_KERNEL_LIST(X)                                                                         \
-    X(MAP1, map, 2, "rw", ITEM)                    /* spec0: DTI_U_* of unary_list.h */            \
-    X(COPY, copy, 2, "rw", ITEM)                   /* spec0: DTI_COPY_* */                         \
-    X(MAP1_GRAD, map_grad, 3, "rrw", ITEM)         /* (x, dy, dx); spec0: DTI_U_* */               \
-    X(MAP2, map2, 3, "rrw", ITEM)                  /* spec0: DTI_B_* */                            \
-    X(REDUCE, reduce, 2, "rw", ITEM)               /* spec0: DTI_R_*; serial over j */             \
-    X(REDUCE_ROW, reduce_row, 2, "rw", GROUP)      /* spec0: DTI_R_*; a workgroup over j */        \
-    X(GEMM, gemm, 4, "rrwr", ITEM)                 /* spec0: 1 = bias; spec1: epilogue */          \
-    X(SOFTMAX, softmax, 2, "rw", GROUP)            /* spec0: 1 = log */                            \
-    X(SOFTMAX_GRAD, softmax_grad, 3, "rrw", GROUP) /* (y, dy, dx); spec0: 1 = log */               \
-    X(XENT, xent, 4, "rrrw", GROUP) /* -> pairs [rows, 2]; spec0: DTI_XENT_*, spec1: s */          \
-    X(XENT_GRAD, xent_grad, 4, "rrrw", GROUP) /* (logits, target, s, dlogits) */                   \
-    X(TERM, term, 3, "rrw", GROUP)            /* spec0: DTI_TERM_*; -> pairs [ceil(n/chunk), 2] */ \
-    X(TERM_SUM, term_sum, 2, "rw", GROUP)     /* n pairs -> 1 pair, one workgroup */               \
-    X(MSE_GRAD, mse_grad, 4, "rrrw", ITEM)    /* (a, b, seed, da) TERM args, chunk unused */       \
-    X(SEED, seed, 2, "rw", ITEM)              /* (term, seed) */                                   \
-    X(GATHER, gather, 3, "rrw", ITEM)         /* (table, index, y) item = element of y */          \
-    X(SCATTER_ADD, scatter_add, 3, "rrw", ITEM) /* (dy, index, dtable) item = element of dtable */ \
-    X(DROPOUT, dropout, 2, "rw", ITEM)                                                             \
-    X(ACCUMULATE, accumulate, 2, "ru", ITEM)                                                       \
-    X(GRAD_NORM, grad_norm, 3, "rrw", GROUP)     /* (grads, table, pairs [blocks, 2]) */           \
-    X(CLIP_FINISH, clip_finish, 3, "ruu", GROUP) /* (pairs, status, state) one workgroup */        \
-    X(OPTIM, optim, 4, "urur", GROUP) /* (params, grads, state, table) spec0: DTI_OPTIM_* */       \
-    X(OPTIM_TICK, optim_tick, 3, "uru", ITEM)       /* (state, table, status) */                   \
-    X(SCAN, scan, 2, "ru", ITEM)                    /* (x, status) */                              \
-    X(CONV, conv, 4, "rrwr", ITEM)                  /* (x, w, y, bias); spec0: 1 = bias; spec1 */  \
-    X(CONV_DX, conv_dx, 4, "rrwr", ITEM)            /* (y, w, x, bias or mask); spec0, spec1 */    \
-    X(CONV_DW, conv_dw, 3, "rrw", ITEM)             /* (y, x, partial w) */                        \
-    X(MAX_POOL, max_pool, 3, "rrw", ITEM)           /* (x, g, y): y = g where x is largest */      \
-    X(MAX_POOL_GRAD, max_pool_grad, 3, "rrw", ITEM) /* (x, y, g): its adjoint; spec1 */            \
-    X(AVG_POOL, avg_pool, 2, "rw", ITEM)            /* (x, y); spec0: DTI_POOL_* */                \
-    X(AVG_POOL_GRAD, avg_pool_grad, 2, "rw", ITEM)  /* (y, x) */                                   \
-    X(RESIZE, resize, 2, "rw", ITEM)                /* (x, y); spec0: 1 = bilinear */              \
-    X(RESIZE_GRAD, resize_grad, 2, "rw", ITEM)      /* (y, x) */                                   \
-    X(NORM_STATS, norm_stats, 2, "rw", GROUP)       /* (x, stats) item = group; spec0: 1 = RMS */  \
-    X(NORM, norm, 4, "rrrw", ITEM) /* (x, stats, [w|b], y); spec0: DTI_NORM_*; spec1 */            \
-    X(NORM_DX, norm_dx, 4, "rrrw",                                                                 \
-      GROUP) /* (x, dy, w, dx), not batch; item = group; spec0: RMS,  \
-                                             spec1: 1 = w */                            \
-    X(NORM_DW, norm_dw, 4, "rrrw", GROUP)  /* (x, stats, dy, [dw|db]) item = channel */            \
-    X(BATCH_DX, batch_dx, 4, "rrrw", ITEM) /* (x, dy, [stats|dw|db|w], dx); spec0: 1 = train */    \
-    X(RUNNING, running, 3, "rru", ITEM)    /* (x, s, y) */
-
 /* COPY: 32-bit words as they are, or converted. FILL ignores x and writes p0 (as f32 or, for
  * FILL_I32, rounded). f32 -> i32 truncates toward zero and saturates; NaN gives 0. */
 #define DTI_COPY_WORD 0

@@ -30,13 +30,13 @@ static void conv_run(conv_case *t, const dti_isa_kernels *k, int threads, int64_
     dti_cpu_task task = {.launch = &t->l, .step = words, .k = k, .threads = threads};
     for (int i = 0; i < 4; i++)
         task.buf[i] = t->buf[i] ? t->buf[i] : t->buf[0];
-    const dti_cpu_kernel *fn = &dti_cpu_kernel_table[t->l.kernel];
+    const dti_kernel_info *fn = dti_kernel_info_of(t->l.kernel);
     size_t bytes = fn->scratch_bytes ? (fn->scratch_bytes(&t->l, threads) + 63) / 64 * 64 : 0;
     float *scratch = aligned_alloc(64, bytes + 64);
     memset(scratch, 0xff, bytes + 64);
     for (int64_t i = 0; i < t->size[t->out]; i++)
         t->buf[t->out][i] = NAN;
-    int64_t items = fn->items ? fn->items(&task) : (int64_t)t->l.items;
+    int64_t items = fn->outer ? fn->outer(&task) : (int64_t)t->l.items;
     CHECK(items >= 0 && (!fn->grain || fn->grain(&task) >= 1));
     step = step ? step : DTI_MAX(items, 1);
     for (int64_t begin = (items - 1) / step * step; begin >= 0 && items; begin -= step)

@@ -61,6 +61,10 @@ static void dti_binary_grad(dti_grad *g) {
         g->dx[1] = dti_sum_to(dti_binary_db(g, selector), g->in[1]);
 }
 
+static void dti_emit_add(dti_emit *e, const dti_view *a, const dti_view *b, const dti_view *y) {
+    dti_emit_map2_views(e, DTI_K_MAP2, DTI_B_ADD, a, b, y, (const float[2]){0.0f, 0.0f});
+}
+
 static void dti_binary_emit(dti_emit *e) {
     dti_emit_map2(e, DTI_K_MAP2, dti_op_info_of(e->node->op)->selector);
 }
@@ -120,3 +124,11 @@ static void dti_cpu_map2(const dti_cpu_task *task, int64_t begin, int64_t end, v
 static int64_t dti_cpu_grain_map2(const dti_cpu_task *task) {
     return task->launch->spec[0] == DTI_B_POW ? 2048 : 16384;
 }
+
+/* ---- Rows of the tables */
+
+/* spec0: DTI_B_* */
+DTI_KERNEL(MAP2, map2, "rrw", ITEM, .run = dti_cpu_map2, .grain = dti_cpu_grain_map2,
+           .in_step = dti_map2_in_step);
+
+DTI_FAMILY(binary, .shape = dti_binary_shape, .grad = dti_binary_grad, .flat = dti_binary_flat);

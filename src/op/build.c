@@ -110,3 +110,10 @@ static bool dti_shape_broadcast(dt_shape a, dt_shape b, dt_shape *out) {
     }
     return true;
 }
+
+/* Each element of the result meets one weight of its output. */
+static double dti_weighted_macs(const dt_graph *g, const dti_node *n) {
+    const dt_shape w = g->nodes[dti_input_id(g, n, 1)].shape;
+    return (double)dti_shape_elements(n->shape) * (double)dti_shape_elements(w) /
+           (double)DTI_MAX(w.dim[0], 1);
+}

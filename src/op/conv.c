@@ -503,3 +503,12 @@ static void dti_conv2d_dw_ref(const dti_ref *r) {
 }
 
 #endif
+
+/* ---- Rows of the tables */
+
+DTI_FAMILY(conv2d, .shape = dti_conv2d_shape, .grad = dti_conv2d_grad, .macs = dti_weighted_macs);
+
+DTI_FAMILY(conv2d_dx, .shape = dti_conv2d_dx_shape, .grad = dti_conv2d_dx_grad,
+           .macs = dti_conv2d_dx_macs);
+
+DTI_FAMILY(conv2d_dw, .shape = dti_conv2d_dw_shape, .grad = dti_conv2d_dw_grad);

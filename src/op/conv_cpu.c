@@ -93,3 +93,17 @@ static size_t dti_cpu_scratch_conv_dw(const dti_launch *launch, int threads) {
     const dti_conv_dw c = dti_conv_dw_of_args(launch);
     return dti_conv_dw_scratch_bytes(&c);
 }
+
+/* ---- Rows of the tables */
+
+/* (x, w, y, bias); spec0: 1 = bias; spec1 */
+DTI_KERNEL(CONV, conv, "rrwr", ITEM, .run = dti_cpu_conv, .outer = dti_cpu_items_conv,
+           .grain = dti_cpu_grain_conv, .scratch_bytes = dti_cpu_scratch_conv);
+
+/* (y, w, x, bias or mask); spec0, spec1 */
+DTI_KERNEL(CONV_DX, conv_dx, "rrwr", ITEM, .run = dti_cpu_conv, .outer = dti_cpu_items_conv,
+           .grain = dti_cpu_grain_conv, .scratch_bytes = dti_cpu_scratch_conv);
+
+/* (y, x, partial w) */
+DTI_KERNEL(CONV_DW, conv_dw, "rrw", ITEM, .run = dti_cpu_conv_dw, .outer = dti_cpu_items_conv_dw,
+           .grain = dti_cpu_grain_conv_dw, .scratch_bytes = dti_cpu_scratch_conv_dw);

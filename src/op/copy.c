@@ -260,3 +260,22 @@ static void dti_cpu_copy(const dti_cpu_task *task, int64_t begin, int64_t end, v
     m.base[0] = (dti_word *)task->buf[1] + a->y_offset;
     dti_map_run(&m, begin, end);
 }
+
+/* ---- Rows of the tables */
+
+/* Whole numbers look like NaN to a scan, and a plain copy makes no new value. */
+static bool dti_copy_moves(const dti_launch *l) {
+    return l->spec[0] != DTI_COPY_I32_F32 && l->spec[0] != DTI_COPY_FILL_F32;
+}
+
+/* spec0: DTI_COPY_* */
+DTI_KERNEL(COPY, copy, "rw", ITEM, .run = dti_cpu_copy, .grain = dti_cpu_grain_copy,
+           .moves = dti_copy_moves);
+
+DTI_FAMILY(copy, .shape = dti_copy_shape, .grad = dti_copy_grad);
+
+DTI_FAMILY(cast, .shape = dti_cast_shape);
+
+DTI_FAMILY(concat, .shape = dti_concat_shape, .grad = dti_concat_grad);
+
+DTI_FAMILY(pad, .shape = dti_pad_shape, .grad = dti_pad_grad);

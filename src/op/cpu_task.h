@@ -1,22 +1,13 @@
 /* How a launch runs on the CPU: a kernel computes a sub-range of its outer index space; only the
  * executor cuts ranges. Bits never depend on how it cuts. */
 
-typedef struct dti_cpu_task {
+struct dti_cpu_task {
     const dti_launch *launch;
     void *buf[DTI_BINDINGS_MAX]; /* starts of the bound ranges */
     const uint32_t *step;        /* the step block's words */
     const dti_isa_kernels *k;    /* vector kernels of the chosen instruction set */
     int threads;
-} dti_cpu_task;
-
-typedef struct dti_cpu_kernel {
-    /* Computes items [begin, end). scratch: this worker's, 64-byte aligned, scratch_bytes()
-     * long. */
-    void (*run)(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch);
-    int64_t (*items)(const dti_cpu_task *task); /* NULL: launch->items */
-    int64_t (*grain)(const dti_cpu_task *task); /* least items worth a thread; about 16k flops */
-    size_t (*scratch_bytes)(const dti_launch *launch, int threads); /* NULL: none */
-} dti_cpu_kernel;
+};
 
 static inline const float *dti_cpu_in(const dti_cpu_task *t, int binding, uint32_t offset) {
     return (const float *)t->buf[binding] + offset;

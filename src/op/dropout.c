@@ -90,3 +90,15 @@ static void dti_cpu_dropout(const dti_cpu_task *task, int64_t begin, int64_t end
     const float *x = dti_cpu_in(task, 0, a->x_offset) + begin;
     task->k->dropout(dti_cpu_out(task, 1, a->y_offset) + begin, x, end - begin, &d);
 }
+
+/* ---- Rows of the tables */
+
+static bool dti_dropout_in_step(const dti_launch *l, int binding) {
+    (void)binding;
+    return l->args.dropout.x_offset == l->args.dropout.y_offset;
+}
+
+DTI_KERNEL(DROPOUT, dropout, "rw", ITEM, .run = dti_cpu_dropout, .grain = dti_cpu_grain_function,
+           .in_step = dti_dropout_in_step);
+
+DTI_FAMILY(dropout, .shape = dti_dropout_shape, .grad = dti_dropout_grad, .idle = dti_dropout_idle);

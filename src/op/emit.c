@@ -178,12 +178,53 @@ static void dti_emit_map1(dti_emit *e, dti_kernel_id kernel, uint32_t selector, 
     dti_bind(l, x->value, y->value, DTI_UNBOUND, DTI_UNBOUND);
 }
 
+static void dti_emit_map2_views(dti_emit *e, dti_kernel_id kernel, uint32_t selector,
+                                const dti_view *in0, const dti_view *in1, const dti_view *y,
+                                const float p[2]) {
+    dti_view a = dti_view_broadcast(in0, y->dim), b = dti_view_broadcast(in1, y->dim);
+    const dti_view *views[3] = {&a, &b, y};
+    dti_walk w = dti_walk_make(y->dim, views, 3);
+    dti_launch *l = dti_emit_launch(e, kernel, (uint64_t)w.n, sizeof l->args.map2);
+    dti_args_map2 *args = &l->args.map2;
+    args->n = (uint32_t)w.n;
+    memcpy(args->dim, w.dim, sizeof args->dim);
+    memcpy(args->a_stride, w.stride[0], sizeof args->a_stride);
+    memcpy(args->b_stride, w.stride[1], sizeof args->b_stride);
+    memcpy(args->y_stride, w.stride[2], sizeof args->y_stride);
+    args->a_offset = (uint32_t)a.offset;
+    args->b_offset = (uint32_t)b.offset;
+    args->y_offset = (uint32_t)y->offset;
+    args->p0 = p[0];
+    args->p1 = p[1];
+    l->spec[0] = selector;
+    l->spec[3] = w.axes;
+    dti_bind(l, a.value, b.value, y->value, DTI_UNBOUND);
+}
+
+static void dti_emit_map2(dti_emit *e, dti_kernel_id kernel, uint32_t selector) {
+    dti_view a = dti_emit_in(e, 0), b = dti_emit_in(e, 1);
+    dti_emit_map2_views(e, kernel, selector, &a, &b, &e->out, e->node->attr.f);
+}
+
+static bool dti_map2_in_step(const dti_launch *l, int binding) {
+    const dti_args_map2 *a = &l->args.map2;
+    const uint32_t *stride = binding == 0 ? a->a_stride : a->b_stride;
+    const uint32_t offset = binding == 0 ? a->a_offset : a->b_offset;
+    return offset == a->y_offset && memcmp(stride, a->y_stride, sizeof a->y_stride) == 0;
+}
+
 static void dti_emit_copy(dti_emit *e, const dti_view *x, const dti_view *y, uint32_t selector) {
     dti_emit_map1(e, DTI_K_COPY, selector, x, y, (const float[2]){0.0f, 0.0f});
 }
 
 static void dti_emit_fill(dti_emit *e, const dti_view *y, uint32_t selector, float value) {
     dti_emit_map1(e, DTI_K_COPY, selector, y, y, (const float[2]){value, 0.0f});
+}
+
+static void dti_emit_accumulate(dti_emit *e, const dti_view *x, uint32_t value, uint32_t n) {
+    dti_launch *l = dti_emit_launch(e, DTI_K_ACCUMULATE, n, sizeof l->args.accumulate);
+    l->args.accumulate = (dti_args_accumulate){.n = n, .x_offset = (uint32_t)x->offset};
+    dti_bind(l, x->value, value, DTI_UNBOUND, DTI_UNBOUND);
 }
 
 static void dti_emit_sum_parts(dti_emit *e, uint32_t value, uint32_t parts, uint32_t n,

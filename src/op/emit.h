@@ -109,6 +109,16 @@ static dti_view dti_view_broadcast(const dti_view *v, const int64_t dim[DTI_AXES
 /* y = f(x) over strided views: MAP1 or COPY with its selector and parameters. */
 static void dti_emit_map1(dti_emit *e, dti_kernel_id kernel, uint32_t selector, const dti_view *x,
                           const dti_view *y, const float p[2]);
+/* y = f(a, b) over strided views, which are repeated to y's dimensions: MAP2 or MAP1_GRAD. */
+static void dti_emit_map2_views(dti_emit *e, dti_kernel_id kernel, uint32_t selector,
+                                const dti_view *in0, const dti_view *in1, const dti_view *y,
+                                const float p[2]);
+static void dti_emit_map2(dti_emit *e, dti_kernel_id kernel, uint32_t selector); /* of inputs */
+static bool dti_map2_in_step(const dti_launch *launch, int binding);
 /* Copies view x to view y (both may be strided). */
 static void dti_emit_copy(dti_emit *e, const dti_view *x, const dti_view *y, uint32_t selector);
+/* y = a + b. */
+static void dti_emit_add(dti_emit *e, const dti_view *a, const dti_view *b, const dti_view *y);
+/* value (of n elements) += x, or = x in the first micro-batch of a step. */
+static void dti_emit_accumulate(dti_emit *e, const dti_view *x, uint32_t value, uint32_t n);
 static void dti_emit_fill(dti_emit *e, const dti_view *y, uint32_t selector, float value);

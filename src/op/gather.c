@@ -155,3 +155,17 @@ static int64_t dti_cpu_grain_scatter_add(const dti_cpu_task *task) {
     int64_t items = (int64_t)task->launch->items;
     return DTI_MAX((items + task->threads - 1) / task->threads, 4096);
 }
+
+/* ---- Rows of the tables */
+
+/* (table, index, y) item = element of y */
+DTI_KERNEL(GATHER, gather, "rrw", ITEM, .run = dti_cpu_gather, .grain = dti_cpu_grain_copy);
+
+/* (dy, index, dtable) item = element of dtable */
+DTI_KERNEL(SCATTER_ADD, scatter_add, "rrw", ITEM, .run = dti_cpu_scatter_add,
+           .grain = dti_cpu_grain_scatter_add);
+
+DTI_FAMILY(gather, .shape = dti_gather_shape, .grad = dti_gather_grad, .labels = dti_gather_labels);
+
+DTI_FAMILY(scatter_add, .shape = dti_scatter_add_shape, .grad = dti_scatter_add_grad,
+           .labels = dti_scatter_add_labels);

@@ -6,22 +6,14 @@
 #define DTI_I32 int32_t
 #define DTI_F32 float
 #include "../../shaders/args.h"
+#include "kernel_list.h"
 
 typedef enum dti_kernel_id {
-#define DTI_X(id, file, bindings, access, span) DTI_K_##id,
+#define DTI_X(ID) DTI_K_##ID,
     DTI_KERNEL_LIST(DTI_X)
 #undef DTI_X
         DTI_K_COUNT
 } dti_kernel_id;
-
-typedef enum dti_span { DTI_SPAN_ITEM, DTI_SPAN_GROUP } dti_span;
-
-typedef struct dti_kernel_info {
-    const char *name; /* of the shader file */
-    const char *access;
-    uint8_t bindings;
-    uint8_t span;
-} dti_kernel_info;
 
 #define DTI_ARGS_STRUCT(name, fields)                                                              \
     typedef struct dti_args_##name {                                                               \
@@ -80,6 +72,45 @@ typedef struct dti_launch {
     uint32_t value[DTI_BINDINGS_MAX]; /* what is bound; unused bindings repeat binding 0 */
     dti_args args;
 } dti_launch;
+
+/* ITEM: one invocation for each item of a launch; GROUP: one workgroup for each. */
+typedef enum dti_span { DTI_SPAN_ITEM, DTI_SPAN_GROUP } dti_span;
+
+typedef struct dti_cpu_task dti_cpu_task;
+
+/* All that the layers above know of a kernel. Its row is a DTI_KERNEL beside the op that emits it;
+ * tools/amalgamate finds the rows and lists them. Bindings are storage buffers; the step block is
+ * one more, the uniform buffer number 4. Selector words spec[0..3] are specialisation constants 1..4
+ * (0 is the workgroup size); the maps' and COPY's spec3 says how many axes are in use. */
+typedef struct dti_kernel_info {
+    const char *name;   /* of the shader's file */
+    const char *access; /* of each binding: 'r', 'w' or 'u' (read and written) */
+    uint8_t bindings;
+    uint8_t span; /* dti_span */
+    /* Of a kernel whose output is its last binding and that reads element i only to write element
+     * i: whether a binding is walked exactly like the output, which may then lie there. NULL: the
+     * kernel is none. */
+    bool (*in_step)(const dti_launch *launch, int binding);
+    /* Whether it moves words, and makes no floats of its own. NULL: it makes them. */
+    bool (*moves)(const dti_launch *launch);
+    /* On the CPU: computes items [begin, end) of the outer index space. scratch: this worker's,
+     * 64-byte aligned, scratch_bytes() long. */
+    void (*run)(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch);
+    int64_t (*outer)(const dti_cpu_task *task); /* NULL: launch->items */
+    int64_t (*grain)(const dti_cpu_task *task); /* least items worth a thread; about 16k flops */
+    size_t (*scratch_bytes)(const dti_launch *launch, int threads); /* NULL: none */
+} dti_kernel_info;
+
+/* how: the access; over: ITEM or GROUP; then .run and what else there is to say. */
+#define DTI_KERNEL(ID, file, how, over, ...)                                                       \
+    static const dti_kernel_info dti_kernel_##ID = {.name = #file,                                 \
+                                                    .access = how,                                 \
+                                                    .bindings = sizeof how - 1,                    \
+                                                    .span = DTI_SPAN_##over,                       \
+                                                    __VA_ARGS__}
+#define DTI_X(ID) static const dti_kernel_info dti_kernel_##ID;
+DTI_KERNEL_LIST(DTI_X)
+#undef DTI_X
 
 static const dti_kernel_info *dti_kernel_info_of(uint32_t kernel);
 /* Whether what it writes are floats of its own making: whole numbers look like NaN to a scan, and a

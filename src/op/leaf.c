@@ -203,3 +203,11 @@ static void dti_seed_ref(const dti_ref *r) {
 }
 
 #endif
+
+/* ---- Rows of the tables */
+
+DTI_FAMILY(leaf, .shape = dti_leaf_shape);
+
+DTI_FAMILY(fill, .shape = dti_fill_shape);
+
+DTI_FAMILY(seed, .shape = dti_seed_shape, .takes_terms = true, .uniform = true);

@@ -670,3 +670,40 @@ static void dti_cpu_xent_grad(const dti_cpu_task *task, int64_t begin, int64_t e
 static int64_t dti_cpu_grain_xent(const dti_cpu_task *task) {
     return 1 + 4096 / (1 + (int64_t)task->launch->args.xent.classes);
 }
+
+/* ---- Rows of the tables */
+
+/* -> pairs [rows, 2]; spec0: DTI_XENT_*, spec1: s */
+DTI_KERNEL(XENT, xent, "rrrw", GROUP, .run = dti_cpu_xent, .grain = dti_cpu_grain_xent);
+
+/* (logits, target, s, dlogits) */
+DTI_KERNEL(XENT_GRAD, xent_grad, "rrrw", GROUP, .run = dti_cpu_xent_grad,
+           .grain = dti_cpu_grain_xent);
+
+/* spec0: DTI_TERM_*; -> pairs [ceil(n/chunk), 2] */
+DTI_KERNEL(TERM, term, "rrw", GROUP, .run = dti_cpu_term, .grain = dti_cpu_grain_term);
+
+/* n pairs -> 1 pair, one workgroup */
+DTI_KERNEL(TERM_SUM, term_sum, "rw", GROUP, .run = dti_cpu_term_sum);
+
+/* (a, b, seed, da) TERM args, chunk unused */
+DTI_KERNEL(MSE_GRAD, mse_grad, "rrrw", ITEM, .run = dti_cpu_mse_grad, .grain = dti_cpu_grain_flat);
+
+/* (term, seed) */
+DTI_KERNEL(SEED, seed, "rw", ITEM, .run = dti_cpu_seed);
+
+DTI_FAMILY(cross_entropy, .shape = dti_cross_entropy_shape, .grad = dti_cross_entropy_grad_rule,
+           .labels = dti_targets_labels, .weight = dti_cross_entropy_weight_of);
+
+DTI_FAMILY(cross_entropy_weight, .shape = dti_cross_entropy_weight_shape);
+
+DTI_FAMILY(cross_entropy_grad, .shape = dti_cross_entropy_grad_shape,
+           .lower = dti_cross_entropy_grad_lower, .labels = dti_targets_labels);
+
+DTI_FAMILY(accuracy, .shape = dti_accuracy_shape, .labels = dti_targets_labels);
+
+DTI_FAMILY(mse, .shape = dti_mse_shape, .grad = dti_mse_grad_of_mse);
+
+DTI_FAMILY(mse_grad, .shape = dti_mse_grad_shape, .lower = dti_mse_grad_lower);
+
+DTI_FAMILY(mean_loss, .shape = dti_mean_loss_shape, .grad = dti_mean_loss_grad);

@@ -688,3 +688,21 @@ static void dti_running_ref(const dti_ref *r) {
 }
 
 #endif
+
+/* ---- Rows of the tables */
+
+DTI_FAMILY(norm_stats, .shape = dti_norm_stats_shape, .lower = dti_norm_stats_lower);
+
+DTI_FAMILY(batch_stats, .shape = dti_batch_stats_shape, .lower = dti_batch_stats_lower,
+           .join = dti_batch_stats_join, .idle = dti_batch_stats_idle,
+           .values = dti_batch_stats_values);
+
+DTI_FAMILY(norm, .shape = dti_shape_same, .grad = dti_norm_grad_rule, .lower = dti_norm_lower);
+
+DTI_FAMILY(norm_dx, .shape = dti_shape_same, .lower = dti_norm_dx_lower);
+
+DTI_FAMILY(norm_dw, .shape = dti_norm_dw_shape, .lower = dti_norm_dw_lower);
+
+DTI_FAMILY(batch_dx, .shape = dti_shape_same, .lower = dti_batch_dx_lower);
+
+DTI_FAMILY(running, .shape = dti_running_shape, .update = dti_running_update);

@@ -382,3 +382,29 @@ static size_t dti_cpu_scratch_norm(const dti_launch *launch, int threads) {
     const dti_args_norm *a = &launch->args.norm;
     return a->spatial == 1 ? 4 * (size_t)a->channels * sizeof(float) : 0;
 }
+
+/* ---- Rows of the tables */
+
+/* (x, stats) item = group; spec0: 1 = RMS */
+DTI_KERNEL(NORM_STATS, norm_stats, "rw", GROUP, .run = dti_cpu_norm_stats,
+           .outer = dti_cpu_items_norm_groups, .grain = dti_cpu_grain_norm_groups);
+
+/* (x, stats, [w|b], y); spec0: DTI_NORM_*; spec1 */
+DTI_KERNEL(NORM, norm, "rrrw", ITEM, .run = dti_cpu_norm, .outer = dti_cpu_items_norm,
+           .grain = dti_cpu_grain_norm, .scratch_bytes = dti_cpu_scratch_norm);
+
+/* (x, dy, w, dx), not batch; item = group; spec0: RMS, spec1: 1 = w */
+DTI_KERNEL(NORM_DX, norm_dx, "rrrw", GROUP, .run = dti_cpu_norm_dx,
+           .outer = dti_cpu_items_norm_groups, .grain = dti_cpu_grain_norm_groups);
+
+/* (x, stats, dy, [dw|db]) item = channel */
+DTI_KERNEL(NORM_DW, norm_dw, "rrrw", GROUP, .run = dti_cpu_norm_dw, .outer = dti_cpu_items_norm_dw,
+           .grain = dti_cpu_grain_norm_dw);
+
+/* (x, dy, [stats|dw|db|w], dx); spec0: 1 = train */
+DTI_KERNEL(BATCH_DX, batch_dx, "rrrw", ITEM, .run = dti_cpu_batch_dx,
+           .outer = dti_cpu_items_batch_dx, .grain = dti_cpu_grain_norm,
+           .scratch_bytes = dti_cpu_scratch_norm);
+
+/* (x, s, y) */
+DTI_KERNEL(RUNNING, running, "rru", ITEM, .run = dti_cpu_running, .grain = dti_cpu_grain_copy);

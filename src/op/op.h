@@ -53,7 +53,7 @@ typedef struct dti_labels {
     bool ignores; /* rows whose label is ignore_index count for nothing */
 } dti_labels;
 
-/* How an update moves a buffer: new = (1 - momentum) old + momentum * (mean or unbiased variance). */
+/* How an update moves a buffer: new = (1 - momentum) old + momentum * (mean or variance). */
 typedef struct dti_update {
     uint32_t channels, spatial; /* spatial: values of one channel in a sample */
     bool variance;
@@ -92,6 +92,18 @@ typedef struct dti_op_family {
     int64_t (*values)(const dti_node *n);
     void (*ref)(const dti_ref *r); /* NULL without DT_REFERENCE */
 } dti_op_family;
+
+#ifdef DT_REFERENCE
+#define DTI_REF(function) function
+#else
+#define DTI_REF(function) NULL
+#endif
+
+/* A family stands in its file as DTI_FAMILY(name, .shape = ..., ...); dti_<name>_emit and _ref are
+ * its functions. tools/amalgamate finds the files with families in them (families.h). */
+#define DTI_FAMILY(family, ...)                                                                    \
+    static const dti_op_family dti_family_##family = {                                             \
+        .ref = DTI_REF(dti_##family##_ref), .emit = dti_##family##_emit, __VA_ARGS__}
 
 typedef enum dti_samples {
     DTI_SAMPLES_NONE,
@@ -132,6 +144,14 @@ static inline dt_tensor dti_append2(dti_op op, dt_tensor a, dt_tensor b, const d
 static bool dti_has_gradient(const dti_node *n);
 /* leaf.c: where the backward pass of loss `index` starts: coefficient / weight. */
 static dt_tensor dti_seed(dt_tensor term, uint32_t index);
+
+/* ---- view.c */
+static dti_attr dti_shape_attr(dt_shape s);           /* a shape as attributes */
+static dt_shape dti_attr_shape(const dti_attr *attr); /* and back */
+static int dti_axis_of(dt_tensor x, int axis);        /* -1 is the last */
+
+/* ---- build.c */
+static double dti_weighted_macs(const dt_graph *g, const dti_node *n); /* of (x, weights) */
 
 /* ---- name.c */
 typedef struct dti_name {

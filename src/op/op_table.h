@@ -137,3 +137,10 @@ typedef enum dti_op {
 #undef DTI_X
         DTI_OP_COUNT
 } dti_op;
+
+enum { /* by the lower-case names that the API's lists of functions have */
+#define DTI_Y(ID, name, inputs, samples, precision, family, selector, formula)                     \
+    DTI_OP_OF_##name = DTI_OP_##ID,
+       DTI_OP_LIST(DTI_Y)
+#undef DTI_Y
+};

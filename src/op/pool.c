@@ -447,3 +447,19 @@ static void dti_resize_grad_ref(const dti_ref *r) {
 }
 
 #endif
+
+/* ---- Rows of the tables */
+
+DTI_FAMILY(max_pool2d, .shape = dti_max_pool2d_shape, .grad = dti_max_pool2d_grad_rule);
+
+DTI_FAMILY(max_pool2d_at, .shape = dti_max_pool2d_at_shape, .grad = dti_max_pool2d_at_grad);
+
+DTI_FAMILY(max_pool2d_grad, .shape = dti_max_pool2d_grad_shape, .grad = dti_max_pool2d_grad_grad);
+
+DTI_FAMILY(avg_pool2d, .shape = dti_avg_pool2d_shape, .grad = dti_avg_pool2d_grad_rule);
+
+DTI_FAMILY(avg_pool2d_grad, .shape = dti_avg_pool2d_grad_shape, .grad = dti_avg_pool2d_grad_grad);
+
+DTI_FAMILY(resize, .shape = dti_resize_shape, .grad = dti_resize_grad_rule);
+
+DTI_FAMILY(resize_grad, .shape = dti_resize_shape, .grad = dti_resize_grad_rule);

@@ -305,3 +305,29 @@ static int64_t dti_cpu_grain_resize(const dti_cpu_task *task) {
     const dti_args_resize *a = &task->launch->args.resize;
     return 1 + 16384 / (1 + (int64_t)a->ih * a->iw + 8 * (int64_t)a->oh * a->ow);
 }
+
+/* ---- Rows of the tables */
+
+/* (x, g, y): y = g where x is largest */
+DTI_KERNEL(MAX_POOL, max_pool, "rrw", ITEM, .run = dti_cpu_max_pool, .outer = dti_cpu_items_pool,
+           .grain = dti_cpu_grain_pool);
+
+/* (x, y, g): its adjoint; spec1 */
+DTI_KERNEL(MAX_POOL_GRAD, max_pool_grad, "rrw", ITEM, .run = dti_cpu_max_pool_grad,
+           .outer = dti_cpu_items_pool, .grain = dti_cpu_grain_pool);
+
+/* (x, y); spec0: DTI_POOL_* */
+DTI_KERNEL(AVG_POOL, avg_pool, "rw", ITEM, .run = dti_cpu_avg_pool, .outer = dti_cpu_items_pool,
+           .grain = dti_cpu_grain_pool);
+
+/* (y, x) */
+DTI_KERNEL(AVG_POOL_GRAD, avg_pool_grad, "rw", ITEM, .run = dti_cpu_avg_pool_grad,
+           .outer = dti_cpu_items_pool, .grain = dti_cpu_grain_pool);
+
+/* (x, y); spec0: 1 = bilinear */
+DTI_KERNEL(RESIZE, resize, "rw", ITEM, .run = dti_cpu_resize, .outer = dti_cpu_items_resize,
+           .grain = dti_cpu_grain_resize);
+
+/* (y, x) */
+DTI_KERNEL(RESIZE_GRAD, resize_grad, "rw", ITEM, .run = dti_cpu_resize_grad,
+           .outer = dti_cpu_items_resize, .grain = dti_cpu_grain_resize);

@@ -133,13 +133,6 @@ static bool dti_linear_weight_fits(dti_build *b, const dti_node *x, const dti_no
     return true;
 }
 
-/* Each element of the result meets one weight of its output. */
-static double dti_weighted_macs(const dt_graph *g, const dti_node *n) {
-    const dt_shape w = g->nodes[dti_input_id(g, n, 1)].shape;
-    return (double)dti_shape_elements(n->shape) * (double)dti_shape_elements(w) /
-           (double)DTI_MAX(w.dim[0], 1);
-}
-
 static bool dti_linear_shape(dti_build *b) {
     if (!dti_build_f32(b) || !dti_linear_weight_fits(b, b->in[0], b->in[1], 1))
         return false;
@@ -378,3 +371,17 @@ static size_t dti_cpu_scratch_gemm(const dti_launch *launch, int threads) {
     dti_gemm g = dti_gemm_of_args(launch);
     return dti_gemm_scratch_bytes(&g, dti_gemm_threads(launch, threads));
 }
+
+/* ---- Rows of the tables */
+
+/* spec0: 1 = bias; spec1: epilogue */
+DTI_KERNEL(GEMM, gemm, "rrwr", ITEM, .run = dti_cpu_gemm, .outer = dti_cpu_items_gemm,
+           .grain = dti_cpu_grain_gemm, .scratch_bytes = dti_cpu_scratch_gemm);
+
+DTI_FAMILY(matmul, .shape = dti_matmul_shape, .grad = dti_matmul_grad, .macs = dti_matmul_macs);
+
+DTI_FAMILY(linear, .shape = dti_linear_shape, .grad = dti_linear_grad, .macs = dti_weighted_macs);
+
+DTI_FAMILY(linear_dx, .shape = dti_linear_dx_shape, .grad = dti_linear_dx_grad);
+
+DTI_FAMILY(linear_dw, .shape = dti_linear_dw_shape, .grad = dti_linear_dw_grad);

@@ -428,3 +428,14 @@ static void dti_cpu_reduce_row(const dti_cpu_task *task, int64_t begin, int64_t 
 static int64_t dti_cpu_grain_reduce(const dti_cpu_task *task) {
     return 1 + 16384 / (1 + (int64_t)task->launch->args.reduce.r);
 }
+
+/* ---- Rows of the tables */
+
+/* spec0: DTI_R_*; serial over j */
+DTI_KERNEL(REDUCE, reduce, "rw", ITEM, .run = dti_cpu_reduce, .grain = dti_cpu_grain_reduce);
+
+/* spec0: DTI_R_*; a workgroup over j */
+DTI_KERNEL(REDUCE_ROW, reduce_row, "rw", GROUP, .run = dti_cpu_reduce_row,
+           .grain = dti_cpu_grain_reduce);
+
+DTI_FAMILY(reduce, .shape = dti_reduce_shape, .grad = dti_reduce_grad);

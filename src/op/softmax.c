@@ -146,3 +146,17 @@ static void dti_cpu_softmax_grad(const dti_cpu_task *task, int64_t begin, int64_
 static int64_t dti_cpu_grain_rows(const dti_cpu_task *task) {
     return 1 + 4096 / (1 + (int64_t)task->launch->args.rows.cols);
 }
+
+/* ---- Rows of the tables */
+
+/* spec0: 1 = log */
+DTI_KERNEL(SOFTMAX, softmax, "rw", GROUP, .run = dti_cpu_softmax, .grain = dti_cpu_grain_rows);
+
+/* (y, dy, dx); spec0: 1 = log */
+DTI_KERNEL(SOFTMAX_GRAD, softmax_grad, "rrw", GROUP, .run = dti_cpu_softmax_grad,
+           .grain = dti_cpu_grain_rows);
+
+DTI_FAMILY(softmax, .shape = dti_softmax_shape, .grad = dti_softmax_grad_rule,
+           .lower = dti_softmax_lower);
+
+DTI_FAMILY(softmax_grad, .shape = dti_shape_same, .lower = dti_softmax_grad_lower);

@@ -33,12 +33,6 @@ static void dti_unary_emit(dti_emit *e) {
     DT_API dt_tensor dt_##name(dt_tensor x) {                                                      \
         return dti_append1((dti_op)DTI_OP_OF_##name, x, NULL);                                     \
     }
-enum { /* the rows of DT_UNARY_FUNCTIONS by their lower-case names */
-#define DTI_Y(ID, name, inputs, samples, precision, family, selector, formula)                     \
-    DTI_OP_OF_##name = DTI_OP_##ID,
-       DTI_OP_LIST(DTI_Y)
-#undef DTI_Y
-};
 DT_UNARY_FUNCTIONS(DTI_X)
 #undef DTI_X
 
@@ -134,36 +128,6 @@ static bool dti_unary_grad_shape(dti_build *b) {
         return dti_build_fail(b, "x and dy must have one shape");
     }
     return true;
-}
-
-/* Three strided views and a selector: unary_grad and the binary ops alike. */
-/* y = f(a, b) over strided views, which are repeated to y's dimensions. */
-static void dti_emit_map2_views(dti_emit *e, dti_kernel_id kernel, uint32_t selector,
-                                const dti_view *in0, const dti_view *in1, const dti_view *y,
-                                const float p[2]) {
-    dti_view a = dti_view_broadcast(in0, y->dim), b = dti_view_broadcast(in1, y->dim);
-    const dti_view *views[3] = {&a, &b, y};
-    dti_walk w = dti_walk_make(y->dim, views, 3);
-    dti_launch *l = dti_emit_launch(e, kernel, (uint64_t)w.n, sizeof l->args.map2);
-    dti_args_map2 *args = &l->args.map2;
-    args->n = (uint32_t)w.n;
-    memcpy(args->dim, w.dim, sizeof args->dim);
-    memcpy(args->a_stride, w.stride[0], sizeof args->a_stride);
-    memcpy(args->b_stride, w.stride[1], sizeof args->b_stride);
-    memcpy(args->y_stride, w.stride[2], sizeof args->y_stride);
-    args->a_offset = (uint32_t)a.offset;
-    args->b_offset = (uint32_t)b.offset;
-    args->y_offset = (uint32_t)y->offset;
-    args->p0 = p[0];
-    args->p1 = p[1];
-    l->spec[0] = selector;
-    l->spec[3] = w.axes;
-    dti_bind(l, a.value, b.value, y->value, DTI_UNBOUND);
-}
-
-static void dti_emit_map2(dti_emit *e, dti_kernel_id kernel, uint32_t selector) {
-    dti_view a = dti_emit_in(e, 0), b = dti_emit_in(e, 1);
-    dti_emit_map2_views(e, kernel, selector, &a, &b, &e->out, e->node->attr.f);
 }
 
 static void dti_unary_grad_emit(dti_emit *e) {
@@ -290,3 +254,24 @@ static void dti_cpu_map1_grad(const dti_cpu_task *task, int64_t begin, int64_t e
     (void)scratch;
     dti_map2_run(task, dti_map1_grad_flat, false, begin, end);
 }
+
+/* ---- Rows of the tables */
+
+static bool dti_map1_in_step(const dti_launch *l, int binding) {
+    const dti_args_map1 *a = &l->args.map1;
+    (void)binding;
+    return a->x_offset == a->y_offset && memcmp(a->x_stride, a->y_stride, sizeof a->x_stride) == 0;
+}
+
+/* spec0: DTI_U_* of unary_list.h */
+DTI_KERNEL(MAP1, map, "rw", ITEM, .run = dti_cpu_map1, .grain = dti_cpu_grain_function,
+           .in_step = dti_map1_in_step);
+
+/* (x, dy, dx); spec0: DTI_U_* */
+DTI_KERNEL(MAP1_GRAD, map_grad, "rrw", ITEM, .run = dti_cpu_map1_grad,
+           .grain = dti_cpu_grain_function, .in_step = dti_map2_in_step);
+
+DTI_FAMILY(unary, .shape = dti_shape_same, .grad = dti_unary_grad_rule, .flat = dti_unary_flat);
+
+DTI_FAMILY(unary_grad, .shape = dti_unary_grad_shape, .grad = dti_unary_grad_grad,
+           .lower = dti_unary_grad_lower);

@@ -247,3 +247,8 @@ static void dti_view_ref(const dti_ref *r) {
 }
 
 #endif
+
+/* ---- Rows of the tables */
+
+DTI_FAMILY(view, .shape = dti_view_shape, .grad = dti_view_grad, .flat = dti_view_flat,
+           .view = true, .packs = dti_view_packs);

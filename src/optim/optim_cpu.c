@@ -287,3 +287,25 @@ static void dti_cpu_scan(const dti_cpu_task *task, int64_t begin, int64_t end, v
         return;
     dti_atomic_min((uint32_t *)task->buf[1] + DTI_STATUS_FAULT, a->code);
 }
+
+/* ---- Rows of the tables */
+
+DTI_KERNEL(ACCUMULATE, accumulate, "ru", ITEM, .run = dti_cpu_accumulate,
+           .grain = dti_cpu_grain_flat);
+
+/* (grads, table, pairs [blocks, 2]) */
+DTI_KERNEL(GRAD_NORM, grad_norm, "rrw", GROUP, .run = dti_cpu_grad_norm,
+           .grain = dti_cpu_grain_blocks);
+
+/* (pairs, status, state) one workgroup */
+DTI_KERNEL(CLIP_FINISH, clip_finish, "ruu", GROUP, .run = dti_cpu_clip_finish);
+
+/* (params, grads, state, table) spec0: DTI_OPTIM_* */
+DTI_KERNEL(OPTIM, optim, "urur", GROUP, .run = dti_cpu_optim, .grain = dti_cpu_grain_blocks);
+
+/* (state, table, status) */
+DTI_KERNEL(OPTIM_TICK, optim_tick, "uru", ITEM, .run = dti_cpu_optim_tick,
+           .grain = dti_cpu_grain_copy);
+
+/* (x, status) */
+DTI_KERNEL(SCAN, scan, "ru", ITEM, .run = dti_cpu_scan, .grain = dti_cpu_grain_copy);

@@ -115,7 +115,7 @@ static void dti_cut_part(dti_cut *c, uint32_t i) {
     if (!c->sums || c->family->join || i == 0)
         return;
     dti_view sum = dti_cut_flat(&c->out, c->elements), more = dti_cut_flat(&e->out, c->elements);
-    dti_emit_map2_views(e, DTI_K_MAP2, DTI_B_ADD, &sum, &more, &sum, (const float[2]){0.0f, 0.0f});
+    dti_emit_add(e, &sum, &more, &sum);
 }
 
 static void dti_cut_all(dti_cut *c) {

@@ -259,7 +259,7 @@ static void dti_piece_fold(dti_lowering *w, uint32_t id, uint32_t piece, uint32_
 
 static void dti_piece_fold_add(dti_lowering *w, const dti_node *n, uint32_t to, uint32_t more) {
     dti_view a = dti_piece_fold_view(to, n), b = dti_piece_fold_view(more, n);
-    dti_emit_map2_views(&w->e, DTI_K_MAP2, DTI_B_ADD, &a, &b, &a, (const float[2]){0.0f, 0.0f});
+    dti_emit_add(&w->e, &a, &b, &a);
 }
 
 static void dti_lower_fold(dti_lowering *w, uint32_t id, uint32_t param, bool direct) {

@@ -32,39 +32,19 @@ static uint32_t dti_plan_root(const dti_listing *list, uint32_t v) {
     return v;
 }
 
-/* Kernels that read element i only to write element i. */
-static bool dti_kernel_in_place(uint32_t kernel) {
-    return kernel == DTI_K_MAP1 || kernel == DTI_K_MAP1_GRAD || kernel == DTI_K_MAP2 ||
-           kernel == DTI_K_DROPOUT;
-}
-
-/* Whether binding `b` of a map launch is walked exactly like its output. */
-static bool dti_same_walk(const dti_launch *l, int b) {
-    const dti_args_map1 *m1 = &l->args.map1;
-    const dti_args_map2 *m2 = &l->args.map2;
-    if (l->kernel == DTI_K_DROPOUT)
-        return l->args.dropout.x_offset == l->args.dropout.y_offset;
-    if (l->kernel == DTI_K_MAP1) {
-        return m1->x_offset == m1->y_offset &&
-               memcmp(m1->x_stride, m1->y_stride, sizeof m1->x_stride) == 0;
-    }
-    const uint32_t *stride = b == 0 ? m2->a_stride : m2->b_stride;
-    uint32_t offset = b == 0 ? m2->a_offset : m2->b_offset;
-    return offset == m2->y_offset && memcmp(stride, m2->y_stride, sizeof m2->y_stride) == 0;
-}
-
 /* Whether launch i may write its output where binding b lies: a transient that ends here, read
  * only in step with what is written, by every binding that it stands behind (x + x^T does not
  * qualify). */
 static bool dti_plan_may_replace(const dti_listing *list, uint32_t i, int b, int out) {
     const dti_launch *l = &list->launches[i];
+    const dti_kernel_info *kernel = dti_kernel_info_of(l->kernel);
     uint32_t root = dti_plan_root(list, l->value[b]);
     const dti_value *x = &list->values[root], *y = &list->values[l->value[out]];
     if (x->kind != DTI_VALUE_TRANSIENT || x->last != i || x->bytes != y->bytes || x->has_parts ||
         x->part_of != root || root == l->value[out])
         return false;
     for (int other = 0; other < out; other++) {
-        if (dti_plan_root(list, l->value[other]) == root && !dti_same_walk(l, other))
+        if (dti_plan_root(list, l->value[other]) == root && !kernel->in_step(l, other))
             return false;
     }
     return true;
@@ -73,9 +53,10 @@ static bool dti_plan_may_replace(const dti_listing *list, uint32_t i, int b, int
 static void dti_plan_in_place(dti_listing *list) {
     for (uint32_t i = 0; i < list->launch_count; i++) {
         const dti_launch *l = &list->launches[i];
-        if (!dti_kernel_in_place(l->kernel))
+        const dti_kernel_info *kernel = dti_kernel_info_of(l->kernel);
+        if (!kernel->in_step)
             continue;
-        int out = dti_kernel_info_of(l->kernel)->bindings - 1;
+        int out = kernel->bindings - 1;
         dti_value *y = &list->values[l->value[out]];
         if (y->kind != DTI_VALUE_TRANSIENT || y->first != i || y->same_as != l->value[out] ||
             y->has_parts)

@@ -236,11 +236,7 @@ static void dti_lower_param_gradient(dti_lowering *w, uint32_t index, const dti_
         return;
     }
     dti_view x = dti_emit_dense_view(&w->e, dx);
-    dti_launch *l =
-        dti_emit_launch(&w->e, DTI_K_ACCUMULATE, param->elements, sizeof l->args.accumulate);
-    l->args.accumulate =
-        (dti_args_accumulate){.n = (uint32_t)param->elements, .x_offset = (uint32_t)x.offset};
-    dti_bind(l, x.value, value, DTI_UNBOUND, DTI_UNBOUND);
+    dti_emit_accumulate(&w->e, &x, value, (uint32_t)param->elements);
 }
 
 /* The node's own launches, or for a leaf the view of where it lies. */

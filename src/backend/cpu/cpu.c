@@ -95,7 +95,7 @@ static void dti_cpu_bind(dti_cpu_exec *x, const dti_cpu_device *device, int thre
         *t = (dti_cpu_task){.launch = l, .step = step, .k = device->kernels, .threads = threads};
         for (int b = 0; b < DTI_BINDINGS_MAX; b++)
             t->buf[b] = dti_cpu_pointer(d, l->value[b]);
-        const dti_cpu_kernel *k = &dti_cpu_kernel_table[l->kernel];
+        const dti_kernel_info *k = dti_kernel_info_of(l->kernel);
         size_t bytes = k->scratch_bytes ? k->scratch_bytes(l, threads) : 0;
         if (bytes > x->scratch_bytes)
             x->scratch_bytes = bytes;
@@ -131,7 +131,7 @@ static dt_result dti_cpu_exec_create(dti_device *device, const dti_exec_desc *de
 typedef struct dti_cpu_job {
     const dti_cpu_exec *exec;
     const dti_cpu_task *task;
-    const dti_cpu_kernel *kernel;
+    const dti_kernel_info *kernel;
 } dti_cpu_job;
 
 static void dti_cpu_piece(void *arg, int64_t begin, int64_t end, int worker) {
@@ -144,8 +144,8 @@ static void dti_cpu_run_launch(const dti_cpu_exec *x, uint32_t i) {
     const dti_cpu_task *t = &x->tasks[i];
     if (t->launch->items == 0)
         return;
-    const dti_cpu_kernel *k = &dti_cpu_kernel_table[t->launch->kernel];
-    int64_t items = k->items ? k->items(t) : (int64_t)t->launch->items;
+    const dti_kernel_info *k = dti_kernel_info_of(t->launch->kernel);
+    int64_t items = k->outer ? k->outer(t) : (int64_t)t->launch->items;
     if (items == 0)
         return;
     int64_t grain = k->grain ? k->grain(t) : 1;
