@@ -151,8 +151,7 @@ static void dti_hmac_end(dti_sha256 *s, const dti_hmac_key *key, uint8_t tag[32]
 static void dti_hkdf(const void *secret, size_t secret_bytes, const void *salt, size_t salt_bytes,
                      const void *info, size_t info_bytes, void *out, size_t out_bytes);
 static bool dti_equal_secret(const void *a, const void *b, size_t bytes); /* in constant time */
-static void dti_wipe(void *memory, size_t bytes);     /* zeros that no compiler leaves out */
-static bool dti_random_bytes(void *to, size_t bytes); /* the system's; false = it has none */
+static void dti_wipe(void *memory, size_t bytes); /* zeros that no compiler leaves out */
 
 /* ---- half.c: 16-bit conversion; round to nearest even, NaN stays NaN. */
 static float dti_f32_from_f16(uint16_t bits);
@@ -192,22 +191,12 @@ typedef struct dti_file { /* in memory */
     char *data;
     size_t size;
 } dti_file;
-#define DTI_READ_MOST ((size_t)1 << 24) /* bytes of one read: some systems take no more than 2^31 */
-#ifdef _WIN32
-typedef FILE *dti_stream;
-#else
-typedef int dti_stream;
-#endif
-/* NULL, or why not (until the next call of anything); nothing is open then. Nothing is logged. */
-static const char *dti_stream_open(const char *path, dti_stream *stream, uint64_t *size);
-static int64_t dti_stream_read(dti_stream stream, void *to, size_t bytes); /* 0: end, -1: errno */
-static void dti_stream_close(dti_stream stream);
 typedef struct dti_reader {
     dti_base *base;
     const char *path; /* for messages; the caller's */
     uint64_t size, at;
     const char *memory; /* what is read; NULL: the file */
-    dti_stream stream;
+    int stream;         /* system/file.h */
 } dti_reader;
 /* IO: there is none, or it is no regular file; nothing is open then. */
 static dt_result dti_reader_open(dti_base *base, const char *path, dti_reader *r);
@@ -219,21 +208,6 @@ static dt_result dti_reader_take(dti_reader *r, void *to, size_t bytes);
 static dt_result dti_reader_take_new(dti_reader *r, uint64_t bytes, char **out);
 static void dti_reader_close(dti_reader *r);
 
-/* Around a write in a file: on Linux the signal of a file that may not grow does not end the
- * process. */
-typedef struct dti_write_guard {
-#if DTI_SIGNALS
-    sigset_t mask;
-#endif
-    bool others; /* it was pending before */
-} dti_write_guard;
-static void dti_write_begin(dti_write_guard *g);
-static void dti_write_end(const dti_write_guard *g, bool written); /* errno stays */
-#ifndef _WIN32
-/* All of it, so guarded, to a descriptor. False: see errno. */
-static bool dti_write_all(int descriptor, const void *data, size_t bytes);
-#endif
-
 typedef struct dti_writer dti_writer;
 /* bytes: what all of it will be, for the text of a full disk; 0 = not known. */
 static dt_result dti_writer_open(dti_base *base, const char *path, uint64_t bytes,
@@ -244,11 +218,14 @@ static uint32_t dti_writer_take_crc(dti_writer *w);
 /* keep=false removes the temporary, as an error does. One error comes when the file is already
  * there, whole: its folder cannot be flushed; the text says so. */
 static dt_result dti_writer_close(dti_writer *w, bool keep);
-/* The folder that `path` lies in, for dti_folder_sync(); `path` is as before afterwards. False: it
- * cannot be opened, errno says why. *folder -1: it may not be read, or there is no POSIX. */
-static bool dti_folder_open(char *path, int *folder);
-/* Flushes a folder to the disk and closes it. False: see errno. -1 is fine. */
-static bool dti_folder_sync(int folder);
 
 /* ---- system/time.c */
 static uint64_t dti_now_ns(void); /* monotonic */
+
+/* ---- system/process.c */
+static long dti_process(void); /* its number */
+static bool dti_process_lives(long process);
+static void *dti_library_open(const char *name, const char **why);
+static void *dti_library_find(void *library, const char *symbol);
+static void dti_library_close(void *library);
+static bool dti_random_bytes(void *to, size_t bytes); /* the system's; false = it has none */

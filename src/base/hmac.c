@@ -109,32 +109,3 @@ static void dti_hkdf(const void *secret, size_t secret_bytes, const void *salt, 
     dti_wipe(&key, sizeof key);
     dti_wipe(block, sizeof block);
 }
-
-/* ---- random bytes */
-
-/* Where the system call is not there, or not allowed. 'e': closed by exec, where that is known. */
-static bool dti_random_device(void *to, size_t bytes) {
-    FILE *file = fopen("/dev/urandom", "rbe");
-    if (!file)
-        return false;
-    setvbuf(file, NULL, _IONBF, 0); /* takes no more than asked for, and leaves no copy behind */
-    bool ok = fread(to, 1, bytes, file) == bytes;
-    fclose(file);
-    return ok;
-}
-
-static bool dti_random_bytes(void *to, size_t bytes) {
-    uint8_t *at = to;
-#if defined __linux__ && defined SYS_getrandom && defined _DEFAULT_SOURCE
-    while (bytes) {
-        long got = syscall(SYS_getrandom, at, bytes, 0);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            break;
-        at += got;
-        bytes -= (size_t)got;
-    }
-#endif
-    return !bytes || dti_random_device(at, bytes);
-}

@@ -28,14 +28,6 @@ static void dti_malloc_free(void *user, void *memory, size_t bytes) {
     free(raw);
 }
 
-static long dti_process(void) {
-#ifdef _WIN32
-    return 0; /* which has no fork */
-#else
-    return (long)getpid();
-#endif
-}
-
 static bool dti_forked(const dti_base *base) {
     return base->process != dti_process();
 }

@@ -5,11 +5,6 @@
  * refused with the name of what is wrong. What tensors mean is the trainer's business; how a file
  * appears whole is base/file.c's. */
 
-#if DTI_POSIX
-#include <dirent.h>
-#include <sys/stat.h>
-#endif
-
 #define DTI_CHECKPOINT_SUMS "dtrain.crc32c"
 /* Of a tensor at a time: large enough for a disk's speed, small beside a model. */
 #define DTI_CHECKPOINT_CHUNK ((uint64_t)1 << 20)
@@ -205,7 +200,7 @@ static const dt_weight_info *dti_checkpoint_at(const dti_checkpoint *c, int inde
 
 /* ---- Names in a folder */
 
-#if DTI_POSIX
+#if DTI_FOLDERS
 #define DTI_CHECKPOINT_LATEST "LATEST"
 #define DTI_CHECKPOINT_NAME 48 /* room for the longest, with 20 digits */
 
@@ -249,7 +244,7 @@ static bool dti_checkpoint_is_stale(const char *name) {
     if ((strcmp(of, DTI_CHECKPOINT_LATEST) != 0 && !dti_checkpoint_step_of(of, &step)) ||
         !dti_checkpoint_process_of(end + 5, &process))
         return false;
-    return process == (long)getpid() || (kill((pid_t)process, 0) != 0 && errno == ESRCH);
+    return process == dti_process() || !dti_process_lives(process);
 }
 
 static dt_result dti_checkpoint_path(dti_base *base, const char *folder, const char *name,
@@ -268,21 +263,19 @@ static dt_result dti_checkpoint_path(dti_base *base, const char *folder, const c
 /* The highest step up to `most` that has a file. 1: found, 0: none, -1: see errno. It is asked
  * again and again for the next lower one, which needs no memory that could run out. */
 static int dti_checkpoint_highest(const char *folder, uint64_t most, uint64_t *step) {
-    DIR *list = opendir(folder);
-    if (!list)
+    dti_folder_names list;
+    if (!dti_folder_names_open(&list, folder))
         return -1;
     int found = 0;
-    struct dirent *entry;
-    while (errno = 0, (entry = readdir(list)) != NULL) {
+    for (const char *name; (name = dti_folder_names_next(&list)) != NULL;) {
         uint64_t s;
-        if (!dti_checkpoint_step_of(entry->d_name, &s) || s > most || (found && s <= *step))
+        if (!dti_checkpoint_step_of(name, &s) || s > most || (found && s <= *step))
             continue;
         *step = s;
         found = 1;
     }
     int error = errno;
-    closedir(list);
-    errno = error;
+    dti_folder_names_close(&list);
     return error ? -1 : found;
 }
 
@@ -290,19 +283,19 @@ static void dti_checkpoint_remove(dti_base *base, const char *folder, const char
     char path[DTI_CHECKPOINT_PATH];
     if (dti_checkpoint_path(base, folder, name, path))
         return;
-    if (unlink(path) != 0 && errno != ENOENT)
+    if (remove(path) != 0 && errno != ENOENT)
         dti_log(base, DT_LOG_WARNING, "%s: cannot be removed: %s", path, strerror(errno));
 }
 
 /* Before the writing, since they may be what fills the disk. */
 static void dti_checkpoint_remove_stale(dti_base *base, const char *folder) {
-    DIR *list = opendir(folder);
-    if (!list)
+    dti_folder_names list;
+    if (!dti_folder_names_open(&list, folder))
         return; /* the writing will say why */
-    for (struct dirent *entry; (entry = readdir(list)) != NULL;)
-        if (dti_checkpoint_is_stale(entry->d_name))
-            dti_checkpoint_remove(base, folder, entry->d_name);
-    closedir(list);
+    for (const char *name; (name = dti_folder_names_next(&list)) != NULL;)
+        if (dti_checkpoint_is_stale(name))
+            dti_checkpoint_remove(base, folder, name);
+    dti_folder_names_close(&list);
 }
 
 /* Of the steps up to this one, the newest `keep` stay. */
@@ -326,7 +319,7 @@ static void dti_checkpoint_remove_old(dti_base *base, const char *folder, uint64
  * counts. */
 static bool dti_checkpoint_latest(const char *path, const char *folder, uint64_t *step) {
     char text[DTI_CHECKPOINT_NAME + 2] = {0};
-    dti_stream file;
+    int file;
     uint64_t file_bytes;
     if (dti_stream_open(path, &file, &file_bytes))
         return false;
@@ -409,7 +402,7 @@ static bool dti_checkpoint_folder_good(dti_base *base, const char *folder, const
 static dt_result dti_checkpoint_folder_make(dti_base *base, const char *folder) {
     char above[DTI_CHECKPOINT_PATH + 8];
     int parent;
-    if (mkdir(folder, 0777) != 0)
+    if (!dti_folder_make(folder))
         return errno == EEXIST ? DT_OK
                                : dti_fail(base, DT_ERROR_IO, "%s: the folder cannot be made: %s",
                                           folder, strerror(errno));

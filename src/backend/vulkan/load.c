@@ -5,43 +5,46 @@
 
 #ifndef DT_NO_VULKAN
 
-#ifdef _WIN32
-#define WIN32_LEAN_AND_MEAN
-#include <windows.h>
-#define DTI_VK_LIBRARY "vulkan-1.dll"
-#define dti_vk_dlopen(path) ((void *)LoadLibraryA(path))
-#define dti_vk_dlsym(library, name) ((void *)GetProcAddress(library, name))
-#define dti_vk_dlclose(library) FreeLibrary(library)
-#define dti_vk_dlerror() "LoadLibrary failed"
+/* Where the loader may be; MoltenVK is a driver that is a loader of its own. dyld does not look into
+ * Homebrew's folder. */
+static const char *const dti_vk_libraries[] = {
+#if defined _WIN32
+    "vulkan-1.dll",
+#elif defined __APPLE__
+    "libvulkan.1.dylib",
+    "libvulkan.dylib",
+    "/opt/homebrew/lib/libvulkan.1.dylib",
+    "libMoltenVK.dylib",
+    "/opt/homebrew/lib/libMoltenVK.dylib",
 #else
-#ifdef __APPLE__
-#define DTI_VK_LIBRARY "libvulkan.1.dylib"
-#else
-#define DTI_VK_LIBRARY "libvulkan.so.1"
+    "libvulkan.so.1",
 #endif
-#define dti_vk_dlopen(path) dlopen(path, RTLD_NOW | RTLD_LOCAL)
-#define dti_vk_dlsym(library, name) dlsym(library, name)
-#define dti_vk_dlclose(library) dlclose(library)
-#define dti_vk_dlerror() dlerror()
-#endif
+};
 
 #define DTI_VK_LAYER "VK_LAYER_KHRONOS_validation"
 #define DTI_VK_PORTABILITY "VK_KHR_portability_enumeration"
 #define DTI_VK_DEBUG_UTILS "VK_EXT_debug_utils"
 #define DTI_VK_FEATURES "VK_EXT_validation_features"
 
-static bool dti_vk_open_library(dti_vk_instance *in) {
-    const char *path = in->options.loader ? in->options.loader : DTI_VK_LIBRARY;
-    in->library = dti_vk_dlopen(path);
-    if (!in->library) {
-        const char *reason = dti_vk_dlerror();
-        dti_log(in->base, in->options.loader ? DT_LOG_WARNING : DT_LOG_INFO,
-                "no Vulkan devices: the loader %s could not be opened (%s)", path,
-                reason ? reason : "no reason given");
-        return false;
+/* The first that is there, by the name that is left in *path. */
+static bool dti_vk_find_library(dti_vk_instance *in, const char **path) {
+    const char *why = NULL;
+    const size_t count = in->options.loader ? 1 : DTI_COUNT(dti_vk_libraries);
+    for (size_t i = 0; i < count && !in->library; i++) {
+        *path = in->options.loader ? in->options.loader : dti_vk_libraries[i];
+        in->library = dti_library_open(*path, &why);
     }
-    /* POSIX guarantees that dlsym's object pointer holds a function; C does not, hence memcpy. */
-    void *symbol = dti_vk_dlsym(in->library, "vkGetInstanceProcAddr");
+    if (!in->library)
+        dti_log(in->base, in->options.loader ? DT_LOG_WARNING : DT_LOG_INFO,
+                "no Vulkan devices: the loader %s could not be opened (%s)", *path, why);
+    return in->library != NULL;
+}
+
+static bool dti_vk_open_library(dti_vk_instance *in) {
+    const char *path = "";
+    if (!dti_vk_find_library(in, &path))
+        return false;
+    void *symbol = dti_library_find(in->library, "vkGetInstanceProcAddr");
     memcpy(&in->vk.GetInstanceProcAddr, &symbol, sizeof symbol);
     if (!symbol)
         dti_log(in->base, DT_LOG_WARNING, "no Vulkan devices: %s is not a Vulkan loader", path);
@@ -263,7 +266,7 @@ static void dti_vk_instance_destroy(dti_vk_instance *in) {
     if (in->handle && in->vk.DestroyInstance && !forked)
         in->vk.DestroyInstance(in->handle, NULL);
     if (in->library && !forked) /* its end would wait for its threads */
-        dti_vk_dlclose(in->library);
+        dti_library_close(in->library);
     dti_free(in->base, in);
 }
 

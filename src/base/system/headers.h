@@ -11,6 +11,7 @@
 #include <winsock2.h>
 #include <windows.h>
 #include <io.h>
+#include <process.h>
 #undef near /* empty since pointers have one size; both are words */
 #undef far
 #else
@@ -21,7 +22,7 @@
 #ifdef __linux__
 #include <sys/syscall.h>
 #endif
-#if !defined DT_NO_VULKAN && !defined _WIN32
+#if !defined _WIN32 && !defined __wasi__
 #include <dlfcn.h>
 #endif
 
@@ -29,6 +30,7 @@
 #if !defined _WIN32 &&                                                                             \
     ((defined _POSIX_C_SOURCE && _POSIX_C_SOURCE >= 199309L) || defined __APPLE__)
 #define DTI_POSIX 1
+#include <dirent.h>
 #else
 #define DTI_POSIX 0
 #endif

@@ -42,7 +42,6 @@ _Static_assert(sizeof(void *) != 8 || sizeof(dti_pmix_value) == 32, "as pmix_com
 _Static_assert(sizeof(void *) != 8 || sizeof(dti_pmix_info) == 552, "as pmix_common.h has it");
 
 #if DTI_LAUNCH_POSIX
-#include <dlfcn.h>
 
 typedef struct dti_pmix {
     void *library;
@@ -58,13 +57,14 @@ typedef struct dti_pmix {
 
 /* A pointer to data as one to a function: what POSIX promises, and ISO C has no cast for. */
 static bool dti_pmix_symbol(void *library, const char *name, void *to) {
-    void *symbol = dlsym(library, name);
+    void *symbol = dti_library_find(library, name);
     memcpy(to, &symbol, sizeof symbol);
     return symbol != NULL;
 }
 
 static void *dti_pmix_library(void) {
-    return dlopen("libpmix.so.2", RTLD_NOW | RTLD_LOCAL);
+    const char *why;
+    return dti_library_open("libpmix.so.2", &why);
 }
 
 static bool dti_pmix_load(dti_pmix *pmix) {

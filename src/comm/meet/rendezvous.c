@@ -238,7 +238,7 @@ static int dti_rendezvous_create(const char *path, char fresh[300]) {
     uint8_t chance[8];
     char hex[17];
     if (!dti_random_bytes(chance, sizeof chance))
-        dti_put64(chance, dti_now_ns() ^ (uint64_t)getpid() << 40);
+        dti_put64(chance, dti_now_ns() ^ (uint64_t)dti_process() << 40);
     dti_key_to_hex(chance, sizeof chance, hex);
     snprintf(fresh, 300, "%s.%s.tmp", path, hex);
     return open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);

@@ -94,7 +94,7 @@ static int dti_tls_no_password(char *text, int size, int writing, void *user) {
 
 /* OpenSSL would wait for ever for who writes to a FIFO. */
 static dt_result dti_tls_check_file(dti_base *base, const char *what, const char *path) {
-    dti_stream stream;
+    int stream;
     uint64_t size;
     const char *why = dti_stream_open(path, &stream, &size);
     if (why)

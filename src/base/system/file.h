@@ -1,0 +1,54 @@
+/* Files as the systems have them, for base/file.c and whoever else names one. What fails says why in
+ * errno. */
+
+#define DTI_READ_MOST ((size_t)1 << 24) /* bytes of one read: some systems take no more than 2^31 */
+
+/* NULL, or why not (until the next call of anything); nothing is open then. Nothing is logged. */
+static const char *dti_stream_open(const char *path, int *stream, uint64_t *size);
+static int64_t dti_stream_read(int stream, void *to, size_t bytes); /* 0: end, -1: errno */
+static void dti_stream_close(int stream);
+
+/* Around a write in a file: on Linux the signal of a file that may not grow does not end the
+ * process. */
+typedef struct dti_write_guard {
+#if DTI_SIGNALS
+    sigset_t mask;
+#endif
+    bool others; /* it was pending before */
+} dti_write_guard;
+static void dti_write_begin(dti_write_guard *g);
+static void dti_write_end(const dti_write_guard *g, bool written); /* errno stays */
+/* All of it, so guarded, to a descriptor. False: see errno. */
+static bool dti_write_all(int descriptor, const void *data, size_t bytes);
+
+/* A new file, or none: never one that is there, nor what a link leads to. */
+static FILE *dti_file_create(const char *path);
+/* To the disk, not only to the system. A rename may otherwise reach the disk before the data. */
+static bool dti_file_sync(FILE *file);
+static bool dti_file_rename(const char *from, const char *to); /* `to` is replaced, in one step */
+/* The folder that `path` lies in, for dti_folder_sync(); `path` is as before afterwards. False: it
+ * cannot be opened, errno says why. *folder -1: it may not be read, or there is nothing to do. */
+static bool dti_folder_open(char *path, int *folder);
+/* Flushes a folder to the disk and closes it. False: see errno. -1 is fine. */
+static bool dti_folder_sync(int folder);
+
+/* Folders: where POSIX is hidden there are none. */
+#if DTI_POSIX || defined _WIN32
+#define DTI_FOLDERS 1
+typedef struct dti_folder_names {
+#ifdef _WIN32
+    HANDLE folder;
+    WIN32_FIND_DATAA entry;
+    bool begun;
+#else
+    DIR *folder;
+#endif
+} dti_folder_names;
+static bool dti_folder_make(const char *path); /* false: also when it is there, EEXIST */
+static bool dti_folder_names_open(dti_folder_names *names, const char *folder);
+static const char *
+dti_folder_names_next(dti_folder_names *names); /* a name; NULL: the end, errno 0, or errno */
+static void dti_folder_names_close(dti_folder_names *names); /* errno stays */
+#else
+#define DTI_FOLDERS 0
+#endif

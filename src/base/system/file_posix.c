@@ -1,0 +1,221 @@
+/* Files as POSIX has them, and what is left of that under -std=c11. */
+
+#ifndef _WIN32
+
+/* ---- reading */
+
+/* Hidden under -std=c11, and none of them is what a check rests on. */
+#ifndef O_CLOEXEC
+#define O_CLOEXEC 0
+#endif
+#ifndef O_DIRECTORY
+#define O_DIRECTORY 0
+#endif
+#ifndef O_NOFOLLOW
+#define O_NOFOLLOW 0
+#endif
+
+static const char *dti_stream_kind(const struct stat *file) {
+    return S_ISDIR(file->st_mode)    ? "it is a folder, not a regular file"
+           : S_ISFIFO(file->st_mode) ? "it is a FIFO, not a regular file"
+                                     : "it is a device, not a regular file";
+}
+
+/* NULL, or why not; nothing is open then. What is checked is the opened file, so nothing can be put
+ * in its place in between. */
+static const char *dti_stream_open(const char *path, int *stream, uint64_t *size) {
+    struct stat file;
+    int descriptor = *stream = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (descriptor < 0)
+        return errno == ENXIO ? "it is a socket, not a regular file" : strerror(errno);
+    const char *why = fstat(descriptor, &file) != 0 ? strerror(errno)
+                      : !S_ISREG(file.st_mode)      ? dti_stream_kind(&file)
+                                                    : NULL;
+    *size = why ? 0 : (uint64_t)file.st_size;
+    if (why)
+        close(descriptor);
+    return why;
+}
+
+static void dti_stream_close(int stream) {
+    close(stream);
+}
+
+static int64_t dti_stream_read(int stream, void *to, size_t bytes) {
+    for (;;) {
+        int64_t got = read(stream, to, DTI_MIN(bytes, DTI_READ_MOST));
+        if (got >= 0 || errno != EINTR)
+            return got;
+    }
+}
+
+/* ---- a write that may not be: EFBIG, and not the signal that comes with it */
+
+#if DTI_SIGNALS
+static bool dti_signal_pends(void) {
+    sigset_t pending;
+    return sigpending(&pending) == 0 && sigismember(&pending, SIGXFSZ) == 1;
+}
+
+/* Only one that was blocked already can be pending. */
+static void dti_write_begin(dti_write_guard *g) {
+    sigset_t only;
+    sigemptyset(&only);
+    sigaddset(&only, SIGXFSZ);
+    pthread_sigmask(SIG_BLOCK, &only, &g->mask);
+    g->others = sigismember(&g->mask, SIGXFSZ) == 1 && dti_signal_pends();
+}
+
+/* Linux sends it to the thread that writes, so it is pending here or nowhere. macOS sends it to the
+ * process: any thread that does not block it may have had it before it is looked for here. One that
+ * was pending before is somebody else's and stays. */
+static void dti_write_end(const dti_write_guard *g, bool written) {
+    int error = errno;
+    sigset_t only;
+    sigemptyset(&only);
+    sigaddset(&only, SIGXFSZ);
+    if (!written && !g->others && dti_signal_pends()) {
+#ifdef __APPLE__ /* which has no sigtimedwait; this waits only if another thread was faster */
+        int taken;
+        sigwait(&only, &taken);
+#else
+        while (sigtimedwait(&only, NULL, &(struct timespec){0}) < 0 && errno == EINTR) {
+        }
+#endif
+    }
+    pthread_sigmask(SIG_SETMASK, &g->mask, NULL);
+    errno = error;
+}
+#else
+static void dti_write_begin(dti_write_guard *g) {
+    (void)g;
+}
+
+static void dti_write_end(const dti_write_guard *g, bool written) {
+    (void)g, (void)written;
+}
+#endif
+
+/* A part may be taken: the next one hears why not all. */
+static bool dti_write_all(int descriptor, const void *data, size_t bytes) {
+    const char *at = data;
+    dti_write_guard guard;
+    dti_write_begin(&guard);
+    while (bytes) {
+        const ssize_t done = write(descriptor, at, bytes);
+        if (done < 0 && errno != EINTR)
+            break;
+        at += DTI_MAX(done, 0);
+        bytes -= (size_t)DTI_MAX(done, 0);
+    }
+    dti_write_end(&guard, bytes == 0);
+    return bytes == 0;
+}
+
+/* ---- appearing */
+
+static FILE *dti_file_create(const char *path) {
+#if DTI_POSIX
+    int descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    FILE *file = descriptor < 0 ? NULL : fdopen(descriptor, "wb");
+    if (descriptor >= 0 && !file) {
+        int error = errno;
+        close(descriptor);
+        remove(path);
+        errno = error;
+    }
+    return file;
+#else
+    return fopen(path, "wbx");
+#endif
+}
+
+#if DTI_POSIX
+/* Some file systems know no fsync and say EINVAL. Never a second time after another error: the
+ * system has then marked as clean what it could not write. On macOS fsync stops at the drive, which
+ * may hold what it got in a memory of its own; not each file system there has the other call. */
+static bool dti_sync(int descriptor) {
+#ifdef F_FULLFSYNC
+    if (fcntl(descriptor, F_FULLFSYNC) == 0)
+        return true;
+    if (errno != ENOTSUP && errno != EINVAL && errno != ENOTTY)
+        return false;
+#endif
+    return fsync(descriptor) == 0 || errno == EINVAL;
+}
+#endif
+
+static bool dti_file_sync(FILE *file) {
+    if (fflush(file) != 0)
+        return false;
+#if DTI_POSIX
+    return dti_sync(fileno(file));
+#else
+    return true;
+#endif
+}
+
+static bool dti_folder_open(char *path, int *folder) {
+    *folder = -1;
+#if DTI_POSIX
+    char *slash = strrchr(path, '/');
+    char kept = slash ? slash[1] : 0;
+    if (slash)
+        slash[1] = 0;
+    *folder = open(slash ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int error = errno;
+    if (slash)
+        slash[1] = kept;
+    errno = error;
+    return *folder >= 0 || error == EACCES;
+#else
+    (void)path;
+    return true;
+#endif
+}
+
+static bool dti_folder_sync(int folder) {
+    bool ok = true;
+#if DTI_POSIX
+    if (folder < 0)
+        return true;
+    ok = dti_sync(folder);
+    int error = errno;
+    close(folder);
+    errno = error;
+#else
+    (void)folder;
+#endif
+    return ok;
+}
+
+static bool dti_file_rename(const char *from, const char *to) {
+    return rename(from, to) == 0;
+}
+
+/* ---- folders */
+
+#if DTI_POSIX
+static bool dti_folder_make(const char *path) {
+    return mkdir(path, 0777) == 0;
+}
+
+static bool dti_folder_names_open(dti_folder_names *names, const char *folder) {
+    names->folder = opendir(folder);
+    return names->folder != NULL;
+}
+
+static const char *dti_folder_names_next(dti_folder_names *names) {
+    errno = 0;
+    const struct dirent *entry = readdir(names->folder);
+    return entry ? entry->d_name : NULL;
+}
+
+static void dti_folder_names_close(dti_folder_names *names) {
+    int error = errno;
+    closedir(names->folder);
+    errno = error;
+}
+#endif
+
+#endif

@@ -1,0 +1,153 @@
+/* Files as Windows has them: descriptors of the C library, and names in the system's code page. */
+
+#ifdef _WIN32
+
+/* The newest failure of a function of the system, as errno. */
+static void dti_win32_errno(void) {
+    static const struct {
+        DWORD error;
+        int number;
+    } table[] = {{ERROR_FILE_NOT_FOUND, ENOENT},    {ERROR_PATH_NOT_FOUND, ENOENT},
+                 {ERROR_ACCESS_DENIED, EACCES},     {ERROR_SHARING_VIOLATION, EACCES},
+                 {ERROR_FILE_EXISTS, EEXIST},       {ERROR_ALREADY_EXISTS, EEXIST},
+                 {ERROR_DISK_FULL, ENOSPC},         {ERROR_DIRECTORY, ENOTDIR},
+                 {ERROR_NOT_ENOUGH_MEMORY, ENOMEM}, {ERROR_INVALID_NAME, EINVAL}};
+    const DWORD error = GetLastError();
+    errno = EIO;
+    for (size_t i = 0; i < DTI_COUNT(table); i++)
+        if (table[i].error == error)
+            errno = table[i].number;
+}
+
+/* ---- reading */
+
+static const char *dti_stream_open(const char *path, int *stream, uint64_t *size) {
+    struct _stat64 file;
+    int descriptor = *stream = _open(path, _O_RDONLY | _O_BINARY | _O_NOINHERIT);
+    *size = 0;
+    if (descriptor < 0) {
+        int error = errno;
+        bool folder = _stat64(path, &file) == 0 && (file.st_mode & _S_IFMT) == _S_IFDIR;
+        return folder ? "it is a folder, not a regular file" : strerror(error);
+    }
+    const char *why = _fstat64(descriptor, &file) != 0       ? strerror(errno)
+                      : (file.st_mode & _S_IFMT) != _S_IFREG ? "it is not a regular file"
+                                                             : NULL;
+    if (why)
+        _close(descriptor);
+    else
+        *size = (uint64_t)file.st_size;
+    return why;
+}
+
+static void dti_stream_close(int stream) {
+    _close(stream);
+}
+
+static int64_t dti_stream_read(int stream, void *to, size_t bytes) {
+    return _read(stream, to, (unsigned)DTI_MIN(bytes, DTI_READ_MOST));
+}
+
+/* ---- writing: there are no signals */
+
+static void dti_write_begin(dti_write_guard *g) {
+    (void)g;
+}
+
+static void dti_write_end(const dti_write_guard *g, bool written) {
+    (void)g, (void)written;
+}
+
+static bool dti_write_all(int descriptor, const void *data, size_t bytes) {
+    const char *at = data;
+    while (bytes) {
+        const int done = _write(descriptor, at, (unsigned)DTI_MIN(bytes, DTI_READ_MOST));
+        if (done <= 0)
+            return false;
+        at += done;
+        bytes -= (size_t)done;
+    }
+    return true;
+}
+
+/* ---- appearing */
+
+static FILE *dti_file_create(const char *path) {
+    int descriptor = _open(path, _O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY | _O_NOINHERIT,
+                           _S_IREAD | _S_IWRITE);
+    FILE *file = descriptor < 0 ? NULL : _fdopen(descriptor, "wb");
+    if (descriptor >= 0 && !file) {
+        int error = errno;
+        _close(descriptor);
+        remove(path);
+        errno = error;
+    }
+    return file;
+}
+
+/* _commit is FlushFileBuffers: to the disk. */
+static bool dti_file_sync(FILE *file) {
+    return fflush(file) == 0 && _commit(_fileno(file)) == 0;
+}
+
+/* A rename is written through instead. */
+static bool dti_folder_open(char *path, int *folder) {
+    (void)path;
+    *folder = -1;
+    return true;
+}
+
+static bool dti_folder_sync(int folder) {
+    (void)folder;
+    return true;
+}
+
+static bool dti_file_rename(const char *from, const char *to) {
+    if (MoveFileExA(from, to, MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH))
+        return true;
+    dti_win32_errno();
+    return false;
+}
+
+/* ---- folders */
+
+static bool dti_folder_make(const char *path) {
+    if (CreateDirectoryA(path, NULL))
+        return true;
+    dti_win32_errno();
+    return false;
+}
+
+static bool dti_folder_names_open(dti_folder_names *names, const char *folder) {
+    char pattern[MAX_PATH];
+    const int size = snprintf(pattern, sizeof pattern, "%s/*", folder);
+    if (size < 0 || size >= (int)sizeof pattern) {
+        errno = ENAMETOOLONG;
+        return false;
+    }
+    names->folder = FindFirstFileA(pattern, &names->entry);
+    names->begun = false;
+    if (names->folder != INVALID_HANDLE_VALUE)
+        return true;
+    dti_win32_errno();
+    return false;
+}
+
+static const char *dti_folder_names_next(dti_folder_names *names) {
+    errno = 0;
+    if (!names->begun || FindNextFileA(names->folder, &names->entry)) {
+        names->begun = true;
+        return names->entry.cFileName;
+    }
+    if (GetLastError() != ERROR_NO_MORE_FILES)
+        dti_win32_errno();
+    return NULL;
+}
+
+static void dti_folder_names_close(dti_folder_names *names) {
+    int error = errno;
+    FindClose(names->folder);
+    errno = error;
+}
+
+#endif

@@ -1,0 +1,125 @@
+/* The process, its libraries that are opened at run time, and chance. */
+
+static long dti_process(void) {
+#if defined _WIN32
+    return (long)_getpid();
+#elif defined __wasi__
+    return 1; /* the only one */
+#else
+    return (long)getpid();
+#endif
+}
+
+/* Whether there may be one of this number: true also where nobody can tell. */
+static bool dti_process_lives(long process) {
+#if defined _WIN32
+    HANDLE handle = OpenProcess(SYNCHRONIZE, FALSE, (DWORD)process);
+    if (!handle)
+        return GetLastError() != ERROR_INVALID_PARAMETER;
+    const bool lives = WaitForSingleObject(handle, 0) == WAIT_TIMEOUT;
+    CloseHandle(handle);
+    return lives;
+#elif DTI_SIGNALS
+    return kill((pid_t)process, 0) == 0 || errno != ESRCH;
+#else
+    (void)process;
+    return true;
+#endif
+}
+
+/* ---- libraries: NULL, and why not */
+
+#if defined _WIN32
+static void *dti_library_open(const char *name, const char **why) {
+    *why = "LoadLibrary failed";
+    return (void *)LoadLibraryA(name);
+}
+
+static void *dti_library_find(void *library, const char *symbol) {
+    const FARPROC found = GetProcAddress((HMODULE)library, symbol);
+    void *pointer;
+    memcpy(&pointer, &found, sizeof pointer);
+    return pointer;
+}
+
+static void dti_library_close(void *library) {
+    FreeLibrary((HMODULE)library);
+}
+#elif defined __wasi__
+static void *dti_library_open(const char *name, const char **why) {
+    (void)name;
+    *why = "this system has no libraries";
+    return NULL;
+}
+
+static void *dti_library_find(void *library, const char *symbol) {
+    (void)library, (void)symbol;
+    return NULL;
+}
+
+static void dti_library_close(void *library) {
+    (void)library;
+}
+#else
+static void *dti_library_open(const char *name, const char **why) {
+    void *library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    *why = library ? NULL : dlerror();
+    if (!library && !*why)
+        *why = "no reason given";
+    return library;
+}
+
+/* POSIX guarantees that the pointer to an object holds a function; C does not: copy its bytes. */
+static void *dti_library_find(void *library, const char *symbol) {
+    return dlsym(library, symbol);
+}
+
+static void dti_library_close(void *library) {
+    dlclose(library);
+}
+#endif
+
+/* ---- random bytes */
+
+#ifdef _WIN32
+/* RtlGenRandom: of advapi32, under the name that it is exported by. */
+__declspec(dllimport) BOOLEAN NTAPI SystemFunction036(PVOID to, ULONG bytes);
+
+static bool dti_random_bytes(void *to, size_t bytes) {
+    return bytes <= ULONG_MAX && SystemFunction036(to, (ULONG)bytes);
+}
+#elif defined __wasm__
+static bool dti_random_bytes(void *to, size_t bytes) {
+    for (size_t at = 0; at < bytes; at += 256) /* the most of one call */
+        if (getentropy((char *)to + at, DTI_MIN(bytes - at, 256)) != 0)
+            return false;
+    return true;
+}
+#else
+/* Where the system call is not there, or not allowed. 'e': closed by exec, where that is known. */
+static bool dti_random_device(void *to, size_t bytes) {
+    FILE *file = fopen("/dev/urandom", "rbe");
+    if (!file)
+        return false;
+    setvbuf(file, NULL, _IONBF, 0); /* takes no more than asked for, and leaves no copy behind */
+    bool ok = fread(to, 1, bytes, file) == bytes;
+    fclose(file);
+    return ok;
+}
+
+static bool dti_random_bytes(void *to, size_t bytes) {
+    uint8_t *at = to;
+#if defined __linux__ && defined SYS_getrandom && defined _DEFAULT_SOURCE
+    while (bytes) {
+        long got = syscall(SYS_getrandom, at, bytes, 0);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            break;
+        at += got;
+        bytes -= (size_t)got;
+    }
+#endif
+    return !bytes || dti_random_device(at, bytes);
+}
+#endif
