@@ -100,8 +100,9 @@ static void rnd_write_inputs(rnd_device *d, dt_program *program, int first, int 
     for (int i = 0; i < d->m->count; i++) {
         size_t bytes;
         bool read = false;
-        for (uint32_t k = 0; k < program->port_count; k++)
-            read = read || (program->ports[k].node == d->b.at[i].id && !program->ports[k].output);
+        for (uint32_t k = 0; k < program->code->port_count; k++)
+            read = read || (program->code->ports[k].node == d->b.at[i].id &&
+                            !program->code->ports[k].output);
         if (!rnd_is_input(d->m->stmts[i].kind) || !read)
             continue;
         void *words = rnd_words(d->m, i, first, rows, &bytes);

@@ -83,8 +83,8 @@ static void image_relu_net(image_net *n, bool apart) {
 
 static int image_epilogues(const dt_program *p) {
     int count = 0;
-    for (uint32_t i = 0; i < p->list.launch_count; i++) {
-        const dti_launch *l = &p->list.launches[i];
+    for (uint32_t i = 0; i < p->code->list.launch_count; i++) {
+        const dti_launch *l = &p->code->list.launches[i];
         bool may = l->kernel == DTI_K_GEMM || l->kernel == DTI_K_CONV ||
                    l->kernel == DTI_K_CONV_DX || l->kernel == DTI_K_NORM ||
                    l->kernel == DTI_K_MAX_POOL_GRAD;
@@ -428,7 +428,7 @@ static bool image_cut_run(image_net *n, uint64_t range, image_run *run) {
               IMAGE_OK(n, dt_program_read(n->program, n->y, run->y, sizeof run->y)) &&
               image_read_gradients(n, run);
     run->loss = report.loss;
-    run->launches = ok ? (int)n->program->list.launch_count : 0;
+    run->launches = ok ? (int)n->program->code->list.launch_count : 0;
     dt_program_destroy(n->program);
     n->program = NULL;
     return ok;

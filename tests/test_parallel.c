@@ -153,7 +153,7 @@ static void parallel_reference(train_model *m, dt_store *store, uint32_t rows, u
     static dt_tensor wrt[16];
     dt_tensor seed = dti_append1(DTI_OP_SEED, m->loss, &(dti_attr){.i = {0}});
     for (int i = 0; i < count; i++)
-        wrt[i] = (dt_tensor){m->graph, store->params[i].node};
+        wrt[i] = (dt_tensor){m->graph, store->layout.params[i].node};
     dti_differentiate(m->graph, m->loss, seed, wrt, (uint32_t)count, dx);
     dti_ref_open(run, m->graph, rows);
     run->train = true;

@@ -115,8 +115,8 @@ static void rows_write(const ops_model *m, dt_program *program, int first, int c
         dt_tensor x = m->leaves[i].x;
         size_t each = rows_elements(x);
         bool samples = dt_tensor_has_samples(x);
-        for (uint32_t k = 0; k < program->port_count; k++)
-            if (program->ports[k].node == x.id && !program->ports[k].output)
+        for (uint32_t k = 0; k < program->code->port_count; k++)
+            if (program->code->ports[k].node == x.id && !program->code->ports[k].output)
                 CHECK(!dt_program_write(program, x,
                                         rows_words[i] + (samples ? (size_t)first * each : 0),
                                         4 * each * (samples ? (size_t)count : 1)));
@@ -514,7 +514,7 @@ static uint64_t rows_check_layers(rows_way way) {
     return r.hash;
 }
 
-/* ---- sums over samples, of rows in the middle of a larger array: by the parts of program/cut.c,
+/* ---- sums over samples, of rows in the middle of a larger array: by the parts of lower/cut.c,
  * which are added in order */
 
 enum { ROWS_PART = 11 }; /* samples of a part, at places of no alignment */
@@ -798,9 +798,9 @@ static uint32_t rows_variants(dt_store *store, dt_tensor y, int batch) {
     gpu.head.info.workgroup_invocations = 1024;
     if (dt_program_create(store, &desc, &program))
         return 0;
-    for (uint32_t i = 0; i < program->list.launch_count; i++)
-        if (program->list.launches[i].kernel == DTI_K_GEMM)
-            variants = variants * 2 + dti_vk_variant_of(&gpu, &program->list.launches[i]);
+    for (uint32_t i = 0; i < program->code->list.launch_count; i++)
+        if (program->code->list.launches[i].kernel == DTI_K_GEMM)
+            variants = variants * 2 + dti_vk_variant_of(&gpu, &program->code->list.launches[i]);
     dt_program_destroy(program);
     return variants;
 }

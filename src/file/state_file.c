@@ -28,7 +28,7 @@ static dt_result dti_state_item(dti_state_file *f, uint32_t moment, const dti_pa
 static dt_result dti_state_open(dti_state_file *f, uint32_t moments, const char *words_name,
                                 uint32_t words) {
     const dt_store *s = f->store;
-    const uint32_t n = s->param_count;
+    const uint32_t n = s->layout.param_count;
     dt_result result = DT_OK;
     f->items = dti_alloc_array(f->base, (size_t)n * (1 + moments) + 3, sizeof *f->items);
     f->names = dti_alloc_array(f->base, (size_t)n * (1 + moments) + 1, sizeof *f->names);
@@ -36,7 +36,7 @@ static dt_result dti_state_open(dti_state_file *f, uint32_t moments, const char 
     if (!f->items || !f->names || !f->t || !f->model.ok)
         return DT_ERROR_MEMORY;
     for (uint32_t i = 0; i < n * (1 + moments) && !result; i++)
-        result = dti_state_item(f, i / n, &s->params[i % n]);
+        result = dti_state_item(f, i / n, &s->layout.params[i % n]);
     if (result)
         return result;
     f->sizes[0] = n;
@@ -61,9 +61,9 @@ static void dti_state_close(dti_state_file *f) {
 
 /* Where tensor `item` lies in the store's memories. */
 static dti_arena dti_state_place(const dt_store *s, uint32_t item, uint64_t *offset) {
-    const uint32_t kind = item / s->param_count;
-    const uint64_t param = s->params[item % s->param_count].offset;
-    *offset = dti_arena_bytes(kind ? dti_state_moment_offset(s, kind - 1) + param : param);
+    const uint32_t kind = item / s->layout.param_count;
+    const uint64_t param = s->layout.params[item % s->layout.param_count].offset;
+    *offset = dti_arena_bytes(kind ? dti_state_moment_offset(&s->layout, kind - 1) + param : param);
     return kind ? DTI_ARENA_STATE : DTI_ARENA_PARAM;
 }
 
@@ -135,7 +135,7 @@ static int dti_state_number(const dti_state_file *f, const dti_checkpoint *c, in
 
 static dt_result dti_state_match(const dti_state_file *f, const char *path,
                                  const dti_checkpoint *c) {
-    const int params = (int)f->store->param_count;
+    const int params = (int)f->store->layout.param_count;
     dt_result result = DT_OK;
     for (int i = 0; i < f->count - 2 && !result; i++) {
         const dt_weight_info *x = dti_checkpoint_find(c, f->items[i].name);
@@ -152,12 +152,12 @@ static dt_result dti_state_match(const dti_state_file *f, const char *path,
 static dt_result dti_state_put_t(const dti_state_file *f, const dti_checkpoint *c) {
     const dt_store *s = f->store;
     const char *from = dti_checkpoint_find(c, "dtrain.t")->data;
-    for (uint32_t i = 0; i < s->param_count; i++)
+    for (uint32_t i = 0; i < s->layout.param_count; i++)
         memcpy(&f->t[i], from + sizeof *f->t * (size_t)dti_state_number(f, c, (int)i),
                sizeof *f->t);
     return s->device->backend->memory_write(s->memories[DTI_ARENA_STATE],
                                             DTI_WORD_BYTES * dti_state_t_offset(), f->t,
-                                            sizeof *f->t * s->param_count);
+                                            sizeof *f->t * s->layout.param_count);
 }
 
 static dt_result dti_state_put(const dti_state_file *f, const dti_checkpoint *c) {

@@ -17,7 +17,7 @@ enum {
 static dt_result dti_store_state_begin(dti_state_file *f, dt_store *s) {
     *f = (dti_state_file){.store = s, .base = s->base, .model = dti_text_open(s->base)};
     dti_model_text_params(s->graph, &f->model);
-    f->words = dti_alloc_array(s->base, DTI_STORE_KINDS + (size_t)s->param_count, 8);
+    f->words = dti_alloc_array(s->base, DTI_STORE_KINDS + (size_t)s->layout.param_count, 8);
     if (!f->words || !f->model.ok)
         return DT_ERROR_MEMORY;
     if (s->running)
@@ -42,13 +42,13 @@ DT_API dt_result dt_store_save_state(dt_store *s, const char *path) {
     result = dti_store_state_begin(&f, s);
     if (!result)
         result = dti_state_open(&f, dti_state_moments(s), DTI_STORE_WORDS,
-                                DTI_STORE_KINDS + s->param_count);
+                                DTI_STORE_KINDS + s->layout.param_count);
     if (!result) {
         f.words[DTI_STORE_VERSION] = DTI_STORE_NOW;
         f.words[DTI_STORE_STEP] = s->steps;
         f.words[DTI_STORE_MOMENTS] = dti_state_moments(s);
-        for (uint32_t i = 0; i < s->param_count; i++)
-            f.words[DTI_STORE_KINDS + i] = s->params[i].optim;
+        for (uint32_t i = 0; i < s->layout.param_count; i++)
+            f.words[DTI_STORE_KINDS + i] = s->kept[i].optim;
         result = dti_checkpoint_write(s->base, path, f.items, f.count, dti_state_read, &f);
     }
     dti_store_state_end(&f);
@@ -65,9 +65,9 @@ static uint64_t dti_store_state_kind(const dti_state_file *f, const dti_checkpoi
 static dt_result dti_store_state_kinds(const dti_state_file *f, const char *path,
                                        const dti_checkpoint *c) {
     const dt_store *s = f->store;
-    for (uint32_t i = 0; i < s->param_count; i++) {
+    for (uint32_t i = 0; i < s->layout.param_count; i++) {
         const uint64_t theirs = dti_store_state_kind(f, c, i), mine = dti_store_optim(s, i);
-        const char *name = s->graph->nodes[s->params[i].node].label;
+        const char *name = s->graph->nodes[s->layout.params[i].node].label;
         if (theirs > DT_ADAMW)
             return dti_fail(s->base, DT_ERROR_FORMAT, "%s: '%s' has optimizer %llu, which is none",
                             path, name, (unsigned long long)theirs);
@@ -82,7 +82,7 @@ static dt_result dti_store_state_kinds(const dti_state_file *f, const char *path
 
 static dt_result dti_store_state_words(dti_state_file *f, const char *path,
                                        const dti_checkpoint *c) {
-    const uint32_t words = DTI_STORE_KINDS + f->store->param_count;
+    const uint32_t words = DTI_STORE_KINDS + f->store->layout.param_count;
     dt_result result = dti_state_words_read(f, path, c, DTI_STORE_WORDS, words);
     if (result)
         return result;
@@ -111,11 +111,11 @@ static dt_result dti_store_state_room(dt_store *s, uint32_t moments) {
     const uint32_t now = dti_state_moments(s), most = DTI_MAX(now, moments);
     if (s->memories[DTI_ARENA_STATE] && most == now)
         return DT_OK;
-    if (dti_state_moment_offset(s, most) > UINT32_MAX)
+    if (dti_state_moment_offset(&s->layout, most) > UINT32_MAX)
         return dti_fail(s->base, DT_ERROR_UNSUPPORTED, "%u moments have more than 2^32 values",
                         most);
-    const uint64_t keep = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(s, now) : 0;
-    dt_result result = dti_arena_grow(s, DTI_ARENA_STATE, dti_state_bytes(s, most), keep);
+    const uint64_t keep = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, now) : 0;
+    dt_result result = dti_arena_grow(s, DTI_ARENA_STATE, dti_state_bytes(&s->layout, most), keep);
     if (!result)
         s->moments = most;
     return result;
@@ -133,9 +133,9 @@ static dt_result dti_store_state_put(dti_state_file *f, const dti_checkpoint *c)
     dti_free(s->base, zeros);
     if (result)
         return result;
-    for (uint32_t i = 0; i < s->param_count; i++) {
+    for (uint32_t i = 0; i < s->layout.param_count; i++) {
         const uint64_t kind = dti_store_state_kind(f, c, i);
-        s->params[i].optim = kind ? (uint8_t)kind : s->params[i].optim;
+        s->kept[i].optim = kind ? (uint8_t)kind : s->kept[i].optim;
     }
     s->steps = f->words[DTI_STORE_STEP];
     return DT_OK;

@@ -1,5 +1,5 @@
 /* A listing: the launches of a program and the values they touch, before anything has a place. A
- * row's emit function appends to it; program/plan.c then gives transients their place. */
+ * row's emit function appends to it; lower/plan.c then gives transients their place. */
 
 typedef enum dti_value_kind {
     DTI_VALUE_TRANSIENT, /* placed by the plan; lives from its first to its last launch */

@@ -125,13 +125,13 @@ static dt_result dti_agree_hash(dti_parallel *par) {
 static dt_result dti_agree_state_by(dti_parallel *par, char *piece) {
     const dt_store *s = par->replicas[0].store;
     uint64_t steps = s->steps,
-             state = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(s, s->moments) : 0;
+             state = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0;
     dt_result result = DT_OK;
     if (par->desc.comm)
         result = dti_comm_failed(par, dt_comm_broadcast(par->desc.comm, &steps, 1, DT_I64, 0));
     if (!result)
-        result = dti_agree_arena(par, DTI_ARENA_PARAM, 0, dti_arena_bytes(s->elements), piece,
-                                 DTI_AGREE_PIECE);
+        result = dti_agree_arena(par, DTI_ARENA_PARAM, 0, dti_arena_bytes(s->layout.elements),
+                                 piece, DTI_AGREE_PIECE);
     if (!result) /* the control words before are scratch of a step */
         result = dti_agree_arena(par, DTI_ARENA_STATE,
                                  DTI_MIN((uint64_t)DTI_WORD_BYTES * DTI_CONTROL_WORDS, state),

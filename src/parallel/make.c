@@ -11,7 +11,7 @@
 
 static bool dti_param_trained(const dti_parallel *par, uint32_t i) {
     const dt_store *s = par->replicas[0].store;
-    const dti_node *n = &s->graph->nodes[s->params[i].node];
+    const dti_node *n = &s->graph->nodes[s->layout.params[i].node];
     const char *match = par->desc.program.params;
     return !n->frozen && !n->buffer && (!match || dti_glob(match, n->label));
 }
@@ -19,12 +19,13 @@ static bool dti_param_trained(const dti_parallel *par, uint32_t i) {
 static void dti_buckets_make(dti_parallel *par) {
     const dt_store *s = par->replicas[0].store;
     uint64_t most = par->desc.bucket_bytes ? par->desc.bucket_bytes : DTI_BUCKET_BYTES;
-    most = DTI_MAX(most, dti_arena_bytes(s->elements) / (DTI_BUCKETS_MAX / 2)) / dti_arena_bytes(1);
+    most = DTI_MAX(most, dti_arena_bytes(s->layout.elements) / (DTI_BUCKETS_MAX / 2)) /
+           dti_arena_bytes(1);
     const uint64_t first = par->desc.bucket_bytes ? most : DTI_BUCKET_FIRST / dti_arena_bytes(1);
     bool open = false;
     par->bucket_count = 0;
-    for (uint32_t i = s->param_count; i-- > 0;) { /* in the arena's order */
-        const dti_param *param = &s->params[i];
+    for (uint32_t i = s->layout.param_count; i-- > 0;) { /* in the arena's order */
+        const dti_param *param = &s->layout.params[i];
         if (!dti_param_trained(par, i))
             continue;
         dti_bucket *b = &par->buckets[par->bucket_count - open];
@@ -180,19 +181,19 @@ static void dti_leaf_sum_free(dti_parallel *par, dti_leaf_sum *s) {
 static dt_result dti_statistics_make(dti_parallel *par) {
     const dt_program *p = par->replicas[0].full.runs[0].program;
     size_t values = 1;
-    par->stats = p->stats;
-    par->stat_count = p->stat_count;
+    par->stats = p->code->stats;
+    par->stat_count = p->code->stat_count;
     par->stat_width = 0;
     par->stat_at = dti_alloc_array(par->base, par->stat_count + 1u, sizeof *par->stat_at);
     if (!par->stat_at)
         return DT_ERROR_MEMORY;
     for (uint32_t i = 0; i < par->stat_count; i++) {
         uint32_t same = 0;
-        while (same < i && p->stats[same].word != p->stats[i].word)
+        while (same < i && p->code->stats[same].word != p->code->stats[i].word)
             same++;
         par->stat_at[i] = same < i ? par->stat_at[same] : par->stat_width;
-        par->stat_width += same < i ? 0 : 2 * p->stats[i].channels;
-        values += p->stats[i].channels;
+        par->stat_width += same < i ? 0 : 2 * p->code->stats[i].channels;
+        values += p->code->stats[i].channels;
     }
     const size_t pieces = (size_t)par->job.shards * par->job.parts;
     par->stat_pieces = dti_alloc_array(par->base, pieces * par->stat_width + 1, sizeof(float));
@@ -262,7 +263,7 @@ static dt_result dti_parallel_make(dti_parallel *par) {
     dti_partition_shards(job, job->first + job->local - 1, &ignored, &par->shards);
     par->shards -= par->first_shard;
     par->subtrees = dti_partition_subtrees(job, par->first_shard, par->first_shard + par->shards);
-    par->elements = par->replicas[0].store->elements;
+    par->elements = par->replicas[0].store->layout.elements;
     par->buckets = dti_alloc_array(par->base, DTI_BUCKETS_MAX + 1u, sizeof *par->buckets);
     if (!par->buckets)
         return DT_ERROR_MEMORY;

@@ -13,9 +13,9 @@ static void dti_statistics_take(dti_parallel *par, const dti_micro_run *run) {
         for (uint32_t k = 0; k < run->piece_count; k++) {
             if (!run->pieces[k].rows)
                 continue;
-            const float *from = dti_program_stat(p, &p->stats[i], k);
+            const float *from = dti_program_stat(p, &p->code->stats[i], k);
             float *to = dti_statistics_row(par, run->first_piece + k) + par->stat_at[i];
-            for (uint32_t c = 0; c < 2 * p->stats[i].channels; c++)
+            for (uint32_t c = 0; c < 2 * p->code->stats[i].channels; c++)
                 to[c] = from[c] + 0.0f; /* no -0: others add zeros to it */
         }
     }
@@ -112,7 +112,7 @@ static void dti_statistics_put(dti_parallel *par, dti_replica *replica) {
     const float *value = par->buffers;
     for (uint32_t i = 0; i < par->stat_count; i++) {
         const dti_stat *s = &par->stats[i];
-        memcpy(replica->gradients + replica->store->params[s->param].offset, value,
+        memcpy(replica->gradients + replica->store->layout.params[s->param].offset, value,
                s->channels * sizeof *value);
         value += s->channels;
     }

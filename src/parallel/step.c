@@ -110,8 +110,8 @@ static void dti_micro_terms(dti_parallel *par, const dti_micro_run *run) {
     const dt_program *p = run->program;
     for (uint32_t k = 0; k < run->piece_count; k++) {
         double *leaf = dti_leaf(par, &par->terms, run->pieces[k].leaf), pair[2];
-        for (uint32_t i = 0; i < p->loss_count + p->metric_count; i++) {
-            uint32_t at = i < p->loss_count ? i : DTI_TERMS_METRIC + i - p->loss_count;
+        for (uint32_t i = 0; i < p->code->loss_count + p->code->metric_count; i++) {
+            uint32_t at = i < p->code->loss_count ? i : DTI_TERMS_METRIC + i - p->code->loss_count;
             dti_program_term(p, i, k, pair);
             leaf[at] += pair[0];
             leaf[at + DTI_TERMS_WEIGHT] += pair[1];
@@ -124,7 +124,7 @@ static void dti_micro_arrive(dti_parallel *par, const dti_micro_run *run, uint32
                              uint32_t *done, uint32_t replica) {
     if (!run->last)
         return;
-    const uint32_t now = run->program->segment_buckets[segment];
+    const uint32_t now = run->program->code->segment_buckets[segment];
     dti_exchange_arrive(par, *done, now);
     *done = now;
     if (!par->desc.no_overlap)

@@ -1,5 +1,5 @@
-/* Creating a program: describe, differentiate, lower, plan, then the memory and the backend's
- * part. What fails leaves the store and its other programs as they were. */
+/* Creating a program: its code, then the memory and the backend's part. What fails leaves the store
+ * and its other programs as they were. */
 
 /* ---- the store's shared arenas: they grow when a new program needs more */
 
@@ -66,23 +66,24 @@ static dt_result dti_arena_grow(dt_store *s, dti_arena arena, uint64_t bytes, ui
 static dt_result dti_arenas_ensure(dt_program *p) {
     dt_store *s = p->store;
     dt_result result = DT_OK;
-    if (p->has_gradients && !s->memories[DTI_ARENA_GRADIENT]) {
+    if (p->code->has_gradients && !s->memories[DTI_ARENA_GRADIENT]) {
         result = dti_arena_grow(s, DTI_ARENA_GRADIENT,
-                                dti_arena_bytes(s->elements) * DTI_MAX(s->slots, 1u), 0);
+                                dti_arena_bytes(s->layout.elements) * DTI_MAX(s->slots, 1u), 0);
     }
-    uint32_t moments = p->has_optim ? dti_optim_moments(&p->optim) : 0;
-    bool state = p->has_optim && (!s->memories[DTI_ARENA_STATE] || moments > s->moments);
+    uint32_t moments = p->code->has_optim ? dti_optim_moments(&p->code->optim) : 0;
+    bool state = p->code->has_optim && (!s->memories[DTI_ARENA_STATE] || moments > s->moments);
     if (!result && state) {
-        uint64_t keep = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(s, s->moments) : 0;
-        result = dti_arena_grow(s, DTI_ARENA_STATE, dti_state_bytes(s, moments), keep);
+        uint64_t keep = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0;
+        result = dti_arena_grow(s, DTI_ARENA_STATE, dti_state_bytes(&s->layout, moments), keep);
         if (!result)
             s->moments = moments;
     }
-    if (!result && (p->transient_bytes > s->transient_bytes || !s->memories[DTI_ARENA_TRANSIENT])) {
-        uint64_t bytes = DTI_MAX(p->transient_bytes, (uint64_t)DTI_ALIGN);
+    if (!result &&
+        (p->code->transient_bytes > s->transient_bytes || !s->memories[DTI_ARENA_TRANSIENT])) {
+        uint64_t bytes = DTI_MAX(p->code->transient_bytes, (uint64_t)DTI_ALIGN);
         result = dti_arena_grow(s, DTI_ARENA_TRANSIENT, bytes, 0);
         if (!result)
-            s->transient_bytes = p->transient_bytes;
+            s->transient_bytes = p->code->transient_bytes;
     }
     return result;
 }
@@ -94,20 +95,19 @@ static dt_result dti_program_memories(dt_program *p) {
     const dti_backend *b = s->device->backend;
     dt_result result = dti_arenas_ensure(p);
     if (!result)
-        result =
-            b->memory_create(s->device, p->in_bytes, DTI_MEMORY_IN, &p->memories[DTI_ARENA_IN]);
+        result = b->memory_create(s->device, p->code->in_bytes, DTI_MEMORY_IN,
+                                  &p->memories[DTI_ARENA_IN]);
     if (!result)
-        result =
-            b->memory_create(s->device, p->out_bytes, DTI_MEMORY_OUT, &p->memories[DTI_ARENA_OUT]);
+        result = b->memory_create(s->device, p->code->out_bytes, DTI_MEMORY_OUT,
+                                  &p->memories[DTI_ARENA_OUT]);
     if (result)
         return result;
-    if (p->has_optim) {
-        result = b->memory_create(s->device, p->table_bytes, DTI_MEMORY_DEVICE,
+    if (p->code->has_optim) {
+        result = b->memory_create(s->device, p->code->table_bytes, DTI_MEMORY_DEVICE,
                                   &p->memories[DTI_ARENA_TABLE]);
         if (!result)
-            result = b->memory_write(p->memories[DTI_ARENA_TABLE], 0, p->table, p->table_bytes);
-        dti_free(p->base, p->table);
-        p->table = NULL;
+            result = b->memory_write(p->memories[DTI_ARENA_TABLE], 0, p->code->table,
+                                     p->code->table_bytes);
     }
     return result;
 }
@@ -124,15 +124,15 @@ static void dti_program_bind_arenas(dt_program *p) {
 
 static dt_result dti_program_exec(dt_program *p) {
     dti_program_bind_arenas(p);
-    p->exec_desc = (dti_exec_desc){.label = p->label,
+    p->exec_desc = (dti_exec_desc){.label = p->code->label,
                                    .memories = p->memories,
                                    .memory_count = DTI_ARENAS,
-                                   .places = p->places,
-                                   .place_count = p->list.value_count,
-                                   .launches = p->list.launches,
-                                   .launch_count = p->list.launch_count,
-                                   .segments = p->segments,
-                                   .segment_count = p->segment_count,
+                                   .places = p->code->places,
+                                   .place_count = p->code->list.value_count,
+                                   .launches = p->code->list.launches,
+                                   .launch_count = p->code->list.launch_count,
+                                   .segments = p->code->segments,
+                                   .segment_count = p->code->segment_count,
                                    .in = DTI_ARENA_IN,
                                    .out = DTI_ARENA_OUT,
                                    .exchange = DTI_ARENA_GRADIENT};
@@ -141,93 +141,59 @@ static dt_result dti_program_exec(dt_program *p) {
 
 /* ---- create */
 
-static dt_result dti_program_problems(dt_program *p, const dti_text *problems) {
-    if (!problems->ok)
-        return DT_ERROR_MEMORY;
-    if (!problems->size)
-        return DT_OK;
-    return dti_fail(p->base, DT_ERROR_INVALID, "program '%s' cannot be made:%s", p->label,
-                    problems->data);
-}
-
-static dt_result dti_program_graph(dt_program *p, uint32_t *weight_node) {
+/* Parameters have one optimizer's state at a time. */
+static dt_result dti_program_kinds(const dt_program *p) {
+    const dt_store *s = p->store;
+    const dti_code *code = p->code;
     dti_text problems = dti_text_open(p->base);
-    dti_program_desc_check(p, &problems);
-    dt_result result = dti_program_problems(p, &problems);
-    if (!result) {
-        dti_append_gradients(p, &problems);
-        if (!problems.size)
-            dti_append_weights(p, weight_node);
-        if (p->work->error[0] && p->work->result != DT_ERROR_MEMORY)
-            dti_text_add(&problems, "\n- gradient: %s", p->work->error);
-        result = dti_program_problems(p, &problems);
-        if (!result && p->work->error[0])
-            result = dti_fail(p->base, p->work->result, "program '%s': gradient: %s", p->label,
-                              p->work->error);
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < s->layout.param_count && code->has_optim; i++) {
+        if (code->trained[i] && s->kept[i].optim && s->kept[i].optim != code->optim.kind)
+            dti_text_add(&problems,
+                         "\n- parameter '%s' has another optimizer's state, from another program "
+                         "of this store; dt_program_destroy that, and dt_store_reset",
+                         code->work->nodes[s->layout.params[i].node].label);
     }
+    if (!problems.ok)
+        result = DT_ERROR_MEMORY;
+    else if (problems.size)
+        result = dti_fail(p->base, DT_ERROR_INVALID, "program '%s' cannot be made:%s", code->label,
+                          problems.data);
     dti_text_free(&problems);
     return result;
 }
 
-/* Kernels find a moment by a 32-bit word number. */
-static dt_result dti_state_fits(const dt_program *p) {
-    uint64_t words = dti_state_moment_offset(p->store, dti_optim_moments(&p->optim));
-    if (words <= UINT32_MAX)
-        return DT_OK;
-    return dti_fail(p->base, DT_ERROR_UNSUPPORTED,
-                    "program '%s': the optimizer's state of %llu values has more than 2^32; train "
-                    "fewer parameters, or with SGD without momentum",
-                    p->label, (unsigned long long)words);
+static dt_result dti_program_code(dt_program *p, const dt_program_desc *desc,
+                                  const dti_shards *shards) {
+    const dt_store *s = p->store;
+    dti_code_desc d = {.graph = s->graph,
+                       .program = desc,
+                       .shards = shards,
+                       .layout = &s->layout,
+                       .limits = {s->device->info.storage_range_bytes}};
+    dt_result result = dti_graph_clone(s->graph, &d.work);
+    if (!result)
+        result = dti_code_create(p->base, &d, &p->code);
+    if (result)
+        return result;
+    p->written = dti_alloc_array(p->base, p->code->port_count + 1u, sizeof *p->written);
+    return p->written ? dti_program_kinds(p) : DT_ERROR_MEMORY;
 }
 
-static dt_result dti_program_build(dt_program *p) {
+static dt_result dti_program_build(dt_program *p, const dt_program_desc *desc,
+                                   const dti_shards *shards) {
     dt_store *s = p->store;
-    uint32_t weight_node[DT_MAX_TERMS] = {0};
     if (s->running) {
         return dti_fail(
             p->base, DT_ERROR_INVALID,
             "program '%s' is between dt_program_begin and dt_program_end; end or cancel it "
             "before another program is made",
-            s->running->label);
+            s->running->code->label);
     }
-    dt_result result = dti_graph_clone(s->graph, &p->work);
-    if (result)
-        return result;
-    p->label = dti_graph_string(p->work, p->desc.label ? p->desc.label : "program");
-    p->trained = dti_alloc_array(p->base, s->param_count + 1u, 1);
-    p->param_dx = dti_alloc_array(p->base, s->param_count + 1u, sizeof *p->param_dx);
-    p->update = dti_alloc_array(p->base, s->param_count + 1u, sizeof *p->update);
-    if (!p->label || !p->trained || !p->param_dx || !p->update)
-        return DT_ERROR_MEMORY;
-    result = dti_program_graph(p, weight_node);
-    if (!result && p->has_optim)
-        result = dti_state_fits(p);
-    if (!result)
-        result = dti_lower_program(p, weight_node);
-    if (!result)
-        result = dti_plan(p);
+    dt_result result = dti_program_code(p, desc, shards);
     if (!result)
         result = dti_program_memories(p);
     return result ? result : dti_program_exec(p);
-}
-
-/* A copy: what the description points to is not kept. */
-static dt_result dti_program_shards(dt_program *p, const dti_shards *shards) {
-    p->pieces = dti_alloc_array(p->base, shards->piece_count + 1u, sizeof *p->pieces);
-    p->buckets = dti_alloc_array(p->base, shards->bucket_count + 1u, sizeof *p->buckets);
-    p->stats = dti_alloc_array(p->base, p->store->param_count + 1u, sizeof *p->stats);
-    if (!p->pieces || !p->buckets || !p->stats)
-        return DT_ERROR_MEMORY;
-    p->piece_count = shards->piece_count;
-    p->bucket_count = shards->bucket_count;
-    memcpy(p->pieces, shards->pieces, p->piece_count * sizeof *p->pieces);
-    for (uint32_t i = 0; i < p->bucket_count; i++)
-        p->buckets[i] = shards->buckets[i];
-    p->leaves = shards->leaves;
-    p->subtrees = shards->before;
-    p->any_part = p->desc.accumulate = shards->any_part;
-    p->last_run = shards->last;
-    return DT_OK;
 }
 
 static dt_result dti_program_create(dt_store *store, const dt_program_desc *desc,
@@ -238,11 +204,8 @@ static dt_result dti_program_create(dt_store *store, const dt_program_desc *desc
         return DT_ERROR_MEMORY;
     p->store = store;
     p->base = store->base;
-    p->desc = *desc;
     unsigned modes = dti_fp_enter();
-    dt_result result = shards ? dti_program_shards(p, shards) : DT_OK;
-    if (!result)
-        result = dti_program_build(p);
+    dt_result result = dti_program_build(p, desc, shards);
     dti_fp_leave(modes);
     if (result) {
         dt_program_destroy(p);
@@ -250,15 +213,16 @@ static dt_result dti_program_create(dt_store *store, const dt_program_desc *desc
     }
     p->next = store->programs;
     store->programs = p;
-    for (uint32_t i = 0; i < store->param_count; i++) {
-        if (p->has_optim && p->trained[i])
-            store->params[i].optim = (uint8_t)p->optim.kind;
+    for (uint32_t i = 0; i < store->layout.param_count; i++) {
+        if (p->code->has_optim && p->code->trained[i])
+            store->kept[i].optim = (uint8_t)p->code->optim.kind;
     }
     dti_log(p->base, DT_LOG_INFO,
             "program '%s': batch %lld, %u launches in %u segments, %llu transient bytes of the "
             "arena's %llu",
-            p->label, (long long)p->batch, p->list.launch_count, p->segment_count,
-            (unsigned long long)p->transient_bytes, (unsigned long long)store->transient_bytes);
+            p->code->label, (long long)p->code->batch, p->code->list.launch_count,
+            p->code->segment_count, (unsigned long long)p->code->transient_bytes,
+            (unsigned long long)store->transient_bytes);
     *out = p;
     return DT_OK;
 }
@@ -302,19 +266,8 @@ DT_API void dt_program_destroy(dt_program *p) {
         if (own)
             b->memory_destroy(p->memories[i]);
     }
-    dt_graph_destroy(p->work);
-    dti_free(p->base, p->trained);
-    dti_free(p->base, p->param_dx);
-    dti_free(p->base, p->update);
-    dti_free(p->base, p->list.launches);
-    dti_free(p->base, p->list.values);
-    dti_free(p->base, p->places);
-    dti_labels_free(p);
-    dti_free(p->base, p->ports);
-    dti_free(p->base, p->table);
-    dti_free(p->base, p->pieces);
-    dti_free(p->base, p->buckets);
-    dti_free(p->base, p->stats);
+    dti_code_free(p->code);
+    dti_free(p->base, p->written);
     dti_free(p->base, p);
 }
 
@@ -326,14 +279,14 @@ DT_API void dt_program_info_get(const dt_program *p, dt_program_info *info) {
         return;
     const dt_store *s = p->store;
     *info = (dt_program_info){
-        .batch = (int)p->batch,
-        .param_bytes = dti_arena_bytes(s->elements),
-        .gradient_bytes = s->memories[DTI_ARENA_GRADIENT] ? dti_arena_bytes(s->elements) : 0,
-        .state_bytes = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(s, s->moments) : 0,
-        .transient_bytes = p->transient_bytes,
-        .io_bytes = p->in_bytes + p->out_bytes,
-        .used_bytes = p->used_bytes,
-        .flops = p->list.flops,
-        .launches = (int)p->list.launch_count,
-        .segments = (int)(p->segment_count - p->weighs)};
+        .batch = (int)p->code->batch,
+        .param_bytes = dti_arena_bytes(s->layout.elements),
+        .gradient_bytes = s->memories[DTI_ARENA_GRADIENT] ? dti_arena_bytes(s->layout.elements) : 0,
+        .state_bytes = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0,
+        .transient_bytes = p->code->transient_bytes,
+        .io_bytes = p->code->in_bytes + p->code->out_bytes,
+        .used_bytes = p->code->used_bytes,
+        .flops = p->code->list.flops,
+        .launches = (int)p->code->list.launch_count,
+        .segments = (int)(p->code->segment_count - p->code->weighs)};
 }

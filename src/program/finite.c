@@ -15,8 +15,8 @@ static float dti_status_f32(const uint32_t *status, uint32_t word) {
 }
 
 static void dti_store_unbound(dt_store *s) {
-    for (uint32_t i = 0; i < s->param_count; i++)
-        s->params[i].bounded = 0;
+    for (uint32_t i = 0; i < s->layout.param_count; i++)
+        s->kept[i].bounded = 0;
 }
 
 /* One group's constants as the device has them. */
@@ -51,9 +51,9 @@ static bool dti_reach_adam(const dti_reach *c, double x[3], double g) {
 }
 
 static dti_reach dti_reach_of(const dt_program *p, uint32_t group) {
-    const dt_optim_desc *d = &p->optim;
-    return (dti_reach){.lr = p->lr * p->groups[group].lr,
-                       .decay = p->groups[group].decay,
+    const dt_optim_desc *d = &p->code->optim;
+    return (dti_reach){.lr = p->lr * p->code->groups[group].lr,
+                       .decay = p->code->groups[group].decay,
                        .beta1 = d->kind == DT_SGD ? d->momentum : d->beta1,
                        .beta2 = d->kind == DT_SGD ? d->dampening : d->beta2,
                        .eps = d->eps,
@@ -64,7 +64,7 @@ static dti_reach dti_reach_of(const dt_program *p, uint32_t group) {
 
 /* The same for all groups together, with a gradient of this norm. */
 static bool dti_reach_step(const dt_program *p, double norm, double x[3]) {
-    const dt_optim_desc *d = &p->optim;
+    const dt_optim_desc *d = &p->code->optim;
     const double before[3] = {x[0], x[1], x[2]};
     bool fits = true;
     if (d->clip_norm > 0.0)
@@ -87,8 +87,8 @@ static bool dti_reach_step(const dt_program *p, double norm, double x[3]) {
 
 static double dti_step_proven(const dt_program *p) {
     static const double norms[] = {3e38, 1e18, 1e12, 1e6, 1.0, 1e-6};
-    for (uint32_t i = 0; i < p->store->param_count; i++) {
-        if (p->trained[i] && p->store->params[i].bounded <= dti_optim_moments(&p->optim))
+    for (uint32_t i = 0; i < p->store->layout.param_count; i++) {
+        if (p->code->trained[i] && p->store->kept[i].bounded <= dti_optim_moments(&p->code->optim))
             return -1.0;
     }
     for (size_t i = 0; i < DTI_COUNT(norms); i++) {
@@ -101,8 +101,8 @@ static double dti_step_proven(const dt_program *p) {
 
 /* Whether other parameters than the program's are bounded too: they may be larger. */
 static bool dti_store_others(const dt_program *p) {
-    for (uint32_t i = 0; i < p->store->param_count; i++) {
-        if (p->store->params[i].bounded && !p->trained[i])
+    for (uint32_t i = 0; i < p->store->layout.param_count; i++) {
+        if (p->store->kept[i].bounded && !p->code->trained[i])
             return true;
     }
     return false;
@@ -111,20 +111,20 @@ static bool dti_store_others(const dt_program *p) {
 /* After an update: x of its parameters. A moment that it does not have stays as it is. */
 static void dti_store_bound(dt_program *p, const double x[3]) {
     dt_store *s = p->store;
-    const uint32_t moments = dti_optim_moments(&p->optim);
+    const uint32_t moments = dti_optim_moments(&p->code->optim);
     const bool others = dti_store_others(p);
     for (uint32_t i = 0; i <= moments; i++)
         s->largest[i] = others ? DTI_MAX(s->largest[i], x[i]) : x[i];
-    for (uint32_t i = 0; i < s->param_count; i++) {
-        if (p->trained[i])
-            s->params[i].bounded = (uint8_t)DTI_MAX(s->params[i].bounded, moments + 1);
+    for (uint32_t i = 0; i < s->layout.param_count; i++) {
+        if (p->code->trained[i])
+            s->kept[i].bounded = (uint8_t)DTI_MAX(s->kept[i].bounded, moments + 1);
     }
 }
 
 static void dti_store_remember(dt_program *p, const uint32_t *status) {
     dt_store *s = p->store;
     const float norm = dti_status_f32(status, DTI_STATUS_NORM);
-    bool finite = !p->desc.no_check;
+    bool finite = !p->code->desc.no_check;
     double x[3] = {s->largest[0], s->largest[1], s->largest[2]};
     const bool proven = norm <= p->proven;
     for (uint32_t i = 0; i < 3 && finite; i++) {
@@ -134,8 +134,8 @@ static void dti_store_remember(dt_program *p, const uint32_t *status) {
     }
     if (finite && proven)
         dti_reach_step(p, (double)norm, x);
-    for (uint32_t i = 0; i < s->param_count && !finite; i++)
-        s->params[i].bounded = p->trained[i] ? 0 : s->params[i].bounded;
+    for (uint32_t i = 0; i < s->layout.param_count && !finite; i++)
+        s->kept[i].bounded = p->code->trained[i] ? 0 : s->kept[i].bounded;
     if (!finite)
         return;
     x[0] = (double)dti_status_f32(status, DTI_STATUS_LARGEST(0));
@@ -152,21 +152,22 @@ static bool dti_update_fault(dt_program *p, dt_report *r, const char *kept) {
     const dt_store *s = p->store;
     const uint32_t *status = s->device->backend->memory_host(p->memories[DTI_ARENA_OUT]);
     const uint32_t bad = status[DTI_STATUS_BAD], index = bad >> 2;
-    if (!p->commits || !status[DTI_STATUS_ABORT] || bad == DTI_BAD_NONE || index >= s->param_count)
+    if (!p->commits || !status[DTI_STATUS_ABORT] || bad == DTI_BAD_NONE ||
+        index >= s->layout.param_count)
         return false;
-    const char *name = s->graph->nodes[s->params[index].node].label;
+    const char *name = s->graph->nodes[s->layout.params[index].node].label;
     const unsigned long long step = (unsigned long long)p->step;
     r->fault_op = "optimizer";
     if ((bad & 3u) == DTI_BAD_BEFORE)
         dti_fail(p->base, DT_ERROR_NUMERIC,
                  "program '%s', step %llu: parameter '%s' or its moments hold a NaN or an infinity "
                  "that was written there; %s",
-                 p->label, step, name, kept);
+                 p->code->label, step, name, kept);
     else
         dti_fail(p->base, DT_ERROR_NUMERIC,
                  "program '%s', step %llu: the update of parameter '%s' would make %s a NaN or an "
                  "infinity, at a learning rate of %g and a gradient of norm %g; %s",
-                 p->label, step, name, what[bad & 3u], p->lr,
+                 p->code->label, step, name, what[bad & 3u], p->lr,
                  (double)dti_status_f32(status, DTI_STATUS_NORM), kept);
     return true;
 }

@@ -3,7 +3,7 @@
  * losses and statistics; the commit by itself. */
 
 static uint32_t dti_program_segments(const dt_program *p) {
-    return p->commit_segment;
+    return p->code->commit_segment;
 }
 
 static dt_result dti_program_launch(dt_program *p, uint32_t segment) {
@@ -39,12 +39,12 @@ static const uint32_t *dti_program_out(const dt_program *p) {
 
 static void dti_program_pair(const dt_program *p, uint32_t word, uint32_t piece, double pair[2]) {
     pair[0] = pair[1] = 0.0;
-    for (int k = 0; k < 2 && p->pieces[piece].rows; k++)
+    for (int k = 0; k < 2 && p->code->pieces[piece].rows; k++)
         pair[k] = (double)dti_status_f32(dti_program_out(p), word + (uint32_t)k);
 }
 
 static void dti_program_term(const dt_program *p, uint32_t term, uint32_t piece, double pair[2]) {
-    dti_program_pair(p, p->term_slot[term] + piece * p->term_stride[term], piece, pair);
+    dti_program_pair(p, p->code->term_slot[term] + piece * p->code->term_stride[term], piece, pair);
 }
 
 static const float *dti_program_stat(const dt_program *p, const dti_stat *stat, uint32_t piece) {
@@ -55,37 +55,39 @@ static const float *dti_program_stat(const dt_program *p, const dti_stat *stat, 
 
 /* A loss that depends on no sample counts in each piece that is computed: so do its gradients. */
 static double dti_program_count(const dt_program *p, uint32_t loss, uint32_t piece) {
-    const dti_node *n = &p->work->nodes[p->desc.losses[loss].term.id];
-    const bool samples = p->work->nodes[dti_input_id(p->work, n, 0)].samples;
-    if (!p->pieces[piece].rows)
+    const dti_node *n = &p->code->work->nodes[p->code->desc.losses[loss].term.id];
+    const bool samples = p->code->work->nodes[dti_input_id(p->code->work, n, 0)].samples;
+    if (!p->code->pieces[piece].rows)
         return 0.0;
-    return samples ? p->static_weight[loss] / (double)p->batch * p->pieces[piece].rows
-                   : p->static_weight[loss];
+    return samples
+               ? p->code->static_weight[loss] / (double)p->code->batch * p->code->pieces[piece].rows
+               : p->code->static_weight[loss];
 }
 
 static bool dti_program_weighs(const dt_program *p) {
-    return p->weighs;
+    return p->code->weighs;
 }
 
 static bool dti_program_labels(const dt_program *p) {
     bool any = false;
-    for (uint32_t i = 0; i < p->port_count; i++)
-        any = any || p->ports[i].check_count;
+    for (uint32_t i = 0; i < p->code->port_count; i++)
+        any = any || p->code->ports[i].check_count;
     return any;
 }
 
 static dt_result dti_program_weigh(dt_program *p, double *weights) {
     double ignored[DT_MAX_TERMS] = {0};
-    dt_result result = p->weighs ? dt_program_weigh(p, ignored) : DT_OK;
-    for (uint32_t i = 0; i < p->piece_count && !result; i++) {
-        for (uint32_t loss = 0; loss < p->loss_count; loss++) {
+    dt_result result = p->code->weighs ? dt_program_weigh(p, ignored) : DT_OK;
+    for (uint32_t i = 0; i < p->code->piece_count && !result; i++) {
+        for (uint32_t loss = 0; loss < p->code->loss_count; loss++) {
             double pair[2];
             /* a piece's weight has its own place; that of all pieces is where weights are put, also
              * where the term itself differs from piece to piece */
-            uint32_t word = p->weight_each[loss] ? p->term_slot[loss] + i * p->term_stride[loss]
-                                                 : (uint32_t)DTI_STATUS_TERM(loss);
+            uint32_t word = p->code->weight_each[loss]
+                                ? p->code->term_slot[loss] + i * p->code->term_stride[loss]
+                                : (uint32_t)DTI_STATUS_TERM(loss);
             dti_program_pair(p, word, i, pair);
-            bool counted = p->static_weight[loss] > 0.0;
+            bool counted = p->code->static_weight[loss] > 0.0;
             weights[i * DT_MAX_TERMS + loss] += counted ? dti_program_count(p, loss, i) : pair[1];
         }
     }
@@ -94,7 +96,7 @@ static dt_result dti_program_weigh(dt_program *p, double *weights) {
 
 static void dti_program_set_weights(dt_program *p, const double *weights) {
     uint32_t *w = p->store->device->backend->memory_host(p->memories[DTI_ARENA_IN]);
-    for (uint32_t i = 0; i < p->loss_count; i++) {
+    for (uint32_t i = 0; i < p->code->loss_count; i++) {
         p->weights[i] = weights[i];
         dti_word_f32(w, DTI_STEP_WEIGHT + i, weights[i]);
     }
@@ -103,8 +105,8 @@ static void dti_program_set_weights(dt_program *p, const double *weights) {
 static dt_result dti_program_begin_commit(dt_program *p, const dt_step_desc *step) {
     p->commits = true;
     p->step = step->step;
-    p->at = p->commit_segment;
-    p->end = p->weigh_segment;
+    p->at = p->code->commit_segment;
+    p->end = p->code->weigh_segment;
     unsigned modes = dti_fp_enter();
     dti_step_block_fill(p, step);
     dti_fp_leave(modes);
@@ -126,9 +128,9 @@ static dt_result dti_program_end(dt_program *p) {
 }
 
 static dt_result dti_program_judge(dt_program *p, double *norm, bool *faulty) {
-    dt_result result = dti_program_launch(p, p->commit_segment);
+    dt_result result = dti_program_launch(p, p->code->commit_segment);
     if (!result)
-        result = dti_program_reach(p, p->commit_segment);
+        result = dti_program_reach(p, p->code->commit_segment);
     if (result)
         return result;
     const uint32_t *status = dti_program_out(p);
@@ -138,7 +140,7 @@ static dt_result dti_program_judge(dt_program *p, double *norm, bool *faulty) {
 }
 
 static dt_result dti_program_commit(dt_program *p) {
-    dt_result result = dti_program_launch(p, p->update_segment);
+    dt_result result = dti_program_launch(p, p->code->update_segment);
     if (!result)
         result = dti_program_end(p);
     if (result)

@@ -3,39 +3,31 @@
 
 /* ---- ports */
 
-static dti_port *dti_port_find(dt_program *p, uint32_t node, bool output, bool gradient) {
-    for (uint32_t i = 0; i < p->port_count; i++) {
-        dti_port *port = &p->ports[i];
-        if (port->node == node && port->output == output && port->gradient == gradient)
-            return port;
-    }
-    return NULL;
-}
-
 static dt_result dti_port_get(dt_program *p, dt_tensor x, bool output, bool gradient, size_t bytes,
-                              dti_port **out) {
+                              const dti_port **out) {
     const char *what = output ? "output" : gradient ? "host gradient" : "input";
     if (dti_is_nil(x))
-        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': the %s is nil", p->label, what);
+        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': the %s is nil", p->code->label,
+                        what);
     if (x.graph != p->store->graph) {
         return dti_fail(p->base, DT_ERROR_INVALID,
-                        "program '%s': the %s is a tensor of another graph: %s", p->label, what,
-                        dti_tensor_elsewhere(p->store->graph, x).text);
+                        "program '%s': the %s is a tensor of another graph: %s", p->code->label,
+                        what, dti_tensor_elsewhere(p->store->graph, x).text);
     }
     const dti_name name = dti_tensor_name(x);
-    dti_port *port = dti_port_find(p, x.id, output, gradient);
+    const dti_port *port = dti_code_port(p->code, x.id, output, gradient);
     if (!port) {
         const bool unread = !output && !gradient && dti_node_of(x)->op == DTI_OP_INPUT;
         return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': %s is not an %s of it%s",
-                        p->label, name.text, what,
+                        p->code->label, name.text, what,
                         unread ? ": nothing that it computes reads it" : "");
     }
     const dti_node *n = dti_node_of(x);
     if (bytes != port->bytes) {
         return dti_fail(p->base, DT_ERROR_INVALID,
-                        "program '%s': %s %s has %llu bytes at batch %lld, not %zu", p->label,
+                        "program '%s': %s %s has %llu bytes at batch %lld, not %zu", p->code->label,
                         name.text, dti_shape_print(n->shape, n->samples).text,
-                        (unsigned long long)port->bytes, (long long)p->batch, bytes);
+                        (unsigned long long)port->bytes, (long long)p->code->batch, bytes);
     }
     *out = port;
     return DT_OK;
@@ -46,7 +38,7 @@ static dt_result dti_port_write(const char *call, dt_program *p, dt_tensor x, bo
                                 const void *data, size_t bytes, const uint32_t *rows) {
     if (!p || !data)
         return dti_fail_null(p ? p->base : NULL, call, "data");
-    dti_port *port = NULL;
+    const dti_port *port = NULL;
     dt_result result = dti_check_forked(p->base);
     if (!result)
         result = dti_port_get(p, x, false, gradient, bytes, &port);
@@ -54,14 +46,14 @@ static dt_result dti_port_write(const char *call, dt_program *p, dt_tensor x, bo
         return result;
     if (p->busy || (p->store->running == p && !gradient)) {
         return dti_fail(p->base, DT_ERROR_INVALID,
-                        "program '%s': inputs are in use until dt_program_end", p->label);
+                        "program '%s': inputs are in use until dt_program_end", p->code->label);
     }
-    result = dti_labels_check(p, port, data, rows);
+    result = dti_labels_check(p->code, port, data, rows);
     if (result)
         return result;
     char *host = p->store->device->backend->memory_host(p->memories[DTI_ARENA_IN]);
     memcpy(host + port->offset, data, bytes);
-    port->written = true;
+    p->written[port - p->code->ports] = true;
     return DT_OK;
 }
 
@@ -82,7 +74,7 @@ DT_API dt_result dt_program_write_gradient(dt_program *p, dt_tensor y, const voi
 DT_API dt_result dt_program_read(dt_program *p, dt_tensor output, void *data, size_t bytes) {
     DTI_NEED(NULL, p);
     DTI_NEED(p->base, data);
-    dti_port *port = NULL;
+    const dti_port *port = NULL;
     dt_result result = dti_check_forked(p->base);
     if (!result)
         result = dti_port_get(p, output, true, false, bytes, &port);
@@ -90,7 +82,7 @@ DT_API dt_result dt_program_read(dt_program *p, dt_tensor output, void *data, si
         return result;
     if (p->busy || !p->forward_done) {
         return dti_fail(p->base, DT_ERROR_INVALID,
-                        "program '%s': its forward segment has not finished", p->label);
+                        "program '%s': its forward segment has not finished", p->code->label);
     }
     const char *host = p->store->device->backend->memory_host(p->memories[DTI_ARENA_OUT]);
     memcpy(data, host + port->offset, bytes);
@@ -100,22 +92,22 @@ DT_API dt_result dt_program_read(dt_program *p, dt_tensor output, void *data, si
 /* ---- begin */
 
 static dt_result dti_ports_written(dt_program *p, bool gradient) {
-    for (uint32_t i = 0; i < p->port_count; i++) {
-        const dti_port *port = &p->ports[i];
-        if (port->output || port->gradient != gradient || port->written)
+    for (uint32_t i = 0; i < p->code->port_count; i++) {
+        const dti_port *port = &p->code->ports[i];
+        if (port->output || port->gradient != gradient || p->written[i])
             continue;
         return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': %s %s was never written",
-                        p->label, gradient ? "the host gradient of" : "input",
-                        dti_tensor_name((dt_tensor){p->work, port->node}).text);
+                        p->code->label, gradient ? "the host gradient of" : "input",
+                        dti_tensor_name((dt_tensor){p->code->work, port->node}).text);
     }
     return DT_OK;
 }
 
 /* What a step adds up: gradients, and the running statistics that it moves. */
 static uint64_t dti_micro_params(const dt_program *p) {
-    uint32_t count = p->store->param_count;
-    uint64_t trained = dti_hash64(0, p->trained, count);
-    return dti_hash64(trained, p->update, count * sizeof *p->update);
+    uint32_t count = p->store->layout.param_count;
+    uint64_t trained = dti_hash64(0, p->code->trained, count);
+    return dti_hash64(trained, p->code->update, count * sizeof *p->code->update);
 }
 
 /* Micro-batches add up in the store's one gradient arena: what another program wrote there, a step
@@ -128,14 +120,15 @@ static dt_result dti_micro_check(dt_program *p, const dt_step_desc *step) {
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': micro-batch %u of %u does not go on from what is summed up, "
                         "%u of %u; begin again at 0",
-                        p->label, step->micro, step->micros, s->summed, s->summed ? s->micros : 0);
+                        p->code->label, step->micro, step->micros, s->summed,
+                        s->summed ? s->micros : 0);
     }
     if (dti_micro_params(p) != s->summed_params) {
         return dti_fail(
             p->base, DT_ERROR_INVALID,
             "program '%s': micro-batch %u of %u trains other parameters, or moves other "
             "running statistics, than the first",
-            p->label, step->micro, step->micros);
+            p->code->label, step->micro, step->micros);
     }
     return DT_OK;
 }
@@ -144,13 +137,13 @@ static dt_result dti_micro_check(dt_program *p, const dt_step_desc *step) {
 static void dti_micro_begin(dt_program *p, const dt_step_desc *step) {
     p->micro = step->micro;
     p->micros = DTI_MAX(step->micros, 1u);
-    if (p->has_gradients)
+    if (p->code->has_gradients)
         p->store->summed = 0;
 }
 
 static void dti_micro_done(dt_program *p, uint32_t summed) {
     dt_store *s = p->store;
-    if (!p->has_gradients)
+    if (!p->code->has_gradients)
         return;
     s->summed = summed < p->micros ? summed : 0;
     s->micros = p->micros;
@@ -164,44 +157,44 @@ static dt_result dti_step_check(dt_program *p, const dt_step_desc *step) {
             p->base, DT_ERROR_INVALID,
             "program '%s' is between dt_program_begin and dt_program_end; the programs of a "
             "store share memory, so end or cancel it first",
-            other->label);
+            other->code->label);
     }
-    if (step->micros > 1 && !p->desc.accumulate && !p->piece_count) {
+    if (step->micros > 1 && !p->code->desc.accumulate && !p->code->piece_count) {
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': %u micro-batches need .accumulate in its description",
-                        p->label, step->micros);
+                        p->code->label, step->micros);
     }
     if (step->micro >= DTI_MAX(step->micros, 1u)) {
-        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': micro-batch %u of %u", p->label,
-                        step->micro, step->micros);
+        return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': micro-batch %u of %u",
+                        p->code->label, step->micro, step->micros);
     }
-    for (uint32_t i = 0; step->weights && i < p->loss_count; i++) {
+    for (uint32_t i = 0; step->weights && i < p->code->loss_count; i++) {
         if (dti_fits_f32(step->weights[i]) && (float)step->weights[i] > 0.0f)
             continue;
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': weight %u of the global batch, %g, is not above 0 or not "
                         "finite; see dt_program_weigh",
-                        p->label, i, step->weights[i]);
+                        p->code->label, i, step->weights[i]);
     }
-    for (uint32_t i = 0; step->coefficients && i < p->loss_count; i++) {
+    for (uint32_t i = 0; step->coefficients && i < p->code->loss_count; i++) {
         if (!dti_fits_f32(step->coefficients[i]))
             return dti_fail(p->base, DT_ERROR_INVALID,
                             "program '%s': coefficient %u is %g; it must be finite as an f32",
-                            p->label, i, step->coefficients[i]);
+                            p->code->label, i, step->coefficients[i]);
     }
-    const double lr = dti_or(step->lr, p->optim.lr);
-    if (!dti_optim_lr_fits(&p->optim, lr))
+    const double lr = dti_or(step->lr, p->code->optim.lr);
+    if (!dti_optim_lr_fits(&p->code->optim, lr))
         return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': lr %g; it must be from 0 to %g",
-                        p->label, lr, dti_optim_lr_max(&p->optim));
-    dt_result result = p->has_gradients ? dti_micro_check(p, step) : DT_OK;
+                        p->code->label, lr, dti_optim_lr_max(&p->code->optim));
+    dt_result result = p->code->has_gradients ? dti_micro_check(p, step) : DT_OK;
     return result ? result : dti_ports_written(p, false);
 }
 
 static void dti_step_coefficients(dt_program *p, const dt_step_desc *step) {
-    for (uint32_t i = 0; i < p->loss_count; i++)
+    for (uint32_t i = 0; i < p->code->loss_count; i++)
         p->coefficients[i] = step->coefficients
                                  ? dti_or(step->coefficients[i], 0.0)
-                                 : dti_or((double)p->desc.losses[i].coefficient, 1.0);
+                                 : dti_or((double)p->code->desc.losses[i].coefficient, 1.0);
 }
 
 DT_API dt_result dt_program_begin(dt_program *p, const dt_step_desc *desc) {
@@ -213,13 +206,13 @@ DT_API dt_result dt_program_begin(dt_program *p, const dt_step_desc *desc) {
     if (result)
         return result;
     uint32_t micros = DTI_MAX(step.micros, 1u);
-    p->commits = p->has_optim && step.micro == micros - 1;
+    p->commits = p->code->has_optim && step.micro == micros - 1;
     p->step = step.step ? step.step : p->store->steps + 1;
     p->at = 0;
-    p->end = p->weigh_segment;
-    if (p->has_optim && !p->commits)
-        p->end = p->commit_segment;
-    for (uint32_t i = 0; i < p->loss_count; i++)
+    p->end = p->code->weigh_segment;
+    if (p->code->has_optim && !p->commits)
+        p->end = p->code->commit_segment;
+    for (uint32_t i = 0; i < p->code->loss_count; i++)
         p->weights[i] = step.weights ? step.weights[i] : 0.0;
     dti_step_coefficients(p, &step);
     unsigned modes = dti_fp_enter();
@@ -245,7 +238,7 @@ static dt_result dti_check_running(dt_program *p) {
     if (result || p->store->running == p)
         return result;
     return dti_fail(p->base, DT_ERROR_INVALID,
-                    "program '%s': no step is under way; call dt_program_begin", p->label);
+                    "program '%s': no step is under way; call dt_program_begin", p->code->label);
 }
 
 static dt_result dti_step_poll(dt_program *p, dt_step_state *state) {
@@ -269,7 +262,7 @@ DT_API dt_result dt_program_advance(dt_program *p, dt_step_state *state) {
         result = dti_step_poll(p, state);
     if (result || was_busy || *state != DT_STEP_READY)
         return result;
-    if (p->phases[p->at] == DTI_PHASE_BACKWARD) {
+    if (p->code->phases[p->at] == DTI_PHASE_BACKWARD) {
         result = dti_ports_written(p, true);
         if (result)
             return result;
@@ -287,9 +280,10 @@ DT_API dt_result dt_program_cancel(dt_program *p) {
     dt_result result = dti_check_running(p);
     if (result)
         return result;
-    if (p->commits && p->at > p->update_segment) {
+    if (p->commits && p->at > p->code->update_segment) {
         return dti_fail(p->base, DT_ERROR_INVALID,
-                        "program '%s': the commit has started; call dt_program_end", p->label);
+                        "program '%s': the commit has started; call dt_program_end",
+                        p->code->label);
     }
     result = p->busy ? p->store->device->backend->exec_wait(p->exec) : DT_OK;
     if (p->at <= 1) /* only the forward segment: the sum is as it was */
@@ -306,16 +300,18 @@ static double dti_term_value(double sum, double weight) {
 
 static void dti_report_fill(const dt_program *p, const uint32_t *status, dt_report *r) {
     *r = (dt_report){.step = p->step};
-    for (uint32_t i = 0; i < p->loss_count; i++) {
-        r->loss_sum[i] = (double)dti_status_f32(status, p->term_slot[i]);
-        r->loss_weight[i] = (double)dti_status_f32(status, p->term_slot[i] + 1);
+    for (uint32_t i = 0; i < p->code->loss_count; i++) {
+        r->loss_sum[i] = (double)dti_status_f32(status, p->code->term_slot[i]);
+        r->loss_weight[i] = (double)dti_status_f32(status, p->code->term_slot[i] + 1);
         double weight = p->weights[i] > 0.0 ? p->weights[i] : r->loss_weight[i];
         if (weight > 0.0)
             r->loss += p->coefficients[i] * r->loss_sum[i] / weight;
     }
-    for (uint32_t i = 0; i < p->metric_count; i++) {
-        r->metric_sum[i] = (double)dti_status_f32(status, p->term_slot[p->loss_count + i]);
-        r->metric_weight[i] = (double)dti_status_f32(status, p->term_slot[p->loss_count + i] + 1);
+    for (uint32_t i = 0; i < p->code->metric_count; i++) {
+        r->metric_sum[i] =
+            (double)dti_status_f32(status, p->code->term_slot[p->code->loss_count + i]);
+        r->metric_weight[i] =
+            (double)dti_status_f32(status, p->code->term_slot[p->code->loss_count + i] + 1);
         r->metric[i] = dti_term_value(r->metric_sum[i], r->metric_weight[i]);
     }
     if (p->commits)
@@ -325,10 +321,10 @@ static void dti_report_fill(const dt_program *p, const uint32_t *status, dt_repo
 static bool dti_step_faulty(const dt_program *p, const uint32_t *status) {
     if (p->commits && status[DTI_STATUS_ABORT])
         return true;
-    if (p->desc.no_check)
+    if (p->code->desc.no_check)
         return false;
-    for (uint32_t i = 0; i < p->loss_count; i++) {
-        if (!dti_all_finite(status + p->term_slot[i], 2))
+    for (uint32_t i = 0; i < p->code->loss_count; i++) {
+        if (!dti_all_finite(status + p->code->term_slot[i], 2))
             return true;
     }
     return false;
@@ -337,9 +333,9 @@ static bool dti_step_faulty(const dt_program *p, const uint32_t *status) {
 /* An input that is not finite is told before any op. */
 static const dti_port *dti_fault_input(const dt_program *p) {
     const char *host = p->store->device->backend->memory_host(p->memories[DTI_ARENA_IN]);
-    for (uint32_t i = 0; i < p->port_count; i++) {
-        const dti_port *port = &p->ports[i];
-        if (port->output || p->work->nodes[port->node].dtype != DT_F32)
+    for (uint32_t i = 0; i < p->code->port_count; i++) {
+        const dti_port *port = &p->code->ports[i];
+        if (port->output || p->code->work->nodes[port->node].dtype != DT_F32)
             continue;
         if (!dti_all_finite(host + port->offset, port->bytes / sizeof(float)))
             return port;
@@ -349,28 +345,29 @@ static const dti_port *dti_fault_input(const dt_program *p) {
 
 /* The op, and the layer that it is of: a parameter's gradient is that parameter's. */
 static dti_name dti_fault_name(const dt_program *p, uint32_t node) {
-    const dti_node *n = &p->work->nodes[node];
+    const dti_node *n = &p->code->work->nodes[node];
     const char *op = dti_op_info_of(n->op)->name;
-    dti_name name = dti_tensor_print((dt_tensor){p->work, node});
+    dti_name name = dti_tensor_print((dt_tensor){p->code->work, node});
     if (n->label) { /* it may say nothing of the op */
         const dti_name label = name;
         snprintf(name.text, sizeof name.text, "%s %.200s", op, label.text);
     }
-    for (uint32_t i = 0; i < p->store->param_count; i++) {
-        if (p->update[i] == node)
+    for (uint32_t i = 0; i < p->store->layout.param_count; i++) {
+        if (p->code->update[i] == node)
             snprintf(name.text, sizeof name.text, "%s %s, the next value of '%.150s',", op,
                      dti_shape_print(n->shape, n->samples).text,
-                     p->work->nodes[p->store->params[i].node].label);
-        if (p->trained[i] && p->param_dx[i].id == node)
+                     p->code->work->nodes[p->store->layout.params[i].node].label);
+        if (p->code->trained[i] && p->code->param_dx[i].id == node)
             snprintf(name.text, sizeof name.text, "%s %s, the gradient of '%.150s',", op,
                      dti_shape_print(n->shape, n->samples).text,
-                     p->work->nodes[p->store->params[i].node].label);
+                     p->code->work->nodes[p->store->layout.params[i].node].label);
     }
     return name;
 }
 
 static dt_result dti_step_fault(dt_program *p, dt_report *r) {
-    const char *kept = p->has_optim ? "the store is unchanged" : "nothing is written to the store";
+    const char *kept =
+        p->code->has_optim ? "the store is unchanged" : "nothing is written to the store";
     unsigned long long step = (unsigned long long)p->step;
     r->skipped = true;
     if (dti_update_fault(p, r, kept))
@@ -379,29 +376,29 @@ static dt_result dti_step_fault(dt_program *p, dt_report *r) {
     if (port) {
         r->fault_op = "input";
         return dti_fail(p->base, DT_ERROR_NUMERIC,
-                        "program '%s', step %llu: %s %s holds a NaN or an infinity; %s", p->label,
-                        step, port->gradient ? "the host gradient of" : "input",
-                        dti_tensor_name((dt_tensor){p->work, port->node}).text, kept);
+                        "program '%s', step %llu: %s %s holds a NaN or an infinity; %s",
+                        p->code->label, step, port->gradient ? "the host gradient of" : "input",
+                        dti_tensor_name((dt_tensor){p->code->work, port->node}).text, kept);
     }
-    uint32_t first = p->segments[0].first, last = first, fault = 0;
-    for (uint32_t s = 0; s < p->weigh_segment && s < p->commit_segment; s++)
-        last += p->segments[s].count;
+    uint32_t first = p->code->segments[0].first, last = first, fault = 0;
+    for (uint32_t s = 0; s < p->code->weigh_segment && s < p->code->commit_segment; s++)
+        last += p->code->segments[s].count;
     dt_result result =
         p->store->device->backend->exec_find_fault(p->exec, first, last - first, &fault);
     if (result)
         return result;
-    if (fault >= p->list.launch_count) {
+    if (fault >= p->code->list.launch_count) {
         return dti_fail(p->base, DT_ERROR_NUMERIC,
-                        "program '%s', step %llu: the gradient's norm is not finite; %s", p->label,
-                        step, kept);
+                        "program '%s', step %llu: the gradient's norm is not finite; %s",
+                        p->code->label, step, kept);
     }
-    const uint32_t node = p->list.launches[fault].node;
-    r->fault_op = dti_op_info_of(p->work->nodes[node].op)->name;
+    const uint32_t node = p->code->list.launches[fault].node;
+    r->fault_op = dti_op_info_of(p->code->work->nodes[node].op)->name;
     return dti_fail(p->base, DT_ERROR_NUMERIC,
                     "program '%s', step %llu: op %s gave a NaN or an infinity first, in the %s "
                     "pass; %s",
-                    p->label, step, dti_fault_name(p, node).text,
-                    node < p->backward_node ? "forward" : "backward", kept);
+                    p->code->label, step, dti_fault_name(p, node).text,
+                    node < p->code->backward_node ? "forward" : "backward", kept);
 }
 
 static dt_result dti_step_finish(dt_program *p, dt_report *report) {
@@ -431,7 +428,7 @@ DT_API dt_result dt_program_end(dt_program *p, dt_report *report) {
         return dti_fail(
             p->base, DT_ERROR_INVALID,
             "program '%s': segment %u of %u has not been started; advance until DT_STEP_DONE",
-            p->label, p->at + 1, p->end);
+            p->code->label, p->at + 1, p->end);
     }
     result = p->busy ? p->store->device->backend->exec_wait(p->exec) : DT_OK;
     return result ? dti_step_drop(p, result) : dti_step_finish(p, report);
@@ -439,7 +436,7 @@ DT_API dt_result dt_program_end(dt_program *p, dt_report *report) {
 
 DT_API dt_result dt_program_run(dt_program *p, const dt_step_desc *step, dt_report *report) {
     DTI_NEED(NULL, p);
-    dt_result result = p->has_gradients ? dti_ports_written(p, true) : DT_OK;
+    dt_result result = p->code->has_gradients ? dti_ports_written(p, true) : DT_OK;
     if (!result)
         result = dt_program_begin(p, step);
     if (result)
@@ -464,29 +461,29 @@ DT_API dt_result dt_program_weigh(dt_program *p, double *weights) {
         return result;
     if (p->store->running)
         return dti_step_check(p, &(dt_step_desc){0});
-    for (uint32_t i = 0; i < p->loss_count; i++) {
-        if (p->static_weight[i] >= 0.0)
+    for (uint32_t i = 0; i < p->code->loss_count; i++) {
+        if (p->code->static_weight[i] >= 0.0)
             continue;
         return dti_fail(
             p->base, DT_ERROR_UNSUPPORTED,
             "program '%s': the targets of loss %u are computed in the graph, so its weight is "
             "not known before the forward pass; give targets as an input",
-            p->label, i);
+            p->code->label, i);
     }
     result = dti_ports_written(p, false);
-    if (!result && p->weighs) {
+    if (!result && p->code->weighs) {
         const dti_backend *b = p->store->device->backend;
-        result = b->exec_start(p->exec, p->weigh_segment, 1);
+        result = b->exec_start(p->exec, p->code->weigh_segment, 1);
         if (!result)
             result = b->exec_wait(p->exec);
     }
     if (result)
         return result;
     const uint32_t *status = p->store->device->backend->memory_host(p->memories[DTI_ARENA_OUT]);
-    for (uint32_t i = 0; i < p->loss_count; i++) {
-        bool counted = p->static_weight[i] > 0.0;
-        weights[i] +=
-            counted ? p->static_weight[i] : (double)dti_status_f32(status, DTI_STATUS_TERM(i) + 1);
+    for (uint32_t i = 0; i < p->code->loss_count; i++) {
+        bool counted = p->code->static_weight[i] > 0.0;
+        weights[i] += counted ? p->code->static_weight[i]
+                              : (double)dti_status_f32(status, DTI_STATUS_TERM(i) + 1);
     }
     return DT_OK;
 }

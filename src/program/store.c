@@ -1,19 +1,6 @@
 /* Creating, filling, reading and hashing a store. Initial values are drawn in double from the
  * counter-based generator: key = seed, stream = the parameter's index, counter = the element. */
 
-static uint64_t dti_state_t_offset(void) {
-    return DTI_CONTROL_WORDS;
-}
-
-static uint64_t dti_state_moment_offset(const dt_store *s, uint32_t moment) {
-    uint64_t t = ((uint64_t)s->param_count + DTI_BLOCK - 1) / DTI_BLOCK * DTI_BLOCK;
-    return DTI_CONTROL_WORDS + t + moment * s->elements;
-}
-
-static uint64_t dti_state_bytes(const dt_store *s, uint32_t moments) {
-    return DTI_WORD_BYTES * dti_state_moment_offset(s, moments);
-}
-
 /* ---- initial values */
 
 static void dti_init_fans(dt_shape s, double *fan_in, double *fan_out) {
@@ -70,14 +57,14 @@ static void dti_init_fill(const dti_node *n, uint64_t seed, uint32_t index, floa
 
 static dt_result dti_store_fill(dt_store *s, uint64_t seed) {
     uint64_t largest = 1;
-    for (uint32_t i = 0; i < s->param_count; i++)
-        largest = DTI_MAX(largest, s->params[i].elements);
+    for (uint32_t i = 0; i < s->layout.param_count; i++)
+        largest = DTI_MAX(largest, s->layout.params[i].elements);
     float *values = dti_alloc_array(s->base, largest, sizeof *values);
     if (!values)
         return DT_ERROR_MEMORY;
     dt_result result = DT_OK;
-    for (uint32_t i = 0; i < s->param_count && !result; i++) {
-        const dti_param *p = &s->params[i];
+    for (uint32_t i = 0; i < s->layout.param_count && !result; i++) {
+        const dti_param *p = &s->layout.params[i];
         dti_init_fill(&s->graph->nodes[p->node], seed, i, values, p->elements);
         result = s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM],
                                                   dti_arena_bytes(p->offset), values,
@@ -101,29 +88,16 @@ static double dti_store_flops(const dt_graph *g, int batch) {
     return 6.0 * n;
 }
 
-static void dti_store_place(dt_store *s) {
-    for (uint32_t i = s->param_count; i-- > 0;) {
-        dti_param *p = &s->params[i];
-        p->node = s->graph->params[i];
-        p->dtype = s->graph->nodes[p->node].dtype;
-        p->elements = (uint64_t)dti_shape_elements(s->graph->nodes[p->node].shape);
-        p->offset = s->elements;
-        s->elements += (p->elements + DTI_BLOCK - 1) / DTI_BLOCK * DTI_BLOCK;
-    }
-    if (s->elements == 0)
-        s->elements = DTI_BLOCK;
-}
-
 static dt_result dti_store_build(dt_store *s, const dt_store_desc *d) {
-    s->params = dti_alloc_array(s->base, s->param_count + 1u, sizeof *s->params);
-    if (!s->params)
+    dt_result result = dti_layout_make(s->base, s->graph, &s->layout);
+    s->kept = dti_alloc_array(s->base, s->layout.param_count + 1u, sizeof *s->kept);
+    if (result || !s->kept)
         return DT_ERROR_MEMORY;
-    dti_store_place(s);
     double flops = dti_store_flops(s->graph, d->batch_hint);
-    dt_result result = dti_device_open(s->graph->ctx, d->device, flops, &s->device);
+    result = dti_device_open(s->graph->ctx, d->device, flops, &s->device);
     if (result)
         return result;
-    result = s->device->backend->memory_create(s->device, dti_arena_bytes(s->elements),
+    result = s->device->backend->memory_create(s->device, dti_arena_bytes(s->layout.elements),
                                                DTI_MEMORY_DEVICE, &s->memories[DTI_ARENA_PARAM]);
     return result ? result : dti_store_fill(s, d->seed);
 }
@@ -153,7 +127,6 @@ DT_API dt_result dt_store_create(dt_graph *graph, const dt_store_desc *desc, dt_
         return DT_ERROR_MEMORY;
     s->graph = graph;
     s->base = graph->base;
-    s->param_count = graph->param_count;
     s->seed = d.seed;
     dti_own(&graph->stores, &s->owned, dti_store_end);
     unsigned modes = dti_fp_enter(); /* the host's flush-to-zero would change the initial values */
@@ -178,7 +151,8 @@ static void dti_store_free(dt_store *s) {
     }
     dti_device_close(s->device);
     dti_disown(&s->graph->stores, &s->owned);
-    dti_free(s->base, s->params);
+    dti_free(s->base, s->layout.params);
+    dti_free(s->base, s->kept);
     dti_free(s->base, s);
 }
 
@@ -200,28 +174,28 @@ DT_API const dt_device_info *dt_store_device(const dt_store *s) {
 }
 
 DT_API int dt_store_param_count(const dt_store *s) {
-    return s ? (int)s->param_count : 0;
+    return s ? (int)s->layout.param_count : 0;
 }
 
 DT_API dt_result dt_store_param(const dt_store *s, int index, dt_param_info *info) {
     DTI_NEED(NULL, s);
     DTI_NEED(s->base, info);
-    if (index < 0 || (uint32_t)index >= s->param_count) {
+    if (index < 0 || (uint32_t)index >= s->layout.param_count) {
         return dti_fail(s->base, DT_ERROR_INVALID, "there is no parameter %d; the store has %u",
-                        index, s->param_count);
+                        index, s->layout.param_count);
     }
-    const dti_node *n = &s->graph->nodes[s->params[index].node];
+    const dti_node *n = &s->graph->nodes[s->layout.params[index].node];
     *info = (dt_param_info){.name = n->label,
                             .shape = n->shape,
                             .frozen = n->frozen && !n->buffer,
                             .buffer = n->buffer,
-                            .elements = s->params[index].elements};
+                            .elements = s->layout.params[index].elements};
     return DT_OK;
 }
 
 DT_API int dt_store_find(const dt_store *s, const char *name) {
-    for (uint32_t i = 0; s && name && i < s->param_count; i++) {
-        if (strcmp(s->graph->nodes[s->params[i].node].label, name) == 0)
+    for (uint32_t i = 0; s && name && i < s->layout.param_count; i++) {
+        if (strcmp(s->graph->nodes[s->layout.params[i].node].label, name) == 0)
             return (int)i;
     }
     return -1;
@@ -236,7 +210,7 @@ static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, si
         result = dt_store_param(s, index, &info);
     if (result)
         return result;
-    const uint64_t size = dti_bytes(s->params[index].dtype, info.elements);
+    const uint64_t size = dti_bytes(s->layout.params[index].dtype, info.elements);
     if (bytes != size) {
         return dti_fail(s->base, DT_ERROR_INVALID, "parameter '%s' %s has %llu bytes, not %zu",
                         info.name, dti_shape_print(info.shape, false).text,
@@ -253,13 +227,13 @@ static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, si
     if (info.buffer && kind != DT_VALUE_PARAM)
         return dti_fail(s->base, DT_ERROR_INVALID,
                         "'%s' is a buffer: it has no gradient and no moments", info.name);
-    uint64_t at = s->params[index].offset;
+    uint64_t at = s->layout.params[index].offset;
     uint32_t moment = kind == DT_VALUE_MOMENT2;
     dti_arena arena = kind == DT_VALUE_PARAM      ? DTI_ARENA_PARAM
                       : kind == DT_VALUE_GRADIENT ? DTI_ARENA_GRADIENT
                                                   : DTI_ARENA_STATE;
     if (arena == DTI_ARENA_STATE)
-        at += dti_state_moment_offset(s, moment);
+        at += dti_state_moment_offset(&s->layout, moment);
     if (!s->memories[arena] || (arena == DTI_ARENA_STATE && moment >= s->moments)) {
         return dti_fail(s->base, DT_ERROR_INVALID,
                         "parameter '%s' has no %s: no program that computes it was created",
@@ -299,7 +273,7 @@ DT_API dt_result dt_store_write(dt_store *s, int index, dt_value_kind kind, cons
             dti_fail(s->base, result, "another replica: %s", at->base->error);
         at->written = true;
         if (!result && kind != DT_VALUE_GRADIENT) /* else there may be no such parameter */
-            at->params[index].bounded = 0;
+            at->kept[index].bounded = 0;
     }
     return result;
 }
@@ -325,8 +299,8 @@ DT_API dt_result dt_store_hash(dt_store *s, uint64_t *hash) {
     DTI_NEED(s->base, hash);
     *hash = DTI_HASH_START;
     dt_result result = dti_check_forked(s->base);
-    for (uint32_t i = 0; i < s->param_count && !result; i++) {
-        const dti_param *p = &s->params[i];
+    for (uint32_t i = 0; i < s->layout.param_count && !result; i++) {
+        const dti_param *p = &s->layout.params[i];
         result = dti_store_hash_range(s, DTI_ARENA_PARAM, dti_arena_bytes(p->offset),
                                       dti_arena_bytes(p->elements), hash);
     }
@@ -341,7 +315,7 @@ DT_API dt_result dt_store_state_hash(dt_store *s, uint64_t *hash) {
         return result;
     uint64_t control = DTI_WORD_BYTES * DTI_CONTROL_WORDS; /* scratch of a step, not state */
     return dti_store_hash_range(s, DTI_ARENA_STATE, control,
-                                dti_state_bytes(s, s->moments) - control, hash);
+                                dti_state_bytes(&s->layout, s->moments) - control, hash);
 }
 
 /* ---- back to the beginning */
@@ -349,14 +323,14 @@ DT_API dt_result dt_store_state_hash(dt_store *s, uint64_t *hash) {
 static uint8_t dti_store_optim(const dt_store *s, uint32_t param) {
     uint8_t kind = 0;
     for (const dt_program *p = s->programs; p; p = p->next) {
-        if (p->has_optim && p->trained[param])
-            kind = (uint8_t)p->optim.kind;
+        if (p->code->has_optim && p->code->trained[param])
+            kind = (uint8_t)p->code->optim.kind;
     }
     return kind;
 }
 
 static dt_result dti_store_forget(dt_store *s, const char zeros[DTI_STORE_PIECE]) {
-    const uint64_t end = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(s, s->moments) : 0;
+    const uint64_t end = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0;
     dt_result result = DT_OK;
     for (uint64_t at = DTI_WORD_BYTES * dti_state_t_offset(); at < end && !result;
          at += DTI_STORE_PIECE)
@@ -364,8 +338,8 @@ static dt_result dti_store_forget(dt_store *s, const char zeros[DTI_STORE_PIECE]
                                                   DTI_MIN(end - at, (uint64_t)DTI_STORE_PIECE));
     dti_store_unbound(s);
     s->summed = 0;
-    for (uint32_t i = 0; i < s->param_count && !result; i++)
-        s->params[i].optim = dti_store_optim(s, i);
+    for (uint32_t i = 0; i < s->layout.param_count && !result; i++)
+        s->kept[i].optim = dti_store_optim(s, i);
     return result;
 }
 
@@ -382,7 +356,7 @@ DT_API dt_result dt_store_reset(dt_store *s, dt_reset_kind kind) {
         return dti_fail(s->base, DT_ERROR_INVALID,
                         "program '%s' is between dt_program_begin and dt_program_end; end or "
                         "cancel it first",
-                        s->running->label);
+                        s->running->code->label);
     char *zeros = dti_alloc(s->base, DTI_STORE_PIECE);
     if (!zeros)
         return DT_ERROR_MEMORY;

@@ -1,36 +1,19 @@
 /* A store: the values of a graph's parameters on one device, and the arenas that its programs
- * share. Parameters lie in one order, the reverse of their creation (gradients are complete in
- * about that order), at equal offsets in the parameter, gradient and moment arenas, each padded
- * to blocks of 256 elements. Padding is zero and stays zero. */
+ * share. Where a parameter lies in them is the layout's (lower/layout.h). */
 
-typedef enum dti_arena { /* memories of a program's exec; the numbers of dti_value_kind */
-                         DTI_ARENA_TRANSIENT = DTI_VALUE_TRANSIENT,
-                         DTI_ARENA_PARAM = DTI_VALUE_PARAM,
-                         DTI_ARENA_GRADIENT = DTI_VALUE_GRADIENT,
-                         DTI_ARENA_STATE = DTI_VALUE_STATE,
-                         DTI_ARENA_TABLE = DTI_VALUE_TABLE,
-                         DTI_ARENA_IN = DTI_VALUE_IN,
-                         DTI_ARENA_OUT = DTI_VALUE_OUT,
-                         DTI_ARENAS = DTI_VALUE_KINDS
-} dti_arena;
-
-typedef struct dti_param {
-    uint32_t node;
-    uint64_t offset; /* in elements, a multiple of DTI_BLOCK */
-    uint64_t elements;
-    uint8_t dtype;   /* of the arenas: F32 */
+/* What a store knows of a parameter's values and its optimizer's state. */
+typedef struct dti_kept {
     uint8_t optim;   /* dt_optim_kind that keeps state for it; 0 = none yet */
     uint8_t bounded; /* so many are within `largest`: 0, its values, and so many moments */
-} dti_param;
+} dti_kept;
 
 struct dt_store {
     dti_owned owned; /* first */
     dt_graph *graph;
     dti_base *base;
     dti_device *device;
-    dti_param *params; /* in order of creation */
-    uint32_t param_count;
-    uint64_t elements; /* of an arena, padding included */
+    dti_layout layout;
+    dti_kept *kept; /* by parameter */
     uint64_t transient_bytes;
     uint32_t slots;    /* gradients: copies of the arena, see shards.h; 0 = 1 */
     bool exchange;     /* and the host reads and writes them during a step */
@@ -50,16 +33,6 @@ struct dt_store {
     uint32_t summed, micros;
     uint64_t summed_params;
 };
-
-/* Bytes of elements of the parameter, gradient and moment arenas, which are all of one type. */
-static inline uint64_t dti_arena_bytes(uint64_t elements) {
-    return dti_bytes(DT_F32, elements);
-}
-
-/* Word offsets in the state arena: control, then t of each parameter, then the moments. */
-static uint64_t dti_state_t_offset(void);
-static uint64_t dti_state_moment_offset(const dt_store *s, uint32_t moment);
-static uint64_t dti_state_bytes(const dt_store *s, uint32_t moments);
 
 /* Ends it, also when it is a trainer's. */
 static void dti_store_free(dt_store *s);

@@ -48,47 +48,48 @@ static bool dti_label_keep(dti_base *base, dti_port *port, const dti_label_check
     return room;
 }
 
-static bool dti_label_add(dt_program *p, dti_port *port, dti_label_check c, uint32_t labels) {
-    const size_t count = (size_t)dti_shape_elements(p->work->nodes[port->node].shape);
-    c.reads = dti_alloc(p->base, count + 1);
+static bool dti_label_add(dti_code *code, dti_port *port, dti_label_check c, uint32_t labels) {
+    const size_t count = (size_t)dti_shape_elements(code->work->nodes[port->node].shape);
+    c.reads = dti_alloc(code->base, count + 1);
     if (!c.reads)
         return false;
-    const int64_t found = dti_label_reads(p->work, labels, port->node, c.reads);
+    const int64_t found = dti_label_reads(code->work, labels, port->node, c.reads);
     if (!found || (size_t)found == count) {
-        dti_free(p->base, c.reads);
+        dti_free(code->base, c.reads);
         c.reads = NULL; /* all of them */
     }
-    return !found || dti_label_known(port, &c) || dti_label_keep(p->base, port, &c);
+    return !found || dti_label_known(port, &c) || dti_label_keep(code->base, port, &c);
 }
 
 /* Gradients that a program appends read what their losses read. */
-static dt_result dti_labels_find(dt_program *p, const uint8_t *needed) {
-    const dt_graph *g = p->work;
+static dt_result dti_pass_labels(dti_lowering *w) {
+    dti_code *code = w->code;
+    const dt_graph *g = code->work;
     dti_labels labels;
-    for (uint32_t id = 1; id < p->backward_node; id++) {
+    for (uint32_t id = 1; id < code->backward_node; id++) {
         const dti_node *n = &g->nodes[id];
-        if (!needed[id] || !dti_label_user(g, n, &labels))
+        if (!w->needed[id] || !dti_label_user(g, n, &labels))
             continue;
         const dti_label_check c = {.op = dti_op_info_of(n->op)->name,
                                    .classes = labels.classes,
                                    .ignores = labels.ignores,
                                    .ignore_index = labels.ignore_index};
-        for (uint32_t i = 0; i < p->port_count; i++) {
-            dti_port *port = &p->ports[i];
+        for (uint32_t i = 0; i < code->port_count; i++) {
+            dti_port *port = &code->ports[i];
             const bool number = g->nodes[port->node].op == DTI_OP_INPUT && !port->output &&
                                 !port->gradient && g->nodes[port->node].dtype == DT_I32;
-            if (number && !dti_label_add(p, port, c, dti_input_id(g, n, labels.input)))
+            if (number && !dti_label_add(code, port, c, dti_input_id(g, n, labels.input)))
                 return DT_ERROR_MEMORY;
         }
     }
     return DT_OK;
 }
 
-static void dti_labels_free(dt_program *p) {
-    for (uint32_t i = 0; i < p->port_count; i++) {
-        for (uint32_t k = 0; k < p->ports[i].check_count; k++)
-            dti_free(p->base, p->ports[i].checks[k].reads);
-        dti_free(p->base, p->ports[i].checks);
+static void dti_labels_free(dti_code *code) {
+    for (uint32_t i = 0; i < code->port_count; i++) {
+        for (uint32_t k = 0; k < code->ports[i].check_count; k++)
+            dti_free(code->base, code->ports[i].checks[k].reads);
+        dti_free(code->base, code->ports[i].checks);
     }
 }
 
@@ -96,9 +97,9 @@ static bool dti_label_right(const dti_label_check *c, int32_t label) {
     return (label >= 0 && label < c->classes) || (c->ignores && label == c->ignore_index);
 }
 
-static dt_result dti_labels_check(const dt_program *p, const dti_port *port, const int32_t *data,
+static dt_result dti_labels_check(const dti_code *code, const dti_port *port, const int32_t *data,
                                   const uint32_t *rows) {
-    const dti_node *n = &p->work->nodes[port->node];
+    const dti_node *n = &code->work->nodes[port->node];
     const uint64_t size = (uint64_t)dti_shape_elements(n->shape),
                    count = port->bytes / sizeof *data;
     for (uint32_t k = 0; k < port->check_count; k++) {
@@ -107,9 +108,9 @@ static dt_result dti_labels_check(const dt_program *p, const dti_port *port, con
             if ((c->reads && !c->reads[i % size]) || dti_label_right(c, data[i]))
                 continue;
             const uint64_t row = n->samples ? i / size : 0;
-            return dti_fail(p->base, DT_ERROR_INVALID,
+            return dti_fail(code->base, DT_ERROR_INVALID,
                             "program '%s': '%s' row %llu%s: %d is not in [0, %d), which %s needs",
-                            p->label, n->label, (unsigned long long)(rows ? rows[row] : row),
+                            code->label, n->label, (unsigned long long)(rows ? rows[row] : row),
                             rows ? " of the data set" : "", (int)data[i], (int)c->classes, c->op);
         }
     }

@@ -4,7 +4,7 @@
  * program gives what its pieces would give as programs of their own, whoever computes how many. */
 
 static uint32_t dti_pieces_count(const dti_lowering *w) {
-    return w->p->piece_count;
+    return w->code->piece_count;
 }
 
 static dti_view *dti_piece_view(const dti_lowering *w, uint32_t id, uint32_t piece) {
@@ -19,7 +19,7 @@ static uint8_t dti_extent_of(const dti_lowering *w, const dti_node *n) {
     if (dti_op_info_of(n->op)->family->uniform)
         return DTI_EXTENT_UNIFORM;
     for (uint32_t k = 0; k < n->count; k++) {
-        if (w->extent[dti_input_id(w->p->work, n, k)] != DTI_EXTENT_UNIFORM)
+        if (w->extent[dti_input_id(w->code->work, n, k)] != DTI_EXTENT_UNIFORM)
             return DTI_EXTENT_PIECE;
     }
     return DTI_EXTENT_UNIFORM;
@@ -28,101 +28,103 @@ static uint8_t dti_extent_of(const dti_lowering *w, const dti_node *n) {
 static bool dti_pieces_each(const dti_lowering *w, uint32_t id) {
     if (!w->extent)
         return false;
-    const dti_node *n = &w->p->work->nodes[id];
+    const dti_node *n = &w->code->work->nodes[id];
     const bool uniform = dti_op_info_of(n->op)->family->uniform;
     bool each = w->extent[id] == DTI_EXTENT_PIECE;
     for (uint32_t k = 0; k < n->count && !uniform; k++)
-        each = each || w->extent[dti_input_id(w->p->work, n, k)] == DTI_EXTENT_PIECE;
+        each = each || w->extent[dti_input_id(w->code->work, n, k)] == DTI_EXTENT_PIECE;
     return each;
 }
 
 /* A piece is a batch to batch norm. PyTorch refuses one value too: its variance is 0 whatever it
  * is. */
-static dt_result dti_pieces_values(const dt_program *p, const dti_node *n) {
+static dt_result dti_pieces_values(const dti_code *code, const dti_node *n) {
     const dti_op_family *family = dti_op_info_of(n->op)->family;
     if (!family->values)
         return DT_OK;
-    const dti_node *x = &p->work->nodes[dti_input_id(p->work, n, 0)];
-    const char *name = p->work->nodes[dti_input_id(p->work, n, 1)].label;
-    for (uint32_t i = 0; i < p->piece_count && p->train; i++) {
-        if (!p->pieces[i].rows || (int64_t)p->pieces[i].rows * family->values(n) > 1)
+    const dti_node *x = &code->work->nodes[dti_input_id(code->work, n, 0)];
+    const char *name = code->work->nodes[dti_input_id(code->work, n, 1)].label;
+    for (uint32_t i = 0; i < code->piece_count && code->train; i++) {
+        if (!code->pieces[i].rows || (int64_t)code->pieces[i].rows * family->values(n) > 1)
             continue;
-        return dti_fail(p->base, DT_ERROR_INVALID,
+        return dti_fail(code->base, DT_ERROR_INVALID,
                         "program '%s': batch_norm(%s) with '%s' sees one value a channel in shard "
                         "%u, and needs more; use a larger batch, fewer shards or parts, drop the "
                         "short last batch, or use another norm",
-                        p->label, dti_shape_print(x->shape, true).text, name ? name : "?",
-                        p->pieces[i].leaf);
+                        code->label, dti_shape_print(x->shape, true).text, name ? name : "?",
+                        code->pieces[i].leaf);
     }
     return DT_OK;
 }
 
 static dt_result dti_pieces_check(const dti_lowering *w) {
-    const dt_program *p = w->p;
-    for (uint32_t i = 0; w->extent && i < DT_MAX_OUTPUTS && dti_is_set(p->desc.outputs[i]); i++) {
-        if (w->extent[p->desc.outputs[i].id] != DTI_EXTENT_PIECE)
+    const dti_code *code = w->code;
+    for (uint32_t i = 0; w->extent && i < DT_MAX_OUTPUTS && dti_is_set(code->desc.outputs[i]);
+         i++) {
+        if (w->extent[code->desc.outputs[i].id] != DTI_EXTENT_PIECE)
             continue;
-        return dti_fail(p->base, DT_ERROR_INVALID,
+        return dti_fail(code->base, DT_ERROR_INVALID,
                         "program '%s': output %u is a sum over samples, which each shard has by "
                         "itself; make it a metric",
-                        p->label, i + 1);
+                        code->label, i + 1);
     }
-    for (uint32_t id = 1; id < p->work->count; id++) {
-        dt_result result = w->needed[id] ? dti_pieces_values(p, &p->work->nodes[id]) : DT_OK;
+    for (uint32_t id = 1; id < code->work->count; id++) {
+        dt_result result = w->needed[id] ? dti_pieces_values(code, &code->work->nodes[id]) : DT_OK;
         if (result)
             return result;
     }
     return DT_OK;
 }
 
-static dt_result dti_pieces_prepare(dti_lowering *w) {
-    const dt_program *p = w->p;
-    if (p->piece_count > 1) {
-        size_t nodes = p->work->count, most = 1;
+static dt_result dti_pass_pieces(dti_lowering *w) {
+    const dti_code *code = w->code;
+    if (code->piece_count > 1) {
+        size_t nodes = code->work->count, most = 1;
         for (size_t id = 1; id < nodes; id++)
-            most = DTI_MAX(most, (size_t)p->work->nodes[id].count);
-        w->extent = dti_alloc_array(p->base, nodes, 1);
-        w->piece_views = dti_alloc_array(p->base, nodes * p->piece_count, sizeof *w->piece_views);
-        w->saved = dti_alloc_array(p->base, most, sizeof *w->saved);
+            most = DTI_MAX(most, (size_t)code->work->nodes[id].count);
+        w->extent = dti_alloc_array(code->base, nodes, 1);
+        w->piece_views =
+            dti_alloc_array(code->base, nodes * code->piece_count, sizeof *w->piece_views);
+        w->saved = dti_alloc_array(code->base, most, sizeof *w->saved);
         if (!w->extent || !w->piece_views || !w->saved)
             return DT_ERROR_MEMORY;
         for (uint32_t id = 1; id < nodes; id++)
-            w->extent[id] = dti_extent_of(w, &p->work->nodes[id]);
+            w->extent[id] = dti_extent_of(w, &code->work->nodes[id]);
     }
-    return p->piece_count ? dti_pieces_check(w) : DT_OK;
+    return code->piece_count ? dti_pieces_check(w) : DT_OK;
 }
 
 /* ---- places */
 
 static void dti_pieces_place_out(dti_lowering *w, uint32_t id, uint64_t *offset, uint64_t *stride) {
-    dt_program *p = w->p;
-    const dti_node *n = &p->work->nodes[id];
-    *offset = p->out_bytes;
-    *stride = dti_aligned(dti_node_bytes(p, n));
-    for (uint32_t i = 0; i < dti_pieces_count(w); i++, p->out_bytes += *stride) {
-        uint32_t value = dti_node_value(p, DTI_VALUE_OUT, n, p->out_bytes);
+    dti_code *code = w->code;
+    const dti_node *n = &code->work->nodes[id];
+    *offset = code->out_bytes;
+    *stride = dti_aligned(dti_node_bytes(code, n));
+    for (uint32_t i = 0; i < dti_pieces_count(w); i++, code->out_bytes += *stride) {
+        uint32_t value = dti_node_value(code, DTI_VALUE_OUT, n, code->out_bytes);
         *dti_piece_view(w, id, i) = dti_view_dense(value, n, 1);
     }
 }
 
 static void dti_pieces_place(dti_lowering *w, uint32_t id) {
-    dt_program *p = w->p;
-    const dti_node *n = &p->work->nodes[id];
+    dti_code *code = w->code;
+    const dti_node *n = &code->work->nodes[id];
     for (uint32_t i = 0; i < dti_pieces_count(w); i++) {
         dti_view *view = dti_piece_view(w, id, i);
-        if (view->dim[DTI_AXES - 1] || !p->pieces[i].rows)
+        if (view->dim[DTI_AXES - 1] || !code->pieces[i].rows)
             continue;
-        uint32_t value = dti_node_value(p, DTI_VALUE_TRANSIENT, n, 0);
+        uint32_t value = dti_node_value(code, DTI_VALUE_TRANSIENT, n, 0);
         *view = dti_view_dense(value, n, 1);
     }
 }
 
 /* ---- one node for one piece */
 
-static int64_t dti_piece_row(const dt_program *p, uint32_t piece) {
+static int64_t dti_piece_row(const dti_code *code, uint32_t piece) {
     int64_t row = 0;
     for (uint32_t i = 0; i < piece; i++)
-        row += p->pieces[i].rows;
+        row += code->pieces[i].rows;
     return row;
 }
 
@@ -168,51 +170,51 @@ static bool dti_same_view(const dti_view *a, const dti_view *b) {
  * must be in `to`. */
 static dti_view dti_piece_emit(dti_lowering *w, uint32_t id, uint32_t piece, const dti_view *to,
                                bool keep) {
-    dt_program *p = w->p;
+    dti_code *code = w->code;
     dti_emit *e = &w->e;
-    const dti_op_family *family = dti_op_info_of(p->work->nodes[id].op)->family;
-    e->node = &p->work->nodes[id];
+    const dti_op_family *family = dti_op_info_of(code->work->nodes[id].op)->family;
+    e->node = &code->work->nodes[id];
     e->id = id;
     e->pinned = true;
-    e->batch = p->pieces[piece].rows;
-    e->first_row = dti_piece_row(p, piece);
+    e->batch = code->pieces[piece].rows;
+    e->first_row = dti_piece_row(code, piece);
     e->out = *to;
     dti_piece_inputs(w, piece, e->first_row, e->batch);
-    dti_cut_emit(p, e, family);
+    dti_cut_emit(code, e, family);
     dti_view out = e->out;
     if (!dti_same_view(&out, to) && !keep) {
         dti_emit_copy(e, &out, to, DTI_COPY_WORD);
         out = *to;
     }
     dti_piece_inputs_back(w);
-    e->batch = p->batch;
+    e->batch = code->batch;
     e->first_row = 0;
     return out;
 }
 
 static void dti_lower_pieces(dti_lowering *w, uint32_t id) {
-    dt_program *p = w->p;
-    const dti_node *n = &p->work->nodes[id];
+    dti_code *code = w->code;
+    const dti_node *n = &code->work->nodes[id];
     dti_view whole = {0};
     if (w->e.own)
-        w->own[id].first = p->list.launch_count;
+        w->own[id].first = code->list.launch_count;
     if (n->samples) {
-        uint32_t value = w->pin[id] ? w->pin[id] : dti_node_value(p, DTI_VALUE_TRANSIENT, n, 0);
-        whole = dti_view_dense(value, n, p->batch);
+        uint32_t value = w->pin[id] ? w->pin[id] : dti_node_value(code, DTI_VALUE_TRANSIENT, n, 0);
+        whole = dti_view_dense(value, n, code->batch);
     }
     bool view = dti_op_info_of(n->op)->family->view;
     bool fixed = !n->samples && dti_piece_view(w, id, 0)->dim[DTI_AXES - 1];
     if (!n->samples && !view)
         dti_pieces_place(w, id);
     for (uint32_t i = 0; i < dti_pieces_count(w); i++) {
-        int64_t rows = p->pieces[i].rows;
+        int64_t rows = code->pieces[i].rows;
         if (!rows)
             continue;
         dti_view to = *dti_piece_view(w, id, i);
         if (!to.dim[DTI_AXES - 1]) /* a view starts from how it would lie by itself */
             to = dti_view_dense(0, n, 1);
         if (n->samples)
-            to = dti_piece_rows(&whole, dti_piece_row(p, i), rows);
+            to = dti_piece_rows(&whole, dti_piece_row(code, i), rows);
         dti_view out = dti_piece_emit(w, id, i, &to, view && !n->samples && !fixed);
         if (!n->samples)
             *dti_piece_view(w, id, i) = out;
@@ -220,18 +222,18 @@ static void dti_lower_pieces(dti_lowering *w, uint32_t id) {
     if (n->samples)
         w->e.views[id] = whole;
     if (w->e.own)
-        w->own[id].last = p->list.launch_count;
+        w->own[id].last = code->list.launch_count;
 }
 
 /* ---- gradients added up */
 
-static bool dti_pieces_fold(const dt_program *p) {
-    bool plain = p->piece_count == 1 && p->pieces[0].begins && p->subtrees.count == 0;
-    return p->piece_count && !p->any_part && !plain;
+static bool dti_pieces_fold(const dti_code *code) {
+    bool plain = code->piece_count == 1 && code->pieces[0].begins && code->subtrees.count == 0;
+    return code->piece_count && !code->any_part && !plain;
 }
 
 static bool dti_piece_fold_direct(const dti_lowering *w, uint32_t id) {
-    const dti_node *n = &w->p->work->nodes[id];
+    const dti_node *n = &w->code->work->nodes[id];
     return w->own[id].uses == 1 && w->param_of[id] && !w->next_param[w->param_of[id] - 1] &&
            !w->pin[id] && n->count > 0 && !n->samples && !dti_op_info_of(n->op)->family->view &&
            dti_pieces_each(w, id);
@@ -244,9 +246,9 @@ static dti_view dti_piece_fold_view(uint32_t value, const dti_node *n) {
 /* Brings a piece's gradient to `value`. */
 static void dti_piece_fold(dti_lowering *w, uint32_t id, uint32_t piece, uint32_t value,
                            bool direct) {
-    const dti_node *n = &w->p->work->nodes[id];
+    const dti_node *n = &w->code->work->nodes[id];
     dti_view to = dti_piece_fold_view(value, n);
-    if (!w->p->pieces[piece].rows) {
+    if (!w->code->pieces[piece].rows) {
         dti_emit_fill(&w->e, &to, DTI_COPY_FILL_F32, 0.0f);
     } else if (direct) {
         dti_piece_emit(w, id, piece, &to, false);
@@ -263,32 +265,32 @@ static void dti_piece_fold_add(dti_lowering *w, const dti_node *n, uint32_t to, 
 }
 
 static void dti_lower_fold(dti_lowering *w, uint32_t id, uint32_t param, bool direct) {
-    dt_program *p = w->p;
-    const dti_node *n = &p->work->nodes[id];
-    const dti_shards shards = {.pieces = p->pieces,
-                               .piece_count = p->piece_count,
-                               .leaves = p->leaves,
-                               .before = p->subtrees};
-    dti_subtrees s = p->subtrees;
+    dti_code *code = w->code;
+    const dti_node *n = &code->work->nodes[id];
+    const dti_shards shards = {.pieces = code->pieces,
+                               .piece_count = code->piece_count,
+                               .leaves = code->leaves,
+                               .before = code->subtrees};
+    dti_subtrees s = code->subtrees;
     const uint32_t slots = DTI_MAX(s.count, dti_subtrees_after(&shards).count);
     uint32_t entry[DTI_SUBTREES_MAX];
     w->e.node = n;
     w->e.id = id;
     for (uint32_t i = 0; i < slots; i++)
-        entry[i] = dti_param_value(p, param, DTI_VALUE_GRADIENT, i);
-    for (uint32_t i = 0; i < p->piece_count; i++) {
-        const dti_piece *piece = &p->pieces[i];
+        entry[i] = dti_param_value(code, param, DTI_VALUE_GRADIENT, i);
+    for (uint32_t i = 0; i < code->piece_count; i++) {
+        const dti_piece *piece = &code->pieces[i];
         uint32_t at = dti_subtrees_add(&s, piece);
         if (piece->begins && at >= slots)
-            entry[at] = dti_node_value(p, DTI_VALUE_TRANSIENT, n, 0);
+            entry[at] = dti_node_value(code, DTI_VALUE_TRANSIENT, n, 0);
         if (piece->begins) {
             dti_piece_fold(w, id, i, entry[at], direct);
         } else if (piece->rows) {
-            uint32_t more = dti_node_value(p, DTI_VALUE_TRANSIENT, n, 0);
+            uint32_t more = dti_node_value(code, DTI_VALUE_TRANSIENT, n, 0);
             dti_piece_fold(w, id, i, more, direct);
             dti_piece_fold_add(w, n, entry[at], more);
         }
-        while (piece->ends && dti_subtrees_join(&s, p->leaves))
+        while (piece->ends && dti_subtrees_join(&s, code->leaves))
             dti_piece_fold_add(w, n, entry[s.count - 1], entry[s.count]);
     }
 }

@@ -7,14 +7,14 @@
 
 #define DTI_CUT_ALIGN 256
 
-static bool dti_cut_is_large(const dt_program *p, const dti_view *v) {
-    return p->list.values[v->value].bytes > p->store->device->info.storage_range_bytes;
+static bool dti_cut_is_large(const dti_code *code, const dti_view *v) {
+    return code->list.values[v->value].bytes > code->limits.storage_range_bytes;
 }
 
 /* A view that repeats elements may be large though its value is not: a dense copy would be. */
-static bool dti_cut_is_wide(const dt_program *p, const dti_view *v) {
+static bool dti_cut_is_wide(const dti_code *code, const dti_view *v) {
     uint64_t bytes = dti_bytes(v->dtype, (uint64_t)dti_view_elements(v));
-    return dti_cut_is_large(p, v) || bytes > p->store->device->info.storage_range_bytes;
+    return dti_cut_is_large(code, v) || bytes > code->limits.storage_range_bytes;
 }
 
 /* From the first to the last element that `rows` samples take, in elements. */
@@ -26,7 +26,7 @@ static int64_t dti_cut_extent(const dti_view *v, int64_t rows) {
 }
 
 /* Samples [row, row + rows) of a view; one without samples is the same for all. */
-static dti_view dti_cut_view(dt_program *p, const dti_view *v, int64_t row, int64_t rows) {
+static dti_view dti_cut_view(dti_code *code, const dti_view *v, int64_t row, int64_t rows) {
     dti_view part = *v;
     if (v->dim[0] == 1)
         return part;
@@ -34,23 +34,23 @@ static dti_view dti_cut_view(dt_program *p, const dti_view *v, int64_t row, int6
     part.offset += row * v->stride[0];
     if (rows == 1)
         part.stride[0] = 0;
-    if (!dti_cut_is_large(p, v))
+    if (!dti_cut_is_large(code, v))
         return part;
     uint64_t first = dti_bytes(v->dtype, (uint64_t)part.offset) / DTI_CUT_ALIGN * DTI_CUT_ALIGN;
     uint64_t end = dti_bytes(v->dtype, (uint64_t)(part.offset + dti_cut_extent(v, rows)));
-    part.value = dti_listing_part(&p->list, v->value, first, end - first);
+    part.value = dti_listing_part(&code->list, v->value, first, end - first);
     part.offset -= (int64_t)(first / dti_dtype_bytes(v->dtype));
     return part;
 }
 
 /* The most samples whose every operand can be bound; 0 = one sample is too large. */
-static int64_t dti_cut_rows(const dt_program *p, const dti_view *v, int64_t rows) {
-    uint64_t room = p->store->device->info.storage_range_bytes;
+static int64_t dti_cut_rows(const dti_code *code, const dti_view *v, int64_t rows) {
+    uint64_t room = code->limits.storage_range_bytes;
     room = room > DTI_CUT_ALIGN ? (room - DTI_CUT_ALIGN) / dti_dtype_bytes(v->dtype) : 0;
-    if (v->dim[0] == 1 || !dti_cut_is_wide(p, v))
+    if (v->dim[0] == 1 || !dti_cut_is_wide(code, v))
         return rows;
     uint64_t one = (uint64_t)dti_cut_extent(v, 1), step = (uint64_t)DTI_MAX(v->stride[0], 1);
-    if (!dti_cut_is_large(p, v))
+    if (!dti_cut_is_large(code, v))
         one = step = (uint64_t)(dti_view_elements(v) / v->dim[0]);
     if (one > room)
         return 0;
@@ -58,7 +58,7 @@ static int64_t dti_cut_rows(const dt_program *p, const dti_view *v, int64_t rows
 }
 
 typedef struct dti_cut {
-    dt_program *p;
+    dti_code *code;
     dti_emit *e;
     const dti_op_family *family;
     dti_view out;
@@ -82,7 +82,7 @@ static void dti_cut_inputs(dti_cut *c, int64_t row, int64_t rows) {
         for (uint32_t before = 0; before < k; before++)
             again = again || dti_input_id(e->graph, e->node, before) == id;
         if (!again)
-            e->views[id] = dti_cut_view(c->p, &c->inputs[k], row, rows);
+            e->views[id] = dti_cut_view(c->code, &c->inputs[k], row, rows);
     }
 }
 
@@ -110,7 +110,7 @@ static void dti_cut_part(dti_cut *c, uint32_t i) {
     int64_t row = i * c->rows, rows = DTI_MIN(c->rows, e->batch - row);
     dti_cut_inputs(c, row, rows);
     e->first_row = c->first_row + row;
-    e->out = c->sums ? dti_cut_sum(c, i) : dti_cut_view(c->p, &c->out, row, rows);
+    e->out = c->sums ? dti_cut_sum(c, i) : dti_cut_view(c->code, &c->out, row, rows);
     c->family->emit(e);
     if (!c->sums || c->family->join || i == 0)
         return;
@@ -135,54 +135,54 @@ static void dti_cut_all(dti_cut *c) {
         c->family->join(e, c->partial, c->parts, c->rows);
 }
 
-static bool dti_cut_needed(const dt_program *p, const dti_emit *e) {
-    bool large = dti_cut_is_large(p, &e->out), samples = e->node->samples;
+static bool dti_cut_needed(const dti_code *code, const dti_emit *e) {
+    bool large = dti_cut_is_large(code, &e->out), samples = e->node->samples;
     for (uint32_t k = 0; k < e->node->count; k++) {
         uint32_t id = dti_input_id(e->graph, e->node, k);
-        large = large || dti_cut_is_wide(p, &e->views[id]);
+        large = large || dti_cut_is_wide(code, &e->views[id]);
         samples = samples || e->graph->nodes[id].samples;
     }
     return large && samples;
 }
 
 /* A view of what lies with gaps, which it must not, copies it: in parts as well. */
-static void dti_cut_pack(dt_program *p, dti_emit *e) {
+static void dti_cut_pack(dti_code *code, dti_emit *e) {
     uint32_t id = dti_input_id(e->graph, e->node, 0);
     const dti_node *in = &e->graph->nodes[id];
     dti_view x = e->views[id];
-    if (!dti_cut_is_wide(p, &x) || x.dim[0] < 2 || dti_view_is_dense(&x))
+    if (!dti_cut_is_wide(code, &x) || x.dim[0] < 2 || dti_view_is_dense(&x))
         return;
     const uint32_t value = dti_emit_scratch(e, x.dtype, (uint64_t)dti_view_elements(&x));
     dti_view y = dti_view_dense(value, in, e->batch);
-    int64_t rows = dti_cut_rows(p, &y, dti_cut_rows(p, &x, e->batch));
+    int64_t rows = dti_cut_rows(code, &y, dti_cut_rows(code, &x, e->batch));
     for (int64_t row = 0; row < e->batch && rows > 0; row += rows) {
         int64_t n = DTI_MIN(rows, e->batch - row);
-        dti_view from = dti_cut_view(p, &x, row, n), to = dti_cut_view(p, &y, row, n);
+        dti_view from = dti_cut_view(code, &x, row, n), to = dti_cut_view(code, &y, row, n);
         dti_emit_copy(e, &from, &to, DTI_COPY_WORD);
     }
     if (rows > 0)
         e->views[id] = y;
 }
 
-static void dti_cut_emit(dt_program *p, dti_emit *e, const dti_op_family *family) {
+static void dti_cut_emit(dti_code *code, dti_emit *e, const dti_op_family *family) {
     if (family->packs && family->packs(e->node))
-        dti_cut_pack(p, e);
+        dti_cut_pack(code, e);
     bool idle = family->view || (family->idle && family->idle(e->node, e->train));
-    if (idle || e->batch < 2 || !dti_cut_needed(p, e)) {
+    if (idle || e->batch < 2 || !dti_cut_needed(code, e)) {
         family->emit(e);
         return;
     }
-    dti_cut c = {.p = p, .e = e, .family = family, .out = e->out, .rows = e->batch};
+    dti_cut c = {.code = code, .e = e, .family = family, .out = e->out, .rows = e->batch};
     c.first_row = e->first_row;
     for (uint32_t k = 0; k < e->node->count; k++)
-        c.rows = dti_cut_rows(p, &e->views[dti_input_id(e->graph, e->node, k)], c.rows);
+        c.rows = dti_cut_rows(code, &e->views[dti_input_id(e->graph, e->node, k)], c.rows);
     c.sums = !e->node->samples;
     c.elements = e->node->term ? 2 : (uint32_t)dti_view_elements(&e->out);
     if (!c.sums)
-        c.rows = dti_cut_rows(p, &e->out, c.rows);
-    c.inputs = dti_alloc_array(p->base, e->node->count + 1u, sizeof *c.inputs);
+        c.rows = dti_cut_rows(code, &e->out, c.rows);
+    c.inputs = dti_alloc_array(code->base, e->node->count + 1u, sizeof *c.inputs);
     if (!c.inputs)
-        p->list.result = DT_ERROR_MEMORY;
+        code->list.result = DT_ERROR_MEMORY;
     if (!c.inputs || c.rows == 0) {
         family->emit(e);
     } else {
@@ -190,5 +190,5 @@ static void dti_cut_emit(dt_program *p, dti_emit *e, const dti_op_family *family
         e->pinned = true; /* a part is no node's whole value */
         dti_cut_all(&c);
     }
-    dti_free(p->base, c.inputs);
+    dti_free(code->base, c.inputs);
 }

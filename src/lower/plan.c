@@ -97,32 +97,32 @@ static uint32_t dti_plan_sort(const dti_listing *list, dti_placed *placed) {
     return count;
 }
 
-static dt_result dti_plan_place(dt_program *p) {
-    dti_listing *list = &p->list;
-    dti_placed *placed = dti_alloc_array(p->base, list->value_count + 1u, sizeof *placed);
+static dt_result dti_plan_place(dti_code *code) {
+    dti_listing *list = &code->list;
+    dti_placed *placed = dti_alloc_array(code->base, list->value_count + 1u, sizeof *placed);
     if (!placed)
         return DT_ERROR_MEMORY;
     const uint32_t count = dti_plan_sort(list, placed);
     dti_space space;
-    bool good = dti_space_open(&space, p->base, list->launch_count, count);
+    bool good = dti_space_open(&space, code->base, list->launch_count, count);
     for (uint32_t i = 0; i < count && good; i++) {
         dti_space_block *b = &placed[i].block;
         b->offset = dti_space_fit(&space, b);
         good = dti_space_take(&space, b);
         list->values[placed[i].value].offset = b->offset;
-        p->transient_bytes = DTI_MAX(p->transient_bytes, b->offset + b->bytes);
+        code->transient_bytes = DTI_MAX(code->transient_bytes, b->offset + b->bytes);
     }
     dti_space_close(&space);
-    dti_free(p->base, placed);
+    dti_free(code->base, placed);
     return good ? DT_OK : DT_ERROR_MEMORY;
 }
 
 /* What launches really touch in the arena, from their bindings: the check on the sum above. */
-static uint64_t dti_plan_used(const dt_program *p) {
+static uint64_t dti_plan_used(const dti_code *code) {
     uint64_t used = 0;
-    for (uint32_t i = 0; i < p->list.launch_count; i++) {
+    for (uint32_t i = 0; i < code->list.launch_count; i++) {
         for (int b = 0; b < DTI_BINDINGS_MAX; b++) {
-            const dti_place *place = &p->places[p->list.launches[i].value[b]];
+            const dti_place *place = &code->places[code->list.launches[i].value[b]];
             if (place->memory == DTI_ARENA_TRANSIENT)
                 used = DTI_MAX(used, place->offset + place->bytes);
         }
@@ -130,24 +130,29 @@ static uint64_t dti_plan_used(const dt_program *p) {
     return dti_aligned(used);
 }
 
-static dt_result dti_plan(dt_program *p) {
-    dti_listing *list = &p->list;
-    dti_plan_lifetimes(list);
-    dti_plan_in_place(list);
-    dt_result result = dti_plan_place(p);
+static dt_result dti_pass_in_place(dti_lowering *w) {
+    dti_plan_lifetimes(&w->code->list);
+    dti_plan_in_place(&w->code->list);
+    return DT_OK;
+}
+
+static dt_result dti_pass_place(dti_lowering *w) {
+    dti_code *code = w->code;
+    dti_listing *list = &code->list;
+    dt_result result = dti_plan_place(code);
     if (result)
         return result;
-    p->places = dti_alloc_array(p->base, list->value_count + 1u, sizeof *p->places);
-    if (!p->places)
+    code->places = dti_alloc_array(code->base, list->value_count + 1u, sizeof *code->places);
+    if (!code->places)
         return DT_ERROR_MEMORY;
     for (uint32_t v = 0; v < list->value_count; v++) {
         const dti_value *x = &list->values[v], *root;
         root = &list->values[dti_plan_root(list, x->part_of)];
-        p->places[v] = (dti_place){
+        code->places[v] = (dti_place){
             .memory = root->kind, .offset = root->offset, .bytes = x->bytes, .dtype = x->dtype};
         if (x->part_of != v)
-            p->places[v].offset += x->offset;
+            code->places[v].offset += x->offset;
     }
-    p->used_bytes = dti_plan_used(p);
+    code->used_bytes = dti_plan_used(code);
     return DT_OK;
 }

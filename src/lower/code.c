@@ -1,0 +1,24 @@
+/* The end of a code, and looking things up in one. */
+
+static void dti_code_free(dti_code *code) {
+    if (!code)
+        return;
+    dti_labels_free(code);
+    void *all[] = {code->pieces,        code->buckets,     code->stats,  code->trained,
+                   code->update,        code->param_dx,    code->places, code->ports,
+                   code->list.launches, code->list.values, code->table};
+    for (size_t i = 0; i < DTI_COUNT(all); i++)
+        dti_free(code->base, all[i]);
+    dt_graph_destroy(code->work);
+    dti_free(code->base, code);
+}
+
+static const dti_port *dti_code_port(const dti_code *code, uint32_t node, bool output,
+                                     bool gradient) {
+    for (uint32_t i = 0; i < code->port_count; i++) {
+        const dti_port *port = &code->ports[i];
+        if (port->node == node && port->output == output && port->gradient == gradient)
+            return port;
+    }
+    return NULL;
+}

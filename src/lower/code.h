@@ -1,0 +1,131 @@
+/* What a graph and a description become for one kind of device: launches, the places of their
+ * values, segments, ports, and what memory they need. It knows no device, no store and no step, and
+ * nothing changes it once it is made: a program (program/program.h) binds it to memory and runs it. */
+
+typedef enum dti_phase { /* the kind of a segment */
+                         DTI_PHASE_FORWARD,
+                         DTI_PHASE_BACKWARD,
+                         DTI_PHASE_COMMIT,
+                         DTI_PHASE_WEIGH /* apart: only dt_program_weigh runs it */
+} dti_phase;
+
+#define DTI_SEGMENTS_MAX 64
+
+/* What an op needs an i32 input's elements to be. */
+typedef struct dti_label_check {
+    const char *op;
+    int32_t classes, ignore_index; /* in [0, classes), or ignore_index */
+    bool ignores;
+    uint8_t *reads; /* by element of a sample: whether it reads it; NULL = all */
+} dti_label_check;
+
+/* An input, output or host gradient and where its host side lies. */
+typedef struct dti_port {
+    uint32_t node;   /* the application's tensor: input, output, or y of a host gradient */
+    uint64_t offset; /* in IN or OUT */
+    uint64_t bytes;
+    bool output;
+    bool gradient; /* dL/dy of `node`, written by the host */
+    dti_label_check *checks;
+    uint32_t check_count;
+    size_t check_capacity;
+} dti_port;
+
+typedef struct dti_param_group { /* a parameter group's constants; lr comes with the step */
+    double lr, decay;            /* factor of the step's rate; weight decay */
+} dti_param_group;
+
+/* A buffer that moves by what each piece has of batch norm's statistics: [channels, 2], mean and
+ * biased variance, at word `word` of OUT, and `stride` words on for the next piece. */
+typedef struct dti_stat {
+    uint32_t param;
+    uint32_t word, stride;
+    uint32_t channels, spatial;
+    bool variance;
+    float momentum;
+} dti_stat;
+
+/* What a code must keep to. */
+typedef struct dti_limits {
+    uint64_t storage_range_bytes; /* a larger operand is bound in parts */
+} dti_limits;
+
+typedef struct dti_code {
+    dti_base *base;
+    const dti_layout *layout; /* of the store that it is for */
+    dti_limits limits;
+    dt_program_desc desc; /* what it points to is gone once the code is made */
+    const char *label;
+    dt_optim_desc optim; /* defaults resolved */
+    dti_param_group groups[DT_MAX_GROUPS];
+    bool has_optim, has_gradients, train;
+    int64_t batch;
+    dt_graph *work;         /* a clone of the application's graph, with gradients */
+    uint32_t backward_node; /* nodes from here on are gradients */
+    uint32_t loss_count, metric_count;
+    /* Of losses whose weight is a count; 0 = from targets, -1 = from computed targets. */
+    double static_weight[DT_MAX_TERMS];
+    bool weighs;                    /* a weigh segment exists */
+    bool weight_each[DT_MAX_TERMS]; /* each piece has a weight of its own, in its term's place */
+
+    /* Word in OUT, and words from one piece's to the next (0: all have the same): losses, then
+     * metrics. */
+    uint32_t term_slot[2 * DT_MAX_TERMS], term_stride[2 * DT_MAX_TERMS];
+
+    /* As one replica's share of a step; see shards.h. 0 pieces: a program by itself. */
+    dti_piece *pieces;
+    uint32_t piece_count, leaves;
+    dti_subtrees subtrees; /* in the slots before it runs */
+    bool any_part, last_run;
+    dti_bucket *buckets;
+    uint32_t bucket_count;
+    uint32_t segment_buckets[DTI_SEGMENTS_MAX]; /* buckets that are finished after a segment */
+    dti_stat *stats;                            /* of batch norm: the host joins the pieces' */
+    uint32_t stat_count;
+
+    uint8_t *trained;    /* by parameter */
+    uint32_t *update;    /* by parameter: the node of a buffer's new value; 0 = it stays */
+    dt_tensor *param_dx; /* by parameter: its gradient's node; nil = not trained */
+
+    dti_listing list;
+    dti_place *places; /* by value */
+    dti_segment segments[DTI_SEGMENTS_MAX];
+    uint8_t phases[DTI_SEGMENTS_MAX];
+    uint32_t segment_count;                 /* weigh segment last, if any */
+    uint32_t commit_segment, weigh_segment; /* segment_count = none */
+    uint32_t update_segment; /* the commit's; of a replica the one behind it, which only writes */
+
+    dti_port *ports;
+    uint32_t port_count;
+    uint32_t *table; /* the commit's: a row for each block of 256 elements that it writes */
+    uint32_t table_entries;
+    /* needs */
+    uint64_t transient_bytes, used_bytes, in_bytes, out_bytes, table_bytes;
+} dti_code;
+
+/* What is lowered. */
+typedef struct dti_code_desc {
+    const dt_graph *graph; /* the application's, whose tensors `program` names */
+    /* A clone of it: the same nodes, perhaps of other shapes. It becomes the code's, and is ended
+     * where lowering fails. */
+    dt_graph *work;
+    const dt_program_desc *program;
+    const dti_shards *shards; /* what a replica computes of a step; NULL: a program by itself */
+    const dti_layout *layout; /* outlives the code */
+    dti_limits limits;
+} dti_code_desc;
+
+/* All passes in order. Errors, with *out NULL: as dt_program_create. */
+static dt_result dti_code_create(dti_base *base, const dti_code_desc *desc, dti_code **out);
+static void dti_code_free(dti_code *code); /* NULL is fine */
+/* The port of a node; output, gradient: which kind. NULL: there is none. */
+static const dti_port *dti_code_port(const dti_code *code, uint32_t node, bool output,
+                                     bool gradient);
+
+/* ---- labels.c */
+/* The values of a port against its checks. rows: which rows of a data set they are, for the text;
+ * NULL: of a batch of the host's own. */
+static dt_result dti_labels_check(const dti_code *code, const dti_port *port, const int32_t *data,
+                                  const uint32_t *rows);
+/* Whether every op that reads a port ignores the value *index. */
+static bool dti_labels_ignore(const dti_port *port, int32_t *index);

@@ -1,0 +1,180 @@
+/* The commit segment: check and norm of the gradient, the optimizer over blocks, the step counts.
+ * Everything that a step changes in the store is written here and nowhere else, and only when the
+ * abort word is clear. The device owns t. */
+
+/* ---- the optimizer of a program */
+
+/* A group that takes no parameter is a pattern with a mistake: its numbers would count for nothing.
+ * Parameters that this program does not train count, since two programs may share a description. */
+static void dti_optim_groups_check(const dti_code *code, dti_text *problems) {
+    uint32_t matched[DT_MAX_GROUPS] = {0}, taken[DT_MAX_GROUPS] = {0};
+    for (uint32_t i = 0; i < code->layout->param_count; i++) {
+        const dti_node *n = &code->work->nodes[code->layout->params[i].node];
+        for (uint32_t g = 1; g < DT_MAX_GROUPS && !n->buffer; g++)
+            matched[g] += code->optim.groups[g - 1].match &&
+                          dti_glob(code->optim.groups[g - 1].match, n->label);
+        taken[dti_optim_group_of(&code->optim, n->label)] += !n->buffer;
+    }
+    for (uint32_t g = 1; g < DT_MAX_GROUPS; g++) {
+        const dt_optim_group *given = &code->desc.optim->groups[g - 1];
+        if (!given->match && (given->lr_scale != 0.0 || given->weight_decay != 0.0))
+            dti_text_add(problems, "\n- optimizer: group %u has numbers, and no .match", g);
+        if (code->optim.groups[g - 1].match && !taken[g])
+            dti_text_add(problems, "\n- optimizer: group %u, \"%s\", %s", g,
+                         code->optim.groups[g - 1].match,
+                         matched[g] ? "gets no parameter: groups before it match all of its own; "
+                                      "put it first"
+                                    : "matches the name of no parameter");
+    }
+}
+
+static void dti_optim_resolve(dti_code *code, dti_text *problems) {
+    code->optim = dti_optim_resolved(code->desc.optim);
+    dti_optim_check(&code->optim, problems);
+    code->groups[0] = (dti_param_group){1.0, code->optim.weight_decay};
+    for (int g = 1; g < DT_MAX_GROUPS; g++) {
+        const dt_optim_group *in = &code->optim.groups[g - 1];
+        code->groups[g] = (dti_param_group){in->lr_scale, in->weight_decay};
+    }
+    dti_optim_groups_check(code, problems);
+}
+
+/* ---- the block table */
+
+/* Kernels find a moment by a 32-bit word number. */
+static dt_result dti_state_fits(const dti_code *code) {
+    uint64_t words = dti_state_moment_offset(code->layout, dti_optim_moments(&code->optim));
+    if (words <= UINT32_MAX)
+        return DT_OK;
+    return dti_fail(code->base, DT_ERROR_UNSUPPORTED,
+                    "program '%s': the optimizer's state of %llu values has more than 2^32; train "
+                    "fewer parameters, or with SGD without momentum",
+                    code->label, (unsigned long long)words);
+}
+
+static dt_result dti_pass_table(dti_lowering *w) {
+    dti_code *code = w->code;
+    dt_result result = code->has_optim ? dti_state_fits(code) : DT_OK;
+    if (result || !code->has_optim)
+        return result;
+    code->table_entries = 0;
+    for (uint32_t i = 0; i < code->layout->param_count; i++) {
+        if (code->trained[i] || code->update[i])
+            code->table_entries +=
+                (uint32_t)((code->layout->params[i].elements + DTI_BLOCK - 1) / DTI_BLOCK);
+    }
+    code->table_bytes =
+        (uint64_t)DTI_WORD_BYTES * DTI_TABLE_WORDS * DTI_MAX(code->table_entries, 1u);
+    code->table = dti_alloc(code->base, (size_t)code->table_bytes);
+    if (!code->table)
+        return DT_ERROR_MEMORY;
+    uint32_t *entry = code->table;
+    for (uint32_t i = code->layout->param_count; i-- > 0;) { /* in the arena's order */
+        const dti_param *param = &code->layout->params[i];
+        if (!code->trained[i] && !code->update[i])
+            continue;
+        uint32_t kind = code->update[i] ? DTI_TABLE_BUFFER : 0;
+        uint32_t group = dti_optim_group_of(&code->optim, code->work->nodes[param->node].label);
+        for (uint64_t at = 0; at < param->elements; at += DTI_BLOCK, entry += DTI_TABLE_WORDS) {
+            entry[DTI_TABLE_BLOCK] = (uint32_t)((param->offset + at) / DTI_BLOCK);
+            entry[DTI_TABLE_GROUP] = group;
+            entry[DTI_TABLE_PARAM] = i | kind | (at == 0 ? DTI_TABLE_FIRST : 0u);
+            entry[DTI_TABLE_USED] = (uint32_t)DTI_MIN(param->elements - at, (uint64_t)DTI_BLOCK);
+        }
+    }
+    return DT_OK;
+}
+
+/* ---- launches */
+
+static void dti_commit_norm(dti_code *code, dti_emit *e, uint32_t grads, uint32_t table,
+                            uint32_t status, uint32_t state) {
+    bool norm = !code->desc.no_check || code->optim.clip_norm > 0.0;
+    uint32_t pairs = status;
+    if (norm) {
+        pairs = dti_emit_scratch(e, DT_F32, 2ull * code->table_entries);
+        dti_launch *l =
+            dti_emit_launch(e, DTI_K_GRAD_NORM, code->table_entries, sizeof l->args.commit);
+        l->args.commit = (dti_args_commit){.blocks = code->table_entries};
+        dti_bind(l, grads, table, pairs, DTI_UNBOUND);
+    }
+    dti_launch *l = dti_emit_launch(e, DTI_K_CLIP_FINISH, 1, sizeof l->args.commit);
+    l->args.commit =
+        (dti_args_commit){.blocks = norm ? code->table_entries : 0, .terms = code->loss_count};
+    /* a replica's own losses do not decide: the whole job's are looked at before the commit */
+    l->args.commit.flags = code->desc.no_check || code->piece_count ? 0u : DTI_COMMIT_LOSSES;
+    dti_bind(l, pairs, status, state, DTI_UNBOUND);
+}
+
+static uint32_t dti_commit_state(dti_code *code) {
+    const uint64_t words = dti_state_moment_offset(code->layout, dti_optim_moments(&code->optim));
+    return dti_listing_value(&code->list, DTI_VALUE_STATE, DT_F32, words, 0);
+}
+
+static void dti_commit_optim(dti_code *code, dti_emit *e, uint32_t table, uint32_t flags) {
+    uint32_t moments = dti_optim_moments(&code->optim);
+    dti_args_commit a = {.blocks = code->table_entries,
+                         .m_offset = UINT32_MAX,
+                         .v_offset = UINT32_MAX,
+                         .t_offset = (uint32_t)dti_state_t_offset(),
+                         .flags = flags};
+    if (moments > 0)
+        a.m_offset = (uint32_t)dti_state_moment_offset(code->layout, 0);
+    if (moments > 1)
+        a.v_offset = (uint32_t)dti_state_moment_offset(code->layout, 1);
+    dti_launch *l = dti_emit_launch(e, DTI_K_OPTIM, code->table_entries, sizeof a);
+    l->args.commit = a;
+    l->spec[0] = code->optim.kind == DT_SGD    ? DTI_OPTIM_SGD
+                 : code->optim.kind == DT_ADAM ? DTI_OPTIM_ADAM
+                                               : DTI_OPTIM_ADAMW;
+    dti_bind(l, dti_listing_value(&code->list, DTI_VALUE_PARAM, DT_F32, code->layout->elements, 0),
+             dti_listing_value(&code->list, DTI_VALUE_GRADIENT, DT_F32, code->layout->elements, 0),
+             dti_commit_state(code), table);
+}
+
+static void dti_commit_tick(dti_code *code, dti_emit *e, uint32_t table, uint32_t status,
+                            uint32_t flags) {
+    const uint32_t items = flags & DTI_COMMIT_TELL ? 1 : code->table_entries;
+    dti_launch *l = dti_emit_launch(e, DTI_K_OPTIM_TICK, items, sizeof l->args.commit);
+    l->args.commit = (dti_args_commit){
+        .blocks = code->table_entries, .t_offset = (uint32_t)dti_state_t_offset(), .flags = flags};
+    dti_bind(l, dti_commit_state(code), table, status, DTI_UNBOUND);
+}
+
+static void dti_commit_judge(dti_code *code, dti_emit *e, uint32_t table, uint32_t status) {
+    uint32_t grads =
+        dti_listing_value(&code->list, DTI_VALUE_GRADIENT, DT_F32, code->layout->elements, 0);
+    dti_commit_norm(code, e, grads, table, status, dti_commit_state(code));
+    if (!code->desc.no_check)
+        dti_commit_optim(code, e, table, DTI_COMMIT_DRY);
+    if (code->piece_count)
+        dti_commit_tick(code, e, table, status, DTI_COMMIT_TELL);
+}
+
+static void dti_commit_update(dti_code *code, dti_emit *e, uint32_t table, uint32_t status) {
+    dti_commit_optim(code, e, table, 0);
+    dti_commit_tick(code, e, table, status, 0);
+}
+
+/* ---- the segment */
+
+static dt_result dti_pass_commit(dti_lowering *w) {
+    dti_code *code = w->code;
+    uint32_t first = code->list.launch_count;
+    code->commit_segment = UINT32_MAX;
+    if (!code->has_optim)
+        return DT_OK;
+    uint32_t table = dti_listing_value(&code->list, DTI_VALUE_TABLE, DT_I32,
+                                       code->table_bytes / DTI_WORD_BYTES, 0);
+    w->e.id = 0;
+    code->commit_segment = code->update_segment = code->segment_count;
+    dti_commit_judge(code, &w->e, table, w->status);
+    if (code->piece_count) { /* whether all may write is agreed in between */
+        dti_segment_end(code, DTI_PHASE_COMMIT, first);
+        first = code->list.launch_count;
+        code->update_segment = code->segment_count;
+    }
+    dti_commit_update(code, &w->e, table, w->status);
+    dti_segment_end(code, DTI_PHASE_COMMIT, first);
+    return code->list.result;
+}

@@ -1,0 +1,232 @@
+/* What a program's description means: its terms, outputs and mode checked, its gradients appended
+ * to the work graph. Every problem is listed, so that one error tells all that is wrong. */
+
+/* ---- the description */
+
+static bool dti_program_desc_tensor(dti_lowering *w, dt_tensor x, const char *what, int index,
+                                    dti_text *problems) {
+    if (x.graph == w->graph && !dti_is_nil(x))
+        return true;
+    if (x.graph == NULL || x.graph == w->graph)
+        dti_text_add(problems, "\n- %s %d is nil", what, index);
+    else
+        dti_text_add(problems, "\n- %s %d is a tensor of another graph than the store's: %s", what,
+                     index, dti_tensor_elsewhere(w->graph, x).text);
+    return false;
+}
+
+static bool dti_is_set(dt_tensor x) {
+    return x.graph != NULL || x.id != 0;
+}
+
+/* A list ends at its first nil; one in the middle is a mistake. */
+static void dti_program_desc_gap(dt_tensor x, const char *what, uint32_t index,
+                                 dti_text *problems) {
+    if (dti_is_set(x))
+        dti_text_add(problems, "\n- %s %u stands behind a nil one", what, index + 1);
+}
+
+static void dti_program_desc_terms(dti_lowering *w) {
+    dti_code *code = w->code;
+    dti_text *problems = &w->problems;
+    dt_program_desc *d = &code->desc;
+    if (dti_is_set(d->loss)) {
+        if (dti_is_set(d->losses[0].term))
+            dti_text_add(problems, "\n- .loss is short for .losses[0]; give one of them");
+        d->losses[0].term = d->loss;
+    }
+    while (code->loss_count < DT_MAX_TERMS && dti_is_set(d->losses[code->loss_count].term)) {
+        const double coefficient = (double)d->losses[code->loss_count].coefficient;
+        dt_tensor x = d->losses[code->loss_count++].term;
+        if (!dti_fits_f32(coefficient))
+            dti_text_add(problems, "\n- loss %u has a coefficient that is not finite",
+                         code->loss_count);
+        if (!dti_program_desc_tensor(w, x, "loss", (int)code->loss_count, problems))
+            continue;
+        const dti_node *n = dti_node_of(x);
+        if (!n->term || !dti_has_gradient(n)) {
+            dti_text_add(problems, "\n- loss %u, %s, is not a loss term; wrap it in dt_mean_loss",
+                         code->loss_count, dti_tensor_print(x).text);
+        }
+    }
+    while (code->metric_count < DT_MAX_TERMS && dti_is_set(d->metrics[code->metric_count])) {
+        dt_tensor x = d->metrics[code->metric_count++];
+        if (dti_program_desc_tensor(w, x, "metric", (int)code->metric_count, problems) &&
+            !dti_node_of(x)->term) {
+            dti_text_add(problems, "\n- metric %u, %s, is not a term; wrap it in dt_mean_loss",
+                         code->metric_count, dti_tensor_print(x).text);
+        }
+    }
+    for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {
+        if (i >= code->loss_count)
+            dti_program_desc_gap(d->losses[i].term, "loss", i, problems);
+        if (i >= code->metric_count)
+            dti_program_desc_gap(d->metrics[i], "metric", i, problems);
+    }
+}
+
+static uint32_t dti_program_desc_list(dti_lowering *w, const dt_tensor *list, const char *what,
+                                      dti_text *problems) {
+    uint32_t count = 0;
+    while (count < DT_MAX_OUTPUTS && dti_is_set(list[count])) {
+        dt_tensor x = list[count++];
+        if (dti_program_desc_tensor(w, x, what, (int)count, problems) && dti_node_of(x)->term) {
+            dti_text_add(problems, "\n- %s %u is a loss term; the report has its value", what,
+                         count);
+        }
+    }
+    for (uint32_t i = count; i < DT_MAX_OUTPUTS; i++)
+        dti_program_desc_gap(list[i], what, i, problems);
+    return count;
+}
+
+static void dti_program_desc_check(dti_lowering *w) {
+    dti_code *code = w->code;
+    dti_text *problems = &w->problems;
+    dt_program_desc *d = &code->desc;
+    dti_program_desc_terms(w);
+    uint32_t outputs = dti_program_desc_list(w, d->outputs, "output", problems);
+    uint32_t hosts = dti_program_desc_list(w, d->host_gradients, "host gradient", problems);
+    code->has_optim = d->optim != NULL;
+    code->has_gradients = d->optim || d->gradients || hosts;
+    code->train = d->mode == DT_MODE_TRAIN || (d->mode == DT_MODE_DEFAULT && code->has_gradients);
+    code->batch = d->batch ? d->batch : 1;
+    if ((unsigned)d->mode > DT_MODE_EVAL)
+        dti_text_add(problems, "\n- %d is no dt_mode", (int)d->mode);
+    if (d->batch < 0)
+        dti_text_add(problems, "\n- batch is %d; it must be at least 1", d->batch);
+    if (code->has_gradients && !code->loss_count && !hosts)
+        dti_text_add(problems, "\n- gradients of what? give .loss or .host_gradients");
+    if (!code->loss_count && !outputs && !code->metric_count)
+        dti_text_add(problems, "\n- it computes nothing: give .loss, .metrics or .outputs; a nil "
+                               "tensor, as an op gives after an error, counts as none");
+    if (d->accumulate && !code->has_gradients)
+        dti_text_add(problems, "\n- .accumulate needs gradients: give .optim or .gradients");
+    if (code->has_optim)
+        dti_optim_resolve(code, problems);
+}
+
+static dt_result dti_describe_problems(const dti_lowering *w) {
+    const dti_text *problems = &w->problems;
+    if (!problems->ok)
+        return DT_ERROR_MEMORY;
+    if (!problems->size)
+        return DT_OK;
+    return dti_fail(w->code->base, DT_ERROR_INVALID, "program '%s' cannot be made:%s",
+                    w->code->label, problems->data);
+}
+
+static dt_result dti_pass_describe(dti_lowering *w) {
+    dti_program_desc_check(w);
+    return dti_describe_problems(w);
+}
+
+/* ---- gradients */
+
+/* Of what was appended to the work graph. */
+static dt_result dti_describe_result(dti_lowering *w) {
+    const dt_graph *g = w->code->work;
+    if (g->error[0] && g->result != DT_ERROR_MEMORY)
+        dti_text_add(&w->problems, "\n- gradient: %s", g->error);
+    dt_result result = dti_describe_problems(w);
+    if (!result && g->error[0])
+        result = dti_fail(w->code->base, g->result, "program '%s': gradient: %s", w->code->label,
+                          g->error);
+    return result;
+}
+
+static uint32_t dti_select_params(dti_code *code, dti_text *problems) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < code->layout->param_count; i++) {
+        const dti_node *n = &code->work->nodes[code->layout->params[i].node];
+        code->trained[i] = !n->frozen && !n->buffer &&
+                           (!code->desc.params || dti_glob(code->desc.params, n->label));
+        count += code->trained[i];
+    }
+    if (!count)
+        dti_text_add(problems, "\n- no parameter to train: none matches \"%s\" or all are frozen",
+                     code->desc.params ? code->desc.params : "*");
+    return count;
+}
+
+static bool dti_host_gradient_again(const dt_program_desc *d, uint32_t index) {
+    for (uint32_t i = 0; i < index; i++) {
+        if (d->host_gradients[i].id == d->host_gradients[index].id)
+            return true;
+    }
+    return false;
+}
+
+/* The loss terms with their seeds, and the host's gradients as inputs: one for each y, however
+ * often it is listed. */
+static uint32_t dti_gradient_roots(dti_code *code, dt_tensor *y, dt_tensor *dy) {
+    dt_graph *g = code->work;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < code->loss_count; i++, count++) {
+        y[count] = (dt_tensor){g, code->desc.losses[i].term.id};
+        dy[count] = dti_seed(y[count], i);
+    }
+    for (uint32_t i = 0; i < DT_MAX_OUTPUTS && dti_is_set(code->desc.host_gradients[i]); i++) {
+        if (dti_host_gradient_again(&code->desc, i))
+            continue;
+        y[count] = (dt_tensor){g, code->desc.host_gradients[i].id};
+        dti_node n = {.op = DTI_OP_INPUT,
+                      .samples = dti_node_of(y[count])->samples,
+                      .shape = dti_node_of(y[count])->shape};
+        n.attr.i[0] = (int32_t)y[count].id; /* whose gradient it is */
+        n.label = dti_node_of(y[count])->label;
+        dy[count++] = dti_graph_push(g, &n, NULL, 0);
+    }
+    return count;
+}
+
+static void dti_append_gradients(dti_code *code, dti_text *problems) {
+    dt_graph *g = code->work;
+    code->backward_node = g->count;
+    if (!code->has_gradients || !dti_select_params(code, problems))
+        return;
+    dt_tensor y[2 * DT_MAX_TERMS], dy[2 * DT_MAX_TERMS];
+    uint32_t roots = dti_gradient_roots(code, y, dy);
+    dt_tensor *wrt = dti_alloc_array(code->base, code->layout->param_count, sizeof *wrt);
+    if (!wrt) {
+        problems->ok = false;
+        return;
+    }
+    for (uint32_t i = 0; i < code->layout->param_count; i++) {
+        if (code->trained[i])
+            wrt[i] = (dt_tensor){g, code->layout->params[i].node};
+    }
+    dti_differentiate_all(g, y, dy, roots, wrt, code->layout->param_count, code->param_dx);
+    dti_free(code->base, wrt);
+    for (uint32_t i = 0; i < code->layout->param_count && !g->error[0]; i++) {
+        if (!code->trained[i] || !dti_is_nil(code->param_dx[i]))
+            continue;
+        dti_text_add(problems,
+                     "\n- parameter '%s' has no gradient: no loss depends on it; dt_freeze it, or "
+                     "leave it out of .params",
+                     g->nodes[code->layout->params[i].node].label);
+    }
+}
+
+static dt_result dti_pass_differentiate(dti_lowering *w) {
+    dti_append_gradients(w->code, &w->problems);
+    return dti_describe_result(w);
+}
+
+/* Nodes that give a loss's weight from targets alone, for dt_program_weigh. */
+static dt_result dti_pass_weigh(dti_lowering *w) {
+    dti_code *code = w->code;
+    dt_graph *g = code->work;
+    for (uint32_t i = 0; i < code->loss_count; i++) {
+        const dti_node *n = &g->nodes[code->desc.losses[i].term.id];
+        const dti_op_family *family = dti_op_info_of(n->op)->family;
+        const dti_node *x = &g->nodes[dti_input_id(g, n, 0)];
+        w->weight_node[i] = 0;
+        if (family->weight)
+            w->weight_node[i] = family->weight(g, n).id;
+        else
+            code->static_weight[i] =
+                (double)dti_shape_elements(x->shape) * (x->samples ? (double)code->batch : 1.0);
+    }
+    return dti_describe_result(w);
+}

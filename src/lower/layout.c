@@ -1,0 +1,33 @@
+/* Places a graph's parameters. */
+
+static dt_result dti_layout_make(dti_base *base, const dt_graph *graph, dti_layout *layout) {
+    *layout = (dti_layout){.param_count = graph->param_count};
+    layout->params = dti_alloc_array(base, graph->param_count + 1u, sizeof *layout->params);
+    if (!layout->params)
+        return DT_ERROR_MEMORY;
+    for (uint32_t i = graph->param_count; i-- > 0;) {
+        dti_param *p = &layout->params[i];
+        const dti_node *n = &graph->nodes[graph->params[i]];
+        *p = (dti_param){.node = graph->params[i],
+                         .offset = layout->elements,
+                         .elements = (uint64_t)dti_shape_elements(n->shape),
+                         .dtype = n->dtype};
+        layout->elements += (p->elements + DTI_BLOCK - 1) / DTI_BLOCK * DTI_BLOCK;
+    }
+    if (layout->elements == 0)
+        layout->elements = DTI_BLOCK;
+    return DT_OK;
+}
+
+static uint64_t dti_state_t_offset(void) {
+    return DTI_CONTROL_WORDS;
+}
+
+static uint64_t dti_state_moment_offset(const dti_layout *layout, uint32_t moment) {
+    uint64_t t = ((uint64_t)layout->param_count + DTI_BLOCK - 1) / DTI_BLOCK * DTI_BLOCK;
+    return DTI_CONTROL_WORDS + t + moment * layout->elements;
+}
+
+static uint64_t dti_state_bytes(const dti_layout *layout, uint32_t moments) {
+    return DTI_WORD_BYTES * dti_state_moment_offset(layout, moments);
+}

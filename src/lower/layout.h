@@ -1,0 +1,40 @@
+/* Where the parameters of a graph lie in the arenas of a store, and all that a code knows of one.
+ * They lie in one order, the reverse of their creation (gradients are complete in about that order),
+ * at equal offsets in the parameter, gradient and moment arenas, each padded to blocks of 256
+ * elements. Padding is zero and stays zero. */
+
+typedef enum dti_arena { /* memories of a program's exec; the numbers of dti_value_kind */
+                         DTI_ARENA_TRANSIENT = DTI_VALUE_TRANSIENT,
+                         DTI_ARENA_PARAM = DTI_VALUE_PARAM,
+                         DTI_ARENA_GRADIENT = DTI_VALUE_GRADIENT,
+                         DTI_ARENA_STATE = DTI_VALUE_STATE,
+                         DTI_ARENA_TABLE = DTI_VALUE_TABLE,
+                         DTI_ARENA_IN = DTI_VALUE_IN,
+                         DTI_ARENA_OUT = DTI_VALUE_OUT,
+                         DTI_ARENAS = DTI_VALUE_KINDS
+} dti_arena;
+
+typedef struct dti_param {
+    uint32_t node;
+    uint64_t offset; /* in elements, a multiple of DTI_BLOCK */
+    uint64_t elements;
+    uint8_t dtype; /* of the arenas: F32 */
+} dti_param;
+
+typedef struct dti_layout {
+    dti_param *params; /* in order of creation */
+    uint32_t param_count;
+    uint64_t elements; /* of an arena, padding included */
+} dti_layout;
+
+/* Of a graph's parameters; free it by dti_free(base, layout->params). MEMORY. */
+static dt_result dti_layout_make(dti_base *base, const dt_graph *graph, dti_layout *layout);
+/* Bytes of elements of the parameter, gradient and moment arenas, which are all of one type. */
+static inline uint64_t dti_arena_bytes(uint64_t elements) {
+    return dti_bytes(DT_F32, elements);
+}
+
+/* Word offsets in the state arena: control, then t of each parameter, then the moments. */
+static uint64_t dti_state_t_offset(void);
+static uint64_t dti_state_moment_offset(const dti_layout *layout, uint32_t moment);
+static uint64_t dti_state_bytes(const dti_layout *layout, uint32_t moments);

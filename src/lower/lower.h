@@ -1,0 +1,100 @@
+/* The lowering: from a graph and a description to a code, by passes in one order (passes.c). Each is
+ * a function of what those before it have left here, so a test can stop behind any of them. */
+
+/* What a node's value depends on, which says how often it exists. */
+typedef enum dti_extent {
+    DTI_EXTENT_UNIFORM, /* on no sample: once */
+    DTI_EXTENT_SAMPLES, /* it has samples: once, over all rows of the batch */
+    DTI_EXTENT_PIECE    /* on the samples of a piece: once for each */
+} dti_extent;
+
+typedef struct dti_lowering {
+    dti_code *code;
+    const dt_graph *graph; /* the application's: what the description's tensors are of */
+    dti_text problems;     /* with a description, all of them */
+    uint32_t weight_node[DT_MAX_TERMS]; /* by loss: gives its weight from targets alone; 0 = none */
+    uint32_t weigh_launches;            /* the weigh segment's, in front of all others */
+    dti_emit e;
+    uint8_t *needed;      /* by node: its value is computed */
+    uint32_t *pin;        /* by node: the value that it is to be written to; 0 = any */
+    uint32_t *param_of;   /* by node: 1 + a parameter whose gradient it is */
+    uint32_t *next_param; /* by parameter: 1 + the next one with the same gradient node */
+    dti_span_of_node *own;
+    uint32_t status;       /* value of the whole status buffer */
+    uint64_t bucket;       /* gradient bytes finished since the last cut */
+    uint32_t *bucket_left; /* by bucket: gradients not yet finished */
+    uint32_t buckets_done; /* finished, and so are all before */
+    /* With more than one piece: */
+    uint8_t *extent;       /* by node: dti_extent */
+    dti_view *piece_views; /* by node * pieces + piece, of nodes of that extent */
+    dti_view *saved;       /* of a node's inputs */
+} dti_lowering;
+
+/* ---- passes.c */
+typedef struct dti_lower_pass {
+    const char *name;
+    dt_result (*run)(dti_lowering *w);
+} dti_lower_pass;
+/* Before any pass. MEMORY; close it in any case. */
+static dt_result dti_lowering_open(dti_lowering *w, dti_base *base, const dti_code_desc *desc);
+/* Passes [*next, the one of this name], or to the last one for NULL; *next is 0 at first. */
+static dt_result dti_lowering_run(dti_lowering *w, uint32_t *next, const char *name);
+/* Ends it, and the code, but where the caller has taken that (w->code = NULL). */
+static void dti_lowering_close(dti_lowering *w);
+
+/* ---- describe.c */
+static dt_result dti_pass_describe(dti_lowering *w);      /* terms, outputs, mode, optimizer */
+static dt_result dti_pass_differentiate(dti_lowering *w); /* gradients, as nodes */
+static dt_result dti_pass_weigh(dti_lowering *w);         /* losses' weights, as nodes */
+
+/* ---- pieces.c */
+/* Finds the extent of each node. INVALID: an output that each piece has of its own, or batch norm
+ * over one value. Nothing to do for a program with one piece or none. */
+static dt_result dti_pass_pieces(dti_lowering *w);
+static bool dti_pieces_each(const dti_lowering *w, uint32_t id); /* the node is emitted by pieces */
+/* Gives a node of extent PIECE a place in OUT, a line of 256 bytes or more for each piece; the
+ * first one's offset is *offset, and from each to the next *stride bytes. */
+static void dti_pieces_place_out(dti_lowering *w, uint32_t id, uint64_t *offset, uint64_t *stride);
+/* Emits a node for each piece that has rows. */
+static void dti_lower_pieces(dti_lowering *w, uint32_t id);
+/* Whether gradients are added up by the stack of subtrees; false: they are written to slot 0. */
+static bool dti_pieces_fold(const dti_code *code);
+/* Whether the node's pieces can be emitted straight into the sum: nobody else reads them. */
+static bool dti_piece_fold_direct(const dti_lowering *w, uint32_t id);
+/* Adds up a parameter's gradient; direct: emits the node on the way. */
+static void dti_lower_fold(dti_lowering *w, uint32_t id, uint32_t param, bool direct);
+
+/* ---- cut.c: emits a node, in parts of the batch where a tensor is larger than a binding may be */
+static void dti_cut_emit(dti_code *code, dti_emit *e, const dti_op_family *family);
+
+/* ---- buckets.c */
+static dt_result dti_pass_buckets(dti_lowering *w); /* how many gradients each bucket waits for */
+
+/* ---- segments.c */
+static dt_result dti_pass_need(dti_lowering *w); /* what is computed; refuses what is too large */
+static uint64_t dti_node_bytes(const dti_code *code, const dti_node *n);
+/* A value of the node's size and type; offset: in bytes. */
+static uint32_t dti_node_value(dti_code *code, dti_value_kind kind, const dti_node *n,
+                               uint64_t offset);
+static dt_result dti_pass_ports(dti_lowering *w); /* places of inputs, outputs, terms, gradients */
+/* A parameter's values, or its gradient in a slot. */
+static uint32_t dti_param_value(dti_code *code, uint32_t index, dti_value_kind kind, uint32_t slot);
+static dt_result dti_pass_weigh_segment(dti_lowering *w);
+static dt_result dti_pass_fuse(dti_lowering *w); /* counts readers: emission fuses where one is */
+static dt_result dti_pass_emit(dti_lowering *w); /* forward and backward launches, and their cuts */
+static dt_result dti_pass_segments(dti_lowering *w); /* what each segment copies */
+static void dti_segment_end(dti_code *code, dti_phase phase, uint32_t first);
+
+/* ---- commit.c */
+static void dti_optim_resolve(dti_code *code, dti_text *problems);
+static dt_result dti_pass_table(dti_lowering *w);  /* the blocks that the commit writes */
+static dt_result dti_pass_commit(dti_lowering *w); /* its launches */
+
+/* ---- labels.c */
+static dt_result dti_pass_labels(dti_lowering *w); /* what the ports' values are checked for */
+static void dti_labels_free(dti_code *code);
+
+/* ---- plan.c */
+static uint64_t dti_aligned(uint64_t bytes);
+static dt_result dti_pass_in_place(dti_lowering *w); /* results that take an input's place */
+static dt_result dti_pass_place(dti_lowering *w);    /* transients by lifetime */
