@@ -132,11 +132,13 @@
     DTI_U32 y_offset;
 
 /* The commit: `blocks` entries of the program's block table (see DTI_TABLE_*), 256 elements each.
- * Offsets are in words of the state arena. m_offset and v_offset: first and second moments. */
+ * Offsets are in words of the state arena. Of `moments` moments the first lies at moment_offset, each
+ * next one moment_stride on. */
 #define DTI_ARGS_COMMIT                                                                            \
     DTI_U32 blocks;                                                                                \
-    DTI_U32 m_offset;                                                                              \
-    DTI_U32 v_offset;                                                                              \
+    DTI_U32 moments;                                                                               \
+    DTI_U32 moment_offset;                                                                         \
+    DTI_U32 moment_stride;                                                                         \
     DTI_U32 t_offset;                                                                              \
     DTI_U32 terms;                                                                                 \
     DTI_U32 flags;
@@ -293,12 +295,9 @@
 #define DTI_TERM_SUM 0    /* sum of a, count */
 #define DTI_TERM_SQUARE 1 /* sum of (a-b)^2, count */
 
-#define DTI_OPTIM_SGD 0
-#define DTI_OPTIM_ADAM 1
-#define DTI_OPTIM_ADAMW 2
-
 /* ---- The step block: what changes from step to step, as 32-bit words of one uniform buffer.
- * Word numbers; DTI_STEP_GROUP(g) is the first of a parameter group's 8 words. */
+ * Word numbers; DTI_STEP_GROUP(g) is the first of a parameter group's DTI_GROUP_WORDS (8) words, which
+ * lib/optim_body.h names. */
 #define DTI_STEP_SEED_LO 0
 #define DTI_STEP_SEED_HI 1
 #define DTI_STEP_NUMBER 2      /* the random stream's step number */
@@ -310,15 +309,7 @@
 #define DTI_STEP_COEFFICIENT 8 /* f32[8] of each loss */
 #define DTI_STEP_WEIGHT 16     /* f32[8]: the global batch's weight; 0 = this batch's own */
 #define DTI_STEP_GROUP(g) (24 + 8 * (g))
-#define DTI_GROUP_LR 0
-#define DTI_GROUP_DECAY 1
-#define DTI_GROUP_BETA1 2 /* or momentum */
-#define DTI_GROUP_BETA2 3 /* or dampening */
-#define DTI_GROUP_EPS 4
-#define DTI_GROUP_LN_BETA1 5 /* natural logarithms, rounded from double */
-#define DTI_GROUP_LN_BETA2 6
-#define DTI_GROUP_NESTEROV 7 /* f32: 1 or 0 */
-#define DTI_STEP_WORDS 88    /* 24 + 8 * 8 groups */
+#define DTI_STEP_WORDS 88 /* 24 + 8 * 8 groups */
 
 /* ---- The status buffer, written by the device, read by the host after the last segment. 32-bit
  * words; term i is the pair of f32 at DTI_STATUS_TERM(i), its own 256-byte line, so it can be
@@ -336,18 +327,18 @@
 #define DTI_CONTROL_ABORT 0 /* u32 */
 #define DTI_CONTROL_CLIP 1  /* f32: gradients are multiplied by this, then clamped to clip_value */
 #define DTI_CONTROL_CHECK 2 /* 1 = the dry pass must look */
-/* What the dry pass found: the least 4 * parameter + DTI_BAD_*; DTI_BAD_NONE: nothing. */
+/* What the dry pass found: the least 8 * parameter + DTI_BAD_*; DTI_BAD_NONE: nothing. */
 #define DTI_CONTROL_BAD 3
-/* Bits of the largest magnitude after the update, of trained weights (set by the update), of first
- * and of second moments (set by the dry pass): in the order of the values, NaN and infinity above
- * all numbers. */
+/* Bits of the largest magnitude after the update, of trained weights (i = 0, set by the update) and of
+ * each moment (set by the dry pass): in the order of the values, NaN and infinity above all numbers.
+ * There are DTI_OPTIM_VALUES of them, as of optim_body.h's. */
 #define DTI_CONTROL_LARGEST(i) (4 + (i))
 #define DTI_CONTROL_WORDS 256
 
 #define DTI_BAD_BEFORE 0 /* a weight or moment is not finite already */
-#define DTI_BAD_MOMENT1 1
-#define DTI_BAD_MOMENT2 2
-#define DTI_BAD_WEIGHT 3
+#define DTI_BAD_MOMENT 1 /* and up: the first moment, the second ... */
+#define DTI_BAD_WEIGHT 6
+#define DTI_BAD_FINE 7 /* of one element: it is none of these */
 #define DTI_BAD_NONE 0xffffffffu
 
 /* ---- A program's block table: 4 words for each block of 256 elements that it updates. */

@@ -5,6 +5,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
+#include "lib/optim_body.h"
 #include "lib/step.glsl"
 #include "lib/reduce.glsl"
 
@@ -49,6 +50,6 @@ void main()
     bool proven = dti_is_finite(norm) && norm <= dti_step_f32(DTI_STEP_PROVEN);
     state[DTI_CONTROL_CHECK] = abort == 0u && !proven ? 1u : 0u;
     state[DTI_CONTROL_BAD] = status[DTI_STATUS_BAD] = DTI_BAD_NONE;
-    [[unroll]] for (uint i = 0u; i < 3u; i++)
+    [[unroll]] for (uint i = 0u; i < uint(DTI_OPTIM_VALUES); i++)
         state[DTI_CONTROL_LARGEST(i)] = status[DTI_STATUS_LARGEST(i)] = 0u;
 }

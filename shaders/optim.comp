@@ -1,15 +1,28 @@
-/* The update of one block of parameters per workgroup: SGD, Adam or AdamW (spec0), as torch.optim.
- * An invocation has 4 elements at a time. A block that is not trained takes the value that lies as
+/* The update of one block of parameters per workgroup by the optimizer spec0 of optim_body.h. An
+ * invocation has 4 elements at a time. A block that is not trained takes the value that lies as
  * its gradient. Writes nothing when the step is aborted. t is counted afterwards, by optim_tick.
  * The dry pass (DTI_COMMIT_DRY) is the same program, so that its arithmetic is the same too: it
- * looks at what would be written, and only where clip_finish asked for it.
- * 1 - beta and 1 - beta^t come from the logarithm of beta: the difference would lose half of its
- * digits. */
+ * looks at what would be written, and only where clip_finish asked for it. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
 #include "lib/step.glsl"
 #include "lib/functions.glsl"
+#define DTI_OPTIM_PART 1
+#include "lib/optim_body.h"
+
+/* The words for 4 elements, as far as updates use them. */
+#undef DTI_M_F
+#undef DTI_M_K
+#undef DTI_M_LT
+#undef DTI_M_SELECT
+#define DTI_M_F vec4
+#define DTI_M_K(c) vec4(c)
+#define DTI_M_LT(x, y) lessThan(x, y)
+#define DTI_M_SELECT(m, x, y) mix(y, x, m)
+#undef DTI_OPTIM_PART
+#define DTI_OPTIM_PART 2
+#include "lib/optim_body.h"
 
 DTI_PUSH(DTI_ARGS_COMMIT)
 layout(binding = 0) buffer buffer_params { vec4 params[]; };
@@ -18,78 +31,63 @@ layout(binding = 2) buffer buffer_state { uint state[]; };
 layout(binding = 2) buffer buffer_moments { vec4 moments[]; }; /* the same words */
 layout(binding = 3) readonly buffer buffer_table { uint table[]; };
 
-const uint NONE = 0xffffffffu;
-
 /* Four weights with their moments; what a parameter does not have is 0. */
-struct values {
-    vec4 p, m, v;
+void load(uint at, out vec4 v[DTI_OPTIM_VALUES])
+{
+    v[0] = params[at];
+    [[unroll]] for (uint i = 0u; i < uint(DTI_MOMENTS_MAX); i++) {
+        v[1u + i] = vec4(0.0);
+        if (i < args.moments)
+            v[1u + i] = moments[(args.moment_offset + i * args.moment_stride) / 4u + at];
+    }
+}
+
+void store(uint at, vec4 v[DTI_OPTIM_VALUES])
+{
+    params[at] = v[0];
+    [[unroll]] for (uint i = 0u; i < uint(DTI_MOMENTS_MAX); i++) {
+        if (i < args.moments)
+            moments[(args.moment_offset + i * args.moment_stride) / 4u + at] = v[1u + i];
+    }
+}
+
+/* What all elements of a block have in common: the group's words, and what follows from them. */
+struct rates {
+    float w[DTI_GROUP_WORDS], t, c[DTI_OPTIM_CONSTANTS];
 };
 
-values load(uint at)
+rates rates_of(uint group, uint t)
 {
-    values x = values(params[at], vec4(0.0), vec4(0.0));
-    if (args.m_offset != NONE)
-        x.m = moments[args.m_offset / 4u + at];
-    if (args.v_offset != NONE)
-        x.v = moments[args.v_offset / 4u + at];
-    return x;
-}
-
-void store(uint at, values x)
-{
-    params[at] = x.p;
-    if (args.m_offset != NONE)
-        moments[args.m_offset / 4u + at] = x.m;
-    if (args.v_offset != NONE)
-        moments[args.v_offset / 4u + at] = x.v;
-}
-
-values sgd(values x, vec4 g, uint group, uint t)
-{
-    float lr = dti_param_group_f32(group, DTI_GROUP_LR), decay = dti_param_group_f32(group, DTI_GROUP_DECAY);
-    float momentum = dti_param_group_f32(group, DTI_GROUP_BETA1);
-    if (decay != 0.0)
-        g += decay * x.p;
-    if (momentum != 0.0 && args.m_offset != NONE) {
-        vec4 m = g; /* the first step takes the gradient as it is, even with dampening */
-        if (t != 0u)
-            m = momentum * x.m + (1.0 - dti_param_group_f32(group, DTI_GROUP_BETA2)) * g;
-        x.m = m;
-        g = dti_param_group_f32(group, DTI_GROUP_NESTEROV) != 0.0 ? g + momentum * m : m;
+    rates r;
+    [[unroll]] for (uint i = 0u; i < uint(DTI_GROUP_WORDS); i++)
+        r.w[i] = dti_param_group_f32(group, i);
+    r.t = float(t);
+    [[unroll]] for (uint i = 0u; i < uint(DTI_OPTIM_CONSTANTS); i++)
+        r.c[i] = 0.0;
+    switch (spec0) {
+#define DTI_CASE(number, ID, name, least, most) case number: dti_m_constants_##name(r.w, r.t, r.c); break;
+        DTI_OPTIM_LIST(DTI_CASE)
+#undef DTI_CASE
     }
-    x.p -= lr * g;
-    return x;
-}
-
-values adam(values x, vec4 g, uint group, uint t)
-{
-    float lr = dti_param_group_f32(group, DTI_GROUP_LR), decay = dti_param_group_f32(group, DTI_GROUP_DECAY);
-    float ln_beta1 = dti_param_group_f32(group, DTI_GROUP_LN_BETA1);
-    float ln_beta2 = dti_param_group_f32(group, DTI_GROUP_LN_BETA2);
-    if (spec0 == DTI_OPTIM_ADAMW)
-        x.p *= 1.0 - lr * decay;
-    else if (decay != 0.0)
-        g += decay * x.p;
-    x.m = dti_param_group_f32(group, DTI_GROUP_BETA1) * x.m - dti_m_expm1(ln_beta1) * g;
-    x.v = dti_param_group_f32(group, DTI_GROUP_BETA2) * x.v - dti_m_expm1(ln_beta2) * (g * g);
-    float steps = float(t) + 1.0;
-    float correction1 = -dti_m_expm1(steps * ln_beta1);
-    float correction2 = -dti_m_expm1(steps * ln_beta2);
-    vec4 denominator = sqrt(x.v) / sqrt(correction2) + dti_param_group_f32(group, DTI_GROUP_EPS);
-    x.p -= lr / correction1 * (x.m / denominator);
-    return x;
+    return r;
 }
 
 /* Padding stays 0. */
-values updated(values x, vec4 g, uint group, uint t, bvec4 live)
+void update(inout vec4 v[DTI_OPTIM_VALUES], vec4 g, rates r, bvec4 live)
 {
+    vec4 was[DTI_OPTIM_VALUES] = v;
     float clip = uintBitsToFloat(state[DTI_CONTROL_CLIP]);
     float limit = dti_step_f32(DTI_STEP_CLIP_VALUE);
     g = mix(vec4(0.0), g * clip, live);
     if (limit > 0.0)
         g = clamp(g, -limit, limit);
-    values next = spec0 == DTI_OPTIM_SGD ? sgd(x, g, group, t) : adam(x, g, group, t);
-    return values(mix(x.p, next.p, live), mix(x.m, next.m, live), mix(x.v, next.v, live));
+    switch (spec0) {
+#define DTI_CASE(number, ID, name, least, most) case number: dti_m_update_##name(v, g, r.w, r.t, r.c); break;
+        DTI_OPTIM_LIST(DTI_CASE)
+#undef DTI_CASE
+    }
+    [[unroll]] for (uint i = 0u; i < uint(DTI_OPTIM_VALUES); i++)
+        v[i] = mix(was[i], v[i], live);
 }
 
 /* Bits of the largest magnitudes: in the order of the values, infinity and NaN above all. */
@@ -99,28 +97,27 @@ uint largest(vec4 x)
     return max(max(bits.x, bits.y), max(bits.z, bits.w));
 }
 
-uvec3 largest_of(values x)
+/* Which DTI_BAD_* an update is. */
+uint bad(vec4 before[DTI_OPTIM_VALUES], vec4 after[DTI_OPTIM_VALUES])
 {
-    return uvec3(largest(x.p), largest(x.m), largest(x.v));
-}
-
-/* Which DTI_BAD_* an update is, 4 = none. */
-uint bad(uvec3 before, uvec3 after)
-{
-    const uvec3 infinity = uvec3(0x7f800000u);
-    if (any(greaterThanEqual(before, infinity)))
-        return DTI_BAD_BEFORE;
-    bvec3 not = greaterThanEqual(after, infinity);
-    return not.y ? DTI_BAD_MOMENT1 : not.z ? DTI_BAD_MOMENT2 : not.x ? DTI_BAD_WEIGHT : 4u;
+    const uint infinity = 0x7f800000u;
+    uint worst = largest(after[0]) >= infinity ? DTI_BAD_WEIGHT : DTI_BAD_FINE;
+    [[unroll]] for (uint i = 0u; i < uint(DTI_MOMENTS_MAX); i++) {
+        if (largest(after[1u + i]) >= infinity)
+            worst = min(worst, DTI_BAD_MOMENT + i);
+    }
+    [[unroll]] for (uint i = 0u; i < uint(DTI_OPTIM_VALUES); i++) {
+        if (largest(before[i]) >= infinity)
+            worst = DTI_BAD_BEFORE;
+    }
+    return worst;
 }
 
 /* The one word that all have in common is looked at first: mostly it is larger already. */
-void remember(uvec3 most)
+void remember(uint i, uint most)
 {
-    [[unroll]] for (uint i = 0u; i < 3u; i++) {
-        if (most[i] > state[DTI_CONTROL_LARGEST(i)])
-            atomicMax(state[DTI_CONTROL_LARGEST(i)], most[i]);
-    }
+    if (most > state[DTI_CONTROL_LARGEST(i)])
+        atomicMax(state[DTI_CONTROL_LARGEST(i)], most);
 }
 
 void block(uint entry, bool dry)
@@ -129,9 +126,12 @@ void block(uint entry, bool dry)
     uint base = table[row + DTI_TABLE_BLOCK] * (DTI_BLOCK / 4);
     uint group = table[row + DTI_TABLE_GROUP], param = table[row + DTI_TABLE_PARAM];
     uint t = state[args.t_offset + (param & DTI_TABLE_INDEX)];
-    uint used = table[row + DTI_TABLE_USED], worst = 4u;
+    uint used = table[row + DTI_TABLE_USED], worst = DTI_BAD_FINE;
     bool trained = (param & DTI_TABLE_BUFFER) == 0u;
-    uvec3 most = uvec3(0u);
+    uint most[DTI_OPTIM_VALUES];
+    [[unroll]] for (uint i = 0u; i < uint(DTI_OPTIM_VALUES); i++)
+        most[i] = 0u;
+    rates r = rates_of(group, t);
     for (uint e = gl_LocalInvocationID.x; 4u * e < used; e += gl_WorkGroupSize.x) {
         uint at = base + e;
         bvec4 live = lessThan(4u * e + uvec4(0u, 1u, 2u, 3u), uvec4(used));
@@ -140,17 +140,23 @@ void block(uint entry, bool dry)
                 params[at] = mix(params[at], grads[at], live);
             continue;
         }
-        values x = load(at), next = updated(x, grads[at], group, t, live);
-        uvec3 after = largest_of(next);
+        vec4 v[DTI_OPTIM_VALUES], before[DTI_OPTIM_VALUES];
+        load(at, v);
+        before = v;
+        update(v, grads[at], r, live);
         if (dry)
-            worst = min(worst, bad(largest_of(x), after));
+            worst = min(worst, bad(before, v));
         else
-            store(at, next);
-        most = max(most, dry ? uvec3(0u, after.yz) : uvec3(after.x, 0u, 0u));
+            store(at, v);
+        [[unroll]] for (uint i = 0u; i < uint(DTI_OPTIM_VALUES); i++) {
+            if (dry == (i > 0u)) /* weights are told when they are written, moments before */
+                most[i] = max(most[i], largest(v[i]));
+        }
     }
-    if (worst < 4u)
-        atomicMin(state[DTI_CONTROL_BAD], (param & DTI_TABLE_INDEX) << 2 | worst);
-    remember(most);
+    if (worst < DTI_BAD_FINE)
+        atomicMin(state[DTI_CONTROL_BAD], (param & DTI_TABLE_INDEX) << 3 | worst);
+    [[unroll]] for (uint i = 0u; i < uint(DTI_OPTIM_VALUES); i++)
+        remember(i, most[i]);
 }
 
 void main()

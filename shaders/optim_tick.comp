@@ -3,6 +3,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
+#include "lib/optim_body.h"
 
 DTI_PUSH(DTI_ARGS_COMMIT)
 layout(binding = 0) buffer buffer_state { uint state[]; };
@@ -14,7 +15,7 @@ void tell()
     status[DTI_STATUS_BAD] = state[DTI_CONTROL_BAD];
     if (state[DTI_CONTROL_BAD] != DTI_BAD_NONE)
         status[DTI_STATUS_ABORT] = 1u;
-    [[unroll]] for (uint i = 0u; i < 3u; i++)
+    [[unroll]] for (uint i = 0u; i < uint(DTI_OPTIM_VALUES); i++)
         status[DTI_STATUS_LARGEST(i)] = state[DTI_CONTROL_LARGEST(i)];
 }
 

@@ -88,6 +88,7 @@
 /* ---- kernel: raw pointers only */
 #include "kernel/simd.h"
 #include "../shaders/lib/unary_list.h"
+#include "../shaders/lib/optim_body.h"
 #include "kernel/gemm.h"
 #include "kernel/vec.h"
 #include "kernel/norm.h"

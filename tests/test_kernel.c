@@ -76,6 +76,28 @@ TEST(elementwise_kernels_have_one_result_on_every_instruction_set) {
         SKIP("this CPU has one instruction set of its class");
 }
 
+/* What the rows say of a description, after t steps. */
+static dti_optim_rates_f32 kernel_rates_of(const dt_optim_desc *desc, float t, float clip,
+                                           float limit) {
+    const dt_optim_desc d = dti_optim_resolved(desc);
+    const dti_optim_rates rates = {&d, d.lr, d.weight_decay};
+    dti_optim_rates_f32 r = {.t = t, .clip = clip, .limit = limit};
+    uint32_t words[DTI_GROUP_WORDS];
+    dti_optim_words(&rates, words);
+    memcpy(r.words, words, sizeof words);
+    dti_isa_kernels_select(DTI_ISA_AVX512)->optim_constants[d.kind](&r);
+    return r;
+}
+static dti_optim_rates_f32 kernel_rates(uint32_t kind, float t, bool nesterov) {
+    const dt_optim_desc d = {.kind = (dt_optim_kind)kind,
+                             .lr = 0.1,
+                             .weight_decay = 0.01,
+                             .momentum = 0.9,
+                             .dampening = nesterov ? 0 : 0.1,
+                             .nesterov = nesterov};
+    return kernel_rates_of(&d, t, 0.5f, 0.4f);
+}
+
 static void kernel_rows_agree(const dti_isa_kernels *k, const dti_isa_kernels *other) {
     enum { N = 300 };
     float x[N], d[N], y[N], z[N], m[2][N], v[2][N];
@@ -111,15 +133,13 @@ static void kernel_rows_agree(const dti_isa_kernels *k, const dti_isa_kernels *o
         k->axpy(y, 0.7f, d, n);
         other->axpy(z, 0.7f, d, n);
         CHECK(kernel_same(y, z, n));
-        dti_sgd sgd = {0.1f, 0.9f, 0.1f, 0.01f, 0.5f, 0.4f, n & 1, n & 2};
-        k->sgd(y, d, m[0], n, &sgd);
-        other->sgd(z, d, m[1], n, &sgd);
-        CHECK(kernel_same(y, z, n) && kernel_same(m[0], m[1], n));
-        dti_adam adam = {0.01f, 0.9f, 0.999f, 1e-8f, 0.01f, 0.5f,
-                         0.0f,  0.1f, 0.001f, 0.19f, 0.04f, n & 1};
-        k->adam(y, d, m[0], v[0], n, &adam);
-        other->adam(z, d, m[1], v[1], n, &adam);
-        CHECK(kernel_same(y, z, n) && kernel_same(m[0], m[1], n) && kernel_same(v[0], v[1], n));
+        for (uint32_t kind = 1; kind < DTI_OPTIM_KINDS; kind++) {
+            float *const va[] = {y, m[0], v[0]}, *const vb[] = {z, m[1], v[1]};
+            const dti_optim_rates_f32 r = kernel_rates(kind, n & 2 ? 0 : (float)n, n & 1);
+            k->optim_update[kind](va, d, n, &r);
+            other->optim_update[kind](vb, d, n, &r);
+            CHECK(kernel_same(y, z, n) && kernel_same(m[0], m[1], n) && kernel_same(v[0], v[1], n));
+        }
         dti_dropout drop = {77, (uint64_t)n * 5 + 0x3fffffff0u, 3, 9, 0x80000000u, 2.0f};
         k->dropout(y, x, n, &drop);
         other->dropout(z, x, n, &drop);
@@ -476,28 +496,19 @@ TEST(adamw_step_matches_double) {
     enum { N = 37 };
     float p[N], g[N], m[N], v[N];
     double want[N];
-    const dti_adam a = {.lr = 0.01f,
-                        .beta1 = 0.9f,
-                        .beta2 = 0.999f,
-                        .eps = 1e-8f,
-                        .weight_decay = 0.1f,
-                        .clip = 0.5f,
-                        .one_minus_beta1 = 0.1f,
-                        .one_minus_beta2 = 0.001f,
-                        .bias1 = 0.19f,
-                        .bias2_sqrt = 0.0447101778f,
-                        .decoupled = true};
+    const dt_optim_desc d = {.kind = DT_ADAMW, .lr = 0.01, .weight_decay = 0.1};
+    const dti_optim_rates_f32 r = kernel_rates_of(&d, 1, 0.5f, 0);
+    float *const all[] = {p, m, v};
     for (int i = 0; i < N; i++) {
         p[i] = kernel_uniform();
         g[i] = kernel_uniform();
         m[i] = kernel_uniform();
         v[i] = kernel_uniform() + 1.1f;
-        double d = 0.5 * (double)g[i], m1 = 0.9 * (double)m[i] + 0.1 * d;
-        double v1 = 0.999 * (double)v[i] + 0.001 * d * d;
-        want[i] =
-            (double)p[i] * (1 - 0.01 * 0.1) - 0.01 / 0.19 * m1 / (sqrt(v1) / 0.0447101778 + 1e-8);
+        double e = 0.5 * (double)g[i], m1 = 0.9 * (double)m[i] + 0.1 * e;
+        double v1 = 0.999 * (double)v[i] + 0.001 * e * e;
+        want[i] = (double)p[i] * (1 - 0.01 * 0.1) - 0.01 / 0.19 * m1 / (sqrt(v1 / 0.001999) + 1e-8);
     }
-    dti_isa_kernels_select(DTI_ISA_AVX512)->adam(p, g, m, v, N, &a);
+    dti_isa_kernels_select(DTI_ISA_AVX512)->optim_update[d.kind](all, g, N, &r);
     for (int i = 0; i < N; i++)
         CHECK_NEAR(p[i], want[i], 2e-7);
 }
@@ -524,13 +535,15 @@ TEST(the_largest_of_a_row_is_found_by_its_bits_at_every_place) {
 
 TEST(sgd_first_step_ignores_dampening) {
     float p = 1, g = 2, m = 5;
-    dti_sgd s = {.lr = 0.5f, .momentum = 0.5f, .dampening = 0.75f, .clip = 1, .first = true};
+    float *const all[DTI_OPTIM_VALUES] = {&p, &m};
+    dt_optim_desc d = {.kind = DT_SGD, .lr = 0.5, .momentum = 0.5, .dampening = 0.75};
+    dti_optim_rates_f32 r = kernel_rates_of(&d, 0, 1, 0);
     const dti_isa_kernels *k = dti_isa_kernels_select(DTI_ISA_AVX512);
-    k->sgd(&p, &g, &m, 1, &s);
+    k->optim_update[d.kind](all, &g, 1, &r);
     CHECK(m == 2 && p == 0);
-    s.first = false;
-    s.nesterov = true;
-    k->sgd(&p, &g, &m, 1, &s); /* m = 0.5 * 2 + 0.25 * 2; d = 2 + 0.5 * m */
+    d.nesterov = true;
+    r = kernel_rates_of(&d, 1, 1, 0);
+    k->optim_update[d.kind](all, &g, 1, &r); /* m = 0.5 * 2 + 0.25 * 2; d = 2 + 0.5 * m */
     CHECK(m == 1.5f && p == -1.375f);
 }
 

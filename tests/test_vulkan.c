@@ -1091,7 +1091,7 @@ static void vulkan_try_buffer(vulkan_rig *rig) {
     state[DTI_CONTROL_BAD] = dti_bits_f32(DTI_BAD_NONE);
     for (int i = 0; i < 512; i++)
         params[i] = 1, grads[i] = 2;
-    dti_args_commit a = {.blocks = 2, .m_offset = 0xffffffffu, .t_offset = 300};
+    dti_args_commit a = {.blocks = 2, .t_offset = 300};
     vulkan_call optim = {.launch = {.kernel = DTI_K_OPTIM, .args_bytes = sizeof a, .items = 2},
                          .data = {params, grads, state, words},
                          .count = {512, 512, 512, 8}};

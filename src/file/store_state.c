@@ -12,7 +12,6 @@ enum {
 };
 
 #define DTI_STORE_WORDS "dtrain.store"
-#define DTI_MOMENTS_MAX 2
 
 static dt_result dti_store_state_begin(dti_state_file *f, dt_store *s) {
     *f = (dti_state_file){.store = s, .base = s->base, .model = dti_text_open(s->base)};
@@ -68,7 +67,7 @@ static dt_result dti_store_state_kinds(const dti_state_file *f, const char *path
     for (uint32_t i = 0; i < s->layout.param_count; i++) {
         const uint64_t theirs = dti_store_state_kind(f, c, i), mine = dti_store_optim(s, i);
         const char *name = s->graph->nodes[s->layout.params[i].node].label;
-        if (theirs > DT_ADAMW)
+        if (theirs >= DTI_OPTIM_KINDS)
             return dti_fail(s->base, DT_ERROR_FORMAT, "%s: '%s' has optimizer %llu, which is none",
                             path, name, (unsigned long long)theirs);
         if (theirs && mine && theirs != mine)

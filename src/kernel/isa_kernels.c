@@ -3,6 +3,8 @@
 #define DTI_ROW_MAP(ID, name) [DTI_U_##ID] = DTI_V(map_##name),
 #define DTI_ROW_GRAD(ID, name) [DTI_U_##ID] = DTI_V(grad_##name),
 #define DTI_ROW_PAIR(ID, name) [DTI_B_##ID] = DTI_V(pair_##name),
+#define DTI_ROW_CONSTANTS(number, ID, name, least, most) [number] = DTI_V(constants_##name),
+#define DTI_ROW_UPDATE(number, ID, name, least, most) [number] = DTI_V(update_##name),
 #define DTI_KERNEL_TABLE(isa_, fma_, name_)                                                        \
     static const dti_isa_kernels DTI_ISA(dti_isa_kernels) = {                                      \
         .isa = isa_,                                                                               \
@@ -23,8 +25,8 @@
         .softmax_grad = DTI_V(softmax_grad),                                                       \
         .log_softmax_grad = DTI_V(log_softmax_grad),                                               \
         .col_sum = DTI_V(col_sum),                                                                 \
-        .sgd = DTI_V(sgd),                                                                         \
-        .adam = DTI_V(adam),                                                                       \
+        .optim_constants = {DTI_OPTIM_LIST(DTI_ROW_CONSTANTS)},                                    \
+        .optim_update = {DTI_OPTIM_LIST(DTI_ROW_UPDATE)},                                          \
         .dropout = DTI_V(dropout),                                                                 \
         .philox = DTI_V(philox),                                                                   \
         .conv = &DTI_N(conv_kernels),                                                              \

@@ -14,8 +14,8 @@ typedef struct dti_isa_kernels {
     dti_row_fn *softmax, *log_softmax;
     dti_row_grad_fn *softmax_grad, *log_softmax_grad; /* of y = (log_)softmax(x) and dy */
     dti_col_sum_fn *col_sum;
-    dti_sgd_fn *sgd;
-    dti_adam_fn *adam;
+    dti_optim_constants_fn *optim_constants[DTI_OPTIM_KINDS]; /* by dt_optim_kind */
+    dti_optim_update_fn *optim_update[DTI_OPTIM_KINDS];
     dti_dropout_fn *dropout;
     dti_philox_fn *philox;
     const dti_conv_kernels *conv; /* through dti_conv_run() and dti_conv_dw_run() */

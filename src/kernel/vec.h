@@ -23,24 +23,19 @@ typedef void dti_col_sum_fn(float *y, const float *x, int64_t rows, int64_t cols
 /* y += a * x */
 typedef void dti_axpy_fn(float *y, float a, const float *x, int64_t n);
 
-/* Both optimizers first do g = g * clip, then clamp g to +-limit where limit > 0. */
-typedef struct dti_sgd {
-    float lr, momentum, dampening, weight_decay, clip, limit;
-    bool nesterov;
-    bool first; /* m = g, whatever the dampening */
-} dti_sgd;
-/* torch.optim.SGD; m may be NULL where momentum is 0. */
-typedef void dti_sgd_fn(float *p, const float *g, float *m, int64_t n, const dti_sgd *s);
-
-typedef struct dti_adam {
-    float lr, beta1, beta2, eps, weight_decay, clip, limit;
-    float one_minus_beta1, one_minus_beta2; /* the caller's, from double: 1 - beta loses digits */
-    float bias1, bias2_sqrt;                /* 1 - beta1^t, sqrt(1 - beta2^t) */
-    bool decoupled; /* AdamW: p *= 1 - lr * weight_decay; else g += wd * p */
-} dti_adam;
-/* torch.optim.Adam and AdamW (without amsgrad and maximize). */
-typedef void dti_adam_fn(float *p, const float *g, float *m, float *v, int64_t n,
-                         const dti_adam *a);
+/* What all blocks of a parameter have in common in a step; see shaders/lib/optim_body.h. */
+typedef struct dti_optim_rates_f32 {
+    float words[DTI_GROUP_WORDS];
+    float constants[DTI_OPTIM_CONSTANTS];
+    float t;           /* steps before this one */
+    float clip, limit; /* g = g * clip, then clamped to +-limit where limit > 0 */
+} dti_optim_rates_f32;
+/* Sets the constants from words and t. */
+typedef void dti_optim_constants_fn(dti_optim_rates_f32 *r);
+/* Updates v[0], n weights, and the moments v[1] ... by the gradient g; v[i] may be NULL: it has no
+ * such moment. */
+typedef void dti_optim_update_fn(float *const v[DTI_OPTIM_VALUES], const float *g, int64_t n,
+                                 const dti_optim_rates_f32 *r);
 
 /* Element i draws word (index + i) & 3 of Philox4x32-10 at counter ((index + i) >> 2, step, stream)
  * under `seed`, and is kept where that is below `threshold`. */

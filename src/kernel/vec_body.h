@@ -228,49 +228,47 @@ DTI_INLINE DTI_VF DTI_V(clipped)(DTI_VF g, float clip, float limit) {
     return g;
 }
 
-static void DTI_V(sgd)(float *p, const float *g, float *m, int64_t n, const dti_sgd *s) {
-    const DTI_VF momentum = DTI_V(set1)(s->momentum), damped = DTI_V(set1)(1.0f - s->dampening);
-    const DTI_VF minus_lr = DTI_V(set1)(-s->lr), decay = DTI_V(set1)(s->weight_decay);
-    for (int64_t i = 0; i < n; i += 16) {
-        DTI_VF w = DTI_V(get)(p + i, n - i);
-        DTI_VF d = DTI_V(clipped)(DTI_V(get)(g + i, n - i), s->clip, s->limit);
-        if (s->weight_decay != 0)
-            d = DTI_V(fma)(decay, w, d);
-        if (s->momentum != 0) {
-            DTI_VF b = d;
-            if (!s->first)
-                b = DTI_V(fma)(damped, d, DTI_V(mul)(momentum, DTI_V(get)(m + i, n - i)));
-            DTI_V(put)(m + i, b, n - i);
-            d = s->nesterov ? DTI_V(fma)(momentum, b, d) : b;
-        }
-        DTI_V(put)(p + i, DTI_V(fma)(minus_lr, d, w), n - i);
+/* run_x is inlined for each number of moments, so that the loop asks nothing. */
+#define DTI_OPTIM_KERNELS(number, ID, name, least, most)                                           \
+    static void DTI_V(constants_##name)(dti_optim_rates_f32 * r) {                                 \
+        DTI_VF c[DTI_OPTIM_CONSTANTS];                                                             \
+        float lanes[16];                                                                           \
+        for (int i = 0; i < DTI_OPTIM_CONSTANTS; i++)                                              \
+            c[i] = DTI_V(set1)(0);                                                                 \
+        DTI_V(m_constants_##name)(r->words, r->t, c);                                              \
+        for (int i = 0; i < DTI_OPTIM_CONSTANTS; i++) {                                            \
+            DTI_V(store)(lanes, c[i]);                                                             \
+            r->constants[i] = lanes[0];                                                            \
+        }                                                                                          \
+    }                                                                                              \
+    DTI_INLINE void DTI_V(run_##name)(float *const v[DTI_OPTIM_VALUES], const float *g, int64_t n, \
+                                      const dti_optim_rates_f32 *rates, int moments) {             \
+        const dti_optim_rates_f32 r = *rates; /* what is written is no alias of it */              \
+        float *at[1 + most];                                                                       \
+        DTI_VF x[1 + most];                                                                        \
+        DTI_UNROLL(4)                                                                              \
+        for (int k = 0; k <= moments; k++)                                                         \
+            at[k] = v[k];                                                                          \
+        for (int64_t i = 0; i < n; i += 16) {                                                      \
+            DTI_UNROLL(4)                                                                          \
+            for (int k = 0; k <= most; k++)                                                        \
+                x[k] = k <= moments ? DTI_V(get)(at[k] + i, n - i) : DTI_V(set1)(0);               \
+            const DTI_VF d = DTI_V(clipped)(DTI_V(get)(g + i, n - i), r.clip, r.limit);            \
+            DTI_V(m_update_##name)(x, d, r.words, r.t, r.constants);                               \
+            DTI_UNROLL(4)                                                                          \
+            for (int k = 0; k <= moments; k++)                                                     \
+                DTI_V(put)(at[k] + i, x[k], n - i);                                                \
+        }                                                                                          \
+    }                                                                                              \
+    static void DTI_V(update_##name)(float *const v[DTI_OPTIM_VALUES], const float *g, int64_t n,  \
+                                     const dti_optim_rates_f32 *rates) {                           \
+        if (least == most || v[most])                                                              \
+            DTI_V(run_##name)(v, g, n, rates, most);                                               \
+        else                                                                                       \
+            DTI_V(run_##name)(v, g, n, rates, least);                                              \
     }
-}
-
-static void DTI_V(adam)(float *p, const float *g, float *m, float *v, int64_t n,
-                        const dti_adam *a) {
-    const DTI_VF rest1 = DTI_V(set1)(a->one_minus_beta1), rest2 = DTI_V(set1)(a->one_minus_beta2);
-    const DTI_VF beta2 = DTI_V(set1)(a->beta2), eps = DTI_V(set1)(a->eps);
-    const DTI_VF bias2_sqrt = DTI_V(set1)(a->bias2_sqrt),
-                 minus_step = DTI_V(set1)(-a->lr / a->bias1);
-    const DTI_VF decay = DTI_V(set1)(a->weight_decay);
-    const DTI_VF keep = DTI_V(set1)(__builtin_fmaf(-a->lr, a->weight_decay, 1.0f));
-    for (int64_t i = 0; i < n; i += 16) {
-        DTI_VF w = DTI_V(get)(p + i, n - i), m0 = DTI_V(get)(m + i, n - i);
-        DTI_VF d = DTI_V(clipped)(DTI_V(get)(g + i, n - i), a->clip, a->limit);
-        if (a->decoupled)
-            w = DTI_V(mul)(w, keep);
-        else if (a->weight_decay != 0)
-            d = DTI_V(fma)(decay, w, d);
-        DTI_VF m1 = DTI_V(fma)(DTI_V(sub)(d, m0), rest1, m0);
-        DTI_VF v1 = DTI_V(mul)(beta2, DTI_V(get)(v + i, n - i));
-        v1 = DTI_V(fma)(DTI_V(mul)(rest2, d), d, v1);
-        DTI_VF root = DTI_V(add)(DTI_V(div)(DTI_V(sqrt)(v1), bias2_sqrt), eps);
-        DTI_V(put)(m + i, m1, n - i);
-        DTI_V(put)(v + i, v1, n - i);
-        DTI_V(put)(p + i, DTI_V(fma)(minus_step, DTI_V(div)(m1, root), w), n - i);
-    }
-}
+DTI_OPTIM_LIST(DTI_OPTIM_KERNELS)
+#undef DTI_OPTIM_KERNELS
 
 /* ---- random numbers: LANES counters at once */
 

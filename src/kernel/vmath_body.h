@@ -38,3 +38,6 @@
 
 #include "../../shaders/lib/math_body.h"
 #include "../../shaders/lib/map_body.h"
+#define DTI_OPTIM_PART 3
+#include "../../shaders/lib/optim_body.h"
+#undef DTI_OPTIM_PART

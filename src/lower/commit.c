@@ -112,24 +112,23 @@ static uint32_t dti_commit_state(dti_code *code) {
 }
 
 static void dti_commit_optim(dti_code *code, dti_emit *e, uint32_t table, uint32_t flags) {
-    uint32_t moments = dti_optim_moments(&code->optim);
-    dti_args_commit a = {.blocks = code->table_entries,
-                         .m_offset = UINT32_MAX,
-                         .v_offset = UINT32_MAX,
-                         .t_offset = (uint32_t)dti_state_t_offset(),
-                         .flags = flags};
-    if (moments > 0)
-        a.m_offset = (uint32_t)dti_state_moment_offset(code->layout, 0);
-    if (moments > 1)
-        a.v_offset = (uint32_t)dti_state_moment_offset(code->layout, 1);
-    dti_launch *l = dti_emit_launch(e, DTI_K_OPTIM, code->table_entries, sizeof a);
-    l->args.commit = a;
-    l->spec[0] = code->optim.kind == DT_SGD    ? DTI_OPTIM_SGD
-                 : code->optim.kind == DT_ADAM ? DTI_OPTIM_ADAM
-                                               : DTI_OPTIM_ADAMW;
-    dti_bind(l, dti_listing_value(&code->list, DTI_VALUE_PARAM, DT_F32, code->layout->elements, 0),
-             dti_listing_value(&code->list, DTI_VALUE_GRADIENT, DT_F32, code->layout->elements, 0),
-             dti_commit_state(code), table);
+    const dti_layout *layout = code->layout;
+    const dti_args_commit args = {.blocks = code->table_entries,
+                                  .moments = dti_optim_moments(&code->optim),
+                                  .moment_offset = (uint32_t)dti_state_moment_offset(layout, 0),
+                                  .moment_stride = (uint32_t)layout->elements,
+                                  .t_offset = (uint32_t)dti_state_t_offset(),
+                                  .flags = flags};
+    const dti_optim_site site = {
+        .e = e,
+        .optim = &code->optim,
+        .params = dti_listing_value(&code->list, DTI_VALUE_PARAM, DT_F32, layout->elements, 0),
+        .grads = dti_listing_value(&code->list, DTI_VALUE_GRADIENT, DT_F32, layout->elements, 0),
+        .state = dti_commit_state(code),
+        .table = table,
+        .args = args,
+        .entries = code->table};
+    dti_optim_row_of(code->optim.kind)->emit(&site);
 }
 
 static void dti_commit_tick(dti_code *code, dti_emit *e, uint32_t table, uint32_t status,

@@ -1,5 +1,36 @@
-/* The description of an optimizer: its defaults, what is wrong with it, which group a parameter is
- * in, and how many moments it keeps. */
+/* The table of optimizers; of a description its defaults, what is wrong with it, which group a
+ * parameter is in, how many moments it keeps, and its words of the step block. */
+
+static void dti_optim_emit_blocks(const dti_optim_site *s) {
+    dti_launch *l = dti_emit_launch(s->e, DTI_K_OPTIM, s->args.blocks, sizeof s->args);
+    l->args.commit = s->args;
+    l->spec[0] = (uint32_t)s->optim->kind;
+    dti_bind(l, s->params, s->grads, s->state, s->table);
+}
+
+/* Of 0 what is as good as minus infinity: 1 - e^x is 1, also for many steps' x. */
+static double dti_ln_beta(double beta) {
+    return beta > 0.0 ? dti_ln(beta) : -1000.0;
+}
+
+#define DTI_OPTIM_PART 4
+#include "../../shaders/lib/optim_body.h"
+#undef DTI_OPTIM_PART
+
+#define DTI_X(number, ID, name, least, most)                                                       \
+    _Static_assert(DT_##ID == number && most <= DTI_MOMENTS_MAX, "the kind selects the formula");
+DTI_OPTIM_LIST(DTI_X)
+#undef DTI_X
+#define DTI_X(number, ID, name, least, most) [number] = &dti_optim_##name,
+static const dti_optim_row *const dti_optim_rows[] = {DTI_OPTIM_LIST(DTI_X)};
+#undef DTI_X
+_Static_assert(DTI_COUNT(dti_optim_rows) == DTI_OPTIM_KINDS, "a row of each kind");
+
+static const dti_optim_row *dti_optim_row_of(dt_optim_kind kind) {
+    return (unsigned)kind < DTI_OPTIM_KINDS ? dti_optim_rows[kind] : NULL;
+}
+
+/* ---- the description */
 
 static void dti_optim_problem(dti_text *problems, const char *what, double value,
                               const char *remedy) {
@@ -11,9 +42,10 @@ static void dti_optim_problem(dti_text *problems, const char *what, double value
 static dt_optim_desc dti_optim_resolved(const dt_optim_desc *desc) {
     dt_optim_desc d = *desc;
     if (d.kind == DT_OPTIM_DEFAULT)
-        d.kind = DT_ADAMW;
-    d.lr = dti_or(d.lr, 1e-3);
-    d.weight_decay = dti_or(d.weight_decay, d.kind == DT_ADAMW ? 1e-2 : 0.0);
+        d.kind = DTI_OPTIM_STANDARD;
+    const dti_optim_row *row = dti_optim_row_of(d.kind);
+    d.lr = dti_or(d.lr, row ? row->lr : 0.0);
+    d.weight_decay = dti_or(d.weight_decay, row ? row->weight_decay : 0.0);
     d.momentum = dti_or(d.momentum, 0.0);
     d.dampening = dti_or(d.dampening, 0.0);
     d.beta1 = dti_or(d.beta1, 0.9);
@@ -70,7 +102,7 @@ static void dti_optim_check(const dt_optim_desc *d, dti_text *problems) {
     }
     if (fine && !dti_optim_lr_fits(d, d->lr))
         dti_optim_problem(problems, "lr", d->lr, "times a group's lr_scale it is no finite f32");
-    if ((unsigned)d->kind > DT_ADAMW)
+    if (!dti_optim_row_of(d->kind))
         dti_text_add(problems, "\n- optimizer: kind %d is unknown", (int)d->kind);
 }
 
@@ -83,7 +115,12 @@ static uint32_t dti_optim_group_of(const dt_optim_desc *d, const char *name) {
 }
 
 static uint32_t dti_optim_moments(const dt_optim_desc *d) {
-    if (d->kind == DT_SGD)
-        return d->momentum != 0.0 ? 1 : 0;
-    return 2;
+    const dti_optim_row *row = dti_optim_row_of(d->kind);
+    return row ? row->moments(d) : 0;
+}
+
+static void dti_optim_words(const dti_optim_rates *r, uint32_t words[DTI_GROUP_WORDS]) {
+    float w[DTI_GROUP_WORDS] = {[DTI_GROUP_LR] = (float)r->lr, [DTI_GROUP_DECAY] = (float)r->decay};
+    dti_optim_row_of(r->optim->kind)->words(r->optim, w);
+    memcpy(words, w, sizeof w);
 }

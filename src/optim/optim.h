@@ -1,5 +1,41 @@
-/* Optimizers: between the ops, whose launches the commit segment continues, and the backends that run
- * them. Knows no store and no program. */
+/* Optimizers: the table of their rows, between the ops, whose launches the commit segment continues,
+ * and the backends that run them. Knows no store and no program. */
+
+#define DTI_PROVEN_MAX 1e37  /* a thirtieth of the largest f32: room for all rounding */
+#define DTI_PROVEN_EPS 1e-30 /* a smaller one may be 0 to a device, and 0 proves nothing */
+
+/* A group's rates in a step, as the device has them, and the rest of the description. */
+typedef struct dti_optim_rates {
+    const dt_optim_desc *optim; /* resolved */
+    double lr, decay;
+} dti_optim_rates;
+
+/* Where an update's values are in a listing. */
+typedef struct dti_optim_site {
+    dti_emit *e;
+    const dt_optim_desc *optim;
+    uint32_t params, grads, state, table; /* values; state: control words, counts, moments */
+    dti_args_commit args;
+    const uint32_t *entries; /* the block table's words: which blocks a parameter has */
+} dti_optim_site;
+
+/* A row, by dt_optim_kind; shaders/lib/optim_body.h has all of them, with their formulas. */
+typedef struct dti_optim_row {
+    const char *name;
+    double lr, weight_decay;                     /* defaults */
+    uint32_t (*moments)(const dt_optim_desc *d); /* how many of each parameter */
+    /* Sets the words of its own of a group in the step block; those in common are set. */
+    void (*words)(const dt_optim_desc *d, float w[DTI_GROUP_WORDS]);
+    /* Whether no update of values up to v, of the weight and the moments, by a gradient up to g
+     * overflows. Moments then are within v[1], v[2] ... */
+    bool (*bound)(const dti_optim_rates *r, double v[DTI_OPTIM_VALUES], double g);
+    /* The launches of an update, and of its dry pass. What sees one block at a time has
+     * dti_optim_emit_blocks; what sees more (a parameter's norm, a matrix) has its own. */
+    void (*emit)(const dti_optim_site *site);
+} dti_optim_row;
+
+static const dti_optim_row *dti_optim_row_of(dt_optim_kind kind); /* NULL: there is none */
+static void dti_optim_emit_blocks(const dti_optim_site *site);
 
 /* The defaults in their places. DT_ZERO has become 0, so it is not done twice. */
 static dt_optim_desc dti_optim_resolved(const dt_optim_desc *desc);
@@ -11,3 +47,5 @@ static void dti_optim_check(const dt_optim_desc *d, dti_text *problems);
 static uint32_t dti_optim_group_of(const dt_optim_desc *d, const char *name);
 /* How many moments it keeps of each parameter. */
 static uint32_t dti_optim_moments(const dt_optim_desc *resolved);
+/* A group's words in the step block. */
+static void dti_optim_words(const dti_optim_rates *r, uint32_t words[DTI_GROUP_WORDS]);

@@ -77,135 +77,91 @@ static void dti_cpu_clip_finish(const dti_cpu_task *task, int64_t begin, int64_t
     state[DTI_CONTROL_ABORT] = status[DTI_STATUS_ABORT] = fine ? 0 : 1;
     state[DTI_CONTROL_CHECK] = fine && !proven;
     state[DTI_CONTROL_BAD] = status[DTI_STATUS_BAD] = DTI_BAD_NONE;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < DTI_OPTIM_VALUES; i++)
         state[DTI_CONTROL_LARGEST(i)] = status[DTI_STATUS_LARGEST(i)] = 0;
     memcpy(state + DTI_CONTROL_CLIP, &clip, sizeof clip);
     memcpy(status + DTI_STATUS_NORM, &norm, sizeof norm);
 }
 
-/* ---- the optimizers: what one block's update needs, from its group's words and the step count
- * t */
+/* ---- the update of one block, from its group's words and its parameter's count of steps t */
 
-#define DTI_NO_OFFSET 0xffffffffu
-
-static float dti_param_group_f32(const dti_cpu_task *task, uint32_t group, uint32_t word) {
-    return dti_step_f32(task->step, DTI_STEP_GROUP(group) + word);
-}
-
-static float dti_control_clip(const dti_cpu_task *task) {
-    const uint32_t *state = task->buf[2];
-    return dti_bits_f32(state[DTI_CONTROL_CLIP]);
-}
-
-static dti_adam dti_adam_of(const dti_cpu_task *task, uint32_t group, uint32_t t) {
-    const float ln_beta1 = dti_param_group_f32(task, group, DTI_GROUP_LN_BETA1);
-    const float ln_beta2 = dti_param_group_f32(task, group, DTI_GROUP_LN_BETA2);
-    const float steps = (float)t + 1.0f;
-    /* 1 - beta and 1 - beta^t as expm1 of logarithms: the difference would lose half of its
-     * digits */
-    float minus[4] = {ln_beta1, ln_beta2, steps * ln_beta1, steps * ln_beta2}, root2;
-    task->k->unary[DTI_U_EXPM1](minus, minus, 4, 0.0f, 0.0f);
-    float bias2 = -minus[3];
-    task->k->unary[DTI_U_SQRT](&root2, &bias2, 1, 0.0f, 0.0f);
-    return (dti_adam){.lr = dti_param_group_f32(task, group, DTI_GROUP_LR),
-                      .beta1 = dti_param_group_f32(task, group, DTI_GROUP_BETA1),
-                      .beta2 = dti_param_group_f32(task, group, DTI_GROUP_BETA2),
-                      .eps = dti_param_group_f32(task, group, DTI_GROUP_EPS),
-                      .weight_decay = dti_param_group_f32(task, group, DTI_GROUP_DECAY),
-                      .clip = dti_control_clip(task),
-                      .limit = dti_step_f32(task->step, DTI_STEP_CLIP_VALUE),
-                      .one_minus_beta1 = -minus[0],
-                      .one_minus_beta2 = -minus[1],
-                      .bias1 = -minus[2],
-                      .bias2_sqrt = root2,
-                      .decoupled = task->launch->spec[0] == DTI_OPTIM_ADAMW};
-}
-
-static dti_sgd dti_sgd_of(const dti_cpu_task *task, uint32_t group, uint32_t t) {
-    const bool moments = task->launch->args.commit.m_offset != DTI_NO_OFFSET;
-    return (dti_sgd){.lr = dti_param_group_f32(task, group, DTI_GROUP_LR),
-                     .momentum = moments ? dti_param_group_f32(task, group, DTI_GROUP_BETA1) : 0.0f,
-                     .dampening = dti_param_group_f32(task, group, DTI_GROUP_BETA2),
-                     .weight_decay = dti_param_group_f32(task, group, DTI_GROUP_DECAY),
-                     .clip = dti_control_clip(task),
-                     .limit = dti_step_f32(task->step, DTI_STEP_CLIP_VALUE),
-                     .nesterov = dti_param_group_f32(task, group, DTI_GROUP_NESTEROV) != 0.0f,
-                     .first = t == 0}; /* takes the gradient as it is, even with dampening */
-}
-
-/* A parameter's constants, and where one of its blocks lies; m and v: NULL = it has none. */
+/* A parameter's constants, and where one of its blocks lies. */
 typedef struct dti_cpu_update {
     const dti_isa_kernels *k;
-    bool is_sgd;
-    uint32_t group, t;
-    dti_sgd sgd;
-    dti_adam adam;
-    float *w, *m, *v;
+    uint32_t kind, group, t;
+    dti_optim_rates_f32 rates;
+    float *v[DTI_OPTIM_VALUES]; /* the weight and its moments; NULL = it has no such one */
     const float *g;
     int64_t n;
 } dti_cpu_update;
 
+static void dti_cpu_update_rates(const dti_cpu_task *task, dti_cpu_update *u) {
+    const uint32_t *state = task->buf[2];
+    memcpy(u->rates.words, task->step + DTI_STEP_GROUP(u->group), sizeof u->rates.words);
+    u->rates.t = (float)u->t;
+    u->rates.clip = dti_bits_f32(state[DTI_CONTROL_CLIP]);
+    u->rates.limit = dti_step_f32(task->step, DTI_STEP_CLIP_VALUE);
+    u->k->optim_constants[u->kind](&u->rates);
+}
+
 static void dti_cpu_update_place(const dti_cpu_task *task, const uint32_t *row, dti_cpu_update *u) {
     const dti_args_commit *a = &task->launch->args.commit;
     const int64_t at = (int64_t)row[DTI_TABLE_BLOCK] * DTI_BLOCK;
-    float *moments = task->buf[2];
     const uint32_t *state = task->buf[2];
     const uint32_t t = state[a->t_offset + (row[DTI_TABLE_PARAM] & DTI_TABLE_INDEX)];
-    u->w = (float *)task->buf[0] + at;
     u->g = (const float *)task->buf[1] + at;
-    u->m = a->m_offset == DTI_NO_OFFSET ? NULL : moments + a->m_offset + at;
-    u->v = a->v_offset == DTI_NO_OFFSET ? NULL : moments + a->v_offset + at;
+    u->v[0] = (float *)task->buf[0] + at;
+    for (uint32_t i = 0; i < a->moments; i++)
+        u->v[1 + i] =
+            (float *)task->buf[2] + a->moment_offset + (uint64_t)i * a->moment_stride + at;
     u->n = row[DTI_TABLE_USED];
     if (row[DTI_TABLE_GROUP] == u->group && t == u->t)
         return;
     u->group = row[DTI_TABLE_GROUP];
     u->t = t;
-    if (u->is_sgd)
-        u->sgd = dti_sgd_of(task, u->group, t);
-    else
-        u->adam = dti_adam_of(task, u->group, t);
+    dti_cpu_update_rates(task, u);
 }
 
 static void dti_cpu_update_run(const dti_cpu_update *u) {
-    if (u->is_sgd)
-        u->k->sgd(u->w, u->g, u->m, u->n, &u->sgd);
-    else
-        u->k->adam(u->w, u->g, u->m, u->v, u->n, &u->adam);
+    u->k->optim_update[u->kind](u->v, u->g, u->n, &u->rates);
 }
 
-static void dti_cpu_update_largest(const dti_cpu_update *u, uint32_t largest[3]) {
-    const float *const all[3] = {u->w, u->m, u->v};
-    for (int i = 0; i < 3; i++) {
-        if (all[i])
-            largest[i] = DTI_MAX(largest[i], u->k->row_largest(all[i], u->n));
+static void dti_cpu_update_largest(const dti_cpu_update *u, uint32_t largest[DTI_OPTIM_VALUES]) {
+    for (int i = 0; i < DTI_OPTIM_VALUES; i++) {
+        if (u->v[i])
+            largest[i] = DTI_MAX(largest[i], u->k->row_largest(u->v[i], u->n));
     }
 }
 
-/* The same update of copies: which DTI_BAD_* it would be; 4 = none. */
-static uint32_t dti_cpu_update_dry(const dti_cpu_update *u, uint32_t largest[3]) {
+/* Which DTI_BAD_* it is that the largest become `after`. */
+static uint32_t dti_cpu_update_bad(const uint32_t before[DTI_OPTIM_VALUES],
+                                   const uint32_t after[DTI_OPTIM_VALUES]) {
     const uint32_t infinity = 0x7f800000u;
-    float copies[3][DTI_BLOCK];
-    float *const from[3] = {u->w, u->m, u->v};
+    uint32_t worst = after[0] >= infinity ? DTI_BAD_WEIGHT : DTI_BAD_FINE;
+    for (uint32_t i = DTI_MOMENTS_MAX; i-- > 0;)
+        worst = after[1 + i] >= infinity ? DTI_BAD_MOMENT + i : worst;
+    for (int i = 0; i < DTI_OPTIM_VALUES; i++)
+        worst = before[i] >= infinity ? DTI_BAD_BEFORE : worst;
+    return worst;
+}
+
+/* The same update of copies: which DTI_BAD_* it would be. */
+static uint32_t dti_cpu_update_dry(const dti_cpu_update *u, uint32_t largest[DTI_OPTIM_VALUES]) {
+    float copies[DTI_OPTIM_VALUES][DTI_BLOCK];
     dti_cpu_update dry = *u;
-    float **to[3] = {&dry.w, &dry.m, &dry.v};
-    uint32_t before[3] = {0}, after[3] = {0};
-    for (int i = 0; i < 3; i++) {
-        if (!from[i])
+    uint32_t before[DTI_OPTIM_VALUES] = {0}, after[DTI_OPTIM_VALUES] = {0};
+    for (int i = 0; i < DTI_OPTIM_VALUES; i++) {
+        if (!u->v[i])
             continue;
-        memcpy(copies[i], from[i], (size_t)u->n * sizeof(float));
-        *to[i] = copies[i];
+        memcpy(copies[i], u->v[i], (size_t)u->n * sizeof(float));
+        dry.v[i] = copies[i];
     }
     dti_cpu_update_largest(u, before);
     dti_cpu_update_run(&dry);
     dti_cpu_update_largest(&dry, after);
-    for (int i = 1; i < 3; i++)
+    for (int i = 1; i < DTI_OPTIM_VALUES; i++)
         largest[i] = DTI_MAX(largest[i], after[i]);
-    if (before[0] >= infinity || before[1] >= infinity || before[2] >= infinity)
-        return DTI_BAD_BEFORE;
-    return after[1] >= infinity   ? DTI_BAD_MOMENT1
-           : after[2] >= infinity ? DTI_BAD_MOMENT2
-           : after[0] >= infinity ? DTI_BAD_WEIGHT
-                                  : 4u;
+    return dti_cpu_update_bad(before, after);
 }
 
 static void dti_atomic_min(uint32_t *word, uint32_t value) {
@@ -224,11 +180,10 @@ static void dti_atomic_max(uint32_t *word, uint32_t value) {
 
 static void dti_cpu_optim(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
-    uint32_t *state = task->buf[2], largest[3] = {0};
+    uint32_t *state = task->buf[2], largest[DTI_OPTIM_VALUES] = {0};
     const uint32_t *row = (const uint32_t *)task->buf[3] + begin * DTI_TABLE_WORDS;
     const bool dry = task->launch->args.commit.flags & DTI_COMMIT_DRY;
-    dti_cpu_update u = {
-        .k = task->k, .is_sgd = task->launch->spec[0] == DTI_OPTIM_SGD, .group = DTI_NO_OFFSET};
+    dti_cpu_update u = {.k = task->k, .kind = task->launch->spec[0], .group = UINT32_MAX};
     if (dry ? !state[DTI_CONTROL_CHECK]
             : state[DTI_CONTROL_ABORT] || state[DTI_CONTROL_BAD] != DTI_BAD_NONE)
         return;
@@ -244,13 +199,15 @@ static void dti_cpu_optim(const dti_cpu_task *task, int64_t begin, int64_t end, 
         dti_cpu_update_place(task, row, &u);
         if (dry) {
             const uint32_t bad = dti_cpu_update_dry(&u, largest);
-            dti_atomic_min(&state[DTI_CONTROL_BAD], bad < 4 ? param << 2 | bad : DTI_BAD_NONE);
+            dti_atomic_min(&state[DTI_CONTROL_BAD],
+                           bad < DTI_BAD_FINE ? param << 3 | bad : DTI_BAD_NONE);
             continue;
         }
         dti_cpu_update_run(&u);
-        largest[0] = DTI_MAX(largest[0], u.k->row_largest(u.w, u.n)); /* while it is in the cache */
+        largest[0] =
+            DTI_MAX(largest[0], u.k->row_largest(u.v[0], u.n)); /* while it is in the cache */
     }
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < DTI_OPTIM_VALUES; i++)
         dti_atomic_max(&state[DTI_CONTROL_LARGEST(i)], largest[i]);
 }
 
@@ -258,7 +215,7 @@ static void dti_cpu_optim_tell(const uint32_t *state, uint32_t *status) {
     status[DTI_STATUS_BAD] = state[DTI_CONTROL_BAD];
     if (state[DTI_CONTROL_BAD] != DTI_BAD_NONE)
         status[DTI_STATUS_ABORT] = 1;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < DTI_OPTIM_VALUES; i++)
         status[DTI_STATUS_LARGEST(i)] = state[DTI_CONTROL_LARGEST(i)];
 }
 

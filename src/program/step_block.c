@@ -5,27 +5,15 @@ static void dti_word_f32(uint32_t *words, uint32_t at, double value) {
     memcpy(words + at, &f, sizeof f);
 }
 
-/* Of 0 what is as good as minus infinity: 1 - e^x is 1, also for many steps' x. */
-static double dti_ln_beta(double beta) {
-    return beta > 0.0 ? dti_ln(beta) : -1000.0;
-}
-
 static void dti_step_groups(dt_program *p, const dt_step_desc *step, uint32_t *w) {
-    const dt_optim_desc *d = &p->code->optim;
-    bool sgd = d->kind == DT_SGD;
-    double lr = p->lr = dti_or(step->lr, d->lr);
+    const dti_code *code = p->code;
+    p->lr = dti_or(step->lr, code->optim.lr);
     p->proven = (float)dti_step_proven(p);
     dti_word_f32(w, DTI_STEP_PROVEN, (double)p->proven);
     for (uint32_t g = 0; g < DT_MAX_GROUPS; g++) {
-        uint32_t *group = w + DTI_STEP_GROUP(g);
-        dti_word_f32(group, DTI_GROUP_LR, lr * p->code->groups[g].lr);
-        dti_word_f32(group, DTI_GROUP_DECAY, p->code->groups[g].decay);
-        dti_word_f32(group, DTI_GROUP_BETA1, sgd ? d->momentum : d->beta1);
-        dti_word_f32(group, DTI_GROUP_BETA2, sgd ? d->dampening : d->beta2);
-        dti_word_f32(group, DTI_GROUP_EPS, d->eps);
-        dti_word_f32(group, DTI_GROUP_LN_BETA1, dti_ln_beta(d->beta1));
-        dti_word_f32(group, DTI_GROUP_LN_BETA2, dti_ln_beta(d->beta2));
-        dti_word_f32(group, DTI_GROUP_NESTEROV, d->nesterov ? 1.0 : 0.0);
+        const dti_optim_rates rates = {&code->optim, p->lr * code->groups[g].lr,
+                                       code->groups[g].decay};
+        dti_optim_words(&rates, w + DTI_STEP_GROUP(g));
     }
 }
 

@@ -221,14 +221,14 @@ static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, si
                         "a program is between dt_program_begin and dt_program_end; "
                         "end or cancel it first");
     }
-    if ((unsigned)kind > DT_VALUE_MOMENT2)
+    if ((unsigned)kind >= DT_VALUE_MOMENT1 + DTI_MOMENTS_MAX)
         return dti_fail(s->base, DT_ERROR_INVALID, "parameter '%s': %d is no dt_value_kind",
                         info.name, (int)kind);
     if (info.buffer && kind != DT_VALUE_PARAM)
         return dti_fail(s->base, DT_ERROR_INVALID,
                         "'%s' is a buffer: it has no gradient and no moments", info.name);
     uint64_t at = s->layout.params[index].offset;
-    uint32_t moment = kind == DT_VALUE_MOMENT2;
+    const uint32_t moment = kind > DT_VALUE_MOMENT1 ? (uint32_t)(kind - DT_VALUE_MOMENT1) : 0;
     dti_arena arena = kind == DT_VALUE_PARAM      ? DTI_ARENA_PARAM
                       : kind == DT_VALUE_GRADIENT ? DTI_ARENA_GRADIENT
                                                   : DTI_ARENA_STATE;

@@ -21,13 +21,14 @@ struct dt_store {
     bool ranks;        /* whose other processes have replicas too; */
     bool written;      /* and the application wrote to it: what the host kept is old */
     dt_store *replica; /* the trainer's next one here, which gets the same values */
-    uint32_t moments;  /* moment arrays in the state arena: 0, 1 or 2 */
+    uint32_t moments;  /* moment arrays in the state arena: 0 to DTI_MOMENTS_MAX */
     dti_memory *memories[DTI_ARENAS]; /* TRANSIENT to STATE; NULL until a program needs it */
     dt_program *programs;             /* alive, newest first */
     dt_program *running;              /* between begin and end */
     uint64_t steps;                   /* committed */
     uint64_t seed;                    /* of the initial values */
-    double largest[3]; /* of the weights, first and second moments of parameters that are bounded */
+    double
+        largest[DTI_OPTIM_VALUES]; /* of the weights and moments of parameters that are bounded */
     /* The sum in the gradient arena: of how many micro-batches, out of how many, and the hash of
      * the parameters in it. summed = 0: none that may go on. */
     uint32_t summed, micros;

@@ -30,7 +30,7 @@ enum {
 
 /* The default is an optimizer too. */
 static uint64_t dti_state_kind(uint64_t kind) {
-    return kind == DT_OPTIM_DEFAULT ? DT_ADAMW : kind;
+    return kind == DT_OPTIM_DEFAULT ? DTI_OPTIM_STANDARD : kind;
 }
 
 static void dti_state_words(const dt_trainer *t, uint64_t *w) {
