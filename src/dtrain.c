@@ -26,6 +26,7 @@
 #include "base/isa.h"
 #include "base/hash.c"
 #include "base/crc32c.c"
+#include "base/lz4.c"
 #include "base/sha256.c"
 #include "base/hmac.c"
 #include "base/half.c"
@@ -140,6 +141,7 @@
 #endif
 #include "backend/vulkan/device.h"
 #include "backend/vulkan/hazard.c"
+#include "backend/vulkan/shader.c"
 #include "backend/vulkan/load.c"
 #include "backend/vulkan/vk_memory.c"
 #include "backend/vulkan/pipeline.c"

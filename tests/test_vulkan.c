@@ -529,6 +529,39 @@ TEST(vulkan_launch_of_more_than_65535_workgroups_reaches_its_end) {
     ON_EACH(vulkan_try_fold);
 }
 
+TEST(vulkan_shaders_unpack_to_whole_modules) {
+    dti_base base;
+    dti_base_init(&base, NULL, NULL);
+    for (size_t i = 0; i < DTI_COUNT(dti_vk_shaders); i++) {
+        const dti_vk_shader *shader = &dti_vk_shaders[i];
+        uint32_t *words = NULL;
+        REQUIRE(!dti_vk_shader_words(&base, shader, &words));
+        test_check(words[0] == 0x07230203 && words[shader->word_count - 1] == (1u << 16 | 56),
+                   __FILE__, __LINE__, "%s is no module that ends with a function", shader->name);
+        dti_free(&base, words);
+    }
+}
+
+/* Each byte of a module's block in turn is another one: refused or unpacked, and nothing beside the
+ * room is written. */
+TEST(vulkan_shaders_that_are_damaged_unpack_into_their_room_alone) {
+    const dti_vk_shader *shader = dti_vk_shader_of(DTI_K_SCAN, 0);
+    const size_t count = shader->word_count, room = 2 * count;
+    uint8_t *packed = malloc(shader->packed_bytes);
+    uint32_t *words = malloc((room + 2) * sizeof *words);
+    REQUIRE(packed && words);
+    words[0] = words[room + 1] = 0x5a5a5a5a;
+    for (uint32_t at = 0; at < shader->packed_bytes; at++)
+        for (int bit = 0; bit < 8; bit++) {
+            memcpy(packed, shader->packed, shader->packed_bytes);
+            packed[at] ^= (uint8_t)(1 << bit);
+            (void)dti_vk_shader_unpack(shader, packed, shader->packed_bytes, words + 1);
+            REQUIRE(words[0] == 0x5a5a5a5a && words[room + 1] == 0x5a5a5a5a);
+        }
+    free(packed);
+    free(words);
+}
+
 static void vulkan_try_kernels(vulkan_rig *rig) {
     dti_vk_device *device = (dti_vk_device *)rig->device;
     const uint32_t spec[4] = {0}, in_rows[4] = {0, 0, 3, 8}; /* see dti_vk_conv_tile */

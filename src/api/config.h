@@ -5,7 +5,7 @@
  *   DT_IMPLEMENTATION   off       compile the library here; in exactly one C file (GCC or Clang)
  *   DT_STATIC           off       every public function is static: a private copy in that file
  *   DT_COMM_ONLY        off       compile only the collectives (dt_comm): no graphs, no devices
- *   DT_NO_VULKAN        off       leave the Vulkan backend out (over a third of the object code)
+ *   DT_NO_VULKAN        off       leave the Vulkan backend out (about an eighth of the object)
  *   DT_NO_THREADS       off       start no threads and ask the system for none: the caller does all
  *   DT_WITH_OPENSSL     off       integrity MAC and TLS of dt_comm: link with -lssl -lcrypto
  *   DT_WITH_MPI         off       the transport DT_COMM_MPI: compile the implementation with mpicc

@@ -246,18 +246,15 @@ static uint32_t dti_vk_local_of(const dti_vk_device *device, uint32_t kernel, ui
     return software && dti_kernel_info_of(kernel)->span == DTI_SPAN_GROUP ? 8 : 128;
 }
 
-static const dti_vk_shader *dti_vk_shader_of(uint32_t kernel, uint32_t variant) {
-    for (size_t i = 0; i < DTI_COUNT(dti_vk_shaders); i++)
-        if (dti_vk_shaders[i].kernel == kernel && dti_vk_shaders[i].variant == variant)
-            return &dti_vk_shaders[i];
-    return NULL;
-}
-
 static dt_result dti_vk_pipeline_compile(dti_vk_device *device, dti_vk_pipeline *p) {
     const dti_vk_shader *shader = dti_vk_shader_of(p->kernel, p->variant);
     if (!shader)
         return dti_fail(device->head.base, DT_ERROR_UNSUPPORTED, "there is no Vulkan kernel for %s",
                         dti_kernel_info_of(p->kernel)->name);
+    uint32_t *words;
+    dt_result result = dti_vk_shader_words(device->head.base, shader, &words);
+    if (result)
+        return result;
     uint32_t values[5] = {p->local, p->spec[0], p->spec[1], p->spec[2], p->spec[3]};
     dti_VkSpecializationMapEntry entries[5];
     for (uint32_t i = 0; i < 5; i++)
@@ -267,8 +264,8 @@ static dt_result dti_vk_pipeline_compile(dti_vk_device *device, dti_vk_pipeline 
         .mapEntryCount = 5, .pMapEntries = entries, .dataSize = sizeof values, .pData = values};
     dti_VkShaderModuleCreateInfo module_info = {
         .sType = DTI_VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
-        .codeSize = sizeof *shader->words * shader->word_count,
-        .pCode = shader->words,
+        .codeSize = sizeof *words * shader->word_count,
+        .pCode = words,
     };
     dti_VkComputePipelineCreateInfo info = {
         .sType = DTI_VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
@@ -284,6 +281,7 @@ static dt_result dti_vk_pipeline_compile(dti_vk_device *device, dti_vk_pipeline 
         made = device->vk.CreateComputePipelines(device->handle, device->cache, 1, &info, NULL,
                                                  &p->handle);
     device->vk.DestroyShaderModule(device->handle, info.stage.module, NULL);
+    dti_free(device->head.base, words);
     return dti_vk_check(device, made, shader->name);
 }
 
