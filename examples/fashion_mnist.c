@@ -151,7 +151,7 @@ int main(int argc, char **argv) {
     *data = load("train", file, x, t);
     if (number[LIMIT] >= 1 && number[LIMIT] < (double)data->rows)
         data->rows = (uint64_t)number[LIMIT];
-    desc.optim = &(dt_optim_desc){.kind = DT_ADAM, .lr = number[LR]};
+    desc.optim = &(dt_optim_desc){.kind = DT_OPTIM_ADAM, .lr = number[LR]};
     desc.batch = (int)number[BATCH], desc.seed = (uint64_t)number[SEED];
     desc.shards = (int)number[SHARDS], desc.accumulate = (int)number[ACCUMULATE];
     desc.threads = (int)number[THREADS], desc.comm = comm, desc.checkpoint = text[CHECKPOINT];
@@ -162,7 +162,7 @@ int main(int argc, char **argv) {
         signal(SIGTERM, on_signal), signal(SIGUSR1, on_signal);
     check(!text[JSON] || (json = fopen(text[JSON], "w")), "--json", ": cannot be written");
     setvbuf(stdout, NULL, _IONBF, 0), terminal = isatty(1) && job.world_size < 2;
-    dt_trainer_info_get(trainer, &info);
+    dt_trainer_get_info(trainer, &info);
     for (int epoch = (int)info.epoch; epoch < (int)number[EPOCHS]; epoch++) {
         r = train((double)data->rows), seconds += r.seconds;
         tell("train", epoch + 1, &r, seconds);

@@ -105,7 +105,7 @@ static void train(const char *what, double fall, int shown) {
     dt_train_report all = {0}, r = {0};
     for (int i = 0; !r.epoch_ended; i++) {
         dt_trainer_info info;
-        dt_trainer_info_get(trainer, &info);
+        dt_trainer_get_info(trainer, &info);
         TRY(dt_trainer_set_lr(trainer, fall > 0 ? rate * (1 - (double)info.step / fall) : rate));
         int leave = stop; /* SIGTERM came: there is a checkpoint after this step */
         dt_result result = dt_trainer_step(trainer, &r);
@@ -149,7 +149,7 @@ int main(int argc, char **argv) {
     if (number[LIMIT] >= 1 && number[LIMIT] < (double)data.rows)
         data.rows = (uint64_t)number[LIMIT];
     dt_trainer_desc desc = {.loss = dt_cross_entropy(y, t, NULL), .metrics = {dt_accuracy(y, t)}};
-    desc.optim = &(dt_optim_desc){.kind = DT_ADAM, .lr = rate};
+    desc.optim = &(dt_optim_desc){.kind = DT_OPTIM_ADAM, .lr = rate};
     desc.data = data, desc.seed = (uint64_t)number[SEED];
     desc.batch = data.rows < BATCH ? (int)data.rows : BATCH;
     desc.tail = DT_TAIL_DROP; /* what is left over waits for the next shuffle */
@@ -161,7 +161,7 @@ int main(int argc, char **argv) {
         TRY(dt_trainer_resume(trainer, NULL));
         signal(SIGTERM, on_signal), signal(SIGUSR1, on_signal);
     }
-    dt_trainer_info_get(trainer, &info);
+    dt_trainer_get_info(trainer, &info);
     terminal = isatty(1) && job.world_size < 2;
     for (int epoch = (int)info.epoch; epoch < epochs; epoch++) {
         char what[32];

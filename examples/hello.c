@@ -17,7 +17,7 @@ int main(void) {
     dt_tensor x = dt_input(graph, "x", DT_F32, dt_dims(1)); /* one sample's shape */
     dt_tensor t = dt_input(graph, "t", DT_F32, dt_dims(1));
     dt_tensor y = dt_nn_linear(x, "line", 1); /* makes line.weight and line.bias */
-    dt_optim_desc sgd = {.kind = DT_SGD, .lr = 0.1};
+    dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 0.1};
     dt_program_desc desc = {.loss = dt_mse(y, t), .batch = 5, .optim = &sgd};
     bool ok = !dt_store_create(graph, NULL, &store) && !dt_program_create(store, &desc, &train) &&
               !dt_program_write(train, x, xs, sizeof xs) &&

@@ -31,7 +31,7 @@ int main(void) {
     dt_tensor y = dt_sigmoid(dt_nn_linear(h, "fc2", 1));
     dt_tensor loss = dt_mse(y, t);
 
-    dt_optim_desc adam = {.kind = DT_ADAM, .lr = 0.05};
+    dt_optim_desc adam = {.kind = DT_OPTIM_ADAM, .lr = 0.05};
     check(dt_store_create(graph, &(dt_store_desc){.seed = 1}, &store));
     check(dt_program_create(store, &(dt_program_desc){.loss = loss, .batch = 4, .optim = &adam},
                             &train));

@@ -112,7 +112,7 @@ static golden_array golden_load(const golden *g, const char *key) {
     dt_weight_info info;
     int index = dt_weights_find(g->file, key);
     if (!test_check(index >= 0, __FILE__, __LINE__, "the golden file has no \"%s\"", key) ||
-        !OK(g, dt_weights_get(g->file, index, &info)))
+        !OK(g, dt_weights_get_info(g->file, index, &info)))
         return a;
     snprintf(a.key, sizeof a.key, "%s", key);
     a.data = malloc((size_t)info.bytes + 1);

@@ -93,7 +93,7 @@ static void *host_main(void *arg) {
         return NULL;
     net n = make_net(graph);
     /* Only a group's rate reaches `small`: far too low to lift it out of the denormals. */
-    dt_optim_desc optim = {.kind = DT_SGD,
+    dt_optim_desc optim = {.kind = DT_OPTIM_SGD,
                            .lr = 0.05,
                            .momentum = 0.9,
                            .clip_norm = 1.5,

@@ -239,7 +239,7 @@ static void rnd_run_program(const rnd_ref *r, const rnd_way *way, bool eval, dou
     memset(got, 0, (size_t)r->total * sizeof *got);
     if (rnd_device_open(&d, r->m, way, fault)) {
         dt_program_desc desc = rnd_desc(&d, r->m->batch);
-        const dt_optim_desc still = {.kind = DT_SGD, .lr = DT_ZERO};
+        const dt_optim_desc still = {.kind = DT_OPTIM_SGD, .lr = DT_ZERO};
         desc.gradients = !eval;
         if (!eval && way->commits)
             desc.optim = &still;

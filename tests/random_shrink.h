@@ -94,7 +94,7 @@ static bool rnd_shrink_job(rnd_shrink *s) {
         else if (i == 2)
             m->rows = m->batch;
         else
-            m->optim = DT_SGD;
+            m->optim = DT_OPTIM_SGD;
         if (m->accumulate != s->best.accumulate || m->shards != s->best.shards ||
             m->rows != s->best.rows || m->optim != s->best.optim)
             better = rnd_shrink_try(s) || better;

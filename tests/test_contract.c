@@ -22,7 +22,7 @@ typedef struct net {
     dt_tensor x, t, y, loss;
 } net;
 
-static const dt_optim_desc adam = {.kind = DT_ADAM, .lr = 1e-2, .clip_norm = 1};
+static const dt_optim_desc adam = {.kind = DT_OPTIM_ADAM, .lr = 1e-2, .clip_norm = 1};
 
 static dt_result net_graph(net *n) {
     dt_result result = dt_graph_create(n->ctx, &n->graph);
@@ -194,7 +194,7 @@ TEST(planned_bytes_are_the_bytes_used) {
     dt_program_info info;
     REQUIRE(net_open(&n, &(dt_ctx_desc){.no_vulkan = true}) == DT_OK);
     for (int i = 0; i < 2; i++) {
-        dt_program_info_get(i ? n.predict : n.train, &info);
+        dt_program_get_info(i ? n.predict : n.train, &info);
         CHECK(info.transient_bytes == info.used_bytes && info.used_bytes > 0);
     }
     dt_memory_info before, after;

@@ -159,7 +159,7 @@ static dt_result life_predict(life *l) {
 }
 
 static dt_result life_train_of(life *l, int batch, dt_program **out) {
-    static const dt_optim_desc adam = {.kind = DT_ADAM, .lr = 1e-2, .clip_norm = 1};
+    static const dt_optim_desc adam = {.kind = DT_OPTIM_ADAM, .lr = 1e-2, .clip_norm = 1};
     dt_program_desc desc = {.label = "train",
                             .losses = {{l->m.loss, 0}, {l->m.penalty, 0.5f}},
                             .metrics = {l->m.accuracy},

@@ -46,19 +46,20 @@ TEST(weights_file_gives_its_tensors_by_index_and_name) {
     dt_weight_info info;
     REQUIRE(weights_parse(&base, bytes, size, &w) == DT_OK);
     CHECK(dt_weights_count(w) == 4);
-    CHECK(dt_weights_get(w, 0, &info) == DT_OK);
+    CHECK(dt_weights_get_info(w, 0, &info) == DT_OK);
     CHECK_STR(info.name, "a");
     CHECK_STR(info.dtype, "I16");
     CHECK(info.rank == 2 && info.dim[0] == 2 && info.dim[1] == 3 && info.bytes == 12);
     CHECK(*(const unsigned char *)info.data == 0);
-    CHECK(dt_weights_get(w, dt_weights_find(w, "b"), &info) == DT_OK);
+    CHECK(dt_weights_get_info(w, dt_weights_find(w, "b"), &info) == DT_OK);
     CHECK(info.bytes == 8 && *(const unsigned char *)info.data == 12);
-    CHECK(dt_weights_get(w, dt_weights_find(w, "s\xC3\xA9\xF0\x9F\x98\x80\""), &info) == DT_OK);
+    CHECK(dt_weights_get_info(w, dt_weights_find(w, "s\xC3\xA9\xF0\x9F\x98\x80\""), &info) ==
+          DT_OK);
     CHECK(info.rank == 0 && info.bytes == 1 && *(const unsigned char *)info.data == 20);
     CHECK(dt_weights_find(w, "e") >= 0 && dt_weights_find(w, "c") == -1);
     CHECK(dt_weights_find(w, "__metadata__") == -1 && dt_weights_find(w, "") == -1);
-    CHECK(dt_weights_get(w, -1, &info) == DT_ERROR_INVALID);
-    CHECK(dt_weights_get(w, 4, &info) == DT_ERROR_INVALID);
+    CHECK(dt_weights_get_info(w, -1, &info) == DT_ERROR_INVALID);
+    CHECK(dt_weights_get_info(w, 4, &info) == DT_ERROR_INVALID);
     dt_weights_close(w);
     dt_weights_close(NULL);
     CHECK(base.bytes_now == 0);
@@ -180,7 +181,7 @@ static uint64_t weights_touch(const dt_weights *w) {
     uint64_t sum = 0;
     for (int i = 0; i < dt_weights_count(w); i++) {
         dt_weight_info info;
-        dt_weights_get(w, i, &info);
+        dt_weights_get_info(w, i, &info);
         for (uint64_t j = 0; j < info.bytes; j++)
             sum += ((const unsigned char *)info.data)[j];
         sum += (uint64_t)(dt_weights_find(w, info.name) == i ? 0 : 1) << 32;

@@ -164,25 +164,31 @@ static void finite_check(const finite_run *r) {
 }
 
 static const finite_case finite_cases[] = {
-    {"a second moment", {.kind = DT_ADAM}, 1, {1, 1e25f, 1}, 1, "'wide'", "second moment"},
+    {"a second moment", {.kind = DT_OPTIM_ADAM}, 1, {1, 1e25f, 1}, 1, "'wide'", "second moment"},
     {"a second moment at once", {0}, 1, {1e25f, 1, 2}, 0, "'wide'", "second moment"},
     {"a first moment",
-     {.kind = DT_SGD, .lr = 1e-30, .momentum = 0.9},
+     {.kind = DT_OPTIM_SGD, .lr = 1e-30, .momentum = 0.9},
      0,
      {3e38f, 3e38f, 1},
      1,
      "'wide'",
      "first moment"},
-    {"a weight", {.kind = DT_SGD, .lr = 1e38}, 0, {0.5f, 1e5f, 0.25f}, 1, "'wide'", "its value"},
+    {"a weight",
+     {.kind = DT_OPTIM_SGD, .lr = 1e38},
+     0,
+     {0.5f, 1e5f, 0.25f},
+     1,
+     "'wide'",
+     "its value"},
     {"a weight by a group's rate",
-     {.kind = DT_SGD, .groups = {{.match = "z", .lr_scale = 1e38}}},
+     {.kind = DT_OPTIM_SGD, .groups = {{.match = "z", .lr_scale = 1e38}}},
      0,
      {1, 1e9f, -1},
      1,
      "'z'",
      "its value"},
     {"a weight without eps",
-     {.kind = DT_ADAM, .eps = DT_ZERO, .groups = {{.match = "calm", .lr_scale = 1e-3}}},
+     {.kind = DT_OPTIM_ADAM, .eps = DT_ZERO, .groups = {{.match = "calm", .lr_scale = 1e-3}}},
      1,
      {0, 1, 1},
      FINITE_STEPS,
@@ -196,14 +202,14 @@ static const finite_case finite_cases[] = {
      "'wide'",
      "its value"},
     {"a first moment by the decay",
-     {.kind = DT_ADAM, .weight_decay = 1e30},
+     {.kind = DT_OPTIM_ADAM, .weight_decay = 1e30},
      1e15f,
      {1, 1, 1},
      FINITE_STEPS,
      "'wide'",
      "first moment"},
-    {"clipped by norm", {.kind = DT_SGD, .clip_norm = 1}, 0, {1, 1e30f, -2}, -1, "", ""},
-    {"clipped by value", {.kind = DT_ADAM, .clip_value = 1}, 0, {1, 3e38f, -2}, -1, "", ""},
+    {"clipped by norm", {.kind = DT_OPTIM_SGD, .clip_norm = 1}, 0, {1, 1e30f, -2}, -1, "", ""},
+    {"clipped by value", {.kind = DT_OPTIM_ADAM, .clip_value = 1}, 0, {1, 3e38f, -2}, -1, "", ""},
 };
 
 #define FINITE_CASES (sizeof finite_cases / sizeof *finite_cases)
@@ -383,7 +389,7 @@ static void finite_norm_check(finite_norm *n, dt_store *s, dt_result result, uin
 }
 
 TEST(a_running_statistic_that_is_not_finite_is_named_and_nothing_is_written) {
-    const dt_optim_desc sgd = {.kind = DT_SGD};
+    const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD};
     finite_norm n;
     dt_store *s;
     dt_program *p;
@@ -405,7 +411,7 @@ TEST(a_running_statistic_that_is_not_finite_is_named_and_nothing_is_written) {
 
 TEST(running_statistics_of_replicas_that_would_overflow_are_named_and_nothing_is_written) {
     static const char *const devices[] = {"cpu", "cpu:2"};
-    const dt_optim_desc sgd = {.kind = DT_SGD};
+    const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD};
     for (int i = 0; i < 2; i++) {
         finite_norm n;
         dt_trainer *t;
@@ -456,7 +462,7 @@ static dt_optim_desc random_optim(finite_random *r) {
     d.beta2 = random_unit(r) < 0.75 ? 0.0 : random_unit(r);
     d.momentum = random_unit(r) < 0.5 ? 0.9 * random_unit(r) : random_value(r, false);
     d.dampening = random_unit(r) < 0.5 ? 0.0 : random_unit(r) * 4 - 2;
-    d.nesterov = d.kind == DT_SGD && d.dampening == 0.0 && d.momentum > 0.0;
+    d.nesterov = d.kind == DT_OPTIM_SGD && d.dampening == 0.0 && d.momentum > 0.0;
     d.clip_norm = random_unit(r) < 0.75 ? 0.0 : random_value(r, false);
     d.clip_value = random_unit(r) < 0.75 ? 0.0 : random_value(r, false);
     d.groups[0] = (dt_optim_group){.match = "z", .lr_scale = random_unit(r) * 100};

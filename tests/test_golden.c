@@ -68,7 +68,7 @@ static tied_net make_tied(dt_graph *graph) {
     return n;
 }
 
-static const dt_optim_desc adam_1e2 = {.kind = DT_ADAM, .lr = 1e-2f};
+static const dt_optim_desc adam_1e2 = {.kind = DT_OPTIM_ADAM, .lr = 1e-2f};
 
 GOLDEN(linear_used_twice_in_a_residual_block_trains_as_in_pytorch, "tied") {
     tied_net n = make_tied(g->graph);
@@ -111,7 +111,7 @@ GOLDEN(penalty_on_the_gradient_norm_trains_as_in_pytorch, "penalty") {
     dt_tensor loss = dt_mean_loss(dt_square(dt_affine(norm, 1, -1)));
     if (!golden_store(g))
         return;
-    dt_optim_desc adam = {.kind = DT_ADAM, .lr = 5e-3f};
+    dt_optim_desc adam = {.kind = DT_OPTIM_ADAM, .lr = 5e-3f};
     dt_program *p = golden_program(g, (dt_program_desc){.loss = loss, .batch = 5, .optim = &adam});
     if (p)
         train_all(g, p, (feed[]){{"x", x}}, 1);
@@ -146,8 +146,11 @@ GOLDEN(two_losses_with_their_own_denominators_train_as_in_pytorch, "two_losses")
     dt_tensor b = dt_mse(dt_nn_linear(h, "head_b", 3), tb);
     if (!golden_store(g))
         return;
-    dt_optim_desc sgd = {
-        .kind = DT_SGD, .lr = 0.05f, .momentum = 0.9f, .nesterov = true, .weight_decay = 1e-3f};
+    dt_optim_desc sgd = {.kind = DT_OPTIM_SGD,
+                         .lr = 0.05f,
+                         .momentum = 0.9f,
+                         .nesterov = true,
+                         .weight_decay = 1e-3f};
     dt_program *p = golden_program(
         g, (dt_program_desc){.losses = {{a, 1}, {b, 0.5f}}, .batch = 8, .optim = &sgd});
     const golden_array *w = golden_get(g, "class_weights");
@@ -177,7 +180,7 @@ GOLDEN(gan_of_two_programs_trains_as_in_pytorch, "gan") {
     dt_tensor gen_loss = dt_mse(on_fake, one);
     if (!golden_store(g))
         return;
-    dt_optim_desc adam = {.kind = DT_ADAM, .lr = 2e-3f, .beta1 = 0.5f};
+    dt_optim_desc adam = {.kind = DT_OPTIM_ADAM, .lr = 2e-3f, .beta1 = 0.5f};
     dt_program *disc =
         golden_program(g, (dt_program_desc){.label = "disc",
                                             .losses = {{real_loss, 1}, {fake_loss, 1}},
@@ -313,7 +316,7 @@ GOLDEN(gradient_given_by_the_host_trains_as_in_pytorch, "host_gradient") {
     dt_tensor y = dt_nn_linear(dt_tanh(dt_nn_linear(x, "fc1", 8)), "fc2", 6);
     if (!golden_store(g))
         return;
-    dt_optim_desc sgd = {.kind = DT_SGD, .lr = 0.05f, .momentum = 0.9f, .dampening = 0.1f};
+    dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 0.05f, .momentum = 0.9f, .dampening = 0.1f};
     dt_program *p = golden_program(
         g, (dt_program_desc){.outputs = {y}, .host_gradients = {y}, .batch = 4, .optim = &sgd});
     for (int step = 0; p && step < GOLDEN_STEPS; step++)
@@ -355,7 +358,7 @@ GOLDEN(step_cancelled_between_any_two_segments_leaves_the_store_as_it_was, "tied
         return;
     feed feeds[] = {{"x", n.x}, {"t", n.t}};
     dt_program_info info;
-    dt_program_info_get(p, &info);
+    dt_program_get_info(p, &info);
     CHECK(info.segments >= 4); /* forward, at least two of backward, commit */
     for (int step = 0; step < GOLDEN_STEPS; step++) {
         dt_report r;
@@ -422,17 +425,18 @@ static const struct {
     const char *name;
     dt_optim_desc desc;
 } optimizers[] = {
-    {"sgd", {.kind = DT_SGD, .lr = 0.1f}},
-    {"momentum", {.kind = DT_SGD, .lr = 0.05f, .momentum = 0.9f}},
-    {"nesterov", {.kind = DT_SGD, .lr = 0.05f, .momentum = 0.9f, .nesterov = true}},
-    {"dampening", {.kind = DT_SGD, .lr = 0.05f, .momentum = 0.9f, .dampening = 0.5f}},
-    {"decay", {.kind = DT_SGD, .lr = 0.05f, .momentum = 0.9f, .weight_decay = 0.01f}},
-    {"adam", {.kind = DT_ADAM, .lr = 0.01f}},
-    {"adam_decay", {.kind = DT_ADAM, .lr = 0.01f, .weight_decay = 0.1f}},
-    {"adamw", {.kind = DT_ADAMW, .lr = 0.01f, .weight_decay = 0.1f}},
-    {"adam_betas", {.kind = DT_ADAM, .lr = 0.01f, .beta1 = 0.8f, .beta2 = 0.95f, .eps = 1e-3f}},
-    {"clip_norm", {.kind = DT_SGD, .lr = 0.2f, .clip_norm = 0.25f}},
-    {"clip_value", {.kind = DT_ADAM, .lr = 0.01f, .clip_value = 0.02f}},
+    {"sgd", {.kind = DT_OPTIM_SGD, .lr = 0.1f}},
+    {"momentum", {.kind = DT_OPTIM_SGD, .lr = 0.05f, .momentum = 0.9f}},
+    {"nesterov", {.kind = DT_OPTIM_SGD, .lr = 0.05f, .momentum = 0.9f, .nesterov = true}},
+    {"dampening", {.kind = DT_OPTIM_SGD, .lr = 0.05f, .momentum = 0.9f, .dampening = 0.5f}},
+    {"decay", {.kind = DT_OPTIM_SGD, .lr = 0.05f, .momentum = 0.9f, .weight_decay = 0.01f}},
+    {"adam", {.kind = DT_OPTIM_ADAM, .lr = 0.01f}},
+    {"adam_decay", {.kind = DT_OPTIM_ADAM, .lr = 0.01f, .weight_decay = 0.1f}},
+    {"adamw", {.kind = DT_OPTIM_ADAMW, .lr = 0.01f, .weight_decay = 0.1f}},
+    {"adam_betas",
+     {.kind = DT_OPTIM_ADAM, .lr = 0.01f, .beta1 = 0.8f, .beta2 = 0.95f, .eps = 1e-3f}},
+    {"clip_norm", {.kind = DT_OPTIM_SGD, .lr = 0.2f, .clip_norm = 0.25f}},
+    {"clip_value", {.kind = DT_OPTIM_ADAM, .lr = 0.01f, .clip_value = 0.02f}},
 };
 
 /* A store of its own, since moments belong to one. */
@@ -513,7 +517,7 @@ GOLDEN(fashion_mnist_first_100_losses_are_pytorchs, "fashion100") {
                   {0}};
     dt_tensor y = dt_nn_linear(dt_relu(dt_nn_linear(n.x, "fc1", 128)), "fc2", 10);
     n.loss = dt_cross_entropy(y, n.t, NULL);
-    dt_optim_desc adam = {.kind = DT_ADAM};
+    dt_optim_desc adam = {.kind = DT_OPTIM_ADAM};
     dt_program *p = NULL;
     if (found &&
         OK(g, dt_store_create(g->graph, &(dt_store_desc){.device = g->device}, &g->store))) {

@@ -195,7 +195,8 @@ static void layer_check(golden *g, const layer *l) {
     dt_program_desc desc = {
         .label = l->name, .loss = loss, .outputs = {y, dx}, .batch = batches ? 4 : 2};
     bool trains = dt_store_param_count(g->store) > 0;
-    desc.optim = trains ? &(dt_optim_desc){.kind = DT_SGD, .lr = 0.05, .momentum = 0.9} : NULL;
+    desc.optim =
+        trains ? &(dt_optim_desc){.kind = DT_OPTIM_SGD, .lr = 0.05, .momentum = 0.9} : NULL;
     dt_program *p = golden_program(g, desc);
     int steps = trains ? LAYER_STEPS : 1;
     for (int step = 0; p && step < steps; step++) {
@@ -264,7 +265,7 @@ GOLDEN(batch_norm_in_micro_batches_moves_its_statistics_as_in_pytorch, "batch_mi
     dt_tensor x = dt_input(g->graph, "x", DT_F32, dt_dims(3, 2));
     dt_tensor t = dt_input(g->graph, "t", DT_F32, dt_dims(3, 2));
     dt_tensor loss = dt_mse(dt_nn_batch_norm(x, "bn", NULL), t);
-    dt_optim_desc sgd = {.kind = DT_SGD, .lr = 0.05, .momentum = 0.9};
+    dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 0.05, .momentum = 0.9};
     dt_program *programs[3] = {NULL};
     if (!golden_store(g))
         return;
@@ -377,7 +378,7 @@ static void network_train(golden *g, dt_tensor x, dt_tensor y, int size, const c
     dt_program *p = golden_program(
         g, (dt_program_desc){.loss = loss,
                              .batch = NETWORK_BATCH,
-                             .optim = &(dt_optim_desc){.kind = DT_ADAM, .lr = 1e-3}});
+                             .optim = &(dt_optim_desc){.kind = DT_OPTIM_ADAM, .lr = 1e-3}});
     for (int step = 0; p && step < NETWORK_STEPS; step++) {
         dt_report report;
         if (!network_step(g, p, x, t, step, size, &report))

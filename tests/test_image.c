@@ -147,7 +147,7 @@ TEST(a_relu_in_the_epilogue_of_a_product_gives_the_bits_of_one_apart) {
 
 /* ---- buffers */
 
-static const dt_optim_desc image_sgd = {.kind = DT_SGD, .lr = 0.05};
+static const dt_optim_desc image_sgd = {.kind = DT_OPTIM_SGD, .lr = 0.05};
 
 static void image_norm_net(image_net *n, bool frozen) {
     dt_conv_layer_desc bare = {.no_bias = true};

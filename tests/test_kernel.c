@@ -496,7 +496,7 @@ TEST(adamw_step_matches_double) {
     enum { N = 37 };
     float p[N], g[N], m[N], v[N];
     double want[N];
-    const dt_optim_desc d = {.kind = DT_ADAMW, .lr = 0.01, .weight_decay = 0.1};
+    const dt_optim_desc d = {.kind = DT_OPTIM_ADAMW, .lr = 0.01, .weight_decay = 0.1};
     const dti_optim_rates_f32 r = kernel_rates_of(&d, 1, 0.5f, 0);
     float *const all[] = {p, m, v};
     for (int i = 0; i < N; i++) {
@@ -536,7 +536,7 @@ TEST(the_largest_of_a_row_is_found_by_its_bits_at_every_place) {
 TEST(sgd_first_step_ignores_dampening) {
     float p = 1, g = 2, m = 5;
     float *const all[DTI_OPTIM_VALUES] = {&p, &m};
-    dt_optim_desc d = {.kind = DT_SGD, .lr = 0.5, .momentum = 0.5, .dampening = 0.75};
+    dt_optim_desc d = {.kind = DT_OPTIM_SGD, .lr = 0.5, .momentum = 0.5, .dampening = 0.75};
     dti_optim_rates_f32 r = kernel_rates_of(&d, 0, 1, 0);
     const dti_isa_kernels *k = dti_isa_kernels_select(DTI_ISA_AVX512);
     k->optim_update[d.kind](all, &g, 1, &r);

@@ -33,7 +33,7 @@ static void desk_train(desk *d) {
     dt_program_desc desc = {.loss = d->loss,
                             .batch = 2,
                             .params = d->params,
-                            .optim = &(dt_optim_desc){.kind = DT_SGD, .lr = 0.1}};
+                            .optim = &(dt_optim_desc){.kind = DT_OPTIM_SGD, .lr = 0.1}};
     CHECK(!dt_store_create(d->graph, &(dt_store_desc){.device = "cpu"}, &d->store));
     CHECK(!dt_program_create(d->store, &desc, &d->train));
 }
@@ -452,7 +452,7 @@ TEST(a_group_of_no_parameter_is_refused) {
                                           {cases[i].second, .lr_scale = cases[i].second ? 3 : 0}}};
         dt_program *program = NULL;
         dt_program_desc desc = {.loss = d.loss, .optim = &optim};
-        optim.kind = DT_SGD;
+        optim.kind = DT_OPTIM_SGD;
         dt_result result = dt_program_create(d.store, &desc, &program);
         CHECK(result == (cases[i].error ? DT_ERROR_INVALID : DT_OK));
         if (cases[i].error)
@@ -784,7 +784,7 @@ TEST(a_batch_norm_that_a_program_does_not_compute_does_not_move) {
         desk_open(&d);
         dt_tensor side = dt_nn_batch_norm(d.x, "side", NULL);
         dt_program_desc desc = {.loss = d.loss, .batch = 2, .params = "fc.*"};
-        desc.optim = &(dt_optim_desc){.kind = DT_SGD};
+        desc.optim = &(dt_optim_desc){.kind = DT_OPTIM_SGD};
         if (way == 1)
             desc.outputs[0] = side;
         if (way == 2)

@@ -43,7 +43,7 @@ TEST(a_chain_of_maps_needs_the_memory_of_one) {
     REQUIRE(dt_store_create(c.graph, &(dt_store_desc){.device = "cpu"}, &c.store) == DT_OK);
     REQUIRE(dt_program_create(c.store, &(dt_program_desc){.outputs = {y}}, &c.program) == DT_OK);
     dt_program_info info;
-    dt_program_info_get(c.program, &info);
+    dt_program_get_info(c.program, &info);
     CHECK(info.transient_bytes == 4096);
     CHECK(info.used_bytes == 4096);
     dt_ctx_destroy(c.ctx);
@@ -75,14 +75,14 @@ TEST(everything_wrong_with_a_description_is_told_at_once) {
     dt_tensor y = dt_nn_linear(x, "used", 2);
     dt_nn_linear(x, "unused", 2);
     REQUIRE(dt_store_create(c.graph, &(dt_store_desc){.device = "cpu"}, &c.store) == DT_OK);
-    dt_optim_desc sgd = {.kind = DT_SGD, .nesterov = true, .eps = -1};
+    dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .nesterov = true, .eps = -1};
     dt_program_desc desc = {.loss = y, .optim = &sgd, .batch = -3};
     CHECK(dt_program_create(c.store, &desc, &c.program) == DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(c.ctx), "is not a loss term");
     CHECK_CONTAINS(dt_ctx_error(c.ctx), "nesterov needs a momentum");
     CHECK_CONTAINS(dt_ctx_error(c.ctx), "eps is -1");
     CHECK_CONTAINS(dt_ctx_error(c.ctx), "batch is -3");
-    desc = (dt_program_desc){.loss = dt_mse(y, t), .optim = &(dt_optim_desc){.kind = DT_SGD}};
+    desc = (dt_program_desc){.loss = dt_mse(y, t), .optim = &(dt_optim_desc){.kind = DT_OPTIM_SGD}};
     CHECK(dt_program_create(c.store, &desc, &c.program) == DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(c.ctx), "parameter 'unused.weight' has no gradient");
     CHECK_CONTAINS(dt_ctx_error(c.ctx), "parameter 'unused.bias' has no gradient");
@@ -96,8 +96,9 @@ static dt_result line_open(plan_case *c, dt_tensor *x, bool accumulate) {
     *x = dt_input(c->graph, "x", DT_F32, dt_dims(1));
     dt_tensor w = dt_param(c->graph, "w", dt_dims(1, 1), (dt_init){0});
     dt_tensor loss = dt_mean_loss(dt_linear(*x, w, (dt_tensor){0}));
-    dt_program_desc desc = {
-        .loss = loss, .optim = &(dt_optim_desc){.kind = DT_SGD, .lr = 1}, .accumulate = accumulate};
+    dt_program_desc desc = {.loss = loss,
+                            .optim = &(dt_optim_desc){.kind = DT_OPTIM_SGD, .lr = 1},
+                            .accumulate = accumulate};
     dt_result result = dt_store_create(c->graph, &(dt_store_desc){.device = "cpu"}, &c->store);
     if (!result)
         result = dt_program_create(c->store, &desc, &c->program);
@@ -116,7 +117,7 @@ TEST(a_metric_that_is_not_finite_stops_no_step) {
     dt_tensor y = dt_nn_linear(x, "y", 1);
     dt_program_desc desc = {.loss = dt_mean_loss(y),
                             .metrics = {dt_mean_loss(dt_log(x))},
-                            .optim = &(dt_optim_desc){.kind = DT_SGD}};
+                            .optim = &(dt_optim_desc){.kind = DT_OPTIM_SGD}};
     uint64_t before, after;
     dt_report report;
     REQUIRE(dt_store_create(c.graph, &(dt_store_desc){.device = "cpu"}, &c.store) == DT_OK);
@@ -157,7 +158,8 @@ TEST(a_learning_rate_that_is_no_number_is_refused) {
     plan_case c = plan_open();
     dt_tensor x;
     dt_program *other;
-    dt_optim_desc groups = {.kind = DT_SGD, .groups = {{.match = "*", .lr_scale = (double)NAN}}};
+    dt_optim_desc groups = {.kind = DT_OPTIM_SGD,
+                            .groups = {{.match = "*", .lr_scale = (double)NAN}}};
     REQUIRE(line_open(&c, &x, false) == DT_OK);
     CHECK(dt_program_run(c.program, &(dt_step_desc){.lr = NAN}, NULL) == DT_ERROR_INVALID);
     CHECK(dt_program_run(c.program, &(dt_step_desc){.lr = -1}, NULL) == DT_ERROR_INVALID);
@@ -172,10 +174,10 @@ TEST(a_learning_rate_that_is_no_number_is_refused) {
  * that is only proven grow by a factor of thousands a step. */
 TEST(an_ordinary_step_is_proven_to_be_finite_and_needs_no_dry_pass) {
     const dt_optim_desc optims[] = {
-        {.kind = DT_SGD, .momentum = 0.9, .weight_decay = 1e-4, .nesterov = true},
-        {.kind = DT_SGD},
-        {.kind = DT_ADAM, .weight_decay = 1e-2},
-        {.kind = DT_ADAMW, .clip_norm = 1}};
+        {.kind = DT_OPTIM_SGD, .momentum = 0.9, .weight_decay = 1e-4, .nesterov = true},
+        {.kind = DT_OPTIM_SGD},
+        {.kind = DT_OPTIM_ADAM, .weight_decay = 1e-2},
+        {.kind = DT_OPTIM_ADAMW, .clip_norm = 1}};
     for (size_t i = 0; i < DTI_COUNT(optims); i++) {
         plan_case c = plan_open();
         dt_tensor x = dt_input(c.graph, "x", DT_F32, dt_dims(8));
@@ -201,7 +203,7 @@ TEST(an_ordinary_step_is_proven_to_be_finite_and_needs_no_dry_pass) {
 
 /* A GAN's two sides: the store has moments that one of them does not. */
 TEST(programs_of_one_store_with_other_optimizers_need_no_dry_pass_either) {
-    const dt_optim_desc optims[2] = {{.kind = DT_SGD}, {.kind = DT_ADAM}};
+    const dt_optim_desc optims[2] = {{.kind = DT_OPTIM_SGD}, {.kind = DT_OPTIM_ADAM}};
     const char *const params[2] = {"a.*", "b.*"};
     plan_case c = plan_open();
     dt_program *p[2];
@@ -252,7 +254,7 @@ TEST(micro_batches_that_train_other_parameters_are_refused) {
     dt_tensor x = dt_input(c.graph, "x", DT_F32, dt_dims(2));
     dt_tensor y = dt_nn_linear(dt_nn_linear(x, "a", 2), "b", 1);
     dt_program *both;
-    dt_optim_desc sgd = {.kind = DT_SGD};
+    dt_optim_desc sgd = {.kind = DT_OPTIM_SGD};
     dt_program_desc desc = {.loss = dt_mean_loss(y), .optim = &sgd, .accumulate = true};
     REQUIRE(dt_store_create(c.graph, &(dt_store_desc){.device = "cpu"}, &c.store) == DT_OK);
     REQUIRE(dt_program_create(c.store, &desc, &both) == DT_OK);
@@ -292,7 +294,7 @@ TEST(a_host_gradient_listed_twice_is_written_once) {
     dt_tensor y = dt_linear(x, dt_param(c.graph, "w", dt_dims(1, 1), (dt_init){0}), (dt_tensor){0});
     dt_program_desc desc = {.outputs = {y},
                             .host_gradients = {y, y},
-                            .optim = &(dt_optim_desc){.kind = DT_SGD, .lr = 1}};
+                            .optim = &(dt_optim_desc){.kind = DT_OPTIM_SGD, .lr = 1}};
     REQUIRE(dt_store_create(c.graph, &(dt_store_desc){.device = "cpu"}, &c.store) == DT_OK);
     REQUIRE(dt_program_create(c.store, &desc, &c.program) == DT_OK);
     CHECK(dt_program_write(c.program, x, &(float){3}, 4) == DT_OK);
@@ -357,7 +359,7 @@ TEST(class_weights_that_are_trained_are_refused) {
                           detached = {.class_weights = dt_detach(dt_square(k))};
     dt_tensor y = dt_mul(x, k);
     dt_program_desc desc = {.loss = dt_cross_entropy(y, t, &learned),
-                            .optim = &(dt_optim_desc){.kind = DT_SGD}};
+                            .optim = &(dt_optim_desc){.kind = DT_OPTIM_SGD}};
     dt_tensor fine = dt_cross_entropy(y, t, &detached);
     REQUIRE(dt_store_create(c.graph, &(dt_store_desc){.device = "cpu"}, &c.store) == DT_OK);
     CHECK(dt_program_create(c.store, &desc, &c.program) == DT_ERROR_INVALID);

@@ -56,7 +56,7 @@ static bool state_model_make(state_model *m, const dt_ctx_desc *ctx, state_other
     return dt_graph_error(m->graph) == NULL;
 }
 
-static const dt_optim_desc state_adam = {.kind = DT_ADAM, .lr = 0.01, .clip_norm = 1.0};
+static const dt_optim_desc state_adam = {.kind = DT_OPTIM_ADAM, .lr = 0.01, .clip_norm = 1.0};
 
 static dt_trainer_desc state_desc(state_model *m) {
     return (dt_trainer_desc){
@@ -134,7 +134,7 @@ TEST(a_checkpoint_of_the_first_version_loads_for_ever) {
     dt_trainer_info info;
     dt_trainer *trainer = state_open(&m, STATE_SAME, &log, STATE_FIRST);
     REQUIRE(trainer);
-    dt_trainer_info_get(trainer, &info);
+    dt_trainer_get_info(trainer, &info);
     CHECK(info.step == 6 && info.epoch == 1 && info.shards == 4 && log.warnings == 0);
     CHECK_TEXT(state_digest(dt_trainer_store(trainer), 3) == 0xfb89067b40c41804u, "%016llx",
                (unsigned long long)state_digest(dt_trainer_store(trainer), 3));
@@ -193,17 +193,17 @@ TEST(a_checkpoint_of_other_parameters_or_another_optimizer_is_refused_by_name) {
         dt_optim_kind kind;
         const char *text;
     } cases[] = {
-        {STATE_NO_BATCH_NORM, DT_ADAM, "it also has \"parameter 'bn.weight' [2]\""},
-        {STATE_MORE_PARAMS, DT_ADAM, "here is also \"parameter 'more.weight' [5, 5]\""},
-        {STATE_WIDE, DT_ADAM,
+        {STATE_NO_BATCH_NORM, DT_OPTIM_ADAM, "it also has \"parameter 'bn.weight' [2]\""},
+        {STATE_MORE_PARAMS, DT_OPTIM_ADAM, "here is also \"parameter 'more.weight' [5, 5]\""},
+        {STATE_WIDE, DT_OPTIM_ADAM,
          "\"parameter 'conv.weight' [2, 1, 3, 3]\", and here is "
          "\"parameter 'conv.weight' [3, 1, 3, 3]\""},
-        {STATE_RENAMED, DT_ADAM,
+        {STATE_RENAMED, DT_OPTIM_ADAM,
          "\"parameter 'fc.weight' [5, 18]\", and here is "
          "\"parameter 'head.weight' [5, 18]\""},
-        {STATE_SAME, DT_ADAMW, "optimizer is 2, and here 3"},
+        {STATE_SAME, DT_OPTIM_ADAMW, "optimizer is 2, and here 3"},
         {STATE_SAME, DT_OPTIM_DEFAULT, "optimizer is 2, and here 3"},
-        {STATE_SAME, DT_SGD, "optimizer is 2, and here 1"},
+        {STATE_SAME, DT_OPTIM_SGD, "optimizer is 2, and here 1"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         state_model m;
@@ -229,7 +229,7 @@ TEST(a_checkpoint_of_the_default_optimizer_is_one_of_adamw) {
         dt_trainer *trainer;
         REQUIRE(state_model_make(&m, &state_alone, STATE_SAME));
         dt_trainer_desc d = state_desc(&m);
-        d.optim = round ? &(dt_optim_desc){.kind = DT_ADAMW} : NULL;
+        d.optim = round ? &(dt_optim_desc){.kind = DT_OPTIM_ADAMW} : NULL;
         REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
         CHECK((round ? dt_trainer_load(trainer, path) : dt_trainer_save(trainer, path)) == DT_OK);
         CHECK_STR(dt_ctx_error(m.ctx), "");
@@ -262,7 +262,7 @@ static bool state_craft(const char *from, const char *to, const char *name, int 
     if (!in || fclose(in) || dt_ctx_create(&state_alone, &ctx) || dt_weights_open(ctx, from, &w))
         return false;
     const int index = dt_weights_find(w, name), last = dt_weights_count(w) - 1;
-    if (index < 0 || dt_weights_get(w, index, &x) || dt_weights_get(w, last, &sums))
+    if (index < 0 || dt_weights_get_info(w, index, &x) || dt_weights_get_info(w, last, &sums))
         return false;
     const char *end = (const char *)sums.data + sums.bytes;
     unsigned char *at = file + size - (end - (const char *)x.data);
@@ -489,7 +489,7 @@ TEST(a_damaged_newest_checkpoint_is_passed_over_for_the_one_before_it) {
         CHECK(found && log.warnings == (cases[i].step && cases[i].text[0] ? 1 : 0));
         if (log.warnings)
             CHECK_STR(log.warning, dt_ctx_error(m.ctx));
-        dt_trainer_info_get(trainer, &info);
+        dt_trainer_get_info(trainer, &info);
         CHECK_TEXT(info.step == (cases[i].step ? (uint64_t)cases[i].step : 8), "case %d: step %d",
                    (int)i, (int)info.step);
         state_steps(trainer, 1);
@@ -686,10 +686,10 @@ typedef struct store_run {
     dt_program *program;
 } store_run;
 
-static const dt_optim_desc store_optims[] = {{.kind = DT_ADAM, .lr = 0.01},
-                                             {.kind = DT_ADAMW, .lr = 0.01},
-                                             {.kind = DT_SGD, .lr = 0.1, .momentum = 0.9},
-                                             {.kind = DT_SGD, .lr = 0.1}};
+static const dt_optim_desc store_optims[] = {{.kind = DT_OPTIM_ADAM, .lr = 0.01},
+                                             {.kind = DT_OPTIM_ADAMW, .lr = 0.01},
+                                             {.kind = DT_OPTIM_SGD, .lr = 0.1, .momentum = 0.9},
+                                             {.kind = DT_OPTIM_SGD, .lr = 0.1}};
 enum { STORE_OPTIMS = sizeof store_optims / sizeof *store_optims, STORE_BATCH = 32 };
 
 static bool store_program(store_run *r, const dt_optim_desc *optim) {

@@ -109,7 +109,7 @@ static void exact_params(const char *devices, int shards, float *out, size_t roo
     train_model m;
     dt_trainer *trainer;
     REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, false));
-    dt_optim_desc sgd = {.kind = DT_SGD, .lr = 1.0};
+    dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 1.0};
     dt_trainer_desc d = train_desc(&m);
     d.no_shuffle = true;
     d.optim = &sgd;
@@ -282,7 +282,7 @@ TEST(a_damaged_checkpoint_names_the_newest_good_one_where_resuming_is_strict) {
     CHECK_CONTAINS(dt_ctx_error(m.ctx), good);
     CHECK(dt_trainer_load(trainer, good) == DT_OK);
     dt_trainer_info info;
-    dt_trainer_info_get(trainer, &info);
+    dt_trainer_get_info(trainer, &info);
     CHECK(info.step == 2);
     dt_trainer_request_checkpoint(trainer);
     CHECK(dt_trainer_step(trainer, NULL) == DT_OK);
@@ -400,7 +400,7 @@ TEST(memory_of_the_exchange_is_what_the_formula_says) {
         d.devices = cases[i].devices;
         d.shards = cases[i].shards;
         REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
-        dt_trainer_info_get(trainer, &info);
+        dt_trainer_get_info(trainer, &info);
         CHECK_TEXT(info.staging_bytes == 0 &&
                        info.subtree_bytes == (uint64_t)cases[i].extra * info.gradient_bytes,
                    "%s of %d shards: %llu + %llu bytes, gradients %llu", cases[i].devices,
@@ -583,11 +583,11 @@ TEST(measured_shares_follow_the_replicas_speed) {
     d.balance = DT_BALANCE_MEASURED;
     d.batch = 100;
     REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
-    dt_trainer_info_get(trainer, &before);
+    dt_trainer_get_info(trainer, &before);
     CHECK(dt_trainer_step(trainer, &first) == DT_OK);
     for (int i = 0; i < 16; i++)
         CHECK(dt_trainer_step(trainer, &last) == DT_OK);
-    dt_trainer_info_get(trainer, &after);
+    dt_trainer_get_info(trainer, &after);
     CHECK(before.replica_batch == 50);
     CHECK_TEXT(after.replica_batch > 60, "%d of 100", after.replica_batch);
     CHECK(last.step == 17 && last.loss < first.loss);

@@ -5,7 +5,7 @@
 
 /* An MLP of a width. */
 static bool plain_model(train_model *m, int width, float dropout) {
-    *m = (train_model){.adam = {.kind = DT_ADAM, .lr = 0.01}};
+    *m = (train_model){.adam = {.kind = DT_OPTIM_ADAM, .lr = 0.01}};
     if (dt_ctx_create(&one_thread, &m->ctx) || dt_graph_create(m->ctx, &m->graph))
         return false;
     m->x = dt_input(m->graph, "x", DT_F32, dt_dims(TRAIN_SIDE * TRAIN_SIDE));
@@ -157,7 +157,7 @@ enum { UNEVEN_BATCH = 128, UNEVEN_VALID = 3 };
 static bool uneven_model(train_model *m) {
     if (!train_model_make(m, &one_thread, false))
         return false;
-    m->adam = (dt_optim_desc){.kind = DT_SGD, .lr = 1.0};
+    m->adam = (dt_optim_desc){.kind = DT_OPTIM_SGD, .lr = 1.0};
     for (int i = 0; i < UNEVEN_BATCH; i++) {
         bool valid = i < UNEVEN_BATCH / 2 ? i % 20 == 3 && i < 50 : i >= UNEVEN_BATCH / 2 + 3;
         m->data.t[i] = valid ? i % TRAIN_CLASSES : -100;
@@ -343,7 +343,7 @@ static dt_result differ_create(rank *r, dt_comm *comm, difference what, bool oth
         return DT_ERROR_MEMORY;
     dt_trainer_desc d = train_desc(&m);
     m.adam.lr = other && what == DIFFER_LR ? 0.02 : 0.01;
-    m.adam.kind = other && what == DIFFER_OPTIM ? DT_SGD : DT_ADAM;
+    m.adam.kind = other && what == DIFFER_OPTIM ? DT_OPTIM_SGD : DT_OPTIM_ADAM;
     d.comm = comm;
     differ_desc(&d, what, other);
     dt_result result = dt_trainer_create(m.graph, &d, &trainer);
@@ -428,7 +428,7 @@ enum { SCALE_STEPS = 6 };
 
 /* An MLP of x * scale. */
 static bool scale_run(rank *r, dt_comm *comm, const char *devices, step_record *records) {
-    train_model m = {.adam = {.kind = DT_ADAM, .lr = 0.01}};
+    train_model m = {.adam = {.kind = DT_OPTIM_ADAM, .lr = 0.01}};
     dt_trainer *trainer = NULL;
     dt_train_report report;
     if (dt_ctx_create(&one_thread, &m.ctx) || dt_graph_create(m.ctx, &m.graph))
@@ -525,7 +525,7 @@ static void back_rank(rank *r) {
     EXPECT_TEXT(
         r, strstr(dt_ctx_error(m.ctx), "goes on from the newest good one before it, of step 2"),
         "%s", dt_ctx_error(m.ctx));
-    dt_trainer_info_get(trainer, &info);
+    dt_trainer_get_info(trainer, &info);
     EXPECT(r, info.step == 2);
     for (int i = 2; i < BACK_STEPS; i++) {
         EXPECT_TEXT(r, !dt_trainer_step(trainer, &report), "%s", dt_ctx_error(m.ctx));

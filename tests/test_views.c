@@ -117,7 +117,7 @@ static dt_result view_open(view_run *r, const view_model *m, const char *devices
     in.x = dt_input(in.graph, "x", DT_F32, dt_dims(VIEW_WIDTH));
     in.t = dt_input(in.graph, "t", DT_I32, dt_dims());
     dt_trainer_desc d = {.loss = m->loss(in),
-                         .optim = &(dt_optim_desc){.kind = DT_SGD, .lr = 0.1},
+                         .optim = &(dt_optim_desc){.kind = DT_OPTIM_SGD, .lr = 0.1},
                          .batch = batch,
                          .shards = shards,
                          .devices = devices,

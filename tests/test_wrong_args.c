@@ -117,7 +117,7 @@ static void world_graph(world *w) {
 }
 
 static dt_program_desc world_training(const world *w) {
-    static const dt_optim_desc sgd = {.kind = DT_SGD, .lr = 0.1, .momentum = 0.9};
+    static const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 0.1, .momentum = 0.9};
     return (dt_program_desc){.loss = w->loss, .batch = 4, .optim = &sgd, .params = "w,b"};
 }
 
@@ -138,7 +138,7 @@ dt_dataset wrong_dataset(void) {
 }
 
 dt_trainer_desc wrong_trainer(void) {
-    static const dt_optim_desc sgd = {.kind = DT_SGD, .lr = 0.1, .momentum = 0.9};
+    static const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 0.1, .momentum = 0.9};
     return (dt_trainer_desc){.loss = here.weighted,
                              .optim = &sgd,
                              .params = "w,b",

@@ -127,7 +127,7 @@ ROW(STORE, dt_store_state_hash, ) {
 
 ROW(STORE, dt_program_create, ) {
     dt_program *program = NULL;
-    dt_optim_desc optim = {.kind = DT_SGD, .momentum = 0.9};
+    dt_optim_desc optim = {.kind = DT_OPTIM_SGD, .momentum = 0.9};
     dt_program_desc desc = {.losses = {{.term = TENSOR(here.loss)}},
                             .metrics = {MAYBE(here.term, WRONG_F32)},
                             .outputs = {MAYBE(here.logits, WRONG_TERM)},
@@ -155,7 +155,7 @@ ROW(STORE, dt_program_create, host) {
 #define ADAM(field, ...)                                                                           \
     ROW(STORE, dt_program_create, field) {                                                         \
         dt_program *program = NULL;                                                                \
-        dt_optim_desc optim = {.kind = DT_SGD, .field = NUMBER(0.5, __VA_ARGS__)};                 \
+        dt_optim_desc optim = {.kind = DT_OPTIM_SGD, .field = NUMBER(0.5, __VA_ARGS__)};           \
         dt_program_desc desc = {.loss = here.loss, .params = "w,b", .optim = &optim};              \
         return RESULT(dt_program_create(here.store, &desc, &program));                             \
     }
@@ -172,7 +172,7 @@ ADAM(clip_value, -1, INFINITE)
 
 ROW(STORE, dt_program_create, groups) {
     dt_program *program = NULL;
-    dt_optim_desc optim = {.kind = ENUM(DT_SGD, DT_ADAMW + 1)};
+    dt_optim_desc optim = {.kind = ENUM(DT_OPTIM_SGD, DT_OPTIM_ADAMW + 1)};
     optim.groups[0].match = TEXT("b", NULL, "", "none");
     optim.groups[0].lr_scale = AT_LEAST_0(1);
     optim.groups[0].weight_decay = AT_LEAST_0(1);
@@ -187,9 +187,9 @@ ROW(STORE, dt_program_destroy, ) {
                                                          : NULL));
 }
 
-ROW(STORE, dt_program_info_get, ) {
+ROW(STORE, dt_program_get_info, ) {
     dt_program_info info = {.batch = 1}, *given;
-    dt_program_info_get(OBJECT(here.train), given = POINTER(&info));
+    dt_program_get_info(OBJECT(here.train), given = POINTER(&info));
     return GIVES(given && info.batch != 0); /* all 0 for NULL */
 }
 
@@ -404,12 +404,12 @@ ROW(STORE, dt_weights_count, ) {
     return GIVES(count > 0);
 }
 
-ROW(STORE, dt_weights_get, ) {
+ROW(STORE, dt_weights_get_info, ) {
     dt_weights *weights = NULL;
     dt_weight_info info;
     dt_weights_open(here.ctx, wrong_saved(), &weights);
     int count = dt_weights_count(weights);
-    dt_result result = dt_weights_get(OBJECT(weights), INDEX(0, count), POINTER(&info));
+    dt_result result = dt_weights_get_info(OBJECT(weights), INDEX(0, count), POINTER(&info));
     dt_weights_close(weights);
     return RESULT(result);
 }

@@ -42,7 +42,7 @@ ROW(TRAINER, dt_trainer_create, replicas) {
 
 ROW(TRAINER, dt_trainer_create, model) {
     dt_trainer_desc desc = wrong_trainer();
-    dt_optim_desc optim = {.kind = DT_SGD, .lr = AT_LEAST_0(0.1)};
+    dt_optim_desc optim = {.kind = DT_OPTIM_SGD, .lr = AT_LEAST_0(0.1)};
     desc.optim = &optim;
     desc.loss = TENSOR(here.loss);
     desc.params = TEXT("w,b", "", "none", "table");
@@ -170,9 +170,9 @@ ROW(TRAINER, dt_trainer_request_checkpoint, ) {
     return DOES(dt_trainer_request_checkpoint(OBJECT(here.trainer)));
 }
 
-ROW(TRAINER, dt_trainer_info_get, ) {
+ROW(TRAINER, dt_trainer_get_info, ) {
     dt_trainer_info info = {.batch = 1}, *given;
-    dt_trainer_info_get(OBJECT(here.trainer), given = POINTER(&info));
+    dt_trainer_get_info(OBJECT(here.trainer), given = POINTER(&info));
     return GIVES(given && info.batch != 0); /* all 0 for NULL */
 }
 

@@ -196,7 +196,7 @@ static void lab_trainer_create(lab *l) {
     dt_trainer_desc desc = {.loss = g->loss, .params = "w,b", .batch = 4};
     desc.devices = lab_pick(l, 4) ? "cpu" : "cpu:2";
     desc.checkpoint = lab_pick(l, 2) ? wrong_path("wrong-sequences") : NULL;
-    dt_optim_desc optim = {.kind = DT_SGD, .lr = 0.1, .momentum = 0.9};
+    dt_optim_desc optim = {.kind = DT_OPTIM_SGD, .lr = 0.1, .momentum = 0.9};
     desc.optim = &optim;
     desc.shards = lab_pick(l, 3);
     desc.data = (dt_dataset){
@@ -262,7 +262,7 @@ static void lab_store_use(lab *l) {
 /* ---- Programs */
 
 static dt_result lab_train(dt_store *store, const lab_graph *g, dt_program **out) {
-    dt_optim_desc optim = {.kind = DT_SGD, .lr = 0.1, .momentum = 0.9};
+    dt_optim_desc optim = {.kind = DT_OPTIM_SGD, .lr = 0.1, .momentum = 0.9};
     dt_program_desc desc = {.loss = g->loss, .batch = 4, .params = "w,b", .optim = &optim};
     desc.accumulate = true;
     return dt_program_create(store, &desc, out);
@@ -304,7 +304,7 @@ static void lab_program_write(lab *l) {
         return;
     const lab_graph *g = &l->graphs[lab_pick(l, 8) ? l->stores[p->store].graph : 0];
     dt_program_info info;
-    dt_program_info_get(p->program, &info);
+    dt_program_get_info(p->program, &info);
     size_t batch = (size_t)info.batch;
     lab_said(l, dt_program_write(p->program, g->x, wrong_x, 16 * batch));
     if (lab_pick(l, 8))

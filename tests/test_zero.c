@@ -64,11 +64,15 @@ TEST(a_zero_that_is_meant_is_taken_in_every_field_of_optimizers_losses_and_steps
         zero_case c;
         double want;
     } all[] = {
-        {{"lr", {.kind = DT_SGD, .lr = DT_ZERO}, 0, 0}, 1},
-        {{"step's lr", {.kind = DT_SGD, .lr = lr}, DT_ZERO, 0}, 1},
-        {{"lr_scale", {.kind = DT_SGD, .groups = {{.match = "w", .lr_scale = DT_ZERO}}}, 0, 0}, 1},
-        {{"coefficient", {.kind = DT_SGD, .lr = lr}, 0, DT_ZERO}, 1},
-        {{"momentum", {.kind = DT_SGD, .lr = lr, .momentum = DT_ZERO}, 0, 0}, 1},
+        {{"lr", {.kind = DT_OPTIM_SGD, .lr = DT_ZERO}, 0, 0}, 1},
+        {{"step's lr", {.kind = DT_OPTIM_SGD, .lr = lr}, DT_ZERO, 0}, 1},
+        {{"lr_scale",
+          {.kind = DT_OPTIM_SGD, .groups = {{.match = "w", .lr_scale = DT_ZERO}}},
+          0,
+          0},
+         1},
+        {{"coefficient", {.kind = DT_OPTIM_SGD, .lr = lr}, 0, DT_ZERO}, 1},
+        {{"momentum", {.kind = DT_OPTIM_SGD, .lr = lr, .momentum = DT_ZERO}, 0, 0}, 1},
         {{"defaults", {.lr = lr}, 0, 0}, zero_adam(lr, 0.01, 0.9, 0.999, 1e-8)},
         {{"decay", {.lr = lr, .weight_decay = DT_ZERO}, 0, 0}, zero_adam(lr, 0, 0.9, 0.999, 1e-8)},
         {{"group's decay",
@@ -76,13 +80,13 @@ TEST(a_zero_that_is_meant_is_taken_in_every_field_of_optimizers_losses_and_steps
           0,
           0},
          zero_adam(lr, 0, 0.9, 0.999, 1e-8)},
-        {{"beta1", {.kind = DT_ADAM, .lr = lr, .beta1 = DT_ZERO}, 0, 0},
+        {{"beta1", {.kind = DT_OPTIM_ADAM, .lr = lr, .beta1 = DT_ZERO}, 0, 0},
          zero_adam(lr, 0, 0, 0.999, 1e-8)},
-        {{"beta2", {.kind = DT_ADAM, .lr = lr, .beta2 = DT_ZERO}, 0, 0},
+        {{"beta2", {.kind = DT_OPTIM_ADAM, .lr = lr, .beta2 = DT_ZERO}, 0, 0},
          zero_adam(lr, 0, 0.9, 0, 1e-8)},
-        {{"betas", {.kind = DT_ADAM, .lr = lr, .beta1 = DT_ZERO, .beta2 = DT_ZERO}, 0, 0},
+        {{"betas", {.kind = DT_OPTIM_ADAM, .lr = lr, .beta1 = DT_ZERO, .beta2 = DT_ZERO}, 0, 0},
          zero_adam(lr, 0, 0, 0, 1e-8)},
-        {{"eps", {.kind = DT_ADAM, .lr = lr, .eps = DT_ZERO}, 0, 0},
+        {{"eps", {.kind = DT_OPTIM_ADAM, .lr = lr, .eps = DT_ZERO}, 0, 0},
          zero_adam(lr, 0, 0.9, 0.999, 0)},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
@@ -135,7 +139,7 @@ TEST(a_column_s_scale_may_be_zero) {
     dt_trainer_desc d = {
         .loss = dt_mean_loss(dt_mul(x, w)),
         .params = "v",
-        .optim = &(dt_optim_desc){.kind = DT_SGD},
+        .optim = &(dt_optim_desc){.kind = DT_OPTIM_SGD},
         .batch = 4,
         .devices = "cpu",
         .data = {
@@ -295,8 +299,8 @@ TEST(an_optimizer_s_numbers_are_finite_also_as_f32) {
         {.lr = 1e39},
         {.lr = (double)INFINITY},
         {.weight_decay = 1e39},
-        {.kind = DT_SGD, .momentum = (double)INFINITY},
-        {.kind = DT_SGD, .momentum = 0.9, .dampening = (double)NAN},
+        {.kind = DT_OPTIM_SGD, .momentum = (double)INFINITY},
+        {.kind = DT_OPTIM_SGD, .momentum = 0.9, .dampening = (double)NAN},
         {.eps = 1e39},
         {.clip_norm = (double)INFINITY},
         {.clip_value = 1e39},

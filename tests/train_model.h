@@ -60,7 +60,7 @@ static dt_tensor train_sums(dt_graph *g, dt_tensor x) {
 /* kind: 0 = MLP, 1 = convolution and batch norm, TRAIN_SUMS = that, and class weights. */
 __attribute__((__unused__)) static bool train_model_make(train_model *m, const dt_ctx_desc *ctx,
                                                          int kind) {
-    *m = (train_model){.adam = {.kind = DT_ADAM, .lr = 0.01, .clip_norm = 1.0}};
+    *m = (train_model){.adam = {.kind = DT_OPTIM_ADAM, .lr = 0.01, .clip_norm = 1.0}};
     if (dt_ctx_create(ctx, &m->ctx) || dt_graph_create(m->ctx, &m->graph))
         return false;
     m->x = dt_input(m->graph, "x", DT_F32, dt_dims(TRAIN_SIDE * TRAIN_SIDE));

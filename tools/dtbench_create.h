@@ -73,13 +73,13 @@ static void create(const char *name, int count) {
         desc.outputs[0] = x;
     } else {
         desc.loss = dt_mean_loss(x);
-        desc.optim = &(dt_optim_desc){.kind = DT_ADAMW};
+        desc.optim = &(dt_optim_desc){.kind = DT_OPTIM_ADAMW};
     }
     since(&start);
     try(s.ctx, dt_program_create(s.store, &desc, &s.program), name);
     double program = since(&start);
     dt_program_info info;
-    dt_program_info_get(s.program, &info);
+    dt_program_get_info(s.program, &info);
     session_close(&s);
     printf("{\"kind\": \"create\", \"name\": \"%s\", \"count\": %d, \"graph_ms\": %.2f, "
            "\"store_ms\": %.2f, \"program_ms\": %.2f, \"destroy_ms\": %.2f, \"launches\": %d, "

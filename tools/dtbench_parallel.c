@@ -136,7 +136,7 @@ static int replicas_here(const bench *b) {
 
 static void open_job(bench *b) {
     dt_comm_desc comm = dt_comm_desc_from_env();
-    dt_optim_desc optim = {.kind = DT_ADAM, .lr = LEARNING_RATE};
+    dt_optim_desc optim = {.kind = DT_OPTIM_ADAM, .lr = LEARNING_RATE};
     bool vulkan = strstr(b->devices, "vulkan") != NULL;
     try(b, dt_ctx_create(&(dt_ctx_desc){.threads = 1, .no_vulkan = !vulkan}, &b->ctx), "context");
     try_comm(b, dt_comm_create(&comm, &b->comm), "dt_comm_create");
@@ -170,7 +170,7 @@ static void close_job(bench *b) {
 
 static void print_job(const bench *b) {
     dt_trainer_info info;
-    dt_trainer_info_get(b->trainer, &info);
+    dt_trainer_get_info(b->trainer, &info);
     if (info.rank)
         return;
     printf("{\"what\": \"ready\", \"model\": \"%s\", \"devices\": \"%s\", \"world_size\": %d, "
@@ -239,7 +239,7 @@ static double step_backward(bench *b) {
     for (uint32_t i = 1; i < dti_program_segments(p); i++) {
         try(b, dti_program_launch(p, i), "backward");
         try(b, dti_program_reach(p, i), "backward");
-        if (first <= 0 && p->segment_buckets[i] > 0)
+        if (first <= 0 && p->code->segment_buckets[i] > 0)
             first = now_s();
     }
     const double tail = now_s() - first;

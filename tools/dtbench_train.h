@@ -80,9 +80,11 @@ static void make_cnn(net *n) {
 }
 
 static const workload workloads[] = {
-    {"xor", 4, true, DT_ADAMW, make_xor},  {"mlp_tiny", 32, false, DT_ADAMW, make_mlp_tiny},
-    {"mlp", 64, false, DT_ADAM, make_mlp}, {"mlp_wide", 128, false, DT_ADAM, make_mlp_wide},
-    {"cnn", 64, false, DT_ADAM, make_cnn},
+    {"xor", 4, true, DT_OPTIM_ADAMW, make_xor},
+    {"mlp_tiny", 32, false, DT_OPTIM_ADAMW, make_mlp_tiny},
+    {"mlp", 64, false, DT_OPTIM_ADAM, make_mlp},
+    {"mlp_wide", 128, false, DT_OPTIM_ADAM, make_mlp_wide},
+    {"cnn", 64, false, DT_OPTIM_ADAM, make_cnn},
 };
 
 static const workload *find_workload(const char *name) {

@@ -103,7 +103,7 @@ int main(int argc, char **argv) {
     dt_tensor y = strncmp(argv[1], "cnn", 3) ? resnet(x) : cnn(x);
     dt_program_desc desc = {.loss = dt_cross_entropy(y, t, NULL),
                             .batch = batch,
-                            .optim = &(dt_optim_desc){.kind = DT_ADAM, .lr = 1e-3}};
+                            .optim = &(dt_optim_desc){.kind = DT_OPTIM_ADAM, .lr = 1e-3}};
     TRY(dt_store_create(graph, &(dt_store_desc){.device = argv[2]}, &store));
     TRY(dt_program_create(store, &desc, &program));
     snprintf(path[0], sizeof path[0], "%s/init.safetensors", argv[6]);

@@ -16,7 +16,7 @@
  *         dt_tensor h = dt_tanh(dt_nn_linear(in, "fc1", 16));     // makes fc1.weight and fc1.bias
  *         dt_tensor got = dt_nn_linear(h, "fc2", 1);
  *         dt_store_create(g, NULL, &store);                       // values, on a device
- *         dt_optim_desc adam = {.kind = DT_ADAM, .lr = 0.05};
+ *         dt_optim_desc adam = {.kind = DT_OPTIM_ADAM, .lr = 0.05};
  *         dt_program_desc desc = {.loss = dt_mse(got, want), .batch = 4, .optim = &adam};
  *         dt_program_create(store, &desc, &train);
  *         dt_program_create(store, &(dt_program_desc){.outputs = {got}, .batch = 4}, &predict);
@@ -74,7 +74,7 @@
  * LOSSES are terms (sum, weight); the value is sum / weight over the whole global batch, so
  * ignored targets, class weights, several losses and unequal micro-batches are exact.
  *
- * MEMORY. dt_program_info_get tells every byte of the device before anything runs; a run allocates
+ * MEMORY. dt_program_get_info tells every byte of the device before anything runs; a run allocates
  * nothing. Its own host memory comes from the allocator of dt_ctx_desc.
  *
  * DEVICES. "auto", "cpu", "vulkan", "vulkan:N" or a part of a name. See dt_store_desc.

@@ -51,6 +51,6 @@ DT_API void dt_weights_close(dt_weights *weights);
 /* How many tensors the file has. */
 DT_API int dt_weights_count(const dt_weights *weights);
 /* Describes a tensor, index from 0 to dt_weights_count() - 1. Errors: INVALID (out of range). */
-DT_API dt_result dt_weights_get(const dt_weights *weights, int index, dt_weight_info *info);
+DT_API dt_result dt_weights_get_info(const dt_weights *weights, int index, dt_weight_info *info);
 /* The index of the tensor of that name; -1 = none. */
 DT_API int dt_weights_find(const dt_weights *weights, const char *name);

@@ -80,9 +80,9 @@ DT_API dt_result dt_store_state_hash(dt_store *store, uint64_t *hash);
 
 typedef enum dt_optim_kind {
     DT_OPTIM_DEFAULT, /* AdamW */
-    DT_SGD,           /* torch.optim.SGD */
-    DT_ADAM,          /* torch.optim.Adam: decay is added to the gradient */
-    DT_ADAMW          /* torch.optim.AdamW: decay shrinks the weight */
+    DT_OPTIM_SGD,     /* torch.optim.SGD */
+    DT_OPTIM_ADAM,    /* torch.optim.Adam: decay is added to the gradient */
+    DT_OPTIM_ADAMW    /* torch.optim.AdamW: decay shrinks the weight */
 } dt_optim_kind;
 
 /* Parameters that differ from the rest. The first group whose pattern matches a name takes it; a
@@ -173,7 +173,7 @@ typedef struct dt_program_info {
     int launches, segments;
 } dt_program_info;
 /* Fills *info. */
-DT_API void dt_program_info_get(const dt_program *program, dt_program_info *info);
+DT_API void dt_program_get_info(const dt_program *program, dt_program_info *info);
 
 /* Copies an input for the next step: row-major, `batch` samples (or one value for a shared input).
  * bytes must be exact. The values stay until they are written again. Errors: INVALID (not an input

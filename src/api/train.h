@@ -199,4 +199,4 @@ typedef struct dt_trainer_info {
      * has gradient_bytes for every subtree that it cannot add up by itself. */
     uint64_t staging_bytes, subtree_bytes;
 } dt_trainer_info;
-DT_API void dt_trainer_info_get(const dt_trainer *trainer, dt_trainer_info *info);
+DT_API void dt_trainer_get_info(const dt_trainer *trainer, dt_trainer_info *info);

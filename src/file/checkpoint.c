@@ -151,7 +151,7 @@ static dt_result dti_checkpoint_of_weights(dti_base *base, const char *path, dt_
         result =
             dti_fail(base, DT_ERROR_FORMAT, "%s: a header without tensors: not a checkpoint", path);
     for (int i = 0; i < all && !result; i++)
-        result = dt_weights_get(weights, i, &c->infos[i]);
+        result = dt_weights_get_info(weights, i, &c->infos[i]);
     c->count = all - 1;
     if (!result)
         result = dti_checkpoint_check(c, path);

@@ -462,12 +462,12 @@ int dt_weights_count(const dt_weights *weights) {
     return weights ? (int)weights->count : 0;
 }
 
-dt_result dt_weights_get(const dt_weights *weights, int index, dt_weight_info *info) {
+dt_result dt_weights_get_info(const dt_weights *weights, int index, dt_weight_info *info) {
     DTI_NEED(NULL, weights);
     DTI_NEED(weights->base, info);
     if (index < 0 || (size_t)index >= weights->count)
         return dti_fail(weights->base, DT_ERROR_INVALID,
-                        "dt_weights_get: index %d of a file of %d tensors", index,
+                        "dt_weights_get_info: index %d of a file of %d tensors", index,
                         (int)weights->count);
     const dti_weight *item = &weights->items[index];
     *info = (dt_weight_info){.name = item->name,

@@ -141,7 +141,7 @@ static dt_result dti_store_match(dt_store *store, const char *path, const dt_wei
                         "%s: weights of another model? It has %d tensors, but no \"%s\" %s", path,
                         dt_weights_count(weights), name,
                         dti_show_dims(param->shape.rank, param->shape.dim).text);
-    dt_result result = dt_weights_get(weights, index, weight);
+    dt_result result = dt_weights_get_info(weights, index, weight);
     if (result)
         return result;
     if (!dti_same_dims(&param->shape, weight))

@@ -18,7 +18,8 @@ static double dti_ln_beta(double beta) {
 #undef DTI_OPTIM_PART
 
 #define DTI_X(number, ID, name, least, most)                                                       \
-    _Static_assert(DT_##ID == number && most <= DTI_MOMENTS_MAX, "the kind selects the formula");
+    _Static_assert(DT_OPTIM_##ID == number && most <= DTI_MOMENTS_MAX,                             \
+                   "the kind selects the formula");
 DTI_OPTIM_LIST(DTI_X)
 #undef DTI_X
 #define DTI_X(number, ID, name, least, most) [number] = &dti_optim_##name,

@@ -271,7 +271,7 @@ DT_API void dt_program_destroy(dt_program *p) {
     dti_free(p->base, p);
 }
 
-DT_API void dt_program_info_get(const dt_program *p, dt_program_info *info) {
+DT_API void dt_program_get_info(const dt_program *p, dt_program_info *info) {
     if (!info)
         return;
     *info = (dt_program_info){0};

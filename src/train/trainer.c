@@ -230,7 +230,7 @@ static void dti_trainer_log(const dt_trainer *t) {
     dt_trainer_info info;
     char devices[512] = "";
     size_t at = 0;
-    dt_trainer_info_get(t, &info);
+    dt_trainer_get_info(t, &info);
     for (uint32_t i = 0; i < t->par.job.local; i++) {
         int n = snprintf(devices + at, sizeof devices - at, "%s%s", i ? "," : "",
                          dt_store_device(t->par.replicas[i].store)->id);
@@ -417,7 +417,7 @@ DT_API void dt_trainer_request_checkpoint(dt_trainer *t) {
         atomic_store(&t->wanted, 1);
 }
 
-DT_API void dt_trainer_info_get(const dt_trainer *t, dt_trainer_info *info) {
+DT_API void dt_trainer_get_info(const dt_trainer *t, dt_trainer_info *info) {
     if (!info)
         return;
     *info = (dt_trainer_info){0};
