@@ -177,6 +177,7 @@
 #include "program/store.c"
 #include "program/finite.c"
 #include "program/step_block.c"
+#include "program/drive.c"
 #include "program/compile.c"
 #include "program/run.c"
 #include "program/replica.c"

@@ -179,21 +179,21 @@ static void dti_leaf_sum_free(dti_parallel *par, dti_leaf_sum *s) {
 }
 
 static dt_result dti_statistics_make(dti_parallel *par) {
-    const dt_program *p = par->replicas[0].full.runs[0].program;
+    const dti_code *code = dti_program_code(par->replicas[0].full.runs[0].program);
     size_t values = 1;
-    par->stats = p->code->stats;
-    par->stat_count = p->code->stat_count;
+    par->stats = code->stats;
+    par->stat_count = code->stat_count;
     par->stat_width = 0;
     par->stat_at = dti_alloc_array(par->base, par->stat_count + 1u, sizeof *par->stat_at);
     if (!par->stat_at)
         return DT_ERROR_MEMORY;
     for (uint32_t i = 0; i < par->stat_count; i++) {
         uint32_t same = 0;
-        while (same < i && p->code->stats[same].word != p->code->stats[i].word)
+        while (same < i && code->stats[same].word != code->stats[i].word)
             same++;
         par->stat_at[i] = same < i ? par->stat_at[same] : par->stat_width;
-        par->stat_width += same < i ? 0 : 2 * p->code->stats[i].channels;
-        values += p->code->stats[i].channels;
+        par->stat_width += same < i ? 0 : 2 * code->stats[i].channels;
+        values += code->stats[i].channels;
     }
     const size_t pieces = (size_t)par->job.shards * par->job.parts;
     par->stat_pieces = dti_alloc_array(par->base, pieces * par->stat_width + 1, sizeof(float));

@@ -9,13 +9,14 @@ static float *dti_statistics_row(const dti_parallel *par, uint32_t piece) {
 
 static void dti_statistics_take(dti_parallel *par, const dti_micro_run *run) {
     const dt_program *p = run->program;
+    const dti_code *code = dti_program_code(p);
     for (uint32_t i = 0; i < par->stat_count; i++) {
         for (uint32_t k = 0; k < run->piece_count; k++) {
             if (!run->pieces[k].rows)
                 continue;
-            const float *from = dti_program_stat(p, &p->code->stats[i], k);
+            const float *from = dti_program_stat(p, &code->stats[i], k);
             float *to = dti_statistics_row(par, run->first_piece + k) + par->stat_at[i];
-            for (uint32_t c = 0; c < 2 * p->code->stats[i].channels; c++)
+            for (uint32_t c = 0; c < 2 * code->stats[i].channels; c++)
                 to[c] = from[c] + 0.0f; /* no -0: others add zeros to it */
         }
     }

@@ -93,7 +93,7 @@ static void dti_parallel_forward(void *arg, uint32_t index) {
         return;
     r->result = dti_micro_open(par, r, &r->runs->runs[0]);
     if (!r->result)
-        r->result = dti_program_launch(r->runs->runs[0].program, 0);
+        r->result = dti_drive_start(r->runs->runs[0].program, 1);
     r->busy_ns = dti_now_ns() - start;
 }
 
@@ -108,10 +108,11 @@ static void dti_parallel_weigh_forward(void *arg, uint32_t index) {
 
 static void dti_micro_terms(dti_parallel *par, const dti_micro_run *run) {
     const dt_program *p = run->program;
+    const dti_code *code = dti_program_code(p);
     for (uint32_t k = 0; k < run->piece_count; k++) {
         double *leaf = dti_leaf(par, &par->terms, run->pieces[k].leaf), pair[2];
-        for (uint32_t i = 0; i < p->code->loss_count + p->code->metric_count; i++) {
-            uint32_t at = i < p->code->loss_count ? i : DTI_TERMS_METRIC + i - p->code->loss_count;
+        for (uint32_t i = 0; i < code->loss_count + code->metric_count; i++) {
+            uint32_t at = i < code->loss_count ? i : DTI_TERMS_METRIC + i - code->loss_count;
             dti_program_term(p, i, k, pair);
             leaf[at] += pair[0];
             leaf[at + DTI_TERMS_WEIGHT] += pair[1];
@@ -124,7 +125,7 @@ static void dti_micro_arrive(dti_parallel *par, const dti_micro_run *run, uint32
                              uint32_t *done, uint32_t replica) {
     if (!run->last)
         return;
-    const uint32_t now = run->program->code->segment_buckets[segment];
+    const uint32_t now = dti_program_buckets(run->program, segment);
     dti_exchange_arrive(par, *done, now);
     *done = now;
     if (!par->desc.no_overlap)
@@ -139,15 +140,14 @@ static dt_result dti_micro_backward(dti_parallel *par, const dti_micro_run *run,
     uint32_t done = 0, reached = 1;
     dt_result result = DT_OK;
     for (uint32_t i = 1; i < segments && !result; i++) {
-        bool busy = true;
-        result = dti_program_launch(p, i);
+        result = dti_drive_start(p, 1);
         if (!result)
-            result = dti_program_busy(p, &busy);
-        for (; !result && !busy && reached <= i; reached++)
+            result = dti_drive_poll(p);
+        for (; !result && !dti_drive_is_busy(p) && reached <= i; reached++)
             dti_micro_arrive(par, run, reached, &done, replica);
     }
     for (; reached < segments && !result; reached++) {
-        result = dti_program_reach(p, reached);
+        result = dti_drive_reach(p, reached);
         if (!result)
             dti_micro_arrive(par, run, reached, &done, replica);
     }
@@ -162,7 +162,7 @@ static dt_result dti_micro_step(dti_parallel *par, dti_replica *r, const dti_mic
         if (!result)
             result = dti_micro_open(par, r, run);
         if (!result)
-            result = dti_program_launch(run->program, 0);
+            result = dti_drive_start(run->program, 1);
     }
     dti_program_set_weights(run->program, par->weights.sum);
     if (!result)

@@ -163,8 +163,8 @@ static dt_result dti_program_kinds(const dt_program *p) {
     return result;
 }
 
-static dt_result dti_program_code(dt_program *p, const dt_program_desc *desc,
-                                  const dti_shards *shards) {
+static dt_result dti_program_lower(dt_program *p, const dt_program_desc *desc,
+                                   const dti_shards *shards) {
     const dt_store *s = p->store;
     dti_code_desc d = {.graph = s->graph,
                        .program = desc,
@@ -190,7 +190,7 @@ static dt_result dti_program_build(dt_program *p, const dt_program_desc *desc,
             "before another program is made",
             s->running->code->label);
     }
-    dt_result result = dti_program_code(p, desc, shards);
+    dt_result result = dti_program_lower(p, desc, shards);
     if (!result)
         result = dti_program_memories(p);
     return result ? result : dti_program_exec(p);
@@ -257,8 +257,8 @@ DT_API void dt_program_destroy(dt_program *p) {
         return;
     const dti_backend *b = p->store->device->backend;
     dti_program_unlink(p);
-    if (p->store->running == p)
-        p->store->running = NULL;
+    if (dti_drive_is_open(p))
+        dti_drive_close(p);
     if (p->exec)
         b->exec_destroy(p->exec);
     for (int i = DTI_ARENA_TABLE; i < DTI_ARENAS; i++) {

@@ -11,11 +11,13 @@ struct dt_program {
     dti_exec *exec, *exec_next; /* next: while an arena grows */
     bool *written;              /* by port: the host has written it */
 
+    /* drive.c's, which alone writes them */
+    uint32_t at, end;  /* next segment, and one past the last of this step */
+    bool busy;         /* a segment was started and not yet seen finished */
+    bool forward_done; /* outputs can be read */
+
     /* the step under way */
-    uint32_t at, end; /* next segment, and one past the last of this step */
-    bool busy;        /* a segment was started and not yet seen finished */
     bool commits;
-    bool forward_done;            /* outputs can be read */
     double weights[DT_MAX_TERMS]; /* of the global batch, as given; 0 = own */
     double coefficients[DT_MAX_TERMS];
     double lr;
@@ -31,13 +33,28 @@ struct dt_program {
 static dt_result dti_program_create(dt_store *store, const dt_program_desc *desc,
                                     const dti_shards *shards, dt_program **out);
 
+static inline const dti_code *dti_program_code(const dt_program *p) {
+    return p->code;
+}
+
+/* ---- drive.c: a step's segments. Errors close it. */
+static bool dti_drive_is_open(const dt_program *p);
+static bool dti_drive_is_busy(const dt_program *p); /* something started has not ended */
+static void dti_drive_open(dt_program *p, uint32_t first, uint32_t end);
+/* Starts the next segments, which the device takes as one piece. */
+static dt_result dti_drive_start(dt_program *p, uint32_t count);
+static dt_result dti_drive_poll(dt_program *p); /* looks whether what was started has ended */
+static dt_result dti_drive_reach(dt_program *p, uint32_t segment); /* waits for it */
+static dt_result dti_drive_wait(dt_program *p);                    /* for all that was started */
+static void dti_drive_close(dt_program *p);
+static dt_result dti_drive_drop(dt_program *p, dt_result result);
+/* A segment outside of any step: weigh's. Waits for it. */
+static dt_result dti_drive_alone(dt_program *p, uint32_t segment);
+
 /* ---- replica.c: a step of such a program, cut open. begin is dt_program_begin. */
 static uint32_t dti_program_segments(const dt_program *p); /* forward and backward ones */
-/* Starts forward and backward segments, each by itself; returns before they have run where the
- * device runs on its own. */
-static dt_result dti_program_launch(dt_program *p, uint32_t segment);
-static dt_result dti_program_busy(dt_program *p, bool *busy);
-static dt_result dti_program_reach(dt_program *p, uint32_t segment); /* waits for it */
+/* The buckets of gradients that are finished after a segment; those before them are too. */
+static uint32_t dti_program_buckets(const dt_program *p, uint32_t segment);
 /* The host's side of the gradients: slots one behind the other. */
 static float *dti_program_gradients(dt_program *p);
 /* Of a piece of the newest run: a loss's or metric's (sum, weight). */

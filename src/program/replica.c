@@ -6,27 +6,8 @@ static uint32_t dti_program_segments(const dt_program *p) {
     return p->code->commit_segment;
 }
 
-static dt_result dti_program_launch(dt_program *p, uint32_t segment) {
-    dt_result result = p->store->device->backend->exec_start(p->exec, segment, 1);
-    if (result)
-        return dti_step_drop(p, result);
-    p->at = segment + 1;
-    p->busy = true;
-    return DT_OK;
-}
-
-static dt_result dti_program_busy(dt_program *p, bool *busy) {
-    dt_result result = p->store->device->backend->exec_poll(p->exec, busy);
-    return result ? dti_step_drop(p, result) : DT_OK;
-}
-
-static dt_result dti_program_reach(dt_program *p, uint32_t segment) {
-    dt_result result = p->store->device->backend->exec_reach(p->exec, segment);
-    if (result)
-        return dti_step_drop(p, result);
-    p->busy = segment + 1 < p->at;
-    p->forward_done = true;
-    return DT_OK;
+static uint32_t dti_program_buckets(const dt_program *p, uint32_t segment) {
+    return p->code->segment_buckets[segment];
 }
 
 static float *dti_program_gradients(dt_program *p) {
@@ -105,32 +86,28 @@ static void dti_program_set_weights(dt_program *p, const double *weights) {
 static dt_result dti_program_begin_commit(dt_program *p, const dt_step_desc *step) {
     p->commits = true;
     p->step = step->step;
-    p->at = p->code->commit_segment;
-    p->end = p->code->weigh_segment;
     unsigned modes = dti_fp_enter();
     dti_step_block_fill(p, step);
     dti_fp_leave(modes);
-    p->store->running = p;
+    dti_drive_open(p, p->code->commit_segment, p->code->weigh_segment);
     return DT_OK;
 }
 
 /* ---- the end */
 
 static dt_result dti_program_end(dt_program *p) {
-    dt_result result = p->busy ? p->store->device->backend->exec_wait(p->exec) : DT_OK;
+    dt_result result = dti_drive_wait(p);
     if (result)
-        return dti_step_drop(p, result);
-    p->busy = false;
-    p->forward_done = true;
-    p->store->running = NULL;
+        return result;
+    dti_drive_close(p);
     dti_micro_done(p, p->micro + 1);
     return DT_OK;
 }
 
 static dt_result dti_program_judge(dt_program *p, double *norm, bool *faulty) {
-    dt_result result = dti_program_launch(p, p->code->commit_segment);
+    dt_result result = dti_drive_start(p, 1);
     if (!result)
-        result = dti_program_reach(p, p->code->commit_segment);
+        result = dti_drive_reach(p, p->code->commit_segment);
     if (result)
         return result;
     const uint32_t *status = dti_program_out(p);
@@ -140,7 +117,7 @@ static dt_result dti_program_judge(dt_program *p, double *norm, bool *faulty) {
 }
 
 static dt_result dti_program_commit(dt_program *p) {
-    dt_result result = dti_program_launch(p, p->code->update_segment);
+    dt_result result = dti_drive_start(p, 1);
     if (!result)
         result = dti_program_end(p);
     if (result)

@@ -208,49 +208,33 @@ DT_API dt_result dt_program_begin(dt_program *p, const dt_step_desc *desc) {
     uint32_t micros = DTI_MAX(step.micros, 1u);
     p->commits = p->code->has_optim && step.micro == micros - 1;
     p->step = step.step ? step.step : p->store->steps + 1;
-    p->at = 0;
-    p->end = p->code->weigh_segment;
-    if (p->code->has_optim && !p->commits)
-        p->end = p->code->commit_segment;
     for (uint32_t i = 0; i < p->code->loss_count; i++)
         p->weights[i] = step.weights ? step.weights[i] : 0.0;
     dti_step_coefficients(p, &step);
     unsigned modes = dti_fp_enter();
     dti_step_block_fill(p, &step);
     dti_fp_leave(modes);
-    p->forward_done = false;
-    p->store->running = p;
+    dti_drive_open(
+        p, 0, p->code->has_optim && !p->commits ? p->code->commit_segment : p->code->weigh_segment);
     dti_micro_begin(p, &step);
     return DT_OK;
 }
 
 /* ---- advance, cancel */
 
-/* A lost device ends the step: there is nothing to go on with. */
-static dt_result dti_step_drop(dt_program *p, dt_result result) {
-    p->busy = false;
-    p->store->running = NULL;
-    return result;
-}
-
 static dt_result dti_check_running(dt_program *p) {
     dt_result result = dti_check_forked(p->base);
-    if (result || p->store->running == p)
+    if (result || dti_drive_is_open(p))
         return result;
     return dti_fail(p->base, DT_ERROR_INVALID,
                     "program '%s': no step is under way; call dt_program_begin", p->code->label);
 }
 
 static dt_result dti_step_poll(dt_program *p, dt_step_state *state) {
-    if (p->busy) {
-        dt_result result = p->store->device->backend->exec_poll(p->exec, &p->busy);
-        if (result)
-            return dti_step_drop(p, result);
-        if (!p->busy)
-            p->forward_done = true;
-    }
-    *state = p->busy ? DT_STEP_RUNNING : p->at == p->end ? DT_STEP_DONE : DT_STEP_READY;
-    return DT_OK;
+    dt_result result = dti_drive_poll(p);
+    if (!result)
+        *state = p->busy ? DT_STEP_RUNNING : p->at == p->end ? DT_STEP_DONE : DT_STEP_READY;
+    return result;
 }
 
 DT_API dt_result dt_program_advance(dt_program *p, dt_step_state *state) {
@@ -267,12 +251,8 @@ DT_API dt_result dt_program_advance(dt_program *p, dt_step_state *state) {
         if (result)
             return result;
     }
-    result = p->store->device->backend->exec_start(p->exec, p->at, 1);
-    if (result)
-        return dti_step_drop(p, result);
-    p->at++;
-    p->busy = true;
-    return dti_step_poll(p, state);
+    result = dti_drive_start(p, 1);
+    return result ? result : dti_step_poll(p, state);
 }
 
 DT_API dt_result dt_program_cancel(dt_program *p) {
@@ -285,10 +265,10 @@ DT_API dt_result dt_program_cancel(dt_program *p) {
                         "program '%s': the commit has started; call dt_program_end",
                         p->code->label);
     }
-    result = p->busy ? p->store->device->backend->exec_wait(p->exec) : DT_OK;
+    result = dti_drive_wait(p);
     if (p->at <= 1) /* only the forward segment: the sum is as it was */
         dti_micro_done(p, p->micro);
-    return dti_step_drop(p, result);
+    return dti_drive_drop(p, result);
 }
 
 /* ---- the report */
@@ -404,9 +384,7 @@ static dt_result dti_step_fault(dt_program *p, dt_report *r) {
 static dt_result dti_step_finish(dt_program *p, dt_report *report) {
     dt_report local, *r = report ? report : &local;
     const uint32_t *status = p->store->device->backend->memory_host(p->memories[DTI_ARENA_OUT]);
-    p->busy = false;
-    p->forward_done = true;
-    p->store->running = NULL;
+    dti_drive_close(p);
     unsigned modes = dti_fp_enter();
     dti_report_fill(p, status, r);
     dti_fp_leave(modes);
@@ -430,8 +408,8 @@ DT_API dt_result dt_program_end(dt_program *p, dt_report *report) {
             "program '%s': segment %u of %u has not been started; advance until DT_STEP_DONE",
             p->code->label, p->at + 1, p->end);
     }
-    result = p->busy ? p->store->device->backend->exec_wait(p->exec) : DT_OK;
-    return result ? dti_step_drop(p, result) : dti_step_finish(p, report);
+    result = dti_drive_wait(p);
+    return result ? result : dti_step_finish(p, report);
 }
 
 DT_API dt_result dt_program_run(dt_program *p, const dt_step_desc *step, dt_report *report) {
@@ -441,14 +419,10 @@ DT_API dt_result dt_program_run(dt_program *p, const dt_step_desc *step, dt_repo
         result = dt_program_begin(p, step);
     if (result)
         return result;
-    const dti_backend *b = p->store->device->backend;
-    result = b->exec_start(p->exec, 0, p->end);
+    result = dti_drive_start(p, p->end);
     if (!result)
-        result = b->exec_wait(p->exec);
-    if (result)
-        return dti_step_drop(p, result);
-    p->at = p->end;
-    return dti_step_finish(p, report);
+        result = dti_drive_wait(p);
+    return result ? result : dti_step_finish(p, report);
 }
 
 /* ---- weigh */
@@ -471,12 +445,8 @@ DT_API dt_result dt_program_weigh(dt_program *p, double *weights) {
             p->code->label, i);
     }
     result = dti_ports_written(p, false);
-    if (!result && p->code->weighs) {
-        const dti_backend *b = p->store->device->backend;
-        result = b->exec_start(p->exec, p->code->weigh_segment, 1);
-        if (!result)
-            result = b->exec_wait(p->exec);
-    }
+    if (!result && p->code->weighs)
+        result = dti_drive_alone(p, p->code->weigh_segment);
     if (result)
         return result;
     const uint32_t *status = p->store->device->backend->memory_host(p->memories[DTI_ARENA_OUT]);

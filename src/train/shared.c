@@ -3,15 +3,15 @@
  * every replica. All ranks have the same: a hash is compared before anything changes. */
 
 static dt_result dti_shared_make(dt_trainer *t) {
-    const dt_program *p = t->par.replicas[0].full.runs[0].program;
+    const dti_code *code = dti_program_code(t->par.replicas[0].full.runs[0].program);
     if (t->shared)
         return DT_OK;
-    t->shared = dti_alloc_array(t->base, p->code->port_count + 1u, sizeof *t->shared);
+    t->shared = dti_alloc_array(t->base, code->port_count + 1u, sizeof *t->shared);
     if (!t->shared)
         return DT_ERROR_MEMORY;
-    for (uint32_t k = 0; k < p->code->port_count; k++) {
-        const dti_port *port = &p->code->ports[k];
-        if (port->output || p->code->work->nodes[port->node].samples)
+    for (uint32_t k = 0; k < code->port_count; k++) {
+        const dti_port *port = &code->ports[k];
+        if (port->output || code->work->nodes[port->node].samples)
             continue;
         dti_shared *x = &t->shared[t->shared_count++];
         *x = (dti_shared){.node = port->node, .bytes = (size_t)port->bytes};
@@ -31,7 +31,7 @@ static void dti_shared_free(dt_trainer *t) {
 static dt_result dti_shared_write(dt_trainer *t, uint32_t replica, dt_program *p,
                                   const dti_shared *x) {
     dti_replica *r = &t->par.replicas[replica];
-    if (!p || !dti_code_port(p->code, x->node, false, false))
+    if (!p || !dti_code_port(dti_program_code(p), x->node, false, false))
         return DT_OK;
     dt_result result = dt_program_write(p, (dt_tensor){r->graph, x->node}, x->values, x->bytes);
     if (result && replica)
@@ -100,7 +100,7 @@ static dt_result dti_shared_find(const dt_trainer *t, dt_tensor input, dti_share
 
 static dt_result dti_shared_check(const dt_trainer *t, dt_tensor input, const void *data,
                                   size_t bytes, dti_shared **out) {
-    dt_program *p = t->par.replicas[0].full.runs[0].program;
+    const dti_code *code = dti_program_code(t->par.replicas[0].full.runs[0].program);
     dt_result result = dti_shared_find(t, input, out);
     if (result)
         return result;
@@ -109,7 +109,7 @@ static dt_result dti_shared_check(const dt_trainer *t, dt_tensor input, const vo
             t->base, DT_ERROR_INVALID, "dt_trainer_write: '%s' %s has %zu bytes, not %zu%s",
             dti_node_of(input)->label, dti_shape_print(dti_node_of(input)->shape, false).text,
             (*out)->bytes, bytes, data ? "" : " at NULL");
-    return dti_labels_check(p->code, dti_code_port(p->code, input.id, false, false), data, NULL);
+    return dti_labels_check(code, dti_code_port(code, input.id, false, false), data, NULL);
 }
 
 /* The same input and values as rank 0; and nobody has found anything wrong. */

@@ -89,24 +89,21 @@ static void dti_trainer_share(void *user, uint32_t rows, uint32_t *first, uint32
 
 /* Rows that fill up a batch must weigh nothing, whatever else is in them. */
 static dt_result dti_trainer_pads(dt_trainer *t, int32_t *pad) {
-    const dt_program *p = t->par.replicas[0].full.runs[0].program;
+    const dti_code *code = dti_program_code(t->par.replicas[0].full.runs[0].program);
     bool batch_norm = t->par.stat_count > 0;
     for (uint32_t id = 1; id < t->graph->count; id++) {
         const dti_op_info *info = dti_op_info_of(t->graph->nodes[id].op);
         batch_norm = batch_norm || info->samples == DTI_SAMPLES_COUPLES;
     }
-    for (uint32_t i = 0; i < p->code->loss_count; i++) {
-        const dti_node *n = &t->graph->nodes[p->code->desc.losses[i].term.id];
+    for (uint32_t i = 0; i < code->loss_count; i++) {
+        const dti_node *n = &t->graph->nodes[code->desc.losses[i].term.id];
         dti_labels labels;
         const bool ignores = dti_label_user(t->graph, n, &labels) && labels.ignores;
         uint32_t target = ignores ? dti_input_id(t->graph, n, labels.input) : 0, c = 0;
         while (c < t->par.columns && t->par.inputs[c].id != target)
             c++;
-        const dti_port *port = NULL;
-        for (uint32_t k = 0; k < p->code->port_count && c < t->par.columns; k++) {
-            if (p->code->ports[k].node == target && !p->code->ports[k].output)
-                port = &p->code->ports[k];
-        }
+        const dti_port *port =
+            c < t->par.columns ? dti_code_port(code, target, false, false) : NULL;
         if (!port || !dti_labels_ignore(port, &pad[c]) || batch_norm)
             return dti_fail(t->base, DT_ERROR_INVALID, "DT_TAIL_PAD: loss %u %s; use DT_TAIL_KEEP",
                             i + 1,
@@ -139,12 +136,10 @@ static dt_result dti_trainer_column(const dt_trainer *t, dt_tensor x, uint32_t c
 
 /* A column that nothing reads is a mistake: a mask that is not applied. */
 static dt_result dti_column_is_read(const dt_trainer *t, uint32_t c) {
-    const dt_program *p = t->par.replicas[0].full.runs[0].program;
+    const dti_code *code = dti_program_code(t->par.replicas[0].full.runs[0].program);
     const dt_tensor x = t->par.inputs[c];
-    for (uint32_t k = 0; k < p->code->port_count; k++) {
-        if (!p->code->ports[k].output && p->code->ports[k].node == x.id)
-            return DT_OK;
-    }
+    if (dti_code_port(code, x.id, false, false))
+        return DT_OK;
     return dti_fail(t->base, DT_ERROR_INVALID,
                     "dataset column %u: no loss and no metric reads %s; leave it out", c,
                     dti_tensor_print(x).text);
@@ -153,10 +148,10 @@ static dt_result dti_column_is_read(const dt_trainer *t, uint32_t c) {
 /* Every column needs an input that is read, and every input of samples a column; and targets must
  * be known before the forward part. */
 static dt_result dti_trainer_columns(const dt_trainer *t) {
-    const dt_program *p = t->par.replicas[0].full.runs[0].program;
+    const dti_code *code = dti_program_code(t->par.replicas[0].full.runs[0].program);
     dt_result result = DT_OK;
-    for (uint32_t i = 0; i < p->code->loss_count; i++) {
-        if (p->code->static_weight[i] < 0.0)
+    for (uint32_t i = 0; i < code->loss_count; i++) {
+        if (code->static_weight[i] < 0.0)
             return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
                             "the targets of loss %u are computed in the graph, so its weight over "
                             "the whole batch is not known in time; give targets as an input",
@@ -166,12 +161,12 @@ static dt_result dti_trainer_columns(const dt_trainer *t) {
         result = dti_trainer_column(t, t->par.inputs[c], c);
         result = result ? result : dti_column_is_read(t, c);
     }
-    for (uint32_t k = 0; k < p->code->port_count && !result; k++) {
+    for (uint32_t k = 0; k < code->port_count && !result; k++) {
         uint32_t c = 0;
-        while (c < t->par.columns && t->par.inputs[c].id != p->code->ports[k].node)
+        while (c < t->par.columns && t->par.inputs[c].id != code->ports[k].node)
             c++;
-        const dti_node *n = &p->code->work->nodes[p->code->ports[k].node];
-        if (c == t->par.columns && n->samples && !p->code->ports[k].output)
+        const dti_node *n = &code->work->nodes[code->ports[k].node];
+        if (c == t->par.columns && n->samples && !code->ports[k].output)
             return dti_fail(t->base, DT_ERROR_INVALID,
                             "input '%s' has no column in .data; give one", n->label);
     }

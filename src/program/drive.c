@@ -1,0 +1,76 @@
+/* The one state machine of a step: which of its segments have been started, and which have ended.
+ * dt_program_run, the step cut open and a replica's step all drive it, and nothing else touches a
+ * device's queue.
+ *
+ *   closed -- open --> ready -- start --> busy -- poll, reach, wait --> ready -- close --> closed
+ *
+ * drop leads to closed from anywhere, and so does every error: a lost device ends the step, there is
+ * nothing to go on with. */
+
+static bool dti_drive_is_open(const dt_program *p) {
+    return p->store->running == p;
+}
+
+static bool dti_drive_is_busy(const dt_program *p) {
+    return p->busy;
+}
+
+static void dti_drive_open(dt_program *p, uint32_t first, uint32_t end) {
+    p->at = first;
+    p->end = end;
+    p->busy = false;
+    p->forward_done = p->forward_done && first > 0;
+    p->store->running = p;
+}
+
+static void dti_drive_close(dt_program *p) {
+    p->busy = false;
+    p->store->running = NULL;
+}
+
+static dt_result dti_drive_drop(dt_program *p, dt_result result) {
+    dti_drive_close(p);
+    return result;
+}
+
+/* Segments up to one that has ended. */
+static dt_result dti_drive_ended(dt_program *p, dt_result result, bool busy) {
+    if (result)
+        return dti_drive_drop(p, result);
+    p->busy = busy;
+    p->forward_done = p->forward_done || (!busy && p->at > 0);
+    return DT_OK;
+}
+
+static dt_result dti_drive_start(dt_program *p, uint32_t count) {
+    dt_result result = p->store->device->backend->exec_start(p->exec, p->at, count);
+    if (result)
+        return dti_drive_drop(p, result);
+    p->at += count;
+    p->busy = true;
+    return DT_OK;
+}
+
+static dt_result dti_drive_poll(dt_program *p) {
+    bool busy = false;
+    dt_result result = p->busy ? p->store->device->backend->exec_poll(p->exec, &busy) : DT_OK;
+    return p->busy ? dti_drive_ended(p, result, busy) : DT_OK;
+}
+
+static dt_result dti_drive_reach(dt_program *p, uint32_t segment) {
+    dt_result result = p->store->device->backend->exec_reach(p->exec, segment);
+    dt_result dropped = dti_drive_ended(p, result, segment + 1 < p->at);
+    p->forward_done = p->forward_done || !dropped;
+    return dropped;
+}
+
+static dt_result dti_drive_wait(dt_program *p) {
+    dt_result result = p->busy ? p->store->device->backend->exec_wait(p->exec) : DT_OK;
+    return dti_drive_ended(p, result, false);
+}
+
+static dt_result dti_drive_alone(dt_program *p, uint32_t segment) {
+    const dti_backend *b = p->store->device->backend;
+    dt_result result = b->exec_start(p->exec, segment, 1);
+    return result ? result : b->exec_wait(p->exec);
+}
