@@ -438,3 +438,26 @@ TEST(a_place_is_found_in_steps_that_hardly_grow_with_the_number_of_transients) {
     dti_space_close(&s);
     dt_ctx_destroy(c.ctx);
 }
+
+/* ---- Names */
+
+TEST(a_leaf_is_found_by_its_name_among_thousands_and_a_name_is_taken_once) {
+    enum { PARAMS = 3000 };
+    plan_case c = plan_open();
+    char name[32];
+    for (int i = 0; i < PARAMS; i++) {
+        snprintf(name, sizeof name, "h.%d.weight", i);
+        dt_tensor x = dt_label(dt_fill(c.graph, dt_dims(), 1.0f), "a fill's label is no name");
+        CHECK(!dti_is_nil(dt_param(c.graph, name, dt_dims(1), (dt_init){0})) && !dti_is_nil(x));
+    }
+    CHECK(!dti_is_nil(dt_input(c.graph, "h.7.weight", DT_F32, dt_dims(1)))); /* another kind */
+    REQUIRE(dt_store_create(c.graph, &(dt_store_desc){.device = "cpu"}, &c.store) == DT_OK);
+    for (int i = 0; i < PARAMS; i++) {
+        snprintf(name, sizeof name, "h.%d.weight", i);
+        CHECK(dt_store_find(c.store, name) == i);
+    }
+    CHECK(dt_store_find(c.store, "h.3000.weight") == -1 && dt_store_find(c.store, "") == -1);
+    dt_input(c.graph, "h.7.weight", DT_F32, dt_dims(1));
+    CHECK_CONTAINS(dt_graph_error(c.graph), "the name is taken by an input");
+    dt_ctx_destroy(c.ctx);
+}

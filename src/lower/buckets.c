@@ -3,10 +3,15 @@
 
 /* Of a parameter; bucket_count: of none. */
 static uint32_t dti_bucket_of(const dti_code *code, uint32_t param) {
-    uint32_t b = 0;
-    while (b < code->bucket_count && code->layout->params[param].offset >= code->buckets[b].end)
-        b++;
-    return b;
+    uint32_t from = 0, to = code->bucket_count;
+    while (from < to) {
+        const uint32_t middle = from + (to - from) / 2;
+        if (code->layout->params[param].offset >= code->buckets[middle].end)
+            from = middle + 1;
+        else
+            to = middle;
+    }
+    return from;
 }
 
 /* Buckets are exchanged in order: one counts when those before it do. */

@@ -16,7 +16,8 @@ typedef struct dti_label_check {
     const char *op;
     int32_t classes, ignore_index; /* in [0, classes), or ignore_index */
     bool ignores;
-    uint8_t *reads; /* by element of a sample: whether it reads it; NULL = all */
+    uint8_t *reads;     /* by element of a sample: whether it reads it; NULL = all */
+    int64_t read_count; /* how many it reads */
 } dti_label_check;
 
 /* An input, output or host gradient and where its host side lies. */

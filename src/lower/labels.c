@@ -9,80 +9,103 @@ static bool dti_label_user(const dt_graph *g, const dti_node *n, dti_labels *lab
     return family->labels && family->labels(g, n, labels);
 }
 
-/* Marks the elements of `input` that those of `labels` are; how many are marked. */
-static int64_t dti_label_reads(const dt_graph *g, uint32_t labels, uint32_t input, uint8_t *reads) {
+/* A check of the port's that says the same; one that is not of all elements, of the same op. */
+static dti_label_check *dti_label_known(const dti_port *port, const dti_label_check *c) {
+    for (uint32_t i = 0; i < port->check_count; i++) {
+        dti_label_check *k = &port->checks[i];
+        if ((!k->reads || !strcmp(k->op, c->op)) && k->classes == c->classes &&
+            k->ignores == c->ignores && k->ignore_index == c->ignore_index)
+            return k;
+    }
+    return NULL;
+}
+
+static dti_label_check *dti_label_add(dti_base *base, dti_port *port, const dti_label_check *c,
+                                      size_t elements) {
+    void *checks = port->checks;
+    uint8_t *reads = dti_alloc(base, elements + 1);
+    const bool room = reads && dti_array_reserve(base, &checks, &port->check_capacity,
+                                                 (size_t)port->check_count + 1, sizeof *c);
+    port->checks = checks;
+    if (!room) {
+        dti_free(base, reads);
+        return NULL;
+    }
+    port->checks[port->check_count] = *c;
+    port->checks[port->check_count].reads = reads;
+    return &port->checks[port->check_count++];
+}
+
+/* One element more. Once all are read, no list of them is needed. */
+static void dti_label_mark(dti_base *base, dti_label_check *c, int64_t at, int64_t elements) {
+    if (!c->reads || c->reads[at])
+        return;
+    c->reads[at] = 1;
+    if (++c->read_count < elements)
+        return;
+    dti_free(base, c->reads);
+    c->reads = NULL;
+}
+
+/* Follows each of the labels to the input that it comes from, which is checked as `c` says. */
+static bool dti_label_follow(dti_code *code, const uint32_t *port_of, const dti_label_check *c,
+                             uint32_t labels) {
+    const dt_graph *g = code->work;
     const int64_t count = dti_shape_elements(g->nodes[labels].shape);
-    int64_t found = 0;
+    uint32_t source = 0; /* of the element before */
+    dti_label_check *check = NULL;
     for (int64_t i = 0; i < count; i++) {
         dti_element e = {labels, i};
-        while (e.node > input && dti_element_back(g, &e))
+        while (dti_element_back(g, &e))
             continue;
-        if (e.node != input || reads[e.at])
+        if (!port_of[e.node])
             continue;
-        reads[e.at] = 1;
-        found++;
+        dti_port *port = &code->ports[port_of[e.node] - 1];
+        const int64_t elements = dti_shape_elements(g->nodes[e.node].shape);
+        if (e.node != source)
+            check = dti_label_known(port, c);
+        if (!check)
+            check = dti_label_add(code->base, port, c, (size_t)elements);
+        if (!check)
+            return false;
+        source = e.node;
+        dti_label_mark(code->base, check, e.at, elements);
     }
-    return found;
-}
-
-static bool dti_label_known(const dti_port *port, const dti_label_check *c) {
-    for (uint32_t i = 0; i < port->check_count; i++) {
-        const dti_label_check *k = &port->checks[i];
-        if (!k->reads && !c->reads && k->classes == c->classes && k->ignores == c->ignores &&
-            k->ignore_index == c->ignore_index)
-            return true;
-    }
-    return false;
-}
-
-/* Takes over c->reads. */
-static bool dti_label_keep(dti_base *base, dti_port *port, const dti_label_check *c) {
-    void *checks = port->checks;
-    const bool room = dti_array_reserve(base, &checks, &port->check_capacity,
-                                        (size_t)port->check_count + 1, sizeof *c);
-    port->checks = checks;
-    if (room)
-        port->checks[port->check_count++] = *c;
-    else
-        dti_free(base, c->reads);
-    return room;
-}
-
-static bool dti_label_add(dti_code *code, dti_port *port, dti_label_check c, uint32_t labels) {
-    const size_t count = (size_t)dti_shape_elements(code->work->nodes[port->node].shape);
-    c.reads = dti_alloc(code->base, count + 1);
-    if (!c.reads)
-        return false;
-    const int64_t found = dti_label_reads(code->work, labels, port->node, c.reads);
-    if (!found || (size_t)found == count) {
-        dti_free(code->base, c.reads);
-        c.reads = NULL; /* all of them */
-    }
-    return !found || dti_label_known(port, &c) || dti_label_keep(code->base, port, &c);
+    return true;
 }
 
 /* Gradients that a program appends read what their losses read. */
-static dt_result dti_pass_labels(dti_lowering *w) {
+static bool dti_labels_follow(dti_lowering *w, const uint32_t *port_of) {
     dti_code *code = w->code;
-    const dt_graph *g = code->work;
     dti_labels labels;
-    for (uint32_t id = 1; id < code->backward_node; id++) {
-        const dti_node *n = &g->nodes[id];
-        if (!w->needed[id] || !dti_label_user(g, n, &labels))
+    bool good = true;
+    for (uint32_t id = 1; id < code->backward_node && good; id++) {
+        const dti_node *n = &code->work->nodes[id];
+        if (!w->needed[id] || !dti_label_user(code->work, n, &labels))
             continue;
         const dti_label_check c = {.op = dti_op_info_of(n->op)->name,
                                    .classes = labels.classes,
                                    .ignores = labels.ignores,
                                    .ignore_index = labels.ignore_index};
-        for (uint32_t i = 0; i < code->port_count; i++) {
-            dti_port *port = &code->ports[i];
-            const bool number = g->nodes[port->node].op == DTI_OP_INPUT && !port->output &&
-                                !port->gradient && g->nodes[port->node].dtype == DT_I32;
-            if (number && !dti_label_add(code, port, c, dti_input_id(g, n, labels.input)))
-                return DT_ERROR_MEMORY;
-        }
+        good = dti_label_follow(code, port_of, &c, dti_input_id(code->work, n, labels.input));
     }
-    return DT_OK;
+    return good;
+}
+
+static dt_result dti_pass_labels(dti_lowering *w) {
+    dti_code *code = w->code;
+    uint32_t *port_of = dti_alloc_array(code->base, code->work->count, sizeof *port_of);
+    if (!port_of)
+        return DT_ERROR_MEMORY;
+    for (uint32_t i = 0; i < code->port_count; i++) {
+        const dti_port *port = &code->ports[i];
+        const dti_node *n = &code->work->nodes[port->node];
+        if (n->op == DTI_OP_INPUT && n->dtype == DT_I32 && !port->output && !port->gradient)
+            port_of[port->node] = i + 1;
+    }
+    const bool good = dti_labels_follow(w, port_of);
+    dti_free(code->base, port_of);
+    return good ? DT_OK : DT_ERROR_MEMORY;
 }
 
 static void dti_labels_free(dti_code *code) {

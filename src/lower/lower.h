@@ -18,6 +18,7 @@ typedef struct dti_lowering {
     uint8_t *needed;      /* by node: its value is computed */
     uint32_t *pin;        /* by node: the value that it is to be written to; 0 = any */
     uint32_t *param_of;   /* by node: 1 + a parameter whose gradient it is */
+    uint32_t *stat_of;    /* by node: 1 + the first of the code's stats that it holds */
     uint32_t *next_param; /* by parameter: 1 + the next one with the same gradient node */
     dti_span_of_node *own;
     uint32_t status;       /* value of the whole status buffer */
@@ -80,7 +81,8 @@ static dt_result dti_pass_ports(dti_lowering *w); /* places of inputs, outputs, 
 /* A parameter's values, or its gradient in a slot. */
 static uint32_t dti_param_value(dti_code *code, uint32_t index, dti_value_kind kind, uint32_t slot);
 static dt_result dti_pass_weigh_segment(dti_lowering *w);
-static dt_result dti_pass_fuse(dti_lowering *w); /* counts readers: emission fuses where one is */
+static dt_result
+dti_pass_fuse(dti_lowering *w); /* readers are known: emission fuses where one is */
 static dt_result dti_pass_emit(dti_lowering *w); /* forward and backward launches, and their cuts */
 static dt_result dti_pass_segments(dti_lowering *w); /* what each segment copies */
 static void dti_segment_end(dti_code *code, dti_phase phase, uint32_t first);

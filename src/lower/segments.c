@@ -64,13 +64,14 @@ static bool dti_lowering_alloc(dti_lowering *w) {
     w->needed = dti_alloc_array(code->base, nodes, 1);
     w->pin = dti_alloc_array(code->base, nodes, sizeof *w->pin);
     w->param_of = dti_alloc_array(code->base, nodes, sizeof *w->param_of);
+    w->stat_of = dti_alloc_array(code->base, nodes, sizeof *w->stat_of);
     w->next_param =
         dti_alloc_array(code->base, code->layout->param_count + 1u, sizeof *w->next_param);
     w->e.views = dti_alloc_array(code->base, nodes, sizeof *w->e.views);
     w->own = dti_alloc_array(code->base, nodes, sizeof *w->own);
     w->bucket_left = dti_alloc_array(code->base, code->bucket_count + 1u, sizeof *w->bucket_left);
-    return code->ports && w->needed && w->pin && w->param_of && w->next_param && w->e.views &&
-           w->own && w->bucket_left;
+    return code->ports && w->needed && w->pin && w->param_of && w->stat_of && w->next_param &&
+           w->e.views && w->own && w->bucket_left;
 }
 
 /* PyTorch refuses it too: the variance of one value is 0 whatever the value. */
@@ -107,6 +108,14 @@ static dt_result dti_lower_sizes(const dti_lowering *w) {
     return DT_OK;
 }
 
+/* How often each node's value is read. */
+static void dti_need_readers(const dt_graph *g, const uint8_t *needed, dti_span_of_node *own) {
+    for (uint32_t id = 1; id < g->count; id++) {
+        for (uint32_t k = 0; needed[id] && k < g->nodes[id].count; k++)
+            own[dti_input_id(g, &g->nodes[id], k)].uses++;
+    }
+}
+
 static dt_result dti_pass_need(dti_lowering *w) {
     dti_code *code = w->code;
     if (!dti_lowering_alloc(w))
@@ -120,6 +129,7 @@ static dt_result dti_pass_need(dti_lowering *w) {
     dti_listing_value(&code->list, DTI_VALUE_OUT, DT_I32, 1, 0);
     dti_need_all(code, w->needed);
     dti_need_updates(code, w->needed);
+    dti_need_readers(code->work, w->needed, w->own);
     return code->list.result ? code->list.result : dti_lower_sizes(w);
 }
 
@@ -226,14 +236,13 @@ static void dti_pin_stat(dti_lowering *w, uint32_t param) {
                     .spatial = u.spatial,
                     .variance = u.variance,
                     .momentum = u.momentum};
-    for (uint32_t i = 0; i + 1 < code->stat_count; i++) { /* mean and variance lie together */
-        const uint32_t other = code->update[code->stats[i].param];
-        if (dti_input_id(code->work, &code->work->nodes[other], 1) != stats)
-            continue;
-        s->word = code->stats[i].word;
-        s->stride = code->stats[i].stride;
+    if (w->stat_of[stats]) { /* mean and variance lie together */
+        const dti_stat *other = &code->stats[w->stat_of[stats] - 1];
+        s->word = other->word;
+        s->stride = other->stride;
         return;
     }
+    w->stat_of[stats] = code->stat_count;
     uint64_t offset = code->out_bytes, stride = 0;
     if (w->extent) {
         dti_pieces_place_out(w, stats, &offset, &stride);
@@ -246,24 +255,12 @@ static void dti_pin_stat(dti_lowering *w, uint32_t param) {
     s->stride = (uint32_t)(stride / DTI_WORD_BYTES);
 }
 
-static bool dti_is_read(const dti_lowering *w, uint32_t id) {
-    const dt_graph *g = w->code->work;
-    for (uint32_t user = id + 1; user < g->count; user++) {
-        const dti_node *n = &g->nodes[user];
-        for (uint32_t k = 0; w->needed[user] && k < n->count; k++) {
-            if (dti_input_id(g, n, k) == id)
-                return true;
-        }
-    }
-    return false;
-}
-
 /* A gradient is made where it must lie; but not where a finished bucket is exchanged while later
  * nodes still read it. */
 static bool dti_pins_gradient(const dti_lowering *w, uint32_t id) {
     const dti_code *code = w->code;
     return !w->pin[id] && !code->desc.accumulate && !dti_pieces_fold(code) &&
-           (!code->piece_count || !dti_is_read(w, id));
+           (!code->piece_count || !w->own[id].uses);
 }
 
 static dt_result dti_pass_ports(dti_lowering *w) {
@@ -345,15 +342,10 @@ static void dti_lower_value(dti_lowering *w, uint32_t id) {
     e->views[id] = e->out;
 }
 
-/* How often each node's value is read; what leaves the program counts as a reader more. */
+/* What leaves the program counts as a reader more. */
 static dt_result dti_pass_fuse(dti_lowering *w) {
-    const dt_graph *g = w->code->work;
-    for (uint32_t id = 1; id < g->count; id++) {
-        const dti_node *n = &g->nodes[id];
-        for (uint32_t k = 0; w->needed[id] && k < n->count; k++)
-            w->own[dti_input_id(g, n, k)].uses++;
+    for (uint32_t id = 1; id < w->code->work->count; id++)
         w->own[id].uses += (w->pin[id] ? 1u : 0u) + (w->param_of[id] ? 1u : 0u);
-    }
     w->e.own = w->own;
     return DT_OK;
 }

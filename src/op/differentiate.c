@@ -5,17 +5,36 @@
 
 typedef struct dti_pass {
     dt_graph *graph;
-    uint32_t first;    /* older nodes are leaves: the pass does not see what they were made of */
-    uint32_t count;    /* nodes that existed at the start; newer ones are gradients */
-    uint32_t *adjoint; /* by node: d/d(node), 0 = none yet */
-    uint8_t *reached;  /* by node: depends on one of wrt, through a differentiable path */
+    uint32_t first; /* older nodes are leaves: the pass does not see what they were made of */
+    uint32_t count; /* nodes that existed at the start; newer ones are gradients */
+    const dt_tensor *wrt;
+    uint32_t leaves;   /* of wrt, where some may be older than `first`; else 0 */
+    uint32_t *adjoint; /* by slot: d/d(node), 0 = none yet */
+    uint8_t *reached;  /* by slot: depends on one of wrt, through a differentiable path */
 } dti_pass;
+
+/* Where a node stands in the two lists, which are as long as the pass, not the graph: slot 0 is for
+ * all leaves that nothing is asked of. */
+static uint32_t dti_pass_slot(const dti_pass *p, uint32_t id) {
+    if (id >= p->first)
+        return 1 + p->leaves + id - p->first;
+    for (uint32_t i = 0; i < p->leaves; i++) {
+        if (p->wrt[i].id == id)
+            return 1 + i;
+    }
+    return 0;
+}
+
+static bool dti_pass_reached(const dti_pass *p, uint32_t id) {
+    return p->reached[dti_pass_slot(p, id)];
+}
 
 static void dti_pass_add(dti_pass *p, uint32_t id, dt_tensor dx) {
     if (dti_is_nil(dx))
         return;
-    dt_tensor old = {p->graph, p->adjoint[id]};
-    p->adjoint[id] = (old.id ? dt_add(old, dx) : dx).id;
+    uint32_t *adjoint = &p->adjoint[dti_pass_slot(p, id)];
+    dt_tensor old = {p->graph, *adjoint};
+    *adjoint = (old.id ? dt_add(old, dx) : dx).id;
 }
 
 static bool dti_has_gradient(const dti_node *n) {
@@ -26,15 +45,15 @@ static bool dti_has_gradient(const dti_node *n) {
 static void dti_pass_mark(dti_pass *p, const dt_tensor *wrt, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) {
         if (!dti_is_nil(wrt[i]))
-            p->reached[wrt[i].id] = 1;
+            p->reached[dti_pass_slot(p, wrt[i].id)] = 1;
     }
     for (uint32_t id = p->first; id < p->count; id++) {
         const dti_node *n = &p->graph->nodes[id];
         if (!dti_has_gradient(n))
             continue;
-        for (uint32_t i = 0; i < n->count && !p->reached[id]; i++) {
-            p->reached[id] = p->reached[dti_input_id(p->graph, n, i)];
-        }
+        uint8_t *reached = &p->reached[dti_pass_slot(p, id)];
+        for (uint32_t i = 0; i < n->count && !*reached; i++)
+            *reached = dti_pass_reached(p, dti_input_id(p->graph, n, i));
     }
 }
 
@@ -45,7 +64,7 @@ static void dti_pass_each_input(dti_pass *p, dti_grad *g) {
         g->in[0] = (dt_tensor){graph, graph->inputs[g->node.first + i]};
         g->index = i;
         g->dx[0] = (dt_tensor){0};
-        if (p->reached[g->in[0].id]) {
+        if (dti_pass_reached(p, g->in[0].id)) {
             dti_op_info_of(g->node.op)->family->grad(g);
             dti_pass_add(p, g->in[0].id, g->dx[0]);
         }
@@ -59,14 +78,14 @@ static void dti_pass_node(dti_pass *p, uint32_t id) {
     dt_graph *graph = p->graph;
     dti_grad g = {.graph = graph, .node = graph->nodes[id], .y = {graph, id}};
     const dti_op_family *family = dti_op_info_of(g.node.op)->family;
-    g.dy = (dt_tensor){graph, p->adjoint[id]};
+    g.dy = (dt_tensor){graph, p->adjoint[dti_pass_slot(p, id)]};
     if (g.node.op == DTI_OP_CONCAT) {
         dti_pass_each_input(p, &g);
         return;
     }
     for (uint32_t i = 0; i < g.node.count && i < DTI_BINDINGS_MAX; i++) {
         g.in[i] = (dt_tensor){graph, graph->inputs[g.node.first + i]};
-        g.wanted[i] = p->reached[g.in[i].id];
+        g.wanted[i] = dti_pass_reached(p, g.in[i].id);
     }
     if (family->grad)
         family->grad(&g);
@@ -81,9 +100,11 @@ static void dti_pass_node(dti_pass *p, uint32_t id) {
 /* From dy of each y to dx of each wrt, over the nodes from `first` on. */
 static void dti_pass_run(dt_graph *graph, uint32_t first, const dt_tensor *y, const dt_tensor *dy,
                          uint32_t y_count, const dt_tensor *wrt, uint32_t count, dt_tensor *dx) {
-    dti_pass p = {.graph = graph, .first = first, .count = graph->count};
-    p.adjoint = dti_alloc_array(graph->base, p.count, sizeof *p.adjoint);
-    p.reached = dti_alloc_array(graph->base, p.count, 1);
+    dti_pass p = {.graph = graph, .first = first, .count = graph->count, .wrt = wrt};
+    p.leaves = first > 1 ? count : 0;
+    const size_t slots = (size_t)1 + p.leaves + p.count - first;
+    p.adjoint = dti_alloc_array(graph->base, slots, sizeof *p.adjoint);
+    p.reached = dti_alloc_array(graph->base, slots, 1);
     if (p.adjoint && p.reached) {
         dti_pass_mark(&p, wrt, count);
         for (uint32_t i = 0; i < y_count; i++)
@@ -91,12 +112,15 @@ static void dti_pass_run(dt_graph *graph, uint32_t first, const dt_tensor *y, co
         for (uint32_t id = p.count - 1; id >= first; id--) {
             /* x itself may be a leaf, or what no gradient goes through */
             bool through = graph->nodes[id].count && dti_has_gradient(&graph->nodes[id]);
-            if (p.adjoint[id] && p.reached[id] && through)
+            const uint32_t slot = dti_pass_slot(&p, id);
+            if (p.adjoint[slot] && p.reached[slot] && through)
                 dti_pass_node(&p, id);
         }
         for (uint32_t i = 0; i < count; i++) {
-            if (!dti_is_nil(wrt[i]) && p.adjoint[wrt[i].id])
-                dx[i] = (dt_tensor){graph, p.adjoint[wrt[i].id]};
+            if (!dti_is_nil(wrt[i]))
+                dx[i] = (dt_tensor){graph, p.adjoint[dti_pass_slot(&p, wrt[i].id)]};
+            if (dti_is_nil(dx[i]))
+                dx[i] = (dt_tensor){0};
         }
     } else {
         dti_graph_no_memory(graph, "out of host memory for the gradient of %u nodes", p.count);

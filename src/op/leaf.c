@@ -23,7 +23,7 @@ static dt_tensor dti_leaf_push(dt_graph *g, dti_node *n, const char *name) {
             op, name, dti_shape_print(n->shape, n->samples).text, DT_MAX_DIMS);
     }
     n->label = dti_graph_string(g, name);
-    return n->label ? dti_graph_push(g, n, NULL, 0) : dti_nil(g);
+    return n->label ? dti_graph_push_named(g, n) : dti_nil(g);
 }
 
 /* Messages and columns of data name an input: one of two of that name could be meant. */
@@ -32,13 +32,13 @@ static dt_tensor dti_input_push(dt_graph *g, dti_node *n, const char *name, dt_d
         return dti_graph_fail(g, "input '%s': dtype %d; tensors are f32 or i32", name ? name : "",
                               (int)dtype);
     n->dtype = (uint8_t)dtype;
-    for (uint32_t id = 1; g && name && id < g->count; id++) {
-        const dti_node *other = &g->nodes[id];
-        if (other->op == DTI_OP_INPUT && strcmp(other->label, name) == 0)
-            return dti_graph_fail(g,
-                                  "input '%s': the name is taken by an input %s; to read one twice "
-                                  "keep its tensor",
-                                  name, dti_shape_print(other->shape, other->samples).text);
+    const uint32_t taken = g && name ? dti_graph_find(g, DTI_OP_INPUT, name) : 0;
+    if (taken) {
+        const dti_node *other = &g->nodes[taken];
+        return dti_graph_fail(g,
+                              "input '%s': the name is taken by an input %s; to read one twice "
+                              "keep its tensor",
+                              name, dti_shape_print(other->shape, other->samples).text);
     }
     return dti_leaf_push(g, n, name);
 }
@@ -80,13 +80,10 @@ static dt_tensor dti_param_push(dt_graph *g, const char *name, dt_shape shape, d
                               "dt_store_create",
                               name ? name : "");
     }
-    for (uint32_t i = 0; name && i < g->param_count; i++) {
-        if (strcmp(g->nodes[g->params[i]].label, name) == 0) {
-            return dti_graph_fail(g,
-                                  "param '%s': the name is taken; to share a parameter keep its "
-                                  "tensor",
-                                  name);
-        }
+    if (name && dti_graph_find(g, DTI_OP_PARAM, name)) {
+        return dti_graph_fail(g,
+                              "param '%s': the name is taken; to share a parameter keep its tensor",
+                              name);
     }
     if ((unsigned)init.kind > DT_INIT_XAVIER_NORMAL || !dti_fits_f32((double)init.a) ||
         !dti_fits_f32((double)init.b)) {

@@ -194,11 +194,8 @@ DT_API dt_result dt_store_param(const dt_store *s, int index, dt_param_info *inf
 }
 
 DT_API int dt_store_find(const dt_store *s, const char *name) {
-    for (uint32_t i = 0; s && name && i < s->layout.param_count; i++) {
-        if (strcmp(s->graph->nodes[s->layout.params[i].node].label, name) == 0)
-            return (int)i;
-    }
-    return -1;
+    const uint32_t id = s && name ? dti_graph_find(s->graph, DTI_OP_PARAM, name) : 0;
+    return id ? (int)s->graph->nodes[id].attr.i[0] : -1;
 }
 
 /* Where a value of a parameter lies. */

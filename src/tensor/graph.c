@@ -62,6 +62,74 @@ static dt_tensor dti_graph_push(dt_graph *g, const dti_node *node, const dt_tens
     return (dt_tensor){g, g->count++};
 }
 
+/* ---- names: open addressing, at most half full; an entry that was undone may stay, since whoever
+ * has its number now has another op or label */
+
+static bool dti_is_named(const dti_node *n) {
+    return n->count == 0 && n->label;
+}
+
+static size_t dti_name_hash(uint32_t op, const char *name) {
+    return (size_t)dti_hash64(op, name, strlen(name));
+}
+
+static bool dti_name_is(const dt_graph *g, uint32_t id, uint32_t op, const char *name) {
+    const dti_node *n = &g->nodes[id];
+    return id < g->count && n->op == op && dti_is_named(n) && !strcmp(n->label, name);
+}
+
+static uint32_t dti_graph_find(const dt_graph *g, uint32_t op, const char *name) {
+    const size_t mask = g->name_capacity - 1;
+    size_t at = dti_name_hash(op, name);
+    for (; g->names && g->names[at & mask]; at++) {
+        if (dti_name_is(g, g->names[at & mask], op, name))
+            return g->names[at & mask];
+    }
+    for (uint32_t id = 1; !g->names && id < g->count; id++) {
+        if (dti_name_is(g, id, op, name))
+            return id;
+    }
+    return 0;
+}
+
+static void dti_graph_enter(dt_graph *g, uint32_t id) {
+    const size_t mask = g->name_capacity - 1;
+    size_t at = dti_name_hash(g->nodes[id].op, g->nodes[id].label);
+    while (g->names[at & mask])
+        at++;
+    g->names[at & mask] = id;
+    g->name_count++;
+}
+
+static bool dti_graph_names_grow(dt_graph *g) {
+    size_t count = 0, capacity = 64;
+    for (uint32_t id = 1; id < g->count; id++)
+        count += dti_is_named(&g->nodes[id]);
+    while (capacity < 4 * count)
+        capacity *= 2;
+    uint32_t *names = dti_alloc_array(g->base, capacity, sizeof *names);
+    if (!names)
+        return false;
+    dti_free(g->base, g->names);
+    g->names = names;
+    g->name_capacity = capacity;
+    g->name_count = 0;
+    for (uint32_t id = 1; id < g->count; id++) {
+        if (dti_is_named(&g->nodes[id]))
+            dti_graph_enter(g, id);
+    }
+    return true;
+}
+
+static dt_tensor dti_graph_push_named(dt_graph *g, const dti_node *node) {
+    if (2 * ((size_t)g->name_count + 1) > g->name_capacity && !dti_graph_names_grow(g))
+        return dti_graph_no_memory(g, "out of host memory for node %u", g->count);
+    dt_tensor x = dti_graph_push(g, node, NULL, 0);
+    if (!dti_is_nil(x))
+        dti_graph_enter(g, x.id);
+    return x;
+}
+
 static dt_result dti_graph_new(dt_ctx *ctx, dt_graph **out) {
     dti_base *base = dti_ctx_base(ctx);
     *out = NULL;
@@ -108,6 +176,7 @@ DT_API void dt_graph_destroy(dt_graph *g) {
     dti_free(g->base, g->nodes);
     dti_free(g->base, g->inputs);
     dti_free(g->base, g->params);
+    dti_free(g->base, g->names);
     dti_free(g->base, g);
 }
 

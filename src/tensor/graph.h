@@ -44,6 +44,9 @@ struct dt_graph {
     uint32_t *params; /* node ids in order of creation */
     uint32_t param_count;
     size_t param_capacity;
+    uint32_t *names; /* leaves by name: a hash table of node ids, 0 = free; of clones, none */
+    size_t name_capacity;
+    uint32_t name_count;
     uint32_t streams; /* random streams handed out */
     char error[512];  /* the first that an op recorded; "" = none */
     dt_result result; /* of that error: INVALID, or MEMORY */
@@ -83,6 +86,10 @@ static dt_tensor dti_graph_no_memory(dt_graph *g, const char *format, ...) DTI_P
 static dt_tensor dti_nil_of(dt_tensor x, const char *op);
 /* A copy of `text` that lives as long as the graph; NULL when memory ran out (recorded). */
 static const char *dti_graph_string(dt_graph *g, const char *text);
+/* The leaf of an op (inputs, parameters) that has a name; 0 = none. */
+static uint32_t dti_graph_find(const dt_graph *g, uint32_t op, const char *name);
+/* Appends a leaf, whose label is set, and enters it under that. */
+static dt_tensor dti_graph_push_named(dt_graph *g, const dti_node *node);
 /* Appends a node as it is; nil when memory ran out. */
 static dt_tensor dti_graph_push(dt_graph *g, const dti_node *node, const dt_tensor *in,
                                 uint32_t count);
