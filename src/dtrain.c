@@ -95,6 +95,7 @@
 #include "kernel/norm.h"
 #include "kernel/pool.h"
 #include "kernel/conv.h"
+#include "kernel/half.h"
 #include "kernel/isa_kernels.h"
 #include "kernel/gemm.c"
 #include "kernel/conv_walk.c"

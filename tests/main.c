@@ -45,6 +45,7 @@ static FILE *harness_stream(int descriptor, const char *mode) {
 #include "test_program.c"
 #include "test_ops.c"
 #include "test_rows.c"
+#include "test_dtype.c"
 #include "test_random.c"
 #include "test_image.c"
 #include "test_vulkan.c"

@@ -38,7 +38,9 @@
         .norm_line = DTI_V(norm_line),                                                             \
         .norm_dots = DTI_V(norm_dots),                                                             \
         .norm_columns = DTI_V(norm_columns),                                                       \
-        .norm_slope = DTI_V(norm_slope)};
+        .norm_slope = DTI_V(norm_slope),                                                           \
+        .widen = {[DT_BF16] = DTI_H(widen_bf16), [DT_F16] = DTI_H(widen_f16)},                     \
+        .narrow = {[DT_BF16] = DTI_H(narrow_bf16), [DT_F16] = DTI_H(narrow_f16)}};
 
 #define DTI_ISA(name) DTI_CAT(name, _portable)
 #define DTI_LANES 4
@@ -49,6 +51,7 @@
 #include "norm_body.h"
 #include "pool_body.h"
 #include "conv_body.h"
+#include "half_arrays_body.h"
 #ifdef __aarch64__
 DTI_KERNEL_TABLE(DTI_ISA_PORTABLE, DTI_PORTABLE_FMA, "neon")
 #else
@@ -73,6 +76,7 @@ DTI_KERNEL_TABLE(DTI_ISA_PORTABLE, DTI_PORTABLE_FMA, "portable")
 #include "norm_body.h"
 #include "pool_body.h"
 #include "conv_body.h"
+#include "half_arrays_body.h"
 #ifdef __clang__
 #pragma clang attribute pop
 #else
@@ -98,6 +102,7 @@ DTI_KERNEL_TABLE(DTI_ISA_AVX2, true, "avx2")
 #include "norm_body.h"
 #include "pool_body.h"
 #include "conv_body.h"
+#include "half_arrays_body.h"
 #ifdef __clang__
 #pragma clang attribute pop
 #else

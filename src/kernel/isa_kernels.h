@@ -28,6 +28,8 @@ typedef struct dti_isa_kernels {
     dti_norm_dots_fn *norm_dots;
     dti_norm_columns_fn *norm_columns;
     dti_norm_slope_fn *norm_slope;
+    dti_widen_fn *widen[DT_F16 + 1]; /* by type, of the 16-bit ones */
+    dti_narrow_fn *narrow[DT_F16 + 1];
 } dti_isa_kernels;
 
 /* Threads: any. Never NULL. */

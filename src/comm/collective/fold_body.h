@@ -5,27 +5,20 @@
  * of the host's can change those. */
 
 #define DTI_F(name) DTI_ISA(dti_fold_##name)
+#define DTI_HALF(name) DTI_F(name)
+#define DTI_HALF_BYTES DTI_FOLD_BYTES
+#include "../../base/half_body.h"
 
-typedef float DTI_F(f32) __attribute__((vector_size(DTI_FOLD_BYTES)));
 typedef double DTI_F(f64) __attribute__((vector_size(DTI_FOLD_BYTES)));
-typedef int32_t DTI_F(i32) __attribute__((vector_size(DTI_FOLD_BYTES)));
 typedef int64_t DTI_F(i64) __attribute__((vector_size(DTI_FOLD_BYTES)));
 typedef uint8_t DTI_F(u8) __attribute__((vector_size(DTI_FOLD_BYTES)));
-typedef uint32_t DTI_F(u32) __attribute__((vector_size(DTI_FOLD_BYTES)));
 typedef uint64_t DTI_F(u64) __attribute__((vector_size(DTI_FOLD_BYTES)));
-typedef uint16_t DTI_F(half) __attribute__((vector_size(DTI_FOLD_BYTES / 2)));
 
 /* ---- one vector */
 
-#define DTI_FOLD_NAN_MASK(real, bits, magnitude, infinity)                                         \
-    DTI_INLINE DTI_F(bits) DTI_F(nan_##real)(DTI_F(real) x) {                                      \
-        return (DTI_F(bits))(((DTI_F(bits))x & magnitude) > infinity);                             \
-    }
-DTI_FOLD_NAN_MASK(f32, i32, 0x7FFFFFFF, 0x7F800000)
-DTI_FOLD_NAN_MASK(f64, i64, 0x7FFFFFFFFFFFFFFF, 0x7FF0000000000000)
-
-/* y where the mask is set, else x. */
-#define DTI_FOLD_PICK(mask, x, y) (((x) & ~(mask)) | ((y) & (mask)))
+DTI_INLINE DTI_F(i64) DTI_F(nan_f64)(DTI_F(f64) x) {
+    return (DTI_F(i64))(((DTI_F(i64))x & 0x7FFFFFFFFFFFFFFF) > 0x7FF0000000000000);
+}
 
 #define DTI_FOLD_REAL(real, bits)                                                                  \
     DTI_INLINE DTI_F(real) DTI_F(sum_##real)(DTI_F(real) x, DTI_F(real) y) {                       \
@@ -37,12 +30,12 @@ DTI_FOLD_NAN_MASK(f64, i64, 0x7FFFFFFFFFFFFFFF, 0x7FF0000000000000)
     DTI_INLINE DTI_F(real) DTI_F(min_##real)(DTI_F(real) x, DTI_F(real) y) {                       \
         DTI_F(bits) less = (DTI_F(bits))(y < x) | DTI_F(nan_##real)(y);                            \
         less &= ~DTI_F(nan_##real)(x);                                                             \
-        return (DTI_F(real))DTI_FOLD_PICK(less, (DTI_F(bits))x, (DTI_F(bits))y);                   \
+        return (DTI_F(real))DTI_HALF_PICK(less, (DTI_F(bits))x, (DTI_F(bits))y);                   \
     }                                                                                              \
     DTI_INLINE DTI_F(real) DTI_F(max_##real)(DTI_F(real) x, DTI_F(real) y) {                       \
         DTI_F(bits) more = (DTI_F(bits))(y > x) | DTI_F(nan_##real)(y);                            \
         more &= ~DTI_F(nan_##real)(x);                                                             \
-        return (DTI_F(real))DTI_FOLD_PICK(more, (DTI_F(bits))x, (DTI_F(bits))y);                   \
+        return (DTI_F(real))DTI_HALF_PICK(more, (DTI_F(bits))x, (DTI_F(bits))y);                   \
     }
 DTI_FOLD_REAL(f32, i32)
 DTI_FOLD_REAL(f64, i64)
@@ -56,55 +49,20 @@ DTI_FOLD_REAL(f64, i64)
         return (DTI_F(whole))((DTI_F(wraps))x * (DTI_F(wraps))y);                                  \
     }                                                                                              \
     DTI_INLINE DTI_F(whole) DTI_F(min_##whole)(DTI_F(whole) x, DTI_F(whole) y) {                   \
-        return DTI_FOLD_PICK((DTI_F(whole))(y < x), x, y);                                         \
+        return DTI_HALF_PICK((DTI_F(whole))(y < x), x, y);                                         \
     }                                                                                              \
     DTI_INLINE DTI_F(whole) DTI_F(max_##whole)(DTI_F(whole) x, DTI_F(whole) y) {                   \
-        return DTI_FOLD_PICK((DTI_F(whole))(y > x), x, y);                                         \
+        return DTI_HALF_PICK((DTI_F(whole))(y > x), x, y);                                         \
     }
 DTI_FOLD_WHOLE(i32, u32)
 DTI_FOLD_WHOLE(i64, u64)
 DTI_FOLD_WHOLE(u8, u8)
 
-DTI_INLINE DTI_F(f32) DTI_F(widen_bf16_of)(DTI_F(half) x) {
-    return (DTI_F(f32))(__builtin_convertvector(x, DTI_F(u32)) << 16);
-}
-
-/* dti_f32_from_f16 on a vector; a denormal is taken apart by a subtraction that is exact. */
-DTI_INLINE DTI_F(f32) DTI_F(widen_f16_of)(DTI_F(half) x) {
-    DTI_F(i32) bits = (DTI_F(i32)) __builtin_convertvector(x, DTI_F(u32));
-    DTI_F(i32) sign = (bits & 0x8000) << 16, size = (bits & 0x7FFF) << 13;
-    DTI_F(i32) small = (DTI_F(i32))(size < 0x00800000), large = (DTI_F(i32))(size >= 0x0F800000);
-    DTI_F(i32) normal = size + 0x38000000 + (large & 0x38000000);
-    DTI_F(f32) denormal = (DTI_F(f32))(size + 0x38800000) - 0x1p-14f;
-    return (DTI_F(f32))(sign | DTI_FOLD_PICK(small, normal, (DTI_F(i32))denormal));
-}
-
-/* Rounds to nearest even; a NaN becomes the canonical one. */
-DTI_INLINE DTI_F(half) DTI_F(bf16_of)(DTI_F(f32) x) {
-    DTI_F(i32) nan = DTI_F(nan_f32)(x);
-    DTI_F(u32) bits = (DTI_F(u32))x;
-    bits = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
-    return __builtin_convertvector(DTI_FOLD_PICK((DTI_F(u32))nan, bits, 0x7FC0u), DTI_F(half));
-}
-
-/* dti_f16_from_f32 on a vector. Added to 0.5, whose last place is 2^-24, a number below 2^-14 is
- * rounded where a denormal half ends. */
-DTI_INLINE DTI_F(half) DTI_F(f16_of)(DTI_F(f32) x) {
-    DTI_F(i32) bits = (DTI_F(i32))x, sign = (bits >> 16) & 0x8000, size = bits & 0x7FFFFFFF;
-    DTI_F(i32) normal = (size - 0x38000000 + 0x0FFF + (size >> 13 & 1)) >> 13;
-    DTI_F(i32) denormal = (DTI_F(i32))((DTI_F(f32))size + 0.5f) - 0x3F000000;
-    DTI_F(i32) small = (DTI_F(i32))(size < 0x38800000), large = (DTI_F(i32))(size >= 0x47800000);
-    DTI_F(i32) half = DTI_FOLD_PICK(small, normal, denormal);
-    half = sign | DTI_FOLD_PICK(large, half, 0x7C00);
-    half = DTI_FOLD_PICK((DTI_F(i32))(size > 0x7F800000), half, 0x7E00);
-    return __builtin_convertvector((DTI_F(u32))half, DTI_F(half));
-}
-
 DTI_INLINE DTI_F(f32) DTI_F(f32_of)(DTI_F(f32) x) {
-    return (DTI_F(f32))DTI_FOLD_PICK(DTI_F(nan_f32)(x), (DTI_F(i32))x, 0x7FC00000);
+    return (DTI_F(f32))DTI_HALF_PICK(DTI_F(nan_f32)(x), (DTI_F(i32))x, 0x7FC00000);
 }
 DTI_INLINE DTI_F(f64) DTI_F(f64_of)(DTI_F(f64) x) {
-    return (DTI_F(f64))DTI_FOLD_PICK(DTI_F(nan_f64)(x), (DTI_F(i64))x, 0x7FF8000000000000);
+    return (DTI_F(f64))DTI_HALF_PICK(DTI_F(nan_f64)(x), (DTI_F(i64))x, 0x7FF8000000000000);
 }
 
 /* ---- arrays. The last elements, fewer than a vector, go through one filled up with zeros. */
@@ -137,30 +95,11 @@ DTI_FOLD_PAIRS(i32)
 DTI_FOLD_PAIRS(i64)
 DTI_FOLD_PAIRS(u8)
 
-/* Elements of `in_type` by way of `expression` of the vector x to `out_type`. */
-#define DTI_FOLD_EACH(in_type, out_type, lanes, expression)                                        \
-    do {                                                                                           \
-        const size_t in_size = sizeof(in_type) / (lanes), out_size = sizeof(out_type) / (lanes);   \
-        in_type x = {0};                                                                           \
-        out_type result;                                                                           \
-        size_t i = 0;                                                                              \
-        for (; i + (lanes) <= count; i += (lanes)) {                                               \
-            memcpy(&x, from + i * in_size, sizeof x);                                              \
-            result = expression;                                                                   \
-            memcpy(to + i * out_size, &result, sizeof result);                                     \
-        }                                                                                          \
-        if (i < count) {                                                                           \
-            memcpy(&x, from + i * in_size, (count - i) * in_size);                                 \
-            result = expression;                                                                   \
-            memcpy(to + i * out_size, &result, (count - i) * out_size);                            \
-        }                                                                                          \
-    } while (0)
-
 #define DTI_FOLD_WIDEN(name)                                                                       \
     static void DTI_F(name)(void *out, const void *in, size_t count) {                             \
         uint8_t *to = out;                                                                         \
         const uint8_t *from = in;                                                                  \
-        DTI_FOLD_EACH(DTI_F(half), DTI_F(f32), DTI_FOLD_BYTES / 4, DTI_F(name##_of)(x));           \
+        DTI_HALF_EACH(DTI_F(half), DTI_F(f32), DTI_FOLD_BYTES / 4, DTI_F(name##_of)(x));           \
     }
 DTI_FOLD_WIDEN(widen_bf16)
 DTI_FOLD_WIDEN(widen_f16)
@@ -172,10 +111,10 @@ DTI_FOLD_WIDEN(widen_f16)
         uint8_t *to = out;                                                                         \
         const uint8_t *from = in;                                                                  \
         if (divisor == 1)                                                                          \
-            DTI_FOLD_EACH(DTI_F(real), DTI_F(out_type), DTI_FOLD_BYTES / sizeof(element),          \
+            DTI_HALF_EACH(DTI_F(real), DTI_F(out_type), DTI_FOLD_BYTES / sizeof(element),          \
                           DTI_F(name##_of)(x));                                                    \
         else                                                                                       \
-            DTI_FOLD_EACH(DTI_F(real), DTI_F(out_type), DTI_FOLD_BYTES / sizeof(element),          \
+            DTI_HALF_EACH(DTI_F(real), DTI_F(out_type), DTI_FOLD_BYTES / sizeof(element),          \
                           DTI_F(name##_of)(x / d));                                                \
     }
 DTI_FOLD_FINISH(f32, f32, float, f32)
