@@ -141,3 +141,12 @@ static bool dti_utf8_valid(const char *data, size_t size) {
     }
     return true;
 }
+
+/* -1: not one. */
+static int dti_hex_digit(char c) {
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}

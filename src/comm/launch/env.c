@@ -205,7 +205,7 @@ static bool dti_env_process_pmix_job(void *user, uint32_t *rank, uint32_t *size)
 
 static int dti_env_process_read(void *user, int descriptor, char *to, size_t room) {
     (void)user;
-    return dti_key_descriptor_read(descriptor, to, room);
+    return dti_descriptor_read(descriptor, to, room);
 }
 
 DT_API dt_comm_desc dt_comm_desc_from_env(void) {

@@ -14,22 +14,8 @@
  * which is $XDG_RUNTIME_DIR wherever that is set, and else /tmp/dtrain-UID; not by the variable
  * itself, which ranks from different sessions may have or not. The others look in both. */
 
-#if DTI_POSIX && !defined _WIN32 && (defined __APPLE__ || _POSIX_C_SOURCE >= 200809L)
-#define DTI_LAUNCH_POSIX 1
-#include <fcntl.h>
-#include <netdb.h>
-#include <poll.h>
-#include <sys/file.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#else
-#define DTI_LAUNCH_POSIX 0
-#endif
-
 #define DTI_KEY_BYTES 32
 #define DTI_KEY_HOW "Make one with: openssl rand -hex 32"
-/* A descriptor that a launcher hands down is filled before this process starts. */
-#define DTI_KEY_PIPE_MS 5000
 
 /* Rank 0's file, from dti_key_load() until all have joined; {0} = none. */
 typedef struct dti_key_share {
@@ -38,14 +24,6 @@ typedef struct dti_key_share {
 } dti_key_share;
 
 /* ---- digits */
-
-static int dti_hex_digit(char c) {
-    if (c >= '0' && c <= '9')
-        return c - '0';
-    if (c >= 'a' && c <= 'f')
-        return c - 'a' + 10;
-    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
-}
 
 static void dti_key_to_hex(const uint8_t *bytes, size_t count, char *text) {
     static const char digits[] = "0123456789abcdef";
@@ -154,37 +132,6 @@ static dt_result dti_key_read_file(dti_base *base, const char *path, uint8_t key
                           path, path);
     dti_wipe(text, sizeof text);
     return result;
-}
-
-/* ---- a descriptor that a launcher hands down: the number of bytes, -1 = cannot be read. Both
- * kinds stay open, so that the number is never another file's while the environment names it, and
- * close at exec. A file is read from its start, as often as asked and by all ranks; a pipe once. */
-static int dti_key_descriptor_read(int descriptor, char *to, size_t room) {
-    struct stat file;
-    size_t size = 0;
-    uint64_t deadline = dti_now_ns() + (uint64_t)DTI_KEY_PIPE_MS * 1000000;
-    if (fstat(descriptor, &file) != 0 || (!S_ISREG(file.st_mode) && !S_ISFIFO(file.st_mode)))
-        return -1;
-    fcntl(descriptor, F_SETFD, FD_CLOEXEC);
-    if (S_ISREG(file.st_mode)) {
-        ssize_t got;
-        while ((got = pread(descriptor, to, room, 0)) < 0 && errno == EINTR) {
-        }
-        return (int)got;
-    }
-    while (size < room && dti_now_ns() < deadline) {
-        struct pollfd poller = {.fd = descriptor, .events = POLLIN};
-        int ready = poll(&poller, 1, 100);
-        if (ready == 0 || (ready < 0 && errno == EINTR))
-            continue;
-        ssize_t got = ready < 0 ? -1 : read(descriptor, to + size, room - size);
-        if (got < 0 && errno != EINTR && errno != EAGAIN)
-            return -1;
-        if (got == 0)
-            break;
-        size += got > 0 ? (size_t)got : 0;
-    }
-    return (int)size;
 }
 
 /* ---- the file of one host */
@@ -370,11 +317,6 @@ static dt_result dti_key_read_file(dti_base *base, const char *path, uint8_t key
                     "the key file %s: files of keys need POSIX (-std=gnu11): set DTRAIN_SECRET or "
                     "desc.key",
                     path);
-}
-
-static int dti_key_descriptor_read(int descriptor, char *to, size_t room) {
-    (void)descriptor, (void)to, (void)room;
-    return -1;
 }
 
 static void dti_key_forget(dti_key_share *share) {

@@ -116,11 +116,30 @@ static bool dti_core_memory(dti_core *core) {
     return dti_group_new(core, 0, NULL, size) != NULL;
 }
 
+/* What the files below ask of those above. */
+static const dti_core_up dti_core_ups = {
+    .greeted = dti_handshake_input,
+    .fill = dti_core_fill,
+    .body = dti_engine_body,
+    .payload = dti_engine_payload,
+    .sent = dti_engine_sent,
+    .frame = dti_engine_frame,
+    .take_early = dti_engine_take_early,
+    .control = dti_member_frame,
+    .bye = dti_member_bye,
+    .failed = dti_core_link_failed,
+    .open = dti_core_link_open,
+    .refused = dti_core_link_refused,
+    .dropped = dti_core_link_dropped,
+    .taken = dti_core_link_taken,
+};
+
 /* Sets up *core, zeroed memory of the caller, and begins to join. False after dti_fail. */
 static bool dti_core_create(dti_core *core, dti_base *base, const dti_settings *set,
                             const dti_io *io, void *io_user, const uint8_t *address,
                             uint32_t address_bytes, uint64_t now) {
     core->base = base;
+    core->up = &dti_core_ups;
     core->set = *set;
     core->io = *io;
     core->io_user = io_user;
@@ -146,6 +165,81 @@ static bool dti_core_create(dti_core *core, dti_base *base, const dti_settings *
     }
     return true;
 }
+
+/* ---- posting */
+
+static bool dti_flight_plan(dti_core *core, dti_flight *f, const dti_collective *c) {
+    dti_collective chosen = *c;
+    dti_algorithm_fn *build = dti_algorithm_choose(core->base, c, &chosen.op.algorithm);
+    if (!build)
+        return false;
+    if (!c->op.count)
+        build = dti_algo_nothing;
+    dti_schedule_clear(&f->schedule);
+    f->planned = *c;
+    if (!build(core->base, &chosen, &f->schedule)) {
+        dti_schedule_clear(&f->schedule);
+        return false;
+    }
+    return true;
+}
+
+static void dti_flight_number(dti_flight *f, dti_rank_group *group, const dt_comm_op *op) {
+    f->p2p = dti_kind_is_p2p(op->kind);
+    uint64_t *next = &group->next;
+    if (op->kind == DT_COMM_SEND)
+        next = &group->next_send[op->root];
+    else if (op->kind == DT_COMM_RECV)
+        next = &group->next_recv[op->root];
+    f->post = (dti_announce){.group = group->id,
+                             .flags = dti_flight_flags(op),
+                             .root = f->p2p ? 0 : (uint16_t)op->root,
+                             .kind = (uint8_t)op->kind,
+                             .dtype = (uint8_t)op->dtype,
+                             .sequence = (*next)++,
+                             .count = op->count};
+}
+
+/* Posts a checked operation on the application's thread. NULL after dti_fail: nothing was
+ * posted. */
+static dti_flight *dti_core_post(dti_core *core, dti_rank_group *group, const dt_comm_op *op,
+                                 const dt_comm_span *leaves, uint32_t leaf_total) {
+    dti_collective c = {.op = *op,
+                        .rank = group->rank,
+                        .size = group->size,
+                        .local = group->local,
+                        .chunk_bytes = core->set.chunk_bytes,
+                        .leaves = op->tree ? leaves : NULL,
+                        .leaf_total = op->tree ? leaf_total : 0};
+    dti_flight *f = dti_flight_take(core, group, &c);
+    if (!f)
+        return NULL;
+    bool planned = dti_flight_planned(f, group, &c);
+    f->op = *op;
+    f->group = group;
+    f->leaf_total = c.leaf_total;
+    if (!planned && !dti_flight_plan(core, f, &c))
+        return NULL;
+    if (!dti_flight_reserve(core, f))
+        return NULL;
+    dti_flight_tracks(f);
+    if (!dti_flight_bits(core, f) || !dti_flight_slots_reserve(core, f))
+        return NULL;
+    dti_flight_number(f, group, op);
+    f->id = ++core->next_id;
+    f->finished = false;
+    f->slots = NULL;
+    f->result = DT_OK;
+    f->posted_at = core->now;
+    for (uint32_t r = 0; r < group->size; r++)
+        if (f->peer_state[r] & DTI_PEER_INVOLVED)
+            dti_member_want(core, group->ranks[r]);
+    dti_engine_match_posts(core, f);
+    dti_flight_advance(core, f);
+    return f;
+}
+
+/* ---- its end */
 
 /* The text of a failed operation, or of a group that has ended. */
 static dt_result dti_core_error(dti_core *core, dt_result result) {

@@ -7,13 +7,18 @@
  * thread; everything else may run on the library's. Nothing here logs: what is to be said goes into
  * a ring of notes, which the next call of the application hands to its logger.
  *
+ * A file uses those before it; what it asks of later ones goes through dti_core_up:
+ *
+ *   wire.c        frames to and from bytes, and their tags
+ *   note.c        what the application's logger is to hear
+ *   link.c        bytes to frames and back
  *   handshake.c   from a new connection to a peer that has proved the key
- *   link.c        bytes to frames and back; which frame goes next is asked of the layers above
  *   flight.c      one posted operation: its schedule, and how far it is
- *   engine.c      frames of operations: what they change, what is to be sent
  *   failure.c     suspicion, loss, lateness, revocation
+ *   engine.c      frames of operations: what they change, what is to be sent
  *   join.c        connections, join, roster
- *   member.c      heartbeats, leaving, time */
+ *   member.c      heartbeats, leaving, time
+ *   core.c        making and ending all this, and posting */
 
 /* Each way: a control frame with its body has room. */
 #define DTI_LINK_BUFFER (DTI_HEADER_BYTES + DTI_CONTROL_BYTES_MAX + 448)
@@ -194,6 +199,33 @@ typedef struct dti_settings {
     char job[64];
 } dti_settings;
 
+/* What link.c, handshake.c and flight.c ask of the files after them; core.c fills it in. */
+typedef struct dti_core_up {
+    /* handshake.c: takes one message of the handshake; false: not whole yet, or it is over */
+    bool (*greeted)(dti_core *core, dti_link *link);
+    /* member.c: puts frames into tx while it has room and no payload is attached */
+    void (*fill)(dti_core *core, dti_link *link);
+    /* engine.c: where a payload's body goes (link->body; false after `failed`); it has come, and is
+     * right; the attached one is out; a frame without one; data that came before its operation */
+    bool (*body)(dti_core *core, dti_link *link);
+    void (*payload)(dti_core *core, dti_link *link);
+    void (*sent)(dti_core *core, dti_link *link);
+    void (*frame)(dti_core *core, dti_link *link);
+    void (*take_early)(dti_core *core, dti_flight *flight);
+    /* member.c: a frame of the control connection; the other side's last word */
+    void (*control)(dti_core *core, dti_link *link, const uint8_t *body);
+    void (*bye)(dti_core *core, dti_link *link);
+    /* failure.c: the group ends by what this connection did */
+    void (*failed)(dti_core *core, dti_link *link, dt_result result, const char *format, ...)
+        DTI_PRINTF(4, 5);
+    /* join.c: the peer has proved itself; it refuses us; the connection is of no use; NULL, or why
+     * a connection that says it is from `peer` cannot be taken */
+    void (*open)(dti_core *core, dti_link *link);
+    void (*refused)(dti_core *core, dti_link *link, const char *text);
+    void (*dropped)(dti_core *core, dti_link *link, const char *why);
+    const char *(*taken)(dti_core *core, dti_link *link, uint32_t peer);
+} dti_core_up;
+
 typedef enum dti_core_state {
     DTI_CORE_JOINING,
     DTI_CORE_OPEN,
@@ -214,6 +246,7 @@ typedef struct dti_refusals {
 
 struct dti_core {
     dti_base *base; /* application's thread only */
+    const dti_core_up *up;
     dti_io io;
     void *io_user;
     dti_settings set;
@@ -252,3 +285,13 @@ struct dti_core {
     uint32_t events; /* what a waiting application wants to hear of: finished, connected, ended */
     uint64_t bytes_sent, bytes_received, payload_sent, payload_received, stale_frames;
 };
+
+static void dti_core_note(dti_core *core, dt_log_level level, const char *format, ...)
+    DTI_PRINTF(3, 4);
+/* Of a warning that who has proved nothing can cause. */
+static void dti_core_note_refusal(dti_core *core, const char *format, ...) DTI_PRINTF(2, 3);
+/* Something is wrong: `culprit` is the rank that is thought to have caused it. */
+static void dti_core_suspect(dti_core *core, dt_result result, uint32_t culprit, const char *format,
+                             ...) DTI_PRINTF(4, 5);
+static void dti_core_link_failed(dti_core *core, dti_link *link, dt_result result,
+                                 const char *format, ...) DTI_PRINTF(4, 5);

@@ -70,9 +70,6 @@ static bool dti_announce_matches(const dti_announce *mine, const dti_announce *t
     return mine->kind == theirs->kind && mine->root == theirs->root && mine->flags == theirs->flags;
 }
 
-static void dti_core_suspect(dti_core *core, dt_result result, uint32_t culprit, const char *format,
-                             ...) DTI_PRINTF(4, 5);
-
 /* False, and the group ends, when the peer posted something else under the same number. */
 static bool dti_engine_compare(dti_core *core, const dti_announce *mine, const dti_announce *theirs,
                                uint32_t peer) {

@@ -10,69 +10,8 @@
 #define DTI_LATE_NOTE_NS 10000000000u
 #define DTI_SUSPECT_NS 500000000u
 #define DTI_REDIAL_NS 10000000000u
-#define DTI_REFUSALS_NS 10000000000u
 
-/* ---- notes and errors */
-
-static void dti_core_note(dti_core *core, dt_log_level level, const char *format, ...) {
-    uint32_t at = (core->note_first + core->note_count) % DTI_NOTES;
-    if (core->note_count == DTI_NOTES)
-        return; /* the oldest say most */
-    va_list list;
-    va_start(list, format);
-    vsnprintf(core->notes[at], sizeof core->notes[at], format, list);
-    va_end(list);
-    core->note_levels[at] = (uint8_t)level;
-    core->note_count++;
-}
-
-static bool dti_refusal_is_said(dti_refusals *r, const char *text) {
-    const uint64_t hash = dti_hash64(0, text, strlen(text));
-    for (uint32_t i = 0; i < r->said_count; i++)
-        if (r->said[i] == hash)
-            return true;
-    if (r->said_count == DTI_REFUSALS_SAID)
-        return true;
-    r->said[r->said_count++] = hash;
-    return false;
-}
-
-static void dti_core_note_refusal(dti_core *core, const char *format, ...) {
-    dti_refusals *r = &core->refusals;
-    char text[sizeof core->notes[0]];
-    va_list list;
-    va_start(list, format);
-    vsnprintf(text, sizeof text, format, list);
-    va_end(list);
-    if (!r->said_count)
-        r->since = core->now;
-    if (!dti_refusal_is_said(r, text)) {
-        dti_core_note(core, DT_LOG_WARNING, "%s", text);
-        return;
-    }
-    r->held++;
-    snprintf(r->last, sizeof r->last, "%.159s", text);
-}
-
-/* How many were held back. When there were none for a while, the next is said again. */
-static void dti_refusals_sum_up(dti_core *core) {
-    dti_refusals *r = &core->refusals;
-    if (!r->held)
-        r->said_count = 0;
-    else if (core->note_count < DTI_NOTES)
-        dti_core_note(core, DT_LOG_WARNING, "%u more connections were refused within %llu s: %s",
-                      r->held, (unsigned long long)((core->now - r->since) / 1000000000u + 1),
-                      r->last);
-    else
-        return;
-    r->held = 0;
-    r->since = core->now;
-}
-
-static void dti_tick_refusals(dti_core *core) {
-    if (core->refusals.said_count && core->now - core->refusals.since >= DTI_REFUSALS_NS)
-        dti_refusals_sum_up(core);
-}
+/* ---- errors */
 
 static void dti_core_end(dti_core *core, dt_result result, uint32_t culprit, const char *text) {
     if (core->state == DTI_CORE_ENDED)
@@ -217,33 +156,6 @@ static const char *dti_member_ended(dti_core *core, const dti_link *link, const 
 }
 
 /* ---- what an operation waits for */
-
-/* Whether something is still to come from the peer, or to go to it. */
-static bool dti_flight_needs(const dti_core *core, const dti_flight *f, uint32_t peer) {
-    if (!f->id || f->finished || f->group->place_of[peer] == DTI_NOBODY)
-        return false;
-    uint32_t place = f->group->place_of[peer];
-    for (uint32_t i = f->first_of[place]; i != DTI_NOBODY; i = f->tracks[i].next)
-        if (f->tracks[i].done < f->tracks[i].total && !dti_early_has(core, f, peer, i))
-            return true;
-    return false;
-}
-
-/* All that a peer that has left has said has come, and an operation still needs it. */
-static void dti_member_check_left(dti_core *core, uint32_t peer) {
-    const dti_peer *p = &core->peers[peer];
-    for (uint32_t k = 0; k < core->set.sockets; k++)
-        if (p->data[k] && !p->data[k]->bye_received)
-            return; /* its BYE there is the word that counts */
-    for (uint32_t i = 0; i < core->flight_count && p->left; i++)
-        if (dti_flight_needs(core, core->flights[i], peer))
-            dti_core_lost(core, peer, "it has left the group");
-}
-
-static void dti_member_left(dti_core *core, uint32_t peer) {
-    core->peers[peer].left = true;
-    dti_member_check_left(core, peer);
-}
 
 static uint64_t dti_beat_ns(const dti_core *core) {
     return core->set.silence_ns / DTI_BEATS_PER_SILENCE;

@@ -387,8 +387,6 @@ static bool dti_flight_pass(dti_core *core, dti_flight *f) {
     return changed;
 }
 
-static void dti_engine_take_early(dti_core *core, dti_flight *f);
-
 static void dti_flight_finish(dti_core *core, dti_flight *f, dt_result result) {
     if (f->finished)
         return;
@@ -406,7 +404,7 @@ static void dti_flight_advance(dti_core *core, dti_flight *f) {
     if (f->finished)
         return;
     do
-        dti_engine_take_early(core, f);
+        core->up->take_early(core, f);
     while (dti_flight_pass(core, f));
     bool freed = dti_flight_slots_return(core, f);
     if (!f->undone)
@@ -414,82 +412,6 @@ static void dti_flight_advance(dti_core *core, dti_flight *f) {
     for (uint32_t i = 0; freed && i < core->flight_count && !core->pool_user; i++)
         if (core->flights[i]->id && core->flights[i] != f && core->flights[i]->slot_streams)
             dti_flight_advance(core, core->flights[i]);
-}
-
-/* ---- posting */
-
-static bool dti_flight_plan(dti_core *core, dti_flight *f, const dti_collective *c) {
-    dti_collective chosen = *c;
-    dti_algorithm_fn *build = dti_algorithm_choose(core->base, c, &chosen.op.algorithm);
-    if (!build)
-        return false;
-    if (!c->op.count)
-        build = dti_algo_nothing;
-    dti_schedule_clear(&f->schedule);
-    f->planned = *c;
-    if (!build(core->base, &chosen, &f->schedule)) {
-        dti_schedule_clear(&f->schedule);
-        return false;
-    }
-    return true;
-}
-
-static void dti_flight_number(dti_flight *f, dti_rank_group *group, const dt_comm_op *op) {
-    f->p2p = dti_kind_is_p2p(op->kind);
-    uint64_t *next = &group->next;
-    if (op->kind == DT_COMM_SEND)
-        next = &group->next_send[op->root];
-    else if (op->kind == DT_COMM_RECV)
-        next = &group->next_recv[op->root];
-    f->post = (dti_announce){.group = group->id,
-                             .flags = dti_flight_flags(op),
-                             .root = f->p2p ? 0 : (uint16_t)op->root,
-                             .kind = (uint8_t)op->kind,
-                             .dtype = (uint8_t)op->dtype,
-                             .sequence = (*next)++,
-                             .count = op->count};
-}
-
-static void dti_engine_match_posts(dti_core *core, dti_flight *f);
-static void dti_member_want(dti_core *core, uint32_t peer);
-
-/* Posts a checked operation on the application's thread. NULL after dti_fail: nothing was
- * posted. */
-static dti_flight *dti_core_post(dti_core *core, dti_rank_group *group, const dt_comm_op *op,
-                                 const dt_comm_span *leaves, uint32_t leaf_total) {
-    dti_collective c = {.op = *op,
-                        .rank = group->rank,
-                        .size = group->size,
-                        .local = group->local,
-                        .chunk_bytes = core->set.chunk_bytes,
-                        .leaves = op->tree ? leaves : NULL,
-                        .leaf_total = op->tree ? leaf_total : 0};
-    dti_flight *f = dti_flight_take(core, group, &c);
-    if (!f)
-        return NULL;
-    bool planned = dti_flight_planned(f, group, &c);
-    f->op = *op;
-    f->group = group;
-    f->leaf_total = c.leaf_total;
-    if (!planned && !dti_flight_plan(core, f, &c))
-        return NULL;
-    if (!dti_flight_reserve(core, f))
-        return NULL;
-    dti_flight_tracks(f);
-    if (!dti_flight_bits(core, f) || !dti_flight_slots_reserve(core, f))
-        return NULL;
-    dti_flight_number(f, group, op);
-    f->id = ++core->next_id;
-    f->finished = false;
-    f->slots = NULL;
-    f->result = DT_OK;
-    f->posted_at = core->now;
-    for (uint32_t r = 0; r < group->size; r++)
-        if (f->peer_state[r] & DTI_PEER_INVOLVED)
-            dti_member_want(core, group->ranks[r]);
-    dti_engine_match_posts(core, f);
-    dti_flight_advance(core, f);
-    return f;
 }
 
 /* Ends the handle of a finished flight; it is kept for the next operation. */

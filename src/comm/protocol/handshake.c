@@ -39,16 +39,6 @@
 #define DTI_PROOF_BYTES 36
 #define DTI_REFUSAL_TEXT 240
 
-/* ---- of join.c and failure.c */
-static void dti_core_link_open(dti_core *core, dti_link *link);
-static void dti_core_link_refused(dti_core *core, dti_link *link, const char *text);
-static void dti_core_link_dropped(dti_core *core, dti_link *link, const char *why);
-/* NULL, or why a connection that says it is from `peer` cannot be taken. */
-static const char *dti_core_link_taken(dti_core *core, dti_link *link, uint32_t peer);
-static void dti_core_note(dti_core *core, dt_log_level level, const char *format, ...)
-    DTI_PRINTF(3, 4);
-static void dti_core_note_refusal(dti_core *core, const char *format, ...) DTI_PRINTF(2, 3);
-
 static bool dti_hello_write(dti_core *core, dti_link *link, uint32_t expected) {
     uint8_t *h = link->hello_out;
     memset(h, 0, DTI_HELLO_BYTES);
@@ -85,7 +75,7 @@ static void dti_link_refuse(dti_core *core, dti_link *link, const char *text) {
     if (dti_link_room(link) >= 8 + bytes)
         dti_link_put(link, out, 8 + bytes);
     link->state = DTI_LINK_REFUSED;
-    dti_core_link_refused(core, link, text);
+    core->up->refused(core, link, text);
 }
 
 /* Refusals by who has nothing to do with this run: the address is another one's. */
@@ -197,7 +187,7 @@ static bool dti_handshake_hello(dti_core *core, dti_link *link) {
         link->channel = h[6];
         link->socket = (uint16_t)dti_get16(h + 80);
         if (!dti_hello_write(core, link, dti_get32(h + 8))) {
-            dti_core_link_dropped(core, link, "the system gives no random bytes");
+            core->up->dropped(core, link, "the system gives no random bytes");
             return false;
         }
     }
@@ -213,7 +203,7 @@ static bool dti_handshake_proof(dti_core *core, dti_link *link, const uint8_t *m
     if (!dti_equal_secret(wanted, mac, 32))
         wrong = "the keys differ: all ranks of a job need the same one";
     else if (!link->dialled)
-        wrong = dti_core_link_taken(core, link, peer);
+        wrong = core->up->taken(core, link, peer);
     if (wrong) {
         dti_link_refuse(core, link, wrong);
         return false;
@@ -221,12 +211,12 @@ static bool dti_handshake_proof(dti_core *core, dti_link *link, const uint8_t *m
     if (!link->dialled)
         dti_link_prove(core, link);
     if (!dti_link_keys(core, link)) {
-        dti_core_link_dropped(core, link, "OpenSSL has no memory");
+        core->up->dropped(core, link, "OpenSSL has no memory");
         return false;
     }
     link->peer = peer;
     link->state = DTI_LINK_OPEN;
-    dti_core_link_open(core, link);
+    core->up->open(core, link);
     return link->state == DTI_LINK_OPEN;
 }
 
@@ -234,7 +224,7 @@ static bool dti_handshake_refusal(dti_core *core, dti_link *link, const uint8_t 
                                   uint32_t have) {
     uint32_t bytes = have >= 8 ? dti_get16(at + 6) : 0;
     if (bytes > DTI_REFUSAL_TEXT) {
-        dti_core_link_dropped(core, link, "what came is not dtrain's protocol");
+        core->up->dropped(core, link, "what came is not dtrain's protocol");
         return false;
     }
     if (have < 8 || have < 8 + bytes)
@@ -244,7 +234,7 @@ static bool dti_handshake_refusal(dti_core *core, dti_link *link, const uint8_t 
         text[i] = at[8 + i] >= 32 && at[8 + i] < 127 ? (char)at[8 + i] : '?';
     text[bytes] = 0;
     link->state = DTI_LINK_REFUSED;
-    dti_core_link_refused(core, link, text);
+    core->up->refused(core, link, text);
     return false;
 }
 
@@ -259,7 +249,7 @@ static bool dti_handshake_input(dti_core *core, dti_link *link) {
     if (magic == DTI_MAGIC_REFUSAL)
         return dti_handshake_refusal(core, link, at, have);
     if (magic != (hello ? DTI_MAGIC_HELLO : DTI_MAGIC_PROOF)) {
-        dti_core_link_dropped(core, link, "what came is not dtrain's protocol");
+        core->up->dropped(core, link, "what came is not dtrain's protocol");
         return false;
     }
     uint32_t whole = hello ? DTI_HELLO_BYTES : DTI_PROOF_BYTES;

@@ -73,7 +73,7 @@ static void dti_core_connected(dti_core *core, dti_link *link) {
     link->state = DTI_LINK_HELLO;
     link->deadline = core->now + DTI_HANDSHAKE_NS;
     if (!dti_hello_write(core, link, link->peer))
-        dti_core_link_dropped(core, link, "the system gives no random bytes");
+        core->up->dropped(core, link, "the system gives no random bytes");
 }
 
 static void dti_peer_dial(dti_core *core, uint32_t peer) {

@@ -1,20 +1,6 @@
 /* A connection's bytes. Going out: a buffer of small frames, then at most one payload, which is
  * sent from where it lies. Coming in: a payload goes straight to where it belongs, everything else
- * to a buffer. What frames mean is asked of the layers above: handshake.c, member.c, engine.c. */
-
-/* ---- of the layers above */
-static bool dti_handshake_input(dti_core *core, dti_link *link);
-static void dti_core_link_failed(dti_core *core, dti_link *link, dt_result result,
-                                 const char *format, ...) DTI_PRINTF(4, 5);
-/* Puts frames into tx while it has room and no payload is attached. */
-static void dti_core_fill(dti_core *core, dti_link *link);
-/* Where the body of a payload frame goes: link->body; false after dti_core_link_failed. */
-static bool dti_engine_body(dti_core *core, dti_link *link);
-static void dti_engine_payload(dti_core *core, dti_link *link); /* it is there, and right */
-static void dti_engine_sent(dti_core *core, dti_link *link);    /* the attached payload is out */
-static void dti_engine_frame(dti_core *core, dti_link *link);   /* one without payload */
-static void dti_member_frame(dti_core *core, dti_link *link, const uint8_t *body);
-static void dti_member_bye(dti_core *core, dti_link *link);
+ * to a buffer. What frames mean is asked of the files above, through core->up. */
 
 /* ---- output */
 
@@ -75,7 +61,7 @@ static int dti_link_output(dti_core *core, dti_link *link, dti_link_span_out out
     if (link->tx_from == link->tx_to && !link->data_left) {
         link->tx_from = link->tx_to = 0;
         if (link->state == DTI_LINK_OPEN)
-            dti_core_fill(core, link);
+            core->up->fill(core, link);
     }
     int count = 0;
     if (link->tx_to > link->tx_from)
@@ -104,7 +90,7 @@ static void dti_link_sent(dti_core *core, dti_link *link, size_t bytes) {
         link->data_left -= bytes;
         core->payload_sent += bytes;
         if (!link->data_left)
-            dti_engine_sent(core, link);
+            core->up->sent(core, link);
     }
     if (link->tx_from == link->tx_to && !link->data_left) {
         link->tx_from = link->tx_to = 0;
@@ -156,15 +142,14 @@ static bool dti_link_body_is_right(const dti_core *core, dti_link *link) {
 static bool dti_link_body_end(dti_core *core, dti_link *link) {
     link->in_body = false;
     if (!dti_link_body_is_right(core, link)) {
-        dti_core_link_failed(core, link, DT_ERROR_CORRUPT,
-                             "%u bytes of data changed on their way (%s, stream %u of operation "
-                             "%llu of group %u)",
-                             link->frame.length, dti_frame_name(link->frame.type),
-                             link->frame.stream, (unsigned long long)link->frame.sequence,
-                             link->frame.group);
+        core->up->failed(core, link, DT_ERROR_CORRUPT,
+                         "%u bytes of data changed on their way (%s, stream %u of operation "
+                         "%llu of group %u)",
+                         link->frame.length, dti_frame_name(link->frame.type), link->frame.stream,
+                         (unsigned long long)link->frame.sequence, link->frame.group);
         return false;
     }
-    dti_engine_payload(core, link);
+    core->up->payload(core, link);
     return true;
 }
 
@@ -184,12 +169,12 @@ static bool dti_link_body(dti_core *core, dti_link *link, size_t bytes) {
 static bool dti_link_frame(dti_core *core, dti_link *link, const uint8_t *body) {
     dti_frame *f = &link->frame;
     if (link->bye_received) {
-        dti_core_link_failed(core, link, DT_ERROR_CORRUPT, "a %s frame after BYE",
-                             dti_frame_name(f->type));
+        core->up->failed(core, link, DT_ERROR_CORRUPT, "a %s frame after BYE",
+                         dti_frame_name(f->type));
         return false;
     }
     if (dti_frame_is_payload(f->type)) {
-        if (!dti_engine_body(core, link))
+        if (!core->up->body(core, link))
             return false;
         link->body_left = f->length;
         link->body_crc = 0;
@@ -202,11 +187,11 @@ static bool dti_link_frame(dti_core *core, dti_link *link, const uint8_t *body) 
     }
     if (f->type == DTI_FRAME_BYE) {
         link->bye_received = true;
-        dti_member_bye(core, link);
+        core->up->bye(core, link);
     } else if (f->type >= DTI_FRAME_JOIN)
-        dti_member_frame(core, link, body);
+        core->up->control(core, link, body);
     else
-        dti_engine_frame(core, link);
+        core->up->frame(core, link);
     return link->state == DTI_LINK_OPEN;
 }
 
@@ -241,7 +226,7 @@ static bool dti_link_parse(dti_core *core, dti_link *link) {
     if (!wrong && !dti_link_may(link, f->type))
         wrong = "a frame that does not belong on this connection";
     if (wrong) {
-        dti_core_link_failed(core, link, DT_ERROR_CORRUPT, "%s came", wrong);
+        core->up->failed(core, link, DT_ERROR_CORRUPT, "%s came", wrong);
         return false;
     }
     link->rx_from += whole;
@@ -259,7 +244,7 @@ static void dti_link_digest(dti_core *core, dti_link *link) {
         if (dti_core_data_frozen(core, link))
             return;
         if (link->state == DTI_LINK_HELLO || link->state == DTI_LINK_PROOF) {
-            if (!dti_handshake_input(core, link))
+            if (!core->up->greeted(core, link))
                 break;
         } else if (link->state != DTI_LINK_OPEN) {
             link->rx_from = link->rx_to = 0;

@@ -8,6 +8,35 @@
 #define DTI_PAUSE_NS 1000000000u /* woken so late, we were stopped ourselves: nobody else is late */
 #define DTI_LEAVE_NS 2000000000u
 
+/* ---- what an operation waits for */
+
+/* Whether something is still to come from the peer, or to go to it. */
+static bool dti_flight_needs(const dti_core *core, const dti_flight *f, uint32_t peer) {
+    if (!f->id || f->finished || f->group->place_of[peer] == DTI_NOBODY)
+        return false;
+    uint32_t place = f->group->place_of[peer];
+    for (uint32_t i = f->first_of[place]; i != DTI_NOBODY; i = f->tracks[i].next)
+        if (f->tracks[i].done < f->tracks[i].total && !dti_early_has(core, f, peer, i))
+            return true;
+    return false;
+}
+
+/* All that a peer that has left has said has come, and an operation still needs it. */
+static void dti_member_check_left(dti_core *core, uint32_t peer) {
+    const dti_peer *p = &core->peers[peer];
+    for (uint32_t k = 0; k < core->set.sockets; k++)
+        if (p->data[k] && !p->data[k]->bye_received)
+            return; /* its BYE there is the word that counts */
+    for (uint32_t i = 0; i < core->flight_count && p->left; i++)
+        if (dti_flight_needs(core, core->flights[i], peer))
+            dti_core_lost(core, peer, "it has left the group");
+}
+
+static void dti_member_left(dti_core *core, uint32_t peer) {
+    core->peers[peer].left = true;
+    dti_member_check_left(core, peer);
+}
+
 /* ---- frames out */
 
 static void dti_member_fill(dti_core *core, dti_link *link) {
@@ -31,6 +60,7 @@ static void dti_member_fill(dti_core *core, dti_link *link) {
         link->revoke_due = link->lost_due = false;
 }
 
+/* Puts frames into tx while it has room and no payload is attached. */
 static void dti_core_fill(dti_core *core, dti_link *link) {
     if (link->bye_sent)
         return;

@@ -65,21 +65,6 @@ static int dti_ms_until(uint64_t deadline_ns) {
     return deadline_ns <= now ? 0 : (int)DTI_MIN((deadline_ns - now + 999999) / 1000000, 60000u);
 }
 
-static void dti_pipe_write(int end) {
-    ssize_t ignored = write(end, "", 1); /* full: it is awake already */
-    (void)ignored;
-}
-
-static void dti_pipe_drain(int end) {
-    char drop[64];
-    while (read(end, drop, sizeof drop) == (ssize_t)sizeof drop) {
-    }
-}
-
-static void dti_tcp_wake(dti_tcp *t) {
-    dti_pipe_write(t->wake[1]);
-}
-
 /* ---- the thread */
 
 static nfds_t dti_tcp_thread_set(dti_tcp *t) {
@@ -498,6 +483,7 @@ static dt_result dti_tcp_start(dti_tcp *t) {
         result = dti_rendezvous_open(t->base, &t->meeting, set.key, &set.keyed, &t->share);
     if (!result && t->desc.integrity == DT_COMM_TLS)
         result = dti_tls_new(t->base, &t->desc, set.key, &t->tls);
+    t->by_tls = &dti_tls_calls;
     if (result) {
         dti_wipe(&set, sizeof set);
         return result;

@@ -23,13 +23,23 @@ typedef struct dti_tcp_conn {
     bool shut_due;            /* when the ciphertext is out */
 } dti_tcp_conn;
 
-typedef struct dti_tcp {
+typedef struct dti_tcp dti_tcp;
+
+/* How a connection's bytes go through TLS: tcp_tls.c. */
+typedef struct dti_conn_by_tls {
+    bool (*start)(dti_tcp *t, dti_tcp_conn *c); /* false: the connection is gone */
+    bool (*write)(dti_tcp *t, dti_tcp_conn *c); /* true when something went */
+    void (*read)(dti_tcp *t, dti_tcp_conn *c);
+} dti_conn_by_tls;
+
+struct dti_tcp {
     dti_base *base;
     dt_comm_desc desc;
     dti_core core;
     dti_rendezvous meeting;
     dti_key_share share;
     dti_tls *tls; /* NULL: in the clear */
+    const dti_conn_by_tls *by_tls;
     dti_mutex lock;
     dti_thread thread;
     bool locked_made, thread_made;
@@ -48,18 +58,13 @@ typedef struct dti_tcp {
     bool to_try;       /* the core has asked for connections */
     bool waiting;      /* the application moves the data */
     bool thread_reads; /* the thread looks at data connections too */
-} dti_tcp;
+};
 
 /* The state of one dt_comm. */
 typedef struct dti_tcp_group {
     dti_tcp *tcp;
     dti_rank_group *group;
 } dti_tcp_group;
-
-/* ---- of tcp_tls.c */
-static bool dti_conn_start_tls(dti_tcp *t, dti_tcp_conn *c); /* false: the connection is gone */
-static bool dti_conn_write_tls(dti_tcp *t, dti_tcp_conn *c);
-static void dti_conn_read_tls(dti_tcp *t, dti_tcp_conn *c);
 
 /* ---- connections */
 
@@ -199,7 +204,24 @@ static void dti_tcp_describe(void *user, const uint8_t *address, uint32_t bytes,
 static const dti_io dti_tcp_io = {dti_tcp_dial, dti_tcp_shut, dti_tcp_forget, dti_tcp_random,
                                   dti_tcp_describe};
 
-static void dti_tcp_wake(dti_tcp *t);
+/* ---- waking the thread */
+
+static void dti_pipe_write(int end) {
+    ssize_t ignored = write(end, "", 1); /* full: it is awake already */
+    (void)ignored;
+}
+
+static void dti_pipe_drain(int end) {
+    char drop[64];
+    while (read(end, drop, sizeof drop) == (ssize_t)sizeof drop) {
+    }
+}
+
+static void dti_tcp_wake(dti_tcp *t) {
+    dti_pipe_write(t->wake[1]);
+}
+
+/* ---- connecting */
 
 /* Connections that the core has asked for; apart from the asking, so that a failure does not come
  * back into what asked. */
@@ -284,7 +306,7 @@ static void dti_conn_failed(dti_tcp *t, dti_tcp_conn *c, int error) {
 /* True when something went. */
 static bool dti_conn_write(dti_tcp *t, dti_tcp_conn *c) {
     if (dti_conn_has_tls(t, c))
-        return dti_conn_write_tls(t, c);
+        return t->by_tls->write(t, c);
     dti_link_span_out out[2];
     bool some = false;
     c->blocked = false;
@@ -317,7 +339,7 @@ static bool dti_conn_write(dti_tcp *t, dti_tcp_conn *c) {
 
 static void dti_conn_read(dti_tcp *t, dti_tcp_conn *c) {
     if (dti_conn_has_tls(t, c)) {
-        dti_conn_read_tls(t, c);
+        t->by_tls->read(t, c);
         return;
     }
     dti_link_span_in in[2];
@@ -354,7 +376,7 @@ static void dti_conn_connected(dti_tcp *t, dti_tcp_conn *c) {
     if (!error && c->link->channel == DTI_CHANNEL_CONTROL)
         dti_rendezvous_connected(&t->meeting, c->try_next - 1);
     if (!error && t->tls)
-        dti_conn_start_tls(t, c);
+        t->by_tls->start(t, c);
     else if (!error)
         dti_core_connected(&t->core, c->link);
     if (!error)

@@ -165,20 +165,11 @@ static void dti_conn_read_tls(dti_tcp *t, dti_tcp_conn *c) {
             return;
 }
 
+static const dti_conn_by_tls dti_tls_calls = {dti_conn_start_tls, dti_conn_write_tls,
+                                              dti_conn_read_tls};
+
 #elif DTI_TCP
 
-static bool dti_conn_start_tls(dti_tcp *t, dti_tcp_conn *c) {
-    (void)t, (void)c;
-    return false;
-}
-
-static bool dti_conn_write_tls(dti_tcp *t, dti_tcp_conn *c) {
-    (void)t, (void)c;
-    return false;
-}
-
-static void dti_conn_read_tls(dti_tcp *t, dti_tcp_conn *c) {
-    (void)t, (void)c;
-}
+static const dti_conn_by_tls dti_tls_calls = {0}; /* there is no dti_tls to use it with */
 
 #endif

@@ -1,0 +1,41 @@
+/* The memory of a dt_comm: a root's, or a group's. What lives in it is the transport's and comm.c's. */
+
+static dt_comm *dti_comm_new(dti_base *base, dt_comm *parent, uint32_t rank, uint32_t size) {
+    dt_comm *comm = dti_alloc(base, sizeof *comm);
+    /* votes, and behind them the room that `leaves` will point to: an agreement must not be able
+     * to fail on one rank alone */
+    uint64_t *votes = comm ? dti_alloc_array(base, size, 4 * sizeof *votes) : NULL;
+    uint32_t *ranks = votes && parent ? dti_alloc_array(base, size, sizeof *ranks) : NULL;
+    if (!votes || (parent && !ranks)) {
+        dti_free(base, votes);
+        dti_free(base, comm);
+        return NULL;
+    }
+    comm->rank = rank, comm->size = size;
+    comm->votes = votes, comm->ranks = ranks;
+    comm->next_group = 1;
+    comm->parent = parent;
+    comm->base = base;
+    if (parent) {
+        comm->sibling = parent->children;
+        parent->children = comm;
+    } else {
+        comm->own_base = *base;
+        comm->base = &comm->own_base;
+    }
+    return comm;
+}
+
+static void dti_comm_free(dt_comm *comm) {
+    dti_base *base = comm->base;
+    for (dt_comm **at = comm->parent ? &comm->parent->children : NULL; at && *at;
+         at = &(*at)->sibling)
+        if (*at == comm) {
+            *at = comm->sibling;
+            break;
+        }
+    dti_free(base, comm->ranks);
+    dti_free(base, comm->votes);
+    dti_base last = *base; /* a root's own memory holds its base */
+    dti_free(comm->parent ? base : &last, comm);
+}
