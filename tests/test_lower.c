@@ -1,0 +1,243 @@
+/* The passes that make code of a graph, one by one, and code as a whole: without a device or a
+ * store. Included by main.c; what programs compute is in the tests of programs. */
+
+typedef struct lower_case {
+    dt_ctx *ctx;
+    dt_graph *graph;
+    dt_tensor x, t, hidden, logits, loss;
+    dti_layout layout;
+    dt_program_desc program;
+    dt_optim_desc optim;
+    dti_code_desc desc;
+    dti_lowering w;
+    uint32_t next;
+} lower_case;
+
+/* x [6] -> 5, relu -> 3, cross-entropy; beside it a layer that nobody needs. */
+static bool lower_open(lower_case *c, uint32_t batch) {
+    *c = (lower_case){.optim = {.kind = DT_OPTIM_SGD}};
+    if (dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &c->ctx) ||
+        dt_graph_create(c->ctx, &c->graph))
+        return false;
+    c->x = dt_input(c->graph, "x", DT_F32, dt_dims(6));
+    c->t = dt_input(c->graph, "t", DT_I32, (dt_shape){0});
+    c->hidden = dt_relu(dt_nn_linear(c->x, "a", 5));
+    dt_tanh(c->hidden);
+    c->logits = dt_nn_linear(c->hidden, "b", 3);
+    c->loss = dt_cross_entropy(c->logits, c->t, NULL);
+    c->program = (dt_program_desc){
+        .loss = c->loss, .outputs = {c->logits}, .optim = &c->optim, .batch = (int)batch};
+    c->desc = (dti_code_desc){.graph = c->graph,
+                              .program = &c->program,
+                              .layout = &c->layout,
+                              .limits = {.storage_range_bytes = UINT32_MAX}};
+    return !dti_layout_make(c->graph->base, c->graph, &c->layout);
+}
+
+static bool lower_begin(lower_case *c) {
+    return !dti_graph_clone(c->graph, &c->desc.work) &&
+           !dti_lowering_open(&c->w, c->graph->base, &c->desc);
+}
+
+static bool lower_to(lower_case *c, const char *pass) {
+    return !dti_lowering_run(&c->w, &c->next, pass);
+}
+
+static void lower_close(lower_case *c) {
+    if (c->w.problems.base)
+        dti_lowering_close(&c->w);
+    dti_free(c->graph->base, c->layout.params);
+    dt_ctx_destroy(c->ctx);
+}
+
+/* ---- pass by pass */
+
+TEST(describing_and_differentiating_append_what_was_asked_for) {
+    lower_case c;
+    REQUIRE(lower_open(&c, 4) && lower_begin(&c));
+    const dti_code *code = c.w.code;
+    const uint32_t nodes = c.graph->count;
+    CHECK(lower_to(&c, "describe"));
+    CHECK(code->loss_count == 1 && code->has_gradients && code->train && code->batch == 4);
+    CHECK(code->work->count == nodes && c.graph->count == nodes);
+    CHECK(lower_to(&c, "differentiate"));
+    CHECK(code->backward_node == nodes && code->work->count > nodes && c.graph->count == nodes);
+    for (uint32_t i = 0; i < c.layout.param_count; i++)
+        CHECK(code->trained[i] && code->param_dx[i].id >= nodes);
+    const uint32_t gradients = code->work->count;
+    CHECK(lower_to(&c, "weigh"));
+    CHECK(c.w.weight_node[0] == gradients && code->work->count == gradients + 1);
+    lower_close(&c);
+}
+
+TEST(a_pass_that_refuses_says_so_and_is_the_last) {
+    lower_case c;
+    REQUIRE(lower_open(&c, 4));
+    c.program.loss = c.hidden;
+    REQUIRE(lower_begin(&c));
+    CHECK(dti_lowering_run(&c.w, &c.next, NULL) == DT_ERROR_INVALID && c.next == 1);
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), "is not a loss term");
+    lower_close(&c);
+}
+
+TEST(only_what_is_read_is_needed) {
+    lower_case c;
+    REQUIRE(lower_open(&c, 4) && lower_begin(&c) && lower_to(&c, "need"));
+    CHECK(c.w.needed[c.x.id] && c.w.needed[c.hidden.id] && c.w.needed[c.loss.id]);
+    CHECK(!c.w.needed[c.hidden.id + 1]); /* the tanh */
+    CHECK(c.w.needed[c.w.code->param_dx[0].id] && !c.w.needed[c.w.weight_node[0]]);
+    lower_close(&c);
+}
+
+TEST(a_sum_over_samples_is_each_pieces_own) {
+    static const dti_piece pieces[] = {{2, 0, true, true}, {2, 1, true, true}};
+    static const dti_bucket bucket = {0, DTI_BLOCK};
+    lower_case c;
+    REQUIRE(lower_open(&c, 4));
+    dti_shards shards = {.pieces = pieces, .piece_count = 2, .leaves = 2, .buckets = &bucket};
+    shards.bucket_count = 1;
+    c.desc.shards = &shards;
+    REQUIRE(lower_begin(&c) && lower_to(&c, "buckets"));
+    CHECK(c.w.extent[c.logits.id] == DTI_EXTENT_SAMPLES);
+    CHECK(c.w.extent[c.loss.id] == DTI_EXTENT_PIECE);
+    CHECK(c.w.extent[c.layout.params[0].node] == DTI_EXTENT_UNIFORM);
+    CHECK(c.w.bucket_left[0] == 1 && c.w.bucket_left[1] == c.layout.param_count - 1);
+    lower_close(&c);
+}
+
+TEST(ports_lie_apart_and_the_table_has_a_row_for_each_block) {
+    lower_case c;
+    REQUIRE(lower_open(&c, 4) && lower_begin(&c) && lower_to(&c, "ports"));
+    const dti_code *code = c.w.code;
+    const dti_port *x = dti_code_port(code, c.x.id, false, false),
+                   *t = dti_code_port(code, c.t.id, false, false),
+                   *y = dti_code_port(code, c.logits.id, true, false);
+    REQUIRE(code->port_count == 3 && x && t && y);
+    CHECK(x->bytes == 4 * 6 * 4 && t->bytes == 4 * 4 && y->bytes == 4 * 3 * 4);
+    CHECK(t->offset >= x->offset + x->bytes && t->offset + t->bytes <= code->in_bytes);
+    CHECK(y->offset + y->bytes <= code->out_bytes && y->offset % 256 == 0);
+    CHECK(code->table_entries == c.layout.param_count); /* each is below 256 elements */
+    CHECK(c.w.pin[c.logits.id] && c.w.pin[c.loss.id]);
+    lower_close(&c);
+}
+
+static uint32_t lower_launches(bool fuse) {
+    lower_case c;
+    uint32_t launches = 0;
+    if (lower_open(&c, 4) && lower_begin(&c) && lower_to(&c, "fuse")) {
+        if (!fuse)
+            c.w.e.own = NULL;
+        launches = lower_to(&c, "emit") ? c.w.code->list.launch_count : 0;
+    }
+    lower_close(&c);
+    return launches;
+}
+
+TEST(relu_and_its_gradient_cost_no_launch_where_readers_are_counted) {
+    const uint32_t fused = lower_launches(true), apart = lower_launches(false);
+    CHECK(fused > 0 && apart == fused + 2);
+}
+
+TEST(segments_follow_each_other_over_all_launches) {
+    lower_case c;
+    REQUIRE(lower_open(&c, 4));
+    c.program.bucket_bytes = 4;
+    REQUIRE(lower_begin(&c) && lower_to(&c, "segments"));
+    const dti_code *code = c.w.code;
+    uint32_t next = c.w.weigh_launches;
+    CHECK(code->weighs && next > 0 && code->segments[code->weigh_segment].count == next);
+    CHECK(code->weigh_segment == code->segment_count - 1 && code->commit_segment >= 3);
+    for (uint32_t i = 0; i < code->weigh_segment; i++) {
+        CHECK(code->segments[i].first == next);
+        next += code->segments[i].count;
+        CHECK(code->phases[i] == (i == 0                     ? DTI_PHASE_FORWARD
+                                  : i < code->commit_segment ? DTI_PHASE_BACKWARD
+                                                             : DTI_PHASE_COMMIT));
+    }
+    CHECK(next == code->list.launch_count);
+    CHECK(code->segments[0].upload.bytes == code->in_bytes);
+    CHECK(code->segments[0].download.bytes == code->out_bytes);
+    lower_close(&c);
+}
+
+TEST(class_numbers_are_checked_for_what_reads_them) {
+    lower_case c;
+    REQUIRE(lower_open(&c, 2) && lower_begin(&c) && lower_to(&c, "labels"));
+    const dti_port *t = dti_code_port(c.w.code, c.t.id, false, false);
+    REQUIRE(t && t->check_count == 1 && t->checks[0].classes == 3);
+    CHECK(dti_labels_check(c.w.code, t, (const int32_t[]){0, 2}, NULL) == DT_OK);
+    CHECK(dti_labels_check(c.w.code, t, (const int32_t[]){0, 3}, NULL) == DT_ERROR_INVALID);
+    lower_close(&c);
+}
+
+/* ---- the whole */
+
+/* Two transients that live at once share nothing, but for one that takes another's place. */
+static void lower_check_places(const dti_code *code) {
+    for (uint32_t a = 0; a < code->list.value_count; a++) {
+        for (uint32_t b = 0; b < a; b++) {
+            const dti_value *x = &code->list.values[a], *y = &code->list.values[b];
+            const dti_place *p = &code->places[a], *q = &code->places[b];
+            const bool own = x->same_as == a && y->same_as == b && x->part_of == a &&
+                             y->part_of == b && x->first != UINT32_MAX && y->first != UINT32_MAX;
+            if (!own || p->memory != DTI_ARENA_TRANSIENT || q->memory != DTI_ARENA_TRANSIENT)
+                continue;
+            const bool together = x->first <= y->last && y->first <= x->last;
+            CHECK(!together || p->offset >= q->offset + q->bytes ||
+                  q->offset >= p->offset + p->bytes);
+            CHECK(p->offset + p->bytes <= code->transient_bytes);
+        }
+    }
+}
+
+static dti_code *lower_code(lower_case *c) {
+    dti_code *code = NULL;
+    CHECK(!dti_graph_clone(c->graph, &c->desc.work) &&
+          dti_code_create(c->graph->base, &c->desc, &code) == DT_OK);
+    return code;
+}
+
+TEST(code_is_a_function_of_graph_description_layout_and_limits) {
+    lower_case c;
+    REQUIRE(lower_open(&c, 4));
+    dti_code *a = lower_code(&c), *b = lower_code(&c);
+    REQUIRE(a && b && a->list.launch_count == b->list.launch_count);
+    CHECK(memcmp(a->list.launches, b->list.launches,
+                 a->list.launch_count * sizeof *a->list.launches) == 0);
+    CHECK(memcmp(a->places, b->places, a->list.value_count * sizeof *a->places) == 0);
+    CHECK(a->transient_bytes == b->transient_bytes && a->transient_bytes == a->used_bytes);
+    CHECK(!a->desc.optim && !a->desc.params && !a->desc.label); /* the caller's */
+    lower_check_places(a);
+    dti_code_free(a);
+    dti_code_free(b);
+    lower_close(&c);
+}
+
+/* What a launch binds, at most; and how many launches there are. */
+static uint64_t lower_largest(const dti_code *code) {
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < code->list.launch_count; i++) {
+        for (int b = 0; b < DTI_BINDINGS_MAX; b++)
+            bytes = DTI_MAX(bytes, code->places[code->list.launches[i].value[b]].bytes);
+    }
+    return bytes;
+}
+
+TEST(operands_are_cut_to_what_a_device_can_bind) {
+    lower_case c;
+    REQUIRE(lower_open(&c, 512));
+    c.program.optim = NULL; /* the commit binds arenas, which are not cut */
+    c.program.outputs[0] = (dt_tensor){0};
+    dti_code *whole = lower_code(&c);
+    c.desc.limits.storage_range_bytes = 4096;
+    dti_code *parts = lower_code(&c);
+    REQUIRE(whole && parts);
+    CHECK(lower_largest(whole) == 512 * 6 * 4);
+    CHECK(lower_largest(parts) <= 4096);
+    CHECK(parts->list.launch_count > whole->list.launch_count);
+    CHECK(parts->list.flops == whole->list.flops);
+    lower_check_places(parts);
+    dti_code_free(whole);
+    dti_code_free(parts);
+    lower_close(&c);
+}
