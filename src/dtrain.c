@@ -153,6 +153,7 @@
 #include "backend/vulkan/device.c"
 #include "backend/vulkan/command.c"
 #include "backend/vulkan/exec.c"
+#include "backend/vulkan/driver.c"
 #include "backend/context.h"
 #include "backend/context.c"
 

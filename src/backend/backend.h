@@ -87,6 +87,25 @@ typedef struct dti_backend {
     void (*close)(dti_device *device);
 } dti_backend;
 
+/* One kind of devices. What a driver keeps between the calls is its instance, one a context. */
+typedef struct dti_driver {
+    const char *name;  /* of its best device, where a device is chosen by name */
+    const char *title; /* in messages */
+    /* Writes the first `capacity` infos; *count is how many devices there are. A library that is
+     * not installed is no failure: there are none, and the log has the reason. Makes the instance
+     * (NULL before) where it needs one. */
+    dt_result (*list)(dti_base *base, const dt_ctx_desc *desc, void **instance,
+                      dt_device_info *infos, int capacity, int *count);
+    dt_result (*open)(dti_base *base, const dt_ctx_desc *desc, void *instance, int index,
+                      dti_device **out);
+    /* Those that need no instance have none of these. */
+    void (*destroy)(void *instance);
+    /* The compiled kernels of its open devices; with data NULL only sets *bytes. */
+    dt_result (*cache_export)(void *instance, void *data, size_t *bytes);
+    /* Memory of its own that its open devices hold now, and how often they asked for some. */
+    void (*memory_used)(const void *instance, uint64_t *bytes, uint64_t *calls);
+} dti_driver;
+
 struct dti_device { /* the common head of each backend's device */
     const dti_backend *backend;
     dti_base *base;

@@ -7,9 +7,11 @@ _Static_assert(offsetof(dt_ctx, base) == 0, "dti_ctx_base casts");
  * that it takes on any GPU (50 us and more). */
 #define DTI_AUTO_FLOPS 10e6
 
-static int dti_ctx_isa(const dt_ctx *ctx) {
-    return ctx->desc.no_fast ? DTI_ISA_PORTABLE : DTI_ISA_AVX512;
-}
+static const dti_driver *const dti_drivers[DTI_DRIVERS] = {
+#define DTI_X(name) &dti_##name##_driver,
+    DTI_DRIVER_LIST(DTI_X)
+#undef DTI_X
+};
 
 static dt_result dti_ctx_check(dti_base *base, const dt_ctx_desc *d) {
     if ((d->allocator.alloc == NULL) != (d->allocator.free == NULL))
@@ -65,7 +67,10 @@ DT_API void dt_ctx_destroy(dt_ctx *ctx) {
     if (!ctx)
         return;
     dti_destroy_owned(&ctx->base.owned);
-    dti_vk_instance_destroy(ctx->vulkan);
+    for (int i = DTI_DRIVERS; i-- > 0;) {
+        if (ctx->instances[i])
+            dti_drivers[i]->destroy(ctx->instances[i]);
+    }
     dti_pool_destroy(&ctx->base, ctx->base.pool);
     dti_free(&ctx->base, ctx->cache);
     dti_base base = ctx->base; /* the context's own memory goes last */
@@ -85,44 +90,66 @@ DT_API void dt_ctx_memory(const dt_ctx *ctx, dt_memory_info *info) {
     *info = (dt_memory_info){.host_bytes = ctx->base.bytes_now,
                              .host_bytes_peak = ctx->base.bytes_peak,
                              .host_alloc_calls = ctx->base.alloc_calls};
-    if (ctx->vulkan)
-        dti_vk_memory_used(ctx->vulkan, &info->device_bytes, &info->device_alloc_calls);
+    for (int i = 0; i < DTI_DRIVERS; i++) {
+        uint64_t bytes = 0, calls = 0;
+        if (ctx->instances[i] && dti_drivers[i]->memory_used)
+            dti_drivers[i]->memory_used(ctx->instances[i], &bytes, &calls);
+        info->device_bytes += bytes;
+        info->device_alloc_calls += calls;
+    }
 }
 
 DT_API dt_result dt_ctx_pipeline_cache(dt_ctx *ctx, void *data, size_t *bytes) {
     DTI_NEED(NULL, ctx);
     DTI_NEED(&ctx->base, bytes);
-    *bytes = ctx->vulkan ? *bytes : 0;
-    dt_result result = ctx->vulkan ? dti_check_forked(&ctx->base) : DT_OK;
-    return result || !ctx->vulkan ? result : dti_vk_cache_export(ctx->vulkan, data, bytes);
+    const size_t room = data ? *bytes : 0;
+    size_t used = 0;
+    dt_result result = DT_OK;
+    for (int i = 0; i < DTI_DRIVERS && !result; i++) {
+        size_t part = room - used;
+        if (!ctx->instances[i] || !dti_drivers[i]->cache_export)
+            continue;
+        result = dti_check_forked(&ctx->base);
+        if (result)
+            return result;
+        result = dti_drivers[i]->cache_export(ctx->instances[i], data ? (char *)data + used : NULL,
+                                              &part);
+        used += part;
+    }
+    *bytes = used;
+    return result;
 }
 
-/* Fills the list: the CPU, then what Vulkan finds. Vulkan failing is logged, never fatal; only
- * without host memory nobody knows what there is, and the next call looks again. */
+/* Fills the list, a driver after the other. One that fails is logged, never fatal: the CPU is
+ * there; only without host memory nobody knows what there is, and the next call looks again. */
 static dt_result dti_ctx_list(dt_ctx *ctx) {
     if (ctx->listed)
         return DT_OK;
     if (dti_check_forked(&ctx->base))
         return DT_ERROR_FORKED;
     ctx->listed = true;
-    ctx->device_count = 1;
-    dti_cpu_info(&ctx->base, dti_ctx_isa(ctx), &ctx->infos[0]);
-    if (ctx->desc.no_vulkan)
-        return DT_OK;
-    dti_vk_options options = {.loader = ctx->desc.vulkan_loader,
-                              .cache = ctx->desc.pipeline_cache,
-                              .cache_bytes = ctx->desc.pipeline_cache_bytes,
-                              .validation = ctx->desc.validation,
-                              .no_fast = ctx->desc.no_fast};
-    int found = 0;
-    dt_result result = dti_vk_instance_create(&ctx->base, &options, &ctx->vulkan);
-    if (!result)
-        result = dti_vk_list(ctx->vulkan, ctx->infos + 1, DTI_DEVICES_MAX - 1, &found);
-    if (result)
-        dti_log(&ctx->base, DT_LOG_WARNING, "Vulkan is not available: %s", ctx->base.error);
-    ctx->listed = result != DT_ERROR_MEMORY;
-    ctx->device_count += found < DTI_DEVICES_MAX - 1 ? found : DTI_DEVICES_MAX - 1;
+    ctx->device_count = 0;
+    for (int i = 0; i < DTI_DRIVERS; i++) {
+        const int room = DTI_DEVICES_MAX - ctx->device_count;
+        int found = 0;
+        dt_result result = dti_drivers[i]->list(&ctx->base, &ctx->desc, &ctx->instances[i],
+                                                ctx->infos + ctx->device_count, room, &found);
+        if (result)
+            dti_log(&ctx->base, DT_LOG_WARNING, "%s is not available: %s", dti_drivers[i]->title,
+                    ctx->base.error);
+        ctx->listed = ctx->listed && result != DT_ERROR_MEMORY;
+        ctx->first[i] = ctx->device_count;
+        ctx->device_count += DTI_MIN(found, room);
+    }
     return ctx->listed ? DT_OK : DT_ERROR_MEMORY;
+}
+
+/* Devices are numbered driver by driver; device 0 is known before any is listed. */
+static int dti_ctx_driver_of(const dt_ctx *ctx, int device) {
+    int driver = DTI_DRIVERS - 1;
+    while (driver > 0 && (!device || ctx->first[driver] > device))
+        driver--;
+    return driver;
 }
 
 DT_API int dt_ctx_device_count(dt_ctx *ctx) {
@@ -154,9 +181,12 @@ static int dti_device_rank(const dt_device_info *d, bool software) {
     }
 }
 
-static int dti_device_best(const dt_ctx *ctx, bool software) {
+/* Of those of one driver, or of all (-1). */
+static int dti_device_best(const dt_ctx *ctx, int driver, bool software) {
     int best = -1, rank = 0;
     for (int i = 1; i < ctx->device_count; i++) {
+        if (driver >= 0 && dti_ctx_driver_of(ctx, i) != driver)
+            continue;
         int r = dti_device_rank(&ctx->infos[i], software);
         if (r > rank) {
             rank = r;
@@ -202,8 +232,16 @@ static dt_result dti_device_unknown(dt_ctx *ctx, const char *name) {
         if (n > 0 && at + (size_t)n < sizeof list)
             at += (size_t)n;
     }
-    return dti_fail(&ctx->base, DT_ERROR_DEVICE, "no device '%s'; there is %s%s", name, list,
-                    ctx->device_count == 1 ? ", and no Vulkan driver was found" : "");
+    for (int i = 0; i < DTI_DRIVERS; i++) {
+        const int end = i + 1 < DTI_DRIVERS ? ctx->first[i + 1] : ctx->device_count;
+        if (ctx->first[i] < end)
+            continue;
+        int n = snprintf(list + at, sizeof list - at, ", and no %s driver was found",
+                         dti_drivers[i]->title);
+        if (n > 0 && at + (size_t)n < sizeof list)
+            at += (size_t)n;
+    }
+    return dti_fail(&ctx->base, DT_ERROR_DEVICE, "no device '%s'; there is %s", name, list);
 }
 
 static dt_result dti_device_auto(dt_ctx *ctx, double flops, int *index) {
@@ -214,23 +252,27 @@ static dt_result dti_device_auto(dt_ctx *ctx, double flops, int *index) {
         return DT_OK;
     }
     dt_result result = dti_ctx_list(ctx);
-    int best = dti_device_best(ctx, false);
+    int best = dti_device_best(ctx, -1, false);
     if (!result && best < 0)
-        dti_log(&ctx->base, DT_LOG_INFO, "device cpu: no hardware Vulkan device was found");
+        dti_log(&ctx->base, DT_LOG_INFO, "device cpu: no hardware device was found");
     *index = best < 0 ? 0 : best;
     return result;
 }
 
 static dt_result dti_device_choose(dt_ctx *ctx, const char *name, double flops, int *index) {
     *index = 0;
-    if (strcmp(name, "cpu") == 0)
+    if (strcmp(name, dti_drivers[0]->name) == 0)
         return DT_OK;
     if (strcmp(name, "auto") == 0)
         return dti_device_auto(ctx, flops, index);
     dt_result result = dti_ctx_list(ctx);
     if (result)
         return result;
-    *index = strcmp(name, "vulkan") == 0 ? dti_device_best(ctx, true) : dti_device_named(ctx, name);
+    int driver = 0;
+    while (driver < DTI_DRIVERS && strcmp(name, dti_drivers[driver]->name) != 0)
+        driver++;
+    *index =
+        driver < DTI_DRIVERS ? dti_device_best(ctx, driver, true) : dti_device_named(ctx, name);
     if (*index < 0)
         return dti_device_unknown(ctx, name);
     if (!ctx->infos[*index].usable) {
@@ -248,8 +290,9 @@ static dt_result dti_device_open(dt_ctx *ctx, const char *name, double flops, dt
     dt_result result = dti_device_choose(ctx, name, flops, &index);
     if (result)
         return result;
-    result = index == 0 ? dti_cpu_open(&ctx->base, dti_ctx_isa(ctx), out)
-                        : dti_vk_open(ctx->vulkan, index - 1, out);
+    const int driver = dti_ctx_driver_of(ctx, index);
+    result = dti_drivers[driver]->open(&ctx->base, &ctx->desc, ctx->instances[driver],
+                                       index - ctx->first[driver], out);
     if (result)
         return result;
     const dt_device_info *d = &(*out)->info;

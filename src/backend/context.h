@@ -1,13 +1,20 @@
 /* The context: a dti_base, the devices that were found, and the open ones. */
 
+/* The drivers of devices, each a folder here; the first gives device 0, the CPU. */
+#define DTI_DRIVER_LIST(X) X(cpu) X(vk)
+#define DTI_X(name) +1
+enum { DTI_DRIVERS = 0 DTI_DRIVER_LIST(DTI_X) };
+#undef DTI_X
+
 #define DTI_DEVICES_MAX 32
 
 struct dt_ctx {
     dti_base base; /* first: see dti_ctx_base */
     dt_ctx_desc desc;
-    void *cache; /* copy of the pipeline cache that the host gave */
-    dti_vk_instance *vulkan;
-    bool listed; /* infos are filled */
+    void *cache;                  /* copy of the pipeline cache that the host gave */
+    void *instances[DTI_DRIVERS]; /* what each driver keeps */
+    int first[DTI_DRIVERS];       /* its first device */
+    bool listed;                  /* infos are filled */
     int device_count;
     dt_device_info infos[DTI_DEVICES_MAX]; /* [0] is the CPU */
 };

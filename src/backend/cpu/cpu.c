@@ -266,3 +266,25 @@ static dt_result dti_cpu_open(dti_base *base, int isa_max, dti_device **out) {
     *out = &d->head;
     return DT_OK;
 }
+
+static int dti_cpu_isa_of(const dt_ctx_desc *desc) {
+    return desc->no_fast ? DTI_ISA_PORTABLE : DTI_ISA_AVX512;
+}
+
+static dt_result dti_cpu_driver_list(dti_base *base, const dt_ctx_desc *desc, void **instance,
+                                     dt_device_info *infos, int capacity, int *count) {
+    (void)instance;
+    if (capacity > 0)
+        dti_cpu_info(base, dti_cpu_isa_of(desc), infos);
+    *count = 1;
+    return DT_OK;
+}
+
+static dt_result dti_cpu_driver_open(dti_base *base, const dt_ctx_desc *desc, void *instance,
+                                     int index, dti_device **out) {
+    (void)instance, (void)index;
+    return dti_cpu_open(base, dti_cpu_isa_of(desc), out);
+}
+
+static const dti_driver dti_cpu_driver = {
+    .name = "cpu", .title = "CPU", .list = dti_cpu_driver_list, .open = dti_cpu_driver_open};

@@ -1,0 +1,44 @@
+/* Vulkan as the context sees it: one row of its list of drivers. With DT_NO_VULKAN the functions of
+ * none.c stand behind it. */
+
+static dt_result dti_vk_driver_list(dti_base *base, const dt_ctx_desc *desc, void **instance,
+                                    dt_device_info *infos, int capacity, int *count) {
+    const dti_vk_options options = {.loader = desc->vulkan_loader,
+                                    .cache = desc->pipeline_cache,
+                                    .cache_bytes = desc->pipeline_cache_bytes,
+                                    .validation = desc->validation,
+                                    .no_fast = desc->no_fast};
+    dti_vk_instance *in = NULL;
+    *count = 0;
+    if (desc->no_vulkan)
+        return DT_OK;
+    dt_result result = dti_vk_instance_create(base, &options, &in);
+    *instance = in;
+    return result ? result : dti_vk_list(in, infos, capacity, count);
+}
+
+static dt_result dti_vk_driver_open(dti_base *base, const dt_ctx_desc *desc, void *instance,
+                                    int index, dti_device **out) {
+    (void)base, (void)desc;
+    return dti_vk_open(instance, index, out);
+}
+
+static void dti_vk_driver_destroy(void *instance) {
+    dti_vk_instance_destroy(instance);
+}
+
+static dt_result dti_vk_driver_cache_export(void *instance, void *data, size_t *bytes) {
+    return dti_vk_cache_export(instance, data, bytes);
+}
+
+static void dti_vk_driver_memory_used(const void *instance, uint64_t *bytes, uint64_t *calls) {
+    dti_vk_memory_used(instance, bytes, calls);
+}
+
+static const dti_driver dti_vk_driver = {.name = "vulkan",
+                                         .title = "Vulkan",
+                                         .list = dti_vk_driver_list,
+                                         .open = dti_vk_driver_open,
+                                         .destroy = dti_vk_driver_destroy,
+                                         .cache_export = dti_vk_driver_cache_export,
+                                         .memory_used = dti_vk_driver_memory_used};
