@@ -27,10 +27,14 @@ static FILE *harness_stream(int descriptor, const char *mode) {
 
 #define fdopen harness_stream
 #define pthread_create harness_thread
+#include "own_rows.h"
 #define DT_IMPLEMENTATION
 #include "dtrain.h"
 #undef pthread_create
 #undef fdopen
+
+#define OWN_ROWS_FAMILIES
+#include "own_rows.h"
 
 #include "test_base.c"
 

@@ -12,9 +12,9 @@
 /* The op of the inputs' absolute values: sum |a b|. */
 static void ops_magnitude(const dti_ref *r, double *out) {
     dti_ref abs_r = *r;
-    dti_ref_tensor in[DTI_BINDINGS_MAX] = {{0}};
-    double *data[DTI_BINDINGS_MAX] = {NULL};
-    for (uint32_t i = 0; i < r->node->count && i < DTI_BINDINGS_MAX; i++) {
+    dti_ref_tensor in[DTI_INPUTS_MAX] = {{0}};
+    double *data[DTI_INPUTS_MAX] = {NULL};
+    for (uint32_t i = 0; i < r->node->count && i < DTI_INPUTS_MAX; i++) {
         in[i] = r->in[i];
         in[i].data = data[i] = malloc((size_t)(in[i].elements + 1) * sizeof(double));
         for (int64_t k = 0; k < in[i].elements; k++)
@@ -23,7 +23,7 @@ static void ops_magnitude(const dti_ref *r, double *out) {
     abs_r.in = in;
     abs_r.out.data = out;
     dti_op_info_of(r->node->op)->family->ref(&abs_r);
-    for (int i = 0; i < DTI_BINDINGS_MAX; i++)
+    for (int i = 0; i < DTI_INPUTS_MAX; i++)
         free(data[i]);
 }
 
@@ -198,6 +198,7 @@ static void ops_bounds(const dti_ref *r, bool cpu, double *bound) {
                    : family == &dti_family_unary_grad ? ops_unary_grad_bound(r, i, cpu)
                    : family == &dti_family_binary     ? ops_binary_bound(r, i, cpu)
                    : family == &dti_family_dropout    ? 3 * OPS_U * fabs(r->out.data[i])
+                   : family == &dti_family_test_mix   ? 8 * OPS_U * fabs(r->out.data[i])
                    : family == &dti_family_mse_grad   ? 4 * OPS_U * fabs(r->out.data[i])
                    : family == &dti_family_norm       ? scale * ops_norm_bound(r, i)
                    : family == &dti_family_batch_dx   ? scale * ops_batch_dx_bound(r, i)

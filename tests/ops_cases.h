@@ -609,6 +609,15 @@ static void ops_case_mean_loss(ops_model *m) {
         ops_result(m, dt_mean_loss(ops_rows(m, dt_dims(1025), OPS_ANY)));
 }
 
+static void ops_case_test_mix(ops_model *m) {
+    dt_tensor in[7];
+    for (int i = 0; i < 7; i++)
+        in[i] = ops_rows(m, dt_dims(5), OPS_AWAY);
+    ops_result(m, dti_append(m->graph, m->op, in, 7, NULL));
+    in[6] = in[5]; /* the same twice */
+    ops_result(m, dti_append(m->graph, m->op, in, 7, NULL));
+}
+
 #include "ops_cases_image.h"
 
 /* ---- the table: a builder for each row. NIL, INPUT and PARAM are what all others are built of. */
@@ -623,6 +632,7 @@ static void (*ops_case_of(dti_op op))(ops_model *) {
         void (*build)(ops_model *m);
     } cases[] = {
         {&dti_family_leaf, ops_case_leaf},
+        {&dti_family_test_mix, ops_case_test_mix},
         {&dti_family_fill, ops_case_fill},
         {&dti_family_seed, ops_case_seed},
         {&dti_family_unary, ops_case_unary},

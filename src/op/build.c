@@ -26,6 +26,10 @@ static bool dti_build_inputs_fit(dti_build *b, const dti_op_info *info) {
         return dti_build_fail(b, "takes %s%d inputs", info->inputs_more ? "at least " : "",
                               info->inputs_min);
     }
+    if (b->count > DTI_INPUTS_MAX && !info->family->many) {
+        b->count = 0;
+        return dti_build_fail(b, "takes at most %d inputs", DTI_INPUTS_MAX);
+    }
     for (uint32_t i = 0; i < b->count; i++) {
         dt_tensor x = b->inputs[i];
         if (x.graph != b->graph) {

@@ -65,7 +65,10 @@ static bool dti_concat_shape(dti_build *b) {
 
 static void dti_concat_grad(dti_grad *g) {
     int axis = g->node.attr.i[0];
-    dt_tensor part = dt_slice(g->dy, axis, g->before, dti_node_of(g->in[0])->shape.dim[axis]);
+    int64_t before = 0; /* where the input starts */
+    for (uint32_t i = 0; i < g->index; i++)
+        before += dti_node_of(dti_input_of(g->graph, &g->node, i))->shape.dim[axis];
+    dt_tensor part = dt_slice(g->dy, axis, before, dti_node_of(g->in[0])->shape.dim[axis]);
     g->dx[0] = dti_sum_to(part, g->in[0]);
 }
 
@@ -276,6 +279,6 @@ DTI_FAMILY(copy, .shape = dti_copy_shape, .grad = dti_copy_grad);
 
 DTI_FAMILY(cast, .shape = dti_cast_shape);
 
-DTI_FAMILY(concat, .shape = dti_concat_shape, .grad = dti_concat_grad);
+DTI_FAMILY(concat, .shape = dti_concat_shape, .grad = dti_concat_grad, .many = true);
 
 DTI_FAMILY(pad, .shape = dti_pad_shape, .grad = dti_pad_grad);

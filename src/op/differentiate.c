@@ -57,7 +57,7 @@ static void dti_pass_mark(dti_pass *p, const dt_tensor *wrt, uint32_t count) {
     }
 }
 
-/* One input at a time: for ops of any number of inputs (concat). */
+/* One input at a time: for rows of any number of inputs. */
 static void dti_pass_each_input(dti_pass *p, dti_grad *g) {
     dt_graph *graph = p->graph;
     for (uint32_t i = 0; i < g->node.count; i++) {
@@ -68,7 +68,6 @@ static void dti_pass_each_input(dti_pass *p, dti_grad *g) {
             dti_op_info_of(g->node.op)->family->grad(g);
             dti_pass_add(p, g->in[0].id, g->dx[0]);
         }
-        g->before += dti_node_of(g->in[0])->shape.dim[g->node.attr.i[0]];
     }
 }
 
@@ -79,11 +78,11 @@ static void dti_pass_node(dti_pass *p, uint32_t id) {
     dti_grad g = {.graph = graph, .node = graph->nodes[id], .y = {graph, id}};
     const dti_op_family *family = dti_op_info_of(g.node.op)->family;
     g.dy = (dt_tensor){graph, p->adjoint[dti_pass_slot(p, id)]};
-    if (g.node.op == DTI_OP_CONCAT) {
+    if (family->many) {
         dti_pass_each_input(p, &g);
         return;
     }
-    for (uint32_t i = 0; i < g.node.count && i < DTI_BINDINGS_MAX; i++) {
+    for (uint32_t i = 0; i < g.node.count; i++) {
         g.in[i] = (dt_tensor){graph, graph->inputs[g.node.first + i]};
         g.wanted[i] = dti_pass_reached(p, g.in[i].id);
     }
@@ -91,7 +90,7 @@ static void dti_pass_node(dti_pass *p, uint32_t id) {
         family->grad(&g);
     else
         dti_pass_lowered(&g);
-    for (uint32_t i = 0; i < g.node.count && i < DTI_BINDINGS_MAX; i++) {
+    for (uint32_t i = 0; i < g.node.count; i++) {
         if (g.wanted[i])
             dti_pass_add(p, g.in[i].id, g.dx[i]);
     }
@@ -132,8 +131,8 @@ static void dti_pass_run(dt_graph *graph, uint32_t first, const dt_tensor *y, co
 /* A node taken apart. Only its parts are walked: a path from one of its inputs to another lies
  * outside, where the outer pass walks it. An input that comes twice gets its gradient once. */
 static void dti_pass_lowered(dti_grad *g) {
-    dt_tensor wanted[DTI_BINDINGS_MAX] = {{0}};
-    for (uint32_t i = 0; i < DTI_BINDINGS_MAX; i++) {
+    dt_tensor wanted[DTI_INPUTS_MAX] = {{0}};
+    for (uint32_t i = 0; i < DTI_INPUTS_MAX; i++) {
         bool again = false;
         for (uint32_t k = 0; k < i; k++)
             again = again || (g->wanted[k] && g->in[k].id == g->in[i].id);
@@ -143,7 +142,7 @@ static void dti_pass_lowered(dti_grad *g) {
     const uint32_t first = g->graph->count;
     dt_tensor y = dti_op_info_of(g->node.op)->family->lower(g);
     if (!dti_is_nil(y) && !g->graph->error[0])
-        dti_pass_run(g->graph, first, &y, &g->dy, 1, wanted, DTI_BINDINGS_MAX, g->dx);
+        dti_pass_run(g->graph, first, &y, &g->dy, 1, wanted, DTI_INPUTS_MAX, g->dx);
 }
 
 static void dti_differentiate_all(dt_graph *graph, const dt_tensor *y, const dt_tensor *dy,

@@ -10,16 +10,18 @@ typedef struct dti_build {
     dti_node out; /* op and attr are set; dtype F32, samples = any input's */
 } dti_build;
 
+/* Inputs of a row, but for those of any number of inputs (many). */
+#define DTI_INPUTS_MAX 12
+
 /* ---- Gradient: from y = node(in) and dy make dx[i] for each i that is wanted. Nil = zero. */
 typedef struct dti_grad {
     dt_graph *graph;
     dti_node node; /* a copy: appending moves the graph's */
     dt_tensor y, dy;
-    dt_tensor in[DTI_BINDINGS_MAX]; /* the first four inputs */
-    bool wanted[DTI_BINDINGS_MAX];
-    dt_tensor dx[DTI_BINDINGS_MAX];
-    uint32_t index; /* for ops of many inputs: which input is asked for now (in[0] is that one) */
-    int64_t before; /* concat: where that input starts along the axis */
+    dt_tensor in[DTI_INPUTS_MAX];
+    bool wanted[DTI_INPUTS_MAX];
+    dt_tensor dx[DTI_INPUTS_MAX];
+    uint32_t index; /* for rows of many inputs: which one is asked for now (in[0] is that one) */
 } dti_grad;
 
 /* ---- Emit: see emit.h. ---- Reference: float64, naive loops, dense arrays. */
@@ -77,6 +79,7 @@ typedef struct dti_op_family {
      * NULL: they do, unless it is a view. */
     bool (*idle)(const dti_node *n, bool train);
     bool takes_terms;
+    bool many;    /* any number of inputs: grad is asked for one after the other */
     bool uniform; /* its value comes with the step, whatever part of the batch its input is of */
     /* Which input holds labels, and their range; false: none. NULL: none. */
     bool (*labels)(const dt_graph *g, const dti_node *n, dti_labels *out);

@@ -9,6 +9,9 @@
  *   selector   which member of the family it is
  *   formula    for the reference page
  * The order is the order of docs/ops.md; ids are not stored anywhere. */
+#ifndef DTI_OP_LIST_TESTS /* rows of a test program, whose families stand behind this library */
+#define DTI_OP_LIST_TESTS(X)
+#endif
 #define DTI_OP_LIST(X)                                                                             \
     X(NIL, nil, "0", NONE, WIDEST, leaf, 0, "no tensor")                                           \
     X(INPUT, input, "0", ROWWISE, WIDEST, leaf, 0, "written by the host before a step")            \
@@ -129,7 +132,8 @@
     X(BATCH_DX, batch_dx, "5", COUPLES, F32, batch_dx, 0,                                          \
       "(x, dy, w, stats, norm_dw) -> gradient of batch norm in x")                                 \
     X(RUNNING, running, "2", NONE, F32, running, 0,                                                \
-      "(running, stats) -> (1 - momentum) running + momentum * mean, or unbiased variance")
+      "(running, stats) -> (1 - momentum) running + momentum * mean, or unbiased variance")        \
+    DTI_OP_LIST_TESTS(X)
 
 typedef enum dti_op {
 #define DTI_X(id, name, inputs, samples, precision, family, selector, formula) DTI_OP_##id,
