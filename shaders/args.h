@@ -253,19 +253,6 @@
 #define DTI_COPY_FILL_I32 4
 #define DTI_COPY_IOTA_F32 5 /* y[i] = i, the linear index */
 
-#define DTI_B_ADD 0
-#define DTI_B_SUB 1
-#define DTI_B_MUL 2
-#define DTI_B_DIV 3
-#define DTI_B_MAX 4 /* NaN in either gives NaN, as in PyTorch */
-#define DTI_B_MIN 5
-#define DTI_B_POW 6
-#define DTI_B_EQ 7 /* comparisons give 1.0 or 0.0 */
-#define DTI_B_LT 8
-#define DTI_B_LE 9
-#define DTI_B_GT 10
-#define DTI_B_GE 11
-
 /* Epilogues, spec1 of GEMM, CONV, CONV_DX, NORM and MAX_POOL_GRAD: what happens to a result before
  * it is written. RELU: x < 0 ? 0 : x, after the bias. RELU_GRAD: mask > 0 ? x : 0; the mask is
  * binding 3 (of MAX_POOL_GRAD: x, binding 0), laid out as the result, and there is no bias. */

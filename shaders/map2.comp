@@ -13,18 +13,9 @@ layout(binding = 2) writeonly buffer buffer_y { float y[]; };
 float binary(float u, float v)
 {
     switch (spec0) {
-    case DTI_B_ADD: return dti_m_pair_add(u, v);
-    case DTI_B_SUB: return dti_m_pair_sub(u, v);
-    case DTI_B_MUL: return dti_m_pair_mul(u, v);
-    case DTI_B_DIV: return dti_m_pair_div(u, v);
-    case DTI_B_MAX: return dti_m_pair_max(u, v);
-    case DTI_B_MIN: return dti_m_pair_min(u, v);
-    case DTI_B_POW: return dti_m_pair_pow(u, v);
-    case DTI_B_EQ: return dti_m_pair_eq(u, v);
-    case DTI_B_LT: return dti_m_pair_lt(u, v);
-    case DTI_B_LE: return dti_m_pair_le(u, v);
-    case DTI_B_GT: return dti_m_pair_gt(u, v);
-    case DTI_B_GE: return dti_m_pair_ge(u, v);
+#define DTI_CASE(number, ID, name) case number: return dti_m_pair_##name(u, v);
+        DTI_BINARY_LIST(DTI_CASE)
+#undef DTI_CASE
     }
     return DTI_NAN;
 }

@@ -92,7 +92,7 @@
 #ifndef DT_COMM_ONLY
 /* ---- kernel: raw pointers only */
 #include "kernel/simd.h"
-#include "../shaders/lib/unary_list.h"
+#include "../shaders/lib/map_body.h"
 #include "../shaders/lib/optim_body.h"
 #include "kernel/gemm.h"
 #include "kernel/vec.h"

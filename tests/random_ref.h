@@ -24,7 +24,7 @@ static bool rnd_is_exact(const dti_node *n) {
         return selector == DTI_U_NEG || selector == DTI_U_ABS || selector == DTI_U_SIGN ||
                selector == DTI_U_RELU || selector == DTI_U_FLOOR || selector == DTI_U_STEP;
     if (f == &dti_family_binary)
-        return selector >= DTI_B_MAX && selector != DTI_B_POW;
+        return selector >= DTI_B_MAXIMUM && selector != DTI_B_POW;
     if (f == &dti_family_reduce)
         return selector != DTI_R_SUM;
     return f == &dti_family_fill || f == &dti_family_cast || f == &dti_family_copy ||

@@ -2,6 +2,7 @@
  * at awkward points and ties, broadcasting. How exact a kernel is, test_ops measures; here a wrong
  * definition is to be caught, so the bounds are wide. */
 #include "golden.h"
+#include "../shaders/lib/map_body.h" /* the lists of functions */
 
 typedef struct leaf { /* an input, recorded as "ops.NAME.<key>", its gradient as ".d<key>" */
     const char *key;
@@ -129,8 +130,8 @@ static const struct {
     const char *name;
     dt_tensor (*op)(dt_tensor x);
 } unaries[] = {
-#define X(name) {#name, dt_##name},
-    DT_UNARY_FUNCTIONS(X)
+#define X(number, ID, name, slope) {#name, dt_##name},
+    DTI_UNARY_PLAIN(X)
 #undef X
         {"leaky_relu", leaky_relu},
     {"elu", elu},

@@ -4,6 +4,7 @@
 
 #include "harness.h"
 #include "temp.h"
+#include "../shaders/lib/map_body.h" /* the lists of functions */
 
 #define COUNT(array) (sizeof(array) / sizeof(array)[0])
 
@@ -185,12 +186,12 @@ TEST(what_a_cleared_op_gave_is_never_taken_for_none) {
     }
 }
 
-#define DTX(name) X(dt_##name(nil))
-#define DTY(name) X(dt_##name(nil, y)) X(dt_##name(y, nil))
+#define DTX(number, ID, name, slope) X(dt_##name(nil))
+#define DTY(number, ID, name) X(dt_##name(nil, y)) X(dt_##name(y, nil))
 /* Each function that takes a tensor, with nil where it takes one. */
 #define USES_OF_NIL                                                                                \
-    DT_UNARY_FUNCTIONS(DTX)                                                                        \
-    DT_BINARY_FUNCTIONS(DTY)                                                                       \
+    DTI_UNARY_PLAIN(DTX)                                                                           \
+    DTI_BINARY_LIST(DTY)                                                                           \
     X(dt_label(nil, "name"))                                                                       \
     X(dt_freeze(nil))                                                                              \
     X(dt_leaky_relu(nil, 1))                                                                       \

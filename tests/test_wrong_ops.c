@@ -1,6 +1,7 @@
 /* Rows of wrong_args.h: graphs, ops and layers. A number of which any value has a meaning (a scale,
  * an offset, a slope) is in no slot. */
 #include "wrong_args.h"
+#include "../shaders/lib/map_body.h" /* the lists of functions */
 
 /* ---- Graphs and tensors */
 
@@ -95,17 +96,17 @@ ROW(GRAPH, dt_fill, ) {
 
 /* ---- Elementwise */
 
-#define UNARY(name)                                                                                \
+#define UNARY(number, ID, name, slope)                                                             \
     ROW(GRAPH, dt_##name, ) {                                                                      \
         return NIL(dt_##name(ONLY_F32(here.x)));                                                   \
     }
-DT_UNARY_FUNCTIONS(UNARY)
+DTI_UNARY_PLAIN(UNARY)
 
-#define BINARY(name)                                                                               \
+#define BINARY(number, ID, name)                                                                   \
     ROW(GRAPH, dt_##name, ) {                                                                      \
         return NIL(dt_##name(F32(here.x), F32(here.z)));                                           \
     }
-DT_BINARY_FUNCTIONS(BINARY)
+DTI_BINARY_LIST(BINARY)
 
 ROW(GRAPH, dt_leaky_relu, ) {
     return NIL(dt_leaky_relu(ONLY_F32(here.x), 0.01f));

@@ -101,4 +101,6 @@ static inline float dti_m_asfloat(int n)
 }
 #endif
 #include "math_body.h"
+#define DTI_MAP_PART 1
 #include "map_body.h"
+#undef DTI_MAP_PART

@@ -1,8 +1,8 @@
 /* ---- Results, errors, memory, logging -------------------------------------------------------- */
 
-/* X(id, text). What a call that meets the outside world returns. DT_OK is 0. The text with values
- * and a remedy is at dt_ctx_error(); of a dt_comm, at dt_comm_error(). A number, an index or an
- * enum that means nothing is INVALID.
+/* What a call that meets the outside world returns. DT_OK is 0. The text with values and a remedy is
+ * at dt_ctx_error(); of a dt_comm, at dt_comm_error(). A number, an index or an enum that means
+ * nothing is INVALID.
  *
  * NULL is INVALID wherever a pointer is needed: an object, `out`, data, a name, a description whose
  * comment does not say that it may be NULL; the text names the function and the argument. When it
@@ -11,47 +11,37 @@
  *
  * What was destroyed, by itself or with what it was made from (a store with its graph, all with the
  * context), may not be used or destroyed again. That cannot be detected. */
-#define DT_RESULT_LIST(X)                                                                          \
-    X(OK, "no error")                                                                              \
-    X(ERROR_INVALID, "a wrong argument or a call in a wrong state")                                \
-    X(ERROR_MEMORY, "out of host memory")                                                          \
-    X(ERROR_DEVICE_MEMORY, "out of device memory")                                                 \
-    X(ERROR_DEVICE, "no such device, or its driver failed")                                        \
-    X(ERROR_DEVICE_LOST, "the device was lost; its store must be created again")                   \
-    X(ERROR_UNSUPPORTED, "not supported on this device or for this type")                          \
-    X(ERROR_IO, "a file could not be opened, read or written")                                     \
-    X(ERROR_FORMAT, "a file is not what it should be")                                             \
-    X(ERROR_NUMERIC, "a NaN or an infinity; the store is unchanged")                               \
-    X(ERROR_TIMEOUT, "not done in the time that was given")                                        \
-    X(ERROR_REFUSED, "ranks do not accept each other: another key, job, version or setting")       \
-    X(ERROR_PEER_LOST, "a rank or the way to it is lost")                                          \
-    X(ERROR_MISMATCH, "ranks posted different operations")                                         \
-    X(ERROR_CORRUPT, "bytes changed on their way")                                                 \
-    X(ERROR_CANCELLED, "a rank gave an operation up")                                              \
-    X(ERROR_REVOKED, "the group has ended")                                                        \
-    X(ERROR_FORKED, "called in a child of fork with what is the parent's")                         \
-    X(ERROR_LATE, "a rank has not posted an operation in time")
-
 typedef enum dt_result {
-#define DTI_X(id, text) DT_##id,
-    DT_RESULT_LIST(DTI_X)
-#undef DTI_X
+    DT_OK = 0,              /* no error */
+    DT_ERROR_INVALID,       /* a wrong argument or a call in a wrong state */
+    DT_ERROR_MEMORY,        /* out of host memory */
+    DT_ERROR_DEVICE_MEMORY, /* out of device memory */
+    DT_ERROR_DEVICE,        /* no such device, or its driver failed */
+    DT_ERROR_DEVICE_LOST,   /* the device was lost; its store must be created again */
+    DT_ERROR_UNSUPPORTED,   /* not supported on this device or for this type */
+    DT_ERROR_IO,            /* a file could not be opened, read or written */
+    DT_ERROR_FORMAT,        /* a file is not what it should be */
+    DT_ERROR_NUMERIC,       /* a NaN or an infinity; the store is unchanged */
+    DT_ERROR_TIMEOUT,       /* not done in the time that was given */
+    DT_ERROR_REFUSED,   /* ranks do not accept each other: another key, job, version or setting */
+    DT_ERROR_PEER_LOST, /* a rank or the way to it is lost */
+    DT_ERROR_MISMATCH,  /* ranks posted different operations */
+    DT_ERROR_CORRUPT,   /* bytes changed on their way */
+    DT_ERROR_CANCELLED, /* a rank gave an operation up */
+    DT_ERROR_REVOKED,   /* the group has ended */
+    DT_ERROR_FORKED,    /* called in a child of fork with what is the parent's */
+    DT_ERROR_LATE       /* a rank has not posted an operation in time */
 } dt_result;
 
-/* X(id, bytes, text). Types of elements. Tensors are f32 and i32; collectives know all. */
-#define DT_DTYPE_LIST(X)                                                                           \
-    X(F32, 4, "f32") /* the default */                                                             \
-    X(I32, 4, "i32") /* class labels, indices */                                                   \
-    X(F64, 8, "f64")                                                                               \
-    X(BF16, 2, "bf16")                                                                             \
-    X(F16, 2, "f16")                                                                               \
-    X(I64, 8, "i64")                                                                               \
-    X(U8, 1, "u8")
-
+/* Types of elements. Tensors are f32 and i32; collectives know all. */
 typedef enum dt_dtype {
-#define DTI_X(id, bytes, text) DT_##id,
-    DT_DTYPE_LIST(DTI_X)
-#undef DTI_X
+    DT_F32 = 0, /* the default */
+    DT_I32,     /* class labels, indices */
+    DT_F64,
+    DT_BF16,
+    DT_F16,
+    DT_I64,
+    DT_U8
 } dt_dtype;
 
 /* How much an event that a logger is told of matters. */

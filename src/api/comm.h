@@ -19,48 +19,42 @@
 
 typedef struct dt_comm dt_comm;
 
-/* X(id, text). */
-#define DT_COMM_KIND_LIST(X)                                                                       \
-    X(SEND, "send")                                                                                \
-    X(RECV, "recv")                                                                                \
-    X(BROADCAST, "broadcast")                                                                      \
-    X(REDUCE, "reduce")                                                                            \
-    X(ALL_REDUCE, "all-reduce")                                                                    \
-    X(GATHER, "gather")                                                                            \
-    X(ALL_GATHER, "all-gather")                                                                    \
-    X(SCATTER, "scatter")                                                                          \
-    X(REDUCE_SCATTER, "reduce-scatter")                                                            \
-    X(ALL_TO_ALL, "all-to-all")                                                                    \
-    X(BARRIER, "barrier")
+typedef enum dt_comm_kind {
+    DT_COMM_SEND = 0,
+    DT_COMM_RECV,
+    DT_COMM_BROADCAST,
+    DT_COMM_REDUCE,
+    DT_COMM_ALL_REDUCE,
+    DT_COMM_GATHER,
+    DT_COMM_ALL_GATHER,
+    DT_COMM_SCATTER,
+    DT_COMM_REDUCE_SCATTER,
+    DT_COMM_ALL_TO_ALL,
+    DT_COMM_BARRIER
+} dt_comm_kind;
 
-/* X(id, text). 16-bit floats are summed in float32 and rounded once; integer sums and products wrap
- * around, the mean of integers is the wide sum divided, cut towards zero. min and max of floats are
- * NaN where any rank has NaN. */
-#define DT_COMM_REDUCTION_LIST(X)                                                                  \
-    X(SUM, "sum")                                                                                  \
-    X(MEAN, "mean")                                                                                \
-    X(MIN, "min")                                                                                  \
-    X(MAX, "max")                                                                                  \
-    X(PRODUCT, "product")
+/* 16-bit floats are summed in float32 and rounded once; integer sums and products wrap around, the
+ * mean of integers is the wide sum divided, cut towards zero. min and max of floats are NaN where
+ * any rank has NaN. */
+typedef enum dt_comm_reduction {
+    DT_COMM_SUM = 0,
+    DT_COMM_MEAN,
+    DT_COMM_MIN,
+    DT_COMM_MAX,
+    DT_COMM_PRODUCT
+} dt_comm_reduction;
 
-/* X(id, text). How a collective is done; the default chooses by group and bytes alone, so all ranks
- * agree. docs/distributed.md says which exists for which kind. */
-#define DT_COMM_ALGORITHM_LIST(X)                                                                  \
-    X(DEFAULT, "default")                                                                          \
-    X(DIRECT, "direct")             /* every rank exchanges with every other */                    \
-    X(ONE_SHOT, "one-shot")         /* every rank sends all that it has to all */                  \
-    X(DOUBLING, "doubling")         /* exchanges of everything at doubling distances */            \
-    X(HALVING, "halving")           /* exchanges of halves, then of doubles */                     \
-    X(RING, "ring")                 /* neighbours only */                                          \
-    X(HIERARCHICAL, "hierarchical") /* first among the ranks of a host: desc.local_size */
-
-#define DTI_X(id, text) DT_COMM_##id,
-typedef enum dt_comm_kind { DT_COMM_KIND_LIST(DTI_X) } dt_comm_kind;
-typedef enum dt_comm_reduction { DT_COMM_REDUCTION_LIST(DTI_X) } dt_comm_reduction;
-#undef DTI_X
-#define DTI_X(id, text) DT_COMM_ALGORITHM_##id,
-typedef enum dt_comm_algorithm { DT_COMM_ALGORITHM_LIST(DTI_X) } dt_comm_algorithm;
-#undef DTI_X
+/* How a collective is done; the default chooses by group and bytes alone, so all ranks agree.
+ * docs/distributed.md says which exists for which kind. */
+typedef enum dt_comm_algorithm {
+    DT_COMM_ALGORITHM_DEFAULT = 0,
+    DT_COMM_ALGORITHM_DIRECT,      /* every rank exchanges with every other */
+    DT_COMM_ALGORITHM_ONE_SHOT,    /* every rank sends all that it has to all */
+    DT_COMM_ALGORITHM_DOUBLING,    /* exchanges of everything at doubling distances */
+    DT_COMM_ALGORITHM_HALVING,     /* exchanges of halves, then of doubles */
+    DT_COMM_ALGORITHM_RING,        /* neighbours only */
+    DT_COMM_ALGORITHM_HIERARCHICAL /* first among the ranks of a host: desc.local_size */
+} dt_comm_algorithm;
 
 /* What data on the wire is protected against. Headers and control frames always carry a keyed
  * tag. */

@@ -108,28 +108,46 @@ DT_API dt_tensor dt_fill(dt_graph *graph, dt_shape shape, float value);
 /* ---- Elementwise, with NumPy's broadcasting over the dimensions; a tensor without samples is used
  * for every sample. The formulas and gradients are PyTorch's; docs/ops.md lists them. Errors (nil):
  * an i32 input (dt_cast it), shapes that do not broadcast, tensors of two graphs. */
-/* clang-format off */
-#define DT_UNARY_FUNCTIONS(X)                                                                      \
-    X(neg) X(abs) X(sign) X(exp) X(log) X(log1p) X(expm1) X(sqrt)                                  \
-    X(rsqrt) X(reciprocal) X(square) X(sin) X(cos) X(tanh) X(sigmoid) X(relu)                      \
-    X(gelu) X(gelu_tanh) X(silu) X(softplus) X(erf) X(floor) X(step)
-/* clang-format on */
-#define DTI_X(name) DT_API dt_tensor dt_##name(dt_tensor x);
-DT_UNARY_FUNCTIONS(DTI_X)
-#undef DTI_X
+DT_API dt_tensor dt_neg(dt_tensor x);        /* -x */
+DT_API dt_tensor dt_abs(dt_tensor x);        /* |x|; gradient 0 at 0 */
+DT_API dt_tensor dt_sign(dt_tensor x);       /* -1, 0 or 1; no gradient */
+DT_API dt_tensor dt_exp(dt_tensor x);        /* e^x */
+DT_API dt_tensor dt_log(dt_tensor x);        /* the natural logarithm */
+DT_API dt_tensor dt_log1p(dt_tensor x);      /* log(1 + x), exact near 0 */
+DT_API dt_tensor dt_expm1(dt_tensor x);      /* e^x - 1, exact near 0 */
+DT_API dt_tensor dt_sqrt(dt_tensor x);       /* the square root */
+DT_API dt_tensor dt_rsqrt(dt_tensor x);      /* 1 / sqrt(x) */
+DT_API dt_tensor dt_reciprocal(dt_tensor x); /* 1 / x */
+DT_API dt_tensor dt_square(dt_tensor x);     /* x * x */
+DT_API dt_tensor dt_sin(dt_tensor x);        /* sine, of radians */
+DT_API dt_tensor dt_cos(dt_tensor x);        /* cosine, of radians */
+DT_API dt_tensor dt_tanh(dt_tensor x);       /* hyperbolic tangent */
+DT_API dt_tensor dt_sigmoid(dt_tensor x);    /* 1 / (1 + e^-x) */
+DT_API dt_tensor dt_relu(dt_tensor x);       /* max(x, 0); gradient 0 at 0 */
+DT_API dt_tensor dt_gelu(dt_tensor x);       /* x * (1 + erf(x / sqrt 2)) / 2 */
+DT_API dt_tensor dt_gelu_tanh(dt_tensor x);  /* PyTorch's approximate='tanh' */
+DT_API dt_tensor dt_silu(dt_tensor x);       /* x * sigmoid(x) */
+DT_API dt_tensor dt_softplus(dt_tensor x);   /* log(1 + e^x), which is x above 20 */
+DT_API dt_tensor dt_erf(dt_tensor x);        /* the error function */
+DT_API dt_tensor dt_floor(dt_tensor x);      /* the largest integer <= x; no gradient */
+DT_API dt_tensor dt_step(dt_tensor x);       /* x > 0 ? 1 : 0; no gradient */
 DT_API dt_tensor dt_leaky_relu(dt_tensor x, float slope);           /* PyTorch's default is 0.01 */
 DT_API dt_tensor dt_elu(dt_tensor x, float alpha);                  /* PyTorch's default is 1 */
 DT_API dt_tensor dt_affine(dt_tensor x, float scale, float offset); /* scale * x + offset */
 
-/* maximum and minimum give NaN where either is NaN; eq, lt, le, gt, ge give 1 or 0. */
-/* clang-format off */
-#define DT_BINARY_FUNCTIONS(X)                                                                     \
-    X(add) X(sub) X(mul) X(div) X(maximum) X(minimum) X(pow) X(eq)                                 \
-    X(lt) X(le) X(gt) X(ge)
-/* clang-format on */
-#define DTI_X(name) DT_API dt_tensor dt_##name(dt_tensor a, dt_tensor b);
-DT_BINARY_FUNCTIONS(DTI_X)
-#undef DTI_X
+/* Of two tensors. */
+DT_API dt_tensor dt_add(dt_tensor a, dt_tensor b);     /* a + b */
+DT_API dt_tensor dt_sub(dt_tensor a, dt_tensor b);     /* a - b */
+DT_API dt_tensor dt_mul(dt_tensor a, dt_tensor b);     /* a * b */
+DT_API dt_tensor dt_div(dt_tensor a, dt_tensor b);     /* a / b */
+DT_API dt_tensor dt_maximum(dt_tensor a, dt_tensor b); /* NaN where either is */
+DT_API dt_tensor dt_minimum(dt_tensor a, dt_tensor b); /* NaN where either is */
+DT_API dt_tensor dt_pow(dt_tensor a, dt_tensor b);     /* a^b */
+DT_API dt_tensor dt_eq(dt_tensor a, dt_tensor b);      /* a == b ? 1 : 0; no gradient */
+DT_API dt_tensor dt_lt(dt_tensor a, dt_tensor b);      /* a < b ? 1 : 0; likewise */
+DT_API dt_tensor dt_le(dt_tensor a, dt_tensor b);      /* a <= b ? 1 : 0 */
+DT_API dt_tensor dt_gt(dt_tensor a, dt_tensor b);      /* a > b ? 1 : 0 */
+DT_API dt_tensor dt_ge(dt_tensor a, dt_tensor b);      /* a >= b ? 1 : 0 */
 
 /* f32 to i32 truncates toward zero; i32 to f32 rounds to nearest. No gradient. */
 DT_API dt_tensor dt_cast(dt_tensor x, dt_dtype dtype);

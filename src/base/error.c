@@ -3,10 +3,27 @@
 
 const char *dt_result_text(dt_result result) {
     static const char *const texts[] = {
-#define DTI_X(id, text) [DT_##id] = text,
-        DT_RESULT_LIST(DTI_X)
-#undef DTI_X
+        [DT_OK] = "no error",
+        [DT_ERROR_INVALID] = "a wrong argument or a call in a wrong state",
+        [DT_ERROR_MEMORY] = "out of host memory",
+        [DT_ERROR_DEVICE_MEMORY] = "out of device memory",
+        [DT_ERROR_DEVICE] = "no such device, or its driver failed",
+        [DT_ERROR_DEVICE_LOST] = "the device was lost; its store must be created again",
+        [DT_ERROR_UNSUPPORTED] = "not supported on this device or for this type",
+        [DT_ERROR_IO] = "a file could not be opened, read or written",
+        [DT_ERROR_FORMAT] = "a file is not what it should be",
+        [DT_ERROR_NUMERIC] = "a NaN or an infinity; the store is unchanged",
+        [DT_ERROR_TIMEOUT] = "not done in the time that was given",
+        [DT_ERROR_REFUSED] = "ranks do not accept each other: another key, job, version or setting",
+        [DT_ERROR_PEER_LOST] = "a rank or the way to it is lost",
+        [DT_ERROR_MISMATCH] = "ranks posted different operations",
+        [DT_ERROR_CORRUPT] = "bytes changed on their way",
+        [DT_ERROR_CANCELLED] = "a rank gave an operation up",
+        [DT_ERROR_REVOKED] = "the group has ended",
+        [DT_ERROR_FORKED] = "called in a child of fork with what is the parent's",
+        [DT_ERROR_LATE] = "a rank has not posted an operation in time",
     };
+    _Static_assert(DTI_COUNT(texts) == DT_ERROR_LATE + 1, "a text of each result");
     if ((unsigned)result >= DTI_COUNT(texts))
         return "an unknown result";
     return texts[result];

@@ -7,7 +7,7 @@
 
 typedef struct dti_weight {
     const char *name;
-    const char *dtype; /* of DT_DTYPE_LIST or DTI_WEIGHT_DTYPE_LIST */
+    const char *dtype; /* of DTI_DTYPE_LIST or DTI_WEIGHT_DTYPE_LIST */
     int element_bytes;
     int rank;
     int64_t dim[DTI_WEIGHT_MAX_DIMS];
@@ -120,7 +120,7 @@ static bool dti_weight_set_dtype(dti_weight *item, dti_slice text) {
         item->element_bytes = bytes;                                                               \
     }
 #define DTI_OWN_DTYPE(id, bytes, text) DTI_X(#id, bytes)
-    DT_DTYPE_LIST(DTI_OWN_DTYPE)
+    DTI_DTYPE_LIST(DTI_OWN_DTYPE)
     DTI_WEIGHT_DTYPE_LIST(DTI_X)
 #undef DTI_OWN_DTYPE
 #undef DTI_X

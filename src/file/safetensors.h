@@ -10,7 +10,7 @@
 #define DTI_SAFETENSORS_HEADER_MAX 100000000u
 #define DTI_WEIGHT_MAX_DIMS 8
 
-/* X(name in the file, bytes of an element). Types that the reader takes besides DT_DTYPE_LIST. */
+/* X(name in the file, bytes of an element). Types that the reader takes besides DTI_DTYPE_LIST. */
 /* clang-format off */
 #define DTI_WEIGHT_DTYPE_LIST(X)                                                                   \
     X("I16", 2) X("I8", 1) X("U64", 8) X("U32", 4) X("U16", 2) X("BOOL", 1)                        \

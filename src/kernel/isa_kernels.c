@@ -1,8 +1,8 @@
 /* Compiles the kernel bodies once per instruction set and chooses among them. */
 
-#define DTI_ROW_MAP(ID, name) [DTI_U_##ID] = DTI_V(map_##name),
-#define DTI_ROW_GRAD(ID, name) [DTI_U_##ID] = DTI_V(grad_##name),
-#define DTI_ROW_PAIR(ID, name) [DTI_B_##ID] = DTI_V(pair_##name),
+#define DTI_ROW_MAP(number, ID, name, slope) [number] = DTI_V(map_##name),
+#define DTI_ROW_GRAD(number, ID, name, slope) [number] = DTI_V(grad_##name),
+#define DTI_ROW_PAIR(number, ID, name) [number] = DTI_V(pair_##name),
 #define DTI_ROW_CONSTANTS(number, ID, name, least, most) [number] = DTI_V(constants_##name),
 #define DTI_ROW_UPDATE(number, ID, name, least, most) [number] = DTI_V(update_##name),
 #define DTI_KERNEL_TABLE(isa_, fma_, name_)                                                        \

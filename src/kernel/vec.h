@@ -3,7 +3,21 @@
  * Sum-order class "16-lane rows": four sums of 16 lanes take turns over blocks of 16 floats; they
  * are added as (0 + 2) + (1 + 3), then the lanes as the tree of simd_body.h. */
 
-/* y = f(x); p0, p1: the function's parameters (unary_list.h). */
+/* The elementwise functions' numbers. */
+enum {
+#define DTI_X(number, ID, name, slope) DTI_U_##ID = number,
+    DTI_UNARY_LIST(DTI_X)
+#undef DTI_X
+#define DTI_X(number, ID, name) DTI_B_##ID = number,
+        DTI_BINARY_LIST(DTI_X)
+#undef DTI_X
+#define DTI_X(...) +1
+            DTI_U_COUNT = DTI_UNARY_LIST(DTI_X),
+    DTI_B_COUNT = DTI_BINARY_LIST(DTI_X)
+#undef DTI_X
+};
+
+/* y = f(x); p0, p1: the function's parameters (map_body.h). */
 typedef void dti_unary_fn(float *y, const float *x, int64_t n, float p0, float p1);
 /* dx = dy * f'(x) */
 typedef void dti_unary_grad_fn(float *dx, const float *x, const float *dy, int64_t n, float p0,

@@ -12,7 +12,7 @@ DTI_INLINE void DTI_V(put)(float *p, DTI_VF x, int64_t n) {
 }
 
 /* ---- maps */
-#define DTI_MAP(ID, name)                                                                          \
+#define DTI_MAP(number, ID, name, slope)                                                           \
     static void DTI_V(map_##name)(float *y, const float *x, int64_t n, float p0, float p1) {       \
         const DTI_VF q0 = DTI_V(set1)(p0), q1 = DTI_V(set1)(p1);                                   \
         for (int64_t i = 0; i < n; i += 16)                                                        \
@@ -29,7 +29,7 @@ DTI_INLINE void DTI_V(put)(float *p, DTI_VF x, int64_t n) {
 DTI_UNARY_LIST(DTI_MAP)
 #undef DTI_MAP
 
-#define DTI_PAIR(ID, name)                                                                         \
+#define DTI_PAIR(number, ID, name)                                                                 \
     static void DTI_V(pair_##name)(float *y, const float *a, int a_step, const float *b,           \
                                    int b_step, int64_t n) {                                        \
         if (n <= 0)                                                                                \
@@ -89,11 +89,11 @@ static float DTI_V(row_max)(const float *x, int64_t n) {
         t[i] = i < n ? x[i] : -(float)INFINITY;
     DTI_VF most = DTI_V(load)(t);
     for (int64_t i = 16; i < n; i += 16) /* the last 16 may be seen twice */
-        most = DTI_V(m_pair_max)(most, DTI_V(load)(x + DTI_MIN(i, n - 16)));
+        most = DTI_V(m_pair_maximum)(most, DTI_V(load)(x + DTI_MIN(i, n - 16)));
     for (int h = 8; h; h /= 2) {
         DTI_V(store)(t, most);
         DTI_V(store)(t + 16, most);
-        most = DTI_V(m_pair_max)(most, DTI_V(load)(t + h));
+        most = DTI_V(m_pair_maximum)(most, DTI_V(load)(t + h));
     }
     DTI_V(store)(t, most);
     return t[0];

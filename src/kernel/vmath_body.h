@@ -37,7 +37,9 @@
 #endif
 
 #include "../../shaders/lib/math_body.h"
+#define DTI_MAP_PART 1
 #include "../../shaders/lib/map_body.h"
+#undef DTI_MAP_PART
 #define DTI_OPTIM_PART 3
 #include "../../shaders/lib/optim_body.h"
 #undef DTI_OPTIM_PART

@@ -27,8 +27,8 @@ static dt_tensor dti_binary_da(dti_grad *g, uint32_t selector) {
     case DTI_B_SUB: return dy;
     case DTI_B_MUL: return dt_mul(dy, b);
     case DTI_B_DIV: return dt_div(dy, b);
-    case DTI_B_MAX: return dti_winner(dy, dt_gt(a, b), a, b);
-    case DTI_B_MIN: return dti_winner(dy, dt_lt(a, b), a, b);
+    case DTI_B_MAXIMUM: return dti_winner(dy, dt_gt(a, b), a, b);
+    case DTI_B_MINIMUM: return dti_winner(dy, dt_lt(a, b), a, b);
     case DTI_B_POW: return dti_pow_da(g);
     default: return (dt_tensor){0};
     }
@@ -41,8 +41,8 @@ static dt_tensor dti_binary_db(dti_grad *g, uint32_t selector) {
     case DTI_B_SUB: return dt_neg(dy);
     case DTI_B_MUL: return dt_mul(dy, a);
     case DTI_B_DIV: return dt_neg(dt_div(dt_mul(dy, g->y), b));
-    case DTI_B_MAX: return dti_winner(dy, dt_gt(b, a), a, b);
-    case DTI_B_MIN: return dti_winner(dy, dt_lt(b, a), a, b);
+    case DTI_B_MAXIMUM: return dti_winner(dy, dt_gt(b, a), a, b);
+    case DTI_B_MINIMUM: return dti_winner(dy, dt_lt(b, a), a, b);
     case DTI_B_POW: return dt_mul(dy, dt_mul(g->y, dt_log(a)));
     default: return (dt_tensor){0};
     }
@@ -69,11 +69,11 @@ static void dti_binary_emit(dti_emit *e) {
     dti_emit_map2(e, DTI_K_MAP2, dti_op_info_of(e->node->op)->selector);
 }
 
-#define DTI_X(name)                                                                                \
+#define DTI_X(number, ID, name)                                                                    \
     DT_API dt_tensor dt_##name(dt_tensor a, dt_tensor b) {                                         \
-        return dti_append2((dti_op)DTI_OP_OF_##name, a, b, NULL);                                  \
+        return dti_append2(DTI_OP_##ID, a, b, NULL);                                               \
     }
-DT_BINARY_FUNCTIONS(DTI_X)
+DTI_BINARY_LIST(DTI_X)
 #undef DTI_X
 
 /* ---- Reference */
@@ -85,8 +85,8 @@ static double dti_binary_f64(uint32_t selector, double a, double b) {
     case DTI_B_SUB: return a - b;
     case DTI_B_MUL: return a * b;
     case DTI_B_DIV: return a / b;
-    case DTI_B_MAX: return isnan(a) || isnan(b) ? NAN : a > b ? a : b;
-    case DTI_B_MIN: return isnan(a) || isnan(b) ? NAN : a < b ? a : b;
+    case DTI_B_MAXIMUM: return isnan(a) || isnan(b) ? NAN : a > b ? a : b;
+    case DTI_B_MINIMUM: return isnan(a) || isnan(b) ? NAN : a < b ? a : b;
     case DTI_B_POW: return pow(a, b);
     case DTI_B_EQ: return a == b;
     case DTI_B_LT: return a < b;

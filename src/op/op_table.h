@@ -53,9 +53,9 @@
     X(SUB, sub, "2", ROWWISE, WIDEST, binary, DTI_B_SUB, "a - b")                                  \
     X(MUL, mul, "2", ROWWISE, WIDEST, binary, DTI_B_MUL, "a * b")                                  \
     X(DIV, div, "2", ROWWISE, F32, binary, DTI_B_DIV, "a / b")                                     \
-    X(MAXIMUM, maximum, "2", ROWWISE, WIDEST, binary, DTI_B_MAX,                                   \
+    X(MAXIMUM, maximum, "2", ROWWISE, WIDEST, binary, DTI_B_MAXIMUM,                                   \
       "larger; gradient halved at ties")                                                           \
-    X(MINIMUM, minimum, "2", ROWWISE, WIDEST, binary, DTI_B_MIN,                                   \
+    X(MINIMUM, minimum, "2", ROWWISE, WIDEST, binary, DTI_B_MINIMUM,                                   \
       "smaller; gradient halved at ties")                                                          \
     X(POW, pow, "2", ROWWISE, F32, binary, DTI_B_POW, "a^b")                                       \
     X(EQ, eq, "2", ROWWISE, WIDEST, binary, DTI_B_EQ, "a == b; no gradient")                       \
@@ -141,10 +141,3 @@ typedef enum dti_op {
 #undef DTI_X
         DTI_OP_COUNT
 } dti_op;
-
-enum { /* by the lower-case names that the API's lists of functions have */
-#define DTI_Y(ID, name, inputs, samples, precision, family, selector, formula)                     \
-    DTI_OP_OF_##name = DTI_OP_##ID,
-       DTI_OP_LIST(DTI_Y)
-#undef DTI_Y
-};

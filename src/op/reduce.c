@@ -349,7 +349,7 @@ static float dti_reduce_one(const dti_reduce_plan *p, const float *x) {
 static void dti_reduce_rows(const dti_reduce_plan *p, float *acc, const float *x, int64_t stride,
                             int64_t rows, int64_t cols) {
     static const uint8_t binary[] = {
-        [DTI_R_SUM] = DTI_B_ADD, [DTI_R_MAX] = DTI_B_MAX, [DTI_R_MIN] = DTI_B_MIN};
+        [DTI_R_SUM] = DTI_B_ADD, [DTI_R_MAX] = DTI_B_MAXIMUM, [DTI_R_MIN] = DTI_B_MINIMUM};
     if (p->kind == DTI_R_SUM) {
         p->k->col_sum(acc, x, rows, cols, stride, true);
         return;

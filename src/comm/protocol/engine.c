@@ -50,15 +50,11 @@ static bool dti_posted_before(const dti_core *core, uint32_t peer, uint32_t grou
 static void dti_announce_text(const dti_announce *p, char *text, size_t room) {
     bool reduces = p->kind == DT_COMM_REDUCE || p->kind == DT_COMM_ALL_REDUCE ||
                    p->kind == DT_COMM_REDUCE_SCATTER;
-    static const char *const reductions[] = {
-#define DTI_X(id, text) text,
-        DT_COMM_REDUCTION_LIST(DTI_X)
-#undef DTI_X
-    };
-    uint32_t reduction = p->flags & DTI_FLAG_REDUCTION;
-    bool known = reduces && !(p->flags & DTI_FLAG_P2P) && reduction < DTI_COUNT(reductions);
+    const uint32_t code = p->flags & DTI_FLAG_REDUCTION;
+    const char *reduction = dti_reduction_name((dt_comm_reduction)code);
+    bool known = reduces && !(p->flags & DTI_FLAG_P2P) && reduction;
     snprintf(text, room, "%s%s%s of %llu %s, root %u", dti_kind_name((dt_comm_kind)p->kind),
-             known ? " " : "", known ? reductions[reduction] : "", (unsigned long long)p->count,
+             known ? " " : "", known ? reduction : "", (unsigned long long)p->count,
              dti_dtype_name((dt_dtype)p->dtype), p->root);
 }
 
