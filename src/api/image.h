@@ -5,7 +5,7 @@
  * larger than the padded image, a stride, dilation or size below 1, groups that do not divide the
  * channels. */
 
-/* {0}: PyTorch's defaults. Element 0 is for the height (of a signal: the length), 1 for the width. */
+/* {0}: PyTorch's defaults. Element 0 is for the height (a signal's length), 1 for the width. */
 typedef struct dt_conv_desc {
     int32_t stride[2];         /* {0, 0} = {1, 1} */
     int32_t padding[2];        /* zeros on both sides */

@@ -1,11 +1,11 @@
 /* ---- Graphs and tensors -------------------------------------------------------------------------
  *
  * A graph is symbolic: it knows no device, no batch size and no values. A dt_tensor is a small
- * handle to one of its nodes, valid as long as the graph. Ops never return codes: a wrong op gives
- * a nil tensor (id 0) and the graph keeps the first error (op, shapes, label); an op on nil gives
- * nil; dt_store_create and dt_program_create report it. So a model is built without a check per
- * line; dt_graph_clear_error goes on after one. Threads: of all functions in this part, the
- * context's. */
+ * handle to one of its nodes, valid as long as the graph. Ops do not return error codes: a wrong op
+ * gives a nil tensor (id 0), the graph keeps the first error (op, shapes, label), an op on nil
+ * gives nil again, and dt_store_create and dt_program_create report the error. So building a model
+ * needs no check per line. dt_graph_clear_error lets you continue after an error. Threads: of all
+ * functions in this part, the context's. */
 
 typedef struct dt_graph dt_graph;
 
@@ -20,7 +20,7 @@ typedef struct dt_shape {
     int64_t dim[DT_MAX_DIMS];
 } dt_shape;
 
-/* dt_dims(28, 28) is a shape of rank 2, dt_dims() one of rank 0: one value (for each sample). */
+/* dt_dims(28, 28) is a shape of rank 2; dt_dims() has rank 0: a single value (per sample). */
 #ifdef __cplusplus
 static inline dt_shape dt_dims(int64_t a = INT64_MIN, int64_t b = INT64_MIN, int64_t c = INT64_MIN,
                                int64_t d = INT64_MIN, int64_t e = INT64_MIN) {
@@ -39,45 +39,45 @@ static inline dt_shape dt_dims(int64_t a = INT64_MIN, int64_t b = INT64_MIN, int
 /* `counted` holds one unused value, then `rank` dimensions: what dt_dims() expands to. */
 DT_API dt_shape dt_dims_of(int rank, const int64_t *counted);
 
-/* Makes an empty graph. Ownership: the context's; dt_graph_destroy ends it earlier. Errors, with
- * *out NULL: MEMORY. */
+/* Creates an empty graph. It belongs to the context and is destroyed with it; dt_graph_destroy does
+ * so earlier. Errors, with *out NULL: MEMORY. */
 DT_API dt_result dt_graph_create(dt_ctx *ctx, dt_graph **out);
-/* Ends a graph, its stores and their programs. NULL is fine. */
+/* Destroys a graph, its stores and their programs. NULL is allowed. */
 DT_API void dt_graph_destroy(dt_graph *graph);
 
-/* The first error that an op recorded, or NULL. Lives until dt_graph_clear_error, or the graph's
- * end. For NULL a constant that says so. */
+/* The first error that an op recorded, or NULL if there is none. Valid until dt_graph_clear_error
+ * or the end of the graph. For a NULL graph a constant text. */
 DT_API const char *dt_graph_error(const dt_graph *graph);
-/* Goes on without the op that failed: the graph takes new ops again, also beside a store, whose
- * values, programs and trainer never knew of it. What the op gave, and what ops gave on that since,
- * stays nil, and to use it is an error again, also where {0} would be none (a bias, the end of a
- * list): make those tensors again. A dt_nn_ layer that failed has left no parameter, so its
- * name is free. NULL, or a graph without an error, is fine. */
+/* Clears the error, so that the graph takes new ops again. A store of the graph, its values,
+ * programs and trainer are not affected by the error. The nil tensors that the failed op and its
+ * users gave stay nil, and using one is an error again, even where {0} is allowed (a bias, the end
+ * of a list): create those tensors anew. A dt_nn_ layer that failed has left no parameter behind,
+ * so its name is free. NULL, or a graph without an error, is allowed. */
 DT_API void dt_graph_clear_error(dt_graph *graph);
 
-/* The shape and type of a tensor; a rank of -1 and F32 for nil. */
+/* The shape and type of a tensor; for nil a rank of -1, and F32. */
 DT_API dt_shape dt_tensor_shape(dt_tensor x);
 DT_API dt_dtype dt_tensor_dtype(dt_tensor x);
-/* Whether it has a value for each sample (the implied first axis), or one for the whole batch.
- * False for nil. */
+/* True if the tensor has a value per sample (the implied first axis), false if it has one value for
+ * the whole batch, and for nil. */
 DT_API bool dt_tensor_has_samples(dt_tensor x);
 
-/* Names a tensor for messages; returns it. The text is copied. Errors (nil): an input or a
- * parameter, which has its name already. */
+/* Gives a tensor a name for messages and returns it. The text is copied. Errors (nil): an input or
+ * a parameter, which already has a name. */
 DT_API dt_tensor dt_label(dt_tensor x, const char *label);
 
 /* ---- Leaves. Errors (nil): no name, a shape of more than DT_MAX_DIMS dimensions, with a negative
  * one, or of 2^31 elements and more. Names are copied. */
 
-/* What the host writes before each step: one value of `shape` for each sample. Errors (nil): also a
- * name that another input has. */
+/* A tensor that the host writes before a step: one value of `shape` per sample. Errors (nil): also
+ * a name that another input has. */
 DT_API dt_tensor dt_input(dt_graph *graph, const char *name, dt_dtype dtype, dt_shape shape);
 /* The same with one value for the whole batch: class weights, a mask, a temperature. */
 DT_API dt_tensor dt_input_shared(dt_graph *graph, const char *name, dt_dtype dtype, dt_shape shape);
 
 /* How a parameter is filled when its store is created. fan_in is dimension 1 and fan_out dimension
- * 0, each times the rest of the weight, as PyTorch counts them; of a vector both are its length.
- * The numbers come from our own generator, not PyTorch's. */
+ * 0, each multiplied by the sizes of the dimensions behind them, as in PyTorch; for a vector both
+ * are its length. The random numbers are dtrain's own, not PyTorch's. */
 typedef enum dt_init_kind {
     DT_INIT_DEFAULT,         /* zeros */
     DT_INIT_CONSTANT,        /* a */
@@ -95,14 +95,14 @@ typedef struct dt_init {
     float a, b;
 } dt_init;
 
-/* A named, trained f32 value without samples. A name is used once in a graph; to share a parameter,
- * use its tensor twice. Errors (nil): also a name taken or that files cannot have (not UTF-8,
- * "__metadata__", "dtrain." at its begin), or a graph that has a store already. */
+/* A named, trained f32 tensor without samples. Names are unique in a graph; to share a parameter,
+ * use its tensor twice. Errors (nil): also a name that is taken or that files cannot hold (not
+ * UTF-8, "__metadata__", starting with "dtrain."), or a graph that already has a store. */
 DT_API dt_tensor dt_param(dt_graph *graph, const char *name, dt_shape shape, dt_init init);
-/* Keeps a parameter as it is in every program made after it: no gradient, no decay. Returns it.
- * Errors (nil): not a parameter. */
+/* Excludes a parameter from training in every program created afterwards: no gradient, no decay.
+ * Returns it. Errors (nil): not a parameter. */
 DT_API dt_tensor dt_freeze(dt_tensor param);
-/* A constant; one value for the whole batch. */
+/* A tensor whose elements are all `value`; without samples. */
 DT_API dt_tensor dt_fill(dt_graph *graph, dt_shape shape, float value);
 
 /* ---- Elementwise, with NumPy's broadcasting over the dimensions; a tensor without samples is used
@@ -151,38 +151,38 @@ DT_API dt_tensor dt_ge(dt_tensor a, dt_tensor b);      /* a >= b ? 1 : 0 */
 
 /* f32 to i32 truncates toward zero; i32 to f32 rounds to nearest. No gradient. */
 DT_API dt_tensor dt_cast(dt_tensor x, dt_dtype dtype);
-/* The value, contiguous in memory of its own. */
+/* The same values, contiguous, in memory of their own. */
 DT_API dt_tensor dt_copy(dt_tensor x);
-/* The value without a gradient. */
+/* The same values; no gradient flows back. */
 DT_API dt_tensor dt_detach(dt_tensor x);
 
-/* ---- Shape: views where possible, never a copy that is not needed */
+/* ---- Shapes. These are views where possible: data is copied only where it must be. */
 
-/* The same elements in order in another shape. One dimension may be -1: it is worked out. Errors
+/* The same elements, in order, in another shape. One dimension may be -1: it is inferred. Errors
  * (nil): another number of elements. */
 DT_API dt_tensor dt_reshape(dt_tensor x, dt_shape shape);
-/* All dimensions in one: the sample axis stays. */
+/* All dimensions in one; the sample axis stays. */
 DT_API dt_tensor dt_flatten(dt_tensor x);
 /* Dimension i of the result is dimension axes.dim[i] of x: dt_permute(x, dt_dims(1, 0)). */
 DT_API dt_tensor dt_permute(dt_tensor x, dt_shape axes);
 /* x[..., start : start + length, ...] along `axis`; a negative axis counts from the end. */
 DT_API dt_tensor dt_slice(dt_tensor x, int axis, int64_t start, int64_t length);
-/* `count` tensors, one after the other along `axis` (negative: from the end). Their other
- * dimensions are equal. Errors (nil): also a count below 1, which no graph is told of: what uses
- * the nil tells. */
+/* Concatenates `count` tensors along `axis` (negative: from the end). Their other dimensions must
+ * be equal. Errors (nil): also a count below 1; as no graph is known then, the error is recorded
+ * where the nil is used. */
 DT_API dt_tensor dt_concat(const dt_tensor *x, int count, int axis);
 /* Repeats dimensions of size 1 (and new leading ones) up to `shape`, without a copy. */
 DT_API dt_tensor dt_expand(dt_tensor x, dt_shape shape);
 
-/* ---- Reductions over dimensions (never over samples): `axes` lists them, dt_dims() means all.
- * keep leaves them in the shape with size 1. x: f32. */
+/* ---- Reductions over dimensions (never over samples). `axes` lists them; dt_dims() means all.
+ * With `keep` they stay in the shape with size 1. x: f32. */
 DT_API dt_tensor dt_sum(dt_tensor x, dt_shape axes, bool keep);
 DT_API dt_tensor dt_mean(dt_tensor x, dt_shape axes, bool keep);
 DT_API dt_tensor dt_max(dt_tensor x, dt_shape axes, bool keep); /* gradient: evenly among ties */
 DT_API dt_tensor dt_min(dt_tensor x, dt_shape axes, bool keep);
-/* The sum over the samples: x: [...] of each sample; result one [...]. Errors (nil): no samples. */
+/* The sum over the samples. x: [...] per sample; result [...]. Errors (nil): x has no samples. */
 DT_API dt_tensor dt_sum_samples(dt_tensor x);
-/* e^x / sum e^x along one axis (negative: from the end), shifted by the maximum; its logarithm. */
+/* e^x / sum e^x along one axis (negative: from the end), computed stably; and its logarithm. */
 DT_API dt_tensor dt_softmax(dt_tensor x, int axis);
 DT_API dt_tensor dt_log_softmax(dt_tensor x, int axis);
 
@@ -196,21 +196,22 @@ DT_API dt_tensor dt_matmul_transposed(dt_tensor a, dt_tensor b, bool transpose_a
 /* x W^T + b. x: [..., in], w: [out, in], b: [out] or {0} for none; result [..., out]. PyTorch's
  * F.linear. */
 DT_API dt_tensor dt_linear(dt_tensor x, dt_tensor w, dt_tensor b);
-/* Rows of a table by number. table: [rows, ...] f32, without samples; index: [I...] i32; result
- * [I..., ...]. The gradient sums in a fixed order. An index that the host writes is checked there;
- * one computed in the graph gives a row of NaN where it is out of range. PyTorch's F.embedding. */
+/* Looks up rows of a table. table: [rows, ...] f32, without samples; index: [I...] i32; result
+ * [I..., ...]. The gradient is summed in a fixed order. Indices that the host writes are checked
+ * when they are written; one computed in the graph gives a row of NaN if it is out of range.
+ * PyTorch's F.embedding. */
 DT_API dt_tensor dt_gather(dt_tensor table, dt_tensor index);
 
 /* ---- Random */
 
-/* In training keeps a value with probability 1 - p and scales it by 1 / (1 - p); else identity.
- * The mask depends on seed, step (dt_step_desc) and the element's place in the global batch alone.
- * Errors (nil): p outside [0, 1). */
+/* In training programs keeps each value with probability 1 - p, scaled by 1 / (1 - p); in others
+ * the identity. The mask depends only on seed and step (dt_step_desc) and on the element's place
+ * in the global batch. Errors (nil): p outside [0, 1). */
 DT_API dt_tensor dt_dropout(dt_tensor x, float p);
 
-/* ---- Losses. A loss is a term (sum, weight): its value is sum / weight over the whole global
- * batch, however that is cut. Terms go to dt_program_desc, with coefficients; they take part in no
- * other op than dt_gradient (which differentiates the sum). */
+/* ---- Losses. A loss is a term, a pair (sum, weight); its value is sum / weight over the whole
+ * global batch, however the batch is divided. Terms are given to dt_program_desc, with
+ * coefficients. The only op that takes one is dt_gradient, which differentiates the sum. */
 
 /* {0}: PyTorch's defaults. */
 typedef struct dt_cross_entropy_desc {
@@ -224,24 +225,24 @@ typedef struct dt_cross_entropy_desc {
  * CrossEntropyLoss, reduction 'mean'. desc may be NULL. */
 DT_API dt_tensor dt_cross_entropy(dt_tensor logits, dt_tensor target,
                                   const dt_cross_entropy_desc *desc);
-/* Mean squared error over all elements. y and t of one shape, both with samples or both without;
- * the weight is the number of elements. Errors (nil): also samples on one side alone, which is
- * mostly a shared input meant to be an input; where it is meant, dt_mean_loss(dt_square(dt_sub(y,
- * t))) repeats the other for each sample. */
+/* Mean squared error over all elements. y and t have the same shape, and both or neither have
+ * samples; the weight is the number of elements. Errors (nil): also if only one of them has
+ * samples, which is usually dt_input_shared written for dt_input. If it is intended, use
+ * dt_mean_loss(dt_square(dt_sub(y, t))), which repeats the other one for each sample. */
 DT_API dt_tensor dt_mse(dt_tensor y, dt_tensor t);
-/* The mean of all elements of x: your own loss, from ops. */
+/* The mean of all elements of x, as a loss: for losses of your own. */
 DT_API dt_tensor dt_mean_loss(dt_tensor x);
-/* A metric term: the share of rows whose largest logit is the target's. Shapes as cross-entropy's.
- * No gradient. */
+/* A metric term: the fraction of rows whose largest logit is the target's. Shapes as for
+ * dt_cross_entropy. No gradient. */
 DT_API dt_tensor dt_accuracy(dt_tensor logits, dt_tensor target);
 
 /* ---- Gradients in the graph */
 
-/* d(sum of y) / d(x) as a tensor of x's shape, which may be differentiated again. y: any f32 tensor
- * or loss term (its sum, not its mean). x: any f32 tensor that y is made from: an input, a
- * parameter, or what lies between, taken as free: what counts are y's uses of this very tensor.
- * With h = relu(x) and y = h * x, d/dh is x, and d/dx goes both ways; a second relu(x) would be
- * another tensor than h. The sum is over samples too: each has its own gradient in x where y mixes
- * no samples. Errors (nil): y does not depend on x in a differentiable way, or an op between them
- * has no gradient. */
+/* d(sum of y) / dx as a tensor of x's shape, which can be differentiated again. y: any f32 tensor
+ * or loss term (its sum, not its mean). x: any f32 tensor that y is computed from: an input, a
+ * parameter, or an intermediate tensor, which then counts as an independent variable. With h =
+ * relu(x) and y = h * x, d/dh is x, and d/dx follows both paths; a second dt_relu(x) would be
+ * another tensor than h. The sum includes the samples, so each sample has its own gradient in x if
+ * y does not mix samples. Errors (nil): y does not depend on x differentiably, or an op between
+ * them has no gradient. */
 DT_API dt_tensor dt_gradient(dt_tensor y, dt_tensor x);
