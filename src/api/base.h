@@ -1,16 +1,17 @@
 /* ---- Results, errors, memory, logging -------------------------------------------------------- */
 
-/* What a call that meets the outside world returns. DT_OK is 0. The text with values and a remedy is
- * at dt_ctx_error(); of a dt_comm, at dt_comm_error(). A number, an index or an enum that means
- * nothing is INVALID.
+/* The result of a call that can fail. DT_OK is 0. A text with the values and a remedy is in
+ * dt_ctx_error(), or for a dt_comm in dt_comm_error(). A number, index or enumerator without a
+ * meaning is INVALID.
  *
- * NULL is INVALID wherever a pointer is needed: an object, `out`, data, a name, a description whose
- * comment does not say that it may be NULL; the text names the function and the argument. When it
- * is the object itself there is none to hold a text: then dt_ctx_error(NULL) has a constant one.
- * Ops give nil, getters 0, NULL, false or -1, and functions that return nothing do nothing.
+ * NULL is INVALID wherever a pointer is required: an object, `out`, data, a name, a description
+ * (unless its comment allows NULL); the text names the function and the argument. If the object
+ * itself is NULL there is nothing to hold the text; dt_ctx_error(NULL) then gives a constant one.
+ * With NULL, ops give nil, getters give 0, NULL, false or -1, and functions without a result do
+ * nothing.
  *
- * What was destroyed, by itself or with what it was made from (a store with its graph, all with the
- * context), may not be used or destroyed again. That cannot be detected. */
+ * An object that was destroyed, directly or with its owner (a store with its graph, everything with
+ * the context), must not be used or destroyed again. This cannot be detected. */
 typedef enum dt_result {
     DT_OK = 0,              /* no error */
     DT_ERROR_INVALID,       /* a wrong argument or a call in a wrong state */
@@ -44,36 +45,37 @@ typedef enum dt_dtype {
     DT_U8
 } dt_dtype;
 
-/* How much an event that a logger is told of matters. */
+/* The severity of a log message. */
 typedef enum dt_log_level {
     DT_LOG_ERROR,   /* a call failed; the same text is at dt_ctx_error() */
-    DT_LOG_WARNING, /* it works, but not as asked or not as fast */
+    DT_LOG_WARNING, /* it works, but not as requested, or more slowly */
     DT_LOG_INFO     /* choices: the device and why, the plan's bytes, the kernels' variant */
 } dt_log_level;
 
-/* Your allocator. `align` is a power of two, at most 4096. alloc returns NULL when it has no
- * memory; dtrain then fails the call with DT_ERROR_MEMORY and leaks nothing. free gets the size it
- * asked for. Threads: called on the thread that calls dtrain, never from the pool. */
+/* The application's allocator. `align` is a power of two, at most 4096. alloc returns NULL when it
+ * is out of memory; the call of dtrain then fails with DT_ERROR_MEMORY and leaks nothing. free
+ * gets the size that was allocated. Threads: called on the thread that calls dtrain, never from a
+ * pool. */
 typedef struct dt_allocator {
     void *(*alloc)(void *user, size_t bytes, size_t align);
     void (*free)(void *user, void *memory, size_t bytes);
     void *user;
 } dt_allocator;
 
-/* Your logger. Without one dtrain says nothing. `message` has no newline at its end and is valid
- * during the call.
+/* The application's logger; without one dtrain is silent. `message` does not end in a newline and
+ * is valid during the call.
  * Threads: called on the thread that calls dtrain. */
 typedef struct dt_logger {
     void (*log)(void *user, dt_log_level level, const char *message);
     void *user;
 } dt_logger;
 
-/* Your job system: run body(arg, i) for every i in [0, count), in any order, on any threads, and
- * return when all are done. Results do not depend on how many threads that is. */
+/* The application's job system: it calls body(arg, i) for every i in [0, count), in any order, on
+ * any threads, and returns when all calls have. Results do not depend on the number of threads. */
 typedef struct dt_job_system {
     void (*parallel_for)(void *user, int64_t count, void (*body)(void *arg, int64_t i), void *arg);
     void *user;
-    int threads; /* how many run at once: the largest `count` that you are called with; 0 = 1 */
+    int threads; /* how many calls run at once; `count` is never larger; 0 = 1 */
 } dt_job_system;
 
 /* The short text of a result; never NULL. Threads: any. */
