@@ -180,6 +180,7 @@
 /* ---- program: stores, code bound to memory, runs */
 #include "program/store.h"
 #include "program/program.h"
+#include "program/assembly.h"
 #include "program/store.c"
 #include "program/finite.c"
 #include "program/step_block.c"
@@ -187,6 +188,7 @@
 #include "program/compile.c"
 #include "program/run.c"
 #include "program/replica.c"
+#include "program/assembly.c"
 
 /* ---- nn: named parameters, initialisers, layers */
 #include "nn/nn_linear.c"

@@ -56,5 +56,6 @@ static FILE *harness_stream(int descriptor, const char *mode) {
 #include "test_vulkan.c"
 #include "test_vulkan_exchange.c"
 #include "test_parallel.c"
+#include "test_assembly.c"
 
 int harness_threads_left = -1;

@@ -20,13 +20,14 @@ typedef struct dti_label_check {
     int64_t read_count; /* how many it reads */
 } dti_label_check;
 
-/* An input, output or host gradient and where its host side lies. */
+/* An input, output or gradient and where its host side lies. */
 typedef struct dti_port {
-    uint32_t node;   /* the application's tensor: input, output, or y of a host gradient */
+    uint32_t node;   /* the application's tensor: input, output, or whose gradient it is */
     uint64_t offset; /* in IN or OUT */
     uint64_t bytes;
     bool output;
-    bool gradient; /* dL/dy of `node`, written by the host */
+    bool gradient;   /* dL/dy of `node`: the host's, or of an output one that leaves */
+    uint8_t segment; /* comes to the device before it, or to the host after it */
     dti_label_check *checks;
     uint32_t check_count;
     size_t check_capacity;
@@ -84,6 +85,11 @@ typedef struct dti_code {
     dti_stat *stats;                            /* of batch norm: the host joins the pieces' */
     uint32_t stat_count;
 
+    bool joint; /* the update is made by a segment behind that which judges it */
+    uint32_t leaving_count;
+    uint32_t leaving[DT_MAX_OUTPUTS];     /* inputs whose gradients leave; */
+    dt_tensor leaving_dx[DT_MAX_OUTPUTS]; /* those */
+
     uint8_t *trained;    /* by parameter */
     uint32_t *update;    /* by parameter: the node of a buffer's new value; 0 = it stays */
     dt_tensor *param_dx; /* by parameter: its gradient's node; nil = not trained */
@@ -94,7 +100,7 @@ typedef struct dti_code {
     uint8_t phases[DTI_SEGMENTS_MAX];
     uint32_t segment_count;                 /* weigh segment last, if any */
     uint32_t commit_segment, weigh_segment; /* segment_count = none */
-    uint32_t update_segment; /* the commit's; of a replica the one behind it, which only writes */
+    uint32_t update_segment; /* the commit's; of joint code and a replica's the one behind it */
 
     dti_port *ports;
     uint32_t port_count;
@@ -104,6 +110,12 @@ typedef struct dti_code {
     uint64_t transient_bytes, used_bytes, in_bytes, out_bytes, table_bytes;
 } dti_code;
 
+/* What makes code one of several that make a step together, on devices of their own: their segments
+ * wait on each other (program/job.h), and all update or none does. */
+typedef struct dti_joint {
+    dt_tensor inputs[DT_MAX_OUTPUTS]; /* whose dL/dx leaves; ends at its first nil */
+} dti_joint;
+
 /* What is lowered. */
 typedef struct dti_code_desc {
     const dt_graph *graph; /* the application's, whose tensors `program` names */
@@ -112,6 +124,7 @@ typedef struct dti_code_desc {
     dt_graph *work;
     const dt_program_desc *program;
     const dti_shards *shards; /* what a replica computes of a step; NULL: a program by itself */
+    const dti_joint *joint;   /* NULL: it makes steps alone */
     const dti_layout *layout; /* outlives the code */
     dti_limits limits;
 } dti_code_desc;

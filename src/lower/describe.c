@@ -80,6 +80,23 @@ static uint32_t dti_program_desc_list(dti_lowering *w, const dt_tensor *list, co
     return count;
 }
 
+/* Inputs whose gradients leave. */
+static void dti_program_desc_joint(dti_lowering *w) {
+    dti_code *code = w->code;
+    const dt_tensor *inputs = w->joint->inputs;
+    code->leaving_count = dti_program_desc_list(w, inputs, "joint input", &w->problems);
+    for (uint32_t i = 0; i < code->leaving_count; i++) {
+        const dti_node *n = dti_is_nil(inputs[i]) ? NULL : dti_node_of(inputs[i]);
+        code->leaving[i] = inputs[i].id;
+        if (n && (n->op != DTI_OP_INPUT || n->dtype != DT_F32))
+            dti_text_add(&w->problems, "\n- joint input %u, %s, is no input of f32", i + 1,
+                         dti_tensor_print(inputs[i]).text);
+    }
+    if (!code->has_optim || code->piece_count || code->desc.accumulate)
+        dti_text_add(&w->problems, "\n- joint programs have an optimizer, one batch a step and no "
+                                   "shards");
+}
+
 static void dti_program_desc_check(dti_lowering *w) {
     dti_code *code = w->code;
     dti_text *problems = &w->problems;
@@ -104,6 +121,8 @@ static void dti_program_desc_check(dti_lowering *w) {
         dti_text_add(problems, "\n- .accumulate needs gradients: give .optim or .gradients");
     if (code->has_optim)
         dti_optim_resolve(code, problems);
+    if (w->joint)
+        dti_program_desc_joint(w);
 }
 
 static dt_result dti_describe_problems(const dti_lowering *w) {
@@ -180,32 +199,55 @@ static uint32_t dti_gradient_roots(dti_code *code, dt_tensor *y, dt_tensor *dy) 
     return count;
 }
 
+/* By parameter, then by input whose gradient leaves; nil: none is asked for. */
+static void dti_gradient_leaves(const dti_code *code, dt_tensor *wrt) {
+    const uint32_t params = code->layout->param_count;
+    for (uint32_t i = 0; i < params; i++) {
+        if (code->trained[i])
+            wrt[i] = (dt_tensor){code->work, code->layout->params[i].node};
+    }
+    for (uint32_t i = 0; i < code->leaving_count; i++)
+        wrt[params + i] = (dt_tensor){code->work, code->leaving[i]};
+}
+
+static void dti_gradients_found(dti_code *code, const dt_tensor *wrt, const dt_tensor *dx,
+                                dti_text *problems) {
+    const uint32_t params = code->layout->param_count;
+    memcpy(code->param_dx, dx, params * sizeof *dx);
+    memcpy(code->leaving_dx, dx + params, code->leaving_count * sizeof *dx);
+    for (uint32_t i = 0; i < params + code->leaving_count; i++) {
+        if (!wrt[i].id || !dti_is_nil(dx[i]))
+            continue;
+        const char *label = code->work->nodes[wrt[i].id].label;
+        if (i < params)
+            dti_text_add(problems,
+                         "\n- parameter '%s' has no gradient: no loss depends on it; dt_freeze "
+                         "it, or leave it out of .params",
+                         label);
+        else
+            dti_text_add(problems, "\n- joint input '%s' has no gradient: no loss depends on it",
+                         label);
+    }
+}
+
 static void dti_append_gradients(dti_code *code, dti_text *problems) {
     dt_graph *g = code->work;
+    const uint32_t count = code->layout->param_count + code->leaving_count;
     code->backward_node = g->count;
     if (!code->has_gradients || !dti_select_params(code, problems))
         return;
     dt_tensor y[2 * DT_MAX_TERMS], dy[2 * DT_MAX_TERMS];
     uint32_t roots = dti_gradient_roots(code, y, dy);
-    dt_tensor *wrt = dti_alloc_array(code->base, code->layout->param_count, sizeof *wrt);
+    dt_tensor *wrt = dti_alloc_array(code->base, 2 * (size_t)count, sizeof *wrt);
     if (!wrt) {
         problems->ok = false;
         return;
     }
-    for (uint32_t i = 0; i < code->layout->param_count; i++) {
-        if (code->trained[i])
-            wrt[i] = (dt_tensor){g, code->layout->params[i].node};
-    }
-    dti_differentiate_all(g, y, dy, roots, wrt, code->layout->param_count, code->param_dx);
+    dti_gradient_leaves(code, wrt);
+    dti_differentiate_all(g, y, dy, roots, wrt, count, wrt + count);
+    if (!g->error[0])
+        dti_gradients_found(code, wrt, wrt + count, problems);
     dti_free(code->base, wrt);
-    for (uint32_t i = 0; i < code->layout->param_count && !g->error[0]; i++) {
-        if (!code->trained[i] || !dti_is_nil(code->param_dx[i]))
-            continue;
-        dti_text_add(problems,
-                     "\n- parameter '%s' has no gradient: no loss depends on it; dt_freeze it, or "
-                     "leave it out of .params",
-                     g->nodes[code->layout->params[i].node].label);
-    }
 }
 
 static dt_result dti_pass_differentiate(dti_lowering *w) {

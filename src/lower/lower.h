@@ -10,8 +10,9 @@ typedef enum dti_extent {
 
 typedef struct dti_lowering {
     dti_code *code;
-    const dt_graph *graph; /* the application's: what the description's tensors are of */
-    dti_text problems;     /* with a description, all of them */
+    const dt_graph *graph;  /* the application's: what the description's tensors are of */
+    const dti_joint *joint; /* or NULL */
+    dti_text problems;      /* with a description, all of them */
     uint32_t weight_node[DT_MAX_TERMS]; /* by loss: gives its weight from targets alone; 0 = none */
     uint32_t weigh_launches;            /* the weigh segment's, in front of all others */
     dti_emit e;

@@ -53,6 +53,8 @@ static dt_result dti_lowering_open(dti_lowering *w, dti_base *base, const dti_co
     code->layout = desc->layout;
     code->limits = desc->limits;
     code->desc = *desc->program;
+    w->joint = desc->joint;
+    code->joint = desc->joint != NULL;
     code->label = dti_graph_string(code->work, code->desc.label ? code->desc.label : "program");
     code->trained = dti_alloc_array(base, params, sizeof *code->trained);
     code->param_dx = dti_alloc_array(base, params, sizeof *code->param_dx);

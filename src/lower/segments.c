@@ -26,6 +26,8 @@ static void dti_need_all(const dti_code *code, uint8_t *needed) {
         if (code->trained[i])
             needed[code->param_dx[i].id] = 1;
     }
+    for (uint32_t i = 0; i < code->leaving_count; i++)
+        needed[code->leaving_dx[i].id] = 1;
     dti_need_inputs(code->work, needed);
 }
 
@@ -60,7 +62,7 @@ static bool dti_lowering_alloc(dti_lowering *w) {
     uint32_t nodes = code->work->count, inputs = 0;
     for (uint32_t i = 0; i < nodes; i++)
         inputs += code->work->nodes[i].op == DTI_OP_INPUT;
-    code->ports = dti_alloc_array(code->base, inputs + DT_MAX_OUTPUTS, sizeof *code->ports);
+    code->ports = dti_alloc_array(code->base, inputs + 2 * DT_MAX_OUTPUTS, sizeof *code->ports);
     w->needed = dti_alloc_array(code->base, nodes, 1);
     w->pin = dti_alloc_array(code->base, nodes, sizeof *w->pin);
     w->param_of = dti_alloc_array(code->base, nodes, sizeof *w->param_of);
@@ -159,6 +161,7 @@ static void dti_place_inputs(dti_code *code, dti_emit *e, const uint8_t *needed)
             dti_port_add(code, e, id, DTI_VALUE_IN, &code->in_bytes);
             dti_port *port = &code->ports[code->port_count - 1];
             port->gradient = gradient != 0;
+            port->segment = (uint8_t)gradient;
             if (gradient)
                 port->node = (uint32_t)n->attr.i[0];
         }
@@ -168,21 +171,39 @@ static void dti_place_inputs(dti_code *code, dti_emit *e, const uint8_t *needed)
     code->segments[1].upload.bytes = code->in_bytes - code->segments[1].upload.offset;
 }
 
+/* `node` is what the host calls it: of a gradient, whose. */
+static void dti_place_output(dti_code *code, uint32_t *pin, uint32_t id, uint32_t node) {
+    const dti_node *n = &code->work->nodes[id];
+    dti_port *port = &code->ports[code->port_count++];
+    *port = (dti_port){.node = node,
+                       .offset = code->out_bytes,
+                       .bytes = dti_node_bytes(code, n),
+                       .output = true,
+                       .gradient = node != id};
+    pin[id] = dti_node_value(code, DTI_VALUE_OUT, n, code->out_bytes);
+    code->out_bytes += dti_aligned(port->bytes ? port->bytes : DTI_WORD_BYTES);
+}
+
 /* One port for each output, however often it is listed. */
 static void dti_place_outputs(dti_code *code, uint32_t *pin) {
     code->out_bytes = dti_aligned(DTI_WORD_BYTES * DTI_STATUS_WORDS);
     for (uint32_t i = 0; i < DT_MAX_OUTPUTS && dti_is_set(code->desc.outputs[i]); i++) {
         uint32_t id = code->desc.outputs[i].id;
-        if (pin[id])
+        if (!pin[id])
+            dti_place_output(code, pin, id, id);
+    }
+    for (uint32_t i = 0; i < code->leaving_count; i++) {
+        const uint32_t dx = code->leaving_dx[i].id;
+        if (dti_code_port(code, code->leaving[i], true, true))
             continue;
-        const dti_node *n = &code->work->nodes[id];
-        dti_port *port = &code->ports[code->port_count++];
-        *port = (dti_port){.node = id,
-                           .offset = code->out_bytes,
-                           .bytes = dti_node_bytes(code, n),
-                           .output = true};
-        pin[id] = dti_node_value(code, DTI_VALUE_OUT, n, code->out_bytes);
-        code->out_bytes += dti_aligned(port->bytes ? port->bytes : DTI_WORD_BYTES);
+        if (!pin[dx]) {
+            dti_place_output(code, pin, dx, code->leaving[i]);
+            continue;
+        }
+        dti_port *port = &code->ports[code->port_count++]; /* one value, two inputs' gradient */
+        *port = (dti_port){.node = code->leaving[i], .output = true, .gradient = true};
+        port->offset = code->list.values[pin[dx]].offset;
+        port->bytes = dti_node_bytes(code, &code->work->nodes[dx]);
     }
 }
 
@@ -486,6 +507,33 @@ static dt_result dti_pass_emit(dti_lowering *w) {
     return code->list.result;
 }
 
+/* The segment that writes a value last. */
+static uint32_t dti_segment_of(const dti_code *code, uint32_t value) {
+    uint32_t found = 0;
+    for (uint32_t s = 0; s < code->segment_count; s++) {
+        const dti_launch *l = &code->list.launches[code->segments[s].first];
+        for (uint32_t i = 0; i < code->segments[s].count; i++) {
+            for (int b = 0; b < DTI_BINDINGS_MAX; b++)
+                found = l[i].value[b] == value ? s : found;
+        }
+    }
+    return found;
+}
+
+/* Gradients that leave come to the host with the segment that made them. */
+static void dti_segment_leaving(dti_lowering *w) {
+    dti_code *code = w->code;
+    for (uint32_t i = 0; i < code->leaving_count; i++) {
+        const uint32_t s = dti_segment_of(code, w->pin[code->leaving_dx[i].id]);
+        for (uint32_t k = 0; k < code->port_count; k++) {
+            dti_port *port = &code->ports[k];
+            if (port->output && port->gradient && port->node == code->leaving[i])
+                port->segment = (uint8_t)s;
+        }
+        code->segments[s].download = (dti_range){0, code->out_bytes};
+    }
+}
+
 /* The last segment of a step brings the status back, the forward one the outputs too. */
 static dt_result dti_pass_segments(dti_lowering *w) {
     dti_code *code = w->code;
@@ -495,6 +543,7 @@ static dt_result dti_pass_segments(dti_lowering *w) {
     for (uint32_t i = 2; i < code->segment_count; i++)
         code->segments[i].upload = (dti_range){0, 0};
     code->segments[0].download = (dti_range){0, code->out_bytes};
+    dti_segment_leaving(w);
     if (code->segment_count == 1)
         code->segments[1].upload = (dti_range){0, 0};
     if (code->piece_count) /* the weights of the whole job come after the forward segment */

@@ -164,11 +164,12 @@ static dt_result dti_program_kinds(const dt_program *p) {
 }
 
 static dt_result dti_program_lower(dt_program *p, const dt_program_desc *desc,
-                                   const dti_shards *shards) {
+                                   const dti_shards *shards, const dti_joint *joint) {
     const dt_store *s = p->store;
     dti_code_desc d = {.graph = s->graph,
                        .program = desc,
                        .shards = shards,
+                       .joint = joint,
                        .layout = &s->layout,
                        .limits = {s->device->info.storage_range_bytes}};
     dt_result result = dti_graph_clone(s->graph, &d.work);
@@ -181,7 +182,7 @@ static dt_result dti_program_lower(dt_program *p, const dt_program_desc *desc,
 }
 
 static dt_result dti_program_build(dt_program *p, const dt_program_desc *desc,
-                                   const dti_shards *shards) {
+                                   const dti_shards *shards, const dti_joint *joint) {
     dt_store *s = p->store;
     if (s->running) {
         return dti_fail(
@@ -190,14 +191,15 @@ static dt_result dti_program_build(dt_program *p, const dt_program_desc *desc,
             "before another program is made",
             s->running->code->label);
     }
-    dt_result result = dti_program_lower(p, desc, shards);
+    dt_result result = dti_program_lower(p, desc, shards, joint);
     if (!result)
         result = dti_program_memories(p);
     return result ? result : dti_program_exec(p);
 }
 
-static dt_result dti_program_create(dt_store *store, const dt_program_desc *desc,
-                                    const dti_shards *shards, dt_program **out) {
+static dt_result dti_program_make(dt_store *store, const dt_program_desc *desc,
+                                  const dti_shards *shards, const dti_joint *joint,
+                                  dt_program **out) {
     *out = NULL;
     dt_program *p = dti_alloc(store->base, sizeof *p);
     if (!p)
@@ -205,7 +207,7 @@ static dt_result dti_program_create(dt_store *store, const dt_program_desc *desc
     p->store = store;
     p->base = store->base;
     unsigned modes = dti_fp_enter();
-    dt_result result = dti_program_build(p, desc, shards);
+    dt_result result = dti_program_build(p, desc, shards, joint);
     dti_fp_leave(modes);
     if (result) {
         dt_program_destroy(p);
@@ -225,6 +227,16 @@ static dt_result dti_program_create(dt_store *store, const dt_program_desc *desc
             (unsigned long long)store->transient_bytes);
     *out = p;
     return DT_OK;
+}
+
+static dt_result dti_program_create(dt_store *store, const dt_program_desc *desc,
+                                    const dti_shards *shards, dt_program **out) {
+    return dti_program_make(store, desc, shards, NULL, out);
+}
+
+static dt_result dti_program_create_joint(dt_store *store, const dt_program_desc *desc,
+                                          const dti_joint *joint, dt_program **out) {
+    return dti_program_make(store, desc, NULL, joint, out);
 }
 
 DT_API dt_result dt_program_create(dt_store *store, const dt_program_desc *desc, dt_program **out) {

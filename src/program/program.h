@@ -78,6 +78,11 @@ static dt_result dti_program_end(dt_program *p);
 static dt_result dti_program_judge(dt_program *p, double *norm, bool *faulty);
 /* Behind it: the update. Starts it and waits. */
 static dt_result dti_program_commit(dt_program *p);
+/* The waiting in both, where the segment was started by itself. */
+static dt_result dti_program_judged(dt_program *p, double *norm, bool *faulty);
+static dt_result dti_program_committed(dt_program *p);
+/* The host's side of OUT. */
+static const uint32_t *dti_program_out(const dt_program *p);
 /* After a run with a loss, gradient or update that is not finite: looks for the parameter or op,
  * whose name it returns, and says it (dti_fail). NULL: nothing of this replica's is to blame.
  * ran: it had rows, so that ops can be looked at. */

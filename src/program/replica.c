@@ -104,10 +104,8 @@ static dt_result dti_program_end(dt_program *p) {
     return DT_OK;
 }
 
-static dt_result dti_program_judge(dt_program *p, double *norm, bool *faulty) {
-    dt_result result = dti_drive_start(p, 1);
-    if (!result)
-        result = dti_drive_reach(p, p->code->commit_segment);
+static dt_result dti_program_judged(dt_program *p, double *norm, bool *faulty) {
+    dt_result result = dti_drive_reach(p, p->code->commit_segment);
     if (result)
         return result;
     const uint32_t *status = dti_program_out(p);
@@ -116,10 +114,13 @@ static dt_result dti_program_judge(dt_program *p, double *norm, bool *faulty) {
     return DT_OK;
 }
 
-static dt_result dti_program_commit(dt_program *p) {
+static dt_result dti_program_judge(dt_program *p, double *norm, bool *faulty) {
     dt_result result = dti_drive_start(p, 1);
-    if (!result)
-        result = dti_program_end(p);
+    return result ? result : dti_program_judged(p, norm, faulty);
+}
+
+static dt_result dti_program_committed(dt_program *p) {
+    dt_result result = dti_program_end(p);
     if (result)
         return result;
     p->store->steps++;
@@ -127,10 +128,15 @@ static dt_result dti_program_commit(dt_program *p) {
     return DT_OK;
 }
 
+static dt_result dti_program_commit(dt_program *p) {
+    dt_result result = dti_drive_start(p, 1);
+    return result ? result : dti_program_committed(p);
+}
+
 static const char *dti_program_blame(dt_program *p, bool ran) {
     dt_report report = {0};
     if (ran)
-        dti_step_fault(p, &report);
+        dti_step_fault(p, &report, p->code->commit_segment);
     else
         dti_update_fault(p, &report, "the store is unchanged");
     return report.fault_op;

@@ -311,11 +311,12 @@ static bool dti_step_faulty(const dt_program *p, const uint32_t *status) {
 }
 
 /* An input that is not finite is told before any op. */
-static const dti_port *dti_fault_input(const dt_program *p) {
+static const dti_port *dti_fault_input(const dt_program *p, uint32_t segments) {
     const char *host = p->store->device->backend->memory_host(p->memories[DTI_ARENA_IN]);
     for (uint32_t i = 0; i < p->code->port_count; i++) {
         const dti_port *port = &p->code->ports[i];
-        if (port->output || p->code->work->nodes[port->node].dtype != DT_F32)
+        if (port->output || port->segment >= segments ||
+            p->code->work->nodes[port->node].dtype != DT_F32)
             continue;
         if (!dti_all_finite(host + port->offset, port->bytes / sizeof(float)))
             return port;
@@ -345,14 +346,15 @@ static dti_name dti_fault_name(const dt_program *p, uint32_t node) {
     return name;
 }
 
-static dt_result dti_step_fault(dt_program *p, dt_report *r) {
+/* segments: how many of the forward and backward ones may have made it. */
+static dt_result dti_step_fault(dt_program *p, dt_report *r, uint32_t segments) {
     const char *kept =
         p->code->has_optim ? "the store is unchanged" : "nothing is written to the store";
     unsigned long long step = (unsigned long long)p->step;
     r->skipped = true;
     if (dti_update_fault(p, r, kept))
         return DT_ERROR_NUMERIC;
-    const dti_port *port = dti_fault_input(p);
+    const dti_port *port = dti_fault_input(p, segments);
     if (port) {
         r->fault_op = "input";
         return dti_fail(p->base, DT_ERROR_NUMERIC,
@@ -361,7 +363,7 @@ static dt_result dti_step_fault(dt_program *p, dt_report *r) {
                         dti_tensor_name((dt_tensor){p->code->work, port->node}).text, kept);
     }
     uint32_t first = p->code->segments[0].first, last = first, fault = 0;
-    for (uint32_t s = 0; s < p->code->weigh_segment && s < p->code->commit_segment; s++)
+    for (uint32_t s = 0; s < p->code->weigh_segment && s < segments; s++)
         last += p->code->segments[s].count;
     dt_result result =
         p->store->device->backend->exec_find_fault(p->exec, first, last - first, &fault);
@@ -389,7 +391,7 @@ static dt_result dti_step_finish(dt_program *p, dt_report *report) {
     dti_report_fill(p, status, r);
     dti_fp_leave(modes);
     if (dti_step_faulty(p, status))
-        return dti_step_fault(p, r);
+        return dti_step_fault(p, r, p->code->commit_segment);
     p->store->steps += p->commits;
     if (p->commits)
         dti_store_remember(p, status);
