@@ -35,7 +35,7 @@ help() {
 ./build.sh shaders         compile shaders/ into src/backend/vulkan/shader_table.h
 ./build.sh build           the header, the examples, the tests and the tools
 ./build.sh bench [what]    GEMM against OpenBLAS, training steps against PyTorch, Vulkan devices;
-                           what: gemm, steps, vulkan; --json FILE writes it down as well; --help
+                           what: gemm, steps, create, vulkan; --json FILE writes it down as well; --help
 ./build.sh bench comm      all-reduce beside gloo, Open MPI, plain sockets; --quick, --netns, --help
 ./build.sh bench parallel  two replicas beside PyTorch DDP; overlap with --net; --quick, --help
 ./build.sh devices         what dtrain finds on this machine

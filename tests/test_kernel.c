@@ -567,3 +567,64 @@ TEST(dropout_words_are_philox_of_the_element_index) {
                        (int)s, bad);
         }
 }
+
+/* ---- Initial values: quantiles in vectors, draws by all threads */
+
+TEST(quantiles_in_vectors_have_the_bits_of_the_scalar_one_for_every_class) {
+    enum { N = 40000 };
+    static double p[N], z[N];
+    for (int i = 0; i < N; i++) {
+        p[i] = dti_uniform01(3, (uint64_t)i, 1);
+        if (i % 4 == 1) /* both ends, as far as a draw may lie: 2^-53 */
+            p[i] = ldexp(1 + p[i], -1 - i / 4 % 53);
+        if (i % 8 == 5)
+            p[i] = 1 - p[i] == 1 ? 1 - 0x1p-53 : 1 - p[i];
+    }
+    memcpy(p, (const double[]){0.5, 0.075, 0.925, 0x1p-53, 1 - 0x1p-53}, 5 * sizeof *p);
+    for (int isa = DTI_ISA_PORTABLE; isa <= DTI_ISA_AVX512; isa++) {
+        const dti_isa_kernels *k = dti_isa_kernels_select(isa);
+        int wrong = 0;
+        k->normal_quantile(z, p, N - 3); /* not a whole number of blocks */
+        for (int i = 0; i < N - 3; i++) {
+            const double right = dti_normal_quantile(p[i]);
+            wrong += memcmp(&right, &z[i], sizeof right) != 0;
+        }
+        CHECK(wrong == 0);
+    }
+}
+
+TEST(a_store_has_the_same_initial_values_however_many_threads_fill_it) {
+    const dt_init init[] = {{.kind = DT_INIT_NORMAL, .a = 0.5f, .b = 0.1f},
+                            {.kind = DT_INIT_UNIFORM, .a = -1.0f, .b = 3.0f},
+                            {.kind = DT_INIT_KAIMING_NORMAL},
+                            {.kind = DT_INIT_CONSTANT, .a = 7.0f}};
+    enum { ROWS = 1100, COLUMNS = 1001 }; /* more than a piece, and no multiple of anything */
+    static float x[ROWS * COLUMNS];
+    for (int threads = 1; threads <= 3; threads += 2) {
+        dt_ctx *ctx;
+        dt_graph *graph;
+        dt_store *store;
+        REQUIRE(!dt_ctx_create(&(dt_ctx_desc){.threads = threads, .no_vulkan = true}, &ctx));
+        REQUIRE(!dt_graph_create(ctx, &graph));
+        for (int i = 0; i < 4; i++)
+            dt_param(graph, (const char *[]){"a", "b", "c", "d"}[i], dt_dims(ROWS, COLUMNS),
+                     init[i]);
+        REQUIRE(!dt_store_create(graph, &(dt_store_desc){.device = "cpu", .seed = 9}, &store));
+        for (uint32_t i = 0; i < 4; i++) {
+            int wrong = 0;
+            REQUIRE(!dt_store_read(store, (int)i, DT_VALUE_PARAM, x, sizeof x));
+            for (uint64_t k = 0; k < ROWS * COLUMNS; k += 1 + k % 7) {
+                double a = i == 0 ? 0.5f : i == 1 ? -1.0 : i == 2 ? 0.0 : 7.0;
+                double b = i == 0   ? (double)0.1f
+                           : i == 1 ? 4.0
+                           : i == 2 ? sqrt(2.0 / COLUMNS)
+                                    : 0.0;
+                double product = b * (i == 1 ? dti_uniform01(9, k, i) : dti_normal(9, k, i));
+                DTI_FENCE(product);
+                wrong += x[k] != (float)(a + product);
+            }
+            CHECK(wrong == 0);
+        }
+        dt_ctx_destroy(ctx);
+    }
+}

@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """What ./build.sh bench runs: dtrain beside OpenBLAS and PyTorch, in one run, at equal threads.
 
-    ./build.sh bench [gemm] [steps] [vulkan] [--json FILE] [--rounds N] [--threads LIST]
+    ./build.sh bench [gemm] [steps] [create] [vulkan] [--json FILE] [--rounds N] [--threads LIST]
 
 gemm    SGEMM through build/dtbench, which times ours and OpenBLAS's in turn in one process; one
         thread by its own processor time, several by the wall's clock
 steps   whole training steps, build/dtbench and a waiting PyTorch in turn; and what they add to a
         process at most
+create  what a graph, its store and a program cost to make, by number of nodes; and a store's values
 vulkan  products, convolutions and steps on every Vulkan device found, software ones too
-With none of these words all three are run. Ratios above 1 mean that dtrain is faster.
+With none of these words all are run. Ratios above 1 mean that dtrain is faster.
 """
 
 import argparse
@@ -24,7 +25,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 os.chdir(ROOT)
 DTBENCH = "build/dtbench"
-PARTS = ("gemm", "steps", "vulkan")
+PARTS = ("gemm", "steps", "create", "vulkan")
 STEPS = {"xor": 2000, "mlp_tiny": 1000, "mlp": 300, "mlp_wide": 20, "cnn": 16}
 # The aims: the least ratio to PyTorch.
 AIMS = {"xor": 50.0, "mlp_tiny": 12.0, "mlp": 2.5, "mlp_wide": 1.35, "cnn": 1.5}
@@ -36,6 +37,11 @@ GEMM_AIM, GEMM_CELL_AIM = 0.95, 0.85
 RATIO_MOST = 2.0
 # Of software drivers, which most machines have.
 VULKAN_STEPS = {"mlp": 20, "cnn": 3}
+# A chain, the same with gradients, one tensor that all read, a parameter a node, a transformer's layers;
+# and the aim in ms of making the program.
+CREATE = (("maps", 64000, 300), ("trained", 64000, 300), ("fan", 32000, 300), ("params", 32000, 300),
+          ("layers", 128, 100))
+FILL = (32, 400) # millions of normal values, ms at most
 VULKAN_AIMS = {"product": 6.0, "conv2d": 4.0}
 SWIFTSHADER = "/usr/lib/chromium/vk_swiftshader_icd.json"
 HOW_TO_GET_TORCH = ("PyTorch is not there: its columns stay empty. In Debian: "
@@ -249,6 +255,24 @@ def bench_memory(threads_list, rounds, torch):
     return table
 
 
+def bench_create(threads_list, rounds):
+    print("\nMaking graph, store and program on the CPU: ms of one thread, best; and a store's values")
+    widths = (10, 8, 9, 9, 9, 10, 6)
+    row("name", "count", "graph", "store", "program", "launches", "aim", widths=widths)
+    table = []
+    for name, count, aim in CREATE:
+        runs = [dtbench("create", name, count)[0] for _ in range(rounds)]
+        best = min(runs, key=lambda run: run["graph_ms"] + run["program_ms"])
+        table.append({**best, "aim_ms": aim})
+        row(name, count, *(f"{best[part]:.1f}" for part in ("graph_ms", "store_ms", "program_ms")),
+            best["launches"], aim, widths=widths)
+    for threads in threads_list:
+        best = min((dtbench("fill", threads, FILL[0])[0] for _ in range(rounds)), key=lambda r: r["ms"])
+        table.append({**best, "aim_ms": FILL[1]})
+        row(f"fill x{threads}", f"{FILL[0]}M", "", f"{best['ms']:.1f}", "", "", FILL[1], widths=widths)
+    return table
+
+
 # ---- Vulkan
 
 
@@ -320,6 +344,8 @@ def main():
     if "steps" in what:
         report["steps"] = bench_steps(threads_list, options.rounds or 3, torch)
         report["memory"] = bench_memory(threads_list, options.rounds or 3, torch)
+    if "create" in what:
+        report["create"] = bench_create(threads_list, options.rounds or 3)
     if "vulkan" in what:
         report["vulkan"] = bench_vulkan()
     if torch:

@@ -7,6 +7,7 @@
  *     dtbench product DEVICE                a chain of 512x512x512 products on one device
  *     dtbench conv DEVICE                   a chain of convolutions on one device
  *     dtbench create NAME COUNT             what a graph of so many nodes, layers or values costs to make
+ *     dtbench fill THREADS MILLIONS         a store's initial values
  *     dtbench devices                       what there is
  *
  * Every result is one JSON object a line. Times are in milliseconds. It reaches into dtrain's
@@ -165,6 +166,8 @@ int main(int argc, char **argv) {
         convolution(argv[2]);
     else if (argc == 4 && !strcmp(argv[1], "create"))
         create(argv[2], atoi(argv[3]));
+    else if (argc == 4 && !strcmp(argv[1], "fill"))
+        fill(atoi(argv[2]), atoi(argv[3]));
     else if (argc == 2 && !strcmp(argv[1], "devices"))
         devices();
     else

@@ -87,3 +87,18 @@ static void create(const char *name, int count) {
            name, count, graph, store, program, since(&start), info.launches,
            (unsigned long long)info.transient_bytes);
 }
+
+/* A store of so many millions of normal values, filled by so many threads. */
+static void fill(int threads, int millions) {
+    session s = session_open(threads, "cpu");
+    char name[32];
+    for (int i = 0; i < millions; i++) {
+        snprintf(name, sizeof name, "w%d", i);
+        dt_param(s.graph, name, dt_dims(1000, 1000), (dt_init){.kind = DT_INIT_NORMAL, .b = 1.0f});
+    }
+    double start = now_ms();
+    try(s.ctx, dt_store_create(s.graph, &(dt_store_desc){.device = "cpu"}, &s.store), "fill");
+    printf("{\"kind\": \"fill\", \"threads\": %d, \"millions\": %d, \"ms\": %.1f}\n", threads,
+           millions, now_ms() - start);
+    session_close(&s);
+}

@@ -121,6 +121,12 @@ static dti_u32x4 dti_philox(uint64_t key, uint64_t counter, uint64_t stream_and_
 static double dti_ln(double x); /* natural logarithm, the same bits on every machine; x > 0 */
 static double dti_uniform01(uint64_t key, uint64_t counter, uint64_t stream); /* [0,1), 53 bits */
 static double dti_normal(uint64_t key, uint64_t counter, uint64_t stream);    /* N(0,1) */
+/* The steps of both, for who makes many: 53 bits of a counter's words; the uniform of them; or the
+ * p in (0,1) whose quantile the normal is. */
+static uint64_t dti_bits53(const uint32_t words[4]);
+static double dti_uniform_of(uint64_t bits53);
+static double dti_normal_p_of(uint64_t bits53);
+static double dti_normal_quantile(double p);
 
 /* ---- hash.c: FNV-1a 64, start 14695981039346656037 */
 static uint64_t dti_hash64(uint64_t hash, const void *data, size_t bytes);

@@ -29,6 +29,7 @@
         .optim_update = {DTI_OPTIM_LIST(DTI_ROW_UPDATE)},                                          \
         .dropout = DTI_V(dropout),                                                                 \
         .philox = DTI_V(philox),                                                                   \
+        .normal_quantile = DTI_N(normal_quantile),                                                 \
         .conv = &DTI_N(conv_kernels),                                                              \
         .pool_max = DTI_N(pool_max),                                                               \
         .pool_mean = DTI_N(pool_mean),                                                             \
@@ -48,6 +49,7 @@
 #include "gemm_body.h"
 #include "vmath_body.h"
 #include "vec_body.h"
+#include "quantile_body.h"
 #include "norm_body.h"
 #include "pool_body.h"
 #include "conv_body.h"
@@ -73,6 +75,7 @@ DTI_KERNEL_TABLE(DTI_ISA_PORTABLE, DTI_PORTABLE_FMA, "portable")
 #include "gemm_body.h"
 #include "vmath_body.h"
 #include "vec_body.h"
+#include "quantile_body.h"
 #include "norm_body.h"
 #include "pool_body.h"
 #include "conv_body.h"
@@ -99,6 +102,7 @@ DTI_KERNEL_TABLE(DTI_ISA_AVX2, true, "avx2")
 #include "gemm_body.h"
 #include "vmath_body.h"
 #include "vec_body.h"
+#include "quantile_body.h"
 #include "norm_body.h"
 #include "pool_body.h"
 #include "conv_body.h"

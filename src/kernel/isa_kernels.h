@@ -18,6 +18,7 @@ typedef struct dti_isa_kernels {
     dti_optim_update_fn *optim_update[DTI_OPTIM_KINDS];
     dti_dropout_fn *dropout;
     dti_philox_fn *philox;
+    dti_quantile_fn *normal_quantile;
     const dti_conv_kernels *conv; /* through dti_conv_run() and dti_conv_dw_run() */
     dti_pool_max_fn *pool_max;
     dti_pool_mean_fn *pool_mean;

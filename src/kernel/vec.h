@@ -63,3 +63,5 @@ typedef void dti_dropout_fn(float *y, const float *x, int64_t n, const dti_dropo
 /* words[0, n) = the random words themselves, n a multiple of 4 * 16, index one of 4. */
 typedef void dti_philox_fn(uint32_t *words, int64_t n, uint64_t seed, uint64_t index, uint32_t step,
                            uint32_t stream);
+/* z[i] = dti_normal_quantile(p[i]), the same bits. */
+typedef void dti_quantile_fn(double *z, const double *p, int64_t n);

@@ -41,36 +41,73 @@ static bool dti_init_range(const dti_node *n, double *a, double *b) {
     return false;
 }
 
-static void dti_init_fill(const dti_node *n, uint64_t seed, uint32_t index, float *out,
-                          uint64_t count) {
-    double a, b;
-    bool normal = dti_init_range(n, &a, &b);
-    for (uint64_t i = 0; i < count; i++) {
-        double draw = b == 0.0 ? 0.0
-                      : normal ? dti_normal(seed, i, index)
-                               : dti_uniform01(seed, i, index);
-        double product = b * draw;
-        DTI_FENCE(product);
-        out[i] = (float)(a + product);
+/* Values of one parameter that are made at a time: all threads have a share, and they stay near. */
+#define DTI_FILL_PIECE (1 << 20)
+#define DTI_FILL_DRAWS 128 /* at a time, on a thread's stack, with four random words each */
+
+typedef struct dti_fill {
+    const dti_isa_kernels *kernels;
+    const dti_node *param;
+    uint64_t seed, at; /* at: element of the parameter that out[0] is */
+    uint32_t stream;
+    float *out;
+} dti_fill;
+
+/* Draws of elements [at, at + DTI_FILL_DRAWS): dti_normal, or dti_uniform01. */
+static void dti_fill_draws(const dti_fill *f, uint64_t at, bool normal, double *draws) {
+    uint32_t words[4 * DTI_FILL_DRAWS];
+    f->kernels->philox(words, DTI_COUNT(words), f->seed, 4 * at, f->stream, 0);
+    for (int i = 0; i < DTI_FILL_DRAWS; i++) {
+        const uint64_t bits = dti_bits53(words + 4 * i);
+        draws[i] = normal ? dti_normal_p_of(bits) : dti_uniform_of(bits);
     }
+    if (normal)
+        f->kernels->normal_quantile(draws, draws, DTI_FILL_DRAWS);
+}
+
+static void dti_fill_range(void *arg, int64_t begin, int64_t end, int worker) {
+    const dti_fill *f = arg;
+    double draws[DTI_FILL_DRAWS] = {0}, a, b;
+    const bool normal = dti_init_range(f->param, &a, &b);
+    (void)worker;
+    for (int64_t i = begin; i < end; i += DTI_FILL_DRAWS) {
+        if (b != 0.0)
+            dti_fill_draws(f, f->at + (uint64_t)i, normal, draws);
+        for (int64_t k = i; k < DTI_MIN(i + DTI_FILL_DRAWS, end); k++) {
+            double product = b * draws[k - i];
+            DTI_FENCE(product);
+            f->out[k] = (float)(a + product);
+        }
+    }
+}
+
+static dt_result dti_store_fill_param(dt_store *s, dti_fill *f, const dti_param *p) {
+    dt_result result = DT_OK;
+    f->param = &s->graph->nodes[p->node];
+    for (f->at = 0; f->at < p->elements && !result; f->at += DTI_FILL_PIECE) {
+        const uint64_t size = DTI_MIN(p->elements - f->at, (uint64_t)DTI_FILL_PIECE);
+        dti_parallel_for(s->base->pool, (int64_t)size, 16 * DTI_FILL_DRAWS, dti_fill_range, f);
+        result = s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM],
+                                                  dti_arena_bytes(p->offset + f->at), f->out,
+                                                  dti_arena_bytes(size));
+    }
+    return result;
 }
 
 static dt_result dti_store_fill(dt_store *s, uint64_t seed) {
     uint64_t largest = 1;
     for (uint32_t i = 0; i < s->layout.param_count; i++)
         largest = DTI_MAX(largest, s->layout.params[i].elements);
-    float *values = dti_alloc_array(s->base, largest, sizeof *values);
-    if (!values)
+    dti_fill f = {.kernels = dti_isa_kernels_select(DTI_ISA_AVX512), .seed = seed};
+    f.out = dti_alloc_array(s->base, DTI_MIN(largest, (uint64_t)DTI_FILL_PIECE), sizeof *f.out);
+    if (!f.out)
         return DT_ERROR_MEMORY;
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < s->layout.param_count && !result; i++) {
-        const dti_param *p = &s->layout.params[i];
-        dti_init_fill(&s->graph->nodes[p->node], seed, i, values, p->elements);
-        result = s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM],
-                                                  dti_arena_bytes(p->offset), values,
-                                                  dti_arena_bytes(p->elements));
+        f.stream = i;
+        result = dti_store_fill_param(s, &f, &s->layout.params[i]);
     }
-    dti_free(s->base, values);
+    dti_free(s->base, f.out);
     return result;
 }
 
