@@ -100,7 +100,7 @@ static dti_optim_rates_f32 kernel_rates(uint32_t kind, float t, bool nesterov) {
 
 static void kernel_rows_agree(const dti_isa_kernels *k, const dti_isa_kernels *other) {
     enum { N = 300 };
-    float x[N], d[N], y[N], z[N], m[2][N], v[2][N];
+    float x[N], d[N], y[N], z[N], m[2][N], v[4][N];
     for (int n = 1; n <= N; n = n < 80 ? n + 1 : n + 73) {
         for (int i = 0; i < n; i++) {
             x[i] = 4.0f * kernel_uniform();
@@ -134,7 +134,8 @@ static void kernel_rows_agree(const dti_isa_kernels *k, const dti_isa_kernels *o
         other->axpy(z, 0.7f, d, n);
         CHECK(kernel_same(y, z, n));
         for (uint32_t kind = 1; kind < DTI_OPTIM_KINDS; kind++) {
-            float *const va[] = {y, m[0], v[0]}, *const vb[] = {z, m[1], v[1]};
+            float *const va[] = {y, m[0], v[0], v[2]}, *const vb[] = {z, m[1], v[1], v[3]};
+            _Static_assert(DTI_COUNT(va) == DTI_OPTIM_VALUES, "all that any row has");
             const dti_optim_rates_f32 r = kernel_rates(kind, n & 2 ? 0 : (float)n, n & 1);
             k->optim_update[kind](va, d, n, &r);
             other->optim_update[kind](vb, d, n, &r);
@@ -498,7 +499,7 @@ TEST(adamw_step_matches_double) {
     double want[N];
     const dt_optim_desc d = {.kind = DT_OPTIM_ADAMW, .lr = 0.01, .weight_decay = 0.1};
     const dti_optim_rates_f32 r = kernel_rates_of(&d, 1, 0.5f, 0);
-    float *const all[] = {p, m, v};
+    float *const all[DTI_OPTIM_VALUES] = {p, m, v};
     for (int i = 0; i < N; i++) {
         p[i] = kernel_uniform();
         g[i] = kernel_uniform();
@@ -511,6 +512,22 @@ TEST(adamw_step_matches_double) {
     dti_isa_kernels_select(DTI_ISA_AVX512)->optim_update[d.kind](all, g, N, &r);
     for (int i = 0; i < N; i++)
         CHECK_NEAR(p[i], want[i], 2e-7);
+}
+
+/* The third moment: of two elements one is below what there has been. */
+TEST(amsgrad_divides_by_the_largest_second_moment_so_far) {
+    float p[] = {1, 1}, g[] = {2, 2}, m[] = {0, 0}, v[] = {0, 0}, most[] = {1, 1e-6f};
+    float *const all[DTI_OPTIM_VALUES] = {p, m, v, most};
+    const dt_optim_desc d = {.kind = DT_OPTIM_AMSGRAD, .lr = 0.5};
+    const dti_optim_rates_f32 r = kernel_rates_of(&d, 0, 1, 0);
+    dti_isa_kernels_select(DTI_ISA_AVX512)->optim_update[d.kind](all, g, 2, &r);
+    for (int i = 0; i < 2; i++) {
+        const double second = i ? 0.004 : 1; /* 0.001 * 2 * 2 */
+        CHECK_NEAR(m[i], 0.2, 1e-7);
+        CHECK_NEAR(v[i], 0.004, 1e-9);
+        CHECK_NEAR(most[i], second, 1e-9);
+        CHECK_NEAR(p[i], 1 - 0.5 / 0.1 * 0.2 / (sqrt(second / 0.001) + 1e-8), 2e-7);
+    }
 }
 
 TEST(the_largest_of_a_row_is_found_by_its_bits_at_every_place) {

@@ -689,7 +689,8 @@ typedef struct store_run {
 static const dt_optim_desc store_optims[] = {{.kind = DT_OPTIM_ADAM, .lr = 0.01},
                                              {.kind = DT_OPTIM_ADAMW, .lr = 0.01},
                                              {.kind = DT_OPTIM_SGD, .lr = 0.1, .momentum = 0.9},
-                                             {.kind = DT_OPTIM_SGD, .lr = 0.1}};
+                                             {.kind = DT_OPTIM_SGD, .lr = 0.1},
+                                             {.kind = DT_OPTIM_AMSGRAD, .lr = 0.01}};
 enum { STORE_OPTIMS = sizeof store_optims / sizeof *store_optims, STORE_BATCH = 32 };
 
 static bool store_program(store_run *r, const dt_optim_desc *optim) {
@@ -751,6 +752,28 @@ TEST(a_stores_state_goes_on_from_a_file_as_without_a_break) {
         }
     }
     remove(path);
+}
+
+/* The losses of a run on a device; NAN: there is no such device. */
+static double store_losses(const char *device, const dt_optim_desc *optim) {
+    const dt_ctx_desc ctx = {.no_vulkan = strcmp(device, "cpu") == 0, .threads = 1};
+    store_run r;
+    double losses = NAN;
+    if (state_model_make(&r.m, &ctx, STATE_SAME) &&
+        dt_store_create(r.m.graph, &(dt_store_desc){.device = device, .seed = 1}, &r.store) ==
+            DT_OK &&
+        store_program(&r, optim))
+        losses = store_steps(&r, 0, 8);
+    dt_ctx_destroy(r.m.ctx);
+    return losses;
+}
+
+TEST(amsgrad_with_its_three_moments_trains_alike_on_cpu_and_vulkan) {
+    const dt_optim_desc optim = {.kind = DT_OPTIM_AMSGRAD, .lr = 0.01, .weight_decay = 0.1};
+    const double cpu = store_losses("cpu", &optim), vulkan = store_losses("vulkan", &optim);
+    if (isnan(vulkan))
+        SKIP("no Vulkan device");
+    CHECK_NEAR(vulkan, cpu, 1e-4);
 }
 
 TEST(a_stores_state_goes_on_where_parameters_are_created_in_another_order) {

@@ -12,13 +12,14 @@
 #ifndef DTI_OPTIM_LIST
 /* X(number, ID, name, least, most): dt_optim_kind and selector of the kernel; it has the least
  * number of moments, or the most. */
-#define DTI_OPTIM_LIST(X)  \
-    X(1, SGD, sgd, 0, 1)   \
-    X(2, ADAM, adam, 2, 2) \
-    X(3, ADAMW, adamw, 2, 2)
+#define DTI_OPTIM_LIST(X)    \
+    X(1, SGD, sgd, 0, 1)     \
+    X(2, ADAM, adam, 2, 2)   \
+    X(3, ADAMW, adamw, 2, 2) \
+    X(4, AMSGRAD, amsgrad, 3, 3)
 #define DTI_OPTIM_STANDARD 3 /* what {0} is */
-#define DTI_OPTIM_KINDS 4
-#define DTI_MOMENTS_MAX 2
+#define DTI_OPTIM_KINDS 5
+#define DTI_MOMENTS_MAX 3
 #define DTI_OPTIM_VALUES (1 + DTI_MOMENTS_MAX) /* the weight, then the moments */
 #define DTI_OPTIM_CONSTANTS 4
 
@@ -96,8 +97,8 @@ static const dti_optim_row dti_optim_sgd = {
     "SGD", 1e-3, 0.0, dti_sgd_moments, dti_sgd_words, dti_sgd_bound, dti_optim_emit_blocks};
 #endif
 
-/* ---- Adam: decay is added to the gradient. AdamW: decay shrinks the weight. 1 - beta and
- * 1 - beta^t come from the logarithm of beta: the difference would lose half of its digits. */
+/* ---- Adam: decay is added to the gradient. AdamW: decay shrinks the weight. AMSGrad: Adam by the
+ * largest second moment that there has been, which is a third one. 1 - beta and 1 - beta^t come from the logarithm of beta: the difference would lose half of its digits. */
 #define DTI_ADAM_BETA2 2
 #define DTI_ADAM_EPS 3
 #define DTI_ADAM_LN_BETA1 4 /* natural logarithms, rounded from double */
@@ -122,15 +123,26 @@ DTI_OPTIM_CONSTANTS_OF(adam)
     c[DTI_ADAM_BIAS2] = DTI_M_SQRT(bias2);
 }
 DTI_OPTIM_CONSTANTS_OF(adamw) { DTI_M(constants_adam)(w, t, c); }
+DTI_OPTIM_CONSTANTS_OF(amsgrad) { DTI_M(constants_adam)(w, t, c); }
 #endif
 #if DTI_OPTIM_PART & 2
-DTI_OPTIM_UPDATE_OF(adam_step)
+/* m / (sqrt(second) / bias2 + eps) */
+DTI_M_FN DTI_M_F DTI_M(adam_ratio)(DTI_M_F m, DTI_M_F second, DTI_M_F bias2, DTI_M_F eps)
+{
+    DTI_M_F root = DTI_M_DIV(DTI_M_SQRT(second), bias2);
+    return DTI_M_DIV(m, DTI_M_ADD(root, eps));
+}
+DTI_OPTIM_UPDATE_OF(adam_moments)
 {
     DTI_M_F rest2 = DTI_M_MUL(DTI_M_K(c[DTI_ADAM_REST2]), g);
     v[1] = DTI_M_FMA(DTI_M_SUB(g, v[1]), DTI_M_K(c[DTI_ADAM_REST1]), v[1]);
     v[2] = DTI_M_FMA(rest2, g, DTI_M_MUL(DTI_M_K(w[DTI_ADAM_BETA2]), v[2]));
-    DTI_M_F root = DTI_M_DIV(DTI_M_SQRT(v[2]), DTI_M_K(c[DTI_ADAM_BIAS2]));
-    DTI_M_F ratio = DTI_M_DIV(v[1], DTI_M_ADD(root, DTI_M_K(w[DTI_ADAM_EPS])));
+}
+DTI_OPTIM_UPDATE_OF(adam_step)
+{
+    DTI_M(update_adam_moments)(v, g, w, t, c);
+    DTI_M_F bias2 = DTI_M_K(c[DTI_ADAM_BIAS2]), eps = DTI_M_K(w[DTI_ADAM_EPS]);
+    DTI_M_F ratio = DTI_M(adam_ratio)(v[1], v[2], bias2, eps);
     v[0] = DTI_M_FMA(DTI_M_K(c[DTI_ADAM_RATE]), ratio, v[0]);
 }
 DTI_OPTIM_UPDATE_OF(adam)
@@ -144,11 +156,25 @@ DTI_OPTIM_UPDATE_OF(adamw)
     v[0] = DTI_M_MUL(v[0], DTI_M_K(w[DTI_ADAM_KEEP]));
     DTI_M(update_adam_step)(v, g, w, t, c);
 }
+DTI_OPTIM_UPDATE_OF(amsgrad)
+{
+    if (w[DTI_GROUP_DECAY] != 0.0f)
+        g = DTI_M_FMA(DTI_M_K(w[DTI_GROUP_DECAY]), v[0], g);
+    DTI_M(update_adam_moments)(v, g, w, t, c);
+    v[3] = DTI_M_SELECT(DTI_M_LT(v[3], v[2]), v[2], v[3]);
+    DTI_M_F bias2 = DTI_M_K(c[DTI_ADAM_BIAS2]), eps = DTI_M_K(w[DTI_ADAM_EPS]);
+    DTI_M_F ratio = DTI_M(adam_ratio)(v[1], v[3], bias2, eps);
+    v[0] = DTI_M_FMA(DTI_M_K(c[DTI_ADAM_RATE]), ratio, v[0]);
+}
 #endif
 #if DTI_OPTIM_PART & 4
 static uint32_t dti_adam_moments(const dt_optim_desc *d) {
     (void)d;
     return 2;
+}
+static uint32_t dti_amsgrad_moments(const dt_optim_desc *d) {
+    (void)d;
+    return 3;
 }
 static void dti_adam_words(const dt_optim_desc *d, float *w) {
     w[DTI_ADAM_BETA2] = (float)d->beta2;
@@ -176,10 +202,18 @@ static bool dti_adam_bound(const dti_optim_rates *r, double v[DTI_OPTIM_VALUES],
 static bool dti_adamw_bound(const dti_optim_rates *r, double v[DTI_OPTIM_VALUES], double g) {
     return dti_adam_bound_of(r, v, g, 1.0 + r->lr * r->decay);
 }
+static bool dti_amsgrad_bound(const dti_optim_rates *r, double v[DTI_OPTIM_VALUES], double g) {
+    const bool fits = dti_adam_bound(r, v, g);
+    v[3] = DTI_MAX(v[3], v[2]);
+    return fits;
+}
 static const dti_optim_row dti_optim_adam = {
     "Adam", 1e-3, 0.0, dti_adam_moments, dti_adam_words, dti_adam_bound, dti_optim_emit_blocks};
 static const dti_optim_row dti_optim_adamw = {
     "AdamW", 1e-3, 1e-2, dti_adam_moments, dti_adam_words, dti_adamw_bound, dti_optim_emit_blocks};
+static const dti_optim_row dti_optim_amsgrad = {
+    "AMSGrad",      1e-3,  0.0, dti_amsgrad_moments, dti_adam_words, dti_amsgrad_bound,
+    dti_optim_emit_blocks};
 #endif
 
 #ifndef VULKAN

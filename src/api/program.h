@@ -45,7 +45,8 @@ typedef enum dt_value_kind {
     DT_VALUE_PARAM,
     DT_VALUE_GRADIENT, /* of the newest step */
     DT_VALUE_MOMENT1,  /* SGD's momentum buffer; Adam's and AdamW's exp_avg */
-    DT_VALUE_MOMENT2   /* Adam's and AdamW's exp_avg_sq */
+    DT_VALUE_MOMENT2,  /* Adam's and AdamW's exp_avg_sq */
+    DT_VALUE_MOMENT3   /* AMSGrad's max_exp_avg_sq */
 } dt_value_kind;
 
 /* Copies a parameter's values, or its gradient or optimizer state, out or in, as f32, row-major;
@@ -82,7 +83,8 @@ typedef enum dt_optim_kind {
     DT_OPTIM_DEFAULT, /* AdamW */
     DT_OPTIM_SGD,     /* torch.optim.SGD */
     DT_OPTIM_ADAM,    /* torch.optim.Adam: decay is added to the gradient */
-    DT_OPTIM_ADAMW    /* torch.optim.AdamW: decay shrinks the weight */
+    DT_OPTIM_ADAMW,   /* torch.optim.AdamW: decay shrinks the weight */
+    DT_OPTIM_AMSGRAD  /* torch.optim.Adam with amsgrad=True */
 } dt_optim_kind;
 
 /* Parameters that differ from the rest. The first group whose pattern matches a name takes it; a
@@ -94,13 +96,13 @@ typedef struct dt_optim_group {
 } dt_optim_group;
 
 /* {0} is AdamW with PyTorch's defaults. A field that is 0 has this value, one that is DT_ZERO is 0:
- *   field         SGD     Adam    AdamW
- *   lr            1e-3    1e-3    1e-3
- *   weight_decay  0       0       1e-2
- *   momentum      0       -       -        dampening 0, nesterov off
- *   beta1         -       0.9     0.9
- *   beta2         -       0.999   0.999
- *   eps           -       1e-8    1e-8 */
+ *   field         SGD     Adam, AMSGrad   AdamW
+ *   lr            1e-3    1e-3            1e-3
+ *   weight_decay  0       0               1e-2
+ *   momentum      0       -               -        dampening 0, nesterov off
+ *   beta1         -       0.9             0.9
+ *   beta2         -       0.999           0.999
+ *   eps           -       1e-8            1e-8 */
 typedef struct dt_optim_desc {
     dt_optim_kind kind;
     double lr;

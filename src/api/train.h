@@ -57,7 +57,7 @@ typedef struct dt_trainer_desc {
     dt_tensor loss;
     dt_loss losses[DT_MAX_TERMS];
     dt_tensor metrics[DT_MAX_TERMS];
-    const dt_optim_desc *optim; /* NULL = {0}, AdamW */
+    const dt_optim_desc *optim; /* NULL = {0} */
     const char *params;
     dt_dataset data; /* to train on; all ranks have all of it */
     uint64_t seed;   /* of initial values, order and dropout */

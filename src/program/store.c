@@ -255,7 +255,7 @@ static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, si
                         "a program is between dt_program_begin and dt_program_end; "
                         "end or cancel it first");
     }
-    if ((unsigned)kind >= DT_VALUE_MOMENT1 + DTI_MOMENTS_MAX)
+    if ((unsigned)kind > DT_VALUE_MOMENT3)
         return dti_fail(s->base, DT_ERROR_INVALID, "parameter '%s': %d is no dt_value_kind",
                         info.name, (int)kind);
     if (info.buffer && kind != DT_VALUE_PARAM)
