@@ -72,18 +72,21 @@ static void dti_cut_emit(dti_code *code, dti_emit *e, const dti_op_family *famil
 /* ---- buckets.c */
 static dt_result dti_pass_buckets(dti_lowering *w); /* how many gradients each bucket waits for */
 
-/* ---- segments.c */
+/* ---- need.c */
 static dt_result dti_pass_need(dti_lowering *w); /* what is computed; refuses what is too large */
 static uint64_t dti_node_bytes(const dti_code *code, const dti_node *n);
 /* A value of the node's size and type; offset: in bytes. */
 static uint32_t dti_node_value(dti_code *code, dti_value_kind kind, const dti_node *n,
                                uint64_t offset);
+
+/* ---- ports.c */
 static dt_result dti_pass_ports(dti_lowering *w); /* places of inputs, outputs, terms, gradients */
 /* A parameter's values, or its gradient in a slot. */
 static uint32_t dti_param_value(dti_code *code, uint32_t index, dti_value_kind kind, uint32_t slot);
+
+/* ---- segments.c */
 static dt_result dti_pass_weigh_segment(dti_lowering *w);
-static dt_result
-dti_pass_fuse(dti_lowering *w); /* readers are known: emission fuses where one is */
+static dt_result dti_pass_fuse(dti_lowering *w); /* emission may fuse where one reads */
 static dt_result dti_pass_emit(dti_lowering *w); /* forward and backward launches, and their cuts */
 static dt_result dti_pass_segments(dti_lowering *w); /* what each segment copies */
 static void dti_segment_end(dti_code *code, dti_phase phase, uint32_t first);

@@ -1,0 +1,134 @@
+/* What a code computes: the roots, then the inputs of what is needed (they have smaller ids), and how
+ * often each is read. From here on nodes have numbers that the lowering's arrays are indexed by. */
+
+static void dti_need_inputs(const dt_graph *g, uint8_t *needed) {
+    for (uint32_t id = g->count - 1; id > 0; id--) {
+        const dti_node *n = &g->nodes[id];
+        for (uint32_t k = 0; needed[id] && k < n->count; k++)
+            needed[dti_input_id(g, n, k)] = 1;
+    }
+}
+
+static void dti_need_all(const dti_code *code, uint8_t *needed) {
+    for (uint32_t i = 0; i < code->loss_count; i++)
+        needed[code->desc.losses[i].term.id] = 1;
+    for (uint32_t i = 0; i < code->metric_count; i++)
+        needed[code->desc.metrics[i].id] = 1;
+    for (uint32_t i = 0; i < DT_MAX_OUTPUTS; i++) {
+        if (dti_is_set(code->desc.outputs[i]))
+            needed[code->desc.outputs[i].id] = 1;
+        if (dti_is_set(code->desc.host_gradients[i]))
+            needed[code->desc.host_gradients[i].id] = 1;
+    }
+    for (uint32_t i = 0; i < code->layout->param_count; i++) {
+        if (code->trained[i])
+            needed[code->param_dx[i].id] = 1;
+    }
+    for (uint32_t i = 0; i < code->leaving_count; i++)
+        needed[code->leaving_dx[i].id] = 1;
+    dti_need_inputs(code->work, needed);
+}
+
+/* A running statistic moves where the step computes the batch's and commits. */
+static void dti_need_updates(dti_code *code, uint8_t *needed) {
+    const dt_graph *g = code->work;
+    for (uint32_t i = 0; i < code->layout->param_count && code->has_optim && code->train; i++) {
+        const dti_node *n = &g->nodes[code->layout->params[i].node];
+        uint32_t update = n->buffer ? (uint32_t)n->attr.i[2] : 0;
+        if (!update || !needed[dti_input_id(g, &g->nodes[update], 1)])
+            continue;
+        code->update[i] = update;
+        needed[update] = needed[code->layout->params[i].node] = 1;
+    }
+}
+
+static uint64_t dti_node_elements(const dti_code *code, const dti_node *n) {
+    return (uint64_t)dti_shape_elements(n->shape) * (n->samples ? (uint64_t)code->batch : 1u);
+}
+
+static uint64_t dti_node_bytes(const dti_code *code, const dti_node *n) {
+    return dti_bytes(n->dtype, dti_node_elements(code, n));
+}
+
+static uint32_t dti_node_value(dti_code *code, dti_value_kind kind, const dti_node *n,
+                               uint64_t offset) {
+    return dti_listing_value(&code->list, kind, n->dtype, dti_node_elements(code, n), offset);
+}
+
+static bool dti_lowering_alloc(dti_lowering *w) {
+    dti_code *code = w->code;
+    uint32_t nodes = code->work->count, inputs = 0;
+    for (uint32_t i = 0; i < nodes; i++)
+        inputs += code->work->nodes[i].op == DTI_OP_INPUT;
+    code->ports = dti_alloc_array(code->base, inputs + 2 * DT_MAX_OUTPUTS, sizeof *code->ports);
+    w->needed = dti_alloc_array(code->base, nodes, 1);
+    w->pin = dti_alloc_array(code->base, nodes, sizeof *w->pin);
+    w->param_of = dti_alloc_array(code->base, nodes, sizeof *w->param_of);
+    w->stat_of = dti_alloc_array(code->base, nodes, sizeof *w->stat_of);
+    w->next_param =
+        dti_alloc_array(code->base, code->layout->param_count + 1u, sizeof *w->next_param);
+    w->e.views = dti_alloc_array(code->base, nodes, sizeof *w->e.views);
+    w->own = dti_alloc_array(code->base, nodes, sizeof *w->own);
+    w->bucket_left = dti_alloc_array(code->base, code->bucket_count + 1u, sizeof *w->bucket_left);
+    return code->ports && w->needed && w->pin && w->param_of && w->stat_of && w->next_param &&
+           w->e.views && w->own && w->bucket_left;
+}
+
+/* PyTorch refuses it too: the variance of one value is 0 whatever the value. */
+static dt_result dti_lower_batch_values(const dti_code *code, const dti_node *n) {
+    const dti_node *x = &code->work->nodes[dti_input_id(code->work, n, 0)];
+    const dti_op_family *family = dti_op_info_of(n->op)->family;
+    if (!code->train || !family->values || code->batch * family->values(n) > 1)
+        return DT_OK;
+    return dti_fail(code->base, DT_ERROR_INVALID,
+                    "program '%s': batch_norm(%s) at batch %lld has one value a channel, and a "
+                    "training program needs more; use a larger batch, or dt_layer_norm",
+                    code->label, dti_shape_print(x->shape, true).text, (long long)code->batch);
+}
+
+static dt_result dti_lower_sizes(const dti_lowering *w) {
+    const dti_code *code = w->code;
+    for (uint32_t id = 1; id < code->work->count; id++) {
+        const dti_node *n = &code->work->nodes[id];
+        uint64_t elements = dti_node_elements(code, n);
+        if (w->needed[id] && !code->piece_count) {
+            dt_result result = dti_lower_batch_values(code, n);
+            if (result)
+                return result;
+        }
+        if (!w->needed[id] || elements <= INT32_MAX)
+            continue;
+        return dti_fail(code->base, DT_ERROR_INVALID,
+                        "program '%s': %s %s has %llu elements at batch %lld, more than 2^31; "
+                        "use a smaller batch",
+                        code->label, dti_op_info_of(n->op)->name,
+                        dti_shape_print(n->shape, n->samples).text, (unsigned long long)elements,
+                        (long long)code->batch);
+    }
+    return DT_OK;
+}
+
+/* How often each node's value is read. */
+static void dti_need_readers(const dt_graph *g, const uint8_t *needed, dti_span_of_node *own) {
+    for (uint32_t id = 1; id < g->count; id++) {
+        for (uint32_t k = 0; needed[id] && k < g->nodes[id].count; k++)
+            own[dti_input_id(g, &g->nodes[id], k)].uses++;
+    }
+}
+
+static dt_result dti_pass_need(dti_lowering *w) {
+    dti_code *code = w->code;
+    if (!dti_lowering_alloc(w))
+        return DT_ERROR_MEMORY;
+    w->e = (dti_emit){.list = &code->list,
+                      .graph = code->work,
+                      .batch = code->batch,
+                      .train = code->train,
+                      .views = w->e.views};
+    /* Value 0 stands for "none" in pins, and for those that memory ran out for. */
+    dti_listing_value(&code->list, DTI_VALUE_OUT, DT_I32, 1, 0);
+    dti_need_all(code, w->needed);
+    dti_need_updates(code, w->needed);
+    dti_need_readers(code->work, w->needed, w->own);
+    return code->list.result ? code->list.result : dti_lower_sizes(w);
+}
