@@ -162,16 +162,16 @@ TEST(vulkan_gemm_variant_depends_on_shape_and_device) {
     dti_launch large = {.kernel = DTI_K_GEMM, .args.gemm = {.m = 32, .n = 32, .k = 1}};
     device.head.info.workgroup_invocations = 1024;
     device.head.info.kind = DT_DEVICE_DISCRETE;
-    CHECK(dti_vk_variant_of(&device, &small) == DTI_VK_GEMM_REGISTER);
-    CHECK(dti_vk_variant_of(&device, &large) == DTI_VK_GEMM_TILE);
+    CHECK(dti_vk_variant_of(&device, &small) == DTI_GEMM_IN_REGISTERS);
+    CHECK(dti_vk_variant_of(&device, &large) == DTI_GEMM_IN_TILES);
     device.head.info.workgroup_invocations = 128;
-    CHECK(dti_vk_variant_of(&device, &large) == DTI_VK_GEMM_REGISTER);
+    CHECK(dti_vk_variant_of(&device, &large) == DTI_GEMM_IN_REGISTERS);
     device.head.info.workgroup_invocations = 256;
     device.head.info.kind = DT_DEVICE_SOFTWARE;
-    CHECK(dti_vk_variant_of(&device, &large) == DTI_VK_GEMM_REGISTER);
+    CHECK(dti_vk_variant_of(&device, &large) == DTI_GEMM_IN_REGISTERS);
     device.head.info.kind = DT_DEVICE_DISCRETE;
     in.options.no_fast = true;
-    CHECK(dti_vk_variant_of(&device, &large) == DTI_VK_GEMM_REGISTER);
+    CHECK(dti_vk_variant_of(&device, &large) == DTI_GEMM_IN_REGISTERS);
 }
 
 /* ---- On every driver ------------------------------------------------------------------------- */
@@ -564,7 +564,7 @@ TEST(vulkan_shaders_that_are_damaged_unpack_into_their_room_alone) {
 
 static void vulkan_try_kernels(vulkan_rig *rig) {
     dti_vk_device *device = (dti_vk_device *)rig->device;
-    const uint32_t spec[4] = {0}, in_rows[4] = {0, 0, 3, 8}; /* see dti_vk_conv_tile */
+    const uint32_t spec[4] = {0}, in_rows[4] = {0, 0, 3, 8}; /* see dti_conv_tile */
     if (rig->in->options.no_unified)
         return; /* the same pipelines */
     for (size_t i = 0; i < DTI_COUNT(dti_vk_shaders); i++) {
@@ -575,7 +575,7 @@ static void vulkan_try_kernels(vulkan_rig *rig) {
         test_check(!dti_vk_pipeline_get(device, kernel, variant, spec, &first), __FILE__, __LINE__,
                    "%s: %s", dti_vk_shaders[i].name, rig->base.error);
         CHECK(!dti_vk_pipeline_get(device, kernel, variant, spec, &again) && again == first);
-        if (dti_vk_is_conv(kernel))
+        if ((kernel == DTI_K_CONV || kernel == DTI_K_CONV_DX || kernel == DTI_K_CONV_DW))
             CHECK(!dti_vk_pipeline_get(device, kernel, variant, in_rows, &again));
     }
     for (uint32_t kernel = 0; kernel < DTI_K_COUNT; kernel++)

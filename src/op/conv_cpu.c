@@ -96,14 +96,84 @@ static size_t dti_cpu_scratch_conv_dw(const dti_launch *launch, int threads) {
 
 /* ---- Rows of the tables */
 
+static void dti_conv_put_mask(dti_launch *l, uint32_t shift) {
+    l->args.conv.z_offset = l->args.conv.y_offset + shift;
+}
+
+static void dti_conv_dx_put_mask(dti_launch *l, uint32_t shift) {
+    l->args.conv.z_offset = l->args.conv.x_offset + shift;
+}
+
+/* Workgroups' tiles, see shaders/lib/conv.glsl: spec2 is 0, or the taps of a row, where a tile stays
+ * in one (they share loads); spec3 how many channels an invocation makes, 1 to 8, for 8 positions
+ * each. Loads are what counts: staying in a row wins unless rows fill their tiles of 8 badly. */
+static void dti_conv_tile(const dti_args_conv *a, uint32_t made, uint32_t cols, uint32_t spec[4]) {
+    const uint32_t channels = made < 8 ? made : 8;
+    const uint64_t in_rows = dti_ceil_div(cols, 8) * 8 * (7 + a->kw + channels * a->kw);
+    const uint64_t run_on = (uint64_t)cols * (8 + channels) * a->kw;
+    const bool row = a->kw >= 2 && a->kw <= 5 && a->stride_w == 1 && a->dil_w == 1;
+    spec[2] = row && in_rows < run_on ? a->kw : 0;
+    spec[3] = channels;
+}
+
+static uint64_t dti_conv_tiles(const dti_args_conv *a, uint32_t made, uint64_t rows, uint64_t cols,
+                               const uint32_t spec[4]) {
+    if (spec[2])
+        cols = dti_ceil_div(cols, 8) * 8;
+    return dti_ceil_div(made, spec[3]) * dti_ceil_div(a->n * rows * cols, 8) * a->groups;
+}
+
+static void dti_conv_forward_tile(const dti_launch *l, uint32_t spec[4]) {
+    dti_conv_tile(&l->args.conv, l->args.conv.co, l->args.conv.ow, spec);
+}
+
+static uint64_t dti_conv_forward_invocations(const dti_launch *l, uint32_t variant,
+                                             const uint32_t spec[4]) {
+    const dti_args_conv *a = &l->args.conv;
+    (void)variant;
+    return dti_conv_tiles(a, a->co, a->oh, a->ow, spec);
+}
+
+static void dti_conv_dx_tile(const dti_launch *l, uint32_t spec[4]) {
+    dti_conv_tile(&l->args.conv, l->args.conv.ci, l->args.conv.iw, spec);
+}
+
+/* Positions that lie a stride apart make a plane of their own. */
+static uint64_t dti_conv_dx_invocations(const dti_launch *l, uint32_t variant,
+                                        const uint32_t spec[4]) {
+    const dti_args_conv *a = &l->args.conv;
+    (void)variant;
+    return dti_conv_tiles(a, a->ci, dti_ceil_div(a->ih, a->stride_h),
+                          dti_ceil_div(a->iw, a->stride_w), spec) *
+           a->stride_h * a->stride_w;
+}
+
+static void dti_conv_dw_tile(const dti_launch *l, uint32_t spec[4]) {
+    spec[2] = 0;
+    spec[3] = l->args.conv.co < 8 ? l->args.conv.co : 8;
+}
+
+static uint64_t dti_conv_dw_invocations(const dti_launch *l, uint32_t variant,
+                                        const uint32_t spec[4]) {
+    const dti_args_conv *a = &l->args.conv;
+    (void)variant;
+    return dti_ceil_div(a->co, spec[3]) * dti_ceil_div((uint64_t)a->ci * a->kh * a->kw, 8) *
+           a->groups * a->splits;
+}
+
 /* (x, w, y, bias); spec0: 1 = bias; spec1 */
 DTI_KERNEL(CONV, conv, "rrwr", ITEM, .run = dti_cpu_conv, .outer = dti_cpu_items_conv,
-           .grain = dti_cpu_grain_conv, .scratch_bytes = dti_cpu_scratch_conv);
+           .grain = dti_cpu_grain_conv, .scratch_bytes = dti_cpu_scratch_conv,
+           .takes = dti_product_takes, .put_mask = dti_conv_put_mask, .local = {64},
+           .tile = dti_conv_forward_tile, .invocations = dti_conv_forward_invocations);
 
 /* (y, w, x, bias or mask); spec0, spec1 */
 DTI_KERNEL(CONV_DX, conv_dx, "rrwr", ITEM, .run = dti_cpu_conv, .outer = dti_cpu_items_conv,
-           .grain = dti_cpu_grain_conv, .scratch_bytes = dti_cpu_scratch_conv);
+           .grain = dti_cpu_grain_conv, .scratch_bytes = dti_cpu_scratch_conv,
+           .takes = dti_product_takes, .put_mask = dti_conv_dx_put_mask, .local = {64},
+           .tile = dti_conv_dx_tile, .invocations = dti_conv_dx_invocations);
 
 /* (y, x, partial w) */
 DTI_KERNEL(CONV_DW, conv_dw, "rrw", ITEM, .run = dti_cpu_conv_dw, .outer = dti_cpu_items_conv_dw,
-           .grain = dti_cpu_grain_conv_dw, .scratch_bytes = dti_cpu_scratch_conv_dw);
+           .grain = dti_cpu_grain_conv_dw, .scratch_bytes = dti_cpu_scratch_conv_dw, .local = {64},
+           .tile = dti_conv_dw_tile, .invocations = dti_conv_dw_invocations);

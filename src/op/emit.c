@@ -253,34 +253,14 @@ static int dti_launch_output(const dti_launch *l) {
     return b;
 }
 
-/* Where launch `l` would find the mask; NULL: it takes no such epilogue. */
-static bool dti_launch_takes(const dti_launch *l, uint32_t epilogue) {
-    bool product = l->kernel == DTI_K_GEMM || l->kernel == DTI_K_CONV || l->kernel == DTI_K_CONV_DX;
-    if (l->spec[1] != DTI_EPILOGUE_NONE)
-        return false;
-    if (epilogue == DTI_EPILOGUE_RELU)
-        return product || l->kernel == DTI_K_NORM;
-    return l->kernel == DTI_K_MAX_POOL_GRAD || (product && l->spec[0] == 0);
+static bool dti_product_takes(const dti_launch *l, uint32_t epilogue, const dti_view *mask) {
+    (void)mask; /* takes the place of the bias */
+    return epilogue == DTI_EPILOGUE_RELU || l->spec[0] == 0;
 }
 
-/* The pooling's adjoint reads x: that must be the mask. */
-static bool dti_launch_has_mask(const dti_launch *l, const dti_view *mask) {
-    return l->kernel != DTI_K_MAX_POOL_GRAD ||
-           (l->value[0] == mask->value && l->args.pool.x_offset == (uint32_t)mask->offset);
-}
-
-static void dti_launch_set_mask(dti_launch *l, const dti_view *mask, const dti_view *out) {
-    if (l->kernel == DTI_K_MAX_POOL_GRAD)
-        return;
-    l->value[3] = mask->value;
-    /* from where this launch's share of the result begins: one product of a batch, some samples */
-    const uint32_t shift = (uint32_t)mask->offset - (uint32_t)out->offset;
-    if (l->kernel == DTI_K_GEMM)
-        l->args.gemm.bias_offset = l->args.gemm.c_offset + shift;
-    else if (l->kernel == DTI_K_CONV)
-        l->args.conv.z_offset = l->args.conv.y_offset + shift;
-    else
-        l->args.conv.z_offset = l->args.conv.x_offset + shift;
+static bool dti_launch_takes(const dti_launch *l, uint32_t epilogue, const dti_view *mask) {
+    const dti_kernel_info *kernel = dti_kernel_info_of(l->kernel);
+    return l->spec[1] == DTI_EPILOGUE_NONE && kernel->takes && kernel->takes(l, epilogue, mask);
 }
 
 static bool dti_emit_fuse(dti_emit *e, uint32_t i, uint32_t epilogue, const dti_view *mask) {
@@ -296,7 +276,7 @@ static bool dti_emit_fuse(dti_emit *e, uint32_t i, uint32_t epilogue, const dti_
         const dti_launch *l = &e->list->launches[k];
         if (l->value[dti_launch_output(l)] != x->value)
             continue;
-        if (!dti_launch_takes(l, epilogue) || (mask && !dti_launch_has_mask(l, mask)))
+        if (!dti_launch_takes(l, epilogue, mask))
             return false;
         writers++;
     }
@@ -305,8 +285,12 @@ static bool dti_emit_fuse(dti_emit *e, uint32_t i, uint32_t epilogue, const dti_
         if (l->value[dti_launch_output(l)] != x->value)
             continue;
         l->spec[1] = epilogue;
-        if (mask)
-            dti_launch_set_mask(l, mask, x);
+        if (!mask || !dti_kernel_info_of(l->kernel)->put_mask)
+            continue;
+        l->value[3] = mask->value;
+        /* from where this launch's share of the result begins: one product of a batch, some
+         * samples */
+        dti_kernel_info_of(l->kernel)->put_mask(l, (uint32_t)mask->offset - (uint32_t)x->offset);
     }
     if (writers)
         e->out = *x;

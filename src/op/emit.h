@@ -38,13 +38,13 @@ typedef struct dti_listing {
 
 /* How a tensor lies in its value. Axis 0 is the sample axis (1 without), axes 1..5 the shape,
  * right-aligned; an axis of size 1 has stride 0. In elements. */
-typedef struct dti_view {
+struct dti_view {
     uint32_t value;
     uint8_t dtype; /* the value's */
     int64_t dim[DTI_AXES];
     int64_t stride[DTI_AXES];
     int64_t offset;
-} dti_view;
+};
 
 /* What the lowering knows of a node while others are emitted. */
 typedef struct dti_span_of_node {
@@ -66,6 +66,8 @@ struct dti_emit {
     bool pinned;           /* out is where it must be: it cannot be another node's value */
 };
 
+/* .takes of products: any epilogue, but no mask beside a bias. */
+static bool dti_product_takes(const dti_launch *launch, uint32_t epilogue, const dti_view *mask);
 /* Lets the launches that made input i write their result through an epilogue (DTI_EPILOGUE_*), and
  * takes their output as this node's, which then needs no launch. mask: for RELU_GRAD, dense. False,
  * and nothing is changed, where the input has other users or its kernel has no epilogue. */

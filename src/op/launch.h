@@ -77,6 +77,13 @@ typedef struct dti_launch {
 typedef enum dti_span { DTI_SPAN_ITEM, DTI_SPAN_GROUP } dti_span;
 
 typedef struct dti_cpu_task dti_cpu_task;
+typedef struct dti_view dti_view;
+
+/* What a kernel's variant depends on, of a device that runs workgroups. */
+typedef struct dti_grid_device {
+    uint32_t invocations_max; /* of a workgroup */
+    bool fast_shared;         /* shared memory is memory of its own */
+} dti_grid_device;
 
 /* All that the layers above know of a kernel. Its row is a DTI_KERNEL beside the op that emits it;
  * tools/amalgamate finds the rows and lists them. Bindings are storage buffers; the step block is
@@ -93,6 +100,19 @@ typedef struct dti_kernel_info {
     bool (*in_step)(const dti_launch *launch, int binding);
     /* Whether it moves words, and makes no floats of its own. NULL: it makes them. */
     bool (*moves)(const dti_launch *launch);
+    /* Whether the launch can change its result by an epilogue (DTI_EPILOGUE_*) before it is
+     * written; mask: for RELU_GRAD. NULL: it cannot. */
+    bool (*takes)(const dti_launch *launch, uint32_t epilogue, const dti_view *mask);
+    /* Where the mask, binding 3, begins: `shift` elements from where the result does. NULL: the
+     * launch reads the mask already. */
+    void (*put_mask)(dti_launch *launch, uint32_t shift);
+    /* On a device that runs workgroups. local: invocations of one, by variant; 0 = as the device
+     * likes. variant: which shader; NULL = 0, the portable one. tile: selectors that are the
+     * device's to decide; NULL = none. invocations: how many do the work; NULL = by the span. */
+    uint16_t local[2];
+    uint32_t (*variant)(const dti_launch *launch, const dti_grid_device *device);
+    void (*tile)(const dti_launch *launch, uint32_t spec[4]);
+    uint64_t (*invocations)(const dti_launch *launch, uint32_t variant, const uint32_t spec[4]);
     /* On the CPU: computes items [begin, end) of the outer index space. scratch: this worker's,
      * 64-byte aligned, scratch_bytes() long. */
     void (*run)(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch);

@@ -385,13 +385,26 @@ static size_t dti_cpu_scratch_norm(const dti_launch *launch, int threads) {
 
 /* ---- Rows of the tables */
 
+static bool dti_norm_takes(const dti_launch *l, uint32_t epilogue, const dti_view *mask) {
+    (void)l, (void)mask;
+    return epilogue == DTI_EPILOGUE_RELU;
+}
+
+/* Four elements each. */
+static uint64_t dti_norm_invocations(const dti_launch *l, uint32_t variant,
+                                     const uint32_t spec[4]) {
+    (void)variant, (void)spec;
+    return dti_ceil_div(l->args.norm.n, 4);
+}
+
 /* (x, stats) item = group; spec0: 1 = RMS */
 DTI_KERNEL(NORM_STATS, norm_stats, "rw", GROUP, .run = dti_cpu_norm_stats,
            .outer = dti_cpu_items_norm_groups, .grain = dti_cpu_grain_norm_groups);
 
 /* (x, stats, [w|b], y); spec0: DTI_NORM_*; spec1 */
 DTI_KERNEL(NORM, norm, "rrrw", ITEM, .run = dti_cpu_norm, .outer = dti_cpu_items_norm,
-           .grain = dti_cpu_grain_norm, .scratch_bytes = dti_cpu_scratch_norm);
+           .grain = dti_cpu_grain_norm, .scratch_bytes = dti_cpu_scratch_norm,
+           .takes = dti_norm_takes, .invocations = dti_norm_invocations);
 
 /* (x, dy, w, dx), not batch; item = group; spec0: RMS, spec1: 1 = w */
 DTI_KERNEL(NORM_DX, norm_dx, "rrrw", GROUP, .run = dti_cpu_norm_dx,
@@ -404,7 +417,7 @@ DTI_KERNEL(NORM_DW, norm_dw, "rrrw", GROUP, .run = dti_cpu_norm_dw, .outer = dti
 /* (x, dy, [stats|dw|db|w], dx); spec0: 1 = train */
 DTI_KERNEL(BATCH_DX, batch_dx, "rrrw", ITEM, .run = dti_cpu_batch_dx,
            .outer = dti_cpu_items_batch_dx, .grain = dti_cpu_grain_norm,
-           .scratch_bytes = dti_cpu_scratch_norm);
+           .scratch_bytes = dti_cpu_scratch_norm, .invocations = dti_norm_invocations);
 
 /* (x, s, y) */
 DTI_KERNEL(RUNNING, running, "rru", ITEM, .run = dti_cpu_running, .grain = dti_cpu_grain_copy);

@@ -308,13 +308,20 @@ static int64_t dti_cpu_grain_resize(const dti_cpu_task *task) {
 
 /* ---- Rows of the tables */
 
+/* It reads x: that must be the mask. */
+static bool dti_max_pool_grad_takes(const dti_launch *l, uint32_t epilogue, const dti_view *mask) {
+    return epilogue == DTI_EPILOGUE_RELU_GRAD && l->value[0] == mask->value &&
+           l->args.pool.x_offset == (uint32_t)mask->offset;
+}
+
 /* (x, g, y): y = g where x is largest */
 DTI_KERNEL(MAX_POOL, max_pool, "rrw", ITEM, .run = dti_cpu_max_pool, .outer = dti_cpu_items_pool,
            .grain = dti_cpu_grain_pool);
 
 /* (x, y, g): its adjoint; spec1 */
 DTI_KERNEL(MAX_POOL_GRAD, max_pool_grad, "rrw", ITEM, .run = dti_cpu_max_pool_grad,
-           .outer = dti_cpu_items_pool, .grain = dti_cpu_grain_pool);
+           .outer = dti_cpu_items_pool, .grain = dti_cpu_grain_pool,
+           .takes = dti_max_pool_grad_takes);
 
 /* (x, y); spec0: DTI_POOL_* */
 DTI_KERNEL(AVG_POOL, avg_pool, "rw", ITEM, .run = dti_cpu_avg_pool, .outer = dti_cpu_items_pool,

@@ -374,9 +374,42 @@ static size_t dti_cpu_scratch_gemm(const dti_launch *launch, int threads) {
 
 /* ---- Rows of the tables */
 
+/* Variants: an invocation computes 8 x 4 of C from registers, or a workgroup 64 x 64 of it through
+ * shared memory. */
+enum { DTI_GEMM_IN_REGISTERS, DTI_GEMM_IN_TILES };
+
+static void dti_gemm_put_mask(dti_launch *l, uint32_t shift) {
+    l->args.gemm.bias_offset = l->args.gemm.c_offset + shift;
+}
+
+/* Few rows waste most of a tile, but eight invocations an 8 x 8 would leave a GPU empty. */
+static uint32_t dti_gemm_variant(const dti_launch *l, const dti_grid_device *device) {
+    const dti_args_gemm *g = &l->args.gemm;
+    const bool high = g->m >= 32 || l->spec[2] == DTI_GEMM_ROWS;
+    const bool tile = high && g->n >= 32 && device->invocations_max >= 256 && device->fast_shared;
+    return tile ? DTI_GEMM_IN_TILES : DTI_GEMM_IN_REGISTERS;
+}
+
+static void dti_gemm_tile(const dti_launch *l, uint32_t spec[4]) {
+    (void)l;
+    spec[2] = 0; /* chose the variant */
+}
+
+static uint64_t dti_gemm_invocations(const dti_launch *l, uint32_t variant,
+                                     const uint32_t spec[4]) {
+    const dti_args_gemm *g = &l->args.gemm;
+    const uint64_t batch = (uint64_t)g->batch0 * g->batch1;
+    (void)spec;
+    if (variant == DTI_GEMM_IN_TILES)
+        return 256 * dti_ceil_div(g->m, 64) * dti_ceil_div(g->n, 64) * batch;
+    return dti_ceil_div(g->m, 8) * dti_ceil_div(g->n, 4) * batch;
+}
+
 /* spec0: 1 = bias; spec1: epilogue */
 DTI_KERNEL(GEMM, gemm, "rrwr", ITEM, .run = dti_cpu_gemm, .outer = dti_cpu_items_gemm,
-           .grain = dti_cpu_grain_gemm, .scratch_bytes = dti_cpu_scratch_gemm);
+           .grain = dti_cpu_grain_gemm, .scratch_bytes = dti_cpu_scratch_gemm,
+           .takes = dti_product_takes, .put_mask = dti_gemm_put_mask, .local = {64, 256},
+           .variant = dti_gemm_variant, .tile = dti_gemm_tile, .invocations = dti_gemm_invocations);
 
 DTI_FAMILY(matmul, .shape = dti_matmul_shape, .grad = dti_matmul_grad, .macs = dti_matmul_macs);
 

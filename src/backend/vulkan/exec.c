@@ -144,47 +144,12 @@ static void dti_vk_fold(uint64_t groups, uint32_t *x, uint32_t *y) {
     *x = *y ? (uint32_t)((groups + *y - 1) / *y) : 0;
 }
 
-static uint64_t dti_vk_ceil(uint64_t count, uint64_t size) {
-    return (count + size - 1) / size;
-}
-
-static uint64_t dti_vk_gemm_groups(const dti_args_gemm *g, uint32_t variant, uint32_t local) {
-    uint64_t batch = (uint64_t)g->batch0 * g->batch1;
-    if (variant == DTI_VK_GEMM_TILE)
-        return dti_vk_ceil(g->m, 64) * dti_vk_ceil(g->n, 64) * batch;
-    return dti_vk_ceil(dti_vk_ceil(g->m, 8) * dti_vk_ceil(g->n, 4) * batch, local);
-}
-
-/* Invocations of the kernels that make tiles: see main in lib/conv.glsl and in conv_dw.comp. */
-static uint64_t dti_vk_conv_tiles(const dti_launch *launch, const uint32_t *spec) {
-    const dti_args_conv *c = &launch->args.conv;
-    const bool forward = launch->kernel == DTI_K_CONV;
-    if (launch->kernel == DTI_K_CONV_DW)
-        return dti_vk_ceil(c->co, spec[3]) * dti_vk_ceil((uint64_t)c->ci * c->kh * c->kw, 8) *
-               c->groups * c->splits;
-    const uint64_t apart_h = forward ? 1 : c->stride_h, apart_w = forward ? 1 : c->stride_w;
-    uint64_t rows = dti_vk_ceil(forward ? c->oh : c->ih, apart_h);
-    uint64_t cols = dti_vk_ceil(forward ? c->ow : c->iw, apart_w);
-    if (spec[2])
-        cols = dti_vk_ceil(cols, 8) * 8;
-    return dti_vk_ceil(forward ? c->co : c->ci, spec[3]) * dti_vk_ceil(c->n * rows * cols, 8) *
-           c->groups * apart_h * apart_w;
-}
-
-static uint64_t dti_vk_groups_of(const dti_launch *launch, const uint32_t *spec, uint32_t variant,
+static uint64_t dti_vk_groups_of(const dti_launch *launch, const uint32_t spec[4], uint32_t variant,
                                  uint32_t local) {
-    switch (launch->kernel) {
-    case DTI_K_GEMM: return dti_vk_gemm_groups(&launch->args.gemm, variant, local);
-    case DTI_K_CONV:
-    case DTI_K_CONV_DX:
-    case DTI_K_CONV_DW: return dti_vk_ceil(dti_vk_conv_tiles(launch, spec), local);
-    case DTI_K_NORM:
-    case DTI_K_BATCH_DX: return dti_vk_ceil(dti_vk_ceil(launch->args.norm.n, 4), local);
-    default: break;
-    }
-    if (dti_kernel_info_of(launch->kernel)->span == DTI_SPAN_GROUP)
-        return launch->items;
-    return dti_vk_ceil(launch->items, local);
+    const dti_kernel_info *kernel = dti_kernel_info_of(launch->kernel);
+    if (kernel->invocations)
+        return dti_ceil_div(kernel->invocations(launch, variant, spec), local);
+    return kernel->span == DTI_SPAN_GROUP ? launch->items : dti_ceil_div(launch->items, local);
 }
 
 static dt_result dti_vk_add_work(dti_vk_build *b, uint32_t number) {
@@ -629,7 +594,7 @@ static void dti_vk_record_scan(const dti_vk_exec *e, dti_VkCommandBuffer command
     const dti_vk_scan *scan = &e->scans[index];
     dti_args_scan args = {.n = scan->words, .code = number};
     uint32_t x, y;
-    dti_vk_fold(dti_vk_ceil(scan->words, dti_vk_local_of(e->device, DTI_K_SCAN, 0)), &x, &y);
+    dti_vk_fold(dti_ceil_div(scan->words, dti_vk_local_of(e->device, DTI_K_SCAN, 0)), &x, &y);
     dti_vk_dispatch(e, command, e->scan_pipeline, scan->set, &args, sizeof args, x, y);
 }
 

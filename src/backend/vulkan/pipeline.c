@@ -173,9 +173,6 @@ static void dti_vk_layouts_destroy(dti_vk_device *device) {
 
 /* ---- Pipelines ------------------------------------------------------------------------------- */
 
-#define DTI_VK_GEMM_REGISTER 0 /* an invocation computes 8 x 4 of C from registers */
-#define DTI_VK_GEMM_TILE 1     /* a workgroup computes 64 x 64 of C through shared memory */
-
 /* Whether shared memory is memory of its own: not on a CPU, nor on the mobile GPUs that keep it in
  * the L1 cache (ARM, Imagination, Qualcomm), where tiles only add copies. */
 static bool dti_vk_has_fast_shared(const dti_vk_device *device) {
@@ -185,65 +182,29 @@ static bool dti_vk_has_fast_shared(const dti_vk_device *device) {
 }
 
 static uint32_t dti_vk_variant_of(const dti_vk_device *device, const dti_launch *launch) {
-    if (launch->kernel != DTI_K_GEMM || device->instance->options.no_fast)
-        return 0;
-    const dti_args_gemm *g = &launch->args.gemm;
-    /* Few rows waste most of a tile, but eight invocations an 8 x 8 would leave a GPU empty. */
-    bool high = g->m >= 32 || launch->spec[2] == DTI_GEMM_ROWS;
-    bool tile = high && g->n >= 32 && device->head.info.workgroup_invocations >= 256 &&
-                dti_vk_has_fast_shared(device);
-    return tile ? DTI_VK_GEMM_TILE : DTI_VK_GEMM_REGISTER;
-}
-
-/* ---- Tiles of the convolutions: selectors that the backend sets ------------------------------ */
-
-static bool dti_vk_is_conv(uint32_t kernel) {
-    return kernel == DTI_K_CONV || kernel == DTI_K_CONV_DX || kernel == DTI_K_CONV_DW;
-}
-
-/* See shaders/lib/conv.glsl and conv_dw.comp. */
-typedef struct dti_vk_conv_tile {
-    uint32_t slide;    /* 0, or the taps of a row, where a tile stays in one: they share loads */
-    uint32_t channels; /* of an invocation, 1 to 8, for 8 positions each */
-} dti_vk_conv_tile;
-
-/* Loads are what counts: staying in a row wins unless rows fill their tiles of 8 badly. */
-static dti_vk_conv_tile dti_vk_conv_tile_of(const dti_args_conv *a, uint32_t kernel) {
-    const bool forward = kernel == DTI_K_CONV;
-    const uint32_t made = kernel == DTI_K_CONV_DX ? a->ci : a->co;
-    const uint32_t cols = forward ? a->ow : a->iw;
-    dti_vk_conv_tile t = {.channels = made < 8 ? made : 8};
-    const uint64_t in_rows = ((uint64_t)cols + 7) / 8 * 8 * (7 + a->kw + t.channels * a->kw);
-    const uint64_t run_on = (uint64_t)cols * (8 + t.channels) * a->kw;
-    if (kernel != DTI_K_CONV_DW && a->kw >= 2 && a->kw <= 5 && a->stride_w == 1 && a->dil_w == 1 &&
-        in_rows < run_on)
-        t.slide = a->kw;
-    return t;
+    const dti_kernel_info *kernel = dti_kernel_info_of(launch->kernel);
+    const dti_grid_device d = {.invocations_max = device->head.info.workgroup_invocations,
+                               .fast_shared = dti_vk_has_fast_shared(device)};
+    return kernel->variant && !device->instance->options.no_fast ? kernel->variant(launch, &d) : 0;
 }
 
 /* The launch's selectors and those that the device decides. */
-static void dti_vk_spec_of(const dti_launch *launch, uint32_t *spec) {
+static void dti_vk_spec_of(const dti_launch *launch, uint32_t spec[4]) {
     memcpy(spec, launch->spec, sizeof launch->spec);
-    if (launch->kernel == DTI_K_GEMM)
-        spec[2] = 0; /* chose the variant */
-    if (!dti_vk_is_conv(launch->kernel))
-        return;
-    dti_vk_conv_tile t = dti_vk_conv_tile_of(&launch->args.conv, launch->kernel);
-    spec[2] = t.slide;
-    spec[3] = t.channels;
+    if (dti_kernel_info_of(launch->kernel)->tile)
+        dti_kernel_info_of(launch->kernel)->tile(launch, spec);
 }
 
-/* 128 is what every device has. An invocation of a product or a convolution does the work of many,
- * so smaller workgroups spread a small one over more of the device. Where a workgroup meets at
- * barriers, a software driver switches between its vectors at each of them: 8 invocations are one
- * vector (GRAD_NORM on lavapipe: 4.3 ms at 128, 0.45 ms at 8). */
+/* 128 is what every device has. An invocation that does the work of many has smaller workgroups,
+ * which spread a small product over more of the device. Where a workgroup meets at barriers, a
+ * software driver switches between its vectors at each of them: 8 invocations are one vector
+ * (GRAD_NORM on lavapipe: 4.3 ms at 128, 0.45 ms at 8). */
 static uint32_t dti_vk_local_of(const dti_vk_device *device, uint32_t kernel, uint32_t variant) {
-    if (kernel == DTI_K_GEMM)
-        return variant == DTI_VK_GEMM_TILE ? 256 : 64;
-    if (dti_vk_is_conv(kernel))
-        return 64;
-    bool software = device->head.info.kind == DT_DEVICE_SOFTWARE;
-    return software && dti_kernel_info_of(kernel)->span == DTI_SPAN_GROUP ? 8 : 128;
+    const dti_kernel_info *info = dti_kernel_info_of(kernel);
+    const bool software = device->head.info.kind == DT_DEVICE_SOFTWARE;
+    if (info->local[variant])
+        return info->local[variant];
+    return software && info->span == DTI_SPAN_GROUP ? 8 : 128;
 }
 
 static dt_result dti_vk_pipeline_compile(dti_vk_device *device, dti_vk_pipeline *p) {
