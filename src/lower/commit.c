@@ -93,17 +93,14 @@ static void dti_commit_norm(dti_code *code, dti_emit *e, uint32_t grads, uint32_
     uint32_t pairs = status;
     if (norm) {
         pairs = dti_emit_scratch(e, DT_F32, 2ull * code->table_entries);
-        dti_launch *l =
-            dti_emit_launch(e, DTI_K_GRAD_NORM, code->table_entries, sizeof l->args.commit);
-        l->args.commit = (dti_args_commit){.blocks = code->table_entries};
-        dti_bind(l, grads, table, pairs, DTI_UNBOUND);
+        dti_emit_grad_norm(e, code->table_entries, grads, table, pairs);
     }
-    dti_launch *l = dti_emit_launch(e, DTI_K_CLIP_FINISH, 1, sizeof l->args.commit);
-    l->args.commit =
-        (dti_args_commit){.blocks = norm ? code->table_entries : 0, .terms = code->loss_count};
     /* a replica's own losses do not decide: the whole job's are looked at before the commit */
-    l->args.commit.flags = code->desc.no_check || code->piece_count ? 0u : DTI_COMMIT_LOSSES;
-    dti_bind(l, pairs, status, state, DTI_UNBOUND);
+    const dti_args_commit args = {
+        .blocks = norm ? code->table_entries : 0,
+        .terms = code->loss_count,
+        .flags = code->desc.no_check || code->piece_count ? 0u : DTI_COMMIT_LOSSES};
+    dti_emit_clip_finish(e, &args, pairs, status, state);
 }
 
 static uint32_t dti_commit_state(dti_code *code) {
@@ -134,10 +131,9 @@ static void dti_commit_optim(dti_code *code, dti_emit *e, uint32_t table, uint32
 static void dti_commit_tick(dti_code *code, dti_emit *e, uint32_t table, uint32_t status,
                             uint32_t flags) {
     const uint32_t items = flags & DTI_COMMIT_TELL ? 1 : code->table_entries;
-    dti_launch *l = dti_emit_launch(e, DTI_K_OPTIM_TICK, items, sizeof l->args.commit);
-    l->args.commit = (dti_args_commit){
+    const dti_args_commit args = {
         .blocks = code->table_entries, .t_offset = (uint32_t)dti_state_t_offset(), .flags = flags};
-    dti_bind(l, dti_commit_state(code), table, status, DTI_UNBOUND);
+    dti_emit_optim_tick(e, items, &args, dti_commit_state(code), table, status);
 }
 
 static void dti_commit_judge(dti_code *code, dti_emit *e, uint32_t table, uint32_t status) {

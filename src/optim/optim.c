@@ -1,6 +1,27 @@
 /* The table of optimizers; of a description its defaults, what is wrong with it, which group a
  * parameter is in, how many moments it keeps, and its words of the step block. */
 
+static void dti_emit_grad_norm(dti_emit *e, uint32_t blocks, uint32_t grads, uint32_t table,
+                               uint32_t pairs) {
+    dti_launch *l = dti_emit_launch(e, DTI_K_GRAD_NORM, blocks, sizeof l->args.commit);
+    l->args.commit = (dti_args_commit){.blocks = blocks};
+    dti_bind(l, grads, table, pairs, DTI_UNBOUND);
+}
+
+static void dti_emit_clip_finish(dti_emit *e, const dti_args_commit *args, uint32_t pairs,
+                                 uint32_t status, uint32_t state) {
+    dti_launch *l = dti_emit_launch(e, DTI_K_CLIP_FINISH, 1, sizeof *args);
+    l->args.commit = *args;
+    dti_bind(l, pairs, status, state, DTI_UNBOUND);
+}
+
+static void dti_emit_optim_tick(dti_emit *e, uint32_t items, const dti_args_commit *args,
+                                uint32_t state, uint32_t table, uint32_t status) {
+    dti_launch *l = dti_emit_launch(e, DTI_K_OPTIM_TICK, items, sizeof *args);
+    l->args.commit = *args;
+    dti_bind(l, state, table, status, DTI_UNBOUND);
+}
+
 static void dti_optim_emit_blocks(const dti_optim_site *s) {
     dti_launch *l = dti_emit_launch(s->e, DTI_K_OPTIM, s->args.blocks, sizeof s->args);
     l->args.commit = s->args;

@@ -36,6 +36,13 @@ typedef struct dti_optim_row {
 
 static const dti_optim_row *dti_optim_row_of(dt_optim_kind kind); /* NULL: there is none */
 static void dti_optim_emit_blocks(const dti_optim_site *site);
+/* The rest of the commit segment: see the rows of its kernels in optim_cpu.c. */
+static void dti_emit_grad_norm(dti_emit *e, uint32_t blocks, uint32_t grads, uint32_t table,
+                               uint32_t pairs);
+static void dti_emit_clip_finish(dti_emit *e, const dti_args_commit *args, uint32_t pairs,
+                                 uint32_t status, uint32_t state);
+static void dti_emit_optim_tick(dti_emit *e, uint32_t items, const dti_args_commit *args,
+                                uint32_t state, uint32_t table, uint32_t status);
 
 /* The defaults in their places. DT_ZERO has become 0, so it is not done twice. */
 static dt_optim_desc dti_optim_resolved(const dt_optim_desc *desc);
