@@ -13,6 +13,7 @@
 #include "base/error.c"
 #include "base/text.c"
 #include "base/array.c"
+#include "base/tree.c"
 #include "base/system/time.c"
 #include "base/system/thread_posix.c"
 #include "base/system/thread_win32.c"

@@ -232,13 +232,13 @@ static void fuzz_make_op(fuzz_input *in, const dti_rank_group *g, dt_comm_op *op
 /* Buffers that end where the sanitizer looks; how: 0 apart, 1 the same, 2 one is in the other. */
 static void fuzz_make_buffers(fuzz_posted *p, dt_comm_op *op, const dti_rank_group *g,
                               uint32_t how) {
-    dt_comm_span spans[DTI_LEAF_SPANS];
+    dt_comm_span spans[DTI_TREE_SPANS];
     const dt_comm_span *mine = &fuzz_leaves[g->size - 2][g->rank];
     uint64_t in = dti_coll_in_bytes(op, g->rank, g->size),
              out = dti_coll_out_bytes(op, g->rank, g->size);
     uint64_t own = g->rank * op->count * dti_dtype_bytes(op->dtype);
     if (op->tree)
-        in *= dti_leaf_spans(mine->first, mine->count, 5, spans);
+        in *= dti_tree_spans(mine->first, mine->count, 5, spans);
     how = in && out ? how : 0;
     p->in = how == 1 || in ? calloc(1, how == 1 ? DTI_MAX(in, out) : in) : NULL;
     p->out = !how && out ? calloc(1, out) : NULL;

@@ -187,7 +187,7 @@ DT_API dt_result dt_comm_set_leaves(dt_comm *comm, uint32_t first, uint32_t coun
     comm->leaf_total = total;
     comm->leaf_changes++;
     dt_comm_span unused[64];
-    int made = (int)dti_leaf_spans(first, count, total, spans ? spans : unused);
+    int made = (int)dti_tree_spans(first, count, total, spans ? spans : unused);
     if (buffers)
         *buffers = made;
     return DT_OK;

@@ -164,7 +164,7 @@ static dt_result dti_exchange_finish(dti_parallel *par) {
 static void dti_leaf_tree(double *leaves, uint32_t count, uint32_t width) {
     if (count < 2)
         return;
-    const uint32_t left = dti_tree_left(count);
+    const uint32_t left = dti_tree_split(count);
     double *right = leaves + (size_t)left * width;
     dti_leaf_tree(leaves, left, width);
     dti_leaf_tree(right, count - left, width);

@@ -62,7 +62,7 @@ static uint32_t dti_piece_rows_of(const dti_parallel *par, uint32_t piece) {
 static dti_welford dti_welford_tree(const dti_parallel *par, uint32_t stat, uint32_t channel,
                                     uint32_t first, uint32_t count) {
     if (count > 1) {
-        const uint32_t left = dti_tree_left(count);
+        const uint32_t left = dti_tree_split(count);
         return dti_welford_join(dti_welford_tree(par, stat, channel, first, left),
                                 dti_welford_tree(par, stat, channel, first + left, count - left));
     }

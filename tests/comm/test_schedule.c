@@ -81,7 +81,7 @@ static void plan_fill_in(const plan_case *p, exec_rank *r) {
         for (uint64_t i = 0; i < elements && r->in; i++)
             plan_value(p, r->c.rank, i, r->in + i * size);
     } else {
-        dt_comm_span spans[DTI_LEAF_SPANS];
+        dt_comm_span spans[DTI_TREE_SPANS];
         uint32_t n = dti_rank_spans(&r->c, r->c.rank, spans);
         for (uint32_t k = 0; k < n; k++)
             plan_sum(p, spans[k].first, spans[k].count, 0, p->count, false, 1,
@@ -105,7 +105,7 @@ static void plan_buffers(const plan_case *p, exec_world *w, exec_rank *r) {
     uint64_t size = dti_dtype_bytes(p->dtype), block = p->count * size;
     bool gathers =
         p->kind == DT_COMM_GATHER || p->kind == DT_COMM_ALL_GATHER || p->kind == DT_COMM_ALL_TO_ALL;
-    dt_comm_span spans[DTI_LEAF_SPANS];
+    dt_comm_span spans[DTI_TREE_SPANS];
     r->in_bytes = plan_given(p) * size;
     if (p->leaves)
         r->in_bytes =
@@ -438,18 +438,18 @@ static uint32_t plan_spans(uint32_t lo, uint32_t n, uint32_t first, uint32_t end
 }
 
 TEST(leaf_spans_are_the_maximal_subtrees) {
-    dt_comm_span spans[DTI_LEAF_SPANS], expected[DTI_LEAF_SPANS];
+    dt_comm_span spans[DTI_TREE_SPANS], expected[DTI_TREE_SPANS];
     for (uint32_t total = 1; total <= 40; total++)
         for (uint32_t first = 0; first <= total; first++)
             for (uint32_t count = 0; first + count <= total; count++) {
                 uint32_t n = plan_spans(0, total, first, first + count, expected);
-                REQUIRE(dti_leaf_spans(first, count, total, spans) == n);
+                REQUIRE(dti_tree_spans(first, count, total, spans) == n);
                 CHECK(memcmp(spans, expected, n * sizeof *spans) == 0);
             }
-    CHECK(dti_leaf_spans(3, 5, 7, spans) == 0);
-    CHECK(dti_leaf_spans(UINT32_MAX, 2, UINT32_MAX, spans) == 0);
-    CHECK(dti_leaf_spans(0, UINT32_MAX, UINT32_MAX, spans) == 1);
-    CHECK(dti_leaf_spans(1, UINT32_MAX - 2, UINT32_MAX, spans) == 31 + 30);
+    CHECK(dti_tree_spans(3, 5, 7, spans) == 0);
+    CHECK(dti_tree_spans(UINT32_MAX, 2, UINT32_MAX, spans) == 0);
+    CHECK(dti_tree_spans(0, UINT32_MAX, UINT32_MAX, spans) == 1);
+    CHECK(dti_tree_spans(1, UINT32_MAX - 2, UINT32_MAX, spans) == 31 + 30);
 }
 
 TEST(segments_are_even_and_leave_nothing_out) {

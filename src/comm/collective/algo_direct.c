@@ -33,7 +33,7 @@ static dti_part dti_direct_part(const dti_collective *c, uint32_t owner) {
 /* Sends the others their parts, a stream for each buffer of `in`. Returns how many buffers. */
 static uint32_t dti_direct_scatter(dti_builder *b) {
     const dti_collective *c = b->c;
-    dt_comm_span spans[DTI_LEAF_SPANS];
+    dt_comm_span spans[DTI_TREE_SPANS];
     uint32_t buffers = dti_rank_spans(c, c->rank, spans);
     for (uint32_t i = 1; i < c->size; i++) {
         uint32_t peer = (c->rank + i) % c->size;
@@ -53,7 +53,7 @@ static uint32_t dti_direct_sum(dti_builder *b, dti_stretch to) {
     uint8_t dtype = dti_in_dtype(c);
     dti_part part = dti_direct_part(c, c->rank);
     dti_stretch slot = dti_stretch_at(DTI_PLACE_SLOT, dtype, 0, part.count);
-    dt_comm_span spans[DTI_LEAF_SPANS];
+    dt_comm_span spans[DTI_TREE_SPANS];
     uint32_t recv = (uint32_t)b->s->step_count; /* the RECVs have numbers in a row */
     for (uint32_t peer = 0; peer < c->size; peer++)
         for (uint32_t k = 0, n = peer == c->rank ? 0 : dti_rank_spans(c, peer, spans); k < n; k++)
@@ -80,7 +80,7 @@ static dti_stretch dti_direct_out(const dti_collective *c, uint32_t owner) {
 
 /* The stream of a sum comes after those of the sender's buffers. */
 static void dti_direct_recv_sum(dti_builder *b, uint32_t owner) {
-    dt_comm_span spans[DTI_LEAF_SPANS];
+    dt_comm_span spans[DTI_TREE_SPANS];
     dti_add_recv(b, owner, dti_rank_spans(b->c, owner, spans), dti_direct_out(b->c, owner), false);
 }
 

@@ -23,13 +23,14 @@ typedef struct dti_partial {
 
 /* The nodes of the tree over `size` leaves that leaf `rank` is in: path[0] the whole, down to the
  * one above the leaf. Returns how many. */
-#define DTI_TREE_LEVELS 33
-static uint32_t dti_tree_path(uint32_t size, uint32_t rank, dt_comm_span path[DTI_TREE_LEVELS]) {
+#define DTI_DOUBLING_LEVELS 33
+static uint32_t dti_doubling_path(uint32_t size, uint32_t rank,
+                                  dt_comm_span path[DTI_DOUBLING_LEVELS]) {
     uint32_t levels = 0;
     dt_comm_span node = {0, size};
     while (node.count > 1) {
         path[levels++] = node;
-        uint32_t half = dti_leaf_split(node.count);
+        uint32_t half = dti_tree_split(node.count);
         bool right = rank >= node.first + half;
         node.first += right ? half : 0;
         node.count = right ? node.count - half : half;
@@ -37,20 +38,21 @@ static uint32_t dti_tree_path(uint32_t size, uint32_t rank, dt_comm_span path[DT
     return levels;
 }
 
-static dti_partial dti_tree_leaf(const dti_collective *c) {
+static dti_partial dti_doubling_leaf(const dti_collective *c) {
     return (dti_partial){dti_stretch_at(DTI_PLACE_IN, (uint8_t)c->op.dtype, 0, c->op.count),
                          DTI_NO_STEP,
                          {c->rank, 1}};
 }
 
-static uint32_t dti_tree_send(dti_builder *b, uint32_t peer, const dti_partial *mine) {
+static uint32_t dti_doubling_send(dti_builder *b, uint32_t peer, const dti_partial *mine) {
     uint32_t send = dti_add_send(b, peer, 0, mine->at, false);
     dti_add_after(b, mine->step);
     return send;
 }
 
 /* Receives the sum of `span` from the peer and adds it to mine; the last time into OUT. */
-static void dti_tree_merge(dti_builder *b, uint32_t peer, dt_comm_span span, dti_partial *mine) {
+static void dti_doubling_merge(dti_builder *b, uint32_t peer, dt_comm_span span,
+                               dti_partial *mine) {
     const dti_collective *c = b->c;
     uint8_t dtype = span.count == 1 ? (uint8_t)c->op.dtype : b->s->sum_dtype;
     bool last = span.count + mine->span.count == c->size;
@@ -74,25 +76,25 @@ static void dti_tree_merge(dti_builder *b, uint32_t peer, dt_comm_span span, dti
 
 static bool dti_algo_all_reduce_doubling(dti_base *base, const dti_collective *c, dti_schedule *s) {
     dti_builder b = dti_builder_open(base, c, s, true);
-    dt_comm_span path[DTI_TREE_LEVELS];
-    uint32_t levels = dti_tree_path(c->size, c->rank, path);
-    dti_partial mine = dti_tree_leaf(c);
+    dt_comm_span path[DTI_DOUBLING_LEVELS];
+    uint32_t levels = dti_doubling_path(c->size, c->rank, path);
+    dti_partial mine = dti_doubling_leaf(c);
     uint32_t leaf_sends = 0; /* those that read IN: the first steps but for one RECV and FOLD */
     for (uint32_t level = levels; level-- > 0;) {
         dt_comm_span node = path[level];
-        uint32_t half = dti_leaf_split(node.count), fewer = node.count - half;
+        uint32_t half = dti_tree_split(node.count), fewer = node.count - half;
         uint32_t middle = node.first + half;
         if (c->rank < middle) {
             uint32_t i = c->rank - node.first;
             if (i < fewer)
-                dti_tree_send(&b, middle + i, &mine);
+                dti_doubling_send(&b, middle + i, &mine);
             leaf_sends = mine.step == DTI_NO_STEP ? (uint32_t)s->step_count : leaf_sends;
-            dti_tree_merge(&b, middle + i % fewer, (dt_comm_span){middle, fewer}, &mine);
+            dti_doubling_merge(&b, middle + i % fewer, (dt_comm_span){middle, fewer}, &mine);
         } else {
             for (uint32_t i = c->rank - middle; i < half; i += fewer)
-                dti_tree_send(&b, node.first + i, &mine);
+                dti_doubling_send(&b, node.first + i, &mine);
             leaf_sends = mine.step == DTI_NO_STEP ? (uint32_t)s->step_count : leaf_sends;
-            dti_tree_merge(&b, c->rank - half, (dt_comm_span){node.first, half}, &mine);
+            dti_doubling_merge(&b, c->rank - half, (dt_comm_span){node.first, half}, &mine);
         }
     }
     if (dti_coll_overlap(c) == DTI_SAME)

@@ -89,7 +89,7 @@ static void dti_halving_exchange(dti_builder *b, dti_halving *h, uint32_t distan
 static void dti_halving_collect(dti_builder *b, const dti_halving *h, const dti_part *ranges,
                                 uint32_t levels) {
     uint8_t dtype = (uint8_t)b->c->op.dtype;
-    uint32_t done[DTI_TREE_LEVELS], done_count = 1;
+    uint32_t done[DTI_DOUBLING_LEVELS], done_count = 1;
     dti_part have = h->range;
     done[0] = h->mine.step;
     for (uint32_t level = levels; level-- > 0;) {
@@ -125,7 +125,7 @@ static bool dti_algo_all_reduce_halving(dti_base *base, const dti_collective *c,
     }
     if (h.me < h.pairs)
         dti_halving_pair(&b, &h);
-    dti_part ranges[DTI_TREE_LEVELS];
+    dti_part ranges[DTI_DOUBLING_LEVELS];
     uint32_t levels = 0;
     for (; 1u << levels < h.count; levels++) {
         ranges[levels] = h.range;

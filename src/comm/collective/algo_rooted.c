@@ -80,7 +80,7 @@ static bool dti_algo_broadcast_doubling(dti_base *base, const dti_collective *c,
                                     0, c->op.count);
     uint32_t bit = place & (~place + 1), recv = DTI_NO_STEP;
     if (place == 0)
-        bit = dti_leaf_split(c->size) * 2;
+        bit = dti_tree_split(c->size) * 2;
     else
         recv = dti_add_recv(&b, (root + place - bit) % c->size, 0, at, false);
     for (bit /= 2; bit > 0; bit /= 2) {
@@ -100,21 +100,21 @@ static uint32_t dti_algo_reduce_holder(dt_comm_span span, uint32_t root) {
 static bool dti_algo_reduce_doubling(dti_base *base, const dti_collective *c, dti_schedule *s) {
     dti_builder b = dti_builder_open(base, c, s, true);
     uint32_t root = (uint32_t)c->op.root;
-    dt_comm_span path[DTI_TREE_LEVELS];
-    uint32_t levels = dti_tree_path(c->size, c->rank, path);
-    dti_partial mine = dti_tree_leaf(c);
+    dt_comm_span path[DTI_DOUBLING_LEVELS];
+    uint32_t levels = dti_doubling_path(c->size, c->rank, path);
+    dti_partial mine = dti_doubling_leaf(c);
     for (uint32_t level = levels; level-- > 0;) {
         dt_comm_span node = path[level];
-        uint32_t half = dti_leaf_split(node.count);
+        uint32_t half = dti_tree_split(node.count);
         bool right = c->rank >= node.first + half;
         dt_comm_span other = right ? (dt_comm_span){node.first, half}
                                    : (dt_comm_span){node.first + half, node.count - half};
         uint32_t holder = dti_algo_reduce_holder(node, root);
         if (holder != c->rank) {
-            dti_tree_send(&b, holder, &mine);
+            dti_doubling_send(&b, holder, &mine);
             break;
         }
-        dti_tree_merge(&b, other.first, other, &mine); /* the root is not in it */
+        dti_doubling_merge(&b, other.first, other, &mine); /* the root is not in it */
     }
     return !s->failed;
 }

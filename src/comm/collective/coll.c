@@ -152,7 +152,7 @@ static uint64_t dti_coll_buffers(const dt_comm *comm, const dt_comm_op *op) {
     if (!op->tree)
         return 1;
     dt_comm_span mine = comm->leaves[comm->rank];
-    return dti_leaf_spans(mine.first, mine.count, comm->leaf_total, spans);
+    return dti_tree_spans(mine.first, mine.count, comm->leaf_total, spans);
 }
 
 static dt_result dti_coll_check_bytes(const dt_comm *comm, const dt_comm_op *op) {

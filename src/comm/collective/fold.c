@@ -120,24 +120,16 @@ static const void *dti_fold_leaf(const dti_fold_job *job, uint32_t index, void *
     return room;
 }
 
-/* The largest power of two below n; n > 1. */
-static uint64_t dti_fold_half(uint64_t n) {
-    uint64_t half = 1;
-    while (half * 2 < n)
-        half *= 2;
-    return half;
-}
-
 /* How many of these operands are left of the split; at least one, and not all. */
 static uint32_t dti_fold_split(const dti_fold_job *job, uint32_t first, uint32_t count) {
     const dti_operand *at = job->operands + first;
     if (count == 2)
         return 1;
     if (job->even)
-        return (uint32_t)dti_fold_half(count);
+        return dti_tree_split(count);
     uint64_t begin = at[0].span.first;
     uint64_t leaves = at[count - 1].span.first + (uint64_t)at[count - 1].span.count - begin;
-    uint64_t middle = begin + dti_fold_half(leaves);
+    uint64_t middle = begin + dti_tree_split((uint32_t)leaves);
     uint32_t low = 1, high = count - 1;
     while (low < high) {
         uint32_t i = low + (high - low) / 2;

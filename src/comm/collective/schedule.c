@@ -67,38 +67,10 @@ static dti_part dti_part_of(uint64_t count, uint32_t part, uint32_t parts) {
     return (dti_part){first, DTI_MIN(end, count) - first};
 }
 
-static uint32_t dti_leaf_split(uint32_t n) {
-    uint32_t half = 1;
-    while (half < n - half) /* half * 2 < n, without overflow */
-        half *= 2;
-    return half;
-}
-
-/* From each leaf the largest subtree that begins there and stays inside. That is at most one
- * subtree per level on the way up and one on the way down: fewer than 64 for 32 levels. */
-static uint32_t dti_leaf_spans(uint32_t first, uint32_t count, uint32_t total,
-                               dt_comm_span spans[DTI_LEAF_SPANS]) {
-    if (count > total || first > total - count)
-        return 0;
-    uint32_t found = 0, end = first + count;
-    while (first < end && found < DTI_LEAF_SPANS) {
-        dt_comm_span node = {0, total};
-        while (node.first != first || node.count > end - first) {
-            uint32_t half = dti_leaf_split(node.count);
-            bool right = first >= node.first + half;
-            node.first += right ? half : 0;
-            node.count = right ? node.count - half : half;
-        }
-        spans[found++] = node;
-        first += node.count;
-    }
-    return found;
-}
-
 static uint32_t dti_rank_spans(const dti_collective *c, uint32_t rank,
-                               dt_comm_span spans[DTI_LEAF_SPANS]) {
+                               dt_comm_span spans[DTI_TREE_SPANS]) {
     if (c->op.tree)
-        return dti_leaf_spans(c->leaves[rank].first, c->leaves[rank].count, c->leaf_total, spans);
+        return dti_tree_spans(c->leaves[rank].first, c->leaves[rank].count, c->leaf_total, spans);
     spans[0] = (dt_comm_span){rank, 1};
     return 1;
 }

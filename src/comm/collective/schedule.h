@@ -142,17 +142,10 @@ typedef struct dti_part {
 } dti_part;
 static dti_part dti_part_of(uint64_t count, uint32_t part, uint32_t parts);
 
-/* Where a tree of n >= 2 leaves is split: the largest power of two below n. */
-static uint32_t dti_leaf_split(uint32_t n);
-/* The maximal subtrees, ascending, of the tree over `total` leaves that make up the leaves first ..
- * first + count - 1; how many. 0 where those are not all among the total. */
-#define DTI_LEAF_SPANS 64u
-static uint32_t dti_leaf_spans(uint32_t first, uint32_t count, uint32_t total,
-                               dt_comm_span spans[DTI_LEAF_SPANS]);
 /* What a rank gives to a reduction: the spans of its buffers of `in`; how many. Outside of tree
  * mode one, the rank itself. And their type: outside of tree mode the elements' own. */
 static uint32_t dti_rank_spans(const dti_collective *c, uint32_t rank,
-                               dt_comm_span spans[DTI_LEAF_SPANS]);
+                               dt_comm_span spans[DTI_TREE_SPANS]);
 static uint8_t dti_in_dtype(const dti_collective *c);
 
 /* A group's `local`: the largest power of two that divides the number of its ranks on each host,

@@ -16,7 +16,7 @@ static void dti_single_fold(const dt_comm *comm, const dt_comm_op *op) {
     if (op->tree) {
         dt_comm_span spans[64];
         leaves = comm->leaf_total;
-        operand_count = dti_leaf_spans(0, leaves, leaves, spans);
+        operand_count = dti_tree_spans(0, leaves, leaves, spans);
         for (uint32_t i = 0; i < operand_count; i++)
             operands[i] =
                 (dti_operand){(const char *)op->in + op->count * dti_dtype_bytes(op->dtype) * i,

@@ -26,9 +26,9 @@ static dt_result dti_seat_set_leaves(dt_comm *comm) {
         return DT_OK;
     seat->leaf_count = 0;
     for (uint32_t r = 0; r < comm->size; r++) {
-        dt_comm_span spans[DTI_LEAF_SPANS];
+        dt_comm_span spans[DTI_TREE_SPANS];
         uint32_t n =
-            dti_leaf_spans(comm->leaves[r].first, comm->leaves[r].count, comm->leaf_total, spans);
+            dti_tree_spans(comm->leaves[r].first, comm->leaves[r].count, comm->leaf_total, spans);
         size_t all = (size_t)seat->leaf_count + n;
         if (!dti_array_reserve(comm->base, (void **)(void *)&seat->leaf_spans, &seat->leaf_room,
                                all, sizeof *seat->leaf_spans) ||
