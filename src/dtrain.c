@@ -40,6 +40,7 @@
 #include "comm/collective/kind.c"
 #include "comm/collective/fold.h"
 #include "comm/collective/fold.c"
+#ifndef DT_NO_COMM
 #include "comm/collective/schedule.h"
 #include "comm/collective/schedule.c"
 #include "comm/collective/algo_direct.c"
@@ -51,7 +52,9 @@
 #include "comm/collective/algo_rooted.c"
 #include "comm/collective/algo_exchange.c"
 #include "comm/collective/choose.c"
+#endif
 #include "comm/collective/coll.c"
+#ifndef DT_NO_COMM
 #include "comm/protocol/wire.h"
 #include "comm/protocol/wire.c"
 #include "comm/protocol/gmac.c"
@@ -78,7 +81,11 @@
 #include "comm/meet/tcpstore.c"
 #include "comm/meet/rendezvous.c"
 #include "comm/tls/tls.c"
+#else
+#include "comm/alone.c"
+#endif
 #include "comm/transport/single.c"
+#ifndef DT_NO_COMM
 #include "comm/transport/thread_hub.c"
 #include "comm/transport/thread_job.c"
 #include "comm/transport/thread.c"
@@ -87,6 +94,7 @@
 #include "comm/transport/tcp.c"
 #include "comm/mpi/mpi_op.c"
 #include "comm/mpi/mpi.c"
+#endif
 #include "comm/comm.c"
 #include "comm/group.c"
 

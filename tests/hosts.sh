@@ -266,6 +266,25 @@ no_simd_test() {
     fi
 }
 
+# Without dt_comm's connections: what is left of it, and replicas of one process.
+no_comm_test() {
+    test=one_process_without_dt_comm_trains_and_refuses_others
+    wanted "$test" || return 0
+    if ! newer $work/no_comm tests/no_comm.c; then
+        rm -f $work/no_comm
+        ${CC:-cc} -O1 -I. tests/no_comm.c -o $work/no_comm -lm -lpthread >$work/no_comm.log 2>&1
+    fi
+    [ -x $work/no_comm ] || { fail $test "does not build" $work/no_comm.log; return 0; }
+    for devices in cpu cpu:2; do
+        $work/no_comm $devices >$work/no_comm.out 2>$work/no_comm.log ||
+            { fail $test "$devices: exit status $?" $work/no_comm.log; return 0; }
+        tail -n 1 $work/no_comm.out >$work/no_comm.$devices
+    done
+    if cmp -s $work/no_comm.cpu $work/no_comm.cpu:2; then pass; else
+        fail $test "two replicas learn something else" $work/no_comm.cpu:2
+    fi
+}
+
 wants_hosts=no
 for compiler in gcc clang; do
     for level in O0 O2 fast; do
@@ -285,6 +304,7 @@ if [ $wants_hosts = yes ]; then
 fi
 arm_tests
 no_simd_test
+no_comm_test
 app_test app_in_an_empty_folder_builds_and_learns -O2 app.c -lm -ldl -lpthread
 app_test app_without_vulkan_builds_and_learns -O2 -DDT_NO_VULKAN app.c -lm -lpthread
 link_test

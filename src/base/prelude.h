@@ -18,6 +18,10 @@
 #error "dtrain.h: the implementation needs C11 with atomics (-std=c11 or newer)"
 #endif
 
+#if defined DT_NO_COMM && (defined DT_COMM_ONLY || defined DT_WITH_MPI)
+#error "dtrain.h: DT_NO_COMM leaves out what DT_COMM_ONLY and DT_WITH_MPI are for"
+#endif
+
 #include <errno.h>
 #include <float.h>
 #include <limits.h>
