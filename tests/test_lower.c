@@ -190,8 +190,8 @@ static void lower_check_places(const dti_code *code) {
     }
 }
 
-static dti_code *lower_code(lower_case *c) {
-    dti_code *code = NULL;
+static const dti_code *lower_code(lower_case *c) {
+    const dti_code *code = NULL;
     CHECK(!dti_graph_clone(c->graph, &c->desc.work) &&
           dti_code_create(c->graph->base, &c->desc, &code) == DT_OK);
     return code;
@@ -200,7 +200,7 @@ static dti_code *lower_code(lower_case *c) {
 TEST(code_is_a_function_of_graph_description_layout_and_limits) {
     lower_case c;
     REQUIRE(lower_open(&c, 4));
-    dti_code *a = lower_code(&c), *b = lower_code(&c);
+    const dti_code *a = lower_code(&c), *b = lower_code(&c);
     REQUIRE(a && b && a->list.launch_count == b->list.launch_count);
     CHECK(memcmp(a->list.launches, b->list.launches,
                  a->list.launch_count * sizeof *a->list.launches) == 0);
@@ -228,9 +228,9 @@ TEST(operands_are_cut_to_what_a_device_can_bind) {
     REQUIRE(lower_open(&c, 512));
     c.program.optim = NULL; /* the commit binds arenas, which are not cut */
     c.program.outputs[0] = (dt_tensor){0};
-    dti_code *whole = lower_code(&c);
+    const dti_code *whole = lower_code(&c);
     c.desc.limits.storage_range_bytes = 4096;
-    dti_code *parts = lower_code(&c);
+    const dti_code *parts = lower_code(&c);
     REQUIRE(whole && parts);
     CHECK(lower_largest(whole) == 512 * 6 * 4);
     CHECK(lower_largest(parts) <= 4096);

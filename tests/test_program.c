@@ -49,6 +49,29 @@ TEST(a_chain_of_maps_needs_the_memory_of_one) {
     dt_ctx_destroy(c.ctx);
 }
 
+TEST(outputs_are_there_from_the_forward_segment_on_also_of_a_step_that_is_cancelled) {
+    plan_case c = plan_open();
+    dt_tensor x = dt_input(c.graph, "x", DT_F32, dt_dims(2)), y = dt_nn_linear(x, "a", 1);
+    const dt_program_desc desc = {
+        .loss = dt_mean_loss(y), .outputs = {y}, .optim = &(dt_optim_desc){0}};
+    dt_step_state state = DT_STEP_RUNNING;
+    float out;
+    REQUIRE(dt_store_create(c.graph, &(dt_store_desc){.device = "cpu"}, &c.store) == DT_OK);
+    REQUIRE(dt_program_create(c.store, &desc, &c.program) == DT_OK);
+    CHECK(dt_program_write(c.program, x, (float[]){1, 2}, 8) == DT_OK);
+    for (int forward = 0; forward < 2; forward++) {
+        CHECK(dt_program_begin(c.program, NULL) == DT_OK);
+        CHECK(dti_drive_is_open(c.program) && !dti_drive_is_busy(c.program));
+        CHECK(dt_program_read(c.program, y, &out, sizeof out) == DT_ERROR_INVALID);
+        while (forward && state != DT_STEP_READY)
+            REQUIRE(dt_program_advance(c.program, &state) == DT_OK);
+        CHECK(dt_program_cancel(c.program) == DT_OK && !dti_drive_is_open(c.program));
+        CHECK(dt_program_read(c.program, y, &out, sizeof out) ==
+              (forward ? DT_OK : DT_ERROR_INVALID));
+    }
+    dt_ctx_destroy(c.ctx);
+}
+
 TEST(an_arena_that_grows_keeps_the_other_programs_right) {
     plan_case c = plan_open();
     dt_tensor x = dt_input(c.graph, "x", DT_F32, dt_dims(8));

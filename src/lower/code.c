@@ -1,6 +1,6 @@
 /* The end of a code, and looking things up in one. */
 
-static void dti_code_free(dti_code *code) {
+static void dti_code_free(const dti_code *code) {
     if (!code)
         return;
     dti_labels_free(code);
@@ -10,7 +10,7 @@ static void dti_code_free(dti_code *code) {
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(code->base, all[i]);
     dt_graph_destroy(code->work);
-    dti_free(code->base, code);
+    dti_free(code->base, (dti_code *)code);
 }
 
 static const dti_port *dti_code_port(const dti_code *code, uint32_t node, bool output,

@@ -130,8 +130,8 @@ typedef struct dti_code_desc {
 } dti_code_desc;
 
 /* All passes in order. Errors, with *out NULL: as dt_program_create. */
-static dt_result dti_code_create(dti_base *base, const dti_code_desc *desc, dti_code **out);
-static void dti_code_free(dti_code *code); /* NULL is fine */
+static dt_result dti_code_create(dti_base *base, const dti_code_desc *desc, const dti_code **out);
+static void dti_code_free(const dti_code *code); /* NULL is fine */
 /* The port of a node; output, gradient: which kind. NULL: there is none. */
 static const dti_port *dti_code_port(const dti_code *code, uint32_t node, bool output,
                                      bool gradient);

@@ -108,7 +108,7 @@ static dt_result dti_pass_labels(dti_lowering *w) {
     return good ? DT_OK : DT_ERROR_MEMORY;
 }
 
-static void dti_labels_free(dti_code *code) {
+static void dti_labels_free(const dti_code *code) {
     for (uint32_t i = 0; i < code->port_count; i++) {
         for (uint32_t k = 0; k < code->ports[i].check_count; k++)
             dti_free(code->base, code->ports[i].checks[k].reads);

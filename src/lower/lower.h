@@ -98,7 +98,7 @@ static dt_result dti_pass_commit(dti_lowering *w); /* its launches */
 
 /* ---- labels.c */
 static dt_result dti_pass_labels(dti_lowering *w); /* what the ports' values are checked for */
-static void dti_labels_free(dti_code *code);
+static void dti_labels_free(const dti_code *code);
 
 /* ---- plan.c */
 static uint64_t dti_aligned(uint64_t bytes);

@@ -84,7 +84,7 @@ static void dti_lowering_close(dti_lowering *w) {
     dti_code_free(w->code);
 }
 
-static dt_result dti_code_create(dti_base *base, const dti_code_desc *desc, dti_code **out) {
+static dt_result dti_code_create(dti_base *base, const dti_code_desc *desc, const dti_code **out) {
     dti_lowering w;
     uint32_t next = 0;
     *out = NULL;

@@ -5,7 +5,7 @@ struct dt_program {
     dt_store *store;
     dti_base *base;
     dt_program *next;
-    dti_code *code;
+    const dti_code *code; /* nothing changes it */
     dti_memory *memories[DTI_ARENAS];
     dti_exec_desc exec_desc;
     dti_exec *exec, *exec_next; /* next: while an arena grows */
