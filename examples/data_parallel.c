@@ -47,11 +47,11 @@ static dt_result train(dt_ctx *ctx, dt_comm *comm, const char *devices) {
     spirals(points, classes);
     dt_trainer_desc desc = {
         .loss = dt_cross_entropy(model(x), t, NULL),
+        .batch = 50, /* of the whole job; by 8 shards it does not go up: they take 6 or 7 each */
         .optim = &(dt_optim_desc){.kind = DT_OPTIM_ADAM, .lr = 0.01},
         .data = {.rows = ROWS,
                  .columns = {{.input = x, .data = points, .dtype = DT_F32},
                              {.input = t, .data = classes, .dtype = DT_I32}}},
-        .batch = 50, /* of the whole job; by 8 shards it does not go up: they take 6 or 7 each */
         .shards = SHARDS,
         .devices = devices,
         .comm = comm};

@@ -133,25 +133,26 @@ typedef enum dt_mode {
     DT_MODE_EVAL
 } dt_mode;
 
+/* Members stand in the order in which they are mostly written: C++20 wants designators in it. */
 typedef struct dt_program_desc {
-    const char *label; /* for messages; copied; NULL = "program" */
-    int batch;         /* samples; 0 = 1 */
-    dt_tensor loss;    /* short for losses[0].term */
+    dt_tensor loss; /* short for losses[0].term */
     dt_loss losses[DT_MAX_TERMS];
     dt_tensor metrics[DT_MAX_TERMS];   /* terms that are reported, not minimised */
     dt_tensor outputs[DT_MAX_OUTPUTS]; /* tensors that the host reads */
     /* Tensors whose dL/dy the host writes (dt_program_write_gradient) between forward and
      * backward. To read their values as well, list them in outputs too. */
     dt_tensor host_gradients[DT_MAX_OUTPUTS];
+    int batch;                  /* samples; 0 = 1 */
     const dt_optim_desc *optim; /* NULL: nothing is trained; gradients only with one of these */
     bool gradients;             /* compute gradients, without an optimizer */
     const char *params;         /* patterns of the parameters to train; NULL = all not frozen */
     dt_mode mode;
     bool accumulate;     /* gradients may be added up over micro-batches (dt_step_desc) */
-    size_t bucket_bytes; /* gradients that end a backward segment; 0 = 25 MiB */
+    size_t bucket_bytes; /* gradients that end a backward segment; 0 = 4 MiB */
     /* Do not look for NaN and infinity in losses, gradients and what a step writes: then a store
      * may come to hold some. (With .clip_norm a gradient that is not finite is NUMERIC even so.) */
     bool no_check;
+    const char *label; /* for messages; copied; NULL = "program" */
 } dt_program_desc;
 
 /* Compiles. What is wrong with a description is found here, and the text lists all of it: nil or
@@ -170,7 +171,6 @@ typedef struct dt_program_info {
     uint64_t param_bytes, gradient_bytes, state_bytes; /* of the store */
     uint64_t transient_bytes; /* this program's need of the store's shared arena */
     uint64_t io_bytes;        /* inputs, outputs, step and status */
-    uint64_t used_bytes;      /* as transient_bytes, counted from the launches: always the same */
     uint64_t flops;           /* of the products, one step */
     int launches, segments;
 } dt_program_info;

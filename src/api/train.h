@@ -57,6 +57,7 @@ typedef struct dt_trainer_desc {
     dt_tensor loss;
     dt_loss losses[DT_MAX_TERMS];
     dt_tensor metrics[DT_MAX_TERMS];
+    int batch;                  /* samples of a step of the whole job; 0 = 1 */
     const dt_optim_desc *optim; /* NULL = {0} */
     const char *params;
     dt_dataset data; /* to train on; all ranks have all of it */
@@ -66,7 +67,6 @@ typedef struct dt_trainer_desc {
     const char *load;
     bool no_shuffle; /* the rows in order, in every epoch */
     dt_tail tail;
-    int batch;      /* samples of a step of the whole job; 0 = 64 */
     int accumulate; /* parts that each shard is computed in, one after the other; 0 = 1 */
     /* Parts of the batch that gradients are made of, each by itself, and summed in one order. With
      * the same number, 1, 2, 4 or 8 replicas give the same bits. 0 = the number of replicas, or

@@ -10,6 +10,7 @@ typedef enum dti_phase { /* the kind of a segment */
 } dti_phase;
 
 #define DTI_SEGMENTS_MAX 64
+#define DTI_BUCKET_BYTES ((uint64_t)4 << 20) /* of a bucket, where nothing else is asked for */
 
 /* What an op needs an i32 input's elements to be. */
 typedef struct dti_label_check {

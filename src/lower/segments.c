@@ -101,7 +101,7 @@ static void dti_segment_end(dti_code *code, dti_phase phase, uint32_t first) {
 /* Whether the gradients that are finished since the last cut are worth a segment's end. */
 static bool dti_bucket_full(const dti_lowering *w) {
     const dti_code *code = w->code;
-    uint64_t bytes = code->desc.bucket_bytes ? code->desc.bucket_bytes : 25u << 20;
+    uint64_t bytes = code->desc.bucket_bytes ? code->desc.bucket_bytes : DTI_BUCKET_BYTES;
     if (code->segment_count >= DTI_SEGMENTS_MAX - 4)
         return false;
     if (code->piece_count)

@@ -3,7 +3,6 @@
  * nothing. */
 
 #define DTI_BUCKET_FIRST ((uint64_t)1 << 20) /* small, so that the network starts early */
-#define DTI_BUCKET_BYTES ((uint64_t)4 << 20)
 #define DTI_BUCKET_GAP (16384u)                /* elements not trained that travel along */
 #define DTI_BUCKETS_MAX (DTI_SEGMENTS_MAX - 8) /* each may end a segment */
 

@@ -297,7 +297,6 @@ DT_API void dt_program_get_info(const dt_program *p, dt_program_info *info) {
         .state_bytes = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0,
         .transient_bytes = p->code->transient_bytes,
         .io_bytes = p->code->in_bytes + p->code->out_bytes,
-        .used_bytes = p->code->used_bytes,
         .flops = p->code->list.flops,
         .launches = (int)p->code->list.launch_count,
         .segments = (int)(p->code->segment_count - p->code->weighs)};

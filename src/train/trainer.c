@@ -268,7 +268,7 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     *d = *desc;
     if (dti_is_set(d->loss) && !dti_is_set(d->losses[0].term))
         d->losses[0].term = d->loss;
-    d->batch = d->batch ? d->batch : 64;
+    d->batch = d->batch ? d->batch : 1;
     d->accumulate = d->accumulate ? d->accumulate : 1;
     d->checkpoint_keep = d->checkpoint_keep ? d->checkpoint_keep : 3;
     dti_parallel_desc *p = &t->par.desc;
