@@ -1,5 +1,5 @@
-/* Programs on several devices that make one step together: the two halves of an MLP against the same
- * in one program. Included by main.c. */
+/* Programs on several devices that make one step together: the two halves of an MLP against the
+ * same in one program. Included by main.c. */
 
 enum { PARTS_BATCH = 5, PARTS_IN = 6, PARTS_HIDDEN = 16, PARTS_OUT = 3, PARTS_PARAMS = 4 };
 
@@ -151,7 +151,8 @@ static uint64_t parts_digest(parts *s) {
     return hash[0] * 31 + hash[1];
 }
 
-/* A NaN in the first half's input, an overflow in its forward part, a NaN in the second's targets. */
+/* A NaN in the first half's input, an overflow in its forward part, a NaN in the second's targets.
+ */
 TEST(a_half_that_is_not_finite_leaves_both_as_they_were) {
     static const struct {
         int half;

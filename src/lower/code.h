@@ -1,6 +1,7 @@
 /* What a graph and a description become for one kind of device: launches, the places of their
- * values, segments, ports, and what memory they need. It knows no device, no store and no step, and
- * nothing changes it once it is made: a program (program/program.h) binds it to memory and runs it. */
+ * values, segments, ports, and what memory they need. It knows no device, no store and no step,
+ * and nothing changes it once it is made: a program (program/program.h) binds it to memory and
+ * runs it. */
 
 typedef enum dti_phase { /* the kind of a segment */
                          DTI_PHASE_FORWARD,

@@ -1,7 +1,7 @@
 /* Where the parameters of a graph lie in the arenas of a store, and all that a code knows of one.
- * They lie in one order, the reverse of their creation (gradients are complete in about that order),
- * at equal offsets in the parameter, gradient and moment arenas, each padded to blocks of 256
- * elements. Padding is zero and stays zero. */
+ * They lie in one order, the reverse of their creation (gradients are complete in about that
+ * order), at equal offsets in the parameter, gradient and moment arenas, each padded to blocks of
+ * 256 elements. Padding is zero and stays zero. */
 
 typedef enum dti_arena { /* memories of a program's exec; the numbers of dti_value_kind */
                          DTI_ARENA_TRANSIENT = DTI_VALUE_TRANSIENT,

@@ -1,5 +1,5 @@
-/* The lowering: from a graph and a description to a code, by passes in one order (passes.c). Each is
- * a function of what those before it have left here, so a test can stop behind any of them. */
+/* The lowering: from a graph and a description to a code, by passes in one order (passes.c). Each
+ * is a function of what those before it have left here, so a test can stop behind any of them. */
 
 /* What a node's value depends on, which says how often it exists. */
 typedef enum dti_extent {

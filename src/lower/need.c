@@ -1,5 +1,6 @@
-/* What a code computes: the roots, then the inputs of what is needed (they have smaller ids), and how
- * often each is read. From here on nodes have numbers that the lowering's arrays are indexed by. */
+/* What a code computes: the roots, then the inputs of what is needed (they have smaller ids), and
+ * how often each is read. From here on nodes have numbers that the lowering's arrays are indexed
+ * by. */
 
 static void dti_need_inputs(const dt_graph *g, uint8_t *needed) {
     for (uint32_t id = g->count - 1; id > 0; id--) {

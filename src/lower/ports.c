@@ -1,5 +1,5 @@
-/* Inputs and outputs and their places on the host's side; and what must be written to a place of its
- * own: outputs, terms, gradients and the next values of buffers. */
+/* Inputs and outputs and their places on the host's side; and what must be written to a place of
+ * its own: outputs, terms, gradients and the next values of buffers. */
 
 static void dti_port_add(dti_code *code, dti_emit *e, uint32_t node, dti_value_kind kind,
                          uint64_t *at) {

@@ -1,5 +1,5 @@
-/* From needed nodes to launches and segments: the launches of each node in order of creation, and the
- * cuts between segments. */
+/* From needed nodes to launches and segments: the launches of each node in order of creation, and
+ * the cuts between segments. */
 
 /* ---- emission */
 

@@ -1,5 +1,5 @@
-/* Creating and running assemblies. Each program is driven by drive.c; here is only the order between
- * them, which is found anew in each step: whatever has what it needs is started. */
+/* Creating and running assemblies. Each program is driven by drive.c; here is only the order
+ * between them, which is found anew in each step: whatever has what it needs is started. */
 
 /* ---- create */
 
@@ -147,8 +147,8 @@ static void *dti_assembly_host(const dt_program *p, dti_arena arena, const dti_p
     return host + port->offset;
 }
 
-/* What the segments of a program that have ended give. The one that it goes to has not been started:
- * it waits for this. */
+/* What the segments of a program that have ended give. The one that it goes to has not been
+ * started: it waits for this. */
 static void dti_assembly_deliver(dti_assembly *a, uint32_t program) {
     const dt_program *from = a->programs[program];
     for (uint32_t i = 0; i < a->wire_count; i++) {

@@ -30,13 +30,13 @@ typedef struct dti_assembly {
 static dt_result dti_program_create_joint(dt_store *store, const dt_program_desc *desc,
                                           const dti_joint *joint, dt_program **out);
 /* The programs are of that function, of a store each, and outlive it. INVALID, with *out NULL: an
- * edge that does not fit, or segments that would wait on each other for ever. UNSUPPORTED: a clipped
- * norm, which is one over all of them. */
+ * edge that does not fit, or segments that would wait on each other for ever. UNSUPPORTED: a
+ * clipped norm, which is one over all of them. */
 static dt_result dti_assembly_create(dt_program *const *programs, uint32_t program_count,
                                      const dti_edge *edges, uint32_t edge_count,
                                      dti_assembly **out);
 static void dti_assembly_destroy(dti_assembly *a); /* NULL is fine */
-/* One step of all, waited for; allocates nothing. reports: NULL, or one for each program. Errors: as
- * dt_program_run; of one that fails nothing has changed in any store, but where a device is lost in
- * the update itself, which the text says. */
+/* One step of all, waited for; allocates nothing. reports: NULL, or one for each program. Errors:
+ * as dt_program_run; of one that fails nothing has changed in any store, but where a device is
+ * lost in the update itself, which the text says. */
 static dt_result dti_assembly_run(dti_assembly *a, const dt_step_desc *step, dt_report *reports);

@@ -4,8 +4,8 @@
  *
  *   closed -- open --> ready -- start --> busy -- poll, reach, wait --> ready -- close --> closed
  *
- * drop leads to closed from anywhere, and so does every error: a lost device ends the step, there is
- * nothing to go on with. */
+ * drop leads to closed from anywhere, and so does every error: a lost device ends the step, there
+ * is nothing to go on with. */
 
 static bool dti_drive_is_open(const dt_program *p) {
     return p->store->running == p;
