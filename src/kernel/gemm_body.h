@@ -395,6 +395,7 @@ static void DTI_N(gemm_walk)(const dti_gemm_block *g, float *scratch) {
 }
 
 /* Few columns do not fill their vectors: they are the rows of the transposed product. */
+DTI_ISA_FUNCTION(N, gemm_block, gemm_block);
 static void DTI_N(gemm_block)(const dti_gemm_block *g, float *scratch) {
     const int64_t rest = g->n % DTI_LANES;
     dti_gemm_block part;

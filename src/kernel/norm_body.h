@@ -14,6 +14,7 @@ DTI_INLINE DTI_VF DTI_V(operand)(const float *p, int step, int64_t i, int64_t le
     return step ? DTI_V(get)(p + i, left) : DTI_V(set1)(*p);
 }
 
+DTI_ISA_FUNCTION(V, norm_moment, norm_moment);
 static void DTI_V(norm_moment)(float sums[2], const float *x, int64_t n, float mean) {
     const DTI_VF shift = DTI_V(set1)(mean);
     DTI_VF s0 = DTI_V(set1)(0), s1 = s0, d0 = s0, d1 = s0;
@@ -35,6 +36,7 @@ static void DTI_V(norm_moment)(float sums[2], const float *x, int64_t n, float m
     sums[1] = DTI_V(sum)(DTI_V(add)(s0, s1));
 }
 
+DTI_ISA_FUNCTION(V, norm_moments, norm_moments);
 static void DTI_V(norm_moments)(float *const sums[2], const float *x, const float *mean,
                                 int64_t rows, int64_t cols, int64_t ld) {
     for (int64_t j = 0; j < cols; j += 16) {
@@ -51,6 +53,7 @@ static void DTI_V(norm_moments)(float *const sums[2], const float *x, const floa
     }
 }
 
+DTI_ISA_FUNCTION(V, norm_line, norm_line);
 static void DTI_V(norm_line)(float *y, const float *x, int64_t n, const dti_norm_line *l) {
     const DTI_VF zero = DTI_V(set1)(0);
     for (int64_t i = 0; i < n; i += 16) {
@@ -68,6 +71,7 @@ static void DTI_V(norm_line)(float *y, const float *x, int64_t n, const dti_norm
     }
 }
 
+DTI_ISA_FUNCTION(V, norm_dots, norm_dots);
 static void DTI_V(norm_dots)(float sums[2], const float *dy, const float *x, const float *w,
                              int64_t n, float mean) {
     const DTI_VF shift = DTI_V(set1)(mean);
@@ -84,6 +88,7 @@ static void DTI_V(norm_dots)(float sums[2], const float *dy, const float *x, con
     sums[1] = DTI_V(sum)(DTI_V(add)(b[0], b[1]));
 }
 
+DTI_ISA_FUNCTION(V, norm_columns, norm_columns);
 static void DTI_V(norm_columns)(float *dw, float *db, const float *dy, const float *x,
                                 const float *mean, const float *factor, int step, int64_t n) {
     for (int64_t i = 0; i < n; i += 16) {
@@ -96,6 +101,7 @@ static void DTI_V(norm_columns)(float *dw, float *db, const float *dy, const flo
     }
 }
 
+DTI_ISA_FUNCTION(V, norm_slope, norm_slope);
 static void DTI_V(norm_slope)(float *dx, const float *dy, const float *x, int64_t n,
                               const dti_norm_slope *s) {
     for (int64_t i = 0; i < n; i += 16) {

@@ -31,6 +31,7 @@ DTI_INLINE DTI_NM DTI_N(is_nan)(DTI_NF x) {
                       DTI_N(iand)(DTI_N(bits)(x), DTI_N(iset1)(0x7fffffff)));
 }
 
+DTI_ISA_FUNCTION(N, pool_max, pool_max);
 static void DTI_N(pool_max)(float *y, int32_t *at, const float *x, int64_t kh, int64_t kw,
                             int64_t x_row, int64_t stride, int64_t n) {
     for (int64_t j = 0; j < n; j += DTI_LANES) {
@@ -54,6 +55,7 @@ static void DTI_N(pool_max)(float *y, int32_t *at, const float *x, int64_t kh, i
     }
 }
 
+DTI_ISA_FUNCTION(N, pool_mean, pool_mean);
 static void DTI_N(pool_mean)(float *y, const float *x, int64_t kh, int64_t kw, int64_t x_row,
                              int64_t stride, int64_t n, float count) {
     for (int64_t j = 0; j < n; j += DTI_LANES) {
@@ -84,6 +86,7 @@ DTI_INLINE void DTI_N(pool_zip)(float *p, DTI_NF a, DTI_NF b, int n) {
     DTI_N(store_n)(p + DTI_LANES, y, DTI_MAX(2 * n - DTI_LANES, 0));
 }
 
+DTI_ISA_FUNCTION(N, pool_pairs, pool_pairs);
 static void DTI_N(pool_pairs)(float *dx, const float *dy, const float *x, int64_t x_row, int64_t n,
                               bool relu) {
     const DTI_NF zero = DTI_N(set1)(0);

@@ -3,6 +3,7 @@
  * vector. A p near an end (15 % of all) goes through a logarithm: those are gathered, so that a
  * vector does one thing. A set without vectors of FMA asks rng.c. */
 
+DTI_ISA_FUNCTION(N, quantile, normal_quantile);
 #if DTI_LANES == 4
 static void DTI_N(normal_quantile)(double *z, const double *p, int64_t n) {
     for (int64_t i = 0; i < n; i++)

@@ -44,6 +44,7 @@ DTI_UNARY_LIST(DTI_MAP)
 DTI_BINARY_LIST(DTI_PAIR)
 #undef DTI_PAIR
 
+DTI_ISA_FUNCTION(V, axpy, axpy);
 static void DTI_V(axpy)(float *y, float a, const float *x, int64_t n) {
     const DTI_VF factor = DTI_V(set1)(a);
     for (int64_t i = 0; i < n; i += 16) {
@@ -75,14 +76,17 @@ DTI_INLINE float DTI_V(fold)(const float *x, int64_t n, const bool squares) {
         s3 = DTI_V(fold_term)(DTI_V(get)(x + i + 48, n - i - 48), s3, squares);
     return DTI_V(sum)(DTI_V(add)(DTI_V(add)(s0, s2), DTI_V(add)(s1, s3)));
 }
+DTI_ISA_FUNCTION(V, fold, row_sum);
 static float DTI_V(row_sum)(const float *x, int64_t n) {
     return DTI_V(fold)(x, n, false);
 }
+DTI_ISA_FUNCTION(V, fold, row_sum_sq);
 static float DTI_V(row_sum_sq)(const float *x, int64_t n) {
     return DTI_V(fold)(x, n, true);
 }
 
 /* The largest; NaN where there is one; -infinity of nothing. */
+DTI_ISA_FUNCTION(V, fold, row_max);
 static float DTI_V(row_max)(const float *x, int64_t n) {
     float t[32];
     for (int i = 0; i < 16; i++)
@@ -100,6 +104,7 @@ static float DTI_V(row_max)(const float *x, int64_t n) {
 }
 
 /* The bits of the largest |x|; of infinity or NaN where there is one. */
+DTI_ISA_FUNCTION(V, largest, row_largest);
 static uint32_t DTI_V(row_largest)(const float *x, int64_t n) {
     const DTI_VI magnitude = DTI_V(iset1)(0x7fffffff);
     DTI_VI most = DTI_V(iset1)(0), next = most; /* two chains hide each other's latency */
@@ -141,6 +146,7 @@ DTI_INLINE float DTI_V(row_exp)(float *y, const float *x, int64_t n, float most,
     return DTI_V(sum)(sum);
 }
 
+DTI_ISA_FUNCTION(V, row, softmax);
 static void DTI_V(softmax)(float *y, const float *x, int64_t n) {
     const float sum = DTI_V(row_exp)(y, x, n, DTI_V(row_max)(x, n), true);
     const DTI_VF share = DTI_V(set1)(1.0f / sum);
@@ -148,6 +154,7 @@ static void DTI_V(softmax)(float *y, const float *x, int64_t n) {
         DTI_V(put)(y + i, DTI_V(mul)(DTI_V(get)(y + i, n - i), share), n - i);
 }
 
+DTI_ISA_FUNCTION(V, row, log_softmax);
 static void DTI_V(log_softmax)(float *y, const float *x, int64_t n) {
     const float most = DTI_V(row_max)(x, n);
     float log_sum[16];
@@ -160,6 +167,7 @@ static void DTI_V(log_softmax)(float *y, const float *x, int64_t n) {
 }
 
 /* log(sum(e^x)) */
+DTI_ISA_FUNCTION(V, fold, log_sum_exp);
 static float DTI_V(log_sum_exp)(const float *x, int64_t n) {
     const float most = DTI_V(row_max)(x, n);
     float t[16];
@@ -172,6 +180,7 @@ static float DTI_V(log_sum_exp)(const float *x, int64_t n) {
 }
 
 /* dx = y * (dy - sum(dy * y)) */
+DTI_ISA_FUNCTION(V, row_grad, softmax_grad);
 static void DTI_V(softmax_grad)(float *dx, const float *y, const float *dy, int64_t n) {
     DTI_VF sum = DTI_V(set1)(0);
     for (int64_t i = 0; i < n; i += 16)
@@ -184,6 +193,7 @@ static void DTI_V(softmax_grad)(float *dx, const float *y, const float *dy, int6
 }
 
 /* dx = dy - e^y * sum(dy) */
+DTI_ISA_FUNCTION(V, row_grad, log_softmax_grad);
 static void DTI_V(log_softmax_grad)(float *dx, const float *y, const float *dy, int64_t n) {
     const DTI_VF minus = DTI_V(set1)(-DTI_V(row_sum)(dy, n));
     for (int64_t i = 0; i < n; i += 16) {
@@ -193,6 +203,7 @@ static void DTI_V(log_softmax_grad)(float *dx, const float *y, const float *dy, 
 }
 
 /* 64 columns at a time, so that whole cache lines and pages are used. */
+DTI_ISA_FUNCTION(V, col_sum, col_sum);
 static void DTI_V(col_sum)(float *y, const float *x, int64_t rows, int64_t cols, int64_t ld,
                            bool accumulate) {
     for (int64_t j = 0; j < cols; j += 64) {
@@ -324,12 +335,14 @@ DTI_INLINE void DTI_N(philox)(uint32_t *words, uint64_t seed, uint64_t at, uint3
     memcpy(words, c, sizeof c);
 }
 
+DTI_ISA_FUNCTION(V, philox, philox);
 static void DTI_V(philox)(uint32_t *words, int64_t n, uint64_t seed, uint64_t index, uint32_t step,
                           uint32_t stream) {
     for (int64_t i = 0; i < n; i += 4 * DTI_LANES)
         DTI_N(philox)(words + i, seed, (index + (uint64_t)i) >> 2, step, stream);
 }
 
+DTI_ISA_FUNCTION(V, dropout, dropout);
 static void DTI_V(dropout)(float *y, const float *x, int64_t n, const dti_dropout *d) {
     uint32_t words[256 + 64];
     const DTI_VF scale = DTI_V(set1)(d->scale), zero = DTI_V(set1)(0);
