@@ -107,6 +107,7 @@ static void kernel_rows_agree(const dti_isa_kernels *k, const dti_isa_kernels *o
             d[i] = kernel_uniform();
             m[0][i] = m[1][i] = kernel_uniform();
             v[0][i] = v[1][i] = kernel_uniform() + 1.0f;
+            v[2][i] = v[3][i] = v[0][i];
         }
         float a[4] = {k->row_sum(x, n), k->row_sum_sq(x, n), k->row_max(x, n),
                       k->log_sum_exp(x, n)};
