@@ -1,32 +1,33 @@
 /* ---- Stores: a graph's values on one device -----------------------------------------------------
  *
- * Threads: of all functions in this part, the context's. Where a function finds a step under way
- * (between dt_program_begin and _end) that it would disturb, it is INVALID. */
+ * Threads: all functions in this part are called on the context's thread. A function that would
+ * disturb a step under way (between dt_program_begin and dt_program_end) returns INVALID. */
 
 typedef struct dt_store dt_store;
 
 typedef struct dt_store_desc {
-    /* "auto" (or NULL), "cpu", "vulkan" (the best hardware device, else a software one),
-     * "vulkan:N", or a part of a device's name, in any case. auto: the CPU when a training step is
-     * estimated under 10 MFLOP, else the best hardware device, else the CPU. Best: discrete, then
-     * integrated, then virtual. */
+    /* "auto" (or NULL), "cpu", "vulkan" (the best hardware device, otherwise a software one),
+     * "vulkan:N", or a part of a device's name, ignoring case. "auto" takes the CPU if a training
+     * step is estimated below 10 MFLOP or there is no hardware device, otherwise the best hardware
+     * device: discrete before integrated before virtual. */
     const char *device;
     uint64_t seed;  /* of the initial values */
     int batch_hint; /* for "auto": samples of a training step; 0 = 64 */
 } dt_store_desc;
 
-/* Places a graph's parameters on a device, filled as their dt_init says. The graph takes no more
- * parameters while it has a store; other ops, yes. desc may be NULL; it is not kept. Ownership: the
- * graph's; dt_store_destroy ends it earlier. Errors, with *out NULL: INVALID (an op's error, said
- * with op and shapes), DEVICE (none such, or it cannot be used), MEMORY, DEVICE_MEMORY. */
+/* Creates a graph's parameters on a device, with the initial values of their dt_init. While it has
+ * a store, the graph accepts further ops but no further parameters. desc may be NULL; it is not
+ * kept. The store belongs to the graph and is destroyed with it; dt_store_destroy does so earlier.
+ * Errors, with *out NULL: INVALID (an op's error, with op and shapes), DEVICE (no such device, or
+ * it cannot be used), MEMORY, DEVICE_MEMORY. */
 DT_API dt_result dt_store_create(dt_graph *graph, const dt_store_desc *desc, dt_store **out);
-/* Ends a store and its programs. NULL is fine. A trainer's ends with the trainer: here it stays,
- * and dt_ctx_error() says so. */
+/* Destroys a store and its programs. NULL is allowed. A trainer's store is destroyed with the
+ * trainer only: this call leaves it alone, and dt_ctx_error() says so. */
 DT_API void dt_store_destroy(dt_store *store);
-/* The device that was chosen. Lives as long as the store. */
+/* The device that was chosen. Valid as long as the store. */
 DT_API const dt_device_info *dt_store_device(const dt_store *store);
 
-/* Parameters in order of creation. Names live as long as the graph. */
+/* Parameters, in order of creation. Names are valid as long as the graph. */
 typedef struct dt_param_info {
     const char *name;
     dt_shape shape;
@@ -43,16 +44,16 @@ DT_API int dt_store_find(const dt_store *store, const char *name);
 
 typedef enum dt_value_kind {
     DT_VALUE_PARAM,
-    DT_VALUE_GRADIENT, /* of the newest step */
+    DT_VALUE_GRADIENT, /* of the last step */
     DT_VALUE_MOMENT1,  /* SGD's momentum buffer; Adam's and AdamW's exp_avg */
     DT_VALUE_MOMENT2,  /* Adam's and AdamW's exp_avg_sq */
     DT_VALUE_MOMENT3   /* AMSGrad's max_exp_avg_sq */
 } dt_value_kind;
 
-/* Copies a parameter's values, or its gradient or optimizer state, out or in, as f32, row-major;
- * bytes must be exactly 4 * elements. Waits for the device. Any value may be written; a step that
- * trains one that is not finite is NUMERIC and names it. Errors: INVALID (index, bytes, a gradient
- * or moment that no program keeps; writing to the store of a trainer of several ranks),
+/* Read or write a parameter's values, gradient or optimizer state as f32, row-major; bytes must be
+ * exactly 4 * elements. Waits for the device. Any value may be written; a step that would train a
+ * value that is not finite returns NUMERIC and names the parameter. Errors: INVALID (index, bytes,
+ * a gradient or moment that no program has; writing to the store of a trainer with several ranks),
  * DEVICE_LOST. */
 DT_API dt_result dt_store_read(dt_store *store, int index, dt_value_kind kind, void *data,
                                size_t bytes);
@@ -60,21 +61,20 @@ DT_API dt_result dt_store_write(dt_store *store, int index, dt_value_kind kind, 
                                 size_t bytes);
 
 typedef enum dt_reset_kind {
-    /* The optimizer's state: moments and counts of steps. What lives of programs with an optimizer
-     * goes on from nothing; to train with another kind destroy them first. */
+    /* The optimizer's state: moments and step counts. Programs with an optimizer continue from an
+     * empty state; to train with another kind of optimizer, destroy them first. */
     DT_RESET_OPTIM,
-    /* That, parameters and buffers (as their dt_init and the store's seed say), and the number of
-     * steps: as the store was created. */
+    /* Everything: also parameters and buffers (from their dt_init and the store's seed) and the
+     * number of steps, as when the store was created. */
     DT_RESET_ALL
 } dt_reset_kind;
 
-/* Puts a store back. Errors: INVALID (a step is under way, a trainer's store), MEMORY, DEVICE_LOST.
- */
+/* Resets a store. Errors: INVALID (a step is under way, a trainer's store), MEMORY, DEVICE_LOST. */
 DT_API dt_result dt_store_reset(dt_store *store, dt_reset_kind kind);
-/* A 64-bit hash of all parameters' bits (FNV-1a, in order of creation): to see that two stores of
- * one model are the same, bit for bit. Errors: DEVICE_LOST. */
+/* A 64-bit hash of all parameters' bits (FNV-1a, in order of creation), to check that two stores
+ * of a model are equal bit for bit. Errors: DEVICE_LOST. */
 DT_API dt_result dt_store_hash(dt_store *store, uint64_t *hash);
-/* Also over moments and step counts: the whole state that training changes. */
+/* The same including moments and step counts: everything that training changes. */
 DT_API dt_result dt_store_state_hash(dt_store *store, uint64_t *hash);
 
 /* ---- Optimizers ------------------------------------------------------------------------------ */
@@ -87,15 +87,16 @@ typedef enum dt_optim_kind {
     DT_OPTIM_AMSGRAD  /* torch.optim.Adam with amsgrad=True */
 } dt_optim_kind;
 
-/* Parameters that differ from the rest. The first group whose pattern matches a name takes it; a
- * group that gets no parameter of the graph, trained or not, is an error. */
+/* Parameters with settings of their own. A parameter belongs to the first group whose pattern
+ * matches its name; a group that no parameter of the graph belongs to, trained or not, is an
+ * error. */
 typedef struct dt_optim_group {
     const char *match;   /* "*.bias", "head.*,tok.weight": '*' and '?', commas between patterns */
     double lr_scale;     /* 0 = 1 */
     double weight_decay; /* 0 = the optimizer's; DT_ZERO = none */
 } dt_optim_group;
 
-/* {0} is AdamW with PyTorch's defaults. A field that is 0 has this value, one that is DT_ZERO is 0:
+/* {0} is AdamW with PyTorch's defaults. DT_ZERO means 0; a field that is 0 means:
  *   field         SGD     Adam, AMSGrad   AdamW
  *   lr            1e-3    1e-3            1e-3
  *   weight_decay  0       0               1e-2
@@ -117,8 +118,9 @@ typedef struct dt_optim_desc {
 
 /* ---- Programs: a graph compiled against a store -------------------------------------------------
  *
- * Threads: of all functions in this part, the context's. A store has one step under way at a time,
- * since its programs share memory. After DEVICE_LOST the store must be created again. */
+ * Threads: all functions in this part are called on the context's thread. The programs of a store
+ * share memory, so only one of them can have a step under way. After DEVICE_LOST the store must be
+ * created again. */
 
 typedef struct dt_program dt_program;
 
@@ -143,116 +145,119 @@ typedef struct dt_program_desc {
      * backward. To read their values as well, list them in outputs too. */
     dt_tensor host_gradients[DT_MAX_OUTPUTS];
     int batch;                  /* samples; 0 = 1 */
-    const dt_optim_desc *optim; /* NULL: nothing is trained; gradients only with one of these */
-    bool gradients;             /* compute gradients, without an optimizer */
+    const dt_optim_desc *optim; /* NULL: the program does not train */
+    bool gradients;             /* compute gradients though there is no optimizer */
     const char *params;         /* patterns of the parameters to train; NULL = all not frozen */
     dt_mode mode;
-    bool accumulate;     /* gradients may be added up over micro-batches (dt_step_desc) */
-    size_t bucket_bytes; /* gradients that end a backward segment; 0 = 4 MiB */
-    /* Do not look for NaN and infinity in losses, gradients and what a step writes: then a store
-     * may come to hold some. (With .clip_norm a gradient that is not finite is NUMERIC even so.) */
+    bool accumulate;     /* gradients can be accumulated over micro-batches (dt_step_desc) */
+    size_t bucket_bytes; /* a backward segment ends after so many bytes of gradients; 0 = 4 MiB */
+    /* Do not check losses, gradients and updated values for NaN and infinity; the store may then
+     * come to contain them. (With .clip_norm a gradient that is not finite is still NUMERIC.) */
     bool no_check;
     const char *label; /* for messages; copied; NULL = "program" */
 } dt_program_desc;
 
-/* Compiles. What is wrong with a description is found here, and the text lists all of it: nil or
- * foreign tensors, a parameter that no loss reaches, no parameter to train, an op without a
- * gradient. All memory of its runs is taken here. desc and what it points to are not kept.
- * Ownership: the store's; dt_program_destroy ends it earlier. Errors, with *out NULL and the store
- * as it was: INVALID (also while a step is under way), UNSUPPORTED, MEMORY, DEVICE_MEMORY, DEVICE,
- * DEVICE_LOST. */
+/* Compiles a program. Everything wrong with the description is found here and listed in the text:
+ * nil tensors or those of another graph, a parameter that no loss depends on, no parameter to
+ * train, an op without a gradient. All memory that running it needs is allocated here. desc and
+ * what it points to are not kept. The program belongs to the store and is destroyed with it;
+ * dt_program_destroy does so earlier. Errors, with *out NULL and the store unchanged: INVALID
+ * (also while a step is under way), UNSUPPORTED, MEMORY, DEVICE_MEMORY, DEVICE, DEVICE_LOST. */
 DT_API dt_result dt_program_create(dt_store *store, const dt_program_desc *desc, dt_program **out);
-/* Ends a program; a step under way is cancelled. NULL is fine. */
+/* Destroys a program; a step under way is cancelled. NULL is allowed. */
 DT_API void dt_program_destroy(dt_program *program);
 
-/* What the plan says before anything runs, exact. Bytes of device memory. */
+/* Exact figures, known before anything runs. Bytes are of device memory. */
 typedef struct dt_program_info {
     int batch;
     uint64_t param_bytes, gradient_bytes, state_bytes; /* of the store */
-    uint64_t transient_bytes; /* this program's need of the store's shared arena */
+    uint64_t transient_bytes; /* what this program uses of the store's shared arena */
     uint64_t io_bytes;        /* inputs, outputs, step and status */
-    uint64_t flops;           /* of the products, one step */
+    uint64_t flops;           /* of the matrix products and convolutions of a step */
     int launches, segments;
 } dt_program_info;
 /* Fills *info. */
 DT_API void dt_program_get_info(const dt_program *program, dt_program_info *info);
 
-/* Copies an input for the next step: row-major, `batch` samples (or one value for a shared input).
- * bytes must be exact. The values stay until they are written again. Errors: INVALID (not an input
- * of this program, bytes, a class number or index out of range, named by row, a step under way).
- * Checked are the elements that an op takes as class numbers or indices, through views, copies,
- * dt_concat and dt_pad too; what the graph computes is not. */
+/* Writes an input for the following steps: row-major, `batch` samples (one value for a shared
+ * input). bytes must be exact. The values stay until they are written again. Class numbers and
+ * indices are checked here, also where they reach the op through views, copies, dt_concat or
+ * dt_pad; those that the graph computes are not. Errors: INVALID (not an input of this program,
+ * bytes, a class number or index out of range, with its row, a step under way). */
 DT_API dt_result dt_program_write(dt_program *program, dt_tensor input, const void *data,
                                   size_t bytes);
-/* Copies dL/dy of a tensor listed in host_gradients: as dt_program_write, and also between two
- * segments. It stays until it is written again. */
+/* Writes dL/dy of a tensor listed in host_gradients. As dt_program_write, and also allowed between
+ * two segments. */
 DT_API dt_result dt_program_write_gradient(dt_program *program, dt_tensor y, const void *data,
                                            size_t bytes);
-/* Copies an output of the newest run (from the end of its forward segment on): row-major, `batch`
- * samples. Errors: INVALID (not one of the outputs, bytes, nothing has run yet). */
+/* Reads an output of the last run (available as soon as its forward segment has ended): row-major,
+ * `batch` samples. Errors: INVALID (not one of the outputs, bytes, nothing has run yet). */
 DT_API dt_result dt_program_read(dt_program *program, dt_tensor output, void *data, size_t bytes);
 
-/* {0}, or NULL in its place: the next step, one batch. */
+/* {0}, or NULL instead of it: the next step, of one batch. */
 typedef struct dt_step_desc {
-    uint64_t seed; /* of dropout; with `step` it names the step's random numbers */
-    /* 0 = the number of steps committed to the store, plus 1. Without an optimizer nothing is
-     * committed: number the steps, or dropout's masks stay the same. */
+    uint64_t seed; /* of dropout: seed and step determine the random numbers */
+    /* 0 = the number of steps committed to the store, plus 1. A program without an optimizer
+     * commits nothing: number its steps yourself, or dropout's masks stay the same. */
     uint64_t step;
-    uint32_t first_row; /* of this batch's first sample in the global batch */
+    uint32_t first_row; /* the row of this batch's first sample in the global batch */
     double lr;          /* 0 = the optimizer's, DT_ZERO = 0 */
-    /* Micro-batches of one step: run each with micro = 0 .. micros - 1 (programs made with
-     * `accumulate`, one or several that train the same parameters), in order; the last one commits.
-     * After one that failed, or was cancelled in its backward part, begin again at 0. weights: of
-     * the global batch, from dt_program_weigh. */
+    /* Micro-batches of a step: run micro = 0 .. micros - 1 in order, with programs created with
+     * `accumulate` (one, or several that train the same parameters). The last one commits. After
+     * one that failed, or was cancelled in its backward part, start again at 0. */
     uint32_t micro, micros; /* micros: 0 = 1 */
-    const double *weights;  /* one for each loss, above 0; NULL = this batch's own */
-    /* One for each loss, 0 is 0; NULL = those of the program. Of micro-batches all the same. */
+    /* For each loss the weight of the global batch, from dt_program_weigh; NULL = this batch's. */
+    const double *weights;
+    /* For each loss its coefficient, where 0 is 0; NULL = the program's. The same in all
+     * micro-batches of a step. */
     const double *coefficients;
 } dt_step_desc;
 
-/* What a step gave. A term's value is sum / weight. */
+/* The results of a step. A term's value is sum / weight. */
 typedef struct dt_report {
     uint64_t step;
-    double loss; /* of all losses: coefficient * sum / weight, added up */
+    double loss; /* the sum over all losses of coefficient * sum / weight */
     double loss_sum[DT_MAX_TERMS], loss_weight[DT_MAX_TERMS]; /* of this batch */
-    double metric[DT_MAX_TERMS]; /* metric_sum / metric_weight; 0 where nothing weighs */
+    double metric[DT_MAX_TERMS]; /* metric_sum / metric_weight; 0 if the weight is 0 */
     double metric_sum[DT_MAX_TERMS], metric_weight[DT_MAX_TERMS];
-    double gradient_norm; /* before clipping; 0 when the step commits nothing */
-    bool skipped;         /* a NaN or infinity: the store is unchanged */
-    /* and the op that made it first, "input", "optimizer", or NULL; never freed */
+    double gradient_norm; /* before clipping; 0 if the step commits nothing */
+    bool skipped;         /* there was a NaN or infinity, and the store is unchanged */
+    /* The op that produced it first, "input", "optimizer", or NULL. A constant. */
     const char *fault_op;
 } dt_report;
 
-/* Runs one step and waits for it. step and report may be NULL. Errors: NUMERIC (a NaN or infinity
- * in a loss or gradient, by op, or in a weight, moment or running statistic that the update would
- * write, by parameter; the store is unchanged; the report is filled), DEVICE_LOST, INVALID (an
- * input never written, a step under way in this store, a wrong dt_step_desc). */
+/* Runs a step and waits for it. step and report may be NULL. Errors: NUMERIC (a NaN or infinity in
+ * a loss or gradient, naming the op, or in a weight, moment or running statistic that the update
+ * would write, naming the parameter; the store is unchanged and the report is filled),
+ * DEVICE_LOST, INVALID (an input was never written, a step is under way in this store, a wrong
+ * dt_step_desc). */
 DT_API dt_result dt_program_run(dt_program *program, const dt_step_desc *step, dt_report *report);
 
-/* Adds the weights of this batch's losses to weights[0 .. losses): call it for each micro-batch,
- * after its inputs are written and before the first one runs. Computes from the targets alone.
- * Errors: UNSUPPORTED (targets that are computed in the graph), INVALID (an input never written, a
- * step under way), DEVICE_LOST. */
+/* Adds the weights of this batch's losses to weights[0 .. losses). Before the first micro-batch
+ * runs, call it once for each of them, after writing its inputs; it reads only the targets. Errors:
+ * UNSUPPORTED (targets that are computed in the graph), INVALID (an input was never written, a step
+ * is under way), DEVICE_LOST. */
 DT_API dt_result dt_program_weigh(dt_program *program, double *weights);
 
-/* The same step cut into segments (forward; backward, cut at bucket ends; commit), for a frame's
- * time budget, host gradients, or cancelling. begin; advance until *state is DONE; end. None of the
- * three blocks then where the device runs on its own (on the CPU advance computes one segment). */
+/* A step in segments (forward, several of backward, commit), to fit a frame's time budget, to
+ * provide gradients from the host, or to be able to cancel: begin; advance until *state is DONE;
+ * end. On a GPU none of these calls waits; on the CPU each advance computes one segment. */
 typedef enum dt_step_state {
-    DT_STEP_RUNNING, /* the device is busy: come again */
-    DT_STEP_READY,   /* between two segments: outputs may be read, gradients written */
+    DT_STEP_RUNNING, /* the device is busy: call again later */
+    DT_STEP_READY,   /* between two segments: outputs can be read, gradients written */
     DT_STEP_DONE
 } dt_step_state;
 
-/* Opens a step; step may be NULL. Errors: INVALID, as dt_program_run. */
+/* Begins a step; step may be NULL. Errors: INVALID, as for dt_program_run. */
 DT_API dt_result dt_program_begin(dt_program *program, const dt_step_desc *step);
-/* Starts the next segment, or looks whether the one that runs has ended. Errors: INVALID (no step
- * is under way, a host gradient never written: the step stays open), DEVICE_LOST (it is over). */
+/* Starts the next segment, or checks whether the running one has ended. Errors: INVALID (no step is
+ * under way; a host gradient was never written, and the step stays open), DEVICE_LOST (the step is
+ * over). */
 DT_API dt_result dt_program_advance(dt_program *program, dt_step_state *state);
-/* Closes a step whose segments were all started; waits for the last. report may be NULL. Errors: as
- * dt_program_run. */
+/* Ends a step all of whose segments were started; waits for the last one. report may be NULL.
+ * Errors: as for dt_program_run. */
 DT_API dt_result dt_program_end(dt_program *program, dt_report *report);
-/* Takes the place of any advance, and drops the step: the store's parameters and optimizer state
- * are as before begin. Waits for the segment that runs. Errors: INVALID (no step is under way, or
- * its commit has started), DEVICE_LOST. */
+/* Abandons the step instead of advancing it: the store's parameters and optimizer state are as
+ * before dt_program_begin. Waits for the running segment. Errors: INVALID (no step is under way,
+ * or its commit has started), DEVICE_LOST. */
 DT_API dt_result dt_program_cancel(dt_program *program);
