@@ -1,6 +1,6 @@
 #!/bin/sh
 # Tests of examples/allreduce.c under the launchers that are installed, by hand, over two network
-# namespaces, and against a rank written in Python from docs/distributed.md (peer.py). build.sh calls
+# namespaces, and against a rank written in Python from docs/protocol.md (peer.py). build.sh calls
 # it; names that contain one of the arguments are run, or all. The last line is three numbers:
 # passed, failed, skipped. Nothing here takes longer than its timeout, all of it well below a minute.
 set -u

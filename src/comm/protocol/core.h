@@ -283,7 +283,7 @@ struct dti_core {
     uint8_t note_levels[DTI_NOTES];
     uint32_t note_first, note_count;
     uint32_t events; /* what a waiting application wants to hear of: finished, connected, ended */
-    uint64_t bytes_sent, bytes_received, payload_sent, payload_received, stale_frames;
+    uint64_t bytes_sent, bytes_received, payload_sent, payload_received;
 };
 
 static void dti_core_note(dti_core *core, dt_log_level level, const char *format, ...)

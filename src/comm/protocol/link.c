@@ -230,11 +230,8 @@ static bool dti_link_parse(dti_core *core, dti_link *link) {
         return false;
     }
     link->rx_from += whole;
-    if (f->epoch != core->epoch) {
-        core->stale_frames++;
-        return !payload; /* nothing of another epoch carries data here: epochs have connections of
-                            their own */
-    }
+    if (f->epoch != core->epoch) /* dropped; data cannot be, and has connections of its epoch's own */
+        return !payload;
     return dti_link_frame(core, link, body);
 }
 

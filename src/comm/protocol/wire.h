@@ -1,4 +1,4 @@
-/* The protocol's bytes: docs/distributed.md has the same tables for other implementations. All
+/* The protocol's bytes: docs/protocol.md has the same tables for other implementations. All
  * numbers are little-endian. A connection begins with the handshake (handshake.c); then both sides
  * send frames: a header of 64 bytes, and `length` bytes of body.
  *

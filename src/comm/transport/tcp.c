@@ -327,7 +327,6 @@ static void dti_tcp_info(const dt_comm *comm, dt_comm_info *info) {
     info->bytes_received = c->bytes_received;
     info->payload_sent = c->payload_sent;
     info->payload_received = c->payload_received;
-    info->stale_frames = c->stale_frames;
     info->scratch_bytes = c->pool_bytes;
     for (uint32_t i = 0; i < c->flight_count; i++)
         info->scratch_bytes += c->flights[i]->work_room;
