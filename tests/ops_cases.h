@@ -26,8 +26,9 @@ typedef struct ops_leaf {
 typedef struct ops_model {
     dt_graph *graph;
     dti_op op;
-    bool small; /* only small shapes: for finite differences */
-    bool eval;  /* as in a program that does not train */
+    bool small;     /* only small shapes: for finite differences */
+    bool eval;      /* as in a program that does not train */
+    dt_dtype dtype; /* of what is not whole numbers; parameters are cast to it */
     ops_leaf leaves[OPS_LEAVES];
     int leaf_count;
     dt_tensor results[OPS_RESULTS];
@@ -48,13 +49,14 @@ static const char *ops_name(const ops_model *m) {
 
 /* One value for each sample; one for the whole batch; a parameter; whole numbers. */
 static dt_tensor ops_rows(ops_model *m, dt_shape s, ops_range range) {
-    return ops_leaf_add(m, dt_input(m->graph, ops_name(m), DT_F32, s), range)->x;
+    return ops_leaf_add(m, dt_input(m->graph, ops_name(m), m->dtype, s), range)->x;
 }
 static dt_tensor ops_shared(ops_model *m, dt_shape s, ops_range range) {
-    return ops_leaf_add(m, dt_input_shared(m->graph, ops_name(m), DT_F32, s), range)->x;
+    return ops_leaf_add(m, dt_input_shared(m->graph, ops_name(m), m->dtype, s), range)->x;
 }
 static dt_tensor ops_param(ops_model *m, dt_shape s, ops_range range) {
-    return ops_leaf_add(m, dt_param(m->graph, ops_name(m), s, (dt_init){0}), range)->x;
+    dt_tensor x = dt_param(m->graph, ops_name(m), s, (dt_init){0});
+    return dt_cast(ops_leaf_add(m, x, range)->x, m->dtype);
 }
 static dt_tensor ops_whole(ops_model *m, bool samples, dt_shape s, int classes) {
     dt_tensor x = samples ? dt_input(m->graph, ops_name(m), DT_I32, s)
@@ -280,6 +282,10 @@ static void ops_case_cast(ops_model *m) {
     ops_result(m, dt_cast(ops_form(m, OPS_STRIDED, OPS_WIDE), DT_I32));
     ops_result(m, dt_cast(dt_affine(ops_rows(m, dt_dims(9), OPS_AWAY), 3e9f, 0), DT_I32));
     ops_result(m, dt_cast(ops_form(m, OPS_EMPTY, OPS_ANY), DT_I32));
+    for (dt_dtype to = DT_F32; to <= DT_F16 && m->dtype != DT_F32; to++) {
+        for (int form = 0; form < OPS_FORMS && to != DT_F64 && to != m->dtype; form++)
+            ops_result(m, dt_cast(ops_form(m, form, OPS_WIDE), to));
+    }
 }
 
 static void ops_case_concat(ops_model *m) {

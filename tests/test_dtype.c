@@ -11,9 +11,8 @@ typedef struct dtype_half {
     uint16_t infinity;
 } dtype_half;
 
-static const dtype_half dtype_halves[] = {
-    {DT_BF16, dti_f32_from_bf16, dti_bf16_from_f32, 0x7F80},
-    {DT_F16, dti_f32_from_f16, dti_f16_from_f32, 0x7C00}};
+static const dtype_half dtype_halves[] = {{DT_BF16, dti_f32_from_bf16, dti_bf16_from_f32, 0x7F80},
+                                          {DT_F16, dti_f32_from_f16, dti_f16_from_f32, 0x7C00}};
 
 /* What every set gives for n floats; n small, so that the ends of arrays are in it. */
 static void dtype_narrow(const dtype_half *h, const float *x, int n, uint16_t *out) {
@@ -62,8 +61,8 @@ TEST(floats_between_neighbours_of_16_bits_round_to_the_nearest_and_ties_to_even)
             const float middle = low + (high - low) / 2;
             const uint32_t bits = dti_bits_from_f32(middle);
             float x[6] = {middle, dti_f32_from_bits(bits - 1), dti_f32_from_bits(bits + 1)};
-            const uint16_t even = (uint16_t)(i & 1 ? i + 1 : i), near[2] = {(uint16_t)i,
-                                                                            (uint16_t)(i + 1)};
+            const uint16_t even = (uint16_t)(i & 1 ? i + 1 : i),
+                           near[2] = {(uint16_t)i, (uint16_t)(i + 1)};
             for (int k = 0; k < 3; k++)
                 x[3 + k] = -x[k];
             uint16_t got[6];
@@ -75,5 +74,265 @@ TEST(floats_between_neighbours_of_16_bits_round_to_the_nearest_and_ties_to_even)
             }
         }
         CHECK(wrong == 0);
+    }
+}
+
+/* ---- programs */
+
+typedef struct dtype_run {
+    dt_ctx *ctx;
+    dt_graph *graph;
+    dt_store *store;
+    dt_program *program;
+} dtype_run;
+
+static dtype_run dtype_open(int threads) {
+    dtype_run r = {0};
+    if (dt_ctx_create(&(dt_ctx_desc){.threads = threads}, &r.ctx) == DT_OK)
+        dt_graph_create(r.ctx, &r.graph);
+    return r;
+}
+
+static bool dtype_compile(dtype_run *r, const dt_program_desc *desc) {
+    const char *error = dt_graph_error(r->graph);
+    test_check(!error, __FILE__, __LINE__, "%s", error ? error : "");
+    return dt_store_create(r->graph, &(dt_store_desc){.device = "cpu"}, &r->store) == DT_OK &&
+           dt_program_create(r->store, desc, &r->program) == DT_OK;
+}
+
+static void dtype_close(dtype_run *r) {
+    if (r->program)
+        dt_program_destroy(r->program);
+    if (r->store)
+        dt_store_destroy(r->store);
+    dt_graph_destroy(r->graph);
+    dt_ctx_destroy(r->ctx);
+}
+
+/* The elements of an input, drawn between -1 and 1. */
+static void dtype_write(dtype_run *r, dt_tensor x, int64_t n) {
+    float *values = malloc((size_t)n * sizeof *values);
+    for (int64_t i = 0; i < n; i++)
+        values[i] = (float)(2 * dti_uniform01(11, (uint64_t)i, x.id) - 1);
+    CHECK(dt_program_write(r->program, x, values, (size_t)n * sizeof *values) == DT_OK);
+    free(values);
+}
+
+/* A row of reals, and what the same row makes of widened inputs, rounded. */
+static dt_tensor dtype_rounded(dt_tensor y) {
+    const dti_node n = *dti_node_of(y);
+    dt_tensor in[3];
+    for (uint32_t i = 0; i < n.count; i++)
+        in[i] = dt_cast(dti_input_of(y.graph, &n, i), DT_F32);
+    return dt_cast(dti_append(y.graph, (dti_op)n.op, in, n.count, &n.attr), n.dtype);
+}
+
+/* Two chunks and a bit of k, tiles that are full and tiles that are not. */
+static void dtype_check_product(dt_dtype dtype, int variant) {
+    enum { M = 197, N = 300, K = 601 };
+    dtype_run r = dtype_open(3);
+    const bool ta = variant & 1, tb = variant & 2;
+    dt_tensor a = dt_input_shared(r.graph, "a", DT_F32, ta ? dt_dims(K, M) : dt_dims(M, K));
+    dt_tensor b = dt_input_shared(r.graph, "b", DT_F32, tb ? dt_dims(N, K) : dt_dims(K, N));
+    dt_tensor bias = dt_input_shared(r.graph, "bias", DT_F32, dt_dims(N));
+    dt_tensor a16 = dt_cast(a, dtype), b16 = dt_cast(b, dtype);
+    dt_tensor y = dt_matmul_transposed(a16, b16, ta, tb);
+    if (variant == 2)
+        y = dt_linear(a16, b16, dt_cast(bias, dtype));
+    dt_tensor z = dtype_rounded(y), relu = dt_relu(dt_copy(y));
+    if (variant == 2) /* in the product's epilogue, its gradient in another's */
+        relu = dt_relu(dt_linear(a16, b16, dt_cast(bias, dtype)));
+    dt_program_desc desc = {.outputs = {y, z, relu, dt_copy(bias)}, .batch = 1};
+    static uint16_t got[3][M * N];
+    REQUIRE(dtype_compile(&r, &desc));
+    dtype_write(&r, a, M * K);
+    dtype_write(&r, b, N * K);
+    dtype_write(&r, bias, N);
+    CHECK(dt_program_run(r.program, NULL, NULL) == DT_OK);
+    CHECK(dt_program_read(r.program, y, got[0], sizeof got[0]) == DT_OK);
+    CHECK(dt_program_read(r.program, z, got[1], sizeof got[1]) == DT_OK);
+    CHECK(dt_program_read(r.program, relu, got[2], sizeof got[2]) == DT_OK);
+    CHECK(!memcmp(got[0], got[1], sizeof got[0]));
+    int wrong = 0, zeros = 0;
+    for (int i = 0; i < M * N; i++) {
+        wrong += got[2][i] != (got[0][i] & 0x8000 ? 0 : got[0][i]);
+        zeros += got[2][i] == 0;
+    }
+    CHECK(wrong == 0 && zeros > M && zeros < M * (N - 1));
+    dtype_close(&r);
+}
+
+TEST(a_product_of_16_bits_is_the_f32_product_of_the_same_values_rounded_once) {
+    for (int variant = 0; variant < 4; variant++)
+        dtype_check_product(variant % 2 ? DT_F16 : DT_BF16, variant);
+    dtype_check_product(DT_F16, 2);
+}
+
+TEST(inputs_and_outputs_of_16_bits_are_the_hosts_in_that_type_and_copies_keep_every_bit) {
+    for (dt_dtype dtype = DT_BF16; dtype <= DT_F16; dtype++) {
+        static uint16_t all[65536], back[65536];
+        dtype_run r = dtype_open(1);
+        dt_tensor x = dt_input_shared(r.graph, "x", dtype, dt_dims(256, 256));
+        dt_tensor y = dt_copy(x), turned = dt_copy(dt_permute(x, dt_dims(1, 0)));
+        CHECK(dt_tensor_dtype(turned) == dtype);
+        REQUIRE(dtype_compile(&r, &(dt_program_desc){.outputs = {y, turned}}));
+        for (uint32_t i = 0; i < 65536; i++)
+            all[i] = (uint16_t)i;
+        CHECK(dt_program_write(r.program, x, all, 2 * sizeof all) == DT_ERROR_INVALID);
+        CHECK(dt_program_write(r.program, x, all, sizeof all) == DT_OK);
+        CHECK(dt_program_run(r.program, NULL, NULL) == DT_OK);
+        CHECK(dt_program_read(r.program, y, back, sizeof back) == DT_OK);
+        CHECK(!memcmp(all, back, sizeof all));
+        CHECK(dt_program_read(r.program, turned, back, sizeof back) == DT_OK);
+        int wrong = 0;
+        for (uint32_t i = 0; i < 65536; i++)
+            wrong += back[i] != (i % 256 * 256 + i / 256);
+        CHECK(wrong == 0);
+        dtype_close(&r);
+    }
+}
+
+/* ---- a model whose hidden values are in 16 bits */
+
+enum { DTYPE_IN = 20, DTYPE_HIDDEN = 64, DTYPE_CLASSES = 4, DTYPE_BATCH = 64 };
+
+static dt_tensor dtype_layer(dt_tensor x, const char *name, int64_t out, dt_dtype dtype) {
+    char w[16], b[16];
+    snprintf(w, sizeof w, "%s.w", name);
+    snprintf(b, sizeof b, "%s.b", name);
+    const int64_t in = dt_tensor_shape(x).dim[0];
+    dt_tensor weight =
+        dt_param(x.graph, w, dt_dims(out, in), (dt_init){.kind = DT_INIT_KAIMING_UNIFORM});
+    dt_tensor bias = dt_param(x.graph, b, dt_dims(out), (dt_init){0});
+    return dt_linear(dt_cast(x, dtype), dt_cast(weight, dtype), dt_cast(bias, dtype));
+}
+
+/* Four clusters that overlap little. */
+static void dtype_batch(float *x, int32_t *label, uint64_t step) {
+    for (int i = 0; i < DTYPE_BATCH; i++) {
+        label[i] = i % DTYPE_CLASSES;
+        for (int k = 0; k < DTYPE_IN; k++)
+            x[i * DTYPE_IN + k] = (float)(dti_normal(step, (uint64_t)(i * DTYPE_IN + k), 3) +
+                                          (k % DTYPE_CLASSES == label[i] ? 1.5 : 0.0));
+    }
+}
+
+/* The loss after 60 steps, and whether weights moved by gradients that are close to f32's. */
+static double dtype_train(dt_dtype dtype, double *norm) {
+    dtype_run r = dtype_open(2);
+    dt_tensor x = dt_input(r.graph, "x", DT_F32, dt_dims(DTYPE_IN));
+    dt_tensor t = dt_input(r.graph, "t", DT_I32, dt_dims());
+    dt_tensor h = dt_relu(dtype_layer(x, "fc1", DTYPE_HIDDEN, dtype));
+    h = dt_gelu(dtype_layer(h, "fc2", DTYPE_HIDDEN, dtype));
+    CHECK(dt_tensor_dtype(h) == dtype);
+    dt_tensor logits = dt_cast(dtype_layer(h, "fc3", DTYPE_CLASSES, dtype), DT_F32);
+    dt_optim_desc optim = {.kind = DT_OPTIM_ADAM, .lr = 1e-2};
+    dt_program_desc desc = {
+        .loss = dt_cross_entropy(logits, t, NULL), .optim = &optim, .batch = DTYPE_BATCH};
+    float values[DTYPE_BATCH * DTYPE_IN];
+    int32_t labels[DTYPE_BATCH];
+    dt_report report = {0};
+    const bool open = dtype_compile(&r, &desc);
+    CHECK(open);
+    for (uint64_t step = 0; open && step < 60; step++) {
+        dtype_batch(values, labels, step);
+        CHECK(dt_program_write(r.program, x, values, sizeof values) == DT_OK);
+        CHECK(dt_program_write(r.program, t, labels, sizeof labels) == DT_OK);
+        CHECK(dt_program_run(r.program, NULL, &report) == DT_OK);
+        if (step == 0)
+            *norm = report.gradient_norm;
+    }
+    dtype_close(&r);
+    return report.loss;
+}
+
+TEST(a_model_whose_hidden_values_are_in_16_bits_trains_like_one_in_f32) {
+    double norm[3], loss = dtype_train(DT_F32, &norm[0]);
+    test_check(loss < 0.3, __FILE__, __LINE__, "%g", loss); /* of log 4 = 1.39 */
+    CHECK_NEAR(dtype_train(DT_BF16, &norm[1]), loss, 0.05);
+    CHECK_NEAR(dtype_train(DT_F16, &norm[2]), loss, 0.02);
+    CHECK_NEAR(norm[1], norm[0], 0.03 * norm[0]);
+    CHECK_NEAR(norm[2], norm[0], 0.005 * norm[0]);
+    CHECK(norm[1] != norm[0] && norm[2] != norm[0]);
+}
+
+static uint64_t dtype_transients(dt_dtype dtype) {
+    dtype_run r = dtype_open(1);
+    dt_tensor x = dt_input(r.graph, "x", DT_F32, dt_dims(1024)), h = dt_cast(x, dtype);
+    dt_tensor p = dt_param(r.graph, "p", dt_dims(), (dt_init){.a = 1});
+    for (int i = 0; i < 16; i++) /* each is kept for its gradient */
+        h = dt_tanh(dt_mul(h, dt_cast(p, dtype)));
+    dt_tensor out = dt_cast(dt_slice(h, 0, 0, 1), DT_F32);
+    dt_program_desc desc = {.loss = dt_mean_loss(out),
+                            .optim = &(dt_optim_desc){.kind = DT_OPTIM_SGD, .lr = 0.1},
+                            .batch = 64};
+    dt_program_info info = {0};
+    if (dtype_compile(&r, &desc))
+        dt_program_get_info(r.program, &info);
+    dtype_close(&r);
+    return info.transient_bytes;
+}
+
+TEST(values_in_16_bits_take_half_the_memory) {
+    const uint64_t wide = dtype_transients(DT_F32), bf16 = dtype_transients(DT_BF16);
+    CHECK(wide > 16 * 64 * 1024 * 4 && bf16 > 0);
+    CHECK(dtype_transients(DT_F16) == bf16);
+    test_check(bf16 * 100 <= wide * 58, __FILE__, __LINE__, "%llu of %llu bytes",
+               (unsigned long long)bf16, (unsigned long long)wide);
+}
+
+/* ---- what cannot be done yet */
+
+TEST(a_program_refuses_16_bits_where_no_kernel_takes_them_and_says_what_to_do) {
+    dtype_run r = dtype_open(1);
+    dt_tensor x = dt_input(r.graph, "x", DT_BF16, dt_dims(10));
+    dt_program_desc desc = {.outputs = {dt_softmax(x, -1)}};
+    dt_param(r.graph, "p", dt_dims(1), (dt_init){0});
+    REQUIRE(dt_store_create(r.graph, &(dt_store_desc){.device = "cpu"}, &r.store) == DT_OK);
+    CHECK(dt_program_create(r.store, &desc, &r.program) == DT_ERROR_UNSUPPORTED);
+    CHECK_CONTAINS(dt_ctx_error(r.ctx), "softmax [B, 10] of bf16: no kernel of this op takes 16 "
+                                        "bits; dt_cast what it reads to f32");
+    dtype_close(&r);
+}
+
+TEST(types_that_do_not_go_together_are_told_when_an_op_is_made) {
+    dtype_run r = dtype_open(1);
+    dt_tensor x = dt_input(r.graph, "x", DT_BF16, dt_dims(4));
+    dt_tensor y = dt_input(r.graph, "y", DT_F32, dt_dims(4));
+    CHECK(dt_add(x, y).id == 0);
+    CHECK_CONTAINS(dt_graph_error(r.graph),
+                   "add(x [B, 4], y [B, 4]): input 1 is bf16 and input 2 is f32: dt_cast one of "
+                   "them");
+    dt_graph_clear_error(r.graph);
+    CHECK(dt_cast(y, DT_U8).id == 0);
+    CHECK_CONTAINS(dt_graph_error(r.graph), "tensors are f32, bf16, f16 or i32");
+    dt_graph_clear_error(r.graph);
+    CHECK(dt_input(r.graph, "z", DT_F64, dt_dims(4)).id == 0);
+    CHECK_CONTAINS(dt_graph_error(r.graph), "tensors are f32, bf16, f16 or i32");
+    dtype_close(&r);
+}
+
+TEST(an_input_of_16_bits_that_is_not_finite_is_named_and_so_is_a_cast_that_overflows) {
+    const uint16_t nan[2][2] = {{0x3F80, 0x7FC0}, {0x3C00, 0x7E00}};
+    const float large[2] = {1, 70000};
+    for (int i = 0; i < 2; i++) {
+        dtype_run r = dtype_open(1);
+        dt_tensor x = dt_input(r.graph, "x", DT_BF16 + (dt_dtype)i, dt_dims());
+        dt_tensor y = dt_input(r.graph, "y", DT_F32, dt_dims());
+        dt_tensor p = dt_param(r.graph, "p", dt_dims(), (dt_init){.a = 1});
+        dt_tensor sum = dt_add(dt_cast(x, DT_F32), dt_cast(dt_cast(y, DT_F16), DT_F32));
+        dt_program_desc desc = {.loss = dt_mean_loss(dt_mul(sum, p)),
+                                .optim = &(dt_optim_desc){.kind = DT_OPTIM_SGD, .lr = 0.1},
+                                .batch = 2};
+        dt_report report;
+        REQUIRE(dtype_compile(&r, &desc));
+        CHECK(dt_program_write(r.program, x, nan[i], sizeof nan[i]) == DT_OK);
+        CHECK(dt_program_write(r.program, y, large, sizeof large) == DT_OK);
+        CHECK(dt_program_run(r.program, NULL, &report) == DT_ERROR_NUMERIC);
+        CHECK_CONTAINS(dt_ctx_error(r.ctx), "'x'");
+        CHECK(dt_program_write(r.program, x, (uint16_t[2]){0}, sizeof nan[i]) == DT_OK);
+        CHECK(dt_program_run(r.program, NULL, &report) == DT_ERROR_NUMERIC);
+        CHECK(report.fault_op && strstr(report.fault_op, "cast"));
+        dtype_close(&r);
     }
 }

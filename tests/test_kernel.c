@@ -279,8 +279,8 @@ static float *kernel_floats(int64_t n) {
 
 /* trans: bit 0 A, bit 1 B, bit 2 C are stored transposed; rows are longer than they need be. */
 static kernel_case kernel_gemm_case(int64_t m, int64_t n, int64_t k, int trans) {
-    kernel_case t = {
-        .g = {m, n, k, NULL, k + 3, 1, NULL, n + 1, 1, NULL, n + 2, 1, NULL, 1, false, 0, NULL}};
+    kernel_case t = {.g = {m, n, k, NULL, k + 3, 1, NULL, n + 1, 1, NULL, n + 2, 1, NULL, 1, false,
+                           0, NULL, NULL}};
     if (trans & 1)
         t.g.a_row = 1, t.g.a_col = m + 5;
     if (trans & 2)
@@ -388,7 +388,7 @@ TEST(gemm_takes_any_strides) {
     for (int i = 0; i < 84; i++)
         b[i] = (float)(i % 11);
     float bias[4] = {1, 0, 2, 0};
-    dti_gemm g = {3, 3, 4, a, 20, 5, b, 21, 7, c, 6, 2, bias, 0, false, 0, NULL};
+    dti_gemm g = {3, 3, 4, a, 20, 5, b, 21, 7, c, 6, 2, bias, 0, false, 0, NULL, NULL};
     kernel_gemm_run(dti_isa_kernels_select(DTI_ISA_AVX512), &g, 1, 1);
     for (int i = 0; i < 3; i++)
         for (int j = 0; j < 3; j++) {

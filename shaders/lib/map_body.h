@@ -12,53 +12,53 @@
 /* X(number, ID, name, slope). The number selects the function: spec0. slope: f' is SLOPE (another
  * function of x), FLAT (0: no gradient flows) or LINEAR (p0, of f = p0 * x + p1).
  * Those of x alone, with a public function each: */
-#define DTI_UNARY_PLAIN(X) \
-    X(0, NEG, neg, LINEAR) \
-    X(1, ABS, abs, SLOPE) \
-    X(2, SIGN, sign, FLAT) \
-    X(3, EXP, exp, SLOPE) \
-    X(4, LOG, log, SLOPE) \
-    X(5, LOG1P, log1p, SLOPE) \
-    X(6, EXPM1, expm1, SLOPE) \
-    X(7, SQRT, sqrt, SLOPE) \
-    X(8, RSQRT, rsqrt, SLOPE) \
-    X(9, RECIPROCAL, reciprocal, SLOPE) \
-    X(10, SQUARE, square, SLOPE) \
-    X(11, SIN, sin, SLOPE) \
-    X(12, COS, cos, SLOPE) \
-    X(13, TANH, tanh, SLOPE) \
-    X(14, SIGMOID, sigmoid, SLOPE) \
-    X(15, RELU, relu, SLOPE) \
-    X(17, GELU, gelu, SLOPE) \
-    X(18, GELU_TANH, gelu_tanh, SLOPE) \
-    X(19, SILU, silu, SLOPE) \
-    X(20, SOFTPLUS, softplus, SLOPE) \
-    X(22, ERF, erf, SLOPE) \
-    X(23, FLOOR, floor, FLAT) \
+#define DTI_UNARY_PLAIN(X)                                                                         \
+    X(0, NEG, neg, LINEAR)                                                                         \
+    X(1, ABS, abs, SLOPE)                                                                          \
+    X(2, SIGN, sign, FLAT)                                                                         \
+    X(3, EXP, exp, SLOPE)                                                                          \
+    X(4, LOG, log, SLOPE)                                                                          \
+    X(5, LOG1P, log1p, SLOPE)                                                                      \
+    X(6, EXPM1, expm1, SLOPE)                                                                      \
+    X(7, SQRT, sqrt, SLOPE)                                                                        \
+    X(8, RSQRT, rsqrt, SLOPE)                                                                      \
+    X(9, RECIPROCAL, reciprocal, SLOPE)                                                            \
+    X(10, SQUARE, square, SLOPE)                                                                   \
+    X(11, SIN, sin, SLOPE)                                                                         \
+    X(12, COS, cos, SLOPE)                                                                         \
+    X(13, TANH, tanh, SLOPE)                                                                       \
+    X(14, SIGMOID, sigmoid, SLOPE)                                                                 \
+    X(15, RELU, relu, SLOPE)                                                                       \
+    X(17, GELU, gelu, SLOPE)                                                                       \
+    X(18, GELU_TANH, gelu_tanh, SLOPE)                                                             \
+    X(19, SILU, silu, SLOPE)                                                                       \
+    X(20, SOFTPLUS, softplus, SLOPE)                                                               \
+    X(22, ERF, erf, SLOPE)                                                                         \
+    X(23, FLOOR, floor, FLAT)                                                                      \
     X(24, STEP, step, FLAT)
 /* With parameters p0 (slope, alpha, scale) and p1 (offset): */
-#define DTI_UNARY_WITH(X) \
-    X(16, LEAKY_RELU, leaky_relu, SLOPE) \
-    X(21, ELU, elu, SLOPE) \
+#define DTI_UNARY_WITH(X)                                                                          \
+    X(16, LEAKY_RELU, leaky_relu, SLOPE)                                                           \
+    X(21, ELU, elu, SLOPE)                                                                         \
     X(25, AFFINE, affine, LINEAR)
 /* Of launches alone; fill: p0. */
-#define DTI_UNARY_INNER(X) \
-    X(26, COPY, copy, SLOPE) \
+#define DTI_UNARY_INNER(X)                                                                         \
+    X(26, COPY, copy, SLOPE)                                                                       \
     X(27, FILL, fill, SLOPE)
 #define DTI_UNARY_LIST(X) DTI_UNARY_PLAIN(X) DTI_UNARY_WITH(X) DTI_UNARY_INNER(X)
 /* X(number, ID, name). NaN in either gives NaN, as in PyTorch; a comparison gives 1 or 0. */
-#define DTI_BINARY_LIST(X) \
-    X(0, ADD, add) \
-    X(1, SUB, sub) \
-    X(2, MUL, mul) \
-    X(3, DIV, div) \
-    X(4, MAXIMUM, maximum) \
-    X(5, MINIMUM, minimum) \
-    X(6, POW, pow) \
-    X(7, EQ, eq) \
-    X(8, LT, lt) \
-    X(9, LE, le) \
-    X(10, GT, gt) \
+#define DTI_BINARY_LIST(X)                                                                         \
+    X(0, ADD, add)                                                                                 \
+    X(1, SUB, sub)                                                                                 \
+    X(2, MUL, mul)                                                                                 \
+    X(3, DIV, div)                                                                                 \
+    X(4, MAXIMUM, maximum)                                                                         \
+    X(5, MINIMUM, minimum)                                                                         \
+    X(6, POW, pow)                                                                                 \
+    X(7, EQ, eq)                                                                                   \
+    X(8, LT, lt)                                                                                   \
+    X(9, LE, le)                                                                                   \
+    X(10, GT, gt)                                                                                  \
     X(11, GE, ge)
 #endif
 
@@ -103,26 +103,35 @@ static double dti_gelu_tanh_slope_f64(double x) {
 #endif
 
 #if DTI_MAP_PART == 1
-DTI_M_MAP(neg) { return DTI_M_NEG(x); }
-DTI_M_GRAD(neg) { return DTI_M_NEG(dy); }
+DTI_M_MAP(neg) {
+    return DTI_M_NEG(x);
+}
+DTI_M_GRAD(neg) {
+    return DTI_M_NEG(dy);
+}
 #else
 DTI_IN_F64(neg, -x, -1)
 #endif
 
 #if DTI_MAP_PART == 1
-DTI_M_MAP(sign)
-{
+DTI_M_MAP(sign) {
     DTI_M_F minus = DTI_M_SELECT(DTI_M_LT(x, DTI_M_ZERO), DTI_M_K(-1.0f), DTI_M_ZERO);
     return DTI_M_POSITIVE(x, DTI_M_ONE, minus);
 }
-DTI_M_GRAD(sign) { return DTI_M_ZERO; }
+DTI_M_GRAD(sign) {
+    return DTI_M_ZERO;
+}
 #else
 DTI_IN_F64(sign, x > 0 ? 1 : x < 0 ? -1 : 0, 0) /* NaN too, as PyTorch */
 #endif
 
 #if DTI_MAP_PART == 1
-DTI_M_MAP(abs) { return DTI_M_ABS(x); }
-DTI_M_GRAD(abs) { return DTI_M_MUL(dy, DTI_M(map_sign)(x, p0, p1)); }
+DTI_M_MAP(abs) {
+    return DTI_M_ABS(x);
+}
+DTI_M_GRAD(abs) {
+    return DTI_M_MUL(dy, DTI_M(map_sign)(x, p0, p1));
+}
 #else
 DTI_PRIME(abs) {
     return dt_sign(x);
@@ -131,8 +140,12 @@ DTI_IN_F64(abs, fabs(x), x > 0 ? 1 : x < 0 ? -1 : 0)
 #endif
 
 #if DTI_MAP_PART == 1
-DTI_M_MAP(exp) { return DTI_M(exp)(x); }
-DTI_M_GRAD(exp) { return DTI_M_MUL(dy, DTI_M(exp)(x)); }
+DTI_M_MAP(exp) {
+    return DTI_M(exp)(x);
+}
+DTI_M_GRAD(exp) {
+    return DTI_M_MUL(dy, DTI_M(exp)(x));
+}
 #else
 DTI_PRIME(exp) {
     return dt_exp(x);
@@ -141,8 +154,12 @@ DTI_IN_F64(exp, exp(x), exp(x))
 #endif
 
 #if DTI_MAP_PART == 1
-DTI_M_MAP(log) { return DTI_M(log)(x); }
-DTI_M_GRAD(log) { return DTI_M_DIV(dy, x); }
+DTI_M_MAP(log) {
+    return DTI_M(log)(x);
+}
+DTI_M_GRAD(log) {
+    return DTI_M_DIV(dy, x);
+}
 #else
 DTI_PRIME(log) {
     return dt_reciprocal(x);
@@ -151,8 +168,12 @@ DTI_IN_F64(log, log(x), 1 / x)
 #endif
 
 #if DTI_MAP_PART == 1
-DTI_M_MAP(log1p) { return DTI_M(log1p)(x); }
-DTI_M_GRAD(log1p) { return DTI_M_DIV(dy, DTI_M_ADD(x, DTI_M_ONE)); }
+DTI_M_MAP(log1p) {
+    return DTI_M(log1p)(x);
+}
+DTI_M_GRAD(log1p) {
+    return DTI_M_DIV(dy, DTI_M_ADD(x, DTI_M_ONE));
+}
 #else
 DTI_PRIME(log1p) {
     return dt_reciprocal(dt_affine(x, 1.0f, 1.0f));
@@ -161,8 +182,12 @@ DTI_IN_F64(log1p, log1p(x), 1 / (1 + x))
 #endif
 
 #if DTI_MAP_PART == 1
-DTI_M_MAP(expm1) { return DTI_M(expm1)(x); }
-DTI_M_GRAD(expm1) { return DTI_M_MUL(dy, DTI_M(exp)(x)); }
+DTI_M_MAP(expm1) {
+    return DTI_M(expm1)(x);
+}
+DTI_M_GRAD(expm1) {
+    return DTI_M_MUL(dy, DTI_M(exp)(x));
+}
 #else
 DTI_PRIME(expm1) {
     return dt_exp(x);
@@ -171,8 +196,12 @@ DTI_IN_F64(expm1, expm1(x), exp(x))
 #endif
 
 #if DTI_MAP_PART == 1
-DTI_M_MAP(sqrt) { return DTI_M_SQRT(x); }
-DTI_M_GRAD(sqrt) { return DTI_M_DIV(DTI_M_MUL(dy, DTI_M_K(0.5f)), DTI_M_SQRT(x)); }
+DTI_M_MAP(sqrt) {
+    return DTI_M_SQRT(x);
+}
+DTI_M_GRAD(sqrt) {
+    return DTI_M_DIV(DTI_M_MUL(dy, DTI_M_K(0.5f)), DTI_M_SQRT(x));
+}
 #else
 DTI_PRIME(sqrt) {
     return dt_affine(dt_rsqrt(x), 0.5f, 0.0f);
@@ -181,9 +210,10 @@ DTI_IN_F64(sqrt, sqrt(x), 0.5 / sqrt(x))
 #endif
 
 #if DTI_MAP_PART == 1
-DTI_M_MAP(rsqrt) { return DTI_M_DIV(DTI_M_ONE, DTI_M_SQRT(x)); }
-DTI_M_GRAD(rsqrt)
-{
+DTI_M_MAP(rsqrt) {
+    return DTI_M_DIV(DTI_M_ONE, DTI_M_SQRT(x));
+}
+DTI_M_GRAD(rsqrt) {
     DTI_M_F y = DTI_M(map_rsqrt)(x, p0, p1);
     return DTI_M_MUL(DTI_M_MUL(dy, DTI_M_K(-0.5f)), DTI_M_MUL(DTI_M_MUL(y, y), y));
 }
@@ -195,9 +225,10 @@ DTI_IN_F64(rsqrt, 1 / sqrt(x), -0.5 / (x * sqrt(x)))
 #endif
 
 #if DTI_MAP_PART == 1
-DTI_M_MAP(reciprocal) { return DTI_M_DIV(DTI_M_ONE, x); }
-DTI_M_GRAD(reciprocal)
-{
+DTI_M_MAP(reciprocal) {
+    return DTI_M_DIV(DTI_M_ONE, x);
+}
+DTI_M_GRAD(reciprocal) {
     DTI_M_F y = DTI_M_DIV(DTI_M_ONE, x);
     return DTI_M_MUL(DTI_M_NEG(dy), DTI_M_MUL(y, y));
 }
@@ -209,18 +240,26 @@ DTI_IN_F64(reciprocal, 1 / x, -1 / (x * x))
 #endif
 
 #if DTI_MAP_PART == 1
-DTI_M_MAP(square) { return DTI_M_MUL(x, x); }
-DTI_M_GRAD(square) { return DTI_M_MUL(dy, DTI_M_ADD(x, x)); }
+DTI_M_MAP(square) {
+    return DTI_M_MUL(x, x);
+}
+DTI_M_GRAD(square) {
+    return DTI_M_MUL(dy, DTI_M_ADD(x, x));
+}
 #else
 DTI_PRIME(square) {
     return dt_affine(x, 2.0f, 0.0f);
 }
-DTI_IN_F64(square, x * x, 2 * x)
+DTI_IN_F64(square, x *x, 2 * x)
 #endif
 
 #if DTI_MAP_PART == 1
-DTI_M_MAP(sin) { return DTI_M(sin)(x); }
-DTI_M_GRAD(sin) { return DTI_M_MUL(dy, DTI_M(cos)(x)); }
+DTI_M_MAP(sin) {
+    return DTI_M(sin)(x);
+}
+DTI_M_GRAD(sin) {
+    return DTI_M_MUL(dy, DTI_M(cos)(x));
+}
 #else
 DTI_PRIME(sin) {
     return dt_cos(x);
@@ -229,8 +268,12 @@ DTI_IN_F64(sin, sin(x), cos(x))
 #endif
 
 #if DTI_MAP_PART == 1
-DTI_M_MAP(cos) { return DTI_M(cos)(x); }
-DTI_M_GRAD(cos) { return DTI_M_MUL(DTI_M_NEG(dy), DTI_M(sin)(x)); }
+DTI_M_MAP(cos) {
+    return DTI_M(cos)(x);
+}
+DTI_M_GRAD(cos) {
+    return DTI_M_MUL(DTI_M_NEG(dy), DTI_M(sin)(x));
+}
 #else
 DTI_PRIME(cos) {
     return dt_neg(dt_sin(x));
@@ -239,9 +282,10 @@ DTI_IN_F64(cos, cos(x), -sin(x))
 #endif
 
 #if DTI_MAP_PART == 1
-DTI_M_MAP(tanh) { return DTI_M(tanh)(x); }
-DTI_M_GRAD(tanh)
-{
+DTI_M_MAP(tanh) {
+    return DTI_M(tanh)(x);
+}
+DTI_M_GRAD(tanh) {
     DTI_M_F y = DTI_M(tanh)(x);
     return DTI_M_MUL(dy, DTI_M_FMA(DTI_M_NEG(y), y, DTI_M_ONE));
 }
@@ -253,9 +297,10 @@ DTI_IN_F64(tanh, tanh(x), 1 / (cosh(x) * cosh(x)))
 #endif
 
 #if DTI_MAP_PART == 1
-DTI_M_MAP(sigmoid) { return DTI_M(sigmoid)(x); }
-DTI_M_GRAD(sigmoid)
-{
+DTI_M_MAP(sigmoid) {
+    return DTI_M(sigmoid)(x);
+}
+DTI_M_GRAD(sigmoid) {
     DTI_M_F y = DTI_M(sigmoid)(x);
     return DTI_M_MUL(dy, DTI_M_MUL(y, DTI_M_SUB(DTI_M_ONE, y)));
 }
@@ -269,18 +314,26 @@ DTI_IN_F64(sigmoid, 1 / (1 + exp(-x)), dti_sigmoid_f64(x) * (1 - dti_sigmoid_f64
 
 #if DTI_MAP_PART == 1
 /* NaN stays NaN, and passes dy. */
-DTI_M_MAP(relu) { return DTI_M_SELECT(DTI_M_LT(x, DTI_M_ZERO), DTI_M_ZERO, x); }
-DTI_M_GRAD(relu) { return DTI_M_SELECT(DTI_M_LE(x, DTI_M_ZERO), DTI_M_ZERO, dy); }
+DTI_M_MAP(relu) {
+    return DTI_M_SELECT(DTI_M_LT(x, DTI_M_ZERO), DTI_M_ZERO, x);
+}
+DTI_M_GRAD(relu) {
+    return DTI_M_SELECT(DTI_M_LE(x, DTI_M_ZERO), DTI_M_ZERO, dy);
+}
 #else
 DTI_PRIME(relu) {
     return dt_step(x);
 }
-DTI_IN_F64(relu, x < 0 ? 0 : x, x > 0 ? 1 : 0)
+DTI_IN_F64(relu, x<0 ? 0 : x, x> 0 ? 1 : 0)
 #endif
 
 #if DTI_MAP_PART == 1
-DTI_M_MAP(leaky_relu) { return DTI_M_POSITIVE(x, x, DTI_M_MUL(x, p0)); }
-DTI_M_GRAD(leaky_relu) { return DTI_M_POSITIVE(x, dy, DTI_M_MUL(dy, p0)); }
+DTI_M_MAP(leaky_relu) {
+    return DTI_M_POSITIVE(x, x, DTI_M_MUL(x, p0));
+}
+DTI_M_GRAD(leaky_relu) {
+    return DTI_M_POSITIVE(x, dy, DTI_M_MUL(dy, p0));
+}
 #else
 DTI_PRIME(leaky_relu) {
     return dt_affine(dt_step(x), 1.0f - p[0], p[0]);
@@ -290,8 +343,7 @@ DTI_IN_F64(leaky_relu, x > 0 ? x : p0 * x, x > 0 ? 1 : p0)
 
 #if DTI_MAP_PART == 1
 /* x/2 (1 + erf(x / sqrt 2)) */
-DTI_M_MAP(gelu)
-{
+DTI_M_MAP(gelu) {
     DTI_M_F h = DTI_M_MUL(x, DTI_M_K(0.5f));
     return DTI_M_FMA(h, DTI_M(erf)(DTI_M_MUL(x, DTI_M_K(0.707106781f))), h);
 }
@@ -315,18 +367,15 @@ DTI_IN_F64(gelu, 0.5 * x * erfc(-x * DTI_REF_SQRT_HALF),
 
 #if DTI_MAP_PART == 1
 /* x/2 (1 + tanh(u)), u = sqrt(2/pi) (x + 0.044715 x^3) */
-DTI_M_FN DTI_M_F DTI_M(gelu_inner)(DTI_M_F x)
-{
+DTI_M_FN DTI_M_F DTI_M(gelu_inner)(DTI_M_F x) {
     DTI_M_F s = DTI_M_FMA(DTI_M_MUL(x, x), DTI_M_K(0.0356774081f), DTI_M_K(0.797884561f));
     return DTI_M(tanh)(DTI_M_MUL(x, s));
 }
-DTI_M_MAP(gelu_tanh)
-{
+DTI_M_MAP(gelu_tanh) {
     DTI_M_F h = DTI_M_MUL(x, DTI_M_K(0.5f));
     return DTI_M_FMA(h, DTI_M(gelu_inner)(x), h);
 }
-DTI_M_GRAD(gelu_tanh)
-{
+DTI_M_GRAD(gelu_tanh) {
     DTI_M_F t = DTI_M(gelu_inner)(x);
     DTI_M_F slope = DTI_M_FMA(DTI_M_MUL(x, x), DTI_M_K(0.107032224f), DTI_M_K(0.797884561f));
     DTI_M_F bend = DTI_M_MUL(DTI_M_FMA(DTI_M_NEG(t), t, DTI_M_ONE), slope);
@@ -348,9 +397,10 @@ DTI_IN_F64(gelu_tanh, 0.5 * x * (1 + tanh(DTI_REF_SQRT_2_PI * (x + 0.044715 * x 
 #endif
 
 #if DTI_MAP_PART == 1
-DTI_M_MAP(silu) { return DTI_M_MUL(x, DTI_M(sigmoid)(x)); }
-DTI_M_GRAD(silu)
-{
+DTI_M_MAP(silu) {
+    return DTI_M_MUL(x, DTI_M(sigmoid)(x));
+}
+DTI_M_GRAD(silu) {
     DTI_M_F s = DTI_M(sigmoid)(x);
     DTI_M_F t = DTI_M_FMA(x, DTI_M_SUB(DTI_M_ONE, s), DTI_M_ONE);
     return DTI_M_MUL(dy, DTI_M_MUL(s, t));
@@ -365,9 +415,10 @@ DTI_IN_F64(silu, x / (1 + exp(-x)),
 #endif
 
 #if DTI_MAP_PART == 1
-DTI_M_MAP(softplus) { return DTI_M(softplus)(x); }
-DTI_M_GRAD(softplus)
-{
+DTI_M_MAP(softplus) {
+    return DTI_M(softplus)(x);
+}
+DTI_M_GRAD(softplus) {
     DTI_M_F slope = DTI_M_MUL(dy, DTI_M(sigmoid)(x));
     return DTI_M_SELECT(DTI_M_LT(DTI_M_K(20.0f), x), dy, slope);
 }
@@ -379,19 +430,18 @@ DTI_IN_F64(softplus, x > 20 ? x : log1p(exp(x)), x > 20 ? 1 : dti_sigmoid_f64(x)
 #endif
 
 #if DTI_MAP_PART == 1
-DTI_M_MAP(elu)
-{
+DTI_M_MAP(elu) {
     DTI_M_F below = DTI_M_MUL(p0, DTI_M(expm1)(x));
     return DTI_M_POSITIVE(x, x, below);
 }
-DTI_M_GRAD(elu)
-{
+DTI_M_GRAD(elu) {
     DTI_M_F below = DTI_M_MUL(dy, DTI_M_MUL(p0, DTI_M(exp)(x)));
     return DTI_M_POSITIVE(x, dy, below);
 }
 #else
 DTI_PRIME(elu) {
     dt_tensor above = dt_step(x), zero = dt_fill(x.graph, dt_dims_of(0, NULL), 0.0f);
+    zero = dt_cast(zero, dt_tensor_dtype(x));
     dt_tensor below = dt_affine(dt_exp(dt_minimum(x, zero)), p[0], 0.0f);
     return dt_add(above, dt_mul(dt_affine(above, -1.0f, 1.0f), below));
 }
@@ -399,9 +449,10 @@ DTI_IN_F64(elu, x > 0 ? x : p0 * expm1(x), x > 0 ? 1 : p0 * exp(x))
 #endif
 
 #if DTI_MAP_PART == 1
-DTI_M_MAP(erf) { return DTI_M(erf)(x); }
-DTI_M_GRAD(erf)
-{
+DTI_M_MAP(erf) {
+    return DTI_M(erf)(x);
+}
+DTI_M_GRAD(erf) {
     DTI_M_F e = DTI_M(exp)(DTI_M_NEG(DTI_M_MUL(x, x)));
     return DTI_M_MUL(dy, DTI_M_MUL(e, DTI_M_K(1.12837917f)));
 }
@@ -409,64 +460,103 @@ DTI_M_GRAD(erf)
 DTI_PRIME(erf) {
     return dt_affine(dt_exp(dt_neg(dt_square(x))), 1.1283791670955126f, 0.0f);
 }
-DTI_IN_F64(erf, erf(x), DTI_REF_2_SQRT_PI * exp(-x * x))
+DTI_IN_F64(erf, erf(x), DTI_REF_2_SQRT_PI *exp(-x *x))
 #endif
 
 #if DTI_MAP_PART == 1
-DTI_M_MAP(floor) { return DTI_M(floor)(x); }
-DTI_M_GRAD(floor) { return DTI_M_ZERO; }
+DTI_M_MAP(floor) {
+    return DTI_M(floor)(x);
+}
+DTI_M_GRAD(floor) {
+    return DTI_M_ZERO;
+}
 #else
 DTI_IN_F64(floor, floor(x), 0)
 #endif
 
 #if DTI_MAP_PART == 1
-DTI_M_MAP(step) { return DTI_M_POSITIVE(x, DTI_M_ONE, DTI_M_ZERO); }
-DTI_M_GRAD(step) { return DTI_M_ZERO; }
+DTI_M_MAP(step) {
+    return DTI_M_POSITIVE(x, DTI_M_ONE, DTI_M_ZERO);
+}
+DTI_M_GRAD(step) {
+    return DTI_M_ZERO;
+}
 #else
 DTI_IN_F64(step, x > 0 ? 1 : 0, 0)
 #endif
 
 #if DTI_MAP_PART == 1
-DTI_M_MAP(affine) { return DTI_M_FMA(p0, x, p1); }
-DTI_M_GRAD(affine) { return DTI_M_MUL(dy, p0); }
+DTI_M_MAP(affine) {
+    return DTI_M_FMA(p0, x, p1);
+}
+DTI_M_GRAD(affine) {
+    return DTI_M_MUL(dy, p0);
+}
 #else
-DTI_IN_F64(affine, p0 * x + p1, p0)
+DTI_IN_F64(affine, p0 *x + p1, p0)
 #endif
 
 #if DTI_MAP_PART == 1
-DTI_M_MAP(copy) { return x; }
-DTI_M_GRAD(copy) { return dy; }
+DTI_M_MAP(copy) {
+    return x;
+}
+DTI_M_GRAD(copy) {
+    return dy;
+}
 #endif
 
 #if DTI_MAP_PART == 1
-DTI_M_MAP(fill) { return p0; }
-DTI_M_GRAD(fill) { return DTI_M_ZERO; }
+DTI_M_MAP(fill) {
+    return p0;
+}
+DTI_M_GRAD(fill) {
+    return DTI_M_ZERO;
+}
 #endif
 
 #if DTI_MAP_PART == 1
 /* ---- of two tensors; a comparison gives 1 or 0 */
 #define DTI_M_PAIR(name) DTI_M_FN DTI_M_F DTI_M(pair_##name)(DTI_M_F x, DTI_M_F y)
 #define DTI_M_TRUTH(m) DTI_M_SELECT(m, DTI_M_ONE, DTI_M_ZERO)
-DTI_M_PAIR(add) { return DTI_M_ADD(x, y); }
-DTI_M_PAIR(sub) { return DTI_M_SUB(x, y); }
-DTI_M_PAIR(mul) { return DTI_M_MUL(x, y); }
-DTI_M_PAIR(div) { return DTI_M_DIV(x, y); }
+DTI_M_PAIR(add) {
+    return DTI_M_ADD(x, y);
+}
+DTI_M_PAIR(sub) {
+    return DTI_M_SUB(x, y);
+}
+DTI_M_PAIR(mul) {
+    return DTI_M_MUL(x, y);
+}
+DTI_M_PAIR(div) {
+    return DTI_M_DIV(x, y);
+}
 DTI_M_PAIR(maximum) /* NaN wins, as in PyTorch */
 {
     DTI_M_F larger = DTI_M_SELECT(DTI_M_LT(x, y), y, x);
     return DTI_M_SELECT(DTI_M_IS_NAN(y), y, larger);
 }
-DTI_M_PAIR(minimum)
-{
+DTI_M_PAIR(minimum) {
     DTI_M_F smaller = DTI_M_SELECT(DTI_M_LT(y, x), y, x);
     return DTI_M_SELECT(DTI_M_IS_NAN(y), y, smaller);
 }
-DTI_M_PAIR(pow) { return DTI_M(pow)(x, y); }
-DTI_M_PAIR(eq) { return DTI_M_TRUTH(DTI_M_EQ(x, y)); }
-DTI_M_PAIR(lt) { return DTI_M_TRUTH(DTI_M_LT(x, y)); }
-DTI_M_PAIR(le) { return DTI_M_TRUTH(DTI_M_LE(x, y)); }
-DTI_M_PAIR(gt) { return DTI_M_TRUTH(DTI_M_LT(y, x)); }
-DTI_M_PAIR(ge) { return DTI_M_TRUTH(DTI_M_LE(y, x)); }
+DTI_M_PAIR(pow) {
+    return DTI_M(pow)(x, y);
+}
+DTI_M_PAIR(eq) {
+    return DTI_M_TRUTH(DTI_M_EQ(x, y));
+}
+DTI_M_PAIR(lt) {
+    return DTI_M_TRUTH(DTI_M_LT(x, y));
+}
+DTI_M_PAIR(le) {
+    return DTI_M_TRUTH(DTI_M_LE(x, y));
+}
+DTI_M_PAIR(gt) {
+    return DTI_M_TRUTH(DTI_M_LT(y, x));
+}
+DTI_M_PAIR(ge) {
+    return DTI_M_TRUTH(DTI_M_LE(y, x));
+}
 #endif
 #ifndef VULKAN
 #pragma GCC diagnostic pop

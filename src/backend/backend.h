@@ -11,7 +11,6 @@ typedef struct dti_exec dti_exec;     /* a program's launches, compiled */
 typedef struct dti_place {
     uint32_t memory;
     uint64_t offset, bytes;
-    uint8_t dtype; /* of the elements */
 } dti_place;
 
 typedef struct dti_range {
@@ -58,6 +57,7 @@ typedef struct dti_exec_desc {
 
 typedef struct dti_backend {
     const char *name; /* "cpu", "vulkan", "ref" */
+    bool halves;      /* kernels that take 16-bit floats are given them */
     dt_result (*memory_create)(dti_device *device, uint64_t bytes, dti_memory_kind kind,
                                dti_memory **out);
     void (*memory_destroy)(dti_memory *memory);

@@ -28,7 +28,8 @@ DTI_INLINE DTI_HALF(f32) DTI_HALF(widen_bf16_of)(DTI_HALF(half) x) {
 DTI_INLINE DTI_HALF(f32) DTI_HALF(widen_f16_of)(DTI_HALF(half) x) {
     DTI_HALF(i32) bits = (DTI_HALF(i32)) __builtin_convertvector(x, DTI_HALF(u32));
     DTI_HALF(i32) sign = (bits & 0x8000) << 16, size = (bits & 0x7FFF) << 13;
-    DTI_HALF(i32) small = (DTI_HALF(i32))(size < 0x00800000), large = (DTI_HALF(i32))(size >= 0x0F800000);
+    DTI_HALF(i32)
+    small = (DTI_HALF(i32))(size < 0x00800000), large = (DTI_HALF(i32))(size >= 0x0F800000);
     DTI_HALF(i32) normal = size + 0x38000000 + (large & 0x38000000);
     DTI_HALF(f32) denormal = (DTI_HALF(f32))(size + 0x38800000) - 0x1p-14f;
     return (DTI_HALF(f32))(sign | DTI_HALF_PICK(small, normal, (DTI_HALF(i32))denormal));
@@ -39,7 +40,8 @@ DTI_INLINE DTI_HALF(half) DTI_HALF(bf16_of)(DTI_HALF(f32) x) {
     DTI_HALF(i32) nan = DTI_HALF(nan_f32)(x);
     DTI_HALF(u32) bits = (DTI_HALF(u32))x;
     bits = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
-    return __builtin_convertvector(DTI_HALF_PICK((DTI_HALF(u32))nan, bits, 0x7FC0u), DTI_HALF(half));
+    return __builtin_convertvector(DTI_HALF_PICK((DTI_HALF(u32))nan, bits, 0x7FC0u),
+                                   DTI_HALF(half));
 }
 
 /* dti_f16_from_f32 on a vector. Added to 0.5, whose last place is 2^-24, a number below 2^-14 is
@@ -48,7 +50,8 @@ DTI_INLINE DTI_HALF(half) DTI_HALF(f16_of)(DTI_HALF(f32) x) {
     DTI_HALF(i32) bits = (DTI_HALF(i32))x, sign = (bits >> 16) & 0x8000, size = bits & 0x7FFFFFFF;
     DTI_HALF(i32) normal = (size - 0x38000000 + 0x0FFF + (size >> 13 & 1)) >> 13;
     DTI_HALF(i32) denormal = (DTI_HALF(i32))((DTI_HALF(f32))size + 0.5f) - 0x3F000000;
-    DTI_HALF(i32) small = (DTI_HALF(i32))(size < 0x38800000), large = (DTI_HALF(i32))(size >= 0x47800000);
+    DTI_HALF(i32)
+    small = (DTI_HALF(i32))(size < 0x38800000), large = (DTI_HALF(i32))(size >= 0x47800000);
     DTI_HALF(i32) half = DTI_HALF_PICK(small, normal, denormal);
     half = sign | DTI_HALF_PICK(large, half, 0x7C00);
     half = DTI_HALF_PICK((DTI_HALF(i32))(size > 0x7F800000), half, 0x7E00);

@@ -292,6 +292,11 @@ static uint64_t dti_loader_epoch_batches(const dti_loader *l) {
 static dt_result dti_column_check_dtype(dti_base *base, const dt_column *column, int i,
                                         const char *name) {
     dt_dtype input = dt_tensor_dtype(column->input);
+    if (input != DT_F32 && input != DT_I32)
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "dataset column %d ('%s'): the input is %s, and data sets are for f32 and "
+                        "i32 inputs; make it f32 and dt_cast it",
+                        i, name, dti_dtype_name(input));
     if (!column->data || column->dtype == DT_U8 || column->dtype == input) {
         bool scales = column->data && (column->scale != 0 || column->offset != 0);
         if (!scales || (column->dtype == DT_U8 && input == DT_F32))

@@ -89,6 +89,10 @@ static size_t dti_gemm_scratch_bytes(const dti_gemm *g, int threads) {
 
 static void dti_gemm_run_block(const struct dti_isa_kernels *kernels, const dti_gemm *g, int64_t i0,
                                int64_t i1, int64_t j0, int64_t j1, void *scratch) {
+    if (g->half) {
+        dti_gemm_half_block(kernels, g, i0, i1, j0, j1, scratch);
+        return;
+    }
     dti_gemm_block block = {
         .m = i1 - i0,
         .n = j1 - j0,

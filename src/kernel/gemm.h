@@ -11,6 +11,13 @@ enum { DTI_GEMM_NONE, DTI_GEMM_RELU, DTI_GEMM_RELU_GRAD };
 /* GEMM's spec[2], of a launch alone: no variant may be chosen by m. */
 enum { DTI_GEMM_SHAPE, DTI_GEMM_ROWS };
 
+/* Operands of which some are in 16 bits: c_col is 1, nothing is accumulated; see gemm_half.c. */
+typedef struct dti_gemm_half {
+    const void *a, *b, *bias, *mask; /* bias, mask: NULL = none, and not both */
+    void *c;
+    dt_dtype a_type, b_type, c_type, extra_type; /* extra: the bias's or the mask's */
+} dti_gemm_half;
+
 typedef struct dti_gemm {
     int64_t m, n, k;
     const float *a;
@@ -25,6 +32,7 @@ typedef struct dti_gemm {
     int epilogue;    /* DTI_GEMM_RELU: x < 0 ? 0 : x, so NaN stays */
     /* NULL = none; c_row and c_col as C: x = mask > 0 ? x : 0 at the very end (NaN is not > 0) */
     const float *mask;
+    const dti_gemm_half *half; /* NULL = all are floats; else the pointers above are not used */
 } dti_gemm;
 
 /* The outer index space: independent tiles of C, about one a thread; 1 where threads do not pay. */
@@ -35,6 +43,11 @@ static size_t dti_gemm_scratch_bytes(const dti_gemm *g, int threads);
 struct dti_isa_kernels;
 static void dti_gemm_run(const struct dti_isa_kernels *kernels, const dti_gemm *g, int threads,
                          int64_t tile_begin, int64_t tile_end, void *scratch);
+
+/* What one worker needs where there is a `half`. */
+static size_t dti_gemm_half_scratch_bytes(void);
+static void dti_gemm_half_block(const struct dti_isa_kernels *k, const dti_gemm *g, int64_t i0,
+                                int64_t i1, int64_t j0, int64_t j1, void *scratch);
 
 /* For gemm_body.h: a rectangle of C with its operands; bias may run along rows or columns. */
 typedef struct dti_gemm_block {

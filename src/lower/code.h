@@ -52,6 +52,7 @@ typedef struct dti_stat {
 /* What a code must keep to. */
 typedef struct dti_limits {
     uint64_t storage_range_bytes; /* a larger operand is bound in parts */
+    bool halves;                  /* 16-bit floats, for kernels that take them */
 } dti_limits;
 
 typedef struct dti_code {

@@ -190,6 +190,7 @@ static uint32_t dti_gradient_roots(dti_code *code, dt_tensor *y, dt_tensor *dy) 
             continue;
         y[count] = (dt_tensor){g, code->desc.host_gradients[i].id};
         dti_node n = {.op = DTI_OP_INPUT,
+                      .dtype = dti_node_of(y[count])->dtype,
                       .samples = dti_node_of(y[count])->samples,
                       .shape = dti_node_of(y[count])->shape};
         n.attr.i[0] = (int32_t)y[count].id; /* whose gradient it is */

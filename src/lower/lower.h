@@ -100,6 +100,9 @@ static dt_result dti_pass_commit(dti_lowering *w); /* its launches */
 static dt_result dti_pass_labels(dti_lowering *w); /* what the ports' values are checked for */
 static void dti_labels_free(const dti_code *code);
 
+/* ---- types.c */
+static dt_result dti_pass_types(dti_lowering *w); /* of launches; UNSUPPORTED: no kernel for one */
+
 /* ---- plan.c */
 static uint64_t dti_aligned(uint64_t bytes);
 static dt_result dti_pass_in_place(dti_lowering *w); /* results that take an input's place */

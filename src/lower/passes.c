@@ -17,6 +17,7 @@ static const dti_lower_pass dti_passes[] = {
     {"commit", dti_pass_commit},
     {"segments", dti_pass_segments},
     {"labels", dti_pass_labels},
+    {"types", dti_pass_types},
     {"in place", dti_pass_in_place},
     {"place", dti_pass_place},
 };

@@ -148,8 +148,8 @@ static dt_result dti_pass_place(dti_lowering *w) {
     for (uint32_t v = 0; v < list->value_count; v++) {
         const dti_value *x = &list->values[v], *root;
         root = &list->values[dti_plan_root(list, x->part_of)];
-        code->places[v] = (dti_place){
-            .memory = root->kind, .offset = root->offset, .bytes = x->bytes, .dtype = x->dtype};
+        code->places[v] =
+            (dti_place){.memory = root->kind, .offset = root->offset, .bytes = x->bytes};
         if (x->part_of != v)
             code->places[v].offset += x->offset;
     }

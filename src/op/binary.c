@@ -2,7 +2,7 @@
  * summed back over what was repeated. At ties maximum and minimum give each side half (PyTorch). */
 
 static bool dti_binary_shape(dti_build *b) {
-    if (!dti_build_f32(b))
+    if (!dti_build_real(b))
         return false;
     if (!dti_shape_broadcast(b->in[0]->shape, b->in[1]->shape, &b->out.shape)) {
         return dti_build_fail(
@@ -128,7 +128,7 @@ static int64_t dti_cpu_grain_map2(const dti_cpu_task *task) {
 /* ---- Rows of the tables */
 
 /* spec0: DTI_B_* */
-DTI_KERNEL(MAP2, map2, "rrw", ITEM, .run = dti_cpu_map2, .grain = dti_cpu_grain_map2,
-           .in_step = dti_map2_in_step);
+DTI_KERNEL(MAP2, map2, "rrw", ITEM, .run = dti_cpu_map2, .halves = true,
+           .grain = dti_cpu_grain_map2, .in_step = dti_map2_in_step);
 
 DTI_FAMILY(binary, .shape = dti_binary_shape, .grad = dti_binary_grad, .flat = dti_binary_flat);

@@ -88,15 +88,32 @@ static dt_tensor dti_append(dt_graph *graph, dti_op op, const dt_tensor *in, uin
 static bool dti_build_f32(dti_build *b) {
     for (uint32_t i = 0; i < b->count; i++) {
         if (dti_node_of(b->inputs[i])->dtype != DT_F32) {
-            return dti_build_fail(b, "input %u is i32, and f32 is needed: dt_cast it", i + 1);
+            return dti_build_fail(b, "input %u is %s, and f32 is needed: dt_cast it", i + 1,
+                                  dti_dtype_name(dti_node_of(b->inputs[i])->dtype));
         }
     }
     return true;
 }
 
+/* Inputs are floats of one type, which the result is of. */
+static bool dti_build_real(dti_build *b) {
+    const dt_dtype first = b->count ? dti_node_of(b->inputs[0])->dtype : DT_F32;
+    for (uint32_t i = 0; i < b->count; i++) {
+        const dt_dtype dtype = dti_node_of(b->inputs[i])->dtype;
+        if (dti_is_whole(dtype))
+            return dti_build_fail(b, "input %u is %s, and f32 is needed: dt_cast it", i + 1,
+                                  dti_dtype_name(dtype));
+        if (dtype != first)
+            return dti_build_fail(b, "input 1 is %s and input %u is %s: dt_cast one of them",
+                                  dti_dtype_name(first), i + 1, dti_dtype_name(dtype));
+    }
+    b->out.dtype = (uint8_t)first;
+    return true;
+}
+
 /* The result has the first input's shape. */
 static bool dti_shape_same(dti_build *b) {
-    if (!dti_build_f32(b))
+    if (!dti_build_real(b))
         return false;
     b->out.shape = b->in[0]->shape;
     return true;

@@ -20,18 +20,28 @@ DT_API dt_tensor dt_copy(dt_tensor x) {
     return dti_append1(DTI_OP_COPY, x, NULL);
 }
 
-/* ---- cast: attr.i[0] = dt_dtype. Only f32 has gradients, so none flows. */
+/* ---- cast: attr.i[0] = dt_dtype. Between floats the gradient is cast back. */
 static bool dti_cast_shape(dti_build *b) {
     b->out.shape = b->in[0]->shape;
-    if (b->out.attr.i[0] != DT_F32 && b->out.attr.i[0] != DT_I32)
-        return dti_build_fail(b, "dtype %d; tensors are f32 or i32", (int)b->out.attr.i[0]);
+    if (!dti_dtype_of_tensors(b->out.attr.i[0]))
+        return dti_build_fail(b, "dtype %d; tensors are " DTI_TENSOR_DTYPES, (int)b->out.attr.i[0]);
     b->out.dtype = (uint8_t)b->out.attr.i[0];
     return true;
 }
 
+static void dti_cast_grad(dti_grad *g) {
+    const dt_dtype from = dti_node_of(g->in[0])->dtype;
+    if (!dti_is_whole(from))
+        g->dx[0] = dt_cast(g->dy, from);
+}
+
 static void dti_cast_emit(dti_emit *e) {
     dti_view x = dti_emit_in(e, 0);
-    dti_emit_copy(e, &x, &e->out, e->node->dtype == DT_F32 ? DTI_COPY_I32_F32 : DTI_COPY_F32_I32);
+    const bool from_whole = dti_is_whole(x.dtype), to_whole = dti_is_whole(e->node->dtype);
+    dti_emit_copy(e, &x, &e->out,
+                  from_whole == to_whole ? DTI_COPY_WORD
+                  : to_whole             ? DTI_COPY_F32_I32
+                                         : DTI_COPY_I32_F32);
 }
 
 DT_API dt_tensor dt_cast(dt_tensor x, dt_dtype dtype) {
@@ -256,28 +266,31 @@ static void dti_cpu_copy(const dti_cpu_task *task, int64_t begin, int64_t end, v
     const dti_args_map1 *a = &task->launch->args.map1;
     uint32_t mode = task->launch->spec[0];
     if (mode <= DTI_COPY_F32_I32) {
-        dti_map1_run(task, fn[mode], begin, end);
+        dti_map1_run(task, fn[mode], mode == DTI_COPY_WORD, begin, end);
         return;
     }
     dti_map m = {.task = task, .fn = fn[mode], .dim = a->dim, .stride = {a->y_stride, NULL, NULL}};
-    m.base[0] = (dti_word *)task->buf[1] + a->y_offset;
+    dti_map_bind(&m, 0, 1, a->y_offset);
     dti_map_run(&m, begin, end);
 }
 
 /* ---- Rows of the tables */
 
-/* Whole numbers look like NaN to a scan, and a plain copy makes no new value. */
+/* Whole numbers look like NaN to a scan, and a plain copy makes no new value; a cast from one type
+ * of floats to another may. */
 static bool dti_copy_moves(const dti_launch *l) {
+    if (l->spec[0] == DTI_COPY_WORD)
+        return l->dtype[0] == l->dtype[1];
     return l->spec[0] != DTI_COPY_I32_F32 && l->spec[0] != DTI_COPY_FILL_F32;
 }
 
 /* spec0: DTI_COPY_* */
-DTI_KERNEL(COPY, copy, "rw", ITEM, .run = dti_cpu_copy, .grain = dti_cpu_grain_copy,
+DTI_KERNEL(COPY, copy, "rw", ITEM, .run = dti_cpu_copy, .halves = true, .grain = dti_cpu_grain_copy,
            .moves = dti_copy_moves);
 
 DTI_FAMILY(copy, .shape = dti_copy_shape, .grad = dti_copy_grad);
 
-DTI_FAMILY(cast, .shape = dti_cast_shape);
+DTI_FAMILY(cast, .shape = dti_cast_shape, .grad = dti_cast_grad);
 
 DTI_FAMILY(concat, .shape = dti_concat_shape, .grad = dti_concat_grad, .many = true);
 

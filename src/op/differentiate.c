@@ -39,7 +39,7 @@ static void dti_pass_add(dti_pass *p, uint32_t id, dt_tensor dx) {
 
 static bool dti_has_gradient(const dti_node *n) {
     const dti_op_family *f = dti_op_info_of(n->op)->family;
-    return n->dtype == DT_F32 && (f->grad || f->lower) && !(f->flat && f->flat(n));
+    return !dti_is_whole(n->dtype) && (f->grad || f->lower) && !(f->flat && f->flat(n));
 }
 
 static void dti_pass_mark(dti_pass *p, const dt_tensor *wrt, uint32_t count) {
@@ -213,7 +213,8 @@ DT_API dt_tensor dt_gradient(dt_tensor y, dt_tensor x) {
     const dti_node *n = dti_node_of(y);
     dt_shape s = n->shape;
     bool samples = n->samples, term = n->term;
-    dt_tensor one = dt_fill(graph, dt_dims_of(0, NULL), 1.0f), dx;
+    const dt_dtype dtype = n->dtype;
+    dt_tensor one = dt_cast(dt_fill(graph, dt_dims_of(0, NULL), 1.0f), dtype), dx;
     dt_tensor dy = term ? one : dti_expand_to(one, s, samples);
     dti_differentiate(graph, y, dy, &x, 1, &dx);
     if (dti_is_nil(dx))

@@ -70,6 +70,7 @@ typedef struct dti_launch {
     uint64_t items;                   /* size of the outer index space; 0 = nothing to do */
     uint32_t spec[4];                 /* selectors */
     uint32_t value[DTI_BINDINGS_MAX]; /* what is bound; unused bindings repeat binding 0 */
+    uint8_t dtype[DTI_BINDINGS_MAX];  /* of their elements; DT_F32 until the listing is complete */
     dti_args args;
 } dti_launch;
 
@@ -116,6 +117,7 @@ typedef struct dti_kernel_info {
     /* On the CPU: computes items [begin, end) of the outer index space. scratch: this worker's,
      * 64-byte aligned, scratch_bytes() long. */
     void (*run)(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch);
+    bool halves;                                /* some operands may be 16-bit floats */
     int64_t (*outer)(const dti_cpu_task *task); /* NULL: launch->items */
     int64_t (*grain)(const dti_cpu_task *task); /* least items worth a thread; about 16k flops */
     size_t (*scratch_bytes)(const dti_launch *launch, int threads); /* NULL: none */
@@ -133,6 +135,13 @@ DTI_KERNEL_LIST(DTI_X)
 #undef DTI_X
 
 static const dti_kernel_info *dti_kernel_info_of(uint32_t kernel);
+/* Whether an operand is a 16-bit float. */
+static inline bool dti_launch_is_half(const dti_launch *launch) {
+    bool half = false;
+    for (int b = 0; b < DTI_BINDINGS_MAX; b++)
+        half = half || dti_is_half(launch->dtype[b]);
+    return half;
+}
 /* Whether what it writes are floats of its own making: whole numbers look like NaN to a scan, and a
  * plain copy makes no new value. */
 static bool dti_launch_makes_floats(const dti_launch *launch);

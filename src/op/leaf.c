@@ -28,9 +28,9 @@ static dt_tensor dti_leaf_push(dt_graph *g, dti_node *n, const char *name) {
 
 /* Messages and columns of data name an input: one of two of that name could be meant. */
 static dt_tensor dti_input_push(dt_graph *g, dti_node *n, const char *name, dt_dtype dtype) {
-    if (g && dtype != DT_F32 && dtype != DT_I32)
-        return dti_graph_fail(g, "input '%s': dtype %d; tensors are f32 or i32", name ? name : "",
-                              (int)dtype);
+    if (g && !dti_dtype_of_tensors((int)dtype))
+        return dti_graph_fail(g, "input '%s': dtype %d; tensors are " DTI_TENSOR_DTYPES,
+                              name ? name : "", (int)dtype);
     n->dtype = (uint8_t)dtype;
     const uint32_t taken = g && name ? dti_graph_find(g, DTI_OP_INPUT, name) : 0;
     if (taken) {
@@ -81,9 +81,8 @@ static dt_tensor dti_param_push(dt_graph *g, const char *name, dt_shape shape, d
                               name ? name : "");
     }
     if (name && dti_graph_find(g, DTI_OP_PARAM, name)) {
-        return dti_graph_fail(g,
-                              "param '%s': the name is taken; to share a parameter keep its tensor",
-                              name);
+        return dti_graph_fail(
+            g, "param '%s': the name is taken; to share a parameter keep its tensor", name);
     }
     if ((unsigned)init.kind > DT_INIT_XAVIER_NORMAL || !dti_fits_f32((double)init.a) ||
         !dti_fits_f32((double)init.b)) {

@@ -31,7 +31,7 @@ static double dti_matmul_macs(const dt_graph *g, const dti_node *n) {
 }
 
 static bool dti_matmul_shape(dti_build *b) {
-    if (!dti_build_f32(b))
+    if (!dti_build_real(b))
         return false;
     dt_shape x = b->in[0]->shape, y = b->in[1]->shape, batch = {0};
     if (x.rank < 2 || y.rank < 2) {
@@ -134,7 +134,7 @@ static bool dti_linear_weight_fits(dti_build *b, const dti_node *x, const dti_no
 }
 
 static bool dti_linear_shape(dti_build *b) {
-    if (!dti_build_f32(b) || !dti_linear_weight_fits(b, b->in[0], b->in[1], 1))
+    if (!dti_build_real(b) || !dti_linear_weight_fits(b, b->in[0], b->in[1], 1))
         return false;
     if (b->count > 2) {
         const dti_node *bias = dti_node_of(b->inputs[2]);
@@ -185,7 +185,7 @@ DT_API dt_tensor dt_linear(dt_tensor x, dt_tensor w, dt_tensor b) {
 }
 
 static bool dti_linear_dx_shape(dti_build *b) {
-    if (!dti_build_f32(b) || !dti_linear_weight_fits(b, b->in[0], b->in[1], 0))
+    if (!dti_build_real(b) || !dti_linear_weight_fits(b, b->in[0], b->in[1], 0))
         return false;
     b->out.shape = b->in[0]->shape;
     b->out.shape.dim[b->out.shape.rank - 1] = b->in[1]->shape.dim[1];
@@ -213,7 +213,7 @@ static void dti_linear_dx_emit(dti_emit *e) {
 }
 
 static bool dti_linear_dw_shape(dti_build *b) {
-    if (!dti_build_f32(b))
+    if (!dti_build_real(b))
         return false;
     const dti_node *dy = b->in[0], *x = b->in[1];
     dt_shape s = dy->shape, t = x->shape;
@@ -331,8 +331,31 @@ static dti_gemm dti_gemm_of_args(const dti_launch *l) {
                       .epilogue = (int)l->spec[1]};
 }
 
+static char *dti_gemm_operand(const dti_cpu_task *task, int binding, uint64_t offset) {
+    return (char *)task->buf[binding] + dti_bytes(task->launch->dtype[binding], offset);
+}
+
+/* The operands of batch element (i, j). */
+static dti_gemm_half dti_gemm_half_of(const dti_cpu_task *task, uint64_t i, uint64_t j) {
+    const dti_launch *l = task->launch;
+    const dti_args_gemm *a = &l->args.gemm;
+    const uint64_t c = i * a->c_batch0 + j * a->c_batch1;
+    const bool mask = l->spec[1] == DTI_GEMM_RELU_GRAD;
+    return (dti_gemm_half){
+        .a = dti_gemm_operand(task, 0, a->a_offset + i * a->a_batch0 + j * a->a_batch1),
+        .b = dti_gemm_operand(task, 1, a->b_offset + i * a->b_batch0 + j * a->b_batch1),
+        .c = dti_gemm_operand(task, 2, a->c_offset + c),
+        .bias = l->spec[0] ? dti_gemm_operand(task, 3, a->bias_offset) : NULL,
+        .mask = mask ? dti_gemm_operand(task, 3, a->bias_offset + c) : NULL,
+        .a_type = l->dtype[0],
+        .b_type = l->dtype[1],
+        .c_type = l->dtype[2],
+        .extra_type = l->dtype[3]};
+}
+
 static void dti_cpu_gemm(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
     const dti_args_gemm *args = &task->launch->args.gemm;
+    const bool is_half = dti_launch_is_half(task->launch);
     dti_gemm g = dti_gemm_of_args(task->launch);
     int threads = dti_gemm_threads(task->launch, task->threads);
     int64_t tiles = dti_gemm_tiles(&g, threads);
@@ -340,6 +363,13 @@ static void dti_cpu_gemm(const dti_cpu_task *task, int64_t begin, int64_t end, v
         int64_t batch = item / tiles, tile = item - batch * tiles,
                 last = DTI_MIN(tiles, tile + end - item);
         uint64_t i = (uint64_t)batch / args->batch1, j = (uint64_t)batch - i * args->batch1;
+        if (is_half) {
+            const dti_gemm_half half = dti_gemm_half_of(task, i, j);
+            g.half = &half;
+            dti_gemm_run(task->k, &g, threads, tile, last, scratch);
+            item += last - tile;
+            continue;
+        }
         g.a = dti_cpu_in(task, 0, args->a_offset) + i * args->a_batch0 + j * args->a_batch1;
         g.b = dti_cpu_in(task, 1, args->b_offset) + i * args->b_batch0 + j * args->b_batch1;
         g.c = dti_cpu_out(task, 2, args->c_offset) + i * args->c_batch0 + j * args->c_batch1;
@@ -368,6 +398,8 @@ static int64_t dti_cpu_grain_gemm(const dti_cpu_task *task) {
 }
 
 static size_t dti_cpu_scratch_gemm(const dti_launch *launch, int threads) {
+    if (dti_launch_is_half(launch))
+        return dti_gemm_half_scratch_bytes();
     dti_gemm g = dti_gemm_of_args(launch);
     return dti_gemm_scratch_bytes(&g, dti_gemm_threads(launch, threads));
 }
@@ -406,10 +438,11 @@ static uint64_t dti_gemm_invocations(const dti_launch *l, uint32_t variant,
 }
 
 /* spec0: 1 = bias; spec1: epilogue */
-DTI_KERNEL(GEMM, gemm, "rrwr", ITEM, .run = dti_cpu_gemm, .outer = dti_cpu_items_gemm,
-           .grain = dti_cpu_grain_gemm, .scratch_bytes = dti_cpu_scratch_gemm,
-           .takes = dti_product_takes, .put_mask = dti_gemm_put_mask, .local = {64, 256},
-           .variant = dti_gemm_variant, .tile = dti_gemm_tile, .invocations = dti_gemm_invocations);
+DTI_KERNEL(GEMM, gemm, "rrwr", ITEM, .run = dti_cpu_gemm, .halves = true,
+           .outer = dti_cpu_items_gemm, .grain = dti_cpu_grain_gemm,
+           .scratch_bytes = dti_cpu_scratch_gemm, .takes = dti_product_takes,
+           .put_mask = dti_gemm_put_mask, .local = {64, 256}, .variant = dti_gemm_variant,
+           .tile = dti_gemm_tile, .invocations = dti_gemm_invocations);
 
 DTI_FAMILY(matmul, .shape = dti_matmul_shape, .grad = dti_matmul_grad, .macs = dti_matmul_macs);
 

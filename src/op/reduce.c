@@ -182,8 +182,10 @@ static dt_tensor dti_sum_to(dt_tensor x, dt_tensor like) {
     }
     if (!mask && !over_samples)
         return x;
-    dt_tensor y =
-        dti_append1(DTI_OP_SUM, x, &(dti_attr){.f = {1.0f}, .i = {mask, over_samples, 1}});
+    const dt_dtype dtype = dt_tensor_dtype(x); /* sums of 16 bits are made in f32 */
+    dt_tensor y = dti_append1(DTI_OP_SUM, dt_cast(x, DT_F32),
+                              &(dti_attr){.f = {1.0f}, .i = {mask, over_samples, 1}});
+    y = dt_cast(y, dtype);
     return lead ? dt_reshape(y, t) : y;
 }
 

@@ -144,7 +144,7 @@ static void dti_map1_flat(const dti_cpu_task *task, const dti_run *r) {
 
 static void dti_cpu_map1(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
-    dti_map1_run(task, dti_map1_flat, begin, end);
+    dti_map1_run(task, dti_map1_flat, false, begin, end);
 }
 
 /* a = x, b = dy, y = dx */
@@ -167,11 +167,11 @@ static bool dti_map1_in_step(const dti_launch *l, int binding) {
 }
 
 /* spec0: DTI_U_* of map_body.h */
-DTI_KERNEL(MAP1, map, "rw", ITEM, .run = dti_cpu_map1, .grain = dti_cpu_grain_function,
-           .in_step = dti_map1_in_step);
+DTI_KERNEL(MAP1, map, "rw", ITEM, .run = dti_cpu_map1, .halves = true,
+           .grain = dti_cpu_grain_function, .in_step = dti_map1_in_step);
 
 /* (x, dy, dx); spec0: DTI_U_* */
-DTI_KERNEL(MAP1_GRAD, map_grad, "rrw", ITEM, .run = dti_cpu_map1_grad,
+DTI_KERNEL(MAP1_GRAD, map_grad, "rrw", ITEM, .run = dti_cpu_map1_grad, .halves = true,
            .grain = dti_cpu_grain_function, .in_step = dti_map2_in_step);
 
 DTI_FAMILY(unary, .shape = dti_shape_same, .grad = dti_unary_grad_rule, .flat = dti_unary_flat);

@@ -25,7 +25,10 @@ typedef struct dti_map {
     const uint32_t *dim;
     const uint32_t *stride[3]; /* of y, a, b; NULL = no such operand */
     dti_word *base[3];
-    bool steps; /* fn takes operands of one float */
+    bool steps;       /* fn takes operands of one float */
+    uint8_t dtype[3]; /* of y, a, b: floats in 16 bits are widened to buf, and narrowed from it */
+    bool half;        /* one of them is in 16 bits */
+    bool raw;         /* all are, and their bits are moved */
 } dti_map;
 
 typedef struct dti_cursor {
@@ -71,6 +74,31 @@ static void dti_words_scatter(dti_word *to, const dti_word *from, int64_t stride
         to[i * stride] = from[i];
 }
 
+/* n <= DTI_WALK_RUN elements in 16 bits to words: the bits, or the floats. */
+static void dti_halves_gather(const dti_map *m, int operand, dti_word *to, const uint16_t *from,
+                              int64_t stride, int64_t n) {
+    uint16_t near[DTI_WALK_RUN];
+    const uint16_t *halves = stride == 1 ? from : near;
+    for (int64_t i = 0; stride != 1 && i < n; i++)
+        near[i] = from[i * stride];
+    if (!m->raw)
+        m->task->k->widen[m->dtype[operand]]((float *)to, halves, n);
+    for (int64_t i = 0; m->raw && i < n; i++)
+        to[i] = halves[i];
+}
+
+static void dti_halves_scatter(const dti_map *m, uint16_t *to, const dti_word *from, int64_t stride,
+                               int64_t n) {
+    uint16_t near[DTI_WALK_RUN];
+    uint16_t *halves = stride == 1 ? to : near;
+    if (!m->raw)
+        m->task->k->narrow[m->dtype[0]](halves, (const float *)from, n);
+    for (int64_t i = 0; m->raw && i < n; i++)
+        halves[i] = (uint16_t)from[i];
+    for (int64_t i = 0; stride != 1 && i < n; i++)
+        to[i * stride] = near[i];
+}
+
 /* n elements from the cursor on, across lines, to (or, scatter, from) buf. */
 static void dti_map_short(const dti_map *m, int operand, dti_cursor at, dti_word *buf, int64_t n,
                           bool scatter) {
@@ -78,8 +106,15 @@ static void dti_map_short(const dti_map *m, int operand, dti_cursor at, dti_word
     const int64_t inner = stride[DTI_AXES - 1];
     for (int64_t done = 0; done < n;) {
         int64_t run = DTI_MIN((int64_t)m->dim[DTI_AXES - 1] - at.at[DTI_AXES - 1], n - done);
-        dti_word *place = m->base[operand] + dti_cursor_offset(&at, stride);
-        if (scatter)
+        dti_word *place = m->base[operand];
+        uint16_t *halves = (uint16_t *)(void *)place + dti_cursor_offset(&at, stride);
+        if (!dti_is_half(m->dtype[operand]))
+            place += dti_cursor_offset(&at, stride);
+        if (dti_is_half(m->dtype[operand]) && scatter)
+            dti_halves_scatter(m, halves, buf + done, inner, run);
+        else if (dti_is_half(m->dtype[operand]))
+            dti_halves_gather(m, operand, buf + done, halves, inner, run);
+        else if (scatter)
             dti_words_scatter(place, buf + done, inner, run);
         else
             dti_words_gather(buf + done, place, inner, run);
@@ -166,7 +201,9 @@ static bool dti_map_is_flat(const dti_map *m) {
 static void dti_map_run(const dti_map *m, int64_t begin, int64_t end) {
     if (begin >= end)
         return;
-    if (dti_map_is_flat(m)) {
+    if (m->half) {
+        dti_map_across_lines(m, begin, end);
+    } else if (dti_map_is_flat(m)) {
         dti_word *p[3] = {m->base[0] + begin,
                           m->stride[1] ? m->base[1] + begin : m->base[0] + begin,
                           m->stride[2] ? m->base[2] + begin : m->base[0] + begin};
@@ -179,12 +216,22 @@ static void dti_map_run(const dti_map *m, int64_t begin, int64_t end) {
     }
 }
 
+/* Binding b of the launch as operand t, from element `offset` on. */
+static void dti_map_bind(dti_map *m, int t, int b, uint32_t offset) {
+    m->dtype[t] = m->task->launch->dtype[b];
+    m->half = m->half || dti_is_half(m->dtype[t]);
+    m->base[t] = (dti_word *)(void *)((char *)m->task->buf[b] + dti_bytes(m->dtype[t], offset));
+}
+
 /* The two argument layouts. */
-static void dti_map1_run(const dti_cpu_task *task, dti_map_fn *fn, int64_t begin, int64_t end) {
+/* raw: fn only moves what is the same in all. */
+static void dti_map1_run(const dti_cpu_task *task, dti_map_fn *fn, bool raw, int64_t begin,
+                         int64_t end) {
     const dti_args_map1 *a = &task->launch->args.map1;
     dti_map m = {.task = task, .fn = fn, .dim = a->dim, .stride = {a->y_stride, a->x_stride, NULL}};
-    m.base[0] = (dti_word *)task->buf[1] + a->y_offset;
-    m.base[1] = (dti_word *)task->buf[0] + a->x_offset;
+    dti_map_bind(&m, 0, 1, a->y_offset);
+    dti_map_bind(&m, 1, 0, a->x_offset);
+    m.raw = raw && m.half && m.dtype[0] == m.dtype[1];
     dti_map_run(&m, begin, end);
 }
 
@@ -196,9 +243,9 @@ static void dti_map2_run(const dti_cpu_task *task, dti_map_fn *fn, bool steps, i
                  .dim = a->dim,
                  .steps = steps,
                  .stride = {a->y_stride, a->a_stride, a->b_stride}};
-    m.base[0] = (dti_word *)task->buf[2] + a->y_offset;
-    m.base[1] = (dti_word *)task->buf[0] + a->a_offset;
-    m.base[2] = (dti_word *)task->buf[1] + a->b_offset;
+    dti_map_bind(&m, 0, 2, a->y_offset);
+    dti_map_bind(&m, 1, 0, a->a_offset);
+    dti_map_bind(&m, 2, 1, a->b_offset);
     dti_map_run(&m, begin, end);
 }
 

@@ -235,8 +235,9 @@ static uint32_t dti_assembly_culprit(const dti_assembly *a, uint32_t *segments) 
     for (uint32_t i = 0; i < a->wire_count; i++) {
         const dti_wire *w = &a->wires[i];
         const void *data = dti_assembly_host(a->programs[w->to], DTI_ARENA_IN, w->in);
-        const bool float32 = a->programs[w->to]->code->work->nodes[w->in->node].dtype == DT_F32;
-        if (!float32 || dti_all_finite(data, w->in->bytes / sizeof(float)))
+        const dt_dtype dtype = a->programs[w->to]->code->work->nodes[w->in->node].dtype;
+        const uint64_t count = w->in->bytes / dti_dtype_bytes(dtype);
+        if (dti_is_whole(dtype) || dti_all_finite(data, dtype, count))
             continue;
         if (!first || w->in->segment < first->in->segment)
             first = w;

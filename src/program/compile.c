@@ -171,7 +171,7 @@ static dt_result dti_program_lower(dt_program *p, const dt_program_desc *desc,
                        .shards = shards,
                        .joint = joint,
                        .layout = &s->layout,
-                       .limits = {s->device->info.storage_range_bytes}};
+                       .limits = {s->device->info.storage_range_bytes, s->device->backend->halves}};
     dt_result result = dti_graph_clone(s->graph, &d.work);
     if (!result)
         result = dti_code_create(p->base, &d, &p->code);

@@ -304,7 +304,7 @@ static bool dti_step_faulty(const dt_program *p, const uint32_t *status) {
     if (p->code->desc.no_check)
         return false;
     for (uint32_t i = 0; i < p->code->loss_count; i++) {
-        if (!dti_all_finite(status + p->code->term_slot[i], 2))
+        if (!dti_all_finite(status + p->code->term_slot[i], DT_F32, 2))
             return true;
     }
     return false;
@@ -315,10 +315,10 @@ static const dti_port *dti_fault_input(const dt_program *p, uint32_t segments) {
     const char *host = p->store->device->backend->memory_host(p->memories[DTI_ARENA_IN]);
     for (uint32_t i = 0; i < p->code->port_count; i++) {
         const dti_port *port = &p->code->ports[i];
-        if (port->output || port->segment >= segments ||
-            p->code->work->nodes[port->node].dtype != DT_F32)
+        const dt_dtype dtype = p->code->work->nodes[port->node].dtype;
+        if (port->output || port->segment >= segments || dti_is_whole(dtype))
             continue;
-        if (!dti_all_finite(host + port->offset, port->bytes / sizeof(float)))
+        if (!dti_all_finite(host + port->offset, dtype, port->bytes / dti_dtype_bytes(dtype)))
             return port;
     }
     return NULL;

@@ -61,6 +61,11 @@ static inline uint32_t dti_input_id(const dt_graph *g, const dti_node *n, uint32
 static inline dt_tensor dti_input_of(dt_graph *g, const dti_node *n, uint32_t i) {
     return (dt_tensor){g, dti_input_id(g, n, i)};
 }
+/* Types that a tensor may have. */
+#define DTI_TENSOR_DTYPES "f32, bf16, f16 or i32"
+static inline bool dti_dtype_of_tensors(int dtype) {
+    return dtype == DT_F32 || dtype == DT_I32 || dtype == DT_BF16 || dtype == DT_F16;
+}
 static inline bool dti_is_nil(dt_tensor x) {
     return x.graph == NULL || x.id == 0 || x.id >= x.graph->count;
 }

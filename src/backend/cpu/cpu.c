@@ -185,13 +185,15 @@ static dt_result dti_cpu_exec_wait(dti_exec *exec) {
     return DT_OK;
 }
 
-/* By bits: under -ffast-math isfinite() is constant true. */
-static bool dti_all_finite(const void *data, uint64_t count) {
+/* By bits: under -ffast-math isfinite() is constant true. Of f32, or of a type of 16 bits. */
+static bool dti_all_finite(const void *data, dt_dtype dtype, uint64_t count) {
     const char *bytes = data;
+    const size_t size = dti_dtype_bytes(dtype);
+    const uint32_t exponent = dtype == DT_BF16 ? 0x7f80u : dtype == DT_F16 ? 0x7c00u : 0x7f800000u;
     for (uint64_t i = 0; i < count; i++) {
-        uint32_t bits;
-        memcpy(&bits, bytes + 4 * i, 4);
-        if ((bits & 0x7f800000u) == 0x7f800000u)
+        uint32_t bits = 0;
+        memcpy(&bits, bytes + size * i, size);
+        if ((bits & exponent) == exponent)
             return false;
     }
     return true;
@@ -203,8 +205,9 @@ static bool dti_cpu_launch_finite(const dti_cpu_exec *x, uint32_t i) {
     for (int b = 0; b < info->bindings && dti_launch_makes_floats(l); b++) {
         if (info->access[b] == 'r')
             continue;
-        uint64_t bytes = x->desc->places[l->value[b]].bytes;
-        if (!dti_all_finite(x->tasks[i].buf[b], bytes / 4))
+        const uint64_t bytes = x->desc->places[l->value[b]].bytes;
+        const dt_dtype dtype = dti_is_half(l->dtype[b]) ? l->dtype[b] : DT_F32;
+        if (!dti_all_finite(x->tasks[i].buf[b], dtype, bytes / dti_dtype_bytes(dtype)))
             return false;
     }
     return true;
@@ -230,6 +233,7 @@ static void dti_cpu_close(dti_device *device) {
 
 static const dti_backend dti_cpu_backend = {
     .name = "cpu",
+    .halves = true,
     .memory_create = dti_cpu_memory_create,
     .memory_destroy = dti_cpu_memory_destroy,
     .memory_bytes = dti_cpu_memory_bytes,

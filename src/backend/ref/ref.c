@@ -34,6 +34,14 @@ static dti_ref_tensor *dti_ref_tensor_of(dti_ref_run *run, dt_tensor x) {
     return t->data ? t : NULL;
 }
 
+/* To what the node's type can hold: the reference computes in double, and stores as a device. */
+static void dti_ref_store(dt_dtype dtype, dti_ref_tensor *t) {
+    for (int64_t i = 0; dtype == DT_BF16 && i < t->elements; i++)
+        t->data[i] = (double)dti_f32_from_bf16(dti_bf16_from_f32((float)t->data[i]));
+    for (int64_t i = 0; dtype == DT_F16 && i < t->elements; i++)
+        t->data[i] = (double)dti_f32_from_f16(dti_f16_from_f32((float)t->data[i]));
+}
+
 static bool dti_ref_node(dti_ref_run *run, uint32_t id) {
     const dti_node *node = &run->graph->nodes[id];
     dt_graph *graph = (dt_graph *)run->graph;
@@ -52,6 +60,8 @@ static bool dti_ref_node(dti_ref_run *run, uint32_t id) {
     r.in = in;
     if (ok)
         dti_op_info_of(node->op)->family->ref(&r);
+    if (ok)
+        dti_ref_store(node->dtype, &r.out);
     dti_free(run->base, in);
     return ok;
 }
