@@ -34,7 +34,7 @@ typedef enum dt_result {
     DT_ERROR_LATE       /* a rank has not posted an operation in time */
 } dt_result;
 
-/* Types of elements. Tensors are f32 and i32; collectives know all. */
+/* Types of elements. Tensors are f32, i32, bf16 and f16; collectives know all. */
 typedef enum dt_dtype {
     DT_F32 = 0, /* the default */
     DT_I32,     /* class labels, indices */

@@ -62,8 +62,8 @@
  * DEFAULTS. Every description may be {0}; a field that is 0 takes its default. Where the default is
  * another number, DT_ZERO means zero: .weight_decay = DT_ZERO, .beta1 = DT_ZERO.
  *
- * TENSORS. f32 and i32; at most 5 dimensions besides the sample axis; NumPy's broadcasting. Views
- * (reshape, permute, slice, expand) move nothing.
+ * TENSORS. f32 and i32, and on the CPU bf16 and f16 (dt_cast); at most 5 dimensions besides the
+ * sample axis; NumPy's broadcasting. Views (reshape, permute, slice, expand) move nothing.
  *
  * IMAGES are [channels, height, width], PyTorch's NCHW. dt_nn_conv2d() and its kin make PyTorch's
  * parameters; bare ops take tensors. Batch norm has buffers, values that no gradient trains: they

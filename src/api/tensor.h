@@ -107,7 +107,8 @@ DT_API dt_tensor dt_fill(dt_graph *graph, dt_shape shape, float value);
 
 /* ---- Elementwise, with NumPy's broadcasting over the dimensions; a tensor without samples is used
  * for every sample. The formulas and gradients are PyTorch's; docs/ops.md lists them. Errors (nil):
- * an i32 input (dt_cast it), shapes that do not broadcast, tensors of two graphs. */
+ * an i32 input or inputs of two types (dt_cast them), shapes that do not broadcast, tensors of two
+ * graphs. The result has the inputs' type; bf16 and f16 are computed in f32 and rounded once. */
 DT_API dt_tensor dt_neg(dt_tensor x);        /* -x */
 DT_API dt_tensor dt_abs(dt_tensor x);        /* |x|; gradient 0 at 0 */
 DT_API dt_tensor dt_sign(dt_tensor x);       /* -1, 0 or 1; no gradient */
@@ -149,7 +150,10 @@ DT_API dt_tensor dt_le(dt_tensor a, dt_tensor b);      /* a <= b ? 1 : 0 */
 DT_API dt_tensor dt_gt(dt_tensor a, dt_tensor b);      /* a > b ? 1 : 0 */
 DT_API dt_tensor dt_ge(dt_tensor a, dt_tensor b);      /* a >= b ? 1 : 0 */
 
-/* f32 to i32 truncates toward zero; i32 to f32 rounds to nearest. No gradient. */
+/* To f32, i32, bf16 or f16. To i32 truncates toward zero and saturates, without a gradient; the
+ * others round to nearest, ties to even, and their gradient is cast back. On the CPU copies, casts,
+ * elementwise ops and products take bf16 and f16; for another op, and on Vulkan,
+ * dt_program_create returns UNSUPPORTED. Parameters are f32: cast them where they are used. */
 DT_API dt_tensor dt_cast(dt_tensor x, dt_dtype dtype);
 /* The same values, contiguous, in memory of their own. */
 DT_API dt_tensor dt_copy(dt_tensor x);
