@@ -624,6 +624,18 @@ static void ops_case_test_mix(ops_model *m) {
     ops_result(m, dti_append(m->graph, m->op, in, 7, NULL));
 }
 
+/* All of the outputs, and one alone: nothing flows to the others. */
+static void ops_case_test_split(ops_model *m) {
+    dt_tensor packed, out[3];
+    for (int form = 0; form < ops_forms(m); form++) {
+        dt_tensor x = ops_form(m, form, OPS_ANY);
+        if (!dti_append_outputs(m->graph, DTI_OP_TEST_SPLIT, &x, 1, NULL, &packed, out))
+            return;
+        ops_result(m, dt_mul(out[1], dt_reshape(out[2], dti_node_of(out[1])->shape)));
+        ops_result(m, out[form % 3]);
+    }
+}
+
 #include "ops_cases_image.h"
 
 /* ---- the table: a builder for each row. NIL, INPUT and PARAM are what all others are built of. */
@@ -639,6 +651,8 @@ static void (*ops_case_of(dti_op op))(ops_model *) {
     } cases[] = {
         {&dti_family_leaf, ops_case_leaf},
         {&dti_family_test_mix, ops_case_test_mix},
+        {&dti_family_test_split, ops_case_test_split},
+        {&dti_family_output_of, ops_case_test_split},
         {&dti_family_fill, ops_case_fill},
         {&dti_family_seed, ops_case_seed},
         {&dti_family_unary, ops_case_unary},

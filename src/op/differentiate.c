@@ -73,6 +73,20 @@ static void dti_pass_each_input(dti_pass *p, dti_grad *g) {
 
 static void dti_pass_lowered(dti_grad *g);
 
+/* Whether the node `k` behind a row's is a view of one of its outputs. */
+static bool dti_pass_is_output(const dti_pass *p, uint32_t id, uint32_t k) {
+    return id + 1 + k < p->count && dti_op_info_of(p->graph->nodes[id].op)->family->outputs &&
+           dti_is_output(p->graph, id + 1 + k, id);
+}
+
+/* Something flows to the node, or to one of its outputs. */
+static bool dti_pass_flows(const dti_pass *p, uint32_t id) {
+    bool flows = p->adjoint[dti_pass_slot(p, id)] != 0;
+    for (uint32_t k = 0; !flows && dti_pass_is_output(p, id, k); k++)
+        flows = p->adjoint[dti_pass_slot(p, id + 1 + k)] != 0;
+    return flows;
+}
+
 static void dti_pass_node(dti_pass *p, uint32_t id) {
     dt_graph *graph = p->graph;
     dti_grad g = {.graph = graph, .node = graph->nodes[id], .y = {graph, id}};
@@ -86,6 +100,9 @@ static void dti_pass_node(dti_pass *p, uint32_t id) {
         g.in[i] = (dt_tensor){graph, graph->inputs[g.node.first + i]};
         g.wanted[i] = dti_pass_reached(p, g.in[i].id);
     }
+    for (uint32_t k = 0; k < DTI_OUTPUTS_MAX && dti_pass_is_output(p, id, k); k++)
+        g.dys[k] = (dt_tensor){graph, p->adjoint[dti_pass_slot(p, id + 1 + k)]};
+    dti_grad_outputs(&g);
     if (family->grad)
         family->grad(&g);
     else
@@ -112,7 +129,7 @@ static void dti_pass_run(dt_graph *graph, uint32_t first, const dt_tensor *y, co
             /* x itself may be a leaf, or what no gradient goes through */
             bool through = graph->nodes[id].count && dti_has_gradient(&graph->nodes[id]);
             const uint32_t slot = dti_pass_slot(&p, id);
-            if (p.adjoint[slot] && p.reached[slot] && through)
+            if (through && p.reached[slot] && dti_pass_flows(&p, id))
                 dti_pass_node(&p, id);
         }
         for (uint32_t i = 0; i < count; i++) {

@@ -68,6 +68,8 @@ struct dti_emit {
 
 /* .takes of products: any epilogue, but no mask beside a bias. */
 static bool dti_product_takes(const dti_launch *launch, uint32_t epilogue, const dti_view *mask);
+/* Where output k of a row with several lies in its value. */
+static dti_view dti_emit_output(const dti_emit *e, uint32_t k);
 /* Lets the launches that made input i write their result through an epilogue (DTI_EPILOGUE_*), and
  * takes their output as this node's, which then needs no launch. mask: for RELU_GRAD, dense. False,
  * and nothing is changed, where the input has other users or its kernel has no epilogue. */

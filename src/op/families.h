@@ -9,6 +9,7 @@
 #include "loss.c"
 #include "norm.c"
 #include "norm_cpu.c"
+#include "output.c"
 #include "pool.c"
 #include "pool_cpu.c"
 #include "product.c"

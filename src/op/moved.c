@@ -75,6 +75,7 @@ static bool dti_element_back(const dt_graph *g, dti_element *e) {
     case DTI_OP_RESHAPE:
     case DTI_OP_DETACH:
     case DTI_OP_COPY: break;
+    case DTI_OP_OUTPUT_OF: e->at += n->attr.dim[0]; break;
     case DTI_OP_EXPAND: dti_element_expand(e, n->shape, in); break;
     case DTI_OP_PERMUTE: dti_element_permute(e, n, in); break;
     case DTI_OP_CONCAT: k = dti_element_concat(e, g, n); break;

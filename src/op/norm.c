@@ -58,6 +58,13 @@ static bool dti_norm_dw_shape(dti_build *b) {
     return true;
 }
 
+/* dw and db */
+static void dti_norm_dw_outputs(const dt_graph *g, const dti_node *n, dti_outputs *out) {
+    (void)g;
+    out->count = 2;
+    out->shape[0] = out->shape[1] = (dt_shape){1, {n->attr.i[DTI_NORM_CHANNELS]}};
+}
+
 static bool dti_running_shape(dti_build *b) {
     return dti_shape_same(b);
 }
@@ -66,15 +73,16 @@ static bool dti_running_shape(dti_build *b) {
 
 static void dti_norm_grad_rule(dti_grad *g) {
     const bool batch = g->node.attr.i[DTI_NORM_BATCH] != 0, has_w = g->node.count > 2;
-    dt_tensor x = g->in[0], stats = g->in[1], dy = g->dy, dw = {0};
+    dt_tensor x = g->in[0], stats = g->in[1], dy = g->dy, dw = {0}, weights[2] = {{0}};
     if (g->wanted[2] || g->wanted[3] || (batch && g->wanted[0])) {
         dt_tensor in[3] = {x, stats, dy};
-        dw = dti_append(g->graph, DTI_OP_NORM_DW, in, 3, &g->node.attr);
+        if (!dti_append_outputs(g->graph, DTI_OP_NORM_DW, in, 3, &g->node.attr, &dw, weights))
+            return;
     }
     dt_shape channels = {1, {g->node.attr.i[DTI_NORM_CHANNELS]}};
     for (int k = 0; k < 2; k++) {
         if (g->wanted[2 + k])
-            g->dx[2 + k] = dt_reshape(dt_slice(dw, 0, k, 1), channels);
+            g->dx[2 + k] = weights[k];
     }
     if (!g->wanted[0])
         return;
@@ -701,7 +709,8 @@ DTI_FAMILY(norm, .shape = dti_shape_same, .grad = dti_norm_grad_rule, .lower = d
 
 DTI_FAMILY(norm_dx, .shape = dti_shape_same, .lower = dti_norm_dx_lower);
 
-DTI_FAMILY(norm_dw, .shape = dti_norm_dw_shape, .lower = dti_norm_dw_lower);
+DTI_FAMILY(norm_dw, .shape = dti_norm_dw_shape, .outputs = dti_norm_dw_outputs,
+           .lower = dti_norm_dw_lower);
 
 DTI_FAMILY(batch_dx, .shape = dti_shape_same, .lower = dti_batch_dx_lower);
 

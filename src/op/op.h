@@ -12,6 +12,11 @@ typedef struct dti_build {
 
 /* Inputs of a row, but for those of any number of inputs (many). */
 #define DTI_INPUTS_MAX 12
+#define DTI_OUTPUTS_MAX 8
+typedef struct dti_outputs {
+    uint32_t count;
+    dt_shape shape[DTI_OUTPUTS_MAX];
+} dti_outputs;
 
 /* ---- Gradient: from y = node(in) and dy make dx[i] for each i that is wanted. Nil = zero. */
 typedef struct dti_grad {
@@ -21,6 +26,7 @@ typedef struct dti_grad {
     dt_tensor in[DTI_INPUTS_MAX];
     bool wanted[DTI_INPUTS_MAX];
     dt_tensor dx[DTI_INPUTS_MAX];
+    dt_tensor dys[DTI_OUTPUTS_MAX]; /* for rows with several outputs: to each of them */
     uint32_t index; /* for rows of many inputs: which one is asked for now (in[0] is that one) */
 } dti_grad;
 
@@ -68,6 +74,9 @@ typedef struct dti_op_family {
     bool (*flat)(const dti_node *n); /* grad gives nothing for such a row. NULL: it gives */
     /* The same value from other rows: when grad is NULL, or as a test oracle. */
     dt_tensor (*lower)(dti_grad *g);
+    /* Of a row with several outputs: their shapes. The row's own value has them one behind the
+     * other (output.c), and its own shape so many elements. NULL: the value is its one output. */
+    void (*outputs)(const dt_graph *g, const dti_node *n, dti_outputs *out);
     void (*emit)(dti_emit *e);
     /* Joins what emit made of parts of the batch, `rows` samples each but the last, one behind the
      * other in value `parts`: for results that are no sums. NULL: they are added, or lie apart. */
@@ -155,6 +164,15 @@ static int dti_axis_of(dt_tensor x, int axis);        /* -1 is the last */
 
 /* ---- build.c */
 static double dti_weighted_macs(const dt_graph *g, const dti_node *n); /* of (x, weights) */
+
+/* ---- output.c: appends a row with several outputs. out has as many; packed = all of them, as one
+ * value. False after an error. */
+static bool dti_append_outputs(dt_graph *g, dti_op op, const dt_tensor *in, uint32_t count,
+                               const dti_attr *attr, dt_tensor *packed, dt_tensor *out);
+/* Whether node `id` is an output of `packed`: they stand right behind it. */
+static bool dti_is_output(const dt_graph *g, uint32_t id, uint32_t packed);
+/* Brings dy and dys to what the row's rule takes: dys for grad, dy for lower. */
+static void dti_grad_outputs(dti_grad *g);
 
 /* ---- name.c */
 typedef struct dti_name {

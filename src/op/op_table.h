@@ -53,9 +53,9 @@
     X(SUB, sub, "2", ROWWISE, WIDEST, binary, DTI_B_SUB, "a - b")                                  \
     X(MUL, mul, "2", ROWWISE, WIDEST, binary, DTI_B_MUL, "a * b")                                  \
     X(DIV, div, "2", ROWWISE, F32, binary, DTI_B_DIV, "a / b")                                     \
-    X(MAXIMUM, maximum, "2", ROWWISE, WIDEST, binary, DTI_B_MAXIMUM,                                   \
+    X(MAXIMUM, maximum, "2", ROWWISE, WIDEST, binary, DTI_B_MAXIMUM,                               \
       "larger; gradient halved at ties")                                                           \
-    X(MINIMUM, minimum, "2", ROWWISE, WIDEST, binary, DTI_B_MINIMUM,                                   \
+    X(MINIMUM, minimum, "2", ROWWISE, WIDEST, binary, DTI_B_MINIMUM,                               \
       "smaller; gradient halved at ties")                                                          \
     X(POW, pow, "2", ROWWISE, F32, binary, DTI_B_POW, "a^b")                                       \
     X(EQ, eq, "2", ROWWISE, WIDEST, binary, DTI_B_EQ, "a == b; no gradient")                       \
@@ -73,6 +73,8 @@
     X(DETACH, detach, "1", ROWWISE, WIDEST, view, DTI_VIEW_DETACH, "x; no gradient")               \
     X(COPY, copy, "1", ROWWISE, WIDEST, copy, 0, "x in memory of its own")                         \
     X(CAST, cast, "1", ROWWISE, WIDEST, cast, 0, "x as another type")                              \
+    X(OUTPUT_OF, output_of, "1", ROWWISE, WIDEST, output_of, 0,                                    \
+      "one of the outputs of a row that has several")                                              \
     X(CONCAT, concat, "1+", ROWWISE, WIDEST, concat, 0, "one after the other along an axis")       \
     X(PAD, pad, "1", ROWWISE, WIDEST, pad, 0, "zeros with x at start: the gradient of slice")      \
     X(SUM, sum, "1", REDUCES, F32, reduce, DTI_R_SUM, "sum over axes")                             \
