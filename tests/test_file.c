@@ -315,6 +315,122 @@ TEST(store_of_another_model_is_refused_and_nothing_changes) {
     file_close(&b);
 }
 
+/* The parameters of file_open in a scope, and one beside them. */
+static file_fixture file_open_part(int64_t rows) {
+    file_fixture f = {0};
+    dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &f.ctx);
+    dt_graph_create(f.ctx, &f.graph);
+    dt_scope_push(f.graph, "encoder");
+    dt_param(f.graph, "w", dt_dims(rows, 3), (dt_init){0});
+    dt_param(f.graph, "b", dt_dims(3), (dt_init){0});
+    dt_scope_pop(f.graph);
+    dt_param(f.graph, "head", dt_dims(3), (dt_init){DT_INIT_CONSTANT, 7, 0});
+    dt_store_create(f.graph, &(dt_store_desc){.device = "cpu"}, &f.store);
+    return f;
+}
+
+static float file_sum(const file_fixture *f, const char *name) {
+    float values[16] = {0}, sum = 0;
+    dt_param_info info = {0};
+    const int index = dt_store_find(f->store, name);
+    CHECK(dt_store_param(f->store, index, &info) == DT_OK);
+    CHECK(dt_store_read(f->store, index, DT_VALUE_PARAM, values, 4 * info.elements) == DT_OK);
+    for (int i = 0; i < 16; i++)
+        sum += values[i];
+    return sum;
+}
+
+TEST(a_file_loads_into_a_part_of_a_model_and_a_part_of_a_file_into_a_model) {
+    file_fixture a = file_open(2, 1), b = file_open_part(2), c = file_open(2, 3);
+    const char *path = temp_path("whole.safetensors"), *part = temp_path("part.safetensors");
+    int loaded = -1;
+    REQUIRE(a.store && b.store && c.store);
+    CHECK(dt_store_save(a.store, path) == DT_OK);
+    CHECK(dt_store_load_matching(b.store, path, NULL, &loaded) == DT_ERROR_INVALID && !loaded);
+    CHECK_CONTAINS(dt_ctx_error(b.ctx), "nothing for this store");
+    dt_load_desc desc = {.prefix = "encoder.", .params = "*.w"};
+    CHECK(dt_store_load_matching(b.store, path, &desc, &loaded) == DT_OK && loaded == 1);
+    CHECK(file_sum(&b, "encoder.w") == file_sum(&a, "w") && file_sum(&b, "encoder.b") == 0);
+    desc = (dt_load_desc){.prefix = "encoder.", .strict = true};
+    CHECK(dt_store_load_matching(b.store, path, &desc, NULL) == DT_OK);
+    CHECK(file_sum(&b, "encoder.b") == file_sum(&a, "b") && file_sum(&b, "head") == 21);
+
+    CHECK(dt_store_save(b.store, part) == DT_OK);
+    desc = (dt_load_desc){.file_prefix = "encoder.", .strict = true};
+    const uint64_t before = file_hash(&c);
+    CHECK(dt_store_load_matching(c.store, part, &desc, &loaded) == DT_ERROR_INVALID && !loaded);
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), "no \"encoder.odd");
+    CHECK(file_hash(&c) == before);
+    desc.strict = false;
+    CHECK(dt_store_load_matching(c.store, part, &desc, &loaded) == DT_OK && loaded == 2);
+    CHECK(file_sum(&c, "w") == file_sum(&a, "w") && file_hash(&c) != file_hash(&a));
+    file_close(&a);
+    file_close(&b);
+    file_close(&c);
+}
+
+TEST(a_part_of_another_shape_is_refused_and_nothing_changes) {
+    file_fixture a = file_open(2, 1), b = file_open_part(4);
+    const char *path = temp_path("another.safetensors");
+    const dt_load_desc desc = {.prefix = "encoder."};
+    REQUIRE(a.store && b.store && dt_store_save(a.store, path) == DT_OK);
+    const uint64_t before = file_hash(&b);
+    CHECK(dt_store_load_matching(b.store, path, &desc, NULL) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(b.ctx), "\"w\" is [2, 3] in the file and [4, 3] in the model");
+    CHECK(file_hash(&b) == before);
+    file_close(&a);
+    file_close(&b);
+}
+
+TEST(scopes_begin_the_names_of_parameters_and_end_with_their_pop) {
+    dt_ctx *ctx;
+    dt_graph *g;
+    REQUIRE(dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx) == DT_OK);
+    REQUIRE(dt_graph_create(ctx, &g) == DT_OK);
+    dt_tensor x = dt_input(g, "x", DT_F32, dt_dims(4)), y = x;
+    for (int layer = 0; layer < 2; layer++) {
+        char name[8];
+        snprintf(name, sizeof name, "h.%d", layer);
+        dt_scope_push(g, name);
+        y = dt_nn_linear(y, "fc", 4);
+        dt_scope_push(g, "inner");
+        dt_buffer(g, "count", dt_dims(1), (dt_init){0});
+        dt_scope_pop(g);
+        dt_scope_pop(g);
+    }
+    dt_nn_linear(y, "fc", 4);
+    static const char *const want[] = {"h.0.fc.weight", "h.0.fc.bias", "h.0.inner.count",
+                                       "h.1.fc.weight", "h.1.fc.bias", "h.1.inner.count",
+                                       "fc.weight",     "fc.bias"};
+    dt_store *store;
+    REQUIRE(dt_store_create(g, &(dt_store_desc){.device = "cpu"}, &store) == DT_OK);
+    CHECK(dt_store_param_count(store) == (int)DTI_COUNT(want));
+    for (int i = 0; i < (int)DTI_COUNT(want); i++) {
+        dt_param_info info = {0};
+        CHECK(dt_store_param(store, i, &info) == DT_OK && strcmp(info.name, want[i]) == 0);
+    }
+    dt_ctx_destroy(ctx);
+}
+
+TEST(scopes_that_are_too_many_or_too_few_are_errors_that_leave_them_balanced) {
+    dt_ctx *ctx;
+    dt_graph *g;
+    REQUIRE(dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx) == DT_OK);
+    REQUIRE(dt_graph_create(ctx, &g) == DT_OK);
+    for (int i = 0; i < 40; i++)
+        dt_scope_push(g, "s");
+    CHECK_CONTAINS(dt_graph_error(g), "at most 32 nest");
+    dt_graph_clear_error(g);
+    for (int i = 0; i < 39; i++)
+        dt_scope_pop(g);
+    CHECK(dt_graph_error(g) == NULL && strcmp(g->scope, "s.") == 0);
+    dt_scope_pop(g);
+    CHECK(dt_graph_error(g) == NULL && g->scope[0] == 0);
+    dt_scope_pop(g);
+    CHECK_CONTAINS(dt_graph_error(g), "no scope is open");
+    dt_ctx_destroy(ctx);
+}
+
 /* "w" fits and comes first: a loader that writes as it goes would have changed it. */
 TEST(store_file_that_lacks_a_parameter_is_refused_and_nothing_changes) {
     unsigned char bytes[1024];

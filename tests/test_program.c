@@ -72,6 +72,23 @@ TEST(outputs_are_there_from_the_forward_segment_on_also_of_a_step_that_is_cancel
     dt_ctx_destroy(c.ctx);
 }
 
+TEST(iota_counts_in_row_major_order_and_an_embedding_takes_an_init) {
+    plan_case c = plan_open();
+    float got[8], rows[4];
+    dt_tensor at = dt_cast(dt_iota(c.graph, dt_dims(2)), DT_I32);
+    const dt_embedding_desc desc = {.weight = {DT_INIT_CONSTANT, 0.5f, 0}};
+    dt_tensor row = dt_nn_embedding_with(at, "e", 3, 2, &desc), y = dt_iota(c.graph, dt_dims(2, 4));
+    REQUIRE(dt_store_create(c.graph, &(dt_store_desc){.device = "cpu"}, &c.store) == DT_OK);
+    const dt_program_desc d = {.outputs = {y, row}};
+    REQUIRE(dt_program_create(c.store, &d, &c.program) == DT_OK);
+    CHECK(dt_program_run(c.program, NULL, NULL) == DT_OK);
+    CHECK(dt_program_read(c.program, y, got, sizeof got) == DT_OK);
+    CHECK(dt_program_read(c.program, row, rows, sizeof rows) == DT_OK);
+    for (int i = 0; i < 8; i++)
+        CHECK(got[i] == (float)i && rows[i / 2] == 0.5f);
+    dt_ctx_destroy(c.ctx);
+}
+
 TEST(an_arena_that_grows_keeps_the_other_programs_right) {
     plan_case c = plan_open();
     dt_tensor x = dt_input(c.graph, "x", DT_F32, dt_dims(8));

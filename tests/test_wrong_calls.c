@@ -371,6 +371,14 @@ ROW(STORE, dt_store_load, ) {
     return RESULT(dt_store_load(OBJECT(here.store), PATH(wrong_saved())));
 }
 
+ROW(STORE, dt_store_load_matching, ) {
+    int loaded = 0;
+    const dt_load_desc desc = {.params = TEXT("w*", "", "none", "*\xff"),
+                               .prefix = TEXT("w", "x", "w."),
+                               .file_prefix = "w"};
+    return RESULT(dt_store_load_matching(OBJECT(here.store), PATH(wrong_saved()), &desc, &loaded));
+}
+
 ROW(STORE, dt_store_save_state, ) {
     return RESULT(
         dt_store_save_state(OBJECT(here.store), PATH(wrong_path("wrong-args-saved.safetensors"))));

@@ -94,6 +94,34 @@ ROW(GRAPH, dt_fill, ) {
     return NIL(dt_fill(OBJECT(here.graph), SHAPE(dt_dims(2, 3)), 1.0f));
 }
 
+ROW(GRAPH, dt_iota, ) {
+    return NIL(dt_iota(OBJECT(here.graph), SHAPE(dt_dims(2, 3))));
+}
+
+/* What a function that returns nothing has told the graph. */
+static dt_tensor wrong_graphs(const dt_graph *given) {
+    return given && !dt_graph_error(given) ? here.x : (dt_tensor){0};
+}
+
+ROW(GRAPH, dt_scope_push, ) {
+    char name[300];
+    memset(name, 'n', sizeof name);
+    name[299] = 0;
+    dt_graph *graph = OBJECT(here.graph);
+    dt_scope_push(graph, TEXT("h.0", NULL, "", name));
+    dt_tensor made = wrong_graphs(graph);
+    dt_scope_pop(graph);
+    return NIL(made);
+}
+
+ROW(GRAPH, dt_scope_pop, ) {
+    dt_graph *graph = OBJECT(here.graph);
+    if (!wrong_turn("no scope", 1))
+        dt_scope_push(graph, "h.0");
+    dt_scope_pop(graph);
+    return NIL(wrong_graphs(graph));
+}
+
 /* ---- Elementwise */
 
 #define UNARY(number, ID, name, slope)                                                             \
@@ -327,6 +355,13 @@ ROW(GRAPH, dt_nn_embedding, ) {
     dt_tensor index = wrong_turn("an f32 index", 1) ? here.x : ONLY_ANY(here.index);
     return NIL(dt_nn_embedding(index, LAYER_NAME, INTEGER(5, -1, INT64_MIN, INT64_MAX),
                                INTEGER(3, -1, INT64_MIN, INT64_MAX)));
+}
+
+ROW(GRAPH, dt_nn_embedding_with, ) {
+    dt_tensor index = wrong_turn("an f32 index", 1) ? here.x : ONLY_ANY(here.index);
+    return NIL(dt_nn_embedding_with(index, LAYER_NAME, INTEGER(5, -1, INT64_MIN),
+                                    INTEGER(3, -1, INT64_MAX),
+                                    &(dt_embedding_desc){.weight = INIT}));
 }
 
 #define CONV_LAYER(name, x, wide)                                                                  \

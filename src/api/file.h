@@ -17,6 +17,23 @@ DT_API dt_result dt_store_save(dt_store *store, const char *path);
  * another shape or type; NULL; a step is under way), MEMORY, DEVICE_LOST. */
 DT_API dt_result dt_store_load(dt_store *store, const char *path);
 
+/* Which parameters dt_store_load_matching reads, and under which names. {0}: all, under their own. */
+typedef struct dt_load_desc {
+    const char *params; /* patterns of the store's names, as of dt_optim_group; NULL = "*" */
+    /* Of those the ones that begin with `prefix`, which the file calls `file_prefix` and the rest:
+     * with "encoder." and "model." the store's "encoder.fc.weight" is the file's "model.fc.weight".
+     * NULL = "". */
+    const char *prefix, *file_prefix;
+    bool strict; /* each of them must be in the file */
+} dt_load_desc;
+
+/* Reads part of a file, or a file into part of a model: those parameters chosen by desc that the file
+ * has. The others stay as they are; *loaded is the number read. Nothing changes unless everything to
+ * be read fits. desc and loaded may be NULL. Errors: as dt_store_load; also INVALID when the file has
+ * none of them. */
+DT_API dt_result dt_store_load_matching(dt_store *store, const char *path, const dt_load_desc *desc,
+                                        int *loaded);
+
 /* Writes everything that training changes: parameters, buffers, moments, step counts and the number
  * of steps, each tensor with a checksum. dt_store_load reads the parameters of such a file too. A
  * trainer has more state: use dt_trainer_save. Errors: as dt_store_save. */

@@ -18,6 +18,14 @@ DT_API dt_tensor dt_nn_linear_with(dt_tensor x, const char *name, int64_t out,
  * PyTorch's nn.Embedding. */
 DT_API dt_tensor dt_nn_embedding(dt_tensor index, const char *name, int64_t rows, int64_t cols);
 
+typedef struct dt_embedding_desc {
+    dt_init weight; /* {0}: PyTorch's, N(0,1); zeros: DT_INIT_CONSTANT */
+} dt_embedding_desc;
+
+/* The same with other initial values. desc may be NULL. */
+DT_API dt_tensor dt_nn_embedding_with(dt_tensor index, const char *name, int64_t rows, int64_t cols,
+                                      const dt_embedding_desc *desc);
+
 typedef struct dt_conv_layer_desc {
     dt_conv_desc conv; /* stride, padding, dilation, groups */
     int32_t kernel_w;  /* 0 = as high as wide */

@@ -102,8 +102,16 @@ DT_API dt_tensor dt_param(dt_graph *graph, const char *name, dt_shape shape, dt_
 /* Excludes a parameter from training in every program created afterwards: no gradient, no decay.
  * Returns it. Errors (nil): not a parameter. */
 DT_API dt_tensor dt_freeze(dt_tensor param);
+/* The names of parameters and buffers made between a push and its pop begin with `name` and a dot:
+ * inside dt_scope_push(graph, "h.0"), dt_nn_linear(x, "fc", 8) makes "h.0.fc.weight". Scopes nest, at
+ * most 32 deep and 255 characters long together. Errors are the graph's, as an op's: no name, too
+ * deep or too long, a pop without a push. */
+DT_API void dt_scope_push(dt_graph *graph, const char *name);
+DT_API void dt_scope_pop(dt_graph *graph);
 /* A tensor whose elements are all `value`; without samples. */
 DT_API dt_tensor dt_fill(dt_graph *graph, dt_shape shape, float value);
+/* 0, 1, 2, ... in row-major order, as f32 (exact up to 2^24); without samples. For positions. */
+DT_API dt_tensor dt_iota(dt_graph *graph, dt_shape shape);
 
 /* ---- Elementwise, with NumPy's broadcasting over the dimensions; a tensor without samples is used
  * for every sample. The formulas and gradients are PyTorch's; docs/ops.md lists them. Errors (nil):

@@ -130,83 +130,136 @@ static bool dti_same_dims(const dt_shape *shape, const dt_weight_info *weight) {
            !memcmp(shape->dim, weight->dim, (size_t)weight->rank * sizeof weight->dim[0]);
 }
 
-/* Finds a parameter's tensor in the file, or says why it does not fit. */
-static dt_result dti_store_match(dt_store *store, const char *path, const dt_weights *weights,
-                                 const dt_param_info *param, dt_weight_info *weight) {
-    dti_base *base = dti_store_base(store);
-    const char *name = param->name;
-    int index = dt_weights_find(weights, name);
-    if (index < 0)
+/* What is read, and from where. */
+typedef struct dti_loading {
+    dt_store *store;
+    const char *path;
+    const dt_weights *weights;
+    dt_load_desc desc; /* no NULL in it */
+    int loaded;
+} dti_loading;
+
+/* The file's name of a parameter, in `text`; NULL: it is not chosen, or memory ran out. */
+static const char *dti_loading_name(const dti_loading *l, const char *name, dti_text *text) {
+    const size_t prefix = strlen(l->desc.prefix);
+    if (!dti_glob(l->desc.params, name) || strncmp(name, l->desc.prefix, prefix) != 0)
+        return NULL;
+    text->size = 0;
+    dti_text_add(text, "%s%s", l->desc.file_prefix, name + prefix);
+    return text->data;
+}
+
+/* Finds a parameter's tensor in the file, or says why it does not fit. *index = -1: it has none,
+ * and need not. */
+static dt_result dti_store_match(const dti_loading *l, const dt_param_info *param, const char *name,
+                                 dt_weight_info *weight, int *index) {
+    dti_base *base = dti_store_base(l->store);
+    *index = dt_weights_find(l->weights, name);
+    if (*index < 0 && !l->desc.strict)
+        return DT_OK;
+    if (*index < 0)
         return dti_fail(base, DT_ERROR_INVALID,
-                        "%s: weights of another model? It has %d tensors, but no \"%s\" %s", path,
-                        dt_weights_count(weights), name,
+                        "%s: weights of another model? It has %d tensors, but no \"%s\" %s",
+                        l->path, dt_weights_count(l->weights), name,
                         dti_show_dims(param->shape.rank, param->shape.dim).text);
-    dt_result result = dt_weights_get_info(weights, index, weight);
+    dt_result result = dt_weights_get_info(l->weights, *index, weight);
     if (result)
         return result;
     if (!dti_same_dims(&param->shape, weight))
         return dti_fail(
             base, DT_ERROR_INVALID,
-            "%s: weights of another model? \"%s\" is %s in the file and %s in the model", path,
+            "%s: weights of another model? \"%s\" is %s in the file and %s in the model", l->path,
             name, dti_show_dims(weight->rank, weight->dim).text,
             dti_show_dims(param->shape.rank, param->shape.dim).text);
     if (!dti_to_f32(weight->dtype))
         return dti_fail(
             base, DT_ERROR_INVALID,
-            "%s: \"%s\" is %s in the file; weights are read from F32, F16, BF16 and F64", path,
+            "%s: \"%s\" is %s in the file; weights are read from F32, F16, BF16 and F64", l->path,
             name, weight->dtype);
     return DT_OK;
 }
 
 /* write = false only looks whether everything fits, and how large the largest parameter is. */
-static dt_result dti_store_load_params(dt_store *store, const char *path, const dt_weights *weights,
-                                       bool write, float *buffer, uint64_t *largest) {
-    int count = dt_store_param_count(store);
+static dt_result dti_store_load_params(dti_loading *l, dti_text *text, bool write, float *buffer,
+                                       uint64_t *largest) {
+    int count = dt_store_param_count(l->store), index = -1;
     dt_result result = DT_OK;
+    l->loaded = 0;
     for (int i = 0; i < count && !result; i++) {
         dt_param_info param = {0};
         dt_weight_info weight;
-        result = dt_store_param(store, i, &param);
-        if (!result)
-            result = dti_store_match(store, path, weights, &param, &weight);
-        if (result)
-            break;
+        result = dt_store_param(l->store, i, &param);
+        const char *name = result ? NULL : dti_loading_name(l, param.name, text);
+        if (!text->ok)
+            return DT_ERROR_MEMORY;
+        if (name)
+            result = dti_store_match(l, &param, name, &weight, &index);
+        if (!name || result || index < 0)
+            continue;
+        l->loaded++;
         *largest = DTI_MAX(*largest, param.elements);
         if (!write)
             continue;
         dti_to_f32(weight.dtype)(buffer, weight.data, (size_t)param.elements);
-        result = dt_store_write(store, i, DT_VALUE_PARAM, buffer,
+        result = dt_store_write(l->store, i, DT_VALUE_PARAM, buffer,
                                 (size_t)param.elements * sizeof *buffer);
     }
     return result;
 }
 
-static dt_result dti_store_load_weights(dt_store *store, const char *path,
-                                        const dt_weights *weights) {
-    dti_base *base = dti_store_base(store);
+static dt_result dti_store_load_weights(dti_loading *l, dti_text *text) {
+    dti_base *base = dti_store_base(l->store);
     uint64_t largest = 0;
-    dt_result result = dti_store_load_params(store, path, weights, false, NULL, &largest);
+    dt_result result = dti_store_load_params(l, text, false, NULL, &largest);
     if (result)
         return result;
+    if (!l->loaded && !l->desc.strict)
+        return dti_fail(
+            base, DT_ERROR_INVALID,
+            "%s: it has nothing for this store: of the parameters that match \"%s\" and "
+            "begin with \"%s\" it has none, with \"%s\" in place of that",
+            l->path, l->desc.params, l->desc.prefix, l->desc.file_prefix);
     float *buffer = dti_alloc_array(base, (size_t)largest + 1, sizeof *buffer);
     if (!buffer)
         return DT_ERROR_MEMORY;
-    result = dti_store_load_params(store, path, weights, true, buffer, &largest);
+    result = dti_store_load_params(l, text, true, buffer, &largest);
     dti_free(base, buffer);
     return result;
 }
 
-dt_result dt_store_load(dt_store *store, const char *path) {
-    DTI_NEED(NULL, store);
+static dt_result dti_store_load(dt_store *store, const char *path, const dt_load_desc *desc,
+                                int *loaded) {
     dti_base *base = dti_store_base(store);
-    DTI_NEED(base, path);
     dt_weights *weights;
+    *loaded = 0;
     dt_result result = dti_weights_load(base, path, &weights);
     if (result)
         return result;
+    dti_loading l = {.store = store, .path = path, .weights = weights, .desc = *desc};
+    dti_text text = dti_text_open(base);
+    l.desc.params = desc->params ? desc->params : "*";
+    l.desc.prefix = desc->prefix ? desc->prefix : "";
+    l.desc.file_prefix = desc->file_prefix ? desc->file_prefix : "";
     unsigned modes = dti_fp_enter(); /* conversions keep denormals */
-    result = dti_store_load_weights(store, path, weights);
+    result = dti_store_load_weights(&l, &text);
     dti_fp_leave(modes);
+    dti_text_free(&text);
     dt_weights_close(weights);
+    *loaded = result ? 0 : l.loaded;
     return result;
+}
+
+dt_result dt_store_load(dt_store *store, const char *path) {
+    int loaded;
+    DTI_NEED(NULL, store);
+    DTI_NEED(dti_store_base(store), path);
+    return dti_store_load(store, path, &(dt_load_desc){.strict = true}, &loaded);
+}
+
+dt_result dt_store_load_matching(dt_store *store, const char *path, const dt_load_desc *desc,
+                                 int *loaded) {
+    int own;
+    DTI_NEED(NULL, store);
+    DTI_NEED(dti_store_base(store), path);
+    return dti_store_load(store, path, desc ? desc : &(dt_load_desc){0}, loaded ? loaded : &own);
 }

@@ -70,13 +70,19 @@ DT_API dt_tensor dt_nn_linear(dt_tensor x, const char *name, int64_t out) {
     return dt_nn_linear_with(x, name, out, NULL);
 }
 
-DT_API dt_tensor dt_nn_embedding(dt_tensor index, const char *name, int64_t rows, int64_t cols) {
+DT_API dt_tensor dt_nn_embedding_with(dt_tensor index, const char *name, int64_t rows, int64_t cols,
+                                      const dt_embedding_desc *desc) {
     dti_nn nn;
     if (!dti_nn_begin(&nn, index, "embedding", name))
         return dti_nil(index.graph);
     char text[DTI_NN_NAME_SIZE];
-    dt_init normal = {DT_INIT_NORMAL, 0.0f, 1.0f};
-    dt_tensor table = dt_param(index.graph, dti_nn_name(index.graph, text, name, "weight"),
-                               (dt_shape){2, {rows, cols}}, normal);
+    const dt_init normal = {DT_INIT_NORMAL, 0.0f, 1.0f};
+    dt_tensor table =
+        dt_param(index.graph, dti_nn_name(index.graph, text, name, "weight"),
+                 (dt_shape){2, {rows, cols}}, desc && desc->weight.kind ? desc->weight : normal);
     return dti_nn_end(&nn, dt_gather(table, index));
+}
+
+DT_API dt_tensor dt_nn_embedding(dt_tensor index, const char *name, int64_t rows, int64_t cols) {
+    return dt_nn_embedding_with(index, name, rows, cols, NULL);
 }

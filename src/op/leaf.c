@@ -72,6 +72,8 @@ static dt_tensor dti_param_push(dt_graph *g, const char *name, dt_shape shape, d
                                 bool buffer) {
     if (!g || g->error[0])
         return dti_nil(g);
+    if (name && name[0] && g->scope[0] && !(name = dti_graph_join(g, g->scope, name)))
+        return dti_nil(g);
     if (name && !dti_param_name_fits(g, name))
         return dti_nil(g);
     if (g->stores) {
@@ -155,6 +157,10 @@ static dt_tensor dti_constant(dt_graph *g, dti_op op, dt_shape shape, float valu
 
 DT_API dt_tensor dt_fill(dt_graph *g, dt_shape shape, float value) {
     return dti_constant(g, DTI_OP_FILL, shape, value);
+}
+
+DT_API dt_tensor dt_iota(dt_graph *g, dt_shape shape) {
+    return dti_constant(g, DTI_OP_IOTA, shape, 0.0f);
 }
 
 /* ---- seed: attr.i[0] = index of the loss in its program. */

@@ -31,17 +31,22 @@ static dt_tensor dti_nil_of(dt_tensor x, const char *op) {
     return x.graph ? dti_graph_fail(x.graph, "%s: its input is nil", op) : dti_nil(NULL);
 }
 
-static const char *dti_graph_string(dt_graph *g, const char *text) {
-    size_t size = strlen(text) + 1;
+static const char *dti_graph_join(dt_graph *g, const char *text, const char *more) {
+    const size_t begin = strlen(text), size = begin + strlen(more) + 1;
     dti_string *s = dti_alloc(g->base, sizeof *s + size);
     if (!s) {
         dti_graph_no_memory(g, "out of host memory for a name of %zu bytes", size);
         return NULL;
     }
-    memcpy(s->text, text, size);
+    memcpy(s->text, text, begin);
+    memcpy(s->text + begin, more, size - begin);
     s->next = g->strings;
     g->strings = s;
     return s->text;
+}
+
+static const char *dti_graph_string(dt_graph *g, const char *text) {
+    return dti_graph_join(g, "", text);
 }
 
 static dt_tensor dti_graph_push(dt_graph *g, const dti_node *node, const dt_tensor *in,
@@ -234,6 +239,37 @@ DT_API void dt_graph_clear_error(dt_graph *g) {
         return;
     g->error[0] = 0;
     g->result = DT_OK;
+}
+
+/* ---- scopes */
+
+DT_API void dt_scope_push(dt_graph *g, const char *name) {
+    if (!g)
+        return;
+    const size_t size = strlen(g->scope);
+    const bool fits =
+        g->scopes < DTI_SCOPES_MAX && name && name[0] && size + strlen(name) + 1 < DTI_SCOPE_SIZE;
+    if (g->scopes < DTI_SCOPES_MAX)
+        g->scope_sizes[g->scopes] = (uint16_t)size;
+    g->scopes++;
+    if (fits)
+        snprintf(g->scope + size, DTI_SCOPE_SIZE - size, "%s.", name);
+    else
+        dti_graph_fail(g,
+                       "dt_scope_push: '%.40s' inside '%s': a scope needs a name; at most %d nest, "
+                       "and their names have at most %d characters together",
+                       name ? name : "", g->scope, DTI_SCOPES_MAX, DTI_SCOPE_SIZE - 1);
+}
+
+DT_API void dt_scope_pop(dt_graph *g) {
+    if (!g)
+        return;
+    if (!g->scopes) {
+        dti_graph_fail(g, "dt_scope_pop: no scope is open; pop once for each dt_scope_push");
+        return;
+    }
+    if (--g->scopes < DTI_SCOPES_MAX)
+        g->scope[g->scope_sizes[g->scopes]] = 0;
 }
 
 static dti_graph_mark dti_graph_mark_of(const dt_graph *g) {

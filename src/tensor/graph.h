@@ -29,6 +29,9 @@ typedef struct dti_string {
     char text[];
 } dti_string;
 
+#define DTI_SCOPES_MAX 32
+#define DTI_SCOPE_SIZE 256
+
 struct dt_graph {
     dti_owned owned;   /* first */
     dti_owned *stores; /* alive; parameters may be added while there is none */
@@ -48,6 +51,11 @@ struct dt_graph {
     size_t name_capacity;
     uint32_t name_count;
     uint32_t streams; /* random streams handed out */
+    /* Scopes that are open: "h.0.attention.", and how long it was before each of them. Counted
+     * beyond what is kept, so that a pop ends its own push also where that was an error. */
+    char scope[DTI_SCOPE_SIZE];
+    uint16_t scope_sizes[DTI_SCOPES_MAX];
+    uint32_t scopes;
     char error[512];  /* the first that an op recorded; "" = none */
     dt_result result; /* of that error: INVALID, or MEMORY */
 };
@@ -91,6 +99,7 @@ static dt_tensor dti_graph_no_memory(dt_graph *g, const char *format, ...) DTI_P
 static dt_tensor dti_nil_of(dt_tensor x, const char *op);
 /* A copy of `text` that lives as long as the graph; NULL when memory ran out (recorded). */
 static const char *dti_graph_string(dt_graph *g, const char *text);
+static const char *dti_graph_join(dt_graph *g, const char *text, const char *more);
 /* The leaf of an op (inputs, parameters) that has a name; 0 = none. */
 static uint32_t dti_graph_find(const dt_graph *g, uint32_t op, const char *name);
 /* Appends a leaf, whose label is set, and enters it under that. */
