@@ -89,6 +89,89 @@ TEST(iota_counts_in_row_major_order_and_an_embedding_takes_an_init) {
     dt_ctx_destroy(c.ctx);
 }
 
+/* Rows 2 and 0 of a table, and a mask over samples; the arrays do not live as long as the graph. */
+static void constant_run(const char *device) {
+    plan_case c = {0};
+    float table[] = {1, 2, 3, 4, 5, 6}, mask[] = {1, 0}, in[] = {7, 8, 9, 10}, rows[4], masked[4];
+    int32_t index[] = {2, 0};
+    const bool cpu = strcmp(device, "cpu") == 0;
+    REQUIRE(dt_ctx_create(&(dt_ctx_desc){.no_vulkan = cpu}, &c.ctx) == DT_OK);
+    REQUIRE(dt_graph_create(c.ctx, &c.graph) == DT_OK);
+    dt_tensor x = dt_input(c.graph, "x", DT_F32, dt_dims(2));
+    dt_tensor t = dt_constant(c.graph, DT_F32, dt_dims(3, 2), table);
+    dt_tensor m = dt_constant(c.graph, DT_F32, dt_dims(2), mask), y = dt_mul(x, m);
+    dt_tensor row = dt_gather(t, dt_constant(c.graph, DT_I32, dt_dims(2), index));
+    memset(table, 0xff, sizeof table);
+    memset(mask, 0xff, sizeof mask);
+    memset(index, 0xff, sizeof index);
+    if (dt_store_create(c.graph, &(dt_store_desc){.device = device}, &c.store) == DT_ERROR_DEVICE) {
+        dt_ctx_destroy(c.ctx);
+        SKIP("no such device");
+    }
+    const dt_program_desc d = {.outputs = {row, y}, .batch = 2};
+    for (int round = 0; round < 2; round++) { /* each program has them */
+        REQUIRE(dt_program_create(c.store, &d, &c.program) == DT_OK);
+        CHECK(dt_program_write(c.program, m, in, 8) == DT_ERROR_INVALID);
+        CHECK_CONTAINS(dt_ctx_error(c.ctx), "'constant' [2] is a constant");
+        CHECK(dt_program_write(c.program, x, in, sizeof in) == DT_OK);
+        for (int step = 0; step < 2; step++)
+            CHECK(dt_program_run(c.program, NULL, NULL) == DT_OK);
+        CHECK(dt_program_read(c.program, row, rows, sizeof rows) == DT_OK);
+        CHECK(dt_program_read(c.program, y, masked, sizeof masked) == DT_OK);
+        CHECK(rows[0] == 5 && rows[1] == 6 && rows[2] == 1 && rows[3] == 2);
+        CHECK(masked[0] == 7 && masked[1] == 0 && masked[2] == 9 && masked[3] == 0);
+    }
+    dt_ctx_destroy(c.ctx);
+}
+
+TEST(a_constant_has_its_values_in_every_program) {
+    constant_run("cpu");
+}
+
+TEST(a_constant_has_its_values_in_every_program_on_vulkan) {
+    constant_run("vulkan");
+}
+
+TEST(a_constant_has_a_label_and_no_name_and_its_indices_are_checked_at_creation) {
+    plan_case c = plan_open();
+    const int32_t bad = 3;
+    dt_tensor index = dt_constant(c.graph, DT_I32, dt_dims(), &bad);
+    dt_tensor x = dt_input(c.graph, "constant", DT_F32, dt_dims(3, 1)); /* the name is free */
+    CHECK(dt_label(index, "place").id == index.id && dt_input(c.graph, "x", DT_F32, dt_dims()).id);
+    dt_tensor y = dt_gather(dt_param(c.graph, "w", dt_dims(3, 1), (dt_init){0}), index);
+    REQUIRE(dt_store_create(c.graph, &(dt_store_desc){.device = "cpu"}, &c.store) == DT_OK);
+    const dt_program_desc d = {.outputs = {y, x}};
+    CHECK(dt_program_create(c.store, &d, &c.program) == DT_ERROR_INVALID && !c.program);
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), "'place' row 0: 3 is not in [0, 3), which gather needs");
+    dt_ctx_destroy(c.ctx);
+}
+
+TEST(a_trainer_has_constants_on_all_replicas_and_asks_nobody_for_them) {
+    uint64_t hash[2] = {0};
+    for (int shared = 0; shared < 2; shared++) {
+        plan_case c = plan_open();
+        const float mask[] = {1, 0.5f, 0, 2}, data[8][4] = {{1, 2, 3, 4}, {2, 3, 4, 5}, {1}, {5}};
+        dt_tensor x = dt_input(c.graph, "x", DT_F32, dt_dims(4));
+        dt_tensor m = shared ? dt_input_shared(c.graph, "m", DT_F32, dt_dims(4))
+                             : dt_constant(c.graph, DT_F32, dt_dims(4), mask);
+        dt_tensor loss = dt_mean_loss(dt_square(dt_nn_linear(dt_mul(x, m), "fc", 3)));
+        const dt_trainer_desc d = {.loss = loss,
+                                   .batch = 4,
+                                   .data = {.rows = 8, .columns = {{.input = x, .data = data}}},
+                                   .shards = 2,
+                                   .devices = "cpu:2"};
+        dt_trainer *trainer;
+        REQUIRE(dt_trainer_create(c.graph, &d, &trainer) == DT_OK);
+        CHECK(dt_trainer_write(trainer, m, mask, sizeof mask) ==
+              (shared ? DT_OK : DT_ERROR_INVALID));
+        for (int step = 0; step < 3; step++)
+            CHECK(dt_trainer_step(trainer, NULL) == DT_OK);
+        CHECK(dt_store_hash(dt_trainer_store(trainer), &hash[shared]) == DT_OK);
+        dt_ctx_destroy(c.ctx);
+    }
+    CHECK(hash[0] == hash[1]);
+}
+
 TEST(an_arena_that_grows_keeps_the_other_programs_right) {
     plan_case c = plan_open();
     dt_tensor x = dt_input(c.graph, "x", DT_F32, dt_dims(8));

@@ -94,6 +94,11 @@ ROW(GRAPH, dt_fill, ) {
     return NIL(dt_fill(OBJECT(here.graph), SHAPE(dt_dims(2, 3)), 1.0f));
 }
 
+ROW(GRAPH, dt_constant, ) {
+    return NIL(dt_constant(OBJECT(here.graph), (dt_dtype)ENUM(DT_F32, DT_U8), SHAPE(dt_dims(2, 3)),
+                           POINTER(wrong_x)));
+}
+
 ROW(GRAPH, dt_iota, ) {
     return NIL(dt_iota(OBJECT(here.graph), SHAPE(dt_dims(2, 3))));
 }

@@ -108,6 +108,10 @@ DT_API dt_tensor dt_freeze(dt_tensor param);
  * deep or too long, a pop without a push. */
 DT_API void dt_scope_push(dt_graph *graph, const char *name);
 DT_API void dt_scope_pop(dt_graph *graph);
+/* A tensor of these values, row-major; without samples. They are copied into the graph: a mask, a
+ * table, positions. Not trained, not in any file, and never written by the host. Class numbers and
+ * indices are checked when a program is created. Errors (nil): as dt_input's; data is NULL. */
+DT_API dt_tensor dt_constant(dt_graph *graph, dt_dtype dtype, dt_shape shape, const void *data);
 /* A tensor whose elements are all `value`; without samples. */
 DT_API dt_tensor dt_fill(dt_graph *graph, dt_shape shape, float value);
 /* 0, 1, 2, ... in row-major order, as f32 (exact up to 2^24); without samples. For positions. */

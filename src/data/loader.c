@@ -314,7 +314,7 @@ static dt_result dti_column_check_dtype(dti_base *base, const dt_column *column,
 static dt_result dti_column_check(dti_base *base, const dt_dataset *data, int i) {
     const dt_column *column = &data->columns[i];
     const dti_node *n = dti_node_of(column->input);
-    if (n->op != DTI_OP_INPUT) {
+    if (n->op != DTI_OP_INPUT || n->values) {
         return dti_fail(base, DT_ERROR_INVALID,
                         "dataset column %d: '%s' is no input; a column is for what dt_input made",
                         i, n->label ? n->label : dti_op_info_of(n->op)->name);

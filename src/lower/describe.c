@@ -88,7 +88,7 @@ static void dti_program_desc_joint(dti_lowering *w) {
     for (uint32_t i = 0; i < code->leaving_count; i++) {
         const dti_node *n = dti_is_nil(inputs[i]) ? NULL : dti_node_of(inputs[i]);
         code->leaving[i] = inputs[i].id;
-        if (n && (n->op != DTI_OP_INPUT || n->dtype != DT_F32))
+        if (n && (n->op != DTI_OP_INPUT || n->dtype != DT_F32 || n->values))
             dti_text_add(&w->problems, "\n- joint input %u, %s, is no input of f32", i + 1,
                          dti_tensor_print(inputs[i]).text);
     }

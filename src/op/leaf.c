@@ -53,6 +53,30 @@ DT_API dt_tensor dt_input_shared(dt_graph *g, const char *name, dt_dtype dtype, 
     return dti_input_push(g, &n, name, dtype);
 }
 
+/* An input that is written when a program is made. attr.i[0..1] = a hash of its values, for those who
+ * compare models. It has a label to be called by, but nobody's name. */
+DT_API dt_tensor dt_constant(dt_graph *g, dt_dtype dtype, dt_shape shape, const void *data) {
+    if (!g || g->error[0])
+        return dti_nil(g);
+    if (!dti_dtype_of_tensors((int)dtype))
+        return dti_graph_fail(g, "dt_constant: dtype %d; tensors are " DTI_TENSOR_DTYPES,
+                              (int)dtype);
+    if (!dti_shape_valid(shape))
+        return dti_graph_fail(g,
+                              "dt_constant: shape %s is not valid: at most %d dimensions, none "
+                              "negative, below 2^31 elements",
+                              dti_shape_print(shape, false).text, DT_MAX_DIMS);
+    if (!data)
+        return dti_graph_fail(g, "dt_constant: data is NULL");
+    dti_node n = {.op = DTI_OP_INPUT, .dtype = (uint8_t)dtype, .shape = shape, .label = "constant"};
+    const size_t bytes = (size_t)dti_bytes(dtype, (uint64_t)dti_shape_elements(shape));
+    const uint64_t hash = dti_hash64(dtype, data, bytes);
+    n.values = dti_graph_keep(g, data, bytes);
+    n.attr.i[0] = (int32_t)(uint32_t)hash;
+    n.attr.i[1] = (int32_t)(uint32_t)(hash >> 32);
+    return n.values ? dti_graph_push(g, &n, NULL, 0) : dti_nil(g);
+}
+
 /* Files keep a parameter under its name: one that no file could give back is found here, not when a
  * trained model is loaded. */
 static bool dti_param_name_fits(dt_graph *g, const char *name) {

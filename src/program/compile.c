@@ -181,6 +181,22 @@ static dt_result dti_program_lower(dt_program *p, const dt_program_desc *desc,
     return p->written ? dti_program_kinds(p) : DT_ERROR_MEMORY;
 }
 
+static dt_result dti_program_constants(dt_program *p) {
+    const dti_code *code = p->code;
+    char *host = p->store->device->backend->memory_host(p->memories[DTI_ARENA_IN]);
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < code->port_count && !result; i++) {
+        const dti_port *port = &code->ports[i];
+        const void *values = code->work->nodes[port->node].values;
+        if (port->output || port->gradient || !values)
+            continue;
+        result = dti_labels_check(code, port, values, NULL);
+        memcpy(host + port->offset, values, (size_t)port->bytes);
+        p->written[i] = true;
+    }
+    return result;
+}
+
 static dt_result dti_program_build(dt_program *p, const dt_program_desc *desc,
                                    const dti_shards *shards, const dti_joint *joint) {
     dt_store *s = p->store;
@@ -194,6 +210,8 @@ static dt_result dti_program_build(dt_program *p, const dt_program_desc *desc,
     dt_result result = dti_program_lower(p, desc, shards, joint);
     if (!result)
         result = dti_program_memories(p);
+    if (!result)
+        result = dti_program_constants(p);
     return result ? result : dti_program_exec(p);
 }
 

@@ -44,6 +44,10 @@ static dt_result dti_port_write(const char *call, dt_program *p, dt_tensor x, bo
         result = dti_port_get(p, x, false, gradient, bytes, &port);
     if (result)
         return result;
+    if (!gradient && dti_node_of(x)->values)
+        return dti_fail(p->base, DT_ERROR_INVALID,
+                        "program '%s': %s is a constant; what the host writes is made by dt_input",
+                        p->code->label, dti_tensor_print(x).text);
     if (p->busy || (p->store->running == p && !gradient)) {
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': inputs are in use until dt_program_end", p->code->label);

@@ -31,18 +31,30 @@ static dt_tensor dti_nil_of(dt_tensor x, const char *op) {
     return x.graph ? dti_graph_fail(x.graph, "%s: its input is nil", op) : dti_nil(NULL);
 }
 
-static const char *dti_graph_join(dt_graph *g, const char *text, const char *more) {
-    const size_t begin = strlen(text), size = begin + strlen(more) + 1;
+static char *dti_graph_room(dt_graph *g, const char *what, size_t size) {
     dti_string *s = dti_alloc(g->base, sizeof *s + size);
     if (!s) {
-        dti_graph_no_memory(g, "out of host memory for a name of %zu bytes", size);
+        dti_graph_no_memory(g, "out of host memory for %s of %zu bytes", what, size);
         return NULL;
     }
-    memcpy(s->text, text, begin);
-    memcpy(s->text + begin, more, size - begin);
     s->next = g->strings;
     g->strings = s;
     return s->text;
+}
+
+static const char *dti_graph_join(dt_graph *g, const char *text, const char *more) {
+    const size_t begin = strlen(text), size = strlen(more) + 1;
+    char *to = dti_graph_room(g, "a name", begin + size);
+    if (!to)
+        return NULL;
+    memcpy(to, text, begin);
+    memcpy(to + begin, more, size);
+    return to;
+}
+
+static const void *dti_graph_keep(dt_graph *g, const void *data, size_t bytes) {
+    char *to = dti_graph_room(g, "a constant", bytes);
+    return to && bytes ? memcpy(to, data, bytes) : to;
 }
 
 static const char *dti_graph_string(dt_graph *g, const char *text) {
@@ -71,7 +83,7 @@ static dt_tensor dti_graph_push(dt_graph *g, const dti_node *node, const dt_tens
  * has its number now has another op or label */
 
 static bool dti_is_named(const dti_node *n) {
-    return n->count == 0 && n->label;
+    return n->count == 0 && n->label && !n->values;
 }
 
 static size_t dti_name_hash(uint32_t op, const char *name) {
@@ -300,7 +312,7 @@ DT_API dt_tensor dt_label(dt_tensor x, const char *label) {
     const dti_node *n = dti_node_of(x);
     if (!label || !label[0])
         return dti_graph_fail(x.graph, "dt_label: a label is needed");
-    if (n->count == 0 && n->label)
+    if (dti_is_named(n))
         return dti_graph_fail(x.graph, "dt_label: '%s' has its name already", n->label);
     const char *copy = dti_graph_string(x.graph, label);
     if (copy)

@@ -21,7 +21,8 @@ typedef struct dti_node {
     uint32_t count; /* of inputs */
     dt_shape shape;
     dti_attr attr;
-    const char *label; /* NULL, or a string of the application's graph */
+    const char *label;  /* NULL, or a string of the application's graph */
+    const void *values; /* of an input that is a constant: its values, in that graph too */
 } dti_node;
 
 typedef struct dti_string {
@@ -99,6 +100,8 @@ static dt_tensor dti_graph_no_memory(dt_graph *g, const char *format, ...) DTI_P
 static dt_tensor dti_nil_of(dt_tensor x, const char *op);
 /* A copy of `text` that lives as long as the graph; NULL when memory ran out (recorded). */
 static const char *dti_graph_string(dt_graph *g, const char *text);
+/* So of bytes, aligned as a pointer. */
+static const void *dti_graph_keep(dt_graph *g, const void *data, size_t bytes);
 static const char *dti_graph_join(dt_graph *g, const char *text, const char *more);
 /* The leaf of an op (inputs, parameters) that has a name; 0 = none. */
 static uint32_t dti_graph_find(const dt_graph *g, uint32_t op, const char *name);

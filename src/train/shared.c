@@ -11,7 +11,8 @@ static dt_result dti_shared_make(dt_trainer *t) {
         return DT_ERROR_MEMORY;
     for (uint32_t k = 0; k < code->port_count; k++) {
         const dti_port *port = &code->ports[k];
-        if (port->output || code->work->nodes[port->node].samples)
+        const dti_node *n = &code->work->nodes[port->node];
+        if (port->output || n->samples || n->values)
             continue;
         dti_shared *x = &t->shared[t->shared_count++];
         *x = (dti_shared){.node = port->node, .bytes = (size_t)port->bytes};

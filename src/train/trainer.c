@@ -122,7 +122,7 @@ static dt_result dti_trainer_column(const dt_trainer *t, dt_tensor x, uint32_t c
                         dti_tensor_elsewhere(t->graph, x).text);
     if (dti_is_nil(x))
         return dti_fail(t->base, DT_ERROR_INVALID, "dataset column %u: its input is nil", c);
-    if (dti_node_of(x)->op != DTI_OP_INPUT)
+    if (dti_node_of(x)->op != DTI_OP_INPUT || dti_node_of(x)->values)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "dataset column %u: %s is no input; a column is for what dt_input made", c,
                         dti_tensor_print(x).text);
