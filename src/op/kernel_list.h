@@ -12,7 +12,7 @@
     X(XENT_GRAD) \
     X(TERM) \
     X(TERM_SUM) \
-    X(MSE_GRAD) \
+    X(TERM_GRAD) \
     X(SEED) \
     X(NORM_STATS) \
     X(NORM) \

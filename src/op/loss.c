@@ -264,7 +264,7 @@ static dt_tensor dti_mse_grad_lower(dti_grad *g) {
 static void dti_mse_grad_emit(dti_emit *e) {
     dti_view y = dti_emit_dense_in(e, 0), t = dti_emit_dense_in(e, 1), s = dti_emit_dense_in(e, 2);
     int64_t n = dti_view_elements(&e->out);
-    dti_launch *l = dti_emit_launch(e, DTI_K_MSE_GRAD, (uint64_t)n, sizeof l->args.term);
+    dti_launch *l = dti_emit_launch(e, DTI_K_TERM_GRAD, (uint64_t)n, sizeof l->args.term);
     l->args.term = (dti_args_term){.n = (uint32_t)n, .a_offset = (uint32_t)y.offset};
     l->args.term.b_offset = (uint32_t)t.offset;
     l->args.term.y_offset = (uint32_t)e->out.offset;
@@ -465,7 +465,7 @@ static void dti_cpu_term_sum(const dti_cpu_task *task, int64_t begin, int64_t en
     y[1] = (float)weight;
 }
 
-static void dti_cpu_mse_grad(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+static void dti_cpu_term_grad(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
     const dti_args_term *t = &task->launch->args.term;
     const float *a = dti_cpu_in(task, 0, t->a_offset), *b = dti_cpu_in(task, 1, t->b_offset);
@@ -686,8 +686,9 @@ DTI_KERNEL(TERM, term, "rrw", GROUP, .run = dti_cpu_term, .grain = dti_cpu_grain
 /* n pairs -> 1 pair, one workgroup */
 DTI_KERNEL(TERM_SUM, term_sum, "rw", GROUP, .run = dti_cpu_term_sum);
 
-/* (a, b, seed, da) TERM args, chunk unused */
-DTI_KERNEL(MSE_GRAD, mse_grad, "rrrw", ITEM, .run = dti_cpu_mse_grad, .grain = dti_cpu_grain_flat);
+/* (a, b, seed, da); TERM args, chunk: where the seed is */
+DTI_KERNEL(TERM_GRAD, term_grad, "rrrw", ITEM, .run = dti_cpu_term_grad,
+           .grain = dti_cpu_grain_flat);
 
 /* (term, seed) */
 DTI_KERNEL(SEED, seed, "rw", ITEM, .run = dti_cpu_seed);

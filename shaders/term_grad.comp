@@ -1,4 +1,5 @@
-/* da[i] = 2 * (a[i] - b[i]) * seed. args.chunk: where the seed is. */
+/* The gradient of TERM's DTI_TERM_SQUARE: da[i] = 2 * (a[i] - b[i]) * seed. args.chunk: where the
+ * seed is. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
