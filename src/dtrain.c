@@ -23,6 +23,7 @@
 #include "base/system/file_posix.c"
 #include "base/system/file_win32.c"
 #include "base/threads.c"
+DTI_OPTIMIZE_SPEED
 #include "base/rng.c"
 #include "base/isa.h"
 #include "base/hash.c"
@@ -31,6 +32,7 @@
 #include "base/sha256.c"
 #include "base/hmac.c"
 #include "base/half.c"
+DTI_OPTIMIZE_END
 #include "base/json.c"
 #include "base/file.c"
 
@@ -39,7 +41,9 @@
 #include "comm/life.c"
 #include "comm/collective/kind.c"
 #include "comm/collective/fold.h"
+DTI_OPTIMIZE_SPEED
 #include "comm/collective/fold.c"
+DTI_OPTIMIZE_END
 #ifndef DT_NO_COMM
 #include "comm/collective/schedule.h"
 #include "comm/collective/schedule.c"
@@ -100,6 +104,7 @@
 
 #ifndef DT_COMM_ONLY
 /* ---- kernel: raw pointers only */
+DTI_OPTIMIZE_SPEED
 #include "kernel/simd.h"
 #include "../shaders/lib/map_body.h"
 #include "../shaders/lib/optim_body.h"
@@ -115,6 +120,7 @@
 #include "kernel/conv_walk.c"
 #include "kernel/conv_dw.c"
 #include "kernel/isa_kernels.c"
+DTI_OPTIMIZE_END
 
 /* ---- tensor: shape, node, graph */
 #include "tensor/graph.h"

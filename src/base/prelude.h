@@ -3,8 +3,8 @@
  * the host program is compiled with. epilogue.h takes the pragmas back. It refuses C++ and
  * compilers that are neither GCC nor Clang.
  *
- * GCC takes -O2 from the pragma at any -O level and drops -ffast-math; at -O0 it still inlines
- * nothing but DTI_INLINE. Clang keeps the host's -O level and, under -ffast-math, fuses a*b+c in
+ * GCC drops -ffast-math by a pragma, and takes the levels of DTI_OPTIMIZE_ at any -O level of the
+ * host; at -O0 it still inlines nothing but DTI_INLINE. Clang keeps the host's -O level and, under -ffast-math, fuses a*b+c in
  * its backend whatever the pragmas say: so a product that is added later is written as fma(), or
  * passes through DTI_FENCE. Comparisons with NaN, sums and divisions stay as written in both. */
 
@@ -58,7 +58,30 @@
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function"
 #pragma GCC push_options
-#pragma GCC optimize("O2", "no-fast-math", "fp-contract=off", "no-math-errno", "no-trapping-math")
+#ifdef __OPTIMIZE__
+#pragma GCC optimize("Os")
+#endif
+#pragma GCC optimize("no-fast-math", "fp-contract=off", "no-math-errno", "no-trapping-math")
+#endif
+
+/* What loops over data is compiled for speed whatever the host asks for; the rest for size, or as
+ * the host says where it does not optimise. A level takes the flags above back, so they come again.
+ * They stand around whole files: see dtrain.c. */
+#define DTI_PRAGMA(text) _Pragma(#text)
+#ifdef __clang__
+#define DTI_OPTIMIZE_SPEED
+#define DTI_OPTIMIZE_SIZE
+#define DTI_OPTIMIZE_END
+#else
+#define DTI_OPTIMIZE_SPEED                                                                         \
+    DTI_PRAGMA(GCC push_options)                                                                   \
+    DTI_PRAGMA(GCC optimize("O2", "no-fast-math", "fp-contract=off", "no-math-errno",              \
+                            "no-trapping-math"))
+#define DTI_OPTIMIZE_SIZE                                                                          \
+    DTI_PRAGMA(GCC push_options)                                                                   \
+    DTI_PRAGMA(GCC optimize("Os", "no-fast-math", "fp-contract=off", "no-math-errno",              \
+                            "no-trapping-math"))
+#define DTI_OPTIMIZE_END DTI_PRAGMA(GCC pop_options)
 #endif
 
 /* For leaf helpers whose speed must not hang on the host's -O level. Clang at -O0 gives each

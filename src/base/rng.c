@@ -40,6 +40,10 @@ static double dti_uniform01(uint64_t key, uint64_t counter, uint64_t stream) {
 #define DTI_LN2_HIGH 0x1.62e42fefa0000p-1 /* e times it is exact */
 #define DTI_LN2_LOW 0x1.cf79abc9e3b3ap-40
 
+/* |s| < 0.172 below: the next term is below 2^-60 of the first. */
+static const double dti_ln_terms[] = {1.0 / 23, 1.0 / 21, 1.0 / 19, 1.0 / 17, 1.0 / 15, 1.0 / 13,
+                                      1.0 / 11, 1.0 / 9,  1.0 / 7,  1.0 / 5,  1.0 / 3};
+
 /* The natural logarithm of a normal x > 0 to about one unit in the last place: x = m * 2^e with m
  * in [sqrt(1/2), sqrt(2)), log(m) = 2 atanh(s), s = (m - 1) / (m + 1), by its series in s*s. */
 static double dti_ln(double x) {
@@ -54,8 +58,8 @@ static double dti_ln(double x) {
         e++;
     }
     double s = (m - 1) / (m + 1), ss = s * s, sum = 0;
-    for (int k = 23; k >= 3; k -= 2) /* |s| < 0.172: the next term is below 2^-60 of the first */
-        sum = fma(sum, ss, 1.0 / k);
+    for (size_t k = 0; k < DTI_COUNT(dti_ln_terms); k++)
+        sum = fma(sum, ss, dti_ln_terms[k]);
     double small = fma(2 * s * ss, sum, (double)e * DTI_LN2_LOW);
     return fma((double)e, DTI_LN2_HIGH, fma(2, s, small));
 }

@@ -24,11 +24,17 @@
 #define DTI_LANES 4
 #include "simd_body.h"
 #include "gemm_body.h"
+#if DTI_X86
+DTI_OPTIMIZE_SIZE /* for CPUs from before 2013 */
+#endif
 #include "vmath_body.h"
 #include "vec_body.h"
 #include "quantile_body.h"
 #include "norm_body.h"
 #include "pool_body.h"
+#if DTI_X86
+DTI_OPTIMIZE_END
+#endif
 #include "conv_body.h"
 #include "half_arrays_body.h"
 #ifdef __aarch64__

@@ -1,4 +1,4 @@
-/* The kernels of norm.h for one instruction set, on 16 lanes. */
+/* The kernels of norm.h for one instruction set: sums of rows on 16 lanes. */
 
 /* The first n lanes of x; the others 0. */
 DTI_INLINE DTI_VF DTI_V(first)(DTI_VF x, int64_t n) {
@@ -10,8 +10,8 @@ DTI_INLINE DTI_VF DTI_V(first)(DTI_VF x, int64_t n) {
 }
 
 /* Element i of an operand with a step, as a vector. */
-DTI_INLINE DTI_VF DTI_V(operand)(const float *p, int step, int64_t i, int64_t left) {
-    return step ? DTI_V(get)(p + i, left) : DTI_V(set1)(*p);
+DTI_INLINE DTI_EF DTI_E(operand)(const float *p, int step, int64_t i, int64_t left) {
+    return step ? DTI_E(get)(p + i, left) : DTI_E(set1)(*p);
 }
 
 DTI_ISA_FUNCTION(V, norm_moment, norm_moment);
@@ -39,35 +39,35 @@ static void DTI_V(norm_moment)(float sums[2], const float *x, int64_t n, float m
 DTI_ISA_FUNCTION(V, norm_moments, norm_moments);
 static void DTI_V(norm_moments)(float *const sums[2], const float *x, const float *mean,
                                 int64_t rows, int64_t cols, int64_t ld) {
-    for (int64_t j = 0; j < cols; j += 16) {
+    for (int64_t j = 0; j < cols; j += DTI_E_LANES) {
         const int64_t n = cols - j;
-        const DTI_VF shift = DTI_V(get)(mean + j, n);
-        DTI_VF sum = DTI_V(get)(sums[0] + j, n), squares = DTI_V(get)(sums[1] + j, n);
+        const DTI_EF shift = DTI_E(get)(mean + j, n);
+        DTI_EF sum = DTI_E(get)(sums[0] + j, n), squares = DTI_E(get)(sums[1] + j, n);
         for (int64_t i = 0; i < rows; i++) {
-            DTI_VF u = DTI_V(sub)(DTI_V(get)(x + i * ld + j, n), shift);
-            sum = DTI_V(add)(sum, u);
-            squares = DTI_V(fma)(u, u, squares);
+            DTI_EF u = DTI_E(sub)(DTI_E(get)(x + i * ld + j, n), shift);
+            sum = DTI_E(add)(sum, u);
+            squares = DTI_E(fma)(u, u, squares);
         }
-        DTI_V(put)(sums[0] + j, sum, n);
-        DTI_V(put)(sums[1] + j, squares, n);
+        DTI_E(put)(sums[0] + j, sum, n);
+        DTI_E(put)(sums[1] + j, squares, n);
     }
 }
 
 DTI_ISA_FUNCTION(V, norm_line, norm_line);
 static void DTI_V(norm_line)(float *y, const float *x, int64_t n, const dti_norm_line *l) {
-    const DTI_VF zero = DTI_V(set1)(0);
-    for (int64_t i = 0; i < n; i += 16) {
+    const DTI_EF zero = DTI_E(set1)(0);
+    for (int64_t i = 0; i < n; i += DTI_E_LANES) {
         const int64_t left = n - i;
-        DTI_VF u = DTI_V(sub)(DTI_V(get)(x + i, left), DTI_V(operand)(l->mean, l->step, i, left));
-        u = DTI_V(mul)(u, DTI_V(operand)(l->factor, l->step, i, left));
+        DTI_EF u = DTI_E(sub)(DTI_E(get)(x + i, left), DTI_E(operand)(l->mean, l->step, i, left));
+        u = DTI_E(mul)(u, DTI_E(operand)(l->factor, l->step, i, left));
         if (l->b)
-            u = DTI_V(fma)(u, DTI_V(operand)(l->w, l->affine_step, i, left),
-                           DTI_V(operand)(l->b, l->affine_step, i, left));
+            u = DTI_E(fma)(u, DTI_E(operand)(l->w, l->affine_step, i, left),
+                           DTI_E(operand)(l->b, l->affine_step, i, left));
         else if (l->w)
-            u = DTI_V(mul)(u, DTI_V(operand)(l->w, l->affine_step, i, left));
+            u = DTI_E(mul)(u, DTI_E(operand)(l->w, l->affine_step, i, left));
         if (l->relu)
-            u = DTI_V(select)(DTI_V(lt)(u, zero), zero, u);
-        DTI_V(put)(y + i, u, left);
+            u = DTI_E(select)(DTI_E(lt)(u, zero), zero, u);
+        DTI_E(put)(y + i, u, left);
     }
 }
 
@@ -91,27 +91,27 @@ static void DTI_V(norm_dots)(float sums[2], const float *dy, const float *x, con
 DTI_ISA_FUNCTION(V, norm_columns, norm_columns);
 static void DTI_V(norm_columns)(float *dw, float *db, const float *dy, const float *x,
                                 const float *mean, const float *factor, int step, int64_t n) {
-    for (int64_t i = 0; i < n; i += 16) {
+    for (int64_t i = 0; i < n; i += DTI_E_LANES) {
         const int64_t left = n - i;
-        DTI_VF g = DTI_V(get)(dy + i, left);
-        DTI_VF u = DTI_V(sub)(DTI_V(get)(x + i, left), DTI_V(operand)(mean, step, i, left));
-        u = DTI_V(mul)(u, DTI_V(operand)(factor, step, i, left));
-        DTI_V(put)(dw + i, DTI_V(fma)(g, u, DTI_V(get)(dw + i, left)), left);
-        DTI_V(put)(db + i, DTI_V(add)(DTI_V(get)(db + i, left), g), left);
+        DTI_EF g = DTI_E(get)(dy + i, left);
+        DTI_EF u = DTI_E(sub)(DTI_E(get)(x + i, left), DTI_E(operand)(mean, step, i, left));
+        u = DTI_E(mul)(u, DTI_E(operand)(factor, step, i, left));
+        DTI_E(put)(dw + i, DTI_E(fma)(g, u, DTI_E(get)(dw + i, left)), left);
+        DTI_E(put)(db + i, DTI_E(add)(DTI_E(get)(db + i, left), g), left);
     }
 }
 
 DTI_ISA_FUNCTION(V, norm_slope, norm_slope);
 static void DTI_V(norm_slope)(float *dx, const float *dy, const float *x, int64_t n,
                               const dti_norm_slope *s) {
-    for (int64_t i = 0; i < n; i += 16) {
+    for (int64_t i = 0; i < n; i += DTI_E_LANES) {
         const int64_t left = n - i;
-        DTI_VF g = DTI_V(get)(dy + i, left);
+        DTI_EF g = DTI_E(get)(dy + i, left);
         if (s->w)
-            g = DTI_V(mul)(g, DTI_V(get)(s->w + i, left));
-        DTI_VF u = DTI_V(sub)(DTI_V(get)(x + i, left), DTI_V(operand)(s->mean, s->step, i, left));
-        g = DTI_V(fma)(g, DTI_V(operand)(s->a, s->step, i, left),
-                       DTI_V(operand)(s->b, s->step, i, left));
-        DTI_V(put)(dx + i, DTI_V(fma)(u, DTI_V(operand)(s->c, s->step, i, left), g), left);
+            g = DTI_E(mul)(g, DTI_E(get)(s->w + i, left));
+        DTI_EF u = DTI_E(sub)(DTI_E(get)(x + i, left), DTI_E(operand)(s->mean, s->step, i, left));
+        g = DTI_E(fma)(g, DTI_E(operand)(s->a, s->step, i, left),
+                       DTI_E(operand)(s->b, s->step, i, left));
+        DTI_E(put)(dx + i, DTI_E(fma)(u, DTI_E(operand)(s->c, s->step, i, left), g), left);
     }
 }

@@ -17,7 +17,6 @@
 #define DTI_PORTABLE_FMA 0
 #endif
 
-#define DTI_PRAGMA(text) _Pragma(#text)
 #ifdef __clang__
 #define DTI_UNROLL(n) DTI_PRAGMA(clang loop unroll(full))
 #else

@@ -431,12 +431,14 @@ DTI_INLINE DTI_VI DTI_V(iset1)(int32_t x) {
 }
 
 /* NaN in x or y: the result is x's in neither, as `y < x ? y : x` says. */
-DTI_INLINE DTI_VF DTI_V(max)(DTI_VF x, DTI_VF y) {
-    return DTI_V(select)(DTI_V(lt)(x, y), y, x);
+DTI_INLINE DTI_NF DTI_N(max)(DTI_NF x, DTI_NF y) {
+    return DTI_N(select)(DTI_N(lt)(x, y), y, x);
 }
-DTI_INLINE DTI_VF DTI_V(min)(DTI_VF x, DTI_VF y) {
-    return DTI_V(select)(DTI_V(lt)(y, x), y, x);
+DTI_INLINE DTI_NF DTI_N(min)(DTI_NF x, DTI_NF y) {
+    return DTI_N(select)(DTI_N(lt)(y, x), y, x);
 }
+DTI_V2(DTI_VF, max, DTI_VF)
+DTI_V2(DTI_VF, min, DTI_VF)
 
 DTI_INLINE DTI_VF DTI_V(load)(const float *p) {
 #if DTI_LANES == 16
@@ -498,3 +500,49 @@ DTI_INLINE float DTI_V(sum)(DTI_VF x) {
             t[i] = t[i] + t[i + h];
     return t[0];
 }
+
+/* ---- elementwise: where no lane tells another anything, any width gives the same bits. Portable
+ * vectors go one by one, which is a quarter of the code; the others as 16 lanes. */
+#undef DTI_E
+#undef DTI_EF
+#undef DTI_EI
+#undef DTI_EM
+#undef DTI_E_LANES
+#undef DTI_E_FN
+#if DTI_LANES == 4 && DTI_X86
+#define DTI_E(name) DTI_N(name)
+#define DTI_EF DTI_NF
+#define DTI_EI DTI_NI
+#define DTI_EM DTI_NM
+#define DTI_E_LANES 4
+#define DTI_E_FN static
+#else
+#define DTI_E(name) DTI_V(name)
+#define DTI_EF DTI_VF
+#define DTI_EI DTI_VI
+#define DTI_EM DTI_VM
+#define DTI_E_LANES 16
+#define DTI_E_FN DTI_INLINE
+#endif
+
+/* The DTI_E_LANES floats at p, or the first n of them where n is less, and 0. */
+DTI_INLINE DTI_EF DTI_E(get)(const float *p, int64_t n) {
+    return n >= DTI_E_LANES ? DTI_E(load)(p) : DTI_E(load_n)(p, (int)n);
+}
+DTI_INLINE void DTI_E(put)(float *p, DTI_EF x, int64_t n) {
+    if (n >= DTI_E_LANES)
+        DTI_E(store)(p, x);
+    else
+        DTI_E(store_n)(p, x, (int)n);
+}
+#if DTI_LANES == 4 && DTI_X86 /* else these are those */
+DTI_INLINE DTI_VF DTI_V(get)(const float *p, int64_t n) {
+    return n >= 16 ? DTI_V(load)(p) : DTI_V(load_n)(p, (int)n);
+}
+DTI_INLINE void DTI_V(put)(float *p, DTI_VF x, int64_t n) {
+    if (n >= 16)
+        DTI_V(store)(p, x);
+    else
+        DTI_V(store_n)(p, x, (int)n);
+}
+#endif

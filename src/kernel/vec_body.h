@@ -1,29 +1,18 @@
-/* The flat kernels of vec.h for one instruction set, on 16 lanes. */
-
-/* The 16 floats at p, or the first n of them where n < 16, and 0. */
-DTI_INLINE DTI_VF DTI_V(get)(const float *p, int64_t n) {
-    return n >= 16 ? DTI_V(load)(p) : DTI_V(load_n)(p, (int)n);
-}
-DTI_INLINE void DTI_V(put)(float *p, DTI_VF x, int64_t n) {
-    if (n >= 16)
-        DTI_V(store)(p, x);
-    else
-        DTI_V(store_n)(p, x, (int)n);
-}
+/* The flat kernels of vec.h for one instruction set: sums on 16 lanes. */
 
 /* ---- maps */
 #define DTI_MAP(number, ID, name, slope)                                                           \
     static void DTI_V(map_##name)(float *y, const float *x, int64_t n, float p0, float p1) {       \
-        const DTI_VF q0 = DTI_V(set1)(p0), q1 = DTI_V(set1)(p1);                                   \
-        for (int64_t i = 0; i < n; i += 16)                                                        \
-            DTI_V(put)(y + i, DTI_V(m_map_##name)(DTI_V(get)(x + i, n - i), q0, q1), n - i);       \
+        const DTI_EF q0 = DTI_E(set1)(p0), q1 = DTI_E(set1)(p1);                                   \
+        for (int64_t i = 0; i < n; i += DTI_E_LANES)                                               \
+            DTI_E(put)(y + i, DTI_E(m_map_##name)(DTI_E(get)(x + i, n - i), q0, q1), n - i);       \
     }                                                                                              \
     static void DTI_V(grad_##name)(float *dx, const float *x, const float *dy, int64_t n,          \
                                    float p0, float p1) {                                           \
-        const DTI_VF q0 = DTI_V(set1)(p0), q1 = DTI_V(set1)(p1);                                   \
-        for (int64_t i = 0; i < n; i += 16) {                                                      \
-            DTI_VF u = DTI_V(get)(x + i, n - i), d = DTI_V(get)(dy + i, n - i);                    \
-            DTI_V(put)(dx + i, DTI_V(m_grad_##name)(u, d, q0, q1), n - i);                         \
+        const DTI_EF q0 = DTI_E(set1)(p0), q1 = DTI_E(set1)(p1);                                   \
+        for (int64_t i = 0; i < n; i += DTI_E_LANES) {                                             \
+            DTI_EF u = DTI_E(get)(x + i, n - i), d = DTI_E(get)(dy + i, n - i);                    \
+            DTI_E(put)(dx + i, DTI_E(m_grad_##name)(u, d, q0, q1), n - i);                         \
         }                                                                                          \
     }
 DTI_UNARY_LIST(DTI_MAP)
@@ -34,11 +23,11 @@ DTI_UNARY_LIST(DTI_MAP)
                                    int b_step, int64_t n) {                                        \
         if (n <= 0)                                                                                \
             return;                                                                                \
-        const DTI_VF a0 = DTI_V(set1)(*a), b0 = DTI_V(set1)(*b);                                   \
-        for (int64_t i = 0; i < n; i += 16) {                                                      \
-            DTI_VF u = a_step ? DTI_V(get)(a + i, n - i) : a0;                                     \
-            DTI_VF v = b_step ? DTI_V(get)(b + i, n - i) : b0;                                     \
-            DTI_V(put)(y + i, DTI_V(m_pair_##name)(u, v), n - i);                                  \
+        const DTI_EF a0 = DTI_E(set1)(*a), b0 = DTI_E(set1)(*b);                                   \
+        for (int64_t i = 0; i < n; i += DTI_E_LANES) {                                             \
+            DTI_EF u = a_step ? DTI_E(get)(a + i, n - i) : a0;                                     \
+            DTI_EF v = b_step ? DTI_E(get)(b + i, n - i) : b0;                                     \
+            DTI_E(put)(y + i, DTI_E(m_pair_##name)(u, v), n - i);                                  \
         }                                                                                          \
     }
 DTI_BINARY_LIST(DTI_PAIR)
@@ -46,10 +35,10 @@ DTI_BINARY_LIST(DTI_PAIR)
 
 DTI_ISA_FUNCTION(V, axpy, axpy);
 static void DTI_V(axpy)(float *y, float a, const float *x, int64_t n) {
-    const DTI_VF factor = DTI_V(set1)(a);
-    for (int64_t i = 0; i < n; i += 16) {
-        DTI_VF sum = DTI_V(fma)(factor, DTI_V(get)(x + i, n - i), DTI_V(get)(y + i, n - i));
-        DTI_V(put)(y + i, sum, n - i);
+    const DTI_EF factor = DTI_E(set1)(a);
+    for (int64_t i = 0; i < n; i += DTI_E_LANES) {
+        DTI_EF sum = DTI_E(fma)(factor, DTI_E(get)(x + i, n - i), DTI_E(get)(y + i, n - i));
+        DTI_E(put)(y + i, sum, n - i);
     }
 }
 
@@ -230,11 +219,11 @@ static void DTI_V(col_sum)(float *y, const float *x, int64_t rows, int64_t cols,
 }
 
 /* ---- optimizers */
-DTI_INLINE DTI_VF DTI_V(clipped)(DTI_VF g, float clip, float limit) {
-    g = DTI_V(mul)(g, DTI_V(set1)(clip));
+DTI_INLINE DTI_EF DTI_E(clipped)(DTI_EF g, float clip, float limit) {
+    g = DTI_E(mul)(g, DTI_E(set1)(clip));
     if (limit > 0) {
-        g = DTI_V(max)(g, DTI_V(set1)(-limit));
-        g = DTI_V(min)(g, DTI_V(set1)(limit));
+        g = DTI_E(max)(g, DTI_E(set1)(-limit));
+        g = DTI_E(min)(g, DTI_E(set1)(limit));
     }
     return g;
 }
@@ -242,13 +231,13 @@ DTI_INLINE DTI_VF DTI_V(clipped)(DTI_VF g, float clip, float limit) {
 /* run_x is inlined for each number of moments, so that the loop asks nothing. */
 #define DTI_OPTIM_KERNELS(number, ID, name, least, most)                                           \
     static void DTI_V(constants_##name)(dti_optim_rates_f32 * r) {                                 \
-        DTI_VF c[DTI_OPTIM_CONSTANTS];                                                             \
-        float lanes[16];                                                                           \
+        DTI_EF c[DTI_OPTIM_CONSTANTS];                                                             \
+        float lanes[DTI_E_LANES];                                                                  \
         for (int i = 0; i < DTI_OPTIM_CONSTANTS; i++)                                              \
-            c[i] = DTI_V(set1)(0);                                                                 \
-        DTI_V(m_constants_##name)(r->words, r->t, c);                                              \
+            c[i] = DTI_E(set1)(0);                                                                 \
+        DTI_E(m_constants_##name)(r->words, r->t, c);                                              \
         for (int i = 0; i < DTI_OPTIM_CONSTANTS; i++) {                                            \
-            DTI_V(store)(lanes, c[i]);                                                             \
+            DTI_E(store)(lanes, c[i]);                                                             \
             r->constants[i] = lanes[0];                                                            \
         }                                                                                          \
     }                                                                                              \
@@ -256,19 +245,19 @@ DTI_INLINE DTI_VF DTI_V(clipped)(DTI_VF g, float clip, float limit) {
                                       const dti_optim_rates_f32 *rates, int moments) {             \
         const dti_optim_rates_f32 r = *rates; /* what is written is no alias of it */              \
         float *at[1 + most];                                                                       \
-        DTI_VF x[1 + most];                                                                        \
+        DTI_EF x[1 + most];                                                                        \
         DTI_UNROLL(4)                                                                              \
         for (int k = 0; k <= moments; k++)                                                         \
             at[k] = v[k];                                                                          \
-        for (int64_t i = 0; i < n; i += 16) {                                                      \
+        for (int64_t i = 0; i < n; i += DTI_E_LANES) {                                             \
             DTI_UNROLL(4)                                                                          \
             for (int k = 0; k <= most; k++)                                                        \
-                x[k] = k <= moments ? DTI_V(get)(at[k] + i, n - i) : DTI_V(set1)(0);               \
-            const DTI_VF d = DTI_V(clipped)(DTI_V(get)(g + i, n - i), r.clip, r.limit);            \
-            DTI_V(m_update_##name)(x, d, r.words, r.t, r.constants);                               \
+                x[k] = k <= moments ? DTI_E(get)(at[k] + i, n - i) : DTI_E(set1)(0);               \
+            const DTI_EF d = DTI_E(clipped)(DTI_E(get)(g + i, n - i), r.clip, r.limit);            \
+            DTI_E(m_update_##name)(x, d, r.words, r.t, r.constants);                               \
             DTI_UNROLL(4)                                                                          \
             for (int k = 0; k <= moments; k++)                                                     \
-                DTI_V(put)(at[k] + i, x[k], n - i);                                                \
+                DTI_E(put)(at[k] + i, x[k], n - i);                                                \
         }                                                                                          \
     }                                                                                              \
     static void DTI_V(update_##name)(float *const v[DTI_OPTIM_VALUES], const float *g, int64_t n,  \
