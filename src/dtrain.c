@@ -32,6 +32,7 @@ DTI_OPTIMIZE_SPEED
 #include "base/sha256.c"
 #include "base/hmac.c"
 #include "base/half.c"
+#include "base/isfinite.c"
 DTI_OPTIMIZE_END
 #include "base/json.c"
 #include "base/file.c"

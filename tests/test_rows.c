@@ -618,7 +618,7 @@ static uint64_t rows_sum_range(const ops_model *m) {
     for (int i = 0; i < m->leaf_count; i++)
         if (dt_tensor_has_samples(m->leaves[i].x))
             most = DTI_MAX(most, rows_elements(m->leaves[i].x));
-    return 4 * (DTI_CUT_ALIGN / 4 + ROWS_PART * most + most / 2);
+    return 4 * ((int)DTI_PLACE_ALIGN / 4 + ROWS_PART * most + most / 2);
 }
 
 /* False: the device could not bind the sums themselves. */

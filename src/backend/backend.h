@@ -7,7 +7,9 @@ typedef struct dti_device dti_device; /* opened: a store was created on it */
 typedef struct dti_memory dti_memory; /* one arena; zeroed when created */
 typedef struct dti_exec dti_exec;     /* a program's launches, compiled */
 
-/* Where a value lies: a range of one of the exec's memories. Offsets are multiples of 256 bytes. */
+/* Where a value lies: a range of one of the exec's memories. Offsets are multiples of 256 bytes,
+ * the largest minStorageBufferOffsetAlignment that Vulkan allows. */
+#define DTI_PLACE_ALIGN 256u
 typedef struct dti_place {
     uint32_t memory;
     uint64_t offset, bytes;

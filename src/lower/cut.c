@@ -5,8 +5,6 @@
  * part's first element may lie a little inside. Refuses nothing: what cannot be cut is left to the
  * device, which tells. */
 
-#define DTI_CUT_ALIGN 256
-
 static bool dti_cut_is_large(const dti_code *code, const dti_view *v) {
     return code->list.values[v->value].bytes > code->limits.storage_range_bytes;
 }
@@ -26,7 +24,7 @@ static int64_t dti_cut_extent(const dti_view *v, int64_t rows) {
 }
 
 /* Samples [row, row + rows) of a view; one without samples is the same for all. */
-static dti_view dti_cut_view(dti_code *code, const dti_view *v, int64_t row, int64_t rows) {
+static dti_view dti_view_rows(const dti_view *v, int64_t row, int64_t rows) {
     dti_view part = *v;
     if (v->dim[0] == 1)
         return part;
@@ -34,9 +32,15 @@ static dti_view dti_cut_view(dti_code *code, const dti_view *v, int64_t row, int
     part.offset += row * v->stride[0];
     if (rows == 1)
         part.stride[0] = 0;
-    if (!dti_cut_is_large(code, v))
+    return part;
+}
+
+/* The same with a value of its own, where the whole cannot be bound. */
+static dti_view dti_cut_view(dti_code *code, const dti_view *v, int64_t row, int64_t rows) {
+    dti_view part = dti_view_rows(v, row, rows);
+    if (v->dim[0] == 1 || !dti_cut_is_large(code, v))
         return part;
-    uint64_t first = dti_bytes(v->dtype, (uint64_t)part.offset) / DTI_CUT_ALIGN * DTI_CUT_ALIGN;
+    uint64_t first = dti_bytes(v->dtype, (uint64_t)part.offset) / DTI_PLACE_ALIGN * DTI_PLACE_ALIGN;
     uint64_t end = dti_bytes(v->dtype, (uint64_t)(part.offset + dti_cut_extent(v, rows)));
     part.value = dti_listing_part(&code->list, v->value, first, end - first);
     part.offset -= (int64_t)(first / dti_dtype_bytes(v->dtype));
@@ -46,7 +50,7 @@ static dti_view dti_cut_view(dti_code *code, const dti_view *v, int64_t row, int
 /* The most samples whose every operand can be bound; 0 = one sample is too large. */
 static int64_t dti_cut_rows(const dti_code *code, const dti_view *v, int64_t rows) {
     uint64_t room = code->limits.storage_range_bytes;
-    room = room > DTI_CUT_ALIGN ? (room - DTI_CUT_ALIGN) / dti_dtype_bytes(v->dtype) : 0;
+    room = room > DTI_PLACE_ALIGN ? (room - DTI_PLACE_ALIGN) / dti_dtype_bytes(v->dtype) : 0;
     if (v->dim[0] == 1 || !dti_cut_is_wide(code, v))
         return rows;
     uint64_t one = (uint64_t)dti_cut_extent(v, 1), step = (uint64_t)DTI_MAX(v->stride[0], 1);

@@ -154,12 +154,15 @@ static dt_result dti_describe_result(dti_lowering *w) {
     return result;
 }
 
+static bool dti_param_is_trained(const dti_node *param, const char *params) {
+    return !param->frozen && !param->buffer && (!params || dti_glob(params, param->label));
+}
+
 static uint32_t dti_select_params(dti_code *code, dti_text *problems) {
     uint32_t count = 0;
     for (uint32_t i = 0; i < code->layout->param_count; i++) {
         const dti_node *n = &code->work->nodes[code->layout->params[i].node];
-        code->trained[i] = !n->frozen && !n->buffer &&
-                           (!code->desc.params || dti_glob(code->desc.params, n->label));
+        code->trained[i] = dti_param_is_trained(n, code->desc.params);
         count += code->trained[i];
     }
     if (!count)

@@ -50,6 +50,8 @@ static dt_result dti_pass_differentiate(dti_lowering *w); /* gradients, as nodes
 static dt_result dti_pass_weigh(dti_lowering *w);         /* losses' weights, as nodes */
 
 /* ---- pieces.c */
+/* Whether a step trains the parameter: `params` is a glob, NULL = all. */
+static bool dti_param_is_trained(const dti_node *param, const char *params);
 /* Finds the extent of each node. INVALID: an output that each piece has of its own, or batch norm
  * over one value. Nothing to do for a program with one piece or none. */
 static dt_result dti_pass_pieces(dti_lowering *w);

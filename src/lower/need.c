@@ -75,11 +75,15 @@ static bool dti_lowering_alloc(dti_lowering *w) {
            w->e.views && w->own && w->bucket_left;
 }
 
-/* PyTorch refuses it too: the variance of one value is 0 whatever the value. */
+/* Batch norm of one value a channel, which PyTorch refuses too: its variance is always 0. */
+static bool dti_sees_one_value(const dti_code *code, const dti_node *n, int64_t rows) {
+    const dti_op_family *family = dti_op_info_of(n->op)->family;
+    return code->train && family->values && rows * family->values(n) <= 1;
+}
+
 static dt_result dti_lower_batch_values(const dti_code *code, const dti_node *n) {
     const dti_node *x = &code->work->nodes[dti_input_id(code->work, n, 0)];
-    const dti_op_family *family = dti_op_info_of(n->op)->family;
-    if (!code->train || !family->values || code->batch * family->values(n) > 1)
+    if (!dti_sees_one_value(code, n, code->batch))
         return DT_OK;
     return dti_fail(code->base, DT_ERROR_INVALID,
                     "program '%s': batch_norm(%s) at batch %lld has one value a channel, and a "

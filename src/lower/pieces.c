@@ -36,16 +36,14 @@ static bool dti_pieces_each(const dti_lowering *w, uint32_t id) {
     return each;
 }
 
-/* A piece is a batch to batch norm. PyTorch refuses one value too: its variance is 0 whatever it
- * is. */
+/* A piece is a batch to batch norm. */
 static dt_result dti_pieces_values(const dti_code *code, const dti_node *n) {
-    const dti_op_family *family = dti_op_info_of(n->op)->family;
-    if (!family->values)
+    if (!dti_op_info_of(n->op)->family->values)
         return DT_OK;
     const dti_node *x = &code->work->nodes[dti_input_id(code->work, n, 0)];
     const char *name = code->work->nodes[dti_input_id(code->work, n, 1)].label;
-    for (uint32_t i = 0; i < code->piece_count && code->train; i++) {
-        if (!code->pieces[i].rows || (int64_t)code->pieces[i].rows * family->values(n) > 1)
+    for (uint32_t i = 0; i < code->piece_count; i++) {
+        if (!code->pieces[i].rows || !dti_sees_one_value(code, n, code->pieces[i].rows))
             continue;
         return dti_fail(code->base, DT_ERROR_INVALID,
                         "program '%s': batch_norm(%s) with '%s' sees one value a channel in shard "
@@ -128,17 +126,6 @@ static int64_t dti_piece_row(const dti_code *code, uint32_t piece) {
     return row;
 }
 
-static dti_view dti_piece_rows(const dti_view *v, int64_t row, int64_t rows) {
-    dti_view part = *v;
-    if (v->dim[0] == 1) /* a batch of one, or the same for all */
-        return part;
-    part.dim[0] = rows;
-    part.offset += row * v->stride[0];
-    if (rows == 1)
-        part.stride[0] = 0;
-    return part;
-}
-
 static void dti_piece_inputs(dti_lowering *w, uint32_t piece, int64_t row, int64_t rows) {
     dti_emit *e = &w->e;
     for (uint32_t k = 0; k < e->node->count; k++)
@@ -148,7 +135,7 @@ static void dti_piece_inputs(dti_lowering *w, uint32_t piece, int64_t row, int64
         if (!w->extent || w->extent[id] == DTI_EXTENT_UNIFORM)
             continue;
         e->views[id] = w->extent[id] == DTI_EXTENT_PIECE ? *dti_piece_view(w, id, piece)
-                                                         : dti_piece_rows(&w->saved[k], row, rows);
+                                                         : dti_view_rows(&w->saved[k], row, rows);
     }
 }
 
@@ -214,7 +201,7 @@ static void dti_lower_pieces(dti_lowering *w, uint32_t id) {
         if (!to.dim[DTI_AXES - 1]) /* a view starts from how it would lie by itself */
             to = dti_view_dense(0, n, 1);
         if (n->samples)
-            to = dti_piece_rows(&whole, dti_piece_row(code, i), rows);
+            to = dti_view_rows(&whole, dti_piece_row(code, i), rows);
         dti_view out = dti_piece_emit(w, id, i, &to, view && !n->samples && !fixed);
         if (!n->samples)
             *dti_piece_view(w, id, i) = out;

@@ -3,10 +3,8 @@
  * the input's place. Largest first, each at the lowest offset that is free over its whole life
  * (greedy by size; Pisarchyk and Lee, 2020). The sum is exact and known before anything runs. */
 
-#define DTI_ALIGN 256 /* the largest minStorageBufferOffsetAlignment that Vulkan allows */
-
 static uint64_t dti_aligned(uint64_t bytes) {
-    return (bytes + DTI_ALIGN - 1) / DTI_ALIGN * DTI_ALIGN;
+    return (bytes + DTI_PLACE_ALIGN - 1) / DTI_PLACE_ALIGN * DTI_PLACE_ALIGN;
 }
 
 static void dti_plan_lifetimes(dti_listing *list) {

@@ -265,19 +265,6 @@ static int64_t dti_cpu_grain_function(const dti_cpu_task *task) {
     return 4096; /* exp, tanh, erf */
 }
 
-/* By bits: under -ffast-math isfinite() is constant true. */
-static bool dti_finite_f32(float x) {
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return (bits & 0x7f800000u) != 0x7f800000u;
-}
-
-static bool dti_finite_f64(double x) {
-    uint64_t bits;
-    memcpy(&bits, &x, sizeof bits);
-    return (bits >> 52 & 0x7ffu) != 0x7ffu;
-}
-
 static bool dti_nan_f32(float x) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);

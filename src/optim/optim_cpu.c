@@ -22,14 +22,6 @@ static int64_t dti_cpu_grain_blocks(const dti_cpu_task *task) {
     return 64; /* 16k elements */
 }
 
-static bool dti_all_finite_f32(const float *x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
-        if (!dti_finite_f32(x[i]))
-            return false;
-    }
-    return true;
-}
-
 static void dti_cpu_grad_norm(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
     const float *grads = task->buf[0];
@@ -39,7 +31,8 @@ static void dti_cpu_grad_norm(const dti_cpu_task *task, int64_t begin, int64_t e
         const float *g = grads + (int64_t)row[DTI_TABLE_BLOCK] * DTI_BLOCK;
         const int64_t used = row[DTI_TABLE_USED];
         float sum = task->k->row_sum_sq(g, used);
-        bool fine = dti_finite_f32(sum) || dti_all_finite_f32(g, used); /* squares may overflow */
+        bool fine = dti_finite_f32(sum) ||
+                    dti_all_finite(g, DT_F32, (uint64_t)used); /* squares may overflow */
         pairs[2 * i] = row[DTI_TABLE_PARAM] & DTI_TABLE_BUFFER ? 0.0f : sum;
         pairs[2 * i + 1] = fine ? 0.0f : 1.0f;
     }
@@ -240,7 +233,7 @@ static void dti_cpu_optim_tick(const dti_cpu_task *task, int64_t begin, int64_t 
 static void dti_cpu_scan(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
     const dti_args_scan *a = &task->launch->args.scan;
-    if (dti_all_finite_f32(dti_cpu_in(task, 0, a->x_offset) + begin, end - begin))
+    if (dti_all_finite(dti_cpu_in(task, 0, a->x_offset) + begin, DT_F32, (uint64_t)(end - begin)))
         return;
     dti_atomic_min((uint32_t *)task->buf[1] + DTI_STATUS_FAULT, a->code);
 }

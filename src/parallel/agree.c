@@ -35,11 +35,6 @@ static dt_result dti_agree_result(dti_parallel *par, dt_result own) {
 
 /* ---- one text */
 
-static size_t dti_line_length(const char *text, size_t size) {
-    const char *end = memchr(text, '\n', size);
-    return end ? (size_t)(end - text) : size;
-}
-
 /* The first line in which they differ. */
 static dt_result dti_agree_difference(dti_parallel *par, const char *mine, size_t mine_size,
                                       const char *theirs, size_t theirs_size) {
@@ -51,10 +46,9 @@ static dt_result dti_agree_difference(dti_parallel *par, const char *mine, size_
     if (at == mine_size && at == theirs_size)
         return DT_OK;
     return dti_fail(par->base, DT_ERROR_INVALID,
-                    "the ranks do not train the same: rank %u has '%.*s', rank 0 '%.*s'", par->rank,
-                    (int)DTI_MIN(dti_line_length(mine + line, mine_size - line), 160u), mine + line,
-                    (int)DTI_MIN(dti_line_length(theirs + line, theirs_size - line), 160u),
-                    theirs + line);
+                    "the ranks do not train the same: rank %u has '%s', rank 0 '%s'", par->rank,
+                    dti_show_line(dti_model_line(mine + line, mine_size - line)).text,
+                    dti_show_line(dti_model_line(theirs + line, theirs_size - line)).text);
 }
 
 static dt_result dti_agree_text(dti_parallel *par, const char *text, size_t size) {

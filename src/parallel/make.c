@@ -2,18 +2,11 @@
  * the short last one; the buckets; and every buffer of the exchange. After it a step allocates
  * nothing. */
 
-#define DTI_BUCKET_FIRST ((uint64_t)1 << 20) /* small, so that the network starts early */
+#define DTI_BUCKET_FIRST ((uint64_t)1 << 20)   /* small, so that the network starts early */
 #define DTI_BUCKET_GAP (16384u)                /* elements not trained that travel along */
 #define DTI_BUCKETS_MAX (DTI_SEGMENTS_MAX - 8) /* each may end a segment */
 
 /* ---- buckets: from the graph alone, so all ranks and devices have the same */
-
-static bool dti_param_trained(const dti_parallel *par, uint32_t i) {
-    const dt_store *s = par->replicas[0].store;
-    const dti_node *n = &s->graph->nodes[s->layout.params[i].node];
-    const char *match = par->desc.program.params;
-    return !n->frozen && !n->buffer && (!match || dti_glob(match, n->label));
-}
 
 static void dti_buckets_make(dti_parallel *par) {
     const dt_store *s = par->replicas[0].store;
@@ -25,7 +18,7 @@ static void dti_buckets_make(dti_parallel *par) {
     par->bucket_count = 0;
     for (uint32_t i = s->layout.param_count; i-- > 0;) { /* in the arena's order */
         const dti_param *param = &s->layout.params[i];
-        if (!dti_param_trained(par, i))
+        if (!dti_param_is_trained(&s->graph->nodes[param->node], par->desc.program.params))
             continue;
         dti_bucket *b = &par->buckets[par->bucket_count - open];
         const bool near = open && param->offset - b->end <= DTI_BUCKET_GAP;

@@ -25,19 +25,22 @@ static dti_subtrees dti_partition_subtrees(const dti_partition *job, uint32_t fi
     return s;
 }
 
+static uint32_t dti_partition_piece(const dti_partition *job, uint32_t piece, uint32_t rows) {
+    const uint32_t shard = piece / job->parts, part = piece % job->parts;
+    const uint64_t low = dti_partition_bound(job, shard),
+                   size = dti_partition_bound(job, shard + 1) - low;
+    const uint64_t from = DTI_MIN(low + part * size / job->parts, (uint64_t)rows);
+    return (uint32_t)(DTI_MIN(low + (part + 1) * size / job->parts, (uint64_t)rows) - from);
+}
+
 /* The pieces of a replica: each shard's parts, cut where the batch ends. */
 static void dti_runs_pieces(const dti_partition *job, uint32_t first, uint32_t end, dti_runs *r) {
-    for (uint32_t shard = first; shard < end; shard++) {
-        const uint64_t low = dti_partition_bound(job, shard),
-                       size = dti_partition_bound(job, shard + 1) - low;
-        for (uint32_t part = 0; part < job->parts; part++) {
-            const uint64_t from = DTI_MIN(low + part * size / job->parts, (uint64_t)r->rows);
-            const uint64_t to = DTI_MIN(low + (part + 1) * size / job->parts, (uint64_t)r->rows);
-            r->pieces[r->piece_count++] = (dti_piece){.rows = (uint32_t)(to - from),
-                                                      .leaf = shard,
-                                                      .begins = part == 0,
-                                                      .ends = part + 1 == job->parts};
-        }
+    for (uint32_t i = first * job->parts; i < end * job->parts; i++) {
+        const uint32_t part = i % job->parts;
+        r->pieces[r->piece_count++] = (dti_piece){.rows = dti_partition_piece(job, i, r->rows),
+                                                  .leaf = i / job->parts,
+                                                  .begins = part == 0,
+                                                  .ends = part + 1 == job->parts};
     }
 }
 

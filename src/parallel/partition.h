@@ -15,6 +15,8 @@ static void dti_partition_shards(const dti_partition *job, uint32_t replica, uin
                                  uint32_t *end);
 /* The first row of a shard in a batch of `rows` rows: a short batch fills the first shards. */
 static uint32_t dti_partition_row(const dti_partition *job, uint32_t shard, uint32_t rows);
+/* Rows of a piece (number shard * parts + part) in a batch of `rows` rows. */
+static uint32_t dti_partition_piece(const dti_partition *job, uint32_t piece, uint32_t rows);
 /* The maximal aligned subtrees of shards [first, end). */
 static dti_subtrees dti_partition_subtrees(const dti_partition *job, uint32_t first, uint32_t end);
 

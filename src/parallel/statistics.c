@@ -50,15 +50,6 @@ static dti_welford dti_welford_join(dti_welford a, dti_welford b) {
     return (dti_welford){n, a.mean + share, a.m2 + b.m2 + more};
 }
 
-static uint32_t dti_piece_rows_of(const dti_parallel *par, uint32_t piece) {
-    const dti_partition *job = &par->job;
-    const uint32_t shard = piece / job->parts, part = piece % job->parts;
-    const uint64_t low = dti_partition_bound(job, shard),
-                   size = dti_partition_bound(job, shard + 1) - low;
-    const uint64_t from = DTI_MIN(low + part * size / job->parts, (uint64_t)par->rows);
-    return (uint32_t)(DTI_MIN(low + (part + 1) * size / job->parts, (uint64_t)par->rows) - from);
-}
-
 static dti_welford dti_welford_tree(const dti_parallel *par, uint32_t stat, uint32_t channel,
                                     uint32_t first, uint32_t count) {
     if (count > 1) {
@@ -67,7 +58,8 @@ static dti_welford dti_welford_tree(const dti_parallel *par, uint32_t stat, uint
                                 dti_welford_tree(par, stat, channel, first + left, count - left));
     }
     const float *pair = dti_statistics_row(par, first) + par->stat_at[stat] + 2 * channel;
-    const double n = (double)dti_piece_rows_of(par, first) * par->stats[stat].spatial;
+    const double n =
+        (double)dti_partition_piece(&par->job, first, par->rows) * par->stats[stat].spatial;
     if (n == 0.0)
         return (dti_welford){0};
     return (dti_welford){n, (double)pair[0], (double)pair[1] * n};

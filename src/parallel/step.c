@@ -425,7 +425,7 @@ static const char *dti_statistics_fault(const dti_parallel *par) {
     const dt_graph *g = par->replicas[0].graph;
     const float *value = par->buffers;
     for (uint32_t i = 0; i < par->stat_count; value += par->stats[i].channels, i++) {
-        if (!dti_all_finite_f32(value, par->stats[i].channels))
+        if (!dti_all_finite(value, DT_F32, par->stats[i].channels))
             return g->nodes[g->params[par->stats[i].param]].label;
     }
     return NULL;

@@ -80,7 +80,7 @@ static dt_result dti_arenas_ensure(dt_program *p) {
     }
     if (!result &&
         (p->code->transient_bytes > s->transient_bytes || !s->memories[DTI_ARENA_TRANSIENT])) {
-        uint64_t bytes = DTI_MAX(p->code->transient_bytes, (uint64_t)DTI_ALIGN);
+        uint64_t bytes = DTI_MAX(p->code->transient_bytes, (uint64_t)DTI_PLACE_ALIGN);
         result = dti_arena_grow(s, DTI_ARENA_TRANSIENT, bytes, 0);
         if (!result)
             s->transient_bytes = p->code->transient_bytes;

@@ -185,20 +185,6 @@ static dt_result dti_cpu_exec_wait(dti_exec *exec) {
     return DT_OK;
 }
 
-/* By bits: under -ffast-math isfinite() is constant true. Of f32, or of a type of 16 bits. */
-static bool dti_all_finite(const void *data, dt_dtype dtype, uint64_t count) {
-    const char *bytes = data;
-    const size_t size = dti_dtype_bytes(dtype);
-    const uint32_t exponent = dtype == DT_BF16 ? 0x7f80u : dtype == DT_F16 ? 0x7c00u : 0x7f800000u;
-    for (uint64_t i = 0; i < count; i++) {
-        uint32_t bits = 0;
-        memcpy(&bits, bytes + size * i, size);
-        if ((bits & exponent) == exponent)
-            return false;
-    }
-    return true;
-}
-
 static bool dti_cpu_launch_finite(const dti_cpu_exec *x, uint32_t i) {
     const dti_launch *l = &x->desc->launches[i];
     const dti_kernel_info *info = dti_kernel_info_of(l->kernel);

@@ -165,7 +165,7 @@ static const char *dti_vk_refusal(const dt_device_info *info, uint32_t version, 
         return "not usable: needs 4 storage buffers in a shader";
     if (info->push_constant_bytes < sizeof(dti_args))
         return "not usable: needs 128 bytes of push constants";
-    if (info->offset_alignment > DTI_VK_ALIGN)
+    if (info->offset_alignment > DTI_PLACE_ALIGN)
         return "not usable: needs buffer offsets in steps of 256 bytes";
     return NULL;
 }

@@ -7,7 +7,6 @@
 #define DTI_VK_1_2 (1u << 22 | 2u << 12)
 #define DTI_VK_DEVICES_MAX 16
 #define DTI_VK_STAGING_BYTES (4u << 20) /* of blocking copies: large enough to hide the submit */
-#define DTI_VK_ALIGN 256u               /* the largest minStorageBufferOffsetAlignment allowed */
 #define DTI_VK_GROUPS_MAX 65535u        /* per axis; the portable core's limit, used everywhere */
 
 typedef struct dti_vk_device dti_vk_device;

@@ -70,7 +70,7 @@ static dt_result dti_vk_check_launch(const dti_vk_build *b, uint32_t number) {
     for (int i = 0; i < DTI_BINDINGS_MAX; i++) {
         const dti_place *p = &b->desc->places[launch->value[i]];
         const dti_vk_memory *m = (const dti_vk_memory *)b->desc->memories[p->memory];
-        if (p->offset % DTI_VK_ALIGN || p->offset > m->bytes || p->bytes > m->bytes - p->offset)
+        if (p->offset % DTI_PLACE_ALIGN || p->offset > m->bytes || p->bytes > m->bytes - p->offset)
             return dti_fail(base, DT_ERROR_INVALID,
                             "%s, launch %u (%s): operand %d lies outside its arena", b->desc->label,
                             number, name, i);
@@ -95,7 +95,7 @@ static dti_vk_key dti_vk_key_of(const dti_vk_build *b, const uint32_t value[DTI_
         const dti_place *p = &b->desc->places[value[i]];
         key.memory[i] = p->memory;
         key.offset[i] = p->bytes ? p->offset : 0;
-        key.bytes[i] = p->bytes ? p->bytes : DTI_VK_ALIGN;
+        key.bytes[i] = p->bytes ? p->bytes : DTI_PLACE_ALIGN;
     }
     return key;
 }
@@ -129,7 +129,7 @@ static void dti_vk_add_scans(dti_vk_build *b, const dti_launch *launch, dti_vk_w
         dti_vk_key key = dti_vk_key_of(b, (uint32_t[DTI_BINDINGS_MAX]){x, x, x, x});
         key.memory[1] = b->desc->out;
         key.offset[1] = 0;
-        key.bytes[1] = DTI_VK_ALIGN;
+        key.bytes[1] = DTI_PLACE_ALIGN;
         e->scans[e->scan_count++] =
             (dti_vk_scan){.set = dti_vk_set_of(b, &key),
                           .words = (uint32_t)(b->desc->places[x].bytes / DTI_WORD_BYTES)};
@@ -409,7 +409,7 @@ static bool dti_vk_exchange_fits(const dti_exec_desc *desc, const dti_segment *s
 
 /* What would be undefined behaviour in the driver; a fault of the program that compiled this. */
 static dt_result dti_vk_check_desc(dti_vk_device *device, const dti_exec_desc *desc) {
-    dti_range step = {0, DTI_WORD_BYTES * DTI_STEP_WORDS}, status = {0, DTI_VK_ALIGN};
+    dti_range step = {0, DTI_WORD_BYTES * DTI_STEP_WORDS}, status = {0, DTI_PLACE_ALIGN};
     bool good = desc->in < desc->memory_count && desc->out < desc->memory_count;
     good = good && dti_vk_range_fits(desc->memories[desc->in], &step) &&
            dti_vk_range_fits(desc->memories[desc->out], &status);

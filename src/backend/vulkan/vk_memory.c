@@ -164,7 +164,7 @@ static dt_result dti_vk_memory_create(dti_device *head, uint64_t bytes, dti_memo
     dt_result result = dti_vk_alive(device);
     if (result)
         return result;
-    if (bytes > UINT64_MAX - DTI_VK_ALIGN)
+    if (bytes > UINT64_MAX - DTI_PLACE_ALIGN)
         return dti_fail(head->base, DT_ERROR_DEVICE_MEMORY, "an arena of %llu bytes is absurd",
                         (unsigned long long)bytes);
     dti_vk_memory *m = dti_alloc(head->base, sizeof *m);
@@ -172,7 +172,7 @@ static dt_result dti_vk_memory_create(dti_device *head, uint64_t bytes, dti_memo
         return DT_ERROR_MEMORY;
     m->device = device;
     m->kind = kind;
-    m->bytes = (DTI_MAX(bytes, 1u) + DTI_VK_ALIGN - 1) / DTI_VK_ALIGN * DTI_VK_ALIGN;
+    m->bytes = (DTI_MAX(bytes, 1u) + DTI_PLACE_ALIGN - 1) / DTI_PLACE_ALIGN * DTI_PLACE_ALIGN;
     result = dti_vk_memory_fill(m);
     if (result) {
         dti_vk_memory_destroy((dti_memory *)m);
