@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")"
 
-commands='train test fuzz setup header shaders build bench devices check install clean help'
+commands='train test fuzz platforms setup header shaders build bench devices check install clean help'
 CC=${CC:-cc}
 CFLAGS=${CFLAGS:--O2}
 LIBS='-lm -ldl -lpthread'
@@ -29,8 +29,11 @@ help() {
                            test random N: N random models on the CPU and N / 50 on each Vulkan device
                            (100000: some hours); DTRAIN_RANDOM_SEED=n: the first one's seed
 ./build.sh fuzz [seconds]  what reads files against damaged ones, 60 s each; needs Clang's libFuzzer
+./build.sh platforms       what is not this machine's, compiled and run: Windows under wine, the web,
+                           WASI, other CPUs under QEMU, musl; all: also what takes minutes to
+                           compile; or names; docs/platforms.md
 ./build.sh setup           install what train, test, check, fuzz and shaders need (apt, as root or sudo);
-                           nothing else installs anything
+                           nothing else installs anything; setup platforms: what platforms needs
 ./build.sh header          write dtrain.h from src/
 ./build.sh shaders         compile shaders/ into src/backend/vulkan/shader_table.h
 ./build.sh build           the header, the examples, the tests and the tools
@@ -151,7 +154,21 @@ setup_shaders() {
     need_tool spirv-tools spirv-opt spirv-val
 }
 
+# Compilers, libraries and emulators of other platforms: some 2 GB.
+setup_platforms() {
+    may_install=yes
+    need clang lld python3-minimal
+    need gcc-mingw-w64-x86-64 wine64 emscripten nodejs wasi-libc
+    need "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev-wasm32"
+    need qemu-user libc6-dev-arm64-cross libgcc-12-dev-arm64-cross
+    need libc6-dev-riscv64-cross libgcc-12-dev-riscv64-cross binutils-riscv64-linux-gnu
+    need libc6-dev-armhf-cross libgcc-12-dev-armhf-cross
+    need libc6-dev-i386-cross libgcc-12-dev-i386-cross
+    need musl-tools
+}
+
 setup() {
+    if [ "${1:-}" = platforms ]; then setup_platforms; return 0; fi
     may_install=yes
     setup_check
     setup_interop
@@ -605,6 +622,14 @@ bench_parallel() {
     exec python3 tools/bench_parallel.py "$@"
 }
 
+platforms() {
+    need_tool python3-minimal python3
+    header
+    # Without it the training on Fashion-MNIST skips.
+    if [ -e "$data_package" ]; then (data); fi
+    exec sh tests/platforms.sh "$@"
+}
+
 devices() {
     setup_compiler
     header
@@ -678,7 +703,8 @@ case $command in
 train) train "$@" ;;
 test) run_tests "$@" ;;
 fuzz) fuzz "$@" ;;
-setup) setup ;;
+platforms) platforms "$@" ;;
+setup) setup "$@" ;;
 header) need_tool python3-minimal python3; header ;;
 shaders) setup_shaders; shaders ;;
 build) build ;;

@@ -40,6 +40,9 @@ DTI_OPTIMIZE_END
 /* ---- comm: collectives over threads, TCP and MPI; uses base alone */
 #include "comm/comm.h"
 #include "comm/life.c"
+#include "comm/socket.h"
+#include "comm/socket_posix.c"
+#include "comm/socket_win32.c"
 #include "comm/collective/kind.c"
 #include "comm/collective/fold.h"
 DTI_OPTIMIZE_SPEED

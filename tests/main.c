@@ -37,6 +37,7 @@ static FILE *harness_stream(int descriptor, const char *mode) {
 #include "own_rows.h"
 
 #include "test_base.c"
+#include "test_platform.c"
 
 #include "test_kernel.c"
 #include "test_conv_kernel.c"

@@ -4,10 +4,18 @@
 #define DTRAIN_TESTS_TEMP_H
 
 #include <dirent.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
+#ifdef _WIN32
+#include <direct.h>
+#define mkdir(path, mode) _mkdir(path)
+#else
+#include <sys/stat.h>
+#endif
 
 #define TEMP_FILES_MAX 64
 
@@ -23,13 +31,23 @@ static void temp_remove(void) {
     rmdir(temp_folder);
 }
 
+/* mkdtemp is not everywhere. */
+static bool temp_make(const char *parent) {
+    const unsigned long long start = (unsigned long long)time(NULL) << 24;
+    for (unsigned i = 0; i < 1000; i++) {
+        snprintf(temp_folder, sizeof temp_folder, "%s/dtrain-test-%llx", parent,
+                 (start ^ (uintptr_t)&start >> 4) + i);
+        if (mkdir(temp_folder, 0700) == 0)
+            return true;
+    }
+    return false;
+}
+
 /* The path of a file in the folder; it lives until exit. */
 static const char *temp_path(const char *name) {
     if (!*temp_folder) {
         const char *parent = getenv("TMPDIR");
-        snprintf(temp_folder, sizeof temp_folder, "%s/dtrain-test-XXXXXX",
-                 parent ? parent : "/tmp");
-        if (!mkdtemp(temp_folder))
+        if (!temp_make(parent ? parent : "/tmp"))
             *temp_folder = 0;
         atexit(temp_remove);
     }
@@ -68,6 +86,7 @@ __attribute__((__unused__)) static int temp_unfinished(const char *path) {
     return list ? count : -1;
 }
 
+#ifndef __wasi__ /* which has no system() */
 /* Runs a Python program, given as text without double quotes, dollars and backslashes; true when
  * it ended well. */
 __attribute__((__unused__)) static bool temp_python(const char *program, bool quiet) {
@@ -80,5 +99,6 @@ __attribute__((__unused__)) static bool temp_python(const char *program, bool qu
                         quiet ? " >/dev/null 2>&1" : "");
     return size < (int)sizeof command && system(command) == 0;
 }
+#endif
 
 #endif

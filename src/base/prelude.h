@@ -44,6 +44,10 @@
 #include <arm_neon.h>
 #endif
 
+#if FLT_EVAL_METHOD == 1 || FLT_EVAL_METHOD == 2
+#error "dtrain.h: floats are computed in a wider type (the x87): add -msse2 -mfpmath=sse"
+#endif
+
 /* <complex.h> names the imaginary unit I; a host that included it must not lose it for good. */
 #pragma push_macro("I")
 #undef I

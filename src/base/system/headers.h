@@ -26,9 +26,10 @@
 #include <dlfcn.h>
 #endif
 
-/* Under -std=c11 the C library hides POSIX; what needs it has a plain C11 fallback. */
-#if !defined _WIN32 &&                                                                             \
-    ((defined _POSIX_C_SOURCE && _POSIX_C_SOURCE >= 199309L) || defined __APPLE__)
+/* Under -std=c11 the C library hides POSIX; what needs it has a plain C11 fallback. Else not each
+ * library says how much it shows: musl shows all. */
+#if !defined _WIN32 && (!defined __STRICT_ANSI__ || defined __APPLE__ ||                           \
+                        (defined _POSIX_C_SOURCE && _POSIX_C_SOURCE >= 199309L))
 #define DTI_POSIX 1
 #include <dirent.h>
 #else
@@ -52,4 +53,12 @@
 #include <signal.h>
 #else
 #define DTI_SIGNALS 0
+#endif
+
+/* Sockets, and what else came to POSIX with its edition of 2008. */
+#if DTI_POSIX && !defined __wasm__ &&                                                              \
+    (!defined _POSIX_C_SOURCE || _POSIX_C_SOURCE >= 200809L || defined __APPLE__)
+#define DTI_POSIX_2008 1
+#else
+#define DTI_POSIX_2008 0
 #endif

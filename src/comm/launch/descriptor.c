@@ -6,7 +6,7 @@
 #define DTI_DESCRIPTOR_MS 5000
 
 /* The number of bytes; -1 = cannot be read. */
-#if DTI_LAUNCH_POSIX
+#if DTI_POSIX_2008
 static int dti_descriptor_read(int descriptor, char *to, size_t room) {
     struct stat file;
     size_t size = 0;

@@ -2,18 +2,6 @@
  * known, and what has been found so far. env_value.c reads single variables, launcher.c finds whose
  * set counts, env.c makes a desc of it. */
 
-#if DTI_POSIX && !defined _WIN32 && (defined __APPLE__ || _POSIX_C_SOURCE >= 200809L)
-#define DTI_LAUNCH_POSIX 1
-#include <fcntl.h>
-#include <netdb.h>
-#include <poll.h>
-#include <sys/file.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#else
-#define DTI_LAUNCH_POSIX 0
-#endif
-
 /* X(id, name for DTRAIN_LAUNCHER, rank, world size, local rank, local size); the order is the
  * precedence. PMIx has its size in its store, Slurm its local size in a list; "" = none. */
 #define DTI_LAUNCHER_LIST(X)                                                                       \

@@ -13,7 +13,7 @@
 /* What values may hold differs between launchers; hex digits all take. */
 #define DTI_PMI_TEXT_MAX 480
 
-#if DTI_LAUNCH_POSIX
+#if DTI_POSIX_2008
 #ifndef MSG_NOSIGNAL /* macOS */
 #define DTI_PMI_SEND MSG_DONTWAIT
 #else

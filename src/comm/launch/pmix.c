@@ -41,7 +41,7 @@ _Static_assert(sizeof(dti_pmix_proc) == 260, "as pmix_common.h has it");
 _Static_assert(sizeof(void *) != 8 || sizeof(dti_pmix_value) == 32, "as pmix_common.h has it");
 _Static_assert(sizeof(void *) != 8 || sizeof(dti_pmix_info) == 552, "as pmix_common.h has it");
 
-#if DTI_LAUNCH_POSIX
+#if DTI_POSIX_2008
 
 typedef struct dti_pmix {
     void *library;

@@ -4,22 +4,6 @@
  * meeting point leave (asked of the system with an unconnected socket, not guessed from a host
  * name). */
 
-#if DTI_POSIX && !defined _WIN32 && (defined __APPLE__ || _POSIX_C_SOURCE >= 200809L)
-#define DTI_TCP 1
-#include <arpa/inet.h>
-#include <fcntl.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
-#else
-#define DTI_TCP 0
-#endif
-
 #if DTI_TCP
 
 #define DTI_ADDRESSES_MAX 8
@@ -170,14 +154,13 @@ static int dti_resolve(const char *host, int port, dti_addresses *out) {
 
 /* The address of this host that packets to `to` leave from. */
 static bool dti_address_towards(const dti_address *to, dti_address *out) {
-    int s = socket(to->sock.ss_family, SOCK_DGRAM, 0);
+    int s = dti_socket_new(to->sock.ss_family, SOCK_DGRAM);
     if (s < 0)
         return false;
-    fcntl(s, F_SETFD, FD_CLOEXEC);
     out->bytes = sizeof out->sock;
-    bool ok = connect(s, (const struct sockaddr *)&to->sock, to->bytes) == 0 &&
-              getsockname(s, (struct sockaddr *)&out->sock, &out->bytes) == 0;
-    close(s);
+    bool ok =
+        dti_socket_connect(s, &to->sock, to->bytes) && dti_socket_name(s, &out->sock, &out->bytes);
+    dti_socket_close(s);
     return ok;
 }
 
@@ -196,7 +179,30 @@ static bool dti_interface_matches(const char *pattern, const char *name) {
 }
 
 /* Of the interfaces that are up: those that match `pattern`, or, with "", those that are not
- * loopback. */
+ * loopback. On Windows, where names are long and change, it is the address that is matched. */
+#ifdef _WIN32
+static void dti_interface_addresses(const char *pattern, dti_addresses *out) {
+    INTERFACE_INFO all[32];
+    DWORD bytes = 0;
+    int s = dti_socket_new(AF_INET, SOCK_DGRAM);
+    out->count = 0;
+    if (s < 0)
+        return;
+    if (WSAIoctl((SOCKET)s, SIO_GET_INTERFACE_LIST, NULL, 0, all, sizeof all, &bytes, NULL, NULL))
+        bytes = 0;
+    dti_socket_close(s);
+    for (size_t i = 0; i < bytes / sizeof all[0]; i++) {
+        char text[64];
+        dti_addresses one = {.count = 0};
+        dti_addresses_add(&one, &all[i].iiAddress.Address, sizeof all[i].iiAddress.AddressIn);
+        dti_address_text(&one.at[0], text);
+        const bool wanted =
+            pattern[0] ? dti_interface_matches(pattern, text) : !(all[i].iiFlags & IFF_LOOPBACK);
+        if (all[i].iiFlags & IFF_UP && wanted)
+            dti_addresses_add(out, &all[i].iiAddress.Address, one.at[0].bytes);
+    }
+}
+#else
 static void dti_interface_addresses(const char *pattern, dti_addresses *out) {
     struct ifaddrs *all = NULL;
     out->count = 0;
@@ -218,6 +224,7 @@ static void dti_interface_addresses(const char *pattern, dti_addresses *out) {
     }
     freeifaddrs(all);
 }
+#endif
 
 /* ---- in a JOIN: one byte 4 or 6, the port in two bytes, then 4 or 16 bytes; one after another */
 
@@ -261,21 +268,16 @@ static void dti_addresses_unpack(const uint8_t *in, uint32_t bytes, dti_addresse
 
 /* A listening socket at `a`, whose port is filled in; -1, with errno. */
 static int dti_listen_at(dti_address *a) {
-    int s = socket(a->sock.ss_family, SOCK_STREAM, 0), one = 1;
+    int s = dti_socket_new(a->sock.ss_family, SOCK_STREAM);
     if (s < 0)
         return -1;
-    fcntl(s, F_SETFD, FD_CLOEXEC);
-    fcntl(s, F_SETFL, O_NONBLOCK);
     if (dti_address_port(a)) /* of a job that has just ended */
-        setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+        dti_socket_set(s, SOL_SOCKET, DTI_SOCKET_REUSE, 1);
     if (a->sock.ss_family == AF_INET6)
-        setsockopt(s, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one);
-    if (bind(s, (const struct sockaddr *)&a->sock, a->bytes) == 0 && listen(s, 1024) == 0 &&
-        getsockname(s, (struct sockaddr *)&a->sock, &a->bytes) == 0)
+        dti_socket_set(s, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+    if (dti_socket_listen(s, &a->sock, &a->bytes))
         return s;
-    int error = errno;
-    close(s);
-    errno = error;
+    dti_socket_close(s);
     return -1;
 }
 

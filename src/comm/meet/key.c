@@ -71,7 +71,7 @@ static bool dti_key_parse(const char *text, size_t size, uint8_t key[DTI_KEY_BYT
     return !is_text;
 }
 
-#if DTI_LAUNCH_POSIX
+#if DTI_POSIX_2008
 
 /* ---- a file that the user names */
 

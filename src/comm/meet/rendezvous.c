@@ -69,7 +69,7 @@ static void dti_rendezvous_done(dti_rendezvous *r) {
 
 static void dti_rendezvous_deafen(dti_rendezvous *r) {
     for (int i = 0; i < r->own.count; i++)
-        close(r->listeners[i]);
+        dti_socket_close(r->listeners[i]);
     r->own.count = 0;
 }
 
@@ -141,7 +141,7 @@ static dt_result dti_rendezvous_listened(dti_base *base, const dti_rendezvous *r
                     "rank %d cannot listen (rendezvous \"%s\", interfaces \"%s\", ports %d to %d): "
                     "%s",
                     d->rank, d->rendezvous, d->interfaces, d->port_low, d->port_high,
-                    strerror(r->error));
+                    dti_socket_text(r->error));
 }
 
 /* "localhost" and addresses mean what they say. A host's own name may be a loopback address to
@@ -213,7 +213,7 @@ static void dti_rendezvous_text(const dti_rendezvous *r, char *text, size_t room
 
 static void dti_rendezvous_parse(dti_rendezvous *r, char *text) {
     char *rest = NULL;
-    for (char *word = strtok_r(text, " \n", &rest); word; word = strtok_r(NULL, " \n", &rest)) {
+    for (char *word = dti_strtok(text, " \n", &rest); word; word = dti_strtok(NULL, " \n", &rest)) {
         dti_endpoint e;
         dti_addresses found;
         if (!dti_endpoint_parse("tcp://", word, &e) || dti_resolve(e.host, e.port, &found))
@@ -233,6 +233,7 @@ static size_t dti_rendezvous_line(const dt_comm_desc *d, char line[128]) {
     return (size_t)snprintf(line, 128, "dtrain %llu %s\n", (unsigned long long)d->attempt, d->job);
 }
 
+#if DTI_POSIX_2008
 /* A new name for each process: containers have equal process ids. */
 static int dti_rendezvous_create(const char *path, char fresh[300]) {
     uint8_t chance[8];
@@ -291,6 +292,16 @@ static void dti_rendezvous_read(dti_rendezvous *r) {
     text[size - 1] = 0;
     dti_rendezvous_parse(r, text + skip);
 }
+#else
+static dt_result dti_rendezvous_publish(dti_base *base, dti_rendezvous *r) {
+    return dti_fail(base, DT_ERROR_UNSUPPORTED,
+                    "rendezvous \"%s\": file:// needs POSIX; use tcp://", r->desc->rendezvous);
+}
+
+static void dti_rendezvous_read(dti_rendezvous *r) {
+    snprintf(r->why, sizeof r->why, "file:// needs POSIX; use tcp://");
+}
+#endif
 
 /* ---- tcpstore:// */
 

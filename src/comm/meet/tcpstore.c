@@ -24,12 +24,6 @@
 #define DTI_KV_CONNECT_NS 2000000000u
 #define DTI_KV_KEYS_MAX ((uint64_t)1 << 40) /* more are no answer of a store */
 
-#ifdef MSG_NOSIGNAL
-#define DTI_KV_SEND MSG_NOSIGNAL
-#else /* macOS: SO_NOSIGPIPE */
-#define DTI_KV_SEND 0
-#endif
-
 /* As the older ones are numbered. */
 typedef enum dti_kv_command {
     DTI_KV_SET = 0,
@@ -56,7 +50,7 @@ static dt_result dti_kv_fail(dti_kv *s, dt_result result, const char *format, ..
 
 static void dti_kv_close(dti_kv *s) {
     if (s->fd >= 0)
-        close(s->fd);
+        dti_socket_close(s->fd);
     s->fd = -1;
 }
 
@@ -70,11 +64,11 @@ static dt_result dti_kv_ready(dti_kv *s, short events, uint64_t limit) {
         if (now >= until)
             return dti_kv_fail(s, DT_ERROR_TIMEOUT, "no answer");
         struct pollfd poller = {.fd = s->fd, .events = events};
-        int ready = poll(&poller, 1, (int)DTI_MIN((until - now) / 1000000 + 1, 60000u));
+        int ready = dti_socket_poll(&poller, 1, (int)DTI_MIN((until - now) / 1000000 + 1, 60000u));
         if (ready > 0)
             return DT_OK;
         if (ready < 0 && errno != EINTR)
-            return dti_kv_fail(s, DT_ERROR_IO, "poll: %s", strerror(errno));
+            return dti_kv_fail(s, DT_ERROR_IO, "poll: %s", dti_socket_text(errno));
     }
 }
 
@@ -84,9 +78,10 @@ static dt_result dti_kv_send(dti_kv *s, const uint8_t *data, size_t bytes) {
         dt_result result = dti_kv_ready(s, POLLOUT, limit);
         if (result)
             return result;
-        ssize_t sent = send(s->fd, data, bytes, DTI_KV_SEND);
-        if (sent < 0 && errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK)
-            return dti_kv_fail(s, DT_ERROR_IO, "%s", strerror(errno));
+        const dti_socket_part part = {(void *)(uintptr_t)data, bytes};
+        const int64_t sent = dti_socket_send(s->fd, &part, 1);
+        if (sent < 0 && !dti_socket_would_block(errno))
+            return dti_kv_fail(s, DT_ERROR_IO, "%s", dti_socket_text(errno));
         if (sent > 0) {
             data += sent;
             bytes -= (size_t)sent;
@@ -102,11 +97,12 @@ static dt_result dti_kv_receive(dti_kv *s, void *to, size_t bytes, uint64_t limi
         dt_result result = dti_kv_ready(s, POLLIN, limit);
         if (result)
             return result;
-        ssize_t got = recv(s->fd, at, bytes, 0);
+        const dti_socket_part part = {at, bytes};
+        const int64_t got = dti_socket_receive(s->fd, &part, 1);
         if (got == 0)
             return dti_kv_fail(s, DT_ERROR_IO, "it closed the connection");
-        if (got < 0 && errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK)
-            return dti_kv_fail(s, DT_ERROR_IO, "%s", strerror(errno));
+        if (got < 0 && !dti_socket_would_block(errno))
+            return dti_kv_fail(s, DT_ERROR_IO, "%s", dti_socket_text(errno));
         if (got > 0) {
             at += got;
             bytes -= (size_t)got;
@@ -120,30 +116,24 @@ static dt_result dti_kv_receive(dti_kv *s, void *to, size_t bytes, uint64_t limi
 
 static dt_result dti_kv_connect_to(dti_kv *s, const dti_address *a) {
     char where[64];
-    int error = 0, one = 1;
-    socklen_t size = sizeof error;
+    int error = 0;
     dti_address_text(a, where);
-    s->fd = socket(a->sock.ss_family, SOCK_STREAM, 0);
+    s->fd = dti_socket_new(a->sock.ss_family, SOCK_STREAM);
     if (s->fd < 0)
-        return dti_kv_fail(s, DT_ERROR_IO, "%s: %s", where, strerror(errno));
-    fcntl(s->fd, F_SETFD, FD_CLOEXEC);
-    fcntl(s->fd, F_SETFL, O_NONBLOCK);
-    setsockopt(s->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-#ifdef SO_NOSIGPIPE
-    setsockopt(s->fd, SOL_SOCKET, SO_NOSIGPIPE, &one, sizeof one);
-#endif
-    if (connect(s->fd, (const struct sockaddr *)&a->sock, a->bytes) == 0)
+        return dti_kv_fail(s, DT_ERROR_IO, "%s: %s", where, dti_socket_text(errno));
+    dti_socket_set(s->fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    if (dti_socket_connect(s->fd, &a->sock, a->bytes))
         return DT_OK;
     if (errno != EINPROGRESS)
         error = errno;
     else if (dti_kv_ready(s, POLLOUT, dti_now_ns() + DTI_KV_CONNECT_NS))
         error = ETIMEDOUT;
-    else if (getsockopt(s->fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0)
-        error = errno;
+    else
+        error = dti_socket_failed(s->fd);
     if (!error)
         return DT_OK;
     dti_kv_close(s);
-    return dti_kv_fail(s, DT_ERROR_IO, "%s: %s", where, strerror(error));
+    return dti_kv_fail(s, DT_ERROR_IO, "%s: %s", where, dti_socket_text(error));
 }
 
 static dt_result dti_kv_connect(dti_kv *s, const char *host, int port) {

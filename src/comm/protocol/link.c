@@ -230,7 +230,8 @@ static bool dti_link_parse(dti_core *core, dti_link *link) {
         return false;
     }
     link->rx_from += whole;
-    if (f->epoch != core->epoch) /* dropped; data cannot be, and has connections of its epoch's own */
+    if (f->epoch !=
+        core->epoch) /* dropped; data cannot be, and has connections of its epoch's own */
         return !payload;
     return dti_link_frame(core, link, body);
 }

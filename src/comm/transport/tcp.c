@@ -19,9 +19,9 @@ static bool dti_conn_is_data(const dti_tcp_conn *c) {
 
 /* What `who` looks at: the application at data, the thread at all else, and at data when it has
  * to. */
-static nfds_t dti_tcp_poll_set(dti_tcp *t, dti_tcp_who who, bool data, bool control) {
+static size_t dti_tcp_poll_set(dti_tcp *t, dti_tcp_who who, bool data, bool control) {
     struct pollfd *polls = t->polls[who];
-    nfds_t count = 0;
+    size_t count = 0;
     for (uint32_t i = 0; i < t->active_count; i++) {
         const dti_tcp_conn *c = t->active[i];
         if (dti_conn_is_data(c) ? !data : !control)
@@ -51,11 +51,11 @@ static void dti_tcp_accept_ready(dti_tcp *t, const struct pollfd *polls) {
 }
 
 /* After the poll: the link may have ended meanwhile, and its descriptor be another's. */
-static void dti_tcp_poll_done(dti_tcp *t, dti_tcp_who who, nfds_t count) {
-    for (nfds_t i = 0; i < count; i++) {
+static void dti_tcp_poll_done(dti_tcp *t, dti_tcp_who who, size_t count) {
+    for (size_t i = 0; i < count; i++) {
         const struct pollfd *p = &t->polls[who][i];
         dti_tcp_conn *c = dti_conn_of(t, t->polled[who][i]);
-        if (p->revents && c->fd == p->fd)
+        if (p->revents && c->fd == (int)p->fd)
             dti_conn_ready(t, c, p->revents);
     }
 }
@@ -67,24 +67,24 @@ static int dti_ms_until(uint64_t deadline_ns) {
 
 /* ---- the thread */
 
-static nfds_t dti_tcp_thread_set(dti_tcp *t) {
+static size_t dti_tcp_thread_set(dti_tcp *t) {
     t->thread_reads = !t->waiting;
-    nfds_t count = dti_tcp_poll_set(t, DTI_TCP_THREAD, t->thread_reads, true);
+    size_t count = dti_tcp_poll_set(t, DTI_TCP_THREAD, t->thread_reads, true);
     t->polls[DTI_TCP_THREAD][count] = (struct pollfd){.fd = t->wake[0], .events = POLLIN};
     dti_tcp_poll_listeners(t, t->polls[DTI_TCP_THREAD] + count + 1);
     return count;
 }
 
-static void dti_tcp_round(dti_tcp *t, nfds_t count) {
+static void dti_tcp_round(dti_tcp *t, size_t count) {
     const struct pollfd *extra = t->polls[DTI_TCP_THREAD] + count;
     if (extra[0].revents)
-        dti_pipe_drain(t->wake[0]);
+        dti_wake_drain(t->wake);
     t->core.now = dti_now_ns();
     dti_tcp_poll_done(t, DTI_TCP_THREAD, count);
     dti_tcp_accept_ready(t, extra + 1);
     dti_tcp_tick(t);
     if (t->sleeping && t->events_seen != t->core.events)
-        dti_pipe_write(t->nudge[1]);
+        dti_wake_write(t->nudge);
     t->events_seen = t->core.events;
 }
 
@@ -94,10 +94,11 @@ static void dti_tcp_thread(void *arg) {
     dti_thread_name("dtrain-comm");
     dti_mutex_lock(&t->lock);
     while (!atomic_load(&t->stop)) {
-        nfds_t count = dti_tcp_thread_set(t);
+        size_t count = dti_tcp_thread_set(t);
         int timeout = dti_ms_until(dti_core_deadline(&t->core));
         dti_mutex_unlock(&t->lock);
-        poll(t->polls[DTI_TCP_THREAD], count + 1 + (nfds_t)t->meeting.own.count, timeout);
+        dti_socket_poll(t->polls[DTI_TCP_THREAD], count + 1 + (size_t)t->meeting.own.count,
+                        timeout);
         dti_mutex_lock(&t->lock);
         dti_tcp_round(t, count);
     }
@@ -149,18 +150,18 @@ static dti_flight *dti_tcp_flight(dti_tcp *t, uint64_t id) {
 
 /* One look at the data connections; with the lock, which is given back while it sleeps. */
 static void dti_tcp_look(dti_tcp *t, int timeout_ms) {
-    nfds_t count = dti_tcp_poll_set(t, DTI_TCP_APP, true, !t->thread_made);
+    size_t count = dti_tcp_poll_set(t, DTI_TCP_APP, true, !t->thread_made);
     struct pollfd *nudge = &t->polls[DTI_TCP_APP][count];
     *nudge = (struct pollfd){.fd = t->nudge[0], .events = POLLIN};
     t->sleeping = timeout_ms != 0;
     if (timeout_ms)
         dti_mutex_unlock(&t->lock);
-    int ready = poll(t->polls[DTI_TCP_APP], count + 1, timeout_ms);
+    int ready = dti_socket_poll(t->polls[DTI_TCP_APP], count + 1, timeout_ms);
     if (timeout_ms)
         dti_mutex_lock(&t->lock);
     t->sleeping = false;
     if (ready > 0 && nudge->revents)
-        dti_pipe_drain(t->nudge[0]);
+        dti_wake_drain(t->nudge);
     t->core.now = dti_now_ns();
     if (ready > 0)
         dti_tcp_poll_done(t, DTI_TCP_APP, count);
@@ -341,15 +342,14 @@ static void dti_tcp_free(dti_tcp *t) {
     dti_key_forget(&t->share);
     dti_rendezvous_close(&t->meeting);
     for (int i = 0; i < 2; i++) {
-        if (t->wake[i] >= 0)
-            close(t->wake[i]);
-        if (t->nudge[i] >= 0)
-            close(t->nudge[i]);
         dti_free(t->base, t->polls[i]);
         dti_free(t->base, t->polled[i]);
     }
-    if (t->reserve >= 0)
-        close(t->reserve);
+    dti_wake_close(t->wake);
+    dti_wake_close(t->nudge);
+    dti_descriptor_give_up(&t->reserve);
+    if (t->sockets)
+        dti_sockets_end();
     if (t->locked_made)
         dti_mutex_destroy(&t->lock);
     dti_free(t->base, t->conns);
@@ -431,22 +431,11 @@ static bool dti_tcp_memory(dti_tcp *t) {
     return t->conns && t->active;
 }
 
-static bool dti_pipe_open(int ends[2]) {
-    if (pipe(ends) != 0) {
-        ends[0] = ends[1] = -1;
-        return false;
-    }
-    for (int i = 0; i < 2; i++) {
-        fcntl(ends[i], F_SETFD, FD_CLOEXEC);
-        fcntl(ends[i], F_SETFL, O_NONBLOCK);
-    }
-    return true;
-}
-
 static dt_result dti_tcp_pipe(dti_tcp *t) {
-    if (!dti_pipe_open(t->wake) || !dti_pipe_open(t->nudge))
-        return dti_fail(t->base, DT_ERROR_IO, "pipe: %s", strerror(errno));
-    t->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    t->sockets = dti_sockets_begin();
+    if (!t->sockets || !dti_wake_open(t->wake) || !dti_wake_open(t->nudge))
+        return dti_fail(t->base, DT_ERROR_IO, "pipe: %s", dti_socket_text(errno));
+    t->reserve = dti_descriptor_reserve();
     dti_mutex_init(&t->lock);
     t->locked_made = true;
     return DT_OK;
@@ -457,10 +446,10 @@ static dt_result dti_tcp_join(dti_tcp *t) {
     dti_mutex_lock(&t->lock);
     dti_tcp_try_all(t);
     while (t->core.state == DTI_CORE_JOINING) {
-        nfds_t count = dti_tcp_poll_set(t, DTI_TCP_APP, true, true);
+        size_t count = dti_tcp_poll_set(t, DTI_TCP_APP, true, true);
         dti_tcp_poll_listeners(t, t->polls[DTI_TCP_APP] + count);
-        poll(t->polls[DTI_TCP_APP], count + (nfds_t)t->meeting.own.count,
-             dti_ms_until(dti_core_deadline(&t->core)));
+        dti_socket_poll(t->polls[DTI_TCP_APP], count + (size_t)t->meeting.own.count,
+                        dti_ms_until(dti_core_deadline(&t->core)));
         t->core.now = dti_now_ns();
         dti_tcp_poll_done(t, DTI_TCP_APP, count);
         dti_tcp_accept_ready(t, t->polls[DTI_TCP_APP] + count);

@@ -42,15 +42,15 @@ struct dti_tcp {
     const dti_conn_by_tls *by_tls;
     dti_mutex lock;
     dti_thread thread;
-    bool locked_made, thread_made;
-    int nudge[2];          /* a pipe: ends the application's sleep */
-    uint32_t events_seen;  /* of core.events, by the thread */
-    bool sleeping;         /* the application is in poll */
-    int wake[2];           /* a pipe: ends the thread's sleep */
-    uint64_t accept_after; /* there was no descriptor: not before this time, ns */
-    int reserve;           /* a descriptor to give up when there are no more */
-    dti_tcp_conn *conns;   /* [core.link_count] */
-    dti_tcp_conn **active; /* those with a descriptor */
+    bool sockets, locked_made, thread_made; /* what has been made */
+    int nudge[2];                           /* a pipe: ends the application's sleep */
+    uint32_t events_seen;                   /* of core.events, by the thread */
+    bool sleeping;                          /* the application is in poll */
+    int wake[2];                            /* a pipe: ends the thread's sleep */
+    uint64_t accept_after;                  /* there was no descriptor: not before this time, ns */
+    int reserve;                            /* a descriptor to give up when there are no more */
+    dti_tcp_conn *conns;                    /* [core.link_count] */
+    dti_tcp_conn **active;                  /* those with a descriptor */
     uint32_t active_count;
     struct pollfd *polls[2]; /* of the application, of the thread */
     dti_link **polled[2];
@@ -89,42 +89,33 @@ static void dti_conn_open(dti_tcp *t, dti_link *link, int fd) {
 static void dti_conn_close(dti_tcp *t, dti_tcp_conn *c) {
     if (c->fd < 0)
         return;
-    close(c->fd);
+    dti_socket_close(c->fd);
     c->fd = -1;
     dti_tls_close(&c->tls);
     t->active[c->at] = t->active[--t->active_count];
     t->active[c->at]->at = c->at;
 }
 
-static void dti_socket_options(int fd) {
-    int one = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+static void dti_conn_options(int fd) {
+    dti_socket_set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    dti_socket_set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
 #ifdef __linux__
-    int idle = 10, interval = 5, count = 3, user = DTI_USER_TIMEOUT_MS;
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
-    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
-    setsockopt(fd, IPPROTO_TCP, 18 /* TCP_USER_TIMEOUT */, &user, sizeof user);
-#endif
-#ifdef SO_NOSIGPIPE
-    setsockopt(fd, SOL_SOCKET, SO_NOSIGPIPE, &one, sizeof one);
+    dti_socket_set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 10);
+    dti_socket_set(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);
+    dti_socket_set(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+    dti_socket_set(fd, IPPROTO_TCP, 18 /* TCP_USER_TIMEOUT */, DTI_USER_TIMEOUT_MS);
 #endif
 }
 
 /* A connection to `a` under way; -1, with errno. */
 static int dti_connect_start(const dti_address *a) {
-    int fd = socket(a->sock.ss_family, SOCK_STREAM, 0);
+    int fd = dti_socket_new(a->sock.ss_family, SOCK_STREAM);
     if (fd < 0)
         return -1;
-    fcntl(fd, F_SETFD, FD_CLOEXEC);
-    fcntl(fd, F_SETFL, O_NONBLOCK);
-    dti_socket_options(fd);
-    if (connect(fd, (const struct sockaddr *)&a->sock, a->bytes) == 0 || errno == EINPROGRESS)
+    dti_conn_options(fd);
+    if (dti_socket_connect(fd, &a->sock, a->bytes) || errno == EINPROGRESS)
         return fd;
-    int error = errno;
-    close(fd);
-    errno = error;
+    dti_socket_close(fd);
     return -1;
 }
 
@@ -156,7 +147,7 @@ static void dti_conn_try(dti_tcp *t, dti_link *link, const char *why) {
         }
         char where[64];
         dti_address_text(a, where);
-        snprintf(text, sizeof text, "%s: %s", where, strerror(errno));
+        snprintf(text, sizeof text, "%s: %s", where, dti_socket_text(errno));
     }
     dti_core_closed(&t->core, link, text);
 }
@@ -178,7 +169,7 @@ static void dti_tcp_shut(void *user, dti_link *link) {
     if (c && dti_conn_has_tls(user, c))
         c->shut_due = true;
     else if (c && c->fd >= 0)
-        shutdown(c->fd, SHUT_WR);
+        dti_socket_shut(c->fd);
 }
 
 static void dti_tcp_forget(void *user, dti_link *link) {
@@ -206,19 +197,8 @@ static const dti_io dti_tcp_io = {dti_tcp_dial, dti_tcp_shut, dti_tcp_forget, dt
 
 /* ---- waking the thread */
 
-static void dti_pipe_write(int end) {
-    ssize_t ignored = write(end, "", 1); /* full: it is awake already */
-    (void)ignored;
-}
-
-static void dti_pipe_drain(int end) {
-    char drop[64];
-    while (read(end, drop, sizeof drop) == (ssize_t)sizeof drop) {
-    }
-}
-
 static void dti_tcp_wake(dti_tcp *t) {
-    dti_pipe_write(t->wake[1]);
+    dti_wake_write(t->wake);
 }
 
 /* ---- connecting */
@@ -257,24 +237,23 @@ static void dti_tcp_try_next(dti_tcp *t) {
 
 /* Out of descriptors: the caller is told so by an end, instead of waiting. */
 static void dti_tcp_refuse_one(dti_tcp *t, int listener, int error) {
-    if (t->reserve >= 0)
-        close(t->reserve);
-    int fd = accept(listener, NULL, NULL);
+    dti_descriptor_give_up(&t->reserve);
+    int fd = dti_socket_accept(listener);
     if (fd >= 0)
-        close(fd);
+        dti_socket_close(fd);
     else
         t->accept_after = t->core.now + DTI_ACCEPT_PAUSE_NS;
-    t->reserve = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    t->reserve = dti_descriptor_reserve();
     t->core.starved = true;
     dti_core_note_refusal(&t->core,
                           "no descriptor is left for a new connection (%s): raise the limit "
                           "(ulimit -n)",
-                          strerror(error));
+                          dti_socket_text(error));
 }
 
 static void dti_tcp_accept(dti_tcp *t, int listener) {
     for (int i = 0; i < 64; i++) {
-        int fd = accept(listener, NULL, NULL);
+        int fd = dti_socket_accept(listener);
         if (fd < 0 && (errno == EMFILE || errno == ENFILE)) {
             dti_tcp_refuse_one(t, listener, errno);
             return;
@@ -284,14 +263,12 @@ static void dti_tcp_accept(dti_tcp *t, int listener) {
         if (fd < 0)
             return;
         t->core.starved = false; /* it was for a while: not why somebody is missing later */
-        fcntl(fd, F_SETFD, FD_CLOEXEC);
-        fcntl(fd, F_SETFL, O_NONBLOCK);
         dti_link *link = dti_core_accepted(&t->core);
         if (!link) {
-            close(fd);
+            dti_socket_close(fd);
             continue;
         }
-        dti_socket_options(fd);
+        dti_conn_options(fd);
         dti_conn_open(t, link, fd);
         dti_conn_of(t, link)->connecting = false;
     }
@@ -300,7 +277,7 @@ static void dti_tcp_accept(dti_tcp *t, int listener) {
 /* ---- bytes */
 
 static void dti_conn_failed(dti_tcp *t, dti_tcp_conn *c, int error) {
-    dti_core_closed(&t->core, c->link, error ? strerror(error) : NULL);
+    dti_core_closed(&t->core, c->link, error ? dti_socket_text(error) : NULL);
 }
 
 /* True when something went. */
@@ -311,18 +288,15 @@ static bool dti_conn_write(dti_tcp *t, dti_tcp_conn *c) {
     bool some = false;
     c->blocked = false;
     for (int count; c->fd >= 0 && (count = dti_link_output(&t->core, c->link, out)) > 0;) {
-        struct iovec parts[2];
+        dti_socket_part parts[DTI_SOCKET_PARTS];
         size_t whole = 0;
         for (int i = 0; i < count; i++) {
-            parts[i] = (struct iovec){(void *)(uintptr_t)out[i].data, out[i].bytes};
+            parts[i] = (dti_socket_part){(void *)(uintptr_t)out[i].data, out[i].bytes};
             whole += out[i].bytes;
         }
-        struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)count};
-        ssize_t sent = sendmsg(c->fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent < 0 && errno == EINTR)
-            continue;
+        const int64_t sent = dti_socket_send(c->fd, parts, count);
         if (sent < 0) {
-            c->blocked = errno == EAGAIN || errno == EWOULDBLOCK;
+            c->blocked = dti_socket_would_block(errno);
             if (!c->blocked)
                 dti_conn_failed(t, c, errno);
             return some;
@@ -346,18 +320,15 @@ static void dti_conn_read(dti_tcp *t, dti_tcp_conn *c) {
     size_t total = 0;
     for (int count; c->fd >= 0 && total < DTI_READ_BYTES_MAX &&
                     (count = dti_link_input(&t->core, c->link, in)) > 0;) {
-        struct iovec parts[2];
+        dti_socket_part parts[DTI_SOCKET_PARTS];
         size_t whole = 0;
         for (int i = 0; i < count; i++) {
-            parts[i] = (struct iovec){in[i].data, in[i].bytes};
+            parts[i] = (dti_socket_part){in[i].data, in[i].bytes};
             whole += in[i].bytes;
         }
-        struct msghdr message = {.msg_iov = parts, .msg_iovlen = (size_t)count};
-        ssize_t got = recvmsg(c->fd, &message, MSG_DONTWAIT);
-        if (got < 0 && errno == EINTR)
-            continue;
+        const int64_t got = dti_socket_receive(c->fd, parts, count);
         if (got <= 0) {
-            if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK))
+            if (got == 0 || !dti_socket_would_block(errno))
                 dti_conn_failed(t, c, got ? errno : 0);
             return;
         }
@@ -369,9 +340,7 @@ static void dti_conn_read(dti_tcp *t, dti_tcp_conn *c) {
 }
 
 static void dti_conn_connected(dti_tcp *t, dti_tcp_conn *c) {
-    int error = 0;
-    socklen_t bytes = sizeof error;
-    getsockopt(c->fd, SOL_SOCKET, SO_ERROR, &error, &bytes);
+    const int error = dti_socket_failed(c->fd);
     c->connecting = false;
     if (!error && c->link->channel == DTI_CHANNEL_CONTROL)
         dti_rendezvous_connected(&t->meeting, c->try_next - 1);
@@ -385,7 +354,7 @@ static void dti_conn_connected(dti_tcp *t, dti_tcp_conn *c) {
     dti_addresses list;
     dti_conn_addresses(t, c->link, &list);
     dti_address_text(&list.at[c->try_next - 1], where);
-    snprintf(why, sizeof why, "%s: %s", where, strerror(error));
+    snprintf(why, sizeof why, "%s: %s", where, dti_socket_text(error));
     dti_conn_close(t, c);
     dti_conn_try(t, c->link, why);
 }

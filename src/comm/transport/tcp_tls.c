@@ -13,7 +13,7 @@ static void dti_conn_tls_failed(dti_tcp *t, dti_tcp_conn *c, const char *why) {
     const uint8_t *alert;
     size_t bytes = dti_tls_output(&c->tls, &alert);
     if (bytes)
-        send(c->fd, alert, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+        dti_socket_send(c->fd, &(dti_socket_part){(void *)(uintptr_t)alert, bytes}, 1);
     if (link->state == DTI_LINK_OPEN) {
         dti_core_link_failed(&t->core, link, DT_ERROR_CORRUPT, "TLS: %s", why);
         return;
@@ -65,14 +65,13 @@ static bool dti_conn_write_tls(dti_tcp *t, dti_tcp_conn *c) {
             if (c->secure && dti_conn_encrypt(t, c))
                 continue;
             if (c->fd >= 0 && c->shut_due)
-                shutdown(c->fd, SHUT_WR);
+                dti_socket_shut(c->fd);
             return some;
         }
-        ssize_t sent = send(c->fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent < 0 && errno == EINTR)
-            continue;
+        const dti_socket_part part = {(void *)(uintptr_t)data, bytes};
+        const int64_t sent = dti_socket_send(c->fd, &part, 1);
         if (sent < 0) {
-            c->blocked = errno == EAGAIN || errno == EWOULDBLOCK;
+            c->blocked = dti_socket_would_block(errno);
             if (!c->blocked)
                 dti_conn_tls_ended(t, c, errno);
             return some;
@@ -118,14 +117,11 @@ static void dti_conn_refuse_clear(dti_tcp *t, dti_tcp_conn *c) {
 static bool dti_conn_fetch(dti_tcp *t, dti_tcp_conn *c, size_t *total) {
     uint8_t *to;
     size_t room = dti_tls_input(&c->tls, &to);
-    ssize_t got;
     if (!room)
         return false;
-    do
-        got = recv(c->fd, to, room, MSG_DONTWAIT);
-    while (got < 0 && errno == EINTR);
+    const int64_t got = dti_socket_receive(c->fd, &(dti_socket_part){to, room}, 1);
     if (got <= 0) {
-        if (got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK))
+        if (got == 0 || !dti_socket_would_block(errno))
             dti_conn_tls_ended(t, c, got ? errno : 0);
         return false;
     }

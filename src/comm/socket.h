@@ -1,0 +1,68 @@
+/* Sockets as the systems have them, the one place that names their headers: POSIX, Winsock (link
+ * with -lws2_32), or none. Those of streams do not block; none is handed to a program that this one
+ * starts; nothing that is sent raises a signal. What fails says why in errno, and
+ * dti_socket_text() has words for it. */
+
+#if DTI_POSIX_2008
+#define DTI_TCP 1
+#include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#define dti_strtok strtok_r
+#elif defined _WIN32
+#define DTI_TCP 1
+#include <ws2tcpip.h>
+#define dti_strtok strtok_s
+#else
+#define DTI_TCP 0
+#endif
+
+#if DTI_TCP
+typedef struct dti_socket_part {
+    void *data;
+    size_t bytes;
+} dti_socket_part;
+#define DTI_SOCKET_PARTS 2 /* the most of one call */
+#ifdef _WIN32              /* where SO_REUSEADDR lets others take the port */
+#define DTI_SOCKET_REUSE SO_EXCLUSIVEADDRUSE
+#else
+#define DTI_SOCKET_REUSE SO_REUSEADDR
+#endif
+
+static bool
+dti_sockets_begin(void); /* before any other; dti_sockets_end() for each that was true */
+static void dti_sockets_end(void);
+static const char *dti_socket_text(int error);
+
+static int dti_socket_new(int family, int type); /* -1: see errno */
+static void dti_socket_close(int s);             /* errno stays */
+static void dti_socket_set(int s, int level, int option, int value);
+static bool dti_socket_connect(int s, const void *address, socklen_t bytes); /* EINPROGRESS too */
+static int dti_socket_failed(int s); /* why the connecting failed, 0 = it did not */
+/* What the other side hears from, or what this one listens at: `address` is filled in. */
+static bool dti_socket_name(int s, void *address, socklen_t *bytes);
+static bool dti_socket_listen(int s, void *address, socklen_t *bytes);
+static int dti_socket_accept(int s);
+static void dti_socket_shut(int s); /* nothing more is sent */
+static int64_t dti_socket_send(int s, const dti_socket_part *parts, int count);
+static int64_t dti_socket_receive(int s, const dti_socket_part *parts, int count); /* 0: the end */
+static bool dti_socket_would_block(int error);
+static int dti_socket_poll(struct pollfd *polls, size_t count, int timeout_ms);
+
+/* A descriptor to give up when there are no more; -1: none is needed. */
+static int dti_descriptor_reserve(void);
+static void dti_descriptor_give_up(int *reserve);
+
+/* What ends a poll from another thread: it is written to ends[1], and ends[0] can be read then. */
+static bool dti_wake_open(int ends[2]);
+static void dti_wake_close(const int ends[2]);
+static void dti_wake_write(const int ends[2]);
+static void dti_wake_drain(const int ends[2]);
+#endif

@@ -1,0 +1,154 @@
+/* Sockets of POSIX. */
+
+#if DTI_POSIX_2008
+
+/* macOS has SO_NOSIGPIPE instead. */
+#ifdef MSG_NOSIGNAL
+#define DTI_SOCKET_SEND (MSG_NOSIGNAL | MSG_DONTWAIT)
+#else
+#define DTI_SOCKET_SEND MSG_DONTWAIT
+#endif
+
+static bool dti_sockets_begin(void) {
+    return true;
+}
+
+static void dti_sockets_end(void) {
+}
+
+static const char *dti_socket_text(int error) {
+    return strerror(error);
+}
+
+static int dti_socket_made(int s, bool stream) {
+    if (s < 0)
+        return -1;
+    fcntl(s, F_SETFD, FD_CLOEXEC);
+    if (stream)
+        fcntl(s, F_SETFL, O_NONBLOCK);
+#ifdef SO_NOSIGPIPE
+    dti_socket_set(s, SOL_SOCKET, SO_NOSIGPIPE, 1);
+#endif
+    return s;
+}
+
+static int dti_socket_new(int family, int type) {
+    return dti_socket_made(socket(family, type, 0), type == SOCK_STREAM);
+}
+
+static void dti_socket_close(int s) {
+    int error = errno;
+    close(s);
+    errno = error;
+}
+
+static void dti_socket_set(int s, int level, int option, int value) {
+    setsockopt(s, level, option, &value, sizeof value);
+}
+
+static bool dti_socket_connect(int s, const void *address, socklen_t bytes) {
+    return connect(s, (const struct sockaddr *)address, bytes) == 0;
+}
+
+static int dti_socket_failed(int s) {
+    int error = 0;
+    socklen_t bytes = sizeof error;
+    return getsockopt(s, SOL_SOCKET, SO_ERROR, &error, &bytes) == 0 ? error : errno;
+}
+
+static bool dti_socket_name(int s, void *address, socklen_t *bytes) {
+    return getsockname(s, (struct sockaddr *)address, bytes) == 0;
+}
+
+static bool dti_socket_listen(int s, void *address, socklen_t *bytes) {
+    return bind(s, (const struct sockaddr *)address, *bytes) == 0 && listen(s, 1024) == 0 &&
+           dti_socket_name(s, address, bytes);
+}
+
+static int dti_socket_accept(int s) {
+    return dti_socket_made(accept(s, NULL, NULL), true);
+}
+
+static void dti_socket_shut(int s) {
+    shutdown(s, SHUT_WR);
+}
+
+static struct msghdr dti_socket_message(const dti_socket_part *parts, int count,
+                                        struct iovec vectors[DTI_SOCKET_PARTS]) {
+    for (int i = 0; i < count; i++)
+        vectors[i] = (struct iovec){parts[i].data, parts[i].bytes};
+    struct msghdr message = {.msg_iov = vectors};
+    message.msg_iovlen = (unsigned)count; /* int on some systems, size_t on others */
+    return message;
+}
+
+static int64_t dti_socket_send(int s, const dti_socket_part *parts, int count) {
+    struct iovec vectors[DTI_SOCKET_PARTS];
+    const struct msghdr message = dti_socket_message(parts, count, vectors);
+    ssize_t sent;
+    do
+        sent = sendmsg(s, &message, DTI_SOCKET_SEND);
+    while (sent < 0 && errno == EINTR);
+    return sent;
+}
+
+static int64_t dti_socket_receive(int s, const dti_socket_part *parts, int count) {
+    struct iovec vectors[DTI_SOCKET_PARTS];
+    struct msghdr message = dti_socket_message(parts, count, vectors);
+    ssize_t got;
+    do
+        got = recvmsg(s, &message, MSG_DONTWAIT);
+    while (got < 0 && errno == EINTR);
+    return got;
+}
+
+static bool dti_socket_would_block(int error) {
+    return error == EAGAIN || error == EWOULDBLOCK;
+}
+
+static int dti_socket_poll(struct pollfd *polls, size_t count, int timeout_ms) {
+    return poll(polls, (nfds_t)count, timeout_ms);
+}
+
+static int dti_descriptor_reserve(void) {
+    return open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+static void dti_descriptor_give_up(int *reserve) {
+    if (*reserve >= 0)
+        close(*reserve);
+    *reserve = -1;
+}
+
+/* ---- a pipe */
+
+static bool dti_wake_open(int ends[2]) {
+    if (pipe(ends) != 0) {
+        ends[0] = ends[1] = -1;
+        return false;
+    }
+    for (int i = 0; i < 2; i++) {
+        fcntl(ends[i], F_SETFD, FD_CLOEXEC);
+        fcntl(ends[i], F_SETFL, O_NONBLOCK);
+    }
+    return true;
+}
+
+static void dti_wake_close(const int ends[2]) {
+    for (int i = 0; i < 2; i++)
+        if (ends[i] >= 0)
+            close(ends[i]);
+}
+
+static void dti_wake_write(const int ends[2]) {
+    ssize_t ignored = write(ends[1], "", 1); /* full: it is awake already */
+    (void)ignored;
+}
+
+static void dti_wake_drain(const int ends[2]) {
+    char drop[64];
+    while (read(ends[0], drop, sizeof drop) == (ssize_t)sizeof drop) {
+    }
+}
+
+#endif

@@ -1,0 +1,16 @@
+/* The test program of ./build.sh platforms, in one translation unit that every compiler takes: what
+ * a platform may have of its own (threads, files, sockets, random bytes, arithmetic) and what proves
+ * that the rest is right there (each op against its reference, PyTorch's values, a training). */
+#include "harness.c"
+
+#define DT_IMPLEMENTATION
+#include "dtrain.h"
+
+int harness_threads_left = -1;
+
+#include "test_base.c"
+#include "test_data.c"
+#include "test_golden.c"
+#include "test_golden_ops.c"
+
+#include "test_platform.c"
