@@ -10,6 +10,11 @@
 #else
 #define DTI_X86 0
 #endif
+#if DTI_X86 && !defined DT_NO_AVX512
+#define DTI_X86_AVX512 1
+#else
+#define DTI_X86_AVX512 0
+#endif
 
 #define DTI_CAT_(a, b) a##b
 #define DTI_CAT(a, b) DTI_CAT_(a, b)
@@ -18,7 +23,7 @@
 static int dti_isa_select(int isa_max) {
 #if DTI_X86
     __builtin_cpu_init();
-    if (isa_max >= DTI_ISA_AVX512 && __builtin_cpu_supports("avx512f") &&
+    if (DTI_X86_AVX512 && isa_max >= DTI_ISA_AVX512 && __builtin_cpu_supports("avx512f") &&
         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl"))
         return DTI_ISA_AVX512;

@@ -71,7 +71,9 @@ DTI_KERNEL_TABLE(DTI_ISA_PORTABLE, DTI_PORTABLE_FMA, "portable")
 DTI_KERNEL_TABLE(DTI_ISA_AVX2, true, "avx2")
 #undef DTI_ISA
 #undef DTI_LANES
+#endif
 
+#if DTI_X86_AVX512
 #define DTI_ISA(name) DTI_CAT(name, _avx512)
 #define DTI_LANES 16
 #ifdef __clang__
@@ -103,8 +105,10 @@ DTI_KERNEL_TABLE(DTI_ISA_AVX512, true, "avx512")
 static const dti_isa_kernels *dti_isa_kernels_select(int isa_max) {
 #if DTI_X86
     int isa = dti_isa_select(isa_max);
+#if DTI_X86_AVX512
     if (isa == DTI_ISA_AVX512)
         return &dti_isa_kernels_avx512;
+#endif
     if (isa == DTI_ISA_AVX2)
         return &dti_isa_kernels_avx2;
 #endif
