@@ -244,6 +244,27 @@
     DTI_U32 s_offset;                                                                              \
     DTI_U32 y_offset;
 
+/* All of them, by the names that C has: dti_args_map1, and member map1 of dti_args. */
+#define DTI_ARGS_LIST(X)                                                                           \
+    X(map1, DTI_ARGS_MAP1)                                                                         \
+    X(map2, DTI_ARGS_MAP2)                                                                         \
+    X(reduce, DTI_ARGS_REDUCE)                                                                     \
+    X(gemm, DTI_ARGS_GEMM)                                                                         \
+    X(rows, DTI_ARGS_ROWS)                                                                         \
+    X(xent, DTI_ARGS_XENT)                                                                         \
+    X(term, DTI_ARGS_TERM)                                                                         \
+    X(seed, DTI_ARGS_SEED)                                                                         \
+    X(gather, DTI_ARGS_GATHER)                                                                     \
+    X(dropout, DTI_ARGS_DROPOUT)                                                                   \
+    X(accumulate, DTI_ARGS_ACCUMULATE)                                                             \
+    X(commit, DTI_ARGS_COMMIT)                                                                     \
+    X(scan, DTI_ARGS_SCAN)                                                                         \
+    X(conv, DTI_ARGS_CONV)                                                                         \
+    X(pool, DTI_ARGS_POOL)                                                                         \
+    X(resize, DTI_ARGS_RESIZE)                                                                     \
+    X(norm, DTI_ARGS_NORM)                                                                         \
+    X(running, DTI_ARGS_RUNNING)
+
 /* COPY: 32-bit words as they are, or converted. FILL ignores x and writes p0 (as f32 or, for
  * FILL_I32, rounded). f32 -> i32 truncates toward zero and saturates; NaN gives 0. */
 #define DTI_COPY_WORD 0

@@ -15,49 +15,17 @@ typedef enum dti_kernel_id {
         DTI_K_COUNT
 } dti_kernel_id;
 
-#define DTI_ARGS_STRUCT(name, fields)                                                              \
+#define DTI_X(name, fields)                                                                        \
     typedef struct dti_args_##name {                                                               \
         fields                                                                                     \
     } dti_args_##name;
-DTI_ARGS_STRUCT(map1, DTI_ARGS_MAP1)
-DTI_ARGS_STRUCT(map2, DTI_ARGS_MAP2)
-DTI_ARGS_STRUCT(reduce, DTI_ARGS_REDUCE)
-DTI_ARGS_STRUCT(gemm, DTI_ARGS_GEMM)
-DTI_ARGS_STRUCT(rows, DTI_ARGS_ROWS)
-DTI_ARGS_STRUCT(xent, DTI_ARGS_XENT)
-DTI_ARGS_STRUCT(term, DTI_ARGS_TERM)
-DTI_ARGS_STRUCT(seed, DTI_ARGS_SEED)
-DTI_ARGS_STRUCT(gather, DTI_ARGS_GATHER)
-DTI_ARGS_STRUCT(dropout, DTI_ARGS_DROPOUT)
-DTI_ARGS_STRUCT(accumulate, DTI_ARGS_ACCUMULATE)
-DTI_ARGS_STRUCT(commit, DTI_ARGS_COMMIT)
-DTI_ARGS_STRUCT(scan, DTI_ARGS_SCAN)
-DTI_ARGS_STRUCT(conv, DTI_ARGS_CONV)
-DTI_ARGS_STRUCT(pool, DTI_ARGS_POOL)
-DTI_ARGS_STRUCT(resize, DTI_ARGS_RESIZE)
-DTI_ARGS_STRUCT(norm, DTI_ARGS_NORM)
-DTI_ARGS_STRUCT(running, DTI_ARGS_RUNNING)
-#undef DTI_ARGS_STRUCT
+DTI_ARGS_LIST(DTI_X)
+#undef DTI_X
 
 typedef union dti_args {
-    dti_args_map1 map1;
-    dti_args_map2 map2;
-    dti_args_reduce reduce;
-    dti_args_gemm gemm;
-    dti_args_rows rows;
-    dti_args_xent xent;
-    dti_args_term term;
-    dti_args_seed seed;
-    dti_args_gather gather;
-    dti_args_dropout dropout;
-    dti_args_accumulate accumulate;
-    dti_args_commit commit;
-    dti_args_scan scan;
-    dti_args_conv conv;
-    dti_args_pool pool;
-    dti_args_resize resize;
-    dti_args_norm norm;
-    dti_args_running running;
+#define DTI_X(name, fields) dti_args_##name name;
+    DTI_ARGS_LIST(DTI_X)
+#undef DTI_X
 } dti_args;
 _Static_assert(sizeof(dti_args) <= 128, "push constants of the portable core");
 
@@ -125,6 +93,7 @@ typedef struct dti_kernel_info {
 
 /* how: the access; over: ITEM or GROUP; then .run and what else there is to say. */
 #define DTI_KERNEL(ID, file, how, over, ...)                                                       \
+    _Static_assert(sizeof how - 1 <= DTI_BINDINGS_MAX, "more than every device can bind");         \
     static const dti_kernel_info dti_kernel_##ID = {.name = #file,                                 \
                                                     .access = how,                                 \
                                                     .bindings = sizeof how - 1,                    \
