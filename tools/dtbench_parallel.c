@@ -211,7 +211,7 @@ static void step_comm(bench *b) {
     for (uint32_t i = 0; i < par->bucket_count; i++)
         try(b, dti_exchange_post(par, i), "all-reduce");
     for (uint32_t i = 0; i < par->bucket_count; i++)
-        try(b, dti_comm_failed(par, dt_comm_wait(par->desc.comm, par->states[i].work, -1)),
+        try(b, dti_parallel_comm_failed(par, dt_comm_wait(par->desc.comm, par->states[i].work, -1)),
             "all-reduce");
 }
 
@@ -237,8 +237,8 @@ static double step_backward(bench *b) {
     dti_program_set_weights(p, par->weights.sum);
     double first = 0;
     for (uint32_t i = 1; i < dti_program_segments(p); i++) {
-        try(b, dti_program_launch(p, i), "backward");
-        try(b, dti_program_reach(p, i), "backward");
+        try(b, dti_drive_start(p, 1), "backward");
+        try(b, dti_drive_reach(p, i), "backward");
         if (first <= 0 && p->code->segment_buckets[i] > 0)
             first = now_s();
     }

@@ -18,9 +18,10 @@ static dt_result dti_agree_result(dti_parallel *par, dt_result own) {
         snprintf(mine.text, sizeof mine.text, "%.*s", DTI_AGREE_TEXT - 1, par->base->error);
     if (!all)
         mine.result = DT_ERROR_MEMORY;
-    dt_result result = all ? dti_comm_failed(par, dt_comm_all_gather(par->desc.comm, &mine, all,
-                                                                     sizeof mine, DT_U8))
-                           : DT_ERROR_MEMORY;
+    dt_result result =
+        all ? dti_parallel_comm_failed(
+                  par, dt_comm_all_gather(par->desc.comm, &mine, all, sizeof mine, DT_U8))
+            : DT_ERROR_MEMORY;
     for (uint32_t i = 0; i < par->world && !result; i++) {
         result = (dt_result)all[i].result;
         all[i].text[DTI_AGREE_TEXT - 1] = 0;
@@ -55,8 +56,8 @@ static dt_result dti_agree_text(dti_parallel *par, const char *text, size_t size
     if (!par->desc.comm)
         return DT_OK;
     uint64_t theirs_size = size;
-    dt_result result =
-        dti_comm_failed(par, dt_comm_broadcast(par->desc.comm, &theirs_size, 1, DT_I64, 0));
+    dt_result result = dti_parallel_comm_failed(
+        par, dt_comm_broadcast(par->desc.comm, &theirs_size, 1, DT_I64, 0));
     if (result)
         return result;
     char *theirs = dti_alloc(par->base, (size_t)theirs_size + 1);
@@ -64,8 +65,8 @@ static dt_result dti_agree_text(dti_parallel *par, const char *text, size_t size
     if (!result && par->rank == 0)
         memcpy(theirs, text, size);
     if (!result)
-        result =
-            dti_comm_failed(par, dt_comm_broadcast(par->desc.comm, theirs, theirs_size, DT_U8, 0));
+        result = dti_parallel_comm_failed(
+            par, dt_comm_broadcast(par->desc.comm, theirs, theirs_size, DT_U8, 0));
     if (!result)
         result = dti_agree_result(
             par, dti_agree_difference(par, text, size, theirs, (size_t)theirs_size));
@@ -87,7 +88,8 @@ static dt_result dti_agree_arena(dti_parallel *par, dti_arena arena, uint64_t fr
         result = par->replicas[0].store->device->backend->memory_read((dti_memory *)memory, at,
                                                                       piece, n);
         if (!result && par->desc.comm)
-            result = dti_comm_failed(par, dt_comm_broadcast(par->desc.comm, piece, n, DT_U8, 0));
+            result = dti_parallel_comm_failed(
+                par, dt_comm_broadcast(par->desc.comm, piece, n, DT_U8, 0));
         for (uint32_t i = par->rank == 0; i < par->job.local && !result; i++) {
             dt_store *s = par->replicas[i].store;
             result = s->device->backend->memory_write(s->memories[arena], at, piece, n);
@@ -101,7 +103,8 @@ static dt_result dti_agree_hash(dti_parallel *par) {
     dt_result result = dt_store_state_hash(par->replicas[0].store, &hash[0]);
     hash[1] = hash[0];
     if (!result && par->desc.comm)
-        result = dti_comm_failed(par, dt_comm_broadcast(par->desc.comm, &hash[1], 1, DT_I64, 0));
+        result = dti_parallel_comm_failed(
+            par, dt_comm_broadcast(par->desc.comm, &hash[1], 1, DT_I64, 0));
     for (uint32_t i = 0; i < par->job.local && !result; i++) {
         result = dt_store_state_hash(par->replicas[i].store, &hash[0]);
         if (!result && hash[0] != hash[1])
@@ -122,7 +125,8 @@ static dt_result dti_agree_state_by(dti_parallel *par, char *piece) {
              state = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0;
     dt_result result = DT_OK;
     if (par->desc.comm)
-        result = dti_comm_failed(par, dt_comm_broadcast(par->desc.comm, &steps, 1, DT_I64, 0));
+        result =
+            dti_parallel_comm_failed(par, dt_comm_broadcast(par->desc.comm, &steps, 1, DT_I64, 0));
     if (!result)
         result = dti_agree_arena(par, DTI_ARENA_PARAM, 0, dti_arena_bytes(s->layout.elements),
                                  piece, DTI_AGREE_PIECE);

@@ -5,7 +5,7 @@
 
 #define DTI_SLICE 16384 /* elements: 64 KiB of each replica */
 
-static dt_result dti_comm_failed(dti_parallel *par, dt_result result) {
+static dt_result dti_parallel_comm_failed(dti_parallel *par, dt_result result) {
     if (!result)
         return DT_OK;
     par->lost = true;
@@ -117,7 +117,7 @@ static dt_result dti_exchange_post(dti_parallel *par, uint32_t b) {
                            .count = bucket->end - bucket->begin,
                            .dtype = DT_F32,
                            .tree = true};
-    return dti_comm_failed(par, dt_comm_begin(par->desc.comm, &op, &par->states[b].work));
+    return dti_parallel_comm_failed(par, dt_comm_begin(par->desc.comm, &op, &par->states[b].work));
 }
 
 static dt_result dti_exchange_post_ready(dti_parallel *par) {
@@ -144,7 +144,7 @@ static dt_result dti_exchange_drain(dti_parallel *par) {
         const dt_comm_work work = par->states[par->received].work;
         dt_result one = dt_comm_wait(par->desc.comm, work, -1);
         if (!result)
-            result = dti_comm_failed(par, one);
+            result = dti_parallel_comm_failed(par, one);
     }
     return result;
 }
@@ -161,24 +161,24 @@ static dt_result dti_exchange_finish(dti_parallel *par) {
 /* ---- a few doubles */
 
 /* The tree over `count` leaves, in place: the sum is where the first was. */
-static void dti_leaf_tree(double *leaves, uint32_t count, uint32_t width) {
+static void dti_scalar_tree(double *leaves, uint32_t count, uint32_t width) {
     if (count < 2)
         return;
     const uint32_t left = dti_tree_split(count);
     double *right = leaves + (size_t)left * width;
-    dti_leaf_tree(leaves, left, width);
-    dti_leaf_tree(right, count - left, width);
+    dti_scalar_tree(leaves, left, width);
+    dti_scalar_tree(right, count - left, width);
     for (uint32_t i = 0; i < width; i++)
         leaves[i] += right[i];
 }
 
-static dt_result dti_leaf_sum_begin(dti_parallel *par, dti_leaf_sum *s) {
+static dt_result dti_scalar_sum_begin(dti_parallel *par, dti_scalar_sum *s) {
     const bool alone = !par->desc.comm;
     for (uint32_t k = 0; k < par->subtrees.count; k++) {
         const dt_comm_span span = par->subtrees.at[k];
         double *to = alone ? s->sum : s->spans + (size_t)k * s->width;
         double *leaves = s->leaves + (size_t)(span.first - par->first_shard) * s->width;
-        dti_leaf_tree(leaves, span.count, s->width);
+        dti_scalar_tree(leaves, span.count, s->width);
         memcpy(to, leaves, s->width * sizeof *to);
     }
     if (alone)
@@ -189,11 +189,11 @@ static dt_result dti_leaf_sum_begin(dti_parallel *par, dti_leaf_sum *s) {
                            .count = s->width,
                            .dtype = DT_F64,
                            .tree = true};
-    return dti_comm_failed(par, dt_comm_begin(par->desc.comm, &op, &s->work));
+    return dti_parallel_comm_failed(par, dt_comm_begin(par->desc.comm, &op, &s->work));
 }
 
-static dt_result dti_leaf_sum_end(dti_parallel *par, dti_leaf_sum *s) {
+static dt_result dti_scalar_sum_end(dti_parallel *par, dti_scalar_sum *s) {
     if (!par->desc.comm)
         return DT_OK;
-    return dti_comm_failed(par, dt_comm_wait(par->desc.comm, s->work, -1));
+    return dti_parallel_comm_failed(par, dt_comm_wait(par->desc.comm, s->work, -1));
 }

@@ -155,7 +155,7 @@ static void dti_replica_unbuild(dti_parallel *par, dti_replica *r) {
 
 /* ---- buffers */
 
-static bool dti_leaf_sum_make(dti_parallel *par, dti_leaf_sum *s, uint32_t width) {
+static bool dti_scalar_sum_make(dti_parallel *par, dti_scalar_sum *s, uint32_t width) {
     s->width = width;
     s->leaves = dti_alloc_array(par->base, (size_t)par->shards * width, sizeof(double));
     s->spans = dti_alloc_array(par->base, (size_t)par->subtrees.count * width, sizeof(double));
@@ -163,11 +163,11 @@ static bool dti_leaf_sum_make(dti_parallel *par, dti_leaf_sum *s, uint32_t width
     return s->leaves && s->spans && s->sum;
 }
 
-static void dti_leaf_sum_free(dti_parallel *par, dti_leaf_sum *s) {
+static void dti_scalar_sum_free(dti_parallel *par, dti_scalar_sum *s) {
     dti_free(par->base, s->leaves);
     dti_free(par->base, s->spans);
     dti_free(par->base, s->sum);
-    *s = (dti_leaf_sum){0};
+    *s = (dti_scalar_sum){0};
 }
 
 static dt_result dti_statistics_make(dti_parallel *par) {
@@ -222,8 +222,8 @@ static dt_result dti_exchange_make(dti_parallel *par) {
         par->partial = dti_alloc(par->base, (size_t)par->partial_bytes);
     par->states = dti_alloc_array(par->base, par->bucket_count + 1u, sizeof *par->states);
     bool made = par->states && (par->partial || !par->partial_bytes) &&
-                dti_leaf_sum_make(par, &par->weights, DTI_WEIGHTS_WIDTH) &&
-                dti_leaf_sum_make(par, &par->terms, DTI_TERMS_WIDTH);
+                dti_scalar_sum_make(par, &par->weights, DTI_WEIGHTS_WIDTH) &&
+                dti_scalar_sum_make(par, &par->terms, DTI_TERMS_WIDTH);
     return made ? DT_OK : DT_ERROR_MEMORY;
 }
 
@@ -275,17 +275,17 @@ static dt_result dti_parallel_build(dti_parallel *par, uint32_t shards, const ui
     par->job.bounds = bounds;
     dt_result result = dti_agree_result(par, dti_parallel_make(par));
     if (!result && par->desc.comm)
-        result = dti_comm_failed(par, dt_comm_set_leaves(par->desc.comm, par->first_shard,
-                                                         par->shards, shards, NULL,
-                                                         (dt_comm_span[DTI_SUBTREES_MAX]){{0, 0}}));
+        result = dti_parallel_comm_failed(
+            par, dt_comm_set_leaves(par->desc.comm, par->first_shard, par->shards, shards, NULL,
+                                    (dt_comm_span[DTI_SUBTREES_MAX]){{0, 0}}));
     return result;
 }
 
 static void dti_parallel_unbuild(dti_parallel *par) {
     for (uint32_t i = 0; par->replicas && i < par->job.local; i++)
         dti_replica_unbuild(par, &par->replicas[i]);
-    dti_leaf_sum_free(par, &par->weights);
-    dti_leaf_sum_free(par, &par->terms);
+    dti_scalar_sum_free(par, &par->weights);
+    dti_scalar_sum_free(par, &par->terms);
     void *all[] = {par->buckets, par->states,      par->partial,
                    par->stat_at, par->stat_pieces, par->buffers};
     for (size_t i = 0; i < DTI_COUNT(all); i++)

@@ -53,13 +53,13 @@ typedef struct dti_bucket_state {
 } dti_bucket_state;
 
 /* Sums over leaves of a few doubles: weights, losses. */
-typedef struct dti_leaf_sum {
+typedef struct dti_scalar_sum {
     uint32_t width;
     double *leaves; /* [local shards][width] */
     double *spans;  /* [subtrees][width] */
     double *sum;    /* [width] */
     dt_comm_work work;
-} dti_leaf_sum;
+} dti_scalar_sum;
 
 typedef struct dti_parallel {
     dti_base *base; /* of the first replica's context */
@@ -78,7 +78,7 @@ typedef struct dti_parallel {
     float
         *partial; /* this process's sums, bucket by bucket, subtree by subtree; NULL: not needed */
     uint64_t partial_bytes, staging_bytes, subtree_bytes;
-    dti_leaf_sum weights, terms;
+    dti_scalar_sum weights, terms;
     /* Batch norm: what each piece of the job has, [pieces][stat_width]; and the buffers now. */
     uint32_t stat_width, stat_count;
     const dti_stat *stats; /* of the first replica's program, but for where they are in OUT */
@@ -144,11 +144,11 @@ static bool dti_exchange_help(dti_parallel *par, uint32_t replica, bool last);
 /* Waits for all buckets; the sums are in the first replica's slot 0. */
 static dt_result dti_exchange_finish(dti_parallel *par);
 /* Sum of width doubles over all shards of the job: begin takes par's leaves, end gives the sum. */
-static dt_result dti_leaf_sum_begin(dti_parallel *par, dti_leaf_sum *s);
-static dt_result dti_leaf_sum_end(dti_parallel *par, dti_leaf_sum *s);
+static dt_result dti_scalar_sum_begin(dti_parallel *par, dti_scalar_sum *s);
+static dt_result dti_scalar_sum_end(dti_parallel *par, dti_scalar_sum *s);
 /* An operation's result on this process: what failed goes into par->base->error, and par is lost.
  * */
-static dt_result dti_comm_failed(dti_parallel *par, dt_result result);
+static dt_result dti_parallel_comm_failed(dti_parallel *par, dt_result result);
 
 /* ---- statistics.c */
 /* After a run: what its pieces have. Threads: the replica's. */

@@ -35,7 +35,7 @@ static dt_result dti_statistics_begin(dti_parallel *par) {
                            .out = par->stat_pieces,
                            .count = (uint64_t)pieces * par->stat_width,
                            .dtype = DT_F32};
-    return dti_comm_failed(par, dt_comm_begin(par->desc.comm, &op, &par->stat_work));
+    return dti_parallel_comm_failed(par, dt_comm_begin(par->desc.comm, &op, &par->stat_work));
 }
 
 typedef struct dti_welford {
@@ -69,7 +69,8 @@ static dt_result dti_statistics_end(dti_parallel *par) {
     const uint32_t pieces = par->job.shards * par->job.parts;
     float *value = par->buffers;
     if (par->stat_width && par->desc.comm) {
-        dt_result result = dti_comm_failed(par, dt_comm_wait(par->desc.comm, par->stat_work, -1));
+        dt_result result =
+            dti_parallel_comm_failed(par, dt_comm_wait(par->desc.comm, par->stat_work, -1));
         if (result)
             return result;
     }

@@ -22,7 +22,7 @@ enum {
     DTI_TERMS_WIDTH
 };
 
-static double *dti_leaf(const dti_parallel *par, const dti_leaf_sum *s, uint32_t shard) {
+static double *dti_scalar_leaf(const dti_parallel *par, const dti_scalar_sum *s, uint32_t shard) {
     return s->leaves + (size_t)(shard - par->first_shard) * s->width;
 }
 
@@ -61,7 +61,7 @@ static dt_result dti_micro_weigh(dti_replica *r, const dti_micro_run *run) {
 /* Piece by piece in their order, whatever runs they are computed in. */
 static void dti_parallel_leaf_weights(dti_parallel *par, const dti_replica *r) {
     for (uint32_t k = 0; k < r->runs->piece_count && r->runs->count; k++) {
-        double *leaf = dti_leaf(par, &par->weights, r->runs->pieces[k].leaf);
+        double *leaf = dti_scalar_leaf(par, &par->weights, r->runs->pieces[k].leaf);
         for (uint32_t i = 0; i < DT_MAX_TERMS; i++)
             leaf[i] += r->weights[k * DT_MAX_TERMS + i];
     }
@@ -110,7 +110,7 @@ static void dti_micro_terms(dti_parallel *par, const dti_micro_run *run) {
     const dt_program *p = run->program;
     const dti_code *code = dti_program_code(p);
     for (uint32_t k = 0; k < run->piece_count; k++) {
-        double *leaf = dti_leaf(par, &par->terms, run->pieces[k].leaf), pair[2];
+        double *leaf = dti_scalar_leaf(par, &par->terms, run->pieces[k].leaf), pair[2];
         for (uint32_t i = 0; i < code->loss_count + code->metric_count; i++) {
             uint32_t at = i < code->loss_count ? i : DTI_TERMS_METRIC + i - code->loss_count;
             dti_program_term(p, i, k, pair);
@@ -228,7 +228,7 @@ static void dti_parallel_judge(void *arg, uint32_t index) {
 
 /* A device that fails here is told like what is not finite: nothing has changed on any rank. */
 static void dti_parallel_judge_all(dti_parallel *par) {
-    double *leaf = dti_leaf(par, &par->terms, par->first_shard);
+    double *leaf = dti_scalar_leaf(par, &par->terms, par->first_shard);
     const uint64_t start = dti_now_ns();
     dti_statistics_put(par, &par->replicas[0]); /* now: then the others copy what is around it */
     dti_crew_run(par->crew, dti_parallel_judge, par);
@@ -286,7 +286,7 @@ static void dti_parallel_leave(dti_parallel *par) {
 static dt_result dti_parallel_torn(dti_parallel *par, dt_result result) {
     char text[sizeof par->base->error];
     memcpy(text, par->base->error, sizeof text);
-    if (par->desc.comm && dti_leaf_sum_begin(par, &par->weights) == DT_OK)
+    if (par->desc.comm && dti_scalar_sum_begin(par, &par->weights) == DT_OK)
         dt_comm_cancel(par->desc.comm, par->weights.work);
     par->lost = true;
     return dti_fail(par->base, result,
@@ -370,16 +370,16 @@ static dt_result dti_parallel_agree(dti_parallel *par, dt_result own) {
         dti_crew_run(par->crew, apart ? dti_parallel_weigh : dti_parallel_weigh_forward, par);
         own = dti_replicas_result(par);
     }
-    double *leaf = dti_leaf(par, &par->weights, par->first_shard);
+    double *leaf = dti_scalar_leaf(par, &par->weights, par->first_shard);
     leaf[DTI_WEIGHTS_FAULT] = own ? 1.0 : 0.0;
     leaf[DTI_WEIGHTS_WHO] = own ? par->rank : 0.0;
     leaf[DTI_WEIGHTS_ASKED] = par->asked ? 1.0 : 0.0;
     dti_parallel_mark_put(par, leaf);
-    dt_result result = dti_leaf_sum_begin(par, &par->weights);
+    dt_result result = dti_scalar_sum_begin(par, &par->weights);
     if (!result && !own && apart)
         dti_crew_run(par->crew, dti_parallel_forward, par);
     if (!result)
-        result = dti_leaf_sum_end(par, &par->weights);
+        result = dti_scalar_sum_end(par, &par->weights);
     par->asked = !result && par->weights.sum[DTI_WEIGHTS_ASKED] > 0.0;
     par->told = !result && par->weights.sum[DTI_WEIGHTS_FAULT] > 0.0;
     if (result || own)
@@ -404,8 +404,8 @@ static dt_result dti_parallel_exchange(dti_parallel *par) {
     dti_parallel_judge_all(par);
     /* all ranks have posted this one, so all have every bucket, and it says whether all can write
      * what comes of it: the commit barrier */
-    result = dti_leaf_sum_begin(par, &par->terms);
-    return result ? result : dti_leaf_sum_end(par, &par->terms);
+    result = dti_scalar_sum_begin(par, &par->terms);
+    return result ? result : dti_scalar_sum_end(par, &par->terms);
 }
 
 static void dti_parallel_report(const dti_parallel *par, dti_parallel_result *out) {

@@ -173,8 +173,9 @@ DT_API dt_result dt_trainer_evaluate(dt_trainer *t, const dt_dataset *data, int 
             sum[k] += t->evaluation.terms[(size_t)i * DTI_TERMS_WIDTH + (size_t)k];
     }
     if (t->par.desc.comm)
-        result = dti_comm_failed(&t->par, dt_comm_all_reduce(t->par.desc.comm, sum, sum,
-                                                             DTI_TERMS_WIDTH, DT_F64, DT_COMM_SUM));
+        result = dti_parallel_comm_failed(
+            &t->par,
+            dt_comm_all_reduce(t->par.desc.comm, sum, sum, DTI_TERMS_WIDTH, DT_F64, DT_COMM_SUM));
     for (int i = 0; i < DT_MAX_TERMS; i++) {
         all.loss_sum[i] = sum[i];
         all.loss_weight[i] = sum[DTI_TERMS_WEIGHT + i];

@@ -122,8 +122,8 @@ static dt_result dti_shared_agree(dt_trainer *t, dt_result own, dt_tensor input,
     if (!own)
         hash[0] = dti_hash64(dti_hash64(DTI_HASH_START, &input.id, sizeof input.id), data, bytes);
     hash[1] = hash[0];
-    dt_result result =
-        dti_comm_failed(&t->par, dt_comm_broadcast(t->par.desc.comm, &hash[1], 1, DT_I64, 0));
+    dt_result result = dti_parallel_comm_failed(
+        &t->par, dt_comm_broadcast(t->par.desc.comm, &hash[1], 1, DT_I64, 0));
     if (result)
         return result;
     if (!own && hash[0] != hash[1])

@@ -176,7 +176,7 @@ static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_st
     dti_parallel *par = &t->par;
     dt_result result = DT_OK;
     if (par->desc.comm)
-        result = dti_comm_failed(
+        result = dti_parallel_comm_failed(
             par, dt_comm_broadcast(par->desc.comm, f->words, DTI_STATE_WORDS, DT_I64, 0));
     if (f->words[DTI_STATE_SHARDS] != par->job.replicas)
         t->bounded = false; /* measured shares are of one shard a replica */
@@ -256,8 +256,8 @@ static dt_result dti_resume_back(dt_trainer *t, char path[DTI_CHECKPOINT_PATH]) 
         int64_t any = t->par.rank == 0 &&
                       dti_checkpoint_folder_good(t->base, t->desc.checkpoint, path, true, good);
         if (t->par.desc.comm)
-            result =
-                dti_comm_failed(&t->par, dt_comm_broadcast(t->par.desc.comm, &any, 1, DT_I64, 0));
+            result = dti_parallel_comm_failed(
+                &t->par, dt_comm_broadcast(t->par.desc.comm, &any, 1, DT_I64, 0));
         if (t->par.lost || !any)
             return result ? result : DT_ERROR_FORMAT;
         memcpy(path, good, sizeof good);
@@ -286,7 +286,8 @@ DT_API dt_result dt_trainer_resume(dt_trainer *t, bool *found) {
     result = dti_agree_result(&t->par, result);
     int64_t any = there;
     if (!result && t->par.desc.comm)
-        result = dti_comm_failed(&t->par, dt_comm_broadcast(t->par.desc.comm, &any, 1, DT_I64, 0));
+        result = dti_parallel_comm_failed(&t->par,
+                                          dt_comm_broadcast(t->par.desc.comm, &any, 1, DT_I64, 0));
     if (result || !any)
         return result;
     if (found)

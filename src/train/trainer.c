@@ -56,7 +56,7 @@ static dt_result dti_trainer_count(dt_trainer *t) {
     uint32_t *counts = dti_alloc_array(t->base, par->world, sizeof *counts);
     result = dti_agree_result(par, counts ? DT_OK : DT_ERROR_MEMORY);
     if (!result && par->desc.comm)
-        result = dti_comm_failed(
+        result = dti_parallel_comm_failed(
             par, dt_comm_all_gather(par->desc.comm, &par->job.local, counts, 1, DT_I32));
     else if (!result)
         counts[0] = par->job.local;

@@ -176,7 +176,7 @@ static fold_case fold_any_case(void) {
 }
 
 static bool fold_add(fold_case *c, uint32_t first, uint32_t leaves, bool partial) {
-    uint8_t sum = dti_sum_dtype(c->dtype, c->how);
+    uint8_t sum = dti_fold_dtype(c->dtype, c->how);
     uint8_t dtype = partial ? sum : (uint8_t)c->dtype;
     uint8_t *memory = malloc(c->count * dti_dtype_bytes(dtype) + 16);
     if (!memory)
@@ -210,13 +210,13 @@ static void fold_free(fold_case *c) {
 }
 
 static uint8_t fold_out_dtype(const fold_case *c) {
-    return c->finish ? (uint8_t)c->dtype : dti_sum_dtype(c->dtype, c->how);
+    return c->finish ? (uint8_t)c->dtype : dti_fold_dtype(c->dtype, c->how);
 }
 
 /* The oracle's result, malloc'ed. */
 static uint8_t *fold_expect(const fold_case *c) {
     const dti_operand *last = &c->operands[c->operand_count - 1];
-    uint8_t out = fold_out_dtype(c), sum = dti_sum_dtype(c->dtype, c->how);
+    uint8_t out = fold_out_dtype(c), sum = dti_fold_dtype(c->dtype, c->how);
     uint8_t *want = malloc(c->count * dti_dtype_bytes(out) + 1);
     uint32_t first = c->operands[0].span.first;
     if (sum == DT_BF16 || sum == DT_F16)

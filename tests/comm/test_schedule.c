@@ -82,7 +82,7 @@ static void plan_fill_in(const plan_case *p, exec_rank *r) {
             plan_value(p, r->c.rank, i, r->in + i * size);
     } else {
         dt_comm_span spans[DTI_TREE_SPANS];
-        uint32_t n = dti_rank_spans(&r->c, r->c.rank, spans);
+        uint32_t n = dti_collective_spans(&r->c, r->c.rank, spans);
         for (uint32_t k = 0; k < n; k++)
             plan_sum(p, spans[k].first, spans[k].count, 0, p->count, false, 1,
                      r->in + exec_bytes(k * p->count, dti_in_dtype(&r->c)));
@@ -108,8 +108,8 @@ static void plan_buffers(const plan_case *p, exec_world *w, exec_rank *r) {
     dt_comm_span spans[DTI_TREE_SPANS];
     r->in_bytes = plan_given(p) * size;
     if (p->leaves)
-        r->in_bytes =
-            dti_rank_spans(&r->c, r->c.rank, spans) * exec_bytes(p->count, dti_in_dtype(&r->c));
+        r->in_bytes = dti_collective_spans(&r->c, r->c.rank, spans) *
+                      exec_bytes(p->count, dti_in_dtype(&r->c));
     r->out_bytes = gathers ? block * p->size : block;
     if (other && (p->kind == DT_COMM_REDUCE || p->kind == DT_COMM_GATHER))
         r->out_bytes = 0;

@@ -34,7 +34,7 @@ static dti_part dti_direct_part(const dti_collective *c, uint32_t owner) {
 static uint32_t dti_direct_scatter(dti_builder *b) {
     const dti_collective *c = b->c;
     dt_comm_span spans[DTI_TREE_SPANS];
-    uint32_t buffers = dti_rank_spans(c, c->rank, spans);
+    uint32_t buffers = dti_collective_spans(c, c->rank, spans);
     for (uint32_t i = 1; i < c->size; i++) {
         uint32_t peer = (c->rank + i) % c->size;
         dti_part part = dti_direct_part(c, peer);
@@ -56,11 +56,12 @@ static uint32_t dti_direct_sum(dti_builder *b, dti_stretch to) {
     dt_comm_span spans[DTI_TREE_SPANS];
     uint32_t recv = (uint32_t)b->s->step_count; /* the RECVs have numbers in a row */
     for (uint32_t peer = 0; peer < c->size; peer++)
-        for (uint32_t k = 0, n = peer == c->rank ? 0 : dti_rank_spans(c, peer, spans); k < n; k++)
+        for (uint32_t k = 0, n = peer == c->rank ? 0 : dti_collective_spans(c, peer, spans); k < n;
+             k++)
             dti_add_recv(b, peer, k, slot, true);
     uint32_t fold = dti_add_fold(b, to, true);
     for (uint32_t peer = 0; peer < c->size; peer++) {
-        uint32_t n = dti_rank_spans(c, peer, spans);
+        uint32_t n = dti_collective_spans(c, peer, spans);
         for (uint32_t k = 0; k < n; k++) {
             dti_stretch own =
                 dti_stretch_at(DTI_PLACE_IN, dtype, k * c->op.count + part.first, part.count);
@@ -81,7 +82,8 @@ static dti_stretch dti_direct_out(const dti_collective *c, uint32_t owner) {
 /* The stream of a sum comes after those of the sender's buffers. */
 static void dti_direct_recv_sum(dti_builder *b, uint32_t owner) {
     dt_comm_span spans[DTI_TREE_SPANS];
-    dti_add_recv(b, owner, dti_rank_spans(b->c, owner, spans), dti_direct_out(b->c, owner), false);
+    dti_add_recv(b, owner, dti_collective_spans(b->c, owner, spans), dti_direct_out(b->c, owner),
+                 false);
 }
 
 static bool dti_algo_all_reduce_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {

@@ -13,7 +13,7 @@
  * Memory: none, but an all-to-all in place: N-1 blocks of WORK. There a pair's blocks change
  * places, and were each to wait until its own room is free, both would wait for ever; so what comes
  * goes to WORK, and to OUT when the block that lies there has gone, chunk for chunk. An all-gather
- * in place is as dti_own_block says; if in = out at another's block, one block of WORK. */
+ * in place is as dti_collective_block says; if in = out at another's block, one block of WORK. */
 
 static bool dti_algo_send_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
     dti_builder b = dti_builder_open(base, c, s, false);
@@ -31,7 +31,7 @@ static bool dti_algo_recv_direct(dti_base *base, const dti_collective *c, dti_sc
 
 static bool dti_algo_all_gather_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
     dti_builder b = dti_builder_open(base, c, s, false);
-    dti_block own = dti_own_block(&b);
+    dti_block own = dti_collective_block(&b);
     for (uint32_t i = 1; i < c->size; i++) {
         dti_add_send(&b, (c->rank + i) % c->size, 0, own.at, false);
         dti_add_after(&b, own.copy);

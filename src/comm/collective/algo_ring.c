@@ -132,7 +132,7 @@ static bool dti_algo_all_gather_ring(dti_base *base, const dti_collective *c, dt
     dti_builder b = dti_builder_open(base, c, s, false);
     dti_ring ring = dti_ring_begin(c);
     uint32_t n = c->size;
-    dti_block own = dti_own_block(&b);
+    dti_block own = dti_collective_block(&b);
     dti_stretch at = own.at;
     uint32_t step = own.copy;
     for (uint32_t t = 0; t + 1 < n; t++) {

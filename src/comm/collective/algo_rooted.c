@@ -11,9 +11,9 @@
  * Memory: none, but reduce: WORK of S for each level that a rank sums at. (Thakur, Rabenseifner,
  * Gropp 2005.)
  *
- * In place: gather and its RECVs as dti_own_block says. Scatter's root with in = out copies its own
- * block to block 0 when that has gone, chunk for chunk. A broadcast's root writes nothing. A reduce
- * writes OUT at the root only, which sends nothing. */
+ * In place: gather and its RECVs as dti_collective_block says. Scatter's root with in = out copies
+ * its own block to block 0 when that has gone, chunk for chunk. A broadcast's root writes nothing.
+ * A reduce writes OUT at the root only, which sends nothing. */
 
 static bool dti_algo_gather_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
     dti_builder b = dti_builder_open(base, c, s, false);
@@ -23,7 +23,7 @@ static bool dti_algo_gather_direct(dti_base *base, const dti_collective *c, dti_
                      dti_stretch_at(DTI_PLACE_IN, (uint8_t)c->op.dtype, 0, c->op.count), false);
         return !s->failed;
     }
-    dti_block own = dti_own_block(&b);
+    dti_block own = dti_collective_block(&b);
     for (uint32_t i = 1; i < c->size; i++) {
         uint32_t peer = (root + i) % c->size;
         dti_recv_block(&b, peer, 0, peer, own);

@@ -7,7 +7,7 @@
 /* ---- sizes and texts */
 
 static size_t dti_coll_in_width(const dt_comm_op *op) {
-    return dti_dtype_bytes(op->tree ? (dt_dtype)dti_sum_dtype(op->dtype, op->reduction)
+    return dti_dtype_bytes(op->tree ? (dt_dtype)dti_fold_dtype(op->dtype, op->reduction)
                                     : op->dtype);
 }
 

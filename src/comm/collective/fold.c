@@ -62,7 +62,7 @@ static const dti_fold_kernels *dti_fold_kernels_select(int isa_max) {
 
 /* ---- types */
 
-static uint8_t dti_sum_dtype(dt_dtype dtype, dt_comm_reduction reduction) {
+static uint8_t dti_fold_dtype(dt_dtype dtype, dt_comm_reduction reduction) {
     bool picks = reduction == DT_COMM_MIN || reduction == DT_COMM_MAX;
     if (dti_is_half(dtype) && !picks)
         return DT_F32;
@@ -244,7 +244,7 @@ static void dti_fold_look(dti_fold_job *job, uint32_t operand_count) {
 static void dti_fold_by(const dti_fold_kernels *kernels, void *out, const dti_operand *operands,
                         uint32_t operand_count, uint64_t count, dt_dtype dtype,
                         dt_comm_reduction reduction, bool finish, uint32_t divisor) {
-    uint8_t partial = dti_sum_dtype(dtype, reduction);
+    uint8_t partial = dti_fold_dtype(dtype, reduction);
     bool mean = reduction == DT_COMM_MEAN;
     dti_fold_job job = {.kernels = kernels,
                         .operands = operands,

@@ -5,10 +5,10 @@
 
 /* The type that partial results have: f32 of 16-bit floats (sum, mean, product), i64 of integers'
  * mean, else the type itself. */
-static uint8_t dti_sum_dtype(dt_dtype dtype, dt_comm_reduction reduction);
+static uint8_t dti_fold_dtype(dt_dtype dtype, dt_comm_reduction reduction);
 
 /* One operand: an array of `count` elements that holds the leaves of `span`. Its dtype is the
- * elements' own or dti_sum_dtype's. */
+ * elements' own or dti_fold_dtype's. */
 typedef struct dti_operand {
     const void *data;
     uint8_t dtype;

@@ -67,8 +67,8 @@ static dti_part dti_part_of(uint64_t count, uint32_t part, uint32_t parts) {
     return (dti_part){first, DTI_MIN(end, count) - first};
 }
 
-static uint32_t dti_rank_spans(const dti_collective *c, uint32_t rank,
-                               dt_comm_span spans[DTI_TREE_SPANS]) {
+static uint32_t dti_collective_spans(const dti_collective *c, uint32_t rank,
+                                     dt_comm_span spans[DTI_TREE_SPANS]) {
     if (c->op.tree)
         return dti_tree_spans(c->leaves[rank].first, c->leaves[rank].count, c->leaf_total, spans);
     spans[0] = (dt_comm_span){rank, 1};
@@ -76,7 +76,7 @@ static uint32_t dti_rank_spans(const dti_collective *c, uint32_t rank,
 }
 
 static uint8_t dti_in_dtype(const dti_collective *c) {
-    return c->op.tree ? dti_sum_dtype(c->op.dtype, c->op.reduction) : (uint8_t)c->op.dtype;
+    return c->op.tree ? dti_fold_dtype(c->op.dtype, c->op.reduction) : (uint8_t)c->op.dtype;
 }
 
 /* ---- The builder */
@@ -84,7 +84,7 @@ static uint8_t dti_in_dtype(const dti_collective *c) {
 static dti_builder dti_builder_open(dti_base *base, const dti_collective *c, dti_schedule *s,
                                     bool partials) {
     dti_schedule_clear(s);
-    s->sum_dtype = dti_sum_dtype(c->op.dtype, c->op.reduction);
+    s->sum_dtype = dti_fold_dtype(c->op.dtype, c->op.reduction);
     size_t bytes = dti_dtype_bytes(c->op.dtype);
     if (partials)
         bytes = DTI_MAX(bytes, dti_dtype_bytes((dt_dtype)s->sum_dtype));
@@ -213,7 +213,7 @@ static dti_stretch dti_add_work(dti_builder *b, uint8_t dtype, uint64_t count) {
 
 /* ---- Blocks of gather and all-gather */
 
-static dti_block dti_own_block(dti_builder *b) {
+static dti_block dti_collective_block(dti_builder *b) {
     const dti_collective *c = b->c;
     uint8_t dtype = (uint8_t)c->op.dtype;
     dti_stretch in = dti_stretch_at(DTI_PLACE_IN, dtype, 0, c->op.count);

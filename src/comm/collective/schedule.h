@@ -66,7 +66,7 @@ typedef struct dti_schedule {
     size_t step_room, source_room, after_room; /* of the arrays, for dti_array_reserve */
     uint64_t work_bytes;                       /* of WORK */
     uint64_t chunk_elements;                   /* of all steps */
-    uint8_t sum_dtype; /* of partial sums: dti_sum_dtype(dtype, reduction) */
+    uint8_t sum_dtype; /* of partial sums: dti_fold_dtype(dtype, reduction) */
     bool failed;       /* no memory, or too many steps; said by dti_fail */
 } dti_schedule;
 
@@ -144,8 +144,8 @@ static dti_part dti_part_of(uint64_t count, uint32_t part, uint32_t parts);
 
 /* What a rank gives to a reduction: the spans of its buffers of `in`; how many. Outside of tree
  * mode one, the rank itself. And their type: outside of tree mode the elements' own. */
-static uint32_t dti_rank_spans(const dti_collective *c, uint32_t rank,
-                               dt_comm_span spans[DTI_TREE_SPANS]);
+static uint32_t dti_collective_spans(const dti_collective *c, uint32_t rank,
+                                     dt_comm_span spans[DTI_TREE_SPANS]);
 static uint8_t dti_in_dtype(const dti_collective *c);
 
 /* A group's `local`: the largest power of two that divides the number of its ranks on each host,
@@ -160,7 +160,7 @@ typedef struct dti_block {
     dti_stretch at;
     uint32_t copy; /* sends from `at` come after this step; DTI_NO_STEP: at once */
 } dti_block;
-static dti_block dti_own_block(dti_builder *b);
+static dti_block dti_collective_block(dti_builder *b);
 /* Receives block `block` of OUT; returns the step that completes it there. In place at the wrong
  * block, rank 0's lies where this rank's own is taken from, and goes through WORK. (A RECV that
  * waits would do, but then its sender would have to know.) */

@@ -195,7 +195,7 @@ static void dti_mpi_choose_types(dti_mpi_op *o) {
     bool ordered = o->op.reduction == DT_COMM_MIN || o->op.reduction == DT_COMM_MAX;
     bool reduces = dti_kind_reduces(o->op.kind);
     o->folded = half && ordered ? DT_COMM_SUM : o->op.reduction;
-    o->dtype = reduces ? dti_sum_dtype(o->op.dtype, o->folded) : (uint8_t)o->op.dtype;
+    o->dtype = reduces ? dti_fold_dtype(o->op.dtype, o->folded) : (uint8_t)o->op.dtype;
     o->width = dti_dtype_bytes((dt_dtype)o->dtype);
 }
 

@@ -70,7 +70,7 @@ static void dti_job_fold(const dti_job *j, char *out, uint32_t block, uint64_t a
 static void dti_job_fold_leaves(const dti_job *j, char *out, uint64_t at, uint64_t count) {
     const dt_comm_op *op = &j->slot->op;
     const dti_seat *seat = j->seat;
-    uint8_t dtype = dti_sum_dtype(op->dtype, op->reduction);
+    uint8_t dtype = dti_fold_dtype(op->dtype, op->reduction);
     uint64_t width = dti_coll_in_width(op);
     uint32_t n = 0;
     for (uint32_t r = 0; r < j->size; r++)
