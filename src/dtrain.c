@@ -195,6 +195,7 @@ DTI_OPTIMIZE_END
 #include "lower/labels.c"
 #include "lower/space.h"
 #include "lower/space.c"
+#include "lower/cast.c"
 #include "lower/types.c"
 #include "lower/plan.c"
 #include "lower/code.c"

@@ -4,8 +4,8 @@
 #ifndef OWN_ROWS_FAMILIES
 
 #define DTI_OP_LIST_TESTS(X)                                                                       \
-    X(TEST_MIX, test_mix, "7", ROWWISE, test_mix, 0, "a b c d e f g, element by element")          \
-    X(TEST_SPLIT, test_split, "1", ROWWISE, test_split, 0, "(x^2, -x, x): three outputs")
+    X(TEST_MIX, test_mix, "7", ROWWISE, F32, test_mix, 0, "a b c d e f g, element by element")     \
+    X(TEST_SPLIT, test_split, "1", ROWWISE, F32, test_split, 0, "(x^2, -x, x): three outputs")
 
 #else
 

@@ -241,3 +241,72 @@ TEST(operands_are_cut_to_what_a_device_can_bind) {
     dti_code_free(parts);
     lower_close(&c);
 }
+
+/* ---- mixed precision */
+
+static uint32_t lower_count(const dt_graph *g, dti_op op, dt_dtype dtype, uint32_t from) {
+    uint32_t count = 0;
+    for (uint32_t id = from; id < g->count; id++)
+        count += g->nodes[id].op == op && g->nodes[id].dtype == dtype;
+    return count;
+}
+
+/* The reference's values of a loss by the graph as it is, and by what stands for it. */
+static void lower_check_loss(lower_case *c, const dti_code *code) {
+    dti_ref_run run;
+    const dt_tensor wanted[2] = {{code->work, c->loss.id},
+                                 {code->work, dti_code_node(code, c->loss.id)}};
+    dti_ref_open(&run, code->work, 4);
+    for (uint32_t id = 1; id < code->work->count; id++) {
+        const dti_node *n = &code->work->nodes[id];
+        dti_ref_tensor *t = dti_ref_tensor_of(&run, (dt_tensor){code->work, id});
+        for (int64_t i = 0; !n->count && i < t->elements; i++)
+            t->data[i] = n->dtype == DT_I32
+                             ? (double)(i % 3)
+                             : (double)(float)(2 * dti_uniform01(5, (uint64_t)i, id) - 1);
+    }
+    CHECK(dti_ref_values(&run, wanted, 2) == DT_OK);
+    const double plain = dti_ref_tensor_of(&run, wanted[0])->data[0];
+    const double mixed = dti_ref_tensor_of(&run, wanted[1])->data[0];
+    CHECK_NEAR(mixed, plain, 0.02 * plain);
+    CHECK(mixed != plain);
+    dti_ref_close(&run);
+}
+
+TEST(mixed_precision_casts_by_the_precision_of_the_rows_and_each_value_once) {
+    lower_case c;
+    REQUIRE(lower_open(&c, 4));
+    c.desc.low = DT_BF16;
+    c.desc.limits.halves = true;
+    REQUIRE(lower_begin(&c) && lower_to(&c, "cast"));
+    const dti_code *code = c.w.code;
+    const dt_graph *g = code->work;
+    const uint32_t old = c.graph->count, loss = dti_code_node(code, c.loss.id);
+    CHECK(loss >= old && g->nodes[loss].term && g->nodes[loss].dtype == DT_F32);
+    CHECK(lower_count(g, DTI_OP_LINEAR, DT_BF16, old) == 2); /* LOW */
+    CHECK(lower_count(g, DTI_OP_RELU, DT_BF16, old) == 1);   /* WIDEST of what is low */
+    CHECK(lower_count(g, DTI_OP_CROSS_ENTROPY, DT_F32, old) == 1);
+    CHECK(lower_count(g, DTI_OP_CAST, DT_BF16, old) == 5); /* x, two weights, two biases */
+    const uint32_t logits = dti_code_node(code, c.logits.id);
+    CHECK(g->nodes[logits].op == DTI_OP_CAST && g->nodes[logits].dtype == DT_F32);
+    CHECK(dti_input_id(g, &g->nodes[loss], 0) == logits); /* the loss and the output share it */
+    for (uint32_t i = 0; i < c.layout.param_count; i++)
+        CHECK(dti_code_node(code, c.layout.params[i].node) == c.layout.params[i].node);
+    lower_check_loss(&c, code);
+    CHECK(lower_to(&c, NULL));
+    for (uint32_t i = 0; i < c.layout.param_count; i++)
+        CHECK(g->nodes[code->param_dx[i].id].dtype == DT_F32);
+    const dti_port *port = dti_code_port(code, c.logits.id, true, false);
+    CHECK(port && port->bytes == 4 * 3 * sizeof(float));
+    lower_close(&c);
+}
+
+TEST(mixed_precision_on_a_device_without_16_bits_is_refused) {
+    lower_case c;
+    REQUIRE(lower_open(&c, 4));
+    c.desc.low = DT_F16;
+    REQUIRE(lower_begin(&c));
+    CHECK(dti_lowering_run(&c.w, &c.next, NULL) == DT_ERROR_UNSUPPORTED);
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), "of f16: this device computes on f32 and i32 alone");
+    lower_close(&c);
+}

@@ -4,9 +4,9 @@ static void dti_code_free(const dti_code *code) {
     if (!code)
         return;
     dti_labels_free(code);
-    void *all[] = {code->pieces,        code->buckets,     code->stats,  code->trained,
-                   code->update,        code->param_dx,    code->places, code->ports,
-                   code->list.launches, code->list.values, code->table};
+    void *all[] = {code->pieces, code->buckets,       code->stats,       code->trained,
+                   code->update, code->stands,        code->param_dx,    code->places,
+                   code->ports,  code->list.launches, code->list.values, code->table};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(code->base, all[i]);
     dt_graph_destroy(code->work);

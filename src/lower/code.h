@@ -94,6 +94,7 @@ typedef struct dti_code {
     dt_tensor leaving_dx[DT_MAX_OUTPUTS]; /* those */
 
     uint8_t *trained;    /* by parameter */
+    uint32_t *stands;    /* by the application's nodes: which one has the value; NULL: itself */
     uint32_t *update;    /* by parameter: the node of a buffer's new value; 0 = it stays */
     dt_tensor *param_dx; /* by parameter: its gradient's node; nil = not trained */
 
@@ -113,6 +114,10 @@ typedef struct dti_code {
     uint64_t transient_bytes, used_bytes, in_bytes, out_bytes, table_bytes;
 } dti_code;
 
+static inline uint32_t dti_code_node(const dti_code *code, uint32_t id) {
+    return code->stands ? code->stands[id] : id;
+}
+
 /* What makes code one of several that make a step together, on devices of their own: their segments
  * wait on each other (program/job.h), and all update or none does. */
 typedef struct dti_joint {
@@ -130,6 +135,7 @@ typedef struct dti_code_desc {
     const dti_joint *joint;   /* NULL: it makes steps alone */
     const dti_layout *layout; /* outlives the code */
     dti_limits limits;
+    dt_dtype low; /* BF16 or F16: in mixed precision; else DT_F32, as the graph says */
 } dti_code_desc;
 
 /* All passes in order. Errors, with *out NULL: as dt_program_create. */

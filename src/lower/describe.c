@@ -185,18 +185,19 @@ static uint32_t dti_gradient_roots(dti_code *code, dt_tensor *y, dt_tensor *dy) 
     dt_graph *g = code->work;
     uint32_t count = 0;
     for (uint32_t i = 0; i < code->loss_count; i++, count++) {
-        y[count] = (dt_tensor){g, code->desc.losses[i].term.id};
+        y[count] = (dt_tensor){g, dti_code_node(code, code->desc.losses[i].term.id)};
         dy[count] = dti_seed(y[count], i);
     }
     for (uint32_t i = 0; i < DT_MAX_OUTPUTS && dti_is_set(code->desc.host_gradients[i]); i++) {
         if (dti_host_gradient_again(&code->desc, i))
             continue;
-        y[count] = (dt_tensor){g, code->desc.host_gradients[i].id};
+        const uint32_t id = code->desc.host_gradients[i].id;
+        y[count] = (dt_tensor){g, dti_code_node(code, id)};
         dti_node n = {.op = DTI_OP_INPUT,
                       .dtype = dti_node_of(y[count])->dtype,
                       .samples = dti_node_of(y[count])->samples,
                       .shape = dti_node_of(y[count])->shape};
-        n.attr.i[0] = (int32_t)y[count].id; /* whose gradient it is */
+        n.attr.i[0] = (int32_t)id; /* whose gradient it is */
         n.label = dti_node_of(y[count])->label;
         dy[count++] = dti_graph_push(g, &n, NULL, 0);
     }
@@ -264,7 +265,7 @@ static dt_result dti_pass_weigh(dti_lowering *w) {
     dti_code *code = w->code;
     dt_graph *g = code->work;
     for (uint32_t i = 0; i < code->loss_count; i++) {
-        const dti_node *n = &g->nodes[code->desc.losses[i].term.id];
+        const dti_node *n = &g->nodes[dti_code_node(code, code->desc.losses[i].term.id)];
         const dti_op_family *family = dti_op_info_of(n->op)->family;
         const dti_node *x = &g->nodes[dti_input_id(g, n, 0)];
         w->weight_node[i] = 0;

@@ -12,6 +12,7 @@ typedef struct dti_lowering {
     dti_code *code;
     const dt_graph *graph;  /* the application's: what the description's tensors are of */
     const dti_joint *joint; /* or NULL */
+    dt_dtype low;           /* DT_F32, or what LOW rows work in */
     dti_text problems;      /* with a description, all of them */
     uint32_t weight_node[DT_MAX_TERMS]; /* by loss: gives its weight from targets alone; 0 = none */
     uint32_t weigh_launches;            /* the weigh segment's, in front of all others */
@@ -101,6 +102,9 @@ static dt_result dti_pass_commit(dti_lowering *w); /* its launches */
 /* ---- labels.c */
 static dt_result dti_pass_labels(dti_lowering *w); /* what the ports' values are checked for */
 static void dti_labels_free(const dti_code *code);
+
+/* ---- cast.c */
+static dt_result dti_pass_cast(dti_lowering *w); /* mixed precision, where it is asked for */
 
 /* ---- types.c */
 static dt_result dti_pass_types(dti_lowering *w); /* of launches; UNSUPPORTED: no kernel for one */

@@ -12,14 +12,14 @@ static void dti_need_inputs(const dt_graph *g, uint8_t *needed) {
 
 static void dti_need_all(const dti_code *code, uint8_t *needed) {
     for (uint32_t i = 0; i < code->loss_count; i++)
-        needed[code->desc.losses[i].term.id] = 1;
+        needed[dti_code_node(code, code->desc.losses[i].term.id)] = 1;
     for (uint32_t i = 0; i < code->metric_count; i++)
-        needed[code->desc.metrics[i].id] = 1;
+        needed[dti_code_node(code, code->desc.metrics[i].id)] = 1;
     for (uint32_t i = 0; i < DT_MAX_OUTPUTS; i++) {
         if (dti_is_set(code->desc.outputs[i]))
-            needed[code->desc.outputs[i].id] = 1;
+            needed[dti_code_node(code, code->desc.outputs[i].id)] = 1;
         if (dti_is_set(code->desc.host_gradients[i]))
-            needed[code->desc.host_gradients[i].id] = 1;
+            needed[dti_code_node(code, code->desc.host_gradients[i].id)] = 1;
     }
     for (uint32_t i = 0; i < code->layout->param_count; i++) {
         if (code->trained[i])

@@ -4,6 +4,7 @@
 
 static const dti_lower_pass dti_passes[] = {
     {"describe", dti_pass_describe},
+    {"cast", dti_pass_cast},
     {"differentiate", dti_pass_differentiate},
     {"weigh", dti_pass_weigh},
     {"need", dti_pass_need},
@@ -55,6 +56,7 @@ static dt_result dti_lowering_open(dti_lowering *w, dti_base *base, const dti_co
     code->limits = desc->limits;
     code->desc = *desc->program;
     w->joint = desc->joint;
+    w->low = desc->low;
     code->joint = desc->joint != NULL;
     code->label = dti_graph_string(code->work, code->desc.label ? code->desc.label : "program");
     code->trained = dti_alloc_array(base, params, sizeof *code->trained);

@@ -59,7 +59,7 @@ static dt_result dti_pieces_check(const dti_lowering *w) {
     const dti_code *code = w->code;
     for (uint32_t i = 0; w->extent && i < DT_MAX_OUTPUTS && dti_is_set(code->desc.outputs[i]);
          i++) {
-        if (w->extent[code->desc.outputs[i].id] != DTI_EXTENT_PIECE)
+        if (w->extent[dti_code_node(code, code->desc.outputs[i].id)] != DTI_EXTENT_PIECE)
             continue;
         return dti_fail(code->base, DT_ERROR_INVALID,
                         "program '%s': output %u is a sum over samples, which each shard has by "

@@ -36,14 +36,15 @@ static void dti_place_inputs(dti_code *code, dti_emit *e, const uint8_t *needed)
 }
 
 /* `node` is what the host calls it: of a gradient, whose. */
-static void dti_place_output(dti_code *code, uint32_t *pin, uint32_t id, uint32_t node) {
+static void dti_place_output(dti_code *code, uint32_t *pin, uint32_t id, uint32_t node,
+                             bool gradient) {
     const dti_node *n = &code->work->nodes[id];
     dti_port *port = &code->ports[code->port_count++];
     *port = (dti_port){.node = node,
                        .offset = code->out_bytes,
                        .bytes = dti_node_bytes(code, n),
                        .output = true,
-                       .gradient = node != id};
+                       .gradient = gradient};
     pin[id] = dti_node_value(code, DTI_VALUE_OUT, n, code->out_bytes);
     code->out_bytes += dti_aligned(port->bytes ? port->bytes : DTI_WORD_BYTES);
 }
@@ -52,16 +53,16 @@ static void dti_place_output(dti_code *code, uint32_t *pin, uint32_t id, uint32_
 static void dti_place_outputs(dti_code *code, uint32_t *pin) {
     code->out_bytes = dti_aligned(DTI_WORD_BYTES * DTI_STATUS_WORDS);
     for (uint32_t i = 0; i < DT_MAX_OUTPUTS && dti_is_set(code->desc.outputs[i]); i++) {
-        uint32_t id = code->desc.outputs[i].id;
-        if (!pin[id])
-            dti_place_output(code, pin, id, id);
+        const uint32_t id = code->desc.outputs[i].id, node = dti_code_node(code, id);
+        if (!dti_code_port(code, id, true, false))
+            dti_place_output(code, pin, node, id, false);
     }
     for (uint32_t i = 0; i < code->leaving_count; i++) {
         const uint32_t dx = code->leaving_dx[i].id;
         if (dti_code_port(code, code->leaving[i], true, true))
             continue;
         if (!pin[dx]) {
-            dti_place_output(code, pin, dx, code->leaving[i]);
+            dti_place_output(code, pin, dx, code->leaving[i], true);
             continue;
         }
         dti_port *port = &code->ports[code->port_count++]; /* one value, two inputs' gradient */
@@ -82,8 +83,8 @@ static uint32_t dti_param_value(dti_code *code, uint32_t index, dti_value_kind k
 }
 
 static uint32_t dti_term_node(const dti_code *code, uint32_t i) {
-    return i < code->loss_count ? code->desc.losses[i].term.id
-                                : code->desc.metrics[i - code->loss_count].id;
+    return dti_code_node(code, i < code->loss_count ? code->desc.losses[i].term.id
+                                                    : code->desc.metrics[i - code->loss_count].id);
 }
 
 static void dti_pin_term(dti_lowering *w, uint32_t i) {

@@ -134,7 +134,7 @@ static void dti_lower_weights(dti_lowering *w) {
         if (code->weight_each[i]) {
             for (uint32_t k = 0; k < code->piece_count; k++)
                 *dti_piece_view(w, weight_node[i], k) =
-                    *dti_piece_view(w, code->desc.losses[i].term.id, k);
+                    *dti_piece_view(w, dti_term_node(code, i), k);
         } else {
             w->pin[weight_node[i]] = dti_listing_value(&code->list, DTI_VALUE_OUT, DT_F32, 2,
                                                        DTI_WORD_BYTES * DTI_STATUS_TERM(i));

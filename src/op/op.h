@@ -123,12 +123,17 @@ typedef enum dti_samples {
     DTI_SAMPLES_REDUCES,
     DTI_SAMPLES_COUPLES
 } dti_samples;
+typedef enum dti_precision {
+    DTI_PRECISION_LOW,
+    DTI_PRECISION_F32,
+    DTI_PRECISION_WIDEST
+} dti_precision;
 
 typedef struct dti_op_info {
     const char *name;
     uint8_t inputs_min;
     bool inputs_more;
-    uint8_t samples;
+    uint8_t samples, precision;
     uint8_t selector;
     const dti_op_family *family;
     const char *formula;

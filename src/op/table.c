@@ -1,17 +1,18 @@
 /* The tables of rows and of kernels: the expansions of DTI_OP_LIST and DTI_KERNEL_LIST. */
 
 /* Families stand in their files, or behind the library. */
-#define DTI_X(ID, op, inputs, sample, fam, select, text)                                           \
+#define DTI_X(ID, op, inputs, sample, prec, fam, select, text)                                     \
     static const dti_op_family dti_family_##fam;
 DTI_OP_LIST(DTI_X)
 #undef DTI_X
 
 static const dti_op_info dti_op_table[DTI_OP_COUNT] = {
-#define DTI_X(ID, op, inputs, sample, fam, select, text)                                           \
+#define DTI_X(ID, op, inputs, sample, prec, fam, select, text)                                     \
     [DTI_OP_##ID] = {.name = #op,                                                                  \
                      .inputs_min = (uint8_t)((inputs)[0] - '0'),                                   \
                      .inputs_more = sizeof(inputs) > 2,                                            \
                      .samples = DTI_SAMPLES_##sample,                                              \
+                     .precision = DTI_PRECISION_##prec,                                            \
                      .selector = (select),                                                         \
                      .family = &dti_family_##fam,                                                  \
                      .formula = (text)},
