@@ -154,21 +154,35 @@ setup_shaders() {
     need_tool spirv-tools spirv-opt spirv-val
 }
 
-# Compilers, libraries and emulators of other platforms: some 2 GB.
+# setup_platforms [NAME...]: compilers, libraries and emulators of other platforms; all: some 2 GB.
 setup_platforms() {
     may_install=yes
+    if [ $# = 0 ]; then set -- windows mingw web wasi arm64 riscv64 armhf i386 musl; fi
     need clang lld python3-minimal
-    need gcc-mingw-w64-x86-64 wine64 emscripten nodejs wasi-libc
-    need "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev-wasm32"
-    need qemu-user libc6-dev-arm64-cross libgcc-12-dev-arm64-cross
-    need libc6-dev-riscv64-cross libgcc-12-dev-riscv64-cross binutils-riscv64-linux-gnu
-    need libc6-dev-armhf-cross libgcc-12-dev-armhf-cross
-    need libc6-dev-i386-cross libgcc-12-dev-i386-cross
-    need musl-tools
+    for name in "$@"; do
+        case $name in
+        windows | mingw) need gcc-mingw-w64-x86-64 wine64 ;;
+        web) need emscripten nodejs ;;
+        wasi) need nodejs wasi-libc "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev-wasm32" ;;
+        arm64) need qemu-user libc6-dev-arm64-cross libgcc-12-dev-arm64-cross ;;
+        riscv64)
+            need qemu-user libc6-dev-riscv64-cross libgcc-12-dev-riscv64-cross
+            need binutils-riscv64-linux-gnu
+            ;;
+        armhf) need qemu-user libc6-dev-armhf-cross libgcc-12-dev-armhf-cross ;;
+        i386) need libc6-dev-i386-cross libgcc-12-dev-i386-cross ;;
+        musl) need musl-tools ;;
+        *) die "setup platforms knows no '$name'" ;;
+        esac
+    done
 }
 
 setup() {
-    if [ "${1:-}" = platforms ]; then setup_platforms; return 0; fi
+    if [ "${1:-}" = platforms ]; then
+        shift
+        setup_platforms "$@"
+        return 0
+    fi
     may_install=yes
     setup_check
     setup_interop

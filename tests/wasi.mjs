@@ -9,4 +9,5 @@ const wasi = new WASI({
   preopens: { '.': '.' },
 });
 const module = await WebAssembly.compile(await readFile(process.argv[2]));
-process.exitCode = wasi.start(await WebAssembly.instantiate(module, wasi.getImportObject()));
+const imports = { wasi_snapshot_preview1: wasi.wasiImport };
+process.exitCode = wasi.start(await WebAssembly.instantiate(module, imports));

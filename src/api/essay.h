@@ -30,7 +30,7 @@
  *         return !(out[0] < 0.2f && out[1] > 0.8f && out[2] > 0.8f && out[3] < 0.2f);
  *     }
  *
- *     cc -O2 app.c -lm -ldl -lpthread
+ *     cc -O2 app.c -lm -ldl -lpthread            (Windows: -lws2_32 and no other)
  *
  * Nothing else is needed: the Vulkan loader is opened when it is there, the kernels lie inside the
  * header, and without a driver the CPU backend runs the same model. The options (DT_NO_VULKAN and
