@@ -28,6 +28,7 @@ static FILE *harness_stream(int descriptor, const char *mode) {
 #define fdopen harness_stream
 #define pthread_create harness_thread
 #include "own_rows.h"
+#define DTI_DRIVER_LIST_TESTS(X) X(own)
 #define DT_IMPLEMENTATION
 #include "dtrain.h"
 #undef pthread_create
@@ -54,6 +55,7 @@ static FILE *harness_stream(int descriptor, const char *mode) {
 #include "test_dtype.c"
 #include "test_random.c"
 #include "test_image.c"
+#include "test_driver.c"
 #include "test_vulkan.c"
 #include "test_vulkan_exchange.c"
 #include "test_parallel.c"

@@ -7,6 +7,9 @@ _Static_assert(offsetof(dt_ctx, base) == 0, "dti_ctx_base casts");
  * that it takes on any GPU (50 us and more). */
 #define DTI_AUTO_FLOPS 10e6
 
+#define DTI_X(name) static const dti_driver dti_##name##_driver;
+DTI_DRIVER_LIST(DTI_X)
+#undef DTI_X
 static const dti_driver *const dti_drivers[DTI_DRIVERS] = {
 #define DTI_X(name) &dti_##name##_driver,
     DTI_DRIVER_LIST(DTI_X)

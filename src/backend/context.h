@@ -1,7 +1,10 @@
 /* The context: a dti_base, the devices that were found, and the open ones. */
 
 /* The drivers of devices, each a folder here; the first gives device 0, the CPU. */
-#define DTI_DRIVER_LIST(X) X(cpu) X(vk)
+#ifndef DTI_DRIVER_LIST_TESTS /* of a test program, behind this library */
+#define DTI_DRIVER_LIST_TESTS(X)
+#endif
+#define DTI_DRIVER_LIST(X) X(cpu) X(vk) DTI_DRIVER_LIST_TESTS(X)
 #define DTI_X(name) +1
 enum { DTI_DRIVERS = 0 DTI_DRIVER_LIST(DTI_X) };
 #undef DTI_X
