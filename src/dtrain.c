@@ -185,6 +185,7 @@ DTI_OPTIMIZE_END
 #include "lower/layout.c"
 #include "lower/shards.c"
 #include "lower/describe.c"
+#include "lower/recompute.c"
 #include "lower/need.c"
 #include "lower/cut.c"
 #include "lower/pieces.c"

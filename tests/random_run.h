@@ -32,8 +32,17 @@ typedef struct rnd_way {
     int threads;
     bool no_fast, cpu;
     bool commits; /* a step of rate 0, else gradients only */
+    bool marks;   /* half of the tensors are not kept */
     dt_ctx *ctx;  /* one for many models; NULL = its own */
 } rnd_way;
+
+/* Of all nodes, also those that a call makes on its way. */
+static void rnd_forget(const rnd_model *m, dt_graph *g) {
+    for (uint32_t id = 1; id < g->count; id++) {
+        if (dti_philox(m->seed, id, 0).v[0] & 1)
+            dt_recompute((dt_tensor){g, id});
+    }
+}
 
 static void rnd_device_wrong(rnd_device *d, const char *what) {
     rnd_wrong(d->fault, "%s: %s: %s", d->way, what, dt_ctx_error(d->b.ctx));
@@ -68,6 +77,8 @@ static bool rnd_device_open(rnd_device *d, const rnd_model *m, const rnd_way *wa
         return false;
     }
     rnd_write_params(d, d->store);
+    if (way->marks)
+        rnd_forget(m, d->b.graph);
     return !fault->text[0];
 }
 

@@ -60,6 +60,7 @@ typedef struct rnd_job { /* one trainer */
     char devices[16], way[64];
     const char *load;      /* a checkpoint to go on from */
     int steps, save_after; /* 0 = never */
+    bool marks;            /* half of the tensors are not kept */
     uint64_t hash;
     dt_result result;
     double *first; /* results of its first step, in the reference's order; NULL = not wanted */
@@ -141,6 +142,8 @@ static void rnd_job_run(rnd_job *j, rnd_fault *fault) {
     dt_trainer *trainer = NULL;
     if (rnd_build(j->m, &ctx, NULL, &d.b)) {
         const dt_trainer_desc desc = rnd_trainer_desc(j, &d, data);
+        if (j->marks)
+            rnd_forget(j->m, d.b.graph);
         j->result = dt_trainer_create(d.b.graph, &desc, &trainer);
         if (!j->result)
             rnd_job_write(j, &d, trainer);
@@ -188,6 +191,7 @@ static void rnd_job_again(const rnd_job *first, int replicas, const char *load, 
     rnd_job j = *first;
     j.load = load;
     j.save_after = save_after;
+    j.marks = replicas % 2 == 0;
     j.first = NULL;
     j.steps = load ? first->steps - first->m->steps / 2 : save_after ? save_after : first->steps;
     snprintf(j.devices, sizeof j.devices, "cpu:%d", replicas);

@@ -66,13 +66,17 @@ static void rnd_check_whole(const rnd_ref *r, const rnd_way *way, rnd_tally *t, 
     other.commits = true;
     rnd_run_program(r, &other, false, a, fault);
     rnd_compare(r, &e, a, RND_ALL, way->name, fault);
-    other.commits = false;
+    other.marks = true;
+    other.name = "recompute";
+    rnd_run_program(r, &other, false, b, fault);
+    rnd_compare_bits(r, a, b, RND_ALL, other.name, fault);
+    other.commits = other.marks = false;
     other.name = way->cpu ? "cpu, 3 threads" : "again";
     other.threads = 3;
     rnd_run_program(r, &other, false, b, fault);
     rnd_compare_bits(r, a, b, RND_ALL & ~RND_BUFFERS, other.name, fault);
     if (way->cpu) {
-        other = (rnd_way){"cpu, no_fast", "cpu", 1, true, true, true, NULL};
+        other = (rnd_way){"cpu, no_fast", "cpu", 1, true, true, true, .ctx = NULL};
         rnd_run_program(r, &other, false, b, fault);
         rnd_compare(r, &e, b, RND_ALL, other.name, fault);
     }
@@ -102,6 +106,12 @@ static void rnd_check_micros(const rnd_ref *r, rnd_way way, rnd_tally *t, double
     rnd_expected e = rnd_expect(r, pieces, r->m->micro_count);
     rnd_compare(r, &e, got, RND_TERMS | RND_GRADIENTS, way.name, fault);
     rnd_expected_free(&e);
+    double *again = calloc((size_t)r->total + 1, sizeof *again);
+    way.marks = true;
+    way.name = "recompute in micro-batches";
+    rnd_run_micros(r, &way, again, &ran, fault);
+    rnd_compare_bits(r, got, again, RND_TERMS | RND_GRADIENTS, way.name, fault);
+    free(again);
 }
 
 static void rnd_check_ways(const rnd_ref *r, const rnd_way *way, rnd_tally *t, rnd_fault *fault) {

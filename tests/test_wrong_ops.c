@@ -58,6 +58,10 @@ ROW(GRAPH, dt_label, input) {
     return NIL(dt_label(x, "name"));
 }
 
+ROW(GRAPH, dt_recompute, ) {
+    return NIL(dt_recompute(ONLY_TENSOR(here.logits)));
+}
+
 /* ---- Leaves */
 
 ROW(GRAPH, dt_input, ) {

@@ -175,6 +175,7 @@ typedef struct dt_program_info {
     uint64_t io_bytes;        /* inputs, outputs, step and status */
     uint64_t flops;           /* of the matrix products and convolutions of a step */
     int launches, segments;
+    int launches_recomputed; /* of launches: those that dt_recompute costs */
 } dt_program_info;
 /* Fills *info. */
 DT_API void dt_program_get_info(const dt_program *program, dt_program_info *info);

@@ -65,6 +65,15 @@ DT_API bool dt_tensor_has_samples(dt_tensor x);
 /* Gives a tensor a name for messages and returns it. The text is copied. Errors (nil): an input or
  * a parameter, which already has a name. */
 DT_API dt_tensor dt_label(dt_tensor x, const char *label);
+/* Marks a tensor that programs created afterwards do not keep for their backward pass: they compute
+ * it again there, from the nearest tensors that are kept. Returns it. Results have the same bits;
+ * less memory is paid with launches (dt_program_info). Marking all tensors of a network saves
+ * nothing, since the last one then needs all of them at once: leave some unmarked between, such as
+ * the input of every fourth block. Kept whether marked or not are inputs, parameters, outputs,
+ * losses, the batch's statistics and sums over samples. A view (dt_reshape, dt_slice ...) is marked
+ * together with what it is a view of. PyTorch's torch.utils.checkpoint. Errors (nil): none but a
+ * nil x. */
+DT_API dt_tensor dt_recompute(dt_tensor x);
 
 /* ---- Leaves. Errors (nil): no name, a shape of more than DT_MAX_DIMS dimensions, with a negative
  * one, or of 2^31 elements and more. Names are copied. */

@@ -19,8 +19,11 @@ static uint32_t dti_casting_to(dti_casting *c, uint32_t id, dt_dtype to) {
     if (dti_is_whole(dtype) || dtype == to)
         return now;
     uint32_t *cast = &c->cast[to != DT_F32][id];
-    if (!*cast)
+    if (!*cast) {
+        const bool recompute = c->graph->nodes[now].recompute;
         *cast = dt_cast((dt_tensor){c->graph, now}, to).id;
+        c->graph->nodes[*cast].recompute = recompute;
+    }
     return *cast;
 }
 
@@ -50,6 +53,7 @@ static void dti_casting_node(dti_casting *c, uint32_t id) {
         return;
     c->now[id] = y.id;
     dti_node_of(y)->label = n.label;
+    dti_node_of(y)->recompute = n.recompute;
 }
 
 /* The nodes of `graph` in mixed precision; *stands: by each of them, the one that gives its value in

@@ -17,6 +17,9 @@ typedef struct dti_lowering {
     uint32_t weight_node[DT_MAX_TERMS]; /* by loss: gives its weight from targets alone; 0 = none */
     uint32_t weigh_launches;            /* the weigh segment's, in front of all others */
     dti_emit e;
+    uint32_t *order;      /* nodes as they are emitted: each behind its inputs; [0] is nil */
+    uint32_t copies;      /* nodes from here on are computed again */
+    uint32_t *copy_of;    /* by node: which one it is computed again; NULL: there are none */
     uint8_t *needed;      /* by node: its value is computed */
     uint32_t *pin;        /* by node: the value that it is to be written to; 0 = any */
     uint32_t *param_of;   /* by node: 1 + a parameter whose gradient it is */
@@ -50,6 +53,9 @@ static dt_result dti_pass_describe(dti_lowering *w);      /* terms, outputs, mod
 static dt_result dti_pass_differentiate(dti_lowering *w); /* gradients, as nodes */
 static dt_result dti_pass_weigh(dti_lowering *w);         /* losses' weights, as nodes */
 
+/* ---- recompute.c: what is computed again in the backward pass, as nodes, and the order of all */
+static dt_result dti_pass_recompute(dti_lowering *w);
+
 /* ---- pieces.c */
 /* Whether a step trains the parameter: `params` is a glob, NULL = all. */
 static bool dti_param_is_trained(const dti_node *param, const char *params);
@@ -77,6 +83,7 @@ static dt_result dti_pass_buckets(dti_lowering *w); /* how many gradients each b
 
 /* ---- need.c */
 static dt_result dti_pass_need(dti_lowering *w); /* what is computed; refuses what is too large */
+static void dti_need_all(const dti_lowering *w, uint8_t *needed); /* of a step without updates */
 static uint64_t dti_node_bytes(const dti_code *code, const dti_node *n);
 /* A value of the node's size and type; offset: in bytes. */
 static uint32_t dti_node_value(dti_code *code, dti_value_kind kind, const dti_node *n,

@@ -1,16 +1,19 @@
-/* What a code computes: the roots, then the inputs of what is needed (they have smaller ids), and
+/* What a code computes: the roots, then the inputs of what is needed (they are emitted before it), and
  * how often each is read. From here on nodes have numbers that the lowering's arrays are indexed
  * by. */
 
-static void dti_need_inputs(const dt_graph *g, uint8_t *needed) {
-    for (uint32_t id = g->count - 1; id > 0; id--) {
+static void dti_need_inputs(const dti_lowering *w, uint8_t *needed) {
+    const dt_graph *g = w->code->work;
+    for (uint32_t i = g->count - 1; i > 0; i--) {
+        const uint32_t id = w->order[i];
         const dti_node *n = &g->nodes[id];
         for (uint32_t k = 0; needed[id] && k < n->count; k++)
             needed[dti_input_id(g, n, k)] = 1;
     }
 }
 
-static void dti_need_all(const dti_code *code, uint8_t *needed) {
+static void dti_need_all(const dti_lowering *w, uint8_t *needed) {
+    const dti_code *code = w->code;
     for (uint32_t i = 0; i < code->loss_count; i++)
         needed[dti_code_node(code, code->desc.losses[i].term.id)] = 1;
     for (uint32_t i = 0; i < code->metric_count; i++)
@@ -27,7 +30,7 @@ static void dti_need_all(const dti_code *code, uint8_t *needed) {
     }
     for (uint32_t i = 0; i < code->leaving_count; i++)
         needed[code->leaving_dx[i].id] = 1;
-    dti_need_inputs(code->work, needed);
+    dti_need_inputs(w, needed);
 }
 
 /* A running statistic moves where the step computes the batch's and commits. */
@@ -132,7 +135,7 @@ static dt_result dti_pass_need(dti_lowering *w) {
                       .views = w->e.views};
     /* Value 0 stands for "none" in pins, and for those that memory ran out for. */
     dti_listing_value(&code->list, DTI_VALUE_OUT, DT_I32, 1, 0);
-    dti_need_all(code, w->needed);
+    dti_need_all(w, w->needed);
     dti_need_updates(code, w->needed);
     dti_need_readers(code->work, w->needed, w->own);
     return code->list.result ? code->list.result : dti_lower_sizes(w);

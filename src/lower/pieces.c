@@ -86,8 +86,8 @@ static dt_result dti_pass_pieces(dti_lowering *w) {
         w->saved = dti_alloc_array(code->base, most, sizeof *w->saved);
         if (!w->extent || !w->piece_views || !w->saved)
             return DT_ERROR_MEMORY;
-        for (uint32_t id = 1; id < nodes; id++)
-            w->extent[id] = dti_extent_of(w, &code->work->nodes[id]);
+        for (uint32_t i = 1; i < nodes; i++)
+            w->extent[w->order[i]] = dti_extent_of(w, &code->work->nodes[w->order[i]]);
     }
     return code->piece_count ? dti_pieces_check(w) : DT_OK;
 }

@@ -1,4 +1,4 @@
-/* From needed nodes to launches and segments: the launches of each node in order of creation, and
+/* From needed nodes to launches and segments: the launches of each node in its order, and
  * the cuts between segments. */
 
 /* ---- emission */
@@ -89,6 +89,14 @@ static void dti_lower_node(dti_lowering *w, uint32_t id) {
     }
 }
 
+/* What was made dense for a reader is so for a copy's: these have the same launches. */
+static void dti_lower_copied(dti_lowering *w, uint32_t id, uint32_t before) {
+    const dti_view *view = &w->e.views[w->copy_of[id]];
+    if (view->dim[DTI_AXES - 1] && dti_view_is_dense(view) && !dti_cut_is_wide(w->code, view))
+        w->e.views[id] = dti_emit_dense_view(&w->e, &w->e.views[id]);
+    w->code->launches_recomputed += w->code->list.launch_count - before;
+}
+
 /* ---- segments */
 
 static void dti_segment_end(dti_code *code, dti_phase phase, uint32_t first) {
@@ -173,13 +181,16 @@ static dt_result dti_pass_weigh_segment(dti_lowering *w) {
 static dt_result dti_pass_emit(dti_lowering *w) {
     dti_code *code = w->code;
     uint32_t first = code->list.launch_count;
-    for (uint32_t id = 1; id < code->work->count; id++) {
-        if (id == code->backward_node && code->has_gradients) {
+    for (uint32_t i = 1; i < code->work->count; i++) {
+        const uint32_t id = w->order[i], before = code->list.launch_count;
+        if (i == code->backward_node && code->has_gradients) {
             dti_segment_end(code, DTI_PHASE_FORWARD, first);
             first = code->list.launch_count;
         }
         if (w->needed[id] && !dti_op_info_of(code->work->nodes[id].op)->family->update)
             dti_lower_node(w, id);
+        if (w->copy_of && w->copy_of[id])
+            dti_lower_copied(w, id, before);
         if (dti_bucket_full(w)) {
             code->segment_buckets[code->segment_count] = w->buckets_done;
             dti_segment_end(code, DTI_PHASE_BACKWARD, first);

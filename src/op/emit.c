@@ -263,6 +263,16 @@ static bool dti_launch_takes(const dti_launch *l, uint32_t epilogue, const dti_v
     return l->spec[1] == DTI_EPILOGUE_NONE && kernel->takes && kernel->takes(l, epilogue, mask);
 }
 
+/* A mask that is made behind a launch cannot be read by it. */
+static bool dti_emit_written_since(const dti_listing *list, uint32_t first, uint32_t value) {
+    for (uint32_t k = first; k < list->launch_count; k++) {
+        const dti_launch *l = &list->launches[k];
+        if (l->value[dti_launch_output(l)] == value)
+            return true;
+    }
+    return false;
+}
+
 static bool dti_emit_fuse(dti_emit *e, uint32_t i, uint32_t epilogue, const dti_view *mask) {
     uint32_t id = dti_input_id(e->graph, e->node, i);
     const dti_view *x = &e->views[id];
@@ -272,6 +282,8 @@ static bool dti_emit_fuse(dti_emit *e, uint32_t i, uint32_t epilogue, const dti_
         return false;
     const uint32_t first = e->own[id].first, last = e->own[id].last;
     uint32_t writers = 0;
+    if (mask && dti_emit_written_since(e->list, first, mask->value))
+        return false;
     for (uint32_t k = first; k < last; k++) {
         const dti_launch *l = &e->list->launches[k];
         if (l->value[dti_launch_output(l)] != x->value)

@@ -317,5 +317,6 @@ DT_API void dt_program_get_info(const dt_program *p, dt_program_info *info) {
         .io_bytes = p->code->in_bytes + p->code->out_bytes,
         .flops = p->code->list.flops,
         .launches = (int)p->code->list.launch_count,
-        .segments = (int)(p->code->segment_count - p->code->weighs)};
+        .segments = (int)(p->code->segment_count - p->code->weighs),
+        .launches_recomputed = (int)p->code->launches_recomputed};
 }

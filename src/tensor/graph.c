@@ -320,4 +320,11 @@ DT_API dt_tensor dt_label(dt_tensor x, const char *label) {
     return x;
 }
 
+DT_API dt_tensor dt_recompute(dt_tensor x) {
+    if (dti_is_nil(x))
+        return dti_nil_of(x, "dt_recompute");
+    dti_node_of(x)->recompute = true;
+    return x;
+}
+
 _Static_assert(offsetof(dt_graph, owned) == 0, "dti_graph_end casts");

@@ -17,6 +17,7 @@ typedef struct dti_node {
     bool frozen;    /* a parameter that is not trained */
     bool buffer;    /* a parameter that only updates change: attr.i[2] is its new value's node */
     bool term;      /* a pair (sum, weight): a loss or a metric */
+    bool recompute; /* not kept for the backward pass */
     uint32_t first; /* into graph->inputs */
     uint32_t count; /* of inputs */
     dt_shape shape;

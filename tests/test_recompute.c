@@ -1,0 +1,238 @@
+/* Tensors that are not kept for the backward pass: the same bits in less memory. */
+#include "train_model.h"
+
+enum { AGAIN_BATCH = 16, AGAIN_MOST = 256, AGAIN_STEPS = 3 };
+
+typedef enum again_kind { AGAIN_MLP, AGAIN_DROPOUT, AGAIN_RESNET, AGAIN_PENALTY } again_kind;
+
+/* A network and how it is run. */
+typedef struct again {
+    again_kind kind;
+    int keep;           /* marks all but every so many blocks' results; 0 = no marks */
+    const char *device; /* NULL = "cpu" */
+    dt_ctx *ctx;
+    dt_graph *graph;
+    dt_store *store;
+    dt_program *program;
+    dt_tensor x, t, loss;
+    int width; /* of a sample of x */
+    int classes;
+    dt_program_info info;
+    uint64_t hash;
+} again;
+
+static dt_tensor again_mark(const again *a, dt_tensor x) {
+    return a->keep ? dt_recompute(x) : x;
+}
+
+/* A block's result: the checkpoints are among these. */
+static dt_tensor again_end(const again *a, dt_tensor x, int block) {
+    return a->keep && (block + 1) % a->keep ? dt_recompute(x) : x;
+}
+
+static dt_tensor again_mlp(const again *a) {
+    dt_tensor h = a->x;
+    for (int i = 0; i < 24; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "fc%d", i);
+        h = dt_nn_linear(h, name, 48);
+        h = i % 3 == 1 ? dt_tanh(again_mark(a, h)) : dt_relu(h);
+        if (a->kind == AGAIN_DROPOUT)
+            h = dt_dropout(again_mark(a, h), 0.1f);
+        h = again_end(a, h, i);
+    }
+    return h;
+}
+
+static dt_tensor again_conv(const again *a, dt_tensor x, const char *name, int out, int stride) {
+    char norm[32];
+    const dt_conv_layer_desc desc = {.conv = {.stride = {stride, stride}, .padding = {1, 1}},
+                                     .no_bias = true};
+    snprintf(norm, sizeof norm, "%s.bn", name);
+    x = again_mark(a, dt_nn_conv2d(x, name, out, 3, &desc));
+    return again_mark(a, dt_nn_batch_norm(x, norm, NULL));
+}
+
+/* He et al.'s ResNet-20 for small images, narrower. */
+static dt_tensor again_resnet(const again *a) {
+    dt_tensor h = dt_reshape(a->x, dt_dims(3, 12, 12));
+    h = dt_relu(again_conv(a, h, "first", 6, 1));
+    for (int block = 0; block < 9; block++) {
+        const int out = 6 << block / 3, stride = block && block % 3 == 0 ? 2 : 1;
+        char name[32];
+        snprintf(name, sizeof name, "b%d.a", block);
+        dt_tensor y = again_mark(a, dt_relu(again_conv(a, h, name, out, stride))), shortcut = h;
+        snprintf(name, sizeof name, "b%d.b", block);
+        y = again_conv(a, y, name, out, 1);
+        snprintf(name, sizeof name, "b%d.s", block);
+        if (stride == 2)
+            shortcut = again_conv(a, h, name, out, stride);
+        h = again_end(a, dt_relu(dt_add(y, shortcut)), block);
+    }
+    return dt_mean(h, dt_dims(1, 2), false);
+}
+
+/* Of second order: the loss sees the gradient in x. */
+static dt_tensor again_penalty(const again *a) {
+    dt_tensor h = a->x;
+    for (int i = 0; i < 6; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "fc%d", i);
+        h = again_end(a, dt_tanh(again_mark(a, dt_nn_linear(h, name, 24))), i);
+        if (i == 3)
+            h = again_mark(a, dt_layer_norm(h, 1, (dt_tensor){0}, (dt_tensor){0}, 1e-5f));
+    }
+    dt_tensor slope = dt_gradient(dt_sum(h, dt_dims(), false), a->x);
+    return dt_concat((dt_tensor[]){h, again_mark(a, dt_square(slope))}, 2, 0);
+}
+
+static bool again_build(again *a) {
+    a->width = a->kind == AGAIN_RESNET ? 3 * 12 * 12 : 48;
+    a->classes = 5;
+    if (dt_ctx_create(&(dt_ctx_desc){.no_vulkan = !a->device}, &a->ctx) ||
+        dt_graph_create(a->ctx, &a->graph))
+        return false;
+    a->x = dt_input(a->graph, "x", DT_F32, dt_dims(a->width));
+    a->t = dt_input(a->graph, "t", DT_I32, dt_dims());
+    dt_tensor h = a->kind == AGAIN_RESNET    ? again_resnet(a)
+                  : a->kind == AGAIN_PENALTY ? again_penalty(a)
+                                             : again_mlp(a);
+    a->loss = dt_cross_entropy(dt_nn_linear(h, "head", a->classes), a->t, NULL);
+    return test_check(!dt_graph_error(a->graph), __FILE__, __LINE__, "%s",
+                      dt_graph_error(a->graph) ? dt_graph_error(a->graph) : "");
+}
+
+static void again_fill(const again *a, int step, float *x, int32_t *t, int rows) {
+    uint32_t state = (uint32_t)step + 1;
+    for (int i = 0; i < rows * a->width; i++)
+        x[i] = (float)(train_random(&state) % 2000) / 1000.0f - 1.0f;
+    for (int i = 0; i < rows; i++)
+        t[i] = (int32_t)(train_random(&state) % (uint32_t)a->classes);
+}
+
+static dt_result again_step(again *a, int step, const dt_step_desc *desc) {
+    static float x[AGAIN_BATCH * AGAIN_MOST * 2];
+    static int32_t t[AGAIN_BATCH];
+    again_fill(a, step, x, t, a->info.batch);
+    dt_result result =
+        dt_program_write(a->program, a->x, x, (size_t)a->info.batch * (size_t)a->width * sizeof *x);
+    if (!result)
+        result = dt_program_write(a->program, a->t, t, (size_t)a->info.batch * sizeof *t);
+    return result ? result : dt_program_run(a->program, desc, NULL);
+}
+
+static const dt_optim_desc again_adam = {.kind = DT_OPTIM_ADAM, .lr = 1e-3};
+
+static bool again_open(again *a, const dt_program_desc *more) {
+    dt_program_desc desc = more ? *more : (dt_program_desc){.batch = AGAIN_BATCH};
+    if (!again_build(a) ||
+        dt_store_create(a->graph,
+                        &(dt_store_desc){.device = a->device ? a->device : "cpu", .seed = 5},
+                        &a->store))
+        return false;
+    desc.loss = a->loss;
+    desc.optim = &again_adam;
+    const dt_result result = dt_program_create(a->store, &desc, &a->program);
+    dt_program_get_info(a->program, &a->info);
+    return test_check(!result, __FILE__, __LINE__, "%s", dt_ctx_error(a->ctx));
+}
+
+/* Some steps, each in micro-batches; more: settings of the program. */
+static void again_run(again *a, const dt_program_desc *more, int micros) {
+    bool fine = again_open(a, more);
+    for (int i = 0; i < AGAIN_STEPS * micros && fine; i++) {
+        const dt_step_desc step = {.seed = 3,
+                                   .first_row = (uint32_t)(i % micros * a->info.batch),
+                                   .micro = (uint32_t)(i % micros),
+                                   .micros = (uint32_t)micros};
+        fine = test_check(!again_step(a, i, &step), __FILE__, __LINE__, "%s", dt_ctx_error(a->ctx));
+    }
+    CHECK(fine && !dt_store_state_hash(a->store, &a->hash));
+    dt_ctx_destroy(a->ctx);
+}
+
+static void again_compare(again_kind kind, int keep, const dt_program_desc *more, int micros,
+                          double most) {
+    again whole = {.kind = kind}, less = {.kind = kind, .keep = keep};
+    again_run(&whole, more, micros);
+    again_run(&less, more, micros);
+    CHECK(whole.hash == less.hash);
+    CHECK_TEXT((double)less.info.transient_bytes <= most * (double)whole.info.transient_bytes,
+               "%llu transient bytes of %llu", (unsigned long long)less.info.transient_bytes,
+               (unsigned long long)whole.info.transient_bytes);
+    CHECK(!whole.info.launches_recomputed && less.info.launches_recomputed > 0);
+    CHECK(less.info.launches == whole.info.launches + less.info.launches_recomputed);
+}
+
+TEST(an_mlp_of_24_layers_trains_to_the_same_bits_in_half_of_its_memory) {
+    again_compare(AGAIN_MLP, 5, NULL, 1, 0.5);
+}
+
+TEST(a_resnet_20_trains_to_the_same_bits_in_half_of_its_memory) {
+    again_compare(AGAIN_RESNET, 2, NULL, 1, 0.5);
+}
+
+TEST(dropout_drops_the_same_when_it_is_computed_again) {
+    again_compare(AGAIN_DROPOUT, 5, NULL, 1, 0.5);
+}
+
+TEST(recompute_gives_the_same_bits_in_micro_batches) {
+    const dt_program_desc micro = {.batch = AGAIN_BATCH / 2, .accumulate = true};
+    again_compare(AGAIN_DROPOUT, 4, &micro, 2, 0.6);
+    again_compare(AGAIN_RESNET, 2, &micro, 2, 0.6);
+}
+
+TEST(recompute_gives_the_same_bits_through_a_gradient_of_second_order) {
+    again_compare(AGAIN_PENALTY, 2, NULL, 1, 1.0);
+}
+
+/* ---- trainers: marks are the graph's, so they hold for every replica */
+
+static uint64_t again_train(const char *devices, bool marks) {
+    train_model m;
+    dt_trainer *trainer = NULL;
+    uint64_t hash = 0;
+    const bool made = train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, 1);
+    for (uint32_t id = 1; id < m.logits.id && marks; id++) {
+        if (id % 7)
+            dt_recompute((dt_tensor){m.graph, id});
+    }
+    dt_trainer_desc desc = train_desc(&m);
+    desc.devices = devices;
+    desc.shards = 4;
+    desc.accumulate = 2;
+    CHECK(made && !dt_trainer_create(m.graph, &desc, &trainer));
+    for (int i = 0; i < 4 && trainer; i++)
+        CHECK_TEXT(!dt_trainer_step(trainer, NULL), "%s", dt_ctx_error(m.ctx));
+    CHECK(trainer && !dt_store_state_hash(dt_trainer_store(trainer), &hash));
+    dt_ctx_destroy(m.ctx);
+    return hash;
+}
+
+TEST(two_replicas_that_compute_again_give_the_bits_of_one_that_keeps) {
+    const uint64_t hash = again_train("cpu", false);
+    CHECK(hash && again_train("cpu", true) == hash);
+    CHECK(again_train("cpu:2", true) == hash);
+}
+
+/* ---- Vulkan */
+#ifndef DT_NO_VULKAN
+
+TEST(recompute_gives_the_same_bits_on_vulkan) {
+    again whole = {.kind = AGAIN_RESNET, .device = "vulkan"};
+    again less = {.kind = AGAIN_RESNET, .keep = 2, .device = "vulkan"};
+    dt_ctx *ctx = NULL;
+    bool there = false;
+    REQUIRE(!dt_ctx_create(NULL, &ctx));
+    for (int i = 0; i < dt_ctx_device_count(ctx); i++)
+        there = there ||
+                (!strncmp(dt_ctx_device(ctx, i)->id, "vulkan", 6) && dt_ctx_device(ctx, i)->usable);
+    dt_ctx_destroy(ctx);
+    if (!there)
+        SKIP("no Vulkan device");
+    again_run(&whole, NULL, 1);
+    again_run(&less, NULL, 1);
+    CHECK(whole.hash == less.hash && less.info.launches_recomputed > 0);
+}
+
+#endif
