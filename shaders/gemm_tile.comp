@@ -7,10 +7,10 @@
 #include "lib/types.glsl"
 
 DTI_PUSH(DTI_ARGS_GEMM)
-layout(binding = 0) readonly buffer buffer_a { float a[]; };
-layout(binding = 1) readonly buffer buffer_b { float b[]; };
-layout(binding = 2) writeonly buffer buffer_c { float c[]; };
-layout(binding = 3) readonly buffer buffer_bias { float bias[]; };
+layout(binding = 0) readonly buffer buffer_a { DTI_S a[]; };
+layout(binding = 1) readonly buffer buffer_b { DTI_S b[]; };
+layout(binding = 2) writeonly buffer buffer_c { DTI_S c[]; };
+layout(binding = 3) readonly buffer buffer_bias { DTI_S bias[]; };
 
 const uint TILE = 64u, STEP = 16u;
 const uint PITCH = TILE / 4u + 1u; /* in vec4: rows of k start 4 banks apart */
@@ -29,7 +29,7 @@ void load_a(uint k0, uint rows)
         uint k = args.a_col == 1u ? e % STEP : e / rows;
         bool inside = row + m < args.m && k0 + k < args.k;
         uint at = inside ? a_base + (row + m) * args.a_row + (k0 + k) * args.a_col : a_base;
-        a_tile[k * PITCH + m / 4u][m & 3u] = inside ? a[at] : 0.0;
+        a_tile[k * PITCH + m / 4u][m & 3u] = inside ? DTI_LOAD(a[at]) : 0.0;
     }
 }
 
@@ -40,7 +40,7 @@ void load_b(uint k0)
         uint k = args.b_row == 1u ? e % STEP : e / TILE;
         bool inside = col + n < args.n && k0 + k < args.k;
         uint at = inside ? b_base + (k0 + k) * args.b_row + (col + n) * args.b_col : b_base;
-        b_tile[k * PITCH + n / 4u][n & 3u] = inside ? b[at] : 0.0;
+        b_tile[k * PITCH + n / 4u][n & 3u] = inside ? DTI_LOAD(b[at]) : 0.0;
     }
 }
 
@@ -58,12 +58,12 @@ void add_step(uint my_row4, uint my_col4)
 }
 
 /* Of one value of C, at `to`; mask and bias are binding 3. */
-float finished(float value, uint to, uint j)
+DTI_A finished(DTI_A value, uint to, uint j)
 {
     if (spec1 == DTI_EPILOGUE_RELU_GRAD)
-        return bias[args.bias_offset + to] > 0.0 ? value : 0.0;
+        return DTI_LOAD(bias[args.bias_offset + to]) > 0.0 ? value : 0.0;
     if (spec0 != 0u)
-        value += bias[args.bias_offset + j];
+        value += DTI_LOAD(bias[args.bias_offset + j]);
     return spec1 == DTI_EPILOGUE_RELU ? dti_max(value, 0.0) : value;
 }
 
@@ -74,7 +74,7 @@ void store(uint batch_at, uint first_row, uint first_col)
             [[unroll]] for (uint i = 0u; i < 8u; i++) {
                 if (i < rows_each && first_row + i < args.m) {
                     uint to = batch_at + (first_row + i) * args.c_row + first_col + j;
-                    c[args.c_offset + to] = finished(acc[i][j], to, first_col + j);
+                    c[args.c_offset + to] = DTI_STORE(finished(acc[i][j], to, first_col + j));
                 }
             }
         }

@@ -6,11 +6,11 @@
 #include "lib/functions.glsl"
 
 DTI_PUSH(DTI_ARGS_MAP2)
-layout(binding = 0) readonly buffer buffer_a { float a[]; };
-layout(binding = 1) readonly buffer buffer_b { float b[]; };
-layout(binding = 2) writeonly buffer buffer_y { float y[]; };
+layout(binding = 0) readonly buffer buffer_a { DTI_S a[]; };
+layout(binding = 1) readonly buffer buffer_b { DTI_S b[]; };
+layout(binding = 2) writeonly buffer buffer_y { DTI_S y[]; };
 
-float binary(float u, float v)
+DTI_A binary(DTI_A u, DTI_A v)
 {
     switch (spec0) {
 #define DTI_CASE(number, ID, name) case number: return dti_m_pair_##name(u, v);
@@ -25,7 +25,7 @@ void main()
     uint i = dti_item();
     if (i >= args.n)
         return;
-    float u = a[args.a_offset + dti_walk(i, args.dim, args.a_stride)];
-    float v = b[args.b_offset + dti_walk(i, args.dim, args.b_stride)];
-    y[args.y_offset + dti_walk(i, args.dim, args.y_stride)] = binary(u, v);
+    DTI_A u = DTI_LOAD(a[args.a_offset + dti_walk(i, args.dim, args.a_stride)]);
+    DTI_A v = DTI_LOAD(b[args.b_offset + dti_walk(i, args.dim, args.b_stride)]);
+    y[args.y_offset + dti_walk(i, args.dim, args.y_stride)] = DTI_STORE(binary(u, v));
 }
