@@ -40,9 +40,6 @@ DTI_OPTIMIZE_END
 /* ---- comm: collectives over threads, TCP and MPI; uses base alone */
 #include "comm/comm.h"
 #include "comm/life.c"
-#include "comm/socket.h"
-#include "comm/socket_posix.c"
-#include "comm/socket_win32.c"
 #include "comm/collective/kind.c"
 #include "comm/collective/fold.h"
 DTI_OPTIMIZE_SPEED
@@ -63,6 +60,9 @@ DTI_OPTIMIZE_END
 #endif
 #include "comm/collective/coll.c"
 #ifndef DT_NO_COMM
+#include "comm/socket.h"
+#include "comm/socket_posix.c"
+#include "comm/socket_win32.c"
 #include "comm/protocol/wire.h"
 #include "comm/protocol/wire.c"
 #include "comm/protocol/gmac.c"

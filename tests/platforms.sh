@@ -17,7 +17,7 @@ have() { command -v "$1" >/dev/null 2>&1; }
 # platform NAME: what its compiler and its emulator are. emulated: arithmetic takes 50 times as long.
 platform() {
     compiler=clang flags='-fuse-ld=lld -static' libs='-lm -lpthread' run= needs= emulated=no
-    vulkan=-DDT_NO_VULKAN
+    vulkan=-DDT_NO_VULKAN classes=-DDT_NO_AVX512 # which has the bits of AVX2
     program=$work/$1
     case $1 in
     windows) # Win32 alone: what clang-cl has
@@ -78,7 +78,7 @@ now() { date +%s; }
 
 build() {
     # shellcheck disable=SC2086 # words are meant
-    "$compiler" -O1 -w $vulkan -I. -Itests $flags tests/platforms.c -o "$program" $libs ||
+    "$compiler" -O1 -w $classes $vulkan -I. -Itests $flags tests/platforms.c -o "$program" $libs ||
         return 1
     if [ "$name" != musl ]; then return 0; fi
     musl-gcc -static "$program" -o $work/musl && program=$work/musl

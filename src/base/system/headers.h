@@ -12,6 +12,10 @@
 #include <windows.h>
 #include <io.h>
 #include <process.h>
+#ifdef _MSC_VER /* clang-cl: MinGW links the one by itself, and is told of the other */
+#pragma comment(lib, "advapi32")
+#pragma comment(lib, "ws2_32")
+#endif
 #undef near /* empty since pointers have one size; both are words */
 #undef far
 #else
