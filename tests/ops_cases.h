@@ -634,6 +634,13 @@ static void ops_case_test_split(ops_model *m) {
         ops_result(m, dt_mul(out[1], dt_reshape(out[2], dti_node_of(out[1])->shape)));
         ops_result(m, out[form % 3]);
     }
+    /* torn apart, in another order, and one twice */
+    dt_tensor x = ops_rows(m, dt_dims(4), OPS_ANY), own = dti_append1(DTI_OP_TEST_SPLIT, x, NULL);
+    const int which[] = {1, 0, 1, 2};
+    for (int i = 0; i < 4; i++)
+        out[i % 3] = dti_append1(DTI_OP_OUTPUT_OF, own, &(dti_attr){.i = {which[i]}});
+    ops_result(
+        m, dt_mul(dt_reshape(out[0], dt_dims(4)), dt_mul(out[1], dt_reshape(out[2], dt_dims(4)))));
 }
 
 #include "ops_cases_image.h"

@@ -76,14 +76,14 @@ static void dti_pass_lowered(dti_grad *g);
 /* Whether the node `k` behind a row's is a view of one of its outputs. */
 static bool dti_pass_is_output(const dti_pass *p, uint32_t id, uint32_t k) {
     return id + 1 + k < p->count && dti_op_info_of(p->graph->nodes[id].op)->family->outputs &&
-           dti_is_output(p->graph, id + 1 + k, id);
+           dti_is_output(p->graph, id, k);
 }
 
 /* Something flows to the node, or to one of its outputs. */
 static bool dti_pass_flows(const dti_pass *p, uint32_t id) {
     bool flows = p->adjoint[dti_pass_slot(p, id)] != 0;
-    for (uint32_t k = 0; !flows && dti_pass_is_output(p, id, k); k++)
-        flows = p->adjoint[dti_pass_slot(p, id + 1 + k)] != 0;
+    for (uint32_t k = 0; !flows && k < DTI_OUTPUTS_MAX; k++)
+        flows = dti_pass_is_output(p, id, k) && p->adjoint[dti_pass_slot(p, id + 1 + k)] != 0;
     return flows;
 }
 
@@ -100,8 +100,10 @@ static void dti_pass_node(dti_pass *p, uint32_t id) {
         g.in[i] = (dt_tensor){graph, graph->inputs[g.node.first + i]};
         g.wanted[i] = dti_pass_reached(p, g.in[i].id);
     }
-    for (uint32_t k = 0; k < DTI_OUTPUTS_MAX && dti_pass_is_output(p, id, k); k++)
-        g.dys[k] = (dt_tensor){graph, p->adjoint[dti_pass_slot(p, id + 1 + k)]};
+    for (uint32_t k = 0; k < DTI_OUTPUTS_MAX && family->outputs; k++) {
+        if (dti_pass_is_output(p, id, k))
+            g.dys[k] = (dt_tensor){graph, p->adjoint[dti_pass_slot(p, id + 1 + k)]};
+    }
     dti_grad_outputs(&g);
     if (family->grad)
         family->grad(&g);

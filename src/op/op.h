@@ -169,8 +169,8 @@ static double dti_weighted_macs(const dt_graph *g, const dti_node *n); /* of (x,
  * value. False after an error. */
 static bool dti_append_outputs(dt_graph *g, dti_op op, const dt_tensor *in, uint32_t count,
                                const dti_attr *attr, dt_tensor *packed, dt_tensor *out);
-/* Whether node `id` is an output of `packed`: they stand right behind it. */
-static bool dti_is_output(const dt_graph *g, uint32_t id, uint32_t packed);
+/* Whether output k of `packed` stands in its place, k behind the node that follows. */
+static bool dti_is_output(const dt_graph *g, uint32_t packed, uint32_t k);
 /* Brings dy and dys to what the row's rule takes: dys for grad, dy for lower. */
 static void dti_grad_outputs(dti_grad *g);
 

@@ -44,11 +44,13 @@ static bool dti_append_outputs(dt_graph *g, dti_op op, const dt_tensor *in, uint
     return good;
 }
 
-/* ---- gradients. The views of a row's outputs stand right behind it. */
+/* ---- gradients. The views of a row's outputs stand right behind it, so it finds what flows to them;
+ * where a pass over the graph has torn them apart, that is added up in the packed value. */
 
-static bool dti_is_output(const dt_graph *g, uint32_t id, uint32_t packed) {
+static bool dti_is_output(const dt_graph *g, uint32_t packed, uint32_t k) {
+    const uint32_t id = packed + 1 + k;
     return id < g->count && g->nodes[id].op == DTI_OP_OUTPUT_OF &&
-           dti_input_id(g, &g->nodes[id], 0) == packed;
+           g->nodes[id].attr.i[0] == (int32_t)k && dti_input_id(g, &g->nodes[id], 0) == packed;
 }
 
 static dt_tensor dti_grad_packed(dti_grad *g) {
@@ -82,9 +84,16 @@ static void dti_grad_outputs(dti_grad *g) {
         g->dy = dti_grad_packed(g);
 }
 
-/* Never asked: what flows to an output is looked for by the row that it is of. */
 static void dti_output_of_grad(dti_grad *g) {
-    (void)g;
+    const dti_node *packed = dti_node_of(g->in[0]);
+    const dt_shape own = packed->shape, line = {1, {dti_shape_elements(own)}};
+    if (dti_is_output(g->graph, g->in[0].id, (uint32_t)g->node.attr.i[0]) &&
+        g->y.id == g->in[0].id + 1 + (uint32_t)g->node.attr.i[0])
+        return; /* the row itself looks */
+    dti_attr attr = dti_shape_attr(line);
+    attr.i[2] = (int32_t)g->node.attr.dim[0];
+    dt_tensor flat = dt_reshape(g->dy, (dt_shape){1, {dti_shape_elements(g->node.shape)}});
+    g->dx[0] = dt_reshape(dti_append1(DTI_OP_PAD, flat, &attr), own);
 }
 
 /* ---- launches */
