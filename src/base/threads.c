@@ -89,6 +89,23 @@ static void dti_cpu_relax(void) {
 #endif
 }
 
+/* For who waits for what mostly comes at once: looks again until it has waited for `limit_ns`, and
+ * sleeps then. */
+typedef struct dti_spin {
+    uint64_t limit_ns, since;
+    int turns;
+} dti_spin;
+
+static dti_spin dti_spin_for(uint64_t limit_ns) {
+    return (dti_spin){limit_ns, dti_now_ns(), 0};
+}
+
+/* Whether to look again. */
+DTI_INLINE bool dti_spin_again(dti_spin *spin) {
+    dti_cpu_relax();
+    return ++spin->turns % 32 || dti_now_ns() - spin->since < spin->limit_ns;
+}
+
 /* Takes pieces until none is left. */
 static void dti_pool_work(dti_pool *pool, int worker) {
     dti_worker_place outer = dti_inside;
@@ -140,14 +157,12 @@ static void dti_workers_avoid_caller(dti_pool *pool) {
 }
 
 static void dti_pool_await(dti_pool *pool, uint64_t seen) {
-    uint64_t start = dti_now_ns();
-    for (int i = 1; !dti_gate_is_new(atomic_load(&pool->gate), seen); i++) {
-        dti_cpu_relax();
-        if (i % 32 == 0 && dti_now_ns() - start > DTI_SPIN_NS) {
-            dti_pool_sleep(pool, seen);
+    dti_spin spin = dti_spin_for(DTI_SPIN_NS);
+    do {
+        if (dti_gate_is_new(atomic_load(&pool->gate), seen))
             return;
-        }
-    }
+    } while (dti_spin_again(&spin));
+    dti_pool_sleep(pool, seen);
 }
 
 /* Into the open region, if it is still open: returns its number, or `seen`. */
@@ -206,12 +221,11 @@ static void dti_gate_shut(dti_pool *pool) {
     uint64_t gate = atomic_fetch_and(&pool->gate, ~(uint64_t)DTI_GATE_OPEN);
     if (!(gate & DTI_GATE_INSIDE))
         return;
-    uint64_t start = dti_now_ns();
-    for (int i = 1; i % 32 || dti_now_ns() - start < DTI_SPIN_NS; i++) {
+    dti_spin spin = dti_spin_for(DTI_SPIN_NS);
+    do {
         if (!(atomic_load(&pool->gate) & DTI_GATE_INSIDE))
             return;
-        dti_cpu_relax();
-    }
+    } while (dti_spin_again(&spin));
     dti_mutex_lock(&pool->lock);
     gate = atomic_fetch_or(&pool->gate, DTI_GATE_WAITED);
     while (gate & DTI_GATE_INSIDE) {

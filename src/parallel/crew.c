@@ -41,15 +41,12 @@ static void dti_crew_pin(const dti_crew *crew, uint32_t index) {
 
 /* Until a phase other than `seen` begins. */
 static uint32_t dti_crew_await(dti_crew *crew, uint32_t seen) {
-    const uint64_t start = dti_now_ns();
-    for (int i = 1; crew->spin; i++) {
+    dti_spin spin = dti_spin_for(DTI_CREW_SPIN_NS);
+    do {
         uint32_t phase = atomic_load(&crew->phase);
         if (phase != seen)
             return phase;
-        dti_cpu_relax();
-        if (i % 64 == 0 && dti_now_ns() - start > DTI_CREW_SPIN_NS)
-            break;
-    }
+    } while (crew->spin && dti_spin_again(&spin));
     dti_mutex_lock(&crew->lock);
     atomic_fetch_add(&crew->sleepers, 1);
     while (atomic_load(&crew->phase) == seen)
@@ -89,12 +86,11 @@ static void dti_crew_begin(dti_crew *crew) {
 }
 
 static void dti_crew_end(dti_crew *crew) {
-    const uint64_t start = dti_now_ns();
-    for (int i = 1; crew->spin && (i % 64 || dti_now_ns() - start < DTI_CREW_SPIN_NS); i++) {
+    dti_spin spin = dti_spin_for(DTI_CREW_SPIN_NS);
+    do {
         if (atomic_load(&crew->left) == 0)
             return;
-        dti_cpu_relax();
-    }
+    } while (crew->spin && dti_spin_again(&spin));
     dti_mutex_lock(&crew->lock);
     atomic_store(&crew->waited, true);
     while (atomic_load(&crew->left))
