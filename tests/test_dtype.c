@@ -336,3 +336,38 @@ TEST(an_input_of_16_bits_that_is_not_finite_is_named_and_so_is_a_cast_that_overf
         dtype_close(&r);
     }
 }
+
+TEST(a_data_set_has_columns_of_16_bits_in_the_inputs_own_type) {
+    static uint16_t rows[LOADER_ROWS * 3];
+    loader_fixture f;
+    REQUIRE(loader_open(&f));
+    for (int i = 0; i < LOADER_ROWS * 3; i++)
+        rows[i] = (uint16_t)(i * 7);
+    f.data.sample = NULL;
+    memset(f.data.columns, 0, sizeof f.data.columns);
+    f.data.columns[0] = loader_column(dt_input(f.graph, "half", DT_F16, dt_dims(3)), rows, DT_F16);
+    dti_loader_desc d = loader_desc(&f, 10);
+    d.tail = DT_TAIL_PAD;
+    f.bytes = data_host_bytes(f.ctx);
+    dti_loader *l;
+    REQUIRE(dti_loader_create(f.base, &d, &l) == DT_OK);
+    uint32_t order[LOADER_ROWS], at = 0;
+    dt_shuffle(order, LOADER_ROWS, LOADER_SEED, 0);
+    while (at < LOADER_ROWS) {
+        const dti_batch *b;
+        REQUIRE(dti_loader_next(l, &b) == DT_OK);
+        const uint16_t *values = b->values[0];
+        for (uint32_t i = 0; i < b->count; i++, at++) {
+            const uint16_t none[3] = {0};
+            CHECK(!memcmp(values + 3 * i, at < LOADER_ROWS ? rows + 3 * order[at] : none, 6));
+        }
+    }
+    CHECK(at == 140);
+    f.data.columns[0].dtype = DT_U8;
+    dti_loader *wrong;
+    d = loader_desc(&f, 10);
+    CHECK(dti_loader_create(f.base, &d, &wrong) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(f.ctx), "column 0 ('half'): the input is f16, so its data is f16 "
+                                        "(dtype)");
+    loader_close(&f, l);
+}

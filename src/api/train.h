@@ -15,7 +15,7 @@ typedef struct dt_trainer dt_trainer;
 typedef struct dt_column {
     dt_tensor input;  /* one with a batch dimension; for others see dt_trainer_write */
     const void *data; /* the values, sample after sample; NULL: dt_dataset.sample provides them */
-    dt_dtype dtype;   /* of data: F32 or U8 for an f32 input, I32 or U8 for an i32 input */
+    dt_dtype dtype;   /* of data: the input's; for an f32 or i32 input also U8 */
     float scale, offset; /* U8 to f32: value * scale + offset; scale 0 = 1, DT_ZERO = 0 */
 } dt_column;
 
@@ -33,7 +33,7 @@ typedef struct dt_dataset {
     uint64_t rows; /* how many samples */
     dt_column columns[DT_MAX_COLUMNS];
     /* Optional: fills in or changes a sample after its columns have been copied; do augmentation
-     * here. values[i] is what columns[i].input will receive, as f32 or i32. A result other than
+     * here. values[i] is what columns[i].input will receive, in its type. A result other than
      * DT_OK ends the step with that result. Threads: called on a thread of the trainer, one call at
      * a time. */
     dt_result (*sample)(void *user, const dt_sample *sample, void *const *values);

@@ -20,7 +20,8 @@ typedef enum dti_column_kind {
 
 typedef struct dti_loader_column {
     dti_column_kind kind;
-    bool is_i32; /* what the input takes; else f32 */
+    bool is_i32; /* what the input takes; else floats */
+    size_t element_bytes;
     const char *data;
     size_t elements; /* of a sample */
     float scale, offset;
@@ -64,7 +65,7 @@ struct dti_loader {
 /* What rows [from, from + rows) of the epoch's order have in a column. */
 static void dti_column_gather(const dti_loader_column *c, const uint32_t *order, uint64_t from,
                               uint32_t rows, void *values) {
-    size_t cols = c->elements, bytes = cols * 4;
+    size_t cols = c->elements, bytes = cols * c->element_bytes;
     bool u8 = c->kind == DTI_COLUMN_U8_F32 || c->kind == DTI_COLUMN_U8_I32;
     const char *data = c->data;
     if (c->kind == DTI_COLUMN_ZERO) {
@@ -91,7 +92,8 @@ static void dti_column_pad(const dti_loader_column *c, uint32_t begin, uint32_t 
     if (begin >= end)
         return;
     if (!c->is_i32) {
-        memset((char *)values + begin * c->elements * 4, 0, (end - begin) * c->elements * 4);
+        const size_t bytes = c->elements * c->element_bytes;
+        memset((char *)values + begin * bytes, 0, (end - begin) * bytes);
         return;
     }
     for (size_t i = begin * c->elements; i < end * c->elements; i++)
@@ -102,7 +104,7 @@ static void dti_column_pad(const dti_loader_column *c, uint32_t begin, uint32_t 
 static dt_result dti_loader_sample(dti_loader *l, dti_loader_slot *s, uint32_t i) {
     void *values[DT_MAX_COLUMNS] = {0};
     for (int c = 0; c < l->column_count; c++)
-        values[c] = (char *)s->values[c] + i * l->columns[c].elements * 4;
+        values[c] = (char *)s->values[c] + i * l->columns[c].elements * l->columns[c].element_bytes;
     uint64_t at = s->batch.index * l->desc.batch + s->batch.first + i;
     s->sample = (dt_sample){.seed = l->desc.seed,
                             .epoch = s->batch.epoch,
@@ -288,16 +290,12 @@ static uint64_t dti_loader_epoch_batches(const dti_loader *l) {
 
 /* ---- checks */
 
-/* F32, I32 and U8 are all that a column can have. */
+/* The input's own type, and U8 for f32 and i32. */
 static dt_result dti_column_check_dtype(dti_base *base, const dt_column *column, int i,
                                         const char *name) {
     dt_dtype input = dt_tensor_dtype(column->input);
-    if (input != DT_F32 && input != DT_I32)
-        return dti_fail(base, DT_ERROR_INVALID,
-                        "dataset column %d ('%s'): the input is %s, and data sets are for f32 and "
-                        "i32 inputs; make it f32 and dt_cast it",
-                        i, name, dti_dtype_name(input));
-    if (!column->data || column->dtype == DT_U8 || column->dtype == input) {
+    const bool u8 = column->dtype == DT_U8 && !dti_is_half(input);
+    if (!column->data || u8 || column->dtype == input) {
         bool scales = column->data && (column->scale != 0 || column->offset != 0);
         if (!scales || (column->dtype == DT_U8 && input == DT_F32))
             return DT_OK;
@@ -307,8 +305,9 @@ static dt_result dti_column_check_dtype(dti_base *base, const dt_column *column,
                         i, name);
     }
     return dti_fail(base, DT_ERROR_INVALID,
-                    "dataset column %d ('%s'): the input is %s, so its data is %s or u8 (dtype)", i,
-                    name, input == DT_I32 ? "i32" : "f32", input == DT_I32 ? "i32" : "f32");
+                    "dataset column %d ('%s'): the input is %s, so its data is %s%s (dtype)", i,
+                    name, dti_dtype_name(input), dti_dtype_name(input),
+                    dti_is_half(input) ? "" : " or u8");
 }
 
 static dt_result dti_column_check(dti_base *base, const dt_dataset *data, int i) {
@@ -404,6 +403,7 @@ static dt_result dti_loader_check(dti_base *base, const dti_loader_desc *desc) {
 static dti_loader_column dti_loader_column_of(const dt_column *from, int32_t pad) {
     bool is_i32 = dt_tensor_dtype(from->input) == DT_I32;
     dti_loader_column c = {.is_i32 = is_i32,
+                           .element_bytes = dti_dtype_bytes(dt_tensor_dtype(from->input)),
                            .data = from->data,
                            .elements = (size_t)dti_shape_elements(dt_tensor_shape(from->input)),
                            .scale = (float)dti_or((double)from->scale, 1.0),
@@ -431,7 +431,8 @@ static dt_result dti_loader_alloc(dti_loader *l) {
         if (!l->slots[s].sources)
             return DT_ERROR_MEMORY;
         for (int c = 0; c < l->column_count; c++) {
-            void *values = dti_alloc_array(l->base, rows, l->columns[c].elements * 4);
+            void *values = dti_alloc_array(l->base, rows,
+                                           l->columns[c].elements * l->columns[c].element_bytes);
             if (!values)
                 return DT_ERROR_MEMORY;
             l->slots[s].values[c] = values;

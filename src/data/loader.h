@@ -29,7 +29,7 @@ typedef struct dti_batch {
     uint32_t first, count;   /* this process's rows */
     bool last;               /* of the epoch */
     const uint32_t *sources; /* [count] rows of the data set; what fills up has none */
-    const void *values[DT_MAX_COLUMNS]; /* by column: `count` samples, f32 or i32; until the next
+    const void *values[DT_MAX_COLUMNS]; /* by column: `count` samples, in its type; until the next
                                          dti_loader_next, _seek or _destroy */
 } dti_batch;
 
