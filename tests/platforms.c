@@ -1,6 +1,6 @@
 /* The test program of ./build.sh platforms, in one translation unit that every compiler takes: what
- * a platform may have of its own (threads, files, sockets, random bytes, arithmetic) and what proves
- * that the rest is right there (each op against its reference, PyTorch's values, a training). */
+ * a platform may have of its own (threads, files, sockets, random bytes, arithmetic) and what
+ * proves that the rest is right there (ops and trainings against PyTorch's values). */
 #include "harness.c"
 
 #define DT_IMPLEMENTATION

@@ -1,6 +1,6 @@
 #!/bin/sh
 # What ./build.sh platforms calls: tests/platforms.c compiled for each platform, and run by its
-# emulator. One line for each, then a table and the counts. A platform whose tools are missing skips.
+# emulator. One line for each, then a table and the counts. One whose tools are missing skips.
 #
 #     tests/platforms.sh              all that compile in some 20 s
 #     tests/platforms.sh all          and those that take minutes
@@ -14,7 +14,7 @@ slow='mingw'
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# platform NAME: what its compiler and its emulator are. emulated: arithmetic takes 50 times as long.
+# platform NAME: what its compiler and its emulator are. emulated: takes 50 times as long.
 platform() {
     compiler=clang flags='-fuse-ld=lld -static' libs='-lm -lpthread' run= needs= emulated=no
     vulkan=-DDT_NO_VULKAN classes=-DDT_NO_AVX512 # which has the bits of AVX2
@@ -40,7 +40,7 @@ platform() {
         flags='--target=wasm32-wasi --sysroot=/usr -msimd128 -DDT_NO_THREADS' libs=-lm
         flags="$flags -Wl,--initial-memory=268435456" # Node ends badly where memory has grown
         needs='wasm-ld /usr/lib/wasm32-wasi/libc.a'
-        run='node --no-warnings --experimental-wasi-unstable-preview1 tests/wasi.mjs' # Node 18's flag
+        run='node --no-warnings --experimental-wasi-unstable-preview1 tests/wasi.mjs'
         ;;
     arm64) flags='--target=aarch64-linux-gnu -fuse-ld=lld -static' run=qemu-aarch64 emulated=yes
         needs=/usr/aarch64-linux-gnu/lib/libc.a ;;

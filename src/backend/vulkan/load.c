@@ -5,8 +5,8 @@
 
 #ifndef DT_NO_VULKAN
 
-/* Where the loader may be; MoltenVK is a driver that is a loader of its own. dyld does not look into
- * Homebrew's folder. */
+/* Where the loader may be; MoltenVK is a driver that is a loader of its own. dyld does not look
+ * into Homebrew's folder. */
 static const char *const dti_vk_libraries[] = {
 #if defined _WIN32
     "vulkan-1.dll",

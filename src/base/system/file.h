@@ -1,5 +1,5 @@
-/* Files as the systems have them, for base/file.c and whoever else names one. What fails says why in
- * errno. */
+/* Files as the systems have them, for base/file.c and whoever else names one. What fails says why
+ * in errno. */
 
 #define DTI_READ_MOST ((size_t)1 << 24) /* bytes of one read: some systems take no more than 2^31 */
 

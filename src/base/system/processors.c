@@ -1,5 +1,5 @@
-/* Which processors there are, and which of them a thread may run on. On Linux by system calls: the C
- * library declares them under _GNU_SOURCE alone. Where nothing is known nothing is moved. */
+/* Which processors there are, and which of them a thread may run on. On Linux by system calls: the
+ * C library declares them under _GNU_SOURCE alone. Where nothing is known nothing is moved. */
 
 #define DTI_MAX_THREADS 1024
 
