@@ -245,11 +245,16 @@ static void rows_set_free(rows_set *set) {
 
 /* docs/ops.md has it from the formula, derivatives have it from the family. */
 TEST(a_row_says_no_gradient_in_its_formula_where_its_family_gives_none) {
+    static const char *const formulas[] = {
+#define DTI_X(ID, op, inputs, sample, prec, fam, select, text) text,
+        DTI_OP_LIST(DTI_X)
+#undef DTI_X
+    };
     for (int op = DTI_OP_INPUT; op < DTI_OP_COUNT; op++) {
         const dti_op_info *info = dti_op_info_of((uint32_t)op);
         const dti_node n = {.op = (uint16_t)op, .dtype = DT_F32};
         const bool flat = info->family->flat && info->family->flat(&n);
-        CHECK(flat == (strstr(info->formula, "no gradient") != NULL));
+        CHECK(flat == (strstr(formulas[op], "no gradient") != NULL));
     }
 }
 

@@ -58,7 +58,6 @@ typedef struct dti_exec_desc {
 } dti_exec_desc;
 
 typedef struct dti_backend {
-    const char *name; /* "cpu", "vulkan", "ref" */
     bool halves;      /* kernels that take 16-bit floats are given them */
     dt_result (*memory_create)(dti_device *device, uint64_t bytes, dti_memory_kind kind,
                                dti_memory **out);

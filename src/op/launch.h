@@ -34,9 +34,9 @@ _Static_assert(sizeof(dti_args) <= 128, "push constants of the portable core");
 typedef struct dti_launch {
     uint16_t kernel; /* dti_kernel_id */
     uint16_t args_bytes;
-    uint32_t node;                    /* of the work graph: names faults and profiles */
-    uint64_t items;                   /* size of the outer index space; 0 = nothing to do */
-    uint32_t spec[4];                 /* selectors */
+    uint32_t node;    /* of the work graph: names faults and profiles */
+    uint64_t items;   /* of the outer index space, unless the row has its own; 0 = nothing to do */
+    uint32_t spec[4]; /* selectors */
     uint32_t value[DTI_BINDINGS_MAX]; /* what is bound; unused bindings repeat binding 0 */
     uint8_t dtype[DTI_BINDINGS_MAX];  /* of their elements; DT_F32 until the listing is complete */
     dti_args args;

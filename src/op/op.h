@@ -136,7 +136,6 @@ typedef struct dti_op_info {
     uint8_t samples, precision;
     uint8_t selector;
     const dti_op_family *family;
-    const char *formula;
 } dti_op_info;
 
 static const dti_op_info *dti_op_info_of(uint32_t op);

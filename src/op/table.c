@@ -14,8 +14,7 @@ static const dti_op_info dti_op_table[DTI_OP_COUNT] = {
                      .samples = DTI_SAMPLES_##sample,                                              \
                      .precision = DTI_PRECISION_##prec,                                            \
                      .selector = (select),                                                         \
-                     .family = &dti_family_##fam,                                                  \
-                     .formula = (text)},
+                     .family = &dti_family_##fam},
     DTI_OP_LIST(DTI_X)
 #undef DTI_X
 };

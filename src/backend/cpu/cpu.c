@@ -218,7 +218,6 @@ static void dti_cpu_close(dti_device *device) {
 }
 
 static const dti_backend dti_cpu_backend = {
-    .name = "cpu",
     .halves = true,
     .memory_create = dti_cpu_memory_create,
     .memory_destroy = dti_cpu_memory_destroy,

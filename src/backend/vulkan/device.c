@@ -323,7 +323,6 @@ static dt_result dti_vk_transfer_create(dti_vk_device *device) {
 }
 
 static const dti_backend dti_vk_backend = {
-    .name = "vulkan",
     .memory_create = dti_vk_memory_create,
     .memory_destroy = dti_vk_memory_destroy,
     .memory_bytes = dti_vk_memory_bytes,
