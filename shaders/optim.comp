@@ -31,24 +31,26 @@ layout(binding = 2) buffer buffer_state { uint state[]; };
 layout(binding = 2) buffer buffer_moments { vec4 moments[]; }; /* the same words */
 layout(binding = 3) readonly buffer buffer_table { uint table[]; };
 
+/* Arrays are indexed by constants alone, so that drivers keep them in registers. */
+
 /* Four weights with their moments; what a parameter does not have is 0. */
 void load(uint at, out vec4 v[DTI_OPTIM_VALUES])
 {
     v[0] = params[at];
-    [[unroll]] for (uint i = 0u; i < uint(DTI_MOMENTS_MAX); i++) {
-        v[1u + i] = vec4(0.0);
-        if (i < args.moments)
-            v[1u + i] = moments[(args.moment_offset + i * args.moment_stride) / 4u + at];
-    }
+#define DTI_LOAD(i)                                                                                \
+    v[i] = vec4(0.0);                                                                              \
+    if (i <= args.moments)                                                                         \
+        v[i] = moments[(args.moment_offset + (i - 1) * args.moment_stride) / 4u + at];
+    DTI_EACH_MOMENT(DTI_LOAD)
 }
 
 void store(uint at, vec4 v[DTI_OPTIM_VALUES])
 {
     params[at] = v[0];
-    [[unroll]] for (uint i = 0u; i < uint(DTI_MOMENTS_MAX); i++) {
-        if (i < args.moments)
-            moments[(args.moment_offset + i * args.moment_stride) / 4u + at] = v[1u + i];
-    }
+#define DTI_STORE(i)                                                                               \
+    if (i <= args.moments)                                                                         \
+        moments[(args.moment_offset + (i - 1) * args.moment_stride) / 4u + at] = v[i];
+    DTI_EACH_MOMENT(DTI_STORE)
 }
 
 /* What all elements of a block have in common: the group's words, and what follows from them. */
@@ -59,11 +61,11 @@ struct rates {
 rates rates_of(uint group, uint t)
 {
     rates r;
-    [[unroll]] for (uint i = 0u; i < uint(DTI_GROUP_WORDS); i++)
-        r.w[i] = dti_param_group_f32(group, i);
+#define DTI_WORD(i) dti_param_group_f32(group, i)
+    r.w = float[](DTI_WORD(0u), DTI_WORD(1u), DTI_WORD(2u), DTI_WORD(3u), DTI_WORD(4u),
+                  DTI_WORD(5u), DTI_WORD(6u), DTI_WORD(7u));
     r.t = float(t);
-    [[unroll]] for (uint i = 0u; i < uint(DTI_OPTIM_CONSTANTS); i++)
-        r.c[i] = 0.0;
+    r.c = float[](0.0, 0.0, 0.0, 0.0);
     switch (spec0) {
 #define DTI_CASE(number, ID, name, least, most) case number: dti_m_constants_##name(r.w, r.t, r.c); break;
         DTI_OPTIM_LIST(DTI_CASE)
@@ -86,8 +88,8 @@ void update(inout vec4 v[DTI_OPTIM_VALUES], vec4 g, rates r, bvec4 live)
         DTI_OPTIM_LIST(DTI_CASE)
 #undef DTI_CASE
     }
-    [[unroll]] for (uint i = 0u; i < uint(DTI_OPTIM_VALUES); i++)
-        v[i] = mix(was[i], v[i], live);
+#define DTI_MIX(i) v[i] = mix(was[i], v[i], live);
+    DTI_EACH_VALUE(DTI_MIX)
 }
 
 /* Bits of the largest magnitudes: in the order of the values, infinity and NaN above all. */
@@ -102,14 +104,13 @@ uint bad(vec4 before[DTI_OPTIM_VALUES], vec4 after[DTI_OPTIM_VALUES])
 {
     const uint infinity = 0x7f800000u;
     uint worst = largest(after[0]) >= infinity ? DTI_BAD_WEIGHT : DTI_BAD_FINE;
-    [[unroll]] for (uint i = 0u; i < uint(DTI_MOMENTS_MAX); i++) {
-        if (largest(after[1u + i]) >= infinity)
-            worst = min(worst, DTI_BAD_MOMENT + i);
-    }
-    [[unroll]] for (uint i = 0u; i < uint(DTI_OPTIM_VALUES); i++) {
-        if (largest(before[i]) >= infinity)
-            worst = DTI_BAD_BEFORE;
-    }
+#define DTI_AFTER(i)                                                                               \
+    if (largest(after[i]) >= infinity)                                                             \
+        worst = min(worst, DTI_BAD_MOMENT + uint(i) - 1u);
+    DTI_EACH_MOMENT(DTI_AFTER)
+#define DTI_BEFORE(i) || largest(before[i]) >= infinity
+    if (false DTI_EACH_VALUE(DTI_BEFORE))
+        worst = DTI_BAD_BEFORE;
     return worst;
 }
 
@@ -128,9 +129,7 @@ void block(uint entry, bool dry)
     uint t = state[args.t_offset + (param & DTI_TABLE_INDEX)];
     uint used = table[row + DTI_TABLE_USED], worst = DTI_BAD_FINE;
     bool trained = (param & DTI_TABLE_BUFFER) == 0u;
-    uint most[DTI_OPTIM_VALUES];
-    [[unroll]] for (uint i = 0u; i < uint(DTI_OPTIM_VALUES); i++)
-        most[i] = 0u;
+    uint most[DTI_OPTIM_VALUES] = uint[](0u, 0u, 0u, 0u);
     rates r = rates_of(group, t);
     for (uint e = gl_LocalInvocationID.x; 4u * e < used; e += gl_WorkGroupSize.x) {
         uint at = base + e;
@@ -148,15 +147,17 @@ void block(uint entry, bool dry)
             worst = min(worst, bad(before, v));
         else
             store(at, v);
-        [[unroll]] for (uint i = 0u; i < uint(DTI_OPTIM_VALUES); i++) {
-            if (dry == (i > 0u)) /* weights are told when they are written, moments before */
-                most[i] = max(most[i], largest(v[i]));
+#define DTI_MOST(i) most[i] = max(most[i], largest(v[i]));
+        if (!dry) /* weights are told when they are written, moments before */
+            DTI_MOST(0)
+        else {
+            DTI_EACH_MOMENT(DTI_MOST)
         }
     }
     if (worst < DTI_BAD_FINE)
         atomicMin(state[DTI_CONTROL_BAD], (param & DTI_TABLE_INDEX) << 3 | worst);
-    [[unroll]] for (uint i = 0u; i < uint(DTI_OPTIM_VALUES); i++)
-        remember(i, most[i]);
+#define DTI_REMEMBER(i) remember(i, most[i]);
+    DTI_EACH_VALUE(DTI_REMEMBER)
 }
 
 void main()

@@ -21,6 +21,8 @@
 #define DTI_OPTIM_KINDS 5
 #define DTI_MOMENTS_MAX 3
 #define DTI_OPTIM_VALUES (1 + DTI_MOMENTS_MAX) /* the weight, then the moments */
+#define DTI_EACH_MOMENT(X) X(1) X(2) X(3)
+#define DTI_EACH_VALUE(X) X(0) DTI_EACH_MOMENT(X)
 #define DTI_OPTIM_CONSTANTS 4
 
 /* Words of a parameter group in the step block, f32. Those from 2 on are the optimizer's own. */
