@@ -200,6 +200,7 @@ DTI_OPTIMIZE_END
 #include "lower/types.c"
 #include "lower/plan.c"
 #include "lower/code.c"
+#include "lower/replay.c"
 #include "lower/passes.c"
 
 /* ---- program: stores, code bound to memory, runs */
@@ -210,6 +211,7 @@ DTI_OPTIMIZE_END
 #include "program/finite.c"
 #include "program/step_block.c"
 #include "program/drive.c"
+#include "program/codes.c"
 #include "program/compile.c"
 #include "program/run.c"
 #include "program/replica.c"

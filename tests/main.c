@@ -60,5 +60,6 @@ static FILE *harness_stream(int descriptor, const char *mode) {
 #include "test_vulkan_exchange.c"
 #include "test_parallel.c"
 #include "test_assembly.c"
+#include "test_shapes.c"
 
 int harness_threads_left = -1;

@@ -6,7 +6,7 @@
  *     dtbench region THREADS                what an empty parallel region costs
  *     dtbench product DEVICE                a chain of 512x512x512 products on one device
  *     dtbench conv DEVICE                   a chain of convolutions on one device
- *     dtbench create NAME COUNT             what a graph of so many nodes, layers or values costs to make
+ *     dtbench create NAME COUNT             what a graph of so many nodes or layers costs to make
  *     dtbench fill THREADS MILLIONS         a store's initial values
  *     dtbench devices                       what there is
  *

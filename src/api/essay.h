@@ -69,6 +69,9 @@
  * parameters; bare ops take tensors. Batch norm has buffers, values that no gradient trains: they
  * change when a step commits, and are saved and loaded like parameters.
  *
+ * OTHER SHAPES. Programs of one store may give the graph's inputs other shapes (.shapes): sentences
+ * of three lengths train the same parameters in turn, in memory that they share.
+ *
  * GRADIENTS. A program with an optimizer computes them. dt_gradient() is the same as a tensor in
  * the graph, and can be differentiated again: a gradient penalty is a few ops.
  *

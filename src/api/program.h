@@ -135,6 +135,12 @@ typedef enum dt_mode {
     DT_MODE_EVAL
 } dt_mode;
 
+/* An input at a shape that is not the graph's; it has as many dimensions. */
+typedef struct dt_input_shape {
+    dt_tensor input;
+    dt_shape shape;
+} dt_input_shape;
+
 /* Members stand in the order in which they are mostly written: C++20 wants designators in it. */
 typedef struct dt_program_desc {
     dt_tensor loss; /* short for losses[0].term */
@@ -144,7 +150,11 @@ typedef struct dt_program_desc {
     /* Tensors whose dL/dy the host writes (dt_program_write_gradient) between forward and
      * backward. To read their values as well, list them in outputs too. */
     dt_tensor host_gradients[DT_MAX_OUTPUTS];
-    int batch;                  /* samples; 0 = 1 */
+    int batch; /* samples; 0 = 1 */
+    /* Inputs that have another shape in this program: sequences of another length, images of another
+     * size. The shapes of all other tensors follow as if the graph had been built with these, so -1
+     * in dt_reshape, a mean or a norm mean what they would there. Parameters keep their shapes. */
+    dt_input_shape shapes[DT_MAX_OUTPUTS];
     const dt_optim_desc *optim; /* NULL: the program does not train */
     bool gradients;             /* compute gradients though there is no optimizer */
     const char *params;         /* patterns of the parameters to train; NULL = all not frozen */
@@ -159,10 +169,11 @@ typedef struct dt_program_desc {
 
 /* Compiles a program. Everything wrong with the description is found here and listed in the text:
  * nil tensors or those of another graph, a parameter that no loss depends on, no parameter to
- * train, an op without a gradient. All memory that running it needs is allocated here. desc and
- * what it points to are not kept. The program belongs to the store and is destroyed with it;
- * dt_program_destroy does so earlier. Errors, with *out NULL and the store unchanged: INVALID
- * (also while a step is under way), UNSUPPORTED, MEMORY, DEVICE_MEMORY, DEVICE, DEVICE_LOST. */
+ * train, an op without a gradient; an op or parameter that .shapes do not fit is named. All memory
+ * that running it needs is allocated here. desc and what it points to are not kept. The program
+ * belongs to the store and is destroyed with it; dt_program_destroy does so earlier. Errors, with
+ * *out NULL and the store unchanged: INVALID (also while a step is under way), UNSUPPORTED, MEMORY,
+ * DEVICE_MEMORY, DEVICE, DEVICE_LOST. */
 DT_API dt_result dt_program_create(dt_store *store, const dt_program_desc *desc, dt_program **out);
 /* Destroys a program; a step under way is cancelled. NULL is allowed. */
 DT_API void dt_program_destroy(dt_program *program);

@@ -139,6 +139,11 @@ typedef struct dti_code_desc {
     dt_dtype low; /* BF16 or F16: in mixed precision; else DT_F32, as the graph says */
 } dti_code_desc;
 
+/* ---- replay.c: a clone of a graph, at desc->shapes where there are some, for
+ * dti_code_desc.work. Errors, with *out NULL:
+ * INVALID (a shape, or what it does not fit), UNSUPPORTED, MEMORY. */
+static dt_result dti_graph_replay(const dt_graph *g, const dt_program_desc *desc, dt_graph **out);
+
 /* All passes in order. Errors, with *out NULL: as dt_program_create. */
 static dt_result dti_code_create(dti_base *base, const dti_code_desc *desc, const dti_code **out);
 static void dti_code_free(const dti_code *code); /* NULL is fine */

@@ -375,10 +375,26 @@ static dt_tensor dti_conv_transposed_fill(dt_tensor x, const dti_attr *attr, int
     return more > 0 ? dt_pad(x, 1 + axis, 0, more) : x;
 }
 
+/* ---- calls made again: attr.i = the window as given, attr.dim[0..1] = output_padding, i[7] = which */
+
+static dti_attr dti_conv_call_attr(const dt_conv_desc *desc, int which) {
+    const dt_conv_desc d = desc ? *desc : (dt_conv_desc){0};
+    return (dti_attr){.i = {d.stride[0], d.stride[1], d.padding[0], d.padding[1], d.dilation[0],
+                            d.dilation[1], d.groups, which},
+                      .dim = {d.output_padding[0], d.output_padding[1]}};
+}
+
+static dt_tensor dti_conv_again(dt_graph *g, const dti_call *c);
+
 DT_API dt_tensor dt_conv_transpose2d(dt_tensor x, dt_tensor w, dt_tensor b,
                                      const dt_conv_desc *desc) {
     dt_tensor in[3] = {x, w, b};
     dti_attr attr = dti_conv_attr(desc);
+    const dti_call call = {.name = "conv_transpose2d",
+                           .in = {x.id, w.id, b.id},
+                           .attr = dti_conv_call_attr(desc, 0),
+                           .again = dti_conv_again};
+    const uint32_t first = x.graph ? x.graph->count : 0;
     bool known = !dti_is_nil(x) && !dti_is_nil(w) && dti_node_of(x)->shape.rank == 3 &&
                  w.graph == x.graph && dti_node_of(w)->shape.rank == 4;
     for (int axis = 0; known && axis < 2; axis++) { /* else the row's own check tells */
@@ -389,7 +405,9 @@ DT_API dt_tensor dt_conv_transpose2d(dt_tensor x, dt_tensor w, dt_tensor b,
             return dti_nil(x.graph);
         in[0] = dti_conv_transposed_fill(in[0], &attr, axis, dti_node_of(w)->shape.dim[2 + axis]);
     }
-    return dti_append(x.graph, DTI_OP_CONV2D_DX, in, dti_is_nil(b) && !b.graph ? 2 : 3, &attr);
+    dt_tensor y =
+        dti_append(x.graph, DTI_OP_CONV2D_DX, in, dti_is_nil(b) && !b.graph ? 2 : 3, &attr);
+    return dti_is_nil(y) ? y : dti_graph_called(y.graph, first, &call, y);
 }
 
 /* ---- Signals: [C, L] is [C, 1, L] */
@@ -422,13 +440,38 @@ static dt_tensor dti_conv_signal(dti_conv_fn *conv, const char *op, dt_tensor x,
     return dt_reshape(y, (dt_shape){2, {t.dim[0], t.dim[2]}});
 }
 
+/* which: 1 + transposed */
+static dt_tensor dti_conv1d(int which, dt_tensor x, dt_tensor w, dt_tensor b,
+                            const dt_conv_desc *desc) {
+    const char *name = which == 2 ? "conv_transpose1d" : "conv1d";
+    const dti_call call = {.name = name,
+                           .in = {x.id, w.id, b.id},
+                           .attr = dti_conv_call_attr(desc, which),
+                           .again = dti_conv_again};
+    const uint32_t first = x.graph ? x.graph->count : 0;
+    dt_tensor y =
+        dti_conv_signal(which == 2 ? dt_conv_transpose2d : dt_conv2d, name, x, w, b, desc);
+    return dti_is_nil(y) ? y : dti_graph_called(y.graph, first, &call, y);
+}
+
+static dt_tensor dti_conv_again(dt_graph *g, const dti_call *c) {
+    const dti_attr *a = &c->attr;
+    const dt_conv_desc d = {.stride = {a->i[0], a->i[1]},
+                            .padding = {a->i[2], a->i[3]},
+                            .dilation = {a->i[4], a->i[5]},
+                            .groups = a->i[6],
+                            .output_padding = {(int)a->dim[0], (int)a->dim[1]}};
+    dt_tensor x = dti_call_in(g, c, 0), w = dti_call_in(g, c, 1), b = dti_call_in(g, c, 2);
+    return a->i[7] ? dti_conv1d(a->i[7], x, w, b, &d) : dt_conv_transpose2d(x, w, b, &d);
+}
+
 DT_API dt_tensor dt_conv1d(dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv_desc *desc) {
-    return dti_conv_signal(dt_conv2d, "conv1d", x, w, b, desc);
+    return dti_conv1d(1, x, w, b, desc);
 }
 
 DT_API dt_tensor dt_conv_transpose1d(dt_tensor x, dt_tensor w, dt_tensor b,
                                      const dt_conv_desc *desc) {
-    return dti_conv_signal(dt_conv_transpose2d, "conv_transpose1d", x, w, b, desc);
+    return dti_conv1d(2, x, w, b, desc);
 }
 
 /* ---- Reference */

@@ -123,6 +123,11 @@ static void dti_pad_emit(dti_emit *e) {
     dti_emit_copy(e, &x, &part, DTI_COPY_WORD);
 }
 
+/* attr.i[0] = axis, attr.dim[0..1] = before and after. */
+static dt_tensor dti_pad_again(dt_graph *g, const dti_call *c) {
+    return dt_pad(dti_call_in(g, c, 0), c->attr.i[0], c->attr.dim[0], c->attr.dim[1]);
+}
+
 DT_API dt_tensor dt_pad(dt_tensor x, int axis, int64_t before, int64_t after) {
     if (dti_is_nil(x))
         return dti_nil_of(x, "pad");
@@ -140,7 +145,11 @@ DT_API dt_tensor dt_pad(dt_tensor x, int axis, int64_t before, int64_t after) {
     dti_attr attr = dti_shape_attr(s);
     attr.i[1] = at;
     attr.i[2] = (int32_t)before;
-    return dti_append1(DTI_OP_PAD, x, &attr);
+    const dti_call call = {.name = "pad",
+                           .in = {x.id},
+                           .attr = {.i = {at}, .dim = {before, after}},
+                           .again = dti_pad_again};
+    return dti_graph_called(x.graph, x.graph->count, &call, dti_append1(DTI_OP_PAD, x, &attr));
 }
 
 /* ---- Reference */

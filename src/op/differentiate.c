@@ -218,6 +218,10 @@ static dt_tensor dti_gradient_none(dt_tensor y, dt_tensor x) {
                           block ? dti_tensor_name((dt_tensor){g, block}).text : "");
 }
 
+static dt_tensor dti_gradient_again(dt_graph *g, const dti_call *c) {
+    return dt_gradient(dti_call_in(g, c, 0), dti_call_in(g, c, 1));
+}
+
 DT_API dt_tensor dt_gradient(dt_tensor y, dt_tensor x) {
     if (dti_is_nil(y)) /* a {0} knows no graph: x does */
         return dti_nil_of(y.graph ? y : x, "gradient");
@@ -230,6 +234,8 @@ DT_API dt_tensor dt_gradient(dt_tensor y, dt_tensor x) {
                               dti_tensor_elsewhere(y.graph, x).text);
     dt_graph *graph = y.graph;
     const dti_node *n = dti_node_of(y);
+    const dti_call call = {.name = "dt_gradient", .in = {y.id, x.id}, .again = dti_gradient_again};
+    const uint32_t first = graph->count;
     dt_shape s = n->shape;
     bool samples = n->samples, term = n->term;
     const dt_dtype dtype = n->dtype;
@@ -238,5 +244,5 @@ DT_API dt_tensor dt_gradient(dt_tensor y, dt_tensor x) {
     dti_differentiate(graph, y, dy, &x, 1, &dx);
     if (dti_is_nil(dx))
         return graph->error[0] ? dti_nil(graph) : dti_gradient_none(y, x);
-    return dx;
+    return dti_graph_called(graph, first, &call, dx);
 }

@@ -150,6 +150,7 @@ DT_API dt_tensor dt_freeze(dt_tensor x) {
                               dti_tensor_name(x).text);
     }
     n->frozen = true;
+    x.graph->changes++;
     return x;
 }
 

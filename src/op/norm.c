@@ -467,6 +467,8 @@ static bool dti_norm_check(dt_tensor x, const char *op, bool fits, float eps, co
     return x.graph->error[0] == 0;
 }
 
+static dt_tensor dti_norm_last_again(dt_graph *g, const dti_call *c);
+
 /* Over the last `dims` dimensions. */
 static dt_tensor dti_norm_last(const char *op, dt_tensor x, int dims, dt_tensor w, dt_tensor b,
                                float eps, bool rms) {
@@ -479,9 +481,22 @@ static dt_tensor dti_norm_last(const char *op, dt_tensor x, int dims, dt_tensor 
     memcpy(last.dim, s.dim + s.rank - dims, (size_t)dims * sizeof *last.dim);
     int32_t cols = (int32_t)dti_shape_elements(last);
     dti_attr attr = {.f = {eps}, .i = {0, cols, 1, cols, rms}};
+    const dti_call call = {.name = op,
+                           .in = {x.id, w.id, b.id},
+                           .attr = {.f = {eps}, .i = {dims, rms}},
+                           .again = dti_norm_last_again};
+    const uint32_t first = x.graph->count;
     dt_tensor weights[2] = {w, b};
     int count = dti_norm_weights(x, op, last, weights);
-    return dti_norm(x, dti_append1(DTI_OP_NORM_STATS, x, &attr), weights, count, &attr);
+    return dti_graph_called(
+        x.graph, first, &call,
+        dti_norm(x, dti_append1(DTI_OP_NORM_STATS, x, &attr), weights, count, &attr));
+}
+
+/* attr.f[0] = eps, i[0] = dims, i[1] = without the mean. */
+static dt_tensor dti_norm_last_again(dt_graph *g, const dti_call *c) {
+    return dti_norm_last(c->name, dti_call_in(g, c, 0), c->attr.i[0], dti_call_in(g, c, 1),
+                         dti_call_in(g, c, 2), c->attr.f[0], c->attr.i[1] != 0);
 }
 
 DT_API dt_tensor dt_layer_norm(dt_tensor x, int dims, dt_tensor w, dt_tensor b, float eps) {
@@ -493,11 +508,22 @@ DT_API dt_tensor dt_rms_norm(dt_tensor x, int dims, dt_tensor w, float eps) {
                          (float)dti_or((double)eps, 1.1920929e-7), true);
 }
 
+/* attr.f[0] = eps as given, i[0] = groups. */
+static dt_tensor dti_norm_groups_again(dt_graph *g, const dti_call *c) {
+    return dt_group_norm(dti_call_in(g, c, 0), c->attr.i[0], dti_call_in(g, c, 1),
+                         dti_call_in(g, c, 2), c->attr.f[0]);
+}
+
 DT_API dt_tensor dt_group_norm(dt_tensor x, int groups, dt_tensor w, dt_tensor b, float eps) {
     if (dti_is_nil(x))
         return dti_nil_of(x, "group_norm");
     dt_shape s = dti_node_of(x)->shape;
     bool fits = s.rank >= 1 && groups >= 1 && s.dim[0] % groups == 0;
+    const dti_call call = {.name = "group_norm",
+                           .in = {x.id, w.id, b.id},
+                           .attr = {.f = {eps}, .i = {groups}},
+                           .again = dti_norm_groups_again};
+    const uint32_t first = x.graph->count;
     eps = (float)dti_or((double)eps, 1e-5);
     if (!dti_norm_check(x, "group_norm", fits, eps, "the groups do not divide the channels"))
         return dti_nil(x.graph);
@@ -505,7 +531,9 @@ DT_API dt_tensor dt_group_norm(dt_tensor x, int groups, dt_tensor w, dt_tensor b
     dti_attr attr = {.f = {eps}, .i = {0, channels, all / channels, all / groups}};
     dt_tensor weights[2] = {w, b};
     int count = dti_norm_weights(x, "group_norm", (dt_shape){1, {channels}}, weights);
-    return dti_norm(x, dti_append1(DTI_OP_NORM_STATS, x, &attr), weights, count, &attr);
+    return dti_graph_called(
+        x.graph, first, &call,
+        dti_norm(x, dti_append1(DTI_OP_NORM_STATS, x, &attr), weights, count, &attr));
 }
 
 /* Two updates of one buffer: neither is right. Said before anything is appended. */
@@ -541,6 +569,14 @@ static bool dti_batch_norm_buffers(dt_tensor x, const dt_tensor *running, int64_
     return true;
 }
 
+/* attr.f = eps and momentum as given, i[0] = frozen. */
+static dt_tensor dti_batch_norm_again(dt_graph *g, const dti_call *c) {
+    const dt_batch_norm_desc d = {
+        .eps = c->attr.f[0], .momentum = c->attr.f[1], .frozen = c->attr.i[0] != 0};
+    return dt_batch_norm(dti_call_in(g, c, 0), dti_call_in(g, c, 1), dti_call_in(g, c, 2),
+                         dti_call_in(g, c, 3), dti_call_in(g, c, 4), &d);
+}
+
 DT_API dt_tensor dt_batch_norm(dt_tensor x, dt_tensor w, dt_tensor b, dt_tensor running_mean,
                                dt_tensor running_var, const dt_batch_norm_desc *desc) {
     if (dti_is_nil(x))
@@ -557,6 +593,11 @@ DT_API dt_tensor dt_batch_norm(dt_tensor x, dt_tensor w, dt_tensor b, dt_tensor 
         return dti_graph_fail(x.graph, "batch_norm: momentum %g; it must be in (0, 1]",
                               (double)momentum);
     int32_t channels = (int32_t)s.dim[0];
+    const dti_call call = {.name = "batch_norm",
+                           .in = {x.id, w.id, b.id, running_mean.id, running_var.id},
+                           .attr = {.f = {d.eps, d.momentum}, .i = {d.frozen}},
+                           .again = dti_batch_norm_again};
+    const uint32_t first = x.graph->count;
     dti_attr attr = {.f = {eps}, .i = {1, channels, (int32_t)dti_shape_elements(s) / channels}};
     int count = dti_norm_weights(x, "batch_norm", (dt_shape){1, {channels}}, weights);
     if (count < 0 || !dti_batch_norm_buffers(x, running, channels) ||
@@ -570,7 +611,7 @@ DT_API dt_tensor dt_batch_norm(dt_tensor x, dt_tensor w, dt_tensor b, dt_tensor 
         moving.i[DTI_NORM_WHICH] = k;
         dti_graph_update(running[k], dti_append2(DTI_OP_RUNNING, running[k], stats, &moving));
     }
-    return dti_norm(x, stats, weights, count, &attr);
+    return dti_graph_called(x.graph, first, &call, dti_norm(x, stats, weights, count, &attr));
 }
 
 /* ---- Reference */

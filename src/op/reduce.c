@@ -148,8 +148,20 @@ DT_API dt_tensor dt_sum(dt_tensor x, dt_shape axes, bool keep) {
     return dti_reduce(DTI_OP_SUM, x, axes, keep, false);
 }
 
+/* attr.dim, i[0] = the axes, i[1] = keep. */
+static dt_tensor dti_mean_again(dt_graph *g, const dti_call *c) {
+    return dt_mean(dti_call_in(g, c, 0), dti_attr_shape(&c->attr), c->attr.i[1] != 0);
+}
+
 DT_API dt_tensor dt_mean(dt_tensor x, dt_shape axes, bool keep) {
-    return dti_reduce(DTI_OP_SUM, x, axes, keep, true);
+    const uint32_t first = x.graph ? x.graph->count : 0;
+    dti_call call = {.name = "mean", .in = {x.id}, .again = dti_mean_again};
+    dt_tensor y = dti_reduce(DTI_OP_SUM, x, axes, keep, true);
+    if (dti_is_nil(y))
+        return y;
+    call.attr = dti_shape_attr(axes);
+    call.attr.i[1] = keep;
+    return dti_graph_called(y.graph, first, &call, y);
 }
 
 DT_API dt_tensor dt_max(dt_tensor x, dt_shape axes, bool keep) {

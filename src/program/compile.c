@@ -165,16 +165,7 @@ static dt_result dti_program_kinds(const dt_program *p) {
 
 static dt_result dti_program_lower(dt_program *p, const dt_program_desc *desc,
                                    const dti_shards *shards, const dti_joint *joint) {
-    const dt_store *s = p->store;
-    dti_code_desc d = {.graph = s->graph,
-                       .program = desc,
-                       .shards = shards,
-                       .joint = joint,
-                       .layout = &s->layout,
-                       .limits = {s->device->info.storage_range_bytes, s->device->backend->halves}};
-    dt_result result = dti_graph_clone(s->graph, &d.work);
-    if (!result)
-        result = dti_code_create(p->base, &d, &p->code);
+    dt_result result = dti_code_take(p->store, desc, shards, joint, &p->code);
     if (result)
         return result;
     p->written = dti_alloc_array(p->base, p->code->port_count + 1u, sizeof *p->written);
@@ -296,7 +287,7 @@ DT_API void dt_program_destroy(dt_program *p) {
         if (own)
             b->memory_destroy(p->memories[i]);
     }
-    dti_code_free(p->code);
+    dti_code_release(p->store, p->code);
     dti_free(p->base, p->written);
     dti_free(p->base, p);
 }

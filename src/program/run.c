@@ -22,7 +22,7 @@ static dt_result dti_port_get(dt_program *p, dt_tensor x, bool output, bool grad
                         p->code->label, name.text, what,
                         unread ? ": nothing that it computes reads it" : "");
     }
-    const dti_node *n = dti_node_of(x);
+    const dti_node *n = &p->code->work->nodes[x.id]; /* at the program's own shapes */
     if (bytes != port->bytes) {
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': %s %s has %llu bytes at batch %lld, not %zu", p->code->label,

@@ -182,6 +182,7 @@ static void dti_store_free(dt_store *s) {
         return;
     while (s->programs)
         dt_program_destroy(s->programs);
+    dti_codes_free(s);
     for (int i = 0; i < DTI_ARENAS; i++) {
         if (s->memories[i])
             s->device->backend->memory_destroy(s->memories[i]);

@@ -7,6 +7,8 @@ typedef struct dti_kept {
     uint8_t bounded; /* so many are within `largest`: 0, its values, and so many moments */
 } dti_kept;
 
+typedef struct dti_kept_code dti_kept_code;
+
 struct dt_store {
     dti_owned owned; /* first */
     dt_graph *graph;
@@ -24,6 +26,7 @@ struct dt_store {
     uint32_t moments;  /* moment arrays in the state arena: 0 to DTI_MOMENTS_MAX */
     dti_memory *memories[DTI_ARENAS]; /* TRANSIENT to STATE; NULL until a program needs it */
     dt_program *programs;             /* alive, newest first */
+    dti_kept_code *codes;             /* codes.c's */
     dt_program *running;              /* between begin and end */
     uint64_t steps;                   /* committed */
     uint64_t seed;                    /* of the initial values */
@@ -34,6 +37,12 @@ struct dt_store {
     uint32_t summed, micros;
     uint64_t summed_params;
 };
+
+/* ---- codes.c: what a description is lowered to, or was before. Give it back. */
+static dt_result dti_code_take(dt_store *s, const dt_program_desc *desc, const dti_shards *shards,
+                               const dti_joint *joint, const dti_code **out);
+static void dti_code_release(dt_store *s, const dti_code *code); /* NULL is fine */
+static void dti_codes_free(dt_store *s);
 
 /* Ends it, also when it is a trainer's. */
 static void dti_store_free(dt_store *s);

@@ -194,6 +194,7 @@ DT_API void dt_graph_destroy(dt_graph *g) {
     dti_free(g->base, g->inputs);
     dti_free(g->base, g->params);
     dti_free(g->base, g->names);
+    dti_free(g->base, g->calls);
     dti_free(g->base, g);
 }
 
@@ -206,7 +207,9 @@ static dt_result dti_graph_clone_to(const dt_graph *g, dt_ctx *ctx, dt_graph **o
         !dti_array_reserve(c->base, (void **)&c->inputs, &c->input_capacity,
                            (size_t)g->input_count + 1, sizeof *c->inputs) ||
         !dti_array_reserve(c->base, (void **)&c->params, &c->param_capacity,
-                           (size_t)g->param_count + 1, sizeof *c->params)) {
+                           (size_t)g->param_count + 1, sizeof *c->params) ||
+        !dti_array_reserve(c->base, (void **)&c->calls, &c->call_capacity, g->call_count,
+                           sizeof *c->calls)) {
         dt_graph_destroy(c);
         *out = NULL;
         return DT_ERROR_MEMORY;
@@ -216,6 +219,9 @@ static dt_result dti_graph_clone_to(const dt_graph *g, dt_ctx *ctx, dt_graph **o
         memcpy(c->inputs, g->inputs, g->input_count * sizeof *c->inputs);
     if (g->param_count)
         memcpy(c->params, g->params, g->param_count * sizeof *c->params);
+    if (g->call_count)
+        memcpy(c->calls, g->calls, g->call_count * sizeof *c->calls);
+    c->call_count = g->call_count;
     c->count = g->count;
     c->input_count = g->input_count;
     c->param_count = g->param_count;
@@ -234,10 +240,27 @@ static dt_result dti_graph_copy(const dt_graph *g, dt_ctx *ctx, dt_graph **out) 
     return result;
 }
 
+static dt_tensor dti_graph_called(dt_graph *g, uint32_t first, const dti_call *call, dt_tensor y) {
+    void *calls = g->calls;
+    if (dti_is_nil(y) || g->count == first)
+        return y;
+    const bool room = dti_array_reserve(g->base, &calls, &g->call_capacity,
+                                        (size_t)g->call_count + 1, sizeof *g->calls);
+    g->calls = calls;
+    if (!room)
+        return dti_graph_no_memory(g, "out of host memory for node %u", g->count);
+    dti_call *c = &g->calls[g->call_count++];
+    *c = *call;
+    c->first = first;
+    c->end = g->count;
+    return y;
+}
+
 static void dti_graph_update(dt_tensor buffer, dt_tensor value) {
     if (dti_is_nil(value))
         return;
     dti_node_of(buffer)->attr.i[2] = (int32_t)value.id;
+    buffer.graph->changes++;
 }
 
 DT_API const char *dt_graph_error(const dt_graph *g) {
@@ -289,6 +312,8 @@ static dti_graph_mark dti_graph_mark_of(const dt_graph *g) {
 }
 
 static void dti_graph_undo(dt_graph *g, dti_graph_mark mark) {
+    while (g->call_count && g->calls[g->call_count - 1].end > mark.nodes)
+        g->call_count--;
     g->count = mark.nodes;
     g->input_count = mark.inputs;
     g->param_count = mark.params;
@@ -317,6 +342,7 @@ DT_API dt_tensor dt_label(dt_tensor x, const char *label) {
     const char *copy = dti_graph_string(x.graph, label);
     if (copy)
         dti_node_of(x)->label = copy;
+    x.graph->changes++;
     return x;
 }
 

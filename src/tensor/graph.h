@@ -26,6 +26,19 @@ typedef struct dti_node {
     const void *values; /* of an input that is a constant: its values, in that graph too */
 } dti_node;
 
+/* A function of the API whose rows have attributes that it worked out from shapes, and what it was
+ * called with: so that it can be called again at other shapes (lower/replay.c). */
+#define DTI_CALL_INPUTS 5
+typedef struct dti_call dti_call;
+typedef dt_tensor dti_again_fn(dt_graph *graph, const dti_call *call);
+struct dti_call {
+    const char *name;
+    uint32_t first, end;          /* its nodes */
+    uint32_t in[DTI_CALL_INPUTS]; /* nodes; 0 = none */
+    dti_attr attr;                /* the other arguments, as `again` has them */
+    dti_again_fn *again;
+};
+
 typedef struct dti_string {
     struct dti_string *next;
     char text[];
@@ -52,6 +65,10 @@ struct dt_graph {
     uint32_t *names; /* leaves by name: a hash table of node ids, 0 = free; of clones, none */
     size_t name_capacity;
     uint32_t name_count;
+    dti_call *calls; /* one within another comes before it */
+    uint32_t call_count;
+    size_t call_capacity;
+    uint32_t changes; /* of nodes that there were: labels, frozen, updates of buffers */
     uint32_t streams; /* random streams handed out */
     /* Scopes that are open: "h.0.attention.", and how long it was before each of them. Counted
      * beyond what is kept, so that a pop ends its own push also where that was an error. */
@@ -111,6 +128,12 @@ static dt_tensor dti_graph_push_named(dt_graph *g, const dti_node *node);
 /* Appends a node as it is; nil when memory ran out. */
 static dt_tensor dti_graph_push(dt_graph *g, const dti_node *node, const dt_tensor *in,
                                 uint32_t count);
+/* Behind a function of the API that makes such rows: keeps the call, of nodes from `first` on, for a y
+ * that is not nil. Returns y. */
+static dt_tensor dti_graph_called(dt_graph *g, uint32_t first, const dti_call *call, dt_tensor y);
+static inline dt_tensor dti_call_in(dt_graph *g, const dti_call *c, uint32_t i) {
+    return c->in[i] ? (dt_tensor){g, c->in[i]} : (dt_tensor){0};
+}
 /* A training program that computes `value` from a buffer makes it the buffer's value when a step
  * commits. */
 static void dti_graph_update(dt_tensor buffer, dt_tensor value);
