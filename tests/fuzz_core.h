@@ -246,7 +246,7 @@ static void fuzz_check_track(const dti_core *core, const dti_flight *f, uint32_t
         FUZZ_CHECK(t->done <= t->begun && t->begun <= t->ready && t->ready <= t->total);
     if (s->kind == DTI_SCHEDULE_RECV)
         FUZZ_CHECK(t->done <= t->granted && t->begun == 0);
-    if (s->kind == DTI_SCHEDULE_RECV && s->place == DTI_PLACE_SLOT && s->count)
+    if (s->kind == DTI_SCHEDULE_RECV && s->place == DTI_REGION_SLOT && s->count)
         FUZZ_CHECK(t->slot < f->slot_streams && t->consumer < f->schedule.step_count &&
                    t->granted <= f->tracks[t->consumer].done + core->set.window &&
                    (!t->granted || f->slots));

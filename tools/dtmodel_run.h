@@ -26,7 +26,7 @@ static uint32_t step_limit(const side *d, uint32_t i) {
 static uint32_t recv_limit(const sim *s, const node *n, uint32_t op, const side *d, uint32_t i) {
     const track *t = &d->tracks[i];
     uint32_t limit = step_limit(d, i);
-    if (s->net->permitted || d->schedule.steps[i].place != DTI_PLACE_SLOT)
+    if (s->net->permitted || d->schedule.steps[i].place != DTI_REGION_SLOT)
         return limit;
     if (n->pool_user != op)
         return t->granted;
@@ -130,7 +130,7 @@ static void slots_look(sim *s, uint32_t rank, uint32_t op, uint32_t first, uint3
     for (int lower = 0; lower < 2; lower++)
         for (uint32_t i = first; i < first + count; i++) {
             const dti_source *source = &d->schedule.sources[i];
-            if (source->step == DTI_NO_STEP || source->place != DTI_PLACE_SLOT)
+            if (source->step == DTI_NO_STEP || source->place != DTI_REGION_SLOT)
                 continue;
             if ((d->schedule.steps[source->step].peer < rank) == lower)
                 step_look(s, rank, op, source->step);
@@ -317,7 +317,7 @@ static void peer_posted(sim *s, uint32_t rank, uint32_t op, uint32_t peer) {
             d->tracks[i].granted = d->tracks[i].total;
             step_look(s, rank, op, i);
         } else if (step->kind == DTI_SCHEDULE_RECV) {
-            d->slot_senders -= step->place == DTI_PLACE_SLOT;
+            d->slot_senders -= step->place == DTI_REGION_SLOT;
             step_look(s, rank, op, i);
         }
     }

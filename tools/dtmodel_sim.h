@@ -2,8 +2,8 @@
  * library's own code (dti_algorithm_choose, algo_*.c), and is run here by the rules of
  * src/comm/protocol/flight.c and engine.c: announcements, permissions chunk by chunk, the window of
  * slots, which one operation has at a time, short streams without asking, operations taking turns
- * on a connection. No byte moves; what a byte costs is the input (LogGP: Alexandrov, Ionescu, Schauser,
- * Scheiman, SPAA 1995):
+ * on a connection. No byte moves; what a byte costs is the input (LogGP: Alexandrov, Ionescu,
+ * Schauser, Scheiman, SPAA 1995):
  *
  *   a frame of n bytes   the sender's processor o + n G, its link n beta, alpha, then the
  *                        receiver's link n beta (from the first byte's arrival on, so not twice),
@@ -265,7 +265,7 @@ static void side_slots(side *d) {
         uint32_t slots = 0;
         for (uint32_t k = 0; k < step->source_count; k++) {
             const dti_source *source = &d->schedule.sources[step->first_source + k];
-            if (source->step == DTI_NO_STEP || source->place != DTI_PLACE_SLOT)
+            if (source->step == DTI_NO_STEP || source->place != DTI_REGION_SLOT)
                 continue;
             d->tracks[source->step].consumer = i;
             slots++;

@@ -61,7 +61,7 @@ static uint64_t exec_chunk(const exec_rank *r, const dti_schedule_step *step, ui
 }
 
 static uint8_t *exec_place(exec_rank *r, uint8_t place) {
-    return place == DTI_PLACE_IN ? r->in : place == DTI_PLACE_OUT ? r->out : r->work;
+    return place == DTI_REGION_IN ? r->in : place == DTI_REGION_OUT ? r->out : r->work;
 }
 
 static uint8_t *exec_at(exec_rank *r, uint8_t place, uint64_t offset, uint8_t dtype,
@@ -121,23 +121,23 @@ static bool exec_check_fold(exec_world *w, uint32_t rank, uint32_t at) {
 static bool exec_check_step(exec_world *w, uint32_t rank, uint32_t at) {
     exec_rank *r = &w->ranks[rank];
     const dti_schedule_step *step = &r->s.steps[at];
-    bool waits = step->after_count > 0 || step->place == DTI_PLACE_SLOT;
+    bool waits = step->after_count > 0 || step->place == DTI_REGION_SLOT;
     bool stream = step->kind == DTI_SCHEDULE_SEND || step->kind == DTI_SCHEDULE_RECV;
     uint64_t end = step->offset + exec_bytes(step->count, step->dtype);
     if (step->count == 0)
         return exec_fail(w, rank, at, "is empty");
     if (step->kind == DTI_SCHEDULE_RECV && waits && !step->credited)
         return exec_fail(w, rank, at, "a RECV that waits is not credited");
-    if (step->kind != DTI_SCHEDULE_SEND && step->place == DTI_PLACE_IN)
+    if (step->kind != DTI_SCHEDULE_SEND && step->place == DTI_REGION_IN)
         return exec_fail(w, rank, at, "writes to IN");
-    if (step->place == DTI_PLACE_SLOT ? step->kind != DTI_SCHEDULE_RECV
-                                      : step->place == DTI_PLACE_WORK && end > r->s.work_bytes)
+    if (step->place == DTI_REGION_SLOT ? step->kind != DTI_SCHEDULE_RECV
+                                       : step->place == DTI_REGION_WORK && end > r->s.work_bytes)
         return exec_fail(w, rank, at, "is out of WORK, or has a SLOT that it cannot have");
     if (stream ? step->source_count != 0 : step->source_count == 0)
         return exec_fail(w, rank, at, "has sources that it should not have, or none");
     for (uint32_t i = 0; i < step->source_count; i++) {
         const dti_source *from = &r->s.sources[step->first_source + i];
-        if (from->place == DTI_PLACE_SLOT)
+        if (from->place == DTI_REGION_SLOT)
             r->steps[from->step].consumer = at;
     }
     if (step->kind == DTI_SCHEDULE_FOLD && !exec_check_fold(w, rank, at))
@@ -160,11 +160,11 @@ static bool exec_join(exec_world *w, uint32_t rank, uint32_t at) {
         if (recv->count != send->count || recv->dtype != send->dtype ||
             recv->credited != send->credited)
             return exec_fail(w, rank, at, "sends what the peer does not expect");
-        if (recv->place == DTI_PLACE_SLOT && (send->place != DTI_PLACE_IN || send->after_count))
+        if (recv->place == DTI_REGION_SLOT && (send->place != DTI_REGION_IN || send->after_count))
             return exec_fail(w, rank, at, "sends into a SLOT what it does not have yet");
         r->steps[i].other = at;
         r->steps[i].wire = malloc(exec_bytes(recv->count, recv->dtype));
-        if (recv->place == DTI_PLACE_SLOT)
+        if (recv->place == DTI_REGION_SLOT)
             r->steps[i].slots = malloc(exec_bytes(w->window * r->s.chunk_elements, recv->dtype));
         w->ranks[rank].steps[at].other = i;
         w->ranks[rank].steps[at].early =
@@ -204,7 +204,7 @@ static bool exec_prepare(exec_world *w) {
 /* Slots are lent when all who send into them have posted. */
 static bool exec_has_slots(const exec_world *w, const exec_rank *r) {
     for (uint32_t i = 0; i < r->s.step_count; i++)
-        if (r->s.steps[i].place == DTI_PLACE_SLOT && !w->ranks[r->s.steps[i].peer].posted)
+        if (r->s.steps[i].place == DTI_REGION_SLOT && !w->ranks[r->s.steps[i].peer].posted)
             return false;
     return true;
 }
@@ -231,7 +231,7 @@ static bool exec_is_granted(const exec_world *w, const exec_rank *r, uint32_t re
     const exec_step *step = &r->steps[recv];
     if (!r->posted || !exec_is_after(r, recv, chunk))
         return false;
-    if (r->s.steps[recv].place != DTI_PLACE_SLOT)
+    if (r->s.steps[recv].place != DTI_REGION_SLOT)
         return true;
     return exec_has_slots(w, r) && chunk < r->steps[step->consumer].done + w->window;
 }
@@ -253,7 +253,7 @@ static bool exec_can_run(const exec_world *w, uint32_t rank, uint32_t at) {
 /* Bytes [from, to) meet what a step has still to read or write at `place`, from its chunk on. */
 static bool exec_meets(exec_rank *r, const dti_schedule_step *step, uint8_t place, uint64_t offset,
                        uint8_t dtype, uint32_t chunk, const uint8_t *from, const uint8_t *to) {
-    if (place == DTI_PLACE_SLOT || chunk * r->s.chunk_elements >= step->count)
+    if (place == DTI_REGION_SLOT || chunk * r->s.chunk_elements >= step->count)
         return false;
     const uint8_t *begin = exec_at(r, place, offset, dtype, chunk);
     const uint8_t *end = exec_at(r, place, offset, dtype, 0) + exec_bytes(step->count, dtype);
@@ -292,7 +292,7 @@ static void exec_fold(exec_world *w, exec_rank *r, const dti_schedule_step *step
     dti_operand operands[EXEC_RANKS * 8];
     for (uint32_t i = 0; i < step->source_count; i++) {
         const dti_source *from = &r->s.sources[step->first_source + i];
-        operands[i] = (dti_operand){from->place == DTI_PLACE_SLOT
+        operands[i] = (dti_operand){from->place == DTI_REGION_SLOT
                                         ? exec_slot(w, r, from->step, chunk)
                                         : exec_at(r, from->place, from->offset, from->dtype, chunk),
                                     from->dtype, from->span};
@@ -323,14 +323,14 @@ static bool exec_run_step(exec_world *w, uint32_t rank, uint32_t at) {
     uint32_t chunk = r->steps[at].done;
     uint64_t bytes = exec_bytes(exec_chunk(r, step, chunk), step->dtype);
     uint64_t wire = exec_bytes(chunk * r->s.chunk_elements, step->dtype);
-    uint8_t *here = step->place == DTI_PLACE_SLOT
+    uint8_t *here = step->place == DTI_REGION_SLOT
                         ? exec_slot(w, r, at, chunk)
                         : exec_at(r, step->place, step->offset, step->dtype, chunk);
     if (step->kind == DTI_SCHEDULE_SEND) {
         exec_step *recv = &w->ranks[step->peer].steps[r->steps[at].other];
         memcpy(recv->wire + wire, here, bytes);
         recv->sent++;
-    } else if (step->place != DTI_PLACE_SLOT && !exec_check_write(w, rank, at)) {
+    } else if (step->place != DTI_REGION_SLOT && !exec_check_write(w, rank, at)) {
         return false;
     } else if (step->kind == DTI_SCHEDULE_RECV) {
         memcpy(here, r->steps[at].wire + wire, bytes);

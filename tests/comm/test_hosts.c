@@ -75,7 +75,7 @@ static uint64_t plan_leaving(const plan_case *p, uint32_t rank, uint32_t *slots)
         const dti_schedule_step *step = &s.steps[i];
         bool away = step->kind == DTI_SCHEDULE_SEND && step->peer / p->local != rank / p->local;
         bytes += away ? exec_bytes(step->count, step->dtype) : 0;
-        *slots += step->kind == DTI_SCHEDULE_RECV && step->place == DTI_PLACE_SLOT;
+        *slots += step->kind == DTI_SCHEDULE_RECV && step->place == DTI_REGION_SLOT;
     }
     dti_schedule_free(&base, &s);
     return bytes;

@@ -40,8 +40,8 @@ static uint32_t dti_direct_scatter(dti_builder *b) {
         dti_part part = dti_direct_part(c, peer);
         for (uint32_t k = 0; k < buffers; k++)
             dti_add_send(b, peer, k,
-                         dti_stretch_at(DTI_PLACE_IN, dti_in_dtype(c), k * c->op.count + part.first,
-                                        part.count),
+                         dti_stretch_at(DTI_REGION_IN, dti_in_dtype(c),
+                                        k * c->op.count + part.first, part.count),
                          true);
     }
     return buffers;
@@ -52,7 +52,7 @@ static uint32_t dti_direct_sum(dti_builder *b, dti_stretch to) {
     const dti_collective *c = b->c;
     uint8_t dtype = dti_in_dtype(c);
     dti_part part = dti_direct_part(c, c->rank);
-    dti_stretch slot = dti_stretch_at(DTI_PLACE_SLOT, dtype, 0, part.count);
+    dti_stretch slot = dti_stretch_at(DTI_REGION_SLOT, dtype, 0, part.count);
     dt_comm_span spans[DTI_TREE_SPANS];
     uint32_t recv = (uint32_t)b->s->step_count; /* the RECVs have numbers in a row */
     for (uint32_t peer = 0; peer < c->size; peer++)
@@ -64,7 +64,7 @@ static uint32_t dti_direct_sum(dti_builder *b, dti_stretch to) {
         uint32_t n = dti_collective_spans(c, peer, spans);
         for (uint32_t k = 0; k < n; k++) {
             dti_stretch own =
-                dti_stretch_at(DTI_PLACE_IN, dtype, k * c->op.count + part.first, part.count);
+                dti_stretch_at(DTI_REGION_IN, dtype, k * c->op.count + part.first, part.count);
             if (peer == c->rank)
                 dti_add_source(b, own, DTI_NO_STEP, spans[k]);
             else
@@ -76,7 +76,7 @@ static uint32_t dti_direct_sum(dti_builder *b, dti_stretch to) {
 
 static dti_stretch dti_direct_out(const dti_collective *c, uint32_t owner) {
     dti_part part = dti_part_of(c->op.count, owner, c->size);
-    return dti_stretch_at(DTI_PLACE_OUT, (uint8_t)c->op.dtype, part.first, part.count);
+    return dti_stretch_at(DTI_REGION_OUT, (uint8_t)c->op.dtype, part.first, part.count);
 }
 
 /* The stream of a sum comes after those of the sender's buffers. */
@@ -122,7 +122,7 @@ static bool dti_algo_reduce_scatter_direct(dti_base *base, const dti_collective 
                                            dti_schedule *s) {
     dti_builder b = dti_builder_open(base, c, s, false);
     dti_direct_scatter(&b);
-    dti_direct_sum(&b, dti_stretch_at(DTI_PLACE_OUT, (uint8_t)c->op.dtype, 0, c->op.count));
+    dti_direct_sum(&b, dti_stretch_at(DTI_REGION_OUT, (uint8_t)c->op.dtype, 0, c->op.count));
     if (c->rank != 0 && dti_coll_overlap(c) == DTI_SAME)
         dti_add_after(&b, c->size - c->rank - 1); /* the number of the send to rank 0 */
     return !s->failed;
@@ -140,11 +140,11 @@ static bool dti_algo_broadcast_direct(dti_base *base, const dti_collective *c, d
     if (c->rank == root) {
         for (uint32_t i = 0; i < others; i++)
             dti_add_send(&b, (root + 1 + i) % c->size, 0,
-                         dti_algo_broadcast_part(c, DTI_PLACE_IN, i), false);
+                         dti_algo_broadcast_part(c, DTI_REGION_IN, i), false);
         return !s->failed;
     }
     uint32_t me = (c->rank + c->size - root - 1) % c->size;
-    dti_stretch mine = dti_algo_broadcast_part(c, DTI_PLACE_OUT, me);
+    dti_stretch mine = dti_algo_broadcast_part(c, DTI_REGION_OUT, me);
     uint32_t recv = dti_add_recv(&b, root, 0, mine, false);
     for (uint32_t i = 1; i < others; i++) {
         dti_add_send(&b, (root + 1 + (me + i) % others) % c->size, 0, mine, false);
@@ -153,7 +153,7 @@ static bool dti_algo_broadcast_direct(dti_base *base, const dti_collective *c, d
     for (uint32_t i = 1; i < others; i++) {
         uint32_t from = (me + others - i) % others;
         dti_add_recv(&b, (root + 1 + from) % c->size, 0,
-                     dti_algo_broadcast_part(c, DTI_PLACE_OUT, from), false);
+                     dti_algo_broadcast_part(c, DTI_REGION_OUT, from), false);
     }
     return !s->failed;
 }

@@ -18,14 +18,14 @@
 static bool dti_algo_send_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
     dti_builder b = dti_builder_open(base, c, s, false);
     dti_add_send(&b, (uint32_t)c->op.root, 0,
-                 dti_stretch_at(DTI_PLACE_IN, (uint8_t)c->op.dtype, 0, c->op.count), false);
+                 dti_stretch_at(DTI_REGION_IN, (uint8_t)c->op.dtype, 0, c->op.count), false);
     return !s->failed;
 }
 
 static bool dti_algo_recv_direct(dti_base *base, const dti_collective *c, dti_schedule *s) {
     dti_builder b = dti_builder_open(base, c, s, false);
     dti_add_recv(&b, (uint32_t)c->op.root, 0,
-                 dti_stretch_at(DTI_PLACE_OUT, (uint8_t)c->op.dtype, 0, c->op.count), false);
+                 dti_stretch_at(DTI_REGION_OUT, (uint8_t)c->op.dtype, 0, c->op.count), false);
     return !s->failed;
 }
 
@@ -50,11 +50,11 @@ static bool dti_algo_all_to_all_direct(dti_base *base, const dti_collective *c, 
     bool apart = dti_coll_overlap(c) == DTI_APART;
     for (uint32_t i = 1; i < c->size; i++) {
         uint32_t peer = (c->rank + i) % c->size;
-        dti_add_send(&b, peer, 0, dti_stretch_at(DTI_PLACE_IN, dtype, peer * n, n), false);
+        dti_add_send(&b, peer, 0, dti_stretch_at(DTI_REGION_IN, dtype, peer * n, n), false);
     }
     for (uint32_t i = 1; i < c->size; i++) {
         uint32_t peer = (c->rank + c->size - i) % c->size;
-        dti_stretch out = dti_stretch_at(DTI_PLACE_OUT, dtype, peer * n, n);
+        dti_stretch out = dti_stretch_at(DTI_REGION_OUT, dtype, peer * n, n);
         dti_stretch work = apart ? out : dti_add_work(&b, dtype, n);
         uint32_t recv = dti_add_recv(&b, peer, 0, work, false);
         if (apart)
@@ -65,8 +65,8 @@ static bool dti_algo_all_to_all_direct(dti_base *base, const dti_collective *c, 
             dti_add_after(&b, c->size - i - 1); /* the number of the send to it */
     }
     if (apart)
-        dti_add_copy(&b, dti_stretch_at(DTI_PLACE_OUT, dtype, c->rank * n, n),
-                     dti_stretch_at(DTI_PLACE_IN, dtype, c->rank * n, n));
+        dti_add_copy(&b, dti_stretch_at(DTI_REGION_OUT, dtype, c->rank * n, n),
+                     dti_stretch_at(DTI_REGION_IN, dtype, c->rank * n, n));
     return !s->failed;
 }
 

@@ -36,7 +36,7 @@ static dti_halving dti_halving_begin(const dti_collective *c) {
     h.pairs = c->size - h.count;
     h.me = c->rank < 2 * h.pairs ? c->rank / 2 : c->rank - h.pairs;
     h.mine = (dti_partial){
-        dti_stretch_at(DTI_PLACE_IN, dti_in_dtype(c), 0, c->op.count), DTI_NO_STEP, {h.me, 1}};
+        dti_stretch_at(DTI_REGION_IN, dti_in_dtype(c), 0, c->op.count), DTI_NO_STEP, {h.me, 1}};
     return h;
 }
 
@@ -66,7 +66,7 @@ static void dti_halving_exchange(dti_builder *b, dti_halving *h, uint32_t distan
     dt_comm_span span = {place & ~(distance - 1), distance};
     h->range = (dti_part){h->range.first + keep.first, keep.count};
     if (last)
-        to = dti_stretch_at(DTI_PLACE_OUT, (uint8_t)b->c->op.dtype, h->range.first, keep.count);
+        to = dti_stretch_at(DTI_REGION_OUT, (uint8_t)b->c->op.dtype, h->range.first, keep.count);
     else if (dtype != b->s->sum_dtype)
         to = dti_add_work(b, b->s->sum_dtype, keep.count);
     dti_add_send(b, dti_halving_rank(h, place), 0,
@@ -96,19 +96,19 @@ static void dti_halving_collect(dti_builder *b, const dti_halving *h, const dti_
         uint32_t place = h->me ^ (1u << level), peer = dti_halving_rank(h, place);
         bool upper = (h->me >> level & 1) != 0;
         dti_part miss = dti_part_of(ranges[level].count, !upper, 2);
-        dti_add_send(b, peer, 1, dti_stretch_at(DTI_PLACE_OUT, dtype, have.first, have.count),
+        dti_add_send(b, peer, 1, dti_stretch_at(DTI_REGION_OUT, dtype, have.first, have.count),
                      false);
         for (uint32_t i = 0; i < done_count; i++)
             dti_add_after_whole(b, done[i]);
         done[done_count++] = dti_add_recv(
             b, peer, 1,
-            dti_stretch_at(DTI_PLACE_OUT, dtype, ranges[level].first + miss.first, miss.count),
+            dti_stretch_at(DTI_REGION_OUT, dtype, ranges[level].first + miss.first, miss.count),
             false);
         have = ranges[level];
     }
     if (h->me >= h->pairs)
         return;
-    dti_add_send(b, b->c->rank + 1, 0, dti_stretch_at(DTI_PLACE_OUT, dtype, 0, b->c->op.count),
+    dti_add_send(b, b->c->rank + 1, 0, dti_stretch_at(DTI_REGION_OUT, dtype, 0, b->c->op.count),
                  false);
     for (uint32_t i = 0; i < done_count; i++)
         dti_add_after_whole(b, done[i]);
@@ -120,7 +120,7 @@ static bool dti_algo_all_reduce_halving(dti_base *base, const dti_collective *c,
     if (c->rank < 2 * h.pairs && c->rank % 2) {
         dti_add_send(&b, c->rank - 1, 0, h.mine.at, false);
         dti_add_recv(&b, c->rank - 1, 0,
-                     dti_stretch_at(DTI_PLACE_OUT, (uint8_t)c->op.dtype, 0, c->op.count), false);
+                     dti_stretch_at(DTI_REGION_OUT, (uint8_t)c->op.dtype, 0, c->op.count), false);
         return !s->failed;
     }
     if (h.me < h.pairs)

@@ -63,7 +63,7 @@ static dti_part dti_hosts_part(const dti_collective *c, const dti_hosts *h, uint
 static dti_stretch dti_hosts_range(const dti_collective *c, const dti_hosts *h, dti_region place,
                                    uint32_t piece, uint32_t host) {
     dti_part part = dti_hosts_part(c, h, piece, host);
-    uint8_t dtype = place == DTI_PLACE_OUT ? (uint8_t)c->op.dtype : dti_in_dtype(c);
+    uint8_t dtype = place == DTI_REGION_OUT ? (uint8_t)c->op.dtype : dti_in_dtype(c);
     return dti_stretch_at(place, dtype, part.first, part.count);
 }
 
@@ -82,7 +82,7 @@ static void dti_hosts_scatter(dti_builder *b, const dti_hosts *h) {
         for (uint32_t k = 1; k < h->local; k++) {
             uint32_t peer = dti_hosts_neighbour(h, k), part = (h->host + i) % h->count;
             dti_add_send(b, peer, part,
-                         dti_hosts_range(b->c, h, DTI_PLACE_IN, peer % h->local, part), true);
+                         dti_hosts_range(b->c, h, DTI_REGION_IN, peer % h->local, part), true);
         }
 }
 
@@ -95,8 +95,8 @@ static dt_comm_span dti_hosts_leaves(const dti_collective *c, uint32_t rank) {
 static uint32_t dti_hosts_sum_here(dti_builder *b, const dti_hosts *h, uint32_t part,
                                    dti_stretch to) {
     const dti_collective *c = b->c;
-    dti_stretch own = dti_hosts_range(c, h, DTI_PLACE_IN, h->place, part);
-    dti_stretch slot = dti_stretch_at(DTI_PLACE_SLOT, own.dtype, 0, own.count);
+    dti_stretch own = dti_hosts_range(c, h, DTI_REGION_IN, h->place, part);
+    dti_stretch slot = dti_stretch_at(DTI_REGION_SLOT, own.dtype, 0, own.count);
     uint32_t first = h->host * h->local;
     uint32_t recv = (uint32_t)b->s->step_count; /* the RECVs have numbers in a row */
     for (uint32_t place = 0; place < h->local; place++)
@@ -139,7 +139,7 @@ static uint32_t dti_hosts_sum_all(dti_builder *b, const dti_hosts *h, dti_stretc
 static void dti_hosts_spread(dti_builder *b, const dti_hosts *h, uint32_t part, uint32_t step) {
     for (uint32_t k = 1; k < h->local; k++) {
         dti_add_send(b, dti_hosts_neighbour(h, k), h->count + part,
-                     dti_hosts_range(b->c, h, DTI_PLACE_OUT, h->place, part), false);
+                     dti_hosts_range(b->c, h, DTI_REGION_OUT, h->place, part), false);
         dti_add_after(b, step);
     }
 }
@@ -150,14 +150,14 @@ static void dti_hosts_gather(dti_builder *b, const dti_hosts *h, uint32_t fold) 
     const dti_collective *c = b->c;
     for (uint32_t i = 1; i < h->count; i++) {
         dti_add_send(b, dti_hosts_twin(h, i), 1,
-                     dti_hosts_range(c, h, DTI_PLACE_OUT, h->place, h->host), false);
+                     dti_hosts_range(c, h, DTI_REGION_OUT, h->place, h->host), false);
         dti_add_after(b, fold);
     }
     dti_hosts_spread(b, h, h->host, fold);
     for (uint32_t i = 1; i < h->count; i++) {
         uint32_t twin = dti_hosts_twin(h, h->count - i), part = twin / h->local;
         uint32_t recv =
-            dti_add_recv(b, twin, 1, dti_hosts_range(c, h, DTI_PLACE_OUT, h->place, part), false);
+            dti_add_recv(b, twin, 1, dti_hosts_range(c, h, DTI_REGION_OUT, h->place, part), false);
         dti_hosts_spread(b, h, part, recv);
     }
     for (uint32_t i = 0; i < h->count; i++)
@@ -165,7 +165,7 @@ static void dti_hosts_gather(dti_builder *b, const dti_hosts *h, uint32_t fold) 
             uint32_t peer = dti_hosts_neighbour(h, h->local - k);
             uint32_t part = (h->host + h->count - i) % h->count;
             dti_add_recv(b, peer, h->count + part,
-                         dti_hosts_range(c, h, DTI_PLACE_OUT, peer % h->local, part), false);
+                         dti_hosts_range(c, h, DTI_REGION_OUT, peer % h->local, part), false);
         }
 }
 
@@ -182,7 +182,7 @@ static bool dti_algo_all_reduce_hierarchical(dti_base *base, const dti_collectiv
         dti_add_send(&b, twin, 0, sum, false);
         dti_add_after(&b, fold);
     }
-    dti_stretch mine = dti_hosts_range(c, &h, DTI_PLACE_OUT, h.place, h.host);
+    dti_stretch mine = dti_hosts_range(c, &h, DTI_REGION_OUT, h.place, h.host);
     dti_hosts_gather(&b, &h, dti_hosts_sum_all(&b, &h, mine));
     return !s->failed;
 }

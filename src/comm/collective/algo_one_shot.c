@@ -11,7 +11,7 @@
 static bool dti_algo_all_reduce_one_shot(dti_base *base, const dti_collective *c, dti_schedule *s) {
     dti_builder b = dti_builder_open(base, c, s, false);
     uint8_t dtype = (uint8_t)c->op.dtype;
-    dti_stretch in = dti_stretch_at(DTI_PLACE_IN, dtype, 0, c->op.count);
+    dti_stretch in = dti_stretch_at(DTI_REGION_IN, dtype, 0, c->op.count);
     dti_stretch work = dti_add_work(&b, dtype, c->op.count * (c->size - 1));
     uint32_t send = (uint32_t)s->step_count; /* SENDs have numbers in a row, and so have RECVs */
     for (uint32_t i = 1; i < c->size; i++)
@@ -20,7 +20,7 @@ static bool dti_algo_all_reduce_one_shot(dti_base *base, const dti_collective *c
     for (uint32_t i = 0; i + 1 < c->size; i++)
         dti_add_recv(&b, i + (i >= c->rank), 0,
                      dti_stretch_part(work, i * c->op.count, c->op.count), false);
-    dti_add_fold(&b, dti_stretch_at(DTI_PLACE_OUT, dtype, 0, c->op.count), true);
+    dti_add_fold(&b, dti_stretch_at(DTI_REGION_OUT, dtype, 0, c->op.count), true);
     for (uint32_t rank = 0; rank < c->size; rank++) {
         uint32_t i = rank - (rank > c->rank);
         if (rank == c->rank)

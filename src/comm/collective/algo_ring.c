@@ -70,13 +70,13 @@ static void dti_ring_add(dti_builder *b, dti_ring *ring, uint32_t t, dti_stretch
     const dti_collective *c = b->c;
     uint32_t n = c->size, segment = (c->rank + 2 * n - 2 - t) % n, i = t % DTI_RING_BUFFERS;
     bool last = t == n - 2, waits = t >= DTI_RING_BUFFERS;
-    dti_stretch in = dti_ring_range(c, DTI_PLACE_IN, segment);
+    dti_stretch in = dti_ring_range(c, DTI_REGION_IN, segment);
     dti_stretch theirs = dti_stretch_part(t == 0 ? ring->leaf_room : ring->room[i], 0, in.count);
     dti_stretch to = dti_stretch_part(ring->room[i], 0, in.count);
     if (last)
         to = c->op.kind == DT_COMM_ALL_REDUCE
-                 ? dti_ring_range(c, DTI_PLACE_OUT, segment)
-                 : dti_stretch_at(DTI_PLACE_OUT, (uint8_t)c->op.dtype, 0, c->op.count);
+                 ? dti_ring_range(c, DTI_REGION_OUT, segment)
+                 : dti_stretch_at(DTI_REGION_OUT, (uint8_t)c->op.dtype, 0, c->op.count);
     uint32_t send = dti_add_send(b, ring->next, t, *at, waits);
     dti_add_after(b, *step);
     if (t > 0 && send != DTI_NO_STEP)
@@ -99,7 +99,7 @@ static void dti_ring_add(dti_builder *b, dti_ring *ring, uint32_t t, dti_stretch
 /* The reduce-scatter; returns its last FOLD. */
 static uint32_t dti_ring_sum(dti_builder *b, dti_ring *ring) {
     const dti_collective *c = b->c;
-    dti_stretch at = dti_ring_range(c, DTI_PLACE_IN, ring->before);
+    dti_stretch at = dti_ring_range(c, DTI_REGION_IN, ring->before);
     uint32_t step = DTI_NO_STEP;
     dti_ring_rooms(b, ring);
     for (uint32_t t = 0; t + 1 < c->size; t++)
@@ -113,9 +113,9 @@ static bool dti_algo_all_reduce_ring(dti_base *base, const dti_collective *c, dt
     uint32_t n = c->size, step = dti_ring_sum(&b, &ring);
     for (uint32_t t = 0; t + 1 < n; t++) {
         uint32_t segment = (c->rank + n - t) % n, coming = (c->rank + n - t - 1) % n;
-        dti_add_send(&b, ring.next, n - 1 + t, dti_ring_range(c, DTI_PLACE_OUT, segment), false);
+        dti_add_send(&b, ring.next, n - 1 + t, dti_ring_range(c, DTI_REGION_OUT, segment), false);
         dti_add_after(&b, step);
-        step = dti_add_recv(&b, ring.before, n - 1 + t, dti_ring_range(c, DTI_PLACE_OUT, coming),
+        step = dti_add_recv(&b, ring.before, n - 1 + t, dti_ring_range(c, DTI_REGION_OUT, coming),
                             false);
     }
     return !s->failed;
@@ -140,7 +140,7 @@ static bool dti_algo_all_gather_ring(dti_base *base, const dti_collective *c, dt
         dti_add_send(&b, ring.next, t, at, false);
         dti_add_after(&b, step);
         step = dti_recv_block(&b, ring.before, t, coming, own);
-        at = dti_ring_range(c, DTI_PLACE_OUT, coming);
+        at = dti_ring_range(c, DTI_REGION_OUT, coming);
     }
     return !s->failed;
 }
@@ -149,8 +149,8 @@ static bool dti_algo_broadcast_ring(dti_base *base, const dti_collective *c, dti
     dti_builder b = dti_builder_open(base, c, s, false);
     dti_ring ring = dti_ring_begin(c);
     bool first = c->rank == (uint32_t)c->op.root, last = ring.next == (uint32_t)c->op.root;
-    dti_stretch at =
-        dti_stretch_at(first ? DTI_PLACE_IN : DTI_PLACE_OUT, (uint8_t)c->op.dtype, 0, c->op.count);
+    dti_stretch at = dti_stretch_at(first ? DTI_REGION_IN : DTI_REGION_OUT, (uint8_t)c->op.dtype, 0,
+                                    c->op.count);
     uint32_t recv = DTI_NO_STEP;
     if (!first)
         recv = dti_add_recv(&b, ring.before, 0, at, false);

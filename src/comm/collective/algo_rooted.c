@@ -20,7 +20,7 @@ static bool dti_algo_gather_direct(dti_base *base, const dti_collective *c, dti_
     uint32_t root = (uint32_t)c->op.root;
     if (c->rank != root) {
         dti_add_send(&b, root, 0,
-                     dti_stretch_at(DTI_PLACE_IN, (uint8_t)c->op.dtype, 0, c->op.count), false);
+                     dti_stretch_at(DTI_REGION_IN, (uint8_t)c->op.dtype, 0, c->op.count), false);
         return !s->failed;
     }
     dti_block own = dti_collective_block(&b);
@@ -35,7 +35,7 @@ static bool dti_algo_scatter_direct(dti_base *base, const dti_collective *c, dti
     dti_builder b = dti_builder_open(base, c, s, false);
     uint32_t root = (uint32_t)c->op.root, to_first = DTI_NO_STEP;
     uint8_t dtype = (uint8_t)c->op.dtype;
-    dti_stretch out = dti_stretch_at(DTI_PLACE_OUT, dtype, 0, c->op.count);
+    dti_stretch out = dti_stretch_at(DTI_REGION_OUT, dtype, 0, c->op.count);
     if (c->rank != root) {
         dti_add_recv(&b, root, 0, out, false);
         return !s->failed;
@@ -43,14 +43,14 @@ static bool dti_algo_scatter_direct(dti_base *base, const dti_collective *c, dti
     for (uint32_t i = 1; i < c->size; i++) {
         uint32_t peer = (root + i) % c->size;
         uint32_t send = dti_add_send(
-            &b, peer, 0, dti_stretch_at(DTI_PLACE_IN, dtype, peer * c->op.count, c->op.count),
+            &b, peer, 0, dti_stretch_at(DTI_REGION_IN, dtype, peer * c->op.count, c->op.count),
             false);
         to_first = peer == 0 ? send : to_first;
     }
     dti_overlap overlap = dti_coll_overlap(c);
     if (overlap == DTI_OWN || (overlap == DTI_SAME && root == 0))
         return !s->failed;
-    dti_add_copy(&b, out, dti_stretch_at(DTI_PLACE_IN, dtype, root * c->op.count, c->op.count));
+    dti_add_copy(&b, out, dti_stretch_at(DTI_REGION_IN, dtype, root * c->op.count, c->op.count));
     if (overlap == DTI_SAME)
         dti_add_after(&b, to_first);
     return !s->failed;
@@ -60,8 +60,8 @@ static bool dti_algo_broadcast_one_shot(dti_base *base, const dti_collective *c,
     dti_builder b = dti_builder_open(base, c, s, false);
     uint32_t root = (uint32_t)c->op.root;
     bool first = c->rank == root;
-    dti_stretch at =
-        dti_stretch_at(first ? DTI_PLACE_IN : DTI_PLACE_OUT, (uint8_t)c->op.dtype, 0, c->op.count);
+    dti_stretch at = dti_stretch_at(first ? DTI_REGION_IN : DTI_REGION_OUT, (uint8_t)c->op.dtype, 0,
+                                    c->op.count);
     if (!first) {
         dti_add_recv(&b, root, 0, at, false);
         return !s->failed;
@@ -76,8 +76,8 @@ static bool dti_algo_broadcast_one_shot(dti_base *base, const dti_collective *c,
 static bool dti_algo_broadcast_doubling(dti_base *base, const dti_collective *c, dti_schedule *s) {
     dti_builder b = dti_builder_open(base, c, s, false);
     uint32_t root = (uint32_t)c->op.root, place = (c->rank + c->size - root) % c->size;
-    dti_stretch at = dti_stretch_at(place == 0 ? DTI_PLACE_IN : DTI_PLACE_OUT, (uint8_t)c->op.dtype,
-                                    0, c->op.count);
+    dti_stretch at = dti_stretch_at(place == 0 ? DTI_REGION_IN : DTI_REGION_OUT,
+                                    (uint8_t)c->op.dtype, 0, c->op.count);
     uint32_t bit = place & (~place + 1), recv = DTI_NO_STEP;
     if (place == 0)
         bit = dti_tree_split(c->size) * 2;

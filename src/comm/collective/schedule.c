@@ -130,7 +130,7 @@ static dti_schedule_step dti_schedule_step_of(dti_schedule_step_kind kind, dti_s
     return (dti_schedule_step){.kind = (uint8_t)kind,
                                .place = at.place,
                                .dtype = at.dtype,
-                               .offset = at.place == DTI_PLACE_SLOT ? 0 : at.offset,
+                               .offset = at.place == DTI_REGION_SLOT ? 0 : at.offset,
                                .count = at.count};
 }
 
@@ -174,7 +174,7 @@ static void dti_add_source(dti_builder *b, dti_stretch from, uint32_t step, dt_c
         !dti_schedule_grow(b, (void **)&s->sources, &s->source_room, sizeof *s->sources))
         return;
     s->sources[s->source_count++] = (dti_source){
-        from.place, from.dtype, step, from.place == DTI_PLACE_SLOT ? 0 : from.offset, span};
+        from.place, from.dtype, step, from.place == DTI_REGION_SLOT ? 0 : from.offset, span};
     s->steps[b->last].source_count++;
 }
 
@@ -199,7 +199,7 @@ static void dti_add_after_whole(dti_builder *b, uint32_t step) {
 
 static dti_stretch dti_add_work(dti_builder *b, uint8_t dtype, uint64_t count) {
     dti_schedule *s = b->s;
-    dti_stretch range = {DTI_PLACE_WORK, dtype, s->work_bytes, count};
+    dti_stretch range = {DTI_REGION_WORK, dtype, s->work_bytes, count};
     uint64_t bytes, end;
     if (__builtin_mul_overflow(count, (uint64_t)dti_dtype_bytes((dt_dtype)dtype), &bytes) ||
         __builtin_add_overflow(s->work_bytes, bytes, &end) || end > UINT64_MAX - 63) {
@@ -216,8 +216,8 @@ static dti_stretch dti_add_work(dti_builder *b, uint8_t dtype, uint64_t count) {
 static dti_block dti_collective_block(dti_builder *b) {
     const dti_collective *c = b->c;
     uint8_t dtype = (uint8_t)c->op.dtype;
-    dti_stretch in = dti_stretch_at(DTI_PLACE_IN, dtype, 0, c->op.count);
-    dti_stretch out = dti_stretch_at(DTI_PLACE_OUT, dtype, c->rank * c->op.count, c->op.count);
+    dti_stretch in = dti_stretch_at(DTI_REGION_IN, dtype, 0, c->op.count);
+    dti_stretch out = dti_stretch_at(DTI_REGION_OUT, dtype, c->rank * c->op.count, c->op.count);
     dti_overlap overlap = dti_coll_overlap(c);
     if (overlap == DTI_OWN || (overlap == DTI_SAME && c->rank == 0))
         return (dti_block){out, DTI_NO_STEP};
@@ -229,7 +229,7 @@ static uint32_t dti_recv_block(dti_builder *b, uint32_t peer, uint32_t stream, u
                                dti_block own) {
     const dt_comm_op *op = &b->c->op;
     dti_stretch out =
-        dti_stretch_at(DTI_PLACE_OUT, (uint8_t)op->dtype, block * op->count, op->count);
+        dti_stretch_at(DTI_REGION_OUT, (uint8_t)op->dtype, block * op->count, op->count);
     if (block != 0 || own.copy == DTI_NO_STEP)
         return dti_add_recv(b, peer, stream, out, false);
     dti_stretch work = dti_add_work(b, (uint8_t)op->dtype, op->count);

@@ -26,7 +26,12 @@ typedef enum dti_schedule_step_kind {
     DTI_SCHEDULE_COPY  /* source 0 -> place */
 } dti_schedule_step_kind;
 
-typedef enum dti_region { DTI_PLACE_IN, DTI_PLACE_OUT, DTI_PLACE_WORK, DTI_PLACE_SLOT } dti_region;
+typedef enum dti_region {
+    DTI_REGION_IN,
+    DTI_REGION_OUT,
+    DTI_REGION_WORK,
+    DTI_REGION_SLOT
+} dti_region;
 
 typedef struct dti_schedule_step {
     uint8_t kind, place;

@@ -122,7 +122,7 @@ static void dti_flight_slots(dti_flight *f) {
     f->slot_streams = 0;
     for (uint32_t i = 0; i < f->schedule.step_count; i++) {
         const dti_schedule_step *s = &f->schedule.steps[i];
-        if (s->kind == DTI_SCHEDULE_RECV && s->place == DTI_PLACE_SLOT && s->count)
+        if (s->kind == DTI_SCHEDULE_RECV && s->place == DTI_REGION_SLOT && s->count)
             f->tracks[i].slot = f->slot_streams++;
         for (uint32_t k = 0; k < s->source_count; k++) {
             uint32_t from = f->schedule.sources[s->first_source + k].step;
@@ -254,7 +254,7 @@ static uint8_t *dti_flight_slot_at(const dti_core *core, const dti_flight *f, ui
 static bool dti_flight_all_senders_posted(const dti_flight *f) {
     for (uint32_t i = 0; i < f->schedule.step_count; i++) {
         const dti_schedule_step *s = &f->schedule.steps[i];
-        if (s->kind == DTI_SCHEDULE_RECV && s->place == DTI_PLACE_SLOT && s->count &&
+        if (s->kind == DTI_SCHEDULE_RECV && s->place == DTI_REGION_SLOT && s->count &&
             !(f->peer_state[s->peer] & DTI_PEER_POSTED))
             return false;
     }
@@ -275,7 +275,7 @@ static bool dti_flight_slots_return(dti_core *core, dti_flight *f) {
     for (uint32_t i = 0; i < f->schedule.step_count; i++) {
         const dti_track *t = &f->tracks[i];
         const dti_schedule_step *s = &f->schedule.steps[i];
-        if (s->kind == DTI_SCHEDULE_RECV && s->place == DTI_PLACE_SLOT &&
+        if (s->kind == DTI_SCHEDULE_RECV && s->place == DTI_REGION_SLOT &&
             t->consumer != DTI_NOBODY && f->tracks[t->consumer].done < t->total)
             return false;
     }
@@ -286,16 +286,16 @@ static bool dti_flight_slots_return(dti_core *core, dti_flight *f) {
 /* ---- advancing */
 
 static uint8_t *dti_flight_place(const dti_flight *f, int place, uint64_t offset) {
-    if (place == DTI_PLACE_WORK)
+    if (place == DTI_REGION_WORK)
         return f->work + offset;
-    const void *base = place == DTI_PLACE_IN ? f->op.in : f->op.out;
+    const void *base = place == DTI_REGION_IN ? f->op.in : f->op.out;
     return (uint8_t *)(uintptr_t)base + offset;
 }
 
 static uint8_t *dti_flight_step_at(const dti_core *core, const dti_flight *f, uint32_t step,
                                    uint32_t chunk) {
     const dti_schedule_step *s = &f->schedule.steps[step];
-    if (s->place == DTI_PLACE_SLOT)
+    if (s->place == DTI_REGION_SLOT)
         return dti_flight_slot_at(core, f, step, chunk);
     return dti_flight_place(f, s->place, s->offset) +
            chunk * f->schedule.chunk_elements * dti_flight_step_bytes(s);
@@ -303,7 +303,7 @@ static uint8_t *dti_flight_step_at(const dti_core *core, const dti_flight *f, ui
 
 static const void *dti_flight_source_at(const dti_core *core, const dti_flight *f,
                                         const dti_source *s, uint32_t chunk) {
-    if (s->place == DTI_PLACE_SLOT)
+    if (s->place == DTI_REGION_SLOT)
         return dti_flight_slot_at(core, f, s->step, chunk);
     return dti_flight_place(f, s->place, s->offset) +
            chunk * f->schedule.chunk_elements * dti_dtype_bytes((dt_dtype)s->dtype);
@@ -355,7 +355,7 @@ static uint32_t dti_flight_recv_limit(const dti_core *core, const dti_flight *f,
     const dti_schedule_step *s = &f->schedule.steps[step];
     const dti_track *t = &f->tracks[step];
     uint32_t limit = dti_flight_step_limit(f, s, t->total);
-    if (s->place != DTI_PLACE_SLOT)
+    if (s->place != DTI_REGION_SLOT)
         return limit;
     if (!f->slots || core->pool_user != f)
         return t->granted;
