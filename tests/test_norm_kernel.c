@@ -251,8 +251,9 @@ static void norm_naive(const dti_args_norm *a, const float *x, const float *dy, 
 static void norm_launch(conv_case *t, int kernel, const dti_args_norm *a, const float *const *in,
                         const int64_t *size, int out) {
     *t = (conv_case){.out = out};
-    t->l = (dti_launch){.kernel = (uint16_t)kernel, .items = 1};
+    t->l = (dti_launch){.kernel = (uint16_t)kernel};
     t->l.args.norm = *a;
+    t->l.items = kernel == DTI_K_NORM_DW ? a->channels : a->groups;
     for (int i = 0; i <= out; i++) {
         conv_buffer(t, i, size[i], i == out);
         if (i < out)

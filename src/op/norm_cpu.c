@@ -361,12 +361,6 @@ static int64_t dti_cpu_items_batch_dx(const dti_cpu_task *task) {
     const dti_args_norm *a = &task->launch->args.norm;
     return a->n / DTI_MAX(1, a->spatial == 1 ? a->channels : a->spatial);
 }
-static int64_t dti_cpu_items_norm_dw(const dti_cpu_task *task) {
-    return task->launch->args.norm.channels;
-}
-static int64_t dti_cpu_items_norm_groups(const dti_cpu_task *task) {
-    return task->launch->args.norm.groups;
-}
 static int64_t dti_cpu_grain_norm_groups(const dti_cpu_task *task) {
     const dti_args_norm *a = &task->launch->args.norm;
     int64_t grain = 1 + 8192 / (1 + (int64_t)a->cols);
@@ -399,7 +393,7 @@ static uint64_t dti_norm_invocations(const dti_launch *l, uint32_t variant,
 
 /* (x, stats) item = group; spec0: 1 = RMS */
 DTI_KERNEL(NORM_STATS, norm_stats, "rw", GROUP, .run = dti_cpu_norm_stats,
-           .outer = dti_cpu_items_norm_groups, .grain = dti_cpu_grain_norm_groups);
+           .grain = dti_cpu_grain_norm_groups);
 
 /* (x, stats, [w|b], y); spec0: DTI_NORM_*; spec1 */
 DTI_KERNEL(NORM, norm, "rrrw", ITEM, .run = dti_cpu_norm, .outer = dti_cpu_items_norm,
@@ -408,11 +402,10 @@ DTI_KERNEL(NORM, norm, "rrrw", ITEM, .run = dti_cpu_norm, .outer = dti_cpu_items
 
 /* (x, dy, w, dx), not batch; item = group; spec0: RMS, spec1: 1 = w */
 DTI_KERNEL(NORM_DX, norm_dx, "rrrw", GROUP, .run = dti_cpu_norm_dx,
-           .outer = dti_cpu_items_norm_groups, .grain = dti_cpu_grain_norm_groups);
+           .grain = dti_cpu_grain_norm_groups);
 
 /* (x, stats, dy, [dw|db]) item = channel */
-DTI_KERNEL(NORM_DW, norm_dw, "rrrw", GROUP, .run = dti_cpu_norm_dw, .outer = dti_cpu_items_norm_dw,
-           .grain = dti_cpu_grain_norm_dw);
+DTI_KERNEL(NORM_DW, norm_dw, "rrrw", GROUP, .run = dti_cpu_norm_dw, .grain = dti_cpu_grain_norm_dw);
 
 /* (x, dy, [stats|dw|db|w], dx); spec0: 1 = train */
 DTI_KERNEL(BATCH_DX, batch_dx, "rrrw", ITEM, .run = dti_cpu_batch_dx,
