@@ -24,6 +24,7 @@
 #define DTI_LANES 4
 #include "simd_body.h"
 #include "gemm_body.h"
+#include "conv_body.h"
 #if DTI_X86
 DTI_OPTIMIZE_SIZE /* for CPUs from before 2013 */
 #endif
@@ -32,11 +33,10 @@ DTI_OPTIMIZE_SIZE /* for CPUs from before 2013 */
 #include "quantile_body.h"
 #include "norm_body.h"
 #include "pool_body.h"
+#include "half_arrays_body.h"
 #if DTI_X86
 DTI_OPTIMIZE_END
 #endif
-#include "conv_body.h"
-#include "half_arrays_body.h"
 #ifdef __aarch64__
 DTI_KERNEL_TABLE(DTI_ISA_PORTABLE, DTI_PORTABLE_FMA, "neon")
 #else
