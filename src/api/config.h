@@ -6,10 +6,10 @@
  *   DT_STATIC           off       every public function is static: a private copy in that file
  *   DT_COMM_ONLY        off       compile only the collectives (dt_comm): no graphs, no devices
  *   DT_NO_VULKAN        off       leave the Vulkan backend out (about an eighth of the object)
- *   DT_NO_AVX512        off       leave out the kernels for AVX-512 (an eighth of the object and of the
- *                                 time to compile): such CPUs take those for AVX2, with the same bits
- *   DT_NO_COMM          off       leave out all that connects processes: no sockets, keys, launchers; a
- *                                 dt_comm has one rank, replicas of one process work as before
+ *   DT_NO_AVX512        off       leave out the kernels for AVX-512 (an eighth of the object and of
+ *                                 the time to compile): CPUs take those for AVX2, the same bits
+ *   DT_NO_COMM          off       leave out all that connects processes (sockets, keys, launchers):
+ *                                 a dt_comm has one rank, replicas of one process work as before
  *   DT_NO_THREADS       off       start no threads and ask the system for none: the caller does all
  *   DT_WITH_OPENSSL     off       integrity MAC and TLS of dt_comm: link with -lssl -lcrypto
  *   DT_WITH_MPI         off       the transport DT_COMM_MPI: compile the implementation with mpicc

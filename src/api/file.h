@@ -17,7 +17,8 @@ DT_API dt_result dt_store_save(dt_store *store, const char *path);
  * another shape or type; NULL; a step is under way), MEMORY, DEVICE_LOST. */
 DT_API dt_result dt_store_load(dt_store *store, const char *path);
 
-/* Which parameters dt_store_load_matching reads, and under which names. {0}: all, under their own. */
+/* Which parameters dt_store_load_matching reads, and under which names. {0}: all, under their
+ * own. */
 typedef struct dt_load_desc {
     const char *params; /* patterns of the store's names, as of dt_optim_group; NULL = "*" */
     /* Of those the ones that begin with `prefix`, which the file calls `file_prefix` and the rest:
@@ -27,10 +28,10 @@ typedef struct dt_load_desc {
     bool strict; /* each of them must be in the file */
 } dt_load_desc;
 
-/* Reads part of a file, or a file into part of a model: those parameters chosen by desc that the file
- * has. The others stay as they are; *loaded is the number read. Nothing changes unless everything to
- * be read fits. desc and loaded may be NULL. Errors: as dt_store_load; also INVALID when the file has
- * none of them. */
+/* Reads part of a file, or a file into part of a model: those parameters chosen by desc that the
+ * file has. The others stay as they are; *loaded is the number read. Nothing changes unless
+ * everything to be read fits. desc and loaded may be NULL. Errors: as dt_store_load; also INVALID
+ * when the file has none of them. */
 DT_API dt_result dt_store_load_matching(dt_store *store, const char *path, const dt_load_desc *desc,
                                         int *loaded);
 

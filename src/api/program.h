@@ -151,9 +151,10 @@ typedef struct dt_program_desc {
      * backward. To read their values as well, list them in outputs too. */
     dt_tensor host_gradients[DT_MAX_OUTPUTS];
     int batch; /* samples; 0 = 1 */
-    /* Inputs that have another shape in this program: sequences of another length, images of another
-     * size. The shapes of all other tensors follow as if the graph had been built with these, so -1
-     * in dt_reshape, a mean or a norm mean what they would there. Parameters keep their shapes. */
+    /* Inputs that have another shape in this program: sequences of another length, images of
+     * another size. The shapes of all other tensors follow as if the graph had been built with
+     * these, so -1 in dt_reshape, a mean or a norm mean what they would there. Parameters keep
+     * their shapes. */
     dt_input_shape shapes[DT_MAX_OUTPUTS];
     const dt_optim_desc *optim; /* NULL: the program does not train */
     bool gradients;             /* compute gradients though there is no optimizer */

@@ -112,9 +112,9 @@ DT_API dt_tensor dt_param(dt_graph *graph, const char *name, dt_shape shape, dt_
  * Returns it. Errors (nil): not a parameter. */
 DT_API dt_tensor dt_freeze(dt_tensor param);
 /* The names of parameters and buffers made between a push and its pop begin with `name` and a dot:
- * inside dt_scope_push(graph, "h.0"), dt_nn_linear(x, "fc", 8) makes "h.0.fc.weight". Scopes nest, at
- * most 32 deep and 255 characters long together. Errors are the graph's, as an op's: no name, too
- * deep or too long, a pop without a push. */
+ * inside dt_scope_push(graph, "h.0"), dt_nn_linear(x, "fc", 8) makes "h.0.fc.weight". Scopes nest,
+ * at most 32 deep and 255 characters long together. Errors are the graph's, as an op's: no name,
+ * too deep or too long, a pop without a push. */
 DT_API void dt_scope_push(dt_graph *graph, const char *name);
 DT_API void dt_scope_pop(dt_graph *graph);
 /* A tensor of these values, row-major; without samples. They are copied into the graph: a mask, a

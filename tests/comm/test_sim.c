@@ -252,8 +252,9 @@ static int sim_next(int rank, int queue) {
     return -1;
 }
 
-/* What is posted next: in a strict run the first operation that is not finished, now and then a later
- * one of any queue; else the next one of a queue that has not too many under way. -1 = nothing. */
+/* What is posted next: in a strict run the first operation that is not finished, now and then a
+ * later one of any queue; else the next one of a queue that has not too many under way. -1 =
+ * nothing. */
 static int sim_choose(sim_net *n, int rank) {
     sim_app_state *a = &sim_script.apps[rank];
     int queue = (int)sim_random(&n->rng, SIM_QUEUES);
@@ -340,8 +341,8 @@ static void sim_app(sim_net *n, int rank) {
 
 /* ---- one run */
 
-/* How many ranks share each host, and what a rank says of it: now and then it does not know, or says
- * what cannot be, and then nobody knows. */
+/* How many ranks share each host, and what a rank says of it: now and then it does not know, or
+ * says what cannot be, and then nobody knows. */
 static void sim_hosts(const sim_net *n, uint64_t seed, dti_settings *set) {
     static const uint32_t wrong[] = {0, 0, 0, 1, 5, 65535};
     uint64_t how = seed / SIM_FAULT_COUNT;
