@@ -37,20 +37,20 @@ layout(binding = 3) readonly buffer buffer_table { uint table[]; };
 void load(uint at, out vec4 v[DTI_OPTIM_VALUES])
 {
     v[0] = params[at];
-#define DTI_LOAD(i)                                                                                \
+#define DTI_LOAD_MOMENT(i)                                                                        \
     v[i] = vec4(0.0);                                                                              \
     if (i <= args.moments)                                                                         \
         v[i] = moments[(args.moment_offset + (i - 1) * args.moment_stride) / 4u + at];
-    DTI_EACH_MOMENT(DTI_LOAD)
+    DTI_EACH_MOMENT(DTI_LOAD_MOMENT)
 }
 
 void store(uint at, vec4 v[DTI_OPTIM_VALUES])
 {
     params[at] = v[0];
-#define DTI_STORE(i)                                                                               \
+#define DTI_STORE_MOMENT(i)                                                                      \
     if (i <= args.moments)                                                                         \
         moments[(args.moment_offset + (i - 1) * args.moment_stride) / 4u + at] = v[i];
-    DTI_EACH_MOMENT(DTI_STORE)
+    DTI_EACH_MOMENT(DTI_STORE_MOMENT)
 }
 
 /* What all elements of a block have in common: the group's words, and what follows from them. */
