@@ -51,7 +51,7 @@ TEST(every_pattern_of_16_bits_is_widened_alike_in_every_instruction_set) {
     free(wide);
 }
 
-/* Between each two neighbours: the middle goes to the even one, a float beside it to the near one. */
+/* Between two neighbours the middle goes to the even one, a float beside it to the near one. */
 TEST(floats_between_neighbours_of_16_bits_round_to_the_nearest_and_ties_to_even) {
     for (size_t t = 0; t < DTI_COUNT(dtype_halves); t++) {
         const dtype_half *h = &dtype_halves[t];
@@ -286,12 +286,12 @@ TEST(values_in_16_bits_take_half_the_memory) {
 TEST(a_program_refuses_16_bits_where_no_kernel_takes_them_and_says_what_to_do) {
     dtype_run r = dtype_open(1);
     dt_tensor x = dt_input(r.graph, "x", DT_BF16, dt_dims(10));
-    dt_program_desc desc = {.outputs = {dt_softmax(x, -1)}};
+    dt_program_desc desc = {.outputs = {dt_label(dt_softmax(x, -1), "chances")}};
     dt_param(r.graph, "p", dt_dims(1), (dt_init){0});
     REQUIRE(dt_store_create(r.graph, &(dt_store_desc){.device = "cpu"}, &r.store) == DT_OK);
     CHECK(dt_program_create(r.store, &desc, &r.program) == DT_ERROR_UNSUPPORTED);
-    CHECK_CONTAINS(dt_ctx_error(r.ctx), "softmax [B, 10] of bf16: no kernel of this op takes 16 "
-                                        "bits; dt_cast what it reads to f32");
+    CHECK_CONTAINS(dt_ctx_error(r.ctx), "softmax 'chances' [B, 10] of bf16: no kernel of this op "
+                                        "takes 16 bits; dt_cast what it reads to f32");
     dtype_close(&r);
 }
 

@@ -1,9 +1,9 @@
-/* Mixed precision as a pass: what the description asks for is computed by other nodes, of which each
- * row of the op table works in the type that its precision says: LOW rows in 16 bits, F32 rows in
- * f32, WIDEST rows in 16 bits where all that they read is. Casts stand between them, one for each
- * value and type. Parameters stay f32, so their gradients come back in f32, by the casts' own.
- * Nodes are appended, and those of the application keep their numbers; what the program reads and
- * writes keeps its type. Before gradients are made: those follow the types that they find. */
+/* Mixed precision as a pass: what the description asks for is computed by other nodes, each in the
+ * type that its row's precision says: LOW rows in 16 bits, F32 rows in f32, WIDEST rows in 16 bits
+ * where all that they read is. Casts stand between them, one for each value and type. Parameters
+ * stay f32, so their gradients come back in f32, by the casts' own. Nodes are appended, and those of
+ * the application keep their numbers; what the program reads and writes keeps its type. Before
+ * gradients are made: those follow the types that they find. */
 
 typedef struct dti_casting {
     dt_graph *graph;
@@ -56,8 +56,8 @@ static void dti_casting_node(dti_casting *c, uint32_t id) {
     dti_node_of(y)->recompute = n.recompute;
 }
 
-/* The nodes of `graph` in mixed precision; *stands: by each of them, the one that gives its value in
- * its own type. The caller frees it. Errors: MEMORY, and in graph->error what a row refuses. */
+/* The nodes of `graph` in mixed precision; *stands: by each of them, the one that gives its value
+ * in its own type. The caller frees it. Errors: MEMORY, and in graph->error what a row refuses. */
 static dt_result dti_cast_graph(dt_graph *graph, dt_dtype low, uint32_t **stands) {
     const uint32_t count = graph->count;
     dti_casting c = {.graph = graph, .low = low};

@@ -7,9 +7,10 @@ static dt_result dti_types_refuse(const dti_code *code, const dti_launch *l) {
     while (!dti_is_half(l->dtype[half]))
         half++;
     return dti_fail(code->base, DT_ERROR_UNSUPPORTED,
-                    "program '%s': %s %s of %s: %s; dt_cast what it reads to f32, and its result "
-                    "back",
-                    code->label, dti_op_info_of(n->op)->name,
+                    "program '%s': %s%s%s%s %s of %s: %s; dt_cast what it reads to f32, and its "
+                    "result back",
+                    code->label, dti_op_info_of(n->op)->name, n->label ? " '" : "",
+                    n->label ? n->label : "", n->label ? "'" : "",
                     dti_shape_print(n->shape, n->samples).text, dti_dtype_name(l->dtype[half]),
                     code->limits.halves ? "no kernel of this op takes 16 bits"
                                         : "this device computes on f32 and i32 alone");
