@@ -56,6 +56,7 @@ DT_API dt_result dt_ctx_create(const dt_ctx_desc *desc, dt_ctx **out) {
     if (!ctx)
         return DT_ERROR_MEMORY;
     ctx->base = base;
+    ctx->base.at_home = dti_at_home_open();
     ctx->desc = d;
     result = dti_ctx_fill(ctx);
     if (result) {
@@ -78,6 +79,7 @@ DT_API void dt_ctx_destroy(dt_ctx *ctx) {
     dti_free(&ctx->base, ctx->cache);
     dti_base base = ctx->base; /* the context's own memory goes last */
     dti_free(&base, ctx);
+    dti_at_home_close(base.at_home);
 }
 
 DT_API const char *dt_ctx_error(const dt_ctx *ctx) {

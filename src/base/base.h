@@ -18,6 +18,7 @@ typedef struct dti_base {
     uint64_t alloc_calls;           /* a program's run must not move this */
     dti_owned *owned;               /* graphs */
     long process;                   /* that made it; a child of fork has a copy */
+    const volatile int *at_home;    /* not 0 in that process; NULL: compare the numbers */
     dt_result result;               /* of the newest failure */
     char error[1024];               /* and its text */
 } dti_base;
@@ -231,6 +232,10 @@ static uint64_t dti_now_ns(void); /* monotonic */
 /* ---- system/process.c */
 static long dti_process(void); /* its number */
 static bool dti_process_lives(long process);
+/* A word that is not 0, and is 0 in a child of fork: to look there takes no system call. NULL where
+ * the system has no such memory. */
+static const volatile int *dti_at_home_open(void);
+static void dti_at_home_close(const volatile int *at_home); /* NULL is fine */
 static void *dti_library_open(const char *name, const char **why);
 static void *dti_library_find(void *library, const char *symbol);
 static void dti_library_close(void *library);

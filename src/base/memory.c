@@ -29,7 +29,7 @@ static void dti_malloc_free(void *user, void *memory, size_t bytes) {
 }
 
 static bool dti_forked(const dti_base *base) {
-    return base->process != dti_process();
+    return base->at_home ? !*base->at_home : base->process != dti_process();
 }
 
 static dt_result dti_check_forked(dti_base *base) {

@@ -24,6 +24,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #ifdef __linux__
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #endif
 #if !defined _WIN32 && !defined __wasi__

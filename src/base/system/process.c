@@ -27,6 +27,36 @@ static bool dti_process_lives(long process) {
 #endif
 }
 
+/* ---- a child of fork */
+
+#if defined __linux__ && defined MADV_WIPEONFORK && defined MAP_ANONYMOUS
+static const volatile int *dti_at_home_open(void) {
+    const size_t bytes = 4096; /* a page, or the kernel takes as much as one has */
+    int *word = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (word == MAP_FAILED)
+        return NULL;
+    if (madvise(word, bytes, MADV_WIPEONFORK) != 0) { /* before Linux 4.14 */
+        munmap(word, bytes);
+        return NULL;
+    }
+    *word = 1;
+    return word;
+}
+
+static void dti_at_home_close(const volatile int *at_home) {
+    if (at_home)
+        munmap((void *)(uintptr_t)at_home, 4096);
+}
+#else
+static const volatile int *dti_at_home_open(void) {
+    return NULL;
+}
+
+static void dti_at_home_close(const volatile int *at_home) {
+    (void)at_home;
+}
+#endif
+
 /* ---- libraries: NULL, and why not */
 
 #if defined _WIN32
