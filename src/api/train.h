@@ -59,7 +59,7 @@ typedef struct dt_trainer_desc {
     dt_tensor loss;
     dt_loss losses[DT_MAX_TERMS];
     dt_tensor metrics[DT_MAX_TERMS];
-    int batch;                  /* samples of a step of the whole job; 0 = 1 */
+    int batch;                  /* samples per step of the whole job; 0 = 1 */
     const dt_optim_desc *optim; /* NULL = {0} */
     const char *params;
     dt_dataset data; /* to train on; every rank provides the whole set */
