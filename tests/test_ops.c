@@ -328,6 +328,39 @@ TEST(a_gradient_by_the_result_of_a_row_without_one_is_what_flows_to_it) {
     dt_ctx_destroy(ctx);
 }
 
+static void ops_check_source(dti_ref_run *run, dt_tensor y) {
+    REQUIRE(dti_ref_values(run, &y, 1) == DT_OK);
+    for (int64_t i = 0; i < dti_shape_elements(ops_node(y)->shape); i++) { /* of the first sample */
+        dti_element e = {y.id, i};
+        const bool moved = dti_element_back(y.graph, &e);
+        const dti_ref_tensor *x = dti_ref_tensor_of(run, (dt_tensor){y.graph, e.node});
+        const double value = dti_ref_tensor_of(run, y)->data[i];
+        test_check(value == (moved ? x->data[e.at] : 0), __FILE__, __LINE__, "%s: element %d",
+                   dti_op_info_of(ops_node(y)->op)->name, (int)i);
+    }
+}
+
+TEST(rows_that_move_elements_know_where_each_comes_from) {
+    dt_ctx *ctx = ops_ctx();
+    int rows = 0;
+    for (int op = DTI_OP_INPUT; op < DTI_OP_COUNT; op++) {
+        ops_model *m = &ops_model_now;
+        dti_ref_run run;
+        if (!dti_op_info_of((uint32_t)op)->family->source || !ops_open(m, ctx, (dti_op)op, true))
+            continue;
+        ops_run_open(m, &run);
+        for (uint32_t id = 1; id < m->graph->count; id++) {
+            if (m->graph->nodes[id].op == op)
+                ops_check_source(&run, (dt_tensor){m->graph, id});
+        }
+        dti_ref_close(&run);
+        dt_graph_destroy(m->graph);
+        rows++;
+    }
+    CHECK(rows >= 9);
+    dt_ctx_destroy(ctx);
+}
+
 /* ---- composite rows against the rows that they come apart into */
 
 /* Constants in rows are floats, and so are 1 - eps and eps / classes; the fused ones are exact. */

@@ -7,6 +7,11 @@ static bool dti_copy_shape(dti_build *b) {
     return true;
 }
 
+static bool dti_copy_source(const dt_graph *g, const dti_node *n, dti_element *e) {
+    (void)g, (void)n, (void)e; /* in the same place */
+    return true;
+}
+
 static void dti_copy_grad(dti_grad *g) {
     g->dx[0] = g->dy;
 }
@@ -73,6 +78,21 @@ static bool dti_concat_shape(dti_build *b) {
     return true;
 }
 
+static bool dti_concat_source(const dt_graph *g, const dti_node *n, dti_element *e) {
+    const int axis = n->attr.i[0];
+    int64_t before = 0;
+    for (uint32_t k = 0; k < n->count; k++) {
+        dti_element in = {dti_input_id(g, n, k), e->at};
+        const int64_t size = g->nodes[in.node].shape.dim[axis];
+        if (dti_element_shift(&in, n->shape, axis, -before, size)) {
+            *e = in;
+            return true;
+        }
+        before += size;
+    }
+    return false;
+}
+
 static void dti_concat_grad(dti_grad *g) {
     int axis = g->node.attr.i[0];
     int64_t before = 0; /* where the input starts */
@@ -107,6 +127,12 @@ static bool dti_pad_shape(dti_build *b) {
     b->out.shape = dti_attr_shape(&b->out.attr);
     b->out.dtype = b->in[0]->dtype;
     return true;
+}
+
+static bool dti_pad_source(const dt_graph *g, const dti_node *n, dti_element *e) {
+    const int axis = n->attr.i[1];
+    const int64_t size = g->nodes[e->node].shape.dim[axis];
+    return dti_element_shift(e, n->shape, axis, -(int64_t)n->attr.i[2], size);
 }
 
 static void dti_pad_grad(dti_grad *g) {
@@ -297,10 +323,11 @@ static bool dti_copy_moves(const dti_launch *l) {
 DTI_KERNEL(COPY, copy, "rw", ITEM, .run = dti_cpu_copy, .halves = true, .grain = dti_cpu_grain_copy,
            .moves = dti_copy_moves);
 
-DTI_FAMILY(copy, .shape = dti_copy_shape, .grad = dti_copy_grad);
+DTI_FAMILY(copy, .shape = dti_copy_shape, .grad = dti_copy_grad, .source = dti_copy_source);
 
 DTI_FAMILY(cast, .shape = dti_cast_shape, .grad = dti_cast_grad);
 
-DTI_FAMILY(concat, .shape = dti_concat_shape, .grad = dti_concat_grad, .many = true);
+DTI_FAMILY(concat, .shape = dti_concat_shape, .grad = dti_concat_grad, .many = true,
+           .source = dti_concat_source);
 
-DTI_FAMILY(pad, .shape = dti_pad_shape, .grad = dti_pad_grad);
+DTI_FAMILY(pad, .shape = dti_pad_shape, .grad = dti_pad_grad, .source = dti_pad_source);

@@ -68,6 +68,12 @@ typedef struct dti_update {
     float momentum;
 } dti_update;
 
+/* An element of a tensor: of one sample, counted row after row. */
+typedef struct dti_element {
+    uint32_t node;
+    int64_t at;
+} dti_element;
+
 typedef struct dti_op_family {
     bool (*shape)(dti_build *b);
     void (*grad)(dti_grad *g);       /* NULL: no gradient flows */
@@ -82,6 +88,9 @@ typedef struct dti_op_family {
      * other in value `parts`: for results that are no sums. NULL: they are added, or lie apart. */
     void (*join)(dti_emit *e, uint32_t parts, uint32_t count, int64_t rows);
     bool view; /* emit only sets the out view; no kernel */
+    /* Of a row that moves elements and computes none: e, of its first input, becomes the element
+     * that was this one's; false: it is of no input. NULL: the row computes. */
+    bool (*source)(const dt_graph *g, const dti_node *n, dti_element *e);
     /* Of a view: whether its input must lie without gaps. NULL: it need not. */
     bool (*packs)(const dti_node *n);
     /* Whether the launches read nothing of each sample, so that no batch is too large for them.

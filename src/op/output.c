@@ -117,6 +117,12 @@ static void dti_output_of_emit(dti_emit *e) {
     e->out = dti_output_view(&packed, e->node, e->node->attr.dim[0]);
 }
 
+static bool dti_output_of_source(const dt_graph *g, const dti_node *n, dti_element *e) {
+    (void)g;
+    e->at += n->attr.dim[0];
+    return true;
+}
+
 static bool dti_output_of_packs(const dti_node *n) {
     (void)n;
     return true;
@@ -138,4 +144,4 @@ static void dti_output_of_ref(const dti_ref *r) {
 /* ---- Rows of the tables */
 
 DTI_FAMILY(output_of, .shape = dti_output_of_shape, .grad = dti_output_of_grad, .view = true,
-           .packs = dti_output_of_packs);
+           .packs = dti_output_of_packs, .source = dti_output_of_source);

@@ -101,6 +101,37 @@ static bool dti_view_flat(const dti_node *n) {
     return n->op == DTI_OP_DETACH;
 }
 
+static void dti_element_expand(dti_element *e, dt_shape s, dt_shape in) {
+    int64_t stride[DT_MAX_DIMS] = {0}, all = 1;
+    for (int i = 1; i <= in.rank; i++) {
+        stride[s.rank - i] = in.dim[in.rank - i] == 1 ? 0 : all;
+        all *= in.dim[in.rank - i];
+    }
+    dti_element_stride(e, s, stride);
+}
+
+static void dti_element_permute(dti_element *e, const dti_node *n, dt_shape in) {
+    int64_t stride[DT_MAX_DIMS] = {0}, dense[DT_MAX_DIMS] = {0}, all = 1;
+    for (int i = in.rank - 1; i >= 0; i--) {
+        dense[i] = all;
+        all *= in.dim[i];
+    }
+    for (int i = 0; i < in.rank; i++)
+        stride[i] = dense[n->attr.dim[i]];
+    dti_element_stride(e, n->shape, stride);
+}
+
+static bool dti_view_source(const dt_graph *g, const dti_node *n, dti_element *e) {
+    const dt_shape in = g->nodes[e->node].shape;
+    const int axis = n->attr.i[0];
+    switch (dti_op_info_of(n->op)->selector) {
+    case DTI_VIEW_EXPAND: dti_element_expand(e, n->shape, in); return true;
+    case DTI_VIEW_PERMUTE: dti_element_permute(e, n, in); return true;
+    case DTI_VIEW_SLICE: return dti_element_shift(e, n->shape, axis, n->attr.dim[0], in.dim[axis]);
+    default: return true;
+    }
+}
+
 static bool dti_view_packs(const dti_node *n) {
     return n->op == DTI_OP_RESHAPE;
 }
@@ -251,4 +282,4 @@ static void dti_view_ref(const dti_ref *r) {
 /* ---- Rows of the tables */
 
 DTI_FAMILY(view, .shape = dti_view_shape, .grad = dti_view_grad, .flat = dti_view_flat,
-           .view = true, .packs = dti_view_packs);
+           .view = true, .packs = dti_view_packs, .source = dti_view_source);
