@@ -371,3 +371,47 @@ TEST(a_data_set_has_columns_of_16_bits_in_the_inputs_own_type) {
                                         "(dtype)");
     loader_close(&f, l);
 }
+
+/* The weights after some steps on columns of bf16. */
+static uint64_t dtype_trainer_hash(const char *devices) {
+    static uint16_t values[DTYPE_BATCH * DTYPE_IN];
+    static int32_t labels[DTYPE_BATCH];
+    static float floats[DTYPE_BATCH * DTYPE_IN];
+    dtype_run r = dtype_open(2);
+    dt_tensor x = dt_input(r.graph, "x", DT_BF16, dt_dims(DTYPE_IN));
+    dt_tensor t = dt_input(r.graph, "t", DT_I32, dt_dims());
+    dt_tensor h = dt_relu(dtype_layer(x, "fc1", DTYPE_HIDDEN, DT_BF16));
+    dt_tensor logits = dt_cast(dtype_layer(h, "fc2", DTYPE_CLASSES, DT_BF16), DT_F32);
+    dtype_batch(floats, labels, 0);
+    for (int i = 0; i < DTYPE_BATCH * DTYPE_IN; i++)
+        values[i] = dti_bf16_from_f32(floats[i]);
+    dt_trainer_desc desc = {.loss = dt_cross_entropy(logits, t, NULL),
+                            .optim = &(dt_optim_desc){.kind = DT_OPTIM_ADAM, .lr = 1e-2},
+                            .batch = 32,
+                            .shards = 4,
+                            .accumulate = 2,
+                            .devices = devices,
+                            .data = {.rows = DTYPE_BATCH,
+                                     .columns = {{.input = x, .data = values, .dtype = DT_BF16},
+                                                 {.input = t, .data = labels, .dtype = DT_I32}}}};
+    dt_trainer *trainer = NULL;
+    dt_train_report first = {0}, report = {0};
+    uint64_t hash = 0;
+    dt_result result = dt_trainer_create(r.graph, &desc, &trainer);
+    for (int step = 0; step < 12 && !result; step++)
+        result = dt_trainer_step(trainer, step ? &report : &first);
+    if (!result)
+        result = dt_store_hash(dt_trainer_store(trainer), &hash);
+    test_check(result == DT_OK, __FILE__, __LINE__, "%s: %s", devices, dt_ctx_error(r.ctx));
+    test_check(report.loss < 0.8 * first.loss, __FILE__, __LINE__, "%g after %g", report.loss,
+               first.loss);
+    dtype_close(&r);
+    return hash;
+}
+
+TEST(replicas_on_values_of_16_bits_train_the_same_bits_however_many_there_are) {
+    const uint64_t one = dtype_trainer_hash("cpu");
+    CHECK(one != 0);
+    CHECK(dtype_trainer_hash("cpu:2") == one);
+    CHECK(dtype_trainer_hash("cpu,cpu,cpu,cpu") == one);
+}
