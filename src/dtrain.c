@@ -143,7 +143,7 @@ DTI_OPTIMIZE_END
 #include "op/emit.c"
 #include "op/walk.c"
 #include "op/moved.c"
-#include "op/families.h"
+#include "op/families.h" /* written by tools/amalgamate: every file with a family in it */
 #include "op/table.c"
 #include "op/differentiate.c"
 
