@@ -42,10 +42,10 @@
  * one for each device but the first). A running program allocates nothing. It never falls back
  * silently: what cannot be done is an error with a text, dt_ctx_error(). The implementation is C11
  * with POSIX threads for GCC or Clang, tested on Linux; C++ files include the declarations. It has
- * no 16-bit training. Every replica holds the whole model: it is not cut over devices. When a rank
- * is lost the job goes on from a checkpoint, not by itself. Convolution is of 1 and 2 dimensions,
- * padding of zeros; batch norm's statistics are those of a program's own batch, or of a trainer's
- * shard.
+ * no mixed precision: values are cast to 16 bits by hand, and on the CPU alone. Every replica holds
+ * the whole model: it is not cut over devices. When a rank is lost the job goes on from a
+ * checkpoint, not by itself. Convolution is of 1 and 2 dimensions, padding of zeros; batch norm's
+ * statistics are those of a program's own batch, or of a trainer's shard.
  *
  * STEP BY STEP
  * 1. A context (dt_ctx) holds memory, log, threads and the list of devices.
