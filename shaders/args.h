@@ -132,8 +132,8 @@
     DTI_U32 y_offset;
 
 /* The commit: `blocks` entries of the program's block table (see DTI_TABLE_*), 256 elements each.
- * Offsets are in words of the state arena. Of `moments` moments the first lies at moment_offset, each
- * next one moment_stride on. */
+ * Offsets are in words of the state arena. Of `moments` moments the first lies at moment_offset,
+ * each next one moment_stride on. */
 #define DTI_ARGS_COMMIT                                                                            \
     DTI_U32 blocks;                                                                                \
     DTI_U32 moments;                                                                               \
@@ -304,8 +304,8 @@
 #define DTI_TERM_SQUARE 1 /* sum of (a-b)^2, count */
 
 /* ---- The step block: what changes from step to step, as 32-bit words of one uniform buffer.
- * Word numbers; DTI_STEP_GROUP(g) is the first of a parameter group's DTI_GROUP_WORDS (8) words, which
- * lib/optim_body.h names. */
+ * Word numbers; DTI_STEP_GROUP(g) is the first of a parameter group's DTI_GROUP_WORDS (8) words,
+ * which lib/optim_body.h names. */
 #define DTI_STEP_SEED_LO 0
 #define DTI_STEP_SEED_HI 1
 #define DTI_STEP_NUMBER 2      /* the random stream's step number */
@@ -337,9 +337,9 @@
 #define DTI_CONTROL_CHECK 2 /* 1 = the dry pass must look */
 /* What the dry pass found: the least 8 * parameter + DTI_BAD_*; DTI_BAD_NONE: nothing. */
 #define DTI_CONTROL_BAD 3
-/* Bits of the largest magnitude after the update, of trained weights (i = 0, set by the update) and of
- * each moment (set by the dry pass): in the order of the values, NaN and infinity above all numbers.
- * There are DTI_OPTIM_VALUES of them, as of optim_body.h's. */
+/* Bits of the largest magnitude after the update, of trained weights (i = 0, set by the update) and
+ * of each moment (set by the dry pass): in the order of the values, NaN and infinity above all
+ * numbers. There are DTI_OPTIM_VALUES (lib/optim_body.h). */
 #define DTI_CONTROL_LARGEST(i) (4 + (i))
 #define DTI_CONTROL_WORDS 256
 

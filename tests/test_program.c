@@ -140,7 +140,10 @@ TEST(a_constant_has_a_label_and_no_name_and_its_indices_are_checked_at_creation)
     CHECK(dt_label(index, "place").id == index.id && dt_input(c.graph, "x", DT_F32, dt_dims()).id);
     dt_tensor y = dt_gather(dt_param(c.graph, "w", dt_dims(3, 1), (dt_init){0}), index);
     REQUIRE(dt_store_create(c.graph, &(dt_store_desc){.device = "cpu"}, &c.store) == DT_OK);
-    const dt_program_desc d = {.outputs = {y, x}};
+    dt_program_desc d = {.outputs = {y, x}, .shapes = {{index, dt_dims()}}};
+    CHECK(dt_program_create(c.store, &d, &c.program) == DT_ERROR_INVALID && !c.program);
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), "shape 1 is not of an input");
+    d.shapes[0] = (dt_input_shape){0};
     CHECK(dt_program_create(c.store, &d, &c.program) == DT_ERROR_INVALID && !c.program);
     CHECK_CONTAINS(dt_ctx_error(c.ctx), "'place' row 0: 3 is not in [0, 3), which gather needs");
     dt_ctx_destroy(c.ctx);

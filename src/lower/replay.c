@@ -123,7 +123,7 @@ static void dti_shapes_check_one(const dt_graph *g, const dt_input_shape *s, int
                                  dti_text *problems) {
     const dt_tensor x = s->input;
     const dti_node *n = x.graph == g && !dti_is_nil(x) ? dti_node_of(x) : NULL;
-    if (!n || n->op != DTI_OP_INPUT)
+    if (!n || n->op != DTI_OP_INPUT || n->values)
         dti_text_add(problems, "\n- shape %d is not of an input of the store's graph", number);
     else if (s->shape.rank != n->shape.rank || !dti_shape_valid(s->shape))
         dti_text_add(problems,

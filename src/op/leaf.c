@@ -53,8 +53,8 @@ DT_API dt_tensor dt_input_shared(dt_graph *g, const char *name, dt_dtype dtype, 
     return dti_input_push(g, &n, name, dtype);
 }
 
-/* An input that is written when a program is made. attr.i[0..1] = a hash of its values, for those who
- * compare models. It has a label to be called by, but nobody's name. */
+/* An input that is written when a program is made. attr.i[0..1] = a hash of its values, for those
+ * who compare models. It has a label to be called by, but nobody's name. */
 DT_API dt_tensor dt_constant(dt_graph *g, dt_dtype dtype, dt_shape shape, const void *data) {
     if (!g || g->error[0])
         return dti_nil(g);

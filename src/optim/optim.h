@@ -1,5 +1,5 @@
-/* Optimizers: the table of their rows, between the ops, whose launches the commit segment continues,
- * and the backends that run them. Knows no store and no program. */
+/* Optimizers: the table of their rows, between the ops, whose launches the commit segment
+ * continues, and the backends that run them. Knows no store and no program. */
 
 #define DTI_PROVEN_MAX 1e37  /* a thirtieth of the largest f32: room for all rounding */
 #define DTI_PROVEN_EPS 1e-30 /* a smaller one may be 0 to a device, and 0 proves nothing */

@@ -16,7 +16,7 @@ static void dti_store_unbound(dt_store *s) {
         s->kept[i].bounded = 0;
 }
 
-/* Whether no update by a gradient of this norm overflows, whatever the group; see the row's bound. */
+/* Whether no update by a gradient of this norm overflows, in any group; see the row's bound. */
 static bool dti_reach_step(const dt_program *p, double norm, double x[DTI_OPTIM_VALUES]) {
     const dt_optim_desc *d = &p->code->optim;
     const dti_optim_row *row = dti_optim_row_of(d->kind);
