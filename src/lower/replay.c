@@ -1,8 +1,8 @@
-/* The same graph at other shapes of its inputs: every node is appended again, in its order, from its
- * op, inputs and attributes, so that tensors keep their numbers. Where a function works attributes out
- * from shapes (the factor of a mean, the channels of a norm, all of a gradient), it has left a call,
- * and the call is made again instead of its rows. What the description does not need is copied as it
- * is. Refuses a function that makes other rows for the new shapes. */
+/* The same graph at other shapes of its inputs: every node is appended again, in its order, from
+ * its op, inputs and attributes, so that tensors keep their numbers. Where a function works
+ * attributes out from shapes (the factor of a mean, the channels of a norm, all of a gradient), it
+ * has left a call, and the call is made again instead of its rows. What the description does not
+ * need is copied as it is. Refuses a function that makes other rows for the new shapes. */
 
 typedef struct dti_replay {
     const dt_graph *from;

@@ -1,6 +1,6 @@
 /* The codes of a store's programs by their descriptions: a program of a description that was seen
- * before takes the code that there is, since nothing changes one. A code at other shapes (.shapes) is
- * kept when its last program ends, as lengths and sizes come again; others go with it. */
+ * before takes the code that there is, since nothing changes one. A code at other shapes (.shapes)
+ * is kept when its last program ends, as lengths and sizes come again; others go with it. */
 
 #define DTI_CODES_KEPT 32 /* that no program has: the oldest goes first */
 
@@ -13,8 +13,8 @@ struct dti_kept_code {
     char key[];
 };
 
-/* ---- keys: the bytes of a description but for its pointers, what these point to, and how often the
- * graph was changed. A padding byte that differs costs a code made again, and no more. */
+/* ---- keys: the bytes of a description but for its pointers, what these point to, and how often
+ * the graph was changed. A padding byte that differs costs a code made again, and no more. */
 
 static char *dti_code_key_text(char *at, const char *text) {
     const size_t size = text ? strlen(text) + 1 : 0;

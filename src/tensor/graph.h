@@ -128,8 +128,8 @@ static dt_tensor dti_graph_push_named(dt_graph *g, const dti_node *node);
 /* Appends a node as it is; nil when memory ran out. */
 static dt_tensor dti_graph_push(dt_graph *g, const dti_node *node, const dt_tensor *in,
                                 uint32_t count);
-/* Behind a function of the API that makes such rows: keeps the call, of nodes from `first` on, for a
- * y that is not nil. Returns y. */
+/* Behind a function of the API that makes such rows: keeps the call, of nodes from `first` on, for
+ * a y that is not nil. Returns y. */
 static dt_tensor dti_graph_called(dt_graph *g, uint32_t first, const dti_call *call, dt_tensor y);
 static inline dt_tensor dti_call_in(dt_graph *g, const dti_call *c, uint32_t i) {
     return c->in[i] ? (dt_tensor){g, c->in[i]} : (dt_tensor){0};
