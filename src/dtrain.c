@@ -202,6 +202,7 @@ DTI_OPTIMIZE_END
 #include "lower/code.c"
 #include "lower/replay.c"
 #include "lower/passes.c"
+#include "lower/budget.c"
 
 /* ---- program: stores, code bound to memory, runs */
 #include "program/store.h"

@@ -33,6 +33,7 @@ typedef struct rnd_way {
     bool no_fast, cpu;
     bool commits; /* a step of rate 0, else gradients only */
     bool marks;   /* half of the tensors are not kept */
+    bool budget;  /* in less memory, if it is found */
     dt_ctx *ctx;  /* one for many models; NULL = its own */
 } rnd_way;
 
@@ -121,6 +122,17 @@ static void rnd_write_inputs(rnd_device *d, dt_program *program, int first, int 
             rnd_device_wrong(d, "dt_program_write");
         free(words);
     }
+}
+
+/* In 5/8 of what keeping everything takes, where that can be. */
+static dt_program *rnd_program_within(rnd_device *d, dt_program_desc *desc) {
+    dt_program_info info;
+    dt_program *program = rnd_program(d, desc);
+    dt_program_get_info(program, &info);
+    desc->memory_bytes = info.transient_bytes * 5 / 8;
+    if (!program || dt_program_create(d->store, desc, &program) == DT_ERROR_DEVICE_MEMORY)
+        desc->memory_bytes = 0;
+    return program ? program : rnd_program(d, desc);
 }
 
 /* Adds the terms of a run. */
@@ -254,7 +266,7 @@ static void rnd_run_program(const rnd_ref *r, const rnd_way *way, bool eval, dou
         desc.gradients = !eval;
         if (!eval && way->commits)
             desc.optim = &still;
-        dt_program *program = rnd_program(&d, &desc);
+        dt_program *program = way->budget ? rnd_program_within(&d, &desc) : rnd_program(&d, &desc);
         const dt_step_desc step = {.seed = r->m->seed, .step = 1};
         if (program)
             rnd_write_inputs(&d, program, 0, r->m->batch);

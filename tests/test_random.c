@@ -70,7 +70,12 @@ static void rnd_check_whole(const rnd_ref *r, const rnd_way *way, rnd_tally *t, 
     other.name = "recompute";
     rnd_run_program(r, &other, false, b, fault);
     rnd_compare_bits(r, a, b, RND_ALL, other.name, fault);
-    other.commits = other.marks = false;
+    other.marks = false;
+    other.budget = true;
+    other.name = "recompute within a budget";
+    rnd_run_program(r, &other, false, b, fault);
+    rnd_compare_bits(r, a, b, RND_ALL, other.name, fault);
+    other.commits = other.budget = false;
     other.name = way->cpu ? "cpu, 3 threads" : "again";
     other.threads = 3;
     rnd_run_program(r, &other, false, b, fault);

@@ -186,6 +186,96 @@ TEST(recompute_gives_the_same_bits_through_a_gradient_of_second_order) {
     again_compare(AGAIN_PENALTY, 2, NULL, 1, 1.0);
 }
 
+/* ---- a budget instead of marks */
+
+/* Half of what keeping everything takes. */
+static void again_budget(again_kind kind, double share) {
+    again whole = {.kind = kind}, less = {.kind = kind};
+    again_run(&whole, NULL, 1);
+    const uint64_t budget = (uint64_t)(share * (double)whole.info.transient_bytes);
+    again_run(&less, &(dt_program_desc){.batch = AGAIN_BATCH, .memory_bytes = budget}, 1);
+    CHECK(whole.hash == less.hash);
+    CHECK_TEXT(less.info.transient_bytes <= budget && less.info.launches_recomputed > 0,
+               "%llu transient bytes of %llu, %d launches of %d again",
+               (unsigned long long)less.info.transient_bytes, (unsigned long long)budget,
+               less.info.launches_recomputed, less.info.launches);
+    CHECK(2 * less.info.launches_recomputed < whole.info.launches);
+}
+
+TEST(an_mlp_of_24_layers_fits_half_of_its_memory_without_marks) {
+    again_budget(AGAIN_MLP, 0.5);
+    again_budget(AGAIN_DROPOUT, 0.5);
+}
+
+TEST(a_resnet_20_fits_half_of_its_memory_without_marks) {
+    again_budget(AGAIN_RESNET, 0.5);
+}
+
+TEST(a_budget_that_is_large_enough_costs_nothing_and_one_for_nothing_says_the_least) {
+    again whole = {.kind = AGAIN_MLP};
+    REQUIRE(again_open(&whole, NULL));
+    dt_program_desc desc = {.loss = whole.loss, .optim = &again_adam, .batch = AGAIN_BATCH};
+    dt_program *program = NULL;
+    dt_program_info info;
+    desc.memory_bytes = whole.info.transient_bytes;
+    CHECK(!dt_program_create(whole.store, &desc, &program));
+    dt_program_get_info(program, &info);
+    CHECK(info.launches == whole.info.launches && !info.launches_recomputed);
+    desc.memory_bytes = whole.info.transient_bytes * 9 / 10;
+    CHECK(!dt_program_create(whole.store, &desc, &program));
+    dt_program_get_info(program, &info);
+    const int few = info.launches_recomputed;
+    desc.memory_bytes = whole.info.transient_bytes / 2;
+    CHECK(!dt_program_create(whole.store, &desc, &program));
+    dt_program_get_info(program, &info);
+    CHECK(few > 0 && few < info.launches_recomputed);
+    desc.memory_bytes = 1000;
+    CHECK(dt_program_create(whole.store, &desc, &program) == DT_ERROR_DEVICE_MEMORY && !program);
+    CHECK_CONTAINS(dt_ctx_error(whole.ctx), ".memory_bytes is 1000, and the least");
+    dt_ctx_destroy(whole.ctx);
+}
+
+/* ---- programs of one graph */
+
+static uint64_t again_bytes(dt_store *store, const dt_program_desc *desc, dt_ctx *ctx) {
+    dt_program *program = NULL;
+    dt_program_info info;
+    CHECK_TEXT(!dt_program_create(store, desc, &program), "%s", dt_ctx_error(ctx));
+    dt_program_get_info(program, &info);
+    return info.transient_bytes;
+}
+
+TEST(marks_hold_for_later_programs_and_at_other_shapes) {
+    dt_ctx *ctx = NULL;
+    dt_graph *graph = NULL;
+    dt_store *store = NULL;
+    const dt_conv_layer_desc same = {.conv = {.padding = {1, 1}}};
+    dt_tensor h[13];
+    REQUIRE(!dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx));
+    REQUIRE(!dt_graph_create(ctx, &graph));
+    dt_tensor x = h[0] = dt_input(graph, "x", DT_F32, dt_dims(3, 12, 12));
+    for (int i = 1; i < 13; i++) {
+        char name[8];
+        snprintf(name, sizeof name, "c%d", i);
+        h[i] = dt_relu(dt_nn_conv2d(h[i - 1], name, 3, 3, &same));
+    }
+    const dt_program_desc desc = {.loss = dt_mean_loss(dt_square(dt_mean(h[12], dt_dims(), false))),
+                                  .gradients = true};
+    dt_program_desc large = desc;
+    large.shapes[0] = (dt_input_shape){x, dt_dims(3, 24, 24)};
+    REQUIRE(!dt_store_create(graph, &(dt_store_desc){.device = "cpu"}, &store));
+    const uint64_t whole[2] = {again_bytes(store, &desc, ctx), again_bytes(store, &large, ctx)};
+    for (int i = 1; i < 13; i++) {
+        if (i % 4)
+            dt_recompute(h[i]);
+    }
+    CHECK(3 * again_bytes(store, &desc, ctx) < 2 * whole[0]);
+    CHECK(3 * again_bytes(store, &large, ctx) < 2 * whole[1]);
+    large.memory_bytes = whole[1] / 8 * 5;
+    CHECK(again_bytes(store, &large, ctx) <= whole[1] / 8 * 5);
+    dt_ctx_destroy(ctx);
+}
+
 /* ---- trainers: marks are the graph's, so they hold for every replica */
 
 static uint64_t again_train(const char *devices, bool marks) {

@@ -80,7 +80,8 @@
  *
  * MEMORY. dt_program_get_info tells every byte of the device before anything runs; a run allocates
  * nothing. dt_recompute() marks tensors that the backward pass computes again instead of keeping
- * them: the same bits in less memory. Its own host memory comes from the allocator of dt_ctx_desc.
+ * them: the same bits in less memory; dt_program_desc.memory_bytes has them chosen. Its own host
+ * memory comes from the allocator of dt_ctx_desc.
  *
  * DEVICES. "auto", "cpu", "vulkan", "vulkan:N" or a part of a name. See dt_store_desc.
  *

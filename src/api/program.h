@@ -162,6 +162,10 @@ typedef struct dt_program_desc {
     dt_mode mode;
     bool accumulate;     /* gradients can be accumulated over micro-batches (dt_step_desc) */
     size_t bucket_bytes; /* a backward segment ends after so many bytes of gradients; 0 = 4 MiB */
+    /* The most transient bytes (dt_program_info); 0 = as many as keeping everything takes. Where
+     * those are more, tensors are chosen that the backward pass computes again, as by
+     * dt_recompute, at the least cost in launches that a few trials find. */
+    uint64_t memory_bytes;
     /* Do not check losses, gradients and updated values for NaN and infinity; the store may then
      * come to contain them. (With .clip_norm a gradient that is not finite is still NUMERIC.) */
     bool no_check;
@@ -174,7 +178,8 @@ typedef struct dt_program_desc {
  * that running it needs is allocated here. desc and what it points to are not kept. The program
  * belongs to the store and is destroyed with it; dt_program_destroy does so earlier. Errors, with
  * *out NULL and the store unchanged: INVALID (also while a step is under way), UNSUPPORTED, MEMORY,
- * DEVICE_MEMORY, DEVICE, DEVICE_LOST. */
+ * DEVICE_MEMORY (also a memory_bytes that nothing fits: the text says the least that was found),
+ * DEVICE, DEVICE_LOST. */
 DT_API dt_result dt_program_create(dt_store *store, const dt_program_desc *desc, dt_program **out);
 /* Destroys a program; a step under way is cancelled. NULL is allowed. */
 DT_API void dt_program_destroy(dt_program *program);
@@ -187,7 +192,7 @@ typedef struct dt_program_info {
     uint64_t io_bytes;        /* inputs, outputs, step and status */
     uint64_t flops;           /* of the matrix products and convolutions of a step */
     int launches, segments;
-    int launches_recomputed; /* of launches: those that dt_recompute costs */
+    int launches_recomputed; /* of launches: those that recompute costs */
 } dt_program_info;
 /* Fills *info. */
 DT_API void dt_program_get_info(const dt_program *program, dt_program_info *info);

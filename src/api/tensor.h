@@ -71,8 +71,8 @@ DT_API dt_tensor dt_label(dt_tensor x, const char *label);
  * nothing, since the last one then needs all of them at once: leave some unmarked between, such as
  * the input of every fourth block. Kept whether marked or not are inputs, parameters, outputs,
  * losses, the batch's statistics and sums over samples. A view (dt_reshape, dt_slice ...) is marked
- * together with what it is a view of. PyTorch's torch.utils.checkpoint. Errors (nil): none but a
- * nil x. */
+ * together with what it is a view of. To have them chosen for you: dt_program_desc.memory_bytes.
+ * PyTorch's torch.utils.checkpoint. Errors (nil): none but a nil x. */
 DT_API dt_tensor dt_recompute(dt_tensor x);
 
 /* ---- Leaves. Errors (nil): no name, a shape of more than DT_MAX_DIMS dimensions, with a negative

@@ -144,7 +144,8 @@ typedef struct dti_code_desc {
  * INVALID (a shape, or what it does not fit), UNSUPPORTED, MEMORY. */
 static dt_result dti_graph_replay(const dt_graph *g, const dt_program_desc *desc, dt_graph **out);
 
-/* All passes in order. Errors, with *out NULL: as dt_program_create. */
+/* A code within the description's memory_bytes, if it has any. Errors, with *out NULL: as
+ * dt_program_create. */
 static dt_result dti_code_create(dti_base *base, const dti_code_desc *desc, const dti_code **out);
 static void dti_code_free(const dti_code *code); /* NULL is fine */
 /* The port of a node; output, gradient: which kind. NULL: there is none. */

@@ -8,10 +8,18 @@ typedef enum dti_extent {
     DTI_EXTENT_PIECE    /* on the samples of a piece: once for each */
 } dti_extent;
 
+/* What is computed again besides what is marked: the first `again` of `parts` of the forward pass;
+ * of 0 parts none. */
+#define DTI_PARTS_MAX 24
+typedef struct dti_choice {
+    uint32_t parts, again;
+} dti_choice;
+
 typedef struct dti_lowering {
     dti_code *code;
     const dt_graph *graph;  /* the application's: what the description's tensors are of */
     const dti_joint *joint; /* or NULL */
+    dti_choice choice;
     dt_dtype low;           /* DT_F32, or what LOW rows work in */
     dti_text problems;      /* with a description, all of them */
     uint32_t weight_node[DT_MAX_TERMS]; /* by loss: gives its weight from targets alone; 0 = none */
@@ -45,6 +53,9 @@ typedef struct dti_lower_pass {
 static dt_result dti_lowering_open(dti_lowering *w, dti_base *base, const dti_code_desc *desc);
 /* Passes [*next, the one of this name], or to the last one for NULL; *next is 0 at first. */
 static dt_result dti_lowering_run(dti_lowering *w, uint32_t *next, const char *name);
+/* All passes in order. As dti_code_create, but the choice is made. */
+static dt_result dti_code_make(dti_base *base, const dti_code_desc *desc, dti_choice choice,
+                               const dti_code **out);
 /* Ends it, and the code, but where the caller has taken that (w->code = NULL). */
 static void dti_lowering_close(dti_lowering *w);
 
@@ -55,6 +66,13 @@ static dt_result dti_pass_weigh(dti_lowering *w);         /* losses' weights, as
 
 /* ---- recompute.c: what is computed again in the backward pass, as nodes, and the order of all */
 static dt_result dti_pass_recompute(dti_lowering *w);
+static bool dti_recompute_can(const dt_graph *g, uint32_t id); /* and not kept in any case */
+
+/* ---- budget.c */
+/* Marks what w->choice says, in front of the pass recompute, and what it keeps for that. False: out
+ * of memory. needed: by node. */
+static bool dti_choice_mark(const dti_lowering *w, const uint8_t *needed, uint8_t *marked,
+                            uint8_t *kept);
 
 /* ---- pieces.c */
 /* Whether a step trains the parameter: `params` is a glob, NULL = all. */

@@ -1,6 +1,6 @@
-/* What a code computes: the roots, then the inputs of what is needed (they are emitted before it), and
- * how often each is read. From here on nodes have numbers that the lowering's arrays are indexed
- * by. */
+/* What a code computes: the roots, then the inputs of what is needed (they are emitted before it),
+ * and how often each is read. From here on nodes have numbers that the lowering's arrays are
+ * indexed by. */
 
 static void dti_need_inputs(const dti_lowering *w, uint8_t *needed) {
     const dt_graph *g = w->code->work;

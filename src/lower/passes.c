@@ -89,11 +89,13 @@ static void dti_lowering_close(dti_lowering *w) {
     dti_code_free(w->code);
 }
 
-static dt_result dti_code_create(dti_base *base, const dti_code_desc *desc, const dti_code **out) {
+static dt_result dti_code_make(dti_base *base, const dti_code_desc *desc, dti_choice choice,
+                               const dti_code **out) {
     dti_lowering w;
     uint32_t next = 0;
     *out = NULL;
     dt_result result = dti_lowering_open(&w, base, desc);
+    w.choice = choice;
     if (!result)
         result = dti_lowering_run(&w, &next, NULL);
     if (!result) {

@@ -177,6 +177,8 @@ static void dti_recompute_close(dti_recompute *r) {
 static dt_result dti_recompute_run(dti_recompute *r) {
     dti_lowering *w = r->w;
     dti_need_all(w, r->needed);
+    if (w->choice.parts && !dti_choice_mark(w, r->needed, r->marked, r->kept))
+        return DT_ERROR_MEMORY;
     dti_recompute_spread(r);
     dti_recompute_keep(r);
     dti_recompute_changers(r);
@@ -197,7 +199,7 @@ static dt_result dti_recompute_run(dti_recompute *r) {
 static dt_result dti_pass_recompute(dti_lowering *w) {
     const dti_code *code = w->code;
     const dt_graph *g = code->work;
-    bool marks = false;
+    bool marks = w->choice.parts > 0;
     dti_recompute r;
     w->copies = g->count;
     /* every forward node may get one copy */

@@ -73,8 +73,10 @@ static void dti_replay_node(dti_replay *r, uint32_t id) {
         return;
     }
     dt_tensor x = dti_append(r->to, (dti_op)n->op, r->in, n->count, &n->attr);
-    if (!dti_is_nil(x))
-        dti_node_of(x)->label = n->label;
+    if (dti_is_nil(x))
+        return;
+    dti_node_of(x)->label = n->label;
+    dti_node_of(x)->recompute = n->recompute;
 }
 
 /* The buffers that a call moves are free again: it says anew what their values become. */
@@ -97,6 +99,7 @@ static void dti_replay_call(dti_replay *r, const dti_call *c) {
     for (uint32_t id = c->first; id < c->end && same; id++) {
         same = to->nodes[id].op == r->from->nodes[id].op;
         to->nodes[id].label = r->from->nodes[id].label;
+        to->nodes[id].recompute = r->from->nodes[id].recompute;
     }
     if (!same)
         r->differs = c->name;

@@ -350,6 +350,7 @@ DT_API dt_tensor dt_recompute(dt_tensor x) {
     if (dti_is_nil(x))
         return dti_nil_of(x, "dt_recompute");
     dti_node_of(x)->recompute = true;
+    x.graph->changes++;
     return x;
 }
 

@@ -68,7 +68,7 @@ struct dt_graph {
     dti_call *calls; /* one within another comes before it */
     uint32_t call_count;
     size_t call_capacity;
-    uint32_t changes; /* of nodes that there were: labels, frozen, updates of buffers */
+    uint32_t changes; /* of nodes that there were: labels, marks, updates of buffers */
     uint32_t streams; /* random streams handed out */
     /* Scopes that are open: "h.0.attention.", and how long it was before each of them. Counted
      * beyond what is kept, so that a pop ends its own push also where that was an error. */
