@@ -56,8 +56,8 @@ typedef struct dti_grid_device {
 
 /* All that the layers above know of a kernel. Its row is a DTI_KERNEL beside the op that emits it;
  * tools/amalgamate finds the rows and lists them. Bindings are storage buffers; the step block is
- * one more, the uniform buffer number 4. Selector words spec[0..3] are specialisation constants 1..4
- * (0 is the workgroup size); the maps' and COPY's spec3 says how many axes are in use. */
+ * one more, the uniform buffer number 4. Selector words spec[0..3] are specialisation constants 1
+ * to 4 (0 is the workgroup size); the maps' and COPY's spec3 says how many axes are in use. */
 typedef struct dti_kernel_info {
     const char *name;   /* of the shader's file */
     const char *access; /* of each binding: 'r', 'w' or 'u' (read and written) */
