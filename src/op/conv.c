@@ -375,7 +375,7 @@ static dt_tensor dti_conv_transposed_fill(dt_tensor x, const dti_attr *attr, int
     return more > 0 ? dt_pad(x, 1 + axis, 0, more) : x;
 }
 
-/* ---- calls made again: attr.i = the window as given, attr.dim[0..1] = output_padding, i[7] = which */
+/* ---- calls made again: attr.i = the window as given, dim[0..1] = output_padding, i[7] = which */
 
 static dti_attr dti_conv_call_attr(const dt_conv_desc *desc, int which) {
     const dt_conv_desc d = desc ? *desc : (dt_conv_desc){0};
