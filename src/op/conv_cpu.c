@@ -104,9 +104,9 @@ static void dti_conv_dx_put_mask(dti_launch *l, uint32_t shift) {
     l->args.conv.z_offset = l->args.conv.x_offset + shift;
 }
 
-/* Workgroups' tiles, see shaders/lib/conv.glsl: spec2 is 0, or the taps of a row, where a tile
- * stays in one (they share loads); spec3 how many channels an invocation makes, 1 to 8, for 8
- * positions each. Loads are what counts: staying in a row wins unless rows fill their tiles of 8 badly. */
+/* Workgroups' tiles, see shaders/lib/conv.glsl. spec2: 0, or the taps of a row, where a tile stays
+ * in one (they share loads). spec3: how many channels an invocation makes, 1 to 8, for 8 positions
+ * each. Loads are what counts: staying in a row wins unless rows fill their tiles of 8 badly. */
 static void dti_conv_tile(const dti_args_conv *a, uint32_t made, uint32_t cols, uint32_t spec[4]) {
     const uint32_t channels = made < 8 ? made : 8;
     const uint64_t in_rows = dti_ceil_div(cols, 8) * 8 * (7 + a->kw + channels * a->kw);
