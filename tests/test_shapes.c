@@ -254,6 +254,9 @@ TEST(a_shape_that_does_not_fit_is_an_error_that_names_the_parameter_or_op) {
     CHECK_CONTAINS(shapes_error(&c, c.y, c.x, dt_dims(24)), "as many dimensions");
     CHECK_CONTAINS(shapes_error(&c, c.y, c.x, dt_dims(-1, 6)), "none negative");
     CHECK_CONTAINS(shapes_error(&c, c.y, c.y, dt_dims(4, 2)), "not of an input");
+    static const float two[2] = {1, 2};
+    dt_tensor fixed = dt_constant(c.graph, DT_F32, dt_dims(2), two);
+    CHECK_CONTAINS(shapes_error(&c, dt_add(c.y, fixed), fixed, dt_dims(3)), "not of an input");
     CHECK(dt_graph_error(c.graph) == NULL); /* nothing of it reaches the graph */
     dt_program *p;
     dt_program_desc gap = {.outputs = {c.y}};
