@@ -625,13 +625,14 @@ TEST(a_store_has_the_same_initial_values_however_many_threads_fill_it) {
         REQUIRE(!dt_ctx_create(&(dt_ctx_desc){.threads = threads, .no_vulkan = true}, &ctx));
         REQUIRE(!dt_graph_create(ctx, &graph));
         for (int i = 0; i < 4; i++)
-            dt_param(graph, (const char *[]){"a", "b", "c", "d"}[i], dt_dims(ROWS, COLUMNS),
-                     init[i]);
+            dt_param(graph, (const char *[]){"a", "b", "c", "d"}[i],
+                     dt_dims(i ? 31 : ROWS, COLUMNS), init[i]);
         REQUIRE(!dt_store_create(graph, &(dt_store_desc){.device = "cpu", .seed = 9}, &store));
         for (uint32_t i = 0; i < 4; i++) {
+            const size_t count = (size_t)(i ? 31 : ROWS) * COLUMNS;
             int wrong = 0;
-            REQUIRE(!dt_store_read(store, (int)i, DT_VALUE_PARAM, x, sizeof x));
-            for (uint64_t k = 0; k < ROWS * COLUMNS; k += 1 + k % 7) {
+            REQUIRE(!dt_store_read(store, (int)i, DT_VALUE_PARAM, x, count * sizeof *x));
+            for (uint64_t k = 0; k < count; k += 1 + k % 29) {
                 double a = i == 0 ? 0.5f : i == 1 ? -1.0 : i == 2 ? 0.0 : 7.0;
                 double b = i == 0   ? (double)0.1f
                            : i == 1 ? 4.0
