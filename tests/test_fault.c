@@ -95,7 +95,7 @@ static void model_image(dt_graph *graph, model *m) {
     dt_conv_layer_desc conv = {.conv = {.padding = {1, 1}}, .no_bias = true};
     dt_tensor h = dt_reshape(m->x, dt_dims(1, 2, IN / 2));
     h = dt_relu(dt_nn_batch_norm(dt_nn_conv2d(h, "conv1", 4, 3, &conv), "bn1", NULL));
-    h = dt_max_pool2d(h, &(dt_pool_desc){.kernel = {2, 2}});
+    h = dt_max_pool2d(dt_recompute(h), &(dt_pool_desc){.kernel = {2, 2}});
     m->y = dt_nn_linear(dt_nn_layer_norm(dt_flatten(h), "norm", 1), "fc", CLASSES);
     m->loss = dt_cross_entropy(m->y, m->t, NULL);
     m->accuracy = dt_accuracy(m->y, m->t);
