@@ -41,11 +41,12 @@
  * for (a Vulkan driver may have its own; a dt_comm over TCP has one, a dt_trainer one for data and
  * one for each device but the first). A running program allocates nothing. It never falls back
  * silently: what cannot be done is an error with a text, dt_ctx_error(). The implementation is C11
- * with POSIX threads for GCC or Clang, tested on Linux; C++ files include the declarations. It has
- * no mixed precision: values are cast to 16 bits by hand, and on the CPU alone. Every replica holds
- * the whole model: it is not cut over devices. When a rank is lost the job goes on from a
- * checkpoint, not by itself. Convolution is of 1 and 2 dimensions, padding of zeros; batch norm's
- * statistics are those of a program's own batch, or of a trainer's shard.
+ * for GCC or Clang, on Linux, Windows and the web (docs/platforms.md says what is tested); C++
+ * files include the declarations. It has no mixed precision: values are cast to 16 bits by hand,
+ * and on the CPU alone. Every replica holds the whole model: it is not cut over devices. When a
+ * rank is lost the job goes on from a checkpoint, not by itself. Convolution is of 1 and 2
+ * dimensions, padding of zeros; batch norm's statistics are those of a program's own batch, or of a
+ * trainer's shard.
  *
  * STEP BY STEP
  * 1. A context (dt_ctx) holds memory, log, threads and the list of devices.
@@ -68,6 +69,10 @@
  * IMAGES are [channels, height, width], PyTorch's NCHW. dt_nn_conv2d() and its kin make PyTorch's
  * parameters; bare ops take tensors. Batch norm has buffers, values that no gradient trains: they
  * change when a step commits, and are saved and loaded like parameters.
+ *
+ * NAMES. Parameters have names, by which optimizer groups, patterns and files find them. Between
+ * dt_scope_push() and dt_scope_pop() they begin with the name of a block. Tables and masks that are
+ * fixed need no name: dt_constant().
  *
  * OTHER SHAPES. Programs of one store may give the graph's inputs other shapes (.shapes): sentences
  * of three lengths train the same parameters in turn, in memory that they share.
@@ -111,4 +116,5 @@
  * parallel. A step computes on the calling thread, unless dt_ctx_desc asks for more threads or
  * names your job system.
  *
- * FILES. safetensors, under PyTorch's names. A file appears whole or not at all. */
+ * FILES. safetensors, under PyTorch's names; dt_store_load_matching() takes parts of one, also
+ * under other names. A file appears whole or not at all. */

@@ -1,7 +1,8 @@
 /* ---- Layers: ops with named parameters ----------------------------------------------------------
  *
- * Names, shapes and initial distributions are PyTorch's. A layer's name is used once in a graph,
- * since its parameters' names are; they come to 255 characters at most. Errors: as ops, nil. */
+ * Names, shapes and initial distributions are PyTorch's. A layer's name is used once in a scope
+ * (dt_scope_push), since its parameters' names are unique in a graph; those come to 255 characters
+ * at most, with their scopes. Errors: as ops, nil. */
 
 typedef struct dt_linear_desc {
     bool no_bias;
