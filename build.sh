@@ -33,7 +33,8 @@ help() {
                            WASI, other CPUs under QEMU, musl; all: also what takes minutes to
                            compile; or names; docs/platforms.md
 ./build.sh setup           install what train, test, check, fuzz and shaders need (apt, as root or sudo);
-                           nothing else installs anything; setup platforms: what platforms needs
+                           no other command does so without --install; setup platforms: what
+                           platforms needs
 ./build.sh header          write dtrain.h from src/
 ./build.sh shaders         compile shaders/ into src/backend/vulkan/shader_table.h
 ./build.sh build           the header, the examples, the tests and the tools
