@@ -5,9 +5,9 @@
  *
  * GCC drops -ffast-math by a pragma, and takes the levels of DTI_OPTIMIZE_ at any -O level of the
  * host; at -O0 it still inlines nothing but DTI_INLINE. Clang keeps the host's -O level and, under
- * -ffast-math, fuses a*b+c in its backend whatever the pragmas say: so a product that is added later
- * is written as fma(), or passes through DTI_FENCE. Comparisons with NaN, sums and divisions stay as
- * written in both. */
+ * -ffast-math, fuses a*b+c in its backend whatever the pragmas say: so a product that is added
+ * later is written as fma(), or passes through DTI_FENCE. Comparisons with NaN, sums and divisions
+ * stay as written in both. */
 
 #ifdef __cplusplus
 #error "dtrain.h: compile the implementation as C; C++ files include the declarations only"

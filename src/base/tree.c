@@ -1,5 +1,5 @@
-/* The tree that sums are made in, so that they do not depend on who adds what: n leaves are split at
- * the largest power of two below n, each side is a tree by itself, then left + right. A span of
+/* The tree that sums are made in, so that they do not depend on who adds what: n leaves are split
+ * at the largest power of two below n, each side is a tree by itself, then left + right. A span of
  * leaves that is whole at some split is a subtree. */
 
 /* How many leaves are left of the root; n > 1. */

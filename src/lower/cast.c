@@ -1,8 +1,8 @@
 /* Mixed precision as a pass: what the description asks for is computed by other nodes, each in the
  * type that its row's precision says: LOW rows in 16 bits, F32 rows in f32, WIDEST rows in 16 bits
  * where all that they read is. Casts stand between them, one for each value and type. Parameters
- * stay f32, so their gradients come back in f32, by the casts' own. Nodes are appended, and those of
- * the application keep their numbers; what the program reads and writes keeps its type. Before
+ * stay f32, so their gradients come back in f32, by the casts' own. Nodes are appended, and those
+ * of the application keep their numbers; what the program reads and writes keeps its type. Before
  * gradients are made: those follow the types that they find. */
 
 typedef struct dti_casting {

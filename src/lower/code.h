@@ -102,7 +102,7 @@ typedef struct dti_code {
     dti_place *places; /* by value */
     dti_segment segments[DTI_SEGMENTS_MAX];
     uint8_t phases[DTI_SEGMENTS_MAX];
-    uint32_t segment_count;                 /* weigh segment last, if any */
+    uint32_t segment_count; /* weigh segment last, if any */
     uint32_t launches_recomputed;
     uint32_t commit_segment, weigh_segment; /* segment_count = none */
     uint32_t update_segment; /* the commit's; of joint code and a replica's the one behind it */
