@@ -120,7 +120,7 @@ static inline uint32_t dti_code_node(const dti_code *code, uint32_t id) {
 }
 
 /* What makes code one of several that make a step together, on devices of their own: their segments
- * wait on each other (program/job.h), and all update or none does. */
+ * wait on each other (program/assembly.h), and all update or none does. */
 typedef struct dti_joint {
     dt_tensor inputs[DT_MAX_OUTPUTS]; /* whose dL/dx leaves; ends at its first nil */
 } dti_joint;

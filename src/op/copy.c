@@ -175,7 +175,8 @@ DT_API dt_tensor dt_pad(dt_tensor x, int axis, int64_t before, int64_t after) {
                            .in = {x.id},
                            .attr = {.i = {at}, .dim = {before, after}},
                            .again = dti_pad_again};
-    return dti_graph_called(x.graph, x.graph->count, &call, dti_append1(DTI_OP_PAD, x, &attr));
+    const uint32_t first = x.graph->count;
+    return dti_graph_called(x.graph, first, &call, dti_append1(DTI_OP_PAD, x, &attr));
 }
 
 /* ---- Reference */
