@@ -45,16 +45,26 @@ static void many_ranks(void) {
     result = dt_comm_create_threads(NULL, 2, comms);
     check(!comms[1], "the second of two threads");
     refused(result, comms[0], "two threads");
-    setenv("WORLD_SIZE", "4", 1);
-    desc = dt_comm_desc_from_env();
-    check(strstr(desc.error, "WORLD_SIZE is 4") != NULL, "a launcher of four");
-    check(dt_comm_create(&desc, &comm) == DT_ERROR_INVALID, "its comm");
+    comms[1] = comms[0];
+    result = dt_comm_create_threads(NULL, 4711, comms);
+    check(comms[1], "a wrong size says nothing of the room behind the first");
+    refused(result, comms[0], "4711 threads");
+}
+
+static void launched(const char *name) {
+    dt_comm *comm;
+    setenv(name, "4", 1);
+    dt_comm_desc desc = dt_comm_desc_from_env();
+    check(strstr(desc.error, name) && strstr(desc.error, " is 4"), name);
+    check(dt_comm_create(&desc, &comm) == DT_ERROR_INVALID, name);
     dt_comm_destroy(comm);
-    unsetenv("WORLD_SIZE");
+    unsetenv(name);
 }
 
 int main(int argc, char **argv) {
     one_rank();
     many_ranks();
+    launched("WORLD_SIZE");
+    launched("PET_NNODES");
     return failed ? 1 : data_parallel(argc, argv);
 }

@@ -26,7 +26,8 @@ DT_API dt_result dt_comm_create_threads(const dt_comm_desc *desc, int size, dt_c
     dti_base base;
     dti_base_init(&base, desc ? &desc->allocator : NULL, desc ? &desc->logger : NULL);
     DTI_NEED(&base, out);
-    for (int i = 0; i < size && i < 1024; i++)
+    /* a size that is wrong says nothing of the room at out, but for the first */
+    for (int i = 0; i < (size <= 1024 ? size : 1); i++)
         out[i] = NULL;
     dt_result result =
         dti_fail(&base, DT_ERROR_UNSUPPORTED, "dt_comm_create_threads: " DTI_NO_COMM_TEXT);
@@ -36,8 +37,9 @@ DT_API dt_result dt_comm_create_threads(const dt_comm_desc *desc, int size, dt_c
 
 /* One process; but a launcher that started several must not see each of them train by itself. */
 DT_API dt_comm_desc dt_comm_desc_from_env(void) {
-    static const char *const sizes[] = {"DTRAIN_WORLD_SIZE", "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE",
-                                        "PMI_SIZE", "SLURM_STEP_NUM_TASKS"};
+    static const char *const sizes[] = {"DTRAIN_WORLD_SIZE",    "WORLD_SIZE",
+                                        "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
+                                        "SLURM_STEP_NUM_TASKS", "PET_NNODES"};
     dt_comm_desc desc = {.world_size = 1};
     for (size_t i = 0; i < DTI_COUNT(sizes) && !desc.error[0]; i++) {
         const char *text = getenv(sizes[i]);
