@@ -3,7 +3,7 @@
  * and images, and adds over source channel, tap row and tap column, in this order: a value per
  * position and a weight per channel for all their products. With SLIDE a tile stays in one row, and
  * the taps of a row, which lie side by side, share its loads: a software driver pays for loads. The
- * backend chooses both: see dti_vk_conv_tile_of.
+ * row of the kernel chooses both: see dti_conv_tile in conv_cpu.c.
  *
  * Made positions are `apart` from each other, in apart_h * apart_w classes with taps of their own
  * (CONV: 1). Along an axis the taps that count are first, first + step, ...; the position i reads

@@ -2,7 +2,7 @@
  * of all ranks' buffers, which whoever waits claims and does for all ranks, straight from their
  * buffers to their buffers. A job reads all that it touches of its range before it writes there, in
  * an order in which no job touches what another one reads, so every in-place form is safe. Who does
- * a job never changes a bit of the result: reductions are the tree of reduce.h. No lock is held
+ * a job never changes a bit of the result: reductions are the tree of fold.h. No lock is held
  * here, and the slot does not change while a job is under way. */
 
 #define DTI_JOB_BYTES ((uint64_t)128 << 10)
