@@ -263,12 +263,31 @@ TEST(a_shape_that_does_not_fit_is_an_error_that_names_the_parameter_or_op) {
     gap.shapes[1] = (dt_input_shape){c.x, dt_dims(9, 6)};
     CHECK(dt_program_create(c.store, &gap, &p) == DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(c.ctx), "shape 2 stands behind a nil one");
+    dt_program_desc twice = {.outputs = {c.y},
+                             .shapes = {{c.x, dt_dims(4, 6)}, {c.x, dt_dims(9, 6)}}};
+    CHECK(dt_program_create(c.store, &twice, &p) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), "shapes 1 and 2 are of one input, 'x'");
     static float x[4 * 6];
     dt_program_desc d = {.outputs = {c.y}, .shapes = {{c.x, dt_dims(9, 6)}}};
     REQUIRE(!dt_program_create(c.store, &d, &p));
     CHECK(dt_program_write(p, c.x, x, sizeof x) == DT_ERROR_INVALID);
     CHECK_CONTAINS(dt_ctx_error(c.ctx), "'x' [B, 9, 6] has 216 bytes");
     dt_ctx_destroy(c.ctx);
+}
+
+/* Compilers evaluate arguments in orders of their own, and ranks compare graphs node by node. */
+TEST(a_signals_convolution_appends_its_nodes_in_one_order_by_any_compiler) {
+    dt_ctx *ctx;
+    dt_graph *g;
+    REQUIRE(!dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx));
+    REQUIRE(!dt_graph_create(ctx, &g));
+    dt_tensor x = dt_input(g, "x", DT_F32, dt_dims(2, 8));
+    dt_tensor w = shapes_weight(g, "w", dt_dims(4, 2, 3));
+    dt_tensor y = dt_conv1d(x, w, (dt_tensor){0}, NULL);
+    REQUIRE(y.id > w.id + 2);
+    CHECK(dti_input_id(g, &g->nodes[w.id + 1], 0) == x.id);
+    CHECK(dti_input_id(g, &g->nodes[w.id + 2], 0) == w.id);
+    dt_ctx_destroy(ctx);
 }
 
 /* ---- codes */

@@ -122,8 +122,10 @@ static void dti_replay_all(dti_replay *r) {
 
 /* ---- the description */
 
-static void dti_shapes_check_one(const dt_graph *g, const dt_input_shape *s, int number,
+static void dti_shapes_check_one(const dt_graph *g, const dt_input_shape *all, int i,
                                  dti_text *problems) {
+    const dt_input_shape *s = &all[i];
+    const int number = i + 1;
     const dt_tensor x = s->input;
     const dti_node *n = x.graph == g && !dti_is_nil(x) ? dti_node_of(x) : NULL;
     if (!n || n->op != DTI_OP_INPUT || n->values)
@@ -134,6 +136,11 @@ static void dti_shapes_check_one(const dt_graph *g, const dt_input_shape *s, int
                      "negative",
                      number, dti_shape_print(s->shape, n->samples).text, n->label,
                      dti_shape_print(n->shape, n->samples).text);
+    for (int k = 0; k < i && n; k++) {
+        if (all[k].input.id == x.id)
+            dti_text_add(problems, "\n- shapes %d and %d are of one input, '%s'", k + 1, number,
+                         n->label);
+    }
 }
 
 static dt_result dti_shapes_check(const dt_graph *g, const dt_program_desc *desc) {
@@ -145,7 +152,7 @@ static dt_result dti_shapes_check(const dt_graph *g, const dt_program_desc *desc
         if (set && ended)
             dti_text_add(&problems, "\n- shape %d stands behind a nil one", i + 1);
         else if (set)
-            dti_shapes_check_one(g, &desc->shapes[i], i + 1, &problems);
+            dti_shapes_check_one(g, desc->shapes, i, &problems);
         ended = ended || !set;
     }
     if (!problems.ok)

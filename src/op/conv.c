@@ -432,8 +432,9 @@ static dt_tensor dti_conv_signal(dti_conv_fn *conv, const char *op, dt_tensor x,
                        .dilation = {1, d.dilation[0] ? d.dilation[0] : 1},
                        .groups = d.groups,
                        .output_padding = {0, d.output_padding[0]}};
-    dt_tensor y = conv(dt_reshape(x, (dt_shape){3, {s.dim[0], 1, s.dim[1]}}),
-                       dt_reshape(w, (dt_shape){4, {k.dim[0], k.dim[1], 1, k.dim[2]}}), b, &d);
+    x = dt_reshape(x, (dt_shape){3, {s.dim[0], 1, s.dim[1]}}); /* in one order by any compiler */
+    w = dt_reshape(w, (dt_shape){4, {k.dim[0], k.dim[1], 1, k.dim[2]}});
+    dt_tensor y = conv(x, w, b, &d);
     if (dti_is_nil(y))
         return y;
     dt_shape t = dti_node_of(y)->shape;
