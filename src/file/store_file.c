@@ -213,7 +213,7 @@ static dt_result dti_store_load_weights(dti_loading *l, dti_text *text) {
     dt_result result = dti_store_load_params(l, text, false, NULL, &largest);
     if (result)
         return result;
-    if (!l->loaded && !l->desc.strict)
+    if (!l->loaded && (!l->desc.strict || dt_store_param_count(l->store) > 0))
         return dti_fail(
             base, DT_ERROR_INVALID,
             "%s: it has nothing for this store: of the parameters that match \"%s\" and "
