@@ -219,7 +219,8 @@ DTI_M_GRAD(rsqrt) {
 }
 #else
 DTI_PRIME(rsqrt) {
-    return dt_affine(dt_mul(dt_rsqrt(x), dt_reciprocal(x)), -0.5f, 0.0f);
+    dt_tensor inverse = dt_reciprocal(x);
+    return dt_affine(dt_mul(dt_rsqrt(x), inverse), -0.5f, 0.0f);
 }
 DTI_IN_F64(rsqrt, 1 / sqrt(x), -0.5 / (x * sqrt(x)))
 #endif
@@ -387,10 +388,12 @@ DTI_M_GRAD(gelu_tanh) {
 DTI_PRIME(gelu_tanh) {
     const float k = 0.79788456080286536f, c = 0.044715f;
     dt_tensor xx = dt_square(x);
-    dt_tensor t = dt_tanh(dt_mul(dt_affine(x, k, 0.0f), dt_affine(xx, c, 1.0f)));
+    dt_tensor inner = dt_affine(xx, c, 1.0f);
+    dt_tensor t = dt_tanh(dt_mul(dt_affine(x, k, 0.0f), inner));
     dt_tensor slope = dt_affine(xx, 3.0f * c * k, k);
-    dt_tensor bend = dt_mul(dt_affine(x, 0.5f, 0.0f), dt_affine(dt_square(t), -1.0f, 1.0f));
-    return dt_add(dt_affine(t, 0.5f, 0.5f), dt_mul(bend, slope));
+    dt_tensor rest = dt_affine(dt_square(t), -1.0f, 1.0f);
+    dt_tensor bend = dt_mul(dt_mul(dt_affine(x, 0.5f, 0.0f), rest), slope);
+    return dt_add(dt_affine(t, 0.5f, 0.5f), bend);
 }
 DTI_IN_F64(gelu_tanh, 0.5 * x * (1 + tanh(DTI_REF_SQRT_2_PI * (x + 0.044715 * x * x * x))),
            dti_gelu_tanh_slope_f64(x))

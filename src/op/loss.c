@@ -183,12 +183,14 @@ static dt_tensor dti_cross_entropy_grad_lower(dti_grad *g) {
         dt_eq(label, dti_constant(x.graph, DTI_OP_IOTA, (dt_shape){1, {classes}}, 0.0f));
     dt_tensor ignored = dt_fill(x.graph, dt_dims_of(0, NULL), (float)g->node.attr.i[0]);
     hot = dt_mul(hot, dt_affine(dt_eq(label, ignored), -1.0f, 1.0f));
-    dt_tensor q = dt_mul(dt_affine(hot, 1.0f - eps, 0.0f), dt_sum(dt_mul(hot, s), last, true));
+    dt_tensor taken = dt_sum(dt_mul(hot, s), last, true);
+    dt_tensor q = dt_mul(dt_affine(hot, 1.0f - eps, 0.0f), taken);
     if (eps != 0.0f) {
         dt_tensor valid = dt_sum(hot, last, true);
         q = dt_add(q, dt_mul(dt_affine(valid, eps / (float)classes, 0.0f), s));
     }
-    return dt_sub(dt_mul(dt_softmax(x, -1), dt_sum(q, last, true)), q);
+    dt_tensor all = dt_sum(q, last, true);
+    return dt_sub(dt_mul(dt_softmax(x, -1), all), q);
 }
 
 /* ---- accuracy (logits, target) */

@@ -162,7 +162,8 @@ static dt_tensor dti_batch_stats_lower(dti_grad *g) {
     pair[1] = dt_div(dti_norm_sum(dt_square(dt_sub(x, pair[0])), 2, true), count);
     for (int k = 0; k < 2; k++) {
         dt_tensor running = dti_norm_by_channel(g, g->in[1 + k]);
-        pair[k] = dt_add(dt_mul(train, pair[k]), dt_mul(eval, running));
+        running = dt_mul(eval, running);
+        pair[k] = dt_add(dt_mul(train, pair[k]), running);
     }
     return dt_concat(pair, 2, 1);
 }

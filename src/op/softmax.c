@@ -66,7 +66,8 @@ static dt_tensor dti_softmax_grad_lower(dti_grad *g) {
     dt_tensor y = g->in[0], dy = g->in[1];
     dt_shape last = dt_dims_of(1, (const int64_t[]){0, -1});
     if (dti_op_info_of(g->node.op)->selector) {
-        return dt_sub(dy, dt_mul(dt_exp(y), dt_sum(dy, last, true)));
+        dt_tensor sum = dt_sum(dy, last, true);
+        return dt_sub(dy, dt_mul(dt_exp(y), sum));
     }
     return dt_mul(y, dt_sub(dy, dt_sum(dt_mul(y, dy), last, true)));
 }
