@@ -89,7 +89,7 @@ execute() {
     set --
     if [ $emulated = yes ]; then set -- --without fashion_mnist; fi
     # shellcheck disable=SC2086
-    WINEPREFIX=$PWD/$work/wine WINEDEBUG=-all $run "$program" "$@"
+    WINEPREFIX=$PWD/$work/wine WINEDEBUG=-all timeout 300 $run "$program" "$@"
 }
 
 # one NAME: its line goes to $work/NAME.line: passed, failed or skipped, and what there is to say.

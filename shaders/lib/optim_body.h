@@ -100,7 +100,8 @@ static const dti_optim_row dti_optim_sgd = {
 #endif
 
 /* ---- Adam: decay is added to the gradient. AdamW: decay shrinks the weight. AMSGrad: Adam by the
- * largest second moment that there has been, which is a third one. 1 - beta and 1 - beta^t come from the logarithm of beta: the difference would lose half of its digits. */
+ * largest second moment that there has been, which is a third one. 1 - beta and 1 - beta^t come
+ * from the logarithm of beta: the difference would lose half of its digits. */
 #define DTI_ADAM_BETA2 2
 #define DTI_ADAM_EPS 3
 #define DTI_ADAM_LN_BETA1 4 /* natural logarithms, rounded from double */
