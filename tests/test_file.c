@@ -392,7 +392,7 @@ TEST(scopes_begin_the_names_of_parameters_and_end_with_their_pop) {
     REQUIRE(dt_graph_create(ctx, &g) == DT_OK);
     dt_tensor x = dt_input(g, "x", DT_F32, dt_dims(4)), y = x;
     for (int layer = 0; layer < 2; layer++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "h.%d", layer);
         dt_scope_push(g, name);
         y = dt_nn_linear(y, "fc", 4);

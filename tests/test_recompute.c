@@ -255,7 +255,7 @@ TEST(marks_hold_for_later_programs_and_at_other_shapes) {
     REQUIRE(!dt_graph_create(ctx, &graph));
     dt_tensor x = h[0] = dt_input(graph, "x", DT_F32, dt_dims(3, 12, 12));
     for (int i = 1; i < 13; i++) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "c%d", i);
         h[i] = dt_relu(dt_nn_conv2d(h[i - 1], name, 3, 3, &same));
     }
