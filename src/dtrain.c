@@ -1,10 +1,11 @@
 /* The one ordered list of dtrain's source files, a layer after the layers that it uses. It is the
  * development build (`cc -c src/dtrain.c`) and the input of tools/amalgamate, which writes dtrain.h
- * from it: what follows dtrain_api.h is compiled under DT_IMPLEMENTATION only. */
+ * from it: what follows dtrain_api.h is compiled under DT_IMPLEMENTATION, or a part of it, only. */
 #include "dtrain_api.h"
 
 /* ---- base: memory, errors, text, threads, random numbers, hashes, json, files */
 #include "base/prelude.h"
+#include "base/split.h"
 #include "base/base.h"
 #include "base/dtype.h"
 #include "base/system/thread.h"
@@ -39,9 +40,9 @@ DTI_OPTIMIZE_END
 
 /* ---- comm: collectives over threads, TCP and MPI; uses base alone */
 #include "comm/comm.h"
-#include "comm/life.c"
-#include "comm/collective/kind.c"
 #include "comm/collective/fold.h"
+#if DTI_COMPILES_COMM
+#include "comm/collective/kind.c"
 DTI_OPTIMIZE_SPEED
 #include "comm/collective/fold.c"
 DTI_OPTIMIZE_END
@@ -59,6 +60,7 @@ DTI_OPTIMIZE_END
 #include "comm/collective/choose.c"
 #endif
 #include "comm/collective/coll.c"
+#include "comm/life.c"
 #ifndef DT_NO_COMM
 #include "comm/socket.h"
 #include "comm/socket_posix.c"
@@ -105,6 +107,7 @@ DTI_OPTIMIZE_END
 #endif
 #include "comm/comm.c"
 #include "comm/group.c"
+#endif /* DTI_COMPILES_COMM */
 
 #ifndef DT_COMM_ONLY
 /* ---- kernel: raw pointers only */
@@ -119,13 +122,16 @@ DTI_OPTIMIZE_SPEED
 #include "kernel/conv.h"
 #include "kernel/half.h"
 #include "kernel/isa_kernels.h"
+#if DTI_COMPILES_KERNELS
 #include "kernel/gemm.c"
 #include "kernel/gemm_half.c"
 #include "kernel/conv_walk.c"
 #include "kernel/conv_dw.c"
 #include "kernel/isa_kernels.c"
+#endif
 DTI_OPTIMIZE_END
 
+#if DTI_COMPILES_CORE
 /* ---- tensor: shape, node, graph */
 #include "tensor/graph.h"
 #include "tensor/shape.c"
@@ -263,6 +269,7 @@ DTI_OPTIMIZE_END
 #include "train/evaluate.c"
 #include "train/state.c"
 
+#endif /* DTI_COMPILES_CORE */
 #endif /* DT_COMM_ONLY */
 
 #include "base/epilogue.h"

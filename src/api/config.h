@@ -3,6 +3,9 @@
  *
  *   option              default   meaning and cost
  *   DT_IMPLEMENTATION   off       compile the library here; in exactly one C file (GCC or Clang)
+ *   DT_IMPLEMENTATION_CORE, DT_IMPLEMENTATION_KERNELS, DT_IMPLEMENTATION_COMM
+ *                       off       instead of it: a part each, in three C files that compile at the
+ *                                 same time; with DT_NO_COMM two are enough
  *   DT_STATIC           off       every public function is static: a private copy in that file
  *   DT_COMM_ONLY        off       compile only the collectives (dt_comm): no graphs, no devices
  *   DT_NO_VULKAN        off       leave the Vulkan backend out (about an eighth of the object)

@@ -1,6 +1,7 @@
 /* Results, the newest error's text, and the log. Nothing here prints: without a logger dtrain is
  * silent. A text is cut at the size of dti_base.error, never refused. */
 
+#if DTI_COMPILES_CORE
 const char *dt_result_text(dt_result result) {
     static const char *const texts[] = {
         [DT_OK] = "no error",
@@ -28,6 +29,7 @@ const char *dt_result_text(dt_result result) {
         return "an unknown result";
     return texts[result];
 }
+#endif
 
 static dt_result dti_fail(dti_base *base, dt_result result, const char *format, ...) {
     /* Apart from base->error, because an argument may be the old text, which is being extended. */

@@ -49,6 +49,7 @@ struct dt_comm {
     char launcher[16];     /* dt_comm_desc's */
 };
 
+#if DTI_COMPILES_COMM
 /* A comm that has no transport yet, in memory of `base`: a root one (parent NULL, which copies
  * *base) or a group. NULL after dti_fail(base, MEMORY). */
 static dt_comm *dti_comm_new(dti_base *base, dt_comm *parent, uint32_t rank, uint32_t size);
@@ -85,3 +86,4 @@ static uint64_t dti_coll_out_bytes(const dt_comm_op *op, uint32_t rank, uint32_t
 static const char *dti_coll_text(const dt_comm_op *op, char text[DTI_COLL_TEXT]);
 /* What makes two ranks' operations one: all but the buffers. send and recv match each other. */
 static bool dti_coll_agrees(const dt_comm_op *a, const dt_comm_op *b);
+#endif

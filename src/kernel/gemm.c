@@ -7,9 +7,8 @@
 #define DTI_GEMM_GROUP(mr) (96 / (mr))
 #define DTI_GEMM_PANEL_A(mr) ((mr)*DTI_GEMM_KC + 16)
 #define DTI_GEMM_PACKED_A (16 * DTI_GEMM_PANEL_A(6))
-#define DTI_GEMM_AHEAD 8             /* columns of A that are fetched before they are packed */
-#define DTI_GEMM_TILE_MACS (1 << 18) /* less work a tile than this is not worth a thread */
-#define DTI_GEMM_PACK_COST 24        /* packing one element, in multiply-adds */
+#define DTI_GEMM_AHEAD 8      /* columns of A that are fetched before they are packed */
+#define DTI_GEMM_PACK_COST 24 /* packing one element, in multiply-adds */
 
 typedef struct dti_gemm_grid {
     int64_t rows, cols, row_unit, col_unit; /* tiles; a tile's edges are multiples of the units */
@@ -73,19 +72,23 @@ static dti_gemm_block dti_gemm_turn(const dti_gemm_block *g) {
     return t;
 }
 
-static int64_t dti_gemm_tiles(const dti_gemm *g, int threads) {
+DTI_SEAM int64_t dti_gemm_tiles(const dti_gemm *g, int threads) {
     if (threads <= 1)
         return 1;
     dti_gemm_grid grid = dti_gemm_make_grid(g, threads);
     return grid.rows * grid.cols;
 }
 
-static size_t dti_gemm_scratch_bytes(const dti_gemm *g, int threads) {
+DTI_SEAM size_t dti_gemm_scratch_bytes(const dti_gemm *g, int threads) {
     (void)threads;
     int64_t k = DTI_MIN(g->k, DTI_GEMM_KC);
     int64_t n = DTI_MIN((DTI_MAX(g->m, g->n) + 31) / 32 * 32, dti_gemm_columns(k));
     return (size_t)(k * n + DTI_GEMM_PACKED_A) * sizeof(float);
 }
+
+/* Of operands in 16 bits: gemm_half.c. */
+static void dti_gemm_half_block(const struct dti_isa_kernels *k, const dti_gemm *g, int64_t i0,
+                                int64_t i1, int64_t j0, int64_t j1, void *scratch);
 
 static void dti_gemm_run_block(const struct dti_isa_kernels *kernels, const dti_gemm *g, int64_t i0,
                                int64_t i1, int64_t j0, int64_t j1, void *scratch) {
@@ -116,8 +119,8 @@ static void dti_gemm_run_block(const struct dti_isa_kernels *kernels, const dti_
         kernels->gemm_block(&block, scratch);
 }
 
-static void dti_gemm_run(const struct dti_isa_kernels *kernels, const dti_gemm *g, int threads,
-                         int64_t tile_begin, int64_t tile_end, void *scratch) {
+DTI_SEAM void dti_gemm_run(const struct dti_isa_kernels *kernels, const dti_gemm *g, int threads,
+                           int64_t tile_begin, int64_t tile_end, void *scratch) {
     if (threads <= 1) {
         if (tile_begin < tile_end)
             dti_gemm_run_block(kernels, g, 0, g->m, 0, g->n, scratch);

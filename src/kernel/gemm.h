@@ -5,6 +5,7 @@
  * first. So the bits depend on the operands only: not on the set, the tiles or the threads. */
 
 #define DTI_GEMM_KC 256 /* 256 to 512 measured alike; the shortest asks least of L1 and L2 */
+#define DTI_GEMM_TILE_MACS (1 << 18) /* less work a tile than this is not worth a thread */
 
 /* GEMM's spec[1]. RELU_GRAD: binding 3 is the mask, at bias_offset, laid out as C; no bias then. */
 enum { DTI_GEMM_NONE, DTI_GEMM_RELU, DTI_GEMM_RELU_GRAD };
@@ -36,18 +37,16 @@ typedef struct dti_gemm {
 } dti_gemm;
 
 /* The outer index space: independent tiles of C, about one a thread; 1 where threads do not pay. */
-static int64_t dti_gemm_tiles(const dti_gemm *g, int threads);
+DTI_SEAM int64_t dti_gemm_tiles(const dti_gemm *g, int threads);
 /* What one worker needs, 64-byte aligned; a function of m, n, k only. */
-static size_t dti_gemm_scratch_bytes(const dti_gemm *g, int threads);
+DTI_SEAM size_t dti_gemm_scratch_bytes(const dti_gemm *g, int threads);
 /* Tiles [tile_begin, tile_end); neighbours in one call share their packing. */
 struct dti_isa_kernels;
-static void dti_gemm_run(const struct dti_isa_kernels *kernels, const dti_gemm *g, int threads,
-                         int64_t tile_begin, int64_t tile_end, void *scratch);
+DTI_SEAM void dti_gemm_run(const struct dti_isa_kernels *kernels, const dti_gemm *g, int threads,
+                           int64_t tile_begin, int64_t tile_end, void *scratch);
 
 /* What one worker needs where there is a `half`. */
-static size_t dti_gemm_half_scratch_bytes(void);
-static void dti_gemm_half_block(const struct dti_isa_kernels *k, const dti_gemm *g, int64_t i0,
-                                int64_t i1, int64_t j0, int64_t j1, void *scratch);
+DTI_SEAM size_t dti_gemm_half_scratch_bytes(void);
 
 /* For gemm_body.h: a rectangle of C with its operands; bias may run along rows or columns. */
 typedef struct dti_gemm_block {

@@ -23,4 +23,4 @@ typedef struct dti_isa_kernels {
 } dti_isa_kernels;
 
 /* Threads: any. Never NULL. */
-static const dti_isa_kernels *dti_isa_kernels_select(int isa_max);
+DTI_SEAM const dti_isa_kernels *dti_isa_kernels_select(int isa_max);
