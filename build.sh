@@ -286,12 +286,14 @@ build_comm_tests() {
 }
 
 # The implementation, once for all programs that need nothing but the public header: each of them
-# compiled by itself, as its first lines say, takes a minute.
-build_library() {
-    if newer build/dtrain.o dtrain.h build/flags; then return 0; fi
-    say "$CC dtrain.h"
+# compiled by itself, as its first lines say, takes a minute. Its parts compile beside each other.
+library='build/dtrain_CORE.o build/dtrain_KERNELS.o build/dtrain_COMM.o'
+
+build_part() {
+    if newer "build/dtrain_$1.o" dtrain.h build/flags; then return 0; fi
+    say "$CC dtrain.h: $1"
     # shellcheck disable=SC2086 # words are meant
-    "$CC" $CFLAGS -DDT_IMPLEMENTATION -x c -c dtrain.h -o build/dtrain.o
+    "$CC" $CFLAGS "-DDT_IMPLEMENTATION_$1" -x c -c dtrain.h -o "build/dtrain_$1.o"
 }
 
 # linked SOURCE: declarations alone, with the library.
@@ -300,7 +302,7 @@ linked() {
     if newer "$output" "$1" dtrain.h build/flags; then return 0; fi
     say "$CC $1"
     # shellcheck disable=SC2086
-    "$CC" $CFLAGS -DDTI_IMPLEMENTED -I. "$1" build/dtrain.o -o "$output" $LIBS
+    "$CC" $CFLAGS -DDTI_IMPLEMENTED -I. "$1" $library -o "$output" $LIBS
 }
 
 build() {
@@ -310,25 +312,31 @@ build() {
     with_public='examples/xor.c examples/hello.c examples/data_parallel.c examples/fashion_mnist.c
         examples/fashion_mnist_conv.c tools/dtinfo.c'
     by_itself='examples/allreduce.c tools/dtbench.c tools/dtmodel.c tools/dtrun.c'
-    # As many at a time as there are processors.
-    started=0 at_once=$(nproc 2>/dev/null || echo 1) pids= failed=no
-    for made in build_tests build_library build_comm_tests $by_itself; do
-        case $made in
-        build_*) ($made) & ;;
-        *) (compile "build/$(basename "$made" .c)" "$made") & ;;
-        esac
+    rm -rf build/taken
+    mkdir build/taken
+    lanes=$(nproc 2>/dev/null || echo 1) pids= failed=no
+    while [ "$lanes" -gt 0 ]; do
+        # shellcheck disable=SC2086 # words are meant
+        build_lane build_tests CORE KERNELS $by_itself COMM build_comm_tests &
         pids="$pids $!"
-        started=$((started + 1))
-        if [ $((started % at_once)) = 0 ]; then build_wait; fi
+        lanes=$((lanes - 1))
     done
-    build_wait
+    for pid in $pids; do wait "$pid" || failed=yes; done
     if [ $failed = yes ]; then die "what is above does not compile"; fi
     for source in $with_public; do linked "$source"; done
 }
 
-build_wait() {
-    for pid in $pids; do wait "$pid" || failed=yes; done
-    pids=
+# build_lane WORK...: what no other lane has taken, one after the other. Each processor has a lane.
+build_lane() {
+    for made in "$@"; do
+        mkdir "build/taken/$(basename "$made")" 2>/dev/null || continue
+        case $made in
+        build_*) ($made) & ;;
+        *.c) (compile "build/$(basename "$made" .c)" "$made") & ;;
+        *) (build_part "$made") & ;;
+        esac
+        wait $! || exit 1 # not with || behind the work itself, which would go on after errors
+    done
 }
 
 # ---- Fashion-MNIST: Debian's package, else the original files. Both hold the same IDX files, in

@@ -165,6 +165,46 @@ C
     if $work/two; then pass; else fail $test "fails"; fi
 }
 
+# ---- the implementation as build.sh compiles it for the examples: in three files
+
+# parts_link PROGRAM PART...: the hostile host, which then has declarations alone, with these parts.
+parts_link() {
+    program=$work/$1 objects=
+    shift
+    for part in "$@"; do objects="$objects build/dtrain_$part.o"; done
+    # shellcheck disable=SC2086 # words are meant
+    ${CC:-cc} ${CFLAGS:--O2} -DDTI_IMPLEMENTED -I. tests/hostile_host.c $objects -o "$program" \
+        -lm -ldl -lpthread >"$program.log" 2>&1
+}
+
+# parts_miss TEST MISSING PART...: the linker says MISSING's name.
+parts_miss() {
+    missing=DT_IMPLEMENTATION_$2 name=$1
+    shift 2
+    if parts_link cc_less "$@"; then
+        fail "$name" "it links without $missing"
+    elif ! grep -q "dti_missing_$missing" $work/cc_less.log; then
+        fail "$name" "the linker does not name $missing" $work/cc_less.log
+    else
+        return 0
+    fi
+    return 1
+}
+
+parts_tests() {
+    test=three_files_give_the_recorded_bits
+    if wanted $test; then
+        rm -f $work/cc_parts
+        parts_link cc_parts CORE KERNELS COMM
+        host_run $test cc_parts threads 2
+    fi
+    test=without_one_of_the_three_files_the_linker_names_it
+    if wanted $test; then
+        parts_miss $test CORE KERNELS COMM && parts_miss $test KERNELS CORE COMM &&
+            parts_miss $test COMM CORE KERNELS && pass
+    fi
+}
+
 # language_test TEST COMPILER SUFFIX STANDARD: the declarations alone, without a warning.
 language_test() {
     wanted "$1" || return 0
@@ -309,6 +349,7 @@ no_comm_test
 app_test app_in_an_empty_folder_builds_and_learns -O2 app.c -lm -ldl -lpthread
 app_test app_without_vulkan_builds_and_learns -O2 -DDT_NO_VULKAN app.c -lm -lpthread
 link_test
+parts_tests
 model_test
 language_test declarations_are_c99 gcc c c99
 language_test declarations_are_c11 gcc c c11
