@@ -68,7 +68,7 @@ END
 cmake_test() {
     write_cmake_project
     cmake -S "$work/project" -B "$work/project/build" -DCMAKE_C_COMPILER="$compiler" \
-        -DCMAKE_C_FLAGS=-O0 && cmake --build "$work/project/build" && "$work/project/build/app"
+        -DCMAKE_C_FLAGS=-O0 && cmake --build "$work/project/build" --parallel 2 && "$work/project/build/app"
 }
 
 if possible an_installed_header_is_found_by_pkg_config pkg-config; then
