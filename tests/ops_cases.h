@@ -141,7 +141,7 @@ static const dti_attr ops_unary_attr[] = {
     [DTI_U_LEAKY_RELU] = {.f = {0.0625f}}, /* and so 1 - slope is exact */
     [DTI_U_ELU] = {.f = {1.25f}},
     [DTI_U_AFFINE] = {.f = {-1.7f, 0.3f}},
-    [DTI_U_COUNT] = {{0}},
+    [DTI_U_COUNT] = {.f = {0}},
 };
 
 static ops_range ops_unary_range(uint32_t selector) {

@@ -276,6 +276,69 @@ TEST(marks_hold_for_later_programs_and_at_other_shapes) {
     dt_ctx_destroy(ctx);
 }
 
+/* ---- memory that runs out */
+
+typedef struct again_memory {
+    int left; /* allocations until one fails; -1: none will */
+    int held;
+} again_memory;
+
+static void *again_alloc(void *user, size_t bytes, size_t align) {
+    again_memory *m = user;
+    if (m->left == 0)
+        return NULL;
+    m->left -= m->left > 0;
+    m->held++;
+    return aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+
+static void again_release(void *user, void *memory, size_t bytes) {
+    (void)bytes;
+    ((again_memory *)user)->held--;
+    free(memory);
+}
+
+/* The same program, in less memory than it likes, for other shapes, or both, is made with memory
+ * for 0, 1, 2, ... allocations until they suffice. */
+static void again_starve(bool budget, bool shapes) {
+    again_memory memory = {.left = -1};
+    dt_ctx *ctx = NULL;
+    dt_graph *graph = NULL;
+    dt_store *store = NULL;
+    dt_program *program = NULL;
+    const dt_allocator allocator = {again_alloc, again_release, &memory};
+    REQUIRE(!dt_ctx_create(&(dt_ctx_desc){.allocator = allocator, .no_vulkan = true}, &ctx));
+    REQUIRE(!dt_graph_create(ctx, &graph));
+    dt_tensor x = dt_input(graph, "x", DT_F32, dt_dims(6, 16)), y = x;
+    for (int i = 0; i < 6; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "l%d", i);
+        y = dt_tanh(dt_nn_linear(y, name, 16));
+    }
+    dt_program_desc desc = {.loss = dt_mean_loss(dt_square(y)), .batch = 8, .gradients = true};
+    REQUIRE(!dt_store_create(graph, &(dt_store_desc){.device = "cpu"}, &store));
+    if (shapes)
+        desc.shapes[0] = (dt_input_shape){x, dt_dims(9, 16)};
+    if (budget)
+        desc.memory_bytes = again_bytes(store, &desc, ctx) / 4 * 3;
+    dt_result result = DT_ERROR_MEMORY;
+    for (int until = 0; result == DT_ERROR_MEMORY && until < 1000; until++) {
+        memory.left = until;
+        result = dt_program_create(store, &desc, &program);
+        memory.left = -1;
+        CHECK_TEXT(!result == !!program && (!result || dt_ctx_error(ctx)[0]),
+                   "no memory after %d allocations: %d", until, result);
+    }
+    CHECK_TEXT(!result, "%s", dt_ctx_error(ctx));
+    dt_ctx_destroy(ctx);
+    CHECK(memory.held == 0);
+}
+
+TEST(a_program_whose_memory_runs_out_while_it_is_fitted_or_reshaped_leaves_nothing) {
+    for (int way = 0; way < 4; way++)
+        again_starve(way & 1, way & 2);
+}
+
 /* ---- trainers: marks are the graph's, so they hold for every replica */
 
 static uint64_t again_train(const char *devices, bool marks) {

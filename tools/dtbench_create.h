@@ -68,12 +68,13 @@ static void create(const char *name, int count) {
     double graph = since(&start);
     try(s.ctx, dt_store_create(s.graph, &(dt_store_desc){.device = "cpu"}, &s.store), name);
     double store = since(&start);
+    const dt_optim_desc adamw = {.kind = DT_OPTIM_ADAMW};
     dt_program_desc desc = {.label = name, .batch = 1};
     if (!strcmp(name, "maps") || !strcmp(name, "fan")) {
         desc.outputs[0] = x;
     } else {
         desc.loss = dt_mean_loss(x);
-        desc.optim = &(dt_optim_desc){.kind = DT_OPTIM_ADAMW};
+        desc.optim = &adamw;
     }
     since(&start);
     try(s.ctx, dt_program_create(s.store, &desc, &s.program), name);

@@ -28,7 +28,6 @@ static dt_result dti_assembly_wire(dti_assembly *a, uint32_t i, const dti_edge *
         if (a->wires[k].in == w->in)
             return dti_assembly_refuse(a, i, "x has an edge already");
     }
-    a->programs[e->to]->written[w->in - to->ports] = true; /* by every step */
     return DT_OK;
 }
 
@@ -96,7 +95,13 @@ static dt_result dti_assembly_make(dti_assembly *a, dt_program *const *programs,
         result = dti_assembly_program(a, i);
     for (uint32_t i = 0; i < a->wire_count && !result; i++)
         result = dti_assembly_wire(a, i, &edges[i]);
-    return result ? result : dti_assembly_ends(a);
+    if (!result)
+        result = dti_assembly_ends(a);
+    for (uint32_t i = 0; i < a->wire_count && !result; i++) {
+        dt_program *to = a->programs[a->wires[i].to];
+        to->written[a->wires[i].in - to->code->ports] = true; /* by every step */
+    }
+    return result;
 }
 
 static dt_result dti_assembly_create(dt_program *const *programs, uint32_t program_count,
