@@ -99,6 +99,7 @@ DTI_OPTIMIZE_END
 #include "comm/transport/thread_hub.c"
 #include "comm/transport/thread_job.c"
 #include "comm/transport/thread.c"
+#include "comm/transport/tcp.h"
 #include "comm/transport/tcp_conn.c"
 #include "comm/transport/tcp_tls.c"
 #include "comm/transport/tcp.c"

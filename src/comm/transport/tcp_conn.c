@@ -10,62 +10,6 @@
 #define DTI_READ_BYTES_MAX (1u << 20) /* from one connection before the others have a turn */
 #define DTI_USER_TIMEOUT_MS 60000     /* the system's own limit, behind the protocol's */
 
-typedef struct dti_tcp_conn {
-    int fd; /* -1 = none */
-    dti_link *link;
-    uint32_t at;              /* its place among the active ones */
-    bool connecting, blocked; /* blocked: the system took no more */
-    int try_next;             /* of the addresses: the next one to try */
-    uint64_t started;         /* connecting since, ns */
-    dti_tls_conn tls;         /* with integrity TLS */
-    bool heard, secure;       /* of TLS: something has come; the handshake is done */
-    bool clear;               /* no TLS, though the others have it: a refusal goes out */
-    bool shut_due;            /* when the ciphertext is out */
-} dti_tcp_conn;
-
-typedef struct dti_tcp dti_tcp;
-
-/* How a connection's bytes go through TLS: tcp_tls.c. */
-typedef struct dti_conn_by_tls {
-    bool (*start)(dti_tcp *t, dti_tcp_conn *c); /* false: the connection is gone */
-    bool (*write)(dti_tcp *t, dti_tcp_conn *c); /* true when something went */
-    void (*read)(dti_tcp *t, dti_tcp_conn *c);
-} dti_conn_by_tls;
-
-struct dti_tcp {
-    dti_base *base;
-    dt_comm_desc desc;
-    dti_core core;
-    dti_rendezvous meeting;
-    dti_key_share share;
-    dti_tls *tls; /* NULL: in the clear */
-    const dti_conn_by_tls *by_tls;
-    dti_mutex lock;
-    dti_thread thread;
-    bool sockets, locked_made, thread_made; /* what has been made */
-    int nudge[2];                           /* a pipe: ends the application's sleep */
-    uint32_t events_seen;                   /* of core.events, by the thread */
-    bool sleeping;                          /* the application is in poll */
-    int wake[2];                            /* a pipe: ends the thread's sleep */
-    uint64_t accept_after;                  /* there was no descriptor: not before this time, ns */
-    int reserve;                            /* a descriptor to give up when there are no more */
-    dti_tcp_conn *conns;                    /* [core.link_count] */
-    dti_tcp_conn **active;                  /* those with a descriptor */
-    uint32_t active_count;
-    struct pollfd *polls[2]; /* of the application, of the thread */
-    dti_link **polled[2];
-    _Atomic bool stop;
-    bool to_try;       /* the core has asked for connections */
-    bool waiting;      /* the application moves the data */
-    bool thread_reads; /* the thread looks at data connections too */
-};
-
-/* The state of one dt_comm. */
-typedef struct dti_tcp_group {
-    dti_tcp *tcp;
-    dti_rank_group *group;
-} dti_tcp_group;
-
 /* ---- connections */
 
 static bool dti_conn_has_tls(const dti_tcp *t, const dti_tcp_conn *c) {
