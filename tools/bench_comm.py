@@ -2,12 +2,13 @@
 """What ./build.sh bench comm runs: all-reduce over TCP beside gloo, Open MPI and plain sockets.
 
     ./build.sh bench comm [--ranks 2,4,8] [--sizes 4,1k,4M] [--rounds 7] [--ms 200] [--quick]
-                          [--netns] [--only-netns] [--json FILE]
+                          [--netns] [--only-netns] [--congestion reno,bbr] [--gbps 0,1] [--json FILE]
 
 Float32 sums over loopback TCP; with --netns (as root) also between network namespaces, as between
-hosts: joined by veth and a bridge, then shaped to 1 Gbit/s by tbf. In each round the peers take
-turns: dtrain with CRC, gloo, Open MPI over TCP, dtrain without CRC, and for two ranks the same bytes
-both ways over plain sockets and iperf3. Then threads of one process beside memcpy. Peers that are not
+hosts: joined by veth and a bridge, then shaped to 1 Gbit/s by tbf; by reno, and by bbr, which is the
+default of many hosts and paces connections that are idle between operations. In each round the peers
+take turns: dtrain with CRC, gloo, Open MPI over TCP, dtrain without CRC, as many bytes over plain
+sockets (tools/dtbench_raw.h), and for the first number of ranks iperf3. Then threads of one process beside memcpy. Peers that are not
 there are left out. Tables have the medians of the rounds' times, and of the rounds' ratios, with
 their least and largest; ratios above 1 mean that dtrain is faster. The time on processors is that of the
 rank that works most; Open MPI's has its waiting in it, for it spins.
@@ -28,19 +29,13 @@ import time
 
 sys.dont_write_bytecode = True
 import bench # it has gone to the root of the repository
-from bench_net import TIMEOUT_SECONDS, Loopback, Namespaces, run
+from bench_comm_aims import print_aims, size_text
+from bench_net import TIMEOUT_SECONDS, Loopback, Namespaces, congestion_controls, run
 
 SIZES = [4, 64, 1 << 10, 16 << 10, 256 << 10, 4 << 20, 64 << 20, 256 << 20]
 QUICK_SIZES = [1 << 10, 64 << 10, 4 << 20]
 THREAD_SIZES = [1 << 10, 64 << 10, 1 << 20, 16 << 20, 64 << 20]
-SHAPED_GBPS = 1.0
 IPERF_SECONDS = 2
-# (peer, bytes) -> least speed ratio by ranks; gloo's at every size is its own line.
-AIMS = {("openmpi", 1 << 10): {2: 1.0, 4: 1 / 0.75, 8: 1 / 0.75},
-        ("openmpi", 4 << 20): {2: 1.3, 4: 1.5},
-        ("openmpi", 64 << 20): {2: 1.0, 4: 1.0, 8: 1.0},
-        ("gloo", 64 << 20): {2: 1.3, 4: 1.3, 8: 1.3}}
-SHAPED_AIM = 0.95 # of iperf3's
 PEERS = ("crc", "gloo", "openmpi", "none", "raw") # a round's order
 HOW_TO_GET = {"gloo": "PyTorch with gloo (Debian: apt install python3-torch)",
               "openmpi": "Open MPI (Debian: apt install openmpi-bin libopenmpi-dev)",
@@ -150,7 +145,7 @@ class Peers:
 
     def measure(self, peer, net, ranks, ms, sizes):
         """{bytes: result}; empty when the peer is not there or fails, which ours must not."""
-        if peer in self.missing or (peer == "raw" and ranks != 2):
+        if peer in self.missing:
             return {}
         try:
             if peer == "gloo":
@@ -169,13 +164,6 @@ class Peers:
 
 
 # ---- tables
-
-
-def size_text(size):
-    for unit, name in ((1 << 20, "MB"), (1 << 10, "KB")):
-        if size >= unit:
-            return f"{size / unit:g} {name}"
-    return f"{size} B"
 
 
 def line_of(size, ranks, rounds):
@@ -260,37 +248,18 @@ def bench_threads(options):
     return lines
 
 
-def aim(report, line, peer, least):
-    found = line["ratio"].get(peer)
-    if found:
-        print(f"  {'met ' if found[0] >= least else 'MISSED'}  {report['net']}, {line['ranks']} ranks, "
-              f"{size_text(line['bytes'])}: {found[0]:.2f} of {peer}'s speed, aim {least:.2f}")
-
-
-def print_aims(reports):
-    """Those of the loopback and the namespaces as they are; of a shaped link, its share."""
-    print("\nAims, of the medians with CRC:")
-    for report in reports:
-        stream = next((r["iperf3"] for r in reports if r["net"] == report["net"] and "iperf3" in r), None)
-        if report["allocations"]:
-            print(f"  MISSED  {report['net']}, {report['ranks']} ranks: no allocation in a loop")
-        if report["gbps"] and stream:
-            best = max(report["lines"], key=lambda line: line["busbw"])
-            share = best["busbw"] / stream["one"]
-            print(f"  {'met ' if share >= SHAPED_AIM else 'MISSED'}  {report['net']}, {report['ranks']} "
-                  f"ranks, {size_text(best['bytes'])}: {100 * share:.1f} % of iperf3, aim "
-                  f"{100 * SHAPED_AIM:.0f} %")
-        if report["gbps"]:
-            continue
-        for line in report["lines"]:
-            for (peer, size), least in AIMS.items():
-                if size == line["bytes"] and line["ranks"] in least:
-                    aim(report, line, peer, least[line["ranks"]])
-            if ("gloo", line["bytes"]) not in AIMS:
-                aim(report, line, "gloo", 1.0)
-
-
 # ---- all of it
+
+
+def namespaces(options):
+    """One network for each limit and congestion control that is there."""
+    there, nets = congestion_controls(), []
+    for name in options.congestion.split(","):
+        if name in there:
+            nets += [Namespaces(max(options.ranks), gbps or None, name) for gbps in options.gbps]
+        else:
+            print(f"left out: this kernel has no congestion control {name}, only {', '.join(there)}")
+    return nets
 
 
 def parse_size(text):
@@ -312,6 +281,8 @@ def parse():
     parser.add_argument("--quick", action="store_true", help="2 and 4 ranks, 3 sizes, 3 short rounds")
     parser.add_argument("--netns", action="store_true", help="also between network namespaces (root)")
     parser.add_argument("--only-netns", action="store_true", help="between network namespaces alone")
+    parser.add_argument("--congestion", default="reno,bbr", help="TCP's in the namespaces: reno,bbr")
+    parser.add_argument("--gbps", default="0,1", help="what a namespace may send; 0 = no limit: 0,1")
     parser.add_argument("--json", metavar="FILE", help="also write everything there")
     options = parser.parse_args()
     quick = options.quick
@@ -320,6 +291,7 @@ def parse():
     options.ranks = [int(t) for t in (options.ranks or ("2,4" if quick else "2,4,8")).split(",")]
     options.rounds = options.rounds or (3 if quick else 7)
     options.ms = options.ms or (50 if quick else 200)
+    options.gbps = [float(t) for t in options.gbps.split(",")]
     if min(options.ranks) < 2 or max(options.ranks) > 64:
         raise bench.Failure("ranks are 2 to 64")
     if (options.netns or options.only_netns) and os.geteuid() != 0:
@@ -339,7 +311,7 @@ def main():
               "gloo": peers.gloo.version if peers.gloo else None}
     nets = [] if options.only_netns else [contextlib.nullcontext(Loopback())]
     if options.netns or options.only_netns:
-        nets += [Namespaces(max(options.ranks), gbps) for gbps in (None, SHAPED_GBPS)]
+        nets += namespaces(options)
     try:
         for net in nets:
             with net as entered:

@@ -1,4 +1,5 @@
-"""Where ./build.sh bench comm runs ranks: on loopback, or in network namespaces as if on hosts.
+"""Where ./build.sh bench comm runs ranks: on loopback, or in network namespaces as if on hosts, by a
+congestion control that is named: what the machine's default is, differs, and so do the figures.
 
 Both say how a command is run beside a rank (`inside`), and what starts ranks of ours and of Open MPI
 (`ours`, `mpirun`). Namespaces take root, and are removed at the end.
@@ -33,6 +34,12 @@ def run(command, timeout=TIMEOUT_SECONDS):
     return out
 
 
+def congestion_controls():
+    """Those that any process may use here."""
+    with open("/proc/sys/net/ipv4/tcp_available_congestion_control", encoding="ascii") as f:
+        return f.read().split()
+
+
 class Loopback:
     title, namespaces, address, interface, gbps = "loopback", None, "127.0.0.1", "lo", None
 
@@ -48,12 +55,12 @@ class Loopback:
 
 class Namespaces:
     """As many hosts as ranks: each has a network of its own with eth0; a bridge joins them. gbps:
-    what each may send, or None."""
+    what each may send, or None; congestion: TCP's default there."""
     namespaces, interface, switch = "dtbench", "eth0", "dtbenchsw"
 
-    def __init__(self, count, gbps=None):
-        self.count, self.gbps, self.address = count, gbps, self.at(0)
-        self.title = f"namespaces, {gbps:g} Gbit/s" if gbps else "namespaces"
+    def __init__(self, count, gbps, congestion):
+        self.count, self.gbps, self.congestion, self.address = count, gbps, congestion, self.at(0)
+        self.title = f"namespaces, {congestion}" + (f", {gbps:g} Gbit/s" if gbps else "")
 
     @staticmethod
     def at(rank):
@@ -73,6 +80,8 @@ class Namespaces:
             run(["ip", "-n", self.switch, "link", "set", f"p{rank}", "master", "br0", "up"])
             run([*ip, "addr", "add", f"{self.at(rank)}/24", "dev", "eth0"])
             run([*ip, "link", "set", "eth0", "up"])
+            run(self.inside(rank, ["sysctl", "-q", "-w",
+                                   f"net.ipv4.tcp_congestion_control={self.congestion}"]))
             if self.gbps: # the burst holds what TCP hands over at once, 64 KiB
                 run(["tc", "-n", name, "qdisc", "add", "dev", "eth0", "root", "tbf", "rate",
                      f"{self.gbps}gbit", "burst", "256kb", "latency", "20ms"])

@@ -2,7 +2,8 @@
  *
  *     dtrun -n N dtbench_comm tcp crc|mac|tls|none MS BYTES...   all-reduce, float32 sum, over TCP
  *                                       crc:ring and the like: by this algorithm
- *     dtrun -n 2 dtbench_comm raw ADDRESS MS BYTES...    the same bytes both ways, no library
+ *     dtrun -n N dtbench_comm raw ADDRESS MS BYTES...    as many bytes over plain sockets, no
+ *                                       library (dtbench_raw.h); ADDRESS is rank 0's
  *     dtbench_comm threads N MS BYTES...                 all-reduce of threads, and memcpy
  *     dtrun -n N dtbench_comm tune MS                    the algorithms and settings for a group
  *
@@ -33,8 +34,7 @@
 #define REPEATS_MOST 20000
 #define WARM_TRIES 3     /* the least of them says how often to repeat: one may be disturbed */
 #define SLOW_SECONDS 0.5 /* what takes longer is tried once */
-#define SPIN_SECONDS 200e-6
-#define RANKS_MAX 64 /* that are threads */
+#define RANKS_MAX 64     /* that are threads, or on plain sockets */
 #define SIZES_MAX 64
 
 typedef struct bench { /* one rank's side of what is measured */
@@ -44,7 +44,6 @@ typedef struct bench { /* one rank's side of what is measured */
     char *in, *out;
     size_t bytes;
     dt_comm_algorithm algorithm;
-    int socket; /* of raw */
 } bench;
 
 typedef struct request { /* what the command line asks for */
@@ -97,41 +96,7 @@ static void step_memcpy(bench *b) {
     __asm__ volatile("" : : "r"(b->out) : "memory"); /* it is not to be left out */
 }
 
-/* Whether a call on the non-blocking socket moved nothing; what else goes wrong ends the
- * program. */
-static bool moved_nothing(ssize_t moved) {
-    if (moved > 0)
-        return false;
-    if (moved == 0 || (errno != EAGAIN && errno != EINTR))
-        fail("raw", moved == 0 ? "the other rank has gone" : strerror(errno));
-    return true;
-}
-
-/* All bytes to the other rank and as many from it: what an all-reduce of two ranks moves at least.
- * It spins before it sleeps: both ends are awake, and a wake-up costs more than a short message. */
-static void step_raw(bench *b) {
-    size_t sent = 0, got = 0;
-    double idle_since = 0;
-    while (sent < b->bytes || got < b->bytes) {
-        ssize_t out = 0, in = 0;
-        if (sent < b->bytes && !moved_nothing(out = send(b->socket, b->in + sent, b->bytes - sent,
-                                                         MSG_DONTWAIT | MSG_NOSIGNAL)))
-            sent += (size_t)out;
-        if (got < b->bytes &&
-            !moved_nothing(in = recv(b->socket, b->out + got, b->bytes - got, MSG_DONTWAIT)))
-            got += (size_t)in;
-        if (out > 0 || in > 0) {
-            idle_since = 0;
-        } else if (idle_since == 0) {
-            idle_since = now_s();
-        } else if (now_s() - idle_since < SPIN_SECONDS) {
-            sched_yield();
-        } else {
-            short events = (short)(POLLIN | (sent < b->bytes ? POLLOUT : 0));
-            poll(&(struct pollfd){.fd = b->socket, .events = events}, 1, 1000);
-        }
-    }
-}
+#include "dtbench_raw.h"
 
 /* ---- measuring */
 
@@ -333,37 +298,15 @@ static int run_tcp(const char *integrity, const request *r) {
     return 0;
 }
 
-/* Rank 0 listens at `address`, at a port of the system's choice that it tells rank 1. */
-static int connect_raw(const bench *b, const char *address) {
-    struct sockaddr_in at = {.sin_family = AF_INET};
-    struct sockaddr *any = (struct sockaddr *)&at;
-    socklen_t length = sizeof at;
-    int rank = dt_comm_rank(b->comm), one = 1, end = socket(AF_INET, SOCK_STREAM, 0);
-    if (end < 0 || inet_pton(AF_INET, address, &at.sin_addr) != 1)
-        fail("raw", "ADDRESS is none of IPv4");
-    bool ok = rank > 0 || (bind(end, any, length) == 0 && listen(end, 1) == 0 &&
-                           getsockname(end, any, &length) == 0);
-    if (!ok)
-        fail("raw: listen", strerror(errno));
-    int32_t port = at.sin_port;
-    try(b, dt_comm_broadcast(b->comm, &port, 1, DT_I32, 0), "broadcast");
-    at.sin_port = (in_port_t)port;
-    int peer = rank == 0 ? accept(end, NULL, NULL) : end;
-    if (peer < 0 || (rank > 0 && connect(end, any, sizeof at) != 0))
-        fail("raw: connect", strerror(errno));
-    if (peer != end)
-        close(end);
-    setsockopt(peer, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    return peer;
-}
-
 static int run_raw(const char *address, const request *r) {
     bench b = {.what = "raw", .step = step_raw};
     join(&b, DT_COMM_CRC);
-    if (dt_comm_size(b.comm) != 2)
-        fail("raw", "takes two ranks");
+    raw_rank = dt_comm_rank(b.comm);
+    raw_size = dt_comm_size(b.comm);
+    if (raw_size > RANKS_MAX)
+        fail("raw", "takes 64 ranks at most");
     get_buffers(&b, r);
-    b.socket = connect_raw(&b, address);
+    connect_raw(&b, address);
     measure_sizes(&b, r);
     dt_comm_destroy(b.comm);
     return 0;
@@ -507,7 +450,7 @@ int main(int argc, char **argv) {
           "       dtbench_comm raw ADDRESS MS BYTES...\n"
           "       dtbench_comm threads RANKS MS BYTES...\n"
           "       dtbench_comm tune MS\n"
-          "All but threads are started by dtrun, raw with two ranks.\n",
+          "All but threads are started by dtrun.\n",
           stderr);
     return 2;
 }
