@@ -51,7 +51,8 @@ static bool dti_socket_name(int s, void *address, socklen_t *bytes);
 static bool dti_socket_listen(int s, void *address, socklen_t *bytes);
 static int dti_socket_accept(int s);
 static void dti_socket_shut(int s); /* nothing more is sent */
-static int64_t dti_socket_send(int s, const dti_socket_part *parts, int count);
+/* more: it is followed by more at once, so a part of a packet need not go by itself. */
+static int64_t dti_socket_send(int s, const dti_socket_part *parts, int count, bool more);
 static int64_t dti_socket_receive(int s, const dti_socket_part *parts, int count); /* 0: the end */
 static bool dti_socket_would_block(int error);
 static int dti_socket_poll(struct pollfd *polls, size_t count, int timeout_ms);

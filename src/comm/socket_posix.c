@@ -82,12 +82,18 @@ static struct msghdr dti_socket_message(const dti_socket_part *parts, int count,
     return message;
 }
 
-static int64_t dti_socket_send(int s, const dti_socket_part *parts, int count) {
+#ifdef MSG_MORE
+#define DTI_SOCKET_MORE MSG_MORE
+#else
+#define DTI_SOCKET_MORE 0
+#endif
+
+static int64_t dti_socket_send(int s, const dti_socket_part *parts, int count, bool more) {
     struct iovec vectors[DTI_SOCKET_PARTS];
     const struct msghdr message = dti_socket_message(parts, count, vectors);
     ssize_t sent;
     do
-        sent = sendmsg(s, &message, DTI_SOCKET_SEND);
+        sent = sendmsg(s, &message, DTI_SOCKET_SEND | (more ? DTI_SOCKET_MORE : 0));
     while (sent < 0 && errno == EINTR);
     return sent;
 }

@@ -117,7 +117,8 @@ static void dti_socket_buffers(const dti_socket_part *parts, int count,
     }
 }
 
-static int64_t dti_socket_send(int s, const dti_socket_part *parts, int count) {
+static int64_t dti_socket_send(int s, const dti_socket_part *parts, int count, bool more) {
+    (void)more; /* it gathers what is under way by itself */
     WSABUF buffers[DTI_SOCKET_PARTS];
     DWORD sent = 0;
     dti_socket_buffers(parts, count, buffers);

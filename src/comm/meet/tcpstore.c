@@ -79,7 +79,7 @@ static dt_result dti_kv_send(dti_kv *s, const uint8_t *data, size_t bytes) {
         if (result)
             return result;
         const dti_socket_part part = {(void *)(uintptr_t)data, bytes};
-        const int64_t sent = dti_socket_send(s->fd, &part, 1);
+        const int64_t sent = dti_socket_send(s->fd, &part, 1, false);
         if (sent < 0 && !dti_socket_would_block(errno))
             return dti_kv_fail(s, DT_ERROR_IO, "%s", dti_socket_text(errno));
         if (sent > 0) {

@@ -73,6 +73,7 @@ typedef struct dti_link {
     uint32_t tx_from, tx_to;
     const uint8_t *data;
     size_t data_left;
+    bool more; /* another chunk follows at once, which is known when `data` is attached */
     dti_flight *tx_flight; /* whose chunk `data` is */
     uint32_t tx_step, tx_chunk;
     /* Coming in: a header, then body_left bytes that go to `body`. */

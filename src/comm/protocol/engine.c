@@ -458,7 +458,9 @@ static void dti_engine_attach(dti_core *core, dti_link *link, dti_flight *f, uin
     link->tx_flight = f;
     link->tx_step = step;
     link->tx_chunk = chunk;
+    const dti_track *t = &f->tracks[step];
     f->tracks[step].begun++;
+    link->more = core->set.sockets == 1 && t->begun < DTI_MIN(t->ready, t->granted);
 }
 
 static void dti_engine_sent(dti_core *core, dti_link *link) {

@@ -89,8 +89,10 @@ static void dti_link_sent(dti_core *core, dti_link *link, size_t bytes) {
         link->data += bytes;
         link->data_left -= bytes;
         core->payload_sent += bytes;
-        if (!link->data_left)
+        if (!link->data_left) {
+            link->more = false;
             core->up->sent(core, link);
+        }
     }
     if (link->tx_from == link->tx_to && !link->data_left) {
         link->tx_from = link->tx_to = 0;

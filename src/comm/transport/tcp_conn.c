@@ -238,7 +238,7 @@ static bool dti_conn_write(dti_tcp *t, dti_tcp_conn *c) {
             parts[i] = (dti_socket_part){(void *)(uintptr_t)out[i].data, out[i].bytes};
             whole += out[i].bytes;
         }
-        const int64_t sent = dti_socket_send(c->fd, parts, count);
+        const int64_t sent = dti_socket_send(c->fd, parts, count, c->link->more);
         if (sent < 0) {
             c->blocked = dti_socket_would_block(errno);
             if (!c->blocked)

@@ -13,7 +13,7 @@ static void dti_conn_tls_failed(dti_tcp *t, dti_tcp_conn *c, const char *why) {
     const uint8_t *alert;
     size_t bytes = dti_tls_output(&c->tls, &alert);
     if (bytes)
-        dti_socket_send(c->fd, &(dti_socket_part){(void *)(uintptr_t)alert, bytes}, 1);
+        dti_socket_send(c->fd, &(dti_socket_part){(void *)(uintptr_t)alert, bytes}, 1, false);
     if (link->state == DTI_LINK_OPEN) {
         dti_core_link_failed(&t->core, link, DT_ERROR_CORRUPT, "TLS: %s", why);
         return;
@@ -69,7 +69,7 @@ static bool dti_conn_write_tls(dti_tcp *t, dti_tcp_conn *c) {
             return some;
         }
         const dti_socket_part part = {(void *)(uintptr_t)data, bytes};
-        const int64_t sent = dti_socket_send(c->fd, &part, 1);
+        const int64_t sent = dti_socket_send(c->fd, &part, 1, false);
         if (sent < 0) {
             c->blocked = dti_socket_would_block(errno);
             if (!c->blocked)
