@@ -339,12 +339,31 @@ TEST(a_program_whose_memory_runs_out_while_it_is_fitted_or_reshaped_leaves_nothi
         again_starve(way & 1, way & 2);
 }
 
-/* ---- trainers: marks are the graph's, so they hold for every replica */
+/* ---- trainers: marks and the budget hold for every replica */
 
-static uint64_t again_train(const char *devices, bool marks) {
+typedef struct again_trained {
+    dt_result result;
+    uint64_t hash, transient_bytes;
+    char text[512];
+} again_trained;
+
+/* A second model over the same data, of so many layers: names begin with "d". */
+static dt_tensor again_deep(const train_model *m, int layers) {
+    dt_tensor h = m->x;
+    for (int i = 0; i < layers; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "d%d", i);
+        h = dt_tanh(dt_nn_linear(dt_dropout(h, 0.1f), name, TRAIN_SIDE * TRAIN_SIDE));
+    }
+    return dt_cross_entropy(dt_nn_linear(h, "d", TRAIN_CLASSES), m->t, NULL);
+}
+
+static again_trained again_train(const char *devices, bool marks, int layers,
+                                 uint64_t memory_bytes) {
+    again_trained out = {0};
     train_model m;
     dt_trainer *trainer = NULL;
-    uint64_t hash = 0;
+    dt_trainer_info info;
     const bool made = train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, 1);
     for (uint32_t id = 1; id < m.logits.id && marks; id++) {
         if (id % 7)
@@ -354,18 +373,38 @@ static uint64_t again_train(const char *devices, bool marks) {
     desc.devices = devices;
     desc.shards = 4;
     desc.accumulate = 2;
-    CHECK(made && !dt_trainer_create(m.graph, &desc, &trainer));
+    desc.memory_bytes = memory_bytes;
+    if (layers) {
+        desc.loss = again_deep(&m, layers);
+        desc.params = "d*";
+    }
+    out.result = made ? dt_trainer_create(m.graph, &desc, &trainer) : DT_ERROR_INVALID;
+    snprintf(out.text, sizeof out.text, "%s", dt_ctx_error(m.ctx));
+    dt_trainer_get_info(trainer, &info);
+    out.transient_bytes = info.transient_bytes;
     for (int i = 0; i < 4 && trainer; i++)
         CHECK_TEXT(!dt_trainer_step(trainer, NULL), "%s", dt_ctx_error(m.ctx));
-    CHECK(trainer && !dt_store_state_hash(dt_trainer_store(trainer), &hash));
+    CHECK(!trainer || !dt_store_state_hash(dt_trainer_store(trainer), &out.hash));
     dt_ctx_destroy(m.ctx);
-    return hash;
+    return out;
 }
 
 TEST(two_replicas_that_compute_again_give_the_bits_of_one_that_keeps) {
-    const uint64_t hash = again_train("cpu", false);
-    CHECK(hash && again_train("cpu", true) == hash);
-    CHECK(again_train("cpu:2", true) == hash);
+    const uint64_t hash = again_train("cpu", false, 0, 0).hash;
+    CHECK(hash && again_train("cpu", true, 0, 0).hash == hash);
+    CHECK(again_train("cpu:2", true, 0, 0).hash == hash);
+}
+
+TEST(a_trainer_keeps_to_a_budget_with_the_same_bits_and_says_the_least_that_fits) {
+    const again_trained whole = again_train("cpu", false, 16, 0);
+    const uint64_t budget = whole.transient_bytes / 3 * 2;
+    const again_trained less = again_train("cpu", false, 16, budget);
+    CHECK_TEXT(!less.result, "%s", less.text);
+    CHECK(whole.transient_bytes > 0 && less.transient_bytes <= budget);
+    CHECK(whole.hash && less.hash == whole.hash);
+    const again_trained none = again_train("cpu", false, 16, 1);
+    CHECK(none.result == DT_ERROR_DEVICE_MEMORY);
+    CHECK_CONTAINS(none.text, ".memory_bytes is 1, and the least that was found is");
 }
 
 /* ---- Vulkan */

@@ -70,6 +70,10 @@ typedef struct dt_trainer_desc {
     bool no_shuffle; /* take the rows in order in every epoch */
     dt_tail tail;
     int accumulate; /* each shard is computed in this many parts, one after the other; 0 = 1 */
+    /* The most transient bytes of each replica while it trains, as in dt_program_desc: where those
+     * are more, tensors are computed again by the backward pass. The results are the same, so ranks
+     * may differ. 0 = as many as keeping everything takes. */
+    uint64_t memory_bytes;
     /* The batch is split into this many shards. Each gives its own gradient; the gradients are
      * added in a fixed tree, so the result does not depend on the number of replicas: with 8
      * shards, 1, 2, 4 or 8 replicas give the same bits. 0 = the number of replicas, or what the
@@ -207,6 +211,7 @@ typedef struct dt_trainer_info {
     uint64_t step, epoch;
     int buckets;
     uint64_t gradient_bytes;
+    uint64_t transient_bytes; /* of this process's first replica while it trains */
     /* Memory that parallel training takes in addition to the model: on the host, and on devices,
      * where a replica needs gradient_bytes for each partial sum that it cannot add up itself. */
     uint64_t staging_bytes, subtree_bytes;

@@ -34,6 +34,7 @@ static dt_result dti_evaluation_program(dt_trainer *t, uint32_t replica, uint32_
     d.label = "evaluate";
     d.optim = NULL;
     d.params = NULL;
+    d.memory_bytes = 0; /* nothing is kept for a backward pass */
     d.batch = (int)dti_evaluation_rows(t, replica, rows, &first);
     if (!d.batch)
         return DT_OK;

@@ -276,6 +276,7 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     p->comm = d->comm;
     p->optim = d->optim ? *d->optim : (dt_optim_desc){0};
     p->program.params = d->params;
+    p->program.memory_bytes = d->memory_bytes;
     p->seed = d->seed;
     p->batch = (uint32_t)DTI_MAX(d->batch, 1);
     p->parts = (uint32_t)DTI_MAX(d->accumulate, 1);
@@ -437,6 +438,8 @@ DT_API void dt_trainer_get_info(const dt_trainer *t, dt_trainer_info *info) {
     for (uint32_t i = 0; i < runs->count; i++) {
         info->replica_batch += (int)runs->runs[i].rows;
         info->micro_batch = DTI_MAX(info->micro_batch, (int)runs->runs[i].rows);
+        info->transient_bytes =
+            DTI_MAX(info->transient_bytes, runs->runs[i].program->code->transient_bytes);
     }
     for (uint32_t b = 0; b < par->bucket_count; b++)
         info->gradient_bytes += dti_arena_bytes(par->buckets[b].end - par->buckets[b].begin);
