@@ -132,7 +132,7 @@ static void fuzz_describe(void *user, const uint8_t *address, uint32_t bytes, ch
     snprintf(text, 64, "%u:%u", (unsigned)bytes, bytes ? address[0] : 0u);
 }
 
-static const dti_io fuzz_io = {fuzz_dial, fuzz_shut, fuzz_close, fuzz_random, fuzz_describe};
+static const dti_io fuzz_io = {fuzz_dial, fuzz_shut, fuzz_close, fuzz_random, fuzz_describe, NULL};
 
 /* ---- its life */
 

@@ -77,6 +77,14 @@ typedef enum dt_comm_transport {
     DT_COMM_MPI
 } dt_comm_transport;
 
+/* Whether ranks of one host exchange their data through memory that they share. Nobody else can
+ * open it, and it goes with the last of them. */
+typedef enum dt_comm_shared_memory {
+    DT_COMM_SHARED_DEFAULT, /* where it can be had (Linux), and integrity is not TLS; else TCP */
+    DT_COMM_SHARED_OFF,     /* not with this rank */
+    DT_COMM_SHARED_REQUIRED /* with every rank of this host, or it is an error */
+} dt_comm_shared_memory;
+
 /* {0} is a single process. Strings are copied. */
 typedef struct dt_comm_desc {
     dt_allocator allocator; /* {0}: malloc */
@@ -96,6 +104,7 @@ typedef struct dt_comm_desc {
     bool insecure;      /* no key; must be set on all ranks */
     dt_comm_transport transport;
     dt_comm_integrity integrity; /* the same on all ranks */
+    dt_comm_shared_memory shared_memory;
     /* For DT_COMM_TLS: set all of these, or none to use the key as the secret. They name PEM files:
      * both ends of a connection present a certificate that was issued by the authority tls_ca and
      * has the DNS name tls_name. */

@@ -111,6 +111,13 @@ static dt_result dti_comm_desc_check_integrity(dti_base *base, const dt_comm_des
                  (d->tls_name[0] != 0);
     if ((unsigned)d->integrity > DT_COMM_NONE)
         return dti_comm_desc_wrong_int(base, "integrity", (int)d->integrity, 0, DT_COMM_NONE);
+    if ((unsigned)d->shared_memory > DT_COMM_SHARED_REQUIRED)
+        return dti_comm_desc_wrong_int(base, "shared_memory", (int)d->shared_memory, 0,
+                                       DT_COMM_SHARED_REQUIRED);
+    if (d->shared_memory == DT_COMM_SHARED_REQUIRED &&
+        (d->integrity == DT_COMM_TLS || d->transport == DT_COMM_MPI))
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "shared_memory is REQUIRED, which integrity TLS and MPI do not use");
 #ifndef DT_WITH_OPENSSL
     if (d->integrity == DT_COMM_MAC || d->integrity == DT_COMM_TLS)
         return dti_fail(base, DT_ERROR_UNSUPPORTED,

@@ -24,6 +24,15 @@
 #define DTI_TCP 0
 #endif
 
+/* What ranks of one host meet by and share. */
+#if DTI_POSIX_2008 && defined __linux__ && defined _DEFAULT_SOURCE
+#define DTI_SHARED 1
+#include <sys/resource.h>
+#include <sys/un.h>
+#else
+#define DTI_SHARED 0
+#endif
+
 #if DTI_TCP
 typedef struct dti_socket_part {
     void *data;
@@ -66,4 +75,23 @@ static bool dti_wake_open(int ends[2]);
 static void dti_wake_close(const int ends[2]);
 static void dti_wake_write(const int ends[2]);
 static void dti_wake_drain(const int ends[2]);
+
+/* ---- of one host: a socket by a name that ends with its process and is in no file system, and
+ * memory that goes through it. Where DTI_SHARED is 0 each fails with ENOSYS. */
+
+#define DTI_HOST_BYTES 8 /* what tells this boot of this machine from others */
+#define DTI_LOCAL_BYTES 8
+
+static bool dti_boot_id(uint8_t id[DTI_HOST_BYTES]);
+static int dti_local_listen(const uint8_t name[DTI_LOCAL_BYTES]);
+static int dti_local_connect(const uint8_t name[DTI_LOCAL_BYTES]);
+/* As dti_socket_send and _receive; a descriptor goes along (-1: none), or comes (*taken stays, or
+ * is closed and replaced). */
+static int64_t dti_local_send(int s, const dti_socket_part *parts, int count, int passed);
+static int64_t dti_local_receive(int s, const dti_socket_part *parts, int count, int *taken);
+/* Memory of a fixed size that goes with its last user. Mapping checks that it is such, for then no
+ * access can fail. A child of fork does not get it. */
+static int dti_memfd_new(size_t bytes);
+static void *dti_memfd_map(int descriptor, size_t bytes);
+static void dti_memfd_unmap(void *memory, size_t bytes);
 #endif

@@ -165,7 +165,7 @@ static void sim_describe(void *user, const uint8_t *address, uint32_t bytes, cha
     snprintf(text, 64, "sim:%.*s", (int)bytes, (const char *)address);
 }
 
-static const dti_io sim_io = {sim_dial, sim_shut, sim_close, sim_bytes, sim_describe};
+static const dti_io sim_io = {sim_dial, sim_shut, sim_close, sim_bytes, sim_describe, NULL};
 
 /* ---- the network */
 

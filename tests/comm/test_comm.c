@@ -1074,6 +1074,10 @@ TEST(comm_create_refuses_wrong_descs_and_says_why) {
         {{.op_timeout_ms = -1}, DT_ERROR_INVALID, "op_timeout_ms is -1"},
         {{.transport = (dt_comm_transport)2}, DT_ERROR_INVALID, "transport is 2"},
         {{.integrity = (dt_comm_integrity)4}, DT_ERROR_INVALID, "integrity is 4"},
+        {{.shared_memory = (dt_comm_shared_memory)3}, DT_ERROR_INVALID, "shared_memory is 3"},
+        {{.integrity = DT_COMM_TLS, .shared_memory = DT_COMM_SHARED_REQUIRED},
+         DT_ERROR_INVALID,
+         "which integrity TLS and MPI do not use"},
         {{.world_size = 2}, DT_ERROR_INVALID, "rendezvous is empty"},
         {{.world_size = 2, .rendezvous = "host:1"}, DT_ERROR_INVALID, "\"host:1\" begins neither"},
 #ifdef DT_WITH_OPENSSL

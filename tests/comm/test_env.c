@@ -147,6 +147,10 @@ TEST(env_of_dtrains_own_names) {
     CHECK(!strcmp(d.tls_certificate, "/c/a.pem") && !strcmp(d.tls_private_key, "/c/a.key"));
     CHECK(!strcmp(d.tls_name, "job.example"));
     CHECK_ERROR(ENV("DTRAIN_INTEGRITY=crc32"), "crc32", "crc, mac, tls or none");
+    CHECK(ENV("DTRAIN_SHARED_MEMORY=off").shared_memory == DT_COMM_SHARED_OFF);
+    CHECK(ENV("DTRAIN_SHARED_MEMORY=required").shared_memory == DT_COMM_SHARED_REQUIRED);
+    CHECK(ENV("DTRAIN_SHARED_MEMORY=default").shared_memory == DT_COMM_SHARED_DEFAULT);
+    CHECK_ERROR(ENV("DTRAIN_SHARED_MEMORY=1"), "DTRAIN_SHARED_MEMORY is 1", "off or required");
 }
 
 TEST(env_of_torchrun) {

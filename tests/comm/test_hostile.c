@@ -451,6 +451,7 @@ static void hit(proxy_deed deed, bool control, bool answers, uint64_t at, bool k
                 void (*edit)(const proxy_flow *f, uint8_t *head)) {
     fleet *f = fleet_new(3);
     proxy *x = proxy_new();
+    f->desc.shared_memory = DT_COMM_SHARED_OFF; /* the proxy is of TCP */
     x->deed = deed;
     x->control = control;
     x->answers = answers;
@@ -526,6 +527,7 @@ TEST(hostile_bits_flipped_in_the_handshake_of_data_cost_a_connection) {
         for (int answers = 0; answers < (at < DTI_HELLO_BYTES ? 2 : 1); answers++) {
             fleet *f = fleet_new(3);
             proxy *x = proxy_new();
+            f->desc.shared_memory = DT_COMM_SHARED_OFF; /* the proxy is of TCP */
             x->answers = answers;
             x->at = (uint64_t)at;
             x->mask = (uint8_t)(1u << at % 8);
@@ -561,6 +563,7 @@ static void dribbled(proc *p) {
 TEST(hostile_networks_that_pass_byte_by_byte_change_nothing) {
     fleet *f = fleet_new(3);
     proxy *x = proxy_new();
+    f->desc.shared_memory = DT_COMM_SHARED_OFF; /* the proxy is of TCP */
     x->deed = PROXY_DRIBBLE;
     x->dialler = 2;
     x->acceptor = 1;

@@ -1,5 +1,6 @@
-/* Collectives between real processes over TCP on this host: every kind, the same bits, leaving,
- * pauses, deaths, mismatches, waiting, memory. Who attacks them is in test_hostile.c. */
+/* Collectives between real processes of this host, over shared memory and over TCP: every kind, the
+ * same bits, leaving, pauses, deaths, mismatches, waiting, memory. Who attacks them is in
+ * test_hostile.c, and what is of shared memory alone in test_shared.c. */
 
 #include "processes.h"
 
@@ -77,9 +78,10 @@ static void everything(proc *p) {
 
 TEST(processes_do_every_kind_type_size_and_algorithm) {
     static const int sizes[] = {2, 3, 4, 7, 8};
-    for (size_t i = 0; i < DTI_COUNT(sizes); i++) {
-        fleet *f = fleet_new(sizes[i]);
+    for (size_t i = 0; i < 2 * DTI_COUNT(sizes); i++) {
+        fleet *f = fleet_new(sizes[i / 2]);
         f->desc.chunk_bytes = 4096;
+        f->desc.shared_memory = i % 2 ? DT_COMM_SHARED_OFF : DT_COMM_SHARED_REQUIRED;
         fleet_run(f, everything);
         fleet_free(f);
     }
@@ -91,6 +93,7 @@ TEST(processes_do_every_kind_over_several_sockets) {
         f->desc.chunk_bytes = 4096;
         f->desc.sockets = sockets;
         f->desc.window = sockets == 4 ? 3 : 0;
+        f->desc.shared_memory = sockets == 4 ? DT_COMM_SHARED_OFF : DT_COMM_SHARED_DEFAULT;
         fleet_run(f, everything);
         fleet_free(f);
     }
@@ -149,6 +152,7 @@ TEST(processes_sum_in_one_order_whoever_comes_first) {
     for (int size = 2; size <= 8; size *= 2) {
         fleet *f = fleet_new(size);
         f->desc.chunk_bytes = 4096;
+        f->desc.shared_memory = size == 4 ? DT_COMM_SHARED_OFF : DT_COMM_SHARED_DEFAULT;
         fleet_run(f, same_bits);
         fleet_free(f);
     }
@@ -358,6 +362,7 @@ typedef struct death {
     int victim, signal;
     bool child; /* a child of fork holds its descriptors */
     uint64_t count;
+    dt_comm_shared_memory shared; /* DEFAULT: once with it, once without */
 } death;
 
 static void dying(proc *p) {
@@ -381,6 +386,7 @@ static uint64_t death_once(const death *d, int size) {
     uint64_t worst = 0;
     fleet *f = fleet_new(size);
     f->desc.silence_ms = 1000;
+    f->desc.shared_memory = d->shared;
     f->arg = d;
     f->seconds = 20;
     atomic_store(&f->port, fleet_free_port(AF_INET));
@@ -407,29 +413,40 @@ static uint64_t death_once(const death *d, int size) {
     return worst;
 }
 
-static void death_of(const char *what, const death *d, int size, double limit) {
-    double seconds = (double)death_once(d, size) * 1e-9;
-    test_check(seconds < limit, __FILE__, __LINE__, "%s was noticed after %.3f s", what, seconds);
-    if (getenv("DTRAIN_TEST_TIMES"))
-        printf("  %s: noticed by all after %.3f s\n", what, seconds);
+static void death_of(const char *what, const death *once, int size, double limit) {
+    for (int tcp = 0; tcp < 2; tcp++) {
+        death d = *once;
+        d.shared = tcp ? DT_COMM_SHARED_OFF : DT_COMM_SHARED_REQUIRED;
+        if (once->shared && d.shared != once->shared)
+            continue;
+        double seconds = (double)death_once(&d, size) * 1e-9;
+        test_check(seconds < limit, __FILE__, __LINE__, "%s (tcp %d) was noticed after %.3f s",
+                   what, tcp, seconds);
+        if (getenv("DTRAIN_TEST_TIMES"))
+            printf("  %s (tcp %d): noticed by all after %.3f s\n", what, tcp, seconds);
+    }
 }
 
 TEST(processes_notice_the_death_of_a_rank_and_go_on_without_it) {
-    death_of("SIGKILL of rank 2", &(death){2, SIGKILL, false, 200000}, 4, 1);
-    death_of("SIGKILL of rank 0", &(death){0, SIGKILL, false, 200000}, 4, 1);
-    death_of("SIGKILL of rank 1, short sums", &(death){1, SIGKILL, false, 10}, 4, 1);
-    death_of("SIGKILL of rank 1 of 2", &(death){1, SIGKILL, false, 5000}, 2, 1);
+    death_of("SIGKILL of rank 2", &(death){2, SIGKILL, false, 200000, 0}, 4, 1);
+    death_of("SIGKILL of rank 0", &(death){0, SIGKILL, false, 200000, 0}, 4, 1);
+    death_of("SIGKILL of rank 1, short sums", &(death){1, SIGKILL, false, 10, 0}, 4, 1);
+    death_of("SIGKILL of rank 1 of 2", &(death){1, SIGKILL, false, 5000, 0}, 2, 1);
 }
 
 TEST(processes_notice_a_rank_that_stands_still) {
-    death_of("SIGSTOP of rank 3", &(death){3, SIGSTOP, false, 200000}, 4, 3);
-    death_of("SIGSTOP of rank 0", &(death){0, SIGSTOP, false, 200000}, 4, 3);
-    death_of("SIGSTOP of rank 1, short sums", &(death){1, SIGSTOP, false, 10}, 3, 3);
+    death_of("SIGSTOP of rank 3", &(death){3, SIGSTOP, false, 200000, DT_COMM_SHARED_REQUIRED}, 4,
+             3);
+    death_of("SIGSTOP of rank 0", &(death){0, SIGSTOP, false, 200000, DT_COMM_SHARED_OFF}, 4, 3);
+    death_of("SIGSTOP of rank 1, short sums",
+             &(death){1, SIGSTOP, false, 10, DT_COMM_SHARED_REQUIRED}, 3, 3);
 }
 
 TEST(processes_notice_a_death_though_a_child_holds_the_descriptors) {
-    death_of("SIGKILL of rank 2 with a child", &(death){2, SIGKILL, true, 200000}, 4, 3);
-    death_of("SIGKILL of rank 0 with a child", &(death){0, SIGKILL, true, 200000}, 4, 3);
+    death_of("SIGKILL of rank 2 with a child",
+             &(death){2, SIGKILL, true, 200000, DT_COMM_SHARED_REQUIRED}, 4, 3);
+    death_of("SIGKILL of rank 0 with a child",
+             &(death){0, SIGKILL, true, 200000, DT_COMM_SHARED_OFF}, 4, 3);
 }
 
 /* ---- a dead link, between network namespaces */

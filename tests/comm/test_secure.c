@@ -32,6 +32,7 @@ static void summing_floats(proc *p) {
 static uint64_t wrong_values(dt_comm_integrity integrity, int *noticed) {
     fleet *f = fleet_new(2);
     proxy *x = proxy_new();
+    f->desc.shared_memory = DT_COMM_SHARED_OFF; /* the proxy is of TCP */
     uint64_t wrong = 0;
     x->edit_body = add_blind_spot;
     x->mac_bytes = integrity == DT_COMM_MAC ? DTI_MAC_BYTES : 0;
@@ -336,6 +337,7 @@ TEST(secure_bits_flipped_in_tls_are_always_noticed) {
     for (int i = 0; i < 12; i++) {
         fleet *f = fleet_new(2);
         proxy *x = proxy_new();
+        f->desc.shared_memory = DT_COMM_SHARED_OFF; /* the proxy is of TCP */
         x->sealed = true;
         x->deed = PROXY_FLIP;
         x->dialler = (uint32_t)i % 2; /* the control connection, the data connection */

@@ -215,6 +215,20 @@ static bool dti_env_integrity(dti_env_reader *r) {
            dti_env_text(r, "DTRAIN_TLS_NAME", d->tls_name, sizeof d->tls_name, "");
 }
 
+static bool dti_env_shared_memory(dti_env_reader *r) {
+    static const char *const names[] = {[DT_COMM_SHARED_DEFAULT] = "default",
+                                        [DT_COMM_SHARED_OFF] = "off",
+                                        [DT_COMM_SHARED_REQUIRED] = "required"};
+    const char *text = dti_env_get(r, "DTRAIN_SHARED_MEMORY");
+    for (size_t i = 0; text && i < DTI_COUNT(names); i++)
+        if (!strcmp(text, names[i])) {
+            r->desc.shared_memory = (dt_comm_shared_memory)i;
+            return true;
+        }
+    return !text || dti_env_fail(r, "DTRAIN_SHARED_MEMORY is %s: default, off or required",
+                                 dti_env_quote(text).text);
+}
+
 static bool dti_env_own(dti_env_reader *r) {
     dt_comm_desc *desc = &r->desc;
     return dti_env_rendezvous(r) && dti_env_port_range(r) &&
@@ -223,5 +237,5 @@ static bool dti_env_own(dti_env_reader *r) {
            dti_env_text(r, "DTRAIN_IFNAME", desc->interfaces, sizeof desc->interfaces, "") &&
            dti_env_seconds(r, "DTRAIN_TIMEOUT", &desc->join_timeout_ms) &&
            dti_env_seconds(r, "DTRAIN_SILENCE", &desc->silence_ms) && dti_env_secret(r) &&
-           dti_env_integrity(r);
+           dti_env_integrity(r) && dti_env_shared_memory(r);
 }

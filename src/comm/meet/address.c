@@ -226,7 +226,36 @@ static void dti_interface_addresses(const char *pattern, dti_addresses *out) {
 }
 #endif
 
-/* ---- in a JOIN: one byte 4 or 6, the port in two bytes, then 4 or 16 bytes; one after another */
+/* ---- in a JOIN: one byte 4 or 6, the port in two bytes, then 4 or 16 bytes; one after another.
+ * With byte 1 and two zeros: host and name of a local socket (all 0: it has none). */
+
+#define DTI_LOCAL_FAMILY 1
+#define DTI_LOCAL_PACKED (3 + DTI_HOST_BYTES + DTI_LOCAL_BYTES)
+
+static uint32_t dti_local_pack(const uint8_t host[DTI_HOST_BYTES],
+                               const uint8_t name[DTI_LOCAL_BYTES], uint8_t *out) {
+    memset(out, 0, 3);
+    out[0] = DTI_LOCAL_FAMILY;
+    memcpy(out + 3, host, DTI_HOST_BYTES);
+    memcpy(out + 3 + DTI_HOST_BYTES, name, DTI_LOCAL_BYTES);
+    return DTI_LOCAL_PACKED;
+}
+
+static uint32_t dti_packed_bytes(uint8_t family) {
+    return family == 6 ? 19 : family == DTI_LOCAL_FAMILY ? DTI_LOCAL_PACKED : 7;
+}
+
+/* Whether they are of a rank of this host; `name` is then that of its socket. */
+static bool dti_local_unpack(const uint8_t *in, uint32_t bytes, const uint8_t host[DTI_HOST_BYTES],
+                             uint8_t name[DTI_LOCAL_BYTES]) {
+    for (uint32_t at = 0; at + 7 <= bytes; at += dti_packed_bytes(in[at])) {
+        if (in[at] != DTI_LOCAL_FAMILY || at + DTI_LOCAL_PACKED > bytes)
+            continue;
+        memcpy(name, in + at + 3 + DTI_HOST_BYTES, DTI_LOCAL_BYTES);
+        return memcmp(in + at + 3, host, DTI_HOST_BYTES) == 0;
+    }
+    return false;
+}
 
 static uint32_t dti_addresses_pack(const dti_addresses *list, uint8_t out[DTI_ADDRESS_BYTES]) {
     uint32_t at = 0;
@@ -234,7 +263,7 @@ static uint32_t dti_addresses_pack(const dti_addresses *list, uint8_t out[DTI_AD
         const dti_address *a = &list->at[i];
         bool six = a->sock.ss_family == AF_INET6;
         uint32_t size = six ? 16 : 4;
-        if (at + 3 + size > DTI_ADDRESS_BYTES)
+        if (at + 3 + size > DTI_ADDRESS_BYTES - DTI_LOCAL_PACKED)
             break;
         out[at] = six ? 6 : 4;
         dti_put16(out + at + 1, (uint32_t)dti_address_port(a));
@@ -252,6 +281,10 @@ static void dti_addresses_unpack(const uint8_t *in, uint32_t bytes, dti_addresse
     for (uint32_t at = 0; at + 7 <= bytes;) {
         bool six = in[at] == 6;
         uint32_t size = six ? 16 : 4;
+        if (in[at] == DTI_LOCAL_FAMILY) {
+            at += DTI_LOCAL_PACKED;
+            continue;
+        }
         if ((!six && in[at] != 4) || at + 3 + size > bytes)
             return;
         struct sockaddr_in6 in6 = {.sin6_family = AF_INET6};

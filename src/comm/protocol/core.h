@@ -185,6 +185,8 @@ typedef struct dti_io {
     bool (*random)(void *user, void *to, size_t bytes);
     /* An address for people, at most 63 characters. */
     void (*describe)(void *user, const uint8_t *address, uint32_t bytes, char text[64]);
+    /* The dialler of `link` has proved the key: NULL, or why it cannot be used. May be NULL. */
+    const char *(*accepts)(void *user, dti_link *link);
 } dti_io;
 
 typedef struct dti_settings {

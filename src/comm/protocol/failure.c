@@ -161,6 +161,12 @@ static uint64_t dti_beat_ns(const dti_core *core) {
     return core->set.silence_ns / DTI_BEATS_PER_SILENCE;
 }
 
+/* Who is to be called late is asked well before. */
+static uint64_t dti_ask_ns(const dti_core *core) {
+    const uint64_t beat = dti_beat_ns(core), half = core->set.op_ns / 2;
+    return half ? DTI_MIN(beat, half) : beat;
+}
+
 /* Something is to come or to go, and nothing moves: asks whether the way is there. The answer does
  * not need the peer's application. */
 static void dti_tick_owed(dti_core *core, uint32_t peer) {
@@ -189,7 +195,7 @@ static void dti_tick_alone(dti_core *core, const dti_flight *f, uint32_t peer) {
  * that it posted another one: so it is asked after a while. */
 static void dti_tick_ask(const dti_core *core, dti_flight *f, uint32_t place) {
     if (!(f->peer_state[place] & (DTI_PEER_POSTED | DTI_PEER_ASKED)) &&
-        core->now - f->posted_at >= dti_beat_ns(core))
+        core->now - f->posted_at >= dti_ask_ns(core))
         f->peer_state[place] |= DTI_PEER_DUE;
 }
 

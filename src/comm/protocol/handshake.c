@@ -204,6 +204,8 @@ static bool dti_handshake_proof(dti_core *core, dti_link *link, const uint8_t *m
         wrong = "the keys differ: all ranks of a job need the same one";
     else if (!link->dialled)
         wrong = core->up->taken(core, link, peer);
+    if (!wrong && !link->dialled && core->io.accepts)
+        wrong = core->io.accepts(core->io_user, link);
     if (wrong) {
         dti_link_refuse(core, link, wrong);
         return false;

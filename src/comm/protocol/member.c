@@ -229,7 +229,7 @@ static void dti_core_tick(dti_core *core, uint64_t now) {
 
 /* When dti_core_tick has something to do at the latest. */
 static uint64_t dti_core_deadline(const dti_core *core) {
-    uint64_t next = core->now + dti_beat_ns(core);
+    uint64_t next = core->now + dti_ask_ns(core);
     if (core->state == DTI_CORE_SUSPECT)
         next = DTI_MIN(next, core->suspect_deadline);
     if (core->state == DTI_CORE_LEAVING)

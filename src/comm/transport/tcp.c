@@ -29,25 +29,33 @@ static size_t dti_tcp_poll_set(dti_tcp *t, dti_tcp_who who, bool data, bool cont
         if (dti_core_data_frozen(&t->core, c->link))
             continue;
         /* Bytes that have no place yet stay where they are: they would end every sleep. */
-        int events = dti_link_has_room(c->link) ? POLLIN : 0;
-        if (c->connecting || c->blocked)
+        int events = dti_link_has_room(c->link) || c->shared ? POLLIN : 0;
+        if (c->connecting || (c->blocked && !c->shared))
             events |= POLLOUT;
+        if (c->gone) /* what it has left is still to be taken */
+            events = 0;
         t->polled[who][count] = c->link;
         polls[count++] = (struct pollfd){.fd = c->fd, .events = (short)events};
     }
     return count;
 }
 
+/* Those that listen at addresses, and the one of this host (-1 is none to poll). */
+static size_t dti_tcp_listeners(const dti_tcp *t) {
+    return (size_t)t->meeting.own.count + 1;
+}
+
 static void dti_tcp_poll_listeners(const dti_tcp *t, struct pollfd *polls) {
     short events = t->core.now >= t->accept_after ? POLLIN : 0;
     for (int i = 0; i < t->meeting.own.count; i++)
         polls[i] = (struct pollfd){.fd = t->meeting.listeners[i], .events = events};
+    polls[t->meeting.own.count] = (struct pollfd){.fd = t->local, .events = events};
 }
 
 static void dti_tcp_accept_ready(dti_tcp *t, const struct pollfd *polls) {
-    for (int i = 0; i < t->meeting.own.count; i++)
+    for (size_t i = 0; i < dti_tcp_listeners(t); i++)
         if (polls[i].revents)
-            dti_tcp_accept(t, polls[i].fd);
+            dti_tcp_accept(t, (int)polls[i].fd);
 }
 
 /* After the poll: the link may have ended meanwhile, and its descriptor be another's. */
@@ -55,7 +63,7 @@ static void dti_tcp_poll_done(dti_tcp *t, dti_tcp_who who, size_t count) {
     for (size_t i = 0; i < count; i++) {
         const struct pollfd *p = &t->polls[who][i];
         dti_tcp_conn *c = dti_conn_of(t, t->polled[who][i]);
-        if (p->revents && c->fd == (int)p->fd)
+        if ((p->revents || c->shared) && c->fd == (int)p->fd)
             dti_conn_ready(t, c, p->revents);
     }
 }
@@ -96,10 +104,13 @@ static void dti_tcp_thread(void *arg) {
     while (!atomic_load(&t->stop)) {
         size_t count = dti_tcp_thread_set(t);
         int timeout = dti_ms_until(dti_core_deadline(&t->core));
+        if (t->thread_reads && !dti_tcp_shared_sleep(t))
+            timeout = 0;
         dti_mutex_unlock(&t->lock);
-        dti_socket_poll(t->polls[DTI_TCP_THREAD], count + 1 + (size_t)t->meeting.own.count,
-                        timeout);
+        dti_socket_poll(t->polls[DTI_TCP_THREAD], count + 1 + dti_tcp_listeners(t), timeout);
         dti_mutex_lock(&t->lock);
+        if (t->thread_reads) /* else the application has, and sleeps or not */
+            dti_tcp_shared_awake(t);
         dti_tcp_round(t, count);
     }
     dti_mutex_unlock(&t->lock);
@@ -153,33 +164,42 @@ static void dti_tcp_look(dti_tcp *t, int timeout_ms) {
     size_t count = dti_tcp_poll_set(t, DTI_TCP_APP, true, !t->thread_made);
     struct pollfd *nudge = &t->polls[DTI_TCP_APP][count];
     *nudge = (struct pollfd){.fd = t->nudge[0], .events = POLLIN};
-    t->sleeping = timeout_ms != 0;
-    if (timeout_ms)
+    const bool sleeps = timeout_ms && dti_tcp_shared_sleep(t);
+    t->sleeping = sleeps;
+    if (sleeps)
         dti_mutex_unlock(&t->lock);
-    int ready = dti_socket_poll(t->polls[DTI_TCP_APP], count + 1, timeout_ms);
-    if (timeout_ms)
+    int ready = dti_socket_poll(t->polls[DTI_TCP_APP], count + 1, sleeps ? timeout_ms : 0);
+    if (sleeps)
         dti_mutex_lock(&t->lock);
     t->sleeping = false;
+    dti_tcp_shared_awake(t);
     if (ready > 0 && nudge->revents)
         dti_wake_drain(t->nudge);
     t->core.now = dti_now_ns();
-    if (ready > 0)
+    if (ready > 0 || t->shared_count)
         dti_tcp_poll_done(t, DTI_TCP_APP, count);
     dti_tcp_try_all(t);
     dti_tcp_flush(t);
 }
 
+static void dti_conn_glance(dti_tcp *t, dti_tcp_conn *c) {
+    if (dti_conn_is_shared(t, c))
+        dti_conn_ready_shared(t, c, 0);
+    else
+        dti_conn_ready(t, c, POLLIN | (c->blocked ? POLLOUT : 0));
+}
+
 /* The same without sleep. To read at once costs one system call for each connection, to ask first
- * two in all. */
+ * two in all, and memory none. */
 static void dti_tcp_glance(dti_tcp *t) {
-    if (t->active_count > DTI_READS_AT_ONCE) {
+    if (t->active_count - t->shared_count > DTI_READS_AT_ONCE) {
         dti_tcp_look(t, 0);
         return;
     }
     t->core.now = dti_now_ns();
     for (uint32_t i = t->active_count; i-- > 0;)
         if (i < t->active_count && dti_conn_is_data(t->active[i]))
-            dti_conn_ready(t, t->active[i], POLLIN | (t->active[i]->blocked ? POLLOUT : 0));
+            dti_conn_glance(t, t->active[i]);
     dti_tcp_try_all(t);
     dti_tcp_flush(t);
 }
@@ -229,6 +249,10 @@ static void dti_tcp_wait_for(dti_tcp *t, const dti_flight *f, uint64_t timeout_n
     uint64_t moved = 0, moved_at = start;
     t->core.now = start; /* it may be old: the last thing that happened */
     t->waiting = true;
+    if (t->shared_count && t->thread_reads && timeout_ns) { /* not to be rung: this thread looks */
+        dti_tcp_shared_awake(t);
+        t->thread_reads = false;
+    }
     while (!f->finished) {
         if (moved != t->core.bytes_sent + t->core.bytes_received) {
             moved = t->core.bytes_sent + t->core.bytes_received;
@@ -348,12 +372,14 @@ static void dti_tcp_free(dti_tcp *t) {
     dti_wake_close(t->wake);
     dti_wake_close(t->nudge);
     dti_descriptor_give_up(&t->reserve);
+    dti_descriptor_give_up(&t->local);
     if (t->sockets)
         dti_sockets_end();
     if (t->locked_made)
         dti_mutex_destroy(&t->lock);
     dti_free(t->base, t->conns);
     dti_free(t->base, t->active);
+    dti_free(t->base, t->local_failed);
     dti_wipe(&t->desc, sizeof t->desc);
     dti_free(t->base, t);
 }
@@ -421,14 +447,15 @@ static bool dti_tcp_memory(dti_tcp *t) {
     t->conns = dti_alloc_array(t->base, links, sizeof *t->conns);
     t->active = dti_alloc_array(t->base, links, sizeof *t->active);
     for (int i = 0; i < 2; i++) {
-        t->polls[i] = dti_alloc_array(t->base, links + DTI_ADDRESSES_MAX + 1, sizeof **t->polls);
+        t->polls[i] = dti_alloc_array(t->base, links + DTI_ADDRESSES_MAX + 2, sizeof **t->polls);
         t->polled[i] = dti_alloc_array(t->base, links, sizeof **t->polled);
         if (!t->polls[i] || !t->polled[i])
             return false;
     }
     for (uint32_t i = 0; t->conns && i < links; i++)
-        t->conns[i].fd = -1;
-    return t->conns && t->active;
+        t->conns[i].fd = t->conns[i].memory = -1;
+    t->local_failed = dti_alloc_array(t->base, t->core.set.size, sizeof *t->local_failed);
+    return t->conns && t->active && t->local_failed;
 }
 
 static dt_result dti_tcp_pipe(dti_tcp *t) {
@@ -436,6 +463,7 @@ static dt_result dti_tcp_pipe(dti_tcp *t) {
     if (!t->sockets || !dti_wake_open(t->wake) || !dti_wake_open(t->nudge))
         return dti_fail(t->base, DT_ERROR_IO, "pipe: %s", dti_socket_text(errno));
     t->reserve = dti_descriptor_reserve();
+    t->processors = dti_processors();
     dti_mutex_init(&t->lock);
     t->locked_made = true;
     return DT_OK;
@@ -448,7 +476,7 @@ static dt_result dti_tcp_join(dti_tcp *t) {
     while (t->core.state == DTI_CORE_JOINING) {
         size_t count = dti_tcp_poll_set(t, DTI_TCP_APP, true, true);
         dti_tcp_poll_listeners(t, t->polls[DTI_TCP_APP] + count);
-        dti_socket_poll(t->polls[DTI_TCP_APP], count + (size_t)t->meeting.own.count,
+        dti_socket_poll(t->polls[DTI_TCP_APP], count + dti_tcp_listeners(t),
                         dti_ms_until(dti_core_deadline(&t->core)));
         t->core.now = dti_now_ns();
         dti_tcp_poll_done(t, DTI_TCP_APP, count);
@@ -472,12 +500,15 @@ static dt_result dti_tcp_start(dti_tcp *t) {
     if (!result && t->desc.integrity == DT_COMM_TLS)
         result = dti_tls_new(t->base, &t->desc, set.key, &t->tls);
     t->by_tls = &dti_tls_calls;
+    if (!result)
+        result = dti_tcp_listen_local(t);
     if (result) {
         dti_wipe(&set, sizeof set);
         return result;
     }
     uint8_t address[DTI_ADDRESS_BYTES];
     uint32_t bytes = dti_addresses_pack(&t->meeting.own, address);
+    bytes += dti_tcp_pack_local(t, address + bytes);
     dti_tcp_settings(&t->desc, &set);
     set.guessed = dti_rendezvous_is_guessed(&t->meeting);
     set.join_ns = dti_rendezvous_left_ns(&t->meeting);
@@ -507,7 +538,7 @@ static dt_result dti_comm_open_tcp(dt_comm *comm, const dt_comm_desc *desc) {
         return DT_ERROR_MEMORY;
     }
     t->base = comm->base;
-    t->wake[0] = t->wake[1] = t->nudge[0] = t->nudge[1] = t->reserve = -1;
+    t->wake[0] = t->wake[1] = t->nudge[0] = t->nudge[1] = t->reserve = t->local = -1;
     t->desc = *desc;
     t->meeting.desc = &t->desc;
     comm->state = g;

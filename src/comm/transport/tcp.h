@@ -3,6 +3,8 @@
 
 #if DTI_TCP
 
+#define DTI_READ_BYTES_MAX (1u << 20) /* from one connection before the others have a turn */
+
 typedef struct dti_tcp_conn {
     int fd; /* -1 = none */
     dti_link *link;
@@ -14,6 +16,11 @@ typedef struct dti_tcp_conn {
     bool heard, secure;       /* of TLS: something has come; the handshake is done */
     bool clear;               /* no TLS, though the others have it: a refusal goes out */
     bool shut_due;            /* when the ciphertext is out */
+    bool local;               /* the socket is of this host; the bytes go through `shm` when: */
+    bool shared, gone;        /* the handshake is over; the socket has ended */
+    bool try_local;           /* before the addresses */
+    int memory;               /* the descriptor of it, until it is mapped on both sides; -1 */
+    dti_shm shm;
 } dti_tcp_conn;
 
 typedef struct dti_tcp dti_tcp;
@@ -42,8 +49,14 @@ struct dti_tcp {
     int wake[2];                            /* a pipe: ends the thread's sleep */
     uint64_t accept_after;                  /* there was no descriptor: not before this time, ns */
     int reserve;                            /* a descriptor to give up when there are no more */
-    dti_tcp_conn *conns;                    /* [core.link_count] */
-    dti_tcp_conn **active;                  /* those with a descriptor */
+    int local; /* listens for ranks of this host; -1: no shared memory */
+    uint8_t host[DTI_HOST_BYTES], local_name[DTI_LOCAL_BYTES];
+    int processors;
+    bool host_known, crowded; /* crowded: more ranks than processors are here */
+    uint32_t shared_count;    /* connections that go through memory */
+    bool *local_failed;       /* [size] ranks to which it did not: TCP from then on */
+    dti_tcp_conn *conns;      /* [core.link_count] */
+    dti_tcp_conn **active;    /* those with a descriptor */
     uint32_t active_count;
     struct pollfd *polls[2]; /* of the application, of the thread */
     dti_link **polled[2];

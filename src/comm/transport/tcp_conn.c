@@ -7,8 +7,7 @@
 #define DTI_ACCEPT_PAUSE_NS 100000000u
 #define DTI_CONNECT_NS 2000000000u /* until the next address is tried */
 #define DTI_READS_AT_ONCE 12u
-#define DTI_READ_BYTES_MAX (1u << 20) /* from one connection before the others have a turn */
-#define DTI_USER_TIMEOUT_MS 60000     /* the system's own limit, behind the protocol's */
+#define DTI_USER_TIMEOUT_MS 60000 /* the system's own limit, behind the protocol's */
 
 /* ---- connections */
 
@@ -33,6 +32,7 @@ static void dti_conn_open(dti_tcp *t, dti_link *link, int fd) {
 static void dti_conn_close(dti_tcp *t, dti_tcp_conn *c) {
     if (c->fd < 0)
         return;
+    dti_conn_close_local(t, c);
     dti_socket_close(c->fd);
     c->fd = -1;
     dti_tls_close(&c->tls);
@@ -78,7 +78,17 @@ static void dti_conn_try(dti_tcp *t, dti_link *link, const char *why) {
     dti_addresses list;
     char text[160];
     snprintf(text, sizeof text, "%s", why);
+    const int near = c->try_local ? dti_conn_dial_local(t, c, text) : -1;
+    if (near >= 0) {
+        dti_conn_open(t, link, near);
+        c->local = true;
+        c->connecting = false;
+        dti_core_connected(&t->core, link);
+        return;
+    }
     dti_conn_addresses(t, link, &list);
+    if (dti_conn_needs_shared(t, link, text))
+        return;
     while (c->try_next < list.count) {
         const dti_address *a = &list.at[c->try_next++];
         int fd = dti_connect_start(a);
@@ -100,6 +110,7 @@ static void dti_tcp_dial(void *user, dti_link *link) {
     dti_tcp *t = user;
     dti_tcp_conn *c = dti_conn_of(t, link);
     c->try_next = 0;
+    c->try_local = true;
     c->link = link;
     link->conn = c;
     /* While it joins, the application's thread is here: names may be looked up. */
@@ -112,6 +123,8 @@ static void dti_tcp_shut(void *user, dti_link *link) {
     dti_tcp_conn *c = link->conn;
     if (c && dti_conn_has_tls(user, c))
         c->shut_due = true;
+    else if (c && c->fd >= 0 && c->shared)
+        dti_conn_shut_shared(c);
     else if (c && c->fd >= 0)
         dti_socket_shut(c->fd);
 }
@@ -136,8 +149,8 @@ static void dti_tcp_describe(void *user, const uint8_t *address, uint32_t bytes,
         dti_address_text(&list.at[0], text);
 }
 
-static const dti_io dti_tcp_io = {dti_tcp_dial, dti_tcp_shut, dti_tcp_forget, dti_tcp_random,
-                                  dti_tcp_describe};
+static const dti_io dti_tcp_io = {dti_tcp_dial,   dti_tcp_shut,     dti_tcp_forget,
+                                  dti_tcp_random, dti_tcp_describe, dti_conn_accepts};
 
 /* ---- waking the thread */
 
@@ -212,9 +225,12 @@ static void dti_tcp_accept(dti_tcp *t, int listener) {
             dti_socket_close(fd);
             continue;
         }
-        dti_conn_options(fd);
+        dti_tcp_conn *c = dti_conn_of(t, link);
         dti_conn_open(t, link, fd);
-        dti_conn_of(t, link)->connecting = false;
+        c->connecting = false;
+        c->local = listener == t->local;
+        if (!c->local)
+            dti_conn_options(fd);
     }
 }
 
@@ -224,10 +240,25 @@ static void dti_conn_failed(dti_tcp *t, dti_tcp_conn *c, int error) {
     dti_core_closed(&t->core, c->link, error ? dti_socket_text(error) : NULL);
 }
 
+/* Of this host: the memory goes along with the PROOF. */
+static int64_t dti_conn_send(dti_tcp_conn *c, const dti_socket_part *parts, int count) {
+    const bool passes = c->memory >= 0 && c->link->state == DTI_LINK_PROOF;
+    if (!passes || !c->link->dialled)
+        return dti_socket_send(c->fd, parts, count, c->link->more);
+    const int64_t sent = dti_local_send(c->fd, parts, count, c->memory);
+    if (sent > 0) {
+        dti_socket_close(c->memory);
+        c->memory = -1;
+    }
+    return sent;
+}
+
 /* True when something went. */
 static bool dti_conn_write(dti_tcp *t, dti_tcp_conn *c) {
     if (dti_conn_has_tls(t, c))
         return t->by_tls->write(t, c);
+    if (dti_conn_is_shared(t, c))
+        return dti_conn_write_shared(t, c);
     dti_link_span_out out[2];
     bool some = false;
     c->blocked = false;
@@ -238,7 +269,7 @@ static bool dti_conn_write(dti_tcp *t, dti_tcp_conn *c) {
             parts[i] = (dti_socket_part){(void *)(uintptr_t)out[i].data, out[i].bytes};
             whole += out[i].bytes;
         }
-        const int64_t sent = dti_socket_send(c->fd, parts, count, c->link->more);
+        const int64_t sent = dti_conn_send(c, parts, count);
         if (sent < 0) {
             c->blocked = dti_socket_would_block(errno);
             if (!c->blocked)
@@ -251,6 +282,8 @@ static bool dti_conn_write(dti_tcp *t, dti_tcp_conn *c) {
             c->blocked = true;
             break;
         }
+        if (c->fd >= 0 && dti_conn_is_shared(t, c))
+            return dti_conn_write_shared(t, c) || some;
     }
     return some;
 }
@@ -258,6 +291,10 @@ static bool dti_conn_write(dti_tcp *t, dti_tcp_conn *c) {
 static void dti_conn_read(dti_tcp *t, dti_tcp_conn *c) {
     if (dti_conn_has_tls(t, c)) {
         t->by_tls->read(t, c);
+        return;
+    }
+    if (dti_conn_is_shared(t, c)) {
+        dti_conn_read_shared(t, c);
         return;
     }
     dti_link_span_in in[2];
@@ -270,7 +307,8 @@ static void dti_conn_read(dti_tcp *t, dti_tcp_conn *c) {
             parts[i] = (dti_socket_part){in[i].data, in[i].bytes};
             whole += in[i].bytes;
         }
-        const int64_t got = dti_socket_receive(c->fd, parts, count);
+        const int64_t got = c->local ? dti_local_receive(c->fd, parts, count, &c->memory)
+                                     : dti_socket_receive(c->fd, parts, count);
         if (got <= 0) {
             if (got == 0 || !dti_socket_would_block(errno))
                 dti_conn_failed(t, c, got ? errno : 0);
@@ -278,7 +316,7 @@ static void dti_conn_read(dti_tcp *t, dti_tcp_conn *c) {
         }
         dti_link_received(&t->core, c->link, (size_t)got);
         total += (size_t)got;
-        if ((size_t)got < whole)
+        if ((size_t)got < whole || (c->fd >= 0 && dti_conn_is_shared(t, c)))
             return;
     }
 }
@@ -304,6 +342,10 @@ static void dti_conn_connected(dti_tcp *t, dti_tcp_conn *c) {
 }
 
 static void dti_conn_ready(dti_tcp *t, dti_tcp_conn *c, int events) {
+    if (c->shared) {
+        dti_conn_ready_shared(t, c, events);
+        return;
+    }
     if (c->connecting && events & (POLLOUT | POLLERR | POLLHUP))
         dti_conn_connected(t, c);
     else if (!c->connecting && events & (POLLIN | POLLERR | POLLHUP))

@@ -1,0 +1,188 @@
+/* Sockets and memory of one host, of Linux: names in its abstract space, memfd. Some constants are
+ * written out, as the C library shows them under _GNU_SOURCE alone. */
+
+#if DTI_TCP && DTI_SHARED
+
+#define DTI_F_ADD_SEALS 1033
+#define DTI_F_GET_SEALS 1034
+#define DTI_SEALS 7     /* its size and its seals stay */
+#define DTI_MFD_FLAGS 3 /* close on exec, may be sealed */
+
+/* Of the boot: two machines may have one name, or one machine id. */
+static bool dti_boot_id(uint8_t id[DTI_HOST_BYTES]) {
+    char text[36];
+    uint8_t digest[32];
+    int file = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+    ssize_t got = file < 0 ? -1 : read(file, text, sizeof text);
+    if (file >= 0)
+        dti_socket_close(file);
+    if (got != (ssize_t)sizeof text)
+        return false;
+    dti_sha256 hash;
+    dti_sha256_init(&hash);
+    dti_sha256_add(&hash, text, sizeof text);
+    dti_sha256_end(&hash, digest);
+    memcpy(id, digest, DTI_HOST_BYTES);
+    return true;
+}
+
+static socklen_t dti_local_address(const uint8_t name[DTI_LOCAL_BYTES], struct sockaddr_un *to) {
+    char text[32];
+    int size = snprintf(text, sizeof text, "dtrain-");
+    for (int i = 0; i < DTI_LOCAL_BYTES; i++)
+        size += snprintf(text + size, sizeof text - (size_t)size, "%02x", name[i]);
+    *to = (struct sockaddr_un){.sun_family = AF_UNIX};
+    memcpy(to->sun_path + 1, text, (size_t)size);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)size);
+}
+
+static int dti_local_listen(const uint8_t name[DTI_LOCAL_BYTES]) {
+    struct sockaddr_un at;
+    socklen_t bytes = dti_local_address(name, &at);
+    int s = dti_socket_new(AF_UNIX, SOCK_STREAM);
+    if (s >= 0 && (bind(s, (const struct sockaddr *)&at, bytes) != 0 || listen(s, 1024) != 0)) {
+        dti_socket_close(s);
+        return -1;
+    }
+    return s;
+}
+
+static int dti_local_connect(const uint8_t name[DTI_LOCAL_BYTES]) {
+    struct sockaddr_un at;
+    socklen_t bytes = dti_local_address(name, &at);
+    int s = dti_socket_new(AF_UNIX, SOCK_STREAM);
+    if (s >= 0 && !dti_socket_connect(s, &at, bytes)) {
+        dti_socket_close(s);
+        return -1;
+    }
+    return s;
+}
+
+typedef union dti_passed { /* one descriptor */
+    struct cmsghdr align;
+    char room[CMSG_SPACE(sizeof(int))];
+} dti_passed;
+
+static int64_t dti_local_send(int s, const dti_socket_part *parts, int count, int passed) {
+    struct iovec vectors[DTI_SOCKET_PARTS];
+    struct msghdr message = dti_socket_message(parts, count, vectors);
+    dti_passed extra = {.room = {0}};
+    if (passed >= 0) {
+        message.msg_control = &extra;
+        message.msg_controllen = sizeof extra;
+        struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+        *head = (struct cmsghdr){
+            .cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+        memcpy(CMSG_DATA(head), &passed, sizeof passed);
+    }
+    ssize_t sent;
+    do
+        sent = sendmsg(s, &message, DTI_SOCKET_SEND);
+    while (sent < 0 && errno == EINTR);
+    return sent;
+}
+
+static int64_t dti_local_receive(int s, const dti_socket_part *parts, int count, int *taken) {
+    struct iovec vectors[DTI_SOCKET_PARTS];
+    struct msghdr message = dti_socket_message(parts, count, vectors);
+    dti_passed extra = {.room = {0}}; /* of more than one the system keeps those that fit */
+    message.msg_control = &extra;
+    message.msg_controllen = sizeof extra;
+    ssize_t got;
+    do
+        got = recvmsg(s, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    while (got < 0 && errno == EINTR);
+    const struct cmsghdr *head = got > 0 ? CMSG_FIRSTHDR(&message) : NULL;
+    if (!head || head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS ||
+        head->cmsg_len != CMSG_LEN(sizeof(int)))
+        return got;
+    if (*taken >= 0)
+        dti_socket_close(*taken);
+    memcpy(taken, CMSG_DATA(head), sizeof *taken);
+    return got;
+}
+
+/* What is above a limit of the size of files raises a signal, so that is looked at before. */
+static int dti_memfd_new(size_t bytes) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+        limit.rlim_cur < bytes) {
+        errno = EFBIG;
+        return -1;
+    }
+    int descriptor = (int)syscall(SYS_memfd_create, "dtrain", DTI_MFD_FLAGS);
+    if (descriptor >= 0 && (ftruncate(descriptor, (off_t)bytes) != 0 ||
+                            fcntl(descriptor, DTI_F_ADD_SEALS, DTI_SEALS) != 0)) {
+        dti_socket_close(descriptor);
+        return -1;
+    }
+    return descriptor;
+}
+
+static void *dti_memfd_map(int descriptor, size_t bytes) {
+    struct stat file;
+    const int seals = fcntl(descriptor, DTI_F_GET_SEALS);
+    if (seals < 0 || (seals & DTI_SEALS) != DTI_SEALS || fstat(descriptor, &file) != 0 ||
+        file.st_size != (off_t)bytes) {
+        errno = EINVAL;
+        return NULL;
+    }
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    if (memory == MAP_FAILED)
+        return NULL;
+    madvise(memory, bytes, MADV_DONTFORK);
+    return memory;
+}
+
+static void dti_memfd_unmap(void *memory, size_t bytes) {
+    munmap(memory, bytes);
+}
+
+#elif DTI_TCP
+
+static bool dti_boot_id(uint8_t id[DTI_HOST_BYTES]) {
+    (void)id;
+    return false;
+}
+
+static int dti_local_none(void) {
+    errno = ENOSYS;
+    return -1;
+}
+
+static int dti_local_listen(const uint8_t name[DTI_LOCAL_BYTES]) {
+    (void)name;
+    return dti_local_none();
+}
+
+static int dti_local_connect(const uint8_t name[DTI_LOCAL_BYTES]) {
+    (void)name;
+    return dti_local_none();
+}
+
+static int64_t dti_local_send(int s, const dti_socket_part *parts, int count, int passed) {
+    (void)s, (void)parts, (void)count, (void)passed;
+    return dti_local_none();
+}
+
+static int64_t dti_local_receive(int s, const dti_socket_part *parts, int count, int *taken) {
+    (void)s, (void)parts, (void)count, (void)taken;
+    return dti_local_none();
+}
+
+static int dti_memfd_new(size_t bytes) {
+    (void)bytes;
+    return dti_local_none();
+}
+
+static void *dti_memfd_map(int descriptor, size_t bytes) {
+    (void)descriptor, (void)bytes;
+    dti_local_none();
+    return NULL;
+}
+
+static void dti_memfd_unmap(void *memory, size_t bytes) {
+    (void)memory, (void)bytes;
+}
+
+#endif

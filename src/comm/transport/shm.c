@@ -1,0 +1,138 @@
+/* The memory that two ranks of a host share: two rings of bytes, one for each direction, and what
+ * each says to the other about them. It is foreign memory: the other side may write anything there
+ * at any time. So our own positions are kept here and only told there; the other's is read once a
+ * call and checked; and bytes are copied out before anybody looks at them.
+ *
+ * Who is about to sleep says so (`sleeps`), then looks once more; who then writes or takes bytes
+ * rings, by a byte through their socket, on which alone anybody sleeps. Neither is lost, as all of
+ * these are sequentially consistent. While nobody sleeps nothing calls the system. */
+
+#if DTI_TCP
+
+#define DTI_SHM_RING (256u << 10) /* a power of two; both fit into a core's second cache */
+#define DTI_SHM_BYTES (sizeof(dti_shm_head) + 2 * (size_t)DTI_SHM_RING)
+#define DTI_SHM_FOR_BYTES 1u
+#define DTI_SHM_FOR_ROOM 2u
+
+typedef struct dti_shm_way { /* positions: bytes since the beginning, modulo 2^32 */
+    _Alignas(64) _Atomic uint32_t written;
+    _Atomic uint32_t ended; /* nothing more will be written */
+    _Alignas(64) _Atomic uint32_t taken;
+} dti_shm_way;
+
+typedef struct dti_shm_side {
+    _Alignas(64) _Atomic uint32_t sleeps; /* DTI_SHM_FOR_... */
+} dti_shm_side;
+
+/* Ring 0 follows, then ring 1. Side 0 dialled, and writes ring 0. */
+typedef struct dti_shm_head {
+    dti_shm_way way[2];
+    dti_shm_side side[2];
+    uint8_t unused[4096 - 6 * 64];
+} dti_shm_head;
+_Static_assert(sizeof(dti_shm_head) == 4096, "the layout of docs/protocol.md");
+
+typedef struct dti_shm { /* our side */
+    dti_shm_head *head;  /* NULL: none */
+    uint32_t side, written, taken;
+} dti_shm;
+
+/* Maps the memory; false: see errno. */
+static bool dti_shm_open(dti_shm *m, int descriptor, uint32_t side) {
+    *m = (dti_shm){.head = dti_memfd_map(descriptor, DTI_SHM_BYTES), .side = side};
+    return m->head != NULL;
+}
+
+static void dti_shm_close(dti_shm *m) {
+    if (m->head)
+        dti_memfd_unmap(m->head, DTI_SHM_BYTES);
+    m->head = NULL;
+}
+
+static dti_shm_way *dti_shm_out(const dti_shm *m) {
+    return &m->head->way[m->side];
+}
+
+static dti_shm_way *dti_shm_in(const dti_shm *m) {
+    return &m->head->way[1 - m->side];
+}
+
+static uint8_t *dti_shm_ring(const dti_shm *m, uint32_t side) {
+    return (uint8_t *)(m->head + 1) + (size_t)side * DTI_SHM_RING;
+}
+
+/* Bytes that may be written, or are there to be taken; -1: what the other side says cannot be. */
+static int64_t dti_shm_room(const dti_shm *m) {
+    uint32_t used = m->written - atomic_load(&dti_shm_out(m)->taken);
+    return used > DTI_SHM_RING ? -1 : (int64_t)(DTI_SHM_RING - used);
+}
+
+static int64_t dti_shm_filled(const dti_shm *m) {
+    uint32_t there = atomic_load(&dti_shm_in(m)->written) - m->taken;
+    return there > DTI_SHM_RING ? -1 : (int64_t)there;
+}
+
+static void dti_shm_copy(uint8_t *ring, uint32_t at, uint8_t *data, size_t bytes, bool in) {
+    at &= DTI_SHM_RING - 1;
+    size_t first = DTI_MIN(bytes, (size_t)(DTI_SHM_RING - at));
+    memcpy(in ? ring + at : data, in ? data : ring + at, first);
+    if (first < bytes)
+        memcpy(in ? ring : data + first, in ? data + first : ring, bytes - first);
+}
+
+/* How many bytes were written, at most those of all parts; -1 as above. */
+static int64_t dti_shm_write(dti_shm *m, const dti_socket_part *parts, int count) {
+    const int64_t room = dti_shm_room(m);
+    uint32_t from = m->written;
+    for (int i = 0; i < count && room > 0; i++) {
+        size_t left = (size_t)room - (m->written - from), take = DTI_MIN(parts[i].bytes, left);
+        dti_shm_copy(dti_shm_ring(m, m->side), m->written, parts[i].data, take, true);
+        m->written += (uint32_t)take;
+    }
+    if (room < 0)
+        return -1;
+    if (m->written != from)
+        atomic_store(&dti_shm_out(m)->written, m->written);
+    return m->written - from;
+}
+
+/* How many bytes were taken. */
+static int64_t dti_shm_read(dti_shm *m, const dti_socket_part *parts, int count) {
+    const int64_t there = dti_shm_filled(m);
+    uint32_t from = m->taken;
+    for (int i = 0; i < count && there > 0; i++) {
+        size_t left = (size_t)there - (m->taken - from), take = DTI_MIN(parts[i].bytes, left);
+        dti_shm_copy(dti_shm_ring(m, 1 - m->side), m->taken, parts[i].data, take, false);
+        m->taken += (uint32_t)take;
+    }
+    if (there < 0)
+        return -1;
+    if (m->taken != from)
+        atomic_store(&dti_shm_in(m)->taken, m->taken);
+    return m->taken - from;
+}
+
+static void dti_shm_end(const dti_shm *m) {
+    atomic_store(&dti_shm_out(m)->ended, 1u);
+}
+
+static bool dti_shm_is_ended(const dti_shm *m) {
+    return atomic_load(&dti_shm_in(m)->ended) != 0;
+}
+
+/* Before a sleep: what to ring for; 0 afterwards. */
+static void dti_shm_sleep(const dti_shm *m, uint32_t what) {
+    atomic_store(&m->head->side[m->side].sleeps, what);
+}
+
+static void dti_shm_sleep_also(const dti_shm *m, uint32_t what) {
+    atomic_fetch_or(&m->head->side[m->side].sleeps, what);
+}
+
+/* Whether the other side is to be rung for this; once for each of its sleeps. */
+static bool dti_shm_must_ring(const dti_shm *m, uint32_t what) {
+    _Atomic uint32_t *sleeps = &m->head->side[1 - m->side].sleeps;
+    return atomic_load(sleeps) & what && atomic_exchange(sleeps, 0u);
+}
+
+#endif

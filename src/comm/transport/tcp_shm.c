@@ -1,0 +1,281 @@
+/* Connections between ranks of one host. A rank listens also at a name that the system keeps beside
+ * the network (socket_local.c); who dials a rank of its host tries that first. The handshake is the
+ * same, and with its PROOF the dialler passes memory, which the acceptor maps when the PROOF is
+ * right. From then on all bytes of the link go through that memory (shm.c). The socket stays: its
+ * end is the end of the other process, and a byte through it wakes who sleeps.
+ *
+ * Where this cannot be had the ranks use TCP, and say so, unless shared memory is required. With
+ * integrity TLS there is none: what TLS has encrypted nobody of this host can read either. */
+
+#if DTI_TCP
+
+/* ---- whether there is any */
+
+static bool dti_tcp_wants_shared(const dti_tcp *t) {
+    return t->desc.shared_memory != DT_COMM_SHARED_OFF && t->desc.integrity != DT_COMM_TLS;
+}
+
+/* Memory of the size that a connection takes can be had; else why not. */
+static bool dti_tcp_try_memory(int *error) {
+    dti_shm trial;
+    int memory = dti_memfd_new(DTI_SHM_BYTES);
+    bool ok = memory >= 0 && dti_shm_open(&trial, memory, 0);
+    *error = errno;
+    if (ok)
+        dti_shm_close(&trial);
+    if (memory >= 0)
+        dti_socket_close(memory);
+    return ok;
+}
+
+/* Listens for ranks of this host. */
+static dt_result dti_tcp_listen_local(dti_tcp *t) {
+    int error = 0;
+    t->host_known = dti_boot_id(t->host);
+    if (!dti_tcp_wants_shared(t))
+        return DT_OK;
+    if (!t->host_known)
+        error = ENOSYS;
+    else if (dti_tcp_try_memory(&error)) {
+        error = dti_random_bytes(t->local_name, sizeof t->local_name) ? 0 : EIO;
+        t->local = error ? -1 : dti_local_listen(t->local_name);
+        error = t->local < 0 && !error ? errno : error;
+    }
+    if (t->local >= 0)
+        return DT_OK;
+    memset(t->local_name, 0, sizeof t->local_name);
+    if (t->desc.shared_memory == DT_COMM_SHARED_REQUIRED)
+        return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
+                        "shared memory is required (shared_memory, DTRAIN_SHARED_MEMORY) and "
+                        "cannot be had: %s",
+                        dti_socket_text(error));
+#if DTI_SHARED
+    dti_log(t->base, DT_LOG_WARNING,
+            "no shared memory for the ranks of this host (%s): they use TCP",
+            dti_socket_text(error));
+#endif
+    return DT_OK;
+}
+
+/* Behind the addresses that rank tells the others. */
+static uint32_t dti_tcp_pack_local(const dti_tcp *t, uint8_t *to) {
+    return t->host_known ? dti_local_pack(t->host, t->local_name, to) : 0;
+}
+
+/* ---- making a connection */
+
+/* Whether the link's peer is of this host, and its socket's name. */
+static bool dti_conn_is_local(const dti_tcp *t, const dti_link *link,
+                              uint8_t name[DTI_LOCAL_BYTES]) {
+    const dti_peer *p = &t->core.peers[link->peer];
+    return t->local >= 0 && link->channel == DTI_CHANNEL_DATA &&
+           dti_local_unpack(p->address, p->address_bytes, t->host, name);
+}
+
+/* A connected socket, and memory to pass; -1: `why` says why, or is as it was when TCP is right. */
+static int dti_conn_dial_local(dti_tcp *t, dti_tcp_conn *c, char why[160]) {
+    static const uint8_t none[DTI_LOCAL_BYTES];
+    uint8_t name[DTI_LOCAL_BYTES];
+    const uint32_t peer = c->link->peer;
+    const bool required = t->desc.shared_memory == DT_COMM_SHARED_REQUIRED;
+    c->try_local = false;
+    if (!dti_conn_is_local(t, c->link, name) || (t->local_failed[peer] && !required))
+        return -1;
+    int fd = -1, memory = -1;
+    if (memcmp(name, none, sizeof name) == 0)
+        errno = 0;
+    else if ((memory = dti_memfd_new(DTI_SHM_BYTES)) >= 0 && dti_shm_open(&c->shm, memory, 0))
+        fd = dti_local_connect(name);
+    if (fd >= 0) {
+        c->memory = memory;
+        return fd;
+    }
+    snprintf(why, 160, "no shared memory with rank %u: %s", peer,
+             errno ? dti_socket_text(errno) : "it has none");
+    dti_shm_close(&c->shm);
+    if (memory >= 0)
+        dti_socket_close(memory);
+    if (!required && errno) /* it may be of another network namespace */
+        dti_core_note(&t->core, DT_LOG_INFO, "%s: TCP is used", why);
+    t->local_failed[peer] = true;
+    return -1;
+}
+
+/* True: nothing but shared memory will do, and there is none, which ends the group. */
+static bool dti_conn_needs_shared(dti_tcp *t, dti_link *link, const char *why) {
+    uint8_t name[DTI_LOCAL_BYTES];
+    if (t->desc.shared_memory != DT_COMM_SHARED_REQUIRED || !dti_conn_is_local(t, link, name))
+        return false;
+    dti_core_suspect(&t->core, DT_ERROR_REFUSED, link->peer,
+                     "rank %u requires shared memory with rank %u of its host, and there is none "
+                     "(%s)",
+                     t->core.set.rank, link->peer, why);
+    dti_core_closed(&t->core, link, why);
+    return true;
+}
+
+/* The dialler has proved the key: its memory is mapped. */
+static const char *dti_conn_accepts(void *user, dti_link *link) {
+    dti_tcp_conn *c = link->conn;
+    (void)user;
+    if (!c->local)
+        return NULL;
+    if (link->channel != DTI_CHANNEL_DATA)
+        return "control connections go over TCP";
+    if (!dti_shm_open(&c->shm, c->memory, 1))
+        return "the memory that was passed cannot be mapped";
+    dti_socket_close(c->memory);
+    c->memory = -1;
+    return NULL;
+}
+
+/* It is over. One that never carried anything is not tried again. */
+static void dti_conn_close_local(dti_tcp *t, dti_tcp_conn *c) {
+    if (c->memory >= 0)
+        dti_socket_close(c->memory);
+    c->memory = -1;
+    if (c->local && !c->shared && c->link->dialled && t->core.state <= DTI_CORE_OPEN &&
+        !t->local_failed[c->link->peer]) {
+        t->local_failed[c->link->peer] = true;
+        dti_core_note(&t->core, DT_LOG_WARNING, "no shared memory with rank %u, which refused it",
+                      c->link->peer);
+    }
+    t->shared_count -= c->shared;
+    dti_shm_close(&c->shm);
+    c->local = c->shared = c->gone = false;
+}
+
+/* ---- bytes */
+
+/* Whether its bytes go through memory: when the link is open and the handshake is out. */
+static bool dti_conn_is_shared(dti_tcp *t, dti_tcp_conn *c) {
+    const dti_link *link = c->link;
+    if (!c->shared && c->shm.head && link->state == DTI_LINK_OPEN && link->tx_from == link->tx_to &&
+        !link->data_left) {
+        c->shared = true;
+        t->shared_count++;
+        t->crowded = (int)t->shared_count + 1 > t->processors;
+    }
+    return c->shared;
+}
+
+static void dti_conn_ring(const dti_tcp_conn *c, uint32_t what) {
+    uint8_t byte = 0;
+    if (dti_shm_must_ring(&c->shm, what)) /* it may have gone: its end is seen elsewhere */
+        dti_socket_send(c->fd, &(dti_socket_part){&byte, 1}, 1, false);
+}
+
+static void dti_conn_shared_wrong(dti_tcp *t, dti_tcp_conn *c) {
+    dti_core_link_failed(&t->core, c->link, DT_ERROR_CORRUPT,
+                         "a position in the shared memory that cannot be");
+}
+
+/* No room, and nobody of this process looks without being told. */
+static bool dti_conn_shared_full(const dti_tcp *t, const dti_tcp_conn *c) {
+    if (t->thread_reads)
+        dti_shm_sleep_also(&c->shm, DTI_SHM_FOR_ROOM);
+    return dti_shm_room(&c->shm) == 0;
+}
+
+/* True when something went. */
+static bool dti_conn_write_shared(dti_tcp *t, dti_tcp_conn *c) {
+    dti_link_span_out out[2];
+    bool some = false;
+    c->blocked = false;
+    for (int count; c->fd >= 0 && (count = dti_link_output(&t->core, c->link, out)) > 0;) {
+        dti_socket_part parts[2];
+        for (int i = 0; i < count; i++)
+            parts[i] = (dti_socket_part){(void *)(uintptr_t)out[i].data, out[i].bytes};
+        const int64_t sent = dti_shm_write(&c->shm, parts, count);
+        if (sent < 0) {
+            dti_conn_shared_wrong(t, c);
+            return some;
+        }
+        if (sent == 0 && dti_conn_shared_full(t, c)) {
+            c->blocked = true;
+            break;
+        }
+        some = some || sent > 0;
+        if (sent > 0)
+            dti_link_sent(&t->core, c->link, (size_t)sent);
+    }
+    if (some && c->fd >= 0)
+        dti_conn_ring(c, DTI_SHM_FOR_BYTES);
+    return some;
+}
+
+static void dti_conn_read_shared(dti_tcp *t, dti_tcp_conn *c) {
+    dti_link_span_in in[2];
+    size_t total = 0;
+    while (c->fd >= 0 && total < DTI_READ_BYTES_MAX && dti_link_input(&t->core, c->link, in) > 0) {
+        /* A body goes where it belongs, so not more than a header to where headers go. */
+        dti_socket_part part = {in[0].data, c->link->in_body
+                                                ? in[0].bytes
+                                                : DTI_MIN(in[0].bytes, (size_t)DTI_HEADER_BYTES)};
+        const int64_t got = dti_shm_read(&c->shm, &part, 1);
+        if (got < 0)
+            dti_conn_shared_wrong(t, c);
+        if (got <= 0)
+            break;
+        dti_link_received(&t->core, c->link, (size_t)got);
+        total += (size_t)got;
+    }
+    if (total && c->fd >= 0)
+        dti_conn_ring(c, DTI_SHM_FOR_ROOM);
+}
+
+/* The bytes that woke somebody; the end of the socket is that of the other process. */
+static void dti_conn_drain_bell(dti_tcp_conn *c) {
+    uint8_t drop[64];
+    int64_t got;
+    do
+        got = dti_socket_receive(c->fd, &(dti_socket_part){drop, sizeof drop}, 1);
+    while (got == (int64_t)sizeof drop);
+    c->gone = c->gone || got == 0 || (got < 0 && !dti_socket_would_block(errno));
+}
+
+/* Everything that can be done on it; events: of its socket, if it was asked. */
+static void dti_conn_ready_shared(dti_tcp *t, dti_tcp_conn *c, int events) {
+    if (events & (POLLIN | POLLERR | POLLHUP))
+        dti_conn_drain_bell(c);
+    const bool over = c->gone || dti_shm_is_ended(&c->shm); /* before the last look */
+    dti_conn_read_shared(t, c);
+    if (c->fd >= 0 && c->blocked)
+        dti_conn_write_shared(t, c);
+    if (c->fd >= 0 && over && dti_shm_filled(&c->shm) == 0)
+        dti_core_closed(&t->core, c->link, NULL);
+}
+
+static void dti_conn_shut_shared(const dti_tcp_conn *c) {
+    dti_shm_end(&c->shm);
+    dti_conn_ring(c, DTI_SHM_FOR_BYTES);
+}
+
+/* ---- sleeping */
+
+static bool dti_conn_has_work(const dti_tcp_conn *c) {
+    return (dti_shm_filled(&c->shm) != 0 && dti_link_has_room(c->link)) ||
+           (c->blocked && dti_shm_room(&c->shm) != 0) ||
+           (dti_shm_is_ended(&c->shm) && dti_shm_filled(&c->shm) == 0);
+}
+
+/* Asks to be woken through the sockets. False: there is something to do already. */
+static bool dti_tcp_shared_sleep(dti_tcp *t) {
+    bool idle = true;
+    for (uint32_t i = 0; i < t->active_count && t->shared_count; i++) {
+        const dti_tcp_conn *c = t->active[i];
+        if (!c->shared || dti_core_data_frozen(&t->core, c->link))
+            continue;
+        dti_shm_sleep(&c->shm, DTI_SHM_FOR_BYTES | (c->blocked ? DTI_SHM_FOR_ROOM : 0));
+        idle = idle && !dti_conn_has_work(c);
+    }
+    return idle;
+}
+
+static void dti_tcp_shared_awake(const dti_tcp *t) {
+    for (uint32_t i = 0; i < t->active_count && t->shared_count; i++)
+        if (t->active[i]->shared)
+            dti_shm_sleep(&t->active[i]->shm, 0);
+}
+
+#endif

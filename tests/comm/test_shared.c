@@ -1,0 +1,376 @@
+/* Ranks of one host over shared memory: the rings alone, that they are what is used, what happens
+ * where they cannot be had, and who writes into them what he should not. That operations, deaths and
+ * pauses go as over TCP is in test_processes.c, which does them over both. */
+
+#include <sys/un.h>
+
+/* ---- the rings */
+
+typedef struct ring_pair {
+    dti_shm a, b;
+    uint64_t random;
+} ring_pair;
+
+static uint32_t ring_random(ring_pair *p, uint32_t below) {
+    p->random = p->random * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(p->random >> 33) % below;
+}
+
+static bool ring_pair_open(ring_pair *p, uint64_t seed) {
+    int memory = dti_memfd_new(DTI_SHM_BYTES);
+    *p = (ring_pair){.random = seed};
+    bool ok = memory >= 0 && dti_shm_open(&p->a, memory, 0) && dti_shm_open(&p->b, memory, 1);
+    CHECK(ok);
+    close(memory);
+    return ok;
+}
+
+static void ring_pair_close(ring_pair *p) {
+    dti_shm_close(&p->a);
+    dti_shm_close(&p->b);
+}
+
+/* As if so many bytes had gone already. */
+static void ring_pair_advance(ring_pair *p, uint32_t at) {
+    atomic_store(&p->a.head->way[0].written, at);
+    atomic_store(&p->a.head->way[0].taken, at);
+    p->a.written = p->b.taken = at;
+}
+
+TEST(shared_rings_carry_every_byte_once_and_in_order) {
+    enum { MOST = DTI_SHM_RING + 4096 };
+    static uint8_t out[MOST], in[MOST];
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        ring_pair p;
+        uint32_t sent = 0, got = 0;
+        if (!ring_pair_open(&p, seed))
+            return;
+        ring_pair_advance(&p, seed % 2 ? UINT32_MAX - 100000 : 0); /* positions begin anew */
+        for (int step = 0; step < 400; step++) {
+            uint32_t sizes[2] = {ring_random(&p, 200),
+                                 ring_random(&p, seed % 3 ? 70000 : MOST - 200)};
+            for (uint32_t i = 0; i < sizes[0] + sizes[1]; i++)
+                out[i] = (uint8_t)((sent + i) * 2654435761u >> 24);
+            dti_socket_part parts[2] = {{out, sizes[0]}, {out + sizes[0], sizes[1]}};
+            int64_t room = dti_shm_room(&p.a), went = dti_shm_write(&p.a, parts, 2);
+            CHECK(went == DTI_MIN(room, (int64_t)sizes[0] + sizes[1]));
+            sent += (uint32_t)went;
+            parts[0] = (dti_socket_part){in, ring_random(&p, 90000)};
+            int64_t there = dti_shm_filled(&p.b), came = dti_shm_read(&p.b, parts, 1);
+            CHECK(there == sent - got && came == DTI_MIN(there, (int64_t)parts[0].bytes));
+            bool right = true;
+            for (uint32_t i = 0; i < came; i++)
+                right = right && in[i] == (uint8_t)((got + i) * 2654435761u >> 24);
+            CHECK(right);
+            got += (uint32_t)came;
+        }
+        ring_pair_close(&p);
+    }
+}
+
+TEST(shared_positions_that_cannot_be_are_noticed) {
+    ring_pair p;
+    uint8_t byte[64] = {0};
+    const dti_socket_part part = {byte, sizeof byte};
+    static const uint32_t wild[] = {DTI_SHM_RING + 1, DTI_SHM_RING * 2, 0x80000000u, 0xFFF00000u};
+    for (size_t i = 0; i < DTI_COUNT(wild) && ring_pair_open(&p, 1); i++) {
+        atomic_store(&p.a.head->way[0].written, wild[i]);
+        CHECK(dti_shm_read(&p.b, &part, 1) == -1 && dti_shm_filled(&p.b) == -1);
+        atomic_store(&p.a.head->way[1].taken, wild[i]);
+        CHECK(dti_shm_write(&p.b, &part, 1) == -1 && dti_shm_room(&p.b) == -1);
+        ring_pair_close(&p);
+    }
+}
+
+/* What a peer passes may be anything: a file that it cuts while it is read, a pipe. */
+TEST(shared_memory_is_mapped_only_if_its_size_is_sealed) {
+    char path[] = "/tmp/dtrain-test-XXXXXX";
+    int file = mkstemp(path), pipes[2], loose = (int)syscall(SYS_memfd_create, "test", 3u);
+    CHECK(file >= 0 && pipe(pipes) == 0 && loose >= 0);
+    CHECK(ftruncate(file, (off_t)DTI_SHM_BYTES) == 0 &&
+          ftruncate(loose, (off_t)DTI_SHM_BYTES) == 0);
+    int small = dti_memfd_new(4096), good = dti_memfd_new(DTI_SHM_BYTES);
+    CHECK(!dti_memfd_map(file, DTI_SHM_BYTES) && !dti_memfd_map(pipes[0], DTI_SHM_BYTES));
+    CHECK(!dti_memfd_map(loose, DTI_SHM_BYTES) && !dti_memfd_map(small, DTI_SHM_BYTES));
+    CHECK(!dti_memfd_map(-1, DTI_SHM_BYTES));
+    CHECK(ftruncate(good, 0) != 0 && ftruncate(good, (off_t)DTI_SHM_BYTES * 2) != 0);
+    unlink(path);
+    const int all[] = {file, pipes[0], pipes[1], loose, small, good};
+    for (size_t i = 0; i < DTI_COUNT(all); i++)
+        close(all[i]);
+}
+
+/* ---- processes: whether it is used */
+
+static dti_tcp *shared_tcp(const proc *p) {
+    return ((dti_tcp_group *)p->m.comm->state)->tcp;
+}
+
+static uint32_t shared_count(proc *p) {
+    dti_tcp *t = shared_tcp(p);
+    dti_mutex_lock(&t->lock);
+    uint32_t count = t->shared_count;
+    dti_mutex_unlock(&t->lock);
+    return count;
+}
+
+/* Of so much that every rank talks to every other. */
+static void shared_sum(proc *p) {
+    float x[20000];
+    for (int i = 0; i < 20000; i++)
+        x[i] = (float)(i % 100 + p->m.rank);
+    EXPECT(&p->m, !dt_comm_all_reduce(p->m.comm, x, x, 20000, DT_F32, DT_COMM_SUM));
+    for (int i = 0; i < 20000; i++)
+        EXPECT(&p->m, x[i] == (float)(p->m.size * (i % 100) + p->m.size * (p->m.size - 1) / 2));
+}
+
+/* arg: of each rank, how many of its connections are to go through memory. */
+static void counting(proc *p) {
+    const uint32_t *wanted = p->all->arg;
+    if (p->all->folder[0] == (char)('0' + p->index)) { /* no file may be so large */
+        struct rlimit limit = {DTI_SHM_BYTES / 2, DTI_SHM_BYTES / 2};
+        EXPECT(&p->m, setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    }
+    if (!proc_join(p))
+        return;
+    shared_sum(p);
+    shared_sum(p);
+    EXPECT(&p->m, shared_count(p) == wanted[p->index]);
+    EXPECT(&p->m, !dt_comm_barrier(p->m.comm));
+}
+
+static void count_them(dt_comm_shared_memory asked, int sockets, const char *limited,
+                       const uint32_t wanted[3]) {
+    fleet *f = fleet_new(3);
+    f->desc.shared_memory = asked;
+    f->desc.sockets = sockets;
+    f->desc.chunk_bytes = 4096;
+    f->desc.logger = (dt_logger){.log = NULL};
+    f->arg = wanted;
+    snprintf(f->folder, sizeof f->folder, "%s", limited);
+    fleet_run(f, counting);
+    fleet_free(f);
+}
+
+TEST(shared_memory_carries_all_data_of_a_host_unless_forbidden) {
+    count_them(DT_COMM_SHARED_DEFAULT, 1, "-", (uint32_t[3]){2, 2, 2});
+    count_them(DT_COMM_SHARED_REQUIRED, 2, "-", (uint32_t[3]){4, 4, 4});
+    count_them(DT_COMM_SHARED_OFF, 1, "-", (uint32_t[3]){0, 0, 0});
+}
+
+TEST(shared_memory_that_one_rank_cannot_have_is_tcp_with_that_rank) {
+    count_them(DT_COMM_SHARED_DEFAULT, 1, "0", (uint32_t[3]){0, 1, 1});
+    count_them(DT_COMM_SHARED_DEFAULT, 1, "1", (uint32_t[3]){1, 0, 1});
+    count_them(DT_COMM_SHARED_DEFAULT, 1, "2", (uint32_t[3]){1, 1, 0});
+}
+
+/* ---- where it was asked for and is not to be had */
+
+static void demanding(proc *p) {
+    mate *m = &p->m;
+    dt_comm_desc desc = proc_desc(p);
+    struct rlimit limit = {DTI_SHM_BYTES / 2, DTI_SHM_BYTES / 2};
+    EXPECT(m, setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    desc.shared_memory = DT_COMM_SHARED_REQUIRED;
+    EXPECT(m, proc_try_desc(p, &desc) == DT_ERROR_UNSUPPORTED);
+    EXPECT_TEXT(m, "shared memory is required");
+    EXPECT_TEXT(m, "cannot be had: File too large");
+    proc_leave(p);
+    desc.shared_memory = DT_COMM_SHARED_DEFAULT;
+    desc.join_timeout_ms = 50;
+    desc.logger = (dt_logger){.log = proc_log, .user = p};
+    EXPECT(m, proc_try_desc(p, &desc) == DT_ERROR_TIMEOUT);
+    EXPECT(m, strstr(p->log, "no shared memory for the ranks of this host (File too large)"));
+}
+
+static void alone_with_it(proc *p) {
+    mate *m = &p->m;
+    dt_comm_desc desc = proc_desc(p);
+    int32_t x = 1;
+    desc.shared_memory = p->index ? DT_COMM_SHARED_REQUIRED : DT_COMM_SHARED_OFF;
+    if (!EXPECT(m, proc_try_desc(p, &desc) == DT_OK))
+        return;
+    EXPECT(m, dt_comm_all_reduce(m->comm, &x, &x, 1, DT_I32, DT_COMM_SUM) == DT_ERROR_REFUSED);
+    EXPECT_TEXT(m, "rank 1 requires shared memory with rank 0 of its host");
+}
+
+TEST(shared_memory_that_is_required_and_not_there_is_an_error_that_says_so) {
+    fleet *f = fleet_new(1);
+    f->desc.world_size = 2;
+    fleet_run(f, demanding);
+    fleet_free(f);
+    f = fleet_new(2);
+    fleet_run(f, alone_with_it);
+    fleet_free(f);
+}
+
+/* ---- names: one that nobody has any more, and one that somebody else has */
+
+static void listen_as_another(const uint8_t *name) {
+    int listener = dti_local_listen(name);
+    for (struct pollfd q = {.fd = listener, .events = POLLIN}; poll(&q, 1, 5000) > 0;) {
+        int s = dti_socket_accept(listener);
+        uint8_t text[] = "HTTP/1.1 400 Bad Request\r\n\r\n";
+        dti_socket_send(s, &(dti_socket_part){text, sizeof text}, 1, false);
+        usleep(20000);
+        close(s);
+    }
+    _exit(0);
+}
+
+/* Rank 1 believes that rank 0 has another name. */
+static void mistaken(proc *p) {
+    mate *m = &p->m;
+    const bool *somebody = p->all->arg;
+    pid_t child = -1;
+    if (!proc_join(p))
+        return;
+    if (p->index == 1) {
+        dti_tcp *t = shared_tcp(p);
+        dti_mutex_lock(&t->lock);
+        dti_peer *peer = &t->core.peers[0];
+        uint8_t *name = peer->address + peer->address_bytes - DTI_LOCAL_BYTES;
+        memset(name, 0xA5, 4);
+        child = *somebody ? fork() : -1;
+        if (child == 0)
+            listen_as_another(name);
+        dti_mutex_unlock(&t->lock);
+        usleep(20000);
+    }
+    shared_sum(p);
+    EXPECT(m, shared_count(p) == 0);
+    if (child > 0) {
+        kill(child, SIGKILL);
+        waitpid(child, NULL, 0);
+    }
+}
+
+TEST(shared_names_that_are_stale_or_anothers_are_tcp) {
+    for (int somebody = 0; somebody < 2; somebody++) {
+        bool arg = somebody;
+        fleet *f = fleet_new(2);
+        f->arg = &arg;
+        fleet_run(f, mistaken);
+        fleet_free(f);
+    }
+}
+
+static int open_descriptors(void) {
+    int count = 0;
+    for (int fd = 0; fd < 256; fd++)
+        count += fcntl(fd, F_GETFD) >= 0;
+    return count;
+}
+
+/* Whoever finds the name out gets no further than at a port, and what he passes is closed. */
+static void strangers_call(const dti_tcp *t) {
+    uint8_t junk[200], hello[4] = "DTRH";
+    for (int i = 0; i < 200; i++)
+        junk[i] = (uint8_t)(i * 37);
+    for (int i = 0; i < 30; i++) {
+        int s = dti_local_connect(t->local_name), file = open("/dev/null", O_RDONLY | O_CLOEXEC);
+        memcpy(junk, hello, i % 2 ? 4 : 0);
+        for (int k = 0; k < 3; k++)
+            dti_local_send(s, &(dti_socket_part){junk, (size_t)(1 + i * 5)}, 1, file);
+        usleep(1000);
+        close(s);
+        close(file);
+    }
+}
+
+static void visited(proc *p) {
+    mate *m = &p->m;
+    if (!proc_join(p))
+        return;
+    shared_sum(p);
+    if (p->index == 0) {
+        int before = open_descriptors();
+        strangers_call(shared_tcp(p));
+        usleep(20000);
+        EXPECT(m, open_descriptors() == before);
+    }
+    shared_sum(p);
+}
+
+TEST(shared_names_let_in_nobody_without_the_key) {
+    fleet *f = fleet_new(2);
+    fleet_run(f, visited);
+    fleet_free(f);
+}
+
+/* ---- a rank that writes into the memory what it should not */
+
+typedef struct scribble {
+    uint64_t seed; /* 0: a position; else anything anywhere, at any time */
+    bool taken;
+} scribble;
+
+static void scribble_memory(proc *p, const scribble *s) {
+    dti_tcp *t = shared_tcp(p);
+    dti_mutex_lock(&t->lock);
+    for (uint32_t i = 0; i < t->active_count; i++) {
+        dti_shm *m = &t->active[i]->shm;
+        if (!t->active[i]->shared)
+            continue;
+        if (s->seed == 0) { /* and so in all that is told later */
+            uint32_t *mine = s->taken ? &m->taken : &m->written;
+            *mine += 0x40000000u;
+            atomic_store(s->taken ? &dti_shm_in(m)->taken : &dti_shm_out(m)->written, *mine);
+            dti_conn_ring(t->active[i], ~0u);
+        }
+        uint8_t *bytes = (uint8_t *)m->head;
+        for (int n = 0; s->seed && n < 400; n++) {
+            uint32_t at = mate_random(&p->m) % 3 ? mate_random(&p->m) % 384
+                                                 : mate_random(&p->m) % (uint32_t)DTI_SHM_BYTES;
+            bytes[at] = (uint8_t)mate_random(&p->m);
+        }
+    }
+    dti_mutex_unlock(&t->lock);
+}
+
+/* Rank 1 writes wild values; rank 0 gets an error, in time, and until then right sums. */
+static void scribbling(proc *p) {
+    mate *m = &p->m;
+    const scribble *s = p->all->arg;
+    enum { N = 40000 };
+    float *x = malloc(N * sizeof *x);
+    dt_result result = DT_OK;
+    if (!proc_join(p))
+        return;
+    m->random += s->seed * 977;
+    for (int round = 0; round < 300 && !result; round++) {
+        for (int i = 0; i < N; i++)
+            x[i] = (float)(i % 50 + round % 7);
+        if (p->index == 1 && round > 1)
+            scribble_memory(p, s);
+        result = dt_comm_all_reduce(m->comm, x, x, N, DT_F32, DT_COMM_SUM);
+        for (int i = 0; i < N && !result; i++)
+            EXPECT(m, x[i] == (float)(2 * (i % 50 + round % 7)));
+    }
+    proc_note(p, result);
+    EXPECT(m, s->seed || result == DT_ERROR_CORRUPT || result == DT_ERROR_REVOKED);
+    free(x);
+}
+
+static void scribble_once(const scribble *s, const char *text) {
+    fleet *f = fleet_new(2);
+    f->desc.silence_ms = 600;
+    f->desc.op_timeout_ms = 2000;
+    f->arg = s;
+    f->seconds = 20;
+    fleet_run(f, scribbling);
+    if (text)
+        CHECK_CONTAINS(f->at[0].text, text);
+    fleet_free(f);
+}
+
+TEST(shared_memory_with_wild_positions_ends_the_group) {
+    for (int taken = 0; taken < 2; taken++)
+        scribble_once(&(scribble){.taken = taken},
+                      "a position in the shared memory that cannot be");
+}
+
+TEST(shared_memory_with_anything_in_it_gives_no_wrong_sum) {
+    for (uint64_t seed = 1; seed <= (fleet_long() ? 200 : 6); seed++)
+        scribble_once(&(scribble){.seed = seed}, NULL);
+}
