@@ -138,3 +138,11 @@ static double dti_weighted_macs(const dt_graph *g, const dti_node *n) {
     return (double)dti_shape_elements(n->shape) * (double)dti_shape_elements(w) /
            (double)DTI_MAX(w.dim[0], 1);
 }
+
+/* Of a loss or metric: a pair (sum, weight). */
+static bool dti_term_shape(dti_build *b) {
+    b->out.shape = (dt_shape){.rank = 1, .dim = {2}};
+    b->out.samples = false;
+    b->out.term = true;
+    return true;
+}

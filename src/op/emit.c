@@ -308,3 +308,10 @@ static bool dti_emit_fuse(dti_emit *e, uint32_t i, uint32_t epilogue, const dti_
         e->out = *x;
     return writers > 0;
 }
+
+/* Sums `pairs` pairs to the term. */
+static void dti_emit_term_sum(dti_emit *e, uint32_t pairs_value, int64_t pairs) {
+    dti_launch *l = dti_emit_launch(e, DTI_K_TERM_SUM, 1, sizeof l->args.term);
+    l->args.term = (dti_args_term){.n = (uint32_t)pairs, .y_offset = (uint32_t)e->out.offset};
+    dti_bind(l, pairs_value, e->out.value, DTI_UNBOUND, DTI_UNBOUND);
+}

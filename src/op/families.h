@@ -3,6 +3,7 @@
 #include "conv.c"
 #include "conv_cpu.c"
 #include "copy.c"
+#include "cross_entropy.c"
 #include "dropout.c"
 #include "gather.c"
 #include "leaf.c"

@@ -5,11 +5,11 @@
     X(CONV_DX) \
     X(CONV_DW) \
     X(COPY) \
+    X(XENT) \
+    X(XENT_GRAD) \
     X(DROPOUT) \
     X(GATHER) \
     X(SCATTER_ADD) \
-    X(XENT) \
-    X(XENT_GRAD) \
     X(TERM) \
     X(TERM_SUM) \
     X(TERM_GRAD) \

@@ -1,0 +1,501 @@
+/* Cross-entropy and accuracy: terms over (logits, targets), as in loss.c. attr.i[0] = ignore_index,
+ * attr.f[0] = label smoothing. */
+
+/* ---- cross_entropy (logits, target [, class weights]) */
+
+/* `rows` of logits, and the targets that were given for them. */
+static const char *dti_targets_hint(dt_shape rows, dt_shape targets) {
+    if (dti_shape_elements(rows) == dti_shape_elements(targets))
+        return "; dt_reshape them";
+    return targets.rank == 0 ? "; for one a sample dt_flatten in front of the last layer" : "";
+}
+
+static bool dti_targets_fit(dti_build *b, const dti_node *x, const dti_node *t) {
+    dt_shape rows = x->shape;
+    if (x->dtype != DT_F32)
+        return dti_build_fail(b, "logits must be f32");
+    if (t->dtype != DT_I32)
+        return dti_build_fail(b, "targets must be i32 class numbers, not one-hot or probabilities");
+    if (rows.rank < 1 || rows.dim[rows.rank - 1] < 1)
+        return dti_build_fail(b, "logits need a last dimension of classes");
+    rows.rank--;
+    rows.dim[rows.rank] = 0;
+    if (!dti_shape_equal(rows, t->shape) || x->samples != t->samples) {
+        return dti_build_fail(b, "targets must be %s: the logits without their last dimension%s",
+                              dti_shape_print(rows, x->samples).text,
+                              x->samples == t->samples ? dti_targets_hint(rows, t->shape) : "");
+    }
+    return true;
+}
+
+/* Input 1 of (logits, targets, ...). attr.i[0] = ignore_index. */
+static bool dti_targets_labels(const dt_graph *g, const dti_node *n, dti_labels *out) {
+    const dt_shape x = g->nodes[dti_input_id(g, n, 0)].shape;
+    *out = (dti_labels){.input = 1,
+                        .classes = (int32_t)x.dim[x.rank - 1],
+                        .ignore_index = n->attr.i[0],
+                        .ignores = true};
+    return true;
+}
+
+static bool dti_cross_entropy_shape(dti_build *b) {
+    const dti_node *x = b->in[0];
+    float smoothing = b->out.attr.f[0];
+    if (!dti_targets_fit(b, x, b->in[1]))
+        return false;
+    if (!(smoothing >= 0.0f && smoothing <= 1.0f))
+        return dti_build_fail(b, "label_smoothing %g is not in [0, 1]", (double)smoothing);
+    if (b->count > 2) {
+        const dti_node *w = dti_node_of(b->inputs[2]);
+        if (b->count > 3 || w->dtype != DT_F32 || w->samples || w->shape.rank != 1 ||
+            w->shape.dim[0] != x->shape.dim[x->shape.rank - 1]) {
+            return dti_build_fail(b,
+                                  "class weights must be [classes] f32, one for the whole batch");
+        }
+    }
+    return dti_term_shape(b);
+}
+
+static void dti_cross_entropy_grad_rule(dti_grad *g) {
+    if (g->wanted[2]) {
+        dti_graph_fail(g->graph, "cross_entropy: there is no gradient of class weights; dt_detach "
+                                 "them, or dt_freeze the parameter");
+        return;
+    }
+    if (!g->wanted[0])
+        return;
+    dt_tensor s = g->node.count > 2 ? dt_mul(g->dy, g->in[2]) : g->dy;
+    dt_tensor in[3] = {g->in[0], g->in[1], s};
+    g->dx[0] = dti_append(g->graph, DTI_OP_CROSS_ENTROPY_GRAD, in, 3, &g->node.attr);
+}
+
+/* Rows of pairs, then their sum. `x` may be unused (mode WEIGHT): then `t` is bound in its
+ * place. */
+static void dti_emit_xent(dti_emit *e, uint32_t mode, const dti_view *x, const dti_view *t,
+                          const dti_view *s, int64_t classes) {
+    int64_t rows = dti_view_elements(t);
+    uint32_t pairs = dti_emit_scratch(e, DT_F32, 2 * (uint64_t)rows);
+    dti_launch *l = dti_emit_launch(e, DTI_K_XENT, (uint64_t)rows, sizeof l->args.xent);
+    dti_args_xent *a = &l->args.xent;
+    *a = (dti_args_xent){.rows = (uint32_t)rows, .classes = (uint32_t)classes};
+    a->ignore_index = e->node->attr.i[0];
+    a->smoothing = e->node->attr.f[0];
+    a->s_stride = s ? 1 : 0;
+    a->x_offset = x ? (uint32_t)x->offset : 0;
+    a->t_offset = (uint32_t)t->offset;
+    a->s_offset = s ? (uint32_t)s->offset : 0;
+    l->spec[0] = mode;
+    l->spec[1] = s != NULL;
+    dti_bind(l, x ? x->value : t->value, t->value, s ? s->value : DTI_UNBOUND, pairs);
+    dti_emit_term_sum(e, pairs, rows);
+}
+
+static void dti_cross_entropy_emit(dti_emit *e) {
+    dti_view x = dti_emit_dense_in(e, 0), t = dti_emit_dense_in(e, 1), s;
+    if (e->node->count > 2)
+        s = dti_emit_dense_in(e, 2);
+    dti_emit_xent(e, DTI_XENT_LOSS, &x, &t, e->node->count > 2 ? &s : NULL, x.dim[5]);
+}
+
+DT_API dt_tensor dt_cross_entropy(dt_tensor logits, dt_tensor target,
+                                  const dt_cross_entropy_desc *desc) {
+    dt_cross_entropy_desc d = desc ? *desc : (dt_cross_entropy_desc){0};
+    dti_attr attr = {.f = {d.label_smoothing}, .i = {(int32_t)dti_or(d.ignore_index, -100)}};
+    dt_tensor in[3] = {logits, target, d.class_weights};
+    bool weights = d.class_weights.graph != NULL || d.class_weights.id != 0;
+    return dti_append(logits.graph, DTI_OP_CROSS_ENTROPY, in, weights ? 3 : 2, &attr);
+}
+
+/* ---- cross_entropy_weight (target [, class weights]): attr as above, i[1] = classes. */
+static bool dti_cross_entropy_weight_shape(dti_build *b) {
+    return dti_term_shape(b);
+}
+
+static void dti_cross_entropy_weight_emit(dti_emit *e) {
+    dti_view t = dti_emit_dense_in(e, 0), s;
+    if (e->node->count > 1)
+        s = dti_emit_dense_in(e, 1);
+    dti_emit_xent(e, DTI_XENT_WEIGHT, NULL, &t, e->node->count > 1 ? &s : NULL, e->node->attr.i[1]);
+}
+
+static dt_tensor dti_cross_entropy_weight_of(dt_graph *g, const dti_node *n) {
+    const dti_node loss = *n; /* appending moves nodes */
+    const dti_node *x = &g->nodes[dti_input_id(g, n, 0)];
+    dti_attr attr = loss.attr;
+    attr.i[1] = (int32_t)x->shape.dim[x->shape.rank - 1];
+    dt_tensor in[2] = {dti_input_of(g, &loss, 1), {0}};
+    if (loss.count > 2)
+        in[1] = dti_input_of(g, &loss, 2);
+    return dti_append(g, DTI_OP_CROSS_ENTROPY_WEIGHT, in, loss.count - 1, &attr);
+}
+
+/* ---- cross_entropy_grad (logits, target, s): s is the seed, or the seed times the class
+ * weights. */
+static bool dti_cross_entropy_grad_shape(dti_build *b) {
+    if (!dti_targets_fit(b, b->in[0], b->in[1]))
+        return false;
+    b->out.shape = b->in[0]->shape;
+    return true;
+}
+
+static void dti_cross_entropy_grad_emit(dti_emit *e) {
+    dti_view x = dti_emit_dense_in(e, 0), t = dti_emit_dense_in(e, 1), s = dti_emit_dense_in(e, 2);
+    int64_t rows = dti_view_elements(&t);
+    dti_launch *l = dti_emit_launch(e, DTI_K_XENT_GRAD, (uint64_t)rows, sizeof l->args.xent);
+    dti_args_xent *a = &l->args.xent;
+    *a = (dti_args_xent){.rows = (uint32_t)rows, .classes = (uint32_t)x.dim[5]};
+    a->ignore_index = e->node->attr.i[0];
+    a->smoothing = e->node->attr.f[0];
+    a->s_stride = dti_view_elements(&s) > 1 ? 1 : 0;
+    a->x_offset = (uint32_t)x.offset;
+    a->t_offset = (uint32_t)t.offset;
+    a->s_offset = (uint32_t)s.offset;
+    a->y_offset = (uint32_t)e->out.offset;
+    dti_bind(l, x.value, t.value, s.value, e->out.value);
+}
+
+/* softmax(x) * sum q - q with q = ((1 - eps) * onehot + eps / K * valid) * s */
+static dt_tensor dti_cross_entropy_grad_lower(dti_grad *g) {
+    dt_tensor x = g->in[0], t = g->in[1], s = g->in[2];
+    if (dti_is_nil(x))
+        return x;
+    dt_shape column = dti_node_of(t)->shape, last = dt_dims_of(1, (const int64_t[]){0, -1});
+    int64_t classes = dti_node_of(x)->shape.dim[dti_node_of(x)->shape.rank - 1];
+    float eps = g->node.attr.f[0];
+    column.dim[column.rank++] = 1;
+    dt_tensor label = dt_reshape(dt_cast(t, DT_F32), column);
+    dt_tensor hot =
+        dt_eq(label, dti_constant(x.graph, DTI_OP_IOTA, (dt_shape){1, {classes}}, 0.0f));
+    dt_tensor ignored = dt_fill(x.graph, dt_dims_of(0, NULL), (float)g->node.attr.i[0]);
+    hot = dt_mul(hot, dt_affine(dt_eq(label, ignored), -1.0f, 1.0f));
+    dt_tensor taken = dt_sum(dt_mul(hot, s), last, true);
+    dt_tensor q = dt_mul(dt_affine(hot, 1.0f - eps, 0.0f), taken);
+    if (eps != 0.0f) {
+        dt_tensor valid = dt_sum(hot, last, true);
+        q = dt_add(q, dt_mul(dt_affine(valid, eps / (float)classes, 0.0f), s));
+    }
+    dt_tensor all = dt_sum(q, last, true);
+    return dt_sub(dt_mul(dt_softmax(x, -1), all), q);
+}
+
+/* ---- accuracy (logits, target) */
+static bool dti_accuracy_shape(dti_build *b) {
+    return dti_targets_fit(b, b->in[0], b->in[1]) && dti_term_shape(b);
+}
+
+static void dti_accuracy_emit(dti_emit *e) {
+    dti_view x = dti_emit_dense_in(e, 0), t = dti_emit_dense_in(e, 1);
+    dti_emit_xent(e, DTI_XENT_ACCURACY, &x, &t, NULL, x.dim[5]);
+}
+
+DT_API dt_tensor dt_accuracy(dt_tensor logits, dt_tensor target) {
+    return dti_append2(DTI_OP_ACCURACY, logits, target, &(dti_attr){.i = {-100}});
+}
+
+/* ---- Reference */
+#ifdef DT_REFERENCE
+
+/* One row of a cross-entropy, its target's class weight included. */
+typedef struct dti_xent_ref {
+    const double *x;
+    const double *weights; /* by class, or one for all, or NULL = 1 */
+    int64_t weight_count;
+    int64_t classes;
+    double target, eps;
+    bool counts; /* is not ignored */
+    double log_sum;
+} dti_xent_ref;
+
+static dti_xent_ref dti_xent_ref_row(const dti_ref *r, const dti_ref_tensor *weights, int64_t row) {
+    dti_xent_ref x = {.classes = dti_ref_cols(&r->in[0]), .eps = (double)r->node->attr.f[0]};
+    double high = -INFINITY, sum = 0;
+    x.x = r->in[0].data + row * x.classes;
+    x.target = r->in[1].data[row];
+    x.counts = x.target != (double)r->node->attr.i[0];
+    x.weights = weights ? weights->data : NULL;
+    x.weight_count = weights ? weights->elements : 0;
+    for (int64_t c = 0; c < x.classes; c++)
+        high = fmax(high, x.x[c]);
+    for (int64_t c = 0; c < x.classes; c++)
+        sum += exp(x.x[c] - high);
+    x.log_sum = high + log(sum);
+    return x;
+}
+
+static double dti_xent_ref_weight(const dti_xent_ref *x, int64_t c) {
+    if (x->target < 0 || x->target >= (double)x->classes)
+        return NAN;
+    return !x->weights ? 1 : x->weights[x->weight_count == 1 ? 0 : c];
+}
+
+/* What -log softmax of class c is weighted by. */
+static double dti_xent_ref_q(const dti_xent_ref *x, int64_t c) {
+    double hot = (double)c == x->target ? 1 : 0;
+    return ((1 - x->eps) * hot + x->eps / (double)x->classes) * dti_xent_ref_weight(x, c);
+}
+
+static void dti_cross_entropy_ref(const dti_ref *r) {
+    double *pair = r->out.data;
+    pair[0] = pair[1] = 0;
+    for (int64_t row = 0; row < r->in[1].elements; row++) {
+        dti_xent_ref x = dti_xent_ref_row(r, r->node->count > 2 ? &r->in[2] : NULL, row);
+        if (!x.counts)
+            continue;
+        for (int64_t c = 0; c < x.classes; c++) {
+            double q = dti_xent_ref_q(&x, c);
+            if (q != 0)
+                pair[0] += q * (x.log_sum - x.x[c]);
+        }
+        pair[1] += dti_xent_ref_weight(&x, (int64_t)x.target);
+    }
+}
+
+static void dti_cross_entropy_weight_ref(const dti_ref *r) {
+    double *pair = r->out.data;
+    pair[0] = pair[1] = 0;
+    for (int64_t row = 0; row < r->in[0].elements; row++) {
+        double target = r->in[0].data[row];
+        if (target == (double)r->node->attr.i[0])
+            continue;
+        bool inside = target >= 0 && target < (double)r->node->attr.i[1];
+        pair[1] += !inside ? NAN : r->node->count > 1 ? r->in[1].data[(int64_t)target] : 1;
+    }
+}
+
+static void dti_cross_entropy_grad_ref(const dti_ref *r) {
+    for (int64_t row = 0; row < r->in[1].elements; row++) {
+        dti_xent_ref x = dti_xent_ref_row(r, &r->in[2], row);
+        double *dx = r->out.data + row * x.classes, sum = 0;
+        for (int64_t c = 0; c < x.classes; c++)
+            sum += dti_xent_ref_q(&x, c);
+        for (int64_t c = 0; c < x.classes; c++) {
+            double p = exp(x.x[c] - x.log_sum);
+            dx[c] = x.counts ? p * sum - dti_xent_ref_q(&x, c) : 0;
+        }
+    }
+}
+
+static void dti_accuracy_ref(const dti_ref *r) {
+    int64_t classes = dti_ref_cols(&r->in[0]);
+    double *pair = r->out.data;
+    pair[0] = pair[1] = 0;
+    for (int64_t row = 0; row < r->in[1].elements; row++) {
+        const double *x = r->in[0].data + row * classes, target = r->in[1].data[row];
+        int64_t best = 0;
+        if (target == (double)r->node->attr.i[0])
+            continue;
+        for (int64_t c = 1; c < classes; c++) {
+            if (x[c] > x[best] || (isnan(x[c]) && !isnan(x[best])))
+                best = c;
+        }
+        bool inside = target >= 0 && target < (double)classes;
+        pair[0] += !inside ? NAN : (double)best == target;
+        pair[1] += inside ? 1 : NAN;
+    }
+}
+
+#endif
+
+/* ---- CPU: cross-entropy. Rows go through exp together, as many as a buffer holds. */
+
+#define DTI_XENT_RUN 128 /* floats of a buffer on the stack */
+
+typedef struct dti_row_sums {
+    int64_t rows;                /* that were done */
+    float high[DTI_XENT_RUN];    /* of each row: its maximum */
+    float log_sum[DTI_XENT_RUN]; /* log sum exp(x - high) */
+} dti_row_sums;
+
+static int64_t dti_rows_at_once(int64_t rows, int64_t classes) {
+    return DTI_MAX(1, DTI_MIN(rows, DTI_XENT_RUN / classes));
+}
+
+/* One row, longer than the buffer; runs of it are added in order. */
+static float dti_row_exp_sum(const dti_isa_kernels *k, const float *x, int64_t n, float high) {
+    float buf[DTI_XENT_RUN], sum = 0;
+    for (int64_t i = 0; i < n; i += DTI_XENT_RUN) {
+        int64_t run = DTI_MIN(n - i, DTI_XENT_RUN);
+        k->unary[DTI_U_AFFINE](buf, x + i, run, 1.0f, -high);
+        k->unary[DTI_U_EXP](buf, buf, run, 0, 0);
+        sum += k->row_sum(buf, run);
+    }
+    return sum;
+}
+
+static void dti_rows_log_sum(const dti_isa_kernels *k, const float *x, int64_t rows,
+                             int64_t classes, dti_row_sums *s) {
+    float buf[DTI_XENT_RUN];
+    s->rows = dti_rows_at_once(rows, classes);
+    for (int64_t r = 0; r < s->rows; r++)
+        s->high[r] = k->row_max(x + r * classes, classes);
+    if (classes > DTI_XENT_RUN) {
+        s->log_sum[0] = dti_row_exp_sum(k, x, classes, s->high[0]);
+    } else {
+        for (int64_t r = 0; r < s->rows; r++) {
+            for (int64_t c = r * classes; c < (r + 1) * classes; c++)
+                buf[c] = x[c] - s->high[r];
+        }
+        k->unary[DTI_U_EXP](buf, buf, s->rows * classes, 0, 0);
+        for (int64_t r = 0; r < s->rows; r++) {
+            s->log_sum[r] = k->row_sum(buf + r * classes, classes);
+        }
+    }
+    k->unary[DTI_U_LOG](s->log_sum, s->log_sum, s->rows, 0, 0);
+}
+
+/* What does not change from row to row. */
+typedef struct dti_xent_job {
+    const dti_args_xent *args;
+    const float *x, *weight; /* weight NULL: 1 for each class */
+    const dti_word *target;
+    uint32_t mode;
+} dti_xent_job;
+
+static dti_xent_job dti_xent_job_of(const dti_cpu_task *task) {
+    const dti_args_xent *a = &task->launch->args.xent;
+    dti_xent_job j = {
+        .args = a, .x = dti_cpu_in(task, 0, a->x_offset), .mode = task->launch->spec[0]};
+    j.target = (const dti_word *)task->buf[1] + a->t_offset;
+    if (task->launch->spec[1])
+        j.weight = dti_cpu_in(task, 2, a->s_offset);
+    return j;
+}
+
+static float dti_xent_weight(const dti_xent_job *j, int64_t c) {
+    return j->weight ? j->weight[c * j->args->s_stride] : 1.0f;
+}
+
+/* Sums are of products of two floats in double: exact, so contraction cannot change them. */
+static float dti_xent_loss(const dti_xent_job *j, const float *x, float high, float log_sum,
+                           int64_t target) {
+    float loss = dti_xent_weight(j, target) * (log_sum - (x[target] - high));
+    const float smoothing = j->args->smoothing;
+    if (smoothing == 0.0f)
+        return loss;
+    double sum = 0;
+    for (int64_t c = 0; c < j->args->classes; c++) {
+        float minus_log_p = log_sum - (x[c] - high);
+        sum += (double)dti_xent_weight(j, c) * (double)minus_log_p;
+    }
+    float share = smoothing / (float)j->args->classes, keep = 1.0f - smoothing, spread = (float)sum;
+    return (float)((double)keep * (double)loss + (double)share * (double)spread);
+}
+
+/* A NaN is the largest; among equals the first wins. */
+static int64_t dti_row_argmax(const dti_isa_kernels *k, const float *x, int64_t n) {
+    const float high = k->row_max(x, n);
+    const bool nan = dti_nan_f32(high);
+    for (int64_t c = 0; c < n; c++) {
+        if (nan ? dti_nan_f32(x[c]) : x[c] == high)
+            return c;
+    }
+    return 0;
+}
+
+static void dti_xent_pair(const dti_cpu_task *task, const dti_xent_job *j, int64_t row, float high,
+                          float log_sum, float *pair) {
+    const int32_t target = (int32_t)j->target[row];
+    const float *x = j->x + row * j->args->classes;
+    pair[0] = pair[1] = 0.0f;
+    if (target == j->args->ignore_index)
+        return;
+    if ((uint32_t)target >= j->args->classes) {
+        pair[0] = pair[1] = dti_bits_f32(DTI_F32_NAN);
+    } else if (j->mode == DTI_XENT_ACCURACY) {
+        pair[0] = dti_row_argmax(task->k, x, j->args->classes) == target ? 1.0f : 0.0f;
+        pair[1] = 1.0f;
+    } else {
+        if (j->mode == DTI_XENT_LOSS)
+            pair[0] = dti_xent_loss(j, x, high, log_sum, target);
+        pair[1] = dti_xent_weight(j, target);
+    }
+}
+
+static void dti_cpu_xent(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+    (void)scratch;
+    const dti_xent_job j = dti_xent_job_of(task);
+    float *y = dti_cpu_out(task, 3, j.args->y_offset);
+    dti_row_sums s;
+    for (int64_t row = begin; row < end; row += s.rows) {
+        s.rows = 1;
+        s.high[0] = s.log_sum[0] = 0.0f;
+        if (j.mode == DTI_XENT_LOSS) {
+            dti_rows_log_sum(task->k, j.x + row * j.args->classes, end - row, j.args->classes, &s);
+        }
+        for (int64_t r = 0; r < s.rows; r++) {
+            dti_xent_pair(task, &j, row + r, s.high[r], s.log_sum[r], y + 2 * (row + r));
+        }
+    }
+}
+
+/* From p = softmax(row) in y: (1 - eps) s[t] (p - hot) + eps / classes (p sum(s) - s[c]) */
+static void dti_xent_grad_row(const dti_cpu_task *task, const dti_args_xent *a, const float *s,
+                              float *y, int64_t target) {
+    const float own = (1.0f - a->smoothing) * s[target * a->s_stride], p = y[target];
+    const float share = a->smoothing / (float)a->classes;
+    double scale = own, sum = 0;
+    if (a->smoothing != 0.0f) {
+        for (int64_t c = 0; c < a->classes; c++)
+            sum += (double)s[c * a->s_stride];
+        scale += (double)share * (double)(float)sum;
+    }
+    const float factor = (float)scale;
+    float minus = a->s_stride == 0 && a->smoothing != 0.0f ? -share * s[0] : 0.0f;
+    task->k->unary[DTI_U_AFFINE](y, y, a->classes, factor, minus);
+    if (a->s_stride != 0 && a->smoothing != 0.0f) {
+        for (int64_t c = 0; c < a->classes; c++) {
+            float part = share * s[c * a->s_stride];
+            DTI_FENCE(part);
+            y[c] = y[c] - part;
+        }
+    }
+    float rest =
+        share * s[target * a->s_stride]; /* the target's own, without the difference p - 1 */
+    double spread = (double)share * (double)(float)sum;
+    y[target] = (float)((double)own * (double)(p - 1.0f) +
+                        ((double)(float)spread * (double)p - (double)rest));
+}
+
+static void dti_cpu_xent_grad(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+    (void)scratch;
+    const dti_args_xent *a = &task->launch->args.xent;
+    const float *x = dti_cpu_in(task, 0, a->x_offset), *s = dti_cpu_in(task, 2, a->s_offset);
+    const dti_word *targets = (const dti_word *)task->buf[1] + a->t_offset;
+    float *y = dti_cpu_out(task, 3, a->y_offset);
+    const int64_t classes = a->classes;
+    for (int64_t row = begin; row < end; row++) {
+        const int32_t target = (int32_t)targets[row];
+        float *to = y + row * classes;
+        if (target != a->ignore_index && (uint32_t)target < a->classes) {
+            task->k->softmax(to, x + row * classes, classes);
+            dti_xent_grad_row(task, a, s, to, target);
+            continue;
+        }
+        float fill = target == a->ignore_index ? 0.0f : dti_bits_f32(DTI_F32_NAN);
+        for (int64_t c = 0; c < classes; c++)
+            to[c] = fill;
+    }
+}
+
+static int64_t dti_cpu_grain_xent(const dti_cpu_task *task) {
+    return 1 + 4096 / (1 + (int64_t)task->launch->args.xent.classes);
+}
+
+/* ---- Rows of the tables */
+
+/* -> pairs [rows, 2]; spec0: DTI_XENT_*, spec1: s */
+DTI_KERNEL(XENT, xent, "rrrw", GROUP, .run = dti_cpu_xent, .grain = dti_cpu_grain_xent);
+
+/* (logits, target, s, dlogits) */
+DTI_KERNEL(XENT_GRAD, xent_grad, "rrrw", GROUP, .run = dti_cpu_xent_grad,
+           .grain = dti_cpu_grain_xent);
+
+DTI_FAMILY(cross_entropy, .shape = dti_cross_entropy_shape, .grad = dti_cross_entropy_grad_rule,
+           .labels = dti_targets_labels, .weight = dti_cross_entropy_weight_of);
+
+DTI_FAMILY(cross_entropy_weight, .shape = dti_cross_entropy_weight_shape);
+
+DTI_FAMILY(cross_entropy_grad, .shape = dti_cross_entropy_grad_shape,
+           .lower = dti_cross_entropy_grad_lower, .labels = dti_targets_labels);
+
+DTI_FAMILY(accuracy, .shape = dti_accuracy_shape, .labels = dti_targets_labels);
