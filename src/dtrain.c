@@ -102,6 +102,7 @@ DTI_OPTIMIZE_END
 #include "comm/transport/thread.c"
 #include "comm/transport/shm.c"
 #include "comm/transport/tcp.h"
+#include "comm/transport/tcp_congestion.c"
 #include "comm/transport/tcp_shm.c"
 #include "comm/transport/tcp_conn.c"
 #include "comm/transport/tcp_tls.c"

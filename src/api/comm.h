@@ -113,8 +113,9 @@ typedef struct dt_comm_desc {
     char interfaces[128];    /* prefixes: "eth,ib" allows, "^docker" excludes; "" = any */
     int port_low, port_high; /* ports to listen on; 0 = any */
     int sockets;             /* connections to each peer; 0 = 1; at most 16 */
-    int chunk_bytes;         /* 0 = 64 KiB; 4 KiB to 8 MiB; the same on all ranks */
+    int chunk_bytes;         /* 0 = 256 KiB; 4 KiB to 8 MiB; the same on all ranks */
     int window;              /* chunks in flight from a peer; 0 = 4; 1 to 64; the same on all */
+    char congestion[16];     /* TCP's congestion control: "reno", "cubic"; "" = the system's */
     int join_timeout_ms;     /* how long to wait for all ranks; 0 = 300 s */
     int silence_ms;          /* a rank that is silent for this long is lost; 0 = 5 s */
     int op_timeout_ms;       /* LATE if a rank does not post an operation in time; 0 = never */

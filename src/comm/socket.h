@@ -70,6 +70,22 @@ static int dti_socket_poll(struct pollfd *polls, size_t count, int timeout_ms);
 static int dti_descriptor_reserve(void);
 static void dti_descriptor_give_up(int *reserve);
 
+/* The congestion control of a socket's connections: false, with errno, when the system has none of
+ * that name or does not allow it; ENOSYS when it has no choice. `text` gets those it allows, or
+ * nothing. */
+#define DTI_CONGESTION_NAME 16
+static bool dti_socket_congestion(int s, const char *name);
+static void dti_congestion_allowed(char *text, size_t room);
+
+/* What the system knows of a connection: false when it does not tell. */
+typedef struct dti_socket_flow {
+    char congestion[DTI_CONGESTION_NAME];
+    uint64_t delivery_rate; /* of the newest bytes that were on their way in a row, bytes/s */
+    uint64_t acked;         /* bytes, of all time */
+    uint64_t busy_us;       /* in which something was to be sent or acknowledged */
+} dti_socket_flow;
+static bool dti_socket_flow_of(int s, dti_socket_flow *out);
+
 /* What ends a poll from another thread: it is written to ends[1], and ends[0] can be read then. */
 static bool dti_wake_open(int ends[2]);
 static void dti_wake_close(const int ends[2]);

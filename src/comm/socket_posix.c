@@ -126,6 +126,61 @@ static void dti_descriptor_give_up(int *reserve) {
     *reserve = -1;
 }
 
+/* ---- congestion control */
+
+#ifdef TCP_CONGESTION
+static bool dti_socket_congestion(int s, const char *name) {
+    return setsockopt(s, IPPROTO_TCP, TCP_CONGESTION, name, (socklen_t)strlen(name)) == 0;
+}
+#else
+static bool dti_socket_congestion(int s, const char *name) {
+    (void)s, (void)name;
+    errno = ENOSYS;
+    return false;
+}
+#endif
+
+#ifdef __linux__
+/* Root may set those that are there and not allowed, too. */
+static void dti_congestion_allowed(char *text, size_t room) {
+    static const char *const paths[] = {"/proc/sys/net/ipv4/tcp_allowed_congestion_control",
+                                        "/proc/sys/net/ipv4/tcp_available_congestion_control"};
+    int file = open(paths[geteuid() == 0], O_RDONLY | O_CLOEXEC);
+    ssize_t got = file < 0 ? 0 : read(file, text, room - 1);
+    if (file >= 0)
+        close(file);
+    text[got > 0 ? got : 0] = 0;
+    text[strcspn(text, "\n")] = 0;
+}
+
+/* linux/tcp.h's struct tcp_info, of which the C libraries' headers have the first part only. */
+static bool dti_socket_flow_of(int s, dti_socket_flow *out) {
+    enum { ACKED = 120, DELIVERY_RATE = 160, BUSY = 168, END = 176 };
+    uint8_t info[END];
+    socklen_t bytes = sizeof info, name = sizeof out->congestion;
+    memset(out, 0, sizeof *out);
+    if (getsockopt(s, IPPROTO_TCP, TCP_INFO, info, &bytes) != 0 || bytes < END ||
+        getsockopt(s, IPPROTO_TCP, TCP_CONGESTION, out->congestion, &name) != 0)
+        return false;
+    out->congestion[sizeof out->congestion - 1] = 0;
+    memcpy(&out->acked, info + ACKED, sizeof out->acked);
+    memcpy(&out->delivery_rate, info + DELIVERY_RATE, sizeof out->delivery_rate);
+    memcpy(&out->busy_us, info + BUSY, sizeof out->busy_us);
+    return true;
+}
+#else
+static void dti_congestion_allowed(char *text, size_t room) {
+    if (room)
+        *text = 0;
+}
+
+static bool dti_socket_flow_of(int s, dti_socket_flow *out) {
+    (void)s;
+    memset(out, 0, sizeof *out);
+    return false;
+}
+#endif
+
 /* ---- a pipe */
 
 static bool dti_wake_open(int ends[2]) {

@@ -16,6 +16,7 @@
 #include "test_rendezvous.c"
 #include "test_processes.c"
 #include "test_shared.c"
+#include "test_congestion.c"
 #include "test_hostile.c"
 #include "test_fuzz_replay.c"
 #include "test_secure.c"

@@ -1116,7 +1116,7 @@ TEST(comm_defaults_are_filled_in) {
     dti_base_init(&base, NULL, NULL);
     dt_comm_desc d = {0};
     REQUIRE(dti_comm_check_desc(&base, &d) == DT_OK);
-    CHECK(d.world_size == 1 && d.sockets == 1 && d.chunk_bytes == 65536 && d.window == 4);
+    CHECK(d.world_size == 1 && d.sockets == 1 && d.chunk_bytes == 262144 && d.window == 4);
     CHECK(d.join_timeout_ms == 300000 && d.silence_ms == 5000 && d.op_timeout_ms == 0);
 }
 

@@ -131,11 +131,12 @@ TEST(env_of_dtrains_own_names) {
         ENV("DTRAIN_RANK=2", "DTRAIN_WORLD_SIZE=4", "DTRAIN_LOCAL_RANK=0", "DTRAIN_LOCAL_SIZE=2",
             "DTRAIN_RDZV=tcp://[fd00::1]:99", "DTRAIN_JOB=mine", "DTRAIN_ATTEMPT=7",
             "DTRAIN_IFNAME=eth,^docker", "DTRAIN_PORT_RANGE=4000-4100", "DTRAIN_TIMEOUT=60",
-            "DTRAIN_SILENCE=3", "DTRAIN_SECRET_FILE=/run/secrets/key");
+            "DTRAIN_SILENCE=3", "DTRAIN_CONGESTION=reno", "DTRAIN_SECRET_FILE=/run/secrets/key");
     check_place(&d, "dtrain", 2, 4, 0, 2, "tcp://[fd00::1]:99");
     CHECK(!strcmp(d.job, "mine") && d.attempt == 7);
     CHECK(!strcmp(d.interfaces, "eth,^docker") && d.port_low == 4000 && d.port_high == 4100);
     CHECK(d.join_timeout_ms == 60000 && d.silence_ms == 3000);
+    CHECK(!strcmp(d.congestion, "reno"));
     CHECK(!strcmp(d.key_file, "/run/secrets/key") && !d.key[0] && !d.insecure);
     d = ENV("DTRAIN_INSECURE=1", "DTRAIN_RANK=0", "DTRAIN_WORLD_SIZE=1");
     CHECK(d.insecure);

@@ -284,6 +284,8 @@ static dt_result dti_tcp_wait(dt_comm *comm, uint64_t id, uint64_t timeout_ns) {
     else {
         if (!f->finished)
             dti_tcp_wait_for(t, f, timeout_ns);
+        if (f->finished)
+            dti_flow_look(t, f);
         result = f->finished ? dti_tcp_finish(t, f) : DT_ERROR_TIMEOUT;
         dti_tcp_hand_over(t);
     }
@@ -496,7 +498,10 @@ static dt_result dti_tcp_start(dti_tcp *t) {
     dti_settings set = {0};
     dt_result result = dti_tcp_pipe(t);
     if (!result)
+        result = dti_congestion_try(t->base, t->desc.congestion);
+    if (!result)
         result = dti_rendezvous_open(t->base, &t->meeting, set.key, &set.keyed, &t->share);
+    dti_congestion_listeners(t);
     if (!result && t->desc.integrity == DT_COMM_TLS)
         result = dti_tls_new(t->base, &t->desc, set.key, &t->tls);
     t->by_tls = &dti_tls_calls;

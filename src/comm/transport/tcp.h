@@ -15,6 +15,7 @@ typedef struct dti_tcp_conn {
     dti_tls_conn tls;         /* with integrity TLS */
     bool heard, secure;       /* of TLS: something has come; the handshake is done */
     bool clear;               /* no TLS, though the others have it: a refusal goes out */
+    bool paced;               /* by bbr */
     bool shut_due;            /* when the ciphertext is out */
     bool local;               /* the socket is of this host; the bytes go through `shm` when: */
     bool shared, gone;        /* the handshake is over; the socket has ended */
@@ -31,6 +32,14 @@ typedef struct dti_conn_by_tls {
     bool (*write)(dti_tcp *t, dti_tcp_conn *c); /* true when something went */
     void (*read)(dti_tcp *t, dti_tcp_conn *c);
 } dti_conn_by_tls;
+
+/* Whether operations are slow by the congestion control: tcp_congestion.c. */
+typedef struct dti_tcp_flow {
+    bool settled; /* said, or there is nothing to find */
+    uint32_t looks, slow;
+    uint64_t reached;        /* bytes/s, at the last look */
+    uint64_t acked, busy_us; /* of all data connections, at the last look */
+} dti_tcp_flow;
 
 struct dti_tcp {
     dti_base *base;
@@ -61,6 +70,7 @@ struct dti_tcp {
     struct pollfd *polls[2]; /* of the application, of the thread */
     dti_link **polled[2];
     _Atomic bool stop;
+    dti_tcp_flow flow;
     bool to_try;       /* the core has asked for connections */
     bool waiting;      /* the application moves the data */
     bool thread_reads; /* the thread looks at data connections too */

@@ -24,6 +24,7 @@ static void dti_conn_open(dti_tcp *t, dti_link *link, int fd) {
     c->fd = fd;
     c->link = link;
     c->blocked = c->heard = c->secure = c->clear = c->shut_due = false;
+    c->paced = dti_congestion_is_bbr(fd);
     c->at = t->active_count;
     t->active[t->active_count++] = c;
     link->conn = c;
@@ -40,7 +41,8 @@ static void dti_conn_close(dti_tcp *t, dti_tcp_conn *c) {
     t->active[c->at]->at = c->at;
 }
 
-static void dti_conn_options(int fd) {
+static void dti_conn_options(const dti_tcp *t, int fd) {
+    dti_congestion_set(t, fd);
     dti_socket_set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
     dti_socket_set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
 #ifdef __linux__
@@ -52,11 +54,11 @@ static void dti_conn_options(int fd) {
 }
 
 /* A connection to `a` under way; -1, with errno. */
-static int dti_connect_start(const dti_address *a) {
+static int dti_connect_start(const dti_tcp *t, const dti_address *a) {
     int fd = dti_socket_new(a->sock.ss_family, SOCK_STREAM);
     if (fd < 0)
         return -1;
-    dti_conn_options(fd);
+    dti_conn_options(t, fd);
     if (dti_socket_connect(fd, &a->sock, a->bytes) || errno == EINPROGRESS)
         return fd;
     dti_socket_close(fd);
@@ -91,7 +93,7 @@ static void dti_conn_try(dti_tcp *t, dti_link *link, const char *why) {
         return;
     while (c->try_next < list.count) {
         const dti_address *a = &list.at[c->try_next++];
-        int fd = dti_connect_start(a);
+        int fd = dti_connect_start(t, a);
         if (fd >= 0) {
             dti_conn_open(t, link, fd);
             c->connecting = true;
@@ -230,7 +232,7 @@ static void dti_tcp_accept(dti_tcp *t, int listener) {
         c->connecting = false;
         c->local = listener == t->local;
         if (!c->local)
-            dti_conn_options(fd);
+            dti_conn_options(t, fd);
     }
 }
 
@@ -244,7 +246,7 @@ static void dti_conn_failed(dti_tcp *t, dti_tcp_conn *c, int error) {
 static int64_t dti_conn_send(dti_tcp_conn *c, const dti_socket_part *parts, int count) {
     const bool passes = c->memory >= 0 && c->link->state == DTI_LINK_PROOF;
     if (!passes || !c->link->dialled)
-        return dti_socket_send(c->fd, parts, count, c->link->more);
+        return dti_socket_send(c->fd, parts, count, c->link->more && !c->paced);
     const int64_t sent = dti_local_send(c->fd, parts, count, c->memory);
     if (sent > 0) {
         dti_socket_close(c->memory);
