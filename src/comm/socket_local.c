@@ -82,10 +82,19 @@ static int64_t dti_local_send(int s, const dti_socket_part *parts, int count, in
     return sent;
 }
 
+/* The last of those that came; the others are closed. */
+static void dti_local_take(const void *passed, size_t count, int *taken) {
+    for (size_t i = 0; i < count; i++) {
+        if (*taken >= 0)
+            dti_socket_close(*taken);
+        memcpy(taken, (const char *)passed + i * sizeof *taken, sizeof *taken);
+    }
+}
+
 static int64_t dti_local_receive(int s, const dti_socket_part *parts, int count, int *taken) {
     struct iovec vectors[DTI_SOCKET_PARTS];
     struct msghdr message = dti_socket_message(parts, count, vectors);
-    dti_passed extra = {.room = {0}}; /* of more than one the system keeps those that fit */
+    dti_passed extra = {.room = {0}}; /* two may fit, for alignment; the system keeps no more */
     message.msg_control = &extra;
     message.msg_controllen = sizeof extra;
     ssize_t got;
@@ -93,12 +102,8 @@ static int64_t dti_local_receive(int s, const dti_socket_part *parts, int count,
         got = recvmsg(s, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     while (got < 0 && errno == EINTR);
     const struct cmsghdr *head = got > 0 ? CMSG_FIRSTHDR(&message) : NULL;
-    if (!head || head->cmsg_level != SOL_SOCKET || head->cmsg_type != SCM_RIGHTS ||
-        head->cmsg_len != CMSG_LEN(sizeof(int)))
-        return got;
-    if (*taken >= 0)
-        dti_socket_close(*taken);
-    memcpy(taken, CMSG_DATA(head), sizeof *taken);
+    if (head && head->cmsg_level == SOL_SOCKET && head->cmsg_type == SCM_RIGHTS)
+        dti_local_take(CMSG_DATA(head), (head->cmsg_len - CMSG_LEN(0)) / sizeof(int), taken);
     return got;
 }
 
