@@ -57,6 +57,7 @@ DTI_OPTIMIZE_END
 #include "comm/collective/algo_hierarchical.c"
 #include "comm/collective/algo_rooted.c"
 #include "comm/collective/algo_exchange.c"
+#include "comm/collective/cost.c"
 #include "comm/collective/choose.c"
 #endif
 #include "comm/collective/coll.c"
@@ -109,6 +110,9 @@ DTI_OPTIMIZE_END
 #include "comm/transport/tcp.c"
 #include "comm/mpi/mpi_op.c"
 #include "comm/mpi/mpi.c"
+#endif
+#ifndef DT_NO_COMM
+#include "comm/measure.c"
 #endif
 #include "comm/comm.c"
 #include "comm/group.c"

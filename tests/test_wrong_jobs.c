@@ -211,6 +211,9 @@ ROW(COMM, dt_comm_create, numbers) {
                          .sockets = INT(1, -1, 17, INT_MAX),
                          .chunk_bytes = INT(4096, -1, 1, INT_MAX),
                          .window = INT(1, -1, 65, INT_MAX),
+                         .link = {.latency_ns = (uint64_t)INTEGER(1, 0, -1, INT64_MAX),
+                                  .message_ns = (uint64_t)INTEGER(0, -1, INT64_MAX),
+                                  .bytes_per_s = (uint64_t)INTEGER(1000, 0, 1, -1)},
                          .join_timeout_ms = INT(0, -1),
                          .silence_ms = INT(0, -1),
                          .op_timeout_ms = INT(0, -1)};

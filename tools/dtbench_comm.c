@@ -216,8 +216,12 @@ static double tune_us(bench *b, double budget_s) {
 static dt_comm_algorithm tune_chosen(const bench *b, dt_comm_algorithm asked) {
     dti_base silent;
     dti_base_init(&silent, NULL, NULL);
-    dti_collective c = {
-        .op = sum_of(b), .rank = b->comm->rank, .size = b->comm->size, .local = b->comm->local};
+    dti_collective c = {.op = sum_of(b),
+                        .rank = b->comm->rank,
+                        .size = b->comm->size,
+                        .local = b->comm->local,
+                        .each = b->comm->each,
+                        .costs = b->comm->costs};
     dt_comm_algorithm chosen;
     c.op.algorithm = asked;
     return dti_algorithm_choose(&silent, &c, &chosen) ? chosen : DT_COMM_ALGORITHM_DEFAULT;
@@ -275,6 +279,20 @@ static dt_comm_algorithm algorithm_of(const char *name) {
     fail(name, "no algorithm");
 }
 
+/* What was measured at joining, or was given; to stderr, as the results are JSON. */
+static void print_link(const bench *b) {
+    dt_comm_info info;
+    dt_comm_get_info(b->comm, &info);
+    const dt_comm_link *links[] = {&info.link, &info.local_link};
+    if (!info.link.latency_ns)
+        fputs("links: off; constants choose\n", stderr);
+    for (int i = 0; i < 2 && info.link.latency_ns; i++)
+        fprintf(stderr, "%s, %s: latency %.1f us, further messages %.1f us, %.1f MB/s\n",
+                i ? "within a host" : "links", info.link_measured ? "measured" : "given",
+                (double)links[i]->latency_ns * 1e-3, (double)links[i]->message_ns * 1e-3,
+                (double)links[i]->bytes_per_s * 1e-6);
+}
+
 static int run_tcp(const char *integrity, const request *r) {
     static const char *const names[] = {[DT_COMM_CRC] = "crc",
                                         [DT_COMM_MAC] = "mac",
@@ -292,6 +310,8 @@ static int run_tcp(const char *integrity, const request *r) {
         fail(integrity, "none of crc, mac, tls and none");
     b.what = names[mode];
     join(&b, (dt_comm_integrity)mode);
+    if (dt_comm_rank(b.comm) == 0)
+        print_link(&b);
     get_buffers(&b, r);
     measure_sizes(&b, r);
     dt_comm_destroy(b.comm);
@@ -376,6 +396,7 @@ static int run_tune(double budget_s) {
         fail("tune", b.comm ? dt_comm_error(b.comm) : "no memory");
     get_buffers(&b, &r);
     if (dt_comm_rank(b.comm) == 0) {
+        print_link(&b);
         printf("all-reduce, float32 sum, %d ranks; microseconds\n%10s", dt_comm_size(b.comm),
                "bytes");
         for (int i = DT_COMM_ALGORITHM_DIRECT; i < TUNE_ALGORITHMS; i++)

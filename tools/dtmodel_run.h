@@ -443,10 +443,12 @@ static void sim_close(sim *s) {
  * result. */
 static symmetry_kind sim_run(const network *net, uint32_t size, operation *ops, uint32_t count) {
     sim s = {.net = net, .size = size, .ops = ops, .op_count = count};
+    s.costs = network_costs(net);
     dti_base_init(&s.base, NULL, NULL);
     for (uint32_t i = 0; i < count; i++) {
         ops[i].what.size = size;
         ops[i].what.chunk_bytes = net->chunk_bytes;
+        ops[i].what.costs = &s.costs;
     }
     sim_open(&s);
     for (uint32_t i = 0; i < count; i++)
@@ -459,6 +461,8 @@ static symmetry_kind sim_run(const network *net, uint32_t size, operation *ops, 
     for (uint32_t i = 0; i < count; i++)
         if (ops[i].sides)
             sim_fail("an operation", "stands still: the model is wrong");
+    for (uint32_t i = 0; i < count; i++)
+        ops[i].what.costs = NULL;
     sim_close(&s);
     return s.symmetry;
 }

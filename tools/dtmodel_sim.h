@@ -101,8 +101,21 @@ typedef struct event {
 
 typedef enum symmetry_kind { SYMMETRY_NONE, SYMMETRY_TURN, SYMMETRY_XOR } symmetry_kind;
 
+/* What the library would measure on it: a short message takes both processors, the link and the
+ * way; a further one what a processor does for one that goes out and one that comes in; of bytes
+ * the link or the processor is the slower. */
+static dti_costs network_costs(const network *net) {
+    double header = net->header_bytes * (net->beta + 2 * net->byte_cost);
+    double byte = DTI_MAX(net->beta, 2 * net->byte_cost);
+    dti_link_cost cost = {(uint64_t)((net->alpha + 2 * net->message_cost + header) * 1e9),
+                          (uint64_t)(2 * net->message_cost * 1e9), (uint64_t)(byte * 1e12)};
+    cost.latency_ns = DTI_MAX(cost.latency_ns, 1);
+    return (dti_costs){cost, cost, net->chunk_bytes, net->window};
+}
+
 typedef struct sim {
     dti_base base;
+    dti_costs costs; /* by which the default algorithm is chosen */
     const network *net;
     uint32_t size, simulated; /* ranks; of them simulated: all, or rank 0 */
     symmetry_kind symmetry;

@@ -46,8 +46,10 @@ typedef enum dt_comm_reduction {
     DT_COMM_PRODUCT
 } dt_comm_reduction;
 
-/* How a collective is carried out. The default depends on the group and the number of bytes alone,
- * so all ranks choose the same. docs/distributed.md lists the algorithms of each operation. */
+/* How a collective is carried out. The default depends on the group, the number of bytes and the
+ * links (dt_comm_desc.link), which all ranks know alike, so all choose the same. Where links
+ * decide, all that can be chosen gives the same bits. docs/distributed.md lists the algorithms of
+ * each operation. */
 typedef enum dt_comm_algorithm {
     DT_COMM_ALGORITHM_DEFAULT = 0,
     DT_COMM_ALGORITHM_DIRECT,      /* every rank exchanges with every other */
@@ -85,6 +87,13 @@ typedef enum dt_comm_shared_memory {
     DT_COMM_SHARED_REQUIRED /* with every rank of this host, or it is an error */
 } dt_comm_shared_memory;
 
+/* What the way between two ranks is like while all ranks send. */
+typedef struct dt_comm_link {
+    uint64_t latency_ns;  /* a short message, from its sender to its receiver; at most 10 s */
+    uint64_t message_ns;  /* each further one that a rank sends and receives at the same time */
+    uint64_t bytes_per_s; /* that a rank sends and receives; 1000 to 10^12 */
+} dt_comm_link;
+
 /* {0} is a single process. Strings are copied. */
 typedef struct dt_comm_desc {
     dt_allocator allocator; /* {0}: malloc */
@@ -116,12 +125,16 @@ typedef struct dt_comm_desc {
     int chunk_bytes;         /* 0 = 256 KiB; 4 KiB to 8 MiB; the same on all ranks */
     int window;              /* chunks in flight from a peer; 0 = 4; 1 to 64; the same on all */
     char congestion[16];     /* TCP's congestion control: "reno", "cubic"; "" = the system's */
-    int join_timeout_ms;     /* how long to wait for all ranks; 0 = 300 s */
-    int silence_ms;          /* a rank that is silent for this long is lost; 0 = 5 s */
-    int op_timeout_ms;       /* LATE if a rank does not post an operation in time; 0 = never */
-    char launcher[16];       /* whose variables dt_comm_desc_from_env took; "" = nobody's */
-    char note[256];  /* what may be a mistake in them: dt_comm_create logs it as a warning */
-    char error[256]; /* what is wrong in them: dt_comm_create fails */
+    /* By which the default algorithms are chosen; rank 0's counts for all. {0}: measured while
+     * joining, which takes some milliseconds, or a few dozen latencies. */
+    dt_comm_link link;
+    bool link_off;       /* neither measured nor given: constants choose; rank 0's counts */
+    int join_timeout_ms; /* how long to wait for all ranks; 0 = 300 s */
+    int silence_ms;      /* a rank that is silent for this long is lost; 0 = 5 s */
+    int op_timeout_ms;   /* LATE if a rank does not post an operation in time; 0 = never */
+    char launcher[16];   /* whose variables dt_comm_desc_from_env took; "" = nobody's */
+    char note[256];      /* what may be a mistake in them: dt_comm_create logs it as a warning */
+    char error[256];     /* what is wrong in them: dt_comm_create fails */
 } dt_comm_desc;
 
 /* Reads from the environment what the launcher says: rank, world size, where to meet, key. It looks
@@ -134,7 +147,8 @@ DT_API dt_comm_desc dt_comm_desc_from_env(void);
 /* Joins the group; returns when all ranks have joined. desc may be NULL: a single process. On
  * failure *out is a comm that is good for dt_comm_error() alone (NULL if memory ran out); destroy
  * it too. Errors: INVALID, MEMORY, IO (no connection), TIMEOUT (names the missing ranks), REFUSED
- * (a wrong key, another job, a rank that is taken), UNSUPPORTED.
+ * (a wrong key, another job, a rank that is taken), UNSUPPORTED, PEER_LOST (a rank failed while
+ * links were measured).
  * Threads: any; starts one thread of its own, with all signals blocked. */
 DT_API dt_result dt_comm_create(const dt_comm_desc *desc, dt_comm **out);
 
@@ -269,6 +283,10 @@ typedef struct dt_comm_info {
     /* With all its groups; ranks that are threads of one process share some memory. */
     uint64_t host_bytes, host_alloc_calls;
     uint64_t scratch_bytes; /* part of host_bytes, for pending operations */
+    /* Between ranks of different hosts, and of one host; the same where hosts are not known, or
+     * links were given. The same numbers on all ranks; {0}: constants choose algorithms. */
+    dt_comm_link link, local_link;
+    bool link_measured;
 } dt_comm_info;
 /* All 0 for NULL. */
 DT_API void dt_comm_get_info(const dt_comm *comm, dt_comm_info *info);

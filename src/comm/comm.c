@@ -84,6 +84,29 @@ static dt_result dti_comm_desc_check_numbers(dti_base *base, dt_comm_desc *d) {
     return DT_OK;
 }
 
+/* Which of the numbers of a link cannot be. */
+static dt_result dti_comm_desc_check_link(dti_base *base, const dt_comm_desc *d) {
+    const dt_comm_link *link = &d->link;
+    const struct {
+        const char *name;
+        uint64_t value, low, high;
+    } rows[] = {
+        {"latency_ns", link->latency_ns, 1, DTI_LATENCY_MOST_NS},
+        {"message_ns", link->message_ns, 0, DTI_LATENCY_MOST_NS},
+        {"bytes_per_s", link->bytes_per_s, DTI_BYTES_PER_S_LEAST, DTI_BYTES_PER_S_MOST},
+    };
+    if (!(link->latency_ns | link->message_ns | link->bytes_per_s))
+        return DT_OK;
+    if (d->link_off)
+        return dti_fail(base, DT_ERROR_INVALID, "link is given, but link_off is set: choose one");
+    for (size_t i = 0; i < DTI_COUNT(rows); i++)
+        if (rows[i].value < rows[i].low || rows[i].value > rows[i].high)
+            return dti_fail(base, DT_ERROR_INVALID, "link.%s is %llu, not in %llu .. %llu",
+                            rows[i].name, (unsigned long long)rows[i].value,
+                            (unsigned long long)rows[i].low, (unsigned long long)rows[i].high);
+    return DT_OK;
+}
+
 /* What is behind the scheme is rendezvous.c's to check, and keys are key.c's. */
 static dt_result dti_comm_desc_check_meeting(dti_base *base, const dt_comm_desc *d) {
     static const char *const schemes[] = {"tcp://", "file:///", "pmix:", "pmi:", "tcpstore://"};
@@ -141,7 +164,8 @@ static dt_result dti_comm_check_desc(dti_base *base, dt_comm_desc *d) {
     if (d->world_size == 0)
         d->world_size = 1;
     if ((result = dti_comm_desc_check_ranks(base, d)) ||
-        (result = dti_comm_desc_check_numbers(base, d)))
+        (result = dti_comm_desc_check_numbers(base, d)) ||
+        (result = dti_comm_desc_check_link(base, d)))
         return result;
     if ((unsigned)d->transport > DT_COMM_MPI)
         return dti_comm_desc_wrong_int(base, "transport", (int)d->transport, 0, DT_COMM_MPI);
@@ -165,7 +189,12 @@ static void dti_comm_end(dt_comm *comm) {
 static dt_result dti_comm_open(dt_comm *comm, const dt_comm_desc *desc, bool owns_mpi) {
     if (desc->transport == DT_COMM_MPI)
         return dti_comm_open_mpi(comm, desc, owns_mpi);
-    return desc->world_size == 1 ? dti_comm_open_single(comm) : dti_comm_open_tcp(comm, desc);
+    if (desc->world_size == 1)
+        return dti_comm_open_single(comm);
+    dt_result result = dti_comm_open_tcp(comm, desc);
+    if (!result && (result = dti_comm_measure(comm, desc)))
+        comm->transport->close(comm);
+    return result;
 }
 
 DT_API dt_result dt_comm_create(const dt_comm_desc *desc, dt_comm **out) {

@@ -2,6 +2,11 @@
  * what all transports share, group.c what all ranks agree on; a transport (single.c, thread.c,
  * tcp.c, mpi.c) gets operations that coll.c has checked. */
 
+/* Bounds of dt_comm_link: within them no sum of times overflows. */
+#define DTI_LATENCY_MOST_NS UINT64_C(10000000000)
+#define DTI_BYTES_PER_S_LEAST UINT64_C(1000)
+#define DTI_BYTES_PER_S_MOST UINT64_C(1000000000000)
+
 typedef struct dti_transport {
     const char *name;
     /* Posts a checked operation; *id is never 0. May fail only with REVOKED ("the group has
@@ -20,6 +25,10 @@ typedef struct dti_transport {
      * that share none may. On failure nothing is left. */
     dt_result (*group)(dt_comm *parent, dt_comm *child);
     void (*info)(const dt_comm *comm, dt_comm_info *info);
+    /* Whether links are to be measured (measure.c); may be NULL: never. Then `link` takes what all
+     * ranks have agreed on, and the traffic since is not counted. */
+    bool (*measures)(dt_comm *comm);
+    void (*link)(dt_comm *comm, const dt_comm_link *network, const dt_comm_link *local);
     /* Ends the state of this comm; of a group only what is the group's. Groups made from it have
      * been closed before. */
     void (*close)(dt_comm *comm);
@@ -35,8 +44,9 @@ struct dt_comm {
     bool ended;                     /* it or what it was made from was destroyed */
     bool destroyed;                 /* itself: the memory stays while groups made from it live */
     uint32_t rank, size;
-    uint32_t group_id;    /* 0 = all ranks */
-    uint32_t local;       /* of dti_collective, if the transport has such; else 0 */
+    uint32_t group_id;             /* 0 = all ranks */
+    uint32_t local, each;          /* of dti_collective, if the transport has such; else 0 */
+    const struct dti_costs *costs; /* the same; else NULL */
     uint32_t next_group;  /* the root's: a lower bound of the id of the next group; see group.c */
     uint32_t *ranks;      /* [size] ranks in the root comm; NULL = the same */
     dt_comm_span *leaves; /* [size] of dt_comm_set_leaves; NULL = none */
@@ -68,6 +78,9 @@ static dt_result dti_comm_open_mpi(dt_comm *comm, const dt_comm_desc *desc, bool
  * world_size from it (`ask`), or checks them. Leave: finalises it, if it is owned. */
 static dt_result dti_mpi_enter(dti_base *base, dt_comm_desc *desc, bool ask, bool *owns);
 static void dti_mpi_leave(bool owns);
+
+/* Measures the links, in a group that has just been joined, if they are to be measured. */
+static dt_result dti_comm_measure(dt_comm *comm, const dt_comm_desc *desc);
 
 /* Bytes of an element. */
 static const char *dti_kind_name(dt_comm_kind kind);

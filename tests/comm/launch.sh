@@ -294,7 +294,7 @@ peer() {
     make_key $work/key
     make_key $work/other_key
     DTRAIN_RANK=0 DTRAIN_WORLD_SIZE=2 DTRAIN_RDZV=tcp://127.0.0.1:$last_port DTRAIN_TIMEOUT=3 \
-        DTRAIN_SECRET_FILE=$work/key timeout -k 1 20 "$example" "$count" >"$work/$test.out" 2>&1 &
+        DTRAIN_LINK=off DTRAIN_SECRET_FILE=$work/key timeout -k 1 20 "$example" "$count" >"$work/$test.out" 2>&1 &
     process=$!
     timeout -k 1 20 python3 tests/comm/peer.py 127.0.0.1 $last_port "$work/$key" "$@" \
         >"$work/$test.peer" 2>&1

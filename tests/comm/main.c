@@ -21,3 +21,4 @@
 #include "test_fuzz_replay.c"
 #include "test_secure.c"
 #include "test_hosts.c"
+#include "test_choice.c"

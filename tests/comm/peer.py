@@ -19,6 +19,7 @@ import sys
 import time
 
 RANK, WORLD = 1, 2
+VERSION = 2
 CONTROL, DATA = 0, 1
 HELLO, PROOF, REFUSAL, FRAME = b"DTRH", b"DTRP", b"DTRX", b"DTR1"
 TYPES = dict(DATA=1, EAGER=2, POST=3, CREDIT=4, RETURN=5, PING=6, PONG=7, BYE=8, JOIN=9, ROSTER=10,
@@ -27,7 +28,7 @@ NAMES = {number: name for name, number in TYPES.items()}
 HEADER = struct.Struct("<4sBBHIIQHHBBHQII")  # without the tag
 ALL_REDUCE = 4
 CORRUPT = 14  # a result
-CHUNK_BYTES, WINDOW, SILENCE = 65536, 4, 5.0  # the defaults
+CHUNK_BYTES, WINDOW, SILENCE = 262144, 4, 5.0  # the defaults
 EAGER_BYTES = 4096
 
 
@@ -98,14 +99,14 @@ class Connection:
 
     def handshake(self, key, nonce):
         epoch = 1 if self.channel == DATA else 0
-        mine = struct.pack("<4sBBBBIIIIQ32s16sHHB11x64x", HELLO, 1, 1, self.channel, 0, RANK, 0,
+        mine = struct.pack("<4sBBBBIIIIQ32s16sHHB11x64x", HELLO, VERSION, VERSION, self.channel, 0, RANK, 0,
                            WORLD, epoch, 0, os.urandom(32), nonce, 0, 1, 0)
         self.socket.sendall(mine)
         theirs = self.message(HELLO, 160)
         assert len(mine) == 160
         _, low, high, channel, insecure, rank, expected, world = struct.unpack_from("<4sBBBBIII",
                                                                                     theirs)
-        assert low <= 1 <= high and channel == self.channel and not insecure
+        assert low <= VERSION <= high and channel == self.channel and not insecure
         assert (rank, expected, world) == (0, RANK, WORLD)
         transcript = hashlib.sha256(mine + theirs).digest()
         auth = hkdf(key, None, b"dtrain1 auth")
@@ -122,7 +123,7 @@ class Connection:
 
     def send(self, name, body=b"", value=0, flip=0, **fields):
         kind = TYPES[name]
-        header = HEADER.pack(FRAME, 1, kind, fields.get("flags", 0), 1, 0,
+        header = HEADER.pack(FRAME, VERSION, kind, fields.get("flags", 0), 1, 0,
                              fields.get("sequence", 0), fields.get("stream", 0),
                              fields.get("returned", 0), fields.get("dtype", 0),
                              fields.get("kind", 0), fields.get("root", 0), value, len(body),
@@ -140,7 +141,7 @@ class Connection:
             header, tag = self.buffer[:48], self.buffer[48:64]
             (magic, version, kind, flags, epoch, group, sequence, stream, returned, dtype,
              operation, root, value, length, crc) = HEADER.unpack(header)
-            assert (magic, version, epoch, group) == (FRAME, 1, 1, 0), header
+            assert (magic, version, epoch, group) == (FRAME, VERSION, 1, 0), header
             if len(self.buffer) < 64 + length:
                 break
             body = self.buffer[64:64 + length]
@@ -205,8 +206,9 @@ class Rank:
         self.connections[CONTROL].send("JOIN", struct.pack("<QIHHH", CHUNK_BYTES, WINDOW, 0, 0, 0))
         _, fields, body = self.wait(CONTROL, "ROSTER")
         assert fields["value"] == 0
-        nonce, at, ranks = body[:16], 18, []
+        nonce, at, ranks = body[:16], 44, []
         assert struct.unpack_from("<H", body, 16)[0] == 1  # who shares a host is not known
+        assert struct.unpack_from("<H", body, 18)[0] == 2  # links are not measured: DTRAIN_LINK=off
         while at < len(body):
             size = struct.unpack_from("<H", body, at)[0]
             ranks.append(addresses(body[at + 2:at + 2 + size]))
@@ -251,7 +253,9 @@ def addresses(data):
     found, at = [], 0
     while at < len(data):
         family, port = struct.unpack_from("<BH", data, at)
-        size = {4: 4, 6: 16}[family]
+        size = {1: 16, 4: 4, 6: 16}[family]
+        if family == 1: # its place on its host, which this one does not use
+            break
         text = socket.inet_ntop(socket.AF_INET if family == 4 else socket.AF_INET6,
                                 data[at + 3:at + 3 + size])
         found.append((text, port))

@@ -131,12 +131,16 @@ TEST(env_of_dtrains_own_names) {
         ENV("DTRAIN_RANK=2", "DTRAIN_WORLD_SIZE=4", "DTRAIN_LOCAL_RANK=0", "DTRAIN_LOCAL_SIZE=2",
             "DTRAIN_RDZV=tcp://[fd00::1]:99", "DTRAIN_JOB=mine", "DTRAIN_ATTEMPT=7",
             "DTRAIN_IFNAME=eth,^docker", "DTRAIN_PORT_RANGE=4000-4100", "DTRAIN_TIMEOUT=60",
-            "DTRAIN_SILENCE=3", "DTRAIN_CONGESTION=reno", "DTRAIN_SECRET_FILE=/run/secrets/key");
+            "DTRAIN_SILENCE=3", "DTRAIN_CONGESTION=reno", "DTRAIN_SECRET_FILE=/run/secrets/key",
+            "DTRAIN_LINK=50000,125000000,2000");
     check_place(&d, "dtrain", 2, 4, 0, 2, "tcp://[fd00::1]:99");
     CHECK(!strcmp(d.job, "mine") && d.attempt == 7);
     CHECK(!strcmp(d.interfaces, "eth,^docker") && d.port_low == 4000 && d.port_high == 4100);
     CHECK(d.join_timeout_ms == 60000 && d.silence_ms == 3000);
     CHECK(!strcmp(d.congestion, "reno"));
+    CHECK(d.link.latency_ns == 50000 && d.link.bytes_per_s == 125000000 &&
+          d.link.message_ns == 2000 && !d.link_off);
+    CHECK(ENV("DTRAIN_LINK=off").link_off && ENV("DTRAIN_LINK=1,1000").link.message_ns == 0);
     CHECK(!strcmp(d.key_file, "/run/secrets/key") && !d.key[0] && !d.insecure);
     d = ENV("DTRAIN_INSECURE=1", "DTRAIN_RANK=0", "DTRAIN_WORLD_SIZE=1");
     CHECK(d.insecure);
@@ -394,6 +398,14 @@ TEST(env_takes_whole_numbers_alone) {
     CHECK_ERROR(ENV("DTRAIN_TIMEOUT=0"), "DTRAIN_TIMEOUT");
     CHECK_ERROR(ENV("DTRAIN_TIMEOUT=2147484"), "DTRAIN_TIMEOUT"); /* its milliseconds are no int */
     CHECK_ERROR(ENV("DTRAIN_SILENCE=5s"), "DTRAIN_SILENCE");
+    const char *const links[] = {
+        "DTRAIN_LINK=on",         "DTRAIN_LINK=1",
+        "DTRAIN_LINK=0,1000",     "DTRAIN_LINK=1,0",
+        "DTRAIN_LINK=1,1000,",    "DTRAIN_LINK=,1000",
+        "DTRAIN_LINK=1,1000,1,1", "DTRAIN_LINK=1us,1000",
+        "DTRAIN_LINK=1, 1000",    "DTRAIN_LINK=99999999999999999999999999,1000"};
+    for (size_t i = 0; i < DTI_COUNT(links); i++)
+        CHECK_ERROR(ENV(links[i]), "DTRAIN_LINK");
     CHECK_ERROR(ENV("DTRAIN_INSECURE=yes"), "DTRAIN_INSECURE");
     const char *const ranges[] = {"DTRAIN_PORT_RANGE=1",       "DTRAIN_PORT_RANGE=-5",
                                   "DTRAIN_PORT_RANGE=0-5",     "DTRAIN_PORT_RANGE=6-5",

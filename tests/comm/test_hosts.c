@@ -66,7 +66,7 @@ static uint64_t plan_leaving(const plan_case *p, uint32_t rank, uint32_t *slots)
     dti_base_init(&base, NULL, NULL);
     dt_comm_op op = {.kind = p->kind, .count = p->count, .dtype = p->dtype};
     op.algorithm = p->algorithm;
-    dti_collective c = {op, rank, p->size, p->chunk_bytes, NULL, 0, p->local};
+    dti_collective c = {op, rank, p->size, p->chunk_bytes, NULL, 0, p->local, 0, NULL};
     dti_schedule s = {0};
     uint64_t bytes = 0;
     dti_algorithm_fn *build = dti_algorithm_choose(&base, &c, &c.op.algorithm);

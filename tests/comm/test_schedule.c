@@ -13,9 +13,10 @@ typedef struct plan_case {
     uint32_t size, root;
     uint64_t count, chunk_bytes;
     dti_overlap overlap;
-    uint32_t leaves; /* tree mode: their number */
-    uint32_t local;  /* ranks on each host */
-    bool rough;      /* values whose sum depends on the order; else small whole numbers */
+    uint32_t leaves;        /* tree mode: their number */
+    uint32_t local;         /* ranks on each host */
+    const dti_costs *costs; /* of links */
+    bool rough;             /* values whose sum depends on the order; else small whole numbers */
     uint64_t seed;
 } plan_case;
 
@@ -150,7 +151,8 @@ static bool plan_build(const plan_case *p, dti_base *base, exec_world *w,
                          .root = (int)p->root,
                          .algorithm = p->algorithm,
                          .tree = leaves != NULL};
-        r->c = (dti_collective){op, rank, p->size, p->chunk_bytes, leaves, p->leaves, p->local};
+        r->c = (dti_collective){op,       rank, p->size, p->chunk_bytes, leaves, p->leaves,
+                                p->local, 0,    NULL};
         plan_buffers(p, w, r);
         dti_algorithm_fn *build = dti_algorithm_choose(base, &r->c, &r->c.op.algorithm);
         if (!build || !build(base, &r->c, &r->s))
@@ -406,7 +408,7 @@ TEST(a_send_and_its_receive_are_one_stream) {
                              .count = count,
                              .dtype = DT_I64,
                              .root = 1 - (int)rank};
-            r->c = (dti_collective){op, rank, 2, 64, NULL, 0, 0};
+            r->c = (dti_collective){op, rank, 2, 64, NULL, 0, 0, 0, NULL};
             *(rank ? &r->out : &r->in) = plan_memory(w, r, 0, count * 8);
             dti_algorithm_fn *build = dti_algorithm_choose(&base, &r->c, &r->c.op.algorithm);
             CHECK(build && build(&base, &r->c, &r->s));
@@ -469,7 +471,7 @@ TEST(segments_are_even_and_leave_nothing_out) {
 
 static dti_collective plan_collective(dt_comm_kind kind, uint32_t size, uint64_t count) {
     dt_comm_op op = {.kind = kind, .count = count, .dtype = DT_F32};
-    return (dti_collective){op, size - 1, size, 1 << 18, NULL, 0, 0};
+    return (dti_collective){op, size - 1, size, 1 << 18, NULL, 0, 0, 0, NULL};
 }
 
 static int plan_chosen(dt_comm_kind kind, uint32_t size, uint64_t bytes) {

@@ -188,6 +188,7 @@ static void alone_with_it(proc *p) {
     dt_comm_desc desc = proc_desc(p);
     int32_t x = 1;
     desc.shared_memory = p->index ? DT_COMM_SHARED_REQUIRED : DT_COMM_SHARED_OFF;
+    desc.link_off = true; /* or it would be told by the join already */
     if (!EXPECT(m, proc_try_desc(p, &desc) == DT_OK))
         return;
     EXPECT(m, dt_comm_all_reduce(m->comm, &x, &x, 1, DT_I32, DT_COMM_SUM) == DT_ERROR_REFUSED);
@@ -250,6 +251,7 @@ TEST(shared_names_that_are_stale_or_anothers_are_tcp) {
         bool arg = somebody;
         fleet *f = fleet_new(2);
         f->arg = &arg;
+        f->desc.link_off = true; /* connections come after the join */
         fleet_run(f, mistaken);
         fleet_free(f);
     }

@@ -36,20 +36,25 @@ static dti_hosts dti_hosts_of(const dti_collective *c) {
     return (dti_hosts){c->local, c->size / c->local, c->rank / c->local, c->rank % c->local};
 }
 
-static uint32_t dti_local_of(uint32_t each, const uint32_t *ranks, uint32_t size) {
+static uint32_t dti_each_of(uint32_t each, const uint32_t *ranks, uint32_t size) {
     uint32_t run = 0;
     if (each < 2)
         return 1;
     while (run < size && (ranks ? ranks[run] : run) / each == (ranks ? ranks[0] : 0) / each)
         run++;
-    if (run == size || size % run != 0)
-        return 1; /* one host, or not as many on each */
+    if (size % run != 0)
+        return 1; /* not as many on each */
     for (uint32_t i = run; i < size; i++) {
         bool same = (ranks ? ranks[i] : i) / each == (ranks ? ranks[i - 1] : i - 1) / each;
         if (same != (i % run != 0))
             return 1;
     }
-    return run & (~run + 1); /* of an even number blocks that are subtrees */
+    return run;
+}
+
+static uint32_t dti_local_of(uint32_t each, const uint32_t *ranks, uint32_t size) {
+    uint32_t run = dti_each_of(each, ranks, size);
+    return run == size ? 1 : run & (~run + 1); /* of an even number blocks that are subtrees */
 }
 
 /* Part `host` of piece `place`. */

@@ -1,7 +1,10 @@
-/* Which algorithm does an operation: a pure function of kind, number of ranks, who shares a host
- * and bytes, so that all ranks choose alike without asking. Nothing is measured; the thresholds are
- * constants with their reasons. It refuses an algorithm that was asked for and does not exist or
- * does not fit the hosts, and tree mode where an algorithm's order of summing is not the tree's. */
+/* Which algorithm does an operation: a pure function of kind, number of ranks, who shares a host,
+ * bytes, and the links' costs, which all ranks have been told alike; so they choose alike without
+ * asking. Of the candidates the cheapest by cost.c is taken. Candidates give the same bits: what is
+ * measured differs from run to run, so it never decides between orders of summing; kind, ranks and
+ * bytes alone may. Where the costs are not known the thresholds below decide. It refuses an
+ * algorithm that was asked for and does not exist or does not fit the hosts, and tree mode where an
+ * algorithm's order of summing is not the tree's. */
 
 /* Up to here latency is all: doubling handles log2 N messages, the mesh 2 (N-1). (dtbench_comm tune
  * finds it for other places.) */
@@ -14,6 +17,8 @@
  * a tree; dealing out needs a second message. */
 #define DTI_BROADCAST_BYTES (64u << 10)
 #define DTI_STAR_RANKS 8u
+/* WORK that an algorithm may take of its own accord, by the sums of whole arrays that it keeps. */
+#define DTI_WORK_MOST (4u << 20)
 
 #define DTI_KINDS (DT_COMM_BARRIER + 1)
 #define DTI_ALGORITHMS (DT_COMM_ALGORITHM_HIERARCHICAL + 1)
@@ -105,30 +110,10 @@ static const char *dti_algorithm_tree_lacks(const dti_collective *c, dt_comm_alg
                                  "use direct";
 }
 
-/* Tree mode has direct for all-reduce and reduce; others where what they sum is the tree's. */
-static bool dti_algorithm_choose_tree(dti_base *base, const dti_collective *c,
-                                      dt_comm_algorithm *chosen) {
-    const dt_comm_op *op = &c->op;
-    const char *wrong = "";
-    *chosen = op->algorithm;
-    if (op->kind != DT_COMM_ALL_REDUCE && op->kind != DT_COMM_REDUCE)
-        wrong = "only all-reduce and reduce have this mode";
-    else if (!c->leaves)
-        wrong = "say first which leaves each rank has: dt_comm_set_leaves";
-    else if (dti_coll_overlap(c) == DTI_SAME && dti_in_dtype(c) != op->dtype)
-        wrong = "in cannot be out: partial sums are of another type than the result";
-    else if (op->algorithm)
-        wrong = dti_algorithm_tree_lacks(c, op->algorithm);
-    else if (op->kind == DT_COMM_ALL_REDUCE && dti_hosts_pay(c) && dti_leaves_alike(c))
-        *chosen = DT_COMM_ALGORITHM_HIERARCHICAL;
-    else
-        *chosen = DT_COMM_ALGORITHM_DIRECT;
-    if (*wrong)
-        dti_algorithm_refuse(base, c, wrong);
-    return !*wrong;
-}
+/* ---- the default */
 
-static dt_comm_algorithm dti_algorithm_default(const dti_collective *c) {
+/* Where the costs of the links are not known, and where only ranks and bytes may decide. */
+static dt_comm_algorithm dti_algorithm_by_bytes(const dti_collective *c) {
     uint64_t size = dti_dtype_bytes(c->op.dtype), bytes = c->op.count * size;
     bool mesh = c->size <= DTI_MESH_RANKS;
     switch (c->op.kind) {
@@ -153,6 +138,103 @@ static dt_comm_algorithm dti_algorithm_default(const dti_collective *c) {
                                                            : DT_COMM_ALGORITHM_RING;
     default: return DT_COMM_ALGORITHM_DIRECT;
     }
+}
+
+/* Whether the links' costs may decide: all candidates of the operation add in the tree's order, or
+ * nothing is added. */
+static bool dti_algorithm_is_free(const dti_collective *c) {
+    uint64_t bytes = c->op.count * dti_dtype_bytes(c->op.dtype);
+    if (!c->costs || !c->op.count)
+        return false;
+    if (c->op.kind == DT_COMM_ALL_REDUCE)
+        return c->size <= DTI_MESH_RANKS || bytes <= DTI_SMALL_BYTES || dti_hosts_pay(c);
+    return c->op.kind == DT_COMM_REDUCE || c->op.kind == DT_COMM_BROADCAST;
+}
+
+/* Whether WORK of `arrays` whole arrays is little enough. */
+static bool dti_work_is_small(const dti_collective *c, uint64_t arrays) {
+    uint64_t width = dti_dtype_bytes((dt_dtype)dti_fold_dtype(c->op.dtype, c->op.reduction));
+    return dti_cost_times(dti_cost_times(c->op.count, width), arrays) <= DTI_WORK_MOST;
+}
+
+/* Of an all-reduce or reduce: it exists, adds in the tree's order, and does not take too much
+ * memory or too many connections. */
+static bool dti_algorithm_sums_alike(const dti_collective *c, dt_comm_algorithm algorithm) {
+    bool two = (c->size & (c->size - 1)) == 0, mesh = c->size <= DTI_MESH_RANKS;
+    switch (algorithm) {
+    case DT_COMM_ALGORITHM_DIRECT: return mesh || c->op.kind == DT_COMM_REDUCE;
+    case DT_COMM_ALGORITHM_ONE_SHOT: return mesh && dti_work_is_small(c, c->size - 1);
+    case DT_COMM_ALGORITHM_DOUBLING: return dti_work_is_small(c, dti_cost_levels(c->size));
+    case DT_COMM_ALGORITHM_HALVING: return two;
+    case DT_COMM_ALGORITHM_HIERARCHICAL:
+        return dti_hosts_fit(c) && c->local <= DTI_MESH_RANKS &&
+               c->size / c->local <= DTI_MESH_RANKS;
+    default: return false;
+    }
+}
+
+static bool dti_algorithm_is_candidate(const dti_collective *c, dt_comm_algorithm algorithm) {
+    bool mesh = c->size <= DTI_MESH_RANKS;
+    if (!dti_algorithm_of(c->op.kind, algorithm))
+        return false;
+    if (c->op.kind == DT_COMM_BROADCAST)
+        return mesh || algorithm == DT_COMM_ALGORITHM_DOUBLING ||
+               algorithm == DT_COMM_ALGORITHM_RING;
+    if (c->op.tree && algorithm == DT_COMM_ALGORITHM_DIRECT)
+        return true;
+    return dti_algorithm_sums_alike(c, algorithm) &&
+           (!c->op.tree || !*dti_algorithm_tree_lacks(c, algorithm));
+}
+
+/* The cheapest candidate; of equal ones that with the fewest messages. */
+static dt_comm_algorithm dti_algorithm_by_cost(const dti_collective *c,
+                                               dt_comm_algorithm otherwise) {
+    static const dt_comm_algorithm order[] = {
+        DT_COMM_ALGORITHM_DOUBLING, DT_COMM_ALGORITHM_DIRECT, DT_COMM_ALGORITHM_ONE_SHOT,
+        DT_COMM_ALGORITHM_HALVING,  DT_COMM_ALGORITHM_RING,   DT_COMM_ALGORITHM_HIERARCHICAL};
+    uint64_t least = UINT64_MAX;
+    dt_comm_algorithm best = otherwise;
+    for (size_t i = 0; i < DTI_COUNT(order); i++) {
+        uint64_t cost =
+            dti_algorithm_is_candidate(c, order[i]) ? dti_cost_algorithm(c, order[i]) : UINT64_MAX;
+        if (cost < least) {
+            least = cost;
+            best = order[i];
+        }
+    }
+    return best;
+}
+
+static dt_comm_algorithm dti_algorithm_default(const dti_collective *c) {
+    dt_comm_algorithm by_bytes = dti_algorithm_by_bytes(c);
+    return dti_algorithm_is_free(c) ? dti_algorithm_by_cost(c, by_bytes) : by_bytes;
+}
+
+/* ---- tree mode */
+
+/* Tree mode has direct for all-reduce and reduce; others where what they sum is the tree's. */
+static bool dti_algorithm_choose_tree(dti_base *base, const dti_collective *c,
+                                      dt_comm_algorithm *chosen) {
+    const dt_comm_op *op = &c->op;
+    const char *wrong = "";
+    *chosen = op->algorithm;
+    if (op->kind != DT_COMM_ALL_REDUCE && op->kind != DT_COMM_REDUCE)
+        wrong = "only all-reduce and reduce have this mode";
+    else if (!c->leaves)
+        wrong = "say first which leaves each rank has: dt_comm_set_leaves";
+    else if (dti_coll_overlap(c) == DTI_SAME && dti_in_dtype(c) != op->dtype)
+        wrong = "in cannot be out: partial sums are of another type than the result";
+    else if (op->algorithm)
+        wrong = dti_algorithm_tree_lacks(c, op->algorithm);
+    else if (op->kind == DT_COMM_ALL_REDUCE && c->costs && op->count)
+        *chosen = dti_algorithm_by_cost(c, DT_COMM_ALGORITHM_DIRECT);
+    else if (op->kind == DT_COMM_ALL_REDUCE && dti_hosts_pay(c) && dti_leaves_alike(c))
+        *chosen = DT_COMM_ALGORITHM_HIERARCHICAL;
+    else
+        *chosen = DT_COMM_ALGORITHM_DIRECT;
+    if (*wrong)
+        dti_algorithm_refuse(base, c, wrong);
+    return !*wrong;
 }
 
 /* "all-gather has no algorithm halving; it has direct, ring" */

@@ -42,8 +42,8 @@ static bool dti_schedule_same(const dti_collective *a, const dti_collective *b) 
            x->reduction == y->reduction && x->root == y->root && x->algorithm == y->algorithm &&
            x->tree == y->tree && a->rank == b->rank && a->size == b->size &&
            a->chunk_bytes == b->chunk_bytes && a->leaves == b->leaves &&
-           a->leaf_total == b->leaf_total && a->local == b->local && !x->out == !y->out &&
-           dti_coll_overlap(a) == dti_coll_overlap(b);
+           a->leaf_total == b->leaf_total && a->local == b->local && a->each == b->each &&
+           a->costs == b->costs && !x->out == !y->out && dti_coll_overlap(a) == dti_coll_overlap(b);
 }
 
 /* ---- Ranges, segments and leaves */

@@ -75,6 +75,17 @@ typedef struct dti_schedule {
     bool failed;       /* no memory, or too many steps; said by dti_fail */
 } dti_schedule;
 
+/* What messages and bytes cost; see cost.c. */
+typedef struct dti_link_cost {
+    uint64_t latency_ns, message_ns, byte_ps;
+} dti_link_cost;
+
+typedef struct dti_costs {
+    dti_link_cost network, local; /* local: of ranks of one host */
+    uint64_t chunk_bytes;
+    uint32_t window; /* chunks under way of a stream into slots */
+} dti_costs;
+
 /* What an algorithm is given. */
 typedef struct dti_collective {
     dt_comm_op op;       /* algorithm is the chosen one; checked: root, dtype, sizes */
@@ -83,6 +94,8 @@ typedef struct dti_collective {
     const dt_comm_span *leaves; /* [size] in tree mode: which leaves each rank has; else NULL */
     uint32_t leaf_total;
     uint32_t local; /* ranks k * local .. (k + 1) * local - 1 share a host; 0, 1: not known */
+    uint32_t each;  /* ranks on each host, in order; size: all on one; 0, 1: not known */
+    const dti_costs *costs; /* NULL: not known, constants decide */
 } dti_collective;
 
 /* Builds the schedule in *s, whose arrays are kept for the next one. False: s->failed. */
@@ -158,6 +171,8 @@ static uint8_t dti_in_dtype(const dti_collective *c);
  * the world's ranks on a host, which are in order there (1: not known); ranks: [size] those of the
  * group in the world, ascending, NULL = all. */
 static uint32_t dti_local_of(uint32_t each, const uint32_t *ranks, uint32_t size);
+/* And its `each`. */
+static uint32_t dti_each_of(uint32_t each, const uint32_t *ranks, uint32_t size);
 
 /* For gather and all-gather: how this rank's block gets to its place in OUT, if it is not there,
  * and where it is sent from. */
@@ -172,7 +187,8 @@ static dti_block dti_collective_block(dti_builder *b);
 static uint32_t dti_recv_block(dti_builder *b, uint32_t peer, uint32_t stream, uint32_t block,
                                dti_block own);
 
-/* ---- choose.c: algorithm by kind, size and bytes; a pure function, so all ranks agree. NULL,
- * after dti_fail (INVALID, what exists instead), where a forced one does not exist for the kind. */
+/* ---- choose.c: algorithm by kind, size, bytes and links; a pure function, so all ranks agree.
+ * NULL, after dti_fail (INVALID, what exists instead), where a forced one does not exist for the
+ * kind. */
 static dti_algorithm_fn *dti_algorithm_choose(dti_base *base, const dti_collective *c,
                                               dt_comm_algorithm *chosen);

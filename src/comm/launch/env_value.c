@@ -229,6 +229,39 @@ static bool dti_env_shared_memory(dti_env_reader *r) {
                                  dti_env_quote(text).text);
 }
 
+/* "off", or LATENCY_NS,BYTES_PER_S and perhaps ,MESSAGE_NS. */
+static bool dti_env_link(dti_env_reader *r) {
+    const char *text = dti_env_get(r, "DTRAIN_LINK");
+    uint64_t values[3] = {0};
+    int count = 0;
+    if (!text)
+        return true;
+    if (!strcmp(text, "off")) {
+        r->desc.link_off = true;
+        return true;
+    }
+    for (const char *at = text; at && count < 3; count++) {
+        const char *comma = strchr(at, ',');
+        char one[24] = "";
+        size_t size = comma ? (size_t)(comma - at) : strlen(at);
+        if (size >= sizeof one)
+            break;
+        memcpy(one, at, size);
+        if (!dti_env_parse(one, UINT64_MAX, &values[count]) || (count == 2 && comma))
+            break;
+        at = comma ? comma + 1 : NULL;
+        if (!at && count) {
+            r->desc.link = (dt_comm_link){values[0], values[2], values[1]};
+            if (values[0] && values[1])
+                return true;
+        }
+    }
+    return dti_env_fail(r,
+                        "DTRAIN_LINK=\"%s\" is neither off nor LATENCY_NS,BYTES_PER_S, two whole "
+                        "numbers above 0, and perhaps ,MESSAGE_NS",
+                        dti_env_quote(text).text);
+}
+
 static bool dti_env_own(dti_env_reader *r) {
     dt_comm_desc *desc = &r->desc;
     return dti_env_rendezvous(r) && dti_env_port_range(r) &&
@@ -237,6 +270,6 @@ static bool dti_env_own(dti_env_reader *r) {
            dti_env_text(r, "DTRAIN_CONGESTION", desc->congestion, sizeof desc->congestion, "") &&
            dti_env_text(r, "DTRAIN_IFNAME", desc->interfaces, sizeof desc->interfaces, "") &&
            dti_env_seconds(r, "DTRAIN_TIMEOUT", &desc->join_timeout_ms) &&
-           dti_env_seconds(r, "DTRAIN_SILENCE", &desc->silence_ms) && dti_env_secret(r) &&
-           dti_env_integrity(r) && dti_env_shared_memory(r);
+           dti_env_seconds(r, "DTRAIN_SILENCE", &desc->silence_ms) && dti_env_link(r) &&
+           dti_env_secret(r) && dti_env_integrity(r) && dti_env_shared_memory(r);
 }

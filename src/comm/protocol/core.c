@@ -1,6 +1,7 @@
 /* Making and ending a core and its groups: all the memory that a run needs is taken here and when
  * operations are posted, on the application's thread. */
 
+_Static_assert(DTI_COST_EARLY_BYTES == DTI_EARLY_BYTES, "cost.c knows what goes early");
 _Static_assert(sizeof(dti_frame) <= 64, "early data keeps its frame in one unit");
 _Static_assert(DTI_LINK_BUFFER >= DTI_HEADER_BYTES + DTI_CONTROL_BYTES_MAX, "a control frame fits");
 _Static_assert(DTI_ROSTER_FIXED + 2 + DTI_ADDRESS_BYTES <= DTI_CONTROL_BYTES_MAX,
@@ -63,6 +64,7 @@ static dti_rank_group *dti_group_new(dti_core *core, uint32_t id, const uint32_t
         g->history[i].sequence = UINT64_MAX;
     g->rank = g->place_of[core->set.rank];
     g->local = dti_local_of(core->local, g->ranks, size);
+    g->each = dti_each_of(core->local, g->ranks, size);
     return g;
 }
 
@@ -208,6 +210,8 @@ static dti_flight *dti_core_post(dti_core *core, dti_rank_group *group, const dt
                         .rank = group->rank,
                         .size = group->size,
                         .local = group->local,
+                        .each = group->each,
+                        .costs = core->link.latency_ns ? &core->costs : NULL,
                         .chunk_bytes = core->set.chunk_bytes,
                         .leaves = op->tree ? leaves : NULL,
                         .leaf_total = op->tree ? leaf_total : 0};

@@ -116,8 +116,8 @@ typedef struct dti_peer {
 
 typedef struct dti_rank_group {
     uint32_t id, rank, size;
-    uint32_t local;      /* of dti_collective */
-    uint32_t *ranks;     /* [size] world ranks */
+    uint32_t local, each; /* of dti_collective */
+    uint32_t *ranks;      /* [size] world ranks */
     uint32_t *place_of;  /* [world size] the rank here of a world rank; DTI_NOBODY = not a member */
     uint64_t next;       /* sequence of the next collective */
     uint64_t *next_send; /* [size] and of the next send to, receive from each rank */
@@ -189,6 +189,13 @@ typedef struct dti_io {
     const char *(*accepts)(void *user, dti_link *link);
 } dti_io;
 
+/* Who says what links cost, for all ranks: rank 0. */
+typedef enum dti_link_source {
+    DTI_LINK_MEASURED, /* by ordinary operations, after joining: the transport's */
+    DTI_LINK_GIVEN,
+    DTI_LINK_OFF /* constants choose algorithms */
+} dti_link_source;
+
 typedef struct dti_settings {
     uint32_t rank, size;
     uint32_t local_rank, local_size; /* on this rank's host; 0, 0: not known */
@@ -196,6 +203,8 @@ typedef struct dti_settings {
     uint32_t window, sockets;
     uint64_t join_ns, silence_ns, op_ns; /* op_ns: 0 = no limit */
     uint8_t integrity;
+    uint8_t link_source; /* a member's own until it has joined, then rank 0's; so is the next */
+    dt_comm_link link;
     bool keyed;
     bool guessed; /* rank 0's address may be another job's: it is tried on until the join's end */
     uint8_t key[32];
@@ -273,6 +282,8 @@ struct dti_core {
     uint32_t link_count;
     uint32_t joined; /* coordinator: members that have joined */
     uint32_t local;  /* each host has so many ranks, in order: r is on host r / local. 1: unknown */
+    dt_comm_link link, local_link; /* all 0: not known */
+    dti_costs costs;               /* of them */
     dti_rank_group *groups;
     dti_flight *flights[DTI_PENDING_MAX];
     uint32_t flight_count; /* entries that are not NULL */

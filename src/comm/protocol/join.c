@@ -7,7 +7,7 @@
  * ends without BYE is a loss, which is failure.c's. Nobody joins a run that is under way. */
 
 #define DTI_JOIN_FIXED 18
-#define DTI_ROSTER_FIXED 18
+#define DTI_ROSTER_FIXED 44
 #define DTI_JOIN_GRACE_NS 1000000000u
 
 /* ---- connections */
@@ -256,6 +256,10 @@ static void dti_put_roster(dti_core *core, dti_link *link) {
     uint32_t bytes = DTI_ROSTER_FIXED, first = link->roster_next;
     memcpy(body, core->nonce, 16);
     dti_put16(body + 16, core->local);
+    dti_put16(body + 18, core->set.link_source);
+    dti_put64(body + 20, core->set.link.latency_ns);
+    dti_put64(body + 28, core->set.link.message_ns);
+    dti_put64(body + 36, core->set.link.bytes_per_s);
     while (link->roster_next < core->set.size) {
         const dti_peer *p = &core->peers[link->roster_next];
         if (bytes + 2 + p->address_bytes > sizeof body)
@@ -278,11 +282,26 @@ static void dti_peer_set_address(dti_core *core, uint32_t peer, const uint8_t *a
     core->io.describe(core->io_user, address, bytes, p->where);
 }
 
+/* What all ranks have been told of their links: from now on they choose by it. */
+static void dti_core_link_costs(dti_core *core, const dt_comm_link *network,
+                                const dt_comm_link *local) {
+    core->link = *network;
+    core->local_link = *local;
+    core->costs = (dti_costs){.network = dti_link_cost_of(network),
+                              .local = dti_link_cost_of(local),
+                              .chunk_bytes = core->set.chunk_bytes,
+                              .window = core->set.window};
+}
+
 /* All are there; what has come in early is looked at. */
 static void dti_member_all_joined(dti_core *core) {
     core->state = DTI_CORE_OPEN;
-    for (dti_rank_group *g = core->groups; g; g = g->following)
+    if (core->set.link_source == DTI_LINK_GIVEN)
+        dti_core_link_costs(core, &core->set.link, &core->set.link);
+    for (dti_rank_group *g = core->groups; g; g = g->following) {
         g->local = dti_local_of(core->local, g->ranks, g->size);
+        g->each = dti_each_of(core->local, g->ranks, g->size);
+    }
     for (uint32_t i = 0; i < core->link_count; i++)
         if (core->links[i].state == DTI_LINK_HELLO && !core->links[i].dialled)
             dti_link_digest(core, &core->links[i]);
@@ -315,6 +334,18 @@ static const char *dti_member_join(dti_core *core, dti_link *link, const uint8_t
     return NULL;
 }
 
+/* Rank 0's word on links; false: out of bounds. */
+static bool dti_member_links(dti_core *core, const uint8_t *body) {
+    uint32_t source = dti_get16(body);
+    dt_comm_link link = {dti_get64(body + 2), dti_get64(body + 10), dti_get64(body + 18)};
+    bool given = source == DTI_LINK_GIVEN, none = !(link.latency_ns | link.bytes_per_s);
+    if (source > DTI_LINK_OFF || (given ? !dti_link_is_sound(&link) : !none))
+        return false;
+    core->set.link_source = (uint8_t)source;
+    core->set.link = link;
+    return true;
+}
+
 static const char *dti_member_roster(dti_core *core, dti_link *link, const uint8_t *body) {
     uint32_t bytes = link->frame.length, at = DTI_ROSTER_FIXED;
     if (!core->set.rank || core->state != DTI_CORE_JOINING || bytes < at ||
@@ -325,6 +356,8 @@ static const char *dti_member_roster(dti_core *core, dti_link *link, const uint8
     if (local != 1 && local != dti_member_local(core))
         return "a ROSTER with another number of ranks on this host";
     core->local = local;
+    if (!dti_member_links(core, body + 18))
+        return "a ROSTER with links that cannot be";
     while (at + 2 <= bytes && core->joined < core->set.size) {
         uint32_t size = dti_get16(body + at);
         if (size > DTI_ADDRESS_BYTES || at + 2 + size > bytes)

@@ -36,7 +36,7 @@
  * to a peer the first carries EAGER, POST, CREDIT and RETURN, and chunk c of a stream goes on
  * socket c modulo their number. */
 
-#define DTI_WIRE_VERSION 1
+#define DTI_WIRE_VERSION 2
 #define DTI_MAGIC 0x31525444u /* 'DTR1' */
 #define DTI_HEADER_BYTES 64
 #define DTI_TAG_AT 48

@@ -328,6 +328,13 @@ static void dti_tcp_waits_for(dt_comm *comm, uint64_t id, char *text, size_t siz
     dti_mutex_unlock(&t->lock);
 }
 
+/* What choice goes by, for who asks without posting. */
+static void dti_tcp_know_hosts(dt_comm *comm, const dti_tcp_group *g) {
+    comm->local = g->group->local;
+    comm->each = g->group->each;
+    comm->costs = g->tcp->core.link.latency_ns ? &g->tcp->core.costs : NULL;
+}
+
 static dt_result dti_tcp_make_group(dt_comm *parent, dt_comm *child) {
     dti_tcp *t = ((dti_tcp_group *)parent->state)->tcp;
     dti_tcp_group *g = dti_alloc(t->base, sizeof *g);
@@ -342,7 +349,7 @@ static dt_result dti_tcp_make_group(dt_comm *parent, dt_comm *child) {
     }
     child->transport = &dti_tcp_transport;
     child->state = g;
-    child->local = g->group->local;
+    dti_tcp_know_hosts(child, g);
     return DT_OK;
 }
 
@@ -354,9 +361,36 @@ static void dti_tcp_info(const dt_comm *comm, dt_comm_info *info) {
     info->bytes_received = c->bytes_received;
     info->payload_sent = c->payload_sent;
     info->payload_received = c->payload_received;
+    info->link = c->link;
+    info->local_link = c->local_link;
+    info->link_measured = c->link.latency_ns && c->set.link_source == DTI_LINK_MEASURED;
     info->scratch_bytes = c->pool_bytes;
     for (uint32_t i = 0; i < c->flight_count; i++)
         info->scratch_bytes += c->flights[i]->work_room;
+    dti_mutex_unlock(&t->lock);
+}
+
+/* ---- links */
+
+static bool dti_tcp_measures(dt_comm *comm) {
+    dti_tcp *t = ((dti_tcp_group *)comm->state)->tcp;
+    dti_mutex_lock(&t->lock);
+    const dti_core *c = &t->core;
+    t->joined[0] = c->bytes_sent, t->joined[1] = c->bytes_received;
+    t->joined[2] = c->payload_sent, t->joined[3] = c->payload_received;
+    bool measures = c->set.link_source == DTI_LINK_MEASURED;
+    dti_mutex_unlock(&t->lock);
+    return measures;
+}
+
+static void dti_tcp_link(dt_comm *comm, const dt_comm_link *network, const dt_comm_link *local) {
+    dti_tcp *t = ((dti_tcp_group *)comm->state)->tcp;
+    dti_mutex_lock(&t->lock);
+    dti_core *c = &t->core;
+    dti_core_link_costs(c, network, local);
+    c->bytes_sent = t->joined[0], c->bytes_received = t->joined[1];
+    c->payload_sent = t->joined[2], c->payload_received = t->joined[3];
+    comm->costs = &c->costs;
     dti_mutex_unlock(&t->lock);
 }
 
@@ -426,6 +460,8 @@ static const dti_transport dti_tcp_transport = {.name = "tcp",
                                                 .waits_for = dti_tcp_waits_for,
                                                 .group = dti_tcp_make_group,
                                                 .info = dti_tcp_info,
+                                                .measures = dti_tcp_measures,
+                                                .link = dti_tcp_link,
                                                 .close = dti_tcp_close};
 
 static void dti_tcp_settings(const dt_comm_desc *d, dti_settings *set) {
@@ -441,6 +477,10 @@ static void dti_tcp_settings(const dt_comm_desc *d, dti_settings *set) {
     set->silence_ns = (uint64_t)d->silence_ms * 1000000;
     set->op_ns = (uint64_t)d->op_timeout_ms * 1000000;
     set->integrity = (uint8_t)d->integrity;
+    set->link = d->link;
+    set->link_source = (uint8_t)(d->link_off          ? DTI_LINK_OFF
+                                 : d->link.latency_ns ? DTI_LINK_GIVEN
+                                                      : DTI_LINK_MEASURED);
     memcpy(set->job, d->job, sizeof set->job);
 }
 
@@ -551,7 +591,7 @@ static dt_result dti_comm_open_tcp(dt_comm *comm, const dt_comm_desc *desc) {
     dt_result result = dti_tcp_start(t);
     if (!result) {
         *g = (dti_tcp_group){t, t->core.groups};
-        comm->local = g->group->local;
+        dti_tcp_know_hosts(comm, g);
         return DT_OK;
     }
     *g = (dti_tcp_group){t, NULL};

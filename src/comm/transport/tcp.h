@@ -67,6 +67,7 @@ struct dti_tcp {
     dti_tcp_conn *conns;      /* [core.link_count] */
     dti_tcp_conn **active;    /* those with a descriptor */
     uint32_t active_count;
+    uint64_t joined[4];      /* the core's counts of bytes, when links began to be measured */
     struct pollfd *polls[2]; /* of the application, of the thread */
     dti_link **polled[2];
     _Atomic bool stop;

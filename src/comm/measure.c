@@ -1,0 +1,220 @@
+/* Measures the links of a group that has just been joined, by its own operations: so whatever
+ * carries them is in the numbers, and a rank that dies meanwhile is noticed as in any operation.
+ * All ranks send at once, each to the next one and in turn round the ring, because that is what
+ * collectives do: processors and links that ranks share are in the numbers too. A group of its own
+ * keeps the operations out of the numbering of those to come.
+ *
+ *   latency     a round in which each rank sends one short message to the next
+ *   message     what a round takes longer in which each sends one to both its neighbours
+ *   bytes       a burst to the next, four times as long until it takes long enough to be told from
+ *               the latency, then once more: what a shaper's bucket held has gone with the ones
+ *               before. It is made of arrays that stay in the caches, as chunks of collectives do
+ *
+ * Rounds are timed in batches, as where ranks share processors some rounds take none and one takes
+ * a time slice; the median of batches counts, and of all ranks the slowest, since everybody waits
+ * for it. All-reduces agree on each number before the next step depends on it, so all ranks do the
+ * same. It is bounded: at most DTI_BATCHES batches of each kind, of single rounds where a round
+ * takes long, and 4 bursts of 64 KiB to 1 MiB. Cost: a connection to each neighbour and to those of
+ * a doubling all-reduce. */
+
+#define DTI_MEASURE_GROUP UINT32_MAX
+#define DTI_BATCHES 5
+#define DTI_BATCHES_SLOW 3
+#define DTI_BATCH_ROUNDS 8
+#define DTI_ROUND_SLOW_NS 1000000u /* a round that takes longer is not repeated often */
+#define DTI_BURST_BYTES (64u << 10)
+#define DTI_BURST_MOST 16u    /* of them at once */
+#define DTI_BURST_NS 2000000u /* and three latencies: a burst that is long enough */
+
+typedef struct dti_measure {
+    dt_comm *comm; /* the group that measures */
+    uint64_t deadline;
+    uint8_t *in, *out; /* [DTI_BURST_BYTES] */
+    uint32_t next, before;
+    bool local;        /* the next rank is on this host */
+    uint64_t found[2]; /* the newest agreed number: of the network's links, of those of hosts */
+} dti_measure;
+
+static dt_result dti_measure_wait(dti_measure *m, uint64_t id) {
+    uint64_t now = dti_now_ns();
+    uint64_t left = m->deadline > now ? m->deadline - now : 0;
+    dt_result result = m->comm->transport->wait(m->comm, id, left);
+    if (result == DT_ERROR_TIMEOUT)
+        dti_fail(m->comm->base, result, "a rank has joined, but does not answer");
+    return result;
+}
+
+/* Posts them all, `times` times, then waits for each. */
+static dt_result dti_measure_do(dti_measure *m, const dt_comm_op *ops, uint32_t count,
+                                uint32_t times) {
+    uint64_t ids[2 * DTI_BURST_MOST];
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < count * times && !result; i++)
+        result = m->comm->transport->begin(m->comm, &ops[i % count], &ids[i]);
+    for (uint32_t i = 0; i < count * times && !result; i++)
+        result = dti_measure_wait(m, ids[i]);
+    return result;
+}
+
+/* Round the ring: messages of so many bytes, `times` at once; `both`: one in each direction. */
+static dt_result dti_measure_shift(dti_measure *m, uint64_t bytes, uint32_t times, bool both) {
+    dt_comm_op recv = {.kind = DT_COMM_RECV, .out = m->out, .count = bytes, .dtype = DT_U8};
+    dt_comm_op send = {.kind = DT_COMM_SEND, .in = m->in, .count = bytes, .dtype = DT_U8};
+    dt_comm_op ops[4] = {recv, send, recv, send};
+    ops[0].root = ops[3].root = (int)m->before;
+    ops[1].root = ops[2].root = (int)m->next;
+    return dti_measure_do(m, ops, both ? 4 : 2, times);
+}
+
+/* The largest of all ranks' numbers, of each kind of link. */
+static dt_result dti_measure_agree(dti_measure *m, uint64_t mine) {
+    uint64_t numbers[2] = {0};
+    numbers[m->local] = mine;
+    dt_comm_op op = {.kind = DT_COMM_ALL_REDUCE,
+                     .in = numbers,
+                     .out = m->found,
+                     .count = 2,
+                     .dtype = DT_I64,
+                     .reduction = DT_COMM_MAX};
+    return dti_measure_do(m, &op, 1, 1);
+}
+
+static uint64_t dti_measure_median(uint64_t *times, uint32_t count) {
+    for (uint32_t i = 1; i < count; i++)
+        for (uint32_t k = i; k > 0 && times[k] < times[k - 1]; k--) {
+            uint64_t less = times[k];
+            times[k] = times[k - 1];
+            times[k - 1] = less;
+        }
+    return times[count / 2];
+}
+
+/* Agrees on what a round of short messages takes, by `batches` of `rounds`. */
+static dt_result dti_measure_rounds(dti_measure *m, uint32_t batches, uint32_t rounds, bool both) {
+    uint64_t times[DTI_BATCHES];
+    for (uint32_t i = 0; i < batches; i++) {
+        uint64_t start = dti_now_ns();
+        for (uint32_t k = 0; k < rounds; k++) {
+            dt_result result = dti_measure_shift(m, 8, 1, both);
+            if (result)
+                return result;
+        }
+        times[i] = (dti_now_ns() - start) / rounds;
+    }
+    return dti_measure_agree(m, DTI_MAX(dti_measure_median(times, batches), 1));
+}
+
+/* Latencies, and what further messages take; of the network and of hosts. The first rounds make
+ * the connections. */
+static dt_result dti_measure_messages(dti_measure *m, dt_comm_link links[2]) {
+    dt_result result = dti_measure_rounds(m, DTI_BATCHES_SLOW, 1, true);
+    if (!result)
+        result = dti_measure_rounds(m, DTI_BATCHES_SLOW, 1, false);
+    bool slow = DTI_MAX(m->found[0], m->found[1]) > DTI_ROUND_SLOW_NS;
+    uint32_t batches = slow ? DTI_BATCHES_SLOW : DTI_BATCHES;
+    uint32_t rounds = slow ? 1 : DTI_BATCH_ROUNDS;
+    if (!result && !slow)
+        result = dti_measure_rounds(m, batches, rounds, false);
+    for (int i = 0; i < 2; i++)
+        links[i].latency_ns = m->found[i];
+    if (!result && m->comm->size > 2)
+        result = dti_measure_rounds(m, batches, rounds, true);
+    for (int i = 0; i < 2; i++) {
+        uint64_t more = m->found[i] - DTI_MIN(m->found[i], links[i].latency_ns);
+        links[i].message_ns = DTI_MIN(more, links[i].latency_ns);
+    }
+    return result;
+}
+
+/* A stream that is announced takes two latencies beside its bytes. */
+static uint64_t dti_measure_rate(uint64_t bytes, uint64_t ns, uint64_t latency_ns) {
+    uint64_t busy = ns - DTI_MIN(2 * latency_ns, ns / 2);
+    uint64_t rate = bytes * 1000000000u / DTI_MAX(busy, 1);
+    return DTI_MIN(DTI_MAX(rate, DTI_BYTES_PER_S_LEAST), DTI_BYTES_PER_S_MOST);
+}
+
+static dt_result dti_measure_bytes(dti_measure *m, dt_comm_link links[2]) {
+    uint64_t latency = DTI_MAX(links[0].latency_ns, links[1].latency_ns);
+    uint32_t times = 1;
+    for (bool last = false;;) {
+        uint64_t start = dti_now_ns();
+        dt_result result = dti_measure_shift(m, DTI_BURST_BYTES, times, false);
+        if (!result)
+            result = dti_measure_agree(m, dti_now_ns() - start);
+        if (result)
+            return result;
+        if (last)
+            break;
+        last = times == DTI_BURST_MOST ||
+               DTI_MAX(m->found[0], m->found[1]) >= DTI_BURST_NS + 3 * latency;
+        times *= last ? 1 : 4;
+    }
+    for (int i = 0; i < 2; i++)
+        if (links[i].latency_ns)
+            links[i].bytes_per_s =
+                dti_measure_rate(times * DTI_BURST_BYTES, m->found[i], links[i].latency_ns);
+    return DT_OK;
+}
+
+static dt_result dti_measure_links(dti_measure *m, dt_comm_link links[2]) {
+    dt_result result = dti_measure_messages(m, links);
+    if (!result)
+        result = dti_measure_bytes(m, links);
+    for (int i = 0; i < 2; i++) {
+        links[i].latency_ns = DTI_MIN(links[i].latency_ns, DTI_LATENCY_MOST_NS);
+        links[i].message_ns = DTI_MIN(links[i].message_ns, DTI_LATENCY_MOST_NS);
+    }
+    for (int i = 0; i < 2; i++) /* all on one host, or none with another */
+        if (!links[i].latency_ns)
+            links[i] = links[!i];
+    return result;
+}
+
+/* The group that measures, of all ranks; they agree on its number without asking. */
+static dt_comm *dti_measure_group(dt_comm *comm) {
+    dt_comm *child = dti_comm_new(comm->base, comm, comm->rank, comm->size);
+    if (!child)
+        return NULL;
+    child->group_id = DTI_MEASURE_GROUP;
+    child->will_wait = true;
+    for (uint32_t r = 0; r < comm->size; r++)
+        child->ranks[r] = r;
+    if (comm->transport->group(comm, child) == DT_OK)
+        return child;
+    dti_comm_free(child);
+    return NULL;
+}
+
+/* That the group has ended means here that some rank has not joined. */
+static dt_result dti_measure_failed(dt_comm *comm, dt_result result) {
+    char text[sizeof comm->base->error];
+    snprintf(text, sizeof text, "%s", comm->base->error);
+    if (result == DT_ERROR_REVOKED || result == DT_ERROR_CANCELLED)
+        result = DT_ERROR_PEER_LOST;
+    return dti_fail(comm->base, result, "while links were measured: %.400s", text);
+}
+
+static dt_result dti_comm_measure(dt_comm *comm, const dt_comm_desc *desc) {
+    dt_comm_link links[2] = {{0}, {0}};
+    if (!comm->transport->measures || !comm->transport->measures(comm))
+        return DT_OK;
+    dti_measure m = {.comm = dti_measure_group(comm)};
+    m.next = (comm->rank + 1) % comm->size;
+    m.before = (comm->rank + comm->size - 1) % comm->size;
+    m.local = comm->each > 1 && comm->rank / comm->each == m.next / comm->each;
+    m.deadline = dti_now_ns() + (uint64_t)desc->join_timeout_ms * 1000000u;
+    m.in = m.comm ? dti_alloc(comm->base, DTI_BURST_BYTES) : NULL;
+    m.out = m.in ? dti_alloc(comm->base, DTI_BURST_BYTES) : NULL;
+    dt_result result = m.out ? dti_measure_links(&m, links) : DT_ERROR_MEMORY;
+    if (result)
+        result = dti_measure_failed(comm, result);
+    if (m.comm) {
+        m.comm->transport->close(m.comm);
+        dti_comm_free(m.comm);
+    }
+    dti_free(comm->base, m.out);
+    dti_free(comm->base, m.in);
+    if (!result)
+        comm->transport->link(comm, &links[0], &links[1]);
+    return result;
+}
