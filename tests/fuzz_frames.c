@@ -43,7 +43,9 @@ static void fuzz_link_open(fuzz_world *w, dti_link *link, uint32_t peer, uint32_
 }
 
 static void fuzz_accept(fuzz_world *w, uint32_t peer, uint32_t channel, uint32_t socket) {
-    dti_link *link = peer == w->core.set.rank ? NULL : dti_core_accepted(&w->core);
+    dti_link *link = peer == w->core.set.rank
+                         ? NULL
+                         : dti_core_accepted(&w->core, (const uint8_t[DTI_SOURCE_BYTES]){0});
     if (!link)
         return;
     fuzz_conn_start(w, link);

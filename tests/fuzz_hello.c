@@ -168,7 +168,7 @@ static void fuzz_event(fuzz_hello_world *hw, fuzz_input *in, uint32_t event) {
     else if (event == 9 && fuzz_u8(in) >= 192)
         dti_core_leave(core);
     else if (event > 9) {
-        dti_link *link = dti_core_accepted(core);
+        dti_link *link = dti_core_accepted(core, (const uint8_t[DTI_SOURCE_BYTES]){0});
         if (link)
             fuzz_conn_start(&hw->w, link);
     }

@@ -178,7 +178,7 @@ static void sim_connect(sim_net *n, sim_conn *c) {
     dti_link *link = NULL;
     to->core.now = from->core.now = n->now;
     if (!to->dead && to->made && !to->gone && !sim_chance(&n->rng, n->faults.refuse))
-        link = dti_core_accepted(&to->core);
+        link = dti_core_accepted(&to->core, (const uint8_t[DTI_SOURCE_BYTES]){0});
     if (!link) {
         if (dialler)
             dti_core_closed(&from->core, dialler, "connection refused");

@@ -366,6 +366,57 @@ static void attack(proc *p, int idle) {
     free(held);
 }
 
+/* From another address of this host. */
+static int crowd_dial(int port) {
+    dti_address from, to;
+    dti_loopback(&from);
+    ((struct sockaddr_in *)(void *)&from.sock)->sin_addr.s_addr = htonl(0x7F000002);
+    dti_loopback(&to);
+    dti_address_set_port(&from, 0);
+    dti_address_set_port(&to, port);
+    int s = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (bind(s, (struct sockaddr *)&from.sock, from.bytes) == 0 &&
+        syscall(SYS_connect, s, &to.sock, to.bytes) == 0)
+        return s;
+    close(s);
+    return -1;
+}
+
+static bool is_closed(int s) {
+    char byte;
+    return recv(s, &byte, 1, MSG_DONTWAIT) >= 0 || errno != EAGAIN;
+}
+
+/* Rank 0 waits. A slow one comes from its address, then a crowd from another one, then rank 1. */
+static void crowded(proc *p) {
+    enum { CROWD = 300 };
+    mate *m = &p->m;
+    int port = (int)p->all->at[0].numbers[7], patient = -1, crowd[CROWD], closed = 0;
+    int32_t x = 1;
+    for (int i = 0; p->index == 1 && patient < 0 && i < 100; i++, usleep(20000))
+        patient = raw_dial(port);
+    for (int i = 0; p->index == 1 && i < CROWD; i++)
+        crowd[i] = crowd_dial(port);
+    if (p->index == 1)
+        usleep(300000);
+    for (int i = 0; p->index == 1 && i < CROWD; i++)
+        closed += crowd[i] < 0 || is_closed(crowd[i]);
+    if (p->index == 1)
+        EXPECT(m, patient >= 0 && !is_closed(patient) && closed >= CROWD - 64);
+    if (proc_join(p))
+        EXPECT(m, !dt_comm_all_reduce(m->comm, &x, &x, 1, DT_I32, DT_COMM_SUM) && x == 2);
+    for (int i = 0; p->index == 1 && i < CROWD; i++)
+        close(crowd[i]);
+    proc_leave(p);
+}
+
+TEST(hostile_crowds_from_one_address_keep_out_nobody_but_themselves) {
+    fleet *f = fleet_new(2);
+    f->at[0].numbers[7] = (uint64_t)atoi(strrchr(f->desc.rendezvous, ':') + 1);
+    fleet_run(f, crowded);
+    fleet_free(f);
+}
+
 static int open_files(void) {
     int count = 0;
     for (int fd = 0; fd < 4096; fd++)

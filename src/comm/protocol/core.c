@@ -159,9 +159,10 @@ static bool dti_core_create(dti_core *core, dti_base *base, const dti_settings *
     dti_hmac_prepare(&core->auth, auth, sizeof auth);
     dti_wipe(auth, sizeof auth);
     dti_peer_set_address(core, set->rank, address, address_bytes);
-    if (set->rank)
+    bool random = io->random(io_user, &core->source_seed, sizeof core->source_seed);
+    if (set->rank && random)
         dti_control_dial(core);
-    else if (!io->random(io_user, core->nonce, sizeof core->nonce)) {
+    else if (!random || !io->random(io_user, core->nonce, sizeof core->nonce)) {
         dti_core_destroy(core);
         return dti_fail(base, DT_ERROR_IO, "the system gives no random bytes"), false;
     }

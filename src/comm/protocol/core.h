@@ -27,6 +27,7 @@
 #define DTI_SOCKETS_MAX 16
 #define DTI_PENDING_MAX 128   /* operations under way in one comm and its groups */
 #define DTI_ADDRESS_BYTES 192 /* a rank's addresses, as its transport writes them */
+#define DTI_SOURCE_BYTES 8    /* where a connection came from; of IPv6 what a host's network has */
 #define DTI_NOBODY UINT32_MAX
 #define DTI_HANDSHAKE_NS 5000000000u
 #define DTI_NOTES 16
@@ -61,6 +62,7 @@ typedef struct dti_link {
     bool shut;            /* nothing more goes out: told to the transport */
     uint32_t peer;        /* world rank; DTI_NOBODY until it has said so */
     uint64_t deadline;    /* of the handshake, ns */
+    uint32_t source;      /* accepted: the group that its address falls into */
     uint64_t heard;       /* when the last byte came, ns */
     uint64_t moved;       /* when the last byte went, ns */
     uint64_t spoke;       /* when the last heartbeat was made, ns */
@@ -275,6 +277,7 @@ struct dti_core {
     char dial_why[160]; /* why the last try to reach the coordinator failed */
     bool starved;       /* the system had no descriptor for a connection */
     uint32_t epoch;
+    uint64_t source_seed;
     uint8_t nonce[16]; /* of this run; the coordinator's */
     dti_hmac_key auth;
     dti_peer *peers; /* [size] */

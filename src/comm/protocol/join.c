@@ -49,24 +49,42 @@ static bool dti_link_is_pending(const dti_link *link) {
                               link->state == DTI_LINK_REFUSED);
 }
 
-/* A connection that came in; the oldest that has proved nothing makes room. NULL: no more are
- * taken. */
-static dti_link *dti_core_accepted(dti_core *core) {
-    uint32_t pending = 0;
-    dti_link *oldest = NULL;
+#define DTI_SOURCE_GROUPS 1024u /* that addresses fall into, by a hash that nobody else knows */
+
+/* The oldest that has proved nothing, of the address that holds most; NULL: there are fewer than
+ * `most` in all. So one address that opens many keeps out nobody but itself. */
+static dti_link *dti_pending_last(dti_core *core, uint32_t most) {
+    uint16_t held[DTI_SOURCE_GROUPS] = {0};
+    uint32_t pending = 0, fullest = 0;
+    for (uint32_t i = 0; i < core->link_count; i++)
+        if (dti_link_is_pending(&core->links[i])) {
+            uint16_t *group = &held[core->links[i].source];
+            *group = (uint16_t)(*group + (*group < UINT16_MAX));
+            fullest = DTI_MAX(fullest, *group);
+            pending++;
+        }
+    dti_link *last = NULL;
+    for (uint32_t i = 0; i < core->link_count && pending >= most; i++) {
+        dti_link *link = &core->links[i];
+        if (dti_link_is_pending(link) && held[link->source] == fullest &&
+            (!last || link->deadline < last->deadline))
+            last = link;
+    }
+    return last;
+}
+
+/* A connection that came in from `source`, the address without the port; if there are many that
+ * have proved nothing, one makes room. NULL: no more are taken. */
+static dti_link *dti_core_accepted(dti_core *core, const uint8_t source[DTI_SOURCE_BYTES]) {
     if (core->state >= DTI_CORE_SUSPECT)
         return NULL;
-    for (uint32_t i = 0; i < core->link_count; i++) {
-        dti_link *link = &core->links[i];
-        if (!dti_link_is_pending(link))
-            continue;
-        pending++;
-        if (!oldest || link->deadline < oldest->deadline)
-            oldest = link;
-    }
-    if (pending >= DTI_MAX(64u, 2 * core->set.size))
-        dti_link_free(core, oldest);
-    return dti_link_new(core, DTI_CHANNEL_CONTROL, false);
+    dti_link *last = dti_pending_last(core, DTI_MAX(64u, 2 * core->set.size));
+    if (last)
+        dti_link_free(core, last);
+    dti_link *link = dti_link_new(core, DTI_CHANNEL_CONTROL, false);
+    if (link)
+        link->source = dti_hash64(core->source_seed, source, DTI_SOURCE_BYTES) % DTI_SOURCE_GROUPS;
+    return link;
 }
 
 static void dti_core_connected(dti_core *core, dti_link *link) {
