@@ -67,6 +67,7 @@ DTI_OPTIMIZE_END
 #include "comm/socket_posix.c"
 #include "comm/socket_win32.c"
 #include "comm/socket_local.c"
+DTI_OPTIMIZE_SPEED
 #include "comm/protocol/wire.h"
 #include "comm/protocol/wire.c"
 #include "comm/protocol/gmac.c"
@@ -80,6 +81,7 @@ DTI_OPTIMIZE_END
 #include "comm/protocol/join.c"
 #include "comm/protocol/member.c"
 #include "comm/protocol/core.c"
+DTI_OPTIMIZE_END
 #include "comm/launch/env.h"
 #include "comm/launch/nodelist.c"
 #include "comm/launch/descriptor.c"
@@ -101,6 +103,7 @@ DTI_OPTIMIZE_END
 #include "comm/transport/thread_hub.c"
 #include "comm/transport/thread_job.c"
 #include "comm/transport/thread.c"
+DTI_OPTIMIZE_SPEED
 #include "comm/transport/shm.c"
 #include "comm/transport/tcp.h"
 #include "comm/transport/tcp_congestion.c"
@@ -108,6 +111,7 @@ DTI_OPTIMIZE_END
 #include "comm/transport/tcp_conn.c"
 #include "comm/transport/tcp_tls.c"
 #include "comm/transport/tcp.c"
+DTI_OPTIMIZE_END
 #include "comm/mpi/mpi_op.c"
 #include "comm/mpi/mpi.c"
 #endif

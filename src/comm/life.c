@@ -22,6 +22,7 @@ static dt_comm *dti_comm_new(dti_base *base, dt_comm *parent, uint32_t rank, uin
         parent->children = comm;
     } else {
         comm->own_base = *base;
+        comm->own_base.at_home = dti_at_home_open();
         comm->base = &comm->own_base;
     }
     return comm;
@@ -38,5 +39,7 @@ static void dti_comm_free(dt_comm *comm) {
     dti_free(base, comm->ranks);
     dti_free(base, comm->votes);
     dti_base last = *base; /* a root's own memory holds its base */
+    if (!comm->parent)
+        dti_at_home_close(last.at_home);
     dti_free(comm->parent ? base : &last, comm);
 }

@@ -7,6 +7,7 @@
 #if DTI_TCP
 
 #define DTI_WAIT_SPIN_NS 1000000 /* without a byte; to be woken can cost more than many looks */
+#define DTI_LOOKS_UNTIL_YIELD 64 /* at memory, where each rank has a processor */
 #define DTI_SLEEP_MS_MAX 1000    /* though what matters ends a sleep */
 
 /* ---- waiting for the system */
@@ -196,10 +197,15 @@ static void dti_tcp_glance(dti_tcp *t) {
         dti_tcp_look(t, 0);
         return;
     }
+    const uint64_t moved = t->core.bytes_sent + t->core.bytes_received;
     t->core.now = dti_now_ns();
     for (uint32_t i = t->active_count; i-- > 0;)
         if (i < t->active_count && dti_conn_is_data(t->active[i]))
             dti_conn_glance(t, t->active[i]);
+    /* Nothing new has come: what was to go has gone, or has been tried. */
+    if (moved == t->core.bytes_sent + t->core.bytes_received && !t->to_try &&
+        t->core.state == DTI_CORE_OPEN)
+        return;
     dti_tcp_try_all(t);
     dti_tcp_flush(t);
 }
@@ -247,6 +253,7 @@ static void dti_tcp_wait_for(dti_tcp *t, const dti_flight *f, uint64_t timeout_n
     uint64_t start = dti_now_ns();
     uint64_t until = timeout_ns > UINT64_MAX - start ? UINT64_MAX : start + timeout_ns;
     uint64_t moved = 0, moved_at = start;
+    uint32_t looks = 0;
     t->core.now = start; /* it may be old: the last thing that happened */
     t->waiting = true;
     if (t->shared_count && t->thread_reads && timeout_ns) { /* not to be rung: this thread looks */
@@ -262,6 +269,8 @@ static void dti_tcp_wait_for(dti_tcp *t, const dti_flight *f, uint64_t timeout_n
             dti_tcp_glance(t);
             if (f->finished)
                 break;
+            if (t->shared_count && !t->crowded && ++looks % DTI_LOOKS_UNTIL_YIELD)
+                continue;
             dti_mutex_unlock(&t->lock);
             dti_thread_yield();
             dti_mutex_lock(&t->lock);

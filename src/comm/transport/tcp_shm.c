@@ -154,7 +154,7 @@ static bool dti_conn_is_shared(dti_tcp *t, dti_tcp_conn *c) {
         !link->data_left) {
         c->shared = true;
         t->shared_count++;
-        t->crowded = (int)t->shared_count + 1 > t->processors;
+        t->crowded = (int)(t->shared_count / t->core.set.sockets) + 1 > t->processors;
     }
     return c->shared;
 }
@@ -209,9 +209,8 @@ static void dti_conn_read_shared(dti_tcp *t, dti_tcp_conn *c) {
     size_t total = 0;
     while (c->fd >= 0 && total < DTI_READ_BYTES_MAX && dti_link_input(&t->core, c->link, in) > 0) {
         /* A body goes where it belongs, so not more than a header to where headers go. */
-        dti_socket_part part = {in[0].data, c->link->in_body
-                                                ? in[0].bytes
-                                                : DTI_MIN(in[0].bytes, (size_t)DTI_HEADER_BYTES)};
+        const size_t most = c->link->in_body ? DTI_SHM_PIECE : DTI_HEADER_BYTES;
+        dti_socket_part part = {in[0].data, DTI_MIN(in[0].bytes, most)};
         const int64_t got = dti_shm_read(&c->shm, &part, 1);
         if (got < 0)
             dti_conn_shared_wrong(t, c);
