@@ -40,6 +40,7 @@ help() {
 ./build.sh build           the header, the examples, the tests and the tools
 ./build.sh bench [what]    GEMM against OpenBLAS, training steps against PyTorch, Vulkan devices;
                            what: gemm, steps, create, vulkan; --json FILE writes it down as well; --help
+./build.sh bench lossy     all-reduce over a long line that loses packets (root, Linux); --help
 ./build.sh bench comm      all-reduce beside gloo, Open MPI, plain sockets; --quick, --netns, --help
 ./build.sh bench parallel  two replicas beside PyTorch DDP; overlap with --net; --quick, --help
 ./build.sh devices         what dtrain finds on this machine
@@ -618,6 +619,9 @@ bench() {
     if [ "${1:-}" = comm ]; then
         shift
         bench_comm "$@"
+    elif [ "${1:-}" = lossy ]; then
+        shift
+        bench_lossy "$@"
     elif [ "${1:-}" = parallel ]; then
         shift
         bench_parallel "$@"
@@ -637,6 +641,13 @@ bench_comm() {
         mpicc -O2 tools/mpi_allreduce.c -o build/mpi_allreduce || say 'mpicc failed: no Open MPI'
     fi
     exec python3 tools/bench_comm.py "$@"
+}
+
+bench_lossy() {
+    compile build/dtrun tools/dtrun.c
+    compile build/dtbench_comm tools/dtbench_comm.c
+    compile build/dtlossy tools/dtlossy.c
+    exec python3 tools/bench_lossy.py "$@"
 }
 
 bench_parallel() {

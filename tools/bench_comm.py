@@ -8,7 +8,7 @@ Float32 sums over loopback TCP; with --netns (as root) also between network name
 hosts: joined by veth and a bridge, then shaped to 1 Gbit/s by tbf; by reno, and by bbr, which is the
 default of many hosts and paces connections that are idle between operations. In each round the peers
 take turns: dtrain with CRC, gloo, Open MPI over TCP, dtrain without CRC, as many bytes over plain
-sockets (tools/dtbench_raw.h), and for the first number of ranks iperf3. Then threads of one process beside memcpy. Peers that are not
+sockets (tools/dtbench_comm_raw.h), and for the first number of ranks iperf3. Then threads of one process beside memcpy. Peers that are not
 there are left out. Tables have the medians of the rounds' times, and of the rounds' ratios, with
 their least and largest; ratios above 1 mean that dtrain is faster. The time on processors is that of the
 rank that works most; Open MPI's has its waiting in it, for it spins.

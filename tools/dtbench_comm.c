@@ -3,8 +3,9 @@
  *     dtrun -n N dtbench_comm tcp crc|mac|tls|none MS BYTES...   all-reduce, float32 sum, over TCP
  *                                       crc:ring and the like: by this algorithm
  *     dtrun -n N dtbench_comm raw ADDRESS MS BYTES...    as many bytes over plain sockets, no
- *                                       library (dtbench_raw.h); ADDRESS is rank 0's
+ *                                       library (dtbench_comm_raw.h); ADDRESS is rank 0's
  *     dtbench_comm threads N MS BYTES...                 all-reduce of threads, and memcpy
+ *     dtrun -n N dtbench_comm tail COUNT 0 BYTES   the slowest ones (dtbench_comm_tail.h)
  *     dtrun -n N dtbench_comm tune MS                    the algorithms and settings for a group
  *
  * Each size is warmed up, then repeated for about MS milliseconds. Every result is one JSON object
@@ -96,7 +97,7 @@ static void step_memcpy(bench *b) {
     __asm__ volatile("" : : "r"(b->out) : "memory"); /* it is not to be left out */
 }
 
-#include "dtbench_raw.h"
+#include "dtbench_comm_raw.h"
 
 /* ---- measuring */
 
@@ -332,6 +333,8 @@ static int run_raw(const char *address, const request *r) {
     return 0;
 }
 
+#include "dtbench_comm_tail.h"
+
 /* The group again with other settings, at a place of its own; the first one stays. */
 static bool tune_join(const bench *first, bench *b, dt_comm_desc desc, int number) {
     char *tail = strrchr(desc.rendezvous, ':');
@@ -453,7 +456,8 @@ int main(int argc, char **argv) {
     static const struct {
         const char *name;
         int (*run)(const char *argument, const request *r);
-    } commands[] = {{"tcp", run_tcp}, {"raw", run_raw}, {"threads", run_threads}};
+    } commands[] = {
+        {"tcp", run_tcp}, {"raw", run_raw}, {"threads", run_threads}, {"tail", run_tail}};
     if (argc == 3 && !strcmp(argv[1], "tune"))
         return run_tune(atof(argv[2]) * 1e-3);
     request r = {.budget_s = argc > 3 ? atof(argv[3]) * 1e-3 : 0};
@@ -469,6 +473,7 @@ int main(int argc, char **argv) {
             return commands[i].run(argv[2], &r);
     fputs("usage: dtbench_comm tcp crc|mac|tls|none[:ALGORITHM] MS BYTES...\n"
           "       dtbench_comm raw ADDRESS MS BYTES...\n"
+          "       dtbench_comm tail COUNT 0 BYTES\n"
           "       dtbench_comm threads RANKS MS BYTES...\n"
           "       dtbench_comm tune MS\n"
           "All but threads are started by dtrun.\n",

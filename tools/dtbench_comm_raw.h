@@ -1,4 +1,4 @@
-/* Plain sockets for tools/dtbench_comm.c: the bytes of an all-reduce between any number of ranks, in
+/* Plain sockets for tools/dtbench_comm.c: the bytes of an all-reduce of any number of ranks, in
  * as many exchanges one after another as dtrain's default takes, with no frames, no sums and no
  * checks. Up to 64 KiB recursive doubling: in each round all bytes both ways with one other rank
  * (the ranks above the largest power of two give theirs first and are given the result). Above, two
