@@ -288,10 +288,10 @@ static void print_link(const bench *b) {
     if (!info.link.latency_ns)
         fputs("links: off; constants choose\n", stderr);
     for (int i = 0; i < 2 && info.link.latency_ns; i++)
-        fprintf(stderr, "%s, %s: latency %.1f us, further messages %.1f us, %.1f MB/s\n",
+        fprintf(stderr, "%s, %s: latency %llu ns, %llu bytes/s, further messages %llu ns\n",
                 i ? "within a host" : "links", info.link_measured ? "measured" : "given",
-                (double)links[i]->latency_ns * 1e-3, (double)links[i]->message_ns * 1e-3,
-                (double)links[i]->bytes_per_s * 1e-6);
+                (unsigned long long)links[i]->latency_ns, (unsigned long long)links[i]->bytes_per_s,
+                (unsigned long long)links[i]->message_ns);
 }
 
 static int run_tcp(const char *integrity, const request *r) {

@@ -163,7 +163,8 @@ static bool dti_algorithm_sums_alike(const dti_collective *c, dt_comm_algorithm 
     bool two = (c->size & (c->size - 1)) == 0, mesh = c->size <= DTI_MESH_RANKS;
     switch (algorithm) {
     case DT_COMM_ALGORITHM_DIRECT: return mesh || c->op.kind == DT_COMM_REDUCE;
-    case DT_COMM_ALGORITHM_ONE_SHOT: return mesh && dti_work_is_small(c, c->size - 1);
+    case DT_COMM_ALGORITHM_ONE_SHOT: /* of two ranks it is doubling */
+        return mesh && c->size > 2 && dti_work_is_small(c, c->size - 1);
     case DT_COMM_ALGORITHM_DOUBLING: return dti_work_is_small(c, dti_cost_levels(c->size));
     case DT_COMM_ALGORITHM_HALVING: return two;
     case DT_COMM_ALGORITHM_HIERARCHICAL:

@@ -12,7 +12,9 @@
  *   a window            what a credited stream may have under way: no more in a round trip
  *   a sum               DTI_ADD_PS for a byte added, and more for WORK that is large
  *
- * Bytes and rounds follow each other here; where chunks overlap them, by less than a round. */
+ * Where a link is slow the processor makes messages and sums while bytes pass: then the longer of
+ * both counts. On one host, and on links that keep a processor busy, it is their sum. Latencies add
+ * up in both cases. */
 
 /* To read two operands and write one, out of a cache that they do not fit into. */
 #define DTI_ADD_PS 100u
@@ -21,6 +23,8 @@
  * network that is much slower is written meanwhile. */
 #define DTI_WORK_PS 500u
 #define DTI_WORK_HIDDEN_PS 2000u
+/* Slower links leave the processor time for messages and sums. */
+#define DTI_SLOW_LINK_PS 50u
 #define DTI_WORK_CACHED (256u << 10)
 /* Streams up to here go without an announcement: DTI_EARLY_BYTES, which core.c compares. */
 #define DTI_COST_EARLY_BYTES 4096u
@@ -38,10 +42,6 @@ static uint64_t dti_cost_bytes(const dti_link_cost *link, uint64_t bytes) {
     return dti_cost_times(bytes, link->byte_ps) / 1000;
 }
 
-static uint64_t dti_cost_sum(uint64_t bytes) {
-    return dti_cost_times(bytes, DTI_ADD_PS) / 1000;
-}
-
 /* One operation as the formulas see it. */
 typedef struct dti_cost {
     const dti_costs *costs;
@@ -50,6 +50,11 @@ typedef struct dti_cost {
     uint64_t count;
     uint32_t in_width, sum_width, out_width; /* bytes of an element: given, partial sum, result */
 } dti_cost;
+
+/* What it takes, by what takes it. */
+typedef struct dti_bill {
+    uint64_t latency, processor, bytes; /* ns */
+} dti_bill;
 
 static dti_cost dti_cost_of(const dti_collective *c) {
     bool alone = c->each >= c->size; /* on one host */
@@ -65,21 +70,46 @@ static dti_cost dti_cost_of(const dti_collective *c) {
                       .out_width = width};
 }
 
-/* Of `messages` to different ranks, as many of them on this host as there are others. */
-static uint64_t dti_cost_round(const dti_cost *k, uint32_t messages) {
-    uint32_t near = DTI_MIN(k->each - 1, messages), far = messages - near;
-    const dti_link_cost *slowest = far ? k->far : &k->costs->local;
-    uint64_t extra = (uint64_t)(far ? far - 1 : 0) * k->far->message_ns +
-                     (uint64_t)(far ? near : near - 1) * k->costs->local.message_ns;
-    return messages ? slowest->latency_ns + extra : 0;
+static bool dti_cost_alone(const dti_cost *k) {
+    return k->far == &k->costs->local;
 }
 
-static uint64_t dti_cost_work(const dti_cost *k, uint64_t bytes) {
-    bool alone = k->far == &k->costs->local;
+static bool dti_cost_is_slow(const dti_cost *k) {
+    return !dti_cost_alone(k) && k->far->byte_ps > DTI_SLOW_LINK_PS;
+}
+
+static uint64_t dti_bill_total(const dti_cost *k, const dti_bill *bill) {
+    uint64_t busy = dti_cost_is_slow(k) ? DTI_MAX(bill->processor, bill->bytes)
+                                        : dti_cost_add(bill->processor, bill->bytes);
+    return dti_cost_add(bill->latency, busy);
+}
+
+/* A round of `messages` to different ranks, as many of them on this host as there are others. */
+static void dti_bill_round(const dti_cost *k, dti_bill *bill, uint32_t messages) {
+    uint32_t near = DTI_MIN(k->each - 1, messages), far = messages - near;
+    if (!messages)
+        return;
+    bill->latency += far ? k->far->latency_ns : k->costs->local.latency_ns;
+    bill->processor += (uint64_t)(far ? far - 1 : 0) * k->far->message_ns +
+                       (uint64_t)(far ? near : near - 1) * k->costs->local.message_ns;
+}
+
+static void dti_bill_bytes(dti_bill *bill, const dti_link_cost *link, uint64_t bytes) {
+    bill->bytes = dti_cost_add(bill->bytes, dti_cost_bytes(link, bytes));
+}
+
+/* Sums of so many bytes; and what WORK of so many takes. */
+static void dti_bill_sum(dti_bill *bill, uint64_t bytes) {
+    bill->processor = dti_cost_add(bill->processor, dti_cost_times(bytes, DTI_ADD_PS) / 1000);
+}
+
+static void dti_bill_work(const dti_cost *k, dti_bill *bill, uint64_t bytes) {
+    bool alone = dti_cost_alone(k);
     uint64_t ps = alone ? DTI_MAX(DTI_WORK_PS, k->far->byte_ps) : DTI_WORK_PS;
     if (bytes <= DTI_WORK_CACHED || (!alone && k->far->byte_ps > DTI_WORK_HIDDEN_PS))
-        return 0;
-    return dti_cost_times(bytes - DTI_WORK_CACHED, ps) / 1000;
+        return;
+    uint64_t ns = dti_cost_times(bytes - DTI_WORK_CACHED, ps) / 1000;
+    bill->processor = dti_cost_add(bill->processor, ns);
 }
 
 /* Each rank exchanges `bytes` with each other one. A host's ranks share its link to the others. */
@@ -96,8 +126,18 @@ static uint64_t dti_cost_window(const dti_cost *k, uint64_t bytes) {
     return dti_cost_times(trips, 2 * k->far->latency_ns);
 }
 
-static uint64_t dti_cost_announce(const dti_cost *k, uint64_t bytes, uint32_t messages) {
-    return bytes > DTI_COST_EARLY_BYTES ? dti_cost_round(k, messages) : 0;
+static void dti_bill_announce(const dti_cost *k, dti_bill *bill, uint64_t bytes,
+                              uint32_t messages) {
+    if (bytes > DTI_COST_EARLY_BYTES)
+        dti_bill_round(k, bill, messages);
+}
+
+/* Where the processor has time, credits are made while announcements still come. */
+static void dti_bill_credit(const dti_cost *k, dti_bill *bill, uint64_t bytes, uint32_t messages) {
+    uint64_t before = bill->processor;
+    dti_bill_announce(k, bill, bytes, messages);
+    if (dti_cost_is_slow(k))
+        bill->processor = before;
 }
 
 static uint32_t dti_cost_levels(uint32_t size) {
@@ -110,28 +150,37 @@ static uint32_t dti_cost_levels(uint32_t size) {
 /* ---- sums */
 
 static uint64_t dti_cost_direct(const dti_cost *k, bool to_one) {
+    dti_bill bill = {0};
     dti_part part = dti_part_of(k->count, 0, k->size);
     uint64_t in = part.count * k->in_width, out = part.count * k->out_width;
     uint32_t others = k->size - 1;
+    dti_bill_announce(k, &bill, in, others);
+    dti_bill_credit(k, &bill, in, others);
+    dti_bill_round(k, &bill, others);
+    dti_bill_round(k, &bill, others);
+    dti_bill_sum(&bill, dti_cost_times(part.count * k->sum_width, others));
+    bill.bytes = DTI_MAX(dti_cost_exchange(k, in), dti_cost_window(k, in));
     uint64_t back =
         to_one ? dti_cost_bytes(k->far, dti_cost_times(out, others)) : dti_cost_exchange(k, out);
-    uint64_t cost = 2 * dti_cost_announce(k, in, others); /* and a credit */
-    cost += dti_cost_round(k, others);
-    cost = dti_cost_add(cost, DTI_MAX(dti_cost_exchange(k, in), dti_cost_window(k, in)));
-    cost = dti_cost_add(cost, dti_cost_sum(dti_cost_times(part.count * k->sum_width, others)));
-    return dti_cost_add(dti_cost_add(cost, dti_cost_round(k, others)), back);
+    bill.bytes = dti_cost_add(bill.bytes, back);
+    return dti_bill_total(k, &bill);
 }
 
 static uint64_t dti_cost_one_shot(const dti_cost *k) {
+    dti_bill bill = {0};
     uint64_t bytes = dti_cost_times(k->count, k->in_width);
     uint64_t work = dti_cost_times(bytes, k->size - 1);
-    uint64_t sum = dti_cost_add(dti_cost_sum(work), dti_cost_work(k, work));
-    uint64_t cost = dti_cost_announce(k, bytes, k->size - 1) + dti_cost_round(k, k->size - 1);
-    return dti_cost_add(dti_cost_add(cost, dti_cost_exchange(k, bytes)), sum);
+    dti_bill_announce(k, &bill, bytes, k->size - 1);
+    dti_bill_round(k, &bill, k->size - 1);
+    dti_bill_sum(&bill, work);
+    dti_bill_work(k, &bill, work);
+    bill.bytes = dti_cost_exchange(k, bytes);
+    return dti_bill_total(k, &bill);
 }
 
 /* The node of the tree over `size` ranks, and those below: where its right side is smaller, its
- * ranks serve several. A host's ranks share its link above the host. */
+ * ranks serve several, as soon as they can, and receive from one. A host's ranks share its link
+ * above the host. Bytes and sums of few chunks follow each other. */
 static uint64_t dti_cost_doubling_node(const dti_cost *k, uint32_t size) {
     if (size < 2)
         return 0;
@@ -139,95 +188,108 @@ static uint64_t dti_cost_doubling_node(const dti_cost *k, uint32_t size) {
     bool near = k->each > 1 && size <= k->each;
     const dti_link_cost *link = near ? &k->costs->local : k->far;
     uint64_t bytes = dti_cost_times(k->count, size == 2 ? k->in_width : k->sum_width);
-    uint64_t below = dti_cost_doubling_node(k, right);
+    uint64_t once = dti_cost_bytes(link, dti_cost_times(bytes, near ? 1 : k->each));
+    uint64_t more = dti_cost_times(dti_cost_add(once, link->message_ns / 2), fan - 1);
+    uint64_t below = dti_cost_add(dti_cost_doubling_node(k, right), more);
     if (left != right) /* left is a power of two: of it alike halves are looked at once */
         below = DTI_MAX(below, dti_cost_doubling_node(k, left));
-    uint64_t cost = link->latency_ns + (uint64_t)(fan - 1) * link->message_ns;
-    uint64_t sent = dti_cost_times(bytes, (uint64_t)fan * (near ? 1 : k->each));
-    cost = dti_cost_add(cost, dti_cost_bytes(link, sent));
-    return dti_cost_add(below, dti_cost_add(cost, dti_cost_sum(bytes)));
+    dti_bill bill = {link->latency_ns, 0, once};
+    dti_bill_sum(&bill, bytes);
+    return dti_cost_add(dti_cost_add(below, bill.latency), dti_cost_add(bill.processor, once));
 }
 
 static uint64_t dti_cost_doubling(const dti_cost *k) {
-    uint64_t bytes = dti_cost_times(k->count, k->in_width);
+    dti_bill bill = {0};
     uint32_t levels = dti_cost_levels(k->size);
     uint64_t work = dti_cost_times(dti_cost_times(k->count, k->sum_width), levels);
-    uint64_t cost = dti_cost_add(dti_cost_announce(k, bytes, levels), dti_cost_work(k, work));
-    return dti_cost_add(cost, dti_cost_doubling_node(k, k->size));
+    dti_bill_announce(k, &bill, dti_cost_times(k->count, k->in_width), levels);
+    dti_bill_work(k, &bill, work);
+    return dti_cost_add(dti_bill_total(k, &bill), dti_cost_doubling_node(k, k->size));
 }
 
 /* Along the same tree, but each rank sends once. */
 static uint64_t dti_cost_reduce_doubling(const dti_cost *k) {
+    dti_bill once = {0}, level = {0};
     uint64_t bytes = dti_cost_times(k->count, k->sum_width);
     uint32_t levels = dti_cost_levels(k->size);
-    uint64_t level = dti_cost_add(dti_cost_round(k, 1), dti_cost_bytes(k->far, bytes));
-    level = dti_cost_add(level, dti_cost_sum(bytes));
-    uint64_t work = dti_cost_work(k, dti_cost_times(bytes, levels));
-    return dti_cost_add(dti_cost_add(dti_cost_announce(k, bytes, levels), work),
-                        dti_cost_times(level, levels));
+    dti_bill_announce(k, &once, bytes, levels);
+    dti_bill_work(k, &once, dti_cost_times(bytes, levels));
+    dti_bill_round(k, &level, 1);
+    dti_bill_bytes(&level, k->far, bytes);
+    dti_bill_sum(&level, bytes);
+    return dti_cost_add(dti_bill_total(k, &once),
+                        dti_cost_times(dti_bill_total(k, &level), levels));
 }
 
-/* Of a power of two of ranks. */
+/* Of a power of two of ranks. A level waits for the whole of the one before, so bytes, messages and
+ * sums follow each other. */
 static uint64_t dti_cost_halving(const dti_cost *k) {
+    dti_bill bill = {0};
     uint32_t levels = dti_cost_levels(k->size);
-    uint64_t in = dti_cost_times(k->count, k->in_width),
-             sum = dti_cost_times(k->count, k->sum_width);
-    uint64_t cost = dti_cost_add(dti_cost_announce(k, in / 2, levels), dti_cost_work(k, sum));
+    uint64_t in = dti_cost_times(k->count, k->in_width);
+    uint64_t sum = dti_cost_times(k->count, k->sum_width);
+    dti_bill_announce(k, &bill, in / 2, levels);
+    dti_bill_work(k, &bill, sum);
     for (uint32_t level = 0; level < levels; level++) {
         bool near = k->each > 1 && 2u << level <= k->each;
         const dti_link_cost *link = near ? &k->costs->local : k->far;
         uint64_t bytes = (level ? sum : in) >> (level + 1);
         uint64_t back = dti_cost_times(k->count, k->out_width) >> (level + 1);
-        uint64_t passes = dti_cost_times(bytes + back, near ? 1 : k->each);
-        cost = dti_cost_add(cost, 2 * link->latency_ns + dti_cost_sum(bytes));
-        cost = dti_cost_add(cost, dti_cost_bytes(link, passes));
+        bill.latency += 2 * link->latency_ns;
+        dti_bill_sum(&bill, bytes);
+        dti_bill_bytes(&bill, link, dti_cost_times(bytes + back, near ? 1 : k->each));
     }
-    return cost;
+    return dti_cost_add(bill.latency, dti_cost_add(bill.processor, bill.bytes));
 }
 
 /* Two levels, each as direct; a host's sums of each piece go to `hosts` - 1 others. */
 static uint64_t dti_cost_hierarchical(const dti_cost *k, uint32_t local) {
+    dti_bill bill = {0};
     uint32_t hosts = k->size / local, near = local - 1, far = hosts - 1;
     const dti_link_cost *here = &k->costs->local;
     dti_part part = dti_part_of(k->count, 0, k->size);
     uint64_t in = part.count * k->in_width, sum = part.count * k->sum_width;
     uint64_t out = part.count * k->out_width, shared = DTI_MAX(k->each, local);
-    uint64_t cost = 2 * dti_cost_announce(k, in, near + far);
-    cost += 2 * here->latency_ns + 2 * k->far->latency_ns;
-    cost += 2 * ((uint64_t)near * hosts - 1) * here->message_ns;
-    cost += 2 * (uint64_t)(far - 1) * k->far->message_ns;
-    uint64_t inside = dti_cost_times(in + out, (uint64_t)near * hosts);
-    uint64_t across = dti_cost_times(sum + out, far * shared);
-    uint64_t added = dti_cost_times(sum, (uint64_t)near * hosts + far);
-    cost = dti_cost_add(cost, dti_cost_work(k, dti_cost_times(2 * sum, hosts)));
-    cost = dti_cost_add(cost, DTI_MAX(dti_cost_bytes(here, inside), dti_cost_window(k, in)));
-    cost = dti_cost_add(cost, dti_cost_bytes(k->far, across));
-    return dti_cost_add(cost, dti_cost_sum(added));
+    dti_bill_announce(k, &bill, in, near + far);
+    dti_bill_credit(k, &bill, in, near + far);
+    bill.latency += 2 * here->latency_ns + 2 * k->far->latency_ns;
+    bill.processor += 2 * ((uint64_t)near * hosts - 1) * here->message_ns;
+    bill.processor += 2 * (uint64_t)(far - 1) * k->far->message_ns;
+    dti_bill_sum(&bill, dti_cost_times(sum, (uint64_t)near * hosts + far));
+    dti_bill_work(k, &bill, dti_cost_times(2 * sum, hosts));
+    dti_bill_bytes(&bill, here, dti_cost_times(in + out, (uint64_t)near * hosts));
+    bill.bytes = DTI_MAX(bill.bytes, dti_cost_window(k, in));
+    dti_bill_bytes(&bill, k->far, dti_cost_times(sum + out, far * shared));
+    return dti_bill_total(k, &bill);
 }
 
 /* ---- broadcast: of it hosts are not looked at */
 
-/* The root's link is the busiest: `times` arrays leave it, after `rounds`. */
+/* The root's link is the busiest. */
 static uint64_t dti_cost_broadcast(const dti_cost *k, dt_comm_algorithm algorithm) {
+    dti_bill bill = {0};
     uint64_t bytes = dti_cost_times(k->count, k->out_width);
-    uint64_t whole = dti_cost_bytes(k->far, bytes), latency = k->far->latency_ns;
+    uint64_t chunk = DTI_MIN(bytes, k->costs->chunk_bytes);
     uint32_t others = k->size - 1, levels = dti_cost_levels(k->size);
-    uint64_t chunk = DTI_MIN(bytes, k->costs->chunk_bytes), part = bytes / others;
-    switch (algorithm) {
-    case DT_COMM_ALGORITHM_ONE_SHOT:
-        return dti_cost_add(dti_cost_announce(k, bytes, 1) + dti_cost_round(k, others),
-                            dti_cost_times(whole, others));
-    case DT_COMM_ALGORITHM_DOUBLING:
-        return dti_cost_add(dti_cost_announce(k, bytes, 1),
-                            dti_cost_times(dti_cost_add(whole, latency), levels));
-    case DT_COMM_ALGORITHM_RING:
-        return dti_cost_add(dti_cost_announce(k, bytes, 1) + others * latency,
-                            dti_cost_add(whole, (others - 1) * dti_cost_bytes(k->far, chunk)));
-    default: /* direct: a part's last chunk is passed on when it has come */
-        return dti_cost_add(
-            dti_cost_announce(k, part, others) + 2 * dti_cost_round(k, others),
-            dti_cost_add(whole, (others - 1) * dti_cost_bytes(k->far, DTI_MIN(part, chunk))));
+    bool direct = algorithm == DT_COMM_ALGORITHM_DIRECT;
+    uint64_t part = bytes / others, last = DTI_MIN(part, chunk);
+    dti_bill_announce(k, &bill, direct ? part : bytes, direct ? others : 1);
+    if (algorithm == DT_COMM_ALGORITHM_ONE_SHOT) {
+        dti_bill_round(k, &bill, others);
+        bill.processor -= bill.processor / 2; /* it sends, and receives nothing */
+        dti_bill_bytes(&bill, k->far, dti_cost_times(bytes, others));
+    } else if (algorithm == DT_COMM_ALGORITHM_DOUBLING) {
+        bill.latency += levels * k->far->latency_ns;
+        dti_bill_bytes(&bill, k->far, dti_cost_times(bytes, levels));
+    } else if (algorithm == DT_COMM_ALGORITHM_RING) {
+        bill.latency += others * k->far->latency_ns;
+        dti_bill_bytes(&bill, k->far, dti_cost_add(bytes, (others - 1) * chunk));
+    } else { /* a part's last chunk is passed on when it has come */
+        dti_bill_round(k, &bill, others);
+        dti_bill_round(k, &bill, others);
+        dti_bill_bytes(&bill, k->far, dti_cost_add(bytes, (others - 1) * last));
     }
+    return dti_bill_total(k, &bill);
 }
 
 /* Nanoseconds of c by this algorithm. */
