@@ -2,13 +2,14 @@
 """What ./build.sh bench comm runs: all-reduce over TCP beside gloo, Open MPI and plain sockets.
 
     ./build.sh bench comm [--ranks 2,4,8] [--sizes 4,1k,4M] [--rounds 7] [--ms 200] [--quick]
-                          [--netns] [--only-netns] [--congestion reno,bbr] [--gbps 0,1] [--json FILE]
+                          [--netns] [--only-netns] [--only-shared] [--congestion reno,bbr] [--gbps 0,1] [--json FILE]
 
 Float32 sums over loopback TCP; with --netns (as root) also between network namespaces, as between
 hosts: joined by veth and a bridge, then shaped to 1 Gbit/s by tbf; by reno, and by bbr, which is the
 default of many hosts and paces connections that are idle between operations. In each round the peers
 take turns: dtrain with CRC, gloo, Open MPI over TCP, dtrain without CRC, as many bytes over plain
-sockets (tools/dtbench_comm_raw.h), and for the first number of ranks iperf3. Then threads of one process beside memcpy. Peers that are not
+sockets (tools/dtbench_comm_raw.h), and for the first number of ranks iperf3. Then processes over shared
+memory beside Open MPI over its own, and threads of one process beside memcpy. Peers that are not
 there are left out. Tables have the medians of the rounds' times, and of the rounds' ratios, with
 their least and largest; ratios above 1 mean that dtrain is faster. The time on processors is that of the
 rank that works most; Open MPI's has its waiting in it, for it spins.
@@ -101,10 +102,10 @@ def free_port():
         return s.getsockname()[1]
 
 
-def run_openmpi(net, ranks, ms, sizes):
+def run_openmpi(net, ranks, ms, sizes, btl="tcp"):
     # It spins while it waits. With as many ranks as processors it yields to nobody, unless told to:
     # then a machine that does anything else makes it up to a hundred times slower.
-    return results(run([*net.mpirun(ranks), "--mca", "btl", "tcp,self", "--mca", "pml", "ob1", "--mca",
+    return results(run([*net.mpirun(ranks), "--mca", "btl", f"{btl},self", "--mca", "pml", "ob1", "--mca",
                         "mpi_yield_when_idle", 1, "build/mpi_allreduce", ms, *sizes]))
 
 
@@ -138,6 +139,7 @@ class Peers:
             self.missing.add("openmpi")
         if not shutil.which("iperf3"):
             self.missing.add("iperf3")
+        os.environ["DTRAIN_SHARED_MEMORY"] = "off" # what is compared is TCP; bench_shared asks for it
         for name in sorted(self.missing):
             print(f"left out, for it is not there: {HOW_TO_GET[name]}")
         if os.geteuid() == 0: # mpirun refuses root unless told twice
@@ -223,6 +225,46 @@ def bench_ranks(peers, net, ranks, options):
     return report
 
 
+SHARED_PEERS = {"shared": "dtrain", "none": "no CRC", "tcp": "its TCP", "vader": "Open MPI",
+                "openmpi": "its TCP"}
+
+
+def measure_shared(peers, peer, ranks, ms, sizes):
+    if peer in ("vader", "openmpi"):
+        btl = "vader" if peer == "vader" else "tcp"
+        found = [] if "openmpi" in peers.missing else run_openmpi(Loopback(), ranks, ms, sizes, btl)
+    else:
+        setting = "off" if peer == "tcp" else "required"
+        found = results(run(["env", f"DTRAIN_SHARED_MEMORY={setting}", *Loopback().ours(ranks, [
+            "tcp", "none" if peer == "none" else "crc", ms, *sizes])]))
+    return {f["bytes"]: f for f in found}
+
+
+def bench_shared(peers, options):
+    """Ranks of one host, by memory that they share."""
+    print("\nAll-reduce of processes over shared memory: microseconds; dtrain's speed to Open MPI's over "
+          "its own (vader) and over TCP", flush=True)
+    widths = (7, 5, 10, 10, 10, 10, 10, 18, 18)
+    bench.row("size", "ranks", *SHARED_PEERS.values(), "to Open MPI", "to its TCP", widths=widths)
+    lines = []
+    for ranks in options.ranks:
+        rounds = [{p: measure_shared(peers, p, ranks, options.ms, options.sizes) for p in SHARED_PEERS}
+                  for _ in range(options.rounds)]
+        for size in options.sizes:
+            us = {p: statistics.median(r[p][size]["us"] for r in rounds)
+                  for p in SHARED_PEERS if size in rounds[0][p]}
+            ratios = {}
+            for peer in ("vader", "openmpi"):
+                if peer in us:
+                    each = [r[peer][size]["us"] / r["shared"][size]["us"] for r in rounds]
+                    ratios[peer] = [statistics.median(each), min(each), max(each)]
+            line = {"bytes": size, "ranks": ranks, "us": us, "ratio": ratios}
+            lines.append(line)
+            bench.row(size_text(size), ranks, *(f"{us[p]:.1f}" if p in us else "-" for p in SHARED_PEERS),
+                      *(ratio_text(line, p) for p in ("vader", "openmpi")), widths=widths)
+    return lines
+
+
 def bench_threads(options):
     print("\nAll-reduce of threads of one process: microseconds, GB/s (bytes of a rank / time); memcpy: "
           "each thread copies as many bytes", flush=True)
@@ -283,6 +325,7 @@ def parse():
     parser.add_argument("--only-netns", action="store_true", help="between network namespaces alone")
     parser.add_argument("--congestion", default="reno,bbr", help="TCP's in the namespaces: reno,bbr")
     parser.add_argument("--gbps", default="0,1", help="what a namespace may send; 0 = no limit: 0,1")
+    parser.add_argument("--only-shared", action="store_true", help="over shared memory alone")
     parser.add_argument("--json", metavar="FILE", help="also write everything there")
     options = parser.parse_args()
     quick = options.quick
@@ -309,7 +352,7 @@ def main():
     peers = Peers()
     report = {"cpu": bench.cpu_name(), "processors": processors, "load": load, "all_reduce": [],
               "gloo": peers.gloo.version if peers.gloo else None}
-    nets = [] if options.only_netns else [contextlib.nullcontext(Loopback())]
+    nets = [] if options.only_netns or options.only_shared else [contextlib.nullcontext(Loopback())]
     if options.netns or options.only_netns:
         nets += namespaces(options)
     try:
@@ -317,6 +360,8 @@ def main():
             with net as entered:
                 report["all_reduce"] += [bench_ranks(peers, entered, r, options) for r in options.ranks]
         if not options.only_netns:
+            report["shared"] = bench_shared(peers, options)
+        if not options.only_netns and not options.only_shared:
             report["threads"] = bench_threads(options)
     finally:
         if peers.gloo:
