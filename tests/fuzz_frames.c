@@ -23,7 +23,11 @@ typedef struct fuzz_frames_world {
 
 /* ---- connections */
 
-/* As after a handshake that went well; the keys of both directions are those of empty hellos. */
+static void fuzz_put_frame(fuzz_world *w, fuzz_conn *c, dti_frame *fr, const uint8_t *head,
+                           size_t head_bytes, uint32_t wrong);
+
+/* As after a handshake that went well; the keys of both directions are those of empty hellos. All
+ * that the core has sent before has come. */
 static void fuzz_link_open(fuzz_world *w, dti_link *link, uint32_t peer, uint32_t channel,
                            uint32_t socket) {
     dti_core *core = &w->core;
@@ -40,6 +44,8 @@ static void fuzz_link_open(fuzz_world *w, dti_link *link, uint32_t peer, uint32_
     c->seal = link->seal_in;
     c->open = true;
     dti_core_link_open(core, link);
+    fuzz_put_frame(w, c, &(dti_frame){.type = DTI_FRAME_RESUME, .value = link->back->sent}, NULL, 0,
+                   0);
 }
 
 static void fuzz_accept(fuzz_world *w, uint32_t peer, uint32_t channel, uint32_t socket) {
@@ -77,6 +83,7 @@ static fuzz_conn *fuzz_pick(fuzz_world *w, uint32_t which) {
 
 #define FUZZ_WRONG_CRC 1u
 #define FUZZ_WRONG_TAG 2u
+#define FUZZ_WRONG_ACK 4u
 
 static void fuzz_put_frame(fuzz_world *w, fuzz_conn *c, dti_frame *fr, const uint8_t *head,
                            size_t head_bytes, uint32_t wrong) {
@@ -86,6 +93,9 @@ static void fuzz_put_frame(fuzz_world *w, fuzz_conn *c, dti_frame *fr, const uin
     for (size_t i = 0; i < bytes; i++)
         body[i] = i < head_bytes ? head[i] : w->fill++;
     fr->epoch = fr->epoch ? fr->epoch : w->core.epoch;
+    if (!(wrong & FUZZ_WRONG_ACK))
+        fr->acknowledged =
+            (uint16_t)(c->link->data_left ? c->link->tx_number : c->link->back->sent);
     fr->crc = dti_crc32c(0, body, bytes) ^ (wrong & FUZZ_WRONG_CRC);
     /* A tag covers the body of a control frame: one that is too long is refused before. */
     bool covered = fr->length <= bytes;
@@ -163,7 +173,7 @@ static void fuzz_any_frame(fuzz_frames_world *fw, fuzz_input *in, fuzz_conn *c, 
     } else if (dti_frame_is_payload(fr.type))
         fr.length = fuzz_u8(in) * 4;
     for (uint32_t left = many ? 1 + fuzz_u8(in) : 1; left; left--) {
-        fuzz_put_frame(&fw->w, c, &fr, head, head_bytes, (how & 3) == 3 ? how >> 6 : 0);
+        fuzz_put_frame(&fw->w, c, &fr, head, head_bytes, (how & 3) == 3 ? how >> 5 : 0);
         fr.sequence++;
     }
 }

@@ -280,6 +280,7 @@ typedef struct dt_comm_info {
     uint64_t operations;                 /* finished */
     uint64_t bytes_sent, bytes_received; /* on the wire, with headers */
     uint64_t payload_sent, payload_received;
+    uint64_t resets; /* connections that broke and were joined again, as this rank saw it */
     /* With all its groups; ranks that are threads of one process share some memory. */
     uint64_t host_bytes, host_alloc_calls;
     uint64_t scratch_bytes; /* part of host_bytes, for pending operations */

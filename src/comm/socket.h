@@ -66,6 +66,7 @@ static void dti_socket_shut(int s); /* nothing more is sent */
 static int64_t dti_socket_send(int s, const dti_socket_part *parts, int count, bool more);
 static int64_t dti_socket_receive(int s, const dti_socket_part *parts, int count); /* 0: the end */
 static bool dti_socket_would_block(int error);
+static bool dti_socket_is_refused(int error); /* nobody listens there */
 static int dti_socket_poll(struct pollfd *polls, size_t count, int timeout_ms);
 
 /* A descriptor to give up when there are no more; -1: none is needed. */

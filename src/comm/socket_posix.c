@@ -130,6 +130,10 @@ static bool dti_socket_would_block(int error) {
     return error == EAGAIN || error == EWOULDBLOCK;
 }
 
+static bool dti_socket_is_refused(int error) {
+    return error == ECONNREFUSED;
+}
+
 static int dti_socket_poll(struct pollfd *polls, size_t count, int timeout_ms) {
     return poll(polls, (nfds_t)count, timeout_ms);
 }

@@ -173,6 +173,10 @@ static bool dti_socket_would_block(int error) {
     return error == EAGAIN;
 }
 
+static bool dti_socket_is_refused(int error) {
+    return error == ECONNREFUSED;
+}
+
 /* It takes no empty list. */
 static int dti_socket_poll(struct pollfd *polls, size_t count, int timeout_ms) {
     if (count)

@@ -19,13 +19,14 @@ import sys
 import time
 
 RANK, WORLD = 1, 2
-VERSION = 2
 CONTROL, DATA = 0, 1
 HELLO, PROOF, REFUSAL, FRAME = b"DTRH", b"DTRP", b"DTRX", b"DTR1"
-TYPES = dict(DATA=1, EAGER=2, POST=3, CREDIT=4, RETURN=5, PING=6, PONG=7, BYE=8, JOIN=9, ROSTER=10,
-             HEARTBEAT=11, LEFT=12, LOST=13, REVOKE=14)
+TYPES = dict(DATA=1, EAGER=2, POST=3, CREDIT=4, RETURN=5, PING=6, PONG=7, BYE=8, RESUME=9, JOIN=10,
+             ROSTER=11, HEARTBEAT=12, LEFT=13, LOST=14, REVOKE=15)
+NOT_KEPT = ("RESUME", "RETURN", "PING", "PONG", "HEARTBEAT")
+VERSION = 2
 NAMES = {number: name for name, number in TYPES.items()}
-HEADER = struct.Struct("<4sBBHIIQHHBBHQII")  # without the tag
+HEADER = struct.Struct("<4sBBHHHIQHHBBHQII")  # without the tag
 ALL_REDUCE = 4
 CORRUPT = 14  # a result
 CHUNK_BYTES, WINDOW, SILENCE = 262144, 4, 5.0  # the defaults
@@ -76,8 +77,9 @@ class Connection:
         self.socket = socket.create_connection(address, timeout=5)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.buffer = b""
-        self.frames_out = self.frames_in = 0
+        self.frames_out = self.frames_in = self.kept_in = 0
         self.handshake(key, nonce)
+        self.send("RESUME", value=0)
 
     def exactly(self, count):
         while len(self.buffer) < count:
@@ -99,8 +101,8 @@ class Connection:
 
     def handshake(self, key, nonce):
         epoch = 1 if self.channel == DATA else 0
-        mine = struct.pack("<4sBBBBIIIIQ32s16sHHB11x64x", HELLO, VERSION, VERSION, self.channel, 0, RANK, 0,
-                           WORLD, epoch, 0, os.urandom(32), nonce, 0, 1, 0)
+        mine = struct.pack("<4sBBBBIIIIQ32s16sHHB11x64x", HELLO, VERSION, VERSION, self.channel, 0,
+                           RANK, 0, WORLD, epoch, 0, os.urandom(32), nonce, 0, 1, 0)
         self.socket.sendall(mine)
         theirs = self.message(HELLO, 160)
         assert len(mine) == 160
@@ -123,8 +125,9 @@ class Connection:
 
     def send(self, name, body=b"", value=0, flip=0, **fields):
         kind = TYPES[name]
-        header = HEADER.pack(FRAME, VERSION, kind, fields.get("flags", 0), 1, 0,
-                             fields.get("sequence", 0), fields.get("stream", 0),
+        header = HEADER.pack(FRAME, VERSION, kind, fields.get("flags", 0), 1,
+                             self.kept_in & 0xFFFF, 0, fields.get("sequence", 0),
+                             fields.get("stream", 0),
                              fields.get("returned", 0), fields.get("dtype", 0),
                              fields.get("kind", 0), fields.get("root", 0), value, len(body),
                              (crc32c(body) ^ flip) if body else 0)
@@ -139,7 +142,7 @@ class Connection:
         frames = []
         while len(self.buffer) >= 64:
             header, tag = self.buffer[:48], self.buffer[48:64]
-            (magic, version, kind, flags, epoch, group, sequence, stream, returned, dtype,
+            (magic, version, kind, flags, epoch, _, group, sequence, stream, returned, dtype,
              operation, root, value, length, crc) = HEADER.unpack(header)
             assert (magic, version, epoch, group) == (FRAME, VERSION, 1, 0), header
             if len(self.buffer) < 64 + length:
@@ -150,6 +153,7 @@ class Connection:
             self.frames_in += 1
             assert hmac.compare_digest(tag, wanted), "a wrong tag"
             assert crc == crc32c(body), "a wrong checksum"
+            self.kept_in += NAMES[kind] not in NOT_KEPT
             frames.append((NAMES[kind], dict(flags=flags, sequence=sequence, stream=stream,
                                              returned=returned, dtype=dtype, kind=operation,
                                              root=root, value=value), body))
@@ -187,7 +191,9 @@ class Rank:
             raise Revoked(result, culprit, body[8:].decode("ascii"))
         if name == "PING" and self.beat_at < float("inf"):
             connection.send("PONG")
-        elif name not in ("HEARTBEAT", "PING", "PONG", "RETURN"):
+        elif name == "RESUME":
+            assert fields["value"] == 0, "nothing was lost, as nothing is ever joined again here"
+        elif name not in NOT_KEPT:
             self.came.append((connection.channel, name, fields, body))
 
     def wait(self, channel, *names):
@@ -254,8 +260,9 @@ def addresses(data):
     while at < len(data):
         family, port = struct.unpack_from("<BH", data, at)
         size = {1: 16, 4: 4, 6: 16}[family]
-        if family == 1: # its place on its host, which this one does not use
-            break
+        if family == 1:  # host and local socket: not for who goes over TCP
+            at += 3 + size
+            continue
         text = socket.inet_ntop(socket.AF_INET if family == 4 else socket.AF_INET6,
                                 data[at + 3:at + 3 + size])
         found.append((text, port))

@@ -16,6 +16,7 @@ typedef struct proxy_flow { /* one direction of a connection */
     uint64_t passed; /* bytes, of the whole stream */
     uint32_t messages, body_left, have;
     int pair; /* which connection, in the order of coming */
+    uint64_t cut;
     uint8_t head[160];
 } proxy_flow;
 
@@ -23,6 +24,7 @@ typedef enum proxy_deed {
     PROXY_PASS,
     PROXY_FLIP,
     PROXY_RESET,
+    PROXY_RESETS, /* each connection after some bytes, until there were `resets` */
     PROXY_STALL,
     PROXY_DRIBBLE
 } proxy_deed;
@@ -36,6 +38,7 @@ typedef struct proxy {
     bool control, answers;
     uint32_t dialler, acceptor;
     uint64_t at;
+    int resets;
     uint8_t mask;
     bool sealed; /* TLS: nothing is understood, and the deed is done to connection `dialler` */
     uint32_t mac_bytes; /* between a payload's header and its body */
@@ -107,8 +110,24 @@ static void proxy_reset(proxy_flow *f) {
     setsockopt(f->to, SOL_SOCKET, SO_LINGER, &now, sizeof now);
 }
 
+/* Where each direction of a connection ends: in its handshake, soon, or later. */
+static uint64_t proxy_cut(void) {
+    static uint64_t random = 12345;
+    static const uint32_t below[] = {400, 3000, 60000, 600000};
+    random = random * 6364136223846793005u + 1442695040888963407u;
+    return (random >> 40) % below[random >> 33 & 3];
+}
+
 /* Hands bytes on, with the deed done to them. False: the connection is to be cut. */
 static bool proxy_pass(proxy *x, proxy_flow *f, uint8_t *data, size_t bytes) {
+    if (x->deed == PROXY_RESETS && f->passed + bytes > f->cut &&
+        atomic_load(&x->done) < x->resets) {
+        proxy_send(f->to, data, (size_t)(f->cut - DTI_MIN(f->cut, f->passed)));
+        atomic_fetch_add(&x->done, 1);
+        if (f->cut % 3) /* else both read an end */
+            proxy_reset(f);
+        return false;
+    }
     bool meant = x->deed != PROXY_PASS && proxy_is_meant(x, f);
     bool here = meant && x->at >= f->passed && x->at < f->passed + bytes;
     bool past = meant && f->passed + bytes > x->at;
@@ -185,7 +204,7 @@ static void proxy_main(proxy *x) {
     static proxy_flow flows[2 * PROXY_PAIRS];
     static struct pollfd polls[2 * PROXY_PAIRS + 1];
     static uint8_t bytes[1 << 16];
-    int count = 0;
+    int count = 0, pairs = 0;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     for (;;) {
         polls[0] = (struct pollfd){.fd = x->listener, .events = POLLIN};
@@ -193,17 +212,26 @@ static void proxy_main(proxy *x) {
             polls[1 + i] = (struct pollfd){.fd = flows[i].from, .events = POLLIN};
         poll(polls, (nfds_t)count + 1, -1);
         int known = count;
-        if (polls[0].revents && count < 2 * PROXY_PAIRS) {
+        int at = 0;
+        while (at < count && (flows[at].from >= 0 || flows[at + 1].from >= 0))
+            at += 2;
+        if (polls[0].revents && at < 2 * PROXY_PAIRS) {
             int client = accept(x->listener, NULL, NULL), server = proxy_dial(x, client), one = 1;
             setsockopt(client, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
             setsockopt(server, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
             if (server < 0)
                 close(client);
             else {
-                int pair = count / 2;
-                flows[count++] = (proxy_flow){.from = client, .to = server, .pair = pair};
-                flows[count++] =
-                    (proxy_flow){.from = server, .to = client, .answers = true, .pair = pair};
+                int pair = pairs++;
+                flows[at] =
+                    (proxy_flow){.from = client, .to = server, .pair = pair, .cut = proxy_cut()};
+                flows[at + 1] = (proxy_flow){.from = server,
+                                             .to = client,
+                                             .answers = true,
+                                             .pair = pair,
+                                             .cut = proxy_cut()};
+                known = at < known ? at : known; /* what was polled there is another's */
+                count = DTI_MAX(count, at + 2);
             }
         }
         for (int i = 0; i < known; i++) {

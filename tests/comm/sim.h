@@ -35,6 +35,8 @@ typedef struct sim_conn {
     dti_link *link[2];
     sim_pipe pipe[2]; /* [0]: from rank[0] */
     bool reset;
+    bool lost[2]; /* this side has an end, and the other one hears of it when it writes */
+    bool silent;
     bool accepted, told; /* the dialler knows that it is connected */
     bool closed[2];
     uint64_t open_at;
@@ -56,6 +58,7 @@ typedef struct sim_rank {
 typedef struct sim_faults {
     double flip;                            /* chance that a written piece has a bit flipped */
     double refuse;                          /* that a dial fails */
+    double broken;                          /* that a connection breaks in a step */
     uint64_t delay_max;                     /* ns */
     uint32_t piece_max;                     /* bytes moved at once */
     bool cut[SIM_RANKS_MAX][SIM_RANKS_MAX]; /* from, to: nothing arrives */
@@ -69,6 +72,7 @@ typedef struct sim_net {
     sim_conn conns[SIM_CONNS_MAX];
     int conn_top; /* entries that were ever used */
     sim_faults faults;
+    uint64_t breaks;     /* connections that broke */
     uint64_t flips_read; /* turned bits that an open rank has read, and is still open */
 } sim_net;
 
@@ -138,7 +142,7 @@ static void sim_close_side(sim_conn *c, int side) {
     c->closed[side] = true;
     c->link[side] = NULL;
     c->pipe[side].fin = true;
-    if (c->pipe[!side].arrived > c->pipe[!side].from)
+    if (c->pipe[!side].arrived > c->pipe[!side].from && !c->silent)
         c->reset = true;
     if (c->closed[0] && (c->closed[1] || !c->accepted))
         c->used = false;
@@ -180,6 +184,8 @@ static void sim_connect(sim_net *n, sim_conn *c) {
     if (!to->dead && to->made && !to->gone && !sim_chance(&n->rng, n->faults.refuse))
         link = dti_core_accepted(&to->core, (const uint8_t[DTI_SOURCE_BYTES]){0});
     if (!link) {
+        if (dialler)
+            dialler->nobody = to->dead || to->gone;
         if (dialler)
             dti_core_closed(&from->core, dialler, "connection refused");
         c->used = false;
@@ -235,6 +241,7 @@ static void sim_output(sim_net *n, sim_rank *r, sim_conn *c, int d) {
         }
         if (!sent)
             return;
+        c->reset = c->reset || c->silent;
         dti_link_sent(&r->core, c->link[d], sent);
     }
 }
@@ -253,7 +260,7 @@ static void sim_input(sim_net *n, sim_rank *r, sim_conn *c, int d) {
     sim_pipe *p = &c->pipe[!d];
     for (int round = 0; round < 4 && c->link[d]; round++) {
         if (p->from == p->arrived) {
-            if (p->fin && p->from == p->to && !n->faults.cut[c->rank[!d]][c->rank[d]])
+            if (p->fin && p->from == p->to && !c->silent && !n->faults.cut[c->rank[!d]][c->rank[d]])
                 dti_core_closed(&r->core, c->link[d], NULL);
             return;
         }
@@ -287,7 +294,10 @@ static void sim_side_run(sim_net *n, sim_conn *c, int d) {
     if (!c->link[d] || r->dead || r->paused || !c->told)
         return;
     r->core.now = n->now;
-    if (c->reset) {
+    /* What the system sends again and again to who does not know the connection is answered so. */
+    c->reset = c->reset || (c->silent && c->pipe[d].to > c->pipe[d].from);
+    if (c->reset || c->lost[d]) {
+        c->silent = c->silent || c->lost[d];
         dti_core_closed(&r->core, c->link[d], "connection reset by peer");
         return;
     }
@@ -307,14 +317,23 @@ static void sim_kill(sim_net *n, int rank) {
     }
 }
 
-static void sim_reset_one(sim_net *n) {
-    int start = (int)sim_random(&n->rng, (uint32_t)n->conn_top);
+/* Some connection breaks, and what was on its way is lost: both sides are told so; or they read
+ * an end; or one side is told, and the other one when it writes. */
+static void sim_break_one(sim_net *n) {
+    int start = (int)sim_random(&n->rng, (uint32_t)n->conn_top), way = (int)sim_random(&n->rng, 4);
     for (int i = 0; i < n->conn_top; i++) {
         sim_conn *c = &n->conns[(start + i) % n->conn_top];
-        if (c->used && c->told) {
-            c->reset = true;
-            return;
+        if (!c->used || !c->accepted || c->reset || c->silent)
+            continue;
+        n->breaks++;
+        c->reset = way == 0;
+        for (int d = 0; d < 2 && way == 1; d++) {
+            c->pipe[d].to = c->pipe[d].arrived;
+            c->pipe[d].fin = true;
         }
+        if (way > 1)
+            c->lost[way - 2] = true;
+        return;
     }
 }
 
@@ -338,6 +357,8 @@ static void sim_rank_run(sim_net *n, int rank) {
 
 static void sim_step(sim_net *n, uint64_t dt) {
     n->now += dt;
+    if (n->conn_top && sim_chance(&n->rng, n->faults.broken))
+        sim_break_one(n);
     for (int i = 0; i < n->conn_top; i++) {
         sim_conn *c = &n->conns[i];
         if (!c->used)

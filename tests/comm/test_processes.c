@@ -772,10 +772,15 @@ static void scratching(proc *p) {
     float *x = calloc(1 << 20, sizeof *x);
     dt_comm_op op = {.kind = DT_COMM_ALL_REDUCE, .in = x, .out = x, .count = 1 << 20};
     op.algorithm = DT_COMM_ALGORITHM_DIRECT;
+    dt_comm_info before;
     if (!proc_join(p))
         return;
+    dt_comm_get_info(m->comm, &before);
     EXPECT(m, !dt_comm_run(m->comm, &op));
     dt_comm_get_info(m->comm, &info);
+    /* Slots, and of each peer what may have to be sent again; the operation itself is small. */
+    EXPECT(m, info.host_bytes - before.host_bytes <=
+                  (uint64_t)(m->size - 1) * (2 * 4 * (256 << 10) + (40 << 10)) + (32 << 10));
     EXPECT(m, info.scratch_bytes > 0 &&
                   info.scratch_bytes <= (uint64_t)(m->size - 1) * 4 * (256 << 10));
     free(x);

@@ -13,7 +13,8 @@
 typedef enum sim_fault {
     SIM_FAULT_NONE,
     SIM_FAULT_KILL,
-    SIM_FAULT_RESET,
+    SIM_FAULT_RESET,      /* connections break all the time, which is no fault */
+    SIM_FAULT_RESET_KILL, /* the same, and a rank dies */
     SIM_FAULT_CUT,
     SIM_FAULT_PAUSE,
     SIM_FAULT_FLIP,
@@ -382,6 +383,8 @@ static void sim_world(sim_net *n, uint64_t seed) {
     if (set.keyed && seed % 3 == 1)
         set.integrity = DT_COMM_MAC;
 #endif
+    if (sim_script.fault == SIM_FAULT_RESET)
+        set.silence_ns = 1000000000;
     for (int r = 0; r < n->size; r++) {
         set.rank = (uint32_t)r;
         sim_hosts(n, seed, &set);
@@ -389,6 +392,8 @@ static void sim_world(sim_net *n, uint64_t seed) {
     }
     if (sim_script.fault == SIM_FAULT_NONE)
         n->faults.refuse = 0.2;
+    if (sim_script.fault == SIM_FAULT_RESET || sim_script.fault == SIM_FAULT_RESET_KILL)
+        n->faults.broken = 0.0001 * n->size * (1 + sim_random(&n->rng, sim_script.tiny ? 5 : 20));
 }
 
 /* A fault now; true when it has been made. */
@@ -397,7 +402,7 @@ static bool sim_inject(sim_net *n) {
     int other = (sim_script.faulty + 1) % n->size;
     switch (sim_script.fault) {
     case SIM_FAULT_KILL: sim_kill(n, sim_script.faulty); break;
-    case SIM_FAULT_RESET: sim_reset_one(n); break;
+    case SIM_FAULT_RESET_KILL: sim_kill(n, sim_script.faulty); break;
     case SIM_FAULT_CUT: n->faults.cut[sim_script.faulty][other] = true; break;
     case SIM_FAULT_PAUSE:
         r->paused = true;
@@ -493,7 +498,8 @@ static bool sim_seed(uint64_t seed) {
         why = "a flipped bit was not noticed";
     for (int r = 0; r < n->size && !why; r++) {
         const sim_app_state *a = &sim_script.apps[r];
-        if (sim_script.fault == SIM_FAULT_NONE && a->result != DT_OK)
+        bool fault = sim_script.fault != SIM_FAULT_NONE && sim_script.fault != SIM_FAULT_RESET;
+        if (!fault && a->result != DT_OK)
             why = "an error without a fault";
         if (n->ranks[r].gone && n->ranks[r].held)
             why = "memory leaked";

@@ -6,6 +6,8 @@ _Static_assert(sizeof(dti_frame) <= 64, "early data keeps its frame in one unit"
 _Static_assert(DTI_LINK_BUFFER >= DTI_HEADER_BYTES + DTI_CONTROL_BYTES_MAX, "a control frame fits");
 _Static_assert(DTI_ROSTER_FIXED + 2 + DTI_ADDRESS_BYTES <= DTI_CONTROL_BYTES_MAX,
                "a roster moves on");
+_Static_assert(DTI_BACKLOG_FRAMES * sizeof(dti_sent_frame) + DTI_BACKLOG_UNITS * 64 <= 40 << 10,
+               "as docs/distributed.md says");
 _Static_assert(sizeof((dti_core *)0)->text + 8 <= DTI_CONTROL_BYTES_MAX, "a cause fits");
 
 static void dti_group_free(dti_core *core, dti_rank_group *g) {
@@ -78,6 +80,9 @@ static void dti_core_destroy(dti_core *core) {
     for (uint32_t i = 0; i < core->flight_count; i++)
         dti_flight_free(core, core->flights[i]);
     for (uint32_t r = 0; r < core->set.size && core->peers; r++) {
+        for (uint32_t k = 0; k <= core->set.sockets && core->peers[r].backs; k++)
+            dti_backlog_free(core->base, &core->peers[r].backs[k]);
+        dti_free(core->base, core->peers[r].backs);
         dti_free(core->base, core->peers[r].early);
         dti_free(core->base, core->peers[r].posts);
     }
@@ -89,9 +94,29 @@ static void dti_core_destroy(dti_core *core) {
     dti_wipe(core, sizeof *core);
 }
 
-/* One for each that there can be: data, control, and those that have proved nothing yet. */
+/* One for each that there can be: data, control, probes, and those that have proved nothing yet. */
 static uint32_t dti_core_link_count(const dti_settings *set) {
-    return (set->size - 1) * set->sockets + set->size + DTI_MAX(64u, 2 * set->size);
+    return (set->size - 1) * (set->sockets + 1) + set->size + DTI_MAX(64u, 2 * set->size);
+}
+
+/* What is taken for one peer at once; what data needs is taken when it is posted. */
+static bool dti_core_peer_memory(dti_core *core, uint32_t peer) {
+    dti_peer *p = &core->peers[peer];
+    bool me = peer == core->set.rank, control = !me && (core->set.rank == 0 || peer == 0);
+    p->backs = dti_alloc_array(core->base, core->set.sockets + 1, sizeof *p->backs);
+    p->early = me ? NULL : dti_alloc(core->base, DTI_EARLY_UNITS * 64);
+    p->posts = me ? NULL : dti_alloc_array(core->base, DTI_PENDING_MAX, sizeof *p->posts);
+    return p->backs && (me || (p->early && p->posts)) &&
+           (!control || dti_backlog_reserve(core->base, dti_control_back(core, peer), 0));
+}
+
+/* For what is sent to one peer and may have to be sent again. */
+static bool dti_core_reserve_backs(dti_core *core, uint32_t peer) {
+    for (uint32_t k = 0; k < core->set.sockets; k++)
+        if (!dti_backlog_reserve(core->base, &core->peers[peer].backs[k],
+                                 core->set.window * core->set.chunk_bytes))
+            return false;
+    return true;
 }
 
 static bool dti_core_memory(dti_core *core) {
@@ -102,15 +127,9 @@ static bool dti_core_memory(dti_core *core) {
     core->left_list = dti_alloc_array(core->base, size, sizeof *core->left_list);
     if (!core->peers || !core->links || !core->left_list)
         return false;
-    for (uint32_t r = 0; r < size; r++) {
-        dti_peer *p = &core->peers[r];
-        p->early = r == core->set.rank ? NULL : dti_alloc(core->base, DTI_EARLY_UNITS * 64);
-        p->posts = r == core->set.rank
-                       ? NULL
-                       : dti_alloc_array(core->base, DTI_PENDING_MAX, sizeof *p->posts);
-        if (r != core->set.rank && (!p->early || !p->posts))
+    for (uint32_t r = 0; r < size; r++)
+        if (!dti_core_peer_memory(core, r))
             return false;
-    }
     for (uint32_t i = 0; i < core->link_count; i++) {
         core->links[i].core = core;
         core->links[i].peer = DTI_NOBODY;
@@ -126,6 +145,8 @@ static const dti_core_up dti_core_ups = {
     .payload = dti_engine_payload,
     .sent = dti_engine_sent,
     .frame = dti_engine_frame,
+    .acknowledged = dti_engine_acknowledged,
+    .resume = dti_link_resume,
     .take_early = dti_engine_take_early,
     .control = dti_member_frame,
     .bye = dti_member_bye,
@@ -159,13 +180,15 @@ static bool dti_core_create(dti_core *core, dti_base *base, const dti_settings *
     dti_hmac_prepare(&core->auth, auth, sizeof auth);
     dti_wipe(auth, sizeof auth);
     dti_peer_set_address(core, set->rank, address, address_bytes);
-    bool random = io->random(io_user, &core->source_seed, sizeof core->source_seed);
-    if (set->rank && random)
-        dti_control_dial(core);
-    else if (!random || !io->random(io_user, core->nonce, sizeof core->nonce)) {
+    if (!io->random(io_user, core->instance, sizeof core->instance) ||
+        !io->random(io_user, &core->source_seed, sizeof core->source_seed)) {
         dti_core_destroy(core);
         return dti_fail(base, DT_ERROR_IO, "the system gives no random bytes"), false;
     }
+    if (set->rank)
+        dti_control_dial(core);
+    else
+        memcpy(core->nonce, core->instance, sizeof core->nonce);
     return true;
 }
 
@@ -230,9 +253,13 @@ static dti_flight *dti_core_post(dti_core *core, dti_rank_group *group, const dt
     dti_flight_tracks(f);
     if (!dti_flight_bits(core, f) || !dti_flight_slots_reserve(core, f))
         return NULL;
+    for (uint32_t r = 0; r < group->size; r++)
+        if (f->peer_state[r] & DTI_PEER_INVOLVED && !dti_core_reserve_backs(core, group->ranks[r]))
+            return NULL;
     dti_flight_number(f, group, op);
     f->id = ++core->next_id;
-    f->finished = false;
+    f->finished = f->parting = false;
+    f->unacknowledged = 0;
     f->slots = NULL;
     f->result = DT_OK;
     f->posted_at = core->now;

@@ -11,12 +11,14 @@
  *
  *   wire.c        frames to and from bytes, and their tags
  *   note.c        what the application's logger is to hear
+ *   backlog.c     what was sent and may have to be sent again
  *   link.c        bytes to frames and back
  *   handshake.c   from a new connection to a peer that has proved the key
  *   flight.c      one posted operation: its schedule, and how far it is
  *   failure.c     suspicion, loss, lateness, revocation
  *   engine.c      frames of operations: what they change, what is to be sent
- *   join.c        connections, join, roster
+ *   connect.c     connections: made, broken, joined again
+ *   join.c        the join: who is there, and where
  *   member.c      heartbeats, leaving, time
  *   core.c        making and ending all this, and posting */
 
@@ -36,6 +38,10 @@
 typedef struct dti_core dti_core;
 typedef struct dti_flight dti_flight;
 
+#define DTI_BACKLOG_FRAMES 256u /* that may be kept for one connection */
+#define DTI_BACKLOG_UNITS 192u  /* of 64 bytes: its memory for bodies of control frames and EAGER */
+#define DTI_INSTANCE_BYTES 16
+
 typedef enum dti_channel { DTI_CHANNEL_CONTROL, DTI_CHANNEL_DATA } dti_channel;
 
 typedef enum dti_link_state {
@@ -48,6 +54,48 @@ typedef enum dti_link_state {
     DTI_LINK_CLOSED   /* the transport may forget it */
 } dti_link_state;
 
+/* A frame that was sent and is not acknowledged. */
+typedef struct dti_sent_frame {
+    dti_frame frame;
+    const uint8_t *data; /* its body */
+    dti_flight *flight;  /* of a payload: whose chunk it is, */
+    uint32_t step, chunk;
+    bool own;        /* `data` is the backlog's memory; else the operation's */
+    bool whole;      /* of a payload: it was given to the system to the end, once at least */
+    bool held;       /* its step is not told so before it is acknowledged or copied */
+    uint64_t to;     /* where `small` begins for the next one */
+    uint64_t chunks; /* the bits of `chunk_used` that it has */
+} dti_sent_frame;
+
+/* What outlives a connection that breaks: what was sent on it and may have to be sent again. Of
+ * each peer and socket one, and one of each control connection. Kept frames are numbered from 0 in
+ * each direction, whatever connection they go on. */
+typedef struct dti_backlog {
+    uint64_t sent, acknowledged;   /* by the peer */
+    uint64_t received, told;       /* of the peer's; what it knows of that */
+    uint64_t resend;               /* the next to be sent again; `sent`: none */
+    uint64_t bye_at;               /* the number of our BYE, which is not kept but made anew */
+    uint64_t untold_bytes;         /* of payloads that came since it was told */
+    dti_sent_frame *frames;        /* [DTI_BACKLOG_FRAMES] by number; NULL: nothing was ever sent */
+    uint8_t *small;                /* [DTI_BACKLOG_UNITS * 64] a ring: bodies copied when sent */
+    uint64_t small_from, small_to; /* units */
+    uint8_t *chunks; /* [window * chunk_bytes], in 64 parts: payloads whose operation is over */
+    uint64_t chunk_used;
+    uint32_t part_bytes, held;
+    bool opened;        /* there was a connection */
+    bool over;          /* and there will be none any more */
+    bool moved;         /* something new has come or was acknowledged since it last broke */
+    uint64_t broken;    /* since when there is none, ns; 0 = there is, or there never was */
+    uint64_t joined_at; /* the last time, ns */
+    uint32_t barren;    /* how often in a row it broke before anything had passed */
+    char why[96];       /* it broke */
+    uint8_t instance[DTI_INSTANCE_BYTES]; /* control: which process the peer is */
+    bool bye_due, bye_sent, bye_received;
+    bool join_due, lost_due, revoke_due; /* control frames that are to go */
+    uint32_t roster_next; /* coordinator: the first rank that it has not been told of */
+    uint32_t left_told;   /* coordinator: of core->left_list */
+} dti_backlog;
+
 /* One connection. The transport's part is `conn`. */
 typedef struct dti_link {
     dti_core *core;
@@ -55,18 +103,19 @@ typedef struct dti_link {
     uint8_t state, channel;
     uint16_t socket; /* which of the sockets to this peer */
     bool dialled;    /* by us */
-    bool bye_due, bye_sent, bye_received;
-    bool join_due, lost_due, revoke_due; /* control frames that are to go */
-    uint32_t roster_next; /* coordinator: the first rank that it has not been told of */
-    uint32_t left_told;   /* coordinator: of core->left_list */
-    bool shut;            /* nothing more goes out: told to the transport */
-    uint32_t peer;        /* world rank; DTI_NOBODY until it has said so */
-    uint64_t deadline;    /* of the handshake, ns */
-    uint32_t source;      /* accepted: the group that its address falls into */
-    uint64_t heard;       /* when the last byte came, ns */
-    uint64_t moved;       /* when the last byte went, ns */
-    uint64_t spoke;       /* when the last heartbeat was made, ns */
-    bool ping_due, pong_due;
+    bool probe;      /* dialled to see whether the peer's process is there, no more */
+    bool lasting;    /* the transport's: its end is the end of a process, so nothing is kept */
+    bool nobody;     /* the transport's: its system says that nobody listens where it dialled */
+    bool shut;       /* nothing more goes out: told to the transport */
+    bool resume_due, resumed; /* our RESUME is to go; the other's has come */
+    uint32_t peer;            /* world rank; DTI_NOBODY until it has said so */
+    dti_backlog *back;        /* of a peer that has proved itself, or that was dialled; else NULL */
+    uint64_t deadline;        /* of the handshake, ns */
+    uint32_t source;          /* accepted: the group that its address falls into */
+    uint64_t heard;           /* when the last byte came, ns */
+    uint64_t moved;           /* when the last byte went, ns */
+    uint64_t spoke;           /* when the last heartbeat was made, ns */
+    bool ping_due, pong_due, return_due;
     uint64_t pinged; /* when a PING went that has no answer yet; 0 = none */
     dti_seal seal_out, seal_in;
     uint8_t hello_out[160], hello_in[160]; /* until the handshake is over */
@@ -78,6 +127,7 @@ typedef struct dti_link {
     bool more; /* another chunk follows at once, which is known when `data` is attached */
     dti_flight *tx_flight; /* whose chunk `data` is */
     uint32_t tx_step, tx_chunk;
+    uint64_t tx_number; /* of its frame */
     /* Coming in: a header, then body_left bytes that go to `body`. */
     uint32_t rx_from, rx_to;
     bool in_body;
@@ -101,6 +151,9 @@ typedef struct dti_announce {
 typedef struct dti_peer {
     dti_link *control; /* at the coordinator: to each member; at a member: to the coordinator */
     dti_link *data[DTI_SOCKETS_MAX];
+    dti_link *probe;
+    uint64_t probe_at, probe_wait;           /* the next one, ns; 0 = none */
+    dti_backlog *backs;                      /* [sockets + 1], the last one of control */
     bool joined, left, dial;                 /* dial: data connections are wanted */
     uint64_t dial_at, dial_wait, dial_until; /* the next try, if one has failed; ns */
     uint16_t address_bytes;
@@ -140,6 +193,7 @@ typedef struct dti_track {
     uint32_t next;        /* the next step with the same peer; DTI_NOBODY = none */
     uint32_t slot;        /* RECV into slots: which stream's slots */
     uint32_t consumer;    /* RECV into slots: the FOLD that empties them */
+    bool guards;          /* SEND: a step waits for it, and writes where it reads */
     uint32_t alike;       /* SEND: the first step that sends the same bytes, to whomever */
     uint32_t sum_of[DTI_SUMS_KEPT]; /* of that first step: chunks whose checksums are kept, */
     uint32_t sums[DTI_SUMS_KEPT];   /* and those */
@@ -155,6 +209,8 @@ typedef struct dti_track {
 struct dti_flight {
     uint64_t id; /* 0 = free */
     bool finished, p2p;
+    bool parting; /* all is done, but not all that was sent could be copied: see backlog.c */
+    uint32_t unacknowledged; /* frames that are kept and whose bodies are its own */
     dt_result result;
     dt_comm_op op;
     dti_rank_group *group;
@@ -225,15 +281,19 @@ typedef struct dti_core_up {
     void (*payload)(dti_core *core, dti_link *link);
     void (*sent)(dti_core *core, dti_link *link);
     void (*frame)(dti_core *core, dti_link *link);
+    /* the peer has all kept frames before this one, whose low 16 bits are given */
+    bool (*acknowledged)(dti_core *core, dti_link *link, uint16_t number);
     void (*take_early)(dti_core *core, dti_flight *flight);
     /* member.c: a frame of the control connection; the other side's last word */
     void (*control)(dti_core *core, dti_link *link, const uint8_t *body);
     void (*bye)(dti_core *core, dti_link *link);
+    /* connect.c: the other side's RESUME */
+    void (*resume)(dti_core *core, dti_link *link);
     /* failure.c: the group ends by what this connection did */
     void (*failed)(dti_core *core, dti_link *link, dt_result result, const char *format, ...)
         DTI_PRINTF(4, 5);
-    /* join.c: the peer has proved itself; it refuses us; the connection is of no use; NULL, or why
-     * a connection that says it is from `peer` cannot be taken */
+    /* connect.c: the peer has proved itself; it refuses us; the connection is of no use; NULL, or
+     * why a connection that says it is from `peer` cannot be taken */
     void (*open)(dti_core *core, dti_link *link);
     void (*refused)(dti_core *core, dti_link *link, const char *text);
     void (*dropped)(dti_core *core, dti_link *link, const char *why);
@@ -269,6 +329,7 @@ struct dti_core {
     dt_result result;
     char text[512];
     uint32_t culprit;
+    bool failed; /* it has ended by an error: data is over */
     uint64_t suspect_deadline, leave_deadline;
     uint64_t alone_at;   /* member: when the coordinator left; 0 = it has not */
     uint32_t *left_list; /* [size] coordinator: who has left, in order */
@@ -278,7 +339,9 @@ struct dti_core {
     bool starved;       /* the system had no descriptor for a connection */
     uint32_t epoch;
     uint64_t source_seed;
-    uint8_t nonce[16]; /* of this run; the coordinator's */
+    uint8_t nonce[16];                    /* of this run; the coordinator's */
+    uint8_t instance[DTI_INSTANCE_BYTES]; /* this process's; the coordinator's is the nonce */
+    uint32_t parting;                     /* flights that are */
     dti_hmac_key auth;
     dti_peer *peers; /* [size] */
     dti_link *links; /* [link_count] all there can be */
@@ -301,6 +364,7 @@ struct dti_core {
     uint32_t note_first, note_count;
     uint32_t events; /* what a waiting application wants to hear of: finished, connected, ended */
     uint64_t bytes_sent, bytes_received, payload_sent, payload_received;
+    uint64_t resets; /* connections that broke and were joined again */
 };
 
 static void dti_core_note(dti_core *core, dt_log_level level, const char *format, ...)

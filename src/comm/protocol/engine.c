@@ -197,6 +197,66 @@ static void dti_engine_returned(dti_core *core, const dti_link *link) {
         p->early_back = link->frame.returned;
 }
 
+/* ---- acknowledgements */
+
+/* Operations that waited for memory to copy what they have sent. */
+static void dti_engine_parting(dti_core *core) {
+    for (uint32_t i = 0; i < core->flight_count && core->parting; i++)
+        if (core->flights[i]->id && core->flights[i]->parting)
+            dti_flight_advance(core, core->flights[i]);
+}
+
+/* Steps that waited for that, in the order of their frames. */
+static void dti_engine_held(dti_core *core, dti_link *link) {
+    dti_backlog *b = link->back;
+    for (uint64_t n = b->acknowledged; b->held && n < b->sent; n++) {
+        dti_sent_frame *kept = dti_backlog_at(b, n);
+        if (n == b->bye_at || !kept->held)
+            continue;
+        if (!dti_backlog_copy(b, link, n)) {
+            dti_link_ask(link);
+            return;
+        }
+        kept->held = false;
+        b->held--;
+        dti_track_done(core, kept->flight, kept->step, kept->chunk);
+        dti_flight_advance(core, kept->flight);
+    }
+}
+
+/* The peer has all frames before this one. */
+static void dti_engine_release(dti_core *core, dti_link *link, uint64_t before) {
+    dti_backlog *b = link->back;
+    while (b->acknowledged < before) {
+        const dti_sent_frame *kept = b->held ? dti_backlog_at(b, b->acknowledged) : NULL;
+        dti_flight *f = kept && kept->held ? kept->flight : NULL;
+        const uint32_t step = f ? kept->step : 0, chunk = f ? kept->chunk : 0;
+        dti_backlog_drop(b);
+        b->held -= f != NULL;
+        if (f) {
+            dti_track_done(core, f, step, chunk);
+            dti_flight_advance(core, f);
+        }
+    }
+    dti_engine_held(core, link);
+    dti_engine_parting(core);
+}
+
+static bool dti_engine_acknowledged(dti_core *core, dti_link *link, uint16_t number) {
+    const dti_backlog *b = link->back;
+    const uint16_t more = (uint16_t)(number - (uint16_t)b->acknowledged);
+    const uint64_t gone = link->data_left ? link->tx_number : b->sent;
+    if (b->bye_received || link->lasting || !more)
+        return true;
+    if (more > gone - b->acknowledged) {
+        dti_core_link_failed(core, link, DT_ERROR_CORRUPT,
+                             "frames were acknowledged that were not sent");
+        return false;
+    }
+    dti_engine_release(core, link, b->acknowledged + more);
+    return true;
+}
+
 static void dti_engine_frame(dti_core *core, dti_link *link) {
     dti_engine_returned(core, link);
     if (link->frame.type == DTI_FRAME_POST)
@@ -205,6 +265,8 @@ static void dti_engine_frame(dti_core *core, dti_link *link) {
         dti_engine_credit(core, link);
     else if (link->frame.type == DTI_FRAME_PING)
         link->pong_due = true;
+    else if (link->frame.type == DTI_FRAME_PONG)
+        dti_engine_parting(core); /* what is lacking is asked for again */
 }
 
 /* ---- data coming in */
@@ -309,6 +371,17 @@ static bool dti_engine_body(dti_core *core, dti_link *link) {
     return dti_engine_early_body(core, link);
 }
 
+/* Who sends much and hears nothing is told what has come: so that it need not keep too many frames;
+ * and at a stream's end, when it may wait for it. */
+static void dti_engine_tell(const dti_core *core, dti_link *link, bool end) {
+    const dti_backlog *b = link->back;
+    if (link->lasting)
+        return;
+    if (b->received - b->told >= DTI_BACKLOG_FRAMES / 4 ||
+        (end && b->untold_bytes * 2 >= core->set.window * core->set.chunk_bytes))
+        link->return_due = true;
+}
+
 static void dti_engine_payload(dti_core *core, dti_link *link) {
     dti_flight *f = link->rx_flight;
     if (!f) {
@@ -320,6 +393,8 @@ static void dti_engine_payload(dti_core *core, dti_link *link) {
         return;
     }
     link->rx_flight = NULL;
+    const dti_track *t = &f->tracks[link->rx_step];
+    dti_engine_tell(core, link, link->rx_chunk + 1 == t->total);
     if (link->frame.type == DTI_FRAME_EAGER)
         dti_engine_early_taken(core, link->peer, link->frame.length);
     dti_track_done(core, f, link->rx_step, link->rx_chunk);
@@ -454,18 +529,34 @@ static void dti_engine_attach(dti_core *core, dti_link *link, dti_flight *f, uin
     link->data_left = fr.length;
     if (core->set.integrity == DT_COMM_CRC)
         fr.crc = dti_flight_checksum(f, step, chunk, link->data, fr.length);
-    dti_engine_put(core, link, &fr);
     link->tx_flight = f;
     link->tx_step = step;
     link->tx_chunk = chunk;
+    dti_engine_put(core, link, &fr);
     const dti_track *t = &f->tracks[step];
     f->tracks[step].begun++;
     link->more = core->set.sockets == 1 && t->begun < DTI_MIN(t->ready, t->granted);
 }
 
+/* Sent again, it has been told of before. A step that another one waits for, which may write over
+ * these bytes, is told when they are copied or acknowledged. */
 static void dti_engine_sent(dti_core *core, dti_link *link) {
     dti_flight *f = link->tx_flight;
+    dti_backlog *b = link->back;
+    dti_sent_frame *kept =
+        b->bye_received || link->lasting ? NULL : dti_backlog_at(b, link->tx_number);
+    bool again = kept && kept->whole;
     link->tx_flight = NULL;
+    if (again)
+        return;
+    if (kept)
+        kept->whole = true;
+    if (kept && !kept->own && f->tracks[link->tx_step].guards) {
+        kept->held = true;
+        b->held++;
+        dti_engine_held(core, link);
+        return;
+    }
     dti_track_done(core, f, link->tx_step, link->tx_chunk);
     dti_flight_advance(core, f);
 }
@@ -476,7 +567,8 @@ static bool dti_engine_may_go_early(const dti_core *core, const dti_flight *f, u
     const dti_peer *p = &core->peers[peer];
     uint32_t bytes = (uint32_t)(s->count * dti_flight_step_bytes(s));
     uint16_t used = (uint16_t)(p->early_used - p->early_back);
-    return used + dti_early_units(bytes) <= DTI_EARLY_UNITS;
+    return used + dti_early_units(bytes) <= DTI_EARLY_UNITS &&
+           dti_backlog_has_room(&p->backs[0], bytes);
 }
 
 /* A SEND step: attaches its next chunk if it may go. Chunks are dealt to the sockets in turn. */
@@ -507,11 +599,16 @@ static bool dti_engine_send_step(dti_core *core, dti_link *link, dti_flight *f, 
     return true;
 }
 
+/* For one more frame. */
+static bool dti_engine_has_room(const dti_link *link) {
+    return dti_link_room(link) >= DTI_HEADER_ROOM && dti_backlog_has_room(link->back, 0);
+}
+
 static void dti_engine_credit_step(dti_core *core, dti_link *link, const dti_flight *f,
                                    uint32_t step) {
     const dti_schedule_step *s = &f->schedule.steps[step];
     dti_track *t = &f->tracks[step];
-    if (!s->credited || t->told >= t->granted || dti_link_room(link) < DTI_HEADER_ROOM)
+    if (!s->credited || t->told >= t->granted || !dti_engine_has_room(link))
         return;
     dti_frame fr = dti_frame_of(f, DTI_FRAME_CREDIT);
     fr.stream = s->stream;
@@ -527,7 +624,7 @@ static bool dti_engine_fill_flight(dti_core *core, dti_link *link, dti_flight *f
         return false;
     uint8_t *state = &f->peer_state[place];
     for (uint32_t i = f->first_of[place]; i != DTI_NOBODY; i = f->tracks[i].next) {
-        if (*state & DTI_PEER_DUE && !link->socket && dti_link_room(link) >= DTI_HEADER_ROOM) {
+        if (*state & DTI_PEER_DUE && !link->socket && dti_engine_has_room(link)) {
             dti_frame fr = dti_frame_of(f, DTI_FRAME_POST);
             dti_engine_put(core, link, &fr);
             *state = (uint8_t)((*state & ~DTI_PEER_DUE) | DTI_PEER_TOLD | DTI_PEER_ASKED);
@@ -535,8 +632,7 @@ static bool dti_engine_fill_flight(dti_core *core, dti_link *link, dti_flight *f
         if (f->schedule.steps[i].kind == DTI_SCHEDULE_RECV) {
             if (*state & DTI_PEER_POSTED && !link->socket)
                 dti_engine_credit_step(core, link, f, i);
-        } else if (dti_link_room(link) >= DTI_HEADER_ROOM &&
-                   dti_engine_send_step(core, link, f, place, i))
+        } else if (dti_engine_has_room(link) && dti_engine_send_step(core, link, f, place, i))
             return true;
     }
     return false;
@@ -556,6 +652,8 @@ static void dti_engine_fill(dti_core *core, dti_link *link) {
         link->pinged = core->now;
     }
     link->pong_due = link->ping_due = false;
+    if (!dti_backlog_has_room(link->back, 0))
+        dti_link_ask(link);
     uint32_t count = core->flight_count;
     for (uint32_t i = 0; i < count && !link->data_left; i++) {
         dti_flight *f = core->flights[(core->turn + i) % count];
@@ -564,7 +662,9 @@ static void dti_engine_fill(dti_core *core, dti_link *link) {
         core->turn = (core->turn + i + 1) % count; /* the next one is first next time */
         return;
     }
-    if ((uint16_t)(p->early_taken - p->early_told) >= DTI_EARLY_UNITS / 4 && !link->socket &&
-        dti_link_room(link) >= DTI_HEADER_ROOM)
+    bool room = (uint16_t)(p->early_taken - p->early_told) >= DTI_EARLY_UNITS / 4 && !link->socket;
+    bool news = link->return_due && link->back->told != link->back->received;
+    if ((room || news) && dti_link_room(link) >= DTI_HEADER_ROOM)
         dti_engine_put_plain(core, link, DTI_FRAME_RETURN);
+    link->return_due = false;
 }

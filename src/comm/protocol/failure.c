@@ -4,7 +4,8 @@
  * does not answer, what was noticed is the cause. Noticed are silence, ways that are dead, and
  * ranks that have left or do not post what others wait for.
  *
- * Nothing is mended here: a group that has ended stays so, and the application makes another. */
+ * Nothing is mended here: a group that has ended stays so, and the application makes another. What
+ * can be mended, a connection that broke, is connect.c's. */
 
 #define DTI_BEATS_PER_SILENCE 10
 #define DTI_LATE_NOTE_NS 10000000000u
@@ -13,12 +14,17 @@
 
 /* ---- errors */
 
+static dti_backlog *dti_control_back(const dti_core *core, uint32_t peer) {
+    return &core->peers[peer].backs[core->set.sockets];
+}
+
 static void dti_core_end(dti_core *core, dt_result result, uint32_t culprit, const char *text) {
     if (core->state == DTI_CORE_ENDED)
         return;
     if (core->refusals.held)
         dti_refusals_sum_up(core);
     core->state = DTI_CORE_ENDED;
+    core->failed = true;
     core->events++;
     core->result = result;
     core->culprit = culprit;
@@ -27,12 +33,8 @@ static void dti_core_end(dti_core *core, dt_result result, uint32_t culprit, con
     for (uint32_t i = 0; i < core->flight_count; i++)
         if (core->flights[i]->id)
             dti_flight_finish(core, core->flights[i], result);
-    for (uint32_t i = 0; i < core->link_count; i++) {
-        dti_link *link = &core->links[i];
-        if (link->state != DTI_LINK_OPEN || link->channel != DTI_CHANNEL_CONTROL)
-            continue;
-        link->revoke_due = core->set.rank == 0;
-    }
+    for (uint32_t r = 1; r < core->set.size && !core->set.rank; r++)
+        dti_control_back(core, r)->revoke_due = true;
 }
 
 static void dti_core_suspect(dti_core *core, dt_result result, uint32_t culprit, const char *format,
@@ -46,17 +48,17 @@ static void dti_core_suspect(dti_core *core, dt_result result, uint32_t culprit,
     va_end(list);
     core->result = result;
     core->culprit = culprit;
-    dti_link *control = core->set.rank ? core->peers[0].control : NULL;
-    if (!control || control->state != DTI_LINK_OPEN || control->bye_received ||
-        core->state == DTI_CORE_JOINING) {
-        if (control && control->state == DTI_LINK_OPEN)
-            control->lost_due = true;
+    /* A control connection that is broken may be joined again in time. */
+    dti_backlog *control = core->set.rank ? dti_control_back(core, 0) : NULL;
+    bool there = control && control->opened && !control->over && !control->bye_received;
+    if (there)
+        control->lost_due = true;
+    if (!there || core->state == DTI_CORE_JOINING) {
         dti_core_end(core, result, culprit, core->text);
         return;
     }
     core->state = DTI_CORE_SUSPECT;
     core->suspect_deadline = core->now + DTI_SUSPECT_NS;
-    control->lost_due = true;
 }
 
 /* Nobody will say what the cause is. */
@@ -184,10 +186,8 @@ static void dti_tick_owed(dti_core *core, uint32_t peer) {
 static void dti_tick_alone(dti_core *core, const dti_flight *f, uint32_t peer) {
     const dti_peer *p = &core->peers[peer];
     uint64_t since = DTI_MAX(core->alone_at, f->posted_at);
-    if (!core->alone_at || core->now - since < DTI_REDIAL_NS)
-        return;
-    for (uint32_t k = 0; k < core->set.sockets; k++)
-        if (!p->data[k])
+    for (uint32_t k = 0; k < core->set.sockets && core->alone_at; k++)
+        if (!p->data[k] && core->now - DTI_MAX(since, p->backs[k].broken) >= DTI_REDIAL_NS)
             dti_core_lost(core, peer, "it does not connect, and rank 0 has left");
 }
 

@@ -174,6 +174,11 @@ static void dti_flight_tracks(dti_flight *f) {
     dti_flight_chain(f);
     dti_flight_slots(f);
     dti_flight_alike(f);
+    for (uint32_t i = 0; i < f->schedule.step_count; i++) {
+        const dti_schedule_step *s = &f->schedule.steps[i];
+        for (uint32_t k = 0; k < s->after_count; k++)
+            f->tracks[f->schedule.after[s->first_after + k] & ~DTI_AFTER_WHOLE].guards = true;
+    }
 }
 
 /* With several sockets chunks come in any order: a bit for each. */
@@ -387,9 +392,37 @@ static bool dti_flight_pass(dti_core *core, dti_flight *f) {
     return changed;
 }
 
+/* Copies what the operation has sent and its peers may not have. False: there is no room for it
+ * before more is acknowledged, which is asked for. */
+static bool dti_flight_part(dti_core *core, dti_flight *f) {
+    for (uint32_t place = 0; f->unacknowledged && place < f->group->size; place++) {
+        dti_peer *p = &core->peers[f->group->ranks[place]];
+        if (!(f->peer_state[place] & DTI_PEER_INVOLVED))
+            continue;
+        for (uint32_t k = 0; k < core->set.sockets; k++) {
+            dti_backlog *b = &p->backs[k];
+            for (uint64_t n = b->acknowledged; n < b->sent; n++) {
+                const dti_sent_frame *kept = dti_backlog_at(b, n);
+                if (kept->flight != f || kept->own || dti_backlog_copy(b, p->data[k], n))
+                    continue;
+                dti_link_ask(p->data[k]);
+                break;
+            }
+        }
+    }
+    if (f->parting != (f->unacknowledged > 0)) {
+        f->parting = !f->parting;
+        core->parting += f->parting ? 1u : UINT32_MAX;
+    }
+    return !f->parting;
+}
+
 static void dti_flight_finish(dti_core *core, dti_flight *f, dt_result result) {
     if (f->finished)
         return;
+    if (f->parting)
+        core->parting--;
+    f->parting = false;
     f->finished = true;
     f->result = result;
     core->events++;
@@ -407,7 +440,7 @@ static void dti_flight_advance(dti_core *core, dti_flight *f) {
         core->up->take_early(core, f);
     while (dti_flight_pass(core, f));
     bool freed = dti_flight_slots_return(core, f);
-    if (!f->undone)
+    if (!f->undone && dti_flight_part(core, f))
         dti_flight_finish(core, f, DT_OK);
     for (uint32_t i = 0; freed && i < core->flight_count && !core->pool_user; i++)
         if (core->flights[i]->id && core->flights[i] != f && core->flights[i]->slot_streams)

@@ -26,7 +26,8 @@
  *    20  4  epoch (0 on control)
  *    24  8  attempt
  *    32 32  random
- *    64 16  nonce of the run (0 on control)
+ *    64 16  nonce of the run; of a control connection's dialler which process it is: 16 random
+ *           bytes for all its connections
  *    80  2  socket
  *    82  2  sockets
  *    84  1  integrity, then 11 zeros
@@ -52,10 +53,9 @@ static bool dti_hello_write(dti_core *core, dti_link *link, uint32_t expected) {
     dti_put64(h + 24, core->set.attempt);
     if (!core->io.random(core->io_user, h + 32, 32))
         return false;
-    if (link->channel == DTI_CHANNEL_DATA) {
+    if (link->channel == DTI_CHANNEL_DATA)
         dti_put32(h + 20, core->epoch);
-        memcpy(h + 64, core->nonce, 16);
-    }
+    memcpy(h + 64, link->channel == DTI_CHANNEL_DATA ? core->nonce : core->instance, 16);
     dti_put16(h + 80, link->socket);
     dti_put16(h + 82, core->set.sockets);
     h[84] = core->set.integrity;
@@ -202,7 +202,7 @@ static bool dti_handshake_proof(dti_core *core, dti_link *link, const uint8_t *m
     const char *wrong = NULL;
     if (!dti_equal_secret(wanted, mac, 32))
         wrong = "the keys differ: all ranks of a job need the same one";
-    else if (!link->dialled)
+    else
         wrong = core->up->taken(core, link, peer);
     if (!wrong && !link->dialled && core->io.accepts)
         wrong = core->io.accepts(core->io_user, link);

@@ -14,6 +14,14 @@ static void dti_link_put(dti_link *link, const void *bytes, size_t count) {
     link->tx_to += (uint32_t)count;
 }
 
+/* Has the peer say what has come, as soon as it can. */
+static void dti_link_ask(dti_link *link) {
+    if (!link || link->state != DTI_LINK_OPEN || link->pinged || link->ping_due)
+        return;
+    link->ping_due = true;
+    link->moved = link->core->now; /* its time to go begins */
+}
+
 /* What stands between a header and its body. */
 static uint32_t dti_link_mac_bytes(const dti_seal *seal, const dti_frame *frame) {
     return seal->gmac && frame->length && dti_frame_is_payload(frame->type) ? DTI_MAC_BYTES : 0;
@@ -28,19 +36,56 @@ static void dti_link_put_mac(dti_link *link) {
     dti_link_put(link, mac, sizeof mac);
 }
 
-/* Appends a frame; body is copied (control) or, of a payload, was attached by the caller. */
-static void dti_link_put_frame(dti_link *link, dti_frame *frame, const void *body) {
+/* Appends a frame that has its number; body is copied (control) or, of a payload, was attached by
+ * the caller. */
+static void dti_link_seal(dti_link *link, dti_frame *frame, const void *body) {
     uint8_t header[DTI_HEADER_BYTES];
     bool payload = dti_frame_is_payload(frame->type);
-    frame->epoch = link->core->epoch;
-    if (!payload && frame->length)
-        frame->crc = dti_crc32c(0, body, frame->length);
+    frame->acknowledged = (uint16_t)link->back->received;
+    link->back->told = link->back->received;
+    link->back->untold_bytes = 0;
     dti_frame_seal(&link->seal_out, frame, body, header);
     dti_link_put(link, header, sizeof header);
     if (!payload && frame->length)
         dti_link_put(link, body, frame->length);
     else if (dti_link_mac_bytes(&link->seal_out, frame))
         dti_link_put_mac(link);
+}
+
+/* The same of a new frame, for which there is room. */
+static void dti_link_put_frame(dti_link *link, dti_frame *frame, const void *body) {
+    bool payload = dti_frame_is_payload(frame->type);
+    frame->epoch = link->core->epoch;
+    if (!payload && frame->length)
+        frame->crc = dti_crc32c(0, body, frame->length);
+    if (dti_frame_is_kept(frame->type))
+        dti_backlog_keep(link, frame, payload ? link->data : body);
+    dti_link_seal(link, frame, body);
+}
+
+/* Frames that the connection before this one did not bring to the peer, as they were. True: more
+ * of them are to come. */
+static bool dti_link_put_again(dti_link *link) {
+    const dti_backlog *b = link->back;
+    while (b->resend < b->sent && !link->data_left) {
+        const uint64_t number = link->back->resend;
+        const dti_sent_frame *kept = dti_backlog_at(b, number);
+        dti_frame frame = kept->frame;
+        bool payload = dti_frame_is_payload(frame.type);
+        if (dti_link_room(link) < DTI_HEADER_ROOM + (payload ? 0 : frame.length))
+            return true;
+        if (payload) {
+            link->data = kept->data;
+            link->data_left = frame.length;
+            link->tx_flight = kept->flight;
+            link->tx_step = kept->step;
+            link->tx_chunk = kept->chunk;
+            link->tx_number = number;
+        }
+        dti_link_seal(link, &frame, kept->data);
+        link->back->resend++;
+    }
+    return b->resend < b->sent || link->data_left;
 }
 
 typedef struct dti_link_span_out {
@@ -73,7 +118,10 @@ static int dti_link_output(dti_core *core, dti_link *link, dti_link_span_out out
 
 /* Nothing is left to go out, for good. */
 static void dti_link_drained(dti_core *core, dti_link *link) {
-    if (link->shut || (!link->bye_sent && link->state != DTI_LINK_REFUSED))
+    const dti_backlog *b = link->back;
+    bool over =
+        link->state == DTI_LINK_OPEN && link->resumed && b->bye_sent && b->resend == b->sent;
+    if (link->shut || (!over && link->state != DTI_LINK_REFUSED))
         return;
     link->shut = true;
     core->io.shut(core->io_user, link);
@@ -141,6 +189,13 @@ static bool dti_link_body_is_right(const dti_core *core, dti_link *link) {
     return core->set.integrity != DT_COMM_CRC || link->body_crc == link->frame.crc;
 }
 
+/* A kept frame has come whole. */
+static void dti_link_count(dti_link *link) {
+    link->back->received++;
+    link->back->moved = true;
+    link->back->untold_bytes += link->frame.length;
+}
+
 static bool dti_link_body_end(dti_core *core, dti_link *link) {
     link->in_body = false;
     if (!dti_link_body_is_right(core, link)) {
@@ -151,6 +206,7 @@ static bool dti_link_body_end(dti_core *core, dti_link *link) {
                          (unsigned long long)link->frame.sequence, link->frame.group);
         return false;
     }
+    dti_link_count(link);
     core->up->payload(core, link);
     return true;
 }
@@ -170,11 +226,22 @@ static bool dti_link_body(dti_core *core, dti_link *link, size_t bytes) {
 /* A header that is right, and its body if it is a control frame's, or its body's MAC. */
 static bool dti_link_frame(dti_core *core, dti_link *link, const uint8_t *body) {
     dti_frame *f = &link->frame;
-    if (link->bye_received) {
+    if ((f->type == DTI_FRAME_RESUME) == link->resumed) {
+        core->up->failed(core, link, DT_ERROR_CORRUPT, "a %s frame came out of turn",
+                         dti_frame_name(f->type));
+        return false;
+    }
+    if (f->type == DTI_FRAME_RESUME) {
+        core->up->resume(core, link);
+        return link->state == DTI_LINK_OPEN;
+    }
+    if (link->back->bye_received) {
         core->up->failed(core, link, DT_ERROR_CORRUPT, "a %s frame after BYE",
                          dti_frame_name(f->type));
         return false;
     }
+    if (!core->up->acknowledged(core, link, f->acknowledged))
+        return false;
     if (dti_frame_is_payload(f->type)) {
         if (!core->up->body(core, link))
             return false;
@@ -187,8 +254,10 @@ static bool dti_link_frame(dti_core *core, dti_link *link, const uint8_t *body) 
         link->in_body = f->length > 0;
         return link->in_body || dti_link_body_end(core, link);
     }
+    if (dti_frame_is_kept(f->type))
+        dti_link_count(link);
     if (f->type == DTI_FRAME_BYE) {
-        link->bye_received = true;
+        link->back->bye_received = true;
         core->up->bye(core, link);
     } else if (f->type >= DTI_FRAME_JOIN)
         core->up->control(core, link, body);
@@ -199,9 +268,9 @@ static bool dti_link_frame(dti_core *core, dti_link *link, const uint8_t *body) 
 
 /* Whether the frame may come on this connection. */
 static bool dti_link_may(const dti_link *link, int type) {
-    if (type == DTI_FRAME_BYE)
+    if (type == DTI_FRAME_BYE || type == DTI_FRAME_RESUME)
         return true;
-    if (link->socket && type >= DTI_FRAME_EAGER && type <= DTI_FRAME_RETURN)
+    if (link->socket && type >= DTI_FRAME_EAGER && type <= DTI_FRAME_CREDIT)
         return false;
     return (link->channel == DTI_CHANNEL_CONTROL) == (type >= DTI_FRAME_JOIN);
 }

@@ -18,6 +18,12 @@ static bool dti_flight_needs(const dti_core *core, const dti_flight *f, uint32_t
     for (uint32_t i = f->first_of[place]; i != DTI_NOBODY; i = f->tracks[i].next)
         if (f->tracks[i].done < f->tracks[i].total && !dti_early_has(core, f, peer, i))
             return true;
+    for (uint32_t k = 0; k < core->set.sockets && f->parting; k++) {
+        const dti_backlog *b = &core->peers[peer].backs[k];
+        for (uint64_t n = b->acknowledged; n < b->sent; n++)
+            if (dti_backlog_at(b, n)->flight == f && !dti_backlog_at(b, n)->own)
+                return true;
+    }
     return false;
 }
 
@@ -25,7 +31,7 @@ static bool dti_flight_needs(const dti_core *core, const dti_flight *f, uint32_t
 static void dti_member_check_left(dti_core *core, uint32_t peer) {
     const dti_peer *p = &core->peers[peer];
     for (uint32_t k = 0; k < core->set.sockets; k++)
-        if (p->data[k] && !p->data[k]->bye_received)
+        if (p->backs[k].opened && !p->backs[k].over && !p->backs[k].bye_received)
             return; /* its BYE there is the word that counts */
     for (uint32_t i = 0; i < core->flight_count && p->left; i++)
         if (dti_flight_needs(core, core->flights[i], peer))
@@ -39,39 +45,55 @@ static void dti_member_left(dti_core *core, uint32_t peer) {
 
 /* ---- frames out */
 
-static void dti_member_fill(dti_core *core, dti_link *link) {
-    if (link->join_due)
+static bool dti_member_fill_kept(dti_core *core, dti_link *link) {
+    dti_backlog *b = link->back;
+    if (!dti_backlog_has_room(b, DTI_CONTROL_BYTES_MAX))
+        return false;
+    if (b->join_due)
         dti_put_join(core, link);
-    else if (link->roster_next != DTI_NOBODY)
+    else if (b->roster_next != DTI_NOBODY)
         dti_put_roster(core, link);
-    else if (link->revoke_due)
+    else if (b->revoke_due)
         dti_put_end(core, link, DTI_FRAME_REVOKE);
-    else if (link->lost_due)
+    else if (b->lost_due)
         dti_put_end(core, link, DTI_FRAME_LOST);
-    else if (core->set.rank == 0 && link->left_told < core->left_count)
-        dti_control_put(link, DTI_FRAME_LEFT, core->left_list[link->left_told++], NULL, 0);
-    else if (core->now - link->spoke >= dti_beat_ns(core)) {
-        dti_control_put(link, DTI_FRAME_HEARTBEAT, 0, NULL, 0);
-        link->spoke = core->now;
-    }
-    if (link->join_due)
-        link->join_due = false;
-    else if (link->roster_next == DTI_NOBODY)
-        link->revoke_due = link->lost_due = false;
+    else if (core->set.rank == 0 && b->left_told < core->left_count)
+        dti_control_put(link, DTI_FRAME_LEFT, core->left_list[b->left_told++], NULL, 0);
+    else
+        return false;
+    if (b->join_due)
+        b->join_due = false;
+    else if (b->roster_next == DTI_NOBODY)
+        b->revoke_due = b->lost_due = false;
+    return true;
+}
+
+/* A heartbeat also says what has come. */
+static void dti_member_fill(dti_core *core, dti_link *link) {
+    if (dti_member_fill_kept(core, link) ||
+        (core->now - link->spoke < dti_beat_ns(core) && link->back->told == link->back->received))
+        return;
+    dti_control_put(link, DTI_FRAME_HEARTBEAT, 0, NULL, 0);
+    link->spoke = core->now;
 }
 
 /* Puts frames into tx while it has room and no payload is attached. */
 static void dti_core_fill(dti_core *core, dti_link *link) {
-    if (link->bye_sent)
+    dti_backlog *b = link->back;
+    if (link->resume_due)
+        dti_link_put_frame(link, &(dti_frame){.type = DTI_FRAME_RESUME, .value = b->received},
+                           NULL);
+    link->resume_due = false;
+    if (!link->resumed || dti_link_put_again(link) || b->bye_sent)
         return;
     if (link->channel == DTI_CHANNEL_CONTROL)
         dti_member_fill(core, link);
     else if (core->state == DTI_CORE_OPEN)
         dti_engine_fill(core, link);
-    if (link->bye_due && !link->data_left && dti_link_room(link) >= DTI_HEADER_BYTES &&
+    if (b->bye_due && !link->data_left && dti_link_room(link) >= DTI_HEADER_BYTES &&
         (link->tx_to == 0 || link->channel == DTI_CHANNEL_DATA)) {
         dti_link_put_frame(link, &(dti_frame){.type = DTI_FRAME_BYE}, NULL);
-        link->bye_sent = true;
+        b->bye_sent = true;
     }
 }
 
@@ -95,8 +117,10 @@ static void dti_member_frame(dti_core *core, dti_link *link, const uint8_t *body
 /* ---- leaving */
 
 static void dti_member_bye(dti_core *core, dti_link *link) {
-    link->bye_due = true;
     bool control = link->channel == DTI_CHANNEL_CONTROL;
+    link->back->bye_due = true;
+    dti_engine_release(core, link, /* it wants nothing any more */
+                       link->back->bye_sent ? link->back->bye_at : link->back->sent);
     if (control && (core->state == DTI_CORE_JOINING || !core->peers[link->peer].joined)) {
         dti_core_lost(core, link->peer, "it has left before all were there");
         return;
@@ -123,28 +147,40 @@ static void dti_core_leave(dti_core *core) {
     bool ended = core->state == DTI_CORE_ENDED;
     if (!ended)
         dti_core_end(core, DT_ERROR_CANCELLED, core->set.rank, "this rank has left the group");
+    core->failed = ended;
     core->state = DTI_CORE_LEAVING;
     core->leave_deadline = core->now + DTI_LEAVE_NS;
+    for (uint32_t r = 0; r < core->set.size; r++)
+        for (uint32_t k = 0; k <= core->set.sockets; k++) {
+            dti_backlog *b = &core->peers[r].backs[k];
+            b->revoke_due = b->revoke_due && ended;
+            b->bye_due = true; /* also on one that is being made: the other end may have it */
+        }
     for (uint32_t i = 0; i < core->link_count; i++) {
         dti_link *link = &core->links[i];
-        if (!ended)
-            link->revoke_due = false;
-        if (ended && link->channel == DTI_CHANNEL_DATA)
-            dti_link_free(core, link);
-        else if (link->state == DTI_LINK_OPEN || link->peer != DTI_NOBODY)
-            link->bye_due = true; /* also on one that is being made: the other end may have it */
-        else
+        if ((ended && link->channel == DTI_CHANNEL_DATA) || link->peer == DTI_NOBODY)
             dti_link_free(core, link);
     }
+}
+
+/* Whether a connection that broke is still to be joined again. */
+static bool dti_core_is_broken(const dti_core *core) {
+    for (uint32_t r = 0; r < core->set.size; r++)
+        for (uint32_t k = 0; k <= core->set.sockets; k++) {
+            uint32_t channel = k < core->set.sockets ? DTI_CHANNEL_DATA : DTI_CHANNEL_CONTROL;
+            if (core->peers[r].backs[k].broken && dti_core_resumes(core, channel))
+                return true;
+        }
+    return false;
 }
 
 static bool dti_core_is_gone(const dti_core *core) {
     if (core->now >= core->leave_deadline)
         return true;
-    for (uint32_t i = 0; i < core->link_count; i++)
-        if (core->links[i].state != DTI_LINK_FREE)
+    for (uint32_t i = 0; i < core->link_count; i++) /* who has not proved anything does not count */
+        if (core->links[i].state != DTI_LINK_FREE && core->links[i].peer != DTI_NOBODY)
             return false;
-    return true;
+    return !dti_core_is_broken(core);
 }
 
 /* ---- time */
@@ -154,7 +190,7 @@ static void dti_tick_open(dti_core *core, dti_link *link) {
     uint64_t quiet = core->now - link->heard;
     char why[96];
     if (link->channel == DTI_CHANNEL_CONTROL) {
-        if (quiet < core->set.silence_ns || link->bye_received || link->bye_sent)
+        if (quiet < core->set.silence_ns || link->back->bye_received || link->back->bye_sent)
             return;
         snprintf(why, sizeof why, "nothing was heard of it for %.1f s", (double)quiet * 1e-9);
         dti_core_lost(core, link->peer, why);
@@ -167,21 +203,24 @@ static void dti_tick_open(dti_core *core, dti_link *link) {
     }
 }
 
+/* On its way to take the place of one that broke, and not there: another try may be better. */
+static bool dti_link_is_stuck(const dti_core *core, const dti_link *link) {
+    return link->dialled && !link->resumed && link->back && link->back->broken &&
+           core->now - link->heard >= 2 * dti_beat_ns(core);
+}
+
 static void dti_tick_links(dti_core *core) {
     for (uint32_t i = 0; i < core->link_count; i++) {
         dti_link *link = &core->links[i];
-        if (link->state == DTI_LINK_OPEN && core->state <= DTI_CORE_OPEN)
+        if (link->state == DTI_LINK_FREE || link->state == DTI_LINK_CLOSED)
+            continue;
+        if (dti_link_is_stuck(core, link))
+            dti_core_closed(core, link, "no answer");
+        else if (link->state == DTI_LINK_OPEN && core->state <= DTI_CORE_OPEN)
             dti_tick_open(core, link);
-        else if ((link->state == DTI_LINK_HELLO || link->state == DTI_LINK_PROOF ||
-                  link->state == DTI_LINK_DIALING || link->state == DTI_LINK_REFUSED) &&
-                 core->now >= link->deadline)
+        else if (link->state != DTI_LINK_OPEN && core->now >= link->deadline)
             dti_core_link_dropped(core, link, "no answer in 5 s");
     }
-    for (uint32_t r = 0; r < core->set.size && core->state == DTI_CORE_OPEN; r++)
-        if (core->peers[r].dial_at && core->now >= core->peers[r].dial_at) {
-            core->peers[r].dial_at = 0;
-            dti_peer_dial(core, r);
-        }
 }
 
 static void dti_tick_flights(dti_core *core) {
@@ -203,15 +242,26 @@ static void dti_tick_flights(dti_core *core) {
     }
 }
 
+/* This rank stood still itself: the others have their time anew. */
+static void dti_core_forgive(dti_core *core) {
+    for (uint32_t i = 0; i < core->link_count; i++) {
+        core->links[i].heard = core->now;
+        core->links[i].pinged = 0;
+    }
+    for (uint32_t r = 0; r < core->set.size; r++)
+        for (uint32_t k = 0; k <= core->set.sockets; k++) {
+            dti_backlog *b = &core->peers[r].backs[k];
+            b->broken = b->broken ? core->now : 0;
+        }
+}
+
 /* Lets time pass. */
 static void dti_core_tick(dti_core *core, uint64_t now) {
     bool paused = core->last_tick && now - core->last_tick > DTI_PAUSE_NS;
     core->now = now;
     core->last_tick = now;
-    for (uint32_t i = 0; paused && i < core->link_count; i++) {
-        core->links[i].heard = now;
-        core->links[i].pinged = 0;
-    }
+    if (paused)
+        dti_core_forgive(core);
     if (core->state == DTI_CORE_JOINING)
         dti_tick_joining(core);
     if (core->state == DTI_CORE_SUSPECT && now >= core->suspect_deadline) {
@@ -222,6 +272,7 @@ static void dti_core_tick(dti_core *core, uint64_t now) {
         dti_core_end(core, core->result, core->culprit, core->text);
     }
     dti_tick_links(core);
+    dti_tick_dials(core);
     if (core->state == DTI_CORE_OPEN)
         dti_tick_flights(core);
     dti_tick_refusals(core);
@@ -236,8 +287,11 @@ static uint64_t dti_core_deadline(const dti_core *core) {
         next = DTI_MIN(next, core->leave_deadline);
     if (core->dial_at)
         next = DTI_MIN(next, core->dial_at);
-    for (uint32_t r = 0; r < core->set.size; r++)
+    for (uint32_t r = 0; r < core->set.size; r++) {
         if (core->peers[r].dial_at)
             next = DTI_MIN(next, core->peers[r].dial_at);
+        if (core->peers[r].probe_at)
+            next = DTI_MIN(next, core->peers[r].probe_at);
+    }
     return next;
 }

@@ -39,6 +39,11 @@ static bool dti_frame_is_payload(int type) {
     return type == DTI_FRAME_DATA || type == DTI_FRAME_EAGER;
 }
 
+static bool dti_frame_is_kept(int type) {
+    return type != DTI_FRAME_RESUME && type != DTI_FRAME_RETURN && type != DTI_FRAME_PING &&
+           type != DTI_FRAME_PONG && type != DTI_FRAME_HEARTBEAT;
+}
+
 /* Exact for what has no body: a length that was changed must not make the reader wait for bytes
  * that never come. */
 static uint32_t dti_frame_length_max(int type) {
@@ -82,7 +87,8 @@ static void dti_frame_seal(dti_seal *seal, const dti_frame *frame, const void *b
     out[4] = DTI_WIRE_VERSION;
     out[5] = frame->type;
     dti_put16(out + 6, frame->flags);
-    dti_put32(out + 8, frame->epoch);
+    dti_put16(out + 8, frame->epoch);
+    dti_put16(out + 10, frame->acknowledged);
     dti_put32(out + 12, frame->group);
     dti_put64(out + 16, frame->sequence);
     dti_put16(out + 24, frame->stream);
@@ -105,7 +111,8 @@ static const char *dti_frame_decode(const uint8_t in[DTI_HEADER_BYTES], dti_fram
         return "a frame of another version";
     *frame = (dti_frame){.type = in[5],
                          .flags = (uint16_t)dti_get16(in + 6),
-                         .epoch = dti_get32(in + 8),
+                         .epoch = dti_get16(in + 8),
+                         .acknowledged = (uint16_t)dti_get16(in + 10),
                          .group = dti_get32(in + 12),
                          .sequence = dti_get64(in + 16),
                          .stream = (uint16_t)dti_get16(in + 24),

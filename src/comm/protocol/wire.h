@@ -7,7 +7,8 @@
  *    4   1     version
  *    5   1     type (dti_frame_type)
  *    6   2     flags (DTI_FLAG_...; of POST and EAGER also reduction, algorithm, tree)
- *    8   4     epoch: of the membership; a frame of another epoch is dropped
+ *    8   2     epoch: of the membership; a frame of another epoch is dropped
+ *   10   2     acknowledged: kept frames that its sender has received whole so far, modulo 65536
  *   12   4     group
  *   16   8     sequence: of the operation in its group, or between the two ranks (DTI_FLAG_P2P)
  *   24   2     stream
@@ -16,7 +17,7 @@
  *   29   1     kind
  *   30   2     root
  *   32   8     POST, EAGER: count in elements. DATA: offset in the stream in bytes. CREDIT: chunks
- *              that may be sent, from the stream's first on
+ *              that may be sent, from the stream's first on. RESUME: kept frames received so far
  *   40   4     length of the body
  *   44   4     CRC32C of the body; of DATA and EAGER only with integrity CRC, otherwise 0
  *   48  16     tag: with a key the first half of HMAC-SHA256(key of this direction, number of the
@@ -33,8 +34,13 @@
  * for each peer; of it a sender may use DTI_EARLY_UNITS of 64 bytes, header included, more than
  * were returned. EAGER also says what POST says. After a POST nothing of that operation goes early.
  * So nobody ever stops reading because of what its application has not posted. Of several sockets
- * to a peer the first carries EAGER, POST, CREDIT and RETURN, and chunk c of a stream goes on
- * socket c modulo their number. */
+ * to a peer the first carries EAGER, POST and CREDIT, and chunk c of a stream goes on socket c
+ * modulo their number.
+ *
+ * Frames are kept by their sender until they are acknowledged, and sent again on the connection
+ * that takes the place of one that broke (backlog.c); but for RESUME, RETURN, PING, PONG and
+ * HEARTBEAT, which say how things stand and are made anew. RESUME is the first frame of each
+ * direction of a connection. */
 
 #define DTI_WIRE_VERSION 2
 #define DTI_MAGIC 0x31525444u /* 'DTR1' */
@@ -55,10 +61,11 @@
     X(EAGER, "EAGER")         /* a POST with the whole of a short stream */                        \
     X(POST, "POST")           /* this rank has posted the operation that is described */           \
     X(CREDIT, "CREDIT")       /* more chunks of a stream may come */                               \
-    X(RETURN, "RETURN")       /* nothing but `returned` */                                         \
+    X(RETURN, "RETURN")       /* nothing but `returned` and `acknowledged` */                      \
     X(PING, "PING")           /* are you there? */                                                 \
     X(PONG, "PONG")           /* yes */                                                            \
     X(BYE, "BYE")             /* the last frame of this direction */                               \
+    X(RESUME, "RESUME")       /* the first frame: what had come on connections before this one */  \
     X(JOIN, "JOIN")           /* member: my settings and addresses */                              \
     X(ROSTER, "ROSTER")       /* coordinator: everybody's addresses, and the run's nonce */        \
     X(HEARTBEAT, "HEARTBEAT") /* both: I live */                                                   \
@@ -80,6 +87,7 @@ typedef enum dti_frame_type { DTI_FRAME_LIST(DTI_X) DTI_FRAME_COUNT } dti_frame_
 typedef struct dti_frame {
     uint8_t type;
     uint16_t flags;
+    uint16_t acknowledged;
     uint32_t epoch, group;
     uint64_t sequence;
     uint16_t stream, returned;
@@ -116,3 +124,5 @@ static bool dti_frame_verify(dti_seal *seal, const uint8_t in[DTI_HEADER_BYTES],
                              const dti_frame *frame, const void *body);
 /* DATA and EAGER: the body is the application's data, checked by its CRC alone. */
 static bool dti_frame_is_payload(int type);
+/* Whether its sender keeps it until it is acknowledged. */
+static bool dti_frame_is_kept(int type);

@@ -374,6 +374,7 @@ static void dti_tcp_info(const dt_comm *comm, dt_comm_info *info) {
     info->local_link = c->local_link;
     info->link_measured = c->link.latency_ns && c->set.link_source == DTI_LINK_MEASURED;
     info->scratch_bytes = c->pool_bytes;
+    info->resets = c->resets;
     for (uint32_t i = 0; i < c->flight_count; i++)
         info->scratch_bytes += c->flights[i]->work_room;
     dti_mutex_unlock(&t->lock);
@@ -429,6 +430,18 @@ static void dti_tcp_free(dti_tcp *t) {
     dti_free(t->base, t);
 }
 
+/* Where there is no thread: waits for all connections, those that come in, and time. */
+static void dti_tcp_attend(dti_tcp *t) {
+    size_t count = dti_tcp_poll_set(t, DTI_TCP_APP, true, true);
+    dti_tcp_poll_listeners(t, t->polls[DTI_TCP_APP] + count);
+    dti_socket_poll(t->polls[DTI_TCP_APP], count + dti_tcp_listeners(t),
+                    dti_ms_until(dti_core_deadline(&t->core)));
+    t->core.now = dti_now_ns();
+    dti_tcp_poll_done(t, DTI_TCP_APP, count);
+    dti_tcp_accept_ready(t, t->polls[DTI_TCP_APP] + count);
+    dti_tcp_tick(t);
+}
+
 static void dti_tcp_close(dt_comm *comm) {
     dti_tcp_group *g = comm->state;
     dti_tcp *t = g->tcp;
@@ -452,10 +465,8 @@ static void dti_tcp_close(dt_comm *comm) {
     }
     dti_core_leave(&t->core);
     dti_tcp_flush(t);
-    while (!dti_core_is_gone(&t->core)) {
-        dti_tcp_look(t, dti_ms_until(dti_core_deadline(&t->core)));
-        dti_core_tick(&t->core, dti_now_ns());
-    }
+    while (!dti_core_is_gone(&t->core))
+        dti_tcp_attend(t);
     dti_mutex_unlock(&t->lock);
     dti_tcp_drain_notes(t);
     dti_tcp_free(t);
@@ -525,14 +536,7 @@ static dt_result dti_tcp_join(dti_tcp *t) {
     dti_mutex_lock(&t->lock);
     dti_tcp_try_all(t);
     while (t->core.state == DTI_CORE_JOINING) {
-        size_t count = dti_tcp_poll_set(t, DTI_TCP_APP, true, true);
-        dti_tcp_poll_listeners(t, t->polls[DTI_TCP_APP] + count);
-        dti_socket_poll(t->polls[DTI_TCP_APP], count + dti_tcp_listeners(t),
-                        dti_ms_until(dti_core_deadline(&t->core)));
-        t->core.now = dti_now_ns();
-        dti_tcp_poll_done(t, DTI_TCP_APP, count);
-        dti_tcp_accept_ready(t, t->polls[DTI_TCP_APP] + count);
-        dti_tcp_tick(t);
+        dti_tcp_attend(t);
         dti_mutex_unlock(&t->lock);
         dti_tcp_drain_notes(t);
         dti_mutex_lock(&t->lock);

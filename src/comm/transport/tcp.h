@@ -11,6 +11,7 @@ typedef struct dti_tcp_conn {
     uint32_t at;              /* its place among the active ones */
     bool connecting, blocked; /* blocked: the system took no more */
     int try_next;             /* of the addresses: the next one to try */
+    int refused;              /* of them: where nobody listens */
     uint64_t started;         /* connecting since, ns */
     dti_tls_conn tls;         /* with integrity TLS */
     bool heard, secure;       /* of TLS: something has come; the handshake is done */

@@ -83,7 +83,7 @@ static void dti_conn_try(dti_tcp *t, dti_link *link, const char *why) {
     const int near = c->try_local ? dti_conn_dial_local(t, c, text) : -1;
     if (near >= 0) {
         dti_conn_open(t, link, near);
-        c->local = true;
+        c->local = link->lasting = true;
         c->connecting = false;
         dti_core_connected(&t->core, link);
         return;
@@ -94,6 +94,7 @@ static void dti_conn_try(dti_tcp *t, dti_link *link, const char *why) {
     while (c->try_next < list.count) {
         const dti_address *a = &list.at[c->try_next++];
         int fd = dti_connect_start(t, a);
+        c->refused += fd < 0 && dti_socket_is_refused(errno);
         if (fd >= 0) {
             dti_conn_open(t, link, fd);
             c->connecting = true;
@@ -105,18 +106,19 @@ static void dti_conn_try(dti_tcp *t, dti_link *link, const char *why) {
         dti_address_text(a, where);
         snprintf(text, sizeof text, "%s: %s", where, dti_socket_text(errno));
     }
+    link->nobody = list.count > 0 && c->refused == list.count;
     dti_core_closed(&t->core, link, text);
 }
 
 static void dti_tcp_dial(void *user, dti_link *link) {
     dti_tcp *t = user;
     dti_tcp_conn *c = dti_conn_of(t, link);
-    c->try_next = 0;
-    c->try_local = true;
+    c->try_next = c->refused = 0;
+    c->try_local = !link->probe;
     c->link = link;
     link->conn = c;
     /* While it joins, the application's thread is here: names may be looked up. */
-    if (link->channel == DTI_CHANNEL_CONTROL)
+    if (link->channel == DTI_CHANNEL_CONTROL && t->core.state == DTI_CORE_JOINING)
         dti_rendezvous_look(&t->meeting);
     t->to_try = true;
 }
@@ -330,7 +332,7 @@ static void dti_conn_connected(dti_tcp *t, dti_tcp_conn *c) {
     c->connecting = false;
     if (!error && c->link->channel == DTI_CHANNEL_CONTROL)
         dti_rendezvous_connected(&t->meeting, c->try_next - 1);
-    if (!error && t->tls)
+    if (!error && t->tls && !c->link->probe)
         t->by_tls->start(t, c);
     else if (!error)
         dti_core_connected(&t->core, c->link);
@@ -340,6 +342,7 @@ static void dti_conn_connected(dti_tcp *t, dti_tcp_conn *c) {
     dti_addresses list;
     dti_conn_addresses(t, c->link, &list);
     dti_address_text(&list.at[c->try_next - 1], where);
+    c->refused += dti_socket_is_refused(error);
     snprintf(why, sizeof why, "%s: %s", where, dti_socket_text(error));
     dti_conn_close(t, c);
     dti_conn_try(t, c->link, why);

@@ -104,7 +104,8 @@ static int dti_conn_dial_local(dti_tcp *t, dti_tcp_conn *c, char why[160]) {
 /* True: nothing but shared memory will do, and there is none, which ends the group. */
 static bool dti_conn_needs_shared(dti_tcp *t, dti_link *link, const char *why) {
     uint8_t name[DTI_LOCAL_BYTES];
-    if (t->desc.shared_memory != DT_COMM_SHARED_REQUIRED || !dti_conn_is_local(t, link, name))
+    if (t->desc.shared_memory != DT_COMM_SHARED_REQUIRED || link->probe ||
+        !dti_conn_is_local(t, link, name))
         return false;
     dti_core_suspect(&t->core, DT_ERROR_REFUSED, link->peer,
                      "rank %u requires shared memory with rank %u of its host, and there is none "

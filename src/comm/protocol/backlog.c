@@ -1,0 +1,136 @@
+/* What was sent on a connection and may have to be sent again, when the connection breaks while
+ * both ends live. Kept frames are numbered; each frame says how many of the other's have come
+ * (`acknowledged`), so in a traffic both ways nothing more is sent for it. On the connection that
+ * takes the broken one's place both sides begin with RESUME, the number of frames that they have
+ * received whole, and send what the other has not.
+ *
+ * A payload is not copied while its operation is under way: its buffer stands. When the operation
+ * ends, or a step may write over what it sent, what is not acknowledged is copied: at most `window`
+ * chunks a connection, into memory that was taken when the first operation with that peer was
+ * posted. If that is full, the operation ends some moments later, when the peer has acknowledged,
+ * which it is asked for (PING). Bodies that are small (EAGER, control) are copied when they go. */
+
+/* ---- memory */
+
+/* For the frames; false: no memory. */
+static bool dti_backlog_reserve(dti_base *base, dti_backlog *b, uint64_t chunk_memory) {
+    if (!b->frames)
+        b->frames = dti_alloc_array(base, DTI_BACKLOG_FRAMES, sizeof *b->frames);
+    if (!b->small)
+        b->small = dti_alloc(base, DTI_BACKLOG_UNITS * 64);
+    if (chunk_memory && !b->chunks) {
+        b->chunks = dti_alloc(base, chunk_memory);
+        b->part_bytes = (uint32_t)(chunk_memory / 64);
+    }
+    return b->frames && b->small && (b->chunks || !chunk_memory);
+}
+
+static void dti_backlog_free(dti_base *base, dti_backlog *b) {
+    dti_free(base, b->frames);
+    dti_free(base, b->small);
+    dti_free(base, b->chunks);
+}
+
+static dti_sent_frame *dti_backlog_at(const dti_backlog *b, uint64_t number) {
+    return &b->frames[number % DTI_BACKLOG_FRAMES];
+}
+
+/* Where a body of `bytes` begins in `small`, in one piece; UINT64_MAX: there is no room. */
+static uint64_t dti_backlog_small(const dti_backlog *b, uint32_t bytes) {
+    const uint64_t units = (bytes + 63) / 64, at = b->small_to % DTI_BACKLOG_UNITS;
+    uint64_t from = b->small_to;
+    if (at + units > DTI_BACKLOG_UNITS)
+        from += DTI_BACKLOG_UNITS - at;
+    return from + units - b->small_from <= DTI_BACKLOG_UNITS ? from : UINT64_MAX;
+}
+
+/* Whether a frame can be kept; body: of those that are copied at once. */
+static bool dti_backlog_has_room(const dti_backlog *b, uint32_t body) {
+    if (b->bye_received)
+        return true; /* nothing is kept for who wants nothing any more */
+    return b->frames && b->sent - b->acknowledged < DTI_BACKLOG_FRAMES &&
+           (!body || dti_backlog_small(b, body) != UINT64_MAX);
+}
+
+/* The bits of `parts` free parts in a row; 0: there are none. */
+static uint64_t dti_backlog_parts(const dti_backlog *b, uint32_t parts) {
+    const uint64_t row = parts >= 64 ? UINT64_MAX : ((uint64_t)1 << parts) - 1;
+    for (uint32_t at = 0; at + parts <= 64; at++)
+        if (!(b->chunk_used & row << at))
+            return row << at;
+    return 0;
+}
+
+/* ---- keeping */
+
+static void dti_backlog_copy_small(dti_backlog *b, dti_sent_frame *kept, const void *body) {
+    const uint64_t from = dti_backlog_small(b, kept->frame.length);
+    uint8_t *to = b->small + (size_t)(from % DTI_BACKLOG_UNITS) * 64;
+    memcpy(to, body, kept->frame.length);
+    kept->data = to;
+    kept->own = true;
+    b->small_to = from + (kept->frame.length + 63) / 64;
+}
+
+/* The next frame, for which there is room. A payload's body is the flight's, as link->tx_... say;
+ * but that of an EAGER is copied. */
+static void dti_backlog_keep(dti_link *link, const dti_frame *frame, const void *body) {
+    dti_backlog *b = link->back;
+    const uint64_t number = b->sent++;
+    b->resend = b->sent;
+    if (frame->type == DTI_FRAME_BYE)
+        b->bye_at = number;
+    else if (b->bye_received || link->lasting)
+        b->acknowledged = b->sent;
+    link->tx_number = number;
+    if (b->bye_received || link->lasting || frame->type == DTI_FRAME_BYE)
+        return;
+    dti_sent_frame *kept = dti_backlog_at(b, number);
+    *kept = (dti_sent_frame){.frame = *frame, .to = b->small_to};
+    if (dti_frame_is_payload(frame->type)) {
+        kept->flight = link->tx_flight;
+        kept->step = link->tx_step;
+        kept->chunk = link->tx_chunk;
+    }
+    if (frame->type == DTI_FRAME_DATA) {
+        kept->data = link->data;
+        kept->flight->unacknowledged++;
+    } else if (frame->length)
+        dti_backlog_copy_small(b, kept, body);
+    kept->to = b->small_to;
+}
+
+/* Copies a payload, so that its operation's memory is not needed any more. False: no room now. */
+static bool dti_backlog_copy(dti_backlog *b, dti_link *link, uint64_t number) {
+    dti_sent_frame *kept = dti_backlog_at(b, number);
+    if (kept->own)
+        return true;
+    kept->chunks = dti_backlog_parts(b, (kept->frame.length + b->part_bytes - 1) / b->part_bytes);
+    if (!kept->chunks)
+        return false;
+    uint32_t at = 0;
+    while (!(kept->chunks >> at & 1))
+        at++;
+    uint8_t *to = b->chunks + (size_t)at * b->part_bytes;
+    memcpy(to, kept->data, kept->frame.length);
+    if (link && link->data_left && link->tx_number == number) /* it is on its way again */
+        link->data = to + (kept->frame.length - link->data_left);
+    b->chunk_used |= kept->chunks;
+    kept->data = to;
+    kept->own = true;
+    kept->flight->unacknowledged--;
+    return true;
+}
+
+/* The oldest one is not needed any more. */
+static void dti_backlog_drop(dti_backlog *b) {
+    const uint64_t number = b->acknowledged++;
+    b->moved = true;
+    if (b->bye_sent && number == b->bye_at)
+        return;
+    const dti_sent_frame *kept = dti_backlog_at(b, number);
+    if (dti_frame_is_payload(kept->frame.type) && !kept->own)
+        kept->flight->unacknowledged--;
+    b->chunk_used &= ~kept->chunks;
+    b->small_from = kept->to;
+}
