@@ -234,7 +234,7 @@ static void dti_tcp_accept(dti_tcp *t, int listener) {
         dti_tcp_conn *c = dti_conn_of(t, link);
         dti_conn_open(t, link, fd);
         c->connecting = false;
-        c->local = listener == t->local;
+        c->local = link->lasting = listener == t->local;
         if (!c->local)
             dti_conn_options(t, fd);
     }
