@@ -646,6 +646,7 @@ TEST(hostile_resets_cost_nothing_but_time) {
         f->desc.sockets = how == 1 ? 3 : 1;
         f->desc.shared_memory = DT_COMM_SHARED_OFF;
         f->desc.window = 1 + how;
+        f->desc.chunk_bytes = 16 << 10; /* a connection lives long enough for a whole frame */
         f->seconds = 500;
         proxy_start(x);
         fleet_run(f, sum_while_reset);
