@@ -31,7 +31,7 @@ typedef struct dti_measure {
     uint64_t deadline;
     uint8_t *in, *out; /* [DTI_BURST_BYTES] */
     uint32_t next, before;
-    bool local;        /* the next rank is on this host */
+    bool local;        /* what comes, of which rounds wait, comes from this host */
     uint64_t found[2]; /* the newest agreed number: of the network's links, of those of hosts */
 } dti_measure;
 
@@ -201,7 +201,7 @@ static dt_result dti_comm_measure(dt_comm *comm, const dt_comm_desc *desc) {
     dti_measure m = {.comm = dti_measure_group(comm)};
     m.next = (comm->rank + 1) % comm->size;
     m.before = (comm->rank + comm->size - 1) % comm->size;
-    m.local = comm->each > 1 && comm->rank / comm->each == m.next / comm->each;
+    m.local = comm->each > 1 && comm->rank / comm->each == m.before / comm->each;
     m.deadline = dti_now_ns() + (uint64_t)desc->join_timeout_ms * 1000000u;
     m.in = m.comm ? dti_alloc(comm->base, DTI_BURST_BYTES) : NULL;
     m.out = m.in ? dti_alloc(comm->base, DTI_BURST_BYTES) : NULL;
