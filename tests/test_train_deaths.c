@@ -224,6 +224,7 @@ static bool death_run(const death *d, death_counts *n) {
     if (!j)
         return false;
     j->seconds = 20;
+    j->tcp = d->call >= 0;
     j->at[d->victim].doomed = true;
     j->devices[1] = d->conv ? "cpu:2" : "cpu";
     job_start(j, death_rank);
@@ -257,6 +258,8 @@ static void death_none(bool conv, long *calls, long *us) {
     const death never = {.conv = conv, .victim = 0, .call = 1000000};
     job *j = job_new(DEATH_RANKS, &never);
     *calls = *us = 0;
+    if (j)
+        j->tcp = true;
     if (j && job_run(j, death_rank)) {
         *calls = (long)j->at[0].numbers[DEATH_CALLS];
         *us = (long)j->at[0].numbers[DEATH_US];
@@ -292,6 +295,8 @@ TEST(a_rank_that_dies_while_a_trainer_is_made_is_an_error_on_all_others) {
     death_counts n = {0};
     const death never = {.call = 1000000, .creating = true};
     job *j = job_new(DEATH_RANKS, &never);
+    if (j)
+        j->tcp = true;
     const long calls = j && job_run(j, death_rank) ? (long)j->at[0].numbers[DEATH_CREATE_CALLS] : 0;
     job_free(j);
     CHECK_TEXT(calls > 20, "%ld frames", calls);

@@ -57,6 +57,7 @@ struct job {
     const void *arg;
     const char *devices[RANKS_MAX]; /* NULL: "cpu" */
     char folder[32], rendezvous[64];
+    bool tcp; /* no shared memory: every frame is a sendmsg */
     rank at[RANKS_MAX];
 };
 
@@ -124,6 +125,7 @@ static bool rank_join(rank *r) {
                       .world_size = r->job->count,
                       .join_timeout_ms = 30000,
                       .silence_ms = 15000};
+    d.shared_memory = r->job->tcp ? DT_COMM_SHARED_OFF : DT_COMM_SHARED_DEFAULT;
     memset(d.key, 'a', 64);
     snprintf(d.job, sizeof d.job, "ranks of a test");
     snprintf(d.rendezvous, sizeof d.rendezvous, "%s", r->job->rendezvous);

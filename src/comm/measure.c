@@ -39,8 +39,11 @@ static dt_result dti_measure_wait(dti_measure *m, uint64_t id) {
     uint64_t now = dti_now_ns();
     uint64_t left = m->deadline > now ? m->deadline - now : 0;
     dt_result result = m->comm->transport->wait(m->comm, id, left);
-    if (result == DT_ERROR_TIMEOUT)
-        dti_fail(m->comm->base, result, "a rank has joined, but does not answer");
+    char whom[256] = "";
+    if (result != DT_ERROR_TIMEOUT)
+        return result;
+    m->comm->transport->waits_for(m->comm, id, whom, sizeof whom);
+    dti_fail(m->comm->base, result, "the time to join is up: %s", whom);
     return result;
 }
 
