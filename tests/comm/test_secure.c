@@ -37,6 +37,7 @@ static uint64_t wrong_values(dt_comm_integrity integrity, int *noticed) {
     x->edit_body = add_blind_spot;
     x->mac_bytes = integrity == DT_COMM_MAC ? DTI_MAC_BYTES : 0;
     f->desc.integrity = integrity;
+    f->desc.link_off = true; /* what it changes comes after the join */
     f->seconds = 20;
     proxy_start(x);
     fleet_run(f, summing_floats);
