@@ -55,10 +55,10 @@ static void dti_socket_close(int s);             /* errno stays */
 static void dti_socket_set(int s, int level, int option, int value);
 static bool dti_socket_connect(int s, const void *address, socklen_t bytes); /* EINPROGRESS too */
 static int dti_socket_failed(int s); /* why the connecting failed, 0 = it did not */
-/* What the other side hears from, or what this one listens at: `address` is filled in. */
+/* What the other side hears from, or what this one listens at; and the other side's. `address` is
+ * filled in. */
 static bool dti_socket_name(int s, void *address, socklen_t *bytes);
-/* The address of the other side, without its port; of IPv6 the first half, which a network has. */
-static void dti_socket_source(int s, uint8_t source[8]);
+static bool dti_socket_peer(int s, void *address, socklen_t *bytes);
 static bool dti_socket_listen(int s, void *address, socklen_t *bytes);
 static int dti_socket_accept(int s);
 static void dti_socket_shut(int s); /* nothing more is sent */

@@ -96,22 +96,8 @@ static bool dti_socket_name(int s, void *address, socklen_t *bytes) {
     return dti_socket_result(getsockname((SOCKET)s, (struct sockaddr *)address, bytes)) == 0;
 }
 
-static void dti_socket_source(int s, uint8_t source[8]) {
-    struct sockaddr_storage from;
-    socklen_t bytes = sizeof from;
-    memset(source, 0, 8);
-    if (getpeername((SOCKET)s, (struct sockaddr *)&from, &bytes) != 0)
-        return;
-    if (from.ss_family == AF_INET)
-        memcpy(source, &((struct sockaddr_in *)(void *)&from)->sin_addr, 4);
-    else if (from.ss_family == AF_INET6) {
-        const uint8_t *at = (const uint8_t *)&((struct sockaddr_in6 *)(void *)&from)->sin6_addr;
-        static const uint8_t mapped[12] = {[10] = 0xFF, [11] = 0xFF}; /* IPv4 in IPv6 */
-        if (memcmp(at, mapped, 12) == 0)
-            memcpy(source, at + 12, 4);
-        else
-            memcpy(source, at, 8);
-    }
+static bool dti_socket_peer(int s, void *address, socklen_t *bytes) {
+    return dti_socket_result(getpeername((SOCKET)s, (struct sockaddr *)address, bytes)) == 0;
 }
 
 static bool dti_socket_listen(int s, void *address, socklen_t *bytes) {

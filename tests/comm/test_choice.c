@@ -175,8 +175,9 @@ static void choice_measures(proc *p) {
     for (int i = 0; i < 2000; i++)
         x[i] = p->m.rank + i;
     for (int count = 1; count <= 2000; count += 333) {
-        EXPECT(&p->m, !dt_comm_all_reduce(p->m.comm, x, x, 1, DT_I32, DT_COMM_MAX));
-        EXPECT(&p->m, x[0] == p->m.size - 1);
+        EXPECT(&p->m, !dt_comm_all_reduce(p->m.comm, x, x, (uint64_t)count, DT_I32, DT_COMM_MAX));
+        for (int i = 0; i < count; i++)
+            EXPECT(&p->m, x[i] == p->m.size - 1 + i);
     }
 }
 

@@ -225,7 +225,7 @@ static void dti_tcp_accept(dti_tcp *t, int listener) {
             return;
         t->core.starved = false; /* it was for a while: not why somebody is missing later */
         uint8_t source[DTI_SOURCE_BYTES];
-        dti_socket_source(fd, source);
+        dti_address_source(fd, source);
         dti_link *link = dti_core_accepted(&t->core, source);
         if (!link) {
             dti_socket_close(fd);
