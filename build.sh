@@ -578,7 +578,11 @@ run_fuzz() {
         say "passed  fuzz $1: ${inputs:-0} inputs in $2 s, ${edges:-0} edges"
         return 0
     fi
-    say "FAILED  fuzz $1: $log says why, and which file (build/fuzz/$1-...) does it"
+    say "FAILED  fuzz $1: $log says why, and which file (build/fuzz/$1-...) does it:"
+    grep -n -m 12 -e ERROR -e SUMMARY -e '^tests/fuzz' -e '^ *#[0-9]* .*\(fuzz_\|dti\?_\)' "$log" || true
+    for input in "build/fuzz/$1-"*; do
+        if [ -s "$input" ]; then say "$input in base64: $(base64 -w 0 "$input")"; fi
+    done
     return 1
 }
 
