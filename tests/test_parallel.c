@@ -111,7 +111,7 @@ TEST(replicas_leave_the_subtrees_that_the_collectives_add) {
 
 static void parallel_set_kernels(dt_trainer *t, uint32_t replica, int isa) {
     for (dt_program *p = t->par.replicas[replica].store->programs; p; p = p->next) {
-        dti_cpu_exec *x = (dti_cpu_exec *)(void *)p->exec;
+        dti_cpu_exec *x = (dti_cpu_exec *)(void *)p->now->exec;
         for (uint32_t i = 0; i < x->desc->launch_count; i++)
             x->tasks[i].k = dti_isa_kernels_select(isa);
     }

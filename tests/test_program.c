@@ -317,7 +317,7 @@ TEST(an_ordinary_step_is_proven_to_be_finite_and_needs_no_dry_pass) {
             dt_report r;
             CHECK(dt_program_run(c.program, NULL, &r) == DT_OK);
             const bool known = step != 0 && step != 101; /* what the host wrote is not */
-            CHECK((r.gradient_norm <= (double)c.program->proven) == known);
+            CHECK((r.gradient_norm <= (double)c.program->now->proven) == known);
             const int w = dt_store_find(c.store, "a.weight");
             CHECK(dt_store_read(c.store, w, DT_VALUE_PARAM, weights, sizeof weights) == DT_OK);
             if (step == 100)
@@ -346,7 +346,7 @@ TEST(programs_of_one_store_with_other_optimizers_need_no_dry_pass_either) {
     for (int step = 0; step < 6; step++) {
         dt_report r;
         CHECK(dt_program_run(p[step % 2], NULL, &r) == DT_OK);
-        CHECK((r.gradient_norm <= (double)p[step % 2]->proven) == (step >= 2));
+        CHECK((r.gradient_norm <= (double)p[step % 2]->now->proven) == (step >= 2));
     }
     dt_ctx_destroy(c.ctx);
 }

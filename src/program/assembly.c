@@ -148,7 +148,7 @@ static dt_result dti_assembly_begin(dti_assembly *a, const dt_step_desc *step) {
 }
 
 static void *dti_assembly_host(const dt_program *p, dti_arena arena, const dti_port *port) {
-    char *host = p->store->device->backend->memory_host(p->memories[arena]);
+    char *host = p->store->device->backend->memory_host(p->now->memories[arena]);
     return host + port->offset;
 }
 
@@ -158,7 +158,7 @@ static void dti_assembly_deliver(dti_assembly *a, uint32_t program) {
     const dt_program *from = a->programs[program];
     for (uint32_t i = 0; i < a->wire_count; i++) {
         dti_wire *w = &a->wires[i];
-        if (w->from != program || w->delivered || w->out->segment >= from->at)
+        if (w->from != program || w->delivered || w->out->segment >= from->now->at)
             continue;
         memcpy(dti_assembly_host(a->programs[w->to], DTI_ARENA_IN, w->in),
                dti_assembly_host(from, DTI_ARENA_OUT, w->out), w->in->bytes);
@@ -170,7 +170,7 @@ static bool dti_assembly_ready(const dti_assembly *a, uint32_t program) {
     bool ready = true;
     for (uint32_t i = 0; i < a->wire_count; i++) {
         const dti_wire *w = &a->wires[i];
-        if (w->to == program && w->in->segment == a->programs[program]->at)
+        if (w->to == program && w->in->segment == a->programs[program]->now->at)
             ready = ready && w->delivered;
     }
     return ready;
@@ -184,14 +184,14 @@ static dt_result dti_assembly_look(dti_assembly *a, bool *open, bool *moved) {
         dt_result result = dti_drive_poll(p);
         if (!result && !dti_drive_is_busy(p)) {
             dti_assembly_deliver(a, i);
-            if (p->at < p->code->commit_segment && dti_assembly_ready(a, i)) {
+            if (p->now->at < p->code->commit_segment && dti_assembly_ready(a, i)) {
                 result = dti_drive_start(p, 1);
                 *moved = true;
             }
         }
         if (result)
             return dti_assembly_said(a, i, result);
-        *open = *open || dti_drive_is_busy(p) || p->at < p->code->commit_segment;
+        *open = *open || dti_drive_is_busy(p) || p->now->at < p->code->commit_segment;
     }
     return DT_OK;
 }

@@ -17,26 +17,36 @@ static dt_result dti_arena_copy(dt_store *s, dti_memory *from, dti_memory *to, u
     return DT_OK;
 }
 
+static dt_result dti_turn_rebuild(dt_store *s, dti_turn *t, dti_arena arena, dti_memory *memory) {
+    dti_memory *old = t->memories[arena];
+    t->memories[arena] = memory;
+    dt_result result = s->device->backend->exec_create(s->device, &t->exec_desc, &t->exec_next);
+    t->memories[arena] = old;
+    return result;
+}
+
+/* Takes what was rebuilt, or drops it. */
+static void dti_turn_settle(dt_store *s, dti_turn *t, dti_arena arena, dti_memory *memory,
+                            bool take) {
+    dti_exec *unused = take ? t->exec : t->exec_next;
+    if (take) {
+        t->exec = t->exec_next;
+        t->memories[arena] = memory;
+    }
+    if (unused)
+        s->device->backend->exec_destroy(unused);
+    t->exec_next = NULL;
+}
+
 /* Compiles the other programs again, with `memory` as their `arena`. */
 static dt_result dti_arena_rebuild(dt_store *s, dti_arena arena, dti_memory *memory) {
-    const dti_backend *b = s->device->backend;
     dt_result result = DT_OK;
-    for (dt_program *p = s->programs; p && !result; p = p->next) {
-        dti_memory *old = p->memories[arena];
-        p->memories[arena] = memory;
-        result = b->exec_create(s->device, &p->exec_desc, &p->exec_next);
-        p->memories[arena] = old;
-    }
-    for (dt_program *p = s->programs; p; p = p->next) {
-        dti_exec *unused = result ? p->exec_next : p->exec;
-        if (!result) {
-            p->exec = p->exec_next;
-            p->memories[arena] = memory;
-        }
-        if (unused)
-            b->exec_destroy(unused);
-        p->exec_next = NULL;
-    }
+    for (dt_program *p = s->programs; p; p = p->next)
+        for (uint32_t i = 0; i < p->turn_count && !result; i++)
+            result = dti_turn_rebuild(s, &p->turns[i], arena, memory);
+    for (dt_program *p = s->programs; p; p = p->next)
+        for (uint32_t i = 0; i < p->turn_count; i++)
+            dti_turn_settle(s, &p->turns[i], arena, memory, !result);
     return result;
 }
 
@@ -90,42 +100,51 @@ static dt_result dti_arenas_ensure(dt_program *p) {
 
 /* ---- the program's own memory and the backend's part */
 
-static dt_result dti_program_memories(dt_program *p) {
-    dt_store *s = p->store;
-    const dti_backend *b = s->device->backend;
-    dt_result result = dti_arenas_ensure(p);
+static dt_result dti_turn_memories(dt_program *p, dti_turn *t) {
+    dti_device *device = p->store->device;
+    dt_result result = device->backend->memory_create(device, p->code->in_bytes, DTI_MEMORY_IN,
+                                                      &t->memories[DTI_ARENA_IN]);
+    return result ? result
+                  : device->backend->memory_create(device, p->code->out_bytes, DTI_MEMORY_OUT,
+                                                   &t->memories[DTI_ARENA_OUT]);
+}
+
+/* The block table is one for all turns: nothing writes it. */
+static dt_result dti_program_table(dt_program *p) {
+    const dti_backend *b = p->store->device->backend;
+    dti_memory **first = &p->turns[0].memories[DTI_ARENA_TABLE];
+    if (!p->code->has_optim)
+        return DT_OK;
+    dt_result result =
+        b->memory_create(p->store->device, p->code->table_bytes, DTI_MEMORY_DEVICE, first);
     if (!result)
-        result = b->memory_create(s->device, p->code->in_bytes, DTI_MEMORY_IN,
-                                  &p->memories[DTI_ARENA_IN]);
-    if (!result)
-        result = b->memory_create(s->device, p->code->out_bytes, DTI_MEMORY_OUT,
-                                  &p->memories[DTI_ARENA_OUT]);
-    if (result)
-        return result;
-    if (p->code->has_optim) {
-        result = b->memory_create(s->device, p->code->table_bytes, DTI_MEMORY_DEVICE,
-                                  &p->memories[DTI_ARENA_TABLE]);
-        if (!result)
-            result = b->memory_write(p->memories[DTI_ARENA_TABLE], 0, p->code->table,
-                                     p->code->table_bytes);
-    }
+        result = b->memory_write(*first, 0, p->code->table, p->code->table_bytes);
+    for (uint32_t i = 1; i < p->turn_count && !result; i++)
+        p->turns[i].memories[DTI_ARENA_TABLE] = *first;
     return result;
 }
 
+static dt_result dti_program_memories(dt_program *p) {
+    dt_result result = dti_arenas_ensure(p);
+    for (uint32_t i = 0; i < p->turn_count && !result; i++)
+        result = dti_turn_memories(p, &p->turns[i]);
+    return result ? result : dti_program_table(p);
+}
+
 /* Arenas that no launch of the program names stand in as the parameters: never NULL. */
-static void dti_program_bind_arenas(dt_program *p) {
+static void dti_turn_bind_arenas(const dt_program *p, dti_turn *t) {
     for (int i = 0; i < DTI_ARENAS; i++) {
         if (p->store->memories[i])
-            p->memories[i] = p->store->memories[i];
-        if (!p->memories[i])
-            p->memories[i] = p->store->memories[DTI_ARENA_PARAM];
+            t->memories[i] = p->store->memories[i];
+        if (!t->memories[i])
+            t->memories[i] = p->store->memories[DTI_ARENA_PARAM];
     }
 }
 
-static dt_result dti_program_exec(dt_program *p) {
-    dti_program_bind_arenas(p);
-    p->exec_desc = (dti_exec_desc){.label = p->code->label,
-                                   .memories = p->memories,
+static dt_result dti_turn_exec(dt_program *p, dti_turn *t) {
+    dti_turn_bind_arenas(p, t);
+    t->exec_desc = (dti_exec_desc){.label = p->code->label,
+                                   .memories = t->memories,
                                    .memory_count = DTI_ARENAS,
                                    .places = p->code->places,
                                    .place_count = p->code->list.value_count,
@@ -136,7 +155,14 @@ static dt_result dti_program_exec(dt_program *p) {
                                    .in = DTI_ARENA_IN,
                                    .out = DTI_ARENA_OUT,
                                    .exchange = DTI_ARENA_GRADIENT};
-    return p->store->device->backend->exec_create(p->store->device, &p->exec_desc, &p->exec);
+    return p->store->device->backend->exec_create(p->store->device, &t->exec_desc, &t->exec);
+}
+
+static dt_result dti_program_exec(dt_program *p) {
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < p->turn_count && !result; i++)
+        result = dti_turn_exec(p, &p->turns[i]);
+    return result;
 }
 
 /* ---- create */
@@ -172,9 +198,15 @@ static dt_result dti_program_lower(dt_program *p, const dt_program_desc *desc,
     return p->written ? dti_program_kinds(p) : DT_ERROR_MEMORY;
 }
 
+static void dti_constant_put(dt_program *p, const dti_port *port, const void *values) {
+    for (uint32_t i = 0; i < p->turn_count; i++) {
+        char *host = p->store->device->backend->memory_host(p->turns[i].memories[DTI_ARENA_IN]);
+        memcpy(host + port->offset, values, (size_t)port->bytes);
+    }
+}
+
 static dt_result dti_program_constants(dt_program *p) {
     const dti_code *code = p->code;
-    char *host = p->store->device->backend->memory_host(p->memories[DTI_ARENA_IN]);
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < code->port_count && !result; i++) {
         const dti_port *port = &code->ports[i];
@@ -182,7 +214,7 @@ static dt_result dti_program_constants(dt_program *p) {
         if (port->output || port->gradient || !values)
             continue;
         result = dti_labels_check(code, port, values, NULL);
-        memcpy(host + port->offset, values, (size_t)port->bytes);
+        dti_constant_put(p, port, values);
         p->written[i] = true;
     }
     return result;
@@ -215,6 +247,8 @@ static dt_result dti_program_make(dt_store *store, const dt_program_desc *desc,
         return DT_ERROR_MEMORY;
     p->store = store;
     p->base = store->base;
+    p->now = p->turns;
+    p->turn_count = 1;
     unsigned modes = dti_fp_enter();
     dt_result result = dti_program_build(p, desc, shards, joint);
     dti_fp_leave(modes);
@@ -273,20 +307,25 @@ static void dti_program_unlink(dt_program *p) {
     }
 }
 
+static void dti_turn_free(const dt_program *p, dti_turn *t, bool first) {
+    const dti_backend *b = p->store->device->backend;
+    if (t->exec)
+        b->exec_destroy(t->exec);
+    for (int i = DTI_ARENA_TABLE; i < DTI_ARENAS; i++) {
+        const bool shared = t->memories[i] == p->store->memories[DTI_ARENA_PARAM];
+        if (t->memories[i] && !shared && (first || i != DTI_ARENA_TABLE))
+            b->memory_destroy(t->memories[i]);
+    }
+}
+
 DT_API void dt_program_destroy(dt_program *p) {
     if (!p)
         return;
-    const dti_backend *b = p->store->device->backend;
     dti_program_unlink(p);
     if (dti_drive_is_open(p))
         dti_drive_close(p);
-    if (p->exec)
-        b->exec_destroy(p->exec);
-    for (int i = DTI_ARENA_TABLE; i < DTI_ARENAS; i++) {
-        bool own = p->memories[i] && p->memories[i] != p->store->memories[DTI_ARENA_PARAM];
-        if (own)
-            b->memory_destroy(p->memories[i]);
-    }
+    for (uint32_t i = 0; i < p->turn_count; i++)
+        dti_turn_free(p, &p->turns[i], i == 0);
     dti_code_release(p->store, p->code);
     dti_free(p->base, p->written);
     dti_free(p->base, p);
@@ -305,7 +344,7 @@ DT_API void dt_program_get_info(const dt_program *p, dt_program_info *info) {
         .gradient_bytes = s->memories[DTI_ARENA_GRADIENT] ? dti_arena_bytes(s->layout.elements) : 0,
         .state_bytes = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0,
         .transient_bytes = p->code->transient_bytes,
-        .io_bytes = p->code->in_bytes + p->code->out_bytes,
+        .io_bytes = (p->code->in_bytes + p->code->out_bytes) * p->turn_count,
         .flops = p->code->list.flops,
         .launches = (int)p->code->list.launch_count,
         .segments = (int)(p->code->segment_count - p->code->weighs),

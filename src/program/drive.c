@@ -12,19 +12,19 @@ static bool dti_drive_is_open(const dt_program *p) {
 }
 
 static bool dti_drive_is_busy(const dt_program *p) {
-    return p->busy;
+    return p->now->busy;
 }
 
 static void dti_drive_open(dt_program *p, uint32_t first, uint32_t end) {
-    p->at = first;
-    p->end = end;
-    p->busy = false;
-    p->forward_done = p->forward_done && first > 0;
+    p->now->at = first;
+    p->now->end = end;
+    p->now->busy = false;
+    p->now->forward_done = p->now->forward_done && first > 0;
     p->store->running = p;
 }
 
 static void dti_drive_close(dt_program *p) {
-    p->busy = false;
+    p->now->busy = false;
     p->store->running = NULL;
 }
 
@@ -37,40 +37,41 @@ static dt_result dti_drive_drop(dt_program *p, dt_result result) {
 static dt_result dti_drive_ended(dt_program *p, dt_result result, bool busy) {
     if (result)
         return dti_drive_drop(p, result);
-    p->busy = busy;
-    p->forward_done = p->forward_done || (!busy && p->at > 0);
+    p->now->busy = busy;
+    p->now->forward_done = p->now->forward_done || (!busy && p->now->at > 0);
     return DT_OK;
 }
 
 static dt_result dti_drive_start(dt_program *p, uint32_t count) {
-    dt_result result = p->store->device->backend->exec_start(p->exec, p->at, count);
+    dt_result result = p->store->device->backend->exec_start(p->now->exec, p->now->at, count);
     if (result)
         return dti_drive_drop(p, result);
-    p->at += count;
-    p->busy = true;
+    p->now->at += count;
+    p->now->busy = true;
     return DT_OK;
 }
 
 static dt_result dti_drive_poll(dt_program *p) {
     bool busy = false;
-    dt_result result = p->busy ? p->store->device->backend->exec_poll(p->exec, &busy) : DT_OK;
-    return p->busy ? dti_drive_ended(p, result, busy) : DT_OK;
+    dt_result result =
+        p->now->busy ? p->store->device->backend->exec_poll(p->now->exec, &busy) : DT_OK;
+    return p->now->busy ? dti_drive_ended(p, result, busy) : DT_OK;
 }
 
 static dt_result dti_drive_reach(dt_program *p, uint32_t segment) {
-    dt_result result = p->store->device->backend->exec_reach(p->exec, segment);
-    dt_result dropped = dti_drive_ended(p, result, segment + 1 < p->at);
-    p->forward_done = p->forward_done || !dropped;
+    dt_result result = p->store->device->backend->exec_reach(p->now->exec, segment);
+    dt_result dropped = dti_drive_ended(p, result, segment + 1 < p->now->at);
+    p->now->forward_done = p->now->forward_done || !dropped;
     return dropped;
 }
 
 static dt_result dti_drive_wait(dt_program *p) {
-    dt_result result = p->busy ? p->store->device->backend->exec_wait(p->exec) : DT_OK;
+    dt_result result = p->now->busy ? p->store->device->backend->exec_wait(p->now->exec) : DT_OK;
     return dti_drive_ended(p, result, false);
 }
 
 static dt_result dti_drive_alone(dt_program *p, uint32_t segment) {
     const dti_backend *b = p->store->device->backend;
-    dt_result result = b->exec_start(p->exec, segment, 1);
-    return result ? result : b->exec_wait(p->exec);
+    dt_result result = b->exec_start(p->now->exec, segment, 1);
+    return result ? result : b->exec_wait(p->now->exec);
 }

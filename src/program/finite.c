@@ -30,7 +30,8 @@ static bool dti_reach_step(const dt_program *p, double norm, double x[DTI_OPTIM_
     if (d->clip_value > 0.0)
         g = DTI_MIN(g, d->clip_value);
     for (uint32_t i = 0; i < DT_MAX_GROUPS; i++) {
-        const dti_optim_rates rates = {d, p->lr * p->code->groups[i].lr, p->code->groups[i].decay};
+        const dti_optim_rates rates = {d, p->now->lr * p->code->groups[i].lr,
+                                       p->code->groups[i].decay};
         if (i && !d->groups[i - 1].match)
             continue;
         memcpy(now, before, sizeof now);
@@ -84,7 +85,7 @@ static void dti_store_remember(dt_program *p, const uint32_t *status) {
     bool finite = !p->code->desc.no_check;
     double x[DTI_OPTIM_VALUES];
     memcpy(x, s->largest, sizeof x);
-    const bool proven = norm <= p->proven;
+    const bool proven = norm <= p->now->proven;
     for (uint32_t i = 0; i < DTI_OPTIM_VALUES && finite; i++) {
         finite = status[DTI_STATUS_LARGEST(i)] < 0x7f800000u;
         if (finite && !proven && i)
@@ -112,13 +113,13 @@ static bool dti_update_fault(dt_program *p, dt_report *r, const char *kept) {
                                         [DTI_BAD_WEIGHT] = "its value"};
     _Static_assert(DTI_BAD_MOMENT + DTI_MOMENTS_MAX <= DTI_BAD_WEIGHT, "a code of each moment");
     const dt_store *s = p->store;
-    const uint32_t *status = s->device->backend->memory_host(p->memories[DTI_ARENA_OUT]);
+    const uint32_t *status = s->device->backend->memory_host(p->now->memories[DTI_ARENA_OUT]);
     const uint32_t bad = status[DTI_STATUS_BAD], index = bad >> 3, what = bad & 7u;
-    if (!p->commits || !status[DTI_STATUS_ABORT] || bad == DTI_BAD_NONE ||
+    if (!p->now->commits || !status[DTI_STATUS_ABORT] || bad == DTI_BAD_NONE ||
         index >= s->layout.param_count || what > DTI_BAD_WEIGHT)
         return false;
     const char *name = s->graph->nodes[s->layout.params[index].node].label;
-    const unsigned long long step = (unsigned long long)p->step;
+    const unsigned long long step = (unsigned long long)p->now->step;
     r->fault_op = "optimizer";
     if (what == DTI_BAD_BEFORE)
         dti_fail(p->base, DT_ERROR_NUMERIC,
@@ -129,7 +130,7 @@ static bool dti_update_fault(dt_program *p, dt_report *r, const char *kept) {
         dti_fail(p->base, DT_ERROR_NUMERIC,
                  "program '%s', step %llu: the update of parameter '%s' would make %s a NaN or an "
                  "infinity, at a learning rate of %g and a gradient of norm %g; %s",
-                 p->code->label, step, name, whose[what], p->lr,
+                 p->code->label, step, name, whose[what], p->now->lr,
                  (double)dti_status_f32(status, DTI_STATUS_NORM), kept);
     return true;
 }

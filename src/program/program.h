@@ -1,15 +1,13 @@
 /* A program: a code bound to a store's memory and to its own, and the step that it is in. Made by
  * compile.c, run by run.c and replica.c. */
 
-struct dt_program {
-    dt_store *store;
-    dti_base *base;
-    dt_program *next;
-    const dti_code *code; /* nothing changes it */
+/* A place where a step may be under way: memory of its own for what goes in and comes out, and the
+ * launches over it. All else is the same in each. */
+#define DTI_TURNS_MAX 2
+typedef struct dti_turn {
     dti_memory *memories[DTI_ARENAS];
     dti_exec_desc exec_desc;
     dti_exec *exec, *exec_next; /* next: while an arena grows */
-    bool *written;              /* by port: the host has written it */
 
     /* drive.c's, which alone writes them */
     uint32_t at, end;  /* next segment, and one past the last of this step */
@@ -24,6 +22,17 @@ struct dt_program {
     float proven; /* DTI_STEP_PROVEN */
     uint64_t step;
     uint32_t micro, micros; /* of the step under way */
+} dti_turn;
+
+struct dt_program {
+    dt_store *store;
+    dti_base *base;
+    dt_program *next;
+    const dti_code *code; /* nothing changes it */
+    dti_turn turns[DTI_TURNS_MAX];
+    uint32_t turn_count;
+    dti_turn *now; /* the one that the host writes inputs to, drives and reads */
+    bool *written; /* by port: the host has written it */
 };
 
 /* ---- compile.c: dt_program_create, of what a replica computes of a step when shards is not NULL.

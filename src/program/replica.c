@@ -15,7 +15,7 @@ static float *dti_program_gradients(dt_program *p) {
 }
 
 static const uint32_t *dti_program_out(const dt_program *p) {
-    return p->store->device->backend->memory_host(p->memories[DTI_ARENA_OUT]);
+    return p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_OUT]);
 }
 
 static void dti_program_pair(const dt_program *p, uint32_t word, uint32_t piece, double pair[2]) {
@@ -76,16 +76,16 @@ static dt_result dti_program_weigh(dt_program *p, double *weights) {
 }
 
 static void dti_program_set_weights(dt_program *p, const double *weights) {
-    uint32_t *w = p->store->device->backend->memory_host(p->memories[DTI_ARENA_IN]);
+    uint32_t *w = p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_IN]);
     for (uint32_t i = 0; i < p->code->loss_count; i++) {
-        p->weights[i] = weights[i];
+        p->now->weights[i] = weights[i];
         dti_word_f32(w, DTI_STEP_WEIGHT + i, weights[i]);
     }
 }
 
 static dt_result dti_program_begin_commit(dt_program *p, const dt_step_desc *step) {
-    p->commits = true;
-    p->step = step->step;
+    p->now->commits = true;
+    p->now->step = step->step;
     unsigned modes = dti_fp_enter();
     dti_step_block_fill(p, step);
     dti_fp_leave(modes);
@@ -100,7 +100,7 @@ static dt_result dti_program_end(dt_program *p) {
     if (result)
         return result;
     dti_drive_close(p);
-    dti_micro_done(p, p->micro + 1);
+    dti_micro_done(p, p->now->micro + 1);
     return DT_OK;
 }
 

@@ -48,14 +48,14 @@ static dt_result dti_port_write(const char *call, dt_program *p, dt_tensor x, bo
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': %s is a constant; what the host writes is made by dt_input",
                         p->code->label, dti_tensor_print(x).text);
-    if (p->busy || (p->store->running == p && !gradient)) {
+    if (p->now->busy || (p->store->running == p && !gradient)) {
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': inputs are in use until dt_program_end", p->code->label);
     }
     result = dti_labels_check(p->code, port, data, rows);
     if (result)
         return result;
-    char *host = p->store->device->backend->memory_host(p->memories[DTI_ARENA_IN]);
+    char *host = p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_IN]);
     memcpy(host + port->offset, data, bytes);
     p->written[port - p->code->ports] = true;
     return DT_OK;
@@ -84,11 +84,11 @@ DT_API dt_result dt_program_read(dt_program *p, dt_tensor output, void *data, si
         result = dti_port_get(p, output, true, false, bytes, &port);
     if (result)
         return result;
-    if (p->busy || !p->forward_done) {
+    if (p->now->busy || !p->now->forward_done) {
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': its forward segment has not finished", p->code->label);
     }
-    const char *host = p->store->device->backend->memory_host(p->memories[DTI_ARENA_OUT]);
+    const char *host = p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_OUT]);
     memcpy(data, host + port->offset, bytes);
     return DT_OK;
 }
@@ -139,8 +139,8 @@ static dt_result dti_micro_check(dt_program *p, const dt_step_desc *step) {
 
 /* From begin until the step is over there is no sum to go on from. */
 static void dti_micro_begin(dt_program *p, const dt_step_desc *step) {
-    p->micro = step->micro;
-    p->micros = DTI_MAX(step->micros, 1u);
+    p->now->micro = step->micro;
+    p->now->micros = DTI_MAX(step->micros, 1u);
     if (p->code->has_gradients)
         p->store->summed = 0;
 }
@@ -149,8 +149,8 @@ static void dti_micro_done(dt_program *p, uint32_t summed) {
     dt_store *s = p->store;
     if (!p->code->has_gradients)
         return;
-    s->summed = summed < p->micros ? summed : 0;
-    s->micros = p->micros;
+    s->summed = summed < p->now->micros ? summed : 0;
+    s->micros = p->now->micros;
     s->summed_params = dti_micro_params(p);
 }
 
@@ -196,9 +196,9 @@ static dt_result dti_step_check(dt_program *p, const dt_step_desc *step) {
 
 static void dti_step_coefficients(dt_program *p, const dt_step_desc *step) {
     for (uint32_t i = 0; i < p->code->loss_count; i++)
-        p->coefficients[i] = step->coefficients
-                                 ? dti_or(step->coefficients[i], 0.0)
-                                 : dti_or((double)p->code->desc.losses[i].coefficient, 1.0);
+        p->now->coefficients[i] = step->coefficients
+                                      ? dti_or(step->coefficients[i], 0.0)
+                                      : dti_or((double)p->code->desc.losses[i].coefficient, 1.0);
 }
 
 DT_API dt_result dt_program_begin(dt_program *p, const dt_step_desc *desc) {
@@ -210,16 +210,17 @@ DT_API dt_result dt_program_begin(dt_program *p, const dt_step_desc *desc) {
     if (result)
         return result;
     uint32_t micros = DTI_MAX(step.micros, 1u);
-    p->commits = p->code->has_optim && step.micro == micros - 1;
-    p->step = step.step ? step.step : p->store->steps + 1;
+    p->now->commits = p->code->has_optim && step.micro == micros - 1;
+    p->now->step = step.step ? step.step : p->store->steps + 1;
     for (uint32_t i = 0; i < p->code->loss_count; i++)
-        p->weights[i] = step.weights ? step.weights[i] : 0.0;
+        p->now->weights[i] = step.weights ? step.weights[i] : 0.0;
     dti_step_coefficients(p, &step);
     unsigned modes = dti_fp_enter();
     dti_step_block_fill(p, &step);
     dti_fp_leave(modes);
-    dti_drive_open(
-        p, 0, p->code->has_optim && !p->commits ? p->code->commit_segment : p->code->weigh_segment);
+    dti_drive_open(p, 0,
+                   p->code->has_optim && !p->now->commits ? p->code->commit_segment
+                                                          : p->code->weigh_segment);
     dti_micro_begin(p, &step);
     return DT_OK;
 }
@@ -237,20 +238,22 @@ static dt_result dti_check_running(dt_program *p) {
 static dt_result dti_step_poll(dt_program *p, dt_step_state *state) {
     dt_result result = dti_drive_poll(p);
     if (!result)
-        *state = p->busy ? DT_STEP_RUNNING : p->at == p->end ? DT_STEP_DONE : DT_STEP_READY;
+        *state = p->now->busy                ? DT_STEP_RUNNING
+                 : p->now->at == p->now->end ? DT_STEP_DONE
+                                             : DT_STEP_READY;
     return result;
 }
 
 DT_API dt_result dt_program_advance(dt_program *p, dt_step_state *state) {
     DTI_NEED(NULL, p);
     DTI_NEED(p->base, state);
-    bool was_busy = p->busy;
+    bool was_busy = p->now->busy;
     dt_result result = dti_check_running(p);
     if (!result)
         result = dti_step_poll(p, state);
     if (result || was_busy || *state != DT_STEP_READY)
         return result;
-    if (p->code->phases[p->at] == DTI_PHASE_BACKWARD) {
+    if (p->code->phases[p->now->at] == DTI_PHASE_BACKWARD) {
         result = dti_ports_written(p, true);
         if (result)
             return result;
@@ -264,14 +267,14 @@ DT_API dt_result dt_program_cancel(dt_program *p) {
     dt_result result = dti_check_running(p);
     if (result)
         return result;
-    if (p->commits && p->at > p->code->update_segment) {
+    if (p->now->commits && p->now->at > p->code->update_segment) {
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': the commit has started; call dt_program_end",
                         p->code->label);
     }
     result = dti_drive_wait(p);
-    if (p->at <= 1) /* only the forward segment: the sum is as it was */
-        dti_micro_done(p, p->micro);
+    if (p->now->at <= 1) /* only the forward segment: the sum is as it was */
+        dti_micro_done(p, p->now->micro);
     return dti_drive_drop(p, result);
 }
 
@@ -283,13 +286,13 @@ static double dti_term_value(double sum, double weight) {
 }
 
 static void dti_report_fill(const dt_program *p, const uint32_t *status, dt_report *r) {
-    *r = (dt_report){.step = p->step};
+    *r = (dt_report){.step = p->now->step};
     for (uint32_t i = 0; i < p->code->loss_count; i++) {
         r->loss_sum[i] = (double)dti_status_f32(status, p->code->term_slot[i]);
         r->loss_weight[i] = (double)dti_status_f32(status, p->code->term_slot[i] + 1);
-        double weight = p->weights[i] > 0.0 ? p->weights[i] : r->loss_weight[i];
+        double weight = p->now->weights[i] > 0.0 ? p->now->weights[i] : r->loss_weight[i];
         if (weight > 0.0)
-            r->loss += p->coefficients[i] * r->loss_sum[i] / weight;
+            r->loss += p->now->coefficients[i] * r->loss_sum[i] / weight;
     }
     for (uint32_t i = 0; i < p->code->metric_count; i++) {
         r->metric_sum[i] =
@@ -298,12 +301,12 @@ static void dti_report_fill(const dt_program *p, const uint32_t *status, dt_repo
             (double)dti_status_f32(status, p->code->term_slot[p->code->loss_count + i] + 1);
         r->metric[i] = dti_term_value(r->metric_sum[i], r->metric_weight[i]);
     }
-    if (p->commits)
+    if (p->now->commits)
         r->gradient_norm = (double)dti_status_f32(status, DTI_STATUS_NORM);
 }
 
 static bool dti_step_faulty(const dt_program *p, const uint32_t *status) {
-    if (p->commits && status[DTI_STATUS_ABORT])
+    if (p->now->commits && status[DTI_STATUS_ABORT])
         return true;
     if (p->code->desc.no_check)
         return false;
@@ -316,7 +319,7 @@ static bool dti_step_faulty(const dt_program *p, const uint32_t *status) {
 
 /* An input that is not finite is told before any op. */
 static const dti_port *dti_fault_input(const dt_program *p, uint32_t segments) {
-    const char *host = p->store->device->backend->memory_host(p->memories[DTI_ARENA_IN]);
+    const char *host = p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_IN]);
     for (uint32_t i = 0; i < p->code->port_count; i++) {
         const dti_port *port = &p->code->ports[i];
         const dt_dtype dtype = p->code->work->nodes[port->node].dtype;
@@ -354,7 +357,7 @@ static dti_name dti_fault_name(const dt_program *p, uint32_t node) {
 static dt_result dti_step_fault(dt_program *p, dt_report *r, uint32_t segments) {
     const char *kept =
         p->code->has_optim ? "the store is unchanged" : "nothing is written to the store";
-    unsigned long long step = (unsigned long long)p->step;
+    unsigned long long step = (unsigned long long)p->now->step;
     r->skipped = true;
     if (dti_update_fault(p, r, kept))
         return DT_ERROR_NUMERIC;
@@ -370,7 +373,7 @@ static dt_result dti_step_fault(dt_program *p, dt_report *r, uint32_t segments) 
     for (uint32_t s = 0; s < p->code->weigh_segment && s < segments; s++)
         last += p->code->segments[s].count;
     dt_result result =
-        p->store->device->backend->exec_find_fault(p->exec, first, last - first, &fault);
+        p->store->device->backend->exec_find_fault(p->now->exec, first, last - first, &fault);
     if (result)
         return result;
     if (fault >= p->code->list.launch_count) {
@@ -389,17 +392,18 @@ static dt_result dti_step_fault(dt_program *p, dt_report *r, uint32_t segments) 
 
 static dt_result dti_step_finish(dt_program *p, dt_report *report) {
     dt_report local, *r = report ? report : &local;
-    const uint32_t *status = p->store->device->backend->memory_host(p->memories[DTI_ARENA_OUT]);
+    const uint32_t *status =
+        p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_OUT]);
     dti_drive_close(p);
     unsigned modes = dti_fp_enter();
     dti_report_fill(p, status, r);
     dti_fp_leave(modes);
     if (dti_step_faulty(p, status))
         return dti_step_fault(p, r, p->code->commit_segment);
-    p->store->steps += p->commits;
-    if (p->commits)
+    p->store->steps += p->now->commits;
+    if (p->now->commits)
         dti_store_remember(p, status);
-    dti_micro_done(p, p->micro + 1);
+    dti_micro_done(p, p->now->micro + 1);
     return DT_OK;
 }
 
@@ -408,11 +412,11 @@ DT_API dt_result dt_program_end(dt_program *p, dt_report *report) {
     dt_result result = dti_check_running(p);
     if (result)
         return result;
-    if (p->at != p->end) {
+    if (p->now->at != p->now->end) {
         return dti_fail(
             p->base, DT_ERROR_INVALID,
             "program '%s': segment %u of %u has not been started; advance until DT_STEP_DONE",
-            p->code->label, p->at + 1, p->end);
+            p->code->label, p->now->at + 1, p->now->end);
     }
     result = dti_drive_wait(p);
     return result ? result : dti_step_finish(p, report);
@@ -425,7 +429,7 @@ DT_API dt_result dt_program_run(dt_program *p, const dt_step_desc *step, dt_repo
         result = dt_program_begin(p, step);
     if (result)
         return result;
-    result = dti_drive_start(p, p->end);
+    result = dti_drive_start(p, p->now->end);
     if (!result)
         result = dti_drive_wait(p);
     return result ? result : dti_step_finish(p, report);
@@ -455,7 +459,8 @@ DT_API dt_result dt_program_weigh(dt_program *p, double *weights) {
         result = dti_drive_alone(p, p->code->weigh_segment);
     if (result)
         return result;
-    const uint32_t *status = p->store->device->backend->memory_host(p->memories[DTI_ARENA_OUT]);
+    const uint32_t *status =
+        p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_OUT]);
     for (uint32_t i = 0; i < p->code->loss_count; i++) {
         bool counted = p->code->static_weight[i] > 0.0;
         weights[i] += counted ? p->code->static_weight[i]
