@@ -255,7 +255,7 @@ build_tests() {
         object=$out/$(basename "$source" .c).o
         objects="$objects $object"
         sources="$source $(echo tests/*.h) dtrain.h $out/flags"
-        case $source in tests/main.c | tests/test_fuzz.c) sources="$sources tests" ;; esac
+        case $source in tests/main.c | tests/test_fuzz.c) sources="$sources tests tools/launches.h" ;; esac
         # shellcheck disable=SC2086
         if newer "$object" $sources; then continue; fi
         say "$CC $source"

@@ -187,6 +187,7 @@ DTI_OPTIMIZE_END
 #endif
 #include "backend/vulkan/device.h"
 #include "backend/vulkan/hazard.c"
+#include "backend/vulkan/grid.c"
 #include "backend/vulkan/shader.c"
 #include "backend/vulkan/load.c"
 #include "backend/vulkan/vk_memory.c"

@@ -49,6 +49,7 @@ static FILE *harness_stream(int descriptor, const char *mode) {
 #include "test_checkpoint.c"
 #include "test_outside.c"
 #include "test_lower.c"
+#include "test_launches.c"
 #include "test_program.c"
 #include "test_ops.c"
 #include "test_rows.c"

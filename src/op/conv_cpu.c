@@ -161,19 +161,51 @@ static uint64_t dti_conv_dw_invocations(const dti_launch *l, uint32_t variant,
            a->groups * a->splits;
 }
 
+static uint64_t dti_conv_flops(const dti_args_conv *a) {
+    return 2ull * a->n * a->oh * a->ow * a->groups * a->co * a->ci * a->kh * a->kw;
+}
+
+/* Source channels of taps, or of rows of taps. */
+static dti_effort dti_conv_forward_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
+    const dti_args_conv *a = &l->args.conv;
+    uint32_t spec[4];
+    (void)variant, (void)local;
+    dti_conv_forward_tile(l, spec);
+    return (dti_effort){(uint64_t)a->ci * a->kh * (spec[2] ? 1 : a->kw), dti_conv_flops(a)};
+}
+
 /* (x, w, y, bias); spec0: 1 = bias; spec1 */
 DTI_KERNEL(CONV, conv, "rrwr", ITEM, .run = dti_cpu_conv, .outer = dti_cpu_items_conv,
            .grain = dti_cpu_grain_conv, .scratch_bytes = dti_cpu_scratch_conv,
            .takes = dti_product_takes, .put_mask = dti_conv_put_mask, .local = {64},
-           .tile = dti_conv_forward_tile, .invocations = dti_conv_forward_invocations);
+           .tile = dti_conv_forward_tile, .invocations = dti_conv_forward_invocations,
+           .effort = dti_conv_forward_effort);
+
+static dti_effort dti_conv_dx_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
+    const dti_args_conv *a = &l->args.conv;
+    const uint64_t rows = dti_ceil_div(a->kh, a->stride_h), cols = dti_ceil_div(a->kw, a->stride_w);
+    uint32_t spec[4];
+    (void)variant, (void)local;
+    dti_conv_dx_tile(l, spec);
+    return (dti_effort){a->co * rows * (spec[2] ? 1 : cols), dti_conv_flops(a)};
+}
 
 /* (y, w, x, bias or mask); spec0, spec1 */
 DTI_KERNEL(CONV_DX, conv_dx, "rrwr", ITEM, .run = dti_cpu_conv, .outer = dti_cpu_items_conv,
            .grain = dti_cpu_grain_conv, .scratch_bytes = dti_cpu_scratch_conv,
            .takes = dti_product_takes, .put_mask = dti_conv_dx_put_mask, .local = {64},
-           .tile = dti_conv_dx_tile, .invocations = dti_conv_dx_invocations);
+           .tile = dti_conv_dx_tile, .invocations = dti_conv_dx_invocations,
+           .effort = dti_conv_dx_effort);
+
+/* Positions of the samples of a part. */
+static dti_effort dti_conv_dw_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
+    const dti_args_conv *a = &l->args.conv;
+    (void)variant, (void)local;
+    return (dti_effort){dti_ceil_div(a->n, a->splits) * a->oh * a->ow, dti_conv_flops(a)};
+}
 
 /* (y, x, partial w) */
 DTI_KERNEL(CONV_DW, conv_dw, "rrw", ITEM, .run = dti_cpu_conv_dw, .outer = dti_cpu_items_conv_dw,
            .grain = dti_cpu_grain_conv_dw, .scratch_bytes = dti_cpu_scratch_conv_dw, .local = {64},
-           .tile = dti_conv_dw_tile, .invocations = dti_conv_dw_invocations);
+           .tile = dti_conv_dw_tile, .invocations = dti_conv_dw_invocations,
+           .effort = dti_conv_dw_effort);

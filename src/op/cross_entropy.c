@@ -483,12 +483,18 @@ static int64_t dti_cpu_grain_xent(const dti_cpu_task *task) {
 
 /* ---- Rows of the tables */
 
+static dti_effort dti_xent_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
+    (void)variant;
+    return dti_effort_rows(l->args.xent.rows, l->args.xent.classes, 3, local);
+}
+
 /* -> pairs [rows, 2]; spec0: DTI_XENT_*, spec1: s */
-DTI_KERNEL(XENT, xent, "rrrw", GROUP, .run = dti_cpu_xent, .grain = dti_cpu_grain_xent);
+DTI_KERNEL(XENT, xent, "rrrw", GROUP, .run = dti_cpu_xent, .grain = dti_cpu_grain_xent,
+           .effort = dti_xent_effort);
 
 /* (logits, target, s, dlogits) */
 DTI_KERNEL(XENT_GRAD, xent_grad, "rrrw", GROUP, .run = dti_cpu_xent_grad,
-           .grain = dti_cpu_grain_xent);
+           .grain = dti_cpu_grain_xent, .effort = dti_xent_effort);
 
 DTI_FAMILY(cross_entropy, .shape = dti_cross_entropy_shape, .grad = dti_cross_entropy_grad_rule,
            .labels = dti_targets_labels, .weight = dti_cross_entropy_weight_of);

@@ -161,9 +161,15 @@ static int64_t dti_cpu_grain_scatter_add(const dti_cpu_task *task) {
 /* (table, index, y) item = element of y */
 DTI_KERNEL(GATHER, gather, "rrw", ITEM, .run = dti_cpu_gather, .grain = dti_cpu_grain_copy);
 
+static dti_effort dti_scatter_add_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
+    const dti_args_gather *a = &l->args.gather;
+    (void)variant, (void)local;
+    return (dti_effort){a->n, (uint64_t)a->n * a->table_rows * a->cols};
+}
+
 /* (dy, index, dtable) item = element of dtable */
 DTI_KERNEL(SCATTER_ADD, scatter_add, "rrw", ITEM, .run = dti_cpu_scatter_add,
-           .grain = dti_cpu_grain_scatter_add);
+           .grain = dti_cpu_grain_scatter_add, .effort = dti_scatter_add_effort);
 
 DTI_FAMILY(gather, .shape = dti_gather_shape, .grad = dti_gather_grad, .labels = dti_gather_labels);
 

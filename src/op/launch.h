@@ -42,6 +42,12 @@ typedef struct dti_launch {
     dti_args args;
 } dti_launch;
 
+/* What a launch asks of a device that runs workgroups: the steps that its busiest invocation makes
+ * one after the other, each a pass of an inner loop, and the operations on floats of all. */
+typedef struct dti_effort {
+    uint64_t steps, flops;
+} dti_effort;
+
 /* ITEM: one invocation for each item of a launch; GROUP: one workgroup for each. */
 typedef enum dti_span { DTI_SPAN_ITEM, DTI_SPAN_GROUP } dti_span;
 
@@ -52,6 +58,8 @@ typedef struct dti_view dti_view;
 typedef struct dti_grid_device {
     uint32_t invocations_max; /* of a workgroup */
     bool fast_shared;         /* shared memory is memory of its own */
+    bool portable;            /* variant 0 alone */
+    bool software;            /* a processor, whose invocations are elements of vectors */
 } dti_grid_device;
 
 /* All that the layers above know of a kernel. Its row is a DTI_KERNEL beside the op that emits it;
@@ -82,6 +90,8 @@ typedef struct dti_kernel_info {
     uint32_t (*variant)(const dti_launch *launch, const dti_grid_device *device);
     void (*tile)(const dti_launch *launch, uint32_t spec[4]);
     uint64_t (*invocations)(const dti_launch *launch, uint32_t variant, const uint32_t spec[4]);
+    /* local: invocations of a workgroup. NULL: a step and an operation for each item. */
+    dti_effort (*effort)(const dti_launch *launch, uint32_t variant, uint32_t local);
     /* On the CPU: computes items [begin, end) of the outer index space. scratch: this worker's,
      * 64-byte aligned, scratch_bytes() long. */
     void (*run)(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch);
@@ -104,6 +114,12 @@ DTI_KERNEL_LIST(DTI_X)
 #undef DTI_X
 
 static const dti_kernel_info *dti_kernel_info_of(uint32_t kernel);
+static dti_effort dti_launch_effort(const dti_launch *launch, uint32_t variant, uint32_t local);
+/* Of workgroups that go over a row each, `passes` times, its elements shared out to invocations. */
+static inline dti_effort dti_effort_rows(uint64_t rows, uint64_t cols, uint32_t passes,
+                                         uint32_t local) {
+    return (dti_effort){passes * ((cols + local - 1) / local), passes * rows * cols};
+}
 /* Whether an operand is a 16-bit float. */
 static inline bool dti_launch_is_half(const dti_launch *launch) {
     bool half = false;

@@ -188,11 +188,23 @@ static void dti_cpu_seed(const dti_cpu_task *task, int64_t begin, int64_t end, v
 
 /* ---- Rows of the tables */
 
+static dti_effort dti_term_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
+    const dti_args_term *a = &l->args.term;
+    (void)variant;
+    return (dti_effort){dti_effort_rows(1, DTI_MIN(a->n, a->chunk), 1, local).steps, 2ull * a->n};
+}
+
 /* spec0: DTI_TERM_*; -> pairs [ceil(n/chunk), 2] */
-DTI_KERNEL(TERM, term, "rrw", GROUP, .run = dti_cpu_term, .grain = dti_cpu_grain_term);
+DTI_KERNEL(TERM, term, "rrw", GROUP, .run = dti_cpu_term, .grain = dti_cpu_grain_term,
+           .effort = dti_term_effort);
+
+static dti_effort dti_term_sum_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
+    (void)variant;
+    return dti_effort_rows(1, l->args.term.n, 1, local);
+}
 
 /* n pairs -> 1 pair, one workgroup */
-DTI_KERNEL(TERM_SUM, term_sum, "rw", GROUP, .run = dti_cpu_term_sum);
+DTI_KERNEL(TERM_SUM, term_sum, "rw", GROUP, .run = dti_cpu_term_sum, .effort = dti_term_sum_effort);
 
 /* (a, b, seed, da); TERM args, chunk: where the seed is */
 DTI_KERNEL(TERM_GRAD, term_grad, "rrrw", ITEM, .run = dti_cpu_term_grad,

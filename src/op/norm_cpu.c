@@ -391,21 +391,44 @@ static uint64_t dti_norm_invocations(const dti_launch *l, uint32_t variant,
     return dti_ceil_div(l->args.norm.n, 4);
 }
 
+/* Twice, in fours where its runs are of fours. */
+static dti_effort dti_norm_stats_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
+    const dti_args_norm *a = &l->args.norm;
+    const uint32_t run = a->batch ? a->spatial : a->cols;
+    const dti_effort each = dti_effort_rows(a->groups, a->cols / (run % 4 ? 1 : 4), 2, local);
+    (void)variant;
+    return (dti_effort){each.steps, 6ull * a->groups * a->cols};
+}
+
 /* (x, stats) item = group; spec0: 1 = RMS */
 DTI_KERNEL(NORM_STATS, norm_stats, "rw", GROUP, .run = dti_cpu_norm_stats,
-           .grain = dti_cpu_grain_norm_groups);
+           .grain = dti_cpu_grain_norm_groups, .effort = dti_norm_stats_effort);
 
 /* (x, stats, [w|b], y); spec0: DTI_NORM_*; spec1 */
 DTI_KERNEL(NORM, norm, "rrrw", ITEM, .run = dti_cpu_norm, .outer = dti_cpu_items_norm,
            .grain = dti_cpu_grain_norm, .scratch_bytes = dti_cpu_scratch_norm,
            .takes = dti_norm_takes, .invocations = dti_norm_invocations);
 
+static dti_effort dti_norm_dx_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
+    const dti_args_norm *a = &l->args.norm;
+    (void)variant;
+    return (dti_effort){dti_effort_rows(a->groups, a->cols, 3, local).steps, 12ull * a->n};
+}
+
 /* (x, dy, w, dx), not batch; item = group; spec0: RMS, spec1: 1 = w */
 DTI_KERNEL(NORM_DX, norm_dx, "rrrw", GROUP, .run = dti_cpu_norm_dx,
-           .grain = dti_cpu_grain_norm_groups);
+           .grain = dti_cpu_grain_norm_groups, .effort = dti_norm_dx_effort);
+
+static dti_effort dti_norm_dw_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
+    const dti_args_norm *a = &l->args.norm;
+    (void)variant;
+    return (dti_effort){dti_effort_rows(a->channels, a->n / a->channels, 1, local).steps,
+                        6ull * a->n};
+}
 
 /* (x, stats, dy, [dw|db]) item = channel */
-DTI_KERNEL(NORM_DW, norm_dw, "rrrw", GROUP, .run = dti_cpu_norm_dw, .grain = dti_cpu_grain_norm_dw);
+DTI_KERNEL(NORM_DW, norm_dw, "rrrw", GROUP, .run = dti_cpu_norm_dw, .grain = dti_cpu_grain_norm_dw,
+           .effort = dti_norm_dw_effort);
 
 /* (x, dy, [stats|dw|db|w], dx); spec0: 1 = train */
 DTI_KERNEL(BATCH_DX, batch_dx, "rrrw", ITEM, .run = dti_cpu_batch_dx,

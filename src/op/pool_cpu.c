@@ -314,9 +314,19 @@ static bool dti_max_pool_grad_takes(const dti_launch *l, uint32_t epilogue, cons
            l->args.pool.x_offset == (uint32_t)mask->offset;
 }
 
+/* Of a window; of an adaptive one, of the largest. */
+static dti_effort dti_pool_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
+    const dti_args_pool *a = &l->args.pool;
+    const bool adaptive = l->kernel == DTI_K_AVG_POOL && l->spec[0] == DTI_POOL_ADAPTIVE;
+    const uint64_t rows = adaptive ? dti_ceil_div(a->ih, a->oh) : a->kh;
+    const uint64_t cols = adaptive ? dti_ceil_div(a->iw, a->ow) : a->kw;
+    (void)variant, (void)local;
+    return (dti_effort){rows * cols, rows * cols * a->n * a->oh * a->ow};
+}
+
 /* (x, g, y): y = g where x is largest */
 DTI_KERNEL(MAX_POOL, max_pool, "rrw", ITEM, .run = dti_cpu_max_pool, .outer = dti_cpu_items_pool,
-           .grain = dti_cpu_grain_pool);
+           .grain = dti_cpu_grain_pool, .effort = dti_pool_effort);
 
 /* (x, y, g): its adjoint; spec1 */
 DTI_KERNEL(MAX_POOL_GRAD, max_pool_grad, "rrw", ITEM, .run = dti_cpu_max_pool_grad,
@@ -325,7 +335,7 @@ DTI_KERNEL(MAX_POOL_GRAD, max_pool_grad, "rrw", ITEM, .run = dti_cpu_max_pool_gr
 
 /* (x, y); spec0: DTI_POOL_* */
 DTI_KERNEL(AVG_POOL, avg_pool, "rw", ITEM, .run = dti_cpu_avg_pool, .outer = dti_cpu_items_pool,
-           .grain = dti_cpu_grain_pool);
+           .grain = dti_cpu_grain_pool, .effort = dti_pool_effort);
 
 /* (y, x) */
 DTI_KERNEL(AVG_POOL_GRAD, avg_pool_grad, "rw", ITEM, .run = dti_cpu_avg_pool_grad,

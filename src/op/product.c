@@ -437,12 +437,19 @@ static uint64_t dti_gemm_invocations(const dti_launch *l, uint32_t variant,
     return dti_ceil_div(g->m, 8) * dti_ceil_div(g->n, 4) * batch;
 }
 
+/* Either variant adds over k in one chain. */
+static dti_effort dti_gemm_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
+    const dti_args_gemm *g = &l->args.gemm;
+    (void)variant, (void)local;
+    return (dti_effort){g->k, 2ull * g->m * g->n * g->k * g->batch0 * g->batch1};
+}
+
 /* spec0: 1 = bias; spec1: epilogue */
 DTI_KERNEL(GEMM, gemm, "rrwr", ITEM, .run = dti_cpu_gemm, .halves = true,
            .outer = dti_cpu_items_gemm, .grain = dti_cpu_grain_gemm,
            .scratch_bytes = dti_cpu_scratch_gemm, .takes = dti_product_takes,
            .put_mask = dti_gemm_put_mask, .local = {64, 256}, .variant = dti_gemm_variant,
-           .tile = dti_gemm_tile, .invocations = dti_gemm_invocations);
+           .tile = dti_gemm_tile, .invocations = dti_gemm_invocations, .effort = dti_gemm_effort);
 
 DTI_FAMILY(matmul, .shape = dti_matmul_shape, .grad = dti_matmul_grad, .macs = dti_matmul_macs);
 

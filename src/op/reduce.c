@@ -445,11 +445,23 @@ static int64_t dti_cpu_grain_reduce(const dti_cpu_task *task) {
 
 /* ---- Rows of the tables */
 
+static dti_effort dti_reduce_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
+    const dti_args_reduce *a = &l->args.reduce;
+    (void)variant, (void)local;
+    return (dti_effort){a->r, (uint64_t)a->n * a->r};
+}
+
 /* spec0: DTI_R_*; serial over j */
-DTI_KERNEL(REDUCE, reduce, "rw", ITEM, .run = dti_cpu_reduce, .grain = dti_cpu_grain_reduce);
+DTI_KERNEL(REDUCE, reduce, "rw", ITEM, .run = dti_cpu_reduce, .grain = dti_cpu_grain_reduce,
+           .effort = dti_reduce_effort);
+
+static dti_effort dti_reduce_row_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
+    (void)variant;
+    return dti_effort_rows(l->args.reduce.n, l->args.reduce.r, 1, local);
+}
 
 /* spec0: DTI_R_*; a workgroup over j */
 DTI_KERNEL(REDUCE_ROW, reduce_row, "rw", GROUP, .run = dti_cpu_reduce_row,
-           .grain = dti_cpu_grain_reduce);
+           .grain = dti_cpu_grain_reduce, .effort = dti_reduce_row_effort);
 
 DTI_FAMILY(reduce, .shape = dti_reduce_shape, .grad = dti_reduce_grad);

@@ -150,12 +150,23 @@ static int64_t dti_cpu_grain_rows(const dti_cpu_task *task) {
 
 /* ---- Rows of the tables */
 
+static dti_effort dti_softmax_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
+    (void)variant;
+    return dti_effort_rows(l->args.rows.rows, l->args.rows.cols, 3, local);
+}
+
 /* spec0: 1 = log */
-DTI_KERNEL(SOFTMAX, softmax, "rw", GROUP, .run = dti_cpu_softmax, .grain = dti_cpu_grain_rows);
+DTI_KERNEL(SOFTMAX, softmax, "rw", GROUP, .run = dti_cpu_softmax, .grain = dti_cpu_grain_rows,
+           .effort = dti_softmax_effort);
+
+static dti_effort dti_softmax_grad_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
+    (void)variant;
+    return dti_effort_rows(l->args.rows.rows, l->args.rows.cols, 2, local);
+}
 
 /* (y, dy, dx); spec0: 1 = log */
 DTI_KERNEL(SOFTMAX_GRAD, softmax_grad, "rrw", GROUP, .run = dti_cpu_softmax_grad,
-           .grain = dti_cpu_grain_rows);
+           .grain = dti_cpu_grain_rows, .effort = dti_softmax_grad_effort);
 
 DTI_FAMILY(softmax, .shape = dti_softmax_shape, .grad = dti_softmax_grad_rule,
            .lower = dti_softmax_lower);

@@ -33,6 +33,11 @@ static const dti_kernel_info *dti_kernel_info_of(uint32_t kernel) {
     return dti_kernel_table[kernel];
 }
 
+static dti_effort dti_launch_effort(const dti_launch *launch, uint32_t variant, uint32_t local) {
+    const dti_kernel_info *kernel = dti_kernel_info_of(launch->kernel);
+    return kernel->effort ? kernel->effort(launch, variant, local) : (dti_effort){1, launch->items};
+}
+
 static bool dti_launch_makes_floats(const dti_launch *launch) {
     const dti_kernel_info *kernel = dti_kernel_info_of(launch->kernel);
     return !kernel->moves || !kernel->moves(launch);

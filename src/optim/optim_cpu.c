@@ -243,15 +243,29 @@ static void dti_cpu_scan(const dti_cpu_task *task, int64_t begin, int64_t end, v
 DTI_KERNEL(ACCUMULATE, accumulate, "ru", ITEM, .run = dti_cpu_accumulate,
            .grain = dti_cpu_grain_flat);
 
+static dti_effort dti_blocks_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
+    (void)variant;
+    return (dti_effort){dti_effort_rows(1, DTI_BLOCK / 4, 1, local).steps,
+                        l->items * 2 * DTI_BLOCK};
+}
+
 /* (grads, table, pairs [blocks, 2]) */
 DTI_KERNEL(GRAD_NORM, grad_norm, "rrw", GROUP, .run = dti_cpu_grad_norm,
-           .grain = dti_cpu_grain_blocks);
+           .grain = dti_cpu_grain_blocks, .effort = dti_blocks_effort);
+
+static dti_effort dti_clip_finish_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
+    const dti_args_commit *a = &l->args.commit;
+    (void)variant;
+    return dti_effort_rows(1, DTI_MAX(a->blocks, a->terms), 1, local);
+}
 
 /* (pairs, status, state) one workgroup */
-DTI_KERNEL(CLIP_FINISH, clip_finish, "ruu", GROUP, .run = dti_cpu_clip_finish);
+DTI_KERNEL(CLIP_FINISH, clip_finish, "ruu", GROUP, .run = dti_cpu_clip_finish,
+           .effort = dti_clip_finish_effort);
 
 /* (params, grads, state, table) spec0: DTI_OPTIM_* */
-DTI_KERNEL(OPTIM, optim, "urur", GROUP, .run = dti_cpu_optim, .grain = dti_cpu_grain_blocks);
+DTI_KERNEL(OPTIM, optim, "urur", GROUP, .run = dti_cpu_optim, .grain = dti_cpu_grain_blocks,
+           .effort = dti_blocks_effort);
 
 /* (state, table, status) */
 DTI_KERNEL(OPTIM_TICK, optim_tick, "uru", ITEM, .run = dti_cpu_optim_tick,

@@ -121,6 +121,13 @@ static dt_result dti_vk_memory_write(dti_memory *memory, uint64_t offset, const 
 static dt_result dti_vk_memory_read(dti_memory *memory, uint64_t offset, void *data,
                                     uint64_t bytes);
 
+/* ---- grid.c: functions of a launch and what is known of a device */
+static uint32_t dti_vk_grid_variant(const dti_launch *launch, const dti_grid_device *device);
+static void dti_vk_spec_of(const dti_launch *launch, uint32_t spec[4]);
+static uint32_t dti_vk_grid_local(uint32_t kernel, uint32_t variant, const dti_grid_device *device);
+static uint64_t dti_vk_groups_of(const dti_launch *launch, const uint32_t spec[4], uint32_t variant,
+                                 uint32_t local);
+
 /* ---- pipeline.c */
 static dt_result dti_vk_layouts_create(dti_vk_device *device); /* and the pipeline cache */
 static void dti_vk_layouts_destroy(dti_vk_device *device);
@@ -181,6 +188,9 @@ typedef struct dti_vk_hazard {
     dti_vk_access access[DTI_VK_ACCESSES_MAX];
 } dti_vk_hazard;
 
+/* At most DTI_BINDINGS_MAX; how many. */
+static uint32_t dti_vk_accesses_of(const dti_launch *launch, const dti_place *places,
+                                   dti_vk_access *accesses);
 /* Adds a launch's accesses (at most DTI_BINDINGS_MAX); true: put a barrier before the launch. */
 static bool dti_vk_hazard_add(dti_vk_hazard *hazard, const dti_vk_access *accesses, uint32_t count);
 

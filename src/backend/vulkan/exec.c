@@ -144,14 +144,6 @@ static void dti_vk_fold(uint64_t groups, uint32_t *x, uint32_t *y) {
     *x = *y ? (uint32_t)((groups + *y - 1) / *y) : 0;
 }
 
-static uint64_t dti_vk_groups_of(const dti_launch *launch, const uint32_t spec[4], uint32_t variant,
-                                 uint32_t local) {
-    const dti_kernel_info *kernel = dti_kernel_info_of(launch->kernel);
-    if (kernel->invocations)
-        return dti_ceil_div(kernel->invocations(launch, variant, spec), local);
-    return kernel->span == DTI_SPAN_GROUP ? launch->items : dti_ceil_div(launch->items, local);
-}
-
 static dt_result dti_vk_add_work(dti_vk_build *b, uint32_t number) {
     dti_vk_exec *e = b->exec;
     const dti_launch *launch = &b->desc->launches[number];
@@ -274,19 +266,6 @@ static void dti_vk_record_work(const dti_vk_exec *e, dti_VkCommandBuffer command
                     work->y);
 }
 
-static uint32_t dti_vk_accesses_of(const dti_vk_build *b, const dti_launch *launch,
-                                   dti_vk_access *accesses) {
-    const dti_kernel_info *info = dti_kernel_info_of(launch->kernel);
-    for (int i = 0; i < info->bindings; i++) {
-        const dti_place *p = &b->desc->places[launch->value[i]];
-        accesses[i] = (dti_vk_access){.memory = p->memory,
-                                      .write = info->access[i] != 'r',
-                                      .begin = p->offset,
-                                      .end = p->offset + p->bytes};
-    }
-    return info->bindings;
-}
-
 static void dti_vk_record_launches(const dti_vk_build *b, dti_VkCommandBuffer command,
                                    const dti_segment *segment) {
     dti_vk_exec *e = b->exec;
@@ -295,7 +274,7 @@ static void dti_vk_record_launches(const dti_vk_build *b, dti_VkCommandBuffer co
         dti_vk_access accesses[DTI_BINDINGS_MAX];
         if (!e->work[i].x)
             continue;
-        uint32_t count = dti_vk_accesses_of(b, &b->desc->launches[i], accesses);
+        uint32_t count = dti_vk_accesses_of(&b->desc->launches[i], b->desc->places, accesses);
         if (dti_vk_hazard_add(&hazard, accesses, count))
             dti_vk_barrier_compute(e->device, command);
         dti_vk_record_work(e, command, i);

@@ -2,6 +2,19 @@
 
 #ifndef DT_NO_VULKAN
 
+static uint32_t dti_vk_accesses_of(const dti_launch *launch, const dti_place *places,
+                                   dti_vk_access *accesses) {
+    const dti_kernel_info *info = dti_kernel_info_of(launch->kernel);
+    for (int i = 0; i < info->bindings; i++) {
+        const dti_place *p = &places[launch->value[i]];
+        accesses[i] = (dti_vk_access){.memory = p->memory,
+                                      .write = info->access[i] != 'r',
+                                      .begin = p->offset,
+                                      .end = p->offset + p->bytes};
+    }
+    return info->bindings;
+}
+
 static bool dti_vk_conflict(const dti_vk_access *a, const dti_vk_access *b) {
     return (a->write || b->write) && a->memory == b->memory && a->begin < b->end &&
            b->begin < a->end;

@@ -181,30 +181,21 @@ static bool dti_vk_has_fast_shared(const dti_vk_device *device) {
            vendor != 0x5143;
 }
 
+static dti_grid_device dti_vk_grid_device(const dti_vk_device *device) {
+    return (dti_grid_device){.invocations_max = device->head.info.workgroup_invocations,
+                             .fast_shared = dti_vk_has_fast_shared(device),
+                             .portable = device->instance->options.no_fast,
+                             .software = device->head.info.kind == DT_DEVICE_SOFTWARE};
+}
+
 static uint32_t dti_vk_variant_of(const dti_vk_device *device, const dti_launch *launch) {
-    const dti_kernel_info *kernel = dti_kernel_info_of(launch->kernel);
-    const dti_grid_device d = {.invocations_max = device->head.info.workgroup_invocations,
-                               .fast_shared = dti_vk_has_fast_shared(device)};
-    return kernel->variant && !device->instance->options.no_fast ? kernel->variant(launch, &d) : 0;
+    const dti_grid_device d = dti_vk_grid_device(device);
+    return dti_vk_grid_variant(launch, &d);
 }
 
-/* The launch's selectors and those that the device decides. */
-static void dti_vk_spec_of(const dti_launch *launch, uint32_t spec[4]) {
-    memcpy(spec, launch->spec, sizeof launch->spec);
-    if (dti_kernel_info_of(launch->kernel)->tile)
-        dti_kernel_info_of(launch->kernel)->tile(launch, spec);
-}
-
-/* 128 is what every device has. An invocation that does the work of many has smaller workgroups,
- * which spread a small product over more of the device. Where a workgroup meets at barriers, a
- * software driver switches between its vectors at each of them: 8 invocations are one vector
- * (GRAD_NORM on lavapipe: 4.3 ms at 128, 0.45 ms at 8). */
 static uint32_t dti_vk_local_of(const dti_vk_device *device, uint32_t kernel, uint32_t variant) {
-    const dti_kernel_info *info = dti_kernel_info_of(kernel);
-    const bool software = device->head.info.kind == DT_DEVICE_SOFTWARE;
-    if (info->local[variant])
-        return info->local[variant];
-    return software && info->span == DTI_SPAN_GROUP ? 8 : 128;
+    const dti_grid_device d = dti_vk_grid_device(device);
+    return dti_vk_grid_local(kernel, variant, &d);
 }
 
 static dt_result dti_vk_pipeline_compile(dti_vk_device *device, dti_vk_pipeline *p) {
