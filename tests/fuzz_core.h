@@ -217,7 +217,32 @@ static size_t fuzz_drain(fuzz_world *w, fuzz_conn *c, size_t most) {
 
 /* ---- what holds after every event */
 
-static void fuzz_check_peer(const dti_core *core, uint32_t rank) {
+/* What was sent on one connection and is not acknowledged. */
+FUZZ_UNWATCHED static void fuzz_check_back(const dti_core *core, const dti_backlog *b, bool data) {
+    uint64_t chunks = 0, small = b->small_from;
+    uint32_t held = 0;
+    FUZZ_CHECK(b->acknowledged <= b->resend && b->resend <= b->sent && b->told <= b->received);
+    FUZZ_CHECK(!b->bye_sent || b->bye_at + 1 == b->sent || b->acknowledged == b->sent);
+    FUZZ_CHECK(b->frames || b->sent - b->acknowledged <= b->bye_sent);
+    FUZZ_CHECK(b->sent - b->acknowledged <= DTI_BACKLOG_FRAMES + b->bye_sent);
+    for (uint64_t n = b->acknowledged; n < b->sent; n++) {
+        const dti_sent_frame *kept = dti_backlog_kept(b, n);
+        if (!kept)
+            continue;
+        FUZZ_CHECK(dti_frame_is_kept(kept->frame.type) && small <= kept->to);
+        FUZZ_CHECK(!kept->flight == !dti_frame_is_payload(kept->frame.type));
+        FUZZ_CHECK(!(chunks & kept->chunks) && (kept->own || !kept->chunks));
+        FUZZ_CHECK(!kept->held || (data && kept->whole && !kept->own));
+        chunks |= kept->chunks;
+        small = kept->to;
+        held += kept->held;
+    }
+    FUZZ_CHECK(b->chunk_used == chunks && b->held == held);
+    FUZZ_CHECK(b->small_from <= b->small_to && b->small_to - b->small_from <= DTI_BACKLOG_UNITS);
+    FUZZ_CHECK(core->set.window * core->set.chunk_bytes >= 64u * b->part_bytes);
+}
+
+FUZZ_UNWATCHED static void fuzz_check_peer(const dti_core *core, uint32_t rank) {
     const dti_peer *p = &core->peers[rank];
     uint32_t at = 0;
     FUZZ_CHECK(p->early_bytes <= DTI_EARLY_UNITS * 64u && p->post_count <= DTI_PENDING_MAX);
@@ -233,11 +258,28 @@ static void fuzz_check_peer(const dti_core *core, uint32_t rank) {
         FUZZ_CHECK(!p->data[k] ||
                    (p->data[k]->peer == rank && p->data[k]->socket == k &&
                     p->data[k]->channel == DTI_CHANNEL_DATA && p->data[k]->state != DTI_LINK_FREE));
+    for (uint32_t k = 0; k <= core->set.sockets; k++)
+        fuzz_check_back(core, &p->backs[k], k < core->set.sockets);
     FUZZ_CHECK(!p->control || (p->control->peer == rank && p->control->state != DTI_LINK_FREE &&
                                p->control->channel == DTI_CHANNEL_CONTROL));
 }
 
-static void fuzz_check_track(const dti_core *core, const dti_flight *f, uint32_t step) {
+/* The frames that are kept and whose bodies are an operation's own. */
+FUZZ_UNWATCHED static uint32_t fuzz_kept_of(const dti_core *core, const dti_flight *f) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < core->set.size * (core->set.sockets + 1); i++) {
+        const dti_backlog *b =
+            &core->peers[i / (core->set.sockets + 1)].backs[i % (core->set.sockets + 1)];
+        for (uint64_t n = b->acknowledged; n < b->sent; n++) {
+            const dti_sent_frame *kept = dti_backlog_kept(b, n);
+            count += kept && kept->flight == f && !kept->own;
+        }
+    }
+    return count;
+}
+
+FUZZ_UNWATCHED static void fuzz_check_track(const dti_core *core, const dti_flight *f,
+                                            uint32_t step) {
     const dti_schedule_step *s = &f->schedule.steps[step];
     const dti_track *t = &f->tracks[step];
     FUZZ_CHECK(t->done <= t->total && t->total == dti_chunks(&f->schedule, s->count));
@@ -258,7 +300,7 @@ typedef struct fuzz_active {
     uint32_t count;
 } fuzz_active;
 
-static void fuzz_check_flight(const dti_core *core, const dti_flight *f) {
+FUZZ_UNWATCHED static void fuzz_check_flight(const dti_core *core, const dti_flight *f) {
     uint32_t undone = 0;
     if (!f->id)
         return;
@@ -268,14 +310,19 @@ static void fuzz_check_flight(const dti_core *core, const dti_flight *f) {
         undone += f->tracks[i].done < f->tracks[i].total;
     }
     FUZZ_CHECK(f->undone == undone);
-    FUZZ_CHECK(f->finished == (undone == 0) || f->result != DT_OK);
+    FUZZ_CHECK(f->result != DT_OK || f->finished == (undone == 0 && !f->parting));
+    FUZZ_CHECK(!f->parting || (!f->finished && undone == 0 && f->unacknowledged));
+    FUZZ_CHECK(f->unacknowledged == fuzz_kept_of(core, f));
+    /* Its memory is the application's again, unless nothing is sent any more. */
+    FUZZ_CHECK(!f->finished || !f->unacknowledged || core->state >= DTI_CORE_SUSPECT);
     FUZZ_CHECK(!f->finished || f->result == DT_OK || core->state >= DTI_CORE_SUSPECT);
     /* Whoever waits would take the handle for pending, or for none. */
     FUZZ_CHECK(f->result != DT_ERROR_TIMEOUT && f->result != DT_ERROR_INVALID);
 }
 
 /* Where the body of a frame goes: to its chunk of an operation that goes on, or to the buffer. */
-static void fuzz_check_body(const dti_core *core, const fuzz_active *a, const dti_link *link) {
+FUZZ_UNWATCHED static void fuzz_check_body(const dti_core *core, const fuzz_active *a,
+                                           const dti_link *link) {
     const dti_flight *f = link->rx_flight;
     FUZZ_CHECK(link->body && link->body_left && link->body_left <= link->frame.length);
     const uint8_t *end = link->body + link->body_left;
@@ -302,7 +349,8 @@ static void fuzz_check_body(const dti_core *core, const fuzz_active *a, const dt
     }
 }
 
-static void fuzz_check_link(const dti_core *core, const fuzz_active *a, const dti_link *link) {
+FUZZ_UNWATCHED static void fuzz_check_link(const dti_core *core, const fuzz_active *a,
+                                           const dti_link *link) {
     FUZZ_CHECK(link->rx_from <= link->rx_to && link->rx_to <= DTI_LINK_BUFFER);
     FUZZ_CHECK(link->tx_from <= link->tx_to && link->tx_to <= DTI_LINK_BUFFER);
     FUZZ_CHECK(!link->data_left == !link->tx_flight);
@@ -317,8 +365,9 @@ static void fuzz_check_link(const dti_core *core, const fuzz_active *a, const dt
         fuzz_check_body(core, a, link);
 }
 
-static void fuzz_check_core(const dti_core *core) {
+FUZZ_UNWATCHED static void fuzz_check_core(const dti_core *core) {
     bool lent = !core->pool_user;
+    uint32_t parting = 0;
     fuzz_active active = {.count = 0};
     for (uint32_t i = 0; i < core->link_count; i++)
         if (core->links[i].state != DTI_LINK_FREE)
@@ -333,9 +382,10 @@ static void fuzz_check_core(const dti_core *core) {
     for (uint32_t i = 0; i < core->flight_count; i++) {
         const dti_flight *f = core->flights[i];
         fuzz_check_flight(core, f);
+        parting += f->parting;
         lent = lent || (f == core->pool_user && f->id && !f->finished && f->slots);
     }
-    FUZZ_CHECK(lent);
+    FUZZ_CHECK(lent && parting == core->parting);
     for (uint32_t i = 0; i < active.count; i++)
         fuzz_check_link(core, &active, active.links[i]);
 }

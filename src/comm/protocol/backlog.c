@@ -35,6 +35,11 @@ static dti_sent_frame *dti_backlog_at(const dti_backlog *b, uint64_t number) {
     return &b->frames[number % DTI_BACKLOG_FRAMES];
 }
 
+/* The frame of a number from `acknowledged` on; NULL: it is our BYE, which is not kept. */
+static dti_sent_frame *dti_backlog_kept(const dti_backlog *b, uint64_t number) {
+    return b->bye_sent && number == b->bye_at ? NULL : dti_backlog_at(b, number);
+}
+
 /* Where a body of `bytes` begins in `small`, in one piece; UINT64_MAX: there is no room. */
 static uint64_t dti_backlog_small(const dti_backlog *b, uint32_t bytes) {
     const uint64_t units = (bytes + 63) / 64, at = b->small_to % DTI_BACKLOG_UNITS;
@@ -124,11 +129,12 @@ static bool dti_backlog_copy(dti_backlog *b, dti_link *link, uint64_t number) {
 
 /* The oldest one is not needed any more. */
 static void dti_backlog_drop(dti_backlog *b) {
-    const uint64_t number = b->acknowledged++;
+    const uint64_t number = b->acknowledged;
+    const dti_sent_frame *kept = dti_backlog_kept(b, number);
+    b->acknowledged++;
     b->moved = true;
-    if (b->bye_sent && number == b->bye_at)
+    if (!kept)
         return;
-    const dti_sent_frame *kept = dti_backlog_at(b, number);
     if (dti_frame_is_payload(kept->frame.type) && !kept->own)
         kept->flight->unacknowledged--;
     b->chunk_used &= ~kept->chunks;

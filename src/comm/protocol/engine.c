@@ -210,8 +210,8 @@ static void dti_engine_parting(dti_core *core) {
 static void dti_engine_held(dti_core *core, dti_link *link) {
     dti_backlog *b = link->back;
     for (uint64_t n = b->acknowledged; b->held && n < b->sent; n++) {
-        dti_sent_frame *kept = dti_backlog_at(b, n);
-        if (n == b->bye_at || !kept->held)
+        dti_sent_frame *kept = dti_backlog_kept(b, n);
+        if (!kept || !kept->held)
             continue;
         if (!dti_backlog_copy(b, link, n)) {
             dti_link_ask(link);

@@ -402,8 +402,8 @@ static bool dti_flight_part(dti_core *core, dti_flight *f) {
         for (uint32_t k = 0; k < core->set.sockets; k++) {
             dti_backlog *b = &p->backs[k];
             for (uint64_t n = b->acknowledged; n < b->sent; n++) {
-                const dti_sent_frame *kept = dti_backlog_at(b, n);
-                if (kept->flight != f || kept->own || dti_backlog_copy(b, p->data[k], n))
+                const dti_sent_frame *kept = dti_backlog_kept(b, n);
+                if (!kept || kept->flight != f || kept->own || dti_backlog_copy(b, p->data[k], n))
                     continue;
                 dti_link_ask(p->data[k]);
                 break;

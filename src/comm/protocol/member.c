@@ -20,9 +20,11 @@ static bool dti_flight_needs(const dti_core *core, const dti_flight *f, uint32_t
             return true;
     for (uint32_t k = 0; k < core->set.sockets && f->parting; k++) {
         const dti_backlog *b = &core->peers[peer].backs[k];
-        for (uint64_t n = b->acknowledged; n < b->sent; n++)
-            if (dti_backlog_at(b, n)->flight == f && !dti_backlog_at(b, n)->own)
+        for (uint64_t n = b->acknowledged; n < b->sent; n++) {
+            const dti_sent_frame *kept = dti_backlog_kept(b, n);
+            if (kept && kept->flight == f && !kept->own)
                 return true;
+        }
     }
     return false;
 }
