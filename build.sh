@@ -111,7 +111,7 @@ setup_test() {
     setup_compiler
     need_tool python3-minimal python3
     # Two software drivers and the validation layers; without them the tests of Vulkan skip.
-    need mesa-vulkan-drivers libvulkan1 chromium-common vulkan-validationlayers
+    need mesa-vulkan-drivers libvulkan1 libvulkan-dev chromium-common vulkan-validationlayers
     # The header in other hosts: Clang, C++ and a locale with a decimal comma.
     need clang g++ locales
     # Applications that find it by CMake and by pkg-config.

@@ -14,6 +14,7 @@ extern "C" {
 #include "api/essay.h"
 #include "api/config.h"
 #include "api/base.h"
+#include "api/vulkan.h"
 #include "api/ctx.h"
 #include "api/tensor.h"
 #include "api/image.h"

@@ -15,6 +15,8 @@ ROW(STORE, dt_ctx_create, ) {
     desc.logger = wrong_logger(&here);
     desc.jobs.threads = COUNT_OR_0(0);
     desc.pipeline_cache_bytes = wrong_turn("a cache's bytes without it", 1) ? 8 : 0;
+    static const dt_vulkan_desc no_device;
+    desc.vulkan = wrong_turn("a Vulkan device without handles", 1) ? &no_device : NULL;
     desc.allocator = wrong_allocator(&here);
     if (wrong_turn("alloc without free", 1))
         desc.allocator.free = NULL;
@@ -229,7 +231,9 @@ ROW(STORE, dt_program_run, ) {
                          .micro = (uint32_t)INTEGER(0, 1, UINT32_MAX),
                          .micros = (uint32_t)INTEGER(1, 2, UINT32_MAX),
                          .weights = &weight,
-                         .coefficients = &coefficient};
+                         .coefficients = &coefficient,
+                         .wait = {(uint64_t)INTEGER(0, 1), 1},
+                         .signal = {(uint64_t)INTEGER(0, 1), 1}};
     return RESULT(dt_program_run(OBJECT(here.train), &step, NULL));
 }
 
@@ -269,7 +273,9 @@ ROW(STORE, dt_program_begin, ) {
                          .micro = (uint32_t)INTEGER(0, 1, UINT32_MAX),
                          .micros = (uint32_t)INTEGER(1, 2, UINT32_MAX),
                          .weights = &weight,
-                         .coefficients = &coefficient};
+                         .coefficients = &coefficient,
+                         .wait = {(uint64_t)INTEGER(0, 1), 1},
+                         .signal = {(uint64_t)INTEGER(0, 1), 1}};
     return RESULT(dt_program_begin(OBJECT(here.train), &step));
 }
 

@@ -11,6 +11,9 @@ typedef struct dt_ctx_desc {
     /* Path of the Vulkan loader; NULL = the system's. Not copied: it is used when devices are first
      * enumerated, so keep it valid. */
     const char *vulkan_loader;
+    /* The application's own device: the only Vulkan device that the context then has. It is looked
+     * at when the context is created. Copied; what it points to is not. NULL: dtrain makes one. */
+    const dt_vulkan_desc *vulkan;
     /* A blob that dt_ctx_pipeline_cache wrote in an earlier run. It is checked, and ignored if it
      * came from another device or driver. NULL = none. Copied. */
     const void *pipeline_cache;
@@ -52,7 +55,8 @@ typedef struct dt_device_info {
  * and must outlive the context (except pipeline_cache, which is copied too). On failure *out is
  * NULL and the text goes to desc's logger.
  * Ownership: yours; end it with dt_ctx_destroy. Errors: INVALID (alloc without free, threads below
- * -1 or above 1024, pipeline_cache_bytes without pipeline_cache), MEMORY.
+ * -1 or above 1024, pipeline_cache_bytes without pipeline_cache, a handle that .vulkan lacks),
+ * MEMORY; with .vulkan also UNSUPPORTED (its device or queue cannot be used; DT_NO_VULKAN).
  * Threads: any. A context may be used by one thread at a time; different contexts may be used in
  * parallel. This holds for every function below unless its comment says otherwise. */
 DT_API dt_result dt_ctx_create(const dt_ctx_desc *desc, dt_ctx **out);

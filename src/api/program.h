@@ -229,6 +229,10 @@ typedef struct dt_step_desc {
     /* For each loss its coefficient, where 0 is 0; NULL = the program's. The same in all
      * micro-batches of a step. */
     const double *coefficients;
+    /* On the application's Vulkan device: what the step waits for before its first work there, and
+     * what is signalled behind its last, also where it is cancelled or fails (but not on a lost
+     * device). */
+    dt_vulkan_semaphore wait, signal;
 } dt_step_desc;
 
 /* The results of a step. A term's value is sum / weight. */

@@ -85,6 +85,11 @@ typedef struct dti_backend {
      * *fault is the number of the first launch whose result has a NaN or an infinity, or
      * launch_count. Slow; blocks. */
     dt_result (*exec_find_fault)(dti_exec *exec, uint32_t first, uint32_t count, uint32_t *fault);
+    /* Everything that is started behind this waits until `wait` has its value, and `signal` gets
+     * its one when everything that was started before has finished; semaphore 0: none. Of a device
+     * that `hosts` with has_timeline. */
+    dt_result (*sync)(dti_device *device, const dt_vulkan_semaphore *wait,
+                      const dt_vulkan_semaphore *signal);
     void (*close)(dti_device *device);
 } dti_backend;
 
@@ -113,4 +118,5 @@ struct dti_device { /* the common head of each backend's device */
     dt_device_info info;
     int open_count;
     bool one_thread; /* CPU: without the pool, whose threads may be in use elsewhere */
+    bool hosts;      /* the application's (dt_vulkan_desc): `sync` works, and buffers can be lent */
 };

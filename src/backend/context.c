@@ -16,6 +16,29 @@ static const dti_driver *const dti_drivers[DTI_DRIVERS] = {
 #undef DTI_X
 };
 
+/* What the application says of its own device; the driver looks at the rest. */
+static dt_result dti_ctx_check_vulkan(dti_base *base, const dt_ctx_desc *d) {
+    const dt_vulkan_desc *v = d->vulkan;
+    const char *lacks = !v->get_instance_proc_addr ? "get_instance_proc_addr"
+                        : !v->instance             ? "instance"
+                        : !v->physical_device      ? "physical_device"
+                        : !v->device               ? "device"
+                        : !v->queue                ? "queue"
+                                                   : NULL;
+    if (lacks)
+        return dti_fail(base, DT_ERROR_INVALID, "dt_ctx_desc.vulkan: %s is NULL", lacks);
+    if (!v->lock != !v->unlock)
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "dt_ctx_desc.vulkan has lock or unlock but not both");
+    if (d->no_vulkan || d->vulkan_loader || d->validation)
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "dt_ctx_desc.vulkan, the application's device, does not go with %s",
+                        d->no_vulkan       ? "no_vulkan"
+                        : d->vulkan_loader ? "vulkan_loader, as no loader is opened"
+                                           : "validation; load the layer in its instance");
+    return DT_OK;
+}
+
 static dt_result dti_ctx_check(dti_base *base, const dt_ctx_desc *d) {
     if ((d->allocator.alloc == NULL) != (d->allocator.free == NULL))
         return dti_fail(base, DT_ERROR_INVALID, "allocator has alloc or free but not both");
@@ -28,8 +51,10 @@ static dt_result dti_ctx_check(dti_base *base, const dt_ctx_desc *d) {
                         d->jobs.threads);
     if (d->pipeline_cache_bytes && !d->pipeline_cache)
         return dti_fail(base, DT_ERROR_INVALID, "pipeline_cache_bytes without pipeline_cache");
-    return DT_OK;
+    return d->vulkan ? dti_ctx_check_vulkan(base, d) : DT_OK;
 }
+
+static dt_result dti_ctx_list(dt_ctx *ctx);
 
 static dt_result dti_ctx_fill(dt_ctx *ctx) {
     const dt_ctx_desc *d = &ctx->desc;
@@ -40,7 +65,12 @@ static dt_result dti_ctx_fill(dt_ctx *ctx) {
         memcpy(ctx->cache, d->pipeline_cache, d->pipeline_cache_bytes);
         ctx->desc.pipeline_cache = ctx->cache;
     }
-    return dti_pool_create(&ctx->base, d->threads, &d->jobs, &ctx->base.pool);
+    if (d->vulkan) {
+        ctx->vulkan = *d->vulkan;
+        ctx->desc.vulkan = &ctx->vulkan;
+    }
+    dt_result result = dti_pool_create(&ctx->base, d->threads, &d->jobs, &ctx->base.pool);
+    return result || !d->vulkan ? result : dti_ctx_list(ctx);
 }
 
 DT_API dt_result dt_ctx_create(const dt_ctx_desc *desc, dt_ctx **out) {
@@ -126,7 +156,8 @@ DT_API dt_result dt_ctx_pipeline_cache(dt_ctx *ctx, void *data, size_t *bytes) {
 }
 
 /* Fills the list, a driver after the other. One that fails is logged, never fatal: the CPU is
- * there; only without host memory nobody knows what there is, and the next call looks again. */
+ * there; only without host memory nobody knows what there is, and the next call looks again. The
+ * application's own device must be usable: its context is not made otherwise. */
 static dt_result dti_ctx_list(dt_ctx *ctx) {
     if (ctx->listed)
         return DT_OK;
@@ -139,6 +170,8 @@ static dt_result dti_ctx_list(dt_ctx *ctx) {
         int found = 0;
         dt_result result = dti_drivers[i]->list(&ctx->base, &ctx->desc, &ctx->instances[i],
                                                 ctx->infos + ctx->device_count, room, &found);
+        if (result && ctx->desc.vulkan)
+            return result;
         if (result)
             dti_log(&ctx->base, DT_LOG_WARNING, "%s is not available: %s", dti_drivers[i]->title,
                     ctx->base.error);

@@ -14,6 +14,7 @@ enum { DTI_DRIVERS = 0 DTI_DRIVER_LIST(DTI_X) };
 struct dt_ctx {
     dti_base base; /* first: see dti_ctx_base */
     dt_ctx_desc desc;
+    dt_vulkan_desc vulkan;        /* desc.vulkan, where the application gave one */
     void *cache;                  /* copy of the pipeline cache that the host gave */
     void *instances[DTI_DRIVERS]; /* what each driver keeps */
     int first[DTI_DRIVERS];       /* its first device */

@@ -65,6 +65,10 @@ static dt_result dti_replica_context(dti_parallel *par, dt_graph *graph, uint32_
     dt_ctx_desc d = graph->ctx->desc;
     d.threads = threads > 1 ? threads : 1;
     d.jobs = (dt_job_system){0};
+    if (d.vulkan && !d.vulkan->lock)
+        return dti_fail(par->base, DT_ERROR_INVALID,
+                        "several replicas submit to the application's queue from threads of their "
+                        "own: dt_ctx_desc.vulkan needs lock and unlock");
     dt_result result = dt_ctx_create(&d, &r->ctx);
     if (result)
         return dti_fail(par->base, result, "a context for replica %u: %s", i,

@@ -23,7 +23,16 @@ static void dti_drive_open(dt_program *p, uint32_t first, uint32_t end) {
     p->store->running = p;
 }
 
+static dt_result dti_drive_signal(dt_program *p) {
+    const dt_vulkan_semaphore none = {0}, signal = p->now->signal;
+    p->now->signal = none;
+    if (!signal.semaphore)
+        return DT_OK;
+    return p->store->device->backend->sync(p->store->device, &none, &signal);
+}
+
 static void dti_drive_close(dt_program *p) {
+    dti_drive_signal(p); /* of a step that ends early; on a lost device nobody can */
     p->now->busy = false;
     p->store->running = NULL;
 }
@@ -48,7 +57,8 @@ static dt_result dti_drive_start(dt_program *p, uint32_t count) {
         return dti_drive_drop(p, result);
     p->now->at += count;
     p->now->busy = true;
-    return DT_OK;
+    result = p->now->at == p->now->end ? dti_drive_signal(p) : DT_OK;
+    return result ? dti_drive_drop(p, result) : DT_OK;
 }
 
 static dt_result dti_drive_poll(dt_program *p) {

@@ -21,7 +21,8 @@ typedef struct dti_turn {
     double lr;
     float proven; /* DTI_STEP_PROVEN */
     uint64_t step;
-    uint32_t micro, micros; /* of the step under way */
+    uint32_t micro, micros;     /* of the step under way */
+    dt_vulkan_semaphore signal; /* what the application waits for; semaphore 0: none, or done */
 } dti_turn;
 
 struct dt_program {
@@ -50,6 +51,9 @@ static inline const dti_code *dti_program_code(const dt_program *p) {
 static bool dti_drive_is_open(const dt_program *p);
 static bool dti_drive_is_busy(const dt_program *p); /* something started has not ended */
 static void dti_drive_open(dt_program *p, uint32_t first, uint32_t end);
+/* The semaphore's turn: what was started comes before it. Called for every step, also one that
+ * ends early; at most one of its calls does something. */
+static dt_result dti_drive_signal(dt_program *p);
 /* Starts the next segments, which the device takes as one piece. */
 static dt_result dti_drive_start(dt_program *p, uint32_t count);
 static dt_result dti_drive_poll(dt_program *p); /* looks whether what was started has ended */

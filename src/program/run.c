@@ -154,6 +154,18 @@ static void dti_micro_done(dt_program *p, uint32_t summed) {
     s->summed_params = dti_micro_params(p);
 }
 
+static dt_result dti_sync_check(dt_program *p, const dt_step_desc *step) {
+    const dti_device *device = p->store->device;
+    const bool given = step->wait.semaphore || step->signal.semaphore;
+    if (!given || (device->hosts && device->info.has_timeline))
+        return DT_OK;
+    return dti_fail(p->base, DT_ERROR_INVALID,
+                    "program '%s': a step waits for or signals a semaphore of the application, and "
+                    "its store is on %s, not on a device of dt_ctx_desc.vulkan with "
+                    "timeline_semaphore",
+                    p->code->label, device->info.id);
+}
+
 static dt_result dti_step_check(dt_program *p, const dt_step_desc *step) {
     const dt_program *other = p->store->running;
     if (other) {
@@ -191,7 +203,9 @@ static dt_result dti_step_check(dt_program *p, const dt_step_desc *step) {
         return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': lr %g; it must be from 0 to %g",
                         p->code->label, lr, dti_optim_lr_max(&p->code->optim));
     dt_result result = p->code->has_gradients ? dti_micro_check(p, step) : DT_OK;
-    return result ? result : dti_ports_written(p, false);
+    if (!result)
+        result = dti_ports_written(p, false);
+    return result ? result : dti_sync_check(p, step);
 }
 
 static void dti_step_coefficients(dt_program *p, const dt_step_desc *step) {
@@ -218,6 +232,12 @@ DT_API dt_result dt_program_begin(dt_program *p, const dt_step_desc *desc) {
     unsigned modes = dti_fp_enter();
     dti_step_block_fill(p, &step);
     dti_fp_leave(modes);
+    const dt_vulkan_semaphore none = {0};
+    if (step.wait.semaphore)
+        result = p->store->device->backend->sync(p->store->device, &step.wait, &none);
+    if (result)
+        return result;
+    p->now->signal = step.signal;
     dti_drive_open(p, 0,
                    p->code->has_optim && !p->now->commits ? p->code->commit_segment
                                                           : p->code->weigh_segment);

@@ -95,6 +95,48 @@ static void dti_vk_copy_fetch(dti_vk_device *device, dti_VkCommandBuffer command
 
 /* ---- Submission ------------------------------------------------------------------------------ */
 
+/* The one place where the queue is touched: under the application's lock, if it is its queue. */
+static dt_result dti_vk_queue_submit(dti_vk_device *device, uint32_t count,
+                                     const dti_VkSubmitInfo *info, dti_VkFence fence) {
+    const dt_vulkan_desc *host = device->host;
+    if (host && host->lock)
+        host->lock(host->user);
+    dti_VkResult result = device->vk.QueueSubmit(device->queue, count, info, fence);
+    if (host && host->lock)
+        host->unlock(host->user);
+    return dti_vk_check(device, result, "submitting");
+}
+
+/* Submissions of a queue begin in order and a semaphore orders all of one side before all of the
+ * other, so what is submitted beside these two needs no semaphore of its own. */
+static dt_result dti_vk_sync(dti_device *head, const dt_vulkan_semaphore *wait,
+                             const dt_vulkan_semaphore *signal) {
+    dti_vk_device *device = (dti_vk_device *)head;
+    dt_result result = dti_vk_alive(device);
+    if (result)
+        return result;
+    const uint32_t stages = DTI_VK_PIPELINE_STAGE_ALL_COMMANDS_BIT;
+    dti_VkSemaphore waits = (dti_VkSemaphore)wait->semaphore;
+    dti_VkSemaphore signals = (dti_VkSemaphore)signal->semaphore;
+    dti_VkTimelineSemaphoreSubmitInfo values = {
+        .sType = DTI_VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO,
+        .waitSemaphoreValueCount = wait->semaphore != 0,
+        .pWaitSemaphoreValues = &wait->value,
+        .signalSemaphoreValueCount = signal->semaphore != 0,
+        .pSignalSemaphoreValues = &signal->value,
+    };
+    dti_VkSubmitInfo info = {
+        .sType = DTI_VK_STRUCTURE_TYPE_SUBMIT_INFO,
+        .pNext = &values,
+        .waitSemaphoreCount = wait->semaphore != 0,
+        .pWaitSemaphores = &waits,
+        .pWaitDstStageMask = &stages,
+        .signalSemaphoreCount = signal->semaphore != 0,
+        .pSignalSemaphores = &signals,
+    };
+    return dti_vk_queue_submit(device, 1, &info, NULL);
+}
+
 static dt_result dti_vk_submit(dti_vk_device *device, const dti_VkCommandBuffer *commands,
                                uint32_t count, dti_VkFence fence) {
     dti_VkSubmitInfo info = {
@@ -105,8 +147,7 @@ static dt_result dti_vk_submit(dti_vk_device *device, const dti_VkCommandBuffer 
     dt_result result = dti_vk_check(device, device->vk.ResetFences(device->handle, 1, &fence),
                                     "resetting a fence");
     if (!result)
-        result = dti_vk_check(
-            device, device->vk.QueueSubmit(device->queue, count > 0, &info, fence), "submitting");
+        result = dti_vk_queue_submit(device, count > 0, &info, fence);
     if (!result)
         device->submitted++;
     return result;

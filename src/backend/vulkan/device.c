@@ -1,5 +1,6 @@
 /* Vulkan devices: what each can do, as a dt_device_info, and opening one with a single compute
- * queue and every optional feature off. Refuses a device below the portable core (128 invocations,
+ * queue and every optional feature off; or taking the application's, of which has_float16 and the
+ * like say what may be used there. Refuses a device below the portable core (128 invocations,
  * 16 KiB of shared memory, 4 storage buffers, 128 bytes of push constants), with the reason at the
  * end of its info's driver text. */
 
@@ -98,10 +99,11 @@ static void dti_vk_describe_features(dti_vk_instance *in, int index, const dti_v
         storage16.pNext = &timeline;
     }
     in->vk.GetPhysicalDeviceFeatures2(in->physical[index], &all);
-    info->has_storage16 = storage16.storageBuffer16BitAccess;
-    info->has_float16 = float16.shaderFloat16;
-    info->has_timeline = timeline.timelineSemaphore;
-    info->has_cooperative_matrix = dti_vk_has(ext, "VK_KHR_cooperative_matrix");
+    const dt_vulkan_desc *host = in->options.host; /* has enabled what it says, no more */
+    info->has_storage16 = storage16.storageBuffer16BitAccess && !host;
+    info->has_float16 = float16.shaderFloat16 && !host;
+    info->has_timeline = timeline.timelineSemaphore && (!host || host->timeline_semaphore);
+    info->has_cooperative_matrix = dti_vk_has(ext, "VK_KHR_cooperative_matrix") && !host;
     info->has_memory_budget = dti_vk_has(ext, "VK_EXT_memory_budget");
 }
 
@@ -137,7 +139,7 @@ static void dti_vk_describe_memory(dti_vk_instance *in, int index) {
 /* The queue family to compute on: one without graphics, where the driver has less to switch;
  * UINT32_MAX = none. */
 static uint32_t dti_vk_family_of(dti_vk_instance *in, dti_VkPhysicalDevice physical) {
-    dti_VkQueueFamilyProperties list[16];
+    dti_VkQueueFamilyProperties list[16] = {{0}}; /* some drivers leave `count` as it is */
     uint32_t count = DTI_COUNT(list), found = UINT32_MAX;
     in->vk.GetPhysicalDeviceQueueFamilyProperties(physical, &count, list);
     for (uint32_t i = count; i-- > 0;) {
@@ -151,12 +153,26 @@ static uint32_t dti_vk_family_of(dti_vk_instance *in, dti_VkPhysicalDevice physi
     return found;
 }
 
+/* The application's queue family, or none. */
+static uint32_t dti_vk_host_family(dti_vk_instance *in) {
+    const uint32_t family = in->options.host->queue_family;
+    dti_VkQueueFamilyProperties list[16] = {{0}};
+    uint32_t count = DTI_COUNT(list);
+    in->vk.GetPhysicalDeviceQueueFamilyProperties(in->physical[0], &count, list);
+    return family < count && list[family].queueFlags & DTI_VK_QUEUE_COMPUTE_BIT ? family
+                                                                                : UINT32_MAX;
+}
+
+static uint32_t dti_vk_family(dti_vk_instance *in, int index) {
+    return in->options.host ? dti_vk_host_family(in) : dti_vk_family_of(in, in->physical[index]);
+}
+
 /* NULL: usable. */
 static const char *dti_vk_refusal(const dt_device_info *info, uint32_t version, uint32_t family) {
     if (version < DTI_VK_1_1)
         return "not usable: needs Vulkan 1.1";
     if (family == UINT32_MAX)
-        return "not usable: has no compute queue";
+        return "not usable: has no compute queue, or the one that was given is none";
     if (info->workgroup_invocations < 128)
         return "not usable: needs 128 invocations in a workgroup";
     if (info->shared_bytes < 16384)
@@ -186,7 +202,7 @@ static void dti_vk_describe(dti_vk_instance *in, int index) {
         dti_vk_describe_memory(in, index);
         dti_free(in->base, ext.list);
     }
-    const char *why = dti_vk_refusal(info, properties.apiVersion, dti_vk_family_of(in, physical));
+    const char *why = dti_vk_refusal(info, properties.apiVersion, dti_vk_family(in, index));
     info->usable = why == NULL;
     size_t used = strlen(info->driver);
     if (why)
@@ -231,6 +247,16 @@ static dt_result dti_vk_check(dti_vk_device *device, dti_VkResult result, const 
         return dti_fail(base, DT_ERROR_DEVICE, "%s: the driver of %s failed with VkResult %d", what,
                         name, (int)result);
     }
+}
+
+/* The application's device and queue. */
+static dt_result dti_vk_device_adopt(dti_vk_device *device) {
+    const dt_vulkan_desc *host = device->host;
+    device->handle = host->device;
+    dt_result result = dti_vk_load_device(device);
+    if (!result)
+        device->queue = host->queue;
+    return result;
 }
 
 static dt_result dti_vk_device_make(dti_vk_device *device) {
@@ -336,6 +362,7 @@ static const dti_backend dti_vk_backend = {
     .exec_wait = dti_vk_exec_wait,
     .exec_reach = dti_vk_exec_reach,
     .exec_find_fault = dti_vk_exec_find_fault,
+    .sync = dti_vk_sync,
     .close = dti_vk_close,
 };
 
@@ -349,9 +376,11 @@ static dt_result dti_vk_device_create(dti_vk_instance *in, int index, dti_vk_dev
     device->instance = in;
     device->index = index;
     device->physical = in->physical[index];
-    device->family = dti_vk_family_of(in, device->physical);
+    device->family = dti_vk_family(in, index);
+    device->host = in->options.host;
+    device->head.hosts = device->host != NULL;
     dti_vk_device_measure(device);
-    dt_result result = dti_vk_device_make(device);
+    dt_result result = device->host ? dti_vk_device_adopt(device) : dti_vk_device_make(device);
     if (!result)
         result = dti_vk_transfer_create(device);
     if (!result)
@@ -378,7 +407,7 @@ static void dti_vk_device_destroy(dti_vk_device *device) {
         device->vk.DestroyFence(device->handle, device->fence, NULL);
         device->vk.DestroyCommandPool(device->handle, device->pool, NULL);
     }
-    if (device->handle && device->vk.DestroyDevice && !forked)
+    if (device->handle && device->vk.DestroyDevice && !forked && !device->host)
         device->vk.DestroyDevice(device->handle, NULL);
     dti_free(device->head.base, device->pipelines);
     dti_free(device->head.base, device);

@@ -71,6 +71,7 @@ struct dti_vk_device {
     dti_VkDevice handle;
     dti_VkQueue queue;
     uint32_t family;
+    const dt_vulkan_desc *host; /* device and queue are the application's; NULL: made here */
     dti_VkPhysicalDeviceLimits limits;
     dti_VkPhysicalDeviceMemoryProperties heaps;
     uint64_t allocation_max; /* bytes in one vkAllocateMemory */
@@ -157,6 +158,9 @@ static dt_result dti_vk_submit(dti_vk_device *device, const dti_VkCommandBuffer 
 static dt_result dti_vk_fence_wait(dti_vk_device *device, dti_VkFence fence);
 /* Submits the recorded command buffer (NULL: nothing) with the device's own fence and waits. */
 static dt_result dti_vk_run(dti_vk_device *device, dti_VkCommandBuffer command);
+/* Submits nothing but a wait and a signal; see dti_backend. */
+static dt_result dti_vk_sync(dti_device *device, const dt_vulkan_semaphore *wait,
+                             const dt_vulkan_semaphore *signal);
 /* Everything submitted so far is finished when this returns. */
 static dt_result dti_vk_drain(dti_vk_device *device);
 /* Memory barriers: all writes before (by kernels and copies) are seen by what comes after. */

@@ -4,6 +4,7 @@
 static dt_result dti_vk_driver_list(dti_base *base, const dt_ctx_desc *desc, void **instance,
                                     dt_device_info *infos, int capacity, int *count) {
     const dti_vk_options options = {.loader = desc->vulkan_loader,
+                                    .host = desc->vulkan,
                                     .cache = desc->pipeline_cache,
                                     .cache_bytes = desc->pipeline_cache_bytes,
                                     .validation = desc->validation,

@@ -1,7 +1,8 @@
 /* The Vulkan loader and the instance. Opens the loader's library at run time, so a program that
  * carries dtrain starts on a machine without any Vulkan; reads the functions' addresses by name;
  * makes one VkInstance 1.1 per context. Refuses nothing but to go on without host memory: what is
- * missing is told to the log and leaves the instance without devices. */
+ * missing is told to the log and leaves the instance without devices. The application's instance is
+ * taken as it is, and refused where it lacks something. */
 
 #ifndef DT_NO_VULKAN
 
@@ -235,6 +236,24 @@ static void dti_vk_find_devices(dti_vk_instance *in) {
         dti_vk_describe(in, i);
 }
 
+/* The application's: its one device must be usable. */
+static dt_result dti_vk_adopt(dti_vk_instance *in) {
+    const dt_vulkan_desc *host = in->options.host;
+    in->vk.GetInstanceProcAddr = (dti_PFN_vkGetInstanceProcAddr)host->get_instance_proc_addr;
+    in->handle = host->instance;
+    if (!dti_vk_load_instance(in))
+        return dti_fail(in->base, DT_ERROR_UNSUPPORTED,
+                        "dt_ctx_desc.vulkan: the instance lacks functions of Vulkan 1.1; make it "
+                        "with VkApplicationInfo.apiVersion VK_API_VERSION_1_1 or newer");
+    in->device_count = 1;
+    in->physical[0] = host->physical_device;
+    dti_vk_describe(in, 0);
+    if (in->no_memory || in->infos[0].usable)
+        return DT_OK;
+    return dti_fail(in->base, DT_ERROR_UNSUPPORTED, "dt_ctx_desc.vulkan: %s: %s", in->infos[0].name,
+                    in->infos[0].driver);
+}
+
 static dt_result dti_vk_instance_create(dti_base *base, const dti_vk_options *options,
                                         dti_vk_instance **out) {
     dti_vk_instance *in = dti_alloc(base, sizeof *in);
@@ -245,14 +264,17 @@ static dt_result dti_vk_instance_create(dti_base *base, const dti_vk_options *op
     in->options = *options;
     /* Drivers' threads inherit the floating-point modes of the thread that starts them. */
     unsigned modes = dti_fp_enter();
-    if (dti_vk_open_library(in) && dti_vk_load_global(in) && dti_vk_make_instance(in))
+    dt_result result = DT_OK;
+    if (options->host)
+        result = dti_vk_adopt(in);
+    else if (dti_vk_open_library(in) && dti_vk_load_global(in) && dti_vk_make_instance(in))
         dti_vk_find_devices(in);
     dti_fp_leave(modes);
-    if (!in->no_memory)
+    if (!result && !in->no_memory)
         return DT_OK;
     dti_vk_instance_destroy(in); /* its devices would lack what could not be read */
     *out = NULL;
-    return DT_ERROR_MEMORY;
+    return result ? result : DT_ERROR_MEMORY;
 }
 
 static void dti_vk_instance_destroy(dti_vk_instance *in) {
@@ -263,7 +285,7 @@ static void dti_vk_instance_destroy(dti_vk_instance *in) {
     const bool forked = dti_forked(in->base);
     if (in->messenger && !forked)
         in->vk.DestroyDebugUtilsMessengerEXT(in->handle, in->messenger, NULL);
-    if (in->handle && in->vk.DestroyInstance && !forked)
+    if (in->handle && in->vk.DestroyInstance && !forked && !in->options.host)
         in->vk.DestroyInstance(in->handle, NULL);
     if (in->library && !forked) /* its end would wait for its threads */
         dti_library_close(in->library);

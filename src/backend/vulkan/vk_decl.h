@@ -51,6 +51,7 @@ typedef enum dti_VkStructureType {
     DTI_VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO = 18,
     DTI_VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO = 16,
     DTI_VK_STRUCTURE_TYPE_SUBMIT_INFO = 4,
+    DTI_VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO = 1000207003,
     DTI_VK_STRUCTURE_TYPE_VALIDATION_FEATURES_EXT = 1000247000,
     DTI_VK_STRUCTURE_TYPE_WRITE_DESCRIPTOR_SET = 35,
     DTI_VK_STRUCTURE_TYPE_MAX_ENUM = 0x7fffffff
@@ -690,6 +691,7 @@ typedef enum dti_VkResult {
     DTI_VK_TIMEOUT = 2,
     DTI_VK_RESULT_MAX_ENUM = 0x7fffffff
 } dti_VkResult;
+DTI_VK_HANDLE64(dti_VkSemaphore)
 typedef dti_VkFlags dti_VkShaderModuleCreateFlags;
 typedef struct dti_VkShaderModuleCreateInfo {
     dti_VkStructureType sType;
@@ -699,6 +701,7 @@ typedef struct dti_VkShaderModuleCreateInfo {
     const uint32_t *pCode;
 } dti_VkShaderModuleCreateInfo;
 typedef enum dti_VkPipelineStageFlagBits {
+    DTI_VK_PIPELINE_STAGE_ALL_COMMANDS_BIT = 0x00010000,
     DTI_VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT = 0x00000800,
     DTI_VK_PIPELINE_STAGE_HOST_BIT = 0x00004000,
     DTI_VK_PIPELINE_STAGE_TRANSFER_BIT = 0x00001000,
@@ -709,13 +712,21 @@ typedef struct dti_VkSubmitInfo {
     dti_VkStructureType sType;
     const void *pNext;
     uint32_t waitSemaphoreCount;
-    const void *pWaitSemaphores;
+    const dti_VkSemaphore *pWaitSemaphores;
     const dti_VkPipelineStageFlags *pWaitDstStageMask;
     uint32_t commandBufferCount;
     const dti_VkCommandBuffer *pCommandBuffers;
     uint32_t signalSemaphoreCount;
-    const void *pSignalSemaphores;
+    const dti_VkSemaphore *pSignalSemaphores;
 } dti_VkSubmitInfo;
+typedef struct dti_VkTimelineSemaphoreSubmitInfo {
+    dti_VkStructureType sType;
+    const void *pNext;
+    uint32_t waitSemaphoreValueCount;
+    const uint64_t *pWaitSemaphoreValues;
+    uint32_t signalSemaphoreValueCount;
+    const uint64_t *pSignalSemaphoreValues;
+} dti_VkTimelineSemaphoreSubmitInfo;
 typedef enum dti_VkValidationFeatureEnableEXT {
     DTI_VK_VALIDATION_FEATURE_ENABLE_SYNCHRONIZATION_VALIDATION_EXT = 4,
     DTI_VK_VALIDATION_FEATURE_ENABLE_EXT_MAX_ENUM = 0x7fffffff

@@ -8,7 +8,9 @@ typedef struct dti_vk_instance dti_vk_instance;
 
 typedef struct dti_vk_options {
     const char *loader; /* path of the Vulkan loader; NULL = the system's */
-    const void *cache;  /* blob of dti_vk_cache_export, or NULL; must outlive the instance */
+    /* The application's device, which is then the only one; else NULL. Outlives the instance. */
+    const dt_vulkan_desc *host;
+    const void *cache; /* blob of dti_vk_cache_export, or NULL; must outlive the instance */
     size_t cache_bytes;
     bool validation; /* the Khronos layer where there is one; its messages go to the log */
     bool no_fast;    /* only the portable kernels */
@@ -16,7 +18,8 @@ typedef struct dti_vk_options {
 } dti_vk_options;
 
 /* Loads the loader and makes a VkInstance. Without a loader or a driver this succeeds, with no
- * devices and the reason in the log: the CPU backend is always there. */
+ * devices and the reason in the log: the CPU backend is always there. With the application's device
+ * nothing is loaded or made, and a device that cannot be used is UNSUPPORTED. */
 static dt_result dti_vk_instance_create(dti_base *base, const dti_vk_options *options,
                                         dti_vk_instance **out);
 static void
