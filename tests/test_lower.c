@@ -50,6 +50,30 @@ static void lower_close(lower_case *c) {
     dt_ctx_destroy(c->ctx);
 }
 
+/* ---- gradients of slices */
+
+static dt_tensor lower_sliced(lower_case *c, dt_tensor p, const int *starts) {
+    dt_tensor sum = dt_fill(c->graph, (dt_shape){0}, 0.0f);
+    for (int i = 0; starts[i] >= 0; i++)
+        sum = dt_add(sum, dt_sum(dt_square(dt_slice(p, 0, starts[i], 2)), dt_dims(0), false));
+    return dt_gradient(sum, p);
+}
+
+TEST(gradients_of_slices_that_touch_are_put_together_and_not_added_up) {
+    lower_case c;
+    REQUIRE(lower_open(&c, 4));
+    dt_tensor p = dt_param(c.graph, "p", dt_dims(6, 2), (dt_init){0});
+    const dti_node *all = dti_node_of(lower_sliced(&c, p, (const int[]){2, 0, 4, -1}));
+    CHECK(!strcmp(dti_op_info_of(all->op)->name, "concat") && all->count == 3);
+    const dti_node *two = dti_node_of(lower_sliced(&c, p, (const int[]){2, 4, -1}));
+    CHECK(!strcmp(dti_op_info_of(two->op)->name, "pad") && two->attr.i[2] == 2);
+    const dti_node *apart = dti_node_of(lower_sliced(&c, p, (const int[]){0, 4, -1}));
+    CHECK(!strcmp(dti_op_info_of(apart->op)->name, "add"));
+    const dti_node *twice = dti_node_of(lower_sliced(&c, p, (const int[]){0, 0, -1}));
+    CHECK(!strcmp(dti_op_info_of(twice->op)->name, "add"));
+    lower_close(&c);
+}
+
 /* ---- pass by pass */
 
 TEST(describing_and_differentiating_append_what_was_asked_for) {

@@ -149,6 +149,30 @@ static bool dti_pins_gradient(const dti_lowering *w, uint32_t id) {
            (!code->piece_count || !w->own[id].uses);
 }
 
+/* Where a pinned node is a view of all of its input, in order, and nothing else reads that, the
+ * input is made in the place. */
+static bool dti_pin_moves(const dti_lowering *w, uint32_t id) {
+    const dt_graph *g = w->code->work;
+    const dti_node *n = &g->nodes[id];
+    const dti_op_family *family = dti_op_info_of(n->op)->family;
+    if (!w->pin[id] || !family->view || !family->packs || !family->packs(n) || w->extent)
+        return false;
+    const uint32_t from = dti_input_id(g, n, 0);
+    const dti_node *in = &g->nodes[from];
+    return in->count && !w->pin[from] && w->own[from].uses == 1 && !w->param_of[from] &&
+           in->samples == n->samples &&
+           dti_shape_elements(in->shape) == dti_shape_elements(n->shape);
+}
+
+static void dti_pins_through_views(dti_lowering *w) {
+    const dt_graph *g = w->code->work;
+    for (uint32_t i = g->count - 1; i > 0; i--) {
+        const uint32_t id = w->order[i];
+        if (w->needed[id] && dti_pin_moves(w, id))
+            w->pin[dti_input_id(g, &g->nodes[id], 0)] = w->pin[id];
+    }
+}
+
 static dt_result dti_pass_ports(dti_lowering *w) {
     dti_code *code = w->code;
     dti_place_inputs(code, &w->e, w->needed);
@@ -171,5 +195,6 @@ static dt_result dti_pass_ports(dti_lowering *w) {
         else if (code->update[i]) /* over all micro-batches, so never a transient */
             w->pin[code->update[i]] = dti_param_value(code, i, DTI_VALUE_GRADIENT, 0);
     }
+    dti_pins_through_views(w);
     return code->list.result;
 }

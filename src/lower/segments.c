@@ -77,8 +77,9 @@ static void dti_lower_node(dti_lowering *w, uint32_t id) {
     dti_lower_value(w, id);
     dti_view *view = &w->e.views[id];
     if (w->pin[id] && !dti_same_range(&code->list, view->value, &code->list.values[w->pin[id]])) {
-        dti_view y = dti_view_dense(w->pin[id], n, code->batch);
+        const dti_view y = dti_view_dense(w->pin[id], n, code->batch);
         dti_emit_copy(&w->e, view, &y, DTI_COPY_WORD);
+        *view = y; /* who reads it finds it there, as what is made in its place */
     }
     for (uint32_t i = w->param_of[id]; i; i = w->next_param[i - 1]) {
         if (dti_pieces_fold(code))

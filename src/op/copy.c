@@ -149,6 +149,52 @@ static void dti_pad_emit(dti_emit *e) {
     dti_emit_copy(e, &x, &part, DTI_COPY_WORD);
 }
 
+#define DTI_PAD_PARTS 16 /* put together as one; more are added */
+
+/* What a pad has in its zeros: of a concat along its axis, what that has. */
+static int dti_pad_parts(dt_tensor pad, dt_tensor *parts) {
+    dt_graph *g = pad.graph;
+    const dti_node *n = dti_node_of(pad);
+    const dt_tensor x = dti_input_of(g, n, 0);
+    const dti_node *in = dti_node_of(x);
+    const bool joined = in->op == DTI_OP_CONCAT && in->attr.i[0] == n->attr.i[1];
+    parts[0] = x;
+    for (uint32_t i = 0; joined && i < in->count && i < DTI_PAD_PARTS; i++)
+        parts[i] = dti_input_of(g, in, i);
+    return joined ? (int)in->count : 1;
+}
+
+static int64_t dti_pad_length(dt_tensor pad) {
+    const dti_node *n = dti_node_of(pad);
+    return dti_node_of(dti_input_of(pad.graph, n, 0))->shape.dim[n->attr.i[1]];
+}
+
+/* Whether b's elements begin where those of a end. */
+static bool dti_pads_touch(dt_tensor a, dt_tensor b) {
+    const dti_node *x = dti_node_of(a), *y = dti_node_of(b);
+    return x->op == DTI_OP_PAD && y->op == DTI_OP_PAD && x->attr.i[1] == y->attr.i[1] &&
+           x->attr.i[2] + dti_pad_length(a) == y->attr.i[2] && x->samples == y->samples &&
+           x->dtype == y->dtype && dti_shape_equal(x->shape, y->shape);
+}
+
+static bool dti_pads_join(dt_tensor a, dt_tensor b, dt_tensor *sum) {
+    const bool behind = dti_pads_touch(a, b);
+    if (!behind && !dti_pads_touch(b, a))
+        return false;
+    const dt_tensor first = behind ? a : b, second = behind ? b : a;
+    dt_tensor parts[2 * DTI_PAD_PARTS];
+    const int count = dti_pad_parts(first, parts);
+    const int all = count <= DTI_PAD_PARTS ? count + dti_pad_parts(second, parts + count) : count;
+    const dti_attr attr = dti_node_of(first)->attr;
+    const dt_shape s = dti_node_of(first)->shape;
+    if (all > DTI_PAD_PARTS)
+        return false;
+    *sum = dt_concat(parts, all, attr.i[1]);
+    if (!dti_is_nil(*sum) && dti_node_of(*sum)->shape.dim[attr.i[1]] < s.dim[attr.i[1]])
+        *sum = dti_append1(DTI_OP_PAD, *sum, &attr);
+    return true;
+}
+
 /* attr.i[0] = axis, attr.dim[0..1] = before and after. */
 static dt_tensor dti_pad_again(dt_graph *g, const dti_call *c) {
     return dt_pad(dti_call_in(g, c, 0), c->attr.i[0], c->attr.dim[0], c->attr.dim[1]);

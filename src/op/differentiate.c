@@ -33,8 +33,10 @@ static void dti_pass_add(dti_pass *p, uint32_t id, dt_tensor dx) {
     if (dti_is_nil(dx))
         return;
     uint32_t *adjoint = &p->adjoint[dti_pass_slot(p, id)];
-    dt_tensor old = {p->graph, *adjoint};
-    *adjoint = (old.id ? dt_add(old, dx) : dx).id;
+    dt_tensor old = {p->graph, *adjoint}, sum;
+    if (old.id && !dti_pads_join(old, dx, &sum))
+        sum = dt_add(old, dx);
+    *adjoint = (old.id ? sum : dx).id;
 }
 
 static bool dti_has_gradient(const dti_node *n) {

@@ -214,6 +214,9 @@ static void dti_differentiate(dt_graph *graph, dt_tensor y, dt_tensor dy, const 
 static void dti_differentiate_all(dt_graph *graph, const dt_tensor *y, const dt_tensor *dy,
                                   uint32_t y_count, const dt_tensor *wrt, uint32_t count,
                                   dt_tensor *dx);
+/* a + b where both are pads of what touches along one axis: of slices of one tensor, all their
+ * gradients put together. False, and nothing is made, where they are not. */
+static bool dti_pads_join(dt_tensor a, dt_tensor b, dt_tensor *sum);
 /* Sums x over what broadcasting repeated, down to the shape and sample axis of `like`. */
 static dt_tensor dti_sum_to(dt_tensor x, dt_tensor like);
 /* Repeats x to the shape and sample axis of `like`. */
