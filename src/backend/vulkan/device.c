@@ -136,12 +136,21 @@ static void dti_vk_describe_memory(dti_vk_instance *in, int index) {
     info->memory_budget_bytes = dti_vk_budget(in, index, heap);
 }
 
+/* At most 16. Asked for their number first: some drivers fill in more than they have. */
+static uint32_t dti_vk_families(dti_vk_instance *in, dti_VkPhysicalDevice physical,
+                                dti_VkQueueFamilyProperties list[16]) {
+    uint32_t count = 0;
+    in->vk.GetPhysicalDeviceQueueFamilyProperties(physical, &count, NULL);
+    count = DTI_MIN(count, 16u);
+    in->vk.GetPhysicalDeviceQueueFamilyProperties(physical, &count, list);
+    return count;
+}
+
 /* The queue family to compute on: one without graphics, where the driver has less to switch;
  * UINT32_MAX = none. */
 static uint32_t dti_vk_family_of(dti_vk_instance *in, dti_VkPhysicalDevice physical) {
-    dti_VkQueueFamilyProperties list[16] = {{0}}; /* some drivers leave `count` as it is */
-    uint32_t count = DTI_COUNT(list), found = UINT32_MAX;
-    in->vk.GetPhysicalDeviceQueueFamilyProperties(physical, &count, list);
+    dti_VkQueueFamilyProperties list[16];
+    uint32_t count = dti_vk_families(in, physical, list), found = UINT32_MAX;
     for (uint32_t i = count; i-- > 0;) {
         uint32_t flags = list[i].queueFlags;
         if (!(flags & DTI_VK_QUEUE_COMPUTE_BIT) || !list[i].queueCount)
@@ -156,9 +165,8 @@ static uint32_t dti_vk_family_of(dti_vk_instance *in, dti_VkPhysicalDevice physi
 /* The application's queue family, or none. */
 static uint32_t dti_vk_host_family(dti_vk_instance *in) {
     const uint32_t family = in->options.host->queue_family;
-    dti_VkQueueFamilyProperties list[16] = {{0}};
-    uint32_t count = DTI_COUNT(list);
-    in->vk.GetPhysicalDeviceQueueFamilyProperties(in->physical[0], &count, list);
+    dti_VkQueueFamilyProperties list[16];
+    const uint32_t count = dti_vk_families(in, in->physical[0], list);
     return family < count && list[family].queueFlags & DTI_VK_QUEUE_COMPUTE_BIT ? family
                                                                                 : UINT32_MAX;
 }
