@@ -175,6 +175,8 @@ DTI_OPTIMIZE_END
 
 /* ---- backend: the boundary; ref, cpu, vulkan */
 #include "backend/backend.h"
+#include "backend/trial.h"
+#include "backend/trial.c"
 #include "backend/ref/ref.h"
 #include "backend/ref/ref.c"
 #include "backend/cpu/cpu.h"
@@ -191,6 +193,7 @@ DTI_OPTIMIZE_END
 #include "backend/vulkan/shader.c"
 #include "backend/vulkan/load.c"
 #include "backend/vulkan/vk_memory.c"
+#include "backend/vulkan/qualify.c"
 #include "backend/vulkan/pipeline.c"
 #include "backend/vulkan/device.c"
 #include "backend/vulkan/command.c"

@@ -17,6 +17,7 @@ ROW(STORE, dt_ctx_create, ) {
     desc.pipeline_cache_bytes = wrong_turn("a cache's bytes without it", 1) ? 8 : 0;
     static const dt_vulkan_desc no_device;
     desc.vulkan = wrong_turn("a Vulkan device without handles", 1) ? &no_device : NULL;
+    desc.kernel_check = (dt_kernel_check)(wrong_turn("no such check of kernels", 1) ? 3 : 0);
     desc.allocator = wrong_allocator(&here);
     if (wrong_turn("alloc without free", 1))
         desc.allocator.free = NULL;

@@ -2,6 +2,14 @@
 
 typedef struct dt_ctx dt_ctx;
 
+/* Vulkan: when a fast kernel is compared with the portable one. One that gives other bits, on a
+ * driver with a fault, is not used, and the log says so. */
+typedef enum dt_kernel_check {
+    DT_KERNEL_CHECK_ONCE,  /* at its first use, unless pipeline_cache has this driver's result */
+    DT_KERNEL_CHECK_NEVER, /* all are trusted */
+    DT_KERNEL_CHECK_ALWAYS /* at its first use, whatever pipeline_cache has */
+} dt_kernel_check;
+
 typedef struct dt_ctx_desc {
     dt_allocator allocator; /* {0}: malloc */
     dt_logger logger;       /* {0}: silent */
@@ -22,6 +30,7 @@ typedef struct dt_ctx_desc {
     bool no_fast;    /* Vulkan: only the portable kernels. CPU: only the portable class */
     bool validation; /* Vulkan: load the Khronos validation layer if it is installed; its messages
                         go to the logger */
+    dt_kernel_check kernel_check; /* some milliseconds for each fast kernel */
 } dt_ctx_desc;
 
 #define DT_THREADS_ALL (-1) /* one per processor this process may use */

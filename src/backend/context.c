@@ -51,6 +51,9 @@ static dt_result dti_ctx_check(dti_base *base, const dt_ctx_desc *d) {
                         d->jobs.threads);
     if (d->pipeline_cache_bytes && !d->pipeline_cache)
         return dti_fail(base, DT_ERROR_INVALID, "pipeline_cache_bytes without pipeline_cache");
+    if ((unsigned)d->kernel_check > DT_KERNEL_CHECK_ALWAYS)
+        return dti_fail(base, DT_ERROR_INVALID, "kernel_check is %d, not a DT_KERNEL_CHECK_",
+                        (int)d->kernel_check);
     return d->vulkan ? dti_ctx_check_vulkan(base, d) : DT_OK;
 }
 

@@ -48,6 +48,18 @@ typedef struct dti_effort {
     uint64_t steps, flops;
 } dti_effort;
 
+/* An operand of a trial: `rows` of `cols` elements, each row `pitch` behind the one before, with
+ * `front` others before and behind them. No rows: it is not used. */
+typedef struct dti_trial_operand {
+    uint32_t front, rows, cols, pitch;
+} dti_trial_operand;
+
+/* A launch that shows whether a kernel is right; its values are the runner's to fill in. */
+typedef struct dti_trial {
+    dti_launch launch;
+    dti_trial_operand operand[DTI_BINDINGS_MAX];
+} dti_trial;
+
 /* ITEM: one invocation for each item of a launch; GROUP: one workgroup for each. */
 typedef enum dti_span { DTI_SPAN_ITEM, DTI_SPAN_GROUP } dti_span;
 
@@ -92,6 +104,9 @@ typedef struct dti_kernel_info {
     uint64_t (*invocations)(const dti_launch *launch, uint32_t variant, const uint32_t spec[4]);
     /* local: invocations of a workgroup. NULL: a step and an operation for each item. */
     dti_effort (*effort)(const dti_launch *launch, uint32_t variant, uint32_t local);
+    /* Launches that compare its variants with the portable one (trial.h), by number: small, ragged,
+     * every layout; false: there are no more. A variant of a kernel without any is not used. */
+    bool (*trial)(uint32_t number, dti_trial *trial);
     /* On the CPU: computes items [begin, end) of the outer index space. scratch: this worker's,
      * 64-byte aligned, scratch_bytes() long. */
     void (*run)(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch);

@@ -56,6 +56,11 @@ typedef struct dti_vk_pipeline {
     dti_VkPipeline handle;
 } dti_vk_pipeline;
 
+#define DTI_VK_VARIANTS_MAX 8 /* of one kernel */
+
+/* What the check of a variant on this device has said. */
+typedef enum dti_vk_verdict { DTI_VK_UNCHECKED, DTI_VK_GOOD, DTI_VK_STRUCK } dti_vk_verdict;
+
 /* Who made a pipeline cache: a blob of anyone else is useless, and trusted by some drivers. */
 typedef struct dti_vk_identity {
     uint32_t vendor_id, device_id, driver_version;
@@ -92,6 +97,11 @@ struct dti_vk_device {
     dti_VkPipelineCache cache;
     dti_vk_pipeline *pipelines;
     size_t pipeline_count, pipeline_capacity;
+
+    uint8_t verdicts[DTI_K_COUNT][DTI_VK_VARIANTS_MAX]; /* dti_vk_verdict */
+    /* While it is checked or measured: every launch of this kernel runs this variant. */
+    bool forced;
+    uint32_t forced_kernel, forced_variant;
 };
 
 /* ---- load.c */
@@ -146,6 +156,26 @@ static dti_vk_found dti_vk_cache_find(const void *blob, size_t blob_bytes,
 /* Writes one part (header and data) to `out`; returns its size; out NULL only measures. */
 static size_t dti_vk_cache_pack(const dti_vk_identity *identity, const void *data, size_t bytes,
                                 void *out);
+
+/* ---- qualify.c */
+/* How a variant compares with the portable one: of what is not `same`, the trial, the word of the
+ * memory and its bits. */
+typedef struct dti_vk_finding {
+    bool same;
+    dti_trial_data data;
+    uint32_t launches, number, is, should;
+    dti_trial trial; /* number */
+    uint64_t word;
+    double ms;
+} dti_vk_finding;
+/* The one check of a variant, for ./build.sh gpu too. An error: it could not be made. */
+static dt_result dti_vk_compare(dti_vk_device *device, uint32_t kernel, uint32_t variant,
+                                dti_vk_finding *finding);
+/* The variant, or the portable one where that one is struck. Checks what was not checked. */
+static uint32_t dti_vk_allowed(dti_vk_device *device, uint32_t kernel, uint32_t variant);
+/* The device's verdicts, for a later run: to out (NULL: measures); returns the bytes. */
+static size_t dti_vk_verdicts_write(const dti_vk_device *device, void *out);
+static void dti_vk_verdicts_read(dti_vk_device *device, const void *data, size_t bytes);
 
 /* ---- command.c */
 static dt_result dti_vk_command_create(dti_vk_device *device, uint32_t count,

@@ -8,7 +8,8 @@ static dt_result dti_vk_driver_list(dti_base *base, const dt_ctx_desc *desc, voi
                                     .cache = desc->pipeline_cache,
                                     .cache_bytes = desc->pipeline_cache_bytes,
                                     .validation = desc->validation,
-                                    .no_fast = desc->no_fast};
+                                    .no_fast = desc->no_fast,
+                                    .kernel_check = desc->kernel_check};
     dti_vk_instance *in = NULL;
     *count = 0;
     if (desc->no_vulkan)

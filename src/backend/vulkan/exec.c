@@ -153,7 +153,9 @@ static dt_result dti_vk_add_work(dti_vk_build *b, uint32_t number) {
     dt_result result = dti_vk_check_launch(b, number);
     if (result)
         return result;
-    uint32_t spec[4], variant = dti_vk_variant_of(e->device, launch);
+    uint32_t spec[4];
+    uint32_t variant =
+        dti_vk_allowed(e->device, launch->kernel, dti_vk_variant_of(e->device, launch));
     dti_vk_spec_of(launch, spec);
     uint32_t local = dti_vk_local_of(e->device, launch->kernel, variant);
     dti_vk_key key = dti_vk_key_of(b, launch->value);

@@ -11,18 +11,19 @@
 /* ---- The cache blob -------------------------------------------------------------------------- */
 
 #define DTI_VK_CACHE_MAGIC 0x6331656863617674ull /* also refuses the other byte order */
+#define DTI_VK_VERDICTS_MAGIC 0x6331746369646576ull
 
 typedef struct dti_vk_cache_header {
     uint64_t magic, bytes;
     dti_vk_identity identity;
-    uint32_t crc; /* CRC32C of the driver's bytes */
+    uint32_t crc; /* CRC32C of what follows: the driver's bytes, or verdicts (qualify.c) */
 } dti_vk_cache_header;
 _Static_assert(sizeof(dti_vk_cache_header) == 48, "written to disk by applications");
 
 /* The identity is compared before the checksum: another driver's part is not worth reading. */
-static dti_vk_found dti_vk_cache_find(const void *blob, size_t blob_bytes,
-                                      const dti_vk_identity *identity, const void **data,
-                                      size_t *bytes) {
+static dti_vk_found dti_vk_part_find(uint64_t magic, const void *blob, size_t blob_bytes,
+                                     const dti_vk_identity *identity, const void **data,
+                                     size_t *bytes) {
     const char *at = blob;
     size_t left = blob ? blob_bytes : 0;
     while (left) {
@@ -32,11 +33,12 @@ static dti_vk_found dti_vk_cache_find(const void *blob, size_t blob_bytes,
         memcpy(&header, at, sizeof header);
         left -= sizeof header;
         at += sizeof header;
-        if (header.magic != DTI_VK_CACHE_MAGIC || header.bytes > left)
+        if ((header.magic != DTI_VK_CACHE_MAGIC && header.magic != DTI_VK_VERDICTS_MAGIC) ||
+            header.bytes > left)
             return DTI_VK_DAMAGED;
         *data = at;
         *bytes = (size_t)header.bytes;
-        if (!memcmp(&header.identity, identity, sizeof *identity))
+        if (header.magic == magic && !memcmp(&header.identity, identity, sizeof *identity))
             return dti_crc32c(0, at, *bytes) == header.crc ? DTI_VK_FOUND : DTI_VK_DAMAGED;
         left -= *bytes;
         at += *bytes;
@@ -44,10 +46,16 @@ static dti_vk_found dti_vk_cache_find(const void *blob, size_t blob_bytes,
     return DTI_VK_NONE;
 }
 
-static size_t dti_vk_cache_pack(const dti_vk_identity *identity, const void *data, size_t bytes,
-                                void *out) {
+static dti_vk_found dti_vk_cache_find(const void *blob, size_t blob_bytes,
+                                      const dti_vk_identity *identity, const void **data,
+                                      size_t *bytes) {
+    return dti_vk_part_find(DTI_VK_CACHE_MAGIC, blob, blob_bytes, identity, data, bytes);
+}
+
+static size_t dti_vk_part_pack(uint64_t magic, const dti_vk_identity *identity, const void *data,
+                               size_t bytes, void *out) {
     dti_vk_cache_header header = {
-        .magic = DTI_VK_CACHE_MAGIC,
+        .magic = magic,
         .bytes = bytes,
         .identity = *identity,
         .crc = out ? dti_crc32c(0, data, bytes) : 0,
@@ -59,6 +67,22 @@ static size_t dti_vk_cache_pack(const dti_vk_identity *identity, const void *dat
     return sizeof header + bytes;
 }
 
+static size_t dti_vk_cache_pack(const dti_vk_identity *identity, const void *data, size_t bytes,
+                                void *out) {
+    return dti_vk_part_pack(DTI_VK_CACHE_MAGIC, identity, data, bytes, out);
+}
+
+/* What an earlier run has found out about the kernels; nothing of this driver is nothing known. */
+static void dti_vk_verdicts_load(dti_vk_device *device) {
+    const dti_vk_options *options = &device->instance->options;
+    const void *data = NULL;
+    size_t bytes = 0;
+    if (options->kernel_check == DT_KERNEL_CHECK_ONCE &&
+        dti_vk_part_find(DTI_VK_VERDICTS_MAGIC, options->cache, options->cache_bytes,
+                         &device->identity, &data, &bytes) == DTI_VK_FOUND)
+        dti_vk_verdicts_read(device, data, bytes);
+}
+
 static dt_result dti_vk_cache_create(dti_vk_device *device) {
     dti_base *base = device->head.base;
     const dti_vk_options *options = &device->instance->options;
@@ -66,6 +90,7 @@ static dt_result dti_vk_cache_create(dti_vk_device *device) {
                                               DTI_VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO};
     const void *data = NULL;
     size_t bytes = 0;
+    dti_vk_verdicts_load(device);
     switch (
         dti_vk_cache_find(options->cache, options->cache_bytes, &device->identity, &data, &bytes)) {
     case DTI_VK_FOUND:
@@ -95,7 +120,8 @@ static dt_result dti_vk_cache_export_one(dti_vk_device *device, char *out, size_
         result = dti_vk_check(
             device, device->vk.GetPipelineCacheData(device->handle, device->cache, &size, NULL),
             "reading the pipeline cache");
-    *bytes = head + size;
+    const size_t judged = dti_vk_verdicts_write(device, NULL);
+    *bytes = head + size + (judged ? head + judged : 0);
     if (result || !out)
         return result;
     if (room < *bytes)
@@ -107,6 +133,12 @@ static dt_result dti_vk_cache_export_one(dti_vk_device *device, char *out, size_
         device, device->vk.GetPipelineCacheData(device->handle, device->cache, &size, out + head),
         "reading the pipeline cache");
     *bytes = dti_vk_cache_pack(&device->identity, out + head, size, out);
+    if (judged) {
+        out += *bytes;
+        dti_vk_verdicts_write(device, out + head);
+        *bytes +=
+            dti_vk_part_pack(DTI_VK_VERDICTS_MAGIC, &device->identity, out + head, judged, out);
+    }
     return result;
 }
 

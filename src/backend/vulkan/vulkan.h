@@ -14,6 +14,7 @@ typedef struct dti_vk_options {
     size_t cache_bytes;
     bool validation; /* the Khronos layer where there is one; its messages go to the log */
     bool no_fast;    /* only the portable kernels */
+    dt_kernel_check kernel_check;
     bool no_unified; /* tests: go through staging also where host and device share memory */
 } dti_vk_options;
 

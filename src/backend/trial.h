@@ -1,0 +1,24 @@
+/* Trials: the launches of a kernel that show whether one way to compute it is right, run on any
+ * device. What is bound, and what lies between it, is NaN but for the elements that the launch may
+ * read; so a kernel that reads or writes beside its operands gives other bits than one that does
+ * not. With whole numbers from -4 to 4 every product and sum is exact: any right kernel gives the
+ * same bits, in whatever order it adds. */
+typedef struct dti_trials {
+    dti_base *base;
+    uint32_t count;
+    dti_trial *list;
+    dti_launch *launches; /* of the list, with values 4 i to 4 i + 3 bound */
+    dti_place *places;
+    uint64_t bytes; /* of the memory that holds all operands */
+} dti_trials;
+
+typedef enum dti_trial_data { DTI_TRIAL_WHOLE, DTI_TRIAL_FLOATS, DTI_TRIAL_DATA } dti_trial_data;
+
+/* All trials of a kernel; none where it has none. */
+static dt_result dti_trials_create(dti_base *base, uint32_t kernel, dti_trials *out);
+static void dti_trials_destroy(dti_trials *trials);
+/* Runs them on a device: the memory as it is then, trials->bytes of it. */
+static dt_result dti_trials_run(const dti_trials *trials, dti_device *device, dti_trial_data data,
+                                uint32_t *memory);
+/* Which trial a word of the memory belongs to, for a message. */
+static uint32_t dti_trials_find(const dti_trials *trials, uint64_t word);

@@ -1,0 +1,168 @@
+/* Whether this driver computes a kernel's fast variants right: at the first use of one, its trials
+ * (../trial.h) are run by it and by the portable variant, and must leave the same memory to the
+ * last bit, with whole numbers and with floats: a program's bits do not hang on the variant. One
+ * that does not, or that the driver cannot compile, is struck: the portable one runs in its place.
+ * What was found is kept beside the pipeline cache, named by the modules' bytes. */
+
+#ifndef DT_NO_VULKAN
+
+static dt_result dti_vk_run_trials(dti_vk_device *device, const dti_trials *trials,
+                                   uint32_t variant, dti_trial_data data, uint32_t *memory) {
+    const uint32_t kernel = trials->launches[0].kernel;
+    const bool forced = device->forced;
+    const uint32_t before[2] = {device->forced_kernel, device->forced_variant};
+    device->forced = true;
+    device->forced_kernel = kernel;
+    device->forced_variant = variant;
+    dt_result result = dti_trials_run(trials, &device->head, data, memory);
+    device->forced = forced;
+    device->forced_kernel = before[0];
+    device->forced_variant = before[1];
+    return result;
+}
+
+static void dti_vk_note_difference(const dti_trials *trials, const uint32_t *should,
+                                   const uint32_t *is, dti_vk_finding *f) {
+    const uint64_t words = trials->bytes / DTI_WORD_BYTES;
+    for (uint64_t i = 0; i < words && f->same; i++)
+        if (is[i] != should[i]) {
+            f->same = false;
+            f->number = dti_trials_find(trials, i);
+            f->trial = trials->list[f->number];
+            f->word = i;
+            f->is = is[i];
+            f->should = should[i];
+        }
+}
+
+static dt_result dti_vk_compare_all(dti_vk_device *device, const dti_trials *trials,
+                                    uint32_t variant, uint32_t *should, uint32_t *is,
+                                    dti_vk_finding *f) {
+    dt_result result = DT_OK;
+    for (int data = 0; data < DTI_TRIAL_DATA && f->same && !result; data++) {
+        f->data = (dti_trial_data)data;
+        result = dti_vk_run_trials(device, trials, 0, f->data, should);
+        if (!result)
+            result = dti_vk_run_trials(device, trials, variant, f->data, is);
+        if (!result)
+            dti_vk_note_difference(trials, should, is, f);
+    }
+    return result;
+}
+
+static dt_result dti_vk_compare(dti_vk_device *device, uint32_t kernel, uint32_t variant,
+                                dti_vk_finding *finding) {
+    dti_base *base = device->head.base;
+    const uint64_t begin = dti_now_ns();
+    dti_trials trials;
+    *finding = (dti_vk_finding){.same = true};
+    dt_result result = dti_trials_create(base, kernel, &trials);
+    if (result)
+        return result;
+    finding->launches = trials.count;
+    uint32_t *memory = dti_alloc_array(base, 2 * (size_t)trials.bytes + 1, 1);
+    if (!memory)
+        result = DT_ERROR_MEMORY;
+    else if (trials.count)
+        result = dti_vk_compare_all(device, &trials, variant, memory,
+                                    memory + trials.bytes / DTI_WORD_BYTES, finding);
+    dti_free(base, memory);
+    dti_trials_destroy(&trials);
+    finding->ms = (double)(dti_now_ns() - begin) * 1e-6;
+    return result;
+}
+
+/* ---- Verdicts -------------------------------------------------------------------------------- */
+
+static void dti_vk_strike(dti_vk_device *device, const dti_vk_shader *shader,
+                          const dti_vk_finding *f) {
+    dti_base *base = device->head.base;
+    const char *name = device->head.info.name;
+    device->verdicts[shader->kernel][shader->variant] = DTI_VK_STRUCK;
+    if (!f)
+        dti_log(base, DT_LOG_WARNING,
+                "%s: the kernel %s is not used, the driver cannot compile or run it (%s); the "
+                "portable one is used",
+                name, shader->name, base->error);
+    else
+        dti_log(base, DT_LOG_WARNING,
+                "%s: the kernel %s is not used, it computes wrong values with this driver (%s, "
+                "launch %u of its check: 0x%08x instead of 0x%08x); the portable one is used",
+                name, shader->name, f->data == DTI_TRIAL_WHOLE ? "whole numbers" : "floats",
+                f->number, f->is, f->should);
+}
+
+/* For want of memory, and on a device that was lost, nothing is known of the variant. */
+static void dti_vk_judge(dti_vk_device *device, const dti_vk_shader *shader) {
+    dti_vk_finding finding;
+    dt_result result = dti_vk_compare(device, shader->kernel, shader->variant, &finding);
+    if (result == DT_ERROR_DEVICE || (!result && !finding.same))
+        dti_vk_strike(device, shader, result ? NULL : &finding);
+    else if (!result && finding.launches)
+        device->verdicts[shader->kernel][shader->variant] = DTI_VK_GOOD;
+}
+
+static uint32_t dti_vk_allowed(dti_vk_device *device, uint32_t kernel, uint32_t variant) {
+    if (device->forced && device->forced_kernel == kernel)
+        return device->forced_variant;
+    const dti_vk_shader *shader = dti_vk_shader_of(kernel, variant);
+    const dt_kernel_check check = device->instance->options.kernel_check;
+    if (!variant || !shader || check == DT_KERNEL_CHECK_NEVER)
+        return variant;
+    uint8_t *verdict = &device->verdicts[kernel][variant];
+    if (*verdict == DTI_VK_UNCHECKED)
+        dti_vk_judge(device, shader);
+    return *verdict == DTI_VK_GOOD ? variant : 0;
+}
+
+/* ---- For a later run ------------------------------------------------------------------------- */
+
+typedef struct dti_vk_judged {
+    uint32_t fast, portable; /* CRC32C of the packed modules */
+    uint32_t verdict;
+} dti_vk_judged;
+
+static dti_vk_judged dti_vk_judged_of(const dti_vk_device *device, const dti_vk_shader *shader) {
+    const dti_vk_shader *portable = dti_vk_shader_of(shader->kernel, 0);
+    return (dti_vk_judged){.fast = dti_crc32c(0, shader->packed, shader->packed_bytes),
+                           .portable = dti_crc32c(0, portable->packed, portable->packed_bytes),
+                           .verdict = device->verdicts[shader->kernel][shader->variant]};
+}
+
+static size_t dti_vk_verdicts_write(const dti_vk_device *device, void *out) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < DTI_COUNT(dti_vk_shaders); i++) {
+        const dti_vk_shader *shader = &dti_vk_shaders[i];
+        if (!shader->variant || !device->verdicts[shader->kernel][shader->variant])
+            continue;
+        if (out) {
+            const dti_vk_judged judged = dti_vk_judged_of(device, shader);
+            memcpy((char *)out + bytes, &judged, sizeof judged);
+        }
+        bytes += sizeof(dti_vk_judged);
+    }
+    return bytes;
+}
+
+static void dti_vk_verdicts_read(dti_vk_device *device, const void *data, size_t bytes) {
+    for (size_t i = 0; i < DTI_COUNT(dti_vk_shaders); i++) {
+        const dti_vk_shader *shader = &dti_vk_shaders[i];
+        const dti_vk_judged mine =
+            shader->variant ? dti_vk_judged_of(device, shader) : (dti_vk_judged){0};
+        for (size_t at = 0; shader->variant && at + sizeof mine <= bytes; at += sizeof mine) {
+            dti_vk_judged judged;
+            memcpy(&judged, (const char *)data + at, sizeof judged);
+            if (judged.fast != mine.fast || judged.portable != mine.portable ||
+                (judged.verdict != DTI_VK_GOOD && judged.verdict != DTI_VK_STRUCK))
+                continue;
+            device->verdicts[shader->kernel][shader->variant] = (uint8_t)judged.verdict;
+            if (judged.verdict == DTI_VK_STRUCK)
+                dti_log(device->head.base, DT_LOG_WARNING,
+                        "%s: the kernel %s is not used, its check failed in an earlier run; the "
+                        "portable one is used",
+                        device->head.info.name, shader->name);
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,143 @@
+/* Fast kernels are checked where they run: on each driver the right ones are kept, a broken one is
+ * struck, and the portable one runs in its place. Included by main.c, after test_vulkan.c. */
+
+#ifndef DT_NO_VULKAN
+
+/* Another zero in each of its modules' constants: what lies outside of a matrix then counts. */
+static dti_PFN_vkCreateShaderModule qualify_real_create;
+static uint32_t qualify_broken_words; /* of the module to break */
+
+static void qualify_break(uint32_t *words, size_t count) {
+    uint32_t float_type = 0;
+    for (size_t at = 5; at < count; at += words[at] >> 16 ? words[at] >> 16 : 1) {
+        const uint32_t op = words[at] & 0xffffu;
+        if (op == 22 && words[at + 2] == 32) /* OpTypeFloat */
+            float_type = words[at + 1];
+        if (op == 43 && words[at + 1] == float_type && words[at + 3] == 0) /* OpConstant */
+            words[at + 3] = 0x3f800000;
+    }
+}
+
+static dti_VkResult DTI_VKAPI qualify_create(dti_VkDevice device,
+                                             const dti_VkShaderModuleCreateInfo *info,
+                                             const void *allocator, void *module) {
+    dti_VkShaderModuleCreateInfo broken = *info;
+    uint32_t *words = malloc(info->codeSize);
+    memcpy(words, info->pCode, info->codeSize);
+    if (info->codeSize == DTI_WORD_BYTES * (size_t)qualify_broken_words)
+        qualify_break(words, info->codeSize / DTI_WORD_BYTES);
+    broken.pCode = words;
+    dti_VkResult result = qualify_real_create(device, &broken, allocator, module);
+    free(words);
+    return result;
+}
+
+/* A software driver that is taken for a GPU, so that it is given the fast variants. */
+static dti_vk_device *qualify_as_gpu(vulkan_rig *rig) {
+    dti_vk_device *device = (dti_vk_device *)rig->device;
+    device->head.info.kind = DT_DEVICE_DISCRETE;
+    return device;
+}
+
+static void qualify_break_gemm(dti_vk_device *device) {
+    qualify_broken_words = dti_vk_shader_of(DTI_K_GEMM, DTI_GEMM_IN_TILES)->word_count;
+    qualify_real_create = device->vk.CreateShaderModule;
+    device->vk.CreateShaderModule = qualify_create;
+}
+
+/* On a driver that runs them, which all here do, every fast variant is right. */
+static void qualify_try_all(vulkan_rig *rig) {
+    dti_vk_device *device = qualify_as_gpu(rig);
+    for (size_t i = 0; i < DTI_COUNT(dti_vk_shaders); i++) {
+        const dti_vk_shader *shader = &dti_vk_shaders[i];
+        dti_vk_finding finding;
+        if (!shader->variant)
+            continue;
+        CHECK(dti_vk_compare(device, shader->kernel, shader->variant, &finding) == DT_OK);
+        test_check(finding.same && finding.launches > 0, __FILE__, __LINE__,
+                   "%s: launch %u is 0x%08x, not 0x%08x", shader->name, finding.number, finding.is,
+                   finding.should);
+    }
+}
+
+TEST(every_fast_variant_leaves_the_bits_of_the_portable_one) {
+    const int count = vulkan_device_count();
+    for (int i = 0; i < count; i++) {
+        vulkan_rig rig;
+        if (vulkan_rig_open(&rig, i, (dti_vk_options){0}))
+            qualify_try_all(&rig);
+        vulkan_rig_close(&rig);
+    }
+    if (!count)
+        SKIP("no Vulkan driver");
+}
+
+TEST(every_kernel_with_a_fast_variant_has_launches_that_check_it) {
+    for (size_t i = 0; i < DTI_COUNT(dti_vk_shaders); i++) {
+        const dti_vk_shader *shader = &dti_vk_shaders[i];
+        CHECK(shader->variant < DTI_VK_VARIANTS_MAX);
+        CHECK(!shader->variant || dti_kernel_info_of(shader->kernel)->trial);
+    }
+}
+
+/* Launches that ask for the variant, which is broken, leave what the portable one does. */
+static void qualify_try_launches(vulkan_rig *rig) {
+    dti_trials trials;
+    CHECK(dti_trials_create(&rig->base, DTI_K_GEMM, &trials) == DT_OK);
+    uint32_t *memory = malloc(2 * (size_t)trials.bytes), *portable = memory + trials.bytes / 4;
+    CHECK(dti_trials_run(&trials, rig->device, DTI_TRIAL_FLOATS, memory) == DT_OK);
+    rig->in->options.no_fast = true;
+    CHECK(dti_trials_run(&trials, rig->device, DTI_TRIAL_FLOATS, portable) == DT_OK);
+    CHECK(!memcmp(memory, portable, trials.bytes));
+    free(memory);
+    dti_trials_destroy(&trials);
+}
+
+static uint8_t *qualify_verdict(dti_vk_device *device) {
+    return &device->verdicts[DTI_K_GEMM][DTI_GEMM_IN_TILES];
+}
+
+/* Opens the device once more, with what the first one has written. */
+static void qualify_open_again(const void *blob, size_t bytes, dt_kernel_check check,
+                               dti_vk_verdict want) {
+    vulkan_rig rig;
+    const dti_vk_options options = {.cache = blob, .cache_bytes = bytes, .kernel_check = check};
+    if (vulkan_rig_open(&rig, 0, options))
+        CHECK(*qualify_verdict((dti_vk_device *)rig.device) == want);
+    vulkan_rig_close(&rig);
+}
+
+static char *qualify_export(vulkan_rig *rig, size_t *bytes) {
+    CHECK(dti_vk_cache_export(rig->in, NULL, bytes) == DT_OK);
+    char *blob = malloc(*bytes);
+    CHECK(dti_vk_cache_export(rig->in, blob, bytes) == DT_OK);
+    return blob;
+}
+
+TEST(a_fast_variant_that_computes_wrong_values_is_struck_named_and_remembered) {
+    vulkan_rig rig;
+    if (!vulkan_rig_open(&rig, 0, (dti_vk_options){0})) {
+        vulkan_rig_close(&rig);
+        SKIP("no Vulkan driver");
+    }
+    dti_vk_device *device = qualify_as_gpu(&rig);
+    qualify_break_gemm(device);
+    qualify_try_launches(&rig);
+    CHECK(*qualify_verdict(device) == DTI_VK_STRUCK);
+    CHECK(rig.log.warnings == 1); /* once */
+    CHECK_CONTAINS(rig.log.last, "gemm_tile");
+    CHECK_CONTAINS(rig.log.last, "whole numbers");
+    CHECK(dti_vk_allowed(device, DTI_K_GEMM, DTI_GEMM_IN_TILES) == DTI_GEMM_IN_REGISTERS);
+    rig.in->options.kernel_check = DT_KERNEL_CHECK_NEVER;
+    CHECK(dti_vk_allowed(device, DTI_K_GEMM, DTI_GEMM_IN_TILES) == DTI_GEMM_IN_TILES);
+    size_t bytes;
+    char *blob = qualify_export(&rig, &bytes);
+    vulkan_rig_close(&rig);
+    qualify_open_again(blob, bytes, DT_KERNEL_CHECK_ONCE, DTI_VK_STRUCK);
+    qualify_open_again(blob, bytes, DT_KERNEL_CHECK_ALWAYS, DTI_VK_UNCHECKED);
+    blob[bytes - 1] ^= 1; /* of the verdict: a damaged one says nothing */
+    qualify_open_again(blob, bytes, DT_KERNEL_CHECK_ONCE, DTI_VK_UNCHECKED);
+    free(blob);
+}
+
+#endif
