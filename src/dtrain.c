@@ -238,6 +238,7 @@ DTI_OPTIMIZE_END
 #include "program/step_block.c"
 #include "program/drive.c"
 #include "program/codes.c"
+#include "program/lent.c"
 #include "program/compile.c"
 #include "program/run.c"
 #include "program/replica.c"

@@ -198,6 +198,148 @@ TEST(vulkan_host_step_waits_for_a_semaphore_and_signals_one) {
     ON_EACH(host_try_semaphores);
 }
 
+/* ---- Buffers --------------------------------------------------------------------------------- */
+
+#define HOST_STORAGE VK_BUFFER_USAGE_STORAGE_BUFFER_BIT
+
+static dt_program_desc lent_desc(const model *m, const host_buffer *b) {
+    const uint64_t handle = (uint64_t)b->handle;
+    return (dt_program_desc){.outputs = {m->y},
+                             .batch = 4,
+                             .buffers = {{m->x, {handle, 256, 32}}, {m->y, {handle, 512, 16}}}};
+}
+
+static void host_try_buffers(host *h, uint32_t index) {
+    dt_vulkan_desc desc = host_desc(h);
+    model m;
+    dt_program *lent = NULL;
+    float y[4];
+    (void)index;
+    VkSemaphore step = host_semaphore(h);
+    host_buffer b = host_buffer_make(h, 1024, HOST_STORAGE);
+    CHECK(model_open(&m, &desc, "vulkan") == DT_OK);
+    model_trained(&m, 3);
+    dt_program_desc d = lent_desc(&m, &b);
+    CHECK(dt_program_create(m.store, &d, &lent) == DT_OK);
+    memcpy(b.mapped + 256, host_x, sizeof host_x);
+    const dt_step_desc s = {.signal = {(uint64_t)step, 1}};
+    CHECK(dt_program_run(lent, &s, NULL) == DT_OK && host_reaches(h, step, 1));
+    d.buffers[0] = d.buffers[1] = (dt_program_buffer){0};
+    dt_program *own = NULL;
+    CHECK(dt_program_create(m.store, &d, &own) == DT_OK);
+    CHECK(dt_program_write(own, m.x, host_x, sizeof host_x) == DT_OK);
+    CHECK(dt_program_run(own, NULL, NULL) == DT_OK);
+    CHECK(dt_program_read(own, m.y, y, sizeof y) == DT_OK && y[0] != 0);
+    CHECK(!memcmp(b.mapped + 512, y, sizeof y));
+    dt_program_info with, without;
+    dt_program_get_info(lent, &with);
+    dt_program_get_info(own, &without);
+    CHECK(with.io_bytes < without.io_bytes && with.launches == without.launches);
+    for (int i = 0; i < 256; i++) /* around it */
+        CHECK(!b.mapped[i] && !b.mapped[528 + i]);
+    CHECK(dt_ctx_error(m.ctx)[0] == 0);
+    CHECK(dt_program_write(lent, m.x, host_x, sizeof host_x) == DT_ERROR_INVALID);
+    CHECK(dt_program_read(lent, m.y, y, sizeof y) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), "application's buffer");
+    dt_ctx_destroy(m.ctx);
+    host_buffer_end(h, &b);
+    VK(h, vkDestroySemaphore)(h->device, step, NULL);
+}
+
+TEST(vulkan_host_buffers_are_inputs_and_outputs_without_a_copy) {
+    ON_EACH(host_try_buffers);
+}
+
+static void host_try_parameters(host *h, uint32_t index) {
+    dt_vulkan_desc desc = host_desc(h);
+    model m;
+    dt_vulkan_buffer where;
+    float values[32];
+    (void)index;
+    VkSemaphore step = host_semaphore(h);
+    host_buffer b = host_buffer_make(h, 128, VK_BUFFER_USAGE_TRANSFER_DST_BIT);
+    CHECK(model_open(&m, &desc, "vulkan") == DT_OK);
+    const int weight = dt_store_find(m.store, "hidden.weight");
+    for (int i = 0; i < 2; i++) {
+        const dt_step_desc s = {.signal = {(uint64_t)step, 1}};
+        CHECK(dt_program_run(m.train, i ? NULL : &s, NULL) == DT_OK);
+        CHECK(dt_store_vulkan_buffer(m.store, weight, DT_VALUE_PARAM, &where) == DT_OK);
+        CHECK(where.bytes == sizeof values);
+        host_copy(h, i ? VK_NULL_HANDLE : step, &where, b.handle);
+        CHECK(dt_store_read(m.store, weight, DT_VALUE_PARAM, values, sizeof values) == DT_OK);
+        CHECK(!memcmp(b.mapped, values, sizeof values) && values[0] != 0);
+    }
+    model_close(&m);
+    host_buffer_end(h, &b);
+    VK(h, vkDestroySemaphore)(h->device, step, NULL);
+}
+
+TEST(vulkan_host_reads_parameters_where_they_lie) {
+    ON_EACH(host_try_parameters);
+}
+
+#define NOT_LENT(part, ...)                                                                        \
+    do {                                                                                           \
+        dt_program_desc d = lent_desc(&m, &b);                                                     \
+        dt_program *made = NULL;                                                                   \
+        __VA_ARGS__;                                                                               \
+        CHECK(dt_program_create(m.store, &d, &made) == DT_ERROR_INVALID && !made);                 \
+        CHECK_CONTAINS(dt_ctx_error(m.ctx), part);                                                 \
+    } while (0)
+
+static void host_try_wrong_buffers(host *h, uint32_t index) {
+    dt_vulkan_desc desc = host_desc(h);
+    model m;
+    host_buffer b = host_buffer_make(h, 1024, HOST_STORAGE);
+    (void)index;
+    CHECK(model_open(&m, &desc, "vulkan") == DT_OK);
+    NOT_LENT("no VkBuffer", d.buffers[0].memory.buffer = 0);
+    NOT_LENT("31 bytes at 256, and 'x' takes 32", d.buffers[0].memory.bytes = 31);
+    NOT_LENT("multiple of", d.buffers[1].memory.offset = 514);
+    NOT_LENT("overlaps", d.buffers[1].memory.offset = 256);
+    NOT_LENT("both of", d.buffers[1].tensor = m.x);
+    NOT_LENT("neither an input", d.buffers[1].tensor = m.t);
+    NOT_LENT("behind a nil one", d.buffers[0].tensor = (dt_tensor){0});
+    NOT_LENT("bytes at 18446744073709551360",
+             d.buffers[1].memory = (dt_vulkan_buffer){(uint64_t)b.handle, UINT64_MAX - 255, 512});
+    dt_ctx_destroy(m.ctx);
+    CHECK(model_open(&m, NULL, "cpu") == DT_OK);
+    NOT_LENT("application's device", (void)0);
+    dt_vulkan_buffer where;
+    CHECK(dt_store_vulkan_buffer(m.store, 0, DT_VALUE_PARAM, &where) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), "dt_ctx_desc.vulkan");
+    dt_ctx_destroy(m.ctx);
+    host_buffer_end(h, &b);
+}
+
+TEST(vulkan_host_buffers_that_do_not_fit_are_refused) {
+    ON_EACH(host_try_wrong_buffers);
+}
+
+static void host_try_labels(host *h, uint32_t index) {
+    dt_vulkan_desc desc = host_desc(h);
+    model m;
+    host_buffer b = host_buffer_make(h, 1024, HOST_STORAGE);
+    dt_program *made = NULL;
+    (void)index;
+    CHECK(model_context(&m, &desc) == DT_OK);
+    CHECK(dt_graph_create(m.ctx, &m.graph) == DT_OK);
+    m.x = dt_input(m.graph, "x", DT_F32, dt_dims(3));
+    m.t = dt_input(m.graph, "label", DT_I32, dt_dims());
+    dt_program_desc d = {.loss = dt_cross_entropy(m.x, m.t, NULL),
+                         .batch = 4,
+                         .buffers = {{m.t, {(uint64_t)b.handle, 256, 16}}}};
+    CHECK(dt_store_create(m.graph, &(dt_store_desc){.device = "vulkan"}, &m.store) == DT_OK);
+    CHECK(dt_program_create(m.store, &d, &made) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), "class numbers");
+    dt_ctx_destroy(m.ctx);
+    host_buffer_end(h, &b);
+}
+
+TEST(vulkan_host_buffers_hold_no_class_numbers) {
+    ON_EACH(host_try_labels);
+}
+
 /* ---- What is refused ------------------------------------------------------------------------- */
 
 #define REFUSED(result, part, ...)                                                                 \

@@ -108,6 +108,12 @@ ROW(STORE, dt_store_write, ) {
                                  BYTES(48)));
 }
 
+ROW(STORE, dt_store_vulkan_buffer, ) {
+    dt_vulkan_buffer where; /* of a store on the CPU: there is no right call */
+    dt_store_vulkan_buffer(OBJECT(here.store), INDEX(0, 2), DT_VALUE_PARAM, POINTER(&where));
+    return NOTHING;
+}
+
 ROW(STORE, dt_store_reset, ) {
     return RESULT(dt_store_reset(OBJECT(here.store), ENUM(DT_RESET_OPTIM, DT_RESET_ALL + 1)));
 }

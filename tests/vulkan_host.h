@@ -177,6 +177,81 @@ static dt_vulkan_desc host_desc(host *h) {
                             .user = h};
 }
 
+/* ---- Buffers */
+
+/* One that the application can look into. */
+static host_buffer host_buffer_make(host *h, uint64_t bytes, VkBufferUsageFlags usage) {
+    host_buffer b = {0};
+    VkBufferCreateInfo info = {
+        .sType = VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO, .size = bytes, .usage = usage};
+    VkMemoryRequirements need;
+    CHECK(VK(h, vkCreateBuffer)(h->device, &info, NULL, &b.handle) == VK_SUCCESS);
+    VK(h, vkGetBufferMemoryRequirements)(h->device, b.handle, &need);
+    const uint32_t want =
+        VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
+    uint32_t type = 0;
+    while (!(need.memoryTypeBits >> type & 1) ||
+           (h->heaps.memoryTypes[type].propertyFlags & want) != want)
+        type++;
+    VkMemoryAllocateInfo memory = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
+                                   .allocationSize = need.size,
+                                   .memoryTypeIndex = type};
+    CHECK(VK(h, vkAllocateMemory)(h->device, &memory, NULL, &b.memory) == VK_SUCCESS);
+    CHECK(VK(h, vkBindBufferMemory)(h->device, b.handle, b.memory, 0) == VK_SUCCESS);
+    CHECK(VK(h, vkMapMemory)(h->device, b.memory, 0, VK_WHOLE_SIZE, 0, (void **)&b.mapped) ==
+          VK_SUCCESS);
+    memset(b.mapped, 0, bytes);
+    return b;
+}
+
+static void host_buffer_end(host *h, host_buffer *b) {
+    VK(h, vkDestroyBuffer)(h->device, b->handle, NULL);
+    VK(h, vkFreeMemory)(h->device, b->memory, NULL);
+}
+
+/* Copies `from` to the start of `to`, behind what wrote it: `wait` 1, or by a barrier alone. */
+static void host_copy(host *h, VkSemaphore wait, const dt_vulkan_buffer *from, VkBuffer to) {
+    VkCommandPoolCreateInfo pool_info = {.sType = VK_STRUCTURE_TYPE_COMMAND_POOL_CREATE_INFO,
+                                         .queueFamilyIndex = h->family};
+    VkCommandPool pool;
+    VkCommandBuffer command;
+    VK(h, vkCreateCommandPool)(h->device, &pool_info, NULL, &pool);
+    VkCommandBufferAllocateInfo one = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_ALLOCATE_INFO,
+                                       .commandPool = pool,
+                                       .commandBufferCount = 1};
+    VK(h, vkAllocateCommandBuffers)(h->device, &one, &command);
+    VkCommandBufferBeginInfo begin = {.sType = VK_STRUCTURE_TYPE_COMMAND_BUFFER_BEGIN_INFO};
+    VK(h, vkBeginCommandBuffer)(command, &begin);
+    VkMemoryBarrier barrier = {.sType = VK_STRUCTURE_TYPE_MEMORY_BARRIER,
+                               .srcAccessMask =
+                                   VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFER_WRITE_BIT,
+                               .dstAccessMask = VK_ACCESS_TRANSFER_READ_BIT};
+    if (!wait)
+        VK(h, vkCmdPipelineBarrier)
+    (command, VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT | VK_PIPELINE_STAGE_TRANSFER_BIT,
+     VK_PIPELINE_STAGE_TRANSFER_BIT, 0, 1, &barrier, 0, NULL, 0, NULL);
+    VkBufferCopy region = {.srcOffset = from->offset, .size = from->bytes};
+    VK(h, vkCmdCopyBuffer)(command, (VkBuffer)from->buffer, to, 1, &region);
+    VK(h, vkEndCommandBuffer)(command);
+    VkTimelineSemaphoreSubmitInfo values = {.sType =
+                                                VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO,
+                                            .waitSemaphoreValueCount = 1,
+                                            .pWaitSemaphoreValues = &(uint64_t){1}};
+    VkSubmitInfo submit = {.sType = VK_STRUCTURE_TYPE_SUBMIT_INFO,
+                           .pNext = wait ? &values : NULL,
+                           .waitSemaphoreCount = wait != VK_NULL_HANDLE,
+                           .pWaitSemaphores = &wait,
+                           .pWaitDstStageMask =
+                               &(VkPipelineStageFlags){VK_PIPELINE_STAGE_TRANSFER_BIT},
+                           .commandBufferCount = 1,
+                           .pCommandBuffers = &command};
+    host_lock(h);
+    CHECK(VK(h, vkQueueSubmit)(h->queue, 1, &submit, VK_NULL_HANDLE) == VK_SUCCESS);
+    CHECK(VK(h, vkQueueWaitIdle)(h->queue) == VK_SUCCESS);
+    host_unlock(h);
+    VK(h, vkDestroyCommandPool)(h->device, pool, NULL);
+}
+
 /* ---- Semaphores */
 
 static VkSemaphore host_semaphore(host *h) {

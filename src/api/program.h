@@ -60,6 +60,13 @@ DT_API dt_result dt_store_read(dt_store *store, int index, dt_value_kind kind, v
 DT_API dt_result dt_store_write(dt_store *store, int index, dt_value_kind kind, const void *data,
                                 size_t bytes);
 
+/* Where those values lie, for the application's own commands on its device (dt_ctx_desc.vulkan),
+ * which may read them, ordered behind a step as an output is. Valid until the next program of the
+ * store is made, or it ends. Errors: INVALID (index, kind; the store's device is not the
+ * application's). */
+DT_API dt_result dt_store_vulkan_buffer(dt_store *store, int index, dt_value_kind kind,
+                                        dt_vulkan_buffer *out);
+
 typedef enum dt_reset_kind {
     /* The optimizer's state: moments and step counts. Programs with an optimizer continue from an
      * empty state; to train with another kind of optimizer, destroy them first. */
@@ -141,6 +148,15 @@ typedef struct dt_input_shape {
     dt_shape shape;
 } dt_input_shape;
 
+/* An input, or an output, that lies in a buffer of the application's Vulkan device: row-major,
+ * `batch` samples, and nothing is copied. */
+typedef struct dt_program_buffer {
+    dt_tensor tensor;
+    /* Made with VK_BUFFER_USAGE_STORAGE_BUFFER_BIT; offset a multiple of dt_device_info's
+     * offset_alignment; bytes at least the tensor's. */
+    dt_vulkan_buffer memory;
+} dt_program_buffer;
+
 /* Members stand in the order in which they are mostly written: C++20 wants designators in it. */
 typedef struct dt_program_desc {
     dt_tensor loss; /* short for losses[0].term */
@@ -156,6 +172,11 @@ typedef struct dt_program_desc {
      * these, so -1 in dt_reshape, a mean or a norm mean what they would there. Parameters keep
      * their shapes. */
     dt_input_shape shapes[DT_MAX_OUTPUTS];
+    /* Inputs and outputs that kernels read and write in the application's buffers, on a store of
+     * dt_ctx_desc.vulkan: dt_program_write and _read refuse them. Not class numbers and indices,
+     * which must be checked on the host. The application orders its own use of them by the step's
+     * semaphores; docs/embedding.md says how else. They outlive the program. */
+    dt_program_buffer buffers[DT_MAX_OUTPUTS];
     const dt_optim_desc *optim; /* NULL: the program does not train */
     bool gradients;             /* compute gradients though there is no optimizer */
     const char *params;         /* patterns of the parameters to train; NULL = all not frozen */

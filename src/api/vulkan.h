@@ -25,6 +25,12 @@ typedef struct dt_vulkan_desc {
     void *user;
 } dt_vulkan_desc;
 
+/* A range of a VkBuffer of that device. */
+typedef struct dt_vulkan_buffer {
+    uint64_t buffer;
+    uint64_t offset, bytes;
+} dt_vulkan_buffer;
+
 /* A timeline semaphore of the application and a value of it. semaphore 0: none. */
 typedef struct dt_vulkan_semaphore {
     uint64_t semaphore;

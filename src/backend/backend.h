@@ -66,6 +66,10 @@ typedef struct dti_backend {
     /* The host's side of IN, OUT and EXCHANGE: written before, read after the segment that copies.
      * Stable. On the CPU, and where memory is unified, it is the memory itself. */
     void *(*memory_host)(dti_memory *memory);
+    /* Of a device that `hosts`: the application's buffer as a memory, which has no host side; and
+     * where an arena lies, for the application. */
+    dt_result (*memory_lend)(dti_device *device, const dt_vulkan_buffer *buffer, dti_memory **out);
+    void (*memory_where)(const dti_memory *memory, dt_vulkan_buffer *out);
     /* Blocking copies, for loading and saving; not during a run. */
     dt_result (*memory_write)(dti_memory *memory, uint64_t offset, const void *data,
                               uint64_t bytes);

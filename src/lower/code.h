@@ -30,6 +30,7 @@ typedef struct dti_port {
     bool output;
     bool gradient;   /* dL/dy of `node`: the host's, or of an output one that leaves */
     uint8_t segment; /* comes to the device before it, or to the host after it */
+    uint8_t lent;    /* 1 + which of the description's buffers it lies in, at 0; 0: none */
     dti_label_check *checks;
     uint32_t check_count;
     size_t check_capacity;

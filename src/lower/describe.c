@@ -80,6 +80,24 @@ static uint32_t dti_program_desc_list(dti_lowering *w, const dt_tensor *list, co
     return count;
 }
 
+/* What the application lends; program/lent.c looks at the rest, once ports are known. */
+static void dti_program_desc_buffers(dti_lowering *w) {
+    const dt_program_buffer *list = w->code->desc.buffers;
+    uint32_t count = 0;
+    while (count < DT_MAX_OUTPUTS && dti_is_set(list[count].tensor)) {
+        const dt_program_buffer *b = &list[count++];
+        dti_program_desc_tensor(w, b->tensor, "buffer", (int)count, &w->problems);
+        if (!b->memory.buffer)
+            dti_text_add(&w->problems, "\n- buffer %u is no VkBuffer: it is 0", count);
+        for (uint32_t i = 0; i + 1 < count; i++)
+            if (list[i].tensor.id == b->tensor.id)
+                dti_text_add(&w->problems, "\n- buffers %u and %u are both of %s", i + 1, count,
+                             dti_tensor_print(b->tensor).text);
+    }
+    for (uint32_t i = count; i < DT_MAX_OUTPUTS; i++)
+        dti_program_desc_gap(list[i].tensor, "buffer", i, &w->problems);
+}
+
 /* Inputs whose gradients leave. */
 static void dti_program_desc_joint(dti_lowering *w) {
     dti_code *code = w->code;
@@ -123,6 +141,7 @@ static void dti_program_desc_check(dti_lowering *w) {
         dti_optim_resolve(code, problems);
     if (w->joint)
         dti_program_desc_joint(w);
+    dti_program_desc_buffers(w);
 }
 
 static dt_result dti_describe_problems(const dti_lowering *w) {

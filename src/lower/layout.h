@@ -14,6 +14,9 @@ typedef enum dti_arena { /* memories of a program's exec; the numbers of dti_val
                          DTI_ARENAS = DTI_VALUE_KINDS
 } dti_arena;
 
+/* Behind them come the application's buffers, as dt_program_desc.buffers lists them. */
+#define DTI_MEMORIES (DTI_ARENAS + DT_MAX_OUTPUTS)
+
 typedef struct dti_param {
     uint32_t node;
     uint64_t offset; /* in elements, a multiple of DTI_BLOCK */

@@ -1,14 +1,31 @@
 /* Inputs and outputs and their places on the host's side; and what must be written to a place of
  * its own: outputs, terms, gradients and the next values of buffers. */
 
+/* 1 + the buffer that the application lends for a tensor; 0 = none. */
+static uint8_t dti_code_lent(const dti_code *code, uint32_t node) {
+    for (uint8_t i = 0; i < DT_MAX_OUTPUTS; i++)
+        if (code->desc.buffers[i].tensor.id == node)
+            return (uint8_t)(i + 1);
+    return 0;
+}
+
+/* The value of a port in the application's buffer. */
+static uint32_t dti_lent_value(dti_code *code, const dti_port *port, const dti_node *n) {
+    return dti_node_value(code, (dti_value_kind)(DTI_ARENAS + port->lent - 1), n, 0);
+}
+
 static void dti_port_add(dti_code *code, dti_emit *e, uint32_t node, dti_value_kind kind,
                          uint64_t *at) {
     const dti_node *n = &code->work->nodes[node];
     dti_port *port = &code->ports[code->port_count++];
     *port = (dti_port){.node = node, .offset = *at, .bytes = dti_node_bytes(code, n)};
-    uint32_t value = dti_node_value(code, kind, n, *at);
+    port->lent = dti_code_lent(code, node);
+    uint32_t value =
+        port->lent ? dti_lent_value(code, port, n) : dti_node_value(code, kind, n, *at);
     if (kind == DTI_VALUE_IN)
         e->views[node] = dti_view_dense(value, n, code->batch);
+    if (port->lent)
+        return;
     *at += dti_aligned(port->bytes ? port->bytes : DTI_WORD_BYTES);
 }
 
@@ -45,6 +62,11 @@ static void dti_place_output(dti_code *code, uint32_t *pin, uint32_t id, uint32_
                        .bytes = dti_node_bytes(code, n),
                        .output = true,
                        .gradient = gradient};
+    port->lent = gradient ? 0 : dti_code_lent(code, node);
+    if (port->lent) {
+        pin[id] = dti_lent_value(code, port, n);
+        return;
+    }
     pin[id] = dti_node_value(code, DTI_VALUE_OUT, n, code->out_bytes);
     code->out_bytes += dti_aligned(port->bytes ? port->bytes : DTI_WORD_BYTES);
 }

@@ -139,13 +139,15 @@ static void dti_turn_bind_arenas(const dt_program *p, dti_turn *t) {
         if (!t->memories[i])
             t->memories[i] = p->store->memories[DTI_ARENA_PARAM];
     }
+    for (int i = 0; i < DT_MAX_OUTPUTS; i++)
+        t->memories[DTI_ARENAS + i] = p->lent[i] ? p->lent[i] : t->memories[DTI_ARENA_PARAM];
 }
 
 static dt_result dti_turn_exec(dt_program *p, dti_turn *t) {
     dti_turn_bind_arenas(p, t);
     t->exec_desc = (dti_exec_desc){.label = p->code->label,
                                    .memories = t->memories,
-                                   .memory_count = DTI_ARENAS,
+                                   .memory_count = DTI_MEMORIES,
                                    .places = p->code->places,
                                    .place_count = p->code->list.value_count,
                                    .launches = p->code->list.launches,
@@ -231,6 +233,8 @@ static dt_result dti_program_build(dt_program *p, const dt_program_desc *desc,
             s->running->code->label);
     }
     dt_result result = dti_program_lower(p, desc, shards, joint);
+    if (!result)
+        result = dti_program_lend(p);
     if (!result)
         result = dti_program_memories(p);
     if (!result)
@@ -326,6 +330,7 @@ DT_API void dt_program_destroy(dt_program *p) {
         dti_drive_close(p);
     for (uint32_t i = 0; i < p->turn_count; i++)
         dti_turn_free(p, &p->turns[i], i == 0);
+    dti_program_unlend(p);
     dti_code_release(p->store, p->code);
     dti_free(p->base, p->written);
     dti_free(p->base, p);

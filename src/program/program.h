@@ -5,7 +5,7 @@
  * launches over it. All else is the same in each. */
 #define DTI_TURNS_MAX 2
 typedef struct dti_turn {
-    dti_memory *memories[DTI_ARENAS];
+    dti_memory *memories[DTI_MEMORIES];
     dti_exec_desc exec_desc;
     dti_exec *exec, *exec_next; /* next: while an arena grows */
 
@@ -32,8 +32,9 @@ struct dt_program {
     const dti_code *code; /* nothing changes it */
     dti_turn turns[DTI_TURNS_MAX];
     uint32_t turn_count;
-    dti_turn *now; /* the one that the host writes inputs to, drives and reads */
-    bool *written; /* by port: the host has written it */
+    dti_turn *now;                    /* the one that the host writes inputs to, drives and reads */
+    bool *written;                    /* by port: the host has written it */
+    dti_memory *lent[DT_MAX_OUTPUTS]; /* the application's buffers; NULL behind the last */
 };
 
 /* ---- compile.c: dt_program_create, of what a replica computes of a step when shards is not NULL.
@@ -100,6 +101,11 @@ static const uint32_t *dti_program_out(const dt_program *p);
  * whose name it returns, and says it (dti_fail). NULL: nothing of this replica's is to blame.
  * ran: it had rows, so that ops can be looked at. */
 static const char *dti_program_blame(dt_program *p, bool ran);
+
+/* ---- lent.c */
+/* The application's buffers of desc.buffers, checked against the program's ports; for all turns. */
+static dt_result dti_program_lend(dt_program *p);
+static void dti_program_unlend(dt_program *p);
 
 /* ---- finite.c */
 /* The largest norm of the gradient with which the update cannot overflow; -1: there is none. */

@@ -29,6 +29,11 @@ static dt_result dti_port_get(dt_program *p, dt_tensor x, bool output, bool grad
                         name.text, dti_shape_print(n->shape, n->samples).text,
                         (unsigned long long)port->bytes, (long long)p->code->batch, bytes);
     }
+    if (port->lent)
+        return dti_fail(p->base, DT_ERROR_INVALID,
+                        "program '%s': %s lies in the application's buffer (.buffers): it is "
+                        "written and read there",
+                        p->code->label, name.text);
     *out = port;
     return DT_OK;
 }
@@ -98,7 +103,7 @@ DT_API dt_result dt_program_read(dt_program *p, dt_tensor output, void *data, si
 static dt_result dti_ports_written(dt_program *p, bool gradient) {
     for (uint32_t i = 0; i < p->code->port_count; i++) {
         const dti_port *port = &p->code->ports[i];
-        if (port->output || port->gradient != gradient || p->written[i])
+        if (port->output || port->gradient != gradient || p->written[i] || port->lent)
             continue;
         return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': %s %s was never written",
                         p->code->label, gradient ? "the host gradient of" : "input",
@@ -343,7 +348,7 @@ static const dti_port *dti_fault_input(const dt_program *p, uint32_t segments) {
     for (uint32_t i = 0; i < p->code->port_count; i++) {
         const dti_port *port = &p->code->ports[i];
         const dt_dtype dtype = p->code->work->nodes[port->node].dtype;
-        if (port->output || port->segment >= segments || dti_is_whole(dtype))
+        if (port->output || port->segment >= segments || dti_is_whole(dtype) || port->lent)
             continue;
         if (!dti_all_finite(host + port->offset, dtype, port->bytes / dti_dtype_bytes(dtype)))
             return port;

@@ -359,6 +359,8 @@ static dt_result dti_vk_transfer_create(dti_vk_device *device) {
 static const dti_backend dti_vk_backend = {
     .memory_create = dti_vk_memory_create,
     .memory_destroy = dti_vk_memory_destroy,
+    .memory_lend = dti_vk_memory_lend,
+    .memory_where = dti_vk_memory_where,
     .memory_bytes = dti_vk_memory_bytes,
     .memory_host = dti_vk_memory_host,
     .memory_write = dti_vk_memory_write,

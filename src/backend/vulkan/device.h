@@ -48,6 +48,8 @@ typedef struct dti_vk_memory {
     uint64_t bytes;
     dti_vk_buffer buffer;  /* the device's side; the host's too when it is mapped */
     dti_vk_buffer staging; /* the host's side otherwise, but of DEVICE; handle 0 = none */
+    uint64_t at;           /* offset in the buffer: of the application's alone */
+    bool lent;             /* by the application, which destroys it */
     dti_memory_kind kind;
 } dti_vk_memory;
 
@@ -124,6 +126,9 @@ static dt_result dti_vk_buffer_create(dti_vk_device *device, uint64_t bytes, con
 static void dti_vk_buffer_destroy(dti_vk_device *device, dti_vk_buffer *buffer);
 static dt_result dti_vk_memory_create(dti_device *device, uint64_t bytes, dti_memory_kind kind,
                                       dti_memory **out);
+static dt_result dti_vk_memory_lend(dti_device *device, const dt_vulkan_buffer *buffer,
+                                    dti_memory **out);
+static void dti_vk_memory_where(const dti_memory *memory, dt_vulkan_buffer *out);
 static void dti_vk_memory_destroy(dti_memory *memory);
 static uint64_t dti_vk_memory_bytes(const dti_memory *memory);
 static void *dti_vk_memory_host(dti_memory *memory);

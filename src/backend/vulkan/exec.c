@@ -60,6 +60,10 @@ typedef struct dti_vk_build {
     uint32_t key_count;
 } dti_vk_build;
 
+static const dti_vk_memory *dti_vk_memory_of(const dti_vk_build *b, uint32_t index) {
+    return (const dti_vk_memory *)b->desc->memories[index];
+}
+
 /* ---- Launches into work ---------------------------------------------------------------------- */
 
 static dt_result dti_vk_check_launch(const dti_vk_build *b, uint32_t number) {
@@ -184,8 +188,8 @@ static void dti_vk_write_set(const dti_vk_build *b, uint32_t index) {
     dti_VkDescriptorBufferInfo buffers[DTI_BINDINGS_MAX + 1];
     for (int i = 0; i < DTI_BINDINGS_MAX; i++)
         buffers[i] = (dti_VkDescriptorBufferInfo){
-            .buffer = ((dti_vk_memory *)b->desc->memories[key->memory[i]])->buffer.handle,
-            .offset = key->offset[i],
+            .buffer = dti_vk_memory_of(b, key->memory[i])->buffer.handle,
+            .offset = dti_vk_memory_of(b, key->memory[i])->at + key->offset[i],
             .range = key->bytes[i],
         };
     buffers[DTI_BINDINGS_MAX] = (dti_VkDescriptorBufferInfo){
@@ -285,10 +289,6 @@ static void dti_vk_record_launches(const dti_vk_build *b, dti_VkCommandBuffer co
 
 static bool dti_vk_fetches(const dti_segment *segment) {
     return segment->fetch.count && segment->fetch.bytes;
-}
-
-static const dti_vk_memory *dti_vk_memory_of(const dti_vk_build *b, uint32_t index) {
-    return (const dti_vk_memory *)b->desc->memories[index];
 }
 
 /* What the segment takes from the host's sides. Where these are the arenas themselves, the submit

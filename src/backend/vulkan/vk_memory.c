@@ -182,11 +182,31 @@ static dt_result dti_vk_memory_create(dti_device *head, uint64_t bytes, dti_memo
     return DT_OK;
 }
 
+static dt_result dti_vk_memory_lend(dti_device *head, const dt_vulkan_buffer *buffer,
+                                    dti_memory **out) {
+    dti_vk_memory *m = dti_alloc(head->base, sizeof *m);
+    *out = (dti_memory *)m;
+    if (!m)
+        return DT_ERROR_MEMORY;
+    m->device = (dti_vk_device *)head;
+    m->bytes = buffer->bytes;
+    m->at = buffer->offset;
+    m->lent = true;
+    m->buffer.handle = (dti_VkBuffer)buffer->buffer;
+    return DT_OK;
+}
+
+static void dti_vk_memory_where(const dti_memory *memory, dt_vulkan_buffer *out) {
+    const dti_vk_memory *m = (const dti_vk_memory *)memory;
+    *out = (dt_vulkan_buffer){(uint64_t)m->buffer.handle, m->at, m->bytes};
+}
+
 static void dti_vk_memory_destroy(dti_memory *memory) {
     dti_vk_memory *m = (dti_vk_memory *)memory;
     if (!m)
         return;
-    dti_vk_buffer_destroy(m->device, &m->buffer);
+    if (!m->lent)
+        dti_vk_buffer_destroy(m->device, &m->buffer);
     dti_vk_buffer_destroy(m->device, &m->staging);
     dti_free(m->device->head.base, m);
 }

@@ -1,0 +1,105 @@
+/* What application and library lend each other on the application's Vulkan device: its buffers for
+ * a program's inputs and outputs, and where a parameter's values lie. Nothing is copied. Refuses
+ * what a kernel could run out of: a range that is too small, one that another overlaps, and class
+ * numbers and indices, which nobody would check. */
+
+static dt_result dti_lent_wrong(const dt_program *p, uint32_t index, const char *what) {
+    return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': buffer %u, %s, %s", p->code->label,
+                    index + 1, dti_tensor_name(p->code->desc.buffers[index].tensor).text, what);
+}
+
+/* The port that lies in a buffer; NULL: none, or two. */
+static const dti_port *dti_lent_port(const dti_code *code, uint32_t index) {
+    const dti_port *found = NULL;
+    for (uint32_t i = 0; i < code->port_count; i++) {
+        if (code->ports[i].lent != index + 1)
+            continue;
+        if (found)
+            return NULL;
+        found = &code->ports[i];
+    }
+    return found;
+}
+
+static bool dti_lent_overlaps(const dt_vulkan_buffer *a, const dt_vulkan_buffer *b) {
+    return a->buffer == b->buffer && a->offset < b->offset + b->bytes &&
+           b->offset < a->offset + a->bytes;
+}
+
+static dt_result dti_lent_check(const dt_program *p, uint32_t index) {
+    const dt_program_buffer *all = p->code->desc.buffers;
+    const dt_vulkan_buffer *m = &all[index].memory;
+    const dt_device_info *info = &p->store->device->info;
+    const dti_port *port = dti_lent_port(p->code, index);
+    if (!port)
+        return dti_lent_wrong(p, index,
+                              "is neither an input that the program reads nor one of .outputs, or "
+                              "is both");
+    if (port->check_count)
+        return dti_lent_wrong(p, index,
+                              "holds class numbers or indices, which dt_program_write checks: "
+                              "write them");
+    if (m->bytes < port->bytes || m->offset > UINT64_MAX - m->bytes)
+        return dti_fail(p->base, DT_ERROR_INVALID,
+                        "program '%s': buffer %u has %llu bytes at %llu, and %s takes %llu",
+                        p->code->label, index + 1, (unsigned long long)m->bytes,
+                        (unsigned long long)m->offset, dti_tensor_name(all[index].tensor).text,
+                        (unsigned long long)port->bytes);
+    if (m->offset % info->offset_alignment)
+        return dti_fail(p->base, DT_ERROR_INVALID,
+                        "program '%s': buffer %u begins at %llu, which is no multiple of %u as %s "
+                        "wants it",
+                        p->code->label, index + 1, (unsigned long long)m->offset,
+                        info->offset_alignment, info->name);
+    for (uint32_t i = 0; i < index; i++)
+        if (dti_lent_overlaps(&all[i].memory, m))
+            return dti_lent_wrong(p, index, "overlaps one before it");
+    return DT_OK;
+}
+
+static dt_result dti_program_lend(dt_program *p) {
+    const dt_program_buffer *all = p->code->desc.buffers;
+    dti_device *device = p->store->device;
+    dt_result result = DT_OK;
+    if (all[0].tensor.graph && !device->hosts)
+        return dti_lent_wrong(p, 0,
+                              "needs a store on the application's device, dt_ctx_desc.vulkan");
+    for (uint32_t i = 0; i < DT_MAX_OUTPUTS && all[i].tensor.graph && !result; i++) {
+        result = dti_lent_check(p, i);
+        if (!result)
+            result = device->backend->memory_lend(device, &all[i].memory, &p->lent[i]);
+    }
+    return result;
+}
+
+static void dti_program_unlend(dt_program *p) {
+    for (uint32_t i = 0; i < DT_MAX_OUTPUTS; i++)
+        if (p->lent[i])
+            p->store->device->backend->memory_destroy(p->lent[i]);
+}
+
+DT_API dt_result dt_store_vulkan_buffer(dt_store *s, int index, dt_value_kind kind,
+                                        dt_vulkan_buffer *out) {
+    DTI_NEED(NULL, s);
+    DTI_NEED(s->base, out);
+    *out = (dt_vulkan_buffer){0};
+    dt_param_info info = {0};
+    dt_result result = dt_store_param(s, index, &info);
+    if (result)
+        return result;
+    const uint64_t bytes = dti_bytes(s->layout.params[index].dtype, info.elements);
+    dti_memory *memory = NULL;
+    uint64_t offset = 0;
+    result = dti_store_locate(s, index, kind, (size_t)bytes, &memory, &offset);
+    if (!result && !s->device->hosts)
+        result = dti_fail(s->base, DT_ERROR_INVALID,
+                          "dt_store_vulkan_buffer: the store is on %s, not on a device of "
+                          "dt_ctx_desc.vulkan",
+                          s->device->info.id);
+    if (result)
+        return result;
+    s->device->backend->memory_where(memory, out);
+    out->offset += offset;
+    out->bytes = bytes;
+    return DT_OK;
+}
