@@ -14,7 +14,7 @@ void main()
     if (i >= args.n)
         return;
     float value = x[args.x_offset + i];
-    if ((dti_step_u32(DTI_STEP_FLAGS) & 1u) == 0u)
+    if ((dti_step_u32(DTI_STEP_FLAGS) & DTI_FLAG_FIRST) == 0u)
         value += y[args.y_offset + i];
     y[args.y_offset + i] = value;
 }

@@ -310,22 +310,27 @@
 #define DTI_STEP_SEED_HI 1
 #define DTI_STEP_NUMBER 2      /* the random stream's step number */
 #define DTI_STEP_FIRST_ROW 3   /* the first sample's row in the global batch */
-#define DTI_STEP_FLAGS 4       /* bit 0: first micro-batch: gradients are set, not added */
+#define DTI_STEP_FLAGS 4       /* DTI_FLAG_* */
 #define DTI_STEP_CLIP_NORM 5   /* f32; 0 = off */
 #define DTI_STEP_CLIP_VALUE 6  /* f32; 0 = off */
 #define DTI_STEP_PROVEN 7      /* f32: up to this norm the update is finite; -1 = unknown */
 #define DTI_STEP_COEFFICIENT 8 /* f32[8] of each loss */
 #define DTI_STEP_WEIGHT 16     /* f32[8]: the global batch's weight; 0 = this batch's own */
 #define DTI_STEP_GROUP(g) (24 + 8 * (g))
-#define DTI_STEP_WORDS 88 /* 24 + 8 * 8 groups */
+#define DTI_STEP_WORDS 88  /* 24 + 8 * 8 groups */
+#define DTI_FLAG_FIRST 1u  /* the first micro-batch: gradients are set, not added */
+#define DTI_FLAG_BEHIND 2u /* started before the host knew how the step before it ended */
 
 /* ---- The status buffer, written by the device, read by the host after the last segment. 32-bit
  * words; term i is the pair of f32 at DTI_STATUS_TERM(i), its own 256-byte line, so it can be
  * bound. */
 #define DTI_STATUS_FAULT 0 /* code of the first fault, 0xffffffff = none (only SCAN writes it) */
-#define DTI_STATUS_ABORT 1 /* 1 = something is not finite, or would be: nothing was written */
-#define DTI_STATUS_NORM 2  /* f32: 2-norm of the whole gradient before clipping */
-#define DTI_STATUS_BAD 3   /* as DTI_CONTROL_BAD */
+/* 1 = something is not finite, or would be; DTI_ABORT_BEHIND = the step before this one, which it
+ * was started behind, was aborted. Nothing was written. */
+#define DTI_STATUS_ABORT 1
+#define DTI_ABORT_BEHIND 2u
+#define DTI_STATUS_NORM 2               /* f32: 2-norm of the whole gradient before clipping */
+#define DTI_STATUS_BAD 3                /* as DTI_CONTROL_BAD */
 #define DTI_STATUS_LARGEST(i) (4 + (i)) /* as DTI_CONTROL_LARGEST */
 #define DTI_STATUS_TERM(i) (64 + 64 * (i))
 #define DTI_STATUS_TERMS 16 /* 8 losses, then 8 metrics */

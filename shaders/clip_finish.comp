@@ -1,6 +1,7 @@
 /* Decides over the step: sums the pairs of grad_norm to the norm of the whole gradient, aborts when
  * a gradient (or, DTI_COMMIT_LOSSES, a loss) is not finite, sets the factor of the clipping, and
- * asks for the dry pass where the norm does not prove that the update is finite. One workgroup.
+ * asks for the dry pass where the norm does not prove that the update is finite. Behind an aborted
+ * step, which nobody has looked at yet, aborts too. One workgroup.
  * torch.nn.utils.clip_grad_norm_: min(1, max_norm / (norm + 1e-6)). */
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -42,12 +43,15 @@ void main()
         return;
     float norm = sqrt(sum.x);
     float limit = dti_step_f32(DTI_STEP_CLIP_NORM);
-    uint abort = sum.y > 0.0 ? 1u : 0u;
+    bool behind = (dti_step_u32(DTI_STEP_FLAGS) & DTI_FLAG_BEHIND) != 0u;
+    bool lost = state[DTI_CONTROL_ABORT] != 0u || state[DTI_CONTROL_BAD] != DTI_BAD_NONE;
+    bool looked = behind && state[DTI_CONTROL_CHECK] != 0u; /* how large values are is not known */
+    uint abort = behind && lost ? DTI_ABORT_BEHIND : sum.y > 0.0 ? 1u : 0u;
     state[DTI_CONTROL_ABORT] = abort;
     state[DTI_CONTROL_CLIP] = floatBitsToUint(limit > 0.0 ? min(1.0, limit / (norm + 1e-6)) : 1.0);
     status[DTI_STATUS_ABORT] = abort;
     status[DTI_STATUS_NORM] = floatBitsToUint(norm);
-    bool proven = dti_is_finite(norm) && norm <= dti_step_f32(DTI_STEP_PROVEN);
+    bool proven = dti_is_finite(norm) && norm <= dti_step_f32(DTI_STEP_PROVEN) && !looked;
     state[DTI_CONTROL_CHECK] = abort == 0u && !proven ? 1u : 0u;
     state[DTI_CONTROL_BAD] = status[DTI_STATUS_BAD] = DTI_BAD_NONE;
     [[unroll]] for (uint i = 0u; i < uint(DTI_OPTIM_VALUES); i++)

@@ -15,7 +15,7 @@ void main()
     uint i = dti_item();
     if (i >= args.n)
         return;
-    bool first = (dti_step_u32(DTI_STEP_FLAGS) & 1u) != 0u;
+    bool first = (dti_step_u32(DTI_STEP_FLAGS) & DTI_FLAG_FIRST) != 0u;
     float before = first ? x[args.x_offset + i] : y[args.y_offset + i];
     y[args.y_offset + i] = args.keep * before + args.take * s[args.s_offset + 2u * i];
 }

@@ -241,6 +241,7 @@ DTI_OPTIMIZE_END
 #include "program/lent.c"
 #include "program/compile.c"
 #include "program/run.c"
+#include "program/ahead.c"
 #include "program/replica.c"
 #include "program/assembly.c"
 

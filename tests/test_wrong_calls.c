@@ -295,6 +295,26 @@ ROW(STORE, dt_program_advance, ) {
     return RESULT(result);
 }
 
+ROW(STORE, dt_program_start, ) {
+    double weight = NUMBER(4, 0, -1, (double)INFINITY);
+    dt_step_desc step = {.lr = (float)AT_LEAST_0(0.1), .weights = &weight};
+    dt_result result = dt_program_start(OBJECT(here.train), &step);
+    if (!result)
+        dt_program_wait(here.train, NULL);
+    return RESULT(result);
+}
+
+ROW(STORE, dt_program_wait, ) {
+    dt_program *program = NULL;
+    SURE(!dt_program_create(here.store, &(dt_program_desc){.outputs = {here.logits}}, &program));
+    SURE(dt_program_write(program, here.x, wrong_x, 16) == DT_OK);
+    if (!wrong_turn("no step", 1))
+        dt_program_start(program, NULL);
+    dt_result result = dt_program_wait(OBJECT(program), NULL);
+    dt_program_destroy(program);
+    return RESULT(result);
+}
+
 ROW(STORE, dt_program_end, ) {
     dt_step_state state = DT_STEP_READY;
     dt_program *program = OBJECT(here.train);

@@ -265,6 +265,7 @@ static dt_result lab_train(dt_store *store, const lab_graph *g, dt_program **out
     dt_optim_desc optim = {.kind = DT_OPTIM_SGD, .lr = 0.1, .momentum = 0.9};
     dt_program_desc desc = {.loss = g->loss, .batch = 4, .params = "w,b", .optim = &optim};
     desc.accumulate = true;
+    desc.in_flight = 2;
     return dt_program_create(store, &desc, out);
 }
 
@@ -322,7 +323,7 @@ static void lab_program_use(lab *l) {
     if (!p->program)
         return;
     bool plain = lab_pick(l, 2);
-    switch (lab_pick(l, 9)) {
+    switch (lab_pick(l, 12)) {
     case 0:
     case 1: lab_said(l, dt_program_run(p->program, plain ? NULL : &step, NULL)); break;
     case 2:
@@ -331,6 +332,9 @@ static void lab_program_use(lab *l) {
     case 5: lab_said(l, dt_program_advance(p->program, &state)); break;
     case 6: lab_said(l, dt_program_end(p->program, NULL)); break;
     case 7: lab_said(l, dt_program_cancel(p->program)); break;
+    case 8:
+    case 9: lab_said(l, dt_program_start(p->program, plain ? NULL : &step)); break;
+    case 10: lab_said(l, dt_program_wait(p->program, NULL)); break;
     default:
         lab_said(l, dt_program_weigh(p->program, weights));
         lab_said(l, dt_program_read(p->program, lab_tensor(l), values, 48));
@@ -404,9 +408,13 @@ static void lab_end(lab *l, const uint64_t expected[2]) {
             dt_program_destroy(l->programs[i].program);
             l->programs[i] = (lab_program){0};
         }
-    for (int i = 0; i < PROGRAMS; i++)
+    for (int i = 0; i < PROGRAMS; i++) {
+        while (l->programs[i].program &&
+               dt_program_wait(l->programs[i].program, NULL) != DT_ERROR_INVALID)
+            continue;
         if (l->programs[i].program && dt_program_cancel(l->programs[i].program))
             dt_program_end(l->programs[i].program, NULL);
+    }
     for (int i = 0; i < STORES; i++) {
         lab_store *s = &l->stores[i];
         const lab_graph *g = &l->graphs[s->graph];

@@ -93,7 +93,8 @@ static bool dti_sgd_bound(const dti_optim_rates *r, double v[DTI_OPTIM_VALUES], 
     const double step = r->optim->nesterov ? d + momentum * m : m;
     if (momentum != 0.0)
         v[1] = m * (1.0 + 1e-6);
-    return m <= DTI_PROVEN_MAX && step <= DTI_PROVEN_MAX && v[0] + r->lr * step <= DTI_PROVEN_MAX;
+    v[0] = (v[0] + r->lr * step) * (1.0 + 1e-6);
+    return m <= DTI_PROVEN_MAX && step <= DTI_PROVEN_MAX && v[0] <= DTI_PROVEN_MAX;
 }
 static const dti_optim_row dti_optim_sgd = {
     "SGD", 1e-3, 0.0, dti_sgd_moments, dti_sgd_words, dti_sgd_bound, dti_optim_emit_blocks};
@@ -195,6 +196,7 @@ static bool dti_adam_bound_of(const dti_optim_rates *r, double v[DTI_OPTIM_VALUE
     const bool fits = eps >= DTI_PROVEN_EPS && d + v[1] <= DTI_PROVEN_MAX &&
                       most <= DTI_PROVEN_MAX && rate <= DTI_PROVEN_MAX && ratio <= DTI_PROVEN_MAX &&
                       keep <= DTI_PROVEN_MAX && keep * v[0] + rate * ratio <= DTI_PROVEN_MAX;
+    v[0] = (keep * v[0] + rate * ratio) * (1.0 + 1e-6);
     v[1] = DTI_MAX(v[1], d);
     v[2] = most;
     return fits;

@@ -1,7 +1,8 @@
 /* ---- Stores: a graph's values on one device -----------------------------------------------------
  *
  * Threads: all functions in this part are called on the context's thread. A function that would
- * disturb a step under way (between dt_program_begin and dt_program_end) returns INVALID. */
+ * disturb a step under way (between dt_program_begin and dt_program_end, or started and not waited
+ * for) returns INVALID. */
 
 typedef struct dt_store dt_store;
 
@@ -181,6 +182,7 @@ typedef struct dt_program_desc {
     bool gradients;             /* compute gradients though there is no optimizer */
     const char *params;         /* patterns of the parameters to train; NULL = all not frozen */
     dt_mode mode;
+    int in_flight;       /* steps that dt_program_start has under way at most: 1 or 2; 0 = 1 */
     bool accumulate;     /* gradients can be accumulated over micro-batches (dt_step_desc) */
     size_t bucket_bytes; /* a backward segment ends after so many bytes of gradients; 0 = 4 MiB */
     /* The most transient bytes (dt_program_info); 0 = as many as keeping everything takes. Where
@@ -265,6 +267,7 @@ typedef struct dt_report {
     double metric_sum[DT_MAX_TERMS], metric_weight[DT_MAX_TERMS];
     double gradient_norm; /* before clipping; 0 if the step commits nothing */
     bool skipped;         /* there was a NaN or infinity, and the store is unchanged */
+    bool not_run;         /* skipped, since the step before it, under way when it started, was */
     /* The op that produced it first, "input", "optimizer", or NULL. A constant. */
     const char *fault_op;
 } dt_report;
@@ -275,6 +278,25 @@ typedef struct dt_report {
  * DEVICE_LOST, INVALID (an input was never written, a step is under way in this store, a wrong
  * dt_step_desc). */
 DT_API dt_result dt_program_run(dt_program *program, const dt_step_desc *step, dt_report *report);
+
+/* Starts a step and does not wait for it: while the device is busy, the host writes the inputs of
+ * the next one and starts it too. With .in_flight = 2 two steps are under way at once, which on a
+ * GPU takes the host's time out of a step; their inputs and outputs take memory twice. The bits are
+ * those of dt_program_run. On the CPU a step has run when the call returns.
+ *
+ *     for (;;) { dt_program_write(p, x, ...); dt_program_start(p, NULL); }
+ *
+ * Where as many as .in_flight are under way, dt_program_start and dt_program_write first wait for
+ * the oldest of them. Its report is lost but for its error, which they return, having done nothing
+ * else; dt_program_wait gives reports. Behind a step that failed, one that was under way already
+ * does not run: it ends with NUMERIC, and a report of its own number with .not_run.
+ * Steps of a program that computes gradients and does not commit them are not overlapped, and
+ * neither are micro-batches: a start waits for those before. Errors: as for dt_program_run. */
+DT_API dt_result dt_program_start(dt_program *program, const dt_step_desc *step);
+/* Waits for the oldest step that dt_program_start has under way, and ends it: its report, and by
+ * dt_program_read its outputs, until its turn comes again. report may be NULL. Errors: INVALID (no
+ * such step), and those of a step, as for dt_program_run. */
+DT_API dt_result dt_program_wait(dt_program *program, dt_report *report);
 
 /* Adds the weights of this batch's losses to weights[0 .. losses). Before the first micro-batch
  * runs, call it once for each of them, after writing its inputs; it reads only the targets. Errors:

@@ -130,6 +130,8 @@ static void dti_program_desc_check(dti_lowering *w) {
         dti_text_add(problems, "\n- %d is no dt_mode", (int)d->mode);
     if (d->batch < 0)
         dti_text_add(problems, "\n- batch is %d; it must be at least 1", d->batch);
+    if (d->in_flight < 0 || d->in_flight > 2)
+        dti_text_add(problems, "\n- in_flight is %d; 1 or 2 steps can be under way", d->in_flight);
     if (code->has_gradients && !code->loss_count && !hosts)
         dti_text_add(problems, "\n- gradients of what? give .loss or .host_gradients");
     if (!code->loss_count && !outputs && !code->metric_count)

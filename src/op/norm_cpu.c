@@ -337,7 +337,7 @@ static void dti_cpu_batch_dx(const dti_cpu_task *task, int64_t begin, int64_t en
 static void dti_cpu_running(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
     const dti_args_running *a = &task->launch->args.running;
-    const bool first = task->step[DTI_STEP_FLAGS] & 1u;
+    const bool first = task->step[DTI_STEP_FLAGS] & DTI_FLAG_FIRST;
     const float *s = dti_cpu_in(task, 1, a->s_offset);
     float *y = dti_cpu_out(task, 2, a->y_offset);
     const float *old = first ? dti_cpu_in(task, 0, a->x_offset) : y;

@@ -27,7 +27,7 @@ typedef struct dti_optim_row {
     /* Sets the words of its own of a group in the step block; those in common are set. */
     void (*words)(const dt_optim_desc *d, float w[DTI_GROUP_WORDS]);
     /* Whether no update of values up to v, of the weight and the moments, by a gradient up to g
-     * overflows. Moments then are within v[1], v[2] ... */
+     * overflows. Then the weight is within v[0], and moments are within v[1], v[2] ... */
     bool (*bound)(const dti_optim_rates *r, double v[DTI_OPTIM_VALUES], double g);
     /* The launches of an update, and of its dry pass. What sees one block at a time has
      * dti_optim_emit_blocks; what sees more (a parameter's norm, a matrix) has its own. */

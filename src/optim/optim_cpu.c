@@ -11,7 +11,7 @@ static void dti_cpu_accumulate(const dti_cpu_task *task, int64_t begin, int64_t 
     const dti_args_accumulate *a = &task->launch->args.accumulate;
     const float *x = dti_cpu_in(task, 0, a->x_offset) + begin;
     float *y = dti_cpu_out(task, 1, a->y_offset) + begin;
-    if (task->step[DTI_STEP_FLAGS] & 1u)
+    if (task->step[DTI_STEP_FLAGS] & DTI_FLAG_FIRST)
         memmove(y, x, (size_t)(end - begin) * sizeof *y);
     else
         task->k->binary[DTI_B_ADD](y, x, 1, y, 1, end - begin);
@@ -61,14 +61,18 @@ static void dti_cpu_clip_finish(const dti_cpu_task *task, int64_t begin, int64_t
         fine = fine && pairs[2 * (size_t)i + 1] == 0.0f;
     }
     const float norm = (float)sqrt(sum), limit = dti_step_f32(task->step, DTI_STEP_CLIP_NORM);
-    const bool proven = norm <= dti_step_f32(task->step, DTI_STEP_PROVEN);
+    const bool behind = task->step[DTI_STEP_FLAGS] & DTI_FLAG_BEHIND;
+    const bool lost = state[DTI_CONTROL_ABORT] || state[DTI_CONTROL_BAD] != DTI_BAD_NONE;
+    const bool looked = behind && state[DTI_CONTROL_CHECK]; /* how large values are is not known */
+    const bool proven = norm <= dti_step_f32(task->step, DTI_STEP_PROVEN) && !looked;
     float clip = 1.0f;
     if (limit > 0.0f)
         clip = limit / (norm + 1e-6f);
     if (!(clip < 1.0f))
         clip = 1.0f;
-    state[DTI_CONTROL_ABORT] = status[DTI_STATUS_ABORT] = fine ? 0 : 1;
-    state[DTI_CONTROL_CHECK] = fine && !proven;
+    const uint32_t abort = behind && lost ? DTI_ABORT_BEHIND : fine ? 0 : 1;
+    state[DTI_CONTROL_ABORT] = status[DTI_STATUS_ABORT] = abort;
+    state[DTI_CONTROL_CHECK] = !abort && !proven;
     state[DTI_CONTROL_BAD] = status[DTI_STATUS_BAD] = DTI_BAD_NONE;
     for (int i = 0; i < DTI_OPTIM_VALUES; i++)
         state[DTI_CONTROL_LARGEST(i)] = status[DTI_STATUS_LARGEST(i)] = 0;

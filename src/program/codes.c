@@ -47,6 +47,7 @@ static size_t dti_code_key(char *key, const dt_graph *g, const dt_program_desc *
     dt_program_desc d;
     memcpy(&d, desc, sizeof d);
     d.label = d.params = NULL;
+    d.in_flight = 0; /* the program's, not the code's */
     d.optim = NULL;
     memcpy(key, &d, sizeof d);
     char *at = key + sizeof d;

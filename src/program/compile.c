@@ -197,7 +197,8 @@ static dt_result dti_program_lower(dt_program *p, const dt_program_desc *desc,
     if (result)
         return result;
     p->written = dti_alloc_array(p->base, p->code->port_count + 1u, sizeof *p->written);
-    return p->written ? dti_program_kinds(p) : DT_ERROR_MEMORY;
+    p->stale = dti_alloc_array(p->base, p->code->port_count + 1u, sizeof *p->stale);
+    return p->written && p->stale ? dti_program_kinds(p) : DT_ERROR_MEMORY;
 }
 
 static void dti_constant_put(dt_program *p, const dti_port *port, const void *values) {
@@ -228,8 +229,8 @@ static dt_result dti_program_build(dt_program *p, const dt_program_desc *desc,
     if (s->running) {
         return dti_fail(
             p->base, DT_ERROR_INVALID,
-            "program '%s' is between dt_program_begin and dt_program_end; end or cancel it "
-            "before another program is made",
+            "program '%s' has a step under way (between dt_program_begin and dt_program_end, or "
+            "started and not waited for); end it before another program is made",
             s->running->code->label);
     }
     dt_result result = dti_program_lower(p, desc, shards, joint);
@@ -252,7 +253,8 @@ static dt_result dti_program_make(dt_store *store, const dt_program_desc *desc,
     p->store = store;
     p->base = store->base;
     p->now = p->turns;
-    p->turn_count = 1;
+    p->turn_count = desc->in_flight == 2 ? 2 : 1;
+    p->shown = p->now;
     unsigned modes = dti_fp_enter();
     dt_result result = dti_program_build(p, desc, shards, joint);
     dti_fp_leave(modes);
@@ -333,6 +335,7 @@ DT_API void dt_program_destroy(dt_program *p) {
     dti_program_unlend(p);
     dti_code_release(p->store, p->code);
     dti_free(p->base, p->written);
+    dti_free(p->base, p->stale);
     dti_free(p->base, p);
 }
 

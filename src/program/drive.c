@@ -39,6 +39,10 @@ static void dti_drive_close(dt_program *p) {
 
 static dt_result dti_drive_drop(dt_program *p, dt_result result) {
     dti_drive_close(p);
+    for (uint32_t i = 0; i < p->turn_count; i++)
+        p->turns[i].busy = false;
+    p->started = p->ended = 0;
+    p->failed = false;
     return result;
 }
 

@@ -16,8 +16,10 @@ static void dti_store_unbound(dt_store *s) {
         s->kept[i].bounded = 0;
 }
 
-/* Whether no update by a gradient of this norm overflows, in any group; see the row's bound. */
-static bool dti_reach_step(const dt_program *p, double norm, double x[DTI_OPTIM_VALUES]) {
+/* Whether no update by a gradient of this norm overflows, in any group; see the row's bound. The
+ * update is that of the step in turn `t`. */
+static bool dti_reach_step(const dt_program *p, const dti_turn *t, double norm,
+                           double x[DTI_OPTIM_VALUES]) {
     const dt_optim_desc *d = &p->code->optim;
     const dti_optim_row *row = dti_optim_row_of(d->kind);
     double before[DTI_OPTIM_VALUES], now[DTI_OPTIM_VALUES];
@@ -30,28 +32,37 @@ static bool dti_reach_step(const dt_program *p, double norm, double x[DTI_OPTIM_
     if (d->clip_value > 0.0)
         g = DTI_MIN(g, d->clip_value);
     for (uint32_t i = 0; i < DT_MAX_GROUPS; i++) {
-        const dti_optim_rates rates = {d, p->now->lr * p->code->groups[i].lr,
-                                       p->code->groups[i].decay};
+        const dti_optim_rates rates = {d, t->lr * p->code->groups[i].lr, p->code->groups[i].decay};
         if (i && !d->groups[i - 1].match)
             continue;
         memcpy(now, before, sizeof now);
         fits = row->bound(&rates, now, g) && fits;
-        for (int k = 1; k < DTI_OPTIM_VALUES; k++)
+        for (int k = 0; k < DTI_OPTIM_VALUES; k++)
             x[k] = DTI_MAX(x[k], now[k]);
     }
     return fits;
 }
 
-static double dti_step_proven(const dt_program *p) {
+/* With steps under way whose ends nobody knows, values are as large as those may make them: they
+ * stay within bounds that leave room for another, since no proof begins above the norm `ahead`. */
+static double dti_step_proven(dt_program *p) {
     static const double norms[] = {3e38, 1e18, 1e12, 1e6, 1.0, 1e-6};
+    const double ahead = 1e12;
+    double start[DTI_OPTIM_VALUES];
+    memcpy(start, p->store->largest, sizeof start);
     for (uint32_t i = 0; i < p->store->layout.param_count; i++) {
         if (p->code->trained[i] && p->store->kept[i].bounded <= dti_optim_moments(&p->code->optim))
             return -1.0;
     }
+    for (uint32_t i = p->ended; i < p->started; i++) {
+        const dti_turn *t = dti_turn_ahead(p, i);
+        if (t->proven < 0.0f || !dti_reach_step(p, t, (double)t->proven, start))
+            return -1.0;
+    }
     for (size_t i = 0; i < DTI_COUNT(norms); i++) {
         double x[DTI_OPTIM_VALUES];
-        memcpy(x, p->store->largest, sizeof x);
-        if (dti_reach_step(p, norms[i], x))
+        memcpy(x, start, sizeof x);
+        if (dti_reach_step(p, p->now, norms[i], x) && (p->turn_count == 1 || norms[i] <= ahead))
             return norms[i];
     }
     return -1.0;
@@ -86,13 +97,15 @@ static void dti_store_remember(dt_program *p, const uint32_t *status) {
     double x[DTI_OPTIM_VALUES];
     memcpy(x, s->largest, sizeof x);
     const bool proven = norm <= p->now->proven;
+    for (uint32_t i = p->ended; i < p->started && !proven; i++)
+        dti_turn_ahead(p, i)->proven = -1.0f; /* the device looks at these too */
     for (uint32_t i = 0; i < DTI_OPTIM_VALUES && finite; i++) {
         finite = status[DTI_STATUS_LARGEST(i)] < 0x7f800000u;
         if (finite && !proven && i)
             x[i] = (double)dti_status_f32(status, DTI_STATUS_LARGEST(i));
     }
     if (finite && proven)
-        dti_reach_step(p, (double)norm, x);
+        dti_reach_step(p, p->now, (double)norm, x);
     for (uint32_t i = 0; i < s->layout.param_count && !finite; i++)
         s->kept[i].bounded = p->code->trained[i] ? 0 : s->kept[i].bounded;
     if (!finite)

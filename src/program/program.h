@@ -23,6 +23,11 @@ typedef struct dti_turn {
     uint64_t step;
     uint32_t micro, micros;     /* of the step under way */
     dt_vulkan_semaphore signal; /* what the application waits for; semaphore 0: none, or done */
+
+    /* how it ended, until that is asked for */
+    dt_report report;
+    dt_result result;
+    char said[512];
 } dti_turn;
 
 struct dt_program {
@@ -32,9 +37,16 @@ struct dt_program {
     const dti_code *code; /* nothing changes it */
     dti_turn turns[DTI_TURNS_MAX];
     uint32_t turn_count;
-    dti_turn *now;                    /* the one that the host writes inputs to, drives and reads */
-    bool *written;                    /* by port: the host has written it */
     dti_memory *lent[DT_MAX_OUTPUTS]; /* the application's buffers; NULL behind the last */
+    dti_turn *now;                    /* that the host writes inputs to, and drives */
+    dti_turn *shown;                  /* whose outputs are read */
+    bool *written;                    /* by port: the host has written it */
+    uint8_t *stale; /* by port: bit t: turn t has what was written there before, or nothing */
+
+    /* ahead.c's: so many turns, from the oldest on, have steps started as a whole */
+    uint32_t oldest, started;
+    uint32_t ended; /* and so many of these have ended, but nobody has asked for their reports */
+    bool failed;    /* a step before them was aborted: they do not run */
 };
 
 /* ---- compile.c: dt_program_create, of what a replica computes of a step when shards is not NULL.
@@ -64,6 +76,14 @@ static void dti_drive_close(dt_program *p);
 static dt_result dti_drive_drop(dt_program *p, dt_result result);
 /* A segment outside of any step: weigh's. Waits for it. */
 static dt_result dti_drive_alone(dt_program *p, uint32_t segment);
+
+/* ---- ahead.c: steps started ahead of those under way */
+static dt_result dti_ahead_place(dt_program *p); /* makes sure that inputs can be written */
+static dti_turn *dti_turn_ahead(dt_program *p, uint32_t i); /* the i-th of those, oldest first */
+static uint32_t dti_ahead_count(const dt_program *p);       /* how many of them have not ended */
+static void dti_turn_written(dt_program *p, uint32_t port); /* in the turn now */
+static void dti_turn_refresh(dt_program *p); /* brings what was written to another turn */
+static dt_result dti_step_not_run(dt_program *p, dt_report *r);
 
 /* ---- replica.c: a step of such a program, cut open. begin is dt_program_begin. */
 static uint32_t dti_program_segments(const dt_program *p); /* forward and backward ones */
@@ -109,7 +129,7 @@ static void dti_program_unlend(dt_program *p);
 
 /* ---- finite.c */
 /* The largest norm of the gradient with which the update cannot overflow; -1: there is none. */
-static double dti_step_proven(const dt_program *p);
+static double dti_step_proven(dt_program *p);
 static void dti_store_remember(dt_program *p, const uint32_t *status);
 static bool dti_update_fault(dt_program *p, dt_report *r, const char *kept);
 

@@ -53,16 +53,19 @@ static dt_result dti_port_write(const char *call, dt_program *p, dt_tensor x, bo
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': %s is a constant; what the host writes is made by dt_input",
                         p->code->label, dti_tensor_print(x).text);
-    if (p->now->busy || (p->store->running == p && !gradient)) {
+    const bool open = p->store->running == p && !p->started;
+    if (open && (p->now->busy || !gradient)) {
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': inputs are in use until dt_program_end", p->code->label);
     }
     result = dti_labels_check(p->code, port, data, rows);
+    if (!result)
+        result = dti_ahead_place(p);
     if (result)
         return result;
     char *host = p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_IN]);
     memcpy(host + port->offset, data, bytes);
-    p->written[port - p->code->ports] = true;
+    dti_turn_written(p, (uint32_t)(port - p->code->ports));
     return DT_OK;
 }
 
@@ -89,16 +92,23 @@ DT_API dt_result dt_program_read(dt_program *p, dt_tensor output, void *data, si
         result = dti_port_get(p, output, true, false, bytes, &port);
     if (result)
         return result;
-    if (p->now->busy || !p->now->forward_done) {
+    if (p->shown->busy || !p->shown->forward_done) {
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': its forward segment has not finished", p->code->label);
     }
-    const char *host = p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_OUT]);
+    const char *host = p->store->device->backend->memory_host(p->shown->memories[DTI_ARENA_OUT]);
     memcpy(data, host + port->offset, bytes);
     return DT_OK;
 }
 
 /* ---- begin */
+
+static dt_result dti_started_fail(const dt_program *p) {
+    return dti_fail(p->base, DT_ERROR_INVALID,
+                    "program '%s': %u of its steps are under way that dt_program_start started; "
+                    "dt_program_wait for them first",
+                    p->code->label, p->started);
+}
 
 static dt_result dti_ports_written(dt_program *p, bool gradient) {
     for (uint32_t i = 0; i < p->code->port_count; i++) {
@@ -173,11 +183,11 @@ static dt_result dti_sync_check(dt_program *p, const dt_step_desc *step) {
 
 static dt_result dti_step_check(dt_program *p, const dt_step_desc *step) {
     const dt_program *other = p->store->running;
-    if (other) {
+    if (other && !(other == p && p->started)) {
         return dti_fail(
             p->base, DT_ERROR_INVALID,
-            "program '%s' is between dt_program_begin and dt_program_end; the programs of a "
-            "store share memory, so end or cancel it first",
+            "program '%s' has a step under way (between dt_program_begin and dt_program_end, or "
+            "started and not waited for); the programs of a store share memory, so end it first",
             other->code->label);
     }
     if (step->micros > 1 && !p->code->desc.accumulate && !p->code->piece_count) {
@@ -220,40 +230,53 @@ static void dti_step_coefficients(dt_program *p, const dt_step_desc *step) {
                                       : dti_or((double)p->code->desc.losses[i].coefficient, 1.0);
 }
 
+/* In the turn that inputs were written to. Steps that are under way count as committed. */
+static dt_result dti_step_open(dt_program *p, const dt_step_desc *step) {
+    uint32_t micros = DTI_MAX(step->micros, 1u);
+    p->now->commits = p->code->has_optim && step->micro == micros - 1;
+    p->now->step = step->step ? step->step
+                              : p->store->steps + 1 + (p->code->has_optim ? dti_ahead_count(p) : 0);
+    for (uint32_t i = 0; i < p->code->loss_count; i++)
+        p->now->weights[i] = step->weights ? step->weights[i] : 0.0;
+    dti_step_coefficients(p, step);
+    dti_turn_refresh(p);
+    unsigned modes = dti_fp_enter();
+    dti_step_block_fill(p, step);
+    dti_fp_leave(modes);
+    const dt_vulkan_semaphore none = {0};
+    dt_result result = DT_OK;
+    if (step->wait.semaphore)
+        result = p->store->device->backend->sync(p->store->device, &step->wait, &none);
+    if (result)
+        return result;
+    p->now->signal = step->signal;
+    dti_drive_open(p, 0,
+                   p->code->has_optim && !p->now->commits ? p->code->commit_segment
+                                                          : p->code->weigh_segment);
+    dti_micro_begin(p, step);
+    return DT_OK;
+}
+
 DT_API dt_result dt_program_begin(dt_program *p, const dt_step_desc *desc) {
     DTI_NEED(NULL, p);
     dt_step_desc step = desc ? *desc : (dt_step_desc){0};
     dt_result result = dti_check_forked(p->base);
+    if (!result && p->started)
+        result = dti_started_fail(p);
     if (!result)
         result = dti_step_check(p, &step);
     if (result)
         return result;
-    uint32_t micros = DTI_MAX(step.micros, 1u);
-    p->now->commits = p->code->has_optim && step.micro == micros - 1;
-    p->now->step = step.step ? step.step : p->store->steps + 1;
-    for (uint32_t i = 0; i < p->code->loss_count; i++)
-        p->now->weights[i] = step.weights ? step.weights[i] : 0.0;
-    dti_step_coefficients(p, &step);
-    unsigned modes = dti_fp_enter();
-    dti_step_block_fill(p, &step);
-    dti_fp_leave(modes);
-    const dt_vulkan_semaphore none = {0};
-    if (step.wait.semaphore)
-        result = p->store->device->backend->sync(p->store->device, &step.wait, &none);
-    if (result)
-        return result;
-    p->now->signal = step.signal;
-    dti_drive_open(p, 0,
-                   p->code->has_optim && !p->now->commits ? p->code->commit_segment
-                                                          : p->code->weigh_segment);
-    dti_micro_begin(p, &step);
-    return DT_OK;
+    p->shown = p->now;
+    return dti_step_open(p, &step);
 }
 
 /* ---- advance, cancel */
 
 static dt_result dti_check_running(dt_program *p) {
     dt_result result = dti_check_forked(p->base);
+    if (!result && p->started)
+        return dti_started_fail(p);
     if (result || dti_drive_is_open(p))
         return result;
     return dti_fail(p->base, DT_ERROR_INVALID,
@@ -420,6 +443,8 @@ static dt_result dti_step_finish(dt_program *p, dt_report *report) {
     const uint32_t *status =
         p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_OUT]);
     dti_drive_close(p);
+    if (p->now->commits && status[DTI_STATUS_ABORT] == DTI_ABORT_BEHIND)
+        return dti_step_not_run(p, r);
     unsigned modes = dti_fp_enter();
     dti_report_fill(p, status, r);
     dti_fp_leave(modes);
@@ -469,7 +494,7 @@ DT_API dt_result dt_program_weigh(dt_program *p, double *weights) {
     if (result)
         return result;
     if (p->store->running)
-        return dti_step_check(p, &(dt_step_desc){0});
+        return p->started ? dti_started_fail(p) : dti_step_check(p, &(dt_step_desc){0});
     for (uint32_t i = 0; i < p->code->loss_count; i++) {
         if (p->code->static_weight[i] >= 0.0)
             continue;
@@ -480,6 +505,8 @@ DT_API dt_result dt_program_weigh(dt_program *p, double *weights) {
             p->code->label, i);
     }
     result = dti_ports_written(p, false);
+    if (!result)
+        dti_turn_refresh(p);
     if (!result && p->code->weighs)
         result = dti_drive_alone(p, p->code->weigh_segment);
     if (result)

@@ -23,7 +23,8 @@ static void dti_step_block_fill(dt_program *p, const dt_step_desc *step) {
     w[DTI_STEP_SEED_HI] = (uint32_t)(step->seed >> 32);
     w[DTI_STEP_NUMBER] = (uint32_t)p->now->step;
     w[DTI_STEP_FIRST_ROW] = step->first_row;
-    w[DTI_STEP_FLAGS] = step->micro == 0 ? 1u : 0u;
+    w[DTI_STEP_FLAGS] =
+        (step->micro == 0 ? DTI_FLAG_FIRST : 0u) | (dti_ahead_count(p) ? DTI_FLAG_BEHIND : 0u);
     dti_word_f32(w, DTI_STEP_CLIP_NORM, p->code->optim.clip_norm);
     dti_word_f32(w, DTI_STEP_CLIP_VALUE, p->code->optim.clip_value);
     for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {

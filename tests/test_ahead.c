@@ -1,0 +1,246 @@
+/* Steps started ahead: two under way at once give the bits of one at a time, on every device; what
+ * a step that fails means for the one behind it; and which calls wait. Included by main.c. */
+
+enum { AHEAD_BATCH = 4, AHEAD_IN = 5, AHEAD_STEPS = 12 };
+
+typedef struct ahead_case {
+    dt_ctx *ctx;
+    vulkan_log log;
+    dt_store *store;
+    dt_program *program;
+    dt_tensor x, shared, y;
+} ahead_case;
+
+/* With dropout (the step's number), an input that is written once, and running statistics. */
+static dt_tensor ahead_net(ahead_case *c, dt_graph *g) {
+    c->x = dt_input(g, "x", DT_F32, dt_dims(AHEAD_IN));
+    c->shared = dt_input_shared(g, "shared", DT_F32, dt_dims(AHEAD_IN));
+    dt_tensor h = dt_nn_linear(dt_mul(c->x, c->shared), "a", 8);
+    h = dt_dropout(dt_relu(dt_nn_batch_norm(h, "n", NULL)), 0.25f);
+    c->y = dt_nn_linear(h, "b", 1);
+    return dt_mean_loss(dt_mul(c->y, c->y));
+}
+
+static bool ahead_open(ahead_case *c, const char *device, const dt_optim_desc *optim,
+                       int in_flight) {
+    static const float ones[AHEAD_IN] = {1, 1, 1, 1, 1};
+    dt_graph *g;
+    const bool cpu = !strcmp(device, "cpu");
+    *c = (ahead_case){0};
+    dt_ctx_desc d = {
+        .logger = {vulkan_listen, &c->log}, .no_vulkan = cpu, .validation = !cpu, .threads = 2};
+    if (dt_ctx_create(&d, &c->ctx) || dt_graph_create(c->ctx, &g))
+        return false;
+    dt_program_desc p = {.loss = ahead_net(c, g),
+                         .outputs = {c->y},
+                         .batch = AHEAD_BATCH,
+                         .in_flight = in_flight,
+                         .optim = optim};
+    return !dt_store_create(g, &(dt_store_desc){.device = device}, &c->store) &&
+           !dt_program_create(c->store, &p, &c->program) &&
+           !dt_program_write(c->program, c->shared, ones, sizeof ones);
+}
+
+/* Sample values of a step; of step `bad`, counted from 1, one is a NaN. */
+static dt_result ahead_write(ahead_case *c, int step, int bad) {
+    float x[AHEAD_BATCH * AHEAD_IN];
+    for (int i = 0; i < AHEAD_BATCH * AHEAD_IN; i++)
+        x[i] = (float)dti_normal(7, (uint64_t)(step * 100 + i), 3);
+    x[3] = step == bad ? NAN : x[3];
+    return dt_program_write(c->program, c->x, x, sizeof x);
+}
+
+typedef struct ahead_result {
+    double loss[AHEAD_STEPS], norm[AHEAD_STEPS];
+    float y[AHEAD_STEPS][AHEAD_BATCH];
+    uint64_t hash;
+} ahead_result;
+
+static void ahead_note(ahead_case *c, ahead_result *r, int step, const dt_report *report) {
+    CHECK(report->step == (uint64_t)step + 1);
+    r->loss[step] = report->loss;
+    r->norm[step] = report->gradient_norm;
+    CHECK(!dt_program_read(c->program, c->y, r->y[step], sizeof r->y[step]));
+}
+
+static void ahead_one_at_a_time(ahead_case *c, ahead_result *r) {
+    dt_report report;
+    for (int i = 0; i < AHEAD_STEPS; i++) {
+        CHECK(!ahead_write(c, i, -1) && !dt_program_run(c->program, NULL, &report));
+        ahead_note(c, r, i, &report);
+    }
+    CHECK(!dt_store_state_hash(c->store, &r->hash));
+}
+
+static void ahead_two_at_once(ahead_case *c, ahead_result *r) {
+    dt_report report;
+    for (int i = 0; i < AHEAD_STEPS; i++) {
+        CHECK(!ahead_write(c, i, -1) && !dt_program_start(c->program, NULL));
+        CHECK(i < 4 || dti_ahead_count(c->program) == 2); /* not one by one */
+        if (i && !dt_program_wait(c->program, &report))
+            ahead_note(c, r, i - 1, &report);
+    }
+    CHECK(!dt_program_wait(c->program, &report));
+    ahead_note(c, r, AHEAD_STEPS - 1, &report);
+    CHECK(dt_program_wait(c->program, &report) == DT_ERROR_INVALID);
+    CHECK(!dt_store_state_hash(c->store, &r->hash));
+}
+
+static const dt_optim_desc ahead_optims[] = {
+    {0},
+    {.kind = DT_OPTIM_SGD, .lr = 0.05, .momentum = 0.9, .weight_decay = 0.01},
+    {.kind = DT_OPTIM_ADAM, .lr = 0.01, .weight_decay = 0.01, .clip_norm = 1.0},
+    {.kind = DT_OPTIM_AMSGRAD, .lr = 0.01},
+};
+
+static void ahead_same_bits(const char *device, size_t every) {
+    for (size_t i = 0; i < DTI_COUNT(ahead_optims); i += every) {
+        static ahead_result want, got;
+        memset(&want, 0, sizeof want);
+        memset(&got, 0, sizeof got);
+        ahead_case c;
+        REQUIRE(ahead_open(&c, device, &ahead_optims[i], 0));
+        ahead_one_at_a_time(&c, &want);
+        dt_ctx_destroy(c.ctx);
+        REQUIRE(ahead_open(&c, device, &ahead_optims[i], 2));
+        ahead_two_at_once(&c, &got);
+        CHECK(!memcmp(&want, &got, sizeof want));
+        CHECK(!c.log.validation);
+        dt_ctx_destroy(c.ctx);
+    }
+}
+
+TEST(two_steps_under_way_give_the_bits_of_one_at_a_time) {
+    ahead_same_bits("cpu", 1);
+}
+
+static bool ahead_has_vulkan(void) {
+    dt_ctx *ctx;
+    bool any = !dt_ctx_create(NULL, &ctx);
+    for (int i = 0; any && i < dt_ctx_device_count(ctx); i++)
+        if (dt_ctx_device(ctx, i)->usable && !strcmp(dt_ctx_device(ctx, i)->id, "vulkan:0")) {
+            dt_ctx_destroy(ctx);
+            return true;
+        }
+    dt_ctx_destroy(ctx);
+    return false;
+}
+
+TEST(two_steps_under_way_give_the_bits_of_one_at_a_time_on_vulkan) {
+    if (!ahead_has_vulkan())
+        SKIP("no Vulkan device");
+    ahead_same_bits("vulkan:0", 2);
+}
+
+/* ---- a step that fails */
+
+static void ahead_fails(const char *device) {
+    ahead_case c;
+    dt_report report;
+    uint64_t before, after;
+    REQUIRE(ahead_open(&c, device, &(dt_optim_desc){0}, 2));
+    CHECK(!ahead_write(&c, 1, 0) && !dt_program_start(c.program, NULL));
+    CHECK(!dt_program_wait(c.program, &report) && report.step == 1 && !report.not_run);
+    CHECK(!dt_store_state_hash(c.store, &before));
+    CHECK(!ahead_write(&c, 2, 2) && !dt_program_start(c.program, NULL));
+    CHECK(!ahead_write(&c, 3, 0) && !dt_program_start(c.program, NULL));
+    CHECK(dt_program_wait(c.program, &report) == DT_ERROR_NUMERIC);
+    CHECK(report.step == 2 && report.skipped && !report.not_run);
+    REQUIRE(report.fault_op != NULL);
+    CHECK_STR(report.fault_op, "input");
+    CHECK(dt_program_start(c.program, NULL) == DT_ERROR_NUMERIC); /* of step 3 */
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), "step 3 was not run");
+    CHECK(dt_program_wait(c.program, &report) == DT_ERROR_INVALID);
+    CHECK(!dt_store_state_hash(c.store, &after) && before == after);
+    CHECK(!ahead_write(&c, 2, 0) && !dt_program_start(c.program, NULL));
+    CHECK(!dt_program_wait(c.program, &report) && report.step == 2);
+    CHECK(!dt_store_state_hash(c.store, &after) && before != after);
+    CHECK(!c.log.validation);
+    dt_ctx_destroy(c.ctx);
+}
+
+TEST(behind_a_step_that_fails_the_one_under_way_does_not_run_and_says_so) {
+    ahead_fails("cpu");
+    if (ahead_has_vulkan())
+        ahead_fails("vulkan:0");
+}
+
+/* A gradient that is finite, whose update is not: the dry pass finds it. */
+static void ahead_overflows(const char *device) {
+    ahead_case c;
+    dt_report report;
+    uint64_t before, after;
+    const double large = 1e3;
+    const dt_step_desc wild = {.lr = 3e38, .coefficients = &large};
+    REQUIRE(ahead_open(&c, device, &(dt_optim_desc){.kind = DT_OPTIM_SGD, .lr = 0.1}, 2));
+    for (int i = 0; i < 3; i++)
+        CHECK(!ahead_write(&c, i, -1) && !dt_program_start(c.program, NULL));
+    CHECK(!dt_program_wait(c.program, NULL) && !dt_program_wait(c.program, NULL));
+    CHECK(!dt_store_state_hash(c.store, &before));
+    float big[AHEAD_BATCH * AHEAD_IN];
+    for (int i = 0; i < AHEAD_BATCH * AHEAD_IN; i++)
+        big[i] = 1e4f * (float)(i + 1);
+    CHECK(!dt_program_write(c.program, c.x, big, sizeof big) &&
+          !dt_program_start(c.program, &wild));
+    CHECK(!ahead_write(&c, 5, -1) && !dt_program_start(c.program, NULL));
+    CHECK(dt_program_wait(c.program, &report) == DT_ERROR_NUMERIC && report.step == 4);
+    REQUIRE(report.fault_op != NULL);
+    CHECK_STR(report.fault_op, "optimizer");
+    dt_result second = dt_program_wait(c.program, &report);
+    CHECK(second == DT_ERROR_NUMERIC && report.not_run && report.step == 5);
+    CHECK(!dt_store_state_hash(c.store, &after) && before == after);
+    dt_ctx_destroy(c.ctx);
+}
+
+TEST(behind_an_update_that_would_overflow_the_step_under_way_does_not_run) {
+    ahead_overflows("cpu");
+    if (ahead_has_vulkan())
+        ahead_overflows("vulkan:0");
+}
+
+/* ---- who waits for whom */
+
+TEST(a_start_or_a_write_without_room_waits_for_the_oldest_step_and_tells_its_error) {
+    ahead_case c;
+    dt_report report;
+    REQUIRE(ahead_open(&c, "cpu", &(dt_optim_desc){0}, 2));
+    for (int i = 0; i < 5; i++)
+        CHECK(!ahead_write(&c, i, -1) && !dt_program_start(c.program, NULL));
+    CHECK(c.program->started == 2);
+    CHECK(!dt_program_wait(c.program, &report) && report.step == 4);
+    CHECK(!ahead_write(&c, 6, 6) && !dt_program_start(c.program, NULL));
+    CHECK(!dt_program_wait(c.program, &report) && report.step == 5);
+    CHECK(!ahead_write(&c, 7, -1) && !dt_program_start(c.program, NULL));
+    CHECK(ahead_write(&c, 8, -1) == DT_ERROR_NUMERIC); /* step 6's */
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), "step 6");
+    CHECK(dt_program_wait(c.program, &report) == DT_ERROR_NUMERIC && report.not_run);
+    CHECK(!ahead_write(&c, 8, -1) && !dt_program_run(c.program, NULL, &report));
+    CHECK(report.step == 6);
+    dt_ctx_destroy(c.ctx);
+}
+
+TEST(while_started_steps_are_under_way_other_calls_are_refused) {
+    ahead_case c;
+    dt_step_state state;
+    uint64_t hash;
+    double weights[DT_MAX_TERMS] = {0};
+    float y[AHEAD_BATCH];
+    REQUIRE(ahead_open(&c, "cpu", &(dt_optim_desc){0}, 2));
+    CHECK(!ahead_write(&c, 0, -1) && !dt_program_start(c.program, NULL));
+    CHECK(dt_program_run(c.program, NULL, NULL) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), "dt_program_wait");
+    CHECK(dt_program_advance(c.program, &state) == DT_ERROR_INVALID);
+    CHECK(dt_program_end(c.program, NULL) == DT_ERROR_INVALID);
+    CHECK(dt_program_cancel(c.program) == DT_ERROR_INVALID);
+    CHECK(dt_program_weigh(c.program, weights) == DT_ERROR_INVALID);
+    CHECK(dt_store_reset(c.store, DT_RESET_OPTIM) == DT_ERROR_INVALID);
+    CHECK(dt_program_read(c.program, c.y, y, sizeof y) == DT_ERROR_INVALID);
+    CHECK(!dt_program_wait(c.program, NULL) && !dt_store_hash(c.store, &hash));
+    CHECK(!dt_program_read(c.program, c.y, y, sizeof y));
+    CHECK(!dt_program_run(c.program, NULL, NULL));
+    CHECK(!dt_program_start(c.program, NULL)); /* destroyed with a step under way */
+    dt_ctx_destroy(c.ctx);
+    CHECK(!ahead_open(&c, "cpu", &(dt_optim_desc){0}, 3));
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), "in_flight is 3");
+    dt_ctx_destroy(c.ctx);
+}
