@@ -245,11 +245,11 @@ FUZZ_UNWATCHED static void fuzz_check_back(const dti_core *core, const dti_backl
 FUZZ_UNWATCHED static void fuzz_check_peer(const dti_core *core, uint32_t rank) {
     const dti_peer *p = &core->peers[rank];
     uint32_t at = 0;
-    FUZZ_CHECK(p->early_bytes <= DTI_EARLY_UNITS * 64u && p->post_count <= DTI_PENDING_MAX);
+    FUZZ_CHECK(p->early_bytes <= core->early_units * 64u && p->post_count <= DTI_PENDING_MAX);
     while (at < p->early_bytes) {
         dti_frame fr;
         memcpy(&fr, p->early + at, sizeof fr);
-        FUZZ_CHECK(fr.type == DTI_FRAME_EAGER && fr.length <= DTI_EARLY_BYTES);
+        FUZZ_CHECK(fr.type == DTI_FRAME_EAGER && fr.length <= core->early_bytes);
         at += dti_early_units(fr.length) * 64u;
     }
     FUZZ_CHECK(at == p->early_bytes && (!p->early_open || at));

@@ -278,7 +278,7 @@ static const struct {
 /* What is chosen takes at most 1.1 of what the fastest candidate takes, chunks, permissions and
  * windows included; 1.3 where the processor is slower than the link (100 Gbit/s). */
 static void check_choice_at(const network *net, const char *name, uint32_t n, uint64_t bytes) {
-    dti_costs costs = network_costs(net);
+    dti_costs costs = network_costs(net, n);
     dti_collective c = {.size = n, .chunk_bytes = net->chunk_bytes, .costs = &costs};
     c.each = net->beta > 0 ? 0 : n;
     c.op = (dt_comm_op){.kind = DT_COMM_ALL_REDUCE, .count = bytes / 4, .dtype = DT_F32};

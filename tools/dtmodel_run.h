@@ -55,8 +55,8 @@ static bool send_may_go(const side *d, uint32_t i) {
     const track *t = &d->tracks[i];
     if (t->begun >= t->ready)
         return false;
-    return t->begun < t->granted || (!(d->state[step->peer] & (DTI_PEER_DUE | DTI_PEER_ASKED)) &&
-                                     step->count * dti_flight_step_bytes(step) <= DTI_EARLY_BYTES);
+    return t->begun < t->granted ||
+           (!(d->state[step->peer] & (DTI_PEER_DUE | DTI_PEER_ASKED)) && step_is_short(d, i));
 }
 
 static bool credit_is_due(const side *d, uint32_t i) {
@@ -443,7 +443,7 @@ static void sim_close(sim *s) {
  * result. */
 static symmetry_kind sim_run(const network *net, uint32_t size, operation *ops, uint32_t count) {
     sim s = {.net = net, .size = size, .ops = ops, .op_count = count};
-    s.costs = network_costs(net);
+    s.costs = network_costs(net, size);
     dti_base_init(&s.base, NULL, NULL);
     for (uint32_t i = 0; i < count; i++) {
         ops[i].what.size = size;

@@ -47,6 +47,7 @@ typedef struct side { /* one rank's of one operation */
     uint8_t *state;     /* [size] DTI_PEER_... */
     uint32_t *follow_first, *follow;
     uint32_t undone, slot_streams, slot_senders, slot_folds;
+    uint32_t early_bytes; /* streams up to here go without a permission */
 } side;
 
 typedef struct operation {
@@ -104,13 +105,13 @@ typedef enum symmetry_kind { SYMMETRY_NONE, SYMMETRY_TURN, SYMMETRY_XOR } symmet
 /* What the library would measure on it: a short message takes both processors, the link and the
  * way; a further one what a processor does for one that goes out and one that comes in; of bytes
  * the link or the processor is the slower. */
-static dti_costs network_costs(const network *net) {
+static dti_costs network_costs(const network *net, uint32_t size) {
     double header = net->header_bytes * (net->beta + 2 * net->byte_cost);
     double byte = DTI_MAX(net->beta, 2 * net->byte_cost);
     dti_link_cost cost = {(uint64_t)((net->alpha + 2 * net->message_cost + header) * 1e9),
                           (uint64_t)(2 * net->message_cost * 1e9), (uint64_t)(byte * 1e12)};
     cost.latency_ns = DTI_MAX(cost.latency_ns, 1);
-    return (dti_costs){cost, cost, net->chunk_bytes, net->window};
+    return (dti_costs){cost, cost, net->chunk_bytes, net->window, dti_early_bytes(size)};
 }
 
 typedef struct sim {
@@ -255,6 +256,12 @@ static uint32_t sim_relative(symmetry_kind symmetry, uint32_t rank, uint32_t pee
 
 /* ---- one rank's side of an operation */
 
+/* Whether a stream may go early. */
+static bool step_is_short(const side *d, uint32_t i) {
+    const dti_schedule_step *step = &d->schedule.steps[i];
+    return d->tracks[i].total == 1 && step->count * dti_flight_step_bytes(step) <= d->early_bytes;
+}
+
 static void side_chain(side *d, uint32_t size) {
     memset(d->first_of, 0xFF, size * sizeof *d->first_of);
     for (uint32_t i = (uint32_t)d->schedule.step_count; i-- > 0;) {
@@ -267,7 +274,7 @@ static void side_chain(side *d, uint32_t size) {
         t->next = d->first_of[step->peer];
         d->first_of[step->peer] = i;
         d->state[step->peer] |= DTI_PEER_INVOLVED;
-        if (t->total > 1 || step->count * dti_flight_step_bytes(step) > DTI_EARLY_BYTES)
+        if (!step_is_short(d, i))
             d->state[step->peer] |= DTI_PEER_DUE;
     }
 }
@@ -337,6 +344,7 @@ static void side_open(sim *s, const operation *o, uint32_t rank, side *d) {
     d->tracks = sim_alloc(d->undone, sizeof *d->tracks);
     d->first_of = sim_alloc(s->size, sizeof *d->first_of);
     d->state = sim_alloc(s->size, sizeof *d->state);
+    d->early_bytes = dti_early_bytes(s->size);
     side_chain(d, s->size);
     side_slots(d);
     side_follow(d);

@@ -5,7 +5,7 @@
  * streams whose ends differ, ranks that wait for ever, steps that do not say what they wait for,
  * writes over what is still to be sent, read or written by a step that does not come after. */
 
-enum { EXEC_RANKS = 33, EXEC_EARLY = 4096 };
+enum { EXEC_RANKS = 33, EXEC_EARLY = DTI_EARLY_BYTES };
 
 typedef struct exec_step {
     uint32_t total, done; /* chunks */

@@ -30,7 +30,7 @@ HEADER = struct.Struct("<4sBBHHHIQHHBBHQII")  # without the tag
 ALL_REDUCE = 4
 CORRUPT = 14  # a result
 CHUNK_BYTES, WINDOW, SILENCE = 262144, 4, 5.0  # the defaults
-EAGER_BYTES = 4096
+EAGER_BYTES = 65536
 
 
 class Refused(Exception):

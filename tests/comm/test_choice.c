@@ -5,7 +5,7 @@
 
 /* From 100 ns to 100 ms, 1 MB/s to 100 GB/s, evenly in powers. */
 static dti_costs choice_costs(uint64_t *random) {
-    dti_costs costs = {.chunk_bytes = 64 << 10, .window = 4};
+    dti_costs costs = {.chunk_bytes = 64 << 10, .window = 4, .early_bytes = DTI_EARLY_BYTES};
     for (int level = 0; level < 2; level++) {
         dt_comm_link link = {.latency_ns = 100, .bytes_per_s = 1000000};
         for (uint32_t k = exec_draw(random, 21); k > 0; k--)
@@ -118,7 +118,7 @@ TEST(algorithms_are_chosen_by_the_links) {
         dt_comm_link link = {rows[i].us * 1000u, rows[i].message_us * 1000u,
                              rows[i].mbit * 125000ull};
         dti_link_cost cost = dti_link_cost_of(&link);
-        dti_costs costs = {cost, cost, 64 << 10, 4};
+        dti_costs costs = {cost, cost, 64 << 10, 4, DTI_EARLY_BYTES};
         plan_case p = {.kind = DT_COMM_ALL_REDUCE, .size = rows[i].size, .local = 1};
         p.count = rows[i].bytes / 4;
         p.costs = &costs;
@@ -133,7 +133,7 @@ TEST(costs_grow_with_the_bytes_and_end_at_the_largest_number) {
     static const dt_comm_link worst = {DTI_LATENCY_MOST_NS, DTI_LATENCY_MOST_NS,
                                        DTI_BYTES_PER_S_LEAST};
     dti_link_cost cost = dti_link_cost_of(&worst);
-    dti_costs costs = {cost, cost, 64 << 10, 4};
+    dti_costs costs = {cost, cost, 64 << 10, 4, DTI_EARLY_BYTES};
     for (int a = DT_COMM_ALGORITHM_DIRECT; a < DTI_ALGORITHMS; a++)
         for (uint32_t size = 2; size < 65536; size = size * 3 + 1)
             for (int kind = 0; kind < 3; kind++) {

@@ -29,6 +29,7 @@ typedef struct sim_op {
     dt_comm_op op;
     int queue, to; /* of a send: root is the other one's; from: op.root */
     int from;
+    bool in_place; /* of an all-reduce */
 } sim_op;
 
 typedef struct sim_posted {
@@ -149,6 +150,7 @@ static void sim_make_op(sim_net *n, sim_op *o) {
     if (size < 2)
         o->queue = 0, size = (uint32_t)n->size;
     o->op.root = (int)sim_random(r, size);
+    o->in_place = o->op.kind == DT_COMM_ALL_REDUCE && sim_random(r, 2);
     o->op.algorithm = (dt_comm_algorithm)sim_random(r, DTI_ALGORITHMS);
     if (o->op.kind == DT_COMM_ALL_REDUCE && sim_random(r, 2))
         o->op.algorithm = DT_COMM_ALGORITHM_HIERARCHICAL;
@@ -182,15 +184,22 @@ static bool sim_takes_part(const sim_op *o, const sim_app_state *a, int rank) {
 
 /* ---- the application of one rank */
 
-static void sim_fill(sim_posted *p, const dt_comm_op *op, int index, const dti_rank_group *g) {
+static void sim_fill(sim_posted *p, const dt_comm_op *op, int index, const dti_rank_group *g,
+                     bool in_place) {
     uint64_t in = dti_coll_in_bytes(op, g->rank, g->size);
     uint64_t out = dti_coll_out_bytes(op, g->rank, g->size);
-    p->in = malloc(in + 8);
     p->out = malloc(out + 8);
+    p->in = in_place ? p->out : malloc(in + 8);
     memset(p->out, 0xEE, out + 8);
     uint32_t who = g->rank;
     for (uint64_t i = 0; i < in / dti_dtype_bytes(op->dtype); i++)
         sim_store(p->in, op->dtype, i, sim_value(index, who, i));
+}
+
+/* The application's next use of its memory: what is sent again must not come from there. */
+static void sim_reuse(const sim_posted *p, const dt_comm_op *op, const dti_rank_group *g) {
+    memset(p->in, 0x77, dti_coll_in_bytes(op, g->rank, g->size));
+    memset(p->out, 0x77, dti_coll_out_bytes(op, g->rank, g->size));
 }
 
 static bool sim_post(sim_net *n, int rank, int index) {
@@ -208,7 +217,7 @@ static bool sim_post(sim_net *n, int rank, int index) {
     }
     if (sim_script.fault == SIM_FAULT_MISMATCH && rank == sim_script.faulty && index == 1)
         op.count += 1;
-    sim_fill(p, &op, index, g);
+    sim_fill(p, &op, index, g, o->in_place);
     op.in = dti_coll_in_bytes(&op, g->rank, g->size) ? p->in : NULL;
     op.out = dti_coll_out_bytes(&op, g->rank, g->size) ? p->out : NULL;
     p->flight = dti_core_post(&r->core, g, &op, NULL, 0);
@@ -233,6 +242,7 @@ static void sim_collect(sim_net *n, int rank) {
                 sim_check(&sim_script.ops[i], i, p->flight, p->out);
             a->finished++;
         }
+        sim_reuse(p, &p->flight->op, p->flight->group);
         dti_flight_release(p->flight);
         p->flight = NULL;
         p->finished = true;
@@ -373,7 +383,7 @@ static void sim_world(sim_net *n, uint64_t seed) {
     sim_script.fault = (sim_fault)(seed % SIM_FAULT_COUNT);
     sim_script.faulty = (int)sim_random(&n->rng, (uint32_t)n->size);
     dti_settings set = {.size = (uint32_t)n->size,
-                        .chunk_bytes = 4096,
+                        .chunk_bytes = sim_random(&n->rng, 4) ? 4096 : 16384,
                         .window = 1 + sim_random(&n->rng, 4),
                         .sockets = 1 + (sim_random(&n->rng, 3) == 0) * sim_random(&n->rng, 3),
                         .join_ns = 8000000000u,
@@ -429,8 +439,10 @@ static void sim_clean(sim_net *n) {
     sim_end(n);
     for (int r = 0; r < n->size; r++)
         for (int i = 0; i < SIM_OPS_MAX; i++) {
-            free(sim_script.apps[r].posted[i].in);
-            free(sim_script.apps[r].posted[i].out);
+            sim_posted *p = &sim_script.apps[r].posted[i];
+            if (p->in != p->out)
+                free(p->in);
+            free(p->out);
         }
 }
 

@@ -23,11 +23,11 @@
  * network that is much slower is written meanwhile. */
 #define DTI_WORK_PS 500u
 #define DTI_WORK_HIDDEN_PS 2000u
-/* Slower links leave the processor time for messages and sums. */
+/* Slower links leave the processor time for messages and sums. But where a further message takes
+ * this share of a first one or more, ranks share processors, and the bytes are slow by that. */
 #define DTI_SLOW_LINK_PS 50u
+#define DTI_SHARED_PART 2u
 #define DTI_WORK_CACHED (256u << 10)
-/* Streams up to here go without an announcement: DTI_EARLY_BYTES, which core.c compares. */
-#define DTI_COST_EARLY_BYTES 4096u
 
 static uint64_t dti_cost_add(uint64_t a, uint64_t b) {
     return a > UINT64_MAX - b ? UINT64_MAX : a + b;
@@ -75,7 +75,8 @@ static bool dti_cost_alone(const dti_cost *k) {
 }
 
 static bool dti_cost_is_slow(const dti_cost *k) {
-    return !dti_cost_alone(k) && k->far->byte_ps > DTI_SLOW_LINK_PS;
+    return !dti_cost_alone(k) && k->far->byte_ps > DTI_SLOW_LINK_PS &&
+           k->far->message_ns < k->far->latency_ns / DTI_SHARED_PART;
 }
 
 static uint64_t dti_bill_total(const dti_cost *k, const dti_bill *bill) {
@@ -106,7 +107,7 @@ static void dti_bill_sum(dti_bill *bill, uint64_t bytes) {
 static void dti_bill_work(const dti_cost *k, dti_bill *bill, uint64_t bytes) {
     bool alone = dti_cost_alone(k);
     uint64_t ps = alone ? DTI_MAX(DTI_WORK_PS, k->far->byte_ps) : DTI_WORK_PS;
-    if (bytes <= DTI_WORK_CACHED || (!alone && k->far->byte_ps > DTI_WORK_HIDDEN_PS))
+    if (bytes <= DTI_WORK_CACHED || (dti_cost_is_slow(k) && k->far->byte_ps > DTI_WORK_HIDDEN_PS))
         return;
     uint64_t ns = dti_cost_times(bytes - DTI_WORK_CACHED, ps) / 1000;
     bill->processor = dti_cost_add(bill->processor, ns);
@@ -128,7 +129,7 @@ static uint64_t dti_cost_window(const dti_cost *k, uint64_t bytes) {
 
 static void dti_bill_announce(const dti_cost *k, dti_bill *bill, uint64_t bytes,
                               uint32_t messages) {
-    if (bytes > DTI_COST_EARLY_BYTES)
+    if (bytes > k->costs->early_bytes)
         dti_bill_round(k, bill, messages);
 }
 
@@ -179,8 +180,9 @@ static uint64_t dti_cost_one_shot(const dti_cost *k) {
 }
 
 /* The node of the tree over `size` ranks, and those below: where its right side is smaller, its
- * ranks serve several, as soon as they can, and receive from one. A host's ranks share its link
- * above the host. Bytes and sums of few chunks follow each other. */
+ * ranks serve several, as soon as they can, and receive from one: half of what a processor does
+ * for bytes both ways. A host's ranks share its link above the host. Bytes and sums of few chunks
+ * follow each other. */
 static uint64_t dti_cost_doubling_node(const dti_cost *k, uint32_t size) {
     if (size < 2)
         return 0;
@@ -189,7 +191,8 @@ static uint64_t dti_cost_doubling_node(const dti_cost *k, uint32_t size) {
     const dti_link_cost *link = near ? &k->costs->local : k->far;
     uint64_t bytes = dti_cost_times(k->count, size == 2 ? k->in_width : k->sum_width);
     uint64_t once = dti_cost_bytes(link, dti_cost_times(bytes, near ? 1 : k->each));
-    uint64_t more = dti_cost_times(dti_cost_add(once, link->message_ns / 2), fan - 1);
+    uint64_t served = dti_cost_add(dti_cost_is_slow(k) ? once : once / 2, link->message_ns / 2);
+    uint64_t more = dti_cost_times(served, fan - 1);
     uint64_t below = dti_cost_add(dti_cost_doubling_node(k, right), more);
     if (left != right) /* left is a power of two: of it alike halves are looked at once */
         below = DTI_MAX(below, dti_cost_doubling_node(k, left));

@@ -83,7 +83,8 @@ typedef struct dti_link_cost {
 typedef struct dti_costs {
     dti_link_cost network, local; /* local: of ranks of one host */
     uint64_t chunk_bytes;
-    uint32_t window; /* chunks under way of a stream into slots */
+    uint32_t window;      /* chunks under way of a stream into slots */
+    uint32_t early_bytes; /* streams up to here go without an announcement */
 } dti_costs;
 
 /* What an algorithm is given. */

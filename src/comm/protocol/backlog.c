@@ -8,7 +8,8 @@
  * ends, or a step may write over what it sent, what is not acknowledged is copied: at most `window`
  * chunks a connection, into memory that was taken when the first operation with that peer was
  * posted. If that is full, the operation ends some moments later, when the peer has acknowledged,
- * which it is asked for (PING). Bodies that are small (EAGER, control) are copied when they go. */
+ * which it is asked for (PING). Bodies that are small (control, short EAGER) are copied when they
+ * go. */
 
 /* ---- memory */
 
@@ -49,6 +50,11 @@ static uint64_t dti_backlog_small(const dti_backlog *b, uint32_t bytes) {
     return from + units - b->small_from <= DTI_BACKLOG_UNITS ? from : UINT64_MAX;
 }
 
+/* Whether a payload of so many bytes is copied at once. */
+static bool dti_backlog_copies(uint32_t bytes) {
+    return bytes <= DTI_BACKLOG_SMALL;
+}
+
 /* Whether a frame can be kept; body: of those that are copied at once. */
 static bool dti_backlog_has_room(const dti_backlog *b, uint32_t body) {
     if (b->bye_received)
@@ -78,7 +84,7 @@ static void dti_backlog_copy_small(dti_backlog *b, dti_sent_frame *kept, const v
 }
 
 /* The next frame, for which there is room. A payload's body is the flight's, as link->tx_... say;
- * but that of an EAGER is copied. */
+ * but that of a short EAGER is copied. */
 static void dti_backlog_keep(dti_link *link, const dti_frame *frame, const void *body) {
     dti_backlog *b = link->back;
     const uint64_t number = b->sent++;
@@ -97,7 +103,8 @@ static void dti_backlog_keep(dti_link *link, const dti_frame *frame, const void 
         kept->step = link->tx_step;
         kept->chunk = link->tx_chunk;
     }
-    if (frame->type == DTI_FRAME_DATA) {
+    if (frame->type == DTI_FRAME_DATA ||
+        (frame->type == DTI_FRAME_EAGER && !dti_backlog_copies(frame->length))) {
         kept->data = link->data;
         kept->flight->unacknowledged++;
     } else if (frame->length)

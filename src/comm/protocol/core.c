@@ -1,7 +1,6 @@
 /* Making and ending a core and its groups: all the memory that a run needs is taken here and when
  * operations are posted, on the application's thread. */
 
-_Static_assert(DTI_COST_EARLY_BYTES == DTI_EARLY_BYTES, "cost.c knows what goes early");
 _Static_assert(sizeof(dti_frame) <= 64, "early data keeps its frame in one unit");
 _Static_assert(DTI_LINK_BUFFER >= DTI_HEADER_BYTES + DTI_CONTROL_BYTES_MAX, "a control frame fits");
 _Static_assert(DTI_ROSTER_FIXED + 2 + DTI_ADDRESS_BYTES <= DTI_CONTROL_BYTES_MAX,
@@ -104,7 +103,7 @@ static bool dti_core_peer_memory(dti_core *core, uint32_t peer) {
     dti_peer *p = &core->peers[peer];
     bool me = peer == core->set.rank, control = !me && (core->set.rank == 0 || peer == 0);
     p->backs = dti_alloc_array(core->base, core->set.sockets + 1, sizeof *p->backs);
-    p->early = me ? NULL : dti_alloc(core->base, DTI_EARLY_UNITS * 64);
+    p->early = me ? NULL : dti_alloc(core->base, core->early_units * 64u);
     p->posts = me ? NULL : dti_alloc_array(core->base, DTI_PENDING_MAX, sizeof *p->posts);
     return p->backs && (me || (p->early && p->posts)) &&
            (!control || dti_backlog_reserve(core->base, dti_control_back(core, peer), 0));
@@ -164,6 +163,8 @@ static bool dti_core_create(dti_core *core, dti_base *base, const dti_settings *
     core->base = base;
     core->up = &dti_core_ups;
     core->set = *set;
+    core->early_bytes = dti_early_bytes(set->size);
+    core->early_units = dti_early_units_all(set->size);
     core->io = *io;
     core->io_user = io_user;
     core->now = core->last_tick = core->join_noted = now;
@@ -250,7 +251,7 @@ static dti_flight *dti_core_post(dti_core *core, dti_rank_group *group, const dt
         return NULL;
     if (!dti_flight_reserve(core, f))
         return NULL;
-    dti_flight_tracks(f);
+    dti_flight_tracks(core, f);
     if (!dti_flight_bits(core, f) || !dti_flight_slots_reserve(core, f))
         return NULL;
     for (uint32_t r = 0; r < group->size; r++)

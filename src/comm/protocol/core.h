@@ -39,7 +39,8 @@ typedef struct dti_core dti_core;
 typedef struct dti_flight dti_flight;
 
 #define DTI_BACKLOG_FRAMES 256u /* that may be kept for one connection */
-#define DTI_BACKLOG_UNITS 192u  /* of 64 bytes: its memory for bodies of control frames and EAGER */
+#define DTI_BACKLOG_UNITS 192u  /* of 64 bytes: its memory for bodies that are copied at once: */
+#define DTI_BACKLOG_SMALL 4096u /* those of control frames, and of an EAGER up to here */
 #define DTI_INSTANCE_BYTES 16
 
 typedef enum dti_channel { DTI_CHANNEL_CONTROL, DTI_CHANNEL_DATA } dti_channel;
@@ -163,7 +164,7 @@ typedef struct dti_peer {
     uint16_t early_used, early_back, early_taken, early_told;
     uint32_t early_bytes; /* in `early`: headers with their bodies, one after another */
     bool early_open;      /* the last one is still coming in */
-    uint8_t *early;       /* [DTI_EARLY_UNITS * 64] */
+    uint8_t *early;       /* [core->early_units * 64] */
     dti_announce *posts;  /* [DTI_PENDING_MAX] announced, not yet posted here */
     uint32_t post_count;
     uint64_t late_said; /* when its lateness was last noted, ns */
@@ -324,6 +325,7 @@ struct dti_core {
     dti_io io;
     void *io_user;
     dti_settings set;
+    uint32_t early_bytes, early_units; /* of this world: what may go early, and room for it */
     uint64_t now, last_tick;
     dti_core_state state;
     dt_result result;

@@ -11,10 +11,6 @@ static dti_rank_group *dti_group_find(const dti_core *core, uint32_t id) {
     return g;
 }
 
-static uint16_t dti_early_units(uint32_t length) {
-    return (uint16_t)(1 + (length + 63) / 64);
-}
-
 /* ---- which operation */
 
 /* The flight that a frame from world rank `peer` is about. */
@@ -193,7 +189,7 @@ static void dti_engine_credit(dti_core *core, dti_link *link) {
 /* Frames of several sockets overtake each other: an older count does not take back a newer one. */
 static void dti_engine_returned(dti_core *core, const dti_link *link) {
     dti_peer *p = &core->peers[link->peer];
-    if ((uint16_t)(link->frame.returned - p->early_back) <= DTI_EARLY_UNITS)
+    if ((uint16_t)(link->frame.returned - p->early_back) <= core->early_units)
         p->early_back = link->frame.returned;
 }
 
@@ -352,7 +348,7 @@ static bool dti_engine_early_body(dti_core *core, dti_link *link) {
         }
     }
     uint32_t bytes = dti_early_units(fr->length) * 64u;
-    if (p->early_bytes + bytes > DTI_EARLY_UNITS * 64u) {
+    if (p->early_bytes + bytes > core->early_units * 64u) {
         dti_core_link_failed(core, link, DT_ERROR_CORRUPT,
                              "more early data than there may be came");
         return false;
@@ -567,8 +563,8 @@ static bool dti_engine_may_go_early(const dti_core *core, const dti_flight *f, u
     const dti_peer *p = &core->peers[peer];
     uint32_t bytes = (uint32_t)(s->count * dti_flight_step_bytes(s));
     uint16_t used = (uint16_t)(p->early_used - p->early_back);
-    return used + dti_early_units(bytes) <= DTI_EARLY_UNITS &&
-           dti_backlog_has_room(&p->backs[0], bytes);
+    return used + dti_early_units(bytes) <= core->early_units &&
+           dti_backlog_has_room(&p->backs[0], dti_backlog_copies(bytes) ? bytes : 0);
 }
 
 /* A SEND step: attaches its next chunk if it may go. Chunks are dealt to the sockets in turn. */
@@ -585,7 +581,8 @@ static bool dti_engine_send_step(dti_core *core, dti_link *link, dti_flight *f, 
         dti_engine_attach(core, link, f, step, t->begun, DTI_FRAME_DATA);
         return true;
     }
-    if (link->socket || *state & (DTI_PEER_DUE | DTI_PEER_ASKED) || !dti_flight_step_is_short(s, t))
+    if (link->socket || *state & (DTI_PEER_DUE | DTI_PEER_ASKED) ||
+        !dti_flight_step_is_short(core, s, t))
         return false;
     if (!dti_engine_may_go_early(core, f, step, link->peer)) {
         *state |= DTI_PEER_DUE; /* no room there: ask for permission */
@@ -662,7 +659,8 @@ static void dti_engine_fill(dti_core *core, dti_link *link) {
         core->turn = (core->turn + i + 1) % count; /* the next one is first next time */
         return;
     }
-    bool room = (uint16_t)(p->early_taken - p->early_told) >= DTI_EARLY_UNITS / 4 && !link->socket;
+    bool room =
+        (uint16_t)(p->early_taken - p->early_told) >= core->early_units / 4 && !link->socket;
     bool news = link->return_due && link->back->told != link->back->received;
     if ((room || news) && dti_link_room(link) >= DTI_HEADER_ROOM)
         dti_engine_put_plain(core, link, DTI_FRAME_RETURN);

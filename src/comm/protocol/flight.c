@@ -94,12 +94,13 @@ static bool dti_flight_step_moves(const dti_schedule_step *s) {
 }
 
 /* Whether the whole stream may go early. */
-static bool dti_flight_step_is_short(const dti_schedule_step *s, const dti_track *t) {
-    return t->total == 1 && s->count * dti_flight_step_bytes(s) <= DTI_EARLY_BYTES;
+static bool dti_flight_step_is_short(const dti_core *core, const dti_schedule_step *s,
+                                     const dti_track *t) {
+    return t->total == 1 && s->count * dti_flight_step_bytes(s) <= core->early_bytes;
 }
 
 /* The steps of each rank in a chain, and what is known of it at the start. */
-static void dti_flight_chain(dti_flight *f) {
+static void dti_flight_chain(const dti_core *core, dti_flight *f) {
     for (uint32_t r = 0; r < f->group->size; r++) {
         f->first_of[r] = DTI_NOBODY;
         f->peer_state[r] = 0;
@@ -112,7 +113,7 @@ static void dti_flight_chain(dti_flight *f) {
         f->first_of[s->peer] = i;
         f->peer_state[s->peer] |= DTI_PEER_INVOLVED;
         /* Short streams need no announcement: they go early. */
-        if (!dti_flight_step_is_short(s, &f->tracks[i]))
+        if (!dti_flight_step_is_short(core, s, &f->tracks[i]))
             f->peer_state[s->peer] |= DTI_PEER_DUE;
     }
 }
@@ -158,7 +159,7 @@ static void dti_flight_alike(dti_flight *f) {
     }
 }
 
-static void dti_flight_tracks(dti_flight *f) {
+static void dti_flight_tracks(const dti_core *core, dti_flight *f) {
     if (f->schedule.step_count)
         memset(f->tracks, 0, f->schedule.step_count * sizeof *f->tracks);
     f->undone = 0;
@@ -171,7 +172,7 @@ static void dti_flight_tracks(dti_flight *f) {
         bits += (t->total + 63) / 64 * 64;
         f->undone += t->total > 0;
     }
-    dti_flight_chain(f);
+    dti_flight_chain(core, f);
     dti_flight_slots(f);
     dti_flight_alike(f);
     for (uint32_t i = 0; i < f->schedule.step_count; i++) {

@@ -81,7 +81,8 @@ static void dti_core_link_costs(dti_core *core, const dt_comm_link *network,
     core->costs = (dti_costs){.network = dti_link_cost_of(network),
                               .local = dti_link_cost_of(local),
                               .chunk_bytes = core->set.chunk_bytes,
-                              .window = core->set.window};
+                              .window = core->set.window,
+                              .early_bytes = core->early_bytes};
 }
 
 /* All are there; what has come in early is looked at. */

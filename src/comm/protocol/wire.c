@@ -35,6 +35,20 @@ static uint64_t dti_get64(const uint8_t *from) {
     return dti_get32(from) | (uint64_t)dti_get32(from + 4) << 32;
 }
 
+/* What may go early in a world of so many ranks. */
+static uint32_t dti_early_bytes(uint32_t world) {
+    return world <= DTI_EARLY_RANKS ? DTI_EARLY_BYTES : DTI_EARLY_BYTES_LEAST;
+}
+
+/* Units of 64 bytes that an EAGER of `length` takes of its receiver's buffer; and all that has. */
+static uint16_t dti_early_units(uint32_t length) {
+    return (uint16_t)(1 + (length + 63) / 64);
+}
+
+static uint16_t dti_early_units_all(uint32_t world) {
+    return (uint16_t)(DTI_EARLY_STREAMS * dti_early_units(dti_early_bytes(world)));
+}
+
 static bool dti_frame_is_payload(int type) {
     return type == DTI_FRAME_DATA || type == DTI_FRAME_EAGER;
 }

@@ -30,9 +30,10 @@
  *
  * Data needs a permission: the receiver's POST of the same operation permits all streams that go
  * straight into its memory, a CREDIT so many chunks of one that does not. Without a permission a
- * stream of at most DTI_EARLY_BYTES may go in an EAGER frame, into a buffer that each rank keeps
- * for each peer; of it a sender may use DTI_EARLY_UNITS of 64 bytes, header included, more than
- * were returned. EAGER also says what POST says. After a POST nothing of that operation goes early.
+ * stream of at most dti_early_bytes() may go in an EAGER frame, into a buffer that each rank keeps
+ * for each peer; of it a sender may use dti_early_units_all() of 64 bytes, header included, more
+ * than were returned. EAGER also says what POST says. After a POST nothing of that operation goes
+ * early.
  * So nobody ever stops reading because of what its application has not posted. Of several sockets
  * to a peer the first carries EAGER, POST and CREDIT, and chunk c of a stream goes on socket c
  * modulo their number.
@@ -48,8 +49,12 @@
 #define DTI_TAG_AT 48
 #define DTI_TAG_BYTES 16
 #define DTI_MAC_BYTES 16
-#define DTI_EARLY_BYTES 4096
-#define DTI_EARLY_UNITS 128
+/* In worlds of up to so many ranks streams of DTI_EARLY_BYTES may go early, in larger ones those of
+ * the least, as each rank keeps DTI_EARLY_STREAMS of the longest ones for each other rank. */
+#define DTI_EARLY_RANKS 64u
+#define DTI_EARLY_BYTES 65536u
+#define DTI_EARLY_BYTES_LEAST 4096u
+#define DTI_EARLY_STREAMS 2u
 #define DTI_CONTROL_BYTES_MAX 4096
 #define DTI_DATA_BYTES_MAX (8 << 20)
 
