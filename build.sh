@@ -286,6 +286,11 @@ build_comm_tests() {
         -o $out/dtest_comm $LIBS $secure_libs
 }
 
+# Of Khronos, for the example that has a device of its own.
+has_vulkan_header() {
+    echo '#include <vulkan/vulkan.h>' | "$CC" -E - >/dev/null 2>&1
+}
+
 # The implementation, once for all programs that need nothing but the public header: each of them
 # compiled by itself, as its first lines say, takes a minute. Its parts compile beside each other.
 library='build/dtrain_CORE.o build/dtrain_KERNELS.o build/dtrain_COMM.o'
@@ -300,7 +305,7 @@ build_part() {
 # linked SOURCE: declarations alone, with the library.
 linked() {
     output=build/$(basename "$1" .c)
-    if newer "$output" "$1" dtrain.h build/flags; then return 0; fi
+    if newer "$output" "$1" examples/*.h dtrain.h build/flags; then return 0; fi
     say "$CC $1"
     # shellcheck disable=SC2086
     "$CC" $CFLAGS -DDTI_IMPLEMENTED -I. "$1" $library -o "$output" $LIBS
@@ -312,6 +317,7 @@ build() {
     fresh_flags
     with_public='examples/xor.c examples/hello.c examples/data_parallel.c examples/fashion_mnist.c
         examples/fashion_mnist_conv.c tools/dtinfo.c'
+    if has_vulkan_header; then with_public="$with_public examples/neural_texture.c"; fi
     by_itself='examples/allreduce.c tools/dtbench.c tools/dtmodel.c tools/dtrun.c'
     rm -rf build/taken
     mkdir build/taken
