@@ -219,7 +219,8 @@
 /* Normalisation of x, n contiguous elements. Element e has channel (e / spatial) % channels. Its
  * group is its channel where `batch` is 1 (all samples together), else e / cols: runs of cols
  * elements. cols: elements of one group in either case. stats: (mean, biased variance) of each
- * group; of RMS norm (0, mean of squares). w, b: by channel; s_offset: of stats. */
+ * group; of RMS norm (0, mean of squares). w, b: by channel; s_offset: of stats; b_offset: of b, and
+ * of what is written for it. */
 #define DTI_ARGS_NORM                                                                              \
     DTI_U32 n;                                                                                     \
     DTI_U32 groups;                                                                                \
@@ -232,16 +233,33 @@
     DTI_U32 s_offset;                                                                              \
     DTI_U32 w_offset;                                                                              \
     DTI_U32 dy_offset;                                                                             \
-    DTI_U32 y_offset;
+    DTI_U32 y_offset;                                                                              \
+    DTI_U32 b_offset;
 
-/* A running statistic: y[i] = keep * (first micro-batch of the step ? x[i] : y[i]) +
- * take * s[2 * i], i < n. */
+/* Running statistics: y[i] = keep * (first micro-batch of the step ? x[i] : y[i]) +
+ * take * s[2 * i], i < n; then as many of a second vector (n2 = n, or 0), with their own take, from
+ * s + 1. */
 #define DTI_ARGS_RUNNING                                                                           \
     DTI_U32 n;                                                                                     \
+    DTI_U32 n2;                                                                                    \
     DTI_F32 keep;                                                                                  \
     DTI_F32 take;                                                                                  \
+    DTI_F32 take2;                                                                                 \
     DTI_U32 x_offset;                                                                              \
+    DTI_U32 x2_offset;                                                                             \
     DTI_U32 s_offset;                                                                              \
+    DTI_U32 y_offset;                                                                              \
+    DTI_U32 y2_offset;
+
+/* y = the elements of a, b and c one behind the other: up to a_end, b_end and n. Each is a row of
+ * `cols` elements, or several that begin `stride` (modulo 2^32) apart. */
+#define DTI_ARGS_JOIN                                                                              \
+    DTI_U32 n;                                                                                     \
+    DTI_U32 a_end;                                                                                 \
+    DTI_U32 b_end;                                                                                 \
+    DTI_U32 cols[3];                                                                               \
+    DTI_U32 stride[3];                                                                             \
+    DTI_U32 offset[3];                                                                             \
     DTI_U32 y_offset;
 
 /* All of them, by the names that C has: dti_args_map1, and member map1 of dti_args. */
@@ -263,7 +281,8 @@
     X(pool, DTI_ARGS_POOL)                                                                         \
     X(resize, DTI_ARGS_RESIZE)                                                                     \
     X(norm, DTI_ARGS_NORM)                                                                         \
-    X(running, DTI_ARGS_RUNNING)
+    X(running, DTI_ARGS_RUNNING)                                                                   \
+    X(join, DTI_ARGS_JOIN)
 
 /* COPY: 32-bit words as they are, or converted. FILL ignores x and writes p0 (as f32 or, for
  * FILL_I32, rounded). f32 -> i32 truncates toward zero and saturates; NaN gives 0. */
@@ -274,9 +293,9 @@
 #define DTI_COPY_FILL_I32 4
 #define DTI_COPY_IOTA_F32 5 /* y[i] = i, the linear index */
 
-/* Epilogues, spec1 of GEMM, CONV, CONV_DX, NORM and MAX_POOL_GRAD: what happens to a result before
- * it is written. RELU: x < 0 ? 0 : x, after the bias. RELU_GRAD: mask > 0 ? x : 0; the mask is
- * binding 3 (of MAX_POOL_GRAD: x, binding 0), laid out as the result, and there is no bias. */
+/* Epilogues, spec1 of GEMM, CONV, CONV_DX, NORM, MAP2 and MAX_POOL_GRAD: what happens to a result
+ * before it is written. RELU: x < 0 ? 0 : x, after the bias. RELU_GRAD: mask > 0 ? x : 0; the mask
+ * is binding 3 (of MAX_POOL_GRAD: x, binding 0), laid out as the result, and there is no bias. */
 #define DTI_EPILOGUE_NONE 0
 #define DTI_EPILOGUE_RELU 1
 #define DTI_EPILOGUE_RELU_GRAD 2

@@ -1,4 +1,5 @@
-/* y[i] = f(a[i], b[i]) over strided views; stride 0 broadcasts. May run in place. */
+/* y[i] = f(a[i], b[i]) over strided views, then ReLU (spec1); stride 0 broadcasts. May run in
+ * place. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
@@ -20,6 +21,11 @@ DTI_A binary(DTI_A u, DTI_A v)
     return DTI_NAN;
 }
 
+DTI_A finished(DTI_A value)
+{
+    return spec1 == DTI_EPILOGUE_RELU && value < 0.0 ? 0.0 : value;
+}
+
 void main()
 {
     uint i = dti_item();
@@ -27,5 +33,5 @@ void main()
         return;
     DTI_A u = DTI_LOAD(a[args.a_offset + dti_walk(i, args.dim, args.a_stride)]);
     DTI_A v = DTI_LOAD(b[args.b_offset + dti_walk(i, args.dim, args.b_stride)]);
-    y[args.y_offset + dti_walk(i, args.dim, args.y_stride)] = DTI_STORE(binary(u, v));
+    y[args.y_offset + dti_walk(i, args.dim, args.y_stride)] = DTI_STORE(finished(binary(u, v)));
 }

@@ -23,7 +23,7 @@ vec3 scale_of(uint channel, uint group)
     if (spec0 != DTI_NORM_PLAIN)
         factor *= w[args.w_offset + channel];
     if (spec0 == DTI_NORM_AFFINE)
-        shift = w[args.w_offset + args.channels + channel];
+        shift = w[args.b_offset + channel];
     return vec3(factor, shift, mean);
 }
 

@@ -1,5 +1,5 @@
 /* dw[c] = sum of dy * xhat and db[c] = sum of dy over the elements of channel c: a run of `spatial`
- * in each sample. A workgroup per channel. db lies `channels` elements behind dw. */
+ * in each sample. A workgroup per channel. dw lies from y_offset on, db from b_offset. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
@@ -34,6 +34,6 @@ void main()
     vec2 sums = dti_group_sum2(s.sum.xy, count);
     if (gl_LocalInvocationID.x == 0u) {
         dw[args.y_offset + channel] = sums.x;
-        dw[args.y_offset + args.channels + channel] = sums.y;
+        dw[args.b_offset + channel] = sums.y;
     }
 }

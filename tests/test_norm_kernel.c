@@ -277,6 +277,7 @@ static void norm_shape(int index, bool rms) {
                        .eps = 1e-3f};
     a.cols = (uint32_t)(s[3] ? s[3] * s[2] : s[0] * s[2]);
     a.groups = (uint32_t)(n / a.cols);
+    a.b_offset = a.channels;
     float *x = kernel_floats(n), *dy = kernel_floats(n), *w = kernel_floats(5 * c);
     float *stats = kernel_floats(2 * a.groups);
     double *d = calloc((size_t)(5 * n + 4 * c + 2 * a.groups), sizeof *d);

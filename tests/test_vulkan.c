@@ -1034,6 +1034,7 @@ static void vulkan_compare_norms(vulkan_rig *rig, uint32_t samples, uint32_t cha
                                  uint32_t spatial, uint32_t groups) {
     uint32_t n = samples * channels * spatial, batch = !groups;
     dti_args_norm a = {.n = n, .batch = batch, .channels = channels, .spatial = spatial};
+    a.b_offset = channels;
     a.eps = 0.5f; /* values of binding 1 stand for variances: also below 0 */
     a.groups = batch ? channels : samples * groups;
     a.cols = n / a.groups;
@@ -1061,6 +1062,23 @@ static void vulkan_compare_others(vulkan_rig *rig) {
     dti_launch running = {.kernel = DTI_K_RUNNING, .args_bytes = sizeof r, .items = 9};
     running.args.running = r;
     vulkan_compare(rig, &running, (uint32_t[4]){9, 18, 9}, 0);
+    running.args.running = (dti_args_running){
+        .n = 4, .n2 = 4, .keep = 0.5f, .take = 0.25f, .take2 = 0.375f, .x2_offset = 5};
+    running.args.running.y_offset = 5;
+    running.items = 8;
+    vulkan_compare(rig, &running, (uint32_t[4]){9, 8, 9}, 0);
+    dti_args_join j = {.n = 21, .a_end = 6, .b_end = 16, .cols = {6, 5, 5}, .offset = {1, 7, 0}};
+    j.stride[1] = (uint32_t)-6; /* rows may lie backwards */
+    j.y_offset = 3;
+    dti_launch join = {.kernel = DTI_K_JOIN, .args_bytes = sizeof j, .items = 21};
+    join.args.join = j;
+    vulkan_compare(rig, &join, (uint32_t[4]){7, 13, 5, 24}, 0);
+    dti_args_map2 m = {.n = 300, .dim = {1, 1, 1, 1, 1, 300}};
+    m.a_stride[5] = m.b_stride[5] = m.y_stride[5] = 1;
+    dti_launch map2 = {.kernel = DTI_K_MAP2, .args_bytes = sizeof m, .items = 300};
+    map2.args.map2 = m;
+    map2.spec[0] = DTI_B_SUB, map2.spec[1] = DTI_EPILOGUE_RELU, map2.spec[3] = 1;
+    vulkan_compare(rig, &map2, (uint32_t[4]){300, 300, 300}, 0);
     dti_args_dropout d = {.n = 300, .first = 0xfffffff0u, .row_elements = 7, .scale = 2};
     d.threshold = 0x7fffffffu;
     dti_launch dropout = {.kernel = DTI_K_DROPOUT, .args_bytes = sizeof d, .items = 300};

@@ -95,6 +95,7 @@ static void dti_lower_fold(dti_lowering *w, uint32_t id, uint32_t param, bool di
 
 /* ---- cut.c: emits a node, in parts of the batch where a tensor is larger than a binding may be */
 static void dti_cut_emit(dti_code *code, dti_emit *e, const dti_op_family *family);
+static bool dti_cut_needed(const dti_code *code, const dti_emit *e); /* whether it is in parts */
 
 /* ---- buckets.c */
 static dt_result dti_pass_buckets(dti_lowering *w); /* how many gradients each bucket waits for */

@@ -3,9 +3,24 @@
 
 /* ---- emission */
 
-static bool dti_same_range(const dti_listing *list, uint32_t a, const dti_value *b) {
-    const dti_value *x = &list->values[a];
-    return x->kind == b->kind && x->offset == b->offset && x->bytes == b->bytes;
+/* Whether what a view shows lies in an arena's place already. */
+static bool dti_lies_at(const dti_listing *list, const dti_view *v, uint32_t place) {
+    const dti_value *x = &list->values[v->value], *y = &list->values[place];
+    const uint64_t from = dti_bytes(v->dtype, (uint64_t)v->offset);
+    return x->kind == y->kind && x->offset + from == y->offset &&
+           dti_bytes(v->dtype, (uint64_t)dti_view_elements(v)) == y->bytes && dti_view_is_dense(v);
+}
+
+/* Where outputs of a row must lie, their views' pins; 0 = anywhere. Replicas exchange a gradient
+ * while later rows still read the packed value. */
+static void dti_lower_outputs(dti_lowering *w, uint32_t id) {
+    uint32_t places[2] = {0, 0};
+    for (uint32_t k = 0; k < 2 && !w->code->piece_count; k++) {
+        if (dti_is_output(w->code->work, id, k))
+            places[k] = w->pin[id + 1 + k];
+    }
+    if (!w->pin[id] && !dti_cut_needed(w->code, &w->e))
+        dti_outputs_apart(&w->e, places, &w->e.out);
 }
 
 /* Brings a finished gradient to its place in the gradient arena. */
@@ -16,7 +31,7 @@ static void dti_lower_param_gradient(dti_lowering *w, uint32_t index, const dti_
     dti_view y = dti_view_dense(value, &code->work->nodes[param->node], code->batch);
     w->bucket += dti_bytes(param->dtype, param->elements);
     if (!code->desc.accumulate) {
-        if (dti_same_range(&code->list, dx->value, &code->list.values[value]))
+        if (dti_lies_at(&code->list, dx, value))
             return;
         dti_emit_copy(&w->e, dx, &y, DTI_COPY_WORD);
         return;
@@ -49,6 +64,7 @@ static void dti_lower_value(dti_lowering *w, uint32_t id) {
     e->id = id;
     e->pinned = pin != 0;
     e->out = dti_view_dense(value, n, code->batch);
+    dti_lower_outputs(w, id);
     if (e->own)
         e->own[id].first = code->list.launch_count;
     dti_cut_emit(code, e, family);
@@ -76,7 +92,7 @@ static void dti_lower_node(dti_lowering *w, uint32_t id) {
     }
     dti_lower_value(w, id);
     dti_view *view = &w->e.views[id];
-    if (w->pin[id] && !dti_same_range(&code->list, view->value, &code->list.values[w->pin[id]])) {
+    if (w->pin[id] && !dti_lies_at(&code->list, view, w->pin[id])) {
         const dti_view y = dti_view_dense(w->pin[id], n, code->batch);
         dti_emit_copy(&w->e, view, &y, DTI_COPY_WORD);
         *view = y; /* who reads it finds it there, as what is made in its place */

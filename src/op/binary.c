@@ -114,6 +114,8 @@ static void dti_binary_ref(const dti_ref *r) {
 
 static void dti_map2_flat(const dti_cpu_task *task, const dti_run *r) {
     task->k->binary[task->launch->spec[0]](r->y, r->a, r->a_step, r->b, r->b_step, r->n);
+    if (task->launch->spec[1] == DTI_EPILOGUE_RELU)
+        task->k->unary[DTI_U_RELU](r->y, r->y, r->n, 0.0f, 0.0f);
 }
 
 static void dti_cpu_map2(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
@@ -127,8 +129,13 @@ static int64_t dti_cpu_grain_map2(const dti_cpu_task *task) {
 
 /* ---- Rows of the tables */
 
-/* spec0: DTI_B_* */
+static bool dti_map2_takes(const dti_launch *l, uint32_t epilogue, const dti_view *mask) {
+    (void)l, (void)mask;
+    return epilogue == DTI_EPILOGUE_RELU;
+}
+
+/* spec0: DTI_B_*; spec1 */
 DTI_KERNEL(MAP2, map2, "rrw", ITEM, .run = dti_cpu_map2, .halves = true,
-           .grain = dti_cpu_grain_map2, .in_step = dti_map2_in_step);
+           .grain = dti_cpu_grain_map2, .in_step = dti_map2_in_step, .takes = dti_map2_takes);
 
 DTI_FAMILY(binary, .shape = dti_binary_shape, .grad = dti_binary_grad, .flat = dti_binary_flat);

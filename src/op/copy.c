@@ -356,7 +356,35 @@ static void dti_cpu_copy(const dti_cpu_task *task, int64_t begin, int64_t end, v
     dti_map_run(&m, begin, end);
 }
 
+/* The source that begins at element `from`, up to element `end`. */
+static void dti_join_one(const dti_cpu_task *task, int k, int64_t from, int64_t begin,
+                         int64_t end) {
+    const dti_args_join *a = &task->launch->args.join;
+    const int64_t cols = a->cols[k], stride = (int32_t)a->stride[k];
+    const dti_word *x = (const dti_word *)(const void *)dti_cpu_in(task, k, a->offset[k]);
+    dti_word *y = (dti_word *)(void *)dti_cpu_out(task, 3, a->y_offset);
+    for (int64_t i = begin; i < end; i++)
+        y[i] = x[(i - from) / cols * stride + (i - from) % cols];
+}
+
+static void dti_cpu_join(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+    const dti_args_join *a = &task->launch->args.join;
+    const int64_t ends[4] = {0, a->a_end, a->b_end, a->n};
+    (void)scratch;
+    for (int k = 0; k < 3; k++)
+        dti_join_one(task, k, ends[k], DTI_MAX(begin, ends[k]), DTI_MIN(end, ends[k + 1]));
+}
+
 /* ---- Rows of the tables */
+
+static bool dti_join_moves(const dti_launch *l) {
+    (void)l;
+    return true;
+}
+
+/* (a, b, c, y) */
+DTI_KERNEL(JOIN, join_rows, "rrrw", ITEM, .run = dti_cpu_join, .grain = dti_cpu_grain_copy,
+           .moves = dti_join_moves);
 
 /* Whole numbers look like NaN to a scan, and a plain copy makes no new value; a cast from one type
  * of floats to another may. */

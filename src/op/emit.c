@@ -227,6 +227,45 @@ static void dti_emit_accumulate(dti_emit *e, const dti_view *x, uint32_t value, 
     dti_bind(l, x->value, value, DTI_UNBOUND, DTI_UNBOUND);
 }
 
+static bool dti_emit_span(dti_emit *e, const dti_view *a, const dti_view *b, uint32_t *value,
+                          uint32_t *a_at, uint32_t *b_at) {
+    const dti_value x = e->list->values[a->value], y = e->list->values[b->value];
+    const bool swapped = y.offset < x.offset;
+    const dti_value *first = swapped ? &y : &x, *second = swapped ? &x : &y;
+    const uint64_t end = second->offset + second->bytes, gap = second->offset - first->offset;
+    const uint64_t block = DTI_WORD_BYTES * DTI_BLOCK; /* what is between them is unused */
+    if (x.kind == DTI_VALUE_TRANSIENT || x.kind != y.kind || x.dtype != DT_F32 ||
+        y.dtype != DT_F32 || gap < first->bytes || gap - first->bytes >= block)
+        return false;
+    *value = dti_listing_value(e->list, (dti_value_kind)x.kind, DT_F32,
+                               (end - first->offset) / DTI_WORD_BYTES, first->offset);
+    *a_at = (uint32_t)a->offset + (uint32_t)((x.offset - first->offset) / DTI_WORD_BYTES);
+    *b_at = (uint32_t)b->offset + (uint32_t)((y.offset - first->offset) / DTI_WORD_BYTES);
+    return true;
+}
+
+static uint32_t dti_emit_join(dti_emit *e, const dti_view *views, uint32_t count) {
+    dti_args_join a = {.cols = {1, 1, 1}};
+    uint32_t ends[3] = {0};
+    for (uint32_t k = 0; k < 3; k++) {
+        if (k < count) {
+            a.n += (uint32_t)dti_view_elements(&views[k]);
+            a.cols[k] = (uint32_t)views[k].dim[DTI_AXES - 1];
+            a.stride[k] = (uint32_t)views[k].stride[DTI_AXES - 2];
+            a.offset[k] = (uint32_t)views[k].offset;
+        }
+        ends[k] = a.n;
+    }
+    a.a_end = ends[0];
+    a.b_end = ends[1];
+    const uint32_t value = dti_emit_scratch(e, DT_F32, a.n);
+    dti_launch *l = dti_emit_launch(e, DTI_K_JOIN, a.n, sizeof a);
+    l->args.join = a;
+    dti_bind(l, views[0].value, count > 1 ? views[1].value : DTI_UNBOUND,
+             count > 2 ? views[2].value : DTI_UNBOUND, value);
+    return value;
+}
+
 static void dti_emit_sum_parts(dti_emit *e, uint32_t value, uint32_t parts, uint32_t n,
                                const dti_view *out) {
     dti_args_reduce a = {.n = n,

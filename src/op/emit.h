@@ -70,6 +70,8 @@ struct dti_emit {
 static bool dti_product_takes(const dti_launch *launch, uint32_t epilogue, const dti_view *mask);
 /* Where output k of a row with several lies in its value. */
 static dti_view dti_emit_output(const dti_emit *e, uint32_t k);
+/* Lets a row's two outputs be made in places of their own (values), where it can: as *out. */
+static bool dti_outputs_apart(dti_emit *e, const uint32_t *places, dti_view *out);
 /* Lets the launches that made input i write their result through an epilogue (DTI_EPILOGUE_*), and
  * takes their output as this node's, which then needs no launch. mask: for RELU_GRAD, dense. False,
  * and nothing is changed, where the input has other users or its kernel has no epilogue. */
@@ -121,6 +123,13 @@ static void dti_emit_map2(dti_emit *e, dti_kernel_id kernel, uint32_t selector);
 static bool dti_map2_in_step(const dti_launch *launch, int binding);
 /* Copies view x to view y (both may be strided). */
 static void dti_emit_copy(dti_emit *e, const dti_view *x, const dti_view *y, uint32_t selector);
+/* Two vectors for one binding: where they lie beside each other in an arena, its range, with their
+ * places in it as *a_at and *b_at. False: they do not. */
+static bool dti_emit_span(dti_emit *e, const dti_view *a, const dti_view *b, uint32_t *value,
+                          uint32_t *a_at, uint32_t *b_at);
+/* Up to three views one behind the other in a scratch value: of vectors, or of dense rows along
+ * axis 4. */
+static uint32_t dti_emit_join(dti_emit *e, const dti_view *views, uint32_t count);
 /* y = a + b. */
 static void dti_emit_add(dti_emit *e, const dti_view *a, const dti_view *b, const dti_view *y);
 /* value (of n elements) += x, or = x in the first micro-batch of a step. */

@@ -4,6 +4,7 @@
     X(CONV) \
     X(CONV_DX) \
     X(CONV_DW) \
+    X(JOIN) \
     X(COPY) \
     X(XENT) \
     X(XENT_GRAD) \

@@ -334,13 +334,19 @@ static void dti_batch_stats_join(dti_emit *e, uint32_t parts, uint32_t count, in
     }
 }
 
-/* Vectors one behind the other in a scratch value, from element `at` on. */
-static void dti_norm_gather(dti_emit *e, uint32_t scratch, int64_t at, uint32_t input) {
-    dti_view in = dti_emit_dense_in(e, input);
-    int64_t n = dti_view_elements(&in);
-    dti_view from = dti_norm_column(&in, n, 1, 0);
-    dti_view to = dti_norm_column(&(dti_view){.value = scratch}, n, 1, at);
-    dti_emit_copy(e, &from, &to, DTI_COPY_WORD);
+static dti_view dti_norm_vector(dti_emit *e, uint32_t input) {
+    const dti_view in = dti_emit_dense_in(e, input);
+    return dti_norm_column(&in, dti_view_elements(&in), 1, 0);
+}
+
+/* w and b in one binding: mostly they are parameters that lie beside each other. */
+static uint32_t dti_norm_affine(dti_emit *e, dti_args_norm *a) {
+    const dti_view both[2] = {dti_norm_vector(e, 2), dti_norm_vector(e, 3)};
+    uint32_t value;
+    if (dti_emit_span(e, &both[0], &both[1], &value, &a->w_offset, &a->b_offset))
+        return value;
+    a->b_offset = a->channels;
+    return dti_emit_join(e, both, 2);
 }
 
 static void dti_norm_emit(dti_emit *e) {
@@ -352,9 +358,7 @@ static void dti_norm_emit(dti_emit *e) {
         a.w_offset = (uint32_t)v.offset;
         w = v.value;
     } else if (e->node->count > 3) {
-        w = dti_emit_scratch(e, DT_F32, 2ull * a.channels);
-        dti_norm_gather(e, w, 0, 2);
-        dti_norm_gather(e, w, a.channels, 3);
+        w = dti_norm_affine(e, &a);
     }
     a.s_offset = (uint32_t)stats.offset;
     dti_launch *l = dti_emit_norm(e, DTI_K_NORM, a.n, &a);
@@ -384,6 +388,7 @@ static void dti_norm_dw_emit(dti_emit *e) {
     dti_args_norm a = dti_norm_args(e, &x);
     a.s_offset = (uint32_t)stats.offset;
     a.dy_offset = (uint32_t)dy.offset;
+    a.b_offset = (uint32_t)(e->out.offset + e->out.stride[4]); /* they may lie apart */
     dti_launch *l = dti_emit_norm(e, DTI_K_NORM_DW, a.channels, &a);
     dti_bind(l, x.value, stats.value, dy.value, e->out.value);
 }
@@ -391,14 +396,35 @@ static void dti_norm_dw_emit(dti_emit *e) {
 static void dti_batch_dx_emit(dti_emit *e) {
     dti_view x = dti_emit_dense_in(e, 0), dy = dti_emit_dense_in(e, 1);
     dti_args_norm a = dti_norm_args(e, &x);
-    uint32_t coefficients = dti_emit_scratch(e, DT_F32, 5ull * a.channels);
-    dti_norm_gather(e, coefficients, 0, 3);
-    dti_norm_gather(e, coefficients, 2 * (int64_t)a.channels, 4);
-    dti_norm_gather(e, coefficients, 4 * (int64_t)a.channels, 2);
+    const dti_view parts[3] = {dti_norm_vector(e, 3), dti_emit_in(e, 4), dti_norm_vector(e, 2)};
+    const uint32_t coefficients = dti_emit_join(e, parts, 3);
     a.dy_offset = (uint32_t)dy.offset;
     dti_launch *l = dti_emit_norm(e, DTI_K_BATCH_DX, a.n, &a);
     l->spec[0] = e->train;
     dti_bind(l, x.value, dy.value, coefficients, e->out.value);
+}
+
+/* The launch before moves the other statistic of the same pairs: it moves this one as well. */
+static bool dti_running_joins(dti_emit *e, const dti_view *x, const dti_args_running *a,
+                              uint32_t stats) {
+    dti_launch *l = e->list->launch_count ? &e->list->launches[e->list->launch_count - 1] : NULL;
+    dti_args_running *first = l ? &l->args.running : NULL;
+    if (!l || l->kernel != DTI_K_RUNNING || first->n2 || l->value[1] != stats || first->n != a->n ||
+        first->s_offset + 1 != a->s_offset || first->keep != a->keep)
+        return false;
+    const dti_view x1 = {.value = l->value[0], .offset = first->x_offset};
+    const dti_view y1 = {.value = l->value[2], .offset = first->y_offset};
+    uint32_t from, to;
+    dti_args_running both = *first;
+    if (!dti_emit_span(e, &x1, x, &from, &both.x_offset, &both.x2_offset) ||
+        !dti_emit_span(e, &y1, &e->out, &to, &both.y_offset, &both.y2_offset))
+        return false;
+    both.n2 = a->n;
+    both.take2 = a->take;
+    *first = both;
+    l->items = 2ull * a->n;
+    dti_bind(l, from, stats, to, DTI_UNBOUND);
+    return true;
 }
 
 /* (running, stats): the result lies where the buffer's gradient would, over all micro-batches of a
@@ -414,6 +440,8 @@ static void dti_running_emit(dti_emit *e) {
                           .x_offset = (uint32_t)x.offset,
                           .s_offset = (uint32_t)(stats.offset + i[DTI_NORM_WHICH]),
                           .y_offset = (uint32_t)e->out.offset};
+    if (dti_running_joins(e, &x, &a, stats.value))
+        return;
     dti_launch *l = dti_emit_launch(e, DTI_K_RUNNING, a.n, sizeof a);
     l->args.running = a;
     dti_bind(l, x.value, stats.value, e->out.value, DTI_UNBOUND);
@@ -751,7 +779,7 @@ DTI_FAMILY(norm, .shape = dti_shape_same, .grad = dti_norm_grad_rule, .lower = d
 
 DTI_FAMILY(norm_dx, .shape = dti_shape_same, .lower = dti_norm_dx_lower);
 
-DTI_FAMILY(norm_dw, .shape = dti_norm_dw_shape, .outputs = dti_norm_dw_outputs,
+DTI_FAMILY(norm_dw, .apart = true, .shape = dti_norm_dw_shape, .outputs = dti_norm_dw_outputs,
            .lower = dti_norm_dw_lower);
 
 DTI_FAMILY(batch_dx, .shape = dti_shape_same, .lower = dti_batch_dx_lower);

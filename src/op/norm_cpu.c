@@ -129,7 +129,7 @@ static dti_norm_line dti_norm_line_of(const dti_cpu_task *task) {
     const dti_args_norm *a = &task->launch->args.norm;
     const float *w = dti_cpu_in(task, 2, a->w_offset);
     return (dti_norm_line){.w = kind == DTI_NORM_PLAIN ? NULL : w,
-                           .b = kind == DTI_NORM_AFFINE ? w + a->channels : NULL,
+                           .b = kind == DTI_NORM_AFFINE ? dti_cpu_in(task, 2, a->b_offset) : NULL,
                            .affine_step = 1,
                            .relu = task->launch->spec[1] == DTI_EPILOGUE_RELU};
 }
@@ -237,7 +237,7 @@ static void dti_norm_dw_row(const dti_cpu_task *task, int64_t row, int64_t c, in
 static void dti_norm_dw_columns(const dti_cpu_task *task, int64_t c, int64_t cols) {
     const dti_args_norm *a = &task->launch->args.norm;
     const float *stats = dti_cpu_in(task, 1, a->s_offset);
-    float *dw = dti_cpu_out(task, 3, a->y_offset) + c, *db = dw + a->channels;
+    float *dw = dti_cpu_out(task, 3, a->y_offset) + c, *db = dti_cpu_out(task, 3, a->b_offset) + c;
     float mean[DTI_NORM_BLOCK], factor[DTI_NORM_BLOCK], part[2][DTI_NORM_BLOCK];
     for (int64_t j = 0; a->batch && j < cols; j++) {
         mean[j] = stats[2 * (c + j)];
@@ -266,7 +266,6 @@ static void dti_norm_dw_columns(const dti_cpu_task *task, int64_t c, int64_t col
 static void dti_norm_dw_channel(const dti_cpu_task *task, int64_t c) {
     const dti_args_norm *a = &task->launch->args.norm;
     const float *stats = dti_cpu_in(task, 1, a->s_offset);
-    float *dw = dti_cpu_out(task, 3, a->y_offset) + c;
     double sums[2] = {0, 0};
     for (int64_t e = c * a->spatial; e < a->n; e += (int64_t)a->channels * a->spatial) {
         const int64_t group = a->batch ? c : e / a->cols;
@@ -278,8 +277,8 @@ static void dti_norm_dw_channel(const dti_cpu_task *task, int64_t c) {
         sums[0] += product; /* exact, as in dti_norm_dots_of */
         sums[1] += (double)part[0];
     }
-    dw[0] = (float)sums[0];
-    dw[a->channels] = (float)sums[1];
+    dti_cpu_out(task, 3, a->y_offset)[c] = (float)sums[0];
+    dti_cpu_out(task, 3, a->b_offset)[c] = (float)sums[1];
 }
 
 static void dti_cpu_norm_dw(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
@@ -338,11 +337,15 @@ static void dti_cpu_running(const dti_cpu_task *task, int64_t begin, int64_t end
     (void)scratch;
     const dti_args_running *a = &task->launch->args.running;
     const bool first = task->step[DTI_STEP_FLAGS] & DTI_FLAG_FIRST;
-    const float *s = dti_cpu_in(task, 1, a->s_offset);
-    float *y = dti_cpu_out(task, 2, a->y_offset);
-    const float *old = first ? dti_cpu_in(task, 0, a->x_offset) : y;
-    for (int64_t i = begin; i < end; i++)
-        y[i] = __builtin_fmaf(a->take, s[2 * i], a->keep * old[i]);
+    for (int64_t k = begin; k < end; k++) {
+        const bool second = k >= a->n;
+        const int64_t i = second ? k - a->n : k;
+        const float *s = dti_cpu_in(task, 1, a->s_offset + second);
+        const float *x = dti_cpu_in(task, 0, second ? a->x2_offset : a->x_offset);
+        float *y = dti_cpu_out(task, 2, second ? a->y2_offset : a->y_offset);
+        const float old = first ? x[i] : y[i];
+        y[i] = __builtin_fmaf(second ? a->take2 : a->take, s[2 * i], a->keep * old);
+    }
 }
 
 /* ---- items and grains: a group or a channel, or a run of elements */
@@ -404,7 +407,7 @@ static dti_effort dti_norm_stats_effort(const dti_launch *l, uint32_t variant, u
 DTI_KERNEL(NORM_STATS, norm_stats, "rw", GROUP, .run = dti_cpu_norm_stats,
            .grain = dti_cpu_grain_norm_groups, .effort = dti_norm_stats_effort);
 
-/* (x, stats, [w|b], y); spec0: DTI_NORM_*; spec1 */
+/* (x, stats, w and b, y); spec0: DTI_NORM_*; spec1 */
 DTI_KERNEL(NORM, norm, "rrrw", ITEM, .run = dti_cpu_norm, .outer = dti_cpu_items_norm,
            .grain = dti_cpu_grain_norm, .scratch_bytes = dti_cpu_scratch_norm,
            .takes = dti_norm_takes, .invocations = dti_norm_invocations);
@@ -426,7 +429,7 @@ static dti_effort dti_norm_dw_effort(const dti_launch *l, uint32_t variant, uint
                         6ull * a->n};
 }
 
-/* (x, stats, dy, [dw|db]) item = channel */
+/* (x, stats, dy, dw and db) item = channel */
 DTI_KERNEL(NORM_DW, norm_dw, "rrrw", GROUP, .run = dti_cpu_norm_dw, .grain = dti_cpu_grain_norm_dw,
            .effort = dti_norm_dw_effort);
 

@@ -84,6 +84,9 @@ typedef struct dti_op_family {
      * other (output.c), and its own shape so many elements. NULL: the value is its one output. */
     void (*outputs)(const dt_graph *g, const dti_node *n, dti_outputs *out);
     void (*emit)(dti_emit *e);
+    /* With two outputs, rows of [2, n] without samples: they may lie apart, whatever the stride
+     * of the rows. Then none but its own file's rows read the packed value. */
+    bool apart;
     /* Joins what emit made of parts of the batch, `rows` samples each but the last, one behind the
      * other in value `parts`: for results that are no sums. NULL: they are added, or lie apart. */
     void (*join)(dti_emit *e, uint32_t parts, uint32_t count, int64_t rows);

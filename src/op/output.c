@@ -112,9 +112,29 @@ static dti_view dti_emit_output(const dti_emit *e, uint32_t k) {
     return dti_output_view(&e->out, &output, dti_output_start(&o, k));
 }
 
+/* Outputs that lie apart are rows along axis 4. */
 static void dti_output_of_emit(dti_emit *e) {
+    const dti_view in = dti_emit_in(e, 0);
+    const dti_node *n = &e->graph->nodes[dti_input_id(e->graph, e->node, 0)];
+    if (dti_op_info_of(n->op)->family->apart) {
+        e->out = dti_output_view(&in, e->node, e->node->attr.i[0] * in.stride[DTI_AXES - 2]);
+        return;
+    }
     const dti_view packed = dti_emit_dense_in(e, 0);
     e->out = dti_output_view(&packed, e->node, e->node->attr.dim[0]);
+}
+
+static bool dti_outputs_apart(dti_emit *e, const uint32_t *places, dti_view *out) {
+    const dti_op_family *family = dti_op_info_of(e->node->op)->family;
+    const dti_view a = {.value = places[0]}, b = {.value = places[1]};
+    uint32_t value, at[2];
+    if (!family->apart || !places[0] || !places[1] ||
+        !dti_emit_span(e, &a, &b, &value, &at[0], &at[1]))
+        return false;
+    out->value = value;
+    out->offset = at[0];
+    out->stride[DTI_AXES - 2] = (int64_t)at[1] - at[0];
+    return true;
 }
 
 static bool dti_output_of_source(const dt_graph *g, const dti_node *n, dti_element *e) {
