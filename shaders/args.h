@@ -219,8 +219,8 @@
 /* Normalisation of x, n contiguous elements. Element e has channel (e / spatial) % channels. Its
  * group is its channel where `batch` is 1 (all samples together), else e / cols: runs of cols
  * elements. cols: elements of one group in either case. stats: (mean, biased variance) of each
- * group; of RMS norm (0, mean of squares). w, b: by channel; s_offset: of stats; b_offset: of b, and
- * of what is written for it. */
+ * group; of RMS norm (0, mean of squares). w, b: by channel; s_offset: of stats; b_offset: of b,
+ * and of what is written for it. */
 #define DTI_ARGS_NORM                                                                              \
     DTI_U32 n;                                                                                     \
     DTI_U32 groups;                                                                                \

@@ -379,6 +379,33 @@ static const dti_port *dti_fault_input(const dt_program *p, uint32_t segments) {
     return NULL;
 }
 
+/* Whether what was computed for the buffer is finite; where it cannot be read, it is. */
+static bool dti_fault_is_finite(const dt_program *p, uint32_t param) {
+    const dti_param *of = &p->store->layout.params[param];
+    const uint64_t bytes = dti_bytes(DT_F32, of->elements);
+    float *next = dti_alloc(p->base, (size_t)bytes);
+    bool finite =
+        !next || p->store->device->backend->memory_read(p->store->memories[DTI_ARENA_GRADIENT],
+                                                        dti_bytes(DT_F32, of->offset), next, bytes);
+    finite = finite || dti_all_finite(next, DT_F32, of->elements);
+    dti_free(p->base, next);
+    return finite;
+}
+
+/* A launch may move both running statistics of a norm: which of them it is. */
+static uint32_t dti_fault_update(const dt_program *p, uint32_t node) {
+    const dt_graph *g = p->code->work;
+    const dti_node *n = &g->nodes[node];
+    for (uint32_t i = 0; i < p->store->layout.param_count && dti_op_info_of(n->op)->family->update;
+         i++) {
+        const uint32_t other = p->code->update[i];
+        if (other && dti_input_id(g, &g->nodes[other], 1) == dti_input_id(g, n, 1) &&
+            !dti_fault_is_finite(p, i))
+            return other;
+    }
+    return node;
+}
+
 /* The op, and the layer that it is of: a parameter's gradient is that parameter's. */
 static dti_name dti_fault_name(const dt_program *p, uint32_t node) {
     const dti_node *n = &p->code->work->nodes[node];
@@ -429,7 +456,7 @@ static dt_result dti_step_fault(dt_program *p, dt_report *r, uint32_t segments) 
                         "program '%s', step %llu: the gradient's norm is not finite; %s",
                         p->code->label, step, kept);
     }
-    const uint32_t node = p->code->list.launches[fault].node;
+    const uint32_t node = dti_fault_update(p, p->code->list.launches[fault].node);
     r->fault_op = dti_op_info_of(p->code->work->nodes[node].op)->name;
     return dti_fail(p->base, DT_ERROR_NUMERIC,
                     "program '%s', step %llu: op %s gave a NaN or an infinity first, in the %s "
