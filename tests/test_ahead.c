@@ -21,6 +21,8 @@ static dt_tensor ahead_net(ahead_case *c, dt_graph *g) {
     return dt_mean_loss(dt_mul(c->y, c->y));
 }
 
+static const dt_vulkan_desc *stub_vulkan_case; /* instead of a device of its own */
+
 static bool ahead_open(ahead_case *c, const char *device, const dt_optim_desc *optim,
                        int in_flight) {
     static const float ones[AHEAD_IN] = {1, 1, 1, 1, 1};
@@ -29,6 +31,8 @@ static bool ahead_open(ahead_case *c, const char *device, const dt_optim_desc *o
     *c = (ahead_case){0};
     dt_ctx_desc d = {
         .logger = {vulkan_listen, &c->log}, .no_vulkan = cpu, .validation = !cpu, .threads = 2};
+    d.validation = d.validation && !stub_vulkan_case;
+    d.vulkan = stub_vulkan_case;
     if (dt_ctx_create(&d, &c->ctx) || dt_graph_create(c->ctx, &g))
         return false;
     dt_program_desc p = {.loss = ahead_net(c, g),
@@ -244,3 +248,26 @@ TEST(while_started_steps_are_under_way_other_calls_are_refused) {
     CHECK_CONTAINS(dt_ctx_error(c.ctx), "in_flight is 3");
     dt_ctx_destroy(c.ctx);
 }
+
+/* ---- what a step costs the host, on a driver that does nothing */
+
+#ifndef DT_NO_VULKAN
+#include "stub_vulkan.h"
+
+TEST(a_step_on_vulkan_is_one_submission_and_records_nothing) {
+    ahead_case c;
+    const dt_vulkan_desc vulkan = stub_vulkan();
+    stub_vulkan_case = &vulkan;
+    REQUIRE(ahead_open(&c, "vulkan", &(dt_optim_desc){0}, 2));
+    stub_vulkan_case = NULL;
+    for (int i = 0; i < 3; i++)
+        CHECK(!ahead_write(&c, i, -1) && !dt_program_start(c.program, NULL));
+    memset(stub.calls, 0, sizeof stub.calls);
+    CHECK(!dt_program_start(c.program, NULL));
+    CHECK(stub.calls[STUB_QueueSubmit] == 1 && stub.calls[STUB_ResetFences] == 1);
+    CHECK(stub_calls() <= 4); /* and the fence of the older one, once or twice */
+    while (c.program->started)
+        CHECK(!dt_program_wait(c.program, NULL));
+    dt_ctx_destroy(c.ctx);
+}
+#endif

@@ -2,6 +2,7 @@
  *
  *     dtbench gemm THREADS ROUNDS [M N K]   SGEMM, ours and OpenBLAS's, in turn, in one process
  *     dtbench steps NAME THREADS DEVICE N   N training steps of one workload
+ *     dtbench host NAME N                   what a step takes of the host, on a driver without work
  *     dtbench memory NAME THREADS N         what N steps of it take of memory at most
  *     dtbench region THREADS                what an empty parallel region costs
  *     dtbench product DEVICE                a chain of 512x512x512 products on one device
@@ -83,6 +84,7 @@ static float *random_floats(size_t count, float scale) {
     return x;
 }
 
+#include "../tests/stub_vulkan.h"
 #include "dtbench_gemm.h"
 #include "dtbench_train.h"
 #include "dtbench_create.h"
@@ -156,6 +158,8 @@ int main(int argc, char **argv) {
              (const int[]){atoi(argv[4]), atoi(argv[5]), atoi(argv[6])});
     else if (argc == 6 && !strcmp(argv[1], "steps"))
         steps(argv[2], atoi(argv[3]), argv[4], atoi(argv[5]));
+    else if (argc == 4 && !strcmp(argv[1], "host"))
+        host_steps(argv[2], atoi(argv[3]));
     else if (argc == 5 && !strcmp(argv[1], "memory"))
         memory(argv[2], atoi(argv[3]), atoi(argv[4]));
     else if (argc == 3 && !strcmp(argv[1], "region"))

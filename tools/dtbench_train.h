@@ -104,6 +104,9 @@ typedef struct session { /* a context, and what was made in it */
 static session session_open(int threads, const char *device) {
     session s = {0};
     dt_ctx_desc desc = {.threads = threads, .no_vulkan = !strcmp(device, "cpu")};
+    const dt_vulkan_desc nothing = stub_vulkan();
+    if (!strcmp(device, "stub"))
+        desc.vulkan = &nothing;
     try(NULL, dt_ctx_create(&desc, &s.ctx), "dt_ctx_create");
     try(s.ctx, dt_graph_create(s.ctx, &s.graph), "dt_graph_create");
     return s;
@@ -148,10 +151,15 @@ static training training_open(const char *name, int threads, const char *device)
     session *s = &r.session;
     r.net = make_net(s->graph, r.load);
     training_data(&r, r.net.in, r.net.out);
-    try(s->ctx, dt_store_create(s->graph, &(dt_store_desc){.device = device}, &s->store), name);
+    const bool nothing = !strcmp(device, "stub");
+    const dt_store_desc store = {.device = nothing ? "vulkan" : device};
+    try(s->ctx, dt_store_create(s->graph, &store, &s->store), name);
     dt_optim_desc optim = {.kind = r.load->optim, .lr = 1e-3};
-    dt_program_desc desc = {
-        .label = name, .loss = r.net.loss, .batch = r.load->batch, .optim = &optim};
+    dt_program_desc desc = {.label = name,
+                            .loss = r.net.loss,
+                            .batch = r.load->batch,
+                            .in_flight = nothing ? 2 : 1,
+                            .optim = &optim};
     try(s->ctx, dt_program_create(s->store, &desc, &s->program), name);
     return r;
 }
@@ -195,6 +203,34 @@ static void steps(const char *name, int threads, const char *device, int count) 
             add(&times, now_ms() - start);
     }
     print_steps(&r, &times, loss, threads);
+    training_close(&r);
+}
+
+/* What a step takes of the host, on a Vulkan driver that does nothing at once; `bare`: with inputs
+ * that are there already. */
+static void host_steps(const char *name, int count) {
+    static samples run, started, bare;
+    training r = training_open(name, 1, "stub");
+    const session *s = &r.session;
+    for (int i = 0; i < WARM_STEPS + count; i++) {
+        const double start = now_ms();
+        training_step(&r);
+        add(&run, now_ms() - start);
+    }
+    const uint64_t calls = stub_calls();
+    for (int i = 0; i < WARM_STEPS + count; i++) {
+        const double start = now_ms();
+        try(s->ctx, dt_program_write(s->program, r.net.x, r.x, r.x_bytes), name);
+        try(s->ctx, dt_program_write(s->program, r.net.t, r.t, r.t_bytes), name);
+        const double written = now_ms();
+        try(s->ctx, dt_program_start(s->program, NULL), name);
+        add(&started, now_ms() - start);
+        add(&bare, now_ms() - written);
+    }
+    printf("{\"kind\": \"host\", \"workload\": \"%s\", \"run_us\": %.2f, \"started_us\": %.2f, "
+           "\"bare_us\": %.2f, \"calls\": %.1f}\n",
+           name, 1e3 * median(&run), 1e3 * median(&started), 1e3 * median(&bare),
+           (double)(stub_calls() - calls) / (WARM_STEPS + count));
     training_close(&r);
 }
 

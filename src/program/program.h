@@ -27,7 +27,7 @@ typedef struct dti_turn {
     /* how it ended, until that is asked for */
     dt_report report;
     dt_result result;
-    char said[512];
+    char said[1024]; /* as dti_base.error */
 } dti_turn;
 
 struct dt_program {

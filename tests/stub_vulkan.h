@@ -1,0 +1,386 @@
+/* A Vulkan driver that does nothing, at once: what is left of a step is the host's own time. It
+ * keeps as much state as callers need (sizes, mapped memory, fences) and counts calls. Handed to a
+ * context by dt_ctx_desc.vulkan. For one thread, behind the implementation. */
+#ifndef DTRAIN_TESTS_STUB_VULKAN_H
+#define DTRAIN_TESTS_STUB_VULKAN_H
+
+#include <stdlib.h>
+
+#define STUB_X(name) STUB_##name,
+enum { DTI_VK_INSTANCE_COMMANDS(STUB_X) DTI_VK_DEVICE_COMMANDS(STUB_X) STUB_COMMANDS };
+#undef STUB_X
+
+static const char *const stub_names[] = {
+#define STUB_X(name) #name,
+    DTI_VK_INSTANCE_COMMANDS(STUB_X) DTI_VK_DEVICE_COMMANDS(STUB_X)
+#undef STUB_X
+};
+
+typedef struct stub_object { /* a buffer, memory, a command buffer or a fence */
+    uint64_t bytes;
+    void *data;
+    uint64_t groups; /* dispatched by a command buffer */
+} stub_object;
+
+static struct stub {
+    dti_VkPhysicalDeviceType type;
+    uint64_t calls[STUB_COMMANDS];
+    uint64_t groups_most; /* of workgroups in one submission */
+} stub = {.type = DTI_VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU};
+
+static uint64_t stub_calls(void) {
+    uint64_t sum = 0;
+    for (int i = 0; i < STUB_COMMANDS; i++)
+        sum += stub.calls[i];
+    return sum;
+}
+
+static void *stub_make(uint64_t bytes) {
+    stub_object *o = calloc(1, sizeof *o);
+    o->bytes = bytes;
+    return o;
+}
+
+static void stub_free(const void *handle) {
+    stub_object *o = (stub_object *)(uintptr_t)handle;
+    if (o)
+        free(o->data);
+    free(o);
+}
+
+#define STUB_DONE(name)                                                                            \
+    stub.calls[STUB_##name]++;                                                                     \
+    return (dti_VkResult)0
+#define STUB_MAKE(name, Info, Handle, bytes)                                                       \
+    static dti_VkResult DTI_VKAPI stub_##name(dti_VkDevice device, const Info *info,               \
+                                              const void *allocator, Handle *out) {                \
+        (void)device, (void)info, (void)allocator;                                                 \
+        *out = (Handle)stub_make(bytes);                                                           \
+        STUB_DONE(name);                                                                           \
+    }
+#define STUB_FREE(name, Handle)                                                                    \
+    static void DTI_VKAPI stub_##name(dti_VkDevice device, Handle handle, const void *allocator) { \
+        (void)device, (void)allocator;                                                             \
+        stub.calls[STUB_##name]++;                                                                 \
+        stub_free((const void *)handle);                                                           \
+    }
+
+STUB_MAKE(CreateBuffer, dti_VkBufferCreateInfo, dti_VkBuffer, info->size)
+STUB_MAKE(AllocateMemory, dti_VkMemoryAllocateInfo, dti_VkDeviceMemory, info->allocationSize)
+STUB_MAKE(CreateCommandPool, dti_VkCommandPoolCreateInfo, dti_VkCommandPool, 0)
+STUB_MAKE(CreateDescriptorPool, dti_VkDescriptorPoolCreateInfo, dti_VkDescriptorPool, 0)
+STUB_MAKE(CreateDescriptorSetLayout, dti_VkDescriptorSetLayoutCreateInfo, dti_VkDescriptorSetLayout,
+          0)
+STUB_MAKE(CreateFence, dti_VkFenceCreateInfo, dti_VkFence, 0)
+STUB_MAKE(CreatePipelineCache, dti_VkPipelineCacheCreateInfo, dti_VkPipelineCache, 0)
+STUB_MAKE(CreatePipelineLayout, dti_VkPipelineLayoutCreateInfo, dti_VkPipelineLayout, 0)
+STUB_FREE(DestroyBuffer, dti_VkBuffer)
+STUB_FREE(FreeMemory, dti_VkDeviceMemory)
+STUB_FREE(DestroyCommandPool, dti_VkCommandPool)
+STUB_FREE(DestroyDescriptorPool, dti_VkDescriptorPool)
+STUB_FREE(DestroyDescriptorSetLayout, dti_VkDescriptorSetLayout)
+STUB_FREE(DestroyFence, dti_VkFence)
+STUB_FREE(DestroyPipeline, dti_VkPipeline)
+STUB_FREE(DestroyPipelineCache, dti_VkPipelineCache)
+STUB_FREE(DestroyPipelineLayout, dti_VkPipelineLayout)
+STUB_FREE(DestroyShaderModule, dti_VkShaderModule)
+
+static dti_VkResult DTI_VKAPI stub_CreateShaderModule(dti_VkDevice device,
+                                                      const dti_VkShaderModuleCreateInfo *info,
+                                                      const void *allocator, void *out) {
+    (void)device, (void)info, (void)allocator;
+    *(void **)out = stub_make(0);
+    STUB_DONE(CreateShaderModule);
+}
+
+static dti_VkResult DTI_VKAPI stub_CreateComputePipelines(
+    dti_VkDevice device, dti_VkPipelineCache cache, uint32_t count,
+    const dti_VkComputePipelineCreateInfo *infos, const void *allocator, dti_VkPipeline *out) {
+    (void)device, (void)cache, (void)infos, (void)allocator;
+    for (uint32_t i = 0; i < count; i++)
+        out[i] = (dti_VkPipeline)stub_make(0);
+    STUB_DONE(CreateComputePipelines);
+}
+
+static dti_VkResult DTI_VKAPI stub_AllocateCommandBuffers(
+    dti_VkDevice device, const dti_VkCommandBufferAllocateInfo *info, dti_VkCommandBuffer *out) {
+    (void)device;
+    for (uint32_t i = 0; i < info->commandBufferCount; i++)
+        out[i] = (dti_VkCommandBuffer)stub_make(0);
+    STUB_DONE(AllocateCommandBuffers);
+}
+
+static void DTI_VKAPI stub_FreeCommandBuffers(dti_VkDevice device, dti_VkCommandPool pool,
+                                              uint32_t count, const dti_VkCommandBuffer *list) {
+    (void)device, (void)pool;
+    stub.calls[STUB_FreeCommandBuffers]++;
+    for (uint32_t i = 0; i < count; i++)
+        stub_free(list[i]);
+}
+
+static dti_VkResult DTI_VKAPI stub_AllocateDescriptorSets(dti_VkDevice device,
+                                                          const dti_VkDescriptorSetAllocateInfo *i,
+                                                          dti_VkDescriptorSet *out) {
+    (void)device;
+    *out = (dti_VkDescriptorSet)i->descriptorPool; /* goes with the pool */
+    STUB_DONE(AllocateDescriptorSets);
+}
+
+static void DTI_VKAPI stub_UpdateDescriptorSets(dti_VkDevice device, uint32_t writes,
+                                                const dti_VkWriteDescriptorSet *list,
+                                                uint32_t copies, const void *copied) {
+    (void)device, (void)writes, (void)list, (void)copies, (void)copied;
+    stub.calls[STUB_UpdateDescriptorSets]++;
+}
+
+/* ---- memory */
+
+static void DTI_VKAPI stub_GetBufferMemoryRequirements(dti_VkDevice device, dti_VkBuffer buffer,
+                                                       dti_VkMemoryRequirements *out) {
+    (void)device;
+    stub.calls[STUB_GetBufferMemoryRequirements]++;
+    *out = (dti_VkMemoryRequirements){
+        .size = ((stub_object *)buffer)->bytes, .alignment = 256, .memoryTypeBits = ~0u};
+}
+
+static dti_VkResult DTI_VKAPI stub_BindBufferMemory(dti_VkDevice device, dti_VkBuffer buffer,
+                                                    dti_VkDeviceMemory memory,
+                                                    dti_VkDeviceSize at) {
+    (void)device, (void)buffer, (void)memory, (void)at;
+    STUB_DONE(BindBufferMemory);
+}
+
+static dti_VkResult DTI_VKAPI stub_MapMemory(dti_VkDevice device, dti_VkDeviceMemory memory,
+                                             dti_VkDeviceSize offset, dti_VkDeviceSize size,
+                                             dti_VkMemoryMapFlags flags, void **out) {
+    stub_object *o = (stub_object *)memory;
+    (void)device, (void)offset, (void)size, (void)flags;
+    o->data = calloc(1, (size_t)o->bytes + 1);
+    *out = o->data;
+    STUB_DONE(MapMemory);
+}
+
+/* ---- recording */
+
+static dti_VkResult DTI_VKAPI stub_BeginCommandBuffer(dti_VkCommandBuffer command,
+                                                      const dti_VkCommandBufferBeginInfo *info) {
+    (void)info;
+    ((stub_object *)command)->groups = 0;
+    STUB_DONE(BeginCommandBuffer);
+}
+
+static dti_VkResult DTI_VKAPI stub_EndCommandBuffer(dti_VkCommandBuffer command) {
+    (void)command;
+    STUB_DONE(EndCommandBuffer);
+}
+
+static void DTI_VKAPI stub_CmdBindDescriptorSets(dti_VkCommandBuffer command,
+                                                 dti_VkPipelineBindPoint point,
+                                                 dti_VkPipelineLayout layout, uint32_t first,
+                                                 uint32_t count, const dti_VkDescriptorSet *sets,
+                                                 uint32_t offsets, const uint32_t *offset) {
+    (void)command, (void)point, (void)layout, (void)first, (void)count, (void)sets;
+    (void)offsets, (void)offset;
+    stub.calls[STUB_CmdBindDescriptorSets]++;
+}
+
+static void DTI_VKAPI stub_CmdBindPipeline(dti_VkCommandBuffer command,
+                                           dti_VkPipelineBindPoint point, dti_VkPipeline pipeline) {
+    (void)command, (void)point, (void)pipeline;
+    stub.calls[STUB_CmdBindPipeline]++;
+}
+
+static void DTI_VKAPI stub_CmdCopyBuffer(dti_VkCommandBuffer command, dti_VkBuffer from,
+                                         dti_VkBuffer to, uint32_t count,
+                                         const dti_VkBufferCopy *regions) {
+    (void)command, (void)from, (void)to, (void)count, (void)regions;
+    stub.calls[STUB_CmdCopyBuffer]++;
+}
+
+static void DTI_VKAPI stub_CmdDispatch(dti_VkCommandBuffer command, uint32_t x, uint32_t y,
+                                       uint32_t z) {
+    stub.calls[STUB_CmdDispatch]++;
+    ((stub_object *)command)->groups += (uint64_t)x * y * z;
+}
+
+static void DTI_VKAPI stub_CmdFillBuffer(dti_VkCommandBuffer command, dti_VkBuffer buffer,
+                                         dti_VkDeviceSize at, dti_VkDeviceSize size,
+                                         uint32_t data) {
+    (void)command, (void)buffer, (void)at, (void)size, (void)data;
+    stub.calls[STUB_CmdFillBuffer]++;
+}
+
+static void DTI_VKAPI stub_CmdPipelineBarrier(dti_VkCommandBuffer command,
+                                              dti_VkPipelineStageFlags from,
+                                              dti_VkPipelineStageFlags to,
+                                              dti_VkDependencyFlags flags, uint32_t count,
+                                              const dti_VkMemoryBarrier *list, uint32_t buffers,
+                                              const void *b, uint32_t images, const void *i) {
+    (void)command, (void)from, (void)to, (void)flags, (void)count, (void)list;
+    (void)buffers, (void)b, (void)images, (void)i;
+    stub.calls[STUB_CmdPipelineBarrier]++;
+}
+
+static void DTI_VKAPI stub_CmdPushConstants(dti_VkCommandBuffer command,
+                                            dti_VkPipelineLayout layout,
+                                            dti_VkShaderStageFlags stages, uint32_t offset,
+                                            uint32_t size, const void *values) {
+    (void)command, (void)layout, (void)stages, (void)offset, (void)size, (void)values;
+    stub.calls[STUB_CmdPushConstants]++;
+}
+
+/* ---- the queue: whatever is submitted is done */
+
+static dti_VkResult DTI_VKAPI stub_QueueSubmit(dti_VkQueue queue, uint32_t count,
+                                               const dti_VkSubmitInfo *infos, dti_VkFence fence) {
+    (void)queue, (void)fence;
+    for (uint32_t i = 0; i < count; i++) {
+        uint64_t groups = 0;
+        for (uint32_t k = 0; k < infos[i].commandBufferCount; k++)
+            groups += ((const stub_object *)infos[i].pCommandBuffers[k])->groups;
+        stub.groups_most = DTI_MAX(stub.groups_most, groups);
+    }
+    STUB_DONE(QueueSubmit);
+}
+
+static dti_VkResult DTI_VKAPI stub_ResetFences(dti_VkDevice device, uint32_t count,
+                                               const dti_VkFence *fences) {
+    (void)device, (void)count, (void)fences;
+    STUB_DONE(ResetFences);
+}
+
+static dti_VkResult DTI_VKAPI stub_GetFenceStatus(dti_VkDevice device, dti_VkFence fence) {
+    (void)device, (void)fence;
+    STUB_DONE(GetFenceStatus);
+}
+
+static dti_VkResult DTI_VKAPI stub_WaitForFences(dti_VkDevice device, uint32_t count,
+                                                 const dti_VkFence *fences, dti_VkBool32 all,
+                                                 uint64_t timeout) {
+    (void)device, (void)count, (void)fences, (void)all, (void)timeout;
+    STUB_DONE(WaitForFences);
+}
+
+static dti_VkResult DTI_VKAPI stub_GetPipelineCacheData(dti_VkDevice device,
+                                                        dti_VkPipelineCache cache, size_t *bytes,
+                                                        void *data) {
+    (void)device, (void)cache, (void)data;
+    *bytes = 0;
+    STUB_DONE(GetPipelineCacheData);
+}
+
+/* ---- the device */
+
+static void stub_describe(dti_VkPhysicalDeviceProperties *p) {
+    *p = (dti_VkPhysicalDeviceProperties){
+        .apiVersion = DTI_VK_1_1, .deviceType = stub.type, .deviceName = "stub"};
+    p->limits.maxStorageBufferRange = 1u << 30;
+    p->limits.maxComputeWorkGroupInvocations = p->limits.maxComputeWorkGroupSize[0] = 1024;
+    p->limits.maxComputeSharedMemorySize = 32768;
+    p->limits.maxPerStageDescriptorStorageBuffers = 16;
+    p->limits.maxPushConstantsSize = 128;
+    p->limits.minStorageBufferOffsetAlignment = p->limits.minUniformBufferOffsetAlignment = 256;
+}
+
+static void DTI_VKAPI stub_GetPhysicalDeviceProperties(dti_VkPhysicalDevice device,
+                                                       dti_VkPhysicalDeviceProperties *out) {
+    (void)device;
+    stub_describe(out);
+}
+
+static void DTI_VKAPI stub_GetPhysicalDeviceProperties2(dti_VkPhysicalDevice device,
+                                                        dti_VkPhysicalDeviceProperties2 *out) {
+    (void)device;
+    stub_describe(&out->properties);
+    dti_VkPhysicalDeviceMaintenance3Properties *most = out->pNext;
+    if (most && most->sType == DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES)
+        most->maxMemoryAllocationSize = 1u << 30;
+}
+
+static void DTI_VKAPI stub_GetPhysicalDeviceFeatures2(dti_VkPhysicalDevice device,
+                                                      dti_VkPhysicalDeviceFeatures2 *out) {
+    (void)device, (void)out;
+}
+
+/* Memory of the device's own, and the host's. */
+static void DTI_VKAPI stub_GetPhysicalDeviceMemoryProperties2(
+    dti_VkPhysicalDevice device, dti_VkPhysicalDeviceMemoryProperties2 *out) {
+    dti_VkPhysicalDeviceMemoryProperties *m = &out->memoryProperties;
+    (void)device;
+    m->memoryHeapCount = m->memoryTypeCount = 2;
+    m->memoryHeaps[0] = (dti_VkMemoryHeap){.size = 1u << 30, .flags = 1};
+    m->memoryHeaps[1] = (dti_VkMemoryHeap){.size = 1u << 30};
+    m->memoryTypes[0].propertyFlags = DTI_VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT;
+    m->memoryTypes[1] = (dti_VkMemoryType){DTI_VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
+                                               DTI_VK_MEMORY_PROPERTY_HOST_COHERENT_BIT |
+                                               DTI_VK_MEMORY_PROPERTY_HOST_CACHED_BIT,
+                                           1};
+}
+
+static void DTI_VKAPI stub_GetPhysicalDeviceQueueFamilyProperties(
+    dti_VkPhysicalDevice device, uint32_t *count, dti_VkQueueFamilyProperties *out) {
+    (void)device;
+    *count = 1;
+    if (out)
+        out[0] =
+            (dti_VkQueueFamilyProperties){.queueFlags = DTI_VK_QUEUE_COMPUTE_BIT, .queueCount = 1};
+}
+
+static dti_VkResult DTI_VKAPI
+stub_EnumerateDeviceExtensionProperties(dti_VkPhysicalDevice device, const char *layer,
+                                        uint32_t *count, dti_VkExtensionProperties *out) {
+    (void)device, (void)layer, (void)out;
+    *count = 0;
+    return (dti_VkResult)0;
+}
+
+static void DTI_VKAPI stub_GetDeviceQueue(dti_VkDevice device, uint32_t family, uint32_t index,
+                                          dti_VkQueue *out) {
+    (void)family, (void)index;
+    *out = (dti_VkQueue)device;
+}
+
+static void DTI_VKAPI stub_DestroyDevice(dti_VkDevice device, const void *allocator) {
+    (void)device, (void)allocator;
+}
+
+static void DTI_VKAPI stub_missing(void) {
+}
+
+static dti_PFN_vkVoidFunction DTI_VKAPI stub_device_proc(dti_VkDevice device, const char *name);
+
+#define STUB_IS(command)                                                                           \
+    if (!strcmp(name, "vk" #command))                                                              \
+        return (dti_PFN_vkVoidFunction)stub_##command;
+
+static dti_PFN_vkVoidFunction DTI_VKAPI stub_instance_proc(dti_VkInstance instance,
+                                                           const char *name) {
+    (void)instance;
+    STUB_IS(GetPhysicalDeviceProperties)
+    STUB_IS(GetPhysicalDeviceProperties2)
+    STUB_IS(GetPhysicalDeviceFeatures2)
+    STUB_IS(GetPhysicalDeviceMemoryProperties2)
+    STUB_IS(GetPhysicalDeviceQueueFamilyProperties)
+    STUB_IS(EnumerateDeviceExtensionProperties)
+    if (!strcmp(name, "vkGetDeviceProcAddr"))
+        return (dti_PFN_vkVoidFunction)stub_device_proc;
+    return stub_missing;
+}
+
+static dti_PFN_vkVoidFunction DTI_VKAPI stub_device_proc(dti_VkDevice device, const char *name) {
+    (void)device;
+    DTI_VK_DEVICE_COMMANDS(STUB_IS)
+    return stub_missing;
+}
+
+/* For dt_ctx_desc.vulkan. */
+static dt_vulkan_desc stub_vulkan(void) {
+    static int handles[4];
+    return (dt_vulkan_desc){.get_instance_proc_addr = (void (*)(void))stub_instance_proc,
+                            .instance = &handles[0],
+                            .physical_device = &handles[1],
+                            .device = &handles[2],
+                            .queue = &handles[3]};
+}
+
+#endif
