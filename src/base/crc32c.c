@@ -155,6 +155,7 @@ DTI_CRC_WIDE_TARGET DTI_NOINLINE uint32_t dti_crc32c_wide(uint32_t crc, const ui
     }
     d = dti_crc_fold(dti_crc_fold(dti_crc_fold(a, by_512, b), by_512, c), by_512, d);
     _mm512_storeu_si512(rest, d);
+    _mm256_zeroupper(); /* which GCC leaves out at -Os; what follows would wait */
     return dti_crc32c_sse(dti_crc32c_sse(0, rest, sizeof rest), at, bytes);
 }
 #endif

@@ -357,9 +357,11 @@ DT_API dt_result dt_comm_run(dt_comm *comm, const dt_comm_op *op) {
     if (comm)
         comm->will_wait = true;
     dt_result result = dt_comm_begin(comm, op, &work);
+    if (!result)
+        result = dti_comm_wait(comm, work.id, UINT64_MAX);
     if (comm)
         comm->will_wait = false;
-    return result ? result : dti_comm_wait(comm, work.id, UINT64_MAX);
+    return result;
 }
 
 static dt_result dti_comm_do(dt_comm *comm, dt_comm_kind kind, const void *in, void *out,

@@ -2,6 +2,9 @@
  * where they cannot be had, and who writes into them what he should not. That operations, deaths and
  * pauses go as over TCP is in test_processes.c, which does them over both. */
 
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
 #include <sys/un.h>
 
 /* ---- the rings */
@@ -34,7 +37,7 @@ static void ring_pair_close(ring_pair *p) {
 static void ring_pair_advance(ring_pair *p, uint32_t at) {
     atomic_store(&p->a.head->way[0].written, at);
     atomic_store(&p->a.head->way[0].taken, at);
-    p->a.written = p->b.taken = at;
+    p->a.written = p->a.freed = p->b.taken = p->b.told = at;
 }
 
 TEST(shared_rings_carry_every_byte_once_and_in_order) {
@@ -70,8 +73,8 @@ TEST(shared_rings_carry_every_byte_once_and_in_order) {
 
 TEST(shared_positions_that_cannot_be_are_noticed) {
     ring_pair p;
-    uint8_t byte[64] = {0};
-    const dti_socket_part part = {byte, sizeof byte};
+    static uint8_t bytes[DTI_SHM_RING + 1]; /* more than it believes that there is room for */
+    const dti_socket_part part = {bytes, sizeof bytes};
     static const uint32_t wild[] = {DTI_SHM_RING + 1, DTI_SHM_RING * 2, 0x80000000u, 0xFFF00000u};
     for (size_t i = 0; i < DTI_COUNT(wild) && ring_pair_open(&p, 1); i++) {
         atomic_store(&p.a.head->way[0].written, wild[i]);
@@ -162,6 +165,111 @@ TEST(shared_memory_that_one_rank_cannot_have_is_tcp_with_that_rank) {
     count_them(DT_COMM_SHARED_DEFAULT, 1, "0", (uint32_t[3]){0, 1, 1});
     count_them(DT_COMM_SHARED_DEFAULT, 1, "1", (uint32_t[3]){1, 0, 1});
     count_them(DT_COMM_SHARED_DEFAULT, 1, "2", (uint32_t[3]){1, 1, 0});
+}
+
+/* ---- payloads that are read where they lie */
+
+static void forbid_reading_others(mate *m) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {DTI_COUNT(code), code};
+    EXPECT(m, prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    EXPECT(m, prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0);
+}
+
+/* To each other rank, as a bit: payloads were lent. */
+static unsigned lent_to(proc *p) {
+    dti_tcp *t = shared_tcp(p);
+    unsigned ranks = 0;
+    dti_mutex_lock(&t->lock);
+    for (uint32_t i = 0; i < t->active_count; i++)
+        if (t->active[i]->link->lent_to)
+            ranks |= 1u << t->active[i]->link->peer;
+    dti_mutex_unlock(&t->lock);
+    return ranks;
+}
+
+/* Payloads of all lengths around the least that is lent, in place and not, awaited and not. */
+static void lending_sums(proc *p, float *x, float *y) {
+    mate *m = &p->m;
+    for (int round = 0; round < 24; round++) {
+        const uint64_t n =
+            round < 12 ? 3 * DTI_SHM_LEND / 4 + mate_random(m) % 8 : 1000 + mate_random(m) % 300000;
+        uint64_t count = n;
+        EXPECT(m, !dt_comm_broadcast(m->comm, &count, 1, DT_I64, round % 3));
+        for (uint64_t i = 0; i < count; i++)
+            x[i] = (float)(i % 100 + (uint64_t)m->rank + (uint64_t)round);
+        dt_comm_op op = {.kind = DT_COMM_ALL_REDUCE,
+                         .in = x,
+                         .out = round % 2 ? y : x,
+                         .count = count,
+                         .algorithm =
+                             round % 4 == 3 ? DT_COMM_ALGORITHM_RING : DT_COMM_ALGORITHM_DEFAULT};
+        dt_comm_work work;
+        EXPECT(m, !dt_comm_begin(m->comm, &op, &work));
+        if (round % 5 == 0)
+            usleep(2000);
+        EXPECT(m, !dt_comm_wait(m->comm, work, -1));
+        const float *sum = op.out;
+        bool right = true;
+        for (uint64_t i = 0; i < count; i++)
+            right = right && sum[i] == (float)(3 * (i % 100 + (uint64_t)round) + 3);
+        EXPECT(m, right);
+    }
+}
+
+static void lending(proc *p) {
+    mate *m = &p->m;
+    const int *forbidden = p->all->arg;
+    float *x = malloc(2 * 400000 * sizeof *x);
+    if (p->index == *forbidden)
+        forbid_reading_others(m);
+    if (!proc_join(p))
+        return;
+    dti_tcp *t = shared_tcp(p);
+    dti_mutex_lock(&t->lock);
+    t->processors = 64; /* with fewer than ranks nothing is lent */
+    t->crowded = false;
+    dti_mutex_unlock(&t->lock);
+    lending_sums(p, x, x + 400000);
+    unsigned others = 7u & ~(1u << p->index);
+    if (*forbidden >= 0)
+        others = p->index == *forbidden ? 0 : others & ~(1u << *forbidden);
+    EXPECT(m, lent_to(p) == others);
+    EXPECT(m, !dt_comm_barrier(m->comm));
+    free(x);
+}
+
+TEST(shared_payloads_are_read_where_they_lie_between_ranks_that_the_system_lets) {
+    if (!dti_local_may_read((long)getpid()))
+        return;
+    for (int forbidden = -1; forbidden < 3; forbidden++) {
+        fleet *f = fleet_new(3);
+        f->arg = &forbidden;
+        f->desc.shared_memory = DT_COMM_SHARED_REQUIRED;
+        fleet_run(f, lending);
+        fleet_free(f);
+    }
+}
+
+/* A device's memory has no pages that another process could be given. */
+TEST(shared_payloads_in_memory_of_a_device_are_not_lent) {
+    char line[256];
+    unsigned long from = 0, to = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps && !to && fgets(line, sizeof line, maps))
+        if (strstr(line, "[vvar]") && sscanf(line, "%lx-%lx", &from, &to) != 2)
+            to = 0;
+    if (maps)
+        fclose(maps);
+    if (!dti_local_may_read((long)getpid()))
+        return;
+    CHECK(dti_local_is_plain(line, sizeof line));
+    CHECK(!to || !dti_local_is_plain((const void *)(uintptr_t)from, 4096));
 }
 
 /* ---- where it was asked for and is not to be had */
@@ -313,6 +421,27 @@ static void visited(proc *p) {
         EXPECT(m, open_descriptors() == before);
     }
     shared_sum(p);
+}
+
+/* Who has the memory may write anything there, so it is for who could do so anyway. */
+static void of_another_user(proc *p) {
+    mate *m = &p->m;
+    if (p->index == 1 && !EXPECT(m, seteuid(65534) == 0))
+        return;
+    if (!proc_join(p))
+        return;
+    shared_sum(p);
+    EXPECT(m, shared_count(p) == 0);
+    EXPECT(m, !dt_comm_barrier(m->comm));
+}
+
+TEST(shared_memory_is_for_ranks_of_one_user_and_others_use_tcp) {
+    if (geteuid() != 0)
+        return; /* nobody else may become another */
+    fleet *f = fleet_new(2);
+    f->desc.logger = (dt_logger){.log = NULL};
+    fleet_run(f, of_another_user);
+    fleet_free(f);
 }
 
 TEST(shared_names_let_in_nobody_without_the_key) {

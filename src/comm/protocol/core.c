@@ -146,6 +146,7 @@ static const dti_core_up dti_core_ups = {
     .frame = dti_engine_frame,
     .acknowledged = dti_engine_acknowledged,
     .resume = dti_link_resume,
+    .returned = dti_engine_lent_sent,
     .take_early = dti_engine_take_early,
     .control = dti_member_frame,
     .bye = dti_member_bye,
@@ -260,6 +261,7 @@ static dti_flight *dti_core_post(dti_core *core, dti_rank_group *group, const dt
     dti_flight_number(f, group, op);
     f->id = ++core->next_id;
     f->finished = f->parting = false;
+    core->unfinished++;
     f->unacknowledged = 0;
     f->slots = NULL;
     f->result = DT_OK;

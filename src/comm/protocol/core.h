@@ -97,6 +97,15 @@ typedef struct dti_backlog {
     uint32_t left_told;   /* coordinator: of core->left_list */
 } dti_backlog;
 
+#define DTI_LENT_MAX 8u
+
+/* A payload whose bytes the other side takes from where they lie: it is sent when it has. */
+typedef struct dti_link_loan {
+    dti_flight *flight;
+    uint32_t step, chunk, bytes;
+    uint32_t mark; /* the transport's */
+} dti_link_loan;
+
 /* One connection. The transport's part is `conn`. */
 typedef struct dti_link {
     dti_core *core;
@@ -105,7 +114,8 @@ typedef struct dti_link {
     uint16_t socket; /* which of the sockets to this peer */
     bool dialled;    /* by us */
     bool probe;      /* dialled to see whether the peer's process is there, no more */
-    bool lasting;    /* the transport's: its end is the end of a process, so nothing is kept */
+    bool lasting;    /* the transport's: its end is the end of a process, so nothing is kept; and
+                        nobody comes between, so its tags need no key */
     bool nobody;     /* the transport's: its system says that nobody listens where it dialled */
     bool shut;       /* nothing more goes out: told to the transport */
     bool resume_due, resumed; /* our RESUME is to go; the other's has come */
@@ -129,6 +139,9 @@ typedef struct dti_link {
     dti_flight *tx_flight; /* whose chunk `data` is */
     uint32_t tx_step, tx_chunk;
     uint64_t tx_number; /* of its frame */
+    dti_link_loan
+        lent[DTI_LENT_MAX]; /* in the order of their frames, [lent_from .. lent_to) modulo */
+    uint32_t lent_from, lent_to;
     /* Coming in: a header, then body_left bytes that go to `body`. */
     uint32_t rx_from, rx_to;
     bool in_body;
@@ -277,10 +290,12 @@ typedef struct dti_core_up {
     /* member.c: puts frames into tx while it has room and no payload is attached */
     void (*fill)(dti_core *core, dti_link *link);
     /* engine.c: where a payload's body goes (link->body; false after `failed`); it has come, and is
-     * right; the attached one is out; a frame without one; data that came before its operation */
+     * right; the attached one is out; a lent one is; a frame without one; data that came before its
+     * operation */
     bool (*body)(dti_core *core, dti_link *link);
     void (*payload)(dti_core *core, dti_link *link);
     void (*sent)(dti_core *core, dti_link *link);
+    void (*returned)(dti_core *core, const dti_link_loan *lent);
     void (*frame)(dti_core *core, dti_link *link);
     /* the peer has all kept frames before this one, whose low 16 bits are given */
     bool (*acknowledged)(dti_core *core, dti_link *link, uint16_t number);
@@ -355,6 +370,7 @@ struct dti_core {
     dti_rank_group *groups;
     dti_flight *flights[DTI_PENDING_MAX];
     uint32_t flight_count; /* entries that are not NULL */
+    uint32_t unfinished;   /* of the operations that were posted */
     uint32_t turn;         /* which flight may send first */
     uint64_t next_id;
     dti_flight *pool_user;    /* who has the slots; NULL = nobody */

@@ -557,6 +557,13 @@ static void dti_engine_sent(dti_core *core, dti_link *link) {
     dti_flight_advance(core, f);
 }
 
+static void dti_engine_lent_sent(dti_core *core, const dti_link_loan *lent) {
+    if (lent->flight->finished)
+        return;
+    dti_track_done(core, lent->flight, lent->step, lent->chunk);
+    dti_flight_advance(core, lent->flight);
+}
+
 static bool dti_engine_may_go_early(const dti_core *core, const dti_flight *f, uint32_t step,
                                     uint32_t peer) {
     const dti_schedule_step *s = &f->schedule.steps[step];
@@ -652,11 +659,12 @@ static void dti_engine_fill(dti_core *core, dti_link *link) {
     if (!dti_backlog_has_room(link->back, 0))
         dti_link_ask(link);
     uint32_t count = core->flight_count;
-    for (uint32_t i = 0; i < count && !link->data_left; i++) {
-        dti_flight *f = core->flights[(core->turn + i) % count];
+    for (uint32_t i = 0; i < count && core->unfinished && !link->data_left; i++) {
+        const uint32_t at = core->turn + i < count ? core->turn + i : core->turn + i - count;
+        dti_flight *f = core->flights[at];
         if (!f->id || f->finished || !dti_engine_fill_flight(core, link, f))
             continue;
-        core->turn = (core->turn + i + 1) % count; /* the next one is first next time */
+        core->turn = at + 1 < count ? at + 1 : 0; /* the next one is first next time */
         return;
     }
     bool room =

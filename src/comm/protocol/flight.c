@@ -425,6 +425,7 @@ static void dti_flight_finish(dti_core *core, dti_flight *f, dt_result result) {
         core->parting--;
     f->parting = false;
     f->finished = true;
+    core->unfinished--;
     f->result = result;
     core->events++;
     if (core->pool_user == f)

@@ -153,14 +153,15 @@ static bool dti_link_keys(const dti_core *core, dti_link *link) {
     static const char *const names[2] = {"dtrain1 to server", "dtrain1 to client"};
     static const char *const mac_names[2] = {"dtrain1 mac to server", "dtrain1 mac to client"};
     uint8_t digest[32], key[32];
+    const bool mac = core->set.integrity == DT_COMM_MAC;
     bool made = true;
     dti_link_transcript(link, digest);
     for (int to_client = 0; to_client < 2; to_client++) {
         dti_seal *seal = (to_client != 0) == link->dialled ? &link->seal_in : &link->seal_out;
         dti_hkdf(core->set.key, 32, digest, 32, names[to_client], 17, key, sizeof key);
-        *seal = (dti_seal){.keyed = core->set.keyed};
+        *seal = (dti_seal){.keyed = core->set.keyed && (!link->lasting || mac)};
         dti_hmac_prepare(&seal->key, key, sizeof key);
-        if (core->set.integrity != DT_COMM_MAC)
+        if (!mac)
             continue;
         dti_hkdf(core->set.key, 32, digest, 32, mac_names[to_client], 21, key, sizeof key);
         made = dti_gmac_open(seal, key) && made;

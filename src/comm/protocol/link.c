@@ -127,6 +127,50 @@ static void dti_link_drained(dti_core *core, dti_link *link) {
     core->io.shut(core->io_user, link);
 }
 
+/* ---- payloads that are lent; nothing of them is kept, so on lasting connections alone. A step's
+ * chunks are sent in order, so one that went itself counts after those lent before it. */
+
+static bool dti_link_may_lend(const dti_link *link) {
+    return link->lent_to - link->lent_from < DTI_LENT_MAX;
+}
+
+/* The attached payload, of which nothing has gone, makes room for the next one. */
+static void dti_link_lend(dti_link *link, uint32_t mark) {
+    link->lent[link->lent_to++ % DTI_LENT_MAX] = (dti_link_loan){
+        link->tx_flight, link->tx_step, link->tx_chunk, (uint32_t)link->data_left, mark};
+    link->data_left = 0;
+    link->tx_flight = NULL;
+    link->more = false;
+    if (link->tx_from == link->tx_to)
+        link->tx_from = link->tx_to = 0;
+}
+
+/* The oldest one that is lent; NULL: none. */
+static const dti_link_loan *dti_link_lent(const dti_link *link) {
+    return link->lent_from == link->lent_to ? NULL : &link->lent[link->lent_from % DTI_LENT_MAX];
+}
+
+/* The attached payload has gone to the end. */
+static void dti_link_payload_out(dti_core *core, dti_link *link) {
+    const dti_link_loan *before = &link->lent[(link->lent_to - 1) % DTI_LENT_MAX];
+    link->more = false;
+    if (link->lent_from == link->lent_to)
+        core->up->sent(core, link);
+    else
+        dti_link_lend(link, before->mark);
+}
+
+/* The other side has taken it. */
+static void dti_link_returned(dti_core *core, dti_link *link) {
+    const dti_link_loan lent = *dti_link_lent(link);
+    link->lent_from++;
+    core->bytes_sent += lent.bytes;
+    core->payload_sent += lent.bytes;
+    link->moved = core->now;
+    if (!dti_core_data_frozen(core, link))
+        core->up->returned(core, &lent);
+}
+
 static void dti_link_sent(dti_core *core, dti_link *link, size_t bytes) {
     size_t small = DTI_MIN(bytes, (size_t)(link->tx_to - link->tx_from));
     core->bytes_sent += bytes;
@@ -137,10 +181,8 @@ static void dti_link_sent(dti_core *core, dti_link *link, size_t bytes) {
         link->data += bytes;
         link->data_left -= bytes;
         core->payload_sent += bytes;
-        if (!link->data_left) {
-            link->more = false;
-            core->up->sent(core, link);
-        }
+        if (!link->data_left)
+            dti_link_payload_out(core, link);
     }
     if (link->tx_from == link->tx_to && !link->data_left) {
         link->tx_from = link->tx_to = 0;

@@ -14,6 +14,11 @@
 /* So much is copied before the other side is told: it begins meanwhile, and checksums find it in
  * the first cache. */
 #define DTI_SHM_PIECE (16u << 10)
+/* From here on a payload is read where it lies, if that is possible: one copy instead of two, for
+ * some system calls. */
+#define DTI_SHM_LEND (128u << 10)
+#define DTI_SHM_BORROW ((size_t)128 << 10) /* at once, so that checksums find it in a cache */
+#define DTI_SHM_NOTE 8u /* an address, in the place of such a payload or before it */
 #define DTI_SHM_FOR_BYTES 1u
 #define DTI_SHM_FOR_ROOM 2u
 
@@ -25,6 +30,7 @@ typedef struct dti_shm_way { /* positions: bytes since the beginning, modulo 2^3
 
 typedef struct dti_shm_side {
     _Alignas(64) _Atomic uint32_t sleeps; /* DTI_SHM_FOR_... */
+    _Atomic uint32_t reads;               /* it may read the memory of the other side's process */
 } dti_shm_side;
 
 /* Ring 0 follows, then ring 1. Side 0 dialled, and writes ring 0. */
@@ -38,6 +44,8 @@ _Static_assert(sizeof(dti_shm_head) == 4096, "the layout of docs/protocol.md");
 typedef struct dti_shm { /* our side */
     dti_shm_head *head;  /* NULL: none */
     uint32_t side, written, taken;
+    uint32_t told;  /* of `taken`, what the other side knows */
+    uint32_t freed; /* what it had taken when we last looked, which we do when we lack room */
 } dti_shm;
 
 /* Maps the memory; false: see errno. */
@@ -65,9 +73,17 @@ static uint8_t *dti_shm_ring(const dti_shm *m, uint32_t side) {
 }
 
 /* Bytes that may be written, or are there to be taken; -1: what the other side says cannot be. */
-static int64_t dti_shm_room(const dti_shm *m) {
-    uint32_t used = m->written - atomic_load(&dti_shm_out(m)->taken);
+static int64_t dti_shm_room(dti_shm *m) {
+    m->freed = atomic_load(&dti_shm_out(m)->taken);
+    uint32_t used = m->written - m->freed;
     return used > DTI_SHM_RING ? -1 : (int64_t)(DTI_SHM_RING - used);
+}
+
+/* The same, and perhaps less than there is, where that is enough: its word is a line that the other
+ * side writes. */
+static int64_t dti_shm_room_for(dti_shm *m, size_t bytes) {
+    uint32_t room = DTI_SHM_RING - (m->written - m->freed);
+    return room < bytes ? dti_shm_room(m) : (int64_t)room;
 }
 
 static int64_t dti_shm_filled(const dti_shm *m) {
@@ -85,7 +101,10 @@ static void dti_shm_copy(uint8_t *ring, uint32_t at, uint8_t *data, size_t bytes
 
 /* How many bytes were written, at most those of all parts; -1 as above. */
 static int64_t dti_shm_write(dti_shm *m, const dti_socket_part *parts, int count) {
-    const int64_t room = dti_shm_room(m);
+    size_t whole = 0;
+    for (int i = 0; i < count; i++)
+        whole += parts[i].bytes;
+    const int64_t room = dti_shm_room_for(m, whole);
     uint32_t from = m->written;
     for (int i = 0; i < count && room > 0; i++) {
         size_t left = DTI_MIN((size_t)room - (m->written - from), parts[i].bytes);
@@ -105,7 +124,14 @@ static int64_t dti_shm_write(dti_shm *m, const dti_socket_part *parts, int count
     return m->written - from;
 }
 
-/* How many bytes were taken. */
+/* After reading: the room is the other side's. */
+static void dti_shm_tell(dti_shm *m) {
+    if (m->told != m->taken)
+        atomic_store(&dti_shm_in(m)->taken, m->taken);
+    m->told = m->taken;
+}
+
+/* How many bytes were taken; the other side is told of pieces. */
 static int64_t dti_shm_read(dti_shm *m, const dti_socket_part *parts, int count) {
     const int64_t there = dti_shm_filled(m);
     uint32_t from = m->taken;
@@ -116,9 +142,28 @@ static int64_t dti_shm_read(dti_shm *m, const dti_socket_part *parts, int count)
     }
     if (there < 0)
         return -1;
-    if (m->taken != from)
-        atomic_store(&dti_shm_in(m)->taken, m->taken);
+    if (m->taken - m->told >= DTI_SHM_PIECE)
+        dti_shm_tell(m);
     return m->taken - from;
+}
+
+/* The next bytes, which stay there until they are passed. 1: they are here; 0; -1 as above. */
+static int dti_shm_peek(const dti_shm *m, uint8_t *to, size_t bytes) {
+    const int64_t there = dti_shm_filled(m);
+    if (there < (int64_t)bytes)
+        return there < 0 ? -1 : 0;
+    dti_shm_copy(dti_shm_ring(m, 1 - m->side), m->taken, to, bytes, false);
+    return 1;
+}
+
+static void dti_shm_pass(dti_shm *m, size_t bytes) {
+    m->taken += (uint32_t)bytes;
+    dti_shm_tell(m);
+}
+
+/* Whether the other side has taken all before this position of ours; it may be wrong, see room. */
+static bool dti_shm_has_taken(dti_shm *m, uint32_t position) {
+    return dti_shm_room(m) >= 0 && m->written - m->freed <= m->written - position;
 }
 
 static void dti_shm_end(const dti_shm *m) {

@@ -8,6 +8,7 @@
 
 #define DTI_WAIT_SPIN_NS 1000000 /* without a byte; to be woken can cost more than many looks */
 #define DTI_LOOKS_UNTIL_YIELD 64 /* at memory, where each rank has a processor */
+#define DTI_LOOKS_UNTIL_CLOCK 8  /* then, too: a look takes no longer than the clock */
 #define DTI_SLEEP_MS_MAX 1000    /* though what matters ends a sleep */
 
 /* ---- waiting for the system */
@@ -199,7 +200,6 @@ static void dti_tcp_glance(dti_tcp *t) {
         return;
     }
     const uint64_t moved = t->core.bytes_sent + t->core.bytes_received;
-    t->core.now = dti_now_ns();
     for (uint32_t i = t->active_count; i-- > 0;)
         if (i < t->active_count && dti_conn_is_data(t->active[i]))
             dti_conn_glance(t, t->active[i]);
@@ -213,10 +213,7 @@ static void dti_tcp_glance(dti_tcp *t) {
 
 /* The thread looks after what is still under way when nobody waits. */
 static void dti_tcp_hand_over(dti_tcp *t) {
-    bool pending = false;
-    for (uint32_t i = 0; i < t->core.flight_count && !pending; i++)
-        pending = t->core.flights[i]->id && !t->core.flights[i]->finished;
-    if (pending && !t->thread_reads)
+    if (t->core.unfinished && !t->thread_reads)
         dti_tcp_wake(t);
 }
 
@@ -250,12 +247,10 @@ static dt_result dti_tcp_finish(dti_tcp *t, dti_flight *f) {
 
 /* Until it is finished or the time is up: looks without sleep while bytes come and go and a little
  * longer, then sleeping ones. */
-static void dti_tcp_wait_for(dti_tcp *t, const dti_flight *f, uint64_t timeout_ns) {
-    uint64_t start = dti_now_ns();
+static void dti_tcp_wait_for(dti_tcp *t, const dti_flight *f, uint64_t start, uint64_t timeout_ns) {
     uint64_t until = timeout_ns > UINT64_MAX - start ? UINT64_MAX : start + timeout_ns;
     uint64_t moved = 0, moved_at = start;
     uint32_t looks = 0;
-    t->core.now = start; /* it may be old: the last thing that happened */
     t->waiting = true;
     if (t->shared_count && t->thread_reads && timeout_ns) { /* not to be rung: this thread looks */
         dti_tcp_shared_awake(t);
@@ -267,10 +262,13 @@ static void dti_tcp_wait_for(dti_tcp *t, const dti_flight *f, uint64_t timeout_n
             moved_at = t->core.now;
         }
         if (t->core.now < moved_at + DTI_WAIT_SPIN_NS) {
+            const bool spins = t->shared_count && !t->crowded;
+            if (!spins || looks % DTI_LOOKS_UNTIL_CLOCK == 1)
+                t->core.now = dti_now_ns();
             dti_tcp_glance(t);
             if (f->finished)
                 break;
-            if (t->shared_count && !t->crowded && ++looks % DTI_LOOKS_UNTIL_YIELD)
+            if (spins && ++looks % DTI_LOOKS_UNTIL_YIELD)
                 continue;
             dti_mutex_unlock(&t->lock);
             dti_thread_yield();
@@ -292,8 +290,10 @@ static dt_result dti_tcp_wait(dt_comm *comm, uint64_t id, uint64_t timeout_ns) {
     if (!f)
         result = dti_fail(t->base, DT_ERROR_INVALID, "no operation with this handle is under way");
     else {
+        if (!comm->will_wait) /* the clock's last time may be long ago */
+            t->core.now = dti_now_ns();
         if (!f->finished)
-            dti_tcp_wait_for(t, f, timeout_ns);
+            dti_tcp_wait_for(t, f, t->core.now, timeout_ns);
         if (f->finished)
             dti_flow_look(t, f);
         result = f->finished ? dti_tcp_finish(t, f) : DT_ERROR_TIMEOUT;

@@ -22,6 +22,11 @@ typedef struct dti_tcp_conn {
     bool shared, gone;        /* the handshake is over; the socket has ended */
     bool try_local;           /* before the addresses */
     int memory;               /* the descriptor of it, until it is mapped on both sides; -1 */
+    bool lends, borrows;      /* the other side may read this process's memory; we may its */
+    long process;             /* the other side's; 0 = not to be seen from here */
+    uint64_t noted;           /* the payload whose note has gone, by its number, plus 1 */
+    uint64_t read;            /* the one whose note was read */
+    uint64_t lender;          /* what that says: an address there; 0 = the bytes follow */
     dti_shm shm;
 } dti_tcp_conn;
 

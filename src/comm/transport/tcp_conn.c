@@ -223,6 +223,10 @@ static void dti_tcp_accept(dti_tcp *t, int listener) {
             t->accept_after = t->core.now + DTI_ACCEPT_PAUSE_NS;
         if (fd < 0)
             return;
+        if (listener == t->local && dti_local_process(fd) < 0) {
+            dti_socket_close(fd);
+            continue;
+        }
         t->core.starved = false; /* it was for a while: not why somebody is missing later */
         uint8_t source[DTI_SOURCE_BYTES];
         dti_address_source(fd, source);

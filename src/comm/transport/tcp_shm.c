@@ -72,6 +72,17 @@ static bool dti_conn_is_local(const dti_tcp *t, const dti_link *link,
            dti_local_unpack(p->address, p->address_bytes, t->host, name);
 }
 
+/* Says whether this process may read the other's memory, before the memory is the other's too. */
+static void dti_conn_borrows(const dti_tcp *t, dti_tcp_conn *c) {
+    c->borrows = t->core.set.integrity != DT_COMM_MAC && dti_local_may_read(c->process);
+    atomic_store(&c->shm.head->side[c->shm.side].reads, (uint32_t)c->borrows);
+    c->noted = c->read = 0;
+}
+
+static void dti_conn_lends(dti_tcp_conn *c) {
+    c->lends = atomic_load(&c->shm.head->side[1 - c->shm.side].reads) != 0;
+}
+
 /* A connected socket, and memory to pass; -1: `why` says why, or is as it was when TCP is right. */
 static int dti_conn_dial_local(dti_tcp *t, dti_tcp_conn *c, char why[160]) {
     static const uint8_t none[DTI_LOCAL_BYTES];
@@ -86,8 +97,14 @@ static int dti_conn_dial_local(dti_tcp *t, dti_tcp_conn *c, char why[160]) {
         errno = 0;
     else if ((memory = dti_memfd_new(DTI_SHM_BYTES)) >= 0 && dti_shm_open(&c->shm, memory, 0))
         fd = dti_local_connect(name);
+    if (fd >= 0 && (c->process = dti_local_process(fd)) < 0) {
+        dti_socket_close(fd);
+        fd = -1;
+        errno = EPERM;
+    }
     if (fd >= 0) {
         c->memory = memory;
+        dti_conn_borrows(t, c);
         return fd;
     }
     snprintf(why, 160, "no shared memory with rank %u: %s", peer,
@@ -118,7 +135,6 @@ static bool dti_conn_needs_shared(dti_tcp *t, dti_link *link, const char *why) {
 /* The dialler has proved the key: its memory is mapped. */
 static const char *dti_conn_accepts(void *user, dti_link *link) {
     dti_tcp_conn *c = link->conn;
-    (void)user;
     if (!c->local)
         return NULL;
     if (link->channel != DTI_CHANNEL_DATA)
@@ -127,6 +143,9 @@ static const char *dti_conn_accepts(void *user, dti_link *link) {
         return "the memory that was passed cannot be mapped";
     dti_socket_close(c->memory);
     c->memory = -1;
+    c->process = dti_local_process(c->fd);
+    dti_conn_borrows(user, c);
+    dti_conn_lends(c);
     return NULL;
 }
 
@@ -154,6 +173,8 @@ static bool dti_conn_is_shared(dti_tcp *t, dti_tcp_conn *c) {
     if (!c->shared && c->shm.head && link->state == DTI_LINK_OPEN && link->tx_from == link->tx_to &&
         !link->data_left) {
         c->shared = true;
+        if (link->dialled) /* the other side has said so before its PROOF */
+            dti_conn_lends(c);
         t->shared_count++;
         t->crowded = (int)(t->shared_count / t->core.set.sockets) + 1 > t->processors;
     }
@@ -171,12 +192,107 @@ static void dti_conn_shared_wrong(dti_tcp *t, dti_tcp_conn *c) {
                          "a position in the shared memory that cannot be");
 }
 
-/* No room, and nobody of this process looks without being told. */
-static bool dti_conn_shared_full(const dti_tcp *t, const dti_tcp_conn *c) {
+/* ---- payloads that the other side reads where they lie: in the ring is their address. What is
+ * read is a copy before it is checked, as all else. Where ranks share processors it does not pay:
+ * an operation then ends when who takes its last payload has had his turn. */
+
+/* A long payload begins: its note goes first. */
+static bool dti_conn_note_is_due(const dti_tcp_conn *c) {
+    return c->lends && c->link->data_left >= DTI_SHM_LEND && c->noted != c->link->tx_number + 1;
+}
+
+/* Whether what goes out next can go; also if a position there is wrong. */
+static bool dti_conn_may_write(dti_tcp_conn *c) {
+    const dti_link *link = c->link;
+    const int64_t room = dti_shm_room(&c->shm), head = link->tx_to - link->tx_from;
+    const int64_t least = dti_conn_note_is_due(c) ? head + (int64_t)DTI_SHM_NOTE : 1;
+    return room < 0 || (room >= least && dti_link_may_lend(link));
+}
+
+/* It cannot, and nobody of this process looks without being told. */
+static bool dti_conn_shared_full(const dti_tcp *t, dti_tcp_conn *c) {
     if (t->thread_reads)
         dti_shm_sleep_also(&c->shm, DTI_SHM_FOR_ROOM);
-    return dti_shm_room(&c->shm) == 0;
+    return !dti_conn_may_write(c);
 }
+
+/* The frames before the payload, and its note: all of them or nothing, as -1 and 0 say. */
+static int64_t dti_conn_write_note(dti_tcp *t, dti_tcp_conn *c) {
+    dti_link *link = c->link;
+    const size_t head = link->tx_to - link->tx_from;
+    if (!dti_conn_may_write(c))
+        return 0;
+    if (dti_shm_room(&c->shm) < 0)
+        return -1;
+    const bool lent = !t->crowded && dti_local_is_plain(link->data, link->data_left);
+    uint64_t note = lent ? (uint64_t)(uintptr_t)link->data : 0;
+    const dti_socket_part parts[2] = {{link->tx + link->tx_from, head}, {&note, sizeof note}};
+    if (t->thread_reads) /* before it can be taken: nobody of this process looks */
+        dti_shm_sleep_also(&c->shm, DTI_SHM_FOR_ROOM);
+    dti_shm_write(&c->shm, parts, 2);
+    c->noted = link->tx_number + 1;
+    if (head)
+        dti_link_sent(&t->core, link, head);
+    if (lent)
+        dti_link_lend(link, c->shm.written);
+    return (int64_t)(head + sizeof note);
+}
+
+/* What was lent and has been taken. */
+static void dti_conn_take_back(dti_tcp *t, dti_tcp_conn *c) {
+    const dti_link_loan *lent;
+    while (c->fd >= 0 && (lent = dti_link_lent(c->link)) != NULL &&
+           dti_shm_has_taken(&c->shm, lent->mark)) {
+        dti_link_returned(&t->core, c->link);
+        c->blocked = false;
+    }
+}
+
+static bool dti_conn_is_borrowed(const dti_tcp_conn *c) {
+    return c->borrows && c->link->in_body && c->link->frame.length >= DTI_SHM_LEND;
+}
+
+/* Reads the note of the body that comes in. False: it has not come yet, or is wrong. */
+static bool dti_conn_read_note(dti_tcp *t, dti_tcp_conn *c) {
+    const uint64_t number = c->link->back->received + 1;
+    if (c->read == number)
+        return true;
+    uint8_t note[DTI_SHM_NOTE];
+    const int got = dti_shm_peek(&c->shm, note, sizeof note);
+    if (got < 0)
+        dti_conn_shared_wrong(t, c);
+    if (got <= 0)
+        return false;
+    memcpy(&c->lender, note, sizeof note);
+    c->read = number;
+    if (!c->lender)
+        dti_shm_pass(&c->shm, sizeof note);
+    return true;
+}
+
+/* Some of the body from the other process; how many bytes, 0 after an error. */
+static size_t dti_conn_borrow(dti_tcp *t, dti_tcp_conn *c) {
+    dti_link *link = c->link;
+    const size_t take = DTI_MIN((size_t)link->body_left, DTI_SHM_BORROW);
+    const uint64_t from = c->lender + (link->frame.length - link->body_left);
+    const bool whole = dti_local_read(c->process, link->body, from, take);
+    if ((!whole && errno == ESRCH) || dti_local_has_ended(c->fd)) {
+        dti_core_closed(&t->core, link, NULL);
+        return 0;
+    }
+    if (!whole) {
+        dti_core_link_failed(&t->core, link, DT_ERROR_CORRUPT,
+                             "a payload's address in the other process that cannot be read (%s)",
+                             dti_socket_text(errno));
+        return 0;
+    }
+    if (take == link->body_left)
+        dti_shm_pass(&c->shm, DTI_SHM_NOTE);
+    dti_link_received(&t->core, link, take);
+    return take;
+}
+
+/* ---- what goes and comes */
 
 /* True when something went. */
 static bool dti_conn_write_shared(dti_tcp *t, dti_tcp_conn *c) {
@@ -187,7 +303,12 @@ static bool dti_conn_write_shared(dti_tcp *t, dti_tcp_conn *c) {
         dti_socket_part parts[2];
         for (int i = 0; i < count; i++)
             parts[i] = (dti_socket_part){(void *)(uintptr_t)out[i].data, out[i].bytes};
-        const int64_t sent = dti_shm_write(&c->shm, parts, count);
+        const bool notes = dti_conn_note_is_due(c);
+        int64_t sent = 0;
+        if (notes)
+            sent = dti_conn_write_note(t, c);
+        else if (dti_link_may_lend(c->link)) /* its place after those that are lent */
+            sent = dti_shm_write(&c->shm, parts, count);
         if (sent < 0) {
             dti_conn_shared_wrong(t, c);
             return some;
@@ -197,7 +318,7 @@ static bool dti_conn_write_shared(dti_tcp *t, dti_tcp_conn *c) {
             break;
         }
         some = some || sent > 0;
-        if (sent > 0)
+        if (sent > 0 && !notes)
             dti_link_sent(&t->core, c->link, (size_t)sent);
     }
     if (some && c->fd >= 0)
@@ -209,8 +330,23 @@ static void dti_conn_read_shared(dti_tcp *t, dti_tcp_conn *c) {
     dti_link_span_in in[2];
     size_t total = 0;
     while (c->fd >= 0 && total < DTI_READ_BYTES_MAX && dti_link_input(&t->core, c->link, in) > 0) {
+        if (dti_conn_is_borrowed(c)) {
+            if (!dti_conn_read_note(t, c))
+                break;
+            if (c->lender) {
+                const size_t took = dti_conn_borrow(t, c);
+                if (!took)
+                    return;
+                total += took;
+                if (c->fd >= 0 && !c->link->in_body)
+                    break; /* what it makes possible goes first: the other side may wait for it */
+                continue;
+            }
+        }
         /* A body goes where it belongs, so not more than a header to where headers go. */
-        const size_t most = c->link->in_body ? DTI_SHM_PIECE : DTI_HEADER_BYTES;
+        const size_t has = c->link->rx_to - c->link->rx_from;
+        const size_t header = DTI_HEADER_BYTES - (has < DTI_HEADER_BYTES ? has : 0);
+        const size_t most = c->link->in_body ? DTI_SHM_PIECE : header;
         dti_socket_part part = {in[0].data, DTI_MIN(in[0].bytes, most)};
         const int64_t got = dti_shm_read(&c->shm, &part, 1);
         if (got < 0)
@@ -220,8 +356,10 @@ static void dti_conn_read_shared(dti_tcp *t, dti_tcp_conn *c) {
         dti_link_received(&t->core, c->link, (size_t)got);
         total += (size_t)got;
     }
-    if (total && c->fd >= 0)
+    if (total && c->fd >= 0) {
+        dti_shm_tell(&c->shm);
         dti_conn_ring(c, DTI_SHM_FOR_ROOM);
+    }
 }
 
 /* The bytes that woke somebody; the end of the socket is that of the other process. */
@@ -239,7 +377,9 @@ static void dti_conn_ready_shared(dti_tcp *t, dti_tcp_conn *c, int events) {
     if (events & (POLLIN | POLLERR | POLLHUP))
         dti_conn_drain_bell(c);
     const bool over = c->gone || dti_shm_is_ended(&c->shm); /* before the last look */
-    dti_conn_read_shared(t, c);
+    dti_conn_take_back(t, c);
+    if (c->fd >= 0)
+        dti_conn_read_shared(t, c);
     if (c->fd >= 0 && c->blocked)
         dti_conn_write_shared(t, c);
     if (c->fd >= 0 && over && dti_shm_filled(&c->shm) == 0)
@@ -253,9 +393,11 @@ static void dti_conn_shut_shared(const dti_tcp_conn *c) {
 
 /* ---- sleeping */
 
-static bool dti_conn_has_work(const dti_tcp_conn *c) {
-    return (dti_shm_filled(&c->shm) != 0 && dti_link_has_room(c->link)) ||
-           (c->blocked && dti_shm_room(&c->shm) != 0) ||
+static bool dti_conn_has_work(dti_tcp_conn *c) {
+    const dti_link_loan *lent = dti_link_lent(c->link);
+    return (lent && dti_shm_has_taken(&c->shm, lent->mark)) ||
+           (dti_shm_filled(&c->shm) != 0 && dti_link_has_room(c->link)) ||
+           (c->blocked && dti_conn_may_write(c)) ||
            (dti_shm_is_ended(&c->shm) && dti_shm_filled(&c->shm) == 0);
 }
 
@@ -263,10 +405,11 @@ static bool dti_conn_has_work(const dti_tcp_conn *c) {
 static bool dti_tcp_shared_sleep(dti_tcp *t) {
     bool idle = true;
     for (uint32_t i = 0; i < t->active_count && t->shared_count; i++) {
-        const dti_tcp_conn *c = t->active[i];
+        dti_tcp_conn *c = t->active[i];
         if (!c->shared || dti_core_data_frozen(&t->core, c->link))
             continue;
-        dti_shm_sleep(&c->shm, DTI_SHM_FOR_BYTES | (c->blocked ? DTI_SHM_FOR_ROOM : 0));
+        const bool lends = dti_link_lent(c->link) != NULL;
+        dti_shm_sleep(&c->shm, DTI_SHM_FOR_BYTES | (c->blocked || lends ? DTI_SHM_FOR_ROOM : 0));
         idle = idle && !dti_conn_has_work(c);
     }
     return idle;
