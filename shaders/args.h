@@ -300,6 +300,14 @@
 #define DTI_EPILOGUE_RELU 1
 #define DTI_EPILOGUE_RELU_GRAD 2
 
+/* GEMM in tiles, spec3: which operands are contiguous along k, which are loaded by fours along the
+ * axis that is contiguous, and whether C is stored so. */
+#define DTI_GEMM_LIES_A_K 1u
+#define DTI_GEMM_LIES_B_K 2u
+#define DTI_GEMM_LIES_A_FOURS 4u
+#define DTI_GEMM_LIES_B_FOURS 8u
+#define DTI_GEMM_LIES_C_FOURS 16u
+
 /* AVG_POOL, spec0. PyTorch's count_include_pad: divide by the window's size cut to the padded plane
  * (rows up to ih + pad_h); EXCLUDE: by the elements of the plane in it. */
 #define DTI_POOL_INCLUDE_PAD 0

@@ -1,58 +1,193 @@
-/* C = A B (+ bias per column, + ReLU or its mask), batched, any strides of A and B: the variant for
- * GPUs. A workgroup computes 64 x 64 of C in steps of 16 in k, which it stages in shared memory
- * (8.5 KiB); an invocation keeps 4 x 4 (256 invocations) or 8 x 4 in registers. Fewer than 128
- * invocations go over the tile in slices. Global loads go along whichever axis is contiguous. */
+/* C = A B (+ bias per column, + ReLU or its mask), batched, any strides of A and B: the variants
+ * that share operands in a workgroup's memory. spec2 is the tile (product_grid.c): a workgroup makes
+ * BM x BN of C in steps of BK in k, an invocation 4 BLOCKS_M rows of 4 BLOCKS_N columns, in blocks
+ * of 4 x 4. There are two buffers of operands: the next step's lie in registers while this one's
+ * are summed, so that a step has one barrier and waits for no memory. Sums go over k in order, one
+ * chain each: bits do not depend on the tile. spec3 tells how operands lie, DTI_GEMM_LIES_*: a load
+ * of four goes along whichever axis is contiguous. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
 
 DTI_PUSH(DTI_ARGS_GEMM)
+layout(constant_id = 3) const uint spec2 = 0x21084040u;
+layout(constant_id = 4) const uint spec3 = 0u;
 layout(binding = 0) readonly buffer buffer_a { DTI_S a[]; };
 layout(binding = 1) readonly buffer buffer_b { DTI_S b[]; };
 layout(binding = 2) writeonly buffer buffer_c { DTI_S c[]; };
 layout(binding = 3) readonly buffer buffer_bias { DTI_S bias[]; };
+#if DTI_STORAGE == DTI_STORAGE_F32 /* others have no vectors of four: spec3 says so */
+layout(binding = 0) readonly buffer buffer_a4 { vec4 a4[]; };
+layout(binding = 1) readonly buffer buffer_b4 { vec4 b4[]; };
+layout(binding = 2) writeonly buffer buffer_c4 { vec4 c4[]; };
+#define A_FOUR(at) a4[at]
+#define B_FOUR(at) b4[at]
+#define C_FOUR(at, value) c4[(at) >> 2] = (value)
+#else
+#define A_FOUR(at) vec4(0.0)
+#define B_FOUR(at) vec4(0.0)
+#define C_FOUR(at, value)
+#endif
 
-const uint TILE = 64u, STEP = 16u;
-const uint PITCH = TILE / 4u + 1u; /* in vec4: rows of k start 4 banks apart */
+const uint BM = spec2 & 255u, BN = spec2 >> 8 & 255u, BK = spec2 >> 16 & 255u;
+const uint BLOCKS_M = spec2 >> 24 & 15u, BLOCKS_N = spec2 >> 28;
+const uint FOURS_M = BM / 4u, FOURS_N = BN / 4u, FOURS_K = BK / 4u; /* vectors of four */
+const uint ACROSS = FOURS_N / BLOCKS_N, DOWN = FOURS_M / BLOCKS_M;  /* invocations */
+const uint LANES = ACROSS * DOWN;
+const uint A_LOADS = FOURS_M * BK, B_LOADS = FOURS_N * BK; /* vectors of a step */
+const uint LOADS_MAX = 2u, FOURS_K_MAX = 4u;               /* of an invocation */
+const bool A_ALONG_K = (spec3 & DTI_GEMM_LIES_A_K) != 0u;
+const bool B_ALONG_K = (spec3 & DTI_GEMM_LIES_B_K) != 0u;
+const bool A_FOURS = (spec3 & DTI_GEMM_LIES_A_FOURS) != 0u;
+const bool B_FOURS = (spec3 & DTI_GEMM_LIES_B_FOURS) != 0u;
+const bool C_FOURS = (spec3 & DTI_GEMM_LIES_C_FOURS) != 0u;
 
-shared vec4 a_tile[STEP * PITCH]; /* [k][m] */
-shared vec4 b_tile[STEP * PITCH]; /* [k][n] */
+shared float a_tile[2u * BK * BM]; /* [side][k][m] */
+shared float b_tile[2u * BK * BN]; /* [side][k][n] */
 
-vec4 acc[8];
-uint row, col, a_base, b_base; /* of this workgroup's tile */
-uint rows_each;                /* rows of an invocation: 4 or 8 */
+vec4 acc[8][2];
+vec4 a_next[LOADS_MAX], b_next[LOADS_MAX];
+uint a_at[LOADS_MAX], b_at[LOADS_MAX]; /* where the next load is: elements, or vectors */
+uint a_to[LOADS_MAX], b_to[LOADS_MAX]; /* and goes in the first side */
+uint x_at[FOURS_K_MAX], y_at[FOURS_K_MAX]; /* what is summed at k = 4 i lies here, likewise */
+uint lane;
 
-void load_a(uint k0, uint rows)
+/* Within a row of k, vectors change places by bits 2 and 3 of k, so that a store across rows meets
+ * other banks. */
+uint mixed(uint four, uint k)
 {
-    for (uint e = gl_LocalInvocationID.x; e < rows * STEP; e += gl_WorkGroupSize.x) {
-        uint m = args.a_col == 1u ? e / STEP : e % rows;
-        uint k = args.a_col == 1u ? e % STEP : e / rows;
-        bool inside = row + m < args.m && k0 + k < args.k;
-        uint at = inside ? a_base + (row + m) * args.a_row + (k0 + k) * args.a_col : a_base;
-        a_tile[k * PITCH + m / 4u][m & 3u] = inside ? DTI_LOAD(a[at]) : 0.0;
+    return four ^ (k >> 2 << 1);
+}
+
+/* The row (column of B) and k of load i of this invocation, within the tile. */
+uvec2 load_of(uint i, bool along_k, uint fours)
+{
+    uint e = lane + i * LANES;
+    return along_k ? uvec2(e / FOURS_K, e % FOURS_K * 4u) : uvec2(e % fours * 4u, e / fours);
+}
+
+bool has_load(uint i, uint loads)
+{
+    return i * LANES < loads && (loads >= LANES || lane < loads);
+}
+
+/* Beyond the end the last ones are read again: rows and columns that are not stored. */
+void start(uint a_base, uint b_base, uint row, uint col, uint tx, uint ty)
+{
+    [[unroll]] for (uint i = 0u; i < LOADS_MAX; i++) {
+        uvec2 p = load_of(i, A_ALONG_K, FOURS_M);
+        uint last = args.m - (A_FOURS && !A_ALONG_K ? 4u : 1u);
+        a_at[i] = a_base + min(row + p.x, last) * args.a_row + p.y * args.a_col;
+        a_at[i] = A_FOURS ? a_at[i] >> 2 : a_at[i];
+        a_to[i] = p.y * BM + 4u * mixed(p.x / 4u, p.y) + (A_ALONG_K ? p.x & 3u : 0u);
+        p = load_of(i, B_ALONG_K, FOURS_N);
+        last = args.n - (B_FOURS && !B_ALONG_K ? 4u : 1u);
+        b_at[i] = b_base + min(col + p.x, last) * args.b_col + p.y * args.b_row;
+        b_at[i] = B_FOURS ? b_at[i] >> 2 : b_at[i];
+        b_to[i] = p.y * BN + 4u * mixed(p.x / 4u, p.y) + (B_ALONG_K ? p.x & 3u : 0u);
+    }
+    [[unroll]] for (uint i = 0u; i < FOURS_K_MAX; i++) {
+        x_at[i] = 4u * mixed(ty, 4u * i);
+        y_at[i] = 4u * mixed(tx, 4u * i);
     }
 }
 
-void load_b(uint k0)
+/* How many of four that begin at e of `all` are there. */
+uint left_of(uint e, uint all)
 {
-    for (uint e = gl_LocalInvocationID.x; e < TILE * STEP; e += gl_WorkGroupSize.x) {
-        uint n = args.b_row == 1u ? e / STEP : e % TILE;
-        uint k = args.b_row == 1u ? e % STEP : e / TILE;
-        bool inside = col + n < args.n && k0 + k < args.k;
-        uint at = inside ? b_base + (k0 + k) * args.b_row + (col + n) * args.b_col : b_base;
-        b_tile[k * PITCH + n / 4u][n & 3u] = inside ? DTI_LOAD(b[at]) : 0.0;
+    return e < all ? all - e : 0u;
+}
+
+#define A_ONE(j) (j < there ? DTI_LOAD(a[j < there ? a_at[i] + j * along : first]) : 0.0)
+#define B_ONE(j) (j < there ? DTI_LOAD(b[j < there ? b_at[i] + j * along : first]) : 0.0)
+
+/* `left` of k are there. Where none is, what lies at `first` is loaded and not kept. */
+void load_a(uint i, uint first, uint row, uint left)
+{
+    uvec2 p = load_of(i, A_ALONG_K, FOURS_M);
+    bool inside = p.y < left;
+    if (A_FOURS) {
+        a_next[i] = A_FOUR(inside ? a_at[i] : first >> 2);
+        a_at[i] += BK * args.a_col / 4u;
+    } else {
+        uint there = A_ALONG_K ? left_of(p.y, left) : left_of(row + p.x, args.m);
+        uint along = A_ALONG_K ? args.a_col : args.a_row;
+        there = inside ? there : 0u;
+        a_next[i] = vec4(A_ONE(0u), A_ONE(1u), A_ONE(2u), A_ONE(3u));
+        a_at[i] += BK * args.a_col;
     }
 }
 
-void add_step(uint my_row4, uint my_col4)
+void load_b(uint i, uint first, uint col, uint left)
 {
-    for (uint k = 0u; k < STEP; k++) {
-        vec4 y = b_tile[k * PITCH + my_col4];
-        vec4 x = a_tile[k * PITCH + my_row4];
-        [[unroll]] for (uint i = 0u; i < 4u; i++) acc[i] += x[i] * y;
-        if (rows_each == 8u) {
-            x = a_tile[k * PITCH + my_row4 + 1u];
-            [[unroll]] for (uint i = 0u; i < 4u; i++) acc[4u + i] += x[i] * y;
+    uvec2 p = load_of(i, B_ALONG_K, FOURS_N);
+    bool inside = p.y < left;
+    if (B_FOURS) {
+        b_next[i] = B_FOUR(inside ? b_at[i] : first >> 2);
+        b_at[i] += BK * args.b_row / 4u;
+    } else {
+        uint there = B_ALONG_K ? left_of(p.y, left) : left_of(col + p.x, args.n);
+        uint along = B_ALONG_K ? args.b_row : args.b_col;
+        there = inside ? there : 0u;
+        b_next[i] = vec4(B_ONE(0u), B_ONE(1u), B_ONE(2u), B_ONE(3u));
+        b_at[i] += BK * args.b_row;
+    }
+}
+
+void load(uint a_base, uint b_base, uint row, uint col, uint left)
+{
+    [[unroll]] for (uint i = 0u; i < LOADS_MAX; i++) {
+        if (has_load(i, A_LOADS))
+            load_a(i, a_base, row, left);
+        if (has_load(i, B_LOADS))
+            load_b(i, b_base, col, left);
+    }
+}
+
+/* Here, behind the sums, the loaded values are needed for the first time. */
+void keep(uint side, uint left)
+{
+    [[unroll]] for (uint i = 0u; i < LOADS_MAX; i++) {
+        if (has_load(i, A_LOADS)) {
+            bool inside = !A_FOURS || load_of(i, A_ALONG_K, FOURS_M).y < left;
+            vec4 v = inside ? a_next[i] : vec4(0.0);
+            [[unroll]] for (uint j = 0u; j < 4u; j++)
+                a_tile[a_to[i] + side * BK * BM + j * (A_ALONG_K ? BM : 1u)] = v[j];
+        }
+        if (has_load(i, B_LOADS)) {
+            bool inside = !B_FOURS || load_of(i, B_ALONG_K, FOURS_N).y < left;
+            vec4 v = inside ? b_next[i] : vec4(0.0);
+            [[unroll]] for (uint j = 0u; j < 4u; j++)
+                b_tile[b_to[i] + side * BK * BN + j * (B_ALONG_K ? BN : 1u)] = v[j];
+        }
+    }
+}
+
+vec4 a_four(uint at)
+{
+    return vec4(a_tile[at], a_tile[at + 1u], a_tile[at + 2u], a_tile[at + 3u]);
+}
+
+vec4 b_four(uint at)
+{
+    return vec4(b_tile[at], b_tile[at + 1u], b_tile[at + 2u], b_tile[at + 3u]);
+}
+
+void add_step(uint side)
+{
+    [[unroll]] for (uint k = 0u; k < BK; k++) {
+        uint x_from = x_at[k / 4u] + side * BK * BM, y_from = y_at[k / 4u] + side * BK * BN;
+        vec4 y0 = b_four(y_from + k * BN);
+        vec4 y1 = BLOCKS_N > 1u ? b_four(y_from + k * BN + BN / 2u) : vec4(0.0);
+        [[unroll]] for (uint h = 0u; h < 2u; h++) {
+            if (h < BLOCKS_M) {
+                vec4 x = a_four(x_from + k * BM + h * (BM / 2u));
+                [[unroll]] for (uint i = 0u; i < 4u; i++) {
+                    acc[4u * h + i][0] += x[i] * y0;
+                    if (BLOCKS_N > 1u)
+                        acc[4u * h + i][1] += x[i] * y1;
+                }
+            }
         }
     }
 }
@@ -67,45 +202,60 @@ DTI_A finished(DTI_A value, uint to, uint j)
     return spec1 == DTI_EPILOGUE_RELU ? dti_max(value, 0.0) : value;
 }
 
-void store(uint batch_at, uint first_row, uint first_col)
+void store_four(vec4 sum, uint to, uint n)
 {
+    if (C_FOURS) {
+        [[unroll]] for (uint j = 0u; j < 4u; j++) sum[j] = finished(sum[j], to + j, n + j);
+        C_FOUR(args.c_offset + to, sum);
+        return;
+    }
     [[unroll]] for (uint j = 0u; j < 4u; j++) {
-        if (first_col + j < args.n) {
-            [[unroll]] for (uint i = 0u; i < 8u; i++) {
-                if (i < rows_each && first_row + i < args.m) {
-                    uint to = batch_at + (first_row + i) * args.c_row + first_col + j;
-                    c[args.c_offset + to] = DTI_STORE(finished(acc[i][j], to, first_col + j));
-                }
-            }
+        if (n + j < args.n)
+            c[args.c_offset + to + j] = DTI_STORE(finished(sum[j], to + j, n + j));
+    }
+}
+
+void store(uint batch_at, uint row, uint col)
+{
+    [[unroll]] for (uint i = 0u; i < 8u; i++) {
+        uint m = row + (i & 3u) + (i >> 2) * (BM / 2u);
+        [[unroll]] for (uint h = 0u; h < 2u; h++) {
+            uint n = col + h * (BN / 2u);
+            if (i < 4u * BLOCKS_M && h < BLOCKS_N && m < args.m && n < args.n)
+                store_four(acc[i][h], batch_at + m * args.c_row + n, n);
         }
     }
 }
 
 void main()
 {
-    uint tiles_m = (args.m + TILE - 1u) / TILE, tiles_n = (args.n + TILE - 1u) / TILE;
+    uint tiles_m = (args.m + BM - 1u) / BM, tiles_n = (args.n + BN - 1u) / BN;
     uint tile = dti_group(), rest = tile / tiles_n, batch = rest / tiles_m;
     if (batch >= args.batch0 * args.batch1)
         return;
     uint batch0 = batch / args.batch1, batch1 = batch - batch0 * args.batch1;
-    a_base = args.a_offset + batch0 * args.a_batch0 + batch1 * args.a_batch1;
-    b_base = args.b_offset + batch0 * args.b_batch0 + batch1 * args.b_batch1;
-    uint batch_at = batch0 * args.c_batch0 + batch1 * args.c_batch1;
-    col = (tile - rest * tiles_n) * TILE;
-    rows_each = gl_WorkGroupSize.x >= 256u ? 4u : 8u;
-    uint slice = gl_WorkGroupSize.x / 16u * rows_each; /* rows at a time */
-    uint my_row = gl_LocalInvocationID.x / 16u * rows_each;
-    uint my_col = gl_LocalInvocationID.x % 16u * 4u;
-    for (uint top = 0u; top < TILE; top += slice) {
-        row = (rest - batch * tiles_m) * TILE + top;
-        [[unroll]] for (uint i = 0u; i < 8u; i++) acc[i] = vec4(0.0);
-        for (uint k0 = 0u; k0 < args.k; k0 += STEP) {
-            load_a(k0, slice);
-            load_b(k0);
-            barrier();
-            add_step(my_row / 4u, my_col / 4u);
-            barrier();
-        }
-        store(batch_at, row + my_row, col + my_col);
+    uint a_base = args.a_offset + batch0 * args.a_batch0 + batch1 * args.a_batch1;
+    uint b_base = args.b_offset + batch0 * args.b_batch0 + batch1 * args.b_batch1;
+    uint col = (tile - rest * tiles_n) * BN, row = (rest - batch * tiles_m) * BM;
+    lane = gl_LocalInvocationID.x;
+    /* Neighbours in squares of 8 x 8: they read the fewest words of both operands. */
+    uint tx = lane % 8u + lane / 64u % (ACROSS / 8u) * 8u;
+    uint ty = lane / 8u % 8u + lane / 64u / (ACROSS / 8u) * 8u;
+    [[unroll]] for (uint i = 0u; i < 8u; i++) acc[i] = vec4[2](vec4(0.0), vec4(0.0));
+    start(a_base, b_base, row, col, tx, ty);
+    /* No branch between a load and its use: compilers would move the load behind the sums. In the
+     * last step it lies beyond the end. */
+    load(a_base, b_base, row, col, args.k);
+    keep(0u, args.k);
+    barrier();
+    uint left = args.k, side = 0u;
+    for (uint step = (args.k + BK - 1u) / BK; step > 0u; step--) {
+        left -= min(left, BK);
+        load(a_base, b_base, row, col, left);
+        add_step(side);
+        side ^= 1u;
+        keep(side, left);
+        barrier();
     }
+    store(batch0 * args.c_batch0 + batch1 * args.c_batch1, row + 4u * ty, col + 4u * tx);
 }

@@ -792,40 +792,5 @@ static bool rows_is_slow(const char *id) {
 ROWS_VULKAN_TEST(0)
 ROWS_VULKAN_TEST(1)
 
-/* The kernel of a linear layer as a GPU would choose it, for a batch. */
-static uint32_t rows_variants(dt_store *store, dt_tensor y, int batch) {
-    static dti_vk_instance instance;
-    dti_vk_device gpu = {.instance = &instance};
-    dt_program_desc desc = {.loss = y, .batch = batch, .gradients = true};
-    dt_program *program;
-    uint32_t variants = 1; /* a bit each behind this one */
-    gpu.head.info.kind = DT_DEVICE_DISCRETE;
-    gpu.head.info.workgroup_invocations = 1024;
-    if (dt_program_create(store, &desc, &program))
-        return 0;
-    for (uint32_t i = 0; i < program->code->list.launch_count; i++)
-        if (program->code->list.launches[i].kernel == DTI_K_GEMM)
-            variants = variants * 2 + dti_vk_variant_of(&gpu, &program->code->list.launches[i]);
-    dt_program_destroy(program);
-    return variants;
-}
-
-TEST(a_gpu_chooses_the_kernel_of_a_product_by_the_shape_of_a_sample) {
-    dt_ctx *ctx = ops_ctx();
-    dt_graph *g;
-    dt_store *store;
-    REQUIRE(dt_graph_create(ctx, &g) == DT_OK);
-    dt_tensor h = dt_nn_linear(dt_input(g, "x", DT_F32, dt_dims(70)), "a", 40);
-    h = dt_nn_linear(dt_nn_linear(dt_tanh(h), "b", 20), "c", 50);
-    dt_tensor y = dt_mean_loss(h);
-    REQUIRE(!dt_store_create(g, &(dt_store_desc){.device = "cpu"}, &store));
-    uint32_t one = rows_variants(store, y, 1);
-    CHECK(one > 1);
-    CHECK(one == rows_variants(store, y, 31));
-    CHECK(one == rows_variants(store, y, 32));
-    CHECK(one == rows_variants(store, y, 500));
-    dt_ctx_destroy(ctx);
-}
-
 #endif
 #endif

@@ -201,7 +201,8 @@ typedef struct launches_fact { /* of a launch */
 } launches_fact;
 
 /* A GPU with memory for its workgroups, and workgroups of 256. */
-static const dti_grid_device launches_gpu = {.invocations_max = 256, .fast_shared = true};
+static const dti_grid_device launches_gpu = {
+    .invocations_max = 256, .shared_bytes = 16384, .fast_shared = true};
 
 static launches_fact launches_fact_of(const dti_code *code, const dti_launch *l,
                                       dti_vk_hazard *hazard) {
@@ -210,7 +211,7 @@ static launches_fact launches_fact_of(const dti_code *code, const dti_launch *l,
     const uint32_t count = dti_vk_accesses_of(l, code->places, accesses);
     const uint32_t variant = dti_vk_grid_variant(l, &launches_gpu);
     const uint32_t local = dti_vk_grid_local(l->kernel, variant, &launches_gpu);
-    dti_vk_spec_of(l, spec);
+    dti_vk_spec_of(l, variant, spec);
     launches_fact f = {.kernel = dti_kernel_info_of(l->kernel)->name,
                        .barrier = dti_vk_hazard_add(hazard, accesses, count),
                        .local = local,

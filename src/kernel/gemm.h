@@ -9,8 +9,6 @@
 
 /* GEMM's spec[1]. RELU_GRAD: binding 3 is the mask, at bias_offset, laid out as C; no bias then. */
 enum { DTI_GEMM_NONE, DTI_GEMM_RELU, DTI_GEMM_RELU_GRAD };
-/* GEMM's spec[2], of a launch alone: no variant may be chosen by m. */
-enum { DTI_GEMM_SHAPE, DTI_GEMM_ROWS };
 
 /* Operands of which some are in 16 bits: c_col is 1, nothing is accumulated; see gemm_half.c. */
 typedef struct dti_gemm_half {

@@ -123,7 +123,8 @@ static uint64_t dti_conv_tiles(const dti_args_conv *a, uint32_t made, uint64_t r
     return dti_ceil_div(made, spec[3]) * dti_ceil_div(a->n * rows * cols, 8) * a->groups;
 }
 
-static void dti_conv_forward_tile(const dti_launch *l, uint32_t spec[4]) {
+static void dti_conv_forward_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
+    (void)variant;
     dti_conv_tile(&l->args.conv, l->args.conv.co, l->args.conv.ow, spec);
 }
 
@@ -134,7 +135,8 @@ static uint64_t dti_conv_forward_invocations(const dti_launch *l, uint32_t varia
     return dti_conv_tiles(a, a->co, a->oh, a->ow, spec);
 }
 
-static void dti_conv_dx_tile(const dti_launch *l, uint32_t spec[4]) {
+static void dti_conv_dx_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
+    (void)variant;
     dti_conv_tile(&l->args.conv, l->args.conv.ci, l->args.conv.iw, spec);
 }
 
@@ -148,7 +150,8 @@ static uint64_t dti_conv_dx_invocations(const dti_launch *l, uint32_t variant,
            a->stride_h * a->stride_w;
 }
 
-static void dti_conv_dw_tile(const dti_launch *l, uint32_t spec[4]) {
+static void dti_conv_dw_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
+    (void)variant;
     spec[2] = 0;
     spec[3] = l->args.conv.co < 8 ? l->args.conv.co : 8;
 }
@@ -170,7 +173,7 @@ static dti_effort dti_conv_forward_effort(const dti_launch *l, uint32_t variant,
     const dti_args_conv *a = &l->args.conv;
     uint32_t spec[4];
     (void)variant, (void)local;
-    dti_conv_forward_tile(l, spec);
+    dti_conv_forward_tile(l, variant, spec);
     return (dti_effort){(uint64_t)a->ci * a->kh * (spec[2] ? 1 : a->kw), dti_conv_flops(a)};
 }
 
@@ -186,7 +189,7 @@ static dti_effort dti_conv_dx_effort(const dti_launch *l, uint32_t variant, uint
     const uint64_t rows = dti_ceil_div(a->kh, a->stride_h), cols = dti_ceil_div(a->kw, a->stride_w);
     uint32_t spec[4];
     (void)variant, (void)local;
-    dti_conv_dx_tile(l, spec);
+    dti_conv_dx_tile(l, variant, spec);
     return (dti_effort){a->co * rows * (spec[2] ? 1 : cols), dti_conv_flops(a)};
 }
 

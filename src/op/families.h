@@ -14,6 +14,7 @@
 #include "pool.c"
 #include "pool_cpu.c"
 #include "product.c"
+#include "product_grid.c"
 #include "reduce.c"
 #include "softmax.c"
 #include "unary.c"

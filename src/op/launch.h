@@ -30,6 +30,7 @@ typedef union dti_args {
 _Static_assert(sizeof(dti_args) <= 128, "push constants of the portable core");
 
 #define DTI_BINDINGS_MAX 4
+#define DTI_VARIANTS_MAX 6
 
 typedef struct dti_launch {
     uint16_t kernel; /* dti_kernel_id */
@@ -69,6 +70,7 @@ typedef struct dti_view dti_view;
 /* What a kernel's variant depends on, of a device that runs workgroups. */
 typedef struct dti_grid_device {
     uint32_t invocations_max; /* of a workgroup */
+    uint32_t shared_bytes;    /* likewise */
     bool fast_shared;         /* shared memory is memory of its own */
     bool portable;            /* variant 0 alone */
     bool software;            /* a processor, whose invocations are elements of vectors */
@@ -98,9 +100,9 @@ typedef struct dti_kernel_info {
     /* On a device that runs workgroups. local: invocations of one, by variant; 0 = as the device
      * likes. variant: which shader; NULL = 0, the portable one. tile: selectors that are the
      * device's to decide; NULL = none. invocations: how many do the work; NULL = by the span. */
-    uint16_t local[2];
+    uint16_t local[DTI_VARIANTS_MAX];
     uint32_t (*variant)(const dti_launch *launch, const dti_grid_device *device);
-    void (*tile)(const dti_launch *launch, uint32_t spec[4]);
+    void (*tile)(const dti_launch *launch, uint32_t variant, uint32_t spec[4]);
     uint64_t (*invocations)(const dti_launch *launch, uint32_t variant, const uint32_t spec[4]);
     /* local: invocations of a workgroup. NULL: a step and an operation for each item. */
     dti_effort (*effort)(const dti_launch *launch, uint32_t variant, uint32_t local);

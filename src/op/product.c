@@ -17,12 +17,6 @@ static dti_launch *dti_emit_gemm(dti_emit *e, const dti_args_gemm *args, uint32_
     return l;
 }
 
-/* m counts rows of all samples: a sample's bits must not depend on it. */
-static void dti_emit_gemm_rows(dti_emit *e, const dti_args_gemm *args, uint32_t a, uint32_t b,
-                               uint32_t bias) {
-    dti_emit_gemm(e, args, a, b, bias)->spec[2] = DTI_GEMM_ROWS;
-}
-
 /* ---- matmul: attr.i[0], i[1] = transpose a, b. */
 /* K is in both, and of a and b only the result is known. */
 static double dti_matmul_macs(const dt_graph *g, const dti_node *n) {
@@ -176,7 +170,7 @@ static void dti_linear_emit(dti_emit *e) {
         g.bias_offset = (uint32_t)b.offset;
         bias = b.value;
     }
-    dti_emit_gemm_rows(e, &g, x.value, w.value, bias);
+    dti_emit_gemm(e, &g, x.value, w.value, bias);
 }
 
 DT_API dt_tensor dt_linear(dt_tensor x, dt_tensor w, dt_tensor b) {
@@ -209,7 +203,7 @@ static void dti_linear_dx_emit(dti_emit *e) {
     g.a_offset = (uint32_t)dy.offset;
     g.b_offset = (uint32_t)w.offset;
     g.c_offset = (uint32_t)e->out.offset;
-    dti_emit_gemm_rows(e, &g, dy.value, w.value, DTI_UNBOUND);
+    dti_emit_gemm(e, &g, dy.value, w.value, DTI_UNBOUND);
 }
 
 static bool dti_linear_dw_shape(dti_build *b) {
@@ -404,93 +398,7 @@ static size_t dti_cpu_scratch_gemm(const dti_launch *launch, int threads) {
     return dti_gemm_scratch_bytes(&g, dti_gemm_threads(launch, threads));
 }
 
-/* ---- Rows of the tables */
-
-/* Variants: an invocation computes 8 x 4 of C from registers, or a workgroup 64 x 64 of it through
- * shared memory. */
-enum { DTI_GEMM_IN_REGISTERS, DTI_GEMM_IN_TILES };
-
-static void dti_gemm_put_mask(dti_launch *l, uint32_t shift) {
-    l->args.gemm.bias_offset = l->args.gemm.c_offset + shift;
-}
-
-/* Few rows waste most of a tile, but eight invocations an 8 x 8 would leave a GPU empty. */
-static uint32_t dti_gemm_variant(const dti_launch *l, const dti_grid_device *device) {
-    const dti_args_gemm *g = &l->args.gemm;
-    const bool high = g->m >= 32 || l->spec[2] == DTI_GEMM_ROWS;
-    const bool tile = high && g->n >= 32 && device->invocations_max >= 256 && device->fast_shared;
-    return tile ? DTI_GEMM_IN_TILES : DTI_GEMM_IN_REGISTERS;
-}
-
-static void dti_gemm_tile(const dti_launch *l, uint32_t spec[4]) {
-    (void)l;
-    spec[2] = 0; /* chose the variant */
-}
-
-static uint64_t dti_gemm_invocations(const dti_launch *l, uint32_t variant,
-                                     const uint32_t spec[4]) {
-    const dti_args_gemm *g = &l->args.gemm;
-    const uint64_t batch = (uint64_t)g->batch0 * g->batch1;
-    (void)spec;
-    if (variant == DTI_GEMM_IN_TILES)
-        return 256 * dti_ceil_div(g->m, 64) * dti_ceil_div(g->n, 64) * batch;
-    return dti_ceil_div(g->m, 8) * dti_ceil_div(g->n, 4) * batch;
-}
-
-/* Either variant adds over k in one chain. */
-static dti_effort dti_gemm_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
-    const dti_args_gemm *g = &l->args.gemm;
-    (void)variant, (void)local;
-    return (dti_effort){g->k, 2ull * g->m * g->n * g->k * g->batch0 * g->batch1};
-}
-
-/* A matrix [rows, cols] or its transpose, twice, the rows with a gap behind them. */
-static dti_trial_operand dti_gemm_trial_matrix(uint32_t number, uint32_t rows, uint32_t cols) {
-    return (dti_trial_operand){
-        .front = number % 3 * 4, .rows = 2 * rows, .cols = cols, .pitch = cols + number % 2 * 3};
-}
-
-/* Sizes round the tiles' edges, in each of the four layouts; half of them with a bias and ReLU. */
-static bool dti_gemm_trial(uint32_t number, dti_trial *t) {
-    static const uint8_t sizes[][3] = {{1, 1, 1},    {5, 10, 3},    {31, 33, 17},   {64, 64, 16},
-                                       {65, 63, 15}, {63, 129, 33}, {127, 65, 100}, {128, 128, 8},
-                                       {8, 130, 64}, {130, 8, 24}};
-    const uint32_t layout = number % 4;
-    const bool relu = (number + number / 4) % 2;
-    if (number / 4 >= DTI_COUNT(sizes))
-        return false;
-    const uint32_t m = sizes[number / 4][0], n = sizes[number / 4][1], k = sizes[number / 4][2];
-    const bool ta = layout & 1, tb = layout & 2;
-    *t = (dti_trial){.launch = {.kernel = DTI_K_GEMM, .args_bytes = sizeof(dti_args_gemm)}};
-    dti_trial_operand *o = t->operand;
-    o[0] = dti_gemm_trial_matrix(number, ta ? k : m, ta ? m : k);
-    o[1] = dti_gemm_trial_matrix(number, tb ? n : k, tb ? k : n);
-    o[2] = dti_gemm_trial_matrix(number, m, n);
-    dti_args_gemm *g = &t->launch.args.gemm;
-    *g = (dti_args_gemm){.m = m, .n = n, .k = k, .batch0 = 2, .batch1 = 1, .c_row = o[2].pitch};
-    *(ta ? &g->a_col : &g->a_row) = o[0].pitch;
-    *(ta ? &g->a_row : &g->a_col) = 1;
-    *(tb ? &g->b_col : &g->b_row) = o[1].pitch;
-    *(tb ? &g->b_row : &g->b_col) = 1;
-    g->a_batch0 = o[0].rows / 2 * o[0].pitch;
-    g->b_batch0 = o[1].rows / 2 * o[1].pitch;
-    g->c_batch0 = m * o[2].pitch;
-    g->a_offset = g->b_offset = g->c_offset = g->bias_offset = o[0].front;
-    t->launch.spec[0] = relu; /* a bias */
-    t->launch.spec[1] = relu ? DTI_EPILOGUE_RELU : DTI_EPILOGUE_NONE;
-    if (relu)
-        o[3] = (dti_trial_operand){.front = o[2].front, .rows = 1, .cols = n, .pitch = n};
-    t->launch.items = 2ull * m * n;
-    return true;
-}
-
-/* spec0: 1 = bias; spec1: epilogue */
-DTI_KERNEL(GEMM, gemm, "rrwr", ITEM, .run = dti_cpu_gemm, .halves = true,
-           .outer = dti_cpu_items_gemm, .grain = dti_cpu_grain_gemm,
-           .scratch_bytes = dti_cpu_scratch_gemm, .takes = dti_product_takes,
-           .put_mask = dti_gemm_put_mask, .local = {64, 256}, .variant = dti_gemm_variant,
-           .tile = dti_gemm_tile, .invocations = dti_gemm_invocations, .effort = dti_gemm_effort,
-           .trial = dti_gemm_trial);
+/* ---- Rows of the tables; the kernel's is in product_grid.c */
 
 DTI_FAMILY(matmul, .shape = dti_matmul_shape, .grad = dti_matmul_grad, .macs = dti_matmul_macs);
 

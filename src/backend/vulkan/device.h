@@ -139,7 +139,7 @@ static dt_result dti_vk_memory_read(dti_memory *memory, uint64_t offset, void *d
 
 /* ---- grid.c: functions of a launch and what is known of a device */
 static uint32_t dti_vk_grid_variant(const dti_launch *launch, const dti_grid_device *device);
-static void dti_vk_spec_of(const dti_launch *launch, uint32_t spec[4]);
+static void dti_vk_spec_of(const dti_launch *launch, uint32_t variant, uint32_t spec[4]);
 static uint32_t dti_vk_grid_local(uint32_t kernel, uint32_t variant, const dti_grid_device *device);
 static uint64_t dti_vk_groups_of(const dti_launch *launch, const uint32_t spec[4], uint32_t variant,
                                  uint32_t local);

@@ -160,7 +160,7 @@ static dt_result dti_vk_add_work(dti_vk_build *b, uint32_t number) {
     uint32_t spec[4];
     uint32_t variant =
         dti_vk_allowed(e->device, launch->kernel, dti_vk_variant_of(e->device, launch));
-    dti_vk_spec_of(launch, spec);
+    dti_vk_spec_of(launch, variant, spec);
     uint32_t local = dti_vk_local_of(e->device, launch->kernel, variant);
     dti_vk_key key = dti_vk_key_of(b, launch->value);
     work->set = dti_vk_set_of(b, &key);

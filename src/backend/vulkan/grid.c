@@ -9,10 +9,10 @@ static uint32_t dti_vk_grid_variant(const dti_launch *launch, const dti_grid_dev
 }
 
 /* The launch's selectors and those that the device decides. */
-static void dti_vk_spec_of(const dti_launch *launch, uint32_t spec[4]) {
+static void dti_vk_spec_of(const dti_launch *launch, uint32_t variant, uint32_t spec[4]) {
     memcpy(spec, launch->spec, sizeof launch->spec);
     if (dti_kernel_info_of(launch->kernel)->tile)
-        dti_kernel_info_of(launch->kernel)->tile(launch, spec);
+        dti_kernel_info_of(launch->kernel)->tile(launch, variant, spec);
 }
 
 /* 128 is what every device has. An invocation that does the work of many has smaller workgroups,

@@ -215,6 +215,7 @@ static bool dti_vk_has_fast_shared(const dti_vk_device *device) {
 
 static dti_grid_device dti_vk_grid_device(const dti_vk_device *device) {
     return (dti_grid_device){.invocations_max = device->head.info.workgroup_invocations,
+                             .shared_bytes = device->head.info.shared_bytes,
                              .fast_shared = dti_vk_has_fast_shared(device),
                              .portable = device->instance->options.no_fast,
                              .software = device->head.info.kind == DT_DEVICE_SOFTWARE};

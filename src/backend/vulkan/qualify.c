@@ -119,13 +119,14 @@ static uint32_t dti_vk_allowed(dti_vk_device *device, uint32_t kernel, uint32_t 
 
 typedef struct dti_vk_judged {
     uint32_t fast, portable; /* CRC32C of the packed modules */
-    uint32_t verdict;
+    uint32_t variant, verdict;
 } dti_vk_judged;
 
 static dti_vk_judged dti_vk_judged_of(const dti_vk_device *device, const dti_vk_shader *shader) {
     const dti_vk_shader *portable = dti_vk_shader_of(shader->kernel, 0);
     return (dti_vk_judged){.fast = dti_crc32c(0, shader->packed, shader->packed_bytes),
                            .portable = dti_crc32c(0, portable->packed, portable->packed_bytes),
+                           .variant = shader->variant,
                            .verdict = device->verdicts[shader->kernel][shader->variant]};
 }
 
@@ -153,6 +154,7 @@ static void dti_vk_verdicts_read(dti_vk_device *device, const void *data, size_t
             dti_vk_judged judged;
             memcpy(&judged, (const char *)data + at, sizeof judged);
             if (judged.fast != mine.fast || judged.portable != mine.portable ||
+                judged.variant != mine.variant ||
                 (judged.verdict != DTI_VK_GOOD && judged.verdict != DTI_VK_STRUCK))
                 continue;
             device->verdicts[shader->kernel][shader->variant] = (uint8_t)judged.verdict;

@@ -1,0 +1,162 @@
+/* GEMM on a device that runs workgroups. Variant 0 keeps 8 x 8 of C in an invocation's registers
+ * (gemm.comp); the others are tiles that a workgroup makes through memory that it shares
+ * (gemm_tile.comp, one text). All add over k in order, in one chain an element: which one a device
+ * takes is its own matter, and no bit depends on it. */
+
+typedef struct dti_gemm_tile {
+    uint32_t bm, bn, bk;         /* of C, by workgroup; k by step */
+    uint32_t blocks_m, blocks_n; /* of 4 x 4, by invocation */
+} dti_gemm_tile;
+
+enum {
+    DTI_GEMM_IN_REGISTERS,
+    DTI_GEMM_32X64,
+    DTI_GEMM_64X64,
+    DTI_GEMM_64X128,
+    DTI_GEMM_128X128,
+    DTI_GEMM_128X128X16,
+    DTI_GEMM_VARIANTS
+};
+
+/* Invocations and bytes of shared memory of each: 128, 6 KiB; 128, 8; 256, 12; 256, 16; 256, 32. */
+static const dti_gemm_tile dti_gemm_shapes[DTI_GEMM_VARIANTS] = {
+    [DTI_GEMM_IN_REGISTERS] = {8, 8, 4, 2, 2}, [DTI_GEMM_32X64] = {32, 64, 8, 1, 1},
+    [DTI_GEMM_64X64] = {64, 64, 8, 1, 2},      [DTI_GEMM_64X128] = {64, 128, 8, 1, 2},
+    [DTI_GEMM_128X128] = {128, 128, 8, 2, 2},  [DTI_GEMM_128X128X16] = {128, 128, 16, 2, 2},
+};
+_Static_assert((int)DTI_GEMM_VARIANTS <= (int)DTI_VARIANTS_MAX, "more than a row has place for");
+
+static uint64_t dti_gemm_tiles_of(const dti_args_gemm *g, const dti_gemm_tile *t) {
+    return dti_ceil_div(g->m, t->bm) * dti_ceil_div(g->n, t->bn) * g->batch0 * g->batch1;
+}
+
+/* Launches that are alike: narrow ones would waste most of a tile; of few tiles each should be
+ * small, so that there is one for each part of the device. */
+enum { DTI_GEMM_NARROW, DTI_GEMM_FEW, DTI_GEMM_MANY };
+
+static uint32_t dti_gemm_class(const dti_launch *l) {
+    const dti_args_gemm *g = &l->args.gemm;
+    if (g->m < 32 || g->n < 32)
+        return DTI_GEMM_NARROW;
+    return dti_gemm_tiles_of(g, &dti_gemm_shapes[DTI_GEMM_64X64]) < 512 ? DTI_GEMM_FEW
+                                                                        : DTI_GEMM_MANY;
+}
+
+static bool dti_gemm_fits(uint32_t variant, const dti_grid_device *device) {
+    const dti_gemm_tile *t = &dti_gemm_shapes[variant];
+    const uint32_t lanes = t->bm * t->bn / (16 * t->blocks_m * t->blocks_n);
+    return variant == DTI_GEMM_IN_REGISTERS ||
+           (device->fast_shared && lanes <= device->invocations_max &&
+            2 * t->bk * (t->bm + t->bn) * DTI_WORD_BYTES <= device->shared_bytes);
+}
+
+static uint32_t dti_gemm_variant(const dti_launch *l, const dti_grid_device *device) {
+    static const uint8_t usual[] = {[DTI_GEMM_NARROW] = DTI_GEMM_IN_REGISTERS,
+                                    [DTI_GEMM_FEW] = DTI_GEMM_64X64,
+                                    [DTI_GEMM_MANY] = DTI_GEMM_128X128};
+    const uint32_t variant = usual[dti_gemm_class(l)];
+    return dti_gemm_fits(variant, device) ? variant : DTI_GEMM_IN_REGISTERS;
+}
+
+/* Four from `offset` on, one axis contiguous and the other `apart`, may be loaded as one. */
+static bool dti_gemm_by_fours(uint32_t offset, uint32_t batch0, uint32_t batch1, uint32_t apart,
+                              uint32_t count) {
+    return ((offset | batch0 | batch1 | apart | count) & 3) == 0;
+}
+
+/* DTI_GEMM_LIES_*, as gemm.comp's multiply() finds it. */
+static uint32_t dti_gemm_lies(const dti_launch *l) {
+    const dti_args_gemm *g = &l->args.gemm;
+    const bool a_k = g->a_col == 1, b_k = g->b_row == 1;
+    uint32_t lies = (a_k ? DTI_GEMM_LIES_A_K : 0) | (b_k ? DTI_GEMM_LIES_B_K : 0);
+    if (dti_launch_is_half(l))
+        return lies;
+    if ((a_k || g->a_row == 1) && dti_gemm_by_fours(g->a_offset, g->a_batch0, g->a_batch1,
+                                                    a_k ? g->a_row : g->a_col, a_k ? g->k : g->m))
+        lies |= DTI_GEMM_LIES_A_FOURS;
+    if ((b_k || g->b_col == 1) && dti_gemm_by_fours(g->b_offset, g->b_batch0, g->b_batch1,
+                                                    b_k ? g->b_col : g->b_row, b_k ? g->k : g->n))
+        lies |= DTI_GEMM_LIES_B_FOURS;
+    if (dti_gemm_by_fours(g->c_offset, g->c_batch0, g->c_batch1, g->c_row, g->n))
+        lies |= DTI_GEMM_LIES_C_FOURS;
+    return lies;
+}
+
+static void dti_gemm_tile_spec(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
+    const dti_gemm_tile *t = &dti_gemm_shapes[variant];
+    if (variant == DTI_GEMM_IN_REGISTERS)
+        return;
+    spec[2] = t->bm | t->bn << 8 | t->bk << 16 | t->blocks_m << 24 | t->blocks_n << 28;
+    spec[3] = dti_gemm_lies(l);
+}
+
+/* In registers: twice as many as there are tiles, which the workgroups share out. */
+static uint64_t dti_gemm_invocations(const dti_launch *l, uint32_t variant,
+                                     const uint32_t spec[4]) {
+    const dti_args_gemm *g = &l->args.gemm;
+    const dti_gemm_tile *t = &dti_gemm_shapes[variant];
+    (void)spec;
+    if (variant == DTI_GEMM_IN_REGISTERS)
+        return dti_ceil_div(g->m, 8) * dti_ceil_div(g->n, 4) * g->batch0 * g->batch1;
+    return dti_gemm_tiles_of(g, t) * (t->bm * t->bn / (16 * t->blocks_m * t->blocks_n));
+}
+
+/* Every variant adds over k in one chain. */
+static dti_effort dti_gemm_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
+    const dti_args_gemm *g = &l->args.gemm;
+    (void)variant, (void)local;
+    return (dti_effort){g->k, 2ull * g->m * g->n * g->k * g->batch0 * g->batch1};
+}
+
+static void dti_gemm_put_mask(dti_launch *l, uint32_t shift) {
+    l->args.gemm.bias_offset = l->args.gemm.c_offset + shift;
+}
+
+/* A matrix [rows, cols] or its transpose, twice, the rows with a gap behind them. */
+static dti_trial_operand dti_gemm_trial_matrix(uint32_t number, uint32_t rows, uint32_t cols) {
+    return (dti_trial_operand){
+        .front = number % 3 * 4, .rows = 2 * rows, .cols = cols, .pitch = cols + number % 2 * 3};
+}
+
+/* Sizes round the tiles' edges, in each of the four layouts, by fours and one by one; half of them
+ * with a bias and ReLU. Few, since each is a pipeline. */
+static bool dti_gemm_trial(uint32_t number, dti_trial *t) {
+    static const uint8_t sizes[][3] = {{128, 132, 32}, {127, 65, 100}, {68, 64, 44},  {63, 129, 33},
+                                       {1, 1, 1},      {5, 10, 3},     {65, 63, 15},  {132, 8, 24},
+                                       {8, 132, 64},   {128, 128, 8},  {129, 36, 17}, {31, 33, 17}};
+    const uint32_t layout = (number + number / 4) % 4;
+    const bool relu = number / 2 % 2;
+    if (number >= DTI_COUNT(sizes))
+        return false;
+    const uint32_t m = sizes[number][0], n = sizes[number][1], k = sizes[number][2];
+    const bool ta = layout & 1, tb = layout & 2;
+    *t = (dti_trial){.launch = {.kernel = DTI_K_GEMM, .args_bytes = sizeof(dti_args_gemm)}};
+    dti_trial_operand *o = t->operand;
+    o[0] = dti_gemm_trial_matrix(number, ta ? k : m, ta ? m : k);
+    o[1] = dti_gemm_trial_matrix(number, tb ? n : k, tb ? k : n);
+    o[2] = dti_gemm_trial_matrix(number, m, n);
+    dti_args_gemm *g = &t->launch.args.gemm;
+    *g = (dti_args_gemm){.m = m, .n = n, .k = k, .batch0 = 2, .batch1 = 1, .c_row = o[2].pitch};
+    *(ta ? &g->a_col : &g->a_row) = o[0].pitch;
+    *(ta ? &g->a_row : &g->a_col) = 1;
+    *(tb ? &g->b_col : &g->b_row) = o[1].pitch;
+    *(tb ? &g->b_row : &g->b_col) = 1;
+    g->a_batch0 = o[0].rows / 2 * o[0].pitch;
+    g->b_batch0 = o[1].rows / 2 * o[1].pitch;
+    g->c_batch0 = m * o[2].pitch;
+    g->a_offset = g->b_offset = g->c_offset = g->bias_offset = o[0].front;
+    t->launch.spec[0] = relu; /* a bias */
+    t->launch.spec[1] = relu ? DTI_EPILOGUE_RELU : DTI_EPILOGUE_NONE;
+    if (relu)
+        o[3] = (dti_trial_operand){.front = o[2].front, .rows = 1, .cols = n, .pitch = n};
+    t->launch.items = 2ull * m * n;
+    return true;
+}
+
+/* spec0: 1 = bias; spec1: epilogue */
+DTI_KERNEL(GEMM, gemm, "rrwr", ITEM, .run = dti_cpu_gemm, .halves = true,
+           .outer = dti_cpu_items_gemm, .grain = dti_cpu_grain_gemm,
+           .scratch_bytes = dti_cpu_scratch_gemm, .takes = dti_product_takes,
+           .put_mask = dti_gemm_put_mask, .local = {64, 128, 128, 256, 256, 256},
+           .variant = dti_gemm_variant, .tile = dti_gemm_tile_spec,
+           .invocations = dti_gemm_invocations, .effort = dti_gemm_effort, .trial = dti_gemm_trial);

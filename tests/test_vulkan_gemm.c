@@ -1,0 +1,198 @@
+/* The variants of the matrix product on every driver: the same bits from each, within the bound of
+ * a sum in double, with nothing read or written beyond the operands. Included by main.c, after
+ * test_vulkan.c. */
+
+#ifndef DT_NO_VULKAN
+
+enum { GEMM_A, GEMM_B, GEMM_C, GEMM_BIAS, GEMM_STEP, GEMM_PLACES };
+#define GEMM_MARGIN 64 /* elements round each operand, a canary */
+
+typedef struct gemm_case {
+    uint32_t m, n, k;
+    bool turn_a, turn_b; /* whether it lies transposed */
+    uint32_t epilogue, batch, shift;
+    bool bias;
+} gemm_case;
+
+typedef struct gemm_run {
+    const gemm_case *c;
+    dti_launch launch;
+    dti_place places[GEMM_PLACES];
+    uint64_t words; /* of the memory that all operands lie in */
+    float *before, *after[2];
+} gemm_run;
+
+static dti_place gemm_place(gemm_run *r, uint64_t elements) {
+    const dti_place p = {0, DTI_WORD_BYTES * r->words,
+                         DTI_WORD_BYTES * (elements + 2 * GEMM_MARGIN)};
+    r->words += (elements + 2 * GEMM_MARGIN + 63) / 64 * 64;
+    return p;
+}
+
+static void gemm_lay_out(gemm_run *r) {
+    const gemm_case *c = r->c;
+    const uint32_t at = GEMM_MARGIN + c->shift, a = c->m * c->k, b = c->k * c->n, y = c->m * c->n;
+    dti_args_gemm g = {.m = c->m, .n = c->n, .k = c->k, .c_row = c->n, .batch0 = 1};
+    g.batch1 = c->batch;
+    g.a_row = c->turn_a ? 1 : c->k;
+    g.a_col = c->turn_a ? c->m : 1;
+    g.b_row = c->turn_b ? 1 : c->n;
+    g.b_col = c->turn_b ? c->k : 1;
+    g.a_batch1 = a, g.b_batch1 = b, g.c_batch1 = y;
+    g.a_offset = g.b_offset = g.c_offset = g.bias_offset = at;
+    r->words = 0;
+    r->places[GEMM_A] = gemm_place(r, (uint64_t)a * c->batch + 4);
+    r->places[GEMM_B] = gemm_place(r, (uint64_t)b * c->batch + 4);
+    r->places[GEMM_C] = gemm_place(r, (uint64_t)y * c->batch + 4);
+    r->places[GEMM_BIAS] = gemm_place(r, (uint64_t)y * c->batch + 4); /* or the mask */
+    r->places[GEMM_STEP] = (dti_place){1, 0, DTI_WORD_BYTES * DTI_STEP_WORDS};
+    r->launch = (dti_launch){.kernel = DTI_K_GEMM,
+                             .args_bytes = sizeof g,
+                             .items = (uint64_t)y * c->batch,
+                             .spec = {c->bias, c->epilogue},
+                             .value = {GEMM_A, GEMM_B, GEMM_C, GEMM_BIAS},
+                             .args.gemm = g};
+}
+
+/* NaN everywhere but in the operands, which have numbers of either sign. */
+static void gemm_fill(gemm_run *r) {
+    uint32_t seed = 1;
+    for (uint64_t i = 0; i < r->words; i++)
+        r->before[i] = NAN;
+    for (int v = GEMM_A; v <= GEMM_BIAS; v++) {
+        const uint64_t count = r->places[v].bytes / DTI_WORD_BYTES - 2 * GEMM_MARGIN - 4;
+        float *to = r->before + r->places[v].offset / DTI_WORD_BYTES + GEMM_MARGIN + r->c->shift;
+        for (uint64_t i = 0; i < count && v != GEMM_C; i++) {
+            seed = seed * 1664525u + 1013904223u;
+            to[i] = (float)(int32_t)seed / 2147483648.0f;
+        }
+    }
+}
+
+/* The whole memory after the launch, by `variant`. */
+static bool gemm_try_variant(vulkan_rig *rig, gemm_run *r, uint32_t variant, float *after) {
+    static const dti_memory_kind kinds[3] = {DTI_MEMORY_DEVICE, DTI_MEMORY_IN, DTI_MEMORY_OUT};
+    const dti_backend *b = rig->device->backend;
+    dti_memory *memories[3] = {NULL};
+    const dti_segment segment = {.first = 0, .count = 1};
+    const dti_exec_desc desc = {.label = "gemm",
+                                .memories = memories,
+                                .memory_count = 3,
+                                .places = r->places,
+                                .place_count = GEMM_PLACES,
+                                .launches = &r->launch,
+                                .launch_count = 1,
+                                .segments = &segment,
+                                .segment_count = 1,
+                                .in = 1,
+                                .out = 2};
+    dti_exec *exec = NULL;
+    const uint64_t bytes = DTI_WORD_BYTES * r->words;
+    dt_result result = DT_OK;
+    dti_vk_device *device = (dti_vk_device *)rig->device;
+    device->forced = true;
+    device->forced_kernel = DTI_K_GEMM;
+    device->forced_variant = variant;
+    for (int i = 0; i < 3 && !result; i++)
+        result = b->memory_create(rig->device, i ? 16384 : bytes, kinds[i], &memories[i]);
+    if (!result)
+        result = b->memory_write(memories[0], 0, r->before, bytes);
+    if (!result)
+        result = b->exec_create(rig->device, &desc, &exec);
+    if (!result)
+        result = b->exec_start(exec, 0, 1);
+    if (!result)
+        result = b->exec_wait(exec);
+    if (!result)
+        result = b->memory_read(memories[0], 0, after, bytes);
+    if (exec)
+        b->exec_destroy(exec);
+    for (int i = 0; i < 3; i++)
+        b->memory_destroy(memories[i]);
+    return test_check(!result, __FILE__, __LINE__, "variant %u: %s", variant, rig->base.error);
+}
+
+/* Every fifth element and some: sums in double. */
+static void gemm_check_sums(const gemm_run *r, const float *after) {
+    const dti_args_gemm *g = &r->launch.args.gemm;
+    const float *a = after + r->places[GEMM_A].offset / DTI_WORD_BYTES + g->a_offset;
+    const float *b = after + r->places[GEMM_B].offset / DTI_WORD_BYTES + g->b_offset;
+    const float *y = after + r->places[GEMM_C].offset / DTI_WORD_BYTES + g->c_offset;
+    const float *bias = after + r->places[GEMM_BIAS].offset / DTI_WORD_BYTES + g->bias_offset;
+    int wrong = 0;
+    for (uint32_t e = 0; e < g->batch1 * g->m * g->n; e += 5) {
+        const uint32_t i = e / (g->m * g->n), row = e / g->n % g->m, col = e % g->n;
+        double sum = r->c->bias ? bias[col] : 0, size = 1;
+        for (uint32_t k = 0; k < g->k; k++) {
+            const double x = (double)a[i * g->a_batch1 + row * g->a_row + k * g->a_col] *
+                             (double)b[i * g->b_batch1 + k * g->b_row + col * g->b_col];
+            sum += x;
+            size += fabs(x);
+        }
+        if (r->c->epilogue == DTI_EPILOGUE_RELU_GRAD && !(bias[e] > 0))
+            sum = 0;
+        if (r->c->epilogue == DTI_EPILOGUE_RELU && sum < 0)
+            sum = 0;
+        wrong += !(fabs((double)y[e] - sum) <= (g->k + 3) * ldexp(1, -24) * size);
+    }
+    test_check(!wrong, __FILE__, __LINE__, "%u x %u x %u: %d elements are wrong", g->m, g->n, g->k,
+               wrong);
+}
+
+static void gemm_try_case(vulkan_rig *rig, const gemm_case *c, uint32_t variant) {
+    const dt_device_info *info = &rig->device->info;
+    const dti_grid_device all = {.invocations_max = info->workgroup_invocations,
+                                 .shared_bytes = info->shared_bytes,
+                                 .fast_shared = true};
+    if (!dti_gemm_fits(variant, &all))
+        return;
+    gemm_run r = {.c = c};
+    gemm_lay_out(&r);
+    r.before = malloc(3 * DTI_WORD_BYTES * r.words);
+    if (!r.before)
+        return;
+    r.after[0] = r.before + r.words;
+    r.after[1] = r.after[0] + r.words;
+    gemm_fill(&r);
+    if (gemm_try_variant(rig, &r, DTI_GEMM_IN_REGISTERS, r.after[0]) &&
+        gemm_try_variant(rig, &r, variant, r.after[1])) {
+        gemm_check_sums(&r, r.after[0]);
+        test_check(!memcmp(r.after[0], r.after[1], DTI_WORD_BYTES * r.words), __FILE__, __LINE__,
+                   "%u x %u x %u, %d%d: variant %u has other bits than 0", c->m, c->n, c->k,
+                   c->turn_a, c->turn_b, variant);
+    }
+    free(r.before);
+}
+
+static void gemm_try_all(vulkan_rig *rig) {
+    /* Whole tiles, ragged ones, and less than one; each layout by fours and one by one. */
+    static const gemm_case cases[] = {
+        {128, 128, 32, false, false, DTI_EPILOGUE_RELU, 1, 0, true},
+        {132, 68, 20, false, true, DTI_EPILOGUE_NONE, 2, 0, true},
+        {68, 132, 12, true, false, DTI_EPILOGUE_RELU_GRAD, 1, 0, false},
+        {36, 40, 44, true, true, DTI_EPILOGUE_NONE, 1, 0, false},
+        {129, 67, 33, false, false, DTI_EPILOGUE_RELU, 1, 0, true},
+        {33, 127, 7, false, true, DTI_EPILOGUE_NONE, 1, 1, true},
+        {131, 65, 1, true, false, DTI_EPILOGUE_RELU_GRAD, 1, 1, false},
+        {63, 129, 17, true, true, DTI_EPILOGUE_NONE, 2, 1, false},
+    };
+    /* A pipeline takes lavapipe up to a second, and SwiftShader several. */
+    static const uint32_t quick[DTI_COUNT(cases)] = {
+        [0] = DTI_GEMM_128X128, [1] = DTI_GEMM_32X64,  [3] = DTI_GEMM_32X64,
+        [4] = DTI_GEMM_32X64,   [5] = DTI_GEMM_64X128, [6] = DTI_GEMM_64X64};
+    const bool all = getenv("DTRAIN_TEST_LONG") != NULL;
+    const bool first = ((dti_vk_device *)rig->device)->index == 0;
+    if (rig->in->options.no_unified)
+        return;
+    for (size_t i = 0; i < DTI_COUNT(cases); i++) {
+        for (uint32_t v = 1; v < DTI_GEMM_VARIANTS; v++)
+            if (all || (v == quick[i] && (first || i == 3)))
+                gemm_try_case(rig, &cases[i], v);
+    }
+}
+
+TEST(vulkan_gemm_has_the_same_bits_in_every_variant) {
+    ON_EACH(gemm_try_all);
+}
+
+#endif
