@@ -240,6 +240,7 @@ DTI_OPTIMIZE_END
 #include "program/codes.c"
 #include "program/lent.c"
 #include "program/compile.c"
+#include "program/shadow.c"
 #include "program/run.c"
 #include "program/ahead.c"
 #include "program/replica.c"

@@ -99,7 +99,8 @@ static bool image_relu_run(image_net *n, bool apart, dt_report *report) {
     image_relu_net(n, apart);
     dt_program_desc desc = {
         .loss = n->loss, .outputs = {n->y}, .batch = IMAGE_BATCH, .gradients = true};
-    return IMAGE_OK(n, dt_store_create(n->graph, &(dt_store_desc){"cpu", 4, 0}, &n->store)) &&
+    return IMAGE_OK(n, dt_store_create(n->graph, &(dt_store_desc){.device = "cpu", .seed = 4},
+                                       &n->store)) &&
            IMAGE_OK(n, dt_program_create(n->store, &desc, &n->program)) &&
            image_feed(n, n->program, IMAGE_BATCH, 1, 0) &&
            IMAGE_OK(n, dt_program_run(n->program, NULL, report));
@@ -164,7 +165,8 @@ static bool image_norm_open(image_net *n, const char *device, bool frozen, dt_pr
     desc.loss = n->loss;
     desc.optim = &image_sgd;
     desc.batch = desc.batch ? desc.batch : IMAGE_BATCH;
-    return IMAGE_OK(n, dt_store_create(n->graph, &(dt_store_desc){device, 4, 0}, &n->store)) &&
+    return IMAGE_OK(n, dt_store_create(n->graph, &(dt_store_desc){.device = device, .seed = 4},
+                                       &n->store)) &&
            IMAGE_OK(n, dt_program_create(n->store, &desc, &n->program));
 }
 
@@ -454,7 +456,8 @@ static void image_check_cut(const char *device) {
     if (!image_graph(&n))
         return;
     image_cut_net(&n);
-    if (IMAGE_OK(&n, dt_store_create(n.graph, &(dt_store_desc){device, 4, 0}, &n.store))) {
+    if (IMAGE_OK(&n, dt_store_create(n.graph, &(dt_store_desc){.device = device, .seed = 4},
+                                     &n.store))) {
         bool ran = image_cut_run(&n, 0, &whole);
         for (size_t i = 0; i < DTI_COUNT(ranges) && ran; i++) {
             if (image_cut_run(&n, ranges[i], &cut)) {
@@ -483,7 +486,8 @@ static bool image_norm_parts(const char *device, uint64_t range, float *values, 
         return false;
     image_norm_net(&n, false);
     dt_program_desc desc = {.loss = n.loss, .batch = IMAGE_BATCH, .optim = &image_sgd};
-    ok = IMAGE_OK(&n, dt_store_create(n.graph, &(dt_store_desc){device, 4, 0}, &n.store));
+    ok = IMAGE_OK(
+        &n, dt_store_create(n.graph, &(dt_store_desc){.device = device, .seed = 4}, &n.store));
     if (ok && range)
         n.store->device->info.storage_range_bytes = range;
     ok = ok && IMAGE_OK(&n, dt_program_create(n.store, &desc, &n.program)) &&

@@ -194,7 +194,8 @@ static void parallel_against_reference(const char *devices, int shards, int accu
     d.accumulate = accumulate;
     d.batch = BATCH;
     REQUIRE(dt_trainer_create(m.graph, &d, &t) == DT_OK);
-    REQUIRE(dt_store_create(again.graph, &(dt_store_desc){"cpu", 3, 0}, &before) == DT_OK);
+    REQUIRE(dt_store_create(again.graph, &(dt_store_desc){.device = "cpu", .seed = 3}, &before) ==
+            DT_OK);
     parallel_reference(&again, before, BATCH, 1, dx, &run);
     REQUIRE(dt_trainer_step(t, NULL) == DT_OK);
     for (int i = 0; i < dt_store_param_count(before); i++) {

@@ -443,11 +443,10 @@ static void vulkan_try_loss(vulkan_rig *rig) {
     CHECK(b->exec_poll(p.exec, &busy) == DT_ERROR_DEVICE_LOST);
     CHECK(b->exec_wait(p.exec) == DT_ERROR_DEVICE_LOST);
     CHECK(b->memory_read(p.memories[0], 0, word, 4) == DT_ERROR_DEVICE_LOST);
-    CHECK(dti_vk_open(rig->in, index, &(dti_device *){0}) == DT_ERROR_DEVICE_LOST);
+    CHECK(dti_vk_open(rig->in, index, &rig->device) == DT_OK); /* afresh, beside the lost one */
+    CHECK(rig->device != &device->head);
     vulkan_program_destroy(rig, &p);
-    b->close(rig->device);
-    rig->device = NULL;
-    CHECK(dti_vk_open(rig->in, index, &rig->device) == DT_OK); /* afresh */
+    b->close(&device->head);
     if (rig->device)
         vulkan_try_replay(rig);
 }

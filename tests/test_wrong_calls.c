@@ -65,7 +65,8 @@ ROW(STORE, dt_ctx_pipeline_cache, ) {
 ROW(STORE, dt_store_create, ) {
     dt_store *store = NULL;
     dt_store_desc desc = {.device = TEXT("cpu", "none such", "vulkan", "vulkan:7", "cpu:2", "\xff"),
-                          .batch_hint = INT(0, -1)};
+                          .batch_hint = INT(0, -1),
+                          .shadow = INT(0, -1)};
     return RESULT(dt_store_create(OBJECT(here.graph), &desc, POINTER(&store)));
 }
 
@@ -112,6 +113,11 @@ ROW(STORE, dt_store_vulkan_buffer, ) {
     dt_vulkan_buffer where; /* of a store on the CPU: there is no right call */
     dt_store_vulkan_buffer(OBJECT(here.store), INDEX(0, 2), DT_VALUE_PARAM, POINTER(&where));
     return NOTHING;
+}
+
+ROW(STORE, dt_store_revive, ) {
+    const char *device = TEXT("cpu", "none such", "vulkan:7", "\xff");
+    return RESULT(dt_store_revive(OBJECT(here.store), device, NULL));
 }
 
 ROW(STORE, dt_store_reset, ) {

@@ -18,7 +18,7 @@ typedef enum dt_result {
     DT_ERROR_MEMORY,        /* out of host memory */
     DT_ERROR_DEVICE_MEMORY, /* out of device memory */
     DT_ERROR_DEVICE,        /* no such device, or its driver failed */
-    DT_ERROR_DEVICE_LOST,   /* the device was lost; its store must be created again */
+    DT_ERROR_DEVICE_LOST,   /* the device was lost; its store is revived or created again */
     DT_ERROR_UNSUPPORTED,   /* not supported on this device or for this type */
     DT_ERROR_IO,            /* a file could not be opened, read or written */
     DT_ERROR_FORMAT,        /* a file is not what it should be */

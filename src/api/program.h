@@ -14,6 +14,11 @@ typedef struct dt_store_desc {
     const char *device;
     uint64_t seed;  /* of the initial values */
     int batch_hint; /* for "auto": samples of a training step; 0 = 64 */
+    /* Keep the state on the host after every so many committed steps, for dt_store_revive: 0 =
+     * never. It costs twice the memory of parameters, moments and counts on the host, and, after
+     * such a step, reading them from the device once, which is waited for; a step is then not
+     * started ahead of it (dt_program_start). */
+    int shadow;
 } dt_store_desc;
 
 /* Creates a graph's parameters on a device, with the initial values of their dt_init. While it has
@@ -67,6 +72,18 @@ DT_API dt_result dt_store_write(dt_store *store, int index, dt_value_kind kind, 
  * application's). */
 DT_API dt_result dt_store_vulkan_buffer(dt_store *store, int index, dt_value_kind kind,
                                         dt_vulkan_buffer *out);
+
+/* Goes on after DEVICE_LOST: moves the store with its programs to a device (dt_store_desc.device;
+ * NULL: the one that it was on, opened anew), with the values of the newest shadow: what is then
+ * trained has the same bits as a run from that step on that device. *step, which may be NULL, gets
+ * the number of that step: 0 if none was committed. Inputs must be written again; what
+ * the application wrote to the store since then is gone. On a device that works, the present values
+ * move, and no shadow is needed. On failure the store is as it was.
+ * Errors: INVALID (there is no shadow; a step is under way; a trainer's store),
+ * UNSUPPORTED (a program has .buffers, or was made for a device that can more: destroy it),
+ * DEVICE, DEVICE_LOST (the application's device: that cannot be opened anew), DEVICE_MEMORY,
+ * MEMORY. */
+DT_API dt_result dt_store_revive(dt_store *store, const char *device, uint64_t *step);
 
 typedef enum dt_reset_kind {
     /* The optimizer's state: moments and step counts. Programs with an optimizer continue from an
@@ -128,7 +145,7 @@ typedef struct dt_optim_desc {
  *
  * Threads: all functions in this part are called on the context's thread. The programs of a store
  * share memory, so only one of them can have a step under way. After DEVICE_LOST the store must be
- * created again. */
+ * revived (dt_store_revive) or created again. */
 
 typedef struct dt_program dt_program;
 

@@ -84,7 +84,7 @@ static dt_result dti_replica_open(dti_parallel *par, dt_graph *graph, uint32_t i
     if (result)
         return result;
     const uint32_t each = DTI_MAX(par->desc.batch / par->job.local, 1u);
-    const dt_store_desc d = {name, par->desc.seed, (int)each};
+    const dt_store_desc d = {.device = name, .seed = par->desc.seed, .batch_hint = (int)each};
     result = dt_store_create(r->graph, &d, &r->store);
     if (result && i)
         return dti_fail(par->base, result, "replica %u: %s", i, dt_ctx_error(r->ctx));

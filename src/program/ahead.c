@@ -89,13 +89,15 @@ static dt_result dti_ahead_place(dt_program *p) {
 
 /* ---- start */
 
-/* A step that adds to gradients, or leaves them to be read, is by itself; so is one of which it is
+/* A step that adds to gradients, or leaves them to be read, is by itself, as is one behind which
+ * the state is kept (shadow.c); so is one of which it is
  * not known whether its update can overflow: that is known once those before it have ended. */
 static bool dti_ahead_alone(dt_program *p, const dt_step_desc *step) {
     if (!p->code->has_optim)
         return p->code->has_gradients;
     p->now->lr = dti_or(step->lr, p->code->optim.lr);
-    return step->micros > 1 || dti_turn_ahead(p, p->ended)->micros > 1 ||
+    return dti_shadow_due(p->store, p->store->steps + dti_ahead_count(p)) || step->micros > 1 ||
+           dti_turn_ahead(p, p->ended)->micros > 1 ||
            (!p->code->desc.no_check && dti_step_proven(p) < 0.0);
 }
 

@@ -240,7 +240,9 @@ static dt_result dti_program_build(dt_program *p, const dt_program_desc *desc,
         result = dti_program_memories(p);
     if (!result)
         result = dti_program_constants(p);
-    return result ? result : dti_program_exec(p);
+    if (!result)
+        result = dti_program_exec(p);
+    return result || !s->shadow ? result : dti_shadow_reserve(s, 0);
 }
 
 static dt_result dti_program_make(dt_store *store, const dt_program_desc *desc,

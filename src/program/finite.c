@@ -12,6 +12,7 @@ static float dti_status_f32(const uint32_t *status, uint32_t word) {
 }
 
 static void dti_store_unbound(dt_store *s) {
+    dti_shadow_stale(s);
     for (uint32_t i = 0; i < s->layout.param_count; i++)
         s->kept[i].bounded = 0;
 }

@@ -232,6 +232,9 @@ static void dti_step_coefficients(dt_program *p, const dt_step_desc *step) {
 
 /* In the turn that inputs were written to. Steps that are under way count as committed. */
 static dt_result dti_step_open(dt_program *p, const dt_step_desc *step) {
+    dt_result result = dti_ahead_count(p) ? DT_OK : dti_shadow_before(p->store);
+    if (result)
+        return result;
     uint32_t micros = DTI_MAX(step->micros, 1u);
     p->now->commits = p->code->has_optim && step->micro == micros - 1;
     p->now->step = step->step ? step->step
@@ -244,7 +247,6 @@ static dt_result dti_step_open(dt_program *p, const dt_step_desc *step) {
     dti_step_block_fill(p, step);
     dti_fp_leave(modes);
     const dt_vulkan_semaphore none = {0};
-    dt_result result = DT_OK;
     if (step->wait.semaphore)
         result = p->store->device->backend->sync(p->store->device, &step->wait, &none);
     if (result)
@@ -481,7 +483,7 @@ static dt_result dti_step_finish(dt_program *p, dt_report *report) {
     if (p->now->commits)
         dti_store_remember(p, status);
     dti_micro_done(p, p->now->micro + 1);
-    return DT_OK;
+    return p->now->commits && !dti_ahead_count(p) ? dti_shadow_after(p->store) : DT_OK;
 }
 
 DT_API dt_result dt_program_end(dt_program *p, dt_report *report) {

@@ -136,7 +136,9 @@ static dt_result dti_store_build(dt_store *s, const dt_store_desc *d) {
         return result;
     result = s->device->backend->memory_create(s->device, dti_arena_bytes(s->layout.elements),
                                                DTI_MEMORY_DEVICE, &s->memories[DTI_ARENA_PARAM]);
-    return result ? result : dti_store_fill(s, d->seed);
+    if (!result)
+        result = dti_store_fill(s, d->seed);
+    return result || !d->shadow ? result : dti_shadow_reserve(s, (uint32_t)d->shadow);
 }
 
 _Static_assert(offsetof(dt_store, owned) == 0, "dti_store_end casts");
@@ -153,6 +155,9 @@ DT_API dt_result dt_store_create(dt_graph *graph, const dt_store_desc *desc, dt_
     if (desc && desc->batch_hint < 0)
         return dti_fail(graph->base, DT_ERROR_INVALID, "batch_hint is %d; 0 = 64",
                         desc->batch_hint);
+    if (desc && desc->shadow < 0)
+        return dti_fail(graph->base, DT_ERROR_INVALID, "shadow is %d steps; 0 = never",
+                        desc->shadow);
     if (graph->error[0])
         return dti_fail(graph->base, graph->result, DTI_GRAPH_ERROR, graph->error);
     dt_result result = dti_check_forked(graph->base);
@@ -188,6 +193,7 @@ static void dti_store_free(dt_store *s) {
             s->device->backend->memory_destroy(s->memories[i]);
     }
     dti_device_close(s->device);
+    dti_shadow_free(s);
     dti_disown(&s->graph->stores, &s->owned);
     dti_free(s->base, s->layout.params);
     dti_free(s->base, s->kept);
@@ -307,6 +313,7 @@ DT_API dt_result dt_store_write(dt_store *s, int index, dt_value_kind kind, cons
         if (result && at != s)
             dti_fail(s->base, result, "another replica: %s", at->base->error);
         at->written = true;
+        dti_shadow_stale(at);
         if (!result && kind != DT_VALUE_GRADIENT) /* else there may be no such parameter */
             at->kept[index].bounded = 0;
     }

@@ -30,6 +30,7 @@ struct dt_store {
     dt_program *running;              /* between begin and end */
     uint64_t steps;                   /* committed */
     uint64_t seed;                    /* of the initial values */
+    struct dti_shadow *shadow;        /* shadow.c's; NULL: none is kept */
     double
         largest[DTI_OPTIM_VALUES]; /* of the weights and moments of parameters that are bounded */
     /* The sum in the gradient arena: of how many micro-batches, out of how many, and the hash of
@@ -58,6 +59,16 @@ enum { DTI_STORE_PIECE = 65536 };
 static dt_result dti_store_forget(dt_store *s, const char zeros[DTI_STORE_PIECE]);
 /* finite.c: how large the values are is not known; whoever writes them past a step says so. */
 static void dti_store_unbound(dt_store *s);
+
+/* ---- shadow.c: the state on the host */
+/* Makes room for it, as large as the state is now; `every` 0: none is kept. */
+static dt_result dti_shadow_reserve(dt_store *s, uint32_t every);
+static void dti_shadow_free(dt_store *s);
+static void dti_shadow_stale(dt_store *s); /* the host wrote to the store */
+/* Before a step, and after one that was committed: takes it where that is due. */
+static dt_result dti_shadow_before(dt_store *s);
+static dt_result dti_shadow_after(dt_store *s);
+static bool dti_shadow_due(const dt_store *s, uint64_t steps); /* after so many steps */
 
 static inline dti_base *dti_store_base(const dt_store *store) {
     return store->base;

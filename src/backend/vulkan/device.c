@@ -230,8 +230,8 @@ static dt_result dti_vk_alive(dti_vk_device *device) {
     if (!device->lost)
         return DT_OK;
     return dti_fail(device->head.base, DT_ERROR_DEVICE_LOST,
-                    "the device %s was lost (its driver was reset, or it took too long); destroy "
-                    "the store and create it again",
+                    "the device %s was lost (its driver was reset, or it took too long); "
+                    "dt_store_revive the store, or destroy it and create it again",
                     device->head.info.name);
 }
 
@@ -433,6 +433,10 @@ static dt_result dti_vk_open(dti_vk_instance *in, int index, dti_device **out) {
         return dti_fail(in->base, DT_ERROR_UNSUPPORTED, "vulkan:%d, %s: %s", index, info->name,
                         info->driver);
     dti_vk_device *device = in->open[index];
+    if (device && device->lost && !device->host) { /* whoever has it keeps it until he closes it */
+        in->open[index] = NULL;
+        device = NULL;
+    }
     if (!device) {
         unsigned modes = dti_fp_enter(); /* see dti_vk_instance_create */
         dt_result result = dti_vk_device_create(in, index, &device);
@@ -453,7 +457,8 @@ static void dti_vk_close(dti_device *head) {
     dti_vk_device *device = (dti_vk_device *)head;
     if (--head->open_count > 0 || !device->lost)
         return;
-    device->instance->open[device->index] = NULL;
+    if (device->instance->open[device->index] == device)
+        device->instance->open[device->index] = NULL;
     dti_vk_device_destroy(device);
 }
 

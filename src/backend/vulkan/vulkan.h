@@ -33,7 +33,8 @@ static dt_result dti_vk_list(dti_vk_instance *instance, dt_device_info *infos, i
 
 /* Opens a device, or gives the open one again (open_count is raised; close() lowers it). An open
  * device stays until the instance is destroyed, so a new store compiles nothing twice; a lost one
- * is torn down at its last close(), and the next open starts afresh. */
+ * is torn down at its last close(), and the next open starts afresh, unless it is the
+ * application's. */
 static dt_result dti_vk_open(dti_vk_instance *instance, int index, dti_device **out);
 
 /* The compiled kernels of the open devices; with data NULL only sets *bytes. */

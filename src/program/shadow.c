@@ -1,0 +1,276 @@
+/* The state of a store on the host: parameters, moments and counts after a committed step, so that
+ * training goes on when the device is lost, there or elsewhere. Two copies: the older one is
+ * overwritten, as a device may be lost while it is read. Refuses to guess: without a copy a lost
+ * store stays lost. */
+
+typedef struct dti_shadow_copy {
+    char *bytes; /* the parameter arena, then the state arena */
+    uint64_t capacity, state_bytes, steps;
+    uint32_t moments;
+} dti_shadow_copy;
+
+typedef struct dti_shadow {
+    uint32_t every; /* steps; 0: only for a move */
+    bool taken;     /* copies[newest] is one */
+    bool stale;     /* the host wrote something that it lacks */
+    uint32_t newest;
+    dti_shadow_copy copies[2];
+} dti_shadow;
+
+static uint64_t dti_shadow_state_bytes(const dt_store *s) {
+    return s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0;
+}
+
+static dt_result dti_shadow_room(dt_store *s, dti_shadow_copy *c, uint64_t bytes) {
+    if (c->capacity >= bytes)
+        return DT_OK;
+    char *more = dti_alloc(s->base, (size_t)bytes);
+    if (!more)
+        return DT_ERROR_MEMORY;
+    if (c->bytes)
+        memcpy(more, c->bytes, (size_t)c->capacity);
+    dti_free(s->base, c->bytes);
+    c->bytes = more;
+    c->capacity = bytes;
+    return DT_OK;
+}
+
+static dt_result dti_shadow_reserve(dt_store *s, uint32_t every) {
+    if (!s->shadow)
+        s->shadow = dti_alloc(s->base, sizeof *s->shadow);
+    if (!s->shadow)
+        return DT_ERROR_MEMORY;
+    dti_shadow *h = s->shadow;
+    h->every = every ? every : h->every;
+    h->stale = h->stale || !h->taken;
+    const uint64_t bytes = dti_arena_bytes(s->layout.elements) + dti_shadow_state_bytes(s);
+    dt_result result = dti_shadow_room(s, &h->copies[0], bytes);
+    return result ? result : dti_shadow_room(s, &h->copies[1], bytes);
+}
+
+static void dti_shadow_free(dt_store *s) {
+    for (int i = 0; s->shadow && i < 2; i++)
+        dti_free(s->base, s->shadow->copies[i].bytes);
+    dti_free(s->base, s->shadow);
+    s->shadow = NULL;
+}
+
+static void dti_shadow_stale(dt_store *s) {
+    if (s->shadow)
+        s->shadow->stale = true;
+}
+
+static bool dti_shadow_due(const dt_store *s, uint64_t steps) {
+    return s->shadow && s->shadow->every && steps % s->shadow->every == 0;
+}
+
+/* Nothing is under way. */
+static dt_result dti_shadow_take(dt_store *s) {
+    const dti_backend *b = s->device->backend;
+    dti_shadow *h = s->shadow;
+    dti_shadow_copy *c = &h->copies[1 - h->newest];
+    const uint64_t bytes = dti_arena_bytes(s->layout.elements);
+    dt_result result = dti_shadow_reserve(s, 0); /* a file may have brought moments */
+    if (result)
+        return result;
+    c->state_bytes = dti_shadow_state_bytes(s);
+    c->moments = s->moments;
+    c->steps = s->steps;
+    result = b->memory_read(s->memories[DTI_ARENA_PARAM], 0, c->bytes, bytes);
+    if (!result && c->state_bytes)
+        result = b->memory_read(s->memories[DTI_ARENA_STATE], 0, c->bytes + bytes, c->state_bytes);
+    if (result)
+        return result;
+    h->newest = 1 - h->newest;
+    h->taken = true;
+    h->stale = false;
+    return DT_OK;
+}
+
+static dt_result dti_shadow_before(dt_store *s) {
+    return s->shadow && s->shadow->every && s->shadow->stale ? dti_shadow_take(s) : DT_OK;
+}
+
+static dt_result dti_shadow_after(dt_store *s) {
+    return dti_shadow_due(s, s->steps) ? dti_shadow_take(s) : DT_OK;
+}
+
+/* ---- revival: a second set of everything that lies on a device, exchanged for the first */
+
+typedef struct dti_revival {
+    dti_device *device;
+    dti_memory *memories[DTI_ARENAS];
+    uint64_t transient_bytes;
+    uint32_t moments;
+    dti_turn *turns; /* of the programs, in their order */
+} dti_revival;
+
+#define DTI_SWAP(type, a, b)                                                                       \
+    do {                                                                                           \
+        type swapped = a;                                                                          \
+        a = b;                                                                                     \
+        b = swapped;                                                                               \
+    } while (0)
+
+static void dti_revival_swap(dt_store *s, dti_revival *r) {
+    dti_turn *t = r->turns;
+    DTI_SWAP(dti_device *, s->device, r->device);
+    DTI_SWAP(uint64_t, s->transient_bytes, r->transient_bytes);
+    DTI_SWAP(uint32_t, s->moments, r->moments);
+    for (int i = 0; i < DTI_ARENAS; i++)
+        DTI_SWAP(dti_memory *, s->memories[i], r->memories[i]);
+    for (dt_program *p = s->programs; p; p = p->next)
+        for (uint32_t i = 0; i < p->turn_count; i++, t++)
+            DTI_SWAP(dti_turn, p->turns[i], *t);
+}
+
+/* What the store has on its device now. */
+static void dti_revival_release(dt_store *s) {
+    for (dt_program *p = s->programs; p; p = p->next)
+        for (uint32_t i = 0; i < p->turn_count; i++)
+            dti_turn_free(p, &p->turns[i], i == 0);
+    for (int i = 0; i < DTI_ARENAS; i++)
+        if (s->memories[i])
+            s->device->backend->memory_destroy(s->memories[i]);
+    dti_device_close(s->device);
+}
+
+static dt_result dti_revival_values(dt_store *s) {
+    const dti_backend *b = s->device->backend;
+    const dti_shadow_copy *c = &s->shadow->copies[s->shadow->newest];
+    const uint64_t bytes = dti_arena_bytes(s->layout.elements);
+    dt_result result =
+        b->memory_create(s->device, bytes, DTI_MEMORY_DEVICE, &s->memories[DTI_ARENA_PARAM]);
+    if (!result)
+        result = b->memory_write(s->memories[DTI_ARENA_PARAM], 0, c->bytes, bytes);
+    if (result || !c->state_bytes)
+        return result;
+    result = b->memory_create(s->device, c->state_bytes, DTI_MEMORY_DEVICE,
+                              &s->memories[DTI_ARENA_STATE]);
+    s->moments = c->moments;
+    return result
+               ? result
+               : b->memory_write(s->memories[DTI_ARENA_STATE], 0, c->bytes + bytes, c->state_bytes);
+}
+
+/* Arenas first, and in full: a program's launches are made over those that stay. */
+static dt_result dti_revival_build(dt_store *s) {
+    dt_program *all = s->programs;
+    dt_result result = dti_revival_values(s);
+    s->programs = NULL; /* none has launches that an arena's growth could concern */
+    for (dt_program *p = all; p && !result; p = p->next)
+        result = dti_arenas_ensure(p);
+    for (dt_program *p = all; p && !result; p = p->next) {
+        result = dti_program_memories(p);
+        if (!result)
+            result = dti_program_constants(p);
+        if (!result)
+            result = dti_program_exec(p);
+    }
+    s->programs = all;
+    return result;
+}
+
+/* As after its creation: nothing has run, and the host has written constants alone. */
+static void dti_revival_reset(dt_program *p) {
+    const dti_code *code = p->code;
+    p->now = p->shown = p->turns;
+    p->oldest = p->started = p->ended = 0;
+    p->failed = false;
+    for (uint32_t i = 0; i < code->port_count; i++) {
+        const dti_port *port = &code->ports[i];
+        p->stale[i] = 0;
+        p->written[i] =
+            !port->output && !port->gradient && code->work->nodes[port->node].values != NULL;
+    }
+}
+
+static dt_result dti_revival_check(dt_store *s, const dti_device *device) {
+    for (const dt_program *p = s->programs; p; p = p->next) {
+        const dti_limits *l = &p->code->limits;
+        if (p->lent[0])
+            return dti_fail(s->base, DT_ERROR_UNSUPPORTED,
+                            "program '%s' has buffers of the application's device (.buffers): "
+                            "destroy it before the store is revived",
+                            p->code->label);
+        if ((l->halves && !device->backend->halves) ||
+            l->storage_range_bytes > device->info.storage_range_bytes)
+            return dti_fail(s->base, DT_ERROR_UNSUPPORTED,
+                            "program '%s' was made for a device that can more than %s: destroy it "
+                            "before the store is revived, and make it anew",
+                            p->code->label, device->info.id);
+    }
+    return DT_OK;
+}
+
+static dt_result dti_revival_run(dt_store *s, dti_revival *r) {
+    uint32_t turns = 0;
+    dt_result result = dti_revival_check(s, r->device);
+    for (const dt_program *p = s->programs; p; p = p->next)
+        turns += p->turn_count;
+    r->turns = dti_alloc_array(s->base, turns + 1u, sizeof *r->turns);
+    if (!r->turns || result)
+        return result ? result : DT_ERROR_MEMORY;
+    unsigned modes = dti_fp_enter();
+    dti_revival_swap(s, r);
+    result = dti_revival_build(s);
+    if (!result) /* then the old ones go, else the new ones */
+        dti_revival_swap(s, r);
+    dti_revival_release(s);
+    memset(s->memories, 0, sizeof s->memories);
+    s->device = NULL;
+    dti_revival_swap(s, r);
+    dti_fp_leave(modes);
+    return result;
+}
+
+/* The present values of a device that works; else there must be a copy from before. */
+static dt_result dti_revival_begin(dt_store *s) {
+    dt_result result = dti_check_forked(s->base);
+    if (!result)
+        result = dti_store_alone(s, "its replicas are the trainer's; make a new trainer");
+    if (result)
+        return result;
+    if (s->running)
+        return dti_fail(s->base, DT_ERROR_INVALID,
+                        "program '%s' has a step under way: end or cancel it first",
+                        s->running->code->label);
+    const bool kept = s->shadow && s->shadow->taken;
+    result = dti_shadow_reserve(s, 0);
+    if (!result)
+        result = dti_shadow_take(s);
+    if (result != DT_ERROR_DEVICE_LOST || kept)
+        return result == DT_ERROR_DEVICE_LOST ? DT_OK : result;
+    return dti_fail(s->base, DT_ERROR_INVALID,
+                    "the device is lost, and nothing was kept on the host: dt_store_desc.shadow is "
+                    "0, or no step has begun; create the store again");
+}
+
+DT_API dt_result dt_store_revive(dt_store *s, const char *device, uint64_t *step) {
+    DTI_NEED(NULL, s);
+    const dti_device *old = s->device;
+    dti_revival r = {0};
+    dt_result result = dti_revival_begin(s);
+    if (!result)
+        result = dti_device_open(s->graph->ctx, device ? device : old->info.id, 0.0, &r.device);
+    if (result)
+        return result;
+    dti_device *opened = r.device;
+    result = dti_revival_run(s, &r);
+    if (result && r.device == opened)
+        dti_device_close(opened); /* it was not begun with */
+    dti_free(s->base, r.turns);
+    if (result)
+        return result;
+    for (dt_program *p = s->programs; p; p = p->next)
+        dti_revival_reset(p);
+    s->steps = s->shadow->copies[s->shadow->newest].steps;
+    s->summed = 0;
+    dti_store_unbound(s); /* bounds are found again */
+    s->shadow->stale = false;
+    if (!s->shadow->every)
+        dti_shadow_free(s);
+    if (step)
+        *step = s->steps;
+    return DT_OK;
+}
