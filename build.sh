@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")"
 
-commands='train test fuzz platforms setup header shaders build bench devices check install clean help'
+commands='train test fuzz platforms setup header shaders build bench gpu devices check install clean help'
 CC=${CC:-cc}
 CFLAGS=${CFLAGS:--O2}
 LIBS='-lm -ldl -lpthread'
@@ -43,6 +43,8 @@ help() {
 ./build.sh bench lossy     all-reduce over a long line that loses packets (root, Linux); --help
 ./build.sh bench comm      all-reduce beside gloo, Open MPI, plain sockets; --quick, --netns, --help
 ./build.sh bench parallel  two replicas beside PyTorch DDP; overlap with --net; --quick, --help
+./build.sh gpu [options]   what a Vulkan device is, whether dtrain is right on it and how fast: writes
+                           report.md, .html and .json; --help
 ./build.sh devices         what dtrain finds on this machine
 ./build.sh check           format, layers, generated files, symbols, warnings, sizes
 ./build.sh install [--prefix DIR]
@@ -205,7 +207,7 @@ newer() {
 fresh_flags() {
     flags="$CC $CFLAGS"
     if [ "$(cat $out/flags 2>/dev/null || true)" != "$flags" ]; then
-        rm -f $out/*.o $out/dtest $out/dtest_comm $out/dtbench $out/dtinfo $out/fashion_mnist*
+        rm -f $out/*.o $out/dtest $out/dtest_comm $out/dtbench $out/dtgpu $out/dtinfo $out/fashion_mnist*
         printf '%s\n' "$flags" >$out/flags
     fi
 }
@@ -318,7 +320,7 @@ build() {
     with_public='examples/xor.c examples/hello.c examples/data_parallel.c examples/fashion_mnist.c
         examples/fashion_mnist_conv.c tools/dtinfo.c'
     if has_vulkan_header; then with_public="$with_public examples/neural_texture.c"; fi
-    by_itself='examples/allreduce.c tools/dtbench.c tools/dtmodel.c tools/dtrun.c'
+    by_itself='examples/allreduce.c tools/dtbench.c tools/dtgpu.c tools/dtmodel.c tools/dtrun.c'
     rm -rf build/taken
     mkdir build/taken
     lanes=$(nproc 2>/dev/null || echo 1) pids= failed=no
@@ -520,7 +522,7 @@ run_tests() {
     main_tests "$@"
     wait
     set -- --also build/dtest.counts
-    for name in hosts embed dtrun launch mpi train comm; do
+    for name in hosts embed dtrun launch mpi train gpu comm; do
         sed '$d' "build/$name.log"
         set -- "$@" --also "build/$name.counts"
     done
@@ -535,6 +537,7 @@ script_tests_all() {
     script_tests launch tests/comm/launch.sh "$@"
     script_tests mpi tests/comm/mpi.sh "$@"
     script_tests train tests/train.sh "$@"
+    script_tests gpu tests/gpu.sh "$@"
 }
 
 # ---- Fuzzing: each tests/fuzz_*.c is a target, and the files of tests/corpus are where it starts.
@@ -687,6 +690,131 @@ platforms() {
     exec sh tests/platforms.sh "$@"
 }
 
+# ---- A report of a Vulkan device. A section is a process: a driver that crashes ends one alone.
+
+gpu_help() {
+    cat <<'END'
+./build.sh gpu [--minutes N] [--out DIR] [--device ID] [--only SECTION]... [--loader FILE]
+    --minutes N     about how long it takes at most, besides compiling; 9
+    --out DIR       where report.md, report.html and report.json go; build/gpu
+    --device ID     vulkan:N of ./build.sh devices; all: each, into DIR/vulkan-N; the best one
+    --only SECTION  device, peaks, latency, checks, kernels, steps, loss, torch or tests; what other
+                    sections have left in DIR stays in the report
+    --loader FILE   the Vulkan loader (libvulkan.so.1), where the system has none
+Needs a C compiler. The report is written again after each section, so what has been measured stays
+when a run is cut off. docs/devices says what its columns mean.
+END
+}
+
+# Each with its share of the time, in percent; tests last, because they have to be compiled.
+gpu_sections='device:1 peaks:4 latency:4 checks:8 kernels:25 steps:27 loss:9 torch:9 tests:13'
+
+# gpu_section NAME SECONDS: what dtgpu does not measure itself.
+gpu_section() {
+    case $1 in
+    torch) gpu_torch "$2" ;;
+    tests) gpu_tests "$2" ;;
+    *)
+        status=0
+        # shellcheck disable=SC2086 # no word, or two
+        build/dtgpu $gpu_loader "$1" "$gpu_device" "$gpu_out" "$2" || status=$?
+        if [ $status != 0 ]; then say "section $1 ended with status $status"; fi
+        ;;
+    esac
+}
+
+# limited SECONDS COMMAND...: where there is a timeout.
+limited() {
+    if have timeout; then timeout "$@"; else shift && "$@"; fi
+}
+
+gpu_torch() {
+    part=$gpu_out/parts/9-torch.tsv
+    build/dtgpu begin torch "$gpu_out"
+    if ! have python3 || ! python3 -c 'import torch' 2>/dev/null; then
+        printf 'note\tPyTorch is not here (python3 cannot import torch): nothing to compare with\n'
+    elif ! python3 -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
+        printf 'note\tPyTorch is here, without a CUDA device: nothing to compare with\n'
+    elif ! limited $(($1 * 3 + 60)) python3 tools/gpu_torch.py "$part" "$1" >&2; then
+        printf 'bad\ttools/gpu_torch.py failed or took too long\n'
+    fi | tee -a "$part"
+    printf 'end\t0\n' >>"$part"
+}
+
+# The tests of the backend, on every device there is. With little time, those that are quick.
+gpu_tests() {
+    part=$gpu_out/parts/5-tests.tsv log=$gpu_out/tests.log
+    filters=vulkan
+    if [ "$1" -lt 60 ]; then
+        filters='vulkan_memory vulkan_grids vulkan_barrier vulkan_cache vulkan_without'
+    fi
+    build/dtgpu begin tests "$gpu_out"
+    if ! build_tests; then
+        printf 'bad\tthe tests do not compile here\n' | tee -a "$part"
+        return 0
+    fi
+    # shellcheck disable=SC2086 # words are meant
+    limited $(($1 * 4 + 60)) $out/dtest $filters \
+        >"$log" 2>&1 || true
+    sed -n 's/^FAILED */bad\tFAILED /p; s/^skipped \([^:]*\): \(.*\)/note\tskipped \1: \2/p
+        s/^\([0-9]* passed, .*\)/fact\ttests whose names contain '"$(echo $filters | tr ' ' ',')"'\t\1/p' \
+        "$log" | tee -a "$part"
+    if grep -q '^[0-9]* passed, ' "$log"; then printf 'end\t0\n' >>"$part"; fi
+}
+
+gpu_one() {
+    mkdir -p "$gpu_out/parts"
+    for entry in $gpu_sections; do
+        name=${entry%:*} seconds=$((gpu_seconds * ${entry#*:} / 100))
+        case " $gpu_only " in
+        '  ' | *" $name "*) ;;
+        *) continue ;;
+        esac
+        gpu_section "$name" $((seconds > 0 ? seconds : 1))
+        build/dtgpu report "$gpu_out"
+    done
+    say "$gpu_out/report.html, report.md, report.json"
+}
+
+gpu() {
+    gpu_minutes=9 gpu_out=build/gpu gpu_device='' gpu_only='' gpu_loader=''
+    while [ $# -gt 0 ]; do
+        case $1 in
+        --minutes) gpu_minutes=${2:-} ;;
+        --out) gpu_out=${2:-} ;;
+        --device) gpu_device=${2:-} ;;
+        --only) gpu_only="$gpu_only ${2:-}" ;;
+        --loader) gpu_loader="--loader ${2:-}" ;;
+        *)
+            gpu_help
+            case $1 in -h | --help | help) return 0 ;; *) die "gpu knows no '$1'" ;; esac
+            ;;
+        esac
+        [ $# -gt 1 ] || die "$1 takes a value; ./build.sh gpu --help"
+        shift 2
+    done
+    case $gpu_minutes in '' | *[!0-9]* | 0*) die "--minutes takes a number, not '$gpu_minutes'" ;; esac
+    gpu_seconds=$((gpu_minutes * 60))
+    setup_compiler
+    header
+    fresh_flags
+    compile build/dtgpu tools/dtgpu.c
+    # shellcheck disable=SC2086 # no word, or two
+    found=$(build/dtgpu $gpu_loader list) || { say "$found"; return 1; }
+    say "$found"
+    if [ "$gpu_device" != all ]; then
+        gpu_device=${gpu_device:-${found%% *}}
+        gpu_one
+        return 0
+    fi
+    folder=$gpu_out
+    gpu_seconds=$((gpu_seconds / $(echo "$found" | wc -l)))
+    for gpu_device in $(echo "$found" | cut -d ' ' -f 1); do
+        gpu_out=$folder/$(echo "$gpu_device" | tr : -)
+        gpu_one
+    done
+}
+
 devices() {
     setup_compiler
     header
@@ -766,6 +894,7 @@ header) need_tool python3-minimal python3; header ;;
 shaders) setup_shaders; shaders ;;
 build) build ;;
 bench) bench "$@" ;;
+gpu) gpu "$@" ;;
 devices) devices "$@" ;;
 check) check ;;
 install) install_here "$@" ;;
