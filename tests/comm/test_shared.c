@@ -2,6 +2,7 @@
  * where they cannot be had, and who writes into them what he should not. That operations, deaths and
  * pauses go as over TCP is in test_processes.c, which does them over both. */
 
+#include <dirent.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
@@ -295,13 +296,17 @@ static void alone_with_it(proc *p) {
     mate *m = &p->m;
     dt_comm_desc desc = proc_desc(p);
     int32_t x = 1;
-    desc.shared_memory = p->index ? DT_COMM_SHARED_REQUIRED : DT_COMM_SHARED_OFF;
+    const int *who = p->all->arg;
+    char text[80];
+    desc.shared_memory = p->index == *who ? DT_COMM_SHARED_REQUIRED : DT_COMM_SHARED_OFF;
     desc.link_off = true; /* or it would be told by the join already */
     if (!EXPECT(m, proc_try_desc(p, &desc) == DT_OK))
         return;
     dt_result result = dt_comm_all_reduce(m->comm, &x, &x, 1, DT_I32, DT_COMM_SUM);
     EXPECT(m, result == DT_ERROR_REFUSED || result == DT_ERROR_REVOKED); /* posted after the end */
-    EXPECT_TEXT(m, "rank 1 requires shared memory with rank 0 of its host");
+    snprintf(text, sizeof text, "rank %d requires shared memory with rank %d of its host", *who,
+             1 - *who);
+    EXPECT_TEXT(m, text);
 }
 
 TEST(shared_memory_that_is_required_and_not_there_is_an_error_that_says_so) {
@@ -309,9 +314,12 @@ TEST(shared_memory_that_is_required_and_not_there_is_an_error_that_says_so) {
     f->desc.world_size = 2;
     fleet_run(f, demanding);
     fleet_free(f);
-    f = fleet_new(2);
-    fleet_run(f, alone_with_it);
-    fleet_free(f);
+    for (int who = 0; who < 2; who++) { /* rank 1 dials */
+        f = fleet_new(2);
+        f->arg = &who;
+        fleet_run(f, alone_with_it);
+        fleet_free(f);
+    }
 }
 
 /* ---- names: one that nobody has any more, and one that somebody else has */
@@ -433,6 +441,7 @@ static void of_another_user(proc *p) {
     shared_sum(p);
     EXPECT(m, shared_count(p) == 0);
     EXPECT(m, !dt_comm_barrier(m->comm));
+    EXPECT(m, seteuid(0) == 0); /* for who looks at the process at its end */
 }
 
 TEST(shared_memory_is_for_ranks_of_one_user_and_others_use_tcp) {
@@ -447,6 +456,78 @@ TEST(shared_memory_is_for_ranks_of_one_user_and_others_use_tcp) {
 TEST(shared_names_let_in_nobody_without_the_key) {
     fleet *f = fleet_new(2);
     fleet_run(f, visited);
+    fleet_free(f);
+}
+
+/* ---- what stays */
+
+/* Of the processes that may be looked at: how many times a memory with this inode is mapped. */
+static int mappings_of(uint64_t inode) {
+    char path[64], line[512];
+    int count = 0;
+    DIR *all = opendir("/proc");
+    for (const struct dirent *e; all && (e = readdir(all)) != NULL;) {
+        snprintf(path, sizeof path, "/proc/%.20s/maps", e->d_name);
+        FILE *maps = e->d_name[0] >= '1' && e->d_name[0] <= '9' ? fopen(path, "r") : NULL;
+        unsigned long long found;
+        while (maps && fgets(line, sizeof line, maps))
+            count += strstr(line, "/memfd:dtrain") &&
+                     sscanf(line, "%*s %*s %*s %*s %llu", &found) == 1 && found == inode;
+        if (maps)
+            fclose(maps);
+    }
+    if (all)
+        closedir(all);
+    return count;
+}
+
+static bool file_has(const char *path, const char *text) {
+    char line[512];
+    bool has = false;
+    FILE *f = fopen(path, "r");
+    while (f && !has && fgets(line, sizeof line, f))
+        has = strstr(line, text) != NULL;
+    if (f)
+        fclose(f);
+    return has;
+}
+
+/* Sums until it is killed; it has said what it holds. */
+static void held(proc *p) {
+    char line[512];
+    float x[20000] = {0};
+    if (!proc_join(p))
+        return;
+    shared_sum(p);
+    size_t used = (size_t)snprintf(p->log, sizeof p->log, "@dtrain-");
+    for (int i = 0; i < DTI_LOCAL_BYTES; i++)
+        used += (size_t)snprintf(p->log + used, 3, "%02x", shared_tcp(p)->local_name[i]);
+    FILE *maps = fopen("/proc/self/maps", "r");
+    unsigned long long inode = 0;
+    while (maps && !inode && fgets(line, sizeof line, maps))
+        if (strstr(line, "/memfd:dtrain"))
+            sscanf(line, "%*s %*s %*s %*s %llu", &inode);
+    p->numbers[0] = inode;
+    proc_reach(p, 0);
+    while (!dt_comm_all_reduce(p->m.comm, x, x, 20000, DT_F32, DT_COMM_SUM))
+        ;
+    usleep(5000000);
+}
+
+TEST(shared_names_and_memory_are_gone_when_the_ranks_are_killed) {
+    fleet *f = fleet_new(3);
+    fleet_start(f, held);
+    bool there = fleet_await(f, 0, 3);
+    CHECK(there);
+    for (int r = 0; r < 3 && there; r++)
+        CHECK(file_has("/proc/net/unix", f->at[r].log) && mappings_of(f->at[r].numbers[0]) > 0);
+    for (int r = 0; r < 3; r++) {
+        f->at[r].dead = true;
+        fleet_signal(f, r, SIGKILL);
+    }
+    fleet_end(f);
+    for (int r = 0; r < 3 && there; r++)
+        CHECK(!file_has("/proc/net/unix", f->at[r].log) && !mappings_of(f->at[r].numbers[0]));
     fleet_free(f);
 }
 

@@ -65,9 +65,9 @@ static uint32_t dti_tcp_pack_local(const dti_tcp *t, uint8_t *to) {
 /* ---- making a connection */
 
 /* Whether the link's peer is of this host, and its socket's name. */
-static bool dti_conn_is_local(const dti_tcp *t, const dti_link *link,
+static bool dti_conn_is_local(const dti_tcp *t, const dti_link *link, uint32_t peer,
                               uint8_t name[DTI_LOCAL_BYTES]) {
-    const dti_peer *p = &t->core.peers[link->peer];
+    const dti_peer *p = &t->core.peers[peer];
     return t->local >= 0 && link->channel == DTI_CHANNEL_DATA &&
            dti_local_unpack(p->address, p->address_bytes, t->host, name);
 }
@@ -90,7 +90,7 @@ static int dti_conn_dial_local(dti_tcp *t, dti_tcp_conn *c, char why[160]) {
     const uint32_t peer = c->link->peer;
     const bool required = t->desc.shared_memory == DT_COMM_SHARED_REQUIRED;
     c->try_local = false;
-    if (!dti_conn_is_local(t, c->link, name) || (t->local_failed[peer] && !required))
+    if (!dti_conn_is_local(t, c->link, peer, name) || (t->local_failed[peer] && !required))
         return -1;
     int fd = -1, memory = -1;
     if (memcmp(name, none, sizeof name) == 0)
@@ -118,16 +118,23 @@ static int dti_conn_dial_local(dti_tcp *t, dti_tcp_conn *c, char why[160]) {
     return -1;
 }
 
-/* True: nothing but shared memory will do, and there is none, which ends the group. */
-static bool dti_conn_needs_shared(dti_tcp *t, dti_link *link, const char *why) {
+/* True: nothing but shared memory will do for data with this rank, and there is none, which ends
+ * the group. */
+static bool dti_tcp_needs_shared(dti_tcp *t, const dti_link *link, uint32_t peer, const char *why) {
     uint8_t name[DTI_LOCAL_BYTES];
     if (t->desc.shared_memory != DT_COMM_SHARED_REQUIRED || link->probe ||
-        !dti_conn_is_local(t, link, name))
+        !dti_conn_is_local(t, link, peer, name))
         return false;
-    dti_core_suspect(&t->core, DT_ERROR_REFUSED, link->peer,
+    dti_core_suspect(&t->core, DT_ERROR_REFUSED, peer,
                      "rank %u requires shared memory with rank %u of its host, and there is none "
                      "(%s)",
-                     t->core.set.rank, link->peer, why);
+                     t->core.set.rank, peer, why);
+    return true;
+}
+
+static bool dti_conn_needs_shared(dti_tcp *t, dti_link *link, const char *why) {
+    if (!dti_tcp_needs_shared(t, link, link->peer, why))
+        return false;
     dti_core_closed(&t->core, link, why);
     return true;
 }
@@ -135,8 +142,10 @@ static bool dti_conn_needs_shared(dti_tcp *t, dti_link *link, const char *why) {
 /* The dialler has proved the key: its memory is mapped. */
 static const char *dti_conn_accepts(void *user, dti_link *link) {
     dti_tcp_conn *c = link->conn;
-    if (!c->local)
-        return NULL;
+    if (!c->local) /* its hello says who it is, which the proof covers */
+        return dti_tcp_needs_shared(user, link, dti_get32(link->hello_in + 8), "it came by TCP")
+                   ? "this rank requires shared memory with ranks of its host"
+                   : NULL;
     if (link->channel != DTI_CHANNEL_DATA)
         return "control connections go over TCP";
     if (!dti_shm_open(&c->shm, c->memory, 1))
