@@ -162,8 +162,9 @@ DT_API dt_result dt_comm_create(const dt_comm_desc *desc, dt_comm **out);
 DT_API dt_result dt_comm_create_threads(const dt_comm_desc *desc, int size, dt_comm **out);
 
 /* Leaves and ends the group. Pending operations fail here and on the peers, so wait for them first;
- * a completed operation is never lost for a peer. NULL is allowed. Takes at most 2 s. Destroy
- * groups of dt_comm_group_create before their parent. A group that outlives its parent returns
+ * a completed operation is never lost for a peer. NULL is allowed. Takes at most 2 s; at rank 0,
+ * which leaves last, until the others have left too, and at most silence_ms longer. Destroy groups
+ * of dt_comm_group_create before their parent. A group that outlives its parent returns
  * DT_ERROR_REVOKED from every call; destroy it nevertheless. In a child of fork nothing happens:
  * the group belongs to the parent process. */
 DT_API void dt_comm_destroy(dt_comm *comm);

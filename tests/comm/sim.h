@@ -222,8 +222,10 @@ static void sim_write(sim_net *n, sim_conn *c, int d, const uint8_t *data, size_
     p->to += bytes;
 }
 
-static void sim_output(sim_net *n, sim_rank *r, sim_conn *c, int d) {
+/* True when something went. */
+static bool sim_output(sim_net *n, sim_rank *r, sim_conn *c, int d) {
     sim_pipe *p = &c->pipe[d];
+    bool some_went = false;
     for (int round = 0; round < 4 && c->link[d] && !p->fin; round++) {
         dti_link_span_out out[2];
         int count = dti_link_output(&r->core, c->link[d], out);
@@ -240,10 +242,12 @@ static void sim_output(sim_net *n, sim_rank *r, sim_conn *c, int d) {
                 break;
         }
         if (!sent)
-            return;
+            break;
+        some_went = true;
         c->reset = c->reset || c->silent;
         dti_link_sent(&r->core, c->link[d], sent);
     }
+    return some_went;
 }
 
 /* A turned bit counts when its frame is whole and the rank goes on: who has begun to leave before
@@ -260,7 +264,12 @@ static void sim_input(sim_net *n, sim_rank *r, sim_conn *c, int d) {
     sim_pipe *p = &c->pipe[!d];
     for (int round = 0; round < 4 && c->link[d]; round++) {
         if (p->from == p->arrived) {
-            if (p->fin && p->from == p->to && !c->silent && !n->faults.cut[c->rank[!d]][c->rank[d]])
+            const bool end =
+                p->fin && p->from == p->to && !c->silent && !n->faults.cut[c->rank[!d]][c->rank[d]];
+            /* As from a socket: what has been read is answered before the end is. */
+            for (bool some = end && !round; some && c->link[d];)
+                some = sim_output(n, r, c, d);
+            if (end && !round && c->link[d])
                 dti_core_closed(&r->core, c->link[d], NULL);
             return;
         }

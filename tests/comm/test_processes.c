@@ -265,6 +265,43 @@ TEST(processes_that_leave_after_the_last_result_take_nothing_from_anybody) {
     leave_many_times(8, times);
 }
 
+/* Rank 0 leaves at once. Rank 1 waits for rank 2, to which it has no connection. */
+static void outliving_rank_0(proc *p) {
+    mate *m = &p->m;
+    int32_t x = 7;
+    if (!proc_join(p))
+        return;
+    proc_reach(p, 0);
+    proc_await(p, 0, 3);
+    const uint64_t start = dti_now_ns();
+    if (m->rank == 1)
+        proc_note(p, dt_comm_recv(m->comm, &x, 1, DT_I32, 2));
+    if (m->rank == 2) {
+        usleep(300000);
+        if (p->dead)
+            raise(SIGKILL);
+        EXPECT(m, !dt_comm_send(m->comm, &x, 1, DT_I32, 1));
+    }
+    proc_leave(p);
+    p->numbers[0] = (dti_now_ns() - start) / 1000000;
+}
+
+TEST(processes_that_outlive_rank_0_hear_of_a_death_from_it) {
+    for (int dies = 0; dies < 2; dies++) {
+        fleet *f = fleet_new(3);
+        f->desc.link_off = true; /* measuring connects all */
+        f->at[2].dead = dies;
+        fleet_run(f, outliving_rank_0);
+        CHECK(f->at[1].result == (dies ? DT_ERROR_PEER_LOST : DT_OK));
+        if (dies)
+            CHECK_CONTAINS(f->at[1].text, "rank 2");
+        for (int r = 0; r < 2; r++)
+            test_check(f->at[r].numbers[0] >= 290 && f->at[r].numbers[0] < 2000, __FILE__, __LINE__,
+                       "rank %d left after %d ms", r, (int)f->at[r].numbers[0]);
+        fleet_free(f);
+    }
+}
+
 /* ---- pauses */
 
 static void pausing(proc *p) {

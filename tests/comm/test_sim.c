@@ -534,3 +534,116 @@ TEST(simulated_ranks_get_the_oracles_bits_or_an_error_whatever_the_network_does)
         bad += !sim_seed(one ? (uint64_t)atoll(one) : (uint64_t)i);
     CHECK(bad == 0);
 }
+
+/* ---- rank 0 goes last */
+
+/* Ranks that have joined; what their applications do is the test's. */
+static sim_net *sim_joined(int size) {
+    static sim_net net;
+    sim_net *n = &net;
+    memset(n, 0, sizeof *n);
+    n->size = size;
+    n->faults.piece_max = 20000;
+    n->faults.delay_max = 100000;
+    n->now = 1000;
+    memset(&sim_script, 0, sizeof sim_script);
+    for (int r = 0; r < size; r++) {
+        dti_settings set = {.rank = (uint32_t)r,
+                            .size = (uint32_t)size,
+                            .chunk_bytes = 4096,
+                            .window = 4,
+                            .sockets = 1,
+                            .join_ns = 8000000000u,
+                            .silence_ns = SIM_SILENCE_NS,
+                            .keyed = true};
+        CHECK(sim_start(n, r, &set));
+        n->ranks[r].app_at = UINT64_MAX;
+    }
+    for (int open = 0; open < size && n->now < 2000000000u;) {
+        sim_step(n, 100000);
+        for (int r = open = 0; r < size; r++)
+            open += n->ranks[r].core.state == DTI_CORE_OPEN;
+    }
+    return n;
+}
+
+static void sim_pass(sim_net *n, uint64_t ns) {
+    for (uint64_t until = n->now + ns; n->now < until;)
+        sim_step(n, 100000);
+}
+
+static dti_flight *sim_post_one(sim_net *n, int rank, dt_comm_kind kind, int other, int32_t *x) {
+    dti_core *core = &n->ranks[rank].core;
+    return dti_core_post(
+        core, core->groups,
+        &(dt_comm_op){.kind = kind, .in = x, .out = x, .count = 1, .dtype = DT_I32, .root = other},
+        NULL, 0);
+}
+
+TEST(simulated_rank_0_goes_last) {
+    sim_net *n = sim_joined(3);
+    sim_leave(n, 0);
+    sim_pass(n, SIM_SILENCE_NS / 2);
+    CHECK(!n->ranks[0].gone);
+    sim_leave(n, 1);
+    sim_pass(n, 10000000);
+    CHECK(n->ranks[1].gone && !n->ranks[0].gone);
+    sim_leave(n, 2);
+    sim_pass(n, 10000000);
+    CHECK(n->ranks[2].gone && n->ranks[0].gone);
+    sim_end(n);
+}
+
+/* Of rank 2, which has no connection to rank 1, only rank 0 can tell. */
+TEST(simulated_rank_0_that_leaves_still_says_who_has_died) {
+    int32_t x = 1;
+    sim_net *n = sim_joined(3);
+    sim_leave(n, 0);
+    const dti_flight *f = sim_post_one(n, 1, DT_COMM_RECV, 2, &x);
+    sim_pass(n, 50000000);
+    CHECK(f && !f->finished && !n->ranks[0].gone);
+    sim_kill(n, 2);
+    sim_pass(n, 50000000);
+    CHECK(f->finished && f->result == DT_ERROR_PEER_LOST);
+    CHECK_CONTAINS(sim_script.apps[1].text, "rank 2 (sim:2) is lost");
+    sim_leave(n, 1);
+    sim_pass(n, 50000000);
+    CHECK(n->ranks[1].gone && n->ranks[0].gone);
+    sim_end(n);
+}
+
+/* Its connections break meanwhile, and are joined again. Then it has stayed long enough: the others
+ * go on without it; who needs it is told that it has left. */
+TEST(simulated_ranks_go_on_when_rank_0_has_left) {
+    int32_t x = 1, y = 2, z = 3;
+    sim_net *n = sim_joined(3);
+    sim_leave(n, 0);
+    for (int i = 0; i < n->conn_top; i++)
+        n->conns[i].reset = true;
+    sim_pass(n, 50000000);
+    CHECK(n->ranks[1].core.resets == 1 && n->ranks[2].core.resets == 1 && !n->ranks[0].gone);
+    sim_pass(n, SIM_SILENCE_NS + 50000000);
+    CHECK(n->ranks[0].gone);
+    const dti_flight *to = sim_post_one(n, 2, DT_COMM_SEND, 1, &x);
+    const dti_flight *from = sim_post_one(n, 1, DT_COMM_RECV, 2, &y);
+    sim_pass(n, 50000000);
+    CHECK(to && to->finished && from && from->finished && x == y);
+    const dti_flight *late = sim_post_one(n, 1, DT_COMM_RECV, 0, &z);
+    sim_pass(n, 100000000);
+    CHECK(late && late->result == DT_ERROR_PEER_LOST);
+    CHECK_CONTAINS(sim_script.apps[1].text, "rank 0 (sim:0) is lost: it has left the group");
+    sim_end(n);
+}
+
+/* Who needs rank 0 while it stays is told at once, and so are all. */
+TEST(simulated_ranks_do_not_wait_for_rank_0_when_it_stays) {
+    int32_t x = 1;
+    sim_net *n = sim_joined(3);
+    sim_leave(n, 0);
+    const dti_flight *f = sim_post_one(n, 1, DT_COMM_RECV, 0, &x);
+    sim_pass(n, 60000000);
+    CHECK(f && f->result == DT_ERROR_PEER_LOST);
+    for (int r = 1; r < 3; r++)
+        CHECK_CONTAINS(sim_script.apps[r].text, "rank 0 (sim:0) is lost: it has left the group");
+    sim_end(n);
+}

@@ -317,6 +317,11 @@ static void dti_core_dial_failed(dti_core *core, dti_link *link, const char *why
     }
 }
 
+/* All has been said on it: by the other side, or, where nothing is lost on the way, by this one. */
+static bool dti_link_is_over(const dti_link *link) {
+    return link->back->bye_received || (link->lasting && link->shut);
+}
+
 /* It has ended: `why`, or NULL when the other side closed it. The transport forgets it on
  * io.close. */
 static void dti_core_closed(dti_core *core, dti_link *link, const char *why) {
@@ -326,7 +331,7 @@ static void dti_core_closed(dti_core *core, dti_link *link, const char *why) {
         return;
     if (!open && link->dialled && link->state != DTI_LINK_REFUSED)
         dti_core_dial_failed(core, link, why ? why : "the connection was closed at once");
-    else if (open && !link->back->bye_received && dti_core_resumes(core, channel))
+    else if (open && !dti_link_is_over(link) && dti_core_resumes(core, channel))
         dti_link_broken(core, link, why);
     else {
         dti_link_free(core, link);

@@ -348,8 +348,9 @@ struct dti_core {
     uint32_t culprit;
     bool failed; /* it has ended by an error: data is over */
     uint64_t suspect_deadline, leave_deadline;
-    uint64_t alone_at;   /* member: when the coordinator left; 0 = it has not */
-    uint32_t *left_list; /* [size] coordinator: who has left, in order */
+    uint64_t stays_until; /* coordinator that leaves last, ns; 0 = it does not leave, or need not */
+    uint64_t alone_at;    /* member: when the coordinator left; 0 = it has not */
+    uint32_t *left_list;  /* [size] coordinator: who has left, in order */
     uint32_t left_count;
     uint64_t join_deadline, dial_at, dial_wait, join_noted;
     char dial_why[160]; /* why the last try to reach the coordinator failed */

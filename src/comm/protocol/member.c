@@ -1,7 +1,7 @@
 /* A rank among the others, from the join to the end: what its connections say and hear when no
  * operation is concerned (heartbeats, who has left, the end of the group), leaving, and the passing
  * of time, which everything that waits for something is driven by. Leaving is said (BYE), so that
- * an end of a connection without it is a loss.
+ * an end of a connection without it is a loss. The coordinator goes last.
  *
  * What is wrong is failure.c's to judge; how ranks come together is join.c's. */
 
@@ -139,10 +139,8 @@ static void dti_member_bye(dti_core *core, dti_link *link) {
     dti_member_left(core, link->peer);
 }
 
-/* Says BYE to everybody; dti_core_is_gone says when it is over. */
-static void dti_core_leave(dti_core *core) {
-    if (core->state == DTI_CORE_LEAVING)
-        return;
+static void dti_core_depart(dti_core *core) {
+    core->stays_until = 0;
     /* Data that stands still must not go on: buffers of what was given up are not ours any more. */
     if (core->state == DTI_CORE_SUSPECT)
         dti_core_end(core, core->result, core->culprit, core->text);
@@ -165,6 +163,42 @@ static void dti_core_leave(dti_core *core) {
     }
 }
 
+/* Whether this rank is the coordinator of others that go on, and has done its own part. */
+static bool dti_core_is_needed(const dti_core *core) {
+    for (uint32_t i = 0; i < core->flight_count; i++)
+        if (core->flights[i]->id && !core->flights[i]->finished)
+            return false;
+    return core->set.rank == 0 && core->state == DTI_CORE_OPEN &&
+           core->left_count < core->set.size - 1;
+}
+
+/* The coordinator goes last. It says that it does nothing more itself (LEFT, and BYE for data), and
+ * for a while does for the others what nobody else can: says who has died or left. */
+static void dti_core_stay(dti_core *core) {
+    core->stays_until = core->now + core->set.silence_ns;
+    core->left_list[core->left_count++] = 0;
+    for (uint32_t r = 0; r < core->set.size; r++)
+        for (uint32_t k = 0; k < core->set.sockets; k++)
+            core->peers[r].backs[k].bye_due = true;
+}
+
+/* Says BYE to everybody; dti_core_is_gone says when it is over. */
+static void dti_core_leave(dti_core *core) {
+    if (core->state == DTI_CORE_LEAVING || core->stays_until)
+        return;
+    if (dti_core_is_needed(core))
+        dti_core_stay(core);
+    else
+        dti_core_depart(core);
+}
+
+/* All others have left, the group has ended, or it has stayed long enough. */
+static void dti_tick_stay(dti_core *core) {
+    if (core->stays_until && (core->left_count == core->set.size || core->state != DTI_CORE_OPEN ||
+                              core->now >= core->stays_until))
+        dti_core_depart(core);
+}
+
 /* Whether a connection that broke is still to be joined again. */
 static bool dti_core_is_broken(const dti_core *core) {
     for (uint32_t r = 0; r < core->set.size; r++)
@@ -177,6 +211,8 @@ static bool dti_core_is_broken(const dti_core *core) {
 }
 
 static bool dti_core_is_gone(const dti_core *core) {
+    if (core->state != DTI_CORE_LEAVING)
+        return false;
     if (core->now >= core->leave_deadline)
         return true;
     for (uint32_t i = 0; i < core->link_count; i++) /* who has not proved anything does not count */
@@ -278,6 +314,7 @@ static void dti_core_tick(dti_core *core, uint64_t now) {
     if (core->state == DTI_CORE_OPEN)
         dti_tick_flights(core);
     dti_tick_refusals(core);
+    dti_tick_stay(core);
 }
 
 /* When dti_core_tick has something to do at the latest. */
@@ -287,6 +324,8 @@ static uint64_t dti_core_deadline(const dti_core *core) {
         next = DTI_MIN(next, core->suspect_deadline);
     if (core->state == DTI_CORE_LEAVING)
         next = DTI_MIN(next, core->leave_deadline);
+    if (core->stays_until)
+        next = DTI_MIN(next, core->stays_until);
     if (core->dial_at)
         next = DTI_MIN(next, core->dial_at);
     for (uint32_t r = 0; r < core->set.size; r++) {

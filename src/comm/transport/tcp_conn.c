@@ -246,8 +246,22 @@ static void dti_tcp_accept(dti_tcp *t, int listener) {
 
 /* ---- bytes */
 
+static bool dti_conn_write(dti_tcp *t, dti_tcp_conn *c);
+
+/* The other side sends nothing more. It may wait for our BYE: that goes first. */
+static void dti_conn_ended(dti_tcp *t, dti_tcp_conn *c) {
+    const dti_link *link = c->link;
+    if (link->state == DTI_LINK_OPEN && link->back->bye_received && !link->shut && !c->blocked)
+        dti_conn_write(t, c);
+    if (c->fd >= 0)
+        dti_core_closed(&t->core, c->link, NULL);
+}
+
 static void dti_conn_failed(dti_tcp *t, dti_tcp_conn *c, int error) {
-    dti_core_closed(&t->core, c->link, error ? dti_socket_text(error) : NULL);
+    if (error)
+        dti_core_closed(&t->core, c->link, dti_socket_text(error));
+    else
+        dti_conn_ended(t, c);
 }
 
 /* Of this host: the memory goes along with the PROOF. */

@@ -389,7 +389,7 @@ static void dti_conn_ready_shared(dti_tcp *t, dti_tcp_conn *c, int events) {
     dti_conn_take_back(t, c);
     if (c->fd >= 0)
         dti_conn_read_shared(t, c);
-    if (c->fd >= 0 && c->blocked)
+    if (c->fd >= 0 && (c->blocked || over)) /* the other side may wait for our BYE */
         dti_conn_write_shared(t, c);
     if (c->fd >= 0 && over && dti_shm_filled(&c->shm) == 0)
         dti_core_closed(&t->core, c->link, NULL);
