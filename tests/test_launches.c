@@ -41,6 +41,8 @@ TEST(a_row_tells_the_steps_of_a_lane) {
     l.kernel = DTI_K_REDUCE_ROW;
     CHECK(dti_launch_effort(&l, 0, 128).steps == 16);
     CHECK(dti_launch_effort(&l, 0, 128).flops == 20480);
+    l.kernel = DTI_K_REDUCE_COLUMN;
+    CHECK(dti_launch_effort(&l, 0, 128).steps == 256);
     l = (dti_launch){.kernel = DTI_K_MAP1, .items = 1000};
     CHECK(dti_launch_effort(&l, 0, 128).steps == 1);
 }

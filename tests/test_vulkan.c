@@ -971,7 +971,24 @@ static void vulkan_compare_norms(vulkan_rig *rig, uint32_t samples, uint32_t cha
         vulkan_compare(rig, &l, (uint32_t[4]){n, n, 5 * channels, n}, 1e-4);
 }
 
+/* Quarters, whose sums are exact in any order. n results of r elements, along one axis or two. */
+static void vulkan_compare_columns(vulkan_rig *rig, uint32_t n, uint32_t r, uint32_t pieces) {
+    dti_args_reduce a = {.n = n, .r = r, .kept = 4, .scale = 0.5f, .x_offset = 3, .y_offset = 1};
+    const uint32_t dim[6] = {1, 1, 1, n, pieces, r / pieces}, each = r / pieces * n + 2;
+    const uint32_t stride[6] = {0, 0, 0, 1, each, n}; /* a gap of 2 between pieces */
+    memcpy(a.dim, dim, sizeof dim);
+    memcpy(a.x_stride, stride, sizeof stride);
+    dti_launch l = {.kernel = DTI_K_REDUCE_COLUMN, .args_bytes = sizeof a, .items = n};
+    l.args.reduce = a;
+    for (l.spec[0] = 0; l.spec[0] < 3; l.spec[0]++)
+        vulkan_compare(rig, &l, (uint32_t[4]){3 + pieces * each, n + 1}, 0);
+}
+
 static void vulkan_compare_others(vulkan_rig *rig) {
+    vulkan_compare_columns(rig, 13, 100, 1);
+    vulkan_compare_columns(rig, 8, 64, 4);
+    vulkan_compare_columns(rig, 3, 5, 1);
+    vulkan_compare_columns(rig, 130, 1030, 2);
     dti_args_running r = {.n = 9, .keep = 0.5f, .take = 0.25f, .s_offset = 1};
     dti_launch running = {.kernel = DTI_K_RUNNING, .args_bytes = sizeof r, .items = 9};
     running.args.running = r;

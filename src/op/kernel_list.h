@@ -29,6 +29,7 @@
     X(RESIZE_GRAD) \
     X(GEMM) \
     X(REDUCE) \
+    X(REDUCE_COLUMN) \
     X(REDUCE_ROW) \
     X(SOFTMAX) \
     X(SOFTMAX_GRAD) \

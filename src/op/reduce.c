@@ -89,6 +89,8 @@ static void dti_emit_reduce(dti_emit *e, const dti_view *x, unsigned gone) {
     bool rows = kept < DTI_AXES && a.x_stride[DTI_AXES - 1] == 1;
     bool by_group = r >= 64 && (rows || (node->attr.i[1] && n < 64));
     dti_kernel_id kernel = by_group ? DTI_K_REDUCE_ROW : DTI_K_REDUCE;
+    if (!by_group && r >= 64)
+        kernel = DTI_K_REDUCE_COLUMN;
     dti_launch *l = dti_emit_launch(e, kernel, (uint64_t)n, sizeof a);
     l->args.reduce = a;
     l->spec[0] = dti_op_info_of(node->op)->selector;
@@ -454,6 +456,28 @@ static dti_effort dti_reduce_effort(const dti_launch *l, uint32_t variant, uint3
 /* spec0: DTI_R_*; serial over j */
 DTI_KERNEL(REDUCE, reduce, "rw", ITEM, .run = dti_cpu_reduce, .grain = dti_cpu_grain_reduce,
            .effort = dti_reduce_effort);
+
+/* On a device that runs workgroups: invocations of one, for so many results, so many to each. */
+#define DTI_REDUCE_LOCAL 128
+#define DTI_REDUCE_BESIDE 16
+#define DTI_REDUCE_SHARE (DTI_REDUCE_LOCAL / DTI_REDUCE_BESIDE)
+
+static uint64_t dti_reduce_column_invocations(const dti_launch *l, uint32_t variant,
+                                              const uint32_t spec[4]) {
+    (void)variant, (void)spec;
+    return DTI_REDUCE_LOCAL * dti_ceil_div(l->args.reduce.n, DTI_REDUCE_BESIDE);
+}
+
+static dti_effort dti_reduce_column_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
+    const dti_args_reduce *a = &l->args.reduce;
+    (void)variant, (void)local;
+    return (dti_effort){dti_ceil_div(a->r, DTI_REDUCE_SHARE), (uint64_t)a->n * a->r};
+}
+
+/* spec0: DTI_R_*; a workgroup over j of results that lie beside each other */
+DTI_KERNEL(REDUCE_COLUMN, reduce_column, "rw", GROUP, .run = dti_cpu_reduce,
+           .grain = dti_cpu_grain_reduce, .local = {DTI_REDUCE_LOCAL},
+           .invocations = dti_reduce_column_invocations, .effort = dti_reduce_column_effort);
 
 static dti_effort dti_reduce_row_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     (void)variant;

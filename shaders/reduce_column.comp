@@ -1,0 +1,46 @@
+/* y[i] = scale * reduce_j x[i, j]: a workgroup for 16 results beside each other. 8 invocations go
+ * over every 8th j of each, then a tree: the order is that of j alone, whatever the device. */
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "lib/types.glsl"
+#include "lib/fold.glsl"
+
+DTI_PUSH(DTI_ARGS_REDUCE)
+layout(binding = 0) readonly buffer buffer_x { float x[]; };
+layout(binding = 1) writeonly buffer buffer_y { float y[]; };
+
+#include "lib/reduced.glsl"
+
+const uint COLUMNS = 16u, ROWS = 8u;
+shared float parts[COLUMNS * ROWS];
+
+float part_of(uint base, uint row)
+{
+    float value = dti_fold_identity();
+    if (dti_reduced_is_line()) {
+        uint stride = dti_reduced_stride();
+        for (uint j = row; j < args.r; j += ROWS)
+            value = dti_fold(value, x[base + j * stride]);
+    } else {
+        for (uint j = row; j < args.r; j += ROWS)
+            value = dti_fold(value, x[base + dti_reduced_offset(j)]);
+    }
+    return value;
+}
+
+void main()
+{
+    uint first = dti_group() * COLUMNS, lane = gl_LocalInvocationID.x;
+    if (first >= args.n)
+        return;
+    uint row = lane / COLUMNS, i = first + lane % COLUMNS;
+    parts[lane] = part_of(dti_reduced_base(min(i, args.n - 1u)), row);
+    barrier();
+    for (uint s = ROWS / 2u; s > 0u; s >>= 1) {
+        if (row < s)
+            parts[lane] = dti_fold(parts[lane], parts[lane + s * COLUMNS]);
+        barrier();
+    }
+    if (row == 0u && i < args.n)
+        y[args.y_offset + i] = parts[lane] * args.scale;
+}
