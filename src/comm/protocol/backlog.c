@@ -7,9 +7,9 @@
  * A payload is not copied while its operation is under way: its buffer stands. When the operation
  * ends, or a step may write over what it sent, what is not acknowledged is copied: at most `window`
  * chunks a connection, into memory that was taken when the first operation with that peer was
- * posted. If that is full, the operation ends some moments later, when the peer has acknowledged,
- * which it is asked for (PING). Bodies that are small (control, short EAGER) are copied when they
- * go. */
+ * posted. What goes to several peers alike is copied once for all of them. If there is no room, the
+ * operation ends some moments later, when peers have acknowledged, which they are asked for (PING).
+ * Bodies that are small (control, short EAGER) are copied when they go. */
 
 /* ---- memory */
 
@@ -100,6 +100,7 @@ static void dti_backlog_keep(dti_link *link, const dti_frame *frame, const void 
     *kept = (dti_sent_frame){.frame = *frame, .to = b->small_to};
     if (dti_frame_is_payload(frame->type)) {
         kept->flight = link->tx_flight;
+        kept->operation = kept->flight->id;
         kept->step = link->tx_step;
         kept->chunk = link->tx_chunk;
     }
@@ -112,25 +113,42 @@ static void dti_backlog_keep(dti_link *link, const dti_frame *frame, const void 
     kept->to = b->small_to;
 }
 
-/* Copies a payload, so that its operation's memory is not needed any more. False: no room now. */
-static bool dti_backlog_copy(dti_backlog *b, dti_link *link, uint64_t number) {
-    dti_sent_frame *kept = dti_backlog_at(b, number);
-    if (kept->own)
-        return true;
-    kept->chunks = dti_backlog_parts(b, (kept->frame.length + b->part_bytes - 1) / b->part_bytes);
-    if (!kept->chunks)
-        return false;
+static uint32_t dti_backlog_first_part(uint64_t parts) {
     uint32_t at = 0;
-    while (!(kept->chunks >> at & 1))
+    while (!(parts >> at & 1))
         at++;
-    uint8_t *to = b->chunks + (size_t)at * b->part_bytes;
-    memcpy(to, kept->data, kept->frame.length);
+    return at;
+}
+
+/* A payload has `parts` of the keeper's memory from now on, in place of its operation's. */
+static void dti_backlog_keeps(dti_backlog *b, dti_link *link, uint64_t number, dti_backlog *keeper,
+                              uint64_t parts) {
+    dti_sent_frame *kept = dti_backlog_at(b, number);
+    const uint32_t at = dti_backlog_first_part(parts);
+    const uint8_t *data = keeper->chunks + (size_t)at * keeper->part_bytes;
     if (link && link->data_left && link->tx_number == number) /* it is on its way again */
-        link->data = to + (kept->frame.length - link->data_left);
-    b->chunk_used |= kept->chunks;
-    kept->data = to;
+        link->data = data + (kept->frame.length - link->data_left);
+    keeper->chunk_users[at]++;
+    keeper->chunk_used |= parts;
+    kept->keeper = keeper;
+    kept->chunks = parts;
+    kept->data = data;
     kept->own = true;
     kept->flight->unacknowledged--;
+}
+
+/* Copies a payload, so that its operation's memory is not needed any more. False: no room now. */
+static bool dti_backlog_copy(dti_backlog *b, dti_link *link, uint64_t number) {
+    const dti_sent_frame *kept = dti_backlog_at(b, number);
+    if (kept->own)
+        return true;
+    const uint64_t parts =
+        dti_backlog_parts(b, (kept->frame.length + b->part_bytes - 1) / b->part_bytes);
+    if (!parts)
+        return false;
+    memcpy(b->chunks + (size_t)dti_backlog_first_part(parts) * b->part_bytes, kept->data,
+           kept->frame.length);
+    dti_backlog_keeps(b, link, number, b, parts);
     return true;
 }
 
@@ -144,6 +162,7 @@ static void dti_backlog_drop(dti_backlog *b) {
         return;
     if (dti_frame_is_payload(kept->frame.type) && !kept->own)
         kept->flight->unacknowledged--;
-    b->chunk_used &= ~kept->chunks;
+    if (kept->chunks && !--kept->keeper->chunk_users[dti_backlog_first_part(kept->chunks)])
+        kept->keeper->chunk_used &= ~kept->chunks;
     b->small_from = kept->to;
 }

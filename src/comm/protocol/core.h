@@ -65,7 +65,9 @@ typedef struct dti_sent_frame {
     bool whole;      /* of a payload: it was given to the system to the end, once at least */
     bool held;       /* its step is not told so before it is acknowledged or copied */
     uint64_t to;     /* where `small` begins for the next one */
-    uint64_t chunks; /* the bits of `chunk_used` that it has */
+    uint64_t chunks; /* the bits of keeper->chunk_used that it has, maybe with others */
+    struct dti_backlog *keeper;
+    uint64_t operation; /* flight->id */
 } dti_sent_frame;
 
 /* What outlives a connection that breaks: what was sent on it and may have to be sent again. Of
@@ -82,6 +84,8 @@ typedef struct dti_backlog {
     uint64_t small_from, small_to; /* units */
     uint8_t *chunks; /* [window * chunk_bytes], in 64 parts: payloads whose operation is over */
     uint64_t chunk_used;
+    uint16_t
+        chunk_users[64]; /* by the first part: frames, of other connections too, that have it */
     uint32_t part_bytes, held;
     bool opened;        /* there was a connection */
     bool over;          /* and there will be none any more */

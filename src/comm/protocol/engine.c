@@ -209,8 +209,8 @@ static void dti_engine_held(dti_core *core, dti_link *link) {
         dti_sent_frame *kept = dti_backlog_kept(b, n);
         if (!kept || !kept->held)
             continue;
-        if (!dti_backlog_copy(b, link, n)) {
-            dti_link_ask(link);
+        if (!kept->own && !dti_flight_copy(core, kept->flight, b, link, n)) {
+            dti_flight_ask(core);
             return;
         }
         kept->held = false;
@@ -261,8 +261,10 @@ static void dti_engine_frame(dti_core *core, dti_link *link) {
         dti_engine_credit(core, link);
     else if (link->frame.type == DTI_FRAME_PING)
         link->pong_due = true;
-    else if (link->frame.type == DTI_FRAME_PONG)
-        dti_engine_parting(core); /* what is lacking is asked for again */
+    else if (link->frame.type == DTI_FRAME_PONG) { /* what is lacking is asked for again */
+        dti_engine_held(core, link);
+        dti_engine_parting(core);
+    }
 }
 
 /* ---- data coming in */

@@ -393,24 +393,72 @@ static bool dti_flight_pass(dti_core *core, dti_flight *f) {
     return changed;
 }
 
-/* Copies what the operation has sent and its peers may not have. False: there is no room for it
- * before more is acknowledged, which is asked for. */
-static bool dti_flight_part(dti_core *core, dti_flight *f) {
-    for (uint32_t place = 0; f->unacknowledged && place < f->group->size; place++) {
+/* Whether frame `n` is a payload of the operation, and has its memory. */
+static bool dti_flight_has_kept(const dti_flight *f, const dti_backlog *b, uint64_t n) {
+    const dti_sent_frame *kept = dti_backlog_at(b, n);
+    return !(b->bye_sent && n == b->bye_at) && kept->flight == f && !kept->own;
+}
+
+/* The copy that was made of these bytes for another peer; NULL: there is none. */
+static const dti_sent_frame *dti_flight_copied(const dti_core *core, const dti_flight *f,
+                                               uint32_t step, uint32_t chunk) {
+    const uint32_t alike = f->tracks[step].alike, socket = chunk % core->set.sockets;
+    for (uint32_t i = alike; i < f->schedule.step_count; i++) {
+        const dti_schedule_step *s = &f->schedule.steps[i];
+        if (s->kind != DTI_SCHEDULE_SEND || !s->count || f->tracks[i].alike != alike)
+            continue;
+        const dti_backlog *b = &core->peers[f->group->ranks[s->peer]].backs[socket];
+        for (uint64_t n = b->acknowledged; n < b->sent; n++) {
+            const dti_sent_frame *kept = dti_backlog_at(b, n);
+            if (!(b->bye_sent && n == b->bye_at) && kept->operation == f->id && kept->chunks &&
+                kept->step == i && kept->chunk == chunk)
+                return kept;
+        }
+    }
+    return NULL;
+}
+
+/* Copies a frame's bytes, or shares the copy that there is. False: there is no room now. */
+static bool dti_flight_copy(const dti_core *core, const dti_flight *f, dti_backlog *b,
+                            dti_link *link, uint64_t n) {
+    const dti_sent_frame *kept = dti_backlog_at(b, n);
+    const dti_sent_frame *same = dti_flight_copied(core, f, kept->step, kept->chunk);
+    if (!same)
+        return dti_backlog_copy(b, link, n);
+    dti_backlog_keeps(b, link, n, same->keeper, same->chunks);
+    return true;
+}
+
+/* All peers that have not acknowledged all: a copy of what went to several of them lies in the
+ * memory of one. */
+static void dti_flight_ask(dti_core *core) {
+    for (uint32_t r = 0; r < core->set.size; r++)
+        for (uint32_t k = 0; k < core->set.sockets; k++)
+            if (core->peers[r].backs[k].acknowledged < core->peers[r].backs[k].sent)
+                dti_link_ask(core->peers[r].data[k]);
+}
+
+/* False: there is no room. */
+static bool dti_flight_copy_all(dti_core *core, dti_flight *f) {
+    for (uint32_t place = 0; place < f->group->size; place++) {
         dti_peer *p = &core->peers[f->group->ranks[place]];
         if (!(f->peer_state[place] & DTI_PEER_INVOLVED))
             continue;
         for (uint32_t k = 0; k < core->set.sockets; k++) {
             dti_backlog *b = &p->backs[k];
-            for (uint64_t n = b->acknowledged; n < b->sent; n++) {
-                const dti_sent_frame *kept = dti_backlog_kept(b, n);
-                if (!kept || kept->flight != f || kept->own || dti_backlog_copy(b, p->data[k], n))
-                    continue;
-                dti_link_ask(p->data[k]);
-                break;
-            }
+            for (uint64_t n = b->acknowledged; n < b->sent; n++)
+                if (dti_flight_has_kept(f, b, n) && !dti_flight_copy(core, f, b, p->data[k], n))
+                    return false;
         }
     }
+    return true;
+}
+
+/* Copies what the operation has sent and its peers may not have. False: there is no room for it
+ * before more is acknowledged, which is asked for. */
+static bool dti_flight_part(dti_core *core, dti_flight *f) {
+    if (f->unacknowledged && !dti_flight_copy_all(core, f))
+        dti_flight_ask(core);
     if (f->parting != (f->unacknowledged > 0)) {
         f->parting = !f->parting;
         core->parting += f->parting ? 1u : UINT32_MAX;
