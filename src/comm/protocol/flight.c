@@ -395,8 +395,8 @@ static bool dti_flight_pass(dti_core *core, dti_flight *f) {
 
 /* Whether frame `n` is a payload of the operation, and has its memory. */
 static bool dti_flight_has_kept(const dti_flight *f, const dti_backlog *b, uint64_t n) {
-    const dti_sent_frame *kept = dti_backlog_at(b, n);
-    return !(b->bye_sent && n == b->bye_at) && kept->flight == f && !kept->own;
+    const dti_sent_frame *kept = dti_backlog_kept(b, n);
+    return kept && kept->flight == f && !kept->own;
 }
 
 /* The copy that was made of these bytes for another peer; NULL: there is none. */
@@ -409,9 +409,9 @@ static const dti_sent_frame *dti_flight_copied(const dti_core *core, const dti_f
             continue;
         const dti_backlog *b = &core->peers[f->group->ranks[s->peer]].backs[socket];
         for (uint64_t n = b->acknowledged; n < b->sent; n++) {
-            const dti_sent_frame *kept = dti_backlog_at(b, n);
-            if (!(b->bye_sent && n == b->bye_at) && kept->operation == f->id && kept->chunks &&
-                kept->step == i && kept->chunk == chunk)
+            const dti_sent_frame *kept = dti_backlog_kept(b, n);
+            if (kept && kept->operation == f->id && kept->chunks && kept->step == i &&
+                kept->chunk == chunk)
                 return kept;
         }
     }
