@@ -334,6 +334,10 @@ static void section_checks(const char *id) {
         dti_vk_finding f = {0};
         if (!dti_kernel_info_of(s->kernel)->trial)
             continue;
+        if (!dti_vk_fits(r.device, s->kernel, s->variant)) {
+            say("row\tchecks\t%s\t%u\t\t0\t0\tnot for this device: too large", s->name, s->variant);
+            continue;
+        }
         dt_result result = s->variant ? dti_vk_compare(r.device, s->kernel, s->variant, &f)
                                       : check_portable(&r, s, &f);
         check_row(s, s->variant ? "the portable variant" : "the CPU", result, &f, &r.base);

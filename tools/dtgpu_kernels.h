@@ -114,7 +114,7 @@ static void kernels_products(rig *r) {
         for (uint32_t v = 0; v < DTI_VK_VARIANTS_MAX; v++) {
             const product *p = &products[i];
             const dti_vk_shader *s = dti_vk_shader_of(DTI_K_GEMM, v);
-            if (!s || !has_time(0))
+            if (!s || !dti_vk_fits(r->device, DTI_K_GEMM, v) || !has_time(0))
                 continue;
             const double expected = rate[v] > 0 ? product_flops(p) / rate[v] * 1e-6 : 0;
             if (!has_time(3 * expected)) {
@@ -123,8 +123,9 @@ static void kernels_products(rig *r) {
             }
             const double ms = product_ms(r, p, v);
             rate[v] = product_flops(p) / ms * 1e-6;
-            say("row\tgemm\t%u x %u x %u, %u times\t%s\t%s\t%s\t%.4f\t%.1f\t%.1f", p->m, p->n, p->k,
-                p->batch, p->what, s->name, p->layout, ms, rate[v], share(rate[v], peak_gflops));
+            say("row\tgemm\t%u x %u x %u, %u times\t%s\t%s %u\t%s\t%.4f\t%.1f\t%.1f", p->m, p->n,
+                p->k, p->batch, p->what, s->name, v, p->layout, ms, rate[v],
+                share(rate[v], peak_gflops));
         }
     if (left_out)
         say("note\t%d products were left out: they would have taken too long", left_out);

@@ -106,6 +106,8 @@ typedef struct dti_kernel_info {
     uint64_t (*invocations)(const dti_launch *launch, uint32_t variant, const uint32_t spec[4]);
     /* local: invocations of a workgroup. NULL: a step and an operation for each item. */
     dti_effort (*effort)(const dti_launch *launch, uint32_t variant, uint32_t local);
+    /* Whether a device has the invocations and shared memory that a variant takes. NULL: all. */
+    bool (*fits)(uint32_t variant, const dti_grid_device *device);
     /* Launches that compare its variants with the portable one (trial.h), by number: small, ragged,
      * every layout; false: there are no more. A variant of a kernel without any is not used. */
     bool (*trial)(uint32_t number, dti_trial *trial);

@@ -159,4 +159,5 @@ DTI_KERNEL(GEMM, gemm, "rrwr", ITEM, .run = dti_cpu_gemm, .halves = true,
            .scratch_bytes = dti_cpu_scratch_gemm, .takes = dti_product_takes,
            .put_mask = dti_gemm_put_mask, .local = {64, 128, 128, 256, 256, 256},
            .variant = dti_gemm_variant, .tile = dti_gemm_tile_spec,
-           .invocations = dti_gemm_invocations, .effort = dti_gemm_effort, .trial = dti_gemm_trial);
+           .invocations = dti_gemm_invocations, .effort = dti_gemm_effort, .trial = dti_gemm_trial,
+           .fits = dti_gemm_fits);

@@ -162,6 +162,8 @@ static dti_vk_found dti_vk_cache_find(const void *blob, size_t blob_bytes,
 static size_t dti_vk_cache_pack(const dti_vk_identity *identity, const void *data, size_t bytes,
                                 void *out);
 
+static dti_grid_device dti_vk_grid_device(const dti_vk_device *device);
+
 /* ---- qualify.c */
 /* How a variant compares with the portable one: of what is not `same`, the trial, the word of the
  * memory and its bits. */

@@ -50,6 +50,14 @@ static dt_result dti_vk_compare_all(dti_vk_device *device, const dti_trials *tri
     return result;
 }
 
+/* Whether it may be run here at all; whether that would be fast is another question. */
+static bool dti_vk_fits(const dti_vk_device *device, uint32_t kernel, uint32_t variant) {
+    const dti_kernel_info *info = dti_kernel_info_of(kernel);
+    dti_grid_device grid = dti_vk_grid_device(device);
+    grid.fast_shared = true;
+    return !info->fits || info->fits(variant, &grid);
+}
+
 static dt_result dti_vk_compare(dti_vk_device *device, uint32_t kernel, uint32_t variant,
                                 dti_vk_finding *finding) {
     dti_base *base = device->head.base;
