@@ -148,7 +148,9 @@ static void proc_reach(proc *p, int stage) {
 
 static void proc_main(proc *p) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    signal(SIGPIPE, SIG_DFL); /* whatever the shell does: it would end us */
+    /* Whatever the shell does: what the library must not raise ends us. */
+    signal(SIGPIPE, SIG_DFL);
+    signal(SIGXFSZ, SIG_DFL);
     p->m = (mate){.all = &p->crew, .rank = p->index, .size = p->all->desc.world_size};
     p->m.random = (uint64_t)(p->index + 1) * 7919;
     p->all->run(p);
