@@ -270,4 +270,81 @@ TEST(a_step_on_vulkan_is_one_submission_and_records_nothing) {
         CHECK(!dt_program_wait(c.program, NULL));
     dt_ctx_destroy(c.ctx);
 }
+
+/* A linear layer's step on a device of a given speed; 0: its own. */
+static bool heavy_open(ahead_case *c, const dt_ctx_desc *ctx, int batch, int wide, double speed) {
+    dt_graph *g;
+    const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 0.1};
+    *c = (ahead_case){0};
+    if (dt_ctx_create(ctx, &c->ctx) || dt_graph_create(c->ctx, &g))
+        return false;
+    c->x = dt_input(g, "x", DT_F32, dt_dims(wide));
+    c->y = dt_nn_linear(dt_relu(dt_nn_linear(c->x, "a", wide)), "b", wide);
+    const dt_program_desc p = {
+        .loss = dt_mean_loss(dt_mul(c->y, c->y)), .batch = batch, .optim = &sgd};
+    if (dt_store_create(g, &(dt_store_desc){.device = "vulkan"}, &c->store))
+        return false;
+    if (speed > 0)
+        ((dti_vk_device *)c->store->device)->flops_per_ms = speed;
+    if (dt_program_create(c->store, &p, &c->program))
+        return false;
+    float *x = calloc((size_t)(batch * wide), sizeof *x);
+    for (int i = 0; i < batch * wide; i++)
+        x[i] = (float)(i % 13) * 0.25f - 1.0f;
+    dt_result result = dt_program_write(c->program, c->x, x, (size_t)(batch * wide) * sizeof *x);
+    free(x);
+    return !result;
+}
+
+static double heavy_ms(const dt_program *p, double *most, int *sliced) {
+    const dti_vk_exec *e = (const dti_vk_exec *)p->now->exec;
+    double sum = 0;
+    for (uint32_t i = 0; i < e->work_count; i++) {
+        sum += e->work[i].ms;
+        *sliced += e->work[i].slices > 1;
+        if (e->work[i].slices)
+            *most = DTI_MAX(*most, e->work[i].ms / e->work[i].slices);
+    }
+    return sum;
+}
+
+TEST(a_step_of_many_seconds_is_many_submissions_of_half_a_second_at_most) {
+    ahead_case c;
+    double most = 0;
+    int sliced = 0;
+    const dt_vulkan_desc vulkan = stub_vulkan();
+    stub.type = DTI_VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU;
+    const bool open = heavy_open(&c, &(dt_ctx_desc){.vulkan = &vulkan}, 256, 256, 1.5e4);
+    stub.type = DTI_VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU;
+    REQUIRE(open);
+    const double ms = heavy_ms(c.program, &most, &sliced);
+    CHECK(ms > 10000 && sliced && most <= DTI_VK_SUBMISSION_MS);
+    memset(stub.calls, 0, sizeof stub.calls);
+    CHECK(!dt_program_run(c.program, NULL, NULL));
+    CHECK((double)stub.calls[STUB_QueueSubmit] >= ms / DTI_VK_SUBMISSION_MS);
+    CHECK((double)stub.calls[STUB_QueueSubmit] <= 2 * ms / DTI_VK_SUBMISSION_MS + 2);
+    CHECK(stub.calls[STUB_ResetFences] == 1);
+    dt_ctx_destroy(c.ctx);
+}
+
+TEST(a_step_cut_into_submissions_and_slices_gives_the_same_bits) {
+    uint64_t want = 0, hash = 0;
+    if (!ahead_has_vulkan())
+        SKIP("no Vulkan device");
+    for (int i = 0; i < 3; i++) {
+        static const double speeds[] = {0, 300, 5};
+        ahead_case c;
+        double most = 0;
+        int sliced = 0;
+        const dt_ctx_desc ctx = {.logger = {vulkan_listen, &c.log}, .validation = i == 1};
+        REQUIRE(heavy_open(&c, &ctx, 24, 96, speeds[i]));
+        CHECK(heavy_ms(c.program, &most, &sliced) > 4 * DTI_VK_SUBMISSION_MS || i == 0);
+        CHECK((sliced > 0) == (i > 1));
+        CHECK(!dt_program_run(c.program, NULL, NULL) && !dt_program_run(c.program, NULL, NULL));
+        CHECK(!dt_store_state_hash(c.store, &hash) && (i == 0 || hash == want));
+        want = hash;
+        CHECK(!c.log.validation);
+        dt_ctx_destroy(c.ctx);
+    }
+}
 #endif

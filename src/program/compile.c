@@ -143,6 +143,11 @@ static void dti_turn_bind_arenas(const dt_program *p, dti_turn *t) {
         t->memories[DTI_ARENAS + i] = p->lent[i] ? p->lent[i] : t->memories[DTI_ARENA_PARAM];
 }
 
+/* What dt_program_run starts; replicas and assemblies go by segments. */
+static uint32_t dti_program_whole(const dti_code *code) {
+    return code->piece_count || code->joint ? 0 : code->weigh_segment;
+}
+
 static dt_result dti_turn_exec(dt_program *p, dti_turn *t) {
     dti_turn_bind_arenas(p, t);
     t->exec_desc = (dti_exec_desc){.label = p->code->label,
@@ -154,6 +159,7 @@ static dt_result dti_turn_exec(dt_program *p, dti_turn *t) {
                                    .launch_count = p->code->list.launch_count,
                                    .segments = p->code->segments,
                                    .segment_count = p->code->segment_count,
+                                   .whole = dti_program_whole(p->code),
                                    .in = DTI_ARENA_IN,
                                    .out = DTI_ARENA_OUT,
                                    .exchange = DTI_ARENA_GRADIENT};

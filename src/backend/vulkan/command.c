@@ -1,6 +1,7 @@
 /* Command buffers, barriers, submission and waiting on the device's single queue. Only global
  * memory barriers are used: drivers act on stages, and one arena holds nearly everything. Waiting
- * sleeps on a fence; a spinning thread would take the core of a software driver. */
+ * looks at the fence for a moment and then sleeps; on a software driver it sleeps at once, since a
+ * spinning thread would take its core. */
 
 #ifndef DT_NO_VULKAN
 
@@ -144,8 +145,10 @@ static dt_result dti_vk_submit(dti_vk_device *device, const dti_VkCommandBuffer 
         .commandBufferCount = count,
         .pCommandBuffers = commands,
     };
-    dt_result result = dti_vk_check(device, device->vk.ResetFences(device->handle, 1, &fence),
-                                    "resetting a fence");
+    dt_result result = fence
+                           ? dti_vk_check(device, device->vk.ResetFences(device->handle, 1, &fence),
+                                          "resetting a fence")
+                           : DT_OK;
     if (!result)
         result = dti_vk_queue_submit(device, count > 0, &info, fence);
     if (!result)
@@ -153,9 +156,21 @@ static dt_result dti_vk_submit(dti_vk_device *device, const dti_VkCommandBuffer 
     return result;
 }
 
+/* On hardware a look costs less than to be woken, and a short step has ended soon. */
+static dti_VkResult dti_vk_fence_poll(dti_vk_device *device, dti_VkFence fence) {
+    const uint64_t end = dti_now_ns() + DTI_VK_POLL_NS;
+    dti_VkResult result = DTI_VK_NOT_READY;
+    while (device->head.info.kind != DT_DEVICE_SOFTWARE && result == DTI_VK_NOT_READY &&
+           dti_now_ns() < end)
+        result = device->vk.GetFenceStatus(device->handle, fence);
+    return result;
+}
+
 static dt_result dti_vk_fence_wait(dti_vk_device *device, dti_VkFence fence) {
     const uint64_t second = 1000000000;
-    dti_VkResult result;
+    dti_VkResult result = dti_vk_fence_poll(device, fence);
+    if (result != DTI_VK_NOT_READY)
+        return dti_vk_check(device, result, "waiting");
     do
         result = device->vk.WaitForFences(device->handle, 1, &fence, DTI_VK_TRUE, second);
     while (result == DTI_VK_TIMEOUT);

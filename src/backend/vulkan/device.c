@@ -313,7 +313,17 @@ static bool dti_vk_is_unified(const dti_vk_device *device) {
     return false;
 }
 
+/* A few hundredths of what such devices promise; submissions are cut by it (exec.c). */
+static double dti_vk_flops_per_ms(dt_device_kind kind) {
+    switch (kind) {
+    case DT_DEVICE_DISCRETE: return 4e8;
+    case DT_DEVICE_SOFTWARE: return 2e6;
+    default: return 4e7;
+    }
+}
+
 static void dti_vk_device_measure(dti_vk_device *device) {
+    device->flops_per_ms = dti_vk_flops_per_ms(device->head.info.kind);
     dti_vk_instance *in = device->instance;
     dti_VkPhysicalDeviceMaintenance3Properties most = {
         .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES};

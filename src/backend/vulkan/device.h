@@ -7,7 +7,13 @@
 #define DTI_VK_1_2 (1u << 22 | 2u << 12)
 #define DTI_VK_DEVICES_MAX 16
 #define DTI_VK_STAGING_BYTES (4u << 20) /* of blocking copies: large enough to hide the submit */
-#define DTI_VK_GROUPS_MAX 65535u        /* per axis; the portable core's limit, used everywhere */
+#define DTI_VK_POLL_NS 50000            /* before sleeping: to be woken takes as long */
+/* The most that one submission keeps a device busy, by the estimate: drivers take a device for hung
+ * after 2 s, and an estimate may be wrong by a factor. */
+#define DTI_VK_SUBMISSION_MS 500.0
+#define DTI_VK_STEP_MS 0.001      /* a pass of an inner loop that waits for memory, at most */
+#define DTI_VK_SLICED 0x80000000u /* in a variant: several dispatches share the workgroups */
+#define DTI_VK_GROUPS_MAX 65535u  /* per axis; the portable core's limit, used everywhere */
 
 typedef struct dti_vk_device dti_vk_device;
 
@@ -86,6 +92,7 @@ struct dti_vk_device {
     bool software; /* all memory is host memory: arenas are mapped too */
     bool unified;  /* IN, OUT and EXCHANGE are one mapped buffer */
     bool lost;
+    double flops_per_ms; /* that it makes at least, of kernels that fill it badly */
     uint64_t bytes, alloc_calls;
     uint64_t submitted, finished; /* submission numbers; the queue finishes in order */
 

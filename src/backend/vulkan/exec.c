@@ -1,8 +1,11 @@
 /* A program's launches on Vulkan. At creation every launch gets its pipeline, its descriptor set
  * (shared with launches that bind the same ranges) and its workgroups, and every segment is
- * recorded into one command buffer: upload and put, dispatches with the barriers that hazards ask
- * for, download and fetch. A run only submits; each start has a fence of its own, so several may be
- * under way. Refuses a launch whose operand is larger than the device can bind.
+ * recorded: upload and put, dispatches with the barriers that hazards ask for, download and fetch.
+ * So is a whole step, with one upload and one download. A recording ends where its work, by an
+ * estimate, would keep the device busy for so long that its driver takes it for hung; the rest is
+ * another submission, and a launch that is longer by itself is several dispatches. A run only
+ * submits; each start has a fence of its own, so several may be under way. Refuses a launch whose
+ * operand is larger than the device can bind.
  *
  * Faults are searched with the same sets and pipelines: launch by launch, a SCAN of what it
  * wrote. That needs sets of its own, made at creation, and records into a command buffer that is
@@ -16,6 +19,8 @@ typedef struct dti_vk_work {
     dti_VkPipeline pipeline; /* NULL: nothing to do */
     uint32_t set;            /* index of the exec's sets */
     uint32_t x, y;           /* workgroups */
+    uint32_t slices;         /* dispatches that share them */
+    double ms;               /* by the estimate, of all */
     uint32_t scan_first, scan_count;
     uint32_t args_bytes;
     dti_args args;
@@ -24,6 +29,11 @@ typedef struct dti_vk_work {
 typedef struct dti_vk_scan {
     uint32_t set, words;
 } dti_vk_scan;
+
+/* The command buffers of some segments. */
+typedef struct dti_vk_take {
+    uint32_t first, count;
+} dti_vk_take;
 
 /* What a descriptor set binds; sets with equal keys are one set. */
 typedef struct dti_vk_key {
@@ -48,7 +58,9 @@ typedef struct dti_vk_exec {
     dti_VkPipeline scan_pipeline;
     dti_VkDescriptorPool pool;
     dti_VkDescriptorSet *sets;
-    dti_VkCommandBuffer *commands; /* one per segment, and one more for the fault search */
+    dti_VkCommandBuffer *commands; /* the first is for the fault search */
+    uint32_t command_count, whole; /* segments of a whole step; 0: it is not recorded */
+    dti_vk_take *takes;            /* of each segment, and behind them of the whole step */
     dti_vk_run_state *runs;        /* by first segment */
 } dti_vk_exec;
 
@@ -148,6 +160,24 @@ static void dti_vk_fold(uint64_t groups, uint32_t *x, uint32_t *y) {
     *x = *y ? (uint32_t)((groups + *y - 1) / *y) : 0;
 }
 
+/* A portable kernel with a count of its own shares its tiles out over all workgroups: it has to see
+ * them all. */
+static bool dti_vk_can_slice(uint32_t kernel, uint32_t variant) {
+    return variant || !dti_kernel_info_of(kernel)->invocations;
+}
+
+static void dti_vk_estimate(const dti_vk_exec *e, const dti_launch *launch, uint32_t variant,
+                            uint32_t local, dti_vk_work *work) {
+    const dti_effort effort = dti_launch_effort(launch, variant, local);
+    const double lane = (double)effort.steps * DTI_VK_STEP_MS;
+    work->ms = DTI_MAX((double)effort.flops / e->device->flops_per_ms, lane);
+    const uint32_t most = work->y > 1 ? work->y : work->x; /* a fold is cut between its rows */
+    const double slices = work->ms / DTI_VK_SUBMISSION_MS + 1.0;
+    work->slices = work->x ? 1 : 0;
+    if (dti_vk_can_slice(launch->kernel, variant) && slices >= 2.0)
+        work->slices = slices < (double)most ? (uint32_t)slices : DTI_MAX(most, 1u);
+}
+
 static dt_result dti_vk_add_work(dti_vk_build *b, uint32_t number) {
     dti_vk_exec *e = b->exec;
     const dti_launch *launch = &b->desc->launches[number];
@@ -168,6 +198,9 @@ static dt_result dti_vk_add_work(dti_vk_build *b, uint32_t number) {
     work->args_bytes = launch->args_bytes;
     dti_vk_fold(dti_vk_groups_of(launch, spec, variant, local), &work->x, &work->y);
     dti_vk_add_scans(b, launch, work);
+    dti_vk_estimate(e, launch, variant, local, work);
+    if (work->slices > 1)
+        variant |= DTI_VK_SLICED;
     return dti_vk_pipeline_get(e->device, launch->kernel, variant, spec, &work->pipeline);
 }
 
@@ -253,9 +286,8 @@ static dt_result dti_vk_make_sets(dti_vk_build *b) {
 
 /* ---- Recording ------------------------------------------------------------------------------- */
 
-static void dti_vk_dispatch(const dti_vk_exec *e, dti_VkCommandBuffer command,
-                            dti_VkPipeline pipeline, uint32_t set, const void *args,
-                            uint32_t args_bytes, uint32_t x, uint32_t y) {
+static void dti_vk_bind(const dti_vk_exec *e, dti_VkCommandBuffer command, dti_VkPipeline pipeline,
+                        uint32_t set, const void *args, uint32_t args_bytes) {
     const dti_vk_device_functions *vk = &e->device->vk;
     vk->CmdBindPipeline(command, DTI_VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
     vk->CmdBindDescriptorSets(command, DTI_VK_PIPELINE_BIND_POINT_COMPUTE, e->device->layout, 0, 1,
@@ -263,27 +295,94 @@ static void dti_vk_dispatch(const dti_vk_exec *e, dti_VkCommandBuffer command,
     if (args_bytes)
         vk->CmdPushConstants(command, e->device->layout, DTI_VK_SHADER_STAGE_COMPUTE_BIT, 0,
                              args_bytes, args);
-    vk->CmdDispatch(command, x, y, 1);
+}
+
+static void dti_vk_record_slice(const dti_vk_exec *e, dti_VkCommandBuffer command,
+                                const dti_vk_work *work, uint32_t slice) {
+    const dti_vk_device_functions *vk = &e->device->vk;
+    dti_vk_bind(e, command, work->pipeline, work->set, &work->args, work->args_bytes);
+    if (work->slices == 1) {
+        vk->CmdDispatch(command, work->x, work->y, 1);
+        return;
+    }
+    const uint64_t all = work->y > 1 ? work->y : work->x;
+    const uint32_t begin = (uint32_t)(all * slice / work->slices);
+    const uint32_t count = (uint32_t)(all * (slice + 1) / work->slices) - begin;
+    if (work->y > 1)
+        vk->CmdDispatchBase(command, 0, begin, 0, work->x, count, 1);
+    else
+        vk->CmdDispatchBase(command, begin, 0, 0, count, 1, 1);
 }
 
 static void dti_vk_record_work(const dti_vk_exec *e, dti_VkCommandBuffer command, uint32_t number) {
-    const dti_vk_work *work = &e->work[number];
-    dti_vk_dispatch(e, command, work->pipeline, work->set, &work->args, work->args_bytes, work->x,
-                    work->y);
+    for (uint32_t i = 0; i < e->work[number].slices; i++)
+        dti_vk_record_slice(e, command, &e->work[number], i);
 }
 
-static void dti_vk_record_launches(const dti_vk_build *b, dti_VkCommandBuffer command,
-                                   const dti_segment *segment) {
-    dti_vk_exec *e = b->exec;
-    dti_vk_hazard hazard = {0};
-    for (uint32_t i = segment->first; i < segment->first + segment->count; i++) {
-        dti_vk_access accesses[DTI_BINDINGS_MAX];
-        if (!e->work[i].x)
-            continue;
-        uint32_t count = dti_vk_accesses_of(&b->desc->launches[i], b->desc->places, accesses);
-        if (dti_vk_hazard_add(&hazard, accesses, count))
-            dti_vk_barrier_compute(e->device, command);
-        dti_vk_record_work(e, command, i);
+/* Command buffers as they are filled, one after the other. */
+typedef struct dti_vk_reel {
+    const dti_vk_build *build;
+    dti_VkCommandBuffer *command; /* the one now */
+    uint32_t count;               /* so far */
+    double ms;                    /* of the one now */
+    dti_vk_hazard hazard;
+    dt_result result;
+} dti_vk_reel;
+
+/* Whether so much more would be too much for one submission. */
+static bool dti_vk_reel_turns(dti_vk_reel *r, double ms) {
+    const bool turns = r->ms > 0.0 && r->ms + ms > DTI_VK_SUBMISSION_MS;
+    r->ms = turns ? ms : r->ms + ms;
+    r->count += turns;
+    return turns;
+}
+
+/* How many command buffers these segments take. */
+static uint32_t dti_vk_reel_length(const dti_vk_build *b, uint32_t first, uint32_t count) {
+    dti_vk_reel r = {.count = 1};
+    for (uint32_t s = first; s < first + count; s++) {
+        const dti_segment *segment = &b->desc->segments[s];
+        for (uint32_t i = segment->first; i < segment->first + segment->count; i++) {
+            const dti_vk_work *work = &b->exec->work[i];
+            for (uint32_t k = 0; k < work->slices; k++)
+                dti_vk_reel_turns(&r, work->ms / work->slices);
+        }
+    }
+    return r.count;
+}
+
+/* The barrier orders what comes after whatever ran before it, in this submission or an earlier one:
+ * hazards are tracked from there on. */
+static void dti_vk_reel_begin(dti_vk_reel *r) {
+    dti_vk_device *device = r->build->exec->device;
+    if (!r->result)
+        r->result = dti_vk_command_begin(device, *r->command);
+    if (!r->result)
+        dti_vk_barrier_all(device, *r->command);
+    r->hazard.count = 0;
+}
+
+static void dti_vk_reel_next(dti_vk_reel *r) {
+    if (!r->result)
+        r->result = dti_vk_command_end(r->build->exec->device, *r->command);
+    r->command++;
+    dti_vk_reel_begin(r);
+}
+
+static void dti_vk_record_launch(dti_vk_reel *r, uint32_t number) {
+    const dti_vk_build *b = r->build;
+    const dti_vk_work *work = &b->exec->work[number];
+    dti_vk_access accesses[DTI_BINDINGS_MAX];
+    for (uint32_t i = 0; i < work->slices && !r->result; i++) {
+        if (dti_vk_reel_turns(r, work->ms / work->slices))
+            dti_vk_reel_next(r);
+        if (i == 0) {
+            uint32_t n = dti_vk_accesses_of(&b->desc->launches[number], b->desc->places, accesses);
+            if (dti_vk_hazard_add(&r->hazard, accesses, n))
+                dti_vk_barrier_compute(b->exec->device, *r->command);
+        }
+        if (!r->result)
+            dti_vk_record_slice(b->exec, *r->command, work, i);
     }
 }
 
@@ -291,9 +390,9 @@ static bool dti_vk_fetches(const dti_segment *segment) {
     return segment->fetch.count && segment->fetch.bytes;
 }
 
-/* What the segment takes from the host's sides. Where these are the arenas themselves, the submit
- * makes the host's writes visible. */
-static void dti_vk_record_upload(const dti_vk_build *b, dti_VkCommandBuffer command,
+/* What segments take from the host's sides. Where these are the arenas themselves, the submit makes
+ * the host's writes visible. */
+static bool dti_vk_record_upload(const dti_vk_build *b, dti_VkCommandBuffer command,
                                  const dti_segment *segment) {
     dti_vk_device *device = b->exec->device;
     const dti_vk_memory *in = dti_vk_memory_of(b, b->desc->in);
@@ -308,55 +407,84 @@ static void dti_vk_record_upload(const dti_vk_build *b, dti_VkCommandBuffer comm
         dti_vk_copy(device, command, &m->staging, put->offset, &m->buffer, put->offset, put->bytes);
         copied = true;
     }
-    if (copied)
-        dti_vk_barrier_all(device, command);
+    return copied;
 }
 
-/* What the segment gives to the host's sides. */
+/* What segments give to the host's sides: one range of OUT that has all of theirs, since a later
+ * one's are not before an earlier one's launches. */
 static void dti_vk_record_download(const dti_vk_build *b, dti_VkCommandBuffer command,
-                                   const dti_segment *segment) {
+                                   const dti_segment *segments, uint32_t count) {
     dti_vk_device *device = b->exec->device;
     const dti_vk_memory *out = b->exec->out;
-    const dti_range *down = &segment->download;
-    const bool download = down->bytes && out->staging.handle;
-    const bool fetch =
-        dti_vk_fetches(segment) && dti_vk_memory_of(b, b->desc->exchange)->staging.handle;
+    uint64_t begin = UINT64_MAX, end = 0;
+    bool fetch = false;
+    for (uint32_t i = 0; i < count; i++) {
+        const dti_range *down = &segments[i].download;
+        begin = down->bytes ? DTI_MIN(begin, down->offset) : begin;
+        end = down->bytes ? DTI_MAX(end, down->offset + down->bytes) : end;
+        fetch = fetch || (dti_vk_fetches(&segments[i]) &&
+                          dti_vk_memory_of(b, b->desc->exchange)->staging.handle);
+    }
+    const bool download = begin < end && out->staging.handle;
     if (download || fetch)
         dti_vk_barrier_all(device, command);
     if (download)
-        dti_vk_copy(device, command, &out->buffer, down->offset, &out->staging, down->offset,
-                    down->bytes);
-    if (fetch) {
+        dti_vk_copy(device, command, &out->buffer, begin, &out->staging, begin, end - begin);
+    for (uint32_t i = 0; i < count && fetch; i++) {
         const dti_vk_memory *m = dti_vk_memory_of(b, b->desc->exchange);
-        dti_vk_copy_fetch(device, command, &m->buffer, &m->staging, &segment->fetch);
+        if (dti_vk_fetches(&segments[i]))
+            dti_vk_copy_fetch(device, command, &m->buffer, &m->staging, &segments[i].fetch);
     }
 }
 
-/* The barrier at the start orders this segment after whatever ran before it, in this submission or
- * an earlier one: hazards are tracked inside a segment only. The one at the end lets the host read
- * once it has seen the fence, also while later segments run. */
-static dt_result dti_vk_record_segment(const dti_vk_build *b, uint32_t number) {
+/* The barrier at the end lets the host read once it has seen the fence, also while later segments
+ * run. */
+static dt_result dti_vk_record_take(const dti_vk_build *b, const dti_vk_take *take, uint32_t first,
+                                    uint32_t count) {
+    const dti_segment *segments = &b->desc->segments[first];
     dti_vk_device *device = b->exec->device;
-    const dti_segment *segment = &b->desc->segments[number];
-    dti_VkCommandBuffer command = b->exec->commands[number];
-    dt_result result = dti_vk_command_begin(device, command);
-    if (result)
-        return result;
-    dti_vk_barrier_all(device, command);
-    dti_vk_record_upload(b, command, segment);
-    dti_vk_record_launches(b, command, segment);
-    dti_vk_record_download(b, command, segment);
-    dti_vk_barrier_host(device, command);
-    return dti_vk_command_end(device, command);
+    dti_vk_reel reel = {.build = b, .command = &b->exec->commands[take->first]};
+    bool copied = false;
+    dti_vk_reel_begin(&reel);
+    for (uint32_t i = 0; i < count && !reel.result; i++)
+        copied = dti_vk_record_upload(b, *reel.command, &segments[i]) || copied;
+    if (copied)
+        dti_vk_barrier_all(device, *reel.command);
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t k = 0; k < segments[i].count; k++)
+            dti_vk_record_launch(&reel, segments[i].first + k);
+    if (reel.result)
+        return reel.result;
+    dti_vk_record_download(b, *reel.command, segments, count);
+    dti_vk_barrier_host(device, *reel.command);
+    return dti_vk_command_end(device, *reel.command);
 }
 
-static dt_result dti_vk_record_all(const dti_vk_build *b) {
+static dt_result dti_vk_plan_takes(dti_vk_build *b) {
     dti_vk_exec *e = b->exec;
-    dt_result result = dti_vk_command_create(e->device, e->segment_count + 1, e->commands);
+    e->command_count = 1;
+    for (uint32_t i = 0; i <= e->segment_count; i++) {
+        const bool whole = i == e->segment_count;
+        const uint32_t count = whole ? e->whole : 1;
+        e->takes[i].first = e->command_count;
+        e->takes[i].count = count ? dti_vk_reel_length(b, whole ? 0 : i, count) : 0;
+        e->command_count += e->takes[i].count;
+    }
+    e->commands = dti_alloc_array(e->device->head.base, e->command_count, sizeof *e->commands);
+    if (!e->commands)
+        return DT_ERROR_MEMORY;
+    return dti_vk_command_create(e->device, e->command_count, e->commands);
+}
+
+static dt_result dti_vk_record_all(dti_vk_build *b) {
+    dti_vk_exec *e = b->exec;
+    dt_result result = dti_vk_plan_takes(b);
     for (uint32_t i = 0; i < e->segment_count && !result; i++)
         result = dti_vk_fence_create(e->device, &e->runs[i].fence);
     for (uint32_t i = 0; i < e->segment_count && !result; i++)
-        result = dti_vk_record_segment(b, i);
+        result = dti_vk_record_take(b, &e->takes[i], i, 1);
+    if (!result && e->whole)
+        result = dti_vk_record_take(b, &e->takes[e->segment_count], 0, e->whole);
     return result;
 }
 
@@ -394,6 +522,7 @@ static dt_result dti_vk_check_desc(dti_vk_device *device, const dti_exec_desc *d
     bool good = desc->in < desc->memory_count && desc->out < desc->memory_count;
     good = good && dti_vk_range_fits(desc->memories[desc->in], &step) &&
            dti_vk_range_fits(desc->memories[desc->out], &status);
+    good = good && desc->whole <= desc->segment_count;
     for (uint32_t i = 0; i < desc->segment_count && good; i++) {
         const dti_segment *s = &desc->segments[i];
         good = s->first <= desc->launch_count && s->count <= desc->launch_count - s->first &&
@@ -421,9 +550,8 @@ static bool dti_vk_reserve(dti_vk_build *b) {
     e->scans = e->work ? dti_alloc_array(base, most * DTI_BINDINGS_MAX, sizeof *e->scans) : NULL;
     b->keys =
         e->scans ? dti_alloc_array(base, most * (1 + DTI_BINDINGS_MAX), sizeof *b->keys) : NULL;
-    e->commands =
-        b->keys ? dti_alloc_array(base, e->segment_count + 1u, sizeof *e->commands) : NULL;
-    e->runs = e->commands ? dti_alloc_array(base, e->segment_count + 1u, sizeof *e->runs) : NULL;
+    e->takes = b->keys ? dti_alloc_array(base, e->segment_count + 1u, sizeof *e->takes) : NULL;
+    e->runs = e->takes ? dti_alloc_array(base, e->segment_count + 1u, sizeof *e->runs) : NULL;
     return e->runs != NULL;
 }
 
@@ -443,6 +571,7 @@ static dt_result dti_vk_exec_create(dti_device *head, const dti_exec_desc *desc,
     e->out = (dti_vk_memory *)desc->memories[desc->out];
     e->work_count = desc->launch_count;
     e->segment_count = desc->segment_count;
+    e->whole = desc->whole;
     result = dti_vk_reserve(&build) ? dti_vk_add_all(&build) : DT_ERROR_MEMORY;
     if (!result)
         result = dti_vk_make_sets(&build);
@@ -466,8 +595,7 @@ static void dti_vk_exec_release(dti_vk_exec *e) {
         device->vk.DestroyFence(device->handle, e->runs[i].fence, NULL);
     }
     if (e->commands)
-        device->vk.FreeCommandBuffers(device->handle, device->pool, e->segment_count + 1,
-                                      e->commands);
+        device->vk.FreeCommandBuffers(device->handle, device->pool, e->command_count, e->commands);
     device->vk.DestroyDescriptorPool(device->handle, e->pool, NULL);
 }
 
@@ -480,6 +608,7 @@ static void dti_vk_exec_destroy(dti_exec *exec) {
     if (!dti_forked(base))
         dti_vk_exec_release(e);
     dti_free(base, e->runs);
+    dti_free(base, e->takes);
     dti_free(base, e->commands);
     dti_free(base, e->sets);
     dti_free(base, e->scans);
@@ -549,6 +678,19 @@ static dt_result dti_vk_check_idle(dti_vk_exec *e, uint32_t first, uint32_t coun
     return result;
 }
 
+/* The fence is the last submission's: a queue's earlier ones have ended then too. */
+static dt_result dti_vk_submit_takes(const dti_vk_exec *e, uint32_t first, uint32_t count,
+                                     dti_VkFence fence) {
+    const bool whole = count == e->whole && first == 0;
+    const dti_vk_take *from = &e->takes[whole ? e->segment_count : first];
+    const dti_vk_take *last = whole ? from : from + count - 1;
+    const uint32_t end = last->first + last->count;
+    dt_result result = DT_OK;
+    for (uint32_t at = from->first; at < end && !result; at++)
+        result = dti_vk_submit(e->device, &e->commands[at], 1, at + 1 == end ? fence : NULL);
+    return result;
+}
+
 static dt_result dti_vk_exec_start(dti_exec *exec, uint32_t first, uint32_t count) {
     dti_vk_exec *e = (dti_vk_exec *)exec;
     if (first > e->segment_count || count > e->segment_count - first)
@@ -559,7 +701,7 @@ static dt_result dti_vk_exec_start(dti_exec *exec, uint32_t first, uint32_t coun
     if (result || !count)
         return result;
     dti_vk_run_state *run = &e->runs[first];
-    result = dti_vk_submit(e->device, &e->commands[first], count, run->fence);
+    result = dti_vk_submit_takes(e, first, count, run->fence);
     if (result)
         return result;
     run->number = e->device->submitted;
@@ -576,13 +718,14 @@ static void dti_vk_record_scan(const dti_vk_exec *e, dti_VkCommandBuffer command
     dti_args_scan args = {.n = scan->words, .code = number};
     uint32_t x, y;
     dti_vk_fold(dti_ceil_div(scan->words, dti_vk_local_of(e->device, DTI_K_SCAN, 0)), &x, &y);
-    dti_vk_dispatch(e, command, e->scan_pipeline, scan->set, &args, sizeof args, x, y);
+    dti_vk_bind(e, command, e->scan_pipeline, scan->set, &args, sizeof args);
+    e->device->vk.CmdDispatch(command, x, y, 1);
 }
 
 /* Launches [first, end), each with its scans, between barriers; `code` receives the fault word. */
 static dt_result dti_vk_search_chunk(dti_vk_exec *e, uint32_t first, uint32_t end, uint32_t *code) {
     dti_vk_device *device = e->device;
-    dti_VkCommandBuffer command = e->commands[e->segment_count];
+    dti_VkCommandBuffer command = e->commands[0];
     dt_result result = dti_vk_command_begin(device, command);
     if (result)
         return result;

@@ -232,7 +232,7 @@ static uint32_t dti_vk_local_of(const dti_vk_device *device, uint32_t kernel, ui
 }
 
 static dt_result dti_vk_pipeline_compile(dti_vk_device *device, dti_vk_pipeline *p) {
-    const dti_vk_shader *shader = dti_vk_shader_of(p->kernel, p->variant);
+    const dti_vk_shader *shader = dti_vk_shader_of(p->kernel, p->variant & ~DTI_VK_SLICED);
     if (!shader)
         return dti_fail(device->head.base, DT_ERROR_UNSUPPORTED, "there is no Vulkan kernel for %s",
                         dti_kernel_info_of(p->kernel)->name);
@@ -254,6 +254,7 @@ static dt_result dti_vk_pipeline_compile(dti_vk_device *device, dti_vk_pipeline 
     };
     dti_VkComputePipelineCreateInfo info = {
         .sType = DTI_VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
+        .flags = p->variant & DTI_VK_SLICED ? DTI_VK_PIPELINE_CREATE_DISPATCH_BASE_BIT : 0,
         .stage = {.sType = DTI_VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO,
                   .stage = DTI_VK_SHADER_STAGE_COMPUTE_BIT,
                   .pName = "main",
@@ -286,7 +287,7 @@ static dt_result dti_vk_pipeline_get(dti_vk_device *device, uint32_t kernel, uin
         return DT_ERROR_MEMORY;
     dti_vk_pipeline made = {.kernel = kernel, .variant = variant};
     memcpy(made.spec, spec, sizeof made.spec);
-    made.local = dti_vk_local_of(device, kernel, variant);
+    made.local = dti_vk_local_of(device, kernel, variant & ~DTI_VK_SLICED);
     dt_result result = dti_vk_pipeline_compile(device, &made);
     if (result)
         return result;
