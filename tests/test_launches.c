@@ -1,5 +1,6 @@
 /* What training steps ask of a device, from their plans. Included by main.c; what leaves a GPU idle
  * is found by tools/dtlint.c, which has the same networks. */
+#ifndef DT_NO_VULKAN
 #include "tools/launches.h"
 
 typedef struct launches_count {
@@ -46,3 +47,5 @@ TEST(a_row_tells_the_steps_of_a_lane) {
     l = (dti_launch){.kernel = DTI_K_MAP1, .items = 1000};
     CHECK(dti_launch_effort(&l, 0, 128).steps == 1);
 }
+
+#endif

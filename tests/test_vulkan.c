@@ -3,6 +3,21 @@
  * present, with the validation layer where it is installed: any message of it fails the test.
  * Included by main.c, after the implementation. */
 
+/* What was logged; also of tests that run on the CPU when there is no Vulkan. */
+typedef struct vulkan_log {
+    int errors, warnings, validation;
+    char last[1024];
+} vulkan_log;
+
+static void vulkan_listen(void *user, dt_log_level level, const char *message) {
+    vulkan_log *log = user;
+    log->errors += level == DT_LOG_ERROR;
+    log->warnings += level == DT_LOG_WARNING;
+    if (!strncmp(message, "vulkan validation", 17) && !log->validation++)
+        printf("  %s\n", message);
+    snprintf(log->last, sizeof log->last, "%s", message);
+}
+
 #ifndef DT_NO_VULKAN
 
 /* A host that has the official header, met after ours: nothing clashes, and both agree. */
@@ -28,20 +43,6 @@ SAME_VALUE(VK_INSTANCE_CREATE_ENUMERATE_PORTABILITY_BIT_KHR);
 SAME_VALUE(VK_PIPELINE_STAGE_HOST_BIT);
 #endif
 #endif
-
-typedef struct vulkan_log {
-    int errors, warnings, validation;
-    char last[1024];
-} vulkan_log;
-
-static void vulkan_listen(void *user, dt_log_level level, const char *message) {
-    vulkan_log *log = user;
-    log->errors += level == DT_LOG_ERROR;
-    log->warnings += level == DT_LOG_WARNING;
-    if (!strncmp(message, "vulkan validation", 17) && !log->validation++)
-        printf("  %s\n", message);
-    snprintf(log->last, sizeof log->last, "%s", message);
-}
 
 static void vulkan_base(dti_base *base, vulkan_log *log) {
     dt_logger logger = {vulkan_listen, log};
