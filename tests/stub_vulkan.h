@@ -19,7 +19,8 @@ static const char *const stub_names[] = {
 typedef struct stub_object { /* a buffer, memory, a command buffer or a fence */
     uint64_t bytes;
     void *data;
-    uint64_t groups; /* dispatched by a command buffer */
+    uint64_t groups;           /* dispatched by a command buffer */
+    struct stub_object *owned; /* a pool's command buffers, in a chain */
 } stub_object;
 
 static struct stub {
@@ -43,9 +44,20 @@ static void *stub_make(uint64_t bytes) {
 
 static void stub_free(const void *handle) {
     stub_object *o = (stub_object *)(uintptr_t)handle;
-    if (o)
+    while (o) {
+        stub_object *next = o->owned;
         free(o->data);
-    free(o);
+        free(o);
+        o = next;
+    }
+}
+
+/* A command buffer, which goes with its pool. */
+static stub_object *stub_of(dti_VkCommandPool pool) {
+    stub_object *owner = (stub_object *)(uintptr_t)pool, *o = stub_make(0);
+    o->owned = owner->owned;
+    owner->owned = o;
+    return o;
 }
 
 #define STUB_DONE(name)                                                                            \
@@ -106,16 +118,14 @@ static dti_VkResult DTI_VKAPI stub_AllocateCommandBuffers(
     dti_VkDevice device, const dti_VkCommandBufferAllocateInfo *info, dti_VkCommandBuffer *out) {
     (void)device;
     for (uint32_t i = 0; i < info->commandBufferCount; i++)
-        out[i] = (dti_VkCommandBuffer)stub_make(0);
+        out[i] = (dti_VkCommandBuffer)stub_of(info->commandPool);
     STUB_DONE(AllocateCommandBuffers);
 }
 
 static void DTI_VKAPI stub_FreeCommandBuffers(dti_VkDevice device, dti_VkCommandPool pool,
                                               uint32_t count, const dti_VkCommandBuffer *list) {
-    (void)device, (void)pool;
+    (void)device, (void)pool, (void)count, (void)list; /* they go with the pool */
     stub.calls[STUB_FreeCommandBuffers]++;
-    for (uint32_t i = 0; i < count; i++)
-        stub_free(list[i]);
 }
 
 static dti_VkResult DTI_VKAPI stub_AllocateDescriptorSets(dti_VkDevice device,
