@@ -459,6 +459,51 @@ TEST(shared_names_let_in_nobody_without_the_key) {
     fleet_free(f);
 }
 
+/* ---- the library's thread and the application's */
+
+/* Operations go on while the application computes, and it then waits for them: neither thread takes
+ * what was to wake the other. */
+static void computing_meanwhile(proc *p) {
+    mate *m = &p->m;
+    enum { OPS = 3, N = 1 << 20 };
+    float *x = calloc((size_t)OPS * N, sizeof *x);
+    uint64_t longest = 0;
+    if (!proc_join(p))
+        return;
+    for (int round = 0; round < 30; round++) {
+        dt_comm_work works[OPS];
+        for (int i = 0; i < OPS; i++) {
+            dt_comm_op op = {.kind = DT_COMM_ALL_REDUCE, .in = x + i * N, .out = x + i * N};
+            op.count = N;
+            EXPECT(m, !dt_comm_begin(m->comm, &op, &works[i]));
+            for (uint64_t until = dti_now_ns() + 1000000 + mate_random(m) % 3000000;
+                 dti_now_ns() < until;)
+                ;
+        }
+        for (int i = 0; i < OPS; i++) {
+            uint64_t start = dti_now_ns();
+            EXPECT(m, !dt_comm_wait(m->comm, works[i], -1));
+            longest = DTI_MAX(longest, dti_now_ns() - start);
+        }
+    }
+    p->numbers[0] = longest;
+    EXPECT(m, !dt_comm_barrier(m->comm));
+    free(x);
+}
+
+TEST(shared_memory_wakes_whichever_thread_is_there_to_be_woken) {
+    for (int tcp = 0; tcp < 2; tcp++) {
+        fleet *f = fleet_new(2);
+        f->desc.shared_memory = tcp ? DT_COMM_SHARED_OFF : DT_COMM_SHARED_REQUIRED;
+        fleet_run(f, computing_meanwhile);
+        for (int r = 0; r < 2; r++) /* who is not woken sleeps for a second */
+            test_check(f->at[r].numbers[0] < 900000000u, __FILE__, __LINE__,
+                       "tcp %d: rank %d waited %.0f ms", tcp, r,
+                       (double)f->at[r].numbers[0] * 1e-6);
+        fleet_free(f);
+    }
+}
+
 /* ---- what stays */
 
 /* Of the processes that may be looked at: how many times a memory with this inode is mapped. */

@@ -91,10 +91,14 @@ static void dti_tcp_round(dti_tcp *t, size_t count) {
     if (extra[0].revents)
         dti_wake_drain(t->wake);
     t->core.now = dti_now_ns();
+    const uint64_t moved = t->core.bytes_sent + t->core.bytes_received;
     dti_tcp_poll_done(t, DTI_TCP_THREAD, count);
     dti_tcp_accept_ready(t, extra + 1);
     dti_tcp_tick(t);
-    if (t->sleeping && t->events_seen != t->core.events)
+    /* What this thread has moved changes what the application's poll is to wait for; and a bell
+     * that it has heard may have been the application's, whose poll does not see it any more. */
+    if (t->sleeping && (moved != t->core.bytes_sent + t->core.bytes_received ||
+                        t->events_seen != t->core.events || !dti_tcp_shared_sleep(t)))
         dti_wake_write(t->nudge);
     t->events_seen = t->core.events;
 }
