@@ -25,7 +25,7 @@ help() {
                            build/dtrun -n 4 build/fashion_mnist, or mpirun, srun, torchrun
 ./build.sh test [filter]   build, run all tests, or those whose names contain the filter; what needs
                            a package that is missing skips, and says which;
-                           test long: the collectives' long tests, and nothing else (some hours);
+                           test long: all of them, in their long form where they have one (some hours);
                            test random N: N random models on the CPU and N / 50 on each Vulkan device
                            (100000: some hours); DTRAIN_RANDOM_SEED=n: the first one's seed
 ./build.sh fuzz [seconds]  what reads files against damaged ones, 60 s each; needs Clang's libFuzzer
@@ -453,13 +453,19 @@ script_tests() {
     tail -n 1 "build/$name.log" >"build/$name.counts"
 }
 
-# The tests of the collectives that have a long form; what they say is the result.
+# The test programs, in their long form where a test has one.
 long_tests() {
     setup_test
     header
     fresh_flags
+    build_tests
     build_comm_tests
-    DTRAIN_TEST_LONG=1 DTRAIN_SIM_SEEDS=100000 exec build/dtest_comm -v
+    with_swiftshader
+    export DTRAIN_TEST_LONG=1 DTRAIN_SIM_SEEDS=100000
+    main_tests "$@"
+    comm_tests "$@"
+    sed '$d' $out/comm.log
+    exec $out/dtest --also $out/dtest.counts --also $out/comm.counts
 }
 
 # The system's Vulkan drivers, and SwiftShader, which is none: the loader is told of it, beside those
