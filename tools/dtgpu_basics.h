@@ -15,18 +15,19 @@ static void check(const dti_base *base, dt_result result, const char *what) {
         fail(what, base && base->error[0] ? base->error : dt_result_text(result));
 }
 
-static rig rig_open(const char *id) {
-    rig r = {0};
+/* In place: what is opened keeps pointers to r->base. */
+static void rig_open(rig *r, const char *id) {
+    *r = (rig){0};
     const dt_logger logger = {hear, NULL};
     const dti_vk_options options = {.loader = loader_file};
-    dti_base_init(&r.base, NULL, &logger);
-    check(&r.base, dti_vk_instance_create(&r.base, &options, &r.in), "Vulkan");
-    for (int i = 0; i < r.in->device_count; i++)
-        if (!strcmp(r.in->infos[i].id, id)) {
+    dti_base_init(&r->base, NULL, &logger);
+    check(&r->base, dti_vk_instance_create(&r->base, &options, &r->in), "Vulkan");
+    for (int i = 0; i < r->in->device_count; i++)
+        if (!strcmp(r->in->infos[i].id, id)) {
             dti_device *device;
-            check(&r.base, dti_vk_open(r.in, i, &device), id);
-            r.device = (dti_vk_device *)device;
-            return r;
+            check(&r->base, dti_vk_open(r->in, i, &device), id);
+            r->device = (dti_vk_device *)device;
+            return;
         }
     fail(id, "there is no such device");
 }
@@ -88,7 +89,8 @@ static bool is_software(const rig *r) {
 /* ---- device */
 
 static void section_device(const char *id) {
-    rig r = rig_open(id);
+    rig r;
+    rig_open(&r, id);
     const dt_device_info *d = &r.device->head.info;
     static const char *const kinds[] = {"CPU", "discrete GPU", "integrated GPU", "virtual GPU",
                                         "software (Vulkan on the CPU)"};
@@ -161,7 +163,8 @@ static double peak_ms(rig *r, bool copies, uint32_t n, uint32_t loops) {
 
 /* GFLOP/s and GB/s, kept for the sections that compare with them. */
 static void section_peaks(const char *id) {
-    rig r = rig_open(id);
+    rig r;
+    rig_open(&r, id);
     const uint32_t n = is_software(&r) ? 1u << 14 : 1u << 21;
     double flops = 0, bytes = 0;
     for (uint32_t loops = 16; loops <= 4096 && has_time(1); loops *= 4) {
@@ -261,7 +264,8 @@ static void latency_copies(rig *r, uint64_t bytes) {
 }
 
 static void section_latency(const char *id) {
-    rig r = rig_open(id);
+    rig r;
+    rig_open(&r, id);
     double ms[32];
     int n = 0;
     say("table\tlatency\tWhat a submission costs, with the wait for it\twhat\tus ~");
@@ -325,7 +329,8 @@ static dt_result check_portable(rig *r, const dti_vk_shader *s, dti_vk_finding *
 }
 
 static void section_checks(const char *id) {
-    rig r = rig_open(id);
+    rig r;
+    rig_open(&r, id);
     check(&r.base, dti_pool_create(&r.base, 1, NULL, &r.base.pool), "threads");
     say("table\tchecks\tKernels, each against another way to compute the same\tkernel\tvariant"
         "\tagainst\tlaunches\tms\tverdict");

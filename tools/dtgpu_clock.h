@@ -72,21 +72,43 @@ static void DTI_VKAPI clock_push(dti_VkCommandBuffer command, dti_VkPipelineLayo
     clocks.real.CmdPushConstants(command, layout, stages, offset, size, values);
 }
 
-static void DTI_VKAPI clock_dispatch(dti_VkCommandBuffer command, uint32_t x, uint32_t y,
-                                     uint32_t z) {
+/* A launch, or a slice of one, from workgroup base on. */
+static void clock_slice(dti_VkCommandBuffer command, const uint32_t base[3],
+                        const uint32_t groups[3]) {
+    if (base[0] | base[1] | base[2])
+        clocks.real.CmdDispatchBase(command, base[0], base[1], base[2], groups[0], groups[1],
+                                    groups[2]);
+    else
+        clocks.real.CmdDispatch(command, groups[0], groups[1], groups[2]);
+}
+
+static void clock_launch(dti_VkCommandBuffer command, const uint32_t base[3],
+                         const uint32_t groups[3]) {
     clocks.dispatches++;
     if (clocks.mode != CLOCK_LAUNCHES) {
-        clocks.real.CmdDispatch(command, x, y, z);
+        clock_slice(command, base, groups);
         return;
     }
     dti_vk_barrier_all(clocks.device, command);
     clocks.barriers--; /* no barrier of the library's own */
     const uint32_t at = clock_new_span(command);
     clocks.spans[at] =
-        (span){.pipeline = clocks.pipeline, .x = x, .y = y, .args = clocks.args, .ran = false};
+        (span){.pipeline = clocks.pipeline, .x = groups[0], .y = groups[1], .args = clocks.args};
     clock_stamp(command, 2 * at);
-    clocks.real.CmdDispatch(command, x, y, z);
+    clock_slice(command, base, groups);
     clock_stamp(command, 2 * at + 1);
+}
+
+static void DTI_VKAPI clock_dispatch(dti_VkCommandBuffer command, uint32_t x, uint32_t y,
+                                     uint32_t z) {
+    clock_launch(command, (const uint32_t[3]){0}, (const uint32_t[3]){x, y, z});
+}
+
+static void DTI_VKAPI clock_dispatch_base(dti_VkCommandBuffer command, uint32_t base_x,
+                                          uint32_t base_y, uint32_t base_z, uint32_t x, uint32_t y,
+                                          uint32_t z) {
+    clock_launch(command, (const uint32_t[3]){base_x, base_y, base_z},
+                 (const uint32_t[3]){x, y, z});
 }
 
 static dti_VkResult DTI_VKAPI clock_begin(dti_VkCommandBuffer command,
@@ -150,6 +172,8 @@ static void clock_start(dti_vk_device *device, clock_mode mode) {
     device->vk.CmdBindPipeline = clock_bind;
     device->vk.CmdPushConstants = clock_push;
     device->vk.CmdDispatch = clock_dispatch;
+    if (device->vk.CmdDispatchBase)
+        device->vk.CmdDispatchBase = clock_dispatch_base;
     device->vk.CmdPipelineBarrier = clock_barrier;
     device->vk.BeginCommandBuffer = clock_begin;
     device->vk.EndCommandBuffer = clock_end;

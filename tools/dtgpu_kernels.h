@@ -329,7 +329,8 @@ static void op_measure(operation *o, const char *id) {
 }
 
 static void section_kernels(const char *id, const char *folder) {
-    rig r = rig_open(id);
+    rig r;
+    rig_open(&r, id);
     const bool software = is_software(&r);
     peaks_read(folder);
     const double all = out.limit_ms;

@@ -195,7 +195,8 @@ static void steps_net(const launches_net *net, const char *id, int batch) {
 }
 
 static bool device_is_software(const char *id) {
-    rig r = rig_open(id);
+    rig r;
+    rig_open(&r, id);
     const bool software = is_software(&r);
     rig_close(&r);
     return software;
