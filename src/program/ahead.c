@@ -90,8 +90,8 @@ static dt_result dti_ahead_place(dt_program *p) {
 /* ---- start */
 
 /* A step that adds to gradients, or leaves them to be read, is by itself, as is one behind which
- * the state is kept (shadow.c); so is one of which it is
- * not known whether its update can overflow: that is known once those before it have ended. */
+ * the state is kept (shadow.c); so is one of which it is not known whether its update can
+ * overflow: that is known once those before it have ended. */
 static bool dti_ahead_alone(dt_program *p, const dt_step_desc *step) {
     if (!p->code->has_optim)
         return p->code->has_gradients;

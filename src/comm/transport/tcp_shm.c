@@ -72,9 +72,11 @@ static bool dti_conn_is_local(const dti_tcp *t, const dti_link *link, uint32_t p
            dti_local_unpack(p->address, p->address_bytes, t->host, name);
 }
 
-/* Says whether this process may read the other's memory, before the memory is the other's too. */
+/* Says whether this process may read the other's memory, before the memory is the other's too.
+ * With checksums alone: who cancels an operation has his buffer back at once, and what is read of
+ * it then must be found out. */
 static void dti_conn_borrows(const dti_tcp *t, dti_tcp_conn *c) {
-    c->borrows = t->core.set.integrity != DT_COMM_MAC && dti_local_may_read(c->process);
+    c->borrows = t->core.set.integrity == DT_COMM_CRC && dti_local_may_read(c->process);
     atomic_store(&c->shm.head->side[c->shm.side].reads, (uint32_t)c->borrows);
     c->noted = c->read = 0;
 }
