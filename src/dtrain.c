@@ -78,7 +78,9 @@ DTI_OPTIMIZE_SPEED
 #include "comm/protocol/handshake.c"
 #include "comm/protocol/flight.c"
 #include "comm/protocol/failure.c"
-#include "comm/protocol/engine.c"
+#include "comm/protocol/engine_announce.c"
+#include "comm/protocol/engine_receive.c"
+#include "comm/protocol/engine_send.c"
 #include "comm/protocol/connect.c"
 #include "comm/protocol/join.c"
 #include "comm/protocol/member.c"
@@ -112,6 +114,7 @@ DTI_OPTIMIZE_SPEED
 #include "comm/transport/tcp_shm.c"
 #include "comm/transport/tcp_conn.c"
 #include "comm/transport/tcp_tls.c"
+#include "comm/transport/tcp_wait.c"
 #include "comm/transport/tcp.c"
 DTI_OPTIMIZE_END
 #include "comm/mpi/mpi_op.c"

@@ -1,8 +1,8 @@
 /* Any frames, with right tags or wrong ones, at a rank that has joined and has operations under
  * way. The input is a list of events: the application posts, cancels, makes and frees groups and
  * leaves; time passes; frames come, in pieces, some of them what an operation waits for and some
- * anything; bytes go; connections end. After each event all that engine.c and flight.c rely on must
- * hold, buffers are freed as soon as the application may, and at the end nothing is left. */
+ * anything; bytes go; connections end. After each event all that the engine and flight.c rely on
+ * must hold, buffers are freed as soon as the application may, and at the end nothing is left. */
 #include "fuzz_core.h"
 
 #define FUZZ_POSTED 12

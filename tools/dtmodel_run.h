@@ -1,5 +1,5 @@
 /* How operations go forward on dtmodel's virtual clock: what may be sent and received by the rules
- * of src/comm/protocol/flight.c and engine.c, what goes out on each connection, what comes in, and
+ * of src/comm/protocol/flight.c and the engine, what goes out on each connection, what comes in, and
  * the events that take time in between. */
 
 /* ---- what may happen: the rules of flight.c */

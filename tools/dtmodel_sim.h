@@ -1,6 +1,6 @@
 /* The network half of dtmodel: collectives on a virtual clock. Every rank's schedule comes from the
  * library's own code (dti_algorithm_choose, algo_*.c), and is run here by the rules of
- * src/comm/protocol/flight.c and engine.c: announcements, permissions chunk by chunk, the window of
+ * src/comm/protocol/flight.c and the engine: announcements, permissions chunk by chunk, the window of
  * slots, which one operation has at a time, short streams without asking, operations taking turns
  * on a connection. No byte moves; what a byte costs is the input (LogGP: Alexandrov, Ionescu,
  * Schauser, Scheiman, SPAA 1995):

@@ -9,18 +9,20 @@
  *
  * A file uses those before it; what it asks of later ones goes through dti_core_up:
  *
- *   wire.c        frames to and from bytes, and their tags
- *   note.c        what the application's logger is to hear
- *   backlog.c     what was sent and may have to be sent again
- *   link.c        bytes to frames and back
- *   handshake.c   from a new connection to a peer that has proved the key
- *   flight.c      one posted operation: its schedule, and how far it is
- *   failure.c     suspicion, loss, lateness, revocation
- *   engine.c      frames of operations: what they change, what is to be sent
- *   connect.c     connections: made, broken, joined again
- *   join.c        the join: who is there, and where
- *   member.c      heartbeats, leaving, time
- *   core.c        making and ending all this, and posting */
+ *   wire.c              frames to and from bytes, and their tags
+ *   note.c              what the application's logger is to hear
+ *   backlog.c           what was sent and may have to be sent again
+ *   link.c              bytes to frames and back
+ *   handshake.c         from a new connection to a peer that has proved the key
+ *   flight.c            one posted operation: its schedule, and how far it is
+ *   failure.c           suspicion, loss, lateness, revocation
+ *   engine_announce.c   which operation a frame is about, and who has posted it
+ *   engine_receive.c    what frames of operations change
+ *   engine_send.c       what is to be sent
+ *   connect.c           connections: made, broken, joined again
+ *   join.c              the join: who is there, and where
+ *   member.c            heartbeats, leaving, time
+ *   core.c              making and ending all this, and posting */
 
 /* Each way: a control frame with its body has room. */
 #define DTI_LINK_BUFFER (DTI_HEADER_BYTES + DTI_CONTROL_BYTES_MAX + 448)
@@ -293,9 +295,9 @@ typedef struct dti_core_up {
     bool (*greeted)(dti_core *core, dti_link *link);
     /* member.c: puts frames into tx while it has room and no payload is attached */
     void (*fill)(dti_core *core, dti_link *link);
-    /* engine.c: where a payload's body goes (link->body; false after `failed`); it has come, and is
-     * right; the attached one is out; a lent one is; a frame without one; data that came before its
-     * operation */
+    /* the engine: where a payload's body goes (link->body; false after `failed`); it has come, and
+     * is right; the attached one is out; a lent one is; a frame without one; data that came before
+     * its operation */
     bool (*body)(dti_core *core, dti_link *link);
     void (*payload)(dti_core *core, dti_link *link);
     void (*sent)(dti_core *core, dti_link *link);
