@@ -1,10 +1,8 @@
 /* C = A B (+ bias per column, + ReLU or its mask), batched, any strides of A and B: the variants
- * that share operands in a workgroup's memory. spec2 is the tile (product_grid.c): a workgroup makes
- * BM x BN of C in steps of BK in k, an invocation 4 BLOCKS_M rows of 4 BLOCKS_N columns, in blocks
- * of 4 x 4. There are two buffers of operands: the next step's lie in registers while this one's
- * are summed, so that a step has one barrier and waits for no memory. Sums go over k in order, one
- * chain each: bits do not depend on the tile. spec3 tells how operands lie, DTI_GEMM_LIES_*: a load
- * of four goes along whichever axis is contiguous. */
+ * that share operands in a workgroup's memory (lib/product.glsl; spec2 is from product_grid.c). The
+ * next step's operands lie in registers while this one's are summed, so that a step waits for no
+ * memory. spec3 tells how operands lie, DTI_GEMM_LIES_*: a load of four goes along whichever axis is
+ * contiguous. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
@@ -29,35 +27,20 @@ layout(binding = 2) writeonly buffer buffer_c4 { vec4 c4[]; };
 #define C_FOUR(at, value)
 #endif
 
-const uint BM = spec2 & 255u, BN = spec2 >> 8 & 255u, BK = spec2 >> 16 & 255u;
-const uint BLOCKS_M = spec2 >> 24 & 15u, BLOCKS_N = spec2 >> 28;
-const uint FOURS_M = BM / 4u, FOURS_N = BN / 4u, FOURS_K = BK / 4u; /* vectors of four */
-const uint ACROSS = FOURS_N / BLOCKS_N, DOWN = FOURS_M / BLOCKS_M;  /* invocations */
-const uint LANES = ACROSS * DOWN;
+#include "lib/product.glsl"
+
 const uint A_LOADS = FOURS_M * BK, B_LOADS = FOURS_N * BK; /* vectors of a step */
-const uint LOADS_MAX = 2u, FOURS_K_MAX = 4u;               /* of an invocation */
+const uint LOADS_MAX = 2u;                                 /* of an invocation */
 const bool A_ALONG_K = (spec3 & DTI_GEMM_LIES_A_K) != 0u;
 const bool B_ALONG_K = (spec3 & DTI_GEMM_LIES_B_K) != 0u;
 const bool A_FOURS = (spec3 & DTI_GEMM_LIES_A_FOURS) != 0u;
 const bool B_FOURS = (spec3 & DTI_GEMM_LIES_B_FOURS) != 0u;
 const bool C_FOURS = (spec3 & DTI_GEMM_LIES_C_FOURS) != 0u;
 
-shared float a_tile[2u * BK * BM]; /* [side][k][m] */
-shared float b_tile[2u * BK * BN]; /* [side][k][n] */
-
-vec4 acc[8][2];
 vec4 a_next[LOADS_MAX], b_next[LOADS_MAX];
 uint a_at[LOADS_MAX], b_at[LOADS_MAX]; /* where the next load is: elements, or vectors */
 uint a_to[LOADS_MAX], b_to[LOADS_MAX]; /* and goes in the first side */
-uint x_at[FOURS_K_MAX], y_at[FOURS_K_MAX]; /* what is summed at k = 4 i lies here, likewise */
 uint lane;
-
-/* Within a row of k, vectors change places by bits 2 and 3 of k, so that a store across rows meets
- * other banks. */
-uint mixed(uint four, uint k)
-{
-    return four ^ (k >> 2 << 1);
-}
 
 /* The row (column of B) and k of load i of this invocation, within the tile. */
 uvec2 load_of(uint i, bool along_k, uint fours)
@@ -72,7 +55,7 @@ bool has_load(uint i, uint loads)
 }
 
 /* Beyond the end the last ones are read again: rows and columns that are not stored. */
-void start(uint a_base, uint b_base, uint row, uint col, uint tx, uint ty)
+void start(uint a_base, uint b_base, uint row, uint col)
 {
     [[unroll]] for (uint i = 0u; i < LOADS_MAX; i++) {
         uvec2 p = load_of(i, A_ALONG_K, FOURS_M);
@@ -85,10 +68,6 @@ void start(uint a_base, uint b_base, uint row, uint col, uint tx, uint ty)
         b_at[i] = b_base + min(col + p.x, last) * args.b_col + p.y * args.b_row;
         b_at[i] = B_FOURS ? b_at[i] >> 2 : b_at[i];
         b_to[i] = p.y * BN + 4u * mixed(p.x / 4u, p.y) + (B_ALONG_K ? p.x & 3u : 0u);
-    }
-    [[unroll]] for (uint i = 0u; i < FOURS_K_MAX; i++) {
-        x_at[i] = 4u * mixed(ty, 4u * i);
-        y_at[i] = 4u * mixed(tx, 4u * i);
     }
 }
 
@@ -163,35 +142,6 @@ void keep(uint side, uint left)
     }
 }
 
-vec4 a_four(uint at)
-{
-    return vec4(a_tile[at], a_tile[at + 1u], a_tile[at + 2u], a_tile[at + 3u]);
-}
-
-vec4 b_four(uint at)
-{
-    return vec4(b_tile[at], b_tile[at + 1u], b_tile[at + 2u], b_tile[at + 3u]);
-}
-
-void add_step(uint side)
-{
-    [[unroll]] for (uint k = 0u; k < BK; k++) {
-        uint x_from = x_at[k / 4u] + side * BK * BM, y_from = y_at[k / 4u] + side * BK * BN;
-        vec4 y0 = b_four(y_from + k * BN);
-        vec4 y1 = BLOCKS_N > 1u ? b_four(y_from + k * BN + BN / 2u) : vec4(0.0);
-        [[unroll]] for (uint h = 0u; h < 2u; h++) {
-            if (h < BLOCKS_M) {
-                vec4 x = a_four(x_from + k * BM + h * (BM / 2u));
-                [[unroll]] for (uint i = 0u; i < 4u; i++) {
-                    acc[4u * h + i][0] += x[i] * y0;
-                    if (BLOCKS_N > 1u)
-                        acc[4u * h + i][1] += x[i] * y1;
-                }
-            }
-        }
-    }
-}
-
 /* Of one value of C, at `to`; mask and bias are binding 3. */
 DTI_A finished(DTI_A value, uint to, uint j)
 {
@@ -238,11 +188,8 @@ void main()
     uint b_base = args.b_offset + batch0 * args.b_batch0 + batch1 * args.b_batch1;
     uint col = (tile - rest * tiles_n) * BN, row = (rest - batch * tiles_m) * BM;
     lane = gl_LocalInvocationID.x;
-    /* Neighbours in squares of 8 x 8: they read the fewest words of both operands. */
-    uint tx = lane % 8u + lane / 64u % (ACROSS / 8u) * 8u;
-    uint ty = lane / 8u % 8u + lane / 64u / (ACROSS / 8u) * 8u;
-    [[unroll]] for (uint i = 0u; i < 8u; i++) acc[i] = vec4[2](vec4(0.0), vec4(0.0));
-    start(a_base, b_base, row, col, tx, ty);
+    product_start(lane);
+    start(a_base, b_base, row, col);
     /* No branch between a load and its use: compilers would move the load behind the sums. In the
      * last step it lies beyond the end. */
     load(a_base, b_base, row, col, args.k);
