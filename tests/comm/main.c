@@ -11,6 +11,7 @@
 #include "test_reduce.c"
 #include "test_schedule.c"
 #include "test_sim.c"
+#include "test_backlog.c"
 #include "test_env.c"
 #include "test_comm.c"
 #include "test_rendezvous.c"

@@ -538,7 +538,7 @@ TEST(simulated_ranks_get_the_oracles_bits_or_an_error_whatever_the_network_does)
 /* ---- rank 0 goes last */
 
 /* Ranks that have joined; what their applications do is the test's. */
-static sim_net *sim_joined(int size) {
+static sim_net *sim_joined_by(int size, uint64_t chunk_bytes) {
     static sim_net net;
     sim_net *n = &net;
     memset(n, 0, sizeof *n);
@@ -550,7 +550,7 @@ static sim_net *sim_joined(int size) {
     for (int r = 0; r < size; r++) {
         dti_settings set = {.rank = (uint32_t)r,
                             .size = (uint32_t)size,
-                            .chunk_bytes = 4096,
+                            .chunk_bytes = chunk_bytes,
                             .window = 4,
                             .sockets = 1,
                             .join_ns = 8000000000u,
@@ -565,6 +565,10 @@ static sim_net *sim_joined(int size) {
             open += n->ranks[r].core.state == DTI_CORE_OPEN;
     }
     return n;
+}
+
+static sim_net *sim_joined(int size) {
+    return sim_joined_by(size, 4096);
 }
 
 static void sim_pass(sim_net *n, uint64_t ns) {

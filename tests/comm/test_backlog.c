@@ -1,0 +1,160 @@
+/* What was sent and is not acknowledged, on the simulated network: what a copy of it is made of,
+ * when an operation may end, and that what is sent again is what was sent, though the application
+ * has used its memory anew. */
+
+static dti_flight *backlog_post(sim_net *n, int rank, dt_comm_op op, void *in, void *out) {
+    dti_core *core = &n->ranks[rank].core;
+    op.in = in;
+    op.out = out;
+    op.dtype = DT_U8;
+    return dti_core_post(core, core->groups, &op, NULL, 0);
+}
+
+/* Its handle ends, and the application uses its memory for something else. */
+static void backlog_end(dti_flight *f, uint8_t *memory, size_t bytes) {
+    CHECK(f->finished && f->result == DT_OK);
+    dti_flight_release(f);
+    memset(memory, 0x77, bytes);
+}
+
+static bool backlog_is(const uint8_t *data, size_t bytes, int value) {
+    for (size_t i = 0; i < bytes; i++)
+        if (data[i] != value)
+            return false;
+    return true;
+}
+
+/* All connections between two ranks break, and what was on its way is lost. */
+static void backlog_reset(sim_net *n, int a, int b) {
+    for (int i = 0; i < n->conn_top; i++) {
+        sim_conn *c = &n->conns[i];
+        if (c->used && DTI_MIN(c->rank[0], c->rank[1]) == a && DTI_MAX(c->rank[0], c->rank[1]) == b)
+            c->reset = true;
+    }
+}
+
+/* The number of BYE has no frame: where one would lie there is an old one. So a rank's last word to
+ * one that has left is no part of the operation that it still has with others. */
+TEST(backlog_number_of_a_bye_holds_no_old_frame) {
+    enum { CHUNK = 4096, MANY = 300 * CHUNK, FEW = 3 * CHUNK };
+    static uint8_t from[MANY], to[2][MANY];
+    const dt_comm_op give = {
+        .kind = DT_COMM_BROADCAST, .algorithm = DT_COMM_ALGORITHM_ONE_SHOT, .count = FEW};
+    sim_net *n = sim_joined(3);
+    /* Its first chunks are acknowledged before it ends: those were never copied. */
+    memset(from, 1, sizeof from);
+    dti_flight *sent = backlog_post(
+        n, 0, (dt_comm_op){.kind = DT_COMM_SEND, .root = 1, .count = MANY}, from, NULL);
+    dti_flight *got = backlog_post(
+        n, 1, (dt_comm_op){.kind = DT_COMM_RECV, .root = 0, .count = MANY}, NULL, to[0]);
+    sim_pass(n, 100000000);
+    CHECK(got->finished && backlog_is(to[0], MANY, 1));
+    backlog_end(sent, from, sizeof from);
+    dti_flight_release(got);
+    /* Rank 1 has what it needs and leaves; then rank 2, which acknowledges nothing, is sent it. */
+    memset(from, 2, sizeof from);
+    dti_flight *f = backlog_post(n, 0, give, from, from);
+    CHECK(f == sent);
+    got = backlog_post(n, 1, give, to[0], to[0]);
+    sim_pass(n, 20000000);
+    CHECK(got->finished && !f->finished);
+    sim_leave(n, 1);
+    sim_pass(n, 20000000);
+    const dti_backlog *b = &n->ranks[0].core.peers[1].backs[0];
+    const dti_sent_frame *old = dti_backlog_at(b, b->bye_at);
+    CHECK(b->bye_sent && b->acknowledged == b->bye_at && b->bye_at >= DTI_BACKLOG_FRAMES);
+    CHECK(old->flight == f && !old->own); /* else this test tests nothing */
+    got = backlog_post(n, 2, give, to[1], to[1]);
+    sim_pass(n, 5000000);
+    n->faults.cut[0][2] = n->faults.cut[2][0] = true;
+    sim_pass(n, 20000000);
+    backlog_end(f, from, sizeof from);
+    n->faults.cut[0][2] = n->faults.cut[2][0] = false;
+    backlog_reset(n, 0, 2);
+    sim_pass(n, 100000000);
+    CHECK(got->finished && backlog_is(to[1], FEW, 2));
+    sim_end(n);
+}
+
+/* A step that may write where it has sent from waits for a copy, not for the other side: also of
+ * the first frame of a connection, whose number is 0. */
+TEST(backlog_first_frame_of_a_connection_holds_no_step_up) {
+    enum { BYTES = 8192 };
+    static uint8_t x[2][BYTES];
+    const dt_comm_op sum = {
+        .kind = DT_COMM_ALL_REDUCE, .algorithm = DT_COMM_ALGORITHM_DOUBLING, .count = BYTES};
+    sim_net *n = sim_joined_by(2, 16384);
+    memset(x[0], 3, BYTES);
+    memset(x[1], 4, BYTES);
+    const dti_flight *other = backlog_post(n, 1, sum, x[1], x[1]);
+    sim_pass(n, 20000000);
+    n->faults.cut[0][1] = true;
+    dti_flight *f = backlog_post(n, 0, sum, x[0], x[0]);
+    sim_pass(n, 20000000);
+    const dti_backlog *b = &n->ranks[0].core.peers[1].backs[0];
+    CHECK(b->sent == 1 && b->acknowledged == 0 && dti_backlog_at(b, 0)->own);
+    CHECK(backlog_is(x[0], BYTES, 7) && !other->finished);
+    backlog_end(f, x[0], BYTES);
+    backlog_reset(n, 0, 1);
+    n->faults.cut[0][1] = false;
+    sim_pass(n, 100000000);
+    CHECK(other->finished && backlog_is(x[1], BYTES, 7));
+    sim_end(n);
+}
+
+static uint32_t backlog_parts_used(const dti_core *core) {
+    uint32_t count = 0;
+    for (uint32_t r = 0; r < core->set.size; r++)
+        for (uint64_t parts = core->peers[r].backs[0].chunk_used; parts; parts &= parts - 1)
+            count++;
+    return count;
+}
+
+/* It lies in the memory of the connection to one of them, and stays until the last one has it: also
+ * when that one has it, and is sent something else. */
+TEST(backlog_of_what_goes_to_several_ranks_alike_is_copied_once) {
+    enum { CHUNK = 4096, BYTES = 3 * CHUNK, PARTS = 3 * 16 };
+    static uint8_t from[BYTES], other[BYTES], to[4][BYTES];
+    const dt_comm_op give = {
+        .kind = DT_COMM_BROADCAST, .algorithm = DT_COMM_ALGORITHM_ONE_SHOT, .count = BYTES};
+    dti_flight *got[4];
+    sim_net *n = sim_joined(4);
+    const dti_core *core = &n->ranks[0].core;
+    for (int r = 1; r < 4; r++)
+        got[r] = backlog_post(n, r, give, to[r], to[r]);
+    sim_pass(n, 20000000);
+    for (int r = 1; r < 4; r++)
+        n->faults.cut[0][r] = true;
+    memset(from, 5, sizeof from);
+    dti_flight *f = backlog_post(n, 0, give, from, from);
+    sim_pass(n, 20000000);
+    backlog_end(f, from, sizeof from);
+    test_check(backlog_parts_used(core) == PARTS, __FILE__, __LINE__,
+               "%u parts have copies, not %d", backlog_parts_used(core), PARTS);
+    n->faults.cut[0][1] = false;
+    sim_pass(n, 20000000);
+    CHECK(core->peers[1].backs[0].chunk_used && got[1]->finished && backlog_is(to[1], BYTES, 5));
+    dti_flight_release(got[1]);
+    /* The copies leave no room for another operation's until all have them. */
+    memset(other, 6, sizeof other);
+    f = backlog_post(n, 0, (dt_comm_op){.kind = DT_COMM_SEND, .root = 1, .count = BYTES}, other,
+                     NULL);
+    got[1] = backlog_post(n, 1, (dt_comm_op){.kind = DT_COMM_RECV, .root = 0, .count = BYTES}, NULL,
+                          to[1]);
+    for (int i = 0; i < 20 && !core->peers[1].post_count && f->tracks[0].granted == 0; i++)
+        sim_pass(n, 1000000);
+    n->faults.cut[1][0] = true;
+    sim_pass(n, 10000000);
+    CHECK(!f->finished && f->parting);
+    n->faults.cut[1][0] = n->faults.cut[0][2] = n->faults.cut[0][3] = false;
+    backlog_reset(n, 0, 2);
+    backlog_reset(n, 0, 3);
+    sim_pass(n, 100000000);
+    backlog_end(f, other, sizeof other);
+    for (int r = 2; r < 4; r++)
+        CHECK(got[r]->finished && backlog_is(to[r], BYTES, 5));
+    CHECK(got[1]->finished && backlog_is(to[1], BYTES, 6));
+    sim_pass(n, 100000000);
+    CHECK(backlog_parts_used(core) == 0);
+    sim_end(n);
+}
