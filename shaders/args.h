@@ -44,7 +44,9 @@
     DTI_U32 y_offset;                                                                              \
     DTI_F32 scale;
 
-/* c[i, j, m, n] = sum_k a[i, j, m, k] * b[i, j, k, n] (+ bias[n]), i < batch0, j < batch1. */
+/* c[i, j, m, n] = sum_k a[i, j, m, k] * b[i, j, k, n] (+ bias[n]), i < batch0, j < batch1. chunk: so
+ * many k are added in one chain, and chunks in ascending order; 0: all k are. apart: i is no batch,
+ * but the chunk, each with a result by itself, which PRODUCT_SUM adds. */
 #define DTI_ARGS_GEMM                                                                              \
     DTI_U32 m;                                                                                     \
     DTI_U32 n;                                                                                     \
@@ -64,6 +66,19 @@
     DTI_U32 c_batch1;                                                                              \
     DTI_U32 a_offset;                                                                              \
     DTI_U32 b_offset;                                                                              \
+    DTI_U32 c_offset;                                                                              \
+    DTI_U32 bias_offset;                                                                           \
+    DTI_U32 chunk;                                                                                 \
+    DTI_U32 apart;
+
+/* c[i] = the sum of `parts` values of x, the first x[i] and each next one `part` on, in order
+ * (+ bias[i % cols]), i < n. */
+#define DTI_ARGS_PRODUCT_SUM                                                                       \
+    DTI_U32 n;                                                                                     \
+    DTI_U32 cols;                                                                                  \
+    DTI_U32 parts;                                                                                 \
+    DTI_U32 part;                                                                                  \
+    DTI_U32 x_offset;                                                                              \
     DTI_U32 c_offset;                                                                              \
     DTI_U32 bias_offset;
 
@@ -268,6 +283,7 @@
     X(map2, DTI_ARGS_MAP2)                                                                         \
     X(reduce, DTI_ARGS_REDUCE)                                                                     \
     X(gemm, DTI_ARGS_GEMM)                                                                         \
+    X(product_sum, DTI_ARGS_PRODUCT_SUM)                                                           \
     X(rows, DTI_ARGS_ROWS)                                                                         \
     X(xent, DTI_ARGS_XENT)                                                                         \
     X(term, DTI_ARGS_TERM)                                                                         \
@@ -293,7 +309,7 @@
 #define DTI_COPY_FILL_I32 4
 #define DTI_COPY_IOTA_F32 5 /* y[i] = i, the linear index */
 
-/* Epilogues, spec1 of GEMM, CONV, CONV_DX, NORM, MAP2 and MAX_POOL_GRAD: what happens to a result
+/* Epilogues, spec1 of GEMM, PRODUCT_SUM, CONV, CONV_DX, NORM, MAP2 and MAX_POOL_GRAD: what happens to a result
  * before it is written. RELU: x < 0 ? 0 : x, after the bias. RELU_GRAD: mask > 0 ? x : 0; the mask
  * is binding 3 (of MAX_POOL_GRAD: x, binding 0), laid out as the result, and there is no bias. */
 #define DTI_EPILOGUE_NONE 0
@@ -301,12 +317,13 @@
 #define DTI_EPILOGUE_RELU_GRAD 2
 
 /* GEMM in tiles, spec3: which operands are contiguous along k, which are loaded by fours along the
- * axis that is contiguous, and whether C is stored so. */
+ * axis that is contiguous, whether C is stored so, and whether a workgroup makes several chunks. */
 #define DTI_GEMM_LIES_A_K 1u
 #define DTI_GEMM_LIES_B_K 2u
 #define DTI_GEMM_LIES_A_FOURS 4u
 #define DTI_GEMM_LIES_B_FOURS 8u
 #define DTI_GEMM_LIES_C_FOURS 16u
+#define DTI_GEMM_IN_CHUNKS 32u
 
 /* AVG_POOL, spec0. PyTorch's count_include_pad: divide by the window's size cut to the padded plane
  * (rows up to ih + pad_h); EXCLUDE: by the elements of the plane in it. */

@@ -2,8 +2,8 @@
  * without shared memory, for devices that keep "shared" memory in plain memory (software drivers,
  * Mali). An invocation keeps 8 x 8 of C in registers and goes over k in order. Software drivers pay
  * for each load, not for its width, so there is a loop for each usual layout whose runs of 4 can be
- * loaded as a vec4, and a plain one for what remains. There must be as many invocations as
- * tiles. */
+ * loaded as a vec4, and a plain one for what remains. Chunks of k are added in C. There must be as
+ * many invocations as tiles. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
@@ -14,11 +14,12 @@ layout(binding = 0) readonly buffer buffer_a { float a[]; };
 layout(binding = 0) readonly buffer buffer_a4 { vec4 a4[]; };
 layout(binding = 1) readonly buffer buffer_b { float b[]; };
 layout(binding = 1) readonly buffer buffer_b4 { vec4 b4[]; };
-layout(binding = 2) writeonly buffer buffer_c { float c[]; };
+layout(binding = 2) buffer buffer_c { float c[]; };
 layout(binding = 3) readonly buffer buffer_bias { float bias[]; };
 
 vec4 acc[8][2];
 uint row, col, a_base, b_base; /* of this tile; bases without the row and the column */
+uint from, to;                 /* the chunk of k */
 
 /* Rows and columns beyond the end repeat the last ones; they are not stored. */
 uint a_row(uint i, uint last)
@@ -66,7 +67,7 @@ void multiply_nn()
 {
     uint at[8], b0 = b_col(0u, 4u), b1 = b_col(4u, 4u);
     [[unroll]] for (uint i = 0u; i < 8u; i++) at[i] = a_row(i, 1u);
-    for (uint k = 0u; k < args.k; k += 4u) {
+    for (uint k = from; k < to; k += 4u) {
         LOAD_A_ALONG_K(x, at, k)
         [[unroll]] for (uint q = 0u; q < 4u; q++) {
             uint down = (k + q) * args.b_row;
@@ -80,7 +81,7 @@ void multiply_nt()
     uint at[8], bt[8];
     [[unroll]] for (uint i = 0u; i < 8u; i++) at[i] = a_row(i, 1u);
     [[unroll]] for (uint j = 0u; j < 8u; j++) bt[j] = b_col(j, 1u);
-    for (uint k = 0u; k < args.k; k += 4u) {
+    for (uint k = from; k < to; k += 4u) {
         LOAD_A_ALONG_K(x, at, k)
         LOAD_B_ALONG_K(y, bt, k)
         [[unroll]] for (uint q = 0u; q < 4u; q++)
@@ -91,7 +92,7 @@ void multiply_nt()
 void multiply_tn()
 {
     uint a0 = a_row(0u, 4u), a1 = a_row(4u, 4u), b0 = b_col(0u, 4u), b1 = b_col(4u, 4u);
-    for (uint k = 0u; k < args.k; k++) {
+    for (uint k = from; k < to; k++) {
         uint down = k * args.b_row, right = k * args.a_col;
         add_outer(join(a4[(a0 + right) >> 2], a4[(a1 + right) >> 2]), b4[(b0 + down) >> 2],
                   b4[(b1 + down) >> 2]);
@@ -103,7 +104,7 @@ void multiply_any()
     uint at[8], bt[8];
     [[unroll]] for (uint i = 0u; i < 8u; i++) at[i] = a_row(i, 1u);
     [[unroll]] for (uint j = 0u; j < 8u; j++) bt[j] = b_col(j, 1u);
-    for (uint k = 0u; k < args.k; k++) {
+    for (uint k = from; k < to; k++) {
         float x[8], y[8];
         uint down = k * args.b_row, right = k * args.a_col;
         [[unroll]] for (uint i = 0u; i < 8u; i++) x[i] = a[at[i] + right];
@@ -117,9 +118,10 @@ void multiply()
 {
     bool a_aligned = ((args.a_offset | args.a_batch0 | args.a_batch1) & 3u) == 0u;
     bool b_aligned = ((args.b_offset | args.b_batch0 | args.b_batch1) & 3u) == 0u;
-    bool a_k = a_aligned && args.a_col == 1u && ((args.a_row | args.k) & 3u) == 0u;
+    uint whole = args.k | args.chunk;
+    bool a_k = a_aligned && args.a_col == 1u && ((args.a_row | whole) & 3u) == 0u;
     bool a_m = a_aligned && args.a_row == 1u && ((args.a_col | args.m) & 3u) == 0u;
-    bool b_k = b_aligned && args.b_row == 1u && ((args.b_col | args.k) & 3u) == 0u;
+    bool b_k = b_aligned && args.b_row == 1u && ((args.b_col | whole) & 3u) == 0u;
     bool b_n = b_aligned && args.b_col == 1u && ((args.b_row | args.n) & 3u) == 0u;
     if (a_k && b_n)
         multiply_nn();
@@ -141,14 +143,17 @@ float finished(float value, uint to, uint j)
     return spec1 == DTI_EPILOGUE_RELU ? dti_max(value, 0.0) : value;
 }
 
-void store(uint batch_at)
+void store(uint c_at, bool first, bool last)
 {
     [[unroll]] for (uint j = 0u; j < 8u; j++) {
         if (col + j < args.n) {
             [[unroll]] for (uint i = 0u; i < 8u; i++) {
                 if (row + i < args.m) {
-                    uint to = batch_at + (row + i) * args.c_row + col + j;
-                    c[args.c_offset + to] = finished(acc[i][j >> 2][j & 3u], to, col + j);
+                    uint at = c_at + (row + i) * args.c_row + col + j;
+                    float sum = acc[i][j >> 2][j & 3u];
+                    if (!first)
+                        sum = c[args.c_offset + at] + sum;
+                    c[args.c_offset + at] = last ? finished(sum, at, col + j) : sum;
                 }
             }
         }
@@ -164,11 +169,19 @@ void main()
         return;
     uint rest = tile / tiles_n, batch = rest / tiles_m;
     uint batch0 = batch / args.batch1, batch1 = batch - batch0 * args.batch1;
+    uint c_at = batch0 * args.c_batch0 + batch1 * args.c_batch1;
     col = (tile - rest * tiles_n) * 8u;
     row = (rest - batch * tiles_m) * 8u;
     a_base = args.a_offset + batch0 * args.a_batch0 + batch1 * args.a_batch1;
     b_base = args.b_offset + batch0 * args.b_batch0 + batch1 * args.b_batch1;
-    [[unroll]] for (uint i = 0u; i < 8u; i++) acc[i] = vec4[2](vec4(0.0), vec4(0.0));
-    multiply();
-    store(batch0 * args.c_batch0 + batch1 * args.c_batch1);
+    uint chunk = args.chunk > 0u ? args.chunk : args.k;
+    uint end = args.apart != 0u ? min(chunk, args.k - batch0 * chunk) : args.k;
+    from = 0u;
+    do {
+        to = min(from + chunk, end);
+        [[unroll]] for (uint i = 0u; i < 8u; i++) acc[i] = vec4[2](vec4(0.0), vec4(0.0));
+        multiply();
+        store(c_at, from == 0u, to == end);
+        from = to;
+    } while (from < end);
 }

@@ -2,7 +2,7 @@
  * that share operands in a workgroup's memory (lib/product.glsl; spec2 is from product_grid.c). The
  * next step's operands lie in registers while this one's are summed, so that a step waits for no
  * memory. spec3 tells how operands lie, DTI_GEMM_LIES_*: a load of four goes along whichever axis is
- * contiguous. */
+ * contiguous. Chunks of k are added in C. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
@@ -12,19 +12,21 @@ layout(constant_id = 3) const uint spec2 = 0x21084040u;
 layout(constant_id = 4) const uint spec3 = 0u;
 layout(binding = 0) readonly buffer buffer_a { DTI_S a[]; };
 layout(binding = 1) readonly buffer buffer_b { DTI_S b[]; };
-layout(binding = 2) writeonly buffer buffer_c { DTI_S c[]; };
+layout(binding = 2) buffer buffer_c { DTI_S c[]; };
 layout(binding = 3) readonly buffer buffer_bias { DTI_S bias[]; };
 #if DTI_STORAGE == DTI_STORAGE_F32 /* others have no vectors of four: spec3 says so */
 layout(binding = 0) readonly buffer buffer_a4 { vec4 a4[]; };
 layout(binding = 1) readonly buffer buffer_b4 { vec4 b4[]; };
-layout(binding = 2) writeonly buffer buffer_c4 { vec4 c4[]; };
+layout(binding = 2) buffer buffer_c4 { vec4 c4[]; };
 #define A_FOUR(at) a4[at]
 #define B_FOUR(at) b4[at]
 #define C_FOUR(at, value) c4[(at) >> 2] = (value)
+#define C_FOUR_BEFORE(at) c4[(at) >> 2]
 #else
 #define A_FOUR(at) vec4(0.0)
 #define B_FOUR(at) vec4(0.0)
 #define C_FOUR(at, value)
+#define C_FOUR_BEFORE(at) vec4(0.0)
 #endif
 
 #include "lib/product.glsl"
@@ -36,6 +38,7 @@ const bool B_ALONG_K = (spec3 & DTI_GEMM_LIES_B_K) != 0u;
 const bool A_FOURS = (spec3 & DTI_GEMM_LIES_A_FOURS) != 0u;
 const bool B_FOURS = (spec3 & DTI_GEMM_LIES_B_FOURS) != 0u;
 const bool C_FOURS = (spec3 & DTI_GEMM_LIES_C_FOURS) != 0u;
+const bool CHUNKS = (spec3 & DTI_GEMM_IN_CHUNKS) != 0u;
 
 vec4 a_next[LOADS_MAX], b_next[LOADS_MAX];
 uint a_at[LOADS_MAX], b_at[LOADS_MAX]; /* where the next load is: elements, or vectors */
@@ -152,28 +155,59 @@ DTI_A finished(DTI_A value, uint to, uint j)
     return spec1 == DTI_EPILOGUE_RELU ? dti_max(value, 0.0) : value;
 }
 
-void store_four(vec4 sum, uint to, uint n)
+/* Of one chunk: what C has is added to, and finished with the last one. */
+void store_four(vec4 sum, uint to, uint n, bool first, bool last)
 {
     if (C_FOURS) {
-        [[unroll]] for (uint j = 0u; j < 4u; j++) sum[j] = finished(sum[j], to + j, n + j);
+        if (!first)
+            sum = C_FOUR_BEFORE(args.c_offset + to) + sum;
+        if (last) {
+            [[unroll]] for (uint j = 0u; j < 4u; j++) sum[j] = finished(sum[j], to + j, n + j);
+        }
         C_FOUR(args.c_offset + to, sum);
         return;
     }
     [[unroll]] for (uint j = 0u; j < 4u; j++) {
-        if (n + j < args.n)
-            c[args.c_offset + to + j] = DTI_STORE(finished(sum[j], to + j, n + j));
+        if (n + j < args.n) {
+            uint at = args.c_offset + to + j;
+            DTI_A value = sum[j];
+            if (!first)
+                value = DTI_LOAD(c[at]) + value;
+            c[at] = DTI_STORE(last ? finished(value, to + j, n + j) : value);
+        }
     }
 }
 
-void store(uint batch_at, uint row, uint col)
+void store(uint c_at, uint row, uint col, bool first, bool last)
 {
     [[unroll]] for (uint i = 0u; i < 8u; i++) {
         uint m = row + (i & 3u) + (i >> 2) * (BM / 2u);
         [[unroll]] for (uint h = 0u; h < 2u; h++) {
             uint n = col + h * (BN / 2u);
             if (i < 4u * BLOCKS_M && h < BLOCKS_N && m < args.m && n < args.n)
-                store_four(acc[i][h], batch_at + m * args.c_row + n, n);
+                store_four(acc[i][h], c_at + m * args.c_row + n, n, first, last);
         }
+    }
+}
+
+/* The tile at (row, col), sums over `left` of k from where the bases are. */
+void multiply(uint a_base, uint b_base, uint row, uint col, uint left)
+{
+    product_start(lane);
+    start(a_base, b_base, row, col);
+    /* No branch between a load and its use: compilers would move the load behind the sums. In the
+     * last step it lies beyond the end. */
+    uint steps = (left + BK - 1u) / BK, side = 0u;
+    load(a_base, b_base, row, col, left);
+    keep(0u, left);
+    barrier();
+    for (; steps > 0u; steps--) {
+        left -= min(left, BK);
+        load(a_base, b_base, row, col, left);
+        add_step(side);
+        side ^= 1u;
+        keep(side, left);
+        barrier();
     }
 }
 
@@ -186,23 +220,18 @@ void main()
     uint batch0 = batch / args.batch1, batch1 = batch - batch0 * args.batch1;
     uint a_base = args.a_offset + batch0 * args.a_batch0 + batch1 * args.a_batch1;
     uint b_base = args.b_offset + batch0 * args.b_batch0 + batch1 * args.b_batch1;
+    uint c_at = batch0 * args.c_batch0 + batch1 * args.c_batch1;
     uint col = (tile - rest * tiles_n) * BN, row = (rest - batch * tiles_m) * BM;
     lane = gl_LocalInvocationID.x;
-    product_start(lane);
-    start(a_base, b_base, row, col);
-    /* No branch between a load and its use: compilers would move the load behind the sums. In the
-     * last step it lies beyond the end. */
-    load(a_base, b_base, row, col, args.k);
-    keep(0u, args.k);
-    barrier();
-    uint left = args.k, side = 0u;
-    for (uint step = (args.k + BK - 1u) / BK; step > 0u; step--) {
-        left -= min(left, BK);
-        load(a_base, b_base, row, col, left);
-        add_step(side);
-        side ^= 1u;
-        keep(side, left);
-        barrier();
+    if (CHUNKS) {
+        for (uint from = 0u; from < args.k; from += args.chunk) {
+            uint left = min(args.k - from, args.chunk);
+            multiply(a_base + from * args.a_col, b_base + from * args.b_row, row, col, left);
+            store(c_at, row + 4u * ty, col + 4u * tx, from == 0u, from + left == args.k);
+        }
+    } else {
+        uint k = args.apart != 0u ? min(args.chunk, args.k - batch0 * args.chunk) : args.k;
+        multiply(a_base, b_base, row, col, k);
+        store(c_at, row + 4u * ty, col + 4u * tx, true, true);
     }
-    store(batch0 * args.c_batch0 + batch1 * args.c_batch1, row + 4u * ty, col + 4u * tx);
 }

@@ -4,7 +4,7 @@
 
 #ifndef DT_NO_VULKAN
 
-enum { GEMM_A, GEMM_B, GEMM_C, GEMM_BIAS, GEMM_STEP, GEMM_PLACES };
+enum { GEMM_A, GEMM_B, GEMM_C, GEMM_BIAS, GEMM_STEP, GEMM_PARTS, GEMM_PLACES };
 #define GEMM_MARGIN 64 /* elements round each operand, a canary */
 
 typedef struct gemm_case {
@@ -12,11 +12,13 @@ typedef struct gemm_case {
     bool turn_a, turn_b; /* whether it lies transposed */
     uint32_t epilogue, batch, shift;
     bool bias;
+    uint32_t chunk;
 } gemm_case;
 
 typedef struct gemm_run {
     const gemm_case *c;
-    dti_launch launch;
+    dti_launch launch[2]; /* of chunks apart, the second adds them */
+    uint32_t launches;
     dti_place places[GEMM_PLACES];
     uint64_t words; /* of the memory that all operands lie in */
     float *before, *after[2];
@@ -33,6 +35,8 @@ static void gemm_lay_out(gemm_run *r) {
     const gemm_case *c = r->c;
     const uint32_t at = GEMM_MARGIN + c->shift, a = c->m * c->k, b = c->k * c->n, y = c->m * c->n;
     dti_args_gemm g = {.m = c->m, .n = c->n, .k = c->k, .c_row = c->n, .batch0 = 1};
+    const uint32_t parts = c->chunk ? (c->k + c->chunk - 1) / c->chunk : 0;
+    g.chunk = c->chunk;
     g.batch1 = c->batch;
     g.a_row = c->turn_a ? 1 : c->k;
     g.a_col = c->turn_a ? c->m : 1;
@@ -46,12 +50,38 @@ static void gemm_lay_out(gemm_run *r) {
     r->places[GEMM_C] = gemm_place(r, (uint64_t)y * c->batch + 4);
     r->places[GEMM_BIAS] = gemm_place(r, (uint64_t)y * c->batch + 4); /* or the mask */
     r->places[GEMM_STEP] = (dti_place){1, 0, DTI_WORD_BYTES * DTI_STEP_WORDS};
-    r->launch = (dti_launch){.kernel = DTI_K_GEMM,
-                             .args_bytes = sizeof g,
-                             .items = (uint64_t)y * c->batch,
-                             .spec = {c->bias, c->epilogue},
-                             .value = {GEMM_A, GEMM_B, GEMM_C, GEMM_BIAS},
-                             .args.gemm = g};
+    r->places[GEMM_PARTS] = gemm_place(r, (uint64_t)y * parts);
+    r->launches = 1;
+    r->launch[0] = (dti_launch){.kernel = DTI_K_GEMM,
+                                .args_bytes = sizeof g,
+                                .items = (uint64_t)y * c->batch,
+                                .spec = {c->bias, c->epilogue},
+                                .value = {GEMM_A, GEMM_B, GEMM_C, GEMM_BIAS},
+                                .args.gemm = g};
+}
+
+/* Its chunks by workgroups of their own, and their sum. */
+static void gemm_take_apart(gemm_run *r) {
+    dti_args_gemm *g = &r->launch[0].args.gemm;
+    const uint32_t parts = (g->k + g->chunk - 1) / g->chunk, n = g->m * g->n;
+    r->launches = 2;
+    r->launch[1] = r->launch[0];
+    r->launch[1].kernel = DTI_K_PRODUCT_SUM;
+    r->launch[1].args_bytes = sizeof(dti_args_product_sum);
+    r->launch[1].value[0] = GEMM_PARTS;
+    r->launch[1].args.product_sum = (dti_args_product_sum){.n = n,
+                                                           .cols = g->n,
+                                                           .parts = parts,
+                                                           .part = n,
+                                                           .x_offset = g->c_offset,
+                                                           .c_offset = g->c_offset,
+                                                           .bias_offset = g->bias_offset};
+    r->launch[0].spec[0] = r->launch[0].spec[1] = 0;
+    r->launch[0].value[2] = GEMM_PARTS;
+    r->launch[0].items = (uint64_t)n * parts;
+    const uint32_t offset = g->c_offset;
+    dti_chunk_apart(g, parts);
+    g->c_offset = offset;
 }
 
 /* NaN everywhere but in the operands, which have numbers of either sign. */
@@ -74,14 +104,14 @@ static bool gemm_try_variant(vulkan_rig *rig, gemm_run *r, uint32_t variant, flo
     static const dti_memory_kind kinds[3] = {DTI_MEMORY_DEVICE, DTI_MEMORY_IN, DTI_MEMORY_OUT};
     const dti_backend *b = rig->device->backend;
     dti_memory *memories[3] = {NULL};
-    const dti_segment segment = {.first = 0, .count = 1};
+    const dti_segment segment = {.first = 0, .count = r->launches};
     const dti_exec_desc desc = {.label = "gemm",
                                 .memories = memories,
                                 .memory_count = 3,
                                 .places = r->places,
                                 .place_count = GEMM_PLACES,
-                                .launches = &r->launch,
-                                .launch_count = 1,
+                                .launches = r->launch,
+                                .launch_count = r->launches,
                                 .segments = &segment,
                                 .segment_count = 1,
                                 .in = 1,
@@ -114,7 +144,7 @@ static bool gemm_try_variant(vulkan_rig *rig, gemm_run *r, uint32_t variant, flo
 
 /* Every fifth element and some: sums in double. */
 static void gemm_check_sums(const gemm_run *r, const float *after) {
-    const dti_args_gemm *g = &r->launch.args.gemm;
+    const dti_args_gemm *g = &r->launch[0].args.gemm;
     const float *a = after + r->places[GEMM_A].offset / DTI_WORD_BYTES + g->a_offset;
     const float *b = after + r->places[GEMM_B].offset / DTI_WORD_BYTES + g->b_offset;
     const float *y = after + r->places[GEMM_C].offset / DTI_WORD_BYTES + g->c_offset;
@@ -164,29 +194,71 @@ static void gemm_try_case(vulkan_rig *rig, const gemm_case *c, uint32_t variant)
     free(r.before);
 }
 
+/* One after the other against apart, whose parts alone lie elsewhere. */
+static void gemm_try_apart(vulkan_rig *rig, const gemm_case *c, uint32_t variant) {
+    gemm_run r = {.c = c};
+    gemm_lay_out(&r);
+    r.before = malloc(3 * DTI_WORD_BYTES * r.words);
+    if (!r.before)
+        return;
+    r.after[0] = r.before + r.words;
+    r.after[1] = r.after[0] + r.words;
+    gemm_fill(&r);
+    if (gemm_try_variant(rig, &r, DTI_GEMM_IN_REGISTERS, r.after[0])) {
+        gemm_check_sums(&r, r.after[0]);
+        gemm_take_apart(&r);
+        const uint64_t words = r.places[GEMM_PARTS].offset / DTI_WORD_BYTES;
+        if (gemm_try_variant(rig, &r, variant, r.after[1]))
+            test_check(!memcmp(r.after[0], r.after[1], DTI_WORD_BYTES * words), __FILE__, __LINE__,
+                       "%u x %u x %u: chunks apart, by variant %u, have other bits", c->m, c->n,
+                       c->k, variant);
+    }
+    free(r.before);
+}
+
+static void gemm_try_chunks(vulkan_rig *rig) {
+    static const gemm_case cases[] = {
+        {33, 36, 100, false, true, DTI_EPILOGUE_RELU, 1, 0, true, 48},
+        {35, 37, 65, true, false, DTI_EPILOGUE_RELU_GRAD, 1, 1, false, 16},
+        {10, 132, 144, false, false, DTI_EPILOGUE_NONE, 1, 0, true, 16},
+    };
+    const bool first = ((dti_vk_device *)rig->device)->index == 0;
+    for (size_t i = 0; i < DTI_COUNT(cases) && !rig->in->options.no_unified; i++) {
+        gemm_try_apart(rig, &cases[i], DTI_GEMM_IN_REGISTERS);
+        if (first)
+            gemm_try_apart(rig, &cases[i], i ? DTI_GEMM_32X64 : DTI_GEMM_32X32);
+    }
+}
+
+TEST(vulkan_gemm_has_the_same_bits_with_chunks_apart_and_one_after_the_other) {
+    ON_EACH(gemm_try_chunks);
+}
+
 static void gemm_try_all(vulkan_rig *rig) {
     /* Whole tiles, ragged ones, and less than one; each layout by fours and one by one. */
     static const gemm_case cases[] = {
-        {128, 128, 32, false, false, DTI_EPILOGUE_RELU, 1, 0, true},
-        {132, 68, 20, false, true, DTI_EPILOGUE_NONE, 2, 0, true},
-        {68, 132, 12, true, false, DTI_EPILOGUE_RELU_GRAD, 1, 0, false},
-        {36, 40, 44, true, true, DTI_EPILOGUE_NONE, 1, 0, false},
-        {129, 67, 33, false, false, DTI_EPILOGUE_RELU, 1, 0, true},
-        {33, 127, 7, false, true, DTI_EPILOGUE_NONE, 1, 1, true},
-        {131, 65, 1, true, false, DTI_EPILOGUE_RELU_GRAD, 1, 1, false},
-        {63, 129, 17, true, true, DTI_EPILOGUE_NONE, 2, 1, false},
+        {128, 128, 32, false, false, DTI_EPILOGUE_RELU, 1, 0, true, 0},
+        {132, 68, 20, false, true, DTI_EPILOGUE_NONE, 2, 0, true, 0},
+        {68, 132, 12, true, false, DTI_EPILOGUE_RELU_GRAD, 1, 0, false, 0},
+        {36, 40, 44, true, true, DTI_EPILOGUE_NONE, 1, 0, false, 0},
+        {129, 67, 33, false, false, DTI_EPILOGUE_RELU, 1, 0, true, 0},
+        {33, 127, 7, false, true, DTI_EPILOGUE_NONE, 1, 1, true, 0},
+        {131, 65, 1, true, false, DTI_EPILOGUE_RELU_GRAD, 1, 1, false, 0},
+        {63, 129, 17, true, true, DTI_EPILOGUE_NONE, 2, 1, false, 0},
+        {65, 68, 84, false, true, DTI_EPILOGUE_RELU, 2, 0, true, 32},
+        {66, 35, 49, true, false, DTI_EPILOGUE_RELU_GRAD, 1, 1, false, 16},
     };
     /* A pipeline takes lavapipe up to a second, and SwiftShader several. */
     static const uint32_t quick[DTI_COUNT(cases)] = {
-        [0] = DTI_GEMM_128X128, [1] = DTI_GEMM_32X64,  [3] = DTI_GEMM_32X64,
-        [4] = DTI_GEMM_32X64,   [5] = DTI_GEMM_64X128, [6] = DTI_GEMM_64X64};
+        [0] = DTI_GEMM_128X128, [1] = DTI_GEMM_32X64, [3] = DTI_GEMM_32X64, [4] = DTI_GEMM_32X64,
+        [5] = DTI_GEMM_64X128,  [6] = DTI_GEMM_64X64, [8] = DTI_GEMM_32X32, [9] = DTI_GEMM_64X64};
     const bool all = getenv("DTRAIN_TEST_LONG") != NULL;
     const bool first = ((dti_vk_device *)rig->device)->index == 0;
     if (rig->in->options.no_unified)
         return;
     for (size_t i = 0; i < DTI_COUNT(cases); i++) {
         for (uint32_t v = 1; v < DTI_GEMM_VARIANTS; v++)
-            if (all || (v == quick[i] && (first || i == 3)))
+            if (all || (v == quick[i] && (first || i == 3 || i == 8)))
                 gemm_try_case(rig, &cases[i], v);
     }
 }

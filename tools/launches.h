@@ -175,7 +175,7 @@ static dt_result launches_open(launches_step *s, const launches_net *net) {
     dti_code_desc desc = {.graph = g,
                           .program = &program,
                           .layout = &s->layout,
-                          .limits = {.storage_range_bytes = 128u << 20}};
+                          .limits = {.storage_range_bytes = 128u << 20, .workgroups = true}};
     result = dti_layout_make(g->base, g, &s->layout);
     if (!result)
         result = dti_graph_clone(g, &desc.work);

@@ -54,6 +54,7 @@ typedef struct dti_stat {
 typedef struct dti_limits {
     uint64_t storage_range_bytes; /* a larger operand is bound in parts */
     bool halves;                  /* 16-bit floats, for kernels that take them */
+    bool workgroups;              /* long sums are shared out to them */
 } dti_limits;
 
 typedef struct dti_code {

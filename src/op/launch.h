@@ -30,7 +30,7 @@ typedef union dti_args {
 _Static_assert(sizeof(dti_args) <= 128, "push constants of the portable core");
 
 #define DTI_BINDINGS_MAX 4
-#define DTI_VARIANTS_MAX 6
+#define DTI_VARIANTS_MAX 10
 
 typedef struct dti_launch {
     uint16_t kernel; /* dti_kernel_id */

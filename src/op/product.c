@@ -6,15 +6,30 @@ static uint64_t dti_gemm_flops(const dti_args_gemm *a) {
     return 2ull * a->m * a->n * a->k * a->batch0 * a->batch1;
 }
 
-static dti_launch *dti_emit_gemm(dti_emit *e, const dti_args_gemm *args, uint32_t a, uint32_t b,
-                                 uint32_t bias) {
+static void dti_emit_gemm_to(dti_emit *e, const dti_args_gemm *args, uint32_t a, uint32_t b,
+                             uint32_t c, uint32_t bias) {
     uint64_t items = (uint64_t)args->m * args->n * args->batch0 * args->batch1;
     dti_launch *l = dti_emit_launch(e, DTI_K_GEMM, items, sizeof *args);
     l->args.gemm = *args;
     l->spec[0] = bias != DTI_UNBOUND;
-    dti_bind(l, a, b, e->out.value, bias);
+    dti_bind(l, a, b, c, bias);
+}
+
+/* chunk: of k, on a device that runs workgroups; see chunk.c. */
+static void dti_emit_gemm(dti_emit *e, const dti_args_gemm *args, uint32_t a, uint32_t b,
+                          uint32_t bias, uint32_t chunk) {
+    dti_args_gemm g = *args;
+    g.chunk = e->workgroups ? chunk : 0;
     e->list->flops += dti_gemm_flops(args);
-    return l;
+    const uint32_t parts = dti_chunk_parts(&g);
+    if (parts == 1) {
+        dti_emit_gemm_to(e, &g, a, b, e->out.value, bias);
+        return;
+    }
+    const uint32_t x = dti_emit_scratch(e, DT_F32, (uint64_t)parts * g.m * g.n);
+    dti_chunk_apart(&g, parts);
+    dti_emit_gemm_to(e, &g, a, b, x, DTI_UNBOUND);
+    dti_emit_product_sum(e, args, parts, x, bias);
 }
 
 /* ---- matmul: attr.i[0], i[1] = transpose a, b. */
@@ -98,7 +113,7 @@ static void dti_matmul_emit(dti_emit *e) {
         g.a_offset = (uint32_t)at[0];
         g.b_offset = (uint32_t)at[1];
         g.c_offset = (uint32_t)at[2];
-        dti_emit_gemm(e, &g, a.value, b.value, DTI_UNBOUND);
+        dti_emit_gemm(e, &g, a.value, b.value, DTI_UNBOUND, 0);
     }
 }
 
@@ -151,6 +166,11 @@ static void dti_linear_grad(dti_grad *g) {
         g->dx[2] = dti_sum_to(g->dy, g->in[2]);
 }
 
+/* By the rows of a sample, or all of them where there are no samples. */
+static uint32_t dti_linear_chunk(const dti_view *y, const dti_args_gemm *g) {
+    return dti_chunk_rowwise(g->m / (uint64_t)DTI_MAX(y->dim[0], 1), g->n, g->k);
+}
+
 static void dti_linear_emit(dti_emit *e) {
     dti_view x = dti_emit_dense_in(e, 0), w = dti_emit_dense_in(e, 1);
     int64_t n = e->out.dim[5], k = x.dim[5];
@@ -170,7 +190,7 @@ static void dti_linear_emit(dti_emit *e) {
         g.bias_offset = (uint32_t)b.offset;
         bias = b.value;
     }
-    dti_emit_gemm(e, &g, x.value, w.value, bias);
+    dti_emit_gemm(e, &g, x.value, w.value, bias, dti_linear_chunk(&e->out, &g));
 }
 
 DT_API dt_tensor dt_linear(dt_tensor x, dt_tensor w, dt_tensor b) {
@@ -203,7 +223,7 @@ static void dti_linear_dx_emit(dti_emit *e) {
     g.a_offset = (uint32_t)dy.offset;
     g.b_offset = (uint32_t)w.offset;
     g.c_offset = (uint32_t)e->out.offset;
-    dti_emit_gemm(e, &g, dy.value, w.value, DTI_UNBOUND);
+    dti_emit_gemm(e, &g, dy.value, w.value, DTI_UNBOUND, dti_linear_chunk(&e->out, &g));
 }
 
 static bool dti_linear_dw_shape(dti_build *b) {
@@ -239,7 +259,7 @@ static void dti_linear_dw_emit(dti_emit *e) {
     g.a_offset = (uint32_t)dy.offset;
     g.b_offset = (uint32_t)x.offset;
     g.c_offset = (uint32_t)e->out.offset;
-    dti_emit_gemm(e, &g, dy.value, x.value, DTI_UNBOUND);
+    dti_emit_gemm(e, &g, dy.value, x.value, DTI_UNBOUND, dti_chunk_over_rows(g.m, g.n, g.k));
 }
 
 /* ---- Reference */
@@ -307,14 +327,14 @@ static void dti_linear_dw_ref(const dti_ref *r) {
 
 static int dti_gemm_threads(const dti_launch *l, int threads) {
     uint64_t batch = (uint64_t)l->args.gemm.batch0 * l->args.gemm.batch1;
-    return batch >= (uint64_t)threads ? 1 : threads;
+    return batch >= (uint64_t)threads || l->args.gemm.apart ? 1 : threads;
 }
 
 static dti_gemm dti_gemm_of_args(const dti_launch *l) {
     const dti_args_gemm *a = &l->args.gemm;
     return (dti_gemm){.m = a->m,
                       .n = a->n,
-                      .k = a->k,
+                      .k = a->apart ? a->chunk : a->k,
                       .a_row = a->a_row,
                       .a_col = a->a_col,
                       .b_row = a->b_row,
@@ -357,6 +377,8 @@ static void dti_cpu_gemm(const dti_cpu_task *task, int64_t begin, int64_t end, v
         int64_t batch = item / tiles, tile = item - batch * tiles,
                 last = DTI_MIN(tiles, tile + end - item);
         uint64_t i = (uint64_t)batch / args->batch1, j = (uint64_t)batch - i * args->batch1;
+        if (args->apart)
+            g.k = (int64_t)DTI_MIN(args->chunk, args->k - i * args->chunk);
         if (is_half) {
             const dti_gemm_half half = dti_gemm_half_of(task, i, j);
             g.half = &half;

@@ -1,7 +1,7 @@
 /* GEMM on a device that runs workgroups. Variant 0 keeps 8 x 8 of C in an invocation's registers
  * (gemm.comp); the others are tiles that a workgroup makes through memory that it shares
- * (gemm_tile.comp, one text). All add over k in order, in one chain an element: which one a device
- * takes is its own matter, and no bit depends on it. */
+ * (gemm_tile.comp, one text). All add over k in order, in one chain for each chunk of an element: which
+ * one a device takes is its own matter, and no bit depends on it. */
 
 typedef struct dti_gemm_tile {
     uint32_t bm, bn, bk;         /* of C, by workgroup; k by step */
@@ -10,6 +10,7 @@ typedef struct dti_gemm_tile {
 
 enum {
     DTI_GEMM_IN_REGISTERS,
+    DTI_GEMM_32X32,
     DTI_GEMM_32X64,
     DTI_GEMM_64X64,
     DTI_GEMM_64X128,
@@ -18,28 +19,17 @@ enum {
     DTI_GEMM_VARIANTS
 };
 
-/* Invocations and bytes of shared memory of each: 128, 6 KiB; 128, 8; 256, 12; 256, 16; 256, 32. */
+/* Invocations and bytes of shared memory of each: 64, 4 KiB; 128, 6; 128, 8; 256, 12; 256, 16; 256, 32. */
 static const dti_gemm_tile dti_gemm_shapes[DTI_GEMM_VARIANTS] = {
-    [DTI_GEMM_IN_REGISTERS] = {8, 8, 4, 2, 2}, [DTI_GEMM_32X64] = {32, 64, 8, 1, 1},
-    [DTI_GEMM_64X64] = {64, 64, 8, 1, 2},      [DTI_GEMM_64X128] = {64, 128, 8, 1, 2},
-    [DTI_GEMM_128X128] = {128, 128, 8, 2, 2},  [DTI_GEMM_128X128X16] = {128, 128, 16, 2, 2},
+    [DTI_GEMM_IN_REGISTERS] = {8, 8, 4, 2, 2},    [DTI_GEMM_32X32] = {32, 32, 8, 1, 1},
+    [DTI_GEMM_32X64] = {32, 64, 8, 1, 1},         [DTI_GEMM_64X64] = {64, 64, 8, 1, 2},
+    [DTI_GEMM_64X128] = {64, 128, 8, 1, 2},       [DTI_GEMM_128X128] = {128, 128, 8, 2, 2},
+    [DTI_GEMM_128X128X16] = {128, 128, 16, 2, 2},
 };
 _Static_assert((int)DTI_GEMM_VARIANTS <= (int)DTI_VARIANTS_MAX, "more than a row has place for");
 
 static uint64_t dti_gemm_tiles_of(const dti_args_gemm *g, const dti_gemm_tile *t) {
     return dti_ceil_div(g->m, t->bm) * dti_ceil_div(g->n, t->bn) * g->batch0 * g->batch1;
-}
-
-/* Launches that are alike: narrow ones would waste most of a tile; of few tiles each should be
- * small, so that there is one for each part of the device. */
-enum { DTI_GEMM_NARROW, DTI_GEMM_FEW, DTI_GEMM_MANY };
-
-static uint32_t dti_gemm_class(const dti_launch *l) {
-    const dti_args_gemm *g = &l->args.gemm;
-    if (g->m < 32 || g->n < 32)
-        return DTI_GEMM_NARROW;
-    return dti_gemm_tiles_of(g, &dti_gemm_shapes[DTI_GEMM_64X64]) < 512 ? DTI_GEMM_FEW
-                                                                        : DTI_GEMM_MANY;
 }
 
 static bool dti_gemm_fits(uint32_t variant, const dti_grid_device *device) {
@@ -50,11 +40,25 @@ static bool dti_gemm_fits(uint32_t variant, const dti_grid_device *device) {
             2 * t->bk * (t->bm + t->bn) * DTI_WORD_BYTES <= device->shared_bytes);
 }
 
+static uint64_t dti_gemm_steps(const dti_args_gemm *g) {
+    return g->apart ? g->chunk : g->k;
+}
+
+/* Narrow ones would waste most of a tile. Of the others the largest tile of which there are enough
+ * for all parts of a device; and for more of them, where each goes over many k. */
+static uint32_t dti_gemm_usual(const dti_args_gemm *g) {
+    static const uint8_t sizes[] = {DTI_GEMM_128X128, DTI_GEMM_64X64, DTI_GEMM_32X64};
+    const uint64_t enough = dti_gemm_steps(g) > DTI_CHUNK_CHAIN ? DTI_CHUNK_GROUPS : 128;
+    if (g->m < 32 || g->n < 32)
+        return DTI_GEMM_IN_REGISTERS;
+    for (size_t i = 0; i < DTI_COUNT(sizes); i++)
+        if (dti_gemm_tiles_of(g, &dti_gemm_shapes[sizes[i]]) >= enough)
+            return sizes[i];
+    return DTI_GEMM_32X32;
+}
+
 static uint32_t dti_gemm_variant(const dti_launch *l, const dti_grid_device *device) {
-    static const uint8_t usual[] = {[DTI_GEMM_NARROW] = DTI_GEMM_IN_REGISTERS,
-                                    [DTI_GEMM_FEW] = DTI_GEMM_64X64,
-                                    [DTI_GEMM_MANY] = DTI_GEMM_128X128};
-    const uint32_t variant = usual[dti_gemm_class(l)];
+    const uint32_t variant = dti_gemm_usual(&l->args.gemm);
     return dti_gemm_fits(variant, device) ? variant : DTI_GEMM_IN_REGISTERS;
 }
 
@@ -70,15 +74,19 @@ static uint32_t dti_gemm_lies(const dti_launch *l) {
     const bool a_k = g->a_col == 1, b_k = g->b_row == 1;
     uint32_t lies = (a_k ? DTI_GEMM_LIES_A_K : 0) | (b_k ? DTI_GEMM_LIES_B_K : 0);
     if (dti_launch_is_half(l))
-        return lies;
-    if ((a_k || g->a_row == 1) && dti_gemm_by_fours(g->a_offset, g->a_batch0, g->a_batch1,
-                                                    a_k ? g->a_row : g->a_col, a_k ? g->k : g->m))
+        return lies; /* and in one chain: no such product is cut */
+    if ((a_k || g->a_row == 1) &&
+        dti_gemm_by_fours(g->a_offset, g->a_batch0, g->a_batch1, a_k ? g->a_row : g->a_col,
+                          a_k ? g->k | g->chunk : g->m))
         lies |= DTI_GEMM_LIES_A_FOURS;
-    if ((b_k || g->b_col == 1) && dti_gemm_by_fours(g->b_offset, g->b_batch0, g->b_batch1,
-                                                    b_k ? g->b_col : g->b_row, b_k ? g->k : g->n))
+    if ((b_k || g->b_col == 1) &&
+        dti_gemm_by_fours(g->b_offset, g->b_batch0, g->b_batch1, b_k ? g->b_col : g->b_row,
+                          b_k ? g->k | g->chunk : g->n))
         lies |= DTI_GEMM_LIES_B_FOURS;
     if (dti_gemm_by_fours(g->c_offset, g->c_batch0, g->c_batch1, g->c_row, g->n))
         lies |= DTI_GEMM_LIES_C_FOURS;
+    if (g->chunk && !g->apart)
+        lies |= DTI_GEMM_IN_CHUNKS;
     return lies;
 }
 
@@ -101,11 +109,11 @@ static uint64_t dti_gemm_invocations(const dti_launch *l, uint32_t variant,
     return dti_gemm_tiles_of(g, t) * (t->bm * t->bn / (16 * t->blocks_m * t->blocks_n));
 }
 
-/* Every variant adds over k in one chain. */
 static dti_effort dti_gemm_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_gemm *g = &l->args.gemm;
+    const uint64_t batches = g->apart ? 1 : (uint64_t)g->batch0 * g->batch1;
     (void)variant, (void)local;
-    return (dti_effort){g->k, 2ull * g->m * g->n * g->k * g->batch0 * g->batch1};
+    return (dti_effort){dti_gemm_steps(g), 2ull * g->m * g->n * g->k * batches};
 }
 
 static void dti_gemm_put_mask(dti_launch *l, uint32_t shift) {
@@ -119,7 +127,7 @@ static dti_trial_operand dti_gemm_trial_matrix(uint32_t number, uint32_t rows, u
 }
 
 /* Sizes round the tiles' edges, in each of the four layouts, by fours and one by one; half of them
- * with a bias and ReLU. Few, since each is a pipeline. */
+ * with a bias and ReLU, a third in chunks. Few, since each is a pipeline. */
 static bool dti_gemm_trial(uint32_t number, dti_trial *t) {
     static const uint8_t sizes[][3] = {{128, 132, 32}, {127, 65, 100}, {68, 64, 44},  {63, 129, 33},
                                        {1, 1, 1},      {5, 10, 3},     {65, 63, 15},  {132, 8, 24},
@@ -132,11 +140,13 @@ static bool dti_gemm_trial(uint32_t number, dti_trial *t) {
     const bool ta = layout & 1, tb = layout & 2;
     *t = (dti_trial){.launch = {.kernel = DTI_K_GEMM, .args_bytes = sizeof(dti_args_gemm)}};
     dti_trial_operand *o = t->operand;
+    const uint32_t chunk = number % 3 == 0 && k > 16 ? 16 : 0;
     o[0] = dti_gemm_trial_matrix(number, ta ? k : m, ta ? m : k);
     o[1] = dti_gemm_trial_matrix(number, tb ? n : k, tb ? k : n);
     o[2] = dti_gemm_trial_matrix(number, m, n);
     dti_args_gemm *g = &t->launch.args.gemm;
-    *g = (dti_args_gemm){.m = m, .n = n, .k = k, .batch0 = 2, .batch1 = 1, .c_row = o[2].pitch};
+    *g = (dti_args_gemm){
+        .m = m, .n = n, .k = k, .batch0 = 2, .batch1 = 1, .c_row = o[2].pitch, .chunk = chunk};
     *(ta ? &g->a_col : &g->a_row) = o[0].pitch;
     *(ta ? &g->a_row : &g->a_col) = 1;
     *(tb ? &g->b_col : &g->b_row) = o[1].pitch;
@@ -157,7 +167,7 @@ static bool dti_gemm_trial(uint32_t number, dti_trial *t) {
 DTI_KERNEL(GEMM, gemm, "rrwr", ITEM, .run = dti_cpu_gemm, .halves = true,
            .outer = dti_cpu_items_gemm, .grain = dti_cpu_grain_gemm,
            .scratch_bytes = dti_cpu_scratch_gemm, .takes = dti_product_takes,
-           .put_mask = dti_gemm_put_mask, .local = {64, 128, 128, 256, 256, 256},
+           .put_mask = dti_gemm_put_mask, .local = {64, 64, 128, 128, 256, 256, 256},
            .variant = dti_gemm_variant, .tile = dti_gemm_tile_spec,
            .invocations = dti_gemm_invocations, .effort = dti_gemm_effort, .trial = dti_gemm_trial,
            .fits = dti_gemm_fits);

@@ -367,6 +367,7 @@ static dt_result dti_vk_transfer_create(dti_vk_device *device) {
 }
 
 static const dti_backend dti_vk_backend = {
+    .workgroups = true,
     .memory_create = dti_vk_memory_create,
     .memory_destroy = dti_vk_memory_destroy,
     .memory_lend = dti_vk_memory_lend,

@@ -64,7 +64,7 @@ typedef struct dti_vk_pipeline {
     dti_VkPipeline handle;
 } dti_vk_pipeline;
 
-#define DTI_VK_VARIANTS_MAX 8 /* of one kernel */
+#define DTI_VK_VARIANTS_MAX 10 /* of one kernel */
 
 /* What the check of a variant on this device has said. */
 typedef enum dti_vk_verdict { DTI_VK_UNCHECKED, DTI_VK_GOOD, DTI_VK_STRUCK } dti_vk_verdict;
