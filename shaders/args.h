@@ -44,9 +44,9 @@
     DTI_U32 y_offset;                                                                              \
     DTI_F32 scale;
 
-/* c[i, j, m, n] = sum_k a[i, j, m, k] * b[i, j, k, n] (+ bias[n]), i < batch0, j < batch1. chunk: so
- * many k are added in one chain, and chunks in ascending order; 0: all k are. apart: i is no batch,
- * but the chunk, each with a result by itself, which PRODUCT_SUM adds. */
+/* c[i, j, m, n] = sum_k a[i, j, m, k] * b[i, j, k, n] (+ bias[n]), i < batch0, j < batch1.
+ * chunk: so many k are added in one chain, and chunks in ascending order; 0: all k are. apart: i is
+ * no batch, but the chunk, each with a result by itself, which PRODUCT_SUM adds. */
 #define DTI_ARGS_GEMM                                                                              \
     DTI_U32 m;                                                                                     \
     DTI_U32 n;                                                                                     \
@@ -309,9 +309,10 @@
 #define DTI_COPY_FILL_I32 4
 #define DTI_COPY_IOTA_F32 5 /* y[i] = i, the linear index */
 
-/* Epilogues, spec1 of GEMM, PRODUCT_SUM, CONV, CONV_DX, NORM, MAP2 and MAX_POOL_GRAD: what happens to a result
- * before it is written. RELU: x < 0 ? 0 : x, after the bias. RELU_GRAD: mask > 0 ? x : 0; the mask
- * is binding 3 (of MAX_POOL_GRAD: x, binding 0), laid out as the result, and there is no bias. */
+/* Epilogues, spec1 of GEMM, PRODUCT_SUM, CONV, CONV_DX, NORM, MAP2 and MAX_POOL_GRAD: what happens
+ * to a result before it is written. RELU: x < 0 ? 0 : x, after the bias. RELU_GRAD: mask > 0 ? x :
+ * 0; the mask is binding 3 (of MAX_POOL_GRAD: x, binding 0), laid out as the result, and there is
+ * no bias. */
 #define DTI_EPILOGUE_NONE 0
 #define DTI_EPILOGUE_RELU 1
 #define DTI_EPILOGUE_RELU_GRAD 2

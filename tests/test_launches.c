@@ -35,6 +35,40 @@ TEST(a_step_has_these_launches_and_barriers) {
     }
 }
 
+/* Of each product of rows: the chunks that its k is cut into. */
+static uint32_t launches_chunks(const char *name, int batch, uint32_t chunk[64]) {
+    launches_step step;
+    launches_net net = {0};
+    uint32_t count = 0;
+    for (size_t i = 0; i < DTI_COUNT(launches_nets); i++)
+        if (!strcmp(launches_nets[i].name, name))
+            net = launches_nets[i];
+    net.batch = batch;
+    CHECK(!launches_open(&step, &net));
+    for (uint32_t i = 0; i < step.code->list.launch_count; i++) {
+        const dti_launch *l = &step.code->list.launches[i];
+        const uint16_t op = step.code->work->nodes[l->node].op;
+        if (l->kernel == DTI_K_GEMM && op != DTI_OP_LINEAR_DW && count < 64)
+            chunk[count++] = l->args.gemm.chunk;
+    }
+    launches_close(&step);
+    return count;
+}
+
+/* Else replicas would add in another order than one device does. */
+TEST(a_product_of_rows_is_cut_alike_however_many_rows_there_are) {
+    static const char *const names[] = {"mlp", "mlp_wide", "cnn"};
+    for (size_t i = 0; i < DTI_COUNT(names); i++) {
+        uint32_t few[64] = {0}, many[64] = {0}, cut = 0;
+        const uint32_t count = launches_chunks(names[i], 8, few);
+        CHECK(count > 0 && launches_chunks(names[i], 1000, many) == count);
+        CHECK(!memcmp(few, many, sizeof few));
+        for (uint32_t k = 0; k < count; k++)
+            cut += few[k] > 0;
+        CHECK(cut > 0);
+    }
+}
+
 TEST(a_row_tells_the_steps_of_a_lane) {
     dti_launch l = {.kernel = DTI_K_REDUCE, .items = 10};
     l.args.reduce = (dti_args_reduce){.n = 10, .r = 2048};

@@ -4,55 +4,57 @@
  * rows a replica has, or on the device. Who makes a chunk is free: there are workgroups for each
  * one, which write parts that PRODUCT_SUM adds, or a workgroup makes one after the other. */
 
-#define DTI_CHUNK_SAMPLES 64 /* that a rowwise product is cut for, however many there are */
-#define DTI_CHUNK_CHAIN 512  /* not longer where there are few workgroups */
-#define DTI_CHUNK_GROUPS 256 /* are not few */
-#define DTI_CHUNK_FILL 72    /* of a small product */
-#define DTI_CHUNK_STEP 16    /* what a chunk is a multiple of: every tile's step */
-#define DTI_CHUNK_LEAST 64   /* in a chunk of a rowwise product; twice that in a sum over rows */
-#define DTI_CHUNK_NARROW 16  /* rows or columns of a product */
-#define DTI_CHUNK_TILES 2048 /* of all parts, which are 64 x 64 elements each, at most */
+#define DTI_GEMM_CHUNK_SAMPLES 64 /* that a rowwise product is cut for, however many there are */
+#define DTI_GEMM_CHUNK_CHAIN 512  /* not longer where there are few workgroups */
+#define DTI_GEMM_CHUNK_GROUPS 256 /* are not few */
+#define DTI_GEMM_CHUNK_FILL 72    /* of a small product */
+#define DTI_GEMM_CHUNK_STEP 16    /* what a chunk is a multiple of: every tile's step */
+#define DTI_GEMM_CHUNK_LEAST 64 /* in a chunk of a rowwise product; twice that in a sum over rows */
+#define DTI_GEMM_CHUNK_NARROW 16  /* rows or columns of a product */
+#define DTI_GEMM_CHUNK_TILES 2048 /* of all parts, which are 64 x 64 elements each, at most */
 
-static uint64_t dti_chunk_tiles(uint64_t m, uint64_t n, uint64_t size) {
+static uint64_t dti_gemm_chunk_tiles(uint64_t m, uint64_t n, uint64_t size) {
     return dti_ceil_div(m, size) * dti_ceil_div(n, size);
 }
 
 /* The length of a chunk; 0: of all k. */
-static uint32_t dti_chunk_length(uint64_t k, uint64_t parts, uint64_t least) {
+static uint32_t dti_gemm_chunk_length(uint64_t k, uint64_t parts, uint64_t least) {
     parts = DTI_MIN(parts, k / least);
     if (parts < 2)
         return 0;
-    const uint64_t chunk = dti_ceil_div(dti_ceil_div(k, parts), DTI_CHUNK_STEP) * DTI_CHUNK_STEP;
+    const uint64_t chunk =
+        dti_ceil_div(dti_ceil_div(k, parts), DTI_GEMM_CHUNK_STEP) * DTI_GEMM_CHUNK_STEP;
     return chunk < k ? (uint32_t)chunk : 0;
 }
 
 /* Of a product whose every row is of one sample, which has `rows` of them. */
-static uint32_t dti_chunk_rowwise(uint64_t rows, uint64_t n, uint64_t k) {
-    const uint64_t m = DTI_CHUNK_SAMPLES * rows;
-    uint64_t parts = dti_ceil_div(DTI_CHUNK_FILL, DTI_MAX(dti_chunk_tiles(m, n, 32), 1));
-    if (dti_chunk_tiles(m, n, 64) < DTI_CHUNK_GROUPS)
-        parts = DTI_MAX(parts, dti_ceil_div(k, DTI_CHUNK_CHAIN));
-    return dti_chunk_length(k, parts, DTI_CHUNK_LEAST);
+static uint32_t dti_gemm_chunk_rowwise(uint64_t rows, uint64_t n, uint64_t k) {
+    const uint64_t m = DTI_GEMM_CHUNK_SAMPLES * rows;
+    uint64_t parts = dti_ceil_div(DTI_GEMM_CHUNK_FILL, DTI_MAX(dti_gemm_chunk_tiles(m, n, 32), 1));
+    if (dti_gemm_chunk_tiles(m, n, 64) < DTI_GEMM_CHUNK_GROUPS)
+        parts = DTI_MAX(parts, dti_ceil_div(k, DTI_GEMM_CHUNK_CHAIN));
+    return dti_gemm_chunk_length(k, parts, DTI_GEMM_CHUNK_LEAST);
 }
 
 /* Of a product m x n that is a sum over k rows. */
-static uint32_t dti_chunk_over_rows(uint64_t m, uint64_t n, uint64_t k) {
-    const uint64_t tiles = DTI_MAX(dti_chunk_tiles(m, n, 64), 1);
-    return dti_chunk_length(k, dti_ceil_div(DTI_CHUNK_GROUPS, tiles), 2 * DTI_CHUNK_LEAST);
+static uint32_t dti_gemm_chunk_over_rows(uint64_t m, uint64_t n, uint64_t k) {
+    const uint64_t tiles = DTI_MAX(dti_gemm_chunk_tiles(m, n, 64), 1);
+    return dti_gemm_chunk_length(k, dti_ceil_div(DTI_GEMM_CHUNK_GROUPS, tiles),
+                                 2 * DTI_GEMM_CHUNK_LEAST);
 }
 
 /* 1: workgroups make chunks one after the other. Narrow ones do so beside each other. */
-static uint32_t dti_chunk_parts(const dti_args_gemm *g) {
-    const uint64_t tiles = dti_chunk_tiles(g->m, g->n, 64);
+static uint32_t dti_gemm_chunk_parts(const dti_args_gemm *g) {
+    const uint64_t tiles = dti_gemm_chunk_tiles(g->m, g->n, 64);
     const uint64_t parts = g->chunk ? dti_ceil_div(g->k, g->chunk) : 1;
-    if (DTI_MIN(g->m, g->n) <= DTI_CHUNK_NARROW || tiles >= DTI_CHUNK_GROUPS ||
-        parts * tiles > DTI_CHUNK_TILES)
+    if (DTI_MIN(g->m, g->n) <= DTI_GEMM_CHUNK_NARROW || tiles >= DTI_GEMM_CHUNK_GROUPS ||
+        parts * tiles > DTI_GEMM_CHUNK_TILES)
         return 1;
     return (uint32_t)parts;
 }
 
 /* Makes a product without batches one of its chunks, which lie one behind the other. */
-static void dti_chunk_apart(dti_args_gemm *g, uint32_t parts) {
+static void dti_gemm_chunk_apart(dti_args_gemm *g, uint32_t parts) {
     g->apart = 1;
     g->batch0 = parts;
     g->a_batch0 = g->chunk * g->a_col;

@@ -21,13 +21,13 @@ static void dti_emit_gemm(dti_emit *e, const dti_args_gemm *args, uint32_t a, ui
     dti_args_gemm g = *args;
     g.chunk = e->workgroups ? chunk : 0;
     e->list->flops += dti_gemm_flops(args);
-    const uint32_t parts = dti_chunk_parts(&g);
+    const uint32_t parts = dti_gemm_chunk_parts(&g);
     if (parts == 1) {
         dti_emit_gemm_to(e, &g, a, b, e->out.value, bias);
         return;
     }
     const uint32_t x = dti_emit_scratch(e, DT_F32, (uint64_t)parts * g.m * g.n);
-    dti_chunk_apart(&g, parts);
+    dti_gemm_chunk_apart(&g, parts);
     dti_emit_gemm_to(e, &g, a, b, x, DTI_UNBOUND);
     dti_emit_product_sum(e, args, parts, x, bias);
 }
@@ -168,7 +168,7 @@ static void dti_linear_grad(dti_grad *g) {
 
 /* By the rows of a sample, or all of them where there are no samples. */
 static uint32_t dti_linear_chunk(const dti_view *y, const dti_args_gemm *g) {
-    return dti_chunk_rowwise(g->m / (uint64_t)DTI_MAX(y->dim[0], 1), g->n, g->k);
+    return dti_gemm_chunk_rowwise(g->m / (uint64_t)DTI_MAX(y->dim[0], 1), g->n, g->k);
 }
 
 static void dti_linear_emit(dti_emit *e) {
@@ -259,7 +259,7 @@ static void dti_linear_dw_emit(dti_emit *e) {
     g.a_offset = (uint32_t)dy.offset;
     g.b_offset = (uint32_t)x.offset;
     g.c_offset = (uint32_t)e->out.offset;
-    dti_emit_gemm(e, &g, dy.value, x.value, DTI_UNBOUND, dti_chunk_over_rows(g.m, g.n, g.k));
+    dti_emit_gemm(e, &g, dy.value, x.value, DTI_UNBOUND, dti_gemm_chunk_over_rows(g.m, g.n, g.k));
 }
 
 /* ---- Reference */

@@ -1,7 +1,7 @@
 /* GEMM on a device that runs workgroups. Variant 0 keeps 8 x 8 of C in an invocation's registers
  * (gemm.comp); the others are tiles that a workgroup makes through memory that it shares
- * (gemm_tile.comp, one text). All add over k in order, in one chain for each chunk of an element: which
- * one a device takes is its own matter, and no bit depends on it. */
+ * (gemm_tile.comp, one text). All add over k in order, in one chain for each chunk of an element:
+ * which one a device takes is its own matter, and no bit depends on it. */
 
 typedef struct dti_gemm_tile {
     uint32_t bm, bn, bk;         /* of C, by workgroup; k by step */
@@ -19,7 +19,8 @@ enum {
     DTI_GEMM_VARIANTS
 };
 
-/* Invocations and bytes of shared memory of each: 64, 4 KiB; 128, 6; 128, 8; 256, 12; 256, 16; 256, 32. */
+/* Invocations and bytes of shared memory of each: 64, 4 KiB; 128, 6; 128, 8; 256, 12; 256, 16;
+ * 256, 32. */
 static const dti_gemm_tile dti_gemm_shapes[DTI_GEMM_VARIANTS] = {
     [DTI_GEMM_IN_REGISTERS] = {8, 8, 4, 2, 2},    [DTI_GEMM_32X32] = {32, 32, 8, 1, 1},
     [DTI_GEMM_32X64] = {32, 64, 8, 1, 1},         [DTI_GEMM_64X64] = {64, 64, 8, 1, 2},
@@ -48,7 +49,7 @@ static uint64_t dti_gemm_steps(const dti_args_gemm *g) {
  * for all parts of a device; and for more of them, where each goes over many k. */
 static uint32_t dti_gemm_usual(const dti_args_gemm *g) {
     static const uint8_t sizes[] = {DTI_GEMM_128X128, DTI_GEMM_64X64, DTI_GEMM_32X64};
-    const uint64_t enough = dti_gemm_steps(g) > DTI_CHUNK_CHAIN ? DTI_CHUNK_GROUPS : 128;
+    const uint64_t enough = dti_gemm_steps(g) > DTI_GEMM_CHUNK_CHAIN ? DTI_GEMM_CHUNK_GROUPS : 128;
     if (g->m < 32 || g->n < 32)
         return DTI_GEMM_IN_REGISTERS;
     for (size_t i = 0; i < DTI_COUNT(sizes); i++)
