@@ -263,7 +263,7 @@ FUZZ_UNWATCHED static void fuzz_check_back(const dti_core *core, const dti_backl
     FUZZ_CHECK(b->held == held);
     fuzz_check_parts(core, b);
     FUZZ_CHECK(b->small_from <= b->small_to && b->small_to - b->small_from <= DTI_BACKLOG_UNITS);
-    FUZZ_CHECK(core->set.window * core->set.chunk_bytes >= 64u * b->part_bytes);
+    FUZZ_CHECK(core->window * core->set.chunk_bytes >= 64u * b->part_bytes);
 }
 
 FUZZ_UNWATCHED static void fuzz_check_peer(const dti_core *core, uint32_t rank) {
@@ -313,7 +313,7 @@ FUZZ_UNWATCHED static void fuzz_check_track(const dti_core *core, const dti_flig
         FUZZ_CHECK(t->done <= t->granted && t->begun == 0);
     if (s->kind == DTI_SCHEDULE_RECV && s->place == DTI_REGION_SLOT && s->count)
         FUZZ_CHECK(t->slot < f->slot_streams && t->consumer < f->schedule.step_count &&
-                   t->granted <= f->tracks[t->consumer].done + core->set.window &&
+                   t->granted <= f->tracks[t->consumer].done + core->window &&
                    (!t->granted || f->slots));
 }
 

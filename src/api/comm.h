@@ -123,8 +123,8 @@ typedef struct dt_comm_desc {
     int port_low, port_high; /* ports to listen on; 0 = any */
     int sockets;             /* connections to each peer; 0 = 1; at most 16 */
     int chunk_bytes;         /* 0 = 256 KiB; 4 KiB to 8 MiB; the same on all ranks */
-    int window;              /* chunks in flight from a peer; 0 = 4; 1 to 64; the same on all */
-    char congestion[16];     /* TCP's congestion control: "reno", "cubic"; "" = the system's */
+    int window; /* chunks in flight from a peer; 1 to 64; the same on all; 0 = by what links cost */
+    char congestion[16]; /* TCP's congestion control: "reno", "cubic"; "" = the system's */
     /* By which the default algorithms are chosen; rank 0's counts for all. {0}: measured while
      * joining, which takes some milliseconds, or a few dozen latencies. */
     dt_comm_link link;
@@ -289,6 +289,7 @@ typedef struct dt_comm_info {
      * links were given. The same numbers on all ranks; {0}: constants choose algorithms. */
     dt_comm_link link, local_link;
     bool link_measured;
+    int window; /* chunks in flight from a peer */
 } dt_comm_info;
 /* All 0 for NULL. */
 DT_API void dt_comm_get_info(const dt_comm *comm, dt_comm_info *info);

@@ -66,7 +66,7 @@ static dt_result dti_comm_desc_check_numbers(dti_base *base, dt_comm_desc *d) {
         {"port_high", &d->port_high, 0, 0, 65535},
         {"sockets", &d->sockets, 1, 1, 16},
         {"chunk_bytes", &d->chunk_bytes, 256 << 10, 4 << 10, 8 << 20},
-        {"window", &d->window, 4, 1, 64},
+        {"window", &d->window, 0, 0, 64},
         {"join_timeout_ms", &d->join_timeout_ms, 300000, 1, INT_MAX},
         {"silence_ms", &d->silence_ms, 5000, 1, INT_MAX},
         {"op_timeout_ms", &d->op_timeout_ms, 0, 0, INT_MAX},

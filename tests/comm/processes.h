@@ -75,7 +75,7 @@ static fleet *fleet_new(int count) {
     if (f == MAP_FAILED)
         return NULL;
     f->count = count;
-    f->seconds = 60;
+    f->seconds = 240; /* a machine may do much else; what hangs does so for good */
     f->desc.world_size = count;
     f->desc.join_timeout_ms = 30000;
     snprintf(f->desc.key, sizeof f->desc.key, "%s", FLEET_KEY);

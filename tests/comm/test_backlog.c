@@ -158,3 +158,64 @@ TEST(backlog_of_what_goes_to_several_ranks_alike_is_copied_once) {
     CHECK(backlog_parts_used(core) == 0);
     sim_end(n);
 }
+
+/* ---- the window, by what links cost */
+
+static uint32_t window_of(dti_link_source source, uint32_t size, uint64_t chunk_bytes,
+                          dt_comm_link link) {
+    const dti_core core = {
+        .set = {.size = size, .chunk_bytes = chunk_bytes, .link_source = (uint8_t)source}};
+    return dti_core_window(&core, &link);
+}
+
+TEST(window_fills_a_link_as_far_as_memory_is_taken_for_it) {
+    const uint64_t chunk = 256 << 10, ms = 1000000, gbit = 125000000;
+    static const dt_comm_link lan = {20000, 1000, 1200000000}, slow = {60000, 1000, 117000000};
+    CHECK(window_of(DTI_LINK_MEASURED, 2, chunk, lan) == 4);
+    CHECK(window_of(DTI_LINK_MEASURED, 8, chunk, slow) == 4);
+    /* 10 Gbit/s, 20 ms: 25 MB there and back, of which 64 chunks are 16. What was measured there is
+     * less than the link has; what was given is believed. */
+    const dt_comm_link far = {10 * ms, 0, 8000000}, fast = {10 * ms, 0, 10 * gbit};
+    CHECK(window_of(DTI_LINK_MEASURED, 2, chunk, far) == 64);
+    CHECK(window_of(DTI_LINK_GIVEN, 2, chunk, far) == 4);
+    CHECK(window_of(DTI_LINK_GIVEN, 2, chunk, fast) == 64);
+    CHECK(window_of(DTI_LINK_GIVEN, 2, chunk, (dt_comm_link){10 * ms, 0, gbit}) == 10);
+    CHECK(window_of(DTI_LINK_GIVEN, 2, 4 << 10, (dt_comm_link){ms, 0, gbit}) == 62);
+    /* 64 MiB in all */
+    CHECK(window_of(DTI_LINK_MEASURED, 9, chunk, far) == 32);
+    CHECK(window_of(DTI_LINK_MEASURED, 64, chunk, far) == 4);
+    CHECK(window_of(DTI_LINK_MEASURED, 2, 8 << 20, far) == 4);
+    /* many ranks on few processors: each message waits for the others */
+    CHECK(window_of(DTI_LINK_MEASURED, 3, chunk, (dt_comm_link){5 * ms, 4 * ms, 8000000}) == 4);
+    const dt_comm_link most = {UINT64_MAX, 0, UINT64_MAX};
+    CHECK(window_of(DTI_LINK_GIVEN, 2, chunk, most) == 64);
+}
+
+/* It is that of all ranks, and the memory that depends on it follows. */
+TEST(window_that_grows_is_all_ranks_and_sums_are_right) {
+    enum { CHUNK = 4096, COUNT = 60 * CHUNK };
+    static uint8_t x[3][COUNT];
+    const dt_comm_op sum = {
+        .kind = DT_COMM_ALL_REDUCE, .algorithm = DT_COMM_ALGORITHM_DIRECT, .count = COUNT};
+    const dt_comm_link network = {1000000, 0, 40000000};
+    const dti_flight *f[3];
+    sim_net *n = sim_joined(3);
+    for (int round = 0; round < 2; round++) {
+        for (int r = 0; r < 3; r++) {
+            memset(x[r], 1 + r, COUNT);
+            f[r] = backlog_post(n, r, sum, x[r], x[r]);
+        }
+        sim_pass(n, 200000000);
+        for (int r = 0; r < 3; r++) {
+            dti_core *core = &n->ranks[r].core;
+            CHECK(f[r]->finished && backlog_is(x[r], COUNT, 6));
+            CHECK(core->pool_bytes == 2u * core->window * CHUNK);
+            CHECK(core->peers[(r + 1) % 3].backs[0].part_bytes * 64 == core->window * CHUNK);
+            CHECK(core->window == (round ? 20 : 4));
+            dti_flight_release(core->flights[0]);
+            core->set.window = 0; /* as if nobody had said anything */
+            dti_core_link_costs(core, &network, &network);
+        }
+    }
+    sim_end(n);
+}

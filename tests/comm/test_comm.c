@@ -1068,7 +1068,7 @@ TEST(comm_create_refuses_wrong_descs_and_says_why) {
         {{.sockets = -1}, DT_ERROR_INVALID, "sockets is -1"},
         {{.chunk_bytes = 4095}, DT_ERROR_INVALID, "chunk_bytes is 4095, not in 4096 .. 8388608"},
         {{.chunk_bytes = 8388609}, DT_ERROR_INVALID, "chunk_bytes is 8388609"},
-        {{.window = 65}, DT_ERROR_INVALID, "window is 65, not in 1 .. 64"},
+        {{.window = 65}, DT_ERROR_INVALID, "window is 65, not in 0 .. 64"},
         {{.join_timeout_ms = -1}, DT_ERROR_INVALID, "join_timeout_ms is -1"},
         {{.silence_ms = -1}, DT_ERROR_INVALID, "silence_ms is -1"},
         {{.link = {1, 0, 999}}, DT_ERROR_INVALID, "link.bytes_per_s is 999, not in 1000 .."},
@@ -1120,7 +1120,7 @@ TEST(comm_defaults_are_filled_in) {
     dti_base_init(&base, NULL, NULL);
     dt_comm_desc d = {0};
     REQUIRE(dti_comm_check_desc(&base, &d) == DT_OK);
-    CHECK(d.world_size == 1 && d.sockets == 1 && d.chunk_bytes == 262144 && d.window == 4);
+    CHECK(d.world_size == 1 && d.sockets == 1 && d.chunk_bytes == 262144 && d.window == 0);
     CHECK(d.join_timeout_ms == 300000 && d.silence_ms == 5000 && d.op_timeout_ms == 0);
 }
 

@@ -131,13 +131,14 @@ TEST(env_of_dtrains_own_names) {
         ENV("DTRAIN_RANK=2", "DTRAIN_WORLD_SIZE=4", "DTRAIN_LOCAL_RANK=0", "DTRAIN_LOCAL_SIZE=2",
             "DTRAIN_RDZV=tcp://[fd00::1]:99", "DTRAIN_JOB=mine", "DTRAIN_ATTEMPT=7",
             "DTRAIN_IFNAME=eth,^docker", "DTRAIN_PORT_RANGE=4000-4100", "DTRAIN_TIMEOUT=60",
-            "DTRAIN_SILENCE=3", "DTRAIN_CONGESTION=reno", "DTRAIN_SECRET_FILE=/run/secrets/key",
-            "DTRAIN_LINK=50000,125000000,2000");
+            "DTRAIN_SILENCE=3", "DTRAIN_CONGESTION=reno", "DTRAIN_WINDOW=16",
+            "DTRAIN_SECRET_FILE=/run/secrets/key", "DTRAIN_LINK=50000,125000000,2000");
     check_place(&d, "dtrain", 2, 4, 0, 2, "tcp://[fd00::1]:99");
     CHECK(!strcmp(d.job, "mine") && d.attempt == 7);
     CHECK(!strcmp(d.interfaces, "eth,^docker") && d.port_low == 4000 && d.port_high == 4100);
     CHECK(d.join_timeout_ms == 60000 && d.silence_ms == 3000);
-    CHECK(!strcmp(d.congestion, "reno"));
+    CHECK(!strcmp(d.congestion, "reno") && d.window == 16);
+    CHECK_ERROR(ENV("DTRAIN_WINDOW=65"), "DTRAIN_WINDOW");
     CHECK(d.link.latency_ns == 50000 && d.link.bytes_per_s == 125000000 &&
           d.link.message_ns == 2000 && !d.link_off);
     CHECK(ENV("DTRAIN_LINK=off").link_off && ENV("DTRAIN_LINK=1,1000").link.message_ns == 0);

@@ -268,6 +268,7 @@ static bool dti_env_own(dti_env_reader *r) {
            dti_env_text(r, "DTRAIN_JOB", desc->job, sizeof desc->job, "") &&
            dti_env_u64(r, "DTRAIN_ATTEMPT", 0, UINT64_MAX, &desc->attempt) &&
            dti_env_text(r, "DTRAIN_CONGESTION", desc->congestion, sizeof desc->congestion, "") &&
+           dti_env_int(r, "DTRAIN_WINDOW", 1, 64, &desc->window) &&
            dti_env_text(r, "DTRAIN_IFNAME", desc->interfaces, sizeof desc->interfaces, "") &&
            dti_env_seconds(r, "DTRAIN_TIMEOUT", &desc->join_timeout_ms) &&
            dti_env_seconds(r, "DTRAIN_SILENCE", &desc->silence_ms) && dti_env_link(r) &&

@@ -13,23 +13,39 @@
 
 /* ---- memory */
 
+/* The window has been chosen, or has grown: what was copied before, of operations that are over,
+ * stays where it is until the peer has it. */
+static bool dti_backlog_reserve_chunks(dti_base *base, dti_backlog *b, uint64_t chunk_memory) {
+    uint8_t *chunks = dti_alloc(base, chunk_memory);
+    if (!chunks)
+        return false;
+    b->old_chunks = b->chunks;
+    b->chunks = chunks;
+    b->part_bytes = (uint32_t)(chunk_memory / 64);
+    return true;
+}
+
 /* For the frames; false: no memory. */
 static bool dti_backlog_reserve(dti_base *base, dti_backlog *b, uint64_t chunk_memory) {
+    if (b->old_chunks && !b->chunk_used) {
+        dti_free(base, b->old_chunks);
+        b->old_chunks = NULL;
+    }
     if (!b->frames)
         b->frames = dti_alloc_array(base, DTI_BACKLOG_FRAMES, sizeof *b->frames);
     if (!b->small)
         b->small = dti_alloc(base, DTI_BACKLOG_UNITS * 64);
-    if (chunk_memory && !b->chunks) {
-        b->chunks = dti_alloc(base, chunk_memory);
-        b->part_bytes = (uint32_t)(chunk_memory / 64);
-    }
-    return b->frames && b->small && (b->chunks || !chunk_memory);
+    if (chunk_memory / 64 > b->part_bytes && !b->old_chunks &&
+        !dti_backlog_reserve_chunks(base, b, chunk_memory))
+        return false;
+    return b->frames && b->small;
 }
 
 static void dti_backlog_free(dti_base *base, dti_backlog *b) {
     dti_free(base, b->frames);
     dti_free(base, b->small);
     dti_free(base, b->chunks);
+    dti_free(base, b->old_chunks);
 }
 
 static dti_sent_frame *dti_backlog_at(const dti_backlog *b, uint64_t number) {

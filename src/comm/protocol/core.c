@@ -113,7 +113,7 @@ static bool dti_core_peer_memory(dti_core *core, uint32_t peer) {
 static bool dti_core_reserve_backs(dti_core *core, uint32_t peer) {
     for (uint32_t k = 0; k < core->set.sockets; k++)
         if (!dti_backlog_reserve(core->base, &core->peers[peer].backs[k],
-                                 core->set.window * core->set.chunk_bytes))
+                                 (uint64_t)core->window * core->set.chunk_bytes))
             return false;
     return true;
 }
@@ -164,6 +164,7 @@ static bool dti_core_create(dti_core *core, dti_base *base, const dti_settings *
     core->base = base;
     core->up = &dti_core_ups;
     core->set = *set;
+    core->window = set->window ? set->window : DTI_WINDOW_LEAST;
     core->early_bytes = dti_early_bytes(set->size);
     core->early_units = dti_early_units_all(set->size);
     core->io = *io;

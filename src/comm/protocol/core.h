@@ -35,7 +35,8 @@
 #define DTI_NOBODY UINT32_MAX
 #define DTI_HANDSHAKE_NS 5000000000u
 #define DTI_NOTES 16
-#define DTI_HISTORY 128 /* finished collectives that late announcements are compared with */
+#define DTI_WINDOW_LEAST 4u /* chunks, unless the application says less */
+#define DTI_HISTORY 128     /* finished collectives that late announcements are compared with */
 
 typedef struct dti_core dti_core;
 typedef struct dti_flight dti_flight;
@@ -84,7 +85,8 @@ typedef struct dti_backlog {
     dti_sent_frame *frames;        /* [DTI_BACKLOG_FRAMES] by number; NULL: nothing was ever sent */
     uint8_t *small;                /* [DTI_BACKLOG_UNITS * 64] a ring: bodies copied when sent */
     uint64_t small_from, small_to; /* units */
-    uint8_t *chunks; /* [window * chunk_bytes], in 64 parts: payloads whose operation is over */
+    uint8_t *chunks;     /* [window * chunk_bytes], in 64 parts: payloads whose operation is over */
+    uint8_t *old_chunks; /* from before the window grew, or NULL */
     uint64_t chunk_used;
     uint16_t
         chunk_users[64]; /* by the first part: frames, of other connections too, that have it */
@@ -278,7 +280,7 @@ typedef struct dti_settings {
     uint32_t rank, size;
     uint32_t local_rank, local_size; /* on this rank's host; 0, 0: not known */
     uint64_t chunk_bytes, attempt;
-    uint32_t window, sockets;
+    uint32_t window, sockets;            /* window: 0 = by what links cost */
     uint64_t join_ns, silence_ns, op_ns; /* op_ns: 0 = no limit */
     uint8_t integrity;
     uint8_t link_source; /* a member's own until it has joined, then rank 0's; so is the next */
@@ -347,6 +349,7 @@ struct dti_core {
     void *io_user;
     dti_settings set;
     uint32_t early_bytes, early_units; /* of this world: what may go early, and room for it */
+    uint32_t window; /* chunks under way of a stream into slots, and kept of a connection */
     uint64_t now, last_tick;
     dti_core_state state;
     dt_result result;

@@ -221,7 +221,7 @@ static void dti_engine_tell(const dti_core *core, dti_link *link, bool end) {
     if (link->lasting)
         return;
     if (b->received - b->told >= DTI_BACKLOG_FRAMES / 4 ||
-        (end && b->untold_bytes * 2 >= core->set.window * core->set.chunk_bytes))
+        (end && b->untold_bytes * 2 >= core->window * core->set.chunk_bytes))
         link->return_due = true;
 }
 

@@ -220,7 +220,7 @@ static bool dti_track_has(const dti_core *core, const dti_flight *f, const dti_t
 /* ---- slots: lent to one operation at a time, when all who send into them have posted it */
 
 static uint64_t dti_flight_slots_need(const dti_core *core, const dti_flight *f) {
-    return (uint64_t)f->slot_streams * core->set.window * core->set.chunk_bytes;
+    return (uint64_t)f->slot_streams * core->window * core->set.chunk_bytes;
 }
 
 static bool dti_flight_slots_reserve(dti_core *core, const dti_flight *f) {
@@ -238,7 +238,7 @@ static bool dti_flight_slots_reserve(dti_core *core, const dti_flight *f) {
                         "an operation with more leaves than those before: wait for those under "
                         "way first"),
                false;
-    uint64_t whole = (uint64_t)(core->set.size - 1) * core->set.window * core->set.chunk_bytes;
+    uint64_t whole = (uint64_t)(core->set.size - 1) * core->window * core->set.chunk_bytes;
     uint8_t *pool = dti_alloc(core->base, DTI_MAX(need, whole));
     if (!pool)
         return false;
@@ -253,7 +253,7 @@ static bool dti_flight_slots_reserve(dti_core *core, const dti_flight *f) {
 
 static uint8_t *dti_flight_slot_at(const dti_core *core, const dti_flight *f, uint32_t step,
                                    uint32_t chunk) {
-    uint64_t slot = (uint64_t)f->tracks[step].slot * core->set.window + chunk % core->set.window;
+    uint64_t slot = (uint64_t)f->tracks[step].slot * core->window + chunk % core->window;
     return f->slots + slot * core->set.chunk_bytes;
 }
 
@@ -365,7 +365,7 @@ static uint32_t dti_flight_recv_limit(const dti_core *core, const dti_flight *f,
         return limit;
     if (!f->slots || core->pool_user != f)
         return t->granted;
-    return DTI_MIN(limit, f->tracks[t->consumer].done + core->set.window);
+    return DTI_MIN(limit, f->tracks[t->consumer].done + core->window);
 }
 
 /* One pass; true when a computation was done, which may allow another step. */

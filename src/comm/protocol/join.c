@@ -5,6 +5,10 @@
 #define DTI_JOIN_FIXED 18
 #define DTI_ROSTER_FIXED 44
 #define DTI_JOIN_GRACE_NS 1000000000u
+#define DTI_WINDOW_MOST 64u
+#define DTI_WINDOW_BYTES (64u << 20)       /* of slots at most, unless the application says more */
+#define DTI_WINDOW_LATENCY_NS 1000000u     /* a longer link's rate is not to be had from 1 MiB */
+#define DTI_WINDOW_BYTES_PER_S 1250000000u /* and is taken for this: 10 Gbit/s */
 
 /* ---- JOIN and ROSTER */
 
@@ -73,15 +77,33 @@ static void dti_peer_set_address(dti_core *core, uint32_t peer, const uint8_t *a
     core->io.describe(core->io_user, address, bytes, p->where);
 }
 
-/* What all ranks have been told of their links: from now on they choose by it. */
+/* Chunks that fill a link for the time in which a permission comes back. What joining measures over
+ * a long link is the start of TCP, not the link: there a fast one is assumed. (Where processors are
+ * shared no link is long.) */
+static uint32_t dti_core_window(const dti_core *core, const dt_comm_link *link) {
+    const bool guess = core->set.link_source == DTI_LINK_MEASURED &&
+                       link->latency_ns > DTI_WINDOW_LATENCY_NS &&
+                       link->message_ns < link->latency_ns / DTI_SHARED_PART;
+    const uint64_t rate = guess ? DTI_MAX(link->bytes_per_s, DTI_WINDOW_BYTES_PER_S)
+                                : DTI_MIN(link->bytes_per_s, DTI_BYTES_PER_S_MOST);
+    const uint64_t us = 2 * DTI_MIN(link->latency_ns, DTI_LATENCY_MOST_NS) / 1000;
+    const uint64_t chunks = rate / 1000000 * us / core->set.chunk_bytes + 1;
+    const uint64_t most = DTI_WINDOW_BYTES / (core->set.chunk_bytes * (core->set.size - 1));
+    return (uint32_t)DTI_MAX(DTI_MIN(DTI_MIN(chunks, most), DTI_WINDOW_MOST), DTI_WINDOW_LEAST);
+}
+
+/* What all ranks have been told of their links: from now on they choose by it. No operation is
+ * under way. */
 static void dti_core_link_costs(dti_core *core, const dt_comm_link *network,
                                 const dt_comm_link *local) {
     core->link = *network;
     core->local_link = *local;
+    if (!core->set.window)
+        core->window = dti_core_window(core, network);
     core->costs = (dti_costs){.network = dti_link_cost_of(network),
                               .local = dti_link_cost_of(local),
                               .chunk_bytes = core->set.chunk_bytes,
-                              .window = core->set.window,
+                              .window = core->window,
                               .early_bytes = core->early_bytes};
 }
 

@@ -161,6 +161,7 @@ static void dti_tcp_info(const dt_comm *comm, dt_comm_info *info) {
     info->link = c->link;
     info->local_link = c->local_link;
     info->link_measured = c->link.latency_ns && c->set.link_source == DTI_LINK_MEASURED;
+    info->window = (int)c->window;
     info->scratch_bytes = c->pool_bytes;
     info->resets = c->resets;
     for (uint32_t i = 0; i < c->flight_count; i++)
