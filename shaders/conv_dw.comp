@@ -87,7 +87,7 @@ void main()
 {
     uint tiles_m = (args.co + CHANNELS - 1u) / CHANNELS;
     uint tiles_n = (args.ci * args.kh * args.kw + WEIGHTS - 1u) / WEIGHTS;
-    uint tile = dti_tile(tiles_m * tiles_n * args.groups * args.splits);
+    uint tile = dti_tile(tiles_m * tiles_n * args.groups * args.splits, 1u);
     if (tile == DTI_NO_TILE)
         return;
     uint rest = tile / tiles_n, outer = rest / tiles_m;

@@ -164,7 +164,7 @@ void main()
 {
     uint tiles_m = (args.m + 7u) / 8u, tiles_n = (args.n + 7u) / 8u;
     uint tiles = tiles_m * tiles_n * args.batch0 * args.batch1;
-    uint tile = dti_tile(tiles);
+    uint tile = dti_tile(tiles, 2u);
     if (tile == DTI_NO_TILE)
         return;
     uint rest = tile / tiles_n, batch = rest / tiles_m;

@@ -201,6 +201,7 @@ DTI_OPTIMIZE_END
 #include "backend/vulkan/device.c"
 #include "backend/vulkan/command.c"
 #include "backend/vulkan/exec.c"
+#include "backend/vulkan/parts.c"
 #include "backend/vulkan/driver.c"
 #include "backend/context.h"
 #include "backend/context.c"

@@ -62,6 +62,7 @@ static FILE *harness_stream(int descriptor, const char *mode) {
 #include "test_vulkan_exchange.c"
 #include "test_vulkan_qualify.c"
 #include "test_ahead.c"
+#include "test_frame.c"
 #include "test_shadow.c"
 #include "test_parallel.c"
 #include "test_assembly.c"

@@ -86,6 +86,8 @@ STUB_MAKE(CreateDescriptorSetLayout, dti_VkDescriptorSetLayoutCreateInfo, dti_Vk
 STUB_MAKE(CreateFence, dti_VkFenceCreateInfo, dti_VkFence, 0)
 STUB_MAKE(CreatePipelineCache, dti_VkPipelineCacheCreateInfo, dti_VkPipelineCache, 0)
 STUB_MAKE(CreatePipelineLayout, dti_VkPipelineLayoutCreateInfo, dti_VkPipelineLayout, 0)
+STUB_MAKE(CreateQueryPool, dti_VkQueryPoolCreateInfo, dti_VkQueryPool, 0)
+STUB_FREE(DestroyQueryPool, dti_VkQueryPool)
 STUB_FREE(DestroyBuffer, dti_VkBuffer)
 STUB_FREE(FreeMemory, dti_VkDeviceMemory)
 STUB_FREE(DestroyCommandPool, dti_VkCommandPool)
@@ -245,6 +247,28 @@ static void DTI_VKAPI stub_CmdPushConstants(dti_VkCommandBuffer command,
                                             uint32_t size, const void *values) {
     (void)command, (void)layout, (void)stages, (void)offset, (void)size, (void)values;
     stub.calls[STUB_CmdPushConstants]++;
+}
+
+static void DTI_VKAPI stub_CmdResetQueryPool(dti_VkCommandBuffer command, dti_VkQueryPool pool,
+                                             uint32_t first, uint32_t count) {
+    (void)command, (void)pool, (void)first, (void)count;
+    stub.calls[STUB_CmdResetQueryPool]++;
+}
+
+static void DTI_VKAPI stub_CmdWriteTimestamp(dti_VkCommandBuffer command,
+                                             dti_VkPipelineStageFlagBits stage,
+                                             dti_VkQueryPool pool, uint32_t query) {
+    (void)command, (void)stage, (void)pool, (void)query;
+    stub.calls[STUB_CmdWriteTimestamp]++;
+}
+
+static dti_VkResult DTI_VKAPI stub_GetQueryPoolResults(dti_VkDevice device, dti_VkQueryPool pool,
+                                                       uint32_t first, uint32_t count, size_t bytes,
+                                                       void *data, dti_VkDeviceSize stride,
+                                                       dti_VkQueryResultFlags flags) {
+    (void)device, (void)pool, (void)first, (void)count, (void)stride, (void)flags;
+    memset(data, 0, bytes);
+    STUB_DONE(GetQueryPoolResults);
 }
 
 /* ---- the queue: whatever is submitted is done */

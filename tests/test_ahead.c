@@ -339,7 +339,7 @@ TEST(a_step_cut_into_submissions_and_slices_gives_the_same_bits) {
         const dt_ctx_desc ctx = {.logger = {vulkan_listen, &c.log}, .validation = i == 1};
         REQUIRE(heavy_open(&c, &ctx, 24, 96, speeds[i]));
         CHECK(heavy_ms(c.program, &most, &sliced) > 4 * DTI_VK_SUBMISSION_MS || i == 0);
-        CHECK((sliced > 0) == (i > 1));
+        CHECK((sliced > 0) == (i > 0)); /* products among them */
         CHECK(!dt_program_run(c.program, NULL, NULL) && !dt_program_run(c.program, NULL, NULL));
         CHECK(!dt_store_state_hash(c.store, &hash) && (i == 0 || hash == want));
         want = hash;

@@ -301,6 +301,16 @@ ROW(STORE, dt_program_advance, ) {
     return RESULT(result);
 }
 
+ROW(STORE, dt_program_advance_for, ) {
+    dt_step_state state;
+    if (!wrong_turn("no step", 1))
+        dt_program_begin(here.train, NULL);
+    dt_result result =
+        dt_program_advance_for(OBJECT(here.train), NUMBER(4, 0, -1), POINTER(&state));
+    dt_program_cancel(here.train);
+    return RESULT(result);
+}
+
 ROW(STORE, dt_program_start, ) {
     double weight = NUMBER(4, 0, -1, (double)INFINITY);
     dt_step_desc step = {.lr = (float)AT_LEAST_0(0.1), .weights = &weight};

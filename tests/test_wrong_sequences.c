@@ -328,7 +328,7 @@ static void lab_program_use(lab *l) {
     case 1: lab_said(l, dt_program_run(p->program, plain ? NULL : &step, NULL)); break;
     case 2:
     case 3: lab_said(l, dt_program_begin(p->program, plain ? NULL : &step)); break;
-    case 4:
+    case 4: lab_said(l, dt_program_advance_for(p->program, 1e-6, &state)); break;
     case 5: lab_said(l, dt_program_advance(p->program, &state)); break;
     case 6: lab_said(l, dt_program_end(p->program, NULL)); break;
     case 7: lab_said(l, dt_program_cancel(p->program)); break;

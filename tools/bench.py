@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """What ./build.sh bench runs: dtrain beside OpenBLAS and PyTorch, in one run, at equal threads.
 
-    ./build.sh bench [gemm] [steps] [create] [vulkan] [--json FILE] [--rounds N] [--threads LIST]
+    ./build.sh bench [gemm] [steps] [create] [frame] [vulkan] [--json FILE] [--rounds N] [--threads LIST]
 
 gemm    SGEMM through build/dtbench, which times ours and OpenBLAS's in turn in one process; one
         thread by its own processor time, several by the wall's clock
 steps   whole training steps, build/dtbench and a waiting PyTorch in turn; and what they add to a
         process at most
 create  what a graph, its store and a program cost to make, by number of nodes; and a store's values
+frame   training steps by 2 ms of budget a frame: median and 99 % of 1,000 frames
 vulkan  products, convolutions and steps on every Vulkan device found, software ones too
 With none of these words all are run. Ratios above 1 mean that dtrain is faster.
 """
@@ -25,7 +26,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 os.chdir(ROOT)
 DTBENCH = "build/dtbench"
-PARTS = ("gemm", "steps", "create", "vulkan")
+PARTS = ("gemm", "steps", "create", "frame", "vulkan")
 STEPS = {"xor": 2000, "mlp_tiny": 1000, "mlp": 300, "mlp_wide": 20, "cnn": 16}
 # The aims: the least ratio to PyTorch.
 AIMS = {"xor": 50.0, "mlp_tiny": 12.0, "mlp": 2.5, "mlp_wide": 1.35, "cnn": 1.5}
@@ -324,6 +325,26 @@ def bench_vulkan():
     return table
 
 
+def bench_frame(threads_list):
+    print("\nframes of 2 ms, 1,000 of each: what they take; the aim of 99 % is 4 ms")
+    widths = (14, 10, 9, 9, 9, 9, 10, 10)
+    row("network", "device", "threads", "50 %", "99 %", "most", "a step", "whole", widths=widths)
+    table = []
+    for device in ("cpu", "vulkan:0"):
+        for name in ("mlp", "cnn", "gpt4"):
+            for threads in threads_list if device == "cpu" else threads_list[-1:]:
+                try:
+                    found = dtbench("frame", name, threads, device, 2, 1000)[0]
+                except Failure as failure:
+                    print(failure)
+                    continue
+                table.append(found)
+                row(name, device, threads, *(f"{found[k]:.2f}" for k in
+                                             ("p50", "p99", "most", "step_ms", "whole_ms")),
+                    widths=widths)
+    return table
+
+
 def main():
     options = argparse.ArgumentParser(prog="./build.sh bench", description=__doc__.split("\n")[0])
     options.add_argument("what", nargs="*", metavar="what", help=", ".join(PARTS))
@@ -346,6 +367,8 @@ def main():
         report["memory"] = bench_memory(threads_list, options.rounds or 3, torch)
     if "create" in what:
         report["create"] = bench_create(threads_list, options.rounds or 3)
+    if "frame" in what:
+        report["frame"] = bench_frame(threads_list)
     if "vulkan" in what:
         report["vulkan"] = bench_vulkan()
     if torch:

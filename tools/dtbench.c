@@ -3,6 +3,7 @@
  *     dtbench gemm THREADS ROUNDS [M N K]   SGEMM, ours and OpenBLAS's, in turn, in one process
  *     dtbench steps NAME THREADS DEVICE N   N training steps of one workload
  *     dtbench host NAME N                   what a step takes of the host, on a driver without work
+ *     dtbench frame NAME THREADS DEVICE MS N   N frames of at most MS of steps of mlp, cnn or gpt4
  *     dtbench memory NAME THREADS N         what N steps of it take of memory at most
  *     dtbench region THREADS                what an empty parallel region costs
  *     dtbench product DEVICE                a chain of 512x512x512 products on one device
@@ -87,6 +88,9 @@ static float *random_floats(size_t count, float scale) {
 #include "../tests/stub_vulkan.h"
 #include "dtbench_gemm.h"
 #include "dtbench_train.h"
+#include "launches.h"
+
+#include "dtbench_frame.h"
 #include "dtbench_create.h"
 
 /* ---- What a parallel region costs over its work, a piece a thread: one region after the other,
@@ -160,6 +164,8 @@ int main(int argc, char **argv) {
         steps(argv[2], atoi(argv[3]), argv[4], atoi(argv[5]));
     else if (argc == 4 && !strcmp(argv[1], "host"))
         host_steps(argv[2], atoi(argv[3]));
+    else if (argc == 7 && !strcmp(argv[1], "frame"))
+        frames(argv[2], atoi(argv[3]), argv[4], atof(argv[5]), atoi(argv[6]));
     else if (argc == 5 && !strcmp(argv[1], "memory"))
         memory(argv[2], atoi(argv[3]), atoi(argv[4]));
     else if (argc == 3 && !strcmp(argv[1], "region"))

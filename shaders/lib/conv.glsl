@@ -169,7 +169,7 @@ void main()
         cols = (cols + WIDTH - 1u) / WIDTH * WIDTH;
     uint tiles_m = (made_channels + CHANNELS - 1u) / CHANNELS;
     uint tiles_n = (args.n * rows * cols + WIDTH - 1u) / WIDTH;
-    uint tile = dti_tile(tiles_m * tiles_n * args.groups * apart_h * apart_w);
+    uint tile = dti_tile(tiles_m * tiles_n * args.groups * apart_h * apart_w, 1u);
     if (tile == DTI_NO_TILE)
         return;
     uint rest = tile / tiles_n, both = rest / tiles_m, kind = both / args.groups;

@@ -221,7 +221,8 @@ typedef struct dt_program_desc {
  * DEVICE_MEMORY (also a memory_bytes that nothing fits: the text says the least that was found),
  * DEVICE, DEVICE_LOST. */
 DT_API dt_result dt_program_create(dt_store *store, const dt_program_desc *desc, dt_program **out);
-/* Destroys a program; a step under way is cancelled. NULL is allowed. */
+/* Destroys a program; a step under way is cancelled, or finished if its commit has started. NULL is
+ * allowed. */
 DT_API void dt_program_destroy(dt_program *program);
 
 /* Exact figures, known before anything runs. Bytes are of device memory. */
@@ -336,10 +337,19 @@ DT_API dt_result dt_program_begin(dt_program *program, const dt_step_desc *step)
  * under way; a host gradient was never written, and the step stays open), DEVICE_LOST (the step is
  * over). */
 DT_API dt_result dt_program_advance(dt_program *program, dt_step_state *state);
+/* Advances the step by what is expected to take `ms` milliseconds: segments, launches and parts of
+ * launches, of the forward pass too, one at least. What they take is estimated from their work, and
+ * known better from every step that was advanced so. The bits are those of dt_program_run. On the
+ * CPU it is computed in the call. On a GPU `ms` are of the device's time, and no call waits: while
+ * the device is busy with what an earlier one started, nothing more is. *state: RUNNING, call
+ * again, in the next frame; READY, as above; DONE. Between the forward segment and the others it
+ * stops where the host gives gradients. dt_program_advance may be called in turn: it goes on to the
+ * end of the segment. Errors: as for dt_program_advance; ms is not above 0. */
+DT_API dt_result dt_program_advance_for(dt_program *program, double ms, dt_step_state *state);
 /* Ends a step all of whose segments were started; waits for the last one. report may be NULL.
  * Errors: as for dt_program_run. */
 DT_API dt_result dt_program_end(dt_program *program, dt_report *report);
 /* Abandons the step instead of advancing it: the store's parameters and optimizer state are as
- * before dt_program_begin. Waits for the running segment. Errors: INVALID (no step is under way,
- * or its commit has started), DEVICE_LOST. */
+ * before dt_program_begin. Waits for the running segment, or its part. Errors: INVALID (no step is
+ * under way, or its commit has started), DEVICE_LOST. */
 DT_API dt_result dt_program_cancel(dt_program *program);

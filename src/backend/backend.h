@@ -43,6 +43,13 @@ typedef enum dti_memory_kind {
     DTI_MEMORY_EXCHANGE
 } dti_memory_kind;
 
+/* Where a segment stands that is run part by part: behind so many of its launches, and inside of
+ * the next one behind so many of what it can be cut into, which is the backend's to say. */
+typedef struct dti_exec_cursor {
+    uint32_t launch;
+    uint64_t part;
+} dti_exec_cursor;
+
 typedef struct dti_exec_desc {
     const char *label;
     dti_memory *const *memories;
@@ -82,6 +89,11 @@ typedef struct dti_backend {
     /* Starts segments [first, first + count), in order. Never blocks where the device runs on
      * its own. */
     dt_result (*exec_start)(dti_exec *exec, uint32_t first, uint32_t count);
+    /* From *cursor of segment *at on, in order: as much as is expected to take `ms` of the device's
+     * time, by its work and by what it took before, but something. Moves both on; stops where
+     * segment `end` begins. As exec_start otherwise; nothing of the exec may be running. */
+    dt_result (*exec_part)(dti_exec *exec, uint32_t *at, dti_exec_cursor *cursor, uint32_t end,
+                           double ms);
     dt_result (*exec_poll)(dti_exec *exec, bool *busy);
     dt_result (*exec_wait)(dti_exec *exec);
     /* Waits until segment `segment`, started by an exec_start of its own, has finished; those that

@@ -106,7 +106,7 @@ static uint64_t dti_gemm_invocations(const dti_launch *l, uint32_t variant,
     const dti_gemm_tile *t = &dti_gemm_shapes[variant];
     (void)spec;
     if (variant == DTI_GEMM_IN_REGISTERS)
-        return dti_ceil_div(g->m, 8) * dti_ceil_div(g->n, 4) * g->batch0 * g->batch1;
+        return 2 * dti_gemm_tiles_of(g, t);
     return dti_gemm_tiles_of(g, t) * (t->bm * t->bn / (16 * t->blocks_m * t->blocks_n));
 }
 

@@ -335,6 +335,7 @@ static void dti_turn_free(const dt_program *p, dti_turn *t, bool first) {
 DT_API void dt_program_destroy(dt_program *p) {
     if (!p)
         return;
+    dti_step_settle(p);
     dti_program_unlink(p);
     if (dti_drive_is_open(p))
         dti_drive_close(p);

@@ -4,6 +4,7 @@
  *
  *   closed -- open --> ready -- start --> busy -- poll, reach, wait --> ready -- close --> closed
  *
+ * part starts less than a segment, so that the next start begins inside of one.
  * drop leads to closed from anywhere, and so does every error: a lost device ends the step, there
  * is nothing to go on with. */
 
@@ -18,6 +19,7 @@ static bool dti_drive_is_busy(const dt_program *p) {
 static void dti_drive_open(dt_program *p, uint32_t first, uint32_t end) {
     p->now->at = first;
     p->now->end = end;
+    p->now->cursor = (dti_exec_cursor){0, 0};
     p->now->busy = false;
     p->now->forward_done = p->now->forward_done && first > 0;
     p->store->running = p;
@@ -55,14 +57,27 @@ static dt_result dti_drive_ended(dt_program *p, dt_result result, bool busy) {
     return DT_OK;
 }
 
+static dt_result dti_drive_started(dt_program *p, dt_result result) {
+    p->now->busy = !result;
+    if (!result && p->now->at == p->now->end)
+        result = dti_drive_signal(p);
+    return result ? dti_drive_drop(p, result) : DT_OK;
+}
+
 static dt_result dti_drive_start(dt_program *p, uint32_t count) {
     dt_result result = p->store->device->backend->exec_start(p->now->exec, p->now->at, count);
-    if (result)
-        return dti_drive_drop(p, result);
-    p->now->at += count;
-    p->now->busy = true;
-    result = p->now->at == p->now->end ? dti_drive_signal(p) : DT_OK;
-    return result ? dti_drive_drop(p, result) : DT_OK;
+    p->now->at += result ? 0 : count;
+    return dti_drive_started(p, result);
+}
+
+static bool dti_drive_inside(const dt_program *p) {
+    return p->now->cursor.launch || p->now->cursor.part;
+}
+
+static dt_result dti_drive_part(dt_program *p, uint32_t end, double ms) {
+    dti_turn *t = p->now;
+    return dti_drive_started(
+        p, p->store->device->backend->exec_part(t->exec, &t->at, &t->cursor, end, ms));
 }
 
 static dt_result dti_drive_poll(dt_program *p) {

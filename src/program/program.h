@@ -10,9 +10,10 @@ typedef struct dti_turn {
     dti_exec *exec, *exec_next; /* next: while an arena grows */
 
     /* drive.c's, which alone writes them */
-    uint32_t at, end;  /* next segment, and one past the last of this step */
-    bool busy;         /* a segment was started and not yet seen finished */
-    bool forward_done; /* outputs can be read */
+    uint32_t at, end;       /* next segment, and one past the last of this step */
+    dti_exec_cursor cursor; /* in segment `at`, of which a part may have been started */
+    bool busy;              /* a segment was started and not yet seen finished */
+    bool forward_done;      /* outputs can be read */
 
     /* the step under way */
     bool commits;
@@ -69,7 +70,10 @@ static void dti_drive_open(dt_program *p, uint32_t first, uint32_t end);
 static dt_result dti_drive_signal(dt_program *p);
 /* Starts the next segments, which the device takes as one piece. */
 static dt_result dti_drive_start(dt_program *p, uint32_t count);
-static dt_result dti_drive_poll(dt_program *p); /* looks whether what was started has ended */
+/* Starts what is expected to take `ms`, but something, and nothing of segment `end`. */
+static dt_result dti_drive_part(dt_program *p, uint32_t end, double ms);
+static bool dti_drive_inside(const dt_program *p); /* the next segment was started in part */
+static dt_result dti_drive_poll(dt_program *p);    /* looks whether what was started has ended */
 static dt_result dti_drive_reach(dt_program *p, uint32_t segment); /* waits for it */
 static dt_result dti_drive_wait(dt_program *p);                    /* for all that was started */
 static void dti_drive_close(dt_program *p);
@@ -133,7 +137,9 @@ static double dti_step_proven(dt_program *p);
 static void dti_store_remember(dt_program *p, const uint32_t *status);
 static bool dti_update_fault(dt_program *p, dt_report *r, const char *kept);
 
-/* ---- run.c: dt_program_write of rows of a data set */
+/* ---- run.c: ends a step that has begun to write to the store */
+static void dti_step_settle(dt_program *p);
+/* dt_program_write of rows of a data set */
 static dt_result dti_program_write_rows(dt_program *p, dt_tensor input, const void *data,
                                         size_t bytes, const uint32_t *rows);
 

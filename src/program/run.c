@@ -54,7 +54,7 @@ static dt_result dti_port_write(const char *call, dt_program *p, dt_tensor x, bo
                         "program '%s': %s is a constant; what the host writes is made by dt_input",
                         p->code->label, dti_tensor_print(x).text);
     const bool open = p->store->running == p && !p->started;
-    if (open && (p->now->busy || !gradient)) {
+    if (open && (p->now->busy || !gradient || (p->now->at && dti_drive_inside(p)))) {
         return dti_fail(p->base, DT_ERROR_INVALID,
                         "program '%s': inputs are in use until dt_program_end", p->code->label);
     }
@@ -288,28 +288,63 @@ static dt_result dti_check_running(dt_program *p) {
 static dt_result dti_step_poll(dt_program *p, dt_step_state *state) {
     dt_result result = dti_drive_poll(p);
     if (!result)
-        *state = p->now->busy                ? DT_STEP_RUNNING
-                 : p->now->at == p->now->end ? DT_STEP_DONE
-                                             : DT_STEP_READY;
+        *state = p->now->busy || dti_drive_inside(p) ? DT_STEP_RUNNING
+                 : p->now->at == p->now->end         ? DT_STEP_DONE
+                                                     : DT_STEP_READY;
+    return result;
+}
+
+/* Whether the next segment, or the rest of one, may be started now. */
+static dt_result dti_step_may_start(dt_program *p, dt_step_state *state, bool *may) {
+    const bool was_busy = p->now->busy;
+    dt_result result = dti_check_running(p);
+    if (!result)
+        result = dti_step_poll(p, state);
+    *may = !result && !was_busy && *state != DT_STEP_DONE;
+    if (*may && p->code->phases[p->now->at] == DTI_PHASE_BACKWARD)
+        result = dti_ports_written(p, true);
     return result;
 }
 
 DT_API dt_result dt_program_advance(dt_program *p, dt_step_state *state) {
     DTI_NEED(NULL, p);
     DTI_NEED(p->base, state);
-    bool was_busy = p->now->busy;
-    dt_result result = dti_check_running(p);
-    if (!result)
-        result = dti_step_poll(p, state);
-    if (result || was_busy || *state != DT_STEP_READY)
+    bool may;
+    dt_result result = dti_step_may_start(p, state, &may);
+    if (result || !may)
         return result;
-    if (p->code->phases[p->now->at] == DTI_PHASE_BACKWARD) {
-        result = dti_ports_written(p, true);
-        if (result)
-            return result;
-    }
-    result = dti_drive_start(p, 1);
+    result = dti_drive_inside(p) ? dti_drive_part(p, p->now->at + 1, (double)INFINITY)
+                                 : dti_drive_start(p, 1);
     return result ? result : dti_step_poll(p, state);
+}
+
+/* Gradients that the host gives come between the forward segment and the others. */
+static uint32_t dti_step_reach(const dt_program *p) {
+    for (uint32_t i = 0; i < p->code->port_count && !p->now->at; i++)
+        if (p->code->ports[i].gradient && !p->code->ports[i].output)
+            return 1;
+    return p->now->end;
+}
+
+DT_API dt_result dt_program_advance_for(dt_program *p, double ms, dt_step_state *state) {
+    DTI_NEED(NULL, p);
+    DTI_NEED(p->base, state);
+    bool may;
+    dt_result result = dti_check_running(p);
+    if (!result && !(ms > 0.0))
+        result = dti_fail(p->base, DT_ERROR_INVALID, "program '%s': ms is %g; it must be above 0",
+                          p->code->label, ms);
+    if (!result)
+        result = dti_step_may_start(p, state, &may);
+    if (result || !may)
+        return result;
+    result = dti_drive_part(p, dti_step_reach(p), ms);
+    return result ? result : dti_step_poll(p, state);
+}
+
+/* Whether the store may have been written to. */
+static bool dti_step_commits(const dt_program *p) {
+    return p->now->commits && p->now->at + dti_drive_inside(p) > p->code->update_segment;
 }
 
 DT_API dt_result dt_program_cancel(dt_program *p) {
@@ -317,13 +352,14 @@ DT_API dt_result dt_program_cancel(dt_program *p) {
     dt_result result = dti_check_running(p);
     if (result)
         return result;
-    if (p->now->commits && p->now->at > p->code->update_segment) {
+    if (dti_step_commits(p)) {
         return dti_fail(p->base, DT_ERROR_INVALID,
-                        "program '%s': the commit has started; call dt_program_end",
+                        "program '%s': the commit has started; advance until DT_STEP_DONE and "
+                        "call dt_program_end",
                         p->code->label);
     }
     result = dti_drive_wait(p);
-    if (p->now->at <= 1) /* only the forward segment: the sum is as it was */
+    if (p->now->at + dti_drive_inside(p) <= 1) /* only the forward segment: the sum is as it was */
         dti_micro_done(p, p->now->micro);
     return dti_drive_drop(p, result);
 }
@@ -492,13 +528,28 @@ DT_API dt_result dt_program_end(dt_program *p, dt_report *report) {
     if (result)
         return result;
     if (p->now->at != p->now->end) {
-        return dti_fail(
-            p->base, DT_ERROR_INVALID,
-            "program '%s': segment %u of %u has not been started; advance until DT_STEP_DONE",
-            p->code->label, p->now->at + 1, p->now->end);
+        return dti_fail(p->base, DT_ERROR_INVALID,
+                        "program '%s': segment %u of %u has not been %s; advance until "
+                        "DT_STEP_DONE",
+                        p->code->label, p->now->at + 1, p->now->end,
+                        dti_drive_inside(p) ? "finished" : "started");
     }
     result = dti_drive_wait(p);
     return result ? result : dti_step_finish(p, report);
+}
+
+/* Half of a commit would be neither step. */
+static void dti_step_settle(dt_program *p) {
+    dt_result result = dti_forked(p->base) ? DT_ERROR_FORKED : DT_OK;
+    if (p->started || !dti_drive_is_open(p) || !dti_step_commits(p))
+        return;
+    while (!result && p->now->at < p->now->end) {
+        result = dti_drive_wait(p);
+        if (!result)
+            result = dti_drive_part(p, p->now->end, (double)INFINITY);
+    }
+    if (!result)
+        dt_program_end(p, NULL);
 }
 
 DT_API dt_result dt_program_run(dt_program *p, const dt_step_desc *step, dt_report *report) {

@@ -1,6 +1,12 @@
 /* The CPU as a device: arenas are host memory, a compiled program is an array of launches with
- * resolved pointers, a segment runs to its end on the context's pool. IN and OUT are what the host
+ * resolved pointers, a segment runs to its end on the context's pool, or part by part: some items
+ * of a launch at a time, which are timed, so that later parts fit. IN and OUT are what the host
  * writes and reads directly, so uploads and downloads are nothing. */
+
+#define DTI_CPU_PART_MS 0.5    /* of items that are run at once, by what is known */
+#define DTI_CPU_PART_FLOPS 4e6 /* a product is cut into items of so many */
+#define DTI_CPU_PARTS_MAX 1024
+#define DTI_CPU_FLOPS_PER_MS 1e6 /* until a launch has been timed */
 
 typedef struct dti_cpu_device {
     dti_device head;
@@ -17,6 +23,7 @@ typedef struct dti_cpu_exec {
     dti_base *base;
     const dti_exec_desc *desc;
     dti_cpu_task *tasks;  /* one for each launch */
+    double *ms;           /* of each launch, as parts of it took */
     char *scratch;        /* of all workers, one after the other */
     size_t scratch_bytes; /* of one worker */
 } dti_cpu_exec;
@@ -82,8 +89,16 @@ static void dti_cpu_exec_destroy(dti_exec *exec) {
     if (!x)
         return;
     dti_free(x->base, x->tasks);
+    dti_free(x->base, x->ms);
     dti_free(x->base, x->scratch);
     dti_free(x->base, x);
+}
+
+/* Products and convolutions have items for as many threads as there are: for parts, as if there
+ * were more. No bit depends on it. */
+static int dti_cpu_part_threads(const dti_launch *l, int threads) {
+    const double parts = (double)dti_launch_effort(l, 0, 1).flops / DTI_CPU_PART_FLOPS;
+    return DTI_MAX(threads, (int)DTI_MIN(parts, (double)DTI_CPU_PARTS_MAX));
 }
 
 static void dti_cpu_bind(dti_cpu_exec *x, const dti_cpu_device *device, int threads) {
@@ -95,10 +110,11 @@ static void dti_cpu_bind(dti_cpu_exec *x, const dti_cpu_device *device, int thre
         *t = (dti_cpu_task){.launch = l, .step = step, .k = device->kernels, .threads = threads};
         for (int b = 0; b < DTI_BINDINGS_MAX; b++)
             t->buf[b] = dti_cpu_pointer(d, l->value[b]);
+        x->ms[i] = (double)dti_launch_effort(l, 0, 1).flops / DTI_CPU_FLOPS_PER_MS;
         const dti_kernel_info *k = dti_kernel_info_of(l->kernel);
-        size_t bytes = k->scratch_bytes ? k->scratch_bytes(l, threads) : 0;
-        if (bytes > x->scratch_bytes)
-            x->scratch_bytes = bytes;
+        const int cut[2] = {threads, dti_cpu_part_threads(l, threads)};
+        for (int c = 0; c < 2 && k->scratch_bytes; c++)
+            x->scratch_bytes = DTI_MAX(x->scratch_bytes, k->scratch_bytes(l, cut[c]));
     }
 }
 
@@ -110,7 +126,8 @@ static dt_result dti_cpu_exec_create(dti_device *device, const dti_exec_desc *de
     x->base = device->base;
     x->desc = desc;
     x->tasks = dti_alloc_array(device->base, desc->launch_count + 1u, sizeof *x->tasks);
-    if (!x->tasks) {
+    x->ms = dti_alloc_array(device->base, desc->launch_count + 1u, sizeof *x->ms);
+    if (!x->tasks || !x->ms) {
         dti_cpu_exec_destroy((dti_exec *)(void *)x);
         return DT_ERROR_MEMORY;
     }
@@ -132,29 +149,38 @@ typedef struct dti_cpu_job {
     const dti_cpu_exec *exec;
     const dti_cpu_task *task;
     const dti_kernel_info *kernel;
+    int64_t first;
 } dti_cpu_job;
 
 static void dti_cpu_piece(void *arg, int64_t begin, int64_t end, int worker) {
     const dti_cpu_job *job = arg;
-    job->kernel->run(job->task, begin, end,
+    job->kernel->run(job->task, job->first + begin, job->first + end,
                      job->exec->scratch + (size_t)worker * job->exec->scratch_bytes);
+}
+
+static int64_t dti_cpu_items(const dti_cpu_task *t) {
+    const dti_kernel_info *k = dti_kernel_info_of(t->launch->kernel);
+    return t->launch->items && k->outer ? k->outer(t) : (int64_t)t->launch->items;
+}
+
+/* Items [begin, end), where begin is a multiple of the grain. threads: of the pool. */
+static void dti_cpu_run_items(const dti_cpu_exec *x, const dti_cpu_task *t, int threads,
+                              int64_t begin, int64_t end) {
+    const dti_kernel_info *k = dti_kernel_info_of(t->launch->kernel);
+    const int64_t grain = k->grain ? k->grain(t) : 1;
+    if (threads == 1 || end - begin <= grain) {
+        k->run(t, begin, end, x->scratch);
+        return;
+    }
+    dti_cpu_job job = {x, t, k, begin};
+    dti_parallel_for(x->base->pool, end - begin, grain, dti_cpu_piece, &job);
 }
 
 static void dti_cpu_run_launch(const dti_cpu_exec *x, uint32_t i) {
     const dti_cpu_task *t = &x->tasks[i];
-    if (t->launch->items == 0)
-        return;
-    const dti_kernel_info *k = dti_kernel_info_of(t->launch->kernel);
-    int64_t items = k->outer ? k->outer(t) : (int64_t)t->launch->items;
-    if (items == 0)
-        return;
-    int64_t grain = k->grain ? k->grain(t) : 1;
-    if (t->threads == 1 || items <= grain) {
-        k->run(t, 0, items, x->scratch);
-        return;
-    }
-    dti_cpu_job job = {x, t, k};
-    dti_parallel_for(x->base->pool, items, grain, dti_cpu_piece, &job);
+    const int64_t items = dti_cpu_items(t);
+    if (items)
+        dti_cpu_run_items(x, t, t->threads, 0, items);
 }
 
 static dt_result dti_cpu_exec_start(dti_exec *exec, uint32_t first, uint32_t count) {
@@ -164,6 +190,56 @@ static dt_result dti_cpu_exec_start(dti_exec *exec, uint32_t first, uint32_t cou
         const dti_segment *segment = &x->desc->segments[s];
         for (uint32_t i = 0; i < segment->count; i++)
             dti_cpu_run_launch(x, segment->first + i);
+    }
+    dti_fp_leave(saved);
+    return DT_OK;
+}
+
+/* Some items of launch i from *at on, that `left` has time for; *at is then behind them, or 0:
+ * behind the launch. False: there is time for none. first: there has to be. */
+static bool dti_cpu_run_part(const dti_cpu_exec *x, uint32_t i, uint64_t *at, double left,
+                             bool first) {
+    dti_cpu_task t = x->tasks[i];
+    const int threads = t.threads;
+    t.threads = dti_cpu_part_threads(t.launch, threads);
+    const int64_t items = dti_cpu_items(&t), begin = (int64_t)*at;
+    if (!items)
+        return true;
+    const dti_kernel_info *k = dti_kernel_info_of(t.launch->kernel);
+    const int64_t grain = threads * (k->grain ? DTI_MAX(k->grain(&t), 1) : 1);
+    const double each = x->ms[i] / (double)items * (double)grain;
+    const double fit = DTI_MIN(left, DTI_CPU_PART_MS) / DTI_MAX(each, 1e-9);
+    if (each > left && !first)
+        return false;
+    const double most = DTI_MIN(fit, (double)(items - begin) / (double)grain + 1.0);
+    const int64_t end = DTI_MIN(items, begin + grain * DTI_MAX((int64_t)most, 1));
+    const uint64_t start = dti_now_ns();
+    dti_cpu_run_items(x, &t, threads, begin, end);
+    const double took =
+        (double)(dti_now_ns() - start) * 1e-6 * (double)items / (double)(end - begin);
+    x->ms[i] += 0.25 * (DTI_MIN(took, 4.0 * x->ms[i] + 0.01) - x->ms[i]);
+    *at = end < items ? (uint64_t)end : 0;
+    return true;
+}
+
+static dt_result dti_cpu_exec_part(dti_exec *exec, uint32_t *at, dti_exec_cursor *cursor,
+                                   uint32_t end, double ms) {
+    const dti_cpu_exec *x = (const dti_cpu_exec *)(const void *)exec;
+    const unsigned saved = dti_fp_enter();
+    const uint64_t start = dti_now_ns();
+    bool first = true, fits = true;
+    while (*at < end && fits) {
+        const dti_segment *segment = &x->desc->segments[*at];
+        while (cursor->launch < segment->count && fits) {
+            const double left = ms - (double)(dti_now_ns() - start) * 1e-6;
+            fits = dti_cpu_run_part(x, segment->first + cursor->launch, &cursor->part, left, first);
+            first = false;
+            cursor->launch += fits && !cursor->part;
+        }
+        if (cursor->launch == segment->count) {
+            *cursor = (dti_exec_cursor){0, 0};
+            ++*at;
+        }
     }
     dti_fp_leave(saved);
     return DT_OK;
@@ -228,6 +304,7 @@ static const dti_backend dti_cpu_backend = {
     .exec_create = dti_cpu_exec_create,
     .exec_destroy = dti_cpu_exec_destroy,
     .exec_start = dti_cpu_exec_start,
+    .exec_part = dti_cpu_exec_part,
     .exec_poll = dti_cpu_exec_poll,
     .exec_wait = dti_cpu_exec_wait,
     .exec_reach = dti_cpu_exec_reach,

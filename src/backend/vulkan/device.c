@@ -322,6 +322,14 @@ static double dti_vk_flops_per_ms(dt_device_kind kind) {
     }
 }
 
+static void dti_vk_device_clock(dti_vk_device *device) {
+    dti_VkQueueFamilyProperties list[16];
+    const uint32_t count = dti_vk_families(device->instance, device->physical, list);
+    const uint32_t bits = device->family < count ? list[device->family].timestampValidBits : 0;
+    device->stamp_mask = bits ? UINT64_MAX >> (64 - DTI_MIN(bits, 64u)) : 0;
+    device->stamp_ms = (double)device->limits.timestampPeriod * 1e-6;
+}
+
 static void dti_vk_device_measure(dti_vk_device *device) {
     device->flops_per_ms = dti_vk_flops_per_ms(device->head.info.kind);
     dti_vk_instance *in = device->instance;
@@ -335,6 +343,7 @@ static void dti_vk_device_measure(dti_vk_device *device) {
     in->vk.GetPhysicalDeviceMemoryProperties2(device->physical, &memory);
     device->heaps = memory.memoryProperties;
     device->limits = all.properties.limits;
+    dti_vk_device_clock(device);
     device->allocation_max = most.maxMemoryAllocationSize;
     device->identity.vendor_id = all.properties.vendorID;
     device->identity.device_id = all.properties.deviceID;
@@ -379,6 +388,7 @@ static const dti_backend dti_vk_backend = {
     .exec_create = dti_vk_exec_create,
     .exec_destroy = dti_vk_exec_destroy,
     .exec_start = dti_vk_exec_start,
+    .exec_part = dti_vk_exec_part,
     .exec_poll = dti_vk_exec_poll,
     .exec_wait = dti_vk_exec_wait,
     .exec_reach = dti_vk_exec_reach,

@@ -11,6 +11,8 @@
 /* The most that one submission keeps a device busy, by the estimate: drivers take a device for hung
  * after 2 s, and an estimate may be wrong by a factor. */
 #define DTI_VK_SUBMISSION_MS 500.0
+#define DTI_VK_PART_LEAST_MS 0.05 /* what a submission is worth at least */
+#define DTI_VK_PART_MS 0.5        /* a launch above it can be cut for a frame's budget (parts.c) */
 #define DTI_VK_STEP_MS 0.001      /* a pass of an inner loop that waits for memory, at most */
 #define DTI_VK_SLICED 0x80000000u /* in a variant: several dispatches share the workgroups */
 #define DTI_VK_GROUPS_MAX 65535u  /* per axis; the portable core's limit, used everywhere */
@@ -93,6 +95,8 @@ struct dti_vk_device {
     bool unified;  /* IN, OUT and EXCHANGE are one mapped buffer */
     bool lost;
     double flops_per_ms; /* that it makes at least, of kernels that fill it badly */
+    uint64_t stamp_mask; /* the bits of the queue's clock; 0: it has none */
+    double stamp_ms;     /* of a tick */
     uint64_t bytes, alloc_calls;
     uint64_t submitted, finished; /* submission numbers; the queue finishes in order */
 
@@ -251,5 +255,9 @@ static dt_result dti_vk_exec_wait(dti_exec *exec);
 static dt_result dti_vk_exec_reach(dti_exec *exec, uint32_t segment);
 static dt_result dti_vk_exec_find_fault(dti_exec *exec, uint32_t first, uint32_t count,
                                         uint32_t *fault);
+
+/* ---- parts.c */
+static dt_result dti_vk_exec_part(dti_exec *exec, uint32_t *at, dti_exec_cursor *cursor,
+                                  uint32_t end, double ms);
 
 #endif

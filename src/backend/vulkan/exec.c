@@ -20,7 +20,8 @@ typedef struct dti_vk_work {
     uint32_t set;            /* index of the exec's sets */
     uint32_t x, y;           /* workgroups */
     uint32_t slices;         /* dispatches that share them */
-    double ms;               /* by the estimate, of all */
+    bool sliced;             /* whether several dispatches can */
+    double ms;               /* by the estimate, of all; as parts.c has measured it */
     uint32_t scan_first, scan_count;
     uint32_t args_bytes;
     dti_args args;
@@ -49,6 +50,13 @@ typedef struct dti_vk_run_state {
     bool pending;
 } dti_vk_run_state;
 
+/* What took the time from the stamp before it to its own: so much of a launch. */
+#define DTI_VK_STAMPS 256 /* of a part, at most */
+typedef struct dti_vk_stamped {
+    uint32_t launch;
+    float share;
+} dti_vk_stamped;
+
 typedef struct dti_vk_exec {
     dti_vk_device *device;
     dti_vk_memory *out;
@@ -62,6 +70,12 @@ typedef struct dti_vk_exec {
     uint32_t command_count, whole; /* segments of a whole step; 0: it is not recorded */
     dti_vk_take *takes;            /* of each segment, and behind them of the whole step */
     dti_vk_run_state *runs;        /* by first segment */
+
+    /* parts.c's */
+    const dti_exec_desc *desc;
+    dti_VkQueryPool stamps; /* NULL: the queue has no clock */
+    dti_vk_stamped stamped[DTI_VK_STAMPS];
+    uint32_t stamped_count; /* of the newest part, until they are read */
 } dti_vk_exec;
 
 /* What exists during creation only. */
@@ -160,10 +174,9 @@ static void dti_vk_fold(uint64_t groups, uint32_t *x, uint32_t *y) {
     *x = *y ? (uint32_t)((groups + *y - 1) / *y) : 0;
 }
 
-/* A portable kernel with a count of its own shares its tiles out over all workgroups: it has to see
- * them all. */
-static bool dti_vk_can_slice(uint32_t kernel, uint32_t variant) {
-    return variant || !dti_kernel_info_of(kernel)->invocations;
+/* What several dispatches of it can share: workgroups, or the rows that these are folded to. */
+static uint32_t dti_vk_work_cuts(const dti_vk_work *work) {
+    return work->y > 1 ? work->y : DTI_MAX(work->x, 1u);
 }
 
 static void dti_vk_estimate(const dti_vk_exec *e, const dti_launch *launch, uint32_t variant,
@@ -171,11 +184,9 @@ static void dti_vk_estimate(const dti_vk_exec *e, const dti_launch *launch, uint
     const dti_effort effort = dti_launch_effort(launch, variant, local);
     const double lane = (double)effort.steps * DTI_VK_STEP_MS;
     work->ms = DTI_MAX((double)effort.flops / e->device->flops_per_ms, lane);
-    const uint32_t most = work->y > 1 ? work->y : work->x; /* a fold is cut between its rows */
-    const double slices = work->ms / DTI_VK_SUBMISSION_MS + 1.0;
-    work->slices = work->x ? 1 : 0;
-    if (dti_vk_can_slice(launch->kernel, variant) && slices >= 2.0)
-        work->slices = slices < (double)most ? (uint32_t)slices : DTI_MAX(most, 1u);
+    const double most = (double)dti_vk_work_cuts(work);
+    work->sliced = work->ms > DTI_VK_PART_MS;
+    work->slices = work->x ? (uint32_t)DTI_MIN(work->ms / DTI_VK_SUBMISSION_MS + 1.0, most) : 0;
 }
 
 static dt_result dti_vk_add_work(dti_vk_build *b, uint32_t number) {
@@ -199,7 +210,7 @@ static dt_result dti_vk_add_work(dti_vk_build *b, uint32_t number) {
     dti_vk_fold(dti_vk_groups_of(launch, spec, variant, local), &work->x, &work->y);
     dti_vk_add_scans(b, launch, work);
     dti_vk_estimate(e, launch, variant, local, work);
-    if (work->slices > 1)
+    if (work->sliced)
         variant |= DTI_VK_SLICED;
     return dti_vk_pipeline_get(e->device, launch->kernel, variant, spec, &work->pipeline);
 }
@@ -297,21 +308,25 @@ static void dti_vk_bind(const dti_vk_exec *e, dti_VkCommandBuffer command, dti_V
                              args_bytes, args);
 }
 
-static void dti_vk_record_slice(const dti_vk_exec *e, dti_VkCommandBuffer command,
-                                const dti_vk_work *work, uint32_t slice) {
+/* `count` of what the launch can be cut into. */
+static void dti_vk_record_cut(const dti_vk_exec *e, dti_VkCommandBuffer command,
+                              const dti_vk_work *work, uint32_t begin, uint32_t count) {
     const dti_vk_device_functions *vk = &e->device->vk;
     dti_vk_bind(e, command, work->pipeline, work->set, &work->args, work->args_bytes);
-    if (work->slices == 1) {
+    if (count == dti_vk_work_cuts(work))
         vk->CmdDispatch(command, work->x, work->y, 1);
-        return;
-    }
-    const uint64_t all = work->y > 1 ? work->y : work->x;
-    const uint32_t begin = (uint32_t)(all * slice / work->slices);
-    const uint32_t count = (uint32_t)(all * (slice + 1) / work->slices) - begin;
-    if (work->y > 1)
+    else if (work->y > 1)
         vk->CmdDispatchBase(command, 0, begin, 0, work->x, count, 1);
     else
         vk->CmdDispatchBase(command, begin, 0, 0, count, 1, 1);
+}
+
+static void dti_vk_record_slice(const dti_vk_exec *e, dti_VkCommandBuffer command,
+                                const dti_vk_work *work, uint32_t slice) {
+    const uint64_t all = dti_vk_work_cuts(work);
+    const uint32_t begin = (uint32_t)(all * slice / work->slices);
+    dti_vk_record_cut(e, command, work, begin,
+                      (uint32_t)(all * (slice + 1) / work->slices) - begin);
 }
 
 static void dti_vk_record_work(const dti_vk_exec *e, dti_VkCommandBuffer command, uint32_t number) {
@@ -555,6 +570,8 @@ static bool dti_vk_reserve(dti_vk_build *b) {
     return e->runs != NULL;
 }
 
+static dt_result dti_vk_stamps_create(dti_vk_exec *e); /* parts.c */
+
 static dt_result dti_vk_exec_create(dti_device *head, const dti_exec_desc *desc, dti_exec **out) {
     dti_vk_device *device = (dti_vk_device *)head;
     *out = NULL;
@@ -568,6 +585,7 @@ static dt_result dti_vk_exec_create(dti_device *head, const dti_exec_desc *desc,
         return DT_ERROR_MEMORY;
     dti_vk_build build = {.exec = e, .desc = desc};
     e->device = device;
+    e->desc = desc;
     e->out = (dti_vk_memory *)desc->memories[desc->out];
     e->work_count = desc->launch_count;
     e->segment_count = desc->segment_count;
@@ -577,6 +595,8 @@ static dt_result dti_vk_exec_create(dti_device *head, const dti_exec_desc *desc,
         result = dti_vk_make_sets(&build);
     if (!result)
         result = dti_vk_record_all(&build);
+    if (!result)
+        result = dti_vk_stamps_create(e);
     dti_free(head->base, build.keys);
     if (result) {
         dti_vk_exec_destroy((dti_exec *)e);
@@ -597,6 +617,7 @@ static void dti_vk_exec_release(dti_vk_exec *e) {
     if (e->commands)
         device->vk.FreeCommandBuffers(device->handle, device->pool, e->command_count, e->commands);
     device->vk.DestroyDescriptorPool(device->handle, e->pool, NULL);
+    device->vk.DestroyQueryPool(device->handle, e->stamps, NULL);
 }
 
 /* Also of one that was not made in full. */

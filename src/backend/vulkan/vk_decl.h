@@ -49,6 +49,7 @@ typedef enum dti_VkStructureType {
     DTI_VK_STRUCTURE_TYPE_PIPELINE_CACHE_CREATE_INFO = 17,
     DTI_VK_STRUCTURE_TYPE_PIPELINE_LAYOUT_CREATE_INFO = 30,
     DTI_VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO = 18,
+    DTI_VK_STRUCTURE_TYPE_QUERY_POOL_CREATE_INFO = 11,
     DTI_VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO = 16,
     DTI_VK_STRUCTURE_TYPE_SUBMIT_INFO = 4,
     DTI_VK_STRUCTURE_TYPE_TIMELINE_SEMAPHORE_SUBMIT_INFO = 1000207003,
@@ -668,6 +669,22 @@ typedef struct dti_VkPipelineLayoutCreateInfo {
     uint32_t pushConstantRangeCount;
     const dti_VkPushConstantRange *pPushConstantRanges;
 } dti_VkPipelineLayoutCreateInfo;
+DTI_VK_HANDLE64(dti_VkQueryPool)
+typedef dti_VkFlags dti_VkQueryPoolCreateFlags;
+typedef enum dti_VkQueryType {
+    DTI_VK_QUERY_TYPE_TIMESTAMP = 2,
+    DTI_VK_QUERY_TYPE_MAX_ENUM = 0x7fffffff
+} dti_VkQueryType;
+typedef int32_t dti_VkQueryPipelineStatisticFlagBits;
+typedef dti_VkFlags dti_VkQueryPipelineStatisticFlags;
+typedef struct dti_VkQueryPoolCreateInfo {
+    dti_VkStructureType sType;
+    const void *pNext;
+    dti_VkQueryPoolCreateFlags flags;
+    dti_VkQueryType queryType;
+    uint32_t queryCount;
+    dti_VkQueryPipelineStatisticFlags pipelineStatistics;
+} dti_VkQueryPoolCreateInfo;
 typedef struct dti_VkQueue_T *dti_VkQueue;
 typedef enum dti_VkQueueFlagBits {
     DTI_VK_QUEUE_COMPUTE_BIT = 0x00000002,
@@ -705,6 +722,7 @@ typedef struct dti_VkShaderModuleCreateInfo {
 } dti_VkShaderModuleCreateInfo;
 typedef enum dti_VkPipelineStageFlagBits {
     DTI_VK_PIPELINE_STAGE_ALL_COMMANDS_BIT = 0x00010000,
+    DTI_VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT = 0x00002000,
     DTI_VK_PIPELINE_STAGE_COMPUTE_SHADER_BIT = 0x00000800,
     DTI_VK_PIPELINE_STAGE_HOST_BIT = 0x00004000,
     DTI_VK_PIPELINE_STAGE_TRANSFER_BIT = 0x00001000,
@@ -797,6 +815,10 @@ typedef void (DTI_VKAPI *dti_PFN_vkCmdPipelineBarrier)(dti_VkCommandBuffer comma
 typedef void (DTI_VKAPI *dti_PFN_vkCmdPushConstants)(dti_VkCommandBuffer commandBuffer,
     dti_VkPipelineLayout layout, dti_VkShaderStageFlags stageFlags, uint32_t offset, uint32_t size,
     const void *pValues);
+typedef void (DTI_VKAPI *dti_PFN_vkCmdResetQueryPool)(dti_VkCommandBuffer commandBuffer,
+    dti_VkQueryPool queryPool, uint32_t firstQuery, uint32_t queryCount);
+typedef void (DTI_VKAPI *dti_PFN_vkCmdWriteTimestamp)(dti_VkCommandBuffer commandBuffer,
+    dti_VkPipelineStageFlagBits pipelineStage, dti_VkQueryPool queryPool, uint32_t query);
 typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkCreateBuffer)(dti_VkDevice device,
     const dti_VkBufferCreateInfo *pCreateInfo, const void *pAllocator, dti_VkBuffer *pBuffer);
 typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkCreateCommandPool)(dti_VkDevice device,
@@ -827,6 +849,9 @@ typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkCreatePipelineCache)(dti_VkDevice dev
 typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkCreatePipelineLayout)(dti_VkDevice device,
     const dti_VkPipelineLayoutCreateInfo *pCreateInfo, const void *pAllocator,
     dti_VkPipelineLayout *pPipelineLayout);
+typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkCreateQueryPool)(dti_VkDevice device,
+    const dti_VkQueryPoolCreateInfo *pCreateInfo, const void *pAllocator,
+    dti_VkQueryPool *pQueryPool);
 typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkCreateShaderModule)(dti_VkDevice device,
     const dti_VkShaderModuleCreateInfo *pCreateInfo, const void *pAllocator, void *pShaderModule);
 typedef void (DTI_VKAPI *dti_PFN_vkDestroyBuffer)(dti_VkDevice device, dti_VkBuffer buffer,
@@ -850,6 +875,8 @@ typedef void (DTI_VKAPI *dti_PFN_vkDestroyPipelineCache)(dti_VkDevice device,
     dti_VkPipelineCache pipelineCache, const void *pAllocator);
 typedef void (DTI_VKAPI *dti_PFN_vkDestroyPipelineLayout)(dti_VkDevice device,
     dti_VkPipelineLayout pipelineLayout, const void *pAllocator);
+typedef void (DTI_VKAPI *dti_PFN_vkDestroyQueryPool)(dti_VkDevice device,
+    dti_VkQueryPool queryPool, const void *pAllocator);
 typedef void (DTI_VKAPI *dti_PFN_vkDestroyShaderModule)(dti_VkDevice device,
     dti_VkShaderModule shaderModule, const void *pAllocator);
 typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkEndCommandBuffer)(dti_VkCommandBuffer commandBuffer);
@@ -890,6 +917,14 @@ typedef void (DTI_VKAPI *dti_PFN_vkGetPhysicalDeviceQueueFamilyProperties)(
     dti_VkQueueFamilyProperties *pQueueFamilyProperties);
 typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkGetPipelineCacheData)(dti_VkDevice device,
     dti_VkPipelineCache pipelineCache, size_t *pDataSize, void *pData);
+typedef enum dti_VkQueryResultFlagBits {
+    DTI_VK_QUERY_RESULT_64_BIT = 0x00000001,
+    DTI_VK_QUERY_RESULT_FLAG_BITS_MAX_ENUM = 0x7fffffff
+} dti_VkQueryResultFlagBits;
+typedef dti_VkFlags dti_VkQueryResultFlags;
+typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkGetQueryPoolResults)(dti_VkDevice device,
+    dti_VkQueryPool queryPool, uint32_t firstQuery, uint32_t queryCount, size_t dataSize,
+    void *pData, dti_VkDeviceSize stride, dti_VkQueryResultFlags flags);
 typedef dti_VkFlags dti_VkMemoryMapFlags;
 typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkMapMemory)(dti_VkDevice device,
     dti_VkDeviceMemory memory, dti_VkDeviceSize offset, dti_VkDeviceSize size,
@@ -936,6 +971,8 @@ typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkWaitForFences)(dti_VkDevice device, u
     X(CmdFillBuffer) \
     X(CmdPipelineBarrier) \
     X(CmdPushConstants) \
+    X(CmdResetQueryPool) \
+    X(CmdWriteTimestamp) \
     X(CreateBuffer) \
     X(CreateCommandPool) \
     X(CreateComputePipelines) \
@@ -944,6 +981,7 @@ typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkWaitForFences)(dti_VkDevice device, u
     X(CreateFence) \
     X(CreatePipelineCache) \
     X(CreatePipelineLayout) \
+    X(CreateQueryPool) \
     X(CreateShaderModule) \
     X(DestroyBuffer) \
     X(DestroyCommandPool) \
@@ -954,6 +992,7 @@ typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkWaitForFences)(dti_VkDevice device, u
     X(DestroyPipeline) \
     X(DestroyPipelineCache) \
     X(DestroyPipelineLayout) \
+    X(DestroyQueryPool) \
     X(DestroyShaderModule) \
     X(EndCommandBuffer) \
     X(FreeCommandBuffers) \
@@ -962,6 +1001,7 @@ typedef dti_VkResult (DTI_VKAPI *dti_PFN_vkWaitForFences)(dti_VkDevice device, u
     X(GetDeviceQueue) \
     X(GetFenceStatus) \
     X(GetPipelineCacheData) \
+    X(GetQueryPoolResults) \
     X(MapMemory) \
     X(QueueSubmit) \
     X(ResetFences) \

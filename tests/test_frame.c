@@ -1,0 +1,213 @@
+/* A step by a budget in milliseconds: the same bits in however many parts, in any mix with whole
+ * segments; when it can be cancelled, and what else may be called meanwhile. Included by main.c,
+ * behind test_ahead.c. */
+
+enum { FRAME_BATCH = 16, FRAME_SIDE = 20, FRAME_IN = 2 * FRAME_SIDE * FRAME_SIDE, FRAME_STEPS = 2 };
+
+typedef struct frame_case {
+    dt_ctx *ctx;
+    vulkan_log log;
+    dt_store *store;
+    dt_program *program;
+    dt_tensor x, y;
+} frame_case;
+
+/* Products and convolutions that are large enough to be cut, and small launches. */
+static dt_tensor frame_net(frame_case *c, dt_graph *g) {
+    c->x = dt_input(g, "x", DT_F32, dt_dims(2, FRAME_SIDE, FRAME_SIDE));
+    dt_tensor h = dt_relu(dt_nn_conv2d(c->x, "a", 16, 3, NULL));
+    h = dt_relu(dt_nn_batch_norm(dt_nn_conv2d(h, "b", 16, 3, NULL), "n", NULL));
+    h = dt_dropout(dt_relu(dt_nn_linear(dt_flatten(h), "c", 96)), 0.25f);
+    c->y = dt_nn_linear(h, "d", 4);
+    return dt_mean_loss(dt_mul(c->y, c->y));
+}
+
+static bool frame_validates; /* which costs a multiple of the time */
+
+static bool frame_open(frame_case *c, const char *device, int threads, bool host_gradient) {
+    dt_graph *g;
+    const bool cpu = !strcmp(device, "cpu");
+    *c = (frame_case){0};
+    dt_ctx_desc d = {.logger = {vulkan_listen, &c->log},
+                     .no_vulkan = cpu,
+                     .validation = !cpu && frame_validates,
+                     .threads = threads};
+    if (dt_ctx_create(&d, &c->ctx) || dt_graph_create(c->ctx, &g))
+        return false;
+    const dt_optim_desc optim = {.kind = DT_OPTIM_ADAM, .lr = 0.01, .clip_norm = 1.0};
+    const dt_tensor loss = frame_net(c, g);
+    dt_program_desc p = {.outputs = {c->y}, .batch = FRAME_BATCH, .optim = &optim};
+    if (host_gradient)
+        p.host_gradients[0] = c->y;
+    else
+        p.loss = loss;
+    return !dt_store_create(g, &(dt_store_desc){.device = device}, &c->store) &&
+           !dt_program_create(c->store, &p, &c->program);
+}
+
+static dt_result frame_write(frame_case *c, int step) {
+    static float x[FRAME_BATCH * FRAME_IN];
+    for (int i = 0; i < FRAME_BATCH * FRAME_IN; i++)
+        x[i] = (float)dti_normal(7, (uint64_t)(step * 10000 + i), 3);
+    return dt_program_write(c->program, c->x, x, sizeof x);
+}
+
+typedef struct frame_result {
+    double loss[FRAME_STEPS], norm[FRAME_STEPS];
+    float y[FRAME_STEPS][FRAME_BATCH * 4];
+    uint64_t hash[FRAME_STEPS];
+} frame_result;
+
+static void frame_note(frame_case *c, frame_result *r, int step, const dt_report *report) {
+    r->loss[step] = report->loss;
+    r->norm[step] = report->gradient_norm;
+    CHECK(!dt_program_read(c->program, c->y, r->y[step], sizeof r->y[step]));
+    CHECK(!dt_store_state_hash(c->store, &r->hash[step]));
+}
+
+/* How many calls started something. ms 0: a mix of budgets and of whole segments. */
+static int frame_step(frame_case *c, double ms, uint64_t seed) {
+    dt_step_state state = DT_STEP_RUNNING;
+    int parts = 0;
+    CHECK(!dt_program_begin(c->program, NULL));
+    while (state != DT_STEP_DONE) {
+        static const double mixed[] = {1e-6, 0.05, 0.3, 2};
+        const uint32_t draw = (uint32_t)dti_hash64(seed, &parts, sizeof parts);
+        const uint32_t at = c->program->now->at;
+        const dti_exec_cursor cursor = c->program->now->cursor;
+        if (!ms && draw % 8 == 7)
+            CHECK(!dt_program_advance(c->program, &state));
+        else
+            CHECK(!dt_program_advance_for(c->program, ms ? ms : mixed[draw % 4], &state));
+        parts += at != c->program->now->at || cursor.launch != c->program->now->cursor.launch ||
+                 cursor.part != c->program->now->cursor.part;
+    }
+    return parts;
+}
+
+static void frame_steps(frame_case *c, double ms, frame_result *r, int *parts) {
+    dt_report report;
+    for (int i = 0; i < FRAME_STEPS; i++) {
+        CHECK(!frame_write(c, i));
+        *parts += frame_step(c, ms, (uint64_t)i);
+        CHECK(!dt_program_end(c->program, &report) && report.step == (uint64_t)i + 1);
+        frame_note(c, r, i, &report);
+    }
+}
+
+static void frame_same_bits(const char *device, int threads) {
+    static const double budgets[] = {1e-6, 0.2, 0};
+    static frame_result want, got;
+    dt_report report;
+    frame_case c;
+    memset(&want, 0, sizeof want);
+    REQUIRE(frame_open(&c, device, threads, false));
+    for (int i = 0; i < FRAME_STEPS; i++) {
+        CHECK(!frame_write(&c, i) && !dt_program_run(c.program, NULL, &report));
+        frame_note(&c, &want, i, &report);
+    }
+    dt_ctx_destroy(c.ctx);
+    for (size_t i = 0; i < DTI_COUNT(budgets); i += strcmp(device, "cpu") ? 2 : 1) {
+        int parts = 0;
+        dt_program_info info;
+        memset(&got, 0, sizeof got);
+        frame_validates = i == 2;
+        REQUIRE(frame_open(&c, device, threads, false));
+        frame_validates = false;
+        frame_steps(&c, budgets[i], &got, &parts);
+        CHECK(!memcmp(&want, &got, sizeof want));
+        CHECK(!c.log.validation);
+        dt_program_get_info(c.program, &info);
+        if (i == 0) /* launches too are cut */
+            CHECK(parts > FRAME_STEPS * (info.launches + 20));
+        dt_ctx_destroy(c.ctx);
+    }
+}
+
+TEST(a_step_in_parts_of_any_size_has_the_bits_of_a_whole_one) {
+    frame_same_bits("cpu", 1);
+    frame_same_bits("cpu", 3);
+}
+
+TEST(a_step_in_parts_of_any_size_has_the_bits_of_a_whole_one_on_vulkan) {
+    if (!ahead_has_vulkan())
+        SKIP("no Vulkan device");
+    frame_same_bits("vulkan:0", 2);
+}
+
+/* ---- the end of a step before its end */
+
+/* Behind ever more parts: what the store has is what it had, until the commit has begun. */
+static void frame_cancels(const char *device, int from) {
+    frame_case c;
+    dt_step_state state = DT_STEP_RUNNING;
+    uint64_t before, after;
+    REQUIRE(frame_open(&c, device, 2, false));
+    CHECK(!frame_write(&c, 0) && !dt_program_run(c.program, NULL, NULL));
+    CHECK(!dt_store_state_hash(c.store, &before));
+    bool begun = false;
+    for (int parts = from; !begun; parts += 1 + parts / 2) {
+        CHECK(!frame_write(&c, 1) && !dt_program_begin(c.program, NULL));
+        for (int i = 0; i < parts && !begun;) {
+            i += !c.program->now->busy;
+            CHECK(!dt_program_advance_for(c.program, 1e-6, &state));
+            begun = dti_step_commits(c.program);
+        }
+        if (begun)
+            break;
+        CHECK(dt_program_end(c.program, NULL) == DT_ERROR_INVALID);
+        CHECK(!dt_program_cancel(c.program));
+        CHECK(!dt_store_state_hash(c.store, &after) && before == after);
+    }
+    CHECK(dt_program_cancel(c.program) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), "the commit has started");
+    CHECK(dt_program_end(c.program, NULL) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), "has not been finished");
+    dt_program_destroy(c.program); /* finishes it */
+    CHECK(!dt_store_state_hash(c.store, &after) && before != after);
+    before = after;
+    dt_ctx_destroy(c.ctx);
+    REQUIRE(frame_open(&c, device, 2, false));
+    for (int i = 0; i < 2; i++)
+        CHECK(!frame_write(&c, i) && !dt_program_run(c.program, NULL, NULL));
+    CHECK(!dt_store_state_hash(c.store, &after) && before == after);
+    dt_ctx_destroy(c.ctx);
+}
+
+TEST(a_step_that_is_cancelled_behind_any_part_leaves_nothing_and_a_commit_is_never_left_half_done) {
+    frame_cancels("cpu", 1);
+    if (ahead_has_vulkan())
+        frame_cancels("vulkan:0", 8);
+}
+
+/* ---- what may be called when */
+
+TEST(a_step_by_a_budget_stops_where_the_host_gives_gradients) {
+    frame_case c;
+    dt_step_state state = DT_STEP_RUNNING;
+    float y[FRAME_BATCH * 4];
+    REQUIRE(frame_open(&c, "cpu", 2, true));
+    CHECK(!frame_write(&c, 0));
+    CHECK(dt_program_advance_for(c.program, 1, &state) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), "dt_program_begin");
+    CHECK(!dt_program_begin(c.program, NULL));
+    static const double wrong[] = {0, -1, -(double)INFINITY, (double)NAN};
+    for (size_t i = 0; i < DTI_COUNT(wrong); i++) {
+        CHECK(dt_program_advance_for(c.program, wrong[i], &state) == DT_ERROR_INVALID);
+        CHECK_CONTAINS(dt_ctx_error(c.ctx), "ms is ");
+    }
+    CHECK(!dt_program_advance_for(c.program, 1e-6, &state) && state == DT_STEP_RUNNING);
+    CHECK(dt_program_read(c.program, c.y, y, sizeof y) == DT_ERROR_INVALID);
+    CHECK(!dt_program_advance_for(c.program, (double)INFINITY, &state) && state == DT_STEP_READY);
+    CHECK(!dt_program_read(c.program, c.y, y, sizeof y));
+    CHECK(dt_program_advance_for(c.program, 1, &state) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(c.ctx), "was never written");
+    CHECK(!dt_program_write_gradient(c.program, c.y, y, sizeof y));
+    CHECK(!dt_program_advance_for(c.program, 1e-6, &state) && state == DT_STEP_RUNNING);
+    CHECK(dt_program_write_gradient(c.program, c.y, y, sizeof y) == DT_ERROR_INVALID);
+    CHECK(!dt_program_advance_for(c.program, (double)INFINITY, &state) && state == DT_STEP_DONE);
+    CHECK(!dt_program_advance_for(c.program, 1, &state) && state == DT_STEP_DONE);
+    CHECK(!dt_program_end(c.program, NULL));
+    CHECK(dt_program_advance_for(c.program, 1, &state) == DT_ERROR_INVALID);
+    dt_ctx_destroy(c.ctx);
+}
