@@ -303,7 +303,7 @@ static void fuzz_collect(fuzz_frames_world *fw) {
         fuzz_posted *p = &fw->posted[i];
         if (!p->flight || !p->flight->finished)
             continue;
-        dti_flight_release(p->flight);
+        dti_flight_release(&fw->w.core, p->flight);
         fuzz_posted_end(p);
     }
 }

@@ -72,6 +72,28 @@ TEST(shared_rings_carry_every_byte_once_and_in_order) {
     }
 }
 
+/* Of short messages that are taken at once, however many. */
+TEST(shared_rings_begin_anew_where_all_was_taken) {
+    enum { BYTES = 1000 };
+    uint8_t out[BYTES], in[BYTES] = {0};
+    ring_pair p;
+    if (!ring_pair_open(&p, 1))
+        return;
+    for (int round = 0; round < 1000; round++) {
+        memset(out, round, sizeof out);
+        CHECK(dti_shm_write(&p.a, &(dti_socket_part){out, BYTES}, 1) == BYTES);
+        CHECK(dti_shm_read(&p.b, &(dti_socket_part){in, BYTES}, 1) == BYTES);
+        dti_shm_tell(&p.b);
+        CHECK(memcmp(in, out, sizeof in) == 0);
+    }
+    const uint8_t *ring = dti_shm_ring(&p.a, 0);
+    size_t touched = 0;
+    for (size_t i = 0; i < DTI_SHM_RING; i++)
+        touched = ring[i] ? i : touched;
+    CHECK(touched >= DTI_SHM_REWIND && touched < DTI_SHM_REWIND + 2 * BYTES);
+    ring_pair_close(&p);
+}
+
 TEST(shared_positions_that_cannot_be_are_noticed) {
     ring_pair p;
     static uint8_t bytes[DTI_SHM_RING + 1]; /* more than it believes that there is room for */
@@ -233,7 +255,7 @@ static void lending(proc *p) {
         return;
     dti_tcp *t = shared_tcp(p);
     dti_mutex_lock(&t->lock);
-    t->processors = 64; /* with fewer than ranks nothing is lent */
+    memset(&t->host_processors, 0xFF, 64 / 8); /* with fewer than ranks nothing is lent */
     t->crowded = false;
     dti_mutex_unlock(&t->lock);
     lending_sums(p, x, x + 400000);
@@ -253,6 +275,43 @@ TEST(shared_payloads_are_read_where_they_lie_between_ranks_that_the_system_lets)
         f->arg = &forbidden;
         f->desc.shared_memory = DT_COMM_SHARED_REQUIRED;
         fleet_run(f, lending);
+        fleet_free(f);
+    }
+}
+
+/* ---- who has a processor */
+
+typedef struct pins {
+    uint64_t of[2]; /* a rank's mask of the first two processors */
+    bool crowded;
+} pins;
+
+static void pinned(proc *p) {
+    const pins *at = p->all->arg;
+    const dti_cpu_set set = {{at->of[p->index]}};
+    float x = 1;
+    dti_cpu_set_put(0, &set);
+    if (!proc_join(p))
+        return;
+    EXPECT(&p->m, !dt_comm_all_reduce(p->m.comm, &x, &x, 1, DT_F32, DT_COMM_SUM));
+    dti_tcp *t = shared_tcp(p);
+    dti_mutex_lock(&t->lock);
+    EXPECT(&p->m, t->shared_count == 1 && t->crowded == at->crowded);
+    dti_mutex_unlock(&t->lock);
+    EXPECT(&p->m, !dt_comm_barrier(p->m.comm));
+}
+
+/* However each of them is bound, as launchers do. */
+TEST(shared_memory_counts_the_processors_of_all_ranks) {
+    dti_cpu_set all;
+    if (!dti_cpu_set_get(&all) || (all.bits[0] & 3) != 3)
+        return;
+    for (int i = 0; i < 3; i++) {
+        pins at = {.of = {1, i ? 1u + (unsigned)i : 1}, .crowded = i == 0};
+        fleet *f = fleet_new(2);
+        f->arg = &at;
+        f->desc.shared_memory = DT_COMM_SHARED_REQUIRED;
+        fleet_run(f, pinned);
         fleet_free(f);
     }
 }
@@ -591,14 +650,15 @@ static void scribble_memory(proc *p, const scribble *s) {
         if (!t->active[i]->shared)
             continue;
         if (s->seed == 0) { /* and so in all that is told later */
-            uint32_t *mine = s->taken ? &m->taken : &m->written;
-            *mine += 0x40000000u;
-            atomic_store(s->taken ? &dti_shm_in(m)->taken : &dti_shm_out(m)->written, *mine);
+            m->taken += s->taken ? 0x40000000u : 0;
+            m->written += s->taken ? 0 : 0x40000000u;
+            atomic_store(&dti_shm_in(m)->taken, m->taken);
+            dti_shm_publish(m);
             dti_conn_ring(t->active[i], ~0u);
         }
         uint8_t *bytes = (uint8_t *)m->head;
         for (int n = 0; s->seed && n < 400; n++) {
-            uint32_t at = mate_random(&p->m) % 3 ? mate_random(&p->m) % 384
+            uint32_t at = mate_random(&p->m) % 3 ? mate_random(&p->m) % 640
                                                  : mate_random(&p->m) % (uint32_t)DTI_SHM_BYTES;
             bytes[at] = (uint8_t)mate_random(&p->m);
         }

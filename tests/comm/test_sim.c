@@ -243,7 +243,7 @@ static void sim_collect(sim_net *n, int rank) {
             a->finished++;
         }
         sim_reuse(p, &p->flight->op, p->flight->group);
-        dti_flight_release(p->flight);
+        dti_flight_release(&n->ranks[rank].core, p->flight);
         p->flight = NULL;
         p->finished = true;
         a->waiting[sim_script.ops[i].queue]--;

@@ -15,7 +15,7 @@ static void dti_group_free(dti_core *core, dti_rank_group *g) {
         at = &(*at)->following;
     if (*at)
         *at = g->following;
-    for (uint32_t i = 0; i < core->flight_count; i++) {
+    for (uint32_t i = core->flights_made; i-- > 0;) {
         dti_flight *f = core->flights[i];
         if (f->group != g)
             continue;
@@ -26,7 +26,8 @@ static void dti_group_free(dti_core *core, dti_rank_group *g) {
                              (unsigned long long)f->post.sequence);
             dti_flight_finish(core, f, DT_ERROR_CANCELLED);
         }
-        f->id = 0; /* nobody can ask for it any more */
+        if (f->id) /* nobody can ask for it any more */
+            dti_flight_release(core, f);
         f->group = NULL;
         dti_schedule_clear(&f->schedule);
     }
@@ -76,7 +77,7 @@ static void dti_core_destroy(dti_core *core) {
         dti_link_free(core, &core->links[i]);
     while (core->groups)
         dti_group_free(core, core->groups);
-    for (uint32_t i = 0; i < core->flight_count; i++)
+    for (uint32_t i = 0; i < core->flights_made; i++)
         dti_flight_free(core, core->flights[i]);
     for (uint32_t r = 0; r < core->set.size && core->peers; r++) {
         for (uint32_t k = 0; k <= core->set.sockets && core->peers[r].backs; k++)
@@ -260,7 +261,7 @@ static dti_flight *dti_core_post(dti_core *core, dti_rank_group *group, const dt
         if (f->peer_state[r] & DTI_PEER_INVOLVED && !dti_core_reserve_backs(core, group->ranks[r]))
             return NULL;
     dti_flight_number(f, group, op);
-    f->id = ++core->next_id;
+    dti_flight_begin(core, f);
     f->finished = f->parting = false;
     core->unfinished++;
     f->unacknowledged = 0;
@@ -292,6 +293,6 @@ static dt_result dti_core_cancel(dti_core *core, dti_flight *f) {
         dti_flight_finish(core, f, DT_ERROR_CANCELLED);
     }
     dt_result result = f->result;
-    dti_flight_release(f);
+    dti_flight_release(core, f);
     return result == DT_OK ? DT_OK : dti_core_error(core, result);
 }

@@ -230,6 +230,7 @@ typedef struct dti_track {
 
 struct dti_flight {
     uint64_t id; /* 0 = free */
+    uint32_t at; /* its place in core->flights */
     bool finished, p2p;
     bool parting; /* all is done, but not all that was sent could be copied: see backlog.c */
     uint32_t unacknowledged; /* frames that are kept and whose bodies are its own */
@@ -378,10 +379,10 @@ struct dti_core {
     dt_comm_link link, local_link; /* all 0: not known */
     dti_costs costs;               /* of them */
     dti_rank_group *groups;
-    dti_flight *flights[DTI_PENDING_MAX];
-    uint32_t flight_count; /* entries that are not NULL */
-    uint32_t unfinished;   /* of the operations that were posted */
-    uint32_t turn;         /* which flight may send first */
+    dti_flight *flights[DTI_PENDING_MAX]; /* first those with an id, then free ones */
+    uint32_t flight_count, flights_made;  /* with an id; in all */
+    uint32_t unfinished;                  /* of the operations that were posted */
+    uint32_t turn;                        /* which flight may send first */
     uint64_t next_id;
     dti_flight *pool_user;    /* who has the slots; NULL = nobody */
     uint8_t *pool, *old_pool; /* old: still in use when it had to grow; freed by a later post */

@@ -181,7 +181,7 @@ static void dti_engine_fill(dti_core *core, dti_link *link) {
         dti_link_ask(link);
     uint32_t count = core->flight_count;
     for (uint32_t i = 0; i < count && core->unfinished && !link->data_left; i++) {
-        const uint32_t at = core->turn + i < count ? core->turn + i : core->turn + i - count;
+        const uint32_t at = (core->turn + i) % count;
         dti_flight *f = core->flights[at];
         if (!f->id || f->finished || !dti_engine_fill_flight(core, link, f))
             continue;

@@ -24,25 +24,25 @@ static bool dti_flight_planned(const dti_flight *f, const dti_rank_group *group,
 static dti_flight *dti_flight_take(dti_core *core, const dti_rank_group *group,
                                    const dti_collective *c) {
     dti_flight *found = NULL;
-    for (uint32_t i = 0; i < core->flight_count; i++) {
+    for (uint32_t i = core->flight_count; i < core->flights_made; i++) {
         dti_flight *f = core->flights[i];
-        if (f->id)
-            continue;
         if (dti_flight_planned(f, group, c))
             return f;
         found = found ? found : f;
     }
     if (found)
         return found;
-    if (core->flight_count == DTI_PENDING_MAX) {
+    if (core->flights_made == DTI_PENDING_MAX) {
         dti_fail(core->base, DT_ERROR_INVALID,
                  "%d operations are under way, the most there can be: wait for one first",
                  DTI_PENDING_MAX);
         return NULL;
     }
     found = dti_alloc(core->base, sizeof *found);
-    if (found)
-        core->flights[core->flight_count++] = found;
+    if (found) {
+        found->at = core->flights_made;
+        core->flights[core->flights_made++] = found;
+    }
     return found;
 }
 
@@ -497,7 +497,22 @@ static void dti_flight_advance(dti_core *core, dti_flight *f) {
             dti_flight_advance(core, core->flights[i]);
 }
 
+static void dti_flight_swap(dti_core *core, dti_flight *f, uint32_t at) {
+    dti_flight *other = core->flights[at];
+    core->flights[f->at] = other;
+    core->flights[at] = f;
+    other->at = f->at;
+    f->at = at;
+}
+
+/* A free one is under way. */
+static void dti_flight_begin(dti_core *core, dti_flight *f) {
+    dti_flight_swap(core, f, core->flight_count++);
+    f->id = ++core->next_id;
+}
+
 /* Ends the handle of a finished flight; it is kept for the next operation. */
-static void dti_flight_release(dti_flight *f) {
+static void dti_flight_release(dti_core *core, dti_flight *f) {
+    dti_flight_swap(core, f, --core->flight_count);
     f->id = 0;
 }

@@ -18,12 +18,14 @@
  * some system calls. */
 #define DTI_SHM_LEND (128u << 10)
 #define DTI_SHM_BORROW ((size_t)128 << 10) /* at once, so that checksums find it in a cache */
+#define DTI_SHM_REWIND (8u << 10)
 #define DTI_SHM_NOTE 8u /* an address, in the place of such a payload or before it */
 #define DTI_SHM_FOR_BYTES 1u
 #define DTI_SHM_FOR_ROOM 2u
 
 typedef struct dti_shm_way { /* positions: bytes since the beginning, modulo 2^32 */
-    _Alignas(64) _Atomic uint32_t written;
+    /* Low half: what was written; high: the position that is now at the ring's first byte. */
+    _Alignas(64) _Atomic uint64_t written;
     _Atomic uint32_t ended; /* nothing more will be written */
     _Alignas(64) _Atomic uint32_t taken;
 } dti_shm_way;
@@ -31,22 +33,27 @@ typedef struct dti_shm_way { /* positions: bytes since the beginning, modulo 2^3
 typedef struct dti_shm_side {
     _Alignas(64) _Atomic uint32_t sleeps; /* DTI_SHM_FOR_... */
     _Atomic uint32_t reads;               /* it may read the memory of the other side's process */
+    _Alignas(64) _Atomic uint64_t processors[DTI_MAX_THREADS / 64]; /* that it may run on */
 } dti_shm_side;
 
 /* Ring 0 follows, then ring 1. Side 0 dialled, and writes ring 0. */
 typedef struct dti_shm_head {
     dti_shm_way way[2];
     dti_shm_side side[2];
-    uint8_t unused[4096 - 6 * 64];
+    uint8_t unused[4096 - 10 * 64];
 } dti_shm_head;
 _Static_assert(sizeof(dti_shm_head) == 4096, "the layout of docs/protocol.md");
 
 typedef struct dti_shm { /* our side */
     dti_shm_head *head;  /* NULL: none */
     uint32_t side, written, taken;
-    uint32_t told;  /* of `taken`, what the other side knows */
-    uint32_t freed; /* what it had taken when we last looked, which we do when we lack room */
+    uint32_t first[2]; /* the position at the first byte of our ring, and of the other's */
+    uint32_t look;     /* when to look whether ours can begin anew */
+    uint32_t told;     /* of `taken`, what the other side knows */
+    uint32_t freed;    /* what it had taken when we last looked, which we do when we lack room */
 } dti_shm;
+
+_Static_assert(sizeof(dti_shm_way) == 128 && sizeof(dti_shm_side) == 192, "so is this");
 
 /* Maps the memory; false: see errno. */
 static bool dti_shm_open(dti_shm *m, int descriptor, uint32_t side) {
@@ -74,9 +81,11 @@ static uint8_t *dti_shm_ring(const dti_shm *m, uint32_t side) {
 
 /* Bytes that may be written, or are there to be taken; -1: what the other side says cannot be. */
 static int64_t dti_shm_room(dti_shm *m) {
-    m->freed = atomic_load(&dti_shm_out(m)->taken);
-    uint32_t used = m->written - m->freed;
-    return used > DTI_SHM_RING ? -1 : (int64_t)(DTI_SHM_RING - used);
+    const uint32_t freed = atomic_load(&dti_shm_out(m)->taken), used = m->written - freed;
+    if (used > DTI_SHM_RING)
+        return -1;
+    m->freed = freed;
+    return (int64_t)(DTI_SHM_RING - used);
 }
 
 /* The same, and perhaps less than there is, where that is enough: its word is a line that the other
@@ -86,9 +95,25 @@ static int64_t dti_shm_room_for(dti_shm *m, size_t bytes) {
     return room < bytes ? dti_shm_room(m) : (int64_t)room;
 }
 
-static int64_t dti_shm_filled(const dti_shm *m) {
-    uint32_t there = atomic_load(&dti_shm_in(m)->written) - m->taken;
+static int64_t dti_shm_filled(dti_shm *m) {
+    const uint64_t word = atomic_load(&dti_shm_in(m)->written);
+    const uint32_t there = (uint32_t)word - m->taken;
+    m->first[1] = (uint32_t)(word >> 32);
     return there > DTI_SHM_RING ? -1 : (int64_t)there;
+}
+
+static void dti_shm_publish(const dti_shm *m) {
+    atomic_store(&dti_shm_out(m)->written, (uint64_t)m->first[0] << 32 | m->written);
+}
+
+/* When all has been taken the ring begins anew at its first byte, so that short messages go through
+ * memory that both sides' caches have. Looking costs the other's line, so that is done rarely. */
+static void dti_shm_rewind(dti_shm *m) {
+    if (m->written - m->look >= UINT32_MAX / 2)
+        return;
+    m->look = m->written + DTI_SHM_REWIND;
+    if (dti_shm_room(m) == DTI_SHM_RING)
+        m->first[0] = m->written;
 }
 
 static void dti_shm_copy(uint8_t *ring, uint32_t at, uint8_t *data, size_t bytes, bool in) {
@@ -104,23 +129,24 @@ static int64_t dti_shm_write(dti_shm *m, const dti_socket_part *parts, int count
     size_t whole = 0;
     for (int i = 0; i < count; i++)
         whole += parts[i].bytes;
+    dti_shm_rewind(m);
     const int64_t room = dti_shm_room_for(m, whole);
     uint32_t from = m->written;
     for (int i = 0; i < count && room > 0; i++) {
         size_t left = DTI_MIN((size_t)room - (m->written - from), parts[i].bytes);
         for (size_t at = 0, take; at < left; at += take) {
             take = DTI_MIN(left - at, (size_t)DTI_SHM_PIECE);
-            dti_shm_copy(dti_shm_ring(m, m->side), m->written, (uint8_t *)parts[i].data + at, take,
-                         true);
+            dti_shm_copy(dti_shm_ring(m, m->side), m->written - m->first[0],
+                         (uint8_t *)parts[i].data + at, take, true);
             m->written += (uint32_t)take;
             if (take == DTI_SHM_PIECE)
-                atomic_store(&dti_shm_out(m)->written, m->written);
+                dti_shm_publish(m);
         }
     }
     if (room < 0)
         return -1;
     if (m->written != from)
-        atomic_store(&dti_shm_out(m)->written, m->written);
+        dti_shm_publish(m);
     return m->written - from;
 }
 
@@ -137,7 +163,8 @@ static int64_t dti_shm_read(dti_shm *m, const dti_socket_part *parts, int count)
     uint32_t from = m->taken;
     for (int i = 0; i < count && there > 0; i++) {
         size_t left = (size_t)there - (m->taken - from), take = DTI_MIN(parts[i].bytes, left);
-        dti_shm_copy(dti_shm_ring(m, 1 - m->side), m->taken, parts[i].data, take, false);
+        dti_shm_copy(dti_shm_ring(m, 1 - m->side), m->taken - m->first[1], parts[i].data, take,
+                     false);
         m->taken += (uint32_t)take;
     }
     if (there < 0)
@@ -148,11 +175,11 @@ static int64_t dti_shm_read(dti_shm *m, const dti_socket_part *parts, int count)
 }
 
 /* The next bytes, which stay there until they are passed. 1: they are here; 0; -1 as above. */
-static int dti_shm_peek(const dti_shm *m, uint8_t *to, size_t bytes) {
+static int dti_shm_peek(dti_shm *m, uint8_t *to, size_t bytes) {
     const int64_t there = dti_shm_filled(m);
     if (there < (int64_t)bytes)
         return there < 0 ? -1 : 0;
-    dti_shm_copy(dti_shm_ring(m, 1 - m->side), m->taken, to, bytes, false);
+    dti_shm_copy(dti_shm_ring(m, 1 - m->side), m->taken - m->first[1], to, bytes, false);
     return 1;
 }
 
@@ -164,6 +191,17 @@ static void dti_shm_pass(dti_shm *m, size_t bytes) {
 /* Whether the other side has taken all before this position of ours; it may be wrong, see room. */
 static bool dti_shm_has_taken(dti_shm *m, uint32_t position) {
     return dti_shm_room(m) >= 0 && m->written - m->freed <= m->written - position;
+}
+
+/* Says which processors this side may run on; adds those that the other side has said. */
+static void dti_shm_tell_processors(const dti_shm *m, const dti_cpu_set *set) {
+    for (size_t i = 0; i < DTI_COUNT(set->bits); i++)
+        atomic_store(&m->head->side[m->side].processors[i], set->bits[i]);
+}
+
+static void dti_shm_add_processors(const dti_shm *m, dti_cpu_set *set) {
+    for (size_t i = 0; i < DTI_COUNT(set->bits); i++)
+        set->bits[i] |= atomic_load(&m->head->side[1 - m->side].processors[i]);
 }
 
 static void dti_shm_end(const dti_shm *m) {

@@ -65,7 +65,7 @@ static dt_result dti_tcp_begin(dt_comm *comm, const dt_comm_op *op, uint64_t *id
 
 static dt_result dti_tcp_finish(dti_tcp *t, dti_flight *f) {
     dt_result result = f->result;
-    dti_flight_release(f);
+    dti_flight_release(&t->core, f);
     return result ? dti_core_error(&t->core, result) : DT_OK;
 }
 
@@ -164,7 +164,7 @@ static void dti_tcp_info(const dt_comm *comm, dt_comm_info *info) {
     info->window = (int)c->window;
     info->scratch_bytes = c->pool_bytes;
     info->resets = c->resets;
-    for (uint32_t i = 0; i < c->flight_count; i++)
+    for (uint32_t i = 0; i < c->flights_made; i++)
         info->scratch_bytes += c->flights[i]->work_room;
     dti_mutex_unlock(&t->lock);
 }
@@ -302,7 +302,8 @@ static dt_result dti_tcp_pipe(dti_tcp *t) {
     if (!t->sockets || !dti_wake_open(t->wake) || !dti_wake_open(t->nudge))
         return dti_fail(t->base, DT_ERROR_IO, "pipe: %s", dti_socket_text(errno));
     t->reserve = dti_descriptor_reserve();
-    t->processors = dti_processors();
+    (void)dti_cpu_set_get(&t->processors); /* where it is not known, there is no shared memory */
+    t->host_processors = t->processors;
     dti_mutex_init(&t->lock);
     t->locked_made = true;
     return DT_OK;

@@ -66,12 +66,12 @@ struct dti_tcp {
     int reserve;                            /* a descriptor to give up when there are no more */
     int local; /* listens for ranks of this host; -1: no shared memory */
     uint8_t host[DTI_HOST_BYTES], local_name[DTI_LOCAL_BYTES];
-    int processors;
-    bool host_known, crowded; /* crowded: more ranks than processors are here */
-    uint32_t shared_count;    /* connections that go through memory */
-    bool *local_failed;       /* [size] ranks to which it did not: TCP from then on */
-    dti_tcp_conn *conns;      /* [core.link_count] */
-    dti_tcp_conn **active;    /* those with a descriptor */
+    dti_cpu_set processors, host_processors; /* of this rank; of those that share memory with it */
+    bool host_known, crowded;                /* crowded: these are fewer than the ranks */
+    uint32_t shared_count;                   /* connections that go through memory */
+    bool *local_failed;    /* [size] ranks to which it did not: TCP from then on */
+    dti_tcp_conn *conns;   /* [core.link_count] */
+    dti_tcp_conn **active; /* those with a descriptor */
     uint32_t active_count;
     uint64_t joined[4];      /* the core's counts of bytes, when links began to be measured */
     struct pollfd *polls[2]; /* of the application, of the thread */

@@ -78,11 +78,14 @@ static bool dti_conn_is_local(const dti_tcp *t, const dti_link *link, uint32_t p
 static void dti_conn_borrows(const dti_tcp *t, dti_tcp_conn *c) {
     c->borrows = t->core.set.integrity == DT_COMM_CRC && dti_local_may_read(c->process);
     atomic_store(&c->shm.head->side[c->shm.side].reads, (uint32_t)c->borrows);
+    dti_shm_tell_processors(&c->shm, &t->processors);
     c->noted = c->read = 0;
 }
 
-static void dti_conn_lends(dti_tcp_conn *c) {
+/* What the other side has said. */
+static void dti_conn_heard(dti_tcp *t, dti_tcp_conn *c) {
     c->lends = atomic_load(&c->shm.head->side[1 - c->shm.side].reads) != 0;
+    dti_shm_add_processors(&c->shm, &t->host_processors);
 }
 
 /* A connected socket, and memory to pass; -1: `why` says why, or is as it was when TCP is right. */
@@ -156,7 +159,7 @@ static const char *dti_conn_accepts(void *user, dti_link *link) {
     c->memory = -1;
     c->process = dti_local_process(c->fd);
     dti_conn_borrows(user, c);
-    dti_conn_lends(c);
+    dti_conn_heard(user, c);
     return NULL;
 }
 
@@ -185,9 +188,10 @@ static bool dti_conn_is_shared(dti_tcp *t, dti_tcp_conn *c) {
         !link->data_left) {
         c->shared = true;
         if (link->dialled) /* the other side has said so before its PROOF */
-            dti_conn_lends(c);
+            dti_conn_heard(t, c);
         t->shared_count++;
-        t->crowded = (int)(t->shared_count / t->core.set.sockets) + 1 > t->processors;
+        t->crowded = (int)(t->shared_count / t->core.set.sockets) + 1 >
+                     dti_cpu_set_count(&t->host_processors);
     }
     return c->shared;
 }
