@@ -235,7 +235,10 @@
  * group is its channel where `batch` is 1 (all samples together), else e / cols: runs of cols
  * elements. cols: elements of one group in either case. stats: (mean, biased variance) of each
  * group; of RMS norm (0, mean of squares). w, b: by channel; s_offset: of stats; b_offset: of b,
- * and of what is written for it. */
+ * and of what is written for it.
+ * A group, or a channel, of more than DTI_NORM_CHUNK elements is summed in `chunks`, each by a
+ * workgroup; their pairs lie from p_offset on, that of chunk i of group g at g * chunks + i. Up to
+ * one chunk there are none. Workgroup number i * groups + g has chunk i of group g. */
 #define DTI_ARGS_NORM                                                                              \
     DTI_U32 n;                                                                                     \
     DTI_U32 groups;                                                                                \
@@ -244,12 +247,14 @@
     DTI_U32 channels;                                                                              \
     DTI_U32 spatial;                                                                               \
     DTI_F32 eps;                                                                                   \
+    DTI_U32 chunks;                                                                                \
     DTI_U32 x_offset;                                                                              \
     DTI_U32 s_offset;                                                                              \
     DTI_U32 w_offset;                                                                              \
     DTI_U32 dy_offset;                                                                             \
     DTI_U32 y_offset;                                                                              \
-    DTI_U32 b_offset;
+    DTI_U32 b_offset;                                                                              \
+    DTI_U32 p_offset;
 
 /* Running statistics: y[i] = keep * (first micro-batch of the step ? x[i] : y[i]) +
  * take * s[2 * i], i < n; then as many of a second vector (n2 = n, or 0), with their own take, from
@@ -336,6 +341,17 @@
 #define DTI_NORM_PLAIN 0
 #define DTI_NORM_SCALE 1  /* * w[channel] */
 #define DTI_NORM_AFFINE 2 /* * w[channel] + b[channel]; b lies `channels` elements behind w */
+
+/* Elements that a workgroup sums: a multiple of 4. */
+#define DTI_NORM_CHUNK 4096
+
+/* NORM_GROUP, spec2. Without WHOLE the pairs of chunks are joined. */
+#define DTI_NORM_GROUP_WHOLE 1 /* a workgroup has a group, and makes its statistics as well */
+#define DTI_NORM_GROUP_RMS 2
+
+/* NORM_FINISH, spec0: of NORM_STATS or NORM_DW. */
+#define DTI_NORM_FINISH_STATS 0
+#define DTI_NORM_FINISH_DW 1
 
 #define DTI_R_SUM 0
 #define DTI_R_MAX 1

@@ -27,11 +27,6 @@ vec3 scale_of(uint channel, uint group)
     return vec3(factor, shift, mean);
 }
 
-float finished(float value)
-{
-    return spec1 == DTI_EPILOGUE_RELU ? dti_max(value, 0.0) : value;
-}
-
 void main()
 {
     uint e = 4u * dti_item();
@@ -40,15 +35,13 @@ void main()
     dti_norm_place p = dti_norm_place_of(e);
     if (dti_norm_by_fours(args.x_offset | args.y_offset)) {
         vec3 scale = scale_of(p.channel, p.group);
-        vec4 v = scale.x * (x4[(args.x_offset + e) / 4u] - scale.z) + scale.y;
         y4[(args.y_offset + e) / 4u] =
-            vec4(finished(v.x), finished(v.y), finished(v.z), finished(v.w));
+            dti_norm_value4(x4[(args.x_offset + e) / 4u], vec4(scale.x), vec4(scale.y), scale.z);
         return;
     }
     for (uint i = 0u; i < 4u && e + i < args.n; i++) {
         vec3 scale = scale_of(p.channel, p.group);
-        y[args.y_offset + e + i] =
-            finished(scale.x * (x[args.x_offset + e + i] - scale.z) + scale.y);
+        y[args.y_offset + e + i] = dti_norm_value(x[args.x_offset + e + i], scale);
         dti_norm_place_next(p);
     }
 }

@@ -39,7 +39,7 @@ void main()
     uint channel = first / args.spatial % args.channels;
     float mean = spec0 == 1u ? 0.0 : mean_of(x_at), squares = 0.0, lost = 0.0;
     vec2 sums = vec2(0.0); /* of g and of g (x - mean) */
-    dti_runs start = dti_runs_start(args.spatial, args.spatial), r = start;
+    dti_runs start = dti_runs_start(0u, args.spatial, args.spatial), r = start;
     for (uint k = lane; k < args.cols; k += gl_WorkGroupSize.x) {
         float d = x[x_at + k] - mean, g = weighted(dy_at, r, channel);
         lost += d;

@@ -5,6 +5,24 @@ bool dti_norm_by_fours(uint offsets)
     return ((args.spatial | offsets) & 3u) == 0u;
 }
 
+/* In all kernels the same products and sums, whatever a compiler would rather fuse: a value that is
+ * made again is made by another kernel. scale: (factor, shift, mean). */
+vec4 dti_norm_value4(vec4 v, vec4 factor, vec4 shift, float mean)
+{
+    precise vec4 product = factor * (v - mean);
+    precise vec4 y = product + shift;
+    return spec1 == DTI_EPILOGUE_RELU ? vec4(dti_max(y.x, 0.0), dti_max(y.y, 0.0),
+                                             dti_max(y.z, 0.0), dti_max(y.w, 0.0))
+                                      : y;
+}
+
+float dti_norm_value(float v, vec3 scale)
+{
+    precise float product = scale.x * (v - scale.z);
+    precise float y = product + scale.y;
+    return spec1 == DTI_EPILOGUE_RELU ? dti_max(y, 0.0) : y;
+}
+
 /* Channel, group and what follows them in step: no division but for the first element. */
 struct dti_norm_place {
     uint channel, group;

@@ -3,23 +3,9 @@
  * the workgroup size alone; with few parts the tree is short, which saves barriers. Results that
  * follow each other use the slots 0 and 1 in turn, so that no barrier is needed before a tree. */
 
-/* A long sum with its rounding errors carried along (Kahan 1965): what is off in a channel's
- * statistics is off in all of the channel, and deep networks make it more. */
-struct dti_long_sum {
-    vec4 sum, error;
-};
-
-void dti_add(inout dti_long_sum s, vec4 x)
-{
-    precise vec4 y = x - s.error;
-    precise vec4 t = s.sum + y;
-    precise vec4 error = (t - s.sum) - y;
-    s.sum = t;
-    s.error = error;
-}
-
 shared float dti_shared[512];
 shared vec2 dti_shared2[256];
+shared vec4 dti_shared4[256];
 
 uint dti_tree_start(uint count)
 {
@@ -67,4 +53,18 @@ vec2 dti_group_sum2(vec2 part, uint count)
         barrier();
     }
     return dti_shared2[0];
+}
+
+/* A barrier is needed before the next one. */
+vec4 dti_group_sum4(vec4 part, uint count)
+{
+    uint lane = gl_LocalInvocationID.x;
+    dti_shared4[lane] = part;
+    barrier();
+    for (uint s = dti_tree_start(count); s > 0u; s >>= 1) {
+        if (lane < s)
+            dti_shared4[lane] += dti_shared4[lane + s];
+        barrier();
+    }
+    return dti_shared4[0];
 }

@@ -1,5 +1,5 @@
-/* A workgroup's walk over runs of `length` elements that begin `pitch` apart: each invocation takes
- * every gl_WorkGroupSize.x'th element, and only the start divides. Lengths, pitches and indices may
+/* A workgroup's walk over runs of `length` elements that begin `pitch` apart, from element `first`
+ * on: each invocation takes every gl_WorkGroupSize.x'th element, and only the start divides. Lengths, pitches and indices may
  * as well be counted in fours. */
 struct dti_runs {
     uint at;          /* this invocation's element, relative to the first run's start */
@@ -7,12 +7,12 @@ struct dti_runs {
     uint elements, pitch, runs_on, inside_on;
 };
 
-dti_runs dti_runs_start(uint length, uint pitch)
+dti_runs dti_runs_start(uint first, uint length, uint pitch)
 {
-    uint lane = gl_LocalInvocationID.x, run = lane / length;
-    uint runs_on = gl_WorkGroupSize.x / length;
-    return dti_runs(run * pitch + lane - run * length, run, lane - run * length, length, pitch,
-                    runs_on, gl_WorkGroupSize.x - runs_on * length);
+    uint element = first + gl_LocalInvocationID.x, run = element / length;
+    uint inside = element - run * length, runs_on = gl_WorkGroupSize.x / length;
+    return dti_runs(run * pitch + inside, run, inside, length, pitch, runs_on,
+                    gl_WorkGroupSize.x - runs_on * length);
 }
 
 void dti_runs_next(inout dti_runs r)

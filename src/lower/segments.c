@@ -121,6 +121,7 @@ static void dti_segment_end(dti_code *code, dti_phase phase, uint32_t first) {
     code->phases[code->segment_count++] = (uint8_t)phase;
     s->first = first;
     s->count = code->list.launch_count - first;
+    code->list.ended = code->list.launch_count;
 }
 
 /* Whether the gradients that are finished since the last cut are worth a segment's end. */
@@ -187,7 +188,7 @@ static dt_result dti_pass_weigh_segment(dti_lowering *w) {
     const dti_code *code = w->code;
     dti_lower_views_of_inputs(w);
     dti_lower_weights(w);
-    w->weigh_launches = code->list.launch_count;
+    w->weigh_launches = w->code->list.ended = code->list.launch_count;
     for (uint32_t id = 1; id < code->work->count; id++) {
         if (code->work->nodes[id].op != DTI_OP_INPUT)
             w->e.views[id] = (dti_view){0};

@@ -28,6 +28,7 @@ typedef struct dti_listing {
     dti_launch *launches;
     size_t launch_capacity;
     uint32_t launch_count;
+    uint32_t ended; /* launches of segments that are complete: none of them may be taken back */
     dti_value *values;
     size_t value_capacity;
     uint32_t value_count;
@@ -77,6 +78,8 @@ static bool dti_outputs_apart(dti_emit *e, const uint32_t *places, dti_view *out
  * takes their output as this node's, which then needs no launch. mask: for RELU_GRAD, dense. False,
  * and nothing is changed, where the input has other users or its kernel has no epilogue. */
 static bool dti_emit_fuse(dti_emit *e, uint32_t i, uint32_t epilogue, const dti_view *mask);
+/* Whether launch `first` or a later one writes a value. */
+static bool dti_emit_written_since(const dti_listing *list, uint32_t first, uint32_t value);
 /* out = the sum of `parts` runs of n elements that lie one behind the other, in order. */
 static void dti_emit_sum_parts(dti_emit *e, uint32_t value, uint32_t parts, uint32_t n,
                                const dti_view *out);

@@ -17,6 +17,8 @@
     X(TERM_GRAD) \
     X(SEED) \
     X(NORM_STATS) \
+    X(NORM_GROUP) \
+    X(NORM_FINISH) \
     X(NORM) \
     X(NORM_DX) \
     X(NORM_DW) \

@@ -259,15 +259,34 @@ static dti_launch *dti_emit_norm(dti_emit *e, dti_kernel_id kernel, uint64_t ite
     return l;
 }
 
+/* Chunks of the sums over so many elements: by shape alone. */
+static uint32_t dti_norm_chunks(uint64_t elements) {
+    return (uint32_t)DTI_MAX(dti_ceil_div(elements, DTI_NORM_CHUNK), 1u);
+}
+
+/* In chunks: pairs of groups, which the CPU makes at once, then those of the chunks. */
 static void dti_norm_stats_emit(dti_emit *e) {
     dti_view x = dti_emit_dense_in(e, 0);
     dti_args_norm a = dti_norm_args(e, &x);
     if (a.batch) /* x may be a part of the batch */
         a.cols = a.spatial * (uint32_t)x.dim[0];
+    a.chunks = dti_norm_chunks(a.cols);
     a.s_offset = a.y_offset;
-    dti_launch *l = dti_emit_norm(e, DTI_K_NORM_STATS, a.groups, &a);
+    uint32_t to = e->out.value;
+    if (a.chunks > 1) {
+        to = dti_emit_scratch(e, DT_F32, 2ull * a.groups * (1 + a.chunks));
+        a.s_offset = 0;
+        a.p_offset = 2 * a.groups;
+    }
+    dti_launch *l = dti_emit_norm(e, DTI_K_NORM_STATS, (uint64_t)a.groups * a.chunks, &a);
     l->spec[0] = e->node->attr.i[DTI_NORM_RMS] != 0;
-    dti_bind(l, x.value, e->out.value, DTI_UNBOUND, DTI_UNBOUND);
+    dti_bind(l, x.value, to, DTI_UNBOUND, DTI_UNBOUND);
+    if (a.chunks == 1)
+        return;
+    a.s_offset = a.y_offset;
+    l = dti_emit_norm(e, DTI_K_NORM_FINISH, a.groups, &a);
+    l->spec[0] = DTI_NORM_FINISH_STATS;
+    dti_bind(l, to, DTI_UNBOUND, DTI_UNBOUND, e->out.value);
 }
 
 /* A vector, or column `which` of pairs, as one column. */
@@ -349,10 +368,40 @@ static uint32_t dti_norm_affine(dti_emit *e, dti_args_norm *a) {
     return dti_emit_join(e, both, 2);
 }
 
+/* The launch before, if it makes these statistics of x and nobody has read them: then the
+ * normalisation makes them as well, a workgroup for each group or chunk, and the launch is taken
+ * back. In the chunks' case they move to where the pairs are. */
+static bool dti_norm_takes_stats(dti_emit *e, const dti_args_norm *a, dti_view *stats,
+                                 dti_launch *taken) {
+    dti_listing *list = e->list;
+    if (e->pinned || list->launch_count <= list->ended)
+        return false;
+    *taken = list->launches[list->launch_count - 1];
+    const dti_args_norm *made = &taken->args.norm;
+    const bool finish = taken->kernel == DTI_K_NORM_FINISH;
+    if (taken->value[finish ? 3 : 1] != stats->value || made->n != a->n ||
+        list->values[stats->value].kind != DTI_VALUE_TRANSIENT)
+        return false;
+    if (finish) {
+        dti_view *own = &e->views[dti_input_id(e->graph, e->node, 1)];
+        own->value = stats->value = taken->value[0];
+        own->offset = stats->offset = 0;
+    } else if (taken->kernel != DTI_K_NORM_STATS || made->chunks != 1 ||
+               (made->batch && made->spatial == 1)) { /* the CPU goes over rows of all channels */
+        return false;
+    }
+    list->launch_count--;
+    if (e->own)
+        e->own[e->id].first = list->launch_count;
+    return true;
+}
+
 static void dti_norm_emit(dti_emit *e) {
     dti_view x = dti_emit_dense_in(e, 0), stats = dti_emit_dense_in(e, 1);
     dti_args_norm a = dti_norm_args(e, &x);
-    uint32_t w = DTI_UNBOUND;
+    dti_launch taken;
+    const bool group = dti_norm_takes_stats(e, &a, &stats, &taken);
+    uint32_t w = x.value;
     if (e->node->count == 3) {
         dti_view v = dti_emit_dense_in(e, 2);
         a.w_offset = (uint32_t)v.offset;
@@ -361,9 +410,18 @@ static void dti_norm_emit(dti_emit *e) {
         w = dti_norm_affine(e, &a);
     }
     a.s_offset = (uint32_t)stats.offset;
-    dti_launch *l = dti_emit_norm(e, DTI_K_NORM, a.n, &a);
+    a.chunks = group ? taken.args.norm.chunks : 1;
+    a.p_offset = group ? taken.args.norm.p_offset : 0;
+    dti_launch *l = dti_emit_norm(e, group ? DTI_K_NORM_GROUP : DTI_K_NORM,
+                                  group ? (uint64_t)a.groups * a.chunks : a.n, &a);
     l->spec[0] = e->node->count - 2; /* DTI_NORM_PLAIN, _SCALE, _AFFINE */
-    dti_bind(l, x.value, stats.value, w == DTI_UNBOUND ? x.value : w, e->out.value);
+    if (!group) {
+        dti_bind(l, x.value, stats.value, w, e->out.value);
+        return;
+    }
+    l->spec[2] = a.chunks > 1 ? 0 : DTI_NORM_GROUP_WHOLE;
+    l->spec[2] |= taken.kernel == DTI_K_NORM_STATS && taken.spec[0] ? DTI_NORM_GROUP_RMS : 0u;
+    dti_bind(l, x.value, w, e->out.value, stats.value);
 }
 
 static void dti_norm_dx_emit(dti_emit *e) {
@@ -382,6 +440,12 @@ static void dti_norm_dx_emit(dti_emit *e) {
     dti_bind(l, x.value, dy.value, w, e->out.value);
 }
 
+/* Whether a workgroup has 4 channels beside each other, an element of each sample or row. */
+static bool dti_norm_dw_by_fours(const dti_args_norm *a) {
+    return a->spatial == 1 && (a->channels | a->x_offset | a->dy_offset) % 4 == 0 &&
+           (a->batch || a->cols % 4 == 0);
+}
+
 static void dti_norm_dw_emit(dti_emit *e) {
     dti_view x = dti_emit_dense_in(e, 0), stats = dti_emit_dense_in(e, 1),
              dy = dti_emit_dense_in(e, 2);
@@ -389,15 +453,57 @@ static void dti_norm_dw_emit(dti_emit *e) {
     a.s_offset = (uint32_t)stats.offset;
     a.dy_offset = (uint32_t)dy.offset;
     a.b_offset = (uint32_t)(e->out.offset + e->out.stride[4]); /* they may lie apart */
-    dti_launch *l = dti_emit_norm(e, DTI_K_NORM_DW, a.channels, &a);
-    dti_bind(l, x.value, stats.value, dy.value, e->out.value);
+    a.chunks = dti_norm_chunks(a.n / DTI_MAX(a.channels, 1u));
+    dti_args_norm sums = a;
+    uint32_t to = e->out.value;
+    if (a.chunks > 1) { /* [stats|dw|db|w], for batch_dx, then the pairs */
+        to = dti_emit_scratch(e, DT_F32, (5ull + 2ull * a.chunks) * a.channels);
+        sums.y_offset = 2 * a.channels;
+        sums.b_offset = 3 * a.channels;
+        sums.p_offset = a.p_offset = 5 * a.channels;
+    }
+    const uint32_t fours = dti_norm_dw_by_fours(&a);
+    dti_launch *l =
+        dti_emit_norm(e, DTI_K_NORM_DW, (uint64_t)a.channels / (fours ? 4 : 1) * a.chunks, &sums);
+    l->spec[2] = fours;
+    dti_bind(l, x.value, stats.value, dy.value, to);
+    if (a.chunks == 1)
+        return;
+    l = dti_emit_norm(e, DTI_K_NORM_FINISH, a.channels, &a);
+    l->spec[0] = DTI_NORM_FINISH_DW;
+    dti_bind(l, to, stats.value, DTI_UNBOUND, e->out.value);
+}
+
+/* The launch that finishes dw makes what batch_dx reads as well, where w is there by then. */
+static bool dti_batch_dx_finished(dti_emit *e, const dti_view *dw, uint32_t *value) {
+    const dti_view stats = dti_emit_in(e, 3), w = dti_norm_vector(e, 2);
+    dti_listing *list = e->list;
+    for (uint32_t i = list->launch_count; i-- > 0 && list->launch_count - i <= 16;) {
+        dti_launch *l = &list->launches[i];
+        if (l->kernel != DTI_K_NORM_FINISH || l->value[3] != dw->value)
+            continue;
+        if (l->args.norm.y_offset != (uint32_t)dw->offset || l->value[1] != stats.value ||
+            l->args.norm.s_offset != (uint32_t)stats.offset ||
+            dti_emit_written_since(list, i, w.value))
+            return false;
+        l->spec[1] = 1;
+        l->args.norm.w_offset = (uint32_t)w.offset;
+        l->value[2] = w.value;
+        *value = l->value[0];
+        return true;
+    }
+    return false;
 }
 
 static void dti_batch_dx_emit(dti_emit *e) {
     dti_view x = dti_emit_dense_in(e, 0), dy = dti_emit_dense_in(e, 1);
     dti_args_norm a = dti_norm_args(e, &x);
-    const dti_view parts[3] = {dti_norm_vector(e, 3), dti_emit_in(e, 4), dti_norm_vector(e, 2)};
-    const uint32_t coefficients = dti_emit_join(e, parts, 3);
+    const dti_view dw = dti_emit_in(e, 4);
+    uint32_t coefficients;
+    if (!dti_batch_dx_finished(e, &dw, &coefficients)) {
+        const dti_view parts[3] = {dti_norm_vector(e, 3), dw, dti_norm_vector(e, 2)};
+        coefficients = dti_emit_join(e, parts, 3);
+    }
     a.dy_offset = (uint32_t)dy.offset;
     dti_launch *l = dti_emit_norm(e, DTI_K_BATCH_DX, a.n, &a);
     l->spec[0] = e->train;

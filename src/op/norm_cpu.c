@@ -54,10 +54,9 @@ static void dti_norm_stats_columns(const dti_cpu_task *task, int64_t c, int64_t 
 }
 
 /* Of `runs` runs of n values at a stride. */
-static void dti_norm_stats_runs(const dti_cpu_task *task, float stats[2], const float *x, int64_t n,
-                                int64_t runs, int64_t stride) {
+static void dti_norm_stats_runs(const dti_cpu_task *task, bool rms, float stats[2], const float *x,
+                                int64_t n, int64_t runs, int64_t stride) {
     const double count = (double)n * (double)runs;
-    const bool rms = task->launch->spec[0] != 0;
     double sum = 0, squares = 0;
     float part[2];
     for (int64_t i = 0; i < runs && !rms; i++)
@@ -74,24 +73,36 @@ static void dti_norm_stats_runs(const dti_cpu_task *task, float stats[2], const 
         dti_norm_correct(stats, sum, squares, count);
 }
 
+static void dti_norm_stats_group(const dti_cpu_task *task, bool rms, int64_t i) {
+    const dti_args_norm *a = &task->launch->args.norm;
+    const float *x = dti_cpu_in(task, 0, a->x_offset);
+    float *stats = dti_cpu_out(task, 1, a->s_offset) + 2 * i;
+    if (a->batch)
+        dti_norm_stats_runs(task, rms, stats, x + i * a->spatial, a->spatial, a->cols / a->spatial,
+                            (int64_t)a->channels * a->spatial);
+    else
+        dti_norm_stats_runs(task, rms, stats, x + i * a->cols, a->cols, 1, 0);
+}
+
+/* The CPU needs no chunks: the pairs of groups [begin, end) are 0. */
+static void dti_norm_no_pairs(const dti_cpu_task *task, int binding, int64_t begin, int64_t end) {
+    const dti_args_norm *a = &task->launch->args.norm;
+    const int64_t each = 2 * (int64_t)a->chunks;
+    if (a->chunks > 1)
+        memset(dti_cpu_out(task, binding, a->p_offset) + begin * each, 0,
+               (size_t)((end - begin) * each) * sizeof(float));
+}
+
 static void dti_cpu_norm_stats(const dti_cpu_task *task, int64_t begin, int64_t end,
                                void *scratch) {
     (void)scratch;
     const dti_args_norm *a = &task->launch->args.norm;
-    const float *x = dti_cpu_in(task, 0, a->x_offset);
-    float *stats = dti_cpu_out(task, 1, a->s_offset);
-    if (a->batch && a->spatial == 1) {
-        for (int64_t c = begin; c < end; c += DTI_NORM_BLOCK)
-            dti_norm_stats_columns(task, c, DTI_MIN(end - c, DTI_NORM_BLOCK));
-        return;
-    }
-    for (int64_t i = begin; i < end; i++) {
-        if (a->batch)
-            dti_norm_stats_runs(task, stats + 2 * i, x + i * a->spatial, a->spatial,
-                                a->cols / a->spatial, (int64_t)a->channels * a->spatial);
-        else
-            dti_norm_stats_runs(task, stats + 2 * i, x + i * a->cols, a->cols, 1, 0);
-    }
+    const bool columns = a->batch && a->spatial == 1;
+    dti_norm_no_pairs(task, 1, begin, end);
+    for (int64_t c = begin; columns && c < end; c += DTI_NORM_BLOCK)
+        dti_norm_stats_columns(task, c, DTI_MIN(end - c, DTI_NORM_BLOCK));
+    for (int64_t i = begin; !columns && i < end; i++)
+        dti_norm_stats_group(task, task->launch->spec[0] != 0, i);
 }
 
 /* ---- y. A piece is what has one mean, and one channel or its channels side by side. */
@@ -145,17 +156,13 @@ static void dti_norm_rows(const dti_cpu_task *task, int64_t begin, int64_t end, 
                            dti_cpu_in(task, 0, a->x_offset) + i, a->channels, &l);
 }
 
-static void dti_cpu_norm(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+/* Elements [begin, end), which end where pieces do. */
+static void dti_norm_elements(const dti_cpu_task *task, int64_t begin, int64_t end) {
     const dti_args_norm *a = &task->launch->args.norm;
-    if (a->batch && a->spatial == 1) {
-        dti_norm_rows(task, begin, end, scratch);
-        return;
-    }
     const dti_norm_line all = dti_norm_line_of(task);
     const float *stats = dti_cpu_in(task, 1, a->s_offset);
-    const int64_t unit = a->batch ? a->spatial : a->cols;
     dti_norm_piece p;
-    for (int64_t e = begin * unit; e < end * unit; e += p.size) {
+    for (int64_t e = begin; e < end; e += p.size) {
         p = dti_norm_piece_at(a, all.w != NULL, e);
         const float factor = dti_norm_factor(task, stats[2 * p.group + 1]);
         dti_norm_line l = all;
@@ -163,6 +170,36 @@ static void dti_cpu_norm(const dti_cpu_task *task, int64_t begin, int64_t end, v
         l.w = all.w ? all.w + p.channel : NULL, l.b = all.b ? all.b + p.channel : NULL;
         task->k->norm_line(dti_cpu_out(task, 3, a->y_offset) + e,
                            dti_cpu_in(task, 0, a->x_offset) + e, p.size, &l);
+    }
+}
+
+static void dti_cpu_norm(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+    const dti_args_norm *a = &task->launch->args.norm;
+    const int64_t unit = a->batch ? a->spatial : a->cols;
+    if (a->batch && a->spatial == 1)
+        dti_norm_rows(task, begin, end, scratch);
+    else
+        dti_norm_elements(task, begin * unit, end * unit);
+}
+
+/* Of chunks, the statistics are there already. */
+static void dti_cpu_norm_group(const dti_cpu_task *task, int64_t begin, int64_t end,
+                               void *scratch) {
+    const dti_args_norm *a = &task->launch->args.norm;
+    const uint32_t kind = task->launch->spec[2];
+    dti_cpu_task t = *task; /* with NORM's bindings */
+    t.buf[1] = task->buf[3], t.buf[2] = task->buf[1], t.buf[3] = task->buf[2];
+    if (!(kind & DTI_NORM_GROUP_WHOLE)) {
+        dti_cpu_norm(&t, begin, end, scratch);
+        return;
+    }
+    const int64_t row = (int64_t)a->channels * a->spatial, spatial = a->spatial;
+    for (int64_t i = begin; i < end; i++) {
+        dti_norm_stats_group(&t, (kind & DTI_NORM_GROUP_RMS) != 0, i);
+        if (!a->batch)
+            dti_norm_elements(&t, i * a->cols, (i + 1) * a->cols);
+        for (int64_t e = i * spatial; a->batch && e < a->n; e += row)
+            dti_norm_elements(&t, e, e + spatial);
     }
 }
 
@@ -195,7 +232,7 @@ static void dti_norm_dx_group(const dti_cpu_task *task, int64_t i) {
     const float *x = dti_cpu_in(task, 0, a->x_offset), *w = dti_cpu_in(task, 2, a->w_offset);
     float stats[2];
     double sums[2];
-    dti_norm_stats_runs(task, stats, x + i * a->cols, a->cols, 1, 0);
+    dti_norm_stats_runs(task, task->launch->spec[0] != 0, stats, x + i * a->cols, a->cols, 1, 0);
     dti_norm_dots_of(task, i, stats[0], sums);
     const double factor = (double)dti_norm_factor(task, stats[1]), share = factor / a->cols;
     const float b = task->launch->spec[0] ? 0.0f : (float)(-share * sums[0]);
@@ -283,13 +320,44 @@ static void dti_norm_dw_channel(const dti_cpu_task *task, int64_t c) {
 
 static void dti_cpu_norm_dw(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
-    if (task->launch->args.norm.spatial == 1) {
+    const dti_args_norm *a = &task->launch->args.norm;
+    dti_norm_no_pairs(task, 3, begin, end);
+    for (int64_t c = begin; a->chunks > 1 && c < end; c++) {
+        float *own = dti_cpu_out(task, 3, 0);
+        own[2 * c] = own[2 * c + 1] = own[4 * a->channels + c] = 0.0f;
+    }
+    if (a->spatial == 1) {
         for (int64_t c = begin; c < end; c += DTI_NORM_BLOCK)
             dti_norm_dw_columns(task, c, DTI_MIN(end - c, DTI_NORM_BLOCK));
         return;
     }
     for (int64_t c = begin; c < end; c++)
         dti_norm_dw_channel(task, c);
+}
+
+/* ---- what chunks have made, brought to its places */
+
+static void dti_cpu_norm_finish(const dti_cpu_task *task, int64_t begin, int64_t end,
+                                void *scratch) {
+    (void)scratch;
+    const dti_args_norm *a = &task->launch->args.norm;
+    const int64_t channels = a->channels;
+    float *pack = dti_cpu_out(task, 0, 0), *y = dti_cpu_out(task, 3, 0);
+    if (task->launch->spec[0] == DTI_NORM_FINISH_STATS) {
+        memcpy(y + a->s_offset + 2 * begin, pack + 2 * begin,
+               (size_t)(2 * (end - begin)) * sizeof *y);
+        return;
+    }
+    const float *stats = dti_cpu_in(task, 1, a->s_offset), *w = dti_cpu_in(task, 2, a->w_offset);
+    for (int64_t c = begin; c < end; c++) {
+        y[a->y_offset + c] = pack[2 * channels + c];
+        y[a->b_offset + c] = pack[3 * channels + c];
+        if (!task->launch->spec[1])
+            continue;
+        pack[2 * c] = stats[2 * c];
+        pack[2 * c + 1] = stats[2 * c + 1];
+        pack[4 * channels + c] = w[c];
+    }
 }
 
 /* ---- dx of batch norm, from what its dw and db are */
@@ -357,6 +425,16 @@ static int64_t dti_norm_unit(const dti_args_norm *a) {
 static int64_t dti_cpu_items_norm(const dti_cpu_task *task) {
     return task->launch->args.norm.n / dti_norm_unit(&task->launch->args.norm);
 }
+static int64_t dti_cpu_items_norm_groups(const dti_cpu_task *task) {
+    return task->launch->args.norm.groups;
+}
+static int64_t dti_cpu_items_norm_group(const dti_cpu_task *task) {
+    const bool whole = (task->launch->spec[2] & DTI_NORM_GROUP_WHOLE) != 0;
+    return whole ? dti_cpu_items_norm_groups(task) : dti_cpu_items_norm(task);
+}
+static int64_t dti_cpu_items_norm_dw(const dti_cpu_task *task) {
+    return task->launch->args.norm.channels;
+}
 static int64_t dti_cpu_grain_norm(const dti_cpu_task *task) {
     return 1 + 8192 / dti_norm_unit(&task->launch->args.norm);
 }
@@ -394,18 +472,55 @@ static uint64_t dti_norm_invocations(const dti_launch *l, uint32_t variant,
     return dti_ceil_div(l->args.norm.n, 4);
 }
 
-/* Twice, in fours where its runs are of fours. */
-static dti_effort dti_norm_stats_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
-    const dti_args_norm *a = &l->args.norm;
-    const uint32_t run = a->batch ? a->spatial : a->cols;
-    const dti_effort each = dti_effort_rows(a->groups, a->cols / (run % 4 ? 1 : 4), 2, local);
-    (void)variant;
-    return (dti_effort){each.steps, 6ull * a->groups * a->cols};
+/* Of the longest chunk, so many times, in fours where its runs are of fours. */
+static uint64_t dti_norm_steps(const dti_args_norm *a, uint64_t elements, uint32_t run,
+                               uint32_t passes, uint32_t local) {
+    const uint64_t chunk = a->chunks > 1 ? DTI_NORM_CHUNK : elements;
+    return dti_effort_rows(1, dti_ceil_div(chunk, run % 4 ? 1 : 4), passes, local).steps;
 }
 
-/* (x, stats) item = group; spec0: 1 = RMS */
+static dti_effort dti_norm_groups_effort(const dti_args_norm *a, uint32_t passes, uint32_t local) {
+    const uint32_t run = a->batch ? a->spatial : a->cols;
+    return (dti_effort){dti_norm_steps(a, a->cols, run, passes, local),
+                        3ull * passes * a->groups * a->cols};
+}
+
+static dti_effort dti_norm_stats_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
+    (void)variant;
+    return dti_norm_groups_effort(&l->args.norm, 2, local);
+}
+
+/* (x, stats, and the pairs of chunks) item = chunk; spec0: 1 = RMS */
 DTI_KERNEL(NORM_STATS, norm_stats, "rw", GROUP, .run = dti_cpu_norm_stats,
-           .grain = dti_cpu_grain_norm_groups, .effort = dti_norm_stats_effort);
+           .outer = dti_cpu_items_norm_groups, .grain = dti_cpu_grain_norm_groups,
+           .effort = dti_norm_stats_effort);
+
+static dti_effort dti_norm_group_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
+    (void)variant;
+    return dti_norm_groups_effort(&l->args.norm, l->spec[2] & DTI_NORM_GROUP_WHOLE ? 3 : 1, local);
+}
+
+static int64_t dti_cpu_grain_norm_group(const dti_cpu_task *task) {
+    const bool whole = (task->launch->spec[2] & DTI_NORM_GROUP_WHOLE) != 0;
+    return whole ? dti_cpu_grain_norm_groups(task) : dti_cpu_grain_norm(task);
+}
+
+/* (x, w and b, y, stats and pairs) item = chunk; spec0: DTI_NORM_*; spec1; spec2:
+ * DTI_NORM_GROUP_* */
+DTI_KERNEL(NORM_GROUP, norm_group, "rrwu", GROUP, .run = dti_cpu_norm_group,
+           .outer = dti_cpu_items_norm_group, .grain = dti_cpu_grain_norm_group,
+           .scratch_bytes = dti_cpu_scratch_norm, .takes = dti_norm_takes,
+           .effort = dti_norm_group_effort);
+
+static dti_effort dti_norm_finish_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
+    (void)variant;
+    return dti_effort_rows(l->items, l->args.norm.chunks, 2, local);
+}
+
+/* (pairs, stats, w, stats or dw and db) item = group; spec0: DTI_NORM_FINISH_*; spec1: 1 = what
+ * batch_dx reads too */
+DTI_KERNEL(NORM_FINISH, norm_finish, "urrw", GROUP, .run = dti_cpu_norm_finish,
+           .grain = dti_cpu_grain_copy, .effort = dti_norm_finish_effort);
 
 /* (x, stats, w and b, y); spec0: DTI_NORM_*; spec1 */
 DTI_KERNEL(NORM, norm, "rrrw", ITEM, .run = dti_cpu_norm, .outer = dti_cpu_items_norm,
@@ -425,13 +540,12 @@ DTI_KERNEL(NORM_DX, norm_dx, "rrrw", GROUP, .run = dti_cpu_norm_dx,
 static dti_effort dti_norm_dw_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_norm *a = &l->args.norm;
     (void)variant;
-    return (dti_effort){dti_effort_rows(a->channels, a->n / a->channels, 1, local).steps,
-                        6ull * a->n};
+    return (dti_effort){dti_norm_steps(a, a->n / a->channels, a->spatial, 1, local), 6ull * a->n};
 }
 
-/* (x, stats, dy, dw and db) item = channel */
-DTI_KERNEL(NORM_DW, norm_dw, "rrrw", GROUP, .run = dti_cpu_norm_dw, .grain = dti_cpu_grain_norm_dw,
-           .effort = dti_norm_dw_effort);
+/* (x, stats, dy, dw and db, or pairs) item = chunk; spec2: 1 = of 4 channels */
+DTI_KERNEL(NORM_DW, norm_dw, "rrrw", GROUP, .run = dti_cpu_norm_dw, .outer = dti_cpu_items_norm_dw,
+           .grain = dti_cpu_grain_norm_dw, .effort = dti_norm_dw_effort);
 
 /* (x, dy, [stats|dw|db|w], dx); spec0: 1 = train */
 DTI_KERNEL(BATCH_DX, batch_dx, "rrrw", ITEM, .run = dti_cpu_batch_dx,

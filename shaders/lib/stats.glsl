@@ -1,0 +1,85 @@
+/* Statistics of groups, or parts of dw and db, by chunks: see DTI_ARGS_NORM. */
+
+/* What a workgroup has: elements [first, first + count) of a group. */
+struct dti_norm_chunk {
+    uint group, number, first, count;
+};
+
+/* groups: how many there are; elements: of each. */
+dti_norm_chunk dti_norm_chunk_of(uint groups, uint elements)
+{
+    uint number = dti_group() / groups, first = number * DTI_NORM_CHUNK;
+    uint count = args.chunks > 1u ? min(elements - first, DTI_NORM_CHUNK) : elements;
+    return dti_norm_chunk(dti_group() - number * groups, number, first, count);
+}
+
+uint dti_norm_pair(dti_norm_chunk c)
+{
+    return args.p_offset + 2u * (c.group * args.chunks + c.number);
+}
+
+#ifdef DTI_NORM_X
+/* This invocation's part of (sum (x - mean), sum of its squares). */
+vec2 dti_norm_moments(uint base, dti_norm_chunk c, float mean)
+{
+    uint length = args.batch == 1u ? args.spatial : args.cols;
+    uint pitch = args.channels * args.spatial; /* unused where there is one run */
+    vec4 s = vec4(0.0), t = vec4(0.0);
+    if (((base | length | pitch) & 3u) == 0u) {
+        dti_runs r = dti_runs_start(c.first / 4u, length / 4u, pitch / 4u);
+        for (uint k = gl_LocalInvocationID.x; k < c.count / 4u; k += gl_WorkGroupSize.x) {
+            vec4 d = x4[base / 4u + r.at] - mean;
+            s += d;
+            t += d * d;
+            dti_runs_next(r);
+        }
+        return vec2((s.x + s.y) + (s.z + s.w), (t.x + t.y) + (t.z + t.w));
+    }
+    dti_runs r = dti_runs_start(c.first, length, pitch);
+    for (uint k = gl_LocalInvocationID.x; k < c.count; k += gl_WorkGroupSize.x) {
+        float d = x[base + r.at] - mean;
+        s = vec4(s.x + d, s.yzw).yzwx; /* four sums in turn: each is a quarter as long */
+        t = vec4(t.x + d * d, t.yzw).yzwx;
+        dti_runs_next(r);
+    }
+    return vec2((s.x + s.y) + (s.z + s.w), (t.x + t.y) + (t.z + t.w));
+}
+
+/* (mean, biased variance) of a chunk, which is gone over twice: the deviations from the first mean
+ * correct it and the variance, so that equal values have that mean and no variance (Chan, Golub,
+ * LeVeque 1983). rms: (0, mean of squares). */
+vec2 dti_norm_stats(uint base, dti_norm_chunk c, bool rms)
+{
+    float mean = 0.0;
+    vec2 sums = vec2(0.0);
+    for (uint pass = rms ? 1u : 0u; pass < 2u; pass++) {
+        mean = sums.x;
+        sums = dti_group_sum2(dti_norm_moments(base, c, mean), c.count) / float(c.count);
+        barrier(); /* before the next sum */
+    }
+    if (rms)
+        return vec2(0.0, sums.y);
+    float variance = sums.y - sums.x * sums.x;
+    return vec2(mean + sums.x, variance < 0.0 ? 0.0 : variance); /* a NaN stays */
+}
+#endif
+
+#ifdef DTI_NORM_PAIRS
+/* Of a whole group, from those of its chunks (Chan, Golub and LeVeque, 1979). */
+vec2 dti_norm_joined(uint group)
+{
+    uint at = args.p_offset + 2u * group * args.chunks, lane = gl_LocalInvocationID.x;
+    float first = stats[at], off = 0.0, squares = 0.0, all = float(args.cols);
+    for (uint i = lane; i < args.chunks; i += gl_WorkGroupSize.x) {
+        float count = float(min(args.cols - i * DTI_NORM_CHUNK, DTI_NORM_CHUNK));
+        off += count * (stats[at + 2u * i] - first);
+    }
+    float mean = first + dti_group_sum(off, args.chunks, 0u) / all;
+    for (uint i = lane; i < args.chunks; i += gl_WorkGroupSize.x) {
+        float count = float(min(args.cols - i * DTI_NORM_CHUNK, DTI_NORM_CHUNK));
+        float d = stats[at + 2u * i] - mean;
+        squares += count * (stats[at + 2u * i + 1u] + d * d);
+    }
+    return vec2(mean, dti_group_sum(squares, args.chunks, 1u) / all);
+}
+#endif

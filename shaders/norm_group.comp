@@ -1,0 +1,102 @@
+/* norm.comp where a workgroup has one group, or a chunk of it: it makes the group's statistics
+ * (spec2, DTI_NORM_GROUP_WHOLE), or joins those of its chunks, writes them and goes on to y. */
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "lib/types.glsl"
+#include "lib/reduce.glsl"
+#include "lib/runs.glsl"
+layout(constant_id = 3) const uint spec2 = 0u;
+
+DTI_PUSH(DTI_ARGS_NORM)
+layout(binding = 0) readonly buffer buffer_x { float x[]; };
+layout(binding = 0) readonly buffer buffer_x4 { vec4 x4[]; };
+layout(binding = 1) readonly buffer buffer_w { float w[]; };
+layout(binding = 1) readonly buffer buffer_w4 { vec4 w4[]; };
+layout(binding = 2) writeonly buffer buffer_y { float y[]; };
+layout(binding = 2) writeonly buffer buffer_y4 { vec4 y4[]; };
+layout(binding = 3) buffer buffer_stats { float stats[]; };
+
+#define DTI_NORM_X
+#define DTI_NORM_PAIRS
+#include "lib/stats.glsl"
+#include "lib/norm.glsl"
+
+/* Elements that follow each other in memory, and in one channel or one in each. */
+uint run_length()
+{
+    return args.spatial > 1u || args.batch == 1u ? args.spatial : args.cols;
+}
+
+/* y of one element, which has channel `channel`. */
+float one(uint at, uint channel, vec2 norm)
+{
+    float factor = norm.y, shift = 0.0;
+    if (spec0 != DTI_NORM_PLAIN)
+        factor *= w[args.w_offset + channel];
+    if (spec0 == DTI_NORM_AFFINE)
+        shift = w[args.b_offset + channel];
+    return dti_norm_value(x[args.x_offset + at], vec3(factor, shift, norm.x));
+}
+
+/* Of four, which have one channel, or with spatial = 1 one each. */
+vec4 four(uint at, uint channel, vec2 norm)
+{
+    vec4 factor = vec4(norm.y), shift = vec4(0.0);
+    bool each = args.spatial == 1u;
+    if (spec0 != DTI_NORM_PLAIN) {
+        uint place = args.w_offset + channel;
+        factor *= each ? w4[place / 4u] : vec4(w[place]);
+    }
+    if (spec0 == DTI_NORM_AFFINE) {
+        uint place = args.b_offset + channel;
+        shift = each ? w4[place / 4u] : vec4(w[place]);
+    }
+    return dti_norm_value4(x4[(args.x_offset + at) / 4u], factor, shift, norm.x);
+}
+
+bool by_fours()
+{
+    uint all = args.x_offset | args.y_offset | run_length();
+    if (args.spatial == 1u)
+        all |= args.w_offset | args.b_offset | args.channels;
+    return (all & 3u) == 0u && (args.batch == 0u || args.spatial > 1u);
+}
+
+void main()
+{
+    bool whole = (spec2 & DTI_NORM_GROUP_WHOLE) != 0u;
+    dti_norm_chunk c = dti_norm_chunk_of(args.groups, args.cols);
+    if (c.number >= max(args.chunks, 1u))
+        return;
+    uint lane = gl_LocalInvocationID.x;
+    uint base = c.group * (args.batch == 1u ? args.spatial : args.cols);
+    vec2 pair;
+    if (whole)
+        pair = dti_norm_stats(args.x_offset + base, c, (spec2 & DTI_NORM_GROUP_RMS) != 0u);
+    else
+        pair = dti_norm_joined(c.group);
+    if (lane == 0u && c.number == 0u) {
+        stats[args.s_offset + 2u * c.group] = pair.x;
+        stats[args.s_offset + 2u * c.group + 1u] = pair.y;
+    }
+    vec2 norm = vec2(pair.x, 1.0 / sqrt(pair.y + args.eps));
+    /* of the group's first element; runs follow each other in channels, or in samples */
+    uint channel = base / args.spatial % args.channels;
+    uint length = run_length();
+    uint pitch = args.batch == 1u ? args.channels * args.spatial : length;
+    if (by_fours()) {
+        dti_runs r = dti_runs_start(c.first / 4u, length / 4u, pitch / 4u);
+        for (uint k = lane; k < c.count / 4u; k += gl_WorkGroupSize.x) {
+            uint own = args.batch == 1u ? 0u : args.spatial == 1u ? 4u * r.at : r.run;
+            y4[(args.y_offset + base) / 4u + r.at] = four(base + 4u * r.at, channel + own, norm);
+            dti_runs_next(r);
+        }
+        return;
+    }
+    dti_runs r = dti_runs_start(c.first, length, pitch);
+    for (uint k = lane; k < c.count; k += gl_WorkGroupSize.x) {
+        uint own = args.batch == 1u ? 0u : args.spatial == 1u ? r.at : r.run;
+        y[args.y_offset + base + r.at] = one(base + r.at, channel + own, norm);
+        dti_runs_next(r);
+    }
+}

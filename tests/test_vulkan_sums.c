@@ -1,0 +1,197 @@
+/* The kernels that sum rows and columns on Vulkan, where a sum is cut: on every driver, against the
+ * CPU and against what one workgroup makes. Included by main.c. */
+#ifndef DT_NO_VULKAN
+
+typedef struct sums_norm { /* a channel, or a group, of more than a chunk, or less */
+    dti_args_norm a;
+    uint32_t pairs; /* floats behind the groups' own */
+    float *x, *dy, *w, *y[2], *stats[2], *scratch;
+} sums_norm;
+
+static void sums_norm_make(sums_norm *r, uint32_t samples, uint32_t channels, uint32_t spatial,
+                           uint32_t groups) {
+    dti_args_norm *a = &r->a;
+    const uint32_t n = samples * channels * spatial;
+    *a = (dti_args_norm){.n = n, .batch = !groups, .channels = channels, .spatial = spatial};
+    a->b_offset = channels;
+    a->eps = 0.5f;
+    a->groups = groups ? samples * groups : channels;
+    a->cols = n / a->groups;
+    a->chunks = (a->cols + DTI_NORM_CHUNK - 1) / DTI_NORM_CHUNK;
+    r->pairs = a->chunks > 1 ? 2 * a->groups * a->chunks : 0;
+    r->x = vulkan_numbers(n, 9, 1);
+    r->dy = vulkan_numbers(n, 5, 2);
+    r->w = vulkan_numbers(2 * channels, 9, 3);
+    for (int k = 0; k < 2; k++) {
+        r->y[k] = vulkan_zeros(n);
+        r->stats[k] = vulkan_zeros(DTI_MAX(2 * a->groups, 2 * channels));
+    }
+    r->scratch = vulkan_zeros(
+        5 * channels + DTI_MAX(r->pairs + 2 * a->groups, 2 * channels * (n / channels / 4096 + 1)));
+}
+
+static void sums_norm_free(sums_norm *r) {
+    free(r->x), free(r->dy), free(r->w), free(r->scratch);
+    for (int k = 0; k < 2; k++)
+        free(r->y[k]), free(r->stats[k]);
+}
+
+static bool sums_run(vulkan_rig *rig, int kernel, const dti_args_norm *a, const uint32_t *spec,
+                     uint64_t items, float *const *data, const uint32_t *count) {
+    vulkan_call call = {
+        .launch = {
+            .kernel = (uint16_t)kernel, .args_bytes = sizeof *a, .items = items, .args.norm = *a}};
+    memcpy(call.launch.spec, spec, sizeof call.launch.spec);
+    memcpy(call.data, data, sizeof call.data);
+    memcpy(call.count, count, sizeof call.count);
+    return vulkan_call_run(rig, &call);
+}
+
+/* Statistics to stats[to], then y to y[to]. */
+static void sums_norm_apart(vulkan_rig *rig, sums_norm *r, int to) {
+    dti_args_norm a = r->a;
+    const uint32_t own = 2 * a.groups, none[4] = {0};
+    const bool cut = a.chunks > 1;
+    a.p_offset = own;
+    sums_run(rig, DTI_K_NORM_STATS, &a, none, (uint64_t)a.groups * a.chunks,
+             (float *[4]){r->x, cut ? r->scratch : r->stats[to]},
+             (uint32_t[4]){a.n, own + r->pairs});
+    if (cut)
+        sums_run(rig, DTI_K_NORM_FINISH, &a, none, a.groups,
+                 (float *[4]){r->scratch, NULL, NULL, r->stats[to]},
+                 (uint32_t[4]){own + r->pairs, 0, 0, own});
+    sums_run(rig, DTI_K_NORM, &a, (uint32_t[4]){DTI_NORM_AFFINE}, a.n,
+             (float *[4]){r->x, r->stats[to], r->w, r->y[to]},
+             (uint32_t[4]){a.n, own, 2 * a.channels, a.n});
+}
+
+/* The same by NORM_GROUP, over the pairs that sums_norm_apart has left. */
+static void sums_norm_together(vulkan_rig *rig, sums_norm *r, int to) {
+    dti_args_norm a = r->a;
+    const uint32_t own = 2 * a.groups, whole = a.chunks > 1 ? 0 : DTI_NORM_GROUP_WHOLE;
+    a.p_offset = own;
+    sums_run(rig, DTI_K_NORM_GROUP, &a, (uint32_t[4]){DTI_NORM_AFFINE, 0, whole},
+             (uint64_t)a.groups * a.chunks, (float *[4]){r->x, r->w, r->y[to], r->scratch},
+             (uint32_t[4]){a.n, 2 * a.channels, a.n, own + r->pairs});
+    memcpy(r->stats[to], r->scratch, 4ull * own);
+}
+
+static bool sums_same(const float *a, const float *b, uint32_t n, double bound) {
+    if (bound == 0)
+        return memcmp(a, b, 4ull * n) == 0;
+    return vulkan_differences(a, b, n, bound) == 0;
+}
+
+static void sums_try_stats(vulkan_rig *rig, vulkan_rig *cpu, sums_norm *r) {
+    const dti_args_norm *a = &r->a;
+    sums_norm_apart(rig, r, 0);
+    sums_norm_together(rig, r, 1);
+    CHECK(sums_same(r->stats[0], r->stats[1], 2 * a->groups, 0));
+    CHECK(sums_same(r->y[0], r->y[1], a->n, 0));
+    sums_norm_apart(cpu, r, 1);
+    CHECK(sums_same(r->stats[0], r->stats[1], 2 * a->groups, 1e-4));
+    CHECK(sums_same(r->y[0], r->y[1], a->n, 1e-4));
+    if (a->batch && a->spatial == 1)
+        return; /* the CPU has no such launch */
+    sums_norm_together(cpu, r, 0);
+    CHECK(sums_same(r->stats[0], r->stats[1], 2 * a->groups, 0));
+    CHECK(sums_same(r->y[0], r->y[1], a->n, 0));
+}
+
+/* dw and db in r->y[to], and what batch_dx reads in the scratch's beginning. */
+static void sums_norm_dw(vulkan_rig *rig, sums_norm *r, int to, bool fours) {
+    dti_args_norm a = r->a;
+    const uint32_t c = a.channels, own = 2 * a.groups, spec[4] = {0, 0, fours};
+    a.chunks = (a.n / c + DTI_NORM_CHUNK - 1) / DTI_NORM_CHUNK;
+    const uint32_t all = (5 + 2 * a.chunks) * c;
+    dti_args_norm sums = a;
+    const bool cut = a.chunks > 1;
+    sums.y_offset = cut ? 2 * c : 0, sums.b_offset = cut ? 3 * c : c;
+    sums.p_offset = a.p_offset = 5 * c;
+    sums_run(rig, DTI_K_NORM_DW, &sums, spec, (uint64_t)c / (fours ? 4 : 1) * a.chunks,
+             (float *[4]){r->x, r->stats[0], r->dy, cut ? r->scratch : r->y[to]},
+             (uint32_t[4]){a.n, own, a.n, cut ? all : 2 * c});
+    if (cut)
+        sums_run(rig, DTI_K_NORM_FINISH, &a, (uint32_t[4]){DTI_NORM_FINISH_DW, 1}, c,
+                 (float *[4]){r->scratch, r->stats[0], r->w, r->y[to]},
+                 (uint32_t[4]){all, own, 2 * c, 2 * c});
+    for (uint32_t i = 0; cut && i < c; i++) {
+        const float *p = r->scratch;
+        CHECK(p[2 * c + i] == r->y[to][i] && p[3 * c + i] == r->y[to][c + i]);
+        CHECK(p[4 * c + i] == r->w[i] && (!a.batch || p[2 * i + 1] == r->stats[0][2 * i + 1]));
+    }
+}
+
+static void sums_try_dw(vulkan_rig *rig, vulkan_rig *cpu, sums_norm *r) {
+    const uint32_t c = r->a.channels;
+    const double bound = 1e-5 * r->a.n / c;
+    if (!r->a.batch && r->a.groups > c)
+        return; /* what batch_dx reads has the channels' statistics */
+    sums_norm_dw(rig, r, 0, false);
+    sums_norm_dw(cpu, r, 1, false);
+    CHECK(sums_same(r->y[0], r->y[1], 2 * c, bound));
+    if (r->a.spatial > 1 || c % 4)
+        return;
+    sums_norm_dw(rig, r, 1, true);
+    CHECK(sums_same(r->y[0], r->y[1], 2 * c, bound));
+}
+
+/* A value that is not finite is in every result that it belongs to. */
+static void sums_try_infinite(vulkan_rig *rig, sums_norm *r, float bad) {
+    const uint32_t at = r->a.n - 1, group = r->a.batch ? r->a.channels - 1 : r->a.groups - 1;
+    r->x[at] = bad;
+    sums_norm_apart(rig, r, 0);
+    sums_norm_together(rig, r, 1);
+    for (int k = 0; k < 2; k++) {
+        CHECK(r->stats[k][2 * group + 1] != r->stats[k][2 * group + 1]);
+        CHECK(r->y[k][at] != r->y[k][at]);
+        CHECK(group == 0 || r->stats[k][1] == r->stats[k][1]);
+    }
+}
+
+static void sums_try_norms(vulkan_rig *rig) {
+    /* samples, channels, spatial, groups of a sample; 0: of the batch */
+    static const uint32_t shapes[][4] = {
+        {5, 3, 16, 0},   {20, 3, 1024, 0}, {67, 2, 255, 0}, {3, 2, 7001, 0}, {4100, 8, 1, 0},
+        {9000, 4, 1, 0}, {8193, 3, 1, 0},  {3, 5000, 1, 1}, {2, 6, 2052, 2}, {5, 384, 1, 1},
+        {3, 6, 49, 3},   {7, 10, 1, 2},    {2, 4, 4099, 1}, {64, 4, 64, 0},  {65, 4, 64, 0},
+    };
+    vulkan_rig cpu = {.in = rig->in};
+    if (rig->in->options.no_unified)
+        return;
+    REQUIRE(!dti_cpu_open(&rig->base, 99, &cpu.device));
+    for (size_t i = 0; i < DTI_COUNT(shapes); i++) {
+        const uint32_t *s = shapes[i];
+        sums_norm r;
+        sums_norm_make(&r, s[0], s[1], s[2], s[3]);
+        sums_try_stats(rig, &cpu, &r);
+        sums_try_dw(rig, &cpu, &r);
+        sums_try_infinite(rig, &r, i % 2 ? INFINITY : NAN);
+        sums_norm_free(&r);
+    }
+    cpu.device->backend->close(cpu.device);
+}
+
+TEST(vulkan_norms_in_chunks_are_the_cpus_and_the_same_in_one_launch_or_two) {
+    ON_EACH(sums_try_norms);
+}
+
+/* Exact where all values are equal, whatever the number of chunks. */
+static void sums_try_equal(vulkan_rig *rig) {
+    for (uint32_t samples = 1; samples <= 40; samples += 13) {
+        sums_norm r;
+        sums_norm_make(&r, samples, 2, 1000, 0);
+        for (uint32_t i = 0; i < r.a.n; i++)
+            r.x[i] = 1000.1f;
+        sums_norm_apart(rig, &r, 0);
+        for (int k = 0; k < 4; k++)
+            CHECK(r.stats[0][k] == (k % 2 ? 0.0f : 1000.1f));
+        sums_norm_free(&r);
+    }
+}
+
+TEST(vulkan_statistics_of_equal_values_are_exact_in_chunks) {
+    ON_EACH(sums_try_equal);
+}
+
+#endif
