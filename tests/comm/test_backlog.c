@@ -11,9 +11,9 @@ static dti_flight *backlog_post(sim_net *n, int rank, dt_comm_op op, void *in, v
 }
 
 /* Its handle ends, and the application uses its memory for something else. */
-static void backlog_end(dti_flight *f, uint8_t *memory, size_t bytes) {
+static void backlog_end(sim_net *n, int rank, dti_flight *f, uint8_t *memory, size_t bytes) {
     CHECK(f->finished && f->result == DT_OK);
-    dti_flight_release(f);
+    dti_flight_release(&n->ranks[rank].core, f);
     memset(memory, 0x77, bytes);
 }
 
@@ -49,8 +49,8 @@ TEST(backlog_number_of_a_bye_holds_no_old_frame) {
         n, 1, (dt_comm_op){.kind = DT_COMM_RECV, .root = 0, .count = MANY}, NULL, to[0]);
     sim_pass(n, 100000000);
     CHECK(got->finished && backlog_is(to[0], MANY, 1));
-    backlog_end(sent, from, sizeof from);
-    dti_flight_release(got);
+    backlog_end(n, 0, sent, from, sizeof from);
+    dti_flight_release(&n->ranks[1].core, got);
     /* Rank 1 has what it needs and leaves; then rank 2, which acknowledges nothing, is sent it. */
     memset(from, 2, sizeof from);
     dti_flight *f = backlog_post(n, 0, give, from, from);
@@ -68,7 +68,7 @@ TEST(backlog_number_of_a_bye_holds_no_old_frame) {
     sim_pass(n, 5000000);
     n->faults.cut[0][2] = n->faults.cut[2][0] = true;
     sim_pass(n, 20000000);
-    backlog_end(f, from, sizeof from);
+    backlog_end(n, 0, f, from, sizeof from);
     n->faults.cut[0][2] = n->faults.cut[2][0] = false;
     backlog_reset(n, 0, 2);
     sim_pass(n, 100000000);
@@ -94,7 +94,7 @@ TEST(backlog_first_frame_of_a_connection_holds_no_step_up) {
     const dti_backlog *b = &n->ranks[0].core.peers[1].backs[0];
     CHECK(b->sent == 1 && b->acknowledged == 0 && dti_backlog_at(b, 0)->own);
     CHECK(backlog_is(x[0], BYTES, 7) && !other->finished);
-    backlog_end(f, x[0], BYTES);
+    backlog_end(n, 0, f, x[0], BYTES);
     backlog_reset(n, 0, 1);
     n->faults.cut[0][1] = false;
     sim_pass(n, 100000000);
@@ -128,13 +128,13 @@ TEST(backlog_of_what_goes_to_several_ranks_alike_is_copied_once) {
     memset(from, 5, sizeof from);
     dti_flight *f = backlog_post(n, 0, give, from, from);
     sim_pass(n, 20000000);
-    backlog_end(f, from, sizeof from);
+    backlog_end(n, 0, f, from, sizeof from);
     test_check(backlog_parts_used(core) == PARTS, __FILE__, __LINE__,
                "%u parts have copies, not %d", backlog_parts_used(core), PARTS);
     n->faults.cut[0][1] = false;
     sim_pass(n, 20000000);
     CHECK(core->peers[1].backs[0].chunk_used && got[1]->finished && backlog_is(to[1], BYTES, 5));
-    dti_flight_release(got[1]);
+    dti_flight_release(&n->ranks[1].core, got[1]);
     /* The copies leave no room for another operation's until all have them. */
     memset(other, 6, sizeof other);
     f = backlog_post(n, 0, (dt_comm_op){.kind = DT_COMM_SEND, .root = 1, .count = BYTES}, other,
@@ -150,7 +150,7 @@ TEST(backlog_of_what_goes_to_several_ranks_alike_is_copied_once) {
     backlog_reset(n, 0, 2);
     backlog_reset(n, 0, 3);
     sim_pass(n, 100000000);
-    backlog_end(f, other, sizeof other);
+    backlog_end(n, 0, f, other, sizeof other);
     for (int r = 2; r < 4; r++)
         CHECK(got[r]->finished && backlog_is(to[r], BYTES, 5));
     CHECK(got[1]->finished && backlog_is(to[1], BYTES, 6));
@@ -198,7 +198,7 @@ TEST(window_that_grows_is_all_ranks_and_sums_are_right) {
     const dt_comm_op sum = {
         .kind = DT_COMM_ALL_REDUCE, .algorithm = DT_COMM_ALGORITHM_DIRECT, .count = COUNT};
     const dt_comm_link network = {1000000, 0, 40000000};
-    const dti_flight *f[3];
+    dti_flight *f[3];
     sim_net *n = sim_joined(3);
     for (int round = 0; round < 2; round++) {
         for (int r = 0; r < 3; r++) {
@@ -212,7 +212,7 @@ TEST(window_that_grows_is_all_ranks_and_sums_are_right) {
             CHECK(core->pool_bytes == 2u * core->window * CHUNK);
             CHECK(core->peers[(r + 1) % 3].backs[0].part_bytes * 64 == core->window * CHUNK);
             CHECK(core->window == (round ? 20 : 4));
-            dti_flight_release(core->flights[0]);
+            dti_flight_release(core, f[r]);
             core->set.window = 0; /* as if nobody had said anything */
             dti_core_link_costs(core, &network, &network);
         }

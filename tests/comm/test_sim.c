@@ -651,3 +651,27 @@ TEST(simulated_ranks_do_not_wait_for_rank_0_when_it_stays) {
         CHECK_CONTAINS(sim_script.apps[r].text, "rank 0 (sim:0) is lost: it has left the group");
     sim_end(n);
 }
+
+/* ---- silence */
+
+/* What is shorter than the silence that means death costs its time alone; what is longer is a
+ * death, which all are told of, and which nothing takes back. */
+TEST(simulated_network_that_is_gone_for_a_moment_is_no_death) {
+    int32_t x = 1, y = 2;
+    sim_net *n = sim_joined(3);
+    const dti_flight *to = sim_post_one(n, 2, DT_COMM_SEND, 0, &x);
+    n->faults.cut[0][2] = n->faults.cut[2][0] = true;
+    sim_pass(n, SIM_SILENCE_NS * 8 / 10);
+    n->faults.cut[0][2] = n->faults.cut[2][0] = false;
+    const dti_flight *from = sim_post_one(n, 0, DT_COMM_RECV, 2, &y);
+    sim_pass(n, SIM_SILENCE_NS);
+    CHECK(to->finished && from->finished && x == y && n->ranks[0].core.resets == 0);
+    n->faults.cut[0][2] = n->faults.cut[2][0] = true;
+    sim_pass(n, SIM_SILENCE_NS + 50000000);
+    n->faults.cut[0][2] = n->faults.cut[2][0] = false;
+    sim_pass(n, SIM_SILENCE_NS);
+    for (int r = 0; r < 3; r++)
+        CHECK(sim_script.apps[r].result == DT_ERROR_PEER_LOST);
+    CHECK_CONTAINS(sim_script.apps[1].text, "rank 2 (sim:2) is lost: nothing was heard of it");
+    sim_end(n);
+}
