@@ -327,6 +327,56 @@ TEST(a_step_of_many_seconds_is_many_submissions_of_half_a_second_at_most) {
     dt_ctx_destroy(c.ctx);
 }
 
+TEST(a_search_for_a_fault_in_a_step_of_many_seconds_is_as_many_submissions) {
+    ahead_case c;
+    double most = 0;
+    int sliced = 0;
+    uint32_t fault;
+    const dt_vulkan_desc vulkan = stub_vulkan();
+    stub.type = DTI_VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU;
+    const bool open = heavy_open(&c, &(dt_ctx_desc){.vulkan = &vulkan}, 256, 256, 1.5e4);
+    stub.type = DTI_VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU;
+    REQUIRE(open);
+    CHECK(heavy_ms(c.program, &most, &sliced) > 10000 && sliced);
+    dti_exec *exec = c.program->now->exec;
+    const dti_vk_exec *e = (const dti_vk_exec *)exec;
+    for (uint32_t at = 0, next; at < e->work_count; at = next) {
+        next = dti_vk_search_end(e, at, e->work_count);
+        double ms = -e->work[at].ms * (1 - 1.0 / DTI_MAX(e->work[at].slices, 1u));
+        for (uint32_t i = at; i < next; i++)
+            ms += e->work[i].ms;
+        CHECK(ms <= 2 * DTI_VK_SUBMISSION_MS);
+        memset(stub.calls, 0, sizeof stub.calls);
+        CHECK(!c.store->device->backend->exec_find_fault(exec, at, next - at, &fault));
+        CHECK(stub.calls[STUB_QueueSubmit] >= e->work[at].slices);
+    }
+    dt_ctx_destroy(c.ctx);
+}
+
+/* The largest float, squared: what the first product gives is not finite. */
+static void heavy_finds(double speed, char *said, size_t room) {
+    ahead_case c;
+    static float x[24 * 96];
+    dt_report report;
+    for (size_t i = 0; i < DTI_COUNT(x); i++)
+        x[i] = 3e38f;
+    REQUIRE(heavy_open(&c, &(dt_ctx_desc){0}, 24, 96, speed));
+    CHECK(!dt_program_write(c.program, c.x, x, sizeof x));
+    CHECK(dt_program_run(c.program, NULL, &report) == DT_ERROR_NUMERIC);
+    snprintf(said, room, "%s", dt_ctx_error(c.ctx));
+    dt_ctx_destroy(c.ctx);
+}
+
+TEST(a_search_in_slices_finds_the_op_that_a_whole_one_finds) {
+    char whole[512] = "", cut[512] = "";
+    if (!ahead_has_vulkan())
+        SKIP("no Vulkan device");
+    heavy_finds(0, whole, sizeof whole);
+    heavy_finds(5, cut, sizeof cut);
+    CHECK_CONTAINS(whole, "op linear");
+    CHECK_STR(whole, cut);
+}
+
 TEST(a_step_cut_into_submissions_and_slices_gives_the_same_bits) {
     uint64_t want = 0, hash = 0;
     if (!ahead_has_vulkan())

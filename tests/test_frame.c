@@ -75,10 +75,10 @@ static int frame_step(frame_case *c, double ms, uint64_t seed) {
         const uint32_t draw = (uint32_t)dti_hash64(seed, &parts, sizeof parts);
         const uint32_t at = c->program->now->at;
         const dti_exec_cursor cursor = c->program->now->cursor;
-        if (!ms && draw % 8 == 7)
+        if (ms <= 0 && draw % 8 == 7)
             CHECK(!dt_program_advance(c->program, &state));
         else
-            CHECK(!dt_program_advance_for(c->program, ms ? ms : mixed[draw % 4], &state));
+            CHECK(!dt_program_advance_for(c->program, ms > 0 ? ms : mixed[draw % 4], &state));
         parts += at != c->program->now->at || cursor.launch != c->program->now->cursor.launch ||
                  cursor.part != c->program->now->cursor.part;
     }

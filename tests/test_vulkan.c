@@ -424,6 +424,49 @@ TEST(vulkan_fault_search_names_the_launch) {
     ON_EACH(vulkan_try_fault);
 }
 
+/* ---- IN in the device's own memory */
+
+TEST(inputs_are_written_where_they_lie_if_the_host_reaches_much_of_the_devices_memory) {
+    dti_vk_instance in = {0};
+    dti_vk_device device = {.instance = &in};
+    const uint32_t host = DTI_VK_HOST_MEMORY, local = DTI_VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT;
+    device.heaps.memoryTypeCount = device.heaps.memoryHeapCount = 3;
+    device.heaps.memoryTypes[0] = (dti_VkMemoryType){local, 0};
+    device.heaps.memoryTypes[1] = (dti_VkMemoryType){host, 1};
+    device.heaps.memoryTypes[2] = (dti_VkMemoryType){host | local, 2};
+    for (int i = 0; i < 3; i++)
+        device.heaps.memoryHeaps[i].size = (uint64_t)8 << 30;
+    CHECK(dti_vk_is_direct(&device));
+    device.heaps.memoryHeaps[2].size = DTI_VK_WINDOW_BYTES;
+    CHECK(!dti_vk_is_direct(&device));
+    device.heaps.memoryHeaps[2].size++;
+    CHECK(dti_vk_is_direct(&device));
+    device.unified = true; /* then all is shared */
+    CHECK(!dti_vk_is_direct(&device));
+    device.unified = false;
+    device.heaps.memoryTypes[2].propertyFlags = host;
+    CHECK(!dti_vk_is_direct(&device));
+}
+
+TEST(a_step_reads_inputs_in_the_devices_own_memory_and_outputs_are_copied) {
+    const int count = vulkan_device_count();
+    for (int i = 0; i < count; i++) {
+        vulkan_rig rig;
+        vulkan_program p;
+        if (vulkan_rig_open(&rig, i, (dti_vk_options){.no_unified = true, .direct = true})) {
+            CHECK(vulkan_program_create(&rig, &p));
+            CHECK(!((dti_vk_memory *)p.memories[1])->staging.handle);
+            CHECK(((dti_vk_memory *)p.memories[2])->staging.handle);
+            vulkan_program_destroy(&rig, &p);
+            vulkan_try_replay(&rig);
+            vulkan_try_fault(&rig);
+        }
+        vulkan_rig_close(&rig);
+    }
+    if (!count)
+        SKIP("no Vulkan driver");
+}
+
 static dti_VkResult DTI_VKAPI vulkan_lost_submit(dti_VkQueue queue, uint32_t count,
                                                  const dti_VkSubmitInfo *info, dti_VkFence fence) {
     (void)queue, (void)count, (void)info, (void)fence;

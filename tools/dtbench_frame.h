@@ -14,7 +14,7 @@ static dt_tensor frame_gpt(dt_graph *g, dt_tensor *target) {
 }
 
 static const launches_net frame_nets[] = {
-    {"mlp", 64, launches_mlp}, {"cnn", 64, launches_cnn}, {"gpt4", 4, frame_gpt}};
+    {"mlp", 64, launches_mlp}, {"cnn", 64, launches_cnn}, {"gpt4", 1, frame_gpt}};
 
 static void frame_program(session *s, const launches_net *net, const char *device) {
     dt_tensor target, logits = net->make(s->graph, &target);

@@ -313,6 +313,23 @@ static bool dti_vk_is_unified(const dti_vk_device *device) {
     return false;
 }
 
+/* Whether the host writes inputs straight into the device's memory, which then copies nothing:
+ * where it can reach a large part of it. It mostly writes there; what it reads, OUT, is cached. */
+static bool dti_vk_is_direct(const dti_vk_device *device) {
+    const uint32_t want = DTI_VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT | DTI_VK_HOST_MEMORY;
+    const dti_vk_options *options = &device->instance->options;
+    if (device->unified || (options->no_unified && !options->direct))
+        return false;
+    for (uint32_t i = 0; i < device->heaps.memoryTypeCount; i++) {
+        const dti_VkMemoryType *type = &device->heaps.memoryTypes[i];
+        if ((type->propertyFlags & want) == want &&
+            !(type->propertyFlags & ~(uint32_t)DTI_VK_KNOWN_MEMORY) &&
+            device->heaps.memoryHeaps[type->heapIndex].size > DTI_VK_WINDOW_BYTES)
+            return true;
+    }
+    return false;
+}
+
 /* A few hundredths of what such devices promise; submissions are cut by it (exec.c). */
 static double dti_vk_flops_per_ms(dt_device_kind kind) {
     switch (kind) {
@@ -350,6 +367,7 @@ static void dti_vk_device_measure(dti_vk_device *device) {
     device->identity.driver_version = all.properties.driverVersion;
     memcpy(device->identity.uuid, all.properties.pipelineCacheUUID, 16);
     device->unified = dti_vk_is_unified(device);
+    device->direct = dti_vk_is_direct(device);
     device->software = device->unified && device->head.info.kind == DT_DEVICE_SOFTWARE;
 }
 

@@ -14,6 +14,8 @@
 #define DTI_VK_PART_LEAST_MS 0.05 /* what a submission is worth at least */
 #define DTI_VK_PART_MS 0.5        /* a launch above it can be cut for a frame's budget (parts.c) */
 #define DTI_VK_STEP_MS 0.001      /* a pass of an inner loop that waits for memory, at most */
+/* Memory of a discrete GPU that the host can write is mostly a window of so much: not for us. */
+#define DTI_VK_WINDOW_BYTES ((uint64_t)256 << 20)
 #define DTI_VK_SLICED 0x80000000u /* in a variant: several dispatches share the workgroups */
 #define DTI_VK_GROUPS_MAX 65535u  /* per axis; the portable core's limit, used everywhere */
 
@@ -93,6 +95,7 @@ struct dti_vk_device {
     dti_vk_identity identity;
     bool software; /* all memory is host memory: arenas are mapped too */
     bool unified;  /* IN, OUT and EXCHANGE are one mapped buffer */
+    bool direct;   /* IN is: the host writes it where the device reads it */
     bool lost;
     double flops_per_ms; /* that it makes at least, of kernels that fill it badly */
     uint64_t stamp_mask; /* the bits of the queue's clock; 0: it has none */

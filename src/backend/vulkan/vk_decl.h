@@ -353,6 +353,18 @@ typedef struct dti_VkMemoryRequirements {
     dti_VkDeviceSize alignment;
     uint32_t memoryTypeBits;
 } dti_VkMemoryRequirements;
+typedef enum dti_VkMemoryPropertyFlagBits {
+    DTI_VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT = 0x00000001,
+    DTI_VK_MEMORY_PROPERTY_HOST_CACHED_BIT = 0x00000008,
+    DTI_VK_MEMORY_PROPERTY_HOST_COHERENT_BIT = 0x00000004,
+    DTI_VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT = 0x00000002,
+    DTI_VK_MEMORY_PROPERTY_FLAG_BITS_MAX_ENUM = 0x7fffffff
+} dti_VkMemoryPropertyFlagBits;
+typedef dti_VkFlags dti_VkMemoryPropertyFlags;
+typedef struct dti_VkMemoryType {
+    dti_VkMemoryPropertyFlags propertyFlags;
+    uint32_t heapIndex;
+} dti_VkMemoryType;
 typedef struct dti_VkPhysicalDevice_T *dti_VkPhysicalDevice;
 typedef struct dti_VkPhysicalDevice16BitStorageFeatures {
     dti_VkStructureType sType;
@@ -561,18 +573,6 @@ typedef struct dti_VkPhysicalDeviceMemoryBudgetPropertiesEXT {
     dti_VkDeviceSize heapBudget[16];
     dti_VkDeviceSize heapUsage[16];
 } dti_VkPhysicalDeviceMemoryBudgetPropertiesEXT;
-typedef enum dti_VkMemoryPropertyFlagBits {
-    DTI_VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT = 0x00000001,
-    DTI_VK_MEMORY_PROPERTY_HOST_CACHED_BIT = 0x00000008,
-    DTI_VK_MEMORY_PROPERTY_HOST_COHERENT_BIT = 0x00000004,
-    DTI_VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT = 0x00000002,
-    DTI_VK_MEMORY_PROPERTY_FLAG_BITS_MAX_ENUM = 0x7fffffff
-} dti_VkMemoryPropertyFlagBits;
-typedef dti_VkFlags dti_VkMemoryPropertyFlags;
-typedef struct dti_VkMemoryType {
-    dti_VkMemoryPropertyFlags propertyFlags;
-    uint32_t heapIndex;
-} dti_VkMemoryType;
 typedef enum dti_VkMemoryHeapFlagBits {
     DTI_VK_MEMORY_HEAP_DEVICE_LOCAL_BIT = 0x00000001,
     DTI_VK_MEMORY_HEAP_FLAG_BITS_MAX_ENUM = 0x7fffffff

@@ -1,8 +1,9 @@
 /* Device memory: one VkBuffer with its own VkDeviceMemory per arena, so a handful in all. An arena
  * lies near the device. IN, OUT and EXCHANGE have a host side: the same bytes where memory is
- * unified, else a mapped staging buffer of the same size, cached where the driver has such memory,
- * from and to which segments copy. Everything is zero at first. Refuses what the driver could not
- * give, naming the bytes needed and those that are there. */
+ * unified, for IN also where the host can write the device's memory, else a mapped staging buffer
+ * of the same size, cached where the driver has such memory, from and to which segments copy.
+ * Everything is zero at first. Refuses what the driver could not give, naming the bytes needed and
+ * those that are there. */
 
 #ifndef DT_NO_VULKAN
 
@@ -149,6 +150,9 @@ static dt_result dti_vk_memory_fill(dti_vk_memory *m) {
     uint32_t cached = DTI_VK_MEMORY_PROPERTY_HOST_CACHED_BIT;
     bool shared = device->software || (device->unified && m->kind != DTI_MEMORY_DEVICE);
     uint32_t required = shared ? DTI_VK_HOST_MEMORY : 0;
+    if (device->direct && m->kind == DTI_MEMORY_IN &&
+        !dti_vk_buffer_create(device, m->bytes, what, DTI_VK_HOST_MEMORY | local, 0, &m->buffer))
+        return dti_vk_memory_zero(m); /* else there is no more of it: as without */
     dt_result result = dti_vk_buffer_create(device, m->bytes, what, required,
                                             shared ? local | cached : local, &m->buffer);
     if (!result && !shared && m->kind != DTI_MEMORY_DEVICE)

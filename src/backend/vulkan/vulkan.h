@@ -15,6 +15,7 @@ typedef struct dti_vk_options {
     bool validation; /* the Khronos layer where there is one; its messages go to the log */
     bool no_fast;    /* only the portable kernels */
     dt_kernel_check kernel_check;
+    bool direct;     /* tests: in spite of no_unified, IN is written to where it lies */
     bool no_unified; /* tests: go through staging also where host and device share memory */
 } dti_vk_options;
 
