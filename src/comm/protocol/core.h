@@ -215,6 +215,7 @@ typedef struct dti_track {
     uint32_t next;        /* the next step with the same peer; DTI_NOBODY = none */
     uint32_t slot;        /* RECV into slots: which stream's slots */
     uint32_t consumer;    /* RECV into slots: the FOLD that empties them */
+    uint32_t reader;      /* RECV: the last step that reads what has come; DTI_NOBODY = none */
     bool guards;          /* SEND: a step waits for it, and writes where it reads */
     uint32_t alike;       /* SEND: the first step that sends the same bytes, to whomever */
     uint32_t sum_of[DTI_SUMS_KEPT]; /* of that first step: chunks whose checksums are kept, */

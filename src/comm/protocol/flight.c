@@ -127,6 +127,8 @@ static void dti_flight_slots(dti_flight *f) {
             f->tracks[i].slot = f->slot_streams++;
         for (uint32_t k = 0; k < s->source_count; k++) {
             uint32_t from = f->schedule.sources[s->first_source + k].step;
+            if (from != UINT32_MAX)
+                f->tracks[from].reader = i;
             if (from != UINT32_MAX && s->kind == DTI_SCHEDULE_FOLD)
                 f->tracks[from].consumer = i;
         }
@@ -167,7 +169,7 @@ static void dti_flight_tracks(const dti_core *core, dti_flight *f) {
     for (uint32_t i = 0; i < f->schedule.step_count; i++) {
         dti_track *t = &f->tracks[i];
         t->total = dti_chunks(&f->schedule, f->schedule.steps[i].count);
-        t->consumer = t->next = DTI_NOBODY;
+        t->consumer = t->reader = t->next = DTI_NOBODY;
         t->first_bit = bits;
         bits += (t->total + 63) / 64 * 64;
         f->undone += t->total > 0;
@@ -366,6 +368,38 @@ static uint32_t dti_flight_recv_limit(const dti_core *core, const dti_flight *f,
     if (!f->slots || core->pool_user != f)
         return t->granted;
     return DTI_MIN(limit, f->tracks[t->consumer].done + core->window);
+}
+
+/* Whether the chunk that a RECV waits for could be used if it came: what its reader computes with
+ * it is there. By doubling most messages are of use one after another. */
+static bool dti_flight_recv_is_next(const dti_flight *f, const dti_track *t) {
+    if (t->reader == DTI_NOBODY)
+        return true;
+    const dti_schedule_step *s = &f->schedule.steps[t->reader];
+    for (uint32_t i = 0; i < s->after_count; i++) {
+        const uint32_t after = f->schedule.after[s->first_after + i] & ~DTI_AFTER_WHOLE;
+        const dti_track *before = &f->tracks[after];
+        if (!dti_flight_step_moves(&f->schedule.steps[after]) && before->done < before->total &&
+            before->done <= t->done)
+            return false;
+    }
+    return true;
+}
+
+/* Whether something from the rank at `place` would let the operation go on now: a chunk, or the
+ * permission for one. */
+static bool dti_flight_expects(const dti_flight *f, uint32_t place) {
+    for (uint32_t i = f->first_of[place]; i != DTI_NOBODY; i = f->tracks[i].next) {
+        const dti_track *t = &f->tracks[i];
+        if (t->done == t->total)
+            continue;
+        if (f->schedule.steps[i].kind == DTI_SCHEDULE_SEND
+                ? t->begun < t->ready || t->done < t->begun
+                : (t->done < t->granted || !(f->peer_state[place] & DTI_PEER_POSTED)) &&
+                      dti_flight_recv_is_next(f, t))
+            return true;
+    }
+    return false;
 }
 
 /* One pass; true when a computation was done, which may allow another step. */

@@ -79,6 +79,7 @@ struct dti_tcp {
     _Atomic bool stop;
     dti_tcp_flow flow;
     bool to_try;       /* the core has asked for connections */
+    uint64_t glanced;  /* when all data connections had a look, ns */
     bool waiting;      /* the application moves the data */
     bool thread_reads; /* the thread looks at data connections too */
 };

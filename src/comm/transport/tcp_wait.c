@@ -7,6 +7,7 @@
 #define DTI_LOOKS_UNTIL_YIELD 64 /* at memory, where each rank has a processor */
 #define DTI_LOOKS_UNTIL_CLOCK 8  /* then, too: a look takes no longer than the clock */
 #define DTI_SLEEP_MS_MAX 1000    /* though what matters ends a sleep */
+#define DTI_GLANCE_ALL_NS 500000 /* so often those that nothing is awaited from have a look, too */
 
 /* ---- what is looked at */
 
@@ -166,17 +167,54 @@ static void dti_conn_glance(dti_tcp *t, dti_tcp_conn *c) {
         dti_conn_ready(t, c, POLLIN | (c->blocked ? POLLOUT : 0));
 }
 
+/* Whether an operation waits for what could come there, or this rank has asked for a word. */
+static bool dti_conn_is_awaited(const dti_tcp *t, const dti_tcp_conn *c) {
+    const dti_core *core = &t->core;
+    const uint32_t peer = c->link->peer;
+    if (c->shared || c->blocked || c->link->pinged)
+        return true;
+    for (uint32_t i = 0; i < core->flight_count; i++) {
+        const dti_flight *f = core->flights[i];
+        const uint32_t place = f->id && !f->finished ? f->group->place_of[peer] : DTI_NOBODY;
+        if (place != DTI_NOBODY &&
+            (f->parting ? dti_flight_needs(core, f, peer) : dti_flight_expects(f, place)))
+            return true;
+    }
+    return false;
+}
+
+/* Data connections to read from now, at most `most` of them; more are counted. */
+static uint32_t dti_tcp_awaited(const dti_tcp *t, bool all, dti_tcp_conn **found, uint32_t most) {
+    uint32_t count = 0;
+    for (uint32_t i = t->active_count; i-- > 0;) {
+        dti_tcp_conn *c = t->active[i];
+        if (!dti_conn_is_data(c) || (!all && !dti_conn_is_awaited(t, c)))
+            continue;
+        if (count < most)
+            found[count] = c;
+        count++;
+    }
+    return count;
+}
+
 /* The same without sleep. To read at once costs one system call for each connection, to ask first
  * two in all, and memory none. */
 static void dti_tcp_glance(dti_tcp *t) {
-    if (t->active_count - t->shared_count > DTI_READS_AT_ONCE) {
+    dti_tcp_conn *found[DTI_READS_AT_ONCE];
+    bool all = t->core.now - t->glanced >= DTI_GLANCE_ALL_NS;
+    uint32_t count = dti_tcp_awaited(t, all, found, DTI_READS_AT_ONCE);
+    if (!count && !all)
+        count = dti_tcp_awaited(t, all = true, found, DTI_READS_AT_ONCE);
+    if (all)
+        t->glanced = t->core.now;
+    if (count > DTI_READS_AT_ONCE) {
         dti_tcp_look(t, 0);
         return;
     }
     const uint64_t moved = t->core.bytes_sent + t->core.bytes_received;
-    for (uint32_t i = t->active_count; i-- > 0;)
-        if (i < t->active_count && dti_conn_is_data(t->active[i]))
-            dti_conn_glance(t, t->active[i]);
+    for (uint32_t i = 0; i < count; i++)
+        if (found[i]->fd >= 0 && dti_conn_is_data(found[i]))
+            dti_conn_glance(t, found[i]);
     /* Nothing new has come: what was to go has gone, or has been tried. */
     if (moved == t->core.bytes_sent + t->core.bytes_received && !t->to_try &&
         t->core.state == DTI_CORE_OPEN)
