@@ -101,6 +101,7 @@ TEST(algorithms_are_chosen_by_the_links) {
         {40, 40, 8000, 8, 16 << 10, DT_COMM_ALGORITHM_DOUBLING},
         {20, 16, 16000, 4, 16 << 10, DT_COMM_ALGORITHM_DOUBLING},
         {LO, 0, 16000, 2, 64 << 10, DT_COMM_ALGORITHM_DOUBLING},
+        {LO, 0, 16000, 2, 256 << 10, DT_COMM_ALGORITHM_HALVING},
         {LO, 0, 16000, 2, 4 << 20, DT_COMM_ALGORITHM_DIRECT},
         /* 1 Gbit/s: what is sent is all, from a few KiB on */
         {LAN, 2, 1000, 4, 1 << 10, DT_COMM_ALGORITHM_ONE_SHOT},
@@ -126,6 +127,16 @@ TEST(algorithms_are_chosen_by_the_links) {
         test_check(chosen == rows[i].chosen, __FILE__, __LINE__, "row %d: %s, not %s", (int)i,
                    dti_algorithm_name(chosen), dti_algorithm_name(rows[i].chosen));
     }
+}
+
+TEST(two_ranks_halve_what_is_no_larger_than_256_kib_unless_they_share_a_host) {
+    for (uint32_t local = 0; local <= 2; local++)
+        for (uint64_t kib = 128; kib <= 512; kib *= 2) {
+            plan_case p = {.kind = DT_COMM_ALL_REDUCE, .size = 2, .local = local};
+            p.count = (kib << 10) / 4;
+            CHECK(choice_of(&p, NULL) ==
+                  (local < 2 && kib <= 256 ? DT_COMM_ALGORITHM_HALVING : DT_COMM_ALGORITHM_DIRECT));
+        }
 }
 
 /* Nothing overflows to a small cost, and WORK stays within its bound. */

@@ -487,7 +487,7 @@ TEST(algorithms_are_chosen_by_ranks_and_bytes) {
     CHECK(plan_chosen(DT_COMM_ALL_REDUCE, 8, 32 << 10) == DT_COMM_ALGORITHM_DOUBLING);
     CHECK(plan_chosen(DT_COMM_ALL_REDUCE, 8, (64 << 10) + 4) == DT_COMM_ALGORITHM_DIRECT);
     CHECK(plan_chosen(DT_COMM_ALL_REDUCE, 2, 64 << 10) == DT_COMM_ALGORITHM_DOUBLING);
-    CHECK(plan_chosen(DT_COMM_ALL_REDUCE, 2, (64 << 10) + 4) == DT_COMM_ALGORITHM_DIRECT);
+    CHECK(plan_chosen(DT_COMM_ALL_REDUCE, 2, (64 << 10) + 4) == DT_COMM_ALGORITHM_HALVING);
     CHECK(plan_chosen(DT_COMM_ALL_REDUCE, 33, 1 << 19) == DT_COMM_ALGORITHM_HALVING);
     CHECK(plan_chosen(DT_COMM_ALL_REDUCE, 33, 1 << 20) == DT_COMM_ALGORITHM_RING);
     CHECK(plan_chosen(DT_COMM_BROADCAST, 8, 64 << 10) == DT_COMM_ALGORITHM_ONE_SHOT);

@@ -13,6 +13,7 @@
 #define DTI_MESH_RANKS 32u
 /* Above, the ring's 2 (N-1) latencies are small beside its bytes, which come as an even stream. */
 #define DTI_HALVING_BYTES (1u << 20)
+#define DTI_PAIR_HALVES_BYTES (256u << 10)
 /* Up to here a broadcast is sent whole: by the root itself, or, to more than DTI_STAR_RANKS, along
  * a tree; dealing out needs a second message. */
 #define DTI_BROADCAST_BYTES (64u << 10)
@@ -206,9 +207,20 @@ static dt_comm_algorithm dti_algorithm_by_cost(const dti_collective *c,
     return best;
 }
 
+/* Two hosts exchange the same bytes by halving as by direct, in the same order of sums, but ask for
+ * no slots: no messages about them. Above, direct's window keeps what is on its way small, which
+ * bbr and the caches like. */
+static bool dti_pair_halves(const dti_collective *c) {
+    return c->op.kind == DT_COMM_ALL_REDUCE && c->size == 2 && c->local <= 1 &&
+           c->op.count * dti_dtype_bytes(c->op.dtype) <= DTI_PAIR_HALVES_BYTES;
+}
+
 static dt_comm_algorithm dti_algorithm_default(const dti_collective *c) {
-    dt_comm_algorithm by_bytes = dti_algorithm_by_bytes(c);
-    return dti_algorithm_is_free(c) ? dti_algorithm_by_cost(c, by_bytes) : by_bytes;
+    dt_comm_algorithm chosen = dti_algorithm_by_bytes(c);
+    if (dti_algorithm_is_free(c))
+        chosen = dti_algorithm_by_cost(c, chosen);
+    return chosen == DT_COMM_ALGORITHM_DIRECT && dti_pair_halves(c) ? DT_COMM_ALGORITHM_HALVING
+                                                                    : chosen;
 }
 
 /* ---- tree mode */
