@@ -121,9 +121,13 @@ static void dti_tcp_thread(void *arg) {
     dti_mutex_unlock(&t->lock);
 }
 
+/* With the lock: the thread looks whether it has been made. */
 static bool dti_tcp_thread_start(dti_tcp *t) {
-    t->thread_made = dti_thread_start(&t->thread, DTI_WORKER_STACK, dti_tcp_thread, t);
-    return t->thread_made;
+    dti_mutex_lock(&t->lock);
+    const bool made = dti_thread_start(&t->thread, DTI_WORKER_STACK, dti_tcp_thread, t);
+    t->thread_made = made;
+    dti_mutex_unlock(&t->lock);
+    return made;
 }
 
 static void dti_tcp_thread_stop(dti_tcp *t) {
