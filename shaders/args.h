@@ -170,9 +170,10 @@
  *       x[b, g, c, p * stride_h - pad_h + r * dil_h, q * stride_w - pad_w + s * dil_w]
  * with x = 0 outside. The three kernels have the same fields: CONV_DX writes x from y and w
  * (its adjoint; x is taken whole, so positions that no window covers become 0), CONV_DW writes
- * `splits` partial sums of w, [splits, groups * co, ci, kh, kw], part i over samples [n * i /
- * splits, n * (i + 1) / splits). z_offset: of the bias (of the written image's channels) or of the
- * mask (laid out as what is written). */
+ * partial sums of w, [cuts, splits, groups * co, ci, kh, kw]: part (j, i) over rows [oh * j / cuts,
+ * oh * (j + 1) / cuts) of y, or as many columns where y has one row, of samples [n * i / splits,
+ * n * (i + 1) / splits). z_offset: of the bias (of the written image's channels) or of the mask
+ * (laid out as what is written). */
 #define DTI_ARGS_CONV                                                                              \
     DTI_U32 n;                                                                                     \
     DTI_U32 groups;                                                                                \
@@ -191,6 +192,7 @@
     DTI_U32 dil_h;                                                                                 \
     DTI_U32 dil_w;                                                                                 \
     DTI_U32 splits;                                                                                \
+    DTI_U32 cuts;                                                                                  \
     DTI_U32 x_offset;                                                                              \
     DTI_U32 w_offset;                                                                              \
     DTI_U32 y_offset;                                                                              \
@@ -330,6 +332,11 @@
 #define DTI_GEMM_LIES_B_FOURS 8u
 #define DTI_GEMM_LIES_C_FOURS 16u
 #define DTI_GEMM_IN_CHUNKS 32u
+
+/* CONV, CONV_DX and CONV_DW in tiles, spec3: whether four that follow each other are loaded and
+ * stored at once: weights (of CONV_DW: y) along the axis that is summed, and what is written. */
+#define DTI_CONV_LIES_A_FOURS 1u
+#define DTI_CONV_LIES_C_FOURS 2u
 
 /* AVG_POOL, spec0. PyTorch's count_include_pad: divide by the window's size cut to the padded plane
  * (rows up to ih + pad_h); EXCLUDE: by the elements of the plane in it. */

@@ -1,6 +1,7 @@
 /* The adjoint of conv by w, in parts: w[i, g, o, c, r, s] = sum over the samples b of part i and
- * over p, q of y[b, g, o, p, q] * x[b, g, c, p * stride - pad + r * dil, ...]. An invocation makes
- * 8 output channels of 8 weights, which run on over c, r and s, and goes over b, p, q in order. */
+ * over its p, q of y[b, g, o, p, q] * x[b, g, c, p * stride - pad + r * dil, ...]. An invocation
+ * makes 8 output channels of 8 weights, which run on over c, r and s, and goes over b, p, q in
+ * order. conv_dw_tile.comp is the same for GPUs. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
@@ -10,6 +11,8 @@ DTI_PUSH(DTI_ARGS_CONV)
 layout(binding = 0) readonly buffer buffer_y { float y[]; };
 layout(binding = 1) readonly buffer buffer_x { float x[]; };
 layout(binding = 2) writeonly buffer buffer_w { float w[]; };
+
+#include "lib/conv_part.glsl"
 
 layout(constant_id = 4) const uint spec3 = 0u;
 
@@ -58,14 +61,15 @@ void add_position(uint b, uint p, uint q)
  * them costs a masked copy of all. */
 void add_part()
 {
-    uint b = args.n * part / args.splits, end = args.n * (part + 1u) / args.splits;
-    uint p = 0u, q = 0u;
-    for (uint left = (end - b) * args.oh * args.ow; left > 0u; left--) {
+    conv_part range = conv_part_of(part);
+    uint b = range.first.x, p = range.first.y, q = range.first.z;
+    uvec3 end = range.first + range.count;
+    for (uint left = range.count.x * range.count.y * range.count.z; left > 0u; left--) {
         add_position(b, p, q);
-        q = q + 1u == args.ow ? 0u : q + 1u;
-        p = q != 0u ? p : p + 1u;
-        b = p == args.oh ? b + 1u : b;
-        p = p == args.oh ? 0u : p;
+        q = q + 1u == end.z ? range.first.z : q + 1u;
+        p = q != range.first.z ? p : p + 1u;
+        b = p == end.y ? b + 1u : b;
+        p = p == end.y ? range.first.y : p;
     }
 }
 
@@ -87,7 +91,7 @@ void main()
 {
     uint tiles_m = (args.co + CHANNELS - 1u) / CHANNELS;
     uint tiles_n = (args.ci * args.kh * args.kw + WEIGHTS - 1u) / WEIGHTS;
-    uint tile = dti_tile(tiles_m * tiles_n * args.groups * args.splits, 1u);
+    uint tile = dti_tile(tiles_m * tiles_n * args.groups * args.splits * args.cuts, 1u);
     if (tile == DTI_NO_TILE)
         return;
     uint rest = tile / tiles_n, outer = rest / tiles_m;

@@ -119,7 +119,8 @@ static dti_args_conv conv_args(const int *s) {
                        .pad_w = (uint32_t)s[11],
                        .dil_h = (uint32_t)s[12],
                        .dil_w = (uint32_t)s[13],
-                       .splits = 1};
+                       .splits = 1,
+                       .cuts = 1};
     a.oh = (uint32_t)((s[4] + 2 * s[10] - s[12] * (s[6] - 1) - 1) / s[8] + 1);
     a.ow = (uint32_t)((s[5] + 2 * s[11] - s[13] * (s[7] - 1) - 1) / s[9] + 1);
     return a;
@@ -135,9 +136,11 @@ static void conv_naive(const conv_case *t, int kernel, const conv_sums *to) {
     for (int64_t e = 0; e < all * positions; e++) {
         int64_t col = e % a->ow, row = e / a->ow % a->oh, go = e / positions % (a->groups * a->co);
         int64_t b = e / positions / (a->groups * a->co), g = go / a->co;
-        int64_t split = 0;
+        int64_t split = 0, cut = 0, lines = a->oh > 1 ? a->oh : a->ow;
         while ((int64_t)a->n * (split + 1) / a->splits <= b)
             split++;
+        while (lines * (cut + 1) / a->cuts <= (a->oh > 1 ? row : col))
+            cut++;
         for (int64_t k = 0; k < (int64_t)a->ci * a->kh * a->kw; k++) {
             int64_t c = k / a->kh / a->kw, r = k / a->kw % a->kh, s = k % a->kw;
             int64_t i = row * a->stride_h - a->pad_h + r * a->dil_h;
@@ -148,7 +151,7 @@ static void conv_naive(const conv_case *t, int kernel, const conv_sums *to) {
             int64_t w = go * a->ci * a->kh * a->kw + k;
             bool dw = kernel == DTI_K_CONV_DW, dx = kernel == DTI_K_CONV_DX;
             double product = (double)p[dw || dx ? e : x] * (double)q[dw ? x : w];
-            int64_t at = dx ? x : dw ? split * weights + w : e;
+            int64_t at = dx ? x : dw ? (cut * a->splits + split) * weights + w : e;
             to->sum[at] += product;
             to->size[at] += fabs(product);
         }
@@ -163,11 +166,12 @@ static conv_case conv_case_of(const int *s, int kernel, int epilogue, bool bias)
     int64_t w = (int64_t)a.groups * a.co * a.ci * a.kh * a.kw;
     bool dw = kernel == DTI_K_CONV_DW, dx = kernel == DTI_K_CONV_DX;
     a.splits = dw ? (uint32_t)DTI_MIN(DTI_MAX(s[0], 1), 3) : 1;
+    a.cuts = dw ? DTI_MIN(1 + a.iw % 4, a.oh > 1 ? a.oh : a.ow) : 1;
     t.l = (dti_launch){.kernel = (uint16_t)kernel, .items = 1, .spec = {bias, (uint32_t)epilogue}};
     t.l.args.conv = a;
     conv_buffer(&t, 0, dw || dx ? y : x, false);
     conv_buffer(&t, 1, dw ? x : w, false);
-    conv_buffer(&t, 2, dw ? w * a.splits : dx ? x : y, true);
+    conv_buffer(&t, 2, dw ? w * a.splits * a.cuts : dx ? x : y, true);
     if (!dw)
         conv_buffer(&t, 3, bias ? a.groups * (dx ? a.ci : a.co) : t.size[2], false);
     return t;

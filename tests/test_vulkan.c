@@ -612,22 +612,23 @@ TEST(vulkan_shaders_that_are_damaged_unpack_into_their_room_alone) {
 
 static void vulkan_try_kernels(vulkan_rig *rig) {
     dti_vk_device *device = (dti_vk_device *)rig->device;
-    const uint32_t none[4] = {0}, in_rows[4] = {0, 0, 3, 8}; /* see dti_conv_tile */
-    uint32_t in_tiles[4] = {0};
-    dti_gemm_tile_spec(&(dti_launch){.kernel = DTI_K_GEMM}, DTI_GEMM_32X64, in_tiles);
+    const uint32_t in_rows[4] = {0, 0, 3, 8}; /* see dti_conv_tile */
     if (rig->in->options.no_unified)
         return; /* the same pipelines */
     for (size_t i = 0; i < DTI_COUNT(dti_vk_shaders); i++) {
         dti_VkPipeline first = 0, again = 0;
         uint32_t kernel = dti_vk_shaders[i].kernel, variant = dti_vk_shaders[i].variant;
-        const uint32_t *spec = kernel == DTI_K_GEMM && variant ? in_tiles : none;
+        uint32_t spec[4] = {0};
+        if (variant)
+            dti_vk_spec_of(&(dti_launch){.kernel = (uint16_t)kernel}, variant, spec);
         if (variant > 1 || /* other selectors of the same text */
             dti_vk_local_of(device, kernel, variant) > rig->device->info.workgroup_invocations)
             continue;
         test_check(!dti_vk_pipeline_get(device, kernel, variant, spec, &first), __FILE__, __LINE__,
                    "%s: %s", dti_vk_shaders[i].name, rig->base.error);
         CHECK(!dti_vk_pipeline_get(device, kernel, variant, spec, &again) && again == first);
-        if ((kernel == DTI_K_CONV || kernel == DTI_K_CONV_DX || kernel == DTI_K_CONV_DW))
+        if (!variant &&
+            (kernel == DTI_K_CONV || kernel == DTI_K_CONV_DX || kernel == DTI_K_CONV_DW))
             CHECK(!dti_vk_pipeline_get(device, kernel, variant, in_rows, &again));
     }
     for (uint32_t kernel = 0; kernel < DTI_K_COUNT; kernel++)
@@ -811,6 +812,7 @@ static void vulkan_conv_make(vulkan_conv *v) {
     dti_args_conv *a = &v->a;
     a->oh = (a->ih + 2 * a->pad_h - a->dil_h * (a->kh - 1) - 1) / a->stride_h + 1;
     a->ow = (a->iw + 2 * a->pad_w - a->dil_w * (a->kw - 1) - 1) / a->stride_w + 1;
+    a->cuts = DTI_MIN(1 + a->iw % 4, a->oh > 1 ? a->oh : a->ow);
     v->nx = a->n * a->groups * a->ci * a->ih * a->iw;
     v->nw = a->groups * a->co * a->ci * a->kh * a->kw;
     v->ny = a->n * a->groups * a->co * a->oh * a->ow;
@@ -840,7 +842,7 @@ static void vulkan_conv_epilogue(float *image, const float *z, uint32_t n, uint3
 static void vulkan_conv_check(vulkan_rig *rig, const vulkan_conv *v, int kernel, int epilogue) {
     const dti_args_conv *a = &v->a;
     bool forward = kernel == DTI_K_CONV, dw = kernel == DTI_K_CONV_DW;
-    uint32_t n = forward ? v->ny : dw ? v->nw * a->splits : v->nx;
+    uint32_t n = forward ? v->ny : dw ? v->nw * a->splits * a->cuts : v->nx;
     float *in[2] = {forward ? v->x : v->y, dw ? v->x : v->w};
     uint32_t in_count[2] = {forward ? v->nx : v->ny, dw ? v->nx : v->nw};
     float *expect = malloc(4ull * n + 64), *out = vulkan_zeros(n);
@@ -857,7 +859,7 @@ static void vulkan_conv_check(vulkan_rig *rig, const vulkan_conv *v, int kernel,
                         .data = {in[0], in[1], out, epilogue ? z : NULL},
                         .count = {in_count[0], in_count[1], n, epilogue ? n : 0}};
     if (vulkan_call_run(rig, &call)) {
-        for (uint32_t part = 1; dw && part < a->splits; part++)
+        for (uint32_t part = 1; dw && part < a->splits * a->cuts; part++)
             for (uint32_t i = 0; i < v->nw; i++)
                 out[i] += out[part * v->nw + i];
         int bad = vulkan_differences(out, expect, dw ? v->nw : n, 0);
@@ -873,23 +875,23 @@ static void vulkan_conv_check(vulkan_rig *rig, const vulkan_conv *v, int kernel,
     free(z);
 }
 
-/* n, groups, ci, co, ih, iw, (oh, ow), kh, kw, strides, paddings, dilations, splits */
+/* n, groups, ci, co, ih, iw, (oh, ow), kh, kw, strides, paddings, dilations, splits, (cuts) */
 static const dti_args_conv vulkan_convs[] = {
-    {1, 1, 1, 1, 1, 1, 0, 0, 1, 1, 1, 1, 0, 0, 1, 1, 1, 0, 0, 0, 0},
-    {3, 1, 5, 11, 9, 13, 0, 0, 3, 3, 1, 1, 1, 1, 1, 1, 2, 0, 0, 0, 0},
-    {2, 1, 8, 16, 12, 26, 0, 0, 3, 3, 1, 1, 0, 0, 1, 1, 2, 0, 0, 0, 0},
-    {2, 1, 9, 17, 7, 7, 0, 0, 1, 1, 1, 1, 0, 0, 1, 1, 1, 0, 0, 0, 0},
-    {2, 1, 3, 10, 11, 14, 0, 0, 3, 3, 2, 2, 1, 1, 1, 1, 2, 0, 0, 0, 0},
-    {2, 1, 4, 4, 13, 12, 0, 0, 5, 4, 3, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0},
-    {2, 1, 3, 9, 14, 15, 0, 0, 3, 2, 1, 1, 2, 0, 2, 3, 2, 0, 0, 0, 0},
-    {1, 2, 3, 5, 10, 17, 0, 0, 3, 3, 2, 3, 0, 4, 3, 2, 1, 0, 0, 0, 0},
-    {2, 13, 1, 1, 9, 18, 0, 0, 3, 3, 1, 1, 1, 1, 1, 1, 2, 0, 0, 0, 0},
-    {2, 6, 1, 2, 9, 9, 0, 0, 3, 3, 2, 2, 1, 1, 1, 1, 2, 0, 0, 0, 0},
-    {3, 1, 6, 8, 1, 40, 0, 0, 1, 5, 1, 1, 0, 2, 1, 1, 3, 0, 0, 0, 0},
-    {2, 1, 2, 3, 6, 6, 0, 0, 6, 6, 1, 1, 0, 0, 1, 1, 1, 0, 0, 0, 0},
-    {2, 1, 2, 3, 5, 6, 0, 0, 1, 1, 4, 3, 0, 0, 1, 1, 2, 0, 0, 0, 0},
-    {1, 1, 8, 8, 8, 34, 0, 0, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0},
-    {1, 1, 64, 70, 8, 9, 0, 0, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0},
+    {1, 1, 1, 1, 1, 1, 0, 0, 1, 1, 1, 1, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0},
+    {3, 1, 5, 11, 9, 13, 0, 0, 3, 3, 1, 1, 1, 1, 1, 1, 2, 0, 0, 0, 0, 0},
+    {2, 1, 8, 16, 12, 26, 0, 0, 3, 3, 1, 1, 0, 0, 1, 1, 2, 0, 0, 0, 0, 0},
+    {2, 1, 9, 17, 7, 7, 0, 0, 1, 1, 1, 1, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0},
+    {2, 1, 3, 10, 11, 14, 0, 0, 3, 3, 2, 2, 1, 1, 1, 1, 2, 0, 0, 0, 0, 0},
+    {2, 1, 4, 4, 13, 12, 0, 0, 5, 4, 3, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0, 0},
+    {2, 1, 3, 9, 14, 15, 0, 0, 3, 2, 1, 1, 2, 0, 2, 3, 2, 0, 0, 0, 0, 0},
+    {1, 2, 3, 5, 10, 17, 0, 0, 3, 3, 2, 3, 0, 4, 3, 2, 1, 0, 0, 0, 0, 0},
+    {2, 13, 1, 1, 9, 18, 0, 0, 3, 3, 1, 1, 1, 1, 1, 1, 2, 0, 0, 0, 0, 0},
+    {2, 6, 1, 2, 9, 9, 0, 0, 3, 3, 2, 2, 1, 1, 1, 1, 2, 0, 0, 0, 0, 0},
+    {3, 1, 6, 8, 1, 40, 0, 0, 1, 5, 1, 1, 0, 2, 1, 1, 3, 0, 0, 0, 0, 0},
+    {2, 1, 2, 3, 6, 6, 0, 0, 6, 6, 1, 1, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0},
+    {2, 1, 2, 3, 5, 6, 0, 0, 1, 1, 4, 3, 0, 0, 1, 1, 2, 0, 0, 0, 0, 0},
+    {1, 1, 8, 8, 8, 34, 0, 0, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0},
+    {1, 1, 64, 70, 8, 9, 0, 0, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0},
 };
 
 /* A software driver takes what is meant for GPUs only when it passes for one. */

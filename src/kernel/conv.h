@@ -32,6 +32,7 @@ typedef struct dti_conv {
 typedef struct dti_conv_dw {
     int64_t n, groups, ci, co, splits;
     int64_t x_size[2], y_size[2], taps[2], stride[2], pad[2], dil[2];
+    int64_t y_plane; /* from channel to channel: y may be a part of an image's rows */
     const float *x, *y;
     float *w;
 } dti_conv_dw;

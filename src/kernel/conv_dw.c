@@ -129,14 +129,14 @@ static void dti_conv_dw_source(dti_conv_dw_job *j, int64_t sample, int64_t sampl
 static void dti_conv_dw_turn(dti_conv_dw_job *j, int64_t sample, int64_t samples, int64_t at,
                              int64_t count) {
     const dti_conv_dw *c = j->c;
-    const int64_t positions = j->p->positions, lanes = j->kernels->lanes, ld = 2 * lanes;
+    const int64_t lanes = j->kernels->lanes, ld = 2 * lanes;
     for (int64_t o = 0; o < j->channels; o += lanes) {
         float *dst = j->turned + o / ld * ld * j->k + o % ld;
         for (int64_t s = 0; s < samples; s++, dst += count * ld) {
             const float *y =
                 c->y + at +
-                (((sample + s) * c->groups + j->group) * c->co + j->channel + o) * positions;
-            j->kernels->turn(dst, ld, y, positions, (int)DTI_MIN(j->channels - o, lanes), count);
+                (((sample + s) * c->groups + j->group) * c->co + j->channel + o) * c->y_plane;
+            j->kernels->turn(dst, ld, y, c->y_plane, (int)DTI_MIN(j->channels - o, lanes), count);
         }
     }
 }
@@ -236,7 +236,7 @@ static void dti_conv_dw_few(dti_conv_dw_job *j, int64_t begin, int64_t end) {
                         off[q] = (int32_t)(at % copy->step * copy->run + at / copy->step);
                     }
                     j->kernels->dot(w + (o * c->ci + i) * taps + t,
-                                    c->y + (image * c->co + o) * j->p->positions,
+                                    c->y + (image * c->co + o) * c->y_plane,
                                     j->images + row * c->dil[0] * copy->row, off, count,
                                     c->y_size[0], c->y_size[1], c->stride[0] * copy->row);
                     t += count;

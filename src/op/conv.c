@@ -254,7 +254,7 @@ static dti_args_conv dti_conv_args(const dti_attr *attr, const dti_view *x, cons
         a.stride_h = 1;
     if (a.ow == 1)
         a.stride_w = 1;
-    a.splits = 1;
+    a.splits = a.cuts = 1;
     a.x_offset = (uint32_t)x->offset;
     a.y_offset = (uint32_t)y->offset;
     return a;
@@ -298,28 +298,64 @@ static void dti_conv2d_dx_emit(dti_emit *e) {
  * the shapes alone, since it decides the order of the sum. */
 #define DTI_CONV_PARTS 8
 #define DTI_CONV_PARTS_ELEMENTS (1 << 20) /* of all parts together */
+#define DTI_CONV_GROUPS 256               /* workgroups that fill a device */
+#define DTI_CONV_PART 64                  /* positions that a part has at least */
 
-static uint32_t dti_conv_splits(int64_t samples, int64_t elements) {
-    int64_t splits = DTI_MIN((int64_t)DTI_CONV_PARTS, samples);
-    splits = DTI_MIN(splits, DTI_CONV_PARTS_ELEMENTS / DTI_MAX(elements, 1));
-    return (uint32_t)DTI_MAX(splits, 1);
+static void dti_conv_split(dti_args_conv *a, uint64_t elements) {
+    const uint64_t room = DTI_CONV_PARTS_ELEMENTS / DTI_MAX(elements, 1);
+    const uint64_t splits = DTI_MIN((uint64_t)DTI_CONV_PARTS, DTI_MIN(a->n, room));
+    a->splits = (uint32_t)DTI_MAX(splits, 1);
+}
+
+/* How many parts fill a device: workgroups make 64 x 64 of the weights, and invocations that work
+ * alone 8 x 8. */
+static uint64_t dti_conv_parts(const dti_args_conv *a) {
+    const uint64_t weights = (uint64_t)a->ci * a->kh * a->kw;
+    const uint64_t tiles = a->co < 8
+                               ? dti_ceil_div(dti_ceil_div(weights, 8) * a->groups, 64)
+                               : dti_ceil_div(a->co, 64) * dti_ceil_div(weights, 64) * a->groups;
+    return dti_ceil_div(DTI_CONV_GROUPS, DTI_MAX(tiles, 1));
+}
+
+/* Into parts of some samples and some of their rows, so that the largest part is as small as can
+ * be. */
+static void dti_conv_split_finely(dti_args_conv *a, uint64_t elements) {
+    const uint64_t lines = a->oh > 1 ? a->oh : a->ow, positions = (uint64_t)a->n * a->oh * a->ow;
+    const uint64_t room = DTI_CONV_PARTS_ELEMENTS / DTI_MAX(elements, 1);
+    const uint64_t most = DTI_MIN(room, positions / DTI_CONV_PART);
+    const uint64_t parts = DTI_MIN(dti_conv_parts(a), most);
+    uint64_t least = UINT64_MAX;
+    for (uint64_t samples = 1; parts > 1 && samples <= a->n; samples++) {
+        const uint64_t splits = dti_ceil_div(a->n, samples);
+        if (splits > most || splits > 2 * parts)
+            continue;
+        uint64_t cuts = DTI_MIN(dti_ceil_div(parts, splits), most / splits);
+        cuts = DTI_MIN(cuts, lines);
+        const uint64_t largest = samples * dti_ceil_div(lines, cuts);
+        if (largest < least || (largest == least && splits * cuts > a->splits * a->cuts)) {
+            least = largest;
+            a->splits = (uint32_t)splits;
+            a->cuts = (uint32_t)cuts;
+        }
+    }
 }
 
 static void dti_conv2d_dw_emit(dti_emit *e) {
     dti_view dy = dti_emit_dense_in(e, 0), x = dti_emit_dense_in(e, 1);
-    int64_t elements = dti_view_elements(&e->out);
+    const uint64_t elements = (uint64_t)dti_view_elements(&e->out);
     dti_args_conv a = dti_conv_args(&e->node->attr, &x, &dy, e->node->shape.dim);
-    a.splits = dti_conv_splits(x.dim[0], elements);
+    (e->workgroups ? dti_conv_split_finely : dti_conv_split)(&a, elements);
+    const uint32_t count = a.splits * a.cuts;
     uint32_t parts = e->out.value;
     a.w_offset = (uint32_t)e->out.offset;
-    if (a.splits > 1) {
-        parts = dti_emit_scratch(e, DT_F32, a.splits * (uint64_t)elements);
+    if (count > 1) {
+        parts = dti_emit_scratch(e, DT_F32, count * elements);
         a.w_offset = 0;
     }
-    dti_launch *l = dti_emit_conv(e, DTI_K_CONV_DW, &a, a.splits * (uint64_t)elements);
+    dti_launch *l = dti_emit_conv(e, DTI_K_CONV_DW, &a, count * elements);
     dti_bind(l, dy.value, x.value, parts, DTI_UNBOUND);
-    if (a.splits > 1)
-        dti_emit_sum_parts(e, parts, a.splits, (uint32_t)elements, &e->out);
+    if (count > 1)
+        dti_emit_sum_parts(e, parts, count, (uint32_t)elements, &e->out);
 }
 
 /* ---- Constructors */

@@ -275,7 +275,8 @@ static void dti_emit_sum_parts(dti_emit *e, uint32_t value, uint32_t parts, uint
                          .x_stride = {0, 0, 0, 0, 1, n},
                          .y_offset = (uint32_t)out->offset,
                          .scale = 1.0f};
-    dti_launch *l = dti_emit_launch(e, DTI_K_REDUCE, n, sizeof a);
+    dti_launch *l =
+        dti_emit_launch(e, parts < 64 ? DTI_K_REDUCE : DTI_K_REDUCE_COLUMN, n, sizeof a);
     l->args.reduce = a;
     l->spec[0] = DTI_R_SUM;
     dti_bind(l, value, out->value, DTI_UNBOUND, DTI_UNBOUND);

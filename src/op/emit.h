@@ -80,7 +80,8 @@ static bool dti_outputs_apart(dti_emit *e, const uint32_t *places, dti_view *out
 static bool dti_emit_fuse(dti_emit *e, uint32_t i, uint32_t epilogue, const dti_view *mask);
 /* Whether launch `first` or a later one writes a value. */
 static bool dti_emit_written_since(const dti_listing *list, uint32_t first, uint32_t value);
-/* out = the sum of `parts` runs of n elements that lie one behind the other, in order. */
+/* out = the sum of `parts` runs of n elements that lie one behind the other, in an order of their
+ * number alone. */
 static void dti_emit_sum_parts(dti_emit *e, uint32_t value, uint32_t parts, uint32_t n,
                                const dti_view *out);
 /* Bytes [offset, offset + bytes) of a value as a value. offset: a multiple of 256. */

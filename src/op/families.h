@@ -2,7 +2,7 @@
 #include "binary.c"
 #include "chunk.c"
 #include "conv.c"
-#include "conv_cpu.c"
+#include "conv_grid.c"
 #include "copy.c"
 #include "cross_entropy.c"
 #include "dropout.c"

@@ -1,0 +1,270 @@
+/* Convolutions on a device that runs workgroups. Variant 0 keeps 8 x 8 of what is made in an
+ * invocation's registers (lib/conv.glsl, conv_dw.comp); the others are tiles that a workgroup makes
+ * through memory that it shares (lib/conv_tile.glsl). All add in the same order, in one chain an
+ * element: no bit depends on the variant. */
+
+#include "conv_cpu.c" /* its functions stand in the rows below */
+
+/* ---- Tiles, as product.glsl's spec2 */
+
+enum { DTI_CONV_VARIANTS = 6 };
+static const uint32_t dti_conv_shapes[DTI_CONV_VARIANTS] = {0,          0x11084010, 0x21084020,
+                                                            0x21084040, 0x21088040, 0x22088080};
+/* The share of multiply-adds in their loops, in percent (tools/gates.txt). */
+static const uint8_t dti_conv_shares[DTI_CONV_VARIANTS] = {0, 35, 52, 60, 60, 73};
+_Static_assert((int)DTI_CONV_VARIANTS <= (int)DTI_VARIANTS_MAX, "more than a row has place for");
+
+typedef struct dti_conv_shape {
+    uint32_t bm, bn, bk, lanes;
+} dti_conv_shape;
+
+static dti_conv_shape dti_conv_shape_of(uint32_t variant) {
+    const uint32_t t = dti_conv_shapes[variant];
+    dti_conv_shape s = {.bm = t & 255, .bn = t >> 8 & 255, .bk = t >> 16 & 255};
+    s.lanes = s.bm * s.bn / (16 * (t >> 24 & 15) * (t >> 28));
+    return s;
+}
+
+/* What a launch makes: `outer` matrices of m channels and n positions, or weights. */
+typedef struct dti_conv_made {
+    uint64_t m, n, outer;
+} dti_conv_made;
+
+static dti_conv_made dti_conv_made_of(const dti_launch *l) {
+    const dti_args_conv *a = &l->args.conv;
+    return (dti_conv_made){a->co, (uint64_t)a->ci * a->kh * a->kw,
+                           (uint64_t)a->groups * a->splits * a->cuts};
+}
+
+static uint64_t dti_conv_groups(const dti_conv_made *made, uint32_t variant) {
+    const dti_conv_shape s = dti_conv_shape_of(variant);
+    return dti_ceil_div(made->m, s.bm) * dti_ceil_div(made->n, s.bn) * made->outer;
+}
+
+static bool dti_conv_fits_device(uint32_t variant, const dti_grid_device *device) {
+    const dti_conv_shape s = dti_conv_shape_of(variant);
+    return !variant || (device->fast_shared && s.lanes <= device->invocations_max &&
+                        2 * s.bk * (s.bm + s.bn + 4) * DTI_WORD_BYTES <= device->shared_bytes);
+}
+
+/* The one that does most for what is made, at a time: tiles hang over, and where there are few the
+ * device is not full. With few channels registers do as well. */
+static uint32_t dti_conv_variant(const dti_launch *l, const dti_grid_device *device) {
+    const dti_conv_made made = dti_conv_made_of(l);
+    double best = 0;
+    uint32_t found = 0;
+    for (uint32_t v = 1; v < DTI_CONV_VARIANTS && made.m >= 8; v++) {
+        const dti_conv_shape s = dti_conv_shape_of(v);
+        const double groups = (double)dti_conv_groups(&made, v);
+        const double used = (double)(made.m * made.n * made.outer) / (groups * s.bm * s.bn);
+        const double full = DTI_MIN(1, groups * s.lanes / (DTI_CONV_GROUPS * 64.0));
+        if (dti_conv_fits_device(v, device) && used * full * dti_conv_shares[v] > best) {
+            best = used * full * dti_conv_shares[v];
+            found = v;
+        }
+    }
+    return found;
+}
+
+/* Whether four of y's positions, in the order of a part's sum, lie at a multiple of four. */
+static bool dti_conv_dw_by_fours(const dti_args_conv *a) {
+    const uint32_t run = a->cuts == 1 ? a->oh * a->ow : a->oh > 1 ? a->ow : 1;
+    return ((a->y_offset | run) & 3) == 0;
+}
+
+static void dti_conv_dw_lies(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
+    const dti_args_conv *a = &l->args.conv;
+    spec[2] = dti_conv_shapes[variant];
+    spec[3] = dti_conv_dw_by_fours(a) ? DTI_CONV_LIES_A_FOURS : 0;
+    if (((a->w_offset | a->ci * a->kh * a->kw) & 3) == 0)
+        spec[3] |= DTI_CONV_LIES_C_FOURS;
+}
+
+/* ---- In registers */
+
+/* Workgroups' tiles, see shaders/lib/conv.glsl. spec2: 0, or the taps of a row, where a tile stays
+ * in one (they share loads). spec3: how many channels an invocation makes, 1 to 8, for 8 positions
+ * each. Loads are what counts: staying in a row wins unless rows fill their tiles of 8 badly. */
+static void dti_conv_tile(const dti_args_conv *a, uint32_t made, uint32_t cols, uint32_t spec[4]) {
+    const uint32_t channels = made < 8 ? made : 8;
+    const uint64_t in_rows = dti_ceil_div(cols, 8) * 8 * (7 + a->kw + channels * a->kw);
+    const uint64_t run_on = (uint64_t)cols * (8 + channels) * a->kw;
+    const bool row = a->kw >= 2 && a->kw <= 5 && a->stride_w == 1 && a->dil_w == 1;
+    spec[2] = row && in_rows < run_on ? a->kw : 0;
+    spec[3] = channels;
+}
+
+static uint64_t dti_conv_tiles(const dti_args_conv *a, uint32_t made, uint64_t rows, uint64_t cols,
+                               const uint32_t spec[4]) {
+    if (spec[2])
+        cols = dti_ceil_div(cols, 8) * 8;
+    return dti_ceil_div(made, spec[3]) * dti_ceil_div(a->n * rows * cols, 8) * a->groups;
+}
+
+static void dti_conv_forward_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
+    (void)variant;
+    dti_conv_tile(&l->args.conv, l->args.conv.co, l->args.conv.ow, spec);
+}
+
+static uint64_t dti_conv_forward_invocations(const dti_launch *l, uint32_t variant,
+                                             const uint32_t spec[4]) {
+    const dti_args_conv *a = &l->args.conv;
+    (void)variant;
+    return dti_conv_tiles(a, a->co, a->oh, a->ow, spec);
+}
+
+static void dti_conv_dx_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
+    (void)variant;
+    dti_conv_tile(&l->args.conv, l->args.conv.ci, l->args.conv.iw, spec);
+}
+
+/* Positions that lie a stride apart make a plane of their own. */
+static uint64_t dti_conv_dx_invocations(const dti_launch *l, uint32_t variant,
+                                        const uint32_t spec[4]) {
+    const dti_args_conv *a = &l->args.conv;
+    (void)variant;
+    return dti_conv_tiles(a, a->ci, dti_ceil_div(a->ih, a->stride_h),
+                          dti_ceil_div(a->iw, a->stride_w), spec) *
+           a->stride_h * a->stride_w;
+}
+
+static void dti_conv_dw_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
+    spec[2] = 0;
+    spec[3] = l->args.conv.co < 8 ? l->args.conv.co : 8;
+    if (variant)
+        dti_conv_dw_lies(l, variant, spec);
+}
+
+static uint64_t dti_conv_tiled_invocations(const dti_launch *l, uint32_t variant) {
+    const dti_conv_made made = dti_conv_made_of(l);
+    return dti_conv_groups(&made, variant) * dti_conv_shape_of(variant).lanes;
+}
+
+static uint64_t dti_conv_dw_invocations(const dti_launch *l, uint32_t variant,
+                                        const uint32_t spec[4]) {
+    const dti_args_conv *a = &l->args.conv;
+    if (variant)
+        return dti_conv_tiled_invocations(l, variant);
+    return dti_ceil_div(a->co, spec[3]) * dti_ceil_div((uint64_t)a->ci * a->kh * a->kw, 8) *
+           a->groups * a->splits * a->cuts;
+}
+
+static uint64_t dti_conv_flops(const dti_args_conv *a) {
+    return 2ull * a->n * a->oh * a->ow * a->groups * a->co * a->ci * a->kh * a->kw;
+}
+
+static void dti_conv_put_mask(dti_launch *l, uint32_t shift) {
+    l->args.conv.z_offset = l->args.conv.y_offset + shift;
+}
+
+static void dti_conv_dx_put_mask(dti_launch *l, uint32_t shift) {
+    l->args.conv.z_offset = l->args.conv.x_offset + shift;
+}
+
+/* Source channels of taps, or of rows of taps. */
+static dti_effort dti_conv_forward_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
+    const dti_args_conv *a = &l->args.conv;
+    uint32_t spec[4];
+    (void)variant, (void)local;
+    dti_conv_forward_tile(l, variant, spec);
+    return (dti_effort){(uint64_t)a->ci * a->kh * (spec[2] ? 1 : a->kw), dti_conv_flops(a)};
+}
+
+/* (x, w, y, bias); spec0: 1 = bias; spec1 */
+DTI_KERNEL(CONV, conv, "rrwr", ITEM, .run = dti_cpu_conv, .outer = dti_cpu_items_conv,
+           .grain = dti_cpu_grain_conv, .scratch_bytes = dti_cpu_scratch_conv,
+           .takes = dti_product_takes, .put_mask = dti_conv_put_mask, .local = {64},
+           .tile = dti_conv_forward_tile, .invocations = dti_conv_forward_invocations,
+           .effort = dti_conv_forward_effort);
+
+static dti_effort dti_conv_dx_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
+    const dti_args_conv *a = &l->args.conv;
+    const uint64_t rows = dti_ceil_div(a->kh, a->stride_h), cols = dti_ceil_div(a->kw, a->stride_w);
+    uint32_t spec[4];
+    (void)variant, (void)local;
+    dti_conv_dx_tile(l, variant, spec);
+    return (dti_effort){a->co * rows * (spec[2] ? 1 : cols), dti_conv_flops(a)};
+}
+
+/* (y, w, x, bias or mask); spec0, spec1 */
+DTI_KERNEL(CONV_DX, conv_dx, "rrwr", ITEM, .run = dti_cpu_conv, .outer = dti_cpu_items_conv,
+           .grain = dti_cpu_grain_conv, .scratch_bytes = dti_cpu_scratch_conv,
+           .takes = dti_product_takes, .put_mask = dti_conv_dx_put_mask, .local = {64},
+           .tile = dti_conv_dx_tile, .invocations = dti_conv_dx_invocations,
+           .effort = dti_conv_dx_effort);
+
+/* Positions of a part. */
+static dti_effort dti_conv_dw_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
+    const dti_args_conv *a = &l->args.conv;
+    const uint64_t lines = a->oh > 1 ? a->oh : a->ow, others = a->oh > 1 ? a->ow : a->oh;
+    (void)variant, (void)local;
+    return (dti_effort){dti_ceil_div(a->n, a->splits) * dti_ceil_div(lines, a->cuts) * others,
+                        dti_conv_flops(a)};
+}
+
+/* ---- Trials */
+
+/* An operand of n elements. */
+static dti_trial_operand dti_conv_trial_image(uint32_t number, uint32_t n) {
+    return (dti_trial_operand){.front = number % 3 * 2, .rows = 1, .cols = n, .pitch = n};
+}
+
+/* Ragged, and round the tiles' edges: strides, dilation, padding, groups, one row, a dot. Few,
+ * since each that is aligned otherwise is a pipeline. */
+static bool dti_conv_trial_args(uint32_t number, dti_args_conv *a) {
+    static const uint8_t sizes[][14] = {
+        /* n, groups, ci, co, ih, iw, kh, kw, strides, paddings, dilations */
+        {3, 1, 4, 130, 9, 12, 3, 3, 1, 1, 1, 1, 1, 1},
+        {2, 1, 5, 19, 9, 13, 3, 3, 1, 1, 1, 1, 1, 1},
+        {2, 1, 16, 70, 8, 8, 1, 1, 1, 1, 0, 0, 1, 1},
+        {1, 2, 8, 33, 10, 17, 5, 4, 3, 2, 2, 4, 1, 1},
+        {2, 3, 3, 9, 14, 15, 3, 2, 1, 1, 2, 0, 2, 3},
+        {3, 1, 6, 16, 1, 40, 1, 5, 1, 1, 0, 2, 1, 1},
+        {4, 1, 2, 8, 5, 6, 1, 1, 4, 3, 0, 0, 1, 1}};
+    if (number >= DTI_COUNT(sizes))
+        return false;
+    const uint8_t *s = sizes[number];
+    *a = (dti_args_conv){.n = s[0],
+                         .groups = s[1],
+                         .ci = s[2],
+                         .co = s[3],
+                         .ih = s[4],
+                         .iw = s[5],
+                         .kh = s[6],
+                         .kw = s[7],
+                         .stride_h = s[8],
+                         .stride_w = s[9],
+                         .pad_h = s[10],
+                         .pad_w = s[11],
+                         .dil_h = s[12],
+                         .dil_w = s[13],
+                         .splits = 1,
+                         .cuts = 1};
+    a->oh = (a->ih + 2 * a->pad_h - a->dil_h * (a->kh - 1) - 1) / a->stride_h + 1;
+    a->ow = (a->iw + 2 * a->pad_w - a->dil_w * (a->kw - 1) - 1) / a->stride_w + 1;
+    return true;
+}
+
+static bool dti_conv_dw_trial(uint32_t number, dti_trial *t) {
+    *t = (dti_trial){.launch = {.kernel = DTI_K_CONV_DW, .args_bytes = sizeof(dti_args_conv)}};
+    dti_args_conv *a = &t->launch.args.conv;
+    if (!dti_conv_trial_args(number, a))
+        return false;
+    a->splits = a->n > 2 ? 2 : 1;
+    a->cuts = number % 3 ? 1 + number % 2 : 3;
+    a->cuts = DTI_MIN(a->cuts, a->oh > 1 ? a->oh : a->ow);
+    const uint32_t weights = a->groups * a->co * a->ci * a->kh * a->kw;
+    t->operand[0] = dti_conv_trial_image(number, a->n * a->groups * a->co * a->oh * a->ow);
+    t->operand[1] = dti_conv_trial_image(number, a->n * a->groups * a->ci * a->ih * a->iw);
+    t->operand[2] = dti_conv_trial_image(number, weights * a->splits * a->cuts);
+    a->x_offset = a->y_offset = a->w_offset = t->operand[0].front;
+    t->launch.items = (uint64_t)weights * a->splits * a->cuts;
+    return true;
+}
+
+/* (y, x, partial w) */
+DTI_KERNEL(CONV_DW, conv_dw, "rrw", ITEM, .run = dti_cpu_conv_dw, .outer = dti_cpu_items_conv_dw,
+           .grain = dti_cpu_grain_conv_dw, .scratch_bytes = dti_cpu_scratch_conv_dw,
+           .local = {64, 64, 64, 128, 256, 256}, .variant = dti_conv_variant,
+           .tile = dti_conv_dw_tile, .invocations = dti_conv_dw_invocations,
+           .effort = dti_conv_dw_effort, .trial = dti_conv_dw_trial, .fits = dti_conv_fits_device);
