@@ -194,4 +194,48 @@ TEST(vulkan_statistics_of_equal_values_are_exact_in_chunks) {
     ON_EACH(sums_try_equal);
 }
 
+enum { SUMS_SAMPLES = 70, SUMS_ROWS = 3, SUMS_COLS = 101, SUMS_EACH = SUMS_ROWS * SUMS_COLS };
+
+/* Over the samples and their columns, in two launches: exact in whole numbers. */
+static void sums_try_lines(dt_ctx *ctx, const char *device, int op) {
+    const int samples[] = {1, 2, SUMS_SAMPLES};
+    float *x = vulkan_numbers(SUMS_SAMPLES * SUMS_EACH, 9, 7), y[SUMS_ROWS];
+    if (op == DTI_OP_MAX)
+        x[SUMS_COLS] = NAN; /* of row 1 */
+    for (size_t k = 0; k < DTI_COUNT(samples); k++) {
+        dt_graph *g = NULL;
+        dt_store *store = NULL;
+        dt_program *p = NULL;
+        REQUIRE(!dt_graph_create(ctx, &g));
+        dt_tensor in = dt_input(g, "x", DT_F32, dt_dims(SUMS_ROWS, SUMS_COLS));
+        dt_tensor out = dti_append1((dti_op)op, in, &(dti_attr){.f = {1.0f}, .i = {2, 1, 0}});
+        const dt_program_desc desc = {.batch = samples[k], .outputs = {out}};
+        REQUIRE(!dt_store_create(g, &(dt_store_desc){.device = device}, &store));
+        REQUIRE(!dt_program_create(store, &desc, &p));
+        REQUIRE(!dt_program_write(p, in, x, sizeof *x * (size_t)samples[k] * SUMS_EACH));
+        CHECK(!dt_program_run(p, NULL, NULL) && !dt_program_read(p, out, y, sizeof y));
+        for (int row = 0; row < SUMS_ROWS; row++) {
+            float want = op == DTI_OP_MAX ? -INFINITY : 0;
+            for (int i = 0; i < samples[k] * SUMS_COLS; i++) {
+                float v = x[i / SUMS_COLS * SUMS_EACH + row * SUMS_COLS + i % SUMS_COLS];
+                want = op == DTI_OP_SUM ? want + v : v != v || want != want ? NAN : fmaxf(want, v);
+            }
+            CHECK(want == y[row] || (want != want && y[row] != y[row]));
+        }
+        dt_graph_destroy(g);
+    }
+    free(x);
+}
+
+TEST(sums_over_samples_and_their_lines_are_exact_on_every_device) {
+    dt_ctx *ctx = NULL;
+    REQUIRE(!dt_ctx_create(NULL, &ctx));
+    for (int i = 0; i < dt_ctx_device_count(ctx); i++) {
+        const dt_device_info *info = dt_ctx_device(ctx, i);
+        for (int op = 0; info->usable && op < 2; op++)
+            sums_try_lines(ctx, info->id, op ? DTI_OP_MAX : DTI_OP_SUM);
+    }
+    dt_ctx_destroy(ctx);
+}
+
 #endif

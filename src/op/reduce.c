@@ -73,6 +73,48 @@ static int64_t dti_reduce_axes(const dti_view *v, unsigned gone, unsigned which,
     return n;
 }
 
+/* Along lines of samples: first each line, then the lines' results. One launch would have a
+ * workgroup for each result, and two axes to divide by. The CPU adds in this order in any case. */
+static bool dti_reduce_by_lines(const dti_args_reduce *a, const dti_node *node) {
+    const int outer = DTI_AXES - 2, inner = DTI_AXES - 1;
+    if (!node->attr.i[1] || a->kept > (uint32_t)outer || a->x_stride[inner] != 1 ||
+        a->dim[inner] < 64 || a->dim[outer] < 2)
+        return false;
+    return (uint64_t)a->dim[inner] * a->dim[outer] == a->r; /* there is no third axis */
+}
+
+static void dti_emit_reduce_launch(dti_emit *e, dti_kernel_id kernel, const dti_args_reduce *a,
+                                   uint32_t from, uint32_t to) {
+    dti_launch *l = dti_emit_launch(e, kernel, a->n, sizeof *a);
+    l->args.reduce = *a;
+    l->spec[0] = dti_op_info_of(e->node->op)->selector;
+    dti_bind(l, from, to, DTI_UNBOUND, DTI_UNBOUND);
+}
+
+static void dti_emit_reduce_lines(dti_emit *e, const dti_view *x, const dti_args_reduce *a) {
+    const uint32_t lines = a->dim[DTI_AXES - 2];
+    const uint32_t value = dti_emit_scratch(e, DT_F32, (uint64_t)lines * a->n);
+    dti_args_reduce first = {.n = lines * a->n,
+                             .r = a->dim[DTI_AXES - 1],
+                             .kept = a->kept + 1,
+                             .dim = {lines, 1, 1, 1, 1, a->dim[DTI_AXES - 1]},
+                             .x_stride = {a->x_stride[DTI_AXES - 2], 0, 0, 0, 0, 1},
+                             .x_offset = a->x_offset,
+                             .scale = 1.0f};
+    memcpy(first.dim + 1, a->dim, a->kept * sizeof *a->dim);
+    memcpy(first.x_stride + 1, a->x_stride, a->kept * sizeof *a->x_stride);
+    dti_emit_reduce_launch(e, DTI_K_REDUCE_ROW, &first, x->value, value);
+    const dti_args_reduce second = {.n = a->n,
+                                    .r = lines,
+                                    .kept = DTI_AXES - 1,
+                                    .dim = {1, 1, 1, 1, a->n, lines},
+                                    .x_stride = {0, 0, 0, 0, 1, a->n},
+                                    .y_offset = a->y_offset,
+                                    .scale = a->scale};
+    dti_emit_reduce_launch(e, lines < 64 ? DTI_K_REDUCE : DTI_K_REDUCE_COLUMN, &second, value,
+                           e->out.value);
+}
+
 static void dti_emit_reduce(dti_emit *e, const dti_view *x, unsigned gone) {
     const dti_node *node = e->node;
     int kept = 0;
@@ -86,15 +128,16 @@ static void dti_emit_reduce(dti_emit *e, const dti_view *x, unsigned gone) {
     a.x_offset = (uint32_t)x->offset;
     a.y_offset = (uint32_t)e->out.offset;
     a.scale = dti_op_info_of(node->op)->selector == DTI_R_SUM ? node->attr.f[0] : 1.0f;
+    if (dti_reduce_by_lines(&a, node)) {
+        dti_emit_reduce_lines(e, x, &a);
+        return;
+    }
     bool rows = kept < DTI_AXES && a.x_stride[DTI_AXES - 1] == 1;
     bool by_group = r >= 64 && (rows || (node->attr.i[1] && n < 64));
     dti_kernel_id kernel = by_group ? DTI_K_REDUCE_ROW : DTI_K_REDUCE;
     if (!by_group && r >= 64)
         kernel = DTI_K_REDUCE_COLUMN;
-    dti_launch *l = dti_emit_launch(e, kernel, (uint64_t)n, sizeof a);
-    l->args.reduce = a;
-    l->spec[0] = dti_op_info_of(node->op)->selector;
-    dti_bind(l, x->value, e->out.value, DTI_UNBOUND, DTI_UNBOUND);
+    dti_emit_reduce_launch(e, kernel, &a, x->value, e->out.value);
 }
 
 /* x is read dense: the order of additions is the kernel's way through memory, and must not depend
