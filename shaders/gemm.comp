@@ -2,7 +2,7 @@
  * without shared memory, for devices that keep "shared" memory in plain memory (software drivers,
  * Mali). An invocation keeps 8 x 8 of C in registers and goes over k in order. Software drivers pay
  * for each load, not for its width, so there is a loop for each usual layout whose runs of 4 can be
- * loaded as a vec4, and a plain one for what remains. Chunks of k are added in C. There must be as
+ * loaded as a vec4, and a plain one for what remains. There must be as
  * many invocations as tiles. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
@@ -10,6 +10,7 @@
 #include "lib/tile.glsl"
 
 DTI_PUSH(DTI_ARGS_GEMM)
+layout(constant_id = 4) const uint spec3 = 0u;
 layout(binding = 0) readonly buffer buffer_a { float a[]; };
 layout(binding = 0) readonly buffer buffer_a4 { vec4 a4[]; };
 layout(binding = 1) readonly buffer buffer_b { float b[]; };
@@ -17,6 +18,7 @@ layout(binding = 1) readonly buffer buffer_b4 { vec4 b4[]; };
 layout(binding = 2) buffer buffer_c { float c[]; };
 layout(binding = 3) readonly buffer buffer_bias { float bias[]; };
 
+const bool IN_CHUNKS = (spec3 & DTI_GEMM_IN_CHUNKS) != 0u; /* of one invocation; added in C */
 vec4 acc[8][2];
 uint row, col, a_base, b_base; /* of this tile; bases without the row and the column */
 uint from, to;                 /* the chunk of k */
@@ -50,18 +52,10 @@ float[8] column(vec4 x[8], uint k)
     return float[8](x[0][k], x[1][k], x[2][k], x[3][k], x[4][k], x[5][k], x[6][k], x[7][k]);
 }
 
-vec4 column4(vec4 y[8], uint from, uint k)
-{
-    return vec4(y[from][k], y[from + 1u][k], y[from + 2u][k], y[from + 3u][k]);
-}
-
-/* 8 rows of A, or 8 columns of B, each 4 long in k. */
+/* 8 rows of A, each 4 long in k. */
 #define LOAD_A_ALONG_K(x, at, k)                                                                   \
     vec4 x[8];                                                                                     \
     [[unroll]] for (uint i = 0u; i < 8u; i++) x[i] = a4[(at[i] + k) >> 2];
-#define LOAD_B_ALONG_K(y, at, k)                                                                   \
-    vec4 y[8];                                                                                     \
-    [[unroll]] for (uint j = 0u; j < 8u; j++) y[j] = b4[(at[j] + k) >> 2];
 
 void multiply_nn()
 {
@@ -76,6 +70,7 @@ void multiply_nn()
     }
 }
 
+/* A column of B at a time: with all 8 there would be more values than some devices have registers. */
 void multiply_nt()
 {
     uint at[8], bt[8];
@@ -83,9 +78,12 @@ void multiply_nt()
     [[unroll]] for (uint j = 0u; j < 8u; j++) bt[j] = b_col(j, 1u);
     for (uint k = from; k < to; k += 4u) {
         LOAD_A_ALONG_K(x, at, k)
-        LOAD_B_ALONG_K(y, bt, k)
-        [[unroll]] for (uint q = 0u; q < 4u; q++)
-            add_outer(column(x, q), column4(y, 0u, q), column4(y, 4u, q));
+        [[unroll]] for (uint j = 0u; j < 8u; j++) {
+            vec4 y = b4[(bt[j] + k) >> 2];
+            [[unroll]] for (uint q = 0u; q < 4u; q++) {
+                [[unroll]] for (uint i = 0u; i < 8u; i++) acc[i][j >> 2][j & 3u] += x[i][q] * y[q];
+            }
+        }
     }
 }
 
@@ -174,14 +172,13 @@ void main()
     row = (rest - batch * tiles_m) * 8u;
     a_base = args.a_offset + batch0 * args.a_batch0 + batch1 * args.a_batch1;
     b_base = args.b_offset + batch0 * args.b_batch0 + batch1 * args.b_batch1;
-    uint chunk = args.chunk > 0u ? args.chunk : args.k;
-    uint end = args.apart != 0u ? min(chunk, args.k - batch0 * chunk) : args.k;
+    uint end = args.apart != 0u ? min(args.chunk, args.k - batch0 * args.chunk) : args.k;
     from = 0u;
     do {
-        to = min(from + chunk, end);
+        to = IN_CHUNKS ? min(from + args.chunk, end) : end;
         [[unroll]] for (uint i = 0u; i < 8u; i++) acc[i] = vec4[2](vec4(0.0), vec4(0.0));
         multiply();
-        store(c_at, from == 0u, to == end);
+        store(c_at, !IN_CHUNKS || from == 0u, !IN_CHUNKS || to == end);
         from = to;
-    } while (from < end);
+    } while (IN_CHUNKS && from < end);
 }

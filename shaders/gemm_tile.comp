@@ -223,15 +223,12 @@ void main()
     uint c_at = batch0 * args.c_batch0 + batch1 * args.c_batch1;
     uint col = (tile - rest * tiles_n) * BN, row = (rest - batch * tiles_m) * BM;
     lane = gl_LocalInvocationID.x;
-    if (CHUNKS) {
-        for (uint from = 0u; from < args.k; from += args.chunk) {
-            uint left = min(args.k - from, args.chunk);
-            multiply(a_base + from * args.a_col, b_base + from * args.b_row, row, col, left);
-            store(c_at, row + 4u * ty, col + 4u * tx, from == 0u, from + left == args.k);
-        }
-    } else {
-        uint k = args.apart != 0u ? min(args.chunk, args.k - batch0 * args.chunk) : args.k;
-        multiply(a_base, b_base, row, col, k);
-        store(c_at, row + 4u * ty, col + 4u * tx, true, true);
-    }
+    uint k = args.apart != 0u ? min(args.chunk, args.k - batch0 * args.chunk) : args.k;
+    uint from = 0u;
+    do {
+        uint left = CHUNKS ? min(k - from, args.chunk) : k;
+        multiply(a_base + from * args.a_col, b_base + from * args.b_row, row, col, left);
+        store(c_at, row + 4u * ty, col + 4u * tx, !CHUNKS || from == 0u, !CHUNKS || from + left == k);
+        from += left;
+    } while (CHUNKS && from < k);
 }

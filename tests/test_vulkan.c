@@ -161,12 +161,14 @@ TEST(vulkan_gemm_variant_depends_on_shape_and_device) {
     dti_vk_device device = {.instance = &in};
     const dti_args_gemm shape = {.m = 512, .n = 512, .k = 512, .batch0 = 1, .batch1 = 1};
     dti_launch few = {.kernel = DTI_K_GEMM, .args.gemm = shape}, narrow = few, many = few;
-    narrow.args.gemm.n = 31;
+    narrow.args.gemm.n = 16;
     many.args.gemm.batch1 = 8;
     device.head.info.workgroup_invocations = 1024;
     device.head.info.shared_bytes = 16384;
     device.head.info.kind = DT_DEVICE_DISCRETE;
-    CHECK(dti_vk_variant_of(&device, &narrow) == DTI_GEMM_IN_REGISTERS);
+    CHECK(dti_vk_variant_of(&device, &narrow) == DTI_GEMM_NARROW);
+    narrow.args.gemm.chunk = 64;
+    CHECK(dti_vk_variant_of(&device, &narrow) == DTI_GEMM_NARROW_LONG);
     CHECK(dti_vk_variant_of(&device, &few) == DTI_GEMM_32X64);
     CHECK(dti_vk_variant_of(&device, &many) == DTI_GEMM_128X128);
     device.head.info.workgroup_invocations = 128;

@@ -247,18 +247,22 @@ static void gemm_try_all(vulkan_rig *rig) {
         {63, 129, 17, true, true, DTI_EPILOGUE_NONE, 2, 1, false, 0},
         {65, 68, 84, false, true, DTI_EPILOGUE_RELU, 2, 0, true, 32},
         {66, 35, 49, true, false, DTI_EPILOGUE_RELU_GRAD, 1, 1, false, 16},
+        {11, 10, 170, false, true, DTI_EPILOGUE_RELU, 1, 0, true, 16},
+        {10, 37, 39, true, false, DTI_EPILOGUE_RELU_GRAD, 2, 1, false, 0},
     };
     /* A pipeline takes lavapipe up to a second, and SwiftShader several. */
     static const uint32_t quick[DTI_COUNT(cases)] = {
-        [0] = DTI_GEMM_128X128, [1] = DTI_GEMM_32X64, [3] = DTI_GEMM_32X64, [4] = DTI_GEMM_32X64,
-        [5] = DTI_GEMM_64X128,  [6] = DTI_GEMM_64X64, [8] = DTI_GEMM_32X32, [9] = DTI_GEMM_64X64};
+        [0] = DTI_GEMM_128X128, [1] = DTI_GEMM_32X64,  [3] = DTI_GEMM_32X64,
+        [4] = DTI_GEMM_32X64,   [5] = DTI_GEMM_64X128, [6] = DTI_GEMM_64X64,
+        [8] = DTI_GEMM_32X32,   [9] = DTI_GEMM_64X64,  [10] = DTI_GEMM_NARROW_LONG,
+        [11] = DTI_GEMM_NARROW};
     const bool all = getenv("DTRAIN_TEST_LONG") != NULL;
     const bool first = ((dti_vk_device *)rig->device)->index == 0;
     if (rig->in->options.no_unified)
         return;
     for (size_t i = 0; i < DTI_COUNT(cases); i++) {
         for (uint32_t v = 1; v < DTI_GEMM_VARIANTS; v++)
-            if (all || (v == quick[i] && (first || i == 3 || i == 8)))
+            if (all || (v == quick[i] && (first || i == 3 || i >= 8)))
                 gemm_try_case(rig, &cases[i], v);
     }
 }

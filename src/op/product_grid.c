@@ -1,11 +1,12 @@
 /* GEMM on a device that runs workgroups. Variant 0 keeps 8 x 8 of C in an invocation's registers
  * (gemm.comp); the others are tiles that a workgroup makes through memory that it shares
- * (gemm_tile.comp, one text). All add over k in order, in one chain for each chunk of an element:
- * which one a device takes is its own matter, and no bit depends on it. */
+ * (gemm_tile.comp, one text), or have an invocation for each element, of products that are narrower
+ * than a tile (gemm_narrow.comp). All add over k in order, in one chain for each chunk of an
+ * element: which one a device takes is its own matter, and no bit depends on it. */
 
 typedef struct dti_gemm_tile {
     uint32_t bm, bn, bk;         /* of C, by workgroup; k by step */
-    uint32_t blocks_m, blocks_n; /* of 4 x 4, by invocation */
+    uint32_t blocks_m, blocks_n; /* of 4 x 4, by invocation; 0: bk chunks, of single elements */
 } dti_gemm_tile;
 
 enum {
@@ -16,16 +17,19 @@ enum {
     DTI_GEMM_64X128,
     DTI_GEMM_128X128,
     DTI_GEMM_128X128X16,
+    DTI_GEMM_NARROW,
+    DTI_GEMM_NARROW_LONG,
     DTI_GEMM_VARIANTS
 };
 
 /* Invocations and bytes of shared memory of each: 64, 4 KiB; 128, 6; 128, 8; 256, 12; 256, 16;
- * 256, 32. */
+ * 256, 32; 128, 1; 128, 1. */
 static const dti_gemm_tile dti_gemm_shapes[DTI_GEMM_VARIANTS] = {
     [DTI_GEMM_IN_REGISTERS] = {8, 8, 4, 2, 2},    [DTI_GEMM_32X32] = {32, 32, 8, 1, 1},
     [DTI_GEMM_32X64] = {32, 64, 8, 1, 1},         [DTI_GEMM_64X64] = {64, 64, 8, 1, 2},
     [DTI_GEMM_64X128] = {64, 128, 8, 1, 2},       [DTI_GEMM_128X128] = {128, 128, 8, 2, 2},
-    [DTI_GEMM_128X128X16] = {128, 128, 16, 2, 2},
+    [DTI_GEMM_128X128X16] = {128, 128, 16, 2, 2}, [DTI_GEMM_NARROW] = {8, 16, 1, 0, 0},
+    [DTI_GEMM_NARROW_LONG] = {1, 16, 8, 0, 0},
 };
 _Static_assert((int)DTI_GEMM_VARIANTS <= (int)DTI_VARIANTS_MAX, "more than a row has place for");
 
@@ -33,11 +37,14 @@ static uint64_t dti_gemm_tiles_of(const dti_args_gemm *g, const dti_gemm_tile *t
     return dti_ceil_div(g->m, t->bm) * dti_ceil_div(g->n, t->bn) * g->batch0 * g->batch1;
 }
 
+static uint32_t dti_gemm_lanes(const dti_gemm_tile *t) {
+    return t->blocks_m ? t->bm * t->bn / (16 * t->blocks_m * t->blocks_n) : t->bm * t->bn * t->bk;
+}
+
 static bool dti_gemm_fits(uint32_t variant, const dti_grid_device *device) {
     const dti_gemm_tile *t = &dti_gemm_shapes[variant];
-    const uint32_t lanes = t->bm * t->bn / (16 * t->blocks_m * t->blocks_n);
     return variant == DTI_GEMM_IN_REGISTERS ||
-           (device->fast_shared && lanes <= device->invocations_max &&
+           (device->fast_shared && dti_gemm_lanes(t) <= device->invocations_max &&
             2 * t->bk * (t->bm + t->bn) * DTI_WORD_BYTES <= device->shared_bytes);
 }
 
@@ -45,13 +52,16 @@ static uint64_t dti_gemm_steps(const dti_args_gemm *g) {
     return g->apart ? g->chunk : g->k;
 }
 
-/* Narrow ones would waste most of a tile. Of the others the largest tile of which there are enough
- * for all parts of a device; and for more of them, where each goes over many k. */
+/* Narrow ones would waste most of a tile; those with few elements make their chunks beside each
+ * other. Of the others the largest tile of which there are enough for all parts of a device; and
+ * for more of them, where each goes over many k. */
 static uint32_t dti_gemm_usual(const dti_args_gemm *g) {
     static const uint8_t sizes[] = {DTI_GEMM_128X128, DTI_GEMM_64X64, DTI_GEMM_32X64};
     const uint64_t enough = dti_gemm_steps(g) > DTI_GEMM_CHUNK_CHAIN ? DTI_GEMM_CHUNK_GROUPS : 128;
-    if (g->m < 32 || g->n < 32)
-        return DTI_GEMM_IN_REGISTERS;
+    if (DTI_MIN(g->m, g->n) <= DTI_GEMM_CHUNK_NARROW)
+        return g->chunk && dti_gemm_tiles_of(g, &dti_gemm_shapes[DTI_GEMM_NARROW]) < 128
+                   ? DTI_GEMM_NARROW_LONG
+                   : DTI_GEMM_NARROW;
     for (size_t i = 0; i < DTI_COUNT(sizes); i++)
         if (dti_gemm_tiles_of(g, &dti_gemm_shapes[sizes[i]]) >= enough)
             return sizes[i];
@@ -93,10 +103,12 @@ static uint32_t dti_gemm_lies(const dti_launch *l) {
 
 static void dti_gemm_tile_spec(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
     const dti_gemm_tile *t = &dti_gemm_shapes[variant];
-    if (variant == DTI_GEMM_IN_REGISTERS)
+    if (variant == DTI_GEMM_IN_REGISTERS) {
+        spec[3] = l->args.gemm.chunk && !l->args.gemm.apart ? DTI_GEMM_IN_CHUNKS : 0;
         return;
+    }
     spec[2] = t->bm | t->bn << 8 | t->bk << 16 | t->blocks_m << 24 | t->blocks_n << 28;
-    spec[3] = dti_gemm_lies(l);
+    spec[3] = t->blocks_m ? dti_gemm_lies(l) : 0;
 }
 
 /* In registers: twice as many as there are tiles, which the workgroups share out. */
@@ -107,14 +119,17 @@ static uint64_t dti_gemm_invocations(const dti_launch *l, uint32_t variant,
     (void)spec;
     if (variant == DTI_GEMM_IN_REGISTERS)
         return 2 * dti_gemm_tiles_of(g, t);
-    return dti_gemm_tiles_of(g, t) * (t->bm * t->bn / (16 * t->blocks_m * t->blocks_n));
+    return dti_gemm_tiles_of(g, t) * dti_gemm_lanes(t);
 }
 
 static dti_effort dti_gemm_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_gemm *g = &l->args.gemm;
     const uint64_t batches = g->apart ? 1 : (uint64_t)g->batch0 * g->batch1;
-    (void)variant, (void)local;
-    return (dti_effort){dti_gemm_steps(g), 2ull * g->m * g->n * g->k * batches};
+    uint64_t steps = dti_gemm_steps(g);
+    (void)local;
+    if (variant == DTI_GEMM_NARROW_LONG && g->chunk)
+        steps = g->chunk * dti_ceil_div(dti_ceil_div(steps, g->chunk), 8);
+    return (dti_effort){steps, 2ull * g->m * g->n * g->k * batches};
 }
 
 static void dti_gemm_put_mask(dti_launch *l, uint32_t shift) {
@@ -168,7 +183,7 @@ static bool dti_gemm_trial(uint32_t number, dti_trial *t) {
 DTI_KERNEL(GEMM, gemm, "rrwr", ITEM, .run = dti_cpu_gemm, .halves = true,
            .outer = dti_cpu_items_gemm, .grain = dti_cpu_grain_gemm,
            .scratch_bytes = dti_cpu_scratch_gemm, .takes = dti_product_takes,
-           .put_mask = dti_gemm_put_mask, .local = {64, 64, 128, 128, 256, 256, 256},
+           .put_mask = dti_gemm_put_mask, .local = {64, 64, 128, 128, 256, 256, 256, 128, 128},
            .variant = dti_gemm_variant, .tile = dti_gemm_tile_spec,
            .invocations = dti_gemm_invocations, .effort = dti_gemm_effort, .trial = dti_gemm_trial,
            .fits = dti_gemm_fits);
