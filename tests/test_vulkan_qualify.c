@@ -40,7 +40,7 @@ static dti_vk_device *qualify_as_gpu(vulkan_rig *rig) {
 }
 
 static void qualify_break_gemm(dti_vk_device *device) {
-    qualify_broken_words = dti_vk_shader_of(DTI_K_GEMM, DTI_GEMM_64X64)->word_count;
+    qualify_broken_words = dti_vk_shader_of(DTI_K_GEMM, DTI_GEMM_32X32)->word_count;
     qualify_real_create = device->vk.CreateShaderModule;
     device->vk.CreateShaderModule = qualify_create;
 }
@@ -97,7 +97,7 @@ static void qualify_try_launches(vulkan_rig *rig) {
 }
 
 static uint8_t *qualify_verdict(dti_vk_device *device) {
-    return &device->verdicts[DTI_K_GEMM][DTI_GEMM_64X64];
+    return &device->verdicts[DTI_K_GEMM][DTI_GEMM_32X32];
 }
 
 /* Opens the device once more, with what the first one has written. */
@@ -130,9 +130,9 @@ TEST(a_fast_variant_that_computes_wrong_values_is_struck_named_and_remembered) {
     CHECK(rig.log.warnings == 1); /* once */
     CHECK_CONTAINS(rig.log.last, "gemm_tile");
     CHECK_CONTAINS(rig.log.last, "whole numbers");
-    CHECK(dti_vk_allowed(device, DTI_K_GEMM, DTI_GEMM_64X64) == DTI_GEMM_IN_REGISTERS);
+    CHECK(dti_vk_allowed(device, DTI_K_GEMM, DTI_GEMM_32X32) == DTI_GEMM_IN_REGISTERS);
     rig.in->options.kernel_check = DT_KERNEL_CHECK_NEVER;
-    CHECK(dti_vk_allowed(device, DTI_K_GEMM, DTI_GEMM_64X64) == DTI_GEMM_64X64);
+    CHECK(dti_vk_allowed(device, DTI_K_GEMM, DTI_GEMM_32X32) == DTI_GEMM_32X32);
     size_t bytes;
     char *blob = qualify_export(&rig, &bytes);
     vulkan_rig_close(&rig);
