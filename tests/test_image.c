@@ -87,7 +87,7 @@ static int image_epilogues(const dt_program *p) {
         const dti_launch *l = &p->code->list.launches[i];
         bool may = l->kernel == DTI_K_GEMM || l->kernel == DTI_K_CONV ||
                    l->kernel == DTI_K_CONV_DX || l->kernel == DTI_K_NORM ||
-                   l->kernel == DTI_K_MAX_POOL_GRAD;
+                   l->kernel == DTI_K_NORM_GROUP || l->kernel == DTI_K_MAX_POOL_GRAD;
         count += may && l->spec[1] != DTI_EPILOGUE_NONE;
     }
     return count;
