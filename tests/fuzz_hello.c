@@ -117,12 +117,14 @@ static void fuzz_send_any(fuzz_input *in, fuzz_conn *c) {
 /* ---- events */
 
 /* Messages of who has no key: afterwards all is as it was. But for a connection that the core made
- * itself: where nobody with the key answers there is no run, so it may end. */
+ * itself: where nobody with the key answers there is no run, so it may end, by what it suspected
+ * if it did. */
 static void fuzz_event_stranger(fuzz_hello_world *hw, fuzz_input *in, uint32_t event,
                                 fuzz_conn *c) {
     dti_core *core = &hw->w.core;
     bool open = c->link->state == DTI_LINK_OPEN;
     fuzz_public before = fuzz_public_of(core);
+    const dt_result suspected = core->state == DTI_CORE_SUSPECT ? core->result : DT_OK;
     bool dialled = c->link->dialled;
     uint32_t some = fuzz_u8(in);
     if (open)
@@ -145,7 +147,8 @@ static void fuzz_event_stranger(fuzz_hello_world *hw, fuzz_input *in, uint32_t e
     before.open = after.open; /* others may have waited for the roster */
     FUZZ_CHECK(!memcmp(&before, &after, sizeof before) ||
                (dialled && after.state >= DTI_CORE_SUSPECT &&
-                (core->result == DT_ERROR_REFUSED || core->result == DT_ERROR_PEER_LOST)));
+                (core->result == DT_ERROR_REFUSED || core->result == DT_ERROR_PEER_LOST ||
+                 (suspected && core->result == suspected))));
 }
 
 static void fuzz_event(fuzz_hello_world *hw, fuzz_input *in, uint32_t event) {
