@@ -29,7 +29,7 @@ NAMES = {number: name for name, number in TYPES.items()}
 HEADER = struct.Struct("<4sBBHHHIQHHBBHQII")  # without the tag
 ALL_REDUCE = 4
 CORRUPT = 14  # a result
-CHUNK_BYTES, WINDOW, SILENCE = 262144, 4, 5.0  # the defaults
+CHUNK_BYTES, WINDOW, SILENCE = 262144, 0, 5.0  # the defaults; window 0: by what links cost
 EAGER_BYTES = 65536
 
 
