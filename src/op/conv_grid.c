@@ -42,9 +42,11 @@ static uint64_t dti_conv_groups(const dti_conv_made *made, uint32_t variant) {
 }
 
 static bool dti_conv_fits_device(uint32_t variant, const dti_grid_device *device) {
+    if (!variant) /* no tile, no shape */
+        return true;
     const dti_conv_shape s = dti_conv_shape_of(variant);
-    return !variant || (device->fast_shared && s.lanes <= device->invocations_max &&
-                        2 * s.bk * (s.bm + s.bn + 4) * DTI_WORD_BYTES <= device->shared_bytes);
+    return device->fast_shared && s.lanes <= device->invocations_max &&
+           2 * s.bk * (s.bm + s.bn + 4) * DTI_WORD_BYTES <= device->shared_bytes;
 }
 
 /* The one that does most for what is made, at a time: tiles hang over, and where there are few the
