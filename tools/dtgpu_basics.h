@@ -328,28 +328,39 @@ static dt_result check_portable(rig *r, const dti_vk_shader *s, dti_vk_finding *
     return result;
 }
 
+static void check_variant(rig *r, const dti_vk_shader *s) {
+    dti_vk_finding f = {0};
+    if (!dti_vk_fits(r->device, s->kernel, s->variant)) {
+        say("row\tchecks\t%s\t%u\t\t0\t0\tnot for this device: too large", s->name, s->variant);
+        return;
+    }
+    dt_result result = s->variant ? dti_vk_compare(r->device, s->kernel, s->variant, &f)
+                                  : check_portable(r, s, &f);
+    check_row(s, s->variant ? "the portable variant" : "the CPU", result, &f, &r->base);
+}
+
+/* The portable variants first, which every device uses. */
 static void section_checks(const char *id) {
     rig r;
     rig_open(&r, id);
     check(&r.base, dti_pool_create(&r.base, 1, NULL, &r.base.pool), "threads");
     say("table\tchecks\tKernels, each against another way to compute the same\tkernel\tvariant"
         "\tagainst\tlaunches\tms\tverdict");
-    for (size_t i = 0; i < DTI_COUNT(dti_vk_shaders) && has_time(1); i++) {
-        const dti_vk_shader *s = &dti_vk_shaders[i];
-        dti_vk_finding f = {0};
-        if (!dti_kernel_info_of(s->kernel)->trial)
-            continue;
-        if (!dti_vk_fits(r.device, s->kernel, s->variant)) {
-            say("row\tchecks\t%s\t%u\t\t0\t0\tnot for this device: too large", s->name, s->variant);
-            continue;
+    int without = 0, left_out = 0;
+    for (int fast = 0; fast < 2; fast++)
+        for (size_t i = 0; i < DTI_COUNT(dti_vk_shaders); i++) {
+            const dti_vk_shader *s = &dti_vk_shaders[i];
+            if ((s->variant > 0) != fast)
+                continue;
+            if (!dti_kernel_info_of(s->kernel)->trial)
+                without++;
+            else if (has_time(1))
+                check_variant(&r, s);
+            else
+                left_out++;
         }
-        dt_result result = s->variant ? dti_vk_compare(r.device, s->kernel, s->variant, &f)
-                                      : check_portable(&r, s, &f);
-        check_row(s, s->variant ? "the portable variant" : "the CPU", result, &f, &r.base);
-    }
-    int without = 0;
-    for (size_t i = 0; i < DTI_COUNT(dti_vk_shaders); i++)
-        without += !dti_kernel_info_of(dti_vk_shaders[i].kernel)->trial;
+    if (left_out)
+        say("note\t%d variants were left out: there was no time for them", left_out);
     say("note\t%d other kernels have one variant; the tests compare them with the CPU", without);
     dti_pool_destroy(&r.base, r.base.pool);
     rig_close(&r);

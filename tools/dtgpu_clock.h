@@ -209,7 +209,7 @@ static const dti_vk_shader *clock_shader(const span *s) {
     for (size_t i = 0; i < clocks.device->pipeline_count; i++) {
         const dti_vk_pipeline *p = &clocks.device->pipelines[i];
         if (p->handle == s->pipeline)
-            return dti_vk_shader_of(p->kernel, p->variant);
+            return dti_vk_shader_of(p->kernel, p->variant & ~DTI_VK_SLICED);
     }
     return NULL;
 }
