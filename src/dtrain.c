@@ -196,6 +196,7 @@ DTI_OPTIMIZE_END
 #include "backend/vulkan/shader.c"
 #include "backend/vulkan/load.c"
 #include "backend/vulkan/vk_memory.c"
+#include "backend/vulkan/tune.c"
 #include "backend/vulkan/qualify.c"
 #include "backend/vulkan/pipeline.c"
 #include "backend/vulkan/device.c"

@@ -900,6 +900,7 @@ static const dti_args_conv vulkan_convs[] = {
 static void vulkan_try_conv(vulkan_rig *rig) {
     if (rig->in->options.no_unified)
         return;
+    rig->in->options.kernel_check = DT_KERNEL_CHECK_NEVER; /* tiles are slower there */
     for (size_t i = 0; i < DTI_COUNT(vulkan_convs); i++) {
         vulkan_conv v = {.a = vulkan_convs[i]};
         vulkan_conv_make(&v);
@@ -1068,6 +1069,7 @@ static void vulkan_compare_others(vulkan_rig *rig) {
     dti_launch gemm = {.kernel = DTI_K_GEMM, .args_bytes = sizeof g, .items = 37 * 43};
     gemm.args.gemm = g;
     gemm.spec[1] = DTI_EPILOGUE_RELU_GRAD;
+    rig->in->options.kernel_check = DT_KERNEL_CHECK_NEVER;
     for (int kind = 0; kind < 2; kind++) {
         rig->device->info.kind = kind ? DT_DEVICE_DISCRETE : DT_DEVICE_SOFTWARE;
         vulkan_compare(rig, &gemm, (uint32_t[4]){37 * 12, 12 * 43, 37 * 43, 37 * 43}, 0);

@@ -172,8 +172,7 @@ static void gemm_check_sums(const gemm_run *r, const float *after) {
 static void gemm_try_case(vulkan_rig *rig, const gemm_case *c, uint32_t variant) {
     const dt_device_info *info = &rig->device->info;
     const dti_grid_device all = {.invocations_max = info->workgroup_invocations,
-                                 .shared_bytes = info->shared_bytes,
-                                 .fast_shared = true};
+                                 .shared_bytes = info->shared_bytes};
     if (!dti_gemm_fits(variant, &all))
         return;
     gemm_run r = {.c = c};

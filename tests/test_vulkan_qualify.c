@@ -45,6 +45,23 @@ static void qualify_break_gemm(dti_vk_device *device) {
     device->vk.CreateShaderModule = qualify_create;
 }
 
+/* A clock that says what a test wants. */
+static struct tune_clock {
+    double portable, first,
+        then; /* milliseconds of a launch; the variant's first, and those after */
+    int runs; /* of the variant */
+} tune_clock;
+
+static dt_result tune_time(dti_exec *exec, uint32_t variant, uint32_t segment, double *ms) {
+    (void)exec;
+    *ms = segment == DTI_VK_TUNE_ALL ? DTI_VK_TUNE_LAUNCHES : 1;
+    if (variant)
+        *ms *= tune_clock.runs++ ? tune_clock.then : tune_clock.first;
+    else
+        *ms *= tune_clock.portable;
+    return DT_OK;
+}
+
 /* On a driver that runs them, which all here do, every fast variant is right. */
 static void qualify_try_all(vulkan_rig *rig) {
     dti_vk_device *device = qualify_as_gpu(rig);
@@ -105,8 +122,10 @@ static void qualify_open_again(const void *blob, size_t bytes, dt_kernel_check c
                                dti_vk_verdict want) {
     vulkan_rig rig;
     const dti_vk_options options = {.cache = blob, .cache_bytes = bytes, .kernel_check = check};
-    if (vulkan_rig_open(&rig, 0, options))
-        CHECK(*qualify_verdict((dti_vk_device *)rig.device) == want);
+    if (vulkan_rig_open(&rig, 0, options)) {
+        const dti_vk_verdict is = *qualify_verdict((dti_vk_device *)rig.device);
+        test_check(is == want, __FILE__, __LINE__, "verdict %d, not %d", is, want);
+    }
     vulkan_rig_close(&rig);
 }
 
@@ -125,12 +144,14 @@ TEST(a_fast_variant_that_computes_wrong_values_is_struck_named_and_remembered) {
     }
     dti_vk_device *device = qualify_as_gpu(&rig);
     qualify_break_gemm(device);
-    qualify_try_launches(&rig);
+    device->time_run = tune_time;
+    tune_clock = (struct tune_clock){.portable = 1};
+    CHECK(dti_vk_allowed(device, DTI_K_GEMM, DTI_GEMM_32X32) == DTI_GEMM_IN_REGISTERS);
     CHECK(*qualify_verdict(device) == DTI_VK_STRUCK);
-    CHECK(rig.log.warnings == 1); /* once */
     CHECK_CONTAINS(rig.log.last, "gemm_tile");
     CHECK_CONTAINS(rig.log.last, "whole numbers");
-    CHECK(dti_vk_allowed(device, DTI_K_GEMM, DTI_GEMM_32X32) == DTI_GEMM_IN_REGISTERS);
+    qualify_try_launches(&rig);
+    CHECK(rig.log.warnings == 1); /* once */
     rig.in->options.kernel_check = DT_KERNEL_CHECK_NEVER;
     CHECK(dti_vk_allowed(device, DTI_K_GEMM, DTI_GEMM_32X32) == DTI_GEMM_32X32);
     size_t bytes;
@@ -140,6 +161,94 @@ TEST(a_fast_variant_that_computes_wrong_values_is_struck_named_and_remembered) {
     qualify_open_again(blob, bytes, DT_KERNEL_CHECK_ALWAYS, DTI_VK_UNCHECKED);
     blob[bytes - 1] ^= 1; /* of the verdict: a damaged one says nothing */
     qualify_open_again(blob, bytes, DT_KERNEL_CHECK_ONCE, DTI_VK_UNCHECKED);
+    free(blob);
+}
+
+/* ---- Right and slow -------------------------------------------------------------------------- */
+
+TEST(a_fast_variant_is_timed_by_a_launch_that_takes_it) {
+    const dti_grid_device gpu = {.invocations_max = 256, .shared_bytes = 32768};
+    const dti_grid_device software = {
+        .invocations_max = 256, .shared_bytes = 32768, .software = true};
+    int timed = 0;
+    for (size_t i = 0; i < DTI_COUNT(dti_vk_shaders); i++) {
+        const dti_vk_shader *s = &dti_vk_shaders[i];
+        dti_trial t;
+        if (!s->variant)
+            continue;
+        REQUIRE(dti_kernel_info_of(s->kernel)->sample);
+        if (!dti_kernel_info_of(s->kernel)->sample(s->variant, &t))
+            continue;
+        timed++;
+        test_check(dti_vk_grid_variant(&t.launch, &gpu) == s->variant, __FILE__, __LINE__,
+                   "%s %u: variant %u takes it", s->name, s->variant,
+                   dti_vk_grid_variant(&t.launch, &gpu));
+        CHECK(dti_vk_grid_variant(&t.launch, &software) == 0); /* without a question */
+    }
+    CHECK(timed == 10);
+}
+
+/* What the clock says is done: a little slower is slower, and a long one is not run twice. */
+TEST(the_faster_of_two_right_variants_is_found_by_the_clock) {
+    static const struct {
+        struct tune_clock clock;
+        bool slow;
+        int runs;
+    } cases[] = {{{1, 1.2, 0.9, 0}, false, 5},     {{1, 0.5, 1.1, 0}, true, 5},
+                 {{1, 1, 4.5, 0}, true, 2},        {{1, 21, 0, 0}, true, 1},
+                 {{30, 25, 99, 0}, false, 1},      {{5, 5, 4, 0}, false, 5},
+                 {{0.0005, 0, 0.001, 0}, false, 5}};
+    vulkan_rig rig;
+    if (!vulkan_rig_open(&rig, 0, (dti_vk_options){0})) {
+        vulkan_rig_close(&rig);
+        SKIP("no Vulkan driver");
+    }
+    dti_vk_device *device = qualify_as_gpu(&rig);
+    device->time_run = tune_time;
+    for (size_t i = 0; i < DTI_COUNT(cases); i++) {
+        double ms[2];
+        bool timed;
+        tune_clock = cases[i].clock;
+        CHECK(dti_vk_tune(device, DTI_K_GEMM, DTI_GEMM_NARROW, ms, &timed) == DT_OK && timed);
+        test_check(dti_vk_is_slow(ms) == cases[i].slow && tune_clock.runs == cases[i].runs,
+                   __FILE__, __LINE__, "case %zu: %g ms against %g, %d runs", i, ms[1], ms[0],
+                   tune_clock.runs);
+    }
+    vulkan_rig_close(&rig);
+}
+
+/* A part of the blob that says what was found, of another version or of another driver. */
+static void tune_try_others(char *blob, size_t bytes, size_t at, uint8_t flip) {
+    blob[at] ^= (char)flip;
+    qualify_open_again(blob, bytes, DT_KERNEL_CHECK_ONCE, DTI_VK_UNCHECKED);
+    blob[at] ^= (char)flip;
+}
+
+TEST(a_variant_that_is_right_and_slow_is_not_used_here_or_in_a_later_run) {
+    vulkan_rig rig;
+    if (!vulkan_rig_open(&rig, 0, (dti_vk_options){0})) {
+        vulkan_rig_close(&rig);
+        SKIP("no Vulkan driver");
+    }
+    dti_vk_device *device = qualify_as_gpu(&rig);
+    device->time_run = tune_time;
+    tune_clock = (struct tune_clock){.portable = 1, .first = 1, .then = 2};
+    CHECK(dti_vk_allowed(device, DTI_K_GEMM, DTI_GEMM_32X32) == DTI_GEMM_IN_REGISTERS);
+    CHECK(*qualify_verdict(device) == DTI_VK_SLOW);
+    const int runs = tune_clock.runs;
+    CHECK(dti_vk_allowed(device, DTI_K_GEMM, DTI_GEMM_32X32) == DTI_GEMM_IN_REGISTERS);
+    CHECK(tune_clock.runs == runs && runs > 0 && rig.log.warnings == 0);
+    size_t bytes;
+    char *blob = qualify_export(&rig, &bytes);
+    vulkan_rig_close(&rig);
+    const size_t part = bytes - sizeof(dti_vk_judged) - sizeof(dti_vk_cache_header);
+    const dti_vk_judged *judged = (const dti_vk_judged *)(blob + bytes) - 1;
+    CHECK(judged->verdict == DTI_VK_SLOW);
+    qualify_open_again(blob, bytes, DT_KERNEL_CHECK_ONCE, DTI_VK_SLOW);
+    qualify_open_again(blob, bytes, DT_KERNEL_CHECK_ALWAYS, DTI_VK_UNCHECKED);
+    tune_try_others(blob, bytes, part + 6, '2' ^ '1'); /* its version */
+    tune_try_others(blob, bytes, part + offsetof(dti_vk_cache_header, identity), 1);
+    tune_try_others(blob, bytes, bytes - sizeof *judged, 1); /* damaged */
     free(blob);
 }
 

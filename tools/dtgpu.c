@@ -42,7 +42,8 @@ static const struct section {
      "Small products of every layout and ragged sizes, of whole numbers, whose sums are exact in "
      "any "
      "order, and of floats; NaN lies around all operands. A fast variant must give the bits of the "
-     "portable one, which must give the CPU's. dtrain makes the same check before it uses one."},
+     "portable one, which must give the CPU's. dtrain makes the same check before it uses one, and "
+     "then times it."},
     {"tests", "5-tests", "dtrain's own tests of this backend",
      "Each op and its gradient beside a reference, memory, barriers, faults."},
     {"kernels", "6-kernels", "Kernels",

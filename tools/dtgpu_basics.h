@@ -339,6 +339,31 @@ static void check_variant(rig *r, const dti_vk_shader *s) {
     check_row(s, s->variant ? "the portable variant" : "the CPU", result, &f, &r->base);
 }
 
+static void choice_row(rig *r, const dti_vk_shader *s) {
+    double ms[2] = {0};
+    bool timed = false;
+    if (!s->variant || !dti_vk_fits(r->device, s->kernel, s->variant) || !has_time(1))
+        return;
+    dt_result result = dti_vk_tune(r->device, s->kernel, s->variant, ms, &timed);
+    if (result || timed)
+        say("row\tchoices\t%s\t%u\t%.4f\t%.4f\t%s", s->name, s->variant, ms[1], ms[0],
+            result               ? r->base.error
+            : dti_vk_is_slow(ms) ? "the portable variant"
+                                 : "this one");
+}
+
+/* As a program's first use of a variant decides. */
+static void check_choices(rig *r) {
+    if (is_software(r)) {
+        say("note\ta software device takes the portable variants, without a trial");
+        return;
+    }
+    say("table\tchoices\tWhat is used here for launches of the size that a fast variant is for"
+        "\tkernel\tvariant\tms\tportable, ms\tused");
+    for (size_t i = 0; i < DTI_COUNT(dti_vk_shaders); i++)
+        choice_row(r, &dti_vk_shaders[i]);
+}
+
 /* The portable variants first, which every device uses. */
 static void section_checks(const char *id) {
     rig r;
@@ -362,6 +387,7 @@ static void section_checks(const char *id) {
     if (left_out)
         say("note\t%d variants were left out: there was no time for them", left_out);
     say("note\t%d other kernels have one variant; the tests compare them with the CPU", without);
+    check_choices(&r);
     dti_pool_destroy(&r.base, r.base.pool);
     rig_close(&r);
 }

@@ -201,8 +201,7 @@ typedef struct launches_fact { /* of a launch */
 } launches_fact;
 
 /* A GPU with memory for its workgroups, and workgroups of 256. */
-static const dti_grid_device launches_gpu = {
-    .invocations_max = 256, .shared_bytes = 16384, .fast_shared = true};
+static const dti_grid_device launches_gpu = {.invocations_max = 256, .shared_bytes = 16384};
 
 static launches_fact launches_fact_of(const dti_code *code, const dti_launch *l,
                                       dti_vk_hazard *hazard) {

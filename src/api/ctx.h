@@ -3,10 +3,11 @@
 typedef struct dt_ctx dt_ctx;
 
 /* Vulkan: when a fast kernel is compared with the portable one. One that gives other bits, on a
- * driver with a fault, is not used, and the log says so. */
+ * driver with a fault, is not used, and neither is one that is slower on this device; the log says
+ * so. The bits of a program's results depend on neither. */
 typedef enum dt_kernel_check {
     DT_KERNEL_CHECK_ONCE,  /* at its first use, unless pipeline_cache has this driver's result */
-    DT_KERNEL_CHECK_NEVER, /* all are trusted */
+    DT_KERNEL_CHECK_NEVER, /* all are trusted, and taken for faster */
     DT_KERNEL_CHECK_ALWAYS /* at its first use, whatever pipeline_cache has */
 } dt_kernel_check;
 

@@ -45,7 +45,7 @@ static bool dti_conv_fits_device(uint32_t variant, const dti_grid_device *device
     if (!variant) /* no tile, no shape */
         return true;
     const dti_conv_shape s = dti_conv_shape_of(variant);
-    return device->fast_shared && s.lanes <= device->invocations_max &&
+    return !device->software && s.lanes <= device->invocations_max &&
            2 * s.bk * (s.bm + s.bn + 4) * DTI_WORD_BYTES <= device->shared_bytes;
 }
 
@@ -264,9 +264,30 @@ static bool dti_conv_dw_trial(uint32_t number, dti_trial *t) {
     return true;
 }
 
+/* Images of 16 x 16 and 3 x 3 weights, as many as the tile has; a part for each image, of which
+ * there are enough to fill a device. The fourth is never better than the third. */
+static bool dti_conv_dw_sample(uint32_t variant, dti_trial *t) {
+    enum { SIDE = 16 };
+    const dti_conv_shape s = dti_conv_shape_of(variant);
+    const uint32_t images = DTI_CONV_GROUPS * 64 / s.lanes, cells = images * SIDE * SIDE;
+    *t = (dti_trial){.launch = {.kernel = DTI_K_CONV_DW, .args_bytes = sizeof(dti_args_conv)}};
+    dti_args_conv *a = &t->launch.args.conv;
+    *a = (dti_args_conv){
+        .n = images, .splits = images, .cuts = 1, .groups = 1, .ci = s.bn / 9, .co = s.bm};
+    a->ih = a->iw = a->oh = a->ow = SIDE;
+    a->kh = a->kw = 3;
+    a->stride_h = a->stride_w = a->pad_h = a->pad_w = a->dil_h = a->dil_w = 1;
+    t->operand[0] = dti_conv_trial_image(0, cells * a->co);
+    t->operand[1] = dti_conv_trial_image(0, cells * a->ci);
+    t->launch.items = (uint64_t)images * a->co * a->ci * 9;
+    t->operand[2] = dti_conv_trial_image(0, (uint32_t)t->launch.items);
+    return variant != 4;
+}
+
 /* (y, x, partial w) */
 DTI_KERNEL(CONV_DW, conv_dw, "rrw", ITEM, .run = dti_cpu_conv_dw, .outer = dti_cpu_items_conv_dw,
            .grain = dti_cpu_grain_conv_dw, .scratch_bytes = dti_cpu_scratch_conv_dw,
            .local = {64, 64, 64, 128, 256, 256}, .variant = dti_conv_variant,
            .tile = dti_conv_dw_tile, .invocations = dti_conv_dw_invocations,
-           .effort = dti_conv_dw_effort, .trial = dti_conv_dw_trial, .fits = dti_conv_fits_device);
+           .effort = dti_conv_dw_effort, .trial = dti_conv_dw_trial, .sample = dti_conv_dw_sample,
+           .fits = dti_conv_fits_device);

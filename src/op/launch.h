@@ -71,9 +71,9 @@ typedef struct dti_view dti_view;
 typedef struct dti_grid_device {
     uint32_t invocations_max; /* of a workgroup */
     uint32_t shared_bytes;    /* likewise */
-    bool fast_shared;         /* shared memory is memory of its own */
     bool portable;            /* variant 0 alone */
-    bool software;            /* a processor, whose invocations are elements of vectors */
+    bool software;            /* a processor, whose invocations are elements of vectors, and whose
+                                 shared memory is memory like any other: tiles only add copies */
 } dti_grid_device;
 
 /* All that the layers above know of a kernel. Its row is a DTI_KERNEL beside the op that emits it;
@@ -111,6 +111,9 @@ typedef struct dti_kernel_info {
     /* Launches that compare its variants with the portable one (trial.h), by number: small, ragged,
      * every layout; false: there are no more. A variant of a kernel without any is not used. */
     bool (*trial)(uint32_t number, dti_trial *trial);
+    /* A launch that takes the variant, and fills a device where such launches do, to time it;
+     * false: no launch takes it. */
+    bool (*sample)(uint32_t variant, dti_trial *sample);
     /* On the CPU: computes items [begin, end) of the outer index space. scratch: this worker's,
      * 64-byte aligned, scratch_bytes() long. */
     void (*run)(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch);

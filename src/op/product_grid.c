@@ -44,7 +44,7 @@ static uint32_t dti_gemm_lanes(const dti_gemm_tile *t) {
 static bool dti_gemm_fits(uint32_t variant, const dti_grid_device *device) {
     const dti_gemm_tile *t = &dti_gemm_shapes[variant];
     return variant == DTI_GEMM_IN_REGISTERS ||
-           (device->fast_shared && dti_gemm_lanes(t) <= device->invocations_max &&
+           (!device->software && dti_gemm_lanes(t) <= device->invocations_max &&
             2 * t->bk * (t->bm + t->bn) * DTI_WORD_BYTES <= device->shared_bytes);
 }
 
@@ -179,6 +179,34 @@ static bool dti_gemm_trial(uint32_t number, dti_trial *t) {
     return true;
 }
 
+/* 128 tiles; narrow ones as a classifier's last product, in chunks or not. Rows of A by columns of
+ * B, as linear's forward. */
+static bool dti_gemm_sample(uint32_t variant, dti_trial *t) {
+    static const uint16_t sizes[DTI_GEMM_VARIANTS][4] = {
+        /* m, n, k, chunk */
+        [DTI_GEMM_32X32] = {256, 512, 128, 0},  [DTI_GEMM_32X64] = {512, 512, 128, 0},
+        [DTI_GEMM_64X64] = {1024, 512, 128, 0}, [DTI_GEMM_128X128] = {2048, 1024, 128, 0},
+        [DTI_GEMM_NARROW] = {1024, 16, 256, 0}, [DTI_GEMM_NARROW_LONG] = {64, 10, 1024, 64}};
+    const uint32_t m = sizes[variant][0], n = sizes[variant][1], k = sizes[variant][2];
+    *t = (dti_trial){.launch = {.kernel = DTI_K_GEMM, .args_bytes = sizeof(dti_args_gemm)}};
+    t->operand[0] = (dti_trial_operand){.rows = m, .cols = k, .pitch = k};
+    t->operand[1] = (dti_trial_operand){.rows = n, .cols = k, .pitch = k};
+    t->operand[2] = (dti_trial_operand){.rows = m, .cols = n, .pitch = n};
+    t->launch.items = (uint64_t)m * n;
+    t->launch.args.gemm = (dti_args_gemm){.m = m,
+                                          .n = n,
+                                          .k = k,
+                                          .a_row = k,
+                                          .a_col = 1,
+                                          .b_row = 1,
+                                          .b_col = k,
+                                          .c_row = n,
+                                          .batch0 = 1,
+                                          .batch1 = 1,
+                                          .chunk = sizes[variant][3]};
+    return m > 0;
+}
+
 /* spec0: 1 = bias; spec1: epilogue */
 DTI_KERNEL(GEMM, gemm, "rrwr", ITEM, .run = dti_cpu_gemm, .halves = true,
            .outer = dti_cpu_items_gemm, .grain = dti_cpu_grain_gemm,
@@ -186,4 +214,4 @@ DTI_KERNEL(GEMM, gemm, "rrwr", ITEM, .run = dti_cpu_gemm, .halves = true,
            .put_mask = dti_gemm_put_mask, .local = {64, 64, 128, 128, 256, 256, 256, 128, 128},
            .variant = dti_gemm_variant, .tile = dti_gemm_tile_spec,
            .invocations = dti_gemm_invocations, .effort = dti_gemm_effort, .trial = dti_gemm_trial,
-           .fits = dti_gemm_fits);
+           .sample = dti_gemm_sample, .fits = dti_gemm_fits);

@@ -424,6 +424,7 @@ static dt_result dti_vk_device_create(dti_vk_instance *in, int index, dti_vk_dev
     device->head.info = in->infos[index];
     device->instance = in;
     device->index = index;
+    device->time_run = dti_vk_time_run;
     device->physical = in->physical[index];
     device->family = dti_vk_family(in, index);
     device->host = in->options.host;

@@ -70,8 +70,14 @@ typedef struct dti_vk_pipeline {
 
 #define DTI_VK_VARIANTS_MAX 10 /* of one kernel */
 
-/* What the check of a variant on this device has said. */
-typedef enum dti_vk_verdict { DTI_VK_UNCHECKED, DTI_VK_GOOD, DTI_VK_STRUCK } dti_vk_verdict;
+/* What the check of a variant on this device has said; it is written to disk. */
+typedef enum dti_vk_verdict {
+    DTI_VK_UNCHECKED,
+    DTI_VK_GOOD,
+    DTI_VK_STRUCK, /* wrong */
+    DTI_VK_SLOW,   /* right, and slower than the portable one */
+    DTI_VK_VERDICTS
+} dti_vk_verdict;
 
 /* Who made a pipeline cache: a blob of anyone else is useless, and trusted by some drivers. */
 typedef struct dti_vk_identity {
@@ -118,6 +124,9 @@ struct dti_vk_device {
     /* While it is checked or measured: every launch of this kernel runs this variant. */
     bool forced;
     uint32_t forced_kernel, forced_variant;
+    /* Runs a segment of a program that is made for timing and says how long it took; tests put
+     * another in its place. */
+    dt_result (*time_run)(dti_exec *exec, uint32_t variant, uint32_t segment, double *ms);
 };
 
 /* ---- load.c */
@@ -178,7 +187,23 @@ static size_t dti_vk_cache_pack(const dti_vk_identity *identity, const void *dat
 
 static dti_grid_device dti_vk_grid_device(const dti_vk_device *device);
 
+/* ---- tune.c */
+static dt_result dti_vk_time_run(dti_exec *exec, uint32_t variant, uint32_t segment, double *ms);
+/* Milliseconds of a launch, by the portable variant and by this one; *timed: false where none takes
+ * it. */
+static dt_result dti_vk_tune(dti_vk_device *device, uint32_t kernel, uint32_t variant, double ms[2],
+                             bool *timed);
+/* Whether the second is worse. */
+static bool dti_vk_is_slow(const double ms[2]);
+
 /* ---- qualify.c */
+typedef struct dti_vk_forcing {
+    bool forced;
+    uint32_t kernel, variant;
+} dti_vk_forcing;
+static void dti_vk_force(dti_vk_device *device, uint32_t kernel, uint32_t variant,
+                         dti_vk_forcing *before);
+static void dti_vk_force_end(dti_vk_device *device, const dti_vk_forcing *before);
 /* How a variant compares with the portable one: of what is not `same`, the trial, the word of the
  * memory and its bits. */
 typedef struct dti_vk_finding {
@@ -192,7 +217,7 @@ typedef struct dti_vk_finding {
 /* The one check of a variant, for ./build.sh gpu too. An error: it could not be made. */
 static dt_result dti_vk_compare(dti_vk_device *device, uint32_t kernel, uint32_t variant,
                                 dti_vk_finding *finding);
-/* The variant, or the portable one where that one is struck. Checks what was not checked. */
+/* The variant, or the portable one where that one is struck or slow. Checks what was not yet. */
 static uint32_t dti_vk_allowed(dti_vk_device *device, uint32_t kernel, uint32_t variant);
 /* The device's verdicts, for a later run: to out (NULL: measures); returns the bytes. */
 static size_t dti_vk_verdicts_write(const dti_vk_device *device, void *out);

@@ -11,7 +11,10 @@
 /* ---- The cache blob -------------------------------------------------------------------------- */
 
 #define DTI_VK_CACHE_MAGIC 0x6331656863617674ull /* also refuses the other byte order */
-#define DTI_VK_VERDICTS_MAGIC 0x6331746369646576ull
+/* The digit in the middle is the version of what verdicts say: another when a verdict, or what is
+ * timed for it, gets another meaning. One of another version is passed over. */
+#define DTI_VK_VERDICTS_MAGIC 0x6332746369646576ull
+#define DTI_VK_VERDICTS_VERSION 0x00ff000000000000ull
 
 typedef struct dti_vk_cache_header {
     uint64_t magic, bytes;
@@ -19,6 +22,11 @@ typedef struct dti_vk_cache_header {
     uint32_t crc; /* CRC32C of what follows: the driver's bytes, or verdicts (qualify.c) */
 } dti_vk_cache_header;
 _Static_assert(sizeof(dti_vk_cache_header) == 48, "written to disk by applications");
+
+static bool dti_vk_is_part(uint64_t magic) {
+    return magic == DTI_VK_CACHE_MAGIC ||
+           (magic | DTI_VK_VERDICTS_VERSION) == (DTI_VK_VERDICTS_MAGIC | DTI_VK_VERDICTS_VERSION);
+}
 
 /* The identity is compared before the checksum: another driver's part is not worth reading. */
 static dti_vk_found dti_vk_part_find(uint64_t magic, const void *blob, size_t blob_bytes,
@@ -33,8 +41,7 @@ static dti_vk_found dti_vk_part_find(uint64_t magic, const void *blob, size_t bl
         memcpy(&header, at, sizeof header);
         left -= sizeof header;
         at += sizeof header;
-        if ((header.magic != DTI_VK_CACHE_MAGIC && header.magic != DTI_VK_VERDICTS_MAGIC) ||
-            header.bytes > left)
+        if (!dti_vk_is_part(header.magic) || header.bytes > left)
             return DTI_VK_DAMAGED;
         *data = at;
         *bytes = (size_t)header.bytes;
@@ -205,18 +212,9 @@ static void dti_vk_layouts_destroy(dti_vk_device *device) {
 
 /* ---- Pipelines ------------------------------------------------------------------------------- */
 
-/* Whether shared memory is memory of its own: not on a CPU, nor on the mobile GPUs that keep it in
- * the L1 cache (ARM, Imagination, Qualcomm), where tiles only add copies. */
-static bool dti_vk_has_fast_shared(const dti_vk_device *device) {
-    uint32_t vendor = device->head.info.vendor_id;
-    return device->head.info.kind != DT_DEVICE_SOFTWARE && vendor != 0x13b5 && vendor != 0x1010 &&
-           vendor != 0x5143;
-}
-
 static dti_grid_device dti_vk_grid_device(const dti_vk_device *device) {
     return (dti_grid_device){.invocations_max = device->head.info.workgroup_invocations,
                              .shared_bytes = device->head.info.shared_bytes,
-                             .fast_shared = dti_vk_has_fast_shared(device),
                              .portable = device->instance->options.no_fast,
                              .software = device->head.info.kind == DT_DEVICE_SOFTWARE};
 }

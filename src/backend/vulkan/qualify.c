@@ -2,22 +2,31 @@
  * (../trial.h) are run by it and by the portable variant, and must leave the same memory to the
  * last bit, with whole numbers and with floats: a program's bits do not hang on the variant. One
  * that does not, or that the driver cannot compile, is struck: the portable one runs in its place.
- * What was found is kept beside the pipeline cache, named by the modules' bytes. */
+ * So it does where it is faster (tune.c), which is asked of variants that are right. What was found
+ * is kept beside the pipeline cache, named by the modules' bytes. */
 
 #ifndef DT_NO_VULKAN
 
-static dt_result dti_vk_run_trials(dti_vk_device *device, const dti_trials *trials,
-                                   uint32_t variant, dti_trial_data data, uint32_t *memory) {
-    const uint32_t kernel = trials->launches[0].kernel;
-    const bool forced = device->forced;
-    const uint32_t before[2] = {device->forced_kernel, device->forced_variant};
+static void dti_vk_force(dti_vk_device *device, uint32_t kernel, uint32_t variant,
+                         dti_vk_forcing *before) {
+    *before = (dti_vk_forcing){device->forced, device->forced_kernel, device->forced_variant};
     device->forced = true;
     device->forced_kernel = kernel;
     device->forced_variant = variant;
+}
+
+static void dti_vk_force_end(dti_vk_device *device, const dti_vk_forcing *before) {
+    device->forced = before->forced;
+    device->forced_kernel = before->kernel;
+    device->forced_variant = before->variant;
+}
+
+static dt_result dti_vk_run_trials(dti_vk_device *device, const dti_trials *trials,
+                                   uint32_t variant, dti_trial_data data, uint32_t *memory) {
+    dti_vk_forcing before;
+    dti_vk_force(device, trials->launches[0].kernel, variant, &before);
     dt_result result = dti_trials_run(trials, &device->head, data, memory);
-    device->forced = forced;
-    device->forced_kernel = before[0];
-    device->forced_variant = before[1];
+    dti_vk_force_end(device, &before);
     return result;
 }
 
@@ -54,7 +63,7 @@ static dt_result dti_vk_compare_all(dti_vk_device *device, const dti_trials *tri
 static bool dti_vk_fits(const dti_vk_device *device, uint32_t kernel, uint32_t variant) {
     const dti_kernel_info *info = dti_kernel_info_of(kernel);
     dti_grid_device grid = dti_vk_grid_device(device);
-    grid.fast_shared = true;
+    grid.software = false;
     return !info->fits || info->fits(variant, &grid);
 }
 
@@ -100,14 +109,32 @@ static void dti_vk_strike(dti_vk_device *device, const dti_vk_shader *shader,
                 f->number, f->is, f->should);
 }
 
+/* Of a variant that is right. */
+static dt_result dti_vk_judge_speed(dti_vk_device *device, const dti_vk_shader *shader) {
+    double ms[2];
+    bool timed;
+    dt_result result = dti_vk_tune(device, shader->kernel, shader->variant, ms, &timed);
+    if (result)
+        return result;
+    const bool slow = dti_vk_is_slow(ms);
+    device->verdicts[shader->kernel][shader->variant] = slow ? DTI_VK_SLOW : DTI_VK_GOOD;
+    if (timed)
+        dti_log(device->head.base, DT_LOG_INFO,
+                "%s: the kernel %s, variant %u, takes %.4f ms where the portable one takes %.4f; "
+                "it is %s",
+                device->head.info.name, shader->name, shader->variant, ms[1], ms[0],
+                slow ? "not used" : "used");
+    return DT_OK;
+}
+
 /* For want of memory, and on a device that was lost, nothing is known of the variant. */
 static void dti_vk_judge(dti_vk_device *device, const dti_vk_shader *shader) {
     dti_vk_finding finding;
     dt_result result = dti_vk_compare(device, shader->kernel, shader->variant, &finding);
+    if (!result && finding.same && finding.launches)
+        result = dti_vk_judge_speed(device, shader);
     if (result == DT_ERROR_DEVICE || (!result && !finding.same))
         dti_vk_strike(device, shader, result ? NULL : &finding);
-    else if (!result && finding.launches)
-        device->verdicts[shader->kernel][shader->variant] = DTI_VK_GOOD;
 }
 
 static uint32_t dti_vk_allowed(dti_vk_device *device, uint32_t kernel, uint32_t variant) {
@@ -162,8 +189,8 @@ static void dti_vk_verdicts_read(dti_vk_device *device, const void *data, size_t
             dti_vk_judged judged;
             memcpy(&judged, (const char *)data + at, sizeof judged);
             if (judged.fast != mine.fast || judged.portable != mine.portable ||
-                judged.variant != mine.variant ||
-                (judged.verdict != DTI_VK_GOOD && judged.verdict != DTI_VK_STRUCK))
+                judged.variant != mine.variant || judged.verdict == DTI_VK_UNCHECKED ||
+                judged.verdict >= DTI_VK_VERDICTS)
                 continue;
             device->verdicts[shader->kernel][shader->variant] = (uint8_t)judged.verdict;
             if (judged.verdict == DTI_VK_STRUCK)
