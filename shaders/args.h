@@ -337,6 +337,7 @@
  * stored at once: weights (of CONV_DW: y) along the axis that is summed, and what is written. */
 #define DTI_CONV_LIES_A_FOURS 1u
 #define DTI_CONV_LIES_C_FOURS 2u
+#define DTI_CONV_ADJOINT 4u /* CONV_DX */
 
 /* AVG_POOL, spec0. PyTorch's count_include_pad: divide by the window's size cut to the padded plane
  * (rows up to ih + pad_h); EXCLUDE: by the elements of the plane in it. */

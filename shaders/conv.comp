@@ -14,25 +14,8 @@ layout(binding = 2) writeonly buffer buffer_y { float y[]; };
 layout(binding = 3) readonly buffer buffer_z { float z[]; };
 
 #define SOURCE x
+const bool ADJOINT = false;
 #include "lib/conv.glsl"
-
-void describe()
-{
-    source_channels = args.ci, source_h = args.ih, source_w = args.iw;
-    made_channels = args.co, made_h = args.oh, made_w = args.ow;
-    apart_h = 1u, apart_w = 1u;
-    pitch_h = args.stride_h, pitch_w = args.stride_w;
-    source_at = args.x_offset;
-    weight_at = args.w_offset;
-    weight_source = args.kh * args.kw;
-    weight_made = args.ci * weight_source;
-}
-
-void choose_taps()
-{
-    taps_h = dti_taps(0u, 1u, args.kh, int(args.dil_h), -int(args.pad_h));
-    taps_w = dti_taps(0u, 1u, args.kw, int(args.dil_w), -int(args.pad_w));
-}
 
 void write(uint at, float value)
 {

@@ -182,6 +182,48 @@ TEST(vulkan_gemm_variant_depends_on_shape_and_device) {
     CHECK(dti_vk_variant_of(&device, &many) == DTI_GEMM_IN_REGISTERS);
 }
 
+static uint32_t vulkan_conv_variant(dti_kernel_id kernel, uint32_t channels, uint32_t size,
+                                    uint32_t kernel_size, dt_device_kind kind) {
+    dti_vk_instance in = {0};
+    dti_vk_device device = {.instance = &in};
+    device.head.info.workgroup_invocations = 1024;
+    device.head.info.shared_bytes = 49152;
+    device.head.info.kind = kind;
+    const dti_args_conv shape = {.n = 64,
+                                 .groups = 1,
+                                 .ci = channels,
+                                 .co = channels,
+                                 .ih = size,
+                                 .iw = size,
+                                 .oh = size,
+                                 .ow = size,
+                                 .kh = kernel_size,
+                                 .kw = kernel_size,
+                                 .stride_h = 1,
+                                 .stride_w = 1,
+                                 .pad_h = kernel_size / 2,
+                                 .pad_w = kernel_size / 2,
+                                 .dil_h = 1,
+                                 .dil_w = 1,
+                                 .splits = 1,
+                                 .cuts = 1};
+    const dti_launch launch = {.kernel = (uint16_t)kernel, .args.conv = shape};
+    return dti_vk_variant_of(&device, &launch);
+}
+
+TEST(vulkan_convolution_takes_larger_tiles_where_they_fill_a_gpu_and_none_elsewhere) {
+    static const dti_kernel_id kernels[] = {DTI_K_CONV, DTI_K_CONV_DX};
+    for (size_t i = 0; i < DTI_COUNT(kernels); i++) {
+        const dti_kernel_id k = kernels[i];
+        CHECK(vulkan_conv_variant(k, 8, 32, 3, DT_DEVICE_DISCRETE) == 0);
+        CHECK(vulkan_conv_variant(k, 16, 32, 3, DT_DEVICE_DISCRETE) == 1);
+        CHECK(vulkan_conv_variant(k, 32, 32, 3, DT_DEVICE_DISCRETE) == 2);
+        CHECK(vulkan_conv_variant(k, 64, 8, 3, DT_DEVICE_DISCRETE) == 1); /* few positions */
+        CHECK(vulkan_conv_variant(k, 128, 32, 3, DT_DEVICE_DISCRETE) == 5);
+        CHECK(vulkan_conv_variant(k, 128, 32, 3, DT_DEVICE_SOFTWARE) == 0);
+    }
+}
+
 /* ---- On every driver ------------------------------------------------------------------------- */
 
 typedef struct vulkan_rig {
@@ -894,6 +936,7 @@ static const dti_args_conv vulkan_convs[] = {
     {2, 1, 2, 3, 5, 6, 0, 0, 1, 1, 4, 3, 0, 0, 1, 1, 2, 0, 0, 0, 0, 0},
     {1, 1, 8, 8, 8, 34, 0, 0, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0},
     {1, 1, 64, 70, 8, 9, 0, 0, 3, 3, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0},
+    {2, 2, 13, 14, 11, 14, 0, 0, 3, 3, 2, 3, 1, 4, 1, 2, 1, 0, 0, 0, 0, 0},
 };
 
 /* A software driver takes what is meant for GPUs only when it passes for one. */

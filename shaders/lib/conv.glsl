@@ -1,54 +1,29 @@
-/* The core of CONV and CONV_DX, which differ in their index arithmetic only: `describe` tells it,
- * and `choose_taps`. An invocation makes CHANNELS channels of 8 positions, which run on over rows
- * and images, and adds over source channel, tap row and tap column, in this order: a value per
- * position and a weight per channel for all their products. With SLIDE a tile stays in one row, and
- * the taps of a row, which lie side by side, share its loads: a software driver pays for loads. The
- * row of the kernel chooses both: see dti_conv_tile in conv_cpu.c.
- *
- * Made positions are `apart` from each other, in apart_h * apart_w classes with taps of their own
- * (CONV: 1). Along an axis the taps that count are first, first + step, ...; the position i reads
- * with tap k the source at origin + i * pitch + k * delta. */
+/* The core of CONV and CONV_DX (lib/conv_sides.glsl). An invocation makes CHANNELS channels of 8
+ * positions, which run on over rows and images, and adds over source channel, tap row and tap column,
+ * in this order: a value per position and a weight per channel for all their products. With SLIDE a
+ * tile stays in one row, and the taps of a row, which lie side by side, share its loads: a software
+ * driver pays for loads. The row of the kernel chooses both: see dti_conv_tile in conv_grid.c. */
 layout(constant_id = 3) const uint spec2 = 0u;
 layout(constant_id = 4) const uint spec3 = 0u;
 
 const uint SLIDE = spec2; /* 0, or all taps of a row, where pitch_w is 1 and delta 1 or -1 */
 const uint CHANNELS = spec3 == 0u ? 8u : spec3;
 const uint CHANNELS_MAX = 8u, SLIDE_MAX = 5u, WIDTH = 8u, SPAN = WIDTH + SLIDE_MAX - 1u;
-const uint NOWHERE = 0xffffffffu;
 
-struct dti_taps {
-    uint first, step, count;
-    int delta, origin;
-};
+#include "conv_sides.glsl"
 
-uint source_channels, source_h, source_w; /* channels: of a group */
-uint made_channels, made_h, made_w;
-uint apart_h, apart_w, pitch_h, pitch_w;
-uint source_at, weight_at;          /* of the images and of the weights */
-uint weight_made, weight_source;    /* strides of the channels */
-uint class_h, class_w;              /* of this invocation, as what follows */
-dti_taps taps_h, taps_w;
-uint group, channel, position;      /* the first */
-uint rows, cols;                    /* positions of a class in an image */
-uint plane[WIDTH];              /* the first source channel of a position's image */
-uint made[WIDTH];               /* where a position's first channel of the group goes */
+uint channel, position;             /* the first of this invocation */
+uint plane[WIDTH];                  /* the first source channel of a position's image */
+uint made[WIDTH];                   /* where a position's first channel of the group goes */
 int origin_h[WIDTH], origin_w[WIDTH];
 float acc[CHANNELS_MAX][WIDTH];
 
-void describe();
-void choose_taps();
 void write(uint at, float value);
 
-/* Image, row and column of position j. Beyond the end: not stored, and read as another. */
-uvec3 place_of(uint j)
-{
-    uint e = position + j, rest = e / cols, b = rest / rows;
-    return uvec3(b, rest - b * rows, e - rest * cols);
-}
-
+/* Beyond the end: not stored, and read as another. */
 void place()
 {
-    uvec3 at = place_of(0u);
+    uvec3 at = position_of(position);
     [[unroll]] for (uint j = 0u; j < WIDTH; j++) {
         uint row = at.y * apart_h + class_h, col = at.z * apart_w + class_w;
         uint image = min(at.x, args.n - 1u) * args.groups + group;
@@ -57,14 +32,14 @@ void place()
         made[j] = inside ? (image * made_channels * made_h + row) * made_w + col : NOWHERE;
         origin_h[j] = taps_h.origin + int(at.y * pitch_h);
         origin_w[j] = taps_w.origin + int(at.z * pitch_w);
-        at = SLIDE != 0u ? at + uvec3(0u, 0u, 1u) : place_of(j + 1u);
+        at = SLIDE != 0u ? at + uvec3(0u, 0u, 1u) : position_of(position + j + 1u);
     }
 }
 
 uint weight_of(uint source, uint r, uint s)
 {
     uint tap = (taps_h.first + r * taps_h.step) * args.kw + taps_w.first + s * taps_w.step;
-    return weight_at + group * args.ci * args.co * args.kh * args.kw + source * weight_source + tap;
+    return args.w_offset + group * args.ci * args.co * args.kh * args.kw + source * weight_source + tap;
 }
 
 void add_weighted(uint weight, float v[WIDTH])
@@ -96,11 +71,11 @@ void add_tap(uint source, uint r, uint s)
     add_weighted(weight_of(source, r, s), v);
 }
 
-/* All taps of a row. They may go backwards: the window's first column is then the last tap's. */
+/* All taps of a row. The adjoint's go backwards: the window's first column is then the last tap's. */
 void add_row(uint source, uint r)
 {
     uint row = uint(origin_h[0] + int(r) * taps_h.delta);
-    int begin = origin_w[0] + min(int(SLIDE - 1u) * taps_w.delta, 0);
+    int begin = origin_w[0] - (ADJOINT ? int(SLIDE - 1u) : 0);
     uint from = plane[0] + source * source_h * source_w;
     float v[SPAN], shifted[WIDTH];
     [[unroll]] for (uint j = 0u; j < SPAN; j++) {
@@ -110,8 +85,9 @@ void add_row(uint source, uint r)
     }
     [[unroll]] for (uint s = 0u; s < SLIDE_MAX; s++) {
         if (s < SLIDE) {
-            [[unroll]] for (uint j = 0u; j < WIDTH; j++) shifted[j] = v[j + s];
-            add_weighted(weight_of(source, r, taps_w.delta < 0 ? SLIDE - 1u - s : s), shifted);
+            uint first = ADJOINT ? SLIDE - 1u - s : s;
+            [[unroll]] for (uint j = 0u; j < WIDTH; j++) shifted[j] = v[first + j];
+            add_weighted(weight_of(source, r, s), shifted);
         }
     }
 }
@@ -136,17 +112,6 @@ void multiply()
     }
 }
 
-/* z: the bias by channel of the image, or the mask, laid out as the image. */
-float finished(float value, uint c, uint to)
-{
-    const bool masked = spec1 == DTI_EPILOGUE_RELU_GRAD, relu = spec1 == DTI_EPILOGUE_RELU;
-    float other = 0.0;
-    if (masked || spec0 != 0u)
-        other = z[args.z_offset + (masked ? to : c)];
-    float sum = masked ? value : value + other;
-    return (masked && !(other > 0.0)) || (relu && sum < 0.0) ? 0.0 : sum;
-}
-
 void store()
 {
     [[unroll]] for (uint i = 0u; i < CHANNELS_MAX; i++) {
@@ -154,7 +119,7 @@ void store()
             uint c = group * made_channels + channel + i, on = (channel + i) * made_h * made_w;
             [[unroll]] for (uint j = 0u; j < WIDTH; j++) {
                 if (made[j] != NOWHERE)
-                    write(made[j] + on, finished(acc[i][j], c, made[j] + on));
+                    write(made[j] + on, finished_at(acc[i][j], c, made[j] + on));
             }
         }
     }
@@ -162,9 +127,7 @@ void store()
 
 void main()
 {
-    describe();
-    rows = (made_h + apart_h - 1u) / apart_h;
-    cols = (made_w + apart_w - 1u) / apart_w;
+    describe_sides();
     if (SLIDE != 0u)
         cols = (cols + WIDTH - 1u) / WIDTH * WIDTH;
     uint tiles_m = (made_channels + CHANNELS - 1u) / CHANNELS;
@@ -172,13 +135,10 @@ void main()
     uint tile = dti_tile(tiles_m * tiles_n * args.groups * apart_h * apart_w, 1u);
     if (tile == DTI_NO_TILE)
         return;
-    uint rest = tile / tiles_n, both = rest / tiles_m, kind = both / args.groups;
+    uint rest = tile / tiles_n, kind = rest / tiles_m;
     position = (tile - rest * tiles_n) * WIDTH;
-    channel = (rest - both * tiles_m) * CHANNELS;
-    group = both - kind * args.groups;
-    class_h = kind / apart_w;
-    class_w = kind - class_h * apart_w;
-    choose_taps();
+    channel = (rest - kind * tiles_m) * CHANNELS;
+    choose_taps(kind);
     place();
     multiply();
     store();

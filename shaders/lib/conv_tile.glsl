@@ -3,7 +3,7 @@
  * image and exists in the tile alone. k has three digits, the last runs fastest. What k and n add to
  * the place in the image, to its row and to its column is summed; so a column is placed once, and k
  * is placed once a step, by an invocation each, in a table of the workgroup: two steps ahead.
- * Outside of the image, and beyond the last k, B is 0. spec3: DTI_CONV_LIES_*. */
+ * Outside of the image, and beyond the last k, B is 0. spec3: DTI_CONV_LIES_*, DTI_CONV_ADJOINT. */
 layout(constant_id = 3) const uint spec2 = 0x21084040u;
 layout(constant_id = 4) const uint spec3 = 0u;
 
@@ -34,6 +34,7 @@ conv_product product;
 
 conv_place place_of(uint n);
 uint made_at(uint n);
+bool is_made(uint at);
 float finished(float value, uint m, uint to);
 void write(uint to, float value);
 void write_four(uint to, vec4 value);
@@ -156,7 +157,7 @@ void store_four(vec4 sum, uint m, uint n, uint at[4])
     }
     [[unroll]] for (uint j = 0u; j < 4u; j++) {
         uint to = at[j] + m * product.c_m;
-        if (n + j < product.n)
+        if (n + j < product.n && is_made(at[j]))
             write(to, finished(sum[j], m, to));
     }
 }

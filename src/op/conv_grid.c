@@ -25,15 +25,25 @@ static dti_conv_shape dti_conv_shape_of(uint32_t variant) {
     return s;
 }
 
-/* What a launch makes: `outer` matrices of m channels and n positions, or weights. */
+/* What a launch makes: `outer` matrices of m channels and n positions, or weights, each a sum of k
+ * products. */
 typedef struct dti_conv_made {
-    uint64_t m, n, outer;
+    uint64_t m, n, k, outer;
 } dti_conv_made;
 
 static dti_conv_made dti_conv_made_of(const dti_launch *l) {
     const dti_args_conv *a = &l->args.conv;
-    return (dti_conv_made){a->co, (uint64_t)a->ci * a->kh * a->kw,
-                           (uint64_t)a->groups * a->splits * a->cuts};
+    const uint64_t taps = (uint64_t)a->kh * a->kw, area = (uint64_t)a->oh * a->ow;
+    const uint64_t classes = (uint64_t)a->stride_h * a->stride_w;
+    if (l->kernel == DTI_K_CONV)
+        return (dti_conv_made){a->co, a->n * area, a->ci * taps, a->groups};
+    if (l->kernel == DTI_K_CONV_DX) /* positions that lie a stride apart are a matrix */
+        return (dti_conv_made){
+            a->ci, a->n * dti_ceil_div(a->ih, a->stride_h) * dti_ceil_div(a->iw, a->stride_w),
+            dti_ceil_div(a->co * taps, classes), a->groups * classes};
+    const uint64_t parts = (uint64_t)a->splits * a->cuts;
+    return (dti_conv_made){a->co, a->ci * taps, dti_ceil_div(a->n * area, parts),
+                           a->groups * parts};
 }
 
 static uint64_t dti_conv_groups(const dti_conv_made *made, uint32_t variant) {
@@ -50,15 +60,17 @@ static bool dti_conv_fits_device(uint32_t variant, const dti_grid_device *device
 }
 
 /* The one that does most for what is made, at a time: tiles hang over, and where there are few the
- * device is not full. With few channels registers do as well. */
+ * device is not full. With few channels registers do as well: those of images share more loads. */
 static uint32_t dti_conv_variant(const dti_launch *l, const dti_grid_device *device) {
     const dti_conv_made made = dti_conv_made_of(l);
     double best = 0;
     uint32_t found = 0;
-    for (uint32_t v = 1; v < DTI_CONV_VARIANTS && made.m >= 8; v++) {
+    const uint32_t least = l->kernel == DTI_K_CONV_DW ? 8 : 12;
+    for (uint32_t v = 1; v < DTI_CONV_VARIANTS && made.m >= least; v++) {
         const dti_conv_shape s = dti_conv_shape_of(v);
         const double groups = (double)dti_conv_groups(&made, v);
-        const double used = (double)(made.m * made.n * made.outer) / (groups * s.bm * s.bn);
+        const double used = (double)(made.m * made.n * made.outer) / (groups * s.bm * s.bn) *
+                            (double)made.k / (double)(dti_ceil_div(made.k, s.bk) * s.bk);
         const double full = DTI_MIN(1, groups * s.lanes / (DTI_CONV_GROUPS * 64.0));
         if (dti_conv_fits_device(v, device) && used * full * dti_conv_shares[v] > best) {
             best = used * full * dti_conv_shares[v];
@@ -79,6 +91,19 @@ static void dti_conv_dw_lies(const dti_launch *l, uint32_t variant, uint32_t spe
     spec[2] = dti_conv_shapes[variant];
     spec[3] = dti_conv_dw_by_fours(a) ? DTI_CONV_LIES_A_FOURS : 0;
     if (((a->w_offset | a->ci * a->kh * a->kw) & 3) == 0)
+        spec[3] |= DTI_CONV_LIES_C_FOURS;
+}
+
+/* The adjoint's weights never lie by fours along its sum; what it makes does without strides. */
+static void dti_conv_lies(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
+    const dti_args_conv *a = &l->args.conv;
+    const bool adjoint = l->kernel == DTI_K_CONV_DX;
+    const uint32_t made = adjoint ? a->x_offset | a->ih * a->iw : a->y_offset | a->oh * a->ow;
+    spec[2] = dti_conv_shapes[variant];
+    spec[3] = adjoint ? DTI_CONV_ADJOINT : 0;
+    if (!adjoint && ((a->w_offset | a->ci * a->kh * a->kw) & 3) == 0)
+        spec[3] |= DTI_CONV_LIES_A_FOURS;
+    if ((made & 3) == 0 && (!adjoint || (a->stride_h == 1 && a->stride_w == 1)))
         spec[3] |= DTI_CONV_LIES_C_FOURS;
 }
 
@@ -103,28 +128,38 @@ static uint64_t dti_conv_tiles(const dti_args_conv *a, uint32_t made, uint64_t r
     return dti_ceil_div(made, spec[3]) * dti_ceil_div(a->n * rows * cols, 8) * a->groups;
 }
 
+static uint64_t dti_conv_tiled_invocations(const dti_launch *l, uint32_t variant) {
+    const dti_conv_made made = dti_conv_made_of(l);
+    return dti_conv_groups(&made, variant) * dti_conv_shape_of(variant).lanes;
+}
+
 static void dti_conv_forward_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
-    (void)variant;
-    dti_conv_tile(&l->args.conv, l->args.conv.co, l->args.conv.ow, spec);
+    if (variant)
+        dti_conv_lies(l, variant, spec);
+    else
+        dti_conv_tile(&l->args.conv, l->args.conv.co, l->args.conv.ow, spec);
 }
 
 static uint64_t dti_conv_forward_invocations(const dti_launch *l, uint32_t variant,
                                              const uint32_t spec[4]) {
     const dti_args_conv *a = &l->args.conv;
-    (void)variant;
-    return dti_conv_tiles(a, a->co, a->oh, a->ow, spec);
+    return variant ? dti_conv_tiled_invocations(l, variant)
+                   : dti_conv_tiles(a, a->co, a->oh, a->ow, spec);
 }
 
 static void dti_conv_dx_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
-    (void)variant;
-    dti_conv_tile(&l->args.conv, l->args.conv.ci, l->args.conv.iw, spec);
+    if (variant)
+        dti_conv_lies(l, variant, spec);
+    else
+        dti_conv_tile(&l->args.conv, l->args.conv.ci, l->args.conv.iw, spec);
 }
 
 /* Positions that lie a stride apart make a plane of their own. */
 static uint64_t dti_conv_dx_invocations(const dti_launch *l, uint32_t variant,
                                         const uint32_t spec[4]) {
     const dti_args_conv *a = &l->args.conv;
-    (void)variant;
+    if (variant)
+        return dti_conv_tiled_invocations(l, variant);
     return dti_conv_tiles(a, a->ci, dti_ceil_div(a->ih, a->stride_h),
                           dti_ceil_div(a->iw, a->stride_w), spec) *
            a->stride_h * a->stride_w;
@@ -135,11 +170,6 @@ static void dti_conv_dw_tile(const dti_launch *l, uint32_t variant, uint32_t spe
     spec[3] = l->args.conv.co < 8 ? l->args.conv.co : 8;
     if (variant)
         dti_conv_dw_lies(l, variant, spec);
-}
-
-static uint64_t dti_conv_tiled_invocations(const dti_launch *l, uint32_t variant) {
-    const dti_conv_made made = dti_conv_made_of(l);
-    return dti_conv_groups(&made, variant) * dti_conv_shape_of(variant).lanes;
 }
 
 static uint64_t dti_conv_dw_invocations(const dti_launch *l, uint32_t variant,
@@ -167,33 +197,21 @@ static void dti_conv_dx_put_mask(dti_launch *l, uint32_t shift) {
 static dti_effort dti_conv_forward_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_conv *a = &l->args.conv;
     uint32_t spec[4];
-    (void)variant, (void)local;
+    (void)local;
     dti_conv_forward_tile(l, variant, spec);
-    return (dti_effort){(uint64_t)a->ci * a->kh * (spec[2] ? 1 : a->kw), dti_conv_flops(a)};
+    const bool by_rows = !variant && spec[2];
+    return (dti_effort){(uint64_t)a->ci * a->kh * (by_rows ? 1 : a->kw), dti_conv_flops(a)};
 }
-
-/* (x, w, y, bias); spec0: 1 = bias; spec1 */
-DTI_KERNEL(CONV, conv, "rrwr", ITEM, .run = dti_cpu_conv, .outer = dti_cpu_items_conv,
-           .grain = dti_cpu_grain_conv, .scratch_bytes = dti_cpu_scratch_conv,
-           .takes = dti_product_takes, .put_mask = dti_conv_put_mask, .local = {64},
-           .tile = dti_conv_forward_tile, .invocations = dti_conv_forward_invocations,
-           .effort = dti_conv_forward_effort);
 
 static dti_effort dti_conv_dx_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_conv *a = &l->args.conv;
     const uint64_t rows = dti_ceil_div(a->kh, a->stride_h), cols = dti_ceil_div(a->kw, a->stride_w);
     uint32_t spec[4];
-    (void)variant, (void)local;
+    (void)local;
     dti_conv_dx_tile(l, variant, spec);
-    return (dti_effort){a->co * rows * (spec[2] ? 1 : cols), dti_conv_flops(a)};
+    const bool by_rows = !variant && spec[2];
+    return (dti_effort){a->co * rows * (by_rows ? 1 : cols), dti_conv_flops(a)};
 }
-
-/* (y, w, x, bias or mask); spec0, spec1 */
-DTI_KERNEL(CONV_DX, conv_dx, "rrwr", ITEM, .run = dti_cpu_conv, .outer = dti_cpu_items_conv,
-           .grain = dti_cpu_grain_conv, .scratch_bytes = dti_cpu_scratch_conv,
-           .takes = dti_product_takes, .put_mask = dti_conv_dx_put_mask, .local = {64},
-           .tile = dti_conv_dx_tile, .invocations = dti_conv_dx_invocations,
-           .effort = dti_conv_dx_effort);
 
 /* Positions of a part. */
 static dti_effort dti_conv_dw_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
@@ -221,8 +239,8 @@ static bool dti_conv_trial_args(uint32_t number, dti_args_conv *a) {
         {2, 1, 16, 70, 8, 8, 1, 1, 1, 1, 0, 0, 1, 1},
         {1, 2, 8, 33, 10, 17, 5, 4, 3, 2, 2, 4, 1, 1},
         {2, 3, 3, 9, 14, 15, 3, 2, 1, 1, 2, 0, 2, 3},
-        {3, 1, 6, 16, 1, 40, 1, 5, 1, 1, 0, 2, 1, 1},
-        {4, 1, 2, 8, 5, 6, 1, 1, 4, 3, 0, 0, 1, 1}};
+        {4, 1, 2, 8, 5, 6, 1, 1, 4, 3, 0, 0, 1, 1},
+        {3, 1, 6, 16, 1, 40, 1, 5, 1, 1, 0, 2, 1, 1}};
     if (number >= DTI_COUNT(sizes))
         return false;
     const uint8_t *s = sizes[number];
@@ -245,6 +263,51 @@ static bool dti_conv_trial_args(uint32_t number, dti_args_conv *a) {
     a->oh = (a->ih + 2 * a->pad_h - a->dil_h * (a->kh - 1) - 1) / a->stride_h + 1;
     a->ow = (a->iw + 2 * a->pad_w - a->dil_w * (a->kw - 1) - 1) / a->stride_w + 1;
     return true;
+}
+
+/* Without an epilogue, with bias and ReLU, or with a mask, which lies as what is written. Each that
+ * meets other alignments is a pipeline more. */
+static void dti_conv_trial_epilogue(uint32_t number, uint32_t channels, dti_trial *t) {
+    const bool masked = number == 4, relu = number == 2 || number == 3 || number == 5;
+    t->launch.spec[0] = relu; /* a bias */
+    t->launch.spec[1] = masked ? DTI_EPILOGUE_RELU_GRAD
+                        : relu ? DTI_EPILOGUE_RELU
+                               : DTI_EPILOGUE_NONE;
+    if (masked)
+        t->operand[3] = t->operand[2];
+    else if (relu)
+        t->operand[3] = dti_conv_trial_image(number, channels);
+    t->launch.args.conv.z_offset = t->operand[3].front;
+}
+
+static bool dti_conv_image_trial(uint32_t number, dti_kernel_id kernel, dti_trial *t) {
+    *t = (dti_trial){.launch = {.kernel = kernel, .args_bytes = sizeof(dti_args_conv)}};
+    dti_args_conv *a = &t->launch.args.conv;
+    if (number == 6 || !dti_conv_trial_args(number, a)) /* what is cut one by one is CONV_DW's */
+        return false;
+    const bool forward = kernel == DTI_K_CONV;
+    if (!forward) { /* many channels are those that are made */
+        const uint32_t ci = a->ci;
+        a->ci = a->co;
+        a->co = ci;
+    }
+    const uint32_t in = a->groups * a->ci, out = a->groups * a->co;
+    const uint32_t x = a->n * in * a->ih * a->iw, y = a->n * out * a->oh * a->ow;
+    t->operand[0] = dti_conv_trial_image(number, forward ? x : y);
+    t->operand[1] = dti_conv_trial_image(number, out * a->ci * a->kh * a->kw);
+    t->operand[2] = dti_conv_trial_image(number, forward ? y : x);
+    a->x_offset = a->y_offset = a->w_offset = t->operand[0].front;
+    dti_conv_trial_epilogue(number, forward ? out : in, t);
+    t->launch.items = forward ? y : x;
+    return true;
+}
+
+static bool dti_conv_forward_trial(uint32_t number, dti_trial *t) {
+    return dti_conv_image_trial(number, DTI_K_CONV, t);
+}
+
+static bool dti_conv_dx_trial(uint32_t number, dti_trial *t) {
+    return dti_conv_image_trial(number, DTI_K_CONV_DX, t);
 }
 
 static bool dti_conv_dw_trial(uint32_t number, dti_trial *t) {
@@ -283,6 +346,53 @@ static bool dti_conv_dw_sample(uint32_t variant, dti_trial *t) {
     t->operand[2] = dti_conv_trial_image(0, (uint32_t)t->launch.items);
     return variant != 4;
 }
+
+/* Likewise as many channels as the tile has, of 32. */
+static bool dti_conv_image_sample(uint32_t variant, dti_kernel_id kernel, dti_trial *t) {
+    enum { SIDE = 16, SOURCE = 32 };
+    const dti_conv_shape s = dti_conv_shape_of(variant);
+    const bool forward = kernel == DTI_K_CONV;
+    const uint32_t cells = s.bn * (DTI_CONV_GROUPS * 64 / s.lanes);
+    *t = (dti_trial){.launch = {.kernel = kernel, .args_bytes = sizeof(dti_args_conv)}};
+    dti_args_conv *a = &t->launch.args.conv;
+    *a = (dti_args_conv){.n = cells / (SIDE * SIDE), .splits = 1, .cuts = 1, .groups = 1};
+    a->ci = forward ? SOURCE : s.bm;
+    a->co = forward ? s.bm : SOURCE;
+    a->ih = a->iw = a->oh = a->ow = SIDE;
+    a->kh = a->kw = 3;
+    a->stride_h = a->stride_w = a->pad_h = a->pad_w = a->dil_h = a->dil_w = 1;
+    t->operand[0] = dti_conv_trial_image(0, cells * SOURCE);
+    t->operand[1] = dti_conv_trial_image(0, a->co * a->ci * 9);
+    t->operand[2] = dti_conv_trial_image(0, cells * s.bm);
+    t->launch.items = (uint64_t)cells * s.bm;
+    return variant != 4;
+}
+
+static bool dti_conv_forward_sample(uint32_t variant, dti_trial *t) {
+    return dti_conv_image_sample(variant, DTI_K_CONV, t);
+}
+
+static bool dti_conv_dx_sample(uint32_t variant, dti_trial *t) {
+    return dti_conv_image_sample(variant, DTI_K_CONV_DX, t);
+}
+
+/* (x, w, y, bias); spec0: 1 = bias; spec1 */
+DTI_KERNEL(CONV, conv, "rrwr", ITEM, .run = dti_cpu_conv, .outer = dti_cpu_items_conv,
+           .grain = dti_cpu_grain_conv, .scratch_bytes = dti_cpu_scratch_conv,
+           .takes = dti_product_takes, .put_mask = dti_conv_put_mask,
+           .local = {64, 64, 64, 128, 256, 256}, .variant = dti_conv_variant,
+           .tile = dti_conv_forward_tile, .invocations = dti_conv_forward_invocations,
+           .effort = dti_conv_forward_effort, .trial = dti_conv_forward_trial,
+           .sample = dti_conv_forward_sample, .fits = dti_conv_fits_device);
+
+/* (y, w, x, bias or mask); spec0, spec1 */
+DTI_KERNEL(CONV_DX, conv_dx, "rrwr", ITEM, .run = dti_cpu_conv, .outer = dti_cpu_items_conv,
+           .grain = dti_cpu_grain_conv, .scratch_bytes = dti_cpu_scratch_conv,
+           .takes = dti_product_takes, .put_mask = dti_conv_dx_put_mask,
+           .local = {64, 64, 64, 128, 256, 256}, .variant = dti_conv_variant,
+           .tile = dti_conv_dx_tile, .invocations = dti_conv_dx_invocations,
+           .effort = dti_conv_dx_effort, .trial = dti_conv_dx_trial, .sample = dti_conv_dx_sample,
+           .fits = dti_conv_fits_device);
 
 /* (y, x, partial w) */
 DTI_KERNEL(CONV_DW, conv_dw, "rrw", ITEM, .run = dti_cpu_conv_dw, .outer = dti_cpu_items_conv_dw,
