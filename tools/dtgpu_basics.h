@@ -288,6 +288,14 @@ static void section_latency(const char *id) {
 
 /* ---- checks */
 
+/* A module may be a variant of several kernels. */
+static const char *check_name(const dti_vk_shader *s) {
+    static char text[64];
+    const char *kernel = dti_kernel_info_of(s->kernel)->name;
+    snprintf(text, sizeof text, s->variant ? "%s by %s" : "%s", kernel, s->name);
+    return text;
+}
+
 static void check_row(const dti_vk_shader *s, const char *against, dt_result result,
                       const dti_vk_finding *f, const dti_base *base) {
     const char *verdict = result ? base->error : !f->launches ? "has no check" : "the same bits";
@@ -298,10 +306,10 @@ static void check_row(const dti_vk_shader *s, const char *against, dt_result res
                  f->should);
         verdict = text;
     }
-    say("row\tchecks\t%s\t%u\t%s\t%u\t%.1f\t%s", s->name, s->variant, against, f->launches, f->ms,
-        verdict);
+    say("row\tchecks\t%s\t%u\t%s\t%u\t%.1f\t%s", check_name(s), s->variant, against, f->launches,
+        f->ms, verdict);
     if (result || !f->same)
-        say("bad\t%s, variant %u: %s", s->name, s->variant, verdict);
+        say("bad\t%s, variant %u: %s", check_name(s), s->variant, verdict);
 }
 
 /* The portable variant against the CPU, in whole numbers, where the order of a sum is not seen. */
@@ -331,7 +339,8 @@ static dt_result check_portable(rig *r, const dti_vk_shader *s, dti_vk_finding *
 static void check_variant(rig *r, const dti_vk_shader *s) {
     dti_vk_finding f = {0};
     if (!dti_vk_fits(r->device, s->kernel, s->variant)) {
-        say("row\tchecks\t%s\t%u\t\t0\t0\tnot for this device: too large", s->name, s->variant);
+        say("row\tchecks\t%s\t%u\t\t0\t0\tnot for this device: too large", check_name(s),
+            s->variant);
         return;
     }
     dt_result result = s->variant ? dti_vk_compare(r->device, s->kernel, s->variant, &f)
@@ -346,7 +355,7 @@ static void choice_row(rig *r, const dti_vk_shader *s) {
         return;
     dt_result result = dti_vk_tune(r->device, s->kernel, s->variant, ms, &timed);
     if (result || timed)
-        say("row\tchoices\t%s\t%u\t%.4f\t%.4f\t%s", s->name, s->variant, ms[1], ms[0],
+        say("row\tchoices\t%s\t%u\t%.4f\t%.4f\t%s", check_name(s), s->variant, ms[1], ms[0],
             result               ? r->base.error
             : dti_vk_is_slow(ms) ? "the portable variant"
                                  : "this one");

@@ -278,7 +278,7 @@ static double op_sum_of(const operation *o, uint32_t *launches) {
     clock_read();
     for (uint32_t i = 0; i < clocks.count; i++) {
         const dti_vk_shader *s = clocks.spans[i].ran ? clock_shader(&clocks.spans[i]) : NULL;
-        if (s && op_counts(o->kernels, s->name)) {
+        if (s && op_counts(o->kernels, dti_kernel_info_of(s->kernel)->name)) {
             ms += clocks.spans[i].ms;
             ++*launches;
         }

@@ -148,8 +148,8 @@ static void steps_dearest(const char *net) {
         char shape[96];
         dear_shape(&list[i], shape);
         say("row\tdear-%s\t%s\t%s\t%u\t%u\t%.4f\t%.1f", net,
-            list[i].shader ? list[i].shader->name : "?", shape, list[i].first.x * list[i].first.y,
-            list[i].count, list[i].ms, share(list[i].ms, all));
+            list[i].shader ? check_name(list[i].shader) : "?", shape,
+            list[i].first.x * list[i].first.y, list[i].count, list[i].ms, share(list[i].ms, all));
     }
 }
 

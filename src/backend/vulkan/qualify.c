@@ -94,19 +94,21 @@ static dt_result dti_vk_compare(dti_vk_device *device, uint32_t kernel, uint32_t
 static void dti_vk_strike(dti_vk_device *device, const dti_vk_shader *shader,
                           const dti_vk_finding *f) {
     dti_base *base = device->head.base;
-    const char *name = device->head.info.name;
+    const char *name = device->head.info.name, *of = dti_kernel_info_of(shader->kernel)->name;
     device->verdicts[shader->kernel][shader->variant] = DTI_VK_STRUCK;
     if (!f)
-        dti_log(base, DT_LOG_WARNING,
-                "%s: the kernel %s is not used, the driver cannot compile or run it (%s); the "
-                "portable one is used",
-                name, shader->name, base->error);
+        dti_log(
+            base, DT_LOG_WARNING,
+            "%s: the kernel %s is not used for %s, the driver cannot compile or run it (%s); the "
+            "portable one is used",
+            name, shader->name, of, base->error);
     else
-        dti_log(base, DT_LOG_WARNING,
-                "%s: the kernel %s is not used, it computes wrong values with this driver (%s, "
-                "launch %u of its check: 0x%08x instead of 0x%08x); the portable one is used",
-                name, shader->name, f->data == DTI_TRIAL_WHOLE ? "whole numbers" : "floats",
-                f->number, f->is, f->should);
+        dti_log(
+            base, DT_LOG_WARNING,
+            "%s: the kernel %s is not used for %s, it computes wrong values with this driver (%s, "
+            "launch %u of its check: 0x%08x instead of 0x%08x); the portable one is used",
+            name, shader->name, of, f->data == DTI_TRIAL_WHOLE ? "whole numbers" : "floats",
+            f->number, f->is, f->should);
 }
 
 /* Of a variant that is right. */
@@ -120,10 +122,10 @@ static dt_result dti_vk_judge_speed(dti_vk_device *device, const dti_vk_shader *
     device->verdicts[shader->kernel][shader->variant] = slow ? DTI_VK_SLOW : DTI_VK_GOOD;
     if (timed)
         dti_log(device->head.base, DT_LOG_INFO,
-                "%s: the kernel %s, variant %u, takes %.4f ms where the portable one takes %.4f; "
-                "it is %s",
-                device->head.info.name, shader->name, shader->variant, ms[1], ms[0],
-                slow ? "not used" : "used");
+                "%s: the kernel %s for %s, variant %u, takes %.4f ms where the portable one takes "
+                "%.4f; it is %s",
+                device->head.info.name, shader->name, dti_kernel_info_of(shader->kernel)->name,
+                shader->variant, ms[1], ms[0], slow ? "not used" : "used");
     return DT_OK;
 }
 
@@ -195,9 +197,10 @@ static void dti_vk_verdicts_read(dti_vk_device *device, const void *data, size_t
             device->verdicts[shader->kernel][shader->variant] = (uint8_t)judged.verdict;
             if (judged.verdict == DTI_VK_STRUCK)
                 dti_log(device->head.base, DT_LOG_WARNING,
-                        "%s: the kernel %s is not used, its check failed in an earlier run; the "
-                        "portable one is used",
-                        device->head.info.name, shader->name);
+                        "%s: the kernel %s is not used for %s, its check failed in an earlier run; "
+                        "the portable one is used",
+                        device->head.info.name, shader->name,
+                        dti_kernel_info_of(shader->kernel)->name);
         }
     }
 }
