@@ -18,7 +18,7 @@ layout(binding = 1) readonly buffer buffer_b4 { vec4 b4[]; };
 layout(binding = 2) buffer buffer_c { float c[]; };
 layout(binding = 3) readonly buffer buffer_bias { float bias[]; };
 
-const bool IN_CHUNKS = (spec3 & DTI_GEMM_IN_CHUNKS) != 0u; /* of one invocation; added in C */
+const bool IN_CHUNKS = (spec3 & DTI_GEMM_IN_CHUNKS) != 0u; /* of one invocation */
 vec4 acc[8][2];
 uint row, col, a_base, b_base; /* of this tile; bases without the row and the column */
 uint from, to;                 /* the chunk of k */
@@ -141,17 +141,14 @@ float finished(float value, uint to, uint j)
     return spec1 == DTI_EPILOGUE_RELU ? dti_max(value, 0.0) : value;
 }
 
-void store(uint c_at, bool first, bool last)
+void store(uint c_at)
 {
     [[unroll]] for (uint j = 0u; j < 8u; j++) {
         if (col + j < args.n) {
             [[unroll]] for (uint i = 0u; i < 8u; i++) {
                 if (row + i < args.m) {
                     uint at = c_at + (row + i) * args.c_row + col + j;
-                    float sum = acc[i][j >> 2][j & 3u];
-                    if (!first)
-                        sum = c[args.c_offset + at] + sum;
-                    c[args.c_offset + at] = last ? finished(sum, at, col + j) : sum;
+                    c[args.c_offset + at] = finished(acc[i][j >> 2][j & 3u], at, col + j);
                 }
             }
         }
@@ -173,12 +170,21 @@ void main()
     a_base = args.a_offset + batch0 * args.a_batch0 + batch1 * args.a_batch1;
     b_base = args.b_offset + batch0 * args.b_batch0 + batch1 * args.b_batch1;
     uint end = args.apart != 0u ? min(args.chunk, args.k - batch0 * args.chunk) : args.k;
+    vec4 sums[8][2]; /* of the chunks before */
     from = 0u;
     do {
         to = IN_CHUNKS ? min(from + args.chunk, end) : end;
         [[unroll]] for (uint i = 0u; i < 8u; i++) acc[i] = vec4[2](vec4(0.0), vec4(0.0));
         multiply();
-        store(c_at, !IN_CHUNKS || from == 0u, !IN_CHUNKS || to == end);
+        if (IN_CHUNKS && from > 0u) {
+            [[unroll]] for (uint i = 0u; i < 8u; i++) {
+                acc[i][0] = sums[i][0] + acc[i][0];
+                acc[i][1] = sums[i][1] + acc[i][1];
+            }
+        }
+        if (IN_CHUNKS)
+            sums = acc;
         from = to;
     } while (IN_CHUNKS && from < end);
+    store(c_at);
 }

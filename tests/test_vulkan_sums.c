@@ -238,4 +238,45 @@ TEST(sums_over_samples_and_their_lines_are_exact_on_every_device) {
     dt_ctx_destroy(ctx);
 }
 
+/* ---- Products in chunks of k: side by side on what takes itself for a GPU */
+
+/* A step of 64 samples. *sums: launches that add what was made side by side. */
+static bool chunks_step(dt_device_kind kind, uint64_t *hash, int *sums) {
+    enum { ROWS = 64, WIDE = 784 };
+    static float values[ROWS * WIDE];
+    dt_ctx *ctx;
+    dt_graph *g;
+    dt_store *store;
+    dt_program *p = NULL;
+    const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 0.1};
+    if (dt_ctx_create(&(dt_ctx_desc){.no_fast = true}, &ctx) || dt_graph_create(ctx, &g))
+        return false;
+    dt_tensor x = dt_input(g, "x", DT_F32, dt_dims(WIDE));
+    dt_tensor y = dt_nn_linear(dt_relu(dt_nn_linear(x, "a", 128)), "b", 10);
+    const dt_program_desc desc = {.loss = dt_mean_loss(dt_square(y)), .batch = ROWS, .optim = &sgd};
+    bool good = !dt_store_create(g, &(dt_store_desc){.device = "vulkan", .seed = 3}, &store);
+    if (good)
+        store->device->info.kind = kind;
+    good = good && !dt_program_create(store, &desc, &p);
+    for (int i = 0; i < ROWS * WIDE; i++)
+        values[i] = (float)(i * 7919 % 1009) / 1009.0f - 0.5f;
+    good = good && !dt_program_write(p, x, values, sizeof values) &&
+           !dt_program_run(p, NULL, NULL) && !dt_store_hash(store, hash);
+    *sums = 0;
+    for (uint32_t i = 0; good && i < p->code->list.launch_count; i++)
+        *sums += p->code->list.launches[i].kernel == DTI_K_PRODUCT_SUM;
+    dt_ctx_destroy(ctx);
+    return good;
+}
+
+TEST(a_processor_makes_the_chunks_of_a_product_one_after_the_other_with_the_same_bits) {
+    uint64_t processor, gpu;
+    int none, some;
+    if (!vulkan_device_count())
+        SKIP("no Vulkan driver");
+    REQUIRE(chunks_step(DT_DEVICE_SOFTWARE, &processor, &none));
+    REQUIRE(chunks_step(DT_DEVICE_DISCRETE, &gpu, &some));
+    CHECK(none == 0 && some > 0 && processor == gpu);
+}
+
 #endif

@@ -172,10 +172,11 @@ static dt_result launches_open(launches_step *s, const launches_net *net) {
                                      .loss = dt_cross_entropy(logits, target, NULL),
                                      .batch = net->batch,
                                      .optim = &optim};
-    dti_code_desc desc = {.graph = g,
-                          .program = &program,
-                          .layout = &s->layout,
-                          .limits = {.storage_range_bytes = 128u << 20, .workgroups = true}};
+    dti_code_desc desc = {
+        .graph = g,
+        .program = &program,
+        .layout = &s->layout,
+        .limits = {.storage_range_bytes = 128u << 20, .workgroups = true, .apart = true}};
     result = dti_layout_make(g->base, g, &s->layout);
     if (!result)
         result = dti_graph_clone(g, &desc.work);

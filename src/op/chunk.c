@@ -2,7 +2,8 @@
  * each added in one chain, and chunks are added in ascending order. Where the cuts are is a matter
  * of the weight's shape and a sample's, or for a sum over rows of these: no bit depends on how many
  * rows a replica has, or on the device. Who makes a chunk is free: there are workgroups for each
- * one, which write parts that PRODUCT_SUM adds, or a workgroup makes one after the other. */
+ * one, which write parts that PRODUCT_SUM adds, or a workgroup makes one after the other: where
+ * there are enough of them without, and on a processor, which runs few at a time. */
 
 #define DTI_GEMM_CHUNK_SAMPLES 64 /* that a rowwise product is cut for, however many there are */
 #define DTI_GEMM_CHUNK_CHAIN 512  /* not longer where there are few workgroups */

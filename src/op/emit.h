@@ -60,7 +60,8 @@ struct dti_emit {
     uint32_t id;
     int64_t batch;
     bool train;      /* dropout drops */
-    bool workgroups; /* the device runs them: long sums are shared out */
+    bool workgroups; /* the device runs them: long sums are cut */
+    bool apart;      /* and shared out to them, for it runs hundreds at once */
     dti_view *views; /* by node id */
     dti_view out; /* dense in a value of its own, set by the caller; view ops set it themselves */
     int64_t first_row;     /* of the part of the batch that is emitted now */

@@ -21,7 +21,7 @@ static void dti_emit_gemm(dti_emit *e, const dti_args_gemm *args, uint32_t a, ui
     dti_args_gemm g = *args;
     g.chunk = e->workgroups ? chunk : 0;
     e->list->flops += dti_gemm_flops(args);
-    const uint32_t parts = dti_gemm_chunk_parts(&g);
+    const uint32_t parts = e->apart ? dti_gemm_chunk_parts(&g) : 1;
     if (parts == 1) {
         dti_emit_gemm_to(e, &g, a, b, e->out.value, bias);
         return;

@@ -106,7 +106,8 @@ static dt_result dti_code_lower(const dt_store *s, const dt_program_desc *desc,
                        .joint = joint,
                        .layout = &s->layout,
                        .limits = {s->device->info.storage_range_bytes, s->device->backend->halves,
-                                  s->device->backend->workgroups}};
+                                  s->device->backend->workgroups,
+                                  s->device->info.kind != DT_DEVICE_SOFTWARE}};
     dt_result result = dti_graph_replay(s->graph, desc, &d.work);
     return result ? result : dti_code_create(s->base, &d, out);
 }
