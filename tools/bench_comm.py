@@ -2,7 +2,8 @@
 """What ./build.sh bench comm runs: all-reduce over TCP beside gloo, Open MPI and plain sockets.
 
     ./build.sh bench comm [--ranks 2,4,8] [--sizes 4,1k,4M] [--rounds 7] [--ms 200] [--quick]
-                          [--netns] [--only-netns] [--only-shared] [--congestion reno,bbr] [--gbps 0,1] [--json FILE]
+                          [--netns] [--only-netns] [--only-shared] [--congestion reno,bbr] [--gbps 0,1]
+                          [--hosts 2x2] [--json FILE]
 
 Float32 sums over loopback TCP; with --netns (as root) also between network namespaces, as between
 hosts: joined by veth and a bridge, then shaped to 1 Gbit/s by tbf; by reno, and by bbr, which is the
@@ -11,7 +12,8 @@ take turns: dtrain with CRC, gloo, Open MPI over TCP, dtrain without CRC, as man
 sockets (tools/dtbench_comm_raw.h), and for the first number of ranks iperf3. Then processes over shared
 memory beside Open MPI over its own, and threads of one process beside memcpy. Peers that are not
 there are left out. Tables have the medians of the rounds' times, and of the rounds' ratios, with
-their least and largest; ratios above 1 mean that dtrain is faster. The time on processors is that of the
+their least and largest; ratios above 1 mean that dtrain is faster. --hosts 2x2 measures two hosts of two ranks
+each alone (as root): what hierarchical and shared memory save beside direct. The time on processors is that of the
 rank that works most; Open MPI's has its waiting in it, for it spins.
 """
 
@@ -31,7 +33,7 @@ import time
 sys.dont_write_bytecode = True
 import bench # it has gone to the root of the repository
 from bench_comm_aims import print_aims, size_text
-from bench_net import TIMEOUT_SECONDS, Loopback, Namespaces, congestion_controls, run
+from bench_net import TIMEOUT_SECONDS, Hosts, Loopback, Namespaces, congestion_controls, run
 
 SIZES = [4, 64, 1 << 10, 16 << 10, 256 << 10, 4 << 20, 64 << 20, 256 << 20]
 QUICK_SIZES = [1 << 10, 64 << 10, 4 << 20]
@@ -265,6 +267,45 @@ def bench_shared(peers, options):
     return lines
 
 
+# What a host's ranks go through, and the algorithm.
+HOSTS_PEERS = {"direct, TCP": ("off", "crc:direct"), "direct": ("default", "crc:direct"),
+               "hierarchical": ("default", "crc:hierarchical"), "by default": ("default", "crc"),
+               "Open MPI": None}
+
+
+def measure_hosts(peers, peer, net, ranks, ms, sizes):
+    if not HOSTS_PEERS[peer]:
+        found = [] if "openmpi" in peers.missing else run_openmpi(net, ranks, ms, sizes, "vader,tcp")
+    else:
+        memory, how = HOSTS_PEERS[peer]
+        found = results(run(["env", f"DTRAIN_SHARED_MEMORY={memory}",
+                             *net.ours(ranks, ["tcp", how, ms, *sizes])]))
+    return {f["bytes"]: f["us"] for f in found}
+
+
+def bench_hosts(peers, net, options):
+    """Some ranks on each of some hosts."""
+    ranks = net.count * net.places
+    print(f"\nAll-reduce, {net.title}: microseconds; hierarchical's speed to the others'", flush=True)
+    widths = (7, *[13] * len(HOSTS_PEERS), 18, 18, 18)
+    bench.row("size", *HOSTS_PEERS, "to direct, TCP", "to direct", "to Open MPI", widths=widths)
+    lines = []
+    rounds = [{p: measure_hosts(peers, p, net, ranks, options.ms, options.sizes) for p in HOSTS_PEERS}
+              for _ in range(options.rounds)]
+    for size in options.sizes:
+        line = {"bytes": size, "ranks": ranks, "us": {}, "ratio": {}}
+        for peer in HOSTS_PEERS:
+            each = [r[peer][size] for r in rounds if size in r[peer]]
+            ratios = [r[peer][size] / r["hierarchical"][size] for r in rounds if size in r[peer]]
+            if each:
+                line["us"][peer] = statistics.median(each)
+                line["ratio"][peer] = [statistics.median(ratios), min(ratios), max(ratios)]
+        lines.append(line)
+        bench.row(size_text(size), *(f"{line['us'][p]:.1f}" if p in line["us"] else "-" for p in HOSTS_PEERS),
+                  *(ratio_text(line, p) for p in ("direct, TCP", "direct", "Open MPI")), widths=widths)
+    return {"net": net.title, "lines": lines}
+
+
 def bench_threads(options):
     print("\nAll-reduce of threads of one process: microseconds, GB/s (bytes of a rank / time); memcpy: "
           "each thread copies as many bytes", flush=True)
@@ -304,6 +345,14 @@ def namespaces(options):
     return nets
 
 
+def bench_all_hosts(peers, options):
+    found = []
+    for gbps in options.gbps:
+        with Hosts(*options.hosts, gbps or None, options.congestion.split(",")[0]) as net:
+            found.append(bench_hosts(peers, net, options))
+    return found
+
+
 def parse_size(text):
     units = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
     unit = units.get(text[-1:].lower(), 1)
@@ -325,6 +374,7 @@ def parse():
     parser.add_argument("--only-netns", action="store_true", help="between network namespaces alone")
     parser.add_argument("--congestion", default="reno,bbr", help="TCP's in the namespaces: reno,bbr")
     parser.add_argument("--gbps", default="0,1", help="what a namespace may send; 0 = no limit: 0,1")
+    parser.add_argument("--hosts", metavar="HxR", help="H hosts of R ranks alone: 2x2 (root)")
     parser.add_argument("--only-shared", action="store_true", help="over shared memory alone")
     parser.add_argument("--json", metavar="FILE", help="also write everything there")
     options = parser.parse_args()
@@ -337,8 +387,16 @@ def parse():
     options.gbps = [float(t) for t in options.gbps.split(",")]
     if min(options.ranks) < 2 or max(options.ranks) > 64:
         raise bench.Failure("ranks are 2 to 64")
-    if (options.netns or options.only_netns) and os.geteuid() != 0:
-        raise bench.Failure("--netns makes network namespaces, which takes root")
+    if (options.netns or options.only_netns or options.hosts) and os.geteuid() != 0:
+        raise bench.Failure("--netns and --hosts make network namespaces, which takes root")
+    if options.hosts:
+        try:
+            options.hosts = tuple(map(int, options.hosts.split("x")))
+            in_range = 2 <= options.hosts[0] <= 8 and 1 <= options.hosts[1] <= 8
+        except (ValueError, IndexError):
+            in_range = False
+        if not in_range or len(options.hosts) != 2:
+            raise bench.Failure("--hosts is 2 to 8 hosts by 1 to 8 ranks: 2x2")
     return options
 
 
@@ -356,6 +414,9 @@ def main():
     if options.netns or options.only_netns:
         nets += namespaces(options)
     try:
+        if options.hosts:
+            report["hosts"] = bench_all_hosts(peers, options)
+            return
         for net in nets:
             with net as entered:
                 report["all_reduce"] += [bench_ranks(peers, entered, r, options) for r in options.ranks]

@@ -113,3 +113,24 @@ class Namespaces:
         return self.inside(0, ["mpirun", "--host", hosts, "--bind-to", "none", "--mca",
                                "plm_rsh_agent", agent, "--mca", "btl_tcp_if_include", "eth0", "--mca",
                                "oob_tcp_if_include", "eth0", "-n", ranks])
+
+
+class Hosts(Namespaces):
+    """Several ranks in each network, as on a host with several devices."""
+
+    def __init__(self, hosts, places, gbps, congestion):
+        super().__init__(hosts, gbps, congestion)
+        self.places = places
+        self.title = f"{hosts} hosts of {places} ranks, {self.title}"
+
+    def ours(self, ranks, arguments):
+        script = (f"export DTRAIN_LOCAL_RANK=$((DTRAIN_RANK % {self.places})) "
+                  f"DTRAIN_LOCAL_SIZE={self.places} DTRAIN_IFNAME=eth0; exec ip netns exec "
+                  f"{self.namespaces}$((DTRAIN_RANK / {self.places})) build/dtbench_comm \"$@\"")
+        return ["build/dtrun", "-n", ranks, "sh", "-c", script, "sh", *arguments]
+
+    def mpirun(self, ranks):
+        command = super().mpirun(self.count)
+        hosts = ",".join(f"{self.at(h)}:{self.places}" for h in range(self.count))
+        return [*command[:command.index("--host") + 1], hosts, *command[command.index("--host") + 2:-1],
+                ranks]
