@@ -172,7 +172,9 @@ TEST(window_fills_a_link_as_far_as_memory_is_taken_for_it) {
     const uint64_t chunk = 256 << 10, ms = 1000000, gbit = 125000000;
     static const dt_comm_link lan = {20000, 1000, 1200000000}, slow = {60000, 1000, 117000000};
     CHECK(window_of(DTI_LINK_MEASURED, 2, chunk, lan) == 4);
-    CHECK(window_of(DTI_LINK_MEASURED, 8, chunk, slow) == 4);
+    CHECK(window_of(DTI_LINK_MEASURED, 3, chunk, slow) == 4);
+    CHECK(window_of(DTI_LINK_MEASURED, 4, chunk, slow) == 2);
+    CHECK(window_of(DTI_LINK_MEASURED, 8, chunk, lan) == 2);
     /* 10 Gbit/s, 20 ms: 25 MB there and back, of which 64 chunks are 16. What was measured there is
      * less than the link has; what was given is believed. */
     const dt_comm_link far = {10 * ms, 0, 8000000}, fast = {10 * ms, 0, 10 * gbit};

@@ -165,7 +165,7 @@ static bool dti_core_create(dti_core *core, dti_base *base, const dti_settings *
     core->base = base;
     core->up = &dti_core_ups;
     core->set = *set;
-    core->window = set->window ? set->window : DTI_WINDOW_LEAST;
+    core->window = set->window ? set->window : DTI_WINDOW_LEAST(set->size);
     core->early_bytes = dti_early_bytes(set->size);
     core->early_units = dti_early_units_all(set->size);
     core->io = *io;

@@ -35,7 +35,9 @@
 #define DTI_NOBODY UINT32_MAX
 #define DTI_HANDSHAKE_NS 5000000000u
 #define DTI_NOTES 16
-#define DTI_WINDOW_LEAST 4u /* chunks, unless the application says less */
+/* Chunks of a window, unless the application says less: each of many peers fills a link by a part,
+ * and what all of them have under way falls out of the caches (docs/speed.md). */
+#define DTI_WINDOW_LEAST(size) ((size) > 3 ? 2u : 4u)
 #define DTI_HISTORY 128     /* finished collectives that late announcements are compared with */
 
 typedef struct dti_core dti_core;

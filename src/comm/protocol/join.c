@@ -89,7 +89,8 @@ static uint32_t dti_core_window(const dti_core *core, const dt_comm_link *link) 
     const uint64_t us = 2 * DTI_MIN(link->latency_ns, DTI_LATENCY_MOST_NS) / 1000;
     const uint64_t chunks = rate / 1000000 * us / core->set.chunk_bytes + 1;
     const uint64_t most = DTI_WINDOW_BYTES / (core->set.chunk_bytes * (core->set.size - 1));
-    return (uint32_t)DTI_MAX(DTI_MIN(DTI_MIN(chunks, most), DTI_WINDOW_MOST), DTI_WINDOW_LEAST);
+    return (uint32_t)DTI_MAX(DTI_MIN(DTI_MIN(chunks, most), DTI_WINDOW_MOST),
+                             DTI_WINDOW_LEAST(core->set.size));
 }
 
 /* What all ranks have been told of their links: from now on they choose by it. No operation is
