@@ -38,7 +38,7 @@
 /* Chunks of a window, unless the application says less: each of many peers fills a link by a part,
  * and what all of them have under way falls out of the caches (docs/speed.md). */
 #define DTI_WINDOW_LEAST(size) ((size) > 3 ? 2u : 4u)
-#define DTI_HISTORY 128     /* finished collectives that late announcements are compared with */
+#define DTI_HISTORY 128 /* finished collectives that late announcements are compared with */
 
 typedef struct dti_core dti_core;
 typedef struct dti_flight dti_flight;
