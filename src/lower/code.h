@@ -55,7 +55,7 @@ typedef struct dti_limits {
     uint64_t storage_range_bytes; /* a larger operand is bound in parts */
     bool halves;                  /* 16-bit floats, for kernels that take them */
     bool workgroups;              /* long sums are cut, to be shared out to them */
-    bool apart;                   /* hundreds run at once: chunks are made side by side */
+    bool apart;                   /* hundreds of them run at once, and launches side by side */
 } dti_limits;
 
 typedef struct dti_code {

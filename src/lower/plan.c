@@ -1,7 +1,13 @@
 /* Placing transients: each lives from the first launch that names it to the last, and two that
  * never live at once may share memory. An elementwise launch whose input dies with it writes in
  * the input's place. Largest first, each at the lowest offset that is free over its whole life
- * (greedy by size; Pisarchyk and Lee, 2020). The sum is exact and known before anything runs. */
+ * (greedy by size; Pisarchyk and Lee, 2020). The sum is exact and known before anything runs.
+ *
+ * On a device that runs launches side by side, one that writes where another has just read waits
+ * for it. So memory rests for some launches before it is used again, where that takes little. */
+
+#define DTI_PLAN_REST 3        /* launches */
+#define DTI_PLAN_REST_SHARE 32 /* of the transients' bytes: it may take so much more */
 
 static uint64_t dti_aligned(uint64_t bytes) {
     return (bytes + DTI_PLACE_ALIGN - 1) / DTI_PLACE_ALIGN * DTI_PLACE_ALIGN;
@@ -82,26 +88,29 @@ static int dti_placed_larger(const void *a, const void *b) {
 }
 
 /* The values that need a place of their own, largest first. */
-static uint32_t dti_plan_sort(const dti_listing *list, dti_placed *placed) {
+static uint32_t dti_plan_sort(const dti_listing *list, uint32_t rest, dti_placed *placed) {
     uint32_t count = 0;
     for (uint32_t v = 0; v < list->value_count; v++) {
         const dti_value *x = &list->values[v];
         if (x->kind != DTI_VALUE_TRANSIENT || x->same_as != v || x->first == UINT32_MAX)
             continue;
-        placed[count++] =
-            (dti_placed){v, {.first = x->first, .last = x->last, .bytes = dti_aligned(x->bytes)}};
+        placed[count++] = (dti_placed){v,
+                                       {.first = x->first,
+                                        .last = DTI_MIN(x->last + rest, list->launch_count - 1),
+                                        .bytes = dti_aligned(x->bytes)}};
     }
     qsort(placed, count, sizeof *placed, dti_placed_larger);
     return count;
 }
 
-static dt_result dti_plan_place(dti_code *code) {
+static dt_result dti_plan_place(dti_code *code, uint32_t rest) {
     dti_listing *list = &code->list;
     dti_placed *placed = dti_alloc_array(code->base, list->value_count + 1u, sizeof *placed);
     if (!placed)
         return DT_ERROR_MEMORY;
-    const uint32_t count = dti_plan_sort(list, placed);
+    const uint32_t count = dti_plan_sort(list, rest, placed);
     dti_space space;
+    code->transient_bytes = 0;
     bool good = dti_space_open(&space, code->base, list->launch_count, count);
     for (uint32_t i = 0; i < count && good; i++) {
         dti_space_block *b = &placed[i].block;
@@ -113,6 +122,17 @@ static dt_result dti_plan_place(dti_code *code) {
     dti_space_close(&space);
     dti_free(code->base, placed);
     return good ? DT_OK : DT_ERROR_MEMORY;
+}
+
+static dt_result dti_plan_place_all(dti_code *code) {
+    dt_result result = dti_plan_place(code, 0);
+    if (result || !code->limits.apart || code->desc.memory_bytes)
+        return result;
+    const uint64_t least = code->transient_bytes;
+    result = dti_plan_place(code, DTI_PLAN_REST);
+    if (!result && code->transient_bytes > least + least / DTI_PLAN_REST_SHARE)
+        result = dti_plan_place(code, 0);
+    return result;
 }
 
 /* What launches really touch in the arena, from their bindings: the check on the sum above. */
@@ -137,7 +157,7 @@ static dt_result dti_pass_in_place(dti_lowering *w) {
 static dt_result dti_pass_place(dti_lowering *w) {
     dti_code *code = w->code;
     dti_listing *list = &code->list;
-    dt_result result = dti_plan_place(code);
+    dt_result result = dti_plan_place_all(code);
     if (result)
         return result;
     code->places = dti_alloc_array(code->base, list->value_count + 1u, sizeof *code->places);
