@@ -86,6 +86,56 @@ static bool vulkan_hazard(dti_vk_hazard *h, uint32_t memory, char access, uint64
     return dti_vk_hazard_add(h, &a, 1);
 }
 
+static uint32_t vulkan_random(uint32_t *seed) {
+    *seed = *seed * 1664525u + 1013904223u;
+    return *seed >> 16;
+}
+
+/* Whether every element that a copy writes lies in the stripe that is said of it. */
+static bool vulkan_stripe_holds(const dti_launch *l, const dti_vk_access *a) {
+    const dti_args_map1 *c = &l->args.map1;
+    for (uint32_t i = 0; i < c->n && a->period; i++) {
+        uint64_t at = c->y_offset, rest = i;
+        for (int k = 5; k >= 0; k--) {
+            at += rest % c->dim[k] * c->y_stride[k];
+            rest /= c->dim[k];
+        }
+        const uint64_t byte = DTI_WORD_BYTES * at % a->period;
+        if (byte < a->from || byte + DTI_WORD_BYTES > a->to)
+            return false;
+    }
+    return true;
+}
+
+TEST(vulkan_copies_into_columns_beside_each_other_need_no_barrier) {
+    static const dti_place places[2] = {{0, 0, 4096}, {1, 256, 4u << 20}};
+    uint32_t seed = 7;
+    dti_vk_hazard h = {0};
+    int striped = 0;
+    for (int i = 0; i < 3000; i++) {
+        dti_launch l = {.kernel = DTI_K_COPY, .value = {0, 1}, .args.map1 = {.n = 1}};
+        dti_vk_access a[DTI_BINDINGS_MAX] = {{0}};
+        for (int k = 0; k < 6; k++) {
+            l.args.map1.dim[k] = k < 3 ? 1 : 1 + vulkan_random(&seed) % 5;
+            l.args.map1.y_stride[k] = vulkan_random(&seed) % 4 * (k < 5 ? 6 : 1);
+            l.args.map1.n *= l.args.map1.dim[k];
+        }
+        l.args.map1.y_offset = vulkan_random(&seed) % 40;
+        CHECK(dti_vk_accesses_of(&l, places, a) == 2 && vulkan_stripe_holds(&l, &a[1]));
+        striped += a[1].period > 0;
+    }
+    CHECK(striped > 300);
+    for (uint32_t i = 0; i < 4; i++) { /* three of 4 columns of 12, and one over the last two */
+        dti_launch l = {.kernel = DTI_K_COPY, .value = {0, 1}};
+        dti_vk_access a[DTI_BINDINGS_MAX] = {{0}};
+        l.args.map1 = (dti_args_map1){.n = 8 * 4,
+                                      .dim = {1, 1, 1, 1, 8, 4},
+                                      .y_stride = {0, 0, 0, 0, 12, 1},
+                                      .y_offset = i < 3 ? 4 * i : 6};
+        CHECK(dti_vk_hazard_add(&h, a, dti_vk_accesses_of(&l, places, a)) == (i == 3));
+    }
+}
+
 TEST(vulkan_barrier_is_put_before_true_hazards_only) {
     dti_vk_hazard h = {0};
     CHECK(!vulkan_hazard(&h, 0, 'r', 0, 256));
@@ -102,9 +152,11 @@ TEST(vulkan_barrier_is_put_before_true_hazards_only) {
 
 TEST(vulkan_barrier_sees_every_operand_of_a_launch) {
     dti_vk_hazard h = {0};
-    dti_vk_access first[3] = {{0, false, 0, 256}, {0, false, 256, 512}, {0, true, 512, 768}};
-    dti_vk_access in_place[2] = {{2, false, 0, 256}, {2, true, 0, 256}};
-    dti_vk_access last[3] = {{1, false, 0, 256}, {0, false, 700, 768}, {1, true, 512, 768}};
+    dti_vk_access first[3] = {
+        {0, false, 0, 256, 0, 0, 0}, {0, false, 256, 512, 0, 0, 0}, {0, true, 512, 768, 0, 0, 0}};
+    dti_vk_access in_place[2] = {{2, false, 0, 256, 0, 0, 0}, {2, true, 0, 256, 0, 0, 0}};
+    dti_vk_access last[3] = {
+        {1, false, 0, 256, 0, 0, 0}, {0, false, 700, 768, 0, 0, 0}, {1, true, 512, 768, 0, 0, 0}};
     CHECK(!dti_vk_hazard_add(&h, first, 3));
     CHECK(!dti_vk_hazard_add(&h, in_place, 2)); /* no hazard with itself */
     CHECK(dti_vk_hazard_add(&h, last, 3));

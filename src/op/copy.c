@@ -394,9 +394,32 @@ static bool dti_copy_moves(const dti_launch *l) {
     return l->spec[0] != DTI_COPY_I32_F32 && l->spec[0] != DTI_COPY_FILL_F32;
 }
 
+/* A part of its value, as the columns of a matrix: the period where it leaves out most says so. */
+static dti_stripe dti_copy_stripe(const dti_launch *l) {
+    const dti_args_map1 *a = &l->args.map1;
+    dti_stripe best = {0};
+    double least = 1;
+    for (int i = 0; i < 6; i++) {
+        const uint64_t period = a->dim[i] > 1 ? a->y_stride[i] : 0;
+        uint64_t span = 1;
+        for (int k = 0; k < 6 && period; k++) {
+            if (a->dim[k] > 1 && a->y_stride[k] < period)
+                span += (a->dim[k] - 1ull) * a->y_stride[k];
+            else if (a->dim[k] > 1 && a->y_stride[k] % period)
+                span = period;
+        }
+        const uint64_t from = period ? a->y_offset % period : 0;
+        if (from + span > period || (double)span >= least * (double)period)
+            continue;
+        least = (double)span / (double)period;
+        best = (dti_stripe){period, from, from + span};
+    }
+    return best;
+}
+
 /* spec0: DTI_COPY_* */
 DTI_KERNEL(COPY, copy, "rw", ITEM, .run = dti_cpu_copy, .halves = true, .grain = dti_cpu_grain_copy,
-           .moves = dti_copy_moves);
+           .moves = dti_copy_moves, .stripe = dti_copy_stripe);
 
 DTI_FAMILY(copy, .shape = dti_copy_shape, .grad = dti_copy_grad, .source = dti_copy_source);
 

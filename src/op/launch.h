@@ -61,6 +61,11 @@ typedef struct dti_trial {
     dti_trial_operand operand[DTI_BINDINGS_MAX];
 } dti_trial;
 
+/* Elements of a value: of each period those in [from, to). Period 0: any. */
+typedef struct dti_stripe {
+    uint64_t period, from, to;
+} dti_stripe;
+
 /* ITEM: one invocation for each item of a launch; GROUP: one workgroup for each. */
 typedef enum dti_span { DTI_SPAN_ITEM, DTI_SPAN_GROUP } dti_span;
 
@@ -89,6 +94,8 @@ typedef struct dti_kernel_info {
      * i: whether a binding is walked exactly like the output, which may then lie there. NULL: the
      * kernel is none. */
     bool (*in_step)(const dti_launch *launch, int binding);
+    /* Where in its last binding it writes at most. NULL: anywhere. */
+    dti_stripe (*stripe)(const dti_launch *launch);
     /* Whether it moves words, and makes no floats of its own. NULL: it makes them. */
     bool (*moves)(const dti_launch *launch);
     /* Whether the launch can change its result by an epilogue (DTI_EPILOGUE_*) before it is

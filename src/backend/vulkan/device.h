@@ -258,6 +258,8 @@ typedef struct dti_vk_access {
     uint32_t memory;
     bool write;
     uint64_t begin, end; /* bytes */
+    /* Of a period of bytes, from `begin` on, those that are touched; period 0: all. */
+    uint64_t period, from, to;
 } dti_vk_access;
 
 /* A full record also asks for a barrier: one in 64 launches or more costs nothing, and recording
