@@ -281,7 +281,7 @@ static void dti_conv_trial_epilogue(uint32_t number, uint32_t channels, dti_tria
 }
 
 static bool dti_conv_image_trial(uint32_t number, dti_kernel_id kernel, dti_trial *t) {
-    *t = (dti_trial){.launch = {.kernel = kernel, .args_bytes = sizeof(dti_args_conv)}};
+    *t = (dti_trial){.launch = {.kernel = (uint16_t)kernel, .args_bytes = sizeof(dti_args_conv)}};
     dti_args_conv *a = &t->launch.args.conv;
     if (number == 6 || !dti_conv_trial_args(number, a)) /* what is cut one by one is CONV_DW's */
         return false;
@@ -353,7 +353,7 @@ static bool dti_conv_image_sample(uint32_t variant, dti_kernel_id kernel, dti_tr
     const dti_conv_shape s = dti_conv_shape_of(variant);
     const bool forward = kernel == DTI_K_CONV;
     const uint32_t cells = s.bn * (DTI_CONV_GROUPS * 64 / s.lanes);
-    *t = (dti_trial){.launch = {.kernel = kernel, .args_bytes = sizeof(dti_args_conv)}};
+    *t = (dti_trial){.launch = {.kernel = (uint16_t)kernel, .args_bytes = sizeof(dti_args_conv)}};
     dti_args_conv *a = &t->launch.args.conv;
     *a = (dti_args_conv){.n = cells / (SIDE * SIDE), .splits = 1, .cuts = 1, .groups = 1};
     a->ci = forward ? SOURCE : s.bm;
