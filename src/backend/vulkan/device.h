@@ -283,6 +283,8 @@ static dt_result dti_vk_exec_start(dti_exec *exec, uint32_t first, uint32_t coun
 static dt_result dti_vk_exec_poll(dti_exec *exec, bool *busy);
 static dt_result dti_vk_exec_wait(dti_exec *exec);
 static dt_result dti_vk_exec_reach(dti_exec *exec, uint32_t segment);
+
+/* ---- search.c */
 static dt_result dti_vk_exec_find_fault(dti_exec *exec, uint32_t first, uint32_t count,
                                         uint32_t *fault);
 

@@ -1,0 +1,210 @@
+/* Recording: upload and put, dispatches with the barriers that hazards ask for, download and fetch
+ * of every segment, and of a whole step, with one upload and one download. A recording ends where
+ * its work, by an estimate, would keep the device busy for so long that its driver takes it for
+ * hung; the rest is another submission, and a launch that is longer by itself is several
+ * dispatches. */
+
+#ifndef DT_NO_VULKAN
+
+static void dti_vk_bind(const dti_vk_exec *e, dti_VkCommandBuffer command, dti_VkPipeline pipeline,
+                        uint32_t set, const void *args, uint32_t args_bytes) {
+    const dti_vk_device_functions *vk = &e->device->vk;
+    vk->CmdBindPipeline(command, DTI_VK_PIPELINE_BIND_POINT_COMPUTE, pipeline);
+    vk->CmdBindDescriptorSets(command, DTI_VK_PIPELINE_BIND_POINT_COMPUTE, e->device->layout, 0, 1,
+                              &e->sets[set], 0, NULL);
+    if (args_bytes)
+        vk->CmdPushConstants(command, e->device->layout, DTI_VK_SHADER_STAGE_COMPUTE_BIT, 0,
+                             args_bytes, args);
+}
+
+/* `count` of what the launch can be cut into. */
+static void dti_vk_record_cut(const dti_vk_exec *e, dti_VkCommandBuffer command,
+                              const dti_vk_work *work, uint32_t begin, uint32_t count) {
+    const dti_vk_device_functions *vk = &e->device->vk;
+    dti_vk_bind(e, command, work->pipeline, work->set, &work->args, work->args_bytes);
+    if (count == dti_vk_work_cuts(work))
+        vk->CmdDispatch(command, work->x, work->y, 1);
+    else if (work->y > 1)
+        vk->CmdDispatchBase(command, 0, begin, 0, work->x, count, 1);
+    else
+        vk->CmdDispatchBase(command, begin, 0, 0, count, 1, 1);
+}
+
+static void dti_vk_record_slice(const dti_vk_exec *e, dti_VkCommandBuffer command,
+                                const dti_vk_work *work, uint32_t slice) {
+    const uint64_t all = dti_vk_work_cuts(work);
+    const uint32_t begin = (uint32_t)(all * slice / work->slices);
+    dti_vk_record_cut(e, command, work, begin,
+                      (uint32_t)(all * (slice + 1) / work->slices) - begin);
+}
+
+/* Command buffers as they are filled, one after the other. */
+typedef struct dti_vk_reel {
+    const dti_vk_build *build;
+    dti_VkCommandBuffer *command; /* the one now */
+    uint32_t count;               /* so far */
+    double ms;                    /* of the one now */
+    dti_vk_hazard hazard;
+    dt_result result;
+} dti_vk_reel;
+
+/* Whether so much more would be too much for one submission. */
+static bool dti_vk_reel_turns(dti_vk_reel *r, double ms) {
+    const bool turns = r->ms > 0.0 && r->ms + ms > DTI_VK_SUBMISSION_MS;
+    r->ms = turns ? ms : r->ms + ms;
+    r->count += turns;
+    return turns;
+}
+
+/* How many command buffers these segments take. */
+static uint32_t dti_vk_reel_length(const dti_vk_build *b, uint32_t first, uint32_t count) {
+    dti_vk_reel r = {.count = 1};
+    for (uint32_t s = first; s < first + count; s++) {
+        const dti_segment *segment = &b->desc->segments[s];
+        for (uint32_t i = segment->first; i < segment->first + segment->count; i++) {
+            const dti_vk_work *work = &b->exec->work[i];
+            for (uint32_t k = 0; k < work->slices; k++)
+                dti_vk_reel_turns(&r, work->ms / work->slices);
+        }
+    }
+    return r.count;
+}
+
+/* The barrier orders what comes after whatever ran before it, in this submission or an earlier one:
+ * hazards are tracked from there on. */
+static void dti_vk_reel_begin(dti_vk_reel *r) {
+    dti_vk_device *device = r->build->exec->device;
+    if (!r->result)
+        r->result = dti_vk_command_begin(device, *r->command);
+    if (!r->result)
+        dti_vk_barrier_all(device, *r->command);
+    r->hazard.count = 0;
+}
+
+static void dti_vk_reel_next(dti_vk_reel *r) {
+    if (!r->result)
+        r->result = dti_vk_command_end(r->build->exec->device, *r->command);
+    r->command++;
+    dti_vk_reel_begin(r);
+}
+
+static void dti_vk_record_launch(dti_vk_reel *r, uint32_t number) {
+    const dti_vk_build *b = r->build;
+    const dti_vk_work *work = &b->exec->work[number];
+    dti_vk_access accesses[DTI_BINDINGS_MAX];
+    for (uint32_t i = 0; i < work->slices && !r->result; i++) {
+        if (dti_vk_reel_turns(r, work->ms / work->slices))
+            dti_vk_reel_next(r);
+        if (i == 0) {
+            uint32_t n = dti_vk_accesses_of(&b->desc->launches[number], b->desc->places, accesses);
+            if (dti_vk_hazard_add(&r->hazard, accesses, n))
+                dti_vk_barrier_compute(b->exec->device, *r->command);
+        }
+        if (!r->result)
+            dti_vk_record_slice(b->exec, *r->command, work, i);
+    }
+}
+
+static bool dti_vk_fetches(const dti_segment *segment) {
+    return segment->fetch.count && segment->fetch.bytes;
+}
+
+/* What segments take from the host's sides. Where these are the arenas themselves, the submit makes
+ * the host's writes visible. */
+static bool dti_vk_record_upload(const dti_vk_build *b, dti_VkCommandBuffer command,
+                                 const dti_segment *segment) {
+    dti_vk_device *device = b->exec->device;
+    const dti_vk_memory *in = dti_vk_memory_of(b, b->desc->in);
+    const dti_range *up = &segment->upload, *put = &segment->put;
+    bool copied = false;
+    if (up->bytes && in->staging.handle) {
+        dti_vk_copy(device, command, &in->staging, up->offset, &in->buffer, up->offset, up->bytes);
+        copied = true;
+    }
+    if (put->bytes && dti_vk_memory_of(b, b->desc->exchange)->staging.handle) {
+        const dti_vk_memory *m = dti_vk_memory_of(b, b->desc->exchange);
+        dti_vk_copy(device, command, &m->staging, put->offset, &m->buffer, put->offset, put->bytes);
+        copied = true;
+    }
+    return copied;
+}
+
+/* What segments give to the host's sides: one range of OUT that has all of theirs, since a later
+ * one's are not before an earlier one's launches. */
+static void dti_vk_record_download(const dti_vk_build *b, dti_VkCommandBuffer command,
+                                   const dti_segment *segments, uint32_t count) {
+    dti_vk_device *device = b->exec->device;
+    const dti_vk_memory *out = b->exec->out;
+    uint64_t begin = UINT64_MAX, end = 0;
+    bool fetch = false;
+    for (uint32_t i = 0; i < count; i++) {
+        const dti_range *down = &segments[i].download;
+        begin = down->bytes ? DTI_MIN(begin, down->offset) : begin;
+        end = down->bytes ? DTI_MAX(end, down->offset + down->bytes) : end;
+        fetch = fetch || (dti_vk_fetches(&segments[i]) &&
+                          dti_vk_memory_of(b, b->desc->exchange)->staging.handle);
+    }
+    const bool download = begin < end && out->staging.handle;
+    if (download || fetch)
+        dti_vk_barrier_all(device, command);
+    if (download)
+        dti_vk_copy(device, command, &out->buffer, begin, &out->staging, begin, end - begin);
+    for (uint32_t i = 0; i < count && fetch; i++) {
+        const dti_vk_memory *m = dti_vk_memory_of(b, b->desc->exchange);
+        if (dti_vk_fetches(&segments[i]))
+            dti_vk_copy_fetch(device, command, &m->buffer, &m->staging, &segments[i].fetch);
+    }
+}
+
+/* The barrier at the end lets the host read once it has seen the fence, also while later segments
+ * run. */
+static dt_result dti_vk_record_take(const dti_vk_build *b, const dti_vk_take *take, uint32_t first,
+                                    uint32_t count) {
+    const dti_segment *segments = &b->desc->segments[first];
+    dti_vk_device *device = b->exec->device;
+    dti_vk_reel reel = {.build = b, .command = &b->exec->commands[take->first]};
+    bool copied = false;
+    dti_vk_reel_begin(&reel);
+    for (uint32_t i = 0; i < count && !reel.result; i++)
+        copied = dti_vk_record_upload(b, *reel.command, &segments[i]) || copied;
+    if (copied)
+        dti_vk_barrier_all(device, *reel.command);
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t k = 0; k < segments[i].count; k++)
+            dti_vk_record_launch(&reel, segments[i].first + k);
+    if (reel.result)
+        return reel.result;
+    dti_vk_record_download(b, *reel.command, segments, count);
+    dti_vk_barrier_host(device, *reel.command);
+    return dti_vk_command_end(device, *reel.command);
+}
+
+static dt_result dti_vk_plan_takes(dti_vk_build *b) {
+    dti_vk_exec *e = b->exec;
+    e->command_count = 1;
+    for (uint32_t i = 0; i <= e->segment_count; i++) {
+        const bool whole = i == e->segment_count;
+        const uint32_t count = whole ? e->whole : 1;
+        e->takes[i].first = e->command_count;
+        e->takes[i].count = count ? dti_vk_reel_length(b, whole ? 0 : i, count) : 0;
+        e->command_count += e->takes[i].count;
+    }
+    e->commands = dti_alloc_array(e->device->head.base, e->command_count, sizeof *e->commands);
+    if (!e->commands)
+        return DT_ERROR_MEMORY;
+    return dti_vk_command_create(e->device, e->command_count, e->commands);
+}
+
+static dt_result dti_vk_record_all(dti_vk_build *b) {
+    dti_vk_exec *e = b->exec;
+    dt_result result = dti_vk_plan_takes(b);
+    for (uint32_t i = 0; i < e->segment_count && !result; i++)
+        result = dti_vk_fence_create(e->device, &e->runs[i].fence);
+    for (uint32_t i = 0; i < e->segment_count && !result; i++)
+        result = dti_vk_record_take(b, &e->takes[i], i, 1);
+    if (!result && e->whole)
+        result = dti_vk_record_take(b, &e->takes[e->segment_count], 0, e->whole);
+    return result;
+}
+
+#endif

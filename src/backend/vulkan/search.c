@@ -1,0 +1,96 @@
+/* Faults are searched with a program's own sets and pipelines: launch by launch, a SCAN of what it
+ * wrote. That needs sets of its own, made at creation, and records into a command buffer that is
+ * there. */
+
+#ifndef DT_NO_VULKAN
+
+#define DTI_VK_FAULT_CHUNK 32 /* launches between two looks at the status word, at most */
+
+static void dti_vk_record_scan(const dti_vk_exec *e, dti_VkCommandBuffer command, uint32_t index,
+                               uint32_t number) {
+    const dti_vk_scan *scan = &e->scans[index];
+    dti_args_scan args = {.n = scan->words, .code = number};
+    uint32_t x, y;
+    dti_vk_fold(dti_ceil_div(scan->words, dti_vk_local_of(e->device, DTI_K_SCAN, 0)), &x, &y);
+    dti_vk_bind(e, command, e->scan_pipeline, scan->set, &args, sizeof args);
+    e->device->vk.CmdDispatch(command, x, y, 1);
+}
+
+/* Launches [first, end), each with its scans, between barriers; `code` receives the fault word. Of
+ * a launch in slices only the last one. */
+static dt_result dti_vk_search_chunk(dti_vk_exec *e, uint32_t first, uint32_t end, uint32_t *code) {
+    dti_vk_device *device = e->device;
+    dti_VkCommandBuffer command = e->commands[0];
+    dt_result result = dti_vk_command_begin(device, command);
+    if (result)
+        return result;
+    dti_vk_barrier_all(device, command);
+    device->vk.CmdFillBuffer(command, e->out->buffer.handle, DTI_WORD_BYTES * DTI_STATUS_FAULT,
+                             DTI_WORD_BYTES, UINT32_MAX);
+    dti_vk_barrier_all(device, command);
+    for (uint32_t i = first; i < end; i++) {
+        if (!e->work[i].x)
+            continue;
+        dti_vk_record_slice(e, command, &e->work[i], e->work[i].slices - 1);
+        dti_vk_barrier_compute(device, command);
+        for (uint32_t j = 0; j < e->work[i].scan_count; j++)
+            dti_vk_record_scan(e, command, e->work[i].scan_first + j, i);
+        dti_vk_barrier_compute(device, command);
+    }
+    dti_vk_barrier_host(device, command);
+    result = dti_vk_command_end(device, command);
+    if (!result)
+        result = dti_vk_run(device, command);
+    if (!result)
+        result = dti_vk_memory_read((dti_memory *)e->out, DTI_WORD_BYTES * DTI_STATUS_FAULT, code,
+                                    sizeof *code);
+    return result;
+}
+
+/* All slices but the last, each in a submission of its own. */
+static dt_result dti_vk_search_slices(dti_vk_exec *e, const dti_vk_work *work) {
+    dti_VkCommandBuffer command = e->commands[0];
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i + 1 < work->slices && !result; i++) {
+        result = dti_vk_command_begin(e->device, command);
+        if (result)
+            return result;
+        dti_vk_barrier_all(e->device, command);
+        dti_vk_record_slice(e, command, work, i);
+        result = dti_vk_command_end(e->device, command);
+        if (!result)
+            result = dti_vk_run(e->device, command);
+    }
+    return result;
+}
+
+/* Where the chunk ends that begins at launch `at`: it is one submission. */
+static uint32_t dti_vk_search_end(const dti_vk_exec *e, uint32_t at, uint32_t end) {
+    const uint32_t most = DTI_MIN(end, at + DTI_VK_FAULT_CHUNK);
+    double ms = e->work[at++].ms;
+    while (at < most && e->work[at].slices < 2 && ms + e->work[at].ms <= DTI_VK_SUBMISSION_MS)
+        ms += e->work[at++].ms;
+    return at;
+}
+
+static dt_result dti_vk_exec_find_fault(dti_exec *exec, uint32_t first, uint32_t count,
+                                        uint32_t *fault) {
+    dti_vk_exec *e = (dti_vk_exec *)exec;
+    uint32_t end = DTI_MIN(first + count, e->work_count);
+    *fault = e->work_count;
+    dt_result result = dti_vk_exec_wait(exec);
+    for (uint32_t at = first, next; at < end && !result; at = next) {
+        uint32_t code = UINT32_MAX;
+        next = dti_vk_search_end(e, at, end);
+        result = dti_vk_search_slices(e, &e->work[at]);
+        if (!result)
+            result = dti_vk_search_chunk(e, at, next, &code);
+        if (!result && code != UINT32_MAX) {
+            *fault = code;
+            break;
+        }
+    }
+    return result;
+}
+
+#endif
