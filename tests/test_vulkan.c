@@ -313,6 +313,24 @@ static int vulkan_device_count(void) {
     return count;
 }
 
+/* SwiftShader takes seconds for a pipeline that others make in a tenth of one. */
+static bool vulkan_is_quick(const vulkan_rig *rig) {
+    return !strstr(((const dti_vk_device *)rig->device)->head.info.name, "SwiftShader");
+}
+
+/* The first device that is quick; 0 where none is. */
+static int vulkan_quick_device(void) {
+    const int count = vulkan_device_count();
+    bool quick = false;
+    int i = 0;
+    for (; i < count && !quick; i++) {
+        vulkan_rig rig;
+        quick = vulkan_rig_open(&rig, i, (dti_vk_options){0}) && vulkan_is_quick(&rig);
+        vulkan_rig_close(&rig);
+    }
+    return quick ? i - 1 : 0;
+}
+
 /* Runs body on every device, with and without unified memory. */
 static bool vulkan_on_each(void (*body)(vulkan_rig *rig)) {
     int count = vulkan_device_count();

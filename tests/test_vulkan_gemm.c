@@ -221,7 +221,7 @@ static void gemm_try_chunks(vulkan_rig *rig) {
         {35, 37, 65, true, false, DTI_EPILOGUE_RELU_GRAD, 1, 1, false, 16},
         {10, 132, 144, false, false, DTI_EPILOGUE_NONE, 1, 0, true, 16},
     };
-    const bool first = ((dti_vk_device *)rig->device)->index == 0;
+    const bool first = vulkan_is_quick(rig);
     for (size_t i = 0; i < DTI_COUNT(cases) && !rig->in->options.no_unified; i++) {
         gemm_try_apart(rig, &cases[i], DTI_GEMM_IN_REGISTERS);
         if (first)
@@ -256,7 +256,7 @@ static void gemm_try_all(vulkan_rig *rig) {
         [8] = DTI_GEMM_32X32,   [9] = DTI_GEMM_64X64,  [10] = DTI_GEMM_NARROW_LONG,
         [11] = DTI_GEMM_NARROW};
     const bool all = getenv("DTRAIN_TEST_LONG") != NULL;
-    const bool first = ((dti_vk_device *)rig->device)->index == 0;
+    const bool first = vulkan_is_quick(rig);
     if (rig->in->options.no_unified)
         return;
     for (size_t i = 0; i < DTI_COUNT(cases); i++) {

@@ -66,7 +66,7 @@ static dt_result tune_time(dti_exec *exec, uint32_t variant, uint32_t segment, d
 static void qualify_try_all(vulkan_rig *rig) {
     dti_vk_device *device = qualify_as_gpu(rig);
     const bool all = getenv("DTRAIN_TEST_LONG") != NULL;
-    if (!all && device->index) /* SwiftShader takes seconds for a pipeline */
+    if (!all && !vulkan_is_quick(rig))
         return;
     for (size_t i = 0; i < DTI_COUNT(dti_vk_shaders); i++) {
         const dti_vk_shader *shader = &dti_vk_shaders[i];
@@ -122,7 +122,7 @@ static void qualify_open_again(const void *blob, size_t bytes, dt_kernel_check c
                                dti_vk_verdict want) {
     vulkan_rig rig;
     const dti_vk_options options = {.cache = blob, .cache_bytes = bytes, .kernel_check = check};
-    if (vulkan_rig_open(&rig, 0, options)) {
+    if (vulkan_rig_open(&rig, vulkan_quick_device(), options)) {
         const dti_vk_verdict is = *qualify_verdict((dti_vk_device *)rig.device);
         test_check(is == want, __FILE__, __LINE__, "verdict %d, not %d", is, want);
     }
@@ -138,7 +138,7 @@ static char *qualify_export(vulkan_rig *rig, size_t *bytes) {
 
 TEST(a_fast_variant_that_computes_wrong_values_is_struck_named_and_remembered) {
     vulkan_rig rig;
-    if (!vulkan_rig_open(&rig, 0, (dti_vk_options){0})) {
+    if (!vulkan_rig_open(&rig, vulkan_quick_device(), (dti_vk_options){0})) {
         vulkan_rig_close(&rig);
         SKIP("no Vulkan driver");
     }
@@ -199,7 +199,7 @@ TEST(the_faster_of_two_right_variants_is_found_by_the_clock) {
                  {{30, 25, 99, 0}, false, 1},      {{5, 5, 4, 0}, false, 5},
                  {{0.0005, 0, 0.001, 0}, false, 5}};
     vulkan_rig rig;
-    if (!vulkan_rig_open(&rig, 0, (dti_vk_options){0})) {
+    if (!vulkan_rig_open(&rig, vulkan_quick_device(), (dti_vk_options){0})) {
         vulkan_rig_close(&rig);
         SKIP("no Vulkan driver");
     }
@@ -226,7 +226,7 @@ static void tune_try_others(char *blob, size_t bytes, size_t at, uint8_t flip) {
 
 TEST(a_variant_that_is_right_and_slow_is_not_used_here_or_in_a_later_run) {
     vulkan_rig rig;
-    if (!vulkan_rig_open(&rig, 0, (dti_vk_options){0})) {
+    if (!vulkan_rig_open(&rig, vulkan_quick_device(), (dti_vk_options){0})) {
         vulkan_rig_close(&rig);
         SKIP("no Vulkan driver");
     }
