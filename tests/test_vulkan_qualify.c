@@ -136,12 +136,18 @@ static char *qualify_export(vulkan_rig *rig, size_t *bytes) {
     return blob;
 }
 
+/* The quick device, or the test skips. */
+#define OPEN_QUICK(rig)                                                                            \
+    do {                                                                                           \
+        if (!vulkan_rig_open(&(rig), vulkan_quick_device(), (dti_vk_options){0})) {                \
+            vulkan_rig_close(&(rig));                                                              \
+            SKIP("no Vulkan driver");                                                              \
+        }                                                                                          \
+    } while (0)
+
 TEST(a_fast_variant_that_computes_wrong_values_is_struck_named_and_remembered) {
     vulkan_rig rig;
-    if (!vulkan_rig_open(&rig, vulkan_quick_device(), (dti_vk_options){0})) {
-        vulkan_rig_close(&rig);
-        SKIP("no Vulkan driver");
-    }
+    OPEN_QUICK(rig);
     dti_vk_device *device = qualify_as_gpu(&rig);
     qualify_break_gemm(device);
     device->time_run = tune_time;
@@ -199,10 +205,7 @@ TEST(the_faster_of_two_right_variants_is_found_by_the_clock) {
                  {{30, 25, 99, 0}, false, 1},      {{5, 5, 4, 0}, false, 5},
                  {{0.0005, 0, 0.001, 0}, false, 5}};
     vulkan_rig rig;
-    if (!vulkan_rig_open(&rig, vulkan_quick_device(), (dti_vk_options){0})) {
-        vulkan_rig_close(&rig);
-        SKIP("no Vulkan driver");
-    }
+    OPEN_QUICK(rig);
     dti_vk_device *device = qualify_as_gpu(&rig);
     device->time_run = tune_time;
     for (size_t i = 0; i < DTI_COUNT(cases); i++) {
@@ -226,10 +229,7 @@ static void tune_try_others(char *blob, size_t bytes, size_t at, uint8_t flip) {
 
 TEST(a_variant_that_is_right_and_slow_is_not_used_here_or_in_a_later_run) {
     vulkan_rig rig;
-    if (!vulkan_rig_open(&rig, vulkan_quick_device(), (dti_vk_options){0})) {
-        vulkan_rig_close(&rig);
-        SKIP("no Vulkan driver");
-    }
+    OPEN_QUICK(rig);
     dti_vk_device *device = qualify_as_gpu(&rig);
     device->time_run = tune_time;
     tune_clock = (struct tune_clock){.portable = 1, .first = 1, .then = 2};
