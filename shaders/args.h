@@ -91,7 +91,10 @@
     DTI_U32 dy_offset;
 
 /* Cross-entropy and accuracy over rows of logits [rows, classes] with targets [rows] (i32).
- * s: class weights, or in the gradient the seed times the class weights: s[c * s_stride]. */
+ * s: class weights, or in the gradient the seed times the class weights: s[c * s_stride]. Of each
+ * row the loss may keep DTI_XENT_KEPT words behind the pairs: its maximum, the sum of exp(x -
+ * maximum), and its target; t_offset of XENT_DX is where they begin. */
+#define DTI_XENT_KEPT 3
 #define DTI_ARGS_XENT                                                                              \
     DTI_U32 rows;                                                                                  \
     DTI_U32 classes;                                                                               \

@@ -1,6 +1,6 @@
 /* Cross-entropy of rows of logits with integer targets, as pairs (loss, weight); also the pairs of
  * the weights alone and of the accuracy (spec0). A workgroup per row. spec1: class weights are
- * bound.
+ * bound. spec2: what the gradient needs of each row is kept behind the pairs.
  *   loss = (1 - eps) * w[t] * -logp[t] + eps / classes * sum_c w[c] * -logp[c],  eps = smoothing
  * An ignored target gives (0, 0); any other target outside [0, classes) gives NaN. */
 #version 450
@@ -14,6 +14,8 @@ layout(binding = 0) readonly buffer buffer_x { float x[]; };
 layout(binding = 1) readonly buffer buffer_t { int t[]; };
 layout(binding = 2) readonly buffer buffer_s { float s[]; };
 layout(binding = 3) writeonly buffer buffer_y { float y[]; };
+layout(binding = 3) writeonly buffer buffer_kept { int kept[]; };
+layout(constant_id = 3) const uint spec2 = 0u;
 
 shared uint dti_argmax[256];
 
@@ -56,7 +58,16 @@ uint argmax(uint from)
     return dti_argmax[0];
 }
 
-float loss_of(uint from, uint target)
+void keep(uint row, float high, float sum)
+{
+    if (spec2 != 0u && gl_LocalInvocationID.x == 0u) {
+        uint at = args.y_offset + 2u * args.rows + DTI_XENT_KEPT * row;
+        y[at] = high;
+        y[at + 1u] = sum;
+    }
+}
+
+float loss_of(uint row, uint from, uint target)
 {
     uint lane = gl_LocalInvocationID.x;
     float high = -DTI_INFINITY, sum = 0.0, smooth_sum = 0.0;
@@ -65,7 +76,9 @@ float loss_of(uint from, uint target)
     high = dti_group_max(high, args.classes, 0u);
     for (uint c = lane; c < args.classes; c += gl_WorkGroupSize.x)
         sum += dti_m_exp(x[from + c] - high);
-    float log_sum = dti_m_log(dti_group_sum(sum, args.classes, 1u));
+    sum = dti_group_sum(sum, args.classes, 1u);
+    keep(row, high, sum);
+    float log_sum = dti_m_log(sum);
     float loss = class_weight(target) * (log_sum - (x[from + target] - high));
     if (args.smoothing == 0.0)
         return loss;
@@ -87,7 +100,7 @@ vec2 pair_of(uint row, int target)
         return vec2(0.0, weight);
     if (spec0 == DTI_XENT_ACCURACY)
         return vec2(argmax(from) == uint(target) ? 1.0 : 0.0, 1.0);
-    return vec2(loss_of(from, uint(target)), weight);
+    return vec2(loss_of(row, from, uint(target)), weight);
 }
 
 void main()
@@ -95,9 +108,12 @@ void main()
     uint row = dti_group();
     if (row >= args.rows)
         return;
-    vec2 pair = pair_of(row, t[args.t_offset + row]);
+    int target = t[args.t_offset + row];
+    vec2 pair = pair_of(row, target);
     if (gl_LocalInvocationID.x == 0u) {
         y[args.y_offset + 2u * row] = pair.x;
         y[args.y_offset + 2u * row + 1u] = pair.y;
+        if (spec2 != 0u)
+            kept[args.y_offset + 2u * args.rows + DTI_XENT_KEPT * row + 2u] = target;
     }
 }

@@ -238,6 +238,82 @@ TEST(sums_over_samples_and_their_lines_are_exact_on_every_device) {
     dt_ctx_destroy(ctx);
 }
 
+/* ---- Cross-entropy: what the loss keeps of its rows */
+
+enum { XENT_ROWS = 5 };
+
+typedef struct xent_case {
+    int classes;
+    float smoothing;
+    bool weights;
+    int kept; /* gradients that need no sums of their own */
+} xent_case;
+
+/* The gradient with the loss in its program, or without. Launches of either kind: *kept, *apart. */
+static void xent_run(dt_store *store, dt_tensor dx, dt_tensor loss, float *y, int *kept,
+                     int *apart) {
+    static const int32_t targets[XENT_ROWS] = {3, -100, 0, 9, 7};
+    const int64_t classes = dti_node_of(dx)->shape.dim[0], n = XENT_ROWS * classes;
+    const dti_node *node = dti_node_of(dx);
+    dt_program_desc desc = {.batch = XENT_ROWS, .outputs = {dx}, .metrics = {loss}};
+    dt_program *p = NULL;
+    float *x = vulkan_numbers((uint32_t)n, 9, 1);
+    REQUIRE(!dt_program_create(store, &desc, &p));
+    CHECK(!dt_program_write(p, dti_input_of(dx.graph, node, 0), x, (size_t)n * sizeof *x));
+    CHECK(!dt_program_write(p, dti_input_of(dx.graph, node, 1), targets, sizeof targets));
+    CHECK(!dt_program_run(p, NULL, NULL) && !dt_program_read(p, dx, y, (size_t)n * sizeof *y));
+    *kept = *apart = 0;
+    for (uint32_t i = 0; i < p->code->list.launch_count; i++) {
+        *kept += p->code->list.launches[i].kernel == DTI_K_XENT_DX;
+        *apart += p->code->list.launches[i].kernel == DTI_K_XENT_GRAD;
+    }
+    dt_program_destroy(p);
+    free(x);
+}
+
+static void xent_try(dt_ctx *ctx, const char *device, const xent_case *c) {
+    dt_graph *g = NULL;
+    dt_store *store = NULL;
+    float *y[2] = {vulkan_zeros(XENT_ROWS * (uint32_t)c->classes),
+                   vulkan_zeros(XENT_ROWS * (uint32_t)c->classes)};
+    int kept, apart;
+    REQUIRE(!dt_graph_create(ctx, &g));
+    dt_tensor x = dt_input(g, "x", DT_F32, dt_dims(c->classes));
+    dt_tensor s = dt_fill(g, dt_dims_of(0, NULL), 0.3f);
+    dt_tensor in[3] = {x, dt_input(g, "t", DT_I32, dt_dims_of(0, NULL)), s};
+    dt_cross_entropy_desc desc = {.label_smoothing = c->smoothing};
+    if (c->weights) {
+        dt_tensor count = dti_constant(g, DTI_OP_IOTA, dt_dims(c->classes), 0);
+        desc.class_weights = dt_affine(count, 0.1f, 0.7f);
+        in[2] = dt_mul(s, desc.class_weights);
+    }
+    dt_tensor loss = dt_cross_entropy(x, in[1], &desc);
+    const dti_attr attr = dti_node_of(loss)->attr;
+    dt_tensor dx = dti_append(g, DTI_OP_CROSS_ENTROPY_GRAD, in, 3, &attr);
+    REQUIRE(!dt_store_create(g, &(dt_store_desc){.device = device}, &store));
+    xent_run(store, dx, loss, y[0], &kept, &apart);
+    CHECK(kept == c->kept && apart == !c->kept);
+    xent_run(store, dx, (dt_tensor){0}, y[1], &kept, &apart);
+    CHECK(kept == 0 && apart == 1);
+    CHECK(!memcmp(y[0], y[1], XENT_ROWS * (size_t)c->classes * sizeof *y[0]));
+    CHECK(y[0][c->classes] == 0 && y[0][3] < 0);
+    dt_graph_destroy(g);
+    free(y[0]), free(y[1]);
+}
+
+TEST(the_gradient_of_a_cross_entropy_takes_what_its_loss_kept_with_the_same_bits) {
+    static const xent_case cases[] = {
+        {10, 0, false, 1}, {12, 0.1f, false, 1}, {130, 0, true, 1}, {12, 0.1f, true, 0}};
+    dt_ctx *ctx = NULL;
+    REQUIRE(!dt_ctx_create(NULL, &ctx));
+    for (int i = 0; i < dt_ctx_device_count(ctx); i++) {
+        const dt_device_info *info = dt_ctx_device(ctx, i);
+        for (size_t k = 0; info->usable && info->kind != DT_DEVICE_CPU && k < 4; k++)
+            xent_try(ctx, info->id, &cases[k]);
+    }
+    dt_ctx_destroy(ctx);
+}
+
 /* ---- Products in chunks of k: side by side on what takes itself for a GPU */
 
 /* A step of 64 samples. *sums: launches that add what was made side by side. */

@@ -74,7 +74,8 @@ static void dti_cross_entropy_grad_rule(dti_grad *g) {
 static void dti_emit_xent(dti_emit *e, uint32_t mode, const dti_view *x, const dti_view *t,
                           const dti_view *s, int64_t classes) {
     int64_t rows = dti_view_elements(t);
-    uint32_t pairs = dti_emit_scratch(e, DT_F32, 2 * (uint64_t)rows);
+    const uint32_t kept = mode == DTI_XENT_LOSS && e->workgroups ? DTI_XENT_KEPT : 0;
+    uint32_t pairs = dti_emit_scratch(e, DT_F32, (2 + kept) * (uint64_t)rows);
     dti_launch *l = dti_emit_launch(e, DTI_K_XENT, (uint64_t)rows, sizeof l->args.xent);
     dti_args_xent *a = &l->args.xent;
     *a = (dti_args_xent){.rows = (uint32_t)rows, .classes = (uint32_t)classes};
@@ -138,15 +139,42 @@ static bool dti_cross_entropy_grad_shape(dti_build *b) {
     return true;
 }
 
+/* The launch of the loss of the same rows. */
+static dti_launch *dti_xent_loss_of(const dti_listing *list, const dti_view *x, const dti_view *t) {
+    for (uint32_t k = list->launch_count; k-- > 0;) {
+        dti_launch *l = &list->launches[k];
+        const dti_args_xent *a = &l->args.xent;
+        if (l->value[dti_launch_output(l)] == x->value)
+            return NULL;
+        if (l->kernel == DTI_K_XENT && l->spec[0] == DTI_XENT_LOSS && l->value[0] == x->value &&
+            l->value[1] == t->value && a->x_offset == x->offset && a->t_offset == t->offset &&
+            a->rows == dti_view_elements(t))
+            return l;
+    }
+    return NULL;
+}
+
+/* Where each row has its maximum, sum and target kept, its gradient is element by element. The
+ * sum of different weights is a workgroup's. */
 static void dti_cross_entropy_grad_emit(dti_emit *e) {
     dti_view x = dti_emit_dense_in(e, 0), t = dti_emit_dense_in(e, 1), s = dti_emit_dense_in(e, 2);
     int64_t rows = dti_view_elements(&t);
-    dti_launch *l = dti_emit_launch(e, DTI_K_XENT_GRAD, (uint64_t)rows, sizeof l->args.xent);
+    const bool smooth = e->node->attr.f[0] != 0.0f, weighted = dti_view_elements(&s) > 1;
+    dti_launch *loss = NULL;
+    if (e->workgroups && !(smooth && weighted))
+        loss = dti_xent_loss_of(e->list, &x, &t);
+    if (loss) {
+        loss->spec[2] = 1;
+        t.value = loss->value[3];
+        t.offset = 2 * rows;
+    }
+    dti_launch *l = dti_emit_launch(e, loss ? DTI_K_XENT_DX : DTI_K_XENT_GRAD, (uint64_t)rows,
+                                    sizeof l->args.xent);
     dti_args_xent *a = &l->args.xent;
     *a = (dti_args_xent){.rows = (uint32_t)rows, .classes = (uint32_t)x.dim[5]};
     a->ignore_index = e->node->attr.i[0];
     a->smoothing = e->node->attr.f[0];
-    a->s_stride = dti_view_elements(&s) > 1 ? 1 : 0;
+    a->s_stride = weighted ? 1 : 0;
     a->x_offset = (uint32_t)x.offset;
     a->t_offset = (uint32_t)t.offset;
     a->s_offset = (uint32_t)s.offset;
@@ -488,13 +516,32 @@ static dti_effort dti_xent_effort(const dti_launch *l, uint32_t variant, uint32_
     return dti_effort_rows(l->args.xent.rows, l->args.xent.classes, 3, local);
 }
 
-/* -> pairs [rows, 2]; spec0: DTI_XENT_*, spec1: s */
+/* -> pairs [rows, 2]; spec0: DTI_XENT_*, spec1: s, spec2: 1 = rows are kept behind the pairs */
 DTI_KERNEL(XENT, xent, "rrrw", GROUP, .run = dti_cpu_xent, .grain = dti_cpu_grain_xent,
            .effort = dti_xent_effort);
 
 /* (logits, target, s, dlogits) */
 DTI_KERNEL(XENT_GRAD, xent_grad, "rrrw", GROUP, .run = dti_cpu_xent_grad,
            .grain = dti_cpu_grain_xent, .effort = dti_xent_effort);
+
+static uint64_t dti_xent_dx_invocations(const dti_launch *l, uint32_t variant,
+                                        const uint32_t spec[4]) {
+    (void)variant, (void)spec;
+    return dti_ceil_div((uint64_t)l->args.xent.rows * l->args.xent.classes, 4);
+}
+
+static dti_effort dti_xent_dx_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
+    (void)variant, (void)local;
+    return (dti_effort){1, (uint64_t)l->args.xent.rows * l->args.xent.classes};
+}
+
+static bool dti_xent_dx_in_step(const dti_launch *l, int binding) {
+    return binding == 0 && l->args.xent.x_offset == l->args.xent.y_offset;
+}
+
+/* (logits, what XENT kept, s, dlogits), where workgroups run */
+DTI_KERNEL(XENT_DX, xent_dx, "rrrw", ITEM, .invocations = dti_xent_dx_invocations,
+           .effort = dti_xent_dx_effort, .in_step = dti_xent_dx_in_step);
 
 DTI_FAMILY(cross_entropy, .shape = dti_cross_entropy_shape, .grad = dti_cross_entropy_grad_rule,
            .labels = dti_targets_labels, .weight = dti_cross_entropy_weight_of);

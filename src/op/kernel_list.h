@@ -9,6 +9,7 @@
     X(COPY) \
     X(XENT) \
     X(XENT_GRAD) \
+    X(XENT_DX) \
     X(DROPOUT) \
     X(GATHER) \
     X(SCATTER_ADD) \

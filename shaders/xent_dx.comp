@@ -1,0 +1,68 @@
+/* dL/dlogits as xent_grad.comp has it, from what the loss kept of each row (its maximum, the sum of
+ * exp(x - maximum), its target): one read of the logits, and nothing is summed. An invocation has 4
+ * elements, in one row where rows are a multiple of 4. May run in place. */
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "lib/types.glsl"
+#include "lib/functions.glsl"
+
+DTI_PUSH(DTI_ARGS_XENT)
+layout(binding = 0) readonly buffer buffer_x { float x[]; };
+layout(binding = 0) readonly buffer buffer_x4 { vec4 x4[]; };
+layout(binding = 1) readonly buffer buffer_kept { float kept[]; };
+layout(binding = 1) readonly buffer buffer_t { int targets[]; };
+layout(binding = 2) readonly buffer buffer_s { float s[]; };
+layout(binding = 3) writeonly buffer buffer_y { float y[]; };
+layout(binding = 3) writeonly buffer buffer_y4 { vec4 y4[]; };
+
+struct kept_row {
+    float high, sum, own; /* own: the seed of the target's class */
+    int target;
+};
+
+kept_row row_at(uint row)
+{
+    uint at = args.t_offset + DTI_XENT_KEPT * row;
+    int target = targets[at + 2u];
+    float own = 0.0;
+    if (target != args.ignore_index)
+        own = target < 0 || uint(target) >= args.classes
+                  ? DTI_NAN
+                  : (1.0 - args.smoothing) * s[args.s_offset + uint(target) * args.s_stride];
+    return kept_row(kept[at], kept[at + 1u], own, target);
+}
+
+float grad_of(kept_row r, uint c, float value)
+{
+    if (r.target == args.ignore_index || dti_is_nan(r.own))
+        return r.own;
+    float p = dti_m_exp(value - r.high) / r.sum;
+    float grad = r.own * (p - (c == uint(r.target) ? 1.0 : 0.0));
+    if (args.smoothing != 0.0) {
+        float seed = s[args.s_offset], seeds = seed * float(args.classes);
+        grad += args.smoothing / float(args.classes) * (p * seeds - seed);
+    }
+    return grad;
+}
+
+void main()
+{
+    uint e = 4u * dti_item(), n = args.rows * args.classes;
+    if (e >= n)
+        return;
+    uint row = e / args.classes, c = e - row * args.classes;
+    kept_row r = row_at(row);
+    if (((args.classes | args.x_offset | args.y_offset) & 3u) == 0u) {
+        vec4 v = x4[(args.x_offset + e) / 4u];
+        y4[(args.y_offset + e) / 4u] = vec4(grad_of(r, c, v.x), grad_of(r, c + 1u, v.y),
+                                            grad_of(r, c + 2u, v.z), grad_of(r, c + 3u, v.w));
+        return;
+    }
+    for (uint i = e; i < min(e + 4u, n); i++) {
+        y[args.y_offset + i] = grad_of(r, c, x[args.x_offset + i]);
+        if (++c == args.classes && i + 1u < n) {
+            c = 0u;
+            r = row_at(++row);
+        }
+    }
+}
