@@ -131,6 +131,27 @@
     DTI_U32 index_offset;                                                                          \
     DTI_U32 y_offset;
 
+/* The gradient of a table with many indices (op/scatter.c). SORT: entries (key, place), `n` keys
+ * and then `n` places, whose runs of `run` are sorted by key, become sorted runs of `made`; keys
+ * above `keys` are taken for `keys`. spec0: 1 = the first pass, of keys alone, by place. */
+#define DTI_ARGS_SORT                                                                              \
+    DTI_U32 n;                                                                                     \
+    DTI_U32 keys;                                                                                  \
+    DTI_U32 run;                                                                                   \
+    DTI_U32 made;                                                                                  \
+    DTI_U32 index_offset;
+
+/* SEGMENTS: the inverse index of sorted entries: `n` places, then where each row's entries begin,
+ * and the end of the last's. SCATTER_PARTS and SCATTER_ROWS: of rows with more than `chunk` entries
+ * what each `chunk` of them sums to, and all rows. spec0: 1 = by fours. */
+#define DTI_ARGS_SCATTER                                                                           \
+    DTI_U32 n;                                                                                     \
+    DTI_U32 table_rows;                                                                            \
+    DTI_U32 cols;                                                                                  \
+    DTI_U32 chunk;                                                                                 \
+    DTI_U32 table_offset;                                                                          \
+    DTI_U32 y_offset;
+
 /* y = keep(i) ? x * scale : 0 with keep = philox(i) < threshold; i counts over the global batch:
  * first + i + first_row * row_elements where the tensor has a sample axis (row_elements > 0). */
 #define DTI_ARGS_DROPOUT                                                                           \
@@ -299,6 +320,8 @@
     X(term, DTI_ARGS_TERM)                                                                         \
     X(seed, DTI_ARGS_SEED)                                                                         \
     X(gather, DTI_ARGS_GATHER)                                                                     \
+    X(sort, DTI_ARGS_SORT)                                                                         \
+    X(scatter, DTI_ARGS_SCATTER)                                                                   \
     X(dropout, DTI_ARGS_DROPOUT)                                                                   \
     X(accumulate, DTI_ARGS_ACCUMULATE)                                                             \
     X(commit, DTI_ARGS_COMMIT)                                                                     \

@@ -17,6 +17,7 @@
 #include "product.c"
 #include "product_grid.c"
 #include "reduce.c"
+#include "scatter.c"
 #include "softmax.c"
 #include "unary.c"
 #include "view.c"

@@ -58,31 +58,6 @@ DT_API dt_tensor dt_gather(dt_tensor table, dt_tensor index) {
     return dti_append2(DTI_OP_GATHER, table, index, NULL);
 }
 
-/* ---- scatter_add (dy, index): attr = the table's shape. */
-static bool dti_scatter_add_labels(const dt_graph *g, const dti_node *n, dti_labels *out) {
-    (void)g;
-    *out = (dti_labels){.input = 1, .classes = (int32_t)n->shape.dim[0]};
-    return true;
-}
-
-static bool dti_scatter_add_shape(dti_build *b) {
-    if (b->in[1]->dtype != DT_I32)
-        return dti_build_fail(b, "the index must be i32");
-    b->out.shape = dti_attr_shape(&b->out.attr);
-    b->out.samples = false;
-    return true;
-}
-
-static void dti_scatter_add_grad(dti_grad *g) {
-    if (g->wanted[0])
-        g->dx[0] = dt_gather(g->dy, g->in[1]);
-}
-
-static void dti_scatter_add_emit(dti_emit *e) {
-    dti_view dy = dti_emit_dense_in(e, 0), index = dti_emit_dense_in(e, 1);
-    dti_gather_launch(e, DTI_K_SCATTER_ADD, e->node->shape, &dy, &index);
-}
-
 /* ---- Reference */
 #ifdef DT_REFERENCE
 
@@ -93,17 +68,6 @@ static void dti_gather_ref(const dti_ref *r) {
         int64_t row = (int64_t)r->in[1].data[i / cols];
         bool inside = row >= 0 && row < rows;
         r->out.data[i] = inside ? r->in[0].data[row * cols + i % cols] : NAN;
-    }
-}
-
-static void dti_scatter_add_ref(const dti_ref *r) {
-    int64_t rows = r->node->shape.dim[0], cols = rows ? r->out.elements / rows : 0;
-    for (int64_t i = 0; i < r->out.elements; i++)
-        r->out.data[i] = 0;
-    for (int64_t i = 0; i < r->in[1].elements * cols; i++) {
-        int64_t row = (int64_t)r->in[1].data[i / cols];
-        if (row >= 0 && row < rows)
-            r->out.data[row * cols + i % cols] += r->in[0].data[i];
     }
 }
 
@@ -130,48 +94,9 @@ static void dti_cpu_gather(const dti_cpu_task *task, int64_t begin, int64_t end,
     }
 }
 
-/* The owner of a range of the table goes over the indices in order, so each sum has one order. */
-static void dti_cpu_scatter_add(const dti_cpu_task *task, int64_t begin, int64_t end,
-                                void *scratch) {
-    (void)scratch;
-    const dti_args_gather *a = &task->launch->args.gather;
-    const float *dy = dti_cpu_in(task, 0, a->y_offset);
-    const dti_word *index = (const dti_word *)task->buf[1] + a->index_offset;
-    float *table = dti_cpu_out(task, 2, a->table_offset);
-    const int64_t cols = a->cols, first_row = begin / cols, last_row = (end - 1) / cols;
-    memset(table + begin, 0, (size_t)(end - begin) * sizeof *table);
-    for (int64_t i = 0; i < a->n; i++, dy += cols) {
-        const int64_t row = index[i];
-        if (row < first_row || row > last_row)
-            continue;
-        int64_t from = DTI_MAX(begin, row * cols), to = DTI_MIN(end, (row + 1) * cols);
-        task->k->binary[DTI_B_ADD](table + from, table + from, 1, dy + (from - row * cols), 1,
-                                   to - from);
-    }
-}
-
-/* Each piece goes over all indices: a piece for each thread. */
-static int64_t dti_cpu_grain_scatter_add(const dti_cpu_task *task) {
-    int64_t items = (int64_t)task->launch->items;
-    return DTI_MAX((items + task->threads - 1) / task->threads, 4096);
-}
-
 /* ---- Rows of the tables */
 
 /* (table, index, y) item = element of y */
 DTI_KERNEL(GATHER, gather, "rrw", ITEM, .run = dti_cpu_gather, .grain = dti_cpu_grain_copy);
 
-static dti_effort dti_scatter_add_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
-    const dti_args_gather *a = &l->args.gather;
-    (void)variant, (void)local;
-    return (dti_effort){a->n, (uint64_t)a->n * a->table_rows * a->cols};
-}
-
-/* (dy, index, dtable) item = element of dtable */
-DTI_KERNEL(SCATTER_ADD, scatter_add, "rrw", ITEM, .run = dti_cpu_scatter_add,
-           .grain = dti_cpu_grain_scatter_add, .effort = dti_scatter_add_effort);
-
 DTI_FAMILY(gather, .shape = dti_gather_shape, .grad = dti_gather_grad, .labels = dti_gather_labels);
-
-DTI_FAMILY(scatter_add, .shape = dti_scatter_add_shape, .grad = dti_scatter_add_grad,
-           .labels = dti_scatter_add_labels);

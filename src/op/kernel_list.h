@@ -12,7 +12,6 @@
     X(XENT_DX) \
     X(DROPOUT) \
     X(GATHER) \
-    X(SCATTER_ADD) \
     X(TERM) \
     X(TERM_SUM) \
     X(TERM_GRAD) \
@@ -35,6 +34,11 @@
     X(REDUCE) \
     X(REDUCE_COLUMN) \
     X(REDUCE_ROW) \
+    X(SCATTER_ADD) \
+    X(SORT) \
+    X(SEGMENTS) \
+    X(SCATTER_PARTS) \
+    X(SCATTER_ROWS) \
     X(SOFTMAX) \
     X(SOFTMAX_GRAD) \
     X(MAP1) \

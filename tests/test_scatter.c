@@ -1,0 +1,225 @@
+/* The gradient of a table against a plain program of its order of additions, which has to give its
+ * bits on every device: tables and indices from a seed, with rows that many, one or no index names.
+ * Included by main.c. */
+
+enum { SCATTER_CHUNK = 256 }; /* the shortest, in which a row's entries are added */
+
+typedef struct scatter_case {
+    const char *device;
+    int64_t rows, cols, n, batch; /* n: indices of all samples */
+    uint32_t seed;
+    bool computed; /* indices that the host has never seen, some outside the table */
+    int32_t *index;
+    float *dy, *out, *chunk;
+} scatter_case;
+
+static uint32_t scatter_random(scatter_case *c, uint32_t below) {
+    c->seed = c->seed * 1664525u + 1013904223u;
+    return (uint32_t)(((uint64_t)(c->seed ^ c->seed >> 15) * 2654435761u >> 8 & 0xffffffffu) *
+                          below >>
+                      32);
+}
+
+/* Of any row, of a few, of one, in order, most of small rows, or of one and any by turns. */
+static void scatter_fill(scatter_case *c, uint32_t kind) {
+    const uint32_t rows = (uint32_t)c->rows, hot = scatter_random(c, rows);
+    for (int64_t i = 0; i < c->n; i++) {
+        const uint32_t any = scatter_random(c, rows);
+        const uint32_t few = scatter_random(c, DTI_MIN(rows, 3)), turn = scatter_random(c, 2);
+        const uint32_t of[] = {any, few, hot, (uint32_t)(i % c->rows), any % (1 + any / 7), hot};
+        c->index[i] = (int32_t)of[kind == 5 && turn ? 0 : kind];
+        if (c->computed && scatter_random(c, 9) == 0)
+            c->index[i] = turn ? -1 - (int32_t)any : (int32_t)(rows + any);
+    }
+    for (int64_t i = 0; i < c->n * c->cols; i++)
+        c->dy[i] = (float)((int32_t)scatter_random(c, 1u << 24) - (1 << 23)) * 0x1p-20f;
+}
+
+static int64_t scatter_chunk(int64_t n) {
+    int64_t chunk = SCATTER_CHUNK;
+    while (chunk * chunk < n)
+        chunk *= 2;
+    return chunk;
+}
+
+/* Element by element, so that no index of an index is needed. */
+static void scatter_expect(const scatter_case *c, float *table, double *exact) {
+    const int64_t chunk = scatter_chunk(c->n);
+    float *sum = calloc((size_t)(c->rows * c->cols) + 1, sizeof *sum);
+    int64_t *count = calloc((size_t)c->rows + 1, sizeof *count);
+    for (int64_t i = 0; i < c->n; i++) {
+        const int64_t row = c->index[i];
+        if (row < 0 || row >= c->rows)
+            continue;
+        const bool full = count[row]++ % chunk == 0;
+        for (int64_t k = row * c->cols; k < (row + 1) * c->cols; k++) {
+            const float value = c->dy[i * c->cols + k - row * c->cols];
+            if (full) {
+                table[k] += sum[k];
+                sum[k] = 0;
+            }
+            sum[k] += value;
+            exact[k] += (double)value;
+        }
+    }
+    for (int64_t k = 0; k < c->rows * c->cols; k++)
+        table[k] += sum[k];
+    free(sum), free(count);
+}
+
+static dt_tensor scatter_graph(const scatter_case *c, dt_graph *g, dt_tensor in[2]) {
+    const int64_t each = c->n / c->batch;
+    in[0] = dt_input(g, "dy", DT_F32, dt_dims(each, c->cols));
+    in[1] = dt_input(g, "index", c->computed ? DT_F32 : DT_I32, dt_dims(each));
+    const dti_attr attr = dti_shape_attr(dt_dims(c->rows, c->cols));
+    return dti_append2(DTI_OP_SCATTER_ADD, in[0], c->computed ? dt_cast(in[1], DT_I32) : in[1],
+                       &attr);
+}
+
+static bool scatter_write(const scatter_case *c, dt_program *program, const dt_tensor in[2]) {
+    float *computed = malloc(4 * (size_t)c->n + 4);
+    for (int64_t i = 0; i < c->n; i++)
+        computed[i] = (float)c->index[i];
+    const void *index = c->computed ? (const void *)computed : c->index;
+    const bool good = !dt_program_write(program, in[0], c->dy, 4 * (size_t)(c->n * c->cols)) &&
+                      !dt_program_write(program, in[1], index, 4 * (size_t)c->n);
+    free(computed);
+    return good;
+}
+
+static bool scatter_run(const scatter_case *c, dt_ctx *ctx) {
+    dt_graph *g = NULL;
+    dt_store *store = NULL;
+    dt_program *program = NULL;
+    dt_tensor in[2];
+    bool good = !dt_graph_create(ctx, &g);
+    const dt_tensor y = scatter_graph(c, g, in);
+    good = good && !dt_store_create(g, &(dt_store_desc){.device = c->device}, &store) &&
+           !dt_program_create(store, &(dt_program_desc){.batch = c->batch, .outputs = {y}},
+                              &program) &&
+           scatter_write(c, program, in) && !dt_program_run(program, NULL, NULL) &&
+           !dt_program_read(program, y, c->out, 4 * (size_t)(c->rows * c->cols));
+    dt_program_destroy(program);
+    dt_store_destroy(store);
+    dt_graph_destroy(g);
+    return good;
+}
+
+static void scatter_check(scatter_case *c, dt_ctx *ctx, uint32_t kind) {
+    const size_t elements = (size_t)(c->rows * c->cols);
+    float *want = calloc(elements + 1, sizeof *want);
+    double *exact = calloc(elements + 1, sizeof *exact), worst = 0;
+    c->index = malloc(4 * (size_t)c->n + 4);
+    c->dy = malloc(4 * (size_t)(c->n * c->cols) + 4);
+    c->out = malloc(4 * elements + 4);
+    memset(c->out, 0xff, 4 * elements);
+    scatter_fill(c, kind);
+    scatter_expect(c, want, exact);
+    const bool ran = scatter_run(c, ctx);
+    size_t wrong = 0;
+    for (size_t i = 0; ran && i < elements; i++) {
+        wrong += memcmp(&want[i], &c->out[i], 4) != 0;
+        worst = fmax(worst, fabs((double)c->out[i] - exact[i]));
+    }
+    test_check(ran && !wrong && worst <= 1e-6 * (double)c->n, __FILE__, __LINE__,
+               "%s: %d rows of %d, %d indices of kind %u: %zu wrong, by up to %g; %s", c->device,
+               (int)c->rows, (int)c->cols, (int)c->n, kind, wrong, worst, dt_ctx_error(ctx));
+    free(want), free(exact), free(c->index), free(c->dy), free(c->out);
+}
+
+static void scatter_on(const char *device, int threads) {
+    static const int64_t rows[] = {1, 2, 5, 65, 300, 3001}, cols[] = {1, 3, 4, 17, 64},
+                         n[] = {1, 255, 256, 257, 511, 512, 1000, 4096, 4097, 9000};
+    dt_ctx *ctx = NULL;
+    REQUIRE(!dt_ctx_create(&(dt_ctx_desc){.threads = threads}, &ctx));
+    const uint32_t seeds = strcmp(device, "cpu") ? 30 : 60;
+    for (uint32_t seed = 1; seed <= seeds; seed++) {
+        scatter_case c = {.device = device, .seed = seed * 977u, .computed = seed % 3 == 0};
+        c.rows = rows[scatter_random(&c, DTI_COUNT(rows))];
+        c.cols = cols[scatter_random(&c, DTI_COUNT(cols))];
+        c.n = n[seed % DTI_COUNT(n)];
+        c.batch = c.n % 2 ? 1 : 2;
+        scatter_check(&c, ctx, seed % 6);
+    }
+    /* longer chunks, and on the CPU two runs to merge */
+    scatter_case large = {.device = device, .rows = 70000, .cols = 2, .n = 70000, .batch = 10};
+    for (uint32_t kind = 0; kind < 6; kind += 2)
+        scatter_check(&large, ctx, kind);
+    dt_ctx_destroy(ctx);
+}
+
+TEST(a_table_s_gradient_has_the_bits_of_its_order_on_the_cpu) {
+    scatter_on("cpu", 1);
+    scatter_on("cpu", 3);
+}
+
+#ifndef DT_NO_VULKAN
+TEST(a_table_s_gradient_has_the_bits_of_its_order_on_vulkan) {
+    vulkan_rig rig;
+    if (!vulkan_rig_open(&rig, 0, (dti_vk_options){0}))
+        SKIP("no Vulkan device");
+    vulkan_rig_close(&rig);
+    char device[16];
+    snprintf(device, sizeof device, "vulkan:%d", vulkan_quick_device());
+    scatter_on(device, 1);
+}
+#endif
+
+/* ---- replicas */
+
+enum { SCATTER_SAMPLES = 64, SCATTER_EACH = 40, SCATTER_SHARDS = 8 };
+
+/* A table whose gradient in a shard is of 320 indices, nearly
+ * all of one row. */
+static uint64_t scatter_train(const char *devices) {
+    static int32_t index[SCATTER_SAMPLES * SCATTER_EACH], target[SCATTER_SAMPLES];
+    scatter_case c = {.seed = 5};
+    dt_ctx *ctx = NULL;
+    dt_graph *g = NULL;
+    dt_trainer *t = NULL;
+    uint64_t hash = 0;
+    for (int i = 0; i < SCATTER_SAMPLES * SCATTER_EACH; i++)
+        index[i] = scatter_random(&c, 9) ? 7 : (int32_t)scatter_random(&c, 50);
+    for (int i = 0; i < SCATTER_SAMPLES; i++)
+        target[i] = (int32_t)scatter_random(&c, 5);
+    CHECK(!dt_ctx_create(NULL, &ctx) && !dt_graph_create(ctx, &g));
+    dt_tensor x = dt_input(g, "x", DT_I32, dt_dims(SCATTER_EACH)),
+              to = dt_input(g, "t", DT_I32, dt_dims());
+    dt_tensor h = dt_flatten(dt_tanh(dt_nn_embedding(x, "table", 50, 6)));
+    const dt_optim_desc adam = {.kind = DT_OPTIM_ADAM, .lr = 0.01, .clip_norm = 1.0};
+    const dt_trainer_desc d = {
+        .loss = dt_cross_entropy(dt_nn_linear(h, "out", 5), to, NULL),
+        .optim = &adam,
+        .seed = 3,
+        .batch = SCATTER_SAMPLES,
+        .devices = devices,
+        .shards = SCATTER_SHARDS,
+        .data = {.rows = SCATTER_SAMPLES,
+                 .columns = {{.input = x, .data = index, .dtype = DT_I32},
+                             {.input = to, .data = target, .dtype = DT_I32}}}};
+    bool good = !dt_trainer_create(g, &d, &t);
+    for (int i = 0; i < 3 && good; i++)
+        good = !dt_trainer_step(t, NULL);
+    good = good && !dt_store_state_hash(dt_trainer_store(t), &hash);
+    test_check(good, __FILE__, __LINE__, "%s: %s", devices, dt_ctx_error(ctx));
+    dt_ctx_destroy(ctx);
+    return hash;
+}
+
+TEST(replicas_train_a_table_that_one_row_is_most_of_to_the_same_bits) {
+    const uint64_t one = scatter_train("cpu");
+    CHECK(one && one == scatter_train("cpu:2") && one == scatter_train("cpu:4") &&
+          one == scatter_train("cpu:8"));
+#ifndef DT_NO_VULKAN
+    vulkan_rig rig;
+    if (!vulkan_rig_open(&rig, 0, (dti_vk_options){0}))
+        return;
+    vulkan_rig_close(&rig);
+    char devices[2][32];
+    const int quick = vulkan_quick_device();
+    snprintf(devices[0], sizeof devices[0], "vulkan:%d", quick);
+    snprintf(devices[1], sizeof devices[1], "vulkan:%d,vulkan:%d", quick, quick);
+    const uint64_t on_device = scatter_train(devices[0]);
+    CHECK(on_device && on_device == scatter_train(devices[1]));
+#endif
+}
