@@ -287,12 +287,14 @@ DTI_OPTIMIZE_END
 #include "parallel/statistics.c"
 #include "parallel/agree.c"
 #include "parallel/step.c"
+#include "parallel/one.c"
 #include "parallel/make.c"
 #include "parallel/replicas.c"
 
 /* ---- train: the trainer */
 #include "train/trainer.h"
 #include "train/contract.c"
+#include "train/under_way.c"
 #include "train/trainer.c"
 #include "train/shared.c"
 #include "train/balance.c"

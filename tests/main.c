@@ -67,6 +67,7 @@ static FILE *harness_stream(int descriptor, const char *mode) {
 #include "test_frame.c"
 #include "test_shadow.c"
 #include "test_parallel.c"
+#include "test_train_ahead.c"
 #include "test_assembly.c"
 #include "test_shapes.c"
 

@@ -22,6 +22,7 @@ ROW(TRAINER, dt_trainer_create, numbers) {
     dt_trainer_desc desc = wrong_trainer();
     desc.batch = COUNT_OR_0(4);
     desc.accumulate = COUNT_OR_0(1);
+    desc.in_flight = COUNT_OR_0(1);
     desc.shards = COUNT_OR_0(1);
     desc.threads = COUNT_OR_0(1);
     desc.tail = ENUM(DT_TAIL_KEEP, DT_TAIL_PAD + 1);
@@ -109,6 +110,10 @@ ROW(TRAINER, dt_trainer_step, ) {
 
 ROW(TRAINER, dt_trainer_epoch, ) {
     return RESULT(dt_trainer_epoch(OBJECT(here.trainer), NULL));
+}
+
+ROW(TRAINER, dt_trainer_wait, ) {
+    return RESULT(dt_trainer_wait(OBJECT(here.trainer), NULL));
 }
 
 ROW(TRAINER, dt_trainer_evaluate, ) {

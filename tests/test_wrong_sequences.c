@@ -227,7 +227,8 @@ static void lab_trainer_use(lab *l) {
                        .columns = {{.input = lab_tensor(l), .data = wrong_x},
                                    {.input = lab_tensor(l), .data = wrong_labels}}};
     data.columns[1].dtype = DT_I32;
-    switch (lab_pick(l, 9)) {
+    switch (lab_pick(l, 10)) {
+    case 8: lab_said(l, dt_trainer_wait(trainer, NULL)); break;
     case 0: lab_said(l, dt_trainer_evaluate(trainer, &data, lab_pick(l, 3), NULL)); break;
     case 4: lab_said(l, dt_trainer_checkpoint(trainer)); break;
     case 5: lab_said(l, dt_trainer_resume(trainer, NULL)); break;

@@ -96,8 +96,14 @@ typedef struct dt_trainer_desc {
     /* A folder for dt_trainer_checkpoint; NULL = none. Rank 0 writes to it. */
     const char *checkpoint;
     int checkpoint_steps; /* write one every so many steps; 0 = only on request */
-    int checkpoint_keep;  /* how many of the newest to keep; 0 = 3 */
-    bool strict_resume;   /* dt_trainer_resume: fail if the newest checkpoint is damaged */
+    /* How many steps are under way at once on a GPU that trains alone (one device, one rank, one
+     * shard, no .accumulate), so that it does not wait for the host between them. 0: two in
+     * dt_trainer_epoch, one in dt_trainer_step; 1; or 2, and dt_trainer_step too does not wait for
+     * the step that it starts. The bits are the same. Elsewhere it is always one: sums pass the
+     * host before a commit. */
+    int in_flight;
+    int checkpoint_keep; /* how many of the newest to keep; 0 = 3 */
+    bool strict_resume;  /* dt_trainer_resume: fail if the newest checkpoint is damaged */
 } dt_trainer_desc;
 
 /* Creates the replicas, gives all of them rank 0's values, and checks that all ranks have the same
@@ -151,6 +157,14 @@ typedef struct dt_train_report {
  * again. The retry's samples are prefetched immediately: if you repair the data after the error,
  * the next call may still fail once. */
 DT_API dt_result dt_trainer_step(dt_trainer *trainer, dt_train_report *report);
+/* Waits for the steps that are under way, for .in_flight = 2. With it dt_trainer_step returns with
+ * the last step that it started still under way: its report and error come with the next call, or
+ * with this one; `steps` of the first report is 0, and at an epoch's end all have ended. A step
+ * behind one that failed is made again, so it fails nothing. Evaluation, checkpoints, loading,
+ * dt_trainer_set_coefficient and dt_trainer_store end what is under way first; between two calls of
+ * the last the store may be busy, and using it INVALID. report may be NULL. Errors: as for
+ * dt_trainer_step. */
+DT_API dt_result dt_trainer_wait(dt_trainer *trainer, dt_train_report *report);
 /* Makes steps until the epoch ends; after dt_trainer_resume that may be from its middle on. A step
  * that fails with NUMERIC is skipped; NUMERIC is returned at the end unless another error ends the
  * epoch first. */

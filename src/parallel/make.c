@@ -74,6 +74,8 @@ static dt_result dti_micro_program(dti_parallel *par, dti_replica *r, dti_runs *
             return DT_OK;
         }
     }
+    if (par->alone)
+        return dti_alone_program(par, r, run);
     dt_program_desc d = dti_replica_desc(par, r);
     d.batch = (int)run->rows;
     const dti_shards shards = {.pieces = run->pieces,
@@ -116,7 +118,10 @@ static dt_result dti_replica_build(dti_parallel *par, uint32_t i) {
         most = DTI_MAX(most, probe.slots);
         dti_runs_free(par->base, &probe);
     }
-    if (!result && r->store->memories[DTI_ARENA_GRADIENT] && most > DTI_MAX(r->store->slots, 1u))
+    const bool host = !par->alone && !r->store->exchange; /* from now on the host reads them */
+    r->store->exchange = r->store->exchange || !par->alone;
+    if (!result && r->store->memories[DTI_ARENA_GRADIENT] &&
+        (host || most > DTI_MAX(r->store->slots, 1u)))
         result =
             dti_arena_grow(r->store, DTI_ARENA_GRADIENT, dti_arena_bytes(par->elements) * most, 0);
     r->store->slots = DTI_MAX(r->store->slots, most);
@@ -209,7 +214,7 @@ static dt_result dti_exchange_make(dti_parallel *par) {
         const uint64_t arena = dti_arena_bytes(par->elements) * DTI_MAX(r->store->slots, 1u);
         operands += r->subtrees.count;
         par->subtree_bytes += arena - dti_arena_bytes(par->elements);
-        if (r->store->device->info.kind != DT_DEVICE_CPU)
+        if (r->store->device->info.kind != DT_DEVICE_CPU && !par->alone)
             par->staging_bytes += arena;
     }
     if (operands > DTI_OPERANDS_MAX)
@@ -256,6 +261,7 @@ static dt_result dti_parallel_make(dti_parallel *par) {
     par->shards -= par->first_shard;
     par->subtrees = dti_partition_subtrees(job, par->first_shard, par->first_shard + par->shards);
     par->elements = par->replicas[0].store->layout.elements;
+    par->alone = dti_parallel_is_alone(par);
     par->buckets = dti_alloc_array(par->base, DTI_BUCKETS_MAX + 1u, sizeof *par->buckets);
     if (!par->buckets)
         return DT_ERROR_MEMORY;

@@ -22,6 +22,8 @@ typedef struct dti_parallel_desc {
     uint32_t parts;
     size_t bucket_bytes;
     bool no_overlap;
+    bool measured; /* shares follow speed */
+    int in_flight; /* dt_trainer_desc's */
 } dti_parallel_desc;
 
 #define DTI_REPLICAS_MAX 64   /* of one process */
@@ -86,7 +88,8 @@ typedef struct dti_parallel {
     float *stat_pieces;
     float *buffers; /* values of the buffers, one behind the other */
     dt_comm_work stat_work;
-    bool lost; /* the comm has failed, or a device: nothing more can be trained */
+    bool alone; /* its steps are one.c's */
+    bool lost;  /* the comm has failed, or a device: nothing more can be trained */
 
     /* The step under way. */
     const dti_batch *batch;
@@ -157,6 +160,18 @@ static dt_result dti_statistics_begin(dti_parallel *par);
 static dt_result dti_statistics_end(dti_parallel *par);  /* par->buffers move */
 static dt_result dti_statistics_load(dti_parallel *par); /* par->buffers from the first store */
 static void dti_statistics_put(dti_parallel *par, dti_replica *replica);
+
+static dt_program_desc dti_replica_desc(const dti_parallel *par, const dti_replica *r);
+
+/* ---- one.c */
+static bool dti_parallel_is_alone(const dti_parallel *par);
+static dt_result dti_alone_program(dti_parallel *par, dti_replica *r, dti_micro_run *run);
+/* Whether a step of a batch of `rows` rows cannot be started before one under way has ended. */
+static bool dti_alone_waits(const dti_parallel *par, uint32_t rows, const dt_step_desc *step);
+static dt_result dti_alone_start(dti_parallel *par, const dti_batch *batch,
+                                 const dt_step_desc *step);
+/* Waits for the oldest under way. Not *ran: the one before it failed, and it did nothing. */
+static dt_result dti_alone_end(dti_parallel *par, dti_parallel_result *out, bool *ran);
 
 /* ---- step.c */
 /* One step of the whole job over a batch that all ranks have in mind. `own`: what went wrong on

@@ -90,7 +90,6 @@ static dt_result dti_replica_open(dti_parallel *par, dt_graph *graph, uint32_t i
         return dti_fail(par->base, result, "replica %u: %s", i, dt_ctx_error(r->ctx));
     if (result)
         return result;
-    r->store->exchange = true;
     /* the context's pool may be in use by another replica's thread, or be larger than asked for */
     r->store->device->one_thread = par->job.local > 1 && threads <= 1;
     return DT_OK;

@@ -101,6 +101,11 @@ static bool dti_ahead_alone(dt_program *p, const dt_step_desc *step) {
            (!p->code->desc.no_check && dti_step_proven(p) < 0.0);
 }
 
+static bool dti_ahead_waits(dt_program *p, const dt_step_desc *step) {
+    return p->started == p->turn_count || p->failed ||
+           (p->ended < p->started && dti_ahead_alone(p, step));
+}
+
 /* Makes room for a step, and waits for those that it may not overtake. */
 static dt_result dti_ahead_room(dt_program *p, const dt_step_desc *step) {
     dt_result result = dti_ahead_place(p);

@@ -158,6 +158,7 @@ DT_API dt_result dt_trainer_evaluate(dt_trainer *t, const dt_dataset *data, int 
     dt_result result = dti_check_forked(t->base);
     if (result)
         return result;
+    dti_trainer_drain(t);
     if (t->par.lost && t->par.desc.comm)
         return dti_trainer_lost(t);
     const uint64_t each = batch

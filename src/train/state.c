@@ -86,6 +86,7 @@ static dt_result dti_trainer_file(dt_trainer *t, const char *path, bool folder) 
     dt_result result = dti_check_forked(t->base);
     if (result)
         return result;
+    dti_trainer_drain(t);
     if (writes)
         result = path ? dti_state_write(t, path, folder)
                       : dti_fail(t->base, DT_ERROR_INVALID, "no path to save to");
@@ -201,6 +202,7 @@ static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_st
 }
 
 static dt_result dti_state_load(dt_trainer *t, const char *path) {
+    dti_trainer_drain(t);
     dti_checkpoint *c = NULL;
     uint64_t words[DTI_STATE_WORDS] = {0};
     dti_state_file f = {.base = t->base, .words = words, .model = dti_text_open(t->base)};

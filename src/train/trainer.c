@@ -27,6 +27,9 @@ static dt_result dti_trainer_check(const dt_trainer *t) {
     if (d->threads > DTI_MAX_THREADS)
         return dti_fail(t->base, DT_ERROR_INVALID, "%d threads a replica; at most %d", d->threads,
                         DTI_MAX_THREADS);
+    if (d->in_flight < 0 || d->in_flight > 2)
+        return dti_fail(t->base, DT_ERROR_INVALID, "in_flight is %d; 1 or 2 steps can be under way",
+                        d->in_flight);
     if ((unsigned)d->balance > DT_BALANCE_MEASURED)
         return dti_fail(t->base, DT_ERROR_INVALID, "%d is no dt_balance", (int)d->balance);
     if (d->balance == DT_BALANCE_MEASURED && d->shards)
@@ -283,6 +286,8 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     p->tail = d->tail == DT_TAIL_KEEP ? (uint32_t)(d->data.rows % p->batch) : 0;
     p->bucket_bytes = d->bucket_bytes;
     p->no_overlap = d->no_overlap;
+    p->measured = d->balance == DT_BALANCE_MEASURED;
+    p->in_flight = d->in_flight;
     memcpy(p->program.losses, d->losses, sizeof p->program.losses);
     memcpy(p->program.metrics, d->metrics, sizeof p->program.metrics);
     for (int i = 0; i < DT_MAX_TERMS; i++)
@@ -383,6 +388,8 @@ DT_API void dt_trainer_destroy(dt_trainer *t) {
 }
 
 DT_API dt_store *dt_trainer_store(dt_trainer *t) {
+    if (t)
+        dti_trainer_drain(t);
     return t ? t->par.replicas[0].store : NULL;
 }
 
@@ -404,6 +411,7 @@ DT_API dt_result dt_trainer_set_coefficient(dt_trainer *t, int loss, double valu
     if (!there || !dti_fits_f32(value))
         return dti_fail(t->base, DT_ERROR_INVALID, "loss %d, coefficient %g: %s", loss, value,
                         there ? "it must be finite as an f32" : "there is no such loss");
+    dti_trainer_drain(t); /* a report has one coefficient for all of its steps */
     t->coefficients[loss] = dti_or(value, 0.0);
     return DT_OK;
 }
@@ -486,12 +494,36 @@ static dt_result dti_trainer_look(dt_trainer *t) {
     return dti_statistics_load(&t->par);
 }
 
-/* One step, added to *r. *used: its samples are used up, also when it was skipped for a NaN; one
- * that failed otherwise is to be tried again, on all ranks. */
-static dt_result dti_trainer_step(dt_trainer *t, dt_train_report *r, bool *used) {
-    const uint64_t start = dti_now_ns();
-    const dti_batch *batch = NULL, none = {0};
+static void dti_trainer_move_on(dt_trainer *t, bool last) {
+    t->index = last ? 0 : t->index + 1;
+    t->epoch += last;
+}
+
+/* On all ranks together, added to *r. */
+static dt_result dti_trainer_step_joint(dt_trainer *t, const dti_batch *batch, dt_result own,
+                                        const dt_step_desc *desc, dt_train_report *r, bool *used) {
+    const dti_batch none = {0};
     dti_parallel_result step;
+    dt_result result = dti_parallel_step(&t->par, batch ? batch : &none, own, desc, &step);
+    r->epoch = t->epoch;
+    *used = !result || step.skipped;
+    if (!*used)
+        return result;
+    r->steps++;
+    r->samples += batch->real;
+    r->epoch_ended = batch->last;
+    dti_trainer_move_on(t, batch->last);
+    dti_report_add(r, &step);
+    dti_balance_add(t);
+    return result;
+}
+
+/* One step, added to *r, or what ended for it. *used: its samples are used up, also when it was
+ * skipped for a NaN; one that failed otherwise is to be tried again, on all ranks. So many as
+ * `keep` may be left under way. */
+static dt_result dti_trainer_step(dt_trainer *t, uint32_t keep, dt_train_report *r, bool *used) {
+    const uint64_t start = dti_now_ns();
+    const dti_batch *batch = NULL;
     *used = false;
     dt_result own = dti_check_forked(t->base);
     if (own || t->par.lost)
@@ -503,31 +535,19 @@ static dt_result dti_trainer_step(dt_trainer *t, dt_train_report *r, bool *used)
     if (!own)
         own = dti_shared_written(t);
     r->data_seconds += 1e-9 * (double)(dti_now_ns() - start);
-    const dt_step_desc desc = {.seed = t->desc.seed,
-                               .step = t->par.replicas[0].store->steps + 1,
-                               .lr = t->lr,
-                               .coefficients = t->coefficients};
-    dt_result result = dti_parallel_step(&t->par, batch ? batch : &none, own, &desc, &step);
+    dt_step_desc desc = {.seed = t->desc.seed,
+                         .step = t->par.replicas[0].store->steps + 1,
+                         .lr = t->lr,
+                         .coefficients = t->coefficients};
+    dt_result result = t->par.alone ? dti_trainer_step_ahead(t, batch, own, &desc, keep, r, used)
+                                    : dti_trainer_step_joint(t, batch, own, &desc, r, used);
     r->seconds += 1e-9 * (double)(dti_now_ns() - start);
-    r->epoch = t->epoch;
-    *used = !result || step.skipped;
-    if (!*used && wanted)
+    if (*used)
+        return result;
+    if (wanted)
         atomic_store(&t->wanted, 1); /* with the next one */
-    if (!*used) {
-        dt_result again = t->par.lost ? DT_OK : dti_trainer_seek(t);
-        return again ? again : result;
-    }
-    r->steps++;
-    r->samples += batch->real;
-    r->epoch_ended = batch->last;
-    t->index++;
-    if (batch->last) {
-        t->epoch++;
-        t->index = 0;
-    }
-    dti_report_add(r, &step);
-    dti_balance_add(t);
-    return result;
+    dt_result again = t->par.lost ? DT_OK : dti_trainer_seek(t);
+    return again ? again : result;
 }
 
 static dt_result dti_trainer_checkpoints(dt_trainer *t) {
@@ -539,34 +559,62 @@ static dt_result dti_trainer_checkpoints(dt_trainer *t) {
 
 /* What comes between two steps. */
 static dt_result dti_trainer_between(dt_trainer *t, bool epoch_ended) {
+    if (t->ahead_count)
+        return DT_OK;
     dt_result result = t->par.lost ? DT_OK : dti_balance_look(t, epoch_ended);
     return result ? result : dti_trainer_checkpoints(t);
+}
+
+/* With what ended since the last report. */
+static dt_result dti_report_open(dt_trainer *t, dt_train_report *r) {
+    const dt_result result = t->pending_result;
+    *r = t->pending;
+    t->pending = (dt_train_report){0};
+    t->pending_result = DT_OK;
+    return result;
+}
+
+/* What was found before is told where nothing is worse. */
+static dt_result dti_trainer_told(dt_trainer *t, dt_result before, dt_result now) {
+    return before && !now ? dti_fail(t->base, before, "%s", t->said) : now;
 }
 
 DT_API dt_result dt_trainer_step(dt_trainer *t, dt_train_report *report) {
     DTI_NEED(NULL, t);
     dt_train_report local, *r = report ? report : &local;
-    *r = (dt_train_report){0};
+    const dt_result before = dti_report_open(t, r);
     bool used;
-    dt_result result = dti_trainer_step(t, r, &used);
+    dt_result result = dti_trainer_step(t, t->desc.in_flight == 2, r, &used);
     dt_result after = used ? dti_trainer_between(t, r->epoch_ended) : DT_OK;
     dti_report_close(t, r);
-    return result ? result : after;
+    return dti_trainer_told(t, before, result ? result : after);
 }
 
 /* A skipped step, or a checkpoint that could not be written, is told at the end. */
 DT_API dt_result dt_trainer_epoch(dt_trainer *t, dt_train_report *report) {
     DTI_NEED(NULL, t);
     dt_train_report local, *r = report ? report : &local;
+    const dt_result before = dti_report_open(t, r);
     dt_result kept = DT_OK, result = DT_OK;
     bool used = true;
-    *r = (dt_train_report){0};
     while (used && !r->epoch_ended && !t->par.lost) {
-        result = dti_trainer_step(t, r, &used);
+        result = dti_trainer_step(t, t->desc.in_flight != 1, r, &used);
         dt_result after = used ? dti_trainer_between(t, r->epoch_ended) : DT_OK;
         result = result ? result : after;
         kept = used && result ? result : kept;
     }
     dti_report_close(t, r);
-    return !used || t->par.lost ? result : kept;
+    return dti_trainer_told(t, before, !used || t->par.lost ? result : kept);
+}
+
+DT_API dt_result dt_trainer_wait(dt_trainer *t, dt_train_report *report) {
+    DTI_NEED(NULL, t);
+    dt_train_report local, *r = report ? report : &local;
+    dt_result result = dti_check_forked(t->base);
+    if (result)
+        return result;
+    dti_trainer_drain(t);
+    const dt_result before = dti_report_open(t, r);
+    dti_report_close(t, r);
+    return dti_trainer_told(t, before, DT_OK);
 }

@@ -19,6 +19,12 @@ typedef struct dti_shared { /* an input that all samples share */
     bool written;
 } dti_shared;
 
+typedef struct dti_ahead_batch { /* a step that was started */
+    uint64_t epoch, index;       /* of its batch */
+    uint32_t samples;
+    bool last;
+} dti_ahead_batch;
+
 struct dt_trainer {
     dti_owned owned; /* first */
     dti_base *base;
@@ -30,8 +36,14 @@ struct dt_trainer {
     uint64_t epoch, index; /* of the next batch */
     double lr;             /* 0 = the optimizer's, DT_ZERO = 0 */
     double coefficients[DT_MAX_TERMS];
-    _Atomic int wanted; /* checkpoints asked for */
-    uint64_t saved;     /* step of the newest checkpoint */
+    _Atomic int wanted;                   /* checkpoints asked for */
+    uint64_t saved;                       /* step of the newest checkpoint */
+    dti_ahead_batch ahead[DTI_TURNS_MAX]; /* oldest at ahead_first */
+    uint32_t ahead_first, ahead_count;
+    bool again;              /* a batch was to be started and is to be again */
+    dt_train_report pending; /* of steps that ended between two calls, for the next report */
+    dt_result pending_result;
+    char said[1024]; /* with it */
     dti_evaluation evaluation;
     dti_shared *shared;
     uint32_t shared_count;
@@ -54,6 +66,14 @@ static void dti_dataset_inputs(const dt_dataset *data, uint32_t *columns, dt_ten
                                uint64_t *bytes);
 /* The next batch is t->index of t->epoch. */
 static dt_result dti_trainer_seek(dt_trainer *t);
+
+static dt_result dti_trainer_lost(dt_trainer *t);
+static void dti_report_add(dt_train_report *r, const dti_parallel_result *step);
+/* Behind a batch that was started, or whose step is over. */
+static void dti_trainer_move_on(dt_trainer *t, bool last);
+
+/* under_way.c */
+static void dti_trainer_drain(dt_trainer *t); /* ends what is under way */
 
 /* shared.c */
 static dt_result dti_shared_make(dt_trainer *t); /* once, from the first programs */

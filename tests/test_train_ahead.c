@@ -1,0 +1,171 @@
+/* A trainer with steps under way: the bits of one at a time, whatever comes between, and what a
+ * step that fails means. Included by main.c, behind test_parallel.c. */
+
+typedef struct fly_case {
+    int kind, in_flight, batch;
+    bool by_steps, skips;
+    const char *checkpoint;
+} fly_case;
+
+typedef struct fly_result {
+    uint64_t hash, step, samples;
+    double loss[2], evaluated;
+} fly_result;
+
+static dt_result fly_epoch(const fly_case *c, dt_trainer *trainer, dt_train_report *sum) {
+    dt_train_report r = {0};
+    *sum = r;
+    if (!c->by_steps)
+        return dt_trainer_epoch(trainer, sum);
+    dt_result result = DT_OK;
+    for (int i = 0; i < 40 && !result && !r.epoch_ended; i++) {
+        result = dt_trainer_step(trainer, &r);
+        for (int k = 0; k < DT_MAX_TERMS; k++) {
+            sum->loss_sum[k] += r.loss_sum[k];
+            sum->loss_weight[k] += r.loss_weight[k];
+        }
+        sum->samples += r.samples;
+        sum->step = r.step;
+        CHECK(trainer->ahead_count == (c->in_flight == 2 && !r.epoch_ended) || i < 4);
+    }
+    sum->loss = sum->loss_sum[0] / sum->loss_weight[0];
+    return result;
+}
+
+/* Two epochs with everything between them that may come there. */
+static void fly(const fly_case *c, fly_result *out) {
+    train_model m;
+    dt_trainer *trainer = NULL;
+    dt_train_report r;
+    memset(out, 0, sizeof *out);
+    REQUIRE(train_model_make(&m, &(dt_ctx_desc){.validation = true}, c->kind));
+    dt_trainer_desc d = train_desc(&m);
+    d.devices = "vulkan:0";
+    d.batch = c->batch;
+    d.in_flight = c->in_flight;
+    d.checkpoint = c->checkpoint;
+    d.checkpoint_steps = c->checkpoint ? 3 : 0;
+    if (c->skips)
+        m.data.x[60 * TRAIN_SIDE * TRAIN_SIDE] = NAN;
+    REQUIRE(!dt_trainer_create(m.graph, &d, &trainer));
+    CHECK(trainer->par.alone && trainer->par.desc.in_flight == c->in_flight);
+    for (int epoch = 0; epoch < 2; epoch++) {
+        dt_result result = fly_epoch(c, trainer, &r);
+        CHECK(result == (c->skips ? DT_ERROR_NUMERIC : DT_OK));
+        if (c->skips)
+            CHECK_CONTAINS(dt_ctx_error(m.ctx), "input 'x'");
+        CHECK(!trainer->ahead_count && r.epoch_ended + c->by_steps);
+        out->loss[epoch] = c->skips ? 0 : r.loss;
+        out->samples += r.samples;
+        CHECK(!dt_trainer_set_lr(trainer, 0.02));
+        m.data.x[60 * TRAIN_SIDE * TRAIN_SIDE] = c->skips ? NAN : 0.5f;
+    }
+    CHECK(trainer->saved == (c->checkpoint ? (trainer->par.replicas->store->steps / 3) * 3 : 0));
+    dt_trainer_step(trainer, NULL); /* perhaps it is under way during all that follows */
+    if (!c->skips) {
+        CHECK(!dt_trainer_evaluate(trainer, &d.data, 0, &r));
+        out->evaluated = r.loss;
+    }
+    dt_trainer_step(trainer, NULL);
+    CHECK(!dt_store_state_hash(dt_trainer_store(trainer), &out->hash));
+    dt_trainer_wait(trainer, &r);
+    out->step = r.step;
+    dt_ctx_destroy(m.ctx);
+}
+
+static void fly_remove(const char *folder) {
+    DIR *dir = opendir(folder);
+    char path[600];
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        snprintf(path, sizeof path, "%s/%.250s", folder, e->d_name);
+        remove(path);
+    }
+    if (dir)
+        closedir(dir);
+    rmdir(folder);
+}
+
+static void fly_alike(fly_case c) {
+    fly_result one, other;
+    c.in_flight = 1;
+    fly(&c, &one);
+    CHECK(one.hash && one.samples && one.step);
+    for (int way = 0; way < 2 && one.step; way++) {
+        c.in_flight = way ? 2 : 0;
+        c.by_steps = way && !c.skips;
+        fly(&c, &other);
+        CHECK(one.hash == other.hash && one.step == other.step && one.samples == other.samples);
+        CHECK(!memcmp(one.loss, other.loss, sizeof one.loss) && one.evaluated == other.evaluated);
+    }
+}
+
+TEST(a_trainer_with_two_steps_under_way_gives_the_bits_of_one_at_a_time) {
+    if (!ahead_has_vulkan())
+        SKIP("no Vulkan device");
+    const char *folder = temp_path("fly");
+    fly_alike((fly_case){.kind = 1, .batch = 37, .checkpoint = folder});
+    fly_remove(folder);
+}
+
+TEST(a_step_that_a_trainer_skips_leaves_the_one_behind_it_as_if_it_came_later) {
+    if (!ahead_has_vulkan())
+        SKIP("no Vulkan device");
+    fly_alike((fly_case){.kind = 0, .batch = 17, .skips = true});
+}
+
+#ifndef DT_NO_VULKAN
+static bool fly_stub_open(train_model *m, dt_trainer_desc *d, dt_trainer **trainer) {
+    static dt_vulkan_desc vulkan;
+    vulkan = stub_vulkan();
+    if (!train_model_make(m, &(dt_ctx_desc){.vulkan = &vulkan}, 0))
+        return false;
+    *d = train_desc(m);
+    d->devices = "vulkan";
+    d->batch = 30;
+    d->in_flight = 2;
+    return !dt_trainer_create(m->graph, d, trainer);
+}
+
+TEST(a_trainer_starts_a_step_behind_another_and_allocates_nothing) {
+    train_model m;
+    dt_trainer_desc d;
+    dt_trainer *trainer;
+    dt_train_report r;
+    dt_memory_info before, after;
+    REQUIRE(fly_stub_open(&m, &d, &trainer));
+    CHECK(!dt_trainer_epoch(trainer, NULL) && !dt_trainer_step(trainer, &r));
+    CHECK(trainer->ahead_count == 1 && r.steps == 0); /* it is under way */
+    dt_ctx_memory(m.ctx, &before);
+    memset(stub.calls, 0, sizeof stub.calls);
+    CHECK(!dt_trainer_step(trainer, &r));
+    CHECK(trainer->ahead_count == 1 && r.steps == 1);
+    CHECK(stub.calls[STUB_QueueSubmit] == 1 && stub.calls[STUB_ResetFences] == 1);
+    CHECK(!dt_trainer_wait(trainer, &r) && r.steps == 1 && !trainer->ahead_count);
+    CHECK(!dt_trainer_wait(trainer, &r) && r.steps == 0);
+    CHECK(!dt_trainer_epoch(trainer, &r) && r.steps == 3);
+    dt_ctx_memory(m.ctx, &after);
+    CHECK(before.host_alloc_calls == after.host_alloc_calls);
+    dt_ctx_destroy(m.ctx);
+}
+
+TEST(gradients_of_a_trainer_alone_stay_on_its_device) {
+    train_model m;
+    dt_trainer_desc d;
+    dt_trainer *trainer;
+    dt_trainer_info info;
+    REQUIRE(fly_stub_open(&m, &d, &trainer));
+    dt_trainer_get_info(trainer, &info);
+    CHECK(trainer->par.alone && info.staging_bytes == 0);
+    dt_trainer_destroy(trainer);
+    d.shards = 2; /* a tree of sums, which the host has a part in */
+    REQUIRE(!dt_trainer_create(m.graph, &d, &trainer));
+    dt_trainer_get_info(trainer, &info);
+    CHECK(!trainer->par.alone && info.staging_bytes > 0);
+    CHECK(!dt_trainer_epoch(trainer, NULL) && !trainer->ahead_count);
+    dt_trainer_destroy(trainer);
+    d.in_flight = 3;
+    CHECK(dt_trainer_create(m.graph, &d, &trainer) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), "in_flight is 3");
+    dt_ctx_destroy(m.ctx);
+}
+#endif
