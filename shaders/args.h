@@ -394,9 +394,12 @@
 #define DTI_XENT_LOSS 0     /* pair = (loss of the row * its weight, its weight) */
 #define DTI_XENT_WEIGHT 1   /* pair = (0, weight): does not read logits */
 #define DTI_XENT_ACCURACY 2 /* pair = (argmax == target, target is not ignored) */
+#define DTI_XENT_NLL 3      /* as LOSS, of logits that are log-probabilities: no softmax */
 
-#define DTI_TERM_SUM 0    /* sum of a, count */
-#define DTI_TERM_SQUARE 1 /* sum of (a-b)^2, count */
+#define DTI_TERM_SUM 0      /* sum of a, count */
+#define DTI_TERM_SQUARE 1   /* sum of (a-b)^2, count */
+#define DTI_TERM_WEIGHTED 2 /* sum of a*b, sum of b */
+#define DTI_TERM_WEIGHT 3   /* 0, sum of b */
 
 /* ---- The step block: what changes from step to step, as 32-bit words of one uniform buffer.
  * Word numbers; DTI_STEP_GROUP(g) is the first of a parameter group's DTI_GROUP_WORDS (8) words,

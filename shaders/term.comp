@@ -1,4 +1,5 @@
-/* A loss term in pairs (sum, weight): a workgroup sums one chunk of a, or of (a - b)^2 (spec0). */
+/* A loss term in pairs (sum, weight): a workgroup sums one chunk of a, of (a - b)^2 or of a * b
+ * (spec0). The weight is the count, or the sum of b. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
@@ -14,6 +15,8 @@ float value(uint i)
     float v = a[args.a_offset + i];
     if (spec0 == DTI_TERM_SUM)
         return v;
+    if (spec0 == DTI_TERM_WEIGHTED)
+        return v * b[args.b_offset + i];
     v -= b[args.b_offset + i];
     return v * v;
 }
@@ -25,12 +28,19 @@ void main()
     if (begin >= args.n || begin / args.chunk != group)
         return;
     uint count = min(args.chunk, args.n - begin);
-    float sum = 0.0;
-    for (uint i = gl_LocalInvocationID.x; i < count; i += gl_WorkGroupSize.x)
-        sum += value(begin + i);
-    sum = dti_group_sum(sum, count, 0u);
+    bool weighted = spec0 >= DTI_TERM_WEIGHTED;
+    float sum = 0.0, weight = 0.0;
+    for (uint i = gl_LocalInvocationID.x; i < count; i += gl_WorkGroupSize.x) {
+        if (spec0 != DTI_TERM_WEIGHT)
+            sum += value(begin + i);
+        if (weighted)
+            weight += b[args.b_offset + begin + i];
+    }
+    if (spec0 != DTI_TERM_WEIGHT)
+        sum = dti_group_sum(sum, count, 0u);
+    weight = weighted ? dti_group_sum(weight, count, 1u) : float(count);
     if (gl_LocalInvocationID.x == 0u) {
         y[args.y_offset + 2u * group] = sum;
-        y[args.y_offset + 2u * group + 1u] = float(count);
+        y[args.y_offset + 2u * group + 1u] = weight;
     }
 }

@@ -1,6 +1,7 @@
 /* Cross-entropy of rows of logits with integer targets, as pairs (loss, weight); also the pairs of
- * the weights alone and of the accuracy (spec0). A workgroup per row. spec1: class weights are
- * bound. spec2: what the gradient needs of each row is kept behind the pairs.
+ * the weights alone, of the accuracy and of log-probabilities (spec0). A workgroup per row.
+ * spec1: class weights are bound. spec2: what the gradient needs of each row is kept behind the
+ * pairs.
  *   loss = (1 - eps) * w[t] * -logp[t] + eps / classes * sum_c w[c] * -logp[c],  eps = smoothing
  * An ignored target gives (0, 0); any other target outside [0, classes) gives NaN. */
 #version 450
@@ -100,6 +101,8 @@ vec2 pair_of(uint row, int target)
         return vec2(0.0, weight);
     if (spec0 == DTI_XENT_ACCURACY)
         return vec2(argmax(from) == uint(target) ? 1.0 : 0.0, 1.0);
+    if (spec0 == DTI_XENT_NLL)
+        return vec2(-weight * x[from + uint(target)], weight);
     return vec2(loss_of(row, from, uint(target)), weight);
 }
 

@@ -258,6 +258,7 @@ DTI_OPTIMIZE_END
 #include "nn/nn_linear.c"
 #include "nn/nn_conv.c"
 #include "nn/nn_norm.c"
+#include "nn/nn_loss.c"
 
 /* ---- data: readers, shuffle, batches */
 #include "data/idx.c"

@@ -21,6 +21,7 @@ extern "C" {
 #include "api/norm.h"
 #include "api/program.h"
 #include "api/nn.h"
+#include "api/loss.h"
 #include "api/data.h"
 #include "api/file.h"
 #include "api/comm.h"

@@ -76,6 +76,8 @@ static double ops_unary_bound(const dti_ref *r, int64_t i, bool cpu) {
     case DTI_U_GELU_TANH: of_y = 2, of_x = 5; break;
     case DTI_U_SILU: of_y = 7; break;
     case DTI_U_SOFTPLUS: of_y = 9; break;
+    case DTI_U_LOG_SIGMOID: of_y = 9; break;
+    case DTI_U_LOG_FLOOR: of_y = 3; break;
     case DTI_U_ELU: of_y = r->in[0].data[i] > 0 ? 0 : 7; break;
     case DTI_U_AFFINE: return OPS_U * (y + 1.01 * x * fabs((double)r->node->attr.f[0]));
     default: return 0; /* exact */
@@ -164,6 +166,18 @@ static void ops_cross_entropy_bounds(const dti_ref *r, double scale, double *bou
     }
 }
 
+static void ops_nll_bounds(const dti_ref *r, double *bound) {
+    const double rows = (double)r->in[1].elements;
+    bound[0] = 0;
+    bound[1] = (rows + 1) * OPS_U * fabs(r->out.data[1]);
+    for (int64_t row = 0; row < r->in[1].elements; row++) {
+        dti_xent_ref x = dti_xent_ref_row(r, r->node->count > 2 ? &r->in[2] : NULL, row);
+        const int64_t t = (int64_t)x.target;
+        if (x.counts)
+            bound[0] += (rows + 4) * OPS_U * fabs(dti_xent_ref_weight(&x, t) * x.x[t]);
+    }
+}
+
 static void ops_cross_entropy_grad_bounds(const dti_ref *r, double scale, double *bound) {
     int64_t classes = dti_ref_cols(&r->in[0]);
     for (int64_t i = 0; i < r->out.elements; i++) {
@@ -224,6 +238,9 @@ static void ops_bounds(const dti_ref *r, bool cpu, double *bound) {
     case DTI_OP_BATCH_STATS: ops_norm_stats_bounds(r, scale, bound); return;
     case DTI_OP_NORM_DX: ops_norm_dx_bounds(r, scale, bound); return;
     case DTI_OP_NORM_DW: ops_norm_dw_bounds(r, scale, bound); return;
+    case DTI_OP_NLL: ops_nll_bounds(r, bound); return;
+    case DTI_OP_WEIGHTED_LOSS: ops_sum_bounds(r, bound); return;
+    case DTI_OP_WEIGHT_SUM:
     case DTI_OP_CROSS_ENTROPY_WEIGHT:
     case DTI_OP_MSE: /* of positive values */
         bound[0] = (ops_terms(r) + 4) * OPS_U * r->out.data[0];

@@ -141,12 +141,14 @@ static const dti_attr ops_unary_attr[] = {
     [DTI_U_LEAKY_RELU] = {.f = {0.0625f}}, /* and so 1 - slope is exact */
     [DTI_U_ELU] = {.f = {1.25f}},
     [DTI_U_AFFINE] = {.f = {-1.7f, 0.3f}},
+    [DTI_U_LOG_FLOOR] = {.f = {-100}}, /* its slope below is not its value's */
     [DTI_U_COUNT] = {.f = {0}},
 };
 
 static ops_range ops_unary_range(uint32_t selector) {
     switch (selector) {
     case DTI_U_LOG:
+    case DTI_U_LOG_FLOOR:
     case DTI_U_LOG1P:
     case DTI_U_SQRT:
     case DTI_U_RSQRT: return OPS_POSITIVE;
@@ -186,8 +188,9 @@ static void ops_unary_grad_of(ops_model *m, uint32_t selector, dt_tensor x) {
 
 static void ops_case_unary_grad(ops_model *m) {
     const unsigned without = 1u << DTI_U_SIGN | 1u << DTI_U_FLOOR | 1u << DTI_U_STEP |
-                             1u << DTI_U_NEG | 1u << DTI_U_AFFINE;
-    for (uint32_t selector = 0; selector <= DTI_U_AFFINE; selector++) {
+                             1u << DTI_U_NEG | 1u << DTI_U_AFFINE | 1u << DTI_U_COPY |
+                             1u << DTI_U_FILL;
+    for (uint32_t selector = 0; selector < DTI_U_COUNT; selector++) {
         ops_range range = ops_unary_range(selector);
         if ((without >> selector) & 1u)
             continue;
@@ -552,6 +555,44 @@ static void ops_case_cross_entropy(ops_model *m) {
     ops_result(m, dt_cross_entropy(row, ops_target(m, row, 4), &d));
 }
 
+static void ops_case_nll(ops_model *m) {
+    const int classes[] = {3, 10, 1, 257};
+    for (int i = 0; i < (int)DTI_COUNT(classes) && !(m->small && i > 2); i++) {
+        dt_tensor x = ops_logits(m, i, classes[i]), t = ops_target(m, x, classes[i]);
+        m->leaves[m->leaf_count - 1].ignores = i != 1;
+        ops_result(m, dt_nll(x, t, NULL));
+        dt_cross_entropy_desc d = {.class_weights = ops_class_weights(m, classes[i])};
+        d.ignore_index = i == 1 ? 2 : 0;
+        ops_result(m, dt_nll(x, t, &d));
+    }
+}
+
+static void ops_case_weighted_loss(ops_model *m) {
+    for (int form = 0; form < ops_forms(m); form++) {
+        dt_tensor x = ops_form(m, form, OPS_ANY);
+        dt_tensor w = ops_like(m, x, OPS_POSITIVE);
+        m->leaves[m->leaf_count - 1].constant = true;
+        ops_result(m, dt_weighted_loss(x, w));
+    }
+    dt_tensor w = ops_rows(m, dt_dims(), OPS_POSITIVE); /* one for a sample */
+    m->leaves[m->leaf_count - 1].constant = true;
+    ops_result(m, dt_weighted_loss(ops_rows(m, dt_dims(3, 5), OPS_ANY), w));
+    w = ops_shared(m, dt_dims(1, 5), OPS_POSITIVE); /* one for all samples */
+    m->leaves[m->leaf_count - 1].constant = true;
+    ops_result(m, dt_weighted_loss(ops_rows(m, dt_dims(3, 5), OPS_ANY), w));
+    w = ops_rows(m, dt_dims(1025), OPS_POSITIVE);
+    m->leaves[m->leaf_count - 1].constant = true;
+    if (!m->small)
+        ops_result(m, dt_weighted_loss(ops_shared(m, dt_dims(1025), OPS_ANY), w));
+}
+
+static void ops_case_weight_sum(ops_model *m) {
+    for (int form = 0; form < ops_forms(m); form++)
+        ops_result(m, dti_append1(m->op, ops_form(m, form, OPS_POSITIVE), NULL));
+    if (!m->small)
+        ops_result(m, dti_append1(m->op, ops_rows(m, dt_dims(1025), OPS_POSITIVE), NULL));
+}
+
 static void ops_case_cross_entropy_weight(ops_model *m) {
     dti_attr attr = {.i = {-100, 5}};
     dt_tensor t = ops_whole(m, true, dt_dims(7), 5);
@@ -686,6 +727,9 @@ static void (*ops_case_of(dti_op op))(ops_model *) {
         {&dti_family_mse, ops_case_mse},
         {&dti_family_mse_grad, ops_case_mse_grad},
         {&dti_family_mean_loss, ops_case_mean_loss},
+        {&dti_family_weighted_loss, ops_case_weighted_loss},
+        {&dti_family_weight_sum, ops_case_weight_sum},
+        {&dti_family_nll, ops_case_nll},
         {&dti_family_conv2d, ops_case_conv2d},
         {&dti_family_conv2d_dx, ops_case_conv2d_dx},
         {&dti_family_conv2d_dw, ops_case_conv2d_dw},

@@ -21,6 +21,7 @@
     X(LEAKY_RELU, "dt_leaky_relu($0, ~0)")                                                         \
     X(ELU, "dt_elu($0, ~0)")                                                                       \
     X(AFFINE, "dt_affine($0, ~0, ~1)")                                                             \
+    X(BCE, "dt_bce($0, $1)")                                                                       \
     X(BINARY, "dt_^($0, $1)")                                                                      \
     X(TO_I32, "dt_cast($0, DT_I32)")                                                               \
     X(TO_F32, "dt_cast($0, DT_F32)")                                                               \
@@ -63,6 +64,8 @@
                   "&(dt_batch_norm_desc){.momentum = ~0, .frozen = #0})")                          \
     X(CROSS_ENTROPY, "dt_cross_entropy($0, $1, &(dt_cross_entropy_desc){.ignore_index = #0, "      \
                      ".label_smoothing = ~0, .class_weights = $2})")                               \
+    X(NLL, "dt_nll($0, $1, &(dt_cross_entropy_desc){.ignore_index = #0, .class_weights = $2})")    \
+    X(WEIGHTED, "dt_weighted_loss($0, $1)")                                                        \
     X(MSE, "dt_mse($0, $1)")                                                                       \
     X(MEAN_LOSS, "dt_mean_loss($0)")                                                               \
     X(ACCURACY, "dt_accuracy($0, $1)")                                                             \
@@ -255,6 +258,8 @@ static dt_tensor rnd_build_term(const rnd_stmt *s, const dt_tensor *in) {
         .ignore_index = s->number[0], .label_smoothing = s->real[0], .class_weights = in[2]};
     switch (s->kind) {
     case RND_CROSS_ENTROPY: return dt_cross_entropy(in[0], in[1], &xent);
+    case RND_NLL: return dt_nll(in[0], in[1], &xent);
+    case RND_WEIGHTED: return dt_weighted_loss(in[0], in[1]);
     case RND_MSE: return dt_mse(in[0], in[1]);
     case RND_MEAN_LOSS: return dt_mean_loss(in[0]);
     default: return dt_accuracy(in[0], in[1]);
@@ -310,6 +315,7 @@ static dt_tensor rnd_build_stmt(dt_graph *g, const rnd_stmt *s, const dt_tensor 
     case RND_LEAKY_RELU: return dt_leaky_relu(in[0], s->real[0]);
     case RND_ELU: return dt_elu(in[0], s->real[0]);
     case RND_AFFINE: return dt_affine(in[0], s->real[0], s->real[1]);
+    case RND_BCE: return dt_bce(in[0], in[1]);
     case RND_BINARY: return rnd_binary[s->function](in[0], in[1]);
     case RND_TO_I32: return dt_cast(in[0], DT_I32);
     case RND_TO_F32: return dt_cast(in[0], DT_F32);

@@ -460,6 +460,8 @@ static int rnd_cross_entropy_of(rnd_maker *k, int x) {
     s.in[1] = (int16_t)rnd_index(k, rows, rnd_samples(k, x), classes, rnd_chance(k, 40));
     s.real[0] = rnd_chance(k, 50) ? 0 : rnd_real(k, 0, 1);
     s.number[0] = s.in[1] >= 0 && !k->m->stmts[s.in[1]].ignores && classes > 2 && rnd_chance(k, 30);
+    if (rnd_chance(k, 30))
+        s.kind = RND_NLL, s.real[0] = 0;
     if (rnd_chance(k, 35)) {
         const dt_shape c = {1, {classes}};
         int w = rnd_leaf(k, rnd_chance(k, 50) ? RND_FROZEN : RND_SHARED, RND_POSITIVE, c);
@@ -492,11 +494,30 @@ static int rnd_mse_of(rnd_maker *k, int x) {
     return rnd_put(k, rnd_chance(k, 50) ? rnd_new(RND_MSE, x, t, -1) : rnd_new(RND_MSE, t, x, -1));
 }
 
+/* One weight for each element; also views of some. */
+static int rnd_weighted_of(rnd_maker *k, int x) {
+    if (x < 0)
+        return -1;
+    const dt_shape shape = rnd_chance(k, 50) ? rnd_shape(k, x) : (dt_shape){0};
+    int w = rnd_leaf(k, rnd_samples(k, x) ? RND_INPUT : RND_SHARED, RND_POSITIVE, shape);
+    if (w >= 0)
+        k->apart[w] = true;
+    return w < 0 ? -1 : rnd_put(k, rnd_new(RND_WEIGHTED, x, w, -1));
+}
+
+/* Of probabilities, which are their own targets. */
+static int rnd_bce_of(rnd_maker *k, int x) {
+    int p = rnd_affine(k, rnd_apply(k, "sigmoid", x), 0.9f, 0.05f);
+    return p < 0 ? -1 : rnd_put(k, rnd_new(RND_BCE, p, p, -1));
+}
+
 static int rnd_term_of(rnd_maker *k, int x) {
-    switch (rnd_below(k, 6)) {
+    switch (rnd_below(k, 8)) {
     case 0:
     case 1: return rnd_cross_entropy_of(k, x);
     case 2: return rnd_mse_of(k, x);
+    case 4: return rnd_weighted_of(k, x);
+    case 5: return rnd_put1(k, RND_MEAN_LOSS, rnd_bce_of(k, x));
     case 3: return rnd_put1(k, RND_MEAN_LOSS, rnd_apply(k, rnd_chance(k, 50) ? "sin" : "tanh", x));
     default: return rnd_put1(k, RND_MEAN_LOSS, x);
     }

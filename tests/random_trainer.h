@@ -22,7 +22,7 @@ static bool rnd_trainable(const rnd_model *m, rnd_model *out) {
     rnd_prune(out);
     for (int i = 0; i < out->count; i++) {
         const rnd_stmt *s = &out->stmts[i];
-        for (int k = 1; k < 3 && s->kind == RND_CROSS_ENTROPY; k++)
+        for (int k = 1; k < 3 && (s->kind == RND_CROSS_ENTROPY || s->kind == RND_NLL); k++)
             if (s->in[k] >= 0 && !rnd_is_leaf(out->stmts[s->in[k]].kind))
                 return false;
     }

@@ -174,6 +174,7 @@ static bool ops_is_flat(dti_op op) { /* the gradient is 0 by definition, or ther
     case DTI_OP_TRAIN_MODE:
     case DTI_OP_RUNNING:
     case DTI_OP_ACCURACY:
+    case DTI_OP_WEIGHT_SUM:
     case DTI_OP_CROSS_ENTROPY_WEIGHT: return true;
     default: return false;
     }

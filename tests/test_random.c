@@ -185,7 +185,8 @@ static void rnd_seed(uint64_t seed, const rnd_way *way, rnd_tally *t) {
     rnd_print(&m);
 }
 
-/* A row that no seed makes is a row that is not tested. CROSS_ENTROPY_WEIGHT is a program's own. */
+/* A row that no seed makes is a row that is not tested. CROSS_ENTROPY_WEIGHT and
+ * WEIGHT_SUM are a program's own. */
 static void rnd_check_coverage(const rnd_tally *t) {
     for (int i = 0; i < RND_KIND_COUNT; i++)
         test_check(t->kinds[i] > 0, __FILE__, __LINE__, "no model has %s", rnd_kind_names[i]);
@@ -194,8 +195,10 @@ static void rnd_check_coverage(const rnd_tally *t) {
     for (size_t i = 0; i < DTI_COUNT(rnd_binary); i++)
         test_check(t->binary[i] > 0, __FILE__, __LINE__, "no model has dt_%s", rnd_binary_names[i]);
     for (int op = DTI_OP_NIL + 1; op < DTI_OP_COUNT; op++)
-        test_check(t->ops[op] > 0 || op == DTI_OP_CROSS_ENTROPY_WEIGHT || own_row(op), __FILE__,
-                   __LINE__, "no model has the row %s", dti_op_info_of((uint32_t)op)->name);
+        test_check(t->ops[op] > 0 || op == DTI_OP_CROSS_ENTROPY_WEIGHT || op == DTI_OP_WEIGHT_SUM ||
+                       own_row(op),
+                   __FILE__, __LINE__, "no model has the row %s",
+                   dti_op_info_of((uint32_t)op)->name);
 }
 
 static void rnd_say(const rnd_tally *t) {

@@ -256,6 +256,72 @@ ROW(GRAPH, dt_cross_entropy, ) {
                                  .class_weights = MAYBE_F32(here.weights)}));
 }
 
+ROW(GRAPH, dt_nll, ) {
+    return NIL(
+        dt_nll(F32(here.logits), I32(here.label),
+               &(dt_cross_entropy_desc){.label_smoothing = (float)NUMBER(0, 0.1, (double)INFINITY),
+                                        .class_weights = MAYBE_F32(here.weights)}));
+}
+
+ROW(GRAPH, dt_one_hot, ) {
+    return NIL(dt_one_hot(ONLY_I32(here.label), SIZE(3)));
+}
+
+ROW(GRAPH, dt_weighted_loss, ) {
+    return NIL(dt_weighted_loss(F32(here.x), F32(here.z)));
+}
+
+#define ABOVE_0(valid) (float)NUMBER(valid, 0, -1.0, (double)INFINITY)
+#define LOSS2(name, ...)                                                                           \
+    ROW(GRAPH, dt_##name, ) {                                                                      \
+        return NIL(dt_##name(F32(here.x), F32(here.z), ##__VA_ARGS__));                            \
+    }
+LOSS2(l1)
+LOSS2(smooth_l1, (float)AT_LEAST_0(1))
+LOSS2(huber, ABOVE_0(1))
+LOSS2(bce)
+LOSS2(bce_with_logits, MAYBE_F32(here.bias))
+LOSS2(focal, (float)NUMBER(0.25, -0.5, 1.5, (double)INFINITY), (float)AT_LEAST_0(2))
+LOSS2(soft_margin)
+LOSS2(kl_div, true)
+LOSS2(soft_cross_entropy)
+LOSS2(distillation, ABOVE_0(2))
+LOSS2(poisson_nll, false, ABOVE_0(1e-8), true)
+LOSS2(hinge_embedding, (float)FINITE(1))
+LOSS2(multilabel_margin)
+LOSS2(multilabel_soft_margin)
+LOSS2(dice, (float)AT_LEAST_0(1))
+LOSS2(jaccard, (float)AT_LEAST_0(1))
+
+ROW(GRAPH, dt_info_nce, ) {
+    return NIL(dt_info_nce(F32(here.signal), F32(here.signal), ABOVE_0(0.1)));
+}
+
+ROW(GRAPH, dt_gaussian_nll, ) {
+    return NIL(dt_gaussian_nll(F32(here.x), F32(here.z), F32(here.z), ABOVE_0(1e-6), true));
+}
+
+ROW(GRAPH, dt_cosine_embedding, ) {
+    dt_tensor t = dt_input(here.graph, "sign", DT_F32, dt_dims());
+    return NIL(dt_cosine_embedding(F32(here.x), F32(here.z), F32(t), (float)FINITE(0)));
+}
+
+ROW(GRAPH, dt_margin_ranking, ) {
+    return NIL(dt_margin_ranking(F32(here.x), F32(here.z), F32(here.z), (float)FINITE(0)));
+}
+
+ROW(GRAPH, dt_triplet_margin, ) {
+    dt_triplet_desc d = {.margin = (float)FINITE(1),
+                         .p = (float)NUMBER(2, 0.5, -1.0, (double)INFINITY),
+                         .eps = (float)NUMBER(1e-6, -1.0, (double)INFINITY)};
+    return NIL(dt_triplet_margin(F32(here.x), F32(here.z), F32(here.z), &d));
+}
+
+ROW(GRAPH, dt_multi_margin, ) {
+    return NIL(dt_multi_margin(F32(here.logits), I32(here.label), INT(1, 0, 3, INT_MAX),
+                               (float)FINITE(1), MAYBE_F32(here.weights)));
+}
+
 ROW(GRAPH, dt_mse, ) {
     return NIL(dt_mse(F32(here.x), F32(here.z)));
 }

@@ -115,6 +115,7 @@ dt_tensor wrong_tensor(const char *name, dt_tensor valid, int kinds);
 #define F32(valid) wrong_tensor(#valid, valid, WRONG_I32 | WRONG_TERM | WRONG_FOREIGN | WRONG_NIL)
 #define I32(valid) wrong_tensor(#valid, valid, WRONG_F32 | WRONG_TERM | WRONG_FOREIGN | WRONG_NIL)
 #define ONLY_F32(valid) wrong_tensor(#valid, valid, WRONG_I32 | WRONG_TERM | WRONG_NIL)
+#define ONLY_I32(valid) wrong_tensor(#valid, valid, WRONG_F32 | WRONG_TERM | WRONG_NIL)
 #define ONLY_ANY(valid) wrong_tensor(#valid, valid, WRONG_TERM | WRONG_NIL)
 #define MAYBE_F32(valid) MAYBE(valid, WRONG_I32 | WRONG_TERM)
 #define MAYBE(valid, kinds) wrong_tensor(#valid, valid, kinds | WRONG_FOREIGN)

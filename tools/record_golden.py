@@ -344,6 +344,7 @@ UNARY = {  # name: (function, its points, whether it has a gradient)
     "gelu": (F.gelu, POINTS, True),
     "gelu_tanh": (lambda x: F.gelu(x, approximate="tanh"), POINTS, True),
     "silu": (F.silu, POINTS, True), "softplus": (F.softplus, POINTS, True),
+    "log_sigmoid": (F.logsigmoid, POINTS, True),
     "erf": (torch.erf, POINTS, True), "floor": (torch.floor, POINTS, False),
     "step": (lambda x: (x > 0).double(), POINTS, False),
     "leaky_relu": (lambda x: F.leaky_relu(x, 0.01), POINTS, True),

@@ -35,12 +35,14 @@
     X(20, SOFTPLUS, softplus, SLOPE)                                                               \
     X(22, ERF, erf, SLOPE)                                                                         \
     X(23, FLOOR, floor, FLAT)                                                                      \
-    X(24, STEP, step, FLAT)
-/* With parameters p0 (slope, alpha, scale) and p1 (offset): */
+    X(24, STEP, step, FLAT)                                                                        \
+    X(28, LOG_SIGMOID, log_sigmoid, SLOPE)
+/* With parameters p0 (slope, alpha, scale, low) and p1 (offset): */
 #define DTI_UNARY_WITH(X)                                                                          \
     X(16, LEAKY_RELU, leaky_relu, SLOPE)                                                           \
     X(21, ELU, elu, SLOPE)                                                                         \
-    X(25, AFFINE, affine, LINEAR)
+    X(25, AFFINE, affine, LINEAR)                                                                  \
+    X(29, LOG_FLOOR, log_floor, SLOPE)
 /* Of launches alone; fill: p0. */
 #define DTI_UNARY_INNER(X)                                                                         \
     X(26, COPY, copy, SLOPE)                                                                       \
@@ -430,6 +432,39 @@ DTI_PRIME(softplus) {
     return dt_sigmoid(x);
 }
 DTI_IN_F64(softplus, x > 20 ? x : log1p(exp(x)), x > 20 ? 1 : dti_sigmoid_f64(x))
+#endif
+
+#if DTI_MAP_PART == 1
+DTI_M_MAP(log_sigmoid) {
+    DTI_M_F low = DTI_M_SELECT(DTI_M_LT(DTI_M_ZERO, x), DTI_M_ZERO, x);
+    return DTI_M_SUB(low, DTI_M(log1p)(DTI_M(exp)(DTI_M_NEG(DTI_M_ABS(x)))));
+}
+DTI_M_GRAD(log_sigmoid) {
+    return DTI_M_MUL(dy, DTI_M(sigmoid)(DTI_M_NEG(x)));
+}
+#else
+DTI_PRIME(log_sigmoid) {
+    return dt_sigmoid(dt_neg(x));
+}
+DTI_IN_F64(log_sigmoid, (x < 0 ? x : 0) - log1p(exp(-fabs(x))), dti_sigmoid_f64(-x))
+#endif
+
+#if DTI_MAP_PART == 1
+/* What binary cross-entropy takes of probabilities, which may be 0. */
+DTI_M_MAP(log_floor) {
+    DTI_M_F y = DTI_M(log)(x);
+    return DTI_M_SELECT(DTI_M_LT(y, p0), p0, y);
+}
+DTI_M_GRAD(log_floor) {
+    DTI_M_F low = DTI_M_K(1e-12f);
+    return DTI_M_DIV(dy, DTI_M_SELECT(DTI_M_LT(x, low), low, x));
+}
+#else
+DTI_PRIME(log_floor) {
+    dt_tensor low = dt_cast(dt_fill(x.graph, dt_dims_of(0, NULL), 1e-12f), dt_tensor_dtype(x));
+    return dt_reciprocal(dt_maximum(x, low));
+}
+DTI_IN_F64(log_floor, log(x) < p0 ? p0 : log(x), 1 / (x < 1e-12 ? 1e-12 : x))
 #endif
 
 #if DTI_MAP_PART == 1

@@ -130,29 +130,30 @@ DT_API dt_tensor dt_iota(dt_graph *graph, dt_shape shape);
  * for every sample. The formulas and gradients are PyTorch's; docs/ops.md lists them. Errors (nil):
  * an i32 input or inputs of two types (dt_cast them), shapes that do not broadcast, tensors of two
  * graphs. The result has the inputs' type; bf16 and f16 are computed in f32 and rounded once. */
-DT_API dt_tensor dt_neg(dt_tensor x);        /* -x */
-DT_API dt_tensor dt_abs(dt_tensor x);        /* |x|; gradient 0 at 0 */
-DT_API dt_tensor dt_sign(dt_tensor x);       /* -1, 0 or 1; no gradient */
-DT_API dt_tensor dt_exp(dt_tensor x);        /* e^x */
-DT_API dt_tensor dt_log(dt_tensor x);        /* the natural logarithm */
-DT_API dt_tensor dt_log1p(dt_tensor x);      /* log(1 + x), exact near 0 */
-DT_API dt_tensor dt_expm1(dt_tensor x);      /* e^x - 1, exact near 0 */
-DT_API dt_tensor dt_sqrt(dt_tensor x);       /* the square root */
-DT_API dt_tensor dt_rsqrt(dt_tensor x);      /* 1 / sqrt(x) */
-DT_API dt_tensor dt_reciprocal(dt_tensor x); /* 1 / x */
-DT_API dt_tensor dt_square(dt_tensor x);     /* x * x */
-DT_API dt_tensor dt_sin(dt_tensor x);        /* sine, of radians */
-DT_API dt_tensor dt_cos(dt_tensor x);        /* cosine, of radians */
-DT_API dt_tensor dt_tanh(dt_tensor x);       /* hyperbolic tangent */
-DT_API dt_tensor dt_sigmoid(dt_tensor x);    /* 1 / (1 + e^-x) */
-DT_API dt_tensor dt_relu(dt_tensor x);       /* max(x, 0); gradient 0 at 0 */
-DT_API dt_tensor dt_gelu(dt_tensor x);       /* x * (1 + erf(x / sqrt 2)) / 2 */
-DT_API dt_tensor dt_gelu_tanh(dt_tensor x);  /* PyTorch's approximate='tanh' */
-DT_API dt_tensor dt_silu(dt_tensor x);       /* x * sigmoid(x) */
-DT_API dt_tensor dt_softplus(dt_tensor x);   /* log(1 + e^x), which is x above 20 */
-DT_API dt_tensor dt_erf(dt_tensor x);        /* the error function */
-DT_API dt_tensor dt_floor(dt_tensor x);      /* the largest integer <= x; no gradient */
-DT_API dt_tensor dt_step(dt_tensor x);       /* x > 0 ? 1 : 0; no gradient */
+DT_API dt_tensor dt_neg(dt_tensor x);         /* -x */
+DT_API dt_tensor dt_abs(dt_tensor x);         /* |x|; gradient 0 at 0 */
+DT_API dt_tensor dt_sign(dt_tensor x);        /* -1, 0 or 1; no gradient */
+DT_API dt_tensor dt_exp(dt_tensor x);         /* e^x */
+DT_API dt_tensor dt_log(dt_tensor x);         /* the natural logarithm */
+DT_API dt_tensor dt_log1p(dt_tensor x);       /* log(1 + x), exact near 0 */
+DT_API dt_tensor dt_expm1(dt_tensor x);       /* e^x - 1, exact near 0 */
+DT_API dt_tensor dt_sqrt(dt_tensor x);        /* the square root */
+DT_API dt_tensor dt_rsqrt(dt_tensor x);       /* 1 / sqrt(x) */
+DT_API dt_tensor dt_reciprocal(dt_tensor x);  /* 1 / x */
+DT_API dt_tensor dt_square(dt_tensor x);      /* x * x */
+DT_API dt_tensor dt_sin(dt_tensor x);         /* sine, of radians */
+DT_API dt_tensor dt_cos(dt_tensor x);         /* cosine, of radians */
+DT_API dt_tensor dt_tanh(dt_tensor x);        /* hyperbolic tangent */
+DT_API dt_tensor dt_sigmoid(dt_tensor x);     /* 1 / (1 + e^-x) */
+DT_API dt_tensor dt_relu(dt_tensor x);        /* max(x, 0); gradient 0 at 0 */
+DT_API dt_tensor dt_gelu(dt_tensor x);        /* x * (1 + erf(x / sqrt 2)) / 2 */
+DT_API dt_tensor dt_gelu_tanh(dt_tensor x);   /* PyTorch's approximate='tanh' */
+DT_API dt_tensor dt_silu(dt_tensor x);        /* x * sigmoid(x) */
+DT_API dt_tensor dt_softplus(dt_tensor x);    /* log(1 + e^x), which is x above 20 */
+DT_API dt_tensor dt_log_sigmoid(dt_tensor x); /* log(1 / (1 + e^-x)), without overflow */
+DT_API dt_tensor dt_erf(dt_tensor x);         /* the error function */
+DT_API dt_tensor dt_floor(dt_tensor x);       /* the largest integer <= x; no gradient */
+DT_API dt_tensor dt_step(dt_tensor x);        /* x > 0 ? 1 : 0; no gradient */
 DT_API dt_tensor dt_leaky_relu(dt_tensor x, float slope);           /* PyTorch's default is 0.01 */
 DT_API dt_tensor dt_elu(dt_tensor x, float alpha);                  /* PyTorch's default is 1 */
 DT_API dt_tensor dt_affine(dt_tensor x, float scale, float offset); /* scale * x + offset */
@@ -227,6 +228,10 @@ DT_API dt_tensor dt_linear(dt_tensor x, dt_tensor w, dt_tensor b);
  * PyTorch's F.embedding. */
 DT_API dt_tensor dt_gather(dt_tensor table, dt_tensor index);
 
+/* 1 where the last dimension's number is the index, else 0. index: [...] i32; result [..., classes]
+ * f32. An index that is no class gives a row of zeros. */
+DT_API dt_tensor dt_one_hot(dt_tensor index, int64_t classes);
+
 /* ---- Random */
 
 /* In training programs keeps each value with probability 1 - p, scaled by 1 / (1 - p); in others
@@ -250,6 +255,9 @@ typedef struct dt_cross_entropy_desc {
  * CrossEntropyLoss, reduction 'mean'. desc may be NULL. */
 DT_API dt_tensor dt_cross_entropy(dt_tensor logits, dt_tensor target,
                                   const dt_cross_entropy_desc *desc);
+/* The same of log-probabilities, as dt_log_softmax gives them: PyTorch's NLLLoss. Errors (nil):
+ * also a label_smoothing. */
+DT_API dt_tensor dt_nll(dt_tensor log_p, dt_tensor target, const dt_cross_entropy_desc *desc);
 /* Mean squared error over all elements. y and t have the same shape, and both or neither have
  * samples; the weight is the number of elements. Errors (nil): also if only one of them has
  * samples, which is usually dt_input_shared written for dt_input. If it is intended, use
@@ -257,6 +265,12 @@ DT_API dt_tensor dt_cross_entropy(dt_tensor logits, dt_tensor target,
 DT_API dt_tensor dt_mse(dt_tensor y, dt_tensor t);
 /* The mean of all elements of x, as a loss: for losses of your own. */
 DT_API dt_tensor dt_mean_loss(dt_tensor x);
+/* The weighted mean: sum of w * x over the sum of w, both over the whole global batch. w: f32,
+ * which broadcasts with x: one weight a sample has shape []. Where the weight of the whole batch
+ * must be known before its parts run (a trainer, dt_program_weigh), w is an input or a view of one.
+ * No gradient flows to it. For PyTorch's losses that multiply by a weight and divide by the number
+ * of elements: dt_mean_loss(dt_mul(x, w)). */
+DT_API dt_tensor dt_weighted_loss(dt_tensor x, dt_tensor w);
 /* A metric term: the fraction of rows whose largest logit is the target's. Shapes as for
  * dt_cross_entropy. No gradient. */
 DT_API dt_tensor dt_accuracy(dt_tensor logits, dt_tensor target);

@@ -15,7 +15,8 @@ static bool dti_targets_fit(dti_build *b, const dti_node *x, const dti_node *t) 
     if (x->dtype != DT_F32)
         return dti_build_fail(b, "logits must be f32");
     if (t->dtype != DT_I32)
-        return dti_build_fail(b, "targets must be i32 class numbers, not one-hot or probabilities");
+        return dti_build_fail(
+            b, "targets must be i32 class numbers; for probabilities take dt_soft_cross_entropy");
     if (rows.rank < 1 || rows.dim[rows.rank - 1] < 1)
         return dti_build_fail(b, "logits need a last dimension of classes");
     rows.rank--;
@@ -98,13 +99,72 @@ static void dti_cross_entropy_emit(dti_emit *e) {
     dti_emit_xent(e, DTI_XENT_LOSS, &x, &t, e->node->count > 2 ? &s : NULL, x.dim[5]);
 }
 
+static dt_tensor dti_class_term(dti_op op, dt_tensor x, dt_tensor target,
+                                const dt_cross_entropy_desc *d) {
+    dti_attr attr = {.f = {d->label_smoothing}, .i = {(int32_t)dti_or(d->ignore_index, -100)}};
+    dt_tensor in[3] = {x, target, d->class_weights};
+    bool weights = d->class_weights.graph != NULL || d->class_weights.id != 0;
+    return dti_append(x.graph, op, in, weights ? 3 : 2, &attr);
+}
+
 DT_API dt_tensor dt_cross_entropy(dt_tensor logits, dt_tensor target,
                                   const dt_cross_entropy_desc *desc) {
     dt_cross_entropy_desc d = desc ? *desc : (dt_cross_entropy_desc){0};
-    dti_attr attr = {.f = {d.label_smoothing}, .i = {(int32_t)dti_or(d.ignore_index, -100)}};
-    dt_tensor in[3] = {logits, target, d.class_weights};
-    bool weights = d.class_weights.graph != NULL || d.class_weights.id != 0;
-    return dti_append(logits.graph, DTI_OP_CROSS_ENTROPY, in, weights ? 3 : 2, &attr);
+    return dti_class_term(DTI_OP_CROSS_ENTROPY, logits, target, &d);
+}
+
+/* ---- one_hot, in rows */
+
+DT_API dt_tensor dt_one_hot(dt_tensor index, int64_t classes) {
+    if (dti_is_nil(index))
+        return dti_nil_of(index, "one_hot");
+    dt_shape s = dt_tensor_shape(index);
+    if (dt_tensor_dtype(index) != DT_I32 || s.rank == DT_MAX_DIMS || classes < 1)
+        return dti_graph_fail(index.graph,
+                              "one_hot: %s must be i32 of at most %d dimensions, and classes, "
+                              "%lld, at least 1",
+                              dti_tensor_print(index).text, DT_MAX_DIMS - 1, (long long)classes);
+    s.dim[s.rank++] = 1;
+    dt_tensor at = dt_reshape(dt_cast(index, DT_F32), s);
+    return dt_eq(at, dt_iota(index.graph, (dt_shape){1, {classes}}));
+}
+
+/* ---- nll (log-probabilities, target [, class weights]): attr.i[0] as above */
+
+static void dti_nll_emit(dti_emit *e) {
+    dti_view x = dti_emit_dense_in(e, 0), t = dti_emit_dense_in(e, 1), s;
+    if (e->node->count > 2)
+        s = dti_emit_dense_in(e, 2);
+    dti_emit_xent(e, DTI_XENT_NLL, &x, &t, e->node->count > 2 ? &s : NULL, x.dim[5]);
+}
+
+/* -weight at each target that is not ignored. */
+static void dti_nll_grad(dti_grad *g) {
+    if (g->wanted[2]) {
+        dti_graph_fail(g->graph, "nll: there is no gradient of class weights; dt_detach them, or "
+                                 "dt_freeze the parameter");
+        return;
+    }
+    if (!g->wanted[0])
+        return;
+    const dt_shape x = dt_tensor_shape(g->in[0]);
+    dt_tensor hot = dt_one_hot(g->in[1], x.dim[x.rank - 1]);
+    if (g->node.attr.i[0] >= 0 && g->node.attr.i[0] < x.dim[x.rank - 1]) {
+        dt_tensor ignored = dt_fill(g->graph, dt_dims(), (float)g->node.attr.i[0]);
+        dt_tensor kept = dt_affine(
+            dt_eq(dt_iota(g->graph, (dt_shape){1, {x.dim[x.rank - 1]}}), ignored), -1.0f, 1.0f);
+        hot = dt_mul(hot, kept);
+    }
+    dt_tensor s = g->node.count > 2 ? dt_mul(g->dy, g->in[2]) : g->dy;
+    g->dx[0] = dt_mul(hot, dt_neg(s));
+}
+
+DT_API dt_tensor dt_nll(dt_tensor log_p, dt_tensor target, const dt_cross_entropy_desc *desc) {
+    dt_cross_entropy_desc d = desc ? *desc : (dt_cross_entropy_desc){0};
+    if (d.label_smoothing != 0.0f && !dti_is_nil(log_p))
+        return dti_graph_fail(log_p.graph,
+                              "dt_nll: label_smoothing is dt_cross_entropy's; leave it 0");
+    return dti_class_term(DTI_OP_NLL, log_p, target, &d);
 }
 
 /* ---- cross_entropy_weight (target [, class weights]): attr as above, i[1] = classes. */
@@ -278,6 +338,19 @@ static void dti_cross_entropy_ref(const dti_ref *r) {
     }
 }
 
+static void dti_nll_ref(const dti_ref *r) {
+    double *pair = r->out.data;
+    pair[0] = pair[1] = 0;
+    for (int64_t row = 0; row < r->in[1].elements; row++) {
+        dti_xent_ref x = dti_xent_ref_row(r, r->node->count > 2 ? &r->in[2] : NULL, row);
+        if (!x.counts)
+            continue;
+        const double weight = dti_xent_ref_weight(&x, (int64_t)x.target);
+        pair[0] -= isnan(weight) ? NAN : weight * x.x[(int64_t)x.target];
+        pair[1] += weight;
+    }
+}
+
 static void dti_cross_entropy_weight_ref(const dti_ref *r) {
     double *pair = r->out.data;
     pair[0] = pair[1] = 0;
@@ -433,7 +506,7 @@ static void dti_xent_pair(const dti_cpu_task *task, const dti_xent_job *j, int64
         pair[0] = dti_row_argmax(task->k, x, j->args->classes) == target ? 1.0f : 0.0f;
         pair[1] = 1.0f;
     } else {
-        if (j->mode == DTI_XENT_LOSS)
+        if (j->mode == DTI_XENT_LOSS || j->mode == DTI_XENT_NLL) /* NLL: high and log_sum are 0 */
             pair[0] = dti_xent_loss(j, x, high, log_sum, target);
         pair[1] = dti_xent_weight(j, target);
     }
@@ -544,6 +617,9 @@ DTI_KERNEL(XENT_DX, xent_dx, "rrrw", ITEM, .invocations = dti_xent_dx_invocation
            .effort = dti_xent_dx_effort, .in_step = dti_xent_dx_in_step);
 
 DTI_FAMILY(cross_entropy, .shape = dti_cross_entropy_shape, .grad = dti_cross_entropy_grad_rule,
+           .labels = dti_targets_labels, .weight = dti_cross_entropy_weight_of);
+
+DTI_FAMILY(nll, .shape = dti_cross_entropy_shape, .grad = dti_nll_grad,
            .labels = dti_targets_labels, .weight = dti_cross_entropy_weight_of);
 
 DTI_FAMILY(cross_entropy_weight, .shape = dti_cross_entropy_weight_shape);

@@ -86,8 +86,70 @@ DT_API dt_tensor dt_mean_loss(dt_tensor x) {
     return dti_append1(DTI_OP_MEAN_LOSS, x, NULL);
 }
 
+/* ---- weighted_loss (x, w), weight_sum (w): x and w have one shape */
+
+static bool dti_weighted_loss_shape(dti_build *b) {
+    if (!dti_build_f32(b))
+        return false;
+    if (!dti_shape_equal(b->in[0]->shape, b->in[1]->shape) ||
+        b->in[0]->samples != b->in[1]->samples)
+        return dti_build_fail(b, "x and its weights must have one shape");
+    return dti_term_shape(b);
+}
+
+static void dti_weighted_loss_emit(dti_emit *e) {
+    dti_view x = dti_emit_dense_in(e, 0), w = dti_emit_dense_in(e, 1);
+    dti_emit_term(e, DTI_TERM_WEIGHTED, &x, &w);
+}
+
+static void dti_weighted_loss_grad(dti_grad *g) {
+    if (g->wanted[1]) {
+        dti_graph_fail(g->graph, "weighted_loss: there is no gradient of the weights; dt_detach "
+                                 "them, or make them an input");
+        return;
+    }
+    g->dx[0] = dt_mul(g->dy, g->in[1]);
+}
+
+static dt_tensor dti_weighted_loss_weight_of(dt_graph *g, const dti_node *n) {
+    dt_tensor w = dti_input_of(g, n, 1);
+    return dti_append1(DTI_OP_WEIGHT_SUM, w, NULL);
+}
+
+DT_API dt_tensor dt_weighted_loss(dt_tensor x, dt_tensor w) {
+    if (dti_is_nil(x) || dti_is_nil(w))
+        return dti_append2(DTI_OP_WEIGHTED_LOSS, x, w, NULL);
+    dt_shape s;
+    const dti_node *nx = dti_node_of(x), *nw = dti_node_of(w);
+    const bool samples = nx->samples || nw->samples;
+    if (x.graph == w.graph && dti_shape_broadcast(nx->shape, nw->shape, &s)) {
+        x = dti_expand_to(x, s, samples);
+        w = dti_expand_to(w, s, samples);
+    }
+    return dti_append2(DTI_OP_WEIGHTED_LOSS, x, w, NULL);
+}
+
+static void dti_weight_sum_emit(dti_emit *e) {
+    dti_view w = dti_emit_dense_in(e, 0);
+    dti_emit_term(e, DTI_TERM_WEIGHT, &w, &w);
+}
+
 /* ---- Reference */
 #ifdef DT_REFERENCE
+
+static void dti_weighted_loss_ref(const dti_ref *r) {
+    r->out.data[0] = r->out.data[1] = 0;
+    for (int64_t i = 0; i < r->in[0].elements; i++) {
+        r->out.data[0] += r->in[0].data[i] * r->in[1].data[i];
+        r->out.data[1] += r->in[1].data[i];
+    }
+}
+
+static void dti_weight_sum_ref(const dti_ref *r) {
+    r->out.data[0] = r->out.data[1] = 0;
+    for (int64_t i = 0; i < r->in[0].elements; i++)
+        r->out.data[1] += r->in[0].data[i];
+}
 
 static void dti_mse_ref(const dti_ref *r) {
     double sum = 0;
@@ -131,17 +193,37 @@ static float dti_sum_square_diff(const dti_isa_kernels *k, const float *a, const
     return sum;
 }
 
+static float dti_sum_product(const dti_isa_kernels *k, const float *a, const float *b, int64_t n) {
+    float buf[DTI_LOSS_RUN], sum = 0;
+    for (int64_t i = 0; i < n; i += DTI_LOSS_RUN) {
+        int64_t run = DTI_MIN(n - i, DTI_LOSS_RUN);
+        k->binary[DTI_B_MUL](buf, a + i, 1, b + i, 1, run);
+        sum += k->row_sum(buf, run);
+    }
+    return sum;
+}
+
+static float dti_term_of(const dti_isa_kernels *k, uint32_t mode, const float *a, const float *b,
+                         int64_t n) {
+    switch (mode) {
+    case DTI_TERM_SUM: return k->row_sum(a, n);
+    case DTI_TERM_SQUARE: return dti_sum_square_diff(k, a, b, n);
+    case DTI_TERM_WEIGHTED: return dti_sum_product(k, a, b, n);
+    default: return 0.0f;
+    }
+}
+
 static void dti_cpu_term(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
     const dti_args_term *t = &task->launch->args.term;
+    const uint32_t mode = task->launch->spec[0];
     float *y = dti_cpu_out(task, 2, t->y_offset);
     for (int64_t pair = begin; pair < end; pair++) {
         const int64_t from = pair * t->chunk, n = DTI_MIN((int64_t)t->n - from, (int64_t)t->chunk);
         const float *a = dti_cpu_in(task, 0, t->a_offset) + from;
         const float *b = dti_cpu_in(task, 1, t->b_offset) + from;
-        y[2 * pair] = task->launch->spec[0] == DTI_TERM_SUM ? task->k->row_sum(a, n)
-                                                            : dti_sum_square_diff(task->k, a, b, n);
-        y[2 * pair + 1] = (float)n;
+        y[2 * pair] = dti_term_of(task->k, mode, a, b, n);
+        y[2 * pair + 1] = mode >= DTI_TERM_WEIGHTED ? task->k->row_sum(b, n) : (float)n;
     }
 }
 
@@ -218,3 +300,8 @@ DTI_FAMILY(mse, .shape = dti_mse_shape, .grad = dti_mse_grad_of_mse);
 DTI_FAMILY(mse_grad, .shape = dti_mse_grad_shape, .lower = dti_mse_grad_lower);
 
 DTI_FAMILY(mean_loss, .shape = dti_mean_loss_shape, .grad = dti_mean_loss_grad);
+
+DTI_FAMILY(weighted_loss, .shape = dti_weighted_loss_shape, .grad = dti_weighted_loss_grad,
+           .weight = dti_weighted_loss_weight_of);
+
+DTI_FAMILY(weight_sum, .shape = dti_mean_loss_shape);

@@ -167,6 +167,8 @@ static inline dt_tensor dti_append2(dti_op op, dt_tensor a, dt_tensor b, const d
 static bool dti_has_gradient(const dti_node *n);
 /* leaf.c: where the backward pass of loss `index` starts: coefficient / weight. */
 static dt_tensor dti_seed(dt_tensor term, uint32_t index);
+/* unary.c: max(log x, low). */
+static dt_tensor dti_log_floor(dt_tensor x, float low);
 /* A leaf of `op`: FILL with a value, IOTA. */
 static dt_tensor dti_constant(dt_graph *g, dti_op op, dt_shape shape, float value);
 

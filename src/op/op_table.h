@@ -43,6 +43,10 @@
     X(SILU, silu, "1", ROWWISE, WIDEST, unary, DTI_U_SILU, "x * sigmoid(x)")                       \
     X(SOFTPLUS, softplus, "1", ROWWISE, F32, unary, DTI_U_SOFTPLUS,                                \
       "log(1 + e^x), which is x above 20")                                                         \
+    X(LOG_SIGMOID, log_sigmoid, "1", ROWWISE, F32, unary, DTI_U_LOG_SIGMOID,                       \
+      "log(1 / (1 + e^-x))")                                                                       \
+    X(LOG_FLOOR, log_floor, "1", ROWWISE, F32, unary, DTI_U_LOG_FLOOR,                             \
+      "max(log x, low); gradient 1 / max(x, 1e-12)")                                               \
     X(ELU, elu, "1", ROWWISE, F32, unary, DTI_U_ELU, "x > 0 ? x : alpha * (e^x - 1)")              \
     X(ERF, erf, "1", ROWWISE, F32, unary, DTI_U_ERF, "error function")                             \
     X(FLOOR, floor, "1", ROWWISE, F32, unary, DTI_U_FLOOR, "largest integer <= x; no gradient")    \
@@ -96,6 +100,8 @@
     X(DROPOUT, dropout, "1", ROWWISE, WIDEST, dropout, 0, "x * mask / (1 - p)")                    \
     X(CROSS_ENTROPY, cross_entropy, "2+", REDUCES, F32, cross_entropy, 0,                          \
       "term: sum over rows of -sum_c q_c log softmax(x)_c; weight: the targets' class weights")    \
+    X(NLL, nll, "2+", REDUCES, F32, nll, 0,                                                        \
+      "term: sum over rows of -w x[target], of log-probabilities; weight: as cross_entropy")       \
     X(CROSS_ENTROPY_WEIGHT, cross_entropy_weight, "1+", REDUCES, F32, cross_entropy_weight, 0,     \
       "term (0, weight) from targets alone")                                                       \
     X(CROSS_ENTROPY_GRAD, cross_entropy_grad, "3", ROWWISE, F32, cross_entropy_grad, 0,            \
@@ -105,6 +111,9 @@
     X(MSE, mse, "2", REDUCES, F32, mse, 0, "term: sum (y - t)^2; weight: elements")                \
     X(MSE_GRAD, mse_grad, "3", ROWWISE, F32, mse_grad, 0, "(y, t, seed) -> 2 seed (y - t)")        \
     X(MEAN_LOSS, mean_loss, "1", REDUCES, F32, mean_loss, 0, "term: sum x; weight: elements")      \
+    X(WEIGHTED_LOSS, weighted_loss, "2", REDUCES, F32, weighted_loss, 0,                           \
+      "(x, w) -> term: sum w x; weight: sum w")                                                    \
+    X(WEIGHT_SUM, weight_sum, "1", REDUCES, F32, weight_sum, 0, "w -> term (0, sum w)")            \
     X(CONV2D, conv2d, "2+", ROWWISE, LOW, conv2d, 0, "(x, w, b) cross-correlation + b")            \
     X(CONV2D_DX, conv2d_dx, "2+", ROWWISE, LOW, conv2d_dx, 0,                                      \
       "(dy, w, b) -> the adjoint of conv2d in x, + b: also the transposed convolution")            \

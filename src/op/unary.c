@@ -74,6 +74,11 @@ DT_API dt_tensor dt_elu(dt_tensor x, float alpha) {
     return dti_append1(DTI_OP_ELU, x, &(dti_attr){.f = {alpha}});
 }
 
+/* max(log x, low), and the gradient stays finite where x is 0. */
+static dt_tensor dti_log_floor(dt_tensor x, float low) {
+    return dti_append1(DTI_OP_LOG_FLOOR, x, &(dti_attr){.f = {low}});
+}
+
 DT_API dt_tensor dt_affine(dt_tensor x, float scale, float offset) {
     return dti_append1(DTI_OP_AFFINE, x, &(dti_attr){.f = {scale, offset}});
 }
