@@ -16,7 +16,7 @@ void main()
     if (row >= args.rows)
         return;
     uint from = args.x_offset + row * args.cols, to = args.y_offset + row * args.cols;
-    float high = -DTI_INFINITY, sum = 0.0;
+    float high = DTI_LOWEST, sum = 0.0;
     for (uint c = lane; c < args.cols; c += gl_WorkGroupSize.x)
         high = dti_max(high, x[from + c]);
     high = dti_group_max(high, args.cols, 0u);

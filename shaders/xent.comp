@@ -71,7 +71,7 @@ void keep(uint row, float high, float sum)
 float loss_of(uint row, uint from, uint target)
 {
     uint lane = gl_LocalInvocationID.x;
-    float high = -DTI_INFINITY, sum = 0.0, smooth_sum = 0.0;
+    float high = DTI_LOWEST, sum = 0.0, smooth_sum = 0.0;
     for (uint c = lane; c < args.classes; c += gl_WorkGroupSize.x)
         high = dti_max(high, x[from + c]);
     high = dti_group_max(high, args.classes, 0u);

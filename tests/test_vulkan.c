@@ -704,6 +704,33 @@ TEST(vulkan_shaders_unpack_to_whole_modules) {
     }
 }
 
+/* What spirv-val says of it; 0 where there is none. */
+static int vulkan_validate(const uint32_t *words, size_t count) {
+    const char *path = temp_write("module.spv", words, count * sizeof *words);
+    char command[600];
+    snprintf(command, sizeof command,
+             "if command -v spirv-val >/dev/null; then spirv-val --target-env vulkan1.1 %s; fi",
+             path);
+    return system(command);
+}
+
+TEST(vulkan_shaders_that_ask_for_infinities_to_be_kept_are_valid) {
+    dti_base base;
+    dti_base_init(&base, NULL, NULL);
+    for (size_t i = 0; i < DTI_COUNT(dti_vk_shaders); i++) {
+        const dti_vk_shader *shader = &dti_vk_shaders[i];
+        uint32_t *words = NULL;
+        REQUIRE(!dti_vk_shader_words(&base, shader, &words));
+        const size_t count = dti_vk_shader_preserve(words, shader->word_count);
+        CHECK(count == shader->word_count + DTI_VK_PRESERVE_WORDS &&
+              count <= 2 * shader->word_count);
+        CHECK(words[5] == (2u << 16 | 17) && words[6] == 4466);
+        if (i % 8 == 0)
+            CHECK(vulkan_validate(words, count) == 0);
+        dti_free(&base, words);
+    }
+}
+
 /* Each byte of a module's block in turn is another one: refused or unpacked, and nothing beside the
  * room is written. */
 TEST(vulkan_shaders_that_are_damaged_unpack_into_their_room_alone) {

@@ -41,6 +41,8 @@ static dti_vk_device *qualify_as_gpu(vulkan_rig *rig) {
 
 static void qualify_break_gemm(dti_vk_device *device) {
     qualify_broken_words = dti_vk_shader_of(DTI_K_GEMM, DTI_GEMM_32X32)->word_count;
+    if (device->head.info.has_float_controls)
+        qualify_broken_words += DTI_VK_PRESERVE_WORDS;
     qualify_real_create = device->vk.CreateShaderModule;
     device->vk.CreateShaderModule = qualify_create;
 }

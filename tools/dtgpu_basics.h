@@ -107,10 +107,11 @@ static void section_device(const char *id) {
         say("fact\theap %u\t%llu MiB%s", i,
             (unsigned long long)(r.device->heaps.memoryHeaps[i].size >> 20),
             r.device->heaps.memoryHeaps[i].flags & 1 ? ", device local" : "");
-    say("fact\thas\t%s%s%s%s%s", d->has_float16 ? "float16 " : "",
+    say("fact\thas\t%s%s%s%s%s%s", d->has_float16 ? "float16 " : "",
         d->has_storage16 ? "storage16 " : "",
         d->has_cooperative_matrix ? "cooperative-matrix " : "",
-        d->has_timeline ? "timeline-semaphores " : "", d->has_memory_budget ? "memory-budget" : "");
+        d->has_timeline ? "timeline-semaphores " : "", d->has_memory_budget ? "memory-budget " : "",
+        d->has_float_controls ? "float-controls" : "");
     clock_start(r.device, CLOCK_OFF);
     if (clocks.has)
         say("fact\ttimestamps\ta tick of %g ns", clocks.ns);

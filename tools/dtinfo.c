@@ -58,7 +58,8 @@ static void print_capabilities(const dt_device_info *d) {
                 {"storage16", d->has_storage16},
                 {"cooperative-matrix", d->has_cooperative_matrix},
                 {"timeline-semaphores", d->has_timeline},
-                {"memory-budget", d->has_memory_budget}};
+                {"memory-budget", d->has_memory_budget},
+                {"float-controls", d->has_float_controls}};
     for (int has = 1; has >= 0; has--) {
         int count = 0;
         label(has ? "has" : "has not");

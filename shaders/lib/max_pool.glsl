@@ -5,7 +5,7 @@ uint largest(uint base, uint p, uint q)
     ivec2 rows = dti_window(p, args.stride_h, args.pad_h, args.kh, args.ih);
     ivec2 cols = dti_window(q, args.stride_w, args.pad_w, args.kw, args.iw);
     uint best_at = uint(rows.x) * args.iw + uint(cols.x);
-    float best = -DTI_INFINITY;
+    float best = x[base + best_at];
     bool found_nan = false;
     for (int i = rows.x; i < rows.y; i++) {
         for (int j = cols.x; j < cols.y; j++) {

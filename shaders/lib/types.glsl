@@ -17,6 +17,9 @@ layout(constant_id = 2) const uint spec1 = 0u;
 #define DTI_PUSH(fields) layout(push_constant) uniform dti_push { fields } args;
 #define DTI_NAN uintBitsToFloat(0x7fc00000u)
 #define DTI_INFINITY uintBitsToFloat(0x7f800000u)
+/* Where a maximum starts whose values are then subtracted: a row of -infinity alone gives NaN from
+ * it too, and a compiler that takes for granted that nothing is infinite has nothing to leave out. */
+#define DTI_LOWEST uintBitsToFloat(0xff7fffffu)
 
 /* Grids are folded into x and y; the last workgroups of a fold may lie beyond the end. */
 uint dti_group()

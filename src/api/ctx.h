@@ -58,7 +58,8 @@ typedef struct dt_device_info {
     uint32_t workgroup_invocations, shared_bytes, storage_buffers, push_constant_bytes;
     uint32_t subgroup_size, offset_alignment;
     bool has_float16, has_storage16, has_cooperative_matrix, has_timeline, has_memory_budget;
-    bool usable; /* false: `driver` ends with why */
+    bool has_float_controls; /* kernels ask the driver to keep infinities, NaN and signed zeros */
+    bool usable;             /* false: `driver` ends with why */
 } dt_device_info;
 
 /* Creates a context. desc may be NULL. The description is copied; what it points to remains yours

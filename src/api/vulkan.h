@@ -17,6 +17,10 @@ typedef struct dt_vulkan_desc {
     /* The feature timelineSemaphore was enabled at vkCreateDevice: needed by dt_step_desc.wait and
      * .signal, and by nothing else. Kernels need no feature and no extension. */
     bool timeline_semaphore;
+    /* The extension VK_KHR_shader_float_controls was enabled at vkCreateDevice. Where the driver
+     * reports shaderSignedZeroInfNanPreserveFloat32 too, kernels ask it to keep infinities and NaN
+     * what they are; without that a driver with fast mathematics (MoltenVK) may not. */
+    bool float_controls;
     /* Called around each submission to the queue, on the thread that uses the context, and never
      * held while something is waited for. Both or neither; NULL: nobody else submits to the queue
      * while a function of the context runs. */

@@ -81,6 +81,21 @@ static void dti_vk_describe_driver(dti_vk_instance *in, int index, const dti_vk_
         snprintf(info->driver, sizeof info->driver, "driver version 0x%08x", p->driverVersion);
 }
 
+/* By the extension also where it is of the core: newer devices are used as 1.1. */
+#define DTI_VK_FLOAT_CONTROLS "VK_KHR_shader_float_controls"
+
+/* Whether kernels may ask for it that signed zeros, infinities and NaN are what they are. */
+static bool dti_vk_preserves(dti_vk_instance *in, int index, const dti_vk_extensions *ext) {
+    dti_VkPhysicalDeviceFloatControlsProperties controls = {
+        .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FLOAT_CONTROLS_PROPERTIES};
+    dti_VkPhysicalDeviceProperties2 all = {
+        .sType = DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2, .pNext = &controls};
+    if (!dti_vk_has(ext, DTI_VK_FLOAT_CONTROLS))
+        return false;
+    in->vk.GetPhysicalDeviceProperties2(in->physical[index], &all);
+    return controls.shaderSignedZeroInfNanPreserveFloat32;
+}
+
 static void dti_vk_describe_features(dti_vk_instance *in, int index, const dti_vk_extensions *ext,
                                      uint32_t version) {
     dt_device_info *info = &in->infos[index];
@@ -105,6 +120,7 @@ static void dti_vk_describe_features(dti_vk_instance *in, int index, const dti_v
     info->has_timeline = timeline.timelineSemaphore && (!host || host->timeline_semaphore);
     info->has_cooperative_matrix = dti_vk_has(ext, "VK_KHR_cooperative_matrix") && !host;
     info->has_memory_budget = dti_vk_has(ext, "VK_EXT_memory_budget");
+    info->has_float_controls = dti_vk_preserves(in, index, ext) && (!host || host->float_controls);
 }
 
 /* Free bytes of a heap where the driver tells, else 0. */
@@ -276,16 +292,21 @@ static dt_result dti_vk_device_make(dti_vk_device *device) {
         .queueCount = 1,
         .pQueuePriorities = &priority,
     };
-    /* A layered implementation (MoltenVK) demands that its limits be acknowledged. */
-    const char *subset = "VK_KHR_portability_subset";
+    const char *enabled[2];
+    uint32_t count = 0;
     dti_vk_extensions ext = dti_vk_extensions_of(in, device->physical);
     dti_VkDeviceCreateInfo info = {
         .sType = DTI_VK_STRUCTURE_TYPE_DEVICE_CREATE_INFO,
         .queueCreateInfoCount = 1,
         .pQueueCreateInfos = &queue,
-        .enabledExtensionCount = dti_vk_has(&ext, subset),
-        .ppEnabledExtensionNames = &subset,
+        .ppEnabledExtensionNames = enabled,
     };
+    /* A layered implementation (MoltenVK) demands that its limits be acknowledged. */
+    if (dti_vk_has(&ext, "VK_KHR_portability_subset"))
+        enabled[count++] = "VK_KHR_portability_subset";
+    if (device->head.info.has_float_controls)
+        enabled[count++] = DTI_VK_FLOAT_CONTROLS;
+    info.enabledExtensionCount = count;
     dti_VkResult made = in->vk.CreateDevice(device->physical, &info, NULL, &device->handle);
     dti_free(in->base, ext.list);
     if (made)

@@ -238,6 +238,9 @@ static dt_result dti_vk_pipeline_compile(dti_vk_device *device, dti_vk_pipeline 
     dt_result result = dti_vk_shader_words(device->head.base, shader, &words);
     if (result)
         return result;
+    const size_t count = device->head.info.has_float_controls
+                             ? dti_vk_shader_preserve(words, shader->word_count)
+                             : shader->word_count;
     uint32_t values[5] = {p->local, p->spec[0], p->spec[1], p->spec[2], p->spec[3]};
     dti_VkSpecializationMapEntry entries[5];
     for (uint32_t i = 0; i < 5; i++)
@@ -247,7 +250,7 @@ static dt_result dti_vk_pipeline_compile(dti_vk_device *device, dti_vk_pipeline 
         .mapEntryCount = 5, .pMapEntries = entries, .dataSize = sizeof values, .pData = values};
     dti_VkShaderModuleCreateInfo module_info = {
         .sType = DTI_VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
-        .codeSize = sizeof *words * shader->word_count,
+        .codeSize = sizeof *words * count,
         .pCode = words,
     };
     dti_VkComputePipelineCreateInfo info = {

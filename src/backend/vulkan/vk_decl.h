@@ -39,6 +39,7 @@ typedef enum dti_VkStructureType {
     DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_16BIT_STORAGE_FEATURES = 1000083000,
     DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES = 1000196000,
     DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FEATURES_2 = 1000059000,
+    DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_FLOAT_CONTROLS_PROPERTIES = 1000197000,
     DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MAINTENANCE_3_PROPERTIES = 1000168000,
     DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT = 1000237000,
     DTI_VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2 = 1000059006,
@@ -451,6 +452,28 @@ typedef struct dti_VkPhysicalDeviceFeatures2 {
     void *pNext;
     dti_VkPhysicalDeviceFeatures features;
 } dti_VkPhysicalDeviceFeatures2;
+typedef int32_t dti_VkShaderFloatControlsIndependence;
+typedef struct dti_VkPhysicalDeviceFloatControlsProperties {
+    dti_VkStructureType sType;
+    void *pNext;
+    dti_VkShaderFloatControlsIndependence denormBehaviorIndependence;
+    dti_VkShaderFloatControlsIndependence roundingModeIndependence;
+    dti_VkBool32 shaderSignedZeroInfNanPreserveFloat16;
+    dti_VkBool32 shaderSignedZeroInfNanPreserveFloat32;
+    dti_VkBool32 shaderSignedZeroInfNanPreserveFloat64;
+    dti_VkBool32 shaderDenormPreserveFloat16;
+    dti_VkBool32 shaderDenormPreserveFloat32;
+    dti_VkBool32 shaderDenormPreserveFloat64;
+    dti_VkBool32 shaderDenormFlushToZeroFloat16;
+    dti_VkBool32 shaderDenormFlushToZeroFloat32;
+    dti_VkBool32 shaderDenormFlushToZeroFloat64;
+    dti_VkBool32 shaderRoundingModeRTEFloat16;
+    dti_VkBool32 shaderRoundingModeRTEFloat32;
+    dti_VkBool32 shaderRoundingModeRTEFloat64;
+    dti_VkBool32 shaderRoundingModeRTZFloat16;
+    dti_VkBool32 shaderRoundingModeRTZFloat32;
+    dti_VkBool32 shaderRoundingModeRTZFloat64;
+} dti_VkPhysicalDeviceFloatControlsProperties;
 typedef int32_t dti_VkSampleCountFlagBits;
 typedef dti_VkFlags dti_VkSampleCountFlags;
 typedef struct dti_VkPhysicalDeviceLimits {
