@@ -342,6 +342,14 @@
 #define DTI_COPY_FILL_I32 4
 #define DTI_COPY_IOTA_F32 5 /* y[i] = i, the linear index */
 
+/* Elementwise kernels, spec2: an invocation has four elements that follow each other along the last
+ * axis, in memory too; or operand a (x) or b is one element for all of them; the last invocation
+ * may have fewer. */
+#define DTI_FOURS 1u
+#define DTI_FOURS_OF_ONE_A 2u
+#define DTI_FOURS_OF_ONE_B 4u
+#define DTI_FOURS_AND_REST 8u
+
 /* Epilogues, spec1 of GEMM, PRODUCT_SUM, CONV, CONV_DX, NORM, MAP2 and MAX_POOL_GRAD: what happens
  * to a result before it is written. RELU: x < 0 ? 0 : x, after the bias. RELU_GRAD: mask > 0 ? x :
  * 0; the mask is binding 3 (of MAX_POOL_GRAD: x, binding 0), laid out as the result, and there is

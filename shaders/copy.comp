@@ -3,10 +3,13 @@
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
 #include "lib/index.glsl"
+#include "lib/fours.glsl"
 
 DTI_PUSH(DTI_ARGS_MAP1)
 layout(binding = 0) readonly buffer buffer_x { uint x[]; };
+layout(binding = 0) readonly buffer buffer_x4 { uvec4 x4[]; };
 layout(binding = 1) writeonly buffer buffer_y { uint y[]; };
+layout(binding = 1) writeonly buffer buffer_y4 { uvec4 y4[]; };
 
 /* Truncates toward zero and saturates; NaN gives 0. */
 uint to_i32(float v)
@@ -32,11 +35,16 @@ uint convert(uint word)
 
 void main()
 {
-    uint i = dti_item();
+    uint i = WIDTH * dti_item();
     if (i >= args.n)
         return;
-    uint word = i; /* iota's value */
-    if (spec0 <= DTI_COPY_F32_I32)
-        word = x[args.x_offset + dti_walk(i, args.dim, args.x_stride)];
-    y[args.y_offset + dti_walk(i, args.dim, args.y_stride)] = convert(word);
+    uint from = args.x_offset + dti_walk(i, args.dim, args.x_stride);
+    uint to = args.y_offset + dti_walk(i, args.dim, args.y_stride), last = args.n - 1u - i;
+    bool whole = DTI_ARE_WHOLE(last);
+    uvec4 word = i + uvec4(0u, 1u, 2u, 3u); /* iota's values */
+    if (spec0 <= DTI_COPY_F32_I32) {
+        DTI_TAKE(uvec4, word, x, x4, from, A_IS_ONE)
+    }
+    DTI_EACH_OF_FOUR word[k] = convert(word[k]);
+    DTI_GIVE(y, y4, to, word)
 }

@@ -3,19 +3,26 @@
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
 #include "lib/index.glsl"
+#include "lib/fours.glsl"
 #include "lib/functions.glsl"
 #include "lib/unary.glsl"
 
 DTI_PUSH(DTI_ARGS_MAP1)
 layout(binding = 0) readonly buffer buffer_x { DTI_S x[]; };
+layout(binding = 0) readonly buffer buffer_x4 { DTI_S4 x4[]; };
 layout(binding = 1) writeonly buffer buffer_y { DTI_S y[]; };
+layout(binding = 1) writeonly buffer buffer_y4 { DTI_S4 y4[]; };
 
 void main()
 {
-    uint i = dti_item();
+    uint i = WIDTH * dti_item();
     if (i >= args.n)
         return;
-    DTI_A value = DTI_LOAD(x[args.x_offset + dti_walk(i, args.dim, args.x_stride)]);
-    y[args.y_offset + dti_walk(i, args.dim, args.y_stride)] =
-        DTI_STORE(dti_unary(value, args.p0, args.p1));
+    uint from = args.x_offset + dti_walk(i, args.dim, args.x_stride);
+    uint to = args.y_offset + dti_walk(i, args.dim, args.y_stride), last = args.n - 1u - i;
+    bool whole = DTI_ARE_WHOLE(last);
+    vec4 v;
+    DTI_TAKE(vec4, v, x, x4, from, A_IS_ONE)
+    DTI_EACH_OF_FOUR v[k] = dti_unary(v[k], args.p0, args.p1);
+    DTI_GIVE(y, y4, to, v)
 }

@@ -4,12 +4,16 @@
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
 #include "lib/index.glsl"
+#include "lib/fours.glsl"
 #include "lib/functions.glsl"
 
 DTI_PUSH(DTI_ARGS_MAP2)
 layout(binding = 0) readonly buffer buffer_a { DTI_S a[]; };
+layout(binding = 0) readonly buffer buffer_a4 { DTI_S4 a4[]; };
 layout(binding = 1) readonly buffer buffer_b { DTI_S b[]; };
+layout(binding = 1) readonly buffer buffer_b4 { DTI_S4 b4[]; };
 layout(binding = 2) writeonly buffer buffer_y { DTI_S y[]; };
+layout(binding = 2) writeonly buffer buffer_y4 { DTI_S4 y4[]; };
 
 DTI_A binary(DTI_A u, DTI_A v)
 {
@@ -28,10 +32,16 @@ DTI_A finished(DTI_A value)
 
 void main()
 {
-    uint i = dti_item();
+    uint i = WIDTH * dti_item();
     if (i >= args.n)
         return;
-    DTI_A u = DTI_LOAD(a[args.a_offset + dti_walk(i, args.dim, args.a_stride)]);
-    DTI_A v = DTI_LOAD(b[args.b_offset + dti_walk(i, args.dim, args.b_stride)]);
-    y[args.y_offset + dti_walk(i, args.dim, args.y_stride)] = DTI_STORE(finished(binary(u, v)));
+    uint from_a = args.a_offset + dti_walk(i, args.dim, args.a_stride);
+    uint from_b = args.b_offset + dti_walk(i, args.dim, args.b_stride);
+    uint to = args.y_offset + dti_walk(i, args.dim, args.y_stride), last = args.n - 1u - i;
+    bool whole = DTI_ARE_WHOLE(last);
+    vec4 u, v;
+    DTI_TAKE(vec4, u, a, a4, from_a, A_IS_ONE)
+    DTI_TAKE(vec4, v, b, b4, from_b, B_IS_ONE)
+    DTI_EACH_OF_FOUR v[k] = finished(binary(u[k], v[k]));
+    DTI_GIVE(y, y4, to, v)
 }

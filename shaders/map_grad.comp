@@ -4,21 +4,30 @@
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
 #include "lib/index.glsl"
+#include "lib/fours.glsl"
 #include "lib/functions.glsl"
 #include "lib/unary.glsl"
 
 DTI_PUSH(DTI_ARGS_MAP2)
 layout(binding = 0) readonly buffer buffer_x { DTI_S x[]; };
+layout(binding = 0) readonly buffer buffer_x4 { DTI_S4 x4[]; };
 layout(binding = 1) readonly buffer buffer_dy { DTI_S dy[]; };
+layout(binding = 1) readonly buffer buffer_dy4 { DTI_S4 dy4[]; };
 layout(binding = 2) writeonly buffer buffer_dx { DTI_S dx[]; };
+layout(binding = 2) writeonly buffer buffer_dx4 { DTI_S4 dx4[]; };
 
 void main()
 {
-    uint i = dti_item();
+    uint i = WIDTH * dti_item();
     if (i >= args.n)
         return;
-    DTI_A value = DTI_LOAD(x[args.a_offset + dti_walk(i, args.dim, args.a_stride)]);
-    DTI_A grad = DTI_LOAD(dy[args.b_offset + dti_walk(i, args.dim, args.b_stride)]);
-    dx[args.y_offset + dti_walk(i, args.dim, args.y_stride)] =
-        DTI_STORE(dti_unary_grad(value, grad, args.p0, args.p1));
+    uint from_x = args.a_offset + dti_walk(i, args.dim, args.a_stride);
+    uint from_dy = args.b_offset + dti_walk(i, args.dim, args.b_stride);
+    uint to = args.y_offset + dti_walk(i, args.dim, args.y_stride), last = args.n - 1u - i;
+    bool whole = DTI_ARE_WHOLE(last);
+    vec4 u, v;
+    DTI_TAKE(vec4, u, x, x4, from_x, A_IS_ONE)
+    DTI_TAKE(vec4, v, dy, dy4, from_dy, B_IS_ONE)
+    DTI_EACH_OF_FOUR v[k] = dti_unary_grad(u[k], v[k], args.p0, args.p1);
+    DTI_GIVE(dx, dx4, to, v)
 }

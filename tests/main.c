@@ -61,6 +61,7 @@ static FILE *harness_stream(int descriptor, const char *mode) {
 #include "test_vulkan_gemm.c"
 #include "test_vulkan_sums.c"
 #include "test_scatter.c"
+#include "test_vulkan_maps.c"
 #include "test_vulkan_exchange.c"
 #include "test_vulkan_qualify.c"
 #include "test_ahead.c"

@@ -11,9 +11,11 @@ uvec4 dti_philox(uvec4 counter, uvec2 key)
     return counter;
 }
 
-/* The random word of element first + i of a stream. Where the tensor has a sample axis, it is
- * counted over the global batch, in 64 bits: the masks do not depend on how the batch is cut. */
-uint dti_random(uint i, uint first, uint first_row, uint row_elements, uint step_number,
+/* The random words of the elements first + i to first + i + 3 of a stream. Where the tensor has a
+ * sample axis, they are counted over the global batch, in 64 bits: the masks do not depend on how
+ * the batch is cut. A counter gives four words, mostly to these four elements. Where an
+ * invocation has one (fours.glsl), the first alone is right. */
+uvec4 dti_random4(uint i, uint first, uint first_row, uint row_elements, uint step_number,
                 uint stream, uvec2 key)
 {
     uint hi, lo, carry;
@@ -23,5 +25,14 @@ uint dti_random(uint i, uint first, uint first_row, uint row_elements, uint step
     lo = uaddCarry(lo, i, carry);
     hi += carry;
     uvec4 counter = uvec4((lo >> 2) | (hi << 30), hi >> 2, step_number, stream);
-    return dti_philox(counter, key)[lo & 3u];
+    uvec4 word = dti_philox(counter, key);
+    uint skip = lo & 3u;
+    if (skip == 0u || WIDTH == 1u)
+        return WIDTH == 1u ? uvec4(word[skip]) : word;
+    counter.x++;
+    counter.y += counter.x == 0u ? 1u : 0u;
+    uvec4 next = dti_philox(counter, key);
+    return skip == 1u   ? uvec4(word.yzw, next.x)
+           : skip == 2u ? uvec4(word.zw, next.xy)
+                        : uvec4(word.w, next.xyz);
 }

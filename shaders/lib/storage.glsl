@@ -1,6 +1,6 @@
 /* DTI_S, the type of an element in a buffer, and DTI_A, the one that it is computed in: a kernel
- * that says its operands in these words, and reads and writes them by DTI_LOAD and DTI_STORE, is one
- * text for each type of floats. tools/shaders compiles it with -DDTI_STORAGE for each. 16 bits are
+ * that says its operands in these words, and reads and writes them by DTI_LOAD and DTI_STORE (of four
+ * at once: DTI_S4, DTI_LOAD4, DTI_STORE4), is one text for each type of floats. tools/shaders compiles it with -DDTI_STORAGE for each. 16 bits are
  * converted by integers, as base/half.c does: a device's own conversion may round as it likes. */
 #define DTI_STORAGE_F32 0
 #define DTI_STORAGE_BF16 1
@@ -15,11 +15,18 @@
 #define DTI_S float
 #define DTI_LOAD(s) (s)
 #define DTI_STORE(a) (a)
+#define DTI_S4 vec4
+#define DTI_LOAD4(s) (s)
+#define DTI_STORE4(a) (a)
 #else
 #extension GL_EXT_shader_16bit_storage : require
 #define DTI_S uint16_t
 #define DTI_LOAD(s) dti_widen(uint(s))
 #define DTI_STORE(a) uint16_t(dti_narrow(a))
+#define DTI_S4 u16vec4
+#define DTI_LOAD4(s) vec4(DTI_LOAD(s.x), DTI_LOAD(s.y), DTI_LOAD(s.z), DTI_LOAD(s.w))
+#define DTI_STORE4(a)                                                                              \
+    u16vec4(uvec4(dti_narrow(a.x), dti_narrow(a.y), dti_narrow(a.z), dti_narrow(a.w)))
 
 /* bits >> shift, to nearest even; 1 <= shift <= 31. */
 uint dti_shift_round(uint bits, uint shift)

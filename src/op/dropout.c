@@ -98,7 +98,14 @@ static bool dti_dropout_in_step(const dti_launch *l, int binding) {
     return l->args.dropout.x_offset == l->args.dropout.y_offset;
 }
 
+static void dti_dropout_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
+    const dti_args_dropout *a = &l->args.dropout;
+    (void)variant;
+    spec[2] = dti_fours(a->n, a->x_offset | a->y_offset);
+}
+
 DTI_KERNEL(DROPOUT, dropout, "rw", ITEM, .run = dti_cpu_dropout, .grain = dti_cpu_grain_function,
-           .in_step = dti_dropout_in_step);
+           .in_step = dti_dropout_in_step, .tile = dti_dropout_tile,
+           .invocations = dti_fours_invocations);
 
 DTI_FAMILY(dropout, .shape = dti_dropout_shape, .grad = dti_dropout_grad, .idle = dti_dropout_idle);

@@ -213,6 +213,54 @@ static bool dti_map2_in_step(const dti_launch *l, int binding) {
     return offset == a->y_offset && memcmp(stride, a->y_stride, sizeof a->y_stride) == 0;
 }
 
+/* stride and offset: of y, a, b. The last axis is whole fours, or all that there is. */
+static void dti_map_by_fours(const dti_launch *l, const uint32_t *const stride[3],
+                             const uint32_t offset[3], int operands, uint32_t spec[4]) {
+    const uint32_t *dim = l->args.map2.dim; /* of MAP1 too */
+    uint32_t lies = DTI_FOURS;
+    if (dti_launch_is_half(l))
+        return;
+    for (int t = 0; t < operands; t++) {
+        uint32_t places = offset[t];
+        for (int axis = 0; axis < DTI_AXES - 1; axis++)
+            places |= stride[t][axis];
+        if (t > 0 && stride[t][DTI_AXES - 1] == 0)
+            lies |= t == 1 ? DTI_FOURS_OF_ONE_A : DTI_FOURS_OF_ONE_B;
+        else if (stride[t][DTI_AXES - 1] != 1 || places % 4)
+            return;
+    }
+    if (dim[DTI_AXES - 1] % 4 == 0)
+        spec[2] = lies;
+    else if (l->spec[3] == 1 && lies == DTI_FOURS)
+        spec[2] = DTI_FOURS | DTI_FOURS_AND_REST;
+}
+
+static void dti_map1_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
+    const dti_args_map1 *a = &l->args.map1;
+    (void)variant;
+    dti_map_by_fours(l, (const uint32_t *const[3]){a->y_stride, a->x_stride, NULL},
+                     (const uint32_t[3]){a->y_offset, a->x_offset, 0}, 2, spec);
+}
+
+static void dti_map2_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
+    const dti_args_map2 *a = &l->args.map2;
+    (void)variant;
+    dti_map_by_fours(l, (const uint32_t *const[3]){a->y_stride, a->a_stride, a->b_stride},
+                     (const uint32_t[3]){a->y_offset, a->a_offset, a->b_offset}, 3, spec);
+}
+
+static uint32_t dti_fours(uint32_t n, uint32_t offsets) {
+    if (offsets % 4)
+        return 0;
+    return n % 4 ? DTI_FOURS | DTI_FOURS_AND_REST : DTI_FOURS;
+}
+
+static uint64_t dti_fours_invocations(const dti_launch *l, uint32_t variant,
+                                      const uint32_t spec[4]) {
+    (void)variant;
+    return spec[2] ? dti_ceil_div(l->items, 4) : l->items;
+}
+
 static void dti_emit_copy(dti_emit *e, const dti_view *x, const dti_view *y, uint32_t selector) {
     dti_emit_map1(e, DTI_K_COPY, selector, x, y, (const float[2]){0.0f, 0.0f});
 }

@@ -127,6 +127,14 @@ static void dti_emit_map2_views(dti_emit *e, dti_kernel_id kernel, uint32_t sele
                                 const float p[2]);
 static void dti_emit_map2(dti_emit *e, dti_kernel_id kernel, uint32_t selector); /* of inputs */
 static bool dti_map2_in_step(const dti_launch *launch, int binding);
+/* spec2, DTI_FOURS*, of the map kernels and COPY: by how operands lie. */
+static void dti_map1_tile(const dti_launch *launch, uint32_t variant, uint32_t spec[4]);
+static void dti_map2_tile(const dti_launch *launch, uint32_t variant, uint32_t spec[4]);
+/* And of n elements without gaps; offsets: of all operands, or'd. */
+static uint32_t dti_fours(uint32_t n, uint32_t offsets);
+/* One, or four elements each: what spec2 says. */
+static uint64_t dti_fours_invocations(const dti_launch *launch, uint32_t variant,
+                                      const uint32_t spec[4]);
 /* Copies view x to view y (both may be strided). */
 static void dti_emit_copy(dti_emit *e, const dti_view *x, const dti_view *y, uint32_t selector);
 /* Two vectors for one binding: where they lie beside each other in an arena, its range, with their

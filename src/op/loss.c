@@ -288,9 +288,16 @@ static dti_effort dti_term_sum_effort(const dti_launch *l, uint32_t variant, uin
 /* n pairs -> 1 pair, one workgroup */
 DTI_KERNEL(TERM_SUM, term_sum, "rw", GROUP, .run = dti_cpu_term_sum, .effort = dti_term_sum_effort);
 
+static void dti_term_grad_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
+    const dti_args_term *a = &l->args.term;
+    (void)variant;
+    spec[2] = dti_fours(a->n, a->a_offset | a->b_offset | a->y_offset);
+}
+
 /* (a, b, seed, da); TERM args, chunk: where the seed is */
 DTI_KERNEL(TERM_GRAD, term_grad, "rrrw", ITEM, .run = dti_cpu_term_grad,
-           .grain = dti_cpu_grain_flat);
+           .grain = dti_cpu_grain_flat, .tile = dti_term_grad_tile,
+           .invocations = dti_fours_invocations);
 
 /* (term, seed) */
 DTI_KERNEL(SEED, seed, "rw", ITEM, .run = dti_cpu_seed);

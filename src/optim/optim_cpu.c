@@ -244,8 +244,15 @@ static void dti_cpu_scan(const dti_cpu_task *task, int64_t begin, int64_t end, v
 
 /* ---- Rows of the tables */
 
+static void dti_accumulate_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
+    const dti_args_accumulate *a = &l->args.accumulate;
+    (void)variant;
+    spec[2] = dti_fours(a->n, a->x_offset | a->y_offset);
+}
+
 DTI_KERNEL(ACCUMULATE, accumulate, "ru", ITEM, .run = dti_cpu_accumulate,
-           .grain = dti_cpu_grain_flat);
+           .grain = dti_cpu_grain_flat, .tile = dti_accumulate_tile,
+           .invocations = dti_fours_invocations);
 
 static dti_effort dti_blocks_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     (void)variant;
