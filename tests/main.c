@@ -69,6 +69,7 @@ static FILE *harness_stream(int descriptor, const char *mode) {
 #include "test_shadow.c"
 #include "test_parallel.c"
 #include "test_train_ahead.c"
+#include "test_replicas_vulkan.c"
 #include "test_assembly.c"
 #include "test_shapes.c"
 

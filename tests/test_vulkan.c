@@ -731,6 +731,58 @@ TEST(vulkan_shaders_that_ask_for_infinities_to_be_kept_are_valid) {
     }
 }
 
+enum { /* opcodes of SPIR-V */
+       SPIRV_TYPE_VECTOR = 23,
+       SPIRV_TYPE_ARRAY = 28,
+       SPIRV_TYPE_POINTER = 32,
+       SPIRV_VARIABLE = 59,
+       SPIRV_STORE = 62,
+       SPIRV_ACCESS_CHAIN = 65,
+       SPIRV_WORKGROUP = 4
+};
+
+/* Stores to one component of a vector that a workgroup shares. A driver may make them read, change
+ * and write the whole vector, and so lose what another invocation wrote beside. */
+static uint32_t vulkan_component_stores(const uint32_t *words, size_t count) {
+    const uint32_t bound = words[3];
+    uint32_t found = 0, *of = calloc(bound, sizeof *of); /* of a type: what it is made of */
+    uint8_t *kind = calloc(bound, 1);                    /* 1: vector; 2: shared; 3: a component */
+    for (size_t at = 5; of && kind && at < count; at += words[at] >> 16) {
+        const uint32_t *w = words + at, op = w[0] & 0xffffu;
+        if (op == SPIRV_TYPE_VECTOR)
+            kind[w[1]] = 1;
+        else if (op == SPIRV_TYPE_ARRAY)
+            of[w[1]] = w[2];
+        else if (op == SPIRV_TYPE_POINTER && w[2] == SPIRV_WORKGROUP)
+            of[w[1]] = w[3];
+        else if (op == SPIRV_VARIABLE && w[3] == SPIRV_WORKGROUP) {
+            uint32_t element = of[w[1]];
+            while (of[element])
+                element = of[element];
+            kind[w[2]] = kind[element] == 1 ? 2 : 0;
+        } else if (op == SPIRV_ACCESS_CHAIN && kind[w[3]] == 2)
+            kind[w[2]] = kind[of[w[1]]] == 1 ? 0 : 3;
+        else if (op == SPIRV_STORE)
+            found += kind[w[1]] == 3;
+    }
+    free(of);
+    free(kind);
+    return found;
+}
+
+TEST(vulkan_shaders_store_shared_vectors_as_a_whole) {
+    dti_base base;
+    dti_base_init(&base, NULL, NULL);
+    for (size_t i = 0; i < DTI_COUNT(dti_vk_shaders); i++) {
+        const dti_vk_shader *shader = &dti_vk_shaders[i];
+        uint32_t *words = NULL;
+        REQUIRE(!dti_vk_shader_words(&base, shader, &words));
+        test_check(!vulkan_component_stores(words, shader->word_count), __FILE__, __LINE__,
+                   "%s stores to components of vectors in shared memory", shader->name);
+        dti_free(&base, words);
+    }
+}
+
 /* Each byte of a module's block in turn is another one: refused or unpacked, and nothing beside the
  * room is written. */
 TEST(vulkan_shaders_that_are_damaged_unpack_into_their_room_alone) {
