@@ -173,6 +173,7 @@ DTI_OPTIMIZE_END
 
 /* ---- optim: descriptions of optimizers, and the commit segment on the CPU */
 #include "optim/optim.h"
+#include "optim/rate.c"
 #include "optim/optim.c"
 #include "optim/optim_cpu.c"
 
@@ -295,6 +296,7 @@ DTI_OPTIMIZE_END
 /* ---- train: the trainer */
 #include "train/trainer.h"
 #include "train/contract.c"
+#include "train/plateau.c"
 #include "train/under_way.c"
 #include "train/trainer.c"
 #include "train/shared.c"

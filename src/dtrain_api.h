@@ -19,6 +19,7 @@ extern "C" {
 #include "api/tensor.h"
 #include "api/image.h"
 #include "api/norm.h"
+#include "api/schedule.h"
 #include "api/program.h"
 #include "api/nn.h"
 #include "api/loss.h"

@@ -138,7 +138,10 @@ dt_dataset wrong_dataset(void) {
 }
 
 dt_trainer_desc wrong_trainer(void) {
-    static const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 0.1, .momentum = 0.9};
+    static const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD,
+                                      .lr = 0.1,
+                                      .momentum = 0.9,
+                                      .schedule = {{.kind = DT_SCHEDULE_PLATEAU}}};
     return (dt_trainer_desc){.loss = here.weighted,
                              .optim = &sgd,
                              .params = "w,b",

@@ -196,6 +196,23 @@ ROW(STORE, dt_program_create, groups) {
     return RESULT(dt_program_create(here.store, &desc, &program));
 }
 
+ROW(GRAPH, dt_optim_lr, ) {
+    double lr;
+    dt_optim_desc optim = {.kind = DT_OPTIM_SGD, .lr = AT_LEAST_0(0.1)};
+    optim.schedule[0] = (dt_schedule){.kind = ENUM(DT_SCHEDULE_COSINE, DT_SCHEDULE_CALLBACK + 1),
+                                      .steps = (uint64_t)INTEGER(4, 0),
+                                      .period = (uint64_t)INTEGER(4, 0, -1),
+                                      .lr_min = AT_LEAST_0(0.01)};
+    optim.schedule[1] = (dt_schedule){.kind = DT_SCHEDULE_ONE_CYCLE,
+                                      .period = (uint64_t)INTEGER(9, 0, 1, -1),
+                                      .divide = AT_LEAST_0(2),
+                                      .divide_end = AT_LEAST_0(2),
+                                      .rise = NUMBER(0.5, -0.1, 1.1),
+                                      .momentum_low = NUMBER(0.5, -0.1, 1),
+                                      .momentum_high = NUMBER(0.5, -0.1, 1)};
+    return RESULT(dt_optim_lr(OBJECT(here.ctx), POINTER(&optim), 3, POINTER(&lr)));
+}
+
 ROW(STORE, dt_program_destroy, ) {
     return DOES(dt_program_destroy(wrong_turn("NULL", 1) ? NULL
                                    : wrong.slot < 0      ? here.train

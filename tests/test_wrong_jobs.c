@@ -130,6 +130,10 @@ ROW(TRAINER, dt_trainer_write, ) {
     return RESULT(dt_trainer_write(OBJECT(here.trainer), input, POINTER(wrong_x), BYTES(12)));
 }
 
+ROW(TRAINER, dt_trainer_metric, ) {
+    return RESULT(dt_trainer_metric(OBJECT(here.trainer), 0.1));
+}
+
 ROW(TRAINER, dt_trainer_set_lr, ) {
     return RESULT(dt_trainer_set_lr(OBJECT(here.trainer), AT_LEAST_0(0.1)));
 }

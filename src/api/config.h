@@ -33,6 +33,9 @@
 #define DT_MAX_OUTPUTS 8
 /* One more than the largest number of dt_optim_desc.groups: group 0 is the rest. */
 #define DT_MAX_GROUPS 8
+/* The largest number of a schedule's phases, and of a phase's milestones. */
+#define DT_MAX_PHASES 4
+#define DT_MAX_MILESTONES 8
 /* The largest number of a dataset's columns. */
 #define DT_MAX_COLUMNS 8
 /* Really 0, in a field where 0 stands for another value: a rate, decay, beta, eps, coefficient,

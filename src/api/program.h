@@ -139,7 +139,13 @@ typedef struct dt_optim_desc {
     double clip_norm;  /* 0 = off; the gradient's 2-norm over all parameters, as clip_grad_norm_ */
     double clip_value; /* 0 = off; each element, as clip_grad_value_ */
     dt_optim_group groups[DT_MAX_GROUPS - 1];
+    dt_schedule schedule[DT_MAX_PHASES]; /* of the rate; {{0}}: lr in every step */
 } dt_optim_desc;
+
+/* The learning rate that a description gives to step `step`, counted from 1: to print or draw a
+ * schedule. A plateau is a constant here. Errors, with *lr 0: INVALID (what is wrong with desc).
+ * Threads: the context's. */
+DT_API dt_result dt_optim_lr(dt_ctx *ctx, const dt_optim_desc *desc, uint64_t step, double *lr);
 
 /* ---- Programs: a graph compiled against a store -------------------------------------------------
  *

@@ -174,11 +174,16 @@ DT_API dt_result dt_trainer_epoch(dt_trainer *trainer, dt_train_report *report);
  * programs. */
 DT_API dt_result dt_trainer_evaluate(dt_trainer *trainer, const dt_dataset *data, int batch,
                                      dt_train_report *report);
-/* Sets the learning rate from the next step on, instead of the optimizer's. 0 really means 0. All
- * ranks must set the same rate, or the next step is INVALID on all of them. It is not part of a
- * checkpoint. Errors, with the rate unchanged: INVALID (negative, not finite, or too large for an
- * f32, also after multiplication by a group's lr_scale). */
+/* Sets the learning rate from the next step on, instead of the optimizer's or its schedule's. 0
+ * really means 0. All ranks must set the same rate, or the next step is INVALID on all of them. It
+ * is not part of a checkpoint. Errors, with the rate unchanged: INVALID (negative, not finite, or
+ * too large for an f32, also after multiplication by a group's lr_scale). */
 DT_API dt_result dt_trainer_set_lr(dt_trainer *trainer, double lr);
+/* Tells a plateau (DT_SCHEDULE_PLATEAU) the value of its metric, after an evaluation or an epoch;
+ * the next step's rate follows. Ignored before the plateau's phase. What it has seen is part of a
+ * checkpoint. All ranks tell the same value, as the reports have it: rates that differ are INVALID
+ * in the next step. Errors: INVALID (no plateau in the optimizer's schedule). */
+DT_API dt_result dt_trainer_metric(dt_trainer *trainer, double value);
 /* Sets the coefficient of losses[loss] from the next step on. 0 really means 0. All ranks must set
  * the same value, as with the learning rate; it is not part of a checkpoint either. Errors, with
  * the coefficient unchanged: INVALID (no such loss; a value that is not finite or too large for an

@@ -80,6 +80,8 @@ static dt_optim_desc dti_optim_resolved(const dt_optim_desc *desc) {
         g->lr_scale = dti_or(g->lr_scale, 1.0);
         g->weight_decay = dti_or(g->weight_decay, d.weight_decay);
     }
+    for (int i = 0; i < DT_MAX_PHASES; i++)
+        d.schedule[i] = dti_rate_resolved(&d.schedule[i]);
     return d;
 }
 
@@ -124,6 +126,7 @@ static void dti_optim_check(const dt_optim_desc *d, dti_text *problems) {
     }
     if (fine && !dti_optim_lr_fits(d, d->lr))
         dti_optim_problem(problems, "lr", d->lr, "times a group's lr_scale it is no finite f32");
+    dti_rate_check(d, problems);
     if (!dti_optim_row_of(d->kind))
         dti_text_add(problems, "\n- optimizer: kind %d is unknown", (int)d->kind);
 }

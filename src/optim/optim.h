@@ -49,6 +49,11 @@ static dt_optim_desc dti_optim_resolved(const dt_optim_desc *desc);
 /* Whether a step may have this rate: not negative, and finite as an f32 in every group. */
 static bool dti_optim_lr_fits(const dt_optim_desc *resolved, double lr);
 static double dti_optim_lr_max(const dt_optim_desc *resolved);
+/* The rate of step `step`, from 1 on: what is given (0 = nothing, DT_ZERO = 0), or by schedule. */
+static double dti_optim_lr_at(const dt_optim_desc *resolved, double given, uint64_t step);
+/* The description with a step's momentum, which is in `room` where the schedule changes it. */
+static const dt_optim_desc *dti_optim_at(const dt_optim_desc *resolved, uint64_t step,
+                                         dt_optim_desc *room);
 static void dti_optim_check(const dt_optim_desc *d, dti_text *problems);
 /* The parameter group that takes a parameter of this name; 0: none of .groups. */
 static uint32_t dti_optim_group_of(const dt_optim_desc *d, const char *name);

@@ -326,7 +326,7 @@ static dt_result dti_parallel_given_up(dti_parallel *par) {
 /* What a rank sets by itself from step to step, as a hash; another in every step. */
 static uint64_t dti_parallel_mark(const dti_parallel *par) {
     const dt_optim_desc optim = dti_optim_resolved(&par->desc.optim);
-    const double lr = dti_or(par->step.lr, optim.lr);
+    const double lr = dti_optim_lr_at(&optim, par->step.lr, par->step.step);
     uint64_t hash = dti_hash64(DTI_HASH_START, &par->step.step, sizeof par->step.step);
     hash = dti_hash64(hash, &lr, sizeof lr);
     for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {

@@ -95,7 +95,8 @@ static dt_result dti_ahead_place(dt_program *p) {
 static bool dti_ahead_alone(dt_program *p, const dt_step_desc *step) {
     if (!p->code->has_optim)
         return p->code->has_gradients;
-    p->now->lr = dti_or(step->lr, p->code->optim.lr);
+    p->now->step = dti_step_number(p, step);
+    p->now->lr = dti_optim_lr_at(&p->code->optim, step->lr, p->now->step);
     return dti_shadow_due(p->store, p->store->steps + dti_ahead_count(p)) || step->micros > 1 ||
            dti_turn_ahead(p, p->ended)->micros > 1 ||
            (!p->code->desc.no_check && dti_step_proven(p) < 0.0);

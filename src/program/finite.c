@@ -21,7 +21,8 @@ static void dti_store_unbound(dt_store *s) {
  * update is that of the step in turn `t`. */
 static bool dti_reach_step(const dt_program *p, const dti_turn *t, double norm,
                            double x[DTI_OPTIM_VALUES]) {
-    const dt_optim_desc *d = &p->code->optim;
+    dt_optim_desc room;
+    const dt_optim_desc *d = dti_optim_at(&p->code->optim, t->step, &room);
     const dti_optim_row *row = dti_optim_row_of(d->kind);
     double before[DTI_OPTIM_VALUES], now[DTI_OPTIM_VALUES];
     memcpy(before, x, sizeof before);

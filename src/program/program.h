@@ -86,6 +86,7 @@ static dt_result dti_ahead_place(dt_program *p); /* makes sure that inputs can b
 static dti_turn *dti_turn_ahead(dt_program *p, uint32_t i); /* the i-th of those, oldest first */
 /* Whether dt_program_start would wait for one of them. */
 static bool dti_ahead_waits(dt_program *p, const dt_step_desc *step);
+static uint64_t dti_step_number(const dt_program *p, const dt_step_desc *step);
 static uint32_t dti_ahead_count(const dt_program *p);       /* how many of them have not ended */
 static void dti_turn_written(dt_program *p, uint32_t port); /* in the turn now */
 static void dti_turn_refresh(dt_program *p); /* brings what was written to another turn */

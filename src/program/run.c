@@ -213,7 +213,7 @@ static dt_result dti_step_check(dt_program *p, const dt_step_desc *step) {
                             "program '%s': coefficient %u is %g; it must be finite as an f32",
                             p->code->label, i, step->coefficients[i]);
     }
-    const double lr = dti_or(step->lr, p->code->optim.lr);
+    const double lr = dti_optim_lr_at(&p->code->optim, step->lr, dti_step_number(p, step));
     if (!dti_optim_lr_fits(&p->code->optim, lr))
         return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': lr %g; it must be from 0 to %g",
                         p->code->label, lr, dti_optim_lr_max(&p->code->optim));
@@ -237,8 +237,7 @@ static dt_result dti_step_open(dt_program *p, const dt_step_desc *step) {
         return result;
     uint32_t micros = DTI_MAX(step->micros, 1u);
     p->now->commits = p->code->has_optim && step->micro == micros - 1;
-    p->now->step = step->step ? step->step
-                              : p->store->steps + 1 + (p->code->has_optim ? dti_ahead_count(p) : 0);
+    p->now->step = dti_step_number(p, step);
     for (uint32_t i = 0; i < p->code->loss_count; i++)
         p->now->weights[i] = step->weights ? step->weights[i] : 0.0;
     dti_step_coefficients(p, step);

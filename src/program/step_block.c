@@ -5,13 +5,21 @@ static void dti_word_f32(uint32_t *words, uint32_t at, double value) {
     memcpy(words + at, &f, sizeof f);
 }
 
+/* Steps that are under way count as committed. */
+static uint64_t dti_step_number(const dt_program *p, const dt_step_desc *step) {
+    const uint64_t ahead = p->code->has_optim ? dti_ahead_count(p) : 0;
+    return step->step ? step->step : p->store->steps + 1 + ahead;
+}
+
 static void dti_step_groups(dt_program *p, const dt_step_desc *step, uint32_t *w) {
     const dti_code *code = p->code;
-    p->now->lr = dti_or(step->lr, code->optim.lr);
+    dt_optim_desc room;
+    const dt_optim_desc *optim = dti_optim_at(&code->optim, p->now->step, &room);
+    p->now->lr = dti_optim_lr_at(&code->optim, step->lr, p->now->step);
     p->now->proven = (float)dti_step_proven(p);
     dti_word_f32(w, DTI_STEP_PROVEN, (double)p->now->proven);
     for (uint32_t g = 0; g < DT_MAX_GROUPS; g++) {
-        const dti_optim_rates rates = {&code->optim, p->now->lr * code->groups[g].lr,
+        const dti_optim_rates rates = {optim, p->now->lr * code->groups[g].lr,
                                        code->groups[g].decay};
         dti_optim_words(&rates, w + DTI_STEP_GROUP(g));
     }
@@ -34,4 +42,22 @@ static void dti_step_block_fill(dt_program *p, const dt_step_desc *step) {
     }
     if (p->code->has_optim)
         dti_step_groups(p, step, w);
+}
+
+DT_API dt_result dt_optim_lr(dt_ctx *ctx, const dt_optim_desc *desc, uint64_t step, double *lr) {
+    DTI_NEED(NULL, ctx);
+    dti_base *base = dti_ctx_base(ctx);
+    DTI_NEED(base, lr);
+    *lr = 0.0;
+    DTI_NEED(base, desc);
+    const dt_optim_desc d = dti_optim_resolved(desc);
+    dti_text problems = dti_text_open(base);
+    dti_optim_check(&d, &problems);
+    dt_result result = !problems.ok ? DT_ERROR_MEMORY : DT_OK;
+    if (problems.size)
+        result = dti_fail(base, DT_ERROR_INVALID, "dt_optim_lr:%s", problems.data);
+    if (!result)
+        *lr = dti_optim_lr_at(&d, 0.0, step);
+    dti_text_free(&problems);
+    return result;
 }

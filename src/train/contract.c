@@ -28,6 +28,25 @@ static void dti_describe_number(dti_text *text, const char *name, double value) 
     dti_text_add(text, "\n");
 }
 
+/* A function is each rank's own. */
+static void dti_describe_phase(const dt_schedule *s, dti_text *text) {
+    const double all[] = {s->gamma,        s->start,         s->end,        s->power,
+                          s->lr_min,       s->divide,        s->divide_end, s->rise,
+                          s->momentum_low, s->momentum_high, s->threshold};
+    const uint64_t counts[] = {s->steps,    s->period,   s->warmup,   s->decay,
+                               s->multiply, s->patience, s->cooldown, s->threshold_absolute,
+                               s->larger};
+    if (!s->kind && !s->steps)
+        return;
+    dti_text_add(text, "schedule %d:", (int)s->kind);
+    for (size_t i = 0; i < DTI_COUNT(counts); i++)
+        dti_text_add(text, " %llu", (unsigned long long)counts[i]);
+    for (int i = 0; i < DT_MAX_MILESTONES; i++)
+        dti_text_add(text, " %llu", (unsigned long long)s->milestones[i]);
+    for (size_t i = 0; i < DTI_COUNT(all); i++)
+        dti_describe_number(text, "", all[i]);
+}
+
 static void dti_describe_optim(const dt_optim_desc *d, dti_text *text) {
     const struct {
         const char *name;
@@ -44,6 +63,8 @@ static void dti_describe_optim(const dt_optim_desc *d, dti_text *text) {
     dti_text_add(text, "optimizer %d%s\n", (int)d->kind, d->nesterov ? ", nesterov" : "");
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_describe_number(text, all[i].name, all[i].value);
+    for (int i = 0; i < DT_MAX_PHASES; i++)
+        dti_describe_phase(&d->schedule[i], text);
     for (int i = 0; i < DT_MAX_GROUPS - 1 && d->groups[i].match; i++) {
         dti_text_add(text, "group '%s'\n", d->groups[i].match);
         dti_describe_number(text, "its lr scale", d->groups[i].lr_scale);

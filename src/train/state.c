@@ -16,7 +16,11 @@
     X(TAIL)                                                                                        \
     X(OPTIM)                                                                                       \
     X(MOMENTS)                                                                                     \
-    X(SHUFFLED)
+    X(SHUFFLED)                                                                                    \
+    X(BEST) /* from here on with a plateau alone: version 3 */                                     \
+    X(SCALE)                                                                                       \
+    X(BAD)                                                                                         \
+    X(COOLDOWN)
 
 enum {
 #define DTI_X(id) DTI_STATE_##id,
@@ -25,8 +29,18 @@ enum {
         DTI_STATE_WORDS
 };
 
-/* The version that is written. 1 had numbers of nodes and hashes of attributes in its text. */
-#define DTI_STATE_NOW 2
+/* The newest version, and the one that is written where there is no plateau. 1 had numbers of nodes
+ * and hashes of attributes in its text. */
+#define DTI_STATE_NOW 3
+#define DTI_STATE_USUAL 2
+
+static uint32_t dti_state_count(uint64_t version) {
+    return version > DTI_STATE_USUAL ? DTI_STATE_WORDS : DTI_STATE_BEST;
+}
+
+static uint64_t dti_state_version(const dt_trainer *t) {
+    return dti_trainer_has_plateau(t) ? DTI_STATE_NOW : DTI_STATE_USUAL;
+}
 
 /* The default is an optimizer too. */
 static uint64_t dti_state_kind(uint64_t kind) {
@@ -35,7 +49,7 @@ static uint64_t dti_state_kind(uint64_t kind) {
 
 static void dti_state_words(const dt_trainer *t, uint64_t *w) {
     const dti_parallel *par = &t->par;
-    w[DTI_STATE_VERSION] = DTI_STATE_NOW;
+    w[DTI_STATE_VERSION] = dti_state_version(t);
     w[DTI_STATE_STEP] = par->replicas[0].store->steps;
     w[DTI_STATE_EPOCH] = t->epoch;
     w[DTI_STATE_INDEX] = t->index;
@@ -48,6 +62,10 @@ static void dti_state_words(const dt_trainer *t, uint64_t *w) {
     w[DTI_STATE_OPTIM] = dti_state_kind((uint64_t)par->desc.optim.kind);
     w[DTI_STATE_MOMENTS] = dti_state_moments(par->replicas[0].store);
     w[DTI_STATE_SHUFFLED] = !t->desc.no_shuffle;
+    memcpy(&w[DTI_STATE_BEST], &t->plateau.best, 8);
+    memcpy(&w[DTI_STATE_SCALE], &t->plateau.scale, 8);
+    w[DTI_STATE_BAD] = t->plateau.bad;
+    w[DTI_STATE_COOLDOWN] = t->plateau.cooldown;
 }
 
 /* The tensors and the text of a file of version `version`; `words` has room for them. */
@@ -60,14 +78,15 @@ static dti_state_file dti_trainer_state(const dt_trainer *t, uint64_t *words, ui
 }
 
 static dt_result dti_trainer_state_open(dti_state_file *f) {
-    return dti_state_open(f, dti_state_moments(f->store), "dtrain.state", DTI_STATE_WORDS);
+    return dti_state_open(f, dti_state_moments(f->store), "dtrain.state",
+                          dti_state_count(f->words[DTI_STATE_VERSION]));
 }
 
 /* ---- saving */
 
 static dt_result dti_state_write(dt_trainer *t, const char *path, bool folder) {
     uint64_t words[DTI_STATE_WORDS];
-    dti_state_file f = dti_trainer_state(t, words, DTI_STATE_NOW);
+    dti_state_file f = dti_trainer_state(t, words, DTI_STATE_USUAL);
     dti_state_words(t, words);
     dt_result result = dti_trainer_state_open(&f);
     if (!result && folder)
@@ -154,11 +173,15 @@ static dt_result dti_state_check_words(dt_trainer *t, const char *path, uint64_t
 /* Everything must fit before anything is written. */
 static dt_result dti_state_check(dt_trainer *t, const char *path, const dti_checkpoint *c,
                                  dti_state_file *f) {
-    dt_result result = dti_state_words_read(f, path, c, "dtrain.state", DTI_STATE_WORDS);
+    const dt_weight_info *own = dti_checkpoint_find(c, "dtrain.state");
+    const bool more = own && own->bytes == 8ull * DTI_STATE_WORDS;
+    dt_result result =
+        dti_state_words_read(f, path, c, "dtrain.state", more ? DTI_STATE_WORDS : DTI_STATE_BEST);
     uint64_t *words = f->words;
     if (result)
         return result;
-    if (words[DTI_STATE_VERSION] < 1 || words[DTI_STATE_VERSION] > DTI_STATE_NOW)
+    if (words[DTI_STATE_VERSION] < 1 || words[DTI_STATE_VERSION] > DTI_STATE_NOW ||
+        more != (words[DTI_STATE_VERSION] == DTI_STATE_NOW))
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "%s: a checkpoint of version %llu; this dtrain reads 1 to %d", path,
                         (unsigned long long)words[DTI_STATE_VERSION], DTI_STATE_NOW);
@@ -169,6 +192,19 @@ static dt_result dti_state_check(dt_trainer *t, const char *path, const dti_chec
     if (!result)
         result = dti_state_check_words(t, path, words);
     return result ? result : dti_state_match(f, path, c);
+}
+
+static void dti_plateau_load(dt_trainer *t, const uint64_t *words) {
+    double scale;
+    dti_plateau_reset(t);
+    memcpy(&scale, &words[DTI_STATE_SCALE], 8);
+    if (words[DTI_STATE_VERSION] < DTI_STATE_NOW || !dti_trainer_has_plateau(t) ||
+        !(scale >= 0.0 && scale <= 1.0))
+        return;
+    memcpy(&t->plateau.best, &words[DTI_STATE_BEST], 8);
+    t->plateau.scale = scale;
+    t->plateau.bad = words[DTI_STATE_BAD];
+    t->plateau.cooldown = words[DTI_STATE_COOLDOWN];
 }
 
 /* Rank 0 has checked; all learn where to go on, make the programs for its shards, and get the
@@ -198,6 +234,7 @@ static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_st
     t->epoch = f->words[DTI_STATE_EPOCH];
     t->index = f->words[DTI_STATE_INDEX];
     t->saved = f->words[DTI_STATE_STEP];
+    dti_plateau_load(t, f->words);
     return result ? result : dti_agree_result(par, dti_trainer_seek(t));
 }
 

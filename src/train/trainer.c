@@ -292,6 +292,7 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     memcpy(p->program.metrics, d->metrics, sizeof p->program.metrics);
     for (int i = 0; i < DT_MAX_TERMS; i++)
         t->coefficients[i] = dti_or((double)d->losses[i].coefficient, 1.0);
+    dti_plateau_reset(t);
     dti_dataset_inputs(&d->data, &t->par.columns, t->par.inputs, t->par.input_bytes);
 }
 
@@ -537,7 +538,7 @@ static dt_result dti_trainer_step(dt_trainer *t, uint32_t keep, dt_train_report 
     r->data_seconds += 1e-9 * (double)(dti_now_ns() - start);
     dt_step_desc desc = {.seed = t->desc.seed,
                          .step = t->par.replicas[0].store->steps + 1,
-                         .lr = t->lr,
+                         .lr = dti_trainer_lr(t, dti_trainer_number(t)),
                          .coefficients = t->coefficients};
     dt_result result = t->par.alone ? dti_trainer_step_ahead(t, batch, own, &desc, keep, r, used)
                                     : dti_trainer_step_joint(t, batch, own, &desc, r, used);

@@ -25,6 +25,11 @@ typedef struct dti_ahead_batch { /* a step that was started */
     bool last;
 } dti_ahead_batch;
 
+typedef struct dti_plateau { /* of a schedule: see plateau.c */
+    double best, scale;      /* of the metric; of the rate */
+    uint64_t bad, cooldown;
+} dti_plateau;
+
 struct dt_trainer {
     dti_owned owned; /* first */
     dti_base *base;
@@ -35,6 +40,7 @@ struct dt_trainer {
     dti_loader *loader;
     uint64_t epoch, index; /* of the next batch */
     double lr;             /* 0 = the optimizer's, DT_ZERO = 0 */
+    dti_plateau plateau;
     double coefficients[DT_MAX_TERMS];
     _Atomic int wanted;                   /* checkpoints asked for */
     uint64_t saved;                       /* step of the newest checkpoint */
@@ -74,6 +80,12 @@ static void dti_trainer_move_on(dt_trainer *t, bool last);
 
 /* under_way.c */
 static void dti_trainer_drain(dt_trainer *t); /* ends what is under way */
+
+/* plateau.c */
+static bool dti_trainer_has_plateau(const dt_trainer *t);
+static void dti_plateau_reset(dt_trainer *t);
+static uint64_t dti_trainer_number(const dt_trainer *t); /* under_way.c */
+static double dti_trainer_lr(const dt_trainer *t, uint64_t step);
 
 /* shared.c */
 static dt_result dti_shared_make(dt_trainer *t); /* once, from the first programs */

@@ -89,6 +89,7 @@ static dt_result dti_trainer_start_step(dt_trainer *t, const dti_batch *batch, d
         return again ? again : result;
     }
     desc->step = dti_trainer_number(t);
+    desc->lr = dti_trainer_lr(t, desc->step);
     result = dti_alone_start(&t->par, batch, desc);
     *used = !result;
     if (result)

@@ -1,0 +1,261 @@
+/* Learning rates by schedule: phases as data, and the rate of a step from its number alone. Ranks
+ * compare rates bit for bit, so what is not IEEE 754's basic operations is computed here, and not
+ * by the machine's libm. Reference: torch.optim.lr_scheduler; transformers' for warm-up, stable,
+ * decay and the inverse square root. */
+
+/* ---- functions with the same bits on every machine */
+
+/* e^x by halving x, Taylor's series, squaring; a few units in the last place for |x| < 700. */
+static double dti_rate_exp(double x) {
+    if (x < -700.0)
+        return 0.0;
+    x = DTI_MIN(x, 700.0);
+    double sum = 1.0;
+    x *= 0x1p-11;
+    for (int k = 10; k > 0; k--)
+        sum = fma(sum, x / k, 1.0);
+    for (int k = 0; k < 11; k++)
+        sum *= sum;
+    return sum;
+}
+
+/* base^n for a whole n, by squaring; base >= 0. */
+static double dti_rate_power(double base, uint64_t n) {
+    double y = 1.0;
+    for (; n; n >>= 1, base *= base)
+        y *= n & 1 ? base : 1.0;
+    return y;
+}
+
+/* base^p; base >= 0. */
+static double dti_rate_pow(double base, double p) {
+    if (p >= 0.0 && p <= 64.0 && p == floor(p))
+        return dti_rate_power(base, (uint64_t)p);
+    return base < 1e-300 ? 0.0 : dti_rate_exp(p * dti_ln(base));
+}
+
+/* (1 + cos(pi x)) / 2 for x in [0, 1], = 1 - sin^2(pi x / 2), by Taylor's series. */
+static double dti_rate_cosine(double x) {
+    const double a = 1.57079632679489661923 * (x <= 0.5 ? x : 1.0 - x), aa = a * a;
+    double sum = 1.0;
+    for (int k = 12; k > 0; k--)
+        sum = fma(sum, -aa / (2.0 * k * (2.0 * k + 1.0)), 1.0);
+    const double square = a * sum * (a * sum);
+    return x <= 0.5 ? 1.0 - square : square;
+}
+
+/* ---- a phase */
+
+static dt_schedule dti_rate_resolved(const dt_schedule *given) {
+    dt_schedule s = *given;
+    s.gamma = dti_or(s.gamma, 0.1);
+    s.start = dti_or(s.start, s.kind == DT_SCHEDULE_LINEAR      ? 1.0 / 3.0
+                              : s.kind == DT_SCHEDULE_GEOMETRIC ? 0.01
+                                                                : 1.0);
+    s.end = dti_or(s.end, 1.0);
+    s.power = dti_or(s.power, 1.0);
+    s.lr_min = dti_or(s.lr_min, 0.0);
+    s.multiply = s.multiply ? s.multiply : 1;
+    s.divide = dti_or(s.divide, 25.0);
+    s.divide_end = dti_or(s.divide_end, 1e4);
+    s.rise = dti_or(s.rise, 0.3);
+    s.momentum_low = dti_or(s.momentum_low, 0.85);
+    s.momentum_high = dti_or(s.momentum_high, 0.95);
+    s.patience = s.patience == UINT32_MAX ? 0 : s.patience ? s.patience : 10;
+    s.threshold = dti_or(s.threshold, 1e-4);
+    return s;
+}
+
+/* n / of, at most 1. */
+static double dti_rate_part(uint64_t n, double of) {
+    return (double)n < of ? (double)n / of : 1.0;
+}
+
+static double dti_rate_between(double from, double to, double part) {
+    return from + (to - from) * part;
+}
+
+/* The place in a period that returns, from 0 to 1; PyTorch's cosine goes down and up. */
+static double dti_rate_turn(const dt_schedule *s, uint64_t n) {
+    uint64_t period = s->period;
+    if (s->kind == DT_SCHEDULE_COSINE) {
+        const uint64_t at = n % (2 * period);
+        return (double)(at <= period ? at : 2 * period - at) / (double)period;
+    }
+    while (n >= period && s->multiply > 1) {
+        n -= period;
+        period = period > UINT64_MAX / s->multiply ? UINT64_MAX : period * s->multiply;
+    }
+    return (double)(n % period) / (double)period;
+}
+
+/* Where one cycle is: 0 at its ends, 1 at its height. */
+static double dti_rate_height(const dt_schedule *s, uint64_t n, bool *down) {
+    const double top = s->rise * (double)s->period - 1.0, end = (double)s->period - 1.0;
+    *down = (double)n > top;
+    if (!*down)
+        return 1.0 - dti_rate_cosine(top > 0.0 ? (double)n / top : 1.0);
+    const double part = (double)n < end ? ((double)n - top) / (end - top) : 1.0;
+    return dti_rate_cosine(part);
+}
+
+static double dti_rate_one_cycle(const dt_schedule *s, double lr, uint64_t n) {
+    bool down;
+    const double height = dti_rate_height(s, n, &down), low = lr / s->divide;
+    return dti_rate_between(down ? low / s->divide_end : low, lr, height);
+}
+
+static double dti_rate_wsd(const dt_schedule *s, double lr, uint64_t n) {
+    const uint64_t falls = s->period - s->decay;
+    if (n < s->warmup)
+        return lr * dti_rate_part(n, (double)s->warmup);
+    return n < falls ? lr
+                     : dti_rate_between(lr, s->lr_min, dti_rate_part(n - falls, (double)s->decay));
+}
+
+static double dti_rate_milestones(const dt_schedule *s, uint64_t n) {
+    uint64_t passed = 0;
+    while (passed < DT_MAX_MILESTONES && s->milestones[passed] && s->milestones[passed] <= n)
+        passed++;
+    return dti_rate_power(s->gamma, passed);
+}
+
+/* The rate of step n of a resolved phase. */
+static double dti_rate_rate(const dt_schedule *s, double lr, uint64_t n) {
+    const double part = s->period ? dti_rate_part(n, (double)s->period) : 0.0;
+    switch (s->kind) {
+    case DT_SCHEDULE_CONSTANT: return s->period && n >= s->period ? lr : lr * s->start;
+    case DT_SCHEDULE_STEP: return lr * dti_rate_power(s->gamma, n / s->period);
+    case DT_SCHEDULE_MULTI_STEP: return lr * dti_rate_milestones(s, n);
+    case DT_SCHEDULE_EXPONENTIAL: return lr * dti_rate_power(s->gamma, n);
+    case DT_SCHEDULE_POLYNOMIAL: return lr * dti_rate_pow(1.0 - part, s->power);
+    case DT_SCHEDULE_LINEAR: return lr * dti_rate_between(s->start, s->end, part);
+    case DT_SCHEDULE_GEOMETRIC:
+        return lr * s->start * dti_rate_exp(part * dti_ln(s->end / s->start));
+    case DT_SCHEDULE_COSINE:
+    case DT_SCHEDULE_COSINE_RESTARTS:
+        return dti_rate_between(s->lr_min, lr, dti_rate_cosine(dti_rate_turn(s, n)));
+    case DT_SCHEDULE_ONE_CYCLE: return dti_rate_one_cycle(s, lr, n);
+    case DT_SCHEDULE_WSD: return dti_rate_wsd(s, lr, n);
+    case DT_SCHEDULE_INVERSE_SQRT:
+        return n < s->warmup ? lr * dti_rate_part(n, (double)s->warmup)
+                             : lr * sqrt((double)s->warmup / (double)n);
+    case DT_SCHEDULE_CALLBACK: return lr * s->rate(s->user, n);
+    default: return lr;
+    }
+}
+
+/* ---- the schedule */
+
+/* The phase of a step, from 1 on, and its number in it; NULL: there is no schedule. */
+static const dt_schedule *dti_rate_phase(const dt_optim_desc *d, uint64_t step, uint64_t *n) {
+    uint32_t k = 0;
+    *n = step ? step - 1 : 0;
+    while (k + 1 < DT_MAX_PHASES && d->schedule[k].steps && *n >= d->schedule[k].steps)
+        *n -= d->schedule[k++].steps;
+    return d->schedule[0].kind ? &d->schedule[k] : NULL;
+}
+
+static double dti_optim_lr_at(const dt_optim_desc *resolved, double given, uint64_t step) {
+    uint64_t n;
+    const dt_schedule *phase = dti_rate_phase(resolved, step, &n);
+    return given != 0.0 || !phase ? dti_or(given, resolved->lr)
+                                  : dti_rate_rate(phase, resolved->lr, n);
+}
+
+static const dt_optim_desc *dti_optim_at(const dt_optim_desc *resolved, uint64_t step,
+                                         dt_optim_desc *room) {
+    uint64_t n;
+    bool down;
+    const dt_schedule *s = dti_rate_phase(resolved, step, &n);
+    if (!s || s->kind != DT_SCHEDULE_ONE_CYCLE || s->momentum_high == 0.0 ||
+        (resolved->kind == DT_OPTIM_SGD && resolved->momentum == 0.0))
+        return resolved;
+    *room = *resolved;
+    const double height = dti_rate_height(s, n, &down);
+    double *momentum = resolved->kind == DT_OPTIM_SGD ? &room->momentum : &room->beta1;
+    *momentum = dti_rate_between(s->momentum_high, s->momentum_low, height);
+    return room;
+}
+
+/* ---- what is wrong with it */
+
+static bool dti_rate_has(dti_text *problems, int phase, const char *what, double value,
+                         double least, double most) {
+    if (value >= least && value <= most)
+        return true;
+    dti_text_add(problems, "\n- optimizer: phase %d of the schedule: %s is ", phase + 1, what);
+    dti_text_add_number(problems, value);
+    dti_text_add(problems, "; it must be from ");
+    dti_text_add_number(problems, least);
+    dti_text_add(problems, " to ");
+    dti_text_add_number(problems, most);
+    return false;
+}
+
+static void dti_rate_check_period(const dt_schedule *s, int phase, dti_text *problems) {
+    const bool free = s->kind == DT_SCHEDULE_DEFAULT || s->kind == DT_SCHEDULE_CONSTANT ||
+                      s->kind == DT_SCHEDULE_MULTI_STEP || s->kind == DT_SCHEDULE_EXPONENTIAL ||
+                      s->kind == DT_SCHEDULE_INVERSE_SQRT || s->kind >= DT_SCHEDULE_PLATEAU;
+    const double most = 0x1p53;
+    dti_rate_has(problems, phase, "period", (double)s->period,
+                 s->kind == DT_SCHEDULE_ONE_CYCLE ? 2.0
+                 : free                           ? 0.0
+                                                  : 1.0,
+                 most);
+    dti_rate_has(problems, phase, "warmup", (double)s->warmup, s->kind == DT_SCHEDULE_INVERSE_SQRT,
+                 most);
+    if (s->kind == DT_SCHEDULE_WSD && (s->warmup > s->period || s->decay > s->period - s->warmup))
+        dti_text_add(problems,
+                     "\n- optimizer: phase %d of the schedule: warmup and decay are longer than "
+                     "its period",
+                     phase + 1);
+    for (int i = 0; i + 1 < DT_MAX_MILESTONES && s->milestones[i + 1]; i++) {
+        if (s->milestones[i] >= s->milestones[i + 1])
+            dti_text_add(problems,
+                         "\n- optimizer: phase %d of the schedule: milestone %d is not below the "
+                         "next one",
+                         phase + 1, i + 1);
+    }
+}
+
+static void dti_rate_check_phase(const dt_schedule *s, int phase, dti_text *problems) {
+    const double tiny = 1e-30, huge = 1e30;
+    if (s->kind < DT_SCHEDULE_DEFAULT || s->kind > DT_SCHEDULE_CALLBACK)
+        dti_text_add(problems, "\n- optimizer: phase %d of the schedule: kind %d is unknown",
+                     phase + 1, (int)s->kind);
+    dti_rate_has(problems, phase, "gamma", s->gamma, 0.0, 10.0);
+    const double least = s->kind == DT_SCHEDULE_GEOMETRIC ? tiny : 0.0;
+    dti_rate_has(problems, phase, "start", s->start, least, huge);
+    dti_rate_has(problems, phase, "end", s->end, least, huge);
+    dti_rate_has(problems, phase, "power", s->power, 0.0, 1000.0);
+    dti_rate_has(problems, phase, "lr_min", s->lr_min, 0.0, huge);
+    dti_rate_has(problems, phase, "divide", s->divide, tiny, huge);
+    dti_rate_has(problems, phase, "divide_end", s->divide_end, tiny, huge);
+    dti_rate_has(problems, phase, "rise", s->rise, 0.0, 1.0);
+    dti_rate_has(problems, phase, "momentum_low", s->momentum_low, 0.0, 0.9999999);
+    dti_rate_has(problems, phase, "momentum_high", s->momentum_high, 0.0, 0.9999999);
+    dti_rate_has(problems, phase, "threshold", s->threshold, 0.0, huge);
+    if (s->kind == DT_SCHEDULE_CALLBACK && !s->rate)
+        dti_text_add(problems, "\n- optimizer: phase %d of the schedule has no .rate", phase + 1);
+    dti_rate_check_period(s, phase, problems);
+}
+
+static bool dti_rate_empty(const dt_schedule *s) {
+    return s->kind == DT_SCHEDULE_DEFAULT && !s->steps;
+}
+
+static void dti_rate_check(const dt_optim_desc *d, dti_text *problems) {
+    bool ended = false;
+    for (int k = 0; k < DT_MAX_PHASES; k++) {
+        const dt_schedule *s = &d->schedule[k];
+        if (ended && !dti_rate_empty(s))
+            dti_text_add(problems,
+                         "\n- optimizer: phase %d of the schedule is never reached: the one "
+                         "before it has no .steps",
+                         k + 1);
+        if (!ended && !(k && dti_rate_empty(s)))
+            dti_rate_check_phase(s, k, problems);
+        ended = ended || !s->steps;
+    }
+}

@@ -1,0 +1,67 @@
+/* A schedule's plateau: what a metric has been, and how far the rate has come down for it. It moves
+ * by what the application tells between two steps, and is a part of checkpoints. PyTorch's
+ * ReduceLROnPlateau. */
+
+static const dt_schedule *dti_plateau_of(const dt_optim_desc *resolved) {
+    for (int k = 0; k < DT_MAX_PHASES; k++)
+        if (resolved->schedule[k].kind == DT_SCHEDULE_PLATEAU)
+            return &resolved->schedule[k];
+    return NULL;
+}
+
+static bool dti_trainer_has_plateau(const dt_trainer *t) {
+    const dt_optim_desc optim = dti_optim_resolved(&t->par.desc.optim);
+    return dti_plateau_of(&optim) != NULL;
+}
+
+static void dti_plateau_reset(dt_trainer *t) {
+    const dt_optim_desc optim = dti_optim_resolved(&t->par.desc.optim);
+    const dt_schedule *s = dti_plateau_of(&optim);
+    t->plateau = (dti_plateau){.best = s && s->larger ? -INFINITY : INFINITY, .scale = 1.0};
+}
+
+/* What a step gets instead of its own; 0: nothing. */
+static double dti_trainer_lr(const dt_trainer *t, uint64_t step) {
+    if (t->lr != 0.0 || t->plateau.scale == 1.0)
+        return t->lr;
+    const dt_optim_desc optim = dti_optim_resolved(&t->par.desc.optim);
+    const double lr = dti_optim_lr_at(&optim, 0.0, step) * t->plateau.scale;
+    return lr == 0.0 ? (double)DT_ZERO : lr;
+}
+
+static bool dti_plateau_better(const dt_schedule *s, double value, double best) {
+    const double margin = s->threshold_absolute ? s->threshold : best * s->threshold;
+    return s->larger ? value > (isfinite(best) ? best + margin : best)
+                     : value < (isfinite(best) ? best - margin : best);
+}
+
+static void dti_plateau_reduce(dti_plateau *p, const dt_schedule *s, double lr) {
+    const double old = lr * p->scale, now = DTI_MAX(old * s->gamma, s->lr_min);
+    if (old - now > 1e-8) /* as PyTorch's eps */
+        p->scale = now / lr;
+}
+
+static void dti_plateau_look(dti_plateau *p, const dt_schedule *s, double lr, double value) {
+    const bool better = dti_plateau_better(s, value, p->best);
+    p->best = better ? value : p->best;
+    p->bad = better || p->cooldown ? 0 : p->bad + 1;
+    p->cooldown -= p->cooldown > 0;
+    if (p->bad <= s->patience)
+        return;
+    dti_plateau_reduce(p, s, lr);
+    p->bad = 0;
+    p->cooldown = s->cooldown;
+}
+
+DT_API dt_result dt_trainer_metric(dt_trainer *t, double value) {
+    DTI_NEED(NULL, t);
+    const dt_optim_desc optim = dti_optim_resolved(&t->par.desc.optim);
+    const dt_schedule *s = dti_plateau_of(&optim);
+    uint64_t n;
+    if (!s)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "dt_trainer_metric: the optimizer's schedule has no DT_SCHEDULE_PLATEAU");
+    if (dti_rate_phase(&optim, dti_trainer_number(t), &n) == s)
+        dti_plateau_look(&t->plateau, s, optim.lr, value);
+    return DT_OK;
+}
