@@ -461,14 +461,22 @@
 #define DTI_BAD_NONE 0xffffffffu
 
 /* ---- A program's block table: 4 words for each block of 256 elements that it updates. */
-#define DTI_TABLE_BLOCK 0 /* the block's number in the parameter and gradient arenas */
-#define DTI_TABLE_GROUP 1
+#define DTI_TABLE_BLOCK 0            /* the block's number in the parameter and gradient arenas */
+#define DTI_TABLE_GROUP 1            /* low 8 bits; above them DTI_TABLE_COLS_OF */
 #define DTI_TABLE_PARAM 2            /* index of t, and two flags */
 #define DTI_TABLE_FIRST 0x80000000u  /* the parameter's first block: t is counted here */
 #define DTI_TABLE_BUFFER 0x40000000u /* not trained: takes the value that lies as its gradient */
 #define DTI_TABLE_INDEX 0x3fffffffu
-#define DTI_TABLE_USED 3 /* elements of the block in use, 1..256; the rest is padding and stays 0 */
+#define DTI_TABLE_USED 3 /* low 9 bits; above them DTI_TABLE_PLACE_OF */
 #define DTI_TABLE_WORDS 4
+#define DTI_TABLE_GROUP_OF(word) ((word)&0xffu)
+/* Elements in use, 1..256; the rest is padding and stays 0. */
+#define DTI_TABLE_USED_OF(word) ((word)&0x1ffu)
+/* Elements of a row, where rows without a gradient are left alone; else 0. */
+#define DTI_TABLE_COLS_OF(word) ((word) >> 8)
+#define DTI_TABLE_COLS_MAX 16384 /* each of its blocks looks at a row's whole gradient */
+/* Where in its row the block begins. */
+#define DTI_TABLE_PLACE_OF(word) ((word) >> 9)
 #define DTI_BLOCK 256
 
 /* COMMIT flags. Of CLIP_FINISH: losses must be finite (GRAD_NORM was run when blocks > 0). Of

@@ -27,7 +27,7 @@ void main()
     if (entry >= args.blocks)
         return;
     uint base = table[entry * DTI_TABLE_WORDS + DTI_TABLE_BLOCK] * (DTI_BLOCK / 4);
-    uint used = table[entry * DTI_TABLE_WORDS + DTI_TABLE_USED];
+    uint used = DTI_TABLE_USED_OF(table[entry * DTI_TABLE_WORDS + DTI_TABLE_USED]);
     vec2 pair = vec2(0.0);
     for (uint e = lane; 4u * e < used; e += gl_WorkGroupSize.x)
         pair += part_of(grads[base + e], used - 4u * e);

@@ -2,7 +2,8 @@
  * invocation has 4 elements at a time. A block that is not trained takes the value that lies as
  * its gradient. Writes nothing when the step is aborted. t is counted afterwards, by optim_tick.
  * The dry pass (DTI_COMMIT_DRY) is the same program, so that its arithmetic is the same too: it
- * looks at what would be written, and only where clip_finish asked for it. */
+ * looks at what would be written, and only where clip_finish asked for it. spec1: 1 = of some
+ * parameters rows without a gradient are left alone; of those only weights are looked at. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
@@ -121,22 +122,56 @@ void remember(uint i, uint most)
         atomicMax(state[DTI_CONTROL_LARGEST(i)], most);
 }
 
+shared uint rows_used[DTI_BLOCK];
+
+/* Which of the rows that lie in a block have a gradient: all of such a row is looked at, also what
+ * lies in other blocks. */
+void find_rows(uint first, uint cols, uint rows)
+{
+    for (uint r = gl_LocalInvocationID.x; r < rows; r += gl_WorkGroupSize.x)
+        rows_used[r] = 0u;
+    barrier();
+    for (uint e = gl_LocalInvocationID.x; e < rows * cols; e += gl_WorkGroupSize.x) {
+        uint at = first + e;
+        if ((floatBitsToUint(grads[at >> 2][at & 3u]) & 0x7fffffffu) != 0u)
+            rows_used[e / cols] = 1u; /* whoever writes it */
+    }
+    barrier();
+}
+
+bvec4 live_rows(uint e, uint place, uint cols, bvec4 live)
+{
+    [[unroll]] for (uint c = 0u; c < 4u; c++)
+        live[c] = live[c] && rows_used[(place + 4u * e + c) / cols] != 0u;
+    return live;
+}
+
 void block(uint entry, bool dry)
 {
     uint row = entry * DTI_TABLE_WORDS;
     uint base = table[row + DTI_TABLE_BLOCK] * (DTI_BLOCK / 4);
     uint group = table[row + DTI_TABLE_GROUP], param = table[row + DTI_TABLE_PARAM];
+    uint cols = spec1 != 0u ? DTI_TABLE_COLS_OF(group) : 0u;
     uint t = state[args.t_offset + (param & DTI_TABLE_INDEX)];
-    uint used = table[row + DTI_TABLE_USED], worst = DTI_BAD_FINE;
+    uint place = DTI_TABLE_PLACE_OF(table[row + DTI_TABLE_USED]);
+    uint used = DTI_TABLE_USED_OF(table[row + DTI_TABLE_USED]), worst = DTI_BAD_FINE;
     bool trained = (param & DTI_TABLE_BUFFER) == 0u;
     uint most[DTI_OPTIM_VALUES] = uint[](0u, 0u, 0u, 0u);
-    rates r = rates_of(group, t);
+    rates r = rates_of(DTI_TABLE_GROUP_OF(group), t);
+    if (cols != 0u)
+        find_rows(4u * base - place, cols, (place + used + cols - 1u) / cols);
     for (uint e = gl_LocalInvocationID.x; 4u * e < used; e += gl_WorkGroupSize.x) {
         uint at = base + e;
         bvec4 live = lessThan(4u * e + uvec4(0u, 1u, 2u, 3u), uvec4(used));
         if (!trained) {
             if (!dry)
                 params[at] = mix(params[at], grads[at], live);
+            continue;
+        }
+        if (cols != 0u)
+            live = live_rows(e, place, cols, live);
+        if (cols != 0u && !dry && !any(live)) {
+            most[0] = max(most[0], largest(params[at]));
             continue;
         }
         vec4 v[DTI_OPTIM_VALUES], before[DTI_OPTIM_VALUES];

@@ -186,7 +186,10 @@ static uint64_t scatter_train(const char *devices) {
     dt_tensor x = dt_input(g, "x", DT_I32, dt_dims(SCATTER_EACH)),
               to = dt_input(g, "t", DT_I32, dt_dims());
     dt_tensor h = dt_flatten(dt_tanh(dt_nn_embedding(x, "table", 50, 6)));
-    const dt_optim_desc adam = {.kind = DT_OPTIM_ADAM, .lr = 0.01, .clip_norm = 1.0};
+    const dt_optim_desc adam = {.kind = DT_OPTIM_ADAM,
+                                .lr = 0.01,
+                                .clip_norm = 1.0,
+                                .groups = {{.match = "table*", .lazy = true}}};
     const dt_trainer_desc d = {
         .loss = dt_cross_entropy(dt_nn_linear(h, "out", 5), to, NULL),
         .optim = &adam,
@@ -222,4 +225,142 @@ TEST(replicas_train_a_table_that_one_row_is_most_of_to_the_same_bits) {
     const uint64_t on_device = scatter_train(devices[0]);
     CHECK(on_device && on_device == scatter_train(devices[1]));
 #endif
+}
+
+/* ---- rows that are left alone */
+
+enum { LAZY_ROWS = 700, LAZY_NAMED = 5, LAZY_STEPS = 4 };
+
+typedef struct lazy_twin { /* of two, the same but that one is lazy */
+    dt_graph *graph;
+    dt_tensor x;
+    dt_store *store;
+    dt_program *program;
+    float *values[4], *before[4]; /* the table and its moments */
+} lazy_twin;
+
+static bool lazy_make(lazy_twin *l, dt_ctx *ctx, const char *device, dt_shape table,
+                      const dt_optim_desc *optim) {
+    bool good = !dt_graph_create(ctx, &l->graph);
+    l->x = dt_input(l->graph, "x", DT_I32, dt_dims(LAZY_NAMED));
+    dt_tensor y = dt_gather(
+        dt_param(l->graph, "table", table, (dt_init){.kind = DT_INIT_UNIFORM, .a = -1, .b = 1}),
+        l->x);
+    dt_tensor other = dt_param(l->graph, "other", dt_dims(table.dim[1]),
+                               (dt_init){.kind = DT_INIT_CONSTANT, .a = 1});
+    const dt_tensor loss = dt_mean_loss(dt_square(dt_mul(y, other)));
+    const dt_program_desc d = {.loss = loss, .batch = 2, .optim = optim};
+    return good &&
+           !dt_store_create(l->graph, &(dt_store_desc){.device = device, .seed = 7}, &l->store) &&
+           !dt_program_create(l->store, &d, &l->program);
+}
+
+static dt_value_kind lazy_kind(int i) {
+    return i ? (dt_value_kind)(DT_VALUE_MOMENT1 + i - 1) : DT_VALUE_PARAM;
+}
+
+static bool lazy_read(const lazy_twin *l, int moments, size_t bytes, float *const to[4]) {
+    bool good = true;
+    for (int i = 0; i <= moments; i++)
+        good = !dt_store_read(l->store, 0, lazy_kind(i), to[i], bytes) && good;
+    return good;
+}
+
+/* A step of both from the values of the lazy one: rows that are named get the dense one's bits. */
+static bool lazy_step(lazy_twin twin[2], int moments, int64_t cols, const int32_t *index) {
+    const size_t bytes = 4 * LAZY_ROWS * (size_t)cols, row = 4 * (size_t)cols;
+    bool good = lazy_read(&twin[0], moments, bytes, twin[0].before), named[LAZY_ROWS] = {0};
+    for (int i = 0; i <= moments; i++)
+        good = !dt_store_write(twin[1].store, 0, lazy_kind(i), twin[0].before[i], bytes) && good;
+    for (int i = 0; i < 2 * LAZY_NAMED; i++)
+        named[index[i]] = true;
+    for (int k = 0; k < 2; k++)
+        good = !dt_program_write(twin[k].program, twin[k].x, index, 8 * LAZY_NAMED) &&
+               !dt_program_run(twin[k].program, NULL, NULL) &&
+               lazy_read(&twin[k], moments, bytes, twin[k].values) && good;
+    for (int i = 0; i <= moments; i++)
+        for (size_t r = 0; r < LAZY_ROWS; r++) {
+            const char *want = (const char *)(named[r] ? twin[1].values[i] : twin[0].before[i]);
+            good = !memcmp(want + r * row, (const char *)twin[0].values[i] + r * row, row) && good;
+        }
+    /* the dense one has changed some other row: it decays, or its moments do */
+    return good && (moments == 0 || memcmp(twin[0].values[1], twin[1].values[1], bytes));
+}
+
+static void lazy_train(dt_ctx *ctx, const char *device, dt_optim_desc dense, int moments,
+                       int64_t cols) {
+    dt_optim_desc lazy = dense;
+    lazy.groups[0] = (dt_optim_group){.match = "table", .lazy = true};
+    lazy_twin twin[2] = {{0}, {0}};
+    bool good = true;
+    for (int k = 0; k < 2; k++) {
+        good =
+            lazy_make(&twin[k], ctx, device, dt_dims(LAZY_ROWS, cols), k ? &dense : &lazy) && good;
+        for (int i = 0; i < 4; i++) {
+            twin[k].values[i] = malloc(4 * LAZY_ROWS * (size_t)cols);
+            twin[k].before[i] = malloc(4 * LAZY_ROWS * (size_t)cols);
+        }
+    }
+    scatter_case c = {.seed = (uint32_t)cols};
+    for (int step = 0; step < LAZY_STEPS && good; step++) {
+        int32_t index[2 * LAZY_NAMED];
+        for (int i = 0; i < 2 * LAZY_NAMED; i++)
+            index[i] = i ? (int32_t)scatter_random(&c, LAZY_ROWS) : LAZY_ROWS - 1;
+        /* at first there are no moments that could differ */
+        good = lazy_step(twin, step ? moments : 0, cols, index);
+    }
+    test_check(good, __FILE__, __LINE__, "%s, optimizer %d, rows of %d: %s", device, dense.kind,
+               (int)cols, dt_ctx_error(ctx));
+    for (int k = 0; k < 2; k++) {
+        for (int i = 0; i < 4; i++)
+            free(twin[k].values[i]), free(twin[k].before[i]);
+        dt_program_destroy(twin[k].program);
+        dt_store_destroy(twin[k].store);
+        dt_graph_destroy(twin[k].graph);
+    }
+}
+
+static void lazy_on(const char *device) {
+    static const int64_t cols[] = {3, 300, 1, 64};
+    const size_t count = strcmp(device, "cpu") ? 2 : DTI_COUNT(cols);
+    dt_ctx *ctx = NULL;
+    REQUIRE(!dt_ctx_create(NULL, &ctx));
+    for (size_t i = 0; i < count; i++) {
+        lazy_train(ctx, device, (dt_optim_desc){.kind = DT_OPTIM_SGD, .lr = 0.1}, 0, cols[i]);
+        lazy_train(ctx, device, (dt_optim_desc){.kind = DT_OPTIM_SGD, .lr = 0.1, .momentum = 0.9},
+                   1, cols[i]);
+        lazy_train(ctx, device, (dt_optim_desc){.lr = 0.1, .clip_norm = 0.01}, 2, cols[i]);
+        lazy_train(ctx, device, (dt_optim_desc){.kind = DT_OPTIM_AMSGRAD, .weight_decay = 0.1}, 3,
+                   cols[i]);
+    }
+    dt_ctx_destroy(ctx);
+}
+
+TEST(a_lazy_optimizer_leaves_rows_alone_that_no_index_names) {
+    lazy_on("cpu");
+}
+
+#ifndef DT_NO_VULKAN
+TEST(a_lazy_optimizer_leaves_rows_alone_on_vulkan) {
+    vulkan_rig rig;
+    if (!vulkan_rig_open(&rig, 0, (dti_vk_options){0}))
+        SKIP("no Vulkan device");
+    vulkan_rig_close(&rig);
+    char device[16];
+    snprintf(device, sizeof device, "vulkan:%d", vulkan_quick_device());
+    lazy_on(device);
+}
+#endif
+
+TEST(a_lazy_group_of_rows_that_are_too_long_is_refused) {
+    dt_ctx *ctx = NULL;
+    lazy_twin l = {0};
+    const dt_optim_desc lazy = {.groups = {{.match = "table", .lazy = true}}};
+    const dt_optim_desc nameless = {.groups = {{.lazy = true}}};
+    REQUIRE(!dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx));
+    CHECK(!lazy_make(&l, ctx, "cpu", dt_dims(9, DTI_TABLE_COLS_MAX + 1), &lazy));
+    CHECK_CONTAINS(dt_ctx_error(ctx), "group 1 is lazy, and rows of 'table' have 16385 elements");
+    CHECK(!lazy_make(&l, ctx, "cpu", dt_dims(9, 2), &nameless));
+    CHECK_CONTAINS(dt_ctx_error(ctx), "group 1 has settings, and no .match");
+    dt_ctx_destroy(ctx);
 }

@@ -119,6 +119,10 @@ typedef struct dt_optim_group {
     const char *match;   /* "*.bias", "head.*,tok.weight": '*' and '?', commas between patterns */
     double lr_scale;     /* 0 = 1 */
     double weight_decay; /* 0 = the optimizer's; DT_ZERO = none */
+    /* For tables of which a step names few rows: a row (of the first axis) whose gradient is all 0
+     * is left alone, its moments too, and nothing decays in it; torch.optim.SparseAdam, and SGD of
+     * sparse gradients. Counts of steps are the parameter's. Rows of at most 16384 elements. */
+    bool lazy;
 } dt_optim_group;
 
 /* {0} is AdamW with PyTorch's defaults. DT_ZERO means 0; a field that is 0 means:

@@ -4,6 +4,14 @@
 
 /* ---- the optimizer of a program */
 
+/* Elements of a row of a parameter of which rows may be left alone; else 0. */
+static uint64_t dti_optim_lazy_cols(const dti_code *code, const dti_param *param, uint32_t group) {
+    const dt_shape s = code->work->nodes[param->node].shape;
+    if (!group || !code->optim.groups[group - 1].lazy || !param->elements)
+        return 0;
+    return s.rank ? param->elements / (uint64_t)s.dim[0] : 1;
+}
+
 /* A group that takes no parameter is a pattern with a mistake: its numbers would count for nothing.
  * Parameters that this program does not train count, since two programs may share a description. */
 static void dti_optim_groups_check(const dti_code *code, dti_text *problems) {
@@ -13,12 +21,19 @@ static void dti_optim_groups_check(const dti_code *code, dti_text *problems) {
         for (uint32_t g = 1; g < DT_MAX_GROUPS && !n->buffer; g++)
             matched[g] += code->optim.groups[g - 1].match &&
                           dti_glob(code->optim.groups[g - 1].match, n->label);
-        taken[dti_optim_group_of(&code->optim, n->label)] += !n->buffer;
+        const uint32_t group = dti_optim_group_of(&code->optim, n->label);
+        const uint64_t cols = dti_optim_lazy_cols(code, &code->layout->params[i], group);
+        taken[group] += !n->buffer;
+        if (cols > DTI_TABLE_COLS_MAX)
+            dti_text_add(problems,
+                         "\n- optimizer: group %u is lazy, and rows of '%s' have %llu elements; at "
+                         "most %d",
+                         group, n->label, (unsigned long long)cols, DTI_TABLE_COLS_MAX);
     }
     for (uint32_t g = 1; g < DT_MAX_GROUPS; g++) {
         const dt_optim_group *given = &code->desc.optim->groups[g - 1];
-        if (!given->match && (given->lr_scale != 0.0 || given->weight_decay != 0.0))
-            dti_text_add(problems, "\n- optimizer: group %u has numbers, and no .match", g);
+        if (!given->match && (given->lr_scale != 0.0 || given->weight_decay != 0.0 || given->lazy))
+            dti_text_add(problems, "\n- optimizer: group %u has settings, and no .match", g);
         if (code->optim.groups[g - 1].match && !taken[g])
             dti_text_add(problems, "\n- optimizer: group %u, \"%s\", %s", g,
                          code->optim.groups[g - 1].match,
@@ -75,11 +90,13 @@ static dt_result dti_pass_table(dti_lowering *w) {
             continue;
         uint32_t kind = code->update[i] ? DTI_TABLE_BUFFER : 0;
         uint32_t group = dti_optim_group_of(&code->optim, code->work->nodes[param->node].label);
+        const uint32_t cols = (uint32_t)dti_optim_lazy_cols(code, param, group);
         for (uint64_t at = 0; at < param->elements; at += DTI_BLOCK, entry += DTI_TABLE_WORDS) {
             entry[DTI_TABLE_BLOCK] = (uint32_t)((param->offset + at) / DTI_BLOCK);
-            entry[DTI_TABLE_GROUP] = group;
+            entry[DTI_TABLE_GROUP] = group | cols << 8;
             entry[DTI_TABLE_PARAM] = i | kind | (at == 0 ? DTI_TABLE_FIRST : 0u);
-            entry[DTI_TABLE_USED] = (uint32_t)DTI_MIN(param->elements - at, (uint64_t)DTI_BLOCK);
+            entry[DTI_TABLE_USED] = (uint32_t)DTI_MIN(param->elements - at, (uint64_t)DTI_BLOCK) |
+                                    (cols ? (uint32_t)(at % cols) << 9 : 0);
         }
     }
     return DT_OK;

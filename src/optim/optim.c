@@ -26,6 +26,8 @@ static void dti_optim_emit_blocks(const dti_optim_site *s) {
     dti_launch *l = dti_emit_launch(s->e, DTI_K_OPTIM, s->args.blocks, sizeof s->args);
     l->args.commit = s->args;
     l->spec[0] = (uint32_t)s->optim->kind;
+    for (int i = 0; i < DT_MAX_GROUPS - 1; i++)
+        l->spec[1] |= s->optim->groups[i].lazy;
     dti_bind(l, s->params, s->grads, s->state, s->table);
 }
 

@@ -29,7 +29,7 @@ static void dti_cpu_grad_norm(const dti_cpu_task *task, int64_t begin, int64_t e
     float *pairs = task->buf[2];
     for (int64_t i = begin; i < end; i++, row += DTI_TABLE_WORDS) {
         const float *g = grads + (int64_t)row[DTI_TABLE_BLOCK] * DTI_BLOCK;
-        const int64_t used = row[DTI_TABLE_USED];
+        const int64_t used = DTI_TABLE_USED_OF(row[DTI_TABLE_USED]);
         float sum = task->k->row_sum_sq(g, used);
         bool fine = dti_finite_f32(sum) ||
                     dti_all_finite(g, DT_F32, (uint64_t)used); /* squares may overflow */
@@ -89,7 +89,7 @@ typedef struct dti_cpu_update {
     dti_optim_rates_f32 rates;
     float *v[DTI_OPTIM_VALUES]; /* the weight and its moments; NULL = it has no such one */
     const float *g;
-    int64_t n;
+    int64_t n, cols, place; /* cols: of rows that are left alone without a gradient; or 0 */
 } dti_cpu_update;
 
 static void dti_cpu_update_rates(const dti_cpu_task *task, dti_cpu_update *u) {
@@ -111,16 +111,35 @@ static void dti_cpu_update_place(const dti_cpu_task *task, const uint32_t *row, 
     for (uint32_t i = 0; i < a->moments; i++)
         u->v[1 + i] =
             (float *)task->buf[2] + a->moment_offset + (uint64_t)i * a->moment_stride + at;
-    u->n = row[DTI_TABLE_USED];
-    if (row[DTI_TABLE_GROUP] == u->group && t == u->t)
+    const uint32_t group = DTI_TABLE_GROUP_OF(row[DTI_TABLE_GROUP]);
+    u->n = DTI_TABLE_USED_OF(row[DTI_TABLE_USED]);
+    u->cols = DTI_TABLE_COLS_OF(row[DTI_TABLE_GROUP]);
+    u->place = DTI_TABLE_PLACE_OF(row[DTI_TABLE_USED]);
+    if (group == u->group && t == u->t)
         return;
-    u->group = row[DTI_TABLE_GROUP];
+    u->group = group;
     u->t = t;
     dti_cpu_update_rates(task, u);
 }
 
+/* Rows by themselves, each whose gradient, also where it lies in other blocks, is not 0. */
+static void dti_cpu_update_rows(const dti_cpu_update *u) {
+    for (int64_t row = -u->place; row < u->n; row += u->cols) {
+        const int64_t at = DTI_MAX(row, 0), end = DTI_MIN(row + u->cols, u->n);
+        float *v[DTI_OPTIM_VALUES];
+        if (!u->k->row_largest(u->g + row, u->cols))
+            continue;
+        for (int i = 0; i < DTI_OPTIM_VALUES; i++)
+            v[i] = u->v[i] ? u->v[i] + at : NULL;
+        u->k->optim_update[u->kind](v, u->g + at, end - at, &u->rates);
+    }
+}
+
 static void dti_cpu_update_run(const dti_cpu_update *u) {
-    u->k->optim_update[u->kind](u->v, u->g, u->n, &u->rates);
+    if (u->cols)
+        dti_cpu_update_rows(u);
+    else
+        u->k->optim_update[u->kind](u->v, u->g, u->n, &u->rates);
 }
 
 static void dti_cpu_update_largest(const dti_cpu_update *u, uint32_t largest[DTI_OPTIM_VALUES]) {
@@ -190,7 +209,7 @@ static void dti_cpu_optim(const dti_cpu_task *task, int64_t begin, int64_t end, 
             const int64_t block = (int64_t)row[DTI_TABLE_BLOCK] * DTI_BLOCK;
             if (!dry)
                 memcpy((float *)task->buf[0] + block, (const float *)task->buf[1] + block,
-                       row[DTI_TABLE_USED] * sizeof(float));
+                       DTI_TABLE_USED_OF(row[DTI_TABLE_USED]) * sizeof(float));
             continue;
         }
         dti_cpu_update_place(task, row, &u);
@@ -274,7 +293,7 @@ static dti_effort dti_clip_finish_effort(const dti_launch *l, uint32_t variant, 
 DTI_KERNEL(CLIP_FINISH, clip_finish, "ruu", GROUP, .run = dti_cpu_clip_finish,
            .effort = dti_clip_finish_effort);
 
-/* (params, grads, state, table) spec0: DTI_OPTIM_* */
+/* (params, grads, state, table) spec0: DTI_OPTIM_*; spec1: 1 = some rows are left alone */
 DTI_KERNEL(OPTIM, optim, "urur", GROUP, .run = dti_cpu_optim, .grain = dti_cpu_grain_blocks,
            .effort = dti_blocks_effort);
 

@@ -69,6 +69,7 @@ static void dti_describe_optim(const dt_optim_desc *d, dti_text *text) {
         dti_text_add(text, "group '%s'\n", d->groups[i].match);
         dti_describe_number(text, "its lr scale", d->groups[i].lr_scale);
         dti_describe_number(text, "its weight decay", d->groups[i].weight_decay);
+        dti_text_add(text, "%s", d->groups[i].lazy ? "its rows lazily\n" : "");
     }
 }
 
