@@ -308,6 +308,47 @@
     DTI_U32 offset[3];                                                                             \
     DTI_U32 y_offset;
 
+/* Attention of q [heads, tq, d], k [kv_heads, tk, d], v [kv_heads, tk, dv]: rows that begin *_row
+ * apart, whose elements lie side by side; of heads and samples *_head and *_sample. Row t of the
+ * result has the heads' dv elements, then log sum e^score of each head; sample after sample. The
+ * mask is added, or hides (spec0). x of the gradient: rows (dy of the heads, these logarithms, sum
+ * y dy); its result: rows (dq, dk, dv) of the heads where tq = tk, else all dq, all dk, all dv. The
+ * weight (h, i, j) of sample s has element ((s + first_row) heads + h) tq tk + i tk + j of the
+ * random stream. */
+#define DTI_ARGS_ATTENTION                                                                         \
+    DTI_U32 samples;                                                                               \
+    DTI_U32 heads;                                                                                 \
+    DTI_U32 kv_heads;                                                                              \
+    DTI_U32 tq;                                                                                    \
+    DTI_U32 tk;                                                                                    \
+    DTI_U32 d;                                                                                     \
+    DTI_U32 dv;                                                                                    \
+    DTI_F32 scale;                                                                                 \
+    DTI_U32 window; /* 0 = all */                                                                  \
+    DTI_U32 q_offset;                                                                              \
+    DTI_U32 q_sample;                                                                              \
+    DTI_U32 q_head;                                                                                \
+    DTI_U32 q_row;                                                                                 \
+    DTI_U32 k_offset;                                                                              \
+    DTI_U32 k_sample;                                                                              \
+    DTI_U32 k_head;                                                                                \
+    DTI_U32 k_row;                                                                                 \
+    DTI_U32 v_offset;                                                                              \
+    DTI_U32 v_sample;                                                                              \
+    DTI_U32 v_head;                                                                                \
+    DTI_U32 v_row;                                                                                 \
+    DTI_U32 mask_offset;                                                                           \
+    DTI_U32 mask_sample;                                                                           \
+    DTI_U32 mask_head;                                                                             \
+    DTI_U32 mask_row;                                                                              \
+    DTI_U32 mask_col;                                                                              \
+    DTI_U32 x_offset;                                                                              \
+    DTI_U32 y_offset;                                                                              \
+    DTI_U32 stream;                                                                                \
+    DTI_U32 threshold;                                                                             \
+    DTI_F32 keep_scale;                                                                            \
+    DTI_U32 first_row;
+
 /* All of them, by the names that C has: dti_args_map1, and member map1 of dti_args. */
 #define DTI_ARGS_LIST(X)                                                                           \
     X(map1, DTI_ARGS_MAP1)                                                                         \
@@ -331,7 +372,8 @@
     X(resize, DTI_ARGS_RESIZE)                                                                     \
     X(norm, DTI_ARGS_NORM)                                                                         \
     X(running, DTI_ARGS_RUNNING)                                                                   \
-    X(join, DTI_ARGS_JOIN)
+    X(join, DTI_ARGS_JOIN)                                                                         \
+    X(attention, DTI_ARGS_ATTENTION)
 
 /* COPY: 32-bit words as they are, or converted. FILL ignores x and writes p0 (as f32 or, for
  * FILL_I32, rounded). f32 -> i32 truncates toward zero and saturates; NaN gives 0. */
@@ -386,6 +428,23 @@
 
 /* Elements that a workgroup sums: a multiple of 4. */
 #define DTI_NORM_CHUNK 4096
+
+/* ATTENTION and ATTENTION_GRAD, spec0; spec1 and spec2: d and dv, in blocks of
+ * DTI_ATTENTION_BLOCK. */
+#define DTI_ATTENTION_CAUSAL 1u
+#define DTI_ATTENTION_ADD 2u  /* the mask is added */
+#define DTI_ATTENTION_KEEP 4u /* the mask hides where it is 0 */
+#define DTI_ATTENTION_ALIBI 8u
+#define DTI_ATTENTION_DROPOUT 16u
+#define DTI_ATTENTION_SAMPLES 32u /* of the global batch: the random stream counts them */
+#define DTI_ATTENTION_BLOCK 32u
+/* ATTENTION_GRAD, spec3: what is made, by a workgroup of a block of queries, or of keys. */
+#define DTI_ATTENTION_DQ 1u
+#define DTI_ATTENTION_DK 2u
+#define DTI_ATTENTION_DV 4u
+/* Scores below are hidden; the logarithm of a sum of none. */
+#define DTI_ATTENTION_HIDDEN -1e37
+#define DTI_ATTENTION_NONE 1e30
 
 /* NORM_GROUP, spec2. Without WHOLE the pairs of chunks are joined. */
 #define DTI_NORM_GROUP_WHOLE 1 /* a workgroup has a group, and makes its statistics as well */

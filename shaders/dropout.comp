@@ -13,6 +13,25 @@ layout(binding = 0) readonly buffer buffer_x4 { vec4 x4[]; };
 layout(binding = 1) writeonly buffer buffer_y { float y[]; };
 layout(binding = 1) writeonly buffer buffer_y4 { vec4 y4[]; };
 
+/* The words of four elements that follow each other: of one counter, or of two. Where an invocation
+ * has one element (fours.glsl), the first alone is right. */
+uvec4 words_of(uint i, uvec2 key)
+{
+    uint skip;
+    uvec4 counter = dti_random_counter(i, args.first, dti_step_u32(DTI_STEP_FIRST_ROW),
+                                       args.row_elements, dti_step_u32(DTI_STEP_NUMBER),
+                                       args.stream, skip);
+    uvec4 word = dti_philox(counter, key);
+    if (skip == 0u || WIDTH == 1u)
+        return WIDTH == 1u ? uvec4(word[skip]) : word;
+    counter.x++;
+    counter.y += counter.x == 0u ? 1u : 0u;
+    uvec4 next = dti_philox(counter, key);
+    return skip == 1u   ? uvec4(word.yzw, next.x)
+           : skip == 2u ? uvec4(word.zw, next.xy)
+                        : uvec4(word.w, next.xyz);
+}
+
 void main()
 {
     uint i = WIDTH * dti_item();
@@ -23,8 +42,7 @@ void main()
     vec4 v;
     DTI_TAKE(vec4, v, x, x4, from, A_IS_ONE)
     uvec2 key = uvec2(dti_step_u32(DTI_STEP_SEED_LO), dti_step_u32(DTI_STEP_SEED_HI));
-    uvec4 word = dti_random4(i, args.first, dti_step_u32(DTI_STEP_FIRST_ROW), args.row_elements,
-                             dti_step_u32(DTI_STEP_NUMBER), args.stream, key);
+    uvec4 word = words_of(i, key);
     DTI_EACH_OF_FOUR v[k] = word[k] < args.threshold ? v[k] * args.scale : 0.0;
     DTI_GIVE(y, y4, args.y_offset + i, v)
 }

@@ -136,6 +136,7 @@ DTI_OPTIMIZE_SPEED
 #include "kernel/gemm.h"
 #include "kernel/vec.h"
 #include "kernel/norm.h"
+#include "kernel/attention.h"
 #include "kernel/pool.h"
 #include "kernel/conv.h"
 #include "kernel/half.h"
@@ -260,6 +261,7 @@ DTI_OPTIMIZE_END
 #include "nn/nn_conv.c"
 #include "nn/nn_norm.c"
 #include "nn/nn_loss.c"
+#include "nn/nn_attention.c"
 
 /* ---- data: readers, shuffle, batches */
 #include "data/idx.c"

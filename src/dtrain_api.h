@@ -20,6 +20,7 @@ extern "C" {
 #include "api/image.h"
 #include "api/norm.h"
 #include "api/schedule.h"
+#include "api/attention.h"
 #include "api/program.h"
 #include "api/nn.h"
 #include "api/loss.h"

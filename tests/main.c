@@ -72,5 +72,6 @@ static FILE *harness_stream(int descriptor, const char *mode) {
 #include "test_replicas_vulkan.c"
 #include "test_assembly.c"
 #include "test_shapes.c"
+#include "test_attention.c"
 
 int harness_threads_left = -1;

@@ -137,6 +137,38 @@ static void ops_softmax_bounds(const dti_ref *r, double scale, double *bound) {
     }
 }
 
+static double ops_largest(const dti_ref_tensor *x) {
+    double largest = 0;
+    for (int64_t i = 0; i < x->elements; i++)
+        if (fabs(x->data[i]) < DTI_ATTENTION_NONE / 2)
+            largest = fmax(largest, fabs(x->data[i]));
+    return largest;
+}
+
+/* From the largest of each operand: a weight is at most 1, and as far off, relatively, as its
+ * score; NONE is exact. */
+static void ops_attention_bounds(const dti_ref *r, double scale, double *bound) {
+    const dti_ref_tensor *q = &r->in[0], *k = &r->in[1], *v = &r->in[2];
+    const bool grad = r->node->op == DTI_OP_ATTENTION_GRAD;
+    const uint32_t count = r->node->count - (grad ? 1 : 0);
+    const double d = (double)q->dim[5], dv = (double)v->dim[5], tk = (double)k->dim[4];
+    const double tq = (double)q->dim[4] * (double)q->dim[3], keep = 1 - (double)r->node->attr.f[1];
+    const double mq = ops_largest(q), mk = ops_largest(k), mv = ops_largest(v);
+    double score = (double)r->node->attr.f[0] * d * mq * mk;
+    if (count > 3)
+        score += ops_largest(&r->in[grad ? 4 : 3]);
+    if (r->node->attr.i[0] & (int)DTI_ATTENTION_ALIBI)
+        score += fmax(tk, (double)q->dim[4]);
+    const double off = scale * OPS_U * ((d + 12) * score + tk + dv + tq + 24);
+    const double x = grad ? ops_largest(&r->in[3]) : 0; /* logarithms too */
+    const double ds = (dv * x * mv / keep + x) * (1 + (double)r->node->attr.f[0]);
+    for (int64_t i = 0; i < r->out.elements; i++) {
+        const double y = fabs(r->out.data[i]);
+        bound[i] = grad ? off * (ds * fmax(mk * tk, mq * tq) + x * tq / keep)
+                        : off * (mv / keep + 1) + 2 * OPS_U * y;
+    }
+}
+
 static void ops_softmax_grad_bounds(const dti_ref *r, double scale, double *bound) {
     int64_t cols = dti_ref_cols(&r->out);
     bool is_log = r->node->op == DTI_OP_LOG_SOFTMAX_GRAD;
@@ -250,6 +282,8 @@ static void ops_bounds(const dti_ref *r, bool cpu, double *bound) {
     case DTI_OP_LOG_SOFTMAX: ops_softmax_bounds(r, scale, bound); return;
     case DTI_OP_SOFTMAX_GRAD:
     case DTI_OP_LOG_SOFTMAX_GRAD: ops_softmax_grad_bounds(r, scale, bound); return;
+    case DTI_OP_ATTENTION:
+    case DTI_OP_ATTENTION_GRAD: ops_attention_bounds(r, scale, bound); return;
     case DTI_OP_CROSS_ENTROPY: ops_cross_entropy_bounds(r, scale, bound); return;
     case DTI_OP_CROSS_ENTROPY_GRAD: ops_cross_entropy_grad_bounds(r, scale, bound); return;
     default: return;

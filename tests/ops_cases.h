@@ -684,6 +684,7 @@ static void ops_case_test_split(ops_model *m) {
         m, dt_mul(dt_reshape(out[0], dt_dims(4)), dt_mul(out[1], dt_reshape(out[2], dt_dims(4)))));
 }
 
+#include "ops_cases_attention.h"
 #include "ops_cases_image.h"
 
 /* ---- the table: a builder for each row. NIL, INPUT and PARAM are what all others are built of. */
@@ -717,6 +718,8 @@ static void (*ops_case_of(dti_op op))(ops_model *) {
         {&dti_family_linear_dw, ops_case_linear_dw},
         {&dti_family_softmax, ops_case_softmax},
         {&dti_family_softmax_grad, ops_case_softmax_grad},
+        {&dti_family_attention, ops_case_attention},
+        {&dti_family_attention_grad, ops_case_attention},
         {&dti_family_gather, ops_case_gather},
         {&dti_family_scatter_add, ops_case_scatter_add},
         {&dti_family_dropout, ops_case_dropout},

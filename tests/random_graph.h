@@ -45,6 +45,8 @@
     X(MATMUL, "dt_matmul($0, $1)")                                                                 \
     X(MATMUL_T, "dt_matmul_transposed($0, $1, #0, #1)")                                            \
     X(LINEAR, "dt_linear($0, $1, $2)")                                                             \
+    X(ATTENTION, "dt_attention($0, $1, $2, &(dt_attention_desc){.scale = ~0, .dropout = ~1, "      \
+                 ".causal = #0, .window = #1, .alibi = #2, .mask = $3})")                          \
     X(GATHER, "dt_gather($0, $1)")                                                                 \
     X(DROPOUT, "dt_dropout($0, ~0)")                                                               \
     X(CONV2D, "dt_conv2d($0, $1, $2, &(dt_conv_desc){{#0, #1}, {#2, #3}, {#4, #5}, #6})")          \
@@ -295,6 +297,17 @@ static dt_tensor rnd_build_reduce(const rnd_stmt *s, const dt_tensor *in) {
     }
 }
 
+static dt_tensor rnd_build_attention(const rnd_stmt *s, const dt_tensor *in) {
+    const int32_t *n = s->number;
+    return dt_attention(in[0], in[1], in[2],
+                        &(dt_attention_desc){.scale = s->real[0],
+                                             .dropout = s->real[1],
+                                             .causal = n[0] != 0,
+                                             .window = n[1],
+                                             .alibi = n[2] != 0,
+                                             .mask = in[3]});
+}
+
 static dt_tensor rnd_build_stmt(dt_graph *g, const rnd_stmt *s, const dt_tensor *in,
                                 const char *name) {
     if (rnd_is_leaf(s->kind))
@@ -322,6 +335,7 @@ static dt_tensor rnd_build_stmt(dt_graph *g, const rnd_stmt *s, const dt_tensor 
     case RND_MATMUL: return dt_matmul(in[0], in[1]);
     case RND_MATMUL_T: return dt_matmul_transposed(in[0], in[1], s->number[0], s->number[1]);
     case RND_LINEAR: return dt_linear(in[0], in[1], in[2]);
+    case RND_ATTENTION: return rnd_build_attention(s, in);
     case RND_GATHER: return dt_gather(in[0], in[1]);
     case RND_DROPOUT: return dt_dropout(in[0], s->real[0]);
     default: return dt_gradient(in[0], in[1]);

@@ -307,6 +307,35 @@ static int rnd_row_matmul(rnd_maker *k) {
     return b < 0 ? -1 : rnd_put(k, s);
 }
 
+/* Every query sees a key: there are no gradients elsewhere. */
+static int rnd_row_attention(rnd_maker *k) {
+    int q = rnd_bounded(k, rnd_pick_rank(k, 3, 3));
+    if (q < 0)
+        return -1;
+    const dt_shape s = rnd_shape(k, q);
+    const int64_t tk = rnd_chance(k, 50) ? s.dim[1] : s.dim[1] + rnd_size(k);
+    const int64_t kv_heads = rnd_chance(k, 50) ? s.dim[0] : 1, size = rnd_size(k);
+    const dt_shape key = {3, {kv_heads, tk, s.dim[2]}}, value = {3, {kv_heads, tk, size}};
+    int of_k = rnd_chance(k, 30) ? rnd_weights(k, key) : rnd_leaf(k, RND_INPUT, RND_ANY, key);
+    int of_v = rnd_chance(k, 30) ? rnd_weights(k, value) : rnd_leaf(k, RND_INPUT, RND_ANY, value);
+    if (rnd_chance(k, 30) && tk == s.dim[1] && kv_heads == s.dim[0])
+        of_k = of_v = q;
+    rnd_stmt r = rnd_new(RND_ATTENTION, q, of_k, of_v);
+    if (of_k < 0 || of_v < 0 || s.dim[1] < 1 || s.dim[0] < 1 || s.dim[2] < 1)
+        return -1;
+    const dt_shape mask = {
+        3, {rnd_chance(k, 50) ? s.dim[0] : 1, rnd_chance(k, 50) ? s.dim[1] : 1, tk}};
+    if (rnd_chance(k, 25))
+        r.in[3] = (int16_t)(rnd_chance(k, 50) ? rnd_weights(k, mask)
+                                              : rnd_leaf(k, RND_INPUT, RND_ANY, mask));
+    r.real[0] = rnd_real(k, 0.1, 0.5);
+    r.real[1] = rnd_chance(k, 75) ? 0 : rnd_real(k, 0.1, 0.5);
+    r.number[0] = rnd_chance(k, 40);
+    r.number[1] = rnd_chance(k, 70) ? 0 : rnd_between(k, 1, 4);
+    r.number[2] = rnd_chance(k, 20);
+    return rnd_put(k, r);
+}
+
 static int rnd_row_linear(rnd_maker *k) {
     int x = rnd_bounded(k, rnd_pick_rank(k, 1, 4));
     if (x < 0)
@@ -611,14 +640,15 @@ static void rnd_penalty(rnd_maker *k) {
 static const struct {
     int (*make)(rnd_maker *k);
     int weight;
-} rnd_rows[] = {
-    {rnd_row_unary, 14},     {rnd_row_scaled, 5},  {rnd_row_binary, 12},    {rnd_row_reshape, 5},
-    {rnd_row_permute, 5},    {rnd_row_slice, 5},   {rnd_row_pad, 4},        {rnd_row_expand, 4},
-    {rnd_row_concat, 4},     {rnd_row_copy, 2},    {rnd_row_cast, 1},       {rnd_row_gather, 4},
-    {rnd_row_reduce, 6},     {rnd_row_softmax, 5}, {rnd_row_dropout, 3},    {rnd_row_matmul, 7},
-    {rnd_row_linear, 9},     {rnd_row_conv, 8},    {rnd_row_pool, 4},       {rnd_row_resize, 4},
-    {rnd_row_norm, 6},       {rnd_row_leaf, 4},    {rnd_row_batch_norm, 4}, {rnd_row_gradient, 14},
-    {rnd_row_sum_samples, 1}};
+} rnd_rows[] = {{rnd_row_unary, 14},      {rnd_row_scaled, 5},     {rnd_row_binary, 12},
+                {rnd_row_reshape, 5},     {rnd_row_permute, 5},    {rnd_row_slice, 5},
+                {rnd_row_pad, 4},         {rnd_row_expand, 4},     {rnd_row_concat, 4},
+                {rnd_row_copy, 2},        {rnd_row_cast, 1},       {rnd_row_gather, 4},
+                {rnd_row_reduce, 6},      {rnd_row_softmax, 5},    {rnd_row_dropout, 3},
+                {rnd_row_matmul, 7},      {rnd_row_linear, 9},     {rnd_row_conv, 8},
+                {rnd_row_pool, 4},        {rnd_row_resize, 4},     {rnd_row_norm, 6},
+                {rnd_row_leaf, 4},        {rnd_row_batch_norm, 4}, {rnd_row_gradient, 14},
+                {rnd_row_sum_samples, 1}, {rnd_row_attention, 2}};
 
 static int rnd_row_count(void) {
     return (int)DTI_COUNT(rnd_rows);

@@ -91,6 +91,23 @@ static dt_tensor group_norm(dt_tensor x, const char *name) {
     return dt_nn_group_norm(x, name, 3);
 }
 
+#define HEADS(function, count, ...)                                                                \
+    static dt_tensor function(dt_tensor x, const char *name) {                                     \
+        return dt_nn_multi_head_attention(x, (dt_tensor){0}, name, count,                          \
+                                          &(dt_attention_layer_desc){__VA_ARGS__});                \
+    }
+HEADS(heads, 2, .no_bias = false)
+HEADS(heads_causal, 3, .attention = {.causal = true})
+HEADS(heads_alibi, 4, .attention = {.causal = true, .alibi = true})
+HEADS(heads_grouped, 4, .attention = {.causal = true}, .kv_heads = 2)
+
+static const layer attentions[] = {
+    {"heads", {5, 8}, 2, heads},
+    {"heads_causal", {6, 6}, 2, heads_causal},
+    {"heads_alibi", {5, 8}, 2, heads_alibi},
+    {"heads_grouped", {4, 8}, 2, heads_grouped},
+};
+
 static const layer convolutions[] = {
     {"conv", {2, 6, 5}, 3, conv},
     {"conv_stride", {2, 7, 6}, 3, conv_stride},
@@ -235,6 +252,10 @@ GOLDEN(every_convolution_layer_learns_as_in_pytorch, "layers") {
 
 GOLDEN(every_pool_and_resize_is_pytorchs, "layers") {
     layers_check(g, pools, sizeof pools / sizeof *pools);
+}
+
+GOLDEN(heads_of_attention_learn_as_in_pytorch, "layers") {
+    layers_check(g, attentions, sizeof attentions / sizeof *attentions);
 }
 
 GOLDEN(every_norm_layer_learns_as_in_pytorch, "layers") {

@@ -241,6 +241,21 @@ ROW(GRAPH, dt_linear, ) {
     return NIL(dt_linear(F32(here.x), F32(here.w), MAYBE_F32(here.b)));
 }
 
+ROW(GRAPH, dt_attention, ) {
+    return NIL(dt_attention(
+        F32(here.image), F32(here.image), F32(here.image),
+        &(dt_attention_desc){.scale = (float)NUMBER(0.5, (double)INFINITY),
+                             .window = INTEGER(2, -1, INT64_MIN, INT64_MAX),
+                             .mask = MAYBE_F32(here.image),
+                             .dropout = (float)NUMBER(0.5, 1.0, -0.1, 2.0, (double)INFINITY)}));
+}
+
+ROW(GRAPH, dt_attention, lengths) {
+    return NIL(
+        dt_attention(here.image, here.image, here.image,
+                     &(dt_attention_desc){.lengths = MAYBE(here.label, WRONG_F32 | WRONG_TERM)}));
+}
+
 ROW(GRAPH, dt_gather, ) {
     return NIL(dt_gather(F32(here.table), I32(here.index)));
 }
@@ -424,6 +439,13 @@ ROW(GRAPH, dt_nn_linear, ) {
 ROW(GRAPH, dt_nn_linear_with, ) {
     return NIL(dt_nn_linear_with(ONLY_F32(here.x), LAYER_NAME, SIZE(3),
                                  &(dt_linear_desc){.weight = INIT, .bias = INIT}));
+}
+
+ROW(GRAPH, dt_nn_multi_head_attention, ) {
+    return NIL(dt_nn_multi_head_attention(
+        F32(here.signal), MAYBE_F32(here.signal), LAYER_NAME,
+        INTEGER(1, 0, -1, INT64_MIN, INT64_MAX),
+        &(dt_attention_layer_desc){.kv_heads = INTEGER(1, -1, INT64_MIN, INT64_MAX)}));
 }
 
 ROW(GRAPH, dt_nn_embedding, ) {

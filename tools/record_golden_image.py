@@ -72,6 +72,40 @@ def plain(function, **settings):
     return {}, lambda x, p: function(x, **settings)
 
 
+def heads(seed, width, count, kv_count=0, causal=False, slopes=False):
+    """nn.MultiheadAttention, batch first; fewer heads of keys are repeated."""
+    kv_count = kv_count or count
+    kv = width // count * kv_count
+    init = {"in_proj_weight": uniform(seed, width + 2 * kv, width),
+            "in_proj_bias": uniform(seed + 1, width + 2 * kv),
+            "out_proj.weight": uniform(seed + 2, width, width),
+            "out_proj.bias": uniform(seed + 3, width)}
+
+    def function(x, p):
+        steps = x.shape[1]
+        ahead = torch.arange(steps)[:, None] - torch.arange(steps)[None, :]
+        bias = torch.zeros(count, steps, steps, dtype=x.dtype)
+        if slopes:
+            bias -= torch.tensor([2.0 ** (-8.0 * (h + 1) / count) for h in range(count)],
+                                 dtype=x.dtype)[:, None, None] * ahead.abs()
+        if causal:
+            bias = bias.masked_fill(ahead < 0, float("-inf"))
+        if kv_count == count:
+            x = x.transpose(0, 1)
+            bias = bias.repeat(x.shape[1], 1, 1)
+            y = F.multi_head_attention_forward(
+                x, x, x, width, count, p["in_proj_weight"], p["in_proj_bias"], None, None, False,
+                0.0, p["out_proj.weight"], p["out_proj.bias"], need_weights=False, attn_mask=bias)
+            return y[0].transpose(0, 1)
+        q, k, v = F.linear(x, p["in_proj_weight"], p["in_proj_bias"]).split([width, kv, kv], -1)
+        q, k, v = (part.unflatten(-1, (-1, width // count)).transpose(1, 2) for part in (q, k, v))
+        k, v = (part.repeat_interleave(count // kv_count, 1) for part in (k, v))
+        scores = q @ k.transpose(-1, -2) / (width // count) ** 0.5 + bias
+        y = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+        return F.linear(y, p["out_proj.weight"], p["out_proj.bias"])
+    return init, function
+
+
 LAYERS = {
     "conv": ((2, 6, 5), *conv(10, (3, 2, 3, 3), 3)),
     "conv_stride": ((2, 7, 6), *conv(12, (4, 2, 3, 2), 4, stride=(2, 3), padding=(1, 1))),
@@ -112,6 +146,10 @@ LAYERS = {
     "group_norm": ((6, 3, 2), affine(46, 6), lambda x, p: F.group_norm(x, 3, p["weight"],
                                                                        p["bias"])),
     "instance_norm": ((3, 4, 3), {}, lambda x, p: F.instance_norm(x)),
+    "heads": ((5, 8), *heads(60, 8, 2)),
+    "heads_causal": ((6, 6), *heads(64, 6, 3, causal=True)),
+    "heads_alibi": ((5, 8), *heads(68, 8, 4, causal=True, slopes=True)),
+    "heads_grouped": ((4, 8), *heads(72, 8, 4, 2, causal=True)),
 }
 
 

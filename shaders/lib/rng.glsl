@@ -11,12 +11,11 @@ uvec4 dti_philox(uvec4 counter, uvec2 key)
     return counter;
 }
 
-/* The random words of the elements first + i to first + i + 3 of a stream. Where the tensor has a
- * sample axis, they are counted over the global batch, in 64 bits: the masks do not depend on how
- * the batch is cut. A counter gives four words, mostly to these four elements. Where an
- * invocation has one (fours.glsl), the first alone is right. */
-uvec4 dti_random4(uint i, uint first, uint first_row, uint row_elements, uint step_number,
-                uint stream, uvec2 key)
+/* The counter of element first + i of a stream, and which of its four words is the element's. Where
+ * the tensor has a sample axis, elements are counted over the global batch, in 64 bits: the masks do
+ * not depend on how the batch is cut. */
+uvec4 dti_random_counter(uint i, uint first, uint first_row, uint row_elements, uint step_number,
+                         uint stream, out uint word)
 {
     uint hi, lo, carry;
     umulExtended(first_row, row_elements, hi, lo);
@@ -24,15 +23,6 @@ uvec4 dti_random4(uint i, uint first, uint first_row, uint row_elements, uint st
     hi += carry;
     lo = uaddCarry(lo, i, carry);
     hi += carry;
-    uvec4 counter = uvec4((lo >> 2) | (hi << 30), hi >> 2, step_number, stream);
-    uvec4 word = dti_philox(counter, key);
-    uint skip = lo & 3u;
-    if (skip == 0u || WIDTH == 1u)
-        return WIDTH == 1u ? uvec4(word[skip]) : word;
-    counter.x++;
-    counter.y += counter.x == 0u ? 1u : 0u;
-    uvec4 next = dti_philox(counter, key);
-    return skip == 1u   ? uvec4(word.yzw, next.x)
-           : skip == 2u ? uvec4(word.zw, next.xy)
-                        : uvec4(word.w, next.xyz);
+    word = lo & 3u;
+    return uvec4((lo >> 2) | (hi << 30), hi >> 2, step_number, stream);
 }

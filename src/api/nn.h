@@ -44,6 +44,22 @@ DT_API dt_tensor dt_nn_conv1d(dt_tensor x, const char *name, int64_t out, int64_
 DT_API dt_tensor dt_nn_conv_transpose2d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
                                         const dt_conv_layer_desc *desc);
 
+typedef struct dt_attention_layer_desc {
+    dt_attention_desc attention; /* mask, causal, dropout, ... */
+    int64_t kv_heads;            /* of keys and values; 0 = as many as of queries */
+    bool no_bias;
+} dt_attention_layer_desc;
+
+/* Makes "name.in_proj_weight" [E + 2 E', E] and "name.in_proj_bias", rows of queries, keys and
+ * values in that order (E' = E kv_heads / heads), "name.out_proj.weight" [E, E] and
+ * "name.out_proj.bias", and attends from x: [T, E] to `from`: [S, E], {0}: to x itself. Result [T,
+ * E]. desc may be NULL. PyTorch's nn.MultiheadAttention (batch_first), its initial values too; but
+ * a mask of `keep` says 1 where a query may attend, and PyTorch's layer True where it may not.
+ * Errors (nil): E that heads do not divide, heads that kv_heads do not divide, x and from of other
+ * ranks or widths, and dt_attention's. */
+DT_API dt_tensor dt_nn_multi_head_attention(dt_tensor x, dt_tensor from, const char *name,
+                                            int64_t heads, const dt_attention_layer_desc *desc);
+
 /* Makes "name.weight" (ones) and "name.bias" (zeros), and buffers "name.running_mean" (zeros) and
  * "name.running_var" (ones), each [C], for x: [C, ...]. desc may be NULL. PyTorch's nn.BatchNorm1d
  * and nn.BatchNorm2d. */

@@ -30,6 +30,7 @@ DTI_OPTIMIZE_SIZE /* for CPUs from before 2013 */
 #endif
 #include "vmath_body.h"
 #include "vec_body.h"
+#include "attention_body.h"
 #include "quantile_body.h"
 #include "norm_body.h"
 #include "pool_body.h"
@@ -58,6 +59,7 @@ DTI_KERNEL_TABLE(DTI_ISA_PORTABLE, DTI_PORTABLE_FMA, "portable")
 #include "gemm_body.h"
 #include "vmath_body.h"
 #include "vec_body.h"
+#include "attention_body.h"
 #include "quantile_body.h"
 #include "norm_body.h"
 #include "pool_body.h"
@@ -87,6 +89,7 @@ DTI_KERNEL_TABLE(DTI_ISA_AVX2, true, "avx2")
 #include "gemm_body.h"
 #include "vmath_body.h"
 #include "vec_body.h"
+#include "attention_body.h"
 #include "quantile_body.h"
 #include "norm_body.h"
 #include "pool_body.h"

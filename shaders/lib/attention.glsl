@@ -1,0 +1,166 @@
+/* Products of attention in blocks of 32 x 32: an invocation of 64 has 4 rows and 4 columns. Chunks of
+ * 32 of the axis that is summed lie in a workgroup's memory, a vector of four rows or columns for
+ * each k, stored whole. */
+#define BLOCK DTI_ATTENTION_BLOCK
+const uint FOURS = BLOCK / 4u, PITCH = FOURS + 1u, LANES = 64u;
+
+layout(constant_id = 3) const uint spec2 = 1u;
+layout(constant_id = 4) const uint spec3 = 0u;
+layout(binding = 0) readonly buffer buffer_q { float q[]; };
+layout(binding = 1) readonly buffer buffer_kv { float kv[]; };
+layout(binding = 2) readonly buffer buffer_x { float x[]; };
+
+const bool CAUSAL = (spec0 & DTI_ATTENTION_CAUSAL) != 0u, ADD = (spec0 & DTI_ATTENTION_ADD) != 0u;
+const bool KEEP = (spec0 & DTI_ATTENTION_KEEP) != 0u, ALIBI = (spec0 & DTI_ATTENTION_ALIBI) != 0u;
+const bool DROPOUT = (spec0 & DTI_ATTENTION_DROPOUT) != 0u;
+
+shared vec4 a_side[BLOCK * PITCH], b_side[BLOCK * PITCH], p_side[BLOCK * PITCH];
+uint lane, ty, tx;
+vec4 acc[4], acc2[4]; /* [row][column of four] */
+
+/* Rows of an operand: which binding, where the first lies, how far apart they are, and how many there are. */
+struct rows {
+    uint from, at, step, count;
+};
+
+float fetch(uint from, uint at)
+{
+    return from == 0u ? q[at] : from == 1u ? kv[at] : x[at];
+}
+
+/* Elements [from, from + 32) of `size` of each row, turned: [element][row]; 0 where there is none. */
+void load_turned(rows r, uint from, uint size, bool to_a)
+{
+    for (uint i = 0u; i < BLOCK * FOURS / LANES; i++) {
+        uint e = lane + i * LANES, k = e % BLOCK, four = e / BLOCK;
+        vec4 v = vec4(0.0);
+        for (uint j = 0u; j < 4u; j++) {
+            if (from + k < size && four * 4u + j < r.count)
+                v[j] = fetch(r.from, r.at + (four * 4u + j) * r.step + from + k);
+        }
+        if (to_a)
+            a_side[k * PITCH + four] = v;
+        else
+            b_side[k * PITCH + four] = v;
+    }
+}
+
+/* The same as it lies: [row][element]. */
+void load_straight(rows r, uint from, uint size)
+{
+    for (uint i = 0u; i < BLOCK * FOURS / LANES; i++) {
+        uint e = lane + i * LANES, four = e % FOURS, row = e / FOURS;
+        vec4 v = vec4(0.0);
+        for (uint j = 0u; j < 4u; j++) {
+            if (row < r.count && from + four * 4u + j < size)
+                v[j] = fetch(r.from, r.at + row * r.step + from + four * 4u + j);
+        }
+        b_side[row * PITCH + four] = v;
+    }
+}
+
+/* acc = a's rows times b's, over `size` elements. */
+void multiply(rows a, rows b, uint size, uint chunks)
+{
+    for (uint i = 0u; i < 4u; i++) acc[i] = vec4(0.0);
+    for (uint c = 0u; c < chunks; c++) {
+        barrier();
+        load_turned(a, c * BLOCK, size, true);
+        load_turned(b, c * BLOCK, size, false);
+        barrier();
+        for (uint k = 0u; k < BLOCK; k++) {
+            vec4 u = a_side[k * PITCH + ty], v = b_side[k * PITCH + tx];
+            [[unroll]] for (uint i = 0u; i < 4u; i++) acc[i] = fma(vec4(u[i]), v, acc[i]);
+        }
+    }
+}
+
+/* p_side = acc turned: [column][row]. */
+void keep_turned()
+{
+    for (uint j = 0u; j < 4u; j++)
+        p_side[(tx * 4u + j) * PITCH + ty] = vec4(acc[0][j], acc[1][j], acc[2][j], acc[3][j]);
+}
+
+/* sum[4 * c + i] += p_side's rows times what b has in columns [32 c, 32 c + 32). */
+#define ADD_ROWS(name, sum, CHUNKS)                                                                \
+    void name(rows b, uint size)                                                                   \
+    {                                                                                              \
+        [[unroll]] for (uint c = 0u; c < CHUNKS; c++) {                                            \
+            barrier();                                                                             \
+            load_straight(b, c * BLOCK, size);                                                     \
+            barrier();                                                                             \
+            for (uint k = 0u; k < BLOCK; k++) {                                                    \
+                vec4 u = p_side[k * PITCH + ty], v = b_side[k * PITCH + tx];                       \
+                [[unroll]] for (uint i = 0u; i < 4u; i++) sum[4u * c + i] =                        \
+                    fma(vec4(u[i]), v, sum[4u * c + i]);                                           \
+            }                                                                                      \
+        }                                                                                          \
+    }
+
+/* ---- places */
+
+float alibi_slope(uint head)
+{
+    uint n = 1u;
+    while (n * 2u <= args.heads)
+        n *= 2u;
+    return head < n ? exp2(-8.0 * float(head + 1u) / float(n))
+                    : exp2(-4.0 * float(2u * (head - n) + 1u) / float(n));
+}
+
+bool is_seen(uint i, uint j)
+{
+    uint apart = i > j ? i - j : j - i;
+    return i < args.tq && j < args.tk && (!CAUSAL || j <= i) &&
+           (args.window == 0u || apart < args.window);
+}
+
+/* Of a product's sum: hidden scores are far below DTI_ATTENTION_HIDDEN. mask: the head's. */
+float score_of(float sum, uint i, uint j, float slope, uint mask)
+{
+    float s = sum * args.scale;
+    if (!is_seen(i, j))
+        return -3e38;
+    if (ALIBI)
+        s -= slope * float(i > j ? i - j : j - i);
+    if (ADD)
+        s += fetch(2u, mask + i * args.mask_row + j * args.mask_col);
+    if (KEEP && fetch(2u, mask + i * args.mask_row + j * args.mask_col) == 0.0)
+        return -3e38;
+    return s;
+}
+
+/* What a weight is multiplied by: 0 where it is dropped. */
+float kept(uint s, uint head, uint i, uint j)
+{
+    uint row = (spec0 & DTI_ATTENTION_SAMPLES) != 0u
+                   ? dti_step_u32(DTI_STEP_FIRST_ROW) + args.first_row + s
+                   : 0u;
+    uvec2 key = uvec2(dti_step_u32(DTI_STEP_SEED_LO), dti_step_u32(DTI_STEP_SEED_HI));
+    uint word;
+    uvec4 counter = dti_random_counter((head * args.tq + i) * args.tk + j, 0u, row,
+                                       args.heads * args.tq * args.tk,
+                                       dti_step_u32(DTI_STEP_NUMBER), args.stream, word);
+    return dti_philox(counter, key)[word] < args.threshold ? args.keep_scale : 0.0;
+}
+
+/* Blocks of the other side, [first, end), that a block from `at` on may see. */
+uvec2 blocks_of(uint at, uint others, bool queries)
+{
+    uint last = at + BLOCK - 1u, from = 0u, to = others;
+    if (args.window != 0u) {
+        from = at >= args.window ? at - args.window + 1u : 0u;
+        to = min(to, last + min(args.window, others));
+    }
+    if (CAUSAL && queries)
+        to = min(to, last + 1u);
+    if (CAUSAL && !queries)
+        from = max(from, at);
+    return uvec2(from / BLOCK, (to + BLOCK - 1u) / BLOCK);
+}
+
+rows rows_of(uint from, uint at, uint step, uint first, uint all)
+{
+    return rows(from, at + first * step, step, first < all ? min(all - first, BLOCK) : 0u);
+}

@@ -1,0 +1,29 @@
+/* ---- Attention ----------------------------------------------------------------------------------
+ *
+ * softmax(scale q k^T) v of each head, in blocks: the scores, [H, T, S], are never in memory, nor
+ * are their gradients (Dao et al., "FlashAttention: Fast and memory-efficient exact attention",
+ * 2022). The bits hang on shapes alone: not on threads, the batch or how it is divided. */
+
+/* {0}: every query attends to every key. A query whose keys are all hidden gives 0, and so do its
+ * gradients. */
+typedef struct dt_attention_desc {
+    float scale;    /* 0 = 1 / sqrt(D) */
+    bool causal;    /* query i sees keys 0 .. i only */
+    int64_t window; /* query i sees keys j with |i - j| < window only; 0 = all */
+    bool alibi;     /* adds -slope |i - j| to the scores, with the slopes of Press et al. 2021 */
+    dt_tensor mask; /* f32, broadcast to [H, T, S]: added to the scores. {0} = none */
+    bool keep;      /* mask is not added: 0 hides a key, all else lets it be seen (as a bool mask of
+                       PyTorch's scaled_dot_product_attention; nn.MultiheadAttention's is the
+                       opposite). No gradient flows to it */
+    dt_tensor lengths; /* i32 [] of each sample: keys from there on are padding. {0} = none; not
+                          together with a mask */
+    float dropout;     /* of the weights, after the softmax: as dt_dropout */
+} dt_attention_desc;
+
+/* q: [H, T, D], k: [K, S, D], v: [K, S, E], f32; H is a multiple of K, and head h takes number h /
+ * (H / K) of k and v (grouped and multi-query heads). Result [H, T, E], which lies as [T, H, E].
+ * PyTorch's F.scaled_dot_product_attention. desc may be NULL. Second derivatives come from the
+ * scores, and take their memory; so does the gradient of a mask. Errors (nil), naming shapes: other
+ * ranks, sizes that do not fit, D or E of 0 or above 256, a mask that does not broadcast, a mask
+ * beside lengths, dropout outside [0, 1), a scale that is not finite, a negative window. */
+DT_API dt_tensor dt_attention(dt_tensor q, dt_tensor k, dt_tensor v, const dt_attention_desc *desc);

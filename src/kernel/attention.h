@@ -1,0 +1,13 @@
+/* Vector kernels of attention, on rows of scores. */
+
+/* dst[c * ld + i] = src[i * row + c], i < rows, c < cols, and zeros up to a multiple of 16 rows; ld
+ * is at least that. */
+typedef void dti_turn_fn(float *dst, int64_t ld, const float *src, int64_t row, int64_t rows,
+                         int64_t cols);
+/* s = e^(s - m) where m becomes the largest of it and s, sum = sum * f + the sum of s; returns f =
+ * e^(old m - m). Where m is not above `hidden`: s = 0. */
+typedef float dti_attention_row_fn(float *s, int64_t n, float hidden, float *m, float *sum);
+/* p = e^(s - log_sum), in place. */
+typedef void dti_attention_weights_fn(float *s, int64_t n, float log_sum);
+/* ds = p * (ds - mean), in place. */
+typedef void dti_attention_slope_fn(float *ds, const float *p, int64_t n, float mean);

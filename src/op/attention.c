@@ -1,0 +1,417 @@
+/* Attention in blocks. The row (q, k, v, mask) gives, for each query, the heads' results side by
+ * side, as the projection behind it takes them, and the logarithm of each head's sum of e^score,
+ * from which the gradient's row makes the weights again. Both come apart into products and a
+ * softmax when they are differentiated again. attr.i: below; f[0] = scale, f[1] = dropout. */
+
+enum { DTI_ATTENTION_FLAGS = 0, DTI_ATTENTION_WINDOW = 1, DTI_ATTENTION_STREAM = 2 };
+
+#define DTI_ATTENTION_MASKED (DTI_ATTENTION_ADD | DTI_ATTENTION_KEEP)
+#define DTI_ATTENTION_WIDEST 256
+#define DTI_ATTENTION_APART 128 /* sums of dk and dv in registers: of more they do not fit */
+
+/* Shapes of q, k and v. */
+typedef struct dti_attention {
+    int64_t heads, kv_heads, tq, tk, d, dv;
+} dti_attention;
+
+static dti_attention dti_attention_of(const dt_graph *g, const dti_node *n) {
+    const dt_shape q = g->nodes[dti_input_id(g, n, 0)].shape;
+    const dt_shape k = g->nodes[dti_input_id(g, n, 1)].shape;
+    const dt_shape v = g->nodes[dti_input_id(g, n, 2)].shape;
+    return (dti_attention){q.dim[0], k.dim[0], q.dim[1], k.dim[1], q.dim[2], v.dim[2]};
+}
+
+static uint32_t dti_attention_flags(const dti_node *n) {
+    return (uint32_t)n->attr.i[DTI_ATTENTION_FLAGS];
+}
+
+/* ---- Shapes */
+
+static bool dti_attention_fits(dti_build *b) {
+    const dt_shape q = b->in[0]->shape, k = b->in[1]->shape;
+    const dt_shape v = dti_node_of(b->inputs[2])->shape;
+    if (q.rank != 3 || k.rank != 3 || v.rank != 3)
+        return dti_build_fail(b, "q, k and v must be [heads, positions, size]");
+    if (k.dim[0] != v.dim[0] || k.dim[1] != v.dim[1])
+        return dti_build_fail(b, "k and v differ in heads or positions");
+    if (q.dim[2] != k.dim[2])
+        return dti_build_fail(b, "q and k differ in their last dimension");
+    if (k.dim[0] < 1 || q.dim[0] % k.dim[0] != 0)
+        return dti_build_fail(b, "the %lld heads of q are no multiple of the %lld of k",
+                              (long long)q.dim[0], (long long)k.dim[0]);
+    if (q.dim[2] < 1 || q.dim[2] > DTI_ATTENTION_WIDEST || v.dim[2] < 1 ||
+        v.dim[2] > DTI_ATTENTION_WIDEST)
+        return dti_build_fail(b, "the last dimensions must be in [1, %d]", DTI_ATTENTION_WIDEST);
+    if (q.dim[1] < 1 || k.dim[1] < 1)
+        return dti_build_fail(b, "there are no queries, or no keys");
+    return true;
+}
+
+static bool dti_attention_mask_fits(dti_build *b, const dti_node *mask) {
+    const dt_shape q = b->in[0]->shape, k = b->in[1]->shape;
+    const dt_shape scores = {3, {q.dim[0], q.dim[1], k.dim[1]}};
+    dt_shape both;
+    if (dti_shape_broadcast(mask->shape, scores, &both) && dti_shape_equal(both, scores))
+        return true;
+    return dti_build_fail(b, "the mask must broadcast to %s", dti_shape_print(scores, false).text);
+}
+
+static bool dti_attention_shape(dti_build *b) {
+    if (!dti_build_f32(b) || !dti_attention_fits(b) ||
+        (b->count > 3 && !dti_attention_mask_fits(b, dti_node_of(b->inputs[3]))))
+        return false;
+    const dt_shape q = b->in[0]->shape, v = dti_node_of(b->inputs[2])->shape;
+    b->out.shape = (dt_shape){2, {q.dim[1], q.dim[0] * (v.dim[2] + 1)}};
+    return true;
+}
+
+/* In rows of positions, where queries and keys are as many. */
+static dt_shape dti_attention_grad_rows(const dti_attention *a) {
+    const int64_t q = a->heads * a->d, kv = a->kv_heads * (a->d + a->dv);
+    if (a->tq == a->tk)
+        return (dt_shape){2, {a->tq, q + kv}};
+    return (dt_shape){2, {1, a->tq * q + a->tk * kv}};
+}
+
+static bool dti_attention_grad_shape(dti_build *b) {
+    const dt_shape q = b->in[0]->shape, k = b->in[1]->shape;
+    const dt_shape v = dti_node_of(b->inputs[2])->shape;
+    const dti_attention a = {q.dim[0], k.dim[0], q.dim[1], k.dim[1], q.dim[2], v.dim[2]};
+    if (!dti_build_f32(b))
+        return false;
+    b->out.shape = dti_attention_grad_rows(&a);
+    return true;
+}
+
+static double dti_attention_pairs(const dt_graph *g, const dti_node *n, dti_attention *a) {
+    *a = dti_attention_of(g, n);
+    const bool causal = (dti_attention_flags(n) & DTI_ATTENTION_CAUSAL) != 0;
+    return (double)a->heads * (double)a->tq * (double)a->tk * (causal ? 0.5 : 1.0);
+}
+
+static double dti_attention_macs(const dt_graph *g, const dti_node *n) {
+    dti_attention a;
+    const double pairs = dti_attention_pairs(g, n, &a);
+    return pairs * (double)(a.d + a.dv);
+}
+
+static double dti_attention_grad_macs(const dt_graph *g, const dti_node *n) {
+    dti_attention a;
+    const double pairs = dti_attention_pairs(g, n, &a);
+    return pairs * (double)(3 * a.d + 2 * a.dv);
+}
+
+#include "attention_rows.c" /* the same from other rows */
+
+/* ---- Gradients */
+
+/* What flows to the heads' results alone is mostly all. */
+static dt_tensor dti_attention_dy(const dti_grad *g, int64_t wide) {
+    const dti_node *n = dti_node_of(g->dy);
+    if (n->op == DTI_OP_PAD && n->attr.i[1] == 1 && n->attr.i[2] == 0) {
+        dt_tensor inner = dti_input_of(g->graph, n, 0);
+        if (dti_node_of(inner)->shape.dim[1] == wide)
+            return inner;
+    }
+    return dt_slice(g->dy, 1, 0, wide);
+}
+
+/* sum y dy of each head, less what flows to its logarithm. */
+static dt_tensor dti_attention_sums(const dti_grad *g, const dti_attention *a, dt_tensor dy) {
+    const int64_t wide = a->heads * a->dv;
+    const dt_shape heads = {3, {a->tq, a->heads, a->dv}};
+    dt_tensor y = dt_reshape(dt_slice(g->y, 1, 0, wide), heads);
+    dt_tensor sums = dt_sum(dt_mul(y, dt_reshape(dy, heads)), dti_attention_keys, false);
+    if (dti_node_of(dy)->op == DTI_OP_SLICE &&
+        dti_input_of(g->graph, dti_node_of(dy), 0).id == g->dy.id)
+        sums = dt_sub(sums, dt_slice(g->dy, 1, wide, a->heads));
+    return sums;
+}
+
+/* Columns, or elements, [at, at + n) as [heads, positions, size]. */
+static dt_tensor dti_attention_part(dt_tensor all, int64_t *at, int64_t heads, int64_t positions,
+                                    int64_t size) {
+    const bool rows = dti_node_of(all)->shape.dim[0] == positions;
+    const int64_t n = heads * size * (rows ? 1 : positions);
+    dt_tensor part = dt_reshape(dt_slice(all, 1, *at, n), (dt_shape){3, {positions, heads, size}});
+    *at += n;
+    return dt_permute(part, (dt_shape){3, {1, 0, 2}});
+}
+
+static void dti_attention_grad_rule(dti_grad *g) {
+    const dti_attention a = dti_attention_of(g->graph, &g->node);
+    const bool masked = g->node.count > 3;
+    dt_tensor x[3] = {dti_attention_dy(g, a.heads * a.dv),
+                      dt_slice(g->y, 1, a.heads * a.dv, a.heads)};
+    if (dti_is_nil(x[0]))
+        return;
+    x[2] = dti_attention_sums(g, &a, x[0]);
+    dt_tensor rows = dt_concat(x, 3, 1), in[5] = {g->in[0], g->in[1], g->in[2], rows, g->in[3]};
+    if (g->wanted[0] || g->wanted[1] || g->wanted[2]) {
+        dt_tensor all =
+            dti_append(g->graph, DTI_OP_ATTENTION_GRAD, in, masked ? 5 : 4, &g->node.attr);
+        if (dti_is_nil(all))
+            return;
+        int64_t at = 0;
+        g->dx[0] = dti_sum_to(dti_attention_part(all, &at, a.heads, a.tq, a.d), in[0]);
+        g->dx[1] = dti_sum_to(dti_attention_part(all, &at, a.kv_heads, a.tk, a.d), in[1]);
+        g->dx[2] = dti_sum_to(dti_attention_part(all, &at, a.kv_heads, a.tk, a.dv), in[2]);
+    }
+    if (masked && g->wanted[3] && dti_attention_flags(&g->node) & DTI_ATTENTION_ADD) {
+        const dti_attention_slopes s = dti_attention_slopes_of(g, &a, g->in, rows, g->in[3]);
+        g->dx[3] = dti_sum_to(dt_reshape(s.ds, (dt_shape){3, {a.heads, a.tq, a.tk}}), g->in[3]);
+    }
+}
+
+/* ---- Launches */
+
+/* With elements side by side. */
+static dti_view dti_attention_operand(dti_emit *e, uint32_t i) {
+    dti_view v = dti_emit_in(e, i);
+    return v.stride[5] == 1 || v.dim[5] == 1 ? v : dti_emit_dense_in(e, i);
+}
+
+static dti_view dti_view_dense_like(uint32_t value, const dti_view *v, int64_t offset) {
+    dti_view dense = *v;
+    int64_t all = 1;
+    dense.value = value;
+    dense.offset = offset;
+    for (int axis = DTI_AXES - 1; axis >= 0; axis--) {
+        dense.stride[axis] = dense.dim[axis] == 1 ? 0 : all;
+        all *= dense.dim[axis];
+    }
+    return dense;
+}
+
+/* Both in one value, for a kernel binds four. */
+static void dti_attention_together(dti_emit *e, dti_view *a, dti_view *b) {
+    if (a->value == b->value)
+        return;
+    const int64_t n = dti_view_elements(a);
+    const uint32_t value = dti_emit_scratch(e, DT_F32, (uint64_t)(n + dti_view_elements(b)));
+    const dti_view to[2] = {dti_view_dense_like(value, a, 0), dti_view_dense_like(value, b, n)};
+    dti_emit_copy(e, a, &to[0], DTI_COPY_WORD);
+    dti_emit_copy(e, b, &to[1], DTI_COPY_WORD);
+    *a = to[0];
+    *b = to[1];
+}
+
+static dti_args_attention dti_attention_args(const dti_emit *e, const dti_view *q,
+                                             const dti_view *k, const dti_view *v) {
+    const dti_attention s = dti_attention_of(e->graph, e->node);
+    const double keep = 1.0 - (double)e->node->attr.f[1], threshold = keep * 4294967296.0;
+    dti_args_attention a = {.samples = (uint32_t)e->out.dim[0],
+                            .heads = (uint32_t)s.heads,
+                            .kv_heads = (uint32_t)s.kv_heads,
+                            .tq = (uint32_t)s.tq,
+                            .tk = (uint32_t)s.tk,
+                            .d = (uint32_t)s.d,
+                            .dv = (uint32_t)s.dv,
+                            .scale = e->node->attr.f[0],
+                            .window = (uint32_t)e->node->attr.i[DTI_ATTENTION_WINDOW],
+                            .y_offset = (uint32_t)e->out.offset};
+    a.q_offset = (uint32_t)q->offset, a.q_sample = (uint32_t)q->stride[0];
+    a.q_head = (uint32_t)q->stride[3], a.q_row = (uint32_t)q->stride[4];
+    a.k_offset = (uint32_t)k->offset, a.k_sample = (uint32_t)k->stride[0];
+    a.k_head = (uint32_t)k->stride[3], a.k_row = (uint32_t)k->stride[4];
+    a.v_offset = (uint32_t)v->offset, a.v_sample = (uint32_t)v->stride[0];
+    a.v_head = (uint32_t)v->stride[3], a.v_row = (uint32_t)v->stride[4];
+    a.stream = (uint32_t)e->node->attr.i[DTI_ATTENTION_STREAM];
+    a.threshold = threshold >= 4294967295.0 ? 0xffffffffu : (uint32_t)threshold;
+    a.keep_scale = (float)(1.0 / keep);
+    a.first_row = e->node->samples ? (uint32_t)e->first_row : 0;
+    return a;
+}
+
+static void dti_attention_put_mask(dti_args_attention *a, const dti_view *mask) {
+    a->mask_offset = (uint32_t)mask->offset;
+    a->mask_sample = (uint32_t)mask->stride[0];
+    a->mask_head = (uint32_t)mask->stride[3];
+    a->mask_row = (uint32_t)mask->stride[4];
+    a->mask_col = (uint32_t)mask->stride[5];
+}
+
+static dti_launch *dti_attention_launch(dti_emit *e, dti_kernel_id kernel, uint64_t items,
+                                        const dti_args_attention *a, uint32_t mode) {
+    uint32_t flags = dti_attention_flags(e->node);
+    if (!e->train)
+        flags &= ~DTI_ATTENTION_DROPOUT;
+    if (e->node->samples)
+        flags |= DTI_ATTENTION_SAMPLES;
+    dti_launch *l = dti_emit_launch(e, kernel, items, sizeof *a);
+    l->args.attention = *a;
+    l->spec[0] = flags;
+    l->spec[1] = (uint32_t)dti_ceil_div(a->d, DTI_ATTENTION_BLOCK);
+    l->spec[2] = (uint32_t)dti_ceil_div(a->dv, DTI_ATTENTION_BLOCK);
+    l->spec[3] = mode;
+    return l;
+}
+
+static uint64_t dti_attention_blocks(uint32_t positions) {
+    return dti_ceil_div(positions, DTI_ATTENTION_BLOCK);
+}
+
+static void dti_attention_emit(dti_emit *e) {
+    dti_view q = dti_attention_operand(e, 0), k = dti_attention_operand(e, 1);
+    dti_view v = dti_attention_operand(e, 2), mask = {.value = DTI_UNBOUND};
+    dti_attention_together(e, &k, &v);
+    dti_args_attention a = dti_attention_args(e, &q, &k, &v);
+    if (e->node->count > 3) {
+        mask = dti_emit_in(e, 3);
+        dti_attention_put_mask(&a, &mask);
+    }
+    const uint64_t blocks = dti_attention_blocks(a.tq);
+    dti_launch *l = dti_attention_launch(e, DTI_K_ATTENTION, blocks * a.samples * a.heads, &a, 0);
+    dti_bind(l, q.value, k.value, mask.value, e->out.value);
+}
+
+static void dti_attention_grad_emit(dti_emit *e) {
+    dti_view q = dti_attention_operand(e, 0), k = dti_attention_operand(e, 1);
+    dti_view v = dti_attention_operand(e, 2), x = dti_emit_dense_in(e, 3);
+    dti_attention_together(e, &k, &v);
+    dti_args_attention a = dti_attention_args(e, &q, &k, &v);
+    if (e->node->count > 4) { /* repeated elements are not copied */
+        dti_view mask = dti_emit_in(e, 4), once = mask;
+        for (int axis = 0; axis < DTI_AXES; axis++)
+            once.dim[axis] = once.stride[axis] ? once.dim[axis] : 1;
+        dti_attention_together(e, &x, &once);
+        dti_attention_put_mask(&a, &once);
+    }
+    a.x_offset = (uint32_t)x.offset;
+    const uint64_t q_items = dti_attention_blocks(a.tq) * a.samples * a.heads;
+    const uint64_t kv_items = dti_attention_blocks(a.tk) * a.samples * a.kv_heads;
+    const uint32_t kernel = DTI_K_ATTENTION_GRAD, dq = DTI_ATTENTION_DQ;
+    const uint32_t dkv = DTI_ATTENTION_DK | DTI_ATTENTION_DV;
+    const bool wide = a.d + a.dv > DTI_ATTENTION_APART;
+    uint32_t modes[3] = {e->workgroups ? dq : dq | dkv, wide ? DTI_ATTENTION_DK : dkv,
+                         wide ? DTI_ATTENTION_DV : 0};
+    for (int i = 0; i < (e->workgroups ? 3 : 1) && modes[i]; i++) {
+        const bool keys = i > 0 || !e->workgroups;
+        dti_launch *l = dti_attention_launch(e, kernel, keys ? kv_items : q_items, &a, modes[i]);
+        dti_bind(l, q.value, k.value, x.value, e->out.value);
+    }
+}
+
+#include "attention_cpu.c" /* its functions stand in the rows below */
+
+/* ---- Constructor */
+
+static bool dti_attention_desc_fits(dt_graph *g, const dt_attention_desc *d) {
+    if (!dti_fits_f32((double)d->scale))
+        dti_graph_fail(g, "attention: scale %g is not finite", (double)d->scale);
+    else if (d->window < 0 || d->window > INT32_MAX)
+        dti_graph_fail(g, "attention: window %lld; it must be 0 (all) or more",
+                       (long long)d->window);
+    else if (!(d->dropout >= 0.0f && d->dropout < 1.0f))
+        dti_graph_fail(g, "attention: dropout %g is not in [0, 1)", (double)d->dropout);
+    else if (d->mask.graph && d->lengths.graph)
+        dti_graph_fail(g, "attention: a mask and lengths; put the lengths into the mask");
+    else if (d->keep && !d->mask.graph)
+        dti_graph_fail(g, "attention: keep without a mask");
+    return g->error[0] == 0;
+}
+
+/* 1 for keys before the length: [1, 1, S]. */
+static dt_tensor dti_attention_before(dt_tensor lengths, int64_t tk) {
+    if (dti_is_nil(lengths))
+        return dti_nil_of(lengths, "attention's lengths");
+    const dti_node *n = dti_node_of(lengths);
+    if (n->shape.rank != 0 || n->dtype != DT_I32)
+        return dti_graph_fail(lengths.graph, "attention: lengths %s must be i32 [], one a sample",
+                              dti_shape_print(n->shape, n->samples).text);
+    dt_tensor place = dti_attention_line(lengths.graph, tk, (dt_shape){3, {1, 1, tk}});
+    return dt_lt(place, dt_cast(lengths, DT_F32));
+}
+
+/* f: scale, dropout; i: flags, window, stream as given to the row. in: q, k, v, mask, lengths. */
+static dt_tensor dti_attention_make(dt_graph *g, const dti_call *c);
+
+static dt_tensor dti_attention_again(dt_graph *g, const dti_call *c) {
+    return dti_attention_make(g, c);
+}
+
+static dt_tensor dti_attention_make(dt_graph *g, const dti_call *c) {
+    dt_tensor in[4] = {dti_call_in(g, c, 0), dti_call_in(g, c, 1), dti_call_in(g, c, 2),
+                       dti_call_in(g, c, 3)};
+    const dt_tensor lengths = dti_call_in(g, c, 4);
+    const uint32_t first = g->count;
+    const dt_shape q = dti_node_of(in[0])->shape, k = dti_node_of(in[1])->shape;
+    const dt_shape v = dti_node_of(in[2])->shape;
+    dti_attr attr = c->attr;
+    if (attr.f[0] == 0.0f && q.rank == 3 && q.dim[2] > 0)
+        attr.f[0] = (float)(1.0 / sqrt((double)q.dim[2]));
+    if (lengths.graph && k.rank == 3)
+        in[3] = dti_attention_before(lengths, k.dim[1]);
+    if (g->error[0])
+        return dti_nil(g);
+    dt_tensor rows = dti_append(g, DTI_OP_ATTENTION, in, in[3].graph ? 4 : 3, &attr);
+    if (dti_is_nil(rows))
+        return rows;
+    dt_tensor y = dt_reshape(dt_slice(rows, 1, 0, q.dim[0] * v.dim[2]),
+                             (dt_shape){3, {q.dim[1], q.dim[0], v.dim[2]}});
+    return dti_graph_called(g, first, c, dt_permute(y, (dt_shape){3, {1, 0, 2}}));
+}
+
+DT_API dt_tensor dt_attention(dt_tensor q, dt_tensor k, dt_tensor v,
+                              const dt_attention_desc *desc) {
+    const dt_attention_desc none = {0}, d = desc ? *desc : none;
+    const dt_tensor in[5] = {q, k, v, d.mask, d.lengths};
+    dt_graph *g = q.graph;
+    for (int i = 0; i < 5; i++) {
+        if (i < 3 ? dti_is_nil(in[i]) : in[i].graph && dti_is_nil(in[i]))
+            return dti_nil_of(in[i], "attention");
+        const dt_tensor given[4] = {q, k, v, in[i]};
+        if (in[i].graph && in[i].graph != g)
+            return dti_append(g, DTI_OP_ATTENTION, given, i < 3 ? 3 : 4, NULL); /* tells which */
+    }
+    if (g->error[0] || !dti_attention_desc_fits(g, &d))
+        return dti_nil(g);
+    const uint32_t flags = (d.causal ? DTI_ATTENTION_CAUSAL : 0) |
+                           (d.alibi ? DTI_ATTENTION_ALIBI : 0) |
+                           (d.dropout > 0.0f ? DTI_ATTENTION_DROPOUT : 0) |
+                           (d.keep || d.lengths.graph ? DTI_ATTENTION_KEEP : 0) |
+                           (d.mask.graph && !d.keep ? DTI_ATTENTION_ADD : 0);
+    const int32_t stream = d.dropout > 0.0f ? (int32_t)g->streams++ : 0;
+    const dti_call call = {
+        .name = "attention",
+        .in = {q.id, k.id, v.id, d.mask.id, d.lengths.id},
+        .attr = {.f = {d.scale, d.dropout}, .i = {(int32_t)flags, (int32_t)d.window, stream}},
+        .again = dti_attention_again};
+    return dti_attention_make(g, &call);
+}
+
+#include "attention_ref.c"
+
+/* ---- Rows of the tables */
+
+/* Steps of an invocation: blocks of the other side, for each the products' sums. */
+static dti_effort dti_attention_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
+    const dti_args_attention *a = &l->args.attention;
+    const bool grad = l->kernel == DTI_K_ATTENTION_GRAD, keys = !(l->spec[3] & DTI_ATTENTION_DQ);
+    const uint64_t group = keys ? a->heads / a->kv_heads : 1;
+    const uint64_t blocks = group * dti_attention_blocks(keys ? a->tq : a->tk);
+    const uint64_t d = DTI_ATTENTION_BLOCK * (uint64_t)l->spec[1];
+    const uint64_t dv = DTI_ATTENTION_BLOCK * (uint64_t)l->spec[2], b = DTI_ATTENTION_BLOCK;
+    const uint64_t deep = d + (grad ? dv : 0), wide = (grad ? d : 0) + (grad && !keys ? 0 : dv);
+    (void)variant, (void)local;
+    return (dti_effort){blocks * (deep + b * (wide / b)),
+                        l->items * blocks * b * b * (deep + wide)};
+}
+
+/* (q, k and v, mask, rows of y and logarithms) */
+DTI_KERNEL(ATTENTION, attention, "rrrw", GROUP, .run = dti_cpu_attention,
+           .outer = dti_cpu_items_attention, .grain = dti_cpu_grain_attention,
+           .scratch_bytes = dti_cpu_scratch_attention, .local = {64},
+           .effort = dti_attention_effort);
+
+/* (q, k and v, x, dq dk dv) */
+DTI_KERNEL(ATTENTION_GRAD, attention_grad, "rrrw", GROUP, .run = dti_cpu_attention_grad,
+           .grain = dti_cpu_grain_attention, .outer = dti_cpu_items_attention_grad,
+           .scratch_bytes = dti_cpu_scratch_attention, .local = {64},
+           .effort = dti_attention_effort);
+
+DTI_FAMILY(attention, .shape = dti_attention_shape, .grad = dti_attention_grad_rule,
+           .lower = dti_attention_lower, .macs = dti_attention_macs);
+
+DTI_FAMILY(attention_grad, .shape = dti_attention_grad_shape, .lower = dti_attention_grad_lower,
+           .macs = dti_attention_grad_macs);

@@ -1,0 +1,403 @@
+/* Attention on the CPU: a block of queries goes over the keys it sees, block by block; scores are a
+ * product of the queries and the keys turned, in memory of the worker. Results of a query are sums
+ * in the order of keys, gradients of keys in the order of heads and queries, so nothing hangs on
+ * threads. */
+
+#define DTI_ATTENTION_QUERIES 64 /* of a block: their scores and sums stay in L2 */
+#define DTI_ATTENTION_KEYS 256
+#define DTI_ATTENTION_ITEM 256 /* queries of an item, for which keys are turned once */
+
+/* A worker's memory, and the head it is at. */
+typedef struct dti_attention_work {
+    const dti_cpu_task *task;
+    const dti_args_attention *a;
+    uint32_t flags;
+    float *kt, *vt, *k, *v; /* of the head: turned [size][ld], and [tk][size to a vector] */
+    float *q, *s, *ds, *m, *sum, *gemm;
+    int64_t ld, d16, dv16;
+    int64_t sample, head, kv; /* kv: sample and head of keys that lie ready, up to `ready` */
+    int64_t ready;
+} dti_attention_work;
+
+static int64_t dti_to_16(int64_t n) {
+    return (n + 15) / 16 * 16;
+}
+
+static float *dti_attention_take(float **at, int64_t n) {
+    float *p = *at;
+    *at += dti_to_16(n);
+    return p;
+}
+
+/* Returns how many floats there are. */
+static size_t dti_attention_lay(dti_attention_work *w, const dti_launch *l, float *memory) {
+    const dti_args_attention *a = &l->args.attention;
+    const bool grad = l->kernel == DTI_K_ATTENTION_GRAD;
+    const int64_t scores = DTI_ATTENTION_QUERIES * DTI_ATTENTION_KEYS;
+    float *at = memory;
+    *w = (dti_attention_work){.a = a, .flags = l->spec[0], .kv = -1};
+    w->ld = dti_to_16(a->tk);
+    w->d16 = dti_to_16(a->d);
+    w->dv16 = dti_to_16(a->dv);
+    w->kt = dti_attention_take(&at, w->ld * a->d);
+    w->vt = dti_attention_take(&at, grad ? w->ld * a->dv : 0);
+    w->k = dti_attention_take(&at, grad ? w->d16 * a->tk : 0);
+    w->v = dti_attention_take(&at, grad ? 0 : w->dv16 * a->tk);
+    w->q = dti_attention_take(&at, DTI_ATTENTION_QUERIES * w->d16);
+    w->s = dti_attention_take(&at, scores);
+    w->ds = dti_attention_take(&at, grad ? scores : 0);
+    w->m = dti_attention_take(&at, DTI_ATTENTION_QUERIES);
+    w->sum = dti_attention_take(&at, DTI_ATTENTION_QUERIES);
+    const dti_gemm widest = {.m = DTI_ATTENTION_KEYS, .n = DTI_ATTENTION_KEYS, .k = DTI_GEMM_KC};
+    const size_t gemm = dti_gemm_scratch_bytes(&widest, 1) / sizeof(float);
+    w->gemm = dti_attention_take(&at, (int64_t)gemm);
+    return (size_t)(at - memory);
+}
+
+static size_t dti_cpu_scratch_attention(const dti_launch *l, int threads) {
+    static float none[1];
+    dti_attention_work w;
+    (void)threads;
+    return dti_attention_lay(&w, l, none) * sizeof(float);
+}
+
+/* Keys [lo, hi) that query i may see, by its place. */
+static void dti_attention_range(const dti_attention_work *w, int64_t i, int64_t *lo, int64_t *hi) {
+    const int64_t window = w->a->window, tk = w->a->tk;
+    *lo = window ? DTI_MAX(0, i - window + 1) : 0;
+    *hi = window ? DTI_MIN(tk, i + window) : tk;
+    if (w->flags & DTI_ATTENTION_CAUSAL)
+        *hi = DTI_MIN(*hi, i + 1);
+}
+
+/* Brings a head's keys and values up to `end` to where products take them. */
+static void dti_attention_prepare(dti_attention_work *w, int64_t end) {
+    const dti_args_attention *a = w->a;
+    const dti_isa_kernels *kernels = w->task->k;
+    const int64_t kv_head = w->head / (a->heads / a->kv_heads);
+    const int64_t kv = w->sample * a->kv_heads + kv_head, most = DTI_ATTENTION_KEYS;
+    const float *k = dti_cpu_in(w->task, 1, a->k_offset) + w->sample * a->k_sample;
+    const float *v = dti_cpu_in(w->task, 1, a->v_offset) + w->sample * a->v_sample;
+    const bool grad = w->task->launch->kernel == DTI_K_ATTENTION_GRAD;
+    k += kv_head * a->k_head;
+    v += kv_head * a->v_head;
+    if (kv != w->kv)
+        w->ready = 0;
+    w->kv = kv;
+    for (; w->ready < end; w->ready += DTI_MIN(most, a->tk - w->ready)) {
+        const int64_t j0 = w->ready, n = DTI_MIN(most, a->tk - j0);
+        kernels->turn(w->kt + j0, w->ld, k + j0 * a->k_row, a->k_row, n, a->d);
+        if (grad)
+            kernels->turn(w->vt + j0, w->ld, v + j0 * a->v_row, a->v_row, n, a->dv);
+        for (int64_t j = j0; j < j0 + n; j++) {
+            if (grad)
+                memcpy(w->k + j * w->d16, k + j * a->k_row, a->d * sizeof *k);
+            else
+                memcpy(w->v + j * w->dv16, v + j * a->v_row, a->dv * sizeof *v);
+        }
+    }
+}
+
+/* c (+)= a b, rows of b and c contiguous. */
+static void dti_attention_product(const dti_attention_work *w, dti_gemm_block g) {
+    g.b_col = g.c_col = 1;
+    w->task->k->gemm_block(&g, w->gemm);
+}
+
+/* Queries [i0, i0 + rows) times the scale. */
+static void dti_attention_queries(const dti_attention_work *w, int64_t i0, int64_t rows) {
+    const dti_args_attention *a = w->a;
+    const float *q = dti_cpu_in(w->task, 0, a->q_offset) + w->sample * a->q_sample;
+    q += w->head * a->q_head + i0 * a->q_row;
+    for (int64_t i = 0; i < rows; i++)
+        w->task->k->unary[DTI_U_AFFINE](w->q + i * w->d16, q + i * a->q_row, a->d, a->scale, 0);
+}
+
+/* What places and the mask add to scores of query i with keys [lo, hi); s: the row's, of key 0. */
+static void dti_attention_bias(const dti_attention_work *w, int64_t i, int64_t lo, int64_t hi,
+                               float *s) {
+    const dti_args_attention *a = w->a;
+    const float *mask = dti_cpu_in(w->task, 2, a->mask_offset) + w->sample * a->mask_sample;
+    mask += w->head * a->mask_head + i * a->mask_row;
+    if (w->flags & DTI_ATTENTION_ALIBI) {
+        const float slope = (float)dti_alibi_slope(a->heads, w->head);
+        for (int64_t j = lo; j < hi; j++)
+            s[j] -= slope * (float)(i > j ? i - j : j - i);
+    }
+    if (w->flags & DTI_ATTENTION_ADD) {
+        for (int64_t j = lo; j < hi; j++)
+            s[j] += mask[j * a->mask_col];
+    }
+    if (w->flags & DTI_ATTENTION_KEEP) {
+        for (int64_t j = lo; j < hi; j++)
+            s[j] = mask[j * a->mask_col] != 0 ? s[j] : -(float)INFINITY;
+    }
+}
+
+/* Scores of the block of queries with keys [j0, j0 + n). */
+static void dti_attention_block(const dti_attention_work *w, int64_t i0, int64_t rows, int64_t j0,
+                                int64_t n) {
+    dti_attention_product(w, (dti_gemm_block){.m = rows,
+                                              .n = n,
+                                              .k = w->a->d,
+                                              .a = w->q,
+                                              .a_row = w->d16,
+                                              .a_col = 1,
+                                              .b = w->kt + j0,
+                                              .b_row = w->ld,
+                                              .c = w->s,
+                                              .c_row = DTI_ATTENTION_KEYS});
+    if (!(w->flags & (DTI_ATTENTION_ALIBI | DTI_ATTENTION_MASKED)))
+        return;
+    for (int64_t i = i0; i < i0 + rows; i++) {
+        int64_t lo, hi;
+        dti_attention_range(w, i, &lo, &hi);
+        dti_attention_bias(w, i, DTI_MAX(lo, j0), DTI_MIN(hi, j0 + n),
+                           w->s + (i - i0) * DTI_ATTENTION_KEYS - j0);
+    }
+}
+
+/* Of query i: which keys of [j0, j0 + n) it sees, from j0 on; the row is 0 elsewhere. */
+static bool dti_attention_cut(const dti_attention_work *w, int64_t i, int64_t j0, int64_t n,
+                              float *row, int64_t *from, int64_t *to) {
+    int64_t lo, hi;
+    dti_attention_range(w, i, &lo, &hi);
+    *from = DTI_MIN(DTI_MAX(lo - j0, 0), n);
+    *to = DTI_MAX(DTI_MIN(hi - j0, n), *from);
+    memset(row, 0, (size_t)*from * sizeof *row);
+    memset(row + *to, 0, (size_t)(n - *to) * sizeof *row);
+    return *to > *from;
+}
+
+static void dti_attention_drop(const dti_attention_work *w, int64_t i, int64_t j, float *p,
+                               int64_t n) {
+    const dti_args_attention *a = w->a;
+    const uint32_t *step = w->task->step;
+    uint64_t row = (uint64_t)w->sample + a->first_row;
+    if (!(w->flags & DTI_ATTENTION_DROPOUT))
+        return;
+    if (w->flags & DTI_ATTENTION_SAMPLES)
+        row += step[DTI_STEP_FIRST_ROW];
+    const uint64_t weights = (row * a->heads + (uint64_t)w->head) * a->tq + (uint64_t)i;
+    const dti_dropout d = {.seed = (uint64_t)step[DTI_STEP_SEED_HI] << 32 | step[DTI_STEP_SEED_LO],
+                           .index = weights * a->tk + (uint64_t)j,
+                           .step = step[DTI_STEP_NUMBER],
+                           .stream = a->stream,
+                           .threshold = a->threshold,
+                           .scale = a->keep_scale};
+    w->task->k->dropout(p, p, n, &d);
+}
+
+static void dti_attention_scale(const dti_attention_work *w, float *x, int64_t n, float factor) {
+    w->task->k->unary[DTI_U_AFFINE](x, x, n, factor, 0);
+}
+
+/* ---- forward */
+
+/* Weights of a block of keys, not yet divided; rows of y are brought to the new largest score. */
+static void dti_attention_soften(const dti_attention_work *w, int64_t i0, int64_t rows, int64_t j0,
+                                 int64_t n, float *y, int64_t y_row) {
+    for (int64_t i = 0; i < rows; i++) {
+        float *s = w->s + i * DTI_ATTENTION_KEYS;
+        int64_t from, to;
+        if (!dti_attention_cut(w, i0 + i, j0, n, s, &from, &to))
+            continue;
+        const float factor = w->task->k->attention_row(
+            s + from, to - from, (float)DTI_ATTENTION_HIDDEN, &w->m[i], &w->sum[i]);
+        if (factor != 1.0f && y)
+            dti_attention_scale(w, y + i * y_row, w->a->dv, factor);
+        dti_attention_drop(w, i0 + i, j0 + from, s + from, to - from);
+    }
+}
+
+/* Divides rows of y and writes the logarithms, `wide` elements behind the first head's. */
+static void dti_attention_finish(const dti_attention_work *w, int64_t rows, float *y, int64_t y_row,
+                                 float *logs) {
+    for (int64_t i = 0; i < rows; i++) {
+        const bool none = w->sum[i] == 0.0f;
+        float log_sum;
+        w->task->k->unary[DTI_U_LOG](&log_sum, &w->sum[i], 1, 0, 0);
+        dti_attention_scale(w, y + i * y_row, w->a->dv, none ? 0 : 1.0f / w->sum[i]);
+        logs[i * y_row] = none ? (float)DTI_ATTENTION_NONE : w->m[i] + log_sum;
+    }
+}
+
+static void dti_attention_forward(dti_attention_work *w, int64_t i0, int64_t rows) {
+    const dti_args_attention *a = w->a;
+    const int64_t y_row = (int64_t)a->heads * (a->dv + 1), most = DTI_ATTENTION_KEYS;
+    float *out = dti_cpu_out(w->task, 3, a->y_offset) + (w->sample * a->tq + i0) * y_row;
+    float *y = out + w->head * a->dv;
+    int64_t lo, hi, rest;
+    dti_attention_range(w, i0, &lo, &rest);
+    dti_attention_range(w, i0 + rows - 1, &rest, &hi);
+    dti_attention_prepare(w, hi);
+    dti_attention_queries(w, i0, rows);
+    for (int64_t i = 0; i < rows; i++) {
+        w->m[i] = -(float)INFINITY;
+        w->sum[i] = 0;
+        if (lo >= hi)
+            memset(y + i * y_row, 0, a->dv * sizeof *y);
+    }
+    bool first = true;
+    for (int64_t j0 = lo / most * most; j0 < hi; j0 += most, first = false) {
+        const int64_t n = DTI_MIN(most, hi - j0);
+        dti_attention_block(w, i0, rows, j0, n);
+        dti_attention_soften(w, i0, rows, j0, n, first ? NULL : y, y_row);
+        dti_attention_product(w, (dti_gemm_block){.m = rows,
+                                                  .n = a->dv,
+                                                  .k = n,
+                                                  .a = w->s,
+                                                  .a_row = most,
+                                                  .a_col = 1,
+                                                  .b = w->v + j0 * w->dv16,
+                                                  .b_row = w->dv16,
+                                                  .c = y,
+                                                  .c_row = y_row,
+                                                  .add = !first});
+    }
+    dti_attention_finish(w, rows, y, y_row, out + a->heads * a->dv + w->head);
+}
+
+static int64_t dti_attention_items_of_head(const dti_args_attention *a) {
+    return (a->tq + DTI_ATTENTION_ITEM - 1) / DTI_ATTENTION_ITEM;
+}
+
+static void dti_cpu_attention(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+    const dti_args_attention *a = &task->launch->args.attention;
+    const int64_t items = dti_attention_items_of_head(a);
+    dti_attention_work w;
+    dti_attention_lay(&w, task->launch, scratch);
+    w.task = task;
+    for (int64_t item = begin; item < end; item++) {
+        const int64_t first = item % items * DTI_ATTENTION_ITEM;
+        w.head = item / items % a->heads;
+        w.sample = item / items / a->heads;
+        for (int64_t i = first; i < DTI_MIN(first + DTI_ATTENTION_ITEM, (int64_t)a->tq);
+             i += DTI_ATTENTION_QUERIES)
+            dti_attention_forward(&w, i, DTI_MIN(DTI_ATTENTION_QUERIES, a->tq - i));
+    }
+}
+
+static int64_t dti_cpu_items_attention(const dti_cpu_task *task) {
+    const dti_args_attention *a = &task->launch->args.attention;
+    return (int64_t)a->samples * a->heads * dti_attention_items_of_head(a);
+}
+
+static int64_t dti_cpu_grain_attention(const dti_cpu_task *task) {
+    const dti_args_attention *a = &task->launch->args.attention;
+    return 1 + 16384 / (1 + DTI_MIN((int64_t)a->tq, DTI_ATTENTION_ITEM) * a->tk * a->d);
+}
+
+/* ---- gradient */
+
+/* Where dq, dk and dv of a head begin, and how far apart positions are. */
+typedef struct dti_attention_places {
+    float *dq, *dk, *dv;
+    int64_t q_row, k_row, v_row;
+} dti_attention_places;
+
+static dti_attention_places dti_attention_places_of(const dti_attention_work *w) {
+    const dti_args_attention *a = w->a;
+    const int64_t q = (int64_t)a->heads * a->d, k = (int64_t)a->kv_heads * a->d;
+    const int64_t v = (int64_t)a->kv_heads * a->dv, kv = w->head / (a->heads / a->kv_heads);
+    const bool rows = a->tq == a->tk;
+    float *y = dti_cpu_out(w->task, 3, a->y_offset) + w->sample * (a->tq * q + a->tk * (k + v));
+    const int64_t all = q + k + v, tq = rows ? 1 : a->tq, tk = rows ? 1 : a->tk;
+    return (dti_attention_places){.dq = y + w->head * a->d,
+                                  .dk = y + tq * q + kv * a->d,
+                                  .dv = y + tq * q + tk * k + kv * a->dv,
+                                  .q_row = rows ? all : q,
+                                  .k_row = rows ? all : k,
+                                  .v_row = rows ? all : v};
+}
+
+/* s: weights, dropped; ds: the scores' gradients. x: dy of the head. */
+static void dti_attention_slopes_block(const dti_attention_work *w, int64_t i0, int64_t rows,
+                                       int64_t j0, int64_t n, const float *x, int64_t x_row) {
+    const dti_args_attention *a = w->a;
+    const int64_t logs = a->heads * a->dv + w->head - w->head * a->dv;
+    dti_attention_product(w, (dti_gemm_block){.m = rows,
+                                              .n = n,
+                                              .k = a->dv,
+                                              .a = x,
+                                              .a_row = x_row,
+                                              .a_col = 1,
+                                              .b = w->vt + j0,
+                                              .b_row = w->ld,
+                                              .c = w->ds,
+                                              .c_row = DTI_ATTENTION_KEYS});
+    for (int64_t i = 0; i < rows; i++, x += x_row) {
+        float *s = w->s + i * DTI_ATTENTION_KEYS, *ds = w->ds + i * DTI_ATTENTION_KEYS;
+        int64_t from, to;
+        dti_attention_cut(w, i0 + i, j0, n, ds, &from, &to);
+        if (!dti_attention_cut(w, i0 + i, j0, n, s, &from, &to))
+            continue;
+        w->task->k->attention_weights(s + from, to - from, x[logs]);
+        dti_attention_drop(w, i0 + i, j0 + from, ds + from, to - from);
+        w->task->k->attention_slope(ds + from, s + from, to - from, x[logs + a->heads]);
+        dti_attention_drop(w, i0 + i, j0 + from, s + from, to - from);
+    }
+}
+
+static void dti_attention_backward(dti_attention_work *w, const dti_attention_places *p, int64_t i0,
+                                   int64_t rows) {
+    const dti_args_attention *a = w->a;
+    const int64_t x_row = (int64_t)a->heads * (a->dv + 2), most = DTI_ATTENTION_KEYS;
+    const float *x = dti_cpu_in(w->task, 2, a->x_offset) + (w->sample * a->tq + i0) * x_row;
+    float *dq = p->dq + i0 * p->q_row;
+    int64_t lo, hi, rest;
+    x += w->head * a->dv;
+    dti_attention_range(w, i0, &lo, &rest);
+    dti_attention_range(w, i0 + rows - 1, &rest, &hi);
+    dti_attention_queries(w, i0, rows);
+    for (int64_t i = 0; i < rows && lo >= hi; i++)
+        memset(dq + i * p->q_row, 0, a->d * sizeof *dq);
+    bool first = true;
+    for (int64_t j0 = lo / most * most; j0 < hi; j0 += most, first = false) {
+        const int64_t n = DTI_MIN(most, hi - j0);
+        dti_attention_block(w, i0, rows, j0, n);
+        dti_attention_slopes_block(w, i0, rows, j0, n, x, x_row);
+        dti_gemm_block g = {.m = n, .n = a->dv, .k = rows, .a_row = 1, .a_col = most, .add = true};
+        g.a = w->s, g.b = x, g.b_row = x_row;
+        g.c = p->dv + j0 * p->v_row, g.c_row = p->v_row;
+        dti_attention_product(w, g);
+        g.n = a->d, g.a = w->ds, g.b = w->q, g.b_row = w->d16;
+        g.c = p->dk + j0 * p->k_row, g.c_row = p->k_row;
+        dti_attention_product(w, g);
+        g = (dti_gemm_block){
+            .m = rows, .n = a->d, .k = n, .a_row = most, .a_col = 1, .add = !first};
+        g.a = w->ds, g.b = w->k + j0 * w->d16, g.b_row = w->d16;
+        g.c = dq, g.c_row = p->q_row;
+        dti_attention_product(w, g);
+    }
+    for (int64_t i = 0; i < rows && !first; i++)
+        dti_attention_scale(w, dq + i * p->q_row, a->d, a->scale);
+}
+
+static void dti_cpu_attention_grad(const dti_cpu_task *task, int64_t begin, int64_t end,
+                                   void *scratch) {
+    const dti_args_attention *a = &task->launch->args.attention;
+    const int64_t group = a->heads / a->kv_heads;
+    dti_attention_work w;
+    dti_attention_lay(&w, task->launch, scratch);
+    w.task = task;
+    for (int64_t item = begin; item < end; item++) {
+        w.sample = item / a->kv_heads;
+        w.head = item % a->kv_heads * group;
+        dti_attention_places p = dti_attention_places_of(&w);
+        for (int64_t j = 0; j < a->tk; j++) {
+            memset(p.dk + j * p.k_row, 0, a->d * sizeof *p.dk);
+            memset(p.dv + j * p.v_row, 0, a->dv * sizeof *p.dv);
+        }
+        dti_attention_prepare(&w, a->tk);
+        for (int64_t h = 0; h < group; h++, w.head++, p.dq += a->d) {
+            for (int64_t i = 0; i < a->tq; i += DTI_ATTENTION_QUERIES)
+                dti_attention_backward(&w, &p, i, DTI_MIN(DTI_ATTENTION_QUERIES, a->tq - i));
+        }
+    }
+}
+
+static int64_t dti_cpu_items_attention_grad(const dti_cpu_task *task) {
+    const dti_args_attention *a = &task->launch->args.attention;
+    return (int64_t)a->samples * a->kv_heads;
+}

@@ -1,0 +1,85 @@
+/* Cases of attention's rows for ops_cases.h. */
+#ifndef DTRAIN_TESTS_OPS_CASES_ATTENTION_H
+#define DTRAIN_TESTS_OPS_CASES_ATTENTION_H
+
+typedef struct ops_attention {
+    int64_t heads, kv_heads, tq, tk, d, dv, window;
+    uint32_t flags;
+    int mask; /* which of its dimensions are 1: bits of [H, T, S] */
+    bool samples;
+    float dropout;
+} ops_attention;
+
+/* The first six are small. Blocks of queries and keys end at 32, 64 and 256. */
+static const ops_attention ops_attentions[] = {
+    {2, 1, 3, 3, 2, 3, 0, 0, 0, true, 0},
+    {2, 2, 2, 4, 3, 1, 0, DTI_ATTENTION_CAUSAL | DTI_ATTENTION_ALIBI, 0, true, 0},
+    {3, 3, 4, 3, 1, 2, 2, 0, 0, true, 0.25f},
+    {2, 1, 3, 3, 2, 2, 0, DTI_ATTENTION_ADD, 1, true, 0},
+    {1, 1, 3, 4, 2, 2, 0, DTI_ATTENTION_KEEP, 0, true, 0},
+    {2, 2, 3, 3, 2, 2, 0, DTI_ATTENTION_CAUSAL | DTI_ATTENTION_ADD, 7, false, 0},
+    {2, 1, 65, 65, 64, 64, 0, DTI_ATTENTION_CAUSAL, 0, true, 0},
+    {1, 1, 33, 270, 33, 5, 0, 0, 0, true, 0},
+    {2, 1, 260, 31, 8, 40, 0, DTI_ATTENTION_CAUSAL, 0, true, 0.5f},
+    {3, 1, 70, 70, 7, 7, 9, DTI_ATTENTION_CAUSAL | DTI_ATTENTION_ALIBI, 0, true, 0},
+    {1, 1, 170, 170, 16, 16, 40, 0, 0, false, 0},
+    {2, 2, 64, 40, 32, 32, 0, DTI_ATTENTION_ADD, 3, true, 0.1f},
+    {2, 1, 10, 520, 4, 4, 0, DTI_ATTENTION_KEEP, 4, true, 0},
+    {1, 1, 5, 3, 130, 129, 0, DTI_ATTENTION_CAUSAL, 0, true, 0},
+    {2, 2, 30, 8, 3, 3, 4, 0, 0, true, 0}, /* queries that see no key */
+};
+
+static dt_tensor ops_attention_mask(ops_model *m, const ops_attention *c) {
+    dt_shape s = {3, {c->heads, c->tq, c->tk}};
+    for (int i = 0; i < 3; i++)
+        s.dim[i] = c->mask >> (2 - i) & 1 ? 1 : s.dim[i];
+    if (c->flags & DTI_ATTENTION_KEEP) /* of zeros and others, half and half */
+        return dt_relu(dt_detach(ops_rows(m, s, OPS_AWAY)));
+    return c->mask & 1 ? ops_shared(m, s, OPS_ANY) : ops_rows(m, s, OPS_ANY);
+}
+
+/* Operands that lie in many ways: q in rows of heads, k and v beside each other or apart. */
+static uint32_t ops_attention_inputs(ops_model *m, const ops_attention *c, dt_tensor in[5]) {
+    dt_tensor q = ops_rows(m, dt_dims(c->tq, c->heads * c->d), OPS_ANY);
+    in[0] = dt_permute(dt_reshape(q, dt_dims(c->tq, c->heads, c->d)), dt_dims(1, 0, 2));
+    if (!c->samples)
+        in[0] = ops_shared(m, dt_dims(c->heads, c->tq, c->d), OPS_ANY);
+    if (c->d == c->dv) {
+        dt_tensor kv = ops_rows(m, dt_dims(c->tk, 2, c->kv_heads, c->d), OPS_ANY);
+        for (int i = 0; i < 2; i++) {
+            dt_tensor one = dt_reshape(dt_slice(kv, 1, i, 1), dt_dims(c->tk, c->kv_heads, c->d));
+            in[1 + i] = dt_permute(one, dt_dims(1, 0, 2));
+        }
+    } else {
+        in[1] = ops_rows(m, dt_dims(c->kv_heads, c->tk, c->d), OPS_ANY);
+        in[2] = ops_shared(m, dt_dims(c->kv_heads, c->dv, c->tk), OPS_ANY);
+        in[2] = dt_permute(in[2], dt_dims(0, 2, 1)); /* not side by side */
+    }
+    if (c->flags & DTI_ATTENTION_MASKED)
+        in[3] = ops_attention_mask(m, c);
+    return c->flags & DTI_ATTENTION_MASKED ? 4 : 3;
+}
+
+static void ops_case_attention(ops_model *m) {
+    for (size_t i = 0; i < DTI_COUNT(ops_attentions) && !(m->small && i > 5); i++) {
+        const ops_attention *c = &ops_attentions[i];
+        dt_tensor in[5] = {{0}};
+        uint32_t count = ops_attention_inputs(m, c, in);
+        const uint32_t drops = c->dropout > 0 ? DTI_ATTENTION_DROPOUT : 0;
+        const dti_attr attr = {.f = {0.4f, c->dropout},
+                               .i = {(int32_t)(c->flags | drops), (int32_t)c->window, 7}};
+        dt_tensor y = dti_append(m->graph, DTI_OP_ATTENTION, in, count, &attr);
+        if (m->op == DTI_OP_ATTENTION) {
+            ops_result(m, y);
+            continue;
+        }
+        const int64_t wide = c->heads * c->dv;
+        dt_tensor dy = ops_like(m, dt_slice(y, 1, 0, wide), OPS_ANY);
+        dt_tensor sums = ops_like(m, dt_slice(y, 1, wide, c->heads), OPS_ANY);
+        dt_tensor x[3] = {dy, dt_slice(y, 1, wide, c->heads), sums};
+        in[4] = in[3], in[3] = dt_concat(x, 3, 1);
+        ops_result(m, dti_append(m->graph, DTI_OP_ATTENTION_GRAD, in, count + 1, &attr));
+    }
+}
+
+#endif

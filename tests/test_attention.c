@@ -1,0 +1,185 @@
+/* Attention in blocks: what it is for (no scores in memory), and that nothing but shapes decides
+ * its bits. Its values are test_ops.c's and test_golden_image.c's business. Included by main.c. */
+
+typedef struct attention_run {
+    dt_ctx *ctx;
+    dt_graph *graph;
+    dt_tensor x, lengths, y, dx;
+    dt_store *store;
+    dt_program *program;
+    float *values;
+    int64_t per_sample;
+} attention_run;
+
+enum { ATTENTION_HEADS = 4, ATTENTION_SIZE = 8 };
+
+/* Heads of q and two of k and v from one input [T, (4 + 2 + 2) * 8]. */
+static bool attention_open(attention_run *r, const char *device, int threads, int64_t positions,
+                           int batch, const dt_attention_desc *desc) {
+    dt_attention_desc d = *desc;
+    dt_tensor part[3];
+    *r = (attention_run){.per_sample = positions * 8 * ATTENTION_SIZE};
+    if (dt_ctx_create(&(dt_ctx_desc){.threads = threads, .no_vulkan = !strcmp(device, "cpu")},
+                      &r->ctx) ||
+        dt_graph_create(r->ctx, &r->graph))
+        return false;
+    r->x = dt_input(r->graph, "x", DT_F32, dt_dims(positions, 8 * ATTENTION_SIZE));
+    if (d.lengths.graph)
+        d.lengths = r->lengths = dt_input(r->graph, "lengths", DT_I32, dt_dims());
+    for (int i = 0, at = 0; i < 3; i++) {
+        const int heads = i ? 2 : ATTENTION_HEADS;
+        part[i] = dt_slice(r->x, 1, at * ATTENTION_SIZE, heads * ATTENTION_SIZE);
+        part[i] = dt_reshape(part[i], dt_dims(positions, heads, ATTENTION_SIZE));
+        part[i] = dt_permute(part[i], dt_dims(1, 0, 2));
+        at += heads;
+    }
+    r->y = dt_attention(part[0], part[1], part[2], &d);
+    r->dx = dt_gradient(dt_mean_loss(dt_square(r->y)), r->x);
+    dt_program_desc program = {.outputs = {r->y, r->dx}, .batch = batch};
+    if (dt_store_create(r->graph, &(dt_store_desc){.device = device}, &r->store) ||
+        dt_program_create(r->store, &program, &r->program))
+        return false;
+    const int64_t n = r->per_sample * batch;
+    r->values = malloc((size_t)n * sizeof *r->values);
+    uint32_t state = 5;
+    for (int64_t i = 0; i < n && r->values; i++) {
+        state = state * 1664525u + 1013904223u;
+        r->values[i] = (float)(state >> 8) / 4194304.0f - 2.0f;
+    }
+    return r->values && !dt_program_write(r->program, r->x, r->values, (size_t)n * 4);
+}
+
+static void attention_close(attention_run *r) {
+    free(r->values);
+    dt_ctx_destroy(r->ctx);
+}
+
+/* y and dx behind each other, of `batch` samples. */
+static float *attention_results(attention_run *r, int batch) {
+    const size_t y = (size_t)(r->per_sample / 2 * batch), dx = (size_t)(r->per_sample * batch);
+    float *out = calloc(y + dx + 1, sizeof *out);
+    CHECK(!dt_program_run(r->program, NULL, NULL));
+    CHECK(!dt_program_read(r->program, r->y, out, y * 4));
+    CHECK(!dt_program_read(r->program, r->dx, out + y, dx * 4));
+    return out;
+}
+
+TEST(attention_has_the_same_bits_for_any_number_of_threads) {
+    const dt_attention_desc desc = {.causal = true, .window = 200};
+    const int threads[] = {1, 2, 5};
+    float *first = NULL;
+    for (int i = 0; i < 3; i++) {
+        attention_run r;
+        REQUIRE(attention_open(&r, "cpu", threads[i], 300, 2, &desc));
+        float *got = attention_results(&r, 2);
+        CHECK(!first || !memcmp(first, got, (size_t)(r.per_sample * 3) * 4));
+        attention_close(&r);
+        free(first ? got : NULL);
+        first = first ? first : got;
+    }
+    free(first);
+}
+
+/* Each sample by itself gives what it gives beside others. */
+static void attention_check_samples(const char *device, int64_t positions) {
+    const dt_attention_desc desc = {.causal = true, .alibi = true};
+    attention_run all, one;
+    REQUIRE(attention_open(&all, device, 2, positions, 3, &desc));
+    REQUIRE(attention_open(&one, device, 2, positions, 1, &desc));
+    float *many = attention_results(&all, 3);
+    const size_t n = (size_t)all.per_sample / 2;
+    for (size_t s = 0; s < 3; s++) {
+        CHECK(!dt_program_write(one.program, one.x, all.values + s * 2 * n, 2 * n * 4));
+        float *single = attention_results(&one, 1);
+        CHECK(!memcmp(single, many + s * n, n * 4));
+        free(single);
+    }
+    free(many);
+    attention_close(&all);
+    attention_close(&one);
+}
+
+TEST(attention_of_a_sample_does_not_see_the_others) {
+    attention_check_samples("cpu", 70);
+}
+
+#ifndef DT_NO_VULKAN
+TEST(attention_of_a_sample_does_not_see_the_others_on_vulkan) {
+    char device[32];
+    if (!vulkan_device_count())
+        SKIP("no Vulkan device");
+    snprintf(device, sizeof device, "vulkan:%d", vulkan_quick_device());
+    attention_check_samples(device, 70);
+}
+#endif
+
+/* What stands behind the length, NaN as well, changes nothing before it. */
+TEST(keys_behind_the_length_change_nothing) {
+    enum { T = 40 };
+    const int32_t lengths[2] = {9, T};
+    attention_run r;
+    dt_tensor some = {.graph = (dt_graph *)&r, .id = 1};
+    REQUIRE(attention_open(&r, "cpu", 2, T, 2, &(dt_attention_desc){.lengths = some}));
+    CHECK(!dt_program_write(r.program, r.lengths, lengths, sizeof lengths));
+    float *before = attention_results(&r, 2);
+    for (int t = 9; t < T; t++) /* keys and values of the first sample */
+        for (int c = 4 * ATTENTION_SIZE; c < 8 * ATTENTION_SIZE; c++)
+            r.values[t * 8 * ATTENTION_SIZE + c] *= -3;
+    CHECK(!dt_program_write(r.program, r.x, r.values, (size_t)r.per_sample * 2 * 4));
+    float *after = attention_results(&r, 2);
+    CHECK(!memcmp(before, after, (size_t)r.per_sample * 4)); /* y of both */
+    free(before);
+    free(after);
+    attention_close(&r);
+}
+
+TEST(attention_takes_no_memory_for_scores) {
+    uint64_t bytes[2];
+    for (int i = 0; i < 2; i++) {
+        const int64_t positions = i ? 1024 : 512;
+        attention_run r;
+        dt_program_info info;
+        REQUIRE(attention_open(&r, "cpu", 1, positions, 2, &(dt_attention_desc){.causal = true}));
+        dt_program_get_info(r.program, &info);
+        bytes[i] = info.transient_bytes;
+        CHECK(bytes[i] < (uint64_t)(2 * ATTENTION_HEADS * positions * positions));
+        attention_close(&r);
+    }
+    CHECK(bytes[1] < bytes[0] * 2 + 65536);
+}
+
+TEST(attention_says_what_does_not_fit) {
+    dt_ctx *ctx;
+    dt_graph *g;
+    REQUIRE(!dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx));
+    REQUIRE(!dt_graph_create(ctx, &g));
+    dt_tensor q = dt_input(g, "q", DT_F32, dt_dims(4, 6, 8)), flat = dt_flatten(q);
+    dt_tensor three = dt_input(g, "three", DT_F32, dt_dims(3, 6, 8));
+    dt_tensor wide = dt_input(g, "wide", DT_F32, dt_dims(4, 6, 300));
+    dt_tensor mask = dt_input(g, "mask", DT_F32, dt_dims(6, 5)),
+              n = dt_input(g, "n", DT_I32, dt_dims());
+    const struct {
+        dt_tensor q, k, v;
+        dt_attention_desc desc;
+        const char *says;
+    } wrong[] = {
+        {flat, q, q, {0}, "[heads, positions, size]"},
+        {q, three, three, {0}, "no multiple of the 3"},
+        {q, wide, q, {0}, "q and k differ in their last dimension"},
+        {q, q, wide, {0}, "must be in [1, 256]"},
+        {q, q, three, {0}, "k and v differ in heads"},
+        {q, q, q, {.mask = mask}, "must broadcast to [4, 6, 6]"},
+        {q, q, q, {.mask = mask, .lengths = n}, "a mask and lengths"},
+        {q, q, q, {.lengths = mask}, "must be i32 []"},
+        {q, q, q, {.keep = true}, "keep without a mask"},
+        {q, q, q, {.window = -1}, "window -1"},
+        {q, q, q, {.dropout = 1}, "dropout 1 is not in [0, 1)"},
+        {q, q, q, {.scale = (float)INFINITY}, "scale inf"},
+    };
+    for (size_t i = 0; i < DTI_COUNT(wrong); i++) {
+        CHECK(dti_is_nil(dt_attention(wrong[i].q, wrong[i].k, wrong[i].v, &wrong[i].desc)));
+        CHECK_CONTAINS(dt_graph_error(g), wrong[i].says);
+        dt_graph_clear_error(g);
+    }
+    dt_ctx_destroy(ctx);
+}
