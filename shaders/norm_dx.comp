@@ -19,7 +19,9 @@ float mean_of(uint at)
     float sum = 0.0;
     for (uint k = gl_LocalInvocationID.x; k < args.cols; k += gl_WorkGroupSize.x)
         sum += x[at + k];
-    return dti_group_sum(sum, args.cols, 0u) / float(args.cols);
+    float mean = dti_group_sum4(vec4(sum), args.cols).x / float(args.cols);
+    barrier(); /* before the next sum */
+    return mean;
 }
 
 /* g at dy + k; r says how many channels (runs of `spatial`) lie between the group's first and
@@ -48,10 +50,11 @@ void main()
         dti_runs_next(r);
     }
     float count = float(args.cols);
-    float variance = dti_group_sum(squares, args.cols, 1u) / count;
-    sums = dti_group_sum2(sums, args.cols) / count;
+    vec4 all = dti_group_sum4(vec4(squares, lost, sums), args.cols) / count;
+    float variance = all.x;
+    sums = all.zw;
     if (spec0 == 0u) { /* the mean is corrected by what it was off, as in norm_stats.comp */
-        float shift = dti_group_sum(lost, args.cols, 0u) / count;
+        float shift = all.y;
         mean += shift;
         variance -= shift * shift;
         variance = variance < 0.0 ? 0.0 : variance;

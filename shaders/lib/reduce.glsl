@@ -1,7 +1,8 @@
 /* Sums and maxima over a workgroup, by a tree in shared memory. Every invocation calls with its
  * part and gets the result. The order depends on `count` (how many invocations have a part) and on
- * the workgroup size alone; with few parts the tree is short, which saves barriers. Results that
- * follow each other use the slots 0 and 1 in turn, so that no barrier is needed before a tree. */
+ * the workgroup size, which is at least 8, alone; with few parts the tree is short, which saves
+ * barriers, and its last eight values are added by every invocation for itself. Results that follow
+ * each other use the slots 0 and 1 in turn, so that no barrier is needed before a tree. */
 
 shared float dti_shared[512];
 shared vec2 dti_shared2[256];
@@ -15,56 +16,47 @@ uint dti_tree_start(uint count)
     return start;
 }
 
+/* The tree of v's elements from `from` on, one of each invocation, down to eight. */
+#define DTI_TREE(JOIN, v, from, part, count)                                                       \
+    uint at = (from) + gl_LocalInvocationID.x;                                                     \
+    v[at] = part;                                                                                  \
+    barrier();                                                                                     \
+    for (uint s = dti_tree_start(count); s > 4u; s >>= 1) {                                        \
+        if (gl_LocalInvocationID.x < s)                                                            \
+            v[at] = JOIN(v[at], v[at + s]);                                                        \
+        barrier();                                                                                 \
+    }
+#define DTI_PLUS(a, b) ((a) + (b))
+#define DTI_LAST_FOUR(v, i) ((v[i] + v[(i) + 4u]) + (v[(i) + 2u] + v[(i) + 6u]))
+#define DTI_LAST_EIGHT(v, from) (DTI_LAST_FOUR(v, from) + DTI_LAST_FOUR(v, (from) + 1u))
+
 float dti_group_sum(float part, uint count, uint slot)
 {
-    uint at = gl_LocalInvocationID.x + 256u * slot;
-    dti_shared[at] = part;
-    barrier();
-    for (uint s = dti_tree_start(count); s > 0u; s >>= 1) {
-        if (gl_LocalInvocationID.x < s)
-            dti_shared[at] += dti_shared[at + s];
-        barrier();
-    }
-    return dti_shared[256u * slot];
+    uint from = 256u * slot;
+    DTI_TREE(DTI_PLUS, dti_shared, from, part, count)
+    return DTI_LAST_EIGHT(dti_shared, from);
 }
 
 float dti_group_max(float part, uint count, uint slot)
 {
-    uint at = gl_LocalInvocationID.x + 256u * slot;
-    dti_shared[at] = part;
-    barrier();
-    for (uint s = dti_tree_start(count); s > 0u; s >>= 1) {
-        if (gl_LocalInvocationID.x < s)
-            dti_shared[at] = dti_max(dti_shared[at], dti_shared[at + s]);
-        barrier();
-    }
-    return dti_shared[256u * slot];
+    uint from = 256u * slot;
+    DTI_TREE(dti_max, dti_shared, from, part, count)
+    float most = dti_shared[from];
+    for (uint k = 1u; k < 8u; k++)
+        most = dti_max(most, dti_shared[from + k]);
+    return most;
 }
 
 /* Once in a kernel. */
 vec2 dti_group_sum2(vec2 part, uint count)
 {
-    uint lane = gl_LocalInvocationID.x;
-    dti_shared2[lane] = part;
-    barrier();
-    for (uint s = dti_tree_start(count); s > 0u; s >>= 1) {
-        if (lane < s)
-            dti_shared2[lane] += dti_shared2[lane + s];
-        barrier();
-    }
-    return dti_shared2[0];
+    DTI_TREE(DTI_PLUS, dti_shared2, 0u, part, count)
+    return DTI_LAST_EIGHT(dti_shared2, 0u);
 }
 
 /* A barrier is needed before the next one. */
 vec4 dti_group_sum4(vec4 part, uint count)
 {
-    uint lane = gl_LocalInvocationID.x;
-    dti_shared4[lane] = part;
-    barrier();
-    for (uint s = dti_tree_start(count); s > 0u; s >>= 1) {
-        if (lane < s)
-            dti_shared4[lane] += dti_shared4[lane + s];
-        barrier();
-    }
-    return dti_shared4[0];
+    DTI_TREE(DTI_PLUS, dti_shared4, 0u, part, count)
+    return DTI_LAST_EIGHT(dti_shared4, 0u);
 }
