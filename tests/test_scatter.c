@@ -9,6 +9,7 @@ typedef struct scatter_case {
     int64_t rows, cols, n, batch; /* n: indices of all samples */
     uint32_t seed;
     bool computed; /* indices that the host has never seen, some outside the table */
+    bool frames;   /* a little at a time */
     int32_t *index;
     float *dy, *out, *chunk;
 } scatter_case;
@@ -87,6 +88,16 @@ static bool scatter_write(const scatter_case *c, dt_program *program, const dt_t
     return good;
 }
 
+static bool scatter_step(const scatter_case *c, dt_program *program) {
+    dt_step_state state = DT_STEP_RUNNING;
+    if (!c->frames)
+        return !dt_program_run(program, NULL, NULL);
+    bool good = !dt_program_begin(program, NULL);
+    while (good && state != DT_STEP_DONE)
+        good = !dt_program_advance_for(program, 0.02, &state);
+    return good && !dt_program_end(program, NULL);
+}
+
 static bool scatter_run(const scatter_case *c, dt_ctx *ctx) {
     dt_graph *g = NULL;
     dt_store *store = NULL;
@@ -97,7 +108,7 @@ static bool scatter_run(const scatter_case *c, dt_ctx *ctx) {
     good = good && !dt_store_create(g, &(dt_store_desc){.device = c->device}, &store) &&
            !dt_program_create(store, &(dt_program_desc){.batch = c->batch, .outputs = {y}},
                               &program) &&
-           scatter_write(c, program, in) && !dt_program_run(program, NULL, NULL) &&
+           scatter_write(c, program, in) && scatter_step(c, program) &&
            !dt_program_read(program, y, c->out, 4 * (size_t)(c->rows * c->cols));
     dt_program_destroy(program);
     dt_store_destroy(store);
@@ -134,7 +145,10 @@ static void scatter_on(const char *device, int threads) {
     REQUIRE(!dt_ctx_create(&(dt_ctx_desc){.threads = threads}, &ctx));
     const uint32_t seeds = strcmp(device, "cpu") ? 30 : 60;
     for (uint32_t seed = 1; seed <= seeds; seed++) {
-        scatter_case c = {.device = device, .seed = seed * 977u, .computed = seed % 3 == 0};
+        scatter_case c = {.device = device,
+                          .seed = seed * 977u,
+                          .computed = seed % 3 == 0,
+                          .frames = seed % 4 == 0};
         c.rows = rows[scatter_random(&c, DTI_COUNT(rows))];
         c.cols = cols[scatter_random(&c, DTI_COUNT(cols))];
         c.n = n[seed % DTI_COUNT(n)];
@@ -321,18 +335,20 @@ static void lazy_train(dt_ctx *ctx, const char *device, dt_optim_desc dense, int
 }
 
 static void lazy_on(const char *device) {
-    static const int64_t cols[] = {3, 300, 1, 64};
-    const size_t count = strcmp(device, "cpu") ? 2 : DTI_COUNT(cols);
+    static const struct {
+        int64_t cols;
+        int moments;
+        dt_optim_desc optim;
+    } cases[] = {{3, 1, {.kind = DT_OPTIM_SGD, .lr = 0.1, .momentum = 0.9}},
+                 {300, 2, {.lr = 0.1, .clip_norm = 0.01}},
+                 {64, 3, {.kind = DT_OPTIM_AMSGRAD, .weight_decay = 0.1}},
+                 {1, 2, {.kind = DT_OPTIM_ADAM, .clip_value = 1e-3}},
+                 {300, 0, {.kind = DT_OPTIM_SGD, .lr = 0.1, .weight_decay = 0.1}},
+                 {64, 0, {.kind = DT_OPTIM_SGD, .lr = 0.1}}};
     dt_ctx *ctx = NULL;
     REQUIRE(!dt_ctx_create(NULL, &ctx));
-    for (size_t i = 0; i < count; i++) {
-        lazy_train(ctx, device, (dt_optim_desc){.kind = DT_OPTIM_SGD, .lr = 0.1}, 0, cols[i]);
-        lazy_train(ctx, device, (dt_optim_desc){.kind = DT_OPTIM_SGD, .lr = 0.1, .momentum = 0.9},
-                   1, cols[i]);
-        lazy_train(ctx, device, (dt_optim_desc){.lr = 0.1, .clip_norm = 0.01}, 2, cols[i]);
-        lazy_train(ctx, device, (dt_optim_desc){.kind = DT_OPTIM_AMSGRAD, .weight_decay = 0.1}, 3,
-                   cols[i]);
-    }
+    for (size_t i = 0; i < (strcmp(device, "cpu") ? 2 : DTI_COUNT(cases)); i++)
+        lazy_train(ctx, device, cases[i].optim, cases[i].moments, cases[i].cols);
     dt_ctx_destroy(ctx);
 }
 

@@ -236,7 +236,7 @@ static operation operations[] = {
     {"sum of rows of 1024", "reduce", op_sum_rows, .batch = 0},
     {"sum of columns", "reduce", op_sum_columns, .batch = 0},
     {"gather of rows of 64", "gather", op_gather, .batch = 16},
-    {"gradient of a table, a row in 16", "scatter fill copy", op_scatter, .batch = 16},
+    {"gradient of a table, a row in 16", "scatter sort segments fill copy", op_scatter, .batch = 16},
     {"AdamW", "optim", op_adamw, .train = true},
 };
 
