@@ -305,6 +305,7 @@ DTI_OPTIMIZE_END
 #include "train/balance.c"
 #include "train/evaluate.c"
 #include "train/state.c"
+#include "train/metric.c"
 
 #endif /* DTI_COMPILES_CORE */
 #endif /* DT_COMM_ONLY */

@@ -196,6 +196,90 @@ ROW(STORE, dt_program_create, groups) {
     return RESULT(dt_program_create(here.store, &desc, &program));
 }
 
+/* ---- Metrics */
+
+/* NULL where there is no memory for one. */
+static dt_metric *some_metric(dt_metric_kind kind) {
+    const dt_metric_desc desc = {.kind = kind, .classes = 2};
+    dt_metric *m = NULL;
+    dt_metric_create(here.ctx, &desc, &m);
+    return m;
+}
+
+ROW(GRAPH, dt_metric_create, ) {
+    dt_metric *m = NULL;
+    dt_metric_desc desc = {.kind = ENUM(DT_METRIC_CLASSES, DT_METRIC_REGRESSION + 1),
+                           .classes = INT(2, -1, 0, 1, 4097, INT_MAX),
+                           .top_k = INT(1, -1, 3),
+                           .bins = INT(4, -1, INT_MAX),
+                           .peak = NUMBER(1, -1, (double)INFINITY)};
+    dt_result result = dt_metric_create(OBJECT(here.ctx), POINTER(&desc), POINTER(&m));
+    dt_metric_destroy(m);
+    return RESULT(result);
+}
+
+ROW(GRAPH, dt_metric_destroy, ) {
+    return DOES(dt_metric_destroy(wrong_turn("NULL", 1) ? NULL : some_metric(DT_METRIC_CLASSES)));
+}
+
+ROW(GRAPH, dt_metric_reset, ) {
+    dt_metric *m = some_metric(DT_METRIC_CLASSES);
+    dt_metric_reset(OBJECT(m));
+    dt_metric_destroy(m);
+    return NOTHING;
+}
+
+ROW(GRAPH, dt_metric_add, ) {
+    dt_metric *m = some_metric(DT_METRIC_CLASSES);
+    const float y[4] = {0, 1, 1, 0}, w[2] = {1, (float)AT_LEAST_0(1)};
+    const int32_t t[2] = {0, INT(1, -1, 2, INT_MAX)};
+    dt_result result = dt_metric_add(OBJECT(m), POINTER(y), POINTER(t), w, 2);
+    dt_metric_destroy(m);
+    return RESULT(result);
+}
+
+ROW(GRAPH, dt_metric_add, score) {
+    dt_metric *m = some_metric(DT_METRIC_BINARY);
+    const float y[2] = {0, (float)NUMBER(1, (double)NAN)}, t[2] = {0, (float)NUMBER(1, 0.5, 2)};
+    dt_result result = dt_metric_add(OBJECT(m), y, t, NULL, 2);
+    dt_metric_destroy(m);
+    return RESULT(result);
+}
+
+ROW(GRAPH, dt_metric_sums, ) {
+    dt_metric *m = some_metric(DT_METRIC_CLASSES);
+    const bool there = dt_metric_sums(OBJECT(m), NULL) != NULL;
+    dt_metric_destroy(m);
+    return GIVES(there);
+}
+
+ROW(GRAPH, dt_metric_get, ) {
+    dt_metric *m = some_metric(DT_METRIC_CLASSES);
+    double value;
+    dt_result result = dt_metric_get(OBJECT(m), (dt_measure)ENUM(DT_MEASURE_F1, DT_MEASURE_AUROC),
+                                     POINTER(&value));
+    dt_metric_destroy(m);
+    return RESULT(result);
+}
+
+ROW(GRAPH, dt_metric_get_class, ) {
+    dt_metric *m = some_metric(DT_METRIC_CLASSES);
+    double value;
+    dt_result result = dt_metric_get_class(OBJECT(m),
+                                           (dt_measure)INT(DT_MEASURE_F1, -1, DT_MEASURE_WEIGHT,
+                                                           DT_MEASURE_F1_MICRO, DT_MEASURE_AUROC),
+                                           INDEX(1, 2), POINTER(&value));
+    dt_metric_destroy(m);
+    return RESULT(result);
+}
+
+ROW(COMM, dt_metric_reduce, ) {
+    dt_metric *m = some_metric(wrong_turn("exact", 1) ? DT_METRIC_BINARY : DT_METRIC_CLASSES);
+    dt_result result = dt_metric_reduce(OBJECT(m), OBJECT(here.comm));
+    dt_metric_destroy(m);
+    return RESULT(result);
+}
+
 ROW(GRAPH, dt_optim_lr, ) {
     double lr;
     dt_optim_desc optim = {.kind = DT_OPTIM_SGD, .lr = AT_LEAST_0(0.1)};

@@ -1,0 +1,411 @@
+/* Metrics on the host: sums in double that add up over batches and ranks, and what follows from
+ * them. It owns the sums and, of an exact binary metric, the samples. It knows no program: the
+ * application hands it what it has read. */
+
+/* Where the sums are. */
+enum {
+    DTI_METRIC_WEIGHT,
+    DTI_METRIC_HITS,
+    DTI_METRIC_TOP,
+    DTI_METRIC_LOG,
+    DTI_METRIC_CONFUSION,
+    DTI_METRIC_ABS = 1,
+    DTI_METRIC_SQUARE,
+    DTI_METRIC_T,
+    DTI_METRIC_TT,
+    DTI_METRIC_VALUES,
+    DTI_METRIC_CLASSES_MAX = 4096 /* with a confusion matrix: 128 MiB */
+};
+
+typedef struct dti_scored { /* a sample of an exact binary metric */
+    float score, positive;
+    double weight;
+} dti_scored;
+
+struct dt_metric {
+    dti_base *base;
+    dt_metric_desc desc; /* resolved */
+    double *sums;
+    size_t count;
+    dti_scored *samples;
+    size_t sample_count, sample_capacity;
+};
+
+/* ---- life */
+
+static dt_metric_desc dti_metric_resolved(const dt_metric_desc *given) {
+    dt_metric_desc d = *given;
+    d.kind = d.kind ? d.kind : DT_METRIC_CLASSES;
+    d.top_k = d.top_k ? d.top_k : DTI_MIN(5, d.classes);
+    d.ignore_index = (int32_t)dti_or(d.ignore_index, -100);
+    d.peak = dti_or(d.peak, 1.0);
+    return d;
+}
+
+static const char *dti_metric_wrong(const dt_metric_desc *d) {
+    if (d->kind < DT_METRIC_DEFAULT || d->kind > DT_METRIC_REGRESSION)
+        return "the kind is unknown";
+    if (d->kind == DT_METRIC_CLASSES && d->classes < 2)
+        return "a metric of classes needs at least 2 .classes";
+    if (d->kind == DT_METRIC_CLASSES && (d->top_k < 1 || d->top_k > d->classes))
+        return "top_k is not in 1 to .classes";
+    if (d->kind == DT_METRIC_CLASSES && d->classes > DTI_METRIC_CLASSES_MAX && !d->no_confusion)
+        return "the confusion matrix of more than 4096 classes is too large: give .no_confusion";
+    if (d->bins < 0 || d->bins > 1 << 24)
+        return "bins is not in 0 to 2^24";
+    return d->peak > 0.0 && isfinite(d->peak) ? NULL : "peak is not above 0 and finite";
+}
+
+static size_t dti_metric_count(const dt_metric_desc *d) {
+    const size_t classes = (size_t)d->classes;
+    if (d->kind == DT_METRIC_REGRESSION)
+        return DTI_METRIC_VALUES;
+    if (d->kind == DT_METRIC_BINARY)
+        return 1 + 2 * (size_t)d->bins;
+    return DTI_METRIC_CONFUSION + (d->no_confusion ? 0 : classes * classes);
+}
+
+DT_API dt_result dt_metric_create(dt_ctx *ctx, const dt_metric_desc *desc, dt_metric **out) {
+    if (out)
+        *out = NULL;
+    DTI_NEED(NULL, ctx);
+    dti_base *base = dti_ctx_base(ctx);
+    DTI_NEED(base, desc);
+    DTI_NEED(base, out);
+    const dt_metric_desc d = dti_metric_resolved(desc);
+    const char *wrong = dti_metric_wrong(&d);
+    if (wrong)
+        return dti_fail(base, DT_ERROR_INVALID, "dt_metric_create: %s", wrong);
+    dt_metric *m = dti_alloc(base, sizeof *m);
+    if (!m)
+        return DT_ERROR_MEMORY;
+    *m = (dt_metric){.base = base, .desc = d, .count = dti_metric_count(&d)};
+    m->sums = dti_alloc_array(base, m->count, sizeof *m->sums);
+    if (!m->sums) {
+        dti_free(base, m);
+        return DT_ERROR_MEMORY;
+    }
+    dt_metric_reset(m);
+    *out = m;
+    return DT_OK;
+}
+
+DT_API void dt_metric_destroy(dt_metric *m) {
+    if (!m)
+        return;
+    dti_free(m->base, m->samples);
+    dti_free(m->base, m->sums);
+    dti_free(m->base, m);
+}
+
+DT_API void dt_metric_reset(dt_metric *m) {
+    for (size_t i = 0; m && i < m->count; i++)
+        m->sums[i] = 0.0;
+    if (m)
+        m->sample_count = 0;
+}
+
+/* ---- adding */
+
+static dt_result dti_metric_row(const dt_metric *m, size_t row, const char *what, double value) {
+    return dti_fail(m->base, DT_ERROR_INVALID, "dt_metric_add: row %zu: %s %g", row, what, value);
+}
+
+static dt_result dti_metric_check_row(const dt_metric *m, const float *y, const void *t, size_t i) {
+    const dt_metric_desc *d = &m->desc;
+    if (d->kind == DT_METRIC_CLASSES) {
+        const int32_t target = ((const int32_t *)t)[i];
+        return target == d->ignore_index || (target >= 0 && target < d->classes)
+                   ? DT_OK
+                   : dti_metric_row(m, i, "there is no class", target);
+    }
+    const double target = (double)((const float *)t)[i];
+    if (d->kind == DT_METRIC_REGRESSION)
+        return DT_OK;
+    if (!(target == 0.0 || target == 1.0))
+        return dti_metric_row(m, i, "a target that is not 0 or 1:", target);
+    if (isnan(y[i]) || (d->bins && !(y[i] >= 0.0f && y[i] <= 1.0f)))
+        return dti_metric_row(m, i, d->bins ? "a score outside of [0, 1]:" : "the score is", y[i]);
+    return DT_OK;
+}
+
+static dt_result dti_metric_check(const dt_metric *m, const float *y, const void *t,
+                                  const float *weights, size_t rows) {
+    dt_result result = DT_OK;
+    for (size_t i = 0; i < rows && !result; i++) {
+        if (weights && !(weights[i] >= 0.0f && isfinite(weights[i])))
+            return dti_metric_row(m, i, "the weight is", (double)weights[i]);
+        result = dti_metric_check_row(m, y, t, i);
+    }
+    return result;
+}
+
+/* As dt_accuracy: a NaN is the largest; among equals the first wins. */
+static bool dti_metric_beats(const float *y, int a, int b) {
+    if (isnan(y[a]) || isnan(y[b]))
+        return isnan(y[a]) && (!isnan(y[b]) || a < b);
+    return y[a] > y[b] || (y[a] == y[b] && a < b);
+}
+
+static double dti_metric_log_loss(const float *y, int classes, int target) {
+    double high = -INFINITY, sum = 0.0;
+    for (int c = 0; c < classes; c++)
+        high = fmax(high, (double)y[c]);
+    for (int c = 0; c < classes; c++)
+        sum += exp((double)y[c] - high);
+    return log(sum) - ((double)y[target] - high);
+}
+
+static void dti_metric_add_class(dt_metric *m, const float *y, int32_t target, double weight) {
+    const int classes = m->desc.classes;
+    int best = 0, above = 0;
+    if (target == m->desc.ignore_index)
+        return;
+    for (int c = 0; c < classes; c++) {
+        best = dti_metric_beats(y, c, best) ? c : best;
+        above += dti_metric_beats(y, c, target);
+    }
+    m->sums[DTI_METRIC_WEIGHT] += weight;
+    m->sums[DTI_METRIC_HITS] += above == 0 ? weight : 0.0;
+    m->sums[DTI_METRIC_TOP] += above < m->desc.top_k ? weight : 0.0;
+    m->sums[DTI_METRIC_LOG] += weight * dti_metric_log_loss(y, classes, target);
+    if (!m->desc.no_confusion)
+        m->sums[DTI_METRIC_CONFUSION + (size_t)target * (size_t)classes + (size_t)best] += weight;
+}
+
+static void dti_metric_add_score(dt_metric *m, float score, bool positive, double weight) {
+    const size_t bins = (size_t)m->desc.bins;
+    m->sums[DTI_METRIC_WEIGHT] += weight;
+    if (!bins) {
+        m->samples[m->sample_count++] = (dti_scored){score, positive, weight};
+        return;
+    }
+    const size_t bin = DTI_MIN((size_t)((double)score * (double)bins), bins - 1);
+    m->sums[1 + bin + (positive ? 0 : bins)] += weight;
+}
+
+static void dti_metric_add_value(dt_metric *m, double y, double t, double weight) {
+    m->sums[DTI_METRIC_WEIGHT] += weight;
+    m->sums[DTI_METRIC_ABS] += weight * fabs(y - t);
+    m->sums[DTI_METRIC_SQUARE] += weight * (y - t) * (y - t);
+    m->sums[DTI_METRIC_T] += weight * t;
+    m->sums[DTI_METRIC_TT] += weight * t * t;
+}
+
+DT_API dt_result dt_metric_add(dt_metric *m, const float *y, const void *t, const float *weights,
+                               size_t rows) {
+    DTI_NEED(NULL, m);
+    DTI_NEED(m->base, y);
+    DTI_NEED(m->base, t);
+    void *samples = m->samples;
+    dt_result result = dti_metric_check(m, y, t, weights, rows);
+    if (!result && m->desc.kind == DT_METRIC_BINARY && !m->desc.bins) {
+        if (!dti_array_reserve(m->base, &samples, &m->sample_capacity, m->sample_count + rows,
+                               sizeof *m->samples))
+            result = DT_ERROR_MEMORY;
+        m->samples = samples;
+    }
+    for (size_t i = 0; i < rows && !result; i++) {
+        const double weight = weights ? (double)weights[i] : 1.0;
+        if (m->desc.kind == DT_METRIC_CLASSES)
+            dti_metric_add_class(m, y + i * (size_t)m->desc.classes, ((const int32_t *)t)[i],
+                                 weight);
+        else if (m->desc.kind == DT_METRIC_BINARY)
+            dti_metric_add_score(m, y[i], ((const float *)t)[i] == 1.0f, weight);
+        else
+            dti_metric_add_value(m, (double)y[i], (double)((const float *)t)[i], weight);
+    }
+    return result;
+}
+
+DT_API double *dt_metric_sums(dt_metric *m, size_t *count) {
+    const bool exact = m && m->desc.kind == DT_METRIC_BINARY && !m->desc.bins;
+    if (count)
+        *count = m && !exact ? m->count : 0;
+    return m && !exact ? m->sums : NULL;
+}
+
+DT_API dt_result dt_metric_reduce(dt_metric *m, dt_comm *comm) {
+    DTI_NEED(NULL, m);
+    DTI_NEED(m->base, comm);
+    size_t count;
+    double *sums = dt_metric_sums(m, &count);
+    if (!sums)
+        return dti_fail(m->base, DT_ERROR_INVALID,
+                        "dt_metric_reduce: an exact metric has no sums that add up over ranks; "
+                        "give .bins");
+    return dt_comm_all_reduce(comm, sums, sums, count, DT_F64, DT_COMM_SUM);
+}
+
+/* ---- values: classes */
+
+typedef struct dti_counts {
+    double hit, wrong, missed; /* TP, FP, FN */
+} dti_counts;
+
+static dti_counts dti_metric_counts(const dt_metric *m, size_t c) {
+    const size_t classes = (size_t)m->desc.classes;
+    const double *matrix = m->sums + DTI_METRIC_CONFUSION;
+    dti_counts n = {.hit = matrix[c * classes + c]};
+    for (size_t k = 0; k < classes; k++) {
+        n.missed += k == c ? 0.0 : matrix[c * classes + k];
+        n.wrong += k == c ? 0.0 : matrix[k * classes + c];
+    }
+    return n;
+}
+
+static double dti_metric_share(double part, double whole) {
+    return whole > 0.0 ? part / whole : 0.0;
+}
+
+/* `measure` of one class, or of all. */
+static double dti_counts_value(dti_counts n, dt_measure measure) {
+    switch (measure) {
+    case DT_MEASURE_PRECISION: return dti_metric_share(n.hit, n.hit + n.wrong);
+    case DT_MEASURE_RECALL: return dti_metric_share(n.hit, n.hit + n.missed);
+    case DT_MEASURE_F1: return dti_metric_share(2 * n.hit, 2 * n.hit + n.wrong + n.missed);
+    default: return dti_metric_share(n.hit, n.hit + n.wrong + n.missed);
+    }
+}
+
+static double dti_metric_over_classes(const dt_metric *m, dt_measure measure) {
+    const bool micro = measure >= DT_MEASURE_PRECISION_MICRO;
+    const dt_measure of =
+        micro ? measure - DT_MEASURE_PRECISION_MICRO + DT_MEASURE_PRECISION : measure;
+    dti_counts all = {0};
+    double sum = 0.0, present = 0.0;
+    for (int c = 0; c < m->desc.classes; c++) {
+        const dti_counts n = dti_metric_counts(m, (size_t)c);
+        all = (dti_counts){all.hit + n.hit, all.wrong + n.wrong, all.missed + n.missed};
+        sum += dti_counts_value(n, of);
+        present += n.hit + n.wrong + n.missed > 0.0;
+    }
+    return micro ? dti_counts_value(all, of) : dti_metric_share(sum, present);
+}
+
+/* ---- values: scores, from the highest to the lowest; equal ones are one step */
+
+static int dti_scored_before(const void *a, const void *b) {
+    const float x = ((const dti_scored *)a)->score, y = ((const dti_scored *)b)->score;
+    return (x < y) - (x > y);
+}
+
+/* The weights of the next step, which `at` is left behind; false: there is none. */
+static bool dti_metric_step(const dt_metric *m, size_t *at, double *positive, double *negative) {
+    const size_t bins = (size_t)m->desc.bins;
+    *positive = *negative = 0.0;
+    if (bins) {
+        const size_t bin = bins - 1 - *at;
+        if (*at >= bins)
+            return false;
+        *positive = m->sums[1 + bin];
+        *negative = m->sums[1 + bins + bin];
+        ++*at;
+        return true;
+    }
+    const size_t first = *at;
+    for (; *at < m->sample_count && m->samples[*at].score == m->samples[first].score; ++*at)
+        *(m->samples[*at].positive != 0.0f ? positive : negative) += m->samples[*at].weight;
+    return *at > first;
+}
+
+static dt_result dti_metric_scores(const dt_metric *m, dt_measure measure, double *value) {
+    double positive, negative, above = 0.0, wrong = 0.0, area = 0.0, precision = 0.0;
+    if (!m->desc.bins && m->sample_count) /* in place: their order means nothing */
+        qsort(m->samples, m->sample_count, sizeof *m->samples, dti_scored_before);
+    for (size_t at = 0; dti_metric_step(m, &at, &positive, &negative);) {
+        area += negative * (above + 0.5 * positive);
+        above += positive;
+        wrong += negative;
+        precision += positive * dti_metric_share(above, above + wrong);
+    }
+    if (measure == DT_MEASURE_AVERAGE_PRECISION) {
+        *value = dti_metric_share(precision, above);
+        return DT_OK;
+    }
+    if (!(above > 0.0 && wrong > 0.0))
+        return dti_fail(m->base, DT_ERROR_INVALID,
+                        "dt_metric_get: AUROC needs samples of target 1 and of target 0");
+    *value = area / (above * wrong);
+    return DT_OK;
+}
+
+/* ---- values: regression */
+
+static double dti_metric_regression(const dt_metric *m, dt_measure measure) {
+    const double *s = m->sums, weight = s[DTI_METRIC_WEIGHT];
+    const double mse = dti_metric_share(s[DTI_METRIC_SQUARE], weight);
+    const double spread =
+        s[DTI_METRIC_TT] - dti_metric_share(s[DTI_METRIC_T] * s[DTI_METRIC_T], weight);
+    switch (measure) {
+    case DT_MEASURE_MAE: return dti_metric_share(s[DTI_METRIC_ABS], weight);
+    case DT_MEASURE_MSE: return mse;
+    case DT_MEASURE_RMSE: return sqrt(mse);
+    case DT_MEASURE_PSNR:
+        return weight > 0.0 ? 10.0 * log10(m->desc.peak * m->desc.peak / mse) : 0.0;
+    default: /* R2; of targets that are all equal as scikit-learn */
+        if (spread > 0.0)
+            return 1.0 - s[DTI_METRIC_SQUARE] / spread;
+        return weight > 0.0 && s[DTI_METRIC_SQUARE] == 0.0 ? 1.0 : 0.0;
+    }
+}
+
+/* ---- asking */
+
+static bool dti_metric_has(const dt_metric *m, dt_measure measure) {
+    switch (m->desc.kind) {
+    case DT_METRIC_BINARY:
+        return measure == DT_MEASURE_AUROC || measure == DT_MEASURE_AVERAGE_PRECISION;
+    case DT_METRIC_REGRESSION: return measure >= DT_MEASURE_MAE && measure <= DT_MEASURE_PSNR;
+    default:
+        return measure >= DT_MEASURE_ACCURACY &&
+               measure < (m->desc.no_confusion ? DT_MEASURE_PRECISION : DT_MEASURE_AUROC);
+    }
+}
+
+static dt_result dti_metric_lacks(const dt_metric *m, dt_measure measure) {
+    return dti_fail(m->base, DT_ERROR_INVALID, "dt_metric_get: measure %d is not of this metric%s",
+                    (int)measure, m->desc.no_confusion ? ", which keeps no confusion matrix" : "");
+}
+
+static double dti_metric_of_classes(const dt_metric *m, dt_measure measure) {
+    const double weight = m->sums[DTI_METRIC_WEIGHT];
+    switch (measure) {
+    case DT_MEASURE_ACCURACY: return dti_metric_share(m->sums[DTI_METRIC_HITS], weight);
+    case DT_MEASURE_TOP_K: return dti_metric_share(m->sums[DTI_METRIC_TOP], weight);
+    case DT_MEASURE_PERPLEXITY: return weight > 0.0 ? exp(m->sums[DTI_METRIC_LOG] / weight) : 0.0;
+    default: return dti_metric_over_classes(m, measure);
+    }
+}
+
+DT_API dt_result dt_metric_get(const dt_metric *m, dt_measure measure, double *value) {
+    DTI_NEED(NULL, m);
+    DTI_NEED(m->base, value);
+    *value = 0.0;
+    if (measure == DT_MEASURE_WEIGHT) {
+        *value = m->sums[DTI_METRIC_WEIGHT];
+        return DT_OK;
+    }
+    if (!dti_metric_has(m, measure))
+        return dti_metric_lacks(m, measure);
+    if (m->desc.kind == DT_METRIC_BINARY)
+        return dti_metric_scores(m, measure, value);
+    *value = m->desc.kind == DT_METRIC_REGRESSION ? dti_metric_regression(m, measure)
+                                                  : dti_metric_of_classes(m, measure);
+    return DT_OK;
+}
+
+DT_API dt_result dt_metric_get_class(const dt_metric *m, dt_measure measure, int class_index,
+                                     double *value) {
+    DTI_NEED(NULL, m);
+    DTI_NEED(m->base, value);
+    *value = 0.0;
+    const bool one = measure >= DT_MEASURE_PRECISION && measure <= DT_MEASURE_IOU;
+    if (!one || !dti_metric_has(m, measure))
+        return dti_metric_lacks(m, measure);
+    if (class_index < 0 || class_index >= m->desc.classes)
+        return dti_fail(m->base, DT_ERROR_INVALID, "dt_metric_get_class: there is no class %d",
+                        class_index);
+    *value = dti_counts_value(dti_metric_counts(m, (size_t)class_index), measure);
+    return DT_OK;
+}
