@@ -384,6 +384,9 @@
 #define DTI_COPY_FILL_I32 4
 #define DTI_COPY_IOTA_F32 5 /* y[i] = i, the linear index */
 
+/* Walks of 2 to so many axes divide by factors on Vulkan: see lib/index.glsl. */
+#define DTI_WALK_QUICK 4u
+
 /* Elementwise kernels, spec2: an invocation has four elements that follow each other along the last
  * axis, in memory too; or operand a (x) or b is one element for all of them; the last invocation
  * may have fewer. */

@@ -203,6 +203,7 @@ DTI_OPTIMIZE_END
 #include "backend/vulkan/pipeline.c"
 #include "backend/vulkan/device.c"
 #include "backend/vulkan/command.c"
+#include "backend/vulkan/divide.c"
 #include "backend/vulkan/work.c"
 #include "backend/vulkan/record.c"
 #include "backend/vulkan/exec.c"

@@ -691,6 +691,42 @@ TEST(vulkan_launch_of_more_than_65535_workgroups_reaches_its_end) {
     ON_EACH(vulkan_try_fold);
 }
 
+/* As the kernels do, for every kind of divisor: at its multiples, where a quotient is one too many
+ * or too few first. */
+static bool vulkan_divides(uint32_t d) {
+    const uint32_t factor = dti_vk_divide_factor(d), top = 0x7fffffffu;
+    uint32_t l = 0;
+    while (l < 31 && 1u << l < d)
+        l++;
+    bool right = true;
+    for (int k = 0; k < 64; k++) {
+        uint32_t i =
+            k < 32 ? top - (uint32_t)k : (d * 2654435761u + (uint32_t)k * 0x9e3779b9u) >> 1;
+        i = k % 4 == 1 ? i / d * d : k % 4 == 2 && i >= d ? i / d * d - 1 : i;
+        right = right && (uint32_t)((uint64_t)(i << 1) * factor >> 32) >> l == i / d;
+    }
+    return right;
+}
+
+TEST(a_division_by_a_factor_is_exact_below_two_to_the_31) {
+    for (uint32_t d = 1; d < 70000; d++)
+        REQUIRE(vulkan_divides(d));
+    for (uint32_t bit = 16; bit < 31; bit++)
+        for (uint32_t off = 0; off < 9; off++)
+            REQUIRE(vulkan_divides((1u << bit) - 4 + off));
+    for (uint32_t k = 0; k < 9; k++)
+        CHECK(vulkan_divides(0x7fffffffu - k) && vulkan_divides(0x55555555u + k));
+    const uint32_t dim[DTI_AXES] = {1, 1, 3, 5, 7, 11};
+    uint32_t given[DTI_AXES];
+    for (uint32_t used = 2; used <= DTI_WALK_QUICK; used++) {
+        memcpy(given, dim, sizeof dim);
+        dti_vk_divide_walk(given, used);
+        for (uint32_t axis = DTI_AXES - 1; axis > DTI_AXES - used; axis--)
+            CHECK(given[axis] == dim[axis] &&
+                  given[axis + used - DTI_AXES - 1] == dti_vk_divide_factor(dim[axis]));
+    }
+}
+
 TEST(vulkan_shaders_unpack_to_whole_modules) {
     dti_base base;
     dti_base_init(&base, NULL, NULL);

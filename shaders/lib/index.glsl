@@ -1,7 +1,15 @@
 /* Strided walks over the 6 axes of args.h, innermost last. A walk's used axes are its last ones, the
  * others have dim 1; spec3 says how many are used, so that one axis needs no division, and two need
- * one (0: not told, all may be). */
+ * one (0: not told, all may be). Of 2 to DTI_WALK_QUICK used axes the host has left, where no dim is
+ * looked at, what each but the first of them is divided by as a factor (divide.c). */
 layout(constant_id = 4) const uint spec3 = 0u;
+
+uint dti_divided(uint i, uint by, uint factor)
+{
+    uint high, low;
+    umulExtended(i << 1, factor, high, low);
+    return high >> uint(findMSB(by - 1u) + 1);
+}
 
 uint dti_walk(uint i, uint dim[DTI_AXES], uint stride[DTI_AXES])
 {
@@ -9,7 +17,10 @@ uint dti_walk(uint i, uint dim[DTI_AXES], uint stride[DTI_AXES])
     uint offset = 0u;
     [[unroll]] for (uint axis = DTI_AXES - 1u; axis > 0u; axis--) {
         if (axis > DTI_AXES - used) {
-            uint rest = i / dim[axis];
+            bool quick = axis > DTI_AXES - DTI_WALK_QUICK && used <= DTI_WALK_QUICK;
+            uint rest = quick
+                            ? dti_divided(i, dim[axis], dim[(axis + used) % (DTI_AXES + 1u)])
+                            : i / dim[axis];
             offset += (i - rest * dim[axis]) * stride[axis];
             i = rest;
         } else if (axis == DTI_AXES - used) {

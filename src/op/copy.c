@@ -418,9 +418,9 @@ static dti_stripe dti_copy_stripe(const dti_launch *l) {
 }
 
 /* spec0: DTI_COPY_* */
-DTI_KERNEL(COPY, copy, "rw", ITEM, .run = dti_cpu_copy, .halves = true, .grain = dti_cpu_grain_copy,
-           .moves = dti_copy_moves, .stripe = dti_copy_stripe, .tile = dti_map1_tile,
-           .invocations = dti_fours_invocations);
+DTI_KERNEL(COPY, copy, "rw", ITEM, .walks = true, .run = dti_cpu_copy, .halves = true,
+           .grain = dti_cpu_grain_copy, .moves = dti_copy_moves, .stripe = dti_copy_stripe,
+           .tile = dti_map1_tile, .invocations = dti_fours_invocations);
 
 DTI_FAMILY(copy, .shape = dti_copy_shape, .grad = dti_copy_grad, .source = dti_copy_source);
 

@@ -172,14 +172,14 @@ static bool dti_map1_in_step(const dti_launch *l, int binding) {
 }
 
 /* spec0: DTI_U_* of map_body.h */
-DTI_KERNEL(MAP1, map, "rw", ITEM, .run = dti_cpu_map1, .halves = true,
+DTI_KERNEL(MAP1, map, "rw", ITEM, .walks = true, .run = dti_cpu_map1, .halves = true,
            .grain = dti_cpu_grain_function, .in_step = dti_map1_in_step, .tile = dti_map1_tile,
            .invocations = dti_fours_invocations);
 
 /* (x, dy, dx); spec0: DTI_U_* */
-DTI_KERNEL(MAP1_GRAD, map_grad, "rrw", ITEM, .run = dti_cpu_map1_grad, .halves = true,
-           .grain = dti_cpu_grain_function, .in_step = dti_map2_in_step, .tile = dti_map2_tile,
-           .invocations = dti_fours_invocations);
+DTI_KERNEL(MAP1_GRAD, map_grad, "rrw", ITEM, .walks = true, .run = dti_cpu_map1_grad,
+           .halves = true, .grain = dti_cpu_grain_function, .in_step = dti_map2_in_step,
+           .tile = dti_map2_tile, .invocations = dti_fours_invocations);
 
 DTI_FAMILY(unary, .shape = dti_shape_same, .grad = dti_unary_grad_rule, .flat = dti_unary_flat);
 

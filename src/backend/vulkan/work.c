@@ -196,6 +196,7 @@ static dt_result dti_vk_add_work(dti_vk_build *b, uint32_t number) {
     dti_vk_key key = dti_vk_key_of(b, launch->value);
     work->set = dti_vk_set_of(b, &key);
     work->args = launch->args;
+    dti_vk_divide_args(launch, &work->args);
     work->args_bytes = launch->args_bytes;
     dti_vk_fold(dti_vk_groups_of(launch, spec, variant, local), &work->x, &work->y);
     dti_vk_add_scans(b, launch, work);

@@ -1,0 +1,36 @@
+/* Divisions by numbers that a kernel is told when it is launched: GPUs have none, and compilers
+ * make fifteen to twenty instructions of each. What is divided is below 2^31, so a product does
+ * (Granlund and Montgomery, 1994). With l = ceil(log2 d) and f = floor(2^(31 + l) / d) + 1, which
+ * fits in 32 bits, f d is above 2^(31 + l) by e, and e is at most d, so at most 2^l. Then
+ *
+ *     i f / 2^(31 + l) = i / d + (i e / 2^(31 + l)) / d,
+ *
+ * where i e < 2^31 2^l: less than 1/d is added, and no whole number is reached. The kernel makes
+ * (2 i f >> 32) >> l of it. */
+
+#ifndef DT_NO_VULKAN
+
+static uint32_t dti_vk_divide_factor(uint32_t d) {
+    uint32_t l = 0;
+    while (l < 32 && ((uint64_t)1 << l) < d)
+        l++;
+    return (uint32_t)(((uint64_t)1 << (31 + l)) / d + 1);
+}
+
+/* The factors of a walk, to where its dims are not looked at: that of axis a of `used` lies at
+ * a + used - 7 (lib/index.glsl). */
+static void dti_vk_divide_walk(uint32_t dim[DTI_AXES], uint32_t used) {
+    for (uint32_t axis = DTI_AXES - 1; axis > DTI_AXES - used; axis--)
+        dim[axis + used - DTI_AXES - 1] = dti_vk_divide_factor(dim[axis]);
+}
+
+_Static_assert(offsetof(dti_args_map1, dim) == offsetof(dti_args_map2, dim), "written as one");
+
+/* Of a launch as it is pushed. */
+static void dti_vk_divide_args(const dti_launch *l, dti_args *args) {
+    const uint32_t used = l->spec[3];
+    if (dti_kernel_info_of(l->kernel)->walks && used >= 2 && used <= DTI_WALK_QUICK)
+        dti_vk_divide_walk(args->map2.dim, used); /* of all that walk */
+}
+
+#endif
