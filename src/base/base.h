@@ -119,7 +119,8 @@ typedef struct dti_u32x4 {
     uint32_t v[4];
 } dti_u32x4;
 static dti_u32x4 dti_philox(uint64_t key, uint64_t counter, uint64_t stream_and_step);
-static double dti_ln(double x); /* natural logarithm, the same bits on every machine; x > 0 */
+static double dti_ln(double x);  /* natural logarithm, the same bits on every machine; x > 0 */
+static double dti_exp(double x); /* e^x, likewise, to 2e-13 of it; at most e^700 */
 static double dti_uniform01(uint64_t key, uint64_t counter, uint64_t stream); /* [0,1), 53 bits */
 static double dti_normal(uint64_t key, uint64_t counter, uint64_t stream);    /* N(0,1) */
 /* The steps of both, for who makes many: 53 bits of a counter's words; the uniform of them; or the

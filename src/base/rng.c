@@ -64,6 +64,20 @@ static double dti_ln(double x) {
     return fma((double)e, DTI_LN2_HIGH, fma(2, s, small));
 }
 
+/* e^x by halving x, Taylor's series, squaring; a few units in the last place for |x| < 700. */
+static double dti_exp(double x) {
+    if (isnan(x) || x < -700.0)
+        return isnan(x) ? x : 0.0;
+    x = DTI_MIN(x, 700.0);
+    double sum = 1.0;
+    x *= 0x1p-11;
+    for (int k = 10; k > 0; k--)
+        sum = fma(sum, x / k, 1.0);
+    for (int k = 0; k < 11; k++)
+        sum *= sum;
+    return sum;
+}
+
 static double dti_poly8(const double c[8], double x) {
     double sum = c[7];
     for (int k = 6; k >= 0; k--)

@@ -5,20 +5,6 @@
 
 /* ---- functions with the same bits on every machine */
 
-/* e^x by halving x, Taylor's series, squaring; a few units in the last place for |x| < 700. */
-static double dti_rate_exp(double x) {
-    if (x < -700.0)
-        return 0.0;
-    x = DTI_MIN(x, 700.0);
-    double sum = 1.0;
-    x *= 0x1p-11;
-    for (int k = 10; k > 0; k--)
-        sum = fma(sum, x / k, 1.0);
-    for (int k = 0; k < 11; k++)
-        sum *= sum;
-    return sum;
-}
-
 /* base^n for a whole n, by squaring; base >= 0. */
 static double dti_rate_power(double base, uint64_t n) {
     double y = 1.0;
@@ -31,7 +17,7 @@ static double dti_rate_power(double base, uint64_t n) {
 static double dti_rate_pow(double base, double p) {
     if (p >= 0.0 && p <= 64.0 && p == floor(p))
         return dti_rate_power(base, (uint64_t)p);
-    return base < 1e-300 ? 0.0 : dti_rate_exp(p * dti_ln(base));
+    return base < 1e-300 ? 0.0 : dti_exp(p * dti_ln(base));
 }
 
 /* (1 + cos(pi x)) / 2 for x in [0, 1], = 1 - sin^2(pi x / 2), by Taylor's series. */
@@ -130,8 +116,7 @@ static double dti_rate_rate(const dt_schedule *s, double lr, uint64_t n) {
     case DT_SCHEDULE_EXPONENTIAL: return lr * dti_rate_power(s->gamma, n);
     case DT_SCHEDULE_POLYNOMIAL: return lr * dti_rate_pow(1.0 - part, s->power);
     case DT_SCHEDULE_LINEAR: return lr * dti_rate_between(s->start, s->end, part);
-    case DT_SCHEDULE_GEOMETRIC:
-        return lr * s->start * dti_rate_exp(part * dti_ln(s->end / s->start));
+    case DT_SCHEDULE_GEOMETRIC: return lr * s->start * dti_exp(part * dti_ln(s->end / s->start));
     case DT_SCHEDULE_COSINE:
     case DT_SCHEDULE_COSINE_RESTARTS:
         return dti_rate_between(s->lr_min, lr, dti_rate_cosine(dti_rate_turn(s, n)));

@@ -152,8 +152,8 @@ static double dti_metric_log_loss(const float *y, int classes, int target) {
     for (int c = 0; c < classes; c++)
         high = fmax(high, (double)y[c]);
     for (int c = 0; c < classes; c++)
-        sum += exp((double)y[c] - high);
-    return log(sum) - ((double)y[target] - high);
+        sum += dti_exp((double)y[c] - high);
+    return isfinite(sum) ? dti_ln(sum) - ((double)y[target] - high) : NAN;
 }
 
 static void dti_metric_add_class(dt_metric *m, const float *y, int32_t target, double weight) {
@@ -332,6 +332,13 @@ static dt_result dti_metric_scores(const dt_metric *m, dt_measure measure, doubl
 
 /* ---- values: regression */
 
+static double dti_metric_psnr(double peak, double mse, double weight) {
+    const double ln_10 = 2.30258509299404568402;
+    if (!(mse > 0.0))
+        return isnan(mse) ? mse : weight > 0.0 ? INFINITY : 0.0;
+    return 10.0 / ln_10 * (dti_ln(peak) - dti_ln(mse));
+}
+
 static double dti_metric_regression(const dt_metric *m, dt_measure measure) {
     const double *s = m->sums, weight = s[DTI_METRIC_WEIGHT];
     const double mse = dti_metric_share(s[DTI_METRIC_SQUARE], weight);
@@ -341,8 +348,7 @@ static double dti_metric_regression(const dt_metric *m, dt_measure measure) {
     case DT_MEASURE_MAE: return dti_metric_share(s[DTI_METRIC_ABS], weight);
     case DT_MEASURE_MSE: return mse;
     case DT_MEASURE_RMSE: return sqrt(mse);
-    case DT_MEASURE_PSNR:
-        return weight > 0.0 ? 10.0 * log10(m->desc.peak * m->desc.peak / mse) : 0.0;
+    case DT_MEASURE_PSNR: return dti_metric_psnr(m->desc.peak * m->desc.peak, mse, weight);
     default: /* R2; of targets that are all equal as scikit-learn */
         if (spread > 0.0)
             return 1.0 - s[DTI_METRIC_SQUARE] / spread;
@@ -373,7 +379,8 @@ static double dti_metric_of_classes(const dt_metric *m, dt_measure measure) {
     switch (measure) {
     case DT_MEASURE_ACCURACY: return dti_metric_share(m->sums[DTI_METRIC_HITS], weight);
     case DT_MEASURE_TOP_K: return dti_metric_share(m->sums[DTI_METRIC_TOP], weight);
-    case DT_MEASURE_PERPLEXITY: return weight > 0.0 ? exp(m->sums[DTI_METRIC_LOG] / weight) : 0.0;
+    case DT_MEASURE_PERPLEXITY:
+        return weight > 0.0 ? dti_exp(m->sums[DTI_METRIC_LOG] / weight) : 0.0;
     default: return dti_metric_over_classes(m, measure);
     }
 }
