@@ -236,7 +236,7 @@ static dti_launch *dti_attention_launch(dti_emit *e, dti_kernel_id kernel, uint6
     uint32_t flags = dti_attention_flags(e->node);
     if (!e->train)
         flags &= ~DTI_ATTENTION_DROPOUT;
-    if (e->node->samples)
+    if (e->node->samples && flags & DTI_ATTENTION_DROPOUT)
         flags |= DTI_ATTENTION_SAMPLES;
     dti_launch *l = dti_emit_launch(e, kernel, items, sizeof *a);
     l->args.attention = *a;
