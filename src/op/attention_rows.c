@@ -8,11 +8,17 @@ static dt_tensor dti_attention_line(dt_graph *g, int64_t n, dt_shape shape) {
 /* Slopes of ALiBi for a number of heads that is no power of two go on with every other one of
  * twice as many. */
 static double dti_alibi_slope(int64_t heads, int64_t h) {
-    int64_t n = 1;
-    while (n * 2 <= heads)
-        n *= 2;
-    return h < n ? exp2(-8.0 * (double)(h + 1) / (double)n)
-                 : exp2(-4.0 * (double)(2 * (h - n) + 1) / (double)n);
+    double base = 1.0 / 256, slope = 1; /* 2^(-8 / n), by roots: libm's powers differ */
+    int64_t n = 1, power = h + 1;
+    for (; n * 2 <= heads; n *= 2)
+        base = sqrt(base);
+    if (h >= n) {
+        base = sqrt(base);
+        power = 2 * (h - n) + 1;
+    }
+    for (; power > 0; power--)
+        slope *= base;
+    return slope;
 }
 
 static dt_tensor dti_alibi_slopes(dt_graph *g, const dti_attention *a) {
