@@ -10,8 +10,8 @@ typedef struct ops_attention {
     float dropout;
 } ops_attention;
 
-/* The first six are small. Blocks of queries and keys end at 32, 64 and 256. Few combinations of flags
- * and of sizes in blocks of 32: each is shaders of its own, and some drivers take seconds for one. */
+/* The first six are small. Blocks of queries and keys end at 32, 64 and 256. Few combinations of
+ * flags and of sizes in blocks of 32: each is shaders of its own, and some drivers take seconds. */
 #define OPS_ALL_PLACES DTI_ATTENTION_CAUSAL | DTI_ATTENTION_ALIBI
 static const ops_attention ops_attentions[] = {
     {2, 1, 3, 3, 2, 3, 0, 0, 0, true, 0},
