@@ -847,7 +847,8 @@ static void vulkan_try_kernels(vulkan_rig *rig) {
     for (size_t i = 0; i < DTI_COUNT(dti_vk_shaders); i++) {
         dti_VkPipeline first = 0, again = 0;
         uint32_t kernel = dti_vk_shaders[i].kernel, variant = dti_vk_shaders[i].variant;
-        uint32_t spec[4] = {0};
+        const bool sized = kernel == DTI_K_ATTENTION || kernel == DTI_K_ATTENTION_GRAD;
+        uint32_t spec[4] = {0, sized, sized, 0}; /* of no size there is none */
         if (variant)
             dti_vk_spec_of(&(dti_launch){.kernel = (uint16_t)kernel}, variant, spec);
         if (variant > 1 || /* other selectors of the same text */
