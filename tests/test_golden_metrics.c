@@ -25,7 +25,7 @@ static const dt_measure class_measures[] = {
     DT_MEASURE_RECALL,       DT_MEASURE_F1,       DT_MEASURE_IOU,        DT_MEASURE_PRECISION_MICRO,
     DT_MEASURE_RECALL_MICRO, DT_MEASURE_F1_MICRO, DT_MEASURE_IOU_MICRO};
 static const dt_measure score_measures[] = {DT_MEASURE_AUROC, DT_MEASURE_AVERAGE_PRECISION};
-static const dt_measure value_measures[] = {DT_MEASURE_MAE, DT_MEASURE_MSE, DT_MEASURE_RMSE,
+static const dt_measure value_measures[] = {DT_MEASURE_MAE, DT_MEASURE_MEAN_SQUARE, DT_MEASURE_RMSE,
                                             DT_MEASURE_R2, DT_MEASURE_PSNR};
 
 static void metric_compare(golden *g, const dt_metric *m, const char *key,

@@ -51,10 +51,10 @@ typedef enum dt_measure {
     DT_MEASURE_AUROC,
     DT_MEASURE_AVERAGE_PRECISION,
     DT_MEASURE_MAE,
-    DT_MEASURE_MSE,
+    DT_MEASURE_MEAN_SQUARE,
     DT_MEASURE_RMSE,
     DT_MEASURE_R2,  /* of all values as one output */
-    DT_MEASURE_PSNR /* 10 log10(peak^2 / MSE), in dB */
+    DT_MEASURE_PSNR /* 10 log10(peak^2 / mean square), in dB */
 } dt_measure;
 
 /* Creates a metric, with nothing in it. Errors, with *out NULL: INVALID (what is wrong with desc),

@@ -332,23 +332,23 @@ static dt_result dti_metric_scores(const dt_metric *m, dt_measure measure, doubl
 
 /* ---- values: regression */
 
-static double dti_metric_psnr(double peak, double mse, double weight) {
+static double dti_metric_psnr(double peak, double square, double weight) {
     const double ln_10 = 2.30258509299404568402;
-    if (!(mse > 0.0))
-        return isnan(mse) ? mse : weight > 0.0 ? INFINITY : 0.0;
-    return 10.0 / ln_10 * (dti_ln(peak) - dti_ln(mse));
+    if (!(square > 0.0))
+        return isnan(square) ? square : weight > 0.0 ? INFINITY : 0.0;
+    return 10.0 / ln_10 * (dti_ln(peak) - dti_ln(square));
 }
 
 static double dti_metric_regression(const dt_metric *m, dt_measure measure) {
     const double *s = m->sums, weight = s[DTI_METRIC_WEIGHT];
-    const double mse = dti_metric_share(s[DTI_METRIC_SQUARE], weight);
+    const double square = dti_metric_share(s[DTI_METRIC_SQUARE], weight);
     const double spread =
         s[DTI_METRIC_TT] - dti_metric_share(s[DTI_METRIC_T] * s[DTI_METRIC_T], weight);
     switch (measure) {
     case DT_MEASURE_MAE: return dti_metric_share(s[DTI_METRIC_ABS], weight);
-    case DT_MEASURE_MSE: return mse;
-    case DT_MEASURE_RMSE: return sqrt(mse);
-    case DT_MEASURE_PSNR: return dti_metric_psnr(m->desc.peak * m->desc.peak, mse, weight);
+    case DT_MEASURE_MEAN_SQUARE: return square;
+    case DT_MEASURE_RMSE: return sqrt(square);
+    case DT_MEASURE_PSNR: return dti_metric_psnr(m->desc.peak * m->desc.peak, square, weight);
     default: /* R2; of targets that are all equal as scikit-learn */
         if (spread > 0.0)
             return 1.0 - s[DTI_METRIC_SQUARE] / spread;
