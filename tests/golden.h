@@ -63,7 +63,8 @@ static void golden_log(void *user, dt_log_level level, const char *message) {
 }
 
 /* Runs a test's body on a device with the file of that name (NULL = none). */
-static void golden_run(const char *device, const char *name, void (*body)(golden *g)) {
+GOLDEN_UNUSED static void golden_run(const char *device, const char *name,
+                                     void (*body)(golden *g)) {
     golden g = {.device = device};
     bool vulkan = strcmp(device, "cpu") != 0;
     char path[128];
@@ -78,7 +79,7 @@ static void golden_run(const char *device, const char *name, void (*body)(golden
 }
 
 /* The same on every Vulkan device that can be used: hardware and software drivers alike. */
-static void golden_run_vulkan(const char *name, void (*body)(golden *g)) {
+GOLDEN_UNUSED static void golden_run_vulkan(const char *name, void (*body)(golden *g)) {
     dt_ctx *ctx;
     int found = 0;
     if (!test_check(dt_ctx_create(NULL, &ctx) == DT_OK, __FILE__, __LINE__, "no context"))
