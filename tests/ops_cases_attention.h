@@ -67,6 +67,9 @@ static void ops_case_attention(ops_model *m) {
         const ops_attention *c = &ops_attentions[i];
         dt_tensor in[5] = {{0}};
         uint32_t count = ops_attention_inputs(m, c, in);
+        /* second derivatives are of plain rows: of small ones alone */
+        for (uint32_t k = 0; k < count && i > 5 && m->op == DTI_OP_ATTENTION_GRAD; k++)
+            in[k] = dt_detach(in[k]);
         const uint32_t drops = c->dropout > 0 ? DTI_ATTENTION_DROPOUT : 0;
         const dti_attr attr = {.f = {0.4f, c->dropout},
                                .i = {(int32_t)(c->flags | drops), (int32_t)c->window, 7}};
@@ -78,6 +81,8 @@ static void ops_case_attention(ops_model *m) {
         const int64_t wide = c->heads * c->dv;
         dt_tensor dy = ops_like(m, dt_slice(y, 1, 0, wide), OPS_ANY);
         dt_tensor sums = ops_like(m, dt_slice(y, 1, wide, c->heads), OPS_ANY);
+        dy = i > 5 ? dt_detach(dy) : dy;
+        sums = i > 5 ? dt_detach(sums) : sums;
         dt_tensor x[3] = {dy, dt_slice(y, 1, wide, c->heads), sums};
         in[4] = in[3], in[3] = dt_concat(x, 3, 1);
         ops_result(m, dti_append(m->graph, DTI_OP_ATTENTION_GRAD, in, count + 1, &attr));

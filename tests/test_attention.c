@@ -163,11 +163,11 @@ TEST(attention_says_what_does_not_fit) {
         dt_attention_desc desc;
         const char *says;
     } wrong[] = {
-        {flat, q, q, {0}, "[heads, positions, size]"},
-        {q, three, three, {0}, "no multiple of the 3"},
-        {q, wide, q, {0}, "q and k differ in their last dimension"},
-        {q, q, wide, {0}, "must be in [1, 256]"},
-        {q, q, three, {0}, "k and v differ in heads"},
+        {flat, q, q, {.scale = 0}, "[heads, positions, size]"},
+        {q, three, three, {.scale = 0}, "no multiple of the 3"},
+        {q, wide, q, {.scale = 0}, "q and k differ in their last dimension"},
+        {q, q, wide, {.scale = 0}, "must be in [1, 256]"},
+        {q, q, three, {.scale = 0}, "k and v differ in heads"},
         {q, q, q, {.mask = mask}, "must broadcast to [4, 6, 6]"},
         {q, q, q, {.mask = mask, .lengths = n}, "a mask and lengths"},
         {q, q, q, {.lengths = mask}, "must be i32 []"},

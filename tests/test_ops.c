@@ -225,6 +225,8 @@ static ops_model ops_model_now; /* too large for a small stack */
 static bool ops_has_modes(dti_op op) {
     switch (op) {
     case DTI_OP_DROPOUT:
+    case DTI_OP_ATTENTION:
+    case DTI_OP_ATTENTION_GRAD:
     case DTI_OP_TRAIN_MODE:
     case DTI_OP_BATCH_STATS:
     case DTI_OP_NORM:

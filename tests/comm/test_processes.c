@@ -260,7 +260,7 @@ static void leave_many_times(int size, int times) {
 }
 
 TEST(processes_that_leave_after_the_last_result_take_nothing_from_anybody) {
-    int times = fleet_long() ? 10000 : 200;
+    int times = fleet_long() ? 10000 : 80;
     leave_many_times(4, times);
     leave_many_times(8, times);
 }
