@@ -61,6 +61,9 @@ static bool dti_attention_shape(dti_build *b) {
         (b->count > 3 && !dti_attention_mask_fits(b, dti_node_of(b->inputs[3]))))
         return false;
     const dt_shape q = b->in[0]->shape, v = dti_node_of(b->inputs[2])->shape;
+    const double weights = (double)q.dim[0] * (double)q.dim[1] * (double)v.dim[1];
+    if (b->out.attr.f[1] > 0.0f && weights > INT32_MAX)
+        return dti_build_fail(b, "dropout of 2^31 weights and more in a sample");
     b->out.shape = (dt_shape){2, {q.dim[1], q.dim[0] * (v.dim[2] + 1)}};
     return true;
 }
@@ -324,12 +327,6 @@ static dt_tensor dti_attention_before(dt_tensor lengths, int64_t tk) {
 }
 
 /* f: scale, dropout; i: flags, window, stream as given to the row. in: q, k, v, mask, lengths. */
-static dt_tensor dti_attention_make(dt_graph *g, const dti_call *c);
-
-static dt_tensor dti_attention_again(dt_graph *g, const dti_call *c) {
-    return dti_attention_make(g, c);
-}
-
 static dt_tensor dti_attention_make(dt_graph *g, const dti_call *c) {
     dt_tensor in[4] = {dti_call_in(g, c, 0), dti_call_in(g, c, 1), dti_call_in(g, c, 2),
                        dti_call_in(g, c, 3)};
@@ -376,7 +373,7 @@ DT_API dt_tensor dt_attention(dt_tensor q, dt_tensor k, dt_tensor v,
         .name = "attention",
         .in = {q.id, k.id, v.id, d.mask.id, d.lengths.id},
         .attr = {.f = {d.scale, d.dropout}, .i = {(int32_t)flags, (int32_t)d.window, stream}},
-        .again = dti_attention_again};
+        .again = dti_attention_make};
     return dti_attention_make(g, &call);
 }
 

@@ -23,9 +23,10 @@ static int64_t dti_to_16(int64_t n) {
     return (n + 15) / 16 * 16;
 }
 
-static float *dti_attention_take(float **at, int64_t n) {
-    float *p = *at;
-    *at += dti_to_16(n);
+/* The next n floats; NULL where only their number is asked for. */
+static float *dti_attention_take(float *memory, int64_t *used, int64_t n) {
+    float *p = memory ? memory + *used : NULL;
+    *used += dti_to_16(n);
     return p;
 }
 
@@ -34,31 +35,30 @@ static size_t dti_attention_lay(dti_attention_work *w, const dti_launch *l, floa
     const dti_args_attention *a = &l->args.attention;
     const bool grad = l->kernel == DTI_K_ATTENTION_GRAD;
     const int64_t scores = DTI_ATTENTION_QUERIES * DTI_ATTENTION_KEYS;
-    float *at = memory;
+    const dti_gemm widest = {.m = DTI_ATTENTION_KEYS, .n = DTI_ATTENTION_KEYS, .k = DTI_GEMM_KC};
+    int64_t at = 0;
     *w = (dti_attention_work){.a = a, .flags = l->spec[0], .kv = -1};
     w->ld = dti_to_16(a->tk);
     w->d16 = dti_to_16(a->d);
     w->dv16 = dti_to_16(a->dv);
-    w->kt = dti_attention_take(&at, w->ld * a->d);
-    w->vt = dti_attention_take(&at, grad ? w->ld * a->dv : 0);
-    w->k = dti_attention_take(&at, grad ? w->d16 * a->tk : 0);
-    w->v = dti_attention_take(&at, grad ? 0 : w->dv16 * a->tk);
-    w->q = dti_attention_take(&at, DTI_ATTENTION_QUERIES * w->d16);
-    w->s = dti_attention_take(&at, scores);
-    w->ds = dti_attention_take(&at, grad ? scores : 0);
-    w->m = dti_attention_take(&at, DTI_ATTENTION_QUERIES);
-    w->sum = dti_attention_take(&at, DTI_ATTENTION_QUERIES);
-    const dti_gemm widest = {.m = DTI_ATTENTION_KEYS, .n = DTI_ATTENTION_KEYS, .k = DTI_GEMM_KC};
-    const size_t gemm = dti_gemm_scratch_bytes(&widest, 1) / sizeof(float);
-    w->gemm = dti_attention_take(&at, (int64_t)gemm);
-    return (size_t)(at - memory);
+    w->kt = dti_attention_take(memory, &at, w->ld * a->d);
+    w->vt = dti_attention_take(memory, &at, grad ? w->ld * a->dv : 0);
+    w->k = dti_attention_take(memory, &at, grad ? w->d16 * a->tk : 0);
+    w->v = dti_attention_take(memory, &at, grad ? 0 : w->dv16 * a->tk);
+    w->q = dti_attention_take(memory, &at, DTI_ATTENTION_QUERIES * w->d16);
+    w->s = dti_attention_take(memory, &at, scores);
+    w->ds = dti_attention_take(memory, &at, grad ? scores : 0);
+    w->m = dti_attention_take(memory, &at, DTI_ATTENTION_QUERIES);
+    w->sum = dti_attention_take(memory, &at, DTI_ATTENTION_QUERIES);
+    w->gemm = dti_attention_take(memory, &at,
+                                 (int64_t)(dti_gemm_scratch_bytes(&widest, 1) / sizeof(float)));
+    return (size_t)at;
 }
 
 static size_t dti_cpu_scratch_attention(const dti_launch *l, int threads) {
-    static float none[1];
     dti_attention_work w;
     (void)threads;
-    return dti_attention_lay(&w, l, none) * sizeof(float);
+    return dti_attention_lay(&w, l, NULL) * sizeof(float);
 }
 
 /* Keys [lo, hi) that query i may see, by its place. */
