@@ -4,7 +4,7 @@
 typedef struct attention_run {
     dt_ctx *ctx;
     dt_graph *graph;
-    dt_tensor x, lengths, y, dx;
+    dt_tensor x, lengths, mask, y, dx;
     dt_store *store;
     dt_program *program;
     float *values;
@@ -26,6 +26,8 @@ static bool attention_open(attention_run *r, const char *device, int threads, in
     r->x = dt_input(r->graph, "x", DT_F32, dt_dims(positions, 8 * ATTENTION_SIZE));
     if (d.lengths.graph)
         d.lengths = r->lengths = dt_input(r->graph, "lengths", DT_I32, dt_dims());
+    if (d.mask.graph)
+        d.mask = r->mask = dt_input(r->graph, "mask", DT_F32, dt_dims(positions, positions));
     for (int i = 0, at = 0; i < 3; i++) {
         const int heads = i ? 2 : ATTENTION_HEADS;
         part[i] = dt_slice(r->x, 1, at * ATTENTION_SIZE, heads * ATTENTION_SIZE);
@@ -130,6 +132,72 @@ TEST(keys_behind_the_length_change_nothing) {
     CHECK(!memcmp(before, after, (size_t)r.per_sample * 4)); /* y of both */
     free(before);
     free(after);
+    attention_close(&r);
+}
+
+/* A mask of 0 and -inf, as PyTorch's, hides as one of 1 and 0 that is kept by; a query that sees
+ * nothing gives 0. */
+static void attention_check_infinite(const char *device, int positions) {
+    dt_tensor some = {.graph = (dt_graph *)device, .id = 1};
+    const size_t scores = (size_t)positions * (size_t)positions;
+    float *mask = malloc(2 * scores * sizeof *mask), *got[2];
+    size_t n = 0;
+    REQUIRE(mask);
+    for (int keep = 0; keep < 2; keep++) {
+        attention_run r;
+        const dt_attention_desc desc = {.mask = some, .keep = keep != 0};
+        REQUIRE(attention_open(&r, device, 2, positions, 2, &desc));
+        for (size_t i = 0; i < 2 * scores; i++) {
+            const size_t row = i / (size_t)positions, col = i % (size_t)positions;
+            const bool seen = row % 5 != 3 && (col * 7 + row) % 3 != 0;
+            mask[i] = keep ? seen : seen ? 0.0f : (float)-INFINITY;
+        }
+        CHECK(!dt_program_write(r.program, r.mask, mask, 2 * scores * sizeof *mask));
+        got[keep] = attention_results(&r, 2);
+        n = (size_t)r.per_sample;
+        for (size_t i = 3 * ATTENTION_SIZE; i < 4 * ATTENTION_SIZE; i++)
+            CHECK(got[keep][i] == 0.0f);
+        attention_close(&r);
+    }
+    for (size_t i = 0; i < 3 * n; i++)
+        CHECK(fabsf(got[0][i] - got[1][i]) <= 1e-6f);
+    free(got[0]);
+    free(got[1]);
+    free(mask);
+}
+
+TEST(masks_of_minus_infinity_hide) {
+    attention_check_infinite("cpu", 45);
+}
+
+#ifndef DT_NO_VULKAN
+TEST(masks_of_minus_infinity_hide_on_vulkan) {
+    char device[32];
+    if (!vulkan_device_count())
+        SKIP("no Vulkan device");
+    snprintf(device, sizeof device, "vulkan:%d", vulkan_quick_device());
+    attention_check_infinite(device, 45);
+}
+#endif
+
+/* Of keys: none for a length of 0 or less, all for one beyond the last. */
+TEST(lengths_outside_the_keys_see_none_or_all) {
+    enum { T = 20 };
+    attention_run r;
+    dt_tensor some = {.graph = (dt_graph *)&r, .id = 1};
+    REQUIRE(attention_open(&r, "cpu", 1, T, 3, &(dt_attention_desc){.lengths = some}));
+    float *got[2];
+    for (int i = 0; i < 2; i++) {
+        const int32_t lengths[3] = {i ? -7 : 0, i ? INT32_MIN : 0, i ? INT32_MAX : T};
+        CHECK(!dt_program_write(r.program, r.lengths, lengths, sizeof lengths));
+        got[i] = attention_results(&r, 3);
+    }
+    const size_t n = (size_t)r.per_sample;
+    CHECK(!memcmp(got[0], got[1], n / 2 * 9 * sizeof(float)));
+    for (size_t k = 0; k < n; k++) /* y of the first two samples, which see none */
+        CHECK(got[1][k] == 0.0f);
+    free(got[0]);
+    free(got[1]);
     attention_close(&r);
 }
 

@@ -14,11 +14,14 @@ typedef struct dti_attention {
     int64_t heads, kv_heads, tq, tk, d, dv;
 } dti_attention;
 
-static dti_attention dti_attention_of(const dt_graph *g, const dti_node *n) {
-    const dt_shape q = g->nodes[dti_input_id(g, n, 0)].shape;
-    const dt_shape k = g->nodes[dti_input_id(g, n, 1)].shape;
-    const dt_shape v = g->nodes[dti_input_id(g, n, 2)].shape;
+static dti_attention dti_attention_sizes(dt_shape q, dt_shape k, dt_shape v) {
     return (dti_attention){q.dim[0], k.dim[0], q.dim[1], k.dim[1], q.dim[2], v.dim[2]};
+}
+
+static dti_attention dti_attention_of(const dt_graph *g, const dti_node *n) {
+    return dti_attention_sizes(g->nodes[dti_input_id(g, n, 0)].shape,
+                               g->nodes[dti_input_id(g, n, 1)].shape,
+                               g->nodes[dti_input_id(g, n, 2)].shape);
 }
 
 static uint32_t dti_attention_flags(const dti_node *n) {
@@ -77,9 +80,8 @@ static dt_shape dti_attention_grad_rows(const dti_attention *a) {
 }
 
 static bool dti_attention_grad_shape(dti_build *b) {
-    const dt_shape q = b->in[0]->shape, k = b->in[1]->shape;
-    const dt_shape v = dti_node_of(b->inputs[2])->shape;
-    const dti_attention a = {q.dim[0], k.dim[0], q.dim[1], k.dim[1], q.dim[2], v.dim[2]};
+    const dti_attention a =
+        dti_attention_sizes(b->in[0]->shape, b->in[1]->shape, dti_node_of(b->inputs[2])->shape);
     if (!dti_build_f32(b))
         return false;
     b->out.shape = dti_attention_grad_rows(&a);
@@ -108,27 +110,27 @@ static double dti_attention_grad_macs(const dt_graph *g, const dti_node *n) {
 
 /* ---- Gradients */
 
-/* What flows to the heads' results alone is mostly all. */
-static dt_tensor dti_attention_dy(const dti_grad *g, int64_t wide) {
+/* What flows to the heads' results. Mostly nothing flows to their logarithms: then dy is a pad. */
+static dt_tensor dti_attention_dy(const dti_grad *g, int64_t wide, bool *logs) {
     const dti_node *n = dti_node_of(g->dy);
+    *logs = true;
     if (n->op == DTI_OP_PAD && n->attr.i[1] == 1 && n->attr.i[2] == 0) {
         dt_tensor inner = dti_input_of(g->graph, n, 0);
-        if (dti_node_of(inner)->shape.dim[1] == wide)
+        *logs = dti_node_of(inner)->shape.dim[1] != wide;
+        if (!*logs)
             return inner;
     }
     return dt_slice(g->dy, 1, 0, wide);
 }
 
 /* sum y dy of each head, less what flows to its logarithm. */
-static dt_tensor dti_attention_sums(const dti_grad *g, const dti_attention *a, dt_tensor dy) {
+static dt_tensor dti_attention_sums(const dti_grad *g, const dti_attention *a, dt_tensor dy,
+                                    bool logs) {
     const int64_t wide = a->heads * a->dv;
     const dt_shape heads = {3, {a->tq, a->heads, a->dv}};
     dt_tensor y = dt_reshape(dt_slice(g->y, 1, 0, wide), heads);
     dt_tensor sums = dt_sum(dt_mul(y, dt_reshape(dy, heads)), dti_attention_keys, false);
-    if (dti_node_of(dy)->op == DTI_OP_SLICE &&
-        dti_input_of(g->graph, dti_node_of(dy), 0).id == g->dy.id)
-        sums = dt_sub(sums, dt_slice(g->dy, 1, wide, a->heads));
-    return sums;
+    return logs ? dt_sub(sums, dt_slice(g->dy, 1, wide, a->heads)) : sums;
 }
 
 /* Columns, or elements, [at, at + n) as [heads, positions, size]. */
@@ -144,11 +146,12 @@ static dt_tensor dti_attention_part(dt_tensor all, int64_t *at, int64_t heads, i
 static void dti_attention_grad_rule(dti_grad *g) {
     const dti_attention a = dti_attention_of(g->graph, &g->node);
     const bool masked = g->node.count > 3;
-    dt_tensor x[3] = {dti_attention_dy(g, a.heads * a.dv),
+    bool logs;
+    dt_tensor x[3] = {dti_attention_dy(g, a.heads * a.dv, &logs),
                       dt_slice(g->y, 1, a.heads * a.dv, a.heads)};
     if (dti_is_nil(x[0]))
         return;
-    x[2] = dti_attention_sums(g, &a, x[0]);
+    x[2] = dti_attention_sums(g, &a, x[0], logs);
     dt_tensor rows = dt_concat(x, 3, 1), in[5] = {g->in[0], g->in[1], g->in[2], rows, g->in[3]};
     if (g->wanted[0] || g->wanted[1] || g->wanted[2]) {
         dt_tensor all =
@@ -174,25 +177,13 @@ static dti_view dti_attention_operand(dti_emit *e, uint32_t i) {
     return v.stride[5] == 1 || v.dim[5] == 1 ? v : dti_emit_dense_in(e, i);
 }
 
-static dti_view dti_view_dense_like(uint32_t value, const dti_view *v, int64_t offset) {
-    dti_view dense = *v;
-    int64_t all = 1;
-    dense.value = value;
-    dense.offset = offset;
-    for (int axis = DTI_AXES - 1; axis >= 0; axis--) {
-        dense.stride[axis] = dense.dim[axis] == 1 ? 0 : all;
-        all *= dense.dim[axis];
-    }
-    return dense;
-}
-
 /* Both in one value, for a kernel binds four. */
 static void dti_attention_together(dti_emit *e, dti_view *a, dti_view *b) {
     if (a->value == b->value)
         return;
     const int64_t n = dti_view_elements(a);
     const uint32_t value = dti_emit_scratch(e, DT_F32, (uint64_t)(n + dti_view_elements(b)));
-    const dti_view to[2] = {dti_view_dense_like(value, a, 0), dti_view_dense_like(value, b, n)};
+    const dti_view to[2] = {dti_view_packed(value, a, 0), dti_view_packed(value, b, n)};
     dti_emit_copy(e, a, &to[0], DTI_COPY_WORD);
     dti_emit_copy(e, b, &to[1], DTI_COPY_WORD);
     *a = to[0];
@@ -202,7 +193,7 @@ static void dti_attention_together(dti_emit *e, dti_view *a, dti_view *b) {
 static dti_args_attention dti_attention_args(const dti_emit *e, const dti_view *q,
                                              const dti_view *k, const dti_view *v) {
     const dti_attention s = dti_attention_of(e->graph, e->node);
-    const double keep = 1.0 - (double)e->node->attr.f[1], threshold = keep * 4294967296.0;
+    const dti_dropout_odds odds = dti_dropout_odds_of(e->node->attr.f[1]);
     dti_args_attention a = {.samples = (uint32_t)e->out.dim[0],
                             .heads = (uint32_t)s.heads,
                             .kv_heads = (uint32_t)s.kv_heads,
@@ -220,8 +211,8 @@ static dti_args_attention dti_attention_args(const dti_emit *e, const dti_view *
     a.v_offset = (uint32_t)v->offset, a.v_sample = (uint32_t)v->stride[0];
     a.v_head = (uint32_t)v->stride[3], a.v_row = (uint32_t)v->stride[4];
     a.stream = (uint32_t)e->node->attr.i[DTI_ATTENTION_STREAM];
-    a.threshold = threshold >= 4294967295.0 ? 0xffffffffu : (uint32_t)threshold;
-    a.keep_scale = (float)(1.0 / keep);
+    a.threshold = odds.threshold;
+    a.keep_scale = odds.scale;
     a.first_row = e->node->samples ? (uint32_t)e->first_row : 0;
     return a;
 }

@@ -35,11 +35,10 @@ static dt_tensor dti_alibi_slopes(dt_graph *g, const dti_attention *a) {
 static dt_tensor dti_attention_seen(dt_graph *g, const dti_node *n, dt_tensor ahead) {
     const int64_t window = n->attr.i[DTI_ATTENTION_WINDOW];
     dt_tensor seen = dt_affine(ahead, 0.0f, 1.0f);
-    dt_tensor w = dt_fill(g, (dt_shape){0}, (float)window);
     if (dti_attention_flags(n) & DTI_ATTENTION_CAUSAL)
         seen = dt_ge(ahead, dt_fill(g, (dt_shape){0}, 0.0f));
     if (window)
-        seen = dt_mul(seen, dt_lt(dt_abs(ahead), w));
+        seen = dt_mul(seen, dt_lt(dt_abs(ahead), dt_fill(g, (dt_shape){0}, (float)window)));
     return seen;
 }
 

@@ -102,9 +102,38 @@ static void dti_concat_grad(dti_grad *g) {
     g->dx[0] = dti_sum_to(part, g->in[0]);
 }
 
+/* Parts that lie in memory as they would in the output are the output: the gradients of a packed
+ * projection's slices, where one row makes them all. */
+static bool dti_concat_in_place(const dti_emit *e, int axis, dti_view *whole) {
+    *whole = dti_emit_in(e, 0);
+    int64_t length = whole->dim[axis];
+    for (uint32_t i = 1; i < e->node->count; i++) {
+        const dti_view v = dti_emit_in(e, i);
+        const int64_t apart = v.offset - whole->offset;
+        if (length == 1 && i == 1)
+            whole->stride[axis] = apart;
+        if (v.value != whole->value || v.dtype != whole->dtype || apart <= 0 ||
+            apart != length * whole->stride[axis])
+            return false;
+        for (int k = 0; k < DTI_AXES; k++) {
+            const bool alone = k == axis ? v.dim[k] == 1 : whole->dim[k] == 1;
+            if ((k != axis && v.dim[k] != whole->dim[k]) ||
+                (!alone && v.stride[k] != whole->stride[k]))
+                return false;
+        }
+        length += v.dim[axis];
+    }
+    whole->dim[axis] = length;
+    return memcmp(whole->dim, e->out.dim, sizeof whole->dim) == 0;
+}
+
 static void dti_concat_emit(dti_emit *e) {
     int axis = DTI_AXES - e->node->shape.rank + e->node->attr.i[0];
-    dti_view part = e->out;
+    dti_view part = e->out, whole;
+    if (!e->pinned && dti_concat_in_place(e, axis, &whole)) {
+        e->out = whole;
+        return;
+    }
     for (uint32_t i = 0; i < e->node->count; i++) {
         dti_view x = dti_emit_in(e, i);
         memcpy(part.dim, e->out.dim, sizeof part.dim);

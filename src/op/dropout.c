@@ -18,6 +18,12 @@ static bool dti_dropout_idle(const dti_node *n, bool train) {
     return !train; /* its input's memory, like a view */
 }
 
+static dti_dropout_odds dti_dropout_odds_of(float p) {
+    const double keep = 1.0 - (double)p, threshold = keep * 4294967296.0;
+    return (dti_dropout_odds){threshold >= 4294967295.0 ? 0xffffffffu : (uint32_t)threshold,
+                              (float)(1.0 / keep)};
+}
+
 static void dti_dropout_emit(dti_emit *e) {
     if (!e->train) { /* identity: the same memory */
         e->out = dti_emit_in(e, 0);
@@ -25,13 +31,12 @@ static void dti_dropout_emit(dti_emit *e) {
     }
     dti_view x = dti_emit_dense_in(e, 0);
     int64_t n = dti_view_elements(&e->out);
-    double keep = 1.0 - (double)e->node->attr.f[0];
-    double threshold = keep * 4294967296.0;
+    const dti_dropout_odds odds = dti_dropout_odds_of(e->node->attr.f[0]);
     dti_args_dropout a = {.n = (uint32_t)n, .stream = (uint32_t)e->node->attr.i[0]};
     a.row_elements = e->node->samples ? (uint32_t)dti_shape_elements(e->node->shape) : 0;
     a.first = (uint32_t)e->first_row * a.row_elements;
-    a.threshold = threshold >= 4294967295.0 ? 0xffffffffu : (uint32_t)threshold;
-    a.scale = (float)(1.0 / keep);
+    a.threshold = odds.threshold;
+    a.scale = odds.scale;
     a.x_offset = (uint32_t)x.offset;
     a.y_offset = (uint32_t)e->out.offset;
     dti_launch *l = dti_emit_launch(e, DTI_K_DROPOUT, (uint64_t)n, sizeof a);

@@ -30,18 +30,26 @@ static uint32_t dti_listing_part(dti_listing *list, uint32_t value, uint64_t off
     return part;
 }
 
-static dti_view dti_view_dense(uint32_t value, const dti_node *node, int64_t batch) {
-    const dt_shape shape = node->shape;
-    dti_view v = {.value = value, .dtype = node->dtype};
+static dti_view dti_view_packed(uint32_t value, const dti_view *like, int64_t offset) {
+    dti_view v = *like;
     int64_t step = 1;
+    v.value = value;
+    v.offset = offset;
     for (int axis = DTI_AXES - 1; axis >= 0; axis--) {
-        int i = axis - (DTI_AXES - shape.rank);
-        int64_t dim = axis == 0 ? (node->samples ? batch : 1) : i >= 0 ? shape.dim[i] : 1;
-        v.dim[axis] = dim;
-        v.stride[axis] = dim == 1 ? 0 : step;
-        step *= dim;
+        v.stride[axis] = v.dim[axis] == 1 ? 0 : step;
+        step *= v.dim[axis];
     }
     return v;
+}
+
+static dti_view dti_view_dense(uint32_t value, const dti_node *node, int64_t batch) {
+    const dt_shape shape = node->shape;
+    dti_view v = {.dtype = node->dtype};
+    for (int axis = DTI_AXES - 1; axis >= 0; axis--) {
+        int i = axis - (DTI_AXES - shape.rank);
+        v.dim[axis] = axis == 0 ? (node->samples ? batch : 1) : i >= 0 ? shape.dim[i] : 1;
+    }
+    return dti_view_packed(value, &v, 0);
 }
 
 static int64_t dti_view_elements(const dti_view *v) {
@@ -106,21 +114,15 @@ static dti_walk dti_walk_make(const int64_t dim[DTI_AXES], const dti_view *const
     return w;
 }
 
-static dti_view dti_emit_in(dti_emit *e, uint32_t i) {
+static dti_view dti_emit_in(const dti_emit *e, uint32_t i) {
     return e->views[dti_input_id(e->graph, e->node, i)];
 }
 
 static dti_view dti_emit_dense_view(dti_emit *e, const dti_view *v) {
     if (dti_view_is_dense(v))
         return *v;
-    dti_view w = {.value = dti_emit_scratch(e, v->dtype, (uint64_t)dti_view_elements(v)),
-                  .dtype = v->dtype};
-    int64_t step = 1;
-    for (int axis = DTI_AXES - 1; axis >= 0; axis--) {
-        w.dim[axis] = v->dim[axis];
-        w.stride[axis] = v->dim[axis] == 1 ? 0 : step;
-        step *= v->dim[axis];
-    }
+    const uint32_t value = dti_emit_scratch(e, v->dtype, (uint64_t)dti_view_elements(v));
+    const dti_view w = dti_view_packed(value, v, 0);
     dti_emit_copy(e, v, &w, DTI_COPY_WORD);
     return w;
 }

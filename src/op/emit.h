@@ -94,10 +94,12 @@ static uint32_t dti_listing_value(dti_listing *list, dti_value_kind kind, dt_dty
                                   uint64_t n, uint64_t offset);
 /* Of a node that lies in a value of its own without gaps. */
 static dti_view dti_view_dense(uint32_t value, const dti_node *node, int64_t batch);
+/* As many elements as `like`'s, each beside the next. */
+static dti_view dti_view_packed(uint32_t value, const dti_view *like, int64_t offset);
 static bool dti_view_is_dense(const dti_view *v);
 static int64_t dti_view_elements(const dti_view *v);
 
-static dti_view dti_emit_in(dti_emit *e, uint32_t i);
+static dti_view dti_emit_in(const dti_emit *e, uint32_t i);
 /* The input in rows of memory without gaps; copied to a scratch value when it is not. */
 static dti_view dti_emit_dense_in(dti_emit *e, uint32_t i);
 static dti_view dti_emit_dense_view(dti_emit *e, const dti_view *v);
@@ -126,6 +128,14 @@ static void dti_emit_map2_views(dti_emit *e, dti_kernel_id kernel, uint32_t sele
                                 const dti_view *in0, const dti_view *in1, const dti_view *y,
                                 const float p[2]);
 static void dti_emit_map2(dti_emit *e, dti_kernel_id kernel, uint32_t selector); /* of inputs */
+
+/* What a word of 32 random bits is held against, and what is kept is multiplied by, at a chance p
+ * in [0, 1) of being dropped. */
+typedef struct dti_dropout_odds {
+    uint32_t threshold;
+    float scale;
+} dti_dropout_odds;
+static dti_dropout_odds dti_dropout_odds_of(float p);
 static bool dti_map2_in_step(const dti_launch *launch, int binding);
 /* spec2, DTI_FOURS*, of the map kernels and COPY: by how operands lie. */
 static void dti_map1_tile(const dti_launch *launch, uint32_t variant, uint32_t spec[4]);
