@@ -5,11 +5,9 @@ static dt_tensor frame_gpt(dt_graph *g, dt_tensor *target) {
     const dt_shape time = dt_dims(LAUNCHES_TIME);
     dt_tensor x = dt_input(g, "x", DT_I32, time);
     *target = dt_input(g, "t", DT_I32, time);
-    dt_tensor mask =
-        dt_freeze(dt_param(g, "mask", dt_dims(LAUNCHES_TIME, LAUNCHES_TIME), (dt_init){0}));
     dt_tensor h = dt_nn_embedding(x, "characters", LAUNCHES_CHARACTERS, LAUNCHES_WIDTH);
     for (int i = 0; i < 4; i++)
-        h = launches_gpt_layer(h, mask, i);
+        h = launches_gpt_layer(h, i);
     return dt_nn_linear(dt_nn_layer_norm(h, "norm", 1), "head", LAUNCHES_CHARACTERS);
 }
 

@@ -70,26 +70,16 @@ static dt_tensor launches_resnet(dt_graph *g, dt_tensor *target) {
 /* 6 layers of 6 heads, 384 wide, over 128 characters of 65. */
 enum { LAUNCHES_TIME = 128, LAUNCHES_WIDTH = 384, LAUNCHES_HEADS = 6, LAUNCHES_CHARACTERS = 65 };
 
-static dt_tensor launches_attention(dt_tensor y, dt_tensor mask, const char *name) {
-    const int64_t t = LAUNCHES_TIME, heads = LAUNCHES_HEADS, each = LAUNCHES_WIDTH / heads;
-    dt_tensor all = dt_nn_linear(y, name, 3 * LAUNCHES_WIDTH), part[3];
-    all = dt_permute(dt_reshape(all, dt_dims(t, 3, heads, each)), dt_dims(1, 2, 0, 3));
-    for (int64_t k = 0; k < 3; k++)
-        part[k] = dt_reshape(dt_slice(all, 0, k, 1), dt_dims(heads, t, each));
-    dt_tensor s = dt_affine(dt_matmul_transposed(part[0], part[1], false, true), 0.125f, 0.0f);
-    dt_tensor o = dt_matmul(dt_softmax(dt_add(s, mask), -1), part[2]);
-    return dt_reshape(dt_permute(o, dt_dims(1, 0, 2)), dt_dims(t, LAUNCHES_WIDTH));
-}
-
-static dt_tensor launches_gpt_layer(dt_tensor h, dt_tensor mask, int i) {
-    static const char *const parts[] = {"ln1", "qkv", "proj", "ln2", "fc", "fc2"};
-    char name[6][32];
-    for (int k = 0; k < 6; k++)
+static dt_tensor launches_gpt_layer(dt_tensor h, int i) {
+    static const char *const parts[] = {"ln1", "attention", "ln2", "fc", "fc2"};
+    const dt_attention_layer_desc causal = {.attention = {.causal = true}};
+    char name[5][32];
+    for (int k = 0; k < 5; k++)
         snprintf(name[k], sizeof name[k], "layer%d.%s", i, parts[k]);
-    dt_tensor y = launches_attention(dt_nn_layer_norm(h, name[0], 1), mask, name[1]);
-    h = dt_add(h, dt_nn_linear(y, name[2], LAUNCHES_WIDTH));
-    y = dt_gelu(dt_nn_linear(dt_nn_layer_norm(h, name[3], 1), name[4], 4 * LAUNCHES_WIDTH));
-    return dt_add(h, dt_nn_linear(y, name[5], LAUNCHES_WIDTH));
+    dt_tensor y = dt_nn_layer_norm(h, name[0], 1);
+    h = dt_add(h, dt_nn_multi_head_attention(y, y, name[1], LAUNCHES_HEADS, &causal));
+    y = dt_gelu(dt_nn_linear(dt_nn_layer_norm(h, name[2], 1), name[3], 4 * LAUNCHES_WIDTH));
+    return dt_add(h, dt_nn_linear(y, name[4], LAUNCHES_WIDTH));
 }
 
 static dt_tensor launches_gpt(dt_graph *g, dt_tensor *target) {
@@ -97,12 +87,10 @@ static dt_tensor launches_gpt(dt_graph *g, dt_tensor *target) {
     dt_tensor x = dt_input(g, "x", DT_I32, time);
     *target = dt_input(g, "t", DT_I32, time);
     dt_tensor places = dt_param(g, "places", dt_dims(LAUNCHES_TIME, LAUNCHES_WIDTH), (dt_init){0});
-    dt_tensor mask =
-        dt_freeze(dt_param(g, "mask", dt_dims(LAUNCHES_TIME, LAUNCHES_TIME), (dt_init){0}));
     dt_tensor h = dt_nn_embedding(x, "characters", LAUNCHES_CHARACTERS, LAUNCHES_WIDTH);
     h = dt_add(h, places);
     for (int i = 0; i < 6; i++)
-        h = launches_gpt_layer(h, mask, i);
+        h = launches_gpt_layer(h, i);
     return dt_nn_linear(dt_nn_layer_norm(h, "norm", 1), "head", LAUNCHES_CHARACTERS);
 }
 

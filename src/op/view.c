@@ -1,5 +1,5 @@
 /* Ops that move no data: the same value seen with other dimensions, strides and offset. A reshape
- * of something that is not dense is the one that copies. attr.dim, i[0] = the new shape and rank
+ * copies where axes that become others do not lie as one. attr.dim, i[0] = the new shape and rank
  * (reshape, expand), i[1] = sample axis (expand); the permutation (permute); axis i[0], start
  * dim[0] and length dim[1] (slice). */
 
@@ -156,6 +156,47 @@ static void dti_view_grad(dti_grad *g) {
     }
 }
 
+/* The stride of axes [first, end) of v as one axis; -1 where they do not lie so. */
+static int64_t dti_view_as_one(const dti_view *v, int first, int end) {
+    int64_t stride = 0, next = -1;
+    for (int axis = end - 1; axis >= first; axis--) {
+        if (v->dim[axis] == 1)
+            continue;
+        if (next >= 0 && v->stride[axis] != next)
+            return -1;
+        if (next < 0)
+            stride = v->stride[axis];
+        next = v->stride[axis] * v->dim[axis];
+    }
+    return stride;
+}
+
+/* Gives y's axes but that of the samples strides over x's elements. False where x's axes that
+ * become others do not lie as one. */
+static bool dti_view_regroup(const dti_view *x, dti_view *y) {
+    int i = DTI_AXES, j = DTI_AXES;
+    if (dti_view_elements(x) == 0)
+        return false;
+    while (i > 1 || j > 1) {
+        const int x_end = i, y_end = j;
+        int64_t a = i > 1 ? x->dim[--i] : 1, b = j > 1 ? y->dim[--j] : 1;
+        while (a != b) {
+            if (a < b)
+                a *= x->dim[--i];
+            else
+                b *= y->dim[--j];
+        }
+        int64_t stride = dti_view_as_one(x, i, x_end);
+        if (stride < 0)
+            return false;
+        for (int axis = y_end - 1; axis >= j; axis--) {
+            y->stride[axis] = y->dim[axis] == 1 ? 0 : stride;
+            stride *= y->dim[axis];
+        }
+    }
+    return true;
+}
+
 /* The output's dimensions in six axes; strides are still those of a dense tensor. */
 static void dti_view_emit(dti_emit *e) {
     dti_view x = dti_emit_in(e, 0);
@@ -164,7 +205,10 @@ static void dti_view_emit(dti_emit *e) {
     int first = DTI_AXES - in->shape.rank;
     switch (dti_op_info_of(e->node->op)->selector) {
     case DTI_VIEW_RESHAPE:
-        x = dti_emit_dense_in(e, 0);
+        if (dti_view_regroup(&x, &e->out))
+            e->out.stride[0] = x.stride[0];
+        else
+            e->out = dti_view_packed(0, &e->out, 0), x = dti_emit_dense_in(e, 0);
         e->out.value = x.value;
         e->out.offset = x.offset;
         return;
