@@ -37,8 +37,10 @@ static dt_tensor dti_attention_seen(dt_graph *g, const dti_node *n, dt_tensor ah
     dt_tensor seen = dt_affine(ahead, 0.0f, 1.0f);
     if (dti_attention_flags(n) & DTI_ATTENTION_CAUSAL)
         seen = dt_ge(ahead, dt_fill(g, (dt_shape){0}, 0.0f));
-    if (window)
-        seen = dt_mul(seen, dt_lt(dt_abs(ahead), dt_fill(g, (dt_shape){0}, (float)window)));
+    if (window) {
+        dt_tensor w = dt_fill(g, (dt_shape){0}, (float)window), apart = dt_abs(ahead);
+        seen = dt_mul(seen, dt_lt(apart, w));
+    }
     return seen;
 }
 
