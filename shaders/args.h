@@ -311,10 +311,10 @@
 /* Attention of q [heads, tq, d], k [kv_heads, tk, d], v [kv_heads, tk, dv]: rows that begin *_row
  * apart, whose elements lie side by side; of heads and samples *_head and *_sample. Row t of the
  * result has the heads' dv elements, then log sum e^score of each head; sample after sample. The
- * mask is added, or hides (spec0). x of the gradient: rows (dy of the heads, these logarithms, sum
- * y dy); its result: rows (dq, dk, dv) of the heads where tq = tk, else all dq, all dk, all dv. The
- * weight (h, i, j) of sample s has element ((s + first_row) heads + h) tq tk + i tk + j of the
- * random stream. */
+ * mask is added, or hides (spec0). For the gradient rows of the heads' dy, and, where their value
+ * begins, of these logarithms and sums of y dy; its result: rows (dq, dk, dv) of the heads where
+ * tq = tk, else all dq, all dk, all dv. The weight (h, i, j) of sample s has element ((s +
+ * first_row) heads + h) tq tk + i tk + j of the random stream. */
 #define DTI_ARGS_ATTENTION                                                                         \
     DTI_U32 samples;                                                                               \
     DTI_U32 heads;                                                                                 \
@@ -342,7 +342,7 @@
     DTI_U32 mask_head;                                                                             \
     DTI_U32 mask_row;                                                                              \
     DTI_U32 mask_col;                                                                              \
-    DTI_U32 x_offset;                                                                              \
+    DTI_U32 dy_offset;                                                                             \
     DTI_U32 y_offset;                                                                              \
     DTI_U32 stream;                                                                                \
     DTI_U32 threshold;                                                                             \

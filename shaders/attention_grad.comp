@@ -27,13 +27,12 @@ uint batch, head;
 void weigh(uint row, uint col, float slope)
 {
     uint mask = args.mask_offset + batch * args.mask_sample + head * args.mask_head;
-    uint logs = args.heads * args.dv + head, pitch = args.heads * (args.dv + 2u);
     for (uint r = 0u; r < 4u; r++) {
         for (uint c = 0u; c < 4u; c++) {
             uint i = KEYS ? col + c : row + r, j = KEYS ? row + r : col + c;
             float s = score_of(acc[r][c], i, j, slope, mask), p = 0.0, ds = 0.0;
             if (!(s <= DTI_ATTENTION_HIDDEN)) {
-                uint at = args.x_offset + (batch * args.tq + i) * pitch + logs;
+                uint at = (batch * args.tq + i) * 2u * args.heads + head;
                 float keep = DROPOUT ? kept(batch, head, i, j) : 1.0;
                 p = dti_m_exp(s - x[at]);
                 ds = p * (acc2[r][c] * keep - x[at + args.heads]) * args.scale;
@@ -49,15 +48,15 @@ void weigh(uint row, uint col, float slope)
 rows side_of(const bool keys, bool second, uint first)
 {
     uint unit = keys ? head / (args.heads / args.kv_heads) : head;
-    uint pitch = args.heads * (args.dv + 2u);
+    uint pitch = args.heads * args.dv;
     if (keys && second)
-        return rows_of(1u, args.v_offset + batch * args.v_sample + unit * args.v_head, args.v_row,
+        return rows_of(0u, args.v_offset + batch * args.v_sample + unit * args.v_head, args.v_row,
                        first, args.tk);
     if (keys)
-        return rows_of(1u, args.k_offset + batch * args.k_sample + unit * args.k_head, args.k_row,
+        return rows_of(0u, args.k_offset + batch * args.k_sample + unit * args.k_head, args.k_row,
                        first, args.tk);
     if (second)
-        return rows_of(2u, args.x_offset + batch * args.tq * pitch + unit * args.dv, pitch, first,
+        return rows_of(1u, args.dy_offset + batch * args.tq * pitch + unit * args.dv, pitch, first,
                        args.tq);
     return rows_of(0u, args.q_offset + batch * args.q_sample + unit * args.q_head, args.q_row, first,
                    args.tq);

@@ -150,17 +150,17 @@ static double ops_largest(const dti_ref_tensor *x) {
 static void ops_attention_bounds(const dti_ref *r, double scale, double *bound) {
     const dti_ref_tensor *q = &r->in[0], *k = &r->in[1], *v = &r->in[2];
     const bool grad = r->node->op == DTI_OP_ATTENTION_GRAD;
-    const uint32_t count = r->node->count - (grad ? 1 : 0);
+    const uint32_t count = r->node->count - (grad ? 2 : 0);
     const double d = (double)q->dim[5], dv = (double)v->dim[5], tk = (double)k->dim[4];
     const double tq = (double)q->dim[4] * (double)q->dim[3], keep = 1 - (double)r->node->attr.f[1];
     const double mq = ops_largest(q), mk = ops_largest(k), mv = ops_largest(v);
     double score = (double)r->node->attr.f[0] * d * mq * mk;
     if (count > 3)
-        score += ops_largest(&r->in[grad ? 4 : 3]);
+        score += ops_largest(&r->in[grad ? 5 : 3]);
     if (r->node->attr.i[0] & (int)DTI_ATTENTION_ALIBI)
         score += fmax(tk, (double)q->dim[4]);
     const double off = scale * OPS_U * ((d + 12) * score + tk + dv + tq + 24);
-    const double x = grad ? ops_largest(&r->in[3]) : 0; /* logarithms too */
+    const double x = grad ? fmax(ops_largest(&r->in[3]), ops_largest(&r->in[4])) : 0;
     const double ds = (dv * x * mv / keep + x) * (1 + (double)r->node->attr.f[0]);
     for (int64_t i = 0; i < r->out.elements; i++) {
         const double y = fabs(r->out.data[i]);

@@ -41,7 +41,7 @@ static dt_tensor ops_attention_mask(ops_model *m, const ops_attention *c) {
 }
 
 /* Operands that lie in many ways: q in rows of heads, k and v beside each other or apart. */
-static uint32_t ops_attention_inputs(ops_model *m, const ops_attention *c, dt_tensor in[5]) {
+static uint32_t ops_attention_inputs(ops_model *m, const ops_attention *c, dt_tensor in[6]) {
     dt_tensor q = ops_rows(m, dt_dims(c->tq, c->heads * c->d), OPS_ANY);
     in[0] = dt_permute(dt_reshape(q, dt_dims(c->tq, c->heads, c->d)), dt_dims(1, 0, 2));
     if (!c->samples)
@@ -65,7 +65,7 @@ static uint32_t ops_attention_inputs(ops_model *m, const ops_attention *c, dt_te
 static void ops_case_attention(ops_model *m) {
     for (size_t i = 0; i < DTI_COUNT(ops_attentions) && !(m->small && i > 5); i++) {
         const ops_attention *c = &ops_attentions[i];
-        dt_tensor in[5] = {{0}};
+        dt_tensor in[6] = {{0}};
         uint32_t count = ops_attention_inputs(m, c, in);
         /* second derivatives are of plain rows: of small ones alone */
         for (uint32_t k = 0; k < count && i > 5 && m->op == DTI_OP_ATTENTION_GRAD; k++)
@@ -83,9 +83,9 @@ static void ops_case_attention(ops_model *m) {
         dt_tensor sums = ops_like(m, dt_slice(y, 1, wide, c->heads), OPS_ANY);
         dy = i > 5 ? dt_detach(dy) : dy;
         sums = i > 5 ? dt_detach(sums) : sums;
-        dt_tensor x[3] = {dy, dt_slice(y, 1, wide, c->heads), sums};
-        in[4] = in[3], in[3] = dt_concat(x, 3, 1);
-        ops_result(m, dti_append(m->graph, DTI_OP_ATTENTION_GRAD, in, count + 1, &attr));
+        dt_tensor x[2] = {dt_slice(y, 1, wide, c->heads), sums};
+        in[5] = in[3], in[3] = dy, in[4] = dt_concat(x, 2, 1);
+        ops_result(m, dti_append(m->graph, DTI_OP_ATTENTION_GRAD, in, count + 2, &attr));
     }
 }
 

@@ -36,12 +36,12 @@ static bool rnd_is_exact(const dti_node *n) {
 /* How much each element of a node may be off by itself. */
 static void rnd_bounds(dti_ref_run *run, uint32_t id, bool cpu, double *bound) {
     const dti_node *n = &run->graph->nodes[id];
-    dti_ref_tensor in[RND_INPUTS],
-        *y = dti_ref_tensor_of(run, (dt_tensor){(dt_graph *)run->graph, id});
+    dti_ref_tensor in[DTI_INPUTS_MAX];
+    dti_ref_tensor *y = dti_ref_tensor_of(run, (dt_tensor){(dt_graph *)run->graph, id});
     dti_ref r = {.node = n, .in = in, .out = *y, .step = &run->step, .batch = run->batch};
     r.train = run->train;
     memset(bound, 0, (size_t)(y->elements + 2) * sizeof *bound);
-    if (n->count > RND_INPUTS || !n->count)
+    if (n->count > DTI_INPUTS_MAX || !n->count)
         return;
     for (uint32_t i = 0; i < n->count; i++)
         in[i] = *dti_ref_tensor_of(run, dti_input_of((dt_graph *)run->graph, n, i));

@@ -520,7 +520,8 @@ static double ops_storage_bound(dt_dtype dtype, double y) {
 static void ops_compare(ops_device *d, dti_ref_run *run, uint32_t id, const double *device) {
     const dti_node *node = &run->graph->nodes[id];
     dti_ref_node(run, id);
-    dti_ref_tensor *y = dti_ref_tensor_of(run, (dt_tensor){(dt_graph *)run->graph, id}), in[5];
+    dti_ref_tensor *y = dti_ref_tensor_of(run, (dt_tensor){(dt_graph *)run->graph, id});
+    dti_ref_tensor in[DTI_INPUTS_MAX];
     double *bound = malloc((size_t)(y->elements + 2) * sizeof *bound);
     for (uint32_t i = 0; i < node->count && i < DTI_COUNT(in); i++)
         in[i] = *dti_ref_tensor_of(run, dti_input_of((dt_graph *)run->graph, node, i));

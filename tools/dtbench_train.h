@@ -6,6 +6,7 @@ typedef struct net { /* while it is made, and made */
     dt_graph *graph;
     dt_tensor x, t, h, loss;
     int64_t in, out; /* elements of a sample, of the last layer */
+    int64_t tokens;  /* a sample is so many characters, and each has a target; else 0 */
     int layers;
     double macs; /* of a step, a sample: forward, weights' gradients, inputs' but for the first */
 } net;
@@ -79,12 +80,70 @@ static void make_cnn(net *n) {
     linear(n, "fc2", 10);
 }
 
+/* Of characters, before each of its blocks a norm: nanoGPT's, but for dropout and tied weights. */
+enum { BENCH_CHARACTERS = 65 };
+
+static void attend(net *n, const char *name, int64_t heads) {
+    const dt_attention_layer_desc causal = {.attention = {.causal = true}};
+    const double t = (double)n->tokens, width = (double)dt_tensor_shape(n->h).dim[1];
+    n->h = dt_nn_multi_head_attention(n->h, n->h, name, heads, &causal);
+    count_layer(n, 4 * t * width * width + t * t * width); /* half of all pairs, twice */
+}
+
+static void block(net *n, int i, int64_t width, int64_t heads) {
+    char name[5][32];
+    static const char *const parts[] = {"ln1", "attention", "ln2", "up", "down"};
+    for (int k = 0; k < 5; k++)
+        snprintf(name[k], sizeof name[k], "block%d.%s", i, parts[k]);
+    dt_tensor before = n->h;
+    n->h = dt_nn_layer_norm(before, name[0], 1);
+    attend(n, name[1], heads);
+    before = dt_add(before, n->h);
+    n->h = dt_nn_layer_norm(before, name[2], 1);
+    count_layer(n, 8 * (double)n->tokens * (double)width * (double)width);
+    n->h = dt_nn_linear(dt_gelu(dt_nn_linear(n->h, name[3], 4 * width)), name[4], width);
+    n->h = dt_add(before, n->h);
+}
+
+static void make_gpt(net *n, int64_t context, int64_t width, int layers, int64_t heads) {
+    const dt_init init = {DT_INIT_NORMAL, 0.0f, 0.02f};
+    n->tokens = n->in = context;
+    n->x = dt_input(n->graph, "x", DT_I32, dt_dims(context));
+    n->h = dt_nn_embedding(n->x, "characters", BENCH_CHARACTERS, width);
+    n->h = dt_add(n->h, dt_param(n->graph, "places", dt_dims(context, width), init));
+    for (int i = 0; i < layers; i++)
+        block(n, i, width, heads);
+    count_layer(n, (double)context * (double)width * BENCH_CHARACTERS);
+    n->h = dt_nn_linear(dt_nn_layer_norm(n->h, "norm", 1), "head", n->out = BENCH_CHARACTERS);
+}
+
+static void make_gpt_small(net *n) {
+    make_gpt(n, 64, 128, 4, 4);
+}
+
+static void make_gpt_medium(net *n) {
+    make_gpt(n, 256, 384, 6, 6);
+}
+
+/* One layer of attention over 1,024 places, 6 heads of 64, between an embedding and the classes. */
+static void make_attention(net *n) {
+    n->tokens = n->in = 1024;
+    n->x = dt_input(n->graph, "x", DT_I32, dt_dims(1024));
+    n->h = dt_nn_embedding(n->x, "characters", BENCH_CHARACTERS, 384);
+    attend(n, "attention", 6);
+    count_layer(n, 1024.0 * 384 * BENCH_CHARACTERS);
+    n->h = dt_nn_linear(n->h, "head", n->out = BENCH_CHARACTERS);
+}
+
 static const workload workloads[] = {
     {"xor", 4, true, DT_OPTIM_ADAMW, make_xor},
     {"mlp_tiny", 32, false, DT_OPTIM_ADAMW, make_mlp_tiny},
     {"mlp", 64, false, DT_OPTIM_ADAM, make_mlp},
     {"mlp_wide", 128, false, DT_OPTIM_ADAM, make_mlp_wide},
     {"cnn", 64, false, DT_OPTIM_ADAM, make_cnn},
+    {"gpt_small", 12, false, DT_OPTIM_ADAMW, make_gpt_small},
+    {"gpt_medium", 8, false, DT_OPTIM_ADAMW, make_gpt_medium},
+    {"attention", 4, false, DT_OPTIM_ADAMW, make_attention},
 };
 
 static const workload *find_workload(const char *name) {
@@ -123,7 +182,7 @@ static net make_net(dt_graph *graph, const workload *w) {
     net n = {.graph = graph};
     w->make(&n);
     n.t = w->mse ? dt_input(graph, "t", DT_F32, dt_dims(n.out))
-                 : dt_input(graph, "t", DT_I32, dt_dims());
+                 : dt_input(graph, "t", DT_I32, n.tokens ? dt_dims(n.tokens) : dt_dims());
     n.loss = w->mse ? dt_mse(n.h, n.t) : dt_cross_entropy(n.h, n.t, NULL);
     return n;
 }
@@ -136,21 +195,29 @@ typedef struct training { /* of a workload, with one batch to train on again and
     size_t x_bytes, t_bytes;
 } training;
 
+/* `classes` numbers in place of floats. */
+static void random_classes(float *x, size_t bytes, int64_t classes, uint64_t seed) {
+    for (size_t i = 0; i < bytes / 4; i++)
+        ((int32_t *)x)[i] = (int32_t)((double)classes * dti_uniform01(seed, i, 0));
+}
+
 /* The batch comes first: what a program feeds is not part of what training takes. */
-static void training_data(training *r, int64_t in, int64_t out) {
-    const int batch = r->load->batch;
-    r->x_bytes = (size_t)(batch * in) * 4;
-    r->t_bytes = (size_t)batch * (r->load->mse ? (size_t)out : 1) * 4;
+static void training_data(training *r, const net *n) {
+    const size_t batch = (size_t)r->load->batch;
+    r->x_bytes = batch * (size_t)n->in * 4;
+    r->t_bytes = batch * (size_t)(r->load->mse ? n->out : n->tokens ? n->tokens : 1) * 4;
     r->x = random_floats(r->x_bytes / 4, 1), r->t = random_floats(r->t_bytes / 4, 1);
-    for (int i = 0; !r->load->mse && i < batch; i++)
-        ((int32_t *)r->t)[i] = (int32_t)((double)out * dti_uniform01(2, (uint64_t)i, 0));
+    if (n->tokens)
+        random_classes(r->x, r->x_bytes, BENCH_CHARACTERS, 3);
+    if (!r->load->mse)
+        random_classes(r->t, r->t_bytes, n->out, 2);
 }
 
 static training training_open(const char *name, int threads, const char *device) {
     training r = {.load = find_workload(name), .session = session_open(threads, device)};
     session *s = &r.session;
     r.net = make_net(s->graph, r.load);
-    training_data(&r, r.net.in, r.net.out);
+    training_data(&r, &r.net);
     const bool nothing = !strcmp(device, "stub");
     const dt_store_desc store = {.device = nothing ? "vulkan" : device};
     try(s->ctx, dt_store_create(s->graph, &store, &s->store), name);

@@ -6,9 +6,9 @@ const uint FOURS = BLOCK / 4u, PITCH = FOURS + 1u, LANES = 64u;
 
 layout(constant_id = 3) const uint spec2 = 1u;
 layout(constant_id = 4) const uint spec3 = 0u;
-layout(binding = 0) readonly buffer buffer_q { float q[]; };
-layout(binding = 1) readonly buffer buffer_kv { float kv[]; };
-layout(binding = 2) readonly buffer buffer_x { float x[]; };
+layout(binding = 0) readonly buffer buffer_q { float q[]; };    /* of the gradient: q, k, v */
+layout(binding = 1) readonly buffer buffer_kv { float kv[]; };  /* k and v; of the gradient: dy */
+layout(binding = 2) readonly buffer buffer_x { float x[]; };    /* mask; also logarithms, sums */
 
 const bool CAUSAL = (spec0 & DTI_ATTENTION_CAUSAL) != 0u, ADD = (spec0 & DTI_ATTENTION_ADD) != 0u;
 const bool KEEP = (spec0 & DTI_ATTENTION_KEEP) != 0u, ALIBI = (spec0 & DTI_ATTENTION_ALIBI) != 0u;

@@ -82,8 +82,12 @@ static dt_shape dti_attention_grad_rows(const dti_attention *a) {
 static bool dti_attention_grad_shape(dti_build *b) {
     const dti_attention a =
         dti_attention_sizes(b->in[0]->shape, b->in[1]->shape, dti_node_of(b->inputs[2])->shape);
-    if (!dti_build_f32(b))
+    const dt_shape dy = {2, {a.tq, a.heads * a.dv}}, logs = {2, {a.tq, 2 * a.heads}};
+    if (!dti_build_f32(b) || !dti_attention_fits(b))
         return false;
+    if (!dti_shape_equal(dti_node_of(b->inputs[3])->shape, dy) ||
+        !dti_shape_equal(dti_node_of(b->inputs[4])->shape, logs))
+        return dti_build_fail(b, "dy or its sums do not fit q, k and v");
     b->out.shape = dti_attention_grad_rows(&a);
     return true;
 }
@@ -146,16 +150,17 @@ static dt_tensor dti_attention_part(dt_tensor all, int64_t *at, int64_t heads, i
 static void dti_attention_grad_rule(dti_grad *g) {
     const dti_attention a = dti_attention_of(g->graph, &g->node);
     const bool masked = g->node.count > 3;
-    bool logs;
-    dt_tensor x[3] = {dti_attention_dy(g, a.heads * a.dv, &logs),
+    bool to_logs;
+    dt_tensor x[3] = {dti_attention_dy(g, a.heads * a.dv, &to_logs),
                       dt_slice(g->y, 1, a.heads * a.dv, a.heads)};
     if (dti_is_nil(x[0]))
         return;
-    x[2] = dti_attention_sums(g, &a, x[0], logs);
-    dt_tensor rows = dt_concat(x, 3, 1), in[5] = {g->in[0], g->in[1], g->in[2], rows, g->in[3]};
+    x[2] = dti_attention_sums(g, &a, x[0], to_logs);
+    dt_tensor logs = dt_concat(x + 1, 2, 1);
+    dt_tensor in[6] = {g->in[0], g->in[1], g->in[2], x[0], logs, g->in[3]};
     if (g->wanted[0] || g->wanted[1] || g->wanted[2]) {
         dt_tensor all =
-            dti_append(g->graph, DTI_OP_ATTENTION_GRAD, in, masked ? 5 : 4, &g->node.attr);
+            dti_append(g->graph, DTI_OP_ATTENTION_GRAD, in, masked ? 6 : 5, &g->node.attr);
         if (dti_is_nil(all))
             return;
         int64_t at = 0;
@@ -164,7 +169,7 @@ static void dti_attention_grad_rule(dti_grad *g) {
         g->dx[2] = dti_sum_to(dti_attention_part(all, &at, a.kv_heads, a.tk, a.dv), in[2]);
     }
     if (masked && g->wanted[3] && dti_attention_flags(&g->node) & DTI_ATTENTION_ADD) {
-        const dti_attention_slopes s = dti_attention_slopes_of(g, &a, g->in, rows, g->in[3]);
+        const dti_attention_slopes s = dti_attention_slopes_of(g, &a, in);
         g->dx[3] = dti_sum_to(dt_reshape(s.ds, (dt_shape){3, {a.heads, a.tq, a.tk}}), g->in[3]);
     }
 }
@@ -177,21 +182,26 @@ static dti_view dti_attention_operand(dti_emit *e, uint32_t i) {
     return v.stride[5] == 1 || v.dim[5] == 1 ? v : dti_emit_dense_in(e, i);
 }
 
-/* Both in one value, for a kernel binds four. */
-static void dti_attention_together(dti_emit *e, dti_view *a, dti_view *b) {
-    if (a->value == b->value)
-        return;
-    const int64_t n = dti_view_elements(a);
-    const uint32_t value = dti_emit_scratch(e, DT_F32, (uint64_t)(n + dti_view_elements(b)));
-    const dti_view to[2] = {dti_view_packed(value, a, 0), dti_view_packed(value, b, n)};
-    dti_emit_copy(e, a, &to[0], DTI_COPY_WORD);
-    dti_emit_copy(e, b, &to[1], DTI_COPY_WORD);
-    *a = to[0];
-    *b = to[1];
+/* All in one value, for a kernel binds four. Slices of one projection are. start: the first stands
+ * where its value does. */
+static void dti_attention_together(dti_emit *e, dti_view *v, int count, bool start) {
+    int64_t all = 0, at = 0;
+    bool one = !start || v[0].offset == 0;
+    for (int i = 0; i < count; i++) {
+        one = one && v[i].value == v[0].value;
+        all += dti_view_elements(&v[i]);
+    }
+    const uint32_t value = one ? v[0].value : dti_emit_scratch(e, DT_F32, (uint64_t)all);
+    for (int i = 0; i < count && !one; i++) {
+        const dti_view to = dti_view_packed(value, &v[i], at);
+        dti_emit_copy(e, &v[i], &to, DTI_COPY_WORD);
+        at += dti_view_elements(&v[i]);
+        v[i] = to;
+    }
 }
 
-static dti_args_attention dti_attention_args(const dti_emit *e, const dti_view *q,
-                                             const dti_view *k, const dti_view *v) {
+/* v: q, k and v */
+static dti_args_attention dti_attention_args(const dti_emit *e, const dti_view *v) {
     const dti_attention s = dti_attention_of(e->graph, e->node);
     const dti_dropout_odds odds = dti_dropout_odds_of(e->node->attr.f[1]);
     dti_args_attention a = {.samples = (uint32_t)e->out.dim[0],
@@ -204,12 +214,12 @@ static dti_args_attention dti_attention_args(const dti_emit *e, const dti_view *
                             .scale = e->node->attr.f[0],
                             .window = (uint32_t)e->node->attr.i[DTI_ATTENTION_WINDOW],
                             .y_offset = (uint32_t)e->out.offset};
-    a.q_offset = (uint32_t)q->offset, a.q_sample = (uint32_t)q->stride[0];
-    a.q_head = (uint32_t)q->stride[3], a.q_row = (uint32_t)q->stride[4];
-    a.k_offset = (uint32_t)k->offset, a.k_sample = (uint32_t)k->stride[0];
-    a.k_head = (uint32_t)k->stride[3], a.k_row = (uint32_t)k->stride[4];
-    a.v_offset = (uint32_t)v->offset, a.v_sample = (uint32_t)v->stride[0];
-    a.v_head = (uint32_t)v->stride[3], a.v_row = (uint32_t)v->stride[4];
+    a.q_offset = (uint32_t)v[0].offset, a.q_sample = (uint32_t)v[0].stride[0];
+    a.q_head = (uint32_t)v[0].stride[3], a.q_row = (uint32_t)v[0].stride[4];
+    a.k_offset = (uint32_t)v[1].offset, a.k_sample = (uint32_t)v[1].stride[0];
+    a.k_head = (uint32_t)v[1].stride[3], a.k_row = (uint32_t)v[1].stride[4];
+    a.v_offset = (uint32_t)v[2].offset, a.v_sample = (uint32_t)v[2].stride[0];
+    a.v_head = (uint32_t)v[2].stride[3], a.v_row = (uint32_t)v[2].stride[4];
     a.stream = (uint32_t)e->node->attr.i[DTI_ATTENTION_STREAM];
     a.threshold = odds.threshold;
     a.keep_scale = odds.scale;
@@ -246,32 +256,35 @@ static uint64_t dti_attention_blocks(uint32_t positions) {
 }
 
 static void dti_attention_emit(dti_emit *e) {
-    dti_view q = dti_attention_operand(e, 0), k = dti_attention_operand(e, 1);
-    dti_view v = dti_attention_operand(e, 2), mask = {.value = DTI_UNBOUND};
-    dti_attention_together(e, &k, &v);
-    dti_args_attention a = dti_attention_args(e, &q, &k, &v);
+    dti_view v[3], mask = {.value = DTI_UNBOUND};
+    for (uint32_t i = 0; i < 3; i++)
+        v[i] = dti_attention_operand(e, i);
+    dti_attention_together(e, v + 1, 2, false);
+    dti_args_attention a = dti_attention_args(e, v);
     if (e->node->count > 3) {
         mask = dti_emit_in(e, 3);
         dti_attention_put_mask(&a, &mask);
     }
     const uint64_t blocks = dti_attention_blocks(a.tq);
     dti_launch *l = dti_attention_launch(e, DTI_K_ATTENTION, blocks * a.samples * a.heads, &a, 0);
-    dti_bind(l, q.value, k.value, mask.value, e->out.value);
+    dti_bind(l, v[0].value, v[1].value, mask.value, e->out.value);
 }
 
 static void dti_attention_grad_emit(dti_emit *e) {
-    dti_view q = dti_attention_operand(e, 0), k = dti_attention_operand(e, 1);
-    dti_view v = dti_attention_operand(e, 2), x = dti_emit_dense_in(e, 3);
-    dti_attention_together(e, &k, &v);
-    dti_args_attention a = dti_attention_args(e, &q, &k, &v);
-    if (e->node->count > 4) { /* repeated elements are not copied */
-        dti_view mask = dti_emit_in(e, 4), once = mask;
-        for (int axis = 0; axis < DTI_AXES; axis++)
-            once.dim[axis] = once.stride[axis] ? once.dim[axis] : 1;
-        dti_attention_together(e, &x, &once);
-        dti_attention_put_mask(&a, &once);
+    dti_view v[3], dy = dti_emit_dense_in(e, 3), x[2] = {dti_emit_dense_in(e, 4)};
+    for (uint32_t i = 0; i < 3; i++)
+        v[i] = dti_attention_operand(e, i);
+    dti_attention_together(e, v, 3, false);
+    dti_args_attention a = dti_attention_args(e, v);
+    const bool masked = e->node->count > 5;
+    for (int axis = 0; axis < DTI_AXES && masked; axis++) { /* repeated elements are not copied */
+        x[1] = axis ? x[1] : dti_emit_in(e, 5);
+        x[1].dim[axis] = x[1].stride[axis] ? x[1].dim[axis] : 1;
     }
-    a.x_offset = (uint32_t)x.offset;
+    dti_attention_together(e, x, masked ? 2 : 1, true);
+    if (masked)
+        dti_attention_put_mask(&a, &x[1]);
+    a.dy_offset = (uint32_t)dy.offset;
     const uint64_t q_items = dti_attention_blocks(a.tq) * a.samples * a.heads;
     const uint64_t kv_items = dti_attention_blocks(a.tk) * a.samples * a.kv_heads;
     const uint32_t kernel = DTI_K_ATTENTION_GRAD, dq = DTI_ATTENTION_DQ;
@@ -282,7 +295,7 @@ static void dti_attention_grad_emit(dti_emit *e) {
     for (int i = 0; i < (e->workgroups ? 3 : 1) && modes[i]; i++) {
         const bool keys = i > 0 || !e->workgroups;
         dti_launch *l = dti_attention_launch(e, kernel, keys ? kv_items : q_items, &a, modes[i]);
-        dti_bind(l, q.value, k.value, x.value, e->out.value);
+        dti_bind(l, v[0].value, dy.value, x[0].value, e->out.value);
     }
 }
 
@@ -392,7 +405,7 @@ DTI_KERNEL(ATTENTION, attention, "rrrw", GROUP, .run = dti_cpu_attention,
            .scratch_bytes = dti_cpu_scratch_attention, .local = {64},
            .effort = dti_attention_effort);
 
-/* (q, k and v, x, dq dk dv) */
+/* (q, k and v, dy, logarithms and sums and mask, dq dk dv) */
 DTI_KERNEL(ATTENTION_GRAD, attention_grad, "rrrw", GROUP, .run = dti_cpu_attention_grad,
            .grain = dti_cpu_grain_attention, .outer = dti_cpu_items_attention_grad,
            .scratch_bytes = dti_cpu_scratch_attention, .local = {64},

@@ -76,9 +76,9 @@ static void dti_attention_prepare(dti_attention_work *w, int64_t end) {
     const dti_isa_kernels *kernels = w->task->k;
     const int64_t kv_head = w->head / (a->heads / a->kv_heads);
     const int64_t kv = w->sample * a->kv_heads + kv_head, most = DTI_ATTENTION_KEYS;
-    const float *k = dti_cpu_in(w->task, 1, a->k_offset) + w->sample * a->k_sample;
-    const float *v = dti_cpu_in(w->task, 1, a->v_offset) + w->sample * a->v_sample;
     const bool grad = w->task->launch->kernel == DTI_K_ATTENTION_GRAD;
+    const float *k = dti_cpu_in(w->task, !grad, a->k_offset) + w->sample * a->k_sample;
+    const float *v = dti_cpu_in(w->task, !grad, a->v_offset) + w->sample * a->v_sample;
     k += kv_head * a->k_head;
     v += kv_head * a->v_head;
     if (kv != w->kv)
@@ -311,30 +311,31 @@ static dti_attention_places dti_attention_places_of(const dti_attention_work *w)
                                   .v_row = rows ? all : v};
 }
 
-/* s: weights, dropped; ds: the scores' gradients. x: dy of the head. */
+/* s: weights, dropped; ds: the scores' gradients. dy: of the head. */
 static void dti_attention_slopes_block(const dti_attention_work *w, int64_t i0, int64_t rows,
-                                       int64_t j0, int64_t n, const float *x, int64_t x_row) {
+                                       int64_t j0, int64_t n, const float *dy, int64_t dy_row) {
     const dti_args_attention *a = w->a;
-    const int64_t logs = a->heads * a->dv + w->head - w->head * a->dv;
+    const float *logs = dti_cpu_in(w->task, 2, 0) + w->head;
+    logs += (w->sample * a->tq + i0) * 2 * a->heads;
     dti_attention_product(w, (dti_gemm_block){.m = rows,
                                               .n = n,
                                               .k = a->dv,
-                                              .a = x,
-                                              .a_row = x_row,
+                                              .a = dy,
+                                              .a_row = dy_row,
                                               .a_col = 1,
                                               .b = w->vt + j0,
                                               .b_row = w->ld,
                                               .c = w->ds,
                                               .c_row = DTI_ATTENTION_KEYS});
-    for (int64_t i = 0; i < rows; i++, x += x_row) {
+    for (int64_t i = 0; i < rows; i++, logs += 2 * a->heads) {
         float *s = w->s + i * DTI_ATTENTION_KEYS, *ds = w->ds + i * DTI_ATTENTION_KEYS;
         int64_t from, to;
         dti_attention_cut(w, i0 + i, j0, n, ds, &from, &to);
         if (!dti_attention_cut(w, i0 + i, j0, n, s, &from, &to))
             continue;
-        w->task->k->attention_weights(s + from, to - from, x[logs]);
+        w->task->k->attention_weights(s + from, to - from, logs[0]);
         dti_attention_drop(w, i0 + i, j0 + from, ds + from, to - from);
-        w->task->k->attention_slope(ds + from, s + from, to - from, x[logs + a->heads]);
+        w->task->k->attention_slope(ds + from, s + from, to - from, logs[a->heads]);
         dti_attention_drop(w, i0 + i, j0 + from, s + from, to - from);
     }
 }
@@ -342,11 +343,11 @@ static void dti_attention_slopes_block(const dti_attention_work *w, int64_t i0, 
 static void dti_attention_backward(dti_attention_work *w, const dti_attention_places *p, int64_t i0,
                                    int64_t rows) {
     const dti_args_attention *a = w->a;
-    const int64_t x_row = (int64_t)a->heads * (a->dv + 2), most = DTI_ATTENTION_KEYS;
-    const float *x = dti_cpu_in(w->task, 2, a->x_offset) + (w->sample * a->tq + i0) * x_row;
+    const int64_t dy_row = (int64_t)a->heads * a->dv, most = DTI_ATTENTION_KEYS;
+    const float *dy = dti_cpu_in(w->task, 1, a->dy_offset) + (w->sample * a->tq + i0) * dy_row;
     float *dq = p->dq + i0 * p->q_row;
     int64_t lo, hi, rest;
-    x += w->head * a->dv;
+    dy += w->head * a->dv;
     dti_attention_range(w, i0, &lo, &rest);
     dti_attention_range(w, i0 + rows - 1, &rest, &hi);
     dti_attention_queries(w, i0, rows);
@@ -356,9 +357,9 @@ static void dti_attention_backward(dti_attention_work *w, const dti_attention_pl
     for (int64_t j0 = lo / most * most; j0 < hi; j0 += most, first = false) {
         const int64_t n = DTI_MIN(most, hi - j0);
         dti_attention_block(w, i0, rows, j0, n);
-        dti_attention_slopes_block(w, i0, rows, j0, n, x, x_row);
+        dti_attention_slopes_block(w, i0, rows, j0, n, dy, dy_row);
         dti_gemm_block g = {.m = n, .n = a->dv, .k = rows, .a_row = 1, .a_col = most, .add = true};
-        g.a = w->s, g.b = x, g.b_row = x_row;
+        g.a = w->s, g.b = dy, g.b_row = dy_row;
         g.c = p->dv + j0 * p->v_row, g.c_row = p->v_row;
         dti_attention_product(w, g);
         g.n = a->d, g.a = w->ds, g.b = w->q, g.b_row = w->d16;

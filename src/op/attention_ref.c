@@ -87,25 +87,28 @@ static int64_t dti_attention_ref_place(const dti_attention *a, int which, int64_
 }
 
 /* What one pair adds. x: the sample's row of query i. */
-static void dti_attention_ref_pair(const dti_ref *r, const dti_attention *a, double *out,
-                                   const double *x, int64_t s, int64_t h, int64_t i, int64_t j) {
-    const dti_ref_tensor *mask = r->node->count > 4 ? &r->in[4] : NULL;
-    const int64_t kv = h / (a->heads / a->kv_heads), wide = a->heads * a->dv;
+static void dti_attention_ref_pair(const dti_ref *r, const dti_attention *a, double *out, int64_t s,
+                                   int64_t h, int64_t i, int64_t j) {
+    const dti_ref_tensor *mask = r->node->count > 5 ? &r->in[5] : NULL;
+    const int64_t kv = h / (a->heads / a->kv_heads);
     const double score = dti_attention_ref_score(r, mask, s, h, i, j);
-    const double p = score > -INFINITY ? exp(score - x[wide + h]) : 0,
+    const double p = score > -INFINITY ? exp(score - *dti_attention_ref_at(&r->in[4], s, 0, i, h))
+                                       : 0,
                  scale = (double)r->node->attr.f[0];
     const double kept = dti_attention_ref_kept(r, s, h, i, j);
     const double *q = dti_attention_ref_at(&r->in[0], s, h, i, 0);
     const double *k = dti_attention_ref_at(&r->in[1], s, kv, j, 0);
     const double *v = dti_attention_ref_at(&r->in[2], s, kv, j, 0);
+    const double *dy = dti_attention_ref_at(&r->in[3], s, 0, i, h * a->dv);
     double *dq = out + dti_attention_ref_place(a, 0, h, i);
     double *dk = out + dti_attention_ref_place(a, 1, kv, j);
     double *dv = out + dti_attention_ref_place(a, 2, kv, j), dp = 0;
     for (int64_t c = 0; c < a->dv; c++) {
-        dp += x[h * a->dv + c] * v[c];
-        dv[c] += p * kept * x[h * a->dv + c];
+        dp += dy[c] * v[c];
+        dv[c] += p * kept * dy[c];
     }
-    const double ds = p * (dp * kept - x[wide + a->heads + h]) * scale;
+    const double sums = *dti_attention_ref_at(&r->in[4], s, 0, i, a->heads + h);
+    const double ds = p * (dp * kept - sums) * scale;
     for (int64_t c = 0; c < a->d; c++) {
         dq[c] += ds * k[c];
         dk[c] += ds * q[c];
@@ -115,13 +118,12 @@ static void dti_attention_ref_pair(const dti_ref *r, const dti_attention *a, dou
 static void dti_attention_grad_ref(const dti_ref *r) {
     const dti_ref_tensor *q = &r->in[0], *k = &r->in[1], *v = &r->in[2];
     const dti_attention a = {q->dim[3], k->dim[3], q->dim[4], k->dim[4], q->dim[5], v->dim[5]};
-    const int64_t each = r->out.elements / DTI_MAX(r->out.dim[0], 1), wide = a.heads * (a.dv + 2);
+    const int64_t each = r->out.elements / DTI_MAX(r->out.dim[0], 1);
     memset(r->out.data, 0, (size_t)r->out.elements * sizeof *r->out.data);
     for (int64_t at = 0; at < r->out.dim[0] * a.heads * a.tq * a.tk; at++) {
         const int64_t j = at % a.tk, i = at / a.tk % a.tq, h = at / a.tk / a.tq % a.heads;
-        const int64_t s = at / a.tk / a.tq / a.heads, x = r->in[3].dim[0] == 1 ? 0 : s;
-        dti_attention_ref_pair(r, &a, r->out.data + s * each, r->in[3].data + (x * a.tq + i) * wide,
-                               s, h, i, j);
+        const int64_t s = at / a.tk / a.tq / a.heads;
+        dti_attention_ref_pair(r, &a, r->out.data + s * each, s, h, i, j);
     }
 }
 

@@ -123,20 +123,18 @@ static dt_tensor dti_attention_lower(dti_grad *g) {
     return dt_concat(parts, 2, 1);
 }
 
-/* The weights and the scores' gradients, of (q, k, v, x, mask). */
+/* The weights and the scores' gradients, of (q, k, v, dy, logarithms and sums, mask). */
 typedef struct dti_attention_slopes {
     dt_tensor dy, p, ds;
 } dti_attention_slopes;
 
 static dti_attention_slopes dti_attention_slopes_of(const dti_grad *g, const dti_attention *a,
-                                                    const dt_tensor *in, dt_tensor x,
-                                                    dt_tensor mask) {
-    const int64_t group = a->heads / a->kv_heads, wide = a->heads * a->dv;
-    const dti_scores s = dti_attention_scores(g, a, in, mask);
-    dt_tensor part[3];
-    part[0] = dt_slice(x, 1, 0, wide);
-    part[1] = dt_slice(x, 1, wide, a->heads);
-    part[2] = dt_slice(x, 1, wide + a->heads, a->heads);
+                                                    const dt_tensor *in) {
+    const int64_t group = a->heads / a->kv_heads;
+    const dti_scores s = dti_attention_scores(g, a, in, in[5]);
+    dt_tensor part[3] = {in[3]};
+    part[1] = dt_slice(in[4], 1, 0, a->heads);
+    part[2] = dt_slice(in[4], 1, a->heads, a->heads);
     for (int i = 0; i < 3; i++)
         part[i] = dti_attention_unrow(part[i], a->kv_heads, group);
     dt_tensor p = dt_mul(dt_exp(dt_sub(s.s, part[1])), s.seen);
@@ -147,7 +145,7 @@ static dti_attention_slopes dti_attention_slopes_of(const dti_grad *g, const dti
 
 static dt_tensor dti_attention_grad_lower(dti_grad *g) {
     const dti_attention a = dti_attention_of(g->graph, &g->node);
-    const dti_attention_slopes s = dti_attention_slopes_of(g, &a, g->in, g->in[3], g->in[4]);
+    const dti_attention_slopes s = dti_attention_slopes_of(g, &a, g->in);
     const dt_shape groups = {1, {1}};
     const float scale = g->node.attr.f[0];
     dt_tensor q = dti_attention_by_group(g->in[0], &a), part[3];

@@ -59,6 +59,20 @@ static int64_t dti_view_elements(const dti_view *v) {
     return n;
 }
 
+static int64_t dti_view_as_one(const dti_view *v, int first, int end) {
+    int64_t stride = 0, next = -1;
+    for (int axis = end - 1; axis >= first; axis--) {
+        if (v->dim[axis] == 1)
+            continue;
+        if (next >= 0 && v->stride[axis] != next)
+            return -1;
+        if (next < 0)
+            stride = v->stride[axis];
+        next = v->stride[axis] * v->dim[axis];
+    }
+    return stride;
+}
+
 static bool dti_view_is_dense(const dti_view *v) {
     int64_t step = 1;
     for (int axis = DTI_AXES - 1; axis >= 0; axis--) {

@@ -97,6 +97,8 @@ static dti_view dti_view_dense(uint32_t value, const dti_node *node, int64_t bat
 /* As many elements as `like`'s, each beside the next. */
 static dti_view dti_view_packed(uint32_t value, const dti_view *like, int64_t offset);
 static bool dti_view_is_dense(const dti_view *v);
+/* The stride of axes [first, end) as one axis; -1 where they do not lie so. */
+static int64_t dti_view_as_one(const dti_view *v, int first, int end);
 static int64_t dti_view_elements(const dti_view *v);
 
 static dti_view dti_emit_in(const dti_emit *e, uint32_t i);

@@ -96,8 +96,8 @@
       "(y, dy) -> dy - e^y sum dy")                                                                \
     X(ATTENTION, attention, "3+", ROWWISE, F32, attention, 0,                                      \
       "(q, k, v, mask) -> rows (softmax(scale q k^T) v of all heads, log sum e^score of each)")    \
-    X(ATTENTION_GRAD, attention_grad, "4+", ROWWISE, F32, attention_grad, 0,                       \
-      "(q, k, v, rows (dy, log sum e^score, sum y dy), mask) -> (dq, dk, dv)")                     \
+    X(ATTENTION_GRAD, attention_grad, "5+", ROWWISE, F32, attention_grad, 0,                       \
+      "(q, k, v, dy, rows (log sum e^score, sum y dy), mask) -> (dq, dk, dv)")                     \
     X(GATHER, gather, "2", ROWWISE, WIDEST, gather, 0, "(table, index) -> table[index]")           \
     X(SCATTER_ADD, scatter_add, "2", REDUCES, F32, scatter_add, 0,                                 \
       "(dy, index) -> sum of rows of dy by index")                                                 \

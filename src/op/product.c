@@ -171,14 +171,27 @@ static uint32_t dti_linear_chunk(const dti_view *y, const dti_args_gemm *g) {
     return dti_gemm_chunk_rowwise(g->m / (uint64_t)DTI_MAX(y->dim[0], 1), g->n, g->k);
 }
 
+/* Rows that begin *row apart: of a slice as they lie, where that leaves a GPU its loads of four. */
+static dti_view dti_linear_rows(dti_emit *e, uint32_t i, uint32_t *row) {
+    dti_view v = dti_emit_in(e, i);
+    const int64_t step = dti_view_as_one(&v, 0, DTI_AXES - 1), k = v.dim[DTI_AXES - 1];
+    if (v.stride[DTI_AXES - 1] != 1 || step < k || (e->workgroups && (step | v.offset) % 4)) {
+        v = dti_emit_dense_in(e, i);
+        *row = (uint32_t)k;
+        return v;
+    }
+    *row = (uint32_t)step;
+    return v;
+}
+
 static void dti_linear_emit(dti_emit *e) {
-    dti_view x = dti_emit_dense_in(e, 0), w = dti_emit_dense_in(e, 1);
-    int64_t n = e->out.dim[5], k = x.dim[5];
     dti_args_gemm g = {.batch0 = 1, .batch1 = 1};
+    dti_view x = dti_linear_rows(e, 0, &g.a_row), w = dti_emit_dense_in(e, 1);
+    int64_t n = e->out.dim[5], k = x.dim[5];
     g.m = (uint32_t)(n ? dti_view_elements(&e->out) / n : 0);
     g.n = (uint32_t)n;
     g.k = (uint32_t)k;
-    g.a_row = g.b_col = (uint32_t)k;
+    g.b_col = (uint32_t)k;
     g.a_col = g.b_row = 1;
     g.c_row = (uint32_t)n;
     g.a_offset = (uint32_t)x.offset;
@@ -214,12 +227,12 @@ static void dti_linear_dx_grad(dti_grad *g) {
 }
 
 static void dti_linear_dx_emit(dti_emit *e) {
-    dti_view dy = dti_emit_dense_in(e, 0), w = dti_emit_dense_in(e, 1);
-    int64_t in = e->out.dim[5], out = dy.dim[5];
     dti_args_gemm g = {.batch0 = 1, .batch1 = 1, .a_col = 1, .b_col = 1};
+    dti_view dy = dti_linear_rows(e, 0, &g.a_row), w = dti_emit_dense_in(e, 1);
+    int64_t in = e->out.dim[5], out = dy.dim[5];
     g.m = (uint32_t)(in ? dti_view_elements(&e->out) / in : 0);
     g.n = g.b_row = g.c_row = (uint32_t)in;
-    g.k = g.a_row = (uint32_t)out;
+    g.k = (uint32_t)out;
     g.a_offset = (uint32_t)dy.offset;
     g.b_offset = (uint32_t)w.offset;
     g.c_offset = (uint32_t)e->out.offset;
@@ -250,11 +263,11 @@ static void dti_linear_dw_grad(dti_grad *g) {
 }
 
 static void dti_linear_dw_emit(dti_emit *e) {
-    dti_view dy = dti_emit_dense_in(e, 0), x = dti_emit_dense_in(e, 1);
-    int64_t out = dy.dim[5], in = x.dim[5];
     dti_args_gemm g = {.batch0 = 1, .batch1 = 1, .a_row = 1, .b_col = 1};
-    g.m = g.a_col = (uint32_t)out;
-    g.n = g.b_row = g.c_row = (uint32_t)in;
+    dti_view dy = dti_linear_rows(e, 0, &g.a_col), x = dti_linear_rows(e, 1, &g.b_row);
+    int64_t out = dy.dim[5], in = x.dim[5];
+    g.m = (uint32_t)out;
+    g.n = g.c_row = (uint32_t)in;
     g.k = (uint32_t)(out ? dti_view_elements(&dy) / out : 0);
     g.a_offset = (uint32_t)dy.offset;
     g.b_offset = (uint32_t)x.offset;

@@ -156,21 +156,6 @@ static void dti_view_grad(dti_grad *g) {
     }
 }
 
-/* The stride of axes [first, end) of v as one axis; -1 where they do not lie so. */
-static int64_t dti_view_as_one(const dti_view *v, int first, int end) {
-    int64_t stride = 0, next = -1;
-    for (int axis = end - 1; axis >= first; axis--) {
-        if (v->dim[axis] == 1)
-            continue;
-        if (next >= 0 && v->stride[axis] != next)
-            return -1;
-        if (next < 0)
-            stride = v->stride[axis];
-        next = v->stride[axis] * v->dim[axis];
-    }
-    return stride;
-}
-
 /* Gives y's axes but that of the samples strides over x's elements. False where x's axes that
  * become others do not lie as one. */
 static bool dti_view_regroup(const dti_view *x, dti_view *y) {
