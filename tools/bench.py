@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What ./build.sh bench runs: dtrain beside OpenBLAS and PyTorch, in one run, at equal threads.
+"""What ./build.sh bench runs: dtrain beside OpenBLAS, PyTorch and JAX, in one run, at equal threads.
 
     ./build.sh bench [gemm] [steps] [create] [frame] [vulkan] [--json FILE] [--rounds N] [--threads LIST]
 
 gemm    SGEMM through build/dtbench, which times ours and OpenBLAS's in turn in one process; one
         thread by its own processor time, several by the wall's clock
-steps   whole training steps, build/dtbench and a waiting PyTorch in turn; and what they add to a
-        process at most
+steps   whole training steps, build/dtbench, and PyTorch and JAX that wait, in turn, each at its best;
+        and what they add to a process at most
 create  what a graph, its store and a program cost to make, by number of nodes; and a store's values
 frame   training steps by 2 ms of budget a frame: median and 99 % of 1,000 frames
 vulkan  products, convolutions and steps on every Vulkan device found, software ones too
@@ -27,9 +27,12 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 os.chdir(ROOT)
 DTBENCH = "build/dtbench"
 PARTS = ("gemm", "steps", "create", "frame", "vulkan")
-STEPS = {"xor": 2000, "mlp_tiny": 1000, "mlp": 300, "mlp_wide": 20, "cnn": 16}
-# The aims: the least ratio to PyTorch.
-AIMS = {"xor": 50.0, "mlp_tiny": 12.0, "mlp": 2.5, "mlp_wide": 1.35, "cnn": 1.5}
+STEPS = {"xor": 2000, "mlp_tiny": 1000, "mlp": 300, "mlp_wide": 20, "cnn": 16, "gpt_small": 20,
+         "gpt_medium": 4, "attention": 8}
+# The aims: the least ratio to PyTorch, and to JAX.
+AIMS = {"xor": (50.0, 30.0), "mlp_tiny": (12.0, 5.0), "mlp": (2.5, 2.0), "mlp_wide": (1.35, 1.5),
+        "cnn": (1.5, None), "gpt_small": (2.2, None), "gpt_medium": (2.2, None),
+        "attention": (2.5, None)}
 MEMORY = ("cnn", 20) # workload, steps
 MEMORY_AIM = 0.5 # of PyTorch's, at most
 # To OpenBLAS, least time against least time: the mean of all cells, and each.
@@ -45,8 +48,8 @@ CREATE = (("maps", 64000, 300), ("trained", 64000, 300), ("fan", 32000, 300), ("
 FILL = (32, 400) # millions of normal values, ms at most
 VULKAN_AIMS = {"product": 6.0, "conv2d": 4.0}
 SWIFTSHADER = "/usr/lib/chromium/vk_swiftshader_icd.json"
-HOW_TO_GET_TORCH = ("PyTorch is not there: its columns stay empty. In Debian: "
-                    "apt install python3-torch libopenblas0-openmp")
+HOW_TO_GET = {"torch": "In Debian: apt install python3-torch libopenblas0-openmp; the newest by pip in "
+              "build/venv", "jax": "By pip in build/venv"}
 TIMEOUT_SECONDS = 600
 
 
@@ -64,37 +67,43 @@ def dtbench(*arguments, environment=None):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-class Torch:
-    """A PyTorch that waits for work, or None where there is no Python with it."""
+class Peer:
+    """A framework in a Python that waits for work."""
 
-    def __init__(self, python):
-        self.python = python
-        self.process = subprocess.Popen([python, "tools/bench_torch.py"], stdin=subprocess.PIPE,
+    def __init__(self, python, *script):
+        self.python, self.script = python, script
+        self.process = subprocess.Popen([python, *script], stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, text=True)
         first = self.process.stdout.readline()
         if not first:
-            raise Failure(f"{python} tools/bench_torch.py ended at once")
+            raise Failure(f"{python} {' '.join(script)} ended at once")
         self.info = json.loads(first)
 
-    @classmethod
-    def find(cls):
-        """The first Python that has torch: Debian's is not always the first in the path."""
+    @staticmethod
+    def python_with(module):
+        """The first Python that has it: Debian's is not always the first in the path."""
         for python in dict.fromkeys(["build/venv/bin/python3", sys.executable, "/usr/bin/python3"]):
-            found = shutil.which(python) and not subprocess.run(
-                [python, "-c", "import torch"], stderr=subprocess.DEVNULL).returncode
-            if found:
-                return cls(python)
-        print(HOW_TO_GET_TORCH, flush=True)
+            if shutil.which(python) and not subprocess.run(
+                    [python, "-c", f"import {module}"], stderr=subprocess.DEVNULL).returncode:
+                return python
+        print(f"{module} is not there: its columns stay empty. {HOW_TO_GET[module]}", flush=True)
         return None
 
     def train(self, name, threads, steps):
-        self.process.stdin.write(f"{name} {threads} {steps}\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
+        """One result of each of its variants."""
+        results = []
+        for variant in self.info["variants"]:
+            self.process.stdin.write(f"{name} {threads} {steps} {variant}\n")
+            self.process.stdin.flush()
+            line = self.process.stdout.readline()
+            if not line:
+                raise Failure(f"{' '.join(self.script)} ended in {name}, {threads} threads, {variant}")
+            results.append(json.loads(line))
+        return results
 
     def memory(self, name, threads, steps):
         """In a process of its own."""
-        arguments = [self.python, "tools/bench_torch.py", "memory", name, threads, steps]
+        arguments = [self.python, *self.script, "memory", name, threads, steps]
         done = subprocess.run(list(map(str, arguments)), stdout=subprocess.PIPE, text=True,
                               timeout=TIMEOUT_SECONDS, check=True)
         return json.loads(done.stdout)
@@ -102,6 +111,17 @@ class Torch:
     def close(self):
         self.process.stdin.close()
         self.process.wait()
+
+
+def find_torch():
+    python = Peer.python_with("torch")
+    return Peer(python, "tools/bench_torch.py") if python else None
+
+
+def find_jax(threads_list):
+    """One for each number of threads, which is decided when it starts."""
+    python = Peer.python_with("jax")
+    return {n: Peer(python, "tools/bench_jax.py", str(n)) for n in threads_list} if python else {}
 
 
 def row(*cells, widths):
@@ -124,7 +144,7 @@ def cpu_name():
         return platform.processor() or platform.machine()
 
 
-def environment(torch):
+def environment(torch, jax):
     found = dtbench("devices")
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     env = {"cpu": cpu_name(), "processors": processors,
@@ -132,9 +152,10 @@ def environment(torch):
            "compiler": next(r["text"] for r in found if r["kind"] == "compiler"),
            "flags": os.environ.get("CFLAGS", "-O2"), "python": platform.python_version(),
            "torch": torch.info["version"] if torch else None,
+           "jax": next(iter(jax.values())).info["version"] if jax else None,
            "load": round(os.getloadavg()[0], 2)}
     print(f"{env['cpu']}, {processors} processors, {env['system']}; {env['compiler']} "
-          f"{env['flags']}; PyTorch {env['torch'] or '-'}; load {env['load']}")
+          f"{env['flags']}; PyTorch {env['torch'] or '-'}; JAX {env['jax'] or '-'}; load {env['load']}")
     if env["load"] > 0.5 * processors:
         print("The machine is busy with something else: trust the ratios and the best, not medians.")
     return env
@@ -203,33 +224,48 @@ def merge(results):
     return merged
 
 
-def bench_steps(threads_list, rounds, torch):
-    print("\nTraining steps, milliseconds (dtrain: write the batch and run)")
-    widths = (10, 5, 7, 9, 9, 9, 9, 6, 6, 5, 5)
-    row("workload", "batch", "threads", "dtrain", "best", "PyTorch", "best", "ratio", "best",
-        "aim", "peak", widths=widths)
+def best_variant(rounds):
+    """Of a peer's rounds, each with a result of every variant: the merged one with the least time."""
+    return min((merge(list(results)) for results in zip(*rounds)), key=lambda r: r["ms_min"])
+
+
+def step_line(name, threads, ours, peers):
+    line = {"workload": name, "threads": threads, "aims": AIMS[name], "dtrain": merge(ours)}
+    peak = max(r["peak_gflops"] for r in ours)
+    line["peak_share"] = max(r["gflops_best"] for r in ours) / peak if peak else 0
+    for peer, results in peers.items():
+        if results:
+            line[peer] = best_variant(results)
+            line[f"ratio_{peer}"] = round(line[peer]["ms_min"] / line["dtrain"]["ms_min"], 3)
+    return line
+
+
+def bench_steps(threads_list, rounds, torch, jax):
+    print("\nTraining steps, ms, least of all rounds (dtrain: write the batch and run; PyTorch: the "
+          "faster of its variants)")
+    widths = (10, 5, 7, 9, 9, 9, 8, 6, 5, 9, 6, 5, 5)
+    row("workload", "batch", "threads", "dtrain", "median", "PyTorch", "variant", "ratio", "aim",
+        "JAX", "ratio", "aim", "peak", widths=widths)
     table = []
     for name, steps in STEPS.items():
         for threads in threads_list:
-            ours, theirs = [], []
+            ours, peers = [], {"pytorch": [], "jax": []}
             for _ in range(rounds):
                 ours += dtbench("steps", name, threads, "cpu", steps)
-                if torch:
-                    theirs.append(torch.train(name, threads, steps // 2))
-            line = {"workload": name, "threads": threads, "aim": AIMS.get(name),
-                    "dtrain": merge(ours), "pytorch": merge(theirs) if theirs else None}
-            peak = max(r["peak_gflops"] for r in ours)
-            line["peak_share"] = max(r["gflops_best"] for r in ours) / peak if peak else 0
-            if theirs:
-                line["ratio"] = round(statistics.median(
-                    t["ms_median"] / o["ms_median"] for o, t in zip(ours, theirs)), 3)
-                line["ratio_best"] = round(line["pytorch"]["ms_min"] / line["dtrain"]["ms_min"], 3)
+                for peer, process in (("pytorch", torch), ("jax", jax.get(threads))):
+                    if process:
+                        peers[peer].append(process.train(name, threads, max(steps // 2, 3)))
+            line = step_line(name, threads, ours, peers)
             table.append(line)
-            o, t = line["dtrain"], line["pytorch"] or {"ms_median": 0, "ms_min": 0}
-            row(name, o["batch"], threads, f"{o['ms_median']:.4f}", f"{o['ms_min']:.4f}",
-                f"{t['ms_median']:.4f}", f"{t['ms_min']:.4f}", f"{line.get('ratio', 0):.2f}",
-                f"{line.get('ratio_best', 0):.2f}", line["aim"] or "-",
-                f"{100 * line['peak_share']:.0f}%", widths=widths)
+            cells = []
+            for peer, aim in zip(peers, AIMS[name]):
+                cells.append(f"{line[peer]['ms_min']:.4f}" if peer in line else "-")
+                if peer == "pytorch":
+                    cells.append(line[peer]["variant"] if peer in line else "-")
+                cells += [f"{line[f'ratio_{peer}']:.2f}" if peer in line else "-", aim or "-"]
+            row(name, line["dtrain"]["batch"], threads, f"{line['dtrain']['ms_min']:.4f}",
+                f"{line['dtrain']['ms_median']:.4f}", *cells, f"{100 * line['peak_share']:.0f}%",
+                widths=widths)
     return table
 
 
@@ -357,13 +393,14 @@ def main():
         raise Failure(f"unknown '{unknown[0]}'; there are {', '.join(PARTS)}")
     what = options.what or PARTS
     threads_list = [int(t) for t in options.threads.split(",")]
-    torch = Torch.find() if "steps" in what else None
-    env = environment(torch)
+    torch = find_torch() if "steps" in what else None
+    jax = find_jax(threads_list) if "steps" in what else {}
+    env = environment(torch, jax)
     report = {"environment": env}
     if "gemm" in what:
         report["gemm"] = bench_gemm(threads_list, options.rounds or 12)
     if "steps" in what:
-        report["steps"] = bench_steps(threads_list, options.rounds or 3, torch)
+        report["steps"] = bench_steps(threads_list, options.rounds or 3, torch, jax)
         report["memory"] = bench_memory(threads_list, options.rounds or 3, torch)
     if "create" in what:
         report["create"] = bench_create(threads_list, options.rounds or 3)
@@ -371,8 +408,8 @@ def main():
         report["frame"] = bench_frame(threads_list)
     if "vulkan" in what:
         report["vulkan"] = bench_vulkan()
-    if torch:
-        torch.close()
+    for peer in [*([torch] if torch else []), *jax.values()]:
+        peer.close()
     if options.json:
         with open(options.json, "w", encoding="utf-8") as f:
             json.dump(report, f, indent=1)
