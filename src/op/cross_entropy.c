@@ -57,13 +57,18 @@ static bool dti_cross_entropy_shape(dti_build *b) {
     return dti_term_shape(b);
 }
 
+/* Whether there is a gradient to make: of class weights there is none. */
+static bool dti_xent_wants(dti_grad *g, const char *name) {
+    if (g->wanted[2])
+        dti_graph_fail(g->graph,
+                       "%s: there is no gradient of class weights; dt_detach them, or dt_freeze "
+                       "the parameter",
+                       name);
+    return g->wanted[0] && !g->wanted[2];
+}
+
 static void dti_cross_entropy_grad_rule(dti_grad *g) {
-    if (g->wanted[2]) {
-        dti_graph_fail(g->graph, "cross_entropy: there is no gradient of class weights; dt_detach "
-                                 "them, or dt_freeze the parameter");
-        return;
-    }
-    if (!g->wanted[0])
+    if (!dti_xent_wants(g, "cross_entropy"))
         return;
     dt_tensor s = g->node.count > 2 ? dt_mul(g->dy, g->in[2]) : g->dy;
     dt_tensor in[3] = {g->in[0], g->in[1], s};
@@ -140,12 +145,7 @@ static void dti_nll_emit(dti_emit *e) {
 
 /* -weight at each target that is not ignored. */
 static void dti_nll_grad(dti_grad *g) {
-    if (g->wanted[2]) {
-        dti_graph_fail(g->graph, "nll: there is no gradient of class weights; dt_detach them, or "
-                                 "dt_freeze the parameter");
-        return;
-    }
-    if (!g->wanted[0])
+    if (!dti_xent_wants(g, "nll"))
         return;
     const dt_shape x = dt_tensor_shape(g->in[0]);
     dt_tensor hot = dt_one_hot(g->in[1], x.dim[x.rank - 1]);

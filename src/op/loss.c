@@ -181,24 +181,14 @@ static void dti_mean_loss_ref(const dti_ref *r) {
 
 #define DTI_LOSS_RUN 128 /* floats of a buffer on the stack */
 
-/* In runs that are added in order; within a run 16 lanes. */
-static float dti_sum_square_diff(const dti_isa_kernels *k, const float *a, const float *b,
-                                 int64_t n) {
+/* Of a op b, or of its squares, in runs that are added in order; within a run 16 lanes. */
+static float dti_sum_of_pairs(const dti_isa_kernels *k, int op, bool square, const float *a,
+                              const float *b, int64_t n) {
     float buf[DTI_LOSS_RUN], sum = 0;
     for (int64_t i = 0; i < n; i += DTI_LOSS_RUN) {
         int64_t run = DTI_MIN(n - i, DTI_LOSS_RUN);
-        k->binary[DTI_B_SUB](buf, a + i, 1, b + i, 1, run);
-        sum += k->row_sum_sq(buf, run);
-    }
-    return sum;
-}
-
-static float dti_sum_product(const dti_isa_kernels *k, const float *a, const float *b, int64_t n) {
-    float buf[DTI_LOSS_RUN], sum = 0;
-    for (int64_t i = 0; i < n; i += DTI_LOSS_RUN) {
-        int64_t run = DTI_MIN(n - i, DTI_LOSS_RUN);
-        k->binary[DTI_B_MUL](buf, a + i, 1, b + i, 1, run);
-        sum += k->row_sum(buf, run);
+        k->binary[op](buf, a + i, 1, b + i, 1, run);
+        sum += square ? k->row_sum_sq(buf, run) : k->row_sum(buf, run);
     }
     return sum;
 }
@@ -207,8 +197,8 @@ static float dti_term_of(const dti_isa_kernels *k, uint32_t mode, const float *a
                          int64_t n) {
     switch (mode) {
     case DTI_TERM_SUM: return k->row_sum(a, n);
-    case DTI_TERM_SQUARE: return dti_sum_square_diff(k, a, b, n);
-    case DTI_TERM_WEIGHTED: return dti_sum_product(k, a, b, n);
+    case DTI_TERM_SQUARE: return dti_sum_of_pairs(k, DTI_B_SUB, true, a, b, n);
+    case DTI_TERM_WEIGHTED: return dti_sum_of_pairs(k, DTI_B_MUL, false, a, b, n);
     default: return 0.0f;
     }
 }
