@@ -171,6 +171,7 @@ DTI_OPTIMIZE_END
 #include "op/families.h" /* written by tools/amalgamate: every file with a family in it */
 #include "op/table.c"
 #include "op/differentiate.c"
+#include "op/volume.c"
 
 /* ---- optim: descriptions of optimizers, and the commit segment on the CPU */
 #include "optim/optim.h"

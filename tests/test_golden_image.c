@@ -10,7 +10,7 @@
 
 typedef struct layer { /* x: without samples; make: y from x, parameters called NAME.* */
     const char *name;
-    int64_t x[3];
+    int64_t x[4];
     int rank;
     dt_tensor (*make)(dt_tensor x, const char *name);
 } layer;
@@ -138,6 +138,44 @@ static const layer pools[] = {
     {"bilinear_down", {2, 7, 8}, 3, bilinear_down},
 };
 
+#define CONV3D(function, out, kernel, ...)                                                         \
+    static dt_tensor function(dt_tensor x, const char *name) {                                     \
+        return dt_nn_conv3d(x, name, out, kernel, &(dt_conv3d_layer_desc){__VA_ARGS__});           \
+    }
+CONV3D(conv_volume, 3, 2, .kernel_h = 3, .kernel_w = 3)
+CONV3D(conv_volume_stride, 4, 3, .kernel_w = 2,
+       .conv = {.stride = {2, 2, 3}, .padding = {1, 1, 0}, .groups = 2})
+CONV3D(conv_volume_dilated, 2, 2, .kernel_h = 2, .kernel_w = 3, .no_bias = true,
+       .conv = {.stride = {1, 3, 1}, .padding = {0, 2, 1}, .dilation = {2, 3, 1}})
+
+#define POOL3D(function, op, ...)                                                                  \
+    static dt_tensor function(dt_tensor x, const char *name) {                                     \
+        (void)name;                                                                                \
+        return op(x, &(dt_pool3d_desc){__VA_ARGS__});                                              \
+    }
+POOL3D(max_pool_volume, dt_max_pool3d, .kernel = {2, 3, 2}, .stride = {1, 2, 2}, .padding = {1, 1})
+POOL3D(avg_pool_volume, dt_avg_pool3d, .kernel = {3, 2, 3}, .stride = {2, 2, 2},
+       .padding = {1, 1, 1}, .ceil_mode = true, .exclude_pad = true)
+POOL3D(avg_pool_volume_ceil, dt_avg_pool3d, .kernel = {2, 3, 3}, .stride = {2, 2, 2},
+       .padding = {1, 1, 1}, .ceil_mode = true)
+PLAIN(adaptive_volume, dt_adaptive_avg_pool3d(x, 2, 3, 2))
+POOL(max_pool_signal, dt_max_pool1d, .kernel = {3}, .stride = {2}, .padding = {1})
+POOL(avg_pool_signal, dt_avg_pool1d, .kernel = {3}, .padding = {1}, .ceil_mode = true)
+PLAIN(adaptive_signal, dt_adaptive_avg_pool1d(x, 4))
+
+static const layer volumes[] = {
+    {"conv_volume", {2, 3, 5, 4}, 4, conv_volume},
+    {"conv_volume_stride", {4, 3, 4, 5}, 4, conv_volume_stride},
+    {"conv_volume_dilated", {1, 4, 5, 3}, 4, conv_volume_dilated},
+    {"max_pool_volume", {2, 3, 5, 4}, 4, max_pool_volume},
+    {"avg_pool_volume", {1, 4, 4, 5}, 4, avg_pool_volume},
+    {"avg_pool_volume_ceil", {1, 3, 6, 6}, 4, avg_pool_volume_ceil},
+    {"adaptive_volume", {2, 3, 4, 5}, 4, adaptive_volume},
+    {"max_pool_signal", {2, 8}, 2, max_pool_signal},
+    {"avg_pool_signal", {2, 8}, 2, avg_pool_signal},
+    {"adaptive_signal", {2, 7}, 2, adaptive_signal},
+};
+
 static const layer norms[] = {
     {"batch_norm1d", {5}, 1, batch_norm1d},
     {"batch_norm2d", {3, 4, 2}, 3, batch_norm2d},
@@ -252,6 +290,10 @@ GOLDEN(every_convolution_layer_learns_as_in_pytorch, "layers") {
 
 GOLDEN(every_pool_and_resize_is_pytorchs, "layers") {
     layers_check(g, pools, sizeof pools / sizeof *pools);
+}
+
+GOLDEN(volumes_and_pools_of_signals_are_pytorchs, "layers") {
+    layers_check(g, volumes, sizeof volumes / sizeof *volumes);
 }
 
 GOLDEN(heads_of_attention_learn_as_in_pytorch, "layers") {

@@ -10,6 +10,17 @@ static dt_tensor shapes_weight(dt_graph *g, const char *name, dt_shape shape) {
     return dt_param(g, name, shape, (dt_init){.kind = DT_INIT_NORMAL, .b = 0.3f});
 }
 
+/* [8, L] as a volume of depth 4: [8]. */
+static dt_tensor shapes_volume(dt_graph *g, dt_tensor h) {
+    const dt_conv3d_desc conv = {.stride = {2, 2, 1}, .padding = {1, 1, 0}};
+    const dt_pool3d_desc pool = {.kernel = {2, 2, 1}, .stride = {1, 1, 1}, .padding = {1, 1, 0}};
+    dt_tensor v = dt_reshape(h, dt_dims(2, 4, -1, 1));
+    v = dt_conv3d(v, shapes_weight(g, "conv3d", dt_dims(2, 2, 2, 3, 1)), (dt_tensor){0}, &conv);
+    v = dt_flatten(dt_adaptive_avg_pool3d(dt_avg_pool3d(v, &pool), 4, 1, 1));
+    dt_tensor line = dt_avg_pool1d(h, &(dt_pool_desc){.kernel = {2}, .padding = {1}});
+    return dt_add(v, dt_flatten(dt_adaptive_avg_pool1d(line, 1)));
+}
+
 /* What works attributes out from shapes is all here. */
 static dt_tensor shapes_sequence(shapes_net *n, dt_graph *g, int64_t length) {
     n->x = dt_input(g, "x", DT_F32, dt_dims(length, 6));
@@ -31,6 +42,7 @@ static dt_tensor shapes_sequence(shapes_net *n, dt_graph *g, int64_t length) {
     h = dt_conv_transpose1d(h, shapes_weight(g, "up1d", dt_dims(8, 8, 2)), (dt_tensor){0},
                             &(dt_conv_desc){.stride = {2}});
     n->y = dt_label(dt_mean(h, dt_dims(-1), false), "pooled");
+    n->y = dt_add(n->y, shapes_volume(g, h));
     return dt_add(n->y, dt_mul(dt_max(h, dt_dims(1), false), one));
 }
 

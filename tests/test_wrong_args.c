@@ -101,6 +101,8 @@ static void world_graph(world *w) {
     w->right = dt_param(g, "right", dt_dims(3, 4), ones);
     w->kernel = dt_param(g, "kernel", dt_dims(4, 2, 3, 3), ones);
     w->kernel1 = dt_param(g, "kernel1", dt_dims(4, 2, 3), ones);
+    w->volume = dt_input(g, "volume", DT_F32, dt_dims(2, 3, 5, 4));
+    w->deep = dt_param(g, "deep", dt_dims(4, 2, 2, 3, 2), ones);
     w->back = dt_param(g, "back", dt_dims(2, 4, 3, 3), ones);
     w->back1 = dt_param(g, "back1", dt_dims(2, 4, 3), ones);
     w->bias = dt_param(g, "bias", dt_dims(4), ones);

@@ -393,6 +393,46 @@ ROW(GRAPH, dt_adaptive_avg_pool2d, ) {
     return NIL(dt_adaptive_avg_pool2d(ONLY_F32(here.image), SIZE(2), SIZE(3)));
 }
 
+ROW(GRAPH, dt_max_pool1d, ) {
+    dt_pool_desc desc = {.kernel = {COUNT(2)}, .stride = {INT(2, -1)}, .padding = {INT(1, -1, 2)}};
+    return NIL(dt_max_pool1d(ONLY_F32(here.signal), POINTER(&desc)));
+}
+
+ROW(GRAPH, dt_avg_pool1d, ) {
+    dt_pool_desc desc = {.kernel = {COUNT(2)}, .stride = {INT(2, -1)}, .padding = {INT(1, -1, 2)}};
+    return NIL(dt_avg_pool1d(ONLY_F32(here.signal), POINTER(&desc)));
+}
+
+ROW(GRAPH, dt_adaptive_avg_pool1d, ) {
+    return NIL(dt_adaptive_avg_pool1d(ONLY_F32(here.signal), SIZE(2)));
+}
+
+#define VOLUME_FIELDS                                                                              \
+    {                                                                                              \
+        .stride = {INT(1, -1), INT(2, -1), INT(1, -1, INT_MAX)},                                   \
+        .padding = {INT(1, -1, INT_MAX), INT(1, -1), INT(0, -1)},                                  \
+        .dilation = {INT(1, -1, INT_MAX), INT(1, -1), INT(1, -1)},                                 \
+        .groups = INT(1, -1, 3, INT_MAX)                                                           \
+    }
+ROW(GRAPH, dt_conv3d, ) {
+    dt_conv3d_desc desc = VOLUME_FIELDS;
+    return NIL(dt_conv3d(F32(here.volume), F32(here.deep), MAYBE_F32(here.bias), &desc));
+}
+
+#define POOL3D(name)                                                                               \
+    ROW(GRAPH, dt_##name, ) {                                                                      \
+        dt_pool3d_desc desc = {.kernel = {COUNT(2), COUNT(2), COUNT(1)},                           \
+                               .stride = {INT(2, -1), INT(2, -1), INT(1, -1)},                     \
+                               .padding = {INT(1, -1, 2), INT(1, -1, 2, INT_MAX), INT(0, -1)}};    \
+        return NIL(dt_##name(ONLY_F32(here.volume), POINTER(&desc)));                              \
+    }
+POOL3D(max_pool3d)
+POOL3D(avg_pool3d)
+
+ROW(GRAPH, dt_adaptive_avg_pool3d, ) {
+    return NIL(dt_adaptive_avg_pool3d(ONLY_F32(here.volume), SIZE(2), SIZE(3), SIZE(1)));
+}
+
 ROW(GRAPH, dt_resize, ) {
     return NIL(dt_resize(ONLY_F32(here.image), SIZE(9), SIZE(3), ENUM(DT_RESIZE_BILINEAR, 2)));
 }
@@ -472,6 +512,15 @@ ROW(GRAPH, dt_nn_embedding_with, ) {
 CONV_LAYER(conv2d, here.image, true)
 CONV_LAYER(conv1d, here.signal, false)
 CONV_LAYER(conv_transpose2d, here.image, true)
+
+ROW(GRAPH, dt_nn_conv3d, ) {
+    dt_conv3d_layer_desc desc = {.conv = VOLUME_FIELDS,
+                                 .kernel_h = INT(0, -1, INT_MAX),
+                                 .kernel_w = INT(0, -1, INT_MAX),
+                                 .weight = INIT,
+                                 .bias = INIT};
+    return NIL(dt_nn_conv3d(ONLY_F32(here.volume), LAYER_NAME, SIZE(4), SIZE(3), &desc));
+}
 
 ROW(GRAPH, dt_nn_batch_norm, ) {
     return NIL(dt_nn_batch_norm(

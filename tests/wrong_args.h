@@ -30,7 +30,7 @@ typedef struct world {
     dt_graph *graph;
     dt_tensor x, z, label, index, image, signal, term; /* inputs and what is made of them */
     dt_tensor w, b, table, left, right, logits, loss, weights, weighted;
-    dt_tensor kernel, kernel1, back, back1, bias, scale, mean, variance;
+    dt_tensor volume, deep, kernel, kernel1, back, back1, bias, scale, mean, variance;
     dt_store *store;
     dt_program *train, *predict;
     dt_trainer *trainer;

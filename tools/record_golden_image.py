@@ -35,7 +35,7 @@ def conv(seed, w, bias, **settings):
     init = {"weight": uniform(seed, *w)}
     if bias:
         init["bias"] = uniform(seed + 1, bias)
-    function = {3: F.conv1d, 4: F.conv2d}[len(w)]
+    function = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}[len(w)]
     return init, lambda x, p: function(x, p["weight"], p.get("bias"), **settings)
 
 
@@ -132,6 +132,21 @@ LAYERS = {
                                            ceil_mode=True, count_include_pad=False)),
     "adaptive": ((2, 7, 5), *plain(F.adaptive_avg_pool2d, output_size=(3, 2))),
     "adaptive_more": ((2, 3, 4), *plain(F.adaptive_avg_pool2d, output_size=(5, 7))),
+    "conv_volume": ((2, 3, 5, 4), *conv(70, (3, 2, 2, 3, 3), 3)),
+    "conv_volume_stride": ((4, 3, 4, 5), *conv(72, (4, 2, 3, 3, 2), 4, stride=(2, 2, 3),
+                                               padding=(1, 1, 0), groups=2)),
+    "conv_volume_dilated": ((1, 4, 5, 3), *conv(74, (2, 1, 2, 2, 3), 0, stride=(1, 3, 1),
+                                                padding=(0, 2, 1), dilation=(2, 3, 1))),
+    "max_pool_volume": ((2, 3, 5, 4), *plain(F.max_pool3d, kernel_size=(2, 3, 2), stride=(1, 2, 2),
+                                             padding=(1, 1, 0))),
+    "avg_pool_volume": ((1, 4, 4, 5), *plain(F.avg_pool3d, kernel_size=(3, 2, 3), stride=2,
+                                             padding=1, ceil_mode=True, count_include_pad=False)),
+    "avg_pool_volume_ceil": ((1, 3, 6, 6), *plain(F.avg_pool3d, kernel_size=(2, 3, 3), stride=2,
+                                                  padding=1, ceil_mode=True)),
+    "adaptive_volume": ((2, 3, 4, 5), *plain(F.adaptive_avg_pool3d, output_size=(2, 3, 2))),
+    "max_pool_signal": ((2, 8), *plain(F.max_pool1d, kernel_size=3, stride=2, padding=1)),
+    "avg_pool_signal": ((2, 8), *plain(F.avg_pool1d, kernel_size=3, padding=1, ceil_mode=True)),
+    "adaptive_signal": ((2, 7), *plain(F.adaptive_avg_pool1d, output_size=4)),
     "nearest_up": ((2, 3, 4), *plain(F.interpolate, size=(7, 8), mode="nearest")),
     "nearest_down": ((2, 7, 8), *plain(F.interpolate, size=(3, 5), mode="nearest")),
     "bilinear_up": ((2, 3, 4), *plain(F.interpolate, size=(7, 8), mode="bilinear")),

@@ -45,6 +45,41 @@ DT_API dt_tensor dt_avg_pool2d(dt_tensor x, const dt_pool_desc *desc);
  * F.adaptive_avg_pool2d. */
 DT_API dt_tensor dt_adaptive_avg_pool2d(dt_tensor x, int64_t height, int64_t width);
 
+/* Signals, [C, L]: element 0 of the desc alone. PyTorch's F.max_pool1d, F.avg_pool1d and
+ * F.adaptive_avg_pool1d. */
+DT_API dt_tensor dt_max_pool1d(dt_tensor x, const dt_pool_desc *desc);
+DT_API dt_tensor dt_avg_pool1d(dt_tensor x, const dt_pool_desc *desc);
+DT_API dt_tensor dt_adaptive_avg_pool1d(dt_tensor x, int64_t length);
+
+/* ---- Volumes, [channels, depth, height, width]. Elements 0, 1, 2: depth, height, width; each at
+ * most 32767. Made of the rows for images: a convolution holds its input once for each slice of the
+ * kernel. */
+
+typedef struct dt_conv3d_desc {
+    int32_t stride[3];   /* 0 = 1 */
+    int32_t padding[3];  /* zeros on both sides */
+    int32_t dilation[3]; /* 0 = 1 */
+    int32_t groups;      /* 0 = 1 */
+} dt_conv3d_desc;
+
+/* x: [C, D, H, W]; w: [O, C / groups, kd, kh, kw], kd at most 64; b: [O] or {0}. desc may be NULL.
+ * PyTorch's F.conv3d. */
+DT_API dt_tensor dt_conv3d(dt_tensor x, dt_tensor w, dt_tensor b, const dt_conv3d_desc *desc);
+
+typedef struct dt_pool3d_desc {
+    int32_t kernel[3];  /* needed */
+    int32_t stride[3];  /* 0 = the kernel's */
+    int32_t padding[3]; /* as dt_pool_desc has it, and so the rest */
+    bool ceil_mode;
+    bool exclude_pad;
+} dt_pool3d_desc;
+
+/* As for images; of equal maxima the first in depth, then height, then width, has the gradient.
+ * PyTorch's F.max_pool3d, F.avg_pool3d and F.adaptive_avg_pool3d. */
+DT_API dt_tensor dt_max_pool3d(dt_tensor x, const dt_pool3d_desc *desc);
+DT_API dt_tensor dt_avg_pool3d(dt_tensor x, const dt_pool3d_desc *desc);
+DT_API dt_tensor dt_adaptive_avg_pool3d(dt_tensor x, int64_t depth, int64_t height, int64_t width);
+
 typedef enum dt_resize_mode { DT_RESIZE_NEAREST, DT_RESIZE_BILINEAR } dt_resize_mode;
 /* Resamples to height x width. x: [C, H, W]. PyTorch's F.interpolate(size=...), modes 'nearest' and
  * 'bilinear' (align_corners=False, no antialiasing). */

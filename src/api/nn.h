@@ -44,6 +44,18 @@ DT_API dt_tensor dt_nn_conv1d(dt_tensor x, const char *name, int64_t out, int64_
 DT_API dt_tensor dt_nn_conv_transpose2d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
                                         const dt_conv_layer_desc *desc);
 
+typedef struct dt_conv3d_layer_desc {
+    dt_conv3d_desc conv;
+    int32_t kernel_h, kernel_w; /* 0 = as deep */
+    bool no_bias;
+    dt_init weight, bias; /* {0}: PyTorch's, uniform in +-1/sqrt(fan_in) */
+} dt_conv3d_layer_desc;
+
+/* Makes "name.weight" [out, in / groups, kernel, kernel_h, kernel_w] and "name.bias" [out], for x:
+ * [in, D, H, W]. desc may be NULL. PyTorch's nn.Conv3d. */
+DT_API dt_tensor dt_nn_conv3d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
+                              const dt_conv3d_layer_desc *desc);
+
 typedef struct dt_attention_layer_desc {
     dt_attention_desc attention; /* mask, causal, dropout, ... */
     int64_t kv_heads;            /* of keys and values; 0 = as many as of queries */

@@ -90,6 +90,35 @@ DT_API dt_tensor dt_nn_conv1d(dt_tensor x, const char *name, int64_t out, int64_
     return dti_nn_end(&nn, dti_is_nil(w) ? w : dt_conv1d(x, w, b, &l.desc.conv));
 }
 
+DT_API dt_tensor dt_nn_conv3d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
+                              const dt_conv3d_layer_desc *desc) {
+    const dt_conv3d_layer_desc none = {0}, d = desc ? *desc : none;
+    dti_nn nn;
+    if (!dti_nn_begin(&nn, x, "conv3d", name))
+        return dti_nil(x.graph);
+    const dt_conv_layer_desc flat = {.conv = {.groups = d.conv.groups},
+                                     .kernel_w = d.kernel_w,
+                                     .no_bias = d.no_bias,
+                                     .weight = d.weight,
+                                     .bias = d.bias};
+    dti_conv_layer l = dti_conv_layer_of(x, "conv3d", name, out, &flat);
+    const int64_t height = d.kernel_h ? d.kernel_h : kernel,
+                  width = d.kernel_w ? d.kernel_w : kernel;
+    if (dt_tensor_shape(x).rank != 4 || height < 1 || width < 1)
+        dti_graph_fail(x.graph,
+                       "conv3d '%s': x %s must be [channels, depth, height, width]; kernel "
+                       "%lld x %lld x %lld",
+                       name, dti_shape_print(dt_tensor_shape(x), dt_tensor_has_samples(x)).text,
+                       (long long)kernel, (long long)height, (long long)width);
+    if (x.graph->error[0] || !dti_conv_layer_fits(x, &l, 4, kernel))
+        return dti_nil(x.graph);
+    l.weight = (dt_shape){
+        5, {out, l.in / (l.desc.conv.groups ? l.desc.conv.groups : 1), kernel, height, width}};
+    dt_tensor w, b;
+    dti_conv_layer_params(x, &l, &w, &b);
+    return dti_nn_end(&nn, dti_is_nil(w) ? w : dt_conv3d(x, w, b, &d.conv));
+}
+
 DT_API dt_tensor dt_nn_conv_transpose2d(dt_tensor x, const char *name, int64_t out, int64_t kernel,
                                         const dt_conv_layer_desc *desc) {
     dti_nn nn;
