@@ -349,6 +349,28 @@
     DTI_F32 keep_scale;                                                                            \
     DTI_U32 first_row;
 
+/* A recurrence over `steps` of `hidden` units, whose state has `size`. What is read: x (rows of
+ * gates' sums) or, by the gradient, a sample's results; then weights, rows `w_row` apart (turned,
+ * and back as they are), and behind them at e_offset the state's bias or the projection; then the
+ * state before, or what flows to the results with it. *_sample: elements from a sample to the next.
+ * flags: DTI_RECURRENCE_*. block: samples of a workgroup. */
+#define DTI_ARGS_RECURRENCE                                                                        \
+    DTI_U32 samples;                                                                               \
+    DTI_U32 steps;                                                                                 \
+    DTI_U32 hidden;                                                                                \
+    DTI_U32 size;                                                                                  \
+    DTI_U32 flags;                                                                                 \
+    DTI_U32 block;                                                                                 \
+    DTI_U32 x_offset;                                                                              \
+    DTI_U32 x_sample;                                                                              \
+    DTI_U32 w_offset;                                                                              \
+    DTI_U32 w_row;                                                                                 \
+    DTI_U32 e_offset;                                                                              \
+    DTI_U32 s_offset;                                                                              \
+    DTI_U32 s_sample;                                                                              \
+    DTI_U32 y_offset;                                                                              \
+    DTI_U32 y_sample;
+
 /* All of them, by the names that C has: dti_args_map1, and member map1 of dti_args. */
 #define DTI_ARGS_LIST(X)                                                                           \
     X(map1, DTI_ARGS_MAP1)                                                                         \
@@ -373,7 +395,8 @@
     X(norm, DTI_ARGS_NORM)                                                                         \
     X(running, DTI_ARGS_RUNNING)                                                                   \
     X(join, DTI_ARGS_JOIN)                                                                         \
-    X(attention, DTI_ARGS_ATTENTION)
+    X(attention, DTI_ARGS_ATTENTION)                                                               \
+    X(recurrence, DTI_ARGS_RECURRENCE)
 
 /* COPY: 32-bit words as they are, or converted. FILL ignores x and writes p0 (as f32 or, for
  * FILL_I32, rounded). f32 -> i32 truncates toward zero and saturates; NaN gives 0. */
@@ -448,6 +471,22 @@
 /* Scores below are hidden; the logarithm of a sum of none. */
 #define DTI_ATTENTION_HIDDEN -1e37
 #define DTI_ATTENTION_NONE 1e30
+
+/* RECURRENCE and RECURRENCE_GRAD, spec0. */
+#define DTI_RECURRENCE_LSTM 0u
+#define DTI_RECURRENCE_GRU 1u
+#define DTI_RECURRENCE_TANH 2u
+#define DTI_RECURRENCE_RELU 3u
+#define DTI_RECURRENCE_SAMPLES 4u /* of a workgroup, at most */
+/* And flags: the last step comes first; the state ends with how many steps there are; LSTM's state
+ * is projected. Of the gradient: something flows to the last state, and cell; the state before has
+ * a gradient. */
+#define DTI_RECURRENCE_REVERSE 1u
+#define DTI_RECURRENCE_LENGTHS 2u
+#define DTI_RECURRENCE_PROJECTED 4u
+#define DTI_RECURRENCE_DH 8u
+#define DTI_RECURRENCE_DC 16u
+#define DTI_RECURRENCE_STATE 32u
 
 /* NORM_GROUP, spec2. Without WHOLE the pairs of chunks are joined. */
 #define DTI_NORM_GROUP_WHOLE 1 /* a workgroup has a group, and makes its statistics as well */

@@ -137,6 +137,7 @@ DTI_OPTIMIZE_SPEED
 #include "kernel/vec.h"
 #include "kernel/norm.h"
 #include "kernel/attention.h"
+#include "kernel/recurrence.h"
 #include "kernel/pool.h"
 #include "kernel/conv.h"
 #include "kernel/half.h"
@@ -264,6 +265,7 @@ DTI_OPTIMIZE_END
 #include "nn/nn_norm.c"
 #include "nn/nn_loss.c"
 #include "nn/nn_attention.c"
+#include "nn/nn_recurrent.c"
 
 /* ---- data: readers, shuffle, batches */
 #include "data/idx.c"

@@ -23,6 +23,7 @@ extern "C" {
 #include "api/attention.h"
 #include "api/program.h"
 #include "api/nn.h"
+#include "api/recurrent.h"
 #include "api/loss.h"
 #include "api/data.h"
 #include "api/file.h"

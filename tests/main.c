@@ -73,5 +73,6 @@ static FILE *harness_stream(int descriptor, const char *mode) {
 #include "test_assembly.c"
 #include "test_shapes.c"
 #include "test_attention.c"
+#include "test_recurrent.c"
 
 int harness_threads_left = -1;

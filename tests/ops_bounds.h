@@ -169,6 +169,19 @@ static void ops_attention_bounds(const dti_ref *r, double scale, double *bound) 
     }
 }
 
+/* As far off as all steps' sums of the largest operands; a state's own weight is about 1. */
+static void ops_recurrence_bounds(const dti_ref *r, double scale, double *bound) {
+    const dti_recurrence a =
+        dti_recurrence_sizes(&r->node->attr, (dt_shape){2, {r->in[1].dim[4], r->in[1].dim[5]}});
+    const bool grad = r->node->op == DTI_OP_RECURRENCE_GRAD;
+    const double steps =
+        (double)(grad ? r->in[0].dim[5] / (a.size + dti_recurrence_kept(&a)) + 1 : r->in[0].dim[4]);
+    const double n = (double)(a.size + a.hidden), most = ops_largest(&r->out);
+    const double with = 1 + most + ops_largest(&r->in[0]) + ops_largest(&r->in[2]);
+    for (int64_t i = 0; i < r->out.elements; i++)
+        bound[i] = scale * OPS_U * steps * (n + 24) * with * (grad ? with : 1);
+}
+
 static void ops_softmax_grad_bounds(const dti_ref *r, double scale, double *bound) {
     int64_t cols = dti_ref_cols(&r->out);
     bool is_log = r->node->op == DTI_OP_LOG_SOFTMAX_GRAD;
@@ -284,6 +297,8 @@ static void ops_bounds(const dti_ref *r, bool cpu, double *bound) {
     case DTI_OP_LOG_SOFTMAX_GRAD: ops_softmax_grad_bounds(r, scale, bound); return;
     case DTI_OP_ATTENTION:
     case DTI_OP_ATTENTION_GRAD: ops_attention_bounds(r, scale, bound); return;
+    case DTI_OP_RECURRENCE:
+    case DTI_OP_RECURRENCE_GRAD: ops_recurrence_bounds(r, scale, bound); return;
     case DTI_OP_CROSS_ENTROPY: ops_cross_entropy_bounds(r, scale, bound); return;
     case DTI_OP_CROSS_ENTROPY_GRAD: ops_cross_entropy_grad_bounds(r, scale, bound); return;
     default: return;

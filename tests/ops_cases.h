@@ -685,6 +685,7 @@ static void ops_case_test_split(ops_model *m) {
 }
 
 #include "ops_cases_attention.h"
+#include "ops_cases_recurrence.h"
 #include "ops_cases_image.h"
 
 /* ---- the table: a builder for each row. NIL, INPUT and PARAM are what all others are built of. */
@@ -720,6 +721,8 @@ static void (*ops_case_of(dti_op op))(ops_model *) {
         {&dti_family_softmax_grad, ops_case_softmax_grad},
         {&dti_family_attention, ops_case_attention},
         {&dti_family_attention_grad, ops_case_attention},
+        {&dti_family_recurrence, ops_case_recurrence},
+        {&dti_family_recurrence_grad, ops_case_recurrence},
         {&dti_family_gather, ops_case_gather},
         {&dti_family_scatter_add, ops_case_scatter_add},
         {&dti_family_dropout, ops_case_dropout},

@@ -47,6 +47,7 @@
     X(LINEAR, "dt_linear($0, $1, $2)")                                                             \
     X(ATTENTION, "dt_attention($0, $1, $2, &(dt_attention_desc){.scale = ~0, .dropout = ~1, "      \
                  ".causal = #0, .window = #1, .alibi = #2, .mask = $3})")                          \
+    X(RECURRENCE, "rnd_recurrence((dt_tensor[]){$0, $1, $2, $3}, #0, #1)")                         \
     X(GATHER, "dt_gather($0, $1)")                                                                 \
     X(DROPOUT, "dt_dropout($0, ~0)")                                                               \
     X(CONV2D, "dt_conv2d($0, $1, $2, &(dt_conv_desc){{#0, #1}, {#2, #3}, {#4, #5}, #6})")          \
@@ -297,6 +298,13 @@ static dt_tensor rnd_build_reduce(const rnd_stmt *s, const dt_tensor *in) {
     }
 }
 
+/* What a recurrent layer's functions append, whose weights have names that they make themselves. */
+static dt_tensor rnd_recurrence(const dt_tensor *in, int32_t kind, int32_t flags) {
+    dt_tensor out[3] = {{0}};
+    dti_recurrence_append(in, in[3].graph ? 4 : 3, (uint32_t)kind, (uint32_t)flags, out);
+    return out[0];
+}
+
 static dt_tensor rnd_build_attention(const rnd_stmt *s, const dt_tensor *in) {
     const int32_t *n = s->number;
     return dt_attention(in[0], in[1], in[2],
@@ -336,6 +344,7 @@ static dt_tensor rnd_build_stmt(dt_graph *g, const rnd_stmt *s, const dt_tensor 
     case RND_MATMUL_T: return dt_matmul_transposed(in[0], in[1], s->number[0], s->number[1]);
     case RND_LINEAR: return dt_linear(in[0], in[1], in[2]);
     case RND_ATTENTION: return rnd_build_attention(s, in);
+    case RND_RECURRENCE: return rnd_recurrence(in, s->number[0], s->number[1]);
     case RND_GATHER: return dt_gather(in[0], in[1]);
     case RND_DROPOUT: return dt_dropout(in[0], s->real[0]);
     default: return dt_gradient(in[0], in[1]);

@@ -336,6 +336,28 @@ static int rnd_row_attention(rnd_maker *k) {
     return rnd_put(k, r);
 }
 
+/* Of few units, so that no state grows. */
+static int rnd_row_recurrence(rnd_maker *k) {
+    static const int gates[] = {4, 3, 1, 1};
+    const int kind = rnd_below(k, 4),
+              hidden = rnd_between(k, 1, kind == DTI_RECURRENCE_RELU ? 1 : 3);
+    const int64_t all = gates[kind] * hidden, cell = kind == DTI_RECURRENCE_LSTM ? hidden : 0;
+    int x = rnd_bounded(k, rnd_pick_rank(k, 2, 2));
+    if (x < 0 || rnd_shape(k, x).dim[1] != all || rnd_shape(k, x).dim[0] < 1)
+        x = rnd_leaf(k, RND_INPUT, RND_ANY, (dt_shape){2, {rnd_between(k, 1, 4), all}});
+    const dt_shape state = {1, {hidden + cell}}, w = {2, {all, hidden}}, bias = {1, {hidden}};
+    rnd_stmt r = rnd_new(RND_RECURRENCE, x, rnd_weights(k, w), -1);
+    r.in[2] = (int16_t)(rnd_chance(k, 50) ? rnd_leaf(k, RND_INPUT, RND_ANY, state)
+                                          : rnd_weights(k, state));
+    if (kind == DTI_RECURRENCE_GRU)
+        r.in[3] = (int16_t)rnd_weights(k, bias);
+    r.number[0] = kind;
+    r.number[1] = rnd_chance(k, 40) ? (int32_t)DTI_RECURRENCE_REVERSE : 0;
+    return x < 0 || r.in[1] < 0 || r.in[2] < 0 || (kind == DTI_RECURRENCE_GRU && r.in[3] < 0)
+               ? -1
+               : rnd_put(k, r);
+}
+
 static int rnd_row_linear(rnd_maker *k) {
     int x = rnd_bounded(k, rnd_pick_rank(k, 1, 4));
     if (x < 0)
@@ -563,7 +585,17 @@ static int rnd_metric_of(rnd_maker *k, int x) {
 }
 
 /* d(sum of y)/dx of something that is there; then a bounded function of it, as penalties are. */
+/* Losses would take a second derivative of it, which is an error. */
+static bool rnd_has_recurrence(const rnd_maker *k) {
+    bool has = false;
+    for (int i = 0; i < k->m->count; i++)
+        has = has || k->m->stmts[i].kind == RND_RECURRENCE;
+    return has;
+}
+
 static int rnd_row_gradient(rnd_maker *k) {
+    if (rnd_has_recurrence(k))
+        return -1;
     if (k->gradients >= 3 || k->b.graph->count > RND_NODES_MAX / 3)
         return -1;
     int y = rnd_pick(k);
@@ -648,7 +680,7 @@ static const struct {
                 {rnd_row_matmul, 7},      {rnd_row_linear, 9},     {rnd_row_conv, 8},
                 {rnd_row_pool, 4},        {rnd_row_resize, 4},     {rnd_row_norm, 6},
                 {rnd_row_leaf, 4},        {rnd_row_batch_norm, 4}, {rnd_row_gradient, 14},
-                {rnd_row_sum_samples, 1}, {rnd_row_attention, 2}};
+                {rnd_row_sum_samples, 1}, {rnd_row_attention, 2},  {rnd_row_recurrence, 1}};
 
 static int rnd_row_count(void) {
     return (int)DTI_COUNT(rnd_rows);

@@ -36,6 +36,9 @@ static dt_tensor shapes_sequence(shapes_net *n, dt_graph *g, int64_t length) {
     h = dt_add(h, dt_reshape(dt_permute(heads, dt_dims(1, 0, 2)), dt_dims(-1, 8)));
     dt_tensor scores = dt_matmul_transposed(h, h, false, true);
     h = dt_add(h, dt_matmul(dt_softmax(scores, -1), dt_rms_norm(h, 1, one, 0)));
+    const dt_recurrent gru =
+        dt_nn_gru(dt_detach(h), "gru", 4, &(dt_recurrent_desc){.bidirectional = true});
+    h = dt_add(h, dt_mul(gru.y, dt_reshape(gru.h, dt_dims(8))));
     h = dt_permute(dt_pad(h, 0, 1, 2), dt_dims(1, 0));
     h = dt_conv1d(h, shapes_weight(g, "conv1d", dt_dims(8, 8, 3)), (dt_tensor){0},
                   &(dt_conv_desc){.padding = {1}});
@@ -190,7 +193,7 @@ static void shapes_train_on(const char *device) {
         f->net = shapes_build(f->graph, z[0], z[1], z[2]);
         REQUIRE(!dt_store_create(f->graph, &(dt_store_desc){.device = device}, &f->store));
         dt_program_desc d = shapes_desc(&f->net, NULL, &sgd);
-        d.params = "one,four,in,conv*,up*,gain";
+        d.params = "one,four,in,gru*,conv*,up*,gain";
         REQUIRE(!dt_program_create(f->store, &d, &f->program));
     }
     dt_graph *graph;
@@ -200,7 +203,7 @@ static void shapes_train_on(const char *device) {
     REQUIRE(!dt_store_create(graph, &(dt_store_desc){.device = device}, &store));
     for (int i = 0; i < 3; i++) {
         dt_program_desc d = shapes_desc(&n, shapes_sizes[i], &sgd);
-        d.params = "one,four,in,conv*,up*,gain";
+        d.params = "one,four,in,gru*,conv*,up*,gain";
         REQUIRE(!dt_program_create(store, &d, &programs[i]));
     }
     for (int step = 0; step < 9; step++) {

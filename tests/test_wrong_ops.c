@@ -488,6 +488,20 @@ ROW(GRAPH, dt_nn_multi_head_attention, ) {
         &(dt_attention_layer_desc){.kv_heads = INTEGER(1, -1, INT64_MIN, INT64_MAX)}));
 }
 
+#define RECURRENT_ROW(kind, ...)                                                                   \
+    ROW(GRAPH, kind, ) {                                                                           \
+        return NIL(                                                                                \
+            kind(F32(here.signal), LAYER_NAME, INTEGER(3, 0, -1, INT64_MIN, INT64_MAX),            \
+                 &(dt_recurrent_desc){.layers = (int)INTEGER(1, -1, 65, INT32_MIN, INT32_MAX),     \
+                                      .dropout = (float)NUMBER(0.5, 1.0, -0.1, (double)INFINITY),  \
+                                      .lengths = MAYBE(here.label, WRONG_F32 | WRONG_TERM),        \
+                                      __VA_ARGS__})                                                \
+                .y);                                                                               \
+    }
+RECURRENT_ROW(dt_nn_lstm, .projection = INTEGER(2, -1, 3, INT64_MIN, INT64_MAX))
+RECURRENT_ROW(dt_nn_gru, .projection = INTEGER(0, -1, 2, INT64_MIN, INT64_MAX))
+RECURRENT_ROW(dt_nn_rnn, .projection = INTEGER(0, -1, 2, INT64_MIN, INT64_MAX))
+
 ROW(GRAPH, dt_nn_embedding, ) {
     dt_tensor index = wrong_turn("an f32 index", 1) ? here.x : ONLY_ANY(here.index);
     return NIL(dt_nn_embedding(index, LAYER_NAME, INTEGER(5, -1, INT64_MIN, INT64_MAX),

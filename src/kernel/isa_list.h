@@ -15,6 +15,14 @@
     X(N, pool_mean, pool_mean) \
     X(N, pool_pairs, pool_pairs) \
     X(N, quantile, normal_quantile) \
+    X(V, cell, lstm) \
+    X(V, cell_back, lstm_back) \
+    X(V, cell, gru) \
+    X(V, cell_back, gru_back) \
+    X(V, cell, rnn_tanh) \
+    X(V, cell, rnn_relu) \
+    X(V, cell_back, rnn_tanh_back) \
+    X(V, cell_back, rnn_relu_back) \
     X(V, axpy, axpy) \
     X(V, fold, row_sum) \
     X(V, fold, row_sum_sq) \

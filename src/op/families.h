@@ -17,6 +17,7 @@
 #include "pool_cpu.c"
 #include "product.c"
 #include "product_grid.c"
+#include "recurrence.c"
 #include "reduce.c"
 #include "scatter.c"
 #include "softmax.c"

@@ -33,6 +33,8 @@
     X(RESIZE) \
     X(RESIZE_GRAD) \
     X(GEMM) \
+    X(RECURRENCE) \
+    X(RECURRENCE_GRAD) \
     X(REDUCE) \
     X(REDUCE_COLUMN) \
     X(REDUCE_ROW) \

@@ -98,6 +98,10 @@
       "(q, k, v, mask) -> rows (softmax(scale q k^T) v of all heads, log sum e^score of each)")    \
     X(ATTENTION_GRAD, attention_grad, "5+", ROWWISE, F32, attention_grad, 0,                       \
       "(q, k, v, dy, rows (log sum e^score, sum y dy), mask) -> (dq, dk, dv)")                     \
+    X(RECURRENCE, recurrence, "3+", ROWWISE, F32, recurrence, 0,                                   \
+      "(gates' sums of inputs, W_hh, state, b_hn or W_hr) -> (h, last h, last c, what is kept)")   \
+    X(RECURRENCE_GRAD, recurrence_grad, "3+", ROWWISE, F32, recurrence_grad, 0,                    \
+      "(recurrence, W_hh, dy with state, b_hn or W_hr) -> (d of the sums, d of the state)")        \
     X(GATHER, gather, "2", ROWWISE, WIDEST, gather, 0, "(table, index) -> table[index]")           \
     X(SCATTER_ADD, scatter_add, "2", REDUCES, F32, scatter_add, 0,                                 \
       "(dy, index) -> sum of rows of dy by index")                                                 \

@@ -1,0 +1,319 @@
+/* Recurrent nets on the CPU: a block of samples goes through all steps, one product a step, of
+ * which the weights stay in the cache; the state lies in memory of the worker. A block has as many
+ * samples as threads leave it, and no sample sees another, so nothing hangs on threads. */
+
+#define DTI_RECURRENCE_BLOCK 48 /* samples whose sums stay in L2 beside the weights */
+
+/* A worker's memory, and the block it is at. */
+typedef struct dti_recurrence_work {
+    const dti_cpu_task *task;
+    const dti_args_recurrence *a;
+    dti_recurrence s;
+    int64_t first, count;
+    float *h, *c, *sums, *unit, *gemm; /* of each sample: [size], [hidden], [gates][hidden], */
+    int64_t *length;                   /* [hidden] */
+} dti_recurrence_work;
+
+static int64_t dti_recurrence_block(const dti_args_recurrence *a, int threads) {
+    const int64_t share = (a->samples + (int64_t)threads - 1) / threads;
+    return DTI_MAX(1, DTI_MIN(share, DTI_RECURRENCE_BLOCK));
+}
+
+static float *dti_recurrence_take(float *memory, size_t *used, int64_t n) {
+    float *p = memory ? memory + *used : NULL;
+    *used += (size_t)((n + 15) / 16 * 16);
+    return p;
+}
+
+/* Returns how many floats there are. */
+static size_t dti_recurrence_lay(dti_recurrence_work *w, const dti_launch *l, float *memory) {
+    const dti_args_recurrence *a = &l->args.recurrence;
+    const dti_attr attr = {.i = {(int32_t)l->spec[0], (int32_t)a->flags}};
+    static const int8_t gates[] = {4, 3, 1, 1};
+    const int64_t rows = DTI_RECURRENCE_BLOCK, sums = gates[l->spec[0]] * (int64_t)a->hidden;
+    const dti_gemm widest = {.m = rows, .n = DTI_MAX(sums, a->size), .k = DTI_GEMM_KC};
+    size_t at = 0;
+    *w = (dti_recurrence_work){.a = a};
+    w->s = dti_recurrence_sizes(&attr, (dt_shape){2, {sums, a->size}});
+    w->s.steps = a->steps;
+    w->h = dti_recurrence_take(memory, &at, rows * a->size);
+    w->c = dti_recurrence_take(memory, &at, rows * a->hidden);
+    w->sums = dti_recurrence_take(memory, &at, rows * sums);
+    w->unit = dti_recurrence_take(memory, &at, rows * DTI_MAX(a->hidden, a->size));
+    w->length = (void *)dti_recurrence_take(memory, &at, rows * 2);
+    w->gemm = dti_recurrence_take(memory, &at,
+                                  (int64_t)(dti_gemm_scratch_bytes(&widest, 1) / sizeof(float)));
+    return at;
+}
+
+static size_t dti_cpu_scratch_recurrence(const dti_launch *l, int threads) {
+    dti_recurrence_work w;
+    (void)threads;
+    return dti_recurrence_lay(&w, l, NULL) * sizeof(float);
+}
+
+static int64_t dti_cpu_items_recurrence(const dti_cpu_task *task) {
+    const dti_args_recurrence *a = &task->launch->args.recurrence;
+    const int64_t block = dti_recurrence_block(a, task->threads);
+    return (a->samples + block - 1) / block;
+}
+
+/* Steps of a sample: its state ends with them. */
+static int64_t dti_recurrence_length(const dti_recurrence *s, const float *state) {
+    const float n = s->flags & DTI_RECURRENCE_LENGTHS ? state[s->size + s->cell] : (float)s->steps;
+    return n >= (float)s->steps ? s->steps : n > 0 ? (int64_t)n : 0;
+}
+
+/* The step that a walk comes to as number `i`. */
+static int64_t dti_recurrence_step(const dti_recurrence *s, int64_t i) {
+    return s->flags & DTI_RECURRENCE_REVERSE ? s->steps - 1 - i : i;
+}
+
+/* c (+)= a times weights, whose rows are contiguous: one row for each sample of the block. */
+static void dti_recurrence_product(const dti_recurrence_work *w, const float *a, int64_t a_row,
+                                   int64_t k, const float *b, int64_t b_row, float *c, int64_t n,
+                                   bool add) {
+    const dti_gemm_block g = {.m = w->count,
+                              .n = n,
+                              .k = k,
+                              .a = a,
+                              .a_row = a_row,
+                              .a_col = 1,
+                              .b = b,
+                              .b_row = b_row,
+                              .b_col = 1,
+                              .c = c,
+                              .c_row = n,
+                              .c_col = 1,
+                              .add = add};
+    w->task->k->gemm_block(&g, w->gemm);
+}
+
+/* The state, and the operand's sample behind it. */
+static const float *dti_recurrence_state(const dti_recurrence_work *w, int64_t i) {
+    return dti_cpu_in(w->task, 2, w->a->s_offset) + (w->first + i) * w->a->s_sample;
+}
+static float *dti_recurrence_out(const dti_recurrence_work *w, int64_t i) {
+    return dti_cpu_out(w->task, 3, w->a->y_offset) + (w->first + i) * w->a->y_sample;
+}
+static const float *dti_recurrence_in(const dti_recurrence_work *w, int64_t i) {
+    return dti_cpu_in(w->task, 0, w->a->x_offset) + (w->first + i) * w->a->x_sample;
+}
+
+/* ---- forward */
+
+static void dti_recurrence_begin(const dti_recurrence_work *w) {
+    const dti_recurrence *s = &w->s;
+    for (int64_t i = 0; i < w->count; i++) {
+        const float *state = dti_recurrence_state(w, i);
+        w->length[i] = dti_recurrence_length(s, state);
+        memcpy(w->h + i * s->size, state, (size_t)s->size * sizeof *state);
+        memcpy(w->c + i * s->hidden, state + s->size, (size_t)s->cell * sizeof *state);
+    }
+}
+
+static void dti_recurrence_cell(const dti_recurrence_work *w, int64_t i, int64_t t) {
+    const dti_recurrence *s = &w->s;
+    const dti_isa_kernels *k = w->task->k;
+    dti_cell_fn *const cells[] = {k->lstm, k->gru, k->rnn_tanh, k->rnn_relu};
+    const bool projected = (s->flags & DTI_RECURRENCE_PROJECTED) != 0;
+    const int64_t wide = dti_recurrence_kept(s), all = s->gates * s->hidden;
+    float *y = dti_recurrence_out(w, i), *kept = y + s->steps * s->size + s->size + s->cell;
+    float *h = w->h + i * s->size;
+    kept += t * wide;
+    memcpy(kept + wide - s->size, h, (size_t)s->size * sizeof *h);
+    cells[s->kind](&(dti_cell){.x = dti_recurrence_in(w, i) + t * all,
+                               .w = w->sums + i * all,
+                               .b = dti_cpu_in(w->task, 1, w->a->e_offset),
+                               .kept = kept,
+                               .h = projected ? w->unit + i * s->hidden : h,
+                               .c = w->c + i * s->hidden,
+                               .n = s->hidden});
+    if (projected)
+        memcpy(kept + s->units, w->unit + i * s->hidden, (size_t)s->hidden * sizeof *h);
+}
+
+/* W_hr times what cells gave, which lies in `unit`; the product in `sums`. */
+static void dti_recurrence_project(const dti_recurrence_work *w, int64_t t) {
+    const dti_recurrence *s = &w->s;
+    dti_recurrence_product(w, w->unit, s->hidden, s->hidden, dti_cpu_in(w->task, 1, w->a->e_offset),
+                           s->size, w->sums, s->size, false);
+    for (int64_t i = 0; i < w->count; i++) {
+        if (t < w->length[i])
+            memcpy(w->h + i * s->size, w->sums + i * s->size, (size_t)s->size * sizeof *w->h);
+    }
+}
+
+/* Behind the sample's end all is 0. */
+static void dti_recurrence_put(const dti_recurrence_work *w, int64_t i, int64_t t) {
+    const dti_recurrence *s = &w->s;
+    const int64_t wide = dti_recurrence_kept(s);
+    float *y = dti_recurrence_out(w, i), *kept = y + s->steps * s->size + s->size + s->cell;
+    if (t < w->length[i]) {
+        memcpy(y + t * s->size, w->h + i * s->size, (size_t)s->size * sizeof *y);
+        return;
+    }
+    memset(y + t * s->size, 0, (size_t)s->size * sizeof *y);
+    memset(kept + t * wide, 0, (size_t)wide * sizeof *y);
+}
+
+static void dti_recurrence_forward(const dti_recurrence_work *w) {
+    const dti_recurrence *s = &w->s;
+    const float *weights = dti_cpu_in(w->task, 1, w->a->w_offset);
+    dti_recurrence_begin(w);
+    memset(w->unit, 0, (size_t)(w->count * s->hidden) * sizeof *w->unit);
+    for (int64_t step = 0; step < s->steps; step++) {
+        const int64_t t = dti_recurrence_step(s, step);
+        dti_recurrence_product(w, w->h, s->size, s->size, weights, w->a->w_row, w->sums,
+                               s->gates * s->hidden, false);
+        for (int64_t i = 0; i < w->count; i++) {
+            if (t < w->length[i])
+                dti_recurrence_cell(w, i, t);
+        }
+        if (s->flags & DTI_RECURRENCE_PROJECTED)
+            dti_recurrence_project(w, t);
+        for (int64_t i = 0; i < w->count; i++)
+            dti_recurrence_put(w, i, t);
+    }
+    for (int64_t i = 0; i < w->count; i++) {
+        float *last = dti_recurrence_out(w, i) + s->steps * s->size;
+        memcpy(last, w->h + i * s->size, (size_t)s->size * sizeof *last);
+        memcpy(last + s->size, w->c + i * s->hidden, (size_t)s->cell * sizeof *last);
+    }
+}
+
+/* ---- gradient */
+
+/* Where what flows lies, from the sample's place on: of all steps, the last h and c, and the state
+ * before, whose cell is first[1]. NULL: nothing flows. */
+typedef struct dti_recurrence_flows {
+    const float *y, *h, *c, *state;
+} dti_recurrence_flows;
+
+static dti_recurrence_flows dti_recurrence_flows_of(const dti_recurrence_work *w, int64_t i) {
+    const dti_recurrence *s = &w->s;
+    dti_recurrence_flows f = {.y = dti_recurrence_state(w, i)};
+    f.state = f.y + s->steps * s->size;
+    if (s->flags & DTI_RECURRENCE_DH)
+        f.h = f.state, f.state += s->size;
+    if (s->flags & DTI_RECURRENCE_DC)
+        f.c = f.state, f.state += s->cell;
+    return f;
+}
+
+static void dti_recurrence_copy(float *to, const float *from, int64_t n) {
+    if (from)
+        memcpy(to, from, (size_t)n * sizeof *to);
+    else
+        memset(to, 0, (size_t)n * sizeof *to);
+}
+
+static void dti_recurrence_begin_back(const dti_recurrence_work *w) {
+    const dti_recurrence *s = &w->s;
+    for (int64_t i = 0; i < w->count; i++) {
+        const dti_recurrence_flows f = dti_recurrence_flows_of(w, i);
+        w->length[i] = dti_recurrence_length(s, f.state);
+        dti_recurrence_copy(w->h + i * s->size, f.h, s->size);
+        dti_recurrence_copy(w->c + i * s->hidden, f.c, s->cell);
+    }
+}
+
+/* What flows to h of the step: it is kept where it is the projection's. */
+static void dti_recurrence_gather(const dti_recurrence_work *w, int64_t i, int64_t t) {
+    const dti_recurrence *s = &w->s;
+    float *h = w->h + i * s->size;
+    float *to = dti_recurrence_out(w, i) + s->steps * s->slopes + t * s->size;
+    const bool on = t < w->length[i];
+    if (on)
+        w->task->k->axpy(h, 1.0f, dti_recurrence_flows_of(w, i).y + t * s->size, s->size);
+    if (!(s->flags & DTI_RECURRENCE_PROJECTED))
+        return;
+    dti_recurrence_copy(to, on ? h : NULL, s->size);
+    if (on)
+        memset(h, 0, (size_t)s->size * sizeof *h);
+}
+
+static void dti_recurrence_cell_back(const dti_recurrence_work *w, int64_t i, int64_t t) {
+    const dti_recurrence *s = &w->s;
+    const dti_isa_kernels *k = w->task->k;
+    dti_cell_back_fn *const cells[] = {k->lstm_back, k->gru_back, k->rnn_tanh_back,
+                                       k->rnn_relu_back};
+    const bool projected = (s->flags & DTI_RECURRENCE_PROJECTED) != 0;
+    const bool reverse = (s->flags & DTI_RECURRENCE_REVERSE) != 0;
+    const bool first = reverse ? t == w->length[i] - 1 : t == 0;
+    const int64_t wide = dti_recurrence_kept(s), all = s->gates * s->hidden;
+    const float *y = dti_recurrence_in(w, i);
+    const float *kept = y + s->steps * s->size + s->size + s->cell + t * wide;
+    const float *before = kept + wide - s->size;
+    float *d = dti_recurrence_out(w, i) + t * s->slopes, *sums = w->sums + i * all;
+    if (s->cell)
+        before = first ? dti_recurrence_flows_of(w, i).state + s->size
+                       : kept + (reverse ? wide : -wide) + 4 * s->hidden;
+    if (t >= w->length[i]) {
+        memset(d, 0, (size_t)s->slopes * sizeof *d);
+        memset(sums, 0, (size_t)all * sizeof *sums);
+        return;
+    }
+    cells[s->kind](
+        &(dti_cell_back){.kept = kept,
+                         .h_now = y + t * s->size,
+                         .before = before,
+                         .dh = (projected ? w->unit + i * s->hidden : w->h + i * s->size),
+                         .dc = w->c + i * s->hidden,
+                         .d = sums,
+                         .dx = d,
+                         .n = s->hidden});
+    const bool gru = s->kind == DTI_RECURRENCE_GRU;
+    const int64_t from = gru ? 2 * s->hidden : 0;
+    memcpy(d + from + (gru ? s->hidden : 0), sums + from, (size_t)(all - from) * sizeof *d);
+}
+
+static void dti_recurrence_backward(const dti_recurrence_work *w) {
+    const dti_recurrence *s = &w->s;
+    const float *weights = dti_cpu_in(w->task, 1, w->a->w_offset);
+    dti_recurrence_begin_back(w);
+    for (int64_t step = s->steps - 1; step >= 0; step--) {
+        const int64_t t = dti_recurrence_step(s, step), all = s->gates * s->hidden;
+        for (int64_t i = 0; i < w->count; i++)
+            dti_recurrence_gather(w, i, t);
+        if (s->flags & DTI_RECURRENCE_PROJECTED)
+            dti_recurrence_product(w, dti_recurrence_out(w, 0) + s->steps * s->slopes + t * s->size,
+                                   w->a->y_sample, s->size, dti_cpu_in(w->task, 1, w->a->e_offset),
+                                   s->hidden, w->unit, s->hidden, false);
+        for (int64_t i = 0; i < w->count; i++)
+            dti_recurrence_cell_back(w, i, t);
+        dti_recurrence_product(w, w->sums, all, all, weights, w->a->w_row, w->h, s->size, true);
+    }
+    for (int64_t i = 0; i < w->count && s->flags & DTI_RECURRENCE_STATE; i++) {
+        float *to = dti_recurrence_out(w, i) + dti_recurrence_grad_all(s) - s->state;
+        memcpy(to, w->h + i * s->size, (size_t)s->size * sizeof *to);
+        memcpy(to + s->size, w->c + i * s->hidden, (size_t)s->cell * sizeof *to);
+        if (s->flags & DTI_RECURRENCE_LENGTHS)
+            to[s->state - 1] = 0;
+    }
+}
+
+/* ---- blocks */
+
+static void dti_recurrence_blocks(const dti_cpu_task *task, int64_t begin, int64_t end,
+                                  void *scratch, void (*run)(const dti_recurrence_work *w)) {
+    dti_recurrence_work w;
+    dti_recurrence_lay(&w, task->launch, scratch);
+    w.task = task;
+    const int64_t block = dti_recurrence_block(w.a, task->threads);
+    for (int64_t item = begin; item < end; item++) {
+        w.first = item * block;
+        w.count = DTI_MIN(block, (int64_t)w.a->samples - w.first);
+        run(&w);
+    }
+}
+
+static void dti_cpu_recurrence(const dti_cpu_task *task, int64_t begin, int64_t end,
+                               void *scratch) {
+    dti_recurrence_blocks(task, begin, end, scratch, dti_recurrence_forward);
+}
+
+static void dti_cpu_recurrence_grad(const dti_cpu_task *task, int64_t begin, int64_t end,
+                                    void *scratch) {
+    dti_recurrence_blocks(task, begin, end, scratch, dti_recurrence_backward);
+}

@@ -1,0 +1,165 @@
+/* Recurrent layers: states carried from batch to batch, samples that see no other, wrong arguments,
+ * no second derivatives. Their values are test_ops.c's and test_golden_recurrent.c's business.
+ * Included by main.c. */
+
+enum { RECURRENT_T = 12, RECURRENT_IN = 3, RECURRENT_H = 5, RECURRENT_B = 4 };
+
+typedef dt_recurrent recurrent_layer(dt_tensor x, const char *name, int64_t hidden,
+                                     const dt_recurrent_desc *desc);
+
+typedef struct recurrent_run {
+    dt_ctx *ctx;
+    dt_graph *graph;
+    dt_tensor x, h, c, dx;
+    dt_recurrent out;
+    dt_store *store;
+    dt_program *program;
+} recurrent_run;
+
+static bool recurrent_open(recurrent_run *r, const char *device, int threads, recurrent_layer *make,
+                           int steps, int batch) {
+    const dt_shape rows = dt_dims(2, RECURRENT_H);
+    dt_recurrent_desc desc = {.layers = 2};
+    *r = (recurrent_run){0};
+    if (dt_ctx_create(&(dt_ctx_desc){.threads = threads, .no_vulkan = !strcmp(device, "cpu")},
+                      &r->ctx) ||
+        dt_graph_create(r->ctx, &r->graph))
+        return false;
+    r->x = dt_input(r->graph, "x", DT_F32, dt_dims(steps, RECURRENT_IN));
+    desc.h = r->h = dt_input(r->graph, "h", DT_F32, rows);
+    if (make == dt_nn_lstm)
+        desc.c = r->c = dt_input(r->graph, "c", DT_F32, rows);
+    r->out = make(r->x, "net", RECURRENT_H, &desc);
+    r->dx = dt_gradient(dt_mean_loss(dt_square(r->out.y)), r->x);
+    dt_program_desc program = {.outputs = {r->out.y, r->dx, r->out.h, r->out.c}, .batch = batch};
+    return !dt_store_create(r->graph, &(dt_store_desc){.device = device, .seed = 3}, &r->store) &&
+           !dt_program_create(r->store, &program, &r->program);
+}
+
+static float *recurrent_values(size_t n) {
+    float *x = malloc(n * sizeof *x);
+    uint32_t state = 7;
+    for (size_t i = 0; i < n && x; i++) {
+        state = state * 1664525u + 1013904223u;
+        x[i] = (float)(state >> 8) / 8388608.0f - 1.0f;
+    }
+    return x;
+}
+
+/* Feeds h and c, runs `steps` steps from `first` on of all samples, and reads y, h and c. */
+static void recurrent_chunk(recurrent_run *r, const float *x, int first, int steps, float *h,
+                            float *c, float *y) {
+    float part[RECURRENT_B * RECURRENT_T * RECURRENT_IN];
+    const size_t row = RECURRENT_IN * sizeof *x, states = RECURRENT_B * 2 * RECURRENT_H * sizeof *h;
+    for (int s = 0; s < RECURRENT_B; s++)
+        memcpy(part + s * steps * RECURRENT_IN, x + (s * RECURRENT_T + first) * RECURRENT_IN,
+               (size_t)steps * row);
+    CHECK(!dt_program_write(r->program, r->x, part, RECURRENT_B * (size_t)steps * row));
+    CHECK(!dt_program_write(r->program, r->h, h, states));
+    CHECK(!r->c.graph || !dt_program_write(r->program, r->c, c, states));
+    CHECK(!dt_program_run(r->program, NULL, NULL));
+    CHECK(!dt_program_read(r->program, r->out.y, y, RECURRENT_B * (size_t)steps * RECURRENT_H * 4));
+    CHECK(!dt_program_read(r->program, r->out.h, h, states));
+    CHECK(!r->c.graph || !dt_program_read(r->program, r->out.c, c, states));
+}
+
+/* Chunks whose state is carried give what all steps at once give, to the bit. */
+static void recurrent_carry(const char *device, recurrent_layer *make) {
+    enum {
+        CHUNK = 4,
+        Y = RECURRENT_B * RECURRENT_T * RECURRENT_H,
+        S = RECURRENT_B * 2 * RECURRENT_H
+    };
+    float h[2][S] = {{0}}, c[2][S] = {{0}}, whole[Y], part[Y];
+    recurrent_run all, chunk;
+    REQUIRE(recurrent_open(&all, device, 2, make, RECURRENT_T, RECURRENT_B));
+    REQUIRE(recurrent_open(&chunk, device, 2, make, CHUNK, RECURRENT_B));
+    float *x = recurrent_values(RECURRENT_B * RECURRENT_T * RECURRENT_IN);
+    recurrent_chunk(&all, x, 0, RECURRENT_T, h[0], c[0], whole);
+    for (int t = 0; t < RECURRENT_T; t += CHUNK) {
+        recurrent_chunk(&chunk, x, t, CHUNK, h[1], c[1], part);
+        for (int s = 0; s < RECURRENT_B; s++)
+            CHECK(!memcmp(part + s * CHUNK * RECURRENT_H,
+                          whole + (s * RECURRENT_T + t) * RECURRENT_H, CHUNK * RECURRENT_H * 4));
+    }
+    CHECK(!memcmp(h[0], h[1], sizeof h[0]) && !memcmp(c[0], c[1], sizeof c[0]));
+    CHECK(h[0][0] != 0 && (make != dt_nn_lstm || c[0][0] != 0));
+    free(x);
+    dt_ctx_destroy(all.ctx);
+    dt_ctx_destroy(chunk.ctx);
+}
+
+TEST(chunks_with_a_carried_state_give_what_all_steps_give) {
+    recurrent_carry("cpu", dt_nn_lstm);
+    recurrent_carry("cpu", dt_nn_gru);
+    recurrent_carry("cpu", dt_nn_rnn);
+}
+
+#ifndef DT_NO_VULKAN
+TEST(chunks_with_a_carried_state_give_what_all_steps_give_on_vulkan) {
+    char device[32];
+    if (!vulkan_device_count())
+        SKIP("no Vulkan device");
+    snprintf(device, sizeof device, "vulkan:%d", vulkan_quick_device());
+    recurrent_carry(device, dt_nn_lstm);
+}
+#endif
+
+/* y and dx of a batch, whatever the threads. */
+TEST(recurrent_layers_have_the_same_bits_for_any_number_of_threads) {
+    enum { B = 53, Y = B * RECURRENT_T * RECURRENT_H, X = B * RECURRENT_T * RECURRENT_IN };
+    const int threads[] = {1, 2, 5};
+    float *x = recurrent_values(X), *got = malloc(2 * (X + Y) * sizeof *got);
+    for (int i = 0; i < 3; i++) {
+        recurrent_run r;
+        float *to = got + (i ? X + Y : 0);
+        REQUIRE(recurrent_open(&r, "cpu", threads[i], dt_nn_lstm, RECURRENT_T, B));
+        CHECK(!dt_program_write(r.program, r.x, x, X * sizeof *x));
+        CHECK(!dt_program_write(r.program, r.h, x, B * 2 * RECURRENT_H * 4));
+        CHECK(!dt_program_write(r.program, r.c, x + 9, B * 2 * RECURRENT_H * 4));
+        CHECK(!dt_program_run(r.program, NULL, NULL));
+        CHECK(!dt_program_read(r.program, r.out.y, to, Y * sizeof *x));
+        CHECK(!dt_program_read(r.program, r.dx, to + Y, X * sizeof *x));
+        CHECK(!i || !memcmp(got, to, (X + Y) * sizeof *x));
+        dt_ctx_destroy(r.ctx);
+    }
+    free(got);
+    free(x);
+}
+
+TEST(a_second_derivative_of_a_recurrent_layer_is_an_error_that_says_so) {
+    dt_ctx *ctx;
+    dt_graph *g;
+    REQUIRE(!dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx));
+    REQUIRE(!dt_graph_create(ctx, &g));
+    dt_tensor x = dt_input(g, "x", DT_F32, dt_dims(3, 2));
+    dt_tensor dx = dt_gradient(dt_nn_gru(x, "gru", 2, NULL).y, x);
+    CHECK(dt_tensor_shape(dx).rank == 2);
+    dt_gradient(dt_square(dx), x);
+    CHECK_CONTAINS(dt_graph_error(g) ? dt_graph_error(g) : "", "no second derivatives of LSTM");
+    dt_ctx_destroy(ctx);
+}
+
+TEST(recurrent_layers_refuse_states_and_lengths_of_other_shapes) {
+    dt_ctx *ctx;
+    dt_graph *g;
+    REQUIRE(!dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx));
+    REQUIRE(!dt_graph_create(ctx, &g));
+    dt_tensor x = dt_input(g, "x", DT_F32, dt_dims(3, 2)),
+              line = dt_input(g, "line", DT_F32, dt_dims(2));
+    const dt_recurrent_desc wrong[] = {{.h = line}, {.c = line}, {.lengths = line}, {.relu = true}};
+    const char *const says[] = {"h is [B, 2]; it must be f32 [1, 4]",
+                                "c is [B, 2]; it must be f32 [1, 4]", "lengths is [B, 2]",
+                                "dt_nn_rnn alone"};
+    for (int i = 0; i < 4; i++) {
+        const dt_recurrent r = dt_nn_lstm(x, "net", 4, &wrong[i]);
+        CHECK(!r.y.id && !r.h.id && !r.c.id);
+        CHECK_CONTAINS(dt_graph_error(g) ? dt_graph_error(g) : "", says[i]);
+        dt_graph_clear_error(g);
+    }
+    CHECK(!dt_nn_gru(x, "net", 4, &(dt_recurrent_desc){.c = line}).y.id);
+    CHECK_CONTAINS(dt_graph_error(g) ? dt_graph_error(g) : "", "LSTM alone has cells");
+    dt_graph_clear_error(g);
+    CHECK(dt_nn_lstm(x, "net", 4, NULL).y.id && !dt_graph_error(g)); /* the name is free */
+    dt_ctx_destroy(ctx);
+}
