@@ -67,12 +67,24 @@ neural_texture_draws_the_pictures_of_record() {
     done
 }
 
+# Of a wave whose height changes, an LSTM tells more than the value before; the state that it carries
+# goes on in the forecast, which is drawn.
+lstm_series_forecasts_better_than_the_value_before() {
+    awk 'BEGIN { for (i = 0; i < 400; i++) print i "," (2 + sin(i / 17)) * sin(i / 2) }' \
+        >$work/series.csv
+    timeout 120 build/lstm_series $work/series.csv 100 $work/series.svg >$work/series.out \
+        2>$work/series.err || return 1
+    awk '/^one step/ { split($0, off, "off by "); split(off[2], w, /[, ]/)
+        if (w[1] > 0 && w[1] < $NF / 4) good = 1 } END { exit !good }' $work/series.out &&
+        [ "$(grep -c polyline $work/series.svg)" = 2 ] && ! grep -q nan $work/series.svg
+}
+
 has_vulkan() {
     [ -e build/neural_texture ] && ls /usr/share/vulkan/icd.d/*.json >/dev/null 2>&1
 }
 
 for test in one_and_eight_replicas_print_one_hash mpirun_trains_the_same_job \
-    neural_texture_draws_the_pictures_of_record \
+    neural_texture_draws_the_pictures_of_record lstm_series_forecasts_better_than_the_value_before \
     the_loss_curve_of_4_ranks_is_that_of_one_on_fashion_mnist; do
     wanted "train_$test" || continue
     if [ $test = mpirun_trains_the_same_job ] && ! command -v mpirun >/dev/null 2>&1; then

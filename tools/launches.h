@@ -111,6 +111,14 @@ static void launches_gates(dt_graph *g, launches_gate gate[4]) {
     }
 }
 
+/* Two layers of 128 units over 64 steps, by rows that walk over them. */
+static dt_tensor launches_lstm_layers(dt_graph *g, dt_tensor *target) {
+    dt_tensor x = dt_input(g, "x", DT_F32, dt_dims(64, 32));
+    *target = dt_input(g, "y", DT_I32, dt_dims());
+    const dt_recurrent r = dt_nn_lstm(x, "lstm", 128, &(dt_recurrent_desc){.layers = 2});
+    return dt_nn_linear(dt_reshape(dt_slice(r.h, 0, 1, 1), dt_dims(128)), "out", 10);
+}
+
 static dt_tensor launches_lstm(dt_graph *g, dt_tensor *target) {
     dt_tensor x = dt_input(g, "x", DT_F32, dt_dims(8, 16)), h = {0}, c = {0};
     launches_gate gate[4];
@@ -135,6 +143,7 @@ static const launches_net launches_nets[] = {
     {"mlp", 64, launches_mlp}, {"mlp_wide", 64, launches_mlp_wide},
     {"cnn", 64, launches_cnn}, {"resnet", 64, launches_resnet},
     {"gpt", 16, launches_gpt}, {"lstm", 64, launches_lstm},
+    {"lstm_layers", 32, launches_lstm_layers},
 };
 
 /* ---- their steps */
