@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")"
 
-commands='train test fuzz platforms setup header shaders build bench gpu devices check install clean help'
+commands='train text test fuzz platforms setup header shaders build bench gpu devices check install clean help'
 CC=${CC:-cc}
 CFLAGS=${CFLAGS:--O2}
 LIBS='-lm -ldl -lpthread'
@@ -23,6 +23,8 @@ help() {
                            --devices cpu:2, --devices vulkan:0,vulkan:1,cpu: several devices, with
                            --shards 8 the same bits from any number of them; as several processes:
                            build/dtrun -n 4 build/fashion_mnist, or mpirun, srun, torchrun
+./build.sh text [args]     the same for a text: build/char_gpt learns the Jargon File (from Debian's package
+                           jargon-text) or --data FILE, and writes on
 ./build.sh test [filter]   build, run all tests, or those whose names contain the filter; what needs
                            a package that is missing skips, and says which;
                            test long: all of them, in their long form where they have one (some hours);
@@ -318,7 +320,8 @@ build() {
     header
     fresh_flags
     with_public='examples/xor.c examples/hello.c examples/data_parallel.c examples/fashion_mnist.c
-        examples/fashion_mnist_conv.c examples/lstm_series.c tools/dtinfo.c'
+        examples/fashion_mnist_conv.c examples/lstm_series.c examples/char_gpt.c
+        tools/dtinfo.c'
     if has_vulkan_header; then with_public="$with_public examples/neural_texture.c"; fi
     by_itself='examples/allreduce.c tools/dtbench.c tools/dtgpu.c tools/dtmodel.c tools/dtrun.c'
     rm -rf build/taken
@@ -390,7 +393,36 @@ data() {
     done
 }
 
+# A text of 1.7 MB, from Debian's package, which need not be installed.
+text_sum=40dfb4b98191a670a09a183d5798d50f243d23fdbd1495dcc0aca2ce5895ba97
+
+text_data() {
+    if [ -e build/data/jargon.txt ]; then return 0; fi
+    if ! have apt-get || ! have dpkg-deb; then
+        die "the text is in Debian's package jargon-text; any other will do: --data FILE"
+    fi
+    rm -rf build/data/jargon
+    mkdir -p build/data/jargon
+    (cd build/data/jargon && apt-get -q download jargon-text >&2 && dpkg-deb -x jargon-text_*.deb .) ||
+        die "jargon-text cannot be downloaded; any other text will do: --data FILE"
+    gzip -dc build/data/jargon/usr/share/doc/jargon-text/jargon.txt.gz >build/data/jargon.txt.tmp
+    rm -rf build/data/jargon
+    [ "$(sha256 build/data/jargon.txt.tmp)" = "$text_sum" ] ||
+        die "build/data/jargon.txt.tmp is not the text it should be (SHA-256 $text_sum)"
+    mv build/data/jargon.txt.tmp build/data/jargon.txt
+}
+
 # ---- the commands
+
+text() {
+    setup_compiler
+    header
+    fresh_flags
+    for part in CORE KERNELS COMM; do build_part $part; done
+    linked examples/char_gpt.c
+    case " $* " in *" --data "*) ;; *) text_data ;; esac
+    exec build/char_gpt "$@"
+}
 
 train() {
     build_example
@@ -767,6 +799,7 @@ if [ $# -gt 0 ]; then shift; fi
 mkdir -p build
 case $command in
 train) train "$@" ;;
+text) text "$@" ;;
 test) run_tests "$@" ;;
 fuzz) fuzz "$@" ;;
 platforms) platforms "$@" ;;

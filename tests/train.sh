@@ -79,12 +79,33 @@ lstm_series_forecasts_better_than_the_value_before() {
         [ "$(grep -c polyline $work/series.svg)" = 2 ] && ! grep -q nan $work/series.svg
 }
 
+# Its loss on a text falls; what was saved goes on where it was, and wrong words are refused.
+char_gpt_learns_a_text_and_writes_on() {
+    cat README.md docs/*.md >$work/text.txt
+    set -- --data $work/text.txt --layers 2 --width 64 --context 64 --length 40 --devices cpu:2
+    timeout 120 build/char_gpt "$@" --shards 2 --epochs 2 --steps 160 --save $work/gpt.safetensors \
+        >$work/gpt.out 2>$work/gpt.err || return 1
+    sed -n 's/^step.*validation \([0-9.]*\).*/\1/p' $work/gpt.out >$work/gpt.losses
+    awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(first < 5.5 && last < 3.3) }' \
+        $work/gpt.losses || return 1
+    timeout 120 build/char_gpt "$@" --epochs 0 --load $work/gpt.safetensors --prompt 'dt_' \
+        >$work/gpt.out 2>$work/gpt.err || return 1
+    grep -q "^step 0.*validation $(tail -n 1 $work/gpt.losses)," $work/gpt.out &&
+        grep -q '^dt_' $work/gpt.out || return 1
+    for wrong in '--data /nowhere' '--width -1' '--heads 5' '--nothing 1' '--batch'; do
+        # shellcheck disable=SC2086 # words are meant
+        if timeout 20 build/char_gpt "$@" $wrong >$work/gpt.out 2>$work/gpt.err; then return 1; fi
+        grep -q '^char_gpt: ' $work/gpt.err || return 1
+    done
+}
+
 has_vulkan() {
     [ -e build/neural_texture ] && ls /usr/share/vulkan/icd.d/*.json >/dev/null 2>&1
 }
 
 for test in one_and_eight_replicas_print_one_hash mpirun_trains_the_same_job \
-    neural_texture_draws_the_pictures_of_record lstm_series_forecasts_better_than_the_value_before \
+    neural_texture_draws_the_pictures_of_record \
+    lstm_series_forecasts_better_than_the_value_before char_gpt_learns_a_text_and_writes_on \
     the_loss_curve_of_4_ranks_is_that_of_one_on_fashion_mnist; do
     wanted "train_$test" || continue
     if [ $test = mpirun_trains_the_same_job ] && ! command -v mpirun >/dev/null 2>&1; then
