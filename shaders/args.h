@@ -580,10 +580,11 @@
 #define DTI_TABLE_PLACE_OF(word) ((word) >> 9)
 #define DTI_BLOCK 256
 
-/* COMMIT flags. Of CLIP_FINISH: losses must be finite (GRAD_NORM was run when blocks > 0). Of
- * OPTIM: the dry pass, which computes the same and writes DTI_CONTROL_BAD alone. Of OPTIM_TICK:
- * nothing is counted, only told. */
+/* COMMIT flags. Of CLIP_FINISH: losses must be finite (GRAD_NORM was run when blocks > 0); the
+ * factor of gradients is negative. Of OPTIM: the dry pass, which computes the same and writes
+ * DTI_CONTROL_BAD alone. Of OPTIM_TICK: nothing is counted, only told. */
 #define DTI_COMMIT_LOSSES 1u
 #define DTI_COMMIT_DRY 2u
 #define DTI_COMMIT_TELL 4u
+#define DTI_COMMIT_MAXIMIZE 8u
 #endif

@@ -48,7 +48,9 @@ void main()
     bool looked = behind && state[DTI_CONTROL_CHECK] != 0u; /* how large values are is not known */
     uint abort = behind && lost ? DTI_ABORT_BEHIND : sum.y > 0.0 ? 1u : 0u;
     state[DTI_CONTROL_ABORT] = abort;
-    state[DTI_CONTROL_CLIP] = floatBitsToUint(limit > 0.0 ? min(1.0, limit / (norm + 1e-6)) : 1.0);
+    float clip = limit > 0.0 ? min(1.0, limit / (norm + 1e-6)) : 1.0;
+    state[DTI_CONTROL_CLIP] =
+        floatBitsToUint((args.flags & DTI_COMMIT_MAXIMIZE) != 0u ? -clip : clip);
     status[DTI_STATUS_ABORT] = abort;
     status[DTI_STATUS_NORM] = floatBitsToUint(norm);
     bool proven = dti_is_finite(norm) && norm <= dti_step_f32(DTI_STEP_PROVEN) && !looked;

@@ -66,7 +66,7 @@ rates rates_of(uint group, uint t)
     r.w = float[](DTI_WORD(0u), DTI_WORD(1u), DTI_WORD(2u), DTI_WORD(3u), DTI_WORD(4u),
                   DTI_WORD(5u), DTI_WORD(6u), DTI_WORD(7u));
     r.t = float(t);
-    r.c = float[](0.0, 0.0, 0.0, 0.0);
+    r.c = float[](0.0, 0.0, 0.0, 0.0, 0.0);
     switch (spec0) {
 #define DTI_CASE(number, ID, name, least, most) case number: dti_m_constants_##name(r.w, r.t, r.c); break;
         DTI_OPTIM_LIST(DTI_CASE)

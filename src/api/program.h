@@ -105,11 +105,20 @@ DT_API dt_result dt_store_state_hash(dt_store *store, uint64_t *hash);
 /* ---- Optimizers ------------------------------------------------------------------------------ */
 
 typedef enum dt_optim_kind {
-    DT_OPTIM_DEFAULT, /* AdamW */
-    DT_OPTIM_SGD,     /* torch.optim.SGD */
-    DT_OPTIM_ADAM,    /* torch.optim.Adam: decay is added to the gradient */
-    DT_OPTIM_ADAMW,   /* torch.optim.AdamW: decay shrinks the weight */
-    DT_OPTIM_AMSGRAD  /* torch.optim.Adam with amsgrad=True */
+    DT_OPTIM_DEFAULT,  /* AdamW */
+    DT_OPTIM_SGD,      /* torch.optim.SGD */
+    DT_OPTIM_ADAM,     /* torch.optim.Adam: decay is added to the gradient */
+    DT_OPTIM_ADAMW,    /* torch.optim.AdamW: decay shrinks the weight */
+    DT_OPTIM_AMSGRAD,  /* torch.optim.Adam with amsgrad=True */
+    DT_OPTIM_AMSGRADW, /* torch.optim.AdamW with amsgrad=True */
+    DT_OPTIM_RMSPROP,  /* torch.optim.RMSprop */
+    DT_OPTIM_ADAGRAD,  /* torch.optim.Adagrad */
+    DT_OPTIM_ADADELTA, /* torch.optim.Adadelta */
+    DT_OPTIM_ADAMAX,   /* torch.optim.Adamax */
+    DT_OPTIM_NADAM,    /* torch.optim.NAdam, of momentum_decay 4e-3; keeps three moments */
+    DT_OPTIM_RADAM,    /* torch.optim.RAdam; beta2 at least 0.6 */
+    DT_OPTIM_RPROP,    /* torch.optim.Rprop, of etas 0.5 and 1.2 and sizes of 1e-6 to 50 */
+    DT_OPTIM_LION      /* Chen et al. 2023: signs alone; decay shrinks the weight */
 } dt_optim_kind;
 
 /* Parameters with settings of their own. A parameter belongs to the first group whose pattern
@@ -132,7 +141,9 @@ typedef struct dt_optim_group {
  *   momentum      0       -               -        dampening 0, nesterov off
  *   beta1         -       0.9             0.9
  *   beta2         -       0.999           0.999
- *   eps           -       1e-8            1e-8 */
+ *   eps           -       1e-8            1e-8
+ * AMSGradW has AdamW's. Others: RMSprop lr 1e-2; Adagrad 1e-2, eps 1e-10; Adadelta 1, eps 1e-6;
+ * Adamax and NAdam 2e-3; RAdam 1e-3; Rprop 1e-2; Lion 1e-4, beta2 0.99; without decay. */
 typedef struct dt_optim_desc {
     dt_optim_kind kind;
     double lr;
@@ -140,8 +151,14 @@ typedef struct dt_optim_desc {
     double momentum, dampening;
     bool nesterov;
     double beta1, beta2, eps;
-    double clip_norm;  /* 0 = off; the gradient's 2-norm over all parameters, as clip_grad_norm_ */
-    double clip_value; /* 0 = off; each element, as clip_grad_value_ */
+    double alpha;       /* RMSprop's; 0 = 0.99 */
+    bool centered;      /* RMSprop's: by the variance */
+    double rho;         /* Adadelta's; 0 = 0.9 */
+    double lr_decay;    /* Adagrad's: lr / (1 + steps * lr_decay) */
+    double accumulator; /* Adagrad's sum begins here */
+    bool maximize;      /* the loss is to grow: steps go along the gradient */
+    double clip_norm;   /* 0 = off; the gradient's 2-norm over all parameters, as clip_grad_norm_ */
+    double clip_value;  /* 0 = off; each element, as clip_grad_value_ */
     dt_optim_group groups[DT_MAX_GROUPS - 1];
     dt_schedule schedule[DT_MAX_PHASES]; /* of the rate; {{0}}: lr in every step */
 } dt_optim_desc;

@@ -113,10 +113,11 @@ static void dti_commit_norm(dti_code *code, dti_emit *e, uint32_t grads, uint32_
         dti_emit_grad_norm(e, code->table_entries, grads, table, pairs);
     }
     /* a replica's own losses do not decide: the whole job's are looked at before the commit */
-    const dti_args_commit args = {
-        .blocks = norm ? code->table_entries : 0,
-        .terms = code->loss_count,
-        .flags = code->desc.no_check || code->piece_count ? 0u : DTI_COMMIT_LOSSES};
+    const uint32_t losses = code->desc.no_check || code->piece_count ? 0u : DTI_COMMIT_LOSSES;
+    const dti_args_commit args = {.blocks = norm ? code->table_entries : 0,
+                                  .terms = code->loss_count,
+                                  .flags =
+                                      losses | (code->optim.maximize ? DTI_COMMIT_MAXIMIZE : 0u)};
     dti_emit_clip_finish(e, &args, pairs, status, state);
 }
 

@@ -73,8 +73,12 @@ static dt_optim_desc dti_optim_resolved(const dt_optim_desc *desc) {
     d.momentum = dti_or(d.momentum, 0.0);
     d.dampening = dti_or(d.dampening, 0.0);
     d.beta1 = dti_or(d.beta1, 0.9);
-    d.beta2 = dti_or(d.beta2, 0.999);
-    d.eps = dti_or(d.eps, 1e-8);
+    d.beta2 = dti_or(d.beta2, row && row->beta2 > 0.0 ? row->beta2 : 0.999);
+    d.eps = dti_or(d.eps, row && row->eps > 0.0 ? row->eps : 1e-8);
+    d.alpha = dti_or(d.alpha, 0.99);
+    d.rho = dti_or(d.rho, 0.9);
+    d.lr_decay = dti_or(d.lr_decay, 0.0);
+    d.accumulator = dti_or(d.accumulator, 0.0);
     d.clip_norm = dti_or(d.clip_norm, 0.0);
     d.clip_value = dti_or(d.clip_value, 0.0);
     for (int i = 0; i < DT_MAX_GROUPS - 1; i++) {
@@ -106,19 +110,28 @@ static bool dti_optim_check_number(dti_text *problems, const char *what, double 
     return fine;
 }
 
+static void dti_optim_check_part(dti_text *problems, const char *what, double value) {
+    if (!dti_fits_f32(value) || !(value >= 0.0 && value < 1.0))
+        dti_optim_problem(problems, what, value, "it must be in [0, 1)");
+}
+
 static void dti_optim_check(const dt_optim_desc *d, dti_text *problems) {
     bool fine = dti_optim_check_number(problems, "lr", d->lr);
     dti_optim_check_number(problems, "weight_decay", d->weight_decay);
     dti_optim_check_number(problems, "momentum", d->momentum);
     dti_optim_check_number(problems, "eps", d->eps);
+    dti_optim_check_number(problems, "lr_decay", d->lr_decay);
+    dti_optim_check_number(problems, "accumulator", d->accumulator);
     dti_optim_check_number(problems, "clip_norm", d->clip_norm);
     dti_optim_check_number(problems, "clip_value", d->clip_value);
     if (!dti_fits_f32(d->dampening))
         dti_optim_problem(problems, "dampening", d->dampening, "it must be finite");
-    if (!dti_fits_f32(d->beta1) || !(d->beta1 >= 0.0 && d->beta1 < 1.0))
-        dti_optim_problem(problems, "beta1", d->beta1, "it must be in [0, 1)");
-    if (!dti_fits_f32(d->beta2) || !(d->beta2 >= 0.0 && d->beta2 < 1.0))
-        dti_optim_problem(problems, "beta2", d->beta2, "it must be in [0, 1)");
+    dti_optim_check_part(problems, "beta1", d->beta1);
+    dti_optim_check_part(problems, "beta2", d->beta2);
+    dti_optim_check_part(problems, "alpha", d->alpha);
+    dti_optim_check_part(problems, "rho", d->rho);
+    if (d->kind == DT_OPTIM_RADAM && d->beta2 < 0.6)
+        dti_optim_problem(problems, "RAdam's beta2", d->beta2, "it must be at least 0.6");
     if (d->nesterov && (d->momentum == 0.0 || d->dampening != 0.0))
         dti_text_add(problems, "\n- optimizer: nesterov needs a momentum and no dampening");
     for (int i = 0; i < DT_MAX_GROUPS - 1; i++) {

@@ -32,6 +32,7 @@ typedef struct dti_optim_row {
     /* The launches of an update, and of its dry pass. What sees one block at a time has
      * dti_optim_emit_blocks; what sees more (a parameter's norm, a matrix) has its own. */
     void (*emit)(const dti_optim_site *site);
+    double beta2, eps; /* defaults; 0: 0.999 and 1e-8 */
 } dti_optim_row;
 
 static const dti_optim_row *dti_optim_row_of(dt_optim_kind kind); /* NULL: there is none */

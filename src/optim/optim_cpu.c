@@ -70,6 +70,8 @@ static void dti_cpu_clip_finish(const dti_cpu_task *task, int64_t begin, int64_t
         clip = limit / (norm + 1e-6f);
     if (!(clip < 1.0f))
         clip = 1.0f;
+    if (a->flags & DTI_COMMIT_MAXIMIZE)
+        clip = -clip;
     const uint32_t abort = behind && lost ? DTI_ABORT_BEHIND : fine ? 0 : 1;
     state[DTI_CONTROL_ABORT] = status[DTI_STATUS_ABORT] = abort;
     state[DTI_CONTROL_CHECK] = !abort && !proven;

@@ -58,9 +58,14 @@ static void dti_describe_optim(const dt_optim_desc *d, dti_text *text) {
                {"beta1", d->beta1},
                {"beta2", d->beta2},
                {"eps", d->eps},
+               {"alpha", d->alpha},
+               {"rho", d->rho},
+               {"lr decay", d->lr_decay},
+               {"accumulator", d->accumulator},
                {"clip norm", d->clip_norm},
                {"clip value", d->clip_value}};
-    dti_text_add(text, "optimizer %d%s\n", (int)d->kind, d->nesterov ? ", nesterov" : "");
+    dti_text_add(text, "optimizer %d%s%s%s\n", (int)d->kind, d->nesterov ? ", nesterov" : "",
+                 d->centered ? ", centered" : "", d->maximize ? ", maximize" : "");
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_describe_number(text, all[i].name, all[i].value);
     for (int i = 0; i < DT_MAX_PHASES; i++)
