@@ -42,7 +42,9 @@ void multiply(uint t, uint u, bool keeps)
     for (uint from = 0u; from < args.size; from += LANES) {
         barrier();
         if (from + lane < args.size) {
-            for (uint i = 0u; i < 4u; i++) side[lane][i] = state_before(i, t, from + lane, keeps);
+            vec4 h; /* stored whole */
+            for (uint i = 0u; i < 4u; i++) h[i] = state_before(i, t, from + lane, keeps);
+            side[lane] = h;
         }
         barrier();
         uint count = u < args.hidden ? min(LANES, args.size - from) : 0u;
@@ -106,8 +108,10 @@ void project(uint t)
         for (uint chunk = 0u; chunk < args.hidden; chunk += LANES) {
             uint u = chunk + lane, count = min(LANES, args.hidden - chunk);
             barrier();
+            vec4 v;
             for (uint i = 0u; i < 4u; i++)
-                side[lane][i] = u < args.hidden && i < here ? y[y_of(i) + kept_at(t) + units() + u] : 0.0;
+                v[i] = u < args.hidden && i < here ? y[y_of(i) + kept_at(t) + units() + u] : 0.0;
+            side[lane] = v;
             barrier();
             for (uint k = 0u; k < count && p < args.size; k++)
                 sum = fma(vec4(w[args.e_offset + (chunk + k) * args.size + p]), side[k], sum);

@@ -160,8 +160,10 @@ void projected_back(uint n, uint t)
         for (uint chunk = 0u; chunk < args.size; chunk += LANES) {
             uint count = min(LANES, args.size - chunk);
             barrier();
+            vec4 v;
             for (uint i = 0u; i < 4u; i++)
-                side[lane][i] = lane < count && i < here ? y[flow_of(i, t) + chunk + lane] : 0.0;
+                v[i] = lane < count && i < here ? y[flow_of(i, t) + chunk + lane] : 0.0;
+            side[lane] = v;
             barrier();
             for (uint k = 0u; k < count && u < args.hidden; k++)
                 sum = fma(vec4(w[args.e_offset + (chunk + k) * args.hidden + u]), side[k], sum);
@@ -180,8 +182,10 @@ void multiply_back(uint n, uint t)
             uint j = chunk + lane, count = min(LANES, all - chunk);
             uint at = GRU && j >= 2u * args.hidden ? j + args.hidden : j;
             barrier();
+            vec4 v;
             for (uint i = 0u; i < 4u; i++)
-                side[lane][i] = j < all && i < here ? y[row_of(i, t) + at] : 0.0;
+                v[i] = j < all && i < here ? y[row_of(i, t) + at] : 0.0;
+            side[lane] = v;
             barrier();
             for (uint k = 0u; k < count && p < args.size; k++)
                 sum = fma(vec4(w[args.w_offset + (chunk + k) * args.w_row + p]), side[k], sum);
