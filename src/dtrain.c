@@ -173,6 +173,7 @@ DTI_OPTIMIZE_END
 #include "op/table.c"
 #include "op/differentiate.c"
 #include "op/volume.c"
+#include "op/rope.c"
 
 /* ---- optim: descriptions of optimizers, and the commit segment on the CPU */
 #include "optim/optim.h"
@@ -265,6 +266,7 @@ DTI_OPTIMIZE_END
 #include "nn/nn_norm.c"
 #include "nn/nn_loss.c"
 #include "nn/nn_attention.c"
+#include "nn/nn_transformer.c"
 #include "nn/nn_recurrent.c"
 
 /* ---- data: readers, shuffle, batches */

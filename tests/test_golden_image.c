@@ -99,13 +99,28 @@ static dt_tensor group_norm(dt_tensor x, const char *name) {
 HEADS(heads, 2, .no_bias = false)
 HEADS(heads_causal, 3, .attention = {.causal = true})
 HEADS(heads_alibi, 4, .attention = {.causal = true, .alibi = true})
+HEADS(heads_rope, 2, .attention = {.causal = true}, .rope = true)
 HEADS(heads_grouped, 4, .attention = {.causal = true}, .kv_heads = 2)
+
+static dt_tensor swiglu(dt_tensor x, const char *name) {
+    return dt_nn_swiglu(x, name, 6);
+}
+static dt_tensor geglu(dt_tensor x, const char *name) {
+    return dt_nn_geglu(x, name, 5);
+}
+PLAIN(rope, dt_rope(x, &(dt_rope_desc){.base = 500}))
+PLAIN(rope_pairs, dt_rope(x, &(dt_rope_desc){.interleaved = true}))
 
 static const layer attentions[] = {
     {"heads", {5, 8}, 2, heads},
     {"heads_causal", {6, 6}, 2, heads_causal},
     {"heads_alibi", {5, 8}, 2, heads_alibi},
     {"heads_grouped", {4, 8}, 2, heads_grouped},
+    {"heads_rope", {7, 8}, 2, heads_rope},
+    {"rope", {2, 6, 8}, 3, rope},
+    {"rope_pairs", {5, 6}, 2, rope_pairs},
+    {"swiglu", {3, 4}, 2, swiglu},
+    {"geglu", {3, 4}, 2, geglu},
 };
 
 static const layer convolutions[] = {

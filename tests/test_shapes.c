@@ -32,7 +32,7 @@ static dt_tensor shapes_sequence(shapes_net *n, dt_graph *g, int64_t length) {
     h = dt_reshape(h, dt_dims(-1, 8));
     dt_tensor heads = dt_permute(dt_reshape(h, dt_dims(-1, 2, 4)), dt_dims(1, 0, 2));
     const dt_attention_desc desc = {.causal = true, .dropout = 0.1f};
-    heads = dt_attention(heads, heads, heads, &desc);
+    heads = dt_attention(dt_rope(heads, NULL), heads, heads, &desc);
     h = dt_add(h, dt_reshape(dt_permute(heads, dt_dims(1, 0, 2)), dt_dims(-1, 8)));
     dt_tensor scores = dt_matmul_transposed(h, h, false, true);
     h = dt_add(h, dt_matmul(dt_softmax(scores, -1), dt_rms_norm(h, 1, one, 0)));

@@ -527,6 +527,20 @@ CONV_LAYER(conv2d, here.image, true)
 CONV_LAYER(conv1d, here.signal, false)
 CONV_LAYER(conv_transpose2d, here.image, true)
 
+ROW(GRAPH, dt_rope, ) {
+    dt_tensor offset = wrong_turn("an f32 offset", 1) ? here.x : here.label;
+    return NIL(dt_rope(
+        F32(here.signal),
+        &(dt_rope_desc){.base = NUMBER(10000.0, 1.0, -1.0, (double)INFINITY), .offset = offset}));
+}
+
+#define GATED(name)                                                                                \
+    ROW(GRAPH, dt_nn_##name, ) {                                                                   \
+        return NIL(dt_nn_##name(ONLY_F32(here.x), LAYER_NAME, SIZE(6)));                           \
+    }
+GATED(swiglu)
+GATED(geglu)
+
 ROW(GRAPH, dt_nn_conv3d, ) {
     dt_conv3d_layer_desc desc = {.conv = VOLUME_FIELDS,
                                  .kernel_h = INT(0, -1, INT_MAX),

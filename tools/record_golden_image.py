@@ -72,7 +72,24 @@ def plain(function, **settings):
     return {}, lambda x, p: function(x, **settings)
 
 
-def heads(seed, width, count, kv_count=0, causal=False, slopes=False):
+def rope(x, base=10000.0, interleaved=False):
+    t, d = x.shape[-2:]
+    turns = base ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
+    angle = (torch.arange(t, dtype=torch.float64)[:, None] * turns).to(x.dtype)
+    a, b = (x[..., ::2], x[..., 1::2]) if interleaved else x.chunk(2, -1)
+    p, q = a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()
+    return torch.stack([p, q], -1).flatten(-2) if interleaved else torch.cat([p, q], -1)
+
+
+def gated(seed, width, hidden, gate):
+    init = {"gate_proj.weight": uniform(seed, hidden, width),
+            "up_proj.weight": uniform(seed + 1, hidden, width),
+            "down_proj.weight": uniform(seed + 2, width, hidden)}
+    return init, lambda x, p: F.linear(gate(F.linear(x, p["gate_proj.weight"])) *
+                                       F.linear(x, p["up_proj.weight"]), p["down_proj.weight"])
+
+
+def heads(seed, width, count, kv_count=0, causal=False, slopes=False, turned=False):
     """nn.MultiheadAttention, batch first; fewer heads of keys are repeated."""
     kv_count = kv_count or count
     kv = width // count * kv_count
@@ -90,7 +107,7 @@ def heads(seed, width, count, kv_count=0, causal=False, slopes=False):
                                  dtype=x.dtype)[:, None, None] * ahead.abs()
         if causal:
             bias = bias.masked_fill(ahead < 0, float("-inf"))
-        if kv_count == count:
+        if kv_count == count and not turned:
             x = x.transpose(0, 1)
             bias = bias.repeat(x.shape[1], 1, 1)
             y = F.multi_head_attention_forward(
@@ -99,6 +116,7 @@ def heads(seed, width, count, kv_count=0, causal=False, slopes=False):
             return y[0].transpose(0, 1)
         q, k, v = F.linear(x, p["in_proj_weight"], p["in_proj_bias"]).split([width, kv, kv], -1)
         q, k, v = (part.unflatten(-1, (-1, width // count)).transpose(1, 2) for part in (q, k, v))
+        q, k = (rope(q), rope(k)) if turned else (q, k)
         k, v = (part.repeat_interleave(count // kv_count, 1) for part in (k, v))
         scores = q @ k.transpose(-1, -2) / (width // count) ** 0.5 + bias
         y = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
@@ -162,6 +180,11 @@ LAYERS = {
                                                                        p["bias"])),
     "instance_norm": ((3, 4, 3), {}, lambda x, p: F.instance_norm(x)),
     "heads": ((5, 8), *heads(60, 8, 2)),
+    "heads_rope": ((7, 8), *heads(80, 8, 2, causal=True, turned=True)),
+    "rope": ((2, 6, 8), {}, lambda x, p: rope(x, 500.0)),
+    "rope_pairs": ((5, 6), {}, lambda x, p: rope(x, interleaved=True)),
+    "swiglu": ((3, 4), *gated(84, 4, 6, F.silu)),
+    "geglu": ((3, 4), *gated(87, 4, 5, F.gelu)),
     "heads_causal": ((6, 6), *heads(64, 6, 3, causal=True)),
     "heads_alibi": ((5, 8), *heads(68, 8, 4, causal=True, slopes=True)),
     "heads_grouped": ((4, 8), *heads(72, 8, 4, 2, causal=True)),

@@ -27,3 +27,15 @@ typedef struct dt_attention_desc {
  * ranks, sizes that do not fit, D or E of 0 or above 256, a mask that does not broadcast, a mask
  * beside lengths, dropout outside [0, 1), a scale that is not finite, a negative window. */
 DT_API dt_tensor dt_attention(dt_tensor q, dt_tensor k, dt_tensor v, const dt_attention_desc *desc);
+
+/* {0}: PyTorch's and Llama's usual ones. */
+typedef struct dt_rope_desc {
+    double base;      /* 0 = 10000; above 1 */
+    bool interleaved; /* pairs (2 i, 2 i + 1), as GPT-J; else (i, i + D / 2), as Llama and NeoX */
+    dt_tensor offset; /* i32 [], for all or of each sample: the position of the first; {0} = 0 */
+} dt_rope_desc;
+
+/* Rotary positions: element pairs i of position t are turned by the angle t base^(-2 i / D), in
+ * radians. x: [..., T, D], f32, of up to 4 dimensions, D even and at most 1024; result like x. desc
+ * may be NULL. The angle is an f32 product: at position t it is off by some t * 1e-7. */
+DT_API dt_tensor dt_rope(dt_tensor x, const dt_rope_desc *desc);

@@ -60,6 +60,8 @@ typedef struct dt_attention_layer_desc {
     dt_attention_desc attention; /* mask, causal, dropout, ... */
     int64_t kv_heads;            /* of keys and values; 0 = as many as of queries */
     bool no_bias;
+    bool rope; /* queries and keys are turned by their positions, as `turn` says */
+    dt_rope_desc turn;
 } dt_attention_layer_desc;
 
 /* Makes "name.in_proj_weight" [E + 2 E', E] and "name.in_proj_bias", rows of queries, keys and
@@ -71,6 +73,12 @@ typedef struct dt_attention_layer_desc {
  * ranks or widths, and dt_attention's. */
 DT_API dt_tensor dt_nn_multi_head_attention(dt_tensor x, dt_tensor from, const char *name,
                                             int64_t heads, const dt_attention_layer_desc *desc);
+
+/* gate(x W_gate) * (x W_up), then W_down; gate: silu, or gelu. Make "name.gate_proj.weight" and
+ * "name.up_proj.weight", [hidden, E], and "name.down_proj.weight", [E, hidden], for x: [..., E];
+ * result [..., E]. Llama's feed-forward part, under its names; T5's. */
+DT_API dt_tensor dt_nn_swiglu(dt_tensor x, const char *name, int64_t hidden);
+DT_API dt_tensor dt_nn_geglu(dt_tensor x, const char *name, int64_t hidden);
 
 /* Makes "name.weight" (ones) and "name.bias" (zeros), and buffers "name.running_mean" (zeros) and
  * "name.running_var" (ones), each [C], for x: [C, ...]. desc may be NULL. PyTorch's nn.BatchNorm1d

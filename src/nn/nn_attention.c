@@ -80,6 +80,8 @@ static dt_tensor dti_nn_attend(const dti_nn_heads *h, dt_tensor x, dt_tensor fro
     dti_nn_project(h, x, from, w, b, qkv);
     for (int i = 0; i < 3; i++)
         qkv[i] = dti_nn_split(qkv[i], i ? h->kv_heads : h->heads);
+    for (int i = 0; i < 2 && d->rope; i++)
+        qkv[i] = dt_rope(qkv[i], &d->turn);
     dt_tensor y = dt_attention(qkv[0], qkv[1], qkv[2], &d->attention);
     if (dti_is_nil(y))
         return y;

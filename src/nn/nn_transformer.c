@@ -1,0 +1,35 @@
+/* Feed-forward parts of transformers: a gate times what passes it (Shazeer, "GLU variants improve
+ * transformer", 2020), under Llama's names. */
+
+static dt_tensor dti_nn_gated(dt_tensor x, const char *op, const char *name, int64_t hidden,
+                              bool gelu) {
+    static const dt_linear_desc bare = {.no_bias = true};
+    char text[3][DTI_NN_NAME_SIZE];
+    dti_nn nn;
+    if (!dti_nn_begin(&nn, x, op, name))
+        return dti_nil(x.graph);
+    const dt_shape s = dt_tensor_shape(x);
+    if (hidden < 1 || s.rank < 1)
+        dti_graph_fail(x.graph,
+                       "%s '%s': hidden size %lld for x %s; x needs a last dimension, and "
+                       "the size must be at least 1",
+                       op, name, (long long)hidden,
+                       dti_shape_print(s, dt_tensor_has_samples(x)).text);
+    const char *g = dti_nn_name(x.graph, text[0], name, "gate_proj");
+    const char *u = dti_nn_name(x.graph, text[1], name, "up_proj");
+    const char *d = dti_nn_name(x.graph, text[2], name, "down_proj");
+    if (x.graph->error[0])
+        return dti_nn_end(&nn, dti_nil(x.graph));
+    dt_tensor h = dt_nn_linear_with(x, g, hidden, &bare);
+    h = gelu ? dt_gelu(h) : dt_silu(h);
+    dt_tensor up = dt_nn_linear_with(x, u, hidden, &bare);
+    return dti_nn_end(&nn, dt_nn_linear_with(dt_mul(h, up), d, s.dim[s.rank - 1], &bare));
+}
+
+DT_API dt_tensor dt_nn_swiglu(dt_tensor x, const char *name, int64_t hidden) {
+    return dti_nn_gated(x, "swiglu", name, hidden, false);
+}
+
+DT_API dt_tensor dt_nn_geglu(dt_tensor x, const char *name, int64_t hidden) {
+    return dti_nn_gated(x, "geglu", name, hidden, true);
+}
