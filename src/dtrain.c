@@ -261,6 +261,8 @@ DTI_OPTIMIZE_END
 #include "program/assembly.c"
 
 /* ---- nn: named parameters, initialisers, layers */
+#include "nn/nn_compose.c"
+#include "nn/nn_order.c"
 #include "nn/nn_linear.c"
 #include "nn/nn_conv.c"
 #include "nn/nn_norm.c"

@@ -21,6 +21,7 @@ extern "C" {
 #include "api/norm.h"
 #include "api/schedule.h"
 #include "api/attention.h"
+#include "api/compose.h"
 #include "api/program.h"
 #include "api/nn.h"
 #include "api/recurrent.h"

@@ -79,6 +79,11 @@ static double ops_unary_bound(const dti_ref *r, int64_t i, bool cpu) {
     case DTI_U_LOG_SIGMOID: of_y = 9; break;
     case DTI_U_LOG_FLOOR: of_y = 3; break;
     case DTI_U_ELU: of_y = r->in[0].data[i] > 0 ? 0 : 7; break;
+    case DTI_U_SELU: of_y = r->in[0].data[i] > 0 ? 2 : 8; break;
+    case DTI_U_MISH: of_y = 18; break;
+    case DTI_U_SOFTSIGN: of_y = 4; break;
+    case DTI_U_HARDSIGMOID: of_y = 2, of_x = 1; break;
+    case DTI_U_HARDSWISH: return OPS_U * (3 * y + x * x + x) * (cpu ? 1 : 3);
     case DTI_U_AFFINE: return OPS_U * (y + 1.01 * x * fabs((double)r->node->attr.f[0]));
     default: return 0; /* exact */
     }
@@ -96,7 +101,10 @@ static double ops_unary_grad_bound(const dti_ref *r, int64_t i, bool cpu) {
     switch (selector) {
     case DTI_U_ABS:
     case DTI_U_RELU:
+    case DTI_U_CLAMP:
     case DTI_U_LEAKY_RELU: return 0;
+    case DTI_U_HARDSWISH:
+    case DTI_U_MISH: of_dx = 16, of_dy = 24 * (1 + x); break;
     case DTI_U_RSQRT: of_dx = 14; break;
     case DTI_U_ERF: of_dx = 8 + 4 * x * x; break;
     case DTI_U_TANH: /* these subtract two numbers near 1 */

@@ -139,10 +139,9 @@ static void ops_case_seed(ops_model *m) {
 
 static const dti_attr ops_unary_attr[] = {
     [DTI_U_LEAKY_RELU] = {.f = {0.0625f}}, /* and so 1 - slope is exact */
-    [DTI_U_ELU] = {.f = {1.25f}},
-    [DTI_U_AFFINE] = {.f = {-1.7f, 0.3f}},
+    [DTI_U_ELU] = {.f = {1.25f}},           [DTI_U_AFFINE] = {.f = {-1.7f, 0.3f}},
     [DTI_U_LOG_FLOOR] = {.f = {-100}}, /* its slope below is not its value's */
-    [DTI_U_COUNT] = {.f = {0}},
+    [DTI_U_CLAMP] = {.f = {-0.75f, 1.25f}}, [DTI_U_COUNT] = {.f = {0}},
 };
 
 static ops_range ops_unary_range(uint32_t selector) {
@@ -158,6 +157,8 @@ static ops_range ops_unary_range(uint32_t selector) {
     case DTI_U_RELU:
     case DTI_U_LEAKY_RELU:
     case DTI_U_ELU:
+    case DTI_U_SELU:
+    case DTI_U_SOFTSIGN:
     case DTI_U_STEP: return OPS_AWAY;
     default: return OPS_ANY;
     }
@@ -187,9 +188,10 @@ static void ops_unary_grad_of(ops_model *m, uint32_t selector, dt_tensor x) {
 }
 
 static void ops_case_unary_grad(ops_model *m) {
-    const unsigned without = 1u << DTI_U_SIGN | 1u << DTI_U_FLOOR | 1u << DTI_U_STEP |
-                             1u << DTI_U_NEG | 1u << DTI_U_AFFINE | 1u << DTI_U_COPY |
-                             1u << DTI_U_FILL;
+    const uint64_t one = 1;
+    const uint64_t without = one << DTI_U_SIGN | one << DTI_U_FLOOR | one << DTI_U_STEP |
+                             one << DTI_U_CEIL | one << DTI_U_ROUND | one << DTI_U_NEG |
+                             one << DTI_U_AFFINE | one << DTI_U_COPY | one << DTI_U_FILL;
     for (uint32_t selector = 0; selector < DTI_U_COUNT; selector++) {
         ops_range range = ops_unary_range(selector);
         if ((without >> selector) & 1u)
@@ -207,6 +209,8 @@ static ops_range ops_binary_range(const ops_model *m, int side) {
     uint32_t selector = ops_selector(m);
     if (selector == DTI_B_POW)
         return side ? OPS_ANY : OPS_POSITIVE;
+    if (selector == DTI_B_KEEP || selector == DTI_B_DROP)
+        return side ? OPS_AWAY : OPS_ANY;
     return selector == DTI_B_DIV && side ? OPS_AWAY : OPS_ANY;
 }
 

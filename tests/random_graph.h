@@ -20,6 +20,7 @@
     X(UNARY, "dt_^($0)")                                                                           \
     X(LEAKY_RELU, "dt_leaky_relu($0, ~0)")                                                         \
     X(ELU, "dt_elu($0, ~0)")                                                                       \
+    X(CLAMP, "dt_clamp($0, ~0, ~1)")                                                               \
     X(AFFINE, "dt_affine($0, ~0, ~1)")                                                             \
     X(BCE, "dt_bce($0, $1)")                                                                       \
     X(BINARY, "dt_^($0, $1)")                                                                      \
@@ -334,6 +335,7 @@ static dt_tensor rnd_build_stmt(dt_graph *g, const rnd_stmt *s, const dt_tensor 
     case RND_FILL: return dt_fill(g, s->shape, s->real[0]);
     case RND_UNARY: return rnd_unary[s->function](in[0]);
     case RND_LEAKY_RELU: return dt_leaky_relu(in[0], s->real[0]);
+    case RND_CLAMP: return dt_clamp(in[0], s->real[0], s->real[1]);
     case RND_ELU: return dt_elu(in[0], s->real[0]);
     case RND_AFFINE: return dt_affine(in[0], s->real[0], s->real[1]);
     case RND_BCE: return dt_bce(in[0], in[1]);

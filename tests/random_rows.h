@@ -21,10 +21,12 @@ static int rnd_row_unary(rnd_maker *k) {
 }
 
 static int rnd_row_scaled(rnd_maker *k) {
-    static const int kinds[] = {RND_LEAKY_RELU, RND_ELU, RND_AFFINE};
-    rnd_stmt s = rnd_new(kinds[rnd_below(k, 3)], rnd_pick(k), -1, -1);
+    static const int kinds[] = {RND_LEAKY_RELU, RND_ELU, RND_AFFINE, RND_CLAMP};
+    rnd_stmt s = rnd_new(kinds[rnd_below(k, 4)], rnd_pick(k), -1, -1);
     s.real[0] = rnd_chance(k, 20) ? (s.kind == RND_AFFINE ? -1.0f : 1.0f) : rnd_real(k, 0.05, 1.5);
     s.real[1] = rnd_chance(k, 40) ? 0 : rnd_real(k, -1, 1);
+    if (s.kind == RND_CLAMP)
+        s.real[1] = s.real[0] + 1, s.real[0] = -s.real[0];
     return s.in[0] < 0 ? -1 : rnd_put(k, s);
 }
 
@@ -55,6 +57,8 @@ static int rnd_row_binary(rnd_maker *k) {
     int a = rnd_pick(k), b = a < 0 ? -1 : rnd_partner(k, a);
     if (!strcmp(name, "div"))
         b = rnd_positive(k, b);
+    if (!strcmp(name, "keep") || !strcmp(name, "drop"))
+        b = rnd_apply(k, "step", b);
     if (!strcmp(name, "pow")) {
         a = rnd_positive(k, rnd_bounded(k, a));
         b = rnd_squashed(k, b);
@@ -69,7 +73,7 @@ static int rnd_row_binary(rnd_maker *k) {
     }
     if (a >= 0 && b >= 0 && rnd_chance(k, 30)) {
         const int swap = a;
-        const bool ordered = !strcmp(name, "div") || !strcmp(name, "pow");
+        const bool ordered = strstr("div pow keep drop", name) != NULL;
         a = ordered ? a : b;
         b = ordered ? b : swap;
     }

@@ -15,6 +15,9 @@ static dt_tensor elu(dt_tensor x) {
 static dt_tensor elu_half(dt_tensor x) {
     return dt_elu(x, 0.5f);
 }
+static dt_tensor clamp(dt_tensor x) {
+    return dt_clamp(x, -1, 3);
+}
 static dt_tensor affine(dt_tensor x) {
     return dt_affine(x, 3, -0.5f);
 }
@@ -29,6 +32,7 @@ static const struct {
         {"leaky_relu", leaky_relu},
     {"elu", elu},
     {"elu_half", elu_half},
+    {"clamp", clamp},
     {"affine", affine},
 };
 

@@ -196,6 +196,7 @@ TEST(what_a_cleared_op_gave_is_never_taken_for_none) {
     X(dt_freeze(nil))                                                                              \
     X(dt_leaky_relu(nil, 1))                                                                       \
     X(dt_elu(nil, 1))                                                                              \
+    X(dt_clamp(nil, 0, 1))                                                                         \
     X(dt_affine(nil, 1, 1))                                                                        \
     X(dt_cast(nil, DT_F32))                                                                        \
     X(dt_cast(nil, DT_I32))                                                                        \

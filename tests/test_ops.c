@@ -378,9 +378,11 @@ static double ops_lower_tolerance(const dti_node *n) {
     switch (n->op) {
     case DTI_OP_UNARY_GRAD: {
         int selector = n->attr.i[0];
-        bool rounds =
-            selector == DTI_U_GELU || selector == DTI_U_GELU_TANH || selector == DTI_U_ERF;
-        return rounds ? 1e-6 : selector == DTI_U_SOFTPLUS ? 1e-8 : 1e-12;
+        bool rounds = selector == DTI_U_GELU || selector == DTI_U_GELU_TANH ||
+                      selector == DTI_U_ERF || selector == DTI_U_SELU ||
+                      selector == DTI_U_HARDSIGMOID || selector == DTI_U_HARDSWISH;
+        bool ends = selector == DTI_U_SOFTPLUS || selector == DTI_U_MISH;
+        return rounds ? 1e-6 : ends ? 1e-8 : 1e-12;
     }
     case DTI_OP_CROSS_ENTROPY_GRAD: return n->attr.f[0] != 0 ? 1e-7 : 1e-12;
     case DTI_OP_NORM_STATS: /* a mean is a sum times a float 1 / n */

@@ -218,7 +218,7 @@ static void rnd_seeds(const rnd_way *way, rnd_tally *t, long few) {
         if (count > 1000 && (i + 1) % 1000 == 0)
             rnd_say(t);
     }
-    test_check(t->ill + t->empty + t->kinks / 2 <= t->models / 20 + 1, __FILE__, __LINE__,
+    test_check(t->ill + t->empty + t->kinks / 2 <= t->models / 15 + 1, __FILE__, __LINE__,
                "%d ill-conditioned, %d without a loss, %d slopes at a kink of %d models: too many "
                "tell nothing",
                t->ill, t->empty, t->kinks, t->models);

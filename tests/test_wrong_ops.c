@@ -153,6 +153,11 @@ ROW(GRAPH, dt_elu, ) {
     return NIL(dt_elu(ONLY_F32(here.x), 1.0f));
 }
 
+ROW(GRAPH, dt_clamp, ) {
+    dt_tensor x = ONLY_F32(here.x);
+    return NIL(dt_clamp(x, wrong_turn("above high", 1) ? 2.0f : -1.0f, 1.0f));
+}
+
 ROW(GRAPH, dt_affine, ) {
     return NIL(dt_affine(ONLY_F32(here.x), 2.0f, 1.0f));
 }

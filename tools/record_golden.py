@@ -350,6 +350,11 @@ UNARY = {  # name: (function, its points, whether it has a gradient)
     "leaky_relu": (lambda x: F.leaky_relu(x, 0.01), POINTS, True),
     "elu": (F.elu, POINTS, True), "elu_half": (lambda x: F.elu(x, 0.5), POINTS, True),
     "affine": (lambda x: 3 * x - 0.5, POINTS, True),
+    "ceil": (torch.ceil, POINTS, False), "round": (torch.round, POINTS, False),
+    "selu": (F.selu, POINTS, True), "mish": (F.mish, POINTS, True),
+    "softsign": (F.softsign, POINTS, True), "hardsigmoid": (F.hardsigmoid, POINTS, True),
+    "hardswish": (F.hardswish, POINTS, True),
+    "clamp": (lambda x: torch.clamp(x, -1, 3), POINTS, True),
 }
 BINARY = {"add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
           "maximum": torch.maximum, "minimum": torch.minimum, "pow": torch.pow}

@@ -36,13 +36,21 @@
     X(22, ERF, erf, SLOPE)                                                                         \
     X(23, FLOOR, floor, FLAT)                                                                      \
     X(24, STEP, step, FLAT)                                                                        \
-    X(28, LOG_SIGMOID, log_sigmoid, SLOPE)
-/* With parameters p0 (slope, alpha, scale, low) and p1 (offset): */
+    X(28, LOG_SIGMOID, log_sigmoid, SLOPE)                                                         \
+    X(30, HARDSWISH, hardswish, SLOPE)                                                             \
+    X(31, HARDSIGMOID, hardsigmoid, SLOPE)                                                         \
+    X(32, MISH, mish, SLOPE)                                                                       \
+    X(33, SELU, selu, SLOPE)                                                                       \
+    X(34, SOFTSIGN, softsign, SLOPE)                                                               \
+    X(35, ROUND, round, FLAT)                                                                      \
+    X(36, CEIL, ceil, FLAT)
+/* With parameters p0 (slope, alpha, scale, low) and p1 (offset, high): */
 #define DTI_UNARY_WITH(X)                                                                          \
     X(16, LEAKY_RELU, leaky_relu, SLOPE)                                                           \
     X(21, ELU, elu, SLOPE)                                                                         \
     X(25, AFFINE, affine, LINEAR)                                                                  \
-    X(29, LOG_FLOOR, log_floor, SLOPE)
+    X(29, LOG_FLOOR, log_floor, SLOPE)                                                             \
+    X(37, CLAMP, clamp, SLOPE)
 /* Of launches alone; fill: p0. */
 #define DTI_UNARY_INNER(X)                                                                         \
     X(26, COPY, copy, SLOPE)                                                                       \
@@ -61,7 +69,9 @@
     X(8, LT, lt)                                                                                   \
     X(9, LE, le)                                                                                   \
     X(10, GT, gt)                                                                                  \
-    X(11, GE, ge)
+    X(11, GE, ge)                                                                                  \
+    X(12, KEEP, keep)                                                                              \
+    X(13, DROP, drop)
 #endif
 
 #ifdef DTI_MAP_PART
@@ -98,6 +108,10 @@ static double dti_gelu_tanh_slope_f64(double x) {
     double u = DTI_REF_SQRT_2_PI * (x + 0.044715 * x * x * x), t = tanh(u);
     double du = DTI_REF_SQRT_2_PI * (1 + 3 * 0.044715 * x * x);
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * du;
+}
+static double dti_mish_slope_f64(double x) {
+    double t = tanh(x > 20 ? x : log1p(exp(x)));
+    return t + x * (1 - t * t) * dti_sigmoid_f64(x);
 }
 #else
 #define DTI_IN_F64(name, value, slope)
@@ -487,6 +501,119 @@ DTI_IN_F64(elu, x > 0 ? x : p0 * expm1(x), x > 0 ? 1 : p0 * exp(x))
 #endif
 
 #if DTI_MAP_PART == 1
+/* PyTorch's constants, which keep mean 0 and variance 1: below 0 alpha * lambda (e^x - 1) */
+DTI_M_MAP(selu) {
+    DTI_M_F below = DTI_M_MUL(DTI_M_K(1.75809934f), DTI_M(expm1)(x));
+    return DTI_M_POSITIVE(x, DTI_M_MUL(x, DTI_M_K(1.05070099f)), below);
+}
+DTI_M_GRAD(selu) {
+    DTI_M_F below = DTI_M_MUL(dy, DTI_M_MUL(DTI_M_K(1.75809934f), DTI_M(exp)(x)));
+    return DTI_M_POSITIVE(x, DTI_M_MUL(dy, DTI_M_K(1.05070099f)), below);
+}
+#else
+DTI_PRIME(selu) {
+    dt_tensor above = dt_step(x), below = dt_exp(dt_neg(dt_relu(dt_neg(x))));
+    below = dt_drop(dt_affine(below, 1.75809934084738f, 0.0f), above);
+    return dt_add(dt_affine(above, 1.05070098735548f, 0.0f), below);
+}
+DTI_IN_F64(selu, x > 0 ? 1.05070098735548 * x : 1.75809934084738 * expm1(x),
+           x > 0 ? 1.05070098735548 : 1.75809934084738 * exp(x))
+#endif
+
+#if DTI_MAP_PART == 1
+/* x tanh(log(1 + e^x)), x above 20 */
+DTI_M_MAP(mish) {
+    return DTI_M_MUL(x, DTI_M(tanh)(DTI_M(softplus)(x)));
+}
+DTI_M_GRAD(mish) {
+    DTI_M_F t = DTI_M(tanh)(DTI_M(softplus)(x));
+    DTI_M_F bend = DTI_M_MUL(DTI_M_FMA(DTI_M_NEG(t), t, DTI_M_ONE), DTI_M(sigmoid)(x));
+    return DTI_M_MUL(dy, DTI_M_FMA(x, bend, t));
+}
+#else
+DTI_PRIME(mish) {
+    dt_tensor t = dt_tanh(dt_softplus(x));
+    dt_tensor s = dt_sigmoid(x);
+    dt_tensor bend = dt_mul(dt_affine(dt_square(t), -1.0f, 1.0f), s);
+    return dt_add(t, dt_mul(x, bend));
+}
+DTI_IN_F64(mish, x *tanh(dti_f64_softplus(x, p0, p1)), dti_mish_slope_f64(x))
+#endif
+
+#if DTI_MAP_PART == 1
+/* x / (1 + |x|) */
+DTI_M_MAP(softsign) {
+    return DTI_M_DIV(x, DTI_M_ADD(DTI_M_ABS(x), DTI_M_ONE));
+}
+DTI_M_GRAD(softsign) {
+    DTI_M_F d = DTI_M_ADD(DTI_M_ABS(x), DTI_M_ONE);
+    return DTI_M_DIV(dy, DTI_M_MUL(d, d));
+}
+#else
+DTI_PRIME(softsign) {
+    return dt_square(dt_reciprocal(dt_affine(dt_abs(x), 1.0f, 1.0f)));
+}
+DTI_IN_F64(softsign, x / (1 + fabs(x)), 1 / ((1 + fabs(x)) * (1 + fabs(x))))
+#endif
+
+#if DTI_MAP_PART == 1
+/* NaN stays NaN; p0 and p1 themselves do not pass dy. */
+DTI_M_MAP(clamp) {
+    DTI_M_F above = DTI_M_SELECT(DTI_M_LT(x, p0), p0, x);
+    return DTI_M_SELECT(DTI_M_LT(p1, above), p1, above);
+}
+DTI_M_GRAD(clamp) {
+    DTI_M_F under = DTI_M_SELECT(DTI_M_LE(p1, x), DTI_M_ZERO, dy);
+    return DTI_M_SELECT(DTI_M_LE(x, p0), DTI_M_ZERO, under);
+}
+#else
+DTI_PRIME(clamp) {
+    dt_tensor low = dt_step(dt_affine(x, 1.0f, -p[0]));
+    dt_tensor high = dt_step(dt_affine(x, -1.0f, p[1]));
+    return dt_keep(low, high);
+}
+DTI_IN_F64(clamp, x > p1 ? p1 : x < p0 ? p0 : x, x >= p1 || x <= p0 ? 0 : 1)
+#endif
+
+#if DTI_MAP_PART == 1
+/* min(max(x + 3, 0), 6) / 6 */
+DTI_M_MAP(hardsigmoid) {
+    DTI_M_F six = DTI_M_K(6.0f), t = DTI_M(map_clamp)(DTI_M_ADD(x, DTI_M_K(3.0f)), DTI_M_ZERO, six);
+    return DTI_M_DIV(t, six);
+}
+DTI_M_GRAD(hardsigmoid) {
+    DTI_M_F slope = DTI_M_DIV(dy, DTI_M_K(6.0f));
+    return DTI_M(grad_clamp)(x, slope, DTI_M_K(-3.0f), DTI_M_K(3.0f));
+}
+#else
+DTI_PRIME(hardsigmoid) {
+    const float ends[2] = {-3.0f, 3.0f};
+    return dt_affine(dti_prime_clamp(x, ends), 1.0f / 6.0f, 0.0f);
+}
+DTI_IN_F64(hardsigmoid, x<-3 ? 0 : x> 3 ? 1 : (x + 3) / 6, x <= -3 || x >= 3 ? 0 : 1.0 / 6)
+#endif
+
+#if DTI_MAP_PART == 1
+/* x * hardsigmoid(x) */
+DTI_M_MAP(hardswish) {
+    return DTI_M_MUL(x, DTI_M(map_hardsigmoid)(x, p0, p1));
+}
+DTI_M_GRAD(hardswish) {
+    DTI_M_F t = DTI_M_FMA(x, DTI_M_K(0.333333333f), DTI_M_K(0.5f));
+    DTI_M_F slope = DTI_M_SELECT(DTI_M_LE(DTI_M_K(3.0f), x), dy, DTI_M_MUL(dy, t));
+    return DTI_M_SELECT(DTI_M_LE(x, DTI_M_K(-3.0f)), DTI_M_ZERO, slope);
+}
+#else
+DTI_PRIME(hardswish) {
+    dt_tensor high = dt_affine(dt_step(dt_affine(x, -1.0f, 3.0f)), -1.0f, 1.0f);
+    dt_tensor inside = dt_drop(dt_affine(x, 1.0f / 3.0f, 0.5f), high);
+    dt_tensor low = dt_step(dt_affine(x, 1.0f, 3.0f));
+    return dt_keep(dt_add(inside, high), low);
+}
+DTI_IN_F64(hardswish, x<-3 ? 0 : x> 3 ? x : x *(x + 3) / 6, x <= -3 ? 0 : x >= 3 ? 1 : x / 3 + 0.5)
+#endif
+
+#if DTI_MAP_PART == 1
 DTI_M_MAP(erf) {
     return DTI_M(erf)(x);
 }
@@ -510,6 +637,34 @@ DTI_M_GRAD(floor) {
 }
 #else
 DTI_IN_F64(floor, floor(x), 0)
+#endif
+
+#if DTI_MAP_PART == 1
+DTI_M_MAP(ceil) {
+    return DTI_M_NEG(DTI_M(floor)(DTI_M_NEG(x)));
+}
+DTI_M_GRAD(ceil) {
+    return DTI_M_ZERO;
+}
+#else
+DTI_IN_F64(ceil, ceil(x), 0)
+#endif
+
+#if DTI_MAP_PART == 1
+/* Halves to even. From floor and what is left of x, which is exact. */
+DTI_M_MAP(round) {
+    DTI_M_F low = DTI_M(floor)(x), rest = DTI_M_SUB(x, low), mid = DTI_M_K(0.5f);
+    DTI_M_F two = DTI_M(floor)(DTI_M_MUL(low, mid));
+    DTI_M_F odd = DTI_M_SUB(low, DTI_M_ADD(two, two));
+    DTI_M_F at_half = DTI_M_SELECT(DTI_M_EQ(rest, mid), odd, DTI_M_ZERO);
+    DTI_M_F up = DTI_M_SELECT(DTI_M_LT(mid, rest), DTI_M_ONE, at_half);
+    return DTI_M_SELECT(DTI_M_EQ(rest, DTI_M_ZERO), x, DTI_M_ADD(low, up));
+}
+DTI_M_GRAD(round) {
+    return DTI_M_ZERO;
+}
+#else
+DTI_IN_F64(round, rint(x), 0)
 #endif
 
 #if DTI_MAP_PART == 1
@@ -594,6 +749,13 @@ DTI_M_PAIR(gt) {
 }
 DTI_M_PAIR(ge) {
     return DTI_M_TRUTH(DTI_M_LE(y, x));
+}
+DTI_M_PAIR(keep) /* a choice, not a product: what is not kept may be NaN */
+{
+    return DTI_M_SELECT(DTI_M_EQ(y, DTI_M_ZERO), DTI_M_ZERO, x);
+}
+DTI_M_PAIR(drop) {
+    return DTI_M_SELECT(DTI_M_EQ(y, DTI_M_ZERO), x, DTI_M_ZERO);
 }
 #endif
 #ifndef VULKAN

@@ -153,10 +153,20 @@ DT_API dt_tensor dt_softplus(dt_tensor x);    /* log(1 + e^x), which is x above 
 DT_API dt_tensor dt_log_sigmoid(dt_tensor x); /* log(1 / (1 + e^-x)), without overflow */
 DT_API dt_tensor dt_erf(dt_tensor x);         /* the error function */
 DT_API dt_tensor dt_floor(dt_tensor x);       /* the largest integer <= x; no gradient */
+DT_API dt_tensor dt_ceil(dt_tensor x);        /* the smallest integer >= x; no gradient */
+DT_API dt_tensor dt_round(dt_tensor x);       /* the nearest, halves to even; no gradient */
+DT_API dt_tensor dt_selu(dt_tensor x);        /* 1.0507 (x > 0 ? x : 1.67326 (e^x - 1)) */
+DT_API dt_tensor dt_mish(dt_tensor x);        /* x * tanh(softplus(x)) */
+DT_API dt_tensor dt_softsign(dt_tensor x);    /* x / (1 + |x|) */
+DT_API dt_tensor dt_hardsigmoid(dt_tensor x); /* min(max(x + 3, 0), 6) / 6 */
+DT_API dt_tensor dt_hardswish(dt_tensor x);   /* x * hardsigmoid(x) */
 DT_API dt_tensor dt_step(dt_tensor x);        /* x > 0 ? 1 : 0; no gradient */
 DT_API dt_tensor dt_leaky_relu(dt_tensor x, float slope);           /* PyTorch's default is 0.01 */
 DT_API dt_tensor dt_elu(dt_tensor x, float alpha);                  /* PyTorch's default is 1 */
 DT_API dt_tensor dt_affine(dt_tensor x, float scale, float offset); /* scale * x + offset */
+/* min(max(x, low), high); gradient 0 at low and high themselves. PyTorch's clamp and hardtanh;
+ * ReLU6 is dt_clamp(x, 0, 6). Errors (nil): also low > high, NaN. */
+DT_API dt_tensor dt_clamp(dt_tensor x, float low, float high);
 
 /* Of two tensors. */
 DT_API dt_tensor dt_add(dt_tensor a, dt_tensor b);     /* a + b */
@@ -171,6 +181,10 @@ DT_API dt_tensor dt_lt(dt_tensor a, dt_tensor b);      /* a < b ? 1 : 0; likewis
 DT_API dt_tensor dt_le(dt_tensor a, dt_tensor b);      /* a <= b ? 1 : 0 */
 DT_API dt_tensor dt_gt(dt_tensor a, dt_tensor b);      /* a > b ? 1 : 0 */
 DT_API dt_tensor dt_ge(dt_tensor a, dt_tensor b);      /* a >= b ? 1 : 0 */
+/* b == 0 ? 0 : a, and b == 0 ? a : 0: choices by a mask, which gets no gradient. What is not chosen
+ * reaches neither value nor gradient, be it NaN. dt_where is made of both. */
+DT_API dt_tensor dt_keep(dt_tensor a, dt_tensor b);
+DT_API dt_tensor dt_drop(dt_tensor a, dt_tensor b);
 
 /* To f32, i32, bf16 or f16. To i32 truncates toward zero and saturates, without a gradient; the
  * others round to nearest, ties to even, and their gradient is cast back. On the CPU copies, casts,

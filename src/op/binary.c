@@ -30,6 +30,8 @@ static dt_tensor dti_binary_da(dti_grad *g, uint32_t selector) {
     case DTI_B_MAXIMUM: return dti_winner(dy, dt_gt(a, b), a, b);
     case DTI_B_MINIMUM: return dti_winner(dy, dt_lt(a, b), a, b);
     case DTI_B_POW: return dti_pow_da(g);
+    case DTI_B_KEEP: return dt_keep(dy, b);
+    case DTI_B_DROP: return dt_drop(dy, b);
     default: return (dt_tensor){0};
     }
 }
@@ -50,14 +52,15 @@ static dt_tensor dti_binary_db(dti_grad *g, uint32_t selector) {
 
 /* Comparisons. */
 static bool dti_binary_flat(const dti_node *n) {
-    return dti_op_info_of(n->op)->selector >= DTI_B_EQ;
+    const uint32_t selector = dti_op_info_of(n->op)->selector;
+    return selector >= DTI_B_EQ && selector <= DTI_B_GE;
 }
 
 static void dti_binary_grad(dti_grad *g) {
     uint32_t selector = dti_op_info_of(g->node.op)->selector;
     if (g->wanted[0])
         g->dx[0] = dti_sum_to(dti_binary_da(g, selector), g->in[0]);
-    if (g->wanted[1])
+    if (g->wanted[1] && selector < DTI_B_EQ) /* keep and drop only look at b */
         g->dx[1] = dti_sum_to(dti_binary_db(g, selector), g->in[1]);
 }
 
@@ -93,6 +96,8 @@ static double dti_binary_f64(uint32_t selector, double a, double b) {
     case DTI_B_LE: return a <= b;
     case DTI_B_GT: return a > b;
     case DTI_B_GE: return a >= b;
+    case DTI_B_KEEP: return b == 0 ? 0 : a;
+    case DTI_B_DROP: return b == 0 ? a : 0;
     default: return NAN;
     }
 }

@@ -48,8 +48,20 @@
     X(LOG_FLOOR, log_floor, "1", ROWWISE, F32, unary, DTI_U_LOG_FLOOR,                             \
       "max(log x, low); gradient 1 / max(x, 1e-12)")                                               \
     X(ELU, elu, "1", ROWWISE, F32, unary, DTI_U_ELU, "x > 0 ? x : alpha * (e^x - 1)")              \
+    X(SELU, selu, "1", ROWWISE, F32, unary, DTI_U_SELU, "1.0507 (x > 0 ? x : 1.67326 (e^x - 1))")  \
+    X(MISH, mish, "1", ROWWISE, F32, unary, DTI_U_MISH, "x * tanh(softplus(x))")                   \
+    X(SOFTSIGN, softsign, "1", ROWWISE, F32, unary, DTI_U_SOFTSIGN, "x / (1 + |x|)")               \
+    X(HARDSIGMOID, hardsigmoid, "1", ROWWISE, WIDEST, unary, DTI_U_HARDSIGMOID,                    \
+      "min(max(x + 3, 0), 6) / 6; gradient 0 at the ends")                                         \
+    X(HARDSWISH, hardswish, "1", ROWWISE, WIDEST, unary, DTI_U_HARDSWISH,                          \
+      "x * hardsigmoid(x); gradient 0 at -3, 1 at 3")                                              \
+    X(CLAMP, clamp, "1", ROWWISE, WIDEST, unary, DTI_U_CLAMP,                                      \
+      "min(max(x, low), high); gradient 0 at both")                                                \
     X(ERF, erf, "1", ROWWISE, F32, unary, DTI_U_ERF, "error function")                             \
     X(FLOOR, floor, "1", ROWWISE, F32, unary, DTI_U_FLOOR, "largest integer <= x; no gradient")    \
+    X(CEIL, ceil, "1", ROWWISE, F32, unary, DTI_U_CEIL, "smallest integer >= x; no gradient")      \
+    X(ROUND, round, "1", ROWWISE, F32, unary, DTI_U_ROUND,                                         \
+      "nearest integer, halves to even; no gradient")                                              \
     X(STEP, step, "1", ROWWISE, WIDEST, unary, DTI_U_STEP, "x > 0 ? 1 : 0; no gradient")           \
     X(AFFINE, affine, "1", ROWWISE, WIDEST, unary, DTI_U_AFFINE, "scale * x + offset")             \
     X(UNARY_GRAD, unary_grad, "2", ROWWISE, F32, unary_grad, 0, "(x, dy) -> dy * f'(x)")           \
@@ -67,6 +79,8 @@
     X(LE, le, "2", ROWWISE, WIDEST, binary, DTI_B_LE, "a <= b; no gradient")                       \
     X(GT, gt, "2", ROWWISE, WIDEST, binary, DTI_B_GT, "a > b; no gradient")                        \
     X(GE, ge, "2", ROWWISE, WIDEST, binary, DTI_B_GE, "a >= b; no gradient")                       \
+    X(KEEP, keep, "2", ROWWISE, WIDEST, binary, DTI_B_KEEP, "b == 0 ? 0 : a; gradient in a alone") \
+    X(DROP, drop, "2", ROWWISE, WIDEST, binary, DTI_B_DROP, "b == 0 ? a : 0; gradient in a alone") \
     X(RESHAPE, reshape, "1", ROWWISE, WIDEST, view, DTI_VIEW_RESHAPE,                              \
       "the same elements in order")                                                                \
     X(PERMUTE, permute, "1", ROWWISE, WIDEST, view, DTI_VIEW_PERMUTE,                              \

@@ -74,6 +74,14 @@ DT_API dt_tensor dt_elu(dt_tensor x, float alpha) {
     return dti_append1(DTI_OP_ELU, x, &(dti_attr){.f = {alpha}});
 }
 
+DT_API dt_tensor dt_clamp(dt_tensor x, float low, float high) {
+    if (!dti_is_nil(x) && !(low <= high)) {
+        return dti_graph_fail(x.graph, "clamp: low %g is above high %g, or one is NaN", (double)low,
+                              (double)high);
+    }
+    return dti_append1(DTI_OP_CLAMP, x, &(dti_attr){.f = {low, high}});
+}
+
 /* max(log x, low), and the gradient stays finite where x is 0. */
 static dt_tensor dti_log_floor(dt_tensor x, float low) {
     return dti_append1(DTI_OP_LOG_FLOOR, x, &(dti_attr){.f = {low}});

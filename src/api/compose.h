@@ -1,0 +1,87 @@
+/* ---- Functions made of the ops above ------------------------------------------------------------
+ *
+ * Each appends a few ops, so that gradients of any order follow. Formulas and gradients are
+ * PyTorch's, of the function that is named. A negative axis counts from the end. Errors (nil): an
+ * axis, a shape or a type that does not fit, naming op and shapes. */
+
+/* c == 0 ? b : a, element by element; all broadcast. What is not chosen gets gradient 0, its NaN
+ * does not reach the value; but 0 times the infinite slope of what made it is NaN, as in PyTorch. c
+ * gets no gradient. torch.where. */
+DT_API dt_tensor dt_where(dt_tensor c, dt_tensor a, dt_tensor b);
+/* c == 0 ? x : value. Tensor.masked_fill. */
+DT_API dt_tensor dt_masked_fill(dt_tensor x, dt_tensor c, float value);
+/* x: [..., R, C]; 0 above, or below, the diagonal; 1 is the one above the main one. torch.tril. */
+DT_API dt_tensor dt_tril(dt_tensor x, int64_t diagonal);
+DT_API dt_tensor dt_triu(dt_tensor x, int64_t diagonal);
+/* x moved by `shift` places along an axis, what leaves at the end enters in front. torch.roll. */
+DT_API dt_tensor dt_roll(dt_tensor x, int axis, int64_t shift);
+/* The last element of an axis first. torch.flip. */
+DT_API dt_tensor dt_flip(dt_tensor x, int axis);
+/* As dt_pad, but what lies beside x is x mirrored in its end elements (before, after < size), or
+ * its end elements again (size > 0). F.pad, modes 'reflect' and 'replicate', of one axis. */
+DT_API dt_tensor dt_pad_reflect(dt_tensor x, int axis, int64_t before, int64_t after);
+DT_API dt_tensor dt_pad_replicate(dt_tensor x, int axis, int64_t before, int64_t after);
+
+/* The mean of squared distances from the mean, over axes as in dt_sum; with `unbiased` times n /
+ * (n - 1); and its root, whose gradient is 0 where it is 0. Errors (nil): also fewer than 2
+ * elements with `unbiased`. torch.var, torch.std. */
+DT_API dt_tensor dt_var(dt_tensor x, dt_shape axes, bool unbiased, bool keep);
+DT_API dt_tensor dt_std(dt_tensor x, dt_shape axes, bool unbiased, bool keep);
+/* log sum e^x, stably. torch.logsumexp. */
+DT_API dt_tensor dt_logsumexp(dt_tensor x, dt_shape axes, bool keep);
+/* p = 1: sum |x|; 2: sqrt(sum x^2), gradient 0 at 0; INFINITY: max |x|. Errors (nil): also another
+ * p. torch.linalg.vector_norm. */
+DT_API dt_tensor dt_vector_norm(dt_tensor x, float p, dt_shape axes, bool keep);
+/* The product over one axis, by halves; the gradient needs no division. torch.prod. */
+DT_API dt_tensor dt_prod(dt_tensor x, int axis, bool keep);
+/* y_i = x_0 + ... + x_i along an axis, added up by doubling: log2(n) launches. torch.cumsum. */
+DT_API dt_tensor dt_cumsum(dt_tensor x, int axis);
+/* The place of the largest (smallest) along an axis, of equals the first; NaN is largest (and
+ * smallest). i32, without that axis; sizes up to 2^24. torch.argmax. */
+DT_API dt_tensor dt_argmax(dt_tensor x, int axis);
+DT_API dt_tensor dt_argmin(dt_tensor x, int axis);
+
+/* y[..., i] = x[..., index[..., i]] along an axis: x's n by index's m elements are compared, so one
+ * of the two is to be short. index: i32, other dimensions x's; one outside gives 0.
+ * torch.take_along_dim, torch.gather. */
+DT_API dt_tensor dt_take_along(dt_tensor x, dt_tensor index, int axis);
+/* Its adjoint: y[..., j] = the sum of x[..., i] where index[..., i] = j, of `size` elements along
+ * the axis. torch.scatter_add of zeros. */
+DT_API dt_tensor dt_scatter_along(dt_tensor x, dt_tensor index, int axis, int64_t size);
+/* The k largest (or smallest) along an axis, in order, of equals the first first; NaN is largest.
+ * n elements are compared with each other: at most 4096. *index, unless NULL: their places, i32.
+ * dt_sort: all of them; from the smallest on, or `descending`. torch.topk; torch.sort, stable. */
+DT_API dt_tensor dt_topk(dt_tensor x, int axis, int64_t k, bool largest, dt_tensor *index);
+DT_API dt_tensor dt_sort(dt_tensor x, int axis, bool descending, dt_tensor *index);
+
+/* a: [N], b: [M]; result [N, M]. torch.outer. */
+DT_API dt_tensor dt_outer(dt_tensor a, dt_tensor b);
+/* a, b: [..., 3]. torch.cross. */
+DT_API dt_tensor dt_cross(dt_tensor a, dt_tensor b);
+/* a * sigmoid(b) of the halves a, b of an axis. F.glu. */
+DT_API dt_tensor dt_glu(dt_tensor x, int axis);
+/* max(x, 0) + min(0, alpha (e^(x / alpha) - 1)). alpha > 0. F.celu. */
+DT_API dt_tensor dt_celu(dt_tensor x, float alpha);
+/* x > 0 ? x : w x. x: [C, ...]; w: [C], or [1] for any x. F.prelu. */
+DT_API dt_tensor dt_prelu(dt_tensor x, dt_tensor w);
+/* value's values; the gradient flows to x alone: the straight-through estimator,
+ * dt_straight_through(dt_round(x), x). Both finite and of one shape. */
+DT_API dt_tensor dt_straight_through(dt_tensor value, dt_tensor x);
+/* Each channel of each sample by itself: dt_group_norm of as many groups. F.instance_norm. */
+DT_API dt_tensor dt_instance_norm(dt_tensor x, dt_tensor w, dt_tensor b, float eps);
+/* g v / |v|, |v| over all dimensions but the first. v: [O, ...], g: [O]. weight_norm, dim 0. */
+DT_API dt_tensor dt_weight_norm(dt_tensor v, dt_tensor g);
+
+/* In training programs drop whole channels of x: [C, ...], or whole samples (DropPath, stochastic
+ * depth), as dt_dropout drops elements. Dropout1d, Dropout2d; torchvision's stochastic_depth. */
+DT_API dt_tensor dt_dropout_channels(dt_tensor x, float p);
+DT_API dt_tensor dt_drop_path(dt_tensor x, float p);
+/* Keeps mean and variance of what selu gives. F.alpha_dropout. */
+DT_API dt_tensor dt_alpha_dropout(dt_tensor x, float p);
+
+/* [C r r, H, W] to [C, H r, W r], and back. F.pixel_shuffle, F.pixel_unshuffle. */
+DT_API dt_tensor dt_pixel_shuffle(dt_tensor x, int64_t r);
+DT_API dt_tensor dt_pixel_unshuffle(dt_tensor x, int64_t r);
+/* The sum, or the mean, of the rows of each bag. table: [rows, D], index: [..., n]; result [...,
+ * D]. F.embedding_bag. */
+DT_API dt_tensor dt_embedding_bag(dt_tensor table, dt_tensor index, bool mean);

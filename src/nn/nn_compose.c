@@ -1,0 +1,466 @@
+/* Functions written in ops: no kernel is of this file. Where a function works a number out of
+ * shapes it leaves a call, so that a program of other shapes makes it again. */
+
+static dt_tensor dti_composed(dt_tensor x, uint32_t first, dti_call call, dt_tensor y) {
+    return dti_is_nil(y) ? dti_nil(x.graph) : dti_graph_called(x.graph, first, &call, y);
+}
+
+/* An axis of x, counted from the front; -1: an error is recorded. */
+static int dti_composed_axis(const char *op, dt_tensor x, int axis) {
+    if (dti_is_nil(x)) {
+        dti_nil_of(x, op);
+        return -1;
+    }
+    const int rank = dt_tensor_shape(x).rank, at = dti_axis_of(x, axis);
+    if (at >= 0 && at < rank && dt_tensor_dtype(x) != DT_I32)
+        return at;
+    if (at < 0 || at >= rank)
+        dti_graph_fail(x.graph, "%s: %s", op, dti_axis_text(axis, rank).text);
+    else
+        dti_graph_fail(x.graph, "%s: %s is i32: cast it", op, dti_tensor_print(x).text);
+    return -1;
+}
+
+static dt_tensor dti_number(dt_tensor x, float value) {
+    return dt_cast(dt_fill(x.graph, (dt_shape){0}, value), dt_tensor_dtype(x));
+}
+
+/* 1 where it is 0, else 0. */
+static dt_tensor dti_not(dt_tensor c) {
+    return dt_affine(c, -1.0f, 1.0f);
+}
+
+/* ---- choices */
+
+DT_API dt_tensor dt_where(dt_tensor c, dt_tensor a, dt_tensor b) {
+    dt_tensor kept = dt_keep(a, c);
+    return dt_add(kept, dt_drop(b, c));
+}
+
+DT_API dt_tensor dt_masked_fill(dt_tensor x, dt_tensor c, float value) {
+    if (dti_is_nil(x))
+        return dti_nil_of(x, "masked_fill");
+    return dt_where(c, dti_number(x, value), x);
+}
+
+static dt_tensor dti_triangle(dt_tensor x, int64_t diagonal, bool lower);
+
+static dt_tensor dti_triangle_again(dt_graph *g, const dti_call *c) {
+    return dti_triangle(dti_call_in(g, c, 0), c->attr.dim[0], c->attr.i[0]);
+}
+
+static dt_tensor dti_triangle(dt_tensor x, int64_t diagonal, bool lower) {
+    const char *op = lower ? "tril" : "triu";
+    if (dti_composed_axis(op, x, -2) < 0)
+        return dti_nil(x.graph);
+    const uint32_t first = x.graph->count;
+    const dt_shape s = dt_tensor_shape(x);
+    const int64_t rows = s.dim[s.rank - 2], cols = s.dim[s.rank - 1];
+    if (diagonal < -rows)
+        diagonal = -rows;
+    if (diagonal > cols)
+        diagonal = cols;
+    dt_tensor row = dt_affine(dt_iota(x.graph, (dt_shape){2, {rows, 1}}), 1.0f, (float)diagonal);
+    dt_tensor col = dt_iota(x.graph, (dt_shape){1, {cols}});
+    dt_tensor in = dt_cast(lower ? dt_le(col, row) : dt_ge(col, row), dt_tensor_dtype(x));
+    const dti_call call = {.name = op,
+                           .in = {x.id},
+                           .attr = {.dim = {diagonal}, .i = {lower}},
+                           .again = dti_triangle_again};
+    return dti_composed(x, first, call, dt_keep(x, in));
+}
+
+DT_API dt_tensor dt_tril(dt_tensor x, int64_t diagonal) {
+    return dti_triangle(x, diagonal, true);
+}
+
+DT_API dt_tensor dt_triu(dt_tensor x, int64_t diagonal) {
+    return dti_triangle(x, diagonal, false);
+}
+
+/* ---- sums of many kinds */
+
+/* How many elements of x one of y is made of. */
+static double dti_share(dt_tensor x, dt_tensor y) {
+    const double all = (double)dti_shape_elements(dt_tensor_shape(x));
+    const double kept = (double)dti_shape_elements(dt_tensor_shape(y));
+    return kept > 0 ? all / kept : 0;
+}
+
+static dt_tensor dti_var_again(dt_graph *g, const dti_call *c) {
+    return dt_var(dti_call_in(g, c, 0), dti_attr_shape(&c->attr), c->attr.i[1], c->attr.i[2]);
+}
+
+DT_API dt_tensor dt_var(dt_tensor x, dt_shape axes, bool unbiased, bool keep) {
+    if (dti_is_nil(x))
+        return dti_nil_of(x, "var");
+    const uint32_t first = x.graph->count;
+    dt_tensor mean = dt_mean(x, axes, true);
+    if (dti_is_nil(mean))
+        return mean;
+    const double n = dti_share(x, mean);
+    if (unbiased && n < 2) {
+        return dti_graph_fail(x.graph,
+                              "var: %s has fewer than 2 elements to spread: ask for the "
+                              "biased one",
+                              dti_tensor_print(x).text);
+    }
+    dt_tensor sum = dt_sum(dt_square(dt_sub(x, mean)), axes, keep);
+    dti_call call = {.name = "var", .in = {x.id}, .again = dti_var_again};
+    call.attr = dti_shape_attr(axes);
+    call.attr.i[1] = unbiased;
+    call.attr.i[2] = keep;
+    return dti_composed(x, first, call,
+                        dt_affine(sum, (float)(1.0 / (unbiased ? n - 1 : n)), 0.0f));
+}
+
+/* The root of x >= 0 whose gradient is 0 where x is 0. */
+static dt_tensor dti_safe_sqrt(dt_tensor x) {
+    if (dti_is_nil(x))
+        return x;
+    dt_tensor none = dt_eq(x, dti_number(x, 0.0f));
+    return dt_drop(dt_sqrt(dt_add(x, none)), none);
+}
+
+DT_API dt_tensor dt_std(dt_tensor x, dt_shape axes, bool unbiased, bool keep) {
+    return dti_safe_sqrt(dt_var(x, axes, unbiased, keep));
+}
+
+DT_API dt_tensor dt_vector_norm(dt_tensor x, float p, dt_shape axes, bool keep) {
+    if (dti_is_nil(x))
+        return dti_nil_of(x, "vector_norm");
+    if (p == 1.0f)
+        return dt_sum(dt_abs(x), axes, keep);
+    if (p == 2.0f)
+        return dti_safe_sqrt(dt_sum(dt_square(x), axes, keep));
+    if (p == INFINITY)
+        return dt_max(dt_abs(x), axes, keep);
+    return dti_graph_fail(x.graph, "vector_norm: p = %g; 1, 2 and INFINITY are known", (double)p);
+}
+
+/* From the largest, or from 0 where that is infinite. */
+DT_API dt_tensor dt_logsumexp(dt_tensor x, dt_shape axes, bool keep) {
+    if (dti_is_nil(x))
+        return dti_nil_of(x, "logsumexp");
+    dt_tensor top = dt_detach(dt_max(x, axes, true));
+    if (dti_is_nil(top))
+        return top;
+    dt_tensor size = dt_abs(top);
+    top = dt_keep(top, dt_lt(size, dti_number(top, INFINITY)));
+    dt_tensor sum = dt_sum(dt_exp(dt_sub(x, top)), axes, keep);
+    if (dti_is_nil(sum))
+        return sum;
+    top = keep ? top : dt_sum(top, axes, false);
+    return dt_add(dt_log(sum), top);
+}
+
+static dt_tensor dti_prod_again(dt_graph *g, const dti_call *c) {
+    return dt_prod(dti_call_in(g, c, 0), c->attr.i[0], c->attr.i[1]);
+}
+
+DT_API dt_tensor dt_prod(dt_tensor x, int axis, bool keep) {
+    const int at = dti_composed_axis("prod", x, axis);
+    if (at < 0)
+        return dti_nil(x.graph);
+    const uint32_t first = x.graph->count;
+    dt_shape s = dt_tensor_shape(x);
+    const dti_call call = {
+        .name = "prod", .in = {x.id}, .attr = {.i = {at, keep}}, .again = dti_prod_again};
+    dt_tensor y = x;
+    int64_t n = s.dim[at];
+    s.dim[at] = 1;
+    if (n == 0)
+        y = dt_expand(dti_number(x, 1.0f), s);
+    for (; n > 1; n = (n + 1) / 2) {
+        const int64_t half = n / 2;
+        dt_tensor low = dt_slice(y, at, 0, half);
+        dt_tensor both = dt_mul(low, dt_slice(y, at, half, half));
+        const dt_tensor parts[2] = {both, dt_slice(y, at, n - 1, 1)};
+        y = n % 2 ? dt_concat(parts, 2, at) : both;
+    }
+    for (int i = at; !keep && i + 1 < s.rank; i++)
+        s.dim[i] = s.dim[i + 1];
+    s.rank -= !keep;
+    return dti_composed(x, first, call, dt_reshape(y, s));
+}
+
+static dt_tensor dti_cumsum_again(dt_graph *g, const dti_call *c) {
+    return dt_cumsum(dti_call_in(g, c, 0), c->attr.i[0]);
+}
+
+DT_API dt_tensor dt_cumsum(dt_tensor x, int axis) {
+    const int at = dti_composed_axis("cumsum", x, axis);
+    if (at < 0)
+        return dti_nil(x.graph);
+    const uint32_t first = x.graph->count;
+    const int64_t n = dt_tensor_shape(x).dim[at];
+    const dti_call call = {
+        .name = "cumsum", .in = {x.id}, .attr = {.i = {at}}, .again = dti_cumsum_again};
+    dt_tensor y = x;
+    for (int64_t step = 1; step < n; step *= 2)
+        y = dt_add(y, dt_pad(dt_slice(y, at, 0, n - step), at, step, 0));
+    return n > 1 ? dti_composed(x, first, call, y) : dt_copy(x);
+}
+
+/* ---- places */
+
+static dt_tensor dti_isnan(dt_tensor x) {
+    return dti_not(dt_eq(x, x));
+}
+
+/* 0, 1, ... along an axis of x. */
+static dt_tensor dti_places(dt_tensor x, int axis) {
+    const dt_shape s = dt_tensor_shape(x);
+    dt_shape line = {.rank = s.rank - axis};
+    for (int i = 0; i < line.rank; i++)
+        line.dim[i] = i ? 1 : s.dim[axis];
+    return dt_iota(x.graph, line);
+}
+
+static dt_tensor dti_extreme(dt_tensor x, int axis, bool largest);
+
+static dt_tensor dti_extreme_again(dt_graph *g, const dti_call *c) {
+    return dti_extreme(dti_call_in(g, c, 0), c->attr.i[0], c->attr.i[1]);
+}
+
+static dt_tensor dti_extreme(dt_tensor x, int axis, bool largest) {
+    const char *op = largest ? "argmax" : "argmin";
+    const int at = dti_composed_axis(op, x, axis);
+    if (at < 0)
+        return dti_nil(x.graph);
+    const uint32_t first = x.graph->count;
+    const int64_t n = dt_tensor_shape(x).dim[at];
+    if (n < 1 || n > 1 << 24) {
+        return dti_graph_fail(x.graph, "%s: axis %d of %s must have 1 to 2^24 elements", op, at,
+                              dti_tensor_print(x).text);
+    }
+    const dti_call call = {
+        .name = op, .in = {x.id}, .attr = {.i = {at, largest}}, .again = dti_extreme_again};
+    const dt_shape axes = {1, {at}};
+    x = dt_cast(dt_detach(x), DT_F32);
+    dt_tensor best = largest ? dt_max(x, axes, true) : dt_min(x, axes, true);
+    dt_tensor nan = dti_isnan(x), places = dti_places(x, at);
+    dt_tensor hit = dt_maximum(dt_eq(x, best), nan);
+    dt_tensor place = dt_where(hit, places, dti_number(x, (float)n));
+    return dti_composed(x, first, call, dt_cast(dt_min(place, axes, false), DT_I32));
+}
+
+DT_API dt_tensor dt_argmax(dt_tensor x, int axis) {
+    return dti_extreme(x, axis, true);
+}
+
+DT_API dt_tensor dt_argmin(dt_tensor x, int axis) {
+    return dti_extreme(x, axis, false);
+}
+
+/* ---- formulas of elements */
+
+DT_API dt_tensor dt_outer(dt_tensor a, dt_tensor b) {
+    const dt_shape s = dt_tensor_shape(a), t = dt_tensor_shape(b);
+    if (dti_is_nil(a) || dti_is_nil(b))
+        return dti_nil_of(dti_is_nil(a) ? a : b, "outer");
+    if (s.rank != 1 || t.rank != 1) {
+        return dti_graph_fail(a.graph, "outer: a %s and b %s must have one dimension each",
+                              dti_tensor_print(a).text, dti_tensor_print(b).text);
+    }
+    return dt_mul(dt_reshape(a, (dt_shape){2, {-1, 1}}), b);
+}
+
+DT_API dt_tensor dt_cross(dt_tensor a, dt_tensor b) {
+    const dt_shape s = dt_tensor_shape(a), t = dt_tensor_shape(b);
+    if (dti_is_nil(a) || dti_is_nil(b))
+        return dti_nil_of(dti_is_nil(a) ? a : b, "cross");
+    if (s.rank < 1 || t.rank < 1 || s.dim[s.rank - 1] != 3 || t.dim[t.rank - 1] != 3) {
+        return dti_graph_fail(a.graph, "cross: a %s and b %s must end in 3",
+                              dti_tensor_print(a).text, dti_tensor_print(b).text);
+    }
+    dt_tensor part[3];
+    for (int i = 0; i < 3; i++) {
+        const int j = (i + 1) % 3, k = (i + 2) % 3;
+        dt_tensor aj = dt_slice(a, -1, j, 1), ak = dt_slice(a, -1, k, 1);
+        dt_tensor bj = dt_slice(b, -1, j, 1), bk = dt_slice(b, -1, k, 1);
+        aj = dt_mul(aj, bk);
+        part[i] = dt_sub(aj, dt_mul(ak, bj));
+    }
+    return dt_concat(part, 3, -1);
+}
+
+static dt_tensor dti_glu_again(dt_graph *g, const dti_call *c) {
+    return dt_glu(dti_call_in(g, c, 0), c->attr.i[0]);
+}
+
+DT_API dt_tensor dt_glu(dt_tensor x, int axis) {
+    const int at = dti_composed_axis("glu", x, axis);
+    if (at < 0)
+        return dti_nil(x.graph);
+    const uint32_t first = x.graph->count;
+    const int64_t half = dt_tensor_shape(x).dim[at] / 2;
+    if (dt_tensor_shape(x).dim[at] % 2) {
+        return dti_graph_fail(x.graph, "glu: axis %d of %s has no halves", at,
+                              dti_tensor_print(x).text);
+    }
+    const dti_call call = {
+        .name = "glu", .in = {x.id}, .attr = {.i = {at}}, .again = dti_glu_again};
+    dt_tensor gate = dt_sigmoid(dt_slice(x, at, half, half));
+    return dti_composed(x, first, call, dt_mul(dt_slice(x, at, 0, half), gate));
+}
+
+DT_API dt_tensor dt_celu(dt_tensor x, float alpha) {
+    if (dti_is_nil(x))
+        return dti_nil_of(x, "celu");
+    if (!(alpha > 0.0f) || alpha == INFINITY)
+        return dti_graph_fail(x.graph, "celu: alpha is %g; it must be above 0", (double)alpha);
+    dt_tensor below = dt_elu(dt_affine(x, 1.0f / alpha, 0.0f), 1.0f);
+    below = dt_affine(below, alpha, 0.0f);
+    return dt_where(dt_step(x), x, below);
+}
+
+DT_API dt_tensor dt_prelu(dt_tensor x, dt_tensor w) {
+    const dt_shape s = dt_tensor_shape(x), t = dt_tensor_shape(w);
+    if (dti_is_nil(x) || dti_is_nil(w))
+        return dti_nil_of(dti_is_nil(x) ? x : w, "prelu");
+    if (t.rank != 1 || (t.dim[0] != 1 && (s.rank < 1 || t.dim[0] != s.dim[0]))) {
+        return dti_graph_fail(x.graph, "prelu: the weight %s must be [1], or [C] for x %s",
+                              dti_tensor_print(w).text, dti_tensor_print(x).text);
+    }
+    dt_shape wide = {.rank = s.rank};
+    for (int i = 0; i < s.rank; i++)
+        wide.dim[i] = i ? 1 : t.dim[0];
+    dt_tensor above = dt_step(x), below = dt_drop(x, above);
+    below = dt_mul(below, dt_reshape(w, wide));
+    return dt_add(dt_keep(x, above), below);
+}
+
+DT_API dt_tensor dt_straight_through(dt_tensor value, dt_tensor x) {
+    value = dt_detach(value);
+    return dt_add(value, dt_sub(x, dt_detach(x)));
+}
+
+/* ---- normalisation */
+
+DT_API dt_tensor dt_instance_norm(dt_tensor x, dt_tensor w, dt_tensor b, float eps) {
+    const dt_shape s = dt_tensor_shape(x);
+    if (s.rank > 0 && s.dim[0] > INT32_MAX)
+        return dti_graph_fail(x.graph, "instance_norm: %s has too many channels",
+                              dti_tensor_print(x).text);
+    return dt_group_norm(x, s.rank > 0 ? (int)s.dim[0] : 1, w, b, eps);
+}
+
+DT_API dt_tensor dt_weight_norm(dt_tensor v, dt_tensor g) {
+    const dt_shape s = dt_tensor_shape(v), t = dt_tensor_shape(g);
+    if (dti_is_nil(v) || dti_is_nil(g))
+        return dti_nil_of(dti_is_nil(v) ? v : g, "weight_norm");
+    if (s.rank < 2 || t.rank != 1 || t.dim[0] != s.dim[0]) {
+        return dti_graph_fail(v.graph, "weight_norm: v %s must be [O, ...] and g %s [O]",
+                              dti_tensor_print(v).text, dti_tensor_print(g).text);
+    }
+    dt_shape axes = {.rank = s.rank - 1}, tall = {.rank = s.rank, .dim = {s.dim[0]}};
+    for (int i = 1; i < s.rank; i++)
+        axes.dim[i - 1] = i, tall.dim[i] = 1;
+    dt_tensor size = dt_vector_norm(v, 2.0f, axes, true);
+    return dt_mul(v, dt_div(dt_reshape(g, tall), size));
+}
+
+/* ---- dropout of more than elements */
+
+/* Ones of a shape, one for each sample if x has samples, some of them dropped in training. */
+static dt_tensor dti_drops(dt_tensor x, dt_shape s, float p) {
+    dt_tensor one = dt_fill(x.graph, (dt_shape){0}, 1.0f);
+    return dt_dropout(dti_expand_to(one, s, dt_tensor_has_samples(x)), p);
+}
+
+DT_API dt_tensor dt_dropout_channels(dt_tensor x, float p) {
+    dt_shape s = dt_tensor_shape(x);
+    if (dti_is_nil(x))
+        return dti_nil_of(x, "dropout_channels");
+    if (s.rank < 1)
+        return dti_graph_fail(x.graph, "dropout_channels: %s has no channels",
+                              dti_tensor_print(x).text);
+    for (int i = 1; i < s.rank; i++)
+        s.dim[i] = 1;
+    return p == 0.0f ? x : dt_mul(x, dt_cast(dti_drops(x, s, p), dt_tensor_dtype(x)));
+}
+
+DT_API dt_tensor dt_drop_path(dt_tensor x, float p) {
+    if (dti_is_nil(x))
+        return dti_nil_of(x, "drop_path");
+    dt_tensor mask = dti_drops(x, (dt_shape){0}, p);
+    return p == 0.0f ? x : dt_mul(x, dt_cast(mask, dt_tensor_dtype(x)));
+}
+
+/* Dropped elements become -alpha', selu's lowest value; mean and variance are put right. */
+DT_API dt_tensor dt_alpha_dropout(dt_tensor x, float p) {
+    if (dti_is_nil(x))
+        return dti_nil_of(x, "alpha_dropout");
+    if (p == 0.0f)
+        return x;
+    const double low = -1.7580993408473766, q = (double)p;
+    const double a = 1.0 / sqrt((low * low * q + 1.0) * (1.0 - q));
+    dt_tensor none = dt_detach(x);
+    none = dt_keep(none, dti_number(x, 0.0f)); /* of x's shape, whatever it is */
+    dt_tensor kept = dt_step(dt_dropout(dt_affine(none, 1.0f, 1.0f), p));
+    if (dti_is_nil(kept))
+        return kept;
+    dt_tensor mixed = dt_where(kept, x, dt_fill(x.graph, (dt_shape){0}, (float)low));
+    dt_tensor right = dt_affine(mixed, (float)a, (float)(-a * low * q));
+    return dt_where(dti_train_mode(x.graph), right, x);
+}
+
+/* ---- images and tables */
+
+static dt_tensor dti_pixels(dt_tensor x, int64_t r, bool in) {
+    const char *op = in ? "pixel_unshuffle" : "pixel_shuffle";
+    if (dti_is_nil(x))
+        return dti_nil_of(x, op);
+    const dt_shape s = dt_tensor_shape(x);
+    const int64_t c = s.dim[0], h = s.dim[1], w = s.dim[2];
+    const bool small = r > 0 && r < 1 << 15;
+    if (s.rank != 3 || !small || (in ? h % r || w % r : c % (r * r) != 0)) {
+        return dti_graph_fail(x.graph, "%s: %s does not divide by %lld: it takes %s", op,
+                              dti_tensor_print(x).text, (long long)r,
+                              in ? "[C, H r, W r]" : "[C r r, H, W]");
+    }
+    const dt_shape apart = {5, {c / (r * r), r, r, h, w}}, joined = {5, {c, h / r, r, w / r, r}};
+    if (in)
+        return dt_reshape(dt_permute(dt_reshape(x, joined), (dt_shape){5, {0, 2, 4, 1, 3}}),
+                          (dt_shape){3, {c * r * r, h / r, w / r}});
+    return dt_reshape(dt_permute(dt_reshape(x, apart), (dt_shape){5, {0, 3, 1, 4, 2}}),
+                      (dt_shape){3, {c / (r * r), h * r, w * r}});
+}
+
+static dt_tensor dti_pixels_again(dt_graph *g, const dti_call *c) {
+    return dti_pixels(dti_call_in(g, c, 0), c->attr.dim[0], c->attr.i[0]);
+}
+
+static dt_tensor dti_pixels_called(dt_tensor x, int64_t r, bool in) {
+    const uint32_t first = x.graph ? x.graph->count : 0;
+    const dti_call call = {.name = in ? "pixel_unshuffle" : "pixel_shuffle",
+                           .in = {x.id},
+                           .attr = {.i = {in}, .dim = {r}},
+                           .again = dti_pixels_again};
+    dt_tensor y = dti_pixels(x, r, in);
+    return dti_is_nil(y) ? y : dti_graph_called(x.graph, first, &call, y);
+}
+
+DT_API dt_tensor dt_pixel_shuffle(dt_tensor x, int64_t r) {
+    return dti_pixels_called(x, r, false);
+}
+
+DT_API dt_tensor dt_pixel_unshuffle(dt_tensor x, int64_t r) {
+    return dti_pixels_called(x, r, true);
+}
+
+DT_API dt_tensor dt_embedding_bag(dt_tensor table, dt_tensor index, bool mean) {
+    const dt_shape s = dt_tensor_shape(index), t = dt_tensor_shape(table);
+    if (dti_is_nil(table) || dti_is_nil(index))
+        return dti_nil_of(dti_is_nil(table) ? table : index, "embedding_bag");
+    if (t.rank != 2 || s.rank < 1) {
+        return dti_graph_fail(table.graph,
+                              "embedding_bag: the table %s must be [rows, D] and the "
+                              "index %s [..., n]",
+                              dti_tensor_print(table).text, dti_tensor_print(index).text);
+    }
+    dt_tensor rows = dt_gather(table, index);
+    const dt_shape axes = {1, {s.rank - 1}};
+    return mean ? dt_mean(rows, axes, false) : dt_sum(rows, axes, false);
+}

@@ -1,0 +1,297 @@
+/* What moves elements by place or by order, written in ops: flips, paddings, lookups along an axis,
+ * sorting by the number of elements that come before each. */
+
+#define DTI_SORT_MAX 4096 /* n^2 comparisons a row */
+
+/* ---- along one axis */
+
+typedef struct dti_along {
+    int axis;
+    int64_t size; /* of the axis */
+} dti_along;
+
+static bool dti_along_of(const char *op, dt_tensor x, int axis, dti_along *out) {
+    if (dti_is_nil(x)) {
+        dti_nil_of(x, op);
+        return false;
+    }
+    const dt_shape s = dt_tensor_shape(x);
+    out->axis = dti_axis_of(x, axis);
+    if (out->axis < 0 || out->axis >= s.rank) {
+        dti_graph_fail(x.graph, "%s: %s", op, dti_axis_text(axis, s.rank).text);
+        return false;
+    }
+    out->size = s.dim[out->axis];
+    return true;
+}
+
+static dt_tensor dti_roll_again(dt_graph *g, const dti_call *c) {
+    return dt_roll(dti_call_in(g, c, 0), c->attr.i[0], c->attr.dim[0]);
+}
+
+DT_API dt_tensor dt_roll(dt_tensor x, int axis, int64_t shift) {
+    dti_along a;
+    if (!dti_along_of("roll", x, axis, &a))
+        return dti_nil(x.graph);
+    const uint32_t first = x.graph->count;
+    const dti_call call = {.name = "roll",
+                           .in = {x.id},
+                           .attr = {.i = {a.axis}, .dim = {shift}},
+                           .again = dti_roll_again};
+    const int64_t n = a.size, by = n ? (shift % n + n) % n : 0;
+    const dt_tensor parts[2] = {dt_slice(x, a.axis, n - by, by), dt_slice(x, a.axis, 0, n - by)};
+    return dti_composed(x, first, call, dt_concat(parts, 2, a.axis));
+}
+
+/* Halves change places, then halves of halves: the axis is filled up to a power of two, and what
+ * filled it is then in front. */
+static dt_tensor dti_flip_make(dt_tensor x, const dti_along *a) {
+    dt_shape s = dt_tensor_shape(x), split = {3, {1, 1, 1}};
+    for (int i = 0; i < s.rank; i++)
+        split.dim[i < a->axis ? 0 : 2] *= i == a->axis ? 1 : s.dim[i];
+    int64_t whole = 1;
+    while (whole < a->size)
+        whole *= 2;
+    dt_tensor y = whole > a->size ? dt_pad(x, a->axis, 0, whole - a->size) : x;
+    for (int64_t half = whole / 2; half > 0; half /= 2) {
+        const dt_shape parts = {4, {split.dim[0] * (whole / half / 2), 2, half, split.dim[2]}};
+        y = dt_reshape(y, parts);
+        const dt_tensor turned[2] = {dt_slice(y, 1, 1, 1), dt_slice(y, 1, 0, 1)};
+        y = dt_concat(turned, 2, 1);
+    }
+    s.dim[a->axis] = whole;
+    return dt_slice(dt_reshape(y, s), a->axis, whole - a->size, a->size);
+}
+
+static dt_tensor dti_flip_again(dt_graph *g, const dti_call *c) {
+    return dt_flip(dti_call_in(g, c, 0), c->attr.i[0]);
+}
+
+DT_API dt_tensor dt_flip(dt_tensor x, int axis) {
+    dti_along a;
+    if (!dti_along_of("flip", x, axis, &a))
+        return dti_nil(x.graph);
+    const uint32_t first = x.graph->count;
+    const dti_call call = {
+        .name = "flip", .in = {x.id}, .attr = {.i = {a.axis}}, .again = dti_flip_again};
+    if (a.size < 2)
+        return dt_copy(x);
+    return dti_composed(x, first, call, dti_flip_make(x, &a));
+}
+
+/* ---- paddings by what is there */
+
+static dt_tensor dti_pad_with(dt_tensor x, int axis, int64_t before, int64_t after, bool mirror);
+
+static dt_tensor dti_pad_with_again(dt_graph *g, const dti_call *c) {
+    return dti_pad_with(dti_call_in(g, c, 0), c->attr.i[0], c->attr.dim[0], c->attr.dim[1],
+                        c->attr.i[1]);
+}
+
+/* `n` elements beside x at one end. */
+static dt_tensor dti_pad_part(dt_tensor x, const dti_along *a, int64_t n, bool end, bool mirror) {
+    if (mirror)
+        return dt_flip(dt_slice(x, a->axis, end ? a->size - 1 - n : 1, n), a->axis);
+    dt_shape s = dt_tensor_shape(x);
+    s.dim[a->axis] = n;
+    return dt_expand(dt_slice(x, a->axis, end ? a->size - 1 : 0, 1), s);
+}
+
+static dt_tensor dti_pad_with(dt_tensor x, int axis, int64_t before, int64_t after, bool mirror) {
+    const char *op = mirror ? "pad_reflect" : "pad_replicate";
+    dti_along a;
+    if (!dti_along_of(op, x, axis, &a))
+        return dti_nil(x.graph);
+    const int64_t most = mirror ? a.size - 1 : a.size > 0 ? INT32_MAX : 0;
+    if (before < 0 || after < 0 || before > most || after > most) {
+        return dti_graph_fail(x.graph,
+                              "%s: %lld before and %lld after an axis of size %lld; each must be "
+                              "between 0 and %lld",
+                              op, (long long)before, (long long)after, (long long)a.size,
+                              (long long)DTI_MAX(most, 0));
+    }
+    const uint32_t first = x.graph->count;
+    const dti_call call = {.name = op,
+                           .in = {x.id},
+                           .attr = {.i = {a.axis, mirror}, .dim = {before, after}},
+                           .again = dti_pad_with_again};
+    dt_tensor parts[3];
+    int count = 0;
+    if (before)
+        parts[count++] = dti_pad_part(x, &a, before, false, mirror);
+    parts[count++] = x;
+    if (after)
+        parts[count++] = dti_pad_part(x, &a, after, true, mirror);
+    return dti_composed(x, first, call, dt_concat(parts, count, a.axis));
+}
+
+DT_API dt_tensor dt_pad_reflect(dt_tensor x, int axis, int64_t before, int64_t after) {
+    return dti_pad_with(x, axis, before, after, true);
+}
+
+DT_API dt_tensor dt_pad_replicate(dt_tensor x, int axis, int64_t before, int64_t after) {
+    return dti_pad_with(x, axis, before, after, false);
+}
+
+/* ---- lookups and sorting along an axis */
+
+/* x with the axis last, and back. */
+static dt_tensor dti_swap_last(dt_tensor x, int axis) {
+    const dt_shape s = dt_tensor_shape(x);
+    if (s.rank < 1)
+        return x;
+    dt_shape axes = {.rank = s.rank};
+    for (int i = 0; i < s.rank; i++)
+        axes.dim[i] = i;
+    axes.dim[axis] = s.rank - 1;
+    axes.dim[s.rank - 1] = axis;
+    return axis == s.rank - 1 ? x : dt_permute(x, axes);
+}
+
+/* [..., n] to [..., 1, n] or [..., n, 1]. */
+static dt_tensor dti_beside(dt_tensor x, bool row) {
+    dt_shape s = dt_tensor_shape(x);
+    if (s.rank < 0)
+        return x;
+    const int64_t n = s.dim[s.rank - 1];
+    s.dim[s.rank - 1] = row ? 1 : n;
+    s.dim[s.rank++] = row ? n : 1;
+    return dt_reshape(x, s);
+}
+
+static dt_tensor dti_last_sum(dt_tensor x) {
+    const dt_shape s = dt_tensor_shape(x);
+    return s.rank < 1 ? x : dt_sum(x, (dt_shape){1, {s.rank - 1}}, false);
+}
+
+static bool dti_along_takes(const char *op, dt_tensor x, dt_tensor index, int axis, dti_along *a) {
+    if (dti_is_nil(index) || dti_is_nil(x)) {
+        dti_nil_of(dti_is_nil(x) ? x : index, op);
+        return false;
+    }
+    if (index.graph != x.graph) {
+        dti_graph_fail(x.graph, "%s: x and index are of different graphs", op);
+        return false;
+    }
+    if (!dti_along_of(op, x, axis, a))
+        return false;
+    dt_shape s = dt_tensor_shape(x), t = dt_tensor_shape(index);
+    bool fits = s.rank == t.rank && s.rank < DT_MAX_DIMS && a->size <= 1 << 24 &&
+                dt_tensor_dtype(x) == DT_F32 && dt_tensor_dtype(index) == DT_I32;
+    if (fits)
+        t.dim[a->axis] = s.dim[a->axis];
+    if (fits && dti_shape_equal(s, t))
+        return true;
+    dti_graph_fail(x.graph,
+                   "%s: x %s and index %s must be f32 and i32, of at most %d dimensions, equal but "
+                   "for axis %d",
+                   op, dti_tensor_print(x).text, dti_tensor_print(index).text, DT_MAX_DIMS - 1,
+                   a->axis);
+    return false;
+}
+
+static dt_tensor dti_take_again(dt_graph *g, const dti_call *c) {
+    return dt_take_along(dti_call_in(g, c, 0), dti_call_in(g, c, 1), c->attr.i[0]);
+}
+
+DT_API dt_tensor dt_take_along(dt_tensor x, dt_tensor index, int axis) {
+    dti_along a;
+    if (!dti_along_takes("take_along", x, index, axis, &a))
+        return dti_nil(x.graph ? x.graph : index.graph);
+    const uint32_t first = x.graph->count;
+    const dti_call call = {.name = "take_along",
+                           .in = {x.id, index.id},
+                           .attr = {.i = {a.axis}},
+                           .again = dti_take_again};
+    dt_tensor at = dti_beside(dti_swap_last(dt_cast(index, DT_F32), a.axis), false);
+    dt_tensor hit = dt_eq(at, dt_iota(x.graph, (dt_shape){1, {a.size}}));
+    dt_tensor rows = dti_beside(dti_swap_last(x, a.axis), true);
+    dt_tensor y = dti_swap_last(dti_last_sum(dt_keep(rows, hit)), a.axis);
+    return dti_composed(x, first, call, y);
+}
+
+DT_API dt_tensor dt_scatter_along(dt_tensor x, dt_tensor index, int axis, int64_t size) {
+    dti_along a;
+    if (!dti_along_takes("scatter_along", x, index, axis, &a))
+        return dti_nil(x.graph ? x.graph : index.graph);
+    if (!dti_shape_equal(dt_tensor_shape(x), dt_tensor_shape(index)) || size < 0 ||
+        size > 1 << 24) {
+        return dti_graph_fail(x.graph,
+                              "scatter_along: x %s must have the shape of index %s, and "
+                              "size, %lld, be between 0 and 2^24",
+                              dti_tensor_print(x).text, dti_tensor_print(index).text,
+                              (long long)size);
+    }
+    dt_tensor at = dti_beside(dti_swap_last(dt_cast(index, DT_F32), a.axis), true);
+    dt_tensor hit = dt_eq(at, dt_iota(x.graph, (dt_shape){2, {size, 1}}));
+    dt_tensor rows = dti_beside(dti_swap_last(x, a.axis), true);
+    return dti_swap_last(dti_last_sum(dt_keep(rows, hit)), a.axis);
+}
+
+/* How many elements of the last axis come before each: larger ones, and equal ones in front. NaN is
+ * larger than all. */
+static dt_tensor dti_ranks(dt_tensor x, int64_t n, bool descending) {
+    dt_tensor nan = dti_isnan(x), mine = dti_beside(x, false), other = dti_beside(x, true);
+    dt_tensor my_nan = dti_beside(nan, false), nans = dti_beside(nan, true);
+    dt_tensor before = descending ? dt_gt(other, mine) : dt_lt(other, mine);
+    before = dt_maximum(before, descending ? dt_gt(nans, my_nan) : dt_lt(nans, my_nan));
+    dt_tensor same = dt_eq(other, mine), at = dt_iota(x.graph, (dt_shape){1, {n}});
+    same = dt_maximum(same, dt_mul(nans, my_nan));
+    dt_tensor in_front = dt_lt(at, dt_iota(x.graph, (dt_shape){2, {n, 1}}));
+    return dti_last_sum(dt_maximum(before, dt_mul(same, in_front)));
+}
+
+/* The first k in order: those of rank 0 to k - 1. */
+static dt_tensor dti_first_of(dt_tensor x, int axis, int64_t k, bool descending, dt_tensor *index) {
+    const dt_shape s = dt_tensor_shape(x);
+    const int64_t n = s.dim[axis];
+    dt_tensor rows = dti_swap_last(x, axis), ranks = dti_ranks(dt_detach(rows), n, descending);
+    dt_tensor place = dt_iota(x.graph, (dt_shape){2, {k, 1}});
+    dt_tensor hit = dt_eq(dti_beside(ranks, true), place);
+    if (index) {
+        dt_tensor places = dti_last_sum(dt_keep(dt_iota(x.graph, (dt_shape){1, {n}}), hit));
+        *index = dti_swap_last(dt_cast(places, DT_I32), axis);
+    }
+    return dti_swap_last(dti_last_sum(dt_keep(dti_beside(rows, true), hit)), axis);
+}
+
+/* i: axis, all of them, descending; dim: k */
+static dt_tensor dti_order_again(dt_graph *g, const dti_call *c) {
+    dt_tensor x = dti_call_in(g, c, 0), index;
+    const dt_shape s = dt_tensor_shape(x);
+    const int64_t k = c->attr.i[1] ? s.dim[c->attr.i[0]] : c->attr.dim[0];
+    return dti_first_of(x, c->attr.i[0], k, c->attr.i[2], c->attr.i[3] ? &index : NULL);
+}
+
+static dt_tensor dti_order(const char *op, dt_tensor x, int axis, int64_t k, bool descending,
+                           dt_tensor *index) {
+    dti_along a;
+    if (index)
+        *index = (dt_tensor){0};
+    if (!dti_along_of(op, x, axis, &a))
+        return dti_nil(x.graph);
+    const bool all = k == INT64_MIN;
+    if (all)
+        k = a.size;
+    const uint32_t first = x.graph->count;
+    const dti_call call = {.name = op,
+                           .in = {x.id},
+                           .attr = {.i = {a.axis, all, descending, index != NULL}, .dim = {k}},
+                           .again = dti_order_again};
+    if (a.size <= DTI_SORT_MAX && dt_tensor_dtype(x) == DT_F32 && k >= 0 && k <= a.size &&
+        dt_tensor_shape(x).rank < DT_MAX_DIMS)
+        return dti_composed(x, first, call, dti_first_of(x, a.axis, k, descending, index));
+    return dti_graph_fail(x.graph,
+                          "%s: %lld along axis %d of %s; it takes f32 of at most %d dimensions, of "
+                          "which the axis has at most %d elements, and gives no more",
+                          op, (long long)k, a.axis, dti_tensor_print(x).text, DT_MAX_DIMS - 1,
+                          DTI_SORT_MAX);
+}
+
+DT_API dt_tensor dt_topk(dt_tensor x, int axis, int64_t k, bool largest, dt_tensor *index) {
+    return dti_order("topk", x, axis, k == INT64_MIN ? -1 : k, largest, index);
+}
+
+DT_API dt_tensor dt_sort(dt_tensor x, int axis, bool descending, dt_tensor *index) {
+    return dti_order("sort", x, axis, INT64_MIN, descending, index);
+}

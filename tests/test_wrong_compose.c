@@ -1,0 +1,154 @@
+/* Rows of wrong_args.h: functions made of ops. */
+#include "wrong_args.h"
+
+#include <math.h>
+
+#define SIGNAL ONLY_F32(here.signal)
+
+ROW(GRAPH, dt_where, ) {
+    return NIL(dt_where(F32(here.x), F32(here.x), F32(here.x)));
+}
+
+ROW(GRAPH, dt_masked_fill, ) {
+    return NIL(dt_masked_fill(F32(here.x), F32(here.x), -1.0f));
+}
+
+ROW(GRAPH, dt_tril, ) {
+    return NIL(dt_tril(SIGNAL, 1));
+}
+
+ROW(GRAPH, dt_triu, ) {
+    return NIL(dt_triu(SIGNAL, -1));
+}
+
+ROW(GRAPH, dt_roll, ) {
+    return NIL(dt_roll(ONLY_ANY(here.signal), AXIS(1, 2), 3));
+}
+
+ROW(GRAPH, dt_flip, ) {
+    return NIL(dt_flip(ONLY_ANY(here.signal), AXIS(1, 2)));
+}
+
+ROW(GRAPH, dt_pad_reflect, ) {
+    return NIL(dt_pad_reflect(ONLY_ANY(here.signal), AXIS(1, 2), INTEGER(2, -1, 8, INT64_MAX),
+                              INTEGER(3, -1, 8, INT64_MIN)));
+}
+
+ROW(GRAPH, dt_pad_replicate, ) {
+    return NIL(dt_pad_replicate(ONLY_ANY(here.signal), AXIS(1, 2), INTEGER(2, -1, INT64_MAX),
+                                INTEGER(3, -1, INT64_MIN)));
+}
+
+ROW(GRAPH, dt_var, ) {
+    return NIL(dt_var(SIGNAL, SHAPE(dt_dims(1)), true, false));
+}
+
+ROW(GRAPH, dt_std, ) {
+    return NIL(dt_std(SIGNAL, SHAPE(dt_dims(1)), true, false));
+}
+
+ROW(GRAPH, dt_logsumexp, ) {
+    return NIL(dt_logsumexp(SIGNAL, SHAPE(dt_dims(1)), false));
+}
+
+ROW(GRAPH, dt_vector_norm, ) {
+    dt_tensor x = SIGNAL;
+    return NIL(dt_vector_norm(x, wrong_turn("p of 3", 1) ? 3 : 2, SHAPE(dt_dims(1)), false));
+}
+
+ROW(GRAPH, dt_prod, ) {
+    return NIL(dt_prod(SIGNAL, AXIS(1, 2), false));
+}
+
+ROW(GRAPH, dt_cumsum, ) {
+    return NIL(dt_cumsum(SIGNAL, AXIS(1, 2)));
+}
+
+ROW(GRAPH, dt_argmax, ) {
+    return NIL(dt_argmax(SIGNAL, AXIS(1, 2)));
+}
+
+ROW(GRAPH, dt_argmin, ) {
+    return NIL(dt_argmin(SIGNAL, AXIS(1, 2)));
+}
+
+ROW(GRAPH, dt_take_along, ) {
+    dt_tensor x = F32(here.signal);
+    return NIL(dt_take_along(
+        x, wrong_turn("an f32 index", 1) ? here.signal : dt_cast(here.signal, DT_I32), AXIS(1, 2)));
+}
+
+ROW(GRAPH, dt_scatter_along, ) {
+    dt_tensor x = F32(here.signal);
+    return NIL(dt_scatter_along(x, dt_cast(here.signal, DT_I32), AXIS(1, 2),
+                                INTEGER(3, -1, INT64_MIN, INT64_MAX)));
+}
+
+ROW(GRAPH, dt_topk, ) {
+    return NIL(dt_topk(SIGNAL, AXIS(1, 2), INTEGER(2, -1, 9, INT64_MIN, INT64_MAX), true, NULL));
+}
+
+ROW(GRAPH, dt_sort, ) {
+    return NIL(dt_sort(SIGNAL, AXIS(1, 2), false, NULL));
+}
+
+ROW(GRAPH, dt_outer, ) {
+    return NIL(dt_outer(F32(here.x), F32(here.x)));
+}
+
+ROW(GRAPH, dt_cross, ) {
+    dt_tensor three = dt_slice(here.signal, 1, 0, 3);
+    return NIL(dt_cross(F32(three), F32(three)));
+}
+
+ROW(GRAPH, dt_glu, ) {
+    return NIL(dt_glu(SIGNAL, AXIS(1, 2)));
+}
+
+ROW(GRAPH, dt_celu, ) {
+    return NIL(dt_celu(SIGNAL, (float)NUMBER(1.0, 0.0, -1.0, (double)NAN, (double)INFINITY)));
+}
+
+ROW(GRAPH, dt_prelu, ) {
+    dt_tensor x = F32(here.x);
+    return NIL(dt_prelu(x, F32(here.x)));
+}
+
+ROW(GRAPH, dt_straight_through, ) {
+    return NIL(dt_straight_through(F32(here.x), F32(here.x)));
+}
+
+ROW(GRAPH, dt_instance_norm, ) {
+    return NIL(dt_instance_norm(ONLY_F32(here.image), (dt_tensor){0}, (dt_tensor){0},
+                                (float)AT_LEAST_0(1e-5)));
+}
+
+ROW(GRAPH, dt_weight_norm, ) {
+    dt_tensor g = dt_slice(dt_flatten(here.signal), 0, 0, 2);
+    return NIL(dt_weight_norm(F32(here.signal), F32(g)));
+}
+
+#define SHARE NUMBER(0.5, -0.1, 1.0, (double)NAN)
+ROW(GRAPH, dt_dropout_channels, ) {
+    return NIL(dt_dropout_channels(SIGNAL, (float)SHARE));
+}
+
+ROW(GRAPH, dt_drop_path, ) {
+    return NIL(dt_drop_path(SIGNAL, (float)SHARE));
+}
+
+ROW(GRAPH, dt_alpha_dropout, ) {
+    return NIL(dt_alpha_dropout(SIGNAL, (float)SHARE));
+}
+
+ROW(GRAPH, dt_pixel_shuffle, ) {
+    return NIL(dt_pixel_shuffle(ONLY_ANY(here.image), INTEGER(1, 0, -1, 7, INT64_MAX)));
+}
+
+ROW(GRAPH, dt_pixel_unshuffle, ) {
+    return NIL(dt_pixel_unshuffle(ONLY_ANY(here.image), INTEGER(1, 0, -1, 7, INT64_MAX)));
+}
+
+ROW(GRAPH, dt_embedding_bag, ) {
+    return NIL(dt_embedding_bag(F32(here.table), I32(here.index), true));
+}
