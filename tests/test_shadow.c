@@ -143,7 +143,7 @@ static bool shadow_lost_once(const char *name, int shadow, int after, uint64_t e
 
 /* One driver will do; the last is the quickest to open: SwiftShader, beside it, takes seconds. */
 static void shadow_on_one(void (*body)(const char *name)) {
-    char name[16];
+    char name[24];
     const int count = vulkan_device_count();
     snprintf(name, sizeof name, "vulkan:%d", count - 1);
     if (count)

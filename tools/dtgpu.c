@@ -49,11 +49,9 @@ static const struct section {
     {"kernels", "6-kernels", "Kernels",
      "By the device's clock, each launch by itself; the best of some runs."},
     {"steps", "7-steps", "Training steps",
-     "Six networks: two perceptrons, PyTorch's MNIST network, ResNet-20, a transformer of 6 "
-     "layers, an "
-     "unrolled LSTM. Wall: for the host; busy: from the first to the last command on the device; "
-     "idle: "
-     "the rest, in which the device waits for the host."},
+     "Two perceptrons, PyTorch's MNIST network, ResNet-20, a transformer of 6 layers, an LSTM "
+     "unrolled and two layers of it by rows. Wall: for the host; busy: from the first to the last "
+     "command on the device; idle: the rest, in which the device waits for the host."},
     {"loss", "8-loss", "Whether training goes as on the CPU",
      "The same steps on both. Rounding differs, so the numbers do a little; what learns "
      "differently "

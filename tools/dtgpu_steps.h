@@ -1,4 +1,4 @@
-/* Part of dtgpu.c: training steps of the six networks of launches.h, and their losses beside the
+/* Part of dtgpu.c: training steps of the networks of launches.h, and their losses beside the
  * CPU's. */
 
 enum { TRAINING_INPUTS = 2, DEAREST = 15, LOSS_STEPS = 20, STEP_RUNS = 50 };
@@ -205,7 +205,7 @@ static bool device_is_software(const char *id) {
 /* Calls `each` with every network that there is time for. Software has none for whole batches, and
  * lets those be that would take too long, by what the ones before took. */
 static void for_each_net(const char *id, void (*each)(const launches_net *, const char *, int)) {
-    static const double costs[] = {1, 2, 4, 6, 30, 3}; /* of launches_nets, roughly */
+    static const double costs[] = {1, 2, 4, 6, 30, 3, 4}; /* of launches_nets, roughly */
     const double all = out.limit_ms;
     const bool software = device_is_software(id);
     const size_t count = DTI_COUNT(launches_nets);

@@ -1,4 +1,4 @@
-/* Finds launches that would leave a GPU idle, in the steps of six networks, from their plans alone:
+/* Finds launches that would leave a GPU idle, in the steps of networks, from their plans alone:
  * no device is asked. What a launch costs is said by its kernel's row. Those that are known stand
  * in a file, one line for a kernel of a network, and may only become fewer and better:
  *
