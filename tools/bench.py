@@ -28,11 +28,11 @@ os.chdir(ROOT)
 DTBENCH = "build/dtbench"
 PARTS = ("gemm", "steps", "create", "frame", "vulkan")
 STEPS = {"xor": 2000, "mlp_tiny": 1000, "mlp": 300, "mlp_wide": 20, "cnn": 16, "gpt_small": 20,
-         "gpt_medium": 4, "attention": 8}
+         "gpt_medium": 4, "attention": 8, "lstm": 20}
 # The aims: the least ratio to PyTorch, and to JAX.
 AIMS = {"xor": (50.0, 30.0), "mlp_tiny": (12.0, 5.0), "mlp": (2.5, 2.0), "mlp_wide": (1.35, 1.5),
         "cnn": (1.5, None), "gpt_small": (2.2, None), "gpt_medium": (2.2, None),
-        "attention": (2.5, None)}
+        "attention": (2.5, None), "lstm": (3.0, None)}
 MEMORY = ("cnn", 20) # workload, steps
 MEMORY_AIM = 0.5 # of PyTorch's, at most
 # To OpenBLAS, least time against least time: the mean of all cells, and each.

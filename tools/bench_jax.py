@@ -102,6 +102,20 @@ def attention(params, x):
     return linear(params["head"], attend(params, params["characters"][x], 6))
 
 
+def lstm(params, x):
+    x = linear(params["in"], params["characters"][x]).swapaxes(0, 1)  # all steps at once
+
+    def step(state, x):
+        h, c = state
+        i, f, g, o = jnp.split(x + linear(params["again"], h), 4, -1)
+        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+        h = jax.nn.sigmoid(o) * jnp.tanh(c)
+        return (h, c), h
+
+    none = jnp.zeros((x.shape[1], x.shape[2] // 4))
+    return linear(params["head"], lax.scan(step, (none, none), x)[1].swapaxes(0, 1))
+
+
 def cross_entropy(y, target):
     return -jnp.take_along_axis(jax.nn.log_softmax(y, -1), target[..., None], -1).mean()
 
@@ -137,6 +151,10 @@ def workload(name):
         params = {"characters": table(CHARACTERS, 384), **heads_of(384),
                   "head": dense((384, CHARACTERS))[0]}
         forward, batch, context = attention, 4, 1024
+    elif name == "lstm":
+        params = {"characters": table(CHARACTERS, 128), "in": dense((128, 512))[0],
+                  "again": dense((128, 512))[0], "head": dense((128, CHARACTERS))[0]}
+        forward, batch, context = lstm, 32, 64
     else:
         batch, context, width, layers, heads = {"gpt_small": (12, 64, 128, 4, 4),
                                                 "gpt_medium": (8, 256, 384, 6, 6)}[name]

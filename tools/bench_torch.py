@@ -86,6 +86,16 @@ class Attention(nn.Module):
         return self.head(self.block.attend(self.characters(x))).flatten(0, 1)
 
 
+class Lstm(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.characters, self.head = nn.Embedding(CHARACTERS, 128), nn.Linear(128, CHARACTERS)
+        self.lstm = nn.LSTM(128, 128, batch_first=True)
+
+    def forward(self, x):
+        return self.head(self.lstm(self.characters(x))[0]).flatten(0, 1)
+
+
 # name: model, shape of a sample, outputs, batch, optimizer, loss
 WORKLOADS = {
     "xor": (lambda: mlp(2, 16, 1), (2,), 1, 4, torch.optim.AdamW, MSE),
@@ -99,6 +109,7 @@ WORKLOADS = {
     "gpt_medium": (lambda: Gpt(256, 384, 6, 6), (256,), CHARACTERS, 8, torch.optim.AdamW,
                    CROSS_ENTROPY),
     "attention": (Attention, (1024,), CHARACTERS, 4, torch.optim.AdamW, CROSS_ENTROPY),
+    "lstm": (Lstm, (64,), CHARACTERS, 32, torch.optim.AdamW, CROSS_ENTROPY),
 }
 NEW = int(torch.__version__.split(".")[0]) >= 2
 VARIANTS = ["fused", "compiled"] if NEW else ["plain"]

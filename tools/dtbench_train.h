@@ -90,6 +90,18 @@ static void attend(net *n, const char *name, int64_t heads) {
     count_layer(n, 4 * t * width * width + t * t * width); /* half of all pairs, twice */
 }
 
+/* Characters as vectors, which are trained: the layer behind them has a gradient of its input too. */
+static void characters(net *n, int64_t context, int64_t width) {
+    n->tokens = n->in = context;
+    n->x = dt_input(n->graph, "x", DT_I32, dt_dims(context));
+    n->h = dt_nn_embedding(n->x, "characters", BENCH_CHARACTERS, width);
+    n->layers++;
+}
+
+static void head(net *n) {
+    linear(n, "head", BENCH_CHARACTERS);
+}
+
 static void block(net *n, int i, int64_t width, int64_t heads) {
     char name[5][32];
     static const char *const parts[] = {"ln1", "attention", "ln2", "up", "down"};
@@ -107,14 +119,12 @@ static void block(net *n, int i, int64_t width, int64_t heads) {
 
 static void make_gpt(net *n, int64_t context, int64_t width, int layers, int64_t heads) {
     const dt_init init = {DT_INIT_NORMAL, 0.0f, 0.02f};
-    n->tokens = n->in = context;
-    n->x = dt_input(n->graph, "x", DT_I32, dt_dims(context));
-    n->h = dt_nn_embedding(n->x, "characters", BENCH_CHARACTERS, width);
+    characters(n, context, width);
     n->h = dt_add(n->h, dt_param(n->graph, "places", dt_dims(context, width), init));
     for (int i = 0; i < layers; i++)
         block(n, i, width, heads);
-    count_layer(n, (double)context * (double)width * BENCH_CHARACTERS);
-    n->h = dt_nn_linear(dt_nn_layer_norm(n->h, "norm", 1), "head", n->out = BENCH_CHARACTERS);
+    n->h = dt_nn_layer_norm(n->h, "norm", 1);
+    head(n);
 }
 
 static void make_gpt_small(net *n) {
@@ -127,12 +137,17 @@ static void make_gpt_medium(net *n) {
 
 /* One layer of attention over 1,024 places, 6 heads of 64, between an embedding and the classes. */
 static void make_attention(net *n) {
-    n->tokens = n->in = 1024;
-    n->x = dt_input(n->graph, "x", DT_I32, dt_dims(1024));
-    n->h = dt_nn_embedding(n->x, "characters", BENCH_CHARACTERS, 384);
+    characters(n, 1024, 384);
     attend(n, "attention", 6);
-    count_layer(n, 1024.0 * 384 * BENCH_CHARACTERS);
-    n->h = dt_nn_linear(n->h, "head", n->out = BENCH_CHARACTERS);
+    head(n);
+}
+
+/* One layer of 128 over 64 places, between an embedding of 128 and the classes. */
+static void make_lstm(net *n) {
+    characters(n, 64, 128);
+    n->h = dt_nn_lstm(n->h, "lstm", 128, NULL).y;
+    count_layer(n, 64.0 * 4 * 128 * (128 + 128));
+    head(n);
 }
 
 static const workload workloads[] = {
@@ -144,6 +159,7 @@ static const workload workloads[] = {
     {"gpt_small", 12, false, DT_OPTIM_ADAMW, make_gpt_small},
     {"gpt_medium", 8, false, DT_OPTIM_ADAMW, make_gpt_medium},
     {"attention", 4, false, DT_OPTIM_ADAMW, make_attention},
+    {"lstm", 32, false, DT_OPTIM_ADAMW, make_lstm},
 };
 
 static const workload *find_workload(const char *name) {
