@@ -123,6 +123,23 @@
 
 /* y[i, :] = table[index[i], :], and its adjoint dtable[v, :] = sum over i with index[i] = v of
  * dy[i, :]. */
+/* x's rows of [samples, heads, tokens, size] to a cache of `positions` rows a sample. */
+#define DTI_ARGS_CACHE                                                                             \
+    DTI_U32 samples;                                                                               \
+    DTI_U32 heads;                                                                                 \
+    DTI_U32 tokens;                                                                                \
+    DTI_U32 size;                                                                                  \
+    DTI_U32 positions;                                                                             \
+    DTI_U32 x_offset;                                                                              \
+    DTI_U32 x_sample;                                                                              \
+    DTI_U32 x_head;                                                                                \
+    DTI_U32 x_row;                                                                                 \
+    DTI_U32 x_col;                                                                                 \
+    DTI_U32 at_offset;                                                                             \
+    DTI_U32 at_sample;                                                                             \
+    DTI_U32 y_row;                                                                                 \
+    DTI_U32 y_offset;
+
 #define DTI_ARGS_GATHER                                                                            \
     DTI_U32 n;                                                                                     \
     DTI_U32 table_rows;                                                                            \
@@ -382,6 +399,7 @@
     X(xent, DTI_ARGS_XENT)                                                                         \
     X(term, DTI_ARGS_TERM)                                                                         \
     X(seed, DTI_ARGS_SEED)                                                                         \
+    X(cache, DTI_ARGS_CACHE)                                                                       \
     X(gather, DTI_ARGS_GATHER)                                                                     \
     X(sort, DTI_ARGS_SORT)                                                                         \
     X(scatter, DTI_ARGS_SCATTER)                                                                   \

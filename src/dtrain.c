@@ -174,6 +174,7 @@ DTI_OPTIMIZE_END
 #include "op/differentiate.c"
 #include "op/volume.c"
 #include "op/rope.c"
+#include "op/attention_cached.c"
 
 /* ---- optim: descriptions of optimizers, and the commit segment on the CPU */
 #include "optim/optim.h"

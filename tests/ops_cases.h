@@ -725,6 +725,7 @@ static void (*ops_case_of(dti_op op))(ops_model *) {
         {&dti_family_softmax_grad, ops_case_softmax_grad},
         {&dti_family_attention, ops_case_attention},
         {&dti_family_attention_grad, ops_case_attention},
+        {&dti_family_cache, ops_case_copy}, /* of programs that keep nothing */
         {&dti_family_recurrence, ops_case_recurrence},
         {&dti_family_recurrence_grad, ops_case_recurrence},
         {&dti_family_gather, ops_case_gather},

@@ -261,6 +261,25 @@ ROW(GRAPH, dt_attention, lengths) {
                      &(dt_attention_desc){.lengths = MAYBE(here.label, WRONG_F32 | WRONG_TERM)}));
 }
 
+ROW(GRAPH, dt_attention_cached, ) {
+    const dt_cache_desc room = {.positions = INTEGER(16, 0, -1, INT64_MIN, INT64_MAX),
+                                .samples = (int)INTEGER(2, -1, INT32_MIN),
+                                .at = ONLY_I32(here.label)};
+    const dt_attention_desc desc = {.causal = true,
+                                    .scale = (float)NUMBER(0.5, (double)INFINITY),
+                                    .window = INTEGER(2, -1, INT64_MIN, INT64_MAX)};
+    return NIL(
+        dt_attention_cached(F32(here.image), F32(here.image), F32(here.image), &room, &desc));
+}
+
+ROW(GRAPH, dt_cache_at, ) {
+    return NIL(dt_cache_at(ONLY_I32(here.label)));
+}
+
+ROW(GRAPH, dt_cache_places, ) {
+    return NIL(dt_cache_places(ONLY_TENSOR(here.x), I32(here.label)));
+}
+
 ROW(GRAPH, dt_gather, ) {
     return NIL(dt_gather(F32(here.table), I32(here.index)));
 }

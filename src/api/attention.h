@@ -28,6 +28,31 @@ typedef struct dt_attention_desc {
  * beside lengths, dropout outside [0, 1), a scale that is not finite, a negative window. */
 DT_API dt_tensor dt_attention(dt_tensor q, dt_tensor k, dt_tensor v, const dt_attention_desc *desc);
 
+/* Keys and values that programs with .cached keep, so that a text is written on position by
+ * position and no position is computed twice. The store has them, `samples` times `positions`, from
+ * the first such program on, in memory of their own (dt_program_info.cache_bytes), which is in no
+ * file and lost where the store is revived. */
+typedef struct dt_cache_desc {
+    int64_t positions; /* the most that are kept; at least those of a run */
+    int samples;       /* the largest batch of a program with .cached; 0 = 1 */
+    dt_tensor at;      /* i32 [], for all or of each sample: how many are kept, so the position of
+                          the first of this run. No more than `positions` fit. Programs without
+                          .cached take none */
+} dt_cache_desc;
+
+/* dt_attention with .causal among a run's positions, and, in programs with .cached, with those that
+ * earlier runs kept: positions [at, at + T) are kept too, and the ones before them are attended
+ * to. So a prompt is one run (dt_program_desc.shapes gives its length) and what is written on one
+ * run a position, of two programs of one store. desc: .causal, and .window, .scale. A run takes
+ * the time of attention to all `positions`. Errors (nil): as dt_attention; no .causal, .alibi, a
+ * mask or lengths; queries of other positions than the keys; `at` of another type. */
+DT_API dt_tensor dt_attention_cached(dt_tensor q, dt_tensor k, dt_tensor v,
+                                     const dt_cache_desc *cache, const dt_attention_desc *desc);
+/* Positions for other parts of a network: `at` in programs with .cached, and 0 in others; and the
+ * position of each row of x: [T, ...], i32 [T]. */
+DT_API dt_tensor dt_cache_at(dt_tensor at);
+DT_API dt_tensor dt_cache_places(dt_tensor x, dt_tensor at);
+
 /* {0}: PyTorch's and Llama's usual ones. */
 typedef struct dt_rope_desc {
     double base;      /* 0 = 10000; above 1 */

@@ -62,6 +62,7 @@ typedef struct dt_attention_layer_desc {
     bool no_bias;
     bool rope; /* queries and keys are turned by their positions, as `turn` says */
     dt_rope_desc turn;
+    dt_cache_desc cache; /* of positions: as dt_attention_cached; rope then begins at its `at` */
 } dt_attention_layer_desc;
 
 /* Makes "name.in_proj_weight" [E + 2 E', E] and "name.in_proj_bias", rows of queries, keys and

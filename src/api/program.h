@@ -226,6 +226,9 @@ typedef struct dt_program_desc {
     bool gradients;             /* compute gradients though there is no optimizer */
     const char *params;         /* patterns of the parameters to train; NULL = all not frozen */
     dt_mode mode;
+    /* Layers with a cache (dt_attention_cached) keep keys and values of every run and attend to all
+     * that they kept: to generate, and without gradients. */
+    bool cached;
     int in_flight;       /* steps that dt_program_start has under way at most: 1 or 2; 0 = 1 */
     bool accumulate;     /* gradients can be accumulated over micro-batches (dt_step_desc) */
     size_t bucket_bytes; /* a backward segment ends after so many bytes of gradients; 0 = 4 MiB */
@@ -256,6 +259,7 @@ DT_API void dt_program_destroy(dt_program *program);
 typedef struct dt_program_info {
     int batch;
     uint64_t param_bytes, gradient_bytes, state_bytes; /* of the store */
+    uint64_t cache_bytes;     /* keys and values that it keeps for programs of .cached */
     uint64_t transient_bytes; /* what this program uses of the store's shared arena */
     uint64_t io_bytes;        /* inputs, outputs, step and status */
     uint64_t flops;           /* of the matrix products and convolutions of a step */

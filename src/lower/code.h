@@ -115,7 +115,7 @@ typedef struct dti_code {
     uint32_t *table; /* the commit's: a row for each block of 256 elements that it writes */
     uint32_t table_entries;
     /* needs */
-    uint64_t transient_bytes, used_bytes, in_bytes, out_bytes, table_bytes;
+    uint64_t transient_bytes, used_bytes, cache_bytes, in_bytes, out_bytes, table_bytes;
 } dti_code;
 
 static inline uint32_t dti_code_node(const dti_code *code, uint32_t id) {

@@ -126,6 +126,12 @@ static void dti_program_desc_check(dti_lowering *w) {
     code->has_gradients = d->optim || d->gradients || hosts;
     code->train = d->mode == DT_MODE_TRAIN || (d->mode == DT_MODE_DEFAULT && code->has_gradients);
     code->batch = d->batch ? d->batch : 1;
+    if (d->cached && code->train)
+        dti_text_add(problems, "\n- .cached goes on from earlier runs: it takes no gradients, and "
+                               "no .mode for training");
+    if (d->cached && !code->work->cache_elements)
+        dti_text_add(problems, "\n- .cached, and no attention of the graph has a cache");
+    code->cache_bytes = d->cached ? dti_arena_bytes(code->work->cache_elements) : 0;
     if ((unsigned)d->mode > DT_MODE_EVAL)
         dti_text_add(problems, "\n- %d is no dt_mode", (int)d->mode);
     if (d->batch < 0)

@@ -8,6 +8,7 @@ typedef enum dti_arena { /* memories of a program's exec; the numbers of dti_val
                          DTI_ARENA_PARAM = DTI_VALUE_PARAM,
                          DTI_ARENA_GRADIENT = DTI_VALUE_GRADIENT,
                          DTI_ARENA_STATE = DTI_VALUE_STATE,
+                         DTI_ARENA_CACHE = DTI_VALUE_CACHE,
                          DTI_ARENA_TABLE = DTI_VALUE_TABLE,
                          DTI_ARENA_IN = DTI_VALUE_IN,
                          DTI_ARENA_OUT = DTI_VALUE_OUT,

@@ -94,6 +94,12 @@ static dt_result dti_lower_batch_values(const dti_code *code, const dti_node *n)
                     code->label, dti_shape_print(x->shape, true).text, (long long)code->batch);
 }
 
+/* The largest batch that a node takes. */
+static int64_t dti_lower_room(const dti_node *n) {
+    const dti_op_family *family = dti_op_info_of(n->op)->family;
+    return family->room ? family->room(n) : INT64_MAX;
+}
+
 static dt_result dti_lower_sizes(const dti_lowering *w) {
     const dti_code *code = w->code;
     for (uint32_t id = 1; id < code->work->count; id++) {
@@ -104,6 +110,11 @@ static dt_result dti_lower_sizes(const dti_lowering *w) {
             if (result)
                 return result;
         }
+        if (w->needed[id] && dti_lower_room(n) < code->batch)
+            return dti_fail(code->base, DT_ERROR_INVALID,
+                            "program '%s': batch %lld, and its caches have room for %lld samples "
+                            "(dt_cache_desc.samples)",
+                            code->label, (long long)code->batch, (long long)dti_lower_room(n));
         if (!w->needed[id] || elements <= INT32_MAX)
             continue;
         return dti_fail(code->base, DT_ERROR_INVALID,

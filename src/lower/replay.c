@@ -1,8 +1,9 @@
-/* The same graph at other shapes of its inputs: every node is appended again, in its order, from
- * its op, inputs and attributes, so that tensors keep their numbers. Where a function works
- * attributes out from shapes (the factor of a mean, the channels of a norm, all of a gradient), it
- * has left a call, and the call is made again instead of its rows. What the description does not
- * need is copied as it is. Refuses a function that makes other rows for the new shapes. */
+/* The same graph at other shapes of its inputs, or for a program of .cached: every node is
+ * appended again, in its order, from its op, inputs and attributes, so that tensors keep their
+ * numbers. Where a function works attributes out from shapes (the factor of a mean, the channels of
+ * a norm, all of a gradient), it has left a call, and the call is made again instead of its rows.
+ * What the description does not need is copied as it is. Refuses a function that makes other rows
+ * for the new shapes. */
 
 typedef struct dti_replay {
     const dt_graph *from;
@@ -167,13 +168,13 @@ static dt_result dti_shapes_check(const dt_graph *g, const dt_program_desc *desc
 static dt_result dti_replay_result(const dti_replay *r) {
     const char *label = r->desc->label ? r->desc->label : "program";
     if (r->to->error[0])
-        return dti_fail(r->from->base, r->to->result, "program '%s': at .shapes, %s", label,
-                        r->to->error);
+        return dti_fail(r->from->base, r->to->result, "program '%s': %s, %s", label,
+                        r->desc->cached ? "with .cached" : "at .shapes", r->to->error);
     if (r->differs)
         return dti_fail(r->from->base, DT_ERROR_UNSUPPORTED,
-                        "program '%s': at .shapes, %s is made of other rows than it was; build a "
+                        "program '%s': %s, %s is made of other rows than it was; build a "
                         "graph of its own for them",
-                        label, r->differs);
+                        label, r->desc->cached ? "with .cached" : "at .shapes", r->differs);
     return DT_OK;
 }
 
@@ -188,7 +189,8 @@ static dt_result dti_graph_replay(const dt_graph *g, const dt_program_desc *desc
     *out = NULL;
     if (result)
         return result;
-    if (!desc->shapes[0].input.graph) {
+    r.to->cached = desc->cached;
+    if (!desc->shapes[0].input.graph && !desc->cached) {
         *out = r.to;
         return DT_OK;
     }

@@ -80,9 +80,14 @@ static dt_tensor dti_nn_attend(const dti_nn_heads *h, dt_tensor x, dt_tensor fro
     dti_nn_project(h, x, from, w, b, qkv);
     for (int i = 0; i < 3; i++)
         qkv[i] = dti_nn_split(qkv[i], i ? h->kv_heads : h->heads);
+    const bool cached = d->cache.positions != 0;
+    dt_rope_desc turn = d->turn;
+    if (d->rope && cached && !turn.offset.graph)
+        turn.offset = dt_cache_at(d->cache.at);
     for (int i = 0; i < 2 && d->rope; i++)
-        qkv[i] = dt_rope(qkv[i], &d->turn);
-    dt_tensor y = dt_attention(qkv[0], qkv[1], qkv[2], &d->attention);
+        qkv[i] = dt_rope(qkv[i], &turn);
+    dt_tensor y = cached ? dt_attention_cached(qkv[0], qkv[1], qkv[2], &d->cache, &d->attention)
+                         : dt_attention(qkv[0], qkv[1], qkv[2], &d->attention);
     if (dti_is_nil(y))
         return y;
     y = dt_reshape(dt_permute(y, (dt_shape){3, {1, 0, 2}}), (dt_shape){2, {-1, h->width}});

@@ -353,6 +353,23 @@ static dt_tensor dti_attention_make(dt_graph *g, const dti_call *c) {
     return dti_graph_called(g, first, c, dt_permute(y, (dt_shape){3, {1, 0, 2}}));
 }
 
+/* What a description gives to the call; false: it does not fit. */
+static bool dti_attention_call(dt_graph *g, const dt_attention_desc *d, dti_call *call) {
+    if (!dti_attention_desc_fits(g, d))
+        return false;
+    const uint32_t flags = (d->causal ? DTI_ATTENTION_CAUSAL : 0) |
+                           (d->alibi ? DTI_ATTENTION_ALIBI : 0) |
+                           (d->dropout > 0.0f ? DTI_ATTENTION_DROPOUT : 0) |
+                           (d->keep || d->lengths.graph ? DTI_ATTENTION_KEEP : 0) |
+                           (d->mask.graph && !d->keep ? DTI_ATTENTION_ADD : 0);
+    const int32_t stream = d->dropout > 0.0f ? (int32_t)g->streams++ : 0;
+    *call = (dti_call){
+        .name = "attention",
+        .attr = {.f = {d->scale, d->dropout}, .i = {(int32_t)flags, (int32_t)d->window, stream}},
+        .again = dti_attention_make};
+    return true;
+}
+
 DT_API dt_tensor dt_attention(dt_tensor q, dt_tensor k, dt_tensor v,
                               const dt_attention_desc *desc) {
     const dt_attention_desc none = {0}, d = desc ? *desc : none;
@@ -365,19 +382,11 @@ DT_API dt_tensor dt_attention(dt_tensor q, dt_tensor k, dt_tensor v,
         if (in[i].graph && in[i].graph != g)
             return dti_append(g, DTI_OP_ATTENTION, given, i < 3 ? 3 : 4, NULL); /* tells which */
     }
-    if (g->error[0] || !dti_attention_desc_fits(g, &d))
+    dti_call call;
+    if (g->error[0] || !dti_attention_call(g, &d, &call))
         return dti_nil(g);
-    const uint32_t flags = (d.causal ? DTI_ATTENTION_CAUSAL : 0) |
-                           (d.alibi ? DTI_ATTENTION_ALIBI : 0) |
-                           (d.dropout > 0.0f ? DTI_ATTENTION_DROPOUT : 0) |
-                           (d.keep || d.lengths.graph ? DTI_ATTENTION_KEEP : 0) |
-                           (d.mask.graph && !d.keep ? DTI_ATTENTION_ADD : 0);
-    const int32_t stream = d.dropout > 0.0f ? (int32_t)g->streams++ : 0;
-    const dti_call call = {
-        .name = "attention",
-        .in = {q.id, k.id, v.id, d.mask.id, d.lengths.id},
-        .attr = {.f = {d.scale, d.dropout}, .i = {(int32_t)flags, (int32_t)d.window, stream}},
-        .again = dti_attention_make};
+    for (int i = 0; i < 5; i++)
+        call.in[i] = in[i].id;
     return dti_attention_make(g, &call);
 }
 

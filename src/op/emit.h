@@ -6,6 +6,7 @@ typedef enum dti_value_kind {
     DTI_VALUE_PARAM,     /* the others have a fixed offset in their arena */
     DTI_VALUE_GRADIENT,
     DTI_VALUE_STATE,
+    DTI_VALUE_CACHE,
     DTI_VALUE_TABLE,
     DTI_VALUE_IN,
     DTI_VALUE_OUT,

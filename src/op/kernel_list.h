@@ -3,6 +3,7 @@
     X(ATTENTION) \
     X(ATTENTION_GRAD) \
     X(MAP2) \
+    X(CACHE) \
     X(PRODUCT_SUM) \
     X(CONV) \
     X(CONV_DX) \

@@ -114,6 +114,8 @@ typedef struct dti_op_family {
     /* Of a statistic over the batch: how many values one sample gives to it; one value in all has
      * no variance. NULL: it is none. */
     int64_t (*values)(const dti_node *n);
+    /* Of a row that keeps values of each sample between runs: of how many. NULL: it keeps none. */
+    int64_t (*room)(const dti_node *n);
     void (*ref)(const dti_ref *r); /* NULL without DT_REFERENCE */
 } dti_op_family;
 

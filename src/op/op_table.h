@@ -116,6 +116,8 @@
       "(gates' sums of inputs, W_hh, state, b_hn or W_hr) -> (h, last h, last c, what is kept)")   \
     X(RECURRENCE_GRAD, recurrence_grad, "3+", ROWWISE, F32, recurrence_grad, 0,                    \
       "(recurrence, W_hh, dy with state, b_hn or W_hr) -> (d of the sums, d of the state)")        \
+    X(CACHE, cache, "1+", ROWWISE, F32, cache, 0,                                                  \
+      "x; with .cached (x, at) -> all rows that were kept, x's from `at` on")                      \
     X(GATHER, gather, "2", ROWWISE, WIDEST, gather, 0, "(table, index) -> table[index]")           \
     X(SCATTER_ADD, scatter_add, "2", REDUCES, F32, scatter_add, 0,                                 \
       "(dy, index) -> sum of rows of dy by index")                                                 \

@@ -88,6 +88,11 @@ static dt_result dti_arenas_ensure(dt_program *p) {
         if (!result)
             s->moments = moments;
     }
+    if (!result && p->code->cache_bytes > s->cache_bytes) {
+        result = dti_arena_grow(s, DTI_ARENA_CACHE, p->code->cache_bytes, s->cache_bytes);
+        if (!result)
+            s->cache_bytes = p->code->cache_bytes;
+    }
     if (!result &&
         (p->code->transient_bytes > s->transient_bytes || !s->memories[DTI_ARENA_TRANSIENT])) {
         uint64_t bytes = DTI_MAX(p->code->transient_bytes, (uint64_t)DTI_PLACE_ALIGN);
@@ -360,6 +365,7 @@ DT_API void dt_program_get_info(const dt_program *p, dt_program_info *info) {
         .param_bytes = dti_arena_bytes(s->layout.elements),
         .gradient_bytes = s->memories[DTI_ARENA_GRADIENT] ? dti_arena_bytes(s->layout.elements) : 0,
         .state_bytes = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0,
+        .cache_bytes = s->cache_bytes,
         .transient_bytes = p->code->transient_bytes,
         .io_bytes = (p->code->in_bytes + p->code->out_bytes) * p->turn_count,
         .flops = p->code->list.flops,

@@ -100,7 +100,7 @@ static dt_result dti_shadow_after(dt_store *s) {
 typedef struct dti_revival {
     dti_device *device;
     dti_memory *memories[DTI_ARENAS];
-    uint64_t transient_bytes;
+    uint64_t transient_bytes, cache_bytes;
     uint32_t moments;
     dti_turn *turns; /* of the programs, in their order */
 } dti_revival;
@@ -116,6 +116,7 @@ static void dti_revival_swap(dt_store *s, dti_revival *r) {
     dti_turn *t = r->turns;
     DTI_SWAP(dti_device *, s->device, r->device);
     DTI_SWAP(uint64_t, s->transient_bytes, r->transient_bytes);
+    DTI_SWAP(uint64_t, s->cache_bytes, r->cache_bytes);
     DTI_SWAP(uint32_t, s->moments, r->moments);
     for (int i = 0; i < DTI_ARENAS; i++)
         DTI_SWAP(dti_memory *, s->memories[i], r->memories[i]);

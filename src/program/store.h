@@ -24,7 +24,8 @@ struct dt_store {
     bool written;      /* and the application wrote to it: what the host kept is old */
     dt_store *replica; /* the trainer's next one here, which gets the same values */
     uint32_t moments;  /* moment arrays in the state arena: 0 to DTI_MOMENTS_MAX */
-    dti_memory *memories[DTI_ARENAS]; /* TRANSIENT to STATE; NULL until a program needs it */
+    uint64_t cache_bytes;
+    dti_memory *memories[DTI_ARENAS]; /* TRANSIENT to CACHE; NULL until a program needs it */
     dt_program *programs;             /* alive, newest first */
     dti_kept_code *codes;             /* codes.c's */
     dt_program *running;              /* between begin and end */

@@ -226,6 +226,7 @@ static dt_result dti_graph_clone_to(const dt_graph *g, dt_ctx *ctx, dt_graph **o
     c->input_count = g->input_count;
     c->param_count = g->param_count;
     c->streams = g->streams;
+    c->cache_elements = g->cache_elements;
     return DT_OK;
 }
 

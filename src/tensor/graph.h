@@ -70,6 +70,8 @@ struct dt_graph {
     size_t call_capacity;
     uint32_t changes; /* of nodes that there were: labels, marks, updates of buffers */
     uint32_t streams; /* random streams handed out */
+    bool cached;      /* a clone for a program of .cached: rows of CACHE keep what they are given */
+    uint64_t cache_elements; /* of all caches, in the store's arena of them */
     /* Scopes that are open: "h.0.attention.", and how long it was before each of them. Counted
      * beyond what is kept, so that a pop ends its own push also where that was an error. */
     char scope[DTI_SCOPE_SIZE];
