@@ -517,6 +517,12 @@ ROW(STORE, dt_store_save, ) {
         dt_store_save(OBJECT(here.store), PATH(wrong_path("wrong-args-saved.safetensors"))));
 }
 
+ROW(STORE, dt_store_save_matching, ) {
+    return RESULT(dt_store_save_matching(OBJECT(here.store),
+                                         PATH(wrong_path("wrong-args-saved.safetensors")),
+                                         TEXT("w*", "", "none", "*\xff")));
+}
+
 ROW(STORE, dt_store_load, ) {
     return RESULT(dt_store_load(OBJECT(here.store), PATH(wrong_saved())));
 }

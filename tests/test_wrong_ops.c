@@ -505,6 +505,11 @@ ROW(GRAPH, dt_nn_linear_with, ) {
                                  &(dt_linear_desc){.weight = INIT, .bias = INIT}));
 }
 
+ROW(GRAPH, dt_nn_lora, ) {
+    return NIL(dt_nn_lora(F32(here.x), F32(here.x), LAYER_NAME, SIZE(3),
+                          (float)NUMBER(16, (double)INFINITY)));
+}
+
 ROW(GRAPH, dt_nn_multi_head_attention, ) {
     return NIL(dt_nn_multi_head_attention(
         F32(here.signal), MAYBE_F32(here.signal), LAYER_NAME,

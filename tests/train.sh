@@ -99,6 +99,33 @@ char_gpt_learns_a_text_and_writes_on() {
     done
 }
 
+# Of the tests' small model, whose tokens are letters here; what was learned is a file of its own.
+gpt2_reads_a_published_model_learns_a_text_and_writes_on() {
+    {
+        printf '{"\\u0120": 0, "\304\212": 1'
+        i=2
+        for c in a b c d e f g h i j k l m n o p q r s t u v w x y z A B C D E F G H I J K L M N O P Q R S T; do
+            printf ', "%s": %d' $c $i
+            i=$((i + 1))
+        done
+        printf '}'
+    } >$work/vocab.json
+    cat README.md docs/*.md | tr -cd 'a-zA-T \n' >$work/letters.txt
+    set -- --model tests/golden/gpt2.safetensors --vocab $work/vocab.json --heads 2 --context 16 --length 10
+    timeout 120 build/gpt2 "$@" --data $work/letters.txt --steps 60 --lr 0.02 \
+        --save $work/adapter.safetensors >$work/gpt2.out 2>$work/gpt2.err || return 1
+    sed -n 's/^step.*loss //p' $work/gpt2.out |
+        awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(last < first - 0.1) }' || return 1
+    timeout 20 build/gpt2 "$@" --load $work/adapter.safetensors --length 0 >$work/gpt2.again || return 1
+    [ "$(cat $work/gpt2.again)" = 'The ' ] && grep -q '^The ' $work/gpt2.out || return 1
+    for wrong in '--model /nowhere' '--load tests/golden/gpt2.safetensors' '--heads 3' '--prompt %' \
+        '--nothing 1' '--rank'; do
+        # shellcheck disable=SC2086 # words are meant
+        if timeout 20 build/gpt2 "$@" $wrong >$work/gpt2.out 2>$work/gpt2.err; then return 1; fi
+        grep -q '^gpt2: ' $work/gpt2.err || return 1
+    done
+}
+
 has_vulkan() {
     [ -e build/neural_texture ] && ls /usr/share/vulkan/icd.d/*.json >/dev/null 2>&1
 }
@@ -106,6 +133,7 @@ has_vulkan() {
 for test in one_and_eight_replicas_print_one_hash mpirun_trains_the_same_job \
     neural_texture_draws_the_pictures_of_record \
     lstm_series_forecasts_better_than_the_value_before char_gpt_learns_a_text_and_writes_on \
+    gpt2_reads_a_published_model_learns_a_text_and_writes_on \
     the_loss_curve_of_4_ranks_is_that_of_one_on_fashion_mnist; do
     wanted "train_$test" || continue
     if [ $test = mpirun_trains_the_same_job ] && ! command -v mpirun >/dev/null 2>&1; then

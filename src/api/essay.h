@@ -77,6 +77,9 @@
  * OTHER SHAPES. Programs of one store may give the graph's inputs other shapes (.shapes): sentences
  * of three lengths train the same parameters in turn, in memory that they share.
  *
+ * GENERATION. A program with .cached runs the same graph on what is new alone: attention with a
+ * cache keeps keys and values of all runs on the device.
+ *
  * GRADIENTS. A program with an optimizer computes them. dt_gradient() is the same as a tensor in
  * the graph, and can be differentiated again: a gradient penalty is a few ops.
  *

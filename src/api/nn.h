@@ -75,6 +75,14 @@ typedef struct dt_attention_layer_desc {
 DT_API dt_tensor dt_nn_multi_head_attention(dt_tensor x, dt_tensor from, const char *name,
                                             int64_t heads, const dt_attention_layer_desc *desc);
 
+/* y + alpha / rank * (x A^T) B^T: what a projection y of x learns beside weights that stay (Hu et
+ * al., "LoRA: Low-rank adaptation of large language models", 2021). Makes "name.lora_A.weight"
+ * [rank, in], as nn.Linear's, and "name.lora_B.weight" [out, rank], zeros: at first the result is
+ * y. x: [..., in], y: [..., out]. dt_program_desc.params "*.lora_?.weight" trains these alone, and
+ * dt_store_save_matching keeps them. Names and values as Hugging Face's peft. Errors (nil): a rank
+ * below 1, an alpha that is not finite, x and y of other leading dimensions. */
+DT_API dt_tensor dt_nn_lora(dt_tensor y, dt_tensor x, const char *name, int64_t rank, float alpha);
+
 /* gate(x W_gate) * (x W_up), then W_down; gate: silu, or gelu. Make "name.gate_proj.weight" and
  * "name.up_proj.weight", [hidden, E], and "name.down_proj.weight", [E, hidden], for x: [..., E];
  * result [..., E]. Llama's feed-forward part, under its names; T5's. */

@@ -21,65 +21,90 @@ static dti_dims_text dti_show_dims(int rank, const int64_t *dim) {
 
 /* ---- Saving */
 
-static dt_result dti_store_save_items(dt_store *store, dti_safetensors_item *items,
-                                      dt_param_info *infos, int count, uint64_t *largest) {
-    *largest = 0;
-    for (int i = 0; i < count; i++) {
-        dt_result result = dt_store_param(store, i, &infos[i]);
+/* What is saved: some of a store's parameters. */
+typedef struct dti_saving {
+    dt_store *store;
+    const char *params; /* patterns */
+    dti_safetensors_item *items;
+    dt_param_info *infos;
+    int *index; /* of each of them, in the store */
+    int count;
+    uint64_t largest;
+} dti_saving;
+
+static dt_result dti_store_save_items(dti_saving *s) {
+    const int all = dt_store_param_count(s->store);
+    for (int i = 0; i < all; i++) {
+        dt_param_info *info = &s->infos[s->count];
+        dt_result result = dt_store_param(s->store, i, info);
         if (result)
             return result;
-        items[i] = (dti_safetensors_item){.name = infos[i].name,
-                                          .dtype = dti_dtype_file_name(DT_F32),
-                                          .rank = infos[i].shape.rank,
-                                          .dim = infos[i].shape.dim,
-                                          .bytes = dti_bytes(DT_F32, infos[i].elements)};
-        *largest = DTI_MAX(*largest, items[i].bytes);
+        if (!dti_glob(s->params, info->name))
+            continue;
+        s->index[s->count] = i;
+        s->items[s->count] = (dti_safetensors_item){.name = info->name,
+                                                    .dtype = dti_dtype_file_name(DT_F32),
+                                                    .rank = info->shape.rank,
+                                                    .dim = info->shape.dim,
+                                                    .bytes = dti_bytes(DT_F32, info->elements)};
+        s->largest = DTI_MAX(s->largest, s->items[s->count].bytes);
+        s->count++;
     }
-    return DT_OK;
+    if (s->count || !all)
+        return DT_OK;
+    return dti_fail(dti_store_base(s->store), DT_ERROR_INVALID,
+                    "nothing is saved: no parameter matches \"%s\"", s->params);
 }
 
-static dt_result dti_store_save_data(dt_store *store, dti_writer *w,
-                                     const dti_safetensors_item *items, int count, void *buffer) {
+static dt_result dti_store_save_data(const dti_saving *s, dti_writer *w, void *buffer) {
     dt_result result = DT_OK;
-    for (int i = 0; i < count && !result; i++) {
-        result = dt_store_read(store, i, DT_VALUE_PARAM, buffer, (size_t)items[i].bytes);
+    for (int i = 0; i < s->count && !result; i++) {
+        const size_t bytes = (size_t)s->items[i].bytes;
+        result = dt_store_read(s->store, s->index[i], DT_VALUE_PARAM, buffer, bytes);
         if (!result)
-            result = dti_writer_add(w, buffer, (size_t)items[i].bytes);
+            result = dti_writer_add(w, buffer, bytes);
     }
     return result;
 }
 
-static dt_result dti_store_save_file(dt_store *store, const char *path,
-                                     const dti_safetensors_item *items, int count, void *buffer) {
+static dt_result dti_store_save_file(const dti_saving *s, const char *path, void *buffer) {
     dti_writer *w = NULL;
-    dt_result result = dti_safetensors_begin(dti_store_base(store), path, items, count, &w);
+    dt_result result =
+        dti_safetensors_begin(dti_store_base(s->store), path, s->items, s->count, &w);
     if (result)
         return result;
-    result = dti_store_save_data(store, w, items, count, buffer);
+    result = dti_store_save_data(s, w, buffer);
     dt_result closed = dti_writer_close(w, result == DT_OK);
     return result ? result : closed;
 }
 
-dt_result dt_store_save(dt_store *store, const char *path) {
+dt_result dt_store_save_matching(dt_store *store, const char *path, const char *params) {
     DTI_NEED(NULL, store);
     dti_base *base = dti_store_base(store);
     DTI_NEED(base, path);
-    int count = dt_store_param_count(store);
-    uint64_t largest = 0;
-    dti_safetensors_item *items = dti_alloc_array(base, (size_t)count + 1, sizeof *items);
-    dt_param_info *infos = dti_alloc_array(base, (size_t)count + 1, sizeof *infos);
-    dt_result result = items && infos ? DT_OK : DT_ERROR_MEMORY;
+    DTI_NEED(base, params);
+    const size_t room = (size_t)dt_store_param_count(store) + 1;
+    dti_saving s = {.store = store, .params = params};
+    s.items = dti_alloc_array(base, room, sizeof *s.items);
+    s.infos = dti_alloc_array(base, room, sizeof *s.infos);
+    s.index = dti_alloc_array(base, room, sizeof *s.index);
+    dt_result result = s.items && s.infos && s.index ? DT_OK : DT_ERROR_MEMORY;
     if (!result)
-        result = dti_store_save_items(store, items, infos, count, &largest);
-    void *buffer = result ? NULL : dti_alloc(base, (size_t)largest + 1);
+        result = dti_store_save_items(&s);
+    void *buffer = result ? NULL : dti_alloc(base, (size_t)s.largest + 1);
     if (!result && !buffer)
         result = DT_ERROR_MEMORY;
     if (!result)
-        result = dti_store_save_file(store, path, items, count, buffer);
+        result = dti_store_save_file(&s, path, buffer);
     dti_free(base, buffer);
-    dti_free(base, infos);
-    dti_free(base, items);
+    dti_free(base, s.index);
+    dti_free(base, s.infos);
+    dti_free(base, s.items);
     return result;
+}
+
+dt_result dt_store_save(dt_store *store, const char *path) {
+    return dt_store_save_matching(store, path, "*");
 }
 
 /* ---- Loading */

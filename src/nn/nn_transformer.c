@@ -33,3 +33,31 @@ DT_API dt_tensor dt_nn_swiglu(dt_tensor x, const char *name, int64_t hidden) {
 DT_API dt_tensor dt_nn_geglu(dt_tensor x, const char *name, int64_t hidden) {
     return dti_nn_gated(x, "geglu", name, hidden, true);
 }
+
+DT_API dt_tensor dt_nn_lora(dt_tensor y, dt_tensor x, const char *name, int64_t rank, float alpha) {
+    static const dt_linear_desc down = {.no_bias = true};
+    static const dt_linear_desc up = {.no_bias = true, .weight = {DT_INIT_CONSTANT, 0.0f, 0.0f}};
+    char text[2][DTI_NN_NAME_SIZE];
+    dti_nn nn;
+    if (dti_is_nil(y))
+        return dti_nil_of(y, "lora");
+    if (!dti_nn_begin(&nn, x, "lora", name))
+        return dti_nil(y.graph);
+    const dt_shape s = dt_tensor_shape(x), t = dt_tensor_shape(y);
+    bool fits = s.rank > 0 && s.rank == t.rank && rank > 0 && dti_fits_f32((double)alpha);
+    for (int i = 0; i + 1 < s.rank && fits; i++)
+        fits = s.dim[i] == t.dim[i];
+    if (!fits)
+        dti_graph_fail(x.graph,
+                       "lora '%s': rank %lld and alpha %g for x %s and y %s: the rank must be at "
+                       "least 1, alpha finite, and x and y differ in their last dimension alone",
+                       name, (long long)rank, (double)alpha, dti_tensor_print(x).text,
+                       dti_tensor_print(y).text);
+    const char *a = dti_nn_name(x.graph, text[0], name, "lora_A");
+    const char *b = dti_nn_name(x.graph, text[1], name, "lora_B");
+    if (x.graph->error[0])
+        return dti_nn_end(&nn, dti_nil(x.graph));
+    dt_tensor h = dt_nn_linear_with(x, a, rank, &down);
+    h = dt_nn_linear_with(h, b, t.dim[t.rank - 1], &up);
+    return dti_nn_end(&nn, dt_add(y, dt_affine(h, alpha / (float)rank, 0.0f)));
+}
