@@ -248,6 +248,7 @@ DTI_OPTIMIZE_END
 #include "program/store.h"
 #include "program/program.h"
 #include "program/assembly.h"
+#include "program/init.c"
 #include "program/store.c"
 #include "program/finite.c"
 #include "program/step_block.c"

@@ -77,17 +77,16 @@ ROW(GRAPH, dt_param, ) {
     return NIL(dt_param(OBJECT(here.graph),
                         TEXT("p", NULL, "", "w", "\xff", "__metadata__", "dtrain.t"),
                         SHAPE(dt_dims(2, 3)),
-                        (dt_init){.kind = ENUM(DT_INIT_NORMAL, DT_INIT_XAVIER_NORMAL + 1),
+                        (dt_init){.kind = ENUM(DT_INIT_NORMAL, DT_INIT_IDENTITY + 1),
                                   .a = (float)FINITE(0),
                                   .b = (float)FINITE(1)}));
 }
 
 ROW(GRAPH, dt_buffer, ) {
-    return NIL(dt_buffer(OBJECT(here.graph),
-                         TEXT("p", NULL, "", "w", "\xff", "__metadata__", "dtrain.t"),
-                         SHAPE(dt_dims(2, 3)),
-                         (dt_init){.kind = ENUM(DT_INIT_CONSTANT, DT_INIT_XAVIER_NORMAL + 1),
-                                   .a = (float)FINITE(0)}));
+    return NIL(dt_buffer(
+        OBJECT(here.graph), TEXT("p", NULL, "", "w", "\xff", "__metadata__", "dtrain.t"),
+        SHAPE(dt_dims(2, 3)),
+        (dt_init){.kind = ENUM(DT_INIT_CONSTANT, DT_INIT_IDENTITY + 1), .a = (float)FINITE(0)}));
 }
 
 ROW(GRAPH, dt_freeze, ) {
@@ -494,7 +493,7 @@ static const char wrong_long[] =
 
 #define LAYER_NAME TEXT("layer", NULL, "", wrong_long, "\xff")
 #define INIT                                                                                       \
-    { ENUM(DT_INIT_NORMAL, DT_INIT_XAVIER_NORMAL + 1), (float)FINITE(0), (float)FINITE(1) }
+    { ENUM(DT_INIT_NORMAL, DT_INIT_IDENTITY + 1), (float)FINITE(0), (float)FINITE(1) }
 
 ROW(GRAPH, dt_nn_linear, ) {
     return NIL(dt_nn_linear(ONLY_F32(here.x), LAYER_NAME, SIZE(3)));

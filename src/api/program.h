@@ -6,6 +6,9 @@
 
 typedef struct dt_store dt_store;
 
+/* Sees a parameter's initial values, and may exchange them: shape's elements, row-major. */
+typedef void dt_init_fn(void *user, const char *name, dt_shape shape, float *values);
+
 typedef struct dt_store_desc {
     /* "auto" (or NULL), "cpu", "vulkan" (the best hardware device, otherwise a software one),
      * "vulkan:N", or a part of a device's name, ignoring case. "auto" takes the CPU if a training
@@ -19,6 +22,10 @@ typedef struct dt_store_desc {
      * such a step, reading them from the device once, which is waited for; a step is then not
      * started ahead of it (dt_program_start). */
     int shadow;
+    /* Called for each parameter and buffer, in order of creation, during dt_store_create and
+     * dt_store_reset. NULL: their dt_init's values stay. */
+    dt_init_fn *init;
+    void *init_user;
 } dt_store_desc;
 
 /* Creates a graph's parameters on a device, with the initial values of their dt_init. While it has

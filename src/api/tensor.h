@@ -88,14 +88,21 @@ DT_API dt_tensor dt_input_shared(dt_graph *graph, const char *name, dt_dtype dty
  * 0, each multiplied by the sizes of the dimensions behind them, as in PyTorch; for a vector both
  * are its length. The random numbers are dtrain's own, not PyTorch's. */
 typedef enum dt_init_kind {
-    DT_INIT_DEFAULT,         /* zeros */
-    DT_INIT_CONSTANT,        /* a */
-    DT_INIT_UNIFORM,         /* in [a, b) */
-    DT_INIT_NORMAL,          /* mean a, standard deviation b */
-    DT_INIT_KAIMING_UNIFORM, /* in +-sqrt(6 / ((1 + a*a) * fan_in)) */
-    DT_INIT_KAIMING_NORMAL,  /* mean 0, deviation sqrt(2 / ((1 + a*a) * fan_in)) */
-    DT_INIT_XAVIER_UNIFORM,  /* in +-a*sqrt(6 / (fan_in + fan_out)); a = 0 means 1 */
-    DT_INIT_XAVIER_NORMAL    /* mean 0, deviation a*sqrt(2 / (fan_in + fan_out)); a = 0 means 1 */
+    DT_INIT_DEFAULT,          /* zeros */
+    DT_INIT_CONSTANT,         /* a */
+    DT_INIT_UNIFORM,          /* in [a, b) */
+    DT_INIT_NORMAL,           /* mean a, standard deviation b */
+    DT_INIT_KAIMING_UNIFORM,  /* in +-sqrt(6 / ((1 + a*a) * fan_in)) */
+    DT_INIT_KAIMING_NORMAL,   /* mean 0, deviation sqrt(2 / ((1 + a*a) * fan_in)) */
+    DT_INIT_XAVIER_UNIFORM,   /* in +-a*sqrt(6 / (fan_in + fan_out)); a = 0 means 1 */
+    DT_INIT_XAVIER_NORMAL,    /* mean 0, deviation a*sqrt(2 / (fan_in + fan_out)); a = 0 means 1 */
+    DT_INIT_TRUNCATED_NORMAL, /* mean a, deviation b (0 means 1), of what is within a +- 2 b */
+    DT_INIT_ORTHOGONAL, /* rows of length a (0 means 1) that stand on each other, or columns where
+                           there are fewer; of [rows, ...] */
+    DT_INIT_SPARSE,     /* of [rows, cols]: deviation b (0 means 0.01), and in each column a share a
+                           of 0s, in [0, 1] */
+    DT_INIT_IDENTITY    /* a (0 means 1) where output and input are of one number, at the middle of
+                           a kernel, else 0: nn.init.eye_, nn.init.dirac_ */
 } dt_init_kind;
 
 /* {0}: zeros. a and b are finite. */

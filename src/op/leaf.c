@@ -90,6 +90,20 @@ static bool dti_param_name_fits(dt_graph *g, const char *name) {
     return false;
 }
 
+/* Kinds that are of matrices. */
+static bool dti_init_fits(dt_graph *g, const char *name, dt_shape s, const dt_init *init) {
+    const bool sparse = init->kind == DT_INIT_SPARSE;
+    if (init->kind < DT_INIT_ORTHOGONAL || s.rank > DT_MAX_DIMS)
+        return true;
+    if (s.rank < 2 || (sparse && (s.rank > 2 || !(init->a >= 0.0f && init->a <= 1.0f))))
+        dti_graph_fail(g,
+                       "param '%s' %s: dt_init {kind %d, a %g}: an orthogonal or identity one has "
+                       "2 dimensions or more, a sparse one 2, and a share of zeros in [0, 1]",
+                       name ? name : "", dti_shape_print(s, false).text, (int)init->kind,
+                       (double)init->a);
+    return g->error[0] == 0;
+}
+
 /* attr.i[0] = index among the parameters, i[1] = dt_init_kind, i[2] = node of a buffer's new value;
  * attr.f[0..1] = a and b of dt_init. */
 static dt_tensor dti_param_push(dt_graph *g, const char *name, dt_shape shape, dt_init init,
@@ -110,7 +124,7 @@ static dt_tensor dti_param_push(dt_graph *g, const char *name, dt_shape shape, d
         return dti_graph_fail(
             g, "param '%s': the name is taken; to share a parameter keep its tensor", name);
     }
-    if ((unsigned)init.kind > DT_INIT_XAVIER_NORMAL || !dti_fits_f32((double)init.a) ||
+    if ((unsigned)init.kind > DT_INIT_IDENTITY || !dti_fits_f32((double)init.a) ||
         !dti_fits_f32((double)init.b)) {
         return dti_graph_fail(
             g,
@@ -118,6 +132,8 @@ static dt_tensor dti_param_push(dt_graph *g, const char *name, dt_shape shape, d
             "a number is not finite",
             name ? name : "", (int)init.kind, (double)init.a, (double)init.b);
     }
+    if (!dti_init_fits(g, name, shape, &init))
+        return dti_nil(g);
     if (!dti_array_reserve(g->base, (void **)&g->params, &g->param_capacity,
                            (size_t)g->param_count + 1, sizeof *g->params)) {
         return dti_graph_no_memory(g, "out of host memory for parameter '%s'", name ? name : "");

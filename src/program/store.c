@@ -1,115 +1,4 @@
-/* Creating, filling, reading and hashing a store. Initial values are drawn in double from the
- * counter-based generator: key = seed, stream = the parameter's index, counter = the element. */
-
-/* ---- initial values */
-
-static void dti_init_fans(dt_shape s, double *fan_in, double *fan_out) {
-    double rest = 1.0;
-    for (int i = 2; i < s.rank; i++)
-        rest *= (double)s.dim[i];
-    *fan_out = s.rank > 0 ? (double)s.dim[0] * rest : 1.0;
-    *fan_in = s.rank > 1 ? (double)s.dim[1] * rest : *fan_out;
-}
-
-/* The distribution of a kind as a + b * draw, draw uniform in [0, 1) or normal. */
-static bool dti_init_range(const dti_node *n, double *a, double *b) {
-    double fan_in, fan_out, x = (double)n->attr.f[0], y = (double)n->attr.f[1];
-    dti_init_fans(n->shape, &fan_in, &fan_out);
-    double gain = dti_or(x, 1.0), bound = 0.0;
-    *a = 0.0;
-    switch ((dt_init_kind)n->attr.i[1]) {
-    case DT_INIT_CONSTANT:
-        *a = x;
-        *b = 0.0;
-        return false;
-    case DT_INIT_UNIFORM:
-        *a = x;
-        *b = y - x;
-        return false;
-    case DT_INIT_NORMAL:
-        *a = x;
-        *b = y;
-        return true;
-    case DT_INIT_KAIMING_NORMAL: *b = sqrt(2.0 / ((1.0 + x * x) * fan_in)); return true;
-    case DT_INIT_XAVIER_NORMAL: *b = gain * sqrt(2.0 / (fan_in + fan_out)); return true;
-    case DT_INIT_KAIMING_UNIFORM: bound = sqrt(6.0 / ((1.0 + x * x) * fan_in)); break;
-    case DT_INIT_XAVIER_UNIFORM: bound = gain * sqrt(6.0 / (fan_in + fan_out)); break;
-    default: *b = 0.0; return false;
-    }
-    *a = -bound;
-    *b = 2.0 * bound;
-    return false;
-}
-
-/* Values of one parameter that are made at a time: all threads have a share, and they stay near. */
-#define DTI_FILL_PIECE (1 << 20)
-#define DTI_FILL_DRAWS 128 /* at a time, on a thread's stack, with four random words each */
-
-typedef struct dti_fill {
-    const dti_isa_kernels *kernels;
-    const dti_node *param;
-    uint64_t seed, at; /* at: element of the parameter that out[0] is */
-    uint32_t stream;
-    float *out;
-} dti_fill;
-
-/* Draws of elements [at, at + DTI_FILL_DRAWS): dti_normal, or dti_uniform01. */
-static void dti_fill_draws(const dti_fill *f, uint64_t at, bool normal, double *draws) {
-    uint32_t words[4 * DTI_FILL_DRAWS];
-    f->kernels->philox(words, DTI_COUNT(words), f->seed, 4 * at, f->stream, 0);
-    for (int i = 0; i < DTI_FILL_DRAWS; i++) {
-        const uint64_t bits = dti_bits53(words + 4 * i);
-        draws[i] = normal ? dti_normal_p_of(bits) : dti_uniform_of(bits);
-    }
-    if (normal)
-        f->kernels->normal_quantile(draws, draws, DTI_FILL_DRAWS);
-}
-
-static void dti_fill_range(void *arg, int64_t begin, int64_t end, int worker) {
-    const dti_fill *f = arg;
-    double draws[DTI_FILL_DRAWS] = {0}, a, b;
-    const bool normal = dti_init_range(f->param, &a, &b);
-    (void)worker;
-    for (int64_t i = begin; i < end; i += DTI_FILL_DRAWS) {
-        if (b != 0.0)
-            dti_fill_draws(f, f->at + (uint64_t)i, normal, draws);
-        for (int64_t k = i; k < DTI_MIN(i + DTI_FILL_DRAWS, end); k++) {
-            double product = b * draws[k - i];
-            DTI_FENCE(product);
-            f->out[k] = (float)(a + product);
-        }
-    }
-}
-
-static dt_result dti_store_fill_param(dt_store *s, dti_fill *f, const dti_param *p) {
-    dt_result result = DT_OK;
-    f->param = &s->graph->nodes[p->node];
-    for (f->at = 0; f->at < p->elements && !result; f->at += DTI_FILL_PIECE) {
-        const uint64_t size = DTI_MIN(p->elements - f->at, (uint64_t)DTI_FILL_PIECE);
-        dti_parallel_for(s->base->pool, (int64_t)size, 16 * DTI_FILL_DRAWS, dti_fill_range, f);
-        result = s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM],
-                                                  dti_arena_bytes(p->offset + f->at), f->out,
-                                                  dti_arena_bytes(size));
-    }
-    return result;
-}
-
-static dt_result dti_store_fill(dt_store *s, uint64_t seed) {
-    uint64_t largest = 1;
-    for (uint32_t i = 0; i < s->layout.param_count; i++)
-        largest = DTI_MAX(largest, s->layout.params[i].elements);
-    dti_fill f = {.kernels = dti_isa_kernels_select(DTI_ISA_AVX512), .seed = seed};
-    f.out = dti_alloc_array(s->base, DTI_MIN(largest, (uint64_t)DTI_FILL_PIECE), sizeof *f.out);
-    if (!f.out)
-        return DT_ERROR_MEMORY;
-    dt_result result = DT_OK;
-    for (uint32_t i = 0; i < s->layout.param_count && !result; i++) {
-        f.stream = i;
-        result = dti_store_fill_param(s, &f, &s->layout.params[i]);
-    }
-    dti_free(s->base, f.out);
-    return result;
-}
+/* Creating, reading and hashing a store. */
 
 /* ---- create, destroy */
 
@@ -137,7 +26,7 @@ static dt_result dti_store_build(dt_store *s, const dt_store_desc *d) {
     result = s->device->backend->memory_create(s->device, dti_arena_bytes(s->layout.elements),
                                                DTI_MEMORY_DEVICE, &s->memories[DTI_ARENA_PARAM]);
     if (!result)
-        result = dti_store_fill(s, d->seed);
+        result = dti_store_fill(s);
     return result || !d->shadow ? result : dti_shadow_reserve(s, (uint32_t)d->shadow);
 }
 
@@ -170,6 +59,8 @@ DT_API dt_result dt_store_create(dt_graph *graph, const dt_store_desc *desc, dt_
     s->graph = graph;
     s->base = graph->base;
     s->seed = d.seed;
+    s->init = d.init;
+    s->init_user = d.init_user;
     dti_own(&graph->stores, &s->owned, dti_store_end);
     unsigned modes = dti_fp_enter(); /* the host's flush-to-zero would change the initial values */
     result = dti_store_build(s, &d);
@@ -404,7 +295,7 @@ DT_API dt_result dt_store_reset(dt_store *s, dt_reset_kind kind) {
         return DT_ERROR_MEMORY;
     unsigned modes = dti_fp_enter();
     if (kind == DT_RESET_ALL)
-        result = dti_store_fill(s, s->seed);
+        result = dti_store_fill(s);
     dti_fp_leave(modes);
     if (!result && kind == DT_RESET_ALL)
         s->steps = 0;

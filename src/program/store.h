@@ -31,7 +31,9 @@ struct dt_store {
     dt_program *running;              /* between begin and end */
     uint64_t steps;                   /* committed */
     uint64_t seed;                    /* of the initial values */
-    struct dti_shadow *shadow;        /* shadow.c's; NULL: none is kept */
+    dt_init_fn *init;                 /* the application's, or NULL */
+    void *init_user;
+    struct dti_shadow *shadow; /* shadow.c's; NULL: none is kept */
     double
         largest[DTI_OPTIM_VALUES]; /* of the weights and moments of parameters that are bounded */
     /* The sum in the gradient arena: of how many micro-batches, out of how many, and the hash of

@@ -1,0 +1,262 @@
+/* Initial values of a store's parameters, drawn in double from the counter-based generator: key =
+ * seed, stream = the parameter's index, counter = the element. Most are made piece by piece; a few
+ * kinds look at a whole parameter. */
+
+static void dti_init_fans(dt_shape s, double *fan_in, double *fan_out) {
+    double rest = 1.0;
+    for (int i = 2; i < s.rank; i++)
+        rest *= (double)s.dim[i];
+    *fan_out = s.rank > 0 ? (double)s.dim[0] * rest : 1.0;
+    *fan_in = s.rank > 1 ? (double)s.dim[1] * rest : *fan_out;
+}
+
+/* The distribution of a kind as a + b * draw, draw uniform in [0, 1) or normal. */
+static bool dti_init_range(const dti_node *n, double *a, double *b) {
+    double fan_in, fan_out, x = (double)n->attr.f[0], y = (double)n->attr.f[1];
+    dti_init_fans(n->shape, &fan_in, &fan_out);
+    double gain = dti_or(x, 1.0), bound = 0.0;
+    *a = 0.0;
+    switch ((dt_init_kind)n->attr.i[1]) {
+    case DT_INIT_CONSTANT:
+        *a = x;
+        *b = 0.0;
+        return false;
+    case DT_INIT_UNIFORM:
+        *a = x;
+        *b = y - x;
+        return false;
+    case DT_INIT_NORMAL:
+        *a = x;
+        *b = y;
+        return true;
+    case DT_INIT_TRUNCATED_NORMAL:
+        *a = x;
+        *b = dti_or(y, 1.0);
+        return true;
+    case DT_INIT_ORTHOGONAL: *b = 1.0; return true;
+    case DT_INIT_SPARSE: *b = dti_or(y, 0.01); return true;
+    case DT_INIT_KAIMING_NORMAL: *b = sqrt(2.0 / ((1.0 + x * x) * fan_in)); return true;
+    case DT_INIT_XAVIER_NORMAL: *b = gain * sqrt(2.0 / (fan_in + fan_out)); return true;
+    case DT_INIT_KAIMING_UNIFORM: bound = sqrt(6.0 / ((1.0 + x * x) * fan_in)); break;
+    case DT_INIT_XAVIER_UNIFORM: bound = gain * sqrt(6.0 / (fan_in + fan_out)); break;
+    default: *b = 0.0; return false;
+    }
+    *a = -bound;
+    *b = 2.0 * bound;
+    return false;
+}
+
+/* Values of one parameter that are made at a time: all threads have a share, and they stay near. */
+#define DTI_FILL_PIECE (1 << 20)
+#define DTI_FILL_TAIL 0.022750131948179195 /* of a normal below -2 */
+#define DTI_FILL_DRAWS 128 /* at a time, on a thread's stack, with four random words each */
+
+typedef struct dti_fill {
+    const dti_isa_kernels *kernels;
+    const dti_node *param;
+    uint64_t seed, at; /* at: element of the parameter that out[0] is */
+    uint32_t stream;
+    float *out;
+} dti_fill;
+
+/* Draws of elements [at, at + DTI_FILL_DRAWS): dti_normal, or dti_uniform01. */
+static void dti_fill_draws(const dti_fill *f, uint64_t at, bool normal, double *draws) {
+    uint32_t words[4 * DTI_FILL_DRAWS];
+    f->kernels->philox(words, DTI_COUNT(words), f->seed, 4 * at, f->stream, 0);
+    for (int i = 0; i < DTI_FILL_DRAWS; i++) {
+        const uint64_t bits = dti_bits53(words + 4 * i);
+        draws[i] = normal ? dti_normal_p_of(bits) : dti_uniform_of(bits);
+        if (f->param->attr.i[1] == DT_INIT_TRUNCATED_NORMAL)
+            draws[i] = fma(draws[i], 1 - 2 * DTI_FILL_TAIL, DTI_FILL_TAIL);
+    }
+    if (normal)
+        f->kernels->normal_quantile(draws, draws, DTI_FILL_DRAWS);
+}
+
+static void dti_fill_range(void *arg, int64_t begin, int64_t end, int worker) {
+    const dti_fill *f = arg;
+    double draws[DTI_FILL_DRAWS] = {0}, a, b;
+    const bool normal = dti_init_range(f->param, &a, &b);
+    (void)worker;
+    for (int64_t i = begin; i < end; i += DTI_FILL_DRAWS) {
+        if (b != 0.0)
+            dti_fill_draws(f, f->at + (uint64_t)i, normal, draws);
+        for (int64_t k = i; k < DTI_MIN(i + DTI_FILL_DRAWS, end); k++) {
+            double product = b * draws[k - i];
+            DTI_FENCE(product);
+            f->out[k] = (float)(a + product);
+        }
+    }
+}
+
+/* ---- kinds that are closed forms of the element, or of a whole parameter */
+
+/* gain where the output is the input of the same number, at the middle of a kernel; else 0. */
+static void dti_fill_identity(void *arg, int64_t begin, int64_t end, int worker) {
+    const dti_fill *f = arg;
+    const dt_shape s = f->param->shape;
+    const float gain = f->param->attr.f[0] != 0.0f ? f->param->attr.f[0] : 1.0f;
+    int64_t inner = 1, middle = 0;
+    for (int i = s.rank - 1; i > 1; i--) {
+        middle += s.dim[i] / 2 * inner;
+        inner *= s.dim[i];
+    }
+    (void)worker;
+    for (int64_t k = begin; k < end; k++) {
+        const int64_t at = (int64_t)f->at + k, line = at / inner;
+        const bool same = line / s.dim[1] == line % s.dim[1];
+        f->out[k] = same && at % inner == middle ? gain : 0.0f;
+    }
+}
+
+typedef struct dti_basis { /* `count` vectors of `size`, one behind the other */
+    double *q;
+    int64_t size, count, done;
+} dti_basis;
+
+static double dti_basis_dot(const double *x, const double *y, int64_t n) {
+    double sum[4] = {0};
+    for (int64_t i = 0; i < n; i++) {
+        double product = x[i] * y[i];
+        DTI_FENCE(product);
+        sum[i % 4] += product;
+    }
+    return sum[0] + sum[1] + (sum[2] + sum[3]);
+}
+
+/* Takes the last finished vector out of those behind it. */
+static void dti_basis_subtract(void *arg, int64_t begin, int64_t end, int worker) {
+    const dti_basis *b = arg;
+    const double *x = b->q + (b->done - 1) * b->size;
+    (void)worker;
+    for (int64_t k = begin; k < end; k++) {
+        double *y = b->q + (b->done + k) * b->size;
+        const double part = dti_basis_dot(x, y, b->size);
+        for (int64_t i = 0; i < b->size; i++) {
+            double product = part * x[i];
+            DTI_FENCE(product);
+            y[i] -= product;
+        }
+    }
+}
+
+/* Gram and Schmidt's way, with positive lengths: uniform over all bases (Mezzadri, "How to generate
+ * random matrices from the classical compact groups", 2007). */
+static void dti_basis_finish(dti_pool *pool, dti_basis *b) {
+    for (b->done = 1; b->done <= b->count; b->done++) {
+        double *x = b->q + (b->done - 1) * b->size;
+        const double length = sqrt(dti_basis_dot(x, x, b->size));
+        for (int64_t i = 0; i < b->size; i++)
+            x[i] = length > 0 ? x[i] / length : 0.0;
+        dti_parallel_for(pool, b->count - b->done, 1 + 65536 / b->size, dti_basis_subtract, b);
+    }
+}
+
+/* Rows, or columns where there are fewer, of length `gain` that stand on each other: of normals. */
+static dt_result dti_fill_orthogonal(dt_store *s, const dti_fill *f) {
+    const int64_t rows = f->param->shape.dim[0];
+    const int64_t all = dti_shape_elements(f->param->shape), cols = rows ? all / rows : 0;
+    const bool tall = rows > cols;
+    dti_basis b = {.size = tall ? rows : cols, .count = tall ? cols : rows};
+    b.q = dti_alloc_array(s->base, (size_t)all + 1, sizeof *b.q);
+    if (!b.q)
+        return DT_ERROR_MEMORY;
+    const double gain = dti_or((double)f->param->attr.f[0], 1.0);
+    for (int64_t i = 0; i < all; i++)
+        b.q[tall ? i % cols * rows + i / cols : i] = (double)f->out[i];
+    dti_basis_finish(s->base->pool, &b);
+    for (int64_t i = 0; i < all; i++)
+        f->out[i] = (float)(gain * b.q[tall ? i % cols * rows + i / cols : i]);
+    dti_free(s->base, b.q);
+    return DT_OK;
+}
+
+typedef struct dti_drawn_row {
+    uint64_t draw;
+    int64_t row;
+} dti_drawn_row;
+
+static int dti_drawn_order(const void *a, const void *b) {
+    const dti_drawn_row *x = a, *y = b;
+    if (x->draw != y->draw)
+        return x->draw < y->draw ? -1 : 1;
+    return x->row < y->row ? -1 : 1;
+}
+
+/* A share of each column, rounded up, becomes 0: other draws of the same stream say which. */
+static dt_result dti_fill_sparse(dt_store *s, const dti_fill *f) {
+    const int64_t rows = f->param->shape.dim[0], cols = f->param->shape.dim[1];
+    const int64_t zeros = (int64_t)ceil((double)f->param->attr.f[0] * (double)rows);
+    dti_drawn_row *order = dti_alloc_array(s->base, (size_t)rows + 1, sizeof *order);
+    if (!order)
+        return DT_ERROR_MEMORY;
+    for (int64_t col = 0; col < cols; col++) {
+        for (int64_t row = 0; row < rows; row++) {
+            const uint64_t counter = (uint64_t)((rows + row) * cols + col);
+            order[row] = (dti_drawn_row){dti_philox_53(f->seed, counter, f->stream), row};
+        }
+        qsort(order, (size_t)rows, sizeof *order, dti_drawn_order);
+        for (int64_t k = 0; k < zeros; k++)
+            f->out[order[k].row * cols + col] = 0.0f;
+    }
+    dti_free(s->base, order);
+    return DT_OK;
+}
+
+/* ---- a store's */
+
+static dt_result dti_fill_whole(dt_store *s, const dti_fill *f) {
+    dt_result result = DT_OK;
+    if (f->param->attr.i[1] == DT_INIT_ORTHOGONAL)
+        result = dti_fill_orthogonal(s, f);
+    if (f->param->attr.i[1] == DT_INIT_SPARSE)
+        result = dti_fill_sparse(s, f);
+    if (!result && s->init)
+        s->init(s->init_user, f->param->label, f->param->shape, f->out);
+    return result;
+}
+
+static bool dti_fill_is_whole(const dt_store *s, const dti_node *n) {
+    return s->init || n->attr.i[1] == DT_INIT_ORTHOGONAL || n->attr.i[1] == DT_INIT_SPARSE;
+}
+
+static dt_result dti_store_fill_param(dt_store *s, dti_fill *f, const dti_param *p) {
+    dt_result result = DT_OK;
+    f->param = &s->graph->nodes[p->node];
+    const bool whole = dti_fill_is_whole(s, f->param);
+    const bool identity = f->param->attr.i[1] == DT_INIT_IDENTITY;
+    const uint64_t piece = whole ? p->elements : DTI_FILL_PIECE;
+    for (f->at = 0; f->at < p->elements && !result; f->at += piece) {
+        const uint64_t size = DTI_MIN(p->elements - f->at, piece);
+        dti_parallel_for(s->base->pool, (int64_t)size, 16 * DTI_FILL_DRAWS,
+                         identity ? dti_fill_identity : dti_fill_range, f);
+        if (whole)
+            result = dti_fill_whole(s, f);
+        if (!result)
+            result = s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM],
+                                                      dti_arena_bytes(p->offset + f->at), f->out,
+                                                      dti_arena_bytes(size));
+    }
+    return result;
+}
+
+static dt_result dti_store_fill(dt_store *s) {
+    uint64_t largest = 1;
+    dti_fill f = {.kernels = dti_isa_kernels_select(DTI_ISA_AVX512), .seed = s->seed};
+    for (uint32_t i = 0; i < s->layout.param_count; i++) {
+        const dti_param *p = &s->layout.params[i];
+        const bool whole = dti_fill_is_whole(s, &s->graph->nodes[p->node]);
+        const uint64_t size = whole ? p->elements : DTI_MIN(p->elements, DTI_FILL_PIECE);
+        largest = DTI_MAX(largest, size);
+    }
+    f.out = dti_alloc_array(s->base, largest, sizeof *f.out);
+    if (!f.out)
+        return DT_ERROR_MEMORY;
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < s->layout.param_count && !result; i++) {
+        f.stream = i;
+        result = dti_store_fill_param(s, &f, &s->layout.params[i]);
+    }
+    dti_free(s->base, f.out);
+    return result;
+}
