@@ -265,6 +265,7 @@ DTI_OPTIMIZE_END
 /* ---- nn: named parameters, initialisers, layers */
 #include "nn/nn_compose.c"
 #include "nn/nn_order.c"
+#include "nn/nn_fold.c"
 #include "nn/nn_linear.c"
 #include "nn/nn_conv.c"
 #include "nn/nn_norm.c"

@@ -33,6 +33,8 @@ MADE(glu, dt_glu(x, 0))
 MADE(celu, dt_celu(x, 0.5f))
 MADE(instance_norm, dt_instance_norm(x, w, w, 0))
 MADE(pixel_shuffle, dt_pixel_shuffle(x, 2))
+MADE(unfold,
+     dt_unfold(x, 2, 3, &(dt_conv_desc){.stride = {2, 1}, .padding = {1, 2}, .dilation = {1, 1}}))
 MADE(pixel_unshuffle, dt_pixel_unshuffle(x, 2))
 MADE(masked_fill, dt_masked_fill(x, dt_gt(x, dt_fill(x.graph, dt_dims(), 0.25f)), -3))
 
@@ -67,6 +69,7 @@ static const struct {
     {"pixel_shuffle", pixel_shuffle, true},
     {"pixel_unshuffle", pixel_unshuffle, true},
     {"masked_fill", masked_fill, false},
+    {"unfold", unfold, true},
 };
 
 static bool made_of(const golden *g, const char *name, dt_tensor y) {
@@ -92,6 +95,10 @@ GOLDEN(functions_of_two_tensors_made_of_ops_are_pytorchs, "composed") {
     graph = op_graph(g);
     x = dt_input(graph, "x", DT_F32, dt_dims(3)), w = dt_input(graph, "w", DT_F32, dt_dims(3));
     op_check(g, "cross", 4, dt_cross(x, w), (leaf[]){{"x", x}, {"w", w}}, 2);
+    graph = op_graph(g);
+    x = dt_input(graph, "x", DT_F32, dt_dims(12, 12));
+    const dt_conv_desc apart = {.stride = {2, 2}, .padding = {1, 1}};
+    op_check(g, "fold", 2, dt_fold(x, 7, 6, 2, 3, &apart), &(leaf){"x", x}, 1);
     graph = op_graph(g);
     x = dt_input_shared(graph, "x", DT_F32, dt_dims(3, 2, 2));
     w = dt_input_shared(graph, "w", DT_F32, dt_dims(3));

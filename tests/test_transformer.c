@@ -174,3 +174,37 @@ TEST(a_table_that_embedding_and_head_share_gets_both_gradients) {
     }
     golden_close(&g);
 }
+
+TEST(bilinear_layers_are_their_sums) {
+    enum { IN1 = 3, IN2 = 2, OUT = 4 };
+    golden g;
+    part_open(&g);
+    dt_tensor x1 = dt_input(g.graph, "x1", DT_F32, dt_dims(PLACES, IN1));
+    dt_tensor x2 = dt_input(g.graph, "x2", DT_F32, dt_dims(PLACES, IN2));
+    dt_tensor y = dt_nn_bilinear(x1, x2, "both", OUT);
+    dt_program *p = part_program(&g, (dt_program_desc){.outputs = {y}});
+    float w[OUT * IN1 * IN2], b[OUT], a1[PLACES * IN1], a2[PLACES * IN2], got[PLACES * OUT];
+    for (int i = 0; i < OUT * IN1 * IN2; i++)
+        w[i] = part_value(i);
+    for (int i = 0; i < PLACES * IN1; i++)
+        a1[i] = part_value(i + 50);
+    for (int i = 0; i < PLACES * IN2; i++)
+        a2[i] = part_value(i + 90);
+    for (int i = 0; i < OUT; i++)
+        b[i] = part_value(i + 130);
+    if (p && OK(&g, dt_store_write(g.store, 0, DT_VALUE_PARAM, w, sizeof w)) &&
+        OK(&g, dt_store_write(g.store, 1, DT_VALUE_PARAM, b, sizeof b)) &&
+        OK(&g, dt_program_write(p, x1, a1, sizeof a1)) &&
+        OK(&g, dt_program_write(p, x2, a2, sizeof a2)) && OK(&g, dt_program_run(p, NULL, NULL)) &&
+        OK(&g, dt_program_read(p, y, got, sizeof got)))
+        for (int t = 0; t < PLACES; t++)
+            for (int o = 0; o < OUT; o++) {
+                double sum = b[o];
+                for (int i = 0; i < IN1; i++)
+                    for (int j = 0; j < IN2; j++)
+                        sum +=
+                            (double)a1[t * IN1 + i] * w[(o * IN1 + i) * IN2 + j] * a2[t * IN2 + j];
+                CHECK_NEAR(got[t * OUT + o], sum, 1e-6);
+            }
+    golden_close(&g);
+}

@@ -141,6 +141,15 @@ ROW(GRAPH, dt_alpha_dropout, ) {
     return NIL(dt_alpha_dropout(SIGNAL, (float)SHARE));
 }
 
+ROW(GRAPH, dt_unfold, ) {
+    return NIL(dt_unfold(ONLY_F32(here.image), SIZE(2), SIZE(3), NULL));
+}
+
+ROW(GRAPH, dt_fold, ) {
+    dt_tensor columns = dt_unfold(here.image, 2, 3, NULL);
+    return NIL(dt_fold(ONLY_F32(columns), SIZE(6), SIZE(6), SIZE(2), SIZE(3), NULL));
+}
+
 ROW(GRAPH, dt_pixel_shuffle, ) {
     return NIL(dt_pixel_shuffle(ONLY_ANY(here.image), INTEGER(1, 0, -1, 7, INT64_MAX)));
 }

@@ -504,6 +504,10 @@ ROW(GRAPH, dt_nn_linear_with, ) {
                                  &(dt_linear_desc){.weight = INIT, .bias = INIT}));
 }
 
+ROW(GRAPH, dt_nn_bilinear, ) {
+    return NIL(dt_nn_bilinear(F32(here.x), F32(here.x), LAYER_NAME, SIZE(3)));
+}
+
 ROW(GRAPH, dt_nn_lora, ) {
     return NIL(dt_nn_lora(F32(here.x), F32(here.x), LAYER_NAME, SIZE(3),
                           (float)NUMBER(16, (double)INFINITY)));

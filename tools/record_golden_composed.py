@@ -45,6 +45,8 @@ X = {  # name: (function, shape of x with samples, ties)
     "instance_norm": (lambda x: F.instance_norm(x), IMAGE, False),
     "pixel_shuffle": (lambda x: F.pixel_shuffle(x, 2), IMAGE, False),
     "pixel_unshuffle": (lambda x: F.pixel_unshuffle(x, 2), IMAGE, False),
+    "unfold": (lambda x: F.unfold(x, (2, 3), dilation=1, padding=(1, 2), stride=(2, 1)), IMAGE, False),
+    "fold": (lambda x: F.fold(x, (7, 6), (2, 3), dilation=1, padding=1, stride=2), (2, 12, 12), False),
     "masked_fill": (lambda x: x.masked_fill(x > 0.25, -3), ROW, False),
 }
 

@@ -82,6 +82,13 @@ DT_API dt_tensor dt_alpha_dropout(dt_tensor x, float p);
 /* [C r r, H, W] to [C, H r, W r], and back. F.pixel_shuffle, F.pixel_unshuffle. */
 DT_API dt_tensor dt_pixel_shuffle(dt_tensor x, int64_t r);
 DT_API dt_tensor dt_pixel_unshuffle(dt_tensor x, int64_t r);
+/* The windows of x: [C, H, W] as columns: [C kernel_h kernel_w, L], and columns added up where they
+ * came from: [C, height, width]. A convolution by kernels of one 1 each, so x must be finite. desc:
+ * stride, padding and dilation; NULL: {0}. Kernels of at most 256 x 256. F.unfold, F.fold. */
+DT_API dt_tensor dt_unfold(dt_tensor x, int64_t kernel_h, int64_t kernel_w,
+                           const dt_conv_desc *desc);
+DT_API dt_tensor dt_fold(dt_tensor x, int64_t height, int64_t width, int64_t kernel_h,
+                         int64_t kernel_w, const dt_conv_desc *desc);
 /* The sum, or the mean, of the rows of each bag. table: [rows, D], index: [..., n]; result [...,
  * D]. F.embedding_bag. */
 DT_API dt_tensor dt_embedding_bag(dt_tensor table, dt_tensor index, bool mean);

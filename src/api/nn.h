@@ -75,6 +75,11 @@ typedef struct dt_attention_layer_desc {
 DT_API dt_tensor dt_nn_multi_head_attention(dt_tensor x, dt_tensor from, const char *name,
                                             int64_t heads, const dt_attention_layer_desc *desc);
 
+/* x1_i W_oij x2_j + b_o. Makes "name.weight" [out, in1, in2] and "name.bias" [out], for x1: [...,
+ * in1] and x2: [..., in2] of the same leading dimensions; result [..., out]. PyTorch's
+ * nn.Bilinear. */
+DT_API dt_tensor dt_nn_bilinear(dt_tensor x1, dt_tensor x2, const char *name, int64_t out);
+
 /* y + alpha / rank * (x A^T) B^T: what a projection y of x learns beside weights that stay (Hu et
  * al., "LoRA: Low-rank adaptation of large language models", 2021). Makes "name.lora_A.weight"
  * [rank, in], as nn.Linear's, and "name.lora_B.weight" [out, rank], zeros: at first the result is

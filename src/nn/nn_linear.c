@@ -86,3 +86,42 @@ DT_API dt_tensor dt_nn_embedding_with(dt_tensor index, const char *name, int64_t
 DT_API dt_tensor dt_nn_embedding(dt_tensor index, const char *name, int64_t rows, int64_t cols) {
     return dt_nn_embedding_with(index, name, rows, cols, NULL);
 }
+
+DT_API dt_tensor dt_nn_bilinear(dt_tensor x1, dt_tensor x2, const char *name, int64_t out) {
+    char text[DTI_NN_NAME_SIZE];
+    dti_nn nn;
+    if (dti_is_nil(x2))
+        return dti_nil_of(x2, "bilinear");
+    if (!dti_nn_begin(&nn, x1, "bilinear", name))
+        return dti_nil(x2.graph);
+    const dt_shape s = dt_tensor_shape(x1), t = dt_tensor_shape(x2);
+    bool fits = x1.graph == x2.graph && s.rank > 0 && s.rank == t.rank && s.rank < DT_MAX_DIMS &&
+                out > 0 && out <= INT32_MAX && s.dim[s.rank - 1] > 0 && t.dim[t.rank - 1] > 0;
+    for (int i = 0; i + 1 < s.rank && fits; i++)
+        fits = s.dim[i] == t.dim[i];
+    if (!fits) {
+        return dti_graph_fail(
+            x1.graph,
+            "bilinear '%s': x1 %s and x2 %s for %lld outputs: they must be of one "
+            "graph, of one to four dimensions, and differ in the last alone",
+            name, dti_shape_print(s, dt_tensor_has_samples(x1)).text,
+            dti_shape_print(t, false).text, (long long)out);
+    }
+    const int64_t in1 = s.dim[s.rank - 1], in2 = t.dim[t.rank - 1];
+    const float bound = (float)(1.0 / sqrt((double)in1));
+    const dt_init uniform = {DT_INIT_UNIFORM, -bound, bound};
+    dt_tensor w = dt_param(x1.graph, dti_nn_name(x1.graph, text, name, "weight"),
+                           (dt_shape){3, {out, in1, in2}}, uniform);
+    dt_tensor b = dt_param(x1.graph, dti_nn_name(x1.graph, text, name, "bias"),
+                           (dt_shape){1, {out}}, uniform);
+    if (x1.graph->error[0])
+        return dti_nn_end(&nn, dti_nil(x1.graph));
+    dt_shape pairs = s, beside = t;
+    pairs.dim[s.rank - 1] = out, pairs.dim[pairs.rank++] = in2;
+    beside.dim[t.rank - 1] = 1, beside.dim[beside.rank++] = in2;
+    w = dt_reshape(dt_permute(w, (dt_shape){3, {0, 2, 1}}), (dt_shape){2, {out * in2, in1}});
+    dt_tensor y = dt_reshape(dt_linear(x1, w, (dt_tensor){0}), pairs);
+    y = dt_mul(y, dt_reshape(x2, beside));
+    y = dt_sum(y, (dt_shape){1, {s.rank}}, false);
+    return dti_nn_end(&nn, dt_add(y, b));
+}
