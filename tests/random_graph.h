@@ -48,6 +48,10 @@
     X(LINEAR, "dt_linear($0, $1, $2)")                                                             \
     X(ATTENTION, "dt_attention($0, $1, $2, &(dt_attention_desc){.scale = ~0, .dropout = ~1, "      \
                  ".causal = #0, .window = #1, .alibi = #2, .mask = $3})")                          \
+    X(ATTENTION_CACHED, "dt_attention_cached($0, $1, $2, &(dt_cache_desc){.positions = 99, .at = " \
+                        "dt_constant($0.graph, DT_I32, dt_dims(), &(int32_t){0})}, "               \
+                        "&(dt_attention_desc){.scale = ~0, .dropout = ~1, .causal = #0, "          \
+                        ".window = #1})")                                                          \
     X(RECURRENCE, "rnd_recurrence((dt_tensor[]){$0, $1, $2, $3}, #0, #1)")                         \
     X(GATHER, "dt_gather($0, $1)")                                                                 \
     X(DROPOUT, "dt_dropout($0, ~0)")                                                               \
@@ -307,14 +311,18 @@ static dt_tensor rnd_recurrence(const dt_tensor *in, int32_t kind, int32_t flags
 }
 
 static dt_tensor rnd_build_attention(const rnd_stmt *s, const dt_tensor *in) {
-    const int32_t *n = s->number;
-    return dt_attention(in[0], in[1], in[2],
-                        &(dt_attention_desc){.scale = s->real[0],
-                                             .dropout = s->real[1],
-                                             .causal = n[0] != 0,
-                                             .window = n[1],
-                                             .alibi = n[2] != 0,
-                                             .mask = in[3]});
+    const int32_t *n = s->number, none = 0;
+    const dt_attention_desc desc = {.scale = s->real[0],
+                                    .dropout = s->real[1],
+                                    .causal = n[0] != 0,
+                                    .window = n[1],
+                                    .alibi = n[2] != 0,
+                                    .mask = in[3]};
+    if (s->kind == RND_ATTENTION)
+        return dt_attention(in[0], in[1], in[2], &desc);
+    const dt_cache_desc cache = {.positions = 99,
+                                 .at = dt_constant(in[0].graph, DT_I32, dt_dims(), &none)};
+    return dt_attention_cached(in[0], in[1], in[2], &cache, &desc);
 }
 
 static dt_tensor rnd_build_stmt(dt_graph *g, const rnd_stmt *s, const dt_tensor *in,
@@ -345,7 +353,8 @@ static dt_tensor rnd_build_stmt(dt_graph *g, const rnd_stmt *s, const dt_tensor 
     case RND_MATMUL: return dt_matmul(in[0], in[1]);
     case RND_MATMUL_T: return dt_matmul_transposed(in[0], in[1], s->number[0], s->number[1]);
     case RND_LINEAR: return dt_linear(in[0], in[1], in[2]);
-    case RND_ATTENTION: return rnd_build_attention(s, in);
+    case RND_ATTENTION:
+    case RND_ATTENTION_CACHED: return rnd_build_attention(s, in);
     case RND_RECURRENCE: return rnd_recurrence(in, s->number[0], s->number[1]);
     case RND_GATHER: return dt_gather(in[0], in[1]);
     case RND_DROPOUT: return dt_dropout(in[0], s->real[0]);

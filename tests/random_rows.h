@@ -337,6 +337,8 @@ static int rnd_row_attention(rnd_maker *k) {
     r.number[0] = rnd_chance(k, 40);
     r.number[1] = rnd_chance(k, 70) ? 0 : rnd_between(k, 1, 4);
     r.number[2] = rnd_chance(k, 20);
+    if (!r.number[2] && r.in[3] < 0 && tk == s.dim[1] && rnd_chance(k, 50))
+        r.kind = RND_ATTENTION_CACHED, r.number[0] = 1;
     return rnd_put(k, r);
 }
 
@@ -623,7 +625,7 @@ static int rnd_row_gradient(rnd_maker *k) {
 static int rnd_row_leaf(rnd_maker *k) {
     const int which = rnd_below(k, 10);
     const dt_shape s = rnd_any_shape(k, rnd_any_rank(k));
-    if (which == 0) {
+    if (which < 2) {
         rnd_stmt fill = rnd_new(RND_FILL, -1, -1, -1);
         fill.shape = s;
         fill.real[0] = rnd_real(k, -1, 1);

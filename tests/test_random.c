@@ -16,7 +16,7 @@
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
 enum { RND_SEEDS = 60, RND_VULKAN_SEEDS = 2 };
 #else
-enum { RND_SEEDS = 300, RND_VULKAN_SEEDS = 20 };
+enum { RND_SEEDS = 450, RND_VULKAN_SEEDS = 20 };
 #endif
 
 typedef struct rnd_tally {
