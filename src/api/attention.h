@@ -31,7 +31,8 @@ DT_API dt_tensor dt_attention(dt_tensor q, dt_tensor k, dt_tensor v, const dt_at
 /* Keys and values that programs with .cached keep, so that a text is written on position by
  * position and no position is computed twice. The store has them, `samples` times `positions`, from
  * the first such program on, in memory of their own (dt_program_info.cache_bytes), which is in no
- * file and lost where the store is revived. */
+ * file and lost where the store is revived. A NaN that was kept, of weights that had one, stays and
+ * spoils later runs until its position is written again. */
 typedef struct dt_cache_desc {
     int64_t positions; /* the most that are kept; at least those of a run */
     int samples;       /* the largest batch of a program with .cached; 0 = 1 */
