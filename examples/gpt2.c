@@ -93,17 +93,46 @@ static gpt2_sizes sizes_of(const char *path, const char **prefix) {
     TRY(dt_weights_open(ctx, path, &w));
     *prefix = dt_weights_find(w, name) < 0 ? "" : "transformer.";
     snprintf(name, sizeof name, "%swte.weight", *prefix);
+    check(dt_weights_find(w, name) >= 0, path, ": no GPT-2, it has no wte.weight");
     TRY(dt_weights_get_info(w, dt_weights_find(w, name), &table));
     snprintf(name, sizeof name, "%swpe.weight", *prefix);
+    check(dt_weights_find(w, name) >= 0, path, ": no GPT-2, it has no wpe.weight");
     TRY(dt_weights_get_info(w, dt_weights_find(w, name), &places));
     check(table.rank == 2 && places.rank == 2, path, ": its tables are no matrices");
     do
         snprintf(name, sizeof name, "%sh.%d.ln_1.weight", *prefix, (int)s.layers);
     while (dt_weights_find(w, name) >= 0 && ++s.layers);
+    check(s.layers > 0, path, ": no GPT-2, it has no h.0.ln_1.weight");
     s.tokens = table.dim[0], s.places = places.dim[0], s.width = table.dim[1];
     s.heads = number[HEADS] > 0 ? (int64_t)number[HEADS] : (s.width + 63) / 64;
     s.rank = (int64_t)number[RANK];
     return dt_weights_close(w), s;
+}
+/* A file of more layers or parts would be another model: what it has under `prefix` is the store's,
+ * but for masks, which older files have, and a head that is the table once more. */
+static void no_more_than(dt_store *store, const char *path, const char *prefix) {
+    const size_t skip = strlen(prefix);
+    dt_weights *w;
+    dt_weight_info t = {0}, table = {0};
+    char text[300];
+    TRY(dt_weights_open(ctx, path, &w));
+    snprintf(text, sizeof text, "%swte.weight", prefix);
+    if (dt_weights_find(w, text) >= 0)
+        TRY(dt_weights_get_info(w, dt_weights_find(w, text), &table));
+    for (int i = 0; i < dt_weights_count(w); i++) {
+        TRY(dt_weights_get_info(w, i, &t));
+        const char *mask = strstr(t.name, ".attn.");
+        if (!strcmp(t.name, "lm_head.weight"))
+            check(t.bytes == table.bytes && !memcmp(t.data, table.data, (size_t)t.bytes), path,
+                  ": lm_head.weight is not wte.weight; the example has one table for both");
+        else if (strncmp(t.name, prefix, skip) == 0 &&
+                 !(mask && (!strcmp(mask, ".attn.bias") || !strcmp(mask, ".attn.masked_bias")))) {
+            snprintf(text, sizeof text, ": the model has no %.200s; is a layer incomplete?",
+                     t.name);
+            check(dt_store_find(store, t.name + skip) >= 0, path, text);
+        }
+    }
+    dt_weights_close(w);
 }
 
 /* ---- tokens: vocab.json's; of a text the longest that fits, which is near to what merges give */
@@ -262,7 +291,10 @@ int main(int argc, char **argv) {
     dt_load_desc given = {"wte.*,wpe.*,h.*,ln_f.*", "", prefix, .strict = true};
     dt_load_desc learned = {"base_model.*", .strict = true};
     TRY(dt_store_load_matching(store, words[MODEL], &given, NULL));
+    no_more_than(store, words[MODEL], prefix);
     TRY(words[LOAD] ? dt_store_load_matching(store, words[LOAD], &learned, NULL) : DT_OK);
+    if (words[LOAD])
+        no_more_than(store, words[LOAD], "");
     read_vocab(words[VOCAB]);
     if (words[DATA] && s.rank)
         learn(store, x, t, loss);

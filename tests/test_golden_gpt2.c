@@ -116,6 +116,24 @@ static double net_train(golden *g, net *n) {
     return first.loss - last.loss;
 }
 
+/* A begins as nn.Linear's weight does, uniform in +-1/sqrt(16). */
+static void net_begins(golden *g, const char *adapter) {
+    float a[G_VALUES], top = 0.0f;
+    char text[96];
+    snprintf(text, sizeof text, G_ADAPTER "%s.lora_A.weight", adapter);
+    net_param(g, text, a);
+    for (int i = 0; i < G_RANK * 16; i++)
+        top = fmaxf(top, fabsf(a[i]));
+    CHECK(top > 0.2f && top <= 0.25f);
+}
+
+static void file_has(golden *g, const char *path, int tensors) {
+    dt_weights *w = NULL;
+    if (OK(g, dt_weights_open(g->ctx, path, &w)))
+        CHECK(dt_weights_count(w) == tensors);
+    dt_weights_close(w);
+}
+
 GOLDEN(lora_learns_beside_weights_that_stay_and_is_saved_alone, "gpt2") {
     static const char *const names[] = {"h.0.attn.c_attn", "h.0.attn.c_proj", "h.1.attn.c_attn",
                                         "h.1.attn.c_proj"};
@@ -130,6 +148,8 @@ GOLDEN(lora_learns_beside_weights_that_stay_and_is_saved_alone, "gpt2") {
         return;
     net_logits(g, &n, got); /* B is 0 */
     logits_near(got, wanted->f, G_TEXTS * G_TOKENS * G_WORDS);
+    for (int k = 0; k < 4; k++)
+        net_begins(g, names[k]);
     net_param(g, "h.1.attn.c_attn.weight", before);
     CHECK(net_train(g, &n) > 0.2);
     net_param(g, "h.1.attn.c_attn.weight", after);
@@ -142,6 +162,7 @@ GOLDEN(lora_learns_beside_weights_that_stay_and_is_saved_alone, "gpt2") {
         net_param(g, text, b[k]);
     }
     OK(g, dt_store_save_matching(g->store, path, "*.lora_?.weight"));
+    file_has(g, path, 8);
     CHECK(dt_store_save_matching(g->store, path, "no.such.*") == DT_ERROR_INVALID);
     CHECK(dt_store_save_matching(g->store, path, NULL) == DT_ERROR_INVALID);
     if (!net_open(g, &n, G_RANK))
