@@ -542,7 +542,8 @@
 #define DTI_STEP_COEFFICIENT 8 /* f32[8] of each loss */
 #define DTI_STEP_WEIGHT 16     /* f32[8]: the global batch's weight; 0 = this batch's own */
 #define DTI_STEP_GROUP(g) (24 + 8 * (g))
-#define DTI_STEP_WORDS 88  /* 24 + 8 * 8 groups */
+#define DTI_STEP_AVERAGE 88 /* f32: how far the average goes to the weights */
+#define DTI_STEP_WORDS 92
 #define DTI_FLAG_FIRST 1u  /* the first micro-batch: gradients are set, not added */
 #define DTI_FLAG_BEHIND 2u /* started before the host knew how the step before it ended */
 

@@ -179,6 +179,7 @@ DTI_OPTIMIZE_END
 /* ---- optim: descriptions of optimizers, and the commit segment on the CPU */
 #include "optim/optim.h"
 #include "optim/rate.c"
+#include "optim/average.c"
 #include "optim/optim.c"
 #include "optim/optim_cpu.c"
 

@@ -523,6 +523,25 @@ ROW(STORE, dt_store_save_matching, ) {
                                          TEXT("w*", "", "none", "*\xff")));
 }
 
+ROW(GRAPH, dt_store_save_averaged, ) {
+    const dt_optim_desc ema = {.average = {.kind = DT_AVERAGE_EMA}};
+    dt_graph *graph = NULL;
+    dt_store *store = NULL;
+    dt_program *program = NULL;
+    SURE(dt_graph_create(here.ctx, &graph) == DT_OK);
+    if (!graph)
+        return RESULT(DT_ERROR_MEMORY);
+    dt_tensor x = dt_input(graph, "x", DT_F32, dt_dims(2));
+    const dt_program_desc desc = {.loss = dt_mean_loss(dt_nn_linear(x, "fc", 2)), .optim = &ema};
+    SURE(dt_store_create(graph, &(dt_store_desc){.device = "cpu"}, &store) == DT_OK);
+    if (store)
+        SURE(dt_program_create(store, &desc, &program) == DT_OK);
+    dt_result result =
+        dt_store_save_averaged(OBJECT(store), PATH(wrong_path("wrong-args-averaged.safetensors")));
+    dt_graph_destroy(graph);
+    return RESULT(result);
+}
+
 ROW(STORE, dt_store_load, ) {
     return RESULT(dt_store_load(OBJECT(here.store), PATH(wrong_saved())));
 }

@@ -14,6 +14,10 @@ DT_API dt_result dt_store_save(dt_store *store, const char *path);
 /* The same of the parameters that match: patterns as of dt_optim_group. dt_store_load_matching
  * reads them. Errors: as dt_store_save; INVALID also where none matches. */
 DT_API dt_result dt_store_save_matching(dt_store *store, const char *path, const char *params);
+/* dt_store_save of the averages (dt_optim_desc.average), under the parameters' names, as they are
+ * used: buffers and what has no average are as they are. Errors: as dt_store_save; INVALID also
+ * where no program of the store averages. */
+DT_API dt_result dt_store_save_averaged(dt_store *store, const char *path);
 /* Reads every parameter of the store from a file, which may contain further tensors. F32, F16, BF16
  * and F64 are accepted. Either everything fits and is loaded, or nothing changes. Optimizer state
  * is kept as it is. Errors: IO, FORMAT, INVALID (names the first parameter that is missing or has

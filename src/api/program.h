@@ -60,7 +60,10 @@ typedef enum dt_value_kind {
     DT_VALUE_GRADIENT, /* of the last step */
     DT_VALUE_MOMENT1,  /* SGD's momentum buffer; Adam's and AdamW's exp_avg */
     DT_VALUE_MOMENT2,  /* Adam's and AdamW's exp_avg_sq */
-    DT_VALUE_MOMENT3   /* AMSGrad's max_exp_avg_sq */
+    DT_VALUE_MOMENT3,  /* AMSGrad's max_exp_avg_sq */
+    /* dt_optim_desc.average's; of what is not averaged, and before the first step, its value. To
+     * write it, there must be one. */
+    DT_VALUE_AVERAGE
 } dt_value_kind;
 
 /* Read or write a parameter's values, gradient or optimizer state as f32, row-major; bytes must be
@@ -141,6 +144,24 @@ typedef struct dt_optim_group {
     bool lazy;
 } dt_optim_group;
 
+typedef enum dt_average_kind {
+    DT_AVERAGE_NONE,
+    DT_AVERAGE_EMA, /* a <- a + (1 - decay) (w - a): torch.optim.swa_utils.get_ema_multi_avg_fn */
+    DT_AVERAGE_SWA  /* the mean of all weights that it saw: AveragedModel's default */
+} dt_average_kind;
+
+/* A second set of weights, the average of those behind steps `start`, start + every, ...: the first
+ * of these, and every step before, sets it to the weights themselves. Buffers, such as batch norm's
+ * statistics, are not averaged: whoever uses averages has them as they are. It takes the memory of
+ * one moment, is in checkpoints and shadows as moments are, and dt_program_desc.averaged,
+ * dt_trainer_desc.averaged, dt_store_save_averaged and dt_store_read use it. */
+typedef struct dt_average {
+    dt_average_kind kind;
+    double decay;          /* EMA's; 0 = 0.999 */
+    bool warmup;           /* EMA's decay is at most (1 + n) / (10 + n) after n averaged steps */
+    uint64_t start, every; /* in steps of the optimizer; 0 = 1 */
+} dt_average;
+
 /* {0} is AdamW with PyTorch's defaults. DT_ZERO means 0; a field that is 0 means:
  *   field         SGD     Adam, AMSGrad   AdamW
  *   lr            1e-3    1e-3            1e-3
@@ -168,6 +189,7 @@ typedef struct dt_optim_desc {
     double clip_value;  /* 0 = off; each element, as clip_grad_value_ */
     dt_optim_group groups[DT_MAX_GROUPS - 1];
     dt_schedule schedule[DT_MAX_PHASES]; /* of the rate; {{0}}: lr in every step */
+    dt_average average; /* {0}: none. A store keeps one for each parameter, of one place */
 } dt_optim_desc;
 
 /* The learning rate that a description gives to step `step`, counted from 1: to print or draw a
@@ -236,6 +258,9 @@ typedef struct dt_program_desc {
     /* Layers with a cache (dt_attention_cached) keep keys and values of every run and attend to all
      * that they kept: to generate, and without gradients. */
     bool cached;
+    /* Weights are the averages that a program with dt_optim_desc.average, made before, keeps of
+     * them; without gradients. Parameters without an average, and buffers, are as they are. */
+    bool averaged;
     int in_flight;       /* steps that dt_program_start has under way at most: 1 or 2; 0 = 1 */
     bool accumulate;     /* gradients can be accumulated over micro-batches (dt_step_desc) */
     size_t bucket_bytes; /* a backward segment ends after so many bytes of gradients; 0 = 4 MiB */

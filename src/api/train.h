@@ -104,6 +104,7 @@ typedef struct dt_trainer_desc {
     int in_flight;
     int checkpoint_keep; /* how many of the newest to keep; 0 = 3 */
     bool strict_resume;  /* dt_trainer_resume: fail if the newest checkpoint is damaged */
+    bool averaged;       /* dt_trainer_evaluate takes the averages of .optim->average for weights */
 } dt_trainer_desc;
 
 /* Creates the replicas, gives all of them rank 0's values, and checks that all ranks have the same

@@ -25,6 +25,7 @@ static dti_dims_text dti_show_dims(int rank, const int64_t *dim) {
 typedef struct dti_saving {
     dt_store *store;
     const char *params; /* patterns */
+    dt_value_kind kind;
     dti_safetensors_item *items;
     dt_param_info *infos;
     int *index; /* of each of them, in the store */
@@ -60,7 +61,7 @@ static dt_result dti_store_save_data(const dti_saving *s, dti_writer *w, void *b
     dt_result result = DT_OK;
     for (int i = 0; i < s->count && !result; i++) {
         const size_t bytes = (size_t)s->items[i].bytes;
-        result = dt_store_read(s->store, s->index[i], DT_VALUE_PARAM, buffer, bytes);
+        result = dt_store_read(s->store, s->index[i], s->kind, buffer, bytes);
         if (!result)
             result = dti_writer_add(w, buffer, bytes);
     }
@@ -78,13 +79,14 @@ static dt_result dti_store_save_file(const dti_saving *s, const char *path, void
     return result ? result : closed;
 }
 
-dt_result dt_store_save_matching(dt_store *store, const char *path, const char *params) {
+static dt_result dti_store_save_kind(dt_store *store, const char *path, const char *params,
+                                     dt_value_kind kind) {
     DTI_NEED(NULL, store);
     dti_base *base = dti_store_base(store);
     DTI_NEED(base, path);
     DTI_NEED(base, params);
     const size_t room = (size_t)dt_store_param_count(store) + 1;
-    dti_saving s = {.store = store, .params = params};
+    dti_saving s = {.store = store, .params = params, .kind = kind};
     s.items = dti_alloc_array(base, room, sizeof *s.items);
     s.infos = dti_alloc_array(base, room, sizeof *s.infos);
     s.index = dti_alloc_array(base, room, sizeof *s.index);
@@ -103,8 +105,16 @@ dt_result dt_store_save_matching(dt_store *store, const char *path, const char *
     return result;
 }
 
+dt_result dt_store_save_matching(dt_store *store, const char *path, const char *params) {
+    return dti_store_save_kind(store, path, params, DT_VALUE_PARAM);
+}
+
 dt_result dt_store_save(dt_store *store, const char *path) {
     return dt_store_save_matching(store, path, "*");
+}
+
+dt_result dt_store_save_averaged(dt_store *store, const char *path) {
+    return dti_store_save_kind(store, path, "*", DT_VALUE_AVERAGE);
 }
 
 /* ---- Loading */

@@ -2,7 +2,8 @@
  * that training goes on as without a break. A file that does not fit is refused before the first
  * value is written. */
 
-/* Words of the tensor "dtrain.store", u64 each; then the kind of optimizer of each parameter. */
+/* Words of the tensor "dtrain.store", u64 each; then of each parameter the kind of optimizer, and
+ * from bit 8 on 1 + the moment that its average is, or 0. */
 enum {
     DTI_STORE_VERSION,
     DTI_STORE_STEP,
@@ -47,7 +48,8 @@ DT_API dt_result dt_store_save_state(dt_store *s, const char *path) {
         f.words[DTI_STORE_STEP] = s->steps;
         f.words[DTI_STORE_MOMENTS] = dti_state_moments(s);
         for (uint32_t i = 0; i < s->layout.param_count; i++)
-            f.words[DTI_STORE_KINDS + i] = s->kept[i].optim;
+            f.words[DTI_STORE_KINDS + i] =
+                s->kept[i].optim | (s->averaged ? s->layout.params[i].average : 0u) << 8;
         result = dti_checkpoint_write(s->base, path, f.items, f.count, dti_state_read, &f);
     }
     dti_store_state_end(&f);
@@ -58,7 +60,35 @@ DT_API dt_result dt_store_save_state(dt_store *s, const char *path) {
 
 /* The optimizer of a parameter in the file; 0: none yet. */
 static uint64_t dti_store_state_kind(const dti_state_file *f, const dti_checkpoint *c, uint32_t i) {
-    return f->words[DTI_STORE_KINDS + dti_state_number(f, c, (int)i)];
+    return f->words[DTI_STORE_KINDS + dti_state_number(f, c, (int)i)] & 0xff;
+}
+
+static uint64_t dti_store_state_average(const dti_state_file *f, const dti_checkpoint *c,
+                                        uint32_t i) {
+    return f->words[DTI_STORE_KINDS + dti_state_number(f, c, (int)i)] >> 8;
+}
+
+/* An average of the file fits that of a program here. */
+static dt_result dti_store_state_averages(const dti_state_file *f, const char *path,
+                                          const dti_checkpoint *c) {
+    const dt_store *s = f->store;
+    for (uint32_t i = 0; i < s->layout.param_count; i++) {
+        const uint64_t theirs = dti_store_state_average(f, c, i);
+        const uint8_t mine = s->layout.params[i].average;
+        const char *name = s->graph->nodes[s->layout.params[i].node].label;
+        if (theirs > f->words[DTI_STORE_MOMENTS])
+            return dti_fail(s->base, DT_ERROR_FORMAT,
+                            "%s: '%s' has its average as moment %llu, "
+                            "and there are %llu",
+                            path, name, (unsigned long long)theirs,
+                            (unsigned long long)f->words[DTI_STORE_MOMENTS]);
+        if (theirs && mine && theirs != mine)
+            return dti_fail(s->base, DT_ERROR_INVALID,
+                            "%s: '%s' has its average behind %llu moments, and a program here has "
+                            "%u; dt_program_destroy that first",
+                            path, name, (unsigned long long)theirs - 1, mine - 1u);
+    }
+    return DT_OK;
 }
 
 static dt_result dti_store_state_kinds(const dti_state_file *f, const char *path,
@@ -88,9 +118,9 @@ static dt_result dti_store_state_words(dti_state_file *f, const char *path,
     if (f->words[DTI_STORE_VERSION] != DTI_STORE_NOW)
         return dti_fail(f->base, DT_ERROR_INVALID, "%s: of version %llu; this dtrain reads %d",
                         path, (unsigned long long)f->words[DTI_STORE_VERSION], DTI_STORE_NOW);
-    if (f->words[DTI_STORE_MOMENTS] > DTI_MOMENTS_MAX)
+    if (f->words[DTI_STORE_MOMENTS] > DTI_MOMENTS_MAX + 1)
         return dti_fail(f->base, DT_ERROR_FORMAT, "%s: it has %llu moments; there are at most %d",
-                        path, (unsigned long long)f->words[DTI_STORE_MOMENTS], DTI_MOMENTS_MAX);
+                        path, (unsigned long long)f->words[DTI_STORE_MOMENTS], DTI_MOMENTS_MAX + 1);
     return dti_state_open(f, (uint32_t)f->words[DTI_STORE_MOMENTS], DTI_STORE_WORDS, words);
 }
 
@@ -102,7 +132,9 @@ static dt_result dti_store_state_check(dti_state_file *f, const char *path,
         result = dti_store_state_words(f, path, c);
     if (!result)
         result = dti_state_match(f, path, c);
-    return result ? result : dti_store_state_kinds(f, path, c);
+    if (!result)
+        result = dti_store_state_kinds(f, path, c);
+    return result ? result : dti_store_state_averages(f, path, c);
 }
 
 /* The arena is made where no program with an optimizer has come yet. */
@@ -134,7 +166,11 @@ static dt_result dti_store_state_put(dti_state_file *f, const dti_checkpoint *c)
         return result;
     for (uint32_t i = 0; i < s->layout.param_count; i++) {
         const uint64_t kind = dti_store_state_kind(f, c, i);
+        const uint64_t average = dti_store_state_average(f, c, i);
         s->kept[i].optim = kind ? (uint8_t)kind : s->kept[i].optim;
+        if (average)
+            s->layout.params[i].average = (uint8_t)average;
+        s->averaged = s->averaged || average;
     }
     s->steps = f->words[DTI_STORE_STEP];
     return DT_OK;

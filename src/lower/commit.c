@@ -58,7 +58,7 @@ static void dti_optim_resolve(dti_code *code, dti_text *problems) {
 
 /* Kernels find a moment by a 32-bit word number. */
 static dt_result dti_state_fits(const dti_code *code) {
-    uint64_t words = dti_state_moment_offset(code->layout, dti_optim_moments(&code->optim));
+    uint64_t words = dti_state_moment_offset(code->layout, dti_optim_arrays(&code->optim));
     if (words <= UINT32_MAX)
         return DT_OK;
     return dti_fail(code->base, DT_ERROR_UNSUPPORTED,
@@ -122,7 +122,7 @@ static void dti_commit_norm(dti_code *code, dti_emit *e, uint32_t grads, uint32_
 }
 
 static uint32_t dti_commit_state(dti_code *code) {
-    const uint64_t words = dti_state_moment_offset(code->layout, dti_optim_moments(&code->optim));
+    const uint64_t words = dti_state_moment_offset(code->layout, dti_optim_arrays(&code->optim));
     return dti_listing_value(&code->list, DTI_VALUE_STATE, DT_F32, words, 0);
 }
 
@@ -146,6 +146,16 @@ static void dti_commit_optim(dti_code *code, dti_emit *e, uint32_t table, uint32
     dti_optim_row_of(code->optim.kind)->emit(&site);
 }
 
+static void dti_commit_average(dti_code *code, dti_emit *e, uint32_t table) {
+    const uint64_t at = dti_state_moment_offset(code->layout, dti_optim_moments(&code->optim));
+    const dti_args_commit args = {.blocks = code->table_entries, .moment_offset = (uint32_t)at};
+    const uint64_t elements = code->layout->elements;
+    if (code->optim.average.kind == DT_AVERAGE_NONE)
+        return;
+    const uint32_t params = dti_listing_value(&code->list, DTI_VALUE_PARAM, DT_F32, elements, 0);
+    dti_emit_average(e, &args, params, dti_commit_state(code), table);
+}
+
 static void dti_commit_tick(dti_code *code, dti_emit *e, uint32_t table, uint32_t status,
                             uint32_t flags) {
     const uint32_t items = flags & DTI_COMMIT_TELL ? 1 : code->table_entries;
@@ -166,6 +176,7 @@ static void dti_commit_judge(dti_code *code, dti_emit *e, uint32_t table, uint32
 
 static void dti_commit_update(dti_code *code, dti_emit *e, uint32_t table, uint32_t status) {
     dti_commit_optim(code, e, table, 0);
+    dti_commit_average(code, e, table);
     dti_commit_tick(code, e, table, status, 0);
 }
 

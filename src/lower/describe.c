@@ -131,6 +131,12 @@ static void dti_program_desc_check(dti_lowering *w) {
                                "no .mode for training");
     if (d->cached && !code->work->cache_elements)
         dti_text_add(problems, "\n- .cached, and no attention of the graph has a cache");
+    if (d->averaged && code->has_gradients)
+        dti_text_add(problems, "\n- .averaged computes with averages of weights: it takes no "
+                               "gradients");
+    if (d->averaged && !dti_layout_averages(code->layout))
+        dti_text_add(problems, "\n- .averaged, and no program was made that averages "
+                               "(dt_optim_desc.average)");
     code->cache_bytes = d->cached ? dti_arena_bytes(code->work->cache_elements) : 0;
     if ((unsigned)d->mode > DT_MODE_EVAL)
         dti_text_add(problems, "\n- %d is no dt_mode", (int)d->mode);

@@ -19,6 +19,13 @@ static dt_result dti_layout_make(dti_base *base, const dt_graph *graph, dti_layo
     return DT_OK;
 }
 
+static bool dti_layout_averages(const dti_layout *layout) {
+    bool any = false;
+    for (uint32_t i = 0; i < layout->param_count; i++)
+        any = any || layout->params[i].average;
+    return any;
+}
+
 static uint64_t dti_state_t_offset(void) {
     return DTI_CONTROL_WORDS;
 }

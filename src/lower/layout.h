@@ -22,7 +22,8 @@ typedef struct dti_param {
     uint32_t node;
     uint64_t offset; /* in elements, a multiple of DTI_BLOCK */
     uint64_t elements;
-    uint8_t dtype; /* of the arenas: F32 */
+    uint8_t dtype;   /* of the arenas: F32 */
+    uint8_t average; /* 1 + the array of the state that its average is; 0: it has none */
 } dti_param;
 
 typedef struct dti_layout {
@@ -37,6 +38,8 @@ static dt_result dti_layout_make(dti_base *base, const dt_graph *graph, dti_layo
 static inline uint64_t dti_arena_bytes(uint64_t elements) {
     return dti_bytes(DT_F32, elements);
 }
+
+static bool dti_layout_averages(const dti_layout *layout); /* whether any has an average */
 
 /* Word offsets in the state arena: control, then t of each parameter, then the moments. */
 static uint64_t dti_state_t_offset(void);

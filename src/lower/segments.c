@@ -40,6 +40,16 @@ static void dti_lower_param_gradient(dti_lowering *w, uint32_t index, const dti_
     dti_emit_accumulate(&w->e, &x, value, (uint32_t)param->elements);
 }
 
+/* Where a parameter's value is. */
+static uint32_t dti_lower_weight(dti_code *code, uint32_t index) {
+    const dti_param *param = &code->layout->params[index];
+    if (!code->desc.averaged || !param->average)
+        return dti_param_value(code, index, DTI_VALUE_PARAM, 0);
+    const uint64_t array = dti_state_moment_offset(code->layout, param->average - 1u);
+    return dti_listing_value(&code->list, DTI_VALUE_STATE, param->dtype, param->elements,
+                             dti_arena_bytes(array + param->offset));
+}
+
 /* The node's own launches, or for a leaf the view of where it lies. */
 static void dti_lower_value(dti_lowering *w, uint32_t id) {
     dti_code *code = w->code;
@@ -49,7 +59,7 @@ static void dti_lower_value(dti_lowering *w, uint32_t id) {
     if (n->op == DTI_OP_INPUT)
         return; /* placed already */
     if (n->op == DTI_OP_PARAM) {
-        uint32_t at = dti_param_value(code, (uint32_t)n->attr.i[0], DTI_VALUE_PARAM, 0);
+        const uint32_t at = dti_lower_weight(code, (uint32_t)n->attr.i[0]);
         e->views[id] = dti_view_dense(at, n, code->batch);
         return;
     }

@@ -52,5 +52,6 @@
     X(GRAD_NORM) \
     X(CLIP_FINISH) \
     X(OPTIM) \
+    X(AVERAGE) \
     X(OPTIM_TICK) \
     X(SCAN)

@@ -22,6 +22,13 @@ static void dti_emit_optim_tick(dti_emit *e, uint32_t items, const dti_args_comm
     dti_bind(l, state, table, status, DTI_UNBOUND);
 }
 
+static void dti_emit_average(dti_emit *e, const dti_args_commit *args, uint32_t params,
+                             uint32_t state, uint32_t table) {
+    dti_launch *l = dti_emit_launch(e, DTI_K_AVERAGE, args->blocks, sizeof *args);
+    l->args.commit = *args;
+    dti_bind(l, params, state, table, DTI_UNBOUND);
+}
+
 static void dti_optim_emit_blocks(const dti_optim_site *s) {
     dti_launch *l = dti_emit_launch(s->e, DTI_K_OPTIM, s->args.blocks, sizeof s->args);
     l->args.commit = s->args;
@@ -88,6 +95,7 @@ static dt_optim_desc dti_optim_resolved(const dt_optim_desc *desc) {
     }
     for (int i = 0; i < DT_MAX_PHASES; i++)
         d.schedule[i] = dti_rate_resolved(&d.schedule[i]);
+    d.average = dti_average_resolved(&d.average);
     return d;
 }
 
@@ -142,6 +150,7 @@ static void dti_optim_check(const dt_optim_desc *d, dti_text *problems) {
     if (fine && !dti_optim_lr_fits(d, d->lr))
         dti_optim_problem(problems, "lr", d->lr, "times a group's lr_scale it is no finite f32");
     dti_rate_check(d, problems);
+    dti_average_check(&d->average, problems);
     if (!dti_optim_row_of(d->kind))
         dti_text_add(problems, "\n- optimizer: kind %d is unknown", (int)d->kind);
 }
@@ -157,6 +166,10 @@ static uint32_t dti_optim_group_of(const dt_optim_desc *d, const char *name) {
 static uint32_t dti_optim_moments(const dt_optim_desc *d) {
     const dti_optim_row *row = dti_optim_row_of(d->kind);
     return row ? row->moments(d) : 0;
+}
+
+static uint32_t dti_optim_arrays(const dt_optim_desc *d) {
+    return dti_optim_moments(d) + (d->average.kind != DT_AVERAGE_NONE);
 }
 
 static void dti_optim_words(const dti_optim_rates *r, uint32_t words[DTI_GROUP_WORDS]) {

@@ -42,6 +42,9 @@ static void dti_emit_grad_norm(dti_emit *e, uint32_t blocks, uint32_t grads, uin
                                uint32_t pairs);
 static void dti_emit_clip_finish(dti_emit *e, const dti_args_commit *args, uint32_t pairs,
                                  uint32_t status, uint32_t state);
+/* moment_offset: the average's. */
+static void dti_emit_average(dti_emit *e, const dti_args_commit *args, uint32_t params,
+                             uint32_t state, uint32_t table);
 static void dti_emit_optim_tick(dti_emit *e, uint32_t items, const dti_args_commit *args,
                                 uint32_t state, uint32_t table, uint32_t status);
 
@@ -60,5 +63,9 @@ static void dti_optim_check(const dt_optim_desc *d, dti_text *problems);
 static uint32_t dti_optim_group_of(const dt_optim_desc *d, const char *name);
 /* How many moments it keeps of each parameter. */
 static uint32_t dti_optim_moments(const dt_optim_desc *resolved);
+/* How many arrays of them there are in the state: the average, if any, is behind the moments. */
+static uint32_t dti_optim_arrays(const dt_optim_desc *resolved);
+/* How far the average goes to the weights after a step: 0 = not at all, 1 = it becomes them. */
+static double dti_average_part(const dt_average *resolved, uint64_t step);
 /* A group's words in the step block. */
 static void dti_optim_words(const dti_optim_rates *r, uint32_t words[DTI_GROUP_WORDS]);

@@ -229,6 +229,37 @@ static void dti_cpu_optim(const dti_cpu_task *task, int64_t begin, int64_t end, 
         dti_atomic_max(&state[DTI_CONTROL_LARGEST(i)], largest[i]);
 }
 
+/* ---- the average of weights */
+
+/* Without a fused multiplication, so that it has the same bits everywhere. */
+static void dti_cpu_average_block(const dti_cpu_task *task, const uint32_t *row, float part) {
+    const int64_t n = DTI_TABLE_USED_OF(row[DTI_TABLE_USED]);
+    const int64_t at = (int64_t)row[DTI_TABLE_BLOCK] * DTI_BLOCK;
+    const float *w = (const float *)task->buf[0] + at;
+    float *a = (float *)task->buf[1] + task->launch->args.commit.moment_offset + at;
+    float way[DTI_BLOCK];
+    if (part == 1.0f) {
+        memcpy(a, w, (size_t)n * sizeof *a);
+        return;
+    }
+    task->k->binary[DTI_B_SUB](way, w, 1, a, 1, n);
+    task->k->binary[DTI_B_MUL](way, way, 1, &part, 0, n);
+    task->k->binary[DTI_B_ADD](a, a, 1, way, 1, n);
+}
+
+static void dti_cpu_average(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+    (void)scratch;
+    const uint32_t *state = task->buf[1];
+    const uint32_t *row = (const uint32_t *)task->buf[2] + begin * DTI_TABLE_WORDS;
+    const float part = dti_step_f32(task->step, DTI_STEP_AVERAGE);
+    if (state[DTI_CONTROL_ABORT] || state[DTI_CONTROL_BAD] != DTI_BAD_NONE || part == 0.0f)
+        return;
+    for (int64_t i = begin; i < end; i++, row += DTI_TABLE_WORDS) {
+        if (!(row[DTI_TABLE_PARAM] & DTI_TABLE_BUFFER))
+            dti_cpu_average_block(task, row, part);
+    }
+}
+
 static void dti_cpu_optim_tell(const uint32_t *state, uint32_t *status) {
     status[DTI_STATUS_BAD] = state[DTI_CONTROL_BAD];
     if (state[DTI_CONTROL_BAD] != DTI_BAD_NONE)
@@ -297,6 +328,10 @@ DTI_KERNEL(CLIP_FINISH, clip_finish, "ruu", GROUP, .run = dti_cpu_clip_finish,
 
 /* (params, grads, state, table) spec0: DTI_OPTIM_*; spec1: 1 = some rows are left alone */
 DTI_KERNEL(OPTIM, optim, "urur", GROUP, .run = dti_cpu_optim, .grain = dti_cpu_grain_blocks,
+           .effort = dti_blocks_effort);
+
+/* (params, state, table) */
+DTI_KERNEL(AVERAGE, average, "rur", GROUP, .run = dti_cpu_average, .grain = dti_cpu_grain_blocks,
            .effort = dti_blocks_effort);
 
 /* (state, table, status) */

@@ -134,8 +134,10 @@ static dt_result dti_agree_state_by(dti_parallel *par, char *piece) {
         result = dti_agree_arena(par, DTI_ARENA_STATE,
                                  DTI_MIN((uint64_t)DTI_WORD_BYTES * DTI_CONTROL_WORDS, state),
                                  state, piece, DTI_AGREE_PIECE);
-    for (uint32_t i = 0; i < par->job.local && !result; i++)
+    for (uint32_t i = 0; i < par->job.local && !result; i++) {
         par->replicas[i].store->steps = steps;
+        par->replicas[i].store->averaged = steps && par->desc.optim.average.kind;
+    }
     if (!result)
         result = dti_agree_result(par, dti_agree_hash(par));
     return result ? result : dti_agree_result(par, dti_statistics_load(par));

@@ -117,7 +117,9 @@ static dt_result dti_code_take(dt_store *s, const dt_program_desc *desc, const d
     dti_kept_code *k = dti_alloc(s->base, sizeof *k + dti_code_key_room(desc));
     if (!k)
         return DT_ERROR_MEMORY;
-    k->size = shards || joint ? 0 : dti_code_key(k->key, s->graph, desc); /* 0: like no other */
+    k->size = shards || joint || desc->averaged
+                  ? 0
+                  : dti_code_key(k->key, s->graph, desc); /* 0: like no other */
     for (dti_kept_code *old = s->codes; old && k->size; old = old->next) {
         if (old->size != k->size || memcmp(old->key, k->key, k->size) != 0)
             continue;

@@ -80,7 +80,7 @@ static dt_result dti_arenas_ensure(dt_program *p) {
         result = dti_arena_grow(s, DTI_ARENA_GRADIENT,
                                 dti_arena_bytes(s->layout.elements) * DTI_MAX(s->slots, 1u), 0);
     }
-    uint32_t moments = p->code->has_optim ? dti_optim_moments(&p->code->optim) : 0;
+    uint32_t moments = p->code->has_optim ? dti_optim_arrays(&p->code->optim) : 0;
     bool state = p->code->has_optim && (!s->memories[DTI_ARENA_STATE] || moments > s->moments);
     if (!result && state) {
         uint64_t keep = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0;
@@ -234,6 +234,41 @@ static dt_result dti_program_constants(dt_program *p) {
     return result;
 }
 
+/* The average of a parameter lies behind the moments of its optimizer: of one number, in all
+ * programs that there were. */
+static dt_result dti_program_averages(const dt_program *p) {
+    const dt_store *s = p->store;
+    const uint32_t moments = p->code->has_optim ? dti_optim_moments(&p->code->optim) : 0;
+    const bool averages = p->code->has_optim && p->code->optim.average.kind != DT_AVERAGE_NONE;
+    for (uint32_t i = 0; i < s->layout.param_count && p->code->has_optim; i++) {
+        const uint32_t lies = s->layout.params[i].average;
+        const bool fits =
+            (!lies || lies == moments + 1) && (!averages || s->kept[i].moments <= moments);
+        if (p->code->trained[i] && !fits)
+            return dti_fail(p->base, DT_ERROR_INVALID,
+                            "program '%s': the store averages '%s' with an optimizer of another "
+                            "number of moments than this one's %u: give both the same, or make "
+                            "another store",
+                            p->code->label, s->graph->nodes[s->layout.params[i].node].label,
+                            moments);
+    }
+    return DT_OK;
+}
+
+/* What the store knows of parameters by this program. */
+static void dti_program_keep(const dt_program *p) {
+    dt_store *s = p->store;
+    const uint32_t moments = p->code->has_optim ? dti_optim_moments(&p->code->optim) : 0;
+    for (uint32_t i = 0; i < s->layout.param_count; i++) {
+        if (!p->code->has_optim || !p->code->trained[i])
+            continue;
+        s->kept[i].optim = (uint8_t)p->code->optim.kind;
+        s->kept[i].moments = (uint8_t)DTI_MAX(s->kept[i].moments, moments);
+        if (p->code->optim.average.kind != DT_AVERAGE_NONE)
+            s->layout.params[i].average = (uint8_t)(moments + 1);
+    }
+}
+
 static dt_result dti_program_build(dt_program *p, const dt_program_desc *desc,
                                    const dti_shards *shards, const dti_joint *joint) {
     dt_store *s = p->store;
@@ -245,6 +280,8 @@ static dt_result dti_program_build(dt_program *p, const dt_program_desc *desc,
             s->running->code->label);
     }
     dt_result result = dti_program_lower(p, desc, shards, joint);
+    if (!result)
+        result = dti_program_averages(p);
     if (!result)
         result = dti_program_lend(p);
     if (!result)
@@ -277,10 +314,7 @@ static dt_result dti_program_make(dt_store *store, const dt_program_desc *desc,
     }
     p->next = store->programs;
     store->programs = p;
-    for (uint32_t i = 0; i < store->layout.param_count; i++) {
-        if (p->code->has_optim && p->code->trained[i])
-            store->kept[i].optim = (uint8_t)p->code->optim.kind;
-    }
+    dti_program_keep(p);
     dti_log(p->base, DT_LOG_INFO,
             "program '%s': batch %lld, %u launches in %u segments, %llu transient bytes of the "
             "arena's %llu",

@@ -233,6 +233,8 @@ static void dti_step_coefficients(dt_program *p, const dt_step_desc *step) {
 /* In the turn that inputs were written to. Steps that are under way count as committed. */
 static dt_result dti_step_open(dt_program *p, const dt_step_desc *step) {
     dt_result result = dti_ahead_count(p) ? DT_OK : dti_shadow_before(p->store);
+    if (!result && p->code->desc.averaged)
+        result = dti_store_average(p->store);
     if (result)
         return result;
     uint32_t micros = DTI_MAX(step->micros, 1u);
@@ -515,6 +517,7 @@ static dt_result dti_step_finish(dt_program *p, dt_report *report) {
     if (dti_step_faulty(p, status))
         return dti_step_fault(p, r, p->code->commit_segment);
     p->store->steps += p->now->commits;
+    p->store->averaged |= p->now->commits && p->code->optim.average.kind != DT_AVERAGE_NONE;
     if (p->now->commits)
         dti_store_remember(p, status);
     dti_micro_done(p, p->now->micro + 1);

@@ -18,6 +18,9 @@ static void dti_step_groups(dt_program *p, const dt_step_desc *step, uint32_t *w
     p->now->lr = dti_optim_lr_at(&code->optim, step->lr, p->now->step);
     p->now->proven = (float)dti_step_proven(p);
     dti_word_f32(w, DTI_STEP_PROVEN, (double)p->now->proven);
+    const bool first = !p->store->averaged && !dti_ahead_count(p);
+    dti_word_f32(w, DTI_STEP_AVERAGE,
+                 first ? 1.0 : dti_average_part(&code->optim.average, p->now->step));
     for (uint32_t g = 0; g < DT_MAX_GROUPS; g++) {
         const dti_optim_rates rates = {optim, p->now->lr * code->groups[g].lr,
                                        code->groups[g].decay};

@@ -153,14 +153,24 @@ static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, si
                         "a program is between dt_program_begin and dt_program_end; "
                         "end or cancel it first");
     }
-    if ((unsigned)kind > DT_VALUE_MOMENT3)
+    if ((unsigned)kind > DT_VALUE_AVERAGE)
         return dti_fail(s->base, DT_ERROR_INVALID, "parameter '%s': %d is no dt_value_kind",
                         info.name, (int)kind);
+    const uint8_t average = s->layout.params[index].average;
+    if (kind == DT_VALUE_AVERAGE && !dti_layout_averages(&s->layout))
+        return dti_fail(s->base, DT_ERROR_INVALID,
+                        "parameter '%s' has no average: no program that averages "
+                        "(dt_optim_desc.average) was created",
+                        info.name);
+    if (kind == DT_VALUE_AVERAGE && (!average || !s->averaged))
+        kind = DT_VALUE_PARAM;
     if (info.buffer && kind != DT_VALUE_PARAM)
         return dti_fail(s->base, DT_ERROR_INVALID,
                         "'%s' is a buffer: it has no gradient and no moments", info.name);
     uint64_t at = s->layout.params[index].offset;
-    const uint32_t moment = kind > DT_VALUE_MOMENT1 ? (uint32_t)(kind - DT_VALUE_MOMENT1) : 0;
+    const uint32_t moment = kind == DT_VALUE_AVERAGE  ? average - 1u
+                            : kind > DT_VALUE_MOMENT1 ? (uint32_t)(kind - DT_VALUE_MOMENT1)
+                                                      : 0;
     dti_arena arena = kind == DT_VALUE_PARAM      ? DTI_ARENA_PARAM
                       : kind == DT_VALUE_GRADIENT ? DTI_ARENA_GRADIENT
                                                   : DTI_ARENA_STATE;
@@ -186,6 +196,47 @@ DT_API dt_result dt_store_read(dt_store *s, int index, dt_value_kind kind, void 
     return result ? result : s->device->backend->memory_read(memory, offset, data, bytes);
 }
 
+/* A pair of places in the parameter and the state arena. */
+static dt_result dti_store_average_of(dt_store *s, const dti_param *param, char *piece) {
+    const dti_backend *b = s->device->backend;
+    const uint64_t array = dti_state_moment_offset(&s->layout, param->average - 1u);
+    const uint64_t from = dti_arena_bytes(param->offset), to = dti_arena_bytes(array) + from;
+    const uint64_t bytes = dti_arena_bytes(param->elements);
+    dt_result result = DT_OK;
+    for (uint64_t at = 0; at < bytes && !result; at += DTI_STORE_PIECE) {
+        const uint64_t n = DTI_MIN(bytes - at, (uint64_t)DTI_STORE_PIECE);
+        result = b->memory_read(s->memories[DTI_ARENA_PARAM], from + at, piece, n);
+        if (!result)
+            result = b->memory_write(s->memories[DTI_ARENA_STATE], to + at, piece, n);
+    }
+    return result;
+}
+
+static dt_result dti_store_average(dt_store *s) {
+    if (s->averaged || !s->memories[DTI_ARENA_STATE])
+        return DT_OK;
+    char *piece = dti_alloc(s->base, DTI_STORE_PIECE);
+    dt_result result = piece ? DT_OK : DT_ERROR_MEMORY;
+    for (uint32_t i = 0; i < s->layout.param_count && !result; i++) {
+        if (s->layout.params[i].average)
+            result = dti_store_average_of(s, &s->layout.params[i], piece);
+    }
+    dti_free(s->base, piece);
+    return result;
+}
+
+static dt_result dti_store_average_write(dt_store *s, int index) {
+    const bool known = index >= 0 && (uint32_t)index < s->layout.param_count;
+    if (known && !s->layout.params[index].average)
+        return dti_fail(s->base, DT_ERROR_INVALID, "parameter '%s' has no average to write",
+                        s->graph->nodes[s->layout.params[index].node].label);
+    if (!known || s->running)
+        return DT_OK; /* dti_store_locate says it */
+    dt_result result = dti_store_average(s);
+    s->averaged = s->averaged || !result;
+    return result;
+}
+
 /* All replicas of this process get it; other processes would not. */
 DT_API dt_result dt_store_write(dt_store *s, int index, dt_value_kind kind, const void *data,
                                 size_t bytes) {
@@ -198,7 +249,10 @@ DT_API dt_result dt_store_write(dt_store *s, int index, dt_value_kind kind, cons
                                                      ".load, or dt_trainer_load a file")
                                 : DT_OK;
     for (dt_store *at = s; at && !result; at = at->replica) {
-        result = dti_store_locate(at, index, kind, bytes, &memory, &offset);
+        if (kind == DT_VALUE_AVERAGE)
+            result = dti_store_average_write(at, index);
+        if (!result)
+            result = dti_store_locate(at, index, kind, bytes, &memory, &offset);
         if (!result)
             result = at->device->backend->memory_write(memory, offset, data, bytes);
         if (result && at != s)
@@ -271,6 +325,7 @@ static dt_result dti_store_forget(dt_store *s, const char zeros[DTI_STORE_PIECE]
                                                   DTI_MIN(end - at, (uint64_t)DTI_STORE_PIECE));
     dti_store_unbound(s);
     s->summed = 0;
+    s->averaged = false;
     for (uint32_t i = 0; i < s->layout.param_count && !result; i++)
         s->kept[i].optim = dti_store_optim(s, i);
     return result;

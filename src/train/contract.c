@@ -64,6 +64,11 @@ static void dti_describe_optim(const dt_optim_desc *d, dti_text *text) {
                {"accumulator", d->accumulator},
                {"clip norm", d->clip_norm},
                {"clip value", d->clip_value}};
+    const dt_average *a = &d->average;
+    dti_text_add(text, "average %d from step %llu on, each %llu%s\n", (int)a->kind,
+                 (unsigned long long)a->start, (unsigned long long)a->every,
+                 a->warmup ? ", warming up" : "");
+    dti_describe_number(text, "its decay", a->decay);
     dti_text_add(text, "optimizer %d%s%s%s\n", (int)d->kind, d->nesterov ? ", nesterov" : "",
                  d->centered ? ", centered" : "", d->maximize ? ", maximize" : "");
     for (size_t i = 0; i < DTI_COUNT(all); i++)
@@ -97,6 +102,7 @@ static void dti_describe_settings(const dt_trainer *t, dti_text *text) {
         dti_text_add(text, "column for node %u\n", d->data.columns[i].input.id);
     dti_text_add(text, "buckets of %llu bytes, overlap %d\n", (unsigned long long)d->bucket_bytes,
                  !d->no_overlap);
+    dti_text_add(text, "%s", d->averaged ? "evaluates averages\n" : "");
     dti_text_add(text, "checkpoints %s, every %d steps, strict resume %d\n",
                  d->checkpoint ? "yes" : "no", d->checkpoint_steps, d->strict_resume);
     for (uint32_t i = 0; i < t->graph->param_count; i++) {

@@ -32,6 +32,7 @@ static dt_result dti_evaluation_program(dt_trainer *t, uint32_t replica, uint32_
     dt_program_desc d = dti_replica_desc(&t->par, r);
     uint32_t first;
     d.label = "evaluate";
+    d.averaged = t->desc.averaged;
     d.optim = NULL;
     d.params = NULL;
     d.memory_bytes = 0; /* nothing is kept for a backward pass */

@@ -37,6 +37,9 @@ static dt_result dti_trainer_check(const dt_trainer *t) {
                         "balance = measured moves the shards' rows, so it goes with no .shards of "
                         "your own (%d): results depend on the devices then",
                         d->shards);
+    if (d->averaged && !t->par.desc.optim.average.kind)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        ".averaged evaluates averages of weights: give .optim an .average");
     if (d->checkpoint_steps < 0 || d->checkpoint_keep < 1 ||
         (d->checkpoint_steps && !d->checkpoint))
         return dti_fail(

@@ -1,0 +1,32 @@
+/* The average of weights, a block a workgroup: a = a + part * (w - a), or the weight itself where
+ * the part is 1. Nothing where it is 0 or the step is aborted; buffers are not averaged. */
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "lib/types.glsl"
+#include "lib/step.glsl"
+
+DTI_PUSH(DTI_ARGS_COMMIT)
+layout(binding = 0) readonly buffer buffer_params { vec4 params[]; };
+layout(binding = 1) buffer buffer_state { uint state[]; };
+layout(binding = 1) buffer buffer_average { vec4 average[]; }; /* the same words */
+layout(binding = 2) readonly buffer buffer_table { uint table[]; };
+
+void main()
+{
+    uint entry = dti_group();
+    float part = dti_step_f32(DTI_STEP_AVERAGE);
+    bool aborted = state[DTI_CONTROL_ABORT] != 0u || state[DTI_CONTROL_BAD] != DTI_BAD_NONE;
+    if (entry >= args.blocks || aborted || part == 0.0)
+        return;
+    uint row = entry * DTI_TABLE_WORDS;
+    if ((table[row + DTI_TABLE_PARAM] & DTI_TABLE_BUFFER) != 0u)
+        return;
+    uint from = table[row + DTI_TABLE_BLOCK] * (DTI_BLOCK / 4), to = from + args.moment_offset / 4u;
+    uint used = DTI_TABLE_USED_OF(table[row + DTI_TABLE_USED]);
+    for (uint e = gl_LocalInvocationID.x; 4u * e < used; e += gl_WorkGroupSize.x) {
+        vec4 w = params[from + e], a = average[to + e];
+        precise vec4 way = (w - a) * part;
+        precise vec4 moved = a + way;
+        average[to + e] = part == 1.0 ? w : moved; /* padding is 0 in both */
+    }
+}
