@@ -170,13 +170,15 @@
     DTI_U32 y_offset;
 
 /* y = keep(i) ? x * scale : 0 with keep = philox(i) < threshold; i counts over the global batch:
- * first + i + first_row * row_elements where the tensor has a sample axis (row_elements > 0). */
+ * first + i + first_row * row_elements where the tensor has a sample axis (row_elements > 0). A
+ * threshold of 0: y = the word as an odd number between +-2^23, times scale, + offset. */
 #define DTI_ARGS_DROPOUT                                                                           \
     DTI_U32 n;                                                                                     \
     DTI_U32 first;                                                                                 \
     DTI_U32 row_elements;                                                                          \
     DTI_U32 threshold;                                                                             \
     DTI_F32 scale;                                                                                 \
+    DTI_F32 offset;                                                                                \
     DTI_U32 stream;                                                                                \
     DTI_U32 x_offset;                                                                              \
     DTI_U32 y_offset;
@@ -187,17 +189,43 @@
     DTI_U32 x_offset;                                                                              \
     DTI_U32 y_offset;
 
-/* The commit: `blocks` entries of the program's block table (see DTI_TABLE_*), 256 elements each.
- * Offsets are in words of the state arena. Of `moments` moments the first lies at moment_offset,
- * each next one moment_stride on. */
+/* The commit: `blocks` entries of the program's block table (see DTI_TABLE_*) from `first` on, 256
+ * elements each. Offsets are in words of the state arena: counts of steps by parameter; shares by
+ * parameter (0: none are made); pairs by entry. Of `moments` moments the first lies at
+ * moment_offset, each next one moment_stride on. */
 #define DTI_ARGS_COMMIT                                                                            \
     DTI_U32 blocks;                                                                                \
     DTI_U32 moments;                                                                               \
     DTI_U32 moment_offset;                                                                         \
     DTI_U32 moment_stride;                                                                         \
     DTI_U32 t_offset;                                                                              \
+    DTI_U32 share_offset;                                                                          \
+    DTI_U32 pair_offset;                                                                           \
+    DTI_U32 first;                                                                                 \
     DTI_U32 terms;                                                                                 \
     DTI_U32 flags;
+
+/* y[i] = x_part * x[i] + z_part * z[i], i < n */
+#define DTI_ARGS_MIX                                                                               \
+    DTI_U32 n;                                                                                     \
+    DTI_F32 x_part;                                                                                \
+    DTI_F32 z_part;
+
+/* Adafactor's factors f of a parameter of matrices of rows by cols, one behind the other; element i
+ * has those of its row and its column, and the mean of its matrix, at row_offset, col_offset and
+ * mean_offset. FACTORS: n words of f, of which `kept` lie in the state at moment_offset too, the
+ * rest becomes 0; t_offset: the count of steps. DIVIDE: n elements of x. */
+#define DTI_ARGS_FACTORS                                                                           \
+    DTI_U32 n;                                                                                     \
+    DTI_U32 kept;                                                                                  \
+    DTI_U32 rows;                                                                                  \
+    DTI_U32 cols;                                                                                  \
+    DTI_U32 row_offset;                                                                            \
+    DTI_U32 col_offset;                                                                            \
+    DTI_U32 mean_offset;                                                                           \
+    DTI_U32 moment_offset;                                                                         \
+    DTI_U32 t_offset;                                                                              \
+    DTI_U32 group;
 
 /* Looks for the first NaN or infinity in x[0..n): status fault word = min(itself, code). */
 #define DTI_ARGS_SCAN                                                                              \
@@ -388,6 +416,25 @@
     DTI_U32 y_offset;                                                                              \
     DTI_U32 y_sample;
 
+/* CTC of `samples`: log-probabilities x [steps, classes], t: `labels` of a target, n: the numbers
+ * of steps and labels (flag LENGTHS). The gradient reads what CTC kept in t's place and dy in n's.
+ * *_sample: elements from a sample to the next. flags: DTI_CTC_*. */
+#define DTI_ARGS_CTC                                                                               \
+    DTI_U32 samples;                                                                               \
+    DTI_U32 steps;                                                                                 \
+    DTI_U32 classes;                                                                               \
+    DTI_U32 labels;                                                                                \
+    DTI_U32 blank;                                                                                 \
+    DTI_U32 flags;                                                                                 \
+    DTI_U32 x_offset;                                                                              \
+    DTI_U32 x_sample;                                                                              \
+    DTI_U32 t_offset;                                                                              \
+    DTI_U32 t_sample;                                                                              \
+    DTI_U32 n_offset;                                                                              \
+    DTI_U32 n_sample;                                                                              \
+    DTI_U32 y_offset;                                                                              \
+    DTI_U32 y_sample;
+
 /* All of them, by the names that C has: dti_args_map1, and member map1 of dti_args. */
 #define DTI_ARGS_LIST(X)                                                                           \
     X(map1, DTI_ARGS_MAP1)                                                                         \
@@ -406,6 +453,8 @@
     X(dropout, DTI_ARGS_DROPOUT)                                                                   \
     X(accumulate, DTI_ARGS_ACCUMULATE)                                                             \
     X(commit, DTI_ARGS_COMMIT)                                                                     \
+    X(mix, DTI_ARGS_MIX)                                                                           \
+    X(factors, DTI_ARGS_FACTORS)                                                                   \
     X(scan, DTI_ARGS_SCAN)                                                                         \
     X(conv, DTI_ARGS_CONV)                                                                         \
     X(pool, DTI_ARGS_POOL)                                                                         \
@@ -414,7 +463,8 @@
     X(running, DTI_ARGS_RUNNING)                                                                   \
     X(join, DTI_ARGS_JOIN)                                                                         \
     X(attention, DTI_ARGS_ATTENTION)                                                               \
-    X(recurrence, DTI_ARGS_RECURRENCE)
+    X(recurrence, DTI_ARGS_RECURRENCE)                                                             \
+    X(ctc, DTI_ARGS_CTC)
 
 /* COPY: 32-bit words as they are, or converted. FILL ignores x and writes p0 (as f32 or, for
  * FILL_I32, rounded). f32 -> i32 truncates toward zero and saturates; NaN gives 0. */
@@ -506,6 +556,21 @@
 #define DTI_RECURRENCE_DC 16u
 #define DTI_RECURRENCE_STATE 32u
 
+/* CTC and CTC_GRAD, flags: an impossible target's loss is 0; lengths are bound. */
+#define DTI_CTC_ZERO 1u
+#define DTI_CTC_LENGTHS 2u
+/* The logarithm of 0 in sums, which keeps them finite; what lies below IMPOSSIBLE has come of it.
+ * */
+#define DTI_CTC_NONE 1e30
+#define DTI_CTC_IMPOSSIBLE 1e29
+/* What is kept of a sample: these, then its labels, then a row of cells for each step from the
+ * first step on, then another from the last step back. */
+#define DTI_CTC_LOSS 0u
+#define DTI_CTC_COUNT 1u /* of labels in use */
+#define DTI_CTC_ALL 2u   /* log of the target's probability */
+#define DTI_CTC_STEPS 3u /* in use */
+#define DTI_CTC_HEAD 4u
+
 /* NORM_GROUP, spec2. Without WHOLE the pairs of chunks are joined. */
 #define DTI_NORM_GROUP_WHOLE 1 /* a workgroup has a group, and makes its statistics as well */
 #define DTI_NORM_GROUP_RMS 2
@@ -583,10 +648,12 @@
 /* ---- A program's block table: 4 words for each block of 256 elements that it updates. */
 #define DTI_TABLE_BLOCK 0            /* the block's number in the parameter and gradient arenas */
 #define DTI_TABLE_GROUP 1            /* low 8 bits; above them DTI_TABLE_COLS_OF */
-#define DTI_TABLE_PARAM 2            /* index of t, and two flags */
+#define DTI_TABLE_PARAM 2            /* index of t, and four flags */
 #define DTI_TABLE_FIRST 0x80000000u  /* the parameter's first block: t is counted here */
 #define DTI_TABLE_BUFFER 0x40000000u /* not trained: takes the value that lies as its gradient */
-#define DTI_TABLE_INDEX 0x3fffffffu
+#define DTI_TABLE_PLAIN 0x20000000u  /* the optimizer treats it element by element */
+#define DTI_TABLE_APART 0x10000000u  /* it has launches of its own, and no others change it */
+#define DTI_TABLE_INDEX 0x0fffffffu
 #define DTI_TABLE_USED 3 /* low 9 bits; above them DTI_TABLE_PLACE_OF */
 #define DTI_TABLE_WORDS 4
 #define DTI_TABLE_GROUP_OF(word) ((word)&0xffu)
@@ -601,9 +668,12 @@
 
 /* COMMIT flags. Of CLIP_FINISH: losses must be finite (GRAD_NORM was run when blocks > 0); the
  * factor of gradients is negative. Of OPTIM: the dry pass, which computes the same and writes
- * DTI_CONTROL_BAD alone. Of OPTIM_TICK: nothing is counted, only told. */
+ * DTI_CONTROL_BAD alone. Of OPTIM_TICK: nothing is counted, only told. Of OPTIM_PAIRS: the
+ * direction of one parameter is made there; of it and OPTIM: it is given, in place of gradients. */
 #define DTI_COMMIT_LOSSES 1u
 #define DTI_COMMIT_DRY 2u
 #define DTI_COMMIT_TELL 4u
 #define DTI_COMMIT_MAXIMIZE 8u
+#define DTI_COMMIT_DIRECTION 16u
+#define DTI_COMMIT_DIRECTED 32u
 #endif

@@ -1,5 +1,5 @@
 /* y[i] = keep(i) ? x[i] * scale : 0, keep(i) = random word of element first + i below the
- * threshold. May run in place. */
+ * threshold. May run in place. A threshold of 0: the word itself as a number, without x. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
@@ -43,6 +43,9 @@ void main()
     DTI_TAKE(vec4, v, x, x4, from, A_IS_ONE)
     uvec2 key = uvec2(dti_step_u32(DTI_STEP_SEED_LO), dti_step_u32(DTI_STEP_SEED_HI));
     uvec4 word = words_of(i, key);
-    DTI_EACH_OF_FOUR v[k] = word[k] < args.threshold ? v[k] * args.scale : 0.0;
+    if (args.threshold == 0u)
+        DTI_EACH_OF_FOUR v[k] = float(int(word[k] >> 9) * 2 - 8388607) * args.scale + args.offset;
+    else
+        DTI_EACH_OF_FOUR v[k] = word[k] < args.threshold ? v[k] * args.scale : 0.0;
     DTI_GIVE(y, y4, args.y_offset + i, v)
 }

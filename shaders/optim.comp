@@ -7,43 +7,10 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
-#include "lib/step.glsl"
-#include "lib/functions.glsl"
-#define DTI_OPTIM_PART 1
-#include "lib/optim_body.h"
-
-/* The words for 4 elements, as far as updates use them. */
-#undef DTI_M_F
-#undef DTI_M_K
-#undef DTI_M_LT
-#undef DTI_M_SELECT
-#define DTI_M_F vec4
-#define DTI_M_K(c) vec4(c)
-#define DTI_M_LT(x, y) lessThan(x, y)
-#define DTI_M_SELECT(m, x, y) mix(y, x, m)
-#undef DTI_OPTIM_PART
-#define DTI_OPTIM_PART 2
-#include "lib/optim_body.h"
-
 DTI_PUSH(DTI_ARGS_COMMIT)
-layout(binding = 0) buffer buffer_params { vec4 params[]; };
-layout(binding = 1) readonly buffer buffer_grads { vec4 grads[]; };
-layout(binding = 2) buffer buffer_state { uint state[]; };
-layout(binding = 2) buffer buffer_moments { vec4 moments[]; }; /* the same words */
-layout(binding = 3) readonly buffer buffer_table { uint table[]; };
-
-/* Arrays are indexed by constants alone, so that drivers keep them in registers. */
-
-/* Four weights with their moments; what a parameter does not have is 0. */
-void load(uint at, out vec4 v[DTI_OPTIM_VALUES])
-{
-    v[0] = params[at];
-#define DTI_LOAD_MOMENT(i)                                                                        \
-    v[i] = vec4(0.0);                                                                              \
-    if (i <= args.moments)                                                                         \
-        v[i] = moments[(args.moment_offset + (i - 1) * args.moment_stride) / 4u + at];
-    DTI_EACH_MOMENT(DTI_LOAD_MOMENT)
-}
+#define DTI_OPTIM_PARTS 2
+#define DTI_OPTIM_HERE DTI_OPTIM_LIST
+#include "lib/optim_block.glsl"
 
 void store(uint at, vec4 v[DTI_OPTIM_VALUES])
 {
@@ -54,36 +21,11 @@ void store(uint at, vec4 v[DTI_OPTIM_VALUES])
     DTI_EACH_MOMENT(DTI_STORE_MOMENT)
 }
 
-/* What all elements of a block have in common: the group's words, and what follows from them. */
-struct rates {
-    float w[DTI_GROUP_WORDS], t, c[DTI_OPTIM_CONSTANTS];
-};
-
-rates rates_of(uint group, uint t)
-{
-    rates r;
-#define DTI_WORD(i) dti_param_group_f32(group, i)
-    r.w = float[](DTI_WORD(0u), DTI_WORD(1u), DTI_WORD(2u), DTI_WORD(3u), DTI_WORD(4u),
-                  DTI_WORD(5u), DTI_WORD(6u), DTI_WORD(7u));
-    r.t = float(t);
-    r.c = float[](0.0, 0.0, 0.0, 0.0, 0.0);
-    switch (spec0) {
-#define DTI_CASE(number, ID, name, least, most) case number: dti_m_constants_##name(r.w, r.t, r.c); break;
-        DTI_OPTIM_LIST(DTI_CASE)
-#undef DTI_CASE
-    }
-    return r;
-}
-
 /* Padding stays 0. */
 void update(inout vec4 v[DTI_OPTIM_VALUES], vec4 g, rates r, bvec4 live)
 {
     vec4 was[DTI_OPTIM_VALUES] = v;
-    float clip = uintBitsToFloat(state[DTI_CONTROL_CLIP]);
-    float limit = dti_step_f32(DTI_STEP_CLIP_VALUE);
-    g = mix(vec4(0.0), g * clip, live);
-    if (limit > 0.0)
-        g = clamp(g, -limit, limit);
+    g = clipped(g, live);
     switch (spec0) {
 #define DTI_CASE(number, ID, name, least, most) case number: dti_m_update_##name(v, g, r.w, r.t, r.c); break;
         DTI_OPTIM_LIST(DTI_CASE)
@@ -155,9 +97,12 @@ void block(uint entry, bool dry)
     uint t = state[args.t_offset + (param & DTI_TABLE_INDEX)];
     uint place = DTI_TABLE_PLACE_OF(table[row + DTI_TABLE_USED]);
     uint used = DTI_TABLE_USED_OF(table[row + DTI_TABLE_USED]), worst = DTI_BAD_FINE;
+    if (is_left(param))
+        return;
     bool trained = (param & DTI_TABLE_BUFFER) == 0u;
     uint most[DTI_OPTIM_VALUES] = uint[](0u, 0u, 0u, 0u);
-    rates r = rates_of(DTI_TABLE_GROUP_OF(group), t);
+    rates r = rates_of(DTI_TABLE_GROUP_OF(group), t, given() ? -share_of(param) : share_of(param));
+    uint from = given() ? (entry - args.first) * (DTI_BLOCK / 4) : base;
     if (cols != 0u)
         find_rows(4u * base - place, cols, (place + used + cols - 1u) / cols);
     for (uint e = gl_LocalInvocationID.x; 4u * e < used; e += gl_WorkGroupSize.x) {
@@ -175,9 +120,9 @@ void block(uint entry, bool dry)
             continue;
         }
         vec4 v[DTI_OPTIM_VALUES], before[DTI_OPTIM_VALUES];
-        load(at, v);
+        load(at, true, v);
         before = v;
-        update(v, grads[at], r, live);
+        update(v, grads[from + e], r, live);
         if (dry)
             worst = min(worst, bad(before, v));
         else
@@ -200,5 +145,5 @@ void main()
     bool dry = (args.flags & DTI_COMMIT_DRY) != 0u;
     bool aborted = state[DTI_CONTROL_ABORT] != 0u || state[DTI_CONTROL_BAD] != DTI_BAD_NONE;
     if (dti_group() < args.blocks && (dry ? state[DTI_CONTROL_CHECK] != 0u : !aborted))
-        block(dti_group(), dry);
+        block(args.first + dti_group(), dry);
 }

@@ -138,6 +138,7 @@ DTI_OPTIMIZE_SPEED
 #include "kernel/norm.h"
 #include "kernel/attention.h"
 #include "kernel/recurrence.h"
+#include "kernel/ctc.h"
 #include "kernel/pool.h"
 #include "kernel/conv.h"
 #include "kernel/half.h"
@@ -182,6 +183,7 @@ DTI_OPTIMIZE_END
 #include "optim/average.c"
 #include "optim/optim.c"
 #include "optim/optim_cpu.c"
+#include "optim/whole.c"
 
 /* ---- backend: the boundary; ref, cpu, vulkan */
 #include "backend/backend.h"
@@ -266,8 +268,11 @@ DTI_OPTIMIZE_END
 /* ---- nn: named parameters, initialisers, layers */
 #include "nn/nn_compose.c"
 #include "nn/nn_order.c"
+#include "nn/nn_angle.c"
 #include "nn/nn_fold.c"
+#include "nn/nn_einsum.c"
 #include "nn/nn_linear.c"
+#include "nn/nn_table.c"
 #include "nn/nn_conv.c"
 #include "nn/nn_norm.c"
 #include "nn/nn_loss.c"

@@ -66,7 +66,9 @@ static double ops_unary_bound(const dti_ref *r, int64_t i, bool cpu) {
     case DTI_U_EXPM1:
     case DTI_U_TANH:
     case DTI_U_SIGMOID:
-    case DTI_U_ERF: of_y = 5; break;
+    case DTI_U_ERF:
+    case DTI_U_ATAN:
+    case DTI_U_ERFINV: of_y = 5; break;
     case DTI_U_SIN: /* their argument is reduced exactly, fused or not */
     case DTI_U_COS: return (cpu ? 5 : 8) * OPS_U * y;
     case DTI_U_SQRT:
@@ -107,7 +109,8 @@ static double ops_unary_grad_bound(const dti_ref *r, int64_t i, bool cpu) {
     case DTI_U_MISH: of_dx = 16, of_dy = 24 * (1 + x); break;
     case DTI_U_RSQRT: of_dx = 14; break;
     case DTI_U_ERF: of_dx = 8 + 4 * x * x; break;
-    case DTI_U_TANH: /* these subtract two numbers near 1 */
+    case DTI_U_ERFINV: of_dx = 64; break; /* e^(y^2), y^2 up to 2 */
+    case DTI_U_TANH:                      /* these subtract two numbers near 1 */
     case DTI_U_SIGMOID:
     case DTI_U_GELU:
     case DTI_U_GELU_TANH:
@@ -188,6 +191,18 @@ static void ops_recurrence_bounds(const dti_ref *r, double scale, double *bound)
     const double with = 1 + most + ops_largest(&r->in[0]) + ops_largest(&r->in[2]);
     for (int64_t i = 0; i < r->out.elements; i++)
         bound[i] = scale * OPS_U * steps * (n + 24) * with * (grad ? with : 1);
+}
+
+/* All steps' sums are as far off as the largest of them; a share is at most 1, and as far off,
+ * relatively, as its logarithm. */
+static void ops_ctc_bounds(const dti_ref *r, double scale, double *bound) {
+    const bool grad = r->node->op == DTI_OP_CTC_GRAD;
+    const dti_ref_tensor *x = &r->in[grad ? 1 : 0];
+    const double steps = (double)x->dim[4], most = steps * (ops_largest(x) + 3);
+    const double off = scale * OPS_U * steps * (most + 24);
+    for (int64_t i = 0; i < r->out.elements; i++)
+        bound[i] =
+            grad ? off * ops_largest(&r->in[2]) : off + 4 * steps * OPS_U * fabs(r->out.data[i]);
 }
 
 static void ops_softmax_grad_bounds(const dti_ref *r, double scale, double *bound) {
@@ -307,6 +322,8 @@ static void ops_bounds(const dti_ref *r, bool cpu, double *bound) {
     case DTI_OP_ATTENTION_GRAD: ops_attention_bounds(r, scale, bound); return;
     case DTI_OP_RECURRENCE:
     case DTI_OP_RECURRENCE_GRAD: ops_recurrence_bounds(r, scale, bound); return;
+    case DTI_OP_CTC:
+    case DTI_OP_CTC_GRAD: ops_ctc_bounds(r, scale, bound); return;
     case DTI_OP_CROSS_ENTROPY: ops_cross_entropy_bounds(r, scale, bound); return;
     case DTI_OP_CROSS_ENTROPY_GRAD: ops_cross_entropy_grad_bounds(r, scale, bound); return;
     default: return;

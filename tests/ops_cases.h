@@ -11,6 +11,7 @@ typedef enum ops_range {
     OPS_ANY,      /* -2 .. 2 */
     OPS_AWAY,     /* the same without -0.1 .. 0.1, where many functions have a kink */
     OPS_POSITIVE, /* 0.2 .. 3 */
+    OPS_INSIDE,   /* -0.95 .. 0.95 */
     OPS_WIDE,     /* -30 .. 30 */
     OPS_CLASSES   /* whole numbers 0 .. classes - 1 */
 } ops_range;
@@ -151,6 +152,7 @@ static ops_range ops_unary_range(uint32_t selector) {
     case DTI_U_LOG1P:
     case DTI_U_SQRT:
     case DTI_U_RSQRT: return OPS_POSITIVE;
+    case DTI_U_ERFINV: return OPS_INSIDE;
     case DTI_U_ABS:
     case DTI_U_SIGN:
     case DTI_U_RECIPROCAL:
@@ -166,7 +168,7 @@ static ops_range ops_unary_range(uint32_t selector) {
 
 static bool ops_unary_saturates(uint32_t selector) {
     ops_range range = ops_unary_range(selector);
-    return range != OPS_POSITIVE && selector != DTI_U_RECIPROCAL;
+    return range != OPS_POSITIVE && range != OPS_INSIDE && selector != DTI_U_RECIPROCAL;
 }
 
 static void ops_case_unary(ops_model *m) {
@@ -509,6 +511,15 @@ static void ops_case_dropout(ops_model *m) {
     ops_result(m, dt_dropout(ops_rows(m, dt_dims(5, 5), OPS_AWAY), 0.99f));
 }
 
+static void ops_case_random(ops_model *m) {
+    for (int form = 0; form < ops_forms(m); form++) {
+        const float scale = form % 2 ? 0x1p-24f : 0x1p-23f;
+        const dti_attr attr = {.f = {scale, form % 2 ? 0.5f : 0}, .i = {form}};
+        ops_result(m, dti_append1(m->op, ops_form(m, form, OPS_ANY), &attr));
+    }
+    ops_result(m, dt_random_uniform(ops_whole(m, true, dt_dims(3), 3)));
+}
+
 /* ---- terms */
 
 static dt_tensor ops_logits(ops_model *m, int i, int classes) {
@@ -690,6 +701,7 @@ static void ops_case_test_split(ops_model *m) {
 
 #include "ops_cases_attention.h"
 #include "ops_cases_recurrence.h"
+#include "ops_cases_ctc.h"
 #include "ops_cases_image.h"
 
 /* ---- the table: a builder for each row. NIL, INPUT and PARAM are what all others are built of. */
@@ -728,9 +740,12 @@ static void (*ops_case_of(dti_op op))(ops_model *) {
         {&dti_family_cache, ops_case_copy}, /* of programs that keep nothing */
         {&dti_family_recurrence, ops_case_recurrence},
         {&dti_family_recurrence_grad, ops_case_recurrence},
+        {&dti_family_ctc, ops_case_ctc},
+        {&dti_family_ctc_grad, ops_case_ctc},
         {&dti_family_gather, ops_case_gather},
         {&dti_family_scatter_add, ops_case_scatter_add},
         {&dti_family_dropout, ops_case_dropout},
+        {&dti_family_random, ops_case_random},
         {&dti_family_cross_entropy, ops_case_cross_entropy},
         {&dti_family_cross_entropy_weight, ops_case_cross_entropy_weight},
         {&dti_family_cross_entropy_grad, ops_case_cross_entropy_grad},

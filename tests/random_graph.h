@@ -53,8 +53,12 @@
                         "&(dt_attention_desc){.scale = ~0, .dropout = ~1, .causal = #0, "          \
                         ".window = #1})")                                                          \
     X(RECURRENCE, "rnd_recurrence((dt_tensor[]){$0, $1, $2, $3}, #0, #1)")                         \
+    X(CTC, "dt_ctc_loss($0, $1, &(dt_ctc_desc){.steps = $2, .labels = $3, .blank = #0, "           \
+           ".zero_infinity = true, .by_length = #1})")                                             \
     X(GATHER, "dt_gather($0, $1)")                                                                 \
     X(DROPOUT, "dt_dropout($0, ~0)")                                                               \
+    X(RANDOM, "dt_random_uniform($0)")                                                             \
+    X(ALPHA_DROPOUT, "dt_alpha_dropout($0, ~0)")                                                   \
     X(CONV2D, "dt_conv2d($0, $1, $2, &(dt_conv_desc){{#0, #1}, {#2, #3}, {#4, #5}, #6})")          \
     X(CONV1D, "dt_conv1d($0, $1, $2, &(dt_conv_desc){{#0}, {#2}, {#4}, #6})")                      \
     X(CONVT2D, "dt_conv_transpose2d($0, $1, $2, "                                                  \
@@ -310,6 +314,15 @@ static dt_tensor rnd_recurrence(const dt_tensor *in, int32_t kind, int32_t flags
     return out[0];
 }
 
+static dt_tensor rnd_ctc(const rnd_stmt *s, const dt_tensor *in) {
+    const dt_ctc_desc desc = {.steps = in[2],
+                              .labels = in[3],
+                              .blank = s->number[0],
+                              .zero_infinity = true,
+                              .by_length = s->number[1] != 0};
+    return dt_ctc_loss(in[0], in[1], &desc);
+}
+
 static dt_tensor rnd_build_attention(const rnd_stmt *s, const dt_tensor *in) {
     const int32_t *n = s->number, none = 0;
     const dt_attention_desc desc = {.scale = s->real[0],
@@ -356,8 +369,11 @@ static dt_tensor rnd_build_stmt(dt_graph *g, const rnd_stmt *s, const dt_tensor 
     case RND_ATTENTION:
     case RND_ATTENTION_CACHED: return rnd_build_attention(s, in);
     case RND_RECURRENCE: return rnd_recurrence(in, s->number[0], s->number[1]);
+    case RND_CTC: return rnd_ctc(s, in);
     case RND_GATHER: return dt_gather(in[0], in[1]);
     case RND_DROPOUT: return dt_dropout(in[0], s->real[0]);
+    case RND_ALPHA_DROPOUT: return dt_alpha_dropout(in[0], s->real[0]);
+    case RND_RANDOM: return dt_random_uniform(in[0]);
     default: return dt_gradient(in[0], in[1]);
     }
 }

@@ -451,7 +451,7 @@ static void rnd_make_job(rnd_maker *k) {
     m->accumulate = DTI_MIN(m->accumulate, m->batch);
     m->rows = couples ? 2 * m->batch : m->batch + rnd_between(k, 0, m->batch);
     m->steps = 3;
-    m->optim = (dt_optim_kind)rnd_between(k, DT_OPTIM_SGD, DT_OPTIM_ADAMW);
+    m->optim = (dt_optim_kind)rnd_between(k, DT_OPTIM_SGD, DT_OPTIM_ADAFACTOR);
     for (int left = m->batch; left > 0 && m->micro_count < 8;) {
         int take = rnd_between(k, DTI_MIN(least, left), left);
         if (left - take < least || m->micro_count == 7)

@@ -17,6 +17,8 @@ static int rnd_row_unary(rnd_maker *k) {
             x = rnd_squashed(k, x);
     if (!strcmp(name, "square") || !strcmp(name, "sin") || !strcmp(name, "cos"))
         x = rnd_bounded(k, x);
+    if (!strcmp(name, "erfinv"))
+        x = rnd_affine(k, rnd_squashed(k, x), 0.75f, 0);
     return rnd_apply(k, name, x);
 }
 
@@ -281,6 +283,9 @@ static int rnd_row_softmax(rnd_maker *k) {
 static int rnd_row_dropout(rnd_maker *k) {
     rnd_stmt s = rnd_new(RND_DROPOUT, rnd_pick(k), -1, -1);
     s.real[0] = rnd_chance(k, 20) ? 0 : rnd_real(k, 0.1, 0.6);
+    if (s.in[0] >= 0 && rnd_chance(k, 20))
+        return rnd_put1(k, RND_RANDOM, s.in[0]);
+    s.kind = rnd_chance(k, 20) ? RND_ALPHA_DROPOUT : RND_DROPOUT;
     return s.in[0] < 0 ? -1 : rnd_put(k, s);
 }
 
@@ -362,6 +367,26 @@ static int rnd_row_recurrence(rnd_maker *k) {
     return x < 0 || r.in[1] < 0 || r.in[2] < 0 || (kind == DTI_RECURRENCE_GRU && r.in[3] < 0)
                ? -1
                : rnd_put(k, r);
+}
+
+/* The blank is the class behind those that targets have. */
+static int rnd_row_ctc(rnd_maker *k) {
+    const dt_shape one = {0}, labels = {1, {rnd_between(k, 0, 3)}};
+    int x = rnd_bounded(k, rnd_pick_rank(k, 2, 2));
+    if (x < 0 || rnd_shape(k, x).dim[1] < 2 || rnd_shape(k, x).dim[0] < 1)
+        x = rnd_weights(k, (dt_shape){2, {rnd_between(k, 1, 6), rnd_between(k, 2, 5)}});
+    if (x < 0)
+        return -1;
+    const dt_shape shape = rnd_shape(k, x);
+    const int blank = (int)shape.dim[1] - 1;
+    rnd_stmt r = rnd_new(RND_CTC, x, rnd_index(k, labels, rnd_chance(k, 80), blank, false), -1);
+    if (rnd_chance(k, 40))
+        r.in[2] = (int16_t)rnd_index(k, one, true, (int)shape.dim[0] + 1, false);
+    if (rnd_chance(k, 40))
+        r.in[3] = (int16_t)rnd_index(k, one, true, (int)labels.dim[0] + 1, false);
+    r.number[0] = blank;
+    r.number[1] = rnd_chance(k, 40);
+    return r.in[1] < 0 ? -1 : rnd_put(k, r);
 }
 
 static int rnd_row_linear(rnd_maker *k) {
@@ -595,7 +620,7 @@ static int rnd_metric_of(rnd_maker *k, int x) {
 static bool rnd_has_recurrence(const rnd_maker *k) {
     bool has = false;
     for (int i = 0; i < k->m->count; i++)
-        has = has || k->m->stmts[i].kind == RND_RECURRENCE;
+        has = has || k->m->stmts[i].kind == RND_RECURRENCE || k->m->stmts[i].kind == RND_CTC;
     return has;
 }
 
@@ -686,7 +711,8 @@ static const struct {
                 {rnd_row_matmul, 7},      {rnd_row_linear, 9},     {rnd_row_conv, 8},
                 {rnd_row_pool, 4},        {rnd_row_resize, 4},     {rnd_row_norm, 6},
                 {rnd_row_leaf, 4},        {rnd_row_batch_norm, 4}, {rnd_row_gradient, 14},
-                {rnd_row_sum_samples, 1}, {rnd_row_attention, 2},  {rnd_row_recurrence, 1}};
+                {rnd_row_sum_samples, 1}, {rnd_row_attention, 2},  {rnd_row_recurrence, 1},
+                {rnd_row_ctc, 2}};
 
 static int rnd_row_count(void) {
     return (int)DTI_COUNT(rnd_rows);

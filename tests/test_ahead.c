@@ -95,6 +95,9 @@ static const dt_optim_desc ahead_optims[] = {
     {.kind = DT_OPTIM_SGD, .lr = 0.05, .momentum = 0.9, .weight_decay = 0.01},
     {.kind = DT_OPTIM_ADAM, .lr = 0.01, .weight_decay = 0.01, .clip_norm = 1.0},
     {.kind = DT_OPTIM_AMSGRAD, .lr = 0.01},
+    {.kind = DT_OPTIM_LAMB, .lr = 0.01},
+    {.kind = DT_OPTIM_MUON, .lr = 0.01},
+    {.kind = DT_OPTIM_ADAFACTOR, .lr = 0.05},
 };
 
 static void ahead_same_bits(const char *device, size_t every) {
@@ -133,7 +136,7 @@ static bool ahead_has_vulkan(void) {
 TEST(two_steps_under_way_give_the_bits_of_one_at_a_time_on_vulkan) {
     if (!ahead_has_vulkan())
         SKIP("no Vulkan device");
-    ahead_same_bits("vulkan:0", 2);
+    ahead_same_bits("vulkan:0", 5);
 }
 
 /* ---- a step that fails */

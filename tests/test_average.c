@@ -243,6 +243,116 @@ GOLDEN(an_aborted_step_leaves_averages_alone, NULL) {
     CHECK(hash[0] == hash[1]);
 }
 
+/* ---- averages that begin behind other steps */
+
+static dt_optim_desc average_still(dt_average average, double momentum) {
+    return (dt_optim_desc){
+        .kind = DT_OPTIM_SGD, .lr = DT_ZERO, .momentum = momentum, .average = average};
+}
+
+static const dt_average average_mean = {.kind = DT_AVERAGE_SWA};
+
+typedef struct average_pair { /* weights of one element, each with a program of its own */
+    dt_tensor w[2], x;
+    dt_program *train[2];
+} average_pair;
+
+static bool average_one(golden *g, average_pair *n, int k, const char *params,
+                        dt_optim_desc optim) {
+    const float one = 1;
+    const dt_tensor loss = dt_mse(dt_mul(dt_mul(n->x, n->w[0]), n->w[1]), n->x);
+    n->train[k] = golden_program(
+        g, (dt_program_desc){.loss = loss, .optim = &optim, .params = params, .batch = 1});
+    return n->train[k] && OK(g, dt_program_write(n->train[k], n->x, &one, sizeof one));
+}
+
+static bool average_pair_open(golden *g, average_pair *n, const dt_store_desc *desc) {
+    const dt_init one = {DT_INIT_CONSTANT, 1, 0};
+    n->w[0] = dt_param(g->graph, "a", dt_dims(1), one);
+    n->w[1] = dt_param(g->graph, "b", dt_dims(1), one);
+    n->x = dt_input(g->graph, "x", DT_F32, dt_dims(1));
+    return OK(g, dt_store_create(g->graph, desc, &g->store));
+}
+
+static void average_step(golden *g, dt_program *p, int index, float value) {
+    OK(g, dt_store_write(g->store, index, DT_VALUE_PARAM, &value, sizeof value));
+    OK(g, dt_program_run(p, &(dt_step_desc){0}, NULL));
+}
+
+static float average_now(golden *g, int index) {
+    float value = -1;
+    OK(g, dt_store_read(g->store, index, DT_VALUE_AVERAGE, &value, sizeof value));
+    return value;
+}
+
+GOLDEN(a_mean_that_begins_behind_other_steps_counts_its_own, NULL) {
+    average_pair n;
+    if (!average_pair_open(g, &n, &(dt_store_desc){.device = g->device}) ||
+        !average_one(g, &n, 0, "a", average_still((dt_average){0}, 0)) ||
+        !average_one(g, &n, 1, "a", average_still(average_mean, 0)))
+        return;
+    for (int i = 0; i < 10; i++)
+        average_step(g, n.train[0], 0, 100);
+    const float means[4] = {1, 1.5f, 2, 2.5f};
+    for (int i = 0; i < 4; i++) {
+        average_step(g, n.train[1], 0, (float)(i + 1));
+        CHECK_NEAR(average_now(g, 0), means[i], 1e-6);
+    }
+    const char *path = "build/test_average_from.safetensors";
+    OK(g, dt_store_save_state(g->store, path));
+    average_step(g, n.train[1], 0, 5);
+    OK(g, dt_store_load_state(g->store, path));
+    average_step(g, n.train[1], 0, 10);
+    CHECK_NEAR(average_now(g, 0), 4, 1e-6);
+    remove(path);
+}
+
+GOLDEN(averages_of_two_programs_begin_with_their_own_steps, NULL) {
+    average_pair n;
+    if (!average_pair_open(g, &n, &(dt_store_desc){.device = g->device}) ||
+        !average_one(g, &n, 0, "a", average_still(average_ema, 0)) ||
+        !average_one(g, &n, 1, "b", average_still(average_ema, 0)))
+        return;
+    average_step(g, n.train[0], 0, 3);
+    CHECK(average_now(g, 0) == 3 && average_now(g, 1) == 1);
+    average_step(g, n.train[1], 1, 7);
+    CHECK(average_now(g, 0) == 3 && average_now(g, 1) == 7);
+    if (!average_one(g, &n, 0, "*", average_still(average_ema, 0)))
+        return;
+    average_step(g, n.train[0], 0, 13);
+    CHECK_NEAR(average_now(g, 0), 4, 1e-6);
+}
+
+/* One average is there, the other one begins as its weight. */
+GOLDEN(a_program_that_averages_more_begins_with_the_weights, NULL) {
+    average_pair n;
+    if (!average_pair_open(g, &n, &(dt_store_desc){.device = g->device}) ||
+        !average_one(g, &n, 0, "a", average_still(average_ema, 0)) ||
+        !average_one(g, &n, 1, "*", average_still(average_ema, 0)))
+        return;
+    average_step(g, n.train[0], 0, 3);
+    average_step(g, n.train[1], 1, 7);
+    CHECK(average_now(g, 0) == 3 && average_now(g, 1) == 7);
+}
+
+GOLDEN(a_file_whose_average_lies_where_momentum_does_is_refused, NULL) {
+    const char *path = "build/test_average_place.safetensors";
+    average_pair n;
+    if (!average_pair_open(g, &n, &(dt_store_desc){.device = g->device}) ||
+        !average_one(g, &n, 0, "a", average_still(average_ema, 0)))
+        return;
+    average_step(g, n.train[0], 0, 3);
+    OK(g, dt_store_save_state(g->store, path));
+    dt_program_destroy(g->programs[--g->program_count]);
+    dt_store_destroy(g->store), g->store = NULL;
+    if (!OK(g, dt_store_create(g->graph, &(dt_store_desc){.device = g->device}, &g->store)) ||
+        !average_one(g, &n, 0, "a", average_still((dt_average){0}, 0.9)))
+        return;
+    CHECK(dt_store_load_state(g->store, path) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(g->ctx), "an optimizer here keeps 1");
+    remove(path);
+}
+
 static void average_refused(golden *g, dt_program_desc desc, const char *what) {
     dt_program *p = NULL;
     CHECK(dt_program_create(g->store, &desc, &p) == DT_ERROR_INVALID && !p);
@@ -328,6 +438,29 @@ TEST(trainers_evaluate_averages_that_are_the_same_on_any_number_of_replicas) {
     CHECK(one.averaged != plain.averaged);
     CHECK_NEAR(one.averaged, two.averaged, 1e-6); /* sums of as many parts as there are replicas */
     CHECK_NEAR(one.averaged, plain.averaged, 0.5);
+}
+
+/* Momentum and no average have as many arrays as the opposite. */
+TEST(a_trainer_refuses_a_file_whose_average_would_be_its_momentum) {
+    const char *path = "build/test_average_4.safetensors";
+    for (int k = 0; k < 2; k++) {
+        train_model m;
+        dt_trainer *trainer = NULL;
+        REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true, .threads = 1}, 1));
+        m.adam = (dt_optim_desc){.kind = DT_OPTIM_SGD, .lr = 0.01, .momentum = k ? 0.9 : 0};
+        m.adam.average.kind = k ? DT_AVERAGE_NONE : DT_AVERAGE_EMA;
+        const dt_trainer_desc d = train_desc(&m);
+        REQUIRE(!dt_trainer_create(m.graph, &d, &trainer));
+        CHECK(!dt_trainer_step(trainer, NULL));
+        if (!k)
+            CHECK(!dt_trainer_save(trainer, path));
+        else
+            CHECK(dt_trainer_load(trainer, path) == DT_ERROR_INVALID);
+        if (k)
+            CHECK_CONTAINS(dt_ctx_error(m.ctx), "one is an average");
+        dt_ctx_destroy(m.ctx);
+    }
+    remove(path);
 }
 
 TEST(a_trainer_evaluates_no_averages_that_nobody_makes) {

@@ -148,7 +148,7 @@ GOLDEN(programs_with_a_cache_refuse_what_it_cannot_do, NULL) {
     dt_program *p = NULL;
     if (!writer_open(&w, &(writer_kind){.name = "small", .samples = 2}))
         return;
-    const dt_optim_desc sgd = {DT_OPTIM_SGD};
+    const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD};
     dt_tensor loss = dt_mse(w.logits, dt_detach(w.logits));
     const struct {
         dt_program_desc desc;

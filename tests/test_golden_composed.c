@@ -31,6 +31,8 @@ MADE(sort, dt_sort(x, 0, false, NULL))
 MADE(sort_ties, dt_sort(x, 1, true, NULL))
 MADE(glu, dt_glu(x, 0))
 MADE(celu, dt_celu(x, 0.5f))
+MADE(asin_of, dt_asin(dt_tanh(x)))
+MADE(acos_of, dt_acos(dt_tanh(x)))
 MADE(instance_norm, dt_instance_norm(x, w, w, 0))
 MADE(pixel_shuffle, dt_pixel_shuffle(x, 2))
 MADE(unfold,
@@ -65,6 +67,8 @@ static const struct {
     {"sort_ties", sort_ties, false},
     {"glu", glu, true},
     {"celu", celu, false},
+    {"asin", asin_of, false},
+    {"acos", acos_of, false},
     {"instance_norm", instance_norm, true},
     {"pixel_shuffle", pixel_shuffle, true},
     {"pixel_unshuffle", pixel_unshuffle, true},
@@ -95,6 +99,14 @@ GOLDEN(functions_of_two_tensors_made_of_ops_are_pytorchs, "composed") {
     graph = op_graph(g);
     x = dt_input(graph, "x", DT_F32, dt_dims(3)), w = dt_input(graph, "w", DT_F32, dt_dims(3));
     op_check(g, "cross", 4, dt_cross(x, w), (leaf[]){{"x", x}, {"w", w}}, 2);
+    static dt_tensor (*const pairs[])(dt_tensor, dt_tensor) = {dt_atan2, dt_fmod, dt_remainder};
+    static const char *const names[] = {"atan2", "fmod", "remainder"};
+    for (int i = 0; i < 3; i++) {
+        graph = op_graph(g);
+        x = dt_input(graph, "x", DT_F32, dt_dims(3, 5));
+        w = dt_input(graph, "w", DT_F32, dt_dims(3, 5));
+        op_check(g, names[i], 2, pairs[i](x, w), (leaf[]){{"x", x}, {"w", w}}, 2);
+    }
     graph = op_graph(g);
     x = dt_input(graph, "x", DT_F32, dt_dims(12, 12));
     const dt_conv_desc apart = {.stride = {2, 2}, .padding = {1, 1}};
@@ -126,6 +138,20 @@ static void made_run(golden *g, dt_tensor x, const float *values, size_t count, 
         OK(g, dt_program_run(p, NULL, NULL)))
         OK(g, dt_program_read(p, y, out, bytes));
     op_end(g);
+}
+
+GOLDEN(angles_of_points_on_the_axes_are_pytorchs, NULL) {
+    static const float points[9][2] = {{0, 0}, {0, 2},  {0, -2}, {3, 0},  {-3, 0},
+                                       {1, 1}, {-1, 1}, {1, -1}, {-1, -1}}; /* y, x */
+    const double quarter = 0.78539816339744831;
+    const double wanted[9] = {0, 0, 4, 2, -2, 1, -1, 3, -3};
+    for (int i = 0; i < 9; i++) {
+        float got = NAN;
+        dt_tensor p = dt_input(op_graph(g), "p", DT_F32, dt_dims(2));
+        const dt_tensor y = dt_slice(p, 0, 0, 1), x = dt_slice(p, 0, 1, 1);
+        made_run(g, p, points[i], 2, dt_atan2(y, x), &got, sizeof got);
+        CHECK_NEAR(got, wanted[i] * quarter, 2e-7);
+    }
 }
 
 GOLDEN(places_of_the_largest_are_the_first_and_a_nan_is_larger_than_all, "composed") {

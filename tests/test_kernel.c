@@ -142,7 +142,7 @@ static void kernel_rows_agree(const dti_isa_kernels *k, const dti_isa_kernels *o
             other->optim_update[kind](vb, d, n, &r);
             CHECK(kernel_same(y, z, n) && kernel_same(m[0], m[1], n) && kernel_same(v[0], v[1], n));
         }
-        dti_dropout drop = {77, (uint64_t)n * 5 + 0x3fffffff0u, 3, 9, 0x80000000u, 2.0f};
+        dti_dropout drop = {77, (uint64_t)n * 5 + 0x3fffffff0u, 3, 9, 0x80000000u, 2.0f, 0};
         k->dropout(y, x, n, &drop);
         other->dropout(z, x, n, &drop);
         CHECK(kernel_same(y, z, n));
@@ -151,6 +151,24 @@ static void kernel_rows_agree(const dti_isa_kernels *k, const dti_isa_kernels *o
 TEST(row_and_optimizer_kernels_have_one_result_on_every_instruction_set) {
     if (!kernel_pairs(kernel_rows_agree))
         SKIP("this CPU has one instruction set of its class");
+}
+
+/* Functions that are used seldom are compiled for AVX2 alone; those of every step are not. */
+TEST(avx512_takes_seldom_functions_from_avx2_and_has_the_others) {
+    const dti_isa_kernels *k = dti_isa_kernels_select(DTI_ISA_AVX512);
+    const dti_isa_kernels *other = dti_isa_kernels_select(DTI_ISA_AVX2);
+    if (k->isa != DTI_ISA_AVX512)
+        SKIP("this CPU has no AVX-512");
+    CHECK(k->unary[DTI_U_SIN] == other->unary[DTI_U_SIN]);
+    CHECK(k->unary_grad[DTI_U_ERFINV] == other->unary_grad[DTI_U_ERFINV]);
+    CHECK(k->binary[DTI_B_POW] == other->binary[DTI_B_POW]);
+    CHECK(k->optim_update[DT_OPTIM_LION] == other->optim_update[DT_OPTIM_LION]);
+    CHECK(k->normal_quantile == other->normal_quantile && k->rnn_tanh == other->rnn_tanh);
+    CHECK(k->unary[DTI_U_EXP] != other->unary[DTI_U_EXP]);
+    CHECK(k->unary_grad[DTI_U_GELU] != other->unary_grad[DTI_U_GELU]);
+    CHECK(k->binary[DTI_B_ADD] != other->binary[DTI_B_ADD]);
+    CHECK(k->optim_update[DT_OPTIM_ADAMW] != other->optim_update[DT_OPTIM_ADAMW]);
+    CHECK(k->softmax != other->softmax && k->lstm != other->lstm && k->ctc_step != other->ctc_step);
 }
 
 TEST(vector_functions_have_the_bits_of_the_scalar_text) {
@@ -197,6 +215,9 @@ static double kernel_sigmoid(double x) {
 static double kernel_softplus(double x) {
     return x > 20 ? x : log1p(exp(x));
 }
+static double kernel_erfinv(double x) {
+    return fabs(x) == 1 ? x * (double)INFINITY : fabs(x) < 1 ? dti_erfinv_f64(x) : (double)NAN;
+}
 static double kernel_rsqrt(double x) {
     return 1 / sqrt(x);
 }
@@ -212,6 +233,8 @@ static const struct {
                         {DTI_U_TANH, tanh, 2, 2, 1e39},
                         {DTI_U_SIGMOID, kernel_sigmoid, 2.5, 2.5, 1e39},
                         {DTI_U_ERF, erf, 1.5, 1.5, 1e39},
+                        {DTI_U_ERFINV, kernel_erfinv, 3, 3, 1},
+                        {DTI_U_ATAN, atan, 2, 2, 1e39},
                         {DTI_U_SIN, sin, 1.5, 1.5, 1e5},
                         {DTI_U_COS, cos, 1.5, 1.5, 1e5},
                         {DTI_U_SQRT, sqrt, 0.5, 0.5, 1e39},
@@ -573,7 +596,7 @@ TEST(dropout_words_are_philox_of_the_element_index) {
         x[i] = 1;
     for (int isa = 0; isa <= best->isa; isa++)
         for (size_t s = 0; s < DTI_COUNT(starts); s++) {
-            dti_dropout d = {seed, starts[s], 7, 11, 0x40000000u, 4.0f};
+            dti_dropout d = {seed, starts[s], 7, 11, 0x40000000u, 4.0f, 0};
             dti_isa_kernels_select(isa)->dropout(y, x, 333, &d);
             int bad = 0;
             for (uint64_t i = 0; i < 333; i++) {

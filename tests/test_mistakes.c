@@ -209,6 +209,7 @@ TEST(what_a_cleared_op_gave_is_never_taken_for_none) {
     X(dt_slice(nil, -1, 0, 1))                                                                     \
     X(dt_concat((dt_tensor[2]){nil, y}, 2, -1))                                                    \
     X(dt_concat((dt_tensor[2]){y, nil}, 2, -1))                                                    \
+    X(dt_einsum("ij,j->i", (dt_tensor[2]){y, nil}, 2))                                             \
     X(dt_expand(nil, dt_dims(2)))                                                                  \
     X(dt_sum(nil, dt_dims(), false))                                                               \
     X(dt_mean(nil, dt_dims(), false))                                                              \
@@ -225,9 +226,13 @@ TEST(what_a_cleared_op_gave_is_never_taken_for_none) {
     X(dt_gather(nil, d->t))                                                                        \
     X(dt_gather(y, nil))                                                                           \
     X(dt_dropout(nil, 0))                                                                          \
+    X(dt_random_uniform(nil))                                                                      \
+    X(dt_random_normal(nil))                                                                       \
     X(dt_dropout(nil, 0.5f))                                                                       \
     X(dt_cross_entropy(nil, d->t, NULL))                                                           \
     X(dt_cross_entropy(y, nil, NULL))                                                              \
+    X(dt_ctc_loss(nil, d->t, NULL))                                                                \
+    X(dt_ctc_loss(y, nil, NULL))                                                                   \
     X(dt_mse(nil, y))                                                                              \
     X(dt_mse(y, nil))                                                                              \
     X(dt_mean_loss(nil))                                                                           \

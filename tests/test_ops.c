@@ -40,6 +40,7 @@ static double ops_float_value(const ops_leaf *leaf, int64_t i) {
     double sign = (dti_philox(7, (uint64_t)i, leaf->x.id).v[0] & 1) ? 1 : -1;
     switch (leaf->range) {
     case OPS_AWAY: return (double)(float)(sign * (0.1 + 1.9 * u));
+    case OPS_INSIDE: return (double)(float)(1.9 * u - 0.95);
     case OPS_POSITIVE: return (double)(float)(0.2 + 2.8 * u);
     case OPS_WIDE: return (double)(float)(60 * u - 30);
     case OPS_CLASSES: return leaf->ignores && i % 3 == 1 ? -100 : floor(u * leaf->classes);
@@ -176,6 +177,7 @@ static bool ops_is_flat(dti_op op) { /* the gradient is 0 by definition, or ther
     case DTI_OP_ACCURACY:
     case DTI_OP_WEIGHT_SUM:
     case DTI_OP_RECURRENCE_GRAD:
+    case DTI_OP_CTC_GRAD:
     case DTI_OP_CROSS_ENTROPY_WEIGHT: return true;
     default: return false;
     }
@@ -183,7 +185,7 @@ static bool ops_is_flat(dti_op op) { /* the gradient is 0 by definition, or ther
 
 /* A second derivative of such a row is an error. */
 static bool ops_is_once(dti_op op) {
-    return op == DTI_OP_RECURRENCE;
+    return op == DTI_OP_RECURRENCE || op == DTI_OP_CTC;
 }
 
 /* For second derivatives dy comes of y, as under a loss: dx depends on x through both. */
@@ -379,7 +381,7 @@ static double ops_lower_tolerance(const dti_node *n) {
     case DTI_OP_UNARY_GRAD: {
         int selector = n->attr.i[0];
         bool rounds = selector == DTI_U_GELU || selector == DTI_U_GELU_TANH ||
-                      selector == DTI_U_ERF || selector == DTI_U_SELU ||
+                      selector == DTI_U_ERF || selector == DTI_U_SELU || selector == DTI_U_ERFINV ||
                       selector == DTI_U_HARDSIGMOID || selector == DTI_U_HARDSWISH;
         bool ends = selector == DTI_U_SOFTPLUS || selector == DTI_U_MISH;
         return rounds ? 1e-6 : ends ? 1e-8 : 1e-12;
@@ -984,6 +986,48 @@ TEST(dropout_keeps_its_share_scales_it_and_depends_on_the_row_alone) {
     CHECK(!memcmp(ops_by_hand(&part, x, ones, y), ones, 16 * COLS * sizeof *ones));
     dti_ref_close(&whole);
     dti_ref_close(&part);
+    dt_graph_destroy(g);
+    dt_ctx_destroy(ctx);
+}
+
+TEST(random_numbers_are_spread_as_they_should_and_are_the_same_however_a_batch_is_cut) {
+    enum { ROWS = 64, COLS = 300, N = ROWS * COLS };
+    dt_ctx *ctx = ops_ctx();
+    dt_graph *g;
+    dti_ref_run whole, part;
+    REQUIRE(dt_graph_create(ctx, &g) == DT_OK);
+    dt_tensor x = dt_input(g, "x", DT_F32, dt_dims(COLS));
+    const dt_tensor drawn[] = {dt_random_uniform(x), dt_random_uniform(x), dt_random_normal(x)};
+    static double of_x[N];
+    static const double mean[3] = {0.5, 0.5, 0}, variance[3] = {1.0 / 12, 1.0 / 12, 1};
+    static double first[N];
+    for (int i = 0; i < 3; i++) {
+        double sum = 0, square = 0, least = 9, most = -9;
+        int outside = 0;
+        dti_ref_open(&whole, g, ROWS);
+        whole.step.seed = 99;
+        const double *y = ops_by_hand(&whole, x, of_x, drawn[i]);
+        for (int k = 0; k < N; k++) {
+            sum += y[k], square += (y[k] - mean[i]) * (y[k] - mean[i]);
+            least = fmin(least, y[k]), most = fmax(most, y[k]);
+            outside += fabs(y[k]) > 1.959963985;
+        }
+        CHECK_NEAR(sum / N, mean[i], 4 * sqrt(variance[i] / N));
+        CHECK_NEAR(square / N, variance[i], 4 * variance[i] * sqrt(2.0 / N));
+        CHECK(i == 2 || (least > 0 && least < 1e-3 && most < 1 && most > 0.999));
+        CHECK(i < 2 || (outside > 0.05 * N - 120 && outside < 0.05 * N + 120)); /* 4 sigma */
+        CHECK(i != 1 || memcmp(y, first, sizeof first) != 0);
+        memcpy(first, y, sizeof first);
+        dti_ref_open(&part, g, 16); /* rows 48 to 63, of a program that does not train */
+        part.step = whole.step;
+        part.step.first_row = 48;
+        part.train = false;
+        const double *last = ops_by_hand(&part, x, of_x, drawn[i]);
+        CHECK(!memcmp(last, first + 48 * COLS, 16 * COLS * sizeof *last));
+        dti_ref_close(&part);
+        dti_ref_close(&whole);
+    }
+    CHECK(!dt_graph_error(g));
     dt_graph_destroy(g);
     dt_ctx_destroy(ctx);
 }

@@ -163,3 +163,42 @@ TEST(recurrent_layers_refuse_states_and_lengths_of_other_shapes) {
     CHECK(dt_nn_lstm(x, "net", 4, NULL).y.id && !dt_graph_error(g)); /* the name is free */
     dt_ctx_destroy(ctx);
 }
+
+/* Dropout is between layers: it leaves the first one's state alone, and evaluation altogether. */
+TEST(dropout_between_recurrent_layers_is_of_training_and_leaves_the_first_layer_alone) {
+    enum { B = 64, Y = B * RECURRENT_T * RECURRENT_H, S = B * 2 * RECURRENT_H };
+    static float y[3][Y], h[3][S];
+    dt_ctx *ctx = NULL;
+    dt_graph *graph = NULL;
+    dt_store *store = NULL;
+    dt_program *p = NULL;
+    float *x = recurrent_values(B * RECURRENT_T * RECURRENT_IN);
+    REQUIRE(x && !dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx));
+    REQUIRE(!dt_graph_create(ctx, &graph));
+    dt_tensor in = dt_input(graph, "x", DT_F32, dt_dims(RECURRENT_T, RECURRENT_IN));
+    const dt_recurrent_desc desc = {.layers = 2, .dropout = 0.5f};
+    const dt_recurrent out = dt_nn_gru(in, "net", RECURRENT_H, &desc);
+    REQUIRE(!dt_store_create(graph, &(dt_store_desc){.device = "cpu", .seed = 3}, &store));
+    for (int i = 0; i < 3; i++) { /* evaluation, and two steps of training */
+        const dt_program_desc program = {
+            .outputs = {out.y, out.h}, .batch = B, .mode = i ? DT_MODE_TRAIN : DT_MODE_EVAL};
+        REQUIRE(!dt_program_create(store, &program, &p));
+        CHECK(!dt_program_write(p, in, x, B * RECURRENT_T * RECURRENT_IN * 4));
+        CHECK(!dt_program_run(p, &(dt_step_desc){.step = (uint64_t)i}, NULL));
+        CHECK(!dt_program_read(p, out.y, y[i], sizeof y[i]));
+        CHECK(!dt_program_read(p, out.h, h[i], sizeof h[i]));
+    }
+    CHECK(memcmp(y[0], y[1], sizeof y[0]) && memcmp(y[1], y[2], sizeof y[0]));
+    double mean[2] = {0};
+    for (int s = 0; s < B; s++)
+        for (int i = 1; i < 3; i++) {
+            const float *a = h[0] + s * 2 * RECURRENT_H, *b = h[i] + s * 2 * RECURRENT_H;
+            CHECK(!memcmp(a, b, RECURRENT_H * 4));
+            CHECK(memcmp(a + RECURRENT_H, b + RECURRENT_H, RECURRENT_H * 4));
+        }
+    for (int i = 0; i < Y; i++)
+        mean[0] += (double)y[0][i] / Y, mean[1] += (double)y[1][i] / Y;
+    CHECK(fabs(mean[0] - mean[1]) < 0.05);
+    dt_ctx_destroy(ctx);
+    free(x);
+}

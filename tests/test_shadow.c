@@ -1,7 +1,7 @@
 /* A store that outlives its device: the state kept on the host, and dt_store_revive. A device is
  * lost by a driver whose vkQueueSubmit says so, at every submission of a run in turn. The model has
- * dropout, whose masks depend on the step, and AMSGrad's three moments. Included by main.c, after
- * the implementation. */
+ * dropout, whose masks depend on the step, AMSGrad's three moments, and an average. Included by
+ * main.c, after the implementation. */
 
 typedef struct shadow_model {
     dt_ctx *ctx;
@@ -28,7 +28,8 @@ static dt_result shadow_open(shadow_model *m, const char *device, int shadow, in
     m->x = dt_input(m->graph, "x", DT_F32, dt_dims(2));
     m->t = dt_input(m->graph, "t", DT_F32, dt_dims(1));
     dt_tensor h = dt_dropout(dt_tanh(dt_nn_linear(m->x, "hidden", 16)), 0.25f);
-    const dt_optim_desc amsgrad = {.kind = DT_OPTIM_AMSGRAD, .lr = 0.01};
+    const dt_optim_desc amsgrad = {
+        .kind = DT_OPTIM_AMSGRAD, .lr = 0.01, .average.kind = DT_AVERAGE_EMA};
     const dt_program_desc train = {.loss = dt_mse(dt_nn_linear(h, "out", 1), m->t),
                                    .batch = 4,
                                    .optim = &amsgrad,
@@ -119,6 +120,14 @@ static void shadow_lose(shadow_model *m, int after) {
     device->vk.QueueSubmit = shadow_lossy;
 }
 
+/* A copy from before the first step has no average: it is the weights. */
+static void shadow_averages(shadow_model *m) {
+    float w[32], average[32];
+    CHECK(dt_store_read(m->store, 0, DT_VALUE_PARAM, w, sizeof w) == DT_OK);
+    CHECK(dt_store_read(m->store, 0, DT_VALUE_AVERAGE, average, sizeof average) == DT_OK);
+    CHECK((memcmp(w, average, sizeof w) == 0) == (m->store->steps < 2));
+}
+
 /* Loses the device after so many submissions, revives it, and goes on to the end. Whether it was
  * lost. */
 static bool shadow_lost_once(const char *name, int shadow, int after, uint64_t expected) {
@@ -134,6 +143,7 @@ static bool shadow_lost_once(const char *name, int shadow, int after, uint64_t e
         CHECK_CONTAINS(dt_ctx_error(m.ctx), "dt_store_revive");
         CHECK(dt_store_revive(m.store, NULL, &step) == DT_OK);
         CHECK(step <= reached && step + (uint64_t)shadow >= reached && step == m.store->steps);
+        shadow_averages(&m);
         CHECK(shadow_write(&m) == DT_OK && shadow_run(&m, 4) == DT_OK);
     }
     CHECK(shadow_hash(&m) == expected);

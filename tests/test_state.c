@@ -690,7 +690,10 @@ static const dt_optim_desc store_optims[] = {{.kind = DT_OPTIM_ADAM, .lr = 0.01}
                                              {.kind = DT_OPTIM_ADAMW, .lr = 0.01},
                                              {.kind = DT_OPTIM_SGD, .lr = 0.1, .momentum = 0.9},
                                              {.kind = DT_OPTIM_SGD, .lr = 0.1},
-                                             {.kind = DT_OPTIM_AMSGRAD, .lr = 0.01}};
+                                             {.kind = DT_OPTIM_AMSGRAD, .lr = 0.01},
+                                             {.kind = DT_OPTIM_LARS, .lr = 0.1, .momentum = 0.9},
+                                             {.kind = DT_OPTIM_MUON, .lr = 0.01},
+                                             {.kind = DT_OPTIM_ADAFACTOR, .lr = 0.05}};
 enum { STORE_OPTIMS = sizeof store_optims / sizeof *store_optims, STORE_BATCH = 32 };
 
 static bool store_program(store_run *r, const dt_optim_desc *optim) {

@@ -279,6 +279,8 @@ typedef enum difference {
     DIFFER_SEED,
     DIFFER_LR,
     DIFFER_OPTIM,
+    DIFFER_TRUST,
+    DIFFER_PLAIN,
     DIFFER_TAIL,
     DIFFER_ORDER,
     DIFFER_PARTS,
@@ -302,6 +304,8 @@ static const struct {
     [DIFFER_SEED] = {"seed 4", "seed 3"},
     [DIFFER_LR] = {"lr 0.02", "lr 0.01"},
     [DIFFER_OPTIM] = {"optimizer 1", "optimizer 2"},
+    [DIFFER_TRUST] = {"trust 0.5", "trust 0.25"},
+    [DIFFER_PLAIN] = {"its steps plain", "rank 0"},
     [DIFFER_TAIL] = {"tail 1", "tail 0"},
     [DIFFER_ORDER] = {"their own order", "shuffled order"},
     [DIFFER_PARTS] = {"2 parts", "1 parts"},
@@ -344,6 +348,11 @@ static dt_result differ_create(rank *r, dt_comm *comm, difference what, bool oth
     dt_trainer_desc d = train_desc(&m);
     m.adam.lr = other && what == DIFFER_LR ? 0.02 : 0.01;
     m.adam.kind = other && what == DIFFER_OPTIM ? DT_OPTIM_SGD : DT_OPTIM_ADAM;
+    if (what == DIFFER_TRUST || what == DIFFER_PLAIN) {
+        m.adam.kind = DT_OPTIM_LARS;
+        m.adam.trust = other && what == DIFFER_TRUST ? 0.5 : 0.25;
+        m.adam.groups[0] = (dt_optim_group){.match = "*", .plain = other && what == DIFFER_PLAIN};
+    }
     d.comm = comm;
     differ_desc(&d, what, other);
     dt_result result = dt_trainer_create(m.graph, &d, &trainer);

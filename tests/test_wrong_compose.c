@@ -96,6 +96,15 @@ ROW(GRAPH, dt_outer, ) {
     return NIL(dt_outer(F32(here.x), F32(here.x)));
 }
 
+ROW(GRAPH, dt_einsum, ) {
+    const dt_tensor all[6] = {F32(here.w), F32(here.w)};
+    const dt_tensor *x = POINTER(all);
+    int count = INT(2, 0, -1, 1, 3, 6);
+    wrong.silent = wrong.silent || !x || count < 1; /* there is no graph to tell */
+    return NIL(
+        dt_einsum(TEXT("ij,kj->ik", NULL, "", "ij,kj->il", "ij,j", "i..,kj", "ij,kj,"), x, count));
+}
+
 ROW(GRAPH, dt_cross, ) {
     dt_tensor three = dt_slice(here.signal, 1, 0, 3);
     return NIL(dt_cross(F32(three), F32(three)));
@@ -103,6 +112,35 @@ ROW(GRAPH, dt_cross, ) {
 
 ROW(GRAPH, dt_glu, ) {
     return NIL(dt_glu(SIGNAL, AXIS(1, 2)));
+}
+
+ROW(GRAPH, dt_asin, ) {
+    return NIL(dt_asin(ONLY_F32(here.x)));
+}
+
+ROW(GRAPH, dt_acos, ) {
+    return NIL(dt_acos(ONLY_F32(here.x)));
+}
+
+ROW(GRAPH, dt_atan2, ) {
+    return NIL(dt_atan2(F32(here.x), F32(here.x)));
+}
+
+ROW(GRAPH, dt_fmod, ) {
+    return NIL(dt_fmod(F32(here.x), F32(here.x)));
+}
+
+ROW(GRAPH, dt_remainder, ) {
+    return NIL(dt_remainder(F32(here.x), F32(here.x)));
+}
+
+ROW(GRAPH, dt_ctc_loss, ) {
+    const dt_shape two = dt_dims(2);
+    dt_tensor labels = dt_expand(dt_reshape(here.label, dt_dims(1)), two);
+    return NIL(dt_ctc_loss(F32(here.signal), I32(labels),
+                           &(dt_ctc_desc){.steps = MAYBE(here.label, WRONG_F32 | WRONG_TERM),
+                                          .labels = MAYBE(here.label, WRONG_F32 | WRONG_TERM),
+                                          .blank = (int)INTEGER(7, -1, 8, INT32_MIN, INT32_MAX)}));
 }
 
 ROW(GRAPH, dt_celu, ) {
@@ -160,4 +198,9 @@ ROW(GRAPH, dt_pixel_unshuffle, ) {
 
 ROW(GRAPH, dt_embedding_bag, ) {
     return NIL(dt_embedding_bag(F32(here.table), I32(here.index), true));
+}
+
+ROW(GRAPH, dt_embedding_bag_padded, ) {
+    return NIL(dt_embedding_bag_padded(F32(here.table), I32(here.index), true,
+                                       INTEGER(1, 1000, -1000, INT64_MIN, INT64_MAX)));
 }

@@ -287,6 +287,14 @@ ROW(GRAPH, dt_dropout, ) {
     return NIL(dt_dropout(ONLY_F32(here.x), (float)NUMBER(0.5, 1.0, -0.1, 2.0, (double)INFINITY)));
 }
 
+ROW(GRAPH, dt_random_uniform, ) {
+    return NIL(dt_random_uniform(ONLY_TENSOR(here.x)));
+}
+
+ROW(GRAPH, dt_random_normal, ) {
+    return NIL(dt_random_normal(ONLY_TENSOR(here.x)));
+}
+
 ROW(GRAPH, dt_cross_entropy, ) {
     return NIL(dt_cross_entropy(
         F32(here.logits), I32(here.label),
@@ -540,11 +548,12 @@ ROW(GRAPH, dt_nn_embedding, ) {
                                INTEGER(3, -1, INT64_MIN, INT64_MAX)));
 }
 
+#define ROW_OF_5 (int32_t) INTEGER(-5, -6, 5, 1 << 24, INT32_MAX)
 ROW(GRAPH, dt_nn_embedding_with, ) {
     dt_tensor index = wrong_turn("an f32 index", 1) ? here.x : ONLY_ANY(here.index);
     return NIL(dt_nn_embedding_with(index, LAYER_NAME, INTEGER(5, -1, INT64_MIN),
                                     INTEGER(3, -1, INT64_MAX),
-                                    &(dt_embedding_desc){.weight = INIT}));
+                                    &(dt_embedding_desc){.weight = INIT, .padding_idx = ROW_OF_5}));
 }
 
 #define CONV_LAYER(name, x, wide)                                                                  \
@@ -580,6 +589,14 @@ ROW(GRAPH, dt_nn_conv3d, ) {
                                  .weight = INIT,
                                  .bias = INIT};
     return NIL(dt_nn_conv3d(ONLY_F32(here.volume), LAYER_NAME, SIZE(4), SIZE(3), &desc));
+}
+
+ROW(GRAPH, dt_nn_spectral_norm, ) {
+    return NIL(dt_nn_spectral_norm(
+        OBJECT(here.graph), LAYER_NAME, SHAPE(dt_dims(3, 4)),
+        &(dt_spectral_norm_desc){.iterations = INT(2, -1, 101, INT_MAX),
+                                 .eps = (float)NUMBER(1e-6, -1.0, (double)INFINITY),
+                                 .weight = INIT}));
 }
 
 ROW(GRAPH, dt_nn_batch_norm, ) {

@@ -57,7 +57,18 @@ static dt_tensor train_sums(dt_graph *g, dt_tensor x) {
     return dt_linear(x, dt_add(dt_param(g, "base", small, init), v), (dt_tensor){0});
 }
 
-/* kind: 0 = MLP, 1 = convolution and batch norm, TRAIN_SUMS = that, and class weights. */
+/* Weights that buffers normalise, whose next values are of no sample. */
+enum { TRAIN_SPECTRAL = 3 };
+static dt_tensor train_spectral(dt_graph *g, dt_tensor x) {
+    dt_tensor h = dt_reshape(x, dt_dims(1, TRAIN_SIDE, TRAIN_SIDE));
+    dt_tensor w = dt_nn_spectral_norm(g, "conv", dt_dims(3, 1, 3, 3), NULL);
+    h = dt_flatten(dt_relu(dt_conv2d(h, w, (dt_tensor){0}, NULL)));
+    w = dt_nn_spectral_norm(g, "fc0", dt_dims(24, 48), &(dt_spectral_norm_desc){.iterations = 2});
+    return dt_relu(dt_linear(h, w, (dt_tensor){0}));
+}
+
+/* kind: 0 = MLP, 1 = convolution and batch norm, TRAIN_SUMS = that, and class weights;
+ * TRAIN_SPECTRAL = that. */
 __attribute__((__unused__)) static bool train_model_make(train_model *m, const dt_ctx_desc *ctx,
                                                          int kind) {
     *m = (train_model){.adam = {.kind = DT_OPTIM_ADAM, .lr = 0.01, .clip_norm = 1.0}};
@@ -65,9 +76,10 @@ __attribute__((__unused__)) static bool train_model_make(train_model *m, const d
         return false;
     m->x = dt_input(m->graph, "x", DT_F32, dt_dims(TRAIN_SIDE * TRAIN_SIDE));
     m->t = dt_input(m->graph, "t", DT_I32, dt_dims());
-    dt_tensor h = kind == TRAIN_SUMS ? train_sums(m->graph, m->x)
-                  : kind             ? train_conv(m->x)
-                                     : dt_relu(dt_nn_linear(m->x, "fc0", 24));
+    dt_tensor h = kind == TRAIN_SUMS       ? train_sums(m->graph, m->x)
+                  : kind == TRAIN_SPECTRAL ? train_spectral(m->graph, m->x)
+                  : kind                   ? train_conv(m->x)
+                                           : dt_relu(dt_nn_linear(m->x, "fc0", 24));
     dt_cross_entropy_desc weighted = {0};
     if (kind == TRAIN_SUMS)
         weighted.class_weights =

@@ -346,6 +346,8 @@ UNARY = {  # name: (function, its points, whether it has a gradient)
     "silu": (F.silu, POINTS, True), "softplus": (F.softplus, POINTS, True),
     "log_sigmoid": (F.logsigmoid, POINTS, True),
     "erf": (torch.erf, POINTS, True), "floor": (torch.floor, POINTS, False),
+    "atan": (torch.atan, POINTS, True),
+    "erfinv": (torch.erfinv, POINTS[abs(POINTS) < 1], True),
     "step": (lambda x: (x > 0).double(), POINTS, False),
     "leaky_relu": (lambda x: F.leaky_relu(x, 0.01), POINTS, True),
     "elu": (F.elu, POINTS, True), "elu_half": (lambda x: F.elu(x, 0.5), POINTS, True),

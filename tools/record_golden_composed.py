@@ -42,6 +42,8 @@ X = {  # name: (function, shape of x with samples, ties)
     "sort_ties": (lambda x: torch.sort(x, dim=2, descending=True, stable=True).values, ROW, True),
     "glu": (lambda x: F.glu(x, 1), IMAGE, False),
     "celu": (lambda x: F.celu(x, 0.5), ROW, False),
+    "asin": (lambda x: torch.asin(torch.tanh(x)), ROW, False),
+    "acos": (lambda x: torch.acos(torch.tanh(x)), ROW, False),
     "instance_norm": (lambda x: F.instance_norm(x), IMAGE, False),
     "pixel_shuffle": (lambda x: F.pixel_shuffle(x, 2), IMAGE, False),
     "pixel_unshuffle": (lambda x: F.pixel_unshuffle(x, 2), IMAGE, False),
@@ -60,6 +62,11 @@ def main():
     record_op(arrays, "prelu", {"x": x, "w": w}, F.prelu(x, w), 3)
     x, w = leaf(normal(4, 4, 3)), leaf(normal(5, 4, 3))
     record_op(arrays, "cross", {"x": x, "w": w}, torch.linalg.cross(x, w), 6)
+    y, x = leaf(normal(4, 2, 3, 5)), leaf(normal(5, 2, 3, 5))
+    record_op(arrays, "atan2", {"x": y, "w": x}, torch.atan2(y, x), 2)
+    for name, function in (("fmod", torch.fmod), ("remainder", torch.remainder)):
+        a, b = leaf(7 * normal(4, 2, 3, 5)), leaf(normal(5, 2, 3, 5))
+        record_op(arrays, name, {"x": a, "w": b}, function(a, b), 2)
     x, w = leaf(normal(4, 3, 2, 2)), leaf(normal(5, 3))
     record_op(arrays, "weight_norm", {"x": x, "w": w}, torch._weight_norm(x, w.view(3, 1, 1), 0), 6)
     index = classes(7, 5, 2, 3, 4)

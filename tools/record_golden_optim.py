@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
-"""Records 100 steps of each optimizer of torch.optim, for tests/test_golden_optim.c, in float64; Lion,
-which torch has not, is written out here as its paper has it (Chen et al. 2023, algorithm 2).
+"""Records 100 steps of each optimizer of torch.optim, for tests/test_golden_optim.c, in float64. Those
+that torch has not are written out here as their papers have them: Lion (Chen et al. 2023, algorithm
+2), LAMB (You et al. 2020, algorithm 2), LARS (You et al. 2017, the ratio before the momentum, as SGD
+has that). Muon is torch's, but for its iteration, which is in float64 too instead of bf16.
 
 Needs PyTorch 2. The settings stand in test_golden_optim.c too.
 """
@@ -11,6 +13,7 @@ from torch.nn import functional as F
 from record_golden import Net, classes, linears, normal, save, STEPS
 
 ROUNDS = 5 # over the same batches
+EPS = torch.finfo(torch.float32).eps # Adafactor's first, which is the type's own
 
 
 class Lion(torch.optim.Optimizer):
@@ -27,6 +30,74 @@ class Lion(torch.optim.Optimizer):
                 p.mul_(1 - group["lr"] * group["weight_decay"])
                 p.sub_(group["lr"] * torch.sign(first * m + (1 - first) * p.grad))
                 state["m"] = second * m + (1 - second) * p.grad
+
+
+class Lamb(torch.optim.Optimizer):
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01, plain=0):
+        super().__init__(list(params), dict(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay))
+        self.plain = plain
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                state, (first, second) = self.state[p], group["betas"]
+                t = state["t"] = state.get("t", 0) + 1
+                m = state.setdefault("m", torch.zeros_like(p))
+                v = state.setdefault("v", torch.zeros_like(p))
+                m.mul_(first).add_((1 - first) * p.grad)
+                v.mul_(second).add_((1 - second) * p.grad**2)
+                u = m / (1 - first**t) / ((v / (1 - second**t)).sqrt() + group["eps"])
+                u = u + group["weight_decay"] * p
+                a, b = p.norm(), u.norm()
+                whole = a > 0 and b > 0 and not (self.plain and p.dim() == self.plain)
+                p.sub_(group["lr"] * (a / b if whole else 1) * u)
+
+
+class Lars(torch.optim.SGD):
+    def __init__(self, params, trust=1e-3, eps=1e-8, weight_decay=0.0, lr=1.0, plain=0, **more):
+        super().__init__(list(params), lr=lr, **more)
+        self.own = (trust, eps, weight_decay, plain)
+
+    @torch.no_grad()
+    def step(self):
+        trust, eps, decay, plain = self.own
+        for group in self.param_groups:
+            for p in group["params"]:
+                a, b = p.norm(), p.grad.norm()
+                ratio = trust * a / (b + decay * a + eps) if a > 0 and b > 0 else 1
+                ratio = 1 if plain and p.dim() == plain else ratio
+                p.grad = ratio * (p.grad + decay * p)
+        super().step()
+
+
+def iterated(grad, ns_coefficients, ns_steps, eps):
+    """torch.optim._muon's _zeropower_via_newtonschulz without its conversion to bf16."""
+    a, b, c = ns_coefficients
+    x = grad.T if grad.size(0) > grad.size(1) else grad
+    x = x / x.norm().clamp(min=eps)
+    for _ in range(ns_steps):
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.T if grad.size(0) > grad.size(1) else x
+
+
+class Muon:
+    def __init__(self, params, lr=1e-3, weight_decay=0.1, plain=None, **more):
+        torch.optim._muon._zeropower_via_newtonschulz = iterated
+        params = list(params)
+        matrices = [p for p in params if p.dim() == 2 and p is not (plain and params[plain])]
+        rest = [p for p in params if not any(p is m for m in matrices)]
+        self.both = (torch.optim.Muon(matrices, lr=lr, weight_decay=weight_decay, **more),
+                     torch.optim.AdamW(rest, lr=lr, weight_decay=weight_decay))
+
+    def zero_grad(self):
+        for o in self.both:
+            o.zero_grad()
+
+    def step(self):
+        for o in self.both:
+            o.step()
 
 
 O = torch.optim
@@ -52,6 +123,16 @@ OPTIMIZERS = {
     "rprop": (O.Rprop, dict(lr=0.001)),
     "lion": (Lion, dict(lr=0.002)),
     "lion_more": (Lion, dict(lr=0.001, betas=(0.8, 0.95), weight_decay=0.1)),
+    "lamb": (Lamb, dict(lr=0.01)),
+    "lamb_more": (Lamb, dict(lr=0.02, betas=(0.8, 0.95), eps=1e-4, weight_decay=0.1, plain=1)),
+    "lars": (Lars, dict()),
+    "lars_more": (Lars, dict(lr=0.5, trust=0.02, eps=1e-3, weight_decay=0.05, momentum=0.9,
+                             nesterov=True, plain=1)),
+    "muon": (Muon, dict()),
+    "muon_more": (Muon, dict(lr=0.01, weight_decay=0.02, momentum=0.8, plain=2)),
+    "adafactor": (O.Adafactor, dict(eps=(EPS, 1e-3))),
+    "adafactor_more": (O.Adafactor, dict(lr=0.2, beta2_decay=-0.6, eps=(EPS, 0.3),
+                                         weight_decay=0.02)),
 }
 
 

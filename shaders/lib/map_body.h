@@ -43,7 +43,9 @@
     X(33, SELU, selu, SLOPE)                                                                       \
     X(34, SOFTSIGN, softsign, SLOPE)                                                               \
     X(35, ROUND, round, FLAT)                                                                      \
-    X(36, CEIL, ceil, FLAT)
+    X(36, CEIL, ceil, FLAT)                                                                        \
+    X(38, ERFINV, erfinv, SLOPE)                                                                  \
+    X(39, ATAN, atan, SLOPE)
 /* With parameters p0 (slope, alpha, scale, low) and p1 (offset, high): */
 #define DTI_UNARY_WITH(X)                                                                          \
     X(16, LEAKY_RELU, leaky_relu, SLOPE)                                                           \
@@ -626,6 +628,44 @@ DTI_PRIME(erf) {
     return dt_affine(dt_exp(dt_neg(dt_square(x))), 1.1283791670955126f, 0.0f);
 }
 DTI_IN_F64(erf, erf(x), DTI_REF_2_SQRT_PI *exp(-x *x))
+#endif
+
+#if DTI_MAP_PART == 1
+DTI_M_MAP(erfinv) {
+    return DTI_M(erfinv)(x);
+}
+DTI_M_GRAD(erfinv) {
+    DTI_M_F y = DTI_M(erfinv)(x);
+    return DTI_M_MUL(dy, DTI_M_MUL(DTI_M(exp)(DTI_M_MUL(y, y)), DTI_M_K(0.886226925f)));
+}
+#else
+DTI_PRIME(erfinv) {
+    return dt_affine(dt_exp(dt_square(dt_erfinv(x))), 0.88622692545275801f, 0.0f);
+}
+#ifdef DT_REFERENCE /* the quantile of the normal distribution, put right by a step of Newton's */
+static double dti_erfinv_f64(double x) {
+    if (!(fabs(x) < 1))
+        return fabs(x) > 1 || isnan(x) ? NAN : x * INFINITY;
+    const double y = dti_normal_quantile(0.5 * (1 + x)) * DTI_REF_SQRT_HALF;
+    const double off = x > 0.5 ? (1 - x) - erfc(y) : x < -0.5 ? erfc(-y) - (1 + x) : erf(y) - x;
+    return y - off / (DTI_REF_2_SQRT_PI * exp(-y * y));
+}
+#endif
+DTI_IN_F64(erfinv, dti_erfinv_f64(x), exp(dti_erfinv_f64(x) * dti_erfinv_f64(x)) / DTI_REF_2_SQRT_PI)
+#endif
+
+#if DTI_MAP_PART == 1
+DTI_M_MAP(atan) {
+    return DTI_M(atan)(x);
+}
+DTI_M_GRAD(atan) {
+    return DTI_M_DIV(dy, DTI_M_FMA(x, x, DTI_M_K(1.0f)));
+}
+#else
+DTI_PRIME(atan) {
+    return dt_reciprocal(dt_affine(dt_square(x), 1.0f, 1.0f));
+}
+DTI_IN_F64(atan, atan(x), 1 / (1 + x * x))
 #endif
 
 #if DTI_MAP_PART == 1

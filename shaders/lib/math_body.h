@@ -187,6 +187,56 @@ DTI_M_FN DTI_M_F DTI_M(erf)(DTI_M_F x)
     return DTI_M_SELECT(DTI_M_IS_NAN(x), x, y);
 }
 
+/* x * p(log(1 - x^2)), p by Remez exchange in two pieces; +-infinity at +-1, NaN outside. */
+DTI_M_FN DTI_M_F DTI_M(erfinv)(DTI_M_F x)
+{
+    DTI_M_F one = DTI_M_K(1.0f);
+    DTI_M_F t = DTI_M(log)(DTI_M_MUL(DTI_M_SUB(one, x), DTI_M_ADD(one, x)));
+    DTI_M_F p = DTI_M_K(5.44013234e-9f);
+    p = DTI_M_FMA(p, t, DTI_M_K(1.43296361e-7f));
+    p = DTI_M_FMA(p, t, DTI_M_K(1.22774929e-6f));
+    p = DTI_M_FMA(p, t, DTI_M_K(1.12766138e-7f));
+    p = DTI_M_FMA(p, t, DTI_M_K(-5.61541165e-5f));
+    p = DTI_M_FMA(p, t, DTI_M_K(-1.47699713e-4f));
+    p = DTI_M_FMA(p, t, DTI_M_K(2.31469143e-3f));
+    p = DTI_M_FMA(p, t, DTI_M_K(1.15392627e-2f));
+    p = DTI_M_FMA(p, t, DTI_M_K(-2.3201552e-1f));
+    DTI_M_F near = DTI_M_FMA(p, t, DTI_M_K(8.86226892e-1f));
+    p = DTI_M_K(2.69604838e-10f);
+    p = DTI_M_FMA(p, t, DTI_M_K(2.63299498e-8f));
+    p = DTI_M_FMA(p, t, DTI_M_K(1.1080657e-6f));
+    p = DTI_M_FMA(p, t, DTI_M_K(2.59908884e-5f));
+    p = DTI_M_FMA(p, t, DTI_M_K(3.61767248e-4f));
+    p = DTI_M_FMA(p, t, DTI_M_K(2.76386202e-3f));
+    p = DTI_M_FMA(p, t, DTI_M_K(3.49152484e-3f));
+    p = DTI_M_FMA(p, t, DTI_M_K(-2.68486798e-1f));
+    p = DTI_M_FMA(p, t, DTI_M_K(8.35276783e-1f));
+    p = DTI_M_SELECT(DTI_M_LT(t, DTI_M_K(-6.125f)), p, near);
+    p = DTI_M_SELECT(DTI_M_EQ(DTI_M_ABS(x), one), DTI_M_INF, p);
+    return DTI_M_MUL(x, p);
+}
+
+/* Of x, -1 / x or (x - 1) / (x + 1), whichever is within tan(pi / 8); p by Remez exchange. */
+DTI_M_FN DTI_M_F DTI_M(atan)(DTI_M_F x)
+{
+    DTI_M_F one = DTI_M_K(1.0f), zero = DTI_M_K(0.0f), t = DTI_M_ABS(x);
+    DTI_M_B wide = DTI_M_LT(DTI_M_K(2.41421356f), t), middle = DTI_M_LT(DTI_M_K(0.414213562f), t);
+    DTI_M_F top = DTI_M_SELECT(middle, DTI_M_SUB(t, one), t);
+    DTI_M_F bottom = DTI_M_SELECT(middle, DTI_M_ADD(t, one), one);
+    DTI_M_F turn = DTI_M_SELECT(middle, DTI_M_K(0.785398163f), zero);
+    top = DTI_M_SELECT(wide, DTI_M_K(-1.0f), top);
+    bottom = DTI_M_SELECT(wide, t, bottom);
+    turn = DTI_M_SELECT(wide, DTI_M_K(1.57079633f), turn);
+    DTI_M_F r = DTI_M_DIV(top, bottom), s = DTI_M_MUL(r, r);
+    DTI_M_F p = DTI_M_K(8.05372074e-2f);
+    p = DTI_M_FMA(p, s, DTI_M_K(-1.38776779e-1f));
+    p = DTI_M_FMA(p, s, DTI_M_K(1.99777097e-1f));
+    p = DTI_M_FMA(p, s, DTI_M_K(-3.33329499e-1f));
+    p = DTI_M_FMA(DTI_M_MUL(p, s), r, r);
+    p = DTI_M_FMA(turn, DTI_M_K(-2.78275342e-8f), p); /* what the turns lack as floats */
+    return DTI_M_WITH_SIGN(DTI_M_ADD(turn, p), DTI_M_SIGN(x));
+}
+
 /* x - n * pi/2 for n below 2^16, with the same error whether FMAs fuse or not: pi/2 in parts of 8
  * bits (Cody and Waite), whose products with n are exact, and what the differences round off is
  * carried along. */

@@ -7,7 +7,8 @@
  *      element: c from the words w and t, the number of steps before this one.
  *   2: update_x(v, g, w, t, c): the weight v[0] and the moments v[1], v[2] ... by the gradient g,
  *      which is clipped already. A moment that the parameter does not have is 0, and is not kept.
- *   4: C only: the row of the table (src/optim/optim.h). */
+ *   4: C only: the row of the table (src/optim/optim.h).
+ *   8: of those that need a whole parameter, what is measured of it: see optim_whole_body.h. */
 
 #ifndef DTI_OPTIM_LIST
 /* X(number, ID, name, least, most): dt_optim_kind and selector of the kernel; it has the least
@@ -25,14 +26,23 @@
     X(10, NADAM, nadam, 3, 3) \
     X(11, RADAM, radam, 2, 2) \
     X(12, RPROP, rprop, 2, 2) \
-    X(13, LION, lion, 1, 1)
+    X(13, LION, lion, 1, 1) \
+    DTI_OPTIM_WHOLE_LIST(X)
+/* What needs more than an element: their sections are in optim_whole_body.h. */
+#define DTI_OPTIM_WHOLE_LIST(X) \
+    X(14, LAMB, lamb, 2, 2) \
+    X(15, LARS, lars, 0, 1) \
+    X(16, MUON, muon, 2, 2) \
+    X(17, ADAFACTOR, adafactor, 0, 1)
 #define DTI_OPTIM_STANDARD 3 /* what {0} is */
-#define DTI_OPTIM_KINDS 14
+#define DTI_OPTIM_KINDS 18
 #define DTI_MOMENTS_MAX 3
 #define DTI_OPTIM_VALUES (1 + DTI_MOMENTS_MAX) /* the weight, then the moments */
 #define DTI_EACH_MOMENT(X) X(1) X(2) X(3)
 #define DTI_EACH_VALUE(X) X(0) DTI_EACH_MOMENT(X)
-#define DTI_OPTIM_CONSTANTS 5
+#define DTI_OPTIM_CONSTANTS 6
+/* The last constant is not of constants_x, but the parameter's own, of its whole; 0: it has none. */
+#define DTI_OPTIM_SHARE 5
 
 /* Words of a parameter group in the step block, f32. Those from 2 on are the optimizer's own. */
 #define DTI_GROUP_LR 0
@@ -69,10 +79,8 @@
 DTI_OPTIM_CONSTANTS_OF(sgd) {}
 #endif
 #if DTI_OPTIM_PART & 2
-DTI_OPTIM_UPDATE_OF(sgd)
+DTI_OPTIM_UPDATE_OF(sgd_step)
 {
-    if (w[DTI_GROUP_DECAY] != 0.0f)
-        g = DTI_M_FMA(DTI_M_K(w[DTI_GROUP_DECAY]), v[0], g);
     if (w[DTI_SGD_MOMENTUM] != 0.0f) {
         DTI_M_F momentum = DTI_M_K(w[DTI_SGD_MOMENTUM]), m = g;
         if (t != 0.0f)
@@ -84,6 +92,12 @@ DTI_OPTIM_UPDATE_OF(sgd)
             g = m;
     }
     v[0] = DTI_M_FMA(DTI_M_K(-w[DTI_GROUP_LR]), g, v[0]);
+}
+DTI_OPTIM_UPDATE_OF(sgd)
+{
+    if (w[DTI_GROUP_DECAY] != 0.0f)
+        g = DTI_M_FMA(DTI_M_K(w[DTI_GROUP_DECAY]), v[0], g);
+    DTI_M(update_sgd_step)(v, g, w, t, c);
 }
 #endif
 #if DTI_OPTIM_PART & 4
@@ -106,7 +120,8 @@ static bool dti_sgd_bound(const dti_optim_rates *r, double v[DTI_OPTIM_VALUES], 
     return m <= DTI_PROVEN_MAX && step <= DTI_PROVEN_MAX && v[0] <= DTI_PROVEN_MAX;
 }
 static const dti_optim_row dti_optim_sgd = {
-    "SGD", 1e-3, 0.0, dti_sgd_moments, dti_sgd_words, dti_sgd_bound, dti_optim_emit_blocks, 0.0, 0.0};
+    .name = "SGD", .lr = 1e-3, .moments = dti_sgd_moments, .words = dti_sgd_words,
+    .bound = dti_sgd_bound};
 #endif
 
 /* ---- Adam: decay is added to the gradient. AdamW: decay shrinks the weight. AMSGrad: Adam by the
@@ -164,11 +179,12 @@ DTI_OPTIM_UPDATE_OF(adam)
         g = DTI_M_FMA(DTI_M_K(w[DTI_GROUP_DECAY]), v[0], g);
     DTI_M(update_adam_step)(v, g, w, t, c);
 }
-DTI_OPTIM_UPDATE_OF(adamw)
+DTI_OPTIM_UPDATE_OF(adam_kept)
 {
     v[0] = DTI_M_MUL(v[0], DTI_M_K(w[DTI_ADAM_KEEP]));
     DTI_M(update_adam_step)(v, g, w, t, c);
 }
+DTI_OPTIM_UPDATE_OF(adamw) { DTI_M(update_adam_kept)(v, g, w, t, c); }
 DTI_OPTIM_UPDATE_OF(amsgrad_step)
 {
     DTI_M(update_adam_moments)(v, g, w, t, c);
@@ -226,12 +242,14 @@ static bool dti_amsgrad_bound(const dti_optim_rates *r, double v[DTI_OPTIM_VALUE
     return fits;
 }
 static const dti_optim_row dti_optim_adam = {
-    "Adam", 1e-3, 0.0, dti_adam_moments, dti_adam_words, dti_adam_bound, dti_optim_emit_blocks, 0.0, 0.0};
+    .name = "Adam", .lr = 1e-3, .moments = dti_adam_moments, .words = dti_adam_words,
+    .bound = dti_adam_bound};
 static const dti_optim_row dti_optim_adamw = {
-    "AdamW", 1e-3, 1e-2, dti_adam_moments, dti_adam_words, dti_adamw_bound, dti_optim_emit_blocks, 0.0, 0.0};
+    .name = "AdamW", .lr = 1e-3, .weight_decay = 1e-2, .moments = dti_adam_moments,
+    .words = dti_adam_words, .bound = dti_adamw_bound};
 static const dti_optim_row dti_optim_amsgrad = {
-    "AMSGrad",      1e-3,  0.0, dti_amsgrad_moments, dti_adam_words, dti_amsgrad_bound,
-    dti_optim_emit_blocks, 0.0, 0.0};
+    .name = "AMSGrad", .lr = 1e-3, .moments = dti_amsgrad_moments, .words = dti_adam_words,
+    .bound = dti_amsgrad_bound};
 #endif
 
 /* ---- RMSprop. The root of the mean of squares, or of the variance, that is around the mean. */
@@ -296,8 +314,8 @@ static bool dti_rmsprop_bound(const dti_optim_rates *r, double v[DTI_OPTIM_VALUE
     return eps >= DTI_PROVEN_EPS && dti_optim_bounded(v, d, r->lr, step);
 }
 static const dti_optim_row dti_optim_rmsprop = {
-    "RMSprop", 1e-2, 0.0, dti_rmsprop_moments, dti_rmsprop_words, dti_rmsprop_bound,
-    dti_optim_emit_blocks, 0.0, 0.0};
+    .name = "RMSprop", .lr = 1e-2, .moments = dti_rmsprop_moments, .words = dti_rmsprop_words,
+    .bound = dti_rmsprop_bound};
 #endif
 
 /* ---- Adagrad. The sum is kept without what it begins with. */
@@ -340,8 +358,8 @@ static bool dti_adagrad_bound(const dti_optim_rates *r, double v[DTI_OPTIM_VALUE
            dti_optim_bounded(v, d, r->lr, d / DTI_MAX(eps, 1e-45));
 }
 static const dti_optim_row dti_optim_adagrad = {
-    "Adagrad", 1e-2, 0.0, dti_optim_one_moment, dti_adagrad_words, dti_adagrad_bound,
-    dti_optim_emit_blocks, 0.0, 1e-10};
+    .name = "Adagrad", .lr = 1e-2, .moments = dti_optim_one_moment, .words = dti_adagrad_words,
+    .bound = dti_adagrad_bound, .eps = 1e-10};
 #endif
 
 /* ---- Adadelta. Moments: means of squares of gradients and of steps. */
@@ -379,8 +397,8 @@ static bool dti_adadelta_bound(const dti_optim_rates *r, double v[DTI_OPTIM_VALU
     return eps >= DTI_PROVEN_EPS && dti_optim_bounded(v, d, r->lr, step);
 }
 static const dti_optim_row dti_optim_adadelta = {
-    "Adadelta", 1.0, 0.0, dti_adam_moments, dti_adadelta_words, dti_adadelta_bound,
-    dti_optim_emit_blocks, 0.0, 1e-6};
+    .name = "Adadelta", .lr = 1.0, .moments = dti_adam_moments, .words = dti_adadelta_words,
+    .bound = dti_adadelta_bound, .eps = 1e-6};
 #endif
 
 /* ---- Adamax: the second moment is a maximum that fades. */
@@ -409,8 +427,8 @@ static bool dti_adamax_bound(const dti_optim_rates *r, double v[DTI_OPTIM_VALUES
     return eps >= DTI_PROVEN_EPS && dti_optim_bounded(v, d, rate, v[1] / DTI_MAX(eps, 1e-45));
 }
 static const dti_optim_row dti_optim_adamax = {
-    "Adamax", 2e-3, 0.0, dti_adam_moments, dti_adam_words, dti_adamax_bound,
-    dti_optim_emit_blocks, 0.0, 0.0};
+    .name = "Adamax", .lr = 2e-3, .moments = dti_adam_moments, .words = dti_adam_words,
+    .bound = dti_adamax_bound};
 #endif
 
 /* ---- NAdam. The third moment is 1 - mu(1) mu(2) ... mu(steps), which no step knows by itself. */
@@ -462,8 +480,8 @@ static bool dti_nadam_bound(const dti_optim_rates *r, double v[DTI_OPTIM_VALUES]
     return dti_adam_bound_of(r, v, d, 1.0);
 }
 static const dti_optim_row dti_optim_nadam = {
-    "NAdam", 2e-3, 0.0, dti_amsgrad_moments, dti_nadam_words, dti_nadam_bound,
-    dti_optim_emit_blocks, 0.0, 0.0};
+    .name = "NAdam", .lr = 2e-3, .moments = dti_amsgrad_moments, .words = dti_nadam_words,
+    .bound = dti_nadam_bound};
 #endif
 
 /* ---- RAdam: while rho = rho_inf - 2 t b^t / (1 - b^t) is at most 5, a step without the second
@@ -521,8 +539,8 @@ static bool dti_radam_bound(const dti_optim_rates *r, double v[DTI_OPTIM_VALUES]
            dti_optim_bounded(v, d, rate, v[1] * DTI_MAX(1.0, 1.0 / DTI_MAX(eps, 1e-45)));
 }
 static const dti_optim_row dti_optim_radam = {
-    "RAdam", 1e-3, 0.0, dti_adam_moments, dti_radam_words, dti_radam_bound,
-    dti_optim_emit_blocks, 0.0, 0.0};
+    .name = "RAdam", .lr = 1e-3, .moments = dti_adam_moments, .words = dti_radam_words,
+    .bound = dti_radam_bound};
 #endif
 
 /* ---- Rprop, by signs alone, for whole batches. Moments: the last gradient, the step's size. */
@@ -559,8 +577,8 @@ static bool dti_rprop_bound(const dti_optim_rates *r, double v[DTI_OPTIM_VALUES]
     return g <= 1e18 && dti_optim_bounded(v, g, 1.0, 50.0); /* the product of two is finite */
 }
 static const dti_optim_row dti_optim_rprop = {
-    "Rprop", 1e-2, 0.0, dti_adam_moments, dti_rprop_words, dti_rprop_bound, dti_optim_emit_blocks,
-    0.0, 0.0};
+    .name = "Rprop", .lr = 1e-2, .moments = dti_adam_moments, .words = dti_rprop_words,
+    .bound = dti_rprop_bound};
 #endif
 
 /* ---- Lion (Chen et al. 2023): the sign of a mean that leans to the gradient; decay shrinks the
@@ -594,8 +612,8 @@ static bool dti_lion_bound(const dti_optim_rates *r, double v[DTI_OPTIM_VALUES],
     return v[1] <= DTI_PROVEN_MAX / 4 && dti_optim_bounded(v, g, r->lr, 1.0);
 }
 static const dti_optim_row dti_optim_lion = {
-    "Lion", 1e-4, 0.0, dti_optim_one_moment, dti_lion_words, dti_lion_bound, dti_optim_emit_blocks,
-    0.99, 0.0};
+    .name = "Lion", .lr = 1e-4, .moments = dti_optim_one_moment, .words = dti_lion_words,
+    .bound = dti_lion_bound, .beta2 = 0.99};
 #endif
 
 /* ---- AdamW by the largest second moment. */
@@ -616,9 +634,11 @@ static bool dti_amsgradw_bound(const dti_optim_rates *r, double v[DTI_OPTIM_VALU
     return fits;
 }
 static const dti_optim_row dti_optim_amsgradw = {
-    "AMSGradW", 1e-3, 1e-2, dti_amsgrad_moments, dti_adam_words, dti_amsgradw_bound,
-    dti_optim_emit_blocks, 0.0, 0.0};
+    .name = "AMSGradW", .lr = 1e-3, .weight_decay = 1e-2, .moments = dti_amsgrad_moments,
+    .words = dti_adam_words, .bound = dti_amsgradw_bound};
 #endif
+
+#include "optim_whole_body.h"
 
 #ifndef VULKAN
 #pragma GCC diagnostic pop

@@ -15,3 +15,10 @@ float dti_param_group_f32(uint group, uint word)
 {
     return dti_step_f32(uint(DTI_STEP_GROUP(0)) + 8u * group + word);
 }
+
+/* All words of a parameter group (lib/optim_body.h). */
+#define DTI_GROUP_F32(group)                                                                       \
+    float[](dti_param_group_f32(group, 0u), dti_param_group_f32(group, 1u),                        \
+            dti_param_group_f32(group, 2u), dti_param_group_f32(group, 3u),                        \
+            dti_param_group_f32(group, 4u), dti_param_group_f32(group, 5u),                        \
+            dti_param_group_f32(group, 6u), dti_param_group_f32(group, 7u))

@@ -49,13 +49,23 @@ DT_API dt_tensor dt_take_along(dt_tensor x, dt_tensor index, int axis);
  * the axis. torch.scatter_add of zeros. */
 DT_API dt_tensor dt_scatter_along(dt_tensor x, dt_tensor index, int axis, int64_t size);
 /* The k largest (or smallest) along an axis, in order, of equals the first first; NaN is largest.
- * n elements are compared with each other: at most 4096. *index, unless NULL: their places, i32.
- * dt_sort: all of them; from the smallest on, or `descending`. torch.topk; torch.sort, stable. */
+ * Up to 1024 of an axis of any size up to 2^24, or all of one of at most 4096, whose elements are
+ * compared with each other. *index, unless NULL: their places, i32. dt_sort: all of them; from the
+ * smallest on, or `descending`. torch.topk; torch.sort, stable. */
 DT_API dt_tensor dt_topk(dt_tensor x, int axis, int64_t k, bool largest, dt_tensor *index);
 DT_API dt_tensor dt_sort(dt_tensor x, int axis, bool descending, dt_tensor *index);
 
 /* a: [N], b: [M]; result [N, M]. torch.outer. */
 DT_API dt_tensor dt_outer(dt_tensor a, dt_tensor b);
+/* Sums of products by letters, as torch.einsum: "qd,kd->qk" multiplies by a transposed matrix. A
+ * letter is a dimension of one sample; samples are not named, and stay. Letters that the result
+ * lacks are summed, one that stands twice in an operand takes the diagonal, "..." is what is not
+ * named, a size of 1 goes with any. Without "->" the result has what stands once, by the alphabet,
+ * capitals first. Spaces do not count. 1 to 5 operands, multiplied from the left: a pair is one
+ * product of batches of matrices, or of elements where it sums nothing. f32. Errors (nil): NULL,
+ * too many operands, a text that does not fit them, a product of more than 5 dimensions; of no
+ * operand, as dt_concat. */
+DT_API dt_tensor dt_einsum(const char *equation, const dt_tensor *operands, int count);
 /* a, b: [..., 3]. torch.cross. */
 DT_API dt_tensor dt_cross(dt_tensor a, dt_tensor b);
 /* a * sigmoid(b) of the halves a, b of an axis. F.glu. */
@@ -64,6 +74,17 @@ DT_API dt_tensor dt_glu(dt_tensor x, int axis);
 DT_API dt_tensor dt_celu(dt_tensor x, float alpha);
 /* x > 0 ? x : w x. x: [C, ...]; w: [C], or [1] for any x. F.prelu. */
 DT_API dt_tensor dt_prelu(dt_tensor x, dt_tensor w);
+/* Arc sine and arc cosine of [-1, 1], in radians; NaN outside; at -1 and 1 the slope is NaN, where
+ * PyTorch's is infinite. torch.asin, torch.acos. */
+DT_API dt_tensor dt_asin(dt_tensor x);
+DT_API dt_tensor dt_acos(dt_tensor x);
+/* The angle of the point (x, y), in (-pi, pi]; 0, with gradients 0, at the origin. Both finite and
+ * of a size whose quotients are; a zero's sign does not count. torch.atan2. */
+DT_API dt_tensor dt_atan2(dt_tensor y, dt_tensor x);
+/* a - trunc(a / b) b, of a's sign, and a - floor(a / b) b, of b's: within a rounding of a, so for
+ * |a / b| below 2^22 and a finite b: of an infinite one NaN. torch.fmod, torch.remainder. */
+DT_API dt_tensor dt_fmod(dt_tensor a, dt_tensor b);
+DT_API dt_tensor dt_remainder(dt_tensor a, dt_tensor b);
 /* value's values; the gradient flows to x alone: the straight-through estimator,
  * dt_straight_through(dt_round(x), x). Both finite and of one shape. */
 DT_API dt_tensor dt_straight_through(dt_tensor value, dt_tensor x);
@@ -92,3 +113,8 @@ DT_API dt_tensor dt_fold(dt_tensor x, int64_t height, int64_t width, int64_t ker
 /* The sum, or the mean, of the rows of each bag. table: [rows, D], index: [..., n]; result [...,
  * D]. F.embedding_bag. */
 DT_API dt_tensor dt_embedding_bag(dt_tensor table, dt_tensor index, bool mean);
+/* The same, but entries that are the row padding_idx (negative: from the end of the table) are left
+ * out of sum and mean, and the row gets no gradient; a bag of nothing else is 0. Errors (nil): also
+ * a row that the table has not, a table of more than 2^24 rows. */
+DT_API dt_tensor dt_embedding_bag_padded(dt_tensor table, dt_tensor index, bool mean,
+                                         int64_t padding_idx);

@@ -88,3 +88,25 @@ DT_API dt_tensor dt_multilabel_soft_margin(dt_tensor y, dt_tensor t);
  * intersection over the union. p: probabilities; result [] per sample. smooth >= 0. */
 DT_API dt_tensor dt_dice(dt_tensor p, dt_tensor t, float smooth);
 DT_API dt_tensor dt_jaccard(dt_tensor p, dt_tensor t, float smooth);
+
+/* {0}: all steps, all labels, class 0 for the blank. */
+typedef struct dt_ctc_desc {
+    dt_tensor steps;    /* i32 [] of each sample: how many steps of log_p there are; {0} = all T */
+    dt_tensor labels;   /* i32 [] of each sample: how many labels of targets; {0} = all S */
+    int blank;          /* the class of the blank */
+    bool zero_infinity; /* loss and gradient of a target that no path says are 0 */
+    bool by_length;     /* the loss is divided by the labels' number, at least 1 */
+} dt_ctc_desc;
+/* Connectionist temporal classification (Graves et al., 2006): -log of the probability that the
+ * steps, with blanks between them and repeated ones taken together, say the target: CTCLoss, its
+ * reduction 'none'; dt_mean_loss of it is the mean over samples, and with by_length PyTorch's
+ * reduction 'mean'. log_p: [T, C] f32, of dt_log_softmax (samples are the batch, so N comes
+ * first); targets: [S] i32 classes of each sample, filled up with -1 or any class; result [] per
+ * sample. Lengths outside of [0, T] and [0, S] count as the nearer of both; a label of -1 ends its
+ * target as well. The gradient is the derivative in log_p, -1 times the share of paths through
+ * each class, 0 behind a sample's steps; PyTorch's has dt_log_softmax's in it, and of logits both
+ * are one. A target with more labels, and blanks between equal ones, than steps: infinite loss and
+ * a NaN gradient, or 0. Class numbers are checked as dt_cross_entropy's; a blank among the labels
+ * gives NaN. No second derivative. desc may be NULL. Errors (nil): other shapes or types, T or C
+ * of 0, more than 2^24 of T, C or S, blank outside of [0, C). */
+DT_API dt_tensor dt_ctc_loss(dt_tensor log_p, dt_tensor targets, const dt_ctc_desc *desc);

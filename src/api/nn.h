@@ -21,9 +21,13 @@ DT_API dt_tensor dt_nn_embedding(dt_tensor index, const char *name, int64_t rows
 
 typedef struct dt_embedding_desc {
     dt_init weight; /* {0}: PyTorch's, N(0,1); zeros: DT_INIT_CONSTANT */
+    /* A row that is 0 at first and gets no gradient: 0 = none, DT_ZERO = row 0, negative: from the
+     * end. An optimizer's weight decay still shrinks what a file has put there. */
+    int32_t padding_idx;
 } dt_embedding_desc;
 
-/* The same with other initial values. desc may be NULL. */
+/* The same with other initial values, or a row for padding. desc may be NULL. Errors (nil): a
+ * padding_idx that is no row, or with one more than 2^24 rows. */
 DT_API dt_tensor dt_nn_embedding_with(dt_tensor index, const char *name, int64_t rows, int64_t cols,
                                       const dt_embedding_desc *desc);
 
@@ -104,3 +108,22 @@ DT_API dt_tensor dt_nn_batch_norm(dt_tensor x, const char *name, const dt_batch_
 DT_API dt_tensor dt_nn_layer_norm(dt_tensor x, const char *name, int dims);
 DT_API dt_tensor dt_nn_group_norm(dt_tensor x, const char *name, int groups);
 DT_API dt_tensor dt_nn_rms_norm(dt_tensor x, const char *name, int dims);
+
+typedef struct dt_spectral_norm_desc {
+    int32_t iterations; /* of the power method in a training step, 1 to 100; 0 = 1 */
+    float eps;          /* the least length that a vector is divided by; 0 = 1e-12 */
+    dt_init weight;     /* {0}: PyTorch's, uniform in +-1/sqrt(fan_in) */
+} dt_spectral_norm_desc;
+
+/* A weight over its largest singular value, for dt_linear, dt_conv2d ...: W / sigma, sigma = u . (W
+ * v), W seen as [out, rest]. Makes "name.parametrizations.weight.original" of `shape`, [out, ...],
+ * and buffers "name.parametrizations.weight.0._u" [out] and "..._v" [rest]. A training program
+ * first improves these, u = W v / |W v|, v = W^T u / |W^T u|, without a gradient, and a step that
+ * commits keeps them: once, however many micro-batches and replicas it has. Other programs read the
+ * buffers, and leave them. desc may be NULL.
+ * PyTorch's torch.nn.utils.parametrizations.spectral_norm of dim 0. There u and v have made 15
+ * iterations when a model begins; here they are N(0, 1), so in the first steps sigma is smaller
+ * than the singular value, and evaluation means nothing before the first one. Errors (nil): a shape
+ * of less than two dimensions or without elements, iterations or an eps out of range. */
+DT_API dt_tensor dt_nn_spectral_norm(dt_graph *graph, const char *name, dt_shape shape,
+                                     const dt_spectral_norm_desc *desc);

@@ -128,7 +128,14 @@ typedef enum dt_optim_kind {
     DT_OPTIM_NADAM,    /* torch.optim.NAdam, of momentum_decay 4e-3; keeps three moments */
     DT_OPTIM_RADAM,    /* torch.optim.RAdam; beta2 at least 0.6 */
     DT_OPTIM_RPROP,    /* torch.optim.Rprop, of etas 0.5 and 1.2 and sizes of 1e-6 to 50 */
-    DT_OPTIM_LION      /* Chen et al. 2023: signs alone; decay shrinks the weight */
+    DT_OPTIM_LION,     /* Chen et al. 2023: signs alone; decay shrinks the weight */
+    /* What follows looks at whole parameters. A group can be .plain: biases and the weights of
+     * norms mostly are; and not .lazy. */
+    DT_OPTIM_LAMB, /* You et al. 2020: AdamW's direction, scaled to the length of the weight */
+    DT_OPTIM_LARS, /* You et al. 2017: SGD by gradients scaled to .trust of the weight's length */
+    DT_OPTIM_MUON, /* torch.optim.Muon, in f32: matrices by orthogonal steps; AdamW of others */
+    DT_OPTIM_ADAFACTOR /* torch.optim.Adafactor, of epsilon1 None and d 1; keeps one moment, where
+                        * matrices have means of rows and columns alone */
 } dt_optim_kind;
 
 /* Parameters with settings of their own. A parameter belongs to the first group whose pattern
@@ -142,6 +149,9 @@ typedef struct dt_optim_group {
      * is left alone, its moments too, and nothing decays in it; torch.optim.SparseAdam, and SGD of
      * sparse gradients. Counts of steps are the parameter's. Rows of at most 16384 elements. */
     bool lazy;
+    /* LAMB and LARS do not scale steps here, Muon is AdamW, of matrices too, and Adafactor keeps a
+     * mean of each element; others are so anyhow, and refuse it. */
+    bool plain;
 } dt_optim_group;
 
 typedef enum dt_average_kind {
@@ -151,9 +161,10 @@ typedef enum dt_average_kind {
 } dt_average_kind;
 
 /* A second set of weights, the average of those behind steps `start`, start + every, ...: the first
- * of these, and every step before, sets it to the weights themselves. Buffers, such as batch norm's
- * statistics, are not averaged: whoever uses averages has them as they are. It takes the memory of
- * one moment, is in checkpoints and shadows as moments are, and dt_program_desc.averaged,
+ * of these, and every step before, sets it to the weights themselves; so does a store's first step
+ * that averages a parameter, from which it counts then. Buffers, such as batch norm's statistics,
+ * are not averaged: whoever uses averages has them as they are. It takes the memory of one moment,
+ * is in checkpoints and shadows as moments are, and dt_program_desc.averaged,
  * dt_trainer_desc.averaged, dt_store_save_averaged and dt_store_read use it. */
 typedef struct dt_average {
     dt_average_kind kind;
@@ -171,7 +182,11 @@ typedef struct dt_average {
  *   beta2         -       0.999           0.999
  *   eps           -       1e-8            1e-8
  * AMSGradW has AdamW's. Others: RMSprop lr 1e-2; Adagrad 1e-2, eps 1e-10; Adadelta 1, eps 1e-6;
- * Adamax and NAdam 2e-3; RAdam 1e-3; Rprop 1e-2; Lion 1e-4, beta2 0.99; without decay. */
+ * Adamax and NAdam 2e-3; RAdam 1e-3; Rprop 1e-2; Lion 1e-4, beta2 0.99; LARS 1; without decay. LAMB
+ * has AdamW's, with eps 1e-6. Muon has AdamW's too, for both, with weight_decay 0.1 and, of
+ * matrices, momentum 0.95, always Nesterov's. Adafactor lr 1e-2, the most that a step is of the
+ * weight's root mean square, eps 1e-3, the least that this is taken for (epsilon2), and beta2 0.8:
+ * minus torch's beta2_decay, so step t adds t^-beta2 of its squares to the mean. */
 typedef struct dt_optim_desc {
     dt_optim_kind kind;
     double lr;
@@ -184,6 +199,7 @@ typedef struct dt_optim_desc {
     double rho;         /* Adadelta's; 0 = 0.9 */
     double lr_decay;    /* Adagrad's: lr / (1 + steps * lr_decay) */
     double accumulator; /* Adagrad's sum begins here */
+    double trust;       /* LARS's; 0 = 1e-3 */
     bool maximize;      /* the loss is to grow: steps go along the gradient */
     double clip_norm;   /* 0 = off; the gradient's 2-norm over all parameters, as clip_grad_norm_ */
     double clip_value;  /* 0 = off; each element, as clip_grad_value_ */

@@ -150,6 +150,7 @@ DT_API dt_tensor dt_reciprocal(dt_tensor x);  /* 1 / x */
 DT_API dt_tensor dt_square(dt_tensor x);      /* x * x */
 DT_API dt_tensor dt_sin(dt_tensor x);         /* sine, of radians */
 DT_API dt_tensor dt_cos(dt_tensor x);         /* cosine, of radians */
+DT_API dt_tensor dt_atan(dt_tensor x);        /* arc tangent, in radians */
 DT_API dt_tensor dt_tanh(dt_tensor x);        /* hyperbolic tangent */
 DT_API dt_tensor dt_sigmoid(dt_tensor x);     /* 1 / (1 + e^-x) */
 DT_API dt_tensor dt_relu(dt_tensor x);        /* max(x, 0); gradient 0 at 0 */
@@ -159,6 +160,7 @@ DT_API dt_tensor dt_silu(dt_tensor x);        /* x * sigmoid(x) */
 DT_API dt_tensor dt_softplus(dt_tensor x);    /* log(1 + e^x), which is x above 20 */
 DT_API dt_tensor dt_log_sigmoid(dt_tensor x); /* log(1 / (1 + e^-x)), without overflow */
 DT_API dt_tensor dt_erf(dt_tensor x);         /* the error function */
+DT_API dt_tensor dt_erfinv(dt_tensor x);      /* inverse of erf; NaN outside of [-1, 1] */
 DT_API dt_tensor dt_floor(dt_tensor x);       /* the largest integer <= x; no gradient */
 DT_API dt_tensor dt_ceil(dt_tensor x);        /* the smallest integer >= x; no gradient */
 DT_API dt_tensor dt_round(dt_tensor x);       /* the nearest, halves to even; no gradient */
@@ -259,6 +261,16 @@ DT_API dt_tensor dt_one_hot(dt_tensor index, int64_t classes);
  * the identity. The mask depends only on seed and step (dt_step_desc) and on the element's place
  * in the global batch. Errors (nil): p outside [0, 1). */
 DT_API dt_tensor dt_dropout(dt_tensor x, float p);
+
+/* As many random numbers as `like` has elements, for each sample others where it has samples; its
+ * values do not matter, and no gradient flows to it. In every program, in those that do not train
+ * too, they depend only on seed and step (dt_step_desc) and on the element's place in the global
+ * batch: the same for any number of replicas and on any device. f32. Uniform in (0, 1): a half step
+ * and whole ones of 2^-23, so 0 and 1 are not among them, and the same bits everywhere. Normal, of
+ * mean 0 and deviation 1: sqrt 2 erfinv(2 u - 1), within +-5.3; another kind of device may round
+ * otherwise. torch.rand_like, torch.randn_like; dt_affine for others. */
+DT_API dt_tensor dt_random_uniform(dt_tensor like);
+DT_API dt_tensor dt_random_normal(dt_tensor like);
 
 /* ---- Losses. A loss is a term, a pair (sum, weight); its value is sum / weight over the whole
  * global batch, however the batch is divided. Terms are given to dt_program_desc, with

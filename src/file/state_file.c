@@ -73,7 +73,7 @@ static dt_result dti_state_read(void *user, int item, uint64_t offset, void *to,
     const dti_state_file *f = user;
     const dt_store *s = f->store;
     dti_arena arena = DTI_ARENA_STATE;
-    uint64_t at = DTI_WORD_BYTES * dti_state_t_offset();
+    uint64_t at = DTI_WORD_BYTES * dti_state_t_offset(&s->layout);
     if (item > f->tensors) {
         const char *from = item == f->tensors + 1 ? (const char *)f->words : f->model.data;
         memcpy(to, from + offset, bytes);
@@ -156,7 +156,7 @@ static dt_result dti_state_put_t(const dti_state_file *f, const dti_checkpoint *
         memcpy(&f->t[i], from + sizeof *f->t * (size_t)dti_state_number(f, c, (int)i),
                sizeof *f->t);
     return s->device->backend->memory_write(s->memories[DTI_ARENA_STATE],
-                                            DTI_WORD_BYTES * dti_state_t_offset(), f->t,
+                                            DTI_WORD_BYTES * dti_state_t_offset(&s->layout), f->t,
                                             sizeof *f->t * s->layout.param_count);
 }
 

@@ -3,7 +3,8 @@
  * value is written. */
 
 /* Words of the tensor "dtrain.store", u64 each; then of each parameter the kind of optimizer, and
- * from bit 8 on 1 + the moment that its average is, or 0. */
+ * of one with an average in bits 8 to 15 1 + the moment that it is, from bit 16 on the step that it
+ * counts from. */
 enum {
     DTI_STORE_VERSION,
     DTI_STORE_STEP,
@@ -32,6 +33,12 @@ static void dti_store_state_end(dti_state_file *f) {
     dti_state_close(f);
 }
 
+static uint64_t dti_store_state_word(const dt_store *s, uint32_t i) {
+    const dti_kept *k = &s->kept[i];
+    const uint64_t average = k->averaged ? s->layout.params[i].average : 0;
+    return k->optim | average << 8 | (average ? k->from << 16 : 0);
+}
+
 DT_API dt_result dt_store_save_state(dt_store *s, const char *path) {
     DTI_NEED(NULL, s);
     DTI_NEED(s->base, path);
@@ -48,8 +55,7 @@ DT_API dt_result dt_store_save_state(dt_store *s, const char *path) {
         f.words[DTI_STORE_STEP] = s->steps;
         f.words[DTI_STORE_MOMENTS] = dti_state_moments(s);
         for (uint32_t i = 0; i < s->layout.param_count; i++)
-            f.words[DTI_STORE_KINDS + i] =
-                s->kept[i].optim | (s->averaged ? s->layout.params[i].average : 0u) << 8;
+            f.words[DTI_STORE_KINDS + i] = dti_store_state_word(s, i);
         result = dti_checkpoint_write(s->base, path, f.items, f.count, dti_state_read, &f);
     }
     dti_store_state_end(&f);
@@ -58,14 +64,18 @@ DT_API dt_result dt_store_save_state(dt_store *s, const char *path) {
 
 /* ---- loading */
 
+static uint64_t dti_store_state_of(const dti_state_file *f, const dti_checkpoint *c, uint32_t i) {
+    return f->words[DTI_STORE_KINDS + dti_state_number(f, c, (int)i)];
+}
+
 /* The optimizer of a parameter in the file; 0: none yet. */
 static uint64_t dti_store_state_kind(const dti_state_file *f, const dti_checkpoint *c, uint32_t i) {
-    return f->words[DTI_STORE_KINDS + dti_state_number(f, c, (int)i)] & 0xff;
+    return dti_store_state_of(f, c, i) & 0xff;
 }
 
 static uint64_t dti_store_state_average(const dti_state_file *f, const dti_checkpoint *c,
                                         uint32_t i) {
-    return f->words[DTI_STORE_KINDS + dti_state_number(f, c, (int)i)] >> 8;
+    return dti_store_state_of(f, c, i) >> 8 & 0xff;
 }
 
 /* An average of the file fits that of a program here. */
@@ -87,6 +97,11 @@ static dt_result dti_store_state_averages(const dti_state_file *f, const char *p
                             "%s: '%s' has its average behind %llu moments, and a program here has "
                             "%u; dt_program_destroy that first",
                             path, name, (unsigned long long)theirs - 1, mine - 1u);
+        if (theirs && !mine && theirs <= s->kept[i].moments)
+            return dti_fail(s->base, DT_ERROR_INVALID,
+                            "%s: '%s' has its average behind %llu moments, and an optimizer here "
+                            "keeps %u: load it into another store",
+                            path, name, (unsigned long long)theirs - 1, s->kept[i].moments);
     }
     return DT_OK;
 }
@@ -164,15 +179,16 @@ static dt_result dti_store_state_put(dti_state_file *f, const dti_checkpoint *c)
     dti_free(s->base, zeros);
     if (result)
         return result;
+    s->steps = f->words[DTI_STORE_STEP];
     for (uint32_t i = 0; i < s->layout.param_count; i++) {
         const uint64_t kind = dti_store_state_kind(f, c, i);
         const uint64_t average = dti_store_state_average(f, c, i);
         s->kept[i].optim = kind ? (uint8_t)kind : s->kept[i].optim;
-        if (average)
-            s->layout.params[i].average = (uint8_t)average;
-        s->averaged = s->averaged || average;
+        if (!average)
+            continue;
+        s->layout.params[i].average = (uint8_t)average;
+        dti_store_averaged(s, i, dti_store_state_of(f, c, i) >> 16);
     }
-    s->steps = f->words[DTI_STORE_STEP];
     return DT_OK;
 }
 

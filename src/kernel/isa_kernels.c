@@ -1,12 +1,67 @@
 /* Compiles the kernel bodies once per instruction set and chooses among them. */
 
+/* What AVX-512 has for itself: what steps are made of where arithmetic is the limit, in which
+ * vectors twice as wide are 1.4 to 1.9 times as fast (docs/speed.md). All other functions of
+ * elements and optimizers, and a few more, it takes from AVX2, whose bits are the same (simd.h);
+ * what no table names no optimizing compiler emits. This is the one place that decides. */
+#define DTI_OWN_MAPS(X)                                                                            \
+    X(NEG, neg)                                                                                    \
+    X(ABS, abs)                                                                                    \
+    X(EXP, exp)                                                                                    \
+    X(LOG, log)                                                                                    \
+    X(SQRT, sqrt)                                                                                  \
+    X(RSQRT, rsqrt)                                                                                \
+    X(RECIPROCAL, reciprocal)                                                                      \
+    X(SQUARE, square)                                                                              \
+    X(TANH, tanh)                                                                                  \
+    X(SIGMOID, sigmoid)                                                                            \
+    X(RELU, relu)                                                                                  \
+    X(GELU, gelu)                                                                                  \
+    X(GELU_TANH, gelu_tanh)                                                                        \
+    X(SILU, silu)                                                                                  \
+    X(SOFTPLUS, softplus)                                                                          \
+    X(STEP, step)                                                                                  \
+    X(LOG_SIGMOID, log_sigmoid)                                                                    \
+    X(LEAKY_RELU, leaky_relu)                                                                      \
+    X(AFFINE, affine)                                                                              \
+    X(CLAMP, clamp)                                                                                \
+    X(COPY, copy)                                                                                  \
+    X(FILL, fill)
+#define DTI_OWN_PAIRS(X)                                                                           \
+    X(ADD, add) X(SUB, sub) X(MUL, mul) X(DIV, div) X(MAXIMUM, maximum) X(MINIMUM, minimum)
+#define DTI_OWN_OPTIMIZERS(X) X(1, sgd) X(2, adam) X(DTI_OPTIM_STANDARD, adamw)
+#define DTI_TAKEN_FUNCTIONS(X)                                                                     \
+    X(v, rnn_tanh) X(v, rnn_relu) X(v, rnn_tanh_back) X(v, rnn_relu_back) X(n, normal_quantile)
+
+#define DTI_TAKE_MAP(number, ID, name, slope) [number] = dti_v_map_##name##_avx2,
+#define DTI_TAKE_GRAD(number, ID, name, slope) [number] = dti_v_grad_##name##_avx2,
+#define DTI_TAKE_PAIR(number, ID, name) [number] = dti_v_pair_##name##_avx2,
+#define DTI_TAKE_CONSTANTS(number, ID, name, least, most) [number] = dti_v_constants_##name##_avx2,
+#define DTI_TAKE_UPDATE(number, ID, name, least, most) [number] = dti_v_update_##name##_avx2,
+#define DTI_TAKE_MEASURE(number, ID, name, least, most) [number] = dti_v_measure_##name##_avx2,
+#define DTI_TAKE_FUNCTION(kind, name) .name = dti_##kind##_##name##_avx2,
+#define DTI_OWN_MAP(ID, name) .unary[DTI_U_##ID] = dti_v_map_##name##_avx512,
+#define DTI_OWN_GRAD(ID, name) .unary_grad[DTI_U_##ID] = dti_v_grad_##name##_avx512,
+#define DTI_OWN_PAIR(ID, name) .binary[DTI_B_##ID] = dti_v_pair_##name##_avx512,
+#define DTI_OWN_UPDATE(number, name) .optim_update[number] = dti_v_update_##name##_avx512,
+#define DTI_AVX512_ROWS                                                                            \
+    .unary = {DTI_UNARY_LIST(DTI_TAKE_MAP)}, .unary_grad = {DTI_UNARY_LIST(DTI_TAKE_GRAD)},        \
+    .binary = {DTI_BINARY_LIST(DTI_TAKE_PAIR)},                                                    \
+    .optim_constants = {DTI_OPTIM_LIST(DTI_TAKE_CONSTANTS)},                                       \
+    .optim_update = {DTI_OPTIM_LIST(DTI_TAKE_UPDATE)},                                             \
+    .optim_measure = {DTI_OPTIM_WHOLE_LIST(DTI_TAKE_MEASURE)},                                     \
+    DTI_TAKEN_FUNCTIONS(DTI_TAKE_FUNCTION) DTI_OWN_MAPS(DTI_OWN_MAP) DTI_OWN_MAPS(DTI_OWN_GRAD)    \
+        DTI_OWN_PAIRS(DTI_OWN_PAIR) DTI_OWN_OPTIMIZERS(DTI_OWN_UPDATE)
+
 #define DTI_ROW_MAP(number, ID, name, slope) [number] = DTI_V(map_##name),
 #define DTI_ROW_GRAD(number, ID, name, slope) [number] = DTI_V(grad_##name),
 #define DTI_ROW_PAIR(number, ID, name) [number] = DTI_V(pair_##name),
 #define DTI_ROW_CONSTANTS(number, ID, name, least, most) [number] = DTI_V(constants_##name),
 #define DTI_ROW_UPDATE(number, ID, name, least, most) [number] = DTI_V(update_##name),
+#define DTI_ROW_MEASURE(number, ID, name, least, most) [number] = DTI_V(measure_##name),
 #define DTI_ROW_FUNCTION(kind, type, name) .name = DTI_##kind(name),
-#define DTI_KERNEL_TABLE(isa_, fma_, name_)                                                        \
+/* more: rows that replace others. */
+#define DTI_KERNEL_TABLE(isa_, fma_, name_, more)                                                  \
     static const dti_isa_kernels DTI_ISA(dti_isa_kernels) = {                                      \
         .isa = isa_,                                                                               \
         .fma = fma_,                                                                               \
@@ -16,9 +71,11 @@
         .binary = {DTI_BINARY_LIST(DTI_ROW_PAIR)},                                                 \
         .optim_constants = {DTI_OPTIM_LIST(DTI_ROW_CONSTANTS)},                                    \
         .optim_update = {DTI_OPTIM_LIST(DTI_ROW_UPDATE)},                                          \
+        .optim_measure = {DTI_OPTIM_WHOLE_LIST(DTI_ROW_MEASURE)},                                  \
         .conv = &DTI_N(conv_kernels),                                                              \
         .widen = {[DT_BF16] = DTI_H(widen_bf16), [DT_F16] = DTI_H(widen_f16)},                     \
-        .narrow = {[DT_BF16] = DTI_H(narrow_bf16), [DT_F16] = DTI_H(narrow_f16)}};
+        .narrow = {[DT_BF16] = DTI_H(narrow_bf16), [DT_F16] = DTI_H(narrow_f16)},                  \
+        more};
 
 #define DTI_ISA(name) DTI_CAT(name, _portable)
 #define DTI_LANES 4
@@ -32,6 +89,7 @@ DTI_OPTIMIZE_SIZE /* for CPUs from before 2013 */
 #include "vec_body.h"
 #include "attention_body.h"
 #include "recurrence_body.h"
+#include "ctc_body.h"
 #include "quantile_body.h"
 #include "norm_body.h"
 #include "pool_body.h"
@@ -40,9 +98,9 @@ DTI_OPTIMIZE_SIZE /* for CPUs from before 2013 */
 DTI_OPTIMIZE_END
 #endif
 #ifdef __aarch64__
-DTI_KERNEL_TABLE(DTI_ISA_PORTABLE, DTI_PORTABLE_FMA, "neon")
+DTI_KERNEL_TABLE(DTI_ISA_PORTABLE, DTI_PORTABLE_FMA, "neon", )
 #else
-DTI_KERNEL_TABLE(DTI_ISA_PORTABLE, DTI_PORTABLE_FMA, "portable")
+DTI_KERNEL_TABLE(DTI_ISA_PORTABLE, DTI_PORTABLE_FMA, "portable", )
 #endif
 #undef DTI_ISA
 #undef DTI_LANES
@@ -62,6 +120,7 @@ DTI_KERNEL_TABLE(DTI_ISA_PORTABLE, DTI_PORTABLE_FMA, "portable")
 #include "vec_body.h"
 #include "attention_body.h"
 #include "recurrence_body.h"
+#include "ctc_body.h"
 #include "quantile_body.h"
 #include "norm_body.h"
 #include "pool_body.h"
@@ -72,7 +131,7 @@ DTI_KERNEL_TABLE(DTI_ISA_PORTABLE, DTI_PORTABLE_FMA, "portable")
 #else
 #pragma GCC pop_options
 #endif
-DTI_KERNEL_TABLE(DTI_ISA_AVX2, true, "avx2")
+DTI_KERNEL_TABLE(DTI_ISA_AVX2, true, "avx2", )
 #undef DTI_ISA
 #undef DTI_LANES
 #endif
@@ -93,6 +152,7 @@ DTI_KERNEL_TABLE(DTI_ISA_AVX2, true, "avx2")
 #include "vec_body.h"
 #include "attention_body.h"
 #include "recurrence_body.h"
+#include "ctc_body.h"
 #include "quantile_body.h"
 #include "norm_body.h"
 #include "pool_body.h"
@@ -103,7 +163,10 @@ DTI_KERNEL_TABLE(DTI_ISA_AVX2, true, "avx2")
 #else
 #pragma GCC pop_options
 #endif
-DTI_KERNEL_TABLE(DTI_ISA_AVX512, true, "avx512")
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Woverride-init"
+DTI_KERNEL_TABLE(DTI_ISA_AVX512, true, "avx512", DTI_AVX512_ROWS)
+#pragma GCC diagnostic pop
 #undef DTI_ISA
 #undef DTI_LANES
 #endif

@@ -4,6 +4,8 @@
     X(V, attention_row, attention_row) \
     X(V, attention_weights, attention_weights) \
     X(V, attention_slope, attention_slope) \
+    X(V, ctc_step, ctc_step) \
+    X(V, ctc_share, ctc_share) \
     X(N, gemm_block, gemm_block) \
     X(V, norm_moment, norm_moment) \
     X(V, norm_moments, norm_moments) \

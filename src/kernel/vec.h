@@ -44,21 +44,25 @@ typedef struct dti_optim_rates_f32 {
     float t;           /* steps before this one */
     float clip, limit; /* g = g * clip, then clamped to +-limit where limit > 0 */
 } dti_optim_rates_f32;
-/* Sets the constants from words and t. */
+/* Sets the constants from words and t, but for the share. */
 typedef void dti_optim_constants_fn(dti_optim_rates_f32 *r);
 /* Updates v[0], n weights, and the moments v[1] ... by the gradient g; v[i] may be NULL: it has no
  * such moment. */
 typedef void dti_optim_update_fn(float *const v[DTI_OPTIM_VALUES], const float *g, int64_t n,
                                  const dti_optim_rates_f32 *r);
+/* What is measured of n elements, to a and b; changes nothing else (optim_whole_body.h). */
+typedef void dti_optim_measure_fn(float *const v[DTI_OPTIM_VALUES], const float *g, int64_t n,
+                                  const dti_optim_rates_f32 *r, float *a, float *b);
 
 /* Element i draws word (index + i) & 3 of Philox4x32-10 at counter ((index + i) >> 2, step, stream)
  * under `seed`, and is kept where that is below `threshold`. */
 typedef struct dti_dropout {
     uint64_t seed, index; /* index: of the run's first element */
     uint32_t step, stream, threshold;
-    float scale;
+    float scale, offset;
 } dti_dropout;
-/* y = keep ? x * scale : 0; the gradient is the same map of dy. */
+/* y = keep ? x * scale : 0; the gradient is the same map of dy. A threshold of 0: y = the word as
+ * an odd number between +-2^23, times scale, a power of 2, + offset: exact. x is not read. */
 typedef void dti_dropout_fn(float *y, const float *x, int64_t n, const dti_dropout *d);
 /* words[0, n) = the random words themselves, n a multiple of 4 * 16, index one of 4. */
 typedef void dti_philox_fn(uint32_t *words, int64_t n, uint64_t seed, uint64_t index, uint32_t step,

@@ -236,7 +236,7 @@ DTI_INLINE DTI_EF DTI_E(clipped)(DTI_EF g, float clip, float limit) {
         for (int i = 0; i < DTI_OPTIM_CONSTANTS; i++)                                              \
             c[i] = DTI_E(set1)(0);                                                                 \
         DTI_E(m_constants_##name)(r->words, r->t, c);                                              \
-        for (int i = 0; i < DTI_OPTIM_CONSTANTS; i++) {                                            \
+        for (int i = 0; i < DTI_OPTIM_SHARE; i++) {                                                \
             DTI_E(store)(lanes, c[i]);                                                             \
             r->constants[i] = lanes[0];                                                            \
         }                                                                                          \
@@ -269,6 +269,28 @@ DTI_INLINE DTI_EF DTI_E(clipped)(DTI_EF g, float clip, float limit) {
     }
 DTI_OPTIM_LIST(DTI_OPTIM_KERNELS)
 #undef DTI_OPTIM_KERNELS
+
+#define DTI_OPTIM_MEASURES(number, ID, name, least, most)                                          \
+    static void DTI_V(measure_##name)(float *const v[DTI_OPTIM_VALUES], const float *g, int64_t n, \
+                                      const dti_optim_rates_f32 *rates, float *a, float *b) {      \
+        const dti_optim_rates_f32 r = *rates; /* what is written is no alias of it */              \
+        const float *at[1 + most];                                                                 \
+        DTI_EF x[1 + most], one, two;                                                              \
+        DTI_UNROLL(4)                                                                              \
+        for (int k = 0; k <= most; k++)                                                            \
+            at[k] = v[k] ? v[k] : g; /* it does not matter then */                                 \
+        for (int64_t i = 0; i < n; i += DTI_E_LANES) {                                             \
+            DTI_UNROLL(4)                                                                          \
+            for (int k = 0; k <= most; k++)                                                        \
+                x[k] = DTI_E(get)(at[k] + i, n - i);                                               \
+            const DTI_EF d = DTI_E(clipped)(DTI_E(get)(g + i, n - i), r.clip, r.limit);            \
+            DTI_E(m_measure_##name)(x, d, r.words, r.t, r.constants, &one, &two);                  \
+            DTI_E(put)(a + i, one, n - i);                                                         \
+            DTI_E(put)(b + i, two, n - i);                                                         \
+        }                                                                                          \
+    }
+DTI_OPTIM_WHOLE_LIST(DTI_OPTIM_MEASURES)
+#undef DTI_OPTIM_MEASURES
 
 /* ---- random numbers: LANES counters at once */
 
@@ -341,6 +363,11 @@ static void DTI_V(dropout)(float *y, const float *x, int64_t n, const dti_dropou
         const uint64_t index = d->index + (uint64_t)i, skip = index & 3; /* words of a counter */
         const int64_t drawn = ((int64_t)skip + size + 63) / 64 * 64;
         DTI_V(philox)(words, drawn, d->seed, index - skip, d->step, d->stream);
+        for (int64_t j = 0; j < size && !d->threshold; j++)
+            y[i + j] = (float)((int32_t)(words[(int64_t)skip + j] >> 9) * 2 - 8388607) * d->scale +
+                       d->offset;
+        if (!d->threshold)
+            continue;
         for (int64_t j = 0; j < size; j += 16) {
             float bits[16];
             memcpy(bits, words + (int64_t)skip + j, sizeof bits);

@@ -40,7 +40,7 @@
 #define DTI_MAP_PART 1
 #include "../../shaders/lib/map_body.h"
 #undef DTI_MAP_PART
-#define DTI_OPTIM_PART 3
+#define DTI_OPTIM_PART 11
 #include "../../shaders/lib/optim_body.h"
 #undef DTI_OPTIM_PART
 

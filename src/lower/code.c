@@ -4,9 +4,10 @@ static void dti_code_free(const dti_code *code) {
     if (!code)
         return;
     dti_labels_free(code);
-    void *all[] = {code->pieces, code->buckets,       code->stats,       code->trained,
-                   code->update, code->stands,        code->param_dx,    code->places,
-                   code->ports,  code->list.launches, code->list.values, code->table};
+    void *all[] = {code->pieces,        code->buckets,     code->stats,  code->trained,
+                   code->update,        code->stands,      code->places, code->param_dx,
+                   code->list.launches, code->list.values, code->ports,  code->table,
+                   code->directions};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(code->base, all[i]);
     dt_graph_destroy(code->work);

@@ -41,7 +41,8 @@ typedef struct dti_param_group { /* a parameter group's constants; lr comes with
 } dti_param_group;
 
 /* A buffer that moves by what each piece has of batch norm's statistics: [channels, 2], mean and
- * biased variance, at word `word` of OUT, and `stride` words on for the next piece. */
+ * biased variance, at word `word` of OUT, and `stride` words on for the next piece (0: all have the
+ * same). */
 typedef struct dti_stat {
     uint32_t param;
     uint32_t word, stride;
@@ -96,10 +97,11 @@ typedef struct dti_code {
     uint32_t leaving[DT_MAX_OUTPUTS];     /* inputs whose gradients leave; */
     dt_tensor leaving_dx[DT_MAX_OUTPUTS]; /* those */
 
-    uint8_t *trained;    /* by parameter */
-    uint32_t *stands;    /* by the application's nodes: which one has the value; NULL: itself */
-    uint32_t *update;    /* by parameter: the node of a buffer's new value; 0 = it stays */
-    dt_tensor *param_dx; /* by parameter: its gradient's node; nil = not trained */
+    uint8_t *trained;     /* by parameter */
+    uint32_t *stands;     /* by the application's nodes: which one has the value; NULL: itself */
+    uint32_t *update;     /* by parameter: the node of a buffer's new value; 0 = it stays */
+    dt_tensor *param_dx;  /* by parameter: its gradient's node; nil = not trained */
+    uint32_t *directions; /* by parameter, two: values of an optimizer's direction, and factors */
 
     dti_listing list;
     dti_place *places; /* by value */

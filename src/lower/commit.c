@@ -12,6 +12,16 @@ static uint64_t dti_optim_lazy_cols(const dti_code *code, const dti_param *param
     return s.rank ? param->elements / (uint64_t)s.dim[0] : 1;
 }
 
+/* DTI_TABLE_PLAIN, _APART or 0. Where matrices are apart, what is plain is as vectors are. */
+static uint32_t dti_optim_treatment(const dti_code *code, const dti_param *param, uint32_t group) {
+    const dti_optim_row *row = dti_optim_row_of(code->optim.kind);
+    const bool plain = group && code->optim.groups[group - 1].plain;
+    const int rank = code->work->nodes[param->node].shape.rank;
+    if (row->apart)
+        return plain || rank < 2 ? 0 : DTI_TABLE_APART;
+    return plain || (row->matrix && rank != 2) ? DTI_TABLE_PLAIN : 0;
+}
+
 /* A group that takes no parameter is a pattern with a mistake: its numbers would count for nothing.
  * Parameters that this program does not train count, since two programs may share a description. */
 static void dti_optim_groups_check(const dti_code *code, dti_text *problems) {
@@ -32,7 +42,8 @@ static void dti_optim_groups_check(const dti_code *code, dti_text *problems) {
     }
     for (uint32_t g = 1; g < DT_MAX_GROUPS; g++) {
         const dt_optim_group *given = &code->desc.optim->groups[g - 1];
-        if (!given->match && (given->lr_scale != 0.0 || given->weight_decay != 0.0 || given->lazy))
+        if (!given->match &&
+            (given->lr_scale != 0.0 || given->weight_decay != 0.0 || given->lazy || given->plain))
             dti_text_add(problems, "\n- optimizer: group %u has settings, and no .match", g);
         if (code->optim.groups[g - 1].match && !taken[g])
             dti_text_add(problems, "\n- optimizer: group %u, \"%s\", %s", g,
@@ -88,8 +99,9 @@ static dt_result dti_pass_table(dti_lowering *w) {
         const dti_param *param = &code->layout->params[i];
         if (!code->trained[i] && !code->update[i])
             continue;
-        uint32_t kind = code->update[i] ? DTI_TABLE_BUFFER : 0;
         uint32_t group = dti_optim_group_of(&code->optim, code->work->nodes[param->node].label);
+        const uint32_t kind =
+            code->update[i] ? DTI_TABLE_BUFFER : dti_optim_treatment(code, param, group);
         const uint32_t cols = (uint32_t)dti_optim_lazy_cols(code, param, group);
         for (uint64_t at = 0; at < param->elements; at += DTI_BLOCK, entry += DTI_TABLE_WORDS) {
             entry[DTI_TABLE_BLOCK] = (uint32_t)((param->offset + at) / DTI_BLOCK);
@@ -126,24 +138,89 @@ static uint32_t dti_commit_state(dti_code *code) {
     return dti_listing_value(&code->list, DTI_VALUE_STATE, DT_F32, words, 0);
 }
 
-static void dti_commit_optim(dti_code *code, dti_emit *e, uint32_t table, uint32_t flags) {
+static dti_optim_site dti_commit_site(dti_code *code, dti_emit *e, uint32_t table) {
     const dti_layout *layout = code->layout;
+    const bool whole = dti_optim_is_whole(dti_optim_row_of(code->optim.kind));
     const dti_args_commit args = {.blocks = code->table_entries,
                                   .moments = dti_optim_moments(&code->optim),
                                   .moment_offset = (uint32_t)dti_state_moment_offset(layout, 0),
                                   .moment_stride = (uint32_t)layout->elements,
-                                  .t_offset = (uint32_t)dti_state_t_offset(),
-                                  .flags = flags};
-    const dti_optim_site site = {
+                                  .t_offset = (uint32_t)dti_state_t_offset(code->layout),
+                                  .share_offset = whole ? (uint32_t)dti_state_share_offset() : 0,
+                                  .pair_offset = (uint32_t)dti_state_pair_offset(layout)};
+    return (dti_optim_site){
         .e = e,
         .optim = &code->optim,
         .params = dti_listing_value(&code->list, DTI_VALUE_PARAM, DT_F32, layout->elements, 0),
         .grads = dti_listing_value(&code->list, DTI_VALUE_GRADIENT, DT_F32, layout->elements, 0),
         .state = dti_commit_state(code),
         .table = table,
-        .args = args,
-        .entries = code->table};
-    dti_optim_row_of(code->optim.kind)->emit(&site);
+        .args = args};
+}
+
+/* Of a parameter of entry i of two axes or more: the last two are those of its matrices. */
+static dti_optim_matrix dti_commit_matrix(const dti_code *code, uint32_t i) {
+    const uint32_t *entry = code->table + (size_t)i * DTI_TABLE_WORDS;
+    const uint32_t param = entry[DTI_TABLE_PARAM] & DTI_TABLE_INDEX;
+    const dti_param *p = &code->layout->params[param];
+    const dt_shape s = code->work->nodes[p->node].shape;
+    const uint32_t rows = (uint32_t)s.dim[s.rank - 2], cols = (uint32_t)s.dim[s.rank - 1];
+    return (dti_optim_matrix){.param = param,
+                              .first = i,
+                              .blocks = (uint32_t)((p->elements + DTI_BLOCK - 1) / DTI_BLOCK),
+                              .group = DTI_TABLE_GROUP_OF(entry[DTI_TABLE_GROUP]),
+                              .offset = (uint32_t)p->offset,
+                              .count = (uint32_t)(p->elements / ((uint64_t)rows * cols)),
+                              .rows = rows,
+                              .cols = cols,
+                              .direction = code->directions[2 * param],
+                              .factors = code->directions[2 * param + 1]};
+}
+
+/* Calls `each` for every matrix that is not plain, in the table's order. */
+static void dti_commit_matrices(dti_code *code, const dti_optim_site *site,
+                                void (*each)(dti_code *, const dti_optim_site *,
+                                             dti_optim_matrix *)) {
+    const bool apart = dti_optim_row_of(code->optim.kind)->apart;
+    for (uint32_t i = 0; i < code->table_entries; i++) {
+        const uint32_t word = code->table[i * DTI_TABLE_WORDS + DTI_TABLE_PARAM];
+        const bool plain = apart ? !(word & DTI_TABLE_APART) : word & DTI_TABLE_PLAIN;
+        if (!(word & DTI_TABLE_FIRST) || word & DTI_TABLE_BUFFER || plain)
+            continue;
+        dti_optim_matrix m = dti_commit_matrix(code, i);
+        each(code, site, &m);
+    }
+}
+
+static void dti_commit_direct(dti_code *code, const dti_optim_site *site, dti_optim_matrix *m) {
+    dti_optim_row_of(code->optim.kind)->matrix(site, m);
+    code->directions[2 * m->param] = m->direction;
+    code->directions[2 * m->param + 1] = m->factors;
+}
+
+static void dti_commit_directed(dti_code *code, const dti_optim_site *site, dti_optim_matrix *m) {
+    dti_optim_row_of(code->optim.kind)->apply(site, m);
+}
+
+/* What the dry pass and the update need to know of whole parameters. */
+static void dti_commit_whole(dti_code *code, dti_emit *e, uint32_t table) {
+    const dti_optim_row *row = dti_optim_row_of(code->optim.kind);
+    if (!dti_optim_is_whole(row))
+        return;
+    const dti_optim_site site = dti_commit_site(code, e, table);
+    if (row->whole)
+        row->whole(&site);
+    if (row->matrix)
+        dti_commit_matrices(code, &site, dti_commit_direct);
+}
+
+static void dti_commit_optim(dti_code *code, dti_emit *e, uint32_t table, uint32_t flags) {
+    const dti_optim_row *row = dti_optim_row_of(code->optim.kind);
+    dti_optim_site site = dti_commit_site(code, e, table);
+    site.args.flags = flags;
+    dti_optim_emit_blocks(&site);
+    if (row->matrix)
+        dti_commit_matrices(code, &site, dti_commit_directed);
 }
 
 static void dti_commit_average(dti_code *code, dti_emit *e, uint32_t table) {
@@ -159,8 +236,9 @@ static void dti_commit_average(dti_code *code, dti_emit *e, uint32_t table) {
 static void dti_commit_tick(dti_code *code, dti_emit *e, uint32_t table, uint32_t status,
                             uint32_t flags) {
     const uint32_t items = flags & DTI_COMMIT_TELL ? 1 : code->table_entries;
-    const dti_args_commit args = {
-        .blocks = code->table_entries, .t_offset = (uint32_t)dti_state_t_offset(), .flags = flags};
+    const dti_args_commit args = {.blocks = code->table_entries,
+                                  .t_offset = (uint32_t)dti_state_t_offset(code->layout),
+                                  .flags = flags};
     dti_emit_optim_tick(e, items, &args, dti_commit_state(code), table, status);
 }
 
@@ -168,6 +246,7 @@ static void dti_commit_judge(dti_code *code, dti_emit *e, uint32_t table, uint32
     uint32_t grads =
         dti_listing_value(&code->list, DTI_VALUE_GRADIENT, DT_F32, code->layout->elements, 0);
     dti_commit_norm(code, e, grads, table, status, dti_commit_state(code));
+    dti_commit_whole(code, e, table);
     if (!code->desc.no_check)
         dti_commit_optim(code, e, table, DTI_COMMIT_DRY);
     if (code->piece_count || code->joint)

@@ -26,13 +26,25 @@ static bool dti_layout_averages(const dti_layout *layout) {
     return any;
 }
 
-static uint64_t dti_state_t_offset(void) {
+static uint64_t dti_whole_blocks(uint64_t n) {
+    return (n + DTI_BLOCK - 1) / DTI_BLOCK * DTI_BLOCK;
+}
+
+static uint64_t dti_state_share_offset(void) {
     return DTI_CONTROL_WORDS;
 }
 
+static uint64_t dti_state_pair_offset(const dti_layout *layout) {
+    return dti_state_share_offset() + dti_whole_blocks(layout->param_count);
+}
+
+static uint64_t dti_state_t_offset(const dti_layout *layout) {
+    return dti_state_pair_offset(layout) + dti_whole_blocks(2 * layout->elements / DTI_BLOCK);
+}
+
 static uint64_t dti_state_moment_offset(const dti_layout *layout, uint32_t moment) {
-    uint64_t t = ((uint64_t)layout->param_count + DTI_BLOCK - 1) / DTI_BLOCK * DTI_BLOCK;
-    return DTI_CONTROL_WORDS + t + moment * layout->elements;
+    const uint64_t t = dti_whole_blocks(layout->param_count);
+    return dti_state_t_offset(layout) + t + moment * layout->elements;
 }
 
 static uint64_t dti_state_bytes(const dti_layout *layout, uint32_t moments) {

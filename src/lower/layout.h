@@ -41,7 +41,11 @@ static inline uint64_t dti_arena_bytes(uint64_t elements) {
 
 static bool dti_layout_averages(const dti_layout *layout); /* whether any has an average */
 
-/* Word offsets in the state arena: control, then t of each parameter, then the moments. */
-static uint64_t dti_state_t_offset(void);
+/* Word offsets in the state arena: control; what an optimizer that looks at whole parameters makes
+ * of them in a step, a share of each and two sums of each block; t of each parameter; the moments.
+ * What lies before t is scratch of a step, not state. */
+static uint64_t dti_state_share_offset(void);
+static uint64_t dti_state_pair_offset(const dti_layout *layout);
+static uint64_t dti_state_t_offset(const dti_layout *layout);
 static uint64_t dti_state_moment_offset(const dti_layout *layout, uint32_t moment);
 static uint64_t dti_state_bytes(const dti_layout *layout, uint32_t moments);

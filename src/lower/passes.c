@@ -61,9 +61,10 @@ static dt_result dti_lowering_open(dti_lowering *w, dti_base *base, const dti_co
     code->joint = desc->joint != NULL;
     code->label = dti_graph_string(code->work, code->desc.label ? code->desc.label : "program");
     code->trained = dti_alloc_array(base, params, sizeof *code->trained);
+    code->directions = dti_alloc_array(base, params, 2 * sizeof *code->directions);
     code->param_dx = dti_alloc_array(base, params, sizeof *code->param_dx);
     code->update = dti_alloc_array(base, params, sizeof *code->update);
-    if (!code->label || !code->trained || !code->param_dx || !code->update)
+    if (!code->label || !code->trained || !code->param_dx || !code->update || !code->directions)
         return DT_ERROR_MEMORY;
     return desc->shards ? dti_lowering_shards(code, desc->shards) : DT_OK;
 }

@@ -132,7 +132,8 @@ static void dti_pin_term(dti_lowering *w, uint32_t i) {
     code->term_slot[i] = DTI_STATUS_TERM(slot);
 }
 
-/* The host moves a running statistic, by what all replicas' pieces have: it reads those. */
+/* The host moves a running statistic, by what all replicas' pieces have, or by what is one for all:
+ * it reads those. */
 static void dti_pin_stat(dti_lowering *w, uint32_t param) {
     dti_code *code = w->code;
     const dti_node *n = &code->work->nodes[code->update[param]];
@@ -152,7 +153,7 @@ static void dti_pin_stat(dti_lowering *w, uint32_t param) {
     }
     w->stat_of[stats] = code->stat_count;
     uint64_t offset = code->out_bytes, stride = 0;
-    if (w->extent) {
+    if (w->extent && w->extent[stats] == DTI_EXTENT_PIECE) {
         dti_pieces_place_out(w, stats, &offset, &stride);
     } else {
         const dti_node *of = &code->work->nodes[stats];

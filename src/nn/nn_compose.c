@@ -406,7 +406,7 @@ DT_API dt_tensor dt_alpha_dropout(dt_tensor x, float p) {
     return dt_where(dti_train_mode(x.graph), right, x);
 }
 
-/* ---- images and tables */
+/* ---- images */
 
 static dt_tensor dti_pixels(dt_tensor x, int64_t r, bool in) {
     const char *op = in ? "pixel_unshuffle" : "pixel_shuffle";
@@ -448,19 +448,4 @@ DT_API dt_tensor dt_pixel_shuffle(dt_tensor x, int64_t r) {
 
 DT_API dt_tensor dt_pixel_unshuffle(dt_tensor x, int64_t r) {
     return dti_pixels_called(x, r, true);
-}
-
-DT_API dt_tensor dt_embedding_bag(dt_tensor table, dt_tensor index, bool mean) {
-    const dt_shape s = dt_tensor_shape(index), t = dt_tensor_shape(table);
-    if (dti_is_nil(table) || dti_is_nil(index))
-        return dti_nil_of(dti_is_nil(table) ? table : index, "embedding_bag");
-    if (t.rank != 2 || s.rank < 1) {
-        return dti_graph_fail(table.graph,
-                              "embedding_bag: the table %s must be [rows, D] and the "
-                              "index %s [..., n]",
-                              dti_tensor_print(table).text, dti_tensor_print(index).text);
-    }
-    dt_tensor rows = dt_gather(table, index);
-    const dt_shape axes = {1, {s.rank - 1}};
-    return mean ? dt_mean(rows, axes, false) : dt_sum(rows, axes, false);
 }

@@ -9,19 +9,23 @@ typedef struct dti_nn {
     dti_graph_mark mark;
 } dti_nn;
 
-/* False: x is nil, or there is no name for the parameters. */
-static bool dti_nn_begin(dti_nn *nn, dt_tensor x, const char *op, const char *name) {
-    if (dti_is_nil(x)) {
-        dti_nil_of(x, op);
-        return false;
-    }
-    *nn = (dti_nn){x.graph, dti_graph_mark_of(x.graph)};
+/* False: there is no name for the parameters. */
+static bool dti_nn_open(dti_nn *nn, dt_graph *graph, const char *op, const char *name) {
+    *nn = (dti_nn){graph, dti_graph_mark_of(graph)};
     if (name && name[0])
         return true;
-    dti_graph_fail(x.graph,
+    dti_graph_fail(graph,
                    "dt_nn_%s: the layer's name is %s; it names its parameters, as \"fc1\" does "
                    "\"fc1.weight\"",
                    op, name ? "empty" : "NULL");
+    return false;
+}
+
+/* False: x is nil too. */
+static bool dti_nn_begin(dti_nn *nn, dt_tensor x, const char *op, const char *name) {
+    if (!dti_is_nil(x))
+        return dti_nn_open(nn, x.graph, op, name);
+    dti_nil_of(x, op);
     return false;
 }
 
@@ -68,23 +72,6 @@ DT_API dt_tensor dt_nn_linear_with(dt_tensor x, const char *name, int64_t out,
 
 DT_API dt_tensor dt_nn_linear(dt_tensor x, const char *name, int64_t out) {
     return dt_nn_linear_with(x, name, out, NULL);
-}
-
-DT_API dt_tensor dt_nn_embedding_with(dt_tensor index, const char *name, int64_t rows, int64_t cols,
-                                      const dt_embedding_desc *desc) {
-    dti_nn nn;
-    if (!dti_nn_begin(&nn, index, "embedding", name))
-        return dti_nil(index.graph);
-    char text[DTI_NN_NAME_SIZE];
-    const dt_init normal = {DT_INIT_NORMAL, 0.0f, 1.0f};
-    dt_tensor table =
-        dt_param(index.graph, dti_nn_name(index.graph, text, name, "weight"),
-                 (dt_shape){2, {rows, cols}}, desc && desc->weight.kind ? desc->weight : normal);
-    return dti_nn_end(&nn, dt_gather(table, index));
-}
-
-DT_API dt_tensor dt_nn_embedding(dt_tensor index, const char *name, int64_t rows, int64_t cols) {
-    return dt_nn_embedding_with(index, name, rows, cols, NULL);
 }
 
 DT_API dt_tensor dt_nn_bilinear(dt_tensor x1, dt_tensor x2, const char *name, int64_t out) {

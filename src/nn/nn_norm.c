@@ -1,4 +1,5 @@
-/* Normalisation layers: weights of ones, biases of zeros, running statistics as buffers. */
+/* Normalisation layers: weights of ones, biases of zeros, running statistics as buffers; and
+ * weights that are normalised by buffers. */
 
 static dt_tensor dti_nn_ones(dt_tensor x, const char *name, const char *part, dt_shape shape) {
     char text[DTI_NN_NAME_SIZE];
@@ -78,4 +79,85 @@ DT_API dt_tensor dt_nn_group_norm(dt_tensor x, const char *name, int groups) {
     dt_tensor w = dti_nn_ones(x, name, "weight", channels);
     dt_tensor b = dti_nn_zeros(x, name, "bias", channels);
     return dti_nn_end(&nn, dti_is_nil(b) ? b : dt_group_norm(x, groups, w, b, 0.0f));
+}
+
+/* ---- spectral norm: W of [out, rest] over sigma = u . W v. Vectors are rows: u [1, out], v [1,
+ * rest]. */
+
+typedef struct dti_spectral {
+    dt_graph *graph;
+    int32_t iterations;
+    float eps;
+    int64_t out, rest;
+} dti_spectral;
+
+static dt_tensor dti_spectral_unit(const dti_spectral *s, dt_tensor x) {
+    dt_tensor size = dt_sqrt(dt_sum(dt_square(x), (dt_shape){1, {-1}}, true));
+    size = dt_maximum(size, dt_fill(s->graph, (dt_shape){0}, s->eps));
+    return dt_div(x, size);
+}
+
+static dt_tensor dti_spectral_buffer(const dti_spectral *s, const char *name, const char *part,
+                                     int64_t size) {
+    char text[DTI_NN_NAME_SIZE];
+    return dt_buffer(s->graph, dti_nn_name(s->graph, text, name, part), (dt_shape){1, {size}},
+                     (dt_init){DT_INIT_NORMAL, 0.0f, 1.0f});
+}
+
+/* In training what the power method has come to, which the commit keeps; else the buffer, at length
+ * 1 also where nothing has trained it yet. */
+static dt_tensor dti_spectral_vector(const dti_spectral *s, dt_tensor buffer, dt_tensor moved) {
+    moved = dti_buffer_becomes(buffer, moved);
+    dt_tensor kept = dt_reshape(buffer, (dt_shape){2, {1, -1}});
+    kept = dti_spectral_unit(s, kept);
+    return dt_where(dti_train_mode(s->graph), moved, kept);
+}
+
+/* u . W v, with a gradient in W alone. */
+static dt_tensor dti_spectral_sigma(const dti_spectral *s, const char *name, dt_tensor w) {
+    dt_tensor u = dti_spectral_buffer(s, name, "parametrizations.weight.0._u", s->out);
+    dt_tensor v = dti_spectral_buffer(s, name, "parametrizations.weight.0._v", s->rest);
+    dt_tensor none = {0}, left = none, still = dt_detach(w);
+    dt_tensor right = dt_reshape(v, (dt_shape){2, {1, -1}});
+    for (int32_t i = 0; i < s->iterations; i++) {
+        left = dti_spectral_unit(s, dt_linear(right, still, none));
+        right = dti_spectral_unit(s, dt_matmul(left, still));
+    }
+    left = dti_spectral_vector(s, u, left);
+    right = dti_spectral_vector(s, v, right);
+    return dt_sum(dt_mul(left, dt_linear(right, w, none)), (dt_shape){0}, false);
+}
+
+static bool dti_spectral_fits(const char *name, dt_shape shape, const dti_spectral *s) {
+    const bool matrix = shape.rank >= 2 && dti_shape_valid(shape) && dti_shape_elements(shape) > 0;
+    if (!matrix)
+        dti_graph_fail(s->graph,
+                       "spectral_norm '%s': weight %s must be [out, ...], of two dimensions or "
+                       "more and not empty",
+                       name, dti_shape_print(shape, false).text);
+    else if (s->iterations < 1 || s->iterations > 100 || !(s->eps > 0.0f) || s->eps == INFINITY)
+        dti_graph_fail(s->graph,
+                       "spectral_norm '%s': %d iterations and eps %g; they must be 1 to 100 and "
+                       "above 0",
+                       name, (int)s->iterations, (double)s->eps);
+    return !s->graph->error[0];
+}
+
+DT_API dt_tensor dt_nn_spectral_norm(dt_graph *graph, const char *name, dt_shape shape,
+                                     const dt_spectral_norm_desc *desc) {
+    const dt_spectral_norm_desc d = desc ? *desc : (dt_spectral_norm_desc){0};
+    dti_spectral s = {graph, d.iterations ? d.iterations : 1, d.eps != 0.0f ? d.eps : 1e-12f, 0, 0};
+    char text[DTI_NN_NAME_SIZE];
+    dti_nn nn;
+    if (!graph || graph->error[0] || !dti_nn_open(&nn, graph, "spectral_norm", name) ||
+        !dti_spectral_fits(name, shape, &s))
+        return dti_nil(graph);
+    s.out = shape.dim[0], s.rest = dti_shape_elements(shape) / s.out;
+    const float bound = (float)(1.0 / sqrt((double)s.rest));
+    const dt_init uniform = {DT_INIT_UNIFORM, -bound, bound};
+    dt_tensor w =
+        dt_param(graph, dti_nn_name(graph, text, name, "parametrizations.weight.original"), shape,
+                 d.weight.kind ? d.weight : uniform);
+    dt_tensor matrix = dt_reshape(w, (dt_shape){2, {s.out, s.rest}});
+    return dti_nn_end(&nn, dt_div(w, dti_spectral_sigma(&s, name, matrix)));
 }

@@ -1,7 +1,8 @@
 /* What moves elements by place or by order, written in ops: flips, paddings, lookups along an axis,
  * sorting by the number of elements that come before each. */
 
-#define DTI_SORT_MAX 4096 /* n^2 comparisons a row */
+#define DTI_SORT_MAX 4096   /* n^2 comparisons a row */
+#define DTI_ORDER_CHUNK 256 /* the leading elements of a long row are among those of such parts */
 
 /* ---- along one axis */
 
@@ -241,18 +242,72 @@ static dt_tensor dti_ranks(dt_tensor x, int64_t n, bool descending) {
     return dti_last_sum(dt_maximum(before, dt_mul(same, in_front)));
 }
 
-/* The first k in order: those of rank 0 to k - 1. */
-static dt_tensor dti_first_of(dt_tensor x, int axis, int64_t k, bool descending, dt_tensor *index) {
-    const dt_shape s = dt_tensor_shape(x);
-    const int64_t n = s.dim[axis];
-    dt_tensor rows = dti_swap_last(x, axis), ranks = dti_ranks(dt_detach(rows), n, descending);
-    dt_tensor place = dt_iota(x.graph, (dt_shape){2, {k, 1}});
+/* The first k of rows [L, n] in order, those of rank 0 to k - 1, and as *places, unless NULL, their
+ * places, f32. */
+static dt_tensor dti_lead_short(dt_tensor rows, int64_t k, bool descending, dt_tensor *places) {
+    const int64_t n = dt_tensor_shape(rows).dim[1];
+    dt_tensor ranks = dti_ranks(dt_detach(rows), n, descending);
+    dt_tensor place = dt_iota(rows.graph, (dt_shape){2, {k, 1}});
     dt_tensor hit = dt_eq(dti_beside(ranks, true), place);
-    if (index) {
-        dt_tensor places = dti_last_sum(dt_keep(dt_iota(x.graph, (dt_shape){1, {n}}), hit));
-        *index = dti_swap_last(dt_cast(places, DT_I32), axis);
+    if (places)
+        *places = dti_last_sum(dt_keep(dt_iota(rows.graph, (dt_shape){1, {n}}), hit));
+    return dti_last_sum(dt_keep(dti_beside(rows, true), hit));
+}
+
+/* Rows [L, n] as [L * parts, chunk]: what fills up the last part comes behind all that is there. */
+static dt_tensor dti_lead_parts(dt_tensor rows, int64_t parts, int64_t chunk, bool descending) {
+    const dt_shape s = dt_tensor_shape(rows);
+    const int64_t whole = parts * chunk, more = whole - s.dim[1];
+    if (more > 0) {
+        dt_tensor at = dt_iota(rows.graph, (dt_shape){1, {whole}});
+        dt_tensor end = dt_fill(rows.graph, (dt_shape){0}, (float)s.dim[1]);
+        dt_tensor last = dt_fill(rows.graph, (dt_shape){0}, descending ? -INFINITY : NAN);
+        rows = dt_pad(rows, 1, 0, more);
+        rows = dt_where(dt_lt(at, end), rows, last);
     }
-    return dti_swap_last(dti_last_sum(dt_keep(dti_beside(rows, true), hit)), axis);
+    return dt_reshape(rows, (dt_shape){2, {s.dim[0] * parts, chunk}});
+}
+
+/* As dti_lead_short, of rows of any length: by parts of at least twice as many elements as are
+ * wanted, of whose first k half or fewer are left, until that is a short row. Equal ones keep their
+ * order, in a part and from part to part. */
+static dt_tensor dti_lead(dt_tensor rows, int64_t k, bool descending, dt_tensor *places) {
+    const dt_shape s = dt_tensor_shape(rows);
+    const int64_t chunk = DTI_MAX(2 * k, (int64_t)DTI_ORDER_CHUNK);
+    const int64_t parts = (s.dim[1] + chunk - 1) / chunk;
+    if (parts <= 2 || rows.graph->error[0])
+        return dti_lead_short(rows, k, descending, places);
+    dt_tensor at, second;
+    dt_tensor all = dti_lead_parts(rows, parts, chunk, descending);
+    all = dti_lead(all, k, descending, &at);
+    dt_tensor begin = dt_iota(rows.graph, (dt_shape){2, {parts, 1}});
+    at = dt_reshape(at, (dt_shape){3, {s.dim[0], parts, k}});
+    at = dt_add(at, dt_affine(begin, (float)chunk, 0.0f));
+    const dt_shape left = {2, {s.dim[0], parts * k}};
+    all = dti_lead(dt_reshape(all, left), k, descending, places ? &second : NULL);
+    if (places) {
+        at = dt_reshape(at, left);
+        *places = dt_take_along(at, dt_cast(second, DT_I32), 1);
+    }
+    return all;
+}
+
+/* The first k along an axis. */
+static dt_tensor dti_first_of(dt_tensor x, int axis, int64_t k, bool descending, dt_tensor *index) {
+    dt_tensor rows = dti_swap_last(x, axis), places;
+    dt_shape s = dt_tensor_shape(rows);
+    if (rows.graph->error[0])
+        return rows;
+    const int64_t n = s.dim[s.rank - 1];
+    int64_t lines = 1;
+    for (int i = 0; i + 1 < s.rank; i++)
+        lines *= s.dim[i];
+    s.dim[s.rank - 1] = k;
+    rows = dt_reshape(rows, (dt_shape){2, {lines, n}});
+    rows = dti_lead(rows, k, descending, index ? &places : NULL);
+    if (index)
+        *index = dti_swap_last(dt_cast(dt_reshape(places, s), DT_I32), axis);
+    return dti_swap_last(dt_reshape(rows, s), axis);
 }
 
 /* i: axis, all of them, descending; dim: k */
@@ -278,13 +333,13 @@ static dt_tensor dti_order(const char *op, dt_tensor x, int axis, int64_t k, boo
                            .in = {x.id},
                            .attr = {.i = {a.axis, all, descending, index != NULL}, .dim = {k}},
                            .again = dti_order_again};
-    if (a.size <= DTI_SORT_MAX && dt_tensor_dtype(x) == DT_F32 && k >= 0 && k <= a.size &&
-        dt_tensor_shape(x).rank < DT_MAX_DIMS)
+    const bool fits = a.size <= DTI_SORT_MAX || (k <= DTI_SORT_MAX / 4 && a.size <= 1 << 24);
+    if (fits && dt_tensor_dtype(x) == DT_F32 && k >= 0 && k <= a.size)
         return dti_composed(x, first, call, dti_first_of(x, a.axis, k, descending, index));
     return dti_graph_fail(x.graph,
-                          "%s: %lld along axis %d of %s; it takes f32 of at most %d dimensions, of "
-                          "which the axis has at most %d elements, and gives no more",
-                          op, (long long)k, a.axis, dti_tensor_print(x).text, DT_MAX_DIMS - 1,
+                          "%s: %lld along axis %d of %s; it takes f32, at most %d elements of an "
+                          "axis of any size up to 2^24, or all of an axis of at most %d",
+                          op, (long long)k, a.axis, dti_tensor_print(x).text, DTI_SORT_MAX / 4,
                           DTI_SORT_MAX);
 }
 

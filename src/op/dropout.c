@@ -1,6 +1,6 @@
-/* Dropout. The mask is a function of seed, step, the op's stream and the element's place in the
- * global batch, so it is the same for any number of replicas and micro-batches and on any device,
- * and the gradient is the same op applied to dy. attr.f[0] = p, attr.i[0] = stream. */
+/* Dropout and random numbers. They are a function of seed, step, the op's stream and the element's
+ * place in the global batch, so the same for any number of replicas and micro-batches and on any
+ * device. Dropout's gradient is the same op applied to dy. attr.f[0] = p, attr.i[0] = stream. */
 
 static bool dti_dropout_shape(dti_build *b) {
     float p = b->out.attr.f[0];
@@ -24,24 +24,27 @@ static dti_dropout_odds dti_dropout_odds_of(float p) {
                               (float)(1.0 / keep)};
 }
 
-static void dti_dropout_emit(dti_emit *e) {
-    if (!e->train) { /* identity: the same memory */
-        e->out = dti_emit_in(e, 0);
-        return;
-    }
-    dti_view x = dti_emit_dense_in(e, 0);
+static void dti_dropout_launch(dti_emit *e, dti_view x, dti_args_dropout a) {
     int64_t n = dti_view_elements(&e->out);
-    const dti_dropout_odds odds = dti_dropout_odds_of(e->node->attr.f[0]);
-    dti_args_dropout a = {.n = (uint32_t)n, .stream = (uint32_t)e->node->attr.i[0]};
+    a.n = (uint32_t)n;
+    a.stream = (uint32_t)e->node->attr.i[0];
     a.row_elements = e->node->samples ? (uint32_t)dti_shape_elements(e->node->shape) : 0;
     a.first = (uint32_t)e->first_row * a.row_elements;
-    a.threshold = odds.threshold;
-    a.scale = odds.scale;
     a.x_offset = (uint32_t)x.offset;
     a.y_offset = (uint32_t)e->out.offset;
     dti_launch *l = dti_emit_launch(e, DTI_K_DROPOUT, (uint64_t)n, sizeof a);
     l->args.dropout = a;
     dti_bind(l, x.value, e->out.value, DTI_UNBOUND, DTI_UNBOUND);
+}
+
+static void dti_dropout_emit(dti_emit *e) {
+    if (!e->train) { /* identity: the same memory */
+        e->out = dti_emit_in(e, 0);
+        return;
+    }
+    const dti_dropout_odds odds = dti_dropout_odds_of(e->node->attr.f[0]);
+    const dti_args_dropout a = {.threshold = odds.threshold, .scale = odds.scale};
+    dti_dropout_launch(e, dti_emit_dense_in(e, 0), a);
 }
 
 DT_API dt_tensor dt_dropout(dt_tensor x, float p) {
@@ -53,11 +56,39 @@ DT_API dt_tensor dt_dropout(dt_tensor x, float p) {
                        &(dti_attr){.f = {p}, .i = {(int32_t)x.graph->streams++}});
 }
 
+/* ---- Random numbers: attr.f[0], f[1] = scale and offset of an odd number between +-2^23,
+ * attr.i[0] = stream. Of the input the shape alone counts. */
+
+static bool dti_random_shape(dti_build *b) {
+    b->out.shape = b->in[0]->shape;
+    return true;
+}
+
+static void dti_random_emit(dti_emit *e) {
+    const float *f = e->node->attr.f;
+    dti_dropout_launch(e, e->out, (dti_args_dropout){.scale = f[0], .offset = f[1]});
+}
+
+static dt_tensor dti_random(dt_tensor like, float scale, float offset) {
+    if (dti_is_nil(like))
+        return dti_nil_of(like, "random");
+    const int32_t stream = (int32_t)like.graph->streams++;
+    return dti_append1(DTI_OP_RANDOM, like, &(dti_attr){.f = {scale, offset}, .i = {stream}});
+}
+
+DT_API dt_tensor dt_random_uniform(dt_tensor like) {
+    return dti_random(like, 0x1p-24f, 0.5f);
+}
+
+DT_API dt_tensor dt_random_normal(dt_tensor like) {
+    return dt_affine(dt_erfinv(dti_random(like, 0x1p-23f, 0.0f)), 1.41421356f, 0.0f);
+}
+
 /* ---- Reference */
 #ifdef DT_REFERENCE
 
-/* The mask is made of integers, so it is the same as that of the other backends. */
-static bool dti_dropout_ref_keeps(const dti_ref *r, int64_t element, double keep) {
+/* Integers, so they are the same as those of the other backends. */
+static uint32_t dti_dropout_ref_word(const dti_ref *r, int64_t element) {
     int64_t per_sample = 1;
     for (int i = 1; i < DTI_AXES; i++)
         per_sample *= r->out.dim[i];
@@ -65,8 +96,11 @@ static bool dti_dropout_ref_keeps(const dti_ref *r, int64_t element, double keep
     if (r->node->samples)
         n += (uint64_t)r->step->first_row * (uint64_t)per_sample;
     uint64_t stream = (uint64_t)(uint32_t)r->node->attr.i[0] << 32;
-    uint32_t word = dti_philox(r->step->seed, n / 4, stream | (uint32_t)r->step->step).v[n % 4];
-    return word < fmin(floor(keep * 0x1p32), 0xffffffffp0);
+    return dti_philox(r->step->seed, n / 4, stream | (uint32_t)r->step->step).v[n % 4];
+}
+
+static bool dti_dropout_ref_keeps(const dti_ref *r, int64_t element, double keep) {
+    return dti_dropout_ref_word(r, element) < fmin(floor(keep * 0x1p32), 0xffffffffp0);
 }
 
 static void dti_dropout_ref(const dti_ref *r) {
@@ -74,6 +108,14 @@ static void dti_dropout_ref(const dti_ref *r) {
     for (int64_t i = 0; i < r->out.elements; i++) {
         double x = r->in[0].data[i];
         r->out.data[i] = !r->train ? x : dti_dropout_ref_keeps(r, i, keep) ? x / keep : 0;
+    }
+}
+
+static void dti_random_ref(const dti_ref *r) {
+    const double scale = (double)r->node->attr.f[0], offset = (double)r->node->attr.f[1];
+    for (int64_t i = 0; i < r->out.elements; i++) {
+        const double whole = (double)(dti_dropout_ref_word(r, i) >> 9);
+        r->out.data[i] = (2 * whole + 1 - 0x1p23) * scale + offset;
     }
 }
 
@@ -91,7 +133,8 @@ static void dti_cpu_dropout(const dti_cpu_task *task, int64_t begin, int64_t end
                            .step = task->step[DTI_STEP_NUMBER],
                            .stream = a->stream,
                            .threshold = a->threshold,
-                           .scale = a->scale};
+                           .scale = a->scale,
+                           .offset = a->offset};
     const float *x = dti_cpu_in(task, 0, a->x_offset) + begin;
     task->k->dropout(dti_cpu_out(task, 1, a->y_offset) + begin, x, end - begin, &d);
 }
@@ -114,3 +157,4 @@ DTI_KERNEL(DROPOUT, dropout, "rw", ITEM, .run = dti_cpu_dropout, .grain = dti_cp
            .invocations = dti_fours_invocations);
 
 DTI_FAMILY(dropout, .shape = dti_dropout_shape, .grad = dti_dropout_grad, .idle = dti_dropout_idle);
+DTI_FAMILY(random, .shape = dti_random_shape);

@@ -7,6 +7,7 @@
 #include "conv_grid.c"
 #include "copy.c"
 #include "cross_entropy.c"
+#include "ctc.c"
 #include "dropout.c"
 #include "gather.c"
 #include "leaf.c"

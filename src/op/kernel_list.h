@@ -13,6 +13,8 @@
     X(XENT) \
     X(XENT_GRAD) \
     X(XENT_DX) \
+    X(CTC) \
+    X(CTC_GRAD) \
     X(DROPOUT) \
     X(GATHER) \
     X(TERM) \
@@ -54,4 +56,9 @@
     X(OPTIM) \
     X(AVERAGE) \
     X(OPTIM_TICK) \
-    X(SCAN)
+    X(SCAN) \
+    X(OPTIM_PAIRS) \
+    X(OPTIM_SUMS) \
+    X(OPTIM_MIX) \
+    X(OPTIM_FACTORS) \
+    X(OPTIM_DIVIDE)

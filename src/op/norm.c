@@ -355,6 +355,20 @@ DT_API dt_tensor dt_group_norm(dt_tensor x, int groups, dt_tensor w, dt_tensor b
         dti_norm(x, dti_append1(DTI_OP_NORM_STATS, x, &attr), weights, count, &attr));
 }
 
+/* Each commit makes `buffer` what `value` is, of as many elements: a mean that moves all the way.
+ * Who reads the result needs the move. */
+static dt_tensor dti_buffer_becomes(dt_tensor buffer, dt_tensor value) {
+    if (dti_is_nil(buffer) || dti_is_nil(value))
+        return dti_nil(buffer.graph);
+    const dt_shape shape = dti_node_of(value)->shape;
+    const int64_t n = dti_shape_elements(shape);
+    dt_tensor pair = dt_reshape(value, (dt_shape){2, {n, 1}});
+    pair = dt_expand(pair, (dt_shape){2, {n, 2}});
+    const dti_attr moving = {.f = {1.0f}, .i = {0, (int32_t)n, 1}};
+    dti_graph_update(buffer, dti_append2(DTI_OP_RUNNING, buffer, pair, &moving));
+    return dt_reshape(dt_slice(pair, 1, 0, 1), shape);
+}
+
 /* Two updates of one buffer: neither is right. Said before anything is appended. */
 static bool dti_batch_norm_moves(const dt_tensor *running) {
     for (int k = 0; k < 2; k++) {

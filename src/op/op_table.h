@@ -58,6 +58,8 @@
     X(CLAMP, clamp, "1", ROWWISE, WIDEST, unary, DTI_U_CLAMP,                                      \
       "min(max(x, low), high); gradient 0 at both")                                                \
     X(ERF, erf, "1", ROWWISE, F32, unary, DTI_U_ERF, "error function")                             \
+    X(ATAN, atan, "1", ROWWISE, F32, unary, DTI_U_ATAN, "arc tangent")                             \
+    X(ERFINV, erfinv, "1", ROWWISE, F32, unary, DTI_U_ERFINV, "inverse of erf; NaN outside -1, 1") \
     X(FLOOR, floor, "1", ROWWISE, F32, unary, DTI_U_FLOOR, "largest integer <= x; no gradient")    \
     X(CEIL, ceil, "1", ROWWISE, F32, unary, DTI_U_CEIL, "smallest integer >= x; no gradient")      \
     X(ROUND, round, "1", ROWWISE, F32, unary, DTI_U_ROUND,                                         \
@@ -116,12 +118,17 @@
       "(gates' sums of inputs, W_hh, state, b_hn or W_hr) -> (h, last h, last c, what is kept)")   \
     X(RECURRENCE_GRAD, recurrence_grad, "3+", ROWWISE, F32, recurrence_grad, 0,                    \
       "(recurrence, W_hh, dy with state, b_hn or W_hr) -> (d of the sums, d of the state)")        \
+    X(CTC, ctc, "2+", ROWWISE, F32, ctc, 0,                                                        \
+      "(log-probabilities, labels, lengths) -> (loss, labels used, what is kept)")                 \
+    X(CTC_GRAD, ctc_grad, "3", ROWWISE, F32, ctc_grad, 0,                                          \
+      "(ctc, log-probabilities, dy) -> -dy * the share of paths through each class")               \
     X(CACHE, cache, "1+", ROWWISE, F32, cache, 0,                                                  \
       "x; with .cached (x, at) -> all rows that were kept, x's from `at` on")                      \
     X(GATHER, gather, "2", ROWWISE, WIDEST, gather, 0, "(table, index) -> table[index]")           \
     X(SCATTER_ADD, scatter_add, "2", REDUCES, F32, scatter_add, 0,                                 \
       "(dy, index) -> sum of rows of dy by index")                                                 \
     X(DROPOUT, dropout, "1", ROWWISE, WIDEST, dropout, 0, "x * mask / (1 - p)")                    \
+    X(RANDOM, random, "1", ROWWISE, F32, random, 0, "as many random numbers as x has elements")    \
     X(CROSS_ENTROPY, cross_entropy, "2+", REDUCES, F32, cross_entropy, 0,                          \
       "term: sum over rows of -sum_c q_c log softmax(x)_c; weight: the targets' class weights")    \
     X(NLL, nll, "2+", REDUCES, F32, nll, 0,                                                        \

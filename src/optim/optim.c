@@ -77,13 +77,14 @@ static dt_optim_desc dti_optim_resolved(const dt_optim_desc *desc) {
     const dti_optim_row *row = dti_optim_row_of(d.kind);
     d.lr = dti_or(d.lr, row ? row->lr : 0.0);
     d.weight_decay = dti_or(d.weight_decay, row ? row->weight_decay : 0.0);
-    d.momentum = dti_or(d.momentum, 0.0);
+    d.momentum = dti_or(d.momentum, row ? row->momentum : 0.0);
     d.dampening = dti_or(d.dampening, 0.0);
     d.beta1 = dti_or(d.beta1, 0.9);
     d.beta2 = dti_or(d.beta2, row && row->beta2 > 0.0 ? row->beta2 : 0.999);
     d.eps = dti_or(d.eps, row && row->eps > 0.0 ? row->eps : 1e-8);
     d.alpha = dti_or(d.alpha, 0.99);
     d.rho = dti_or(d.rho, 0.9);
+    d.trust = dti_or(d.trust, 1e-3);
     d.lr_decay = dti_or(d.lr_decay, 0.0);
     d.accumulator = dti_or(d.accumulator, 0.0);
     d.clip_norm = dti_or(d.clip_norm, 0.0);
@@ -123,6 +124,21 @@ static void dti_optim_check_part(dti_text *problems, const char *what, double va
         dti_optim_problem(problems, what, value, "it must be in [0, 1)");
 }
 
+static void dti_optim_check_ways(dti_text *problems, dt_optim_kind kind, const dt_optim_group *g,
+                                 int number) {
+    const dti_optim_row *row = dti_optim_row_of(kind);
+    const bool whole = dti_optim_is_whole(row);
+    if (row && g->lazy && whole)
+        dti_text_add(problems,
+                     "\n- optimizer: group %d is lazy, and %s needs all of a parameter; take an "
+                     "optimizer of elements for its own program, or leave .lazy out",
+                     number, row->name);
+    if (row && g->plain && !whole)
+        dti_text_add(problems,
+                     "\n- optimizer: group %d is plain, as all of %s is; leave .plain out", number,
+                     row->name);
+}
+
 static void dti_optim_check(const dt_optim_desc *d, dti_text *problems) {
     bool fine = dti_optim_check_number(problems, "lr", d->lr);
     dti_optim_check_number(problems, "weight_decay", d->weight_decay);
@@ -130,6 +146,7 @@ static void dti_optim_check(const dt_optim_desc *d, dti_text *problems) {
     dti_optim_check_number(problems, "eps", d->eps);
     dti_optim_check_number(problems, "lr_decay", d->lr_decay);
     dti_optim_check_number(problems, "accumulator", d->accumulator);
+    dti_optim_check_number(problems, "trust", d->trust);
     dti_optim_check_number(problems, "clip_norm", d->clip_norm);
     dti_optim_check_number(problems, "clip_value", d->clip_value);
     if (!dti_fits_f32(d->dampening))
@@ -140,12 +157,15 @@ static void dti_optim_check(const dt_optim_desc *d, dti_text *problems) {
     dti_optim_check_part(problems, "rho", d->rho);
     if (d->kind == DT_OPTIM_RADAM && d->beta2 < 0.6)
         dti_optim_problem(problems, "RAdam's beta2", d->beta2, "it must be at least 0.6");
+    if (d->kind == DT_OPTIM_MUON)
+        dti_optim_check_part(problems, "Muon's momentum", d->momentum);
     if (d->nesterov && (d->momentum == 0.0 || d->dampening != 0.0))
         dti_text_add(problems, "\n- optimizer: nesterov needs a momentum and no dampening");
     for (int i = 0; i < DT_MAX_GROUPS - 1; i++) {
         const dt_optim_group *g = &d->groups[i];
         fine = dti_optim_check_number(problems, "a group's lr_scale", g->lr_scale) && fine;
         dti_optim_check_number(problems, "a group's weight_decay", g->weight_decay);
+        dti_optim_check_ways(problems, d->kind, g, i + 1);
     }
     if (fine && !dti_optim_lr_fits(d, d->lr))
         dti_optim_problem(problems, "lr", d->lr, "times a group's lr_scale it is no finite f32");

@@ -14,10 +14,18 @@ typedef struct dti_optim_rates {
 typedef struct dti_optim_site {
     dti_emit *e;
     const dt_optim_desc *optim;
-    uint32_t params, grads, state, table; /* values; state: control words, counts, moments */
+    uint32_t params, grads, state, table; /* values; state: see lower/layout.h */
     dti_args_commit args;
-    const uint32_t *entries; /* the block table's words: which blocks a parameter has */
 } dti_optim_site;
+
+/* A trained parameter of two axes or more, and its blocks in the table. */
+typedef struct dti_optim_matrix {
+    uint32_t param, first, blocks;
+    uint32_t group, offset;     /* its elements from there on in each arena */
+    uint32_t count, rows, cols; /* so many matrices, one behind the other */
+    uint32_t direction;         /* value: what dti_optim_row.matrix made, block by block */
+    uint32_t factors;           /* and another one */
+} dti_optim_matrix;
 
 /* A row, by dt_optim_kind; shaders/lib/optim_body.h has all of them, with their formulas. */
 typedef struct dti_optim_row {
@@ -29,14 +37,32 @@ typedef struct dti_optim_row {
     /* Whether no update of values up to v, of the weight and the moments, by a gradient up to g
      * overflows. Then the weight is within v[0], and moments are within v[1], v[2] ... */
     bool (*bound)(const dti_optim_rates *r, double v[DTI_OPTIM_VALUES], double g);
-    /* The launches of an update, and of its dry pass. What sees one block at a time has
-     * dti_optim_emit_blocks; what sees more (a parameter's norm, a matrix) has its own. */
-    void (*emit)(const dti_optim_site *site);
-    double beta2, eps; /* defaults; 0: 0.999 and 1e-8 */
+    double beta2, eps, momentum; /* defaults; 0: 0.999, 1e-8 and 0 */
+    /* Launches before an update and its dry pass, of what they need to know of whole parameters, or
+     * NULL. They write no parameter and no moment. */
+    void (*whole)(const dti_optim_site *site);
+    /* And of each matrix that is not plain, by itself: makes its direction. NULL: matrices are as
+     * others are. apart: those have no other launches, nor those of more axes; else all other
+     * parameters are plain. */
+    void (*matrix)(const dti_optim_site *site, dti_optim_matrix *m);
+    /* Its update, or the dry one. */
+    void (*apply)(const dti_optim_site *site, const dti_optim_matrix *m);
+    bool apart;
 } dti_optim_row;
 
 static const dti_optim_row *dti_optim_row_of(dt_optim_kind kind); /* NULL: there is none */
+/* The update of elements, and its dry pass. */
 static void dti_optim_emit_blocks(const dti_optim_site *site);
+static void dti_optim_emit_shares(const dti_optim_site *site); /* .whole; see whole.c */
+/* .matrix and .apply: Muon's, by orthogonal directions, and Adafactor's, by factors. */
+static void dti_optim_emit_matrix(const dti_optim_site *site, dti_optim_matrix *m);
+static void dti_optim_apply_matrix(const dti_optim_site *site, const dti_optim_matrix *m);
+static void dti_optim_emit_factored(const dti_optim_site *site, dti_optim_matrix *m);
+static void dti_optim_apply_factored(const dti_optim_site *site, const dti_optim_matrix *m);
+/* Whether it looks at whole parameters. */
+static inline bool dti_optim_is_whole(const dti_optim_row *row) {
+    return row && (row->whole || row->matrix);
+}
 /* The rest of the commit segment: see the rows of its kernels in optim_cpu.c. */
 static void dti_emit_grad_norm(dti_emit *e, uint32_t blocks, uint32_t grads, uint32_t table,
                                uint32_t pairs);
@@ -65,7 +91,8 @@ static uint32_t dti_optim_group_of(const dt_optim_desc *d, const char *name);
 static uint32_t dti_optim_moments(const dt_optim_desc *resolved);
 /* How many arrays of them there are in the state: the average, if any, is behind the moments. */
 static uint32_t dti_optim_arrays(const dt_optim_desc *resolved);
-/* How far the average goes to the weights after a step: 0 = not at all, 1 = it becomes them. */
-static double dti_average_part(const dt_average *resolved, uint64_t step);
+/* How far the average goes to the weights after a step, where it came to be in step `from`: 0 = not
+ * at all, 1 = it becomes them. */
+static double dti_average_part(const dt_average *resolved, uint64_t step, uint64_t from);
 /* A group's words in the step block. */
 static void dti_optim_words(const dti_optim_rates *r, uint32_t words[DTI_GROUP_WORDS]);

@@ -88,6 +88,7 @@ static void dti_cpu_clip_finish(const dti_cpu_task *task, int64_t begin, int64_t
 typedef struct dti_cpu_update {
     const dti_isa_kernels *k;
     uint32_t kind, group, t;
+    float share;
     dti_optim_rates_f32 rates;
     float *v[DTI_OPTIM_VALUES]; /* the weight and its moments; NULL = it has no such one */
     const float *g;
@@ -101,6 +102,16 @@ static void dti_cpu_update_rates(const dti_cpu_task *task, dti_cpu_update *u) {
     u->rates.clip = dti_bits_f32(state[DTI_CONTROL_CLIP]);
     u->rates.limit = dti_step_f32(task->step, DTI_STEP_CLIP_VALUE);
     u->k->optim_constants[u->kind](&u->rates);
+    u->rates.constants[DTI_OPTIM_SHARE] = u->share;
+}
+
+/* What is the parameter's own in a step; 0: nothing; negative: its direction is given. */
+static float dti_cpu_update_share(const dti_cpu_task *task, uint32_t param) {
+    const dti_args_commit *a = &task->launch->args.commit;
+    if (!a->share_offset || param & DTI_TABLE_PLAIN)
+        return 0.0f;
+    const float share = ((const float *)task->buf[2])[a->share_offset + (param & DTI_TABLE_INDEX)];
+    return a->flags & DTI_COMMIT_DIRECTED ? -share : share;
 }
 
 static void dti_cpu_update_place(const dti_cpu_task *task, const uint32_t *row, dti_cpu_update *u) {
@@ -117,11 +128,26 @@ static void dti_cpu_update_place(const dti_cpu_task *task, const uint32_t *row, 
     u->n = DTI_TABLE_USED_OF(row[DTI_TABLE_USED]);
     u->cols = DTI_TABLE_COLS_OF(row[DTI_TABLE_GROUP]);
     u->place = DTI_TABLE_PLACE_OF(row[DTI_TABLE_USED]);
-    if (group == u->group && t == u->t)
+    const float share = dti_cpu_update_share(task, row[DTI_TABLE_PARAM]);
+    if (group == u->group && t == u->t && share == u->share)
         return;
     u->group = group;
     u->t = t;
+    u->share = share;
     dti_cpu_update_rates(task, u);
+}
+
+/* Of parameters with launches of their own only those look at it. */
+static bool dti_cpu_is_left(const dti_args_commit *a, const uint32_t *row) {
+    return row[DTI_TABLE_PARAM] & DTI_TABLE_APART &&
+           !(a->flags & (DTI_COMMIT_DIRECTION | DTI_COMMIT_DIRECTED));
+}
+
+/* Gradients are directions, of the launch's blocks alone, and are not clipped. */
+static void dti_cpu_update_directed(const dti_cpu_task *task, dti_cpu_update *u, int64_t block) {
+    u->g = (const float *)task->buf[1] + block * DTI_BLOCK;
+    u->rates.clip = 1.0f;
+    u->rates.limit = 0.0f;
 }
 
 /* Rows by themselves, each whose gradient, also where it lies in other blocks, is not 0. */
@@ -199,8 +225,9 @@ static void dti_atomic_max(uint32_t *word, uint32_t value) {
 static void dti_cpu_optim(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
     uint32_t *state = task->buf[2], largest[DTI_OPTIM_VALUES] = {0};
-    const uint32_t *row = (const uint32_t *)task->buf[3] + begin * DTI_TABLE_WORDS;
-    const bool dry = task->launch->args.commit.flags & DTI_COMMIT_DRY;
+    const dti_args_commit *a = &task->launch->args.commit;
+    const uint32_t *row = (const uint32_t *)task->buf[3] + (a->first + begin) * DTI_TABLE_WORDS;
+    const bool dry = a->flags & DTI_COMMIT_DRY;
     dti_cpu_update u = {.k = task->k, .kind = task->launch->spec[0], .group = UINT32_MAX};
     if (dry ? !state[DTI_CONTROL_CHECK]
             : state[DTI_CONTROL_ABORT] || state[DTI_CONTROL_BAD] != DTI_BAD_NONE)
@@ -214,7 +241,11 @@ static void dti_cpu_optim(const dti_cpu_task *task, int64_t begin, int64_t end, 
                        DTI_TABLE_USED_OF(row[DTI_TABLE_USED]) * sizeof(float));
             continue;
         }
+        if (dti_cpu_is_left(a, row))
+            continue;
         dti_cpu_update_place(task, row, &u);
+        if (a->flags & DTI_COMMIT_DIRECTED)
+            dti_cpu_update_directed(task, &u, i);
         if (dry) {
             const uint32_t bad = dti_cpu_update_dry(&u, largest);
             dti_atomic_min(&state[DTI_CONTROL_BAD],

@@ -119,6 +119,14 @@ static dt_result dti_agree_hash(dti_parallel *par) {
 
 #define DTI_AGREE_PIECE ((size_t)1 << 20)
 
+/* A job averages all that it trains from its first step on. */
+static void dti_agree_averages(dt_store *s) {
+    for (uint32_t i = 0; i < s->layout.param_count; i++) {
+        s->kept[i].averaged = s->steps && s->layout.params[i].average;
+        s->kept[i].from = s->kept[i].averaged;
+    }
+}
+
 static dt_result dti_agree_state_by(dti_parallel *par, char *piece) {
     const dt_store *s = par->replicas[0].store;
     uint64_t steps = s->steps,
@@ -130,13 +138,13 @@ static dt_result dti_agree_state_by(dti_parallel *par, char *piece) {
     if (!result)
         result = dti_agree_arena(par, DTI_ARENA_PARAM, 0, dti_arena_bytes(s->layout.elements),
                                  piece, DTI_AGREE_PIECE);
-    if (!result) /* the control words before are scratch of a step */
+    if (!result) /* what is before is scratch of a step */
         result = dti_agree_arena(par, DTI_ARENA_STATE,
-                                 DTI_MIN((uint64_t)DTI_WORD_BYTES * DTI_CONTROL_WORDS, state),
+                                 DTI_MIN(DTI_WORD_BYTES * dti_state_t_offset(&s->layout), state),
                                  state, piece, DTI_AGREE_PIECE);
     for (uint32_t i = 0; i < par->job.local && !result; i++) {
         par->replicas[i].store->steps = steps;
-        par->replicas[i].store->averaged = steps && par->desc.optim.average.kind;
+        dti_agree_averages(par->replicas[i].store);
     }
     if (!result)
         result = dti_agree_result(par, dti_agree_hash(par));

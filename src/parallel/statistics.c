@@ -1,4 +1,5 @@
-/* Batch norm's running statistics. Each piece has (n, mean, variance) of a channel; those of the
+/* Batch norm's running statistics, and buffers that follow weights, of which all pieces have the
+ * same. Each piece has (n, mean, variance) of a channel; those of the
  * whole job are joined in the tree over pieces (Chan, Golub and LeVeque, 1979), and the buffers
  * move once a step, at the commit. DDP keeps what rank 0 saw; this is what all have seen. In
  * double, on the host: a few thousand values. */
@@ -81,7 +82,7 @@ static dt_result dti_statistics_end(dti_parallel *par) {
             double now = s->variance ? all.m2 / DTI_MAX(all.n - 1.0, 1.0) : all.mean;
             double moved = (double)s->momentum * (now - (double)*value);
             DTI_FENCE(moved);
-            *value = (float)((double)*value + moved);
+            *value = s->momentum == 1.0f ? (float)now : (float)((double)*value + moved);
         }
     }
     return DT_OK;

@@ -211,9 +211,19 @@ static dt_result dti_fill_whole(dt_store *s, const dti_fill *f) {
         result = dti_fill_orthogonal(s, f);
     if (f->param->attr.i[1] == DT_INIT_SPARSE)
         result = dti_fill_sparse(s, f);
-    if (!result && s->init)
-        s->init(s->init_user, f->param->label, f->param->shape, f->out);
     return result;
+}
+
+/* Of a table, the row that padding looks up: attr.dim[0] - 1. */
+static void dti_fill_padding(const dti_fill *f, uint64_t size) {
+    const uint64_t row = (uint64_t)f->param->attr.dim[0];
+    if (row == 0)
+        return;
+    const uint64_t cols = (uint64_t)f->param->shape.dim[1];
+    const uint64_t begin = DTI_MAX((row - 1) * cols, f->at);
+    const uint64_t end = DTI_MIN(row * cols, f->at + size);
+    for (uint64_t i = begin; i < end; i++)
+        f->out[i - f->at] = 0.0f;
 }
 
 static bool dti_fill_is_whole(const dt_store *s, const dti_node *n) {
@@ -232,6 +242,9 @@ static dt_result dti_store_fill_param(dt_store *s, dti_fill *f, const dti_param 
                          identity ? dti_fill_identity : dti_fill_range, f);
         if (whole)
             result = dti_fill_whole(s, f);
+        dti_fill_padding(f, size);
+        if (!result && s->init)
+            s->init(s->init_user, f->param->label, f->param->shape, f->out);
         if (!result)
             result = s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM],
                                                       dti_arena_bytes(p->offset + f->at), f->out,

@@ -147,4 +147,7 @@ static dt_result dti_program_write_rows(dt_program *p, dt_tensor input, const vo
                                         size_t bytes, const uint32_t *rows);
 
 /* ---- step_block.c */
+/* Before a first step, and behind one that committed: which averages there are. */
+static dt_result dti_step_average_begin(dt_program *p);
+static void dti_step_averaged(dt_program *p);
 static void dti_step_block_fill(dt_program *p, const dt_step_desc *step);

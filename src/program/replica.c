@@ -124,7 +124,7 @@ static dt_result dti_program_committed(dt_program *p) {
     if (result)
         return result;
     p->store->steps++;
-    p->store->averaged |= p->code->optim.average.kind != DT_AVERAGE_NONE;
+    dti_step_averaged(p);
     dti_store_remember(p, dti_program_out(p));
     return DT_OK;
 }

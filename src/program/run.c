@@ -232,7 +232,9 @@ static void dti_step_coefficients(dt_program *p, const dt_step_desc *step) {
 
 /* In the turn that inputs were written to. Steps that are under way count as committed. */
 static dt_result dti_step_open(dt_program *p, const dt_step_desc *step) {
-    dt_result result = dti_ahead_count(p) ? DT_OK : dti_shadow_before(p->store);
+    dt_result result = dti_step_average_begin(p);
+    if (!result && !dti_ahead_count(p))
+        result = dti_shadow_before(p->store);
     if (!result && p->code->desc.averaged)
         result = dti_store_average(p->store);
     if (result)
@@ -517,9 +519,10 @@ static dt_result dti_step_finish(dt_program *p, dt_report *report) {
     if (dti_step_faulty(p, status))
         return dti_step_fault(p, r, p->code->commit_segment);
     p->store->steps += p->now->commits;
-    p->store->averaged |= p->now->commits && p->code->optim.average.kind != DT_AVERAGE_NONE;
-    if (p->now->commits)
+    if (p->now->commits) {
+        dti_step_averaged(p);
         dti_store_remember(p, status);
+    }
     dti_micro_done(p, p->now->micro + 1);
     return p->now->commits && !dti_ahead_count(p) ? dti_shadow_after(p->store) : DT_OK;
 }

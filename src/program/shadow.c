@@ -266,6 +266,10 @@ DT_API dt_result dt_store_revive(dt_store *s, const char *device, uint64_t *step
     for (dt_program *p = s->programs; p; p = p->next)
         dti_revival_reset(p);
     s->steps = s->shadow->copies[s->shadow->newest].steps;
+    for (uint32_t i = 0; i < s->layout.param_count; i++) {
+        if (s->kept[i].averaged > s->steps + 1)
+            s->kept[i].averaged = 0; /* the copy is from before */
+    }
     s->summed = 0;
     dti_store_unbound(s); /* bounds are found again */
     s->shadow->stale = false;

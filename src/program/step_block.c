@@ -11,6 +11,54 @@ static uint64_t dti_step_number(const dt_program *p, const dt_step_desc *step) {
     return step->step ? step->step : p->store->steps + 1 + ahead;
 }
 
+static bool dti_step_averages(const dt_program *p, uint32_t param) {
+    return p->code->optim.average.kind != DT_AVERAGE_NONE && p->code->trained[param];
+}
+
+/* The number of the step that averages count from: the first that made them. */
+static uint64_t dti_step_average_from(dt_program *p) {
+    const dti_kept *kept = p->store->kept;
+    uint64_t from = 0;
+    bool any = false;
+    for (uint32_t i = 0; i < p->store->layout.param_count; i++) {
+        if (!dti_step_averages(p, i) || !kept[i].averaged)
+            continue;
+        any = true;
+        from = DTI_MAX(from, kept[i].from);
+    }
+    if (any)
+        return from;
+    return dti_ahead_count(p) ? dti_turn_ahead(p, p->ended)->step : p->now->step;
+}
+
+/* Where another program, or the application, made some of the averages, the others begin as the
+ * weights. */
+static dt_result dti_step_average_begin(dt_program *p) {
+    dt_store *s = p->store;
+    uint32_t made = 0, count = 0;
+    for (uint32_t i = 0; i < s->layout.param_count; i++) {
+        count += dti_step_averages(p, i);
+        made += dti_step_averages(p, i) && s->kept[i].averaged;
+    }
+    if (made == 0 || made == count || dti_ahead_count(p))
+        return DT_OK;
+    const uint64_t from = dti_step_average_from(p);
+    dt_result result = dti_store_average(s);
+    for (uint32_t i = 0; i < s->layout.param_count && !result; i++) {
+        if (dti_step_averages(p, i))
+            dti_store_averaged(s, i, from);
+    }
+    dti_shadow_stale(s);
+    return result;
+}
+
+static void dti_step_averaged(dt_program *p) {
+    for (uint32_t i = 0; i < p->store->layout.param_count; i++) {
+        if (dti_step_averages(p, i))
+            dti_store_averaged(p->store, i, p->now->step);
+    }
+}
+
 static void dti_step_groups(dt_program *p, const dt_step_desc *step, uint32_t *w) {
     const dti_code *code = p->code;
     dt_optim_desc room;
@@ -18,9 +66,8 @@ static void dti_step_groups(dt_program *p, const dt_step_desc *step, uint32_t *w
     p->now->lr = dti_optim_lr_at(&code->optim, step->lr, p->now->step);
     p->now->proven = (float)dti_step_proven(p);
     dti_word_f32(w, DTI_STEP_PROVEN, (double)p->now->proven);
-    const bool first = !p->store->averaged && !dti_ahead_count(p);
     dti_word_f32(w, DTI_STEP_AVERAGE,
-                 first ? 1.0 : dti_average_part(&code->optim.average, p->now->step));
+                 dti_average_part(&code->optim.average, p->now->step, dti_step_average_from(p)));
     for (uint32_t g = 0; g < DT_MAX_GROUPS; g++) {
         const dti_optim_rates rates = {optim, p->now->lr * code->groups[g].lr,
                                        code->groups[g].decay};

@@ -162,7 +162,7 @@ static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, si
                         "parameter '%s' has no average: no program that averages "
                         "(dt_optim_desc.average) was created",
                         info.name);
-    if (kind == DT_VALUE_AVERAGE && (!average || !s->averaged))
+    if (kind == DT_VALUE_AVERAGE && (!average || !s->kept[index].averaged))
         kind = DT_VALUE_PARAM;
     if (info.buffer && kind != DT_VALUE_PARAM)
         return dti_fail(s->base, DT_ERROR_INVALID,
@@ -213,16 +213,24 @@ static dt_result dti_store_average_of(dt_store *s, const dti_param *param, char 
 }
 
 static dt_result dti_store_average(dt_store *s) {
-    if (s->averaged || !s->memories[DTI_ARENA_STATE])
-        return DT_OK;
-    char *piece = dti_alloc(s->base, DTI_STORE_PIECE);
-    dt_result result = piece ? DT_OK : DT_ERROR_MEMORY;
+    char *piece = NULL;
+    dt_result result = DT_OK;
     for (uint32_t i = 0; i < s->layout.param_count && !result; i++) {
-        if (s->layout.params[i].average)
-            result = dti_store_average_of(s, &s->layout.params[i], piece);
+        if (!s->layout.params[i].average || s->kept[i].averaged || !s->memories[DTI_ARENA_STATE])
+            continue;
+        piece = piece ? piece : dti_alloc(s->base, DTI_STORE_PIECE);
+        result = piece ? dti_store_average_of(s, &s->layout.params[i], piece) : DT_ERROR_MEMORY;
     }
     dti_free(s->base, piece);
     return result;
+}
+
+static void dti_store_averaged(dt_store *s, uint32_t param, uint64_t step) {
+    dti_kept *k = &s->kept[param];
+    if (k->averaged)
+        return;
+    k->averaged = s->steps + 1;
+    k->from = step;
 }
 
 static dt_result dti_store_average_write(dt_store *s, int index) {
@@ -233,7 +241,8 @@ static dt_result dti_store_average_write(dt_store *s, int index) {
     if (!known || s->running)
         return DT_OK; /* dti_store_locate says it */
     dt_result result = dti_store_average(s);
-    s->averaged = s->averaged || !result;
+    if (!result)
+        dti_store_averaged(s, (uint32_t)index, s->steps);
     return result;
 }
 
@@ -300,9 +309,9 @@ DT_API dt_result dt_store_state_hash(dt_store *s, uint64_t *hash) {
     dt_result result = dt_store_hash(s, hash);
     if (result || !s->memories[DTI_ARENA_STATE])
         return result;
-    uint64_t control = DTI_WORD_BYTES * DTI_CONTROL_WORDS; /* scratch of a step, not state */
-    return dti_store_hash_range(s, DTI_ARENA_STATE, control,
-                                dti_state_bytes(&s->layout, s->moments) - control, hash);
+    const uint64_t scratch = DTI_WORD_BYTES * dti_state_t_offset(&s->layout); /* of a step */
+    return dti_store_hash_range(s, DTI_ARENA_STATE, scratch,
+                                dti_state_bytes(&s->layout, s->moments) - scratch, hash);
 }
 
 /* ---- back to the beginning */
@@ -319,15 +328,16 @@ static uint8_t dti_store_optim(const dt_store *s, uint32_t param) {
 static dt_result dti_store_forget(dt_store *s, const char zeros[DTI_STORE_PIECE]) {
     const uint64_t end = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0;
     dt_result result = DT_OK;
-    for (uint64_t at = DTI_WORD_BYTES * dti_state_t_offset(); at < end && !result;
+    for (uint64_t at = DTI_WORD_BYTES * dti_state_t_offset(&s->layout); at < end && !result;
          at += DTI_STORE_PIECE)
         result = s->device->backend->memory_write(s->memories[DTI_ARENA_STATE], at, zeros,
                                                   DTI_MIN(end - at, (uint64_t)DTI_STORE_PIECE));
     dti_store_unbound(s);
     s->summed = 0;
-    s->averaged = false;
-    for (uint32_t i = 0; i < s->layout.param_count && !result; i++)
+    for (uint32_t i = 0; i < s->layout.param_count && !result; i++) {
         s->kept[i].optim = dti_store_optim(s, i);
+        s->kept[i].averaged = 0;
+    }
     return result;
 }
 

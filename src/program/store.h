@@ -3,9 +3,11 @@
 
 /* What a store knows of a parameter's values and its optimizer's state. */
 typedef struct dti_kept {
-    uint8_t optim;   /* dt_optim_kind that keeps state for it; 0 = none yet */
-    uint8_t bounded; /* so many are within `largest`: 0, its values, and so many moments */
-    uint8_t moments; /* the most that an optimizer here keeps of it, without the average */
+    uint8_t optim;     /* dt_optim_kind that keeps state for it; 0 = none yet */
+    uint8_t bounded;   /* so many are within `largest`: 0, its values, and so many moments */
+    uint8_t moments;   /* the most that an optimizer here keeps of it, without the average */
+    uint64_t averaged; /* 1 + the steps behind which its average came to be; 0: there is none yet */
+    uint64_t from;     /* the number of the step that it counts from */
 } dti_kept;
 
 typedef struct dti_kept_code dti_kept_code;
@@ -25,7 +27,6 @@ struct dt_store {
     bool written;      /* and the application wrote to it: what the host kept is old */
     dt_store *replica; /* the trainer's next one here, which gets the same values */
     uint32_t moments;  /* arrays in the state arena: moments, and the average behind them */
-    bool averaged;     /* averages are: a step that makes them was committed, or they were read */
     uint64_t cache_bytes;
     dti_memory *memories[DTI_ARENAS]; /* TRANSIENT to CACHE; NULL until a program needs it */
     dt_program *programs;             /* alive, newest first */
@@ -64,6 +65,8 @@ enum { DTI_STORE_PIECE = 65536 };
 static dt_result dti_store_forget(dt_store *s, const char zeros[DTI_STORE_PIECE]);
 /* Before something reads averages that no step has made: they become the weights. */
 static dt_result dti_store_average(dt_store *s);
+/* The parameter's average is one, of the step of that number, unless it was before. */
+static void dti_store_averaged(dt_store *s, uint32_t param, uint64_t step);
 /* finite.c: how large the values are is not known; whoever writes them past a step says so. */
 static void dti_store_unbound(dt_store *s);
 

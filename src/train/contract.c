@@ -60,6 +60,7 @@ static void dti_describe_optim(const dt_optim_desc *d, dti_text *text) {
                {"eps", d->eps},
                {"alpha", d->alpha},
                {"rho", d->rho},
+               {"trust", d->trust},
                {"lr decay", d->lr_decay},
                {"accumulator", d->accumulator},
                {"clip norm", d->clip_norm},
@@ -80,6 +81,7 @@ static void dti_describe_optim(const dt_optim_desc *d, dti_text *text) {
         dti_describe_number(text, "its lr scale", d->groups[i].lr_scale);
         dti_describe_number(text, "its weight decay", d->groups[i].weight_decay);
         dti_text_add(text, "%s", d->groups[i].lazy ? "its rows lazily\n" : "");
+        dti_text_add(text, "%s", d->groups[i].plain ? "its steps plain\n" : "");
     }
 }
 

@@ -60,7 +60,8 @@ static void dti_state_words(const dt_trainer *t, uint64_t *w) {
     w[DTI_STATE_SHARDS] = par->job.shards;
     w[DTI_STATE_TAIL] = (uint64_t)t->desc.tail;
     w[DTI_STATE_OPTIM] = dti_state_kind((uint64_t)par->desc.optim.kind);
-    w[DTI_STATE_MOMENTS] = dti_state_moments(par->replicas[0].store);
+    w[DTI_STATE_MOMENTS] =
+        dti_state_moments(par->replicas[0].store) + (par->desc.optim.average.kind ? 256u : 0u);
     w[DTI_STATE_SHUFFLED] = !t->desc.no_shuffle;
     memcpy(&w[DTI_STATE_BEST], &t->plateau.best, 8);
     memcpy(&w[DTI_STATE_SCALE], &t->plateau.scale, 8);
@@ -147,7 +148,7 @@ static dt_result dti_state_check_words(dt_trainer *t, const char *path, uint64_t
                 {DTI_STATE_PARTS, "accumulate"},
                 {DTI_STATE_TAIL, "tail"},
                 {DTI_STATE_OPTIM, "optimizer"},
-                {DTI_STATE_MOMENTS, "number of moments"},
+                {DTI_STATE_MOMENTS, "number of moments (256 more: one is an average)"},
                 {DTI_STATE_SHUFFLED, "shuffling"}};
     dti_state_words(t, here);
     w[DTI_STATE_OPTIM] = dti_state_kind(w[DTI_STATE_OPTIM]);

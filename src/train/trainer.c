@@ -96,7 +96,7 @@ static void dti_trainer_share(void *user, uint32_t rows, uint32_t *first, uint32
 /* Rows that fill up a batch must weigh nothing, whatever else is in them. */
 static dt_result dti_trainer_pads(dt_trainer *t, int32_t *pad) {
     const dti_code *code = dti_program_code(t->par.replicas[0].full.runs[0].program);
-    bool batch_norm = t->par.stat_count > 0;
+    bool batch_norm = false;
     for (uint32_t id = 1; id < t->graph->count; id++) {
         const dti_op_info *info = dti_op_info_of(t->graph->nodes[id].op);
         batch_norm = batch_norm || info->samples == DTI_SAMPLES_COUPLES;

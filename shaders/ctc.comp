@@ -1,0 +1,141 @@
+/* Connectionist temporal classification: of a sample, the logarithms of the probability of all
+ * beginnings of its target after each step, by one workgroup, and of all ends, which are beginnings
+ * of what is turned around, by the next. Cells: the labels with blanks around each of them; those of
+ * a step are the invocations' in turn. What is kept is in args.h; see src/op/ctc.c. */
+#version 450
+#extension GL_GOOGLE_include_directive : require
+#include "lib/types.glsl"
+#include "lib/functions.glsl"
+
+DTI_PUSH(DTI_ARGS_CTC)
+layout(binding = 0) readonly buffer buffer_x { float x[]; };
+layout(binding = 1) readonly buffer buffer_t { int t[]; };
+layout(binding = 2) readonly buffer buffer_n { int n[]; };
+layout(binding = 3) coherent buffer buffer_y { float y[]; };
+
+const uint LANES = 128u;
+const float NONE = -DTI_CTC_NONE;
+uint lane, from, labels_at, to, width, steps, count, cells;
+bool back, wrong; /* wrong: a label is no class, or the blank */
+
+void open_sample(uint sample_index)
+{
+    lane = gl_LocalInvocationID.x;
+    from = args.x_offset + sample_index * args.x_sample;
+    labels_at = args.t_offset + sample_index * args.t_sample;
+    to = args.y_offset + sample_index * args.y_sample;
+    width = 2u * args.labels + 1u;
+    steps = args.steps;
+    count = args.labels;
+    if ((args.flags & DTI_CTC_LENGTHS) != 0u) {
+        uint at = args.n_offset + sample_index * args.n_sample;
+        steps = uint(clamp(n[at], 0, int(args.steps)));
+        count = uint(clamp(n[at + 1u], 0, int(args.labels)));
+    }
+    wrong = false;
+    for (uint k = 0u; k < count; k++) {
+        int label = t[labels_at + k];
+        if (label < 0)
+            count = k;
+        else if (uint(label) >= args.classes || uint(label) == args.blank)
+            wrong = true;
+    }
+    cells = 2u * count + 1u;
+}
+
+/* Of the walk's cell s; odd cells are labels. */
+uint label_of(uint s)
+{
+    uint k = s >> 1;
+    uint label = uint(t[labels_at + (back ? count - 1u - k : k)]);
+    return min(label, args.classes - 1u);
+}
+
+/* Whether cell s may follow the one before the last. */
+bool skips(uint s)
+{
+    return (s & 1u) == 1u && (s == 1u || label_of(s) != label_of(s - 2u));
+}
+
+uint row_of(uint i)
+{
+    uint rows = to + DTI_CTC_HEAD + args.labels;
+    return rows + (back ? args.steps + steps - 1u - i : i) * width;
+}
+
+uint place_of(uint s)
+{
+    return back ? cells - 1u - s : s;
+}
+
+/* Cell s before the walk's step i. Before the first all is in front of cell 0. */
+float before(uint i, int s)
+{
+    if (i == 0u)
+        return s == -1 ? 0.0 : NONE;
+    return s < 0 ? NONE : y[row_of(i - 1u) + place_of(uint(s))];
+}
+
+/* The larger of both into a, the other into b; a NaN goes into a. */
+void order(inout float a, inout float b)
+{
+    float more = dti_max(a, b);
+    b = a > b ? b : a;
+    a = more;
+}
+
+float cell(uint i, uint s)
+{
+    uint class_index = (s & 1u) == 0u ? args.blank : label_of(s);
+    float own = x[from + (back ? steps - 1u - i : i) * args.classes + class_index];
+    float a = before(i, int(s)), b = before(i, int(s) - 1);
+    float c = skips(s) ? before(i, int(s) - 2) : NONE;
+    order(a, b);
+    order(a, c); /* e^(a - a) is 1 */
+    float sum = 1.0 + dti_m_exp(b - a) + dti_m_exp(c - a);
+    return (a + dti_m_log(sum)) + dti_max(own, NONE);
+}
+
+float all_paths()
+{
+    if (steps == 0u)
+        return count == 0u ? 0.0 : NONE;
+    float a = y[row_of(steps - 1u) + cells - 1u];
+    float b = count == 0u ? NONE : y[row_of(steps - 1u) + cells - 2u];
+    order(a, b);
+    return a + dti_m_log(1.0 + dti_m_exp(b - a));
+}
+
+void finish()
+{
+    float all = wrong ? DTI_NAN : all_paths();
+    bool impossible = all < -DTI_CTC_IMPOSSIBLE;
+    float none = (args.flags & DTI_CTC_ZERO) != 0u ? 0.0 : DTI_INFINITY;
+    y[to + DTI_CTC_LOSS] = impossible ? none : 0.0 - all;
+    y[to + DTI_CTC_COUNT] = float(count);
+    y[to + DTI_CTC_ALL] = all;
+    y[to + DTI_CTC_STEPS] = float(steps);
+}
+
+void main()
+{
+    uint group = dti_group();
+    if (group >= 2u * args.samples)
+        return;
+    back = (group & 1u) == 1u;
+    open_sample(group >> 1);
+    for (uint k = lane; k < args.labels && !back; k += LANES)
+        y[to + DTI_CTC_HEAD + k] = k < count ? float(t[labels_at + k]) : 0.0;
+    for (uint i = 0u; i < args.steps; i++) {
+        bool on = i < steps;
+        uint row = on ? row_of(i) : to + DTI_CTC_HEAD + args.labels + (back ? args.steps + i : i) * width;
+        for (uint s = lane; s < width; s += LANES) {
+            bool used = on && s < cells;
+            y[row + (used ? place_of(s) : s)] = used ? cell(i, s) : 0.0;
+        }
+        memoryBarrierBuffer();
+        barrier();
+    }
+    if (!back && lane == 0u)
+        finish();
+}

@@ -1,0 +1,126 @@
+/* Rows of a table, with one row that stands for "nothing here": it is looked up as the others are,
+ * but no gradient flows to it, and a bag counts without it. */
+
+#define DTI_TABLE_PADDED_ROWS (1 << 24) /* row numbers are compared as f32 */
+
+/* Of a row counted from the end, where it is below 0, its number; -1: an error is recorded. */
+static int64_t dti_table_row(const char *op, dt_graph *g, int64_t rows, int64_t row) {
+    if (rows > 0 && rows <= DTI_TABLE_PADDED_ROWS && row >= -rows && row < rows)
+        return row < 0 ? row + rows : row;
+    dti_graph_fail(
+        g,
+        "%s: padding_idx %lld of a table of %lld rows: it must be one of them, or be "
+        "counted from the end by -1, -2 ..., and with it the table has at most 2^24 rows",
+        op, (long long)row, (long long)rows);
+    return -1;
+}
+
+/* 1 where index: [I...] is the row, as [I..., 1]. */
+static dt_tensor dti_table_is_row(dt_tensor index, int64_t row) {
+    dt_shape s = dt_tensor_shape(index);
+    dt_tensor at = dt_cast(index, DT_F32);
+    dt_tensor is = dt_eq(at, dt_fill(index.graph, (dt_shape){0}, (float)row));
+    s.dim[s.rank++] = 1;
+    return dt_reshape(is, s);
+}
+
+static bool dti_table_fits(const char *op, dt_tensor table, dt_tensor index) {
+    const dt_shape s = dt_tensor_shape(index), t = dt_tensor_shape(table);
+    if (dti_is_nil(table) || dti_is_nil(index)) {
+        dti_nil_of(dti_is_nil(table) ? table : index, op);
+        return false;
+    }
+    if (t.rank == 2 && s.rank >= 1 && s.rank < DT_MAX_DIMS && dt_tensor_dtype(index) == DT_I32)
+        return true;
+    dti_graph_fail(table.graph, "%s: the table %s must be [rows, D] and the index %s [..., n], i32",
+                   op, dti_tensor_print(table).text, dti_tensor_print(index).text);
+    return false;
+}
+
+/* ---- bags */
+
+DT_API dt_tensor dt_embedding_bag(dt_tensor table, dt_tensor index, bool mean) {
+    if (!dti_table_fits("embedding_bag", table, index))
+        return dti_nil(table.graph ? table.graph : index.graph);
+    dt_tensor rows = dt_gather(table, index);
+    const dt_shape axes = {1, {dt_tensor_shape(index).rank - 1}};
+    return mean ? dt_mean(rows, axes, false) : dt_sum(rows, axes, false);
+}
+
+static dt_tensor dti_embedding_bag_again(dt_graph *g, const dti_call *c) {
+    return dt_embedding_bag_padded(dti_call_in(g, c, 0), dti_call_in(g, c, 1), c->attr.i[0],
+                                   c->attr.dim[0]);
+}
+
+/* A bag of nothing is 0: its mean is divided by 1. */
+DT_API dt_tensor dt_embedding_bag_padded(dt_tensor table, dt_tensor index, bool mean,
+                                         int64_t padding_idx) {
+    const char *op = "embedding_bag_padded";
+    if (!dti_table_fits(op, table, index))
+        return dti_nil(table.graph ? table.graph : index.graph);
+    dt_graph *g = table.graph;
+    const int64_t row = dti_table_row(op, g, dt_tensor_shape(table).dim[0], padding_idx);
+    if (row < 0)
+        return dti_nil(g);
+    const uint32_t first = g->count;
+    const dti_call call = {.name = op,
+                           .in = {table.id, index.id},
+                           .attr = {.i = {mean}, .dim = {padding_idx}},
+                           .again = dti_embedding_bag_again};
+    const dt_shape axes = {1, {dt_tensor_shape(index).rank - 1}};
+    const dt_tensor rows = dt_gather(table, index), none = dti_table_is_row(index, row);
+    dt_tensor y = dt_sum(dt_drop(rows, none), axes, false);
+    if (mean && !dti_is_nil(y)) {
+        const dt_tensor count = dt_sum(dti_not(none), axes, false);
+        y = dt_div(y, dt_maximum(count, dti_number(count, 1.0f)));
+    }
+    return dti_composed(table, first, call, y);
+}
+
+/* ---- the layer */
+
+static dt_tensor dti_gather_padded(dt_tensor table, dt_tensor index, int64_t row);
+
+static dt_tensor dti_gather_padded_again(dt_graph *g, const dti_call *c) {
+    return dti_gather_padded(dti_call_in(g, c, 0), dti_call_in(g, c, 1), c->attr.dim[0]);
+}
+
+/* dt_gather, with the row's value kept from the gradient: the table may hold another than 0. */
+static dt_tensor dti_gather_padded(dt_tensor table, dt_tensor index, int64_t row) {
+    const uint32_t first = table.graph->count;
+    const dti_call call = {.name = "embedding",
+                           .in = {table.id, index.id},
+                           .attr = {.dim = {row}},
+                           .again = dti_gather_padded_again};
+    const dt_tensor y = dt_gather(table, index);
+    if (dti_is_nil(y))
+        return y;
+    const dt_tensor pad = dti_table_is_row(index, row), kept = dt_keep(dt_detach(y), pad);
+    return dti_composed(table, first, call, dt_add(kept, dt_drop(y, pad)));
+}
+
+DT_API dt_tensor dt_nn_embedding_with(dt_tensor index, const char *name, int64_t rows, int64_t cols,
+                                      const dt_embedding_desc *desc) {
+    dti_nn nn;
+    if (!dti_nn_begin(&nn, index, "embedding", name))
+        return dti_nil(index.graph);
+    const dt_embedding_desc d = desc ? *desc : (dt_embedding_desc){0};
+    int64_t row = -1;
+    if (d.padding_idx) {
+        const int64_t at = d.padding_idx == DT_ZERO ? 0 : d.padding_idx;
+        if ((row = dti_table_row("embedding", index.graph, rows, at)) < 0)
+            return dti_nil(index.graph);
+    }
+    char text[DTI_NN_NAME_SIZE];
+    const dt_init normal = {DT_INIT_NORMAL, 0.0f, 1.0f};
+    dt_tensor table = dt_param(index.graph, dti_nn_name(index.graph, text, name, "weight"),
+                               (dt_shape){2, {rows, cols}}, d.weight.kind ? d.weight : normal);
+    if (row < 0 || dti_is_nil(table))
+        return dti_nn_end(&nn, dt_gather(table, index));
+    dti_node_of(table)->attr.dim[0] = row + 1;
+    return dti_nn_end(&nn, dti_gather_padded(table, index, row));
+}
+
+DT_API dt_tensor dt_nn_embedding(dt_tensor index, const char *name, int64_t rows, int64_t cols) {
+    return dt_nn_embedding_with(index, name, rows, cols, NULL);
+}
