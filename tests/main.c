@@ -72,6 +72,7 @@ static FILE *harness_stream(int descriptor, const char *mode) {
 #include "test_replicas_vulkan.c"
 #include "test_assembly.c"
 #include "test_shapes.c"
+#include "test_shapes_made.c"
 #include "test_attention.c"
 #include "test_recurrent.c"
 

@@ -39,6 +39,13 @@ MADE(unfold,
      dt_unfold(x, 2, 3, &(dt_conv_desc){.stride = {2, 1}, .padding = {1, 2}, .dilation = {1, 1}}))
 MADE(pixel_unshuffle, dt_pixel_unshuffle(x, 2))
 MADE(masked_fill, dt_masked_fill(x, dt_gt(x, dt_fill(x.graph, dt_dims(), 0.25f)), -3))
+MADE(where, dt_where(dt_gt(x, dt_fill(x.graph, dt_dims(), 0.25f)), dt_square(x), dt_neg(x)))
+MADE(topk_smallest, dt_topk(x, 0, 2, false, NULL))
+MADE(std_all, dt_std(x, dt_dims(), false, false))
+MADE(hardtanh, dt_clamp(dt_affine(x, 3, 0), -1, 2))
+MADE(relu6, dt_clamp(dt_affine(x, 5, 0), 0, 6))
+MADE(squared_relu, dt_square(dt_relu(x)))
+MADE(swish_beta, dt_mul(x, dt_sigmoid(dt_affine(x, 1.5f, 0))))
 
 static const struct {
     const char *name;
@@ -73,6 +80,13 @@ static const struct {
     {"pixel_shuffle", pixel_shuffle, true},
     {"pixel_unshuffle", pixel_unshuffle, true},
     {"masked_fill", masked_fill, false},
+    {"where", where, false},
+    {"topk_smallest", topk_smallest, false},
+    {"std_all", std_all, false},
+    {"hardtanh", hardtanh, false},
+    {"relu6", relu6, false},
+    {"squared_relu", squared_relu, false},
+    {"swish_beta", swish_beta, false},
     {"unfold", unfold, true},
 };
 
@@ -114,9 +128,10 @@ GOLDEN(functions_of_two_tensors_made_of_ops_are_pytorchs, "composed") {
     graph = op_graph(g);
     x = dt_input_shared(graph, "x", DT_F32, dt_dims(3, 2, 2));
     w = dt_input_shared(graph, "w", DT_F32, dt_dims(3));
-    dt_tensor normed = dt_weight_norm(x, w);
-    dt_tensor sampled = dt_add(normed, dt_input(graph, "zero", DT_F32, dt_dims()));
-    made_of(g, "weight_norm", sampled);
+    op_check(g, "weight_norm", 1, dt_weight_norm(x, w), (leaf[]){{"x", x}, {"w", w}}, 2);
+    graph = op_graph(g);
+    x = dt_input(graph, "x", DT_F32, dt_dims(4)), w = dt_input(graph, "w", DT_F32, dt_dims(3));
+    op_check(g, "outer", 3, dt_outer(x, w), (leaf[]){{"x", x}, {"w", w}}, 2);
     for (int scatter = 0; scatter < 2; scatter++) {
         graph = op_graph(g);
         x = dt_input(graph, "x", DT_F32, dt_dims(3, scatter ? 4 : 5));
@@ -126,6 +141,41 @@ GOLDEN(functions_of_two_tensors_made_of_ops_are_pytorchs, "composed") {
             op_check_with(g, scatter ? "scatter_along" : "take_along", 2, y, &(leaf){"x", x}, 1,
                           (leaf){"index", index});
     }
+}
+
+GOLDEN(bags_are_pytorchs, "composed") {
+    for (int mean = 0; mean < 2; mean++) {
+        dt_graph *graph = op_graph(g);
+        dt_tensor table = dt_input_shared(graph, "table", DT_F32, dt_dims(6, 3));
+        dt_tensor index = dt_input(graph, "index", DT_I32, dt_dims(2, 4));
+        op_check_with(g, mean ? "bag_mean" : "bag_sum", 2, dt_embedding_bag(table, index, mean),
+                      &(leaf){"table", table}, 1, (leaf){"index", index});
+    }
+}
+
+/* ---- Attention with what its layer does not have: masks, a scale, heads that share keys */
+
+static void attention_check(golden *g, const char *name, int64_t kv, bool added,
+                            dt_attention_desc desc) {
+    dt_graph *graph = op_graph(g);
+    dt_tensor q = dt_input(graph, "q", DT_F32, dt_dims(4, 5, 3));
+    dt_tensor k = dt_input(graph, "k", DT_F32, dt_dims(kv, 6, 3));
+    dt_tensor v = dt_input(graph, "v", DT_F32, dt_dims(kv, 6, 2)), keep = {0};
+    if (added)
+        desc.mask = dt_input_shared(graph, "w", DT_F32, dt_dims(4, 5, 6));
+    if (desc.keep)
+        desc.mask = keep = dt_input_shared(graph, "keep", DT_F32, dt_dims(5, 6));
+    op_check_with(g, name, 2, dt_attention(q, k, v, &desc),
+                  (leaf[]){{"x", q}, {"a", k}, {"b", v}, {"w", desc.mask}}, added ? 4 : 3,
+                  (leaf){desc.keep ? "index" : NULL, keep});
+}
+
+GOLDEN(attention_and_its_gradients_are_pytorchs, "composed") {
+    attention_check(g, "attention_mask", 4, true, (dt_attention_desc){0});
+    attention_check(g, "attention_keep", 4, false, (dt_attention_desc){.keep = true});
+    attention_check(g, "attention_causal", 4, false, (dt_attention_desc){.causal = true});
+    attention_check(g, "attention_multi_query", 1, false, (dt_attention_desc){.scale = 0.7f});
+    attention_check(g, "attention_grouped", 2, false, (dt_attention_desc){.window = 2});
 }
 
 /* Runs a program of one output of one sample, of x. */

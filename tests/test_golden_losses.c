@@ -33,6 +33,8 @@ LOSS(multilabel_soft_margin, dt_multilabel_soft_margin(a, t))
 LOSS(kl_div, dt_kl_div(a, t, false))
 LOSS(kl_div_log, dt_kl_div(a, b, true))
 LOSS(soft_cross_entropy, dt_soft_cross_entropy(a, t))
+LOSS(each, dt_cross_entropy_each(a, t, NULL))
+LOSS(each_more, dt_cross_entropy_each(a, t, &(dt_cross_entropy_desc){2, 0.2f, w}))
 LOSS(distillation, dt_distillation(a, t, 3))
 LOSS(info_nce, dt_info_nce(a, b, 0.25f))
 LOSS(gaussian_nll, dt_gaussian_nll(a, b, w, 0.25f, false))
@@ -75,6 +77,8 @@ static const loss_case cases[] = {
     {"kl_div", "at", kl_div, ROW, 1, false, false},
     {"kl_div_log", "ab", kl_div_log, ROW, 1, false, false},
     {"soft_cross_entropy", "at", soft_cross_entropy, ROW, 1, false, false},
+    {"each", "at", each, ROW, 0, true, false},
+    {"each_more", "atw", each_more, ROW, 0, true, true},
     {"distillation", "at", distillation, ROW, 1, false, false},
     {"info_nce", "ab", info_nce, {2, {4, 5}}, 1, false, false},
     {"gaussian_nll", "abw", gaussian_nll, ROW, 1, false, false},

@@ -9,6 +9,18 @@ static const struct {
     const char *name;
     dt_optim_desc desc;
 } optimizers[] = {
+    {"sgd", {.kind = DT_OPTIM_SGD, .lr = 0.1}},
+    {"sgd_nesterov",
+     {.kind = DT_OPTIM_SGD, .lr = 0.02, .momentum = 0.9, .nesterov = true, .weight_decay = 0.01}},
+    {"adam", {.kind = DT_OPTIM_ADAM, .lr = 0.01}},
+    {"adam_more",
+     {.kind = DT_OPTIM_ADAM,
+      .lr = 0.02,
+      .beta1 = 0.8,
+      .beta2 = 0.95,
+      .eps = 1e-4,
+      .weight_decay = 0.05}},
+    {"adamw", {.kind = DT_OPTIM_ADAMW, .lr = 0.01, .weight_decay = 0.1}},
     {"sgd_maximize",
      {.kind = DT_OPTIM_SGD, .lr = 0.01, .momentum = 0.5, .weight_decay = 0.05, .maximize = true}},
     {"amsgrad", {.kind = DT_OPTIM_AMSGRAD, .lr = 0.01}},
@@ -73,17 +85,18 @@ static const struct {
 };
 
 /* A store of its own, since moments belong to one. */
-static void optim_train(golden *g, dt_tensor x, dt_tensor t, dt_tensor loss, const char *name,
-                        const dt_optim_desc *desc) {
+static void optim_train(golden *g, dt_tensor x, const char *x_name, dt_tensor t, dt_tensor loss,
+                        int batch_size, const char *name, const dt_optim_desc *desc) {
     char key[64];
     dt_report r;
     if (!golden_store(g))
         return;
-    dt_program *p = golden_program(g, (dt_program_desc){.loss = loss, .batch = 10, .optim = desc});
+    dt_program *p =
+        golden_program(g, (dt_program_desc){.loss = loss, .batch = batch_size, .optim = desc});
     snprintf(key, sizeof key, "%s.loss", name);
     for (int step = 0; p && step < OPTIM_STEPS; step++) {
         const int batch = step % GOLDEN_STEPS;
-        if (!golden_feed(g, p, x, "x", batch) || !golden_feed(g, p, t, "t", batch) ||
+        if (!golden_feed(g, p, x, x_name, batch) || !golden_feed(g, p, t, "t", batch) ||
             !OK(g, dt_program_run(p, NULL, &r)) || !golden_loss(g, key, step, r.loss))
             break;
     }
@@ -102,5 +115,17 @@ GOLDEN(a_hundred_steps_of_every_optimizer_are_pytorchs, "optim100") {
     dt_tensor y = dt_nn_linear(dt_tanh(dt_nn_linear(x, "fc1", 8)), "fc2", 4);
     dt_tensor loss = dt_cross_entropy(y, t, NULL);
     for (size_t i = 0; i < sizeof optimizers / sizeof optimizers[0]; i++)
-        optim_train(g, x, t, loss, optimizers[i].name, &optimizers[i].desc);
+        optim_train(g, x, "x", t, loss, 10, optimizers[i].name, &optimizers[i].desc);
+}
+
+GOLDEN(a_hundred_lazy_steps_of_a_table_are_those_of_pytorchs_sparse_adam, "lazy") {
+    dt_tensor index = dt_input(g->graph, "index", DT_I32, dt_dims());
+    dt_tensor t = dt_input(g->graph, "t", DT_F32, dt_dims(4));
+    dt_tensor loss = dt_mse(dt_nn_embedding(index, "e", 9, 4), t);
+    const dt_optim_desc lazy = {.kind = DT_OPTIM_ADAM,
+                                .lr = 0.02,
+                                .beta1 = 0.8,
+                                .beta2 = 0.99,
+                                .groups = {{.match = "e.weight", .lazy = true}}};
+    optim_train(g, index, "index", t, loss, 4, "lazy", &lazy);
 }

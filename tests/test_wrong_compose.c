@@ -78,6 +78,11 @@ ROW(GRAPH, dt_take_along, ) {
         x, wrong_turn("an f32 index", 1) ? here.signal : dt_cast(here.signal, DT_I32), AXIS(1, 2)));
 }
 
+ROW(GRAPH, dt_index_select, ) {
+    dt_tensor x = F32(here.signal), index = dt_reshape(dt_slice(here.index, 0, 0, 1), dt_dims(1));
+    return NIL(dt_index_select(x, AXIS(1, 2), I32(index)));
+}
+
 ROW(GRAPH, dt_scatter_along, ) {
     dt_tensor x = F32(here.signal);
     return NIL(dt_scatter_along(x, dt_cast(here.signal, DT_I32), AXIS(1, 2),

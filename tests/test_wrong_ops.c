@@ -302,6 +302,13 @@ ROW(GRAPH, dt_cross_entropy, ) {
                                  .class_weights = MAYBE_F32(here.weights)}));
 }
 
+ROW(GRAPH, dt_cross_entropy_each, ) {
+    return NIL(dt_cross_entropy_each(
+        F32(here.logits), I32(here.label),
+        &(dt_cross_entropy_desc){.label_smoothing = (float)NUMBER(0.1, -0.1, 1.1, (double)INFINITY),
+                                 .class_weights = MAYBE_F32(here.weights)}));
+}
+
 ROW(GRAPH, dt_nll, ) {
     return NIL(
         dt_nll(F32(here.logits), I32(here.label),

@@ -103,6 +103,14 @@ def distributions(arrays):
     record_op(arrays, "soft_cross_entropy", {"a": a}, F.cross_entropy(a, fixed(q), reduction="none"),
               18)
     arrays["ops.soft_cross_entropy.t"] = q
+    weight = np.array([0.5, 1, 2, 0.25, 1.5], np.float32)
+    for name, settings in (("each", {}), ("each_more", dict(ignore_index=2, label_smoothing=0.2,
+                                                            weight=fixed(weight)))):
+        t = classes(56, WIDTH, ROWS, ignored=0 if settings else 0.3)
+        a = leaf(normal(57, ROWS, WIDTH))
+        y = F.cross_entropy(a, torch.tensor(t, dtype=torch.int64), reduction="none", **settings)
+        record_op(arrays, name, {"a": a}, y, 58)
+        arrays[f"ops.{name}.t"], arrays[f"ops.{name}.w"] = t, weight
     a, teacher = leaf(x), normal(19, ROWS, WIDTH)
     y = 9 * F.kl_div(torch.log_softmax(a / 3, 1), torch.log_softmax(fixed(teacher) / 3, 1),
                      reduction="none", log_target=True).sum(1)

@@ -7,6 +7,7 @@ has that). Muon is torch's, but for its iteration, which is in float64 too inste
 Needs PyTorch 2. The settings stand in test_golden_optim.c too.
 """
 
+import numpy as np
 import torch
 from torch.nn import functional as F
 
@@ -102,6 +103,11 @@ class Muon:
 
 O = torch.optim
 OPTIMIZERS = {
+    "sgd": (O.SGD, dict(lr=0.1)),
+    "sgd_nesterov": (O.SGD, dict(lr=0.02, momentum=0.9, nesterov=True, weight_decay=0.01)),
+    "adam": (O.Adam, dict(lr=0.01)),
+    "adam_more": (O.Adam, dict(lr=0.02, betas=(0.8, 0.95), eps=1e-4, weight_decay=0.05)),
+    "adamw": (O.AdamW, dict(lr=0.01, weight_decay=0.1)),
     "sgd_maximize": (O.SGD, dict(lr=0.01, momentum=0.5, weight_decay=0.05, maximize=True)),
     "amsgrad": (O.Adam, dict(lr=0.01, amsgrad=True)),
     "amsgradw": (O.AdamW, dict(lr=0.01, weight_decay=0.1, amsgrad=True)),
@@ -152,6 +158,23 @@ def run(name):
     return net, data
 
 
+def lazy():
+    """A table of which a step names few rows: SparseAdam."""
+    init = {"e.weight": normal(94, 9, 4)}
+    data = {"index": classes(95, 9, STEPS, 4), "t": normal(96, STEPS, 4, 4)}
+    weight = torch.tensor(init["e.weight"], dtype=torch.float64, requires_grad=True)
+    optim, losses = O.SparseAdam([weight], lr=0.02, betas=(0.8, 0.99)), []
+    for i in range(ROUNDS * STEPS):
+        rows = torch.tensor(data["index"][i % STEPS], dtype=torch.int64)
+        loss = F.mse_loss(F.embedding(rows, weight, sparse=True), torch.tensor(data["t"][i % STEPS]))
+        optim.zero_grad()
+        loss.backward()
+        optim.step()
+        losses.append(loss.item())
+    save("lazy", {"init.e.weight": init["e.weight"], "lazy.loss": np.array(losses), **data,
+                  "lazy.final.e.weight": weight.detach().numpy()})
+
+
 def main():
     torch.set_num_threads(1)
     arrays = {}
@@ -160,6 +183,7 @@ def main():
         arrays.update({"init." + k: v for k, v in net.init.items()}, **data)
         arrays.update({f"{name}.{k}": v for k, v in net.results().items()})
     save("optim100", arrays)
+    lazy()
 
 
 if __name__ == "__main__":

@@ -45,8 +45,13 @@ DT_API dt_tensor dt_argmin(dt_tensor x, int axis);
  * of the two is to be short. index: i32, other dimensions x's; one outside gives 0.
  * torch.take_along_dim, torch.gather. */
 DT_API dt_tensor dt_take_along(dt_tensor x, dt_tensor index, int axis);
-/* Its adjoint: y[..., j] = the sum of x[..., i] where index[..., i] = j, of `size` elements along
- * the axis. torch.scatter_add of zeros. */
+/* y[.., i, ..] = x[.., index[i], ..] along an axis: the same places of all other axes. index: [M]
+ * i32; f32. Rows of an x without samples are looked up, as by dt_gather, an index outside giving
+ * NaN; of one with samples they are compared, as by dt_take_along, and it gives 0.
+ * torch.index_select. */
+DT_API dt_tensor dt_index_select(dt_tensor x, int axis, dt_tensor index);
+/* The adjoint of dt_take_along: y[..., j] = the sum of x[..., i] where index[..., i] = j, of `size`
+ * elements along the axis. torch.scatter_add of zeros. */
 DT_API dt_tensor dt_scatter_along(dt_tensor x, dt_tensor index, int axis, int64_t size);
 /* The k largest (or smallest) along an axis, in order, of equals the first first; NaN is largest.
  * Up to 1024 of an axis of any size up to 2^24, or all of one of at most 4096, whose elements are

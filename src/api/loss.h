@@ -36,6 +36,11 @@ DT_API dt_tensor dt_kl_div(dt_tensor y, dt_tensor t, bool log_target);
 /* Softmax cross-entropy with probabilities t: y: [..., C] logits, t: [..., C]; result [...]:
  * CrossEntropyLoss with soft targets, for mixup, label smoothing, distillation. */
 DT_API dt_tensor dt_soft_cross_entropy(dt_tensor y, dt_tensor t);
+/* The cross-entropy of each row, not yet a term: CrossEntropyLoss, its reduction 'none', 0 for a
+ * target that is ignored or no class. y: [..., C] logits, t: [...] i32 class numbers; result [...].
+ * dt_cross_entropy is its mean, by class weights; with a weight for each sample that is
+ * dt_weighted_loss(dt_cross_entropy_each(y, t, NULL), w). desc may be NULL. */
+DT_API dt_tensor dt_cross_entropy_each(dt_tensor y, dt_tensor t, const dt_cross_entropy_desc *desc);
 /* temperature^2 KL(softmax(t / temperature) || softmax(y / temperature)) over the last dimension;
  * y and t: [..., C] logits of student and teacher (dt_detach it); result [...]. temperature > 0. */
 DT_API dt_tensor dt_distillation(dt_tensor y, dt_tensor t, float temperature);

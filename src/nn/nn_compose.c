@@ -369,6 +369,14 @@ static dt_tensor dti_drops(dt_tensor x, dt_shape s, float p) {
     return dt_dropout(dti_expand_to(one, s, dt_tensor_has_samples(x)), p);
 }
 
+static dt_tensor dti_dropout_channels_again(dt_graph *g, const dti_call *c) {
+    const uint32_t streams = g->streams;
+    g->streams = (uint32_t)c->attr.i[0]; /* the mask's own again */
+    dt_tensor y = dt_dropout_channels(dti_call_in(g, c, 0), c->attr.f[0]);
+    g->streams = streams;
+    return y;
+}
+
 DT_API dt_tensor dt_dropout_channels(dt_tensor x, float p) {
     dt_shape s = dt_tensor_shape(x);
     if (dti_is_nil(x))
@@ -378,7 +386,14 @@ DT_API dt_tensor dt_dropout_channels(dt_tensor x, float p) {
                               dti_tensor_print(x).text);
     for (int i = 1; i < s.rank; i++)
         s.dim[i] = 1;
-    return p == 0.0f ? x : dt_mul(x, dt_cast(dti_drops(x, s, p), dt_tensor_dtype(x)));
+    if (p == 0.0f)
+        return x;
+    const uint32_t first = x.graph->count;
+    const dti_call call = {.name = "dropout_channels",
+                           .in = {x.id},
+                           .attr = {.f = {p}, .i = {(int32_t)x.graph->streams}},
+                           .again = dti_dropout_channels_again};
+    return dti_composed(x, first, call, dt_mul(x, dt_cast(dti_drops(x, s, p), dt_tensor_dtype(x))));
 }
 
 DT_API dt_tensor dt_drop_path(dt_tensor x, float p) {

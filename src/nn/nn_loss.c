@@ -184,6 +184,54 @@ DT_API dt_tensor dt_soft_cross_entropy(dt_tensor y, dt_tensor t) {
     return dt_neg(dti_sum_last(dt_mul(t, dt_log_softmax(y, -1))));
 }
 
+/* What the targets ask for of each class, [..., C]; 0 where one does not count. */
+static dt_tensor dti_loss_wanted(dt_tensor t, int64_t classes, const dt_cross_entropy_desc *d) {
+    dt_tensor own = dt_one_hot(t, classes);
+    if (dti_is_nil(own))
+        return own;
+    const double ignored = dti_or((double)d->ignore_index, -100.0);
+    if (ignored >= 0.0) {
+        dt_tensor number = dt_cast(t, DT_F32);
+        own = dt_drop(own, dti_loss_column(dt_eq(number, dti_loss_scalar(t, ignored))));
+    }
+    if (d->label_smoothing == 0.0f)
+        return own;
+    dt_tensor counts = dt_sum(own, (dt_shape){1, {-1}}, true);
+    dt_tensor even = dti_loss_scale(counts, (double)d->label_smoothing / (double)classes);
+    return dt_add(dti_loss_scale(own, 1.0 - (double)d->label_smoothing), even);
+}
+
+static dt_tensor dti_cross_entropy_again(dt_graph *g, const dti_call *c) {
+    const dt_cross_entropy_desc d = {.ignore_index = c->attr.i[0],
+                                     .label_smoothing = c->attr.f[0],
+                                     .class_weights = dti_call_in(g, c, 2)};
+    return dt_cross_entropy_each(dti_call_in(g, c, 0), dti_call_in(g, c, 1), &d);
+}
+
+/* Where nothing is wanted of a class, its logarithm may be infinite. */
+DT_API dt_tensor dt_cross_entropy_each(dt_tensor y, dt_tensor t,
+                                       const dt_cross_entropy_desc *desc) {
+    const char *loss = "cross_entropy_each";
+    const dt_cross_entropy_desc d = desc ? *desc : (dt_cross_entropy_desc){0};
+    int64_t classes;
+    if (!dti_loss_takes(loss, &y, 1) || !dti_loss_last(loss, y, &classes) ||
+        !dti_loss_number(y, loss, "label_smoothing, which must be in [0, 1],", d.label_smoothing,
+                         d.label_smoothing >= 0.0f && d.label_smoothing <= 1.0f))
+        return dti_nil(y.graph);
+    const uint32_t first = y.graph->count;
+    const dti_call call = {.name = loss,
+                           .in = {y.id, t.id, d.class_weights.id},
+                           .attr = {.i = {d.ignore_index}, .f = {d.label_smoothing}},
+                           .again = dti_cross_entropy_again};
+    dt_tensor wanted = dti_loss_wanted(t, classes, &d);
+    if (dti_is_nil(wanted) || !dti_loss_takes2("cross_entropy_each (y, t with classes)", y, wanted))
+        return dti_nil(y.graph);
+    if (dti_is_set(d.class_weights))
+        wanted = dt_mul(wanted, d.class_weights);
+    dt_tensor log_p = dt_keep(dt_log_softmax(y, -1), wanted);
+    return dti_composed(y, first, call, dt_neg(dti_sum_last(dt_mul(wanted, log_p))));
+}
+
 DT_API dt_tensor dt_distillation(dt_tensor y, dt_tensor t, float temperature) {
     const double scale = (double)temperature;
     int64_t classes;
@@ -202,6 +250,10 @@ static dt_tensor dti_loss_normalized(dt_tensor x) {
     return dt_mul(x, dt_rsqrt(dt_maximum(squares, dti_loss_scalar(x, 1e-24))));
 }
 
+static dt_tensor dti_info_nce_again(dt_graph *g, const dti_call *c) {
+    return dt_info_nce(dti_call_in(g, c, 0), dti_call_in(g, c, 1), c->attr.f[0]);
+}
+
 DT_API dt_tensor dt_info_nce(dt_tensor q, dt_tensor k, float temperature) {
     if (!dti_loss_takes2("info_nce", q, k) ||
         !dti_loss_number(q, "info_nce", "temperature, which must be above 0,", temperature,
@@ -211,12 +263,18 @@ DT_API dt_tensor dt_info_nce(dt_tensor q, dt_tensor k, float temperature) {
     if (s.rank != 2)
         return dti_graph_fail(q.graph, "info_nce: q must be [N, D], %s is not",
                               dti_shape_print(s, dt_tensor_has_samples(q)).text);
+    const uint32_t first = q.graph->count;
+    const dti_call call = {.name = "info_nce",
+                           .in = {q.id, k.id},
+                           .attr = {.f = {temperature}},
+                           .again = dti_info_nce_again};
     dt_tensor rows = dti_loss_normalized(q), others = dti_loss_normalized(k);
     dt_tensor logits =
         dti_loss_scale(dt_matmul_transposed(rows, others, false, true), 1.0 / (double)temperature);
     dt_tensor row = dt_iota(q.graph, (dt_shape){2, {s.dim[0], 1}});
     dt_tensor own = dt_eq(row, dt_iota(q.graph, (dt_shape){1, {s.dim[0]}}));
-    return dt_neg(dti_sum_last(dt_mul(own, dt_log_softmax(logits, -1))));
+    return dti_composed(q, first, call,
+                        dt_neg(dti_sum_last(dt_mul(own, dt_log_softmax(logits, -1)))));
 }
 
 DT_API dt_tensor dt_gaussian_nll(dt_tensor y, dt_tensor t, dt_tensor variance, float eps,
@@ -317,6 +375,11 @@ DT_API dt_tensor dt_triplet_margin(dt_tensor a, dt_tensor p, dt_tensor n,
 
 /* ---- margins between classes */
 
+static dt_tensor dti_multi_margin_again(dt_graph *g, const dti_call *c) {
+    return dt_multi_margin(dti_call_in(g, c, 0), dti_call_in(g, c, 1), c->attr.i[0], c->attr.f[0],
+                           dti_call_in(g, c, 2));
+}
+
 DT_API dt_tensor dt_multi_margin(dt_tensor y, dt_tensor t, int power, float margin,
                                  dt_tensor class_weights) {
     int64_t classes;
@@ -325,6 +388,11 @@ DT_API dt_tensor dt_multi_margin(dt_tensor y, dt_tensor t, int power, float marg
         !dti_loss_number(y, "multi_margin", "power, which must be 1 or 2,", (float)power,
                          power == 1 || power == 2))
         return dti_nil(y.graph);
+    const uint32_t first = y.graph->count;
+    const dti_call call = {.name = "multi_margin",
+                           .in = {y.id, t.id, class_weights.id},
+                           .attr = {.i = {power}, .f = {margin}},
+                           .again = dti_multi_margin_again};
     dt_tensor own = dt_one_hot(t, classes);
     if (dti_is_nil(own) || !dti_loss_takes2("multi_margin (y, t with classes)", y, own))
         return dti_nil(y.graph);
@@ -334,7 +402,11 @@ DT_API dt_tensor dt_multi_margin(dt_tensor y, dt_tensor t, int power, float marg
     z = dt_mul(z, dti_loss_rest(own));
     dt_tensor loss = dti_loss_scale(dti_sum_last(z), 1.0 / (double)classes);
     dt_tensor is_class = dti_sum_last(dti_is_set(class_weights) ? dt_mul(own, class_weights) : own);
-    return dt_mul(loss, is_class);
+    return dti_composed(y, first, call, dt_mul(loss, is_class));
+}
+
+static dt_tensor dti_multilabel_margin_again(dt_graph *g, const dti_call *c) {
+    return dt_multilabel_margin(dti_call_in(g, c, 0), dti_call_in(g, c, 1));
 }
 
 DT_API dt_tensor dt_multilabel_margin(dt_tensor y, dt_tensor t) {
@@ -342,13 +414,17 @@ DT_API dt_tensor dt_multilabel_margin(dt_tensor y, dt_tensor t) {
     if (!dti_loss_takes2("multilabel_margin", y, t) ||
         !dti_loss_last("multilabel_margin", y, &classes))
         return dti_nil(y.graph);
+    const uint32_t first = y.graph->count;
+    const dti_call call = {
+        .name = "multilabel_margin", .in = {y.id, t.id}, .again = dti_multilabel_margin_again};
     dt_shape row = dt_tensor_shape(y);
     row.rank = row.rank < DT_MAX_DIMS ? row.rank + 1 : row.rank;
     row.dim[row.rank - 1] = row.dim[row.rank - 2], row.dim[row.rank - 2] = 1;
     dt_tensor others = dt_reshape(y, row), absent = dti_loss_rest(dt_reshape(t, row));
     dt_tensor gap = dt_relu(dt_affine(dt_sub(others, dti_loss_column(y)), 1.0f, 1.0f));
     dt_tensor counted = dt_mul(gap, dt_mul(dti_loss_column(t), absent));
-    return dti_loss_scale(dt_sum(counted, (dt_shape){2, {-1, -2}}, false), 1.0 / (double)classes);
+    dt_tensor sum = dt_sum(counted, (dt_shape){2, {-1, -2}}, false);
+    return dti_composed(y, first, call, dti_loss_scale(sum, 1.0 / (double)classes));
 }
 
 /* ---- overlap */

@@ -211,6 +211,56 @@ DT_API dt_tensor dt_take_along(dt_tensor x, dt_tensor index, int axis) {
     return dti_composed(x, first, call, y);
 }
 
+static dt_tensor dti_select_again(dt_graph *g, const dti_call *c) {
+    return dt_index_select(dti_call_in(g, c, 0), c->attr.i[0], dti_call_in(g, c, 1));
+}
+
+/* dt_take_along's index, [M], for x: [..] as it has it, with M along the axis. */
+static dt_tensor dti_select_index(dt_tensor index, dt_shape s, int axis) {
+    const int64_t count = dt_tensor_shape(index).dim[0];
+    dt_shape along = {.rank = s.rank};
+    for (int i = 0; i < s.rank; i++)
+        along.dim[i] = i == axis ? count : 1;
+    s.dim[axis] = count;
+    return dt_expand(dt_reshape(index, along), s);
+}
+
+/* x with the axis in front, or back again. */
+static dt_tensor dti_axis_in_front(dt_tensor x, int axis, bool back) {
+    dt_shape axes = {.rank = dt_tensor_shape(x).rank};
+    for (int i = 0; i < axes.rank; i++) {
+        const int from = i == 0 ? axis : i <= axis ? i - 1 : i;
+        axes.dim[back ? from : i] = back ? i : from;
+    }
+    return axis == 0 || axes.rank < 1 ? x : dt_permute(x, axes);
+}
+
+DT_API dt_tensor dt_index_select(dt_tensor x, int axis, dt_tensor index) {
+    const char *op = "index_select";
+    dti_along a;
+    if (dti_is_nil(index) || dti_is_nil(x))
+        return dti_nil_of(dti_is_nil(x) ? x : index, op);
+    if (!dti_along_of(op, x, axis, &a))
+        return dti_nil(x.graph);
+    if (dt_tensor_dtype(index) != DT_I32 || dt_tensor_shape(index).rank != 1)
+        return dti_graph_fail(x.graph, "%s: index %s must be i32, [M]", op,
+                              dti_tensor_print(index).text);
+    const uint32_t first = x.graph->count;
+    const dti_call call = {
+        .name = op, .in = {x.id, index.id}, .attr = {.i = {a.axis}}, .again = dti_select_again};
+    dt_tensor y;
+    if (dt_tensor_has_samples(x))
+        y = dt_take_along(x, dti_select_index(index, dt_tensor_shape(x), a.axis), a.axis);
+    else
+        y = dti_axis_in_front(dt_gather(dti_axis_in_front(x, a.axis, false), index), a.axis, true);
+    return dti_composed(x, first, call, y);
+}
+
+static dt_tensor dti_scatter_again(dt_graph *g, const dti_call *c) {
+    return dt_scatter_along(dti_call_in(g, c, 0), dti_call_in(g, c, 1), c->attr.i[0],
+                            c->attr.dim[0]);
+}
+
 DT_API dt_tensor dt_scatter_along(dt_tensor x, dt_tensor index, int axis, int64_t size) {
     dti_along a;
     if (!dti_along_takes("scatter_along", x, index, axis, &a))
@@ -223,10 +273,15 @@ DT_API dt_tensor dt_scatter_along(dt_tensor x, dt_tensor index, int axis, int64_
                               dti_tensor_print(x).text, dti_tensor_print(index).text,
                               (long long)size);
     }
+    const uint32_t first = x.graph->count;
+    const dti_call call = {.name = "scatter_along",
+                           .in = {x.id, index.id},
+                           .attr = {.i = {a.axis}, .dim = {size}},
+                           .again = dti_scatter_again};
     dt_tensor at = dti_beside(dti_swap_last(dt_cast(index, DT_F32), a.axis), true);
     dt_tensor hit = dt_eq(at, dt_iota(x.graph, (dt_shape){2, {size, 1}}));
     dt_tensor rows = dti_beside(dti_swap_last(x, a.axis), true);
-    return dti_swap_last(dti_last_sum(dt_keep(rows, hit)), a.axis);
+    return dti_composed(x, first, call, dti_swap_last(dti_last_sum(dt_keep(rows, hit)), a.axis));
 }
 
 /* How many elements of the last axis come before each: larger ones, and equal ones in front. NaN is
