@@ -59,6 +59,23 @@
     X(DROPOUT, "dt_dropout($0, ~0)")                                                               \
     X(RANDOM, "dt_random_uniform($0)")                                                             \
     X(ALPHA_DROPOUT, "dt_alpha_dropout($0, ~0)")                                                   \
+    X(FLIP, "dt_flip($0, #0)")                                                                     \
+    X(ROLL, "dt_roll($0, #0, #1)")                                                                 \
+    X(TRIL, "dt_tril($0, #0)")                                                                     \
+    X(TRIU, "dt_triu($0, #0)")                                                                     \
+    X(REFLECT, "dt_pad_reflect($0, #0, #1, #2)")                                                   \
+    X(REPLICATE, "dt_pad_replicate($0, #0, #1, #2)")                                               \
+    X(CUMSUM, "dt_cumsum($0, #0)")                                                                 \
+    X(VAR, "dt_var($0, @, false, ?)")                                                              \
+    X(WHERE, "dt_where($0, $1, $2)")                                                               \
+    X(TAKE, "dt_take_along($0, $1, #0)")                                                           \
+    X(SCATTER, "dt_scatter_along($0, $1, #0, #1)")                                                 \
+    X(SELECT, "dt_index_select($0, #0, $1)")                                                       \
+    X(ONE_HOT, "dt_one_hot($0, #0)")                                                               \
+    X(EACH, "dt_cross_entropy_each($0, $1, &(dt_cross_entropy_desc){.label_smoothing = ~0, "       \
+            ".ignore_index = #0})")                                                                \
+    X(CHANNELS, "dt_dropout_channels($0, ~0)")                                                     \
+    X(DROP_PATH, "dt_drop_path($0, ~0)")                                                           \
     X(CONV2D, "dt_conv2d($0, $1, $2, &(dt_conv_desc){{#0, #1}, {#2, #3}, {#4, #5}, #6})")          \
     X(CONV1D, "dt_conv1d($0, $1, $2, &(dt_conv_desc){{#0}, {#2}, {#4}, #6})")                      \
     X(CONVT2D, "dt_conv_transpose2d($0, $1, $2, "                                                  \
@@ -243,6 +260,29 @@ static dt_tensor rnd_build_image(const rnd_stmt *s, const dt_tensor *in) {
     }
 }
 
+static dt_tensor rnd_build_made(const rnd_stmt *s, const dt_tensor *in) {
+    const int32_t *n = s->number;
+    const dt_cross_entropy_desc each = {.ignore_index = n[0], .label_smoothing = s->real[0]};
+    switch (s->kind) {
+    case RND_FLIP: return dt_flip(in[0], n[0]);
+    case RND_ROLL: return dt_roll(in[0], n[0], n[1]);
+    case RND_TRIL: return dt_tril(in[0], n[0]);
+    case RND_TRIU: return dt_triu(in[0], n[0]);
+    case RND_REFLECT: return dt_pad_reflect(in[0], n[0], n[1], n[2]);
+    case RND_REPLICATE: return dt_pad_replicate(in[0], n[0], n[1], n[2]);
+    case RND_CUMSUM: return dt_cumsum(in[0], n[0]);
+    case RND_VAR: return dt_var(in[0], s->shape, false, n[0]);
+    case RND_WHERE: return dt_where(in[0], in[1], in[2]);
+    case RND_TAKE: return dt_take_along(in[0], in[1], n[0]);
+    case RND_SCATTER: return dt_scatter_along(in[0], in[1], n[0], n[1]);
+    case RND_SELECT: return dt_index_select(in[0], n[0], in[1]);
+    case RND_ONE_HOT: return dt_one_hot(in[0], n[0]);
+    case RND_EACH: return dt_cross_entropy_each(in[0], in[1], &each);
+    case RND_CHANNELS: return dt_dropout_channels(in[0], s->real[0]);
+    default: return dt_drop_path(in[0], s->real[0]);
+    }
+}
+
 static dt_tensor rnd_build_norm(const rnd_stmt *s, const dt_tensor *in) {
     const dt_batch_norm_desc batch = {.momentum = s->real[0], .frozen = s->number[0]};
     switch (s->kind) {
@@ -342,6 +382,8 @@ static dt_tensor rnd_build_stmt(dt_graph *g, const rnd_stmt *s, const dt_tensor 
                                 const char *name) {
     if (rnd_is_leaf(s->kind))
         return rnd_build_leaf(g, s, name);
+    if (s->kind >= RND_FLIP && s->kind <= RND_DROP_PATH)
+        return rnd_build_made(s, in);
     if (s->kind >= RND_CONV2D && s->kind <= RND_RESIZE)
         return rnd_build_image(s, in);
     if (s->kind >= RND_LAYER_NORM && s->kind <= RND_BATCH_NORM)

@@ -486,6 +486,88 @@ static int rnd_row_resize(rnd_maker *k) {
     return rnd_put(k, s);
 }
 
+/* ---- functions made of ops */
+
+/* Elements of an axis in another order, or sums of them. */
+static int rnd_row_moved(rnd_maker *k) {
+    static const int kinds[] = {RND_FLIP,    RND_ROLL,      RND_TRIL,  RND_TRIU,
+                                RND_REFLECT, RND_REPLICATE, RND_CUMSUM};
+    int x = rnd_bounded(k, rnd_pick_rank(k, 2, 3));
+    rnd_stmt s = rnd_new(kinds[rnd_below(k, (int)DTI_COUNT(kinds))], x, -1, -1);
+    if (x < 0 || !rnd_elements(rnd_shape(k, x)))
+        return -1;
+    const int axis = rnd_axis(k, x), size = (int)rnd_along(k, x, axis);
+    s.number[0] = axis;
+    if (s.kind == RND_TRIL || s.kind == RND_TRIU)
+        s.number[0] = rnd_between(k, -3, 3);
+    if (s.kind == RND_ROLL)
+        s.number[1] = rnd_between(k, -20, 20);
+    for (int i = 1; i < 3 && (s.kind == RND_REFLECT || s.kind == RND_REPLICATE); i++)
+        s.number[i] = rnd_below(k, s.kind == RND_REFLECT ? size : 4);
+    return rnd_put(k, s);
+}
+
+static int rnd_row_var(rnd_maker *k) {
+    int x = rnd_bounded(k, rnd_pick_rank(k, 1, 3));
+    rnd_stmt s = rnd_new(RND_VAR, x, -1, -1);
+    if (x < 0 || !rnd_elements(rnd_shape(k, x)))
+        return -1;
+    s.shape.rank = rnd_chance(k, 20) ? 0 : 1;
+    s.shape.dim[0] = rnd_axis(k, x);
+    s.number[0] = rnd_chance(k, 40);
+    return rnd_put(k, s);
+}
+
+static int rnd_row_where(rnd_maker *k) {
+    int a = rnd_pick(k), b = a < 0 ? -1 : rnd_partner(k, a);
+    int c = a < 0 ? -1 : rnd_apply(k, "step", rnd_partner(k, a));
+    return b < 0 || c < 0 ? -1 : rnd_put(k, rnd_new(RND_WHERE, c, a, b));
+}
+
+/* Places along an axis: for each element, or the same for all. */
+static int rnd_row_along(rnd_maker *k) {
+    static const int kinds[] = {RND_TAKE, RND_SCATTER, RND_SELECT, RND_ONE_HOT};
+    int x = rnd_pick_rank(k, 1, 3);
+    rnd_stmt s = rnd_new(kinds[rnd_below(k, 4)], x, -1, -1);
+    if (x < 0 || !rnd_elements(rnd_shape(k, x)))
+        return -1;
+    const int axis = rnd_axis(k, x), at = axis < 0 ? axis + rnd_shape(k, x).rank : axis;
+    int size = (int)rnd_along(k, x, axis);
+    dt_shape shape = rnd_shape(k, x);
+    s.number[0] = axis;
+    if (s.kind == RND_TAKE)
+        shape.dim[at] = rnd_between(k, 1, 5);
+    if (s.kind == RND_SCATTER)
+        s.number[1] = size = rnd_between(k, 1, 5);
+    if (s.kind == RND_SELECT)
+        shape = (dt_shape){1, {rnd_between(k, 1, 5)}};
+    if (s.kind == RND_ONE_HOT)
+        s.number[0] = size = rnd_between(k, 1, 5);
+    s.in[1] = (int16_t)rnd_index(k, shape, rnd_samples(k, x) && rnd_chance(k, 80), size, false);
+    if (s.kind == RND_ONE_HOT)
+        s.in[0] = s.in[1], s.in[1] = -1;
+    return s.in[0] < 0 || (s.in[1] < 0 && s.kind != RND_ONE_HOT) ? -1 : rnd_put(k, s);
+}
+
+/* Losses of rows, and masks of whole channels or samples. */
+static int rnd_row_each(rnd_maker *k) {
+    int x = rnd_bounded(k, rnd_pick_rank(k, 1, 3));
+    if (x < 0 || !rnd_elements(rnd_shape(k, x)))
+        return -1;
+    rnd_stmt s = rnd_new(rnd_chance(k, 50) ? RND_EACH : RND_CHANNELS, x, -1, -1);
+    s.real[0] = rnd_chance(k, 30) ? 0 : rnd_real(k, 0.1, 0.6);
+    if (s.kind == RND_CHANNELS) {
+        s.kind = rnd_chance(k, 50) ? RND_CHANNELS : RND_DROP_PATH;
+        return rnd_put(k, s);
+    }
+    dt_shape rows = rnd_shape(k, x);
+    const int classes = (int)rows.dim[--rows.rank];
+    rows.dim[rows.rank] = 0;
+    s.number[0] = classes > 2 && rnd_chance(k, 30);
+    s.in[1] = (int16_t)rnd_index(k, rows, rnd_samples(k, x), classes, rnd_chance(k, 30));
+    return s.in[1] < 0 ? -1 : rnd_put(k, s);
+}
+
 /* ---- normalisation */
 
 static int rnd_row_norm(rnd_maker *k) {
@@ -712,7 +794,8 @@ static const struct {
                 {rnd_row_pool, 4},        {rnd_row_resize, 4},     {rnd_row_norm, 6},
                 {rnd_row_leaf, 4},        {rnd_row_batch_norm, 4}, {rnd_row_gradient, 14},
                 {rnd_row_sum_samples, 1}, {rnd_row_attention, 2},  {rnd_row_recurrence, 1},
-                {rnd_row_ctc, 2}};
+                {rnd_row_ctc, 2},         {rnd_row_moved, 2},      {rnd_row_var, 1},
+                {rnd_row_where, 1},       {rnd_row_along, 2},      {rnd_row_each, 1}};
 
 static int rnd_row_count(void) {
     return (int)DTI_COUNT(rnd_rows);
