@@ -143,6 +143,21 @@ GOLDEN(functions_of_two_tensors_made_of_ops_are_pytorchs, "composed") {
     }
 }
 
+/* Compared in samples, and looked up in what has none. */
+GOLDEN(the_same_places_of_all_rows_are_pytorchs, "composed") {
+    for (int i = 0; i < 4; i++) {
+        const bool front = i % 2, shared = i / 2;
+        dt_graph *graph = op_graph(g);
+        dt_tensor x = shared ? dt_input_shared(graph, "x", DT_F32, dt_dims(2, 3, 5))
+                             : dt_input(graph, "x", DT_F32, dt_dims(3, 5));
+        dt_tensor index = dt_input_shared(graph, "index", DT_I32, dt_dims(4));
+        dt_tensor y = dt_index_select(x, front ? -2 : -1, index);
+        if (made_of(g, "index_select", y))
+            op_check_with(g, front ? "index_select_front" : "index_select", shared ? 1 : 2, y,
+                          &(leaf){"x", x}, 1, (leaf){"index", index});
+    }
+}
+
 GOLDEN(bags_are_pytorchs, "composed") {
     for (int mean = 0; mean < 2; mean++) {
         dt_graph *graph = op_graph(g);

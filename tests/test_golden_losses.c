@@ -257,6 +257,34 @@ TEST(a_weighted_mean_of_weights_that_are_computed_is_refused_where_it_must_be_kn
     dt_ctx_destroy(ctx);
 }
 
+TEST(a_weighted_mean_of_no_elements_weighs_nothing_and_leaves_others_alone) {
+    dt_ctx *ctx;
+    dt_graph *graph;
+    dt_store *store;
+    dt_program *program;
+    double weight[2] = {0, 0};
+    const float x[3] = {1, -2, 4};
+    REQUIRE(dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx) == DT_OK);
+    REQUIRE(dt_graph_create(ctx, &graph) == DT_OK);
+    dt_tensor none = dt_input(graph, "none", DT_F32, dt_dims(0));
+    dt_tensor in = dt_input(graph, "x", DT_F32, dt_dims());
+    dt_tensor y = dt_mul(in, dt_param(graph, "w", dt_dims(), (dt_init){DT_INIT_CONSTANT, 2, 0}));
+    REQUIRE(dt_store_create(graph, &(dt_store_desc){.device = "cpu"}, &store) == DT_OK);
+    const dt_program_desc desc = {
+        .losses = {{dt_weighted_loss(none, dt_square(none)), 1}, {dt_mean_loss(y), 1}},
+        .batch = 3,
+        .gradients = true};
+    REQUIRE(dt_program_create(store, &desc, &program) == DT_OK);
+    CHECK(dt_program_write(program, in, x, sizeof x) == DT_OK);
+    CHECK(dt_program_write(program, none, x, 0) == DT_OK);
+    CHECK(dt_program_weigh(program, weight) == DT_OK && weight[0] == 0 && weight[1] == 3);
+    dt_report report;
+    float slope = 0;
+    CHECK(dt_program_run(program, NULL, &report) == DT_OK && report.loss == 2);
+    CHECK(dt_store_read(store, 0, DT_VALUE_GRADIENT, &slope, 4) == DT_OK && slope == 1);
+    dt_ctx_destroy(ctx);
+}
+
 TEST(a_loss_of_tensors_of_two_shapes_says_which) {
     dt_ctx *ctx;
     dt_graph *graph;

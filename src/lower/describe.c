@@ -293,7 +293,8 @@ static dt_result dti_pass_differentiate(dti_lowering *w) {
     return dti_describe_result(w);
 }
 
-/* Nodes that give a loss's weight from targets alone, for dt_program_weigh. */
+/* Nodes that give a loss's weight from targets alone, for dt_program_weigh. Of no elements the
+ * weight is 0, whatever it would be made of. */
 static dt_result dti_pass_weigh(dti_lowering *w) {
     dti_code *code = w->code;
     dt_graph *g = code->work;
@@ -302,7 +303,7 @@ static dt_result dti_pass_weigh(dti_lowering *w) {
         const dti_op_family *family = dti_op_info_of(n->op)->family;
         const dti_node *x = &g->nodes[dti_input_id(g, n, 0)];
         w->weight_node[i] = 0;
-        if (family->weight)
+        if (family->weight && dti_shape_elements(x->shape) > 0)
             w->weight_node[i] = family->weight(g, n).id;
         else
             code->static_weight[i] =
