@@ -120,7 +120,7 @@ DT_API dt_tensor dt_cross_entropy(dt_tensor logits, dt_tensor target,
 
 /* ---- one_hot, in rows */
 
-static dt_tensor dti_one_hot_again(dt_graph *g, const dti_call *c) {
+static dt_tensor dti_hot_again(dt_graph *g, const dti_call *c) {
     return dt_one_hot(dti_call_in(g, c, 0), c->attr.dim[0]);
 }
 
@@ -134,10 +134,8 @@ DT_API dt_tensor dt_one_hot(dt_tensor index, int64_t classes) {
                               "%lld, at least 1",
                               dti_tensor_print(index).text, DT_MAX_DIMS - 1, (long long)classes);
     const uint32_t first = index.graph->count;
-    const dti_call call = {.name = "one_hot",
-                           .in = {index.id},
-                           .attr = {.dim = {classes}},
-                           .again = dti_one_hot_again};
+    const dti_call call = {
+        .name = "one_hot", .in = {index.id}, .attr = {.dim = {classes}}, .again = dti_hot_again};
     s.dim[s.rank++] = 1;
     dt_tensor at = dt_reshape(dt_cast(index, DT_F32), s);
     dt_tensor hot = dt_eq(at, dt_iota(index.graph, (dt_shape){1, {classes}}));
