@@ -309,6 +309,8 @@ DTI_OPTIMIZE_END
 #include "parallel/agree.c"
 #include "parallel/step.c"
 #include "parallel/one.c"
+#include "parallel/inner.c"
+#include "parallel/round.c"
 #include "parallel/make.c"
 #include "parallel/replicas.c"
 
@@ -318,10 +320,12 @@ DTI_OPTIMIZE_END
 #include "train/plateau.c"
 #include "train/under_way.c"
 #include "train/trainer.c"
+#include "train/rounds.c"
 #include "train/shared.c"
 #include "train/balance.c"
 #include "train/evaluate.c"
 #include "train/state.c"
+#include "train/round_state.c"
 #include "train/metric.c"
 
 #endif /* DTI_COMPILES_CORE */

@@ -33,6 +33,18 @@ ROW(TRAINER, dt_trainer_create, numbers) {
     return RESULT(made(here.graph, &desc));
 }
 
+ROW(TRAINER, dt_trainer_create, local) {
+    dt_trainer_desc desc = wrong_trainer();
+    desc.devices = "cpu:2";
+    desc.mode = ENUM(DT_TRAIN_LOCAL, DT_TRAIN_LOCAL + 1);
+    desc.local_steps = INT(2, -1, INT_MIN);
+    desc.outer.lr = AT_LEAST_0(0.5);
+    desc.outer.momentum = NUMBER(0.5, 1.0, -0.5, (double)INFINITY);
+    desc.shards = INT(0, 2, -1);
+    desc.balance = ENUM(DT_BALANCE_EQUAL, DT_BALANCE_MEASURED);
+    return RESULT(made(here.graph, &desc));
+}
+
 ROW(TRAINER, dt_trainer_create, replicas) {
     dt_trainer_desc desc = wrong_trainer();
     desc.devices = TEXT("cpu:2", "cpu:5", "cpu:2,cpu:3");

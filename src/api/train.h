@@ -54,6 +54,28 @@ typedef enum dt_balance {
     DT_BALANCE_MEASURED /* sizes follow each replica's speed, so results are not reproducible */
 } dt_balance;
 
+/* When replicas tell each other what they have learnt. */
+typedef enum dt_train_mode {
+    DT_TRAIN_SYNCHRONOUS, /* the default: gradients, in every step */
+    /* Each replica makes .local_steps steps over its own part of each batch, with an optimizer of
+     * its own and without a word to the others: a round. It ends early with an epoch. Then the
+     * differences of all (its beginning less what a replica has now) are averaged, and the outer
+     * optimizer moves the round's beginning by them; all go on from there. So there is one exchange
+     * a round, which is what slow links need; the results depend on the number of replicas. Local
+     * SGD (McMahan et al. 2017) with .outer = {1, DT_ZERO}, DiLoCo (Douillard et al. 2023) with
+     * AdamW and .outer = {0}. See docs/distributed.md. */
+    DT_TRAIN_LOCAL
+} dt_train_mode;
+
+/* The outer optimizer of DT_TRAIN_LOCAL: SGD with momentum over the averaged differences d,
+ * v = momentum * v + d, w = w - lr * (d + momentum * v), or w - lr * v without Nesterov's. Both
+ * numbers are taken as f32. */
+typedef struct dt_outer_desc {
+    double lr;       /* 0 = 0.7; above 0 */
+    double momentum; /* 0 = 0.9, DT_ZERO = 0; below 1 */
+    bool no_nesterov;
+} dt_outer_desc;
+
 typedef struct dt_trainer_desc {
     /* As in dt_program_desc. */
     dt_tensor loss;
@@ -105,6 +127,11 @@ typedef struct dt_trainer_desc {
     int checkpoint_keep; /* how many of the newest to keep; 0 = 3 */
     bool strict_resume;  /* dt_trainer_resume: fail if the newest checkpoint is damaged */
     bool averaged;       /* dt_trainer_evaluate takes the averages of .optim->average for weights */
+    /* DT_TRAIN_LOCAL goes with no .shards (each replica's part is one), no DT_BALANCE_MEASURED
+     * (INVALID) and no .optim->average (UNSUPPORTED). `batch` is still that of the whole job. */
+    dt_train_mode mode;
+    int local_steps; /* of a round of DT_TRAIN_LOCAL; 0 = 100 */
+    dt_outer_desc outer;
 } dt_trainer_desc;
 
 /* Creates the replicas, gives all of them rank 0's values, and checks that all ranks have the same
@@ -133,7 +160,12 @@ DT_API dt_result dt_trainer_write(dt_trainer *trainer, dt_tensor input, const vo
                                   size_t bytes);
 
 /* The results of one or more steps, over the whole job. All but the times are the same on all
- * ranks. */
+ * ranks.
+ * With DT_TRAIN_LOCAL nobody knows of the whole job but at a round's end. What dt_trainer_step
+ * reports in the middle of a round is of that step and this process: losses, metrics, samples (of
+ * the whole batch), the norm of the first replica's gradient here, steps skipped here. Where
+ * round_ended, all is of the whole round and job, and the same on all ranks; gradient_norm is that
+ * of the averaged difference. dt_trainer_epoch reports the rounds that ended in it. */
 typedef struct dt_train_report {
     uint64_t step;           /* steps committed since the beginning of training */
     uint64_t epoch;          /* of these samples, counted from 0 */
@@ -147,6 +179,9 @@ typedef struct dt_train_report {
     double seconds;       /* wall time in this process */
     double wait_seconds;  /* of that, waiting for gradients after its own backward pass */
     double data_seconds;  /* of that, waiting for samples */
+    uint64_t round;   /* DT_TRAIN_LOCAL: rounds that have ended since the beginning of training */
+    bool round_ended; /* all replicas have the same weights again */
+    uint64_t skipped; /* and replicas' steps that were skipped for a NaN or infinity */
 } dt_train_report;
 
 /* Makes one step. report may be NULL. On an error the weights are as before the step: NUMERIC (a
@@ -156,7 +191,14 @@ typedef struct dt_train_report {
  * of dt_comm. After one of dt_comm the message says which step the weights belong to; the store can
  * be read and saved, and the job continues from a checkpoint. The next call tries a failed step
  * again. The retry's samples are prefetched immediately: if you repair the data after the error,
- * the next call may still fail once. */
+ * the next call may still fail once.
+ * With DT_TRAIN_LOCAL an error in the middle of a round is this rank's alone, and its step is to be
+ * tried again; the others go on, and wait at the round's end. A replica whose step has a NaN or
+ * infinity leaves that step out, and the others go on; all ranks get NUMERIC at the round's end,
+ * with the first of its reasons, when the round has ended. Ranks that set different rates or
+ * coefficients (INVALID), or an outer step that is not finite (NUMERIC), end a round with the
+ * weights that it began with. Where a rank or a device is lost, the others learn it at the round's
+ * end, and all keep the weights of the round's beginning, or of its end where it had come. */
 DT_API dt_result dt_trainer_step(dt_trainer *trainer, dt_train_report *report);
 /* Waits for the steps that are under way, for .in_flight = 2. With it dt_trainer_step returns with
  * the last step that it started still under way: its report and error come with the next call, or
@@ -172,7 +214,7 @@ DT_API dt_result dt_trainer_wait(dt_trainer *trainer, dt_train_report *report);
 DT_API dt_result dt_trainer_epoch(dt_trainer *trainer, dt_train_report *report);
 /* Computes losses and metrics over a dataset without training. All ranks call it, and each takes a
  * share. batch: samples per replica at a time; 0 = as in training. The first call creates
- * programs. */
+ * programs. In the middle of a round (DT_TRAIN_LOCAL) it is INVALID. */
 DT_API dt_result dt_trainer_evaluate(dt_trainer *trainer, const dt_dataset *data, int batch,
                                      dt_train_report *report);
 /* Sets the learning rate from the next step on, instead of the optimizer's or its schedule's. 0
@@ -194,7 +236,12 @@ DT_API dt_result dt_trainer_set_coefficient(dt_trainer *trainer, int loss, doubl
 /* Writes all state that training changes, and nothing that depends on devices or ranks: parameters,
  * buffers, optimizer state, step, sample order, shards. All ranks call it; rank 0 writes, and all
  * get its result. The file appears completely or not at all. Errors: IO (training can go on),
- * MEMORY. */
+ * MEMORY.
+ * With DT_TRAIN_LOCAL a file also has the outer optimizer's momentum and the moments of each
+ * replica, which rank 0 collects: it takes memory for them while it saves. As many replicas go on
+ * from it with the same bits; of another number R, the k-th takes the moments of the file's k-th,
+ * counted around, so bits differ. In the middle of a round saving is INVALID; the checkpoints of
+ * .checkpoint_steps and dt_trainer_request_checkpoint are written at the next round's end. */
 DT_API dt_result dt_trainer_save(dt_trainer *trainer, const char *path);
 /* Continues from a file written by dt_trainer_save. Rank 0 reads it; as in saving, `path` matters
  * there alone. There may be any number of replicas up to the file's shards. If its shards are not
@@ -204,7 +251,8 @@ DT_API dt_result dt_trainer_save(dt_trainer *trainer, const char *path);
  * the first op that does. Errors, with the state unchanged: IO, FORMAT (truncated, or a wrong
  * checksum), INVALID (another model: the first parameter that differs is named; another batch, seed
  * or number of samples; other shards than asked for; fewer shards than replicas, or more than
- * samples in a batch). */
+ * samples in a batch). A file of either .mode can be read in the other: local steps begin with the
+ * moments of the file for all replicas, and a round that is under way is dropped. */
 DT_API dt_result dt_trainer_load(dt_trainer *trainer, const char *path);
 /* Saves to the folder `checkpoint`, under a name with the step, and deletes all but the newest
  * `checkpoint_keep` checkpoints. */
@@ -229,6 +277,8 @@ typedef struct dt_trainer_info {
     int micro_batches; /* number of micro-batches */
     uint64_t epoch_steps;
     uint64_t step, epoch;
+    uint64_t round;  /* DT_TRAIN_LOCAL: rounds that have ended, */
+    int round_steps; /* and steps of the one under way */
     int buckets;
     uint64_t gradient_bytes;
     uint64_t transient_bytes; /* of this process's first replica while it trains */

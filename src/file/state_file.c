@@ -30,7 +30,8 @@ static dt_result dti_state_open(dti_state_file *f, uint32_t moments, const char 
     const dt_store *s = f->store;
     const uint32_t n = s->layout.param_count;
     dt_result result = DT_OK;
-    f->items = dti_alloc_array(f->base, (size_t)n * (1 + moments) + 3, sizeof *f->items);
+    f->items =
+        dti_alloc_array(f->base, (size_t)n * (1 + moments) + 3 + f->extra_count, sizeof *f->items);
     f->names = dti_alloc_array(f->base, (size_t)n * (1 + moments) + 1, sizeof *f->names);
     f->t = dti_alloc_array(f->base, (size_t)n + 1, sizeof *f->t);
     if (!f->items || !f->names || !f->t || !f->model.ok)
@@ -47,6 +48,10 @@ static dt_result dti_state_open(dti_state_file *f, uint32_t moments, const char 
     last[1] = (dti_safetensors_item){words_name, "U64", 1, &f->sizes[1], 8ull * words};
     last[2] = (dti_safetensors_item){"dtrain.model", "U8", 1, &f->sizes[2], f->model.size};
     f->count += 3;
+    for (uint32_t i = 0; i < f->extra_count; i++) {
+        const dti_state_extra *x = &f->extras[i];
+        f->items[f->count++] = (dti_safetensors_item){x->name, x->dtype, 1, &x->size, x->bytes};
+    }
     return DT_OK;
 }
 
@@ -75,7 +80,9 @@ static dt_result dti_state_read(void *user, int item, uint64_t offset, void *to,
     dti_arena arena = DTI_ARENA_STATE;
     uint64_t at = DTI_WORD_BYTES * dti_state_t_offset(&s->layout);
     if (item > f->tensors) {
-        const char *from = item == f->tensors + 1 ? (const char *)f->words : f->model.data;
+        const char *from = item == f->tensors + 1   ? (const char *)f->words
+                           : item == f->tensors + 2 ? f->model.data
+                                                    : f->extras[item - f->tensors - 3].data;
         memcpy(to, from + offset, bytes);
         return DT_OK;
     }
@@ -137,7 +144,7 @@ static dt_result dti_state_match(const dti_state_file *f, const char *path,
                                  const dti_checkpoint *c) {
     const int params = (int)f->store->layout.param_count;
     dt_result result = DT_OK;
-    for (int i = 0; i < f->count - 2 && !result; i++) {
+    for (int i = 0; i <= f->tensors && !result; i++) {
         const dt_weight_info *x = dti_checkpoint_find(c, f->items[i].name);
         if (!dti_state_same(&f->items[i], x) || (i < params && dti_state_number(f, c, i) >= params))
             result = dti_fail(f->base, DT_ERROR_FORMAT,

@@ -3,11 +3,21 @@
  * defines, and "dtrain.model", the lines of model_text.h. The order of parameters in the file need
  * not be the one here. */
 
+typedef struct dti_state_extra { /* a tensor of the caller's, of one dimension */
+    char name[40];
+    const char *dtype; /* as a file names it */
+    int64_t size;
+    const void *data;
+    uint64_t bytes;
+} dti_state_extra;
+
 typedef struct dti_state_file {
     dt_store *store;
     dti_base *base;
-    dti_text model;  /* of this process: filled by the caller */
-    uint64_t *words; /* the caller's; to be written, or what was read */
+    dti_text model;                /* of this process: filled by the caller */
+    uint64_t *words;               /* the caller's; to be written, or what was read */
+    const dti_state_extra *extras; /* the caller's, to be written behind all others */
+    uint32_t extra_count;
     dti_safetensors_item *items;
     char **names; /* of the first `tensors` items */
     int count, tensors;

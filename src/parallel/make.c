@@ -76,6 +76,8 @@ static dt_result dti_micro_program(dti_parallel *par, dti_replica *r, dti_runs *
     }
     if (par->alone)
         return dti_alone_program(par, r, run);
+    if (dti_parallel_is_local(par))
+        return dti_inner_program(par, r, run);
     dt_program_desc d = dti_replica_desc(par, r);
     d.batch = (int)run->rows;
     const dti_shards shards = {.pieces = run->pieces,
@@ -118,8 +120,9 @@ static dt_result dti_replica_build(dti_parallel *par, uint32_t i) {
         most = DTI_MAX(most, probe.slots);
         dti_runs_free(par->base, &probe);
     }
-    const bool host = !par->alone && !r->store->exchange; /* from now on the host reads them */
-    r->store->exchange = r->store->exchange || !par->alone;
+    const bool inside = par->alone || dti_parallel_is_local(par); /* gradients stay on the device */
+    const bool host = !inside && !r->store->exchange; /* from now on the host reads them */
+    r->store->exchange = r->store->exchange || !inside;
     if (!result && r->store->memories[DTI_ARENA_GRADIENT] &&
         (host || most > DTI_MAX(r->store->slots, 1u)))
         result =
@@ -214,7 +217,8 @@ static dt_result dti_exchange_make(dti_parallel *par) {
         const uint64_t arena = dti_arena_bytes(par->elements) * DTI_MAX(r->store->slots, 1u);
         operands += r->subtrees.count;
         par->subtree_bytes += arena - dti_arena_bytes(par->elements);
-        if (r->store->device->info.kind != DT_DEVICE_CPU && !par->alone)
+        if (r->store->device->info.kind != DT_DEVICE_CPU && !par->alone &&
+            !dti_parallel_is_local(par))
             par->staging_bytes += arena;
     }
     if (operands > DTI_OPERANDS_MAX)
@@ -270,7 +274,9 @@ static dt_result dti_parallel_make(dti_parallel *par) {
         result = dti_replica_build(par, i);
     if (!result)
         result = dti_exchange_make(par);
-    return result ? result : dti_statistics_make(par);
+    if (!result)
+        result = dti_statistics_make(par);
+    return result || !dti_parallel_is_local(par) ? result : dti_round_make(par);
 }
 
 static dt_result dti_parallel_build(dti_parallel *par, uint32_t shards, const uint32_t *bounds) {
@@ -292,6 +298,7 @@ static void dti_parallel_unbuild(dti_parallel *par) {
         dti_replica_unbuild(par, &par->replicas[i]);
     dti_scalar_sum_free(par, &par->weights);
     dti_scalar_sum_free(par, &par->terms);
+    dti_round_free(par);
     void *all[] = {par->buckets, par->states,      par->partial,
                    par->stat_at, par->stat_pieces, par->buffers};
     for (size_t i = 0; i < DTI_COUNT(all); i++)

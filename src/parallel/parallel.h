@@ -12,6 +12,13 @@
  * after it there is step s + 1. The caller's thread drives the first replica and speaks to the
  * comm. */
 
+/* Local steps (inner.c, round.c): how a round is made. */
+typedef struct dti_round_desc {
+    uint32_t steps; /* of a full round; 0: every step is exchanged, and there are no rounds */
+    float lr, momentum;
+    bool nesterov;
+} dti_round_desc;
+
 /* What the trainer says; tensors are of the first replica's graph. */
 typedef struct dti_parallel_desc {
     dt_program_desc program; /* losses, metrics, params, optim */
@@ -24,6 +31,7 @@ typedef struct dti_parallel_desc {
     bool no_overlap;
     bool measured; /* shares follow speed */
     int in_flight; /* dt_trainer_desc's */
+    dti_round_desc round;
 } dti_parallel_desc;
 
 #define DTI_REPLICAS_MAX 64   /* of one process */
@@ -63,6 +71,26 @@ typedef struct dti_scalar_sum {
     dt_comm_work work;
 } dti_scalar_sum;
 
+#define DTI_ROUND_TEXT 500
+
+/* The round under way. Arrays are as the arena of parameters is, on the host. */
+typedef struct dti_round {
+    float *start;    /* values that it began with */
+    float *velocity; /* the outer optimizer's */
+    float *arrays;   /* one for each replica here: its values, its difference, and the sum of all */
+    double *terms;   /* of each replica: sums of this step, and of the round */
+    uint64_t first;  /* steps committed before it */
+    uint64_t count;  /* rounds that have ended */
+    uint32_t done;   /* steps of this one */
+    uint64_t mark;   /* of what ranks set in its steps by themselves */
+    uint64_t samples, skipped, skipped_now; /* of this process, in the round and in this step */
+    char said[DTI_ROUND_TEXT];              /* of the first that was skipped */
+    dti_scalar_sum sum;                     /* what replicas tell at its end: see round.c */
+    uint32_t buffer_elements;
+    dti_runs none;       /* of a replica without rows */
+    _Atomic bool faulty; /* the outer step is not finite */
+} dti_round;
+
 typedef struct dti_parallel {
     dti_base *base; /* of the first replica's context */
     dti_parallel_desc desc;
@@ -88,6 +116,7 @@ typedef struct dti_parallel {
     float *stat_pieces;
     float *buffers; /* values of the buffers, one behind the other */
     dt_comm_work stat_work;
+    dti_round round;
     bool alone; /* its steps are one.c's */
     bool lost;  /* the comm has failed, or a device: nothing more can be trained */
 
@@ -109,12 +138,18 @@ typedef struct dti_parallel_result {
     double wait_seconds;
     bool committed;
     bool skipped; /* for a NaN or infinity, on all ranks */
+    /* Local steps: this one ended a round, and all here is of it, but for a norm of the outer step;
+     * else of the step and this process. */
+    bool round_ended;
+    uint64_t steps, samples, left_out;
 } dti_parallel_result;
 
 /* ---- make.c: programs, buckets and buffers for `shards` shards of the job; destroys what an
  * earlier call made. replicas, job.replicas, first and local are set. */
 static dt_result dti_parallel_build(dti_parallel *par, uint32_t shards, const uint32_t *bounds);
 static void dti_parallel_unbuild(dti_parallel *par);
+static bool dti_scalar_sum_make(dti_parallel *par, dti_scalar_sum *s, uint32_t width);
+static void dti_scalar_sum_free(dti_parallel *par, dti_scalar_sum *s);
 
 /* ---- replicas.c */
 /* Opens the stores of `devices` ("cpu:2,vulkan:0"; NULL = auto): the first in `graph`, each other
@@ -172,6 +207,24 @@ static dt_result dti_alone_start(dti_parallel *par, const dti_batch *batch,
                                  const dt_step_desc *step);
 /* Waits for the oldest under way. Not *ran: the one before it failed, and it did nothing. */
 static dt_result dti_alone_end(dti_parallel *par, dti_parallel_result *out, bool *ran);
+
+/* ---- round.c: what replicas do together where their steps are local */
+static dt_result dti_round_make(dti_parallel *par); /* once a build: memory and ranges */
+static void dti_round_free(dti_parallel *par);
+static dt_result dti_round_open(dti_parallel *par); /* before the first step */
+/* Behind its last step: the exchange and the outer step. What fails leaves the weights of its
+ * beginning. */
+static dt_result dti_round_close(dti_parallel *par, dti_parallel_result *out);
+/* A device failed here in the middle of one: back to its beginning, and others are told. */
+static dt_result dti_round_torn(dti_parallel *par, dt_result result);
+
+/* ---- inner.c */
+static bool dti_parallel_is_local(const dti_parallel *par);
+static dt_result dti_inner_program(dti_parallel *par, dti_replica *r, dti_micro_run *run);
+/* As dti_parallel_step, where steps are local. What went wrong before anything was computed is
+ * this rank's alone. Rounds end with epochs. */
+static dt_result dti_inner_step(dti_parallel *par, const dti_batch *batch, dt_result own,
+                                const dt_step_desc *step, dti_parallel_result *out);
 
 /* ---- step.c */
 /* One step of the whole job over a batch that all ranks have in mind. `own`: what went wrong on

@@ -336,25 +336,28 @@ static uint64_t dti_parallel_mark(const dti_parallel *par) {
     return hash;
 }
 
-/* In parts of 16 bits, whose sums and squares are exact in a double for any number of ranks. */
-static void dti_parallel_mark_put(const dti_parallel *par, double *leaf) {
-    const uint64_t mark = dti_parallel_mark(par);
+/* In parts of 16 bits, whose sums and squares are exact in a double for any number of ranks: to
+ * parts[2 * DTI_MARKS]. */
+static void dti_mark_put(uint64_t mark, double *parts) {
     for (int i = 0; i < DTI_MARKS; i++) {
         const double part = (double)(mark >> 16 * i & 0xffffu);
-        leaf[DTI_WEIGHTS_MARK + i] = part;
-        leaf[DTI_WEIGHTS_SQUARE + i] = part * part;
+        parts[i] = part;
+        parts[DTI_MARKS + i] = part * part;
     }
 }
 
 /* Ranks with one mark have no variance. */
-static dt_result dti_parallel_same(dti_parallel *par) {
-    const double *sum = par->weights.sum;
+static bool dti_mark_same(const dti_parallel *par, const double *sums) {
     bool same = true;
     for (int i = 0; i < DTI_MARKS; i++) {
-        const uint64_t all = (uint64_t)sum[DTI_WEIGHTS_MARK + i];
-        same = same && par->world * (uint64_t)sum[DTI_WEIGHTS_SQUARE + i] == all * all;
+        const uint64_t all = (uint64_t)sums[i];
+        same = same && par->world * (uint64_t)sums[DTI_MARKS + i] == all * all;
     }
-    if (same)
+    return same;
+}
+
+static dt_result dti_parallel_same(dti_parallel *par) {
+    if (dti_mark_same(par, par->weights.sum + DTI_WEIGHTS_MARK))
         return DT_OK;
     par->told = true;
     return dti_fail(par->base, DT_ERROR_INVALID,
@@ -374,7 +377,7 @@ static dt_result dti_parallel_agree(dti_parallel *par, dt_result own) {
     leaf[DTI_WEIGHTS_FAULT] = own ? 1.0 : 0.0;
     leaf[DTI_WEIGHTS_WHO] = own ? par->rank : 0.0;
     leaf[DTI_WEIGHTS_ASKED] = par->asked ? 1.0 : 0.0;
-    dti_parallel_mark_put(par, leaf);
+    dti_mark_put(dti_parallel_mark(par), leaf + DTI_WEIGHTS_MARK);
     dt_result result = dti_scalar_sum_begin(par, &par->weights);
     if (!result && !own && apart)
         dti_crew_run(par->crew, dti_parallel_forward, par);
@@ -408,13 +411,19 @@ static dt_result dti_parallel_exchange(dti_parallel *par) {
     return result ? result : dti_scalar_sum_end(par, &par->terms);
 }
 
-static void dti_parallel_report(const dti_parallel *par, dti_parallel_result *out) {
-    const double *sum = par->terms.sum;
+static void dti_terms_report(const double sum[DTI_TERMS_WIDTH], dti_parallel_result *out) {
     for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {
         out->loss_sum[i] = sum[i];
         out->loss_weight[i] = sum[DTI_TERMS_WEIGHT + i];
         out->metric_sum[i] = sum[DTI_TERMS_METRIC + i];
         out->metric_weight[i] = sum[DTI_TERMS_METRIC_WEIGHT + i];
+    }
+}
+
+static void dti_parallel_report(const dti_parallel *par, dti_parallel_result *out) {
+    const double *sum = par->terms.sum;
+    dti_terms_report(sum, out);
+    for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {
         if (par->weights.sum[i] > 0.0)
             out->loss += par->step.coefficients[i] * sum[i] / par->weights.sum[i];
     }

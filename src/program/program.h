@@ -108,6 +108,9 @@ static bool dti_program_weighs(const dt_program *p);
 static bool dti_program_labels(const dt_program *p);
 /* Adds the weights of each piece's losses to weights[piece * DT_MAX_TERMS + loss]. */
 static dt_result dti_program_weigh(dt_program *p, double *weights);
+/* dt_program_run with weights of the batch that may be 0, as where no target counts. */
+static dt_result dti_program_run_weighed(dt_program *p, const dt_step_desc *step,
+                                         const double *weights, dt_report *report);
 /* After begin, before the backward part: the weights of the whole job's batch. */
 static void dti_program_set_weights(dt_program *p, const double *weights);
 /* Opens a step that only commits: a replica without rows in it. */

@@ -83,6 +83,18 @@ static void dti_program_set_weights(dt_program *p, const double *weights) {
     }
 }
 
+static dt_result dti_program_run_weighed(dt_program *p, const dt_step_desc *step,
+                                         const double *weights, dt_report *report) {
+    dt_result result = dt_program_begin(p, step);
+    if (result)
+        return result;
+    dti_program_set_weights(p, weights);
+    result = dti_drive_start(p, p->now->end);
+    if (!result)
+        result = dti_drive_wait(p);
+    return result ? result : dti_step_finish(p, report);
+}
+
 static dt_result dti_program_begin_commit(dt_program *p, const dt_step_desc *step) {
     p->now->commits = true;
     p->now->step = step->step;

@@ -105,6 +105,11 @@ static void dti_describe_settings(const dt_trainer *t, dti_text *text) {
     dti_text_add(text, "buckets of %llu bytes, overlap %d\n", (unsigned long long)d->bucket_bytes,
                  !d->no_overlap);
     dti_text_add(text, "%s", d->averaged ? "evaluates averages\n" : "");
+    const dti_round_desc *round = &t->par.desc.round;
+    dti_text_add(text, "local steps %u (0: synchronous)%s\n", round->steps,
+                 round->steps && round->nesterov ? ", outer nesterov" : "");
+    dti_describe_number(text, "outer lr", (double)round->lr);
+    dti_describe_number(text, "outer momentum", (double)round->momentum);
     dti_text_add(text, "checkpoints %s, every %d steps, strict resume %d\n",
                  d->checkpoint ? "yes" : "no", d->checkpoint_steps, d->strict_resume);
     for (uint32_t i = 0; i < t->graph->param_count; i++) {

@@ -157,6 +157,8 @@ DT_API dt_result dt_trainer_evaluate(dt_trainer *t, const dt_dataset *data, int 
     if (batch < 0)
         return dti_fail(t->base, DT_ERROR_INVALID, "evaluate: a batch of %d", batch);
     dt_result result = dti_check_forked(t->base);
+    if (!result)
+        result = dti_trainer_whole(t, "be evaluated");
     if (result)
         return result;
     dti_trainer_drain(t);

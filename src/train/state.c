@@ -20,7 +20,9 @@
     X(BEST) /* from here on with a plateau alone: version 3 */                                     \
     X(SCALE)                                                                                       \
     X(BAD)                                                                                         \
-    X(COOLDOWN)
+    X(COOLDOWN)                                                                                    \
+    X(REPLICAS) /* from here on with local steps alone: version 4 */                               \
+    X(ROUND)
 
 enum {
 #define DTI_X(id) DTI_STATE_##id,
@@ -31,15 +33,21 @@ enum {
 
 /* The newest version, and the one that is written where there is no plateau. 1 had numbers of nodes
  * and hashes of attributes in its text. */
-#define DTI_STATE_NOW 3
+#define DTI_STATE_NOW DTI_STATE_LOCAL
+#define DTI_STATE_LOCAL 4
+#define DTI_STATE_PLATEAU 3
 #define DTI_STATE_USUAL 2
 
 static uint32_t dti_state_count(uint64_t version) {
-    return version > DTI_STATE_USUAL ? DTI_STATE_WORDS : DTI_STATE_BEST;
+    return version == DTI_STATE_LOCAL     ? DTI_STATE_WORDS
+           : version == DTI_STATE_PLATEAU ? DTI_STATE_REPLICAS
+                                          : DTI_STATE_BEST;
 }
 
 static uint64_t dti_state_version(const dt_trainer *t) {
-    return dti_trainer_has_plateau(t) ? DTI_STATE_NOW : DTI_STATE_USUAL;
+    return dti_parallel_is_local(&t->par) ? DTI_STATE_LOCAL
+           : dti_trainer_has_plateau(t)   ? DTI_STATE_PLATEAU
+                                          : DTI_STATE_USUAL;
 }
 
 /* The default is an optimizer too. */
@@ -67,7 +75,28 @@ static void dti_state_words(const dt_trainer *t, uint64_t *w) {
     memcpy(&w[DTI_STATE_SCALE], &t->plateau.scale, 8);
     w[DTI_STATE_BAD] = t->plateau.bad;
     w[DTI_STATE_COOLDOWN] = t->plateau.cooldown;
+    w[DTI_STATE_REPLICAS] = par->lost ? 1 : par->job.replicas; /* a lost job has its own alone */
+    w[DTI_STATE_ROUND] = par->round.count;
 }
+
+typedef struct dti_rounds_state { /* see round_state.c */
+    uint64_t bytes;               /* of a replica's packed state */
+    uint32_t replicas, extra_count;
+    float *outer; /* the momentum, packed */
+    char *packed; /* states to be written, of replicas 1, 2, ...; or room for one */
+    dti_state_extra *extras;
+} dti_rounds_state;
+
+/* ---- round_state.c */
+/* What rank 0 needs to write: on all ranks together. Free it, also after an error. */
+static dt_result dti_rounds_collect(dt_trainer *t, dti_rounds_state *l);
+static void dti_rounds_state_free(dt_trainer *t, dti_rounds_state *l);
+static dt_result dti_rounds_match(const dt_trainer *t, const char *path, const dti_checkpoint *c,
+                                  const uint64_t *words);
+/* Memory for reading, then the momentum and moments to whom they are for. */
+static dt_result dti_rounds_room(dt_trainer *t, dti_rounds_state *l);
+static dt_result dti_rounds_spread(dt_trainer *t, const dti_rounds_state *l,
+                                   const dti_checkpoint *c, const dti_state_file *f);
 
 /* The tensors and the text of a file of version `version`; `words` has room for them. */
 static dti_state_file dti_trainer_state(const dt_trainer *t, uint64_t *words, uint64_t version) {
@@ -85,10 +114,13 @@ static dt_result dti_trainer_state_open(dti_state_file *f) {
 
 /* ---- saving */
 
-static dt_result dti_state_write(dt_trainer *t, const char *path, bool folder) {
+static dt_result dti_state_write(dt_trainer *t, const char *path, bool folder,
+                                 const dti_rounds_state *local) {
     uint64_t words[DTI_STATE_WORDS];
     dti_state_file f = dti_trainer_state(t, words, DTI_STATE_USUAL);
     dti_state_words(t, words);
+    f.extras = local->extras;
+    f.extra_count = local->extra_count;
     dt_result result = dti_trainer_state_open(&f);
     if (!result && folder)
         result = dti_checkpoint_folder_write(t->base, path, words[DTI_STATE_STEP],
@@ -102,14 +134,20 @@ static dt_result dti_state_write(dt_trainer *t, const char *path, bool folder) {
 
 /* A lost job has no others to tell. */
 static dt_result dti_trainer_file(dt_trainer *t, const char *path, bool folder) {
-    const bool writes = t->par.rank == 0 || t->par.lost;
+    dti_rounds_state local = {0};
     dt_result result = dti_check_forked(t->base);
+    if (!result)
+        result = dti_trainer_whole(t, "be saved");
     if (result)
         return result;
     dti_trainer_drain(t);
-    if (writes)
-        result = path ? dti_state_write(t, path, folder)
+    if (dti_parallel_is_local(&t->par))
+        result = dti_rounds_collect(t, &local);
+    const bool writes = t->par.rank == 0 || t->par.lost;
+    if (writes && !result)
+        result = path ? dti_state_write(t, path, folder, &local)
                       : dti_fail(t->base, DT_ERROR_INVALID, "no path to save to");
+    dti_rounds_state_free(t, &local);
     return dti_agree_result(&t->par, result);
 }
 
@@ -156,6 +194,8 @@ static dt_result dti_state_check_words(dt_trainer *t, const char *path, uint64_t
         if (w[same[i].word] != here[same[i].word])
             return dti_state_wrong(t, path, same[i].name, w[same[i].word], here[same[i].word]);
     }
+    if (dti_parallel_is_local(&t->par)) /* one shard a replica, whatever the file's */
+        return DT_OK;
     if (t->desc.shards && w[DTI_STATE_SHARDS] != (uint64_t)t->desc.shards)
         return dti_state_wrong(t, path, "number of shards", w[DTI_STATE_SHARDS],
                                (unsigned long long)t->desc.shards);
@@ -175,14 +215,15 @@ static dt_result dti_state_check_words(dt_trainer *t, const char *path, uint64_t
 static dt_result dti_state_check(dt_trainer *t, const char *path, const dti_checkpoint *c,
                                  dti_state_file *f) {
     const dt_weight_info *own = dti_checkpoint_find(c, "dtrain.state");
-    const bool more = own && own->bytes == 8ull * DTI_STATE_WORDS;
-    dt_result result =
-        dti_state_words_read(f, path, c, "dtrain.state", more ? DTI_STATE_WORDS : DTI_STATE_BEST);
+    const uint64_t has = own ? own->bytes / 8 : 0;
+    const uint32_t count =
+        has == DTI_STATE_WORDS || has == DTI_STATE_REPLICAS ? (uint32_t)has : DTI_STATE_BEST;
+    dt_result result = dti_state_words_read(f, path, c, "dtrain.state", count);
     uint64_t *words = f->words;
     if (result)
         return result;
     if (words[DTI_STATE_VERSION] < 1 || words[DTI_STATE_VERSION] > DTI_STATE_NOW ||
-        more != (words[DTI_STATE_VERSION] == DTI_STATE_NOW))
+        count != dti_state_count(words[DTI_STATE_VERSION]))
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "%s: a checkpoint of version %llu; this dtrain reads 1 to %d", path,
                         (unsigned long long)words[DTI_STATE_VERSION], DTI_STATE_NOW);
@@ -192,14 +233,18 @@ static dt_result dti_state_check(dt_trainer *t, const char *path, const dti_chec
         result = dti_state_contract(f, path, c, words[DTI_STATE_VERSION] == 1);
     if (!result)
         result = dti_state_check_words(t, path, words);
-    return result ? result : dti_state_match(f, path, c);
+    if (!result)
+        result = dti_state_match(f, path, c);
+    if (!result && words[DTI_STATE_VERSION] == DTI_STATE_LOCAL)
+        result = dti_rounds_match(t, path, c, words);
+    return result;
 }
 
 static void dti_plateau_load(dt_trainer *t, const uint64_t *words) {
     double scale;
     dti_plateau_reset(t);
     memcpy(&scale, &words[DTI_STATE_SCALE], 8);
-    if (words[DTI_STATE_VERSION] < DTI_STATE_NOW || !dti_trainer_has_plateau(t) ||
+    if (words[DTI_STATE_VERSION] < DTI_STATE_PLATEAU || !dti_trainer_has_plateau(t) ||
         !(scale >= 0.0 && scale <= 1.0))
         return;
     memcpy(&t->plateau.best, &words[DTI_STATE_BEST], 8);
@@ -218,12 +263,17 @@ static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_st
             par, dt_comm_broadcast(par->desc.comm, f->words, DTI_STATE_WORDS, DT_I64, 0));
     if (f->words[DTI_STATE_SHARDS] != par->job.replicas)
         t->bounded = false; /* measured shares are of one shard a replica */
-    if (!result && f->words[DTI_STATE_SHARDS] != par->job.shards)
+    const bool is_local = dti_parallel_is_local(par);
+    if (!result && !is_local && f->words[DTI_STATE_SHARDS] != par->job.shards)
         result = dti_trainer_build(t, (uint32_t)f->words[DTI_STATE_SHARDS]);
     char *piece = NULL; /* taken before anything changes, on all ranks */
+    dti_rounds_state local = {0};
     if (!result)
         result = dti_agree_piece(par, &piece);
+    if (!result && is_local)
+        result = dti_agree_result(par, dti_rounds_room(t, &local));
     if (result) {
+        dti_rounds_state_free(t, &local);
         dti_free(t->base, piece);
         return result;
     }
@@ -231,6 +281,9 @@ static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_st
     result = dti_agree_result(par, par->rank == 0 ? dti_state_put(f, c) : DT_OK);
     if (!result)
         result = dti_agree_state_by(par, piece);
+    if (!result && is_local)
+        result = dti_agree_result(par, dti_rounds_spread(t, &local, c, f));
+    dti_rounds_state_free(t, &local);
     dti_free(t->base, piece);
     t->epoch = f->words[DTI_STATE_EPOCH];
     t->index = f->words[DTI_STATE_INDEX];

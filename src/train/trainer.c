@@ -37,6 +37,9 @@ static dt_result dti_trainer_check(const dt_trainer *t) {
                         "balance = measured moves the shards' rows, so it goes with no .shards of "
                         "your own (%d): results depend on the devices then",
                         d->shards);
+    dt_result local = dti_trainer_check_local(t);
+    if (local)
+        return local;
     if (d->averaged && !t->par.desc.optim.average.kind)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         ".averaged evaluates averages of weights: give .optim an .average");
@@ -295,6 +298,7 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     memcpy(p->program.metrics, d->metrics, sizeof p->program.metrics);
     for (int i = 0; i < DT_MAX_TERMS; i++)
         t->coefficients[i] = dti_or((double)d->losses[i].coefficient, 1.0);
+    dti_trainer_resolve_local(t);
     dti_plateau_reset(t);
     dti_dataset_inputs(&d->data, &t->par.columns, t->par.inputs, t->par.input_bytes);
 }
@@ -369,7 +373,10 @@ DT_API dt_result dt_trainer_create(dt_graph *graph, const dt_trainer_desc *desc,
     dti_own(&graph->stores, &t->owned, dti_trainer_end);
     dti_trainer_claim(t);
     dti_trainer_log(t);
-    dti_trainer_log_mixed(t);
+    if (dti_parallel_is_local(&t->par))
+        dti_trainer_log_local(t); /* every round begins with the same bits on all devices */
+    else
+        dti_trainer_log_mixed(t);
     for (uint32_t i = 1; i < t->par.job.local; i++)
         dti_ctx_base(t->par.replicas[i].ctx)->logger = (dt_logger){0};
     *out = t;
@@ -444,6 +451,8 @@ DT_API void dt_trainer_get_info(const dt_trainer *t, dt_trainer_info *info) {
                               .epoch_steps = t->loader ? dti_loader_epoch_batches(t->loader) : 0,
                               .step = par->replicas[0].store->steps,
                               .epoch = t->epoch,
+                              .round = par->round.count,
+                              .round_steps = (int)par->round.done,
                               .buckets = (int)par->bucket_count,
                               .staging_bytes = par->staging_bytes,
                               .subtree_bytes = par->subtree_bytes};
@@ -479,6 +488,7 @@ static void dti_report_close(const dt_trainer *t, dt_train_report *r) {
         r->metric[i] = dti_term_value(r->metric_sum[i], r->metric_weight[i]);
     }
     r->step = t->par.replicas[0].store->steps;
+    r->round = t->par.round.count;
 }
 
 static dt_result dti_trainer_lost(dt_trainer *t) {
@@ -544,7 +554,9 @@ static dt_result dti_trainer_step(dt_trainer *t, uint32_t keep, dt_train_report 
                          .lr = dti_trainer_lr(t, dti_trainer_number(t)),
                          .coefficients = t->coefficients};
     dt_result result = t->par.alone ? dti_trainer_step_ahead(t, batch, own, &desc, keep, r, used)
-                                    : dti_trainer_step_joint(t, batch, own, &desc, r, used);
+                       : dti_parallel_is_local(&t->par)
+                           ? dti_trainer_step_local(t, batch, own, &desc, r, used)
+                           : dti_trainer_step_joint(t, batch, own, &desc, r, used);
     r->seconds += 1e-9 * (double)(dti_now_ns() - start);
     if (*used)
         return result;
@@ -558,6 +570,8 @@ static dt_result dti_trainer_checkpoints(dt_trainer *t) {
     const uint64_t step = t->par.replicas[0].store->steps;
     const uint64_t every = (uint64_t)t->desc.checkpoint_steps;
     bool due = t->par.asked || (every && step && step % every == 0 && step != t->saved);
+    if (dti_parallel_is_local(&t->par)) /* rounds' ends need not be at such steps */
+        due = !t->par.round.done && (t->par.asked || (every && step / every > t->saved / every));
     return due && t->desc.checkpoint ? dt_trainer_checkpoint(t) : DT_OK;
 }
 
@@ -590,6 +604,8 @@ DT_API dt_result dt_trainer_step(dt_trainer *t, dt_train_report *report) {
     bool used;
     dt_result result = dti_trainer_step(t, t->desc.in_flight == 2, r, &used);
     dt_result after = used ? dti_trainer_between(t, r->epoch_ended) : DT_OK;
+    if (used && dti_parallel_is_local(&t->par) && !r->round_ended)
+        dti_report_part(t, r);
     dti_report_close(t, r);
     return dti_trainer_told(t, before, result ? result : after);
 }

@@ -38,8 +38,10 @@ struct dt_trainer {
     dt_trainer_desc desc;
     dti_parallel par;
     dti_loader *loader;
-    uint64_t epoch, index; /* of the next batch */
-    double lr;             /* 0 = the optimizer's, DT_ZERO = 0 */
+    uint64_t epoch, index;             /* of the next batch */
+    uint64_t round_epoch, round_index; /* of the first batch of a round of local steps */
+    dti_parallel_result part;          /* the newest local step, within a round */
+    double lr;                         /* 0 = the optimizer's, DT_ZERO = 0 */
     dti_plateau plateau;
     double coefficients[DT_MAX_TERMS];
     _Atomic int wanted;                   /* checkpoints asked for */
@@ -77,6 +79,18 @@ static dt_result dti_trainer_lost(dt_trainer *t);
 static void dti_report_add(dt_train_report *r, const dti_parallel_result *step);
 /* Behind a batch that was started, or whose step is over. */
 static void dti_trainer_move_on(dt_trainer *t, bool last);
+
+/* rounds.c */
+static void dti_trainer_resolve_local(dt_trainer *t);
+static dt_result dti_trainer_check_local(const dt_trainer *t);
+static void dti_trainer_log_local(const dt_trainer *t);
+/* One local step; rounds that end are added to *r. */
+static dt_result dti_trainer_step_local(dt_trainer *t, const dti_batch *batch, dt_result own,
+                                        const dt_step_desc *desc, dt_train_report *r, bool *used);
+/* What dt_trainer_step reports of a step within a round. */
+static void dti_report_part(const dt_trainer *t, dt_train_report *r);
+/* INVALID: a round is under way, and `what` ("... would ...") needs weights that all have. */
+static dt_result dti_trainer_whole(const dt_trainer *t, const char *what);
 
 /* under_way.c */
 static void dti_trainer_drain(dt_trainer *t); /* ends what is under way */

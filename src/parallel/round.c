@@ -1,0 +1,372 @@
+/* Where replicas that make local steps meet again. A round's end costs one all-reduce of the
+ * parameters' bytes in the tree over replicas, each a leaf, and one small message of doubles:
+ *
+ *   difference  each replica: what it began with, less what it has now; into buckets
+ *   exchange    as gradients go (exchange.c): replicas of this process, then processes, then back
+ *   barrier     losses, buffers, what was skipped; when it is through, everybody has every bucket
+ *   outer step  by each process, on the host, in the same bits: SGD with momentum over the mean
+ *   back        its result to all replicas
+ *
+ * Nothing of the round's beginning changes before the outer step, so whatever fails before it puts
+ * that back. The optimizer's state is each replica's own and stays as it is. Buffers, which are
+ * running statistics or follow weights, become the mean of all replicas', as frozen parameters
+ * become nothing else. Sources: McMahan et al., Communication-Efficient Learning of Deep Networks
+ * from Decentralized Data, 2017; Douillard et al., DiLoCo, 2023. */
+
+enum { /* of round.sum, behind the sums of losses and metrics; per process, but for buffers */
+       DTI_ROUND_SKIPPED = DTI_TERMS_WIDTH,
+       DTI_ROUND_ASKED,
+       DTI_ROUND_MARK,
+       DTI_ROUND_BUFFERS = DTI_ROUND_MARK + 2 * DTI_MARKS
+};
+
+static bool dti_round_trains(const dti_parallel *par, const dt_store *s, uint32_t param) {
+    const dti_node *n = &s->graph->nodes[s->layout.params[param].node];
+    return dti_param_is_trained(n, par->desc.program.params);
+}
+
+static bool dti_round_is_buffer(const dt_store *s, uint32_t param) {
+    return s->graph->nodes[s->layout.params[param].node].buffer;
+}
+
+static float *dti_round_array(const dti_parallel *par, uint32_t replica) {
+    return par->round.arrays + replica * par->elements;
+}
+
+/* ---- memory */
+
+static dt_result dti_round_make(dti_parallel *par) {
+    dti_round *round = &par->round;
+    const dt_store *s = par->replicas[0].store;
+    const size_t elements = (size_t)DTI_MAX(par->elements, 1u), local = par->job.local;
+    round->buffer_elements = 0;
+    for (uint32_t i = 0; i < s->layout.param_count; i++)
+        round->buffer_elements +=
+            dti_round_is_buffer(s, i) ? (uint32_t)s->layout.params[i].elements : 0;
+    round->start = dti_alloc_array(par->base, elements, sizeof *round->start);
+    round->velocity = dti_alloc_array(par->base, elements, sizeof *round->velocity);
+    round->arrays = dti_alloc_array(par->base, elements * local, sizeof *round->arrays);
+    round->terms = dti_alloc_array(par->base, 2 * DTI_TERMS_WIDTH * local, sizeof *round->terms);
+    par->staging_bytes += dti_arena_bytes(par->elements) * (2 + local);
+    if (!round->start || !round->velocity || !round->arrays || !round->terms ||
+        !dti_scalar_sum_make(par, &round->sum, DTI_ROUND_BUFFERS + round->buffer_elements))
+        return DT_ERROR_MEMORY;
+    for (uint32_t i = 0; i < local; i++)
+        par->replicas[i].gradients = dti_round_array(par, i);
+    return DT_OK;
+}
+
+static void dti_round_free(dti_parallel *par) {
+    dti_round *round = &par->round;
+    dti_free(par->base, round->start);
+    dti_free(par->base, round->velocity);
+    dti_free(par->base, round->arrays);
+    dti_free(par->base, round->terms);
+    round->start = round->velocity = round->arrays = NULL;
+    round->terms = NULL;
+    dti_scalar_sum_free(par, &round->sum);
+}
+
+/* ---- the beginning */
+
+static dt_result dti_round_open(dti_parallel *par) {
+    dti_round *round = &par->round;
+    dt_store *s = par->replicas[0].store;
+    round->first = s->steps;
+    round->mark = DTI_HASH_START;
+    round->samples = round->skipped = 0;
+    round->said[0] = 0;
+    memset(round->terms, 0, 2 * DTI_TERMS_WIDTH * sizeof *round->terms * par->job.local);
+    return s->device->backend->memory_read(s->memories[DTI_ARENA_PARAM], 0, round->start,
+                                           dti_arena_bytes(par->elements));
+}
+
+/* ---- differences */
+
+/* Behind the other sums of the replica's leaf. */
+static void dti_round_buffers(const dt_store *s, const float *now, double *leaf) {
+    for (uint32_t i = 0; i < s->layout.param_count; i++) {
+        const dti_param *p = &s->layout.params[i];
+        for (uint64_t k = 0; dti_round_is_buffer(s, i) && k < p->elements; k++)
+            *leaf++ = (double)now[p->offset + k];
+    }
+}
+
+/* What is not trained has none; of that, what the application wrote since the round began stays. */
+static void dti_round_subtract(dti_parallel *par, const dt_store *s, float *now, bool first) {
+    float *start = par->round.start;
+    for (uint32_t i = 0; i < s->layout.param_count; i++) {
+        const dti_param *p = &s->layout.params[i];
+        const size_t bytes = (size_t)p->elements * sizeof *now;
+        if (dti_round_trains(par, s, i)) {
+            for (uint64_t k = p->offset; k < p->offset + p->elements; k++)
+                now[k] = start[k] - now[k];
+            continue;
+        }
+        if (first && !dti_round_is_buffer(s, i))
+            memcpy(start + p->offset, now + p->offset, bytes);
+        memset(now + p->offset, 0, bytes);
+    }
+}
+
+static void dti_round_difference(void *arg, uint32_t index) {
+    dti_parallel *par = arg;
+    dti_replica *r = &par->replicas[index];
+    double *leaf = dti_scalar_leaf(par, &par->round.sum, par->first_shard + index);
+    float *now = dti_round_array(par, index);
+    memcpy(leaf, par->round.terms + ((size_t)index * 2 + 1) * DTI_TERMS_WIDTH,
+           DTI_TERMS_WIDTH * sizeof *leaf);
+    r->result = r->store->device->backend->memory_read(r->store->memories[DTI_ARENA_PARAM], 0, now,
+                                                       dti_arena_bytes(par->elements));
+    if (!r->result) {
+        dti_round_buffers(r->store, now, leaf + DTI_ROUND_BUFFERS);
+        dti_round_subtract(par, r->store, now, index == 0);
+        dti_exchange_arrive(par, 0, par->bucket_count);
+    }
+    r->passed = dti_now_ns();
+    if (r->result)
+        atomic_store(&r->failed, true);
+    while (!dti_any_failed(par) && !dti_exchange_help(par, index, true))
+        dti_thread_yield();
+}
+
+static dt_result dti_round_exchange(dti_parallel *par) {
+    dti_scalar_sum *sum = &par->round.sum;
+    memset(sum->leaves, 0, par->shards * sum->width * sizeof *sum->leaves);
+    dti_exchange_begin(par);
+    dti_crew_run(par->crew, dti_round_difference, par);
+    dt_result result = dti_replicas_result(par);
+    if (!result)
+        result = dti_exchange_finish(par);
+    if (result)
+        return result;
+    double *leaf = dti_scalar_leaf(par, sum, par->first_shard);
+    leaf[DTI_ROUND_SKIPPED] = (double)par->round.skipped;
+    leaf[DTI_ROUND_ASKED] = par->asked ? 1.0 : 0.0;
+    dti_mark_put(par->round.mark, leaf + DTI_ROUND_MARK);
+    result = dti_scalar_sum_begin(par, sum); /* all ranks have every bucket */
+    return result ? result : dti_scalar_sum_end(par, sum);
+}
+
+/* ---- the outer step */
+
+typedef struct dti_outer_values {
+    float velocity, value;
+} dti_outer_values;
+
+/* In double a product of two f32 is exact, so it does not matter whether a compiler joins it with
+ * the addition: the same bits on all ranks. */
+static inline dti_outer_values dti_outer_step(const dti_round_desc *d, float sum, float replicas,
+                                              float velocity, float start) {
+    const float mean = sum / replicas;
+    const double lr = (double)d->lr, momentum = (double)d->momentum;
+    const float v = (float)(momentum * (double)velocity + (double)mean);
+    const float move = d->nesterov ? (float)(momentum * (double)v + (double)mean) : v;
+    return (dti_outer_values){v, (float)((double)start - lr * (double)move)};
+}
+
+/* A replica's share of a parameter's elements. */
+static void dti_round_share(const dti_parallel *par, const dti_param *p, uint32_t index,
+                            uint64_t *from, uint64_t *end) {
+    *from = p->offset + p->elements * index / par->job.local;
+    *end = p->offset + p->elements * (index + 1) / par->job.local;
+}
+
+static bool dti_outer_is_finite(const dti_parallel *par, uint64_t from, uint64_t end) {
+    const dti_round *round = &par->round;
+    const float *sum = dti_round_array(par, 0), replicas = (float)par->job.replicas;
+    bool fine = true;
+    for (uint64_t k = from; k < end; k++) {
+        const dti_outer_values x =
+            dti_outer_step(&par->desc.round, sum[k], replicas, round->velocity[k], round->start[k]);
+        fine = fine && dti_fits_f32((double)x.velocity) && dti_fits_f32((double)x.value);
+    }
+    return fine;
+}
+
+static void dti_outer_move(dti_parallel *par, uint64_t from, uint64_t end) {
+    dti_round *round = &par->round;
+    const float *sum = dti_round_array(par, 0), replicas = (float)par->job.replicas;
+    for (uint64_t k = from; k < end; k++) {
+        const dti_outer_values x =
+            dti_outer_step(&par->desc.round, sum[k], replicas, round->velocity[k], round->start[k]);
+        round->velocity[k] = x.velocity;
+        round->start[k] = x.value;
+    }
+}
+
+/* Looks at all before anything is written. */
+static void dti_round_judge(void *arg, uint32_t index) {
+    dti_parallel *par = arg;
+    const dt_store *s = par->replicas[0].store;
+    uint64_t from, end;
+    for (uint32_t i = 0; i < s->layout.param_count; i++) {
+        dti_round_share(par, &s->layout.params[i], index, &from, &end);
+        if (dti_round_trains(par, s, i) && !dti_outer_is_finite(par, from, end))
+            atomic_store(&par->round.faulty, true);
+    }
+}
+
+static void dti_round_move(void *arg, uint32_t index) {
+    dti_parallel *par = arg;
+    const dt_store *s = par->replicas[0].store;
+    uint64_t from, end;
+    for (uint32_t i = 0; i < s->layout.param_count; i++) {
+        dti_round_share(par, &s->layout.params[i], index, &from, &end);
+        if (dti_round_trains(par, s, i))
+            dti_outer_move(par, from, end);
+    }
+}
+
+static void dti_round_move_buffers(dti_parallel *par) {
+    const dt_store *s = par->replicas[0].store;
+    const double *sum = par->round.sum.sum + DTI_ROUND_BUFFERS;
+    for (uint32_t i = 0; i < s->layout.param_count; i++) {
+        const dti_param *p = &s->layout.params[i];
+        for (uint64_t k = 0; dti_round_is_buffer(s, i) && k < p->elements; k++)
+            par->round.start[p->offset + k] = (float)(*sum++ / (double)par->job.replicas);
+    }
+}
+
+/* The round's beginning to a replica: the next one's, or the same again. */
+static void dti_round_put(void *arg, uint32_t index) {
+    dti_parallel *par = arg;
+    dti_replica *r = &par->replicas[index];
+    dti_store_unbound(r->store);
+    r->result = r->store->device->backend->memory_write(
+        r->store->memories[DTI_ARENA_PARAM], 0, par->round.start, dti_arena_bytes(par->elements));
+}
+
+/* ---- the end */
+
+/* Of the averaged difference; by one thread, in order: the same on all ranks. */
+static double dti_round_norm(const dti_parallel *par) {
+    const dt_store *s = par->replicas[0].store;
+    const float *sum = dti_round_array(par, 0);
+    double squares = 0.0;
+    for (uint32_t i = 0; i < s->layout.param_count; i++) {
+        const dti_param *p = &s->layout.params[i];
+        for (uint64_t k = p->offset; dti_round_trains(par, s, i) && k < p->offset + p->elements;
+             k++) {
+            const double x = (double)sum[k] * (double)sum[k]; /* exact */
+            squares += x;
+        }
+    }
+    return sqrt(squares) / (double)par->job.replicas;
+}
+
+static void dti_round_steps(dti_parallel *par, uint64_t steps) {
+    for (uint32_t i = 0; i < par->job.local; i++)
+        par->replicas[i].store->steps = steps;
+}
+
+/* To its beginning; what is to be said stays. A store that cannot be written to any more is of a
+ * lost device. */
+static dt_result dti_round_back(dti_parallel *par, dt_result result) {
+    char text[sizeof par->base->error];
+    memcpy(text, par->base->error, sizeof text);
+    dti_crew_run(par->crew, dti_round_put, par);
+    par->lost = par->lost || dti_replicas_result(par);
+    par->round.done = 0;
+    if (par->lost)
+        dti_round_steps(par, par->round.first);
+    memcpy(par->base->error, text, sizeof text);
+    return result;
+}
+
+static dt_result dti_round_torn(dti_parallel *par, dt_result result) {
+    char text[sizeof par->base->error];
+    memcpy(text, par->base->error, sizeof text);
+    if (par->desc.comm && dti_scalar_sum_begin(par, &par->round.sum) == DT_OK)
+        dt_comm_cancel(par->desc.comm, par->round.sum.work);
+    par->lost = true;
+    dti_fail(par->base, result, "%.800s; the weights are those of step %llu, where the round began",
+             text, (unsigned long long)par->round.first);
+    return dti_round_back(par, result);
+}
+
+/* The exchange failed: this process tells the others, where it was not they. */
+static dt_result dti_round_failed(dti_parallel *par, dt_result result) {
+    char text[sizeof par->base->error];
+    memcpy(text, par->base->error, sizeof text);
+    par->told = false;
+    dti_parallel_leave(par);
+    memcpy(par->base->error, text, sizeof text);
+    return dti_round_back(par, result);
+}
+
+/* What all ranks find alike in what they have told each other, and the outer step in itself. */
+static dt_result dti_round_check(dti_parallel *par) {
+    const unsigned long long first = (unsigned long long)par->round.first;
+    if (!dti_mark_same(par, par->round.sum.sum + DTI_ROUND_MARK))
+        return dti_fail(par->base, DT_ERROR_INVALID,
+                        "the round from step %llu on: the ranks had different learning rates or "
+                        "coefficients of losses, or made other steps; set the same on all of them; "
+                        "the weights are those that the round began with",
+                        first);
+    atomic_store(&par->round.faulty, false);
+    dti_crew_run(par->crew, dti_round_judge, par);
+    if (!atomic_load(&par->round.faulty))
+        return DT_OK;
+    return dti_fail(par->base, DT_ERROR_NUMERIC,
+                    "the round from step %llu on: its outer step would write a NaN or an infinity; "
+                    "the weights are those that the round began with; try a lower .outer.lr or "
+                    ".outer.momentum",
+                    first);
+}
+
+static void dti_round_report(dti_parallel *par, dti_parallel_result *out) {
+    const double *sum = par->round.sum.sum;
+    *out = (dti_parallel_result){.wait_seconds = out->wait_seconds};
+    dti_terms_report(sum, out);
+    out->steps = par->round.done;
+    out->samples = par->round.samples;
+    out->left_out = (uint64_t)sum[DTI_ROUND_SKIPPED];
+    out->round_ended = true;
+    out->norm = dti_round_norm(par);
+    par->asked = sum[DTI_ROUND_ASKED] > 0.0;
+}
+
+/* The round has ended; that replicas left steps out is told on all ranks. */
+static dt_result dti_round_skips(dti_parallel *par, const dti_parallel_result *out) {
+    char text[sizeof par->base->error];
+    if (!out->left_out)
+        return DT_OK;
+    dt_result result =
+        par->round.skipped ? dti_fail(par->base, DT_ERROR_NUMERIC, "%s", par->round.said) : DT_OK;
+    result = dti_agree_result(par, result);
+    if (result != DT_ERROR_NUMERIC)
+        return result;
+    memcpy(text, par->base->error, sizeof text);
+    return dti_fail(par->base, result,
+                    "the round from step %llu on has ended, and in it %llu of its replicas' steps "
+                    "were left out; the first: %.700s",
+                    (unsigned long long)par->round.first, (unsigned long long)out->left_out, text);
+}
+
+static dt_result dti_round_close(dti_parallel *par, dti_parallel_result *out) {
+    const uint64_t steps = par->step.step;
+    dti_round_steps(par, par->round.first); /* what an error of the exchange says */
+    dt_result result = dti_round_exchange(par);
+    if (result)
+        return dti_round_failed(par, result);
+    out->wait_seconds = 1e-9 * (double)(dti_now_ns() - par->replicas[0].passed);
+    dti_round_steps(par, steps);
+    dti_round_report(par, out);
+    result = dti_round_check(par);
+    out->skipped = result != DT_OK;
+    if (result)
+        return dti_round_back(par, result);
+    dti_crew_run(par->crew, dti_round_move, par);
+    dti_round_move_buffers(par);
+    dti_crew_run(par->crew, dti_round_put, par);
+    result = dti_replicas_result(par);
+    if (result)
+        return dti_parallel_torn(par, result);
+    par->round.count++;
+    par->round.done = 0;
+    out->committed = true;
+    result = dti_round_skips(par, out);
+    out->skipped = result == DT_ERROR_NUMERIC;
+    return result;
+}

@@ -1,0 +1,287 @@
+/* What a checkpoint has of local steps beside the rest: "dtrain.outer", the outer optimizer's
+ * momentum, and of each replica but the first "dtrain.replicaK", its optimizer's moments and
+ * counts, which the first has under the usual names. Arrays are packed: each parameter's elements
+ * one behind the other in the file's order of parameters, array by array; then counts, a u32 of
+ * each parameter. Rank 0 collects them before it writes, and gives them out when it has read. */
+
+static uint64_t dti_flat_values(const dt_store *s) {
+    uint64_t values = 0;
+    for (uint32_t i = 0; i < s->layout.param_count; i++)
+        values += s->layout.params[i].elements;
+    return values;
+}
+
+/* Of `arrays` arrays, and counts where there are any. */
+static uint64_t dti_flat_bytes(const dt_store *s, uint32_t arrays, bool counts) {
+    return sizeof(float) * dti_flat_values(s) * arrays +
+           (counts ? sizeof(uint32_t) * s->layout.param_count : 0u);
+}
+
+static uint64_t dti_flat_state_bytes(const dt_store *s) {
+    const uint32_t moments = dti_state_moments(s);
+    return moments ? dti_flat_bytes(s, moments, true) : 0;
+}
+
+/* ---- a store's state, packed in its own order */
+
+typedef dt_result dti_flat_move_fn(dt_store *s, uint64_t at, char *packed, uint64_t bytes);
+
+static dt_result dti_flat_from_store(dt_store *s, uint64_t at, char *packed, uint64_t bytes) {
+    return s->device->backend->memory_read(s->memories[DTI_ARENA_STATE], at, packed, bytes);
+}
+
+static dt_result dti_flat_to_store(dt_store *s, uint64_t at, char *packed, uint64_t bytes) {
+    return s->device->backend->memory_write(s->memories[DTI_ARENA_STATE], at, packed, bytes);
+}
+
+static dt_result dti_flat_move(dt_store *s, char *packed, dti_flat_move_fn *move) {
+    const uint32_t moments = dti_state_moments(s), n = s->layout.param_count;
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < moments * n && !result; i++) {
+        const dti_param *p = &s->layout.params[i % n];
+        const uint64_t at = dti_state_moment_offset(&s->layout, i / n) + p->offset;
+        result = move(s, dti_arena_bytes(at), packed, dti_arena_bytes(p->elements));
+        packed += dti_arena_bytes(p->elements);
+    }
+    if (moments && !result)
+        result =
+            move(s, DTI_WORD_BYTES * dti_state_t_offset(&s->layout), packed, sizeof(uint32_t) * n);
+    return result;
+}
+
+static void dti_flat_outer(const dti_parallel *par, float *packed, bool from) {
+    const dti_layout *layout = &par->replicas[0].store->layout;
+    for (uint32_t i = 0; i < layout->param_count; i++) {
+        const dti_param *p = &layout->params[i];
+        float *velocity = par->round.velocity + p->offset;
+        memcpy(from ? packed : velocity, from ? velocity : packed,
+               (size_t)p->elements * sizeof *packed);
+        packed += p->elements;
+    }
+}
+
+/* ---- writing */
+
+static void dti_rounds_state_free(dt_trainer *t, dti_rounds_state *l) {
+    dti_free(t->base, l->outer);
+    dti_free(t->base, l->packed);
+    dti_free(t->base, l->extras);
+    *l = (dti_rounds_state){0};
+}
+
+static dt_result dti_rounds_state_make(dt_trainer *t, dti_rounds_state *l) {
+    const dti_parallel *par = &t->par;
+    const dt_store *s = par->replicas[0].store;
+    const bool writes = par->rank == 0 || par->lost;
+    *l = (dti_rounds_state){.bytes = dti_flat_state_bytes(s),
+                            .replicas = par->lost ? 1 : par->job.replicas};
+    const uint64_t states = !writes ? 1 : l->replicas - 1;
+    if (writes) {
+        l->outer = dti_alloc(t->base, (size_t)dti_flat_bytes(s, 1, false) + 1);
+        l->extras = dti_alloc_array(t->base, l->replicas, sizeof *l->extras);
+    }
+    l->packed = dti_alloc(t->base, (size_t)(states * l->bytes) + 1);
+    return l->packed && (!writes || (l->outer && l->extras)) ? DT_OK : DT_ERROR_MEMORY;
+}
+
+static void dti_rounds_state_list(dt_trainer *t, dti_rounds_state *l) {
+    const dt_store *s = t->par.replicas[0].store;
+    const int64_t values = (int64_t)dti_flat_values(s);
+    dti_flat_outer(&t->par, l->outer, true);
+    l->extras[0] =
+        (dti_state_extra){"dtrain.outer", "F32", values, l->outer, dti_flat_bytes(s, 1, false)};
+    l->extra_count = 1;
+    for (uint32_t i = 1; i < l->replicas && l->bytes; i++) {
+        dti_state_extra *x = &l->extras[l->extra_count++];
+        *x = (dti_state_extra){"", "U8", (int64_t)l->bytes, l->packed + (i - 1) * l->bytes,
+                               l->bytes};
+        snprintf(x->name, sizeof x->name, "dtrain.replica%u", i);
+    }
+}
+
+/* One rank's replicas from it to rank 0, which stands in `slot`. */
+static dt_result dti_moments_receive(dt_trainer *t, const dti_rounds_state *l, int rank,
+                                     uint32_t *slot) {
+    dt_comm *comm = t->par.desc.comm;
+    int32_t count = 0;
+    dt_result result = dt_comm_recv(comm, &count, 1, DT_I32, rank);
+    for (int32_t i = 0; i < count && !result && *slot < l->replicas; i++)
+        result =
+            dt_comm_recv(comm, l->packed + (*slot)++ * l->bytes - l->bytes, l->bytes, DT_U8, rank);
+    return dti_parallel_comm_failed(&t->par, result);
+}
+
+/* A device that fails is told at the end: what others wait for comes nevertheless. */
+static dt_result dti_moments_send(dt_trainer *t, const dti_rounds_state *l) {
+    const int32_t count = (int32_t)t->par.job.local;
+    dt_result own = DT_OK, result = dt_comm_send(t->par.desc.comm, &count, 1, DT_I32, 0);
+    for (int32_t i = 0; i < count && !result; i++) {
+        const dt_result read =
+            dti_flat_move(t->par.replicas[i].store, l->packed, dti_flat_from_store);
+        own = own ? own : read;
+        result = dt_comm_send(t->par.desc.comm, l->packed, l->bytes, DT_U8, 0);
+    }
+    result = dti_parallel_comm_failed(&t->par, result);
+    return result ? result : own;
+}
+
+static dt_result dti_rounds_collect(dt_trainer *t, dti_rounds_state *l) {
+    dti_parallel *par = &t->par;
+    dt_result result = dti_agree_result(par, dti_rounds_state_make(t, l)), own = DT_OK;
+    if (result)
+        return result;
+    for (uint32_t i = 1; i < par->job.local && (par->rank == 0 && !par->lost) && !own; i++)
+        own = dti_flat_move(par->replicas[i].store, l->packed + (i - 1) * l->bytes,
+                            dti_flat_from_store);
+    uint32_t slot = par->job.local;
+    for (int k = 1; k < (int)par->world && par->rank == 0 && !par->lost && !result; k++)
+        result = dti_moments_receive(t, l, k, &slot);
+    if (par->rank && !par->lost)
+        own = dti_moments_send(t, l);
+    result = dti_agree_result(par, result ? result : own);
+    if (!result && l->outer)
+        dti_rounds_state_list(t, l);
+    return result;
+}
+
+/* ---- reading */
+
+/* Arrays of the file, whose parameters may be in another order, in the store's. */
+static void dti_flat_reorder(const dti_state_file *f, const dti_checkpoint *c, const char *from,
+                             uint32_t arrays, char *to) {
+    const dt_store *s = f->store;
+    const uint32_t n = s->layout.param_count;
+    const uint64_t size = dti_flat_bytes(s, 1, false);
+    for (uint32_t i = 0; i < arrays * n; i++) {
+        const int number = dti_state_number(f, c, (int)(i % n));
+        uint64_t at = size * (i / n);
+        for (int k = 0; k < number; k++)
+            at += dti_checkpoint_at(c, k)->bytes;
+        const uint64_t bytes = dti_arena_bytes(s->layout.params[i % n].elements);
+        memcpy(to, from + at, (size_t)bytes);
+        to += bytes;
+    }
+}
+
+static void dti_flat_reorder_state(const dti_state_file *f, const dti_checkpoint *c,
+                                   const char *from, char *to) {
+    const dt_store *s = f->store;
+    const uint32_t n = s->layout.param_count, moments = dti_state_moments(s);
+    const uint64_t counts = dti_flat_bytes(s, moments, false);
+    dti_flat_reorder(f, c, from, moments, to);
+    for (uint32_t i = 0; i < n && moments; i++)
+        memcpy(to + counts + sizeof(uint32_t) * i,
+               from + counts + sizeof(uint32_t) * (size_t)dti_state_number(f, c, (int)i),
+               sizeof(uint32_t));
+}
+
+static const dt_weight_info *dti_rounds_replica_find(const dti_checkpoint *c, uint64_t replica) {
+    char name[40];
+    snprintf(name, sizeof name, "dtrain.replica%llu", (unsigned long long)replica);
+    return dti_checkpoint_find(c, name);
+}
+
+/* Whether the file has what its words say: FORMAT. */
+static dt_result dti_rounds_match(const dt_trainer *t, const char *path, const dti_checkpoint *c,
+                                  const uint64_t *words) {
+    const dt_store *s = t->par.replicas[0].store;
+    const uint64_t replicas = words[DTI_STATE_REPLICAS], bytes = dti_flat_state_bytes(s);
+    const dt_weight_info *outer = dti_checkpoint_find(c, "dtrain.outer");
+    bool fine = replicas >= 1 && replicas <= UINT32_MAX && outer &&
+                outer->bytes == dti_flat_bytes(s, 1, false);
+    for (uint64_t i = 1; fine && bytes && i < replicas; i++) {
+        const dt_weight_info *x = dti_rounds_replica_find(c, i);
+        fine = x && x->bytes == bytes;
+    }
+    return fine ? DT_OK
+                : dti_fail(t->base, DT_ERROR_FORMAT,
+                           "%s: of local steps by %llu replicas it lacks the outer momentum or a "
+                           "replica's moments, or they have another size",
+                           path, (unsigned long long)replicas);
+}
+
+/* The replica of the file that replica `r` of this job goes on as. */
+static uint64_t dti_rounds_source(const uint64_t *words, uint64_t r) {
+    return words[DTI_STATE_VERSION] < DTI_STATE_LOCAL ? 0 : r % words[DTI_STATE_REPLICAS];
+}
+
+static dt_result dti_moments_give(dt_trainer *t, const dti_rounds_state *l, const dti_checkpoint *c,
+                                  const dti_state_file *f, int rank, uint32_t *replica) {
+    dt_comm *comm = t->par.desc.comm;
+    int32_t count = 0;
+    dt_result result = dt_comm_recv(comm, &count, 1, DT_I32, rank);
+    for (int32_t i = 0; i < count && !result; i++, (*replica)++) {
+        const uint64_t source = dti_rounds_source(f->words, *replica);
+        if (!source)
+            continue;
+        dti_flat_reorder_state(f, c, dti_rounds_replica_find(c, source)->data, l->packed);
+        result = dt_comm_send(comm, l->packed, l->bytes, DT_U8, rank);
+    }
+    return dti_parallel_comm_failed(&t->par, result);
+}
+
+static dt_result dti_moments_take(dt_trainer *t, const dti_rounds_state *l, const uint64_t *words) {
+    const dti_parallel *par = &t->par;
+    const int32_t count = (int32_t)par->job.local;
+    dt_result own = DT_OK, result = dt_comm_send(par->desc.comm, &count, 1, DT_I32, 0);
+    for (int32_t i = 0; i < count && !result; i++) {
+        if (!dti_rounds_source(words, par->job.first + (uint32_t)i))
+            continue;
+        result = dt_comm_recv(par->desc.comm, l->packed, l->bytes, DT_U8, 0);
+        const dt_result put =
+            result ? DT_OK : dti_flat_move(par->replicas[i].store, l->packed, dti_flat_to_store);
+        own = own ? own : put;
+    }
+    result = dti_parallel_comm_failed(&t->par, result);
+    return result ? result : own;
+}
+
+/* Moments of replicas other than the first, which all have by now. */
+static dt_result dti_rounds_states(dt_trainer *t, const dti_rounds_state *l,
+                                   const dti_checkpoint *c, const dti_state_file *f) {
+    const dti_parallel *par = &t->par;
+    dt_result own = DT_OK;
+    for (uint32_t i = 1; i < par->job.local && par->rank == 0 && !own; i++) {
+        const uint64_t source = dti_rounds_source(f->words, i);
+        if (!source)
+            continue;
+        dti_flat_reorder_state(f, c, dti_rounds_replica_find(c, source)->data, l->packed);
+        own = dti_flat_move(par->replicas[i].store, l->packed, dti_flat_to_store);
+    }
+    uint32_t replica = par->job.local;
+    dt_result result = DT_OK;
+    for (int k = 1; k < (int)par->world && par->rank == 0 && !result; k++)
+        result = dti_moments_give(t, l, c, f, k, &replica);
+    if (par->rank)
+        own = dti_moments_take(t, l, f->words);
+    return result ? result : own;
+}
+
+static dt_result dti_rounds_spread(dt_trainer *t, const dti_rounds_state *l,
+                                   const dti_checkpoint *c, const dti_state_file *f) {
+    dti_parallel *par = &t->par;
+    const bool local = f->words[DTI_STATE_VERSION] >= DTI_STATE_LOCAL;
+    const uint64_t values = dti_flat_values(par->replicas[0].store);
+    dt_result result = DT_OK;
+    memset(l->outer, 0, (size_t)values * sizeof *l->outer);
+    if (local && par->rank == 0)
+        dti_flat_reorder(f, c, dti_checkpoint_find(c, "dtrain.outer")->data, 1, (char *)l->outer);
+    if (local && par->desc.comm)
+        result = dti_parallel_comm_failed(
+            par, dt_comm_broadcast(par->desc.comm, l->outer, values, DT_F32, 0));
+    if (!result && l->bytes)
+        result = dti_rounds_states(t, l, c, f);
+    dti_flat_outer(par, l->outer, false);
+    par->round.count = local ? f->words[DTI_STATE_ROUND] : 0;
+    par->round.done = 0;
+    return result;
+}
+
+/* Room for all of it, on any rank, before anything changes. */
+static dt_result dti_rounds_room(dt_trainer *t, dti_rounds_state *l) {
+    const dt_store *s = t->par.replicas[0].store;
+    *l = (dti_rounds_state){.bytes = dti_flat_state_bytes(s)};
+    l->outer = dti_alloc(t->base, (size_t)dti_flat_bytes(s, 1, false) + 1);
+    l->packed = dti_alloc(t->base, (size_t)l->bytes + 1);
+    return l->outer && l->packed ? DT_OK : DT_ERROR_MEMORY;
+}

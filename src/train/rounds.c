@@ -1,0 +1,117 @@
+/* A trainer whose steps are local: what its description must be, what reports say within a round
+ * and at its end, and what may not happen in the middle of one. */
+
+#define DTI_LOCAL_STEPS 100 /* 50 to 500 in the paper; less where links are fast */
+
+static void dti_trainer_resolve_local(dt_trainer *t) {
+    const dt_trainer_desc *d = &t->desc;
+    dti_round_desc *round = &t->par.desc.round;
+    if (d->mode != DT_TRAIN_LOCAL)
+        return;
+    round->steps = (uint32_t)(d->local_steps > 0 ? d->local_steps : DTI_LOCAL_STEPS);
+    round->lr = (float)dti_or(d->outer.lr, 0.7);
+    round->momentum = (float)dti_or(d->outer.momentum, 0.9);
+    round->nesterov = !d->outer.no_nesterov;
+}
+
+static dt_result dti_trainer_check_local(const dt_trainer *t) {
+    const dt_trainer_desc *d = &t->desc;
+    const double lr = dti_or(d->outer.lr, 0.7), momentum = dti_or(d->outer.momentum, 0.9);
+    if ((unsigned)d->mode > DT_TRAIN_LOCAL)
+        return dti_fail(t->base, DT_ERROR_INVALID, "%d is no dt_train_mode", (int)d->mode);
+    if (d->local_steps < 0)
+        return dti_fail(t->base, DT_ERROR_INVALID, "local_steps is %d; a round has at least 1",
+                        d->local_steps);
+    if (!dti_fits_f32(lr) || (float)lr <= 0.0f || !dti_fits_f32(momentum) || momentum < 0.0 ||
+        (float)momentum >= 1.0f)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "outer.lr %g, outer.momentum %g: the rate must be above 0, the momentum "
+                        "from 0 (DT_ZERO) to below 1",
+                        lr, momentum);
+    if (d->mode != DT_TRAIN_LOCAL)
+        return d->local_steps || d->outer.lr != 0.0 || d->outer.momentum != 0.0 ||
+                       d->outer.no_nesterov
+                   ? dti_fail(t->base, DT_ERROR_INVALID,
+                              ".local_steps and .outer go with .mode = DT_TRAIN_LOCAL")
+                   : DT_OK;
+    if (d->shards || d->balance == DT_BALANCE_MEASURED)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "local steps: each replica's part of the batch is one shard, of equal "
+                        "size; leave .shards (%d) and .balance at 0",
+                        d->shards);
+    if (t->par.desc.optim.average.kind)
+        return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
+                        "local steps with .optim->average: each replica would average weights of "
+                        "its own, which no outer step moves; leave .average out");
+    return DT_OK;
+}
+
+static void dti_trainer_log_local(const dt_trainer *t) {
+    const dti_round_desc *round = &t->par.desc.round;
+    dti_log(t->base, DT_LOG_INFO,
+            "local steps: %u a round, then an outer step with rate %g and %smomentum %g; results "
+            "depend on the number of replicas, which is %u",
+            round->steps, (double)round->lr, round->nesterov ? "Nesterov's " : "",
+            (double)round->momentum, t->par.job.replicas);
+}
+
+static dt_result dti_trainer_whole(const dt_trainer *t, const char *what) {
+    if (!t->par.round.done)
+        return DT_OK;
+    return dti_fail(t->base, DT_ERROR_INVALID,
+                    "%u of %u local steps of a round are made, and each replica has weights of its "
+                    "own: nothing would %s; go on until a report says round_ended, as at an "
+                    "epoch's end",
+                    t->par.round.done, t->par.desc.round.steps, what);
+}
+
+/* ---- reports */
+
+static void dti_report_round(dt_train_report *r, const dti_parallel_result *step) {
+    dti_report_add(r, step);
+    r->gradient_norm = step->norm;
+    r->steps += step->steps;
+    r->samples += step->samples;
+    r->skipped += step->left_out;
+}
+
+static void dti_report_part(const dt_trainer *t, dt_train_report *r) {
+    dti_report_round(r, &t->part);
+}
+
+/* ---- steps */
+
+/* Where the round began: a file that is saved after this goes on from there. */
+static void dti_trainer_lose_round(dt_trainer *t) {
+    t->epoch = t->round_epoch;
+    t->index = t->round_index;
+}
+
+static dt_result dti_trainer_step_local(dt_trainer *t, const dti_batch *batch, dt_result own,
+                                        const dt_step_desc *desc, dt_train_report *r, bool *used) {
+    dti_parallel *par = &t->par;
+    dti_parallel_result step;
+    r->epoch = t->epoch;
+    r->round_ended = false;
+    if (!par->round.done) {
+        t->round_epoch = t->epoch;
+        t->round_index = t->index;
+    }
+    dt_result result = dti_inner_step(par, batch, own, desc, &step);
+    if (par->lost)
+        dti_trainer_lose_round(t);
+    *used = !par->lost && (!result || step.skipped);
+    if (!*used)
+        return result;
+    r->epoch_ended = batch->last;
+    r->round_ended = step.round_ended;
+    if (step.round_ended)
+        dti_report_round(r, &step);
+    else if (par->asked) { /* at the round's end */
+        atomic_store(&t->wanted, 1);
+        par->asked = false;
+    }
+    t->part = step;
+    dti_trainer_move_on(t, batch->last);
+    return result;
+}
