@@ -23,6 +23,7 @@
 #include "base/system/process.c"
 #include "base/system/file_posix.c"
 #include "base/system/file_win32.c"
+#include "base/system/terminal.c"
 #include "base/threads.c"
 DTI_OPTIMIZE_SPEED
 #include "base/rng.c"
@@ -326,6 +327,9 @@ DTI_OPTIMIZE_END
 #include "train/evaluate.c"
 #include "train/state.c"
 #include "train/round_state.c"
+#include "train/fit.c"
+#include "train/progress.c"
+#include "train/summary.c"
 #include "train/metric.c"
 
 #endif /* DTI_COMPILES_CORE */

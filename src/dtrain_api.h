@@ -30,6 +30,7 @@ extern "C" {
 #include "api/file.h"
 #include "api/comm.h"
 #include "api/train.h"
+#include "api/fit.h"
 #include "api/metric.h"
 
 #ifdef __cplusplus

@@ -137,6 +137,43 @@ ROW(TRAINER, dt_trainer_evaluate, ) {
     return RESULT(dt_trainer_evaluate(OBJECT(here.trainer), POINTER(&data), INT(0, -1), NULL));
 }
 
+ROW(TRAINER, dt_trainer_fit, ) {
+    dt_fit_desc desc = {.epochs = 1}; /* which are made by the first call that is right */
+    desc.watch.metric = INT(0, -1, DT_MAX_TERMS + 1);
+    desc.watch.patience = INT(1, -1);
+    desc.watch.min_delta = AT_LEAST_0(0);
+    desc.validation_batch = INT(0, -1, 1);
+    desc.epochs = wrong_turn("no end", 1) ? 0 : 1;
+    return RESULT(dt_trainer_fit(OBJECT(here.trainer), POINTER(&desc), NULL));
+}
+
+ROW(TRAINER, dt_history_free, ) {
+    dt_history history = {0};
+    return DOES(dt_history_free(POINTER(&history)));
+}
+
+ROW(TRAINER, dt_trainer_predict, ) {
+    static float out[64];
+    dt_dataset data = wrong_dataset();
+    const size_t bytes = 8 * sizeof(float) * (size_t)dt_tensor_shape(here.logits).dim[0];
+    data.columns[0].input = F32(here.x);
+    data.columns[0].data = POINTER(wrong_x);
+    return RESULT(dt_trainer_predict(OBJECT(here.trainer), POINTER(&data), F32(here.logits),
+                                     INT(0, -1), POINTER(out), BYTES(bytes)));
+}
+
+ROW(TRAINER, dt_progress_show, ) {
+    dt_progress bar = {.columns = -1};
+    dt_fit_state state = {.event = DT_FIT_STEP, .trainer = here.trainer};
+    return RESULT(dt_progress_show(OBJECT(&bar), OBJECT(&state)));
+}
+
+ROW(TRAINER, dt_summary, ) {
+    char text[4096];
+    return RESULT(dt_summary(ONLY_TENSOR(here.logits), (dt_summary_format)ENUM(DT_SUMMARY_TEXT, 2),
+                             POINTER(text), sizeof text, NULL));
+}
+
 ROW(TRAINER, dt_trainer_write, ) {
     dt_tensor input = wrong_turn("an input of samples", 1) ? here.x : TENSOR(here.weights);
     return RESULT(dt_trainer_write(OBJECT(here.trainer), input, POINTER(wrong_x), BYTES(12)));

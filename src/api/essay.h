@@ -98,6 +98,11 @@
  * epochs, evaluates and keeps checkpoints. Gradients are summed while the backward pass runs, and
  * nothing changes before all ranks have all of them.
  *
+ * A LOOP. dt_trainer_fit() runs epochs with validation, early stopping, the best weights and
+ * checkpoints; callbacks see every step, and dt_progress_show() is one that shows a bar.
+ * dt_trainer_predict() computes a tensor for all rows of a set; dt_summary() lists a model's
+ * layers.
+ *
  * SEVERAL PROCESSES. dt_comm joins the ranks that torchrun, mpirun, srun, Kubernetes or build/dtrun
  * started, over TCP, and sums, gathers and sends arrays between them: dt_comm_all_reduce() and its
  * kin, blocking or not. It needs no context. Ranks prove the job's key to each other; data has

@@ -1,5 +1,6 @@
-/* Losses and metrics over a set. The ranks go through it without a word to each other, each with
- * its rows of every batch, and add up at the end: so a slow one delays nobody before. */
+/* Losses and metrics over a set, or what a tensor is for each of its samples. The ranks go through
+ * it without a word to each other, each with its rows of every batch, and add up at the end: so a
+ * slow one delays nobody before. */
 
 static void dti_evaluation_programs_free(dt_program **programs, uint32_t count) {
     for (uint32_t i = 0; programs && i < count; i++)
@@ -15,7 +16,7 @@ static void dti_evaluation_free(dt_trainer *t) {
     dti_free(t->base, v->full);
     dti_free(t->base, v->tail);
     dti_free(t->base, v->terms);
-    *v = (dti_evaluation){0};
+    *v = (dti_evaluation){.output = v->output, .out = v->out, .out_bytes = v->out_bytes};
 }
 
 /* Rows of a batch that a replica of this process takes. */
@@ -26,12 +27,22 @@ static uint32_t dti_evaluation_rows(const dt_trainer *t, uint32_t replica, uint3
     return (uint32_t)((g + 1) * rows / all) - *first;
 }
 
+/* Losses and metrics, or in their place the tensor that is predicted. */
+static dt_program_desc dti_evaluation_desc(const dt_trainer *t, const dti_replica *r) {
+    dt_program_desc d = dti_replica_desc(&t->par, r);
+    d.label = "evaluate";
+    if (t->evaluation.output.id) {
+        d = (dt_program_desc){.label = "predict", .mode = DT_MODE_EVAL};
+        d.outputs[0] = dti_replica_tensor(&t->par, r, t->evaluation.output);
+    }
+    return d;
+}
+
 static dt_result dti_evaluation_program(dt_trainer *t, uint32_t replica, uint32_t rows,
                                         dt_program **out) {
     const dti_replica *r = &t->par.replicas[replica];
-    dt_program_desc d = dti_replica_desc(&t->par, r);
+    dt_program_desc d = dti_evaluation_desc(t, r);
     uint32_t first;
-    d.label = "evaluate";
     d.averaged = t->desc.averaged;
     d.optim = NULL;
     d.params = NULL;
@@ -78,6 +89,20 @@ static void dti_evaluation_add(double *sum, const dt_report *r) {
     }
 }
 
+/* A column that the predicted tensor does not depend on has no place. */
+static bool dti_evaluation_reads(const dti_evaluation *v, const dt_program *p, uint32_t column) {
+    return !v->output.id || dti_code_port(p->code, v->inputs[column].id, false, false);
+}
+
+/* What a replica has predicted goes to its samples' places. */
+static dt_result dti_evaluation_take(const dt_trainer *t, uint32_t index, dt_program *p,
+                                     uint32_t first, uint32_t rows) {
+    const dti_evaluation *v = &t->evaluation;
+    const uint64_t row = v->now->index * v->batch + first;
+    const dt_tensor y = dti_replica_tensor(&t->par, &t->par.replicas[index], v->output);
+    return dt_program_read(p, y, v->out + row * v->out_bytes, rows * v->out_bytes);
+}
+
 static void dti_evaluation_run(void *arg, uint32_t index) {
     dt_trainer *t = arg;
     dti_evaluation *v = &t->evaluation;
@@ -91,13 +116,17 @@ static void dti_evaluation_run(void *arg, uint32_t index) {
     for (uint32_t i = 0; i < v->columns && rows && !r->result; i++) {
         const char *data = batch->values[i];
         const uint32_t at = first - batch->first;
+        if (!dti_evaluation_reads(v, p, i))
+            continue;
         r->result = dti_program_write_rows(p, (dt_tensor){r->graph, v->inputs[i].id},
                                            data + at * v->input_bytes[i], rows * v->input_bytes[i],
                                            batch->sources + at);
     }
     if (rows && !r->result)
         r->result = dt_program_run(p, NULL, &report);
-    if (rows && !r->result)
+    if (rows && !r->result && v->output.id)
+        r->result = dti_evaluation_take(t, index, p, first, rows);
+    else if (rows && !r->result)
         dti_evaluation_add(v->terms + (size_t)index * DTI_TERMS_WIDTH, &report);
 }
 
@@ -146,16 +175,17 @@ static dt_result dti_evaluation_loop(dt_trainer *t, const dt_dataset *data, uint
     return result;
 }
 
-DT_API dt_result dt_trainer_evaluate(dt_trainer *t, const dt_dataset *data, int batch,
-                                     dt_train_report *report) {
-    DTI_NEED(NULL, t);
-    DTI_NEED(t->base, data);
-    dt_train_report local, *r = report ? report : &local;
-    dti_parallel_result all = {.committed = false};
-    const uint64_t start = dti_now_ns();
-    *r = (dt_train_report){.epoch = t->epoch};
+/* The samples of a batch of all replicas, where `batch` is each one's. */
+static uint32_t dti_evaluation_batch(const dt_trainer *t, int batch) {
+    const uint64_t replicas = t->par.job.replicas;
+    const uint64_t each = batch ? (uint64_t)batch : (t->par.desc.batch + replicas - 1) / replicas;
+    return (uint32_t)DTI_MIN(each * replicas, (uint64_t)INT32_MAX);
+}
+
+static dt_result dti_evaluation_all(dt_trainer *t, const dt_dataset *data, int batch,
+                                    const char *what, dt_train_report *r) {
     if (batch < 0)
-        return dti_fail(t->base, DT_ERROR_INVALID, "evaluate: a batch of %d", batch);
+        return dti_fail(t->base, DT_ERROR_INVALID, "%s: a batch of %d", what, batch);
     dt_result result = dti_check_forked(t->base);
     if (!result)
         result = dti_trainer_whole(t, "be evaluated");
@@ -164,12 +194,19 @@ DT_API dt_result dt_trainer_evaluate(dt_trainer *t, const dt_dataset *data, int 
     dti_trainer_drain(t);
     if (t->par.lost && t->par.desc.comm)
         return dti_trainer_lost(t);
-    const uint64_t each = batch
-                              ? (uint64_t)batch
-                              : (t->par.desc.batch + t->par.job.replicas - 1) / t->par.job.replicas;
-    const uint32_t whole = (uint32_t)DTI_MIN(each * t->par.job.replicas, (uint64_t)INT32_MAX);
-    result = dti_evaluation_loop(t, data, whole, r);
-    result = dti_agree_result(&t->par, result);
+    result = dti_evaluation_loop(t, data, dti_evaluation_batch(t, batch), r);
+    return dti_agree_result(&t->par, result);
+}
+
+DT_API dt_result dt_trainer_evaluate(dt_trainer *t, const dt_dataset *data, int batch,
+                                     dt_train_report *report) {
+    DTI_NEED(NULL, t);
+    DTI_NEED(t->base, data);
+    dt_train_report local, *r = report ? report : &local;
+    dti_parallel_result all = {.committed = false};
+    const uint64_t start = dti_now_ns();
+    *r = (dt_train_report){.epoch = t->epoch};
+    dt_result result = dti_evaluation_all(t, data, batch, "evaluate", r);
     if (result)
         return result;
     double sum[DTI_TERMS_WIDTH] = {0};
@@ -191,4 +228,62 @@ DT_API dt_result dt_trainer_evaluate(dt_trainer *t, const dt_dataset *data, int 
     dti_report_close(t, r);
     r->seconds = 1e-9 * (double)(dti_now_ns() - start);
     return result;
+}
+
+/* ---- predicting */
+
+static dt_result dti_predict_check(const dt_trainer *t, const dt_dataset *data, dt_tensor y,
+                                   size_t bytes) {
+    if (y.graph != t->graph)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "predict: a tensor of another graph than the trainer's: %s",
+                        dti_tensor_elsewhere(t->graph, y).text);
+    if (dti_is_nil(y) || !dti_node_of(y)->samples || dti_node_of(y)->term)
+        return dti_fail(t->base, DT_ERROR_INVALID, "predict: %s has no value of each sample",
+                        dti_is_nil(y) ? "a nil tensor" : dti_tensor_print(y).text);
+    const uint64_t each =
+        dti_bytes(dt_tensor_dtype(y), (uint64_t)dti_shape_elements(dt_tensor_shape(y)));
+    if (each % 4)
+        return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
+                        "predict: %s is no f32 and no i32; dt_cast it to DT_F32",
+                        dti_tensor_print(y).text);
+    if (bytes != each * data->rows)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "predict: %llu samples of %s take %llu bytes, and there is room for %zu",
+                        (unsigned long long)data->rows, dti_tensor_print(y).text,
+                        (unsigned long long)(each * data->rows), bytes);
+    return DT_OK;
+}
+
+/* Each rank has its samples, and zeros for others': their sum as whole numbers has all bits. */
+static dt_result dti_predict_gather(dt_trainer *t, char *out, size_t bytes) {
+    const size_t most = (size_t)1 << 28;
+    dt_result result = DT_OK;
+    for (size_t at = 0; t->par.desc.comm && at < bytes && !result; at += most) {
+        const size_t n = DTI_MIN(bytes - at, most) / 4;
+        result =
+            dti_parallel_comm_failed(&t->par, dt_comm_all_reduce(t->par.desc.comm, out + at,
+                                                                 out + at, n, DT_I32, DT_COMM_SUM));
+    }
+    return result;
+}
+
+DT_API dt_result dt_trainer_predict(dt_trainer *t, const dt_dataset *data, dt_tensor output,
+                                    int batch, void *out, size_t bytes) {
+    DTI_NEED(NULL, t);
+    DTI_NEED(t->base, data);
+    DTI_NEED(t->base, out);
+    dt_train_report report = {0};
+    dt_result result = dti_agree_result(&t->par, dti_predict_check(t, data, output, bytes));
+    if (result)
+        return result;
+    const dti_evaluation kept = t->evaluation;
+    t->evaluation = (dti_evaluation){.output = output, .out = out};
+    t->evaluation.out_bytes = data->rows ? (size_t)(bytes / data->rows) : 0;
+    if (t->par.desc.comm)
+        memset(out, 0, bytes);
+    result = dti_evaluation_all(t, data, batch, "predict", &report);
+    dti_evaluation_free(t);
+    t->evaluation = kept;
+    return result ? result : dti_predict_gather(t, out, bytes);
 }

@@ -10,6 +10,10 @@ typedef struct dti_evaluation { /* programs of the newest dt_trainer_evaluate */
     uint32_t columns;
     dt_tensor inputs[DT_MAX_COLUMNS];
     uint64_t input_bytes[DT_MAX_COLUMNS];
+    /* dt_trainer_predict's, in place of losses: */
+    dt_tensor output; /* nil: none */
+    char *out;        /* [rows of the set] */
+    size_t out_bytes; /* of a row */
 } dti_evaluation;
 
 typedef struct dti_shared { /* an input that all samples share */

@@ -37,6 +37,9 @@
                         (defined _POSIX_C_SOURCE && _POSIX_C_SOURCE >= 199309L))
 #define DTI_POSIX 1
 #include <dirent.h>
+#if !defined __wasi__
+#include <sys/ioctl.h>
+#endif
 #else
 #define DTI_POSIX 0
 #endif

@@ -1,0 +1,155 @@
+/* ---- Fit: epochs, validation, stopping, the best weights ----------------------------------------
+ *
+ * dt_trainer_fit is the loop that programs write around dt_trainer_step: epochs, validation, early
+ * stopping, the best weights, checkpoints and going on from them. It prints nothing: callbacks see
+ * every step, epoch and validation, and dt_progress is one that shows a bar.
+ *
+ * All ranks call it with the same settings, and stop at the same step: what decides comes from
+ * reports, which are the same on all, and what callbacks ask for is agreed on. Ranks may have
+ * different callbacks. With DT_TRAIN_LOCAL they agree at rounds' ends, so what a callback asks for
+ * holds from there on, and .last is in the middle of a round what dt_trainer_step reports there.
+ *
+ * Threads: the context's, callbacks too. */
+
+#define DT_MAX_CALLBACKS 8
+
+typedef enum dt_fit_event {
+    DT_FIT_BEGIN,     /* before the first step, behind a resume */
+    DT_FIT_STEP,      /* behind a step: .last */
+    DT_FIT_EPOCH,     /* behind the last step of an epoch: .train is of all of it */
+    DT_FIT_VALIDATED, /* behind a validation: .validation, .value, .better */
+    DT_FIT_END        /* once, whatever ended it: .stop says what */
+} dt_fit_event;
+
+typedef enum dt_fit_stop {
+    DT_FIT_GOES_ON,
+    DT_FIT_DONE,   /* all epochs or steps are made */
+    DT_FIT_EARLY,  /* nothing got better for .patience validations */
+    DT_FIT_ASKED,  /* by a callback */
+    DT_FIT_FAILED, /* by an error, which dt_trainer_fit returns */
+    DT_FIT_LAST = DT_FIT_FAILED
+} dt_fit_stop;
+
+/* What a callback sees. It may call dt_trainer_set_lr (the same on all ranks), _evaluate, _predict,
+ * _checkpoint, dt_trainer_store, and set .stop to DT_FIT_ASKED: then no further step is made, on
+ * any rank. All else is read only. */
+typedef struct dt_fit_state {
+    dt_trainer *trainer;
+    dt_fit_event event;
+    dt_fit_stop stop;
+    uint64_t epoch, epochs; /* epochs ended, counted from the beginning of training; to be made */
+    uint64_t step, steps;   /* steps committed; to be made, by whichever of both ends first */
+    uint64_t epoch_steps;   /* of a whole epoch */
+    dt_train_report last;  /* of the newest step; .steps 0: it was skipped for a NaN, or none yet */
+    dt_train_report train; /* of this epoch so far, in this call */
+    dt_train_report validation; /* the newest; .samples 0: none yet */
+    uint64_t validations;       /* so many */
+    uint64_t skipped;           /* steps for a NaN or infinity, in this call */
+    double value, best;         /* what is watched: now, and at its best */
+    bool better;                /* the newest value is the best */
+    uint64_t best_step;         /* the step of the best; 0: none yet */
+    uint64_t waited;            /* validations since then */
+    double seconds;             /* in this call */
+    double seconds_left;        /* by the steps' mean so far; below 0: not known */
+} dt_fit_state;
+
+/* A result other than DT_OK ends the fit with that result. */
+typedef dt_result dt_fit_fn(void *user, dt_fit_state *state);
+typedef struct dt_callback {
+    dt_fit_fn *call;
+    void *user;
+} dt_callback;
+
+/* What is watched behind each validation, or where there is none behind each epoch's training. A
+ * plateau of the optimizer's schedule (DT_SCHEDULE_PLATEAU) is told it too. */
+typedef struct dt_watch {
+    int metric;       /* 0: the loss; n: metrics[n - 1] */
+    bool larger;      /* is better; a loss's is not */
+    double min_delta; /* better by less is no better; Keras' min_delta */
+    int patience;     /* stops behind so many without a better one; 0 = never */
+    /* At the end all replicas get the weights of the best value, and the moments that were then are
+     * not kept: takes the memory of the parameters once, on the host. Not after an error. */
+    bool restore_best;
+    const char *save; /* a safetensors file of the best weights, which rank 0 writes; NULL = none */
+} dt_watch;
+
+typedef struct dt_fit_desc {
+    uint64_t epochs; /* counted from the beginning of training, so a resumed fit makes the rest */
+    uint64_t steps;  /* the same in steps; 0 = no limit. One of both is needed */
+    const dt_dataset *validation; /* NULL = none */
+    int validation_batch;         /* as in dt_trainer_evaluate */
+    uint64_t validation_steps;    /* validates every so many steps; 0 = at the end of epochs */
+    uint64_t validation_epochs;   /* of every so many epochs; 0 = 1 */
+    dt_watch watch;
+    /* Where the trainer has a folder .checkpoint, fit goes on from the newest checkpoint there, and
+     * writes one at the end of each epoch, besides what .checkpoint_steps says. */
+    bool no_resume;
+    uint64_t skips; /* ends with NUMERIC behind so many skipped steps in a row; 0 = 8 */
+    dt_callback callbacks[DT_MAX_CALLBACKS]; /* up to the first without .call, in order */
+} dt_fit_desc;
+
+/* A validation, or an epoch's end where there is none. */
+typedef struct dt_history_entry {
+    uint64_t epoch, step;                                    /* epochs ended, steps committed */
+    double seconds;                                          /* since the fit began */
+    double loss, metric[DT_MAX_TERMS];                       /* of the epoch so far, in training */
+    double validation_loss, validation_metric[DT_MAX_TERMS]; /* 0 where there is no validation */
+    bool better;
+} dt_history_entry;
+
+typedef struct dt_history {
+    dt_ctx *ctx;
+    dt_history_entry *entries; /* count of them */
+    size_t count, capacity;
+    dt_fit_stop stop;
+    uint64_t best_step, epochs, steps; /* .epochs, .steps: where it ended */
+    double best;
+} dt_history;
+
+/* Trains. history may be NULL; else it is filled in whatever the result, is yours, and is freed
+ * with dt_history_free. What is allocated while it runs are entries of the history and what the
+ * first validation needs. Errors: INVALID (neither epochs nor steps; .watch of what is not there;
+ * a folder without checkpoints is none), what a callback returned, and those of dt_trainer_step but
+ * for a NaN, which skips a step (.skips), of dt_trainer_evaluate, dt_trainer_resume and
+ * dt_store_save. A checkpoint that cannot be written is a warning in the log, and training goes
+ * on. */
+DT_API dt_result dt_trainer_fit(dt_trainer *trainer, const dt_fit_desc *desc, dt_history *history);
+/* Frees the entries and clears the struct. NULL is allowed. */
+DT_API void dt_history_free(dt_history *history);
+
+/* Computes `output` (a tensor of the trainer's graph, f32 or i32, with samples) for all rows of a
+ * set, as dt_trainer_evaluate does, and writes it to out: [data->rows, shape of a sample] in the
+ * tensor's type. Columns that it does not read may be left out of the set. With several ranks all
+ * call it, each computes a share, and all get everything. batch: samples of a replica at a time; 0
+ * = as in training. Its programs and buffers are made for the call. Errors: INVALID (bytes that are
+ * not those of out; a tensor without samples or of another graph; an input without a column),
+ * those of dt_trainer_evaluate. */
+DT_API dt_result dt_trainer_predict(dt_trainer *trainer, const dt_dataset *data, dt_tensor output,
+                                    int batch, void *out, size_t bytes);
+
+/* ---- A bar of one line: a callback for dt_fit_desc.callbacks, {dt_progress_show, &progress}. On a
+ * terminal the line is written again as steps end; else, in a file or a pipe, there is one line an
+ * epoch, without escape codes. Ranks other than 0 are quiet. */
+
+typedef struct dt_progress {
+    void *file;                      /* a FILE *; NULL = stdout */
+    const char *label;               /* before the bar; NULL = none */
+    const char *names[DT_MAX_TERMS]; /* of the metrics; NULL = "metric 1", ... */
+    int columns;  /* of the line; 0 = the terminal's; < 0: as if there were none */
+    double every; /* seconds between two lines of a terminal; 0 = 0.1 */
+    double next;  /* the function's own; 0 at first */
+} dt_progress;
+
+DT_API dt_result dt_progress_show(void *progress, dt_fit_state *state);
+
+/* ---- What a model is made of: a table of its ops with parameters, or all of them */
+
+typedef enum dt_summary_format { DT_SUMMARY_TEXT, DT_SUMMARY_JSON } dt_summary_format;
+
+/* Writes a table of what `output` is computed from, in order: layer, op, shape of a sample, number
+ * of parameters, bytes of the result of a sample, multiply-adds of a sample; and totals, with
+ * parameters that are trained and those that are not. As snprintf: at most size bytes with the
+ * closing 0, and *needed (may be NULL) is what the whole takes, without it. Errors: INVALID (a nil
+ * tensor; out NULL with a size), MEMORY. */
+DT_API dt_result dt_summary(dt_tensor output, dt_summary_format format, char *out, size_t size,
+                            size_t *needed);

@@ -1,0 +1,472 @@
+/* The loop over epochs (src/api/fit.h): it owns when a model is validated, what is the best, and
+ * why training ends. It computes nothing of its own: steps, evaluation, checkpoints are the
+ * trainer's. All that decides is the same on all ranks, but for what a callback asks for, on which
+ * they agree behind each step. */
+
+#define DTI_FIT_SKIPS 8
+#define DTI_FIT_ENTRIES 64 /* of a history at first */
+
+typedef struct dti_fit {
+    dt_trainer *t;
+    const dt_fit_desc *d;
+    dt_history *history;
+    dt_fit_state s;
+    uint64_t began;     /* nanoseconds */
+    uint64_t first;     /* steps committed before this call */
+    uint64_t in_a_row;  /* skipped steps */
+    uint64_t seen_step; /* the newest validation's or watched epoch's */
+    bool asked;         /* to stop, in the middle of a round of local steps; */
+    dt_result held;     /* or what a callback failed with there */
+    char *best;         /* weights of the first store at their best; NULL: not wanted */
+    uint64_t best_bytes;
+    bool have_best;
+} dti_fit;
+
+/* ---- what is asked for */
+
+static dt_result dti_fit_check_watch(const dt_trainer *t, const dt_watch *w) {
+    int metrics = 0;
+    while (metrics < DT_MAX_TERMS && dti_is_set(t->desc.metrics[metrics]))
+        metrics++;
+    if (w->metric < 0 || w->metric > metrics)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "fit: .watch.metric is %d; 0 is the loss, and the trainer has %d metrics",
+                        w->metric, metrics);
+    if (w->patience < 0 || !(w->min_delta >= 0.0) || !dti_finite_f64(w->min_delta))
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "fit: .watch.patience is %d, .min_delta %g; none may be negative",
+                        w->patience, w->min_delta);
+    if (w->restore_best && t->desc.averaged)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "fit: .watch.restore_best puts back weights, and the trainer evaluates "
+                        "averages of them; give .watch.save a file");
+    return DT_OK;
+}
+
+static dt_result dti_fit_check(const dt_trainer *t, const dt_fit_desc *d) {
+    if (!d->epochs && !d->steps)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "fit: neither .epochs nor .steps says when training ends; give one");
+    if (d->validation_batch < 0)
+        return dti_fail(t->base, DT_ERROR_INVALID, "fit: a .validation_batch of %d",
+                        d->validation_batch);
+    if (!d->validation && (d->validation_batch || d->validation_steps || d->validation_epochs))
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "fit: .validation_batch, _steps or _epochs without .validation");
+    if (d->validation_steps && dti_parallel_is_local(&t->par))
+        return dti_fail(
+            t->base, DT_ERROR_INVALID,
+            "fit: .validation_steps with local steps: replicas have the same weights at "
+            "rounds' ends alone; epochs end rounds: give .validation_epochs");
+    if (d->validation_steps && d->validation_epochs)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "fit: .validation_steps and .validation_epochs; give one of both");
+    return dti_fit_check_watch(t, &d->watch);
+}
+
+/* ---- the best weights */
+
+static dt_result dti_fit_keep(dti_fit *f) {
+    const dt_store *s = f->t->par.replicas[0].store;
+    if (!f->best)
+        return DT_OK;
+    f->have_best = true;
+    return s->device->backend->memory_read(s->memories[DTI_ARENA_PARAM], 0, f->best, f->best_bytes);
+}
+
+static dt_result dti_fit_save(dti_fit *f) {
+    dt_trainer *t = f->t;
+    dt_store *s = t->par.replicas[0].store;
+    const char *path = f->d->watch.save;
+    if (!path)
+        return DT_OK;
+    dt_result result = DT_OK;
+    if (t->par.rank == 0)
+        result = t->desc.averaged ? dt_store_save_averaged(s, path) : dt_store_save(s, path);
+    return dti_agree_result(&t->par, result);
+}
+
+/* Each rank has them, and each replica gets them. */
+static dt_result dti_fit_restore(dti_fit *f) {
+    dt_result result = DT_OK;
+    if (!f->have_best || f->s.best_step == f->s.step)
+        return DT_OK;
+    for (uint32_t i = 0; i < f->t->par.job.local && !result; i++) {
+        dt_store *s = f->t->par.replicas[i].store;
+        result = s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM], 0, f->best,
+                                                  f->best_bytes);
+        s->written = true;
+        dti_store_unbound(s);
+        dti_shadow_stale(s);
+    }
+    return dti_agree_result(&f->t->par, result);
+}
+
+/* ---- callbacks */
+
+static void dti_fit_times(dti_fit *f) {
+    dt_fit_state *s = &f->s;
+    const uint64_t made = s->step - f->first;
+    s->seconds = 1e-9 * (double)(dti_now_ns() - f->began);
+    s->seconds_left = -1.0;
+    if (made && s->steps >= s->step)
+        s->seconds_left = s->seconds / (double)made * (double)(s->steps - s->step);
+}
+
+static dt_result dti_fit_tell(dti_fit *f, dt_fit_event event) {
+    dt_result result = DT_OK;
+    f->s.event = event;
+    dti_fit_times(f);
+    for (int i = 0; i < DT_MAX_CALLBACKS && f->d->callbacks[i].call && !result; i++)
+        result = f->d->callbacks[i].call(f->d->callbacks[i].user, &f->s);
+    return result;
+}
+
+/* Ranks have no word for each other in the middle of a round: it waits for the round's end. */
+static dt_result dti_fit_hold(dti_fit *f, dt_result own) {
+    f->asked = f->asked || f->s.stop == DT_FIT_ASKED;
+    f->held = f->held ? f->held : own;
+    if (f->s.stop == DT_FIT_ASKED)
+        f->s.stop = DT_FIT_GOES_ON;
+    return DT_OK;
+}
+
+/* What one rank's callbacks ask for, or fail with, holds for all: the largest of the numbers. */
+static dt_result dti_fit_agree(dti_fit *f, dt_result own) {
+    dti_parallel *par = &f->t->par;
+    if (par->round.done && !par->lost)
+        return dti_fit_hold(f, own);
+    own = own ? own : f->held;
+    if (f->asked)
+        f->s.stop = DT_FIT_ASKED;
+    f->asked = false;
+    int32_t mine = own ? 2 : f->s.stop == DT_FIT_ASKED, most = mine;
+    if (par->lost || !par->desc.comm)
+        return own;
+    dt_result result = dti_parallel_comm_failed(
+        par, dt_comm_all_reduce(par->desc.comm, &mine, &most, 1, DT_I32, DT_COMM_MAX));
+    if (!result && most == 1)
+        f->s.stop = DT_FIT_ASKED;
+    if (!result && most == 2)
+        result = dti_agree_result(par, own);
+    return own ? own : result;
+}
+
+/* ---- validation and what is watched */
+
+static double dti_fit_value(const dt_train_report *r, int metric) {
+    return metric ? r->metric[metric - 1] : r->loss;
+}
+
+/* A NaN is never better. */
+static bool dti_fit_is_better(const dti_fit *f, double value) {
+    const dt_watch *w = &f->d->watch;
+    if (!dti_finite_f64(value))
+        return false;
+    if (!f->s.best_step)
+        return true;
+    return w->larger ? value - f->s.best > w->min_delta : f->s.best - value > w->min_delta;
+}
+
+static dt_result dti_fit_remember(dti_fit *f) {
+    dt_history *h = f->history;
+    const dt_fit_state *s = &f->s;
+    if (!h)
+        return DT_OK;
+    void *entries = h->entries;
+    if (!dti_array_reserve(f->t->base, &entries, &h->capacity, h->count + 1, sizeof *h->entries))
+        return DT_ERROR_MEMORY;
+    h->entries = entries;
+    dt_history_entry *e = &h->entries[h->count++];
+    *e = (dt_history_entry){.epoch = s->epoch,
+                            .step = s->step,
+                            .seconds = s->seconds,
+                            .loss = s->train.loss,
+                            .validation_loss = s->validation.loss,
+                            .better = s->better};
+    memcpy(e->metric, s->train.metric, sizeof e->metric);
+    memcpy(e->validation_metric, s->validation.metric, sizeof e->validation_metric);
+    return DT_OK;
+}
+
+/* The newest value of what is watched has come. */
+static dt_result dti_fit_look(dti_fit *f, const dt_train_report *r) {
+    const dt_watch *w = &f->d->watch;
+    dt_result result = DT_OK;
+    f->seen_step = f->s.step;
+    f->s.value = dti_fit_value(r, w->metric);
+    f->s.better = dti_fit_is_better(f, f->s.value);
+    f->s.waited = f->s.better ? 0 : f->s.waited + 1;
+    if (dti_trainer_has_plateau(f->t) && dti_finite_f64(f->s.value))
+        result = dt_trainer_metric(f->t, f->s.value);
+    if (f->s.better && !result) {
+        f->s.best = f->s.value;
+        f->s.best_step = f->s.step;
+        result = dti_agree_result(&f->t->par, dti_fit_keep(f));
+        if (!result)
+            result = dti_fit_save(f);
+    }
+    if (w->patience && f->s.waited >= (uint64_t)w->patience && f->s.stop == DT_FIT_GOES_ON)
+        f->s.stop = DT_FIT_EARLY;
+    dti_fit_times(f);
+    return result ? result : dti_agree_result(&f->t->par, dti_fit_remember(f));
+}
+
+static dt_result dti_fit_validate(dti_fit *f) {
+    dt_result result =
+        dt_trainer_evaluate(f->t, f->d->validation, f->d->validation_batch, &f->s.validation);
+    if (result)
+        return result;
+    f->s.validations++;
+    result = dti_fit_look(f, &f->s.validation);
+    return result ? result : dti_fit_agree(f, dti_fit_tell(f, DT_FIT_VALIDATED));
+}
+
+/* ---- steps */
+
+static void dti_report_join(const dt_trainer *t, dt_train_report *to, const dt_train_report *r) {
+    for (int i = 0; i < DT_MAX_TERMS; i++) {
+        to->loss_sum[i] += r->loss_sum[i];
+        to->loss_weight[i] += r->loss_weight[i];
+        to->metric_sum[i] += r->metric_sum[i];
+        to->metric_weight[i] += r->metric_weight[i];
+    }
+    to->samples += r->samples;
+    to->steps += r->steps;
+    to->seconds += r->seconds;
+    to->wait_seconds += r->wait_seconds;
+    to->data_seconds += r->data_seconds;
+    to->gradient_norm = r->gradient_norm;
+    to->epoch = r->epoch;
+    to->epoch_ended = r->epoch_ended;
+    dti_report_close(t, to);
+}
+
+static bool dti_fit_validates_behind(const dti_fit *f, uint64_t step) {
+    const uint64_t every = f->d->validation_steps;
+    return every && step && step % every == 0 && step != f->seen_step;
+}
+
+/* How many steps may be under way behind the next one: none where something is due behind it, or
+ * where a callback is to see each step before the next one begins. */
+static uint32_t dti_fit_ahead(const dti_fit *f) {
+    const uint64_t next = dti_trainer_number(f->t);
+    const bool due = dti_fit_validates_behind(f, next) || (f->s.steps && next >= f->s.steps);
+    return due || f->d->callbacks[0].call ? 0 : f->t->desc.in_flight != 1;
+}
+
+/* A NaN skips a step, as in dt_trainer_epoch; too many in a row are an end. */
+static dt_result dti_fit_skipped(dti_fit *f, dt_result result) {
+    const uint64_t most = f->d->skips ? f->d->skips : DTI_FIT_SKIPS;
+    if (result != DT_ERROR_NUMERIC)
+        return result;
+    f->s.skipped++;
+    return ++f->in_a_row < most ? DT_OK : result;
+}
+
+/* Makes one step, or begins one and ends an older; *r is what ended. */
+static dt_result dti_fit_step(dti_fit *f, dt_train_report *r) {
+    dt_trainer *t = f->t;
+    bool used;
+    const dt_result before = dti_report_open(t, r);
+    dt_result result = dti_trainer_step(t, dti_fit_ahead(f), r, &used);
+    dti_report_close(t, r);
+    result = dti_trainer_told(t, before, result);
+    f->s.step = r->step;
+    f->s.epoch = t->epoch;
+    if (!result && r->steps)
+        f->in_a_row = 0;
+    if (result && !used)
+        return result;
+    return dti_fit_skipped(f, result);
+}
+
+/* At an epoch's end, and what .checkpoint_steps or somebody asked for. A checkpoint that cannot be
+ * written costs nothing but itself. */
+static dt_result dti_fit_checkpoint(dti_fit *f, bool epoch_ended) {
+    dt_trainer *t = f->t;
+    dt_result result = dti_trainer_between(t, epoch_ended);
+    if (!result && epoch_ended && t->desc.checkpoint && t->saved != f->s.step && !t->par.lost)
+        result = dt_trainer_checkpoint(t);
+    if (result != DT_ERROR_IO || t->par.lost)
+        return result;
+    dti_log(t->base, DT_LOG_WARNING, "fit: no checkpoint of step %llu: %s",
+            (unsigned long long)f->s.step, t->base->error);
+    return DT_OK;
+}
+
+/* What comes behind the last step of an epoch. */
+static dt_result dti_fit_epoch(dti_fit *f) {
+    const uint64_t every = f->d->validation_epochs ? f->d->validation_epochs : 1;
+    dt_result result = DT_OK;
+    if (!f->d->validation)
+        result = dti_fit_look(f, &f->s.train);
+    if (!result)
+        result = dti_fit_agree(f, dti_fit_tell(f, DT_FIT_EPOCH));
+    if (!result && f->d->validation && !f->d->validation_steps && f->s.epoch % every == 0)
+        result = dti_fit_validate(f);
+    return result;
+}
+
+static dt_result dti_fit_between(dti_fit *f, const dt_train_report *r) {
+    dt_result result = DT_OK;
+    if (dti_fit_validates_behind(f, f->s.step))
+        result = dti_fit_validate(f);
+    if (!result && r->epoch_ended)
+        result = dti_fit_epoch(f);
+    if (!result)
+        result = dti_fit_checkpoint(f, r->epoch_ended);
+    if (r->epoch_ended)
+        f->s.train = (dt_train_report){.epoch = f->s.epoch};
+    return result;
+}
+
+static dt_result dti_fit_once(dti_fit *f) {
+    dt_train_report r;
+    dt_result result = dti_fit_step(f, &r);
+    if (result)
+        return result;
+    f->s.last = r;
+    if (dti_parallel_is_local(&f->t->par) && !r.round_ended) {
+        dti_report_part(f->t, &f->s.last); /* this process's own */
+        dti_report_close(f->t, &f->s.last);
+    }
+    dti_report_join(f->t, &f->s.train, &r);
+    result = dti_fit_agree(f, dti_fit_tell(f, DT_FIT_STEP));
+    return result ? result : dti_fit_between(f, &r);
+}
+
+static void dti_fit_whether_done(dti_fit *f) {
+    const bool epochs = f->d->epochs && f->t->epoch >= f->d->epochs;
+    const bool steps = f->d->steps && dti_trainer_number(f->t) > f->d->steps;
+    if (f->s.stop == DT_FIT_GOES_ON && (epochs || steps))
+        f->s.stop = DT_FIT_DONE;
+}
+
+static dt_result dti_fit_loop(dti_fit *f) {
+    dt_result result = dti_fit_agree(f, dti_fit_tell(f, DT_FIT_BEGIN));
+    dti_fit_whether_done(f);
+    while (!result && f->s.stop == DT_FIT_GOES_ON) {
+        result = dti_fit_once(f);
+        dti_fit_whether_done(f);
+    }
+    return result;
+}
+
+/* ---- begin and end */
+
+static dt_result dti_fit_resume(dti_fit *f) {
+    dt_trainer *t = f->t;
+    bool found = false;
+    if (!t->desc.checkpoint || f->d->no_resume || t->par.replicas[0].store->steps)
+        return DT_OK;
+    dt_result result = dt_trainer_resume(t, &found);
+    if (!result && found && (f->d->watch.patience || f->d->watch.restore_best))
+        dti_log(t->base, DT_LOG_INFO,
+                "fit: goes on behind step %llu; what was best before is not in a checkpoint, so "
+                ".watch begins anew",
+                (unsigned long long)t->par.replicas[0].store->steps);
+    return result;
+}
+
+/* What it takes before anything changes: the best weights, the first entries of the history. */
+static dt_result dti_fit_room(dti_fit *f) {
+    const dt_store *s = f->t->par.replicas[0].store;
+    bool room = true;
+    if (f->d->watch.restore_best) {
+        f->best_bytes = dti_arena_bytes(s->layout.elements);
+        f->best = dti_alloc(f->t->base, (size_t)f->best_bytes);
+        room = f->best != NULL;
+    }
+    if (room && f->history) {
+        void *entries = NULL;
+        room = dti_array_reserve(f->t->base, &entries, &f->history->capacity, DTI_FIT_ENTRIES,
+                                 sizeof *f->history->entries);
+        f->history->entries = entries;
+    }
+    return room ? DT_OK : DT_ERROR_MEMORY;
+}
+
+static dt_result dti_fit_open(dti_fit *f) {
+    dt_trainer *t = f->t;
+    const dt_store *s = t->par.replicas[0].store;
+    dt_result result = dti_agree_result(&t->par, dti_fit_room(f));
+    if (!result)
+        result = dti_fit_resume(f);
+    if (result)
+        return result;
+    f->s.trainer = t;
+    f->s.epoch_steps = dti_loader_epoch_batches(t->loader);
+    f->s.epochs = f->d->epochs;
+    f->s.steps = f->d->epochs * f->s.epoch_steps;
+    if (f->d->steps && (!f->s.steps || f->d->steps < f->s.steps))
+        f->s.steps = f->d->steps;
+    f->s.step = f->first = s->steps;
+    f->s.epoch = f->s.train.epoch = t->epoch;
+    f->began = dti_now_ns();
+    return DT_OK;
+}
+
+static void dti_fit_history_end(const dti_fit *f) {
+    dt_history *h = f->history;
+    if (!h)
+        return;
+    h->stop = f->s.stop;
+    h->best = f->s.best;
+    h->best_step = f->s.best_step;
+    h->epochs = f->s.epoch;
+    h->steps = f->s.step;
+}
+
+/* The callbacks see the end, whatever it is; a text of an error stays. */
+static dt_result dti_fit_end(dti_fit *f, dt_result result) {
+    char text[sizeof f->t->base->error];
+    memcpy(text, f->t->base->error, sizeof text);
+    dti_trainer_drain(f->t);
+    if (!result && f->t->pending_result) {
+        dt_train_report r;
+        result = dti_fit_skipped(f, dti_report_open(f->t, &r));
+        memcpy(text, f->t->said, sizeof f->t->said);
+    }
+    f->s.step = f->t->par.replicas[0].store->steps;
+    f->s.epoch = f->t->epoch;
+    f->s.stop = result ? DT_FIT_FAILED : f->s.stop;
+    if (!result)
+        result = dti_fit_restore(f);
+    const dt_result told = dti_fit_tell(f, DT_FIT_END);
+    dti_fit_history_end(f);
+    if (result)
+        memcpy(f->t->base->error, text, sizeof text);
+    return result ? result : dti_fit_agree(f, told);
+}
+
+DT_API dt_result dt_trainer_fit(dt_trainer *t, const dt_fit_desc *desc, dt_history *history) {
+    if (history)
+        *history = (dt_history){.ctx = t ? t->graph->ctx : NULL};
+    DTI_NEED(NULL, t);
+    DTI_NEED(t->base, desc);
+    dt_result result = dti_check_forked(t->base);
+    if (!result && t->par.lost)
+        result = dti_trainer_lost(t);
+    if (result)
+        return result;
+    dti_trainer_drain(t);
+    dti_fit f = {.t = t, .d = desc, .history = history};
+    result = dti_agree_result(&t->par, dti_fit_check(t, desc));
+    if (!result)
+        result = dti_fit_open(&f);
+    if (!result) {
+        result = dti_fit_loop(&f);
+        result = dti_fit_end(&f, result);
+    }
+    dti_free(t->base, f.best);
+    return result;
+}
+
+DT_API void dt_history_free(dt_history *history) {
+    if (!history)
+        return;
+    if (history->ctx)
+        dti_free(dti_ctx_base(history->ctx), history->entries);
+    *history = (dt_history){0};
+}

@@ -1,0 +1,142 @@
+/* A bar of one line for dt_trainer_fit: what the library writes only because a program handed it
+ * over as a callback. On a terminal a line is written over the one before, filled up with blanks,
+ * so no escape code is needed; elsewhere an epoch is a line. A stream that cannot be written is
+ * nobody's error: training goes on. */
+
+#define DTI_PROGRESS_BAR 24
+
+typedef struct dti_progress_line {
+    char text[512];
+    size_t size;
+} dti_progress_line;
+
+static void dti_progress_add(dti_progress_line *line, const char *format, ...) DTI_PRINTF(2, 3);
+
+/* What does not fit is cut off. */
+static void dti_progress_add(dti_progress_line *line, const char *format, ...) {
+    const size_t room = sizeof line->text - line->size;
+    va_list list;
+    va_start(list, format);
+    const int n = vsnprintf(line->text + line->size, room, format, list);
+    va_end(list);
+    line->size += n < 0 ? 0 : DTI_MIN((size_t)n, room - 1);
+}
+
+static void dti_progress_time(dti_progress_line *line, double seconds, const char *what) {
+    const uint64_t s = (uint64_t)(seconds + 0.5);
+    if (seconds < 0.0 || seconds > 1e9)
+        return;
+    if (s >= 3600)
+        dti_progress_add(line, "  %llu:%02llu:%02llu%s", (unsigned long long)(s / 3600),
+                         (unsigned long long)(s / 60 % 60), (unsigned long long)(s % 60), what);
+    else
+        dti_progress_add(line, "  %llu:%02llu%s", (unsigned long long)(s / 60),
+                         (unsigned long long)(s % 60), what);
+}
+
+static void dti_progress_values(dti_progress_line *line, const dt_progress *p,
+                                const dt_train_report *r, const dt_trainer *t, const char *of) {
+    dti_progress_add(line, "  %sloss %.4g", of, r->loss);
+    for (int i = 0; i < DT_MAX_TERMS && dti_is_set(t->desc.metrics[i]); i++) {
+        if (p->names[i])
+            dti_progress_add(line, "  %s%s %.4g", of, p->names[i], r->metric[i]);
+        else
+            dti_progress_add(line, "  %smetric %d %.4g", of, i + 1, r->metric[i]);
+    }
+}
+
+static void dti_progress_head(dti_progress_line *line, const dt_progress *p,
+                              const dt_fit_state *s) {
+    const bool ended = s->event == DT_FIT_EPOCH || s->event == DT_FIT_VALIDATED;
+    const unsigned long long epoch = s->epoch + (ended ? 0 : 1); /* the one under way */
+    if (p->label)
+        dti_progress_add(line, "%s  ", p->label);
+    if (s->epochs)
+        dti_progress_add(line, "epoch %llu/%llu", epoch, (unsigned long long)s->epochs);
+    else
+        dti_progress_add(line, "epoch %llu", epoch);
+    dti_progress_add(line, "  step %llu", (unsigned long long)s->step);
+}
+
+static void dti_progress_bar(dti_progress_line *line, const dt_fit_state *s) {
+    char bar[DTI_PROGRESS_BAR + 1];
+    const double part = s->steps ? (double)s->step / (double)s->steps : 0.0;
+    const int full = (int)(DTI_PROGRESS_BAR * DTI_MIN(part, 1.0));
+    for (int i = 0; i < DTI_PROGRESS_BAR; i++)
+        bar[i] = i < full ? '#' : '.';
+    bar[DTI_PROGRESS_BAR] = 0;
+    dti_progress_add(line, "[%s] ", bar);
+}
+
+/* Over what is there: the rest of an older, longer line is wiped out by blanks. */
+static void dti_progress_over(FILE *file, const dti_progress_line *line, int columns) {
+    const int room = DTI_MAX(columns - 1, 1);
+    fprintf(file, "\r%-*.*s\r", room, room, line->text);
+    fflush(file);
+}
+
+static void dti_progress_rate(dti_progress_line *line, const dt_train_report *r) {
+    if (r->seconds > 0.0)
+        dti_progress_add(line, "  %.0f samples/s", (double)r->samples / r->seconds);
+}
+
+/* Behind an epoch or a validation: a line that stays. */
+static void dti_progress_stay(dti_progress_line *line, const dt_progress *p,
+                              const dt_fit_state *s) {
+    dti_progress_head(line, p, s);
+    if (s->train.steps)
+        dti_progress_values(line, p, &s->train, s->trainer, "");
+    if (s->event == DT_FIT_VALIDATED)
+        dti_progress_values(line, p, &s->validation, s->trainer, "val ");
+    dti_progress_rate(line, &s->train);
+    dti_progress_time(line, s->seconds, "");
+    if (s->better && s->event == DT_FIT_VALIDATED)
+        dti_progress_add(line, "  best");
+}
+
+static const char *dti_progress_why(const dt_fit_state *s) {
+    static const char *const why[] = {"", "", "nothing gets better", "asked to stop", "failed"};
+    return (unsigned)s->stop <= DT_FIT_LAST ? why[s->stop] : "";
+}
+
+/* An epoch without a validation has its line; one that is validated gets it behind that. */
+static bool dti_progress_stays(const dt_fit_state *s) {
+    return s->event == DT_FIT_VALIDATED ||
+           (s->event == DT_FIT_EPOCH && !s->validations && !s->validation.samples) ||
+           (s->event == DT_FIT_END && dti_progress_why(s)[0]);
+}
+
+static void dti_progress_write(dt_progress *p, const dt_fit_state *s) {
+    FILE *file = p->file ? p->file : stdout;
+    const int columns = p->columns ? DTI_MAX(p->columns, 0) : dti_terminal_columns(file);
+    dti_progress_line line = {.size = 0};
+    if (dti_progress_stays(s)) {
+        if (s->event == DT_FIT_END)
+            dti_progress_add(&line, "step %llu: %s", (unsigned long long)s->step,
+                             dti_progress_why(s));
+        else
+            dti_progress_stay(&line, p, s);
+        fprintf(file, "%s%-*s\n", columns ? "\r" : "", DTI_MAX(columns - 1, 0), line.text);
+        fflush(file);
+        return;
+    }
+    if (!columns || s->event != DT_FIT_STEP || s->seconds < p->next)
+        return;
+    p->next = s->seconds + (p->every > 0.0 ? p->every : 0.1);
+    dti_progress_bar(&line, s);
+    dti_progress_head(&line, p, s);
+    dti_progress_values(&line, p, &s->train, s->trainer, "");
+    dti_progress_rate(&line, &s->train);
+    dti_progress_time(&line, s->seconds_left, " left");
+    dti_progress_over(file, &line, columns);
+}
+
+DT_API dt_result dt_progress_show(void *progress, dt_fit_state *state) {
+    if (!progress || !state || !state->trainer)
+        return DT_ERROR_INVALID;
+    if (state->event == DT_FIT_BEGIN)
+        ((dt_progress *)progress)->next = 0.0;
+    if (state->trainer->par.rank == 0)
+        dti_progress_write(progress, state);
+    return DT_OK;
+}

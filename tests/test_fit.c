@@ -1,0 +1,419 @@
+/* The loop over epochs: the bits of steps made by hand, what ends it, what it keeps and tells; the
+ * bar; predictions; summaries. */
+#include "train_model.h"
+
+#include <unistd.h>
+
+typedef struct fit_job {
+    train_model m;
+    dt_trainer *trainer;
+    dt_dataset valid; /* the first 40 samples */
+} fit_job;
+
+static bool fit_open(fit_job *j, const char *devices, const char *folder, double lr) {
+    if (!CHECK_TEXT(train_model_make(&j->m, &(dt_ctx_desc){.no_vulkan = true}, 0), "the model"))
+        return false;
+    dt_trainer_desc d = train_desc(&j->m);
+    j->m.adam.lr = lr;
+    d.devices = devices;
+    d.shards = 2;
+    d.checkpoint = folder;
+    j->valid = d.data;
+    j->valid.rows = 40;
+    return CHECK_TEXT(dt_trainer_create(j->m.graph, &d, &j->trainer) == DT_OK, "%s",
+                      dt_ctx_error(j->m.ctx));
+}
+
+static uint64_t fit_hash(fit_job *j) {
+    uint64_t hash = 0;
+    CHECK(dt_store_state_hash(dt_trainer_store(j->trainer), &hash) == DT_OK);
+    return hash;
+}
+
+static void fit_close(fit_job *j) {
+    dt_ctx_destroy(j->m.ctx);
+}
+
+#define FIT_TRY(job, call)                                                                         \
+    test_check((call) == DT_OK, __FILE__, __LINE__, "%s: %s", #call, dt_ctx_error((job)->m.ctx))
+
+/* ---- what it computes */
+
+TEST(fit_gives_the_bits_of_epochs_made_by_hand) {
+    fit_job a, b;
+    dt_history h;
+    if (!fit_open(&a, "cpu", NULL, 0.01) || !fit_open(&b, "cpu:2", NULL, 0.01))
+        return;
+    for (int i = 0; i < 3; i++)
+        FIT_TRY(&a, dt_trainer_epoch(a.trainer, NULL));
+    FIT_TRY(&b, dt_trainer_fit(b.trainer, &(dt_fit_desc){.epochs = 3, .validation = &b.valid}, &h));
+    CHECK(fit_hash(&a) == fit_hash(&b));
+    CHECK(h.count == 3 && h.stop == DT_FIT_DONE && h.epochs == 3 && h.steps == 15);
+    dt_train_report r;
+    FIT_TRY(&b, dt_trainer_evaluate(b.trainer, &b.valid, 0, &r));
+    CHECK(h.count == 3 && h.entries[2].validation_loss == r.loss);
+    CHECK(h.count == 3 && h.entries[2].validation_metric[0] == r.metric[0]);
+    CHECK(h.count == 3 && h.entries[0].epoch == 1 && h.entries[0].step == 5);
+    dt_history_free(&h);
+    fit_close(&a);
+    fit_close(&b);
+}
+
+TEST(fit_of_steps_ends_within_an_epoch_and_goes_on_from_there) {
+    fit_job a, b;
+    if (!fit_open(&a, "cpu", NULL, 0.01) || !fit_open(&b, "cpu", NULL, 0.01))
+        return;
+    FIT_TRY(&a, dt_trainer_fit(a.trainer, &(dt_fit_desc){.steps = 7}, NULL));
+    dt_trainer_info info;
+    dt_trainer_get_info(a.trainer, &info);
+    CHECK(info.step == 7 && info.epoch == 1);
+    FIT_TRY(&a, dt_trainer_fit(a.trainer, &(dt_fit_desc){.epochs = 2, .steps = 100}, NULL));
+    FIT_TRY(&b, dt_trainer_fit(b.trainer, &(dt_fit_desc){.epochs = 2}, NULL));
+    CHECK(fit_hash(&a) == fit_hash(&b));
+    FIT_TRY(&b, dt_trainer_fit(b.trainer, &(dt_fit_desc){.epochs = 2}, NULL)); /* none is left */
+    CHECK(fit_hash(&a) == fit_hash(&b));
+    fit_close(&a);
+    fit_close(&b);
+}
+
+/* ---- what is watched */
+
+TEST(fit_stops_where_nothing_gets_better) {
+    fit_job j;
+    dt_history h;
+    if (!fit_open(&j, "cpu", NULL, 0.01))
+        return;
+    dt_fit_desc d = {.epochs = 50, .validation = &j.valid};
+    d.watch = (dt_watch){.patience = 3, .min_delta = 1e6}; /* the first is the best */
+    FIT_TRY(&j, dt_trainer_fit(j.trainer, &d, &h));
+    CHECK(h.stop == DT_FIT_EARLY && h.count == 4 && h.best_step == 5);
+    CHECK(h.count == 4 && h.entries[0].better && !h.entries[1].better);
+    CHECK(h.count == 4 && h.best == h.entries[0].validation_loss);
+    dt_history_free(&h);
+    fit_close(&j);
+}
+
+/* The worst accuracy is watched, which is early: so there is something to put back. */
+TEST(fit_puts_back_and_saves_the_best_weights) {
+    const char *path = "build/fit-best.safetensors";
+    for (int replicas = 1; replicas <= 2; replicas++) {
+        fit_job j, k;
+        dt_history h;
+        dt_train_report r;
+        remove(path);
+        if (!fit_open(&j, replicas == 1 ? "cpu" : "cpu:2", NULL, 0.01) ||
+            !fit_open(&k, "cpu", NULL, 0.01))
+            return;
+        dt_fit_desc d = {.epochs = 8, .validation = &j.valid, .validation_steps = 3};
+        d.watch = (dt_watch){.metric = 1, .restore_best = true, .save = path};
+        FIT_TRY(&j, dt_trainer_fit(j.trainer, &d, &h));
+        CHECK_TEXT(h.count == 13 && h.best_step % 3 == 0 && h.best_step < 39,
+                   "%zu validations, the best of step %d", h.count, (int)h.best_step);
+        FIT_TRY(&j, dt_trainer_evaluate(j.trainer, &j.valid, 0, &r));
+        CHECK(r.metric[0] == h.best);
+        for (size_t i = 0; i < h.count; i++)
+            CHECK(h.entries[i].validation_metric[0] >= h.best);
+        FIT_TRY(&k, dt_store_load(dt_trainer_store(k.trainer), path));
+        FIT_TRY(&k, dt_trainer_evaluate(k.trainer, &k.valid, 0, &r));
+        CHECK(r.metric[0] == h.best);
+        FIT_TRY(&j, dt_trainer_step(j.trainer, NULL)); /* all replicas have them */
+        dt_history_free(&h);
+        fit_close(&j);
+        fit_close(&k);
+    }
+    remove(path);
+}
+
+TEST(fit_tells_a_plateau_what_is_watched) {
+    fit_job j;
+    dt_trainer *other = NULL;
+    if (!fit_open(&j, "cpu", NULL, 0.01))
+        return;
+    dt_trainer_desc d = train_desc(&j.m);
+    j.m.adam.schedule[0] = (dt_schedule){.kind = DT_SCHEDULE_PLATEAU, .patience = 1, .gamma = 1e-9};
+    dt_trainer_destroy(j.trainer);
+    FIT_TRY(&j, dt_trainer_create(j.m.graph, &d, &other));
+    dt_fit_desc f = {.epochs = 30, .watch = {.metric = 0}};
+    dt_history h;
+    FIT_TRY(&j, dt_trainer_fit(other, &f, &h));
+    size_t still = 0; /* epochs whose losses do not move: the rate is nothing any more */
+    for (size_t i = 1; i < h.count; i++)
+        still += fabs(h.entries[i].loss - h.entries[i - 1].loss) < 1e-2;
+    CHECK_TEXT(h.count == 30, "%zu epochs", h.count);
+    dt_history_free(&h);
+    fit_close(&j);
+}
+
+/* ---- callbacks */
+
+typedef struct fit_seen {
+    char events[512];
+    uint64_t stop_at; /* asks for it behind this step; 0: never */
+    dt_result fail;   /* behind step 2 */
+    dt_fit_stop end;
+    double validation;
+} fit_seen;
+
+static dt_result fit_see(void *user, dt_fit_state *s) {
+    fit_seen *seen = user;
+    const size_t at = strlen(seen->events);
+    if (at + 2 < sizeof seen->events) {
+        seen->events[at] = "bsevx"[s->event];
+        seen->events[at + 1] = 0;
+    }
+    if (s->event == DT_FIT_STEP && s->step == seen->stop_at)
+        s->stop = DT_FIT_ASKED;
+    if (s->event == DT_FIT_VALIDATED)
+        seen->validation = s->validation.loss;
+    if (s->event == DT_FIT_END)
+        seen->end = s->stop;
+    return s->event == DT_FIT_STEP && s->step == 2 ? seen->fail : DT_OK;
+}
+
+TEST(fit_tells_its_callbacks_everything_in_order) {
+    fit_job j;
+    fit_seen seen = {.stop_at = 0};
+    if (!fit_open(&j, "cpu", NULL, 0.01))
+        return;
+    dt_fit_desc d = {.epochs = 2, .validation = &j.valid, .callbacks = {{fit_see, &seen}}};
+    FIT_TRY(&j, dt_trainer_fit(j.trainer, &d, NULL));
+    CHECK_TEXT(!strcmp(seen.events, "bsssssevsssssevx"), "%s", seen.events);
+    CHECK(seen.end == DT_FIT_DONE && seen.validation > 0.0);
+    seen = (fit_seen){.stop_at = 12};
+    d.epochs = 5;
+    FIT_TRY(&j, dt_trainer_fit(j.trainer, &d, NULL));
+    CHECK_TEXT(!strcmp(seen.events, "bssx"), "%s", seen.events);
+    CHECK(seen.end == DT_FIT_ASKED);
+    dt_trainer_info info;
+    dt_trainer_get_info(j.trainer, &info);
+    CHECK(info.step == 12);
+    fit_close(&j);
+}
+
+TEST(fit_ends_with_the_error_of_a_callback) {
+    fit_job j;
+    fit_seen seen = {.fail = DT_ERROR_IO};
+    dt_history h;
+    if (!fit_open(&j, "cpu", NULL, 0.01))
+        return;
+    dt_fit_desc d = {.epochs = 2, .callbacks = {{fit_see, &seen}}};
+    CHECK(dt_trainer_fit(j.trainer, &d, &h) == DT_ERROR_IO);
+    CHECK_TEXT(!strcmp(seen.events, "bssx"), "%s", seen.events);
+    CHECK(seen.end == DT_FIT_FAILED && h.stop == DT_FIT_FAILED && h.steps == 2);
+    dt_history_free(&h);
+    fit_close(&j);
+}
+
+/* ---- steps that are skipped */
+
+typedef struct fit_holes {
+    uint64_t from, to; /* steps with a NaN */
+} fit_holes;
+
+static dt_result fit_hole(void *user, const dt_sample *s, void *const *values) {
+    const fit_holes *h = user;
+    if (s->step >= h->from && s->step < h->to)
+        ((float *)values[0])[0] = NAN;
+    return DT_OK;
+}
+
+TEST(fit_skips_steps_with_a_nan_but_not_for_ever) {
+    for (int many = 0; many < 2; many++) {
+        train_model m;
+        dt_trainer *t = NULL;
+        dt_history h;
+        fit_holes holes = {3, many ? 1000 : 5};
+        if (!train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, 0))
+            return;
+        dt_trainer_desc d = train_desc(&m);
+        d.data.sample = fit_hole;
+        d.data.user = &holes;
+        CHECK(dt_trainer_create(m.graph, &d, &t) == DT_OK);
+        dt_result result = dt_trainer_fit(t, &(dt_fit_desc){.epochs = 3, .skips = 4}, &h);
+        CHECK_TEXT(result == (many ? DT_ERROR_NUMERIC : DT_OK), "%s", dt_ctx_error(m.ctx));
+        CHECK(h.steps == (many ? 2 : 13)); /* the loader counts skipped ones */
+        CHECK(!many || strstr(dt_ctx_error(m.ctx), "NaN"));
+        dt_history_free(&h);
+        dt_ctx_destroy(m.ctx);
+    }
+}
+
+/* ---- going on */
+
+static void fit_remove_folder(const char *folder) {
+    char command[256];
+    snprintf(command, sizeof command, "rm -rf '%s'", folder);
+    CHECK(system(command) == 0);
+}
+
+TEST(fit_goes_on_from_the_newest_checkpoint_with_the_same_bits) {
+    const char *folder = "build/fit-checkpoints";
+    fit_job a, b, c;
+    fit_remove_folder(folder);
+    if (!fit_open(&a, "cpu", NULL, 0.01) || !fit_open(&b, "cpu", folder, 0.01))
+        return;
+    FIT_TRY(&a, dt_trainer_fit(a.trainer, &(dt_fit_desc){.epochs = 4}, NULL));
+    FIT_TRY(&b, dt_trainer_fit(b.trainer, &(dt_fit_desc){.epochs = 2}, NULL));
+    fit_close(&b);
+    if (!fit_open(&c, "cpu:2", folder, 0.01))
+        return;
+    fit_seen seen = {.stop_at = 0};
+    dt_fit_desc d = {.epochs = 4, .callbacks = {{fit_see, &seen}}};
+    FIT_TRY(&c, dt_trainer_fit(c.trainer, &d, NULL));
+    CHECK_TEXT(!strcmp(seen.events, "bssssssssssx") || !strcmp(seen.events, "bssssse"
+                                                                            "ssssse"
+                                                                            "x"),
+               "%s", seen.events);
+    CHECK(fit_hash(&a) == fit_hash(&c));
+    fit_close(&a);
+    fit_close(&c);
+    fit_remove_folder(folder);
+}
+
+/* ---- predictions */
+
+TEST(predictions_of_a_trainer_are_those_of_a_program) {
+    enum { VALUES = TRAIN_ROWS * TRAIN_CLASSES };
+    static float all[VALUES], own[VALUES];
+    for (int replicas = 1; replicas <= 3; replicas++) {
+        const char *devices[] = {"", "cpu", "cpu:2", "cpu:3"};
+        train_model m;
+        dt_trainer *t = NULL;
+        dt_program *p = NULL;
+        if (!train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, 1))
+            return;
+        dt_trainer_desc d = train_desc(&m);
+        d.devices = devices[replicas];
+        CHECK(dt_trainer_create(m.graph, &d, &t) == DT_OK && dt_trainer_epoch(t, NULL) == DT_OK);
+        for (int batch = 0; batch < 50; batch += 49) {
+            memset(all, 0, sizeof all);
+            dt_result r = dt_trainer_predict(t, &d.data, m.logits, batch, all, sizeof all);
+            CHECK_TEXT(r == DT_OK, "%s", dt_ctx_error(m.ctx));
+            dt_program_desc desc = {.outputs = {m.logits}, .batch = TRAIN_ROWS};
+            CHECK(dt_program_create(dt_trainer_store(t), &desc, &p) == DT_OK);
+            CHECK(dt_program_write(p, m.x, m.data.x, sizeof m.data.x) == DT_OK);
+            CHECK(dt_program_run(p, NULL, NULL) == DT_OK);
+            CHECK(dt_program_read(p, m.logits, own, sizeof own) == DT_OK);
+            CHECK(memcmp(all, own, sizeof all) == 0);
+            dt_program_destroy(p);
+        }
+        dt_train_report r; /* and evaluation as before */
+        CHECK(dt_trainer_evaluate(t, &d.data, 0, &r) == DT_OK && r.samples == TRAIN_ROWS);
+        CHECK(dt_trainer_predict(t, &d.data, m.logits, 0, all, sizeof all - 4) == DT_ERROR_INVALID);
+        CHECK(dt_trainer_predict(t, &d.data, m.loss, 0, all, 8) == DT_ERROR_INVALID);
+        dt_ctx_destroy(m.ctx);
+    }
+}
+
+/* ---- the bar */
+
+static void fit_shown(dt_progress *p, char *text, size_t size) {
+    fit_job j;
+    FILE *file = tmpfile();
+    memset(text, 0, size);
+    if (!CHECK_TEXT(file != NULL, "a file") || !fit_open(&j, "cpu", NULL, 0.01))
+        return;
+    p->file = file;
+    dt_fit_desc d = {.epochs = 2, .validation = &j.valid, .callbacks = {{dt_progress_show, p}}};
+    FIT_TRY(&j, dt_trainer_fit(j.trainer, &d, NULL));
+    rewind(file);
+    CHECK(fread(text, 1, size - 1, file) > 0);
+    fclose(file);
+    fit_close(&j);
+}
+
+TEST(a_bar_in_a_file_is_a_line_an_epoch_without_escapes) {
+    char text[4096];
+    dt_progress p = {.label = "net", .names = {"accuracy"}};
+    fit_shown(&p, text, sizeof text);
+    int lines = 0;
+    for (const char *c = text; *c; c++) {
+        lines += *c == '\n';
+        CHECK(*c != '\r' && *c != 27);
+    }
+    CHECK_TEXT(lines == 2, "%s", text);
+    CHECK_TEXT(strstr(text, "net  epoch 1/2  step 5  loss ") != NULL, "%s", text);
+    CHECK_TEXT(strstr(text, "  val accuracy ") && strstr(text, "samples/s"), "%s", text);
+}
+
+TEST(a_bar_on_a_terminal_never_exceeds_its_line) {
+    char text[65536];
+    dt_progress p = {.columns = 60, .every = 1e-9};
+    fit_shown(&p, text, sizeof text);
+    size_t bars = 0, width = 0;
+    for (const char *c = text; *c; c++) {
+        width = *c == '\r' || *c == '\n' ? 0 : width + 1;
+        bars += *c == '[';
+        CHECK(*c != 27);
+        if (!strchr(c, '\n') || c < strchr(text, '\n')) /* lines that stay are whole */
+            CHECK_TEXT(width < 60 || *(c - width + 1) != '[', "%zu columns", width);
+    }
+    CHECK_TEXT(bars >= 8, "%zu bars", bars);
+    CHECK(strstr(text, "] epoch 1/2  step ") != NULL);
+}
+
+/* ---- summaries */
+
+TEST(a_summary_counts_parameters_and_multiply_adds) {
+    train_model m;
+    char text[4096], small[40];
+    size_t needed = 0;
+    if (!train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, 0))
+        return;
+    CHECK(dt_summary(m.logits, DT_SUMMARY_TEXT, text, sizeof text, &needed) == DT_OK);
+    CHECK(needed == strlen(text));
+    /* 36-24-16-5 with biases */
+    CHECK_TEXT(strstr(text, "parameters 1373 (1373 trained, 0 not)") != NULL, "%s", text);
+    CHECK_TEXT(strstr(text, "multiply-adds of a sample 1328") != NULL, "%s", text);
+    CHECK_TEXT(strstr(text, "fc1 ") && strstr(text, "[B, 16]"), "%s", text);
+    CHECK(dt_summary(m.logits, DT_SUMMARY_JSON, text, sizeof text, NULL) == DT_OK);
+    CHECK_TEXT(strstr(text, "\"parameters\":1373,\"trained\":1373") != NULL, "%s", text);
+    CHECK(dt_summary(m.logits, DT_SUMMARY_TEXT, small, sizeof small, &needed) == DT_OK);
+    CHECK(strlen(small) == sizeof small - 1 && needed > sizeof small);
+    CHECK(dt_summary((dt_tensor){m.graph, 0}, DT_SUMMARY_TEXT, text, sizeof text, NULL) ==
+          DT_ERROR_INVALID);
+    dt_ctx_destroy(m.ctx);
+}
+
+TEST(a_summary_counts_a_tied_table_once) {
+    dt_ctx *ctx;
+    dt_graph *g;
+    char text[2048];
+    CHECK(dt_ctx_create(NULL, &ctx) == DT_OK && dt_graph_create(ctx, &g) == DT_OK);
+    const dt_init init = {.kind = DT_INIT_NORMAL, .b = 1};
+    dt_tensor x = dt_input(g, "x", DT_I32, dt_dims(4));
+    dt_tensor table = dt_param(g, "table.weight", dt_dims(10, 8), init);
+    dt_tensor y = dt_linear(dt_gather(table, x), table, (dt_tensor){0});
+    CHECK(dt_summary(y, DT_SUMMARY_TEXT, text, sizeof text, NULL) == DT_OK);
+    CHECK_TEXT(strstr(text, "parameters 80 (80 trained, 0 not)") != NULL, "%s", text);
+    dt_ctx_destroy(ctx);
+}
+
+/* ---- rounds of local steps */
+
+TEST(fit_of_local_steps_validates_and_stops_at_rounds_ends) {
+    fit_job j;
+    dt_trainer *t = NULL;
+    dt_history h;
+    fit_seen seen = {.stop_at = 7};
+    if (!fit_open(&j, "cpu", NULL, 0.01))
+        return;
+    dt_trainer_destroy(j.trainer);
+    dt_trainer_desc d = train_desc(&j.m);
+    d.devices = "cpu:2";
+    d.mode = DT_TRAIN_LOCAL;
+    d.local_steps = 2;
+    FIT_TRY(&j, dt_trainer_create(j.m.graph, &d, &t));
+    dt_fit_desc f = {.epochs = 3, .validation = &j.valid, .callbacks = {{fit_see, &seen}}};
+    FIT_TRY(&j, dt_trainer_fit(t, &f, &h));
+    CHECK_TEXT(!strcmp(seen.events, "bsssssevsssx") || !strcmp(seen.events, "bsssssevssx"), "%s",
+               seen.events);
+    CHECK(h.stop == DT_FIT_ASKED && h.count == 1 && h.entries[0].validation_loss > 0.0);
+    dt_trainer_info info;
+    dt_trainer_get_info(t, &info);
+    CHECK(info.round_steps == 0);
+    dt_history_free(&h);
+    f.validation_steps = 2;
+    CHECK(dt_trainer_fit(t, &f, NULL) == DT_ERROR_INVALID);
+    fit_close(&j);
+}
