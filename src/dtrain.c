@@ -311,6 +311,7 @@ DTI_OPTIMIZE_END
 #include "parallel/step.c"
 #include "parallel/one.c"
 #include "parallel/inner.c"
+#include "parallel/compress.c"
 #include "parallel/round.c"
 #include "parallel/make.c"
 #include "parallel/replicas.c"

@@ -14,6 +14,8 @@ typedef struct local_case {
     bool synchronous, valid; /* valid: every target counts */
     dt_comm *comm;
     const char *folder; /* of checkpoints, every second step */
+    dt_compress compress;
+    double keep;
 } local_case;
 
 typedef struct local_run {
@@ -37,6 +39,8 @@ static void local_open(local_run *l, const local_case *c, const dt_ctx_desc *ctx
     d.accumulate = c->accumulate;
     d.tail = c->tail;
     d.comm = c->comm;
+    d.compress = c->compress;
+    d.compress_keep = c->keep;
     d.checkpoint = c->folder;
     d.checkpoint_steps = c->folder ? 2 : 0;
     if (!c->synchronous) {
@@ -123,7 +127,7 @@ TEST(a_round_of_one_plain_step_is_the_synchronous_step) {
     static const char *const devices[] = {"cpu", "cpu:2", "cpu:4"};
     static float one[ROOM], other[ROOM];
     for (int i = 0; i < 3; i++) {
-        for (int parts = 1; parts < 3; parts++) {
+        for (int parts = 1; parts < 4; parts++) {
             local_case c = {.devices = devices[i],
                             .steps = 1,
                             .optim = DT_OPTIM_SGD,
@@ -150,6 +154,46 @@ TEST(a_round_of_one_plain_step_is_the_synchronous_step) {
             local_close(&b);
         }
     }
+}
+
+static void buffer_values(local_run *l, const char *name, float to[4]) {
+    dt_store *s = dt_trainer_store(l->t);
+    CHECK(!dt_store_read(s, dt_store_find(s, name), DT_VALUE_PARAM, to, 4 * sizeof *to));
+}
+
+/* Batch norm looks at a replica's part in both; the means of parts of equal size have one mean. */
+TEST(running_statistics_become_the_mean_of_all_replicas) {
+    local_case c = {.devices = "cpu:4",
+                    .kind = 1,
+                    .steps = 1,
+                    .optim = DT_OPTIM_SGD,
+                    .valid = true,
+                    .outer = averaging,
+                    .tail = DT_TAIL_DROP};
+    float mean[2][4], variance[2][4];
+    for (int i = 0; i < 2; i++) {
+        local_run l;
+        c.synchronous = i;
+        local_open(&l, &c, &one_thread);
+        for (int k = 0; k < 3 && !l.result; k++)
+            l.result = dt_trainer_step(l.t, &l.report);
+        buffer_values(&l, "bn.running_mean", mean[i]);
+        buffer_values(&l, "bn.running_var", variance[i]);
+        local_good(&l);
+        local_close(&l);
+    }
+    for (int i = 0; i < 4; i++) {
+        CHECK_NEAR(mean[0][i], mean[1][i], 1e-5 * fabs((double)mean[1][i]) + 1e-6);
+        CHECK_NEAR(variance[0][i], variance[1][i], 0.05 * (double)variance[1][i]);
+    }
+}
+
+/* The last of 4 replicas has no samples of a batch of 30: rows that fill up are no step either. */
+TEST(rows_that_fill_up_a_batch_make_no_step_of_a_replica) {
+    local_case c = {.devices = "cpu:4", .steps = 4, .rounds = 2, .optim = DT_OPTIM_ADAM};
+    const uint64_t kept = local_bits(&c);
+    c.tail = DT_TAIL_PAD;
+    CHECK(local_bits(&c) == kept && kept);
 }
 
 /* w - lr (d + momentum v), v = momentum v + d, by hand over steps of a trainer without rounds. */
@@ -426,10 +470,65 @@ TEST(checkpoints_that_are_due_in_a_round_are_written_at_its_end) {
     CHECK(!system("rm -r build/local.folder"));
 }
 
+/* ---- compressed differences */
+
+static const struct {
+    dt_compress compress;
+    double keep;
+} compressed[] = {{DT_COMPRESS_NONE, 0},
+                  {DT_COMPRESS_BF16, 0},
+                  {DT_COMPRESS_INT8, 0},
+                  {DT_COMPRESS_TOPK, 0.2},
+                  {DT_COMPRESS_TOPK, 1.0}};
+enum { COMPRESSED = sizeof compressed / sizeof compressed[0] };
+
+/* Behind a round that learns come some at a rate of 0: they say what it left out, and nothing else.
+ * So the weights come to be what they are where nothing is compressed. */
+static void compressed_rank(rank *r) {
+    static float exact[ROOM], now[ROOM];
+    for (int i = 0; i < COMPRESSED; i++) {
+        local_case c = {.devices = rank_devices(r),
+                        .steps = 2,
+                        .optim = DT_OPTIM_SGD,
+                        .outer = averaging,
+                        .comm = r->comm,
+                        .compress = compressed[i].compress,
+                        .keep = compressed[i].keep};
+        local_run l;
+        local_open(&l, &c, &one_thread);
+        local_rounds(&l, 1);
+        const int count = local_values(&l, i ? now : exact);
+        const double left = local_apart(exact, now, count);
+        EXPECT_TEXT(r, i == 0 || i + 1 == COMPRESSED || left > 1e-5, "%d leaves out %g", i, left);
+        dt_trainer_set_lr(l.t, DT_ZERO);
+        local_rounds(&l, 10);
+        EXPECT_TEXT(r, !l.result, "%s", dt_ctx_error(l.m.ctx));
+        local_values(&l, now);
+        const double apart = local_apart(exact, now, count);
+        EXPECT_TEXT(r, apart < 1e-6, "%d: %g apart", i, apart);
+        local_rounds(&l, 1);
+        r->numbers[i] = local_hash(&l);
+        local_close(&l);
+    }
+}
+
+TEST(compressed_differences_are_the_same_on_all_ranks_and_what_they_leave_out_comes_later) {
+    job *j = job_new(3, NULL);
+    if (!j)
+        return;
+    j->devices[1] = "cpu:2";
+    if (job_run(j, compressed_rank)) {
+        for (int i = 0; i < COMPRESSED; i++)
+            CHECK(j->at[0].numbers[i] == j->at[1].numbers[i] &&
+                  j->at[0].numbers[i] == j->at[2].numbers[i] && j->at[0].numbers[i]);
+    }
+    job_free(j);
+}
+
 /* ---- what goes wrong on one rank */
 
 static void dying_rank(rank *r) {
-    local_case c = {.devices = "cpu", .steps = 3, .optim = DT_OPTIM_ADAM, .comm = r->comm};
+    local_case c = {.devices = "cpu", .steps = 2, .optim = DT_OPTIM_ADAM, .comm = r->comm};
     local_run l;
     local_open(&l, &c, &one_thread);
     local_rounds(&l, 1);
@@ -437,10 +536,10 @@ static void dying_rank(rank *r) {
     EXPECT_TEXT(r, !l.result, "%s", dt_ctx_error(l.m.ctx));
     if (r->index == 1)
         _exit(0);
-    local_rounds(&l, 2); /* the epoch's end ends the second with its first step */
+    local_rounds(&l, 2);
     EXPECT_TEXT(r, l.result == DT_ERROR_PEER_LOST, "%d: %s", (int)l.result, dt_ctx_error(l.m.ctx));
     EXPECT_TEXT(r,
-                strstr(dt_ctx_error(l.m.ctx), "rank 1") && strstr(dt_ctx_error(l.m.ctx), "step 3"),
+                strstr(dt_ctx_error(l.m.ctx), "rank 1") && strstr(dt_ctx_error(l.m.ctx), "step 2"),
                 "%s", dt_ctx_error(l.m.ctx));
     EXPECT(r, dt_trainer_step(l.t, NULL) == DT_ERROR_REVOKED);
     l.result = DT_OK;
@@ -454,7 +553,8 @@ static void dying_rank(rank *r) {
     dt_trainer_info info;
     EXPECT_TEXT(r, !dt_trainer_load(l.t, path), "%s", dt_ctx_error(l.m.ctx));
     dt_trainer_get_info(l.t, &info);
-    EXPECT(r, info.step == 3 && info.round == 1 && info.epoch == 0);
+    EXPECT(r, info.step == 2 && info.round == 1 && info.epoch == 0);
+    EXPECT(r, !dt_trainer_epoch(l.t, &l.report) && l.report.samples == 70 && l.report.steps == 2);
     remove(path);
     local_close(&l);
 }
@@ -522,6 +622,8 @@ TEST(local_steps_refuse_what_they_cannot_do) {
         {{.mode = DT_TRAIN_LOCAL, .outer = {.lr = -1.0}}, DT_ERROR_INVALID, "outer.lr -1"},
         {{.mode = DT_TRAIN_LOCAL, .averaged = true}, DT_ERROR_UNSUPPORTED, ".average"},
         {{.local_steps = 3}, DT_ERROR_INVALID, "DT_TRAIN_LOCAL"},
+        {{.compress = DT_COMPRESS_INT8}, DT_ERROR_UNSUPPORTED, ".compress"},
+        {{.mode = DT_TRAIN_LOCAL, .compress_keep = 2}, DT_ERROR_INVALID, "compress_keep 2"},
         {{.mode = (dt_train_mode)7}, DT_ERROR_INVALID, "no dt_train_mode"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
@@ -535,6 +637,8 @@ TEST(local_steps_refuse_what_they_cannot_do) {
         d.balance = wrong[i].d.balance;
         d.local_steps = wrong[i].d.local_steps;
         d.outer = wrong[i].d.outer;
+        d.compress = wrong[i].d.compress;
+        d.compress_keep = wrong[i].d.compress_keep;
         if (wrong[i].d.averaged)
             m.adam.average.kind = DT_AVERAGE_EMA;
         const dt_result result = dt_trainer_create(m.graph, &d, &t);

@@ -40,6 +40,8 @@ ROW(TRAINER, dt_trainer_create, local) {
     desc.local_steps = INT(2, -1, INT_MIN);
     desc.outer.lr = AT_LEAST_0(0.5);
     desc.outer.momentum = NUMBER(0.5, 1.0, -0.5, (double)INFINITY);
+    desc.compress = ENUM(DT_COMPRESS_INT8, DT_COMPRESS_TOPK + 1);
+    desc.compress_keep = NUMBER(0.5, -0.5, 1.5, (double)INFINITY);
     desc.shards = INT(0, 2, -1);
     desc.balance = ENUM(DT_BALANCE_EQUAL, DT_BALANCE_MEASURED);
     return RESULT(made(here.graph, &desc));

@@ -76,6 +76,17 @@ typedef struct dt_outer_desc {
     bool no_nesterov;
 } dt_outer_desc;
 
+/* What replaces the numbers that processes exchange at a round's end, where links are slow. What an
+ * approximation leaves out is added to the next round's (error feedback), so nothing is lost in the
+ * long run. Sums are made in the order of ranks: all have the same bits, which depend on how
+ * replicas are spread over processes. Within one process nothing is compressed. */
+typedef enum dt_compress {
+    DT_COMPRESS_NONE, /* the default: f32 */
+    DT_COMPRESS_BF16, /* half of the bytes */
+    DT_COMPRESS_INT8, /* a quarter: 8 bits, and a scale for each 256 elements */
+    DT_COMPRESS_TOPK  /* the largest alone: .compress_keep of them, 8 bytes each */
+} dt_compress;
+
 typedef struct dt_trainer_desc {
     /* As in dt_program_desc. */
     dt_tensor loss;
@@ -132,6 +143,8 @@ typedef struct dt_trainer_desc {
     dt_train_mode mode;
     int local_steps; /* of a round of DT_TRAIN_LOCAL; 0 = 100 */
     dt_outer_desc outer;
+    dt_compress compress; /* of DT_TRAIN_LOCAL; what was left out is not part of a checkpoint */
+    double compress_keep; /* DT_COMPRESS_TOPK: of each bucket; 0 = 0.01; to 1 */
 } dt_trainer_desc;
 
 /* Creates the replicas, gives all of them rank 0's values, and checks that all ranks have the same

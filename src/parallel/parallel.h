@@ -17,6 +17,8 @@ typedef struct dti_round_desc {
     uint32_t steps; /* of a full round; 0: every step is exchanged, and there are no rounds */
     float lr, momentum;
     bool nesterov;
+    uint8_t compress; /* dt_compress */
+    double keep;      /* of each bucket, by DT_COMPRESS_TOPK */
 } dti_round_desc;
 
 /* What the trainer says; tensors are of the first replica's graph. */
@@ -73,6 +75,11 @@ typedef struct dti_scalar_sum {
 
 #define DTI_ROUND_TEXT 500
 
+typedef struct dti_compress { /* see compress.c; NULL: nothing is compressed */
+    float *residual;          /* what was not said, as the arena of parameters is */
+    char *sent, *said;        /* by this process, by all ranks: bucket by bucket */
+} dti_compress;
+
 /* The round under way. Arrays are as the arena of parameters is, on the host. */
 typedef struct dti_round {
     float *start;    /* values that it began with */
@@ -87,6 +94,7 @@ typedef struct dti_round {
     char said[DTI_ROUND_TEXT];              /* of the first that was skipped */
     dti_scalar_sum sum;                     /* what replicas tell at its end: see round.c */
     uint32_t buffer_elements;
+    dti_compress compress;
     dti_runs none;       /* of a replica without rows */
     _Atomic bool faulty; /* the outer step is not finite */
 } dti_round;
@@ -217,6 +225,13 @@ static dt_result dti_round_open(dti_parallel *par); /* before the first step */
 static dt_result dti_round_close(dti_parallel *par, dti_parallel_result *out);
 /* A device failed here in the middle of one: back to its beginning, and others are told. */
 static dt_result dti_round_torn(dti_parallel *par, dt_result result);
+
+/* ---- compress.c */
+static bool dti_compress_is_on(const dti_parallel *par);
+static dt_result dti_compress_make(dti_parallel *par);
+static void dti_compress_free(dti_parallel *par);
+static void dti_compress_forget(dti_parallel *par); /* what was not said yet */
+static dt_result dti_compress_exchange(dti_parallel *par);
 
 /* ---- inner.c */
 static bool dti_parallel_is_local(const dti_parallel *par);

@@ -53,7 +53,7 @@ static dt_result dti_round_make(dti_parallel *par) {
         return DT_ERROR_MEMORY;
     for (uint32_t i = 0; i < local; i++)
         par->replicas[i].gradients = dti_round_array(par, i);
-    return DT_OK;
+    return dti_compress_make(par);
 }
 
 static void dti_round_free(dti_parallel *par) {
@@ -65,6 +65,7 @@ static void dti_round_free(dti_parallel *par) {
     round->start = round->velocity = round->arrays = NULL;
     round->terms = NULL;
     dti_scalar_sum_free(par, &round->sum);
+    dti_compress_free(par);
 }
 
 /* ---- the beginning */
@@ -121,12 +122,13 @@ static void dti_round_difference(void *arg, uint32_t index) {
     if (!r->result) {
         dti_round_buffers(r->store, now, leaf + DTI_ROUND_BUFFERS);
         dti_round_subtract(par, r->store, now, index == 0);
-        dti_exchange_arrive(par, 0, par->bucket_count);
+        if (!dti_compress_is_on(par))
+            dti_exchange_arrive(par, 0, par->bucket_count);
     }
     r->passed = dti_now_ns();
     if (r->result)
         atomic_store(&r->failed, true);
-    while (!dti_any_failed(par) && !dti_exchange_help(par, index, true))
+    while (!dti_compress_is_on(par) && !dti_any_failed(par) && !dti_exchange_help(par, index, true))
         dti_thread_yield();
 }
 
@@ -137,7 +139,7 @@ static dt_result dti_round_exchange(dti_parallel *par) {
     dti_crew_run(par->crew, dti_round_difference, par);
     dt_result result = dti_replicas_result(par);
     if (!result)
-        result = dti_exchange_finish(par);
+        result = dti_compress_is_on(par) ? dti_compress_exchange(par) : dti_exchange_finish(par);
     if (result)
         return result;
     double *leaf = dti_scalar_leaf(par, sum, par->first_shard);
@@ -266,6 +268,7 @@ static dt_result dti_round_back(dti_parallel *par, dt_result result) {
     char text[sizeof par->base->error];
     memcpy(text, par->base->error, sizeof text);
     dti_crew_run(par->crew, dti_round_put, par);
+    dti_compress_forget(par);
     par->lost = par->lost || dti_replicas_result(par);
     par->round.done = 0;
     if (par->lost)

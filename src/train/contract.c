@@ -110,6 +110,8 @@ static void dti_describe_settings(const dt_trainer *t, dti_text *text) {
                  round->steps && round->nesterov ? ", outer nesterov" : "");
     dti_describe_number(text, "outer lr", (double)round->lr);
     dti_describe_number(text, "outer momentum", (double)round->momentum);
+    dti_text_add(text, "compress %u\n", (unsigned)round->compress);
+    dti_describe_number(text, "of which is kept", round->keep);
     dti_text_add(text, "checkpoints %s, every %d steps, strict resume %d\n",
                  d->checkpoint ? "yes" : "no", d->checkpoint_steps, d->strict_resume);
     for (uint32_t i = 0; i < t->graph->param_count; i++) {

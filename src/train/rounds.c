@@ -12,6 +12,8 @@ static void dti_trainer_resolve_local(dt_trainer *t) {
     round->lr = (float)dti_or(d->outer.lr, 0.7);
     round->momentum = (float)dti_or(d->outer.momentum, 0.9);
     round->nesterov = !d->outer.no_nesterov;
+    round->compress = (uint8_t)d->compress;
+    round->keep = dti_or(d->compress_keep, 0.01);
 }
 
 static dt_result dti_trainer_check_local(const dt_trainer *t) {
@@ -28,6 +30,17 @@ static dt_result dti_trainer_check_local(const dt_trainer *t) {
                         "outer.lr %g, outer.momentum %g: the rate must be above 0, the momentum "
                         "from 0 (DT_ZERO) to below 1",
                         lr, momentum);
+    const double keep = dti_or(d->compress_keep, 0.01);
+    if ((unsigned)d->compress > DT_COMPRESS_TOPK || !(keep > 0.0 && keep <= 1.0))
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "compress %d, compress_keep %g: a dt_compress, and a part above 0, at most "
+                        "1",
+                        (int)d->compress, keep);
+    if (d->mode != DT_TRAIN_LOCAL && d->compress)
+        return dti_fail(
+            t->base, DT_ERROR_UNSUPPORTED,
+            ".compress is for differences of rounds (.mode = DT_TRAIN_LOCAL); gradients "
+            "of synchronous steps are exchanged as they are");
     if (d->mode != DT_TRAIN_LOCAL)
         return d->local_steps || d->outer.lr != 0.0 || d->outer.momentum != 0.0 ||
                        d->outer.no_nesterov
@@ -53,6 +66,12 @@ static void dti_trainer_log_local(const dt_trainer *t) {
             "depend on the number of replicas, which is %u",
             round->steps, (double)round->lr, round->nesterov ? "Nesterov's " : "",
             (double)round->momentum, t->par.job.replicas);
+    if (round->compress)
+        dti_log(t->base, DT_LOG_INFO, "%s",
+                dti_compress_is_on(&t->par)
+                    ? "compressed differences: results also depend on how replicas are spread over "
+                      "processes, and a checkpoint does not have what was left out"
+                    : "compressed differences: of one process, where nothing is compressed");
 }
 
 static dt_result dti_trainer_whole(const dt_trainer *t, const char *what) {
