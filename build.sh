@@ -44,6 +44,7 @@ help() {
                            what: gemm, steps, create, vulkan; --json FILE writes it down as well; --help
 ./build.sh bench lossy     all-reduce over a long line that loses packets (root, Linux); --help
 ./build.sh bench comm      all-reduce beside gloo, Open MPI, plain sockets; --quick, --netns, --help
+./build.sh bench local     loss by wall time over a slow link: synchronous, and rounds of local steps (root, Linux)
 ./build.sh bench parallel  two replicas beside PyTorch DDP; overlap with --net; --quick, --help
 ./build.sh gpu [options]   what a Vulkan device is, whether dtrain is right on it and how fast: writes
                            report.md, .html and .json; --help
@@ -687,6 +688,9 @@ bench() {
     elif [ "${1:-}" = lossy ]; then
         shift
         bench_lossy "$@"
+    elif [ "${1:-}" = local ]; then
+        shift
+        bench_local "$@"
     elif [ "${1:-}" = parallel ]; then
         shift
         bench_parallel "$@"
@@ -713,6 +717,12 @@ bench_lossy() {
     compile build/dtbench_comm tools/dtbench_comm.c
     compile build/dtlossy tools/dtlossy.c
     exec python3 tools/bench_lossy.py "$@"
+}
+
+bench_local() {
+    compile build/dtrun tools/dtrun.c
+    compile build/dtlocal tools/dtlocal.c
+    exec python3 tools/bench_local.py "$@"
 }
 
 bench_parallel() {
