@@ -62,7 +62,7 @@ def main():
     options = parser.parse_args()
     if os.geteuid() != 0:
         raise bench.Failure("it makes network namespaces, which takes root")
-    with Net(options.ranks, options.mbit / 1000, "cubic") as net:
+    with Net(options.ranks, options.mbit / 1000, "reno") as net:
         print(f"{options.ranks} ranks, {options.mbit:g} Mbit/s each, rounds of {options.steps} steps")
         for way, arguments in WAYS:
             arguments = [str(options.steps) if a == "STEPS" else a for a in arguments]
