@@ -69,6 +69,30 @@ TEST(vulkan_without_a_loader_has_no_devices) {
     CHECK(base.bytes_now == 0);
 }
 
+TEST(vulkan_driver_without_a_loader_is_told_with_what_to_install) {
+    dti_base base;
+    vulkan_log log;
+    const char *folder = temp_path("icd.d");
+    char manifest[512];
+    REQUIRE(mkdir(folder, 0700) == 0);
+    for (int there = 1; there >= 0; there--) { /* a text beside it is none */
+        snprintf(manifest, sizeof manifest, "%s/driver.%s", folder, there ? "json" : "txt");
+        FILE *file = fopen(manifest, "w");
+        REQUIRE(file && !fclose(file));
+        vulkan_base(&base, &log);
+        dti_vk_instance *in = NULL;
+        dti_vk_options options = {.loader = "/nowhere/libvulkan.so.1", .manifests = folder};
+        REQUIRE(dti_vk_instance_create(&base, &options, &in) == DT_OK);
+        CHECK(in->device_count == 0 && log.warnings == 1);
+        CHECK_CONTAINS(log.last, "/nowhere/libvulkan.so.1");
+        CHECK((strstr(log.last, manifest) != NULL) == there);
+        CHECK((strstr(log.last, "Debian, Ubuntu: libvulkan1;") != NULL) == there);
+        dti_vk_instance_destroy(in);
+        remove(manifest);
+    }
+    rmdir(folder);
+}
+
 TEST(vulkan_loader_that_is_another_library_is_refused) {
     dti_base base;
     vulkan_log log;

@@ -27,6 +27,61 @@ static const char *const dti_vk_libraries[] = {
 #define DTI_VK_DEBUG_UTILS "VK_EXT_debug_utils"
 #define DTI_VK_FEATURES "VK_EXT_validation_features"
 
+/* ---- a driver without a loader: it has left a manifest for it */
+
+enum { DTI_VK_MANIFEST_PATH = 512 };
+
+#if DTI_FOLDERS && !defined _WIN32 && !defined __APPLE__
+static const char *const dti_vk_manifest_folders[] = {
+    "/etc/vulkan/icd.d", "/usr/share/vulkan/icd.d", "/usr/local/share/vulkan/icd.d"};
+
+static bool dti_vk_manifest_in(const char *folder, char path[DTI_VK_MANIFEST_PATH]) {
+    dti_folder_names names;
+    const char *name = NULL;
+    bool found = false;
+    if (!dti_folder_names_open(&names, folder))
+        return false;
+    while (!found && (name = dti_folder_names_next(&names)) != NULL) {
+        const size_t size = strlen(name);
+        found = size > 5 && !strcmp(name + size - 5, ".json") &&
+                strlen(folder) + size + 2 <= DTI_VK_MANIFEST_PATH;
+    }
+    if (found)
+        snprintf(path, DTI_VK_MANIFEST_PATH, "%s/%s", folder, name);
+    dti_folder_names_close(&names);
+    return found;
+}
+
+static bool dti_vk_find_manifest(const dti_vk_instance *in, char path[DTI_VK_MANIFEST_PATH]) {
+    if (in->options.manifests)
+        return dti_vk_manifest_in(in->options.manifests, path);
+    bool found = false;
+    for (size_t i = 0; i < DTI_COUNT(dti_vk_manifest_folders) && !found; i++)
+        found = dti_vk_manifest_in(dti_vk_manifest_folders[i], path);
+    return found;
+}
+#else /* there drivers come with the loader */
+static bool dti_vk_find_manifest(const dti_vk_instance *in, char path[DTI_VK_MANIFEST_PATH]) {
+    (void)in, (void)path;
+    return false;
+}
+#endif
+
+/* A driver's library is not opened without it: which extensions and layers there are, and whose
+ * dispatch tables, is the loader's business. */
+static void dti_vk_no_loader(dti_vk_instance *in, const char *path, const char *why) {
+    char manifest[DTI_VK_MANIFEST_PATH];
+    if (dti_vk_find_manifest(in, manifest))
+        dti_log(in->base, DT_LOG_WARNING,
+                "no Vulkan devices: a driver is installed (%s), but the loader %s, which opens it, "
+                "could not be opened (%s): install it (Debian, Ubuntu: libvulkan1; Fedora, Alpine: "
+                "vulkan-loader; Arch: vulkan-icd-loader)",
+                manifest, path, why);
+    else
+        dti_log(in->base, in->options.loader ? DT_LOG_WARNING : DT_LOG_INFO,
+                "no Vulkan devices: the loader %s could not be opened (%s)", path, why);
+}
+
 /* The first that is there, by the name that is left in *path. */
 static bool dti_vk_find_library(dti_vk_instance *in, const char **path) {
     const char *why = NULL;
@@ -36,8 +91,7 @@ static bool dti_vk_find_library(dti_vk_instance *in, const char **path) {
         in->library = dti_library_open(*path, &why);
     }
     if (!in->library)
-        dti_log(in->base, in->options.loader ? DT_LOG_WARNING : DT_LOG_INFO,
-                "no Vulkan devices: the loader %s could not be opened (%s)", *path, why);
+        dti_vk_no_loader(in, *path, why);
     return in->library != NULL;
 }
 
