@@ -30,15 +30,31 @@ float bad_losses(uint lane)
     return bad;
 }
 
+/* Eight pairs are on their way before the first is added: one workgroup walks over all blocks, and
+ * waits for memory alone. They are added one after the other, so how many is nobody's business. */
+vec2 sum_of(uint lane, vec2 sum)
+{
+    const uint AHEAD = 8u;
+    uint b = lane, step = gl_WorkGroupSize.x;
+    for (; b + (AHEAD - 1u) * step < args.blocks; b += AHEAD * step) {
+        vec2 ahead[AHEAD];
+        [[unroll]] for (uint k = 0u; k < AHEAD; k++)
+            ahead[k] = vec2(pairs[2u * (b + k * step)], pairs[2u * (b + k * step) + 1u]);
+        [[unroll]] for (uint k = 0u; k < AHEAD; k++)
+            sum += ahead[k];
+    }
+    for (; b < args.blocks; b += step)
+        sum += vec2(pairs[2u * b], pairs[2u * b + 1u]);
+    return sum;
+}
+
 void main()
 {
     uint lane = gl_LocalInvocationID.x;
     if (dti_group() != 0u)
         return;
-    vec2 sum = vec2(0.0, bad_losses(lane));
-    for (uint b = lane; b < args.blocks; b += gl_WorkGroupSize.x)
-        sum += vec2(pairs[2u * b], pairs[2u * b + 1u]);
-    sum = dti_group_sum2(sum, max(args.blocks, args.terms));
+    vec2 sum = dti_group_sum2(sum_of(lane, vec2(0.0, bad_losses(lane))),
+                              max(args.blocks, args.terms));
     if (lane != 0u)
         return;
     float norm = sqrt(sum.x);

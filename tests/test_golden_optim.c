@@ -129,3 +129,27 @@ GOLDEN(a_hundred_lazy_steps_of_a_table_are_those_of_pytorchs_sparse_adam, "lazy"
                                 .groups = {{.match = "e.weight", .lazy = true}}};
     optim_train(g, index, "index", t, loss, 4, "lazy", &lazy);
 }
+
+/* Every block counts, and once: what decides over the step takes several at a time. */
+GOLDEN(the_norm_of_a_gradient_of_many_blocks_counts_each_of_them, NULL) {
+    enum { BLOCKS_ELEMENTS = 70001 };
+    dt_tensor x = dt_input(g->graph, "x", DT_F32, dt_dims(BLOCKS_ELEMENTS));
+    dt_tensor w = dt_param(g->graph, "w", dt_dims(BLOCKS_ELEMENTS), (dt_init){0});
+    dt_tensor loss = dt_mean_loss(dt_sum(dt_mul(x, w), dt_dims(), false));
+    const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD};
+    float *values = malloc(BLOCKS_ELEMENTS * sizeof *values);
+    double squares = 0;
+    dt_report r = {0};
+    for (int i = 0; i < BLOCKS_ELEMENTS; i++) {
+        values[i] = (float)(1 + i % 7);
+        squares += (double)values[i] * (double)values[i];
+    }
+    if (OK(g, dt_store_create(g->graph, &(dt_store_desc){.device = g->device}, &g->store))) {
+        dt_program *p =
+            golden_program(g, (dt_program_desc){.loss = loss, .batch = 1, .optim = &sgd});
+        if (p && OK(g, dt_program_write(p, x, values, BLOCKS_ELEMENTS * sizeof *values)) &&
+            OK(g, dt_program_run(p, NULL, &r)))
+            CHECK_NEAR(r.gradient_norm, sqrt(squares), 1e-5 * sqrt(squares));
+    }
+    free(values);
+}
