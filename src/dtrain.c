@@ -264,6 +264,7 @@ DTI_OPTIMIZE_END
 #include "program/run.c"
 #include "program/ahead.c"
 #include "program/replica.c"
+#include "program/lanes.c"
 #include "program/assembly.c"
 
 /* ---- nn: named parameters, initialisers, layers */
@@ -302,7 +303,10 @@ DTI_OPTIMIZE_END
 /* ---- parallel: replicas on several devices and ranks */
 #include "parallel/partition.h"
 #include "parallel/crew.h"
+#include "parallel/pipe_schedule.h"
 #include "parallel/parallel.h"
+#include "parallel/pipe_cut.h"
+#include "parallel/pipe.h"
 #include "parallel/partition.c"
 #include "parallel/crew.c"
 #include "parallel/exchange.c"
@@ -315,6 +319,11 @@ DTI_OPTIMIZE_END
 #include "parallel/round.c"
 #include "parallel/make.c"
 #include "parallel/replicas.c"
+#include "parallel/pipe_schedule.c"
+#include "parallel/pipe_cut.c"
+#include "parallel/pipe_whole.c"
+#include "parallel/pipe_make.c"
+#include "parallel/pipe_step.c"
 
 /* ---- train: the trainer */
 #include "train/trainer.h"

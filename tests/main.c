@@ -71,6 +71,7 @@ static FILE *harness_stream(int descriptor, const char *mode) {
 #include "test_train_ahead.c"
 #include "test_replicas_vulkan.c"
 #include "test_assembly.c"
+#include "test_pipe_schedule.c"
 #include "test_shapes.c"
 #include "test_shapes_made.c"
 #include "test_attention.c"

@@ -1,8 +1,11 @@
 /* A random model in trainers: 1 to 4 replicas with the same shards give the same bits, also after
  * a checkpoint in the middle, and the first step's gradient is the reference's of the same pieces.
+ * A pipeline of 2 to 4 stages, where the model can be cut, has the bits of one device.
  * Part of random_run.h's job, in a file of its own. */
 #ifndef DTRAIN_TESTS_RANDOM_TRAINER_H
 #define DTRAIN_TESTS_RANDOM_TRAINER_H
+
+static int rnd_pipelines; /* how many were compared */
 
 typedef struct rnd_files { /* of this process */
     char values[64], checkpoint[64];
@@ -61,6 +64,8 @@ typedef struct rnd_job { /* one trainer */
     const char *load;      /* a checkpoint to go on from */
     int steps, save_after; /* 0 = never */
     bool marks;            /* half of the tensors are not kept */
+    int stages;            /* of a pipeline, or 1: one device as a pipeline has it; 0: neither */
+    bool refused;          /* the model cannot be cut so */
     uint64_t hash;
     dt_result result;
     double *first; /* results of its first step, in the reference's order; NULL = not wanted */
@@ -79,6 +84,11 @@ static dt_trainer_desc rnd_trainer_desc(const rnd_job *j, const rnd_device *d, v
                             .accumulate = m->accumulate,
                             .shards = m->shards,
                             .devices = j->devices};
+    if (j->stages) {
+        desc.shards = 1;
+        desc.pipeline = j->stages;
+        desc.schedule = j->stages > 1 ? (dt_pipeline_schedule)(m->seed / 7 % 4) : DT_PIPELINE_1F1B;
+    }
     for (int i = 0; i < m->loss_count; i++)
         desc.losses[i] = (dt_loss){d->b.at[m->losses[i]], m->coefficients[i]};
     for (int i = 0; i < m->metric_count; i++)
@@ -119,7 +129,7 @@ static void rnd_job_steps(rnd_job *j, rnd_device *d, dt_trainer *trainer) {
 
 /* A model that resumes from its own checkpoint is the same model: nothing is warned of. */
 static void rnd_job_log(void *user, dt_log_level level, const char *message) {
-    if (level == DT_LOG_WARNING)
+    if (level == DT_LOG_WARNING && strncmp(message, "pipeline: ", 10))
         rnd_wrong(user, "a warning: %s", message);
 }
 
@@ -145,6 +155,7 @@ static void rnd_job_run(rnd_job *j, rnd_fault *fault) {
         if (j->marks)
             rnd_forget(j->m, d.b.graph);
         j->result = dt_trainer_create(d.b.graph, &desc, &trainer);
+        j->refused = j->result && j->stages > 1 && strstr(dt_ctx_error(d.b.ctx), "pipeline");
         if (!j->result)
             rnd_job_write(j, &d, trainer);
         if (!j->result && j->load)
@@ -153,7 +164,7 @@ static void rnd_job_run(rnd_job *j, rnd_fault *fault) {
             rnd_job_steps(j, &d, trainer);
         if (!j->result)
             j->result = dt_store_state_hash(dt_trainer_store(trainer), &j->hash);
-        if (j->result)
+        if (j->result && !j->refused)
             rnd_device_wrong(&d, "a trainer");
     }
     rnd_unbuild(&d.b);
@@ -202,6 +213,26 @@ static void rnd_job_again(const rnd_job *first, int replicas, const char *load, 
                   j.way, (unsigned long long)j.hash, (unsigned long long)first->hash);
 }
 
+/* One device with one shard, and stages. */
+static void rnd_pipelines_agree(const rnd_job *first, rnd_fault *fault) {
+    rnd_job one = *first;
+    one.first = NULL;
+    one.stages = 1;
+    snprintf(one.way, sizeof one.way, "one device of one shard");
+    rnd_job_run(&one, fault);
+    for (int stages = 2; stages <= 4 && !fault->text[0]; stages++) {
+        rnd_job j = one;
+        j.stages = stages;
+        snprintf(j.devices, sizeof j.devices, "cpu:%d", stages);
+        snprintf(j.way, sizeof j.way, "a pipeline of %d stages", stages);
+        rnd_job_run(&j, fault);
+        rnd_pipelines += !j.refused;
+        if (!j.refused && j.hash != one.hash && !fault->text[0])
+            rnd_wrong(fault, "%s: the state is %016llx, on one device %016llx: not the same bits",
+                      j.way, (unsigned long long)j.hash, (unsigned long long)one.hash);
+    }
+}
+
 static void rnd_trainers_agree(const rnd_ref *r, const rnd_files *files, const bool *columns,
                                rnd_fault *fault) {
     const rnd_model *m = r->m;
@@ -218,6 +249,8 @@ static void rnd_trainers_agree(const rnd_ref *r, const rnd_files *files, const b
         rnd_job_again(&j, few, NULL, m->steps / 2, fault);
     if (!fault->text[0])
         rnd_job_again(&j, most + 1 - few, files->checkpoint, 0, fault);
+    if (!fault->text[0])
+        rnd_pipelines_agree(&j, fault);
     rnd_expected_free(&e);
     free(got);
 }

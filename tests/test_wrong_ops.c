@@ -62,6 +62,11 @@ ROW(GRAPH, dt_recompute, ) {
     return NIL(dt_recompute(ONLY_TENSOR(here.logits)));
 }
 
+ROW(GRAPH, dt_stage, ) {
+    int stage = wrong_turn("stage 0", 1) ? 0 : wrong_turn("stage 1025", 1) ? 1025 : 1;
+    return NIL(dt_stage(ONLY_TENSOR(here.logits), stage));
+}
+
 /* ---- Leaves */
 
 ROW(GRAPH, dt_input, ) {

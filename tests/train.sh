@@ -99,6 +99,16 @@ char_gpt_learns_a_text_and_writes_on() {
     done
 }
 
+# The same losses on one device, and in stages by each schedule.
+pipeline_gpt_has_the_same_losses_in_stages_as_on_one_device() {
+    timeout 120 build/pipeline_gpt cpu 0 20 >$work/pipe.one 2>/dev/null || return 1
+    for way in 'cpu:2 0' 'cpu:3 1' 'cpu:3 2' 'cpu:4 3'; do
+        # shellcheck disable=SC2086 # words are meant
+        timeout 120 build/pipeline_gpt $way 20 >$work/pipe.out 2>/dev/null &&
+            cmp -s $work/pipe.one $work/pipe.out || return 1
+    done
+}
+
 # Of the tests' small model, whose tokens are letters here; what was learned is a file of its own.
 gpt2_reads_a_published_model_learns_a_text_and_writes_on() {
     {
@@ -139,6 +149,7 @@ has_vulkan() {
 for test in one_and_eight_replicas_print_one_hash mpirun_trains_the_same_job \
     neural_texture_draws_the_pictures_of_record \
     lstm_series_forecasts_better_than_the_value_before char_gpt_learns_a_text_and_writes_on \
+    pipeline_gpt_has_the_same_losses_in_stages_as_on_one_device \
     gpt2_reads_a_published_model_learns_a_text_and_writes_on \
     the_loss_curve_of_4_ranks_is_that_of_one_on_fashion_mnist; do
     wanted "train_$test" || continue

@@ -74,6 +74,12 @@ DT_API dt_tensor dt_label(dt_tensor x, const char *label);
  * together with what it is a view of. To have them chosen for you: dt_program_desc.memory_bytes.
  * PyTorch's torch.utils.checkpoint. Errors (nil): none but a nil x. */
 DT_API dt_tensor dt_recompute(dt_tensor x);
+/* Marks where a stage of a pipeline (dt_trainer_desc.pipeline) begins: what is made after x, up to
+ * the next mark, belongs to stage `stage`; x is the tensor that goes from one device to the next.
+ * Returns it. Stage 0 begins with the graph; the marks of stages 1, 2, ... come in order. Nothing
+ * else is changed by it. An input, a constant and what is made of those alone by views is computed
+ * where it is needed, and so does not go over. Errors (nil): a stage below 1 or above 1024. */
+DT_API dt_tensor dt_stage(dt_tensor x, int stage);
 
 /* ---- Leaves. Errors (nil): no name, a shape of more than DT_MAX_DIMS dimensions, with a negative
  * one, or of 2^31 elements and more. Names are copied. */

@@ -87,6 +87,18 @@ typedef enum dt_compress {
     DT_COMPRESS_TOPK  /* the largest alone: .compress_keep of them, 8 bytes each */
 } dt_compress;
 
+/* In which order the devices of a pipeline compute their parts of the micro-batches. The bits are
+ * the same with all of them; what differs is how long devices wait for each other, and for how many
+ * micro-batches at once activations are kept. p devices, m micro-batches (.accumulate). */
+typedef enum dt_pipeline_schedule {
+    DT_PIPELINE_1F1B,       /* the default: (p - 1) / m of the time idle, p micro-batches kept */
+    DT_PIPELINE_FILL_DRAIN, /* GPipe: as much idle, all m kept */
+    /* Several chunks of the model on each device (.chunks = v): (p - 1) / (v m) idle, about
+     * 2 p / v + p micro-batches of a chunk kept, v times as many tensors between devices. */
+    DT_PIPELINE_INTERLEAVED,
+    DT_PIPELINE_ZERO_BUBBLE /* ZB-H1: parameters' gradients wait for idle time: (p - 1) / (3 m) */
+} dt_pipeline_schedule;
+
 typedef struct dt_trainer_desc {
     /* As in dt_program_desc. */
     dt_tensor loss;
@@ -145,6 +157,15 @@ typedef struct dt_trainer_desc {
     dt_outer_desc outer;
     dt_compress compress; /* of DT_TRAIN_LOCAL; what was left out is not part of a checkpoint */
     double compress_keep; /* DT_COMPRESS_TOPK: of each bucket; 0 = 0.01; to 1 */
+    /* A pipeline: the model is cut into so many stages, each on one of as many .devices, and the
+     * .accumulate micro-batches of a step go through them one behind the other. A device holds the
+     * parameters, gradients and optimizer state of its stage alone. 0 or 1 = none. On CPUs a step
+     * gives the same bits as one device with the same .accumulate. Where dt_stage marks nothing,
+     * the cuts balance the stages' work and let few bytes cross. The host holds all values and
+     * state too. With one shard, and without .comm. */
+    int pipeline;
+    dt_pipeline_schedule schedule;
+    int chunks; /* stages of each device, for DT_PIPELINE_INTERLEAVED; 0 = 2 */
 } dt_trainer_desc;
 
 /* Creates the replicas, gives all of them rank 0's values, and checks that all ranks have the same
@@ -158,8 +179,10 @@ DT_API dt_result dt_trainer_create(dt_graph *graph, const dt_trainer_desc *desc,
 /* Destroys a trainer and its replicas. NULL is allowed. */
 DT_API void dt_trainer_destroy(dt_trainer *trainer);
 /* The store of this process's first replica: create programs from it to predict, or save its
- * weights. A value written to it between two steps reaches all replicas of this process; with
- * several ranks, writing is INVALID. So is a program with an optimizer. The trainer owns it. */
+ * weights. Of a pipeline: one on the CPU with the values of all stages, which are fetched now and
+ * behind every step from then on; NULL if a device is lost. A value written to it between two steps reaches all replicas of this process;
+ * with several ranks, writing is INVALID. So is a program with an optimizer. The trainer
+ * owns it. */
 DT_API dt_store *dt_trainer_store(dt_trainer *trainer);
 
 /* Sets the value of an input made by dt_input_shared, from the next step or evaluation on: a mask,
@@ -226,8 +249,9 @@ DT_API dt_result dt_trainer_wait(dt_trainer *trainer, dt_train_report *report);
  * epoch first. */
 DT_API dt_result dt_trainer_epoch(dt_trainer *trainer, dt_train_report *report);
 /* Computes losses and metrics over a dataset without training. All ranks call it, and each takes a
- * share. batch: samples per replica at a time; 0 = as in training. The first call creates
- * programs. In the middle of a round (DT_TRAIN_LOCAL) it is INVALID. */
+ * share. A pipeline's trainer does it on the CPU, with the values of all stages. batch: samples per
+ * replica at a time; 0 = as in training. The first call creates programs. In the middle of a round
+ * (DT_TRAIN_LOCAL) it is INVALID. */
 DT_API dt_result dt_trainer_evaluate(dt_trainer *trainer, const dt_dataset *data, int batch,
                                      dt_train_report *report);
 /* Sets the learning rate from the next step on, instead of the optimizer's or its schedule's. 0
@@ -298,5 +322,8 @@ typedef struct dt_trainer_info {
     /* Memory that parallel training takes in addition to the model: on the host, and on devices,
      * where a replica needs gradient_bytes for each partial sum that it cannot add up itself. */
     uint64_t staging_bytes, subtree_bytes;
+    int stages;    /* of a pipeline, chunks counted each; 0: there is none */
+    int alive;     /* the most micro-batches whose activations a device keeps at once */
+    double bubble; /* by unit times, how long devices are idle for the time that they work */
 } dt_trainer_info;
 DT_API void dt_trainer_get_info(const dt_trainer *trainer, dt_trainer_info *info);

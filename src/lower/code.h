@@ -93,6 +93,10 @@ typedef struct dti_code {
     uint32_t stat_count;
 
     bool joint; /* the update is made by a segment behind that which judges it */
+    /* Of a stage: the norm is one over all stages, so its pairs by block leave behind a segment of
+     * their own, and those of all come back for the next. In bytes of OUT and IN. */
+    uint32_t stage_blocks; /* of the whole model; 0: it is no stage */
+    uint64_t pairs_out, pairs_in;
     uint32_t leaving_count;
     uint32_t leaving[DT_MAX_OUTPUTS];     /* inputs whose gradients leave; */
     dt_tensor leaving_dx[DT_MAX_OUTPUTS]; /* those */
@@ -128,6 +132,10 @@ static inline uint32_t dti_code_node(const dti_code *code, uint32_t id) {
  * wait on each other (program/assembly.h), and all update or none does. */
 typedef struct dti_joint {
     dt_tensor inputs[DT_MAX_OUTPUTS]; /* whose dL/dx leaves; ends at its first nil */
+    /* A stage of a pipeline (parallel/pipe.h): blocks of the tables of all stages. 0: it is
+     * none. */
+    uint32_t blocks;
+    bool split; /* gradients that leave have a segment of their own, in front of all others */
 } dti_joint;
 
 /* What is lowered. */

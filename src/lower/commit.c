@@ -62,7 +62,8 @@ static void dti_optim_resolve(dti_code *code, dti_text *problems) {
         const dt_optim_group *in = &code->optim.groups[g - 1];
         code->groups[g] = (dti_param_group){in->lr_scale, in->weight_decay};
     }
-    dti_optim_groups_check(code, problems);
+    if (!code->stage_blocks) /* the whole model's code has looked: a group may be another stage's */
+        dti_optim_groups_check(code, problems);
 }
 
 /* ---- the block table */
@@ -116,17 +117,38 @@ static dt_result dti_pass_table(dti_lowering *w) {
 
 /* ---- launches */
 
+/* A stage's pairs leave with a segment of their own; those of all stages come with the next, in the
+ * order that the blocks have in one table. So their sum has the same bits as on one device. */
+static uint32_t dti_commit_pairs_of_all(dti_code *code, dti_emit *e, uint32_t grads, uint32_t table,
+                                        uint32_t *first) {
+    const uint64_t own = 2ull * code->table_entries, all = 2ull * code->stage_blocks;
+    code->pairs_out = code->out_bytes;
+    code->pairs_in = code->in_bytes;
+    code->out_bytes += dti_aligned(dti_bytes(DT_F32, own));
+    code->in_bytes += dti_aligned(dti_bytes(DT_F32, all));
+    const uint32_t pairs =
+        dti_listing_value(&code->list, DTI_VALUE_OUT, DT_F32, own, code->pairs_out);
+    dti_emit_grad_norm(e, code->table_entries, grads, table, pairs);
+    dti_segment_end(code, DTI_PHASE_COMMIT, *first);
+    *first = code->list.launch_count;
+    return dti_listing_value(&code->list, DTI_VALUE_IN, DT_F32, all, code->pairs_in);
+}
+
 static void dti_commit_norm(dti_code *code, dti_emit *e, uint32_t grads, uint32_t table,
-                            uint32_t status, uint32_t state) {
-    bool norm = !code->desc.no_check || code->optim.clip_norm > 0.0;
+                            uint32_t status, uint32_t state, uint32_t *first) {
+    const bool stage = code->stage_blocks > 0;
+    bool norm = stage || !code->desc.no_check || code->optim.clip_norm > 0.0;
     uint32_t pairs = status;
-    if (norm) {
+    if (stage) {
+        pairs = dti_commit_pairs_of_all(code, e, grads, table, first);
+    } else if (norm) {
         pairs = dti_emit_scratch(e, DT_F32, 2ull * code->table_entries);
         dti_emit_grad_norm(e, code->table_entries, grads, table, pairs);
     }
+    const uint32_t blocks = stage ? code->stage_blocks : code->table_entries;
     /* a replica's own losses do not decide: the whole job's are looked at before the commit */
     const uint32_t losses = code->desc.no_check || code->piece_count ? 0u : DTI_COMMIT_LOSSES;
-    const dti_args_commit args = {.blocks = norm ? code->table_entries : 0,
+    const dti_args_commit args = {.blocks = norm ? blocks : 0,
                                   .terms = code->loss_count,
                                   .flags =
                                       losses | (code->optim.maximize ? DTI_COMMIT_MAXIMIZE : 0u)};
@@ -242,10 +264,11 @@ static void dti_commit_tick(dti_code *code, dti_emit *e, uint32_t table, uint32_
     dti_emit_optim_tick(e, items, &args, dti_commit_state(code), table, status);
 }
 
-static void dti_commit_judge(dti_code *code, dti_emit *e, uint32_t table, uint32_t status) {
+static void dti_commit_judge(dti_code *code, dti_emit *e, uint32_t table, uint32_t status,
+                             uint32_t *first) {
     uint32_t grads =
         dti_listing_value(&code->list, DTI_VALUE_GRADIENT, DT_F32, code->layout->elements, 0);
-    dti_commit_norm(code, e, grads, table, status, dti_commit_state(code));
+    dti_commit_norm(code, e, grads, table, status, dti_commit_state(code), first);
     dti_commit_whole(code, e, table);
     if (!code->desc.no_check)
         dti_commit_optim(code, e, table, DTI_COMMIT_DRY);
@@ -271,7 +294,7 @@ static dt_result dti_pass_commit(dti_lowering *w) {
                                        code->table_bytes / DTI_WORD_BYTES, 0);
     w->e.id = 0;
     code->commit_segment = code->update_segment = code->segment_count;
-    dti_commit_judge(code, &w->e, table, w->status);
+    dti_commit_judge(code, &w->e, table, w->status, &first);
     if (code->piece_count || code->joint) { /* whether all may write is agreed in between */
         dti_segment_end(code, DTI_PHASE_COMMIT, first);
         first = code->list.launch_count;

@@ -110,7 +110,8 @@ static void dti_program_desc_joint(dti_lowering *w) {
             dti_text_add(&w->problems, "\n- joint input %u, %s, is no input of f32", i + 1,
                          dti_tensor_print(inputs[i]).text);
     }
-    if (!code->has_optim || code->piece_count || code->desc.accumulate)
+    const bool shared = code->piece_count || code->desc.accumulate;
+    if (!code->has_optim || (shared && !code->stage_blocks))
         dti_text_add(&w->problems, "\n- joint programs have an optimizer, one batch a step and no "
                                    "shards");
 }

@@ -26,6 +26,7 @@ typedef struct dti_lowering {
     uint32_t weigh_launches;            /* the weigh segment's, in front of all others */
     dti_emit e;
     uint32_t *order;      /* nodes as they are emitted: each behind its inputs; [0] is nil */
+    uint32_t split;       /* where in it a segment ends that gives what leaves; 0: nowhere */
     uint32_t copies;      /* nodes from here on are computed again */
     uint32_t *copy_of;    /* by node: which one it is computed again; NULL: there are none */
     uint8_t *needed;      /* by node: its value is computed */
@@ -66,6 +67,8 @@ static dt_result dti_pass_weigh(dti_lowering *w);         /* losses' weights, as
 
 /* ---- recompute.c: what is computed again in the backward pass, as nodes, and the order of all */
 static dt_result dti_pass_recompute(dti_lowering *w);
+/* Of a joint code that asks for it: brings what leaves to the front of the gradient rows. */
+static dt_result dti_pass_split(dti_lowering *w);
 static bool dti_recompute_can(const dt_graph *g, uint32_t id); /* and not kept in any case */
 
 /* ---- budget.c */

@@ -8,6 +8,7 @@ static const dti_lower_pass dti_passes[] = {
     {"differentiate", dti_pass_differentiate},
     {"weigh", dti_pass_weigh},
     {"recompute", dti_pass_recompute},
+    {"split", dti_pass_split},
     {"need", dti_pass_need},
     {"pieces", dti_pass_pieces},
     {"buckets", dti_pass_buckets},
@@ -59,6 +60,7 @@ static dt_result dti_lowering_open(dti_lowering *w, dti_base *base, const dti_co
     w->joint = desc->joint;
     w->low = desc->low;
     code->joint = desc->joint != NULL;
+    code->stage_blocks = desc->joint ? desc->joint->blocks : 0;
     code->label = dti_graph_string(code->work, code->desc.label ? code->desc.label : "program");
     code->trained = dti_alloc_array(base, params, sizeof *code->trained);
     code->directions = dti_alloc_array(base, params, 2 * sizeof *code->directions);

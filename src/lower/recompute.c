@@ -217,3 +217,41 @@ static dt_result dti_pass_recompute(dti_lowering *w) {
     dti_recompute_close(&r);
     return result;
 }
+
+/* ---- what leaves first */
+
+static void dti_split_need(const dti_lowering *w, uint8_t *leaves) {
+    const dt_graph *g = w->code->work;
+    for (uint32_t i = 0; i < w->code->leaving_count; i++)
+        leaves[w->code->leaving_dx[i].id] = 1;
+    for (uint32_t i = g->count - 1; i > 0; i--) {
+        const dti_node *n = &g->nodes[w->order[i]];
+        for (uint32_t k = 0; leaves[w->order[i]] && k < n->count; k++)
+            leaves[dti_input_id(g, n, k)] = 1;
+    }
+}
+
+/* A row stays behind what it reads: all that a row in front reads is in front too. */
+static dt_result dti_pass_split(dti_lowering *w) {
+    const dt_graph *g = w->code->work;
+    const uint32_t begin = w->code->backward_node;
+    if (!w->joint || !w->joint->split)
+        return DT_OK;
+    uint8_t *leaves = dti_alloc(g->base, g->count);
+    uint32_t *behind = dti_alloc_array(g->base, g->count, sizeof *behind), count = 0;
+    if (leaves && behind) {
+        dti_split_need(w, leaves);
+        w->split = begin;
+        for (uint32_t i = begin; i < g->count; i++) {
+            if (leaves[w->order[i]])
+                w->order[w->split++] = w->order[i];
+            else
+                behind[count++] = w->order[i];
+        }
+        memcpy(w->order + w->split, behind, count * sizeof *behind);
+    }
+    const dt_result result = leaves && behind ? DT_OK : DT_ERROR_MEMORY;
+    dti_free(g->base, leaves);
+    dti_free(g->base, behind);
+    return result;
+}

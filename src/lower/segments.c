@@ -215,6 +215,10 @@ static dt_result dti_pass_emit(dti_lowering *w) {
             dti_segment_end(code, DTI_PHASE_FORWARD, first);
             first = code->list.launch_count;
         }
+        if (i == w->split && code->has_gradients) {
+            dti_segment_end(code, DTI_PHASE_BACKWARD, first);
+            first = code->list.launch_count;
+        }
         if (w->needed[id] && !dti_op_info_of(code->work->nodes[id].op)->family->update)
             dti_lower_node(w, id);
         if (w->copy_of && w->copy_of[id])
@@ -279,7 +283,12 @@ static dt_result dti_pass_segments(dti_lowering *w) {
     dti_segment_leaving(w);
     if (code->segment_count == 1)
         code->segments[1].upload = (dti_range){0, 0};
-    if (code->piece_count) /* the weights of the whole job come after the forward segment */
+    if (code->stage_blocks) { /* the weights of its batch are there before the forward segment */
+        dti_segment *norm = &code->segments[code->commit_segment];
+        norm[0].download =
+            (dti_range){code->pairs_out, dti_bytes(DT_F32, 2ull * code->table_entries)};
+        norm[1].upload = (dti_range){code->pairs_in, dti_bytes(DT_F32, 2ull * code->stage_blocks)};
+    } else if (code->piece_count) /* the weights of the whole job come after the forward segment */
         code->segments[1].upload = (dti_range){0, DTI_WORD_BYTES * DTI_STEP_WORDS};
     if (code->last_run)
         dti_segment_exchange(code);

@@ -148,7 +148,9 @@ static dt_result dti_agree_state_by(dti_parallel *par, char *piece) {
     }
     if (!result)
         result = dti_agree_result(par, dti_agree_hash(par));
-    return result ? result : dti_agree_result(par, dti_statistics_load(par));
+    return result ? result
+                  : dti_agree_result(par,
+                                     dti_statistics_load(&par->statistics, par->replicas[0].store));
 }
 
 static dt_result dti_agree_piece(dti_parallel *par, char **piece) {

@@ -102,6 +102,10 @@ static dt_result dti_replica_programs(dti_parallel *par, dti_replica *r, dti_run
     return result;
 }
 
+static const dti_code *dti_parallel_code(const dti_parallel *par) {
+    return par->pipe ? par->pipe->code : dti_program_code(par->replicas[0].full.runs[0].program);
+}
+
 /* A gradient arena has a slot for each sum that the replica cannot add up by itself, so it is made
  * for the most that full and short batches need. */
 static dt_result dti_replica_build(dti_parallel *par, uint32_t i) {
@@ -178,29 +182,6 @@ static void dti_scalar_sum_free(dti_parallel *par, dti_scalar_sum *s) {
     *s = (dti_scalar_sum){0};
 }
 
-static dt_result dti_statistics_make(dti_parallel *par) {
-    const dti_code *code = dti_program_code(par->replicas[0].full.runs[0].program);
-    size_t values = 1;
-    par->stats = code->stats;
-    par->stat_count = code->stat_count;
-    par->stat_width = 0;
-    par->stat_at = dti_alloc_array(par->base, par->stat_count + 1u, sizeof *par->stat_at);
-    if (!par->stat_at)
-        return DT_ERROR_MEMORY;
-    for (uint32_t i = 0; i < par->stat_count; i++) {
-        uint32_t same = 0;
-        while (same < i && code->stats[same].word != code->stats[i].word)
-            same++;
-        par->stat_at[i] = same < i ? par->stat_at[same] : par->stat_width;
-        par->stat_width += same < i ? 0 : 2 * code->stats[i].channels;
-        values += code->stats[i].channels;
-    }
-    const size_t pieces = (size_t)par->job.shards * par->job.parts;
-    par->stat_pieces = dti_alloc_array(par->base, pieces * par->stat_width + 1, sizeof(float));
-    par->buffers = dti_alloc_array(par->base, values, sizeof(float));
-    return par->stat_pieces && par->buffers ? DT_OK : DT_ERROR_MEMORY;
-}
-
 /* staging: host memory beside the model's; subtrees: gradients of a replica's second and further
  * slots. */
 static dt_result dti_exchange_make(dti_parallel *par) {
@@ -275,7 +256,7 @@ static dt_result dti_parallel_make(dti_parallel *par) {
     if (!result)
         result = dti_exchange_make(par);
     if (!result)
-        result = dti_statistics_make(par);
+        result = dti_statistics_make(par->base, job, dti_parallel_code(par), &par->statistics);
     return result || !dti_parallel_is_local(par) ? result : dti_round_make(par);
 }
 
@@ -299,13 +280,11 @@ static void dti_parallel_unbuild(dti_parallel *par) {
     dti_scalar_sum_free(par, &par->weights);
     dti_scalar_sum_free(par, &par->terms);
     dti_round_free(par);
-    void *all[] = {par->buckets, par->states,      par->partial,
-                   par->stat_at, par->stat_pieces, par->buffers};
+    dti_statistics_free(par->base, &par->statistics);
+    void *all[] = {par->buckets, par->states, par->partial};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(par->base, all[i]);
     par->buckets = NULL;
     par->states = NULL;
-    par->partial = par->stat_pieces = par->buffers = NULL;
-    par->stat_at = NULL;
-    par->stat_count = par->stat_width = 0;
+    par->partial = NULL;
 }

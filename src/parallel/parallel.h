@@ -34,6 +34,9 @@ typedef struct dti_parallel_desc {
     bool measured; /* shares follow speed */
     int in_flight; /* dt_trainer_desc's */
     dti_round_desc round;
+    uint32_t stages; /* of a pipeline, each on one of the devices; 0: none */
+    uint32_t chunks; /* of each stage's device */
+    dt_pipeline_schedule schedule;
 } dti_parallel_desc;
 
 #define DTI_REPLICAS_MAX 64   /* of one process */
@@ -99,6 +102,16 @@ typedef struct dti_round {
     _Atomic bool faulty; /* the outer step is not finite */
 } dti_round;
 
+/* Batch norm: what each piece of the job has, and the buffers now. */
+typedef struct dti_statistics {
+    uint32_t width, count;
+    const dti_stat *stats; /* of one program, but for where they are in OUT */
+    uint32_t *at;          /* of each: its pairs (mean, variance) in a piece's row */
+    float *pieces;         /* [pieces][width] */
+    float *buffers;        /* values of the buffers, one behind the other */
+    dt_comm_work work;
+} dti_statistics;
+
 typedef struct dti_parallel {
     dti_base *base; /* of the first replica's context */
     dti_parallel_desc desc;
@@ -117,16 +130,11 @@ typedef struct dti_parallel {
         *partial; /* this process's sums, bucket by bucket, subtree by subtree; NULL: not needed */
     uint64_t partial_bytes, staging_bytes, subtree_bytes;
     dti_scalar_sum weights, terms;
-    /* Batch norm: what each piece of the job has, [pieces][stat_width]; and the buffers now. */
-    uint32_t stat_width, stat_count;
-    const dti_stat *stats; /* of the first replica's program, but for where they are in OUT */
-    uint32_t *stat_at;     /* of each: its pairs (mean, variance) in a piece's row */
-    float *stat_pieces;
-    float *buffers; /* values of the buffers, one behind the other */
-    dt_comm_work stat_work;
+    dti_statistics statistics;
     dti_round round;
-    bool alone; /* its steps are one.c's */
-    bool lost;  /* the comm has failed, or a device: nothing more can be trained */
+    struct dti_pipe *pipe; /* a pipeline's stages, whose values the one replica has; NULL: none */
+    bool alone;            /* its steps are one.c's */
+    bool lost;             /* the comm has failed, or a device: nothing more can be trained */
 
     /* The step under way. */
     const dti_batch *batch;
@@ -197,12 +205,23 @@ static dt_result dti_scalar_sum_end(dti_parallel *par, dti_scalar_sum *s);
 static dt_result dti_parallel_comm_failed(dti_parallel *par, dt_result result);
 
 /* ---- statistics.c */
-/* After a run: what its pieces have. Threads: the replica's. */
-static void dti_statistics_take(dti_parallel *par, const dti_micro_run *run);
+static dt_result dti_statistics_make(dti_base *base, const dti_partition *job, const dti_code *code,
+                                     dti_statistics *s);
+static void dti_statistics_free(dti_base *base, dti_statistics *s);
+/* After a run: what its pieces have, as `p` computed them. Threads: the replica's. */
+static void dti_statistics_take(dti_statistics *s, const dti_micro_run *run, const dt_program *p);
 static dt_result dti_statistics_begin(dti_parallel *par);
-static dt_result dti_statistics_end(dti_parallel *par);  /* par->buffers move */
-static dt_result dti_statistics_load(dti_parallel *par); /* par->buffers from the first store */
+static dt_result dti_statistics_end(dti_parallel *par);
+/* The buffers move, by the pieces of a batch of so many rows. */
+static void dti_statistics_move(dti_statistics *s, const dti_partition *job, uint32_t rows);
+static dt_result dti_statistics_load(dti_statistics *s, dt_store *store); /* the buffers */
 static void dti_statistics_put(dti_parallel *par, dti_replica *replica);
+/* The name of the buffer that is not finite; NULL = none. */
+static const char *dti_statistics_fault(const dti_statistics *s, const dt_graph *g);
+
+/* ---- make.c */
+/* A replica's code of full batches: what the model and its description mean. */
+static const dti_code *dti_parallel_code(const dti_parallel *par);
 
 static dt_program_desc dti_replica_desc(const dti_parallel *par, const dti_replica *r);
 

@@ -55,6 +55,22 @@ static uint32_t dti_devices_count(dti_base *base, const char *devices) {
     return (uint32_t)count;
 }
 
+static dt_result dti_context_beside(dti_parallel *par, const dt_graph *graph, const char *what,
+                                    uint32_t i, int threads, dt_ctx **out) {
+    dt_ctx_desc d = graph->ctx->desc;
+    d.threads = threads > 1 ? threads : 1;
+    d.jobs = (dt_job_system){0};
+    if (d.vulkan && !d.vulkan->lock)
+        return dti_fail(par->base, DT_ERROR_INVALID,
+                        "several %ss submit to the application's queue from threads of their "
+                        "own: dt_ctx_desc.vulkan needs lock and unlock",
+                        what);
+    dt_result result = dt_ctx_create(&d, out);
+    return result ? dti_fail(par->base, result, "a context for %s %u: %s", what, i,
+                             dt_result_text(result))
+                  : DT_OK;
+}
+
 static dt_result dti_replica_context(dti_parallel *par, dt_graph *graph, uint32_t i, int threads) {
     dti_replica *r = &par->replicas[i];
     if (i == 0) {
@@ -62,17 +78,9 @@ static dt_result dti_replica_context(dti_parallel *par, dt_graph *graph, uint32_
         r->graph = graph;
         return DT_OK;
     }
-    dt_ctx_desc d = graph->ctx->desc;
-    d.threads = threads > 1 ? threads : 1;
-    d.jobs = (dt_job_system){0};
-    if (d.vulkan && !d.vulkan->lock)
-        return dti_fail(par->base, DT_ERROR_INVALID,
-                        "several replicas submit to the application's queue from threads of their "
-                        "own: dt_ctx_desc.vulkan needs lock and unlock");
-    dt_result result = dt_ctx_create(&d, &r->ctx);
+    dt_result result = dti_context_beside(par, graph, "replica", i, threads, &r->ctx);
     if (result)
-        return dti_fail(par->base, result, "a context for replica %u: %s", i,
-                        dt_result_text(result));
+        return result;
     result = dti_graph_copy(graph, r->ctx, &r->graph);
     return result ? dti_fail(par->base, result, "%s", dt_ctx_error(r->ctx)) : DT_OK;
 }

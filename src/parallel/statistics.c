@@ -4,19 +4,46 @@
  * move once a step, at the commit. DDP keeps what rank 0 saw; this is what all have seen. In
  * double, on the host: a few thousand values. */
 
-static float *dti_statistics_row(const dti_parallel *par, uint32_t piece) {
-    return par->stat_pieces + (size_t)piece * par->stat_width;
+static dt_result dti_statistics_make(dti_base *base, const dti_partition *job, const dti_code *code,
+                                     dti_statistics *s) {
+    size_t values = 1;
+    *s = (dti_statistics){.stats = code->stats, .count = code->stat_count};
+    s->at = dti_alloc_array(base, s->count + 1u, sizeof *s->at);
+    if (!s->at)
+        return DT_ERROR_MEMORY;
+    for (uint32_t i = 0; i < s->count; i++) {
+        uint32_t same = 0;
+        while (same < i && s->stats[same].word != s->stats[i].word)
+            same++;
+        s->at[i] = same < i ? s->at[same] : s->width;
+        s->width += same < i ? 0 : 2 * s->stats[i].channels;
+        values += s->stats[i].channels;
+    }
+    const size_t pieces = (size_t)job->shards * job->parts;
+    s->pieces = dti_alloc_array(base, pieces * s->width + 1, sizeof(float));
+    s->buffers = dti_alloc_array(base, values, sizeof(float));
+    return s->pieces && s->buffers ? DT_OK : DT_ERROR_MEMORY;
 }
 
-static void dti_statistics_take(dti_parallel *par, const dti_micro_run *run) {
-    const dt_program *p = run->program;
+static void dti_statistics_free(dti_base *base, dti_statistics *s) {
+    dti_free(base, s->at);
+    dti_free(base, s->pieces);
+    dti_free(base, s->buffers);
+    *s = (dti_statistics){0};
+}
+
+static float *dti_statistics_row(const dti_statistics *s, uint32_t piece) {
+    return s->pieces + (size_t)piece * s->width;
+}
+
+static void dti_statistics_take(dti_statistics *s, const dti_micro_run *run, const dt_program *p) {
     const dti_code *code = dti_program_code(p);
-    for (uint32_t i = 0; i < par->stat_count; i++) {
+    for (uint32_t i = 0; i < s->count; i++) {
         for (uint32_t k = 0; k < run->piece_count; k++) {
             if (!run->pieces[k].rows)
                 continue;
             const float *from = dti_program_stat(p, &code->stats[i], k);
-            float *to = dti_statistics_row(par, run->first_piece + k) + par->stat_at[i];
+            float *to = dti_statistics_row(s, run->first_piece + k) + s->at[i];
             for (uint32_t c = 0; c < 2 * code->stats[i].channels; c++)
                 to[c] = from[c] + 0.0f; /* no -0: others add zeros to it */
         }
@@ -24,19 +51,20 @@ static void dti_statistics_take(dti_parallel *par, const dti_micro_run *run) {
 }
 
 static dt_result dti_statistics_begin(dti_parallel *par) {
+    dti_statistics *s = &par->statistics;
     const uint32_t parts = par->job.parts, pieces = par->job.shards * parts;
-    if (!par->stat_width || !par->desc.comm)
+    if (!s->width || !par->desc.comm)
         return DT_OK;
-    const size_t row = par->stat_width * sizeof(float);
+    const size_t row = s->width * sizeof(float);
     const uint32_t end = par->first_shard + par->shards;
-    memset(par->stat_pieces, 0, par->first_shard * parts * row);
-    memset(dti_statistics_row(par, end * parts), 0, (pieces - end * parts) * row);
+    memset(s->pieces, 0, par->first_shard * parts * row);
+    memset(dti_statistics_row(s, end * parts), 0, (pieces - end * parts) * row);
     const dt_comm_op op = {.kind = DT_COMM_ALL_REDUCE,
-                           .in = par->stat_pieces,
-                           .out = par->stat_pieces,
-                           .count = (uint64_t)pieces * par->stat_width,
+                           .in = s->pieces,
+                           .out = s->pieces,
+                           .count = (uint64_t)pieces * s->width,
                            .dtype = DT_F32};
-    return dti_parallel_comm_failed(par, dt_comm_begin(par->desc.comm, &op, &par->stat_work));
+    return dti_parallel_comm_failed(par, dt_comm_begin(par->desc.comm, &op, &s->work));
 }
 
 typedef struct dti_welford {
@@ -51,64 +79,83 @@ static dti_welford dti_welford_join(dti_welford a, dti_welford b) {
     return (dti_welford){n, a.mean + share, a.m2 + b.m2 + more};
 }
 
-static dti_welford dti_welford_tree(const dti_parallel *par, uint32_t stat, uint32_t channel,
-                                    uint32_t first, uint32_t count) {
+typedef struct dti_welford_of { /* a channel of a statistic, over a batch */
+    const dti_statistics *s;
+    const dti_partition *job;
+    uint32_t rows, stat, channel;
+} dti_welford_of;
+
+static dti_welford dti_welford_tree(const dti_welford_of *of, uint32_t first, uint32_t count) {
     if (count > 1) {
         const uint32_t left = dti_tree_split(count);
-        return dti_welford_join(dti_welford_tree(par, stat, channel, first, left),
-                                dti_welford_tree(par, stat, channel, first + left, count - left));
+        return dti_welford_join(dti_welford_tree(of, first, left),
+                                dti_welford_tree(of, first + left, count - left));
     }
-    const float *pair = dti_statistics_row(par, first) + par->stat_at[stat] + 2 * channel;
+    const dti_statistics *s = of->s;
+    const float *pair = dti_statistics_row(s, first) + s->at[of->stat] + 2 * of->channel;
     const double n =
-        (double)dti_partition_piece(&par->job, first, par->rows) * par->stats[stat].spatial;
+        (double)dti_partition_piece(of->job, first, of->rows) * s->stats[of->stat].spatial;
     if (n == 0.0)
         return (dti_welford){0};
     return (dti_welford){n, (double)pair[0], (double)pair[1] * n};
 }
 
+static void dti_statistics_move(dti_statistics *s, const dti_partition *job, uint32_t rows) {
+    const uint32_t pieces = job->shards * job->parts;
+    float *value = s->buffers;
+    for (uint32_t i = 0; i < s->count; i++) {
+        const dti_stat *stat = &s->stats[i];
+        for (uint32_t c = 0; c < stat->channels; c++, value++) {
+            const dti_welford_of of = {s, job, rows, i, c};
+            const dti_welford all = dti_welford_tree(&of, 0, pieces);
+            double now = stat->variance ? all.m2 / DTI_MAX(all.n - 1.0, 1.0) : all.mean;
+            double moved = (double)stat->momentum * (now - (double)*value);
+            DTI_FENCE(moved);
+            *value = stat->momentum == 1.0f ? (float)now : (float)((double)*value + moved);
+        }
+    }
+}
+
 static dt_result dti_statistics_end(dti_parallel *par) {
-    const uint32_t pieces = par->job.shards * par->job.parts;
-    float *value = par->buffers;
-    if (par->stat_width && par->desc.comm) {
-        dt_result result =
-            dti_parallel_comm_failed(par, dt_comm_wait(par->desc.comm, par->stat_work, -1));
+    dti_statistics *s = &par->statistics;
+    if (s->width && par->desc.comm) {
+        dt_result result = dti_parallel_comm_failed(par, dt_comm_wait(par->desc.comm, s->work, -1));
         if (result)
             return result;
     }
-    for (uint32_t i = 0; i < par->stat_count; i++) {
-        const dti_stat *s = &par->stats[i];
-        for (uint32_t c = 0; c < s->channels; c++, value++) {
-            const dti_welford all = dti_welford_tree(par, i, c, 0, pieces);
-            double now = s->variance ? all.m2 / DTI_MAX(all.n - 1.0, 1.0) : all.mean;
-            double moved = (double)s->momentum * (now - (double)*value);
-            DTI_FENCE(moved);
-            *value = s->momentum == 1.0f ? (float)now : (float)((double)*value + moved);
-        }
-    }
+    dti_statistics_move(s, &par->job, par->rows);
     return DT_OK;
 }
 
-static dt_result dti_statistics_load(dti_parallel *par) {
-    float *value = par->buffers;
-    dt_store *store = par->replicas[0].store;
-    for (uint32_t i = 0; i < par->stat_count; i++) {
-        const size_t bytes = par->stats[i].channels * sizeof *value;
+static dt_result dti_statistics_load(dti_statistics *s, dt_store *store) {
+    float *value = s->buffers;
+    for (uint32_t i = 0; i < s->count; i++) {
+        const size_t bytes = s->stats[i].channels * sizeof *value;
         dt_result result =
-            dt_store_read(store, (int)par->stats[i].param, DT_VALUE_PARAM, value, bytes);
+            dt_store_read(store, (int)s->stats[i].param, DT_VALUE_PARAM, value, bytes);
         if (result)
             return result;
-        value += par->stats[i].channels;
+        value += s->stats[i].channels;
     }
     return DT_OK;
 }
 
 /* The commit takes a buffer's new value from where its gradient would lie. */
 static void dti_statistics_put(dti_parallel *par, dti_replica *replica) {
-    const float *value = par->buffers;
-    for (uint32_t i = 0; i < par->stat_count; i++) {
-        const dti_stat *s = &par->stats[i];
-        memcpy(replica->gradients + replica->store->layout.params[s->param].offset, value,
-               s->channels * sizeof *value);
-        value += s->channels;
+    const dti_statistics *s = &par->statistics;
+    const float *value = s->buffers;
+    for (uint32_t i = 0; i < s->count; i++) {
+        const uint64_t at = replica->store->layout.params[s->stats[i].param].offset;
+        memcpy(replica->gradients + at, value, s->stats[i].channels * sizeof *value);
+        value += s->stats[i].channels;
     }
+}
+
+static const char *dti_statistics_fault(const dti_statistics *s, const dt_graph *g) {
+    const float *value = s->buffers;
+    for (uint32_t i = 0; i < s->count; value += s->stats[i].channels, i++) {
+        if (!dti_all_finite(value, DT_F32, s->stats[i].channels))
+            return g->nodes[g->params[s->stats[i].param]].label;
+    }
+    return NULL;
 }

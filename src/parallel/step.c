@@ -172,7 +172,7 @@ static dt_result dti_micro_step(dti_parallel *par, dti_replica *r, const dti_mic
     if (result)
         return result;
     dti_micro_terms(par, run);
-    dti_statistics_take(par, run);
+    dti_statistics_take(&par->statistics, run, run->program);
     return DT_OK;
 }
 
@@ -277,7 +277,7 @@ static void dti_parallel_leave(dti_parallel *par) {
     par->lost = true;
     for (; comm && par->received < par->posted; par->received++)
         dt_comm_cancel(par->desc.comm, par->states[par->received].work);
-    const dt_comm_work small[] = {par->weights.work, par->stat_work, par->terms.work};
+    const dt_comm_work small[] = {par->weights.work, par->statistics.work, par->terms.work};
     for (size_t i = 0; comm && i < DTI_COUNT(small); i++)
         dt_comm_cancel(par->desc.comm, small[i]); /* those that have ended are none any more */
 }
@@ -429,17 +429,6 @@ static void dti_parallel_report(const dti_parallel *par, dti_parallel_result *ou
     }
 }
 
-/* The running statistic that is not finite, the same on all ranks; NULL = none. */
-static const char *dti_statistics_fault(const dti_parallel *par) {
-    const dt_graph *g = par->replicas[0].graph;
-    const float *value = par->buffers;
-    for (uint32_t i = 0; i < par->stat_count; value += par->stats[i].channels, i++) {
-        if (!dti_all_finite(value, DT_F32, par->stats[i].channels))
-            return g->nodes[g->params[par->stats[i].param]].label;
-    }
-    return NULL;
-}
-
 /* Every replica looks for the parameter or op; the first that finds one is quoted. */
 static dt_result dti_parallel_blame(dti_parallel *par) {
     for (uint32_t i = 0; i < par->job.local; i++) {
@@ -468,11 +457,11 @@ static dt_result dti_parallel_not_finite_text(dti_parallel *par, const char *sta
 
 /* Nothing has changed. */
 static dt_result dti_parallel_not_finite(dti_parallel *par, dti_parallel_result *out) {
-    const char *statistic = dti_statistics_fault(par);
+    const char *statistic = dti_statistics_fault(&par->statistics, par->replicas[0].graph);
     dt_result own = dti_replicas_result(par); /* a device that failed while it judged */
     if (!own)
         own = dti_parallel_blame(par);
-    dt_result result = dti_statistics_load(par);
+    dt_result result = dti_statistics_load(&par->statistics, par->replicas[0].store);
     result = dti_agree_result(par, own ? own : result);
     if (!result)
         result = dti_parallel_not_finite_text(par, statistic);
@@ -508,6 +497,8 @@ static dt_result dti_parallel_failed(dti_parallel *par, dt_result result) {
 static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt_result own,
                                    const dt_step_desc *step, dti_parallel_result *out) {
     *out = (dti_parallel_result){0};
+    if (par->pipe)
+        return dti_pipe_step(par, batch, own, step, out);
     dti_parallel_prepare(par, batch, step);
     dt_result result = dti_parallel_agree(par, own);
     if (!result)

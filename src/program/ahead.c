@@ -19,10 +19,19 @@ static uint32_t dti_ahead_count(const dt_program *p) {
 
 static void dti_turn_written(dt_program *p, uint32_t port) {
     p->written[port] = true;
-    p->stale[port] = (uint8_t)(((1u << p->turn_count) - 1u) & ~(1u << dti_turn_index(p)));
+    const uint64_t all = UINT64_MAX >> (64 - p->turn_count);
+    p->stale[port] = all & ~(UINT64_C(1) << dti_turn_index(p));
 }
 
-/* From the other turn, which may be under way: both only read it. */
+/* A turn that has what was written to a port last. */
+static const dti_turn *dti_turn_fresh(const dt_program *p, uint32_t port) {
+    uint32_t i = 0;
+    while (p->stale[port] >> i & 1u)
+        i++;
+    return &p->turns[i];
+}
+
+/* From another turn, which may be under way: both only read it. */
 static void dti_turn_refresh(dt_program *p) {
     const uint32_t now = dti_turn_index(p);
     const dti_backend *b = p->store->device->backend;
@@ -30,11 +39,11 @@ static void dti_turn_refresh(dt_program *p) {
         const dti_port *port = &p->code->ports[i];
         if (!(p->stale[i] >> now & 1u))
             continue;
-        const dti_turn *other = &p->turns[(now + 1) % p->turn_count];
+        const dti_turn *other = dti_turn_fresh(p, i);
         char *to = b->memory_host(p->now->memories[DTI_ARENA_IN]);
         const char *from = b->memory_host(other->memories[DTI_ARENA_IN]);
         memcpy(to + port->offset, from + port->offset, (size_t)port->bytes);
-        p->stale[i] &= (uint8_t) ~(1u << now);
+        p->stale[i] &= ~(UINT64_C(1) << now);
     }
 }
 

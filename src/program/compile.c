@@ -38,14 +38,19 @@ static void dti_turn_settle(dt_store *s, dti_turn *t, dti_arena arena, dti_memor
     t->exec_next = NULL;
 }
 
+/* Whether the turns of a program have an arena of their own. */
+static bool dti_arena_is_own(const dt_program *p, int arena) {
+    return arena >= DTI_ARENA_TABLE || (p->lanes && arena == DTI_ARENA_TRANSIENT);
+}
+
 /* Compiles the other programs again, with `memory` as their `arena`. */
 static dt_result dti_arena_rebuild(dt_store *s, dti_arena arena, dti_memory *memory) {
     dt_result result = DT_OK;
     for (dt_program *p = s->programs; p; p = p->next)
-        for (uint32_t i = 0; i < p->turn_count && !result; i++)
+        for (uint32_t i = 0; i < p->turn_count && !result && !dti_arena_is_own(p, arena); i++)
             result = dti_turn_rebuild(s, &p->turns[i], arena, memory);
     for (dt_program *p = s->programs; p; p = p->next)
-        for (uint32_t i = 0; i < p->turn_count; i++)
+        for (uint32_t i = 0; i < p->turn_count && !dti_arena_is_own(p, arena); i++)
             dti_turn_settle(s, &p->turns[i], arena, memory, !result);
     return result;
 }
@@ -73,6 +78,18 @@ static dt_result dti_arena_grow(dt_store *s, dti_arena arena, uint64_t bytes, ui
     return DT_OK;
 }
 
+static dt_result dti_state_ensure(dt_store *s, const dti_code *code) {
+    uint32_t moments = code->has_optim ? dti_optim_arrays(&code->optim) : 0;
+    if (!code->has_optim || (s->memories[DTI_ARENA_STATE] && moments <= s->moments))
+        return DT_OK;
+    uint64_t keep = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0;
+    dt_result result =
+        dti_arena_grow(s, DTI_ARENA_STATE, dti_state_bytes(&s->layout, moments), keep);
+    if (!result)
+        s->moments = moments;
+    return result;
+}
+
 static dt_result dti_arenas_ensure(dt_program *p) {
     dt_store *s = p->store;
     dt_result result = DT_OK;
@@ -80,20 +97,14 @@ static dt_result dti_arenas_ensure(dt_program *p) {
         result = dti_arena_grow(s, DTI_ARENA_GRADIENT,
                                 dti_arena_bytes(s->layout.elements) * DTI_MAX(s->slots, 1u), 0);
     }
-    uint32_t moments = p->code->has_optim ? dti_optim_arrays(&p->code->optim) : 0;
-    bool state = p->code->has_optim && (!s->memories[DTI_ARENA_STATE] || moments > s->moments);
-    if (!result && state) {
-        uint64_t keep = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0;
-        result = dti_arena_grow(s, DTI_ARENA_STATE, dti_state_bytes(&s->layout, moments), keep);
-        if (!result)
-            s->moments = moments;
-    }
+    if (!result)
+        result = dti_state_ensure(s, p->code);
     if (!result && p->code->cache_bytes > s->cache_bytes) {
         result = dti_arena_grow(s, DTI_ARENA_CACHE, p->code->cache_bytes, s->cache_bytes);
         if (!result)
             s->cache_bytes = p->code->cache_bytes;
     }
-    if (!result &&
+    if (!result && !p->lanes &&
         (p->code->transient_bytes > s->transient_bytes || !s->memories[DTI_ARENA_TRANSIENT])) {
         uint64_t bytes = DTI_MAX(p->code->transient_bytes, (uint64_t)DTI_PLACE_ALIGN);
         result = dti_arena_grow(s, DTI_ARENA_TRANSIENT, bytes, 0);
@@ -107,8 +118,14 @@ static dt_result dti_arenas_ensure(dt_program *p) {
 
 static dt_result dti_turn_memories(dt_program *p, dti_turn *t) {
     dti_device *device = p->store->device;
-    dt_result result = device->backend->memory_create(device, p->code->in_bytes, DTI_MEMORY_IN,
-                                                      &t->memories[DTI_ARENA_IN]);
+    const uint64_t transient = DTI_MAX(p->code->transient_bytes, (uint64_t)DTI_PLACE_ALIGN);
+    dt_result result = p->lanes
+                           ? device->backend->memory_create(device, transient, DTI_MEMORY_DEVICE,
+                                                            &t->memories[DTI_ARENA_TRANSIENT])
+                           : DT_OK;
+    if (!result)
+        result = device->backend->memory_create(device, p->code->in_bytes, DTI_MEMORY_IN,
+                                                &t->memories[DTI_ARENA_IN]);
     return result ? result
                   : device->backend->memory_create(device, p->code->out_bytes, DTI_MEMORY_OUT,
                                                    &t->memories[DTI_ARENA_OUT]);
@@ -139,7 +156,7 @@ static dt_result dti_program_memories(dt_program *p) {
 /* Arenas that no launch of the program names stand in as the parameters: never NULL. */
 static void dti_turn_bind_arenas(const dt_program *p, dti_turn *t) {
     for (int i = 0; i < DTI_ARENAS; i++) {
-        if (p->store->memories[i])
+        if (p->store->memories[i] && !dti_arena_is_own(p, i))
             t->memories[i] = p->store->memories[i];
         if (!t->memories[i])
             t->memories[i] = p->store->memories[DTI_ARENA_PARAM];
@@ -255,18 +272,24 @@ static dt_result dti_program_averages(const dt_program *p) {
     return DT_OK;
 }
 
-/* What the store knows of parameters by this program. */
-static void dti_program_keep(const dt_program *p) {
-    dt_store *s = p->store;
-    const uint32_t moments = p->code->has_optim ? dti_optim_moments(&p->code->optim) : 0;
+/* What the store knows of parameters by a program of this code. */
+static void dti_store_keep(dt_store *s, const dti_code *code) {
+    const uint32_t moments = code->has_optim ? dti_optim_moments(&code->optim) : 0;
     for (uint32_t i = 0; i < s->layout.param_count; i++) {
-        if (!p->code->has_optim || !p->code->trained[i])
+        if (!code->has_optim || !code->trained[i])
             continue;
-        s->kept[i].optim = (uint8_t)p->code->optim.kind;
+        s->kept[i].optim = (uint8_t)code->optim.kind;
         s->kept[i].moments = (uint8_t)DTI_MAX(s->kept[i].moments, moments);
-        if (p->code->optim.average.kind != DT_AVERAGE_NONE)
+        if (code->optim.average.kind != DT_AVERAGE_NONE)
             s->layout.params[i].average = (uint8_t)(moments + 1);
     }
+}
+
+static dt_result dti_store_train_elsewhere(dt_store *s, const dti_code *code) {
+    dt_result result = dti_state_ensure(s, code);
+    if (!result)
+        dti_store_keep(s, code);
+    return result;
 }
 
 static dt_result dti_program_build(dt_program *p, const dt_program_desc *desc,
@@ -293,18 +316,30 @@ static dt_result dti_program_build(dt_program *p, const dt_program_desc *desc,
     return result || !s->shadow ? result : dti_shadow_reserve(s, 0);
 }
 
-static dt_result dti_program_make(dt_store *store, const dt_program_desc *desc,
-                                  const dti_shards *shards, const dti_joint *joint,
-                                  dt_program **out) {
-    *out = NULL;
+static dt_program *dti_program_alloc(dt_store *store, uint32_t turns) {
     dt_program *p = dti_alloc(store->base, sizeof *p);
-    if (!p)
-        return DT_ERROR_MEMORY;
+    dti_turn *all = p ? dti_alloc_array(store->base, turns, sizeof *all) : NULL;
+    if (!all) {
+        dti_free(store->base, p);
+        return NULL;
+    }
     p->store = store;
     p->base = store->base;
-    p->now = p->turns;
-    p->turn_count = desc->in_flight == 2 ? 2 : 1;
-    p->shown = p->now;
+    p->now = p->shown = p->turns = all;
+    p->turn_count = turns;
+    return p;
+}
+
+/* lanes: of a stage; 0: it is none. */
+static dt_result dti_program_make(dt_store *store, const dt_program_desc *desc,
+                                  const dti_shards *shards, const dti_joint *joint, uint32_t lanes,
+                                  dt_program **out) {
+    const uint32_t turns = desc->in_flight == 2 ? 2 : 1;
+    *out = NULL;
+    dt_program *p = dti_program_alloc(store, lanes ? lanes : turns);
+    if (!p)
+        return DT_ERROR_MEMORY;
+    p->lanes = lanes > 0;
     unsigned modes = dti_fp_enter();
     dt_result result = dti_program_build(p, desc, shards, joint);
     dti_fp_leave(modes);
@@ -314,7 +349,7 @@ static dt_result dti_program_make(dt_store *store, const dt_program_desc *desc,
     }
     p->next = store->programs;
     store->programs = p;
-    dti_program_keep(p);
+    dti_store_keep(store, p->code);
     dti_log(p->base, DT_LOG_INFO,
             "program '%s': batch %lld, %u launches in %u segments, %llu transient bytes of the "
             "arena's %llu",
@@ -327,12 +362,12 @@ static dt_result dti_program_make(dt_store *store, const dt_program_desc *desc,
 
 static dt_result dti_program_create(dt_store *store, const dt_program_desc *desc,
                                     const dti_shards *shards, dt_program **out) {
-    return dti_program_make(store, desc, shards, NULL, out);
+    return dti_program_make(store, desc, shards, NULL, 0, out);
 }
 
 static dt_result dti_program_create_joint(dt_store *store, const dt_program_desc *desc,
                                           const dti_joint *joint, dt_program **out) {
-    return dti_program_make(store, desc, NULL, joint, out);
+    return dti_program_make(store, desc, NULL, joint, 0, out);
 }
 
 DT_API dt_result dt_program_create(dt_store *store, const dt_program_desc *desc, dt_program **out) {
@@ -364,9 +399,9 @@ static void dti_turn_free(const dt_program *p, dti_turn *t, bool first) {
     const dti_backend *b = p->store->device->backend;
     if (t->exec)
         b->exec_destroy(t->exec);
-    for (int i = DTI_ARENA_TABLE; i < DTI_ARENAS; i++) {
+    for (int i = 0; i < DTI_ARENAS; i++) {
         const bool shared = t->memories[i] == p->store->memories[DTI_ARENA_PARAM];
-        if (t->memories[i] && !shared && (first || i != DTI_ARENA_TABLE))
+        if (dti_arena_is_own(p, i) && t->memories[i] && !shared && (first || i != DTI_ARENA_TABLE))
             b->memory_destroy(t->memories[i]);
     }
 }
@@ -384,6 +419,7 @@ DT_API void dt_program_destroy(dt_program *p) {
     dti_code_release(p->store, p->code);
     dti_free(p->base, p->written);
     dti_free(p->base, p->stale);
+    dti_free(p->base, p->turns);
     dti_free(p->base, p);
 }
 

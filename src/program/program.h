@@ -36,13 +36,14 @@ struct dt_program {
     dti_base *base;
     dt_program *next;
     const dti_code *code; /* nothing changes it */
-    dti_turn turns[DTI_TURNS_MAX];
+    dti_turn *turns;
     uint32_t turn_count;
+    bool lanes; /* its turns are lanes (lanes.c), of micro-batches that are alive at once */
     dti_memory *lent[DT_MAX_OUTPUTS]; /* the application's buffers; NULL behind the last */
     dti_turn *now;                    /* that the host writes inputs to, and drives */
     dti_turn *shown;                  /* whose outputs are read */
     bool *written;                    /* by port: the host has written it */
-    uint8_t *stale; /* by port: bit t: turn t has what was written there before, or nothing */
+    uint64_t *stale; /* by port: bit t: turn t has what was written there before, or nothing */
 
     /* ahead.c's: so many turns, from the oldest on, have steps started as a whole */
     uint32_t oldest, started;
@@ -56,6 +57,9 @@ struct dt_program {
  * what desc names is older, and whole. */
 static dt_result dti_program_create(dt_store *store, const dt_program_desc *desc,
                                     const dti_shards *shards, dt_program **out);
+
+/* The store has the state of a code that other stores train: it is only kept there. */
+static dt_result dti_store_train_elsewhere(dt_store *s, const dti_code *code);
 
 static inline const dti_code *dti_program_code(const dt_program *p) {
     return p->code;
@@ -131,6 +135,26 @@ static const uint32_t *dti_program_out(const dt_program *p);
  * whose name it returns, and says it (dti_fail). NULL: nothing of this replica's is to blame.
  * ran: it had rows, so that ops can be looked at. */
 static const char *dti_program_blame(dt_program *p, bool ran);
+
+/* ---- lanes.c: a program of a stage, in which several micro-batches are alive at once. Each has a
+ * lane of its own: transients, inputs and outputs. One at a time is the program's turn, and none is
+ * between two actions. */
+#define DTI_LANES_MAX 64
+static dt_result dti_program_create_lanes(dt_store *store, const dt_program_desc *desc,
+                                          const dti_shards *shards, const dti_joint *joint,
+                                          uint32_t lanes, dt_program **out);
+/* The lane's turn: inputs are written to it, and its step is driven. */
+static void dti_lane_take(dt_program *p, uint32_t lane);
+/* A micro-batch begins: dt_program_begin with the weights of the whole batch. */
+static dt_result dti_lane_begin(dt_program *p, const dt_step_desc *step, const double *weights);
+/* Starts the next segments of its step and waits for them; then another lane may have its turn. */
+static dt_result dti_lane_run(dt_program *p, uint32_t segments);
+static void dti_lane_end(dt_program *p); /* a micro-batch behind which no update comes */
+/* The host side of a port of a lane. */
+static void *dti_lane_host(const dt_program *p, uint32_t lane, const dti_port *port);
+/* The pairs of its blocks, and where those of all stages are to come. */
+static const float *dti_lane_pairs(const dt_program *p);
+static float *dti_lane_pairs_of_all(const dt_program *p);
 
 /* ---- lent.c */
 /* The application's buffers of desc.buffers, checked against the program's ports; for all turns. */

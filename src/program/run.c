@@ -217,7 +217,7 @@ static dt_result dti_step_check(dt_program *p, const dt_step_desc *step) {
     if (!dti_optim_lr_fits(&p->code->optim, lr))
         return dti_fail(p->base, DT_ERROR_INVALID, "program '%s': lr %g; it must be from 0 to %g",
                         p->code->label, lr, dti_optim_lr_max(&p->code->optim));
-    dt_result result = p->code->has_gradients ? dti_micro_check(p, step) : DT_OK;
+    dt_result result = p->code->has_gradients && !p->lanes ? dti_micro_check(p, step) : DT_OK;
     if (!result)
         result = dti_ports_written(p, false);
     return result ? result : dti_sync_check(p, step);

@@ -355,4 +355,17 @@ DT_API dt_tensor dt_recompute(dt_tensor x) {
     return x;
 }
 
+DT_API dt_tensor dt_stage(dt_tensor x, int stage) {
+    if (dti_is_nil(x))
+        return dti_nil_of(x, "dt_stage");
+    if (stage < 1 || stage > 1024)
+        return dti_graph_fail(x.graph,
+                              "dt_stage: stage %d; 0 begins by itself, and there are at "
+                              "most 1024 behind it",
+                              stage);
+    dti_node_of(x)->stage = (uint16_t)stage;
+    x.graph->changes++;
+    return x;
+}
+
 _Static_assert(offsetof(dt_graph, owned) == 0, "dti_graph_end casts");

@@ -67,7 +67,8 @@ static dt_result dti_balance_apply(dt_trainer *t, const uint32_t *bounds) {
     t->bounded = true;
     dt_result result = dti_trainer_build(t, n);
     if (!result)
-        result = dti_agree_result(&t->par, dti_statistics_load(&t->par));
+        result = dti_agree_result(
+            &t->par, dti_statistics_load(&t->par.statistics, t->par.replicas[0].store));
     if (result)
         return result;
     dti_log(t->base, DT_LOG_INFO, "balance: the first replica here takes %d samples of %d now",

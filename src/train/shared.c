@@ -3,7 +3,7 @@
  * every replica. All ranks have the same: a hash is compared before anything changes. */
 
 static dt_result dti_shared_make(dt_trainer *t) {
-    const dti_code *code = dti_program_code(t->par.replicas[0].full.runs[0].program);
+    const dti_code *code = dti_parallel_code(&t->par);
     if (t->shared)
         return DT_OK;
     t->shared = dti_alloc_array(t->base, code->port_count + 1u, sizeof *t->shared);
@@ -44,7 +44,7 @@ static dt_result dti_shared_write(dt_trainer *t, uint32_t replica, dt_program *p
 static dt_result dti_shared_write_all(dt_trainer *t, uint32_t replica, const dti_shared *x) {
     const dti_replica *r = &t->par.replicas[replica];
     const dti_evaluation *v = &t->evaluation;
-    dt_result result = DT_OK;
+    dt_result result = t->par.pipe ? dti_pipe_share(&t->par, x->node, x->values, x->bytes) : DT_OK;
     for (uint32_t i = 0; i < r->full.count && !result; i++)
         result = dti_shared_write(t, replica, r->full.runs[i].program, x);
     for (uint32_t i = 0; i < r->tail.count && !result; i++)
@@ -101,7 +101,7 @@ static dt_result dti_shared_find(const dt_trainer *t, dt_tensor input, dti_share
 
 static dt_result dti_shared_check(const dt_trainer *t, dt_tensor input, const void *data,
                                   size_t bytes, dti_shared **out) {
-    const dti_code *code = dti_program_code(t->par.replicas[0].full.runs[0].program);
+    const dti_code *code = dti_parallel_code(&t->par);
     dt_result result = dti_shared_find(t, input, out);
     if (result)
         return result;

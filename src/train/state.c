@@ -141,7 +141,8 @@ static dt_result dti_trainer_file(dt_trainer *t, const char *path, bool folder) 
     if (result)
         return result;
     dti_trainer_drain(t);
-    if (dti_parallel_is_local(&t->par))
+    result = dti_pipe_gather(&t->par);
+    if (!result && dti_parallel_is_local(&t->par))
         result = dti_rounds_collect(t, &local);
     const bool writes = t->par.rank == 0 || t->par.lost;
     if (writes && !result)
@@ -281,6 +282,8 @@ static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_st
     result = dti_agree_result(par, par->rank == 0 ? dti_state_put(f, c) : DT_OK);
     if (!result)
         result = dti_agree_state_by(par, piece);
+    if (!result && par->pipe)
+        result = dti_pipe_scatter(par);
     if (!result && is_local)
         result = dti_agree_result(par, dti_rounds_spread(t, &local, c, f));
     dti_rounds_state_free(t, &local);

@@ -14,6 +14,62 @@ static void dti_dataset_inputs(const dt_dataset *data, uint32_t *columns, dt_ten
     }
 }
 
+/* What a pipeline does not go with. */
+static dt_result dti_trainer_check_pipeline(const dt_trainer *t) {
+    const dt_trainer_desc *d = &t->desc;
+    const bool interleaved = d->schedule == DT_PIPELINE_INTERLEAVED;
+    if (d->pipeline < 0 || d->chunks < 0 || (unsigned)d->schedule > DT_PIPELINE_ZERO_BUBBLE)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "pipeline %d, schedule %d, chunks %d: none may be negative, and a schedule "
+                        "is a dt_pipeline_schedule",
+                        d->pipeline, (int)d->schedule, d->chunks);
+    if (d->pipeline < 2 && (d->schedule || d->chunks))
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        ".schedule and .chunks are a pipeline's: give .pipeline, its stages");
+    if (d->pipeline < 2)
+        return DT_OK;
+    if (d->chunks && !interleaved)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "%d chunks a device: only DT_PIPELINE_INTERLEAVED has them", d->chunks);
+    if ((uint32_t)d->pipeline > DTI_REPLICAS_MAX ||
+        (uint64_t)d->pipeline * t->par.desc.chunks > DTI_PIPE_CHUNKS_MAX)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "a pipeline of %d devices with %u chunks each; at most %d devices and %d "
+                        "chunks",
+                        d->pipeline, t->par.desc.chunks, DTI_REPLICAS_MAX, DTI_PIPE_CHUNKS_MAX);
+    if (d->shards > 1)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "a pipeline computes one shard in .accumulate micro-batches; .shards is %d",
+                        d->shards);
+    if (d->mode)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "local steps are replicas' own; a pipeline is one, whose stages make each "
+                        "step together");
+    if (d->balance)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "balance = measured moves rows between replicas; stages have all rows");
+    if (d->comm)
+        return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
+                        "a pipeline over ranks: its stages are devices of one process; leave .comm "
+                        "out");
+    if (d->accumulate > DTI_PIPE_MICROS_MAX)
+        return dti_fail(t->base, DT_ERROR_INVALID, "%d micro-batches in a pipeline; at most %d",
+                        d->accumulate, DTI_PIPE_MICROS_MAX);
+    return DT_OK;
+}
+
+/* A stage a device. */
+static dt_result dti_trainer_stages(dt_trainer *t) {
+    const uint32_t named = dti_devices_count(t->base, t->desc.devices);
+    if (!named)
+        return DT_ERROR_INVALID;
+    if (named == (uint32_t)t->desc.pipeline)
+        return DT_OK;
+    return dti_fail(t->base, DT_ERROR_INVALID,
+                    "a pipeline of %d stages needs as many devices, and \"%s\" names %u",
+                    t->desc.pipeline, t->desc.devices ? t->desc.devices : "auto", named);
+}
+
 static dt_result dti_trainer_check(const dt_trainer *t) {
     const dt_trainer_desc *d = &t->desc;
     if (d->batch < 1 || d->accumulate < 1 || d->shards < 0 || d->threads < 0)
@@ -57,8 +113,12 @@ static dt_result dti_trainer_count(dt_trainer *t) {
     dti_parallel *par = &t->par;
     par->rank = (uint32_t)dt_comm_rank(par->desc.comm);
     par->world = (uint32_t)DTI_MAX(dt_comm_size(par->desc.comm), 1);
-    par->job.local = dti_devices_count(t->base, t->desc.devices);
-    dt_result result = par->job.local ? dti_trainer_check(t) : DT_ERROR_INVALID;
+    par->job.local = par->desc.stages ? 1 : dti_devices_count(t->base, t->desc.devices);
+    dt_result result = par->job.local ? dti_trainer_check_pipeline(t) : DT_ERROR_INVALID;
+    if (!result)
+        result = dti_trainer_check(t);
+    if (!result && par->desc.stages)
+        result = dti_trainer_stages(t);
     result = dti_agree_result(par, result);
     if (result)
         return result;
@@ -98,7 +158,7 @@ static void dti_trainer_share(void *user, uint32_t rows, uint32_t *first, uint32
 
 /* Rows that fill up a batch must weigh nothing, whatever else is in them. */
 static dt_result dti_trainer_pads(dt_trainer *t, int32_t *pad) {
-    const dti_code *code = dti_program_code(t->par.replicas[0].full.runs[0].program);
+    const dti_code *code = dti_parallel_code(&t->par);
     bool batch_norm = false;
     for (uint32_t id = 1; id < t->graph->count; id++) {
         const dti_op_info *info = dti_op_info_of(t->graph->nodes[id].op);
@@ -145,7 +205,7 @@ static dt_result dti_trainer_column(const dt_trainer *t, dt_tensor x, uint32_t c
 
 /* A column that nothing reads is a mistake: a mask that is not applied. */
 static dt_result dti_column_is_read(const dt_trainer *t, uint32_t c) {
-    const dti_code *code = dti_program_code(t->par.replicas[0].full.runs[0].program);
+    const dti_code *code = dti_parallel_code(&t->par);
     const dt_tensor x = t->par.inputs[c];
     if (dti_code_port(code, x.id, false, false))
         return DT_OK;
@@ -157,7 +217,7 @@ static dt_result dti_column_is_read(const dt_trainer *t, uint32_t c) {
 /* Every column needs an input that is read, and every input of samples a column; and targets must
  * be known before the forward part. */
 static dt_result dti_trainer_columns(const dt_trainer *t) {
-    const dti_code *code = dti_program_code(t->par.replicas[0].full.runs[0].program);
+    const dti_code *code = dti_parallel_code(&t->par);
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < code->loss_count; i++) {
         if (code->static_weight[i] < 0.0)
@@ -209,7 +269,9 @@ static dt_result dti_trainer_loader(dt_trainer *t) {
 }
 
 static dt_result dti_trainer_build(dt_trainer *t, uint32_t shards) {
-    dt_result result = dti_parallel_build(&t->par, shards, t->bounded ? t->bounds : NULL);
+    dt_result result = t->par.desc.stages
+                           ? dti_pipe_create(&t->par, t->desc.devices, t->desc.threads, t->desc.pin)
+                           : dti_parallel_build(&t->par, shards, t->bounded ? t->bounds : NULL);
     if (!result)
         result = dti_agree_result(&t->par, dti_trainer_loader(t));
     t->par.lost = t->par.lost || result; /* there are no programs to go on with */
@@ -294,6 +356,13 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     p->no_overlap = d->no_overlap;
     p->measured = d->balance == DT_BALANCE_MEASURED;
     p->in_flight = d->in_flight;
+    p->stages = d->pipeline > 1 ? (uint32_t)d->pipeline : 0;
+    p->schedule = d->schedule;
+    p->chunks = d->schedule != DT_PIPELINE_INTERLEAVED ? 1
+                : d->chunks > 0                        ? (uint32_t)d->chunks
+                                                       : 2;
+    if (p->stages)
+        d->shards = d->shards ? d->shards : 1; /* a checkpoint of several is refused */
     memcpy(p->program.losses, d->losses, sizeof p->program.losses);
     memcpy(p->program.metrics, d->metrics, sizeof p->program.metrics);
     for (int i = 0; i < DT_MAX_TERMS; i++)
@@ -325,8 +394,9 @@ static dt_result dti_trainer_make(dt_trainer *t) {
     if (!result)
         result = dti_trainer_agree(t);
     if (!result)
-        result = dti_agree_result(
-            par, dti_replicas_open(par, t->graph, t->desc.devices, t->desc.threads));
+        result = dti_agree_result(par, dti_replicas_open(par, t->graph,
+                                                         par->desc.stages ? "cpu" : t->desc.devices,
+                                                         t->desc.threads));
     if (!result)
         result = dti_agree_result(par, dti_balance_make(t));
     const uint32_t shards = t->desc.shards ? (uint32_t)t->desc.shards : par->job.replicas;
@@ -339,6 +409,8 @@ static dt_result dti_trainer_make(dt_trainer *t) {
         result = dti_agree_result(par, dti_trainer_start(t));
     if (!result)
         result = dti_agree_state(par);
+    if (!result && par->pipe)
+        result = dti_pipe_scatter(par);
     return result ? result : dti_trainer_seek(t);
 }
 
@@ -377,6 +449,10 @@ DT_API dt_result dt_trainer_create(dt_graph *graph, const dt_trainer_desc *desc,
         dti_trainer_log_local(t); /* every round begins with the same bits on all devices */
     else
         dti_trainer_log_mixed(t);
+    if (t->par.pipe)
+        dti_pipe_log(&t->par);
+    for (uint32_t i = 0; t->par.pipe && i < t->par.pipe->device_count; i++)
+        dti_ctx_base(t->par.pipe->devices[i].ctx)->logger = (dt_logger){0};
     for (uint32_t i = 1; i < t->par.job.local; i++)
         dti_ctx_base(t->par.replicas[i].ctx)->logger = (dt_logger){0};
     *out = t;
@@ -390,6 +466,7 @@ DT_API void dt_trainer_destroy(dt_trainer *t) {
     dti_evaluation_free(t);
     dti_shared_free(t);
     dti_crew_destroy(t->par.crew);
+    dti_pipe_destroy(&t->par);
     dti_parallel_unbuild(&t->par);
     dti_replicas_close(&t->par);
     dti_disown(&t->graph->stores, &t->owned);
@@ -399,9 +476,12 @@ DT_API void dt_trainer_destroy(dt_trainer *t) {
 }
 
 DT_API dt_store *dt_trainer_store(dt_trainer *t) {
-    if (t)
-        dti_trainer_drain(t);
-    return t ? t->par.replicas[0].store : NULL;
+    if (!t)
+        return NULL;
+    dti_trainer_drain(t);
+    if (t->par.pipe)
+        t->par.pipe->shown = true;
+    return dti_pipe_gather(&t->par) ? NULL : t->par.replicas[0].store;
 }
 
 DT_API dt_result dt_trainer_set_lr(dt_trainer *t, double lr) {
@@ -432,6 +512,13 @@ DT_API void dt_trainer_request_checkpoint(dt_trainer *t) {
         atomic_store(&t->wanted, 1);
 }
 
+static void dti_trainer_info_pipeline(const dti_pipe *pipe, dt_trainer_info *info) {
+    info->stages = (int)pipe->chunk_count;
+    info->bubble = pipe->schedules[0].bubble;
+    info->alive = (int)pipe->schedules[0].alive;
+    info->transient_bytes = dti_pipe_transients(pipe);
+}
+
 DT_API void dt_trainer_get_info(const dt_trainer *t, dt_trainer_info *info) {
     if (!info)
         return;
@@ -459,9 +546,12 @@ DT_API void dt_trainer_get_info(const dt_trainer *t, dt_trainer_info *info) {
     for (uint32_t i = 0; i < runs->count; i++) {
         info->replica_batch += (int)runs->runs[i].rows;
         info->micro_batch = DTI_MAX(info->micro_batch, (int)runs->runs[i].rows);
-        info->transient_bytes =
-            DTI_MAX(info->transient_bytes, runs->runs[i].program->code->transient_bytes);
+        if (!par->pipe)
+            info->transient_bytes =
+                DTI_MAX(info->transient_bytes, runs->runs[i].program->code->transient_bytes);
     }
+    if (par->pipe)
+        dti_trainer_info_pipeline(par->pipe, info);
     for (uint32_t b = 0; b < par->bucket_count; b++)
         info->gradient_bytes += dti_arena_bytes(par->buckets[b].end - par->buckets[b].begin);
 }
@@ -505,7 +595,9 @@ static dt_result dti_trainer_look(dt_trainer *t) {
     if (!s->written)
         return DT_OK;
     s->written = false;
-    return dti_statistics_load(&t->par);
+    if (t->par.pipe)
+        return dti_pipe_scatter(&t->par);
+    return dti_statistics_load(&t->par.statistics, s);
 }
 
 static void dti_trainer_move_on(dt_trainer *t, bool last) {

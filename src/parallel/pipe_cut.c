@@ -1,0 +1,504 @@
+/* Cutting a graph. A node is computed by the chunk in whose range it was made, but for what is
+ * computed wherever it is needed: inputs, views of them, and what depends on neither samples nor
+ * parameters. A parameter lies in the first chunk that reads it; a later one that reads it too gets
+ * it as it gets a tensor, and sends its share of the gradient. No cut goes through what one
+ * function of the API made (dti_call): batch norm and its running statistics stay together.
+ *
+ * Without marks the cuts are near equal work (the op table's multiply-adds, and the elements
+ * written), and of those the one over which the fewest bytes go. */
+
+#define DTI_PIPE_SLACK 0.25 /* of a chunk's work: how far from equal a cut may be for fewer bytes */
+
+/* ---- what is needed, and where it may be computed */
+
+static void dti_pipe_need_inputs(dti_pipe_cut *cut, const dt_graph *g) {
+    for (uint32_t id = g->count - 1; id > 0; id--) {
+        const dti_node *n = &g->nodes[id];
+        for (uint32_t k = 0; cut->needed[id] && k < n->count; k++)
+            cut->needed[dti_input_id(g, n, k)] = 1;
+    }
+}
+
+static void dti_pipe_need(dti_pipe_cut *cut, const dt_graph *g, const dt_program_desc *d) {
+    for (int i = 0; i < DT_MAX_TERMS; i++) {
+        cut->needed[d->losses[i].term.id] = 1; /* nil is 0 */
+        cut->needed[d->metrics[i].id] = 1;
+    }
+    cut->needed[0] = 0;
+    dti_pipe_need_inputs(cut, g);
+    for (uint32_t i = 0; i < g->param_count; i++) {
+        const dti_node *n = &g->nodes[g->params[i]];
+        const uint32_t update = n->buffer ? (uint32_t)n->attr.i[2] : 0;
+        if (update && cut->needed[dti_input_id(g, &g->nodes[update], 1)])
+            cut->needed[update] = 1;
+    }
+    dti_pipe_need_inputs(cut, g);
+}
+
+static bool dti_pipe_is_anywhere(const dti_pipe_cut *cut, const dt_graph *g, const dti_node *n) {
+    bool all = !n->term && n->op != DTI_OP_PARAM;
+    const bool view = n->count && dti_op_info_of(n->op)->family->view;
+    for (uint32_t k = 0; k < n->count; k++)
+        all = all && cut->anywhere[dti_input_id(g, n, k)];
+    return all && (n->op == DTI_OP_INPUT || view || !n->samples);
+}
+
+/* ---- work, and what crosses each place */
+
+typedef struct dti_pipe_places { /* by node: of a cut in front of it */
+    double *before;              /* work so far */
+    double *bytes;               /* that go over; first as differences */
+    int32_t *tensors;            /* likewise */
+    uint32_t *trained;           /* parameters to train that are read in front of it */
+    uint8_t *inside;             /* of what one function made */
+    uint32_t *first, *last;      /* by node: who reads it */
+} dti_pipe_places;
+
+static bool dti_pipe_places_open(dti_base *base, const dt_graph *g, dti_pipe_places *p) {
+    const size_t n = (size_t)g->count + 2;
+    *p = (dti_pipe_places){.before = dti_alloc_array(base, n, sizeof *p->before),
+                           .bytes = dti_alloc_array(base, n, sizeof *p->bytes),
+                           .tensors = dti_alloc_array(base, n, sizeof *p->tensors),
+                           .trained = dti_alloc_array(base, n, sizeof *p->trained),
+                           .inside = dti_alloc_array(base, n, 1),
+                           .first = dti_alloc_array(base, n, sizeof *p->first),
+                           .last = dti_alloc_array(base, n, sizeof *p->last)};
+    return p->before && p->bytes && p->tensors && p->trained && p->inside && p->first && p->last;
+}
+
+static void dti_pipe_places_close(dti_base *base, dti_pipe_places *p) {
+    void *all[] = {p->before, p->bytes, p->tensors, p->trained, p->inside, p->first, p->last};
+    for (size_t i = 0; i < DTI_COUNT(all); i++)
+        dti_free(base, all[i]);
+}
+
+static double dti_pipe_node_work(const dt_graph *g, const dti_node *n, uint32_t rows) {
+    const dti_op_family *family = dti_op_info_of(n->op)->family;
+    if (!n->count || family->view)
+        return 0.0;
+    const double macs = family->macs ? family->macs(g, n) : 0.0;
+    return (macs + (double)dti_shape_elements(n->shape)) * (n->samples ? rows : 1.0);
+}
+
+static void dti_pipe_places_readers(const dti_pipe_cut *cut, const dt_graph *g,
+                                    const dti_pipe_places *p) {
+    for (uint32_t id = 1; id < g->count; id++) {
+        const dti_node *n = &g->nodes[id];
+        for (uint32_t k = 0; cut->needed[id] && !cut->anywhere[id] && k < n->count; k++) {
+            const uint32_t in = dti_input_id(g, n, k);
+            p->first[in] = p->first[in] ? p->first[in] : id;
+            p->last[in] = id;
+        }
+    }
+}
+
+/* What one function made stays together, and a row with its outputs, which are its views. */
+static void dti_pipe_places_inside(const dt_graph *g, uint8_t *inside) {
+    for (uint32_t i = 0; i < g->call_count; i++)
+        for (uint32_t id = g->calls[i].first + 1; id < g->calls[i].end; id++)
+            inside[id] = 1;
+    for (uint32_t id = 1; id < g->count; id++) {
+        for (uint32_t k = 0;
+             k < DTI_OUTPUTS_MAX && dti_op_info_of(g->nodes[id].op)->family->outputs; k++) {
+            if (id + 1 + k < g->count && dti_is_output(g, id, k))
+                inside[id + 1 + k] = 1;
+        }
+    }
+}
+
+/* A tensor goes over each place between its node and its last reader; a parameter from its first
+ * reader on. */
+static void dti_pipe_places_fill(const dti_pipe_cut *cut, const dt_graph *g, const char *params,
+                                 uint32_t rows, const dti_pipe_places *p) {
+    dti_pipe_places_readers(cut, g, p);
+    for (uint32_t id = 1; id < g->count; id++) {
+        const dti_node *n = &g->nodes[id];
+        const bool param = n->op == DTI_OP_PARAM;
+        const uint32_t from = param ? p->first[id] : id;
+        const double bytes = (double)dti_bytes(n->dtype, (uint64_t)dti_shape_elements(n->shape)) *
+                             (n->samples ? rows : 1.0);
+        p->trained[p->first[id] + 1] += param && p->first[id] && dti_param_is_trained(n, params);
+        if (cut->anywhere[id] || p->last[id] <= from)
+            continue;
+        p->bytes[from + 1] += bytes;
+        p->tensors[from + 1] += 1;
+        p->bytes[p->last[id] + 1] -= bytes;
+        p->tensors[p->last[id] + 1] -= 1;
+    }
+    for (uint32_t id = 1; id <= g->count; id++) {
+        const bool works = id > 1 && cut->needed[id - 1] && !cut->anywhere[id - 1];
+        p->before[id] =
+            p->before[id - 1] + (works ? dti_pipe_node_work(g, &g->nodes[id - 1], rows) : 0.0);
+        p->bytes[id] += p->bytes[id - 1];
+        p->tensors[id] += p->tensors[id - 1];
+        p->trained[id] += p->trained[id - 1];
+    }
+    dti_pipe_places_inside(g, p->inside);
+}
+
+/* ---- where to cut */
+
+/* A cut in front of `id`, as number k of them: something to train on both sides. */
+static bool dti_pipe_may_cut(const dti_pipe_cut *cut, const dti_pipe_places *p, uint32_t id,
+                             uint32_t k) {
+    const uint32_t all = p->trained[cut->nodes];
+    return !p->inside[id] && p->tensors[id] <= DT_MAX_OUTPUTS &&
+           p->trained[id] > p->trained[cut->starts[k - 1]] &&
+           all - p->trained[id] >= cut->chunks - k;
+}
+
+/* In the slack around equal work the place with the fewest bytes; else the one nearest to it. 0:
+ * there is none. */
+static uint32_t dti_pipe_cut_at(const dti_pipe_cut *cut, const dti_pipe_places *p, uint32_t k) {
+    const double share = p->before[cut->nodes] / cut->chunks, aim = share * k;
+    uint32_t best = 0, near = 0;
+    for (uint32_t id = cut->starts[k - 1] + 1; id < cut->nodes; id++) {
+        const double off = fabs(p->before[id] - aim);
+        if (!dti_pipe_may_cut(cut, p, id, k))
+            continue;
+        if (!near || off < fabs(p->before[near] - aim))
+            near = id;
+        if (off > DTI_PIPE_SLACK * share)
+            continue;
+        const bool even = best && p->bytes[id] == p->bytes[best];
+        if (!best || p->bytes[id] < p->bytes[best] || (even && off < fabs(p->before[best] - aim)))
+            best = id;
+    }
+    return best ? best : near;
+}
+
+static dt_result dti_pipe_cut_auto(dti_base *base, dti_pipe_cut *cut, const dti_pipe_places *p) {
+    for (uint32_t k = 1; k < cut->chunks; k++) {
+        cut->starts[k] = dti_pipe_cut_at(cut, p, k);
+        if (!cut->starts[k])
+            return dti_fail(base, DT_ERROR_INVALID,
+                            "a pipeline of %u stages: the model can be cut into %u, each with a "
+                            "parameter to train and at most %d tensors over a cut; use fewer",
+                            cut->chunks, k, DT_MAX_OUTPUTS);
+    }
+    return DT_OK;
+}
+
+/* Behind the function that made the marked tensor. */
+static uint32_t dti_pipe_behind(const dti_pipe_places *p, uint32_t id) {
+    do
+        id++;
+    while (p->inside[id]);
+    return id;
+}
+
+static dt_result dti_pipe_cut_marked(dti_base *base, const dt_graph *g, dti_pipe_cut *cut,
+                                     const dti_pipe_places *p) {
+    uint32_t now = 0;
+    for (uint32_t id = 1; id < cut->nodes; id++) {
+        const uint32_t stage = g->nodes[id].stage;
+        if (!stage || stage == now)
+            continue;
+        if (stage >= cut->chunks)
+            return dti_fail(base, DT_ERROR_INVALID,
+                            "dt_stage marks stage %u, and the pipeline has %u (0 to %u)", stage,
+                            cut->chunks, cut->chunks - 1);
+        if (stage != now + 1)
+            return dti_fail(base, DT_ERROR_INVALID,
+                            "dt_stage marks stage %u behind stage %u: they must come in order, "
+                            "and each once",
+                            stage, now);
+        cut->starts[++now] = dti_pipe_behind(p, id);
+    }
+    if (now + 1 == cut->chunks)
+        return DT_OK;
+    return dti_fail(base, DT_ERROR_INVALID,
+                    "dt_stage marks %u stages, with stage 0, and the pipeline has %u", now + 1,
+                    cut->chunks);
+}
+
+/* ---- homes and links */
+
+static uint16_t dti_pipe_range(const dti_pipe_cut *cut, uint32_t id) {
+    uint16_t chunk = 0;
+    while (chunk + 1u < cut->chunks && id >= cut->starts[chunk + 1u])
+        chunk++;
+    return chunk;
+}
+
+static void dti_pipe_homes(dti_pipe_cut *cut, const dt_graph *g) {
+    for (uint32_t id = 0; id < cut->nodes; id++)
+        cut->home[id] = DTI_PIPE_NOWHERE;
+    for (uint32_t id = 1; id < cut->nodes; id++) {
+        const dti_node *n = &g->nodes[id];
+        if (!cut->needed[id] || cut->anywhere[id] || n->op == DTI_OP_PARAM)
+            continue;
+        cut->home[id] = dti_pipe_range(cut, id);
+        for (uint32_t k = 0; k < n->count; k++) {
+            const uint32_t in = dti_input_id(g, n, k);
+            if (g->nodes[in].op == DTI_OP_PARAM)
+                cut->home[in] = DTI_MIN(cut->home[in], cut->home[id]);
+        }
+    }
+}
+
+static bool dti_pipe_has_link(const dti_pipe_cut *cut, uint32_t node, uint16_t to) {
+    for (uint32_t i = cut->link_count; i-- > 0 && cut->links[i].to == to;) {
+        if (cut->links[i].node == node)
+            return true;
+    }
+    return false;
+}
+
+/* The gradient goes to the chunk before that needs the node too, or home. */
+static uint16_t dti_pipe_back(const dti_pipe_cut *cut, uint32_t node) {
+    for (uint32_t i = cut->link_count; i-- > 0;) {
+        if (cut->links[i].node == node)
+            return cut->links[i].to;
+    }
+    return cut->home[node];
+}
+
+static dt_result dti_pipe_link_add(dti_base *base, dti_pipe_cut *cut, size_t *capacity,
+                                   uint32_t node, uint16_t to) {
+    if (dti_pipe_has_link(cut, node, to))
+        return DT_OK;
+    void *links = cut->links;
+    const bool room =
+        dti_array_reserve(base, &links, capacity, cut->link_count + 1u, sizeof *cut->links);
+    cut->links = links;
+    if (!room)
+        return DT_ERROR_MEMORY;
+    cut->links[cut->link_count] = (dti_pipe_link){
+        .node = node, .from = cut->home[node], .to = to, .back = dti_pipe_back(cut, node)};
+    cut->link_count++;
+    return DT_OK;
+}
+
+static dt_result dti_pipe_links(dti_base *base, dti_pipe_cut *cut, const dt_graph *g) {
+    size_t capacity = 0;
+    dt_result result = DT_OK;
+    for (uint32_t id = 1; id < cut->nodes && !result; id++) { /* so `to` ascends */
+        const dti_node *n = &g->nodes[id];
+        const uint16_t to = cut->home[id];
+        for (uint32_t k = 0; k < n->count && n->op != DTI_OP_PARAM && !result; k++) {
+            const uint32_t in = dti_input_id(g, n, k);
+            if (to != DTI_PIPE_NOWHERE && cut->home[in] != DTI_PIPE_NOWHERE && cut->home[in] != to)
+                result = dti_pipe_link_add(base, cut, &capacity, in, to);
+        }
+    }
+    return result;
+}
+
+/* ---- what is wrong with a cut */
+
+static uint32_t dti_pipe_outputs(const dti_pipe_cut *cut, uint32_t chunk, uint32_t *nodes) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < cut->link_count; i++) {
+        const dti_pipe_link *l = &cut->links[i];
+        uint32_t same = 0;
+        while (same < i && (cut->links[same].from != chunk || cut->links[same].node != l->node))
+            same++;
+        if (l->from == chunk && same == i && count++ < DT_MAX_OUTPUTS && nodes)
+            nodes[count - 1] = l->node;
+    }
+    return count;
+}
+
+static dt_result dti_pipe_cut_check(dti_base *base, const dti_pipe_cut *cut, const dt_graph *g,
+                                    const char *params) {
+    for (uint32_t c = 0; c < cut->chunks; c++) {
+        uint32_t in = 0, back = 0, trained = 0;
+        for (uint32_t i = 0; i < cut->link_count; i++) {
+            in += cut->links[i].to == c;
+            back += cut->links[i].back == c;
+        }
+        for (uint32_t i = 0; i < g->param_count; i++)
+            trained += cut->home[g->params[i]] == c &&
+                       dti_param_is_trained(&g->nodes[g->params[i]], params);
+        if (!trained)
+            return dti_fail(base, DT_ERROR_INVALID,
+                            "stage %u of the pipeline has no parameter to train; use fewer stages, "
+                            "or cut elsewhere",
+                            c);
+        if (in > DT_MAX_OUTPUTS || DTI_MAX(back, dti_pipe_outputs(cut, c, NULL)) > DT_MAX_OUTPUTS)
+            return dti_fail(base, DT_ERROR_UNSUPPORTED,
+                            "stage %u of the pipeline gets %u tensors from others, and they get %u "
+                            "from it; at most %d each: cut where fewer go over",
+                            c, in, DTI_MAX(back, dti_pipe_outputs(cut, c, NULL)), DT_MAX_OUTPUTS);
+    }
+    return DT_OK;
+}
+
+static dt_result dti_pipe_cut_places(dti_base *base, const dt_graph *g, const dt_program_desc *desc,
+                                     uint32_t rows, dti_pipe_cut *cut) {
+    dti_pipe_places p;
+    bool marked = false;
+    dt_result result = dti_pipe_places_open(base, g, &p) ? DT_OK : DT_ERROR_MEMORY;
+    for (uint32_t id = 1; id < g->count; id++)
+        marked = marked || g->nodes[id].stage;
+    cut->starts[0] = 1;
+    cut->starts[cut->chunks] = cut->nodes;
+    if (!result) {
+        dti_pipe_places_fill(cut, g, desc->params, rows, &p);
+        result = marked ? dti_pipe_cut_marked(base, g, cut, &p) : dti_pipe_cut_auto(base, cut, &p);
+    }
+    for (uint32_t c = 0; c < cut->chunks && !result; c++)
+        cut->work[c] = (p.before[cut->starts[c + 1]] - p.before[cut->starts[c]]) /
+                       DTI_MAX(p.before[cut->nodes], 1.0);
+    dti_pipe_places_close(base, &p);
+    return result;
+}
+
+static dt_result dti_pipe_cut_make(dti_base *base, const dt_graph *g, const dt_program_desc *desc,
+                                   uint32_t chunks, uint32_t rows, dti_pipe_cut *cut) {
+    *cut = (dti_pipe_cut){.chunks = chunks, .nodes = g->count};
+    cut->home = dti_alloc_array(base, g->count, sizeof *cut->home);
+    cut->needed = dti_alloc_array(base, g->count, 1);
+    cut->anywhere = dti_alloc_array(base, g->count, 1);
+    if (!cut->home || !cut->needed || !cut->anywhere)
+        return DT_ERROR_MEMORY;
+    dti_pipe_need(cut, g, desc);
+    for (uint32_t id = 1; id < g->count; id++)
+        cut->anywhere[id] = dti_pipe_is_anywhere(cut, g, &g->nodes[id]);
+    dt_result result = dti_pipe_cut_places(base, g, desc, rows, cut);
+    if (result)
+        return result;
+    dti_pipe_homes(cut, g);
+    result = dti_pipe_links(base, cut, g);
+    return result ? result : dti_pipe_cut_check(base, cut, g, desc->params);
+}
+
+static void dti_pipe_cut_free(dti_base *base, dti_pipe_cut *cut) {
+    dti_free(base, cut->home);
+    dti_free(base, cut->needed);
+    dti_free(base, cut->anywhere);
+    dti_free(base, cut->links);
+    *cut = (dti_pipe_cut){0};
+}
+
+/* ---- a chunk by itself */
+
+/* An input that another stage writes: attr.i[2] tells it from the application's. */
+static void dti_pipe_as_input(dti_node *n) {
+    n->op = DTI_OP_INPUT;
+    n->count = 0;
+    n->frozen = n->buffer = n->recompute = false;
+    n->values = NULL;
+    n->attr = (dti_attr){.i = {0, 0, 1}};
+}
+
+static dt_result dti_pipe_cut_graph(const dti_pipe_cut *cut, const dt_graph *g, uint32_t chunk,
+                                    dt_ctx *ctx, dt_graph **out) {
+    dt_result result = dti_graph_copy(g, ctx, out);
+    if (result)
+        return result;
+    dt_graph *own = *out;
+    own->call_count = 0; /* other shapes are asked of no stage */
+    own->param_count = 0;
+    for (uint32_t i = 0; i < g->param_count; i++) {
+        if (cut->home[g->params[i]] != chunk)
+            continue;
+        own->nodes[g->params[i]].attr.i[0] = (int32_t)own->param_count;
+        own->params[own->param_count++] = g->params[i];
+    }
+    for (uint32_t i = 0; i < cut->link_count; i++) {
+        if (cut->links[i].to == chunk)
+            dti_pipe_as_input(&own->nodes[cut->links[i].node]);
+    }
+    return DT_OK;
+}
+
+static void dti_pipe_cut_desc(const dti_pipe_cut *cut, uint32_t chunk, dt_graph *g,
+                              dt_program_desc *d, dti_joint *joint, uint8_t *losses,
+                              uint8_t *metrics) {
+    const dt_program_desc all = *d;
+    uint32_t n = 0, outputs[DT_MAX_OUTPUTS];
+    d->loss = (dt_tensor){0};
+    memset(d->losses, 0, sizeof d->losses);
+    memset(d->metrics, 0, sizeof d->metrics);
+    for (uint8_t i = 0; i < DT_MAX_TERMS; i++) {
+        const dt_loss *l = &all.losses[i];
+        if (!l->term.id || cut->home[l->term.id] != chunk)
+            continue;
+        losses[n] = i;
+        d->losses[n++] = (dt_loss){{g, l->term.id}, l->coefficient};
+    }
+    n = 0;
+    for (uint8_t i = 0; i < DT_MAX_TERMS; i++) {
+        if (!all.metrics[i].id || cut->home[all.metrics[i].id] != chunk)
+            continue;
+        metrics[n] = i;
+        d->metrics[n++] = (dt_tensor){g, all.metrics[i].id};
+    }
+    n = dti_pipe_outputs(cut, chunk, outputs);
+    for (uint32_t i = 0; i < n; i++)
+        d->outputs[i] = (dt_tensor){g, outputs[i]};
+    n = 0;
+    uint32_t in = 0;
+    for (uint32_t i = 0; i < cut->link_count; i++) {
+        const dti_pipe_link *l = &cut->links[i];
+        if (l->gradient && l->back == chunk)
+            d->host_gradients[n++] = (dt_tensor){g, l->node};
+        if (l->gradient && l->to == chunk)
+            joint->inputs[in++] = (dt_tensor){g, l->node};
+    }
+}
+
+/* ---- which gradients go back */
+
+/* By node: whether a parameter to train is in what it is made of. */
+static void dti_pipe_wants(const dt_graph *g, const char *params, uint8_t *wants) {
+    for (uint32_t id = 1; id < g->count; id++) {
+        const dti_node *n = &g->nodes[id];
+        wants[id] = n->op == DTI_OP_PARAM && dti_param_is_trained(n, params);
+        for (uint32_t k = 0; k < n->count && !wants[id]; k++)
+            wants[id] = wants[dti_input_id(g, n, k)];
+    }
+}
+
+/* The gradients of the chunk's inputs, in a graph that is thrown away: those that are there. */
+static dt_result dti_pipe_flows_in(dti_pipe_cut *cut, dt_graph *g, const dt_program_desc *d,
+                                   const dt_tensor *wrt, const uint32_t *links, uint32_t count) {
+    dt_tensor y[2 * DT_MAX_OUTPUTS], dy[2 * DT_MAX_OUTPUTS], dx[DT_MAX_OUTPUTS];
+    uint32_t roots = 0;
+    for (uint32_t i = 0; i < DT_MAX_TERMS && d->losses[i].term.id; i++, roots++) {
+        y[roots] = (dt_tensor){g, d->losses[i].term.id};
+        dy[roots] = dti_seed(y[roots], i);
+    }
+    for (uint32_t i = 0; i < DT_MAX_OUTPUTS && d->host_gradients[i].id; i++, roots++) {
+        y[roots] = (dt_tensor){g, d->host_gradients[i].id};
+        dti_node n = *dti_node_of(y[roots]);
+        dti_pipe_as_input(&n);
+        dy[roots] = dti_graph_push(g, &n, NULL, 0);
+    }
+    dti_differentiate_all(g, y, dy, roots, wrt, count, dx);
+    if (g->error[0])
+        return dti_fail(g->base, g->result, "a pipeline's gradient: %s", g->error);
+    for (uint32_t i = 0; i < count; i++)
+        cut->links[links[i]].gradient = !dti_is_nil(dx[i]);
+    return DT_OK;
+}
+
+static dt_result dti_pipe_cut_flows(dti_pipe_cut *cut, uint32_t chunk, const dt_graph *g,
+                                    const dt_program_desc *desc) {
+    dt_tensor wrt[DT_MAX_OUTPUTS];
+    uint32_t links[DT_MAX_OUTPUTS], count = 0;
+    uint8_t ignored[DT_MAX_TERMS], *wants = dti_alloc(g->base, g->count);
+    dt_graph *own = NULL;
+    dt_result result = wants ? dti_pipe_cut_graph(cut, g, chunk, g->ctx, &own) : DT_ERROR_MEMORY;
+    if (result) {
+        dti_free(g->base, wants);
+        return result;
+    }
+    dti_pipe_wants(g, desc->params, wants);
+    for (uint32_t i = 0; i < cut->link_count; i++) {
+        const dti_pipe_link *l = &cut->links[i];
+        if (l->to != chunk || !wants[l->node] || dti_is_whole(g->nodes[l->node].dtype))
+            continue;
+        wrt[count] = (dt_tensor){own, l->node};
+        links[count++] = i;
+    }
+    dt_program_desc d = *desc;
+    dti_joint joint = {0};
+    dti_pipe_cut_desc(cut, chunk, own, &d, &joint, ignored, ignored);
+    result = dti_pipe_flows_in(cut, own, &d, wrt, links, count);
+    dti_free(g->base, wants);
+    dt_graph_destroy(own);
+    return result;
+}

@@ -1,0 +1,47 @@
+/* A graph cut into chunks, for a pipeline: contiguous in the order of creation. It owns which node
+ * and which parameter belongs to which chunk, and what goes from one to the other. */
+
+#define DTI_PIPE_CHUNKS_MAX 256
+#define DTI_PIPE_NOWHERE UINT16_MAX
+
+/* What a chunk needs of an earlier one: a tensor that `from` computes, or a parameter that lies
+ * there. Its gradient goes back by way of the chunks that need it too, from the last to the first,
+ * each adding its share: the order in which one device adds. */
+typedef struct dti_pipe_link {
+    uint32_t node;
+    uint16_t from, to;
+    uint16_t back; /* to whom its gradient goes */
+    bool gradient;
+} dti_pipe_link;
+
+typedef struct dti_pipe_cut {
+    uint32_t chunks, nodes;
+    uint16_t *home;    /* by node: its chunk; NOWHERE: nothing needs it, or it is `anywhere` */
+    uint8_t *needed;   /* by node: a loss, a metric or a running statistic is computed from it */
+    uint8_t *anywhere; /* by node: computed by each chunk that needs it */
+    uint32_t starts[DTI_PIPE_CHUNKS_MAX + 1]; /* first node of each chunk */
+    double work[DTI_PIPE_CHUNKS_MAX];         /* its share of the multiply-adds */
+    dti_pipe_link *links;                     /* by `to`, then by node */
+    uint32_t link_count;
+} dti_pipe_cut;
+
+/* By the graph's marks, or where it has none balanced by work. rows: of a micro-batch. Gradients of
+ * links are not known yet. Errors: INVALID (marks that do not fit; more chunks than the model can
+ * be cut into; a chunk with nothing to train), UNSUPPORTED (more than DT_MAX_OUTPUTS tensors go
+ * into or out of a chunk), MEMORY. */
+static dt_result dti_pipe_cut_make(dti_base *base, const dt_graph *g, const dt_program_desc *desc,
+                                   uint32_t chunks, uint32_t rows, dti_pipe_cut *cut);
+static void dti_pipe_cut_free(dti_base *base, dti_pipe_cut *cut);
+
+/* The chunk's graph, of ctx, which ends it: a copy of g with the same numbers of nodes, in which
+ * what comes from other chunks is an input, and with the chunk's parameters alone. */
+static dt_result dti_pipe_cut_graph(const dti_pipe_cut *cut, const dt_graph *g, uint32_t chunk,
+                                    dt_ctx *ctx, dt_graph **out);
+/* The description of its program: losses and metrics that it computes, what it gives and gets. A
+ * chunk's number i is number losses[i] (metrics[i]) of all. */
+static void dti_pipe_cut_desc(const dti_pipe_cut *cut, uint32_t chunk, dt_graph *g,
+                              dt_program_desc *desc, dti_joint *joint, uint8_t *losses,
+                              uint8_t *metrics);
+/* Finds which links into a chunk have a gradient; those out of it are known. */
+static dt_result dti_pipe_cut_flows(dti_pipe_cut *cut, uint32_t chunk, const dt_graph *g,
+                                    const dt_program_desc *desc);

@@ -1,0 +1,262 @@
+/* The schedules, each as the list that a device works off:
+ *
+ *   fill-drain    all forward parts, then all backward parts (GPipe, Huang et al., 2019); all
+ *                 micro-batches are alive at once
+ *   1F1B          a forward part for each backward part (PipeDream-flush, Narayanan et al., 2021):
+ *                 the same bubble, (p - 1) / m, and at most p micro-batches alive
+ *   interleaved   1F1B over v chunks a device: (p - 1) / (v m), for v times the messages
+ *   zero bubble   ZB-H1 (Qi et al., 2024): gradients of parameters wait for time that is idle:
+ *                 (p - 1) / (3 m)
+ *
+ * Backward parts of a chunk come in ascending order of micro-batches, so that sums have the order
+ * of one device that computes them one after the other. The lists of interleaved where the devices
+ * do not divide the micro-batches are found by playing the step through in unit times: each device
+ * takes what is ready, backward parts first. What is then made is a list like any other: nothing is
+ * decided while a step runs. */
+
+typedef struct dti_pipe_play { /* of lists that are worked off, or found */
+    dti_pipe_schedule *s;
+    uint32_t per_device;
+    uint64_t *ended;  /* by kind, chunk and micro-batch: when; 0 = not yet */
+    uint64_t *free;   /* by device: when it has time again */
+    uint32_t *at;     /* by device: actions of its list that are done */
+    uint32_t *counts; /* by device, two: how many forward and backward parts */
+} dti_pipe_play;
+
+static uint64_t *dti_pipe_ended(const dti_pipe_play *p, uint32_t kind, uint32_t chunk,
+                                uint32_t micro) {
+    const dti_pipe_schedule *s = p->s;
+    return &p->ended[((size_t)kind * s->chunks + chunk) * s->micros + micro];
+}
+
+static dt_result dti_pipe_play_open(dti_base *base, dti_pipe_schedule *s, dti_pipe_play *p) {
+    *p = (dti_pipe_play){.s = s, .per_device = s->chunks / s->devices};
+    p->ended = dti_alloc_array(base, (size_t)3 * s->chunks * s->micros, sizeof *p->ended);
+    p->free = dti_alloc_array(base, s->devices, sizeof *p->free);
+    p->at = dti_alloc_array(base, s->devices, sizeof *p->at);
+    p->counts = dti_alloc_array(base, (size_t)2 * s->devices, sizeof *p->counts);
+    return p->ended && p->free && p->at && p->counts ? DT_OK : DT_ERROR_MEMORY;
+}
+
+static void dti_pipe_play_close(dti_base *base, dti_pipe_play *p) {
+    dti_free(base, p->ended);
+    dti_free(base, p->free);
+    dti_free(base, p->at);
+    dti_free(base, p->counts);
+}
+
+/* When all that an action waits for is there; UINT64_MAX: some of it has not been done. */
+static uint64_t dti_pipe_ready(const dti_pipe_play *p, dti_pipe_action a) {
+    const uint32_t last = p->s->chunks - 1;
+    uint64_t needs[2] = {1, 1};
+    if (a.kind == DTI_PIPE_FORWARD && a.chunk > 0)
+        needs[0] = *dti_pipe_ended(p, DTI_PIPE_FORWARD, a.chunk - 1u, a.micro);
+    if (a.kind == DTI_PIPE_BACKWARD)
+        needs[0] = *dti_pipe_ended(p, DTI_PIPE_FORWARD, a.chunk, a.micro);
+    if (a.kind == DTI_PIPE_BACKWARD && a.chunk < last)
+        needs[1] = *dti_pipe_ended(p, DTI_PIPE_BACKWARD, a.chunk + 1u, a.micro);
+    if (a.kind == DTI_PIPE_WEIGHT)
+        needs[0] = *dti_pipe_ended(p, DTI_PIPE_BACKWARD, a.chunk, a.micro);
+    return needs[0] && needs[1] ? DTI_MAX(needs[0], needs[1]) - 1 : UINT64_MAX;
+}
+
+/* The device does it as soon as it can. Times are kept as 1 more, so that 0 is "not yet". */
+static void dti_pipe_do(dti_pipe_play *p, uint32_t device, dti_pipe_action a) {
+    const uint64_t begin = DTI_MAX(dti_pipe_ready(p, a), p->free[device]);
+    p->free[device] = begin + dti_pipe_cost(p->s, a.kind);
+    *dti_pipe_ended(p, a.kind, a.chunk, a.micro) = p->free[device] + 1;
+    if (a.kind != DTI_PIPE_WEIGHT)
+        p->counts[2 * device + a.kind]++;
+    p->at[device]++;
+}
+
+/* ---- the order of forward and of backward parts on a device */
+
+/* Number i of the forward parts of a device: groups of as many micro-batches as there are devices,
+ * which go through one chunk after the other. Backward parts: from the last chunk to the first. */
+static dti_pipe_action dti_pipe_part(const dti_pipe_schedule *s, uint32_t device, uint32_t kind,
+                                     uint32_t i) {
+    const uint32_t v = s->chunks / s->devices, whole = s->devices * v;
+    const uint32_t first = i / whole * s->devices;
+    const uint32_t group = DTI_MIN(s->devices, s->micros - first);
+    const uint32_t at = i - first * v, k = at / group;
+    const uint32_t chunk = device + s->devices * (kind == DTI_PIPE_FORWARD ? k : v - 1 - k);
+    return (dti_pipe_action){(uint8_t)kind, (uint16_t)chunk, first + at % group};
+}
+
+/* Forward parts in front of the first backward part. */
+static uint32_t dti_pipe_warm(const dti_pipe_schedule *s, dt_pipeline_schedule kind,
+                              uint32_t device) {
+    const uint32_t v = s->chunks / s->devices, behind = s->devices - 1 - device;
+    const uint32_t all = s->micros * v;
+    if (kind == DT_PIPELINE_FILL_DRAIN)
+        return all;
+    return DTI_MIN(all, v == 1 ? behind + 1 : 2 * behind + (v - 1) * s->devices + 1);
+}
+
+/* Forward parts until it is warm, then a backward part for each forward part. Of a split schedule
+ * device d is d micro-batches late with the gradients of parameters: those of the last ones fill
+ * the time in which the devices before it still have backward parts to make. */
+static void dti_pipe_list_fixed(dti_pipe_schedule *s, uint32_t device, uint32_t warm) {
+    const uint32_t all = s->micros * (s->chunks / s->devices);
+    const uint32_t late = s->split ? device : all;
+    dti_pipe_action *to = s->actions + (size_t)device * s->each;
+    for (uint32_t i = 0; i < warm; i++)
+        *to++ = dti_pipe_part(s, device, DTI_PIPE_FORWARD, i);
+    for (uint32_t i = 0; i < all; i++) {
+        *to++ = dti_pipe_part(s, device, DTI_PIPE_BACKWARD, i);
+        if (i >= late)
+            *to++ = dti_pipe_part(s, device, DTI_PIPE_WEIGHT, i - late);
+        if (warm + i < all)
+            *to++ = dti_pipe_part(s, device, DTI_PIPE_FORWARD, warm + i);
+    }
+    for (uint32_t i = all - DTI_MIN(late, all); i < all && s->split; i++)
+        *to++ = dti_pipe_part(s, device, DTI_PIPE_WEIGHT, i);
+}
+
+/* ---- lists that are found by playing */
+
+/* The next of a kind, and whether it can begin at `now`. */
+static bool dti_pipe_can(const dti_pipe_play *p, uint32_t device, uint32_t kind, uint64_t now,
+                         dti_pipe_action *out) {
+    const uint32_t i = p->counts[2 * device + kind];
+    if (i >= p->s->micros * p->per_device)
+        return false;
+    *out = dti_pipe_part(p->s, device, kind, i);
+    return dti_pipe_ready(p, *out) <= now;
+}
+
+/* Whether the device has room for one more micro-batch: as where the lists are fixed. */
+static bool dti_pipe_room(const dti_pipe_play *p, dt_pipeline_schedule kind, uint32_t device) {
+    const uint32_t *n = &p->counts[2 * device];
+    return n[DTI_PIPE_FORWARD] - n[DTI_PIPE_BACKWARD] < dti_pipe_warm(p->s, kind, device);
+}
+
+static bool dti_pipe_choose(const dti_pipe_play *p, dt_pipeline_schedule kind, uint32_t device,
+                            uint64_t now, bool full, dti_pipe_action *out) {
+    if (p->free[device] > now)
+        return false;
+    if (dti_pipe_can(p, device, DTI_PIPE_BACKWARD, now, out))
+        return true;
+    return (full || dti_pipe_room(p, kind, device)) &&
+           dti_pipe_can(p, device, DTI_PIPE_FORWARD, now, out);
+}
+
+/* Every moment each device that has time takes what it can. Where nothing moves any more, one takes
+ * a forward part for which it has no room: those alone never wait in a circle. */
+static void dti_pipe_found(dti_pipe_play *p, dt_pipeline_schedule kind) {
+    dti_pipe_schedule *s = p->s;
+    uint64_t left = (uint64_t)s->devices * s->each, idle = 0;
+    for (uint64_t now = 0; left; now++) {
+        bool moved = false;
+        for (uint32_t d = 0; d < s->devices; d++) {
+            dti_pipe_action a;
+            moved = moved || p->free[d] > now;
+            if (!dti_pipe_choose(p, kind, d, now, idle > 2 && !moved, &a))
+                continue;
+            s->actions[(size_t)d * s->each + p->at[d]] = a;
+            dti_pipe_do(p, d, a);
+            moved = true;
+            left--;
+        }
+        idle = moved ? 0 : idle + 1;
+    }
+}
+
+/* ---- what a list costs */
+
+/* Plays the lists in their order. False: they wait on each other for ever. */
+static bool dti_pipe_worked_off(dti_pipe_play *p) {
+    const dti_pipe_schedule *s = p->s;
+    uint64_t left = (uint64_t)s->devices * s->each;
+    for (bool moved = true; moved && left;) {
+        moved = false;
+        for (uint32_t d = 0; d < s->devices; d++) {
+            while (p->at[d] < s->each &&
+                   dti_pipe_ready(p, dti_pipe_list(s, d)[p->at[d]]) != UINT64_MAX) {
+                dti_pipe_do(p, d, dti_pipe_list(s, d)[p->at[d]]);
+                moved = true;
+                left--;
+            }
+        }
+    }
+    return left == 0;
+}
+
+static void dti_pipe_bubble(const dti_pipe_play *p) {
+    dti_pipe_schedule *s = p->s;
+    const uint64_t work = 3ull * s->micros * (s->chunks / s->devices);
+    uint64_t end = 0;
+    for (uint32_t d = 0; d < s->devices; d++)
+        end = DTI_MAX(end, p->free[d]);
+    s->bubble = (double)(end - work) / (double)work;
+}
+
+/* A micro-batch is alive in a chunk from its forward part to its last backward part. */
+static void dti_pipe_alive(dti_pipe_schedule *s) {
+    const uint32_t ends = s->split ? DTI_PIPE_WEIGHT : DTI_PIPE_BACKWARD;
+    for (uint32_t d = 0; d < s->devices; d++) {
+        uint32_t all = 0;
+        for (uint32_t c = d; c < s->chunks; c += s->devices) {
+            uint32_t alive = 0;
+            for (uint32_t i = 0; i < s->each; i++) {
+                const dti_pipe_action a = dti_pipe_list(s, d)[i];
+                alive += a.chunk == c && a.kind == DTI_PIPE_FORWARD;
+                s->lanes[c] = DTI_MAX(s->lanes[c], alive);
+                alive -= a.chunk == c && a.kind == ends;
+            }
+        }
+        for (uint32_t i = 0; i < s->each; i++) {
+            all += dti_pipe_list(s, d)[i].kind == DTI_PIPE_FORWARD;
+            s->alive = DTI_MAX(s->alive, all);
+            all -= dti_pipe_list(s, d)[i].kind == ends;
+        }
+    }
+}
+
+/* ---- making one */
+
+static dt_result dti_pipe_schedule_fill(dti_base *base, dt_pipeline_schedule kind,
+                                        dti_pipe_schedule *s) {
+    const bool ragged = kind == DT_PIPELINE_INTERLEAVED && s->micros % s->devices;
+    dti_pipe_play p;
+    dt_result result = dti_pipe_play_open(base, s, &p);
+    if (!result && ragged) {
+        dti_pipe_found(&p, kind);
+    } else if (!result) {
+        for (uint32_t d = 0; d < s->devices; d++)
+            dti_pipe_list_fixed(s, d, dti_pipe_warm(s, kind, d));
+        if (!dti_pipe_worked_off(&p))
+            result = dti_fail(base, DT_ERROR_INVALID, "a pipeline schedule that waits for itself");
+    }
+    if (!result) {
+        dti_pipe_bubble(&p);
+        dti_pipe_alive(s);
+    }
+    dti_pipe_play_close(base, &p);
+    return result;
+}
+
+static dt_result dti_pipe_schedule_make(dti_base *base, dt_pipeline_schedule kind, uint32_t devices,
+                                        uint32_t per_device, uint32_t micros,
+                                        dti_pipe_schedule *out) {
+    const bool split = kind == DT_PIPELINE_ZERO_BUBBLE;
+    *out = (dti_pipe_schedule){.devices = devices,
+                               .chunks = devices * per_device,
+                               .micros = micros,
+                               .split = split,
+                               .each = micros * per_device * (split ? 3 : 2)};
+    out->actions = dti_alloc_array(base, (size_t)devices * out->each, sizeof *out->actions);
+    out->lanes = dti_alloc_array(base, out->chunks, sizeof *out->lanes);
+    dt_result result =
+        out->actions && out->lanes ? dti_pipe_schedule_fill(base, kind, out) : DT_ERROR_MEMORY;
+    if (result)
+        dti_pipe_schedule_free(base, out);
+    return result;
+}
+
+static void dti_pipe_schedule_free(dti_base *base, dti_pipe_schedule *s) {
+    dti_free(base, s->actions);
+    dti_free(base, s->lanes);
+    *s = (dti_pipe_schedule){0};
+}

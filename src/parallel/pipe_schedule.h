@@ -1,0 +1,41 @@
+/* Pipeline schedules as data: for each device the list of what it does, in its order. A model is
+ * cut into chunks, which lie on devices in turn (chunk c on device c mod devices); a batch is cut
+ * into micro-batches. No device is known here, so tests run all schedules in mind. */
+
+typedef enum dti_pipe_kind {
+    DTI_PIPE_FORWARD,
+    DTI_PIPE_BACKWARD, /* of a split schedule: the gradients that leave the chunk */
+    DTI_PIPE_WEIGHT    /* of a split schedule alone: the gradients of the chunk's parameters */
+} dti_pipe_kind;
+
+typedef struct dti_pipe_action {
+    uint8_t kind;   /* dti_pipe_kind */
+    uint16_t chunk; /* of all devices */
+    uint32_t micro;
+} dti_pipe_action;
+
+typedef struct dti_pipe_schedule {
+    uint32_t devices, chunks, micros; /* chunks: of all devices */
+    bool split;                       /* backward parts are two actions */
+    dti_pipe_action *actions;         /* device by device, `each` long */
+    uint32_t each;
+    uint32_t *lanes; /* by chunk: the most micro-batches that are alive in it at once */
+    uint32_t alive;  /* the most of a device, over its chunks */
+    double bubble;   /* idle time as a share of the time at work, by unit times */
+} dti_pipe_schedule;
+
+#define DTI_PIPE_MICROS_MAX 4096
+
+/* per_device: chunks of each device; more than 1 for INTERLEAVED alone. MEMORY. */
+static dt_result dti_pipe_schedule_make(dti_base *base, dt_pipeline_schedule kind, uint32_t devices,
+                                        uint32_t per_device, uint32_t micros,
+                                        dti_pipe_schedule *out);
+static void dti_pipe_schedule_free(dti_base *base, dti_pipe_schedule *s);
+
+static inline const dti_pipe_action *dti_pipe_list(const dti_pipe_schedule *s, uint32_t device) {
+    return s->actions + (size_t)device * s->each;
+}
+/* How long an action takes in units of a forward part: a backward part is two of them. */
+static inline uint32_t dti_pipe_cost(const dti_pipe_schedule *s, uint32_t kind) {
+    return kind == DTI_PIPE_BACKWARD && !s->split ? 2 : 1;
+}
