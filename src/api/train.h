@@ -180,9 +180,9 @@ DT_API dt_result dt_trainer_create(dt_graph *graph, const dt_trainer_desc *desc,
 DT_API void dt_trainer_destroy(dt_trainer *trainer);
 /* The store of this process's first replica: create programs from it to predict, or save its
  * weights. Of a pipeline: one on the CPU with the values of all stages, which are fetched now and
- * behind every step from then on; NULL if a device is lost. A value written to it between two steps reaches all replicas of this process;
- * with several ranks, writing is INVALID. So is a program with an optimizer. The trainer
- * owns it. */
+ * behind every step from then on; NULL if a device is lost. A value written to it between two steps
+ * reaches all replicas of this process; with several ranks, writing is INVALID. So is a program
+ * with an optimizer. The trainer owns it. */
 DT_API dt_store *dt_trainer_store(dt_trainer *trainer);
 
 /* Sets the value of an input made by dt_input_shared, from the next step or evaluation on: a mask,
