@@ -168,6 +168,34 @@ TEST(pipeline_schedules_all_have_the_bits_of_one_device) {
                2, 2);
 }
 
+static bool pipe_has_vulkan(void) {
+    dt_ctx *ctx;
+    if (dt_ctx_create(&(dt_ctx_desc){0}, &ctx))
+        return false;
+    bool there = false;
+    for (int i = 0; i < dt_ctx_device_count(ctx); i++)
+        there = there ||
+                (dt_ctx_device(ctx, i)->usable && dt_ctx_device(ctx, i)->kind != DT_DEVICE_CPU);
+    dt_ctx_destroy(ctx);
+    return there;
+}
+
+TEST(pipeline_of_one_vulkan_device_has_the_bits_of_that_device) {
+    if (!pipe_has_vulkan())
+        SKIP("no Vulkan device");
+    pipe_case c = {.kind = PIPE_SKIP, .accumulate = 4, .batch = 40, .steps = 4, .stages = 1};
+    c.devices = "vulkan:0";
+    const pipe_end want = pipe_train(&c);
+    c.stages = 2;
+    c.devices = "vulkan:0,vulkan:0";
+    for (int schedule = 0; schedule <= DT_PIPELINE_ZERO_BUBBLE; schedule++) {
+        c.schedule = (dt_pipeline_schedule)schedule;
+        const pipe_end got = pipe_train(&c);
+        CHECK_TEXT(got.hash == want.hash && want.hash, "schedule %d: %016llx, not %016llx",
+                   schedule, (unsigned long long)got.hash, (unsigned long long)want.hash);
+    }
+}
+
 TEST(pipeline_takes_short_batches_and_padded_ones) {
     for (int tail = 0; tail <= DT_TAIL_PAD; tail++)
         for (int batch = 35; batch < 60; batch += 11)
