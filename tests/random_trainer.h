@@ -66,6 +66,7 @@ typedef struct rnd_job { /* one trainer */
     bool marks;            /* half of the tensors are not kept */
     int stages;            /* of a pipeline, or 1: one device as a pipeline has it; 0: neither */
     bool refused;          /* the model cannot be cut so */
+    bool local;            /* each step is a round of local steps */
     uint64_t hash;
     dt_result result;
     double *first; /* results of its first step, in the reference's order; NULL = not wanted */
@@ -88,6 +89,12 @@ static dt_trainer_desc rnd_trainer_desc(const rnd_job *j, const rnd_device *d, v
         desc.shards = 1;
         desc.pipeline = j->stages;
         desc.schedule = j->stages > 1 ? (dt_pipeline_schedule)(m->seed / 7 % 4) : DT_PIPELINE_1F1B;
+    }
+    if (j->local) {
+        desc.shards = 0;
+        desc.mode = DT_TRAIN_LOCAL;
+        desc.local_steps = 1;
+        desc.outer = (dt_outer_desc){.lr = 0.5, .momentum = 0.5};
     }
     for (int i = 0; i < m->loss_count; i++)
         desc.losses[i] = (dt_loss){d->b.at[m->losses[i]], m->coefficients[i]};
@@ -233,6 +240,27 @@ static void rnd_pipelines_agree(const rnd_job *first, rnd_fault *fault) {
     }
 }
 
+/* Two replicas with local steps: a job that goes on from a checkpoint ends as one that never
+ * stopped. */
+static void rnd_job_local(const rnd_job *first, rnd_fault *fault) {
+    uint64_t hash[2] = {0, 0};
+    for (int i = 0; i < 3 && !fault->text[0]; i++) { /* the whole, its first half, its second */
+        rnd_job j = *first;
+        j.local = true;
+        j.first = NULL;
+        j.load = i == 2 ? first->files->checkpoint : NULL;
+        j.save_after = i == 1 ? first->m->steps / 2 : 0;
+        j.steps = i == 1 ? j.save_after : first->steps - (i == 2 ? first->m->steps / 2 : 0);
+        snprintf(j.devices, sizeof j.devices, "cpu:2");
+        snprintf(j.way, sizeof j.way, "local steps, cpu:2%s", i == 2 ? ", resumed" : "");
+        rnd_job_run(&j, fault);
+        hash[i == 2] = i == 1 ? hash[0] : j.hash;
+    }
+    if (!fault->text[0] && hash[0] != hash[1])
+        rnd_wrong(fault, "local steps: resumed, the state is %016llx, and else %016llx",
+                  (unsigned long long)hash[1], (unsigned long long)hash[0]);
+}
+
 static void rnd_trainers_agree(const rnd_ref *r, const rnd_files *files, const bool *columns,
                                rnd_fault *fault) {
     const rnd_model *m = r->m;
@@ -251,6 +279,8 @@ static void rnd_trainers_agree(const rnd_ref *r, const rnd_files *files, const b
         rnd_job_again(&j, most + 1 - few, files->checkpoint, 0, fault);
     if (!fault->text[0])
         rnd_pipelines_agree(&j, fault);
+    if (!fault->text[0] && m->shards > 1 && m->steps / 2 > 0)
+        rnd_job_local(&j, fault);
     rnd_expected_free(&e);
     free(got);
 }

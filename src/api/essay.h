@@ -96,7 +96,8 @@
  * SEVERAL DEVICES, AND HOSTS. A dt_trainer trains one model on the devices that its description
  * lists ("cpu:2", "vulkan:0,vulkan:1,cpu") and on all ranks of a dt_comm: it reads the data, runs
  * epochs, evaluates and keeps checkpoints. Gradients are summed while the backward pass runs, and
- * nothing changes before all ranks have all of them.
+ * nothing changes before all ranks have all of them. Where links are slow, replicas can train by
+ * themselves and exchange once in a round (DT_TRAIN_LOCAL).
  *
  * A LOOP. dt_trainer_fit() runs epochs with validation, early stopping, the best weights and
  * checkpoints; callbacks see every step, and dt_progress_show() is one that shows a bar.
