@@ -52,6 +52,11 @@ static dt_result dti_trainer_check_local(const dt_trainer *t) {
                         "local steps: each replica's part of the batch is one shard, of equal "
                         "size; leave .shards (%d) and .balance at 0",
                         d->shards);
+    if (d->pipeline > 1)
+        return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
+                        "local steps with .pipeline %d: a replica is one device; leave one of them "
+                        "out",
+                        d->pipeline);
     if (t->par.desc.optim.average.kind)
         return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
                         "local steps with .optim->average: each replica would average weights of "
