@@ -191,13 +191,14 @@
 
 /* The commit: `blocks` entries of the program's block table (see DTI_TABLE_*) from `first` on, 256
  * elements each. Offsets are in words of the state arena: counts of steps by parameter; shares by
- * parameter (0: none are made); pairs by entry. Of `moments` moments the first lies at
- * moment_offset, each next one moment_stride on. */
+ * parameter (0: none are made); pairs by entry. Of `moments` moments the first one's element 0 lies
+ * at moment_fours, each next one stride_fours on, both in fours of words and modulo 2^32: where a
+ * store has a part of the moments, only the sum with a four of that part is a place. */
 #define DTI_ARGS_COMMIT                                                                            \
     DTI_U32 blocks;                                                                                \
     DTI_U32 moments;                                                                               \
-    DTI_U32 moment_offset;                                                                         \
-    DTI_U32 moment_stride;                                                                         \
+    DTI_U32 moment_fours;                                                                          \
+    DTI_U32 stride_fours;                                                                          \
     DTI_U32 t_offset;                                                                              \
     DTI_U32 share_offset;                                                                          \
     DTI_U32 pair_offset;                                                                           \

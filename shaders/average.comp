@@ -13,15 +13,15 @@ layout(binding = 2) readonly buffer buffer_table { uint table[]; };
 
 void main()
 {
-    uint entry = dti_group();
+    uint entry = args.first + dti_group();
     float part = dti_step_f32(DTI_STEP_AVERAGE);
     bool aborted = state[DTI_CONTROL_ABORT] != 0u || state[DTI_CONTROL_BAD] != DTI_BAD_NONE;
-    if (entry >= args.blocks || aborted || part == 0.0)
+    if (dti_group() >= args.blocks || aborted || part == 0.0)
         return;
     uint row = entry * DTI_TABLE_WORDS;
     if ((table[row + DTI_TABLE_PARAM] & DTI_TABLE_BUFFER) != 0u)
         return;
-    uint from = table[row + DTI_TABLE_BLOCK] * (DTI_BLOCK / 4), to = from + args.moment_offset / 4u;
+    uint from = table[row + DTI_TABLE_BLOCK] * (DTI_BLOCK / 4), to = args.moment_fours + from;
     uint used = DTI_TABLE_USED_OF(table[row + DTI_TABLE_USED]);
     for (uint e = gl_LocalInvocationID.x; 4u * e < used; e += gl_WorkGroupSize.x) {
         vec4 w = params[from + e], a = average[to + e];

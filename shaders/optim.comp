@@ -17,7 +17,7 @@ void store(uint at, vec4 v[DTI_OPTIM_VALUES])
     params[at] = v[0];
 #define DTI_STORE_MOMENT(i)                                                                      \
     if (i <= args.moments)                                                                         \
-        moments[(args.moment_offset + (i - 1) * args.moment_stride) / 4u + at] = v[i];
+        moments[args.moment_fours + (i - 1) * args.stride_fours + at] = v[i];
     DTI_EACH_MOMENT(DTI_STORE_MOMENT)
 }
 

@@ -313,6 +313,7 @@ DTI_OPTIMIZE_END
 #include "parallel/statistics.c"
 #include "parallel/agree.c"
 #include "parallel/step.c"
+#include "parallel/owners.c"
 #include "parallel/one.c"
 #include "parallel/inner.c"
 #include "parallel/compress.c"

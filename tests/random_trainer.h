@@ -1,7 +1,8 @@
-/* A random model in trainers: 1 to 4 replicas with the same shards give the same bits, also after
- * a checkpoint in the middle, and the first step's gradient is the reference's of the same pieces.
- * A pipeline of 2 to 4 stages, where the model can be cut, has the bits of one device.
- * Part of random_run.h's job, in a file of its own. */
+/* A random model in trainers: 1 to 4 replicas with the same shards give the same bits, also where
+ * they share out the optimizer's state, and after a checkpoint in the middle; and the first step's
+ * gradient is the reference's of the same pieces. A pipeline
+ * of 2 to 4 stages, where the model can be cut, has the bits of one device. Part of random_run.h's
+ * job, in a file of its own. */
 #ifndef DTRAIN_TESTS_RANDOM_TRAINER_H
 #define DTRAIN_TESTS_RANDOM_TRAINER_H
 
@@ -67,6 +68,7 @@ typedef struct rnd_job { /* one trainer */
     int stages;            /* of a pipeline, or 1: one device as a pipeline has it; 0: neither */
     bool refused;          /* the model cannot be cut so */
     bool local;            /* each step is a round of local steps */
+    bool shares;           /* replicas share out the optimizer's state */
     uint64_t hash;
     dt_result result;
     double *first; /* results of its first step, in the reference's order; NULL = not wanted */
@@ -84,6 +86,7 @@ static dt_trainer_desc rnd_trainer_desc(const rnd_job *j, const rnd_device *d, v
                             .batch = m->batch,
                             .accumulate = m->accumulate,
                             .shards = m->shards,
+                            .shard_state = j->shares,
                             .devices = j->devices};
     if (j->stages) {
         desc.shards = 1;
@@ -206,14 +209,17 @@ static int rnd_pieces(const rnd_model *m, rnd_piece *pieces) {
 
 static void rnd_job_again(const rnd_job *first, int replicas, const char *load, int save_after,
                           rnd_fault *fault) {
+    const rnd_model *m = first->m;
     rnd_job j = *first;
     j.load = load;
     j.save_after = save_after;
     j.marks = replicas % 2 == 0;
+    j.shares = ((uint64_t)replicas + m->seed + (load != NULL)) % 2;
     j.first = NULL;
-    j.steps = load ? first->steps - first->m->steps / 2 : save_after ? save_after : first->steps;
+    j.steps = load ? first->steps - m->steps / 2 : save_after ? save_after : first->steps;
     snprintf(j.devices, sizeof j.devices, "cpu:%d", replicas);
-    snprintf(j.way, sizeof j.way, "a trainer, cpu:%d%s", replicas, load ? ", resumed" : "");
+    snprintf(j.way, sizeof j.way, "a trainer, cpu:%d%s%s", replicas,
+             j.shares ? ", sharing its state" : "", load ? ", resumed" : "");
     rnd_job_run(&j, fault);
     if (!save_after && j.hash != first->hash)
         rnd_wrong(fault, "%s: the state is %016llx, on one replica %016llx: not the same bits",

@@ -57,7 +57,7 @@ enum { DEATH_RANKS = 3, DEATH_STEP = 3, DEATH_STEPS = 6 }; /* it dies in its DEA
 
 /* Who dies where. */
 typedef struct death {
-    bool conv;
+    bool conv, shares; /* shares: the optimizer's state is shared out */
     int victim;
     long call;           /* that it dies at; -1: the parent kills it, after `delay` */
     bool half, creating; /* creating: at a frame of dt_trainer_create */
@@ -78,6 +78,7 @@ static dt_result death_open(train_model *m, dt_comm *comm, const death *of, dt_t
     if (!train_model_make(m, &one_thread, of->conv))
         return DT_ERROR_MEMORY;
     dt_trainer_desc d = death_desc(m, comm);
+    d.shard_state = of->shares;
     d.checkpoint = of->folder;
     d.checkpoint_steps = of->folder ? 2 : 0;
     return dt_trainer_create(m->graph, &d, trainer);
@@ -97,13 +98,33 @@ static bool death_is_of_comm(dt_result result) {
            result == DT_ERROR_CANCELLED;
 }
 
+/* Of a state that is shared out, the weights: no rank has the rest. */
+static step_record death_record(const death *d, dt_trainer *trainer,
+                                const dt_train_report *report) {
+    step_record s = record_of(trainer, report);
+    if (d->shares && dt_store_hash(dt_trainer_store(trainer), &s.hash))
+        s.hash = 0;
+    return s;
+}
+
+/* With the parts of others a state is gone; weights are there. */
+static void death_save(rank *r, train_model *m, dt_trainer *trainer) {
+    char path[64];
+    snprintf(path, sizeof path, "build/death_%ld", (long)getpid());
+    EXPECT(r, dt_trainer_save(trainer, path) == DT_ERROR_REVOKED);
+    EXPECT(r, strstr(dt_ctx_error(m->ctx), "dt_store_save has the weights") != NULL);
+    EXPECT(r, !dt_store_save(dt_trainer_store(trainer), path));
+    remove(path);
+}
+
 /* The state, and what is said about it, after a step that failed. */
 static void death_survive(rank *r, train_model *m, dt_trainer *trainer, dt_result result,
                           const dt_train_report *report) {
+    const death *d = r->job->arg;
     char step[32];
     r->result = result;
     snprintf(r->text, sizeof r->text, "%s", dt_ctx_error(m->ctx));
-    r->records[0] = record_of(trainer, report);
+    r->records[0] = death_record(d, trainer, report);
     snprintf(step, sizeof step, "step %llu", (unsigned long long)report->step);
     EXPECT_TEXT(r, death_is_of_comm(result), "result %d: %s", result, r->text);
     EXPECT_TEXT(r, strstr(r->text, step) != NULL, "no \"%s\" in \"%s\"", step, r->text);
@@ -112,8 +133,10 @@ static void death_survive(rank *r, train_model *m, dt_trainer *trainer, dt_resul
     EXPECT_TEXT(r, result == DT_ERROR_REVOKED && strstr(dt_ctx_error(m->ctx), step), "then %d: %s",
                 result, dt_ctx_error(m->ctx));
     dt_train_report again = *report;
-    const step_record now = record_of(trainer, &again);
+    const step_record now = death_record(d, trainer, &again);
     EXPECT(r, now.hash == r->records[0].hash);
+    if (d->shares)
+        death_save(r, m, trainer);
 }
 
 static void death_rank(rank *r) {
@@ -144,7 +167,7 @@ static void death_rank(rank *r) {
         }
     }
     if (!result)
-        r->records[0] = record_of(trainer, &report); /* the death came too late for it */
+        r->records[0] = death_record(d, trainer, &report); /* the death came too late for it */
     if (result && trainer) {
         r->numbers[DEATH_WHEN_NS] = job_now_ns();
         death_survive(r, &m, trainer, result, &report);
@@ -152,7 +175,8 @@ static void death_rank(rank *r) {
     dt_ctx_destroy(m.ctx);
 }
 
-static uint64_t death_oracle[2][DEATH_STEPS + 1]; /* hashes by model and step; [0]: not used */
+/* Hashes by model and step, of all and of weights alone; [0]: not used. */
+static uint64_t death_oracle[2][DEATH_STEPS + 1], death_weights[2][DEATH_STEPS + 1];
 
 static bool death_oracle_make(void) {
     dt_result result = DT_OK;
@@ -164,6 +188,8 @@ static bool death_oracle_make(void) {
             result = dt_trainer_step(trainer, NULL);
             if (!result)
                 result = dt_store_state_hash(dt_trainer_store(trainer), &death_oracle[conv][i]);
+            if (!result)
+                result = dt_store_hash(dt_trainer_store(trainer), &death_weights[conv][i]);
         }
         dt_ctx_destroy(m.ctx);
     }
@@ -173,6 +199,7 @@ static bool death_oracle_make(void) {
 /* Two ranks differ by one step at most, the dead one included; and a step is whole. */
 static bool death_compare(const job *j, const death *d) {
     const uint64_t last = j->at[d->victim].numbers[DEATH_IN_STEP];
+    const uint64_t *want = d->shares ? death_weights[d->conv] : death_oracle[d->conv];
     uint64_t least = last - 1, most = last - 1;
     bool fine = true;
     for (int i = 0; i < DEATH_RANKS; i++) {
@@ -183,7 +210,7 @@ static bool death_compare(const job *j, const death *d) {
         least = step < least ? step : least;
         most = step > most ? step : most;
         fine &= CHECK_TEXT(
-            step && step <= DEATH_STEPS && r->records[0].hash == death_oracle[d->conv][step],
+            step && step <= DEATH_STEPS && r->records[0].hash == want[step],
             "rank %d died in step %d (call %ld): rank %d has hash %016llx in step %d: "
             "not the oracle's",
             d->victim, (int)last, d->call, i, (unsigned long long)r->records[0].hash, (int)step);
@@ -254,8 +281,8 @@ static void death_tell(const char *what, const death_counts *n) {
 }
 
 /* Without a death: the frames of a step, and how long it takes. */
-static void death_none(bool conv, long *calls, long *us) {
-    const death never = {.conv = conv, .victim = 0, .call = 1000000};
+static void death_none(bool conv, bool shares, long *calls, long *us) {
+    const death never = {.conv = conv, .shares = shares, .victim = 0, .call = 1000000};
     job *j = job_new(DEATH_RANKS, &never);
     *calls = *us = 0;
     if (j)
@@ -277,13 +304,14 @@ enum { DEATH_STRIDE = 1, DEATH_KILLS = 60 };
 #ifdef __linux__
 
 /* Before each frame, and in the middle of it; and of some frames more: into the next step. */
-static void death_sweep(bool conv, death_counts *n) {
+static void death_sweep(bool conv, bool shares, death_counts *n) {
     long calls, us;
-    death_none(conv, &calls, &us);
+    death_none(conv, shares, &calls, &us);
     CHECK_TEXT(calls > 5, "%ld frames in a step", calls);
     for (long i = 0; i < DEATH_RANKS * 2 * (calls + 5) && test_now.failures < 5;
          i += DEATH_STRIDE) {
         const death d = {.conv = conv,
+                         .shares = shares,
                          .victim = (int)(i % DEATH_RANKS),
                          .call = i / DEATH_RANKS / 2,
                          .half = i / DEATH_RANKS % 2};
@@ -314,9 +342,17 @@ TEST(a_rank_that_dies_while_a_trainer_is_made_is_an_error_on_all_others) {
 TEST(a_rank_that_dies_at_any_frame_of_a_step_leaves_whole_steps) {
     death_counts n = {0};
     REQUIRE(death_oracle_make());
-    death_sweep(false, &n);
-    death_sweep(true, &n);
+    death_sweep(false, false, &n);
+    death_sweep(true, false, &n);
     death_tell("at a frame", &n);
+}
+
+/* Also while new parameters come from their owners. */
+TEST(a_rank_that_dies_at_any_frame_of_a_step_with_a_shared_state_leaves_whole_weights) {
+    death_counts n = {0};
+    REQUIRE(death_oracle_make());
+    death_sweep(true, true, &n);
+    death_tell("at a frame, the state shared out", &n);
 }
 #endif
 
@@ -324,7 +360,7 @@ TEST(a_rank_that_is_killed_at_any_time_leaves_whole_steps) {
     death_counts n = {0};
     long calls, us;
     REQUIRE(death_oracle_make());
-    death_none(true, &calls, &us);
+    death_none(true, false, &calls, &us);
     for (int i = 0; i < DEATH_KILLS && test_now.failures < 5; i++)
         death_run(&(death){.conv = true,
                            .victim = i % DEATH_RANKS,
@@ -350,7 +386,7 @@ static void death_go_on(rank *r) {
         result = dt_trainer_step(trainer, &report);
     EXPECT_TEXT(r, !result, "%s", dt_ctx_error(m.ctx));
     if (!result)
-        r->records[0] = record_of(trainer, &report);
+        r->records[0] = death_record(r->job->arg, trainer, &report);
     dt_ctx_destroy(m.ctx);
 }
 
@@ -376,12 +412,14 @@ TEST(after_a_death_fewer_or_more_ranks_go_on_from_the_checkpoint) {
         char folder[300];
         snprintf(folder, sizeof folder, "%.200s/dtrain-ranks-XXXXXX", parent ? parent : "/tmp");
         REQUIRE(mkdtemp(folder));
-        const death d = {.conv = true, .victim = count / 2, .call = 7, .folder = folder};
+        const death d = {
+            .conv = true, .shares = count == 3, .victim = count / 2, .call = 7, .folder = folder};
         CHECK(death_run(&d, &n));
         job *j = job_new(count, &d);
         bool fine = job_run(j, death_go_on);
         for (int i = 0; i < count && fine; i++)
-            CHECK_TEXT(j->at[i].records[0].hash == death_oracle[1][DEATH_STEPS],
+            CHECK_TEXT(j->at[i].records[0].hash ==
+                           (d.shares ? death_weights : death_oracle)[1][DEATH_STEPS],
                        "%d ranks, rank %d: another state", count, i);
         job_free(j);
         death_folder_remove(folder);

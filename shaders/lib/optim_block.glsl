@@ -34,7 +34,7 @@ void load(uint at, bool weight, out vec4 v[DTI_OPTIM_VALUES])
 #define DTI_LOAD_MOMENT(i)                                                                        \
     v[i] = vec4(0.0);                                                                              \
     if (i <= args.moments)                                                                         \
-        v[i] = moments[(args.moment_offset + (i - 1) * args.moment_stride) / 4u + at];
+        v[i] = moments[args.moment_fours + (i - 1) * args.stride_fours + at];
     DTI_EACH_MOMENT(DTI_LOAD_MOMENT)
 }
 

@@ -166,6 +166,21 @@ typedef struct dt_trainer_desc {
     int pipeline;
     dt_pipeline_schedule schedule;
     int chunks; /* stages of each device, for DT_PIPELINE_INTERLEAVED; 0 = 2 */
+    /* 1 = the replicas of the job, on threads and ranks, share out the optimizer's moments and the
+     * averages of weights (ZeRO-1; Rajbhandari et al. 2020): each keeps those of its part of the
+     * parameters, updates that part, and gets the rest from the others, once a step, in the bytes
+     * of all parameters. The bits are those of 0, and so are checkpoints: one of 4 replicas goes on
+     * with 2, with 1, or without sharing. With B blocks of 256 elements of all parameters (each
+     * padded to blocks), P of those, R replicas and A arrays (moments, and one for averages),
+     * replica r has n = floor((r+1) B / R) - floor(r B / R) blocks, and its state takes 1024 *
+     * (1 + 2 ceil(P / 256) + ceil(B / 128) + A n) bytes; without sharing n = B. Optimizers that
+     * look at whole parameters (LAMB, LARS, Muon, Adafactor) are shared out by whole parameters.
+     * Between ranks a process keeps what its replicas update once more in host memory. If a rank is
+     * lost, its part of the state is: weights can be saved then (dt_store_save), and the job goes
+     * on from a checkpoint. dt_store_read of a moment or an average works where all replicas are of
+     * this process, and gradients cannot be read. DT_TRAIN_LOCAL goes with 0 alone (UNSUPPORTED).
+     * 0 = each replica has all; 2 (gradients too) and 3 (parameters too) are UNSUPPORTED. */
+    int shard_state;
 } dt_trainer_desc;
 
 /* Creates the replicas, gives all of them rank 0's values, and checks that all ranks have the same
@@ -322,8 +337,9 @@ typedef struct dt_trainer_info {
     /* Memory that parallel training takes in addition to the model: on the host, and on devices,
      * where a replica needs gradient_bytes for each partial sum that it cannot add up itself. */
     uint64_t staging_bytes, subtree_bytes;
-    int stages;    /* of a pipeline, chunks counted each; 0: there is none */
-    int alive;     /* the most micro-batches whose activations a device keeps at once */
-    double bubble; /* by unit times, how long devices are idle for the time that they work */
+    int stages;           /* of a pipeline, chunks counted each; 0: there is none */
+    int alive;            /* the most micro-batches whose activations a device keeps at once */
+    double bubble;        /* by unit times, how long devices are idle for the time that they work */
+    uint64_t state_bytes; /* of this process's first replica: the optimizer's; see shard_state */
 } dt_trainer_info;
 DT_API void dt_trainer_get_info(const dt_trainer *trainer, dt_trainer_info *info);

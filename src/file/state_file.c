@@ -64,21 +64,20 @@ static void dti_state_close(dti_state_file *f) {
     dti_text_free(&f->model);
 }
 
-/* Where tensor `item` lies in the store's memories. */
-static dti_arena dti_state_place(const dt_store *s, uint32_t item, uint64_t *offset) {
-    const uint32_t kind = item / s->layout.param_count;
-    const uint64_t param = s->layout.params[item % s->layout.param_count].offset;
-    *offset = dti_arena_bytes(kind ? dti_state_moment_offset(&s->layout, kind - 1) + param : param);
-    return kind ? DTI_ARENA_STATE : DTI_ARENA_PARAM;
+/* Which moment tensor `item` is, from 1 on; 0: a parameter. *at: its first element in the arena. */
+static uint32_t dti_state_kind_of(const dt_store *s, uint32_t item, uint64_t *at) {
+    *at = s->layout.params[item % s->layout.param_count].offset;
+    return item / s->layout.param_count;
 }
 
 /* ---- writing */
 
 static dt_result dti_state_read(void *user, int item, uint64_t offset, void *to, size_t bytes) {
     const dti_state_file *f = user;
-    const dt_store *s = f->store;
-    dti_arena arena = DTI_ARENA_STATE;
-    uint64_t at = DTI_WORD_BYTES * dti_state_t_offset(&s->layout);
+    dt_store *s = f->store;
+    const uint64_t t = DTI_WORD_BYTES * dti_state_t_offset(&s->layout);
+    dti_memory *state = s->memories[DTI_ARENA_STATE];
+    uint64_t first;
     if (item > f->tensors) {
         const char *from = item == f->tensors + 1   ? (const char *)f->words
                            : item == f->tensors + 2 ? f->model.data
@@ -86,12 +85,19 @@ static dt_result dti_state_read(void *user, int item, uint64_t offset, void *to,
         memcpy(to, from + offset, bytes);
         return DT_OK;
     }
-    if (item < f->tensors)
-        arena = dti_state_place(s, (uint32_t)item, &at);
-    if (s->memories[arena])
-        return s->device->backend->memory_read(s->memories[arena], at + offset, to, bytes);
-    memset(to, 0, bytes); /* counts, before an optimizer has come */
-    return DT_OK;
+    if (item == f->tensors && state)
+        return s->device->backend->memory_read(state, t + offset, to, bytes);
+    if (item == f->tensors) { /* counts, before an optimizer has come */
+        memset(to, 0, bytes);
+        return DT_OK;
+    }
+    const uint32_t kind = dti_state_kind_of(s, (uint32_t)item, &first);
+    if (!kind)
+        return s->device->backend->memory_read(s->memories[DTI_ARENA_PARAM],
+                                               dti_arena_bytes(first) + offset, to, bytes);
+    first += offset / dti_arena_bytes(1); /* pieces are of whole elements */
+    return f->moments ? f->moments(f->user, kind - 1, first, bytes / dti_arena_bytes(1), to)
+                      : dti_state_read_part(s, kind - 1, first, bytes / dti_arena_bytes(1), to);
 }
 
 /* ---- reading */
@@ -174,8 +180,13 @@ static dt_result dti_state_put(const dti_state_file *f, const dti_checkpoint *c)
     for (int i = 0; i < f->tensors && !result; i++) {
         const dt_weight_info *x = dti_checkpoint_find(c, f->items[i].name);
         uint64_t at;
-        const dti_arena arena = dti_state_place(s, (uint32_t)i, &at);
-        result = s->device->backend->memory_write(s->memories[arena], at, x->data, x->bytes);
+        const uint32_t kind = dti_state_kind_of(s, (uint32_t)i, &at);
+        if (!kind)
+            result = s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM],
+                                                      dti_arena_bytes(at), x->data, x->bytes);
+        else
+            result = dti_state_write_part(f->store, kind - 1, at, x->bytes / dti_arena_bytes(1),
+                                          x->data);
     }
     return result;
 }

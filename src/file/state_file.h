@@ -21,6 +21,10 @@ typedef struct dti_state_file {
     dti_safetensors_item *items;
     char **names; /* of the first `tensors` items */
     int count, tensors;
+    /* Reads n elements of a moment, from `at` on, where the store has not all of them itself; NULL:
+     * it has, or others of this process do. */
+    dt_result (*moments)(void *user, uint32_t moment, uint64_t at, uint64_t n, void *to);
+    void *user;
     uint32_t *t; /* room for counts: what is put must not run out of memory half-way */
     int64_t sizes[3];
 } dti_state_file;
@@ -42,5 +46,6 @@ static dt_result dti_state_contract(dti_state_file *f, const char *path, const d
 /* Whether each tensor is there, with its shape and type: FORMAT. */
 static dt_result dti_state_match(const dti_state_file *f, const char *path,
                                  const dti_checkpoint *c);
-/* What matched into the store, whose state arena has room for it. */
+/* What matched into the store, whose state arena has room for it; of a state that is shared out,
+ * its part. */
 static dt_result dti_state_put(const dti_state_file *f, const dti_checkpoint *c);

@@ -157,7 +157,7 @@ static dt_result dti_store_state_room(dt_store *s, uint32_t moments) {
     const uint32_t now = dti_state_moments(s), most = DTI_MAX(now, moments);
     if (s->memories[DTI_ARENA_STATE] && most == now)
         return DT_OK;
-    if (dti_state_moment_offset(&s->layout, most) > UINT32_MAX)
+    if (dti_state_size(&s->layout, most) > UINT32_MAX)
         return dti_fail(s->base, DT_ERROR_UNSUPPORTED, "%u moments have more than 2^32 values",
                         most);
     const uint64_t keep = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, now) : 0;

@@ -120,6 +120,9 @@ typedef struct dti_code {
     uint32_t port_count;
     uint32_t *table; /* the commit's: a row for each block of 256 elements that it writes */
     uint32_t table_entries;
+    /* Of those, entries [own_first, own_first + own_entries) and buffers, which are the last ones,
+     * are written here; a store that has all of the moments writes all. */
+    uint32_t own_first, own_entries, buffer_entries;
     /* needs */
     uint64_t transient_bytes, used_bytes, cache_bytes, in_bytes, out_bytes, table_bytes;
 } dti_code;

@@ -70,7 +70,7 @@ static void dti_optim_resolve(dti_code *code, dti_text *problems) {
 
 /* Kernels find a moment by a 32-bit word number. */
 static dt_result dti_state_fits(const dti_code *code) {
-    uint64_t words = dti_state_moment_offset(code->layout, dti_optim_arrays(&code->optim));
+    uint64_t words = dti_state_size(code->layout, dti_optim_arrays(&code->optim));
     if (words <= UINT32_MAX)
         return DT_OK;
     return dti_fail(code->base, DT_ERROR_UNSUPPORTED,
@@ -79,39 +79,70 @@ static dt_result dti_state_fits(const dti_code *code) {
                     code->label, (unsigned long long)words);
 }
 
+static void dti_table_param(const dti_code *code, uint32_t i, uint32_t *entry) {
+    const dti_param *param = &code->layout->params[i];
+    uint32_t group = dti_optim_group_of(&code->optim, code->work->nodes[param->node].label);
+    const uint32_t kind =
+        code->update[i] ? DTI_TABLE_BUFFER : dti_optim_treatment(code, param, group);
+    const uint32_t cols = (uint32_t)dti_optim_lazy_cols(code, param, group);
+    for (uint64_t at = 0; at < param->elements; at += DTI_BLOCK, entry += DTI_TABLE_WORDS) {
+        entry[DTI_TABLE_BLOCK] = (uint32_t)((param->offset + at) / DTI_BLOCK);
+        entry[DTI_TABLE_GROUP] = group | cols << 8;
+        entry[DTI_TABLE_PARAM] = i | kind | (at == 0 ? DTI_TABLE_FIRST : 0u);
+        entry[DTI_TABLE_USED] = (uint32_t)DTI_MIN(param->elements - at, (uint64_t)DTI_BLOCK) |
+                                (cols ? (uint32_t)(at % cols) << 9 : 0);
+    }
+}
+
+static uint32_t dti_table_blocks(const dti_code *code, uint32_t i, bool buffers) {
+    const bool has = buffers ? code->update[i] != 0 : code->trained[i] && !code->update[i];
+    return has ? (uint32_t)((code->layout->params[i].elements + DTI_BLOCK - 1) / DTI_BLOCK) : 0;
+}
+
+/* What is trained in the arena's order, so that a part of the arena is a run of entries; then
+ * buffers. */
+static void dti_table_fill(dti_code *code) {
+    uint32_t *entry = code->table;
+    for (int buffers = 0; buffers < 2; buffers++) {
+        for (uint32_t i = code->layout->param_count; i-- > 0;) {
+            const uint32_t blocks = dti_table_blocks(code, i, buffers);
+            if (blocks)
+                dti_table_param(code, i, entry);
+            entry += (size_t)blocks * DTI_TABLE_WORDS;
+        }
+    }
+}
+
+/* Where only a part is: the run of entries of blocks in it. */
+static void dti_table_own(dti_code *code) {
+    const dti_layout *l = code->layout;
+    const uint32_t trained = code->table_entries - code->buffer_entries;
+    code->own_entries = l->parted ? 0 : code->table_entries;
+    for (uint32_t i = 0; i < trained && l->parted; i++) {
+        const uint64_t at = (uint64_t)DTI_BLOCK * code->table[i * DTI_TABLE_WORDS];
+        code->own_first += at < l->own_begin;
+        code->own_entries += at >= l->own_begin && at < l->own_end;
+    }
+}
+
 static dt_result dti_pass_table(dti_lowering *w) {
     dti_code *code = w->code;
     dt_result result = code->has_optim ? dti_state_fits(code) : DT_OK;
     if (result || !code->has_optim)
         return result;
-    code->table_entries = 0;
+    code->table_entries = code->buffer_entries = 0;
     for (uint32_t i = 0; i < code->layout->param_count; i++) {
-        if (code->trained[i] || code->update[i])
-            code->table_entries +=
-                (uint32_t)((code->layout->params[i].elements + DTI_BLOCK - 1) / DTI_BLOCK);
+        code->buffer_entries += dti_table_blocks(code, i, true);
+        code->table_entries += dti_table_blocks(code, i, false);
     }
+    code->table_entries += code->buffer_entries;
     code->table_bytes =
         (uint64_t)DTI_WORD_BYTES * DTI_TABLE_WORDS * DTI_MAX(code->table_entries, 1u);
     code->table = dti_alloc(code->base, (size_t)code->table_bytes);
     if (!code->table)
         return DT_ERROR_MEMORY;
-    uint32_t *entry = code->table;
-    for (uint32_t i = code->layout->param_count; i-- > 0;) { /* in the arena's order */
-        const dti_param *param = &code->layout->params[i];
-        if (!code->trained[i] && !code->update[i])
-            continue;
-        uint32_t group = dti_optim_group_of(&code->optim, code->work->nodes[param->node].label);
-        const uint32_t kind =
-            code->update[i] ? DTI_TABLE_BUFFER : dti_optim_treatment(code, param, group);
-        const uint32_t cols = (uint32_t)dti_optim_lazy_cols(code, param, group);
-        for (uint64_t at = 0; at < param->elements; at += DTI_BLOCK, entry += DTI_TABLE_WORDS) {
-            entry[DTI_TABLE_BLOCK] = (uint32_t)((param->offset + at) / DTI_BLOCK);
-            entry[DTI_TABLE_GROUP] = group | cols << 8;
-            entry[DTI_TABLE_PARAM] = i | kind | (at == 0 ? DTI_TABLE_FIRST : 0u);
-            entry[DTI_TABLE_USED] = (uint32_t)DTI_MIN(param->elements - at, (uint64_t)DTI_BLOCK) |
-                                    (cols ? (uint32_t)(at % cols) << 9 : 0);
-        }
-    }
+    dti_table_fill(code);
+    dti_table_own(code);
     return DT_OK;
 }
 
@@ -156,17 +187,24 @@ static void dti_commit_norm(dti_code *code, dti_emit *e, uint32_t grads, uint32_
 }
 
 static uint32_t dti_commit_state(dti_code *code) {
-    const uint64_t words = dti_state_moment_offset(code->layout, dti_optim_arrays(&code->optim));
+    const uint64_t words = dti_state_size(code->layout, dti_optim_arrays(&code->optim));
     return dti_listing_value(&code->list, DTI_VALUE_STATE, DT_F32, words, 0);
+}
+
+/* Below 0 for a part of the moments, so it is divided before it is cut to 32 bits. */
+static uint32_t dti_commit_fours(const dti_layout *layout, uint32_t moment) {
+    return (uint32_t)((int64_t)dti_state_moment_offset(layout, moment) / 4);
 }
 
 static dti_optim_site dti_commit_site(dti_code *code, dti_emit *e, uint32_t table) {
     const dti_layout *layout = code->layout;
     const bool whole = dti_optim_is_whole(dti_optim_row_of(code->optim.kind));
-    const dti_args_commit args = {.blocks = code->table_entries,
+    const dti_args_commit args = {.first = code->own_first,
+                                  .blocks = code->own_entries,
                                   .moments = dti_optim_moments(&code->optim),
-                                  .moment_offset = (uint32_t)dti_state_moment_offset(layout, 0),
-                                  .moment_stride = (uint32_t)layout->elements,
+                                  .moment_fours = dti_commit_fours(layout, 0),
+                                  .stride_fours =
+                                      (uint32_t)((layout->own_end - layout->own_begin) / 4),
                                   .t_offset = (uint32_t)dti_state_t_offset(code->layout),
                                   .share_offset = whole ? (uint32_t)dti_state_share_offset() : 0,
                                   .pair_offset = (uint32_t)dti_state_pair_offset(layout)};
@@ -199,12 +237,13 @@ static dti_optim_matrix dti_commit_matrix(const dti_code *code, uint32_t i) {
                               .factors = code->directions[2 * param + 1]};
 }
 
-/* Calls `each` for every matrix that is not plain, in the table's order. */
+/* Calls `each` for every matrix of this part that is not plain, in the table's order: parts end
+ * between parameters then. */
 static void dti_commit_matrices(dti_code *code, const dti_optim_site *site,
                                 void (*each)(dti_code *, const dti_optim_site *,
                                              dti_optim_matrix *)) {
     const bool apart = dti_optim_row_of(code->optim.kind)->apart;
-    for (uint32_t i = 0; i < code->table_entries; i++) {
+    for (uint32_t i = code->own_first; i < code->own_first + code->own_entries; i++) {
         const uint32_t word = code->table[i * DTI_TABLE_WORDS + DTI_TABLE_PARAM];
         const bool plain = apart ? !(word & DTI_TABLE_APART) : word & DTI_TABLE_PLAIN;
         if (!(word & DTI_TABLE_FIRST) || word & DTI_TABLE_BUFFER || plain)
@@ -227,7 +266,7 @@ static void dti_commit_directed(dti_code *code, const dti_optim_site *site, dti_
 /* What the dry pass and the update need to know of whole parameters. */
 static void dti_commit_whole(dti_code *code, dti_emit *e, uint32_t table) {
     const dti_optim_row *row = dti_optim_row_of(code->optim.kind);
-    if (!dti_optim_is_whole(row))
+    if (!dti_optim_is_whole(row) || !code->own_entries)
         return;
     const dti_optim_site site = dti_commit_site(code, e, table);
     if (row->whole)
@@ -236,20 +275,32 @@ static void dti_commit_whole(dti_code *code, dti_emit *e, uint32_t table) {
         dti_commit_matrices(code, &site, dti_commit_direct);
 }
 
+/* Buffers, whose next values all replicas have, are written by each for itself. */
+static void dti_commit_buffers(dti_code *code, dti_emit *e, uint32_t table) {
+    dti_optim_site site = dti_commit_site(code, e, table);
+    site.args.first = code->table_entries - code->buffer_entries;
+    site.args.blocks = code->buffer_entries;
+    if (code->layout->parted && code->buffer_entries)
+        dti_optim_emit_blocks(&site);
+}
+
 static void dti_commit_optim(dti_code *code, dti_emit *e, uint32_t table, uint32_t flags) {
     const dti_optim_row *row = dti_optim_row_of(code->optim.kind);
     dti_optim_site site = dti_commit_site(code, e, table);
     site.args.flags = flags;
+    if (!code->own_entries)
+        return;
     dti_optim_emit_blocks(&site);
     if (row->matrix)
         dti_commit_matrices(code, &site, dti_commit_directed);
 }
 
 static void dti_commit_average(dti_code *code, dti_emit *e, uint32_t table) {
-    const uint64_t at = dti_state_moment_offset(code->layout, dti_optim_moments(&code->optim));
-    const dti_args_commit args = {.blocks = code->table_entries, .moment_offset = (uint32_t)at};
+    const uint32_t at = dti_commit_fours(code->layout, dti_optim_moments(&code->optim));
+    const dti_args_commit args = {
+        .first = code->own_first, .blocks = code->own_entries, .moment_fours = at};
     const uint64_t elements = code->layout->elements;
-    if (code->optim.average.kind == DT_AVERAGE_NONE)
+    if (code->optim.average.kind == DT_AVERAGE_NONE || !code->own_entries)
         return;
     const uint32_t params = dti_listing_value(&code->list, DTI_VALUE_PARAM, DT_F32, elements, 0);
     dti_emit_average(e, &args, params, dti_commit_state(code), table);
@@ -278,6 +329,7 @@ static void dti_commit_judge(dti_code *code, dti_emit *e, uint32_t table, uint32
 
 static void dti_commit_update(dti_code *code, dti_emit *e, uint32_t table, uint32_t status) {
     dti_commit_optim(code, e, table, 0);
+    dti_commit_buffers(code, e, table);
     dti_commit_average(code, e, table);
     dti_commit_tick(code, e, table, status, 0);
 }

@@ -16,6 +16,7 @@ static dt_result dti_layout_make(dti_base *base, const dt_graph *graph, dti_layo
     }
     if (layout->elements == 0)
         layout->elements = DTI_BLOCK;
+    layout->own_end = layout->elements;
     return DT_OK;
 }
 
@@ -42,11 +43,15 @@ static uint64_t dti_state_t_offset(const dti_layout *layout) {
     return dti_state_pair_offset(layout) + dti_whole_blocks(2 * layout->elements / DTI_BLOCK);
 }
 
-static uint64_t dti_state_moment_offset(const dti_layout *layout, uint32_t moment) {
+static uint64_t dti_state_size(const dti_layout *layout, uint32_t moments) {
     const uint64_t t = dti_whole_blocks(layout->param_count);
-    return dti_state_t_offset(layout) + t + moment * layout->elements;
+    return dti_state_t_offset(layout) + t + moments * (layout->own_end - layout->own_begin);
+}
+
+static uint64_t dti_state_moment_offset(const dti_layout *layout, uint32_t moment) {
+    return dti_state_size(layout, moment) - layout->own_begin;
 }
 
 static uint64_t dti_state_bytes(const dti_layout *layout, uint32_t moments) {
-    return DTI_WORD_BYTES * dti_state_moment_offset(layout, moments);
+    return DTI_WORD_BYTES * dti_state_size(layout, moments);
 }

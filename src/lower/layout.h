@@ -30,6 +30,11 @@ typedef struct dti_layout {
     dti_param *params; /* in order of creation */
     uint32_t param_count;
     uint64_t elements; /* of an arena, padding included */
+    /* Whole blocks: of moments and averages the store has those of elements [own_begin, own_end)
+     * alone, and an update writes no others. All of them, but where replicas share the state out
+     * (parallel/owners.c): then `parted`. */
+    uint64_t own_begin, own_end;
+    bool parted;
 } dti_layout;
 
 /* Of a graph's parameters; free it by dti_free(base, layout->params). MEMORY. */
@@ -43,9 +48,12 @@ static bool dti_layout_averages(const dti_layout *layout); /* whether any has an
 
 /* Word offsets in the state arena: control; what an optimizer that looks at whole parameters makes
  * of them in a step, a share of each and two sums of each block; t of each parameter; the moments.
- * What lies before t is scratch of a step, not state. */
+ * What lies before t is scratch of a step, not state. A moment's offset is that of element 0, also
+ * where the store has it not: modulo 2^64, and in kernels 2^32, so a sum with an element that it
+ * has is right. */
 static uint64_t dti_state_share_offset(void);
 static uint64_t dti_state_pair_offset(const dti_layout *layout);
 static uint64_t dti_state_t_offset(const dti_layout *layout);
 static uint64_t dti_state_moment_offset(const dti_layout *layout, uint32_t moment);
+static uint64_t dti_state_size(const dti_layout *layout, uint32_t moments);
 static uint64_t dti_state_bytes(const dti_layout *layout, uint32_t moments);

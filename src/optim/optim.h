@@ -68,7 +68,7 @@ static void dti_emit_grad_norm(dti_emit *e, uint32_t blocks, uint32_t grads, uin
                                uint32_t pairs);
 static void dti_emit_clip_finish(dti_emit *e, const dti_args_commit *args, uint32_t pairs,
                                  uint32_t status, uint32_t state);
-/* moment_offset: the average's. */
+/* moment_fours: the average's. */
 static void dti_emit_average(dti_emit *e, const dti_args_commit *args, uint32_t params,
                              uint32_t state, uint32_t table);
 static void dti_emit_optim_tick(dti_emit *e, uint32_t items, const dti_args_commit *args,

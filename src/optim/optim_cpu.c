@@ -122,8 +122,8 @@ static void dti_cpu_update_place(const dti_cpu_task *task, const uint32_t *row, 
     u->g = (const float *)task->buf[1] + at;
     u->v[0] = (float *)task->buf[0] + at;
     for (uint32_t i = 0; i < a->moments; i++)
-        u->v[1 + i] =
-            (float *)task->buf[2] + a->moment_offset + (uint64_t)i * a->moment_stride + at;
+        u->v[1 + i] = (float *)task->buf[2] +
+                      (uint32_t)(4ull * (a->moment_fours + i * a->stride_fours) + (uint64_t)at);
     const uint32_t group = DTI_TABLE_GROUP_OF(row[DTI_TABLE_GROUP]);
     u->n = DTI_TABLE_USED_OF(row[DTI_TABLE_USED]);
     u->cols = DTI_TABLE_COLS_OF(row[DTI_TABLE_GROUP]);
@@ -267,7 +267,8 @@ static void dti_cpu_average_block(const dti_cpu_task *task, const uint32_t *row,
     const int64_t n = DTI_TABLE_USED_OF(row[DTI_TABLE_USED]);
     const int64_t at = (int64_t)row[DTI_TABLE_BLOCK] * DTI_BLOCK;
     const float *w = (const float *)task->buf[0] + at;
-    float *a = (float *)task->buf[1] + task->launch->args.commit.moment_offset + at;
+    float *a = (float *)task->buf[1] +
+               (uint32_t)(4ull * task->launch->args.commit.moment_fours + (uint64_t)at);
     float way[DTI_BLOCK];
     if (part == 1.0f) {
         memcpy(a, w, (size_t)n * sizeof *a);
@@ -281,7 +282,8 @@ static void dti_cpu_average_block(const dti_cpu_task *task, const uint32_t *row,
 static void dti_cpu_average(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
     (void)scratch;
     const uint32_t *state = task->buf[1];
-    const uint32_t *row = (const uint32_t *)task->buf[2] + begin * DTI_TABLE_WORDS;
+    const int64_t first = task->launch->args.commit.first + begin;
+    const uint32_t *row = (const uint32_t *)task->buf[2] + first * DTI_TABLE_WORDS;
     const float part = dti_step_f32(task->step, DTI_STEP_AVERAGE);
     if (state[DTI_CONTROL_ABORT] || state[DTI_CONTROL_BAD] != DTI_BAD_NONE || part == 0.0f)
         return;

@@ -170,7 +170,7 @@ static dti_factored dti_factored_of(const dti_optim_site *s, const dti_optim_mat
                                 .row_offset = f.rows_kept ? 0 : behind,
                                 .col_offset = f.cols_kept ? f.rows_kept : behind,
                                 .mean_offset = behind,
-                                .moment_offset = s->args.moment_offset + m->offset,
+                                .moment_offset = 4 * s->args.moment_fours + m->offset,
                                 .t_offset = s->args.t_offset + m->param,
                                 .group = m->group};
     return f;

@@ -98,15 +98,26 @@ static dt_result dti_agree_arena(dti_parallel *par, dti_arena arena, uint64_t fr
     return result;
 }
 
+/* Of what all have: not of moments that are shared out. */
+static dt_result dti_agree_hash_of(const dti_parallel *par, dt_store *s, uint64_t *hash) {
+    const uint64_t t = DTI_WORD_BYTES * dti_state_t_offset(&s->layout);
+    if (!par->sharded)
+        return dt_store_state_hash(s, hash);
+    dt_result result = dt_store_hash(s, hash);
+    return result ? result
+                  : dti_store_hash_range(s, DTI_ARENA_STATE, t, dti_state_bytes(&s->layout, 0) - t,
+                                         hash);
+}
+
 static dt_result dti_agree_hash(dti_parallel *par) {
     uint64_t hash[2] = {0, 0};
-    dt_result result = dt_store_state_hash(par->replicas[0].store, &hash[0]);
+    dt_result result = dti_agree_hash_of(par, par->replicas[0].store, &hash[0]);
     hash[1] = hash[0];
     if (!result && par->desc.comm)
         result = dti_parallel_comm_failed(
             par, dt_comm_broadcast(par->desc.comm, &hash[1], 1, DT_I64, 0));
     for (uint32_t i = 0; i < par->job.local && !result; i++) {
-        result = dt_store_state_hash(par->replicas[i].store, &hash[0]);
+        result = dti_agree_hash_of(par, par->replicas[i].store, &hash[0]);
         if (!result && hash[0] != hash[1])
             result =
                 dti_fail(par->base, DT_ERROR_CORRUPT,
@@ -116,8 +127,6 @@ static dt_result dti_agree_hash(dti_parallel *par) {
     }
     return result;
 }
-
-#define DTI_AGREE_PIECE ((size_t)1 << 20)
 
 /* A job averages all that it trains from its first step on. */
 static void dti_agree_averages(dt_store *s) {
@@ -129,8 +138,9 @@ static void dti_agree_averages(dt_store *s) {
 
 static dt_result dti_agree_state_by(dti_parallel *par, char *piece) {
     const dt_store *s = par->replicas[0].store;
+    const uint32_t moments = par->sharded ? 0 : s->moments; /* else they are with their owners */
     uint64_t steps = s->steps,
-             state = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0;
+             state = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, moments) : 0;
     dt_result result = DT_OK;
     if (par->desc.comm)
         result =

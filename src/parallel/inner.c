@@ -129,7 +129,7 @@ static dt_result dti_inner_step(dti_parallel *par, const dti_batch *batch, dt_re
     dti_inner_prepare(par, batch, step);
     dt_result result = par->round.done ? DT_OK : dti_round_open(par);
     if (result)
-        return dti_parallel_torn(par, result);
+        return dti_parallel_torn(par, result, false);
     dti_crew_run(par->crew, dti_inner_write, par);
     result = dti_replicas_result(par);
     if (result)

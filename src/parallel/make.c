@@ -251,12 +251,15 @@ static dt_result dti_parallel_make(dti_parallel *par) {
     if (!par->buckets)
         return DT_ERROR_MEMORY;
     dti_buckets_make(par);
+    result = dti_owners_cut(par);
     for (uint32_t i = 0; i < job->local && !result; i++)
         result = dti_replica_build(par, i);
     if (!result)
         result = dti_exchange_make(par);
     if (!result)
         result = dti_statistics_make(par->base, job, dti_parallel_code(par), &par->statistics);
+    if (!result)
+        result = dti_owners_make(par);
     return result || !dti_parallel_is_local(par) ? result : dti_round_make(par);
 }
 
@@ -281,10 +284,11 @@ static void dti_parallel_unbuild(dti_parallel *par) {
     dti_scalar_sum_free(par, &par->terms);
     dti_round_free(par);
     dti_statistics_free(par->base, &par->statistics);
-    void *all[] = {par->buckets, par->states, par->partial};
+    void *all[] = {par->buckets, par->states, par->partial, par->undo, par->owners};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(par->base, all[i]);
     par->buckets = NULL;
     par->states = NULL;
-    par->partial = NULL;
+    par->partial = par->undo = NULL;
+    par->owners = NULL;
 }

@@ -7,6 +7,7 @@
  *   judge      each replica: whether the sum, and what the update would write, are finite
  *   barrier    the losses and judgements of all; when it is through, everybody has every bucket
  *   commit     each replica by itself, without the network
+ *   gather     with a state that is shared out: new parameters from their owners (owners.c)
  *
  * Until the commit nothing of the store changes, so whatever fails before it leaves step s, and
  * after it there is step s + 1. The caller's thread drives the first replica and speaks to the
@@ -31,8 +32,9 @@ typedef struct dti_parallel_desc {
     uint32_t parts;
     size_t bucket_bytes;
     bool no_overlap;
-    bool measured; /* shares follow speed */
-    int in_flight; /* dt_trainer_desc's */
+    bool measured;    /* shares follow speed */
+    bool shard_state; /* moments and averages are shared out */
+    int in_flight;    /* dt_trainer_desc's */
     dti_round_desc round;
     uint32_t stages; /* of a pipeline, each on one of the devices; 0: none */
     uint32_t chunks; /* of each stage's device */
@@ -117,6 +119,7 @@ typedef struct dti_parallel {
     dti_parallel_desc desc;
     dti_partition job;
     uint32_t rank, world;
+    uint32_t *firsts; /* [world + 1]: the first replica of each rank, and how many there are */
     dti_replica *replicas;
     dti_crew *crew;
     uint32_t first_shard, shards; /* of this process */
@@ -131,6 +134,14 @@ typedef struct dti_parallel {
     uint64_t partial_bytes, staging_bytes, subtree_bytes;
     dti_scalar_sum weights, terms;
     dti_statistics statistics;
+    /* Each replica owns a part of the state. Between ranks `undo` has what the step's commit writes
+     * over: this process's parameters, as they are trained, then buffers; until all have come. */
+    bool sharded;
+    uint64_t *owners; /* [replicas + 1]: the first element of each */
+    size_t buffer_values;
+    float *undo;
+    uint64_t undo_bytes;
+    bool shown; /* averages stand where weights do */
     dti_round round;
     struct dti_pipe *pipe; /* a pipeline's stages, whose values the one replica has; NULL: none */
     bool alone;            /* its steps are one.c's */
@@ -184,10 +195,33 @@ static dt_result dti_agree_text(dti_parallel *par, const char *text, size_t size
 static dt_result dti_agree_state(dti_parallel *par);
 /* The same in two, so that no rank runs out of memory when values have changed: the memory, which
  * the caller frees, then the rest. */
+#define DTI_AGREE_PIECE ((size_t)1 << 20)
 static dt_result dti_agree_piece(dti_parallel *par, char **piece);
 static dt_result dti_agree_state_by(dti_parallel *par, char *piece);
 /* The first rank's result that is not DT_OK, with its text, on all of them. */
 static dt_result dti_agree_result(dti_parallel *par, dt_result own);
+
+/* ---- owners.c: the state shared out among replicas; only where par->sharded */
+/* Whether it is, and what each store has of it. Before its programs are made. MEMORY */
+static dt_result dti_owners_cut(dti_parallel *par);
+static dt_result dti_owners_make(dti_parallel *par); /* host memory; MEMORY */
+/* On a replica's thread, before its commit: keeps what that writes over, between ranks. */
+static dt_result dti_owners_keep(dti_parallel *par, uint32_t index);
+/* Behind all commits: new parameters from their owners. On an error of the comm each replica is
+ * brought back to the step before, whole, and the error says so. */
+static dt_result dti_owners_gather(dti_parallel *par);
+static void dti_owners_leave(dti_parallel *par); /* ends the group where others gather */
+/* Averages take the weights' place for an evaluation, on all ranks or none; hide in any case. */
+static dt_result dti_owners_show(dti_parallel *par);
+static dt_result dti_owners_hide(dti_parallel *par);
+/* A piece of a moment, of at most DTI_AGREE_PIECE bytes: on rank 0 from whoever has it, a
+ * dti_state_file.moments of par, which the others serve until rank 0 says that it has all. */
+static dt_result dti_owners_fetch(void *user, uint32_t moment, uint64_t at, uint64_t n, void *to);
+static dt_result dti_owners_serve(dti_parallel *par, char *piece);
+static dt_result dti_owners_served(dti_parallel *par);
+/* A piece of a moment that rank 0 has, to its owners. */
+static dt_result dti_owners_spread(dti_parallel *par, uint32_t moment, uint64_t at, uint64_t n,
+                                   char *piece);
 
 /* ---- exchange.c */
 static void dti_exchange_begin(dti_parallel *par);
@@ -261,6 +295,11 @@ static dt_result dti_inner_step(dti_parallel *par, const dti_batch *batch, dt_re
                                 const dt_step_desc *step, dti_parallel_result *out);
 
 /* ---- step.c */
+/* The first replica that failed; its text comes to the first one's context. */
+static dt_result dti_replicas_result(dti_parallel *par);
+/* A device failed in the commit, or behind it: ends the group, where others are in mind to gather
+ * or to go on. */
+static dt_result dti_parallel_torn(dti_parallel *par, dt_result result, bool gather);
 /* One step of the whole job over a batch that all ranks have in mind. `own`: what went wrong on
  * this rank before it (a callback's error): then all ranks fail, and nothing has changed. */
 static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt_result own,

@@ -365,7 +365,7 @@ static dt_result dti_round_close(dti_parallel *par, dti_parallel_result *out) {
     dti_crew_run(par->crew, dti_round_put, par);
     result = dti_replicas_result(par);
     if (result)
-        return dti_parallel_torn(par, result);
+        return dti_parallel_torn(par, result, false);
     par->round.count++;
     par->round.done = 0;
     out->committed = true;

@@ -240,8 +240,11 @@ static void dti_parallel_judge_all(dti_parallel *par) {
 }
 
 static void dti_parallel_commit(void *arg, uint32_t index) {
-    dti_replica *r = &((dti_parallel *)arg)->replicas[index];
-    r->result = dti_program_commit(dti_parallel_last(r));
+    dti_parallel *par = arg;
+    dti_replica *r = &par->replicas[index];
+    r->result = par->undo ? dti_owners_keep(par, index) : DT_OK;
+    if (!r->result)
+        r->result = dti_program_commit(dti_parallel_last(r));
 }
 
 static void dti_parallel_drop_all(dti_parallel *par) {
@@ -255,7 +258,6 @@ static void dti_parallel_drop_all(dti_parallel *par) {
 
 /* ---- the step */
 
-/* The first replica that failed; its text comes to the first one's context. */
 static dt_result dti_replicas_result(dti_parallel *par) {
     for (uint32_t i = 0; i < par->job.local; i++) {
         const dti_replica *r = &par->replicas[i];
@@ -282,11 +284,13 @@ static void dti_parallel_leave(dti_parallel *par) {
         dt_comm_cancel(par->desc.comm, small[i]); /* those that have ended are none any more */
 }
 
-/* A device failed in the commit: this process is neither at the old step nor at the new one. */
-static dt_result dti_parallel_torn(dti_parallel *par, dt_result result) {
+/* This process is neither at the old step nor at the new one. */
+static dt_result dti_parallel_torn(dti_parallel *par, dt_result result, bool gather) {
     char text[sizeof par->base->error];
     memcpy(text, par->base->error, sizeof text);
-    if (par->desc.comm && dti_scalar_sum_begin(par, &par->weights) == DT_OK)
+    if (gather)
+        dti_owners_leave(par);
+    else if (par->desc.comm && dti_scalar_sum_begin(par, &par->weights) == DT_OK)
         dt_comm_cancel(par->desc.comm, par->weights.work);
     par->lost = true;
     return dti_fail(par->base, result,
@@ -309,6 +313,9 @@ static void dti_parallel_prepare(dti_parallel *par, const dti_batch *batch,
         atomic_store(&r->failed, false);
     }
     dti_exchange_begin(par);
+    if (par->undo)
+        memcpy(par->undo + par->undo_bytes / sizeof(float) - par->buffer_values,
+               par->statistics.buffers, par->buffer_values * sizeof(float));
 }
 
 /* By others, who say why; one of them can be named. */
@@ -494,6 +501,14 @@ static dt_result dti_parallel_failed(dti_parallel *par, dt_result result) {
     return result;
 }
 
+static dt_result dti_parallel_update(dti_parallel *par) {
+    dti_crew_run(par->crew, dti_parallel_commit, par);
+    dt_result result = dti_replicas_result(par);
+    if (result)
+        return dti_parallel_torn(par, result, par->sharded);
+    return par->sharded ? dti_owners_gather(par) : DT_OK;
+}
+
 static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt_result own,
                                    const dt_step_desc *step, dti_parallel_result *out) {
     *out = (dti_parallel_result){0};
@@ -512,10 +527,9 @@ static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt
         dti_parallel_drop_all(par);
         return dti_parallel_not_finite(par, out);
     }
-    dti_crew_run(par->crew, dti_parallel_commit, par);
-    result = dti_replicas_result(par);
+    result = dti_parallel_update(par);
     if (result)
-        return dti_parallel_torn(par, result);
+        return result;
     out->norm = par->replicas[0].norm;
     out->committed = true;
     return DT_OK;

@@ -295,6 +295,11 @@ static dt_result dti_store_train_elsewhere(dt_store *s, const dti_code *code) {
 static dt_result dti_program_build(dt_program *p, const dt_program_desc *desc,
                                    const dti_shards *shards, const dti_joint *joint) {
     dt_store *s = p->store;
+    if (desc->averaged && s->layout.parted)
+        return dti_fail(p->base, DT_ERROR_UNSUPPORTED,
+                        ".averaged: replicas share out the averages (dt_trainer_desc.shard_state), "
+                        "and a program needs all of them; dt_trainer_evaluate takes them, or "
+                        "dt_store_save_averaged and load them into another store");
     if (s->running) {
         return dti_fail(
             p->base, DT_ERROR_INVALID,

@@ -88,9 +88,13 @@ DT_API dt_result dt_store_vulkan_buffer(dt_store *s, int index, dt_value_kind ki
     if (result)
         return result;
     const uint64_t bytes = dti_bytes(s->layout.params[index].dtype, info.elements);
-    dti_memory *memory = NULL;
-    uint64_t offset = 0;
-    result = dti_store_locate(s, index, kind, (size_t)bytes, &memory, &offset);
+    dti_store_place p;
+    result = dti_store_locate(s, index, kind, (size_t)bytes, &p);
+    if (!result && p.state && s->layout.parted)
+        result = dti_fail(s->base, DT_ERROR_UNSUPPORTED,
+                          "dt_store_vulkan_buffer: replicas share out the state "
+                          "(dt_trainer_desc.shard_state), so '%s' lies in no one buffer",
+                          info.name);
     if (!result && !s->device->hosts)
         result = dti_fail(s->base, DT_ERROR_INVALID,
                           "dt_store_vulkan_buffer: the store is on %s, not on a device of "
@@ -98,8 +102,8 @@ DT_API dt_result dt_store_vulkan_buffer(dt_store *s, int index, dt_value_kind ki
                           s->device->info.id);
     if (result)
         return result;
-    s->device->backend->memory_where(memory, out);
-    out->offset += offset;
+    s->device->backend->memory_where(p.memory, out);
+    out->offset += p.offset;
     out->bytes = bytes;
     return DT_OK;
 }

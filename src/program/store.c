@@ -133,9 +133,57 @@ DT_API int dt_store_find(const dt_store *s, const char *name) {
     return id ? (int)s->graph->nodes[id].attr.i[0] : -1;
 }
 
-/* Where a value of a parameter lies. */
+/* ---- the state, of which a store may have a part */
+
+typedef struct dti_state_cut { /* what a store has of some elements */
+    uint64_t at, n;            /* from the first one on */
+    uint64_t offset;           /* bytes, in the state arena */
+} dti_state_cut;
+
+static dti_state_cut dti_state_cut_of(const dt_store *s, uint32_t moment, uint64_t at, uint64_t n) {
+    const dti_layout *l = &s->layout;
+    const uint64_t from = DTI_MAX(at, l->own_begin), end = DTI_MIN(at + n, l->own_end);
+    if (from >= end)
+        return (dti_state_cut){0};
+    return (dti_state_cut){.at = from - at,
+                           .n = end - from,
+                           .offset = dti_arena_bytes(dti_state_moment_offset(l, moment) + from)};
+}
+
+static dt_result dti_state_elsewhere(const dt_store *s) {
+    return dti_fail(s->base, DT_ERROR_UNSUPPORTED,
+                    "the state is shared out (dt_trainer_desc.shard_state), and other ranks have "
+                    "a part of it: dt_trainer_save gathers it");
+}
+
+static dt_result dti_state_read_part(dt_store *s, uint32_t moment, uint64_t at, uint64_t n,
+                                     void *data) {
+    dt_result result = DT_OK;
+    uint64_t found = 0;
+    for (dt_store *have = s; have && found < n && !result; have = have->replica) {
+        const dti_state_cut c = dti_state_cut_of(have, moment, at, n);
+        if (c.n)
+            result = have->device->backend->memory_read(have->memories[DTI_ARENA_STATE], c.offset,
+                                                        (float *)data + c.at, dti_arena_bytes(c.n));
+        found += c.n;
+    }
+    return result || found == n ? result : dti_state_elsewhere(s);
+}
+
+/* Of this store alone. */
+static dt_result dti_state_write_part(dt_store *s, uint32_t moment, uint64_t at, uint64_t n,
+                                      const void *data) {
+    const dti_state_cut c = dti_state_cut_of(s, moment, at, n);
+    if (!c.n)
+        return DT_OK;
+    return s->device->backend->memory_write(s->memories[DTI_ARENA_STATE], c.offset,
+                                            (const float *)data + c.at, dti_arena_bytes(c.n));
+}
+
+/* ---- values */
+
 static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, size_t bytes,
-                                  dti_memory **memory, uint64_t *offset) {
+                                  dti_store_place *place) {
     dt_param_info info = {0};
     dt_result result = dti_check_forked(s->base);
     if (!result)
@@ -167,22 +215,31 @@ static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, si
     if (info.buffer && kind != DT_VALUE_PARAM)
         return dti_fail(s->base, DT_ERROR_INVALID,
                         "'%s' is a buffer: it has no gradient and no moments", info.name);
-    uint64_t at = s->layout.params[index].offset;
+    const uint64_t at = s->layout.params[index].offset;
     const uint32_t moment = kind == DT_VALUE_AVERAGE  ? average - 1u
                             : kind > DT_VALUE_MOMENT1 ? (uint32_t)(kind - DT_VALUE_MOMENT1)
                                                       : 0;
     dti_arena arena = kind == DT_VALUE_PARAM      ? DTI_ARENA_PARAM
                       : kind == DT_VALUE_GRADIENT ? DTI_ARENA_GRADIENT
                                                   : DTI_ARENA_STATE;
-    if (arena == DTI_ARENA_STATE)
-        at += dti_state_moment_offset(&s->layout, moment);
+    if (arena == DTI_ARENA_GRADIENT && s->layout.parted)
+        return dti_fail(s->base, DT_ERROR_UNSUPPORTED,
+                        "parameter '%s': a trainer with shard_state brings new parameters where "
+                        "its gradients were; it keeps none",
+                        info.name);
     if (!s->memories[arena] || (arena == DTI_ARENA_STATE && moment >= s->moments)) {
         return dti_fail(s->base, DT_ERROR_INVALID,
                         "parameter '%s' has no %s: no program that computes it was created",
                         info.name, arena == DTI_ARENA_GRADIENT ? "gradient" : "such moment");
     }
-    *memory = s->memories[arena];
-    *offset = dti_arena_bytes(at);
+    const bool state = arena == DTI_ARENA_STATE;
+    const uint64_t array = state ? dti_state_moment_offset(&s->layout, moment) : 0;
+    *place = (dti_store_place){.memory = s->memories[arena],
+                               .offset = dti_arena_bytes(array + at),
+                               .state = state,
+                               .moment = moment,
+                               .at = at,
+                               .elements = info.elements};
     return DT_OK;
 }
 
@@ -190,24 +247,24 @@ DT_API dt_result dt_store_read(dt_store *s, int index, dt_value_kind kind, void 
                                size_t bytes) {
     DTI_NEED(NULL, s);
     DTI_NEED(s->base, data);
-    dti_memory *memory = NULL;
-    uint64_t offset = 0;
-    dt_result result = dti_store_locate(s, index, kind, bytes, &memory, &offset);
-    return result ? result : s->device->backend->memory_read(memory, offset, data, bytes);
+    dti_store_place p;
+    dt_result result = dti_store_locate(s, index, kind, bytes, &p);
+    if (result)
+        return result;
+    return p.state ? dti_state_read_part(s, p.moment, p.at, p.elements, data)
+                   : s->device->backend->memory_read(p.memory, p.offset, data, bytes);
 }
 
-/* A pair of places in the parameter and the state arena. */
+/* The average becomes the weight, as far as the store has it. */
 static dt_result dti_store_average_of(dt_store *s, const dti_param *param, char *piece) {
-    const dti_backend *b = s->device->backend;
-    const uint64_t array = dti_state_moment_offset(&s->layout, param->average - 1u);
-    const uint64_t from = dti_arena_bytes(param->offset), to = dti_arena_bytes(array) + from;
-    const uint64_t bytes = dti_arena_bytes(param->elements);
+    const uint64_t most = DTI_STORE_PIECE / dti_arena_bytes(1);
     dt_result result = DT_OK;
-    for (uint64_t at = 0; at < bytes && !result; at += DTI_STORE_PIECE) {
-        const uint64_t n = DTI_MIN(bytes - at, (uint64_t)DTI_STORE_PIECE);
-        result = b->memory_read(s->memories[DTI_ARENA_PARAM], from + at, piece, n);
+    for (uint64_t at = 0; at < param->elements && !result; at += most) {
+        const uint64_t n = DTI_MIN(param->elements - at, most), from = param->offset + at;
+        result = s->device->backend->memory_read(s->memories[DTI_ARENA_PARAM],
+                                                 dti_arena_bytes(from), piece, dti_arena_bytes(n));
         if (!result)
-            result = b->memory_write(s->memories[DTI_ARENA_STATE], to + at, piece, n);
+            result = dti_state_write_part(s, param->average - 1u, from, n, piece);
     }
     return result;
 }
@@ -251,8 +308,7 @@ DT_API dt_result dt_store_write(dt_store *s, int index, dt_value_kind kind, cons
                                 size_t bytes) {
     DTI_NEED(NULL, s);
     DTI_NEED(s->base, data);
-    dti_memory *memory = NULL;
-    uint64_t offset = 0;
+    dti_store_place p;
     dt_result result = s->ranks ? dti_store_alone(s, "other ranks have replicas, which a write "
                                                      "here does not reach; give the trainer "
                                                      ".load, or dt_trainer_load a file")
@@ -261,9 +317,10 @@ DT_API dt_result dt_store_write(dt_store *s, int index, dt_value_kind kind, cons
         if (kind == DT_VALUE_AVERAGE)
             result = dti_store_average_write(at, index);
         if (!result)
-            result = dti_store_locate(at, index, kind, bytes, &memory, &offset);
+            result = dti_store_locate(at, index, kind, bytes, &p);
         if (!result)
-            result = at->device->backend->memory_write(memory, offset, data, bytes);
+            result = p.state ? dti_state_write_part(at, p.moment, p.at, p.elements, data)
+                             : at->device->backend->memory_write(p.memory, p.offset, data, bytes);
         if (result && at != s)
             dti_fail(s->base, result, "another replica: %s", at->base->error);
         at->written = true;
@@ -303,15 +360,28 @@ DT_API dt_result dt_store_hash(dt_store *s, uint64_t *hash) {
     return result;
 }
 
+/* Counts, then the moments in their order, whoever has them. */
+static dt_result dti_store_hash_state(dt_store *s, uint64_t *hash) {
+    const uint64_t t = DTI_WORD_BYTES * dti_state_t_offset(&s->layout); /* scratch before it */
+    float piece[256];
+    dt_result result =
+        dti_store_hash_range(s, DTI_ARENA_STATE, t, dti_state_bytes(&s->layout, 0) - t, hash);
+    for (uint32_t m = 0; m < s->moments; m++) {
+        for (uint64_t at = 0; at < s->layout.elements && !result; at += DTI_COUNT(piece)) {
+            const uint64_t n = DTI_MIN(s->layout.elements - at, (uint64_t)DTI_COUNT(piece));
+            result = dti_state_read_part(s, m, at, n, piece);
+            if (!result)
+                *hash = dti_hash64(*hash, piece, (size_t)dti_arena_bytes(n));
+        }
+    }
+    return result;
+}
+
 DT_API dt_result dt_store_state_hash(dt_store *s, uint64_t *hash) {
     DTI_NEED(NULL, s);
     DTI_NEED(s->base, hash);
     dt_result result = dt_store_hash(s, hash);
-    if (result || !s->memories[DTI_ARENA_STATE])
-        return result;
-    const uint64_t scratch = DTI_WORD_BYTES * dti_state_t_offset(&s->layout); /* of a step */
-    return dti_store_hash_range(s, DTI_ARENA_STATE, scratch,
-                                dti_state_bytes(&s->layout, s->moments) - scratch, hash);
+    return result || !s->memories[DTI_ARENA_STATE] ? result : dti_store_hash_state(s, hash);
 }
 
 /* ---- back to the beginning */

@@ -67,6 +67,24 @@ static dt_result dti_store_forget(dt_store *s, const char zeros[DTI_STORE_PIECE]
 static dt_result dti_store_average(dt_store *s);
 /* The parameter's average is one, of the step of that number, unless it was before. */
 static void dti_store_averaged(dt_store *s, uint32_t param, uint64_t step);
+/* Where a parameter's value lies; of a moment its element number too, since a store may have none
+ * of it, or a part: then memory and offset mean nothing. */
+typedef struct dti_store_place {
+    dti_memory *memory;
+    uint64_t offset;
+    bool state; /* it is a moment, or an average */
+    uint32_t moment;
+    uint64_t at, elements;
+} dti_store_place;
+static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, size_t bytes,
+                                  dti_store_place *place);
+/* Elements [at, at + n) of array `moment` of the state, read or written. Where replicas share the
+ * state out, each of this process has its part: those of the trainer's next ones are looked in too.
+ * UNSUPPORTED: another process has some of it. */
+static dt_result dti_state_read_part(dt_store *s, uint32_t moment, uint64_t at, uint64_t n,
+                                     void *data);
+static dt_result dti_state_write_part(dt_store *s, uint32_t moment, uint64_t at, uint64_t n,
+                                      const void *data);
 /* finite.c: how large the values are is not known; whoever writes them past a step says so. */
 static void dti_store_unbound(dt_store *s);
 

@@ -43,7 +43,7 @@ static dt_result dti_evaluation_program(dt_trainer *t, uint32_t replica, uint32_
     const dti_replica *r = &t->par.replicas[replica];
     dt_program_desc d = dti_evaluation_desc(t, r);
     uint32_t first;
-    d.averaged = t->desc.averaged;
+    d.averaged = t->desc.averaged && !t->par.sharded; /* else they come to the weights' place */
     d.optim = NULL;
     d.params = NULL;
     d.memory_bytes = 0; /* nothing is kept for a backward pass */
@@ -175,6 +175,17 @@ static dt_result dti_evaluation_loop(dt_trainer *t, const dt_dataset *data, uint
     return result;
 }
 
+/* With the weights in place that are wanted; the result is that of all ranks. */
+static dt_result dti_evaluation_weights(dt_trainer *t, const dt_dataset *data, uint32_t batch,
+                                        dt_train_report *r) {
+    const bool averages = t->desc.averaged && t->par.sharded;
+    dt_result result = averages ? dti_owners_show(&t->par) : DT_OK;
+    if (!result)
+        result = dti_agree_result(&t->par, dti_evaluation_loop(t, data, batch, r));
+    const dt_result back = averages ? dti_owners_hide(&t->par) : DT_OK;
+    return result ? result : dti_agree_result(&t->par, back);
+}
+
 /* The samples of a batch of all replicas, where `batch` is each one's. */
 static uint32_t dti_evaluation_batch(const dt_trainer *t, int batch) {
     const uint64_t replicas = t->par.job.replicas;
@@ -197,8 +208,7 @@ static dt_result dti_evaluation_all(dt_trainer *t, const dt_dataset *data, int b
         return result;
     if (t->par.lost && t->par.desc.comm)
         return dti_trainer_lost(t);
-    result = dti_evaluation_loop(t, data, dti_evaluation_batch(t, batch), r);
-    return dti_agree_result(&t->par, result);
+    return dti_evaluation_weights(t, data, dti_evaluation_batch(t, batch), r);
 }
 
 DT_API dt_result dt_trainer_evaluate(dt_trainer *t, const dt_dataset *data, int batch,

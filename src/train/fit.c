@@ -83,10 +83,13 @@ static dt_result dti_fit_save(dti_fit *f) {
     const char *path = f->d->watch.save;
     if (!path)
         return DT_OK;
-    dt_result result = dti_pipe_gather(&t->par);
+    const bool apart = t->desc.averaged && t->par.sharded; /* they come to the weights' place */
+    dt_result result = apart ? dti_owners_show(&t->par) : dti_pipe_gather(&t->par);
     if (t->par.rank == 0 && !result)
-        result = t->desc.averaged ? dt_store_save_averaged(s, path) : dt_store_save(s, path);
-    return dti_agree_result(&t->par, result);
+        result =
+            t->desc.averaged && !apart ? dt_store_save_averaged(s, path) : dt_store_save(s, path);
+    const dt_result back = apart ? dti_owners_hide(&t->par) : DT_OK;
+    return dti_agree_result(&t->par, result ? result : back);
 }
 
 /* Each rank has them, and each replica gets them. */

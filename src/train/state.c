@@ -114,10 +114,17 @@ static dt_result dti_trainer_state_open(dti_state_file *f) {
 
 /* ---- saving */
 
+/* Whether other ranks have a part of it. */
+static bool dti_state_is_apart(const dt_trainer *t) {
+    return t->par.sharded && t->par.world > 1;
+}
+
 static dt_result dti_state_write(dt_trainer *t, const char *path, bool folder,
                                  const dti_rounds_state *local) {
     uint64_t words[DTI_STATE_WORDS];
     dti_state_file f = dti_trainer_state(t, words, DTI_STATE_USUAL);
+    f.moments = dti_state_is_apart(t) ? dti_owners_fetch : NULL;
+    f.user = &t->par;
     dti_state_words(t, words);
     f.extras = local->extras;
     f.extra_count = local->extra_count;
@@ -132,6 +139,27 @@ static dt_result dti_state_write(dt_trainer *t, const char *path, bool folder,
     return result;
 }
 
+/* The file, by rank 0, which asks the others for their parts of the state. */
+static dt_result dti_trainer_file_apart(dt_trainer *t, const char *path, bool folder) {
+    char *piece;
+    dt_result result = dti_agree_piece(&t->par, &piece);
+    if (!result && t->par.rank == 0) {
+        char text[sizeof t->base->error];
+        const dti_rounds_state none = {0};
+        result = path ? dti_state_write(t, path, folder, &none)
+                      : dti_fail(t->base, DT_ERROR_INVALID, "no path to save to");
+        memcpy(text, t->base->error, sizeof text); /* the file's error comes first */
+        const dt_result told = dti_owners_served(&t->par);
+        if (result)
+            memcpy(t->base->error, text, sizeof text);
+        result = result ? result : told;
+    } else if (!result) {
+        result = dti_owners_serve(&t->par, piece);
+    }
+    dti_free(t->base, piece);
+    return result;
+}
+
 /* A lost job has no others to tell. */
 static dt_result dti_trainer_file(dt_trainer *t, const char *path, bool folder) {
     dti_rounds_state local = {0};
@@ -141,6 +169,14 @@ static dt_result dti_trainer_file(dt_trainer *t, const char *path, bool folder) 
     if (result)
         return result;
     dti_trainer_drain(t);
+    if (dti_state_is_apart(t) && t->par.lost)
+        return dti_fail(t->base, DT_ERROR_REVOKED,
+                        "the job ended at step %llu, and with it the parts of the optimizer's "
+                        "state that other ranks had (shard_state): dt_store_save has the weights; "
+                        "go on from a checkpoint",
+                        (unsigned long long)t->par.replicas[0].store->steps);
+    if (dti_state_is_apart(t))
+        return dti_agree_result(&t->par, dti_trainer_file_apart(t, path, folder));
     result = dti_pipe_gather(&t->par);
     if (!result && dti_parallel_is_local(&t->par))
         result = dti_rounds_collect(t, &local);
@@ -254,6 +290,28 @@ static void dti_plateau_load(dt_trainer *t, const uint64_t *words) {
     t->plateau.cooldown = words[DTI_STATE_COOLDOWN];
 }
 
+/* Where the state is shared out: each moment of the file to its owners. */
+static dt_result dti_state_moments_spread(dt_trainer *t, const dti_checkpoint *c,
+                                          const dti_state_file *f, char *piece) {
+    const dt_store *s = t->par.replicas[0].store;
+    const uint32_t n = s->layout.param_count, tensors = n * (1 + dti_state_moments(s));
+    const uint64_t most = DTI_AGREE_PIECE / dti_arena_bytes(1);
+    dt_result result = DT_OK;
+    for (uint32_t i = n; i < tensors; i++) {
+        const dti_param *p = &s->layout.params[i % n];
+        const char *data = NULL;
+        if (t->par.rank == 0)
+            data = dti_checkpoint_find(c, f->items[i].name)->data;
+        for (uint64_t at = 0; at < p->elements && !result; at += most) {
+            const uint64_t count = DTI_MIN(p->elements - at, most);
+            if (data)
+                memcpy(piece, data + dti_arena_bytes(at), (size_t)dti_arena_bytes(count));
+            result = dti_owners_spread(&t->par, i / n - 1, p->offset + at, count, piece);
+        }
+    }
+    return result;
+}
+
 /* Rank 0 has checked; all learn where to go on, make the programs for its shards, and get the
  * values. */
 static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_state_file *f) {
@@ -280,6 +338,8 @@ static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_st
     }
     par->replicas[0].store->steps = f->words[DTI_STATE_STEP];
     result = dti_agree_result(par, par->rank == 0 ? dti_state_put(f, c) : DT_OK);
+    if (!result && par->sharded)
+        result = dti_state_moments_spread(t, c, f, piece);
     if (!result)
         result = dti_agree_state_by(par, piece);
     if (!result && par->pipe)

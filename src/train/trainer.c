@@ -96,6 +96,19 @@ static dt_result dti_trainer_check(const dt_trainer *t) {
     dt_result local = dti_trainer_check_local(t);
     if (local)
         return local;
+    if (d->shard_state < 0 || d->shard_state > 3)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "shard_state is %d; 0 = each replica has all of the optimizer's state, 1 = "
+                        "replicas share it out",
+                        d->shard_state);
+    if (d->shard_state > 1)
+        return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
+                        "shard_state is %d: each replica has all %s; give at most 1",
+                        d->shard_state, d->shard_state == 2 ? "gradients" : "parameters");
+    if (d->shard_state && d->mode == DT_TRAIN_LOCAL)
+        return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
+                        "shard_state 1 goes with no DT_TRAIN_LOCAL: each replica's optimizer is "
+                        "its own between two rounds");
     if (d->averaged && !t->par.desc.optim.average.kind)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         ".averaged evaluates averages of weights: give .optim an .average");
@@ -123,7 +136,8 @@ static dt_result dti_trainer_count(dt_trainer *t) {
     if (result)
         return result;
     uint32_t *counts = dti_alloc_array(t->base, par->world, sizeof *counts);
-    result = dti_agree_result(par, counts ? DT_OK : DT_ERROR_MEMORY);
+    par->firsts = dti_alloc_array(t->base, par->world + 1u, sizeof *par->firsts);
+    result = dti_agree_result(par, counts && par->firsts ? DT_OK : DT_ERROR_MEMORY);
     if (!result && par->desc.comm)
         result = dti_parallel_comm_failed(
             par, dt_comm_all_gather(par->desc.comm, &par->job.local, counts, 1, DT_I32));
@@ -133,6 +147,7 @@ static dt_result dti_trainer_count(dt_trainer *t) {
     for (uint32_t i = 0; i < par->world && !result; i++) {
         par->job.first += i < par->rank ? counts[i] : 0;
         par->job.replicas += counts[i];
+        par->firsts[i + 1] = par->job.replicas;
     }
     dti_free(t->base, counts);
     return result;
@@ -305,22 +320,25 @@ static void dti_trainer_log(const dt_trainer *t) {
     dti_log(t->base, DT_LOG_INFO,
             "training: global batch %d, %d samples a replica, micro-batch %d, %d accumulation "
             "step%s, %d shards, %d replicas, world size %d (rank %d, launcher %s), devices here: "
-            "%s; %d buckets of %llu gradient bytes, %llu bytes of staging, %llu of subtrees",
+            "%s; %d buckets of %llu gradient bytes, %llu bytes of staging, %llu of subtrees, %llu "
+            "of optimizer state%s",
             info.batch, info.replica_batch, info.micro_batch, info.micro_batches,
             info.micro_batches == 1 ? "" : "s", info.shards, info.replicas, info.world_size,
             info.rank, dti_trainer_launcher(t), devices, info.buckets,
             (unsigned long long)info.gradient_bytes, (unsigned long long)info.staging_bytes,
-            (unsigned long long)info.subtree_bytes);
+            (unsigned long long)info.subtree_bytes, (unsigned long long)info.state_bytes,
+            t->par.sharded ? ", shared out" : "");
     if (t->desc.balance == DT_BALANCE_MEASURED)
         dti_log(t->base, DT_LOG_WARNING,
                 "balance = measured: shares follow the replicas' speed, so results depend on "
                 "devices and timing; the same bits on any number of replicas are not promised");
 }
 
-/* Devices of different kinds round differently: their replicas drift apart by it. A CPU's driver
+/* Devices of different kinds round differently: their replicas drift apart by it, unless each
+ * parameter has an owner. A CPU's driver
  * text also has its threads, which change nothing. */
 static void dti_trainer_log_mixed(const dt_trainer *t) {
-    for (uint32_t i = 1; i < t->par.job.local; i++) {
+    for (uint32_t i = 1; i < t->par.job.local && !t->par.sharded; i++) {
         const dti_device *a = t->par.replicas[0].store->device,
                          *b = t->par.replicas[i].store->device;
         const bool cpu = a->info.kind == DT_DEVICE_CPU;
@@ -356,6 +374,7 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     p->no_overlap = d->no_overlap;
     p->measured = d->balance == DT_BALANCE_MEASURED;
     p->in_flight = d->in_flight;
+    p->shard_state = d->shard_state != 0;
     p->stages = d->pipeline > 1 ? (uint32_t)d->pipeline : 0;
     p->schedule = d->schedule;
     p->chunks = d->schedule != DT_PIPELINE_INTERLEAVED ? 1
@@ -470,6 +489,7 @@ DT_API void dt_trainer_destroy(dt_trainer *t) {
     dti_parallel_unbuild(&t->par);
     dti_replicas_close(&t->par);
     dti_disown(&t->graph->stores, &t->owned);
+    dti_free(t->base, t->par.firsts);
     dti_free(t->base, t->speeds);
     dti_free(t->base, t->bounds);
     dti_free(t->base, t);
@@ -550,6 +570,8 @@ DT_API void dt_trainer_get_info(const dt_trainer *t, dt_trainer_info *info) {
             info->transient_bytes =
                 DTI_MAX(info->transient_bytes, runs->runs[i].program->code->transient_bytes);
     }
+    const dt_store *s = par->replicas[0].store;
+    info->state_bytes = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0;
     if (par->pipe)
         dti_trainer_info_pipeline(par->pipe, info);
     for (uint32_t b = 0; b < par->bucket_count; b++)

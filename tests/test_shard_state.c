@@ -1,0 +1,475 @@
+/* The optimizer's state shared out among replicas: the same bits of weights, moments, averages and
+ * files as without, on threads and processes, whatever goes on with what; how much memory that
+ * takes; and what is refused. */
+#include "train_processes.h"
+
+enum { SHARD_STEPS = 6, SHARD_SAVED = 3 };
+
+/* ---- what is trained, and how */
+
+typedef struct shard_case {
+    int kind; /* train_model_make's */
+    dt_optim_desc optim;
+    const char *params;
+    int accumulate;
+    size_t bucket_bytes;
+} shard_case;
+
+#define SHARD_ADAM .kind = DT_OPTIM_ADAM, .lr = 0.01, .clip_norm = 0.5
+static const shard_case shard_cases[] = {
+    {.kind = 1, .optim = {SHARD_ADAM}},
+    {.kind = TRAIN_SUMS,
+     .optim = {SHARD_ADAM, .average = {.kind = DT_AVERAGE_EMA, .decay = 0.9}},
+     .accumulate = 2},
+    {.kind = TRAIN_SPECTRAL,
+     .optim = {.kind = DT_OPTIM_SGD, .lr = 0.05, .momentum = 0.9},
+     .bucket_bytes = 1024},
+    {.optim = {.kind = DT_OPTIM_SGD, .lr = 0.05}}, /* no moments at all */
+    {.optim = {.kind = DT_OPTIM_RMSPROP, .lr = 0.003, .centered = true, .momentum = 0.5},
+     .params = "fc?.weight"},
+    {.optim = {.kind = DT_OPTIM_ADAMW,
+               .lr = 0.01,
+               .groups = {{.match = "fc0.weight", .lazy = true},
+                          {.match = "fc2.*", .lr_scale = 3}}}},
+    {.kind = 1, .optim = {.kind = DT_OPTIM_LAMB, .lr = 0.01}},
+    {.optim = {.kind = DT_OPTIM_LARS, .lr = 0.1, .momentum = 0.9}},
+    {.kind = 1,
+     .optim = {.kind = DT_OPTIM_MUON, .lr = 0.02, .groups = {{.match = "fc2.*", .plain = true}}}},
+    {.kind = 1, .optim = {.kind = DT_OPTIM_ADAFACTOR, .lr = 0.01}},
+};
+enum { SHARD_CASES = sizeof shard_cases / sizeof *shard_cases };
+
+/* What a run has done: the values of its store, and its files byte by byte. */
+typedef struct shard_run {
+    uint64_t weights;     /* at the end */
+    uint64_t state;       /* at the end; 0: where it is shared out between ranks */
+    uint64_t saved, last; /* of the files behind SHARD_SAVED steps, and at the end */
+    double loss;          /* of an evaluation, with averages where there are some */
+} shard_run;
+
+static uint64_t shard_file_hash(const char *path) {
+    FILE *f = fopen(path, "rb");
+    uint64_t hash = 14695981039346656037ull;
+    int c, count = 0;
+    for (; f && (c = fgetc(f)) != EOF; count++)
+        hash = (hash ^ (uint64_t)c) * 1099511628211u;
+    if (f)
+        fclose(f);
+    return count ? hash : 0;
+}
+
+typedef struct shard_job {
+    const shard_case *what;
+    const char *devices;
+    int shard_state;
+    dt_comm *comm;
+    const char *path; /* of files of rank 0 */
+    const char *from; /* another run's saved file to go on from, or NULL */
+    char *text;       /* [1200] what failed */
+    const dt_dataset *data;
+} shard_job;
+
+static dt_result shard_steps(dt_trainer *trainer, const shard_job *j, shard_run *out) {
+    const bool writes = dt_comm_rank(j->comm) == 0;
+    dt_result result = DT_OK;
+    if (j->from)
+        result = dt_trainer_load(trainer, j->from);
+    for (int i = j->from ? SHARD_SAVED : 0; i < SHARD_STEPS && !result; i++) {
+        result = dt_trainer_step(trainer, NULL);
+        if (result || i + 1 != SHARD_SAVED)
+            continue;
+        result = dt_trainer_save(trainer, j->path);
+        out->saved = writes ? shard_file_hash(j->path) : 0;
+    }
+    if (!result)
+        result = dt_store_hash(dt_trainer_store(trainer), &out->weights);
+    dt_train_report report = {0};
+    if (!result)
+        result = dt_trainer_evaluate(trainer, j->data, 0, &report);
+    out->loss = report.loss;
+    char last[128];
+    snprintf(last, sizeof last, "%s.last", j->path);
+    if (!result)
+        result = dt_trainer_save(trainer, last);
+    out->last = writes ? shard_file_hash(last) : 0;
+    if (writes)
+        remove(last);
+    if (dt_store_state_hash(dt_trainer_store(trainer), &out->state))
+        out->state = 0;
+    return result;
+}
+
+static bool shard_train(const shard_job *j, shard_run *out) {
+    train_model m;
+    dt_trainer *trainer = NULL;
+    *out = (shard_run){0};
+    if (!train_model_make(&m, &(dt_ctx_desc){.no_vulkan = !strstr(j->devices, "vulkan")},
+                          j->what->kind))
+        return false;
+    m.adam = j->what->optim;
+    dt_trainer_desc d = train_desc(&m);
+    d.comm = j->comm;
+    d.devices = j->devices;
+    d.shards = 4;
+    d.shard_state = j->shard_state;
+    d.params = j->what->params;
+    d.accumulate = j->what->accumulate;
+    d.bucket_bytes = j->what->bucket_bytes;
+    d.averaged = m.adam.average.kind != DT_AVERAGE_NONE;
+    shard_job own = *j;
+    own.data = &d.data;
+    dt_result result = dt_trainer_create(m.graph, &d, &trainer);
+    if (!result)
+        result = shard_steps(trainer, &own, out);
+    snprintf(j->text, 1200, "%s", result ? dt_ctx_error(m.ctx) : "");
+    dt_ctx_destroy(m.ctx);
+    return !result;
+}
+
+/* One replica with all of the state, and a file that others go on from. */
+static shard_run shard_oracle[SHARD_CASES];
+
+static const char *shard_path(int i) {
+    static char path[64];
+    snprintf(path, sizeof path, "build/shard_%ld_%d.safetensors", (long)getpid(), i);
+    return path;
+}
+
+static bool shard_oracle_make(int i) {
+    char path[64], text[1200];
+    snprintf(path, sizeof path, "%s", shard_path(i));
+    const shard_job j = {.what = &shard_cases[i], .devices = "cpu", .path = path, .text = text};
+    return CHECK_TEXT(shard_train(&j, &shard_oracle[i]), "the oracle of case %d: %s", i, text);
+}
+
+static void shard_oracle_remove(void) {
+    for (int i = 0; i < SHARD_CASES; i++)
+        remove(shard_path(i));
+}
+
+/* ---- threads */
+
+static void shard_try(int i, const char *devices, int shard_state, bool resumes) {
+    char oracle[64], path[80], text[1200];
+    snprintf(oracle, sizeof oracle, "%s", shard_path(i));
+    snprintf(path, sizeof path, "%s.own", oracle);
+    const shard_job j = {.what = &shard_cases[i],
+                         .devices = devices,
+                         .shard_state = shard_state,
+                         .path = path,
+                         .from = resumes ? oracle : NULL,
+                         .text = text};
+    shard_run got;
+    const shard_run *want = &shard_oracle[i];
+    const bool ran = shard_train(&j, &got);
+    CHECK_TEXT(ran && got.weights == want->weights && got.state == want->state &&
+                   (resumes || got.saved == want->saved) && got.last == want->last && got.state &&
+                   fabs(got.loss - want->loss) < 1e-6 * want->loss,
+               "case %d, %s, shard_state %d%s: weights %016llx %016llx, state %016llx %016llx, "
+               "files %d %d: %s",
+               i, devices, shard_state, resumes ? ", resumed" : "", (unsigned long long)got.weights,
+               (unsigned long long)want->weights, (unsigned long long)got.state,
+               (unsigned long long)want->state, got.saved == want->saved, got.last == want->last,
+               text);
+    remove(path);
+}
+
+TEST(a_state_that_replicas_share_out_has_the_bits_of_one_that_each_has) {
+    for (int i = 0; i < SHARD_CASES; i++) {
+        if (!shard_oracle_make(i))
+            continue;
+        shard_try(i, "cpu", 1, false);
+        shard_try(i, "cpu:2", 1, false);
+        shard_try(i, "cpu:3", 1, i % 2 == 0);
+        shard_try(i, "cpu:4", 0, false);
+        shard_try(i, "cpu:4", 1, false);
+        shard_try(i, "cpu:4", 1, true);
+    }
+    shard_oracle_remove();
+}
+
+/* A file of sharing replicas, in all that may go on from it. */
+TEST(a_checkpoint_of_4_replicas_that_share_the_state_goes_on_with_2_or_1_or_without) {
+    char path[64], text[1200];
+    snprintf(path, sizeof path, "%s", shard_path(0));
+    for (int i = 0; i < 2; i++) {
+        shard_run first, next;
+        shard_job j = {.what = &shard_cases[i], .devices = "cpu:4", .shard_state = 1};
+        j.path = path;
+        j.text = text;
+        CHECK_TEXT(shard_train(&j, &first), "%s", text);
+        static const struct {
+            const char *devices;
+            int shard_state;
+        } others[] = {{"cpu:2", 1}, {"cpu", 1}, {"cpu:2", 0}, {"cpu", 0}};
+        for (size_t k = 0; k < sizeof others / sizeof *others; k++) {
+            char own[80];
+            snprintf(own, sizeof own, "%s.own", path);
+            shard_job again = j;
+            again.devices = others[k].devices;
+            again.shard_state = others[k].shard_state;
+            again.path = own;
+            again.from = path;
+            CHECK_TEXT(shard_train(&again, &next), "%s", text);
+            CHECK(next.state == first.state && next.last == first.last && next.state);
+        }
+    }
+    remove(path);
+}
+
+/* ---- devices */
+
+/* Kernels find a part of the moments as they find all of them. */
+TEST(replicas_on_vulkan_share_the_state_with_the_bits_of_one) {
+    static const int cases[] = {1, 4, 5, 6, 9};
+    dt_ctx *ctx;
+    REQUIRE(dt_ctx_create(NULL, &ctx) == DT_OK);
+    const dt_device_info *info = dt_ctx_device(ctx, 1);
+    const bool there = info && info->usable;
+    char one[64], three[200], text[1200];
+    snprintf(one, sizeof one, "%s", there ? info->id : "");
+    snprintf(three, sizeof three, "%s,%s,%s", one, one, one);
+    dt_ctx_destroy(ctx);
+    if (!there)
+        SKIP("no Vulkan device");
+    for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
+        shard_run want, got;
+        shard_job j = {.what = &shard_cases[cases[k]], .devices = one, .text = text};
+        j.path = shard_path(cases[k]);
+        CHECK_TEXT(shard_train(&j, &want), "case %d: %s", cases[k], text);
+        j.devices = three;
+        j.shard_state = 1;
+        CHECK_TEXT(shard_train(&j, &got), "case %d: %s", cases[k], text);
+        CHECK_TEXT(got.state == want.state && got.last == want.last && got.state &&
+                       fabs(got.loss - want.loss) < 1e-6 * want.loss,
+                   "case %d: state %016llx %016llx", cases[k], (unsigned long long)got.state,
+                   (unsigned long long)want.state);
+        remove(j.path);
+    }
+}
+
+/* Each has what the owner rounded. */
+TEST(the_cpu_and_vulkan_share_the_state_of_a_job) {
+    dt_ctx *ctx;
+    REQUIRE(dt_ctx_create(NULL, &ctx) == DT_OK);
+    const bool there = dt_ctx_device_count(ctx) > 1 && dt_ctx_device(ctx, 1)->usable;
+    dt_ctx_destroy(ctx);
+    if (!there)
+        SKIP("no Vulkan device");
+    char text[1200];
+    shard_run cpu, both;
+    shard_job j = {.what = &shard_cases[1], .devices = "cpu", .text = text, .path = shard_path(1)};
+    CHECK_TEXT(shard_train(&j, &cpu), "%s", text);
+    j.devices = "vulkan:0,cpu";
+    j.shard_state = 1;
+    CHECK_TEXT(shard_train(&j, &both), "%s", text);
+    CHECK_NEAR(cpu.loss, both.loss, 2e-3 * cpu.loss);
+    remove(j.path);
+}
+
+/* ---- processes */
+
+static void shard_rank(rank *r) {
+    const char *prefix = r->job->arg;
+    for (int i = 0; i < SHARD_CASES; i++) {
+        char path[128], oracle[128];
+        snprintf(path, sizeof path, "%s_%d.own", prefix, i);
+        snprintf(oracle, sizeof oracle, "%s_%d.safetensors", prefix, i);
+        shard_run got;
+        const shard_run *want = &shard_oracle[i];
+        for (int resumes = 0; resumes < 2; resumes++) {
+            const shard_job j = {.what = &shard_cases[i],
+                                 .devices = rank_devices(r),
+                                 .shard_state = 1,
+                                 .comm = r->comm,
+                                 .path = path,
+                                 .from = resumes ? oracle : NULL,
+                                 .text = r->text};
+            const bool ran = shard_train(&j, &got);
+            EXPECT_TEXT(r, ran, "case %d: %s", i, r->text);
+            if (!ran)
+                return;
+            EXPECT_TEXT(r, got.weights == want->weights, "case %d: weights", i);
+            EXPECT_TEXT(r, fabs(got.loss - want->loss) < 1e-6 * want->loss, "case %d: loss %g, %g",
+                        i, got.loss, want->loss);
+            EXPECT_TEXT(r, r->index || got.last == want->last, "case %d: file", i);
+            EXPECT_TEXT(r, r->index || resumes || got.saved == want->saved, "case %d: saved", i);
+            /* a hash of a state that is elsewhere; of one without moments there is one */
+            EXPECT_TEXT(r, !got.state || (i == 3 && got.state == want->state), "case %d: state", i);
+        }
+        if (r->index == 0)
+            remove(path);
+    }
+}
+
+TEST(ranks_that_share_the_state_have_the_bits_and_the_files_of_one_replica) {
+    static const char *const devices[][4] = {
+        {"cpu", "cpu"}, {"cpu:2", "cpu:2"}, {"cpu", "cpu:2", "cpu"}, {"cpu", "cpu", "cpu", "cpu"}};
+    static const int counts[] = {2, 2, 3, 4};
+    char prefix[64];
+    snprintf(prefix, sizeof prefix, "build/shard_%ld", (long)getpid());
+    for (int i = 0; i < SHARD_CASES; i++)
+        REQUIRE(shard_oracle_make(i));
+    for (int k = 0; k < 4; k++) {
+        job *j = job_new(counts[k], prefix);
+        REQUIRE(j);
+        for (int i = 0; i < counts[k]; i++)
+            j->devices[i] = devices[k][i];
+        job_run(j, shard_rank);
+        job_free(j);
+    }
+    shard_oracle_remove();
+}
+
+/* ---- the best weights of a fit, which are averages that ranks share */
+
+static dt_result shard_fit(dt_comm *comm, int shard_state, const char *path, char text[1200]) {
+    train_model m;
+    dt_trainer *trainer = NULL;
+    if (!train_model_make(&m, &one_thread, 0))
+        return DT_ERROR_MEMORY;
+    m.adam.average = (dt_average){.kind = DT_AVERAGE_EMA, .decay = 0.9};
+    dt_trainer_desc d = train_desc(&m);
+    d.comm = comm;
+    d.devices = "cpu";
+    d.shards = 2;
+    d.averaged = true;
+    d.shard_state = shard_state;
+    const dt_fit_desc fit = {.epochs = 1, .validation = &d.data, .watch = {.save = path}};
+    dt_result result = dt_trainer_create(m.graph, &d, &trainer);
+    if (!result)
+        result = dt_trainer_fit(trainer, &fit, NULL);
+    snprintf(text, 1200, "%s", result ? dt_ctx_error(m.ctx) : "");
+    dt_ctx_destroy(m.ctx);
+    return result;
+}
+
+static void shard_fit_rank(rank *r) {
+    r->result = shard_fit(r->comm, 1, r->job->arg, r->text);
+    EXPECT_TEXT(r, !r->result, "%s", r->text);
+}
+
+TEST(the_best_averages_of_ranks_that_share_them_are_saved) {
+    char one[64], two[64], text[1200];
+    snprintf(one, sizeof one, "%s", shard_path(0));
+    snprintf(two, sizeof two, "%s", shard_path(1));
+    CHECK_TEXT(!shard_fit(NULL, 0, one, text), "%s", text);
+    job *j = job_new(2, two);
+    REQUIRE(j);
+    job_run(j, shard_fit_rank);
+    job_free(j);
+    CHECK(shard_file_hash(one) && shard_file_hash(one) == shard_file_hash(two));
+    remove(one);
+    remove(two);
+}
+
+/* ---- memory */
+
+static uint64_t shard_blocks(uint64_t n) {
+    return (n + 255) / 256;
+}
+
+/* The formula of dt_trainer_desc.shard_state. */
+TEST(the_state_of_each_replica_takes_what_the_formula_says) {
+    uint64_t allocated[2] = {0};
+    for (int shard_state = 0; shard_state < 2; shard_state++) {
+        for (int replicas = 1; replicas <= 4; replicas += 3) {
+            train_model m;
+            dt_trainer *trainer;
+            dt_trainer_info info;
+            dt_memory_info memory;
+            char devices[16];
+            uint64_t blocks = 0;
+            snprintf(devices, sizeof devices, "cpu:%d", replicas);
+            REQUIRE(train_model_make(&m, &one_thread, 0));
+            dt_trainer_desc d = train_desc(&m);
+            d.devices = devices;
+            d.shard_state = shard_state;
+            d.shards = 4;
+            REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
+            dt_trainer_get_info(trainer, &info);
+            dt_ctx_memory(m.ctx, &memory);
+            const int params = dt_store_param_count(dt_trainer_store(trainer));
+            for (int i = 0; i < params; i++) {
+                dt_param_info p;
+                CHECK(!dt_store_param(dt_trainer_store(trainer), i, &p));
+                blocks += shard_blocks(p.elements);
+            }
+            const uint64_t own = shard_state ? blocks / (uint64_t)replicas : blocks;
+            CHECK(info.state_bytes == 1024 * (1 + 2 * shard_blocks((uint64_t)params) +
+                                              shard_blocks(2 * blocks) + 2 * own));
+            if (replicas == 4) /* of this context: the first replica's */
+                allocated[shard_state] = memory.host_bytes - info.state_bytes;
+            dt_ctx_destroy(m.ctx);
+        }
+    }
+    /* what is not the state is the same but for tables of a few words */
+    CHECK(allocated[1] <= allocated[0] + 4096 && allocated[0] <= allocated[1] + 4096);
+}
+
+TEST(a_step_with_a_shared_state_allocates_nothing) {
+    train_model m;
+    dt_trainer *trainer;
+    dt_memory_info before, after;
+    REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, 1));
+    dt_trainer_desc d = train_desc(&m);
+    d.devices = "cpu:3";
+    d.shard_state = 1;
+    REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
+    dt_ctx_memory(m.ctx, &before);
+    for (int i = 0; i < 6; i++)
+        CHECK(dt_trainer_step(trainer, NULL) == DT_OK);
+    dt_ctx_memory(m.ctx, &after);
+    CHECK(before.host_alloc_calls == after.host_alloc_calls);
+    dt_ctx_destroy(m.ctx);
+}
+
+/* ---- the store, and what is refused */
+
+TEST(moments_that_replicas_share_are_read_and_written_where_they_are) {
+    train_model m;
+    dt_trainer *trainer;
+    float values[24 * 36], back[24 * 36];
+    REQUIRE(train_model_make(&m, &one_thread, 0));
+    dt_trainer_desc d = train_desc(&m);
+    d.devices = "cpu:4";
+    d.shard_state = 1;
+    REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
+    CHECK(!dt_trainer_step(trainer, NULL));
+    dt_store *s = dt_trainer_store(trainer);
+    const int w = dt_store_find(s, "fc0.weight");
+    CHECK(!dt_store_read(s, w, DT_VALUE_MOMENT2, values, sizeof values));
+    for (int i = 0; i < 24 * 36; i++) {
+        CHECK(values[i] >= 0.0f);
+        values[i] = (float)(i + 1);
+    }
+    CHECK(!dt_store_write(s, w, DT_VALUE_MOMENT2, values, sizeof values));
+    CHECK(!dt_store_read(s, w, DT_VALUE_MOMENT2, back, sizeof back));
+    CHECK(!memcmp(values, back, sizeof back));
+    CHECK(dt_store_read(s, w, DT_VALUE_GRADIENT, back, sizeof back) == DT_ERROR_UNSUPPORTED);
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), "shard_state");
+    dt_ctx_destroy(m.ctx);
+}
+
+TEST(ways_of_sharing_that_there_are_not_are_refused) {
+    static const struct {
+        int shard_state;
+        dt_result result;
+        const char *text;
+    } wrong[] = {{-1, DT_ERROR_INVALID, "shard_state is -1"},
+                 {2, DT_ERROR_UNSUPPORTED, "gradients"},
+                 {3, DT_ERROR_UNSUPPORTED, "parameters"},
+                 {4, DT_ERROR_INVALID, "shard_state is 4"},
+                 {1, DT_ERROR_UNSUPPORTED, "DT_TRAIN_LOCAL"}};
+    train_model m;
+    dt_trainer *trainer;
+    REQUIRE(train_model_make(&m, &one_thread, 0));
+    dt_trainer_desc d = train_desc(&m);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        d.shard_state = wrong[i].shard_state;
+        d.mode = (dt_train_mode)(wrong[i].shard_state == 1 ? DT_TRAIN_LOCAL : 0);
+        CHECK(dt_trainer_create(m.graph, &d, &trainer) == wrong[i].result && !trainer);
+        CHECK_CONTAINS(dt_ctx_error(m.ctx), wrong[i].text);
+    }
+    dt_ctx_destroy(m.ctx);
+}
