@@ -6,8 +6,12 @@ the last tenth of the text and their mean, to compare with char_gpt's at the sam
 
     build/char_gpt --context 64 --layers 2 --width 64 --batch 16 --steps 600 --seed 1
     python3 tools/char_gpt_torch.py --steps 600 --seeds 3
+
+With --load FILE (of char_gpt --steps 1 --lr 1e-30 --save FILE) and --order FILE (32-bit numbers, as
+dt_shuffle(order, windows, seed, 0) gives them) there is no difference left but rounding.
 """
 import argparse
+import json
 import time
 
 import torch
@@ -61,6 +65,21 @@ def rate(n, steps):
     return min(n / max(warmup, 1), 1, max(steps + 1 - n, 0) / decay)
 
 
+def load(net, path):
+    """A safetensors file of char_gpt's, under its names."""
+    with open(path, "rb") as file:
+        head = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        data = bytearray(file.read())
+    names = {"table": "wte.weight", "places": "wpe.weight", "norm.weight": "ln_f.weight",
+             "norm.bias": "ln_f.bias"}
+    for name, value in net.named_parameters():
+        theirs = names.get(name) or name.replace("blocks.", "h.").replace("mlp.0", "mlp.c_fc").replace(
+            "mlp.2", "mlp.c_proj")
+        begin, end = head[theirs]["data_offsets"]
+        with torch.no_grad():
+            value.copy_(torch.frombuffer(data[begin:end], dtype=torch.float32).reshape(value.shape))
+
+
 def train(args, seed, text):
     torch.manual_seed(seed)
     learned = len(text) // 10 * 9
@@ -68,6 +87,11 @@ def train(args, seed, text):
     if args.steps * args.batch > len(x):
         raise SystemExit(f"--steps {args.steps}: more than an epoch of {len(x)} windows")
     net, order = Gpt(args), torch.randperm(len(x))
+    if args.load:
+        load(net, args.load)
+    if args.order:
+        with open(args.order, "rb") as file:
+            order = torch.frombuffer(bytearray(file.read()), dtype=torch.int32).long()
     optim = torch.optim.AdamW(net.parameters(), lr=args.lr, weight_decay=0.1)
     schedule = torch.optim.lr_scheduler.LambdaLR(optim, lambda n: rate(n, args.steps))
     for step in range(args.steps):
@@ -90,6 +114,8 @@ def main():
                         ("steps", 600), ("seeds", 3)):
         parser.add_argument("--" + name, type=int, default=value)
     parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--load")
+    parser.add_argument("--order")
     args = parser.parse_args()
     with open(args.data, "rb") as file:
         text = torch.frombuffer(bytearray(file.read(1 << 26)), dtype=torch.uint8)
