@@ -295,7 +295,7 @@ static dt_result dti_fit_checkpoint(dti_fit *f, bool epoch_ended) {
     dt_result result = dti_trainer_between(t, epoch_ended);
     if (!result && epoch_ended && t->desc.checkpoint && t->saved != f->s.step && !t->par.lost)
         result = dt_trainer_checkpoint(t);
-    if (result != DT_ERROR_IO || t->par.lost)
+    if ((result != DT_ERROR_IO && result != DT_ERROR_MEMORY) || t->par.lost)
         return result;
     dti_log(t->base, DT_LOG_WARNING, "fit: no checkpoint of step %llu: %s",
             (unsigned long long)f->s.step, t->base->error);
