@@ -47,10 +47,10 @@ static bool dti_arena_is_own(const dt_program *p, int arena) {
 static dt_result dti_arena_rebuild(dt_store *s, dti_arena arena, dti_memory *memory) {
     dt_result result = DT_OK;
     for (dt_program *p = s->programs; p; p = p->next)
-        for (uint32_t i = 0; i < p->turn_count && !result && !dti_arena_is_own(p, arena); i++)
+        for (uint32_t i = 0; i < p->turn_count && !result && !dti_arena_is_own(p, (int)arena); i++)
             result = dti_turn_rebuild(s, &p->turns[i], arena, memory);
     for (dt_program *p = s->programs; p; p = p->next)
-        for (uint32_t i = 0; i < p->turn_count && !dti_arena_is_own(p, arena); i++)
+        for (uint32_t i = 0; i < p->turn_count && !dti_arena_is_own(p, (int)arena); i++)
             dti_turn_settle(s, &p->turns[i], arena, memory, !result);
     return result;
 }
