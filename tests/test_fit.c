@@ -417,3 +417,39 @@ TEST(fit_of_local_steps_validates_and_stops_at_rounds_ends) {
     CHECK(dt_trainer_fit(t, &f, NULL) == DT_ERROR_INVALID);
     fit_close(&j);
 }
+
+/* ---- a pipeline */
+
+static dt_trainer_desc fit_stages(train_model *m, int stages) {
+    dt_trainer_desc d = train_desc(m);
+    d.devices = stages > 1 ? "cpu:2" : "cpu";
+    d.pipeline = stages;
+    d.accumulate = 3;
+    return d;
+}
+
+TEST(fit_of_a_pipeline_has_one_devices_bits_and_puts_back_the_best) {
+    float y[2][TRAIN_ROWS * TRAIN_CLASSES];
+    dt_history h[2];
+    uint64_t hash[2] = {0, 1};
+    for (int i = 0; i < 2; i++) {
+        train_model m;
+        dt_trainer *t = NULL;
+        if (!train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, 0))
+            return;
+        dt_trainer_desc d = fit_stages(&m, i + 1);
+        dt_dataset valid = d.data;
+        valid.rows = 40;
+        CHECK_TEXT(dt_trainer_create(m.graph, &d, &t) == DT_OK, "%s", dt_ctx_error(m.ctx));
+        dt_fit_desc f = {.epochs = 4, .validation = &valid};
+        f.watch = (dt_watch){.metric = 1, .restore_best = true}; /* the worst, which is early */
+        CHECK_TEXT(dt_trainer_fit(t, &f, &h[i]) == DT_OK, "%s", dt_ctx_error(m.ctx));
+        CHECK(dt_trainer_step(t, NULL) == DT_OK); /* from the weights that were put back */
+        CHECK(dt_store_state_hash(dt_trainer_store(t), &hash[i]) == DT_OK);
+        CHECK(dt_trainer_predict(t, &d.data, m.logits, 0, y[i], sizeof y[i]) == DT_OK);
+        dt_history_free(&h[i]);
+        dt_ctx_destroy(m.ctx);
+    }
+    CHECK(hash[0] == hash[1] && h[0].best == h[1].best && h[0].best_step == h[1].best_step);
+    CHECK(!memcmp(y[0], y[1], sizeof y[0]));
+}
