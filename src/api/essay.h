@@ -97,7 +97,9 @@
  * lists ("cpu:2", "vulkan:0,vulkan:1,cpu") and on all ranks of a dt_comm: it reads the data, runs
  * epochs, evaluates and keeps checkpoints. Gradients are summed while the backward pass runs, and
  * nothing changes before all ranks have all of them. Where links are slow, replicas can train by
- * themselves and exchange once in a round (DT_TRAIN_LOCAL).
+ * themselves and exchange once in a round (DT_TRAIN_LOCAL). Replicas can share out the optimizer's
+ * state (.shard_state), and a model that is larger than a device can be cut into stages on several
+ * (.pipeline): the bits stay the same.
  *
  * A LOOP. dt_trainer_fit() runs epochs with validation, early stopping, the best weights and
  * checkpoints; callbacks see every step, and dt_progress_show() is one that shows a bar.
@@ -126,4 +128,9 @@
  * names your job system.
  *
  * FILES. safetensors, under PyTorch's names; dt_store_load_matching() takes parts of one, also
- * under other names. A file appears whole or not at all. */
+ * under other names. A file appears whole or not at all.
+ *
+ * NOT YET, and refused with a text: 16 bits but in single ops on the CPU; pipelines over ranks or
+ * with several replicas; layers cut over devices; gradients and parameters that replicas share out;
+ * servers of parameters; groups that go on without a rank that was lost. GPUs have been software
+ * drivers and compilers alone so far: ./build.sh gpu writes a report of yours. */
