@@ -233,6 +233,8 @@ TEST(fit_skips_steps_with_a_nan_but_not_for_ever) {
         CHECK_TEXT(result == (many ? DT_ERROR_NUMERIC : DT_OK), "%s", dt_ctx_error(m.ctx));
         CHECK(h.steps == (many ? 2 : 13)); /* the loader counts skipped ones */
         CHECK(!many || strstr(dt_ctx_error(m.ctx), "NaN"));
+        for (size_t i = 0; i < h.count; i++) /* of the steps that were made */
+            CHECK(isfinite(h.entries[i].loss) && h.entries[i].loss > 0.0);
         dt_history_free(&h);
         dt_ctx_destroy(m.ctx);
     }
@@ -452,4 +454,51 @@ TEST(fit_of_a_pipeline_has_one_devices_bits_and_puts_back_the_best) {
     }
     CHECK(hash[0] == hash[1] && h[0].best == h[1].best && h[0].best_step == h[1].best_step);
     CHECK(!memcmp(y[0], y[1], sizeof y[0]));
+}
+
+static dt_result fit_fail_at(void *user, dt_fit_state *s) {
+    return s->event == DT_FIT_STEP && s->step == *(uint64_t *)user ? DT_ERROR_IO : DT_OK;
+}
+
+TEST(fit_of_local_steps_ends_with_whole_rounds_and_loses_no_error) {
+    for (int fails = 0; fails < 2; fails++) {
+        fit_job j;
+        dt_trainer *t = NULL;
+        uint64_t at = fails ? 5 : 0;
+        if (!fit_open(&j, "cpu", NULL, 0.01))
+            return;
+        dt_trainer_destroy(j.trainer);
+        dt_trainer_desc d = train_desc(&j.m);
+        d.devices = "cpu:2";
+        d.batch = 10;
+        d.mode = DT_TRAIN_LOCAL;
+        d.local_steps = 4;
+        FIT_TRY(&j, dt_trainer_create(j.m.graph, &d, &t));
+        const dt_fit_desc f = {.steps = 6, .callbacks = {{fit_fail_at, &at}}};
+        CHECK(dt_trainer_fit(t, &f, NULL) == (fails ? DT_ERROR_IO : DT_OK));
+        dt_trainer_info info;
+        dt_trainer_get_info(t, &info);
+        CHECK(info.step == 8 && info.round_steps == 0);
+        CHECK(dt_trainer_evaluate(t, &j.valid, 0, NULL) == DT_OK);
+        fit_close(&j);
+    }
+}
+
+TEST(a_bar_tells_every_epoch_once) {
+    char text[4096] = "";
+    fit_job j;
+    FILE *file = tmpfile();
+    dt_progress p = {.file = file};
+    if (!CHECK_TEXT(file != NULL, "a file") || !fit_open(&j, "cpu", NULL, 0.01))
+        return;
+    dt_fit_desc d = {.epochs = 3, .validation = &j.valid, .validation_epochs = 2};
+    d.callbacks[0] = (dt_callback){dt_progress_show, &p};
+    FIT_TRY(&j, dt_trainer_fit(j.trainer, &d, NULL));
+    rewind(file);
+    CHECK(fread(text, 1, sizeof text - 1, file) > 0);
+    fclose(file);
+    const char *two = strstr(text, "epoch 2/3");
+    CHECK_TEXT(strstr(text, "epoch 1/3") && two && strstr(text, "epoch 3/3"), "%s", text);
+    CHECK_TEXT(two && !strstr(two + 1, "epoch 2/3") && strstr(two, "val loss"), "%s", text);
+    fit_close(&j);
 }

@@ -21,7 +21,7 @@ typedef struct pipe_end {
     dt_trainer_info info;
 } pipe_end;
 
-enum { PIPE_TIED = 10, PIPE_SKIP };
+enum { PIPE_TIED = 10, PIPE_SKIP, PIPE_NORM, PIPE_CLASSES };
 
 /* Blocks with a residual around two of them, which crosses a stage, and one around each. */
 static dt_tensor pipe_skip(dt_tensor x) {
@@ -47,6 +47,24 @@ static dt_tensor pipe_tied(dt_graph *g, dt_tensor x) {
     return dt_linear(h, w, (dt_tensor){0});
 }
 
+/* Most of the work is what moves the buffers of a normalised weight: no cut may part these. */
+static dt_tensor pipe_norm(dt_graph *g, dt_tensor x) {
+    const dt_spectral_norm_desc four = {.iterations = 4};
+    const dt_tensor w = dt_nn_spectral_norm(g, "wide", dt_dims(200, 8), &four);
+    return dt_tanh(dt_linear(dt_tanh(dt_nn_linear(x, "in", 8)), w, (dt_tensor){0}));
+}
+
+/* Class weights that a loss of the first stage and one of the last have. */
+static dt_tensor pipe_classes(train_model *m) {
+    const dt_init init = {.kind = DT_INIT_UNIFORM, .a = 0.1f, .b = 3.0f};
+    const dt_tensor weights = dt_param(m->graph, "class.weights", dt_dims(TRAIN_CLASSES), init);
+    const dt_cross_entropy_desc weighted = {.class_weights = dt_freeze(weights)};
+    const dt_tensor h = dt_relu(dt_nn_linear(m->x, "in", 24));
+    m->accuracy = dt_cross_entropy(dt_nn_linear(h, "aux", TRAIN_CLASSES), m->t, &weighted);
+    m->logits = dt_nn_linear(dt_tanh(dt_nn_linear(h, "mid", 64)), "out", TRAIN_CLASSES);
+    return dt_cross_entropy(m->logits, m->t, &weighted);
+}
+
 static bool pipe_model(train_model *m, const dt_ctx_desc *ctx, int kind) {
     if (kind < PIPE_TIED)
         return train_model_make(m, ctx, kind);
@@ -55,11 +73,17 @@ static bool pipe_model(train_model *m, const dt_ctx_desc *ctx, int kind) {
         return false;
     m->x = dt_input(m->graph, "x", DT_F32, dt_dims(TRAIN_SIDE * TRAIN_SIDE));
     m->t = dt_input(m->graph, "t", DT_I32, dt_dims());
-    dt_tensor h = kind == PIPE_TIED ? pipe_tied(m->graph, m->x) : pipe_skip(m->x);
+    train_data_fill(&m->data);
+    if (kind == PIPE_CLASSES) {
+        m->loss = pipe_classes(m);
+        return dt_graph_error(m->graph) == NULL;
+    }
+    dt_tensor h = kind == PIPE_TIED   ? pipe_tied(m->graph, m->x)
+                  : kind == PIPE_NORM ? pipe_norm(m->graph, m->x)
+                                      : pipe_skip(m->x);
     m->logits = dt_nn_linear(h, "out", TRAIN_CLASSES);
     m->loss = dt_cross_entropy(m->logits, m->t, &(dt_cross_entropy_desc){0});
     m->accuracy = dt_accuracy(m->logits, m->t);
-    train_data_fill(&m->data);
     return dt_graph_error(m->graph) == NULL;
 }
 
@@ -74,6 +98,11 @@ static dt_trainer_desc pipe_desc(train_model *m, const pipe_case *c, char device
     d.chunks = c->chunks;
     d.tail = c->tail;
     d.optim = c->optim ? c->optim : d.optim;
+    if (c->kind == PIPE_CLASSES) {
+        d.losses[0].term = m->loss;
+        d.losses[1].term = m->accuracy;
+        d.loss = d.metrics[0] = (dt_tensor){0};
+    }
     return d;
 }
 
@@ -130,6 +159,11 @@ static void pipe_equal(pipe_case c, int from, int to) {
                    (unsigned long long)got.hash, (unsigned long long)want.hash, got.report.loss,
                    want.report.loss, got.report.gradient_norm, want.report.gradient_norm);
     }
+}
+
+TEST(pipelines_keep_a_buffer_with_what_moves_it_and_weigh_classes_by_weights_of_another_stage) {
+    pipe_equal((pipe_case){.kind = PIPE_NORM, .accumulate = 6, .batch = 12, .steps = 5}, 2, 2);
+    pipe_equal((pipe_case){.kind = PIPE_CLASSES, .accumulate = 4, .batch = 40, .steps = 5}, 2, 2);
 }
 
 TEST(pipeline_of_two_stages_has_the_bits_of_one_device) {

@@ -7,7 +7,7 @@
  * All ranks call it with the same settings, and stop at the same step: what decides comes from
  * reports, which are the same on all, and what callbacks ask for is agreed on. Ranks may have
  * different callbacks. With DT_TRAIN_LOCAL they agree at rounds' ends, so what a callback asks for
- * holds from there on, and .last is in the middle of a round what dt_trainer_step reports there.
+ * and .steps hold from there on, an error of one rank in a round ends the job, and .last is in the middle of a round what dt_trainer_step reports there.
  *
  * Threads: the context's, callbacks too. */
 
@@ -44,6 +44,7 @@ typedef struct dt_fit_state {
     dt_train_report train; /* of this epoch so far, in this call */
     dt_train_report validation; /* the newest; .samples 0: none yet */
     uint64_t validations;       /* so many */
+    bool validates;             /* DT_FIT_EPOCH: a validation follows */
     uint64_t skipped;           /* steps for a NaN or infinity, in this call */
     double value, best;         /* what is watched: now, and at its best */
     bool better;                /* the newest value is the best */

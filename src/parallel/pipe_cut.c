@@ -92,6 +92,16 @@ static void dti_pipe_places_readers(const dti_pipe_cut *cut, const dt_graph *g,
     }
 }
 
+/* A buffer's chunk moves it: its readers and its update stay together. */
+static void dti_pipe_places_buffers(const dt_graph *g, const dti_pipe_places *p) {
+    for (uint32_t i = 0; i < g->param_count; i++) {
+        const uint32_t id = g->params[i], first = p->first[id];
+        const uint32_t update = g->nodes[id].buffer ? (uint32_t)g->nodes[id].attr.i[2] : 0;
+        for (uint32_t at = first + 1; first && at <= update; at++)
+            p->inside[at] = 1;
+    }
+}
+
 /* What one function made stays together, and a row with its outputs, which are its views. */
 static void dti_pipe_places_inside(const dt_graph *g, uint8_t *inside) {
     for (uint32_t i = 0; i < g->call_count; i++)
@@ -134,6 +144,7 @@ static void dti_pipe_places_fill(const dti_pipe_cut *cut, const dt_graph *g, con
         p->trained[id] += p->trained[id - 1];
     }
     dti_pipe_places_inside(g, p->inside);
+    dti_pipe_places_buffers(g, p);
 }
 
 /* ---- where to cut */

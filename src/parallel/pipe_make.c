@@ -28,10 +28,12 @@ static dt_result dti_pipe_blocks(dti_parallel *par) {
     pipe->blocks = dti_alloc_array(par->base, code->layout->param_count + 1u, sizeof *pipe->blocks);
     if (!pipe->blocks)
         return DT_ERROR_MEMORY;
-    for (uint32_t i = code->layout->param_count; i-- > 0;) {
-        pipe->blocks[i] = at;
-        if (code->trained[i] || code->update[i])
-            at += (code->layout->params[i].elements + DTI_BLOCK - 1) / DTI_BLOCK;
+    for (int buffers = 0; buffers < 2; buffers++) {
+        for (uint32_t i = code->layout->param_count; i-- > 0;) {
+            const uint32_t blocks = dti_table_blocks(code, i, buffers);
+            pipe->blocks[i] = blocks ? at : pipe->blocks[i];
+            at += blocks;
+        }
     }
     return DT_OK;
 }

@@ -44,6 +44,38 @@ static dt_result dti_pipe_write(const dti_parallel *par, uint32_t chunk, uint32_
     return result;
 }
 
+/* A parameter that goes over, to the chunk's micro-batches that weigh targets by it. */
+static dt_result dti_pipe_weigh_by(const dti_parallel *par, const dti_pipe_link *l,
+                                   const dti_pipe_chunk *owner) {
+    const dti_layout *layout = &owner->store->layout;
+    uint32_t i = 0;
+    dt_result result = DT_OK;
+    while (i < layout->param_count && layout->params[i].node != l->node)
+        i++;
+    for (uint32_t m = 0; i < layout->param_count && m < dti_pipe_runs_now(par)->count; m++) {
+        const dti_pipe_run *run = dti_pipe_run_of(par, l->to, m);
+        const dti_port *in = dti_code_port(dti_program_code(run->program), l->node, false, false);
+        if (!in || !dti_program_weighs(run->program) || result)
+            continue;
+        result = owner->store->device->backend->memory_read(
+            owner->store->memories[DTI_ARENA_PARAM], dti_arena_bytes(layout->params[i].offset),
+            dti_lane_host(run->program, run->lane, in), (size_t)in->bytes);
+    }
+    return result;
+}
+
+static dt_result dti_pipe_weigh_by_all(const dti_parallel *par) {
+    const dti_pipe *pipe = par->pipe;
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < pipe->cut.link_count; i++) {
+        const dti_pipe_link *l = &pipe->cut.links[i];
+        for (uint32_t c = 0; c < pipe->chunk_count && !result; c++)
+            if (c != l->to)
+                result = dti_pipe_weigh_by(par, l, &pipe->chunks[c]);
+    }
+    return result;
+}
+
 static dt_result dti_pipe_weigh_chunk(dti_parallel *par, uint32_t c) {
     dti_pipe_chunk *chunk = &par->pipe->chunks[c];
     dt_result result = DT_OK;
@@ -256,7 +288,7 @@ static void dti_pipe_commit(void *arg, uint32_t device) {
     dti_pipe_for_each(arg, device, dti_pipe_commit_chunk);
 }
 
-/* Calls put(to, blocks' own place, the same in the table of all, count) for runs of blocks. */
+/* A chunk's pairs, which lie in its table's order, to their places in the table of all. */
 static void dti_pipe_pairs_of(const dti_parallel *par, uint32_t c, uint32_t to) {
     const dti_pipe *pipe = par->pipe;
     const dti_pipe_chunk *chunk = &pipe->chunks[c];
@@ -264,12 +296,12 @@ static void dti_pipe_pairs_of(const dti_parallel *par, uint32_t c, uint32_t to) 
     const dti_code *code = dti_program_code(p);
     const float *from = dti_lane_pairs(p);
     float *all = dti_lane_pairs_of_all(dti_pipe_last(par, to));
-    for (uint32_t i = code->layout->param_count; i-- > 0;) { /* in the table's order */
-        const uint64_t blocks = (code->layout->params[i].elements + DTI_BLOCK - 1) / DTI_BLOCK;
-        if (!code->trained[i] && !code->update[i])
-            continue;
-        memcpy(all + 2 * pipe->blocks[chunk->params[i]], from, (size_t)blocks * 2 * sizeof *from);
-        from += 2 * blocks;
+    for (int buffers = 0; buffers < 2; buffers++) {
+        for (uint32_t i = code->layout->param_count; i-- > 0;) {
+            const uint32_t blocks = dti_table_blocks(code, i, buffers);
+            memcpy(all + 2 * pipe->blocks[chunk->params[i]], from, 2 * blocks * sizeof *from);
+            from += 2 * (size_t)blocks;
+        }
     }
 }
 
@@ -466,7 +498,9 @@ static dt_result dti_pipe_step(dti_parallel *par, const dti_batch *batch, dt_res
         return own;
     bool fine;
     dti_pipe_prepare(par, batch, step);
-    dt_result result = dti_pipe_phase(par, dti_pipe_weigh); /* labels too: nothing has begun */
+    dt_result result = dti_pipe_weigh_by_all(par);
+    if (!result)
+        result = dti_pipe_phase(par, dti_pipe_weigh); /* labels too: nothing has begun */
     if (result)
         return result;
     result = dti_pipe_compute(par);
@@ -481,5 +515,6 @@ static dt_result dti_pipe_step(dti_parallel *par, const dti_batch *batch, dt_res
         return dti_pipe_torn(par, result);
     par->replicas[0].store->steps = par->pipe->chunks[0].store->steps;
     out->committed = true;
-    return par->pipe->shown ? dti_pipe_gather(par) : DT_OK;
+    result = par->pipe->shown ? dti_pipe_gather(par) : DT_OK;
+    return result ? dti_pipe_torn(par, result) : DT_OK;
 }

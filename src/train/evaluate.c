@@ -254,6 +254,11 @@ static dt_result dti_predict_check(const dt_trainer *t, const dt_dataset *data, 
     if (dti_is_nil(y) || !dti_node_of(y)->samples || dti_node_of(y)->term)
         return dti_fail(t->base, DT_ERROR_INVALID, "predict: %s has no value of each sample",
                         dti_is_nil(y) ? "a nil tensor" : dti_tensor_print(y).text);
+    if (y.id >= t->nodes && t->par.job.replicas > 1)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "predict: %s was made after the trainer, whose other replicas do not have "
+                        "it; make it before",
+                        dti_tensor_print(y).text);
     const uint64_t each =
         dti_bytes(dt_tensor_dtype(y), (uint64_t)dti_shape_elements(dt_tensor_shape(y)));
     if (each % 4)

@@ -243,7 +243,7 @@ static void dti_report_join(const dt_trainer *t, dt_train_report *to, const dt_t
     to->seconds += r->seconds;
     to->wait_seconds += r->wait_seconds;
     to->data_seconds += r->data_seconds;
-    to->gradient_norm = r->gradient_norm;
+    to->gradient_norm = r->steps ? r->gradient_norm : to->gradient_norm;
     to->epoch = r->epoch;
     to->epoch_ended = r->epoch_ended;
     dti_report_close(t, to);
@@ -271,6 +271,17 @@ static dt_result dti_fit_skipped(dti_fit *f, dt_result result) {
     return ++f->in_a_row < most ? DT_OK : result;
 }
 
+/* What other ranks do not hear of before the end of a round of local steps, where they would wait
+ * for this one. */
+static dt_result dti_fit_alone(dti_fit *f, dt_result result) {
+    dti_parallel *par = &f->t->par;
+    if (!result || !dti_parallel_is_local(par) || !par->desc.comm || par->lost)
+        return result;
+    result = par->round.done ? dti_round_torn(par, result) : dti_parallel_torn(par, result, false);
+    dti_trainer_lose_round(f->t);
+    return result;
+}
+
 /* Makes one step, or begins one and ends an older; *r is what ended. */
 static dt_result dti_fit_step(dti_fit *f, dt_train_report *r) {
     dt_trainer *t = f->t;
@@ -284,7 +295,9 @@ static dt_result dti_fit_step(dti_fit *f, dt_train_report *r) {
     if (!result && r->steps)
         f->in_a_row = 0;
     if (result && !used)
-        return result;
+        return dti_fit_alone(f, result);
+    if (result && !dti_parallel_is_local(&t->par)) /* sums of what was skipped are no numbers */
+        *r = (dt_train_report){.step = r->step, .epoch = r->epoch, .epoch_ended = r->epoch_ended};
     return dti_fit_skipped(f, result);
 }
 
@@ -306,13 +319,14 @@ static dt_result dti_fit_checkpoint(dti_fit *f, bool epoch_ended) {
 static dt_result dti_fit_epoch(dti_fit *f) {
     const uint64_t every = f->d->validation_epochs ? f->d->validation_epochs : 1;
     dt_result result = DT_OK;
+    const bool due = f->d->validation && !f->d->validation_steps && f->s.epoch % every == 0;
+    f->s.validates = due;
     if (!f->d->validation)
         result = dti_fit_look(f, &f->s.train);
     if (!result)
         result = dti_fit_agree(f, dti_fit_tell(f, DT_FIT_EPOCH));
-    if (!result && f->d->validation && !f->d->validation_steps && f->s.epoch % every == 0)
-        result = dti_fit_validate(f);
-    return result;
+    f->s.validates = false;
+    return result || !due ? result : dti_fit_validate(f);
 }
 
 static dt_result dti_fit_between(dti_fit *f, const dt_train_report *r) {
@@ -345,7 +359,8 @@ static dt_result dti_fit_once(dti_fit *f) {
 
 static void dti_fit_whether_done(dti_fit *f) {
     const bool epochs = f->d->epochs && f->t->epoch >= f->d->epochs;
-    const bool steps = f->d->steps && dti_trainer_number(f->t) > f->d->steps;
+    const bool steps = f->d->steps && dti_trainer_number(f->t) > f->d->steps &&
+                       !f->t->par.round.done; /* ranks agree at rounds' ends */
     if (f->s.stop == DT_FIT_GOES_ON && (epochs || steps))
         f->s.stop = DT_FIT_DONE;
 }
@@ -438,8 +453,10 @@ static dt_result dti_fit_end(dti_fit *f, dt_result result) {
     f->s.step = f->t->par.replicas[0].store->steps;
     f->s.epoch = f->t->epoch;
     f->s.stop = result ? DT_FIT_FAILED : f->s.stop;
-    if (!result)
-        result = dti_fit_restore(f);
+    if (!result && (result = dti_fit_restore(f)) != DT_OK) {
+        memcpy(text, f->t->base->error, sizeof text);
+        f->s.stop = DT_FIT_FAILED;
+    }
     const dt_result told = dti_fit_tell(f, DT_FIT_END);
     dti_fit_history_end(f);
     if (result)

@@ -23,9 +23,9 @@ static void dti_progress_add(dti_progress_line *line, const char *format, ...) {
 }
 
 static void dti_progress_time(dti_progress_line *line, double seconds, const char *what) {
-    const uint64_t s = (uint64_t)(seconds + 0.5);
-    if (seconds < 0.0 || seconds > 1e9)
+    if (!(seconds >= 0.0 && seconds <= 1e9))
         return;
+    const uint64_t s = (uint64_t)(seconds + 0.5);
     if (s >= 3600)
         dti_progress_add(line, "  %llu:%02llu:%02llu%s", (unsigned long long)(s / 3600),
                          (unsigned long long)(s / 60 % 60), (unsigned long long)(s % 60), what);
@@ -47,8 +47,7 @@ static void dti_progress_values(dti_progress_line *line, const dt_progress *p,
 
 static void dti_progress_head(dti_progress_line *line, const dt_progress *p,
                               const dt_fit_state *s) {
-    const bool ended = s->event == DT_FIT_EPOCH || s->event == DT_FIT_VALIDATED;
-    const unsigned long long epoch = s->epoch + (ended ? 0 : 1); /* the one under way */
+    const unsigned long long epoch = s->epoch + (s->last.epoch_ended ? 0 : 1); /* of the step */
     if (p->label)
         dti_progress_add(line, "%s  ", p->label);
     if (s->epochs)
@@ -101,8 +100,7 @@ static const char *dti_progress_why(const dt_fit_state *s) {
 
 /* An epoch without a validation has its line; one that is validated gets it behind that. */
 static bool dti_progress_stays(const dt_fit_state *s) {
-    return s->event == DT_FIT_VALIDATED ||
-           (s->event == DT_FIT_EPOCH && !s->validations && !s->validation.samples) ||
+    return s->event == DT_FIT_VALIDATED || (s->event == DT_FIT_EPOCH && !s->validates) ||
            (s->event == DT_FIT_END && dti_progress_why(s)[0]);
 }
 
