@@ -311,9 +311,9 @@ TEST(a_checkpoint_of_a_later_version_is_refused_as_that) {
     state_model m;
     state_log log;
     dt_trainer *trainer = state_open(&m, STATE_SAME, &log, NULL);
-    REQUIRE(trainer && state_craft(STATE_FIRST, path, "dtrain.state", STATE_WORD_VERSION, 4));
+    REQUIRE(trainer && state_craft(STATE_FIRST, path, "dtrain.state", STATE_WORD_VERSION, 5));
     CHECK(dt_trainer_load(trainer, path) == DT_ERROR_INVALID);
-    CHECK_CONTAINS(dt_ctx_error(m.ctx), "version 4; this dtrain reads 1 to 3");
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), "version 5; this dtrain reads 1 to 4");
     dt_ctx_destroy(m.ctx);
     remove(path);
 }

@@ -8,30 +8,27 @@ typedef struct dti_agree_record {
     char text[DTI_AGREE_TEXT];
 } dti_agree_record;
 
-/* Gathers each rank's result and text; the first one's that failed is everybody's. */
+/* The lowest rank that failed tells all of them its result and text. Allocates nothing, so every
+ * rank takes part. */
 static dt_result dti_agree_result(dti_parallel *par, dt_result own) {
     if (!par->desc.comm || par->lost)
         return own;
-    dti_agree_record mine = {.result = (uint32_t)own};
-    dti_agree_record *all = dti_alloc_array(par->base, par->world, sizeof *all);
-    if (own)
-        snprintf(mine.text, sizeof mine.text, "%.*s", DTI_AGREE_TEXT - 1, par->base->error);
-    if (!all)
-        mine.result = DT_ERROR_MEMORY;
-    dt_result result =
-        all ? dti_parallel_comm_failed(
-                  par, dt_comm_all_gather(par->desc.comm, &mine, all, sizeof mine, DT_U8))
-            : DT_ERROR_MEMORY;
-    for (uint32_t i = 0; i < par->world && !result; i++) {
-        result = (dt_result)all[i].result;
-        all[i].text[DTI_AGREE_TEXT - 1] = 0;
-        if (result && i != par->rank)
-            dti_fail(par->base, result, "rank %u: %s", i, all[i].text);
-        else if (result)
-            dti_fail(par->base, result, "%s", mine.text);
-    }
-    dti_free(par->base, all);
-    return result;
+    int32_t mine = own ? (int32_t)(par->world - par->rank) : 0, most = mine;
+    dt_result result = dti_parallel_comm_failed(
+        par, dt_comm_all_reduce(par->desc.comm, &mine, &most, 1, DT_I32, DT_COMM_MAX));
+    if (result || !most)
+        return result;
+    const uint32_t who = par->world - (uint32_t)most;
+    dti_agree_record record = {.result = (uint32_t)own};
+    snprintf(record.text, sizeof record.text, "%.*s", DTI_AGREE_TEXT - 1, par->base->error);
+    result = dti_parallel_comm_failed(
+        par, dt_comm_broadcast(par->desc.comm, &record, sizeof record, DT_U8, (int)who));
+    if (result)
+        return result;
+    record.text[DTI_AGREE_TEXT - 1] = 0;
+    if (who == par->rank)
+        return dti_fail(par->base, own, "%s", record.text);
+    return dti_fail(par->base, (dt_result)record.result, "rank %u: %s", who, record.text);
 }
 
 /* ---- one text */

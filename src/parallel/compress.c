@@ -77,7 +77,7 @@ static void dti_bf16_encode(const float *x, uint64_t n, char *to, float *rest) {
 static void dti_int8_encode_block(const float *x, char *to, float *rest) {
     float most = 0.0f;
     for (uint32_t i = 0; i < DTI_BLOCK; i++)
-        most = fabsf(x[i]) <= most ? most : fabsf(x[i]);
+        most = most != most || fabsf(x[i]) <= most ? most : fabsf(x[i]); /* a NaN stays */
     const bool finite = dti_fits_f32((double)most);
     const float scale = !finite ? most : most < 1e-30f ? 0.0f : most / 127.0f;
     memcpy(to, &scale, sizeof scale);

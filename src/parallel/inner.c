@@ -121,6 +121,17 @@ static void dti_inner_report(const dti_parallel *par, dti_parallel_result *out) 
     out->committed = true;
 }
 
+/* A schedule of the application's may give anything: then the step has not begun. */
+static dt_result dti_inner_rate(dti_parallel *par, const dt_step_desc *step) {
+    const dt_optim_desc optim = dti_optim_resolved(&par->desc.optim);
+    const double lr = dti_optim_lr_at(&optim, step->lr, step->step);
+    if (dti_optim_lr_fits(&optim, lr))
+        return DT_OK;
+    return dti_fail(par->base, DT_ERROR_INVALID,
+                    "step %llu: a learning rate of %g; it must be from 0 to %g",
+                    (unsigned long long)step->step, lr, dti_optim_lr_max(&optim));
+}
+
 static dt_result dti_inner_step(dti_parallel *par, const dti_batch *batch, dt_result own,
                                 const dt_step_desc *step, dti_parallel_result *out) {
     *out = (dti_parallel_result){0};
@@ -128,8 +139,13 @@ static dt_result dti_inner_step(dti_parallel *par, const dti_batch *batch, dt_re
         return own;
     dti_inner_prepare(par, batch, step);
     dt_result result = par->round.done ? DT_OK : dti_round_open(par);
-    if (result)
+    if (result) {
+        dti_round_leave(par);
         return dti_parallel_torn(par, result, false);
+    }
+    result = dti_inner_rate(par, step);
+    if (result)
+        return result;
     dti_crew_run(par->crew, dti_inner_write, par);
     result = dti_replicas_result(par);
     if (result)

@@ -320,8 +320,7 @@ static dt_result dti_owners_hide(dti_parallel *par) {
     par->shown = false;
     dti_crew_run(par->crew, dti_owners_restore, par);
     const dt_result result = dti_replicas_result(par);
-    par->lost = par->lost || result; /* some replica has averages for weights */
-    return result;
+    return result ? dti_parallel_torn(par, result, false) : DT_OK;
 }
 
 /* ---- the state to and from files */
@@ -348,13 +347,17 @@ static dt_result dti_owners_fetch(void *user, uint32_t moment, uint64_t at, uint
     dti_parallel *par = user;
     uint64_t words[3] = {moment, at, n};
     dt_result result = dti_owners_ask(par, words);
-    for (uint32_t rank = 0; rank < par->world && !result; rank++) {
+    if (result)
+        return result;
+    for (uint32_t rank = 0; rank < par->world && !par->lost;
+         rank++) { /* all send, whatever fails */
         const dti_bucket part = dti_owners_overlap(dti_owners_rank(par, rank), at, n);
         float *here = (float *)to + (part.begin - at);
         if (part.begin == part.end)
             continue;
-        result = rank == par->rank ? dti_owners_read(par, moment, part, here)
-                                   : dti_owners_receive(par, rank, part, here);
+        const dt_result one = rank == par->rank ? dti_owners_read(par, moment, part, here)
+                                                : dti_owners_receive(par, rank, part, here);
+        result = result ? result : one;
     }
     return result;
 }

@@ -281,6 +281,9 @@ static dt_result dti_round_torn(dti_parallel *par, dt_result result);
 
 /* ---- compress.c */
 static bool dti_compress_is_on(const dti_parallel *par);
+static dt_result dti_compress_post(dti_parallel *par, uint32_t b); /* as dti_exchange_post */
+/* Ends the job: others come to the end of a round that this rank has given up. */
+static void dti_round_leave(dti_parallel *par);
 static dt_result dti_compress_make(dti_parallel *par);
 static void dti_compress_free(dti_parallel *par);
 static void dti_compress_forget(dti_parallel *par); /* what was not said yet */

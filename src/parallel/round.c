@@ -20,9 +20,9 @@ enum { /* of round.sum, behind the sums of losses and metrics; per process, but 
        DTI_ROUND_BUFFERS = DTI_ROUND_MARK + 2 * DTI_MARKS
 };
 
-static bool dti_round_trains(const dti_parallel *par, const dt_store *s, uint32_t param) {
-    const dti_node *n = &s->graph->nodes[s->layout.params[param].node];
-    return dti_param_is_trained(n, par->desc.program.params);
+/* As the programs have it: the graph may have frozen more since. */
+static bool dti_round_trains(const dti_parallel *par, uint32_t param) {
+    return dti_parallel_code(par)->trained[param];
 }
 
 static bool dti_round_is_buffer(const dt_store *s, uint32_t param) {
@@ -99,7 +99,7 @@ static void dti_round_subtract(dti_parallel *par, const dt_store *s, float *now,
     for (uint32_t i = 0; i < s->layout.param_count; i++) {
         const dti_param *p = &s->layout.params[i];
         const size_t bytes = (size_t)p->elements * sizeof *now;
-        if (dti_round_trains(par, s, i)) {
+        if (dti_round_trains(par, i)) {
             for (uint64_t k = p->offset; k < p->offset + p->elements; k++)
                 now[k] = start[k] - now[k];
             continue;
@@ -204,7 +204,7 @@ static void dti_round_judge(void *arg, uint32_t index) {
     uint64_t from, end;
     for (uint32_t i = 0; i < s->layout.param_count; i++) {
         dti_round_share(par, &s->layout.params[i], index, &from, &end);
-        if (dti_round_trains(par, s, i) && !dti_outer_is_finite(par, from, end))
+        if (dti_round_trains(par, i) && !dti_outer_is_finite(par, from, end))
             atomic_store(&par->round.faulty, true);
     }
 }
@@ -215,7 +215,7 @@ static void dti_round_move(void *arg, uint32_t index) {
     uint64_t from, end;
     for (uint32_t i = 0; i < s->layout.param_count; i++) {
         dti_round_share(par, &s->layout.params[i], index, &from, &end);
-        if (dti_round_trains(par, s, i))
+        if (dti_round_trains(par, i))
             dti_outer_move(par, from, end);
     }
 }
@@ -248,8 +248,7 @@ static double dti_round_norm(const dti_parallel *par) {
     double squares = 0.0;
     for (uint32_t i = 0; i < s->layout.param_count; i++) {
         const dti_param *p = &s->layout.params[i];
-        for (uint64_t k = p->offset; dti_round_trains(par, s, i) && k < p->offset + p->elements;
-             k++) {
+        for (uint64_t k = p->offset; dti_round_trains(par, i) && k < p->offset + p->elements; k++) {
             const double x = (double)sum[k] * (double)sum[k]; /* exact */
             squares += x;
         }
@@ -262,6 +261,19 @@ static void dti_round_steps(dti_parallel *par, uint64_t steps) {
         par->replicas[i].store->steps = steps;
 }
 
+/* The others are within the round, or wait at its end: the exchange's first operation is given up,
+ * so they get an error that names this rank. */
+static void dti_round_leave(dti_parallel *par) {
+    if (par->desc.comm && !par->lost && par->bucket_count) {
+        dti_exchange_begin(par);
+        const dt_result posted =
+            dti_compress_is_on(par) ? dti_compress_post(par, 0) : dti_exchange_post(par, 0);
+        if (!posted)
+            dt_comm_cancel(par->desc.comm, par->states[0].work);
+    }
+    par->lost = true;
+}
+
 /* To its beginning; what is to be said stays. A store that cannot be written to any more is of a
  * lost device. */
 static dt_result dti_round_back(dti_parallel *par, dt_result result) {
@@ -269,7 +281,8 @@ static dt_result dti_round_back(dti_parallel *par, dt_result result) {
     memcpy(text, par->base->error, sizeof text);
     dti_crew_run(par->crew, dti_round_put, par);
     dti_compress_forget(par);
-    par->lost = par->lost || dti_replicas_result(par);
+    if (dti_replicas_result(par))
+        dti_round_leave(par);
     par->round.done = 0;
     if (par->lost)
         dti_round_steps(par, par->round.first);
@@ -280,9 +293,7 @@ static dt_result dti_round_back(dti_parallel *par, dt_result result) {
 static dt_result dti_round_torn(dti_parallel *par, dt_result result) {
     char text[sizeof par->base->error];
     memcpy(text, par->base->error, sizeof text);
-    if (par->desc.comm && dti_scalar_sum_begin(par, &par->round.sum) == DT_OK)
-        dt_comm_cancel(par->desc.comm, par->round.sum.work);
-    par->lost = true;
+    dti_round_leave(par);
     dti_fail(par->base, result, "%.800s; the weights are those of step %llu, where the round began",
              text, (unsigned long long)par->round.first);
     return dti_round_back(par, result);
@@ -362,13 +373,13 @@ static dt_result dti_round_close(dti_parallel *par, dti_parallel_result *out) {
         return dti_round_back(par, result);
     dti_crew_run(par->crew, dti_round_move, par);
     dti_round_move_buffers(par);
+    par->round.count++;
+    par->round.done = 0;
+    out->committed = true;
     dti_crew_run(par->crew, dti_round_put, par);
     result = dti_replicas_result(par);
     if (result)
         return dti_parallel_torn(par, result, false);
-    par->round.count++;
-    par->round.done = 0;
-    out->committed = true;
     result = dti_round_skips(par, out);
     out->skipped = result == DT_ERROR_NUMERIC;
     return result;

@@ -274,7 +274,8 @@ static dt_result dti_replicas_result(dti_parallel *par) {
 static void dti_parallel_leave(dti_parallel *par) {
     const bool comm = par->desc.comm != NULL;
     if (comm && par->received == par->posted && par->posted < par->bucket_count &&
-        dti_exchange_post(par, par->posted) == DT_OK)
+        (dti_compress_is_on(par) ? dti_compress_post(par, par->posted)
+                                 : dti_exchange_post(par, par->posted)) == DT_OK)
         par->posted++;
     par->lost = true;
     for (; comm && par->received < par->posted; par->received++)
@@ -293,6 +294,11 @@ static dt_result dti_parallel_torn(dti_parallel *par, dt_result result, bool gat
     else if (par->desc.comm && dti_scalar_sum_begin(par, &par->weights) == DT_OK)
         dt_comm_cancel(par->desc.comm, par->weights.work);
     par->lost = true;
+    if (gather)
+        return dti_fail(par->base, result,
+                        "%.800s; weights here may be of two steps: make a new trainer, and go on "
+                        "from a checkpoint",
+                        text);
     return dti_fail(par->base, result,
                     "%.800s; the weights of the first replica are those of step %llu", text,
                     (unsigned long long)par->replicas[0].store->steps);

@@ -247,7 +247,7 @@ DT_API dt_result dt_trainer_evaluate(dt_trainer *t, const dt_dataset *data, int 
 
 static dt_result dti_predict_check(const dt_trainer *t, const dt_dataset *data, dt_tensor y,
                                    size_t bytes) {
-    if (y.graph != t->graph)
+    if (y.graph && y.graph != t->graph)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "predict: a tensor of another graph than the trainer's: %s",
                         dti_tensor_elsewhere(t->graph, y).text);

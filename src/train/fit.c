@@ -277,7 +277,11 @@ static dt_result dti_fit_alone(dti_fit *f, dt_result result) {
     dti_parallel *par = &f->t->par;
     if (!result || !dti_parallel_is_local(par) || !par->desc.comm || par->lost)
         return result;
-    result = par->round.done ? dti_round_torn(par, result) : dti_parallel_torn(par, result, false);
+    if (!par->round.done) {
+        dti_round_leave(par);
+        return result;
+    }
+    result = dti_round_torn(par, result);
     dti_trainer_lose_round(f->t);
     return result;
 }

@@ -302,14 +302,16 @@ static dt_result dti_state_moments_spread(dt_trainer *t, const dti_checkpoint *c
         const char *data = NULL;
         if (t->par.rank == 0)
             data = dti_checkpoint_find(c, f->items[i].name)->data;
-        for (uint64_t at = 0; at < p->elements && !result; at += most) {
+        for (uint64_t at = 0; at < p->elements && !t->par.lost; at += most) { /* on all ranks */
             const uint64_t count = DTI_MIN(p->elements - at, most);
             if (data)
                 memcpy(piece, data + dti_arena_bytes(at), (size_t)dti_arena_bytes(count));
-            result = dti_owners_spread(&t->par, i / n - 1, p->offset + at, count, piece);
+            const dt_result one =
+                dti_owners_spread(&t->par, i / n - 1, p->offset + at, count, piece);
+            result = result ? result : one;
         }
     }
-    return result;
+    return dti_agree_result(&t->par, result);
 }
 
 /* Rank 0 has checked; all learn where to go on, make the programs for its shards, and get the
