@@ -7,7 +7,8 @@
  * All ranks call it with the same settings, and stop at the same step: what decides comes from
  * reports, which are the same on all, and what callbacks ask for is agreed on. Ranks may have
  * different callbacks. With DT_TRAIN_LOCAL they agree at rounds' ends, so what a callback asks for
- * and .steps hold from there on, an error of one rank in a round ends the job, and .last is in the middle of a round what dt_trainer_step reports there.
+ * and .steps hold from there on, an error of one rank in a round ends the job, and .last is in the
+ * middle of a round what dt_trainer_step reports there.
  *
  * Threads: the context's, callbacks too. */
 

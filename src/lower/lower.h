@@ -125,7 +125,7 @@ static void dti_segment_end(dti_code *code, dti_phase phase, uint32_t first);
 
 /* ---- commit.c */
 static void dti_optim_resolve(dti_code *code, dti_text *problems);
-static dt_result dti_pass_table(dti_lowering *w);  /* the blocks that the commit writes */
+static dt_result dti_pass_table(dti_lowering *w); /* the blocks that the commit writes */
 /* How many of a parameter's blocks are among those that are trained, or among buffers. */
 static uint32_t dti_table_blocks(const dti_code *code, uint32_t param, bool buffers);
 static dt_result dti_pass_commit(dti_lowering *w); /* its launches */
