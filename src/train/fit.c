@@ -425,8 +425,8 @@ static dt_result dti_fit_open(dti_fit *f) {
     f->s.epoch_steps = dti_loader_epoch_batches(t->loader);
     f->s.epochs = f->d->epochs;
     f->s.steps = f->d->steps ? f->d->steps : UINT64_MAX;
-    if (f->d->epochs && f->d->epochs < f->s.steps / f->s.epoch_steps + 1)
-        f->s.steps = DTI_MIN(f->s.steps, f->d->epochs * f->s.epoch_steps);
+    if (f->d->epochs && f->d->epochs <= f->s.steps / f->s.epoch_steps)
+        f->s.steps = f->d->epochs * f->s.epoch_steps;
     f->s.step = f->first = s->steps;
     f->s.epoch = f->s.train.epoch = t->epoch;
     f->began = dti_now_ns();
