@@ -33,6 +33,18 @@ ROW(TRAINER, dt_trainer_create, numbers) {
     return RESULT(made(here.graph, &desc));
 }
 
+/* One linear layer, so nothing that could be cut. */
+ROW(TRAINER, dt_trainer_create, stages) {
+    dt_trainer_desc desc = wrong_trainer();
+    desc.devices = "cpu:2";
+    desc.pipeline = INT(0, -1, 2, 3, 65, INT_MAX);
+    desc.schedule = (dt_pipeline_schedule)INT(DT_PIPELINE_1F1B, -1, DT_PIPELINE_ZERO_BUBBLE,
+                                              DT_PIPELINE_ZERO_BUBBLE + 1, INT_MAX);
+    desc.chunks = INT(0, -1, 2, INT_MAX);
+    desc.shard_state = INT(1, -1, 2, 3, 4, INT_MAX);
+    return RESULT(made(here.graph, &desc));
+}
+
 ROW(TRAINER, dt_trainer_create, local) {
     dt_trainer_desc desc = wrong_trainer();
     desc.devices = "cpu:2";

@@ -109,8 +109,8 @@ typedef struct dt_history {
 } dt_history;
 
 /* Trains. history may be NULL; else it is filled in whatever the result, is yours, and is freed
- * with dt_history_free. What is allocated while it runs are entries of the history and what the
- * first validation needs. Errors: INVALID (neither epochs nor steps; .watch of what is not there;
+ * with dt_history_free. What is allocated while it runs are entries of the history and what each
+ * validation needs. Errors: INVALID (neither epochs nor steps; .watch of what is not there;
  * a folder without checkpoints is none), what a callback returned, and those of dt_trainer_step but
  * for a NaN, which skips a step (.skips), of dt_trainer_evaluate, dt_trainer_resume and
  * dt_store_save. A checkpoint that cannot be written is a warning in the log, and training goes
@@ -142,6 +142,8 @@ typedef struct dt_progress {
     double next;  /* the function's own; 0 at first */
 } dt_progress;
 
+/* Errors: INVALID (NULL; a state that is of no dt_trainer_fit). A stream that cannot be written is
+ * none. */
 DT_API dt_result dt_progress_show(void *progress, dt_fit_state *state);
 
 /* ---- What a model is made of: a table of its ops with parameters, or all of them */
