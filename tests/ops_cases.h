@@ -772,6 +772,7 @@ static void (*ops_case_of(dti_op op))(ops_model *) {
         {&dti_family_norm_dx, ops_case_norm_dx},
         {&dti_family_norm_dw, ops_case_norm_dw},
         {&dti_family_batch_dx, ops_case_batch_dx},
+        {&dti_family_meet, ops_case_meet},
         {&dti_family_running, ops_case_running},
     };
     switch (op) { /* rows of one family that differ too much */

@@ -397,6 +397,16 @@ static void ops_case_norm_dw(ops_model *m) {
     ops_each_batch_norm(m, ops_norm_dw_of);
 }
 
+static void ops_all_of(ops_model *m, ops_normed n) {
+    ops_result(m, dti_append1(DTI_OP_ALL_STATS, n.stats, &n.attr));
+    dt_tensor dw = ops_norm_dw(ops_like(m, n.x, OPS_ANY), &n);
+    ops_result(m, dti_append1(DTI_OP_ALL_MEAN, dw, &n.attr));
+}
+
+static void ops_case_meet(ops_model *m) {
+    ops_each_batch_norm(m, ops_all_of);
+}
+
 static void ops_batch_dx_of(ops_model *m, ops_normed n) {
     dt_tensor dy = ops_like(m, n.x, OPS_ANY), w = n.w;
     if (dti_is_nil(w))

@@ -237,6 +237,8 @@ static bool ops_has_modes(dti_op op) {
     case DTI_OP_ATTENTION_GRAD:
     case DTI_OP_TRAIN_MODE:
     case DTI_OP_BATCH_STATS:
+    case DTI_OP_ALL_STATS:
+    case DTI_OP_ALL_MEAN:
     case DTI_OP_NORM:
     case DTI_OP_NORM_DW:
     case DTI_OP_BATCH_DX: return true;

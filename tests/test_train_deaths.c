@@ -57,7 +57,8 @@ enum { DEATH_RANKS = 3, DEATH_STEP = 3, DEATH_STEPS = 6 }; /* it dies in its DEA
 
 /* Who dies where. */
 typedef struct death {
-    bool conv, shares; /* shares: the optimizer's state is shared out */
+    int conv;    /* train_model_make's kind */
+    bool shares; /* shares: the optimizer's state is shared out */
     int victim;
     long call;           /* that it dies at; -1: the parent kills it, after `delay` */
     bool half, creating; /* creating: at a frame of dt_trainer_create */
@@ -176,11 +177,11 @@ static void death_rank(rank *r) {
 }
 
 /* Hashes by model and step, of all and of weights alone; [0]: not used. */
-static uint64_t death_oracle[2][DEATH_STEPS + 1], death_weights[2][DEATH_STEPS + 1];
+static uint64_t death_oracle[5][DEATH_STEPS + 1], death_weights[5][DEATH_STEPS + 1];
 
 static bool death_oracle_make(void) {
     dt_result result = DT_OK;
-    for (int conv = 0; conv < 2 && !death_oracle[conv][DEATH_STEPS] && !result; conv++) {
+    for (int conv = 0; conv < 5 && !death_oracle[conv][DEATH_STEPS] && !result; conv++) {
         train_model m;
         dt_trainer *trainer = NULL;
         result = death_open(&m, NULL, &(death){.conv = conv}, &trainer);
@@ -281,7 +282,7 @@ static void death_tell(const char *what, const death_counts *n) {
 }
 
 /* Without a death: the frames of a step, and how long it takes. */
-static void death_none(bool conv, bool shares, long *calls, long *us) {
+static void death_none(int conv, bool shares, long *calls, long *us) {
     const death never = {.conv = conv, .shares = shares, .victim = 0, .call = 1000000};
     job *j = job_new(DEATH_RANKS, &never);
     *calls = *us = 0;
@@ -304,12 +305,11 @@ enum { DEATH_STRIDE = 1, DEATH_KILLS = 60 };
 #ifdef __linux__
 
 /* Before each frame, and in the middle of it; and of some frames more: into the next step. */
-static void death_sweep(bool conv, bool shares, death_counts *n) {
+static void death_sweep(int conv, bool shares, long stride, death_counts *n) {
     long calls, us;
     death_none(conv, shares, &calls, &us);
     CHECK_TEXT(calls > 5, "%ld frames in a step", calls);
-    for (long i = 0; i < DEATH_RANKS * 2 * (calls + 5) && test_now.failures < 5;
-         i += DEATH_STRIDE) {
+    for (long i = 0; i < DEATH_RANKS * 2 * (calls + 5) && test_now.failures < 5; i += stride) {
         const death d = {.conv = conv,
                          .shares = shares,
                          .victim = (int)(i % DEATH_RANKS),
@@ -342,16 +342,24 @@ TEST(a_rank_that_dies_while_a_trainer_is_made_is_an_error_on_all_others) {
 TEST(a_rank_that_dies_at_any_frame_of_a_step_leaves_whole_steps) {
     death_counts n = {0};
     REQUIRE(death_oracle_make());
-    death_sweep(false, false, &n);
-    death_sweep(true, false, &n);
+    death_sweep(false, false, DEATH_STRIDE, &n);
+    death_sweep(true, false, DEATH_STRIDE, &n);
     death_tell("at a frame", &n);
+}
+
+/* In the middle of the forward part, and of the backward one. */
+TEST(a_rank_that_dies_at_any_frame_of_a_step_with_meetings_leaves_whole_steps) {
+    death_counts n = {0};
+    REQUIRE(death_oracle_make());
+    death_sweep(TRAIN_SYNC, false, 7 * DEATH_STRIDE, &n);
+    death_tell("at a frame, with meetings", &n);
 }
 
 /* Also while new parameters come from their owners. */
 TEST(a_rank_that_dies_at_any_frame_of_a_step_with_a_shared_state_leaves_whole_weights) {
     death_counts n = {0};
     REQUIRE(death_oracle_make());
-    death_sweep(true, true, &n);
+    death_sweep(true, true, DEATH_STRIDE, &n);
     death_tell("at a frame, the state shared out", &n);
 }
 #endif

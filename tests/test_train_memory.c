@@ -26,6 +26,7 @@ typedef struct memory_case {
     int pipeline, shard_state;
     dt_pipeline_schedule schedule;
     dt_train_mode mode;
+    bool sync;
 } memory_case;
 
 /* With so many allocations for the trainer; whether they were enough. */
@@ -34,11 +35,11 @@ static bool memory_try(const memory_case *c, int64_t allocations, uint64_t *hash
     train_model m;
     dt_trainer *t = NULL;
     const dt_ctx_desc ctx = {.no_vulkan = true, .allocator = {purse_alloc, purse_free, &p}};
-    if (!CHECK_TEXT(train_model_make(&m, &ctx, 1), "the model"))
+    if (!CHECK_TEXT(train_model_make(&m, &ctx, c->sync ? TRAIN_SYNC : 1), "the model"))
         return true;
     dt_trainer_desc d = train_desc(&m);
     d.devices = "cpu:2";
-    d.accumulate = 3;
+    d.accumulate = c->sync ? 1 : 3;
     d.pipeline = c->pipeline;
     d.schedule = c->schedule;
     d.shard_state = c->shard_state;
@@ -72,7 +73,8 @@ TEST(a_trainer_that_runs_out_of_memory_while_it_is_made_says_so_and_leaves_nothi
         {.what = "a pipeline", .pipeline = 2},
         {.what = "a split pipeline", .pipeline = 2, .schedule = DT_PIPELINE_ZERO_BUBBLE},
         {.what = "a shared state", .shard_state = 1},
-        {.what = "local steps", .mode = DT_TRAIN_LOCAL}};
+        {.what = "local steps", .mode = DT_TRAIN_LOCAL},
+        {.what = "batch norm of all", .sync = true}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         uint64_t want = 0;
         CHECK(memory_try(&cases[i], INT64_MAX / 2, &want) && want);

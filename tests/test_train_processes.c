@@ -21,7 +21,7 @@ static bool plain_model(train_model *m, int width, float dropout) {
 /* ---- the same bits */
 
 typedef struct bits_case {
-    bool conv;
+    int conv;  /* train_model_make's kind */
     int width; /* 0 = train_model.h's models */
     int batch, accumulate, steps;
     dt_tail tail;
@@ -39,6 +39,8 @@ static const bits_case bits_cases[] = {
     {.batch = 64, .accumulate = 3, .steps = 5, .tail = DT_TAIL_PAD},
     {.batch = 9, .accumulate = 3, .steps = 19},
     {.batch = 9, .accumulate = 1, .steps = 18, .tail = DT_TAIL_DROP},
+    {.conv = TRAIN_SYNC, .batch = 37, .accumulate = 1, .steps = 7, .bucket_bytes = 1024},
+    {.conv = TRAIN_SYNC, .batch = 64, .accumulate = 1, .steps = 5, .tail = DT_TAIL_DROP},
     {.width = 2500, .batch = 40, .accumulate = 1, .steps = 12}, /* buckets in several slices */
 };
 enum { BITS_CASES = sizeof bits_cases / sizeof bits_cases[0], BITS_STEPS = 20 };

@@ -67,8 +67,21 @@ static dt_tensor train_spectral(dt_graph *g, dt_tensor x) {
     return dt_relu(dt_linear(h, w, (dt_tensor){0}));
 }
 
+/* Batch norms over the whole batch of the job, in a block of a residual net. */
+enum { TRAIN_SYNC = 4 };
+static dt_tensor train_sync(dt_tensor x) {
+    const dt_conv_layer_desc padded = {.conv = {.padding = {1, 1}}};
+    const dt_batch_norm_desc sync = {.sync = true}, frozen = {.sync = true, .frozen = true};
+    dt_tensor h = dt_reshape(x, dt_dims(1, TRAIN_SIDE, TRAIN_SIDE));
+    h = dt_relu(dt_nn_batch_norm(dt_nn_conv2d(h, "conv", 4, 3, &padded), "bn", &sync));
+    dt_tensor y = dt_relu(dt_nn_batch_norm(dt_nn_conv2d(h, "b1", 4, 3, &padded), "n1", &frozen));
+    y = dt_nn_batch_norm(dt_nn_conv2d(y, "b2", 4, 3, &padded), "n2", &sync);
+    h = dt_flatten(dt_max_pool2d(dt_relu(dt_add(h, y)), &(dt_pool_desc){.kernel = {2, 2}}));
+    return dt_nn_batch_norm(h, "n3", &sync); /* one value a sample */
+}
+
 /* kind: 0 = MLP, 1 = convolution and batch norm, TRAIN_SUMS = that, and class weights;
- * TRAIN_SPECTRAL = that. */
+ * TRAIN_SPECTRAL and TRAIN_SYNC = those. */
 __attribute__((__unused__)) static bool train_model_make(train_model *m, const dt_ctx_desc *ctx,
                                                          int kind) {
     *m = (train_model){.adam = {.kind = DT_OPTIM_ADAM, .lr = 0.01, .clip_norm = 1.0}};
@@ -78,6 +91,7 @@ __attribute__((__unused__)) static bool train_model_make(train_model *m, const d
     m->t = dt_input(m->graph, "t", DT_I32, dt_dims());
     dt_tensor h = kind == TRAIN_SUMS       ? train_sums(m->graph, m->x)
                   : kind == TRAIN_SPECTRAL ? train_spectral(m->graph, m->x)
+                  : kind == TRAIN_SYNC     ? train_sync(m->x)
                   : kind                   ? train_conv(m->x)
                                            : dt_relu(dt_nn_linear(m->x, "fc0", 24));
     dt_cross_entropy_desc weighted = {0};

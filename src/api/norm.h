@@ -22,6 +22,10 @@ typedef struct dt_batch_norm_desc {
     float eps;      /* 0 = 1e-5 */
     float momentum; /* share of the new value in a running statistic; 0 = 0.1 */
     bool frozen;    /* do not update the running statistics; training still uses the batch's */
+    /* A trainer takes the statistics over the whole batch of the job, over all its shards,
+     * replicas, threads and ranks, and so does the gradient; else over each shard by itself. In
+     * other programs the batch is the whole. PyTorch's SyncBatchNorm. */
+    bool sync;
 } dt_batch_norm_desc;
 
 /* Normalises each channel over all samples and positions. x: [C, ...] with samples; w, b: [C] or

@@ -47,7 +47,7 @@ static void dti_segment_exchange(dti_code *code) {
                                .before = code->subtrees};
     const uint32_t slots = code->any_part ? 1 : dti_subtrees_after(&shards).count;
     uint32_t done = 0;
-    for (uint32_t i = 1; i < code->commit_segment; i++) {
+    for (uint32_t i = code->forward_segments; i < code->commit_segment; i++) {
         uint64_t from = done < code->bucket_count ? code->buckets[done].begin : 0, to = from;
         if (code->segment_buckets[i] > done)
             to = code->buckets[code->segment_buckets[i] - 1].end;

@@ -7,7 +7,8 @@ static void dti_code_free(const dti_code *code) {
     void *all[] = {code->pieces,        code->buckets,     code->stats,  code->trained,
                    code->update,        code->stands,      code->places, code->param_dx,
                    code->list.launches, code->list.values, code->ports,  code->table,
-                   code->directions};
+                   code->directions,    code->segments,    code->phases, code->segment_buckets,
+                   code->meetings};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(code->base, all[i]);
     dt_graph_destroy(code->work);

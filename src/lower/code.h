@@ -10,7 +10,7 @@ typedef enum dti_phase { /* the kind of a segment */
                          DTI_PHASE_WEIGH /* apart: only dt_program_weigh runs it */
 } dti_phase;
 
-#define DTI_SEGMENTS_MAX 64
+#define DTI_SEGMENTS_MAX 64                  /* and one for each meeting */
 #define DTI_BUCKET_BYTES ((uint64_t)4 << 20) /* of a bucket, where nothing else is asked for */
 
 /* What an op needs an i32 input's elements to be. */
@@ -27,10 +27,10 @@ typedef struct dti_port {
     uint32_t node;   /* the application's tensor: input, output, or whose gradient it is */
     uint64_t offset; /* in IN or OUT */
     uint64_t bytes;
+    uint32_t segment; /* comes to the device before it, or to the host after it */
     bool output;
-    bool gradient;   /* dL/dy of `node`: the host's, or of an output one that leaves */
-    uint8_t segment; /* comes to the device before it, or to the host after it */
-    uint8_t lent;    /* 1 + which of the description's buffers it lies in, at 0; 0: none */
+    bool gradient; /* dL/dy of `node`: the host's, or of an output one that leaves */
+    uint8_t lent;  /* 1 + which of the description's buffers it lies in, at 0; 0: none */
     dti_label_check *checks;
     uint32_t check_count;
     size_t check_capacity;
@@ -50,6 +50,20 @@ typedef struct dti_stat {
     bool variance;
     float momentum;
 } dti_stat;
+
+/* A row whose value is made of what all pieces of the job's batch have, between two segments. Which
+ * there are, their order and sizes hang on graph and description alone, so all replicas have the
+ * same. */
+typedef struct dti_meeting {
+    uint32_t node;
+    dti_meet meet;
+    uint32_t segment;  /* it follows this one */
+    uint32_t elements; /* of the operand, and of the value */
+    /* The operand in OUT: word of the first piece's, and words from one to the next (0: all have
+     * the same). The value in IN: its first byte. */
+    uint32_t word, stride;
+    uint64_t in;
+} dti_meeting;
 
 /* What a code must keep to. */
 typedef struct dti_limits {
@@ -88,8 +102,7 @@ typedef struct dti_code {
     bool any_part, last_run;
     dti_bucket *buckets;
     uint32_t bucket_count;
-    uint32_t segment_buckets[DTI_SEGMENTS_MAX]; /* buckets that are finished after a segment */
-    dti_stat *stats;                            /* of batch norm: the host joins the pieces' */
+    dti_stat *stats; /* of batch norm: the host joins the pieces' */
     uint32_t stat_count;
 
     bool joint; /* the update is made by a segment behind that which judges it */
@@ -109,9 +122,13 @@ typedef struct dti_code {
 
     dti_listing list;
     dti_place *places; /* by value */
-    dti_segment segments[DTI_SEGMENTS_MAX];
-    uint8_t phases[DTI_SEGMENTS_MAX];
-    uint32_t segment_count; /* weigh segment last, if any */
+    dti_segment *segments;
+    uint8_t *phases;           /* by segment, */
+    uint32_t *segment_buckets; /* and buckets that are finished after it */
+    uint32_t segment_count;    /* weigh segment last, if any */
+    uint32_t forward_segments;
+    dti_meeting *meetings; /* in their order */
+    uint32_t meeting_count;
     uint32_t launches_recomputed;
     uint32_t commit_segment, weigh_segment; /* segment_count = none */
     uint32_t update_segment; /* the commit's; of joint code and a replica's the one behind it */

@@ -39,6 +39,7 @@ typedef struct dti_lowering {
     uint64_t bucket;       /* gradient bytes finished since the last cut */
     uint32_t *bucket_left; /* by bucket: gradients not yet finished */
     uint32_t buckets_done; /* finished, and so are all before */
+    uint32_t met;          /* meetings that are emitted */
     /* With more than one piece: */
     uint8_t *extent;       /* by node: dti_extent */
     dti_view *piece_views; /* by node * pieces + piece, of nodes of that extent */
@@ -111,6 +112,15 @@ static uint64_t dti_node_bytes(const dti_code *code, const dti_node *n);
 static uint32_t dti_node_value(dti_code *code, dti_value_kind kind, const dti_node *n,
                                uint64_t offset);
 
+/* ---- meetings.c: rows that pieces of the whole job make together */
+static bool dti_meets(const dti_code *code, uint32_t id); /* the node is one, in such a code */
+static dt_result dti_meetings_make(dti_lowering *w);      /* segments, and what is between them */
+static void dti_meetings_place(dti_lowering *w);          /* operands in OUT, values in IN */
+static void dti_lower_meeting(dti_lowering *w, uint32_t id);
+/* The last one has no launch behind it yet, and needs a segment. */
+static bool dti_meeting_waits(const dti_code *code);
+static void dti_meetings_ranges(dti_code *code); /* what segments copy for them */
+
 /* ---- ports.c */
 static dt_result dti_pass_ports(dti_lowering *w); /* places of inputs, outputs, terms, gradients */
 /* A parameter's values, or its gradient in a slot. */
@@ -122,6 +132,8 @@ static dt_result dti_pass_fuse(dti_lowering *w); /* emission may fuse where one 
 static dt_result dti_pass_emit(dti_lowering *w); /* forward and backward launches, and their cuts */
 static dt_result dti_pass_segments(dti_lowering *w); /* what each segment copies */
 static void dti_segment_end(dti_code *code, dti_phase phase, uint32_t first);
+/* Between launches of nodes: all since the last end. */
+static void dti_segment_cut(dti_lowering *w, dti_phase phase);
 
 /* ---- commit.c */
 static void dti_optim_resolve(dti_code *code, dti_text *problems);

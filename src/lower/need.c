@@ -151,5 +151,6 @@ static dt_result dti_pass_need(dti_lowering *w) {
     dti_need_all(w, w->needed);
     dti_need_updates(code, w->needed);
     dti_need_readers(code->work, w->needed, w->own);
-    return code->list.result ? code->list.result : dti_lower_sizes(w);
+    dt_result result = code->list.result ? code->list.result : dti_lower_sizes(w);
+    return result ? result : dti_meetings_make(w);
 }

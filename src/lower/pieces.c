@@ -16,7 +16,7 @@ static dti_view *dti_piece_view(const dti_lowering *w, uint32_t id, uint32_t pie
 static uint8_t dti_extent_of(const dti_lowering *w, const dti_node *n) {
     if (n->samples)
         return DTI_EXTENT_SAMPLES;
-    if (dti_op_info_of(n->op)->family->uniform)
+    if (dti_op_info_of(n->op)->family->uniform || dti_op_info_of(n->op)->family->meet)
         return DTI_EXTENT_UNIFORM;
     for (uint32_t k = 0; k < n->count; k++) {
         if (w->extent[dti_input_id(w->code->work, n, k)] != DTI_EXTENT_UNIFORM)
@@ -36,9 +36,19 @@ static bool dti_pieces_each(const dti_lowering *w, uint32_t id) {
     return each;
 }
 
+/* Whether a row's value goes to a meeting, so that it is of the whole batch. */
+static bool dti_pieces_meet(const dti_code *code, const dti_node *n) {
+    const dt_graph *g = code->work;
+    for (uint32_t id = 1; id < g->count; id++) {
+        if (dti_meets(code, id) && &g->nodes[dti_input_id(g, &g->nodes[id], 0)] == n)
+            return true;
+    }
+    return false;
+}
+
 /* A piece is a batch to batch norm. */
 static dt_result dti_pieces_values(const dti_code *code, const dti_node *n) {
-    if (!dti_op_info_of(n->op)->family->values)
+    if (!dti_op_info_of(n->op)->family->values || (code->leaves > 1 && dti_pieces_meet(code, n)))
         return DT_OK;
     const dti_node *x = &code->work->nodes[dti_input_id(code->work, n, 0)];
     const char *name = code->work->nodes[dti_input_id(code->work, n, 1)].label;

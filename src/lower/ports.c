@@ -42,7 +42,7 @@ static void dti_place_inputs(dti_code *code, dti_emit *e, const uint8_t *needed)
             dti_port_add(code, e, id, DTI_VALUE_IN, &code->in_bytes);
             dti_port *port = &code->ports[code->port_count - 1];
             port->gradient = gradient != 0;
-            port->segment = (uint8_t)gradient;
+            port->segment = (uint32_t)gradient;
             if (gradient)
                 port->node = (uint32_t)n->attr.i[0];
         }
@@ -218,6 +218,7 @@ static dt_result dti_pass_ports(dti_lowering *w) {
         else if (code->update[i]) /* over all micro-batches, so never a transient */
             w->pin[code->update[i]] = dti_param_value(code, i, DTI_VALUE_GRADIENT, 0);
     }
+    dti_meetings_place(w);
     dti_pins_through_views(w);
     return code->list.result;
 }

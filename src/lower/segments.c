@@ -63,6 +63,10 @@ static void dti_lower_value(dti_lowering *w, uint32_t id) {
         e->views[id] = dti_view_dense(at, n, code->batch);
         return;
     }
+    if (dti_meets(code, id)) {
+        dti_lower_meeting(w, id);
+        return;
+    }
     if (dti_pieces_each(w, id)) {
         dti_lower_pieces(w, id);
         return;
@@ -134,14 +138,21 @@ static void dti_segment_end(dti_code *code, dti_phase phase, uint32_t first) {
     code->list.ended = code->list.launch_count;
 }
 
+static void dti_segment_cut(dti_lowering *w, dti_phase phase) {
+    dti_code *code = w->code;
+    code->segment_buckets[code->segment_count] = phase == DTI_PHASE_FORWARD ? 0 : w->buckets_done;
+    dti_segment_end(code, phase, code->list.ended);
+    w->bucket = 0;
+}
+
 /* Whether the gradients that are finished since the last cut are worth a segment's end. */
 static bool dti_bucket_full(const dti_lowering *w) {
     const dti_code *code = w->code;
     uint64_t bytes = code->desc.bucket_bytes ? code->desc.bucket_bytes : DTI_BUCKET_BYTES;
-    if (code->segment_count >= DTI_SEGMENTS_MAX - 4)
+    if (code->segment_count >= DTI_SEGMENTS_MAX - 4 + w->met)
         return false;
     if (code->piece_count)
-        return code->segment_count &&
+        return code->forward_segments &&
                code->segment_buckets[code->segment_count - 1] < w->buckets_done;
     return w->bucket >= bytes;
 }
@@ -208,39 +219,33 @@ static dt_result dti_pass_weigh_segment(dti_lowering *w) {
 
 static dt_result dti_pass_emit(dti_lowering *w) {
     dti_code *code = w->code;
-    uint32_t first = code->list.launch_count;
     for (uint32_t i = 1; i < code->work->count; i++) {
         const uint32_t id = w->order[i], before = code->list.launch_count;
         if (i == code->backward_node && code->has_gradients) {
-            dti_segment_end(code, DTI_PHASE_FORWARD, first);
-            first = code->list.launch_count;
+            dti_segment_cut(w, DTI_PHASE_FORWARD);
+            code->forward_segments = code->segment_count;
         }
-        if (i == w->split && code->has_gradients) {
-            dti_segment_end(code, DTI_PHASE_BACKWARD, first);
-            first = code->list.launch_count;
-        }
+        if (i == w->split && code->has_gradients)
+            dti_segment_cut(w, DTI_PHASE_BACKWARD);
         if (w->needed[id] && !dti_op_info_of(code->work->nodes[id].op)->family->update)
             dti_lower_node(w, id);
         if (w->copy_of && w->copy_of[id])
             dti_lower_copied(w, id, before);
-        if (dti_bucket_full(w)) {
-            code->segment_buckets[code->segment_count] = w->buckets_done;
-            dti_segment_end(code, DTI_PHASE_BACKWARD, first);
-            first = code->list.launch_count;
-            w->bucket = 0;
-        }
+        if (dti_bucket_full(w))
+            dti_segment_cut(w, DTI_PHASE_BACKWARD);
     }
     /* last: a step that is cancelled after its forward segment has moved nothing */
     for (uint32_t i = 0; i < code->layout->param_count && !code->piece_count; i++) {
         if (code->update[i])
             dti_lower_node(w, code->update[i]);
     }
-    code->segment_buckets[code->segment_count] = w->buckets_done;
-    bool backward = code->segment_count > 0;
-    if (!backward)
-        dti_segment_end(code, DTI_PHASE_FORWARD, first);
-    else if (first < code->list.launch_count || code->segment_count == 1)
-        dti_segment_end(code, DTI_PHASE_BACKWARD, first);
+    const uint32_t forward = code->forward_segments;
+    if (!forward)
+        dti_segment_cut(w, DTI_PHASE_FORWARD);
+    else if (code->list.ended < code->list.launch_count || code->segment_count == forward ||
+             dti_meeting_waits(code))
+        dti_segment_cut(w, DTI_PHASE_BACKWARD);
+    code->forward_segments = forward ? forward : code->segment_count;
     return code->list.result;
 }
 
@@ -265,7 +270,7 @@ static void dti_segment_leaving(dti_lowering *w) {
         for (uint32_t k = 0; k < code->port_count; k++) {
             dti_port *port = &code->ports[k];
             if (port->output && port->gradient && port->node == code->leaving[i])
-                port->segment = (uint8_t)s;
+                port->segment = s;
         }
         code->segments[s].download = (dti_range){0, code->out_bytes};
     }
@@ -275,21 +280,24 @@ static void dti_segment_leaving(dti_lowering *w) {
 static dt_result dti_pass_segments(dti_lowering *w) {
     dti_code *code = w->code;
     dti_range status = {0, DTI_WORD_BYTES * DTI_STATUS_WORDS};
+    const uint32_t backward = code->forward_segments;
+    const dti_range gradients = code->segments[1].upload; /* the host's: see ports.c */
     for (uint32_t i = 0; i < code->segment_count; i++)
         code->segments[i].download = status;
-    for (uint32_t i = 2; i < code->segment_count; i++)
-        code->segments[i].upload = (dti_range){0, 0};
-    code->segments[0].download = (dti_range){0, code->out_bytes};
+    for (uint32_t i = 1; i < code->segment_count; i++)
+        code->segments[i].upload = i == backward ? gradients : (dti_range){0, 0};
+    code->segments[backward - 1].download = (dti_range){0, code->out_bytes};
     dti_segment_leaving(w);
     if (code->segment_count == 1)
         code->segments[1].upload = (dti_range){0, 0};
+    dti_meetings_ranges(code);
     if (code->stage_blocks) { /* the weights of its batch are there before the forward segment */
         dti_segment *norm = &code->segments[code->commit_segment];
         norm[0].download =
             (dti_range){code->pairs_out, dti_bytes(DT_F32, 2ull * code->table_entries)};
         norm[1].upload = (dti_range){code->pairs_in, dti_bytes(DT_F32, 2ull * code->stage_blocks)};
     } else if (code->piece_count) /* the weights of the whole job come after the forward segment */
-        code->segments[1].upload = (dti_range){0, DTI_WORD_BYTES * DTI_STEP_WORDS};
+        code->segments[backward].upload = (dti_range){0, DTI_WORD_BYTES * DTI_STEP_WORDS};
     if (code->last_run)
         dti_segment_exchange(code);
     code->weigh_segment = code->segment_count;

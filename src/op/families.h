@@ -12,6 +12,7 @@
 #include "gather.c"
 #include "leaf.c"
 #include "loss.c"
+#include "meet.c"
 #include "norm.c"
 #include "norm_cpu.c"
 #include "output.c"

@@ -4,7 +4,12 @@
  * gives the running statistics instead). The weights go by channel: (element / spatial) % channels.
  *
  * The gradient of norm in x is a whole: it goes through the statistics as well, which get no
- * gradient of their own. attr.f[0] = eps; attr.i: below. */
+ * gradient of their own. attr.f[0] = eps; attr.i: below.
+ *
+ * SyncBatchNorm: the statistics, and the two means over the batch in the gradient in x, are those
+ * of the whole job. Each is a meeting (meet.c) of what pieces have: with mean and variance of
+ * all, x's gradient is w / deviation * (dy - mean of dy - hat * mean of dy hat), so nothing else
+ * needs to go over. */
 
 enum {
     DTI_NORM_BATCH = 0,
@@ -12,7 +17,8 @@ enum {
     DTI_NORM_SPATIAL = 2,
     DTI_NORM_COLS = 3, /* of a run; 0 with BATCH */
     DTI_NORM_RMS = 4,
-    DTI_NORM_WHICH = 5 /* RUNNING: 0 = mean, 1 = variance */
+    DTI_NORM_WHICH = 5, /* RUNNING: 0 = mean, 1 = variance */
+    DTI_NORM_SYNC = 6   /* with BATCH: over the job's batch, not its pieces' */
 };
 
 /* ---- Shapes. The constructors have checked what they pass; the result's shape is all. */
@@ -88,6 +94,8 @@ static void dti_norm_grad_rule(dti_grad *g) {
         return;
     if (batch) {
         dt_tensor w = has_w ? g->in[2] : dt_fill(g->graph, channels, 1.0f);
+        if (g->node.attr.i[DTI_NORM_SYNC])
+            dw = dti_append1(DTI_OP_ALL_MEAN, dw, &g->node.attr);
         dt_tensor in[5] = {x, dy, w, stats, dw};
         g->dx[0] = dti_append(g->graph, DTI_OP_BATCH_DX, in, 5, &g->node.attr);
     } else {
@@ -190,6 +198,8 @@ static dt_tensor dti_norm_lower(dti_grad *g) {
 static dt_tensor dti_norm_stats_again(dt_tensor stats) {
     if (dti_is_nil(stats))
         return stats;
+    if (dti_op_info_of(dti_node_of(stats)->op)->family->meet)
+        return dti_meet_again(stats.graph);
     dti_grad g = {.graph = stats.graph, .node = *dti_node_of(stats), .y = stats};
     for (uint32_t i = 0; i < g.node.count; i++)
         g.in[i] = dti_input_of(g.graph, &g.node, i);
@@ -226,6 +236,8 @@ static dt_tensor dti_norm_dw_lower(dti_grad *g) {
 
 /* (x, dy, w, stats, norm_dw): from the first four alone. */
 static dt_tensor dti_batch_dx_lower(dti_grad *g) {
+    if (g->node.attr.i[DTI_NORM_SYNC])
+        return dti_meet_again(g->graph);
     dt_tensor factor, hat = dti_norm_hat(g, g->in[0], dti_norm_stats_again(g->in[3]), &factor);
     dt_tensor dy = dti_norm_grouped(g, g->in[1]), train = dti_train_mode(g->graph);
     dt_tensor share = dt_div(train, dti_norm_count(g));
@@ -402,10 +414,12 @@ static bool dti_batch_norm_buffers(dt_tensor x, const dt_tensor *running, int64_
     return true;
 }
 
-/* attr.f = eps and momentum as given, i[0] = frozen. */
+/* attr.f = eps and momentum as given, i = frozen, sync. */
 static dt_tensor dti_batch_norm_again(dt_graph *g, const dti_call *c) {
-    const dt_batch_norm_desc d = {
-        .eps = c->attr.f[0], .momentum = c->attr.f[1], .frozen = c->attr.i[0] != 0};
+    const dt_batch_norm_desc d = {.eps = c->attr.f[0],
+                                  .momentum = c->attr.f[1],
+                                  .frozen = c->attr.i[0] != 0,
+                                  .sync = c->attr.i[1] != 0};
     return dt_batch_norm(dti_call_in(g, c, 0), dti_call_in(g, c, 1), dti_call_in(g, c, 2),
                          dti_call_in(g, c, 3), dti_call_in(g, c, 4), &d);
 }
@@ -428,10 +442,11 @@ DT_API dt_tensor dt_batch_norm(dt_tensor x, dt_tensor w, dt_tensor b, dt_tensor 
     int32_t channels = (int32_t)s.dim[0];
     const dti_call call = {.name = "batch_norm",
                            .in = {x.id, w.id, b.id, running_mean.id, running_var.id},
-                           .attr = {.f = {d.eps, d.momentum}, .i = {d.frozen}},
+                           .attr = {.f = {d.eps, d.momentum}, .i = {d.frozen, d.sync}},
                            .again = dti_batch_norm_again};
     const uint32_t first = x.graph->count;
     dti_attr attr = {.f = {eps}, .i = {1, channels, (int32_t)dti_shape_elements(s) / channels}};
+    attr.i[DTI_NORM_SYNC] = d.sync;
     int count = dti_norm_weights(x, "batch_norm", (dt_shape){1, {channels}}, weights);
     if (count < 0 || !dti_batch_norm_buffers(x, running, channels) ||
         (!d.frozen && !dti_batch_norm_moves(running)))
@@ -444,6 +459,8 @@ DT_API dt_tensor dt_batch_norm(dt_tensor x, dt_tensor w, dt_tensor b, dt_tensor 
         moving.i[DTI_NORM_WHICH] = k;
         dti_graph_update(running[k], dti_append2(DTI_OP_RUNNING, running[k], stats, &moving));
     }
+    if (d.sync)
+        stats = dti_append1(DTI_OP_ALL_STATS, stats, &attr);
     return dti_graph_called(x.graph, first, &call, dti_norm(x, stats, weights, count, &attr));
 }
 
@@ -547,7 +564,7 @@ static void dti_batch_dx_ref(const dti_ref *r) {
     int64_t channels = r->node->attr.i[1];
     const double *dy = r->in[1].data, *w = r->in[2].data, *stats = r->in[3].data;
     const double *dw = r->in[4].data, *db = dw + channels;
-    double count = (double)(r->out.elements / channels);
+    double count = r->node->attr.i[DTI_NORM_SYNC] ? 1 : (double)(r->out.elements / channels);
     for (int64_t e = 0; e < r->out.elements; e++) {
         int64_t c = dti_norm_ref_channel(r, e);
         double rest = dy[e];

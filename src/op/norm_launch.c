@@ -268,6 +268,8 @@ static void dti_batch_dx_emit(dti_emit *e) {
         coefficients = dti_emit_join(e, parts, 3);
     }
     a.dy_offset = (uint32_t)dy.offset;
+    if (e->node->attr.i[DTI_NORM_SYNC])
+        a.cols = 1; /* dw and db are means already */
     dti_launch *l = dti_emit_norm(e, DTI_K_BATCH_DX, a.n, &a);
     l->spec[0] = e->train;
     dti_bind(l, x.value, dy.value, coefficients, e->out.value);

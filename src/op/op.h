@@ -74,6 +74,16 @@ typedef struct dti_element {
     int64_t at;
 } dti_element;
 
+/* A row whose value is made of what all pieces of the job's batch have. */
+typedef enum dti_meet_kind {
+    DTI_MEET_STATS, /* pairs (mean, variance) of channels, of each piece: those of the whole */
+    DTI_MEET_MEAN   /* sums over each piece: their sum by the number of values of a channel */
+} dti_meet_kind;
+typedef struct dti_meet {
+    dti_meet_kind kind;
+    uint32_t spatial; /* values of one channel in a sample */
+} dti_meet;
+
 typedef struct dti_op_family {
     bool (*shape)(dti_build *b);
     void (*grad)(dti_grad *g);       /* NULL: no gradient flows */
@@ -116,6 +126,8 @@ typedef struct dti_op_family {
     int64_t (*values)(const dti_node *n);
     /* Of a row that keeps values of each sample between runs: of how many. NULL: it keeps none. */
     int64_t (*room)(const dti_node *n);
+    /* Of a row that pieces of the batch make together; NULL: it is none. */
+    dti_meet (*meet)(const dti_node *n);
     void (*ref)(const dti_ref *r); /* NULL without DT_REFERENCE */
 } dti_op_family;
 

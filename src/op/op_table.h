@@ -165,6 +165,10 @@
       "(mean, variance) of each group of a sample; of RMS norm (0, mean of squares)")              \
     X(BATCH_STATS, batch_stats, "3", COUPLES, F32, batch_stats, 0,                                 \
       "(x, running mean, variance) -> (mean, variance) of channels: the batch's in training")      \
+    X(ALL_STATS, all_stats, "1", COUPLES, F32, meet, DTI_MEET_STATS,                               \
+      "(mean, variance) of each piece of the job's batch -> of the whole batch")                   \
+    X(ALL_MEAN, all_mean, "1", COUPLES, F32, meet, DTI_MEET_MEAN,                                  \
+      "sums over each piece of the job's batch -> their sum / values of a channel")                \
     X(NORM, norm, "2+", ROWWISE, F32, norm, 0,                                                     \
       "(x, stats, w, b) -> (x - mean) / sqrt(variance + eps) * w + b")                             \
     X(NORM_DX, norm_dx, "2+", ROWWISE, F32, norm_dx, 0,                                            \

@@ -69,6 +69,14 @@ static void dti_exchange_slice(dti_parallel *par, uint32_t b, uint32_t slice) {
     atomic_fetch_add(&par->states[b].done, 1);
 }
 
+static bool dti_any_failed(const dti_parallel *par) {
+    for (uint32_t i = 0; i < par->job.local; i++) {
+        if (atomic_load(&par->replicas[i].failed))
+            return true;
+    }
+    return false;
+}
+
 static void dti_exchange_begin(dti_parallel *par) {
     par->posted = par->received = 0;
     par->posting = DT_OK;

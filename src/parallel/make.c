@@ -259,6 +259,8 @@ static dt_result dti_parallel_make(dti_parallel *par) {
     if (!result)
         result = dti_statistics_make(par->base, job, dti_parallel_code(par), &par->statistics);
     if (!result)
+        result = dti_meetings_open(par);
+    if (!result)
         result = dti_owners_make(par);
     return result || !dti_parallel_is_local(par) ? result : dti_round_make(par);
 }
@@ -270,6 +272,8 @@ static dt_result dti_parallel_build(dti_parallel *par, uint32_t shards, const ui
     par->job.batch = par->desc.batch;
     par->job.bounds = bounds;
     dt_result result = dti_agree_result(par, dti_parallel_make(par));
+    if (!result)
+        result = dti_meetings_agree(par);
     if (!result && par->desc.comm)
         result = dti_parallel_comm_failed(
             par, dt_comm_set_leaves(par->desc.comm, par->first_shard, par->shards, shards, NULL,
@@ -284,6 +288,7 @@ static void dti_parallel_unbuild(dti_parallel *par) {
     dti_scalar_sum_free(par, &par->terms);
     dti_round_free(par);
     dti_statistics_free(par->base, &par->statistics);
+    dti_meetings_free(par);
     void *all[] = {par->buckets, par->states, par->partial, par->undo, par->owners};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(par->base, all[i]);

@@ -55,6 +55,8 @@ typedef struct dti_replica {
     double *weights;               /* of a run's pieces */
     dt_result result;              /* of this step */
     _Atomic bool failed;           /* result is not DT_OK: nobody waits for it */
+    uint32_t met;                  /* meetings of this step that it has been in */
+    bool given_up;                 /* another one failed in the middle of it */
     double norm;                   /* of the gradient */
     bool faulty;                   /* it, or what would be written, is not finite */
     uint64_t passed;               /* nanoseconds: when its backward part had ended; */
@@ -114,6 +116,17 @@ typedef struct dti_statistics {
     dt_comm_work work;
 } dti_statistics;
 
+/* Meetings of a step (meeting.c). `rows` has a row for each shard of the job. */
+typedef struct dti_meetings {
+    const dti_meeting *list; /* of one program, but for where operands and values are */
+    uint32_t count, width, spans;
+    dt_comm *comm; /* a group of their own, so that they need no order among buckets */
+    double *rows, *said, *heard;
+    float *value;
+    _Atomic uint32_t arrived; /* replicas, counted over all meetings of a step */
+    _Atomic uint32_t left;    /* meetings whose value is there */
+} dti_meetings;
+
 typedef struct dti_parallel {
     dti_base *base; /* of the first replica's context */
     dti_parallel_desc desc;
@@ -134,6 +147,7 @@ typedef struct dti_parallel {
     uint64_t partial_bytes, staging_bytes, subtree_bytes;
     dti_scalar_sum weights, terms;
     dti_statistics statistics;
+    dti_meetings meetings;
     /* Each replica owns a part of the state. Between ranks `undo` has what the step's commit writes
      * over: this process's parameters, as they are trained, then buffers; until all have come. */
     bool sharded;
@@ -252,6 +266,20 @@ static dt_result dti_statistics_load(dti_statistics *s, dt_store *store); /* the
 static void dti_statistics_put(dti_parallel *par, dti_replica *replica);
 /* The name of the buffer that is not finite; NULL = none. */
 static const char *dti_statistics_fault(const dti_statistics *s, const dt_graph *g);
+
+/* ---- meeting.c */
+/* Whether the job can have the meetings that its model asks for: UNSUPPORTED. */
+static dt_result dti_meetings_check(dti_parallel *par);
+static dt_result dti_meetings_open(dti_parallel *par); /* memory; MEMORY, INVALID */
+/* On all ranks, once a build: they have the same meetings, and a group for them. */
+static dt_result dti_meetings_agree(dti_parallel *par);
+static void dti_meetings_free(dti_parallel *par); /* but for the group, which close ends */
+static void dti_meetings_close(dti_parallel *par);
+static void dti_meetings_begin(dti_parallel *par);
+/* On each replica's thread, in order of meetings: brings its operand and takes the value. run NULL:
+ * it has no rows, and brings nothing. *given_up: another replica failed, and nothing is said. */
+static dt_result dti_meeting_make(dti_parallel *par, uint32_t index, uint32_t meeting,
+                                  const dti_micro_run *run, bool *given_up);
 
 /* ---- make.c */
 /* A replica's code of full batches: what the model and its description mean. */

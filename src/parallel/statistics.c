@@ -75,7 +75,8 @@ static dti_welford dti_welford_join(dti_welford a, dti_welford b) {
     if (a.n == 0.0 || b.n == 0.0)
         return a.n == 0.0 ? b : a;
     const double n = a.n + b.n, delta = b.mean - a.mean, share = delta * b.n / n;
-    const double more = delta * (a.n * share);
+    double more = delta * (a.n * share);
+    DTI_FENCE(more);
     return (dti_welford){n, a.mean + share, a.m2 + b.m2 + more};
 }
 

@@ -120,6 +120,11 @@ static void dti_micro_terms(dti_parallel *par, const dti_micro_run *run) {
     }
 }
 
+typedef struct dti_micro_walk { /* over segments */
+    uint32_t reached;           /* the next that is to end */
+    uint32_t done;              /* buckets that have arrived */
+} dti_micro_walk;
+
 /* Buckets that are finished with segment `segment`. */
 static void dti_micro_arrive(dti_parallel *par, const dti_micro_run *run, uint32_t segment,
                              uint32_t *done, uint32_t replica) {
@@ -132,26 +137,62 @@ static void dti_micro_arrive(dti_parallel *par, const dti_micro_run *run, uint32
         dti_exchange_help(par, replica, false);
 }
 
-/* A device that runs on its own gets all segments at once, and is then waited for bucket by
- * bucket. */
+/* A segment that was started, and all before it, have ended. */
+static dt_result dti_micro_reach(dti_parallel *par, const dti_micro_run *run, uint32_t segment,
+                                 dti_micro_walk *walk, uint32_t replica) {
+    dt_result result = DT_OK;
+    for (; walk->reached <= segment && !result; walk->reached++) {
+        result = dti_drive_reach(run->program, walk->reached);
+        if (!result)
+            dti_micro_arrive(par, run, walk->reached, &walk->done, replica);
+    }
+    return result;
+}
+
+/* The meeting behind a segment, if there is one. */
+static dt_result dti_micro_meet(dti_parallel *par, const dti_micro_run *run, uint32_t segment,
+                                dti_micro_walk *walk, uint32_t replica) {
+    const dti_code *code = dti_program_code(run->program);
+    dti_replica *r = &par->replicas[replica];
+    if (r->met == code->meeting_count || code->meetings[r->met].segment != segment)
+        return DT_OK;
+    dt_result result = dti_micro_reach(par, run, segment, walk, replica);
+    return result ? result : dti_meeting_make(par, replica, r->met++, run, &r->given_up);
+}
+
+/* The first one is started already. */
+static dt_result dti_micro_forward(dti_parallel *par, const dti_micro_run *run, uint32_t replica) {
+    const dti_replica *r = &par->replicas[replica];
+    dti_micro_walk walk = {.done = 0};
+    dt_result result = dti_micro_meet(par, run, 0, &walk, replica);
+    for (uint32_t i = 1; i < dti_program_forward(run->program) && !result && !r->given_up; i++) {
+        result = dti_drive_start(run->program, 1);
+        if (!result)
+            result = dti_micro_meet(par, run, i, &walk, replica);
+    }
+    return result;
+}
+
+/* A device that runs on its own gets all segments at once, up to a meeting, and is then waited for
+ * bucket by bucket. */
 static dt_result dti_micro_backward(dti_parallel *par, const dti_micro_run *run, uint32_t replica) {
     dt_program *p = run->program;
+    const dti_replica *r = &par->replicas[replica];
     const uint32_t segments = dti_program_segments(p);
-    uint32_t done = 0, reached = 1;
+    dti_micro_walk walk = {.reached = dti_program_forward(p)};
     dt_result result = DT_OK;
-    for (uint32_t i = 1; i < segments && !result; i++) {
+    for (uint32_t i = walk.reached; i < segments && !result && !r->given_up; i++) {
         result = dti_drive_start(p, 1);
         if (!result)
             result = dti_drive_poll(p);
-        for (; !result && !dti_drive_is_busy(p) && reached <= i; reached++)
-            dti_micro_arrive(par, run, reached, &done, replica);
-    }
-    for (; reached < segments && !result; reached++) {
-        result = dti_drive_reach(p, reached);
+        for (; !result && !dti_drive_is_busy(p) && walk.reached <= i; walk.reached++)
+            dti_micro_arrive(par, run, walk.reached, &walk.done, replica);
         if (!result)
-            dti_micro_arrive(par, run, reached, &done, replica);
+            result = dti_micro_meet(par, run, i, &walk, replica);
     }
-    return result;
+    if (result || r->given_up)
+        return result;
+    return dti_micro_reach(par, run, segments - 1, &walk, replica);
 }
 
 static dt_result dti_micro_step(dti_parallel *par, dti_replica *r, const dti_micro_run *run,
@@ -164,24 +205,27 @@ static dt_result dti_micro_step(dti_parallel *par, dti_replica *r, const dti_mic
         if (!result)
             result = dti_drive_start(run->program, 1);
     }
-    dti_program_set_weights(run->program, par->weights.sum);
     if (!result)
-        result = dti_micro_backward(par, run, replica);
+        result = dti_micro_forward(par, run, replica);
+    if (result || r->given_up)
+        return result;
+    dti_program_set_weights(run->program, par->weights.sum);
+    result = dti_micro_backward(par, run, replica);
     if (!result && !run->last)
         result = dti_program_end(run->program);
-    if (result)
+    if (result || r->given_up)
         return result;
     dti_micro_terms(par, run);
     dti_statistics_take(&par->statistics, run, run->program);
     return DT_OK;
 }
 
-static bool dti_any_failed(const dti_parallel *par) {
-    for (uint32_t i = 0; i < par->job.local; i++) {
-        if (atomic_load(&par->replicas[i].failed))
-            return true;
-    }
-    return false;
+/* Without rows: it comes to meetings, and brings zeros. */
+static dt_result dti_parallel_attend(dti_parallel *par, dti_replica *r, uint32_t index) {
+    dt_result result = DT_OK;
+    while (r->met < par->meetings.count && !result && !r->given_up)
+        result = dti_meeting_make(par, index, r->met++, NULL, &r->given_up);
+    return result;
 }
 
 static void dti_parallel_backward(void *arg, uint32_t index) {
@@ -190,6 +234,7 @@ static void dti_parallel_backward(void *arg, uint32_t index) {
     if (!r->runs->count) { /* no rows: zeros, at once */
         memset(r->gradients, 0, r->subtrees.count * par->elements * sizeof(float));
         dti_exchange_arrive(par, 0, par->bucket_count);
+        r->result = dti_parallel_attend(par, r, index);
     }
     const uint64_t start = dti_now_ns();
     for (uint32_t i = 0; i < r->runs->count && !r->result; i++)
@@ -316,9 +361,12 @@ static void dti_parallel_prepare(dti_parallel *par, const dti_batch *batch,
         r->runs = batch->rows == r->full.rows ? &r->full : &r->tail;
         r->result = DT_OK;
         r->busy_ns = 0;
+        r->met = 0;
+        r->given_up = false;
         atomic_store(&r->failed, false);
     }
     dti_exchange_begin(par);
+    dti_meetings_begin(par);
     if (par->undo)
         memcpy(par->undo + par->undo_bytes / sizeof(float) - par->buffer_values,
                par->statistics.buffers, par->buffer_values * sizeof(float));

@@ -98,6 +98,10 @@ static dt_result dti_step_not_run(dt_program *p, dt_report *r);
 
 /* ---- replica.c: a step of such a program, cut open. begin is dt_program_begin. */
 static uint32_t dti_program_segments(const dt_program *p); /* forward and backward ones */
+static uint32_t dti_program_forward(const dt_program *p);  /* forward ones */
+/* A meeting's operand of a piece, and where its value is to come. */
+static const float *dti_program_operand(const dt_program *p, const dti_meeting *m, uint32_t piece);
+static float *dti_program_value(const dt_program *p, const dti_meeting *m);
 /* The buckets of gradients that are finished after a segment; those before them are too. */
 static uint32_t dti_program_buckets(const dt_program *p, uint32_t segment);
 /* The host's side of the gradients: slots one behind the other. */

@@ -6,6 +6,10 @@ static uint32_t dti_program_segments(const dt_program *p) {
     return p->code->commit_segment;
 }
 
+static uint32_t dti_program_forward(const dt_program *p) {
+    return p->code->forward_segments;
+}
+
 static uint32_t dti_program_buckets(const dt_program *p, uint32_t segment) {
     return p->code->segment_buckets[segment];
 }
@@ -30,6 +34,15 @@ static void dti_program_term(const dt_program *p, uint32_t term, uint32_t piece,
 
 static const float *dti_program_stat(const dt_program *p, const dti_stat *stat, uint32_t piece) {
     return (const float *)(const void *)(dti_program_out(p) + stat->word + piece * stat->stride);
+}
+
+static const float *dti_program_operand(const dt_program *p, const dti_meeting *m, uint32_t piece) {
+    return (const float *)(const void *)(dti_program_out(p) + m->word + piece * m->stride);
+}
+
+static float *dti_program_value(const dt_program *p, const dti_meeting *m) {
+    char *in = p->store->device->backend->memory_host(p->now->memories[DTI_ARENA_IN]);
+    return (float *)(void *)(in + m->in);
 }
 
 /* ---- weights */

@@ -284,9 +284,11 @@ static dt_result dti_trainer_loader(dt_trainer *t) {
 }
 
 static dt_result dti_trainer_build(dt_trainer *t, uint32_t shards) {
-    dt_result result = t->par.desc.stages
-                           ? dti_pipe_create(&t->par, t->desc.devices, t->desc.threads, t->desc.pin)
-                           : dti_parallel_build(&t->par, shards, t->bounded ? t->bounds : NULL);
+    dt_result result = dti_meetings_check(&t->par); /* the same on all ranks: of the graph alone */
+    if (!result)
+        result = t->par.desc.stages
+                     ? dti_pipe_create(&t->par, t->desc.devices, t->desc.threads, t->desc.pin)
+                     : dti_parallel_build(&t->par, shards, t->bounded ? t->bounds : NULL);
     if (!result)
         result = dti_agree_result(&t->par, dti_trainer_loader(t));
     t->par.lost = t->par.lost || result; /* there are no programs to go on with */
@@ -487,6 +489,7 @@ DT_API void dt_trainer_destroy(dt_trainer *t) {
     dti_crew_destroy(t->par.crew);
     dti_pipe_destroy(&t->par);
     dti_parallel_unbuild(&t->par);
+    dti_meetings_close(&t->par);
     dti_replicas_close(&t->par);
     dti_disown(&t->graph->stores, &t->owned);
     dti_free(t->base, t->par.firsts);

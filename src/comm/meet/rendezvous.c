@@ -20,16 +20,16 @@
 #define DTI_MEETING_CANDIDATES 4 /* ports in one look */
 #define DTI_KV_LOOK_NS 2000000000u
 
-typedef enum dti_meeting_place {
+typedef enum dti_rendezvous_where {
     DTI_MEET_TCP,
     DTI_MEET_FILE,
     DTI_MEET_STORE,
     DTI_MEET_LAUNCHER
-} dti_meeting_place;
+} dti_rendezvous_where;
 
 typedef struct dti_rendezvous {
     const dt_comm_desc *desc;
-    dti_meeting_place place;
+    dti_rendezvous_where place;
     dti_endpoint at;   /* tcp: rank 0; tcpstore: the store */
     uint64_t deadline; /* of the join, ns */
     dti_addresses own; /* published; each has a listening socket */

@@ -1,0 +1,128 @@
+/* Meetings: rows whose value is made of what all pieces of the job's batch have (op/meet.c).
+ * In a replica's code a segment ends at such a row, forward and backward. Each piece's operand is
+ * made in OUT where it can be, and the value lies in IN, so no backend learns anything new; who
+ * drives the step makes the one of the others in between (parallel/meeting.c). A meeting is never
+ * computed again, so their order is that of nodes, whatever memory a replica has. */
+
+static bool dti_meets(const dti_code *code, uint32_t id) {
+    return code->piece_count && code->train &&
+           dti_op_info_of(code->work->nodes[id].op)->family->meet;
+}
+
+static dt_result dti_meetings_refuse(const dti_lowering *w, uint32_t id) {
+    const dti_code *code = w->code;
+    const dti_node *n = &code->work->nodes[id];
+    if (!code->desc.accumulate || !code->train || !dti_op_info_of(n->op)->family->meet)
+        return DT_OK;
+    return dti_fail(code->base, DT_ERROR_UNSUPPORTED,
+                    "program '%s': a batch_norm with .sync, and the batch is computed in "
+                    "micro-batches, which are not there together; leave .accumulate or .sync out",
+                    code->label);
+}
+
+static dt_result dti_meetings_make(dti_lowering *w) {
+    dti_code *code = w->code;
+    dt_result result = DT_OK;
+    for (uint32_t id = 1; id < code->work->count && !result; id++) {
+        result = w->needed[id] ? dti_meetings_refuse(w, id) : DT_OK;
+        code->meeting_count += w->needed[id] && dti_meets(code, id);
+    }
+    const size_t most = DTI_SEGMENTS_MAX + (size_t)code->meeting_count;
+    code->segments = dti_alloc_array(code->base, most, sizeof *code->segments);
+    code->phases = dti_alloc_array(code->base, most, sizeof *code->phases);
+    code->segment_buckets = dti_alloc_array(code->base, most, sizeof *code->segment_buckets);
+    code->meetings = dti_alloc_array(code->base, code->meeting_count + 1u, sizeof *code->meetings);
+    if (!code->segments || !code->phases || !code->segment_buckets || !code->meetings)
+        return DT_ERROR_MEMORY;
+    return result;
+}
+
+/* ---- places */
+
+/* Where a piece's operand is to be. */
+static uint32_t dti_meeting_operand(dti_lowering *w, const dti_meeting *m, uint32_t piece) {
+    return dti_listing_value(&w->code->list, DTI_VALUE_OUT, DT_F32, m->elements,
+                             DTI_WORD_BYTES * ((uint64_t)m->word + piece * m->stride));
+}
+
+static bool dti_meeting_each(const dti_lowering *w, uint32_t in) {
+    return w->extent && w->extent[in] == DTI_EXTENT_PIECE;
+}
+
+static void dti_meeting_place_operand(dti_lowering *w, dti_meeting *m, uint32_t in) {
+    dti_code *code = w->code;
+    const dti_node *n = &code->work->nodes[in];
+    const bool each = dti_meeting_each(w, in), view = dti_op_info_of(n->op)->family->view;
+    uint64_t offset = code->out_bytes, stride = each ? dti_aligned(dti_node_bytes(code, n)) : 0;
+    if (w->stat_of[in]) { /* the host reads it there anyhow */
+        m->word = code->stats[w->stat_of[in] - 1].word;
+        m->stride = code->stats[w->stat_of[in] - 1].stride;
+        return;
+    }
+    if (each && !view && !dti_piece_view(w, in, 0)->dim[DTI_AXES - 1])
+        dti_pieces_place_out(w, in, &offset, &stride);
+    else
+        code->out_bytes += each ? stride * code->piece_count : dti_aligned(dti_node_bytes(code, n));
+    m->word = (uint32_t)(offset / DTI_WORD_BYTES);
+    m->stride = (uint32_t)(stride / DTI_WORD_BYTES);
+    if (!each && !view && !w->pin[in] && !w->param_of[in] && !n->samples)
+        w->pin[in] = dti_meeting_operand(w, m, 0);
+}
+
+static void dti_meetings_place(dti_lowering *w) {
+    dti_code *code = w->code;
+    uint32_t count = 0;
+    for (uint32_t i = 1; i < code->work->count && code->meeting_count; i++) {
+        const uint32_t id = w->order[i];
+        const dti_node *n = &code->work->nodes[id];
+        if (!w->needed[id] || !dti_meets(code, id))
+            continue;
+        dti_meeting *m = &code->meetings[count++];
+        *m = (dti_meeting){.node = id, .meet = dti_op_info_of(n->op)->family->meet(n)};
+        m->elements = (uint32_t)dti_shape_elements(n->shape);
+        dti_meeting_place_operand(w, m, dti_input_id(code->work, n, 0));
+        m->in = code->in_bytes;
+        code->in_bytes += dti_aligned(dti_node_bytes(code, n));
+    }
+}
+
+/* ---- launches */
+
+static void dti_lower_meeting(dti_lowering *w, uint32_t id) {
+    dti_code *code = w->code;
+    dti_meeting *m = &code->meetings[w->met++];
+    const dti_node *n = &code->work->nodes[id];
+    const uint32_t in = dti_input_id(code->work, n, 0);
+    const bool each = dti_meeting_each(w, in);
+    w->e.node = n;
+    w->e.id = id;
+    for (uint32_t i = 0; i < (each ? code->piece_count : 1u); i++) {
+        const uint32_t value = dti_meeting_operand(w, m, i);
+        const dti_view to = dti_view_dense(value, n, 1);
+        const dti_view *from = each ? dti_piece_view(w, in, i) : &w->e.views[in];
+        if ((!each || code->pieces[i].rows) && !dti_lies_at(&code->list, from, value))
+            dti_emit_copy(&w->e, from, &to, DTI_COPY_WORD);
+    }
+    m->segment = code->segment_count;
+    dti_segment_cut(w, code->forward_segments ? DTI_PHASE_BACKWARD : DTI_PHASE_FORWARD);
+    const uint32_t value = dti_listing_value(&code->list, DTI_VALUE_IN, DT_F32, m->elements, m->in);
+    w->e.views[id] = dti_view_dense(value, n, 1);
+    w->own[id].first = w->own[id].last = code->list.launch_count;
+}
+
+/* A meeting that no launch follows: the segment behind it is empty. */
+static bool dti_meeting_waits(const dti_code *code) {
+    return code->meeting_count &&
+           code->meetings[code->meeting_count - 1].segment + 1 == code->segment_count;
+}
+
+static void dti_meetings_ranges(dti_code *code) {
+    for (uint32_t i = 0; i < code->meeting_count; i++) {
+        const dti_meeting *m = &code->meetings[i];
+        const uint64_t one = dti_bytes(DT_F32, m->elements), next = DTI_WORD_BYTES * m->stride;
+        dti_segment *s = &code->segments[m->segment];
+        s[0].download = (dti_range){DTI_WORD_BYTES * (uint64_t)m->word,
+                                    m->stride ? next * code->piece_count : one};
+        s[1].upload = (dti_range){m->in, one};
+    }
+}
