@@ -47,21 +47,31 @@ static void qualify_break_gemm(dti_vk_device *device) {
     device->vk.CreateShaderModule = qualify_create;
 }
 
-/* A clock that says what a test wants. */
+/* A clock that says what a test wants, of each variant. */
 static struct tune_clock {
-    double portable, first,
-        then; /* milliseconds of a launch; the variant's first, and those after */
-    int runs; /* of the variant */
+    double first[DTI_VK_VARIANTS_MAX]; /* milliseconds of the first launch */
+    double then[DTI_VK_VARIANTS_MAX];  /* and of those after */
+    int runs[DTI_VK_VARIANTS_MAX];
 } tune_clock;
 
 static dt_result tune_time(dti_exec *exec, uint32_t variant, uint32_t segment, double *ms) {
     (void)exec;
     *ms = segment == DTI_VK_TUNE_ALL ? DTI_VK_TUNE_LAUNCHES : 1;
-    if (variant)
-        *ms *= tune_clock.runs++ ? tune_clock.then : tune_clock.first;
-    else
-        *ms *= tune_clock.portable;
+    *ms *= tune_clock.runs[variant]++ ? tune_clock.then[variant] : tune_clock.first[variant];
     return DT_OK;
+}
+
+/* All variants take so long, each time. */
+static void tune_set(dti_vk_device *device, double ms) {
+    device->time_run = tune_time;
+    tune_clock = (struct tune_clock){0};
+    for (int i = 0; i < DTI_VK_VARIANTS_MAX; i++)
+        tune_clock.first[i] = tune_clock.then[i] = ms;
+}
+
+static void tune_set_one(uint32_t variant, double first, double then) {
+    tune_clock.first[variant] = first;
+    tune_clock.then[variant] = then;
 }
 
 /* On a driver that runs them, which all here do, every fast variant is right. */
@@ -119,6 +129,19 @@ static uint8_t *qualify_verdict(dti_vk_device *device) {
     return &device->verdicts[DTI_K_GEMM][DTI_GEMM_32X32];
 }
 
+/* Who makes the launches of that one, and 1. */
+static uint8_t *qualify_chosen(dti_vk_device *device) {
+    return &device->chosen[DTI_K_GEMM][DTI_GEMM_32X32];
+}
+
+static void qualify_open_choice(const void *blob, size_t bytes, dt_kernel_check check, int want) {
+    vulkan_rig rig;
+    const dti_vk_options options = {.cache = blob, .cache_bytes = bytes, .kernel_check = check};
+    if (vulkan_rig_open(&rig, vulkan_quick_device(), options))
+        CHECK(*qualify_chosen((dti_vk_device *)rig.device) == want);
+    vulkan_rig_close(&rig);
+}
+
 /* Opens the device once more, with what the first one has written. */
 static void qualify_open_again(const void *blob, size_t bytes, dt_kernel_check check,
                                dti_vk_verdict want) {
@@ -152,14 +175,13 @@ TEST(a_fast_variant_that_computes_wrong_values_is_struck_named_and_remembered) {
     OPEN_QUICK(rig);
     dti_vk_device *device = qualify_as_gpu(&rig);
     qualify_break_gemm(device);
-    device->time_run = tune_time;
-    tune_clock = (struct tune_clock){.portable = 1};
+    tune_set(device, 1);
     CHECK(dti_vk_allowed(device, DTI_K_GEMM, DTI_GEMM_32X32) == DTI_GEMM_IN_REGISTERS);
     CHECK(*qualify_verdict(device) == DTI_VK_STRUCK);
     CHECK_CONTAINS(rig.log.last, "gemm_tile");
     CHECK_CONTAINS(rig.log.last, "whole numbers");
     qualify_try_launches(&rig);
-    CHECK(rig.log.warnings == 1); /* once */
+    CHECK(rig.log.warnings == 2); /* one for each tile, both of which could make the launch */
     rig.in->options.kernel_check = DT_KERNEL_CHECK_NEVER;
     CHECK(dti_vk_allowed(device, DTI_K_GEMM, DTI_GEMM_32X32) == DTI_GEMM_32X32);
     size_t bytes;
@@ -198,34 +220,92 @@ TEST(a_fast_variant_is_timed_by_a_launch_that_takes_it) {
 
 /* What the clock says is done: a little slower is slower, and a long one is not run twice. */
 TEST(the_faster_of_two_right_variants_is_found_by_the_clock) {
+    enum { N = DTI_GEMM_NARROW };
     static const struct {
-        struct tune_clock clock;
+        double portable, first, then;
         bool slow;
         int runs;
-    } cases[] = {{{1, 1.2, 0.9, 0}, false, 5},     {{1, 0.5, 1.1, 0}, true, 5},
-                 {{1, 1, 4.5, 0}, true, 2},        {{1, 21, 0, 0}, true, 1},
-                 {{30, 25, 99, 0}, false, 1},      {{5, 5, 4, 0}, false, 5},
-                 {{0.0005, 0, 0.001, 0}, false, 5}};
+    } cases[] = {{1, 1.2, 0.9, false, 5},     {1, 0.5, 1.1, true, 5}, {1, 1, 4.5, true, 2},
+                 {1, 21, 0, true, 1},         {30, 25, 99, false, 1}, {5, 5, 4, false, 5},
+                 {0.0005, 0, 0.001, false, 5}};
     vulkan_rig rig;
     OPEN_QUICK(rig);
     dti_vk_device *device = qualify_as_gpu(&rig);
-    device->time_run = tune_time;
     for (size_t i = 0; i < DTI_COUNT(cases); i++) {
-        double ms[2];
-        bool timed;
-        tune_clock = cases[i].clock;
-        CHECK(dti_vk_tune(device, DTI_K_GEMM, DTI_GEMM_NARROW, ms, &timed) == DT_OK && timed);
-        test_check(dti_vk_is_slow(ms) == cases[i].slow && tune_clock.runs == cases[i].runs,
-                   __FILE__, __LINE__, "case %zu: %g ms against %g, %d runs", i, ms[1], ms[0],
-                   tune_clock.runs);
+        dti_vk_race race;
+        tune_set(device, cases[i].portable);
+        tune_set_one(N, cases[i].first, cases[i].then);
+        REQUIRE(dti_vk_tune(device, DTI_K_GEMM, N, &race) == DT_OK && race.count == 2);
+        test_check((race.variant[0] == 0) == cases[i].slow && tune_clock.runs[N] == cases[i].runs,
+                   __FILE__, __LINE__, "case %zu: %u won, %d runs", i, race.variant[0],
+                   tune_clock.runs[N]);
     }
+    vulkan_rig_close(&rig);
+}
+
+/* A device that runs any workgroup, one that runs small ones, and one that has little to share: the
+ * largest tile that fits, and not the portable variant. */
+TEST(a_tile_that_is_too_large_for_a_device_gives_way_to_a_smaller_one) {
+    const dti_grid_device sizes[] = {{.invocations_max = 256, .shared_bytes = 32768},
+                                     {.invocations_max = 128, .shared_bytes = 32768},
+                                     {.invocations_max = 256, .shared_bytes = 16383}};
+    dti_launch l = {.kernel = DTI_K_GEMM, .items = 4096 * 4096};
+    l.args.gemm = (dti_args_gemm){.m = 4096, .n = 4096, .k = 4096, .batch0 = 1, .batch1 = 1};
+    CHECK(dti_vk_grid_variant(&l, &sizes[0]) == DTI_GEMM_128X128);
+    CHECK(dti_vk_grid_variant(&l, &sizes[1]) == DTI_GEMM_64X64);
+    CHECK(dti_vk_grid_variant(&l, &sizes[2]) == DTI_GEMM_64X64);
+}
+
+/* Every rival makes the launches of the tile, which may be larger than it or smaller. */
+TEST(tiles_are_timed_against_each_other_and_the_fastest_that_is_right_is_used) {
+    enum { TILE = DTI_GEMM_32X64, SMALL = DTI_GEMM_32X32, LARGE = DTI_GEMM_64X64 };
+    vulkan_rig rig;
+    OPEN_QUICK(rig);
+    dti_vk_device *device = qualify_as_gpu(&rig);
+    tune_set(device, 2);
+    tune_set_one(LARGE, 9, 1); /* its first time is the driver's */
+    CHECK(dti_vk_allowed(device, DTI_K_GEMM, TILE) == LARGE);
+    CHECK(tune_clock.runs[TILE] && tune_clock.runs[SMALL] && tune_clock.runs[0]);
+    CHECK(device->verdicts[DTI_K_GEMM][LARGE] == DTI_VK_GOOD);
+    CHECK(!device->verdicts[DTI_K_GEMM][TILE]); /* nobody uses it */
+    CHECK(dti_vk_allowed(device, DTI_K_GEMM, TILE) == LARGE && tune_clock.runs[LARGE] == 5);
+    CHECK(rig.log.warnings == 0);
+    size_t bytes;
+    char *blob = qualify_export(&rig, &bytes);
+    vulkan_rig_close(&rig);
+    /* and in a later run, without being asked */
+    const dti_vk_options options = {.cache = blob, .cache_bytes = bytes};
+    REQUIRE(vulkan_rig_open(&rig, vulkan_quick_device(), options));
+    device = qualify_as_gpu(&rig);
+    tune_set(device, 1);
+    CHECK(dti_vk_allowed(device, DTI_K_GEMM, TILE) == LARGE && !tune_clock.runs[LARGE]);
+    device->chosen[DTI_K_GEMM][TILE] = 0;
+    device->verdicts[DTI_K_GEMM][LARGE] = DTI_VK_STRUCK; /* what is wrong is not asked */
+    tune_set_one(SMALL, 1, 0.5);
+    CHECK(dti_vk_allowed(device, DTI_K_GEMM, TILE) == SMALL && !tune_clock.runs[LARGE]);
+    vulkan_rig_close(&rig);
+    free(blob);
+}
+
+/* All of a module's tiles are broken with it: what is next by the clock is found wrong in turn. */
+TEST(of_tiles_that_are_all_wrong_none_is_used) {
+    vulkan_rig rig;
+    OPEN_QUICK(rig);
+    dti_vk_device *device = qualify_as_gpu(&rig);
+    qualify_break_gemm(device);
+    tune_set(device, 1);
+    tune_set_one(0, 3, 3);
+    CHECK(dti_vk_allowed(device, DTI_K_GEMM, DTI_GEMM_32X32) == DTI_GEMM_IN_REGISTERS);
+    CHECK(device->verdicts[DTI_K_GEMM][DTI_GEMM_32X32] == DTI_VK_STRUCK);
+    CHECK(device->verdicts[DTI_K_GEMM][DTI_GEMM_32X64] == DTI_VK_STRUCK);
+    CHECK(rig.log.warnings == 2);
     vulkan_rig_close(&rig);
 }
 
 /* A part of the blob that says what was found, of another version or of another driver. */
 static void tune_try_others(char *blob, size_t bytes, size_t at, uint8_t flip) {
     blob[at] ^= (char)flip;
-    qualify_open_again(blob, bytes, DT_KERNEL_CHECK_ONCE, DTI_VK_UNCHECKED);
+    qualify_open_choice(blob, bytes, DT_KERNEL_CHECK_ONCE, 0);
     blob[at] ^= (char)flip;
 }
 
@@ -233,22 +313,22 @@ TEST(a_variant_that_is_right_and_slow_is_not_used_here_or_in_a_later_run) {
     vulkan_rig rig;
     OPEN_QUICK(rig);
     dti_vk_device *device = qualify_as_gpu(&rig);
-    device->time_run = tune_time;
-    tune_clock = (struct tune_clock){.portable = 1, .first = 1, .then = 2};
+    tune_set(device, 2);
+    tune_set_one(0, 2, 1);
     CHECK(dti_vk_allowed(device, DTI_K_GEMM, DTI_GEMM_32X32) == DTI_GEMM_IN_REGISTERS);
-    CHECK(*qualify_verdict(device) == DTI_VK_SLOW);
-    const int runs = tune_clock.runs;
+    CHECK(*qualify_chosen(device) == 1);
+    const int runs = tune_clock.runs[0];
     CHECK(dti_vk_allowed(device, DTI_K_GEMM, DTI_GEMM_32X32) == DTI_GEMM_IN_REGISTERS);
-    CHECK(tune_clock.runs == runs && runs > 0 && rig.log.warnings == 0);
+    CHECK(tune_clock.runs[0] == runs && runs > 0 && rig.log.warnings == 0);
     size_t bytes;
     char *blob = qualify_export(&rig, &bytes);
     vulkan_rig_close(&rig);
     const size_t part = bytes - sizeof(dti_vk_judged) - sizeof(dti_vk_cache_header);
     const dti_vk_judged *judged = (const dti_vk_judged *)(blob + bytes) - 1;
-    CHECK(judged->verdict == DTI_VK_SLOW);
-    qualify_open_again(blob, bytes, DT_KERNEL_CHECK_ONCE, DTI_VK_SLOW);
-    qualify_open_again(blob, bytes, DT_KERNEL_CHECK_ALWAYS, DTI_VK_UNCHECKED);
-    tune_try_others(blob, bytes, part + 6, '2' ^ '1'); /* its version */
+    CHECK(judged->verdict == DTI_VK_UNCHECKED && judged->chosen == 1);
+    qualify_open_choice(blob, bytes, DT_KERNEL_CHECK_ONCE, 1);
+    qualify_open_choice(blob, bytes, DT_KERNEL_CHECK_ALWAYS, 0);
+    tune_try_others(blob, bytes, part + 6, '3' ^ '2'); /* its version */
     tune_try_others(blob, bytes, part + offsetof(dti_vk_cache_header, identity), 1);
     tune_try_others(blob, bytes, bytes - sizeof *judged, 1); /* damaged */
     free(blob);

@@ -349,17 +349,23 @@ static void check_variant(rig *r, const dti_vk_shader *s) {
     check_row(s, s->variant ? "the portable variant" : "the CPU", result, &f, &r->base);
 }
 
+/* Each that was timed, the fastest first. */
 static void choice_row(rig *r, const dti_vk_shader *s) {
-    double ms[2] = {0};
-    bool timed = false;
+    dti_vk_race race;
+    char text[256] = "";
     if (!s->variant || !dti_vk_fits(r->device, s->kernel, s->variant) || !has_time(1))
         return;
-    dt_result result = dti_vk_tune(r->device, s->kernel, s->variant, ms, &timed);
-    if (result || timed)
-        say("row\tchoices\t%s\t%u\t%.4f\t%.4f\t%s", check_name(s), s->variant, ms[1], ms[0],
-            result               ? r->base.error
-            : dti_vk_is_slow(ms) ? "the portable variant"
-                                 : "this one");
+    dt_result result = dti_vk_tune(r->device, s->kernel, s->variant, &race);
+    size_t at = 0;
+    for (uint32_t i = 0; i < race.count && at < sizeof text; i++)
+        at += (size_t)snprintf(text + at, sizeof text - at, "%s%u: %.4f", i ? ", " : "",
+                               race.variant[i], race.ms[i]);
+    if (result || race.count)
+        say("row\tchoices\t%s\t%u\t%s\t%s", check_name(s), s->variant, text,
+            result                          ? r->base.error
+            : race.variant[0] == s->variant ? "this one"
+            : race.variant[0]               ? "another tile"
+                                            : "the portable variant");
 }
 
 /* As a program's first use of a variant decides. */
@@ -368,8 +374,9 @@ static void check_choices(rig *r) {
         say("note\ta software device takes the portable variants, without a trial");
         return;
     }
-    say("table\tchoices\tWhat is used here for launches of the size that a fast variant is for"
-        "\tkernel\tvariant\tms\tportable, ms\tused");
+    say("table\tchoices\tWhat is used here for launches of the size that a fast variant is for: "
+        "variants and milliseconds of a launch, the fastest first; 0 is the portable one"
+        "\tkernel\tmeant for\tms by variant\tused");
     for (size_t i = 0; i < DTI_COUNT(dti_vk_shaders); i++)
         choice_row(r, &dti_vk_shaders[i]);
 }

@@ -376,28 +376,33 @@ static bool dti_conv_dx_sample(uint32_t variant, dti_trial *t) {
     return dti_conv_image_sample(variant, DTI_K_CONV_DX, t);
 }
 
+/* 16 x 64; 32 x 64; 64 x 64; 64 x 128, which no launch takes by itself; 128 x 128. */
+#define DTI_CONV_RIVALS                                                                            \
+    { 0, 1u << 2, 1u << 1 | 1u << 3, 1u << 2 | 1u << 4, 0, 1u << 3 | 1u << 4 }
+
 /* (x, w, y, bias); spec0: 1 = bias; spec1 */
 DTI_KERNEL(CONV, conv, "rrwr", ITEM, .run = dti_cpu_conv, .outer = dti_cpu_items_conv,
            .grain = dti_cpu_grain_conv, .scratch_bytes = dti_cpu_scratch_conv,
            .takes = dti_product_takes, .put_mask = dti_conv_put_mask,
-           .local = {64, 64, 64, 128, 256, 256}, .variant = dti_conv_variant,
-           .tile = dti_conv_forward_tile, .invocations = dti_conv_forward_invocations,
-           .effort = dti_conv_forward_effort, .trial = dti_conv_forward_trial,
-           .sample = dti_conv_forward_sample, .fits = dti_conv_fits_device);
+           .local = {64, 64, 64, 128, 256, 256}, .rivals = DTI_CONV_RIVALS,
+           .variant = dti_conv_variant, .tile = dti_conv_forward_tile,
+           .invocations = dti_conv_forward_invocations, .effort = dti_conv_forward_effort,
+           .trial = dti_conv_forward_trial, .sample = dti_conv_forward_sample,
+           .fits = dti_conv_fits_device);
 
 /* (y, w, x, bias or mask); spec0, spec1 */
 DTI_KERNEL(CONV_DX, conv_dx, "rrwr", ITEM, .run = dti_cpu_conv, .outer = dti_cpu_items_conv,
            .grain = dti_cpu_grain_conv, .scratch_bytes = dti_cpu_scratch_conv,
            .takes = dti_product_takes, .put_mask = dti_conv_dx_put_mask,
-           .local = {64, 64, 64, 128, 256, 256}, .variant = dti_conv_variant,
-           .tile = dti_conv_dx_tile, .invocations = dti_conv_dx_invocations,
-           .effort = dti_conv_dx_effort, .trial = dti_conv_dx_trial, .sample = dti_conv_dx_sample,
-           .fits = dti_conv_fits_device);
+           .local = {64, 64, 64, 128, 256, 256}, .rivals = DTI_CONV_RIVALS,
+           .variant = dti_conv_variant, .tile = dti_conv_dx_tile,
+           .invocations = dti_conv_dx_invocations, .effort = dti_conv_dx_effort,
+           .trial = dti_conv_dx_trial, .sample = dti_conv_dx_sample, .fits = dti_conv_fits_device);
 
 /* (y, x, partial w) */
 DTI_KERNEL(CONV_DW, conv_dw, "rrw", ITEM, .run = dti_cpu_conv_dw, .outer = dti_cpu_items_conv_dw,
            .grain = dti_cpu_grain_conv_dw, .scratch_bytes = dti_cpu_scratch_conv_dw,
-           .local = {64, 64, 64, 128, 256, 256}, .variant = dti_conv_variant,
-           .tile = dti_conv_dw_tile, .invocations = dti_conv_dw_invocations,
-           .effort = dti_conv_dw_effort, .trial = dti_conv_dw_trial, .sample = dti_conv_dw_sample,
-           .fits = dti_conv_fits_device);
+           .local = {64, 64, 64, 128, 256, 256}, .rivals = DTI_CONV_RIVALS,
+           .variant = dti_conv_variant, .tile = dti_conv_dw_tile,
+           .invocations = dti_conv_dw_invocations, .effort = dti_conv_dw_effort,
+           .trial = dti_conv_dw_trial, .sample = dti_conv_dw_sample, .fits = dti_conv_fits_device);

@@ -106,9 +106,12 @@ typedef struct dti_kernel_info {
      * launch reads the mask already. */
     void (*put_mask)(dti_launch *launch, uint32_t shift);
     /* On a device that runs workgroups. local: invocations of one, by variant; 0 = as the device
-     * likes. variant: which shader; NULL = 0, the portable one. tile: selectors that are the
+     * likes, but no more than `lanes` have work (0: any number). variant: which shader; NULL = 0, the portable one. tile: selectors that are the
      * device's to decide; NULL = none. invocations: how many do the work; NULL = by the span. */
-    uint16_t local[DTI_VARIANTS_MAX];
+    uint16_t local[DTI_VARIANTS_MAX], lanes;
+    /* By variant: others that make its launches too, as bits; the portable one always may. Which
+     * is the fastest is asked of the device. */
+    uint16_t rivals[DTI_VARIANTS_MAX];
     uint32_t (*variant)(const dti_launch *launch, const dti_grid_device *device);
     void (*tile)(const dti_launch *launch, uint32_t variant, uint32_t spec[4]);
     uint64_t (*invocations)(const dti_launch *launch, uint32_t variant, const uint32_t spec[4]);

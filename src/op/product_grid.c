@@ -53,9 +53,9 @@ static uint64_t dti_gemm_steps(const dti_args_gemm *g) {
 }
 
 /* Narrow ones would waste most of a tile; those with few elements make their chunks beside each
- * other. Of the others the largest tile of which there are enough for all parts of a device; and
- * for more of them, where each goes over many k. */
-static uint32_t dti_gemm_usual(const dti_args_gemm *g) {
+ * other. Of the others the largest tile that fits the device and of which there are enough for all
+ * its parts; and for more of them, where each goes over many k. */
+static uint32_t dti_gemm_usual(const dti_args_gemm *g, const dti_grid_device *device) {
     static const uint8_t sizes[] = {DTI_GEMM_128X128, DTI_GEMM_64X64, DTI_GEMM_32X64};
     const uint64_t enough = dti_gemm_steps(g) > DTI_GEMM_CHUNK_CHAIN ? DTI_GEMM_CHUNK_GROUPS : 128;
     if (DTI_MIN(g->m, g->n) <= DTI_GEMM_CHUNK_NARROW)
@@ -63,13 +63,14 @@ static uint32_t dti_gemm_usual(const dti_args_gemm *g) {
                    ? DTI_GEMM_NARROW_LONG
                    : DTI_GEMM_NARROW;
     for (size_t i = 0; i < DTI_COUNT(sizes); i++)
-        if (dti_gemm_tiles_of(g, &dti_gemm_shapes[sizes[i]]) >= enough)
+        if (dti_gemm_fits(sizes[i], device) &&
+            dti_gemm_tiles_of(g, &dti_gemm_shapes[sizes[i]]) >= enough)
             return sizes[i];
     return DTI_GEMM_32X32;
 }
 
 static uint32_t dti_gemm_variant(const dti_launch *l, const dti_grid_device *device) {
-    const uint32_t variant = dti_gemm_usual(&l->args.gemm);
+    const uint32_t variant = dti_gemm_usual(&l->args.gemm, device);
     return dti_gemm_fits(variant, device) ? variant : DTI_GEMM_IN_REGISTERS;
 }
 
@@ -207,11 +208,18 @@ static bool dti_gemm_sample(uint32_t variant, dti_trial *t) {
     return m > 0;
 }
 
+#define DTI_GEMM_OR(size) (1u << DTI_GEMM_##size)
+
 /* spec0: 1 = bias; spec1: epilogue */
 DTI_KERNEL(GEMM, gemm, "rrwr", ITEM, .run = dti_cpu_gemm, .halves = true,
            .outer = dti_cpu_items_gemm, .grain = dti_cpu_grain_gemm,
            .scratch_bytes = dti_cpu_scratch_gemm, .takes = dti_product_takes,
            .put_mask = dti_gemm_put_mask, .local = {64, 64, 128, 128, 256, 256, 256, 128, 128},
+           .rivals = {[DTI_GEMM_32X32] = DTI_GEMM_OR(32X64),
+                      [DTI_GEMM_32X64] = DTI_GEMM_OR(32X32) | DTI_GEMM_OR(64X64),
+                      [DTI_GEMM_64X64] = DTI_GEMM_OR(32X64) | DTI_GEMM_OR(64X128),
+                      [DTI_GEMM_128X128] = DTI_GEMM_OR(64X64) | DTI_GEMM_OR(64X128) |
+                                           DTI_GEMM_OR(128X128X16)},
            .variant = dti_gemm_variant, .tile = dti_gemm_tile_spec,
            .invocations = dti_gemm_invocations, .effort = dti_gemm_effort, .trial = dti_gemm_trial,
            .sample = dti_gemm_sample, .fits = dti_gemm_fits);

@@ -339,6 +339,7 @@ DTI_KERNEL(ACCUMULATE, accumulate, "ru", ITEM, .run = dti_cpu_accumulate,
            .grain = dti_cpu_grain_flat, .tile = dti_accumulate_tile,
            .invocations = dti_fours_invocations);
 
+/* An invocation has four elements of a block at a time. */
 static dti_effort dti_blocks_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     (void)variant;
     return (dti_effort){dti_effort_rows(1, DTI_BLOCK / 4, 1, local).steps,
@@ -347,7 +348,7 @@ static dti_effort dti_blocks_effort(const dti_launch *l, uint32_t variant, uint3
 
 /* (grads, table, pairs [blocks, 2]) */
 DTI_KERNEL(GRAD_NORM, grad_norm, "rrw", GROUP, .run = dti_cpu_grad_norm,
-           .grain = dti_cpu_grain_blocks, .effort = dti_blocks_effort);
+           .grain = dti_cpu_grain_blocks, .lanes = DTI_BLOCK / 4, .effort = dti_blocks_effort);
 
 static dti_effort dti_clip_finish_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_commit *a = &l->args.commit;
@@ -361,11 +362,11 @@ DTI_KERNEL(CLIP_FINISH, clip_finish, "ruu", GROUP, .run = dti_cpu_clip_finish,
 
 /* (params, grads, state, table) spec0: DTI_OPTIM_*; spec1: 1 = some rows are left alone */
 DTI_KERNEL(OPTIM, optim, "urur", GROUP, .run = dti_cpu_optim, .grain = dti_cpu_grain_blocks,
-           .effort = dti_blocks_effort);
+           .lanes = DTI_BLOCK / 4, .effort = dti_blocks_effort);
 
 /* (params, state, table) */
 DTI_KERNEL(AVERAGE, average, "rur", GROUP, .run = dti_cpu_average, .grain = dti_cpu_grain_blocks,
-           .effort = dti_blocks_effort);
+           .lanes = DTI_BLOCK / 4, .effort = dti_blocks_effort);
 
 /* (state, table, status) */
 DTI_KERNEL(OPTIM_TICK, optim_tick, "uru", ITEM, .run = dti_cpu_optim_tick,

@@ -413,7 +413,7 @@ static void dti_cpu_optim_divide(const dti_cpu_task *task, int64_t begin, int64_
 
 /* (params, or what is measured with DTI_COMMIT_DIRECTION, grads, state, table) spec0: the kind */
 DTI_KERNEL(OPTIM_PAIRS, optim_pairs, "urur", GROUP, .run = dti_cpu_optim_pairs,
-           .grain = dti_cpu_grain_blocks, .effort = dti_blocks_effort);
+           .grain = dti_cpu_grain_blocks, .lanes = DTI_BLOCK / 4, .effort = dti_blocks_effort);
 
 static dti_effort dti_optim_sums_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     (void)variant;

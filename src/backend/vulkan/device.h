@@ -75,7 +75,6 @@ typedef enum dti_vk_verdict {
     DTI_VK_UNCHECKED,
     DTI_VK_GOOD,
     DTI_VK_STRUCK, /* wrong */
-    DTI_VK_SLOW,   /* right, and slower than the portable one */
     DTI_VK_VERDICTS
 } dti_vk_verdict;
 
@@ -121,6 +120,8 @@ struct dti_vk_device {
     size_t pipeline_count, pipeline_capacity;
 
     uint8_t verdicts[DTI_K_COUNT][DTI_VK_VARIANTS_MAX]; /* dti_vk_verdict */
+    /* Who makes the launches that a variant is meant for, and 1; 0: that was not asked yet. */
+    uint8_t chosen[DTI_K_COUNT][DTI_VK_VARIANTS_MAX];
     /* While it is checked or measured: every launch of this kernel runs this variant. */
     bool forced;
     uint32_t forced_kernel, forced_variant;
@@ -189,12 +190,15 @@ static dti_grid_device dti_vk_grid_device(const dti_vk_device *device);
 
 /* ---- tune.c */
 static dt_result dti_vk_time_run(dti_exec *exec, uint32_t variant, uint32_t segment, double *ms);
-/* Milliseconds of a launch, by the portable variant and by this one; *timed: false where none takes
- * it. */
-static dt_result dti_vk_tune(dti_vk_device *device, uint32_t kernel, uint32_t variant, double ms[2],
-                             bool *timed);
-/* Whether the second is worse. */
-static bool dti_vk_is_slow(const double ms[2]);
+/* Who was timed by a launch that the variant is meant for, the fastest first, and milliseconds of
+ * one; count 0: there is no such launch. */
+#define DTI_VK_TUNE_NEVER 1e30 /* the driver cannot compile it */
+typedef struct dti_vk_race {
+    uint32_t count, variant[DTI_VK_VARIANTS_MAX];
+    double ms[DTI_VK_VARIANTS_MAX];
+} dti_vk_race;
+static dt_result dti_vk_tune(dti_vk_device *device, uint32_t kernel, uint32_t variant,
+                             dti_vk_race *race);
 
 /* ---- qualify.c */
 typedef struct dti_vk_forcing {
@@ -217,7 +221,13 @@ typedef struct dti_vk_finding {
 /* The one check of a variant, for ./build.sh gpu too. An error: it could not be made. */
 static dt_result dti_vk_compare(dti_vk_device *device, uint32_t kernel, uint32_t variant,
                                 dti_vk_finding *finding);
-/* The variant, or the portable one where that one is struck or slow. Checks what was not yet. */
+/* Takes a variant away; finding NULL: the driver cannot compile or run it, as the error says. */
+static void dti_vk_strike(dti_vk_device *device, const dti_vk_shader *shader,
+                          const dti_vk_finding *finding);
+/* Whether it may be run here at all; whether that would be fast is another question. */
+static bool dti_vk_fits(const dti_vk_device *device, uint32_t kernel, uint32_t variant);
+/* Who makes the launches that this variant is meant for: the fastest one that is right. Asks the
+ * device where that was not done yet. */
 static uint32_t dti_vk_allowed(dti_vk_device *device, uint32_t kernel, uint32_t variant);
 /* The device's verdicts, for a later run: to out (NULL: measures); returns the bytes. */
 static size_t dti_vk_verdicts_write(const dti_vk_device *device, void *out);

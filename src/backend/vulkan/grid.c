@@ -24,7 +24,9 @@ static uint32_t dti_vk_grid_local(uint32_t kernel, uint32_t variant,
     const dti_kernel_info *info = dti_kernel_info_of(kernel);
     if (info->local[variant])
         return info->local[variant];
-    return device->software && info->span == DTI_SPAN_GROUP ? 8 : 128;
+    if (device->software && info->span == DTI_SPAN_GROUP)
+        return 8;
+    return info->lanes ? info->lanes : 128;
 }
 
 static uint64_t dti_vk_groups_of(const dti_launch *launch, const uint32_t spec[4], uint32_t variant,

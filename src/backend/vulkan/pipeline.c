@@ -13,7 +13,7 @@
 #define DTI_VK_CACHE_MAGIC 0x6331656863617674ull /* also refuses the other byte order */
 /* The digit in the middle is the version of what verdicts say: another when a verdict, or what is
  * timed for it, gets another meaning. One of another version is passed over. */
-#define DTI_VK_VERDICTS_MAGIC 0x6332746369646576ull
+#define DTI_VK_VERDICTS_MAGIC 0x6333746369646576ull
 #define DTI_VK_VERDICTS_VERSION 0x00ff000000000000ull
 
 typedef struct dti_vk_cache_header {

@@ -2,8 +2,9 @@
  * (../trial.h) are run by it and by the portable variant, and must leave the same memory to the
  * last bit, with whole numbers and with floats: a program's bits do not hang on the variant. One
  * that does not, or that the driver cannot compile, is struck: the portable one runs in its place.
- * So it does where it is faster (tune.c), which is asked of variants that are right. What was found
- * is kept beside the pipeline cache, named by the modules' bytes. */
+ * Of the variants that could make a launch the fastest is asked first (tune.c): only what is to be
+ * used has to be right. What was found is kept beside the pipeline cache, named by the modules'
+ * bytes. */
 
 #ifndef DT_NO_VULKAN
 
@@ -59,7 +60,6 @@ static dt_result dti_vk_compare_all(dti_vk_device *device, const dti_trials *tri
     return result;
 }
 
-/* Whether it may be run here at all; whether that would be fast is another question. */
 static bool dti_vk_fits(const dti_vk_device *device, uint32_t kernel, uint32_t variant) {
     const dti_kernel_info *info = dti_kernel_info_of(kernel);
     dti_grid_device grid = dti_vk_grid_device(device);
@@ -97,81 +97,113 @@ static void dti_vk_strike(dti_vk_device *device, const dti_vk_shader *shader,
     const char *name = device->head.info.name, *of = dti_kernel_info_of(shader->kernel)->name;
     device->verdicts[shader->kernel][shader->variant] = DTI_VK_STRUCK;
     if (!f)
-        dti_log(
-            base, DT_LOG_WARNING,
-            "%s: the kernel %s is not used for %s, the driver cannot compile or run it (%s); the "
-            "portable one is used",
-            name, shader->name, of, base->error);
+        dti_log(base, DT_LOG_WARNING,
+                "%s: the kernel %s is not used for %s, the driver cannot compile or run it (%s); "
+                "another one is used",
+                name, shader->name, of, base->error);
     else
         dti_log(
             base, DT_LOG_WARNING,
             "%s: the kernel %s is not used for %s, it computes wrong values with this driver (%s, "
-            "launch %u of its check: 0x%08x instead of 0x%08x); the portable one is used",
+            "launch %u of its check: 0x%08x instead of 0x%08x); another one is used",
             name, shader->name, of, f->data == DTI_TRIAL_WHOLE ? "whole numbers" : "floats",
             f->number, f->is, f->should);
 }
 
-/* Of a variant that is right. */
-static dt_result dti_vk_judge_speed(dti_vk_device *device, const dti_vk_shader *shader) {
-    double ms[2];
-    bool timed;
-    dt_result result = dti_vk_tune(device, shader->kernel, shader->variant, ms, &timed);
-    if (result)
-        return result;
-    const bool slow = dti_vk_is_slow(ms);
-    device->verdicts[shader->kernel][shader->variant] = slow ? DTI_VK_SLOW : DTI_VK_GOOD;
-    if (timed)
-        dti_log(device->head.base, DT_LOG_INFO,
-                "%s: the kernel %s for %s, variant %u, takes %.4f ms where the portable one takes "
-                "%.4f; it is %s",
-                device->head.info.name, shader->name, dti_kernel_info_of(shader->kernel)->name,
-                shader->variant, ms[1], ms[0], slow ? "not used" : "used");
-    return DT_OK;
+/* Whether the variant is right. For want of memory, and on a device that was lost, nothing is known
+ * of it. */
+static dti_vk_verdict dti_vk_judge(dti_vk_device *device, uint32_t kernel, uint32_t variant) {
+    const dti_vk_shader *shader = dti_vk_shader_of(kernel, variant);
+    uint8_t *verdict = &device->verdicts[kernel][variant];
+    dti_vk_finding finding;
+    if (*verdict)
+        return (dti_vk_verdict)*verdict;
+    dt_result result = dti_vk_compare(device, kernel, variant, &finding);
+    if (!result && finding.same && finding.launches)
+        *verdict = DTI_VK_GOOD;
+    else if (result == DT_ERROR_DEVICE || (!result && !finding.same))
+        dti_vk_strike(device, shader, result ? NULL : &finding);
+    return (dti_vk_verdict)*verdict;
 }
 
-/* For want of memory, and on a device that was lost, nothing is known of the variant. */
-static void dti_vk_judge(dti_vk_device *device, const dti_vk_shader *shader) {
-    dti_vk_finding finding;
-    dt_result result = dti_vk_compare(device, shader->kernel, shader->variant, &finding);
-    if (!result && finding.same && finding.launches)
-        result = dti_vk_judge_speed(device, shader);
-    if (result == DT_ERROR_DEVICE || (!result && !finding.same))
-        dti_vk_strike(device, shader, result ? NULL : &finding);
+/* Behind it stands which of them were found wrong; the first other one is used. */
+static void dti_vk_say_race(dti_vk_device *device, uint32_t kernel, uint32_t variant,
+                            const dti_vk_race *race) {
+    char text[256] = "";
+    size_t at = 0;
+    for (uint32_t i = 0; i < race->count && at < sizeof text; i++)
+        at += (size_t)snprintf(text + at, sizeof text - at, "%s%u: %.4f", i ? ", " : "",
+                               race->variant[i], race->ms[i]);
+    dti_log(device->head.base, DT_LOG_INFO,
+            "%s: launches of %s that variant %u is meant for take so many milliseconds by variant: "
+            "%s; the first is used",
+            device->head.info.name, dti_kernel_info_of(kernel)->name, variant, text);
+}
+
+/* The fastest that is right. Of a variant that no launch takes nothing is timed. */
+static uint32_t dti_vk_choose(dti_vk_device *device, uint32_t kernel, uint32_t variant) {
+    dti_vk_race race;
+    dt_result result = dti_vk_tune(device, kernel, variant, &race);
+    if (result == DT_ERROR_DEVICE) { /* the driver cannot run one of them */
+        dti_vk_strike(device, dti_vk_shader_of(kernel, variant), NULL);
+        device->chosen[kernel][variant] = 1;
+    }
+    if (result)
+        return 0;
+    if (race.count)
+        dti_vk_say_race(device, kernel, variant, &race);
+    else
+        race = (dti_vk_race){.count = 1, .variant = {variant}};
+    uint32_t won = 0;
+    for (uint32_t i = 0; i < race.count && !won && race.variant[i]; i++) {
+        const dti_vk_verdict verdict = dti_vk_judge(device, kernel, race.variant[i]);
+        if (!verdict)
+            return 0;
+        if (verdict == DTI_VK_GOOD)
+            won = race.variant[i];
+    }
+    device->chosen[kernel][variant] = (uint8_t)(won + 1);
+    return won;
 }
 
 static uint32_t dti_vk_allowed(dti_vk_device *device, uint32_t kernel, uint32_t variant) {
     if (device->forced && device->forced_kernel == kernel)
         return device->forced_variant;
-    const dti_vk_shader *shader = dti_vk_shader_of(kernel, variant);
     const dt_kernel_check check = device->instance->options.kernel_check;
-    if (!variant || !shader || check == DT_KERNEL_CHECK_NEVER)
+    if (!variant || !dti_vk_shader_of(kernel, variant) || check == DT_KERNEL_CHECK_NEVER)
         return variant;
-    uint8_t *verdict = &device->verdicts[kernel][variant];
-    if (*verdict == DTI_VK_UNCHECKED)
-        dti_vk_judge(device, shader);
-    return *verdict == DTI_VK_GOOD ? variant : 0;
+    const uint8_t chosen = device->chosen[kernel][variant];
+    if (chosen && (chosen == 1 || device->verdicts[kernel][chosen - 1] == DTI_VK_GOOD))
+        return chosen - 1u;
+    return dti_vk_choose(device, kernel, variant);
 }
 
 /* ---- For a later run ------------------------------------------------------------------------- */
 
 typedef struct dti_vk_judged {
-    uint32_t fast, portable; /* CRC32C of the packed modules */
-    uint32_t variant, verdict;
+    uint32_t fast, all; /* CRC32C of the packed modules: this one's, and all of the kernel */
+    uint32_t variant, verdict, chosen;
 } dti_vk_judged;
 
 static dti_vk_judged dti_vk_judged_of(const dti_vk_device *device, const dti_vk_shader *shader) {
-    const dti_vk_shader *portable = dti_vk_shader_of(shader->kernel, 0);
+    uint32_t all = 0;
+    for (uint32_t v = 0; v < DTI_VK_VARIANTS_MAX; v++) {
+        const dti_vk_shader *other = dti_vk_shader_of(shader->kernel, v);
+        all = other ? dti_crc32c(all, other->packed, other->packed_bytes) : all;
+    }
     return (dti_vk_judged){.fast = dti_crc32c(0, shader->packed, shader->packed_bytes),
-                           .portable = dti_crc32c(0, portable->packed, portable->packed_bytes),
+                           .all = all,
                            .variant = shader->variant,
-                           .verdict = device->verdicts[shader->kernel][shader->variant]};
+                           .verdict = device->verdicts[shader->kernel][shader->variant],
+                           .chosen = device->chosen[shader->kernel][shader->variant]};
 }
 
 static size_t dti_vk_verdicts_write(const dti_vk_device *device, void *out) {
     size_t bytes = 0;
     for (size_t i = 0; i < DTI_COUNT(dti_vk_shaders); i++) {
         const dti_vk_shader *shader = &dti_vk_shaders[i];
-        if (!shader->variant || !device->verdicts[shader->kernel][shader->variant])
+        if (!shader->variant || !(device->verdicts[shader->kernel][shader->variant] |
+                                  device->chosen[shader->kernel][shader->variant]))
             continue;
         if (out) {
             const dti_vk_judged judged = dti_vk_judged_of(device, shader);
@@ -190,15 +222,16 @@ static void dti_vk_verdicts_read(dti_vk_device *device, const void *data, size_t
         for (size_t at = 0; shader->variant && at + sizeof mine <= bytes; at += sizeof mine) {
             dti_vk_judged judged;
             memcpy(&judged, (const char *)data + at, sizeof judged);
-            if (judged.fast != mine.fast || judged.portable != mine.portable ||
-                judged.variant != mine.variant || judged.verdict == DTI_VK_UNCHECKED ||
-                judged.verdict >= DTI_VK_VERDICTS)
+            if (judged.fast != mine.fast || judged.all != mine.all ||
+                judged.variant != mine.variant || judged.verdict >= DTI_VK_VERDICTS ||
+                judged.chosen > DTI_VK_VARIANTS_MAX)
                 continue;
             device->verdicts[shader->kernel][shader->variant] = (uint8_t)judged.verdict;
+            device->chosen[shader->kernel][shader->variant] = (uint8_t)judged.chosen;
             if (judged.verdict == DTI_VK_STRUCK)
                 dti_log(device->head.base, DT_LOG_WARNING,
                         "%s: the kernel %s is not used for %s, its check failed in an earlier run; "
-                        "the portable one is used",
+                        "another one is used",
                         device->head.info.name, shader->name,
                         dti_kernel_info_of(shader->kernel)->name);
         }

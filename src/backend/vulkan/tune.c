@@ -1,27 +1,28 @@
-/* Whether a fast variant, found right (qualify.c), is faster here than the portable one. What
- * memory that workgroups share is good for depends on how a device is built, which it does not
- * tell. Both run a launch of the size at which the variant is taken (.sample of the kernel's row),
- * in turns; the better one by the host's clock is used for all launches of its kind. No bit depends
- * on it. */
+/* Which variant of a kernel is the fastest here for the launches that a variant is meant for: that
+ * one, its rivals, or the portable one. What memory that workgroups share is good for, and how many
+ * registers an invocation may have, depends on how a device is built, which it does not tell. All
+ * run a launch of the size at which the variant is taken (.sample of the kernel's row), in turns,
+ * by the host's clock. No bit depends on who wins, if only what wins is right (qualify.c). */
 
 #ifndef DT_NO_VULKAN
 
 #define DTI_VK_TUNE_LAUNCHES 16 /* timed as one: the host's part is small then */
 #define DTI_VK_TUNE_ROUNDS 4
 #define DTI_VK_TUNE_LONG_MS 20.0   /* a device that takes so long is not asked again */
-#define DTI_VK_TUNE_TIMES 4        /* the portable one's time: more is given up */
+#define DTI_VK_TUNE_TIMES 4        /* the fastest one's time: more is given up */
 #define DTI_VK_TUNE_LEAST_MS 0.001 /* of a launch: what takes less does nothing */
 
 enum { DTI_VK_TUNE_ONE, DTI_VK_TUNE_ALL, DTI_VK_TUNE_SEGMENTS };
 
 typedef struct dti_vk_tuning {
     dti_vk_device *device;
-    uint32_t variants[2];
+    dti_vk_race *race;
     dti_memory *memories[3];
     dti_trial trial;
     dti_place places[DTI_BINDINGS_MAX];
     dti_launch launches[1 + DTI_VK_TUNE_LAUNCHES];
-    dti_exec *exec[2];
+    dti_exec *exec[DTI_VK_VARIANTS_MAX];
+    bool gone[DTI_VK_VARIANTS_MAX]; /* of what is in the race */
 } dti_vk_tuning;
 
 static dt_result dti_vk_time_run(dti_exec *exec, uint32_t variant, uint32_t segment, double *ms) {
@@ -34,7 +35,20 @@ static dt_result dti_vk_time_run(dti_exec *exec, uint32_t variant, uint32_t segm
     return result;
 }
 
-static dt_result dti_vk_tune_exec(dti_vk_tuning *t, int which) {
+/* The variant itself, its rivals, the portable one: as far as they fit and were not found wrong. */
+static void dti_vk_tune_enter(dti_vk_tuning *t, uint32_t kernel, uint32_t variant) {
+    const uint32_t all = dti_kernel_info_of(kernel)->rivals[variant];
+    dti_vk_race *race = t->race;
+    const uint8_t *verdicts = t->device->verdicts[kernel];
+    if (verdicts[variant] != DTI_VK_STRUCK)
+        race->variant[race->count++] = variant;
+    for (uint32_t v = 1; v < DTI_VK_VARIANTS_MAX; v++)
+        if (all >> v & 1 && dti_vk_fits(t->device, kernel, v) && verdicts[v] != DTI_VK_STRUCK)
+            race->variant[race->count++] = v;
+    race->variant[race->count++] = 0;
+}
+
+static dt_result dti_vk_tune_exec(dti_vk_tuning *t, uint32_t which) {
     static const dti_segment segments[DTI_VK_TUNE_SEGMENTS] = {
         [DTI_VK_TUNE_ONE] = {.count = 1},
         [DTI_VK_TUNE_ALL] = {.first = 1, .count = DTI_VK_TUNE_LAUNCHES}};
@@ -50,9 +64,25 @@ static dt_result dti_vk_tune_exec(dti_vk_tuning *t, int which) {
                                 .in = 1,
                                 .out = 2};
     dti_vk_forcing before;
-    dti_vk_force(t->device, t->launches[0].kernel, t->variants[which], &before);
+    dti_vk_force(t->device, t->launches[0].kernel, t->race->variant[which], &before);
     dt_result result = dti_vk_exec_create(&t->device->head, &desc, &t->exec[which]);
     dti_vk_force_end(t->device, &before);
+    return result;
+}
+
+/* What the driver cannot compile is out of the race. */
+static dt_result dti_vk_tune_execs(dti_vk_tuning *t, uint32_t kernel) {
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < t->race->count && !result; i++) {
+        const uint32_t variant = t->race->variant[i];
+        result = dti_vk_tune_exec(t, i);
+        if (result != DT_ERROR_DEVICE || !variant)
+            continue;
+        dti_vk_strike(t->device, dti_vk_shader_of(kernel, variant), NULL);
+        t->gone[i] = true;
+        t->race->ms[i] = DTI_VK_TUNE_NEVER;
+        result = DT_OK;
+    }
     return result;
 }
 
@@ -68,13 +98,11 @@ static dt_result dti_vk_tune_begin(dti_vk_tuning *t) {
         result = dti_vk_memory_create(&t->device->head,
                                       i ? DTI_WORD_BYTES * DTI_STATUS_WORDS : trials.bytes,
                                       kinds[i], &t->memories[i]);
-    for (int i = 0; i < 2 && !result; i++)
-        result = dti_vk_tune_exec(t, i);
-    return result;
+    return result ? result : dti_vk_tune_execs(t, t->launches[0].kernel);
 }
 
 static void dti_vk_tune_end(dti_vk_tuning *t) {
-    for (int i = 0; i < 2; i++)
+    for (uint32_t i = 0; i < t->race->count; i++)
         if (t->exec[i])
             dti_vk_exec_destroy(t->exec[i]);
     for (int i = 0; i < 3; i++)
@@ -82,48 +110,90 @@ static void dti_vk_tune_end(dti_vk_tuning *t) {
             dti_vk_memory_destroy(t->memories[i]);
 }
 
-/* Both once. The first run of a pipeline is a driver's slowest, so it counts only where it is long,
- * which ends the matter. */
-static dt_result dti_vk_tune_first(dti_vk_tuning *t, double ms[2], bool *is_long) {
+/* Each once, if it is in the race still; by `segment` of so many launches. */
+static dt_result dti_vk_tune_round(dti_vk_tuning *t, uint32_t segment, int launches, bool first) {
+    dti_vk_race *race = t->race;
     dt_result result = DT_OK;
-    for (int i = 0; i < 2 && !result; i++)
-        result = t->device->time_run(t->exec[i], t->variants[i], DTI_VK_TUNE_ONE, &ms[i]);
-    *is_long = ms[0] > DTI_VK_TUNE_LONG_MS || ms[1] > DTI_VK_TUNE_LONG_MS;
-    return result;
-}
-
-static dt_result dti_vk_tune_rounds(dti_vk_tuning *t, double ms[2]) {
-    bool is_long;
-    dt_result result = dti_vk_tune_first(t, ms, &is_long);
-    const bool many = DTI_MAX(ms[0], ms[1]) * DTI_VK_TUNE_LAUNCHES <= DTI_VK_TUNE_LONG_MS;
-    for (int run = 0; run < 2 * DTI_VK_TUNE_ROUNDS && !is_long && !result; run++) {
-        double took;
-        result = t->device->time_run(t->exec[run % 2], t->variants[run % 2],
-                                     many ? DTI_VK_TUNE_ALL : DTI_VK_TUNE_ONE, &took);
-        took /= many ? DTI_VK_TUNE_LAUNCHES : 1;
-        ms[run % 2] = run < 2 ? took : DTI_MIN(ms[run % 2], took);
-        if (run == 1 && ms[1] > DTI_VK_TUNE_TIMES * ms[0])
-            break;
+    for (uint32_t i = 0; i < race->count && !result; i++) {
+        double took = 0;
+        if (t->gone[i])
+            continue;
+        result = t->device->time_run(t->exec[i], race->variant[i], segment, &took);
+        took /= launches;
+        race->ms[i] = first ? took : DTI_MIN(race->ms[i], took);
     }
     return result;
 }
 
-/* Of the portable variant and of this one, a launch; *timed: whether it has one to time. */
-static dt_result dti_vk_tune(dti_vk_device *device, uint32_t kernel, uint32_t variant, double ms[2],
-                             bool *timed) {
-    const dti_kernel_info *info = dti_kernel_info_of(kernel);
-    dti_vk_tuning t = {.device = device, .variants = {0, variant}};
-    ms[0] = ms[1] = 0;
-    *timed = info->sample && info->sample(variant, &t.trial);
-    dt_result result = *timed ? dti_vk_tune_begin(&t) : DT_OK;
-    if (!result && *timed)
-        result = dti_vk_tune_rounds(&t, ms);
-    dti_vk_tune_end(&t);
+static double dti_vk_tune_extreme(const dti_vk_tuning *t, bool longest) {
+    double found = 0;
+    bool any = false;
+    for (uint32_t i = 0; i < t->race->count; i++) {
+        const double ms = t->race->ms[i];
+        if (t->gone[i] || (any && longest != (ms > found)))
+            continue;
+        found = ms;
+        any = true;
+    }
+    return found;
+}
+
+/* How many are left when what is far behind is gone. */
+static uint32_t dti_vk_tune_drop(dti_vk_tuning *t) {
+    const double most = DTI_VK_TUNE_TIMES * dti_vk_tune_extreme(t, false);
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < t->race->count; i++) {
+        t->gone[i] = t->gone[i] || t->race->ms[i] > most;
+        left += !t->gone[i];
+    }
+    return left;
+}
+
+/* The first run of a pipeline is a driver's slowest, so it counts only where it is long, which ends
+ * the matter. */
+static dt_result dti_vk_tune_rounds(dti_vk_tuning *t) {
+    dt_result result = dti_vk_tune_round(t, DTI_VK_TUNE_ONE, 1, true);
+    const double longest = dti_vk_tune_extreme(t, true);
+    const bool many = longest * DTI_VK_TUNE_LAUNCHES <= DTI_VK_TUNE_LONG_MS;
+    if (longest > DTI_VK_TUNE_LONG_MS)
+        return result;
+    uint32_t left = t->race->count;
+    for (int round = 0; round < DTI_VK_TUNE_ROUNDS && left > 1 && !result; round++) {
+        result = dti_vk_tune_round(t, many ? DTI_VK_TUNE_ALL : DTI_VK_TUNE_ONE,
+                                   many ? DTI_VK_TUNE_LAUNCHES : 1, !round);
+        left = dti_vk_tune_drop(t);
+    }
     return result;
 }
 
-static bool dti_vk_is_slow(const double ms[2]) {
-    return ms[1] > ms[0] && ms[0] >= DTI_VK_TUNE_LEAST_MS;
+/* The fastest first, of equal ones that which stood in front. */
+static void dti_vk_tune_sort(dti_vk_race *r) {
+    for (uint32_t i = 1; i < r->count; i++)
+        for (uint32_t k = i; k > 0 && r->ms[k] < r->ms[k - 1]; k--) {
+            const double ms = r->ms[k];
+            const uint32_t variant = r->variant[k];
+            r->ms[k] = r->ms[k - 1], r->ms[k - 1] = ms;
+            r->variant[k] = r->variant[k - 1], r->variant[k - 1] = variant;
+        }
+}
+
+static dt_result dti_vk_tune(dti_vk_device *device, uint32_t kernel, uint32_t variant,
+                             dti_vk_race *race) {
+    const dti_kernel_info *info = dti_kernel_info_of(kernel);
+    dti_vk_tuning t = {.device = device, .race = race};
+    *race = (dti_vk_race){0};
+    if (!info->sample || !info->sample(variant, &t.trial))
+        return DT_OK;
+    dti_vk_tune_enter(&t, kernel, variant);
+    if (race->count == 1) /* the portable one alone is left */
+        return DT_OK;
+    dt_result result = dti_vk_tune_begin(&t);
+    if (!result)
+        result = dti_vk_tune_rounds(&t);
+    if (!result && dti_vk_tune_extreme(&t, false) >= DTI_VK_TUNE_LEAST_MS)
+        dti_vk_tune_sort(race);
+    dti_vk_tune_end(&t);
+    return result;
 }
 
 #endif
