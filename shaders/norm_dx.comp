@@ -1,7 +1,8 @@
 /* The gradient of layer, group and RMS normalisation by x, a workgroup per group of N = cols
  * elements, with g = dy * w[channel] (spec1; else g = dy):
  *   dx = rstd (g - mean(g) - xhat mean(g xhat)), without mean(g) where spec0 = 1 (RMS).
- * The statistics are made again. */
+ * The statistics are made again. Where all lies so an invocation has four elements at a time, and
+ * keeps its first ones in registers: up to HELD fours for each, x and dy are read once. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
@@ -10,62 +11,175 @@
 
 DTI_PUSH(DTI_ARGS_NORM)
 layout(binding = 0) readonly buffer buffer_x { float x[]; };
+layout(binding = 0) readonly buffer buffer_x4 { vec4 x4[]; };
 layout(binding = 1) readonly buffer buffer_dy { float dy[]; };
+layout(binding = 1) readonly buffer buffer_dy4 { vec4 dy4[]; };
 layout(binding = 2) readonly buffer buffer_w { float w[]; };
+layout(binding = 2) readonly buffer buffer_w4 { vec4 w4[]; };
 layout(binding = 3) writeonly buffer buffer_dx { float dx[]; };
+layout(binding = 3) writeonly buffer buffer_dx4 { vec4 dx4[]; };
 
-float mean_of(uint at)
+const uint HELD = 2u;
+/* This invocation's fours: those that it keeps (i says which), then the others. */
+#define DTI_EACH_HELD [[unroll]] for (uint i = 0u; i < HELD; i++)
+#define DTI_EACH_MORE(fours)                                                                       \
+    for (uint k = lane + HELD * gl_WorkGroupSize.x; k < (fours); k += gl_WorkGroupSize.x)
+
+/* Where a group's elements are, and the channel of its first. */
+struct group_place {
+    uint x_at, dy_at, dx_at, channel;
+};
+
+/* What follows from a group's sums: dx = rstd (g - shift - slope (x - mean)). */
+struct group_line {
+    float mean, rstd, shift, slope;
+};
+
+float mean_of(float sum)
 {
-    float sum = 0.0;
-    for (uint k = gl_LocalInvocationID.x; k < args.cols; k += gl_WorkGroupSize.x)
-        sum += x[at + k];
     float mean = dti_group_sum4(vec4(sum), args.cols).x / float(args.cols);
     barrier(); /* before the next sum */
     return mean;
 }
 
+/* sums: of (x - mean) squared, of x - mean, of g, of g (x - mean). The mean is corrected by what it
+ * was off, as in norm_stats.comp. */
+group_line line_of(float mean, vec4 sums)
+{
+    vec4 all = dti_group_sum4(sums, args.cols) / float(args.cols);
+    group_line l = group_line(mean, 0.0, all.z, all.w);
+    float variance = all.x;
+    if (spec0 == 0u) {
+        l.mean += all.y;
+        variance -= all.y * all.y;
+        variance = variance < 0.0 ? 0.0 : variance;
+        l.slope -= all.y * all.z;
+    }
+    l.rstd = 1.0 / sqrt(variance + args.eps);
+    l.slope *= l.rstd * l.rstd;
+    l.shift = spec0 == 1u ? 0.0 : l.shift;
+    return l;
+}
+
+/* ---- by fours */
+
+/* Runs of one channel, counted in fours; with spatial = 1 a channel is an element, and there is one
+ * run. */
+dti_runs runs_of_fours()
+{
+    uint length = (args.spatial > 1u ? args.spatial : args.cols) / 4u;
+    return dti_runs_start(0u, length, length);
+}
+
+vec4 weighted4(group_place p, dti_runs r)
+{
+    vec4 g = dy4[p.dy_at / 4u + r.at];
+    if (spec1 == 0u)
+        return g;
+    uint at = args.w_offset + p.channel;
+    return g * (args.spatial > 1u ? vec4(w[at + r.run]) : w4[at / 4u + r.at]);
+}
+
+float sum_of(vec4 v)
+{
+    return (v.x + v.y) + (v.z + v.w);
+}
+
+void by_fours(group_place p)
+{
+    uint lane = gl_LocalInvocationID.x, fours = args.cols / 4u;
+    vec4 xs[HELD], gs[HELD], sum = vec4(0.0), lost = sum, squares = sum, ones = sum, twos = sum;
+    dti_runs r = runs_of_fours();
+    DTI_EACH_HELD {
+        if (lane + i * gl_WorkGroupSize.x < fours) {
+            xs[i] = x4[p.x_at / 4u + r.at];
+            gs[i] = weighted4(p, r);
+            sum += xs[i];
+        }
+        dti_runs_next(r);
+    }
+    dti_runs more = r;
+    if (spec0 == 0u)
+        DTI_EACH_MORE(fours) {
+            sum += x4[p.x_at / 4u + r.at];
+            dti_runs_next(r);
+        }
+    float mean = spec0 == 1u ? 0.0 : mean_of(sum_of(sum));
+#define DTI_ADD(value, g)                                                                          \
+    vec4 d = (value) - mean, own = g;                                                              \
+    lost += d;                                                                                     \
+    squares += d * d;                                                                              \
+    ones += own;                                                                                   \
+    twos += own * d;
+    DTI_EACH_HELD if (lane + i * gl_WorkGroupSize.x < fours) {
+        DTI_ADD(xs[i], gs[i])
+    }
+    r = more;
+    DTI_EACH_MORE(fours) {
+        DTI_ADD(x4[p.x_at / 4u + r.at], weighted4(p, r))
+        dti_runs_next(r);
+    }
+    group_line l =
+        line_of(mean, vec4(sum_of(squares), sum_of(lost), sum_of(ones), sum_of(twos)));
+    r = runs_of_fours();
+    DTI_EACH_HELD {
+        if (lane + i * gl_WorkGroupSize.x < fours)
+            dx4[p.dx_at / 4u + r.at] = l.rstd * (gs[i] - l.shift - l.slope * (xs[i] - l.mean));
+        dti_runs_next(r);
+    }
+    DTI_EACH_MORE(fours) {
+        vec4 d = x4[p.x_at / 4u + r.at] - l.mean;
+        dx4[p.dx_at / 4u + r.at] = l.rstd * (weighted4(p, r) - l.shift - l.slope * d);
+        dti_runs_next(r);
+    }
+}
+
+/* ---- one by one */
+
 /* g at dy + k; r says how many channels (runs of `spatial`) lie between the group's first and
  * it. */
-float weighted(uint at, dti_runs r, uint channel)
+float weighted(group_place p, dti_runs r)
 {
-    float g = dy[at + r.at];
-    return spec1 == 0u ? g : g * w[args.w_offset + channel + r.run];
+    float g = dy[p.dy_at + r.at];
+    return spec1 == 0u ? g : g * w[args.w_offset + p.channel + r.run];
+}
+
+void one_by_one(group_place p)
+{
+    uint lane = gl_LocalInvocationID.x;
+    float mean = 0.0, sum = 0.0;
+    if (spec0 == 0u) {
+        for (uint k = lane; k < args.cols; k += gl_WorkGroupSize.x)
+            sum += x[p.x_at + k];
+        mean = mean_of(sum);
+    }
+    vec4 sums = vec4(0.0);
+    dti_runs start = dti_runs_start(0u, args.spatial, args.spatial), r = start;
+    for (uint k = lane; k < args.cols; k += gl_WorkGroupSize.x) {
+        float d = x[p.x_at + k] - mean, g = weighted(p, r);
+        sums += vec4(d * d, d, g, g * d);
+        dti_runs_next(r);
+    }
+    group_line l = line_of(mean, sums);
+    r = start;
+    for (uint k = lane; k < args.cols; k += gl_WorkGroupSize.x) {
+        float d = x[p.x_at + k] - l.mean;
+        dx[p.dx_at + k] = l.rstd * (weighted(p, r) - l.shift - l.slope * d);
+        dti_runs_next(r);
+    }
 }
 
 void main()
 {
-    uint group = dti_group(), lane = gl_LocalInvocationID.x, first = group * args.cols;
+    uint group = dti_group(), first = group * args.cols;
     if (group >= args.groups)
         return;
-    uint x_at = args.x_offset + first, dy_at = args.dy_offset + first;
-    uint channel = first / args.spatial % args.channels;
-    float mean = spec0 == 1u ? 0.0 : mean_of(x_at), squares = 0.0, lost = 0.0;
-    vec2 sums = vec2(0.0); /* of g and of g (x - mean) */
-    dti_runs start = dti_runs_start(0u, args.spatial, args.spatial), r = start;
-    for (uint k = lane; k < args.cols; k += gl_WorkGroupSize.x) {
-        float d = x[x_at + k] - mean, g = weighted(dy_at, r, channel);
-        lost += d;
-        squares += d * d;
-        sums += vec2(g, g * d);
-        dti_runs_next(r);
-    }
-    float count = float(args.cols);
-    vec4 all = dti_group_sum4(vec4(squares, lost, sums), args.cols) / count;
-    float variance = all.x;
-    sums = all.zw;
-    if (spec0 == 0u) { /* the mean is corrected by what it was off, as in norm_stats.comp */
-        float shift = all.y;
-        mean += shift;
-        variance -= shift * shift;
-        variance = variance < 0.0 ? 0.0 : variance;
-        sums.y -= shift * sums.x;
-    }
-    float rstd = 1.0 / sqrt(variance + args.eps);
-    float shift = spec0 == 1u ? 0.0 : sums.x, slope = sums.y * rstd * rstd;
-    r = start;
-    for (uint k = lane; k < args.cols; k += gl_WorkGroupSize.x) {
-        float d = x[x_at + k] - mean, g = weighted(dy_at, r, channel);
-        dx[args.y_offset + first + k] = rstd * (g - shift - slope * d);
-        dti_runs_next(r);
-    }
+    group_place p = group_place(args.x_offset + first, args.dy_offset + first,
+                                args.y_offset + first, first / args.spatial % args.channels);
+    uint all = args.x_offset | args.dy_offset | args.y_offset | args.cols;
+    all |= args.spatial > 1u ? args.spatial : args.w_offset | args.channels;
+    if ((all & 3u) == 0u)
+        by_fours(p);
+    else
+        one_by_one(p);
 }

@@ -1,5 +1,6 @@
 /* norm.comp where a workgroup has one group, or a chunk of it: it makes the group's statistics
- * (spec2, DTI_NORM_GROUP_WHOLE), or joins those of its chunks, writes them and goes on to y. */
+ * (spec2, DTI_NORM_GROUP_WHOLE), or joins those of its chunks, writes them and goes on to y. Of a
+ * group of at most HELD fours for each invocation x is read once. */
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
@@ -39,7 +40,7 @@ float one(uint at, uint channel, vec2 norm)
 }
 
 /* Of four, which have one channel, or with spatial = 1 one each. */
-vec4 four(uint at, uint channel, vec2 norm)
+vec4 four(vec4 value, uint channel, vec2 norm)
 {
     vec4 factor = vec4(norm.y), shift = vec4(0.0);
     bool each = args.spatial == 1u;
@@ -51,7 +52,7 @@ vec4 four(uint at, uint channel, vec2 norm)
         uint place = args.b_offset + channel;
         shift = each ? w4[place / 4u] : vec4(w[place]);
     }
-    return dti_norm_value4(x4[(args.x_offset + at) / 4u], factor, shift, norm.x);
+    return dti_norm_value4(value, factor, shift, norm.x);
 }
 
 bool by_fours()
@@ -62,6 +63,63 @@ bool by_fours()
     return (all & 3u) == 0u && (args.batch == 0u || args.spatial > 1u);
 }
 
+void write_stats(uint group, vec2 pair)
+{
+    stats[args.s_offset + 2u * group] = pair.x;
+    stats[args.s_offset + 2u * group + 1u] = pair.y;
+}
+
+/* Runs of fours of a group, and the channel of its first element. */
+struct group_walk {
+    uint base, channel, run, pitch;
+};
+
+uint own_channel(group_walk g, dti_runs r)
+{
+    return g.channel + (args.batch == 1u ? 0u : args.spatial == 1u ? 4u * r.at : r.run);
+}
+
+const uint HELD = 2u;
+#define DTI_EACH_HELD [[unroll]] for (uint i = 0u; i < HELD; i++)
+
+/* A group that is kept in registers; sums as in dti_norm_stats. */
+void held(group_walk g, uint group)
+{
+    uint lane = gl_LocalInvocationID.x, fours = args.cols / 4u;
+    dti_runs start = dti_runs_start(0u, g.run / 4u, g.pitch / 4u), r = start;
+    vec4 v[HELD];
+    vec2 sums = vec2(0.0);
+    float mean = 0.0;
+    bool rms = (spec2 & DTI_NORM_GROUP_RMS) != 0u;
+    DTI_EACH_HELD {
+        if (lane + i * gl_WorkGroupSize.x < fours)
+            v[i] = x4[(args.x_offset + g.base) / 4u + r.at];
+        dti_runs_next(r);
+    }
+    for (uint pass = rms ? 1u : 0u; pass < 2u; pass++) {
+        vec4 s = vec4(0.0), t = vec4(0.0);
+        mean = sums.x;
+        DTI_EACH_HELD if (lane + i * gl_WorkGroupSize.x < fours) {
+            vec4 d = v[i] - mean;
+            s += d;
+            t += d * d;
+        }
+        sums = vec2((s.x + s.y) + (s.z + s.w), (t.x + t.y) + (t.z + t.w));
+        sums = dti_group_sum2(sums, args.cols) / float(args.cols);
+        barrier(); /* before the next sum */
+    }
+    vec2 pair = dti_norm_pair_of(mean, sums, rms);
+    if (lane == 0u)
+        write_stats(group, pair);
+    vec2 norm = vec2(pair.x, 1.0 / sqrt(pair.y + args.eps));
+    r = start;
+    DTI_EACH_HELD {
+        if (lane + i * gl_WorkGroupSize.x < fours)
+            y4[(args.y_offset + g.base) / 4u + r.at] = four(v[i], own_channel(g, r), norm);
+        dti_runs_next(r);
+    }
+}
+
 void main()
 {
     bool whole = (spec2 & DTI_NORM_GROUP_WHOLE) != 0u;
@@ -70,25 +128,28 @@ void main()
         return;
     uint lane = gl_LocalInvocationID.x;
     uint base = c.group * (args.batch == 1u ? args.spatial : args.cols);
+    /* runs follow each other in channels, or in samples */
+    uint length = run_length();
+    uint pitch = args.batch == 1u ? args.channels * args.spatial : length;
+    group_walk g = group_walk(base, base / args.spatial % args.channels, length, pitch);
+    bool fours = by_fours();
+    if (whole && fours && args.cols <= 4u * HELD * gl_WorkGroupSize.x) {
+        held(g, c.group);
+        return;
+    }
     vec2 pair;
     if (whole)
         pair = dti_norm_stats(args.x_offset + base, c, (spec2 & DTI_NORM_GROUP_RMS) != 0u);
     else
         pair = dti_norm_joined(c.group);
-    if (lane == 0u && c.number == 0u) {
-        stats[args.s_offset + 2u * c.group] = pair.x;
-        stats[args.s_offset + 2u * c.group + 1u] = pair.y;
-    }
+    if (lane == 0u && c.number == 0u)
+        write_stats(c.group, pair);
     vec2 norm = vec2(pair.x, 1.0 / sqrt(pair.y + args.eps));
-    /* of the group's first element; runs follow each other in channels, or in samples */
-    uint channel = base / args.spatial % args.channels;
-    uint length = run_length();
-    uint pitch = args.batch == 1u ? args.channels * args.spatial : length;
-    if (by_fours()) {
+    if (fours) {
         dti_runs r = dti_runs_start(c.first / 4u, length / 4u, pitch / 4u);
         for (uint k = lane; k < c.count / 4u; k += gl_WorkGroupSize.x) {
-            uint own = args.batch == 1u ? 0u : args.spatial == 1u ? 4u * r.at : r.run;
-            y4[(args.y_offset + base) / 4u + r.at] = four(base + 4u * r.at, channel + own, norm);
+            vec4 value = x4[(args.x_offset + base) / 4u + r.at];
+            y4[(args.y_offset + base) / 4u + r.at] = four(value, own_channel(g, r), norm);
             dti_runs_next(r);
         }
         return;
@@ -96,7 +157,7 @@ void main()
     dti_runs r = dti_runs_start(c.first, length, pitch);
     for (uint k = lane; k < c.count; k += gl_WorkGroupSize.x) {
         uint own = args.batch == 1u ? 0u : args.spatial == 1u ? r.at : r.run;
-        y[args.y_offset + base + r.at] = one(base + r.at, channel + own, norm);
+        y[args.y_offset + base + r.at] = one(base + r.at, g.channel + own, norm);
         dti_runs_next(r);
     }
 }

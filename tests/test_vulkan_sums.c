@@ -149,6 +149,42 @@ static void sums_try_infinite(vulkan_rig *rig, sums_norm *r, float bad) {
     }
 }
 
+/* dx behind what lies in front of each operand; spec: RMS, and whether there are weights. */
+static void sums_norm_dx(vulkan_rig *rig, const sums_norm *r, const dti_args_norm *a,
+                         const uint32_t spec[4], float *dx) {
+    sums_run(rig, DTI_K_NORM_DX, a, spec, a->groups, (float *[4]){r->x, r->dy, r->w, dx},
+             (uint32_t[4]){a->n + a->x_offset, a->n + a->x_offset, 2 * a->channels, a->n});
+}
+
+/* Shapes by a machine: by fours and not, in registers and beyond them, one channel an element or
+ * runs of them. Whole numbers from -9 to 9, so 1e-4 is some tens of their last bits. */
+static void sums_try_dx(vulkan_rig *rig, vulkan_rig *cpu, uint32_t seed) {
+    static const uint8_t spatials[] = {1, 1, 4, 12, 7, 64};
+    uint32_t random = seed * 2654435761u;
+    const uint32_t spatial = spatials[seed % DTI_COUNT(spatials)];
+    const uint32_t groups = seed % 5 == 4 ? 3 : 1;
+    uint32_t own = 1 + (random >> 20) % (seed % 3 ? 40 : 700);
+    if (seed % 4) /* else of any number */
+        own = (own + 3) / 4 * 4;
+    sums_norm r;
+    sums_norm_make(&r, 3, groups * own, spatial, groups);
+    dti_args_norm a = r.a;
+    a.x_offset = a.dy_offset = seed % 7 == 6 ? 1 : seed % 7 == 5 ? 4 : 0;
+    a.n -= a.n / 3; /* so that there is room in front */
+    a.groups -= a.groups / 3;
+    float *dx = vulkan_zeros(2 * a.n), *expected = dx + a.n;
+    for (uint32_t mode = 0; mode < 4; mode++) {
+        const uint32_t spec[4] = {mode & 1, mode >> 1};
+        sums_norm_dx(rig, &r, &a, spec, dx);
+        sums_norm_dx(cpu, &r, &a, spec, expected);
+        test_check(!vulkan_differences(dx, expected, a.n, 1e-4), __FILE__, __LINE__,
+                   "case %u, mode %u: %u groups of %u, spatial %u", seed, mode, a.groups, a.cols,
+                   spatial);
+    }
+    free(dx);
+    sums_norm_free(&r);
+}
+
 static void sums_try_norms(vulkan_rig *rig) {
     /* samples, channels, spatial, groups of a sample; 0: of the batch */
     static const uint32_t shapes[][4] = {
@@ -169,6 +205,8 @@ static void sums_try_norms(vulkan_rig *rig) {
         sums_try_infinite(rig, &r, i % 2 ? INFINITY : NAN);
         sums_norm_free(&r);
     }
+    for (uint32_t seed = 1; seed <= 60; seed++)
+        sums_try_dx(rig, &cpu, seed);
     cpu.device->backend->close(cpu.device);
 }
 

@@ -45,6 +45,15 @@ vec2 dti_norm_moments(uint base, dti_norm_chunk c, float mean)
     return vec2((s.x + s.y) + (s.z + s.w), (t.x + t.y) + (t.z + t.w));
 }
 
+/* From the means of (x - mean) and its square. */
+vec2 dti_norm_pair_of(float mean, vec2 sums, bool rms)
+{
+    if (rms)
+        return vec2(0.0, sums.y);
+    float variance = sums.y - sums.x * sums.x;
+    return vec2(mean + sums.x, variance < 0.0 ? 0.0 : variance); /* a NaN stays */
+}
+
 /* (mean, biased variance) of a chunk, which is gone over twice: the deviations from the first mean
  * correct it and the variance, so that equal values have that mean and no variance (Chan, Golub,
  * LeVeque 1983). rms: (0, mean of squares). */
@@ -57,10 +66,7 @@ vec2 dti_norm_stats(uint base, dti_norm_chunk c, bool rms)
         sums = dti_group_sum2(dti_norm_moments(base, c, mean), c.count) / float(c.count);
         barrier(); /* before the next sum */
     }
-    if (rms)
-        return vec2(0.0, sums.y);
-    float variance = sums.y - sums.x * sums.x;
-    return vec2(mean + sums.x, variance < 0.0 ? 0.0 : variance); /* a NaN stays */
+    return dti_norm_pair_of(mean, sums, rms);
 }
 #endif
 
