@@ -1,7 +1,8 @@
 /* The measuring half of ./build.sh gpu, which calls it once for each section, so that a driver that
  * crashes ends one section and no more:
  *
- *     dtgpu list                           usable Vulkan devices, best first; or what is missing
+ *     dtgpu list                           usable Vulkan devices, best first; without hardware also
+ *                                          what may be missing, on standard error
  *     dtgpu SECTION DEVICE FOLDER SECONDS  measures, and writes FOLDER/parts/N-SECTION.tsv
  *     dtgpu report FOLDER                  FOLDER/report.md, .json, .html of all sections there
  *     dtgpu begin SECTION FOLDER           one that another program measures: tests, torch
@@ -13,6 +14,7 @@
 #include "dtrain.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <math.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -20,6 +22,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/utsname.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifdef DT_NO_VULKAN
@@ -68,7 +72,9 @@ static const struct section {
 #include "tools/dtgpu_basics.h"
 #include "tools/dtgpu_kernels.h"
 #include "tools/dtgpu_steps.h"
+#include "tools/dtgpu_summary.h"
 #include "tools/dtgpu_report.h"
+#include "tools/dtgpu_missing.h"
 
 static const struct section *section_of(const char *name) {
     for (size_t i = 0; i < DTI_COUNT(sections); i++)
@@ -116,32 +122,6 @@ static void measure(const char *name, const char *id, const char *folder, double
 
 /* ---- list: the best first, as dt_store_create chooses; without any, what is missing. */
 
-static void list_drivers(const char *folder) {
-    DIR *d = opendir(folder);
-    printf("  %s: %s\n", folder, d ? "" : "not there");
-    for (struct dirent *e; d && (e = readdir(d));)
-        if (strstr(e->d_name, ".json"))
-            printf("    %s\n", e->d_name);
-    if (d)
-        closedir(d);
-}
-
-static void list_missing(void) {
-    static const char *const folders[] = {
-        "/etc/vulkan/icd.d", "/usr/share/vulkan/icd.d", "/usr/local/share/vulkan/icd.d",
-        "/usr/local/etc/vulkan/icd.d", "/usr/local/nvidia/share/vulkan/icd.d"};
-    static const char *const variables[] = {"VK_DRIVER_FILES", "VK_ICD_FILENAMES",
-                                            "VK_ADD_DRIVER_FILES", "LD_LIBRARY_PATH"};
-    printf(
-        "No usable Vulkan device. dtrain needs the Vulkan loader (libvulkan.so.1, in Debian the\n"
-        "package libvulkan1; without installing it: --loader FILE) and a driver, which the loader\n"
-        "finds by .json files. Where drivers say that they are:\n");
-    for (size_t i = 0; i < DTI_COUNT(folders); i++)
-        list_drivers(folders[i]);
-    for (size_t i = 0; i < DTI_COUNT(variables); i++)
-        printf("  %s=%s\n", variables[i], getenv(variables[i]) ? getenv(variables[i]) : "");
-}
-
 static void print_message(void *user, dt_log_level level, const char *message) {
     (void)user, (void)level;
     fprintf(stderr, "dtgpu: %s\n", message);
@@ -152,7 +132,7 @@ static int list(void) {
                                            DT_DEVICE_VIRTUAL, DT_DEVICE_SOFTWARE};
     dt_ctx *ctx;
     const dt_ctx_desc desc = {.logger = {print_message, NULL}, .vulkan_loader = loader_file};
-    int found = 0;
+    int found = 0, hardware = 0;
     if (dt_ctx_create(&desc, &ctx))
         return 1;
     for (size_t k = 0; k < DTI_COUNT(order); k++)
@@ -162,10 +142,16 @@ static int list(void) {
                 printf("%s %s %s\n", d->id,
                        order[k] == DT_DEVICE_SOFTWARE ? "software" : "hardware", d->name);
                 found++;
+                hardware += order[k] != DT_DEVICE_SOFTWARE;
             }
         }
-    if (!found)
-        list_missing();
+    for (int i = 0; i < dt_ctx_device_count(ctx); i++) {
+        const dt_device_info *d = dt_ctx_device(ctx, i);
+        if (!d->usable)
+            fprintf(stderr, "dtgpu: %s (%s) cannot be used: %s\n", d->id, d->name, d->driver);
+    }
+    if (!hardware)
+        missing_say(found);
     dt_ctx_destroy(ctx);
     return found ? 0 : 1;
 }

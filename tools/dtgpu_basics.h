@@ -88,6 +88,20 @@ static bool is_software(const rig *r) {
 
 /* ---- device */
 
+/* When, and on what. */
+static void device_system(void) {
+    struct utsname system;
+    char when[64] = "?";
+    const time_t now = time(NULL);
+    const struct tm *utc = gmtime(&now);
+    if (utc)
+        strftime(when, sizeof when, "%Y-%m-%d %H:%M UTC", utc);
+    say("fact\tmeasured\t%s", when);
+    if (!uname(&system))
+        say("fact\tsystem\t%s %s, %s, %ld processors", system.sysname, system.release,
+            system.machine, sysconf(_SC_NPROCESSORS_ONLN));
+}
+
 static void section_device(const char *id) {
     rig r;
     rig_open(&r, id);
@@ -116,9 +130,10 @@ static void section_device(const char *id) {
     if (clocks.has)
         say("fact\ttimestamps\ta tick of %g ns", clocks.ns);
     else
-        say("bad\tno timestamps on this queue: kernels are timed by the host's clock");
+        say("fact\ttimestamps\tnone on this queue: kernels are timed by the host's clock");
     clock_stop();
     clock_close();
+    device_system();
     rig_close(&r);
 }
 
@@ -297,6 +312,23 @@ static const char *check_name(const dti_vk_shader *s) {
     return text;
 }
 
+/* A variant by its number and its tile: rows x columns of what is made, by steps of the sum. */
+static const char *variant_text(uint32_t kernel, uint32_t variant) {
+    static char text[2][64];
+    static int turn;
+    char *to = text[turn = !turn];
+    const dti_gemm_tile *g = &dti_gemm_shapes[DTI_MIN(variant, DTI_GEMM_VARIANTS - 1u)];
+    if (!variant) {
+        snprintf(to, 64, "0: registers");
+    } else if (kernel == DTI_K_GEMM) {
+        snprintf(to, 64, "%u: %u x %u x %u", variant, g->bm, g->bn, g->bk);
+    } else {
+        const dti_conv_shape c = dti_conv_shape_of(variant);
+        snprintf(to, 64, "%u: %u x %u x %u", variant, c.bm, c.bn, c.bk);
+    }
+    return to;
+}
+
 static void check_row(const dti_vk_shader *s, const char *against, dt_result result,
                       const dti_vk_finding *f, const dti_base *base) {
     const char *verdict = result ? base->error : !f->launches ? "has no check" : "the same bits";
@@ -307,8 +339,8 @@ static void check_row(const dti_vk_shader *s, const char *against, dt_result res
                  f->should);
         verdict = text;
     }
-    say("row\tchecks\t%s\t%u\t%s\t%u\t%.1f\t%s", check_name(s), s->variant, against, f->launches,
-        f->ms, verdict);
+    say("row\tchecks\t%s\t%s\t%s\t%u\t%.1f\t%s", check_name(s), variant_text(s->kernel, s->variant),
+        against, f->launches, f->ms, verdict);
     if (result || !f->same)
         say("bad\t%s, variant %u: %s", check_name(s), s->variant, verdict);
 }
@@ -340,8 +372,8 @@ static dt_result check_portable(rig *r, const dti_vk_shader *s, dti_vk_finding *
 static void check_variant(rig *r, const dti_vk_shader *s) {
     dti_vk_finding f = {0};
     if (!dti_vk_fits(r->device, s->kernel, s->variant)) {
-        say("row\tchecks\t%s\t%u\t\t0\t0\tnot for this device: too large", check_name(s),
-            s->variant);
+        say("row\tchecks\t%s\t%s\t\t0\t0\tnot for this device: too large", check_name(s),
+            variant_text(s->kernel, s->variant));
         return;
     }
     dt_result result = s->variant ? dti_vk_compare(r->device, s->kernel, s->variant, &f)
@@ -358,14 +390,11 @@ static void choice_row(rig *r, const dti_vk_shader *s) {
     dt_result result = dti_vk_tune(r->device, s->kernel, s->variant, &race);
     size_t at = 0;
     for (uint32_t i = 0; i < race.count && at < sizeof text; i++)
-        at += (size_t)snprintf(text + at, sizeof text - at, "%s%u: %.4f", i ? ", " : "",
-                               race.variant[i], race.ms[i]);
+        at += (size_t)snprintf(text + at, sizeof text - at, "%s%.4f by %s", i ? "; " : "",
+                               race.ms[i], variant_text(s->kernel, race.variant[i]) + 3);
     if (result || race.count)
-        say("row\tchoices\t%s\t%u\t%s\t%s", check_name(s), s->variant, text,
-            result                          ? r->base.error
-            : race.variant[0] == s->variant ? "this one"
-            : race.variant[0]               ? "another tile"
-                                            : "the portable variant");
+        say("row\tchoices\t%s\t%s\t%s\t%s", check_name(s), variant_text(s->kernel, s->variant),
+            result ? r->base.error : variant_text(s->kernel, race.variant[0]), text);
 }
 
 /* As a program's first use of a variant decides. */
@@ -375,8 +404,8 @@ static void check_choices(rig *r) {
         return;
     }
     say("table\tchoices\tWhat is used here for launches of the size that a fast variant is for: "
-        "variants and milliseconds of a launch, the fastest first; 0 is the portable one"
-        "\tkernel\tmeant for\tms by variant\tused");
+        "the fastest of what can make them, and milliseconds of all"
+        "\tkernel\tmeant for\tused\tms of a launch");
     for (size_t i = 0; i < DTI_COUNT(dti_vk_shaders); i++)
         choice_row(r, &dti_vk_shaders[i]);
 }

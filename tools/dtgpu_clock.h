@@ -20,6 +20,7 @@ typedef struct span { /* of a launch, or of a command buffer */
     dti_args args;
     double ms;
     bool ran;
+    uint32_t launches, barriers; /* of a command buffer */
 } span;
 
 static struct gpu_clock {
@@ -37,7 +38,7 @@ static struct gpu_clock {
     void(DTI_VKAPI *reset)(dti_VkCommandBuffer, vk_query_pool, uint32_t, uint32_t);
     void(DTI_VKAPI *stamp)(dti_VkCommandBuffer, uint32_t, vk_query_pool, uint32_t);
     span spans[CLOCK_QUERIES / 2];
-    uint32_t count, barriers, dispatches;
+    uint32_t count;
     dti_VkPipeline pipeline;
     dti_args args;
     struct {
@@ -72,6 +73,14 @@ static void DTI_VKAPI clock_push(dti_VkCommandBuffer command, dti_VkPipelineLayo
     clocks.real.CmdPushConstants(command, layout, stages, offset, size, values);
 }
 
+/* Of a command buffer that is recorded as a whole; NULL: this one is not. */
+static span *clock_open_span(dti_VkCommandBuffer command) {
+    for (uint32_t i = clocks.open_count; i-- > 0;)
+        if (clocks.open[i].command == command)
+            return &clocks.spans[clocks.open[i].span];
+    return NULL;
+}
+
 /* A launch, or a slice of one, from workgroup base on. */
 static void clock_slice(dti_VkCommandBuffer command, const uint32_t base[3],
                         const uint32_t groups[3]) {
@@ -84,13 +93,14 @@ static void clock_slice(dti_VkCommandBuffer command, const uint32_t base[3],
 
 static void clock_launch(dti_VkCommandBuffer command, const uint32_t base[3],
                          const uint32_t groups[3]) {
-    clocks.dispatches++;
+    span *whole = clock_open_span(command);
+    if (whole)
+        whole->launches++;
     if (clocks.mode != CLOCK_LAUNCHES) {
         clock_slice(command, base, groups);
         return;
     }
     dti_vk_barrier_all(clocks.device, command);
-    clocks.barriers--; /* no barrier of the library's own */
     const uint32_t at = clock_new_span(command);
     clocks.spans[at] =
         (span){.pipeline = clocks.pipeline, .x = groups[0], .y = groups[1], .args = clocks.args};
@@ -138,7 +148,9 @@ static void DTI_VKAPI clock_barrier(dti_VkCommandBuffer command, dti_VkPipelineS
                                     dti_VkPipelineStageFlags to, dti_VkFlags flags, uint32_t count,
                                     const dti_VkMemoryBarrier *barriers, uint32_t buffers,
                                     const void *buffer, uint32_t images, const void *image) {
-    clocks.barriers++;
+    span *whole = clock_open_span(command);
+    if (whole)
+        whole->barriers++;
     clocks.real.CmdPipelineBarrier(command, from, to, flags, count, barriers, buffers, buffer,
                                    images, image);
 }
@@ -149,7 +161,7 @@ static void clock_start(dti_vk_device *device, clock_mode mode) {
     clocks.device = device;
     clocks.mode = mode;
     clocks.real = device->vk;
-    clocks.count = clocks.barriers = clocks.dispatches = clocks.open_count = 0;
+    clocks.count = clocks.open_count = 0;
     dti_VkQueueFamilyProperties families[64];
     uint32_t count = DTI_COUNT(families);
     in->vk.GetPhysicalDeviceQueueFamilyProperties(device->physical, &count, families);

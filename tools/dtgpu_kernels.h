@@ -107,9 +107,8 @@ static double product_ms(rig *r, const product *p, uint32_t variant) {
 static void kernels_products(rig *r) {
     double rate[DTI_VK_VARIANTS_MAX] = {0}; /* GFLOP/s of the last size */
     int left_out = 0;
-    say("table\tgemm\tMatrix products, fp32, in every variant of the kernel\tm x n x "
-        "k\twhat\tkernel"
-        "\tlayout\tms\tGFLOP/s\tof FMA peak %%");
+    say("table\tgemm\tMatrix products, fp32, in every variant of the kernel (the tile of a "
+        "workgroup)\tm x n x k\twhat\tvariant\tlayout\tms\tGFLOP/s\tof FMA peak %%");
     for (size_t i = 0; i < DTI_COUNT(products); i++)
         for (uint32_t v = 0; v < DTI_VK_VARIANTS_MAX; v++) {
             const product *p = &products[i];
@@ -123,8 +122,8 @@ static void kernels_products(rig *r) {
             }
             const double ms = product_ms(r, p, v);
             rate[v] = product_flops(p) / ms * 1e-6;
-            say("row\tgemm\t%u x %u x %u, %u times\t%s\t%s %u\t%s\t%.4f\t%.1f\t%.1f", p->m, p->n,
-                p->k, p->batch, p->what, s->name, v, p->layout, ms, rate[v],
+            say("row\tgemm\t%u x %u x %u, %u times\t%s\t%s\t%s\t%.4f\t%.1f\t%.1f", p->m, p->n, p->k,
+                p->batch, p->what, variant_text(DTI_K_GEMM, v), p->layout, ms, rate[v],
                 share(rate[v], peak_gflops));
         }
     if (left_out)
@@ -236,7 +235,8 @@ static operation operations[] = {
     {"sum of rows of 1024", "reduce", op_sum_rows, .batch = 0},
     {"sum of columns", "reduce", op_sum_columns, .batch = 0},
     {"gather of rows of 64", "gather", op_gather, .batch = 16},
-    {"gradient of a table, a row in 16", "scatter sort segments fill copy", op_scatter, .batch = 16},
+    {"gradient of a table, a row in 16", "scatter sort segments fill copy", op_scatter,
+     .batch = 16},
     {"AdamW", "optim", op_adamw, .train = true},
 };
 

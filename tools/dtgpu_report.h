@@ -93,12 +93,16 @@ static void md_table(FILE *to, const report_line *table, const char *folder, con
     fprintf(to, "\n");
 }
 
+static void md_fact(FILE *to, const char *name, const char *value) {
+    fprintf(to, "- %s: %s\n", name, value);
+}
+
 static void md_line(FILE *to, const report_line *l, const char *folder, const char *part) {
     const char *kind = l->field[0];
     if (!strcmp(kind, "section") && l->count > 3)
         fprintf(to, "\n## %s\n\n%s\n\n", l->field[2], l->field[3]);
     else if (!strcmp(kind, "fact") && l->count > 2)
-        fprintf(to, "- %s: %s\n", l->field[1], l->field[2]);
+        md_fact(to, l->field[1], l->field[2]);
     else if (!strcmp(kind, "note") && l->count > 1)
         fprintf(to, "- %s\n", l->field[1]);
     else if (!strcmp(kind, "bad") && l->count > 1)
@@ -124,6 +128,11 @@ static void html_wrap(FILE *to, const char *before, const char *text, const char
     fputs(before, to);
     html_text(to, text);
     fputs(behind, to);
+}
+
+static void html_fact(FILE *to, const char *name, const char *value) {
+    html_wrap(to, "<p class=fact><b>", name, "</b> ");
+    html_wrap(to, "", value, "</p>\n");
 }
 
 static void html_row(FILE *to, const report_table *t, const report_line *l) {
@@ -165,8 +174,7 @@ static void html_line(FILE *to, const report_line *l, const char *folder, const 
         html_wrap(to, "<h2>", l->field[2], "</h2>\n");
         html_wrap(to, "<p>", l->field[3], "</p>\n");
     } else if (!strcmp(kind, "fact") && l->count > 2) {
-        html_wrap(to, "<p class=fact><b>", l->field[1], "</b> ");
-        html_wrap(to, "", l->field[2], "</p>\n");
+        html_fact(to, l->field[1], l->field[2]);
     } else if (!strcmp(kind, "note") && l->count > 1) {
         html_wrap(to, "<p class=fact>", l->field[1], "</p>\n");
     } else if (!strcmp(kind, "bad") && l->count > 1) {
@@ -211,6 +219,24 @@ static void json_line(FILE *to, const report_line *l, bool *first) {
 }
 
 /* ---- all three */
+
+static void report_head(FILE *md, FILE *html, const char *folder) {
+    static summary s;
+    s = (summary){0};
+    for (size_t i = 0; i < DTI_COUNT(sections); i++) {
+        FILE *f = report_part(folder, sections[i].part);
+        report_line l;
+        while (f && report_read(f, &l))
+            summary_line(&s, l.field, l.count);
+        if (f)
+            fclose(f);
+        summary_end(&s, sections[i].name);
+    }
+    fprintf(md, "\n## In short\n\n");
+    fprintf(html, "<h2>In short</h2>\n");
+    summary_write(&s, md_fact, md);
+    summary_write(&s, html_fact, html);
+}
 
 typedef struct report_files {
     FILE *md, *html, *json;
@@ -264,6 +290,7 @@ static void report(const char *folder) {
     fprintf(r.md, "# %s\n\n%s\n", title, about);
     fprintf(r.html, "%s<h1>%s</h1>\n", html_head, title);
     html_wrap(r.html, "<p>", about, "</p>\n");
+    report_head(r.md, r.html, folder);
     fprintf(r.json, "{\"dtrain\": \"%s\", \"lines\": [", DT_VERSION);
     for (size_t i = 0; i < DTI_COUNT(sections); i++)
         report_section(&r, folder, sections[i].part);

@@ -153,20 +153,26 @@ static void steps_dearest(const char *net) {
     }
 }
 
-/* What the device is busy with a step, between the first and the last of its segments. */
+/* What the device is busy with a step, from the first to the last command of those command buffers
+ * that run, and what is in them: segments are recorded too, and a whole step runs. */
 static double steps_busy(training *t, uint32_t *launches, uint32_t *barriers) {
     double busy = 0, ms;
     clock_start((dti_vk_device *)t->store->device, CLOCK_SEGMENTS);
     training_program(t);
     clock_stop();
-    *launches = clocks.dispatches;
-    *barriers = clocks.barriers;
+    *launches = *barriers = 0;
     for (int i = 0; i < 3 && (!i || has_time(2 * ms)); i++)
         training_step(t, &ms);
     if (clocks.has)
         clock_read();
-    for (uint32_t i = 0; i < clocks.count; i++)
-        busy += clocks.spans[i].ran ? clocks.spans[i].ms : 0;
+    for (uint32_t i = 0; i < clocks.count; i++) {
+        const span *s = &clocks.spans[i];
+        if (!s->ran)
+            continue;
+        busy += s->ms;
+        *launches += s->launches;
+        *barriers += s->launches ? s->barriers : 0;
+    }
     clock_close();
     return busy;
 }
@@ -179,11 +185,11 @@ static void steps_net(const launches_net *net, const char *id, int batch) {
     training_program(&t);
     const double wall = training_typical(&t, STEP_RUNS);
     const double busy = steps_busy(&t, &launches, &barriers);
-    char idle[64] = "?\t?";
+    char timed[64] = "?\t?\t?\t?"; /* without timestamps */
     if (busy > 0)
-        snprintf(idle, sizeof idle, "%.3f\t%.1f", busy, 100 - share(DTI_MIN(busy, wall), wall));
-    say("row\tsteps\t%s\t%d\t%.3f\t%s\t%u\t%u\t%.0f", net->name, batch, wall, idle, launches,
-        barriers, batch / wall * 1e3);
+        snprintf(timed, sizeof timed, "%.3f\t%.1f\t%u\t%u", busy,
+                 100 - share(DTI_MIN(busy, wall), wall), launches, barriers);
+    say("row\tsteps\t%s\t%d\t%.3f\t%s\t%.0f", net->name, batch, wall, timed, batch / wall * 1e3);
     clock_start((dti_vk_device *)t.store->device, CLOCK_LAUNCHES);
     training_program(&t);
     clock_stop();

@@ -59,6 +59,7 @@ gpu_tests() {
         filters='vulkan_memory vulkan_grids vulkan_barrier vulkan_cache vulkan_without'
     fi
     build/dtgpu begin tests "$gpu_out"
+    say 'gpu: the tests are compiled, which takes some minutes'
     if ! build_tests; then
         printf 'bad\tthe tests do not compile here\n' | tee -a "$part"
         return 0
@@ -66,9 +67,10 @@ gpu_tests() {
     # shellcheck disable=SC2086 # words are meant
     limited $(($1 * 4 + 60)) $out/dtest $filters \
         >"$log" 2>&1 || true
-    sed -n 's/^FAILED */bad\tFAILED /p; s/^skipped \([^:]*\): \(.*\)/note\tskipped \1: \2/p
-        s/^\([0-9]* passed, .*\)/fact\ttests whose names contain '"$(echo $filters | tr ' ' ',')"'\t\1/p' \
-        "$log" | tee -a "$part"
+    # Not every sed knows \t.
+    sed -n 's/^FAILED */bad|FAILED /p; s/^skipped \([^:]*\): \(.*\)/note|skipped \1: \2/p
+        s/^\([0-9]* passed, .*\)/fact|tests whose names contain '"$(echo $filters | sed 's/ /, /g')"'|\1/p' \
+        "$log" | tr '|' '\t' | tee -a "$part"
     if grep -q '^[0-9]* passed, ' "$log"; then printf 'end\t0\n' >>"$part"; fi
 }
 
@@ -83,7 +85,8 @@ gpu_one() {
         gpu_section "$name" $((seconds > 0 ? seconds : 1))
         build/dtgpu report "$gpu_out"
     done
-    say "$gpu_out/report.html, report.md, report.json"
+    say "gpu: done. Look at $gpu_out/report.html; to share it: report.md into an issue, or a pull request"
+    say 'that adds it to docs/devices (its README says how); report.json has the same numbers'
 }
 
 gpu() {
@@ -108,10 +111,15 @@ gpu() {
     setup_compiler
     header
     fresh_flags
+    say 'gpu: first a program is compiled, which takes one to three minutes'
     compile build/dtgpu tools/dtgpu.c
     # shellcheck disable=SC2086 # no word, or two
-    found=$(build/dtgpu $gpu_loader list) || { say "$found"; return 1; }
+    found=$(build/dtgpu $gpu_loader list) || die 'without a Vulkan device there is nothing to report on'
     say "$found"
+    case $gpu_device in
+    '' | all) ;;
+    *) echo "$found" | grep -q "^$gpu_device " || die "--device takes vulkan:N of those above, not '$gpu_device'" ;;
+    esac
     if [ "$gpu_device" != all ]; then
         gpu_device=${gpu_device:-${found%% *}}
         gpu_one

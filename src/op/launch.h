@@ -106,8 +106,9 @@ typedef struct dti_kernel_info {
      * launch reads the mask already. */
     void (*put_mask)(dti_launch *launch, uint32_t shift);
     /* On a device that runs workgroups. local: invocations of one, by variant; 0 = as the device
-     * likes, but no more than `lanes` have work (0: any number). variant: which shader; NULL = 0, the portable one. tile: selectors that are the
-     * device's to decide; NULL = none. invocations: how many do the work; NULL = by the span. */
+     * likes, but no more than `lanes`, who have work (0: any number). variant: which shader; NULL =
+     * 0, the portable one. tile: selectors that are the device's to decide; NULL = none.
+     * invocations: how many do the work; NULL = by the span. */
     uint16_t local[DTI_VARIANTS_MAX], lanes;
     /* By variant: others that make its launches too, as bits; the portable one always may. Which
      * is the fastest is asked of the device. */
