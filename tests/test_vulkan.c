@@ -249,7 +249,7 @@ TEST(vulkan_gemm_variant_depends_on_shape_and_device) {
     CHECK(dti_vk_variant_of(&device, &many) == DTI_GEMM_128X128);
     device.head.info.workgroup_invocations = 128;
     CHECK(dti_vk_variant_of(&device, &few) == DTI_GEMM_32X64);
-    CHECK(dti_vk_variant_of(&device, &many) == DTI_GEMM_IN_REGISTERS);
+    CHECK(dti_vk_variant_of(&device, &many) == DTI_GEMM_64X64);
     device.head.info.workgroup_invocations = 256;
     device.head.info.kind = DT_DEVICE_SOFTWARE;
     CHECK(dti_vk_variant_of(&device, &many) == DTI_GEMM_IN_REGISTERS);
