@@ -130,18 +130,19 @@ setup_test() {
     if [ "$(uname -m)" = x86_64 ]; then need gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user; fi
 }
 
-# numpy and the real safetensors, in an environment of their own; without them two tests skip.
+# Who else reads and writes our files, in an environment of their own; without them tests skip.
+interop='numpy safetensors tensorboard'
 setup_interop() {
-    if [ -e build/venv/ready ]; then return 0; fi
+    if [ "$(cat build/venv/ready 2>/dev/null)" = "$interop" ]; then return 0; fi
     if [ $may_install = no ]; then
-        say 'not installed: numpy and safetensors, in build/venv; ./build.sh setup installs them'
+        say "not installed: $interop, in build/venv; ./build.sh setup installs them"
         return 0
     fi
     if have apt-get; then need python3-venv; fi
-    if python3 -m venv build/venv && build/venv/bin/pip install -q numpy safetensors; then
-        touch build/venv/ready
+    if python3 -m venv build/venv && build/venv/bin/pip install -q $interop; then
+        echo "$interop" >build/venv/ready
     else
-        say 'numpy and safetensors cannot be installed: tests against them skip'
+        say "$interop cannot be installed: tests against them skip"
     fi
 }
 

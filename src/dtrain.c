@@ -38,6 +38,7 @@ DTI_OPTIMIZE_SPEED
 DTI_OPTIMIZE_END
 #include "base/json.c"
 #include "base/file.c"
+#include "base/grow.c"
 
 /* ---- comm: collectives over threads, TCP and MPI; uses base alone */
 #include "comm/comm.h"
@@ -301,6 +302,14 @@ DTI_OPTIMIZE_END
 #include "file/state_file.c"
 #include "file/store_state.c"
 
+/* ---- log: CSV, JSON lines, TensorBoard's events */
+#include "log/record.h"
+#include "log/proto.c"
+#include "log/png.c"
+#include "log/event.c"
+#include "log/run_log.h"
+#include "log/run_log.c"
+
 /* ---- parallel: replicas on several devices and ranks */
 #include "parallel/partition.h"
 #include "parallel/crew.h"
@@ -343,6 +352,7 @@ DTI_OPTIMIZE_END
 #include "train/fit.c"
 #include "train/progress.c"
 #include "train/summary.c"
+#include "train/log_fit.c"
 #include "train/metric.c"
 
 #endif /* DTI_COMPILES_CORE */

@@ -31,6 +31,7 @@ extern "C" {
 #include "api/comm.h"
 #include "api/train.h"
 #include "api/fit.h"
+#include "api/log.h"
 #include "api/metric.h"
 
 #ifdef __cplusplus

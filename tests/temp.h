@@ -4,6 +4,7 @@
 #define DTRAIN_TESTS_TEMP_H
 
 #include <dirent.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -88,6 +88,9 @@ static dti_text dti_text_open(dti_base *base);
 static void dti_text_add(dti_text *text, const char *format, ...) DTI_PRINTF(2, 3);
 /* shortest that reads back, C locale; nan, inf, -inf */
 static void dti_text_add_number(dti_text *text, double value);
+static void dti_text_add_bytes(dti_text *text, const void *data, size_t bytes);
+/* as what stands between a JSON string's quotes */
+static void dti_text_add_quoted(dti_text *text, const char *data, size_t size);
 static void dti_text_free(dti_text *text);
 /* '*' and '?'; commas separate patterns */
 static bool dti_glob(const char *pattern, const char *name);
@@ -227,8 +230,21 @@ static uint32_t dti_writer_take_crc(dti_writer *w);
  * there, whole: its folder cannot be flushed; the text says so. */
 static dt_result dti_writer_close(dti_writer *w, bool keep);
 
+/* ---- grow.c: a file that grows by whole records: what cannot be written whole is taken back. */
+typedef struct dti_growing {
+    int stream;
+    uint64_t size; /* of what is in it */
+    bool open;
+} dti_growing;
+/* Made where it is not there. lines: an unfinished last line gets its end. */
+static dt_result dti_grow_open(dti_base *base, const char *path, bool lines, dti_growing *file);
+static dt_result dti_grow_add(dti_base *base, const char *path, dti_growing *file, const void *data,
+                              size_t bytes);
+static void dti_grow_close(dti_growing *file);
+
 /* ---- system/time.c */
-static uint64_t dti_now_ns(void); /* monotonic */
+static uint64_t dti_now_ns(void);     /* monotonic */
+static double dti_unix_seconds(void); /* the time of day, UTC */
 
 /* ---- system/process.c */
 static long dti_process(void); /* its number */

@@ -73,6 +73,27 @@ static void dti_text_add_number(dti_text *text, double value) {
     dti_text_add(text, "%s", number);
 }
 
+static void dti_text_add_bytes(dti_text *text, const void *data, size_t bytes) {
+    if (!dti_text_reserve(text, bytes))
+        return;
+    if (bytes)
+        memcpy(text->data + text->size, data, bytes);
+    text->size += bytes;
+    text->data[text->size] = 0;
+}
+
+static void dti_text_add_quoted(dti_text *text, const char *data, size_t size) {
+    for (size_t i = 0; i < size; i++) {
+        const unsigned char c = (unsigned char)data[i];
+        if (c == '"' || c == '\\')
+            dti_text_add(text, "\\%c", c);
+        else if (c < 0x20)
+            dti_text_add(text, "\\u%04x", c);
+        else
+            dti_text_add_bytes(text, &data[i], 1);
+    }
+}
+
 static void dti_text_free(dti_text *text) {
     dti_free(text->base, text->data);
     *text = (dti_text){.base = text->base};

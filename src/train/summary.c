@@ -59,18 +59,6 @@ static int dti_summary_name(const char *param) {
     return dot ? (int)(dot - param) : param ? (int)strlen(param) : 0;
 }
 
-static void dti_summary_quoted(dti_text *text, const char *name, int size) {
-    for (int i = 0; i < size; i++) {
-        const unsigned char c = (unsigned char)name[i];
-        if (c == '"' || c == '\\')
-            dti_text_add(text, "\\%c", c);
-        else if (c < 0x20)
-            dti_text_add(text, "\\u%04x", c);
-        else
-            dti_text_add(text, "%c", c);
-    }
-}
-
 static void dti_summary_row(dti_summary *s, uint32_t id) {
     const dti_node *n = &s->g->nodes[id];
     const dti_op_info *info = dti_op_info_of(n->op);
@@ -88,7 +76,7 @@ static void dti_summary_row(dti_summary *s, uint32_t id) {
         return;
     }
     dti_text_add(&s->text, "%s{\"layer\":\"", s->rows++ ? ",\n" : "");
-    dti_summary_quoted(&s->text, layer ? layer : "", size);
+    dti_text_add_quoted(&s->text, layer ? layer : "", (size_t)size);
     dti_text_add(&s->text, "\",\"op\":\"%s\",\"shape\":[", info->name);
     for (int i = 0; i < n->shape.rank; i++)
         dti_text_add(&s->text, "%s%lld", i ? "," : "", (long long)n->shape.dim[i]);

@@ -21,6 +21,11 @@ static void dti_write_end(const dti_write_guard *g, bool written); /* errno stay
 /* All of it, so guarded, to a descriptor. False: see errno. */
 static bool dti_write_all(int descriptor, const void *data, size_t bytes);
 
+/* A file to append to, made where it is not there; -1: see errno. *size: its bytes. */
+static int dti_stream_append(const char *path, uint64_t *size);
+static bool dti_stream_cut(int stream, uint64_t size); /* back to that size */
+static bool dti_stream_last(int stream, char *byte);   /* of one that is not empty */
+
 /* A new file, or none: never one that is there, nor what a link leads to. */
 static FILE *dti_file_create(const char *path);
 /* To the disk, not only to the system. A rename may otherwise reach the disk before the data. */

@@ -112,6 +112,35 @@ static bool dti_write_all(int descriptor, const void *data, size_t bytes) {
     return bytes == 0;
 }
 
+/* ---- growing */
+
+static int dti_stream_append(const char *path, uint64_t *size) {
+    struct stat file;
+    const int descriptor = open(path, O_RDWR | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC, 0666);
+    if (descriptor < 0)
+        return -1;
+    if (fstat(descriptor, &file) == 0 && S_ISREG(file.st_mode)) {
+        *size = (uint64_t)file.st_size;
+        return descriptor;
+    }
+    close(descriptor);
+    errno = EINVAL;
+    return -1;
+}
+
+static bool dti_stream_cut(int stream, uint64_t size) {
+#if DTI_POSIX
+    return ftruncate(stream, (off_t)size) == 0;
+#else
+    (void)stream, (void)size;
+    return false;
+#endif
+}
+
+static bool dti_stream_last(int stream, char *byte) {
+    return lseek(stream, -1, SEEK_END) >= 0 && read(stream, byte, 1) == 1;
+}
+
 /* ---- appearing */
 
 static FILE *dti_file_create(const char *path) {

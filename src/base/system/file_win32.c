@@ -70,6 +70,31 @@ static bool dti_write_all(int descriptor, const void *data, size_t bytes) {
     return true;
 }
 
+/* ---- growing */
+
+static int dti_stream_append(const char *path, uint64_t *size) {
+    struct _stat64 file;
+    const int descriptor = _open(path, _O_RDWR | _O_CREAT | _O_APPEND | _O_BINARY | _O_NOINHERIT,
+                                 _S_IREAD | _S_IWRITE);
+    if (descriptor < 0)
+        return -1;
+    if (_fstat64(descriptor, &file) == 0 && (file.st_mode & _S_IFMT) == _S_IFREG) {
+        *size = (uint64_t)file.st_size;
+        return descriptor;
+    }
+    _close(descriptor);
+    errno = EINVAL;
+    return -1;
+}
+
+static bool dti_stream_cut(int stream, uint64_t size) {
+    return _chsize_s(stream, (int64_t)size) == 0;
+}
+
+static bool dti_stream_last(int stream, char *byte) {
+    return _lseeki64(stream, -1, SEEK_END) >= 0 && _read(stream, byte, 1) == 1;
+}
+
 /* ---- appearing */
 
 static FILE *dti_file_create(const char *path) {

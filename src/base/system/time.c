@@ -1,4 +1,4 @@
-/* The clock that never jumps, and sleep. */
+/* The clock that never jumps, the one on the wall, and sleep. */
 
 static uint64_t dti_now_ns(void) {
 #ifdef _WIN32
@@ -16,6 +16,12 @@ static uint64_t dti_now_ns(void) {
 #endif
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 #endif
+}
+
+static double dti_unix_seconds(void) {
+    struct timespec now = {0};
+    timespec_get(&now, TIME_UTC);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
 static void dti_thread_sleep(uint64_t ns) {

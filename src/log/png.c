@@ -1,0 +1,93 @@
+/* PNG (W3C Recommendation, "Portable Network Graphics", second edition) in blocks that are stored:
+ * any reader takes them, and nothing is needed to write them. */
+
+#define DTI_PNG_STORED 65535u /* bytes of a block at most (RFC 1951, 3.2.4) */
+
+/* CRC-32 of chunks (annex D). */
+static uint32_t dti_png_crc(uint32_t crc, const void *data, size_t bytes) {
+    const unsigned char *at = data;
+    crc = ~crc;
+    for (size_t i = 0; i < bytes; i++) {
+        crc ^= at[i];
+        for (int bit = 0; bit < 8; bit++)
+            crc = crc >> 1 ^ (crc & 1 ? 0xEDB88320u : 0u);
+    }
+    return ~crc;
+}
+
+static void dti_png_be32(dti_text *to, uint32_t value) {
+    const char bytes[4] = {(char)(value >> 24), (char)(value >> 16), (char)(value >> 8),
+                           (char)value};
+    dti_text_add_bytes(to, bytes, sizeof bytes);
+}
+
+/* A chunk's length stands before it and its sum behind: between these two its data is added. */
+static size_t dti_png_open(dti_text *to, const char type[4]) {
+    dti_png_be32(to, 0);
+    dti_text_add_bytes(to, type, 4);
+    return to->size;
+}
+
+static void dti_png_close(dti_text *to, size_t opened) {
+    if (!to->ok)
+        return;
+    const uint32_t size = (uint32_t)(to->size - opened);
+    for (int i = 0; i < 4; i++)
+        to->data[opened - 8 + (size_t)i] = (char)(size >> (24 - 8 * i));
+    dti_png_be32(to, dti_png_crc(0, to->data + opened - 4, size + 4u));
+}
+
+/* Adler-32 (RFC 1950, 9) of what is stored. */
+typedef struct dti_png_stream {
+    dti_text *to;
+    uint32_t a, b;
+    uint64_t left; /* bytes of all */
+    uint32_t room; /* in this block */
+} dti_png_stream;
+
+static void dti_png_block(dti_png_stream *s) {
+    const uint32_t n = (uint32_t)DTI_MIN(s->left, (uint64_t)DTI_PNG_STORED);
+    const char head[5] = {(char)(n == s->left), (char)n, (char)(n >> 8), (char)~n, (char)(~n >> 8)};
+    dti_text_add_bytes(s->to, head, sizeof head);
+    s->room = n;
+}
+
+static void dti_png_add(dti_png_stream *s, const uint8_t *data, uint64_t bytes) {
+    while (bytes) {
+        if (!s->room)
+            dti_png_block(s);
+        const uint32_t n = (uint32_t)DTI_MIN(bytes, (uint64_t)s->room);
+        dti_text_add_bytes(s->to, data, n);
+        for (uint32_t i = 0; i < n; i++) {
+            s->a = (s->a + data[i]) % 65521u;
+            s->b = (s->b + s->a) % 65521u;
+        }
+        data += n;
+        bytes -= n;
+        s->room -= n;
+        s->left -= n;
+    }
+}
+
+static void dti_png_write(dti_text *to, const uint8_t *pixels, uint32_t width, uint32_t height,
+                          uint32_t channels) {
+    static const char colors[5] = {0, 0, 0, 2, 6}; /* by channels: grey, RGB, RGBA */
+    const uint64_t row = (uint64_t)width * channels;
+    const uint8_t no_filter = 0;
+    dti_text_add_bytes(to, "\x89PNG\r\n\x1a\n", 8);
+    size_t chunk = dti_png_open(to, "IHDR");
+    dti_png_be32(to, width);
+    dti_png_be32(to, height);
+    dti_text_add_bytes(to, (const char[5]){8, colors[channels], 0, 0, 0}, 5);
+    dti_png_close(to, chunk);
+    chunk = dti_png_open(to, "IDAT");
+    dti_text_add_bytes(to, "\x78\x01", 2);
+    dti_png_stream s = {.to = to, .a = 1, .left = height * (row + 1)};
+    for (uint32_t y = 0; y < height; y++) {
+        dti_png_add(&s, &no_filter, 1);
+        dti_png_add(&s, pixels + y * row, row);
+    }
+    dti_png_be32(to, s.b << 16 | s.a);
+    dti_png_close(to, chunk);
+    dti_png_close(to, dti_png_open(to, "IEND"));
+}

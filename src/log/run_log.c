@@ -1,0 +1,467 @@
+/* Logs of a run, in files that grow. What cannot be written closes the log: a viewer opens what is
+ * there, and nobody waits for a disk again and again. */
+
+#define DTI_LOG_STEPS 10
+#define DTI_LOG_SIDE 16384 /* pixels */
+
+/* ---- what a call writes: numbers of fields are those of TensorFlow's .proto files */
+
+static void dti_run_log_begin(dt_run_log *log) {
+    log->now = (double)(uint64_t)(dti_unix_seconds() * 1000.0) / 1000.0; /* few digits */
+    for (int i = 0; i < DTI_LOG_FORMATS; i++)
+        log->files[i].text.size = 0;
+}
+
+/* In CSV a name stands in quotes where it has to (RFC 4180). */
+static void dti_log_csv_name(dti_text *to, const char *name) {
+    if (!strpbrk(name, ",\"")) {
+        dti_text_add(to, "%s", name);
+        return;
+    }
+    dti_text_add(to, "\"");
+    for (const char *at = name; *at; at++)
+        dti_text_add(to, *at == '"' ? "\"\"" : "%c", *at);
+    dti_text_add(to, "\"");
+}
+
+static void dti_log_csv(dt_run_log *log, const char *name, uint64_t step, double value) {
+    dti_text *to = &log->files[DTI_LOG_CSV].text;
+    dti_text_add_number(to, log->now);
+    dti_text_add(to, ",%llu,", (unsigned long long)step);
+    dti_log_csv_name(to, name);
+    dti_text_add(to, ",");
+    dti_text_add_number(to, value);
+    dti_text_add(to, "\n");
+}
+
+static void dti_log_json_head(dt_run_log *log, const char *name, uint64_t step) {
+    dti_text *to = &log->files[DTI_LOG_JSON].text;
+    dti_text_add(to, "{\"seconds\":");
+    dti_text_add_number(to, log->now);
+    dti_text_add(to, ",\"step\":%llu,\"name\":\"", (unsigned long long)step);
+    dti_text_add_quoted(to, name, strlen(name));
+    dti_text_add(to, "\",");
+}
+
+/* JSON has no number for what is not finite: a text. */
+static void dti_log_json(dt_run_log *log, const char *name, uint64_t step, double value) {
+    dti_text *to = &log->files[DTI_LOG_JSON].text;
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    const char *quote = (bits >> 52 & 0x7FF) == 0x7FF ? "\"" : "";
+    dti_log_json_head(log, name, step);
+    dti_text_add(to, "\"value\":%s", quote);
+    dti_text_add_number(to, value);
+    dti_text_add(to, "%s}\n", quote);
+}
+
+static void dti_log_json_text(dt_run_log *log, const char *name, uint64_t step, const char *text) {
+    dti_text *to = &log->files[DTI_LOG_JSON].text;
+    dti_log_json_head(log, name, step);
+    dti_text_add(to, "\"text\":\"");
+    dti_text_add_quoted(to, text, strlen(text));
+    dti_text_add(to, "\"}\n");
+}
+
+static void dti_log_event(dt_run_log *log, const char *name, uint64_t step, double value) {
+    dti_text *to = &log->files[DTI_LOG_EVENTS].text;
+    const dti_event e = dti_event_begin(to, log->now, step, name);
+    dti_proto_f32(to, 2, (float)value); /* Summary.Value.simple_value */
+    dti_event_end(to, e);
+}
+
+static void dti_log_event_text(dt_run_log *log, const char *name, uint64_t step, const char *text) {
+    dti_text *to = &log->files[DTI_LOG_EVENTS].text;
+    const dti_event e = dti_event_begin(to, log->now, step, name);
+    dti_event_plugin(to, "text", NULL);
+    const size_t tensor = dti_proto_open(to, 8); /* Summary.Value.tensor: TensorProto */
+    dti_proto_whole(to, 1, 7);                   /* dtype: DT_STRING */
+    const size_t shape = dti_proto_open(to, 2), dim = dti_proto_open(to, 2);
+    dti_proto_whole(to, 1, 1);
+    dti_proto_close(to, dim);
+    dti_proto_close(to, shape);
+    dti_proto_text(to, 8, text); /* string_val */
+    dti_proto_close(to, tensor);
+    dti_event_end(to, e);
+}
+
+static void dti_run_log_number(dt_run_log *log, const char *name, uint64_t step, double value) {
+    if (log->files[DTI_LOG_CSV].wanted)
+        dti_log_csv(log, name, step, value);
+    if (log->files[DTI_LOG_JSON].wanted)
+        dti_log_json(log, name, step, value);
+    if (log->files[DTI_LOG_EVENTS].wanted)
+        dti_log_event(log, name, step, value);
+}
+
+static void dti_run_log_restarts(dt_run_log *log, uint64_t step) {
+    dti_text *to = &log->files[DTI_LOG_EVENTS].text;
+    if (log->files[DTI_LOG_CSV].wanted)
+        dti_log_csv(log, "restart", step, (double)step);
+    if (log->files[DTI_LOG_JSON].wanted)
+        dti_log_json(log, "restart", step, (double)step);
+    if (log->files[DTI_LOG_EVENTS].wanted)
+        dti_event_start(to, log->now, step + 1); /* and all from there on is forgotten */
+}
+
+/* ---- files */
+
+static dt_result dti_log_open_file(dt_run_log *log, dti_log_format format) {
+    dti_log_file *f = &log->files[format];
+    dti_text *part = &log->part;
+    dt_result result = dti_grow_open(log->base, f->path, format != DTI_LOG_EVENTS, &f->file);
+    part->size = 0;
+    if (!result && format == DTI_LOG_CSV && !f->file.size)
+        dti_text_add(part, "seconds,step,name,value\n");
+    if (!result && format == DTI_LOG_EVENTS)
+        dti_event_version(part, log->now);
+    if (!result && !part->ok)
+        return DT_ERROR_MEMORY;
+    return result || !part->size
+               ? result
+               : dti_grow_add(log->base, f->path, &f->file, part->data, part->size);
+}
+
+static void dti_log_close_files(dt_run_log *log) {
+    for (int i = 0; i < DTI_LOG_FORMATS; i++)
+        dti_grow_close(&log->files[i].file);
+}
+
+/* What memory was short for is left out as a whole, and the log goes on. */
+static dt_result dti_run_log_write(dt_run_log *log) {
+    dt_result result = log->closed;
+    for (int i = 0; i < DTI_LOG_FORMATS && !result; i++)
+        result = log->files[i].text.ok ? DT_OK : DT_ERROR_MEMORY;
+    for (int i = 0; i < DTI_LOG_FORMATS && !result; i++) {
+        dti_log_file *f = &log->files[i];
+        if (!f->text.size)
+            continue;
+        if (!f->file.open)
+            result = dti_log_open_file(log, (dti_log_format)i);
+        if (!result)
+            result = dti_grow_add(log->base, f->path, &f->file, f->text.data, f->text.size);
+    }
+    for (int i = 0; i < DTI_LOG_FORMATS && result == DT_ERROR_MEMORY; i++) {
+        dti_text_free(&log->files[i].text);
+        log->files[i].text = dti_text_open(log->base);
+    }
+    if (result == DT_ERROR_IO && !log->closed) {
+        log->closed = result;
+        dti_log_close_files(log);
+    }
+    return result;
+}
+
+/* ---- making one */
+
+static char *dti_log_copy(dti_base *base, const char *text) {
+    const size_t size = strlen(text) + 1;
+    char *copy = dti_alloc(base, size);
+    if (copy)
+        memcpy(copy, text, size);
+    return copy;
+}
+
+/* Characters that would end a line, or a reader's patience. */
+static bool dti_log_name_fits(const char *name) {
+    for (const unsigned char *at = (const unsigned char *)name; *at; at++) {
+        if (*at < 0x20 || *at == 0x7F)
+            return false;
+    }
+    return name[0] && dti_utf8_valid(name, strlen(name));
+}
+
+static dt_result dti_log_check_name(dt_run_log *log, const char *call, const char *name) {
+    if (!name)
+        return dti_fail_null(log->base, call, "name");
+    if (!dti_log_name_fits(name))
+        return dti_fail(log->base, DT_ERROR_INVALID,
+                        "%s: a name is UTF-8, not empty and without control characters", call);
+    return log->closed;
+}
+
+static dt_result dti_log_folder(dti_base *base, const char *folder) {
+#if DTI_FOLDERS
+    if (dti_folder_make(folder) || errno == EEXIST)
+        return DT_OK;
+    return dti_fail(base, DT_ERROR_IO, "the log's folder %s cannot be made: %s", folder,
+                    strerror(errno));
+#else
+    return dti_fail(base, DT_ERROR_UNSUPPORTED,
+                    "%s: no logs here: dtrain was compiled without POSIX", folder);
+#endif
+}
+
+/* A file that can be made, and is not kept, tells that others can. */
+static dt_result dti_log_probe(dti_base *base, const char *folder) {
+    char path[1024];
+    const int size = snprintf(path, sizeof path, "%s/.dtrain.%ld.probe", folder, dti_process());
+    if (size < 0 || size >= (int)sizeof path)
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "the log's folder has a name of %d bytes; at most "
+                        "900",
+                        size);
+    FILE *file = dti_file_create(path);
+    if (!file && errno != EEXIST)
+        return dti_fail(base, DT_ERROR_IO, "nothing can be written to the log's folder %s: %s",
+                        folder, strerror(errno));
+    if (file)
+        fclose(file);
+    remove(path);
+    return DT_OK;
+}
+
+static char *dti_log_path(dti_base *base, const char *folder, dti_log_format format) {
+    dti_text path = dti_text_open(base);
+    if (format == DTI_LOG_EVENTS)
+        dti_text_add(&path, "%s/events.out.tfevents.%llu.%ld", folder,
+                     (unsigned long long)dti_unix_seconds(), dti_process());
+    else
+        dti_text_add(&path, "%s/scalars.%s", folder, format == DTI_LOG_CSV ? "csv" : "jsonl");
+    if (path.ok && path.data)
+        return path.data;
+    dti_text_free(&path);
+    return NULL;
+}
+
+static dt_result dti_log_make(dt_run_log *log, const dt_run_log_desc *desc) {
+    const bool wanted[DTI_LOG_FORMATS] = {desc->csv, desc->json, desc->tensorboard};
+    const bool all = !desc->csv && !desc->json && !desc->tensorboard;
+    bool made = true;
+    log->every = desc->every_steps ? (uint64_t)desc->every_steps : DTI_LOG_STEPS;
+    log->part = dti_text_open(log->base);
+    for (int i = 0; i < DTI_LOG_FORMATS; i++) {
+        dti_log_file *f = &log->files[i];
+        f->wanted = wanted[i] || all;
+        f->text = dti_text_open(log->base);
+        f->path = dti_log_path(log->base, desc->folder, (dti_log_format)i);
+        made = made && f->path;
+    }
+    for (int i = 0; i < DT_MAX_TERMS; i++) {
+        log->names[i] = desc->names[i] ? dti_log_copy(log->base, desc->names[i]) : NULL;
+        made = made && (log->names[i] || !desc->names[i]);
+    }
+    return made ? DT_OK : DT_ERROR_MEMORY;
+}
+
+static dt_result dti_log_check_desc(dti_base *base, const dt_run_log_desc *desc) {
+    if (!desc->folder || !desc->folder[0])
+        return dti_fail(base, DT_ERROR_INVALID, "a log needs a folder: dt_run_log_desc.folder");
+    if (desc->every_steps < 0)
+        return dti_fail(base, DT_ERROR_INVALID, "a log of every %d steps: 0 or more",
+                        desc->every_steps);
+    for (int i = 0; i < DT_MAX_TERMS; i++) {
+        if (desc->names[i] && !dti_log_name_fits(desc->names[i]))
+            return dti_fail(base, DT_ERROR_INVALID,
+                            "the name of metric %d is not UTF-8, empty or has control characters",
+                            i + 1);
+    }
+    return DT_OK;
+}
+
+DT_API dt_result dt_run_log_create(dt_ctx *ctx, const dt_run_log_desc *desc, dt_run_log **out) {
+    if (out)
+        *out = NULL;
+    DTI_NEED(NULL, ctx);
+    dti_base *base = dti_ctx_base(ctx);
+    DTI_NEED(base, desc);
+    DTI_NEED(base, out);
+    dt_result result = dti_log_check_desc(base, desc);
+    if (!result)
+        result = dti_log_folder(base, desc->folder);
+    if (!result)
+        result = dti_log_probe(base, desc->folder);
+    if (result)
+        return result;
+    dt_run_log *log = dti_alloc(base, sizeof *log);
+    if (!log)
+        return DT_ERROR_MEMORY;
+    log->base = base;
+    result = dti_log_make(log, desc);
+    if (result)
+        dt_run_log_destroy(log);
+    else
+        *out = log;
+    return result;
+}
+
+DT_API void dt_run_log_destroy(dt_run_log *log) {
+    if (!log)
+        return;
+    dti_log_close_files(log);
+    for (int i = 0; i < DTI_LOG_FORMATS; i++) {
+        dti_text_free(&log->files[i].text);
+        dti_free(log->base, log->files[i].path);
+    }
+    for (int i = 0; i < DT_MAX_TERMS; i++)
+        dti_free(log->base, log->names[i]);
+    dti_text_free(&log->part);
+    dti_free(log->base, log);
+}
+
+/* ---- what there is to write */
+
+DT_API dt_result dt_run_log_scalar(dt_run_log *log, const char *name, uint64_t step, double value) {
+    DTI_NEED(NULL, log);
+    const dt_result result = dti_log_check_name(log, __func__, name);
+    if (result)
+        return result;
+    dti_run_log_begin(log);
+    dti_run_log_number(log, name, step, value);
+    return dti_run_log_write(log);
+}
+
+DT_API dt_result dt_run_log_text(dt_run_log *log, const char *name, uint64_t step,
+                                 const char *text) {
+    DTI_NEED(NULL, log);
+    DTI_NEED(log->base, text);
+    dt_result result = dti_log_check_name(log, __func__, name);
+    if (!result && !dti_utf8_valid(text, strlen(text)))
+        result = dti_fail(log->base, DT_ERROR_INVALID, "%s: '%s' is not UTF-8", __func__, name);
+    if (result)
+        return result;
+    dti_run_log_begin(log);
+    if (log->files[DTI_LOG_JSON].wanted)
+        dti_log_json_text(log, name, step, text);
+    if (log->files[DTI_LOG_EVENTS].wanted)
+        dti_log_event_text(log, name, step, text);
+    return dti_run_log_write(log);
+}
+
+DT_API dt_result dt_run_log_histogram(dt_run_log *log, const char *name, uint64_t step,
+                                      const float *values, size_t count) {
+    DTI_NEED(NULL, log);
+    if (!values && count)
+        return dti_fail_null(log->base, __func__, "values");
+    const dt_result result = dti_log_check_name(log, __func__, name);
+    if (result || !log->files[DTI_LOG_EVENTS].wanted)
+        return result;
+    dti_text *to = &log->files[DTI_LOG_EVENTS].text;
+    dti_run_log_begin(log);
+    const dti_event e = dti_event_begin(to, log->now, step, name);
+    dti_event_histogram(to, values, count);
+    dti_event_end(to, e);
+    return dti_run_log_write(log);
+}
+
+DT_API dt_result dt_run_log_image(dt_run_log *log, const char *name, uint64_t step,
+                                  const uint8_t *pixels, int width, int height, int channels) {
+    DTI_NEED(NULL, log);
+    DTI_NEED(log->base, pixels);
+    const dt_result result = dti_log_check_name(log, __func__, name);
+    if (result)
+        return result;
+    if (width < 1 || height < 1 || width > DTI_LOG_SIDE || height > DTI_LOG_SIDE ||
+        (channels != 1 && channels != 3 && channels != 4))
+        return dti_fail(log->base, DT_ERROR_INVALID,
+                        "%s: '%s' has %d x %d pixels of %d channels; 1 to %d pixels a side, and 1, "
+                        "3 or 4 channels",
+                        __func__, name, width, height, channels, DTI_LOG_SIDE);
+    if (!log->files[DTI_LOG_EVENTS].wanted)
+        return DT_OK;
+    dti_text *to = &log->files[DTI_LOG_EVENTS].text;
+    dti_run_log_begin(log);
+    log->part.size = 0;
+    dti_png_write(&log->part, pixels, (uint32_t)width, (uint32_t)height, (uint32_t)channels);
+    const dti_event e = dti_event_begin(to, log->now, step, name);
+    const size_t image = dti_proto_open(to, 4); /* Summary.Value.image */
+    dti_proto_whole(to, 1, (uint64_t)height);
+    dti_proto_whole(to, 2, (uint64_t)width);
+    dti_proto_whole(to, 3, (uint64_t)channels); /* colorspace */
+    dti_proto_bytes(to, 4, log->part.data, log->part.size);
+    dti_proto_close(to, image);
+    dti_event_end(to, e);
+    return dti_run_log_write(log);
+}
+
+/* TensorBoard's table of runs: tensorboard/plugins/hparams/{plugin_data,api}.proto. An experiment
+ * says which settings and metrics there are, a session which values this run has. */
+static void dti_log_hparam_kind(dti_text *to, const dt_hparam *p) {
+    const size_t info = dti_proto_open(to, 4); /* Experiment.hparam_infos */
+    dti_proto_text(to, 1, p->name);
+    dti_proto_whole(to, 4, p->text ? 1 : 3); /* DATA_TYPE_STRING, _FLOAT64 */
+    dti_proto_close(to, info);
+}
+
+static void dti_log_hparam_value(dti_text *to, const dt_hparam *p) {
+    const size_t entry = dti_proto_open(to, 1); /* SessionStartInfo.hparams */
+    dti_proto_text(to, 1, p->name);
+    const size_t value = dti_proto_open(to, 2); /* google.protobuf.Value */
+    if (p->text)
+        dti_proto_text(to, 3, p->text);
+    else
+        dti_proto_f64(to, 2, p->number);
+    dti_proto_close(to, value);
+    dti_proto_close(to, entry);
+}
+
+static void dti_log_hparam_event(dt_run_log *log, const char *tag) {
+    dti_text *to = &log->files[DTI_LOG_EVENTS].text;
+    const dti_event e = dti_event_begin(to, log->now, 0, tag);
+    dti_event_plugin(to, "hparams", &log->part);
+    dti_event_end(to, e);
+}
+
+static void dti_log_hparams(dt_run_log *log, const dt_hparam *params, int count,
+                            const char *metric) {
+    dti_text *part = &log->part;
+    part->size = 0;
+    size_t message = dti_proto_open(part, 2); /* HParamsPluginData.experiment */
+    for (int i = 0; i < count; i++)
+        dti_log_hparam_kind(part, &params[i]);
+    if (metric) {
+        const size_t info = dti_proto_open(part, 5), name = dti_proto_open(part, 1);
+        dti_proto_text(part, 2, metric); /* MetricInfo.name.tag */
+        dti_proto_close(part, name);
+        dti_proto_close(part, info);
+    }
+    dti_proto_close(part, message);
+    dti_log_hparam_event(log, "_hparams_/experiment");
+    part->size = 0;
+    message = dti_proto_open(part, 3); /* HParamsPluginData.session_start_info */
+    for (int i = 0; i < count; i++)
+        dti_log_hparam_value(part, &params[i]);
+    dti_proto_f64(part, 5, log->now); /* start_time_secs */
+    dti_proto_close(part, message);
+    dti_log_hparam_event(log, "_hparams_/session_start_info");
+}
+
+static void dti_log_hparam_json(dt_run_log *log, const dt_hparam *p) {
+    char name[256];
+    snprintf(name, sizeof name, "hparams/%s", p->name);
+    if (p->text)
+        dti_log_json_text(log, name, 0, p->text);
+    else
+        dti_log_json(log, name, 0, p->number);
+}
+
+DT_API dt_result dt_run_log_hparams(dt_run_log *log, const dt_hparam *params, int count,
+                                    const char *metric) {
+    DTI_NEED(NULL, log);
+    DTI_NEED(log->base, params);
+    dt_result result = metric ? dti_log_check_name(log, __func__, metric) : log->closed;
+    if (!result && count < 0)
+        result = dti_fail(log->base, DT_ERROR_INVALID, "%s: %d settings", __func__, count);
+    for (int i = 0; i < count && !result; i++) {
+        const char *text = params[i].text;
+        result = dti_log_check_name(log, __func__, params[i].name);
+        if (!result && text && !dti_utf8_valid(text, strlen(text)))
+            result = dti_fail(log->base, DT_ERROR_INVALID, "%s: '%s' is not UTF-8", __func__,
+                              params[i].name);
+    }
+    if (result)
+        return result;
+    dti_run_log_begin(log);
+    for (int i = 0; i < count && log->files[DTI_LOG_JSON].wanted; i++)
+        dti_log_hparam_json(log, &params[i]);
+    if (log->files[DTI_LOG_EVENTS].wanted)
+        dti_log_hparams(log, params, count, metric);
+    return dti_run_log_write(log);
+}
+
+DT_API dt_result dt_run_log_restart(dt_run_log *log, uint64_t step) {
+    DTI_NEED(NULL, log);
+    dti_run_log_begin(log);
+    dti_run_log_restarts(log, step);
+    return dti_run_log_write(log);
+}

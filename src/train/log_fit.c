@@ -1,0 +1,43 @@
+/* What a fit tells a log. One that fails is closed by itself and has said so: training goes on. */
+
+static void dti_log_metrics(dt_run_log *log, const dt_trainer *t, const char *group, uint64_t step,
+                            const dt_train_report *r) {
+    char name[160];
+    snprintf(name, sizeof name, "%s/loss", group);
+    dti_run_log_number(log, name, step, r->loss);
+    for (int i = 0; i < DT_MAX_TERMS && dti_is_set(t->desc.metrics[i]); i++) {
+        if (log->names[i])
+            snprintf(name, sizeof name, "%s/%s", group, log->names[i]);
+        else
+            snprintf(name, sizeof name, "%s/metric %d", group, i + 1);
+        dti_run_log_number(log, name, step, r->metric[i]);
+    }
+}
+
+static void dti_log_step(dt_run_log *log, const dt_fit_state *s) {
+    const dt_train_report *r = &s->last;
+    dti_log_metrics(log, s->trainer, "train", s->step, r);
+    dti_run_log_number(log, "train/gradient_norm", s->step, r->gradient_norm);
+    if (r->seconds > 0.0)
+        dti_run_log_number(log, "train/samples_per_second", s->step,
+                           (double)r->samples / r->seconds);
+}
+
+DT_API dt_result dt_run_log_fit(void *run_log, dt_fit_state *s) {
+    dt_run_log *log = run_log;
+    if (!log || !s || !s->trainer)
+        return DT_ERROR_INVALID;
+    if (s->trainer->par.rank || log->closed)
+        return DT_OK;
+    dti_run_log_begin(log);
+    if (s->event == DT_FIT_BEGIN && s->step)
+        dti_run_log_restarts(log, s->step);
+    if (s->event == DT_FIT_STEP && s->last.steps && s->step % log->every == 0)
+        dti_log_step(log, s);
+    if (s->event == DT_FIT_EPOCH && s->train.steps)
+        dti_log_metrics(log, s->trainer, "epoch", s->step, &s->train);
+    if (s->event == DT_FIT_VALIDATED)
+        dti_log_metrics(log, s->trainer, "validation", s->step, &s->validation);
+    dti_run_log_write(log);
+    return DT_OK;
+}

@@ -1,0 +1,164 @@
+"""Reads the logs of runs, for tools/dtplot and tools/dtboard: a folder of dt_run_log (scalars.csv,
+scalars.jsonl, or TensorBoard's event files), or such a file."""
+
+import csv
+import json
+import math
+import os
+import struct
+
+FILES = ("scalars.csv", "scalars.jsonl")
+
+
+class Bad(Exception):
+    """What is wrong with a file: its text names file and line."""
+
+
+def number(text, where):
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        raise Bad(f"{where}: '{text}' is no number") from None
+
+
+def read_csv(path):
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = csv.reader(file)
+        head = next(rows, None)
+        if head is None:
+            return
+        if not {"step", "name", "value"} <= set(head):
+            raise Bad(f"{path}: its first line names no step, name and value")
+        step, name, value = (head.index(key) for key in ("step", "name", "value"))
+        for row in rows:
+            if len(row) != len(head):
+                continue  # cut off by a crash
+            where = f"{path}:{rows.line_num}"
+            yield row[name], int(number(row[step], where)), number(row[value], where)
+
+
+def read_json(path):
+    with open(path, encoding="utf-8") as file:
+        for at, line in enumerate(file, 1):
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue  # cut off by a crash
+            if "value" in row:
+                yield row["name"], int(row["step"]), number(row["value"], f"{path}:{at}")
+
+
+def varint(data, at):
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, at
+
+
+def fields(data):
+    """(number, value) of a message of protocol buffers; values of fixed size are bytes."""
+    at = 0
+    while at < len(data):
+        key, at = varint(data, at)
+        kind = key & 7
+        if kind == 0:
+            value, at = varint(data, at)
+        else:
+            size = {1: 8, 5: 4}.get(kind)
+            if size is None:
+                size, at = varint(data, at)
+            value, at = data[at:at + size], at + size
+        yield key >> 3, value
+
+
+def read_events(path):
+    """Scalars of a TensorBoard event file; a last record that is not whole is left out."""
+    with open(path, "rb") as file:
+        data = file.read()
+    at = 0
+    while at + 12 <= len(data):
+        size = struct.unpack_from("<Q", data, at)[0]
+        if at + 16 + size > len(data):
+            break
+        event = dict(fields(data[at + 12:at + 12 + size]))
+        at += 16 + size
+        if 7 in event:
+            yield "restart", int(event.get(2, 0)) - 1, 0.0
+        for _, value in (f for f in fields(event.get(5, b"")) if f[0] == 1):
+            parts = dict(fields(value))
+            if 2 in parts:
+                yield parts[1].decode(), event.get(2, 0), struct.unpack("<f", parts[2])[0]
+
+
+def reader(path):
+    name = os.path.basename(path)
+    if "tfevents" in name:
+        return read_events
+    return read_json if name.endswith((".jsonl", ".json")) else read_csv
+
+
+def files(path):
+    """Those of a run: of a folder one kind, the first that is there."""
+    if not os.path.isdir(path):
+        return [path]
+    for name in FILES:
+        if os.path.exists(os.path.join(path, name)):
+            return [os.path.join(path, name)]
+    return sorted(os.path.join(path, n) for n in os.listdir(path) if "tfevents" in n)
+
+
+def load(path):
+    """name -> [(step, value)], in the order of steps. Behind a restart at step s what was logged
+    behind s before is forgotten, and a step that was logged twice has its newest value."""
+    curves = {}
+    found = files(path)
+    if not found:
+        raise Bad(f"{path}: there is no log in this folder (scalars.csv, scalars.jsonl, events)")
+    try:
+        for part in found:
+            for name, step, value in reader(part)(part):
+                if name == "restart":
+                    for points in curves.values():
+                        for late in [s for s in points if s > step]:
+                            del points[late]
+                else:
+                    curves.setdefault(name, {})[step] = value
+    except OSError as error:
+        raise Bad(f"{error.filename}: {error.strerror}") from None
+    except (UnicodeDecodeError, IndexError, KeyError, struct.error):
+        raise Bad(f"{part}: this is no log of numbers") from None
+    return {name: sorted(points.items()) for name, points in curves.items() if points}
+
+
+def runs(folder):
+    """The runs below a folder: those subfolders (and it) that hold a log."""
+    return sorted(at for at, _, names in os.walk(folder)
+                  if any(n in FILES or "tfevents" in n for n in names))
+
+
+def finite(points):
+    return [(step, value) for step, value in points if math.isfinite(value)]
+
+
+def smooth(points, weight):
+    """An exponential average whose start is not drawn to zero, as TensorBoard's."""
+    last, total, out = 0.0, 0.0, []
+    for step, value in points:
+        last = last * weight + (1 - weight) * value
+        total = total * weight + (1 - weight)
+        out.append((step, last / total))
+    return out
+
+
+def ticks(low, high, most=5):
+    """Round numbers between two."""
+    span = (high - low) or abs(high) or 1.0
+    step = 10.0 ** math.floor(math.log10(span / most))
+    step *= next(k for k in (1, 2, 5, 10) if span / (step * k) <= most)
+    first = math.ceil(low / step - 1e-9)
+    return [round((first + i) * step, 12) for i in range(most + 2)
+            if (first + i) * step <= high + 1e-9 * span]
