@@ -1,8 +1,9 @@
 /* A GPT in stages on several devices: a small one learns to write down the bytes of this file's own
- * text, cut into as many stages as devices are named, with 8 micro-batches a step. The losses are
- * the same to the last bit on any number of CPUs, and with any schedule.
+ * text, cut into as many stages as devices are named on all ranks, with 8 micro-batches a step. The
+ * losses are the same to the last bit on any number of CPUs and ranks, and with any schedule.
  *
- *     pipeline_gpt cpu:3 [0 to 3: a dt_pipeline_schedule] [steps] */
+ *     pipeline_gpt cpu:3 [0 to 3: a dt_pipeline_schedule] [steps]
+ *     dtrun -n 2 pipeline_gpt cpu */
 #include "dtrain.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,10 +12,11 @@
 enum { CONTEXT = 32, WIDTH = 48, BLOCKS = 6, ROWS = 64, BATCH = 32, MICROS = 8 };
 
 static dt_ctx *ctx;
+static dt_comm *comm;
 
 static void check(dt_result result) {
     if (result) {
-        fprintf(stderr, "pipeline_gpt: %s\n", ctx ? dt_ctx_error(ctx) : "no context");
+        fprintf(stderr, "pipeline_gpt: %s\n", ctx ? dt_ctx_error(ctx) : dt_comm_error(comm));
         exit(1);
     }
 }
@@ -46,7 +48,7 @@ static int count(const char *devices) {
     int n = 0;
     for (const char *at = devices; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
         n += strncmp(at, "cpu:", 4) ? 1 : atoi(at + 4);
-    return n < BLOCKS ? n : BLOCKS;
+    return n;
 }
 
 static void log_line(void *user, dt_log_level level, const char *message) {
@@ -60,7 +62,8 @@ int main(int argc, char **argv) {
     static int32_t data[2][ROWS][CONTEXT];
     const char *devices = argc > 1 ? argv[1] : "cpu:2";
     const int schedule = argc > 2 ? atoi(argv[2]) : 0, steps = argc > 3 ? atoi(argv[3]) : 40;
-    const int stages = count(devices), chunks = schedule == DT_PIPELINE_INTERLEAVED ? 2 : 1;
+    const int chunks = schedule == DT_PIPELINE_INTERLEAVED ? 2 : 1;
+    const dt_comm_desc job = dt_comm_desc_from_env();
     dt_graph *graph;
     dt_trainer *trainer;
     dt_train_report report = {0};
@@ -69,6 +72,8 @@ int main(int argc, char **argv) {
         (&data[0][0][0])[i] = text[i % (sizeof text - 1)];
         (&data[1][0][0])[i] = text[(i + 1) % (sizeof text - 1)];
     }
+    check(dt_comm_create(&job, &comm));
+    const int stages = count(devices) * dt_comm_size(comm); /* each rank has that list */
     check(dt_ctx_create(&(dt_ctx_desc){.logger = {log_line, NULL}}, &ctx));
     check(dt_graph_create(ctx, &graph));
     dt_tensor x = dt_input(graph, "x", DT_I32, dt_dims(CONTEXT));
@@ -82,6 +87,7 @@ int main(int argc, char **argv) {
     desc.data.columns[1] = (dt_column){.input = t, .data = data[1], .dtype = DT_I32};
     desc.accumulate = MICROS;
     desc.devices = devices;
+    desc.comm = comm;
     if (stages > 1) {
         desc.pipeline = stages;
         desc.schedule = (dt_pipeline_schedule)schedule;
@@ -89,9 +95,10 @@ int main(int argc, char **argv) {
     check(dt_trainer_create(graph, &desc, &trainer));
     for (int i = 0; i < steps; i++) {
         check(dt_trainer_step(trainer, &report));
-        if (i % 10 == 9 || i + 1 == steps)
+        if (dt_comm_rank(comm) == 0 && (i % 10 == 9 || i + 1 == steps))
             printf("step %llu: loss %.9f\n", (unsigned long long)report.step, report.loss);
     }
     dt_ctx_destroy(ctx);
+    dt_comm_destroy(comm);
     return 0;
 }

@@ -333,8 +333,12 @@ DTI_OPTIMIZE_END
 #include "parallel/replicas.c"
 #include "parallel/pipe_schedule.c"
 #include "parallel/pipe_cut.c"
+#include "parallel/pipe_grid.c"
 #include "parallel/pipe_whole.c"
 #include "parallel/pipe_make.c"
+#include "parallel/pipe_wire.c"
+#include "parallel/pipe_sum.c"
+#include "parallel/pipe_blame.c"
 #include "parallel/pipe_step.c"
 
 /* ---- train: the trainer */

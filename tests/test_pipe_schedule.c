@@ -58,7 +58,7 @@ static void schedule_each(dt_pipeline_schedule kind, uint32_t per_device,
     for (uint32_t p = 1; p <= SCHEDULE_STAGES; p++) {
         for (uint32_t m = 1; m <= SCHEDULE_MICROS; m++) {
             dti_pipe_schedule s;
-            REQUIRE(!dti_pipe_schedule_make(base, kind, p, per_device, m, &s));
+            REQUIRE(!dti_pipe_schedule_make(base, kind, p, per_device, m, NULL, &s));
             bool fine = schedule_ends(&s, p * 64 + m);
             for (uint32_t d = 0; d < p; d++)
                 fine = fine && schedule_is_whole(&s, d);
@@ -115,4 +115,38 @@ TEST(pipeline_interleaved_divides_the_bubble_by_its_chunks) {
 
 TEST(pipeline_zero_bubble_waits_a_third_of_1f1b_and_keeps_no_more) {
     schedule_each(DT_PIPELINE_ZERO_BUBBLE, 1, schedule_zero_bubble);
+}
+
+/* Where sums begin anew, all gradients of the sum before are there. */
+static bool schedule_is_apart(const dti_pipe_schedule *s, uint32_t device, uint32_t group) {
+    uint32_t weights = 0;
+    bool fine = true;
+    for (uint32_t i = 0; i < s->each; i++) {
+        const dti_pipe_action a = dti_pipe_list(s, device)[i];
+        weights += a.kind == DTI_PIPE_WEIGHT;
+        fine = fine && (a.kind != DTI_PIPE_BACKWARD || weights >= a.micro / group * group);
+    }
+    return fine;
+}
+
+TEST(pipeline_zero_bubble_ends_a_sum_before_the_next_one_begins) {
+    dt_ctx *ctx;
+    dti_base *base = schedule_base(&ctx);
+    REQUIRE(base);
+    for (uint32_t p = 1; p <= 8; p++) {
+        for (uint32_t m = 1; m <= 32; m++) {
+            const uint32_t group = 1 + (p * m) % 7;
+            uint8_t begins[SCHEDULE_MICROS];
+            for (uint32_t i = 0; i < m; i++)
+                begins[i] = i % group == 0;
+            dti_pipe_schedule s;
+            REQUIRE(!dti_pipe_schedule_make(base, DT_PIPELINE_ZERO_BUBBLE, p, 1, m, begins, &s));
+            bool fine = schedule_ends(&s, p * 64 + m);
+            for (uint32_t d = 0; d < p; d++)
+                fine = fine && schedule_is_whole(&s, d) && schedule_is_apart(&s, d, group);
+            test_check(fine, __FILE__, __LINE__, "%u devices, %u in groups of %u", p, m, group);
+            dti_pipe_schedule_free(base, &s);
+        }
+    }
+    dt_ctx_destroy(ctx);
 }

@@ -1,6 +1,6 @@
 /* Training by a pipeline of stages: the same bits as one device with the same micro-batches, what
  * files keep, and what goes wrong. */
-#include "train_model.h"
+#include "pipe_model.h"
 
 typedef struct pipe_case {
     int kind; /* train_model_make's, or one of these */
@@ -20,72 +20,6 @@ typedef struct pipe_end {
     double evaluated;
     dt_trainer_info info;
 } pipe_end;
-
-enum { PIPE_TIED = 10, PIPE_SKIP, PIPE_NORM, PIPE_CLASSES };
-
-/* Blocks with a residual around two of them, which crosses a stage, and one around each. */
-static dt_tensor pipe_skip(dt_tensor x) {
-    char name[16];
-    dt_tensor h = dt_relu(dt_nn_linear(x, "in", 20)), first = h;
-    for (int i = 0; i < 4; i++) {
-        snprintf(name, sizeof name, "block%d", i);
-        h = dt_add(h, dt_tanh(dt_nn_linear(dt_dropout(h, 0.1f), name, 20)));
-        h = i == 2 ? dt_add(h, dt_mul(first, h)) : h;
-    }
-    return h;
-}
-
-/* A weight that the first and the last layer have. */
-static dt_tensor pipe_tied(dt_graph *g, dt_tensor x) {
-    const dt_init init = {.kind = DT_INIT_UNIFORM, .a = -0.2f, .b = 0.2f};
-    const dt_tensor w = dt_param(g, "tied", dt_dims(36, 36), init);
-    dt_tensor h = dt_tanh(dt_linear(x, w, (dt_tensor){0}));
-    h = dt_tanh(dt_nn_linear(h, "mid0", 36));
-    h = dt_tanh(dt_nn_linear(h, "mid1", 36));
-    h = dt_linear(h, w, (dt_tensor){0});
-    h = dt_tanh(dt_nn_linear(h, "mid2", 36));
-    return dt_linear(h, w, (dt_tensor){0});
-}
-
-/* Most of the work is what moves the buffers of a normalised weight: no cut may part these. */
-static dt_tensor pipe_norm(dt_graph *g, dt_tensor x) {
-    const dt_spectral_norm_desc four = {.iterations = 4};
-    const dt_tensor w = dt_nn_spectral_norm(g, "wide", dt_dims(200, 8), &four);
-    return dt_tanh(dt_linear(dt_tanh(dt_nn_linear(x, "in", 8)), w, (dt_tensor){0}));
-}
-
-/* Class weights that a loss of the first stage and one of the last have. */
-static dt_tensor pipe_classes(train_model *m) {
-    const dt_init init = {.kind = DT_INIT_UNIFORM, .a = 0.1f, .b = 3.0f};
-    const dt_tensor weights = dt_param(m->graph, "class.weights", dt_dims(TRAIN_CLASSES), init);
-    const dt_cross_entropy_desc weighted = {.class_weights = dt_freeze(weights)};
-    const dt_tensor h = dt_relu(dt_nn_linear(m->x, "in", 24));
-    m->accuracy = dt_cross_entropy(dt_nn_linear(h, "aux", TRAIN_CLASSES), m->t, &weighted);
-    m->logits = dt_nn_linear(dt_tanh(dt_nn_linear(h, "mid", 64)), "out", TRAIN_CLASSES);
-    return dt_cross_entropy(m->logits, m->t, &weighted);
-}
-
-static bool pipe_model(train_model *m, const dt_ctx_desc *ctx, int kind) {
-    if (kind < PIPE_TIED)
-        return train_model_make(m, ctx, kind);
-    *m = (train_model){.adam = {.kind = DT_OPTIM_ADAM, .lr = 0.01, .clip_norm = 1.0}};
-    if (dt_ctx_create(ctx, &m->ctx) || dt_graph_create(m->ctx, &m->graph))
-        return false;
-    m->x = dt_input(m->graph, "x", DT_F32, dt_dims(TRAIN_SIDE * TRAIN_SIDE));
-    m->t = dt_input(m->graph, "t", DT_I32, dt_dims());
-    train_data_fill(&m->data);
-    if (kind == PIPE_CLASSES) {
-        m->loss = pipe_classes(m);
-        return dt_graph_error(m->graph) == NULL;
-    }
-    dt_tensor h = kind == PIPE_TIED   ? pipe_tied(m->graph, m->x)
-                  : kind == PIPE_NORM ? pipe_norm(m->graph, m->x)
-                                      : pipe_skip(m->x);
-    m->logits = dt_nn_linear(h, "out", TRAIN_CLASSES);
-    m->loss = dt_cross_entropy(m->logits, m->t, &(dt_cross_entropy_desc){0});
-    m->accuracy = dt_accuracy(m->logits, m->t);
-    return dt_graph_error(m->graph) == NULL;
-}
 
 static dt_trainer_desc pipe_desc(train_model *m, const pipe_case *c, char devices[32]) {
     dt_trainer_desc d = train_desc(m);
@@ -381,7 +315,8 @@ static void pipe_refused(const dt_trainer_desc *change, int marks, dt_result wan
     d.shards = change->shards;
     d.balance = change->balance;
     d.mode = change->mode;
-    d.comm = change->comm;
+    d.replicas = change->replicas;
+    d.shard_state = change->shard_state;
     d.params = change->params;
     if (marks)
         dt_stage(m.logits, marks);
@@ -393,25 +328,26 @@ static void pipe_refused(const dt_trainer_desc *change, int marks, dt_result wan
 }
 
 TEST(pipeline_says_what_it_does_not_go_with) {
-    dt_comm *comm = NULL;
-    REQUIRE(!dt_comm_create(&(dt_comm_desc){.world_size = 1}, &comm));
     const struct {
         dt_trainer_desc desc;
         int mark;
         dt_result result;
         const char *text;
     } all[] = {
-        {{.devices = "cpu:3"}, 0, DT_ERROR_INVALID, "2 stages needs as many devices"},
+        {{.devices = "cpu:3"}, 0, DT_ERROR_INVALID, "2 stages needs 2 devices"},
+        {{.replicas = 2}, 0, DT_ERROR_INVALID, "2 replicas x 2 stages needs 4 devices, and the 1 "},
+        {{.replicas = -2}, 0, DT_ERROR_INVALID, "none may be negative"},
+        {{.shard_state = 1}, 0, DT_ERROR_UNSUPPORTED, "shard_state with a pipeline"},
         {{.pipeline = -1}, 0, DT_ERROR_INVALID, "none may be negative"},
         {{.pipeline = 65, .devices = "cpu:64"}, 0, DT_ERROR_INVALID, "at most 64 devices"},
         {{.pipeline = 20, .devices = "cpu:20"}, 0, DT_ERROR_INVALID, "can be cut into"},
         {{.schedule = (dt_pipeline_schedule)4}, 0, DT_ERROR_INVALID, "dt_pipeline_schedule"},
         {{.chunks = 2}, 0, DT_ERROR_INVALID, "only DT_PIPELINE_INTERLEAVED"},
         {{.pipeline = 1, .devices = "cpu", .chunks = 2}, 0, DT_ERROR_INVALID, "are a pipeline's"},
-        {{.shards = 4}, 0, DT_ERROR_INVALID, ".shards is 4"},
+        {{.shards = 41}, 0, DT_ERROR_INVALID, "41 shards of a batch of 40"},
+        {{.devices = "cpu:4", .shards = 1}, 0, DT_ERROR_INVALID, "1 shards for 2 replicas of a"},
         {{.balance = DT_BALANCE_MEASURED}, 0, DT_ERROR_INVALID, "stages have all rows"},
         {{.mode = DT_TRAIN_LOCAL}, 0, DT_ERROR_INVALID, "local steps"},
-        {{.comm = comm}, 0, DT_ERROR_UNSUPPORTED, "over ranks"},
         {{.params = "block0.*"}, 0, DT_ERROR_INVALID, "can be cut into 1"},
         {{.pipeline = 0}, 1, DT_ERROR_INVALID, "stage 1 of the pipeline has no parameter to train"},
         {{.pipeline = 0}, 2, DT_ERROR_INVALID, "stage 2, and the pipeline has 2"},
@@ -419,7 +355,6 @@ TEST(pipeline_says_what_it_does_not_go_with) {
         {{.pipeline = 3, .devices = "cpu:3"}, 2, DT_ERROR_INVALID, "come in order"}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         pipe_refused(&all[i].desc, all[i].mark, all[i].result, all[i].text);
-    dt_comm_destroy(comm);
 }
 
 /* ---- marks */

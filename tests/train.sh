@@ -107,6 +107,11 @@ pipeline_gpt_has_the_same_losses_in_stages_as_on_one_device() {
         timeout 120 build/pipeline_gpt $way 20 >$work/pipe.out 2>/dev/null &&
             cmp -s $work/pipe.one $work/pipe.out || return 1
     done
+    for way in 'cpu 3' 'cpu 2' 'cpu:2 1'; do # in two processes
+        # shellcheck disable=SC2086
+        timeout 120 build/dtrun -n 2 build/pipeline_gpt $way 20 2>/dev/null | sed 's/^\[0\] //' >$work/pipe.out &&
+            cmp -s $work/pipe.one $work/pipe.out || return 1
+    done
 }
 
 # Of the tests' small model, whose tokens are letters here; what was learned is a file of its own.

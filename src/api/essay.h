@@ -98,8 +98,8 @@
  * epochs, evaluates and keeps checkpoints. Gradients are summed while the backward pass runs, and
  * nothing changes before all ranks have all of them. Where links are slow, replicas can train by
  * themselves and exchange once in a round (DT_TRAIN_LOCAL). Replicas can share out the optimizer's
- * state (.shard_state), and a model that is larger than a device can be cut into stages on several
- * (.pipeline): the bits stay the same.
+ * state (.shard_state), and a model that is larger than a device can be cut into stages on several,
+ * of any ranks, as often as there are devices (.pipeline, .replicas): the bits stay the same.
  *
  * A LOOP. dt_trainer_fit() runs epochs with validation, early stopping, the best weights and
  * checkpoints; callbacks see every step, and dt_progress_show() is one that shows a bar.
@@ -130,7 +130,6 @@
  * FILES. safetensors, under PyTorch's names; dt_store_load_matching() takes parts of one, also
  * under other names. A file appears whole or not at all.
  *
- * NOT YET, and refused with a text: 16 bits but in single ops on the CPU; pipelines over ranks or
- * with several replicas; layers cut over devices; gradients and parameters that replicas share out;
- * servers of parameters; groups that go on without a rank that was lost. GPUs have been software
+ * NOT YET, and refused with a text: 16 bits but in single ops on the CPU; layers cut over devices;
+ * gradients and parameters that replicas share out; servers of parameters; groups that go on without a rank that was lost. GPUs have been software
  * drivers and compilers alone so far: ./build.sh gpu writes a report of yours. */

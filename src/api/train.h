@@ -157,13 +157,19 @@ typedef struct dt_trainer_desc {
     dt_outer_desc outer;
     dt_compress compress; /* of DT_TRAIN_LOCAL; what was left out is not part of a checkpoint */
     double compress_keep; /* DT_COMPRESS_TOPK: of each bucket; 0 = 0.01; to 1 */
-    /* A pipeline: the model is cut into so many stages, each on one of as many .devices, and the
+    /* A grid: .replicas of the model, each a pipeline of .pipeline stages. The job has a device for
+     * each: all ranks' .devices together, rank by rank, each rank's in its order. Device number p
+     * has stage p mod .pipeline of replica p / .pipeline, so the stages of a replica are
+     * neighbours; a rank may have any of them. replicas 0 = as many as there are devices for;
+     * pipeline 0 or 1 = no pipeline, a device a replica. The model is cut into stages, and the
      * .accumulate micro-batches of a step go through them one behind the other. A device holds the
-     * parameters, gradients and optimizer state of its stage alone. 0 or 1 = none. On CPUs a step
-     * gives the same bits as one device with the same .accumulate. Where dt_stage marks nothing,
-     * the cuts balance the stages' work and let few bytes cross. The host holds all values and
-     * state too. With one shard, and without .comm. */
-    int pipeline;
+     * parameters, gradients and optimizer state of its stage alone; between ranks go tensors of the
+     * cuts, forward and back, and a stage's gradients among the replicas. On CPUs a step gives the
+     * same bits as one device with the same .shards (0 = one a replica) and .accumulate. Where
+     * dt_stage marks nothing, the cuts balance the stages' work and let few bytes cross. Each
+     * rank's host holds all values and state too, which are brought up to date to be saved and
+     * evaluated. shard_state is UNSUPPORTED with it. */
+    int replicas, pipeline;
     dt_pipeline_schedule schedule;
     int chunks; /* stages of each device, for DT_PIPELINE_INTERLEAVED; 0 = 2 */
     /* 1 = the replicas of the job, on threads and ranks, share out the optimizer's moments and the
@@ -195,7 +201,8 @@ DT_API dt_result dt_trainer_create(dt_graph *graph, const dt_trainer_desc *desc,
 DT_API void dt_trainer_destroy(dt_trainer *trainer);
 /* The store of this process's first replica: create programs from it to predict, or save its
  * weights. Of a pipeline: one on the CPU with the values of all stages, which are fetched now and
- * behind every step from then on; NULL if a device is lost. A value written to it between two steps
+ * behind every step from then on, so with several ranks all of them call it; NULL if a device or a
+ * rank is lost whose values it has not. A value written to it between two steps
  * reaches all replicas of this process; with several ranks, writing is INVALID. So is a program
  * with an optimizer. The trainer owns it. */
 DT_API dt_store *dt_trainer_store(dt_trainer *trainer);
@@ -264,9 +271,9 @@ DT_API dt_result dt_trainer_wait(dt_trainer *trainer, dt_train_report *report);
  * epoch first. */
 DT_API dt_result dt_trainer_epoch(dt_trainer *trainer, dt_train_report *report);
 /* Computes losses and metrics over a dataset without training. All ranks call it, and each takes a
- * share. A pipeline's trainer does it on the CPU, with the values of all stages. batch: samples per
- * replica at a time; 0 = as in training. The first call creates programs. In the middle of a round
- * (DT_TRAIN_LOCAL) it is INVALID. */
+ * share. A pipeline's trainer does it on the CPU of each rank, with the values of all stages.
+ * batch: samples per replica (of a pipeline: per rank) at a time; 0 = as in training. The first
+ * call creates programs. In the middle of a round (DT_TRAIN_LOCAL) it is INVALID. */
 DT_API dt_result dt_trainer_evaluate(dt_trainer *trainer, const dt_dataset *data, int batch,
                                      dt_train_report *report);
 /* Sets the learning rate from the next step on, instead of the optimizer's or its schedule's. 0

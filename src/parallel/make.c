@@ -102,6 +102,10 @@ static dt_result dti_replica_programs(dti_parallel *par, dti_replica *r, dti_run
     return result;
 }
 
+static uint32_t dti_parallel_width(const dti_parallel *par) {
+    return par->desc.stages ? par->firsts[par->world] / par->desc.stages : par->job.replicas;
+}
+
 static const dti_code *dti_parallel_code(const dti_parallel *par) {
     return par->pipe ? par->pipe->code : dti_program_code(par->replicas[0].full.runs[0].program);
 }

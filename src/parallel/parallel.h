@@ -132,7 +132,7 @@ typedef struct dti_parallel {
     dti_parallel_desc desc;
     dti_partition job;
     uint32_t rank, world;
-    uint32_t *firsts; /* [world + 1]: the first replica of each rank, and how many there are */
+    uint32_t *firsts; /* [world + 1]: the first device of each rank, and how many there are */
     dti_replica *replicas;
     dti_crew *crew;
     uint32_t first_shard, shards; /* of this process */
@@ -157,7 +157,7 @@ typedef struct dti_parallel {
     uint64_t undo_bytes;
     bool shown; /* averages stand where weights do */
     dti_round round;
-    struct dti_pipe *pipe; /* a pipeline's stages, whose values the one replica has; NULL: none */
+    struct dti_pipe *pipe; /* a grid of pipelines, whose values the one replica has; NULL: none */
     bool alone;            /* its steps are one.c's */
     bool lost;             /* the comm has failed, or a device: nothing more can be trained */
 
@@ -282,6 +282,8 @@ static dt_result dti_meeting_make(dti_parallel *par, uint32_t index, uint32_t me
                                   const dti_micro_run *run, bool *given_up);
 
 /* ---- make.c */
+/* Replicas of the whole job: of a pipeline its lines. */
+static uint32_t dti_parallel_width(const dti_parallel *par);
 /* A replica's code of full batches: what the model and its description mean. */
 static const dti_code *dti_parallel_code(const dti_parallel *par);
 

@@ -48,6 +48,8 @@ static void dti_runs_pieces(const dti_partition *job, uint32_t first, uint32_t e
  * whole shards or parts of one shard, so that a sum is of one kind. */
 static uint32_t dti_runs_take(const dti_partition *job, uint32_t shards, uint32_t at) {
     const uint32_t parts = job->parts, total = shards * parts;
+    if (job->apart)
+        return 1;
     if (parts == 1)
         return total;
     if (shards >= parts)

@@ -1,52 +1,113 @@
-/* A pipeline: chunks of one model on the devices of this process, and the step that they make
- * together:
+/* A grid of pipelines: chunks of one model on devices of any ranks, and the step that they make
+ * together. A device is a position: the job's devices, rank by rank, each rank's in its order. With
+ * P stages and D replicas position p has stage p mod P of replica p / P, so the stages of a
+ * pipeline are neighbours. A pipeline is called a line here, and each rank has the chunks of its
+ * own positions alone.
  *
- *   weigh      each chunk with losses, from targets alone
- *   schedule   each device its list: forward and backward parts of micro-batches
+ *   weigh      each chunk with losses, from targets alone; summed over all ranks
+ *   schedule   each device its list: forward and backward parts of micro-batches (pipe_wire.c:
+ *              what goes between ranks)
+ *   sum        gradients of a chunk over the shards, of this line and of others (pipe_sum.c)
  *   norm       each chunk the pairs of its blocks, which are put together in the order of one model
  *   judge      each chunk: whether the norm, and what its update would write, are finite
+ *   barrier    losses and judgements of all ranks
  *   commit     all of them, or none
  *
  * A chunk has a graph, a store and programs of its own, with lanes for the micro-batches that are
- * alive in it. The host has all values too, in the one replica's store, which the application sees
- * and files are of: it is brought up to date when somebody asks for it. */
+ * alive in it. Each rank's host has all values too, in the one replica's store, which the
+ * application sees and files are of: it is brought up to date when somebody asks for it. */
 
 typedef struct dti_pipe_run { /* a micro-batch in a chunk */
     dt_program *program;
     uint32_t lane;
+    uint32_t before; /* the micro-batch that had the lane before it, counted from 1; 0: none */
 } dti_pipe_run;
 
-typedef struct dti_pipe_chunk {
-    uint32_t device;
+typedef struct dti_pipe_chunk { /* of a line */
+    uint32_t line, index, device;
     dt_graph *graph;
-    dt_store *store;
-    dti_pipe_run *runs[2];                               /* of full batches, and of short ones */
-    uint8_t losses[DT_MAX_TERMS], metrics[DT_MAX_TERMS]; /* which of the model's its own are */
-    uint32_t *params;                                    /* by its own: the model's */
-    dti_statistics statistics;
+    dt_store *store;       /* NULL: another rank has it */
+    dti_pipe_run *runs[2]; /* of full batches, and of short ones */
+    float *slots;          /* sums of shards that are over, as `sums` says; NULL: one shard */
+    dti_subtrees sums;
 
     /* The step under way. */
-    double coefficients[DT_MAX_TERMS], weights[DT_MAX_TERMS];
-    double terms[4 * DT_MAX_TERMS];     /* as the job's (step.c), by its own losses and metrics */
     _Atomic uint32_t forward, backward; /* micro-batches whose part has ended */
+    uint32_t shards;                    /* in `sums` */
     bool faulty;
     double norm;
 } dti_pipe_chunk;
 
+typedef struct dti_pipe_stage { /* what the chunks of one number that are here have in common */
+    uint32_t first, lines;      /* the lines here that have it; 0 lines: none */
+    uint8_t losses[DT_MAX_TERMS], metrics[DT_MAX_TERMS]; /* which of the model's its own are */
+    uint32_t *params;                                    /* by its own: the model's */
+    dti_statistics statistics;
+    uint64_t elements; /* of its gradient */
+    dt_comm *comm;     /* of the ranks that have it; NULL: this one alone */
+    bool summed;       /* over several shards */
+    dti_subtrees subtrees;
+    float *partial; /* sums of this rank's shards, as subtrees says; NULL: `total` is that */
+    float *total;
+
+    /* The step under way. */
+    double coefficients[DT_MAX_TERMS], weights[DT_MAX_TERMS];
+    _Atomic uint32_t ready; /* lines here whose gradients are there */
+    dt_comm_work work;
+} dti_pipe_stage;
+
+typedef struct dti_pipe_line { /* a pipeline of which a chunk is here */
+    uint32_t replica, first_shard, end_shard;
+    dti_runs runs[2];               /* of full batches, and of short ones */
+    dti_pipe_schedule schedules[2]; /* none where it has no rows */
+} dti_pipe_line;
+
 typedef struct dti_pipe_device {
     dt_ctx *ctx;
-    dt_result result; /* of this step */
+    uint32_t line, place; /* its place in the line */
+    dt_result result;     /* of this step */
 } dti_pipe_device;
+
+/* What goes from one chunk to another by way of the network, one way: of each micro-batch, in their
+ * order, each tensor. */
+#define DTI_PIPE_WINDOW 2     /* micro-batches: one is computed with while the next one travels */
+#define DTI_PIPE_WORKS_MAX 96 /* operations at once: of the comm's DTI_PENDING_MAX */
+#define DTI_PIPE_WAIT_MS 2    /* between two looks at what else there is to do */
+typedef struct dti_pipe_flow {
+    dt_comm *comm;        /* of the two ranks, for this line and pair of chunks */
+    int peer;             /* in it */
+    uint32_t line;        /* here */
+    uint16_t here, there; /* chunks */
+    bool sends, gradient;
+    bool owner;      /* of comm, which the other way has too */
+    uint32_t *links; /* of the cut */
+    uint32_t link_count;
+    uint64_t *at; /* of a forward part that is received: where in a slot each tensor lies */
+    uint64_t slot_bytes;
+    char *slots;         /* DTI_PIPE_WINDOW of them */
+    dt_comm_work *works; /* [window][links] */
+    uint32_t posted;     /* micro-batches */
+    _Atomic uint32_t done;
+} dti_pipe_flow;
 
 typedef struct dti_pipe {
     dti_pipe_cut cut;
-    uint32_t device_count, chunk_count;
+    uint32_t *needs;                    /* [link][DTI_PIPE_NEEDS], the same on all ranks */
+    uint32_t across, chunk_count, data; /* devices and chunks of a line; lines of the job */
+    uint32_t first, device_count;       /* positions of this rank */
     dti_pipe_device *devices;
-    dti_pipe_chunk *chunks;
-    dti_pipe_schedule schedules[2]; /* of full batches, and of short ones */
-    const dti_code *code;           /* the whole model's: it checks and counts, and never runs */
-    uint64_t *blocks;               /* by the model's parameters: its first in the table of all */
+    uint32_t line_count; /* here */
+    dti_pipe_line *lines;
+    dti_pipe_chunk *chunks; /* [line][chunk] */
+    dti_pipe_stage *stages; /* by chunk */
+    const dti_code *code;   /* the whole model's: it checks and counts, and never runs */
+    uint64_t *blocks;       /* by the model's parameters: its first in the table of all */
+    float *pairs;           /* of the table of all */
+    char *piece;            /* between ranks: room for values */
+    char *weighs;           /* for parameters that weigh targets: room for the largest */
     dti_crew *crew;
+    dti_pipe_flow *flows;
+    uint32_t flow_count;
     bool ahead; /* the chunks have made steps that the host's store has not */
     bool
         shown; /* the application has that store, and may read and write it between any two steps */
@@ -54,22 +115,92 @@ typedef struct dti_pipe {
     /* The step under way. */
     uint32_t tail; /* 1: of a short batch */
     _Atomic bool failed;
+    _Atomic bool speaking; /* a thread of this rank uses the comm */
+    dt_result said;        /* what the comm said */
 } dti_pipe;
 
-/* ---- pipe_make.c: contexts, chunks and programs; replica 0 and the job are there. names: of
- * devices, as many as there are stages. */
-static dt_result dti_pipe_create(dti_parallel *par, const char *names, int threads, bool pin);
+enum { DTI_PIPE_NEED_FORWARD, DTI_PIPE_NEED_BACK, DTI_PIPE_NEED_WEIGH, DTI_PIPE_NEEDS };
+
+/* ---- pipe_grid.c: who has what */
+static uint32_t dti_pipe_rank(const dti_parallel *par, uint32_t replica, uint32_t chunk);
+static inline dti_pipe_chunk *dti_pipe_chunk_of(const dti_pipe *pipe, uint32_t line, uint32_t c) {
+    return &pipe->chunks[(size_t)line * pipe->chunk_count + c];
+}
+/* How many replicas of the model the job's devices are: whether the grid fits them. */
+static dt_result dti_pipe_fits(dti_parallel *par, uint32_t data);
+/* Lines and devices of this rank. MEMORY */
+static dt_result dti_pipe_grid_make(dti_parallel *par);
+static void dti_pipe_log(const dti_parallel *par);
+
+/* ---- pipe_make.c: contexts, chunks and programs; replica 0 and the job are there, firsts says
+ * which positions each rank has. names: of devices. On all ranks together. */
+static dt_result dti_pipe_create(dti_parallel *par, uint32_t shards, const char *names, int threads,
+                                 bool pin);
 static void dti_pipe_destroy(dti_parallel *par); /* there may be none */
 /* A shared input, to all chunks that read it. */
 static dt_result dti_pipe_share(dti_parallel *par, uint32_t node, const void *values, size_t bytes);
-static void dti_pipe_log(const dti_parallel *par);
-/* Transient bytes of the stage that has most, over its lanes. */
+/* Transient bytes of the device that has most here, over its lanes. */
 static uint64_t dti_pipe_transients(const dti_pipe *pipe);
+static uint64_t dti_pipe_chunk_transients(const dti_pipe_chunk *chunk);
 
-/* ---- pipe_whole.c: the chunks' values and state, from the host's store and to it. */
+/* ---- pipe_wire.c */
+static dt_result dti_pipe_wires_make(dti_parallel *par); /* on all ranks together */
+static void dti_pipe_wires_free(dti_parallel *par);
+static void dti_pipe_wires_begin(dti_parallel *par);
+/* Whether the other rank's part of a link has come; what it was goes to the chunk's lane. */
+static bool dti_pipe_came(const dti_parallel *par, uint32_t line, const dti_pipe_link *l,
+                          bool gradient, uint32_t micro);
+static void dti_pipe_unpack(const dti_parallel *par, uint32_t line, uint32_t link, uint32_t micro);
+/* Whether what a chunk sends of a micro-batch has gone. */
+static bool dti_pipe_gone(const dti_parallel *par, const dti_pipe_chunk *chunk, uint32_t micro);
+/* Posts what can be, and looks what has come; returns at once where another thread does it. wait:
+ * the part that this device waits to begin, or NULL. */
+static void dti_pipe_speak(dti_parallel *par, const dti_pipe_action *wait);
+/* Until all has gone. */
+static dt_result dti_pipe_wires_end(dti_parallel *par);
+/* Others wait for what never comes: ends the group, so that they get an error that names this
+ * rank. */
+static void dti_pipe_leave(dti_parallel *par);
+/* Parameters that weigh targets of other chunks, before the step. */
+static dt_result dti_pipe_weigh_by_all(dti_parallel *par);
+/* For whoever uses the comm between two parts. */
+static void dti_pipe_hush(dti_pipe *pipe);
+static void dti_pipe_unhush(dti_pipe *pipe);
+
+/* ---- pipe_sum.c */
+static dt_result dti_pipe_sums_make(dti_parallel *par); /* on all ranks together */
+static void dti_pipe_sums_free(dti_parallel *par);
+static void dti_pipe_sums_begin(dti_parallel *par);
+/* A micro-batch's gradients are in the chunk's arena. */
+static dt_result dti_pipe_summed(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro);
+/* Of a chunk without rows: zeros. */
+static dt_result dti_pipe_summed_none(dti_parallel *par, dti_pipe_chunk *chunk);
+static dt_result dti_pipe_sums_end(dti_parallel *par);
+/* The sum, and what running statistics would be, to the chunk's arena. */
+static dt_result dti_pipe_sums_put(dti_parallel *par, dti_pipe_chunk *chunk);
+static dt_result dti_pipe_statistics(dti_parallel *par); /* of the job */
+/* The pairs of all chunks to each, in the order that they have in one model. */
+static dt_result dti_pipe_pairs(dti_parallel *par);
+/* Of a few doubles a shard, each rank's own and else zeros: the sum over shards. */
+static dt_result dti_pipe_scalars(dti_parallel *par, dti_scalar_sum *s);
+
+/* ---- pipe_whole.c: the chunks' values and state, from the host's store and to it; gather on all
+ * ranks together. */
 static dt_result dti_pipe_scatter(dti_parallel *par);
 static dt_result dti_pipe_gather(dti_parallel *par);
 
-/* ---- pipe_step.c: as dti_parallel_step. */
+/* ---- pipe_blame.c */
+/* The first part that gave something not finite, else an update, on all ranks together. */
+static dt_result dti_pipe_blame(dti_parallel *par);
+static const char *dti_pipe_statistics_fault(const dti_parallel *par);
+
+/* ---- pipe_step.c */
+static dti_runs *dti_pipe_runs_now(const dti_parallel *par, const dti_pipe_chunk *chunk);
+static const dti_pipe_run *dti_pipe_run_of(const dti_parallel *par, const dti_pipe_chunk *chunk,
+                                           uint32_t micro);
+/* The program whose lane made the last backward part, or of a line without rows one of full
+ * batches: its step commits. */
+static dt_program *dti_pipe_last(const dti_parallel *par, const dti_pipe_chunk *chunk);
+/* As dti_parallel_step. */
 static dt_result dti_pipe_step(dti_parallel *par, const dti_batch *batch, dt_result own,
                                const dt_step_desc *step, dti_parallel_result *out);

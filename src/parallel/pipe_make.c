@@ -1,8 +1,7 @@
-/* Making a pipeline: the cut, a context for each device, a graph and a store for each chunk, the
- * schedules, and the programs with as many lanes as the schedule keeps micro-batches alive. After
- * it a step allocates nothing. Refuses several ranks, shards and shares by speed. */
-
-static const char *dti_pipe_names[] = {"1F1B", "fill-drain", "interleaved 1F1B", "zero bubble"};
+/* Making a grid of pipelines: the cut, a context for each device, a graph and a store for each
+ * chunk of this rank, the schedules, and the programs with as many lanes as the schedule keeps
+ * micro-batches alive. After it a step allocates nothing. What can fail on one rank alone is told
+ * to all before the next thing that they do together. Refuses shares by speed. */
 
 /* ---- the whole model's code */
 
@@ -12,10 +11,9 @@ static dt_result dti_pipe_whole_code(dti_parallel *par) {
     dt_program_desc d = dti_replica_desc(par, r);
     d.batch = (int)run->rows;
     d.memory_bytes = 0; /* of a stage, and nothing runs */
-    const dti_shards shards = {.pieces = run->pieces,
-                               .piece_count = run->piece_count,
-                               .leaves = 1,
-                               .any_part = run->any_part};
+    const bool parts = par->desc.parts > 1;
+    const dti_piece piece = {.rows = run->rows, .begins = !parts, .ends = !parts};
+    const dti_shards shards = {.pieces = &piece, .piece_count = 1, .leaves = 1, .any_part = parts};
     dt_result result = dti_code_take(r->store, &d, &shards, NULL, &par->pipe->code);
     return result ? result : dti_store_train_elsewhere(r->store, par->pipe->code);
 }
@@ -40,54 +38,65 @@ static dt_result dti_pipe_blocks(dti_parallel *par) {
 
 /* ---- chunks */
 
-static dt_result dti_pipe_chunk_params(dti_parallel *par, dti_pipe_chunk *chunk) {
+static dt_result dti_pipe_stage_params(dti_parallel *par, const dti_pipe_chunk *chunk) {
     const dt_graph *g = par->replicas[0].graph;
     const dti_layout *layout = &chunk->store->layout;
-    chunk->params = dti_alloc_array(par->base, layout->param_count + 1u, sizeof *chunk->params);
-    for (uint32_t i = 0; chunk->params && i < layout->param_count; i++)
-        chunk->params[i] = (uint32_t)g->nodes[layout->params[i].node].attr.i[0];
-    return chunk->params ? DT_OK : DT_ERROR_MEMORY;
+    dti_pipe_stage *stage = &par->pipe->stages[chunk->index];
+    stage->elements = layout->elements;
+    if (stage->params)
+        return DT_OK;
+    stage->params = dti_alloc_array(par->base, layout->param_count + 1u, sizeof *stage->params);
+    for (uint32_t i = 0; stage->params && i < layout->param_count; i++)
+        stage->params[i] = (uint32_t)g->nodes[layout->params[i].node].attr.i[0];
+    return stage->params ? DT_OK : DT_ERROR_MEMORY;
 }
 
-static dt_result dti_pipe_chunk_open(dti_parallel *par, uint32_t c, const char *name, int threads) {
+static dt_result dti_pipe_chunk_open(dti_parallel *par, dti_pipe_chunk *chunk, const char *name,
+                                     int threads) {
     dti_pipe *pipe = par->pipe;
-    dti_pipe_chunk *chunk = &pipe->chunks[c];
     const dt_store_desc d = {.device = name, .seed = par->desc.seed};
-    chunk->device = c % pipe->device_count;
     dt_ctx *ctx = pipe->devices[chunk->device].ctx;
     dt_result result =
-        dti_pipe_cut_graph(&pipe->cut, par->replicas[0].graph, c, ctx, &chunk->graph);
+        dti_pipe_cut_graph(&pipe->cut, par->replicas[0].graph, chunk->index, ctx, &chunk->graph);
     if (!result)
         result = dt_store_create(chunk->graph, &d, &chunk->store);
     if (result)
-        return dti_fail(par->base, result, "stage %u: %s", c, dti_ctx_base(ctx)->error);
+        return dti_fail(par->base, result, "stage %u: %s", chunk->index, dti_ctx_base(ctx)->error);
     chunk->store->device->one_thread = threads <= 1;
-    return dti_pipe_chunk_params(par, chunk);
+    return dti_pipe_stage_params(par, chunk);
+}
+
+static dt_result dti_pipe_device_open(dti_parallel *par, uint32_t d, const char *name,
+                                      int threads) {
+    dti_pipe *pipe = par->pipe;
+    dti_pipe_device *device = &pipe->devices[d];
+    dt_result result =
+        dti_context_beside(par, par->replicas[0].graph, "stage", d, threads, &device->ctx);
+    for (uint32_t c = device->place; c < pipe->chunk_count && !result; c += pipe->across)
+        result = dti_pipe_chunk_open(par, dti_pipe_chunk_of(pipe, device->line, c), name, threads);
+    return result;
 }
 
 static dt_result dti_pipe_chunks_open(dti_parallel *par, const char *names, int threads) {
-    dti_pipe *pipe = par->pipe;
     dti_device_walk w = {.at = names && names[0] ? names : "auto"};
     dt_result result = DT_OK;
     for (uint32_t d = 0; !result && dti_device_next(&w);) {
-        for (uint32_t k = 0; k < w.times && !result; k++, d++) {
-            result = dti_context_beside(par, par->replicas[0].graph, "stage", d, threads,
-                                        &pipe->devices[d].ctx);
-            for (uint32_t c = d; c < pipe->chunk_count && !result; c += pipe->device_count)
-                result = dti_pipe_chunk_open(par, c, w.name, threads);
-        }
+        for (uint32_t k = 0; k < w.times && !result; k++, d++)
+            result = dti_pipe_device_open(par, d, w.name, threads);
     }
     return result;
 }
 
 /* ---- programs */
 
-static dt_program_desc dti_pipe_desc(dti_parallel *par, uint32_t c, dti_joint *joint) {
-    dti_pipe_chunk *chunk = &par->pipe->chunks[c];
+static dt_program_desc dti_pipe_desc(dti_parallel *par, const dti_pipe_chunk *chunk,
+                                     dti_joint *joint) {
+    dti_pipe_stage *stage = &par->pipe->stages[chunk->index];
     dt_program_desc d = dti_replica_desc(par, &par->replicas[0]);
     *joint = (dti_joint){.blocks = par->pipe->code->table_entries,
                          .split = par->desc.schedule == DT_PIPELINE_ZERO_BUBBLE};
-    dti_pipe_cut_desc(&par->pipe->cut, c, chunk->graph, &d, joint, chunk->losses, chunk->metrics);
+    dti_pipe_cut_desc(&par->pipe->cut, chunk->index, chunk->graph, &d, joint, stage->losses,
+                      stage->metrics);
     return d;
 }
 
@@ -105,57 +114,91 @@ static uint32_t dti_pipe_alike(const dti_runs *runs, uint32_t i, uint32_t *first
     return number;
 }
 
-static dt_result dti_pipe_program(dti_parallel *par, uint32_t c, uint32_t tail, uint32_t i,
+static dt_result dti_pipe_program(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t rows,
                                   uint32_t lanes, dt_program **out) {
-    const dti_runs *runs = tail ? &par->replicas[0].tail : &par->replicas[0].full;
     const bool parts = par->desc.parts > 1;
-    const dti_piece piece = {.rows = runs->runs[i].rows, .begins = !parts, .ends = !parts};
+    const dti_piece piece = {.rows = rows, .begins = !parts, .ends = !parts};
     const dti_shards shards = {.pieces = &piece, .piece_count = 1, .leaves = 1, .any_part = parts};
     dti_joint joint;
-    dt_program_desc d = dti_pipe_desc(par, c, &joint);
+    dt_program_desc d = dti_pipe_desc(par, chunk, &joint);
     char label[32];
-    snprintf(label, sizeof label, "stage %u", c);
+    snprintf(label, sizeof label, "stage %u", chunk->index);
     d.label = label;
     d.batch = (int)piece.rows;
-    dt_result result =
-        dti_program_create_lanes(par->pipe->chunks[c].store, &d, &shards, &joint, lanes, out);
-    return result ? dti_fail(par->base, result, "%s", par->pipe->chunks[c].store->base->error)
-                  : DT_OK;
+    dt_result result = dti_program_create_lanes(chunk->store, &d, &shards, &joint, lanes, out);
+    return result ? dti_fail(par->base, result, "%s", chunk->store->base->error) : DT_OK;
 }
 
-static dt_result dti_pipe_programs(dti_parallel *par, uint32_t c, uint32_t tail) {
-    dti_pipe *pipe = par->pipe;
-    const dti_runs *runs = tail ? &par->replicas[0].tail : &par->replicas[0].full;
+/* The micro-batch that had the lane of number i before, from 1; 0: none. */
+static uint32_t dti_pipe_before(const dti_pipe_run *all, uint32_t i) {
+    for (uint32_t k = i; k > 0; k--) {
+        if (all[k - 1].program == all[i].program && all[k - 1].lane == all[i].lane)
+            return k;
+    }
+    return 0;
+}
+
+static dt_result dti_pipe_programs(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t tail) {
+    const dti_pipe_line *line = &par->pipe->lines[chunk->line];
+    const dti_runs *runs = &line->runs[tail];
     dti_pipe_run *all = dti_alloc_array(par->base, runs->count + 1u, sizeof *all);
     dt_result result = all ? DT_OK : DT_ERROR_MEMORY;
-    pipe->chunks[c].runs[tail] = all;
+    chunk->runs[tail] = all;
     for (uint32_t i = 0; i < runs->count && !result; i++) {
         uint32_t first, alike;
         const uint32_t number = dti_pipe_alike(runs, i, &first, &alike);
-        const uint32_t lanes = DTI_MIN(pipe->schedules[tail].lanes[c], alike);
+        const uint32_t lanes = DTI_MIN(line->schedules[tail].lanes[chunk->index], alike);
         if (first == i)
-            result = dti_pipe_program(par, c, tail, i, lanes, &all[i].program);
-        all[i] = (dti_pipe_run){all[first].program, number % lanes};
+            result = dti_pipe_program(par, chunk, runs->runs[i].rows, lanes, &all[i].program);
+        all[i].program = all[first].program;
+        all[i].lane = number % lanes;
+        all[i].before = dti_pipe_before(all, i);
+    }
+    return result;
+}
+
+static dt_result dti_pipe_line_schedule(dti_parallel *par, dti_pipe_line *line, uint32_t k) {
+    const dti_pipe *pipe = par->pipe;
+    const dti_runs *runs = &line->runs[k];
+    uint8_t *begins = dti_alloc(par->base, runs->count);
+    for (uint32_t i = 1; begins && i < runs->count; i++)
+        begins[i] = runs->runs[i].pieces[0].leaf != runs->runs[i - 1].pieces[0].leaf;
+    const dt_result result =
+        begins ? dti_pipe_schedule_make(par->base, par->desc.schedule, pipe->across,
+                                        pipe->chunk_count / pipe->across, runs->count, begins,
+                                        &line->schedules[k])
+               : DT_ERROR_MEMORY;
+    dti_free(par->base, begins);
+    return result;
+}
+
+static dt_result dti_pipe_line_fill(dti_parallel *par, uint32_t i) {
+    dti_pipe *pipe = par->pipe;
+    dti_pipe_line *line = &pipe->lines[i];
+    dt_result result = DT_OK;
+    for (uint32_t k = 0; k < 2 && !result; k++) {
+        if (line->runs[k].count)
+            result = dti_pipe_line_schedule(par, line, k);
+        for (uint32_t c = 0; c < pipe->chunk_count && line->runs[k].count && !result; c++) {
+            dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, i, c);
+            result = chunk->store ? dti_pipe_programs(par, chunk, k) : DT_OK;
+        }
     }
     return result;
 }
 
 static dt_result dti_pipe_fill(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
-    const dti_runs *runs[2] = {&par->replicas[0].full, &par->replicas[0].tail};
-    const uint32_t each = pipe->chunk_count / pipe->device_count;
     dt_result result = DT_OK;
-    for (uint32_t k = 0; k < 2 && !result; k++) {
-        if (runs[k]->count)
-            result = dti_pipe_schedule_make(par->base, par->desc.schedule, pipe->device_count, each,
-                                            runs[k]->count, &pipe->schedules[k]);
-        for (uint32_t c = 0; c < pipe->chunk_count && runs[k]->count && !result; c++)
-            result = dti_pipe_programs(par, c, k);
-    }
+    for (uint32_t i = 0; i < pipe->line_count && !result; i++)
+        result = dti_pipe_line_fill(par, i);
     for (uint32_t c = 0; c < pipe->chunk_count && !result; c++) {
-        dti_pipe_chunk *chunk = &pipe->chunks[c];
-        result = dti_statistics_make(
-            par->base, &par->job, dti_program_code(chunk->runs[0][0].program), &chunk->statistics);
+        dti_pipe_stage *stage = &pipe->stages[c];
+        if (stage->lines)
+            result = dti_statistics_make(
+                par->base, &par->job,
+                dti_program_code(dti_pipe_chunk_of(pipe, stage->first, c)->runs[0][0].program),
+                &stage->statistics);
     }
     return result;
 }
@@ -191,50 +234,146 @@ static dt_result dti_pipe_cut_all(dti_parallel *par) {
     return result;
 }
 
-static dt_result dti_pipe_runs(dti_parallel *par) {
-    dti_replica *r = &par->replicas[0];
-    par->job.shards = 1;
-    par->job.parts = par->desc.parts;
-    par->job.batch = par->desc.batch;
-    par->shards = 1;
-    par->elements = r->store->layout.elements;
-    dt_result result = dti_runs_make(par->base, &par->job, 0, par->desc.batch, &r->full);
-    if (!result && par->desc.tail)
-        result = dti_runs_make(par->base, &par->job, 0, par->desc.tail, &r->tail);
+/* Each part of a shard that has rows is a micro-batch by itself. */
+static dt_result dti_pipe_runs_make(dti_parallel *par, uint32_t replica, uint32_t rows,
+                                    dti_runs *runs) {
+    const dti_partition grid = {.replicas = par->pipe->data,
+                                .shards = par->job.shards,
+                                .parts = par->job.parts,
+                                .batch = par->job.batch,
+                                .apart = true};
+    dt_result result = dti_runs_make(par->base, &grid, replica, rows, runs);
+    for (uint32_t i = 0; i < runs->count && !result; i++) {
+        dti_micro_run *run = &runs->runs[i];
+        for (; !run->pieces[0].rows; run->pieces++)
+            run->first_piece++;
+        run->piece_count = 1;
+    }
     return result;
 }
 
-static dt_result dti_pipe_open(dti_parallel *par, const char *names, int threads, bool pin) {
+static dt_result dti_pipe_runs(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
-    pipe->device_count = par->desc.stages;
-    pipe->chunk_count = par->desc.stages * par->desc.chunks;
-    pipe->devices = dti_alloc_array(par->base, pipe->device_count, sizeof *pipe->devices);
-    pipe->chunks = dti_alloc_array(par->base, pipe->chunk_count, sizeof *pipe->chunks);
-    dt_result result = pipe->devices && pipe->chunks ? dti_pipe_runs(par) : DT_ERROR_MEMORY;
+    dti_replica *r = &par->replicas[0];
+    const uint32_t tail = par->desc.tail;
+    par->elements = r->store->layout.elements;
+    dt_result result = dti_pipe_runs_make(par, pipe->lines[0].replica, par->desc.batch, &r->full);
+    if (!result && tail)
+        result = dti_pipe_runs_make(par, pipe->lines[0].replica, tail, &r->tail);
+    for (uint32_t i = 0; i < pipe->line_count && !result; i++) {
+        dti_pipe_line *line = &pipe->lines[i];
+        result = dti_pipe_runs_make(par, line->replica, par->desc.batch, &line->runs[0]);
+        if (!result && tail)
+            result = dti_pipe_runs_make(par, line->replica, tail, &line->runs[1]);
+    }
+    return result;
+}
+
+/* Room for values of all ranks: par->weights, par->terms, and the table of all blocks. */
+static dt_result dti_pipe_rooms(dti_parallel *par) {
+    dti_pipe *pipe = par->pipe;
+    dti_scalar_sum *all[2] = {&par->weights, &par->terms};
+    static const uint32_t widths[2] = {DTI_WEIGHTS_WIDTH, DTI_TERMS_WIDTH};
+    bool made = true;
+    for (int i = 0; i < 2; i++) {
+        all[i]->width = widths[i];
+        all[i]->leaves =
+            dti_alloc_array(par->base, (size_t)par->job.shards * widths[i], sizeof(double));
+        all[i]->sum = dti_alloc_array(par->base, widths[i], sizeof(double));
+        made = made && all[i]->leaves && all[i]->sum;
+    }
+    pipe->pairs =
+        dti_alloc_array(par->base, (size_t)2 * pipe->code->table_entries + 1, sizeof *pipe->pairs);
+    if (par->desc.comm)
+        pipe->piece = dti_alloc(par->base, DTI_AGREE_PIECE);
+    return made && pipe->pairs && (pipe->piece || !par->desc.comm) ? DT_OK : DT_ERROR_MEMORY;
+}
+
+static dt_result dti_pipe_check(dti_parallel *par) {
+    const uint32_t shards = par->job.shards, data = par->firsts[par->world] / par->desc.stages;
+    if (shards < data)
+        return dti_fail(
+            par->base, DT_ERROR_INVALID,
+            "%u shards for %u replicas of a pipeline: each replica needs one; use fewer "
+            "replicas or more shards",
+            shards, data);
+    if (shards > par->job.batch)
+        return dti_fail(par->base, DT_ERROR_INVALID,
+                        "%u shards of a batch of %u samples: a shard needs one; at most %u", shards,
+                        par->job.batch, par->job.batch);
+    if (par->desc.parts * (uint64_t)((shards + data - 1) / data) > DTI_PIPE_MICROS_MAX)
+        return dti_fail(par->base, DT_ERROR_INVALID,
+                        "%u micro-batches of %u shards in a pipeline; at most %d", par->desc.parts,
+                        (shards + data - 1) / data, DTI_PIPE_MICROS_MAX);
+    return DT_OK;
+}
+
+static dt_result dti_pipe_open(dti_parallel *par, const char *names, int threads) {
+    dt_result result = dti_pipe_grid_make(par);
+    if (!result)
+        result = dti_pipe_runs(par);
     if (!result)
         result = dti_pipe_whole_code(par);
     if (!result)
         result = dti_pipe_blocks(par);
     if (!result)
+        result = dti_pipe_rooms(par);
+    if (!result)
         result = dti_pipe_cut_all(par);
     if (!result)
         result = dti_pipe_chunks_open(par, names, threads);
-    if (!result)
-        result = dti_pipe_fill(par);
-    return result ? result : dti_crew_create(par->base, pipe->device_count, pin, &pipe->crew);
+    return result ? result : dti_pipe_fill(par);
 }
 
-static dt_result dti_pipe_create(dti_parallel *par, const char *names, int threads, bool pin) {
+static dt_result dti_pipe_create(dti_parallel *par, uint32_t shards, const char *names, int threads,
+                                 bool pin) {
+    dti_pipe_destroy(par);
+    par->job.shards = shards;
+    par->job.parts = par->desc.parts;
+    par->job.batch = par->desc.batch;
     par->pipe = dti_alloc(par->base, sizeof *par->pipe);
-    return par->pipe ? dti_pipe_open(par, names, threads, pin) : DT_ERROR_MEMORY;
+    dt_result result = par->pipe ? dti_pipe_check(par) : DT_ERROR_MEMORY;
+    if (!result)
+        result = dti_pipe_open(par, names, threads);
+    result = dti_agree_result(par, result);
+    if (!result)
+        result = dti_pipe_wires_make(par);
+    if (!result)
+        result = dti_pipe_sums_make(par);
+    return result ? result
+                  : dti_agree_result(par, dti_crew_create(par->base, par->pipe->device_count, pin,
+                                                          &par->pipe->crew));
+}
+
+static void dti_pipe_stage_close(dti_parallel *par, dti_pipe_stage *stage) {
+    dti_statistics_free(par->base, &stage->statistics);
+    dti_free(par->base, stage->params);
 }
 
 static void dti_pipe_chunk_close(dti_parallel *par, dti_pipe_chunk *chunk) {
-    dti_statistics_free(par->base, &chunk->statistics);
     dti_store_free(chunk->store); /* and its programs */
-    dti_free(par->base, chunk->params);
     dti_free(par->base, chunk->runs[0]);
     dti_free(par->base, chunk->runs[1]);
+}
+
+static void dti_pipe_line_close(dti_parallel *par, dti_pipe_line *line) {
+    for (int k = 0; k < 2; k++) {
+        dti_pipe_schedule_free(par->base, &line->schedules[k]);
+        dti_runs_free(par->base, &line->runs[k]);
+    }
+}
+
+static void dti_pipe_members_close(dti_parallel *par) {
+    dti_pipe *pipe = par->pipe;
+    const uint32_t chunks = pipe->chunks ? pipe->line_count * pipe->chunk_count : 0;
+    for (uint32_t i = 0; i < chunks; i++)
+        dti_pipe_chunk_close(par, &pipe->chunks[i]);
+    for (uint32_t d = 0; pipe->devices && d < pipe->device_count; d++)
+        dt_ctx_destroy(pipe->devices[d].ctx);
+    for (uint32_t i = 0; pipe->lines && i < pipe->line_count; i++)
+        dti_pipe_line_close(par, &pipe->lines[i]);
+    for (uint32_t c = 0; pipe->stages && c < pipe->chunk_count; c++)
+        dti_pipe_stage_close(par, &pipe->stages[c]);
 }
 
 static void dti_pipe_destroy(dti_parallel *par) {
@@ -242,37 +381,47 @@ static void dti_pipe_destroy(dti_parallel *par) {
     if (!pipe)
         return;
     dti_crew_destroy(pipe->crew);
-    for (uint32_t c = 0; pipe->chunks && c < pipe->chunk_count; c++)
-        dti_pipe_chunk_close(par, &pipe->chunks[c]);
-    for (uint32_t d = 0; pipe->devices && d < pipe->device_count; d++)
-        dt_ctx_destroy(pipe->devices[d].ctx);
-    for (int k = 0; k < 2; k++)
-        dti_pipe_schedule_free(par->base, &pipe->schedules[k]);
-    dti_code_release(par->replicas[0].store, pipe->code);
+    dti_pipe_sums_free(par);
+    dti_pipe_wires_free(par);
+    dti_pipe_members_close(par);
+    if (pipe->code)
+        dti_code_release(par->replicas[0].store, pipe->code);
     dti_pipe_cut_free(par->base, &pipe->cut);
-    dti_free(par->base, pipe->blocks);
-    dti_free(par->base, pipe->devices);
-    dti_free(par->base, pipe->chunks);
+    dti_scalar_sum_free(par, &par->weights);
+    dti_scalar_sum_free(par, &par->terms);
+    dti_runs_free(par->base, &par->replicas[0].full);
+    dti_runs_free(par->base, &par->replicas[0].tail);
+    void *all[] = {pipe->blocks, pipe->pairs,  pipe->piece, pipe->devices,
+                   pipe->lines,  pipe->chunks, pipe->stages};
+    for (size_t i = 0; i < DTI_COUNT(all); i++)
+        dti_free(par->base, all[i]);
     dti_free(par->base, pipe);
     par->pipe = NULL;
 }
 
-/* ---- shared inputs, and what the log says */
+/* ---- shared inputs */
+
+static dt_result dti_pipe_share_chunk(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t node,
+                                      const void *values, size_t bytes) {
+    const dti_pipe_line *line = &par->pipe->lines[chunk->line];
+    dt_result result = DT_OK;
+    for (uint32_t k = 0; k < 2; k++) {
+        for (uint32_t i = 0; i < line->runs[k].count && !result; i++) {
+            dt_program *p = chunk->runs[k][i].program;
+            if (dti_code_port(dti_program_code(p), node, false, false))
+                result = dt_program_write(p, (dt_tensor){chunk->graph, node}, values, bytes);
+        }
+    }
+    return dti_pipe_said(par, chunk, result);
+}
 
 static dt_result dti_pipe_share(dti_parallel *par, uint32_t node, const void *values,
                                 size_t bytes) {
     dti_pipe *pipe = par->pipe;
-    const uint32_t counts[2] = {par->replicas[0].full.count, par->replicas[0].tail.count};
     dt_result result = DT_OK;
-    for (uint32_t c = 0; c < pipe->chunk_count; c++) {
-        dti_pipe_chunk *chunk = &pipe->chunks[c];
-        for (uint32_t i = 0; i < counts[0] + counts[1] && !result; i++) {
-            const uint32_t tail = i >= counts[0];
-            dt_program *p = chunk->runs[tail][i - (tail ? counts[0] : 0)].program;
-            if (dti_code_port(dti_program_code(p), node, false, false))
-                result = dt_program_write(p, (dt_tensor){chunk->graph, node}, values, bytes);
-        }
-        result = dti_pipe_said(par, c, result);
+    for (uint32_t i = 0; i < pipe->line_count * pipe->chunk_count && !result; i++) {
+        if (pipe->chunks[i].store)
+            result = dti_pipe_share_chunk(par, &pipe->chunks[i], node, values, bytes);
     }
     return result;
 }
@@ -289,32 +438,9 @@ static uint64_t dti_pipe_transients(const dti_pipe *pipe) {
     uint64_t most = 0;
     for (uint32_t d = 0; d < pipe->device_count; d++) {
         uint64_t all = 0;
-        for (uint32_t c = d; c < pipe->chunk_count; c += pipe->device_count)
-            all += dti_pipe_chunk_transients(&pipe->chunks[c]);
+        for (uint32_t c = pipe->devices[d].place; c < pipe->chunk_count; c += pipe->across)
+            all += dti_pipe_chunk_transients(dti_pipe_chunk_of(pipe, pipe->devices[d].line, c));
         most = DTI_MAX(most, all);
     }
     return most;
-}
-
-static void dti_pipe_log(const dti_parallel *par) {
-    const dti_pipe *pipe = par->pipe;
-    const dti_pipe_schedule *s = &pipe->schedules[0];
-    for (uint32_t c = 0; c < pipe->chunk_count; c++) {
-        const dti_pipe_chunk *chunk = &pipe->chunks[c];
-        const dt_store *store = chunk->store;
-        dti_log(par->base, DT_LOG_INFO,
-                "pipeline: stage %u on device %u, %s: nodes %u to %u, %.0f%% of the work, %u "
-                "parameters; %llu bytes of them, as many of gradients, %llu of state, %llu of "
-                "transients in %u lanes",
-                c, chunk->device, store->device->info.id, pipe->cut.starts[c],
-                pipe->cut.starts[c + 1] - 1, 100.0 * pipe->cut.work[c], store->layout.param_count,
-                (unsigned long long)dti_arena_bytes(store->layout.elements),
-                (unsigned long long)dti_state_bytes(&store->layout, store->moments),
-                (unsigned long long)dti_pipe_chunk_transients(chunk), s->lanes[c]);
-    }
-    dti_log(par->base, s->micros < pipe->device_count ? DT_LOG_WARNING : DT_LOG_INFO,
-            "pipeline: %s, %u micro-batches through %u devices: by unit times devices are idle "
-            "for %.0f%% of the time that they work; at most %u micro-batches are alive on one%s",
-            dti_pipe_names[par->desc.schedule], s->micros, s->devices, 100.0 * s->bubble, s->alive,
-            s->micros < pipe->device_count ? "; use more: .accumulate" : "");
 }

@@ -96,22 +96,27 @@ static uint32_t dti_pipe_warm(const dti_pipe_schedule *s, dt_pipeline_schedule k
 
 /* Forward parts until it is warm, then a backward part for each forward part. Of a split schedule
  * device d is d micro-batches late with the gradients of parameters: those of the last ones fill
- * the time in which the devices before it still have backward parts to make. */
-static void dti_pipe_list_fixed(dti_pipe_schedule *s, uint32_t device, uint32_t warm) {
+ * the time in which the devices before it still have backward parts to make. Where a sum begins
+ * anew nothing of the one before is late: what leaves a chunk may be the gradient of a
+ * parameter. */
+static void dti_pipe_list_fixed(dti_pipe_schedule *s, uint32_t device, uint32_t warm,
+                                const uint8_t *begins) {
     const uint32_t all = s->micros * (s->chunks / s->devices);
-    const uint32_t late = s->split ? device : all;
+    uint32_t weights = s->split ? 0 : all; /* done */
     dti_pipe_action *to = s->actions + (size_t)device * s->each;
     for (uint32_t i = 0; i < warm; i++)
         *to++ = dti_pipe_part(s, device, DTI_PIPE_FORWARD, i);
     for (uint32_t i = 0; i < all; i++) {
+        while (s->split && begins && begins[i] && weights < i)
+            *to++ = dti_pipe_part(s, device, DTI_PIPE_WEIGHT, weights++);
         *to++ = dti_pipe_part(s, device, DTI_PIPE_BACKWARD, i);
-        if (i >= late)
-            *to++ = dti_pipe_part(s, device, DTI_PIPE_WEIGHT, i - late);
+        if (weights + device <= i)
+            *to++ = dti_pipe_part(s, device, DTI_PIPE_WEIGHT, weights++);
         if (warm + i < all)
             *to++ = dti_pipe_part(s, device, DTI_PIPE_FORWARD, warm + i);
     }
-    for (uint32_t i = all - DTI_MIN(late, all); i < all && s->split; i++)
-        *to++ = dti_pipe_part(s, device, DTI_PIPE_WEIGHT, i);
+    while (weights < all)
+        *to++ = dti_pipe_part(s, device, DTI_PIPE_WEIGHT, weights++);
 }
 
 /* ---- lists that are found by playing */
@@ -217,7 +222,7 @@ static void dti_pipe_alive(dti_pipe_schedule *s) {
 /* ---- making one */
 
 static dt_result dti_pipe_schedule_fill(dti_base *base, dt_pipeline_schedule kind,
-                                        dti_pipe_schedule *s) {
+                                        const uint8_t *begins, dti_pipe_schedule *s) {
     const bool ragged = kind == DT_PIPELINE_INTERLEAVED && s->micros % s->devices;
     dti_pipe_play p;
     dt_result result = dti_pipe_play_open(base, s, &p);
@@ -225,7 +230,7 @@ static dt_result dti_pipe_schedule_fill(dti_base *base, dt_pipeline_schedule kin
         dti_pipe_found(&p, kind);
     } else if (!result) {
         for (uint32_t d = 0; d < s->devices; d++)
-            dti_pipe_list_fixed(s, d, dti_pipe_warm(s, kind, d));
+            dti_pipe_list_fixed(s, d, dti_pipe_warm(s, kind, d), begins);
         if (!dti_pipe_worked_off(&p))
             result = dti_fail(base, DT_ERROR_INVALID, "a pipeline schedule that waits for itself");
     }
@@ -238,7 +243,7 @@ static dt_result dti_pipe_schedule_fill(dti_base *base, dt_pipeline_schedule kin
 }
 
 static dt_result dti_pipe_schedule_make(dti_base *base, dt_pipeline_schedule kind, uint32_t devices,
-                                        uint32_t per_device, uint32_t micros,
+                                        uint32_t per_device, uint32_t micros, const uint8_t *begins,
                                         dti_pipe_schedule *out) {
     const bool split = kind == DT_PIPELINE_ZERO_BUBBLE;
     *out = (dti_pipe_schedule){.devices = devices,
@@ -248,8 +253,8 @@ static dt_result dti_pipe_schedule_make(dti_base *base, dt_pipeline_schedule kin
                                .each = micros * per_device * (split ? 3 : 2)};
     out->actions = dti_alloc_array(base, (size_t)devices * out->each, sizeof *out->actions);
     out->lanes = dti_alloc_array(base, out->chunks, sizeof *out->lanes);
-    dt_result result =
-        out->actions && out->lanes ? dti_pipe_schedule_fill(base, kind, out) : DT_ERROR_MEMORY;
+    dt_result result = out->actions && out->lanes ? dti_pipe_schedule_fill(base, kind, begins, out)
+                                                  : DT_ERROR_MEMORY;
     if (result)
         dti_pipe_schedule_free(base, out);
     return result;

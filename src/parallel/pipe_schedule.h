@@ -26,9 +26,10 @@ typedef struct dti_pipe_schedule {
 
 #define DTI_PIPE_MICROS_MAX 4096
 
-/* per_device: chunks of each device; more than 1 for INTERLEAVED alone. MEMORY. */
+/* per_device: chunks of each device; more than 1 for INTERLEAVED alone. begins: by micro-batch,
+ * whether gradients are added up anew from it on; NULL: with the first alone. MEMORY. */
 static dt_result dti_pipe_schedule_make(dti_base *base, dt_pipeline_schedule kind, uint32_t devices,
-                                        uint32_t per_device, uint32_t micros,
+                                        uint32_t per_device, uint32_t micros, const uint8_t *begins,
                                         dti_pipe_schedule *out);
 static void dti_pipe_schedule_free(dti_base *base, dti_pipe_schedule *s);
 

@@ -1,41 +1,61 @@
-/* A step of a pipeline. Each device's thread works off its list; a part begins when those that it
- * needs have ended, which two counters a chunk tell. A forward part fetches what it needs from
- * where earlier chunks left it, which stays until their backward part of that micro-batch; a
- * backward part brings the gradients of what it got to the chunks that gave it, whose lanes of that
- * micro-batch wait for them. Nothing changes in any store before all have judged. */
+/* A step of a grid of pipelines. Each device's thread works off its list; a part begins when those
+ * that it needs have ended, which two counters a chunk tell, or messages (pipe_wire.c). A forward
+ * part fetches what it needs from where earlier chunks left it, which stays until their backward
+ * part of that micro-batch; a backward part brings the gradients of what it got to the chunks that
+ * gave it, whose lanes of that micro-batch wait for them. Every rank makes the same operations in
+ * the same order, also when something has gone wrong on one of them, as in step.c: what can fail
+ * before anything is computed is told with the weights, what fails in a judge with the losses, and
+ * a device that is lost in between ends the group. Nothing changes in any store before all have
+ * judged. */
 
-static dti_runs *dti_pipe_runs_now(const dti_parallel *par) {
-    dti_replica *r = &par->replicas[0];
-    return par->pipe->tail ? &r->tail : &r->full;
+static dti_runs *dti_pipe_runs_now(const dti_parallel *par, const dti_pipe_chunk *chunk) {
+    return &par->pipe->lines[chunk->line].runs[par->pipe->tail];
 }
 
-static const dti_pipe_run *dti_pipe_run_of(const dti_parallel *par, uint32_t chunk,
+static const dti_pipe_run *dti_pipe_run_of(const dti_parallel *par, const dti_pipe_chunk *chunk,
                                            uint32_t micro) {
-    return &par->pipe->chunks[chunk].runs[par->pipe->tail][micro];
+    return &chunk->runs[par->pipe->tail][micro];
 }
 
-static dt_program *dti_pipe_take(const dti_parallel *par, uint32_t chunk, uint32_t micro) {
+static dt_program *dti_pipe_take(const dti_parallel *par, const dti_pipe_chunk *chunk,
+                                 uint32_t micro) {
     const dti_pipe_run *run = dti_pipe_run_of(par, chunk, micro);
     dti_lane_take(run->program, run->lane);
     return run->program;
 }
 
-/* The program whose lane made the last backward part: its step commits. */
-static dt_program *dti_pipe_last(const dti_parallel *par, uint32_t chunk) {
-    return dti_pipe_run_of(par, chunk, dti_pipe_runs_now(par)->count - 1)->program;
+static dt_program *dti_pipe_last(const dti_parallel *par, const dti_pipe_chunk *chunk) {
+    const dti_pipe_line *line = &par->pipe->lines[chunk->line];
+    const uint32_t tail = dti_pipe_runs_now(par, chunk)->count ? par->pipe->tail : 0;
+    return chunk->runs[tail][line->runs[tail].count - 1].program;
+}
+
+/* ---- chunk by chunk of a device, until one fails */
+
+typedef dt_result dti_pipe_each(dti_parallel *par, dti_pipe_chunk *chunk);
+
+static void dti_pipe_for_each(dti_parallel *par, uint32_t device, dti_pipe_each *each) {
+    dti_pipe *pipe = par->pipe;
+    dti_pipe_device *own = &pipe->devices[device];
+    dt_result result = DT_OK;
+    for (uint32_t c = own->place; c < pipe->chunk_count && !result; c += pipe->across)
+        result = each(par, dti_pipe_chunk_of(pipe, own->line, c));
+    own->result = result;
+    if (result)
+        atomic_store(&pipe->failed, true);
 }
 
 /* ---- inputs and weights */
 
-static dt_result dti_pipe_write(const dti_parallel *par, uint32_t chunk, uint32_t micro,
-                                dt_program *p) {
-    const dti_micro_run *run = &dti_pipe_runs_now(par)->runs[micro];
+static dt_result dti_pipe_write(const dti_parallel *par, const dti_pipe_chunk *chunk,
+                                uint32_t micro, dt_program *p) {
+    const dti_micro_run *run = &dti_pipe_runs_now(par, chunk)->runs[micro];
     const dti_batch *batch = par->batch;
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < par->columns && !result; i++) {
         const size_t size = par->input_bytes[i];
         const char *data = batch->values[i];
-        const dt_tensor input = {par->pipe->chunks[chunk].graph, par->inputs[i].id};
+        const dt_tensor input = {chunk->graph, par->inputs[i].id};
         const uint32_t at = run->row - batch->first;
         if (dti_code_port(dti_program_code(p), input.id, false, false))
             result = dti_program_write_rows(p, input, data + at * size, run->rows * size,
@@ -44,86 +64,69 @@ static dt_result dti_pipe_write(const dti_parallel *par, uint32_t chunk, uint32_
     return result;
 }
 
-/* A parameter that goes over, to the chunk's micro-batches that weigh targets by it. */
-static dt_result dti_pipe_weigh_by(const dti_parallel *par, const dti_pipe_link *l,
-                                   const dti_pipe_chunk *owner) {
-    const dti_layout *layout = &owner->store->layout;
-    uint32_t i = 0;
-    dt_result result = DT_OK;
-    while (i < layout->param_count && layout->params[i].node != l->node)
-        i++;
-    for (uint32_t m = 0; i < layout->param_count && m < dti_pipe_runs_now(par)->count; m++) {
-        const dti_pipe_run *run = dti_pipe_run_of(par, l->to, m);
-        const dti_port *in = dti_code_port(dti_program_code(run->program), l->node, false, false);
-        if (!in || !dti_program_weighs(run->program) || result)
-            continue;
-        result = owner->store->device->backend->memory_read(
-            owner->store->memories[DTI_ARENA_PARAM], dti_arena_bytes(layout->params[i].offset),
-            dti_lane_host(run->program, run->lane, in), (size_t)in->bytes);
-    }
-    return result;
+static double *dti_pipe_leaf(const dti_parallel *par, const dti_scalar_sum *s,
+                             const dti_pipe_chunk *chunk, uint32_t micro) {
+    const dti_micro_run *run = &dti_pipe_runs_now(par, chunk)->runs[micro];
+    return s->leaves + (size_t)run->pieces[0].leaf * s->width;
 }
 
-static dt_result dti_pipe_weigh_by_all(const dti_parallel *par) {
-    const dti_pipe *pipe = par->pipe;
+static dt_result dti_pipe_weigh_chunk(dti_parallel *par, dti_pipe_chunk *chunk) {
+    const dti_pipe_stage *stage = &par->pipe->stages[chunk->index];
     dt_result result = DT_OK;
-    for (uint32_t i = 0; i < pipe->cut.link_count; i++) {
-        const dti_pipe_link *l = &pipe->cut.links[i];
-        for (uint32_t c = 0; c < pipe->chunk_count && !result; c++)
-            if (c != l->to)
-                result = dti_pipe_weigh_by(par, l, &pipe->chunks[c]);
-    }
-    return result;
-}
-
-static dt_result dti_pipe_weigh_chunk(dti_parallel *par, uint32_t c) {
-    dti_pipe_chunk *chunk = &par->pipe->chunks[c];
-    dt_result result = DT_OK;
-    for (uint32_t m = 0; m < dti_pipe_runs_now(par)->count && !result; m++) {
-        dt_program *p = dti_pipe_take(par, c, m);
+    for (uint32_t m = 0; m < dti_pipe_runs_now(par, chunk)->count && !result; m++) {
+        dt_program *p = dti_pipe_take(par, chunk, m);
+        double *leaf = dti_pipe_leaf(par, &par->weights, chunk, m), weights[DT_MAX_TERMS] = {0};
         if (dti_program_weighs(p) || dti_program_labels(p))
-            result = dti_pipe_write(par, c, m, p);
+            result = dti_pipe_write(par, chunk, m, p);
         if (!result)
-            result = dti_program_weigh(p, chunk->weights);
+            result = dti_program_weigh(p, weights);
+        for (uint32_t i = 0; i < dti_program_code(p)->loss_count; i++)
+            leaf[stage->losses[i]] += weights[i];
     }
     return result;
 }
 
 static void dti_pipe_weigh(void *arg, uint32_t device) {
-    dti_parallel *par = arg;
-    dti_pipe *pipe = par->pipe;
-    dt_result result = DT_OK;
-    for (uint32_t c = device; c < pipe->chunk_count && !result; c += pipe->device_count)
-        result = dti_pipe_weigh_chunk(par, c);
-    pipe->devices[device].result = result;
+    dti_pipe_for_each(arg, device, dti_pipe_weigh_chunk);
 }
 
-/* ---- what goes from chunk to chunk */
+/* ---- what goes from chunk to chunk of a rank */
 
-static void dti_pipe_fetch(const dti_parallel *par, uint32_t c, uint32_t micro) {
+static void dti_pipe_fetch_one(const dti_parallel *par, const dti_pipe_chunk *chunk, uint32_t link,
+                               uint32_t micro) {
+    const dti_pipe_link *l = &par->pipe->cut.links[link];
+    const dti_pipe_chunk *from = dti_pipe_chunk_of(par->pipe, chunk->line, l->from);
+    if (!from->store) {
+        dti_pipe_unpack(par, chunk->line, link, micro);
+        return;
+    }
+    const dti_pipe_run *own = dti_pipe_run_of(par, chunk, micro),
+                       *there = dti_pipe_run_of(par, from, micro);
+    const dti_port *out = dti_code_port(dti_program_code(there->program), l->node, true, false),
+                   *in = dti_code_port(dti_program_code(own->program), l->node, false, false);
+    if (in)
+        memcpy(dti_lane_host(own->program, own->lane, in),
+               dti_lane_host(there->program, there->lane, out), (size_t)in->bytes);
+}
+
+static void dti_pipe_fetch(const dti_parallel *par, const dti_pipe_chunk *chunk, uint32_t micro) {
     const dti_pipe_cut *cut = &par->pipe->cut;
-    const dti_pipe_run *own = dti_pipe_run_of(par, c, micro);
     for (uint32_t i = 0; i < cut->link_count; i++) {
-        const dti_pipe_link *l = &cut->links[i];
-        if (l->to != c)
-            continue;
-        const dti_pipe_run *from = dti_pipe_run_of(par, l->from, micro);
-        const dti_port *out = dti_code_port(dti_program_code(from->program), l->node, true, false),
-                       *in = dti_code_port(dti_program_code(own->program), l->node, false, false);
-        if (in)
-            memcpy(dti_lane_host(own->program, own->lane, in),
-                   dti_lane_host(from->program, from->lane, out), (size_t)in->bytes);
+        if (cut->links[i].to == chunk->index)
+            dti_pipe_fetch_one(par, chunk, i, micro);
     }
 }
 
-static void dti_pipe_bring_back(const dti_parallel *par, uint32_t c, uint32_t micro) {
+static void dti_pipe_bring_back(const dti_parallel *par, const dti_pipe_chunk *chunk,
+                                uint32_t micro) {
     const dti_pipe_cut *cut = &par->pipe->cut;
-    const dti_pipe_run *own = dti_pipe_run_of(par, c, micro);
+    const dti_pipe_run *own = dti_pipe_run_of(par, chunk, micro);
     for (uint32_t i = 0; i < cut->link_count; i++) {
         const dti_pipe_link *l = &cut->links[i];
-        if (l->to != c || !l->gradient)
+        const dti_pipe_chunk *back = dti_pipe_chunk_of(par->pipe, chunk->line, l->back);
+        if (l->to != chunk->index || !l->gradient || !back->store)
             continue;
-        const dti_pipe_run *to = dti_pipe_run_of(par, l->back, micro);
+        const dti_pipe_run *to = dti_pipe_run_of(par, back, micro);
         const dti_port *out = dti_code_port(dti_program_code(own->program), l->node, true, true),
                        *in = dti_code_port(dti_program_code(to->program), l->node, false, true);
         if (in)
@@ -134,145 +137,187 @@ static void dti_pipe_bring_back(const dti_parallel *par, uint32_t c, uint32_t mi
 
 /* ---- the parts */
 
-static dt_result dti_pipe_forward(dti_parallel *par, uint32_t c, uint32_t micro) {
-    dti_pipe_chunk *chunk = &par->pipe->chunks[c];
-    const dti_runs *runs = dti_pipe_runs_now(par);
-    dt_program *p = dti_pipe_take(par, c, micro);
+/* Within its shard; the last of all commits. */
+static void dti_pipe_number(const dti_runs *runs, uint32_t micro, dt_step_desc *step) {
+    const uint32_t leaf = runs->runs[micro].pieces[0].leaf;
+    uint32_t first = micro;
+    while (first > 0 && runs->runs[first - 1].pieces[0].leaf == leaf)
+        first--;
+    step->first_row = runs->runs[micro].row;
+    step->micro = micro - first;
+    step->micros = step->micro + (micro + 1 == runs->count ? 1 : 2);
+}
+
+static dt_result dti_pipe_forward(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro) {
+    const dti_pipe_stage *stage = &par->pipe->stages[chunk->index];
+    dt_program *p = dti_pipe_take(par, chunk, micro);
     dt_step_desc step = par->step;
-    step.first_row = runs->runs[micro].row;
-    step.micro = micro;
-    step.micros = runs->count;
-    step.coefficients = chunk->coefficients;
-    dt_result result = dti_pipe_write(par, c, micro, p);
+    dti_pipe_number(dti_pipe_runs_now(par, chunk), micro, &step);
+    step.coefficients = stage->coefficients;
+    dt_result result = dti_pipe_write(par, chunk, micro, p);
     if (!result)
-        result = dti_lane_begin(p, &step, chunk->weights);
+        result = dti_lane_begin(p, &step, stage->weights);
     if (result)
         return result;
-    dti_pipe_fetch(par, c, micro);
+    dti_pipe_fetch(par, chunk, micro);
     return dti_lane_run(p, 1);
 }
 
-static void dti_pipe_terms(dti_pipe_chunk *chunk, const dt_program *p) {
+static void dti_pipe_terms(const dti_parallel *par, const dti_pipe_chunk *chunk, uint32_t micro,
+                           const dt_program *p) {
+    const dti_pipe_stage *stage = &par->pipe->stages[chunk->index];
     const dti_code *code = dti_program_code(p);
+    double *leaf = dti_pipe_leaf(par, &par->terms, chunk, micro);
     for (uint32_t i = 0; i < code->loss_count + code->metric_count; i++) {
-        const uint32_t at = i < code->loss_count ? i : DTI_TERMS_METRIC + i - code->loss_count;
+        const uint32_t at = i < code->loss_count
+                                ? stage->losses[i]
+                                : (uint32_t)DTI_TERMS_METRIC + stage->metrics[i - code->loss_count];
         double pair[2];
         dti_program_term(p, i, 0, pair);
-        chunk->terms[at] += pair[0];
-        chunk->terms[at + DTI_TERMS_WEIGHT] += pair[1];
+        leaf[at] += pair[0];
+        leaf[at + DTI_TERMS_WEIGHT] += pair[1];
     }
 }
 
-static dt_result dti_pipe_backward(dti_parallel *par, uint32_t c, uint32_t micro) {
-    dti_pipe_chunk *chunk = &par->pipe->chunks[c];
-    const dti_runs *runs = dti_pipe_runs_now(par);
-    const bool split = par->pipe->schedules[par->pipe->tail].split;
-    dt_program *p = dti_pipe_take(par, c, micro);
+/* Gradients of a micro-batch's parameters are there. */
+static dt_result dti_pipe_over(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro,
+                               dt_program *p) {
+    if (micro + 1 < dti_pipe_runs_now(par, chunk)->count)
+        dti_lane_end(p);
+    return dti_pipe_summed(par, chunk, micro);
+}
+
+static dt_result dti_pipe_backward(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro) {
+    const bool split = par->desc.schedule == DT_PIPELINE_ZERO_BUBBLE;
+    dti_pipe_stage *stage = &par->pipe->stages[chunk->index];
+    dt_program *p = dti_pipe_take(par, chunk, micro);
     dt_result result = dti_lane_run(p, split ? 1 : dti_program_segments(p) - 1);
     if (result)
         return result;
-    dti_pipe_bring_back(par, c, micro);
-    dti_pipe_terms(chunk, p);
-    dti_statistics_take(&chunk->statistics, &runs->runs[micro], p);
-    if (micro + 1 < runs->count && !split)
-        dti_lane_end(p);
-    return DT_OK;
+    dti_pipe_bring_back(par, chunk, micro);
+    dti_pipe_terms(par, chunk, micro, p);
+    dti_statistics_take(&stage->statistics, &dti_pipe_runs_now(par, chunk)->runs[micro], p);
+    return split ? DT_OK : dti_pipe_over(par, chunk, micro, p);
 }
 
 /* What a split backward part has left: gradients of parameters. */
-static dt_result dti_pipe_weight(dti_parallel *par, uint32_t c, uint32_t micro) {
-    dt_program *p = dti_pipe_take(par, c, micro);
-    dt_result result = dti_lane_run(p, dti_program_segments(p) - 2);
-    if (!result && micro + 1 < dti_pipe_runs_now(par)->count)
-        dti_lane_end(p);
-    return result;
+static dt_result dti_pipe_weight(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro) {
+    dt_program *p = dti_pipe_take(par, chunk, micro);
+    const dt_result result = dti_lane_run(p, dti_program_segments(p) - 2);
+    return result ? result : dti_pipe_over(par, chunk, micro, p);
 }
 
 /* ---- a device's list */
 
-/* Whether what the part needs has ended. Only the chunk before, or behind, is looked at: that has
- * waited for the others. */
-static bool dti_pipe_may(const dti_pipe *pipe, dti_pipe_action a) {
-    if (a.kind == DTI_PIPE_FORWARD)
-        return a.chunk == 0 || atomic_load(&pipe->chunks[a.chunk - 1].forward) > a.micro;
-    return a.kind == DTI_PIPE_WEIGHT || a.chunk + 1u == pipe->chunk_count ||
-           atomic_load(&pipe->chunks[a.chunk + 1].backward) > a.micro;
+/* Whether what a forward part reads is there, and its lane is free: what the micro-batch before it
+ * gave has been taken. */
+static bool dti_pipe_may_forward(const dti_parallel *par, const dti_pipe_chunk *chunk,
+                                 uint32_t micro) {
+    const dti_pipe *pipe = par->pipe;
+    const uint32_t before = dti_pipe_run_of(par, chunk, micro)->before;
+    bool may = !before || dti_pipe_gone(par, chunk, before - 1);
+    for (uint32_t i = 0; i < pipe->cut.link_count && may; i++) {
+        const dti_pipe_link *l = &pipe->cut.links[i];
+        const dti_pipe_chunk *from = dti_pipe_chunk_of(pipe, chunk->line, l->from),
+                             *to = dti_pipe_chunk_of(pipe, chunk->line, l->to);
+        if (l->to == chunk->index)
+            may = from->store ? atomic_load(&from->forward) > micro
+                              : dti_pipe_came(par, chunk->line, l, false, micro);
+        if (l->from == chunk->index && before && to->store)
+            may = may && atomic_load(&to->forward) >= before;
+    }
+    return may;
 }
 
-static dt_result dti_pipe_act(dti_parallel *par, dti_pipe_action a) {
-    dti_pipe_chunk *chunk = &par->pipe->chunks[a.chunk];
+/* Whether the gradients of what it gave are there. Without any it comes behind the next chunk's. */
+static bool dti_pipe_may_backward(const dti_parallel *par, const dti_pipe_chunk *chunk,
+                                  uint32_t micro) {
+    const dti_pipe *pipe = par->pipe;
+    bool may = true;
+    for (uint32_t i = 0; i < pipe->cut.link_count && may; i++) {
+        const dti_pipe_link *l = &pipe->cut.links[i];
+        const dti_pipe_chunk *to = dti_pipe_chunk_of(pipe, chunk->line, l->to);
+        if (l->gradient && l->back == chunk->index)
+            may = to->store ? atomic_load(&to->backward) > micro
+                            : dti_pipe_came(par, chunk->line, l, true, micro);
+    }
+    if (chunk->index + 1 == pipe->chunk_count)
+        return may;
+    const dti_pipe_chunk *next = dti_pipe_chunk_of(pipe, chunk->line, chunk->index + 1);
+    return may && (!next->store || atomic_load(&next->backward) > micro);
+}
+
+static bool dti_pipe_may(const dti_parallel *par, const dti_pipe_chunk *chunk, dti_pipe_action a) {
+    return a.kind == DTI_PIPE_FORWARD    ? dti_pipe_may_forward(par, chunk, a.micro)
+           : a.kind == DTI_PIPE_BACKWARD ? dti_pipe_may_backward(par, chunk, a.micro)
+                                         : true;
+}
+
+static dt_result dti_pipe_act(dti_parallel *par, dti_pipe_chunk *chunk, dti_pipe_action a) {
     const bool forward = a.kind == DTI_PIPE_FORWARD;
     if (a.kind == DTI_PIPE_WEIGHT)
-        return dti_pipe_weight(par, a.chunk, a.micro);
-    dt_result result = forward ? dti_pipe_forward(par, a.chunk, a.micro)
-                               : dti_pipe_backward(par, a.chunk, a.micro);
+        return dti_pipe_weight(par, chunk, a.micro);
+    dt_result result =
+        forward ? dti_pipe_forward(par, chunk, a.micro) : dti_pipe_backward(par, chunk, a.micro);
     if (!result)
         atomic_fetch_add(forward ? &chunk->forward : &chunk->backward, 1);
     return result;
 }
 
+static dt_result dti_pipe_none_chunk(dti_parallel *par, dti_pipe_chunk *chunk) {
+    return dti_pipe_summed_none(par, chunk);
+}
+
 static void dti_pipe_list_run(void *arg, uint32_t device) {
     dti_parallel *par = arg;
     dti_pipe *pipe = par->pipe;
-    const dti_pipe_schedule *s = &pipe->schedules[pipe->tail];
-    const dti_pipe_action *list = dti_pipe_list(s, device);
+    dti_pipe_device *own = &pipe->devices[device];
+    const dti_pipe_schedule *s = &pipe->lines[own->line].schedules[pipe->tail];
+    const dti_pipe_action *list = s->each ? dti_pipe_list(s, own->place) : NULL;
     dt_result result = DT_OK;
-    for (uint32_t i = 0; i < s->each && !result && !atomic_load(&pipe->failed);) {
-        if (!dti_pipe_may(pipe, list[i])) {
-            dti_thread_yield();
-            continue;
-        }
-        result = dti_pipe_act(par, list[i++]);
+    if (!list) {
+        dti_pipe_for_each(par, device, dti_pipe_none_chunk);
+        return;
     }
-    pipe->devices[device].result = result;
+    for (uint32_t i = 0; i < s->each && !result && !atomic_load(&pipe->failed);) {
+        dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, own->line, list[i].chunk);
+        if (dti_pipe_may(par, chunk, list[i])) {
+            result = dti_pipe_act(par, chunk, list[i++]);
+            dti_pipe_speak(par, NULL);
+        } else {
+            dti_pipe_speak(par, &list[i]);
+            dti_thread_yield();
+        }
+    }
+    own->result = result;
     if (result)
         atomic_store(&pipe->failed, true);
 }
 
 /* ---- the update */
 
-/* A buffer's new value lies where its gradient would. */
-static dt_result dti_pipe_statistics(dti_parallel *par, dti_pipe_chunk *chunk) {
-    dti_statistics *s = &chunk->statistics;
-    dti_memory *gradients = chunk->store->memories[DTI_ARENA_GRADIENT];
-    dti_statistics_move(s, &par->job, par->rows);
-    const float *value = s->buffers;
-    dt_result result = DT_OK;
-    for (uint32_t i = 0; i < s->count && !result; value += s->stats[i].channels, i++)
-        result = chunk->store->device->backend->memory_write(
-            gradients, dti_arena_bytes(chunk->store->layout.params[s->stats[i].param].offset),
-            value, dti_arena_bytes(s->stats[i].channels));
-    return result;
-}
-
-/* `each` for the chunks of a device, until one fails. */
-typedef dt_result dti_pipe_each(dti_parallel *par, uint32_t chunk);
-
-static void dti_pipe_for_each(dti_parallel *par, uint32_t device, dti_pipe_each *each) {
-    dti_pipe *pipe = par->pipe;
-    dt_result result = DT_OK;
-    for (uint32_t c = device; c < pipe->chunk_count && !result; c += pipe->device_count)
-        result = each(par, c);
-    pipe->devices[device].result = result;
-}
-
-static dt_result dti_pipe_norm_chunk(dti_parallel *par, uint32_t c) {
-    dt_result result = dti_pipe_statistics(par, &par->pipe->chunks[c]);
-    return result ? result : dti_lane_run(dti_pipe_last(par, c), 1);
+static dt_result dti_pipe_norm_chunk(dti_parallel *par, dti_pipe_chunk *chunk) {
+    dt_program *p = dti_pipe_last(par, chunk);
+    dt_result result = dti_pipe_sums_put(par, chunk);
+    if (!result && !dti_pipe_runs_now(par, chunk)->count) {
+        result = dti_program_begin_commit(p, &par->step);
+        p->store->running = NULL;
+    }
+    return result ? result : dti_lane_run(p, 1);
 }
 
 static void dti_pipe_norm(void *arg, uint32_t device) {
     dti_pipe_for_each(arg, device, dti_pipe_norm_chunk);
 }
 
-static dt_result dti_pipe_judge_chunk(dti_parallel *par, uint32_t c) {
-    dt_program *p = dti_pipe_last(par, c);
+static dt_result dti_pipe_judge_chunk(dti_parallel *par, dti_pipe_chunk *chunk) {
+    dt_program *p = dti_pipe_last(par, chunk);
     dt_result result = dti_lane_run(p, 1);
     if (result)
         return result;
     const uint32_t *status = dti_program_out(p);
-    par->pipe->chunks[c].norm = (double)dti_status_f32(status, DTI_STATUS_NORM);
-    par->pipe->chunks[c].faulty = status[DTI_STATUS_ABORT] != 0;
+    chunk->norm = (double)dti_status_f32(status, DTI_STATUS_NORM);
+    chunk->faulty = status[DTI_STATUS_ABORT] != 0;
     return DT_OK;
 }
 
@@ -280,103 +325,12 @@ static void dti_pipe_judge(void *arg, uint32_t device) {
     dti_pipe_for_each(arg, device, dti_pipe_judge_chunk);
 }
 
-static dt_result dti_pipe_commit_chunk(dti_parallel *par, uint32_t c) {
-    return dti_program_commit(dti_pipe_last(par, c));
+static dt_result dti_pipe_commit_chunk(dti_parallel *par, dti_pipe_chunk *chunk) {
+    return dti_program_commit(dti_pipe_last(par, chunk));
 }
 
 static void dti_pipe_commit(void *arg, uint32_t device) {
     dti_pipe_for_each(arg, device, dti_pipe_commit_chunk);
-}
-
-/* A chunk's pairs, which lie in its table's order, to their places in the table of all. */
-static void dti_pipe_pairs_of(const dti_parallel *par, uint32_t c, uint32_t to) {
-    const dti_pipe *pipe = par->pipe;
-    const dti_pipe_chunk *chunk = &pipe->chunks[c];
-    const dt_program *p = dti_pipe_last(par, c);
-    const dti_code *code = dti_program_code(p);
-    const float *from = dti_lane_pairs(p);
-    float *all = dti_lane_pairs_of_all(dti_pipe_last(par, to));
-    for (int buffers = 0; buffers < 2; buffers++) {
-        for (uint32_t i = code->layout->param_count; i-- > 0;) {
-            const uint32_t blocks = dti_table_blocks(code, i, buffers);
-            memcpy(all + 2 * pipe->blocks[chunk->params[i]], from, 2 * blocks * sizeof *from);
-            from += 2 * (size_t)blocks;
-        }
-    }
-}
-
-/* The pairs of all chunks to each, in the order that they have in one model. */
-static void dti_pipe_pairs(const dti_parallel *par) {
-    for (uint32_t to = 0; to < par->pipe->chunk_count; to++) {
-        for (uint32_t c = 0; c < par->pipe->chunk_count; c++)
-            dti_pipe_pairs_of(par, c, to);
-    }
-}
-
-/* ---- what was not finite */
-
-static bool dti_pipe_port_finite(const dti_parallel *par, uint32_t c, uint32_t node,
-                                 bool gradient) {
-    const dti_pipe_run *run = dti_pipe_run_of(par, c, dti_pipe_runs_now(par)->count - 1);
-    const dti_code *code = dti_program_code(run->program);
-    const dti_port *port = dti_code_port(code, node, true, gradient);
-    const dt_dtype dtype = code->work->nodes[node].dtype;
-    if (!port || dti_is_whole(dtype))
-        return true;
-    return dti_all_finite(dti_lane_host(run->program, run->lane, port), dtype,
-                          port->bytes / dti_dtype_bytes(dtype));
-}
-
-/* Whether what leaves a chunk is finite: forward, or backward and for its own parameters. */
-static bool dti_pipe_chunk_finite(const dti_parallel *par, uint32_t c, bool backward) {
-    const dti_pipe_cut *cut = &par->pipe->cut;
-    const dt_program *p = dti_pipe_last(par, c);
-    const dti_code *code = dti_program_code(p);
-    bool finite = true;
-    for (uint32_t i = 0; i < cut->link_count && finite; i++) {
-        const dti_pipe_link *l = &cut->links[i];
-        if (!backward && l->from == c)
-            finite = dti_pipe_port_finite(par, c, l->node, false);
-        if (backward && l->to == c && l->gradient)
-            finite = dti_pipe_port_finite(par, c, l->node, true);
-    }
-    for (uint32_t i = 0; i < code->loss_count && !backward; i++)
-        finite = finite && dti_all_finite(dti_program_out(p) + code->term_slot[i], DT_F32, 2);
-    const float *pairs = dti_lane_pairs(p); /* (sum of squares, whether one is not finite) */
-    for (uint32_t i = 0; i < 2 * code->table_entries && backward; i++)
-        finite = finite && (i % 2 ? pairs[i] == 0.0f : dti_finite_f64((double)pairs[i]));
-    return finite;
-}
-
-static dt_result dti_pipe_name(dti_parallel *par, uint32_t c, uint32_t segments) {
-    dt_report report = {0};
-    dt_program *p = dti_pipe_last(par, c);
-    dt_result result = dti_step_fault(p, &report, segments);
-    return report.fault_op ? dti_fail(par->base, result, "%s", p->base->error) : DT_OK;
-}
-
-/* The first of the last micro-batch's parts that gave something not finite; else an update. */
-static dt_result dti_pipe_blame(dti_parallel *par) {
-    const uint32_t count = par->pipe->chunk_count;
-    dt_result result = DT_OK;
-    for (uint32_t c = 0; c < count && !result; c++) {
-        if (!dti_pipe_chunk_finite(par, c, false))
-            result = dti_pipe_name(par, c, 1);
-    }
-    for (uint32_t c = count; c-- > 0 && !result;) {
-        if (!dti_pipe_chunk_finite(par, c, true))
-            result = dti_pipe_name(par, c, dti_program_segments(dti_pipe_last(par, c)));
-    }
-    for (uint32_t c = 0; c < count && !result; c++)
-        result = dti_pipe_name(par, c, dti_program_segments(dti_pipe_last(par, c)));
-    return result;
-}
-
-static const char *dti_pipe_statistics_fault(const dti_parallel *par) {
-    const char *fault = NULL;
-    for (uint32_t c = 0; c < par->pipe->chunk_count && !fault; c++)
-        fault = dti_statistics_fault(&par->pipe->chunks[c].statistics, par->pipe->chunks[c].graph);
-    return fault;
 }
 
 /* ---- the step */
@@ -398,74 +352,98 @@ static dt_result dti_pipe_phase(dti_parallel *par, dti_crew_fn *fn) {
 
 static void dti_pipe_prepare(dti_parallel *par, const dti_batch *batch, const dt_step_desc *step) {
     dti_pipe *pipe = par->pipe;
+    const size_t shards = par->job.shards;
     par->batch = batch;
     par->rows = batch->rows;
     par->step = *step;
-    pipe->tail = batch->rows != par->replicas[0].full.rows;
+    par->told = false;
+    pipe->tail = batch->rows != par->desc.batch && par->desc.tail;
     atomic_store(&pipe->failed, false);
+    memset(par->weights.leaves, 0, shards * par->weights.width * sizeof(double));
+    memset(par->terms.leaves, 0, shards * par->terms.width * sizeof(double));
     for (uint32_t c = 0; c < pipe->chunk_count; c++) {
-        dti_pipe_chunk *chunk = &pipe->chunks[c];
-        memset(chunk->weights, 0, sizeof chunk->weights);
-        memset(chunk->terms, 0, sizeof chunk->terms);
+        dti_pipe_stage *stage = &pipe->stages[c];
         for (int i = 0; i < DT_MAX_TERMS; i++)
-            chunk->coefficients[i] = step->coefficients[chunk->losses[i]];
-        atomic_store(&chunk->forward, 0);
-        atomic_store(&chunk->backward, 0);
+            stage->coefficients[i] = step->coefficients[stage->losses[i]];
     }
+    for (uint32_t i = 0; i < pipe->line_count * pipe->chunk_count; i++) {
+        atomic_store(&pipe->chunks[i].forward, 0);
+        atomic_store(&pipe->chunks[i].backward, 0);
+    }
+    dti_pipe_wires_begin(par);
+    dti_pipe_sums_begin(par);
+}
+
+static void dti_pipe_weights_take(dti_parallel *par) {
+    for (uint32_t c = 0; c < par->pipe->chunk_count; c++) {
+        dti_pipe_stage *stage = &par->pipe->stages[c];
+        for (int i = 0; i < DT_MAX_TERMS; i++)
+            stage->weights[i] = par->weights.sum[stage->losses[i]];
+    }
+}
+
+/* Weights to all ranks, and whether all of them can go on. Labels too are looked at: nothing has
+ * begun. */
+static dt_result dti_pipe_agree(dti_parallel *par, dt_result own) {
+    dt_result result = dti_pipe_weigh_by_all(par);
+    if (result && par->lost)
+        return result;
+    if (!own)
+        own = result ? result : dti_pipe_phase(par, dti_pipe_weigh);
+    double *leaf = par->weights.leaves + (size_t)par->first_shard * par->weights.width;
+    leaf[DTI_WEIGHTS_FAULT] = own ? 1.0 : 0.0;
+    leaf[DTI_WEIGHTS_WHO] = own ? par->rank : 0.0;
+    leaf[DTI_WEIGHTS_ASKED] = par->asked ? 1.0 : 0.0;
+    dti_mark_put(dti_parallel_mark(par), leaf + DTI_WEIGHTS_MARK);
+    result = dti_pipe_scalars(par, &par->weights);
+    par->asked = !result && par->weights.sum[DTI_WEIGHTS_ASKED] > 0.0;
+    par->told = !result && par->weights.sum[DTI_WEIGHTS_FAULT] > 0.0;
+    if (result || own)
+        return own ? own : result;
+    if (par->told)
+        return dti_parallel_given_up(par);
+    dti_pipe_weights_take(par);
+    return dti_parallel_same(par);
 }
 
 static void dti_pipe_drop(dti_parallel *par) {
-    const uint32_t micros = dti_pipe_runs_now(par)->count;
-    for (uint32_t c = 0; c < par->pipe->chunk_count; c++) {
-        for (uint32_t m = 0; m < micros; m++)
-            dti_lane_end(dti_pipe_run_of(par, c, m)->program);
+    dti_pipe *pipe = par->pipe;
+    for (uint32_t i = 0; i < pipe->line_count * pipe->chunk_count; i++) {
+        const dti_pipe_chunk *chunk = &pipe->chunks[i];
+        for (uint32_t m = 0; chunk->store && m < dti_pipe_runs_now(par, chunk)->count; m++)
+            dti_lane_end(dti_pipe_run_of(par, chunk, m)->program);
+        if (chunk->store)
+            dti_lane_end(dti_pipe_last(par, chunk));
     }
-}
-
-static void dti_pipe_report_chunk(const dti_parallel *par, const dti_pipe_chunk *chunk,
-                                  dti_parallel_result *out) {
-    const dti_code *code = dti_program_code(chunk->runs[0][0].program);
-    for (uint32_t i = 0; i < code->loss_count; i++) {
-        const uint32_t of = chunk->losses[i];
-        out->loss_sum[of] = chunk->terms[i];
-        out->loss_weight[of] = chunk->terms[DTI_TERMS_WEIGHT + i];
-        if (chunk->weights[i] > 0.0)
-            out->loss += par->step.coefficients[of] * chunk->terms[i] / chunk->weights[i];
-    }
-    for (uint32_t i = 0; i < code->metric_count; i++) {
-        out->metric_sum[chunk->metrics[i]] = chunk->terms[DTI_TERMS_METRIC + i];
-        out->metric_weight[chunk->metrics[i]] = chunk->terms[DTI_TERMS_METRIC_WEIGHT + i];
-    }
-}
-
-/* *fine: all is finite, and no chunk says no. */
-static void dti_pipe_report(const dti_parallel *par, dti_parallel_result *out, bool *fine) {
-    *fine = true;
-    for (uint32_t c = 0; c < par->pipe->chunk_count; c++) {
-        dti_pipe_report_chunk(par, &par->pipe->chunks[c], out);
-        *fine = *fine && !par->pipe->chunks[c].faulty;
-    }
-    out->norm = par->pipe->chunks[0].norm;
-    *fine = *fine && dti_losses_finite(out);
 }
 
 static dt_result dti_pipe_not_finite(dti_parallel *par, dti_parallel_result *out) {
     const char *statistic = dti_pipe_statistics_fault(par);
-    dt_result result = dti_pipe_blame(par);
+    dt_result own = dti_pipe_result(par); /* a device that failed while it judged */
+    dt_result result = dti_agree_result(par, own);
     if (!result)
-        result = dti_parallel_not_finite_text(par, statistic);
+        result = dti_pipe_blame(par);
+    if (!result)
+        result =
+            dti_agree_result(par, statistic ? dti_parallel_not_finite_text(par, statistic) : DT_OK);
+    if (!result)
+        result = dti_parallel_not_finite_text(par, NULL);
     dti_pipe_drop(par);
-    for (uint32_t c = 0; c < par->pipe->chunk_count; c++)
-        dti_statistics_load(&par->pipe->chunks[c].statistics, par->pipe->chunks[c].store);
+    for (uint32_t c = 0; c < par->pipe->chunk_count; c++) {
+        dti_pipe_stage *stage = &par->pipe->stages[c];
+        if (stage->lines)
+            dti_statistics_load(&stage->statistics,
+                                dti_pipe_chunk_of(par->pipe, stage->first, c)->store);
+    }
     out->skipped = result == DT_ERROR_NUMERIC;
     return result;
 }
 
-/* A device failed: before the update all stores are as they were. */
+/* A device or a rank failed: before the update all stores are as they were. */
 static dt_result dti_pipe_failed(dti_parallel *par, dt_result result) {
     char text[sizeof par->base->error];
     memcpy(text, par->base->error, sizeof text);
-    par->lost = true;
+    dti_pipe_leave(par);
     dti_pipe_drop(par);
     memcpy(par->base->error, text, sizeof text);
     return result;
@@ -474,46 +452,81 @@ static dt_result dti_pipe_failed(dti_parallel *par, dt_result result) {
 static dt_result dti_pipe_torn(dti_parallel *par, dt_result result) {
     char text[sizeof par->base->error];
     memcpy(text, par->base->error, sizeof text);
-    par->lost = true;
+    dti_pipe_leave(par);
     return dti_fail(par->base, result,
                     "%.800s; stages may be a step apart: make a new trainer and go on from a "
                     "checkpoint",
                     text);
 }
 
-static dt_result dti_pipe_compute(dti_parallel *par) {
+/* All lists, all messages, all sums. */
+static dt_result dti_pipe_lists(dti_parallel *par) {
     dt_result result = dti_pipe_phase(par, dti_pipe_list_run);
-    if (!result)
-        result = dti_pipe_phase(par, dti_pipe_norm);
     if (result)
         return result;
-    dti_pipe_pairs(par);
-    return dti_pipe_phase(par, dti_pipe_judge);
+    result = dti_parallel_comm_failed(par, dti_pipe_wires_end(par));
+    if (!result)
+        result = dti_pipe_sums_end(par);
+    return result ? result : dti_pipe_statistics(par);
+}
+
+static void dti_pipe_judge_all(dti_parallel *par) {
+    const dti_pipe *pipe = par->pipe;
+    bool faulty = dti_pipe_phase(par, dti_pipe_judge) != DT_OK;
+    for (uint32_t i = 0; i < pipe->line_count * pipe->chunk_count; i++)
+        faulty = faulty || (pipe->chunks[i].store && pipe->chunks[i].faulty);
+    if (faulty)
+        par->terms.leaves[(size_t)par->first_shard * par->terms.width + DTI_TERMS_FAULT] = 1.0;
+}
+
+static dt_result dti_pipe_compute(dti_parallel *par) {
+    dt_result result = dti_pipe_lists(par);
+    if (!result)
+        result = dti_pipe_phase(par, dti_pipe_norm);
+    if (!result)
+        result = dti_pipe_pairs(par);
+    if (result)
+        return result;
+    dti_pipe_judge_all(par);
+    /* all ranks have come here, so all gradients are there, and it says whether all can write what
+     * comes of them: the commit barrier */
+    return dti_pipe_scalars(par, &par->terms);
+}
+
+static double dti_pipe_norm_now(const dti_pipe *pipe) {
+    const dti_pipe_device *own = &pipe->devices[0];
+    return dti_pipe_chunk_of(pipe, own->line, own->place)->norm;
+}
+
+static dt_result dti_pipe_update(dti_parallel *par) {
+    const dti_pipe *pipe = par->pipe;
+    const dti_pipe_device *own = &pipe->devices[0];
+    dt_result result = dti_pipe_phase(par, dti_pipe_commit);
+    par->pipe->ahead = true;
+    if (result)
+        return dti_pipe_torn(par, result);
+    par->replicas[0].store->steps = dti_pipe_chunk_of(pipe, own->line, own->place)->store->steps;
+    return DT_OK;
 }
 
 static dt_result dti_pipe_step(dti_parallel *par, const dti_batch *batch, dt_result own,
                                const dt_step_desc *step, dti_parallel_result *out) {
     *out = (dti_parallel_result){0};
-    if (own)
-        return own;
-    bool fine;
     dti_pipe_prepare(par, batch, step);
-    dt_result result = dti_pipe_weigh_by_all(par);
-    if (!result)
-        result = dti_pipe_phase(par, dti_pipe_weigh); /* labels too: nothing has begun */
+    dt_result result = dti_pipe_agree(par, own);
     if (result)
         return result;
     result = dti_pipe_compute(par);
     if (result)
         return dti_pipe_failed(par, result);
-    dti_pipe_report(par, out, &fine);
-    if (!fine)
+    dti_parallel_report(par, out);
+    if (par->terms.sum[DTI_TERMS_FAULT] > 0.0 ||
+        (!par->desc.program.no_check && !dti_losses_finite(out)))
         return dti_pipe_not_finite(par, out);
-    result = dti_pipe_phase(par, dti_pipe_commit);
-    par->pipe->ahead = true;
+    result = dti_pipe_update(par);
     if (result)
-        return dti_pipe_torn(par, result);
-    par->replicas[0].store->steps = par->pipe->chunks[0].store->steps;
+        return result;
+    out->norm = dti_pipe_norm_now(par->pipe);
     out->committed = true;
     result = par->pipe->shown ? dti_pipe_gather(par) : DT_OK;
     return result ? dti_pipe_torn(par, result) : DT_OK;

@@ -49,45 +49,146 @@ static dt_result dti_pipe_copy_param(const dti_pipe_place *from, const dti_pipe_
 }
 
 /* Says it in the first context, where it is a chunk's. */
-static dt_result dti_pipe_said(dti_parallel *par, uint32_t chunk, dt_result result) {
-    const dti_base *base = par->pipe->chunks[chunk].store->base;
+static dt_result dti_pipe_said(dti_parallel *par, const dti_pipe_chunk *chunk, dt_result result) {
+    const dti_base *base = chunk->store->base;
     return result && base->error[0]
-               ? dti_fail(par->base, result, "stage %u: %s", chunk, base->error)
+               ? dti_fail(par->base, result, "stage %u: %s", chunk->index, base->error)
                : result;
 }
 
-static dt_result dti_pipe_move(dti_parallel *par, bool gather) {
+static dt_result dti_pipe_scatter_chunk(dti_parallel *par, dti_pipe_chunk *chunk) {
     dt_store *whole = par->replicas[0].store;
     dt_result result = DT_OK;
-    for (uint32_t c = 0; c < par->pipe->chunk_count && !result; c++) {
-        dti_pipe_chunk *chunk = &par->pipe->chunks[c];
+    for (uint32_t i = 0; i < chunk->store->layout.param_count && !result; i++) {
+        const dti_pipe_place own = {chunk->store, i},
+                             all = {whole, par->pipe->stages[chunk->index].params[i]};
+        result = dti_pipe_copy_param(&all, &own);
+    }
+    chunk->store->steps = whole->steps;
+    if (!result)
+        dti_store_unbound(chunk->store);
+    if (!result)
+        result = dti_statistics_load(&par->pipe->stages[chunk->index].statistics, chunk->store);
+    return dti_pipe_said(par, chunk, result);
+}
+
+static dt_result dti_pipe_scatter(dti_parallel *par) {
+    dti_pipe *pipe = par->pipe;
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < pipe->line_count * pipe->chunk_count && !result; i++) {
+        if (pipe->chunks[i].store)
+            result = dti_pipe_scatter_chunk(par, &pipe->chunks[i]);
+    }
+    pipe->ahead = false;
+    return dti_agree_result(par, result);
+}
+
+/* ---- from their owners: those of the first replica */
+
+static dt_result dti_pipe_gather_here(dti_parallel *par) {
+    const dti_pipe *pipe = par->pipe;
+    dt_result result = DT_OK;
+    for (uint32_t c = 0; c < pipe->chunk_count && !result; c++) {
+        dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, 0, c);
         for (uint32_t i = 0; i < chunk->store->layout.param_count && !result; i++) {
-            const dti_pipe_place own = {chunk->store, i}, all = {whole, chunk->params[i]};
-            result = gather ? dti_pipe_copy_param(&own, &all) : dti_pipe_copy_param(&all, &own);
+            const dti_pipe_place own = {chunk->store, i},
+                                 all = {par->replicas[0].store, pipe->stages[c].params[i]};
+            result = dti_pipe_copy_param(&own, &all);
         }
-        if (!gather)
-            chunk->store->steps = whole->steps;
-        if (!gather && !result)
-            dti_store_unbound(chunk->store);
-        result = dti_pipe_said(par, c, result);
+        result = dti_pipe_said(par, chunk, result);
     }
     return result;
 }
 
-static dt_result dti_pipe_scatter(dti_parallel *par) {
-    dt_result result = dti_pipe_move(par, false);
-    for (uint32_t c = 0; c < par->pipe->chunk_count && !result; c++)
-        result = dti_pipe_said(
-            par, c,
-            dti_statistics_load(&par->pipe->chunks[c].statistics, par->pipe->chunks[c].store));
-    par->pipe->ahead = false;
+/* A range of an arena of whoever has it (`own`, on the rank `root`) to all ranks. What a device of
+ * one rank says does not keep the others from going on. */
+static dt_result dti_pipe_spread(dti_parallel *par, const dti_pipe_place *own, uint32_t root,
+                                 dti_arena arena, uint64_t from, uint64_t to, uint64_t bytes) {
+    dt_store *whole = par->replicas[0].store;
+    char *piece = par->pipe->piece;
+    dt_result result = DT_OK;
+    for (uint64_t at = 0; at < bytes && !par->lost; at += DTI_AGREE_PIECE) {
+        const uint64_t n = DTI_MIN(bytes - at, (uint64_t)DTI_AGREE_PIECE);
+        dt_result one = DT_OK;
+        if (root == par->rank)
+            one = own->store->device->backend->memory_read(own->store->memories[arena], from + at,
+                                                           piece, (size_t)n);
+        const dt_result told = dti_parallel_comm_failed(
+            par, dt_comm_broadcast(par->desc.comm, piece, n, DT_U8, (int)root));
+        if (!one && !told)
+            one = whole->device->backend->memory_write(whole->memories[arena], to + at, piece,
+                                                       (size_t)n);
+        result = result ? result : told ? told : one;
+    }
     return result;
+}
+
+/* Values, count of steps, moments and average of a parameter. */
+static dt_result dti_pipe_gather_param(dti_parallel *par, const dti_pipe_place *own, uint32_t root,
+                                       uint32_t param) {
+    const dti_pipe_place all = {par->replicas[0].store, param};
+    const dti_param *b = &all.store->layout.params[param];
+    const uint64_t bytes = dti_arena_bytes(b->elements);
+    const bool here = root == par->rank;
+    uint64_t kept[2] = {0, 0};
+    dt_result result =
+        dti_pipe_spread(par, own, root, DTI_ARENA_PARAM,
+                        here ? dti_arena_bytes(own->store->layout.params[own->param].offset) : 0,
+                        dti_arena_bytes(b->offset), bytes);
+    dt_result one =
+        dti_pipe_spread(par, own, root, DTI_ARENA_STATE, here ? dti_pipe_count_at(own) : 0,
+                        dti_pipe_count_at(&all), DTI_WORD_BYTES);
+    result = result ? result : one;
+    for (uint32_t i = 0; i < all.store->moments; i++) {
+        one = dti_pipe_spread(par, own, root, DTI_ARENA_STATE, here ? dti_pipe_state_at(own, i) : 0,
+                              dti_pipe_state_at(&all, i), bytes);
+        result = result ? result : one;
+    }
+    if (here) {
+        kept[0] = own->store->kept[own->param].averaged;
+        kept[1] = own->store->kept[own->param].from;
+    }
+    if (!par->lost) {
+        one = dti_parallel_comm_failed(
+            par, dt_comm_broadcast(par->desc.comm, kept, 2, DT_I64, (int)root));
+        result = result ? result : one;
+    }
+    all.store->kept[param].averaged = kept[0] != 0;
+    all.store->kept[param].from = kept[1];
+    return result;
+}
+
+/* In the model's order, on all ranks. Parameters that no chunk reads are everywhere the same. */
+static dt_result dti_pipe_gather_ranks(dti_parallel *par) {
+    dti_pipe *pipe = par->pipe;
+    const dt_graph *g = par->replicas[0].graph;
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < par->replicas[0].store->layout.param_count && !par->lost; i++) {
+        const uint16_t c = pipe->cut.home[g->params[i]];
+        if (c == DTI_PIPE_NOWHERE)
+            continue;
+        const uint32_t root = dti_pipe_rank(par, 0, c);
+        dti_pipe_place own = {NULL, 0};
+        if (root == par->rank) {
+            own.store = dti_pipe_chunk_of(pipe, 0, c)->store;
+            while (pipe->stages[c].params[own.param] != i)
+                own.param++;
+        }
+        const dt_result one = dti_pipe_gather_param(par, &own, root, i);
+        result = result ? result : one;
+    }
+    return dti_agree_result(par, result);
 }
 
 static dt_result dti_pipe_gather(dti_parallel *par) {
     if (!par->pipe || !par->pipe->ahead)
         return DT_OK;
-    dt_result result = dti_pipe_move(par, true);
+    if (par->desc.comm && par->lost)
+        return dti_fail(par->base, DT_ERROR_REVOKED,
+                        "the job ended at step %llu, and with it the values of stages that other "
+                        "ranks had: make a new trainer and go on from a checkpoint",
+                        (unsigned long long)par->replicas[0].store->steps);
+    dt_result result = par->desc.comm ? dti_pipe_gather_ranks(par) : dti_pipe_gather_here(par);
     if (result)
         return result;
     dti_store_unbound(par->replicas[0].store);

@@ -102,6 +102,9 @@ static void dti_describe_settings(const dt_trainer *t, dti_text *text) {
         dti_text_add(text, "metric of node %u\n", d->metrics[i].id);
     for (int i = 0; i < DT_MAX_COLUMNS && dti_is_set(d->data.columns[i].input); i++)
         dti_text_add(text, "column for node %u\n", d->data.columns[i].input.id);
+    dti_text_add(text,
+                 "a grid of %d replicas (0: what is left) x %d stages, schedule %d, chunks %d\n",
+                 d->replicas, d->pipeline, (int)d->schedule, d->chunks);
     dti_text_add(text, "buckets of %llu bytes, overlap %d\n", (unsigned long long)d->bucket_bytes,
                  !d->no_overlap);
     dti_text_add(text, "state sharded %d\n", d->shard_state);

@@ -241,10 +241,10 @@ static dt_result dti_state_check_words(dt_trainer *t, const char *path, uint64_t
                         "%s: %llu shards of a batch of %u samples: a shard needs one; at most %u",
                         path, (unsigned long long)w[DTI_STATE_SHARDS], t->par.desc.batch,
                         t->par.desc.batch);
-    if (w[DTI_STATE_SHARDS] < t->par.job.replicas)
+    if (w[DTI_STATE_SHARDS] < dti_parallel_width(&t->par))
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "%s: it has %llu shards, and here are %u replicas; use fewer", path,
-                        (unsigned long long)w[DTI_STATE_SHARDS], t->par.job.replicas);
+                        (unsigned long long)w[DTI_STATE_SHARDS], dti_parallel_width(&t->par));
     return DT_OK;
 }
 
@@ -322,7 +322,7 @@ static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_st
     if (par->desc.comm)
         result = dti_parallel_comm_failed(
             par, dt_comm_broadcast(par->desc.comm, f->words, DTI_STATE_WORDS, DT_I64, 0));
-    if (f->words[DTI_STATE_SHARDS] != par->job.replicas)
+    if (f->words[DTI_STATE_SHARDS] != dti_parallel_width(par))
         t->bounded = false; /* measured shares are of one shard a replica */
     const bool is_local = dti_parallel_is_local(par);
     if (!result && !is_local && f->words[DTI_STATE_SHARDS] != par->job.shards)

@@ -18,11 +18,13 @@ static void dti_dataset_inputs(const dt_dataset *data, uint32_t *columns, dt_ten
 static dt_result dti_trainer_check_pipeline(const dt_trainer *t) {
     const dt_trainer_desc *d = &t->desc;
     const bool interleaved = d->schedule == DT_PIPELINE_INTERLEAVED;
-    if (d->pipeline < 0 || d->chunks < 0 || (unsigned)d->schedule > DT_PIPELINE_ZERO_BUBBLE)
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        "pipeline %d, schedule %d, chunks %d: none may be negative, and a schedule "
-                        "is a dt_pipeline_schedule",
-                        d->pipeline, (int)d->schedule, d->chunks);
+    if (d->pipeline < 0 || d->replicas < 0 || d->chunks < 0 ||
+        (unsigned)d->schedule > DT_PIPELINE_ZERO_BUBBLE)
+        return dti_fail(
+            t->base, DT_ERROR_INVALID,
+            "replicas %d, pipeline %d, schedule %d, chunks %d: none may be negative, and a "
+            "schedule is a dt_pipeline_schedule",
+            d->replicas, d->pipeline, (int)d->schedule, d->chunks);
     if (d->pipeline < 2 && (d->schedule || d->chunks))
         return dti_fail(t->base, DT_ERROR_INVALID,
                         ".schedule and .chunks are a pipeline's: give .pipeline, its stages");
@@ -37,10 +39,6 @@ static dt_result dti_trainer_check_pipeline(const dt_trainer *t) {
                         "a pipeline of %d devices with %u chunks each; at most %d devices and %d "
                         "chunks",
                         d->pipeline, t->par.desc.chunks, DTI_REPLICAS_MAX, DTI_PIPE_CHUNKS_MAX);
-    if (d->shards > 1)
-        return dti_fail(t->base, DT_ERROR_INVALID,
-                        "a pipeline computes one shard in .accumulate micro-batches; .shards is %d",
-                        d->shards);
     if (d->mode)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "local steps are replicas' own; a pipeline is one, whose stages make each "
@@ -48,26 +46,14 @@ static dt_result dti_trainer_check_pipeline(const dt_trainer *t) {
     if (d->balance)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "balance = measured moves rows between replicas; stages have all rows");
-    if (d->comm)
+    if (d->shard_state)
         return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
-                        "a pipeline over ranks: its stages are devices of one process; leave .comm "
-                        "out");
+                        "shard_state with a pipeline: each stage's device has all state of its "
+                        "stage; leave one of them out");
     if (d->accumulate > DTI_PIPE_MICROS_MAX)
         return dti_fail(t->base, DT_ERROR_INVALID, "%d micro-batches in a pipeline; at most %d",
                         d->accumulate, DTI_PIPE_MICROS_MAX);
     return DT_OK;
-}
-
-/* A stage a device. */
-static dt_result dti_trainer_stages(dt_trainer *t) {
-    const uint32_t named = dti_devices_count(t->base, t->desc.devices);
-    if (!named)
-        return DT_ERROR_INVALID;
-    if (named == (uint32_t)t->desc.pipeline)
-        return DT_OK;
-    return dti_fail(t->base, DT_ERROR_INVALID,
-                    "a pipeline of %d stages needs as many devices, and \"%s\" names %u",
-                    t->desc.pipeline, t->desc.devices ? t->desc.devices : "auto", named);
 }
 
 static dt_result dti_trainer_check(const dt_trainer *t) {
@@ -126,12 +112,10 @@ static dt_result dti_trainer_count(dt_trainer *t) {
     dti_parallel *par = &t->par;
     par->rank = (uint32_t)dt_comm_rank(par->desc.comm);
     par->world = (uint32_t)DTI_MAX(dt_comm_size(par->desc.comm), 1);
-    par->job.local = par->desc.stages ? 1 : dti_devices_count(t->base, t->desc.devices);
+    par->job.local = dti_devices_count(t->base, t->desc.devices);
     dt_result result = par->job.local ? dti_trainer_check_pipeline(t) : DT_ERROR_INVALID;
     if (!result)
         result = dti_trainer_check(t);
-    if (!result && par->desc.stages)
-        result = dti_trainer_stages(t);
     result = dti_agree_result(par, result);
     if (result)
         return result;
@@ -151,6 +135,20 @@ static dt_result dti_trainer_count(dt_trainer *t) {
     }
     dti_free(t->base, counts);
     return result;
+}
+
+/* Whether the devices are the grid that was asked for. Of a pipeline each rank's host has one
+ * replica, which computes what is evaluated. */
+static dt_result dti_trainer_grid(dt_trainer *t) {
+    dti_parallel *par = &t->par;
+    const bool asked = par->desc.stages || t->desc.replicas;
+    dt_result result = asked ? dti_pipe_fits(par, (uint32_t)t->desc.replicas) : DT_OK;
+    if (result || !par->desc.stages)
+        return result;
+    par->job.replicas = par->world;
+    par->job.first = par->rank;
+    par->job.local = 1;
+    return DT_OK;
 }
 
 static dt_result dti_trainer_agree(dt_trainer *t) {
@@ -287,7 +285,8 @@ static dt_result dti_trainer_build(dt_trainer *t, uint32_t shards) {
     dt_result result = dti_meetings_check(&t->par); /* the same on all ranks: of the graph alone */
     if (!result)
         result = t->par.desc.stages
-                     ? dti_pipe_create(&t->par, t->desc.devices, t->desc.threads, t->desc.pin)
+                     ? dti_pipe_create(&t->par, shards, t->desc.devices, t->desc.threads,
+                                       t->desc.pin)
                      : dti_parallel_build(&t->par, shards, t->bounded ? t->bounds : NULL);
     if (!result)
         result = dti_agree_result(&t->par, dti_trainer_loader(t));
@@ -382,8 +381,6 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     p->chunks = d->schedule != DT_PIPELINE_INTERLEAVED ? 1
                 : d->chunks > 0                        ? (uint32_t)d->chunks
                                                        : 2;
-    if (p->stages)
-        d->shards = d->shards ? d->shards : 1; /* a checkpoint of several is refused */
     memcpy(p->program.losses, d->losses, sizeof p->program.losses);
     memcpy(p->program.metrics, d->metrics, sizeof p->program.metrics);
     for (int i = 0; i < DT_MAX_TERMS; i++)
@@ -415,12 +412,14 @@ static dt_result dti_trainer_make(dt_trainer *t) {
     if (!result)
         result = dti_trainer_agree(t);
     if (!result)
+        result = dti_trainer_grid(t); /* the same on all ranks */
+    if (!result)
         result = dti_agree_result(par, dti_replicas_open(par, t->graph,
                                                          par->desc.stages ? "cpu" : t->desc.devices,
                                                          t->desc.threads));
     if (!result)
         result = dti_agree_result(par, dti_balance_make(t));
-    const uint32_t shards = t->desc.shards ? (uint32_t)t->desc.shards : par->job.replicas;
+    const uint32_t shards = t->desc.shards ? (uint32_t)t->desc.shards : dti_parallel_width(par);
     if (!result)
         result = dti_trainer_build(t, shards);
     if (!result) /* behind the loader, whose thread would be pinned with this one */
@@ -537,8 +536,9 @@ DT_API void dt_trainer_request_checkpoint(dt_trainer *t) {
 
 static void dti_trainer_info_pipeline(const dti_pipe *pipe, dt_trainer_info *info) {
     info->stages = (int)pipe->chunk_count;
-    info->bubble = pipe->schedules[0].bubble;
-    info->alive = (int)pipe->schedules[0].alive;
+    info->local_replicas = (int)pipe->line_count;
+    info->bubble = pipe->lines[0].schedules[0].bubble;
+    info->alive = (int)pipe->lines[0].schedules[0].alive;
     info->transient_bytes = dti_pipe_transients(pipe);
 }
 
@@ -553,7 +553,7 @@ DT_API void dt_trainer_get_info(const dt_trainer *t, dt_trainer_info *info) {
     *info = (dt_trainer_info){.rank = (int)par->rank,
                               .world_size = (int)par->world,
                               .local_replicas = (int)par->job.local,
-                              .replicas = (int)par->job.replicas,
+                              .replicas = (int)dti_parallel_width(par),
                               .shards = (int)par->job.shards,
                               .batch = (int)par->desc.batch,
                               .accumulate = (int)par->desc.parts,

@@ -1,0 +1,550 @@
+/* What goes between chunks on two ranks. Each pair of chunks of a line has a group of its two
+ * ranks, in which forward parts' tensors go one way and gradients the other, each in the order of
+ * micro-batches: so the order of messages is the schedule's alone, and none waits for one of
+ * another pair. Messages are posted ahead: a tensor that a forward part needs lands in one of two
+ * slots, a gradient in the lane that waits for it. A thread that has time speaks; one at a time
+ * does.
+ *
+ * No circle of waiting can close. Of the parts that are not done, take the first in the order in
+ * which the schedule was played: all before it are done, on all ranks. So what it waits for has
+ * been made, the messages in front of that one in its pair have been taken by parts that are done,
+ * there is a slot or a lane for it, and what its own lane sent before has gone.
+ *
+ * Cost: the bytes of the links, once forward and once back, for each micro-batch. */
+
+/* ---- which links need the network */
+
+static uint32_t dti_pipe_needs(const dti_pipe *pipe, uint32_t link, uint32_t what) {
+    return pipe->needs[link * DTI_PIPE_NEEDS + what];
+}
+
+static const dt_program *dti_pipe_any(const dti_pipe *pipe, uint32_t c) {
+    const dti_pipe_stage *stage = &pipe->stages[c];
+    return stage->lines ? dti_pipe_chunk_of(pipe, stage->first, c)->runs[0][0].program : NULL;
+}
+
+static void dti_pipe_needs_own(const dti_pipe *pipe) {
+    for (uint32_t i = 0; i < pipe->cut.link_count; i++) {
+        const dti_pipe_link *l = &pipe->cut.links[i];
+        const dt_program *to = dti_pipe_any(pipe, l->to), *back = dti_pipe_any(pipe, l->back);
+        uint32_t *needs = &pipe->needs[i * DTI_PIPE_NEEDS];
+        const bool in = to && dti_code_port(dti_program_code(to), l->node, false, false);
+        needs[DTI_PIPE_NEED_FORWARD] = in;
+        needs[DTI_PIPE_NEED_BACK] =
+            back && l->gradient && dti_code_port(dti_program_code(back), l->node, false, true);
+        needs[DTI_PIPE_NEED_WEIGH] = in && dti_program_weighs(to);
+    }
+}
+
+static bool dti_pipe_weighs(const dti_parallel *par, uint32_t link) {
+    const dti_pipe *pipe = par->pipe;
+    return dti_pipe_needs(pipe, link, DTI_PIPE_NEED_WEIGH) &&
+           par->replicas[0].graph->nodes[pipe->cut.links[link].node].op == DTI_OP_PARAM;
+}
+
+static size_t dti_pipe_weighs_bytes(const dti_parallel *par, uint32_t link) {
+    const dti_node *n = &par->replicas[0].graph->nodes[par->pipe->cut.links[link].node];
+    return (size_t)dti_bytes(n->dtype, (uint64_t)dti_shape_elements(n->shape));
+}
+
+/* Room for the largest parameter that weighs targets of another chunk. */
+static dt_result dti_pipe_weighs_make(dti_parallel *par) {
+    size_t most = 0;
+    for (uint32_t i = 0; i < par->pipe->cut.link_count; i++) {
+        if (dti_pipe_weighs(par, i))
+            most = DTI_MAX(most, dti_pipe_weighs_bytes(par, i));
+    }
+    par->pipe->weighs = dti_alloc(par->base, most + 1);
+    return par->pipe->weighs ? DT_OK : DT_ERROR_MEMORY;
+}
+
+/* Who computes a chunk knows; the others are told. */
+static dt_result dti_pipe_needs_make(dti_parallel *par) {
+    dti_pipe *pipe = par->pipe;
+    const size_t count = (size_t)pipe->cut.link_count * DTI_PIPE_NEEDS;
+    pipe->needs = dti_alloc_array(par->base, count + 1, sizeof *pipe->needs);
+    dt_result result = dti_agree_result(par, pipe->needs ? DT_OK : DT_ERROR_MEMORY);
+    if (result)
+        return result;
+    dti_pipe_needs_own(pipe);
+    if (par->desc.comm)
+        result = dti_parallel_comm_failed(par, dt_comm_all_reduce(par->desc.comm, pipe->needs,
+                                                                  pipe->needs, count, DT_I32,
+                                                                  DT_COMM_MAX));
+    return result ? result : dti_agree_result(par, dti_pipe_weighs_make(par));
+}
+
+/* Of a link: the chunks that it goes from and to. */
+static void dti_pipe_ends(const dti_pipe_link *l, bool gradient, uint16_t *from, uint16_t *to) {
+    *from = gradient ? l->to : l->from;
+    *to = gradient ? l->back : l->to;
+}
+
+static uint32_t dti_pipe_links_of(const dti_pipe *pipe, uint32_t from, uint32_t to, bool gradient,
+                                  uint32_t *links) {
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < pipe->cut.link_count; i++) {
+        const dti_pipe_link *l = &pipe->cut.links[i];
+        uint16_t a, b;
+        dti_pipe_ends(l, gradient, &a, &b);
+        if (a != from || b != to ||
+            !dti_pipe_needs(pipe, i, gradient ? DTI_PIPE_NEED_BACK : DTI_PIPE_NEED_FORWARD))
+            continue;
+        if (links)
+            links[count] = i;
+        count++;
+    }
+    return count;
+}
+
+/* ---- making them */
+
+static const dti_port *dti_pipe_port(const dti_pipe_run *run, const dti_pipe_link *l, bool sends,
+                                     bool gradient) {
+    return dti_code_port(dti_program_code(run->program), l->node, sends, gradient);
+}
+
+/* Where a forward part's tensors lie in a slot: by the largest micro-batch. */
+static void dti_pipe_flow_lay(const dti_pipe *pipe, dti_pipe_flow *f) {
+    const dti_pipe_line *line = &pipe->lines[f->line];
+    const dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, f->line, f->here);
+    for (uint32_t k = 0; k < f->link_count; k++) {
+        uint64_t most = 0;
+        for (uint32_t m = 0; m < line->runs[0].count; m++) {
+            const dti_port *port =
+                dti_pipe_port(&chunk->runs[0][m], &pipe->cut.links[f->links[k]], false, false);
+            most = DTI_MAX(most, port->bytes);
+        }
+        f->at[k] = f->slot_bytes;
+        f->slot_bytes += (most + 63) / 64 * 64;
+    }
+}
+
+static dt_result dti_pipe_flow_make(dti_parallel *par, dti_pipe_flow *f, bool sends, bool gradient,
+                                    uint32_t from, uint32_t to) {
+    dti_pipe *pipe = par->pipe;
+    f->sends = sends;
+    f->gradient = gradient;
+    f->here = (uint16_t)(sends ? from : to);
+    f->there = (uint16_t)(sends ? to : from);
+    f->link_count = dti_pipe_links_of(pipe, from, to, gradient, NULL);
+    f->links = dti_alloc_array(par->base, f->link_count + 1u, sizeof *f->links);
+    f->at = dti_alloc_array(par->base, f->link_count + 1u, sizeof *f->at);
+    f->works = dti_alloc_array(par->base, (size_t)DTI_PIPE_WINDOW * (f->link_count + 1u),
+                               sizeof *f->works);
+    if (!f->links || !f->at || !f->works)
+        return DT_ERROR_MEMORY;
+    dti_pipe_links_of(pipe, from, to, gradient, f->links);
+    if (!sends && !gradient) {
+        dti_pipe_flow_lay(pipe, f);
+        f->slots = dti_alloc_array(par->base, DTI_PIPE_WINDOW, (size_t)f->slot_bytes + 1);
+    }
+    return f->slots || sends || gradient ? DT_OK : DT_ERROR_MEMORY;
+}
+
+/* The line of this rank that is a replica of the job; line_count: none. */
+static uint32_t dti_pipe_line_of(const dti_pipe *pipe, uint32_t replica) {
+    uint32_t i = 0;
+    while (i < pipe->line_count && pipe->lines[i].replica != replica)
+        i++;
+    return i;
+}
+
+typedef struct dti_pipe_pair { /* chunks of a replica on two ranks */
+    uint32_t replica, low, high;
+    uint32_t ranks[2]; /* of low and high */
+} dti_pipe_pair;
+
+/* The next one in an order that all ranks go through. */
+static bool dti_pipe_pair_next(const dti_parallel *par, dti_pipe_pair *p) {
+    const dti_pipe *pipe = par->pipe;
+    for (;;) {
+        p->high++;
+        if (p->high >= pipe->chunk_count) {
+            p->low++;
+            p->high = p->low + 1;
+        }
+        if (p->low + 1 >= pipe->chunk_count) {
+            p->replica++;
+            p->low = 0;
+            p->high = 1;
+        }
+        if (p->replica >= pipe->data)
+            return false;
+        p->ranks[0] = dti_pipe_rank(par, p->replica, p->low);
+        p->ranks[1] = dti_pipe_rank(par, p->replica, p->high);
+        if (p->ranks[0] != p->ranks[1] && (dti_pipe_links_of(pipe, p->low, p->high, false, NULL) ||
+                                           dti_pipe_links_of(pipe, p->high, p->low, true, NULL)))
+            return true;
+    }
+}
+
+static dti_pipe_pair dti_pipe_pair_first(void) {
+    return (dti_pipe_pair){0};
+}
+
+static bool dti_pipe_pair_is_own(const dti_parallel *par, const dti_pipe_pair *p) {
+    return p->ranks[0] == par->rank || p->ranks[1] == par->rank;
+}
+
+/* Both ways; a way without links has no flow. */
+static dt_result dti_pipe_pair_flows(dti_parallel *par, const dti_pipe_pair *p) {
+    dti_pipe *pipe = par->pipe;
+    dt_result result = DT_OK;
+    for (int gradient = 0; gradient < 2 && !result; gradient++) {
+        const uint32_t from = gradient ? p->high : p->low, to = gradient ? p->low : p->high;
+        const bool sends = (p->ranks[0] == par->rank) != gradient;
+        if (!dti_pipe_links_of(pipe, from, to, gradient, NULL))
+            continue;
+        dti_pipe_flow *f = &pipe->flows[pipe->flow_count++];
+        f->line = dti_pipe_line_of(pipe, p->replica);
+        result = dti_pipe_flow_make(par, f, sends, gradient, from, to);
+    }
+    return result;
+}
+
+static dt_result dti_pipe_flows_make(dti_parallel *par) {
+    dti_pipe *pipe = par->pipe;
+    uint32_t pairs = 0, works = 0;
+    for (dti_pipe_pair p = dti_pipe_pair_first(); dti_pipe_pair_next(par, &p);)
+        pairs += dti_pipe_pair_is_own(par, &p);
+    pipe->flows = dti_alloc_array(par->base, (size_t)2 * pairs + 1, sizeof *pipe->flows);
+    dt_result result = pipe->flows ? DT_OK : DT_ERROR_MEMORY;
+    for (dti_pipe_pair p = dti_pipe_pair_first(); !result && dti_pipe_pair_next(par, &p);) {
+        if (dti_pipe_pair_is_own(par, &p))
+            result = dti_pipe_pair_flows(par, &p);
+    }
+    for (uint32_t i = 0; i < pipe->flow_count; i++)
+        works += pipe->flows[i].link_count * DTI_PIPE_WINDOW;
+    if (!result && works > DTI_PIPE_WORKS_MAX)
+        return dti_fail(par->base, DT_ERROR_UNSUPPORTED,
+                        "the pipeline has %u tensors under way to and from this rank at once; at "
+                        "most %d: cut where fewer go over",
+                        works, DTI_PIPE_WORKS_MAX);
+    return result;
+}
+
+/* A group for each pair, on all ranks; those that are in it keep it. */
+static dt_result dti_pipe_groups_make(dti_parallel *par) {
+    dti_pipe *pipe = par->pipe;
+    dt_result result = DT_OK;
+    for (dti_pipe_pair p = dti_pipe_pair_first(); !result && dti_pipe_pair_next(par, &p);) {
+        const bool low = p.ranks[0] < p.ranks[1];
+        const int ranks[2] = {(int)p.ranks[!low], (int)p.ranks[low]};
+        dt_comm *group = NULL;
+        result =
+            dti_parallel_comm_failed(par, dt_comm_group_create(par->desc.comm, ranks, 2, &group));
+        bool kept = false;
+        for (uint32_t i = 0; group && i < pipe->flow_count; i++) {
+            dti_pipe_flow *f = &pipe->flows[i];
+            const uint32_t a = DTI_MIN(f->here, f->there), b = DTI_MAX(f->here, f->there);
+            if (pipe->lines[f->line].replica != p.replica || a != p.low || b != p.high)
+                continue;
+            f->comm = group;
+            f->owner = !kept;
+            f->peer = 1 - dt_comm_rank(group);
+            kept = true;
+        }
+    }
+    return result;
+}
+
+static dt_result dti_pipe_wires_make(dti_parallel *par) {
+    dt_result result = dti_pipe_needs_make(par);
+    if (result || !par->desc.comm)
+        return result;
+    result = dti_agree_result(par, dti_pipe_flows_make(par));
+    return result ? result : dti_pipe_groups_make(par);
+}
+
+static void dti_pipe_wires_free(dti_parallel *par) {
+    dti_pipe *pipe = par->pipe;
+    for (uint32_t i = pipe->flow_count; i-- > 0;) {
+        dti_pipe_flow *f = &pipe->flows[i];
+        if (f->owner)
+            dt_comm_destroy(f->comm);
+        dti_free(par->base, f->links);
+        dti_free(par->base, f->at);
+        dti_free(par->base, f->slots);
+        dti_free(par->base, f->works);
+    }
+    dti_free(par->base, pipe->flows);
+    dti_free(par->base, pipe->needs);
+    dti_free(par->base, pipe->weighs);
+}
+
+/* ---- one thread at a time */
+
+static bool dti_pipe_hushed(dti_pipe *pipe) {
+    return !atomic_exchange(&pipe->speaking, true);
+}
+
+static void dti_pipe_hush(dti_pipe *pipe) {
+    while (!dti_pipe_hushed(pipe))
+        dti_thread_yield();
+}
+
+static void dti_pipe_unhush(dti_pipe *pipe) {
+    atomic_store(&pipe->speaking, false);
+}
+
+/* ---- messages */
+
+static void dti_pipe_wires_begin(dti_parallel *par) {
+    dti_pipe *pipe = par->pipe;
+    pipe->said = DT_OK;
+    for (uint32_t i = 0; i < pipe->flow_count; i++) {
+        pipe->flows[i].posted = 0;
+        atomic_store(&pipe->flows[i].done, 0);
+    }
+}
+
+static uint32_t dti_pipe_flow_micros(const dti_parallel *par, const dti_pipe_flow *f) {
+    return par->pipe->lines[f->line].runs[par->pipe->tail].count;
+}
+
+/* Whether the next micro-batch's message may be posted: what is sent has been made, what is
+ * received has a place. */
+static bool dti_pipe_flow_may(const dti_parallel *par, const dti_pipe_flow *f) {
+    dti_pipe_chunk *chunk = dti_pipe_chunk_of(par->pipe, f->line, f->here);
+    const uint32_t forward = atomic_load(&chunk->forward), backward = atomic_load(&chunk->backward);
+    if (f->posted >= dti_pipe_flow_micros(par, f) ||
+        f->posted >= atomic_load(&f->done) + DTI_PIPE_WINDOW)
+        return false;
+    if (f->sends)
+        return f->posted < (f->gradient ? backward : forward);
+    return f->posted < (f->gradient ? forward : forward + DTI_PIPE_WINDOW);
+}
+
+static char *dti_pipe_flow_slot(const dti_pipe_flow *f, uint32_t micro) {
+    return f->slots + (micro % DTI_PIPE_WINDOW) * f->slot_bytes;
+}
+
+static dt_comm_work *dti_pipe_flow_works(const dti_pipe_flow *f, uint32_t micro) {
+    return f->works + (size_t)(micro % DTI_PIPE_WINDOW) * f->link_count;
+}
+
+static dt_result dti_pipe_flow_post(dti_parallel *par, dti_pipe_flow *f) {
+    const dti_pipe *pipe = par->pipe;
+    const uint32_t micro = f->posted;
+    const dti_pipe_run *run =
+        dti_pipe_run_of(par, dti_pipe_chunk_of(pipe, f->line, f->here), micro);
+    dt_result result = DT_OK;
+    for (uint32_t k = 0; k < f->link_count && !result; k++) {
+        const dti_port *port =
+            dti_pipe_port(run, &pipe->cut.links[f->links[k]], f->sends, f->gradient);
+        char *host = f->slots ? dti_pipe_flow_slot(f, micro) + f->at[k]
+                              : dti_lane_host(run->program, run->lane, port);
+        const dt_comm_op op = {.kind = f->sends ? DT_COMM_SEND : DT_COMM_RECV,
+                               .in = f->sends ? host : NULL,
+                               .out = f->sends ? NULL : host,
+                               .count = port->bytes,
+                               .dtype = DT_U8,
+                               .root = f->peer};
+        result = dt_comm_begin(f->comm, &op, &dti_pipe_flow_works(f, micro)[k]);
+    }
+    f->posted++;
+    return result;
+}
+
+/* Those that are over, in their order. */
+static dt_result dti_pipe_flow_look(dti_pipe_flow *f) {
+    dt_result result = DT_OK;
+    for (uint32_t micro = atomic_load(&f->done); micro < f->posted && !result; micro++) {
+        dt_comm_work *works = dti_pipe_flow_works(f, micro);
+        bool all = true;
+        for (uint32_t k = 0; k < f->link_count && !result; k++) {
+            bool finished = true;
+            if (works[k].id)
+                result = dt_comm_test(f->comm, works[k], &finished);
+            if (finished)
+                works[k].id = 0;
+            all = all && finished && !result;
+        }
+        if (!all)
+            break;
+        atomic_store(&f->done, micro + 1);
+    }
+    return result;
+}
+
+/* Sleeps until a message has come that the part needs, or a moment has passed. */
+static dt_result dti_pipe_await(dti_pipe *pipe, dti_pipe_action a) {
+    for (uint32_t i = 0; i < pipe->flow_count; i++) {
+        dti_pipe_flow *f = &pipe->flows[i];
+        const uint32_t micro = atomic_load(&f->done);
+        dt_comm_work *works = dti_pipe_flow_works(f, micro);
+        const bool needed = !f->sends && f->here == a.chunk && micro <= a.micro &&
+                            f->gradient == (a.kind == DTI_PIPE_BACKWARD);
+        for (uint32_t k = 0; needed && micro < f->posted && k < f->link_count; k++) {
+            if (!works[k].id)
+                continue;
+            const dt_result result = dt_comm_wait(f->comm, works[k], DTI_PIPE_WAIT_MS);
+            if (result == DT_ERROR_TIMEOUT)
+                return DT_OK;
+            works[k].id = 0;
+            return result;
+        }
+    }
+    return DT_OK;
+}
+
+static void dti_pipe_speak(dti_parallel *par, const dti_pipe_action *wait) {
+    dti_pipe *pipe = par->pipe;
+    if (!pipe->flow_count || !dti_pipe_hushed(pipe))
+        return;
+    dt_result result = pipe->said;
+    bool moved = false;
+    for (uint32_t i = 0; i < pipe->flow_count && !result; i++) {
+        dti_pipe_flow *f = &pipe->flows[i];
+        const uint32_t done = atomic_load(&f->done);
+        result = dti_pipe_flow_look(f);
+        moved = moved || atomic_load(&f->done) != done;
+        for (; !result && dti_pipe_flow_may(par, f); moved = true)
+            result = dti_pipe_flow_post(par, f);
+    }
+    if (!result && wait && !moved && pipe->device_count == 1)
+        result = dti_pipe_await(pipe, *wait);
+    pipe->said = result;
+    if (result)
+        atomic_store(&pipe->failed, true);
+    dti_pipe_unhush(pipe);
+}
+
+static dt_result dti_pipe_wires_end(dti_parallel *par) {
+    dti_pipe *pipe = par->pipe;
+    bool all = false;
+    while (!all && !atomic_load(&pipe->failed)) {
+        all = true;
+        dti_pipe_speak(par, NULL);
+        for (uint32_t i = 0; i < pipe->flow_count; i++)
+            all = all &&
+                  atomic_load(&pipe->flows[i].done) == dti_pipe_flow_micros(par, &pipe->flows[i]);
+        if (!all)
+            dti_thread_yield();
+    }
+    return pipe->said;
+}
+
+/* ---- what a part asks */
+
+static const dti_pipe_flow *dti_pipe_flow_of(const dti_pipe *pipe, uint32_t line, uint32_t from,
+                                             uint32_t to, bool gradient) {
+    for (uint32_t i = 0; i < pipe->flow_count; i++) {
+        const dti_pipe_flow *f = &pipe->flows[i];
+        if (!f->sends && f->line == line && f->here == to && f->there == from &&
+            f->gradient == gradient)
+            return f;
+    }
+    return NULL;
+}
+
+static bool dti_pipe_came(const dti_parallel *par, uint32_t line, const dti_pipe_link *l,
+                          bool gradient, uint32_t micro) {
+    uint16_t from, to;
+    dti_pipe_ends(l, gradient, &from, &to);
+    const dti_pipe_flow *f = dti_pipe_flow_of(par->pipe, line, from, to, gradient);
+    return !f || atomic_load(&f->done) > micro;
+}
+
+static void dti_pipe_unpack(const dti_parallel *par, uint32_t line, uint32_t link, uint32_t micro) {
+    const dti_pipe *pipe = par->pipe;
+    const dti_pipe_link *l = &pipe->cut.links[link];
+    const dti_pipe_flow *f = dti_pipe_flow_of(pipe, line, l->from, l->to, false);
+    const dti_pipe_run *run = dti_pipe_run_of(par, dti_pipe_chunk_of(pipe, line, l->to), micro);
+    const dti_port *in = dti_pipe_port(run, l, false, false);
+    for (uint32_t k = 0; f && in && k < f->link_count; k++) {
+        if (f->links[k] == link)
+            memcpy(dti_lane_host(run->program, run->lane, in),
+                   dti_pipe_flow_slot(f, micro) + f->at[k], (size_t)in->bytes);
+    }
+}
+
+static bool dti_pipe_gone(const dti_parallel *par, const dti_pipe_chunk *chunk, uint32_t micro) {
+    const dti_pipe *pipe = par->pipe;
+    bool gone = true;
+    for (uint32_t i = 0; i < pipe->flow_count; i++) {
+        const dti_pipe_flow *f = &pipe->flows[i];
+        if (f->sends && f->line == chunk->line && f->here == chunk->index)
+            gone = gone && atomic_load(&f->done) > micro;
+    }
+    return gone;
+}
+
+/* ---- weights that another chunk has */
+
+/* To all micro-batches of a chunk that weigh by it. */
+static void dti_pipe_weigh_put(const dti_parallel *par, const dti_pipe_chunk *chunk, uint32_t node,
+                               const char *piece, size_t bytes) {
+    for (uint32_t m = 0; m < dti_pipe_runs_now(par, chunk)->count; m++) {
+        const dti_pipe_run *run = dti_pipe_run_of(par, chunk, m);
+        const dti_port *in = dti_code_port(dti_program_code(run->program), node, false, false);
+        memcpy(dti_lane_host(run->program, run->lane, in), piece, bytes);
+    }
+}
+
+/* From the first replica, whose values all have; between ranks all get it. */
+static dt_result dti_pipe_weigh_by(dti_parallel *par, uint32_t link) {
+    dti_pipe *pipe = par->pipe;
+    const dti_pipe_link *l = &pipe->cut.links[link];
+    const uint32_t root = dti_pipe_rank(par, 0, l->from);
+    const size_t bytes = dti_pipe_weighs_bytes(par, link);
+    const dti_pipe_stage *stage = &pipe->stages[l->from];
+    dt_result result = DT_OK;
+    if (root == par->rank) {
+        const dt_store *s = dti_pipe_chunk_of(pipe, stage->first, l->from)->store;
+        uint32_t i = 0;
+        while (s->layout.params[i].node != l->node)
+            i++;
+        result = s->device->backend->memory_read(s->memories[DTI_ARENA_PARAM],
+                                                 dti_arena_bytes(s->layout.params[i].offset),
+                                                 pipe->weighs, bytes);
+    }
+    if (par->desc.comm) {
+        const dt_result told = dti_parallel_comm_failed(
+            par, dt_comm_broadcast(par->desc.comm, pipe->weighs, bytes, DT_U8, (int)root));
+        result = told ? told : result;
+    }
+    for (uint32_t i = 0; i < pipe->line_count && !result; i++) {
+        const dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, i, l->to);
+        if (chunk->store)
+            dti_pipe_weigh_put(par, chunk, l->node, pipe->weighs, bytes);
+    }
+    return result;
+}
+
+static dt_result dti_pipe_weigh_by_all(dti_parallel *par) {
+    const dti_pipe *pipe = par->pipe;
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < pipe->cut.link_count && !par->lost; i++) {
+        const dt_result one = dti_pipe_weighs(par, i) ? dti_pipe_weigh_by(par, i) : DT_OK;
+        result = result ? result : one;
+    }
+    return result;
+}
+
+/* ---- giving up */
+
+static void dti_pipe_leave(dti_parallel *par) {
+    dti_pipe *pipe = par->pipe;
+    dt_comm_work work = {0};
+    uint32_t nothing = 0;
+    const dt_comm_op op = {
+        .kind = DT_COMM_ALL_REDUCE, .in = &nothing, .out = &nothing, .count = 1, .dtype = DT_I32};
+    if (par->desc.comm && !dt_comm_begin(par->desc.comm, &op, &work))
+        dt_comm_cancel(par->desc.comm, work);
+    for (uint32_t i = 0; i < pipe->flow_count; i++) {
+        dti_pipe_flow *f = &pipe->flows[i];
+        for (uint32_t k = 0; k < DTI_PIPE_WINDOW * f->link_count; k++) {
+            if (f->works[k].id)
+                dt_comm_cancel(f->comm, f->works[k]);
+            f->works[k].id = 0;
+        }
+    }
+    for (uint32_t c = 0; c < pipe->chunk_count; c++) {
+        if (pipe->stages[c].work.id)
+            dt_comm_cancel(pipe->stages[c].comm, pipe->stages[c].work);
+        pipe->stages[c].work.id = 0;
+    }
+    par->lost = true;
+}

@@ -1,0 +1,303 @@
+/* Grids of pipelines over ranks: the bits of one device with the same shards and micro-batches,
+ * whatever the grid, the schedule and who holds what; files from one grid to another; and what goes
+ * wrong on one rank. Ranks are threads here, but where one of them must die. */
+#include "pipe_model.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum { GRID_RANKS = 8, GRID_STEPS = 8 };
+
+typedef struct grid_case {
+    int kind, accumulate, batch, steps, shards;
+    int stages, chunks, replicas;
+    dt_pipeline_schedule schedule;
+    dt_tail tail;
+    int ranks;
+    const char *devices[GRID_RANKS]; /* NULL: one CPU */
+    const dt_optim_desc *optim;
+    bool averaged;
+    const char *load, *save; /* checkpoints, of rank 0 */
+} grid_case;
+
+typedef struct grid_step {
+    double loss, norm, metric;
+    uint64_t hash;
+} grid_step;
+
+typedef struct grid_end {
+    grid_step steps[GRID_STEPS];
+    double evaluated;
+    float predicted[TRAIN_ROWS * TRAIN_CLASSES];
+    dt_result result;
+    char text[1200];
+} grid_end;
+
+typedef struct grid_rank {
+    const grid_case *c;
+    int index;
+    dt_comm *comm;
+    grid_end end;
+} grid_rank;
+
+static dt_trainer_desc grid_desc(train_model *m, const grid_case *c, int index, dt_comm *comm) {
+    dt_trainer_desc d = train_desc(m);
+    d.comm = comm;
+    d.devices = c->devices[index] ? c->devices[index] : "cpu";
+    d.batch = c->batch;
+    d.accumulate = c->accumulate;
+    d.shards = c->shards;
+    d.pipeline = c->stages;
+    d.replicas = c->replicas;
+    d.chunks = c->chunks;
+    d.schedule = c->schedule;
+    d.tail = c->tail;
+    d.averaged = c->averaged;
+    d.optim = c->optim ? c->optim : d.optim;
+    if (c->kind == PIPE_CLASSES) {
+        d.losses[0].term = m->loss;
+        d.losses[1].term = m->accuracy;
+        d.loss = d.metrics[0] = (dt_tensor){0};
+    }
+    return d;
+}
+
+static dt_result grid_train(const grid_case *c, train_model *m, const dt_trainer_desc *d,
+                            dt_trainer *t, grid_end *end) {
+    dt_train_report report;
+    dt_result result = c->load ? dt_trainer_load(t, c->load) : DT_OK;
+    for (int i = 0; i < c->steps && !result; i++) {
+        grid_step *s = &end->steps[i];
+        result = dt_trainer_step(t, &report);
+        *s = (grid_step){report.loss, report.gradient_norm, report.metric[0], 0};
+        if (!result && (i % 3 == 2 || i + 1 == c->steps)) {
+            dt_store *store = dt_trainer_store(t);
+            result = store ? dt_store_state_hash(store, &s->hash) : DT_ERROR_INVALID;
+        }
+    }
+    if (!result && c->save)
+        result = dt_trainer_save(t, c->save);
+    if (!result)
+        result = dt_trainer_evaluate(t, &d->data, 20, &report);
+    end->evaluated = report.loss;
+    if (!result && c->kind != PIPE_CLASSES)
+        result =
+            dt_trainer_predict(t, &d->data, m->logits, 20, end->predicted, sizeof end->predicted);
+    return result;
+}
+
+static void *grid_run(void *arg) {
+    grid_rank *r = arg;
+    train_model m = {0};
+    dt_trainer *t = NULL;
+    r->end.result = DT_ERROR_MEMORY;
+    if (!pipe_model(&m, &(dt_ctx_desc){.no_vulkan = true, .threads = 1}, r->c->kind))
+        return NULL;
+    const dt_trainer_desc d = grid_desc(&m, r->c, r->index, r->comm);
+    dt_result result = dt_trainer_create(m.graph, &d, &t);
+    if (!result)
+        result = grid_train(r->c, &m, &d, t, &r->end);
+    r->end.result = result;
+    snprintf(r->end.text, sizeof r->end.text, "%s", result ? dt_ctx_error(m.ctx) : "");
+    dt_ctx_destroy(m.ctx);
+    return NULL;
+}
+
+/* All ranks; of one there is no comm. */
+static bool grid_job(const grid_case *c, grid_rank *ranks, void *(*run)(void *)) {
+    dt_comm *comms[GRID_RANKS] = {NULL};
+    pthread_t threads[GRID_RANKS];
+    if (c->ranks > 1 &&
+        !CHECK_TEXT(!dt_comm_create_threads(NULL, c->ranks, comms), "no comm of threads"))
+        return false;
+    for (int i = 0; i < c->ranks; i++) {
+        memset(&ranks[i], 0, sizeof ranks[i]);
+        ranks[i].c = c;
+        ranks[i].index = i;
+        ranks[i].comm = comms[i];
+        if (!CHECK_TEXT(!pthread_create(&threads[i], NULL, run, &ranks[i]), "no thread"))
+            exit(1); /* others would wait for it */
+    }
+    for (int i = 0; i < c->ranks; i++)
+        pthread_join(threads[i], NULL);
+    for (int i = 0; i < c->ranks; i++)
+        dt_comm_destroy(comms[i]);
+    return true;
+}
+
+static bool grid_same(const grid_case *c, const grid_end *a, const grid_end *b) {
+    bool same = fabs(a->evaluated - b->evaluated) <= 1e-6 * fabs(a->evaluated) &&
+                !memcmp(a->predicted, b->predicted, sizeof a->predicted);
+    for (int i = 0; i < c->steps; i++) {
+        const grid_step *x = &a->steps[i], *y = &b->steps[i];
+        same = same && x->loss == y->loss && x->norm == y->norm && x->metric == y->metric &&
+               x->hash == y->hash;
+    }
+    return same && a->steps[c->steps - 1].hash;
+}
+
+/* What one device makes of the same shards and micro-batches. */
+static const grid_end *grid_oracle(const grid_case *c) {
+    static grid_rank one[1];
+    grid_case alone = *c;
+    alone.stages = alone.chunks = alone.replicas = 0;
+    alone.schedule = DT_PIPELINE_1F1B;
+    alone.ranks = 1;
+    alone.devices[0] = NULL;
+    alone.save = NULL;
+    grid_job(&alone, one, grid_run);
+    CHECK_TEXT(!one->end.result, "one device: %s", one->end.text);
+    return &one->end;
+}
+
+static const char *grid_text(const grid_case *c) {
+    static char text[200];
+    int at = snprintf(text, sizeof text,
+                      "model %d, %d stages, schedule %d, %d shards, %d parts of "
+                      "%d:",
+                      c->kind, c->stages, c->schedule, c->shards, c->accumulate, c->batch);
+    for (int i = 0; i < c->ranks && at < (int)sizeof text; i++)
+        at += snprintf(text + at, sizeof text - (size_t)at, " %s",
+                       c->devices[i] ? c->devices[i] : "cpu");
+    return text;
+}
+
+static bool grid_equal_to(const grid_case *c, const grid_end *want) {
+    static grid_rank ranks[GRID_RANKS];
+    bool all = grid_job(c, ranks, grid_run);
+    for (int i = 0; i < c->ranks && all; i++) {
+        const grid_end *got = &ranks[i].end;
+        all = CHECK_TEXT(!got->result, "%s: rank %d: %s", grid_text(c), i, got->text) &&
+              CHECK_TEXT(grid_same(c, got, want),
+                         "%s: rank %d: hash %016llx, not %016llx; loss %.17g, not %.17g; norm "
+                         "%.17g, not %.17g; evaluated %.17g, not %.17g",
+                         grid_text(c), i, (unsigned long long)got->steps[c->steps - 1].hash,
+                         (unsigned long long)want->steps[c->steps - 1].hash, got->steps[0].loss,
+                         want->steps[0].loss, got->steps[0].norm, want->steps[0].norm,
+                         got->evaluated, want->evaluated);
+    }
+    return all;
+}
+
+static bool grid_equal(const grid_case *c) {
+    return grid_equal_to(c, grid_oracle(c));
+}
+
+/* ---- the same bits */
+
+TEST(pipeline_over_two_ranks_has_the_bits_of_one_device) {
+    for (int schedule = 0; schedule <= DT_PIPELINE_ZERO_BUBBLE; schedule++)
+        grid_equal(&(grid_case){.kind = PIPE_SKIP,
+                                .accumulate = 4,
+                                .batch = 40,
+                                .steps = 7,
+                                .schedule = (dt_pipeline_schedule)schedule,
+                                .shards = 1,
+                                .stages = 2,
+                                .ranks = 2});
+}
+
+/* How devices are spread over ranks: 4 of them, and 6. */
+static const struct {
+    int ranks;
+    const char *devices[GRID_RANKS];
+} grid_spreads[] = {{1, {"cpu:4"}},        {2, {"cpu:2", "cpu:2"}},
+                    {2, {"cpu:3", "cpu"}}, {3, {"cpu", "cpu:2", "cpu"}},
+                    {4, {NULL}},           {3, {"cpu", "cpu:3", "cpu:2"}},
+                    {6, {NULL}},           {2, {"cpu:2", "cpu:4"}}};
+enum { GRID_SPREADS = sizeof grid_spreads / sizeof *grid_spreads, GRID_OF_4 = 5 };
+
+static void grid_spread(grid_case *c, int i) {
+    c->ranks = grid_spreads[i].ranks;
+    memcpy(c->devices, grid_spreads[i].devices, sizeof c->devices);
+}
+
+/* All grids of 4 and of 6 devices that have two stages or more, and all spreads. */
+static void grid_equal_all(grid_case c) {
+    const grid_end want = *grid_oracle(&c);
+    for (int i = 0; i < GRID_SPREADS; i++) {
+        const int devices = i < GRID_OF_4 ? 4 : 6;
+        grid_spread(&c, i);
+        for (c.stages = 2; c.stages <= devices; c.stages++)
+            if (devices % c.stages == 0 && devices / c.stages <= c.shards)
+                grid_equal_to(&c, &want);
+    }
+}
+
+TEST(grid_of_pipelines_has_the_bits_of_one_device_whoever_holds_what) {
+    for (int schedule = 0; schedule <= DT_PIPELINE_ZERO_BUBBLE; schedule++) {
+        grid_case c = {.kind = PIPE_SKIP, .accumulate = 4, .batch = 37, .steps = 5, .shards = 4};
+        c.schedule = (dt_pipeline_schedule)schedule;
+        if (c.schedule != DT_PIPELINE_INTERLEAVED) {
+            grid_equal_all(c);
+            continue;
+        }
+        const grid_end want = *grid_oracle(&c);
+        for (int i = 0; i < GRID_OF_4; i++) { /* 4 chunks */
+            grid_spread(&c, i);
+            c.stages = 2;
+            grid_equal_to(&c, &want);
+        }
+    }
+}
+
+TEST(grid_of_pipelines_has_the_bits_of_one_device_for_any_model) {
+    static const int kinds[] = {0,         1,         TRAIN_SUMS,  TRAIN_SPECTRAL,
+                                PIPE_TIED, PIPE_NORM, PIPE_CLASSES};
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        for (int shards = 2; shards <= 5; shards += 3) {
+            grid_case c = {.kind = kinds[k], .accumulate = 3, .batch = 37, .steps = 6};
+            c.shards = shards;
+            c.stages = 2;
+            const grid_end want = *grid_oracle(&c);
+            for (int i = 0; i < GRID_OF_4; i++) {
+                grid_spread(&c, i);
+                for (int schedule = 0; schedule <= DT_PIPELINE_ZERO_BUBBLE; schedule += 3) {
+                    c.schedule = (dt_pipeline_schedule)schedule;
+                    grid_equal_to(&c, &want);
+                }
+            }
+        }
+    }
+}
+
+/* Batches in which replicas have no rows, and parts of shards none. */
+TEST(grid_of_pipelines_takes_short_batches_and_padded_ones) {
+    for (int tail = 0; tail <= DT_TAIL_PAD; tail++) {
+        for (int batch = 9; batch < 70; batch += 28) {
+            grid_case c = {.kind = PIPE_SKIP, .accumulate = 3, .batch = batch, .steps = 6};
+            c.tail = (dt_tail)tail;
+            c.stages = 2;
+            for (c.shards = 3; c.shards <= 8; c.shards += 5) {
+                const grid_end want = *grid_oracle(&c);
+                for (int i = 1; i < GRID_SPREADS; i += 2) {
+                    grid_spread(&c, i);
+                    grid_equal_to(&c, &want);
+                }
+            }
+        }
+    }
+}
+
+TEST(grid_of_pipelines_has_the_bits_of_every_kind_of_update) {
+    const dt_optim_desc all[] = {
+        {.kind = DT_OPTIM_SGD, .lr = 0.1, .momentum = 0.9, .clip_norm = 0.05},
+        {.kind = DT_OPTIM_LAMB, .lr = 0.01, .clip_norm = 0.5},
+        {.kind = DT_OPTIM_ADAMW,
+         .lr = 0.01,
+         .clip_value = 0.01,
+         .groups = {{.match = "*.bias", .weight_decay = DT_ZERO},
+                    {.match = "out*", .lr_scale = 0.5}},
+         .average = {.kind = DT_AVERAGE_EMA, .decay = 0.9}}};
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
+        grid_case c = {.kind = PIPE_SKIP, .accumulate = 4, .batch = 40, .steps = 6, .shards = 2};
+        c.optim = &all[k];
+        c.averaged = k == 2;
+        c.stages = 2;
+        const grid_end want = *grid_oracle(&c);
+        for (int i = 0; i < GRID_OF_4; i++) {
+            grid_spread(&c, i);
+            grid_equal_to(&c, &want);
+        }
+    }
+}
