@@ -1,12 +1,12 @@
 /* A random model in trainers: 1 to 4 replicas with the same shards give the same bits, also where
  * they share out the optimizer's state, and after a checkpoint in the middle; and the first step's
- * gradient is the reference's of the same pieces. A pipeline
- * of 2 to 4 stages, where the model can be cut, has the bits of one device. Part of random_run.h's
- * job, in a file of its own. */
+ * gradient is the reference's of the same pieces. A pipeline of 2 to 4 stages, where the model can
+ * be cut, has the bits of one device, and so has a grid of pipelines over ranks. Part of
+ * random_run.h's job, in a file of its own. */
 #ifndef DTRAIN_TESTS_RANDOM_TRAINER_H
 #define DTRAIN_TESTS_RANDOM_TRAINER_H
 
-static int rnd_pipelines; /* how many were compared */
+static int rnd_pipelines, rnd_grids; /* how many were compared */
 
 typedef struct rnd_files { /* of this process */
     char values[64], checkpoint[64];
@@ -66,19 +66,21 @@ typedef struct rnd_job { /* one trainer */
     int steps, save_after; /* 0 = never */
     bool marks;            /* half of the tensors are not kept */
     int stages;            /* of a pipeline, or 1: one device as a pipeline has it; 0: neither */
-    bool refused;          /* the model cannot be cut so */
-    bool local;            /* each step is a round of local steps */
-    bool shares;           /* replicas share out the optimizer's state */
+    dt_comm *comm;         /* a rank of a grid: of the model's shards */
+    dt_optim_desc optim;
+    bool refused; /* the model cannot be cut so */
+    bool local;   /* each step is a round of local steps */
+    bool shares;  /* replicas share out the optimizer's state */
     uint64_t hash;
     dt_result result;
     double *first; /* results of its first step, in the reference's order; NULL = not wanted */
 } rnd_job;
 
-static dt_trainer_desc rnd_trainer_desc(const rnd_job *j, const rnd_device *d, void **data) {
+static dt_trainer_desc rnd_trainer_desc(rnd_job *j, const rnd_device *d, void **data) {
     const rnd_model *m = j->m;
-    static dt_optim_desc optim;
-    optim = (dt_optim_desc){.kind = m->optim, .lr = 1e-3};
-    dt_trainer_desc desc = {.optim = &optim,
+    j->optim = (dt_optim_desc){.kind = m->optim, .lr = 1e-3};
+    dt_trainer_desc desc = {.optim = &j->optim,
+                            .comm = j->comm,
                             .data = {.rows = (uint64_t)m->rows},
                             .seed = m->seed,
                             .load = j->files->values,
@@ -89,7 +91,7 @@ static dt_trainer_desc rnd_trainer_desc(const rnd_job *j, const rnd_device *d, v
                             .shard_state = j->shares,
                             .devices = j->devices};
     if (j->stages) {
-        desc.shards = 1;
+        desc.shards = j->comm ? m->shards : 1;
         desc.pipeline = j->stages;
         desc.schedule = j->stages > 1 ? (dt_pipeline_schedule)(m->seed / 7 % 4) : DT_PIPELINE_1F1B;
     }
@@ -246,6 +248,59 @@ static void rnd_pipelines_agree(const rnd_job *first, rnd_fault *fault) {
     }
 }
 
+typedef struct rnd_rank { /* of a grid; a thread */
+    rnd_job job;
+    rnd_fault fault;
+    pthread_t thread;
+} rnd_rank;
+
+enum { RND_RANKS = 3 };
+
+static void *rnd_rank_run(void *arg) {
+    rnd_rank *r = arg;
+    rnd_job_run(&r->job, &r->fault);
+    return NULL;
+}
+
+/* 1 or 2 pipelines of 2 or 3 stages on 2 or 3 ranks. */
+static void rnd_grids_agree(const rnd_job *first, rnd_fault *fault) {
+    const rnd_model *m = first->m;
+    const int replicas = 1 + (int)(m->seed / 3 % (uint64_t)DTI_MIN(m->shards, 2)),
+              stages = 2 + (int)(m->seed / 5 % 2), ranks = 2 + (int)(m->seed / 11 % 2),
+              devices = replicas * stages;
+    static rnd_rank all[RND_RANKS];
+    dt_comm *comms[RND_RANKS] = {NULL};
+    if (ranks > devices || dt_comm_create_threads(NULL, ranks, comms))
+        return;
+    for (int i = 0; i < ranks; i++) {
+        rnd_job *j = &all[i].job;
+        memset(&all[i].fault, 0, sizeof all[i].fault);
+        *j = *first;
+        j->first = NULL;
+        j->stages = stages;
+        j->comm = comms[i];
+        snprintf(j->devices, sizeof j->devices, "cpu:%d",
+                 devices * (i + 1) / ranks - devices * i / ranks);
+        snprintf(j->way, sizeof j->way, "rank %d of %d of %d x %d stages", i, ranks, replicas,
+                 stages);
+        if (pthread_create(&all[i].thread, NULL, rnd_rank_run, &all[i]))
+            exit(1);
+    }
+    for (int i = 0; i < ranks; i++)
+        pthread_join(all[i].thread, NULL);
+    rnd_grids += !all[0].job.refused;
+    for (int i = 0; i < ranks; i++) {
+        const rnd_job *j = &all[i].job;
+        if (all[i].fault.text[0] && !fault->text[0])
+            rnd_wrong(fault, "%s", all[i].fault.text);
+        if (!j->refused && j->hash != first->hash && !fault->text[0])
+            rnd_wrong(fault, "%s: the state is %016llx, on one device %016llx: not the same bits",
+                      j->way, (unsigned long long)j->hash, (unsigned long long)first->hash);
+    }
+    for (int i = 0; i < ranks; i++)
+        dt_comm_destroy(comms[i]);
+}
+
 /* Two replicas with local steps: a job that goes on from a checkpoint ends as one that never
  * stopped. */
 static void rnd_job_local(const rnd_job *first, rnd_fault *fault) {
@@ -285,6 +340,8 @@ static void rnd_trainers_agree(const rnd_ref *r, const rnd_files *files, const b
         rnd_job_again(&j, most + 1 - few, files->checkpoint, 0, fault);
     if (!fault->text[0])
         rnd_pipelines_agree(&j, fault);
+    if (!fault->text[0])
+        rnd_grids_agree(&j, fault);
     if (!fault->text[0] && m->shards > 1 && m->steps / 2 > 0)
         rnd_job_local(&j, fault);
     rnd_expected_free(&e);

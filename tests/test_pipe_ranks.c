@@ -301,3 +301,193 @@ TEST(grid_of_pipelines_has_the_bits_of_every_kind_of_update) {
         }
     }
 }
+
+/* ---- files */
+
+/* Saved on one grid, resumed on others: 0 stages are one device, 1 stage a replica a device. */
+TEST(grid_of_pipelines_goes_on_from_the_checkpoint_of_any_other) {
+    static const char *file = "build/pipe_ranks.checkpoint";
+    static const struct {
+        int stages, ranks;
+        const char *devices[GRID_RANKS];
+    } grids[] = {{2, 4, {NULL}}, {0, 1, {NULL}},    {2, 2, {"cpu", "cpu:3"}},
+                 {0, 2, {NULL}}, {3, 1, {"cpu:3"}}, {4, 3, {"cpu:2"}},
+                 {2, 2, {NULL}}};
+    const int count = sizeof grids / sizeof *grids;
+    for (int kind = 1; kind <= PIPE_SKIP; kind += PIPE_SKIP - 1) {
+        grid_case c = {.kind = kind, .accumulate = 3, .batch = 36, .steps = 8, .shards = 2};
+        const grid_end want = *grid_oracle(&c);
+        for (int from = 0; from < count; from++) {
+            const int to = (from + 1 + kind % 3) % count;
+            static grid_rank ranks[GRID_RANKS];
+            grid_case half = c;
+            for (int k = 0; k < 2; k++) { /* both halves */
+                half.steps = 4;
+                half.save = k ? NULL : file;
+                half.load = k ? file : NULL;
+                half.stages = grids[k ? to : from].stages;
+                half.ranks = grids[k ? to : from].ranks;
+                half.shards = k ? 0 : 2; /* what the file says */
+                memcpy(half.devices, grids[k ? to : from].devices, sizeof half.devices);
+                if (kind == 1 && half.stages > 2)
+                    break; /* a model of two layers */
+                grid_job(&half, ranks, grid_run);
+                for (int i = 0; i < half.ranks; i++)
+                    CHECK_TEXT(!ranks[i].end.result, "from %d to %d, rank %d: %s", from, to, i,
+                               ranks[i].end.text);
+                if (k)
+                    CHECK_TEXT(ranks[0].end.steps[3].hash == want.steps[7].hash,
+                               "model %d, from %d to %d: %016llx, not %016llx", kind, from, to,
+                               (unsigned long long)ranks[0].end.steps[3].hash,
+                               (unsigned long long)want.steps[7].hash);
+            }
+        }
+    }
+    remove(file);
+}
+
+/* ---- what goes wrong on one rank */
+
+typedef enum grid_fault {
+    GRID_CALLBACK, /* an error of the data's callback */
+    GRID_LABEL,
+    GRID_NAN, /* in the input of one sample */
+    GRID_LR,  /* another rate on one rank */
+    GRID_FAULTS
+} grid_fault;
+
+static _Atomic int grid_now, grid_who; /* which, and on which rank */
+
+static dt_result grid_sample(void *user, const dt_sample *s, void *const *values) {
+    const grid_rank *r = user;
+    const int now = atomic_load(&grid_now), who = atomic_load(&grid_who);
+    const bool here = s->epoch == 0 && s->row == (who < 2 ? 72 : 97); /* of its replica, the last part */
+    if (now == GRID_NAN && here)
+        ((float *)values[0])[3] = NAN;
+    if (now == GRID_LABEL && here)
+        *(int32_t *)values[1] = 77;
+    return now == GRID_CALLBACK && here && r->index == who ? DT_ERROR_IO : DT_OK;
+}
+
+/* The third step fails on all ranks and changes nothing; with what was wrong mended, it goes on. */
+static void *grid_spoilt(void *arg) {
+    grid_rank *r = arg;
+    train_model m = {0};
+    dt_trainer *t = NULL;
+    uint64_t before = 0, after = 1;
+    r->end.result = DT_ERROR_MEMORY;
+    if (!pipe_model(&m, &(dt_ctx_desc){.no_vulkan = true, .threads = 1}, r->c->kind))
+        return NULL;
+    dt_trainer_desc d = grid_desc(&m, r->c, r->index, r->comm);
+    d.data.sample = grid_sample;
+    d.data.user = r;
+    d.no_shuffle = true;
+    const int fault = atomic_load(&grid_now);
+    dt_result result = dt_trainer_create(m.graph, &d, &t);
+    if (!result)
+        result = dt_trainer_step(t, NULL);
+    if (!result)
+        result = dt_store_state_hash(dt_trainer_store(t), &before);
+    if (!result && fault == GRID_LR && r->index == atomic_load(&grid_who))
+        result = dt_trainer_set_lr(t, 0.5);
+    if (!result) {
+        r->end.result = dt_trainer_step(t, NULL);
+        snprintf(r->end.text, sizeof r->end.text, "%s", dt_ctx_error(m.ctx));
+        dt_store *store = dt_trainer_store(t);
+        if (store)
+            dt_store_state_hash(store, &after);
+    }
+    r->end.steps[0].hash = before;
+    r->end.steps[1].hash = after;
+    dt_comm_barrier(r->comm);
+    if (r->index == 0)
+        atomic_store(&grid_now, GRID_FAULTS); /* mended */
+    dt_comm_barrier(r->comm);
+    if (!result && fault == GRID_LR)
+        result = dt_trainer_set_lr(t, 0.01);
+    for (int i = 0; i < 3 && !result; i++) /* what was prefetched may fail once more */
+        result = dt_trainer_step(t, NULL) && i ? DT_ERROR_INVALID : DT_OK;
+    CHECK_TEXT(!result, "fault %d, rank %d afterwards: %s", fault, r->index, dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+    return NULL;
+}
+
+TEST(grid_of_pipelines_tells_all_ranks_of_what_is_wrong_on_one_and_changes_nothing) {
+    static const dt_result wants[GRID_FAULTS] = {DT_ERROR_IO, DT_ERROR_INVALID, DT_ERROR_NUMERIC,
+                                                 DT_ERROR_INVALID};
+    static const char *texts[GRID_FAULTS] = {"", "77", "input 'x' holds a NaN",
+                                             "different learning rates"};
+    static grid_rank ranks[GRID_RANKS];
+    for (int fault = 0; fault < GRID_FAULTS; fault++) {
+        for (int who = 0; who < 4; who++) {
+            grid_case c = {.kind = PIPE_SKIP, .accumulate = 5, .batch = 50, .stages = 2};
+            c.ranks = 4;
+            atomic_store(&grid_now, fault);
+            atomic_store(&grid_who, who);
+            grid_job(&c, ranks, grid_spoilt);
+            int told = 0;
+            for (int i = 0; i < c.ranks; i++) {
+                const grid_end *e = &ranks[i].end;
+                told += e->result == wants[fault] && strstr(e->text, texts[fault]) != NULL;
+                CHECK_TEXT(e->result == wants[fault] || e->result == DT_ERROR_CANCELLED,
+                           "fault %d of rank %d: rank %d: %d, %s", fault, who, i, (int)e->result,
+                           e->text);
+                CHECK_TEXT(e->steps[0].hash && e->steps[0].hash == e->steps[1].hash,
+                           "fault %d of rank %d: rank %d has changed", fault, who, i);
+            }
+            CHECK_TEXT(told > 0, "fault %d of rank %d: %s", fault, who, ranks[0].end.text);
+        }
+    }
+}
+
+static void *grid_differs(void *arg) {
+    grid_rank *r = arg;
+    train_model m = {0};
+    dt_trainer *t = NULL;
+    if (!pipe_model(&m, &(dt_ctx_desc){.no_vulkan = true, .threads = 1}, r->c->kind))
+        return NULL;
+    dt_trainer_desc d = grid_desc(&m, r->c, r->index, r->comm);
+    if (r->index == 1)
+        d.pipeline = r->c->replicas; /* another one */
+    d.replicas = 0;
+    r->end.result = dt_trainer_create(m.graph, &d, &t);
+    snprintf(r->end.text, sizeof r->end.text, "%s", dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+    return NULL;
+}
+
+TEST(grids_that_differ_between_ranks_are_named) {
+    static grid_rank ranks[GRID_RANKS];
+    const grid_case c = {
+        .kind = PIPE_SKIP, .accumulate = 4, .batch = 40, .stages = 2, .replicas = 4, .ranks = 4};
+    grid_job(&c, ranks, grid_differs);
+    for (int i = 0; i < c.ranks; i++)
+        CHECK_TEXT(ranks[i].end.result == DT_ERROR_INVALID &&
+                       strstr(ranks[i].end.text, "x 4 stages") &&
+                       strstr(ranks[i].end.text, "x 2 stages"),
+                   "rank %d: %s", i, ranks[i].end.text);
+}
+
+TEST(devices_that_are_no_grid_are_refused_on_all_ranks) {
+    static const struct {
+        int stages, replicas, ranks;
+        const char *text;
+    } all[] = {{2, 0, 3, "the 3 ranks of the job name 3"},
+               {2, 3, 4, "3 replicas x 2 stages needs 6 devices"},
+               {4, 0, 2, "1 replicas x 4 stages needs 4 devices"},
+               {0, 3, 2, "3 replicas x 1 stages needs 3 devices"}};
+    static grid_rank ranks[GRID_RANKS];
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
+        const grid_case c = {.kind = PIPE_SKIP,
+                             .accumulate = 4,
+                             .batch = 40,
+                             .stages = all[k].stages,
+                             .replicas = all[k].replicas,
+                             .ranks = all[k].ranks};
+        grid_job(&c, ranks, grid_run);
+        for (int i = 0; i < c.ranks; i++)
+            CHECK_TEXT(ranks[i].end.result == DT_ERROR_INVALID &&
+                           strstr(ranks[i].end.text, all[k].text),
+                       "rank %d: %s", i, ranks[i].end.text);
+    }
+}

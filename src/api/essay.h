@@ -1,5 +1,5 @@
-/* dtrain: neural networks that train anywhere, in one C header.
- * On any GPU with a Vulkan driver, on the CPU alone, inside the application that includes it.
+/* dtrain: neural networks that train anywhere, in one C header. On any GPU with a Vulkan driver, on
+ * the CPU alone, inside the application that includes it.
  *
  * Do this in ONE C file, and only include the header in the others:
  *
@@ -36,25 +36,23 @@
  * header, and without a driver the CPU backend runs the same model. The options (DT_NO_VULKAN and
  * others) are in the table below this essay.
  *
- * WHAT DTRAIN DOES NOT DO
- * It never prints, exits, aborts, installs a signal handler or starts a thread that you did not ask
- * for (a Vulkan driver may have its own; a dt_comm over TCP has one, a dt_trainer one for data and
- * one for each device but the first). A running program allocates nothing. It never falls back
- * silently: what cannot be done is an error with a text, dt_ctx_error(). The implementation is C11
- * for GCC or Clang, on Linux, Windows and the web (docs/platforms.md says what is tested); C++
- * files include the declarations. It has no mixed precision: values are cast to 16 bits by hand,
- * and on the CPU alone. Every replica holds the whole model: it is not cut over devices. When a
- * rank is lost the job goes on from a checkpoint, not by itself. Convolution is of 1 and 2
- * dimensions, padding of zeros; batch norm's statistics are those of a program's own batch, or of a
- * trainer's shard.
+ * WHAT DTRAIN DOES NOT DO It never prints, exits, aborts, installs a signal handler or starts a
+ * thread that you did not ask for (a Vulkan driver may have its own; a dt_comm over TCP has one, a
+ * dt_trainer one for data and one for each device but the first). A running program allocates
+ * nothing. It never falls back silently: what cannot be done is an error with a text,
+ * dt_ctx_error(). The implementation is C11 for GCC or Clang, on Linux, Windows and the web
+ * (docs/platforms.md says what is tested); C++ files include the declarations. It has no mixed
+ * precision: values are cast to 16 bits by hand, and on the CPU alone. Every replica holds the
+ * whole model: it is not cut over devices. When a rank is lost the job goes on from a checkpoint,
+ * not by itself. Convolution is of 1 and 2 dimensions, padding of zeros; batch norm's statistics
+ * are those of a program's own batch, or of a trainer's shard.
  *
- * STEP BY STEP
- * 1. A context (dt_ctx) holds memory, log, threads and the list of devices.
- * 2. A graph (dt_graph) is symbolic. You write one sample's shape; the sample axis is implied. A
+ * STEP BY STEP 1. A context (dt_ctx) holds memory, log, threads and the list of devices. 2. A graph
+ * (dt_graph) is symbolic. You write one sample's shape; the sample axis is implied. A
  *    dt_tensor is a handle by value. A wrong op gives nil and the graph keeps the first error, so
  *    that model code needs no checks: dt_store_create reports it, dt_graph_clear_error goes on.
- * 3. A store (dt_store) is a graph's parameters and optimizer state on one device.
- * 4. A program (dt_program) is a graph compiled against a store for given losses, outputs, batch
+ * 3. A store (dt_store) is a graph's parameters and optimizer state on one device. 4. A program
+ * (dt_program) is a graph compiled against a store for given losses, outputs, batch
  *    and mode. As many as you like share one store and one arena: train at 64, the tail at 32,
  *    predict at 1, a GAN's two sides. Everything wrong with it is reported at creation.
  * 5. A step is write, run, read. Or begin, advance segment by segment, end: for a frame's time
@@ -83,8 +81,8 @@
  * GRADIENTS. A program with an optimizer computes them. dt_gradient() is the same as a tensor in
  * the graph, and can be differentiated again: a gradient penalty is a few ops.
  *
- * LOSSES are terms (sum, weight); the value is sum / weight over the whole global batch, so
- * ignored targets, class weights, several losses and unequal micro-batches are exact.
+ * LOSSES are terms (sum, weight); the value is sum / weight over the whole global batch, so ignored
+ * targets, class weights, several losses and unequal micro-batches are exact.
  *
  * MEMORY. dt_program_get_info tells every byte of the device before anything runs; a run allocates
  * nothing. dt_recompute() marks tensors that the backward pass computes again instead of keeping
@@ -131,5 +129,6 @@
  * under other names. A file appears whole or not at all.
  *
  * NOT YET, and refused with a text: 16 bits but in single ops on the CPU; layers cut over devices;
- * gradients and parameters that replicas share out; servers of parameters; groups that go on without a rank that was lost. GPUs have been software
- * drivers and compilers alone so far: ./build.sh gpu writes a report of yours. */
+ * gradients and parameters that replicas share out; servers of parameters; groups that go on
+ * without a rank that was lost. GPUs have been software drivers and compilers alone so far:
+ * ./build.sh gpu writes a report of yours. */

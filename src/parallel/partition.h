@@ -7,7 +7,7 @@ typedef struct dti_partition {
     uint32_t replicas;     /* of the whole job */
     uint32_t first, local; /* this process's: [first, first + local) */
     uint32_t shards, parts, batch;
-    bool apart; /* each piece is a run by itself */
+    bool apart;             /* each piece is a run by itself */
     const uint32_t *bounds; /* first row of each shard, and the batch; NULL: shards of equal size */
 } dti_partition;
 
