@@ -361,7 +361,8 @@ static _Atomic int grid_now, grid_who; /* which, and on which rank */
 static dt_result grid_sample(void *user, const dt_sample *s, void *const *values) {
     const grid_rank *r = user;
     const int now = atomic_load(&grid_now), who = atomic_load(&grid_who);
-    const bool here = s->epoch == 0 && s->row == (who < 2 ? 72 : 97); /* of its replica, the last part */
+    const bool here =
+        s->epoch == 0 && s->row == (who < 2 ? 72 : 97); /* of its replica, the last part */
     if (now == GRID_NAN && here)
         ((float *)values[0])[3] = NAN;
     if (now == GRID_LABEL && here)

@@ -184,8 +184,8 @@ static dt_result dti_pipe_pairs(dti_parallel *par);
 /* Of a few doubles a shard, each rank's own and else zeros: the sum over shards. */
 static dt_result dti_pipe_scalars(dti_parallel *par, dti_scalar_sum *s);
 
-/* ---- pipe_whole.c: the chunks' values and state, from the host's store and to it; gather on all
- * ranks together. */
+/* ---- pipe_whole.c: the chunks' values and state, from the host's store, on this rank alone; and
+ * to it, on all ranks together. */
 static dt_result dti_pipe_scatter(dti_parallel *par);
 static dt_result dti_pipe_gather(dti_parallel *par);
 

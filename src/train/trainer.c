@@ -430,7 +430,7 @@ static dt_result dti_trainer_make(dt_trainer *t) {
     if (!result)
         result = dti_agree_state(par);
     if (!result && par->pipe)
-        result = dti_pipe_scatter(par);
+        result = dti_agree_result(par, dti_pipe_scatter(par));
     return result ? result : dti_trainer_seek(t);
 }
 
