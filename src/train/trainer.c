@@ -284,10 +284,10 @@ static dt_result dti_trainer_loader(dt_trainer *t) {
 static dt_result dti_trainer_build(dt_trainer *t, uint32_t shards) {
     dt_result result = dti_meetings_check(&t->par); /* the same on all ranks: of the graph alone */
     if (!result)
-        result = t->par.desc.stages
-                     ? dti_pipe_create(&t->par, shards, t->desc.devices, t->desc.threads,
-                                       t->desc.pin)
-                     : dti_parallel_build(&t->par, shards, t->bounded ? t->bounds : NULL);
+        result =
+            t->par.desc.stages
+                ? dti_pipe_create(&t->par, shards, t->desc.devices, t->desc.threads, t->desc.pin)
+                : dti_parallel_build(&t->par, shards, t->bounded ? t->bounds : NULL);
     if (!result)
         result = dti_agree_result(&t->par, dti_trainer_loader(t));
     t->par.lost = t->par.lost || result; /* there are no programs to go on with */
