@@ -85,11 +85,24 @@ static dt_result dti_pipe_scatter(dti_parallel *par) {
 
 /* ---- from their owners: those of the first replica */
 
-static dt_result dti_pipe_gather_here(dti_parallel *par) {
+/* A line that is here as a whole; line_count: there is none. */
+static uint32_t dti_pipe_whole_line(const dti_pipe *pipe) {
+    uint32_t i = 0;
+    for (; i < pipe->line_count; i++) {
+        uint32_t c = 0;
+        while (c < pipe->chunk_count && dti_pipe_chunk_of(pipe, i, c)->store)
+            c++;
+        if (c == pipe->chunk_count)
+            break;
+    }
+    return i;
+}
+
+static dt_result dti_pipe_gather_here(dti_parallel *par, uint32_t line) {
     const dti_pipe *pipe = par->pipe;
     dt_result result = DT_OK;
     for (uint32_t c = 0; c < pipe->chunk_count && !result; c++) {
-        dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, 0, c);
+        dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, line, c);
         for (uint32_t i = 0; i < chunk->store->layout.param_count && !result; i++) {
             const dti_pipe_place own = {chunk->store, i},
                                  all = {par->replicas[0].store, pipe->stages[c].params[i]};
@@ -183,12 +196,14 @@ static dt_result dti_pipe_gather_ranks(dti_parallel *par) {
 static dt_result dti_pipe_gather(dti_parallel *par) {
     if (!par->pipe || !par->pipe->ahead)
         return DT_OK;
-    if (par->desc.comm && par->lost)
+    const uint32_t line = dti_pipe_whole_line(par->pipe);
+    const bool alone = !par->desc.comm || par->lost;
+    if (alone && line == par->pipe->line_count)
         return dti_fail(par->base, DT_ERROR_REVOKED,
                         "the job ended at step %llu, and with it the values of stages that other "
                         "ranks had: make a new trainer and go on from a checkpoint",
                         (unsigned long long)par->replicas[0].store->steps);
-    dt_result result = par->desc.comm ? dti_pipe_gather_ranks(par) : dti_pipe_gather_here(par);
+    dt_result result = alone ? dti_pipe_gather_here(par, line) : dti_pipe_gather_ranks(par);
     if (result)
         return result;
     dti_store_unbound(par->replicas[0].store);
