@@ -492,3 +492,72 @@ TEST(devices_that_are_no_grid_are_refused_on_all_ranks) {
                        "rank %d: %s", i, ranks[i].end.text);
     }
 }
+
+/* ---- memory that runs out on one rank */
+
+typedef struct grid_purse {
+    _Atomic int64_t bytes, left;
+} grid_purse;
+
+static grid_purse grid_money; /* rank 1's */
+static int64_t grid_allowed;
+
+static void *grid_alloc(void *user, size_t bytes, size_t align) {
+    grid_purse *p = user;
+    if (atomic_fetch_sub(&p->left, 1) <= 0)
+        return NULL;
+    atomic_fetch_add(&p->bytes, (int64_t)bytes);
+    return aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+
+static void grid_free(void *user, void *memory, size_t bytes) {
+    atomic_fetch_sub(&((grid_purse *)user)->bytes, (int64_t)bytes);
+    free(memory);
+}
+
+static void *grid_poor(void *arg) {
+    grid_rank *r = arg;
+    train_model m = {0};
+    dt_trainer *t = NULL;
+    dt_ctx_desc ctx = {.no_vulkan = true, .threads = 1};
+    if (r->index == 1)
+        ctx.allocator = (dt_allocator){grid_alloc, grid_free, &grid_money};
+    r->end.result = DT_ERROR_INVALID;
+    if (!pipe_model(&m, &ctx, r->c->kind))
+        return NULL;
+    const dt_trainer_desc d = grid_desc(&m, r->c, r->index, r->comm);
+    if (r->index == 1)
+        atomic_store(&grid_money.left, grid_allowed);
+    r->end.result = dt_trainer_create(m.graph, &d, &t);
+    snprintf(r->end.text, sizeof r->end.text, "%s", dt_ctx_error(m.ctx));
+    if (r->index == 1)
+        r->end.steps[0].hash = atomic_exchange(&grid_money.left, INT64_MAX) >= 0;
+    if (!r->end.result)
+        r->end.result = dt_trainer_step(t, NULL);
+    dt_ctx_destroy(m.ctx);
+    return NULL;
+}
+
+TEST(a_grid_of_which_one_rank_runs_out_of_memory_while_it_is_made_is_made_on_none) {
+    static grid_rank ranks[GRID_RANKS];
+    const grid_case c = {.kind = 0,
+                         .accumulate = 3,
+                         .batch = 36,
+                         .stages = 2,
+                         .ranks = 3,
+                         .devices = {"cpu", "cpu:2", "cpu"}};
+    bool enough = false;
+    for (int64_t n = 1; n < 20000 && !enough && test_now.failures < 5; n += 3) {
+        atomic_store(&grid_money.left, INT64_MAX);
+        grid_allowed = n;
+        grid_job(&c, ranks, grid_poor);
+        enough = ranks[1].end.steps[0].hash != 0;
+        for (int i = 0; i < c.ranks; i++)
+            CHECK_TEXT(ranks[i].end.result == (enough ? DT_OK : DT_ERROR_MEMORY),
+                       "%d allocations, rank %d: %d, %s", (int)n, i, (int)ranks[i].end.result,
+                       ranks[i].end.text);
+        CHECK_TEXT(atomic_load(&grid_money.bytes) == 0, "%d allocations: %d bytes are left", (int)n,
+                   (int)atomic_load(&grid_money.bytes));
+    }
+    CHECK(enough);
+}

@@ -24,6 +24,7 @@ static void purse_free(void *user, void *memory, size_t bytes) {
 typedef struct memory_case {
     const char *what;
     int pipeline, shard_state;
+    const char *devices; /* NULL: two CPUs */
     dt_pipeline_schedule schedule;
     dt_train_mode mode;
     bool sync;
@@ -38,7 +39,7 @@ static bool memory_try(const memory_case *c, int64_t allocations, uint64_t *hash
     if (!CHECK_TEXT(train_model_make(&m, &ctx, c->sync ? TRAIN_SYNC : 1), "the model"))
         return true;
     dt_trainer_desc d = train_desc(&m);
-    d.devices = "cpu:2";
+    d.devices = c->devices ? c->devices : "cpu:2";
     d.accumulate = c->sync ? 1 : 3;
     d.pipeline = c->pipeline;
     d.schedule = c->schedule;
@@ -72,6 +73,7 @@ TEST(a_trainer_that_runs_out_of_memory_while_it_is_made_says_so_and_leaves_nothi
         {.what = "replicas"},
         {.what = "a pipeline", .pipeline = 2},
         {.what = "a split pipeline", .pipeline = 2, .schedule = DT_PIPELINE_ZERO_BUBBLE},
+        {.what = "two pipelines", .pipeline = 2, .devices = "cpu:4"},
         {.what = "a shared state", .shard_state = 1},
         {.what = "local steps", .mode = DT_TRAIN_LOCAL},
         {.what = "batch norm of all", .sync = true}};
