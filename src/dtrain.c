@@ -42,6 +42,7 @@ DTI_OPTIMIZE_END
 
 /* ---- comm: collectives over threads, TCP and MPI; uses base alone */
 #include "comm/comm.h"
+#include "comm/desk.h"
 #include "comm/collective/fold.h"
 #if DTI_COMPILES_COMM
 #include "comm/collective/kind.c"
@@ -119,6 +120,10 @@ DTI_OPTIMIZE_SPEED
 #include "comm/transport/tcp_wait.c"
 #include "comm/transport/tcp.c"
 DTI_OPTIMIZE_END
+#include "comm/serve/talk.h"
+#include "comm/serve/talk.c"
+#include "comm/serve/desk_tls.c"
+#include "comm/serve/desk.c"
 #include "comm/mpi/mpi_op.c"
 #include "comm/mpi/mpi.c"
 #endif
@@ -341,6 +346,15 @@ DTI_OPTIMIZE_END
 #include "parallel/pipe_blame.c"
 #include "parallel/pipe_step.c"
 
+/* ---- server: what workers and parameter servers say to each other, and what a worker computes */
+#include "server/tickets.h"
+#include "server/tickets.c"
+#include "server/message.h"
+#include "server/compute.h"
+#include "server/compute.c"
+#include "server/client.h"
+#include "server/client.c"
+
 /* ---- train: the trainer */
 #include "train/trainer.h"
 #include "train/contract.c"
@@ -348,6 +362,8 @@ DTI_OPTIMIZE_END
 #include "train/under_way.c"
 #include "train/trainer.c"
 #include "train/rounds.c"
+#include "train/worker.c"
+#include "train/serve.c"
 #include "train/shared.c"
 #include "train/balance.c"
 #include "train/evaluate.c"

@@ -30,6 +30,7 @@ extern "C" {
 #include "api/file.h"
 #include "api/comm.h"
 #include "api/train.h"
+#include "api/server.h"
 #include "api/fit.h"
 #include "api/log.h"
 #include "api/metric.h"

@@ -30,6 +30,8 @@ ROW(TRAINER, dt_trainer_create, numbers) {
     desc.checkpoint = wrong_path("wrong-args-folder");
     desc.checkpoint_steps = INT(1000, -1);
     desc.checkpoint_keep = INT(2, -1);
+    desc.servers = TEXT(NULL, "127.0.0.1:1");
+    desc.servers_wait_ms = INT(0, 1, -1);
     return RESULT(made(here.graph, &desc));
 }
 
@@ -48,7 +50,7 @@ ROW(TRAINER, dt_trainer_create, stages) {
 ROW(TRAINER, dt_trainer_create, local) {
     dt_trainer_desc desc = wrong_trainer();
     desc.devices = "cpu:2";
-    desc.mode = ENUM(DT_TRAIN_LOCAL, DT_TRAIN_LOCAL + 1);
+    desc.mode = ENUM(DT_TRAIN_LOCAL, DT_TRAIN_SERVER + 1);
     desc.local_steps = INT(2, -1, INT_MIN);
     desc.outer.lr = AT_LEAST_0(0.5);
     desc.outer.momentum = NUMBER(0.5, 1.0, -0.5, (double)INFINITY);

@@ -114,6 +114,28 @@ pipeline_gpt_has_the_same_losses_in_stages_as_on_one_device() {
     done
 }
 
+# Rank 0 serves, the others compute: the hash of the ranks that sum among themselves. Then a server
+# that a file tells of, and a worker with another key.
+parameter_server_prints_the_hash_of_the_ranks() {
+    state one build/data_parallel cpu || return 1
+    state served build/dtrun -n 4 build/parameter_server && cmp -s $work/one $work/served || return 1
+    timeout 60 build/dtrun -n 3 build/parameter_server 3 >$work/served.out 2>&1 &&
+        grep -q '400 steps' $work/served.out || return 1
+    for key in a b; do
+        printf '%064d' 0 | tr 0 $key >$work/key.$key
+        chmod 600 $work/key.$key
+    done
+    DTRAIN_SECRET_FILE=$work/key.a timeout 60 build/parameter_server 0 serve file://$work/at \
+        >$work/served.out 2>$work/served.err &
+    server=$!
+    if DTRAIN_SECRET_FILE=$work/key.b timeout 60 build/parameter_server 0 work file://$work/at \
+        >$work/worker.out 2>&1; then return 1; fi
+    grep -q 'keys differ' $work/worker.out || return 1
+    DTRAIN_SECRET_FILE=$work/key.a timeout 60 build/parameter_server 0 work file://$work/at \
+        >$work/worker.out 2>&1 || return 1
+    wait $server && sed -n 's/^state //p' $work/served.out | cmp -s $work/one - || return 1
+}
+
 # Of the tests' small model, whose tokens are letters here; what was learned is a file of its own.
 gpt2_reads_a_published_model_learns_a_text_and_writes_on() {
     {
@@ -155,6 +177,7 @@ for test in one_and_eight_replicas_print_one_hash mpirun_trains_the_same_job \
     neural_texture_draws_the_pictures_of_record \
     lstm_series_forecasts_better_than_the_value_before char_gpt_learns_a_text_and_writes_on \
     pipeline_gpt_has_the_same_losses_in_stages_as_on_one_device \
+    parameter_server_prints_the_hash_of_the_ranks \
     gpt2_reads_a_published_model_learns_a_text_and_writes_on \
     the_loss_curve_of_4_ranks_is_that_of_one_on_fashion_mnist; do
     wanted "train_$test" || continue

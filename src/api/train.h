@@ -64,7 +64,11 @@ typedef enum dt_train_mode {
      * a round, which is what slow links need; the results depend on the number of replicas. Local
      * SGD (McMahan et al. 2017) with .outer = {1, DT_ZERO}, DiLoCo (Douillard et al. 2023) with
      * AdamW and .outer = {0}. See docs/distributed.md. */
-    DT_TRAIN_LOCAL
+    DT_TRAIN_LOCAL,
+    /* A worker of parameter servers (server.h: dt_server), which hold the parameters, update them
+     * and hand out work; each dt_trainer_step computes a shard of a batch for them. One device;
+     * workers come and go at any time. */
+    DT_TRAIN_SERVER
 } dt_train_mode;
 
 /* The outer optimizer of DT_TRAIN_LOCAL: SGD with momentum over the averaged differences d,
@@ -187,6 +191,14 @@ typedef struct dt_trainer_desc {
      * this process, and gradients cannot be read. DT_TRAIN_LOCAL goes with 0 alone (UNSUPPORTED).
      * 0 = each replica has all; 2 (gradients too) and 3 (parameters too) are UNSUPPORTED. */
     int shard_state;
+    /* Of DT_TRAIN_SERVER: where the servers are, in the order of their places, with commas between
+     * them: each a "host:port", or the "file:///path" that it listens by; and key,
+     * job, attempt and integrity, as the servers have them. It goes with no .load, .checkpoint,
+     * .comm, .shard_state, .averaged or .balance; optimizer, .shards (0 = as they say) and all else
+     * must be the servers'. */
+    const char *servers;
+    const dt_comm_desc *servers_by;
+    int servers_wait_ms; /* how long a server may be away before PEER_LOST; 0 = 30 s */
 } dt_trainer_desc;
 
 /* Creates the replicas, gives all of them rank 0's values, and checks that all ranks have the same

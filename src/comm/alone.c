@@ -18,6 +18,12 @@ static dt_result dti_mpi_enter(dti_base *base, dt_comm_desc *desc, bool ask, boo
     return dti_fail(base, DT_ERROR_UNSUPPORTED, "transport is DT_COMM_MPI: " DTI_NO_COMM_TEXT);
 }
 
+#ifndef DT_COMM_ONLY
+DTI_SEAM const dti_desk_calls *dti_desk_calls_of(void) {
+    return NULL;
+}
+#endif
+
 static void dti_mpi_leave(bool owns) {
     (void)owns;
 }

@@ -337,3 +337,6 @@ static dt_result dti_parallel_torn(dti_parallel *par, dt_result result, bool gat
  * this rank before it (a callback's error): then all ranks fail, and nothing has changed. */
 static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt_result own,
                                    const dt_step_desc *step, dti_parallel_result *out);
+/* The end of a step whose gradients, losses and statistics others computed: they are in the
+ * replicas' arenas and par's leaves, and dti_parallel_prepare has run. */
+static dt_result dti_parallel_conclude(dti_parallel *par, dti_parallel_result *out);

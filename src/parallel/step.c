@@ -454,13 +454,9 @@ static dt_result dti_parallel_agree(dti_parallel *par, dt_result own) {
     return result ? result : dti_replicas_result(par);
 }
 
-static dt_result dti_parallel_exchange(dti_parallel *par) {
-    dti_crew_run(par->crew, dti_parallel_backward, par);
-    dt_result result = dti_replicas_result(par);
-    if (!result)
-        result = dti_exchange_finish(par);
-    if (!result)
-        result = dti_statistics_begin(par);
+/* The sums of all gradients are there: whether all can write what comes of them. */
+static dt_result dti_parallel_settle(dti_parallel *par) {
+    dt_result result = dti_statistics_begin(par);
     if (!result)
         result = dti_statistics_end(par);
     if (result)
@@ -470,6 +466,14 @@ static dt_result dti_parallel_exchange(dti_parallel *par) {
      * what comes of it: the commit barrier */
     result = dti_scalar_sum_begin(par, &par->terms);
     return result ? result : dti_scalar_sum_end(par, &par->terms);
+}
+
+static dt_result dti_parallel_exchange(dti_parallel *par) {
+    dti_crew_run(par->crew, dti_parallel_backward, par);
+    dt_result result = dti_replicas_result(par);
+    if (!result)
+        result = dti_exchange_finish(par);
+    return result ? result : dti_parallel_settle(par);
 }
 
 static void dti_terms_report(const double sum[DTI_TERMS_WIDTH], dti_parallel_result *out) {
@@ -563,6 +567,27 @@ static dt_result dti_parallel_update(dti_parallel *par) {
     return par->sharded ? dti_owners_gather(par) : DT_OK;
 }
 
+/* When all have met: the update, or why there is none. */
+static dt_result dti_parallel_finish(dti_parallel *par, dti_parallel_result *out) {
+    dti_parallel_report(par, out);
+    if (par->terms.sum[DTI_TERMS_FAULT] > 0.0 ||
+        (!par->desc.program.no_check && !dti_losses_finite(out))) {
+        dti_parallel_drop_all(par);
+        return dti_parallel_not_finite(par, out);
+    }
+    dt_result result = dti_parallel_update(par);
+    if (result)
+        return result;
+    out->norm = par->replicas[0].norm;
+    out->committed = true;
+    return DT_OK;
+}
+
+static dt_result dti_parallel_conclude(dti_parallel *par, dti_parallel_result *out) {
+    dt_result result = dti_parallel_settle(par);
+    return result ? dti_parallel_failed(par, result) : dti_parallel_finish(par, out);
+}
+
 static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt_result own,
                                    const dt_step_desc *step, dti_parallel_result *out) {
     *out = (dti_parallel_result){0};
@@ -575,16 +600,5 @@ static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt
     if (result)
         return dti_parallel_failed(par, result);
     out->wait_seconds = 1e-9 * (double)(dti_now_ns() - par->replicas[0].passed - par->judge_ns);
-    dti_parallel_report(par, out);
-    if (par->terms.sum[DTI_TERMS_FAULT] > 0.0 ||
-        (!par->desc.program.no_check && !dti_losses_finite(out))) {
-        dti_parallel_drop_all(par);
-        return dti_parallel_not_finite(par, out);
-    }
-    result = dti_parallel_update(par);
-    if (result)
-        return result;
-    out->norm = par->replicas[0].norm;
-    out->committed = true;
-    return DT_OK;
+    return dti_parallel_finish(par, out);
 }

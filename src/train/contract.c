@@ -116,8 +116,9 @@ static void dti_describe_settings(const dt_trainer *t, dti_text *text) {
     dti_describe_number(text, "outer momentum", (double)round->momentum);
     dti_text_add(text, "compress %u\n", (unsigned)round->compress);
     dti_describe_number(text, "of which is kept", round->keep);
-    dti_text_add(text, "checkpoints %s, every %d steps, strict resume %d\n",
-                 d->checkpoint ? "yes" : "no", d->checkpoint_steps, d->strict_resume);
+    if (!t->worker && !t->serves) /* servers write them */
+        dti_text_add(text, "checkpoints %s, every %d steps, strict resume %d\n",
+                     d->checkpoint ? "yes" : "no", d->checkpoint_steps, d->strict_resume);
     for (uint32_t i = 0; i < t->graph->param_count; i++) {
         const dti_node *n = &t->graph->nodes[t->graph->params[i]];
         if (n->frozen && !n->buffer)

@@ -19,7 +19,7 @@ static void dti_trainer_resolve_local(dt_trainer *t) {
 static dt_result dti_trainer_check_local(const dt_trainer *t) {
     const dt_trainer_desc *d = &t->desc;
     const double lr = dti_or(d->outer.lr, 0.7), momentum = dti_or(d->outer.momentum, 0.9);
-    if ((unsigned)d->mode > DT_TRAIN_LOCAL)
+    if ((unsigned)d->mode > DT_TRAIN_SERVER)
         return dti_fail(t->base, DT_ERROR_INVALID, "%d is no dt_train_mode", (int)d->mode);
     if (d->local_steps < 0)
         return dti_fail(t->base, DT_ERROR_INVALID, "local_steps is %d; a round has at least 1",

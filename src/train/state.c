@@ -166,6 +166,8 @@ static dt_result dti_trainer_file(dt_trainer *t, const char *path, bool folder) 
     dt_result result = dti_check_forked(t->base);
     if (!result)
         result = dti_trainer_whole(t, "be saved");
+    if (!result)
+        result = dti_worker_has_no(t, "state to save");
     if (result)
         return result;
     dti_trainer_drain(t);
@@ -380,6 +382,8 @@ static dt_result dti_state_load(dt_trainer *t, const char *path) {
 DT_API dt_result dt_trainer_load(dt_trainer *t, const char *path) {
     DTI_NEED(NULL, t);
     dt_result result = dti_check_forked(t->base);
+    if (!result)
+        result = dti_worker_has_no(t, "state to load");
     if (result)
         return result;
     return t->par.lost ? dti_trainer_lost(t) : dti_state_load(t, path);

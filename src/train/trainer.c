@@ -79,9 +79,11 @@ static dt_result dti_trainer_check(const dt_trainer *t) {
                         "balance = measured moves the shards' rows, so it goes with no .shards of "
                         "your own (%d): results depend on the devices then",
                         d->shards);
-    dt_result local = dti_trainer_check_local(t);
-    if (local)
-        return local;
+    dt_result mode = dti_trainer_check_local(t);
+    if (!mode)
+        mode = dti_worker_check(t);
+    if (mode)
+        return mode;
     if (d->shard_state < 0 || d->shard_state > 3)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "shard_state is %d; 0 = each replica has all of the optimizer's state, 1 = "
@@ -164,7 +166,12 @@ static dt_result dti_trainer_agree(dt_trainer *t) {
 /* ---- data */
 
 static void dti_trainer_share(void *user, uint32_t rows, uint32_t *first, uint32_t *count) {
-    const dti_parallel *par = &((const dt_trainer *)user)->par;
+    const dt_trainer *t = user;
+    const dti_parallel *par = &t->par;
+    if (t->worker) {
+        dti_worker_rows(t, rows, first, count);
+        return;
+    }
     *first = dti_partition_row(&par->job, par->first_shard, rows);
     *count = dti_partition_row(&par->job, par->first_shard + par->shards, rows) - *first;
 }
@@ -258,14 +265,14 @@ static dt_result dti_trainer_columns(const dt_trainer *t) {
 static dt_result dti_trainer_loader(dt_trainer *t) {
     dti_loader_desc d = {.data = &t->desc.data,
                          .seed = t->desc.seed,
-                         .batch = t->par.desc.batch,
+                         .batch = (uint32_t)t->desc.batch,
                          .tail = t->desc.tail,
                          .shuffle = !t->desc.no_shuffle,
-                         .threaded = true,
+                         .threaded = !t->worker && !t->serves, /* tickets say what is next */
                          .share = dti_trainer_share,
                          .user = t,
-                         .share_max = t->par.desc.batch};
-    if (t->desc.balance == DT_BALANCE_EQUAL) {
+                         .share_max = t->worker ? dti_worker_rows_max(t) : t->par.desc.batch};
+    if (t->desc.balance == DT_BALANCE_EQUAL && !t->worker) {
         uint32_t first;
         dti_trainer_share(t, t->par.desc.batch, &first, &d.share_max);
     }
@@ -288,6 +295,8 @@ static dt_result dti_trainer_build(dt_trainer *t, uint32_t shards) {
             t->par.desc.stages
                 ? dti_pipe_create(&t->par, shards, t->desc.devices, t->desc.threads, t->desc.pin)
                 : dti_parallel_build(&t->par, shards, t->bounded ? t->bounds : NULL);
+    if (!result && t->worker)
+        result = dti_worker_build(t);
     if (!result)
         result = dti_agree_result(&t->par, dti_trainer_loader(t));
     t->par.lost = t->par.lost || result; /* there are no programs to go on with */
@@ -410,7 +419,7 @@ static dt_result dti_trainer_make(dt_trainer *t) {
     dti_parallel *par = &t->par;
     dt_result result = dti_trainer_count(t);
     if (!result)
-        result = dti_trainer_agree(t);
+        result = t->desc.mode == DT_TRAIN_SERVER ? dti_worker_open(t) : dti_trainer_agree(t);
     if (!result)
         result = dti_trainer_grid(t); /* the same on all ranks */
     if (!result)
@@ -419,7 +428,9 @@ static dt_result dti_trainer_make(dt_trainer *t) {
                                                          t->desc.threads));
     if (!result)
         result = dti_agree_result(par, dti_balance_make(t));
-    const uint32_t shards = t->desc.shards ? (uint32_t)t->desc.shards : dti_parallel_width(par);
+    const uint32_t shards = t->worker        ? 1
+                            : t->desc.shards ? (uint32_t)t->desc.shards
+                                             : dti_parallel_width(par);
     if (!result)
         result = dti_trainer_build(t, shards);
     if (!result) /* behind the loader, whose thread would be pinned with this one */
@@ -431,6 +442,8 @@ static dt_result dti_trainer_make(dt_trainer *t) {
         result = dti_agree_state(par);
     if (!result && par->pipe)
         result = dti_agree_result(par, dti_pipe_scatter(par));
+    if (!result && t->worker)
+        result = dti_worker_join(t);
     return result ? result : dti_trainer_seek(t);
 }
 
@@ -487,6 +500,7 @@ DT_API void dt_trainer_destroy(dt_trainer *t) {
     dti_shared_free(t);
     dti_crew_destroy(t->par.crew);
     dti_pipe_destroy(&t->par);
+    dti_worker_close(t);
     dti_parallel_unbuild(&t->par);
     dti_meetings_close(&t->par);
     dti_replicas_close(&t->par);
@@ -510,6 +524,8 @@ DT_API dt_result dt_trainer_set_lr(dt_trainer *t, double lr) {
     DTI_NEED(NULL, t);
     const dt_optim_desc optim = dti_optim_resolved(&t->par.desc.optim);
     lr = dti_or(lr, 0.0);
+    if (t->worker)
+        return dti_worker_has_no(t, "learning rate");
     if (!dti_optim_lr_fits(&optim, lr))
         return dti_fail(t->base, DT_ERROR_INVALID, "a learning rate of %g; it must be from 0 to %g",
                         lr, dti_optim_lr_max(&optim));
@@ -554,8 +570,8 @@ DT_API void dt_trainer_get_info(const dt_trainer *t, dt_trainer_info *info) {
                               .world_size = (int)par->world,
                               .local_replicas = (int)par->job.local,
                               .replicas = (int)dti_parallel_width(par),
-                              .shards = (int)par->job.shards,
-                              .batch = (int)par->desc.batch,
+                              .shards = t->worker ? t->desc.shards : (int)par->job.shards,
+                              .batch = t->desc.batch,
                               .accumulate = (int)par->desc.parts,
                               .micro_batches = (int)runs->count,
                               .epoch_steps = t->loader ? dti_loader_epoch_batches(t->loader) : 0,
@@ -659,6 +675,12 @@ static dt_result dti_trainer_step(dt_trainer *t, uint32_t keep, dt_train_report 
     dt_result own = dti_check_forked(t->base);
     if (own || t->par.lost)
         return own ? own : dti_trainer_lost(t);
+    if (t->serves)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "a server's trainer makes no steps by itself: dt_server_run has workers "
+                        "make them");
+    if (t->worker)
+        return dti_worker_step(t, r, used);
     const bool wanted = t->par.asked = atomic_exchange(&t->wanted, 0) != 0;
     own = dti_loader_next(t->loader, &batch);
     if (!own)

@@ -63,8 +63,10 @@ struct dt_trainer {
      * and twice the room for trying others. */
     double *speeds;
     uint32_t *bounds;
-    bool bounded;   /* bounds hold */
-    uint32_t timed; /* steps that were measured */
+    bool bounded;              /* bounds hold */
+    uint32_t timed;            /* steps that were measured */
+    struct dti_served *worker; /* of DT_TRAIN_SERVER; else NULL */
+    bool serves;               /* a server's: others compute its steps */
 };
 
 /* contract.c: the settings and the model as lines of text. */
@@ -118,3 +120,15 @@ static dt_result dti_balance_look(dt_trainer *t, bool epoch_ended);
 
 /* evaluate.c */
 static void dti_evaluation_free(dt_trainer *t);
+
+/* worker.c: a trainer whose steps are tickets of servers */
+static dt_result dti_worker_check(const dt_trainer *t);
+static dt_result dti_worker_open(dt_trainer *t);  /* connects, and compares settings */
+static dt_result dti_worker_build(dt_trainer *t); /* behind the first programs */
+static dt_result dti_worker_join(dt_trainer *t);  /* the first values */
+static void dti_worker_close(dt_trainer *t);
+static void dti_worker_rows(const dt_trainer *t, uint32_t rows, uint32_t *first, uint32_t *count);
+static uint32_t dti_worker_rows_max(const dt_trainer *t);
+/* INVALID: what the servers' trainers have. */
+static dt_result dti_worker_has_no(const dt_trainer *t, const char *what);
+static dt_result dti_worker_step(dt_trainer *t, dt_train_report *r, bool *used);

@@ -5,6 +5,7 @@
 #include "../fuzz_frames.c"
 #include "../fuzz_hello.c"
 #include "../fuzz_nodelist.c"
+#include "../fuzz_talk.c"
 
 #include "../fuzz_replay.h"
 
@@ -24,6 +25,12 @@ TEST(every_kept_handshake_changes_nothing_but_with_the_key) {
     int counts[2] = {0};
     REQUIRE(replay_folder("tests/corpus/hello", fuzz_hello, counts));
     CHECK(counts[0] >= 3 && counts[1] >= 10);
+}
+
+TEST(every_kept_talk_brings_what_was_said_or_ends) {
+    int counts[2] = {0};
+    REQUIRE(replay_folder("tests/corpus/talk", fuzz_talk, counts));
+    CHECK(counts[0] >= 3 && counts[1] >= 3);
 }
 
 TEST(every_kept_list_of_frames_leaves_the_core_sound) {

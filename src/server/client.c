@@ -1,0 +1,225 @@
+#define DTI_CLIENT_WAIT_MS 30000
+#define DTI_CLIENT_DIAL_NS 50000000u     /* before the next try; doubled, */
+#define DTI_CLIENT_DIAL_MOST 1000000000u /* up to this */
+
+/* ---- what the desk tells */
+
+static void dti_client_opened(void *user, uint32_t who, const uint8_t instance[16]) {
+    dti_client *c = user;
+    (void)instance;
+    c->servers[who].open = true;
+}
+
+static void dti_client_closed(void *user, uint32_t who, bool was_open, bool refused,
+                              const char *why) {
+    dti_client_server *s = &((dti_client *)user)->servers[who];
+    s->open = s->greeted = false;
+    s->refused = refused && !was_open;
+    snprintf(s->why, sizeof s->why, "%s", why);
+}
+
+static void *dti_client_room(void *user, uint32_t who, const dti_message *m) {
+    dti_client *c = user;
+    return who == c->to && m->bytes <= c->room_bytes ? c->room : NULL;
+}
+
+static void dti_client_came(void *user, uint32_t who, const dti_message *m, const void *body) {
+    dti_client *c = user;
+    if (who != c->to)
+        return;
+    c->servers[who].broken = 0;
+    c->answered = true;
+    c->answer = *m;
+    if (body)
+        memcpy(c->small, body, (size_t)m->bytes);
+}
+
+static bool dti_client_read(void *user, uint32_t who, const dti_message *m, uint64_t at, void *to,
+                            uint32_t bytes) {
+    const dti_client *c = user;
+    (void)who, (void)m;
+    memcpy(to, c->body + at, bytes);
+    return true;
+}
+
+/* ---- addresses */
+
+static dt_result dti_client_addresses(dti_client *c, const char *servers) {
+    const char *at = servers;
+    for (const char *p = servers; *p; p++)
+        c->count += *p == ',';
+    c->count++;
+    if (c->count > DTI_SERVERS_MAX)
+        return dti_fail(c->base, DT_ERROR_INVALID, "%u servers; at most %d", c->count,
+                        DTI_SERVERS_MAX);
+    c->servers = dti_alloc_array(c->base, c->count, sizeof *c->servers);
+    if (!c->servers)
+        return DT_ERROR_MEMORY;
+    for (uint32_t i = 0; i < c->count; i++) {
+        const size_t size = strcspn(at, ",");
+        if (!size || size >= sizeof c->servers[i].address)
+            return dti_fail(c->base, DT_ERROR_INVALID,
+                            ".servers is '%s': addresses \"host:port\", with commas between them",
+                            servers);
+        memcpy(c->servers[i].address, at, size);
+        at += size + (at[size] == ',');
+    }
+    return DT_OK;
+}
+
+static dt_result dti_client_open(dti_base *base, const char *servers, const dt_comm_desc *by,
+                                 int wait_ms, dti_client *c) {
+    *c = (dti_client){.base = base, .calls = dti_desk_calls_of()};
+    if (!c->calls)
+        return dti_fail(base, DT_ERROR_UNSUPPORTED,
+                        "servers: this dtrain was compiled without connections");
+    c->wait_ns = 1000000u * (uint64_t)(wait_ms ? wait_ms : DTI_CLIENT_WAIT_MS);
+    dt_result result = dti_client_addresses(c, servers);
+    const dti_desk_desc d = {.by = by,
+                             .connections = c->count,
+                             .events = {.user = c,
+                                        .opened = dti_client_opened,
+                                        .room = dti_client_room,
+                                        .came = dti_client_came,
+                                        .read = dti_client_read,
+                                        .closed = dti_client_closed}};
+    return result ? result : c->calls->create(base, &d, &c->desk);
+}
+
+static void dti_client_close(dti_client *c) {
+    if (c->calls)
+        c->calls->destroy(c->desk);
+    dti_free(c->base, c->servers);
+    *c = (dti_client){0};
+}
+
+/* ---- asking */
+
+static dt_result dti_client_gone(dti_client *c, uint32_t to) {
+    const dti_client_server *s = &c->servers[to];
+    return dti_fail(
+        c->base, DT_ERROR_PEER_LOST,
+        "server %u at %s is gone for %llu ms: %s; start it again from a checkpoint, and "
+        "the workers with it",
+        to, s->address, (unsigned long long)(c->wait_ns / 1000000u), s->why);
+}
+
+/* A try, and the time until the next one. */
+static dt_result dti_client_dial(dti_client *c, uint32_t to, uint64_t wait) {
+    dti_client_server *s = &c->servers[to];
+    const uint64_t until = dti_now_ns() + wait;
+    s->why[0] = 0;
+    s->refused = false;
+    if (!c->calls->dial(c->desk, to, s->address, to))
+        return DT_ERROR_INVALID;
+    while (!s->open && !s->why[0])
+        c->calls->step(c->desk, 1000);
+    if (s->refused)
+        return dti_fail(c->base, DT_ERROR_REFUSED, "server %u at %s: %s", to, s->address, s->why);
+    for (uint64_t now = dti_now_ns(); !s->open && now < until; now = dti_now_ns())
+        c->calls->step(c->desk, (int)((until - now) / 1000000u) + 1);
+    return DT_OK;
+}
+
+/* Until the connection is there. It counts as broken until an answer has come over it. */
+static dt_result dti_client_connect(dti_client *c, uint32_t to) {
+    dti_client_server *s = &c->servers[to];
+    uint64_t wait = DTI_CLIENT_DIAL_NS;
+    s->broken = s->broken ? s->broken : dti_now_ns();
+    while (!s->open) {
+        dt_result result = dti_client_dial(c, to, wait);
+        if (result)
+            return result;
+        if (!s->open && dti_now_ns() - s->broken >= c->wait_ns)
+            return dti_client_gone(c, to);
+        wait = DTI_MIN(2 * wait, (uint64_t)DTI_CLIENT_DIAL_MOST);
+    }
+    return DT_OK;
+}
+
+/* False: the connection broke before the answer came. */
+static bool dti_client_try(dti_client *c, uint32_t to, const dti_message *m, const void *body) {
+    c->to = to;
+    c->body = body;
+    c->answered = false;
+    c->calls->send(c->desk, to, m);
+    while (c->servers[to].open && !c->answered)
+        c->calls->step(c->desk, 1000);
+    return c->answered;
+}
+
+static dt_result dti_client_error(dti_client *c, uint32_t to) {
+    char text[DTI_SAY_TEXT + 1];
+    const dti_message *m = &c->answer;
+    const size_t size = (size_t)DTI_MIN(m->bytes, (uint64_t)DTI_SAY_TEXT);
+    for (size_t i = 0; i < size; i++)
+        text[i] = (unsigned char)c->small[i] >= 32 ? c->small[i] : ' ';
+    text[size] = 0;
+    const bool known = m->part > DT_OK && m->part <= DT_ERROR_LATE;
+    return dti_fail(c->base, known ? (dt_result)m->part : DT_ERROR_CORRUPT, "server %u at %s: %s",
+                    to, c->servers[to].address, text);
+}
+
+static bool dti_welcome_is_right(const dti_client *c, uint32_t to) {
+    const dti_message *m = &c->answer;
+    dti_welcome w;
+    if (m->kind != DTI_SAY_WELCOME || m->bytes != sizeof w)
+        return false;
+    memcpy(&w, c->small, sizeof w);
+    return w.place == to && w.servers && w.shards && w.begin <= w.end && w.end <= w.elements;
+}
+
+static dt_result dti_client_welcome(dti_client *c, uint32_t to) {
+    dti_client_server *s = &c->servers[to];
+    dti_welcome w;
+    if (c->answer.kind == DTI_SAY_ERROR)
+        return dti_client_error(c, to);
+    if (!dti_welcome_is_right(c, to))
+        return dti_fail(c->base, DT_ERROR_CORRUPT, "server %u at %s: its greeting makes no sense",
+                        to, s->address);
+    memcpy(&w, c->small, sizeof w);
+    if (w.servers != c->count)
+        return dti_fail(c->base, DT_ERROR_INVALID,
+                        "server %u at %s is one of %u, and .servers names %u", to, s->address,
+                        w.servers, c->count);
+    if (s->welcome.shards && (s->welcome.elements != w.elements || s->welcome.begin != w.begin ||
+                              s->welcome.end != w.end || s->welcome.shards != w.shards ||
+                              s->welcome.push_bytes != w.push_bytes))
+        return dti_fail(c->base, DT_ERROR_INVALID,
+                        "server %u at %s has come back with another model or other settings", to,
+                        s->address);
+    s->welcome = w;
+    s->greeted = true;
+    return DT_OK;
+}
+
+static dt_result dti_client_greet(dti_client *c, uint32_t to) {
+    const dti_message hello = {.kind = DTI_SAY_HELLO};
+    while (!c->servers[to].greeted) {
+        dt_result result = dti_client_connect(c, to);
+        const uint64_t broken = c->servers[to].broken;
+        if (!result && dti_client_try(c, to, &hello, NULL))
+            result = dti_client_welcome(c, to);
+        else if (!result && dti_now_ns() - broken >= c->wait_ns)
+            result = dti_client_gone(c, to);
+        if (result)
+            return result;
+    }
+    return DT_OK;
+}
+
+static dt_result dti_client_ask(dti_client *c, uint32_t to, const dti_message *m, const void *body,
+                                void *room, uint64_t room_bytes) {
+    do {
+        c->room = NULL;
+        c->room_bytes = 0;
+        dt_result result = dti_client_greet(c, to);
+        if (result)
+            return result;
+        c->room = room;
+        c->room_bytes = room_bytes;
+    } while (!dti_client_try(c, to, m, body));
+    c->room = NULL;
+    c->room_bytes = 0;
+    return c->answer.kind == DTI_SAY_ERROR ? dti_client_error(c, to) : DT_OK;
+}

@@ -1,0 +1,44 @@
+/* A worker's side of its connections to the servers: one question at a time, asked again when a
+ * connection broke, for as long as the servers may be away. */
+
+#define DTI_SERVERS_MAX 64
+
+typedef struct dti_client dti_client;
+
+/* One server, as it told. */
+typedef struct dti_client_server {
+    char address[272];
+    dti_welcome welcome;
+    bool open, greeted, refused;
+    uint64_t broken; /* since when there is no connection, ns */
+    char why[256];
+} dti_client_server;
+
+struct dti_client {
+    dti_base *base;
+    const dti_desk_calls *calls;
+    dti_desk *desk;
+    uint64_t wait_ns; /* for a server that is away */
+    dti_client_server *servers;
+    uint32_t count;
+    /* The question under way. */
+    uint32_t to;
+    const char *body; /* of it */
+    void *room;       /* for a large answer */
+    uint64_t room_bytes;
+    bool answered;
+    dti_message answer;
+    char small[DTI_MESSAGE_SMALL];
+};
+
+/* servers: "host:port,host:port", in the order of their places. Connects to none yet. */
+static dt_result dti_client_open(dti_base *base, const char *servers, const dt_comm_desc *by,
+                                 int wait_ms, dti_client *c);
+static void dti_client_close(dti_client *c);
+/* Asks server `to`, and waits for the answer: a small one's body is in c->small, a large one's in
+ * `room`. A server's DTI_SAY_ERROR is an error here. PEER_LOST: it is gone for too long; REFUSED:
+ * by its key or settings; INVALID: it is another server than before. */
+static dt_result dti_client_ask(dti_client *c, uint32_t to, const dti_message *m, const void *body,
+                                void *room, uint64_t room_bytes);
+/* Connects to a server, if it is not; c->servers[to].welcome is what it said. */
+static dt_result dti_client_greet(dti_client *c, uint32_t to);

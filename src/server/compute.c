@@ -1,0 +1,280 @@
+/* ---- shares */
+
+static uint32_t dti_shares_size(const dti_partition *job, uint32_t shard) {
+    return dti_partition_row(job, shard + 1, job->batch) -
+           dti_partition_row(job, shard, job->batch);
+}
+
+static uint32_t dti_shares_most(const dti_partition *job) {
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < job->shards; i++)
+        most = DTI_MAX(most, dti_shares_size(job, i));
+    return most;
+}
+
+static dti_share_runs *dti_shares_find(dti_shares *s, uint32_t size, uint32_t rows) {
+    for (uint32_t i = 0; i < s->count; i++) {
+        if (s->at[i].size == size && s->at[i].rows == rows)
+            return &s->at[i];
+    }
+    return NULL;
+}
+
+static dt_result dti_shares_add(dti_parallel *par, dti_shares *s, uint32_t size, uint32_t rows) {
+    const dti_partition one = {
+        .replicas = 1, .local = 1, .shards = 1, .parts = par->job.parts, .batch = size};
+    dti_share_runs *share = &s->at[s->count];
+    dti_replica *r = &par->replicas[0];
+    if (!rows || dti_shares_find(s, size, rows))
+        return DT_OK;
+    if (s->count == DTI_SHARES_MAX)
+        return dti_fail(par->base, DT_ERROR_INVALID, "shards of more than %d numbers of rows",
+                        DTI_SHARES_MAX);
+    *share = (dti_share_runs){.size = size, .rows = rows, .runs = &share->own};
+    s->count++;
+    if (size == par->desc.batch && rows == size) {
+        share->runs = &r->full;
+        return DT_OK;
+    }
+    dt_result result = dti_runs_make(par->base, &one, 0, rows, &share->own);
+    for (uint32_t i = 0; i < share->own.count && !result; i++)
+        result = dti_micro_program(par, r, &share->own, i);
+    return result;
+}
+
+static dt_result dti_shares_make(dti_parallel *par, dti_shares *s) {
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < s->job.shards && !result; i++) {
+        const uint32_t size = dti_shares_size(&s->job, i);
+        const uint32_t low = dti_partition_row(&s->job, i, s->job.batch);
+        result = dti_shares_add(par, s, size, size);
+        if (!result && s->tail > low)
+            result = dti_shares_add(par, s, size, DTI_MIN(size, s->tail - low));
+    }
+    for (uint32_t i = 0; i < s->count && !result; i++)
+        s->weighs = s->weighs || dti_program_weighs(s->at[i].runs->runs[0].program);
+    s->weights = dti_alloc_array(par->base, (size_t)s->job.shards * DT_MAX_TERMS, sizeof(double));
+    return result || s->weights ? result : DT_ERROR_MEMORY;
+}
+
+static void dti_shares_free(dti_parallel *par, dti_shares *s) {
+    for (uint32_t k = 0; k < s->count; k++) {
+        dti_runs *runs = &s->at[k].own;
+        for (uint32_t i = runs->count; i-- > 0;) {
+            bool own = runs->runs[i].program != NULL;
+            for (uint32_t before = 0; before < i; before++)
+                own = own && runs->runs[before].program != runs->runs[i].program;
+            if (own)
+                dt_program_destroy(runs->runs[i].program);
+        }
+        dti_runs_free(par->base, runs);
+    }
+    dti_free(par->base, s->weights);
+    s->weights = NULL;
+    s->count = 0;
+}
+
+static void dti_shares_rows(const dti_shares *s, uint32_t shard, uint32_t rows, uint32_t *first,
+                            uint32_t *count) {
+    *first = s->weighs ? 0 : dti_partition_row(&s->job, shard, rows);
+    *count = s->weighs ? rows : dti_partition_row(&s->job, shard + 1, rows) - *first;
+}
+
+/* Its runs, at the rows that the shard has in a batch of `rows`; NULL: it has none. */
+static dti_runs *dti_shares_runs(dti_shares *s, uint32_t shard, uint32_t rows) {
+    const uint32_t low = dti_partition_row(&s->job, shard, rows);
+    const uint32_t count = dti_partition_row(&s->job, shard + 1, rows) - low;
+    const dti_share_runs *share =
+        count ? dti_shares_find(s, dti_shares_size(&s->job, shard), count) : NULL;
+    uint32_t row = low;
+    if (!share)
+        return NULL;
+    for (uint32_t i = 0; i < share->runs->count; i++) {
+        share->runs->runs[i].row = row;
+        row += share->runs->runs[i].rows;
+    }
+    return share->runs;
+}
+
+/* ---- computing */
+
+/* Of a shard that another worker computes; its weights count in every loss. */
+static dt_result dti_shares_weigh(dti_parallel *par, dti_shares *s, uint32_t shard) {
+    dti_replica *r = &par->replicas[0];
+    double *sum = s->weights + (size_t)shard * DT_MAX_TERMS;
+    dt_result result = DT_OK;
+    memset(sum, 0, DT_MAX_TERMS * sizeof *sum);
+    r->runs = dti_shares_runs(s, shard, par->rows);
+    for (uint32_t i = r->runs ? r->runs->count : 0; i-- > 0 && !result;) {
+        const dti_micro_run *run = &r->runs->runs[i];
+        result = dti_program_weighs(run->program) ? dti_micro_write(par, r, run) : DT_OK;
+        if (!result)
+            result = dti_micro_weigh(r, run);
+    }
+    for (uint32_t k = 0; r->runs && k < r->runs->piece_count && !result; k++) {
+        for (uint32_t i = 0; i < DT_MAX_TERMS; i++)
+            sum[i] += r->weights[k * DT_MAX_TERMS + i];
+    }
+    return result;
+}
+
+/* Of the whole batch, in the tree over its shards; the shard's own last, so its inputs stay. */
+static dt_result dti_shares_weigh_all(dti_parallel *par, dti_shares *s, uint32_t shard) {
+    dti_replica *r = &par->replicas[0];
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < s->job.shards && !result; i++)
+        result = i == shard ? DT_OK : dti_shares_weigh(par, s, i);
+    if (result)
+        return result;
+    r->runs = dti_shares_runs(s, shard, par->rows);
+    dti_crew_run(par->crew, dti_parallel_weigh, par);
+    memcpy(s->weights + (size_t)shard * DT_MAX_TERMS, par->weights.leaves,
+           DT_MAX_TERMS * sizeof(double));
+    dti_scalar_tree(s->weights, s->job.shards, DT_MAX_TERMS);
+    memcpy(par->weights.sum, s->weights, DT_MAX_TERMS * sizeof(double));
+    return r->result;
+}
+
+static bool dti_shares_are_finite(const dti_parallel *par) {
+    const float *g = par->replicas[0].gradients;
+    bool fine = true;
+    for (uint32_t b = 0; b < par->bucket_count && fine; b++)
+        fine = dti_all_finite(g + par->buckets[b].begin, DT_F32,
+                              par->buckets[b].end - par->buckets[b].begin);
+    for (uint32_t i = 0; i < 2 * DT_MAX_TERMS; i++)
+        fine = fine && dti_finite_f64(par->terms.leaves[i]);
+    return fine;
+}
+
+/* The op that made it, where one can be found; the step is given up then. */
+static dt_result dti_shares_fault(dti_parallel *par) {
+    if (dti_parallel_blame(par))
+        return DT_ERROR_NUMERIC;
+    return dti_fail(par->base, DT_ERROR_NUMERIC,
+                    "step %llu: the gradient of a shard is not finite; the weights are unchanged",
+                    (unsigned long long)par->step.step);
+}
+
+static dt_result dti_shares_compute(dti_parallel *par, dti_shares *s, const dti_batch *batch,
+                                    uint32_t shard, const dt_step_desc *step) {
+    if (!dti_shares_runs(s, shard, batch->rows))
+        return dti_fail(par->base, DT_ERROR_CORRUPT,
+                        "a ticket for shard %u, which has no rows in a batch of %u", shard,
+                        batch->rows);
+    dti_parallel_prepare(par, batch, step);
+    dt_result result = dti_shares_weigh_all(par, s, shard);
+    if (!result) {
+        dti_crew_run(par->crew, dti_parallel_forward, par);
+        result = par->replicas[0].result;
+    }
+    if (!result) {
+        dti_crew_run(par->crew, dti_parallel_backward, par);
+        result = par->replicas[0].result;
+    }
+    par->lost = par->lost || result == DT_ERROR_DEVICE_LOST;
+    if (!result && !dti_shares_are_finite(par))
+        result = dti_shares_fault(par);
+    char text[sizeof par->base->error];
+    memcpy(text, par->base->error, sizeof text);
+    dti_parallel_drop_all(par);
+    memcpy(par->base->error, text, sizeof text);
+    return result;
+}
+
+/* ---- pushes */
+
+/* The buckets' part in [begin, end), number b. */
+static dti_bucket dti_push_piece(const dti_parallel *par, const dti_push_shape *shape, uint32_t b) {
+    const uint64_t begin = DTI_MAX(par->buckets[b].begin, shape->begin);
+    const uint64_t end = DTI_MIN(par->buckets[b].end, shape->end);
+    return (dti_bucket){begin, DTI_MAX(begin, end)};
+}
+
+static dt_result dti_push_check(const dti_parallel *par) {
+    if (!par->meetings.count)
+        return DT_OK;
+    return dti_fail(par->base, DT_ERROR_UNSUPPORTED,
+                    "parameter servers: shards of this model meet within a step (batch norm with "
+                    ".sync), and workers compute them one by one; leave .sync out");
+}
+
+static dti_push_shape dti_push_shape_of(const dti_parallel *par, uint64_t begin, uint64_t end) {
+    dti_push_shape shape = {.begin = begin, .end = end};
+    shape.statistics = (uint64_t)par->job.parts * par->statistics.width;
+    for (uint32_t b = 0; b < par->bucket_count; b++) {
+        const dti_bucket piece = dti_push_piece(par, &shape, b);
+        shape.gradient += piece.end - piece.begin;
+    }
+    shape.bytes = sizeof(dti_push_head) + (shape.statistics + shape.gradient) * sizeof(float);
+    return shape;
+}
+
+static void dti_push_write(const dti_parallel *par, const dti_push_shape *shape, uint64_t version,
+                           void *to) {
+    dti_push_head *head = to;
+    float *at = (float *)(void *)(head + 1);
+    head->version = version;
+    memcpy(head->terms, par->terms.leaves, sizeof head->terms);
+    memcpy(at, par->statistics.pieces, (size_t)shape->statistics * sizeof *at);
+    at += shape->statistics;
+    for (uint32_t b = 0; b < par->bucket_count; b++) {
+        const dti_bucket piece = dti_push_piece(par, shape, b);
+        memcpy(at, par->replicas[0].gradients + piece.begin,
+               (size_t)(piece.end - piece.begin) * sizeof *at);
+        at += piece.end - piece.begin;
+    }
+}
+
+static bool dti_push_is_finite(const dti_push_shape *shape, const void *push) {
+    const dti_push_head *head = push;
+    bool fine = dti_all_finite(head + 1, DT_F32, shape->statistics + shape->gradient);
+    for (uint32_t i = 0; i < DTI_TERMS_WIDTH; i++)
+        fine = fine && dti_finite_f64(head->terms[i]);
+    return fine;
+}
+
+/* In the tree over shards, as replicas of a process add: one bucket after the other. */
+static void dti_push_fold(dti_parallel *par, const dti_push_shape *shape, const char *pushes,
+                          uint64_t stride) {
+    const uint32_t shards = par->job.shards;
+    uint64_t at = sizeof(dti_push_head) + shape->statistics * sizeof(float);
+    dti_operand operands[DTI_OPERANDS_MAX];
+    for (uint32_t b = 0; b < par->bucket_count; b++) {
+        const dti_bucket piece = dti_push_piece(par, shape, b);
+        const uint64_t n = piece.end - piece.begin;
+        float *to = par->replicas[0].gradients + piece.begin;
+        for (uint32_t i = 0; i < shards; i++)
+            operands[i] = (dti_operand){pushes + i * stride + at, DT_F32, {i, 1}};
+        if (shards > 1)
+            dti_fold(to, operands, shards, n, DT_F32, DT_COMM_SUM, true, 1);
+        else
+            memcpy(to, operands[0].data, (size_t)n * sizeof *to);
+        at += n * sizeof *to;
+    }
+}
+
+static void dti_push_take(dti_parallel *par, const dti_push_shape *shape, const char *push,
+                          uint32_t shard) {
+    const dti_push_head *head = (const void *)push;
+    memcpy(dti_scalar_leaf(par, &par->terms, shard), head->terms, sizeof head->terms);
+    memcpy(dti_statistics_row(&par->statistics, shard * par->job.parts), head + 1,
+           (size_t)shape->statistics * sizeof(float));
+}
+
+static dt_result dti_push_apply(dti_parallel *par, const dti_push_shape *shape, char *pushes,
+                                uint64_t stride, uint32_t rows, const dt_step_desc *step,
+                                dti_parallel_result *out) {
+    const dti_batch batch = {.rows = rows, .real = rows};
+    *out = (dti_parallel_result){0};
+    dti_parallel_prepare(par, &batch, step);
+    par->replicas[0].runs = &par->round.none;
+    for (uint32_t i = 0; i < par->job.shards; i++) {
+        if (dti_partition_row(&par->job, i, rows) == dti_partition_row(&par->job, i + 1, rows))
+            memset(pushes + i * stride, 0, (size_t)shape->bytes); /* nobody computed it */
+        dti_push_take(par, shape, pushes + i * stride, i);
+    }
+    const unsigned modes = dti_fp_enter();
+    dti_push_fold(par, shape, pushes, stride);
+    dti_fp_leave(modes);
+    return dti_parallel_conclude(par, out);
+}

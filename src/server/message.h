@@ -1,0 +1,63 @@
+/* What workers and servers say to each other, each by a dti_message; docs/protocol.md has the
+ * table. Workers ask, servers answer each question once. Numbers in bodies are little-endian. */
+
+enum {
+    DTI_SAY_HELLO = 1, /* worker: no body */
+    DTI_SAY_WELCOME,   /* dti_welcome */
+    DTI_SAY_SETTINGS,  /* worker: no body; the answer's body is the server's settings, as text */
+    DTI_SAY_ASK,    /* worker: dti_request; answered when there is a ticket, or the epoch ended */
+    DTI_SAY_TICKET, /* dti_told; part: the shard, number: the batch's serial */
+    DTI_SAY_ENDED,  /* dti_told */
+    DTI_SAY_PULL,   /* worker: dti_resolved; number: the version that it knows of */
+    DTI_SAY_VALUES, /* number: the version; body: the server's part of the parameters, f32 */
+    DTI_SAY_PUSH,   /* worker; part: the shard, number: the serial; body: see dti_push_shape */
+    DTI_SAY_FAULT,  /* worker: the same for a gradient that is not finite; body: why */
+    DTI_SAY_PUSHED, /* part: a dti_push_answer */
+    DTI_SAY_ERROR   /* part: a dt_result; body: text */
+};
+
+#define DTI_SAY_TEXT 480 /* of FAULT and ERROR, at most */
+
+typedef struct dti_welcome {
+    uint32_t place, servers; /* this one, of so many */
+    uint32_t shards, staleness;
+    uint64_t elements;   /* of the arenas */
+    uint64_t begin, end; /* this server's part of them */
+    uint64_t push_bytes, settings_bytes;
+    uint64_t version, epoch, steps;
+} dti_welcome;
+
+typedef struct dti_request {
+    uint64_t epoch;
+    uint64_t mark; /* of the coefficients of losses */
+} dti_request;
+
+/* What servers other than the first learn from workers: that the batches up to a version are
+ * resolved, and which of the newest 64 were skipped: bit i is that of version - i. */
+typedef struct dti_resolved {
+    uint64_t version, skipped;
+} dti_resolved;
+
+typedef struct dti_told {
+    dti_resolved resolved;
+    uint64_t epoch, index; /* of the batch; of ENDED: the epoch that is next, and 0 */
+    uint64_t step;         /* that it is computed for */
+    uint64_t steps;        /* committed so far */
+} dti_told;
+
+_Static_assert(sizeof(dti_welcome) == 80 && sizeof(dti_request) == 16 && sizeof(dti_told) == 48,
+               "no gaps: these are bytes of the wire");
+
+/* The body of a push: a dti_push_head, the statistics of the shard's pieces, and the server's part
+ * of the gradient, bucket by bucket. */
+typedef struct dti_push_head {
+    uint64_t version; /* that it was computed with */
+    double terms[DTI_TERMS_WIDTH];
+} dti_push_head;
+
+typedef struct dti_push_shape {
+    uint64_t begin, end; /* the server's part of the arenas */
+    uint64_t statistics; /* floats */
+    uint64_t gradient;   /* floats */
+    uint64_t bytes;
+} dti_push_shape;

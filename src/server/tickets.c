@@ -1,0 +1,160 @@
+/* See tickets.h. */
+
+/* ---- places */
+
+static dti_batch_open *dti_tickets_batch(const dti_tickets *t, uint64_t serial) {
+    return &t->open[serial % t->window];
+}
+
+static dti_ticket *dti_tickets_at(const dti_tickets *t, uint64_t serial, uint32_t shard) {
+    return &t->tickets[serial % t->window * t->shards + shard];
+}
+
+static uint64_t dti_tickets_epoch(const dti_tickets *t, uint64_t serial) {
+    return (serial - 1) / t->batches;
+}
+
+/* The last batch of an epoch may be short: its last shards have no rows; nobody computes them. */
+static uint32_t dti_tickets_filled(const dti_tickets *t, uint64_t serial) {
+    return serial % t->batches ? t->shards : t->tail_shards;
+}
+
+static void dti_tickets_clear(dti_tickets *t, uint64_t serial) {
+    const uint32_t filled = dti_tickets_filled(t, serial);
+    *dti_tickets_batch(t, serial) =
+        (dti_batch_open){.oldest = UINT64_MAX, .done = t->shards - filled};
+    for (uint32_t i = 0; i < t->shards; i++)
+        *dti_tickets_at(t, serial, i) =
+            (dti_ticket){.state = i < filled ? DTI_TICKET_FREE : DTI_TICKET_DONE};
+}
+
+static void dti_tickets_start(dti_tickets *t, uint64_t base) {
+    t->base = base;
+    for (uint32_t i = 0; i < t->window; i++)
+        dti_tickets_clear(t, base + i);
+}
+
+static bool dti_tickets_has(const dti_tickets *t, uint64_t serial, uint32_t shard) {
+    return serial >= t->base && serial - t->base < t->window && shard < t->shards;
+}
+
+/* ---- handing out */
+
+static bool dti_ticket_is_old(const dti_tickets *t, const dti_ticket *ticket, uint64_t now) {
+    return (ticket->state == DTI_TICKET_OUT || ticket->state == DTI_TICKET_COMING) && t->limit_ns &&
+           now - ticket->since > t->limit_ns;
+}
+
+/* The first shard of a batch that is free, or old. A batch that is skipped is computed no more. */
+static bool dti_tickets_find(const dti_tickets *t, uint64_t serial, uint32_t who, uint64_t now,
+                             uint32_t *shard) {
+    if (dti_tickets_batch(t, serial)->faulty)
+        return false;
+    for (uint32_t i = 0; i < t->shards; i++) {
+        const dti_ticket *ticket = dti_tickets_at(t, serial, i);
+        *shard = i;
+        if (ticket->state == DTI_TICKET_FREE ||
+            (ticket->who != who && dti_ticket_is_old(t, ticket, now)))
+            return true;
+    }
+    return false;
+}
+
+/* Who asks has none under way: what it was given before goes back. */
+static void dti_tickets_return(dti_tickets *t, uint32_t who) {
+    for (uint32_t i = 0; i < t->window * t->shards; i++) {
+        if (t->tickets[i].who == who && t->tickets[i].state == DTI_TICKET_OUT)
+            t->tickets[i] = (dti_ticket){0};
+    }
+}
+
+static dti_ticket_answer dti_tickets_take(dti_tickets *t, uint32_t who, uint64_t epoch,
+                                          uint64_t steps, uint64_t now, uint64_t *serial,
+                                          uint32_t *shard) {
+    const uint64_t current = dti_tickets_epoch(t, t->base);
+    dti_tickets_return(t, who);
+    if (epoch < current)
+        return DTI_TICKET_ENDED;
+    for (uint64_t q = t->base; q - t->base < t->window; q++) {
+        dti_batch_open *batch = dti_tickets_batch(t, q);
+        if (dti_tickets_epoch(t, q) != current)
+            break;
+        if (!dti_tickets_find(t, q, who, now, shard))
+            continue;
+        dti_ticket *ticket = dti_tickets_at(t, q, *shard);
+        t->again += ticket->state != DTI_TICKET_FREE;
+        batch->step = batch->step ? batch->step : steps + 1 + (q - t->base);
+        *ticket = (dti_ticket){DTI_TICKET_OUT, who, now};
+        *serial = q;
+        return DTI_TICKET_TAKEN;
+    }
+    return DTI_TICKET_WAIT;
+}
+
+static void dti_tickets_lost(dti_tickets *t, uint32_t who) {
+    for (uint32_t i = 0; i < t->window * t->shards; i++) {
+        dti_ticket *ticket = &t->tickets[i];
+        if (ticket->who != who ||
+            (ticket->state != DTI_TICKET_OUT && ticket->state != DTI_TICKET_COMING))
+            continue;
+        *ticket = (dti_ticket){0};
+        t->again++;
+    }
+}
+
+/* ---- pushes */
+
+static dti_push_answer dti_tickets_push(dti_tickets *t, uint32_t who, uint64_t serial,
+                                        uint32_t shard, uint64_t now) {
+    if (!dti_tickets_has(t, serial, shard)) {
+        t->late++;
+        return DTI_PUSH_VOID;
+    }
+    dti_ticket *ticket = dti_tickets_at(t, serial, shard);
+    if (ticket->state == DTI_TICKET_DONE || dti_tickets_batch(t, serial)->faulty) {
+        t->twice++;
+        return DTI_PUSH_TWICE;
+    }
+    if (ticket->state == DTI_TICKET_COMING && ticket->who != who) {
+        t->late++;
+        return DTI_PUSH_VOID;
+    }
+    *ticket = (dti_ticket){DTI_TICKET_COMING, who, now};
+    return DTI_PUSH_TAKEN;
+}
+
+static bool dti_tickets_pushed(dti_tickets *t, uint32_t who, uint64_t serial, uint32_t shard,
+                               uint64_t version) {
+    if (!dti_tickets_has(t, serial, shard))
+        return false;
+    dti_ticket *ticket = dti_tickets_at(t, serial, shard);
+    dti_batch_open *batch = dti_tickets_batch(t, serial);
+    if (ticket->state != DTI_TICKET_COMING || ticket->who != who)
+        return false;
+    ticket->state = DTI_TICKET_DONE;
+    batch->done++;
+    batch->oldest = DTI_MIN(batch->oldest, version);
+    return true;
+}
+
+static dti_push_answer dti_tickets_fault(dti_tickets *t, uint32_t who, uint64_t serial,
+                                         uint32_t shard) {
+    const dti_push_answer answer = dti_tickets_push(t, who, serial, shard, 0);
+    if (answer == DTI_PUSH_TAKEN) {
+        *dti_tickets_at(t, serial, shard) = (dti_ticket){0};
+        dti_tickets_batch(t, serial)->faulty = true;
+    }
+    return answer;
+}
+
+/* ---- resolving */
+
+static bool dti_tickets_complete(const dti_tickets *t) {
+    const dti_batch_open *batch = dti_tickets_batch(t, t->base);
+    return batch->faulty || batch->done == t->shards;
+}
+
+static void dti_tickets_resolve(dti_tickets *t) {
+    dti_tickets_clear(t, t->base + t->window);
+    t->base++;
+}

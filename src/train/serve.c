@@ -1,0 +1,521 @@
+/* A parameter server: a trainer of one CPU replica whose steps others compute. Its tickets
+ * (server/tickets.h) say who computes what; its desk (comm/desk.h) brings their pushes to a
+ * place of their own; when a batch is complete it is folded and applied as a step of ranks is, by
+ * the trainer's own commit, with its checkpoints. All of it happens in dt_server_run. */
+
+typedef struct dti_server_seat { /* a worker's connection */
+    bool open, asks;             /* asks: it waits for a ticket, */
+    uint64_t epoch, mark;        /* of this epoch */
+    uint8_t instance[16];
+    bool pushes; /* a push of its comes, and counts */
+    dti_message answer;
+    char small[DTI_MESSAGE_SMALL];
+} dti_server_seat;
+
+struct dt_server {
+    dti_owned owned; /* first */
+    dti_base *base;
+    dt_graph *graph;
+    dt_trainer *trainer;
+    const dti_desk_calls *calls;
+    dti_desk *desk;
+    dti_server_seat *seats;
+    uint32_t count;
+    dti_tickets tickets;
+    dti_push_shape shape;
+    char *pushes; /* [window][shards], of stride bytes */
+    uint64_t stride;
+    dti_text settings;
+    dti_welcome welcome;
+    bool staleness_lr;
+    uint64_t skipped_bits; /* of the newest 64 batches; see dti_resolved */
+    dt_server_info info;
+    dt_result result; /* of what a message made happen */
+    _Atomic int stop;
+};
+
+/* ---- answers */
+
+static void dti_server_answer(dt_server *s, uint32_t who, dti_message m, const void *body) {
+    dti_server_seat *seat = &s->seats[who];
+    seat->answer = m;
+    if (body)
+        memcpy(seat->small, body, (size_t)m.bytes);
+    s->calls->send(s->desk, who, &seat->answer);
+}
+
+static void dti_server_error(dt_server *s, uint32_t who, dt_result result, const char *format, ...)
+    DTI_PRINTF(4, 5);
+static void dti_server_error(dt_server *s, uint32_t who, dt_result result, const char *format,
+                             ...) {
+    char text[DTI_SAY_TEXT + 1];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    dti_server_answer(
+        s, who,
+        (dti_message){.kind = DTI_SAY_ERROR, .part = (uint32_t)result, .bytes = strlen(text)},
+        text);
+}
+
+static bool dti_server_read(void *user, uint32_t who, const dti_message *m, uint64_t at, void *to,
+                            uint32_t bytes) {
+    dt_server *s = user;
+    const dt_store *store = s->trainer->par.replicas[0].store;
+    if (m->kind == DTI_SAY_VALUES)
+        return !store->device->backend->memory_read(
+            store->memories[DTI_ARENA_PARAM], dti_arena_bytes(s->shape.begin) + at, to, bytes);
+    memcpy(to, (m->kind == DTI_SAY_SETTINGS ? s->settings.data : s->seats[who].small) + at, bytes);
+    return true;
+}
+
+static dti_resolved dti_server_resolved(const dt_server *s) {
+    return (dti_resolved){.version = s->tickets.base - 1, .skipped = s->skipped_bits};
+}
+
+static uint64_t dti_server_steps(const dt_server *s) {
+    return s->trainer->par.replicas[0].store->steps;
+}
+
+static void dti_server_welcome(dt_server *s, uint32_t who) {
+    s->welcome.version = s->tickets.base - 1;
+    s->welcome.epoch = s->trainer->epoch;
+    s->welcome.steps = dti_server_steps(s);
+    dti_server_answer(s, who, (dti_message){.kind = DTI_SAY_WELCOME, .bytes = sizeof s->welcome},
+                      &s->welcome);
+}
+
+/* ---- tickets */
+
+/* Gives a worker what it waits for, if there is some. */
+static void dti_server_serve(dt_server *s, uint32_t who) {
+    dti_server_seat *seat = &s->seats[who];
+    dti_tickets *t = &s->tickets;
+    dti_message m = {.kind = DTI_SAY_TICKET, .bytes = sizeof(dti_told)};
+    dti_told told = {.resolved = dti_server_resolved(s), .steps = dti_server_steps(s)};
+    const dti_ticket_answer answer =
+        dti_tickets_take(t, who, seat->epoch, told.steps, dti_now_ns(), &m.number, &m.part);
+    if (answer == DTI_TICKET_WAIT)
+        return;
+    seat->asks = false;
+    if (answer == DTI_TICKET_ENDED) {
+        m.kind = DTI_SAY_ENDED;
+        told.epoch = s->trainer->epoch;
+    } else {
+        told.epoch = dti_tickets_epoch(t, m.number);
+        told.index = (m.number - 1) % t->batches;
+        told.step = dti_tickets_batch(t, m.number)->step;
+    }
+    dti_server_answer(s, who, m, &told);
+}
+
+static void dti_server_ask(dt_server *s, uint32_t who, const dti_message *m, const void *body) {
+    dti_server_seat *seat = &s->seats[who];
+    dti_request ask;
+    if (m->bytes != sizeof ask || s->welcome.place) {
+        dti_server_error(s, who, DT_ERROR_CORRUPT, "a question for a ticket that makes no sense");
+        return;
+    }
+    memcpy(&ask, body, sizeof ask);
+    if (ask.mark != dti_coefficients_mark(s->trainer)) {
+        dti_server_error(s, who, DT_ERROR_INVALID,
+                         "other coefficients of losses than the server's: set the same on both");
+        return;
+    }
+    seat->asks = true;
+    seat->epoch = ask.epoch;
+    dti_server_serve(s, who);
+}
+
+/* ---- batches */
+
+static uint32_t dti_server_rows(const dt_server *s, uint64_t serial) {
+    const dti_parallel_desc *d = &s->trainer->par.desc;
+    return serial % s->tickets.batches == 0 && d->tail ? d->tail : d->batch;
+}
+
+/* The rate of a step whose gradients are old. */
+static double dti_server_lr(const dt_server *s, const dt_step_desc *step, uint64_t staleness) {
+    const dt_optim_desc optim = dti_optim_resolved(&s->trainer->par.desc.optim);
+    if (!s->staleness_lr || !staleness)
+        return step->lr;
+    const double lr = dti_optim_lr_at(&optim, step->lr, step->step) / (double)(1 + staleness);
+    return lr == 0.0 ? (double)DT_ZERO : lr;
+}
+
+static dt_result dti_server_apply(dt_server *s, uint64_t serial, dti_parallel_result *out) {
+    dt_trainer *t = s->trainer;
+    const dti_batch_open *batch = dti_tickets_batch(&s->tickets, serial);
+    const uint64_t staleness = serial - 1 - DTI_MIN(batch->oldest, serial - 1);
+    dt_step_desc step = {.seed = t->desc.seed,
+                         .step = dti_server_steps(s) + 1,
+                         .lr = dti_trainer_lr(t, dti_trainer_number(t)),
+                         .coefficients = t->coefficients};
+    dt_result result = dti_trainer_look(t);
+    if (result)
+        return result;
+    step.lr = dti_server_lr(s, &step, staleness);
+    s->info.stalest = DTI_MAX(s->info.stalest, staleness);
+    return dti_push_apply(&t->par, &s->shape,
+                          s->pushes + serial % s->tickets.window * s->tickets.shards * s->stride,
+                          s->stride, dti_server_rows(s, serial), &step, out);
+}
+
+/* The batch at the base is complete. What is not finite is skipped, as a step of ranks is. */
+static dt_result dti_server_resolve(dt_server *s) {
+    dt_trainer *t = s->trainer;
+    const uint64_t serial = s->tickets.base;
+    dti_parallel_result out = {0};
+    dt_result result = DT_OK;
+    bool skipped = dti_tickets_batch(&s->tickets, serial)->faulty;
+    if (!skipped) {
+        result = dti_server_apply(s, serial, &out);
+        skipped = out.skipped;
+    }
+    if (result && !skipped)
+        return result;
+    s->info.skipped += skipped;
+    s->skipped_bits = s->skipped_bits << 1 | skipped;
+    dti_trainer_move_on(t, serial % s->tickets.batches == 0);
+    dti_tickets_resolve(&s->tickets);
+    if (skipped)
+        return DT_OK;
+    s->info.loss = 0.0;
+    for (int i = 0; i < DT_MAX_TERMS; i++)
+        s->info.loss += out.loss_weight[i] > 0.0
+                            ? t->coefficients[i] * out.loss_sum[i] / out.loss_weight[i]
+                            : 0.0;
+    t->par.asked = atomic_exchange(&t->wanted, 0) != 0;
+    return dti_trainer_checkpoints(t);
+}
+
+/* All that is complete; then those who wait may have something to do. */
+static void dti_server_go_on(dt_server *s) {
+    while (!s->result && dti_tickets_complete(&s->tickets))
+        s->result = dti_server_resolve(s);
+    for (uint32_t i = 0; i < s->count; i++) {
+        if (s->seats[i].open && s->seats[i].asks)
+            dti_server_serve(s, i);
+    }
+}
+
+/* ---- pushes */
+
+static char *dti_server_place(const dt_server *s, uint64_t serial, uint32_t shard) {
+    return s->pushes + (serial % s->tickets.window * s->tickets.shards + shard) * s->stride;
+}
+
+static void dti_server_pushed(dt_server *s, uint32_t who, dti_push_answer answer) {
+    s->info.pushes += answer == DTI_PUSH_TAKEN;
+    s->info.refused += answer != DTI_PUSH_TAKEN;
+    dti_server_answer(s, who, (dti_message){.kind = DTI_SAY_PUSHED, .part = (uint32_t)answer},
+                      NULL);
+}
+
+/* Where a push goes. NULL: it does not count, or is not one. */
+static void *dti_server_room(void *user, uint32_t who, const dti_message *m) {
+    dt_server *s = user;
+    dti_server_seat *seat = &s->seats[who];
+    seat->pushes = false;
+    if (m->kind != DTI_SAY_PUSH || m->bytes != s->shape.bytes)
+        return NULL;
+    seat->answer.part =
+        (uint32_t)dti_tickets_push(&s->tickets, who, m->number, m->part, dti_now_ns());
+    seat->pushes = seat->answer.part == DTI_PUSH_TAKEN;
+    return seat->pushes ? dti_server_place(s, m->number, m->part) : NULL;
+}
+
+/* A push has come whole. */
+static void dti_server_push(dt_server *s, uint32_t who, const dti_message *m) {
+    dti_server_seat *seat = &s->seats[who];
+    if (m->bytes != s->shape.bytes) {
+        dti_server_error(s, who, DT_ERROR_INVALID, "a push of %llu bytes; here it has %llu",
+                         (unsigned long long)m->bytes, (unsigned long long)s->shape.bytes);
+        return;
+    }
+    if (!seat->pushes) {
+        dti_server_pushed(s, who, (dti_push_answer)seat->answer.part);
+        return;
+    }
+    const char *push = dti_server_place(s, m->number, m->part);
+    const uint64_t version = ((const dti_push_head *)(const void *)push)->version;
+    if (!dti_push_is_finite(&s->shape, push)) {
+        dti_tickets_fault(&s->tickets, who, m->number, m->part);
+        dti_server_error(s, who, DT_ERROR_NUMERIC,
+                         "a push that is not finite: its batch is skipped");
+        s->info.refused++;
+    } else
+        dti_server_pushed(s, who,
+                          dti_tickets_pushed(&s->tickets, who, m->number, m->part, version)
+                              ? DTI_PUSH_TAKEN
+                              : DTI_PUSH_VOID);
+    dti_server_go_on(s);
+}
+
+static void dti_server_fault(dt_server *s, uint32_t who, const dti_message *m, const char *text) {
+    const dti_push_answer answer = dti_tickets_fault(&s->tickets, who, m->number, m->part);
+    if (answer == DTI_PUSH_TAKEN)
+        dti_log(s->base, DT_LOG_WARNING, "batch %llu is skipped: a worker says: %.*s",
+                (unsigned long long)m->number, (int)m->bytes, text);
+    dti_server_answer(s, who, (dti_message){.kind = DTI_SAY_PUSHED, .part = (uint32_t)answer},
+                      NULL);
+    dti_server_go_on(s);
+}
+
+/* ---- the desk's calls */
+
+static void dti_server_pull(dt_server *s, uint32_t who) {
+    dti_server_answer(s, who,
+                      (dti_message){.kind = DTI_SAY_VALUES,
+                                    .number = s->tickets.base - 1,
+                                    .bytes = dti_arena_bytes(s->shape.end - s->shape.begin)},
+                      NULL);
+}
+
+static void dti_server_came(void *user, uint32_t who, const dti_message *m, const void *body) {
+    dt_server *s = user;
+    switch (m->kind) {
+    case DTI_SAY_HELLO: dti_server_welcome(s, who); return;
+    case DTI_SAY_SETTINGS:
+        dti_server_answer(s, who,
+                          (dti_message){.kind = DTI_SAY_SETTINGS, .bytes = s->settings.size}, NULL);
+        return;
+    case DTI_SAY_ASK: dti_server_ask(s, who, m, body); return;
+    case DTI_SAY_PULL: dti_server_pull(s, who); return;
+    case DTI_SAY_PUSH: dti_server_push(s, who, m); return;
+    case DTI_SAY_FAULT: dti_server_fault(s, who, m, body ? body : ""); return;
+    default: dti_server_error(s, who, DT_ERROR_CORRUPT, "message %u is unknown", m->kind); return;
+    }
+}
+
+static void dti_server_leave(dt_server *s, uint32_t who) {
+    dti_server_seat *seat = &s->seats[who];
+    if (!seat->open)
+        return;
+    dti_tickets_lost(&s->tickets, who);
+    seat->open = seat->asks = seat->pushes = false;
+    s->info.workers--;
+}
+
+/* A process that is back has no use for its old connection, which may look alive for long. */
+static void dti_server_opened(void *user, uint32_t who, const uint8_t instance[16]) {
+    dt_server *s = user;
+    for (uint32_t i = 0; i < s->count; i++) {
+        if (!s->seats[i].open || memcmp(s->seats[i].instance, instance, 16))
+            continue;
+        s->calls->close(s->desk, i, "its worker is back");
+        dti_server_leave(s, i);
+    }
+    dti_server_seat *seat = &s->seats[who];
+    *seat = (dti_server_seat){.open = true};
+    memcpy(seat->instance, instance, sizeof seat->instance);
+    s->info.workers++;
+    s->info.joined++;
+}
+
+static void dti_server_closed(void *user, uint32_t who, bool was_open, bool refused,
+                              const char *why) {
+    dt_server *s = user;
+    (void)was_open, (void)refused;
+    dti_log(s->base, DT_LOG_INFO, "a worker has gone: %s", why);
+    dti_server_leave(s, who);
+    dti_server_go_on(s);
+}
+
+/* ---- its life */
+
+static dt_result dti_server_check(dti_base *base, const dt_server_desc *d) {
+    const dt_trainer_desc *t = &d->trainer;
+    if (t->comm || t->mode || t->pipeline > 1 || t->balance || t->shard_state)
+        return dti_fail(base, DT_ERROR_UNSUPPORTED,
+                        "a server's trainer goes with no .comm, .mode, .pipeline, .balance or "
+                        ".shard_state");
+    if (t->devices && strcmp(t->devices, "cpu") != 0)
+        return dti_fail(base, DT_ERROR_UNSUPPORTED,
+                        "a server is on \"cpu\"; .trainer.devices is \"%s\"", t->devices);
+    if (d->staleness < 0 || d->staleness > 62 || d->workers_max < 0 || d->ticket_ms < -1)
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "staleness %d, workers_max %d, ticket_ms %d: from 0 to 62, from 0, from -1",
+                        d->staleness, d->workers_max, d->ticket_ms);
+    if (d->workers_max > 65535)
+        return dti_fail(base, DT_ERROR_INVALID, "%d workers; at most 65535", d->workers_max);
+    if (d->servers > 1 || d->place > 0 || d->servers < 0 || d->place < 0)
+        return dti_fail(base, DT_ERROR_UNSUPPORTED,
+                        "place %d of %d servers: one server holds all parameters; leave both out",
+                        d->place, d->servers);
+    return DT_OK;
+}
+
+static dt_result dti_server_trainer_make(dt_server *s, dt_graph *graph, const dt_server_desc *d) {
+    dt_trainer_desc desc = d->trainer;
+    desc.devices = "cpu";
+    desc.shards = desc.shards ? desc.shards : 1;
+    dt_result result = dt_trainer_create(graph, &desc, &s->trainer);
+    if (result)
+        return result;
+    s->trainer->serves = true;
+    result = dti_push_check(&s->trainer->par);
+    if (result)
+        return result;
+    if (desc.shards > DTI_OPERANDS_MAX)
+        return dti_fail(s->base, DT_ERROR_INVALID, "a server adds up at most %d shards, not %d",
+                        DTI_OPERANDS_MAX, desc.shards);
+    s->settings = dti_text_open(s->base);
+    dti_describe_settings(s->trainer, &s->settings);
+    return s->settings.ok ? DT_OK : DT_ERROR_MEMORY;
+}
+
+/* Shards that have rows in the last batch of an epoch. */
+static uint32_t dti_server_tail_shards(const dti_parallel *par) {
+    uint32_t n = par->job.shards;
+    while (par->desc.tail && dti_partition_row(&par->job, n - 1, par->desc.tail) == par->desc.tail)
+        n--;
+    return n;
+}
+
+static dt_result dti_server_memory(dt_server *s, const dt_server_desc *d) {
+    const dti_parallel *par = &s->trainer->par;
+    dti_tickets *t = &s->tickets;
+    t->shards = par->job.shards;
+    t->window = (uint32_t)d->staleness + 1;
+    t->tail_shards = dti_server_tail_shards(par);
+    t->batches = dti_loader_epoch_batches(s->trainer->loader);
+    t->limit_ns = d->ticket_ms < 0 ? 0 : 1000000u * (uint64_t)(d->ticket_ms ? d->ticket_ms : 60000);
+    s->shape = dti_push_shape_of(par, 0, par->elements);
+    s->stride = (s->shape.bytes + 63) / 64 * 64;
+    s->count = d->workers_max ? (uint32_t)d->workers_max : 64;
+    s->seats = dti_alloc_array(s->base, s->count, sizeof *s->seats);
+    t->open = dti_alloc_array(s->base, t->window, sizeof *t->open);
+    t->tickets = dti_alloc_array(s->base, (size_t)t->window * t->shards, sizeof *t->tickets);
+    s->pushes = dti_alloc_array(s->base, (size_t)t->window * t->shards, (size_t)s->stride);
+    s->welcome = (dti_welcome){.servers = 1,
+                               .shards = t->shards,
+                               .staleness = (uint32_t)d->staleness,
+                               .elements = par->elements,
+                               .end = par->elements,
+                               .push_bytes = s->shape.bytes,
+                               .settings_bytes = s->settings.size};
+    return s->seats && t->open && t->tickets && s->pushes ? DT_OK : DT_ERROR_MEMORY;
+}
+
+static dt_result dti_server_hub(dt_server *s, const dt_server_desc *d) {
+    const dti_desk_desc desk = {.by = d->by,
+                                .connections = s->count,
+                                .listen = d->listen ? d->listen : "127.0.0.1:0",
+                                .events = {.user = s,
+                                           .opened = dti_server_opened,
+                                           .room = dti_server_room,
+                                           .came = dti_server_came,
+                                           .read = dti_server_read,
+                                           .closed = dti_server_closed}};
+    s->calls = dti_desk_calls_of();
+    if (!s->calls)
+        return dti_fail(s->base, DT_ERROR_UNSUPPORTED,
+                        "a server: this dtrain was compiled without connections");
+    return s->calls->create(s->base, &desk, &s->desk);
+}
+
+_Static_assert(offsetof(dt_server, owned) == 0, "dti_server_end casts");
+
+static void dti_server_end(dti_owned *self) {
+    dt_server_destroy((dt_server *)(void *)self);
+}
+
+DT_API dt_result dt_server_create(dt_graph *graph, const dt_server_desc *desc, dt_server **out) {
+    if (out)
+        *out = NULL;
+    DTI_NEED(NULL, graph);
+    DTI_NEED(graph->base, desc);
+    DTI_NEED(graph->base, out);
+    dt_result result = dti_server_check(graph->base, desc);
+    dt_server *s = result ? NULL : dti_alloc(graph->base, sizeof *s);
+    if (!s)
+        return result ? result : DT_ERROR_MEMORY;
+    s->base = graph->base;
+    s->graph = graph;
+    s->staleness_lr = desc->staleness_lr;
+    result = dti_server_trainer_make(s, graph, desc);
+    if (!result)
+        result = dti_server_memory(s, desc);
+    if (!result)
+        result = dti_server_hub(s, desc);
+    if (result) {
+        dt_server_destroy(s);
+        return result;
+    }
+    dti_own(&graph->stores, &s->owned, dti_server_end); /* in front of its trainer: it goes first */
+    *out = s;
+    return DT_OK;
+}
+
+DT_API void dt_server_destroy(dt_server *s) {
+    if (!s)
+        return;
+    if (s->calls)
+        s->calls->destroy(s->desk);
+    dti_disown(&s->graph->stores, &s->owned);
+    dt_trainer_destroy(s->trainer);
+    dti_text_free(&s->settings);
+    void *all[] = {s->seats, s->tickets.open, s->tickets.tickets, s->pushes};
+    for (size_t i = 0; i < DTI_COUNT(all); i++)
+        dti_free(s->base, all[i]);
+    dti_free(s->base, s);
+}
+
+DT_API dt_trainer *dt_server_trainer(dt_server *s) {
+    return s ? s->trainer : NULL;
+}
+
+/* Where the trainer is; another place than before means that it was loaded meanwhile. */
+static void dti_server_position(dt_server *s) {
+    const dt_trainer *t = s->trainer;
+    const uint64_t base = t->epoch * s->tickets.batches + t->index + 1;
+    if (base != s->tickets.base)
+        dti_tickets_start(&s->tickets, base);
+}
+
+DT_API dt_result dt_server_run(dt_server *s, int timeout_ms) {
+    DTI_NEED(NULL, s);
+    dt_result result = dti_check_forked(s->base);
+    if (result)
+        return result;
+    if (timeout_ms < -1)
+        return dti_fail(s->base, DT_ERROR_INVALID, "a timeout of %d ms; -1 is none", timeout_ms);
+    if (s->trainer->par.lost)
+        return dti_trainer_lost(s->trainer);
+    const uint64_t end = dti_now_ns() + 1000000u * (uint64_t)DTI_MAX(timeout_ms, 0);
+    uint64_t now = 0;
+    dti_server_position(s);
+    s->result = DT_OK;
+    dti_server_go_on(s);
+    do {
+        const uint64_t left = timeout_ms < 0 || now == 0 ? UINT64_MAX : (end - now) / 1000000u + 1;
+        const uint64_t most = timeout_ms < 0 ? 1000 : (uint64_t)DTI_MIN(timeout_ms, 1000);
+        s->calls->step(s->desk, (int)DTI_MIN(left, most));
+        dti_server_go_on(s); /* tickets grow old without a message */
+        now = dti_now_ns();
+    } while (!s->result && !atomic_load(&s->stop) && (timeout_ms < 0 || now < end));
+    atomic_store(&s->stop, 0);
+    return s->result;
+}
+
+DT_API void dt_server_stop(dt_server *s) {
+    if (!s)
+        return;
+    atomic_store(&s->stop, 1);
+    s->calls->wake(s->desk);
+}
+
+DT_API void dt_server_get_info(const dt_server *s, dt_server_info *info) {
+    if (!info)
+        return;
+    *info = (dt_server_info){0};
+    if (!s)
+        return;
+    *info = s->info;
+    info->port = s->calls->port(s->desk);
+    info->step = dti_server_steps(s);
+    info->epoch = s->trainer->epoch;
+    info->again = s->tickets.again;
+}

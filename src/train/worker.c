@@ -1,0 +1,358 @@
+/* A trainer whose steps are tickets: it asks the first server for one, takes the servers'
+ * parameters if they have moved since, computes the ticket's shard, and pushes its gradient, to the
+ * first server last; so what that one counts the others have. It never updates anything by itself.
+ * What was computed while a server was away counts if the ticket is still open when it is back. */
+
+typedef struct dti_served {
+    dti_client client;
+    dti_shares shares;
+    dti_push_shape *shapes; /* [servers] */
+    uint64_t *have;         /* [servers] version of the values here, plus 1; 0: none */
+    char *wire;             /* a push, or values, on its way */
+    uint64_t wire_bytes;
+    dti_told told;
+    uint32_t shard;
+    uint64_t serial;
+} dti_served;
+
+/* ---- what it goes with */
+
+static dt_result dti_worker_check(const dt_trainer *t) {
+    const dt_trainer_desc *d = &t->desc;
+    const bool server = d->mode == DT_TRAIN_SERVER;
+    if (!server)
+        return d->servers || d->servers_by || d->servers_wait_ms
+                   ? dti_fail(t->base, DT_ERROR_INVALID,
+                              ".servers, .servers_by and .servers_wait_ms go with .mode = "
+                              "DT_TRAIN_SERVER")
+                   : DT_OK;
+    if (!d->servers || d->servers_wait_ms < 0)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "DT_TRAIN_SERVER: .servers \"%s\", .servers_wait_ms %d: name the servers, "
+                        "\"host:port,host:port\"",
+                        d->servers ? d->servers : "", d->servers_wait_ms);
+    if (d->comm || d->shard_state || d->averaged || d->balance)
+        return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
+                        "DT_TRAIN_SERVER: a worker is in no group and has no optimizer's state; "
+                        "leave .comm, .shard_state, .averaged and .balance out");
+    if (d->load || d->checkpoint)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "DT_TRAIN_SERVER: parameters are the servers', who load and save them; "
+                        "leave .load and .checkpoint out");
+    if (t->par.job.local > 1)
+        return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
+                        "DT_TRAIN_SERVER: a worker has one device, and .devices names %u; start "
+                        "more workers",
+                        t->par.job.local);
+    return DT_OK;
+}
+
+static dt_result dti_worker_has_no(const dt_trainer *t, const char *what) {
+    if (!t->worker)
+        return DT_OK;
+    return dti_fail(t->base, DT_ERROR_INVALID,
+                    "a worker has no %s: ask the servers' trainers; dt_store_save has its weights",
+                    what);
+}
+
+/* ---- before programs */
+
+static dt_result dti_worker_differs(dt_trainer *t, uint32_t to, const char *mine, size_t mine_size,
+                                    const char *theirs, size_t theirs_size) {
+    size_t at = 0, line = 0;
+    while (at < mine_size && at < theirs_size && mine[at] == theirs[at]) {
+        line = mine[at] == '\n' ? at + 1 : line;
+        at++;
+    }
+    if (at == mine_size && at == theirs_size)
+        return DT_OK;
+    return dti_fail(t->base, DT_ERROR_INVALID,
+                    "server %u at %s does not train the same: here it is '%s', there '%s'", to,
+                    t->worker->client.servers[to].address,
+                    dti_show_line(dti_model_line(mine + line, mine_size - line)).text,
+                    dti_show_line(dti_model_line(theirs + line, theirs_size - line)).text);
+}
+
+static dt_result dti_worker_compare(dt_trainer *t, uint32_t to) {
+    dti_client *c = &t->worker->client;
+    const uint64_t bytes = c->servers[to].welcome.settings_bytes;
+    const dti_message m = {.kind = DTI_SAY_SETTINGS};
+    dti_text mine = dti_text_open(t->base);
+    char *theirs = bytes <= ((uint64_t)1 << 30) ? dti_alloc(t->base, (size_t)bytes + 1) : NULL;
+    dti_describe_settings(t, &mine);
+    dt_result result = mine.ok && theirs ? DT_OK : DT_ERROR_MEMORY;
+    if (!result)
+        result = dti_client_ask(c, to, &m, NULL, theirs, bytes);
+    if (!result && (c->answer.kind != DTI_SAY_SETTINGS || c->answer.bytes != bytes))
+        result = dti_fail(t->base, DT_ERROR_CORRUPT, "server %u: its settings make no sense", to);
+    if (!result && bytes <= DTI_MESSAGE_SMALL)
+        memcpy(theirs, c->small, (size_t)bytes);
+    if (!result)
+        result = dti_worker_differs(t, to, mine.data, mine.size, theirs, (size_t)bytes);
+    dti_free(t->base, theirs);
+    dti_text_free(&mine);
+    return result;
+}
+
+/* From here on par is a replica of one shard; the optimizer is the servers', and any will do. */
+static void dti_worker_partition(dt_trainer *t, uint32_t shards) {
+    dti_served *w = t->worker;
+    dti_parallel_desc *d = &t->par.desc;
+    w->shares.job = (dti_partition){.replicas = shards,
+                                    .local = 1,
+                                    .shards = shards,
+                                    .parts = d->parts,
+                                    .batch = (uint32_t)t->desc.batch};
+    w->shares.tail = d->tail;
+    d->batch = dti_shares_most(&w->shares.job);
+    d->tail = 0;
+    d->optim = (dt_optim_desc){.kind = DT_OPTIM_SGD, .lr = 1.0};
+}
+
+static dt_result dti_worker_shards(dt_trainer *t) {
+    const dti_client *c = &t->worker->client;
+    const uint32_t shards = c->servers[0].welcome.shards;
+    if (shards > (uint32_t)t->desc.batch || (t->desc.shards && t->desc.shards != (int)shards))
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "the servers cut a batch into %u shards; here .batch is %d and .shards %d; "
+                        "leave .shards out",
+                        shards, t->desc.batch, t->desc.shards);
+    t->desc.shards = (int)shards;
+    return DT_OK;
+}
+
+static dt_result dti_worker_open(dt_trainer *t) {
+    const dt_trainer_desc *d = &t->desc;
+    dti_served *w = t->worker = dti_alloc(t->base, sizeof *w);
+    if (!w)
+        return DT_ERROR_MEMORY;
+    dti_client *c = &w->client;
+    dt_result result = dti_client_open(t->base, d->servers, d->servers_by, d->servers_wait_ms, c);
+    for (uint32_t i = 0; i < c->count && !result; i++) {
+        result = dti_client_greet(c, i);
+        if (!result && i == 0)
+            result = dti_worker_shards(t);
+        if (!result)
+            result = dti_worker_compare(t, i);
+    }
+    if (!result)
+        dti_worker_partition(t, c->servers[0].welcome.shards);
+    return result;
+}
+
+static void dti_worker_close(dt_trainer *t) {
+    dti_served *w = t->worker;
+    if (!w)
+        return;
+    dti_client_close(&w->client);
+    dti_shares_free(&t->par, &w->shares);
+    dti_free(t->base, w->shapes);
+    dti_free(t->base, w->have);
+    dti_free(t->base, w->wire);
+    dti_free(t->base, w);
+    t->worker = NULL;
+}
+
+/* ---- programs, memory */
+
+static dt_result dti_worker_build(dt_trainer *t) {
+    dti_served *w = t->worker;
+    const dti_client *c = &w->client;
+    dt_result result = dti_push_check(&t->par);
+    if (!result)
+        result = dti_shares_make(&t->par, &w->shares);
+    w->shapes = dti_alloc_array(t->base, c->count, sizeof *w->shapes);
+    w->have = dti_alloc_array(t->base, c->count, sizeof *w->have);
+    for (uint32_t i = 0; i < c->count && w->shapes && !result; i++) {
+        const dti_welcome *said = &c->servers[i].welcome;
+        w->shapes[i] = dti_push_shape_of(&t->par, said->begin, said->end);
+        w->wire_bytes = DTI_MAX(
+            w->wire_bytes, DTI_MAX(w->shapes[i].bytes, dti_arena_bytes(said->end - said->begin)));
+        if (said->elements != t->par.elements || said->push_bytes != w->shapes[i].bytes)
+            result =
+                dti_fail(t->base, DT_ERROR_INVALID,
+                         "server %u at %s: gradients of another layout (%llu elements, %llu "
+                         "bytes a push; here %llu and %llu)",
+                         i, c->servers[i].address, (unsigned long long)said->elements,
+                         (unsigned long long)said->push_bytes, (unsigned long long)t->par.elements,
+                         (unsigned long long)w->shapes[i].bytes);
+    }
+    if (!result)
+        w->wire = dti_alloc(t->base, (size_t)w->wire_bytes);
+    return result || (w->shapes && w->have && w->wire) ? result : DT_ERROR_MEMORY;
+}
+
+static void dti_worker_rows(const dt_trainer *t, uint32_t rows, uint32_t *first, uint32_t *count) {
+    dti_shares_rows(&t->worker->shares, t->worker->shard, rows, first, count);
+}
+
+static uint32_t dti_worker_rows_max(const dt_trainer *t) {
+    const dti_shares *s = &t->worker->shares;
+    return s->weighs ? s->job.batch : dti_shares_most(&s->job);
+}
+
+/* ---- values */
+
+static dt_result dti_worker_take(dt_trainer *t, uint32_t from) {
+    dti_served *w = t->worker;
+    dti_client *c = &w->client;
+    dt_store *s = t->par.replicas[0].store;
+    const dti_welcome *said = &c->servers[from].welcome;
+    const uint64_t bytes = dti_arena_bytes(said->end - said->begin);
+    if (c->answer.kind != DTI_SAY_VALUES || c->answer.bytes != bytes)
+        return dti_fail(t->base, DT_ERROR_CORRUPT, "server %u at %s: its values make no sense",
+                        from, c->servers[from].address);
+    if (bytes && bytes <= DTI_MESSAGE_SMALL)
+        memcpy(w->wire, c->small, (size_t)bytes);
+    w->have[from] = c->answer.number + 1;
+    dti_store_unbound(s);
+    return bytes ? s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM],
+                                                    dti_arena_bytes(said->begin), w->wire, bytes)
+                 : DT_OK;
+}
+
+/* From each server whose values have moved since. */
+static dt_result dti_worker_pull(dt_trainer *t) {
+    dti_served *w = t->worker;
+    const dti_resolved *known = &w->told.resolved;
+    const dti_message m = {.kind = DTI_SAY_PULL, .number = known->version, .bytes = sizeof *known};
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < w->client.count && !result; i++) {
+        if (w->have[i] == known->version + 1)
+            continue;
+        result = dti_client_ask(&w->client, i, &m, known, w->wire, w->wire_bytes);
+        if (!result)
+            result = dti_worker_take(t, i);
+    }
+    t->par.replicas[0].store->steps = w->told.steps;
+    return result;
+}
+
+static dt_result dti_worker_join(dt_trainer *t) {
+    dti_served *w = t->worker;
+    const dti_welcome *said = &w->client.servers[0].welcome;
+    w->told = (dti_told){.resolved = {.version = said->version}, .steps = said->steps};
+    t->epoch = said->epoch;
+    return dti_worker_pull(t);
+}
+
+/* ---- tickets */
+
+/* Of what a worker sets by itself. */
+static uint64_t dti_coefficients_mark(const dt_trainer *t) {
+    uint64_t hash = DTI_HASH_START;
+    for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {
+        const double value = t->coefficients[i] + 0.0; /* no -0 */
+        hash = dti_hash64(hash, &value, sizeof value);
+    }
+    return hash;
+}
+
+static dt_result dti_worker_ask(dt_trainer *t, bool *ended) {
+    dti_served *w = t->worker;
+    dti_client *c = &w->client;
+    const dti_request ask = {.epoch = t->epoch, .mark = dti_coefficients_mark(t)};
+    const dti_message m = {.kind = DTI_SAY_ASK, .bytes = sizeof ask};
+    dt_result result = dti_client_ask(c, 0, &m, &ask, NULL, 0);
+    if (result)
+        return result;
+    *ended = c->answer.kind == DTI_SAY_ENDED;
+    if ((!*ended && c->answer.kind != DTI_SAY_TICKET) || c->answer.bytes != sizeof w->told ||
+        c->answer.part >= w->shares.job.shards)
+        return dti_fail(t->base, DT_ERROR_CORRUPT, "server 0 at %s: its ticket makes no sense",
+                        c->servers[0].address);
+    memcpy(&w->told, c->small, sizeof w->told);
+    w->shard = c->answer.part;
+    w->serial = c->answer.number;
+    return dti_worker_pull(t);
+}
+
+/* The samples of the ticket. */
+static dt_result dti_worker_load(dt_trainer *t, const dti_batch **batch) {
+    const dti_told *told = &t->worker->told;
+    dt_result result = dti_loader_seek(t->loader, told->epoch, told->index, t->worker->serial);
+    return result ? result : dti_loader_next(t->loader, batch);
+}
+
+static void dti_worker_report(dt_trainer *t, dt_train_report *r, uint32_t rows) {
+    dti_parallel_result step = {0};
+    dti_terms_report(t->par.terms.leaves, &step);
+    dti_report_add(r, &step);
+    r->steps++;
+    r->samples += rows;
+}
+
+/* To the first server last: what it counts all have. */
+static dt_result dti_worker_push(dt_trainer *t, bool *counts) {
+    dti_served *w = t->worker;
+    dt_result result = DT_OK;
+    for (uint32_t i = w->client.count; i-- > 0 && !result;) {
+        const dti_push_shape *shape = &w->shapes[i];
+        const dti_message m = {
+            .kind = DTI_SAY_PUSH, .part = w->shard, .number = w->serial, .bytes = shape->bytes};
+        dti_push_write(&t->par, shape, w->told.resolved.version, w->wire);
+        result = dti_client_ask(&w->client, i, &m, w->wire, NULL, 0);
+    }
+    *counts = !result && w->client.answer.part != DTI_PUSH_VOID;
+    return result;
+}
+
+static dt_result dti_worker_fault(dt_trainer *t) {
+    dti_served *w = t->worker;
+    char text[DTI_SAY_TEXT + 1], said[sizeof t->base->error];
+    memcpy(said, t->base->error, sizeof said);
+    snprintf(text, sizeof text, "%.*s", DTI_SAY_TEXT, said);
+    const dti_message m = {
+        .kind = DTI_SAY_FAULT, .part = w->shard, .number = w->serial, .bytes = strlen(text)};
+    dt_result result = dti_client_ask(&w->client, 0, &m, text, NULL, 0);
+    return result ? result : dti_fail(t->base, DT_ERROR_NUMERIC, "%s", said);
+}
+
+static dt_result dti_worker_compute(dt_trainer *t, dt_train_report *r, bool *used) {
+    dti_served *w = t->worker;
+    const uint64_t start = dti_now_ns();
+    const dti_batch *batch = NULL;
+    bool counts = false;
+    const dt_step_desc step = {
+        .seed = t->desc.seed, .step = w->told.step, .coefficients = t->coefficients};
+    dt_result result = dti_worker_load(t, &batch);
+    if (!result)
+        result = dti_shared_written(t);
+    r->data_seconds += 1e-9 * (double)(dti_now_ns() - start);
+    if (!result)
+        result = dti_shares_compute(&t->par, &w->shares, batch, w->shard, &step);
+    r->epoch = w->told.epoch;
+    *used = !result || result == DT_ERROR_NUMERIC;
+    if (result == DT_ERROR_NUMERIC) {
+        result = dti_worker_fault(t);
+        r->skipped++;
+    } else if (!result) {
+        const uint64_t computed = dti_now_ns();
+        result = dti_worker_push(t, &counts);
+        r->wait_seconds += 1e-9 * (double)(dti_now_ns() - computed);
+        const uint32_t low = dti_partition_row(&w->shares.job, w->shard, batch->real);
+        if (counts)
+            dti_worker_report(t, r,
+                              dti_partition_row(&w->shares.job, w->shard + 1, batch->real) - low);
+        *used = !result;
+    }
+    return result;
+}
+
+static dt_result dti_worker_step(dt_trainer *t, dt_train_report *r, bool *used) {
+    const uint64_t start = dti_now_ns();
+    bool ended = false;
+    dt_result result = dti_worker_ask(t, &ended);
+    r->wait_seconds += 1e-9 * (double)(dti_now_ns() - start);
+    if (!result && ended) {
+        r->epoch = t->epoch;
+        r->epoch_ended = *used = true;
+        t->epoch = t->worker->told.epoch;
+    } else if (!result) {
+        t->epoch = t->worker->told.epoch;
+        result = dti_worker_compute(t, r, used);
+    }
+    t->index = 0;
+    r->seconds += 1e-9 * (double)(dti_now_ns() - start);
+    return result;
+}

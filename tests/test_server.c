@@ -1,0 +1,632 @@
+/* Parameter servers, over TCP on this host: with staleness 0 the bits of a synchronous trainer,
+ * whatever computes; with more, bounded staleness and a model that learns; workers that come late,
+ * die, or find a NaN; servers that die and are resumed; wrong keys and other models. */
+#include "train_model.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { WORKERS_MAX = 6 };
+
+static const dt_ctx_desc one_thread = {.no_vulkan = true, .threads = 1};
+
+typedef struct serve_case {
+    int kind, shards, workers, staleness, epochs, batch, accumulate;
+    dt_tail tail;
+    dt_optim_desc optim; /* .lr 0: the model's Adam with clipping */
+    dt_comm_integrity integrity;
+    int slow_us[WORKERS_MAX]; /* a worker waits so long before each step */
+    bool staleness_lr;
+} serve_case;
+
+typedef struct serve_run serve_run;
+
+typedef struct serve_worker {
+    serve_run *run;
+    int index;
+    pthread_t thread;
+    uint64_t steps, samples, skipped;
+    double loss;
+    uint64_t epoch; /* that it is in */
+    dt_result result;
+    char text[1200];
+} serve_worker;
+
+struct serve_run {
+    const serve_case *c;
+    train_model m;
+    dt_server *server;
+    dt_comm_desc by;
+    char address[32];
+    pthread_t thread;
+    bool thread_made;
+    dt_result result;
+    serve_worker workers[WORKERS_MAX];
+    uint64_t hash;
+    dt_server_info info;
+};
+
+static dt_comm_desc serve_key(char digit, dt_comm_integrity integrity) {
+    dt_comm_desc by = {.integrity = integrity, .job = "a test"};
+    memset(by.key, digit, 64);
+    return by;
+}
+
+static dt_trainer_desc serve_trainer(const serve_case *c, train_model *m) {
+    dt_trainer_desc d = train_desc(m);
+    if (c->optim.lr != 0.0)
+        d.optim = &c->optim;
+    d.batch = c->batch ? c->batch : 37;
+    d.accumulate = c->accumulate;
+    d.tail = c->tail;
+    return d;
+}
+
+/* What ranks make of it. */
+static uint64_t serve_wanted(const serve_case *c) {
+    train_model m;
+    dt_trainer *t;
+    uint64_t hash = 0;
+    if (!CHECK_TEXT(train_model_make(&m, &one_thread, c->kind), "the model"))
+        return 0;
+    dt_trainer_desc d = serve_trainer(c, &m);
+    d.shards = c->shards;
+    d.devices = "cpu";
+    dt_result result = dt_trainer_create(m.graph, &d, &t);
+    for (int i = 0; i < c->epochs && !result; i++)
+        result = dt_trainer_epoch(t, NULL);
+    CHECK_TEXT(!result && !dt_store_state_hash(dt_trainer_store(t), &hash), "%s",
+               dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+    return hash;
+}
+
+/* ---- a server, on a thread */
+
+static bool serve_open(serve_run *r, const serve_case *c) {
+    *r = (serve_run){.c = c, .by = serve_key('a', c->integrity)};
+    if (!CHECK_TEXT(train_model_make(&r->m, &one_thread, c->kind), "the model"))
+        return false;
+    dt_server_desc d = {.trainer = serve_trainer(c, &r->m),
+                        .by = &r->by,
+                        .staleness = c->staleness,
+                        .staleness_lr = c->staleness_lr};
+    d.trainer.shards = c->shards;
+    dt_result result = dt_server_create(r->m.graph, &d, &r->server);
+    dt_server_get_info(r->server, &r->info);
+    snprintf(r->address, sizeof r->address, "127.0.0.1:%d", r->info.port);
+    return CHECK_TEXT(!result && r->info.port > 0, "%s", dt_ctx_error(r->m.ctx));
+}
+
+static void *serve_thread(void *arg) {
+    serve_run *r = arg;
+    r->result = dt_server_run(r->server, -1);
+    return NULL;
+}
+
+static void serve_start(serve_run *r) {
+    r->thread_made = CHECK_TEXT(!pthread_create(&r->thread, NULL, serve_thread, r), "a thread");
+}
+
+static void serve_stop(serve_run *r) {
+    if (!r->thread_made)
+        return;
+    dt_server_stop(r->server);
+    pthread_join(r->thread, NULL);
+    r->thread_made = false;
+    CHECK_TEXT(!r->result, "%s", dt_ctx_error(r->m.ctx));
+    dt_server_get_info(r->server, &r->info);
+    CHECK(!dt_store_state_hash(dt_trainer_store(dt_server_trainer(r->server)), &r->hash));
+}
+
+static void serve_close(serve_run *r) {
+    dt_server_destroy(r->server);
+    dt_ctx_destroy(r->m.ctx);
+}
+
+/* ---- workers, each on a thread */
+
+static void serve_sleep_us(long us) {
+    const struct timespec t = {us / 1000000, us % 1000000 * 1000};
+    nanosleep(&t, NULL);
+}
+
+static dt_result serve_join(serve_run *r, train_model *m, dt_trainer **t) {
+    *t = NULL;
+    if (!train_model_make(m, &one_thread, r->c->kind))
+        return DT_ERROR_MEMORY;
+    dt_trainer_desc d = serve_trainer(r->c, m);
+    d.devices = "cpu";
+    d.mode = DT_TRAIN_SERVER;
+    d.servers = r->address;
+    d.servers_by = &r->by;
+    d.servers_wait_ms = 2000;
+    return dt_trainer_create(m->graph, &d, t);
+}
+
+static uint64_t serve_epoch(const dt_trainer *t) {
+    dt_trainer_info info;
+    dt_trainer_get_info(t, &info);
+    return info.epoch;
+}
+
+static void *serve_work(void *arg) {
+    serve_worker *w = arg;
+    train_model *m = malloc(sizeof *m);
+    dt_trainer *t;
+    dt_train_report report;
+    w->result = m ? serve_join(w->run, m, &t) : DT_ERROR_MEMORY;
+    w->epoch = w->result ? 0 : serve_epoch(t); /* others may have been faster */
+    while (!w->result && w->epoch < (uint64_t)w->run->c->epochs) {
+        if (w->run->c->slow_us[w->index])
+            serve_sleep_us(w->run->c->slow_us[w->index]);
+        w->result = dt_trainer_step(t, &report);
+        w->steps += report.steps;
+        w->samples += report.samples;
+        w->skipped += report.skipped;
+        w->loss = report.steps ? report.loss : w->loss;
+        w->epoch = serve_epoch(t);
+    }
+    if (m)
+        snprintf(w->text, sizeof w->text, "%s", dt_ctx_error(m->ctx));
+    if (m)
+        dt_ctx_destroy(m->ctx);
+    free(m);
+    return NULL;
+}
+
+static void serve_workers(serve_run *r) {
+    for (int i = 0; i < r->c->workers; i++) {
+        serve_worker *w = &r->workers[i];
+        w->run = r;
+        w->index = i;
+        CHECK(!pthread_create(&w->thread, NULL, serve_work, w));
+    }
+    for (int i = 0; i < r->c->workers; i++) {
+        pthread_join(r->workers[i].thread, NULL);
+        CHECK_TEXT(!r->workers[i].result, "worker %d: %s", i, r->workers[i].text);
+    }
+}
+
+/* A whole job; its server's state, as a hash. */
+static uint64_t serve_bits(const serve_case *c, serve_run *r) {
+    if (!serve_open(r, c))
+        return 0;
+    serve_start(r);
+    serve_workers(r);
+    serve_stop(r);
+    serve_close(r);
+    return r->hash;
+}
+
+static void serve_check(serve_case c, const char *what) {
+    serve_run r;
+    const uint64_t wanted = serve_wanted(&c);
+    for (c.workers = 1; c.workers <= 4; c.workers++) {
+        const uint64_t hash = serve_bits(&c, &r);
+        CHECK_TEXT(hash && hash == wanted, "%s, %d workers, %d shards: %016llx, not %016llx", what,
+                   c.workers, c.shards, (unsigned long long)hash, (unsigned long long)wanted);
+    }
+}
+
+TEST(server_with_staleness_0_gives_the_bits_of_a_synchronous_trainer) {
+    serve_check((serve_case){.shards = 1, .epochs = 1, .optim = {DT_OPTIM_SGD, .lr = 0.1}},
+                "an MLP, SGD");
+    serve_check((serve_case){.shards = 4, .epochs = 2}, "an MLP, Adam and clipping");
+    serve_check((serve_case){.kind = 1, .shards = 3, .epochs = 2}, "batch norm");
+    serve_check((serve_case){.kind = 1, .shards = 5, .epochs = 1, .accumulate = 2}, "two parts");
+}
+
+TEST(server_updates_by_every_kind_of_optimizer_and_model) {
+    static const serve_case cases[] = {
+        {.kind = TRAIN_SUMS, .shards = 4, .epochs = 1, .workers = 2},
+        {.kind = TRAIN_SPECTRAL, .shards = 2, .epochs = 1, .workers = 2},
+        {.kind = 1, .shards = 8, .epochs = 1, .workers = 3, .tail = DT_TAIL_DROP},
+        {.kind = 0, .shards = 3, .epochs = 1, .workers = 2, .tail = DT_TAIL_PAD},
+        {.shards = 2, .epochs = 1, .workers = 2, .optim = {DT_OPTIM_ADAMW, .lr = 0.01}},
+        {.shards = 2, .epochs = 1, .workers = 2, .optim = {DT_OPTIM_LAMB, .lr = 0.01}},
+        {.shards = 2, .epochs = 1, .workers = 2, .optim = {DT_OPTIM_MUON, .lr = 0.01}},
+        {.shards = 2,
+         .epochs = 1,
+         .workers = 2,
+         .optim = {DT_OPTIM_SGD, .lr = 0.1, .momentum = 0.9,
+                   .average = {.kind = DT_AVERAGE_EMA, .decay = 0.9}}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        serve_run r;
+        const uint64_t wanted = serve_wanted(&cases[i]), hash = serve_bits(&cases[i], &r);
+        CHECK_TEXT(hash && hash == wanted, "case %d: %016llx, not %016llx", (int)i,
+                   (unsigned long long)hash, (unsigned long long)wanted);
+    }
+}
+
+/* Without it a server says what it needs. */
+static bool serve_has_openssl(void) {
+    const dt_comm_desc by = serve_key('a', DT_COMM_TLS);
+    train_model m;
+    dt_server *server;
+    if (!CHECK_TEXT(train_model_make(&m, &one_thread, 0), "the model"))
+        return false;
+    const dt_server_desc d = {.trainer = train_desc(&m), .by = &by};
+    const dt_result result = dt_server_create(m.graph, &d, &server);
+    CHECK(!result ||
+          (result == DT_ERROR_UNSUPPORTED && strstr(dt_ctx_error(m.ctx), "DT_WITH_OPENSSL")));
+    dt_ctx_destroy(m.ctx);
+    return !result;
+}
+
+TEST(server_speaks_with_macs_and_tls) {
+    serve_case c = {.shards = 2, .epochs = 1, .workers = 2};
+    const uint64_t wanted = serve_wanted(&c);
+    for (int i = DT_COMM_MAC; i <= DT_COMM_NONE; i++) {
+        serve_run r;
+        c.integrity = (dt_comm_integrity)i;
+        if (i == DT_COMM_NONE || serve_has_openssl())
+            CHECK(serve_bits(&c, &r) == wanted);
+    }
+}
+
+/* Every push counts once: as many as there are shards with rows. */
+static uint64_t serve_shards(const serve_case *c) {
+    uint64_t n = 0;
+    for (int low = 0; low < TRAIN_ROWS; low += 37) {
+        const int rows = TRAIN_ROWS - low < 37 ? TRAIN_ROWS - low : 37;
+        for (int i = 0; i < c->shards; i++)
+            n += i * 37 / c->shards < rows;
+    }
+    return n * (uint64_t)c->epochs;
+}
+
+TEST(server_bounds_staleness_and_learns_with_a_slow_worker) {
+    for (int s = 0; s <= 4; s += 2) {
+        const serve_case c = {.shards = 2,
+                              .epochs = 12,
+                              .workers = 4,
+                              .staleness = s,
+                              .staleness_lr = s == 4,
+                              .slow_us = {3000, 0, 500}};
+        serve_run r;
+        serve_bits(&c, &r);
+        CHECK_TEXT(r.info.stalest <= (uint64_t)s, "a staleness of %d, and %d are allowed",
+                   (int)r.info.stalest, s);
+        CHECK(s == 0 || r.info.stalest > 0);
+        CHECK_TEXT(r.info.pushes == serve_shards(&c), "%d pushes, not %d", (int)r.info.pushes,
+                   (int)serve_shards(&c));
+        CHECK(r.info.step == 60 && r.info.epoch == 12);
+        CHECK_TEXT(r.info.loss < 1.2, "staleness %d: a loss of %g", s, r.info.loss);
+    }
+}
+
+/* A worker that leaves, in the middle of a step too, costs what it had under way; one that comes
+ * late joins where the others are. */
+static void serve_visit(serve_run *r, int steps) {
+    train_model m;
+    dt_trainer *t;
+    dt_result result = serve_join(r, &m, &t);
+    for (int i = 0; i < steps && !result; i++)
+        result = dt_trainer_step(t, NULL);
+    CHECK_TEXT(!result, "a guest: %s", dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+}
+
+static void *serve_visits(void *arg) {
+    for (int i = 0; i < 6; i++)
+        serve_visit(arg, i);
+    return NULL;
+}
+
+TEST(server_takes_workers_that_come_late_and_leave) {
+    const serve_case c = {.kind = 1, .shards = 4, .epochs = 8, .workers = 2};
+    const uint64_t wanted = serve_wanted(&c);
+    pthread_t guests;
+    serve_run r;
+    if (!serve_open(&r, &c))
+        return;
+    serve_start(&r);
+    CHECK(!pthread_create(&guests, NULL, serve_visits, &r));
+    serve_workers(&r);
+    pthread_join(guests, NULL);
+    serve_stop(&r);
+    CHECK(r.info.joined == 8 && r.info.pushes >= serve_shards(&c));
+    CHECK(r.info.epoch > 8 || (r.hash == wanted && r.info.pushes == serve_shards(&c)));
+    serve_close(&r);
+}
+
+/* ---- processes that are killed */
+
+/* Not exit: it would remove the parent's files. */
+static pid_t serve_fork(serve_run *r, int index) {
+    serve_worker *w = &r->workers[index];
+    w->run = r;
+    w->index = index;
+    fflush(stdout);
+    const pid_t pid = fork();
+    if (pid)
+        return pid;
+    serve_work(w);
+    if (w->result)
+        printf("worker %d: %s\n", index, w->text);
+    fflush(stdout);
+    _exit(w->result != DT_OK);
+}
+
+static void serve_reap(pid_t pid, bool killed) {
+    int status = 1;
+    CHECK(waitpid(pid, &status, 0) == pid && (killed || !status));
+}
+
+TEST(server_goes_on_when_workers_are_killed_and_no_push_counts_twice) {
+    const serve_case c = {.kind = 1, .shards = 4, .epochs = 8, .workers = 4};
+    const uint64_t wanted = serve_wanted(&c);
+    uint32_t state = 5;
+    for (int round = 0; round < 4; round++) {
+        pid_t pids[WORKERS_MAX];
+        serve_run r;
+        if (!serve_open(&r, &c))
+            return;
+        for (int i = 0; i < 4; i++) /* before there are threads */
+            pids[i] = serve_fork(&r, i);
+        serve_start(&r);
+        for (int i = 0; i < 3; i++) {
+            serve_sleep_us(1000 + (long)(train_random(&state) % 25000));
+            kill(pids[i], SIGKILL);
+        }
+        for (int i = 0; i < 4; i++)
+            serve_reap(pids[i], i < 3);
+        serve_stop(&r);
+        CHECK_TEXT(r.hash == wanted, "round %d: %016llx, not %016llx", round,
+                   (unsigned long long)r.hash, (unsigned long long)wanted);
+        CHECK(r.info.pushes == serve_shards(&c) && r.info.step == 40);
+        serve_close(&r);
+    }
+}
+
+/* ---- what is not finite */
+
+static const float infinity = (float)INFINITY;
+
+TEST(server_skips_a_batch_in_which_a_worker_finds_a_nan) {
+    const serve_case c = {
+        .shards = 3, .epochs = 2, .workers = 1, .optim = {DT_OPTIM_SGD, .lr = .1}};
+    serve_run r;
+    train_model m, w;
+    dt_trainer *t, *worker;
+    dt_train_report report;
+    uint64_t hash = 0;
+    if (!serve_open(&r, &c) || !CHECK_TEXT(train_model_make(&m, &one_thread, 0), "the model"))
+        return;
+    dt_trainer_desc d = serve_trainer(&c, &m);
+    d.shards = c.shards;
+    d.devices = "cpu";
+    m.data.x[40 * TRAIN_SIDE * TRAIN_SIDE + 3] = infinity;
+    CHECK(!dt_trainer_create(m.graph, &d, &t));
+    for (int i = 0; i < 2; i++)
+        CHECK(dt_trainer_epoch(t, NULL) == DT_ERROR_NUMERIC);
+    CHECK(!dt_store_state_hash(dt_trainer_store(t), &hash));
+    serve_start(&r);
+    CHECK_TEXT(!serve_join(&r, &w, &worker), "%s", dt_ctx_error(w.ctx));
+    w.data.x[40 * TRAIN_SIDE * TRAIN_SIDE + 3] = infinity;
+    for (int i = 0; i < 2; i++) {
+        CHECK(dt_trainer_epoch(worker, &report) == DT_ERROR_NUMERIC);
+        CHECK(strstr(dt_ctx_error(w.ctx), "NaN") || strstr(dt_ctx_error(w.ctx), "infinit") ||
+              strstr(dt_ctx_error(w.ctx), "finite"));
+    }
+    serve_stop(&r);
+    CHECK(r.info.skipped == 2 && r.info.step == 8 && hash && r.hash == hash);
+    dt_ctx_destroy(w.ctx);
+    dt_ctx_destroy(m.ctx);
+    serve_close(&r);
+}
+
+/* ---- who is refused */
+
+static void serve_refuses(serve_run *r, dt_result wanted, const char *word) {
+    train_model m;
+    dt_trainer *t;
+    const dt_result result = serve_join(r, &m, &t);
+    CHECK_TEXT(result == wanted && !t && strstr(dt_ctx_error(m.ctx), word),
+               "result %d, not %d with '%s': %s", (int)result, (int)wanted, word,
+               dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+}
+
+/* All that changed nothing. */
+static void serve_workers_again(serve_run *r) {
+    dt_server_get_info(r->server, &r->info);
+    snprintf(r->address, sizeof r->address, "127.0.0.1:%d", r->info.port);
+    serve_workers(r);
+}
+
+TEST(server_refuses_other_keys_jobs_settings_and_models) {
+    const serve_case c = {.shards = 3, .epochs = 1, .workers = 1};
+    serve_case other = c;
+    serve_run r;
+    if (!serve_open(&r, &c))
+        return;
+    serve_start(&r);
+    r.by = serve_key('b', DT_COMM_CRC);
+    serve_refuses(&r, DT_ERROR_REFUSED, "the keys differ");
+    r.by = serve_key('a', DT_COMM_CRC);
+    snprintf(r.by.job, sizeof r.by.job, "another");
+    serve_refuses(&r, DT_ERROR_REFUSED, "different jobs");
+    r.by = serve_key('a', DT_COMM_NONE);
+    serve_refuses(&r, DT_ERROR_REFUSED, "settings differ");
+    r.by = (dt_comm_desc){.job = "a test", .insecure = true};
+    serve_refuses(&r, DT_ERROR_REFUSED, "insecure");
+    r.by = (dt_comm_desc){.job = "a test"};
+    serve_refuses(&r, DT_ERROR_INVALID, "need a key");
+    r.by = serve_key('a', DT_COMM_CRC);
+    r.c = &other;
+    other.kind = 1;
+    serve_refuses(&r, DT_ERROR_INVALID, "does not train the same");
+    other = c;
+    other.batch = 36;
+    serve_refuses(&r, DT_ERROR_INVALID, "batch 36");
+    other = c;
+    other.optim = (dt_optim_desc){DT_OPTIM_SGD, .lr = 0.25};
+    serve_refuses(&r, DT_ERROR_INVALID, "optimizer");
+    r.c = &c;
+    snprintf(r.address, sizeof r.address, "127.0.0.1");
+    serve_refuses(&r, DT_ERROR_INVALID, "no address");
+    serve_workers_again(&r);
+    serve_stop(&r);
+    serve_close(&r);
+}
+
+/* Shards that are computed one by one cannot meet within a step. */
+TEST(server_refuses_models_whose_shards_meet) {
+    train_model m;
+    dt_server *server;
+    const dt_comm_desc by = {.insecure = true};
+    if (!CHECK_TEXT(train_model_make(&m, &one_thread, TRAIN_SYNC), "the model"))
+        return;
+    CHECK(dt_server_create(m.graph, &(dt_server_desc){.trainer = train_desc(&m), .by = &by},
+                           &server) == DT_ERROR_UNSUPPORTED);
+    CHECK(!server && strstr(dt_ctx_error(m.ctx), ".sync"));
+    dt_ctx_destroy(m.ctx);
+}
+
+/* ---- servers that die */
+
+TEST(server_that_is_gone_is_named) {
+    const serve_case c = {.shards = 2, .epochs = 1, .workers = 1};
+    serve_run r;
+    train_model m;
+    dt_trainer *t;
+    if (!serve_open(&r, &c))
+        return;
+    serve_start(&r);
+    CHECK_TEXT(!serve_join(&r, &m, &t) && !dt_trainer_step(t, NULL), "%s", dt_ctx_error(m.ctx));
+    serve_stop(&r);
+    serve_close(&r);
+    CHECK(dt_trainer_step(t, NULL) == DT_ERROR_PEER_LOST);
+    CHECK_TEXT(strstr(dt_ctx_error(m.ctx), "server 0") && strstr(dt_ctx_error(m.ctx), r.address),
+               "%s", dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+}
+
+/* A server is ended in the middle of training and begun again from its checkpoint, at the same
+ * address; its workers wait for it and go on. */
+static void serve_reopen(serve_run *r, const serve_case *c, const char *folder, int port) {
+    char listen[32];
+    bool found = false;
+    snprintf(listen, sizeof listen, "127.0.0.1:%d", port);
+    *r = (serve_run){.c = c, .by = serve_key('a', c->integrity)};
+    snprintf(r->address, sizeof r->address, "%s", listen);
+    if (!CHECK_TEXT(train_model_make(&r->m, &one_thread, c->kind), "the model"))
+        return;
+    dt_server_desc d = {.trainer = serve_trainer(c, &r->m), .by = &r->by, .listen = listen};
+    d.trainer.shards = c->shards;
+    d.trainer.checkpoint = folder;
+    d.trainer.checkpoint_steps = 3;
+    CHECK_TEXT(!dt_server_create(r->m.graph, &d, &r->server) &&
+                   !dt_trainer_resume(dt_server_trainer(r->server), &found),
+               "%s", dt_ctx_error(r->m.ctx));
+    CHECK(found == (port != 0));
+    dt_server_get_info(r->server, &r->info);
+    snprintf(r->address, sizeof r->address, "127.0.0.1:%d", r->info.port);
+}
+
+static void serve_empty(const char *folder) {
+    char command[64];
+    snprintf(command, sizeof command, "rm -rf %s", folder);
+    CHECK(system(command) == 0);
+}
+
+TEST(server_goes_on_from_a_checkpoint_while_its_workers_wait) {
+    const serve_case c = {.kind = 1, .shards = 3, .epochs = 6, .workers = 2};
+    const uint64_t wanted = serve_wanted(&c);
+    char folder[] = "/tmp/dtrain-server-XXXXXX";
+    pthread_t threads[2];
+    serve_run r, workers;
+    int port = 0;
+    if (!CHECK_TEXT(mkdtemp(folder) != NULL, "a folder"))
+        return;
+    serve_reopen(&r, &c, folder, 0);
+    workers = r;
+    for (int i = 0; i < 2; i++) {
+        workers.workers[i] = (serve_worker){.run = &workers, .index = i};
+        CHECK(!pthread_create(&threads[i], NULL, serve_work, &workers.workers[i]));
+    }
+    for (int life = 0; life < 3; life++) {
+        CHECK_TEXT(!dt_server_run(r.server, life < 2 ? 60 : 1), "%s", dt_ctx_error(r.m.ctx));
+        dt_server_get_info(r.server, &r.info);
+        port = r.info.port;
+        if (life < 2) {
+            serve_close(&r);
+            serve_reopen(&r, &c, folder, port);
+        }
+    }
+    serve_start(&r);
+    for (int i = 0; i < 2; i++) {
+        pthread_join(threads[i], NULL);
+        CHECK_TEXT(!workers.workers[i].result, "%s", workers.workers[i].text);
+    }
+    serve_stop(&r);
+    CHECK_TEXT(r.hash == wanted, "%016llx, not %016llx", (unsigned long long)r.hash,
+               (unsigned long long)wanted);
+    serve_close(&r);
+    serve_empty(folder);
+}
+
+/* A file of a server is one of a trainer, and the other way round. */
+TEST(server_and_trainer_go_on_from_each_others_checkpoints) {
+    serve_case c = {.kind = 1, .shards = 3, .epochs = 2, .workers = 2};
+    const char *path = "/tmp/dtrain-server-test.safetensors";
+    serve_run r;
+    train_model m;
+    dt_trainer *t;
+    uint64_t hash = 0;
+    if (!serve_open(&r, &c) || !CHECK_TEXT(train_model_make(&m, &one_thread, 1), "the model"))
+        return;
+    dt_trainer_desc d = serve_trainer(&c, &m);
+    d.devices = "cpu:2";
+    d.shards = c.shards;
+    CHECK(!dt_trainer_create(m.graph, &d, &t) && !dt_trainer_epoch(t, NULL));
+    CHECK(!dt_trainer_save(t, path));
+    CHECK(!dt_trainer_load(dt_server_trainer(r.server), path));
+    serve_start(&r);
+    serve_workers(&r); /* epoch 2 */
+    serve_stop(&r);
+    CHECK(!dt_trainer_save(dt_server_trainer(r.server), path) && !dt_trainer_load(t, path));
+    CHECK(!dt_trainer_epoch(t, NULL) && !dt_store_state_hash(dt_trainer_store(t), &hash));
+    c.epochs = 3;
+    CHECK(hash && hash == serve_wanted(&c));
+    dt_ctx_destroy(m.ctx);
+    serve_close(&r);
+    remove(path);
+}
+
+/* fit and evaluate on a worker are those of any trainer; its weights are the servers'. */
+TEST(server_has_workers_that_fit_and_evaluate) {
+    const serve_case c = {.shards = 2, .epochs = 3, .workers = 1};
+    serve_run r;
+    train_model m;
+    dt_trainer *t;
+    dt_train_report here, there;
+    uint64_t own = 0, servers = 1;
+    if (!serve_open(&r, &c))
+        return;
+    serve_start(&r);
+    CHECK_TEXT(!serve_join(&r, &m, &t), "%s", dt_ctx_error(m.ctx));
+    const dt_dataset data = train_desc(&m).data, same = train_desc(&r.m).data;
+    CHECK_TEXT(!dt_trainer_fit(t, &(dt_fit_desc){.epochs = 3, .validation = &data}, NULL), "%s",
+               dt_ctx_error(m.ctx));
+    CHECK(!dt_trainer_evaluate(t, &data, 10, &here));
+    CHECK(dt_trainer_set_lr(t, 0.1) == DT_ERROR_INVALID);
+    CHECK(dt_trainer_save(t, "/tmp/none") == DT_ERROR_INVALID);
+    CHECK(dt_trainer_load(t, "/tmp/none") == DT_ERROR_INVALID);
+    serve_stop(&r);
+    CHECK(!dt_trainer_evaluate(dt_server_trainer(r.server), &same, 10, &there));
+    CHECK(dt_trainer_step(dt_server_trainer(r.server), NULL) == DT_ERROR_INVALID);
+    CHECK(here.loss == there.loss && here.metric[0] == there.metric[0] && r.info.step == 15);
+    CHECK(!dt_store_hash(dt_trainer_store(t), &own) &&
+          !dt_store_hash(dt_trainer_store(dt_server_trainer(r.server)), &servers) &&
+          own == servers);
+    dt_ctx_destroy(m.ctx);
+    serve_close(&r);
+}
