@@ -177,6 +177,7 @@ DTI_OPTIMIZE_END
 #include "op/emit.c"
 #include "op/walk.c"
 #include "op/moved.c"
+#include "op/parted.c"
 #include "op/families.h" /* written by tools/amalgamate: every file with a family in it */
 #include "op/table.c"
 #include "op/differentiate.c"
@@ -322,6 +323,7 @@ DTI_OPTIMIZE_END
 #include "parallel/parallel.h"
 #include "parallel/pipe_cut.h"
 #include "parallel/pipe.h"
+#include "parallel/squad.h"
 #include "parallel/partition.c"
 #include "parallel/crew.c"
 #include "parallel/exchange.c"
@@ -345,6 +347,10 @@ DTI_OPTIMIZE_END
 #include "parallel/pipe_sum.c"
 #include "parallel/pipe_blame.c"
 #include "parallel/pipe_step.c"
+#include "parallel/squad_cut.c"
+#include "parallel/squad_make.c"
+#include "parallel/squad_whole.c"
+#include "parallel/squad_step.c"
 
 /* ---- server: what workers and parameter servers say to each other, and what a worker computes */
 #include "server/tickets.h"

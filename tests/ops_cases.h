@@ -773,6 +773,8 @@ static void (*ops_case_of(dti_op op))(ops_model *) {
         {&dti_family_norm_dw, ops_case_norm_dw},
         {&dti_family_batch_dx, ops_case_batch_dx},
         {&dti_family_meet, ops_case_meet},
+        {&dti_family_parted_sum, ops_case_squad_sum},
+        {&dti_family_parted_copy, ops_case_squad_copy},
         {&dti_family_running, ops_case_running},
     };
     switch (op) { /* rows of one family that differ too much */

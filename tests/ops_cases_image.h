@@ -407,6 +407,16 @@ static void ops_case_meet(ops_model *m) {
     ops_each_batch_norm(m, ops_all_of);
 }
 
+static void ops_case_squad_sum(ops_model *m) {
+    for (int i = 0; i < 4; i++)
+        ops_result(m, dti_append1(DTI_OP_SQUAD_SUM, ops_image(m, i, 3, 4, 2), NULL));
+}
+
+static void ops_case_squad_copy(ops_model *m) {
+    for (int i = 0; i < 4; i++)
+        ops_result(m, dti_append1(DTI_OP_SQUAD_COPY, ops_image(m, i, 3, 4, 2), NULL));
+}
+
 static void ops_batch_dx_of(ops_model *m, ops_normed n) {
     dt_tensor dy = ops_like(m, n.x, OPS_ANY), w = n.w;
     if (dti_is_nil(w))

@@ -17,7 +17,7 @@ static uint64_t sync_hash(const sync_case *c) {
     dt_trainer *trainer = NULL;
     uint64_t hash = 0;
     const dt_ctx_desc ctx = {.no_vulkan = !strstr(c->devices, "vulkan")};
-    if (!CHECK_TEXT(train_model_make(&m, &ctx, TRAIN_SYNC), "%s", dt_graph_error(m.graph)))
+    if (!CHECK_TEXT(train_model_make(&m, &ctx, TRAIN_SYNC), "made"))
         return 0;
     dt_trainer_desc d = train_desc(&m);
     d.devices = c->devices;

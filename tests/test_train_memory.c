@@ -28,6 +28,7 @@ typedef struct memory_case {
     dt_pipeline_schedule schedule;
     dt_train_mode mode;
     bool sync;
+    int tensor;
 } memory_case;
 
 /* With so many allocations for the trainer; whether they were enough. */
@@ -36,7 +37,11 @@ static bool memory_try(const memory_case *c, int64_t allocations, uint64_t *hash
     train_model m;
     dt_trainer *t = NULL;
     const dt_ctx_desc ctx = {.no_vulkan = true, .allocator = {purse_alloc, purse_free, &p}};
-    if (!CHECK_TEXT(train_model_make(&m, &ctx, c->sync ? TRAIN_SYNC : 1), "the model"))
+    if (!CHECK_TEXT(train_model_make(&m, &ctx,
+                                     c->sync     ? TRAIN_SYNC
+                                     : c->tensor ? TRAIN_PARTS
+                                                 : 1),
+                    "the model"))
         return true;
     dt_trainer_desc d = train_desc(&m);
     d.devices = c->devices ? c->devices : "cpu:2";
@@ -45,6 +50,7 @@ static bool memory_try(const memory_case *c, int64_t allocations, uint64_t *hash
     d.schedule = c->schedule;
     d.shard_state = c->shard_state;
     d.mode = c->mode;
+    d.tensor = c->tensor;
     const int64_t before = atomic_load(&p.bytes);
     atomic_store(&p.left, allocations);
     const dt_result result = dt_trainer_create(m.graph, &d, &t);
@@ -76,7 +82,8 @@ TEST(a_trainer_that_runs_out_of_memory_while_it_is_made_says_so_and_leaves_nothi
         {.what = "two pipelines", .pipeline = 2, .devices = "cpu:4"},
         {.what = "a shared state", .shard_state = 1},
         {.what = "local steps", .mode = DT_TRAIN_LOCAL},
-        {.what = "batch norm of all", .sync = true}};
+        {.what = "batch norm of all", .sync = true},
+        {.what = "members", .tensor = 2}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         uint64_t want = 0;
         CHECK(memory_try(&cases[i], INT64_MAX / 2, &want) && want);

@@ -80,8 +80,11 @@ static dt_tensor train_sync(dt_tensor x) {
     return dt_nn_batch_norm(h, "n3", &sync); /* one value a sample */
 }
 
+/* Hidden units that members can share out. */
+enum { TRAIN_PARTS = 5 };
+
 /* kind: 0 = MLP, 1 = convolution and batch norm, TRAIN_SUMS = that, and class weights;
- * TRAIN_SPECTRAL and TRAIN_SYNC = those. */
+ * TRAIN_SPECTRAL, TRAIN_SYNC and TRAIN_PARTS = those. */
 __attribute__((__unused__)) static bool train_model_make(train_model *m, const dt_ctx_desc *ctx,
                                                          int kind) {
     *m = (train_model){.adam = {.kind = DT_OPTIM_ADAM, .lr = 0.01, .clip_norm = 1.0}};
@@ -92,6 +95,7 @@ __attribute__((__unused__)) static bool train_model_make(train_model *m, const d
     dt_tensor h = kind == TRAIN_SUMS       ? train_sums(m->graph, m->x)
                   : kind == TRAIN_SPECTRAL ? train_spectral(m->graph, m->x)
                   : kind == TRAIN_SYNC     ? train_sync(m->x)
+                  : kind == TRAIN_PARTS    ? dt_nn_swiglu(m->x, "mlp", 24)
                   : kind                   ? train_conv(m->x)
                                            : dt_relu(dt_nn_linear(m->x, "fc0", 24));
     dt_cross_entropy_desc weighted = {0};

@@ -4,8 +4,19 @@
  * (dt_scope_push), since its parameters' names are unique in a graph; those come to 255 characters
  * at most, with their scopes. Errors: as ops, nil. */
 
+/* What a member has of a linear layer where a trainer shares out one model (dt_trainer_desc.tensor;
+ * Shoeybi et al., "Megatron-LM", 2019). A column layer's result is in parts, which elementwise ops
+ * keep; a row layer takes such parts, and its result is whole: one sum a pair, forward and
+ * backward. Elsewhere it means nothing. */
+typedef enum dt_tensor_split {
+    DT_TENSOR_WHOLE, /* the default: every member has all */
+    DT_TENSOR_COLUMN,
+    DT_TENSOR_ROW
+} dt_tensor_split;
+
 typedef struct dt_linear_desc {
     bool no_bias;
+    dt_tensor_split tensor;
     dt_init weight, bias; /* {0}: PyTorch's, uniform in +-1/sqrt(in); zeros: DT_INIT_CONSTANT */
 } dt_linear_desc;
 

@@ -199,6 +199,17 @@ typedef struct dt_trainer_desc {
     const char *servers;
     const dt_comm_desc *servers_by;
     int servers_wait_ms; /* how long a server may be away before PEER_LOST; 0 = 30 s */
+    /* Tensor parallelism: so many members, each on one of as many .devices of one kind, share out
+     * the parameters that layers mark, with their gradients and optimizer state: linear layers by
+     * dt_linear_desc.tensor, dt_nn_multi_head_attention by heads, dt_nn_swiglu and dt_nn_geglu by
+     * hidden units. All compute all samples, and meet behind each pair of layers, forward and
+     * backward (Shoeybi et al., "Megatron-LM", 2019). The model is written as for one device, and
+     * so are files; the host holds all values too. The same bits in every run of as many members,
+     * and those of one device within rounding. 0 or 1 = none. Goes with .accumulate; with .comm,
+     * .pipeline, .shards, .shard_state, .mode, .balance, optimizers that look at whole parameters,
+     * and rows that do not take parts (normalisation, dropout, softmax, a sum along the axis) it is
+     * UNSUPPORTED; INVALID: marks that do not divide, or none. */
+    int tensor;
 } dt_trainer_desc;
 
 /* Creates the replicas, gives all of them rank 0's values, and checks that all ranks have the same
@@ -358,6 +369,7 @@ typedef struct dt_trainer_info {
     uint64_t staging_bytes, subtree_bytes;
     int stages;           /* of a pipeline, chunks counted each; 0: there is none */
     int alive;            /* the most micro-batches whose activations a device keeps at once */
+    int members;          /* that share out a model (.tensor); 0: there are none */
     double bubble;        /* by unit times, how long devices are idle for the time that they work */
     uint64_t state_bytes; /* of this process's first replica: the optimizer's; see shard_state */
 } dt_trainer_info;

@@ -51,7 +51,8 @@ typedef struct dti_stat {
     float momentum;
 } dti_stat;
 
-/* A row whose value is made of what all pieces of the job's batch have, between two segments. Which
+/* A row whose value is made of what all pieces of the job's batch have, or all members of a squad,
+ * between two segments. Which
  * there are, their order and sizes hang on graph and description alone, so all replicas have the
  * same. */
 typedef struct dti_meeting {
@@ -109,6 +110,7 @@ typedef struct dti_code {
     /* Of a stage: the norm is one over all stages, so its pairs by block leave behind a segment of
      * their own, and those of all come back for the next. In bytes of OUT and IN. */
     uint32_t stage_blocks; /* of the whole model; 0: it is no stage */
+    uint32_t members;      /* of a squad; 0: it is none */
     uint64_t pairs_out, pairs_in;
     uint32_t leaving_count;
     uint32_t leaving[DT_MAX_OUTPUTS];     /* inputs whose gradients leave; */
@@ -155,7 +157,8 @@ typedef struct dti_joint {
     /* A stage of a pipeline (parallel/pipe.h): blocks of the tables of all stages. 0: it is
      * none. */
     uint32_t blocks;
-    bool split; /* gradients that leave have a segment of their own, in front of all others */
+    uint32_t members; /* of a squad that shares out one model (parallel/squad.h); 0: it is none */
+    bool split;       /* gradients that leave have a segment of their own, in front of all others */
 } dti_joint;
 
 /* What is lowered. */

@@ -1,18 +1,24 @@
-/* Meetings: rows whose value is made of what all pieces of the job's batch have (op/meet.c).
- * In a replica's code a segment ends at such a row, forward and backward. Each piece's operand is
- * made in OUT where it can be, and the value lies in IN, so no backend learns anything new; who
- * drives the step makes the one of the others in between (parallel/meeting.c). A meeting is never
- * computed again, so their order is that of nodes, whatever memory a replica has. */
+/* Meetings: rows whose value is made of what all pieces of the job's batch have, or all members of
+ * a squad (op/meet.c). In such a code a segment ends at such a row, forward and backward. Each
+ * piece's operand is made in OUT where it can be, and the value lies in IN, so no backend learns
+ * anything new; who drives the step makes the one of the others in between (parallel/meeting.c). A
+ * meeting is never computed again, so their order is that of nodes, whatever memory a replica
+ * has. */
 
 static bool dti_meets(const dti_code *code, uint32_t id) {
-    return code->piece_count && code->train &&
-           dti_op_info_of(code->work->nodes[id].op)->family->meet;
+    const dti_node *n = &code->work->nodes[id];
+    const dti_op_family *family = dti_op_info_of(n->op)->family;
+    if (!family->meet || !code->piece_count)
+        return false;
+    return family->meet(n).kind == DTI_MEET_SUM ? code->members > 0 : code->train && !code->members;
 }
 
 static dt_result dti_meetings_refuse(const dti_lowering *w, uint32_t id) {
     const dti_code *code = w->code;
     const dti_node *n = &code->work->nodes[id];
-    if (!code->desc.accumulate || !code->train || !dti_op_info_of(n->op)->family->meet)
+    const dti_op_family *family = dti_op_info_of(n->op)->family;
+    if (!code->desc.accumulate || !code->train || !family->meet ||
+        family->meet(n).kind == DTI_MEET_SUM)
         return DT_OK;
     return dti_fail(code->base, DT_ERROR_UNSUPPORTED,
                     "program '%s': a batch_norm with .sync, and the batch is computed in "
@@ -65,7 +71,7 @@ static void dti_meeting_place_operand(dti_lowering *w, dti_meeting *m, uint32_t 
         code->out_bytes += each ? stride * code->piece_count : dti_aligned(dti_node_bytes(code, n));
     m->word = (uint32_t)(offset / DTI_WORD_BYTES);
     m->stride = (uint32_t)(stride / DTI_WORD_BYTES);
-    if (!each && !view && !w->pin[in] && !w->param_of[in] && !n->samples)
+    if (!each && !view && !w->pin[in] && !w->param_of[in])
         w->pin[in] = dti_meeting_operand(w, m, 0);
 }
 
@@ -79,7 +85,7 @@ static void dti_meetings_place(dti_lowering *w) {
             continue;
         dti_meeting *m = &code->meetings[count++];
         *m = (dti_meeting){.node = id, .meet = dti_op_info_of(n->op)->family->meet(n)};
-        m->elements = (uint32_t)dti_shape_elements(n->shape);
+        m->elements = (uint32_t)dti_node_elements(code, n);
         dti_meeting_place_operand(w, m, dti_input_id(code->work, n, 0));
         m->in = code->in_bytes;
         code->in_bytes += dti_aligned(dti_node_bytes(code, n));
@@ -98,7 +104,7 @@ static void dti_lower_meeting(dti_lowering *w, uint32_t id) {
     w->e.id = id;
     for (uint32_t i = 0; i < (each ? code->piece_count : 1u); i++) {
         const uint32_t value = dti_meeting_operand(w, m, i);
-        const dti_view to = dti_view_dense(value, n, 1);
+        const dti_view to = dti_view_dense(value, n, code->batch);
         const dti_view *from = each ? dti_piece_view(w, in, i) : &w->e.views[in];
         if ((!each || code->pieces[i].rows) && !dti_lies_at(&code->list, from, value))
             dti_emit_copy(&w->e, from, &to, DTI_COPY_WORD);
@@ -106,7 +112,7 @@ static void dti_lower_meeting(dti_lowering *w, uint32_t id) {
     m->segment = code->segment_count;
     dti_segment_cut(w, code->forward_segments ? DTI_PHASE_BACKWARD : DTI_PHASE_FORWARD);
     const uint32_t value = dti_listing_value(&code->list, DTI_VALUE_IN, DT_F32, m->elements, m->in);
-    w->e.views[id] = dti_view_dense(value, n, 1);
+    w->e.views[id] = dti_view_dense(value, n, code->batch);
     w->own[id].first = w->own[id].last = code->list.launch_count;
 }
 

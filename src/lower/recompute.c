@@ -32,7 +32,7 @@ static bool dti_recompute_can(const dt_graph *g, uint32_t id) {
     for (uint32_t k = 0; k < n->count && !n->samples; k++)
         adds = adds || g->nodes[dti_input_id(g, n, k)].samples;
     return n->op != DTI_OP_INPUT && n->op != DTI_OP_PARAM && !n->term && !adds &&
-           info->samples != DTI_SAMPLES_COUPLES && !info->family->update;
+           info->samples != DTI_SAMPLES_COUPLES && !info->family->update && !info->family->meet;
 }
 
 /* ---- what is kept */

@@ -57,6 +57,9 @@ DT_API dt_tensor dt_nn_linear_with(dt_tensor x, const char *name, int64_t out,
                               name, dti_shape_print(s, dt_tensor_has_samples(x)).text,
                               (long long)out);
     }
+    if ((unsigned)d.tensor > DT_TENSOR_ROW)
+        return dti_graph_fail(x.graph, "linear '%s': %d is no dt_tensor_split", name,
+                              (int)d.tensor);
     int64_t in = s.dim[s.rank - 1];
     float bound = (float)(1.0 / sqrt((double)in));
     dt_init uniform = {DT_INIT_UNIFORM, -bound, bound};
@@ -67,6 +70,12 @@ DT_API dt_tensor dt_nn_linear_with(dt_tensor x, const char *name, int64_t out,
     dt_tensor b = {0};
     if (!d.no_bias)
         b = dt_param(x.graph, dti_nn_name(x.graph, text, name, "bias"), (dt_shape){1, {out}}, bias);
+    if (d.tensor == DT_TENSOR_COLUMN) {
+        dti_param_part(w, 0, 1, out, 0);
+        dti_param_part(b, 0, 1, out, 0);
+    } else if (d.tensor == DT_TENSOR_ROW) {
+        dti_param_part(w, 1, 1, in, 0);
+    }
     return dti_nn_end(&nn, dti_is_nil(w) ? w : dt_linear(x, w, b));
 }
 

@@ -3,7 +3,8 @@
 
 static dt_tensor dti_nn_gated(dt_tensor x, const char *op, const char *name, int64_t hidden,
                               bool gelu) {
-    static const dt_linear_desc bare = {.no_bias = true};
+    static const dt_linear_desc bare = {.no_bias = true, .tensor = DT_TENSOR_COLUMN};
+    static const dt_linear_desc back = {.no_bias = true, .tensor = DT_TENSOR_ROW};
     char text[3][DTI_NN_NAME_SIZE];
     dti_nn nn;
     if (!dti_nn_begin(&nn, x, op, name))
@@ -23,7 +24,7 @@ static dt_tensor dti_nn_gated(dt_tensor x, const char *op, const char *name, int
     dt_tensor h = dt_nn_linear_with(x, g, hidden, &bare);
     h = gelu ? dt_gelu(h) : dt_silu(h);
     dt_tensor up = dt_nn_linear_with(x, u, hidden, &bare);
-    return dti_nn_end(&nn, dt_nn_linear_with(dt_mul(h, up), d, s.dim[s.rank - 1], &bare));
+    return dti_nn_end(&nn, dt_nn_linear_with(dt_mul(h, up), d, s.dim[s.rank - 1], &back));
 }
 
 DT_API dt_tensor dt_nn_swiglu(dt_tensor x, const char *name, int64_t hidden) {

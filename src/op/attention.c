@@ -420,8 +420,26 @@ DTI_KERNEL(ATTENTION_GRAD, attention_grad, "rrrw", GROUP, .run = dti_cpu_attenti
            .scratch_bytes = dti_cpu_scratch_attention, .local = {64},
            .effort = dti_attention_effort);
 
+/* By heads: of queries, keys and values alike. Slopes and drawn weights are by a head's number,
+ * which a member does not know. */
+static bool dti_attention_parted(dti_parting *s) {
+    const uint32_t heads = DTI_ATTENTION_ALIBI | DTI_ATTENTION_DROPOUT;
+    const dti_attention a = dti_attention_of(s->g, s->n);
+    for (int k = 0; k < 3; k++) {
+        if (s->in[k].axis != 0 || s->in[k].group[1])
+            return false;
+    }
+    if (s->n->count > 3) {
+        const dt_shape mask = dti_parted_input(s, 3)->shape;
+        if (s->in[3].axis >= 0 || (mask.rank == 3 && mask.dim[0] != 1))
+            return false;
+    }
+    s->out = (dti_parted){.axis = 1, .group = {a.heads * a.dv, a.heads}};
+    return !(dti_attention_flags(s->n) & heads) && a.kv_heads % s->members == 0;
+}
+
 DTI_FAMILY(attention, .shape = dti_attention_shape, .grad = dti_attention_grad_rule,
-           .lower = dti_attention_lower, .macs = dti_attention_macs);
+           .lower = dti_attention_lower, .macs = dti_attention_macs, .part = dti_attention_parted);
 
 DTI_FAMILY(attention_grad, .shape = dti_attention_grad_shape, .lower = dti_attention_grad_lower,
            .macs = dti_attention_grad_macs);

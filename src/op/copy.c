@@ -455,7 +455,17 @@ DTI_FAMILY(copy, .shape = dti_copy_shape, .grad = dti_copy_grad, .source = dti_c
 
 DTI_FAMILY(cast, .shape = dti_cast_shape, .grad = dti_cast_grad);
 
+/* Along another axis than that of the parts. */
+static bool dti_concat_part(dti_parting *s) {
+    s->out = s->in[0];
+    for (uint32_t k = 0; k < s->n->count; k++) {
+        if (k >= DTI_INPUTS_MAX || !dti_parted_equal(&s->in[k], &s->out))
+            return false;
+    }
+    return s->n->attr.i[0] != s->out.axis;
+}
+
 DTI_FAMILY(concat, .shape = dti_concat_shape, .grad = dti_concat_grad, .many = true,
-           .source = dti_concat_source);
+           .part = dti_concat_part, .source = dti_concat_source);
 
 DTI_FAMILY(pad, .shape = dti_pad_shape, .grad = dti_pad_grad, .source = dti_pad_source);

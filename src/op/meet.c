@@ -52,6 +52,49 @@ static void dti_meet_emit(dti_emit *e) {
     }
 }
 
+/* ---- a squad: members that share out one model (Shoeybi et al., "Megatron-LM", 2019). Their sum
+ * is everybody's, so its gradient is what each has anyhow; what all read alike gets a part of its
+ * gradient from each. */
+
+static bool dti_parted_sum_shape(dti_build *b) {
+    return dti_build_f32(b) && dti_shape_same(b);
+}
+
+static bool dti_parted_copy_shape(dti_build *b) {
+    b->out.dtype = b->in[0]->dtype;
+    return dti_shape_same(b);
+}
+
+static dti_meet dti_parted_sum_of(const dti_node *n) {
+    (void)n;
+    return (dti_meet){.kind = DTI_MEET_SUM};
+}
+
+static dt_tensor dti_parted_summed(dt_tensor x) {
+    return dti_append1(DTI_OP_SQUAD_SUM, x, NULL);
+}
+
+static dt_tensor dti_parted_copied(dt_tensor x) {
+    return dti_append1(DTI_OP_SQUAD_COPY, x, NULL);
+}
+
+static void dti_parted_sum_grad(dti_grad *g) {
+    g->dx[0] = g->dy;
+}
+
+static void dti_parted_copy_grad(dti_grad *g) {
+    g->dx[0] = dti_parted_summed(g->dy);
+}
+
+static void dti_parted_sum_emit(dti_emit *e) { /* of one member */
+    const dti_view x = dti_emit_in(e, 0);
+    dti_emit_copy(e, &x, &e->out, DTI_COPY_WORD);
+}
+
+static void dti_parted_copy_emit(dti_emit *e) {
+    e->out = dti_emit_in(e, 0);
+}
+
 /* ---- Reference */
 #ifdef DT_REFERENCE
 
@@ -62,8 +105,21 @@ static void dti_meet_ref(const dti_ref *r) {
         r->out.data[i] = r->in[0].data[i] / (mean ? count : 1.0);
 }
 
+static void dti_parted_sum_ref(const dti_ref *r) {
+    memcpy(r->out.data, r->in[0].data, (size_t)r->out.elements * sizeof *r->out.data);
+}
+
+static void dti_parted_copy_ref(const dti_ref *r) {
+    dti_parted_sum_ref(r);
+}
+
 #endif
 
 /* ---- Rows of the tables */
+
+DTI_FAMILY(parted_sum, .shape = dti_parted_sum_shape, .grad = dti_parted_sum_grad,
+           .meet = dti_parted_sum_of);
+
+DTI_FAMILY(parted_copy, .shape = dti_parted_copy_shape, .grad = dti_parted_copy_grad, .view = true);
 
 DTI_FAMILY(meet, .shape = dti_meet_shape, .meet = dti_meet_of);

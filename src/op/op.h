@@ -74,15 +74,36 @@ typedef struct dti_element {
     int64_t at;
 } dti_element;
 
-/* A row whose value is made of what all pieces of the job's batch have. */
+/* A row whose value is made of what all pieces of the job's batch have, or all members of a
+ * squad. */
 typedef enum dti_meet_kind {
     DTI_MEET_STATS, /* pairs (mean, variance) of channels, of each piece: those of the whole */
-    DTI_MEET_MEAN   /* sums over each piece: their sum by the number of values of a channel */
+    DTI_MEET_MEAN,  /* sums over each piece: their sum by the number of values of a channel */
+    DTI_MEET_SUM    /* of a squad: the sum of its members' */
 } dti_meet_kind;
 typedef struct dti_meet {
     dti_meet_kind kind;
     uint32_t spatial; /* values of one channel in a sample */
 } dti_meet;
+
+/* A tensor of which each member of a squad has a part: of each of up to three groups along an axis
+ * an equal run. Groups: elements in all members together, 0 behind the last. */
+#define DTI_PARTED_GROUPS 3
+typedef struct dti_parted {
+    int8_t axis; /* of the shape; -1: every member has all of it */
+    int64_t group[DTI_PARTED_GROUPS];
+} dti_parted;
+
+/* A row of one model, and what becomes of it in a squad's. */
+typedef struct dti_parting {
+    const dt_graph *g;
+    const dti_node *n; /* of all, with its whole shape */
+    int64_t members;
+    dti_parted in[DTI_INPUTS_MAX];
+    dti_parted out;
+    dti_attr attr; /* of a member's row; n's at first */
+    bool sum;      /* what members have is to be added up, and then its last input (a bias) to it */
+} dti_parting;
 
 typedef struct dti_op_family {
     bool (*shape)(dti_build *b);
@@ -126,8 +147,11 @@ typedef struct dti_op_family {
     int64_t (*values)(const dti_node *n);
     /* Of a row that keeps values of each sample between runs: of how many. NULL: it keeps none. */
     int64_t (*room)(const dti_node *n);
-    /* Of a row that pieces of the batch make together; NULL: it is none. */
+    /* Of a row that pieces of the batch make together, or a squad; NULL: it is none. */
     dti_meet (*meet)(const dti_node *n);
+    /* How the row goes with inputs of which members of a squad have parts, of which there is one;
+     * false: it does not. NULL: with none. */
+    bool (*part)(dti_parting *s);
     void (*ref)(const dti_ref *r); /* NULL without DT_REFERENCE */
 } dti_op_family;
 
@@ -179,6 +203,20 @@ static inline dt_tensor dti_append2(dti_op op, dt_tensor a, dt_tensor b, const d
 
 /* Whether a gradient may flow through the node: its row has a rule, and is not flat. */
 static bool dti_has_gradient(const dti_node *n);
+/* ---- meet.c */
+/* The sum over a squad's members; and x as what each makes something else of. */
+static dt_tensor dti_parted_summed(dt_tensor x);
+static dt_tensor dti_parted_copied(dt_tensor x);
+
+/* ---- parted.c */
+/* Marks a parameter: what a member of a squad has of it, in whole units of elements along an axis.
+ * rest: of two groups behind the first, each; 0: there is one group. */
+static void dti_param_part(dt_tensor w, int axis, int64_t unit, int64_t first, int64_t rest);
+/* The mark; axis -1: there is none. */
+static dti_parted dti_param_parted(const dti_node *n, int64_t *unit);
+static bool dti_parted_same(dti_parting *s); /* row by row of its one input */
+/* Element by element of inputs that broadcast: those that are whole have size 1 along the axis. */
+static bool dti_parted_broadcast(dti_parting *s);
 /* leaf.c: where the backward pass of loss `index` starts: coefficient / weight. */
 static dt_tensor dti_seed(dt_tensor term, uint32_t index);
 /* unary.c: max(log x, low). */

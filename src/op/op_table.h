@@ -169,6 +169,10 @@
       "(mean, variance) of each piece of the job's batch -> of the whole batch")                   \
     X(ALL_MEAN, all_mean, "1", COUPLES, F32, meet, DTI_MEET_MEAN,                                  \
       "sums over each piece of the job's batch -> their sum / values of a channel")                \
+    X(SQUAD_SUM, squad_sum, "1", ROWWISE, F32, parted_sum, 0,                                      \
+      "the sum of what the members of a squad have; gradient dy")                                  \
+    X(SQUAD_COPY, squad_copy, "1", ROWWISE, WIDEST, parted_copy, 0,                                \
+      "x, of which each member makes something else; gradient the sum of all dy")                  \
     X(NORM, norm, "2+", ROWWISE, F32, norm, 0,                                                     \
       "(x, stats, w, b) -> (x - mean) / sqrt(variance + eps) * w + b")                             \
     X(NORM_DX, norm_dx, "2+", ROWWISE, F32, norm_dx, 0,                                            \

@@ -276,6 +276,73 @@ DT_API dt_tensor dt_detach(dt_tensor x) {
     return dti_append1(DTI_OP_DETACH, x, NULL);
 }
 
+/* ---- parts of tensors */
+
+/* The axis of the new shape that what an axis is divided into divides. */
+static bool dti_reshape_part(dti_parting *s) {
+    const dt_shape x = dti_parted_input(s, 0)->shape, y = s->n->shape;
+    int64_t before = 1, outer = 1;
+    for (int i = 0; i < s->in[0].axis; i++)
+        before *= x.dim[i];
+    if (s->in[0].group[1]) /* parts of several runs stay apart */
+        return false;
+    for (int i = 0; i < y.rank; outer *= y.dim[i++]) {
+        if (outer != before || y.dim[i] == 1 || y.dim[i] % s->members)
+            continue;
+        s->out = dti_parted_of(i, y.dim[i]);
+        s->attr = dti_shape_attr(y);
+        s->attr.dim[i] /= s->members;
+        return true;
+    }
+    return false;
+}
+
+static bool dti_permute_part(dti_parting *s) {
+    s->out = s->in[0];
+    for (int i = 0; i < s->n->shape.rank; i++)
+        s->out.axis = s->n->attr.dim[i] == s->in[0].axis ? (int8_t)i : s->out.axis;
+    return true;
+}
+
+/* Along the axis one group, or several, become a part of their own. */
+static bool dti_slice_part(dti_parting *s) {
+    int64_t start = s->n->attr.dim[0], length = s->n->attr.dim[1];
+    s->out = s->in[0];
+    if (s->n->attr.i[0] != s->in[0].axis)
+        return true;
+    s->attr.dim[0] = start / s->members;
+    s->attr.dim[1] = length / s->members;
+    int i = 0;
+    for (; i < DTI_PARTED_GROUPS && start > 0; i++)
+        start -= s->in[0].group[i];
+    memset(s->out.group, 0, sizeof s->out.group);
+    for (int k = 0; i < DTI_PARTED_GROUPS && length > 0; i++, k++) {
+        s->out.group[k] = s->in[0].group[i];
+        length -= s->in[0].group[i];
+        if (!s->in[0].group[i])
+            return false;
+    }
+    return start == 0 && length == 0;
+}
+
+static bool dti_expand_part(dti_parting *s) {
+    const dt_shape x = dti_parted_input(s, 0)->shape;
+    s->out = s->in[0];
+    s->out.axis = (int8_t)(s->in[0].axis + s->n->shape.rank - x.rank);
+    s->attr.dim[s->out.axis] /= s->members;
+    return x.dim[s->in[0].axis] == s->n->shape.dim[s->out.axis];
+}
+
+static bool dti_view_part(dti_parting *s) {
+    switch (dti_op_info_of(s->n->op)->selector) {
+    case DTI_VIEW_RESHAPE: return dti_reshape_part(s);
+    case DTI_VIEW_PERMUTE: return dti_permute_part(s);
+    case DTI_VIEW_SLICE: return dti_slice_part(s);
+    case DTI_VIEW_EXPAND: return dti_expand_part(s);
+    default: return dti_parted_same(s);
+    }
+}
+
 /* ---- Reference */
 #ifdef DT_REFERENCE
 
@@ -311,4 +378,4 @@ static void dti_view_ref(const dti_ref *r) {
 /* ---- Rows of the tables */
 
 DTI_FAMILY(view, .shape = dti_view_shape, .grad = dti_view_grad, .flat = dti_view_flat,
-           .view = true, .packs = dti_view_packs, .source = dti_view_source);
+           .view = true, .packs = dti_view_packs, .source = dti_view_source, .part = dti_view_part);

@@ -107,6 +107,8 @@ static uint32_t dti_parallel_width(const dti_parallel *par) {
 }
 
 static const dti_code *dti_parallel_code(const dti_parallel *par) {
+    if (par->squad)
+        return par->squad->code;
     return par->pipe ? par->pipe->code : dti_program_code(par->replicas[0].full.runs[0].program);
 }
 

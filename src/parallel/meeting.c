@@ -194,12 +194,16 @@ static const char *dti_meetings_asked(const dti_parallel *par) {
     return NULL;
 }
 
-static dt_result dti_meetings_check(dti_parallel *par) {
+static dt_result dti_meetings_check(dti_parallel *par, bool server) {
     const char *what = dti_meetings_asked(par), *why = NULL;
     if (!what)
         return DT_OK;
     if (par->desc.stages)
         why = "a pipeline's micro-batches are not in a stage together; leave .pipeline";
+    else if (par->desc.tensor)
+        why = "members of a squad have all samples, so there is nothing to join; leave .tensor";
+    else if (server)
+        why = "workers of a server do not meet; leave .mode";
     else if (dti_parallel_is_local(par))
         why = "replicas that make local steps do not meet in them; leave .mode";
     else if (par->desc.parts > 1)

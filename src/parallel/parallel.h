@@ -39,6 +39,7 @@ typedef struct dti_parallel_desc {
     uint32_t stages; /* of a pipeline, each on one of the devices; 0: none */
     uint32_t chunks; /* of each stage's device */
     dt_pipeline_schedule schedule;
+    uint32_t tensor; /* members of a squad, each on one of the devices; 0: none */
 } dti_parallel_desc;
 
 #define DTI_REPLICAS_MAX 64   /* of one process */
@@ -157,9 +158,10 @@ typedef struct dti_parallel {
     uint64_t undo_bytes;
     bool shown; /* averages stand where weights do */
     dti_round round;
-    struct dti_pipe *pipe; /* a grid of pipelines, whose values the one replica has; NULL: none */
-    bool alone;            /* its steps are one.c's */
-    bool lost;             /* the comm has failed, or a device: nothing more can be trained */
+    struct dti_pipe *pipe;   /* a grid of pipelines, whose values the one replica has; NULL: none */
+    struct dti_squad *squad; /* members that share out the one replica's model; NULL: none */
+    bool alone;              /* its steps are one.c's */
+    bool lost;               /* the comm has failed, or a device: nothing more can be trained */
 
     /* The step under way. */
     const dti_batch *batch;
@@ -269,7 +271,7 @@ static const char *dti_statistics_fault(const dti_statistics *s, const dt_graph 
 
 /* ---- meeting.c */
 /* Whether the job can have the meetings that its model asks for: UNSUPPORTED. */
-static dt_result dti_meetings_check(dti_parallel *par);
+static dt_result dti_meetings_check(dti_parallel *par, bool server);
 static dt_result dti_meetings_open(dti_parallel *par); /* memory; MEMORY, INVALID */
 /* On all ranks, once a build: they have the same meetings, and a group for them. */
 static dt_result dti_meetings_agree(dti_parallel *par);

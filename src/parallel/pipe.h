@@ -185,7 +185,7 @@ static dt_result dti_pipe_pairs(dti_parallel *par);
 static dt_result dti_pipe_scalars(dti_parallel *par, dti_scalar_sum *s);
 
 /* ---- pipe_whole.c: the chunks' values and state, from the host's store, on this rank alone; and
- * to it, on all ranks together. */
+ * to it, on all ranks together. Of a squad its members'. */
 static dt_result dti_pipe_scatter(dti_parallel *par);
 static dt_result dti_pipe_gather(dti_parallel *par);
 

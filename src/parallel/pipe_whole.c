@@ -73,6 +73,8 @@ static dt_result dti_pipe_scatter_chunk(dti_parallel *par, dti_pipe_chunk *chunk
 }
 
 static dt_result dti_pipe_scatter(dti_parallel *par) {
+    if (par->squad)
+        return dti_squad_scatter(par);
     dti_pipe *pipe = par->pipe;
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < pipe->line_count * pipe->chunk_count && !result; i++) {
@@ -194,6 +196,8 @@ static dt_result dti_pipe_gather_ranks(dti_parallel *par) {
 }
 
 static dt_result dti_pipe_gather(dti_parallel *par) {
+    if (par->squad)
+        return dti_squad_gather(par);
     if (!par->pipe || !par->pipe->ahead)
         return DT_OK;
     const uint32_t line = dti_pipe_whole_line(par->pipe);

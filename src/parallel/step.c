@@ -593,6 +593,8 @@ static dt_result dti_parallel_step(dti_parallel *par, const dti_batch *batch, dt
     *out = (dti_parallel_result){0};
     if (par->pipe)
         return dti_pipe_step(par, batch, own, step, out);
+    if (par->squad)
+        return dti_squad_step(par, batch, own, step, out);
     dti_parallel_prepare(par, batch, step);
     dt_result result = dti_parallel_agree(par, own);
     if (!result)

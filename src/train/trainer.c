@@ -56,6 +56,43 @@ static dt_result dti_trainer_check_pipeline(const dt_trainer *t) {
     return DT_OK;
 }
 
+/* What sharing out a model does not go with. */
+static dt_result dti_trainer_check_squad(const dt_trainer *t) {
+    const dt_trainer_desc *d = &t->desc;
+    const char *beside = NULL;
+    if (d->tensor < 0 || d->tensor > DTI_SQUAD_MAX)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "tensor is %d; 1 to %d members share out a model", d->tensor,
+                        DTI_SQUAD_MAX);
+    if (d->tensor < 2)
+        return DT_OK;
+    if (d->pipeline > 1)
+        beside = ".pipeline";
+    else if (d->replicas > 1)
+        beside = ".replicas";
+    else if (d->comm)
+        beside = ".comm: members are devices of one process";
+    else if (d->mode)
+        beside = ".mode";
+    else if (d->shard_state)
+        beside = ".shard_state: each member has the state of its parts alone";
+    else if (d->shards > 1)
+        beside = ".shards: members compute one, in .accumulate micro-batches";
+    else if (d->balance)
+        beside = ".balance";
+    if (beside)
+        return dti_fail(t->base, DT_ERROR_UNSUPPORTED, "tensor = %d goes with no %s", d->tensor,
+                        beside);
+    const uint32_t named = dti_devices_count(t->base, d->devices);
+    if (!named)
+        return DT_ERROR_INVALID;
+    return named == (uint32_t)d->tensor
+               ? DT_OK
+               : dti_fail(t->base, DT_ERROR_INVALID,
+                          "tensor = %d needs as many devices, and \"%s\" names %u", d->tensor,
+                          d->devices ? d->devices : "auto", named);
+}
+
 static dt_result dti_trainer_check(const dt_trainer *t) {
     const dt_trainer_desc *d = &t->desc;
     if (d->batch < 1 || d->accumulate < 1 || d->shards < 0 || d->threads < 0)
@@ -114,8 +151,10 @@ static dt_result dti_trainer_count(dt_trainer *t) {
     dti_parallel *par = &t->par;
     par->rank = (uint32_t)dt_comm_rank(par->desc.comm);
     par->world = (uint32_t)DTI_MAX(dt_comm_size(par->desc.comm), 1);
-    par->job.local = dti_devices_count(t->base, t->desc.devices);
+    par->job.local = par->desc.tensor ? 1 : dti_devices_count(t->base, t->desc.devices);
     dt_result result = par->job.local ? dti_trainer_check_pipeline(t) : DT_ERROR_INVALID;
+    if (!result)
+        result = dti_trainer_check_squad(t);
     if (!result)
         result = dti_trainer_check(t);
     result = dti_agree_result(par, result);
@@ -289,12 +328,14 @@ static dt_result dti_trainer_loader(dt_trainer *t) {
 }
 
 static dt_result dti_trainer_build(dt_trainer *t, uint32_t shards) {
-    dt_result result = dti_meetings_check(&t->par); /* the same on all ranks: of the graph alone */
+    const bool server = t->desc.mode == DT_TRAIN_SERVER;
+    dt_result result = dti_meetings_check(&t->par, server); /* the same on all ranks */
     if (!result)
-        result =
-            t->par.desc.stages
-                ? dti_pipe_create(&t->par, shards, t->desc.devices, t->desc.threads, t->desc.pin)
-                : dti_parallel_build(&t->par, shards, t->bounded ? t->bounds : NULL);
+        result = t->par.desc.stages ? dti_pipe_create(&t->par, shards, t->desc.devices,
+                                                      t->desc.threads, t->desc.pin)
+                 : t->par.desc.tensor
+                     ? dti_squad_create(&t->par, t->desc.devices, t->desc.threads, t->desc.pin)
+                     : dti_parallel_build(&t->par, shards, t->bounded ? t->bounds : NULL);
     if (!result && t->worker)
         result = dti_worker_build(t);
     if (!result)
@@ -390,6 +431,9 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     p->chunks = d->schedule != DT_PIPELINE_INTERLEAVED ? 1
                 : d->chunks > 0                        ? (uint32_t)d->chunks
                                                        : 2;
+    p->tensor = d->tensor > 1 ? (uint32_t)d->tensor : 0;
+    if (p->tensor)
+        d->shards = d->shards ? d->shards : 1; /* a checkpoint of several is refused */
     memcpy(p->program.losses, d->losses, sizeof p->program.losses);
     memcpy(p->program.metrics, d->metrics, sizeof p->program.metrics);
     for (int i = 0; i < DT_MAX_TERMS; i++)
@@ -421,11 +465,12 @@ static dt_result dti_trainer_make(dt_trainer *t) {
     if (!result)
         result = t->desc.mode == DT_TRAIN_SERVER ? dti_worker_open(t) : dti_trainer_agree(t);
     if (!result)
-        result = dti_trainer_grid(t); /* the same on all ranks */
+        result = dti_trainer_grid(t);                        /* the same on all ranks */
+    const bool apart = par->desc.stages || par->desc.tensor; /* the host has all values */
     if (!result)
-        result = dti_agree_result(par, dti_replicas_open(par, t->graph,
-                                                         par->desc.stages ? "cpu" : t->desc.devices,
-                                                         t->desc.threads));
+        result =
+            dti_agree_result(par, dti_replicas_open(par, t->graph, apart ? "cpu" : t->desc.devices,
+                                                    t->desc.threads));
     if (!result)
         result = dti_agree_result(par, dti_balance_make(t));
     const uint32_t shards = t->worker        ? 1
@@ -440,7 +485,7 @@ static dt_result dti_trainer_make(dt_trainer *t) {
         result = dti_agree_result(par, dti_trainer_start(t));
     if (!result)
         result = dti_agree_state(par);
-    if (!result && par->pipe)
+    if (!result && (par->pipe || par->squad))
         result = dti_agree_result(par, dti_pipe_scatter(par));
     if (!result && t->worker)
         result = dti_worker_join(t);
@@ -486,6 +531,8 @@ DT_API dt_result dt_trainer_create(dt_graph *graph, const dt_trainer_desc *desc,
         dti_pipe_log(&t->par);
     for (uint32_t i = 0; t->par.pipe && i < t->par.pipe->device_count; i++)
         dti_ctx_base(t->par.pipe->devices[i].ctx)->logger = (dt_logger){0};
+    for (uint32_t i = 0; t->par.squad && i < t->par.squad->size; i++)
+        dti_ctx_base(t->par.squad->members[i].ctx)->logger = (dt_logger){0};
     for (uint32_t i = 1; i < t->par.job.local; i++)
         dti_ctx_base(t->par.replicas[i].ctx)->logger = (dt_logger){0};
     *out = t;
@@ -501,6 +548,7 @@ DT_API void dt_trainer_destroy(dt_trainer *t) {
     dti_crew_destroy(t->par.crew);
     dti_pipe_destroy(&t->par);
     dti_worker_close(t);
+    dti_squad_destroy(&t->par);
     dti_parallel_unbuild(&t->par);
     dti_meetings_close(&t->par);
     dti_replicas_close(&t->par);
@@ -517,6 +565,8 @@ DT_API dt_store *dt_trainer_store(dt_trainer *t) {
     dti_trainer_drain(t);
     if (t->par.pipe)
         t->par.pipe->shown = true;
+    if (t->par.squad)
+        t->par.squad->shown = true;
     return dti_pipe_gather(&t->par) ? NULL : t->par.replicas[0].store;
 }
 
@@ -558,6 +608,14 @@ static void dti_trainer_info_pipeline(const dti_pipe *pipe, dt_trainer_info *inf
     info->transient_bytes = dti_pipe_transients(pipe);
 }
 
+/* Of a member. */
+static void dti_trainer_info_squad(const dti_squad *squad, dt_trainer_info *info) {
+    const dt_store *s = squad->members[0].store;
+    info->members = (int)squad->size;
+    info->transient_bytes = s->transient_bytes;
+    info->state_bytes = dti_state_bytes(&s->layout, s->moments);
+}
+
 DT_API void dt_trainer_get_info(const dt_trainer *t, dt_trainer_info *info) {
     if (!info)
         return;
@@ -585,7 +643,7 @@ DT_API void dt_trainer_get_info(const dt_trainer *t, dt_trainer_info *info) {
     for (uint32_t i = 0; i < runs->count; i++) {
         info->replica_batch += (int)runs->runs[i].rows;
         info->micro_batch = DTI_MAX(info->micro_batch, (int)runs->runs[i].rows);
-        if (!par->pipe)
+        if (!par->pipe && !par->squad)
             info->transient_bytes =
                 DTI_MAX(info->transient_bytes, runs->runs[i].program->code->transient_bytes);
     }
@@ -593,6 +651,8 @@ DT_API void dt_trainer_get_info(const dt_trainer *t, dt_trainer_info *info) {
     info->state_bytes = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0;
     if (par->pipe)
         dti_trainer_info_pipeline(par->pipe, info);
+    if (par->squad)
+        dti_trainer_info_squad(par->squad, info);
     for (uint32_t b = 0; b < par->bucket_count; b++)
         info->gradient_bytes += dti_arena_bytes(par->buckets[b].end - par->buckets[b].begin);
 }
@@ -636,7 +696,7 @@ static dt_result dti_trainer_look(dt_trainer *t) {
     if (!s->written)
         return DT_OK;
     s->written = false;
-    if (t->par.pipe)
+    if (t->par.pipe || t->par.squad)
         return dti_pipe_scatter(&t->par);
     return dti_statistics_load(&t->par.statistics, s);
 }

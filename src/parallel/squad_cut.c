@@ -1,0 +1,209 @@
+/* A member's graph: the model's nodes in their order, appended again. A parameter that is marked
+ * has a part's shape; a row that reads parts is made by its family's rule (op/parted.c), and one
+ * that has no rule for them is refused. What a row reads whole beside parts is read through a copy
+ * whose gradient is summed over members, one for all that read it; what members have to add up is a
+ * sum behind the row, and its bias comes behind that. */
+
+typedef struct dti_squad_cut {
+    const dt_graph *from;
+    dt_graph *to;
+    int64_t members;
+    uint8_t *needed;  /* by the model's nodes, as all here */
+    uint32_t *stands; /* a member's node */
+    uint32_t *copies; /* a member's copy of it; 0: there is none yet */
+    dti_parted *parted;
+    dt_tensor *in;    /* of a node: as many as any has */
+    dt_result result; /* with its text in from->base */
+} dti_squad_cut;
+
+static dt_result dti_squad_cut_open(const dt_graph *g, const dt_program_desc *d, dti_squad_cut *c) {
+    size_t most = 1;
+    for (uint32_t id = 1; id < g->count; id++)
+        most = DTI_MAX(most, (size_t)g->nodes[id].count);
+    c->needed = dti_alloc_array(g->base, g->count, 1);
+    c->stands = dti_alloc_array(g->base, g->count, sizeof *c->stands);
+    c->copies = dti_alloc_array(g->base, g->count, sizeof *c->copies);
+    c->parted = dti_alloc_array(g->base, g->count, sizeof *c->parted);
+    c->in = dti_alloc_array(g->base, most, sizeof *c->in);
+    if (!c->needed || !c->stands || !c->copies || !c->parted || !c->in)
+        return DT_ERROR_MEMORY;
+    for (int i = 0; i < DT_MAX_TERMS; i++) {
+        c->needed[d->losses[i].term.id] = 1;
+        c->needed[d->metrics[i].id] = 1;
+    }
+    for (uint32_t id = g->count - 1; id > 0; id--) {
+        for (uint32_t k = 0; c->needed[id] && k < g->nodes[id].count; k++)
+            c->needed[dti_input_id(g, &g->nodes[id], k)] = 1;
+    }
+    return DT_OK;
+}
+
+static void dti_squad_cut_close(const dt_graph *g, dti_squad_cut *c) {
+    void *all[] = {c->needed, c->copies, c->parted, c->in, c->stands};
+    for (size_t i = 0; i < DTI_COUNT(all); i++)
+        dti_free(g->base, all[i]);
+}
+
+/* ---- parameters */
+
+static void dti_squad_cut_param(dti_squad_cut *c, uint32_t id, dti_node *n) {
+    int64_t unit;
+    const dti_parted p = dti_param_parted(n, &unit);
+    bool fits = true;
+    for (int i = 0; p.axis >= 0 && i < DTI_PARTED_GROUPS; i++)
+        fits = fits && p.group[i] % (unit * c->members) == 0;
+    if (p.axis < 0 || n->buffer)
+        return;
+    if (!fits) {
+        c->result = dti_fail(c->from->base, DT_ERROR_INVALID,
+                             "tensor = %d: parameter '%s' %s is shared out along axis %d, in units "
+                             "of %lld, which do not divide into so many equal parts; take another "
+                             "number, or leave its mark off",
+                             (int)c->members, n->label, dti_shape_print(n->shape, false).text,
+                             (int)p.axis, (long long)unit);
+        return;
+    }
+    n->shape.dim[p.axis] /= c->members;
+    c->parted[id] = p;
+}
+
+/* As it is, but for its inputs. */
+static dt_tensor dti_squad_cut_push(dti_squad_cut *c, uint32_t id) {
+    dti_node n = c->from->nodes[id];
+    for (uint32_t k = 0; k < n.count; k++)
+        c->in[k] = (dt_tensor){c->to, c->stands[dti_input_id(c->from, &n, k)]};
+    if (n.op == DTI_OP_PARAM)
+        dti_squad_cut_param(c, id, &n);
+    dt_tensor x = dti_graph_push(c->to, &n, c->in, n.count);
+    if (n.op == DTI_OP_PARAM && !dti_is_nil(x))
+        c->to->params[n.attr.i[0]] = x.id;
+    return x;
+}
+
+/* ---- rows that read parts */
+
+static bool dti_squad_cut_reads(const dti_squad_cut *c, const dti_node *n) {
+    bool any = false;
+    for (uint32_t k = 0; k < n->count; k++)
+        any = any || c->parted[dti_input_id(c->from, n, k)].axis >= 0;
+    return any;
+}
+
+/* Input k for a row beside whose parts it is whole. */
+static dt_tensor dti_squad_cut_input(dti_squad_cut *c, uint32_t id) {
+    const dt_tensor x = {c->to, c->stands[id]};
+    if (c->parted[id].axis >= 0 || c->from->nodes[id].dtype != DT_F32)
+        return x;
+    if (!c->copies[id])
+        c->copies[id] = dti_parted_copied(x).id;
+    return (dt_tensor){c->to, c->copies[id]};
+}
+
+static dt_tensor dti_squad_cut_refuse(dti_squad_cut *c, uint32_t id) {
+    const dt_tensor y = {(dt_graph *)c->from, id};
+    c->result = dti_fail(c->from->base, DT_ERROR_UNSUPPORTED,
+                         "tensor = %d: %s does not take what members have parts of; gather it by a "
+                         "DT_TENSOR_ROW layer before, or leave marks off",
+                         (int)c->members, dti_tensor_print(y).text);
+    return dti_nil(c->to);
+}
+
+static dt_tensor dti_squad_cut_row(dti_squad_cut *c, uint32_t id) {
+    const dti_node *n = &c->from->nodes[id];
+    const dti_op_family *family = dti_op_info_of(n->op)->family;
+    dti_parting s = {.g = c->from, .n = n, .members = c->members, .attr = n->attr};
+    for (uint32_t k = 0; k < n->count && k < DTI_INPUTS_MAX; k++)
+        s.in[k] = c->parted[dti_input_id(c->from, n, k)];
+    if (!family->part || n->count > DTI_INPUTS_MAX || !family->part(&s))
+        return dti_squad_cut_refuse(c, id);
+    const uint32_t bias = s.sum && n->count > 2 ? dti_input_id(c->from, n, n->count - 1) : 0;
+    const uint32_t count = n->count - (bias != 0);
+    for (uint32_t k = 0; k < count; k++)
+        c->in[k] = dti_squad_cut_input(c, dti_input_id(c->from, n, k));
+    dt_tensor y = dti_append(c->to, (dti_op)n->op, c->in, count, &s.attr);
+    if (s.sum)
+        y = dti_parted_summed(y);
+    if (bias)
+        y = dt_add(y, (dt_tensor){c->to, c->stands[bias]});
+    if (!dti_is_nil(y)) {
+        dti_node_of(y)->label = n->label;
+        dti_node_of(y)->recompute = n->recompute;
+    }
+    c->parted[id] = s.out;
+    return y;
+}
+
+/* ---- the graph */
+
+static dt_result dti_squad_cut_all(dti_squad_cut *c) {
+    const dt_graph *g = c->from;
+    c->to->count = 1;
+    c->to->input_count = 0;
+    c->to->call_count = 0; /* other shapes are asked of no member */
+    for (uint32_t id = 1; id < g->count && !c->result; id++) {
+        const dti_node *n = &g->nodes[id];
+        c->parted[id].axis = -1;
+        const bool row = c->needed[id] && n->count && dti_squad_cut_reads(c, n);
+        c->stands[id] = (row ? dti_squad_cut_row(c, id) : dti_squad_cut_push(c, id)).id;
+        if (!c->result && !c->stands[id])
+            c->result = dti_fail(g->base, c->to->error[0] ? c->to->result : DT_ERROR_MEMORY,
+                                 "tensor = %d: %s", (int)c->members, c->to->error);
+    }
+    for (uint32_t i = 0; i < g->param_count && !c->result; i++) { /* buffers' new values */
+        dti_node *n = &c->to->nodes[c->to->params[i]];
+        n->attr.i[2] = n->buffer ? (int32_t)c->stands[n->attr.i[2]] : n->attr.i[2];
+    }
+    return c->result;
+}
+
+/* Terms are whole. */
+static dt_result dti_squad_cut_terms(dti_squad_cut *c, const dt_program_desc *d) {
+    for (int i = 0; i < DT_MAX_TERMS && !c->result; i++) {
+        const uint32_t all[2] = {d->losses[i].term.id, d->metrics[i].id};
+        for (int k = 0; k < 2; k++) {
+            if (all[k] && c->parted[all[k]].axis >= 0)
+                dti_squad_cut_refuse(c, all[k]);
+        }
+    }
+    return c->result;
+}
+
+/* What each parameter's part is of. False: no parameter is marked. */
+static bool dti_squad_cut_parts(const dti_squad_cut *c, dti_squad *squad) {
+    const dt_graph *g = c->from;
+    bool any = false;
+    for (uint32_t i = 0; i < g->param_count; i++) {
+        const dti_node *n = &g->nodes[g->params[i]];
+        dti_squad_part *part = &squad->parts[i];
+        *part = (dti_squad_part){.of = c->parted[g->params[i]], .outer = 1, .inner = 1};
+        for (int k = 0; k < n->shape.rank; k++) {
+            part->outer *= k < part->of.axis ? n->shape.dim[k] : 1;
+            part->inner *= k > part->of.axis ? n->shape.dim[k] : 1;
+        }
+        any = any || part->of.axis >= 0;
+    }
+    return any;
+}
+
+static dt_result dti_squad_graph(dti_parallel *par, dt_ctx *ctx, dt_graph **out) {
+    const dt_graph *g = par->replicas[0].graph;
+    const dt_program_desc d = dti_replica_desc(par, &par->replicas[0]);
+    dti_squad_cut c = {.from = g, .members = par->squad->size};
+    dt_result result = dti_squad_cut_open(g, &d, &c);
+    if (!result)
+        result = dti_graph_copy(g, ctx, &c.to);
+    if (!result)
+        result = dti_squad_cut_all(&c);
+    if (!result)
+        result = dti_squad_cut_terms(&c, &d);
+    if (!result && !dti_squad_cut_parts(&c, par->squad))
+        result = dti_fail(par->base, DT_ERROR_INVALID,
+                          "tensor = %u: no parameter is marked, so there is nothing to share out; "
+                          "give dt_linear_desc.tensor to layers",
+                          par->squad->size);
+    if (!result)
+        memcpy(par->squad->stands, c.stands, g->count * sizeof *c.stands);
+    *out = c.to;
+    dti_squad_cut_close(g, &c);
+    return result;
+}

@@ -1,0 +1,351 @@
+/* A model that members share out (.tensor): the values of one device within rounding, the same bits
+ * in every run, and what it does not go with. */
+#include "train_model.h"
+
+enum { TEAM_ROWS = 60, TEAM_POS = 5, TEAM_WIDTH = 24, TEAM_CLASSES = 7 };
+
+typedef struct team_model {
+    dt_ctx *ctx;
+    dt_graph *graph;
+    dt_tensor x, t, loss, right;
+    int32_t tokens[TEAM_ROWS * TEAM_POS], targets[TEAM_ROWS * TEAM_POS];
+} team_model;
+
+enum { TEAM_MLP, TEAM_GATED, TEAM_ATTENTION, TEAM_BLOCKS, TEAM_KINDS };
+
+static dt_tensor team_mlp(dt_tensor h, const char *name) {
+    const dt_linear_desc up = {.tensor = DT_TENSOR_COLUMN}, down = {.tensor = DT_TENSOR_ROW};
+    char part[2][32];
+    snprintf(part[0], sizeof part[0], "%s.up", name);
+    snprintf(part[1], sizeof part[1], "%s.down", name);
+    dt_tensor y = dt_gelu(dt_nn_linear_with(h, part[0], 4 * TEAM_WIDTH, &up));
+    return dt_add(h, dt_nn_linear_with(y, part[1], TEAM_WIDTH, &down));
+}
+
+static dt_tensor team_attend(dt_tensor h, const char *name) {
+    const dt_attention_layer_desc d = {.attention = {.causal = true}, .kv_heads = 4, .rope = true};
+    return dt_add(h, dt_nn_multi_head_attention(h, (dt_tensor){0}, name, 12, &d));
+}
+
+static dt_tensor team_block(dt_tensor h, int kind, int layer) {
+    char name[16], norm[2][16];
+    snprintf(name, sizeof name, "h%d", layer);
+    snprintf(norm[0], sizeof norm[0], "ln%d.1", layer);
+    snprintf(norm[1], sizeof norm[1], "ln%d.2", layer);
+    if (kind == TEAM_ATTENTION || kind == TEAM_BLOCKS)
+        h = team_attend(dt_nn_layer_norm(h, norm[0], 1), name);
+    if (kind == TEAM_GATED)
+        return dt_add(h, dt_nn_swiglu(dt_nn_rms_norm(h, norm[1], 1), name, 36));
+    return kind == TEAM_ATTENTION ? h : team_mlp(dt_nn_layer_norm(h, norm[1], 1), name);
+}
+
+static bool team_make(team_model *m, int kind, bool vulkan) {
+    uint32_t state = 11;
+    if (dt_ctx_create(&(dt_ctx_desc){.no_vulkan = !vulkan}, &m->ctx) ||
+        dt_graph_create(m->ctx, &m->graph))
+        return false;
+    m->x = dt_input(m->graph, "x", DT_I32, dt_dims(TEAM_POS));
+    m->t = dt_input(m->graph, "t", DT_I32, dt_dims(TEAM_POS));
+    dt_tensor h = dt_nn_embedding(m->x, "tokens", TEAM_CLASSES, TEAM_WIDTH);
+    for (int layer = 0; layer < 2; layer++)
+        h = team_block(h, kind, layer);
+    h = dt_dropout(h, 0.1f); /* what all have drops alike */
+    dt_tensor logits = dt_nn_linear(h, "head", TEAM_CLASSES);
+    m->loss = dt_cross_entropy(logits, m->t, NULL);
+    m->right = dt_accuracy(logits, m->t);
+    for (int i = 0; i < TEAM_ROWS * TEAM_POS; i++) {
+        m->tokens[i] = (int32_t)(train_random(&state) % TEAM_CLASSES);
+        m->targets[i] = i % 13 == 5 ? -100 : (m->tokens[i] * 3 + i % TEAM_POS) % TEAM_CLASSES;
+    }
+    return dt_graph_error(m->graph) == NULL;
+}
+
+static dt_trainer_desc team_desc(const team_model *m, const dt_optim_desc *optim) {
+    return (dt_trainer_desc){
+        .loss = m->loss,
+        .metrics = {m->right},
+        .optim = optim,
+        .batch = 16,
+        .seed = 4,
+        .data = {.rows = TEAM_ROWS,
+                 .columns = {{.input = m->x, .data = m->tokens, .dtype = DT_I32},
+                             {.input = m->t, .data = m->targets, .dtype = DT_I32}}}};
+}
+
+enum { TEAM_VALUES = 40000, TEAM_STEPS = 6 };
+
+typedef struct team_run {
+    uint64_t hash;
+    double loss[TEAM_STEPS], norm[TEAM_STEPS];
+    int count;
+    float values[TEAM_VALUES];
+} team_run;
+
+/* All parameters after some steps; devices NULL: one CPU. */
+static bool team_train(int kind, const char *devices, int members, int accumulate, team_run *r) {
+    const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 0.2, .momentum = 0.9, .clip_norm = 0.5};
+    team_model m;
+    dt_trainer *t;
+    *r = (team_run){0};
+    if (!CHECK_TEXT(team_make(&m, kind, devices && strstr(devices, "vulkan")), "made"))
+        return false;
+    dt_trainer_desc d = team_desc(&m, &sgd);
+    d.devices = devices ? devices : "cpu";
+    d.tensor = members;
+    d.accumulate = accumulate;
+    dt_result result = dt_trainer_create(m.graph, &d, &t);
+    for (int i = 0; i < TEAM_STEPS && !result; i++) {
+        dt_train_report report;
+        result = dt_trainer_step(t, &report);
+        r->loss[i] = report.loss;
+        r->norm[i] = report.gradient_norm;
+    }
+    dt_store *s = result ? NULL : dt_trainer_store(t);
+    if (s)
+        result = dt_store_state_hash(s, &r->hash);
+    for (int i = 0; s && i < dt_store_param_count(s); i++) {
+        dt_param_info info;
+        result = result ? result : dt_store_param(s, i, &info);
+        int64_t n = 1;
+        for (int k = 0; k < info.shape.rank; k++)
+            n *= info.shape.dim[k];
+        if (!result && r->count + n <= TEAM_VALUES)
+            result = dt_store_read(s, i, DT_VALUE_PARAM, r->values + r->count,
+                                   (size_t)n * sizeof *r->values);
+        r->count += (int)n;
+    }
+    CHECK_TEXT(!result, "kind %d, %d members: %s", kind, members, dt_ctx_error(m.ctx));
+    CHECK_TEXT(r->count <= TEAM_VALUES, "%d values", r->count);
+    dt_ctx_destroy(m.ctx);
+    return !result;
+}
+
+static void team_near(int kind, const team_run *got, const team_run *want, int members) {
+    double most = 0;
+    for (int i = 0; i < TEAM_STEPS; i++) {
+        CHECK_TEXT(fabs(got->loss[i] - want->loss[i]) < 2e-5,
+                   "kind %d, %d members, step %d: %.9g %.9g", kind, members, i, got->loss[i],
+                   want->loss[i]);
+        CHECK_TEXT(fabs(got->norm[i] - want->norm[i]) < 1e-4 * want->norm[i],
+                   "kind %d, %d members, step %d: norm %.9g %.9g", kind, members, i, got->norm[i],
+                   want->norm[i]);
+    }
+    for (int i = 0; i < want->count; i++)
+        most = fmax(most, fabs((double)got->values[i] - (double)want->values[i]));
+    CHECK_TEXT(most < 2e-5 && got->count == want->count, "kind %d, %d members: off by %g", kind,
+               members, most);
+}
+
+static team_run team_one, team_some, team_again;
+
+TEST(members_that_share_out_a_model_train_it_as_one_device_does) {
+    for (int kind = 0; kind < TEAM_KINDS; kind++) {
+        if (!team_train(kind, NULL, 0, 1, &team_one))
+            return;
+        for (int members = 2; members <= 4; members += 2) {
+            const char *const devices = members == 2 ? "cpu:2" : "cpu:4";
+            if (!team_train(kind, devices, members, 1, &team_some))
+                return;
+            team_near(kind, &team_some, &team_one, members);
+            CHECK(team_train(kind, devices, members, 1, &team_again));
+            CHECK(team_some.hash == team_again.hash && team_some.hash != team_one.hash);
+        }
+        if (kind != TEAM_BLOCKS)
+            continue;
+        if (team_train(kind, "cpu:2", 2, 3, &team_some) && team_train(kind, NULL, 0, 3, &team_one))
+            team_near(kind, &team_some, &team_one, 2);
+    }
+}
+
+/* ---- files, evaluation, memory */
+
+static bool team_open(team_model *m, int kind, int members, dt_trainer **t, dt_dataset *data) {
+    static const dt_optim_desc adam = {
+        .kind = DT_OPTIM_ADAMW, .lr = 0.01, .average = {.kind = DT_AVERAGE_EMA, .decay = 0.9}};
+    char devices[16];
+    if (!CHECK_TEXT(team_make(m, kind, false), "made"))
+        return false;
+    dt_trainer_desc d = team_desc(m, &adam);
+    snprintf(devices, sizeof devices, "cpu:%d", members ? members : 1);
+    d.devices = devices;
+    d.tensor = members;
+    *data = d.data;
+    return CHECK_TEXT(!dt_trainer_create(m->graph, &d, t), "%s", dt_ctx_error(m->ctx));
+}
+
+/* Steps of `first` members, a file, steps of `second`; the loss of an evaluation. */
+static double team_go_on(int first, int second, uint64_t *hash) {
+    const char *path = "build/tensor_state";
+    const int counts[2] = {first, second};
+    dt_train_report r = {0};
+    for (int k = 0; k < 2; k++) {
+        team_model m;
+        dt_trainer *t;
+        dt_dataset data;
+        if (!team_open(&m, TEAM_BLOCKS, counts[k], &t, &data))
+            return 0;
+        dt_result result = k ? dt_trainer_load(t, path) : DT_OK;
+        for (int i = 0; i < 3 && !result; i++)
+            result = dt_trainer_step(t, NULL);
+        if (!result)
+            result = k ? dt_trainer_evaluate(t, &data, 16, &r) : dt_trainer_save(t, path);
+        if (!result && k && hash)
+            result = dt_store_state_hash(dt_trainer_store(t), hash);
+        CHECK_TEXT(!result, "%d members, then %d: %s", first, second, dt_ctx_error(m.ctx));
+        dt_ctx_destroy(m.ctx);
+    }
+    remove(path);
+    return r.loss;
+}
+
+TEST(a_file_of_members_goes_on_with_as_many_others_or_one) {
+    uint64_t hash[2];
+    const double want = team_go_on(0, 0, NULL), got = team_go_on(2, 2, &hash[0]);
+    CHECK(want > 0);
+    CHECK_TEXT(fabs(team_go_on(2, 4, NULL) - want) < 1e-4, "2, 4");
+    CHECK_TEXT(fabs(team_go_on(0, 2, NULL) - want) < 1e-4, "1, 2");
+    CHECK_TEXT(fabs(team_go_on(4, 0, NULL) - want) < 1e-4, "4, 1");
+    CHECK_TEXT(fabs(got - want) < 1e-4 && fabs(team_go_on(2, 2, &hash[1]) - want) < 1e-4, "2, 2");
+    CHECK(hash[0] == hash[1]);
+}
+
+TEST(members_have_the_state_of_their_parts_alone) {
+    dt_trainer_info info[2];
+    for (int k = 0; k < 2; k++) {
+        team_model m;
+        dt_trainer *t;
+        dt_dataset data;
+        if (team_open(&m, TEAM_BLOCKS, k ? 4 : 0, &t, &data))
+            dt_trainer_get_info(t, &info[k]);
+        dt_ctx_destroy(m.ctx);
+    }
+    CHECK(info[0].members == 0 && info[1].members == 4);
+    CHECK_TEXT(info[1].state_bytes * 5 < info[0].state_bytes * 3,
+               "%d bytes of state, %d of one device", (int)info[1].state_bytes,
+               (int)info[0].state_bytes);
+}
+
+/* A written value reaches members; a step that is not finite changes nothing. */
+TEST(members_take_what_the_application_writes_and_skip_what_is_not_finite) {
+    team_model m;
+    dt_trainer *t;
+    dt_train_report r;
+    dt_dataset data;
+    static float weight[4 * TEAM_WIDTH * TEAM_WIDTH], other[4 * TEAM_WIDTH * TEAM_WIDTH];
+    if (!team_open(&m, TEAM_MLP, 2, &t, &data))
+        return;
+    dt_store *s = dt_trainer_store(t);
+    const int i = dt_store_find(s, "h1.down.weight");
+    CHECK(!dt_trainer_step(t, NULL));
+    CHECK(!dt_store_read(s, i, DT_VALUE_PARAM, weight, sizeof weight));
+    weight[4 * TEAM_WIDTH - 1] = INFINITY; /* the last member's */
+    CHECK(!dt_store_write(s, i, DT_VALUE_PARAM, weight, sizeof weight));
+    CHECK(dt_trainer_step(t, &r) == DT_ERROR_NUMERIC);
+    CHECK(!dt_store_read(s, i, DT_VALUE_PARAM, other, sizeof other));
+    CHECK(!memcmp(weight, other, sizeof weight));
+    weight[4 * TEAM_WIDTH - 1] = 0.25f;
+    CHECK(!dt_store_write(s, i, DT_VALUE_PARAM, weight, sizeof weight));
+    CHECK_TEXT(!dt_trainer_step(t, &r), "%s", dt_ctx_error(m.ctx));
+    CHECK(!dt_store_read(s, i, DT_VALUE_PARAM, other, sizeof other));
+    CHECK(memcmp(weight, other, sizeof weight) && isfinite(other[4 * TEAM_WIDTH - 1]));
+    dt_ctx_destroy(m.ctx);
+}
+
+/* ---- what it does not go with */
+
+typedef struct team_refusal {
+    const char *says;
+    dt_result result;
+    int tensor, pipeline, shards, shard_state, model;
+    dt_train_mode mode;
+    dt_balance balance;
+    dt_optim_kind optim;
+    const char *devices;
+} team_refusal;
+
+enum { ODD_NONE, ODD_WIDTH, ODD_DROPOUT, ODD_NO_MARK, ODD_SOFTMAX, ODD_ROW, ODD_SYNC };
+
+static dt_tensor odd_model(dt_tensor x, int model) {
+    const dt_linear_desc up = {.tensor = DT_TENSOR_COLUMN}, down = {.tensor = DT_TENSOR_ROW},
+                         plain = {0};
+    const bool no = model == ODD_NO_MARK;
+    dt_tensor h = model == ODD_ROW
+                      ? x
+                      : dt_nn_linear_with(x, "up", model == ODD_WIDTH ? 9 : 8, no ? &plain : &up);
+    if (model == ODD_SYNC)
+        x = dt_nn_batch_norm(x, "bn", &(dt_batch_norm_desc){.sync = true});
+    h = model == ODD_DROPOUT ? dt_dropout(h, 0.5f) : model == ODD_SOFTMAX ? dt_softmax(h, -1) : h;
+    h = dt_nn_linear_with(dt_relu(h), "down", 6, no ? &plain : &down);
+    return dt_nn_linear(dt_add(h, dt_nn_linear(x, "aside", 6)), "head", TRAIN_CLASSES);
+}
+
+static void team_refused(const team_refusal *r) {
+    const dt_optim_desc optim = {.kind = r->optim};
+    train_data data;
+    dt_ctx *ctx;
+    dt_graph *g;
+    dt_trainer *t = NULL;
+    REQUIRE(!dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &ctx) && !dt_graph_create(ctx, &g));
+    train_data_fill(&data);
+    dt_tensor x = dt_input(g, "x", DT_F32, dt_dims(TRAIN_SIDE * TRAIN_SIDE));
+    dt_tensor target = dt_input(g, "t", DT_I32, dt_dims());
+    dt_trainer_desc d = {.loss = dt_cross_entropy(odd_model(x, r->model), target, NULL),
+                         .optim = &optim,
+                         .batch = 16,
+                         .tensor = r->tensor ? r->tensor : 2,
+                         .pipeline = r->pipeline,
+                         .shards = r->shards,
+                         .shard_state = r->shard_state,
+                         .mode = r->mode,
+                         .balance = r->balance,
+                         .devices = r->devices ? r->devices : "cpu:2",
+                         .data = {.rows = TRAIN_ROWS,
+                                  .columns = {{.input = x, .data = data.x, .dtype = DT_F32},
+                                              {.input = target, .data = data.t, .dtype = DT_I32}}}};
+    const dt_result result = dt_trainer_create(g, &d, &t);
+    CHECK_TEXT(result == r->result && (!t || !result), "%s: %d, %s", r->says ? r->says : "fine",
+               (int)result, dt_ctx_error(ctx));
+    if (r->says)
+        CHECK_CONTAINS(dt_ctx_error(ctx), r->says);
+    else
+        CHECK(!dt_trainer_step(t, NULL));
+    dt_ctx_destroy(ctx);
+}
+
+TEST(what_members_cannot_share_out_is_refused_with_words) {
+    static const team_refusal all[] = {
+        {.result = DT_OK},
+        {.tensor = -1, .result = DT_ERROR_INVALID, .says = "tensor is -1"},
+        {.tensor = 65, .result = DT_ERROR_INVALID, .says = "tensor is 65"},
+        {.devices = "cpu:3", .result = DT_ERROR_INVALID, .says = "needs as many devices"},
+        {.pipeline = 2, .result = DT_ERROR_UNSUPPORTED, .says = "no .pipeline"},
+        {.shards = 2, .result = DT_ERROR_UNSUPPORTED, .says = "no .shards"},
+        {.shard_state = 1, .result = DT_ERROR_UNSUPPORTED, .says = "no .shard_state"},
+        {.mode = DT_TRAIN_LOCAL, .result = DT_ERROR_UNSUPPORTED, .says = "no .mode"},
+        {.balance = DT_BALANCE_MEASURED, .result = DT_ERROR_UNSUPPORTED, .says = "no .balance"},
+        {.optim = DT_OPTIM_LAMB, .result = DT_ERROR_UNSUPPORTED, .says = "whole parameters"},
+        {.optim = DT_OPTIM_MUON, .result = DT_ERROR_UNSUPPORTED, .says = "whole parameters"},
+        {.model = ODD_WIDTH, .result = DT_ERROR_INVALID, .says = "'up.weight' [9, 36]"},
+        {.model = ODD_DROPOUT, .result = DT_ERROR_UNSUPPORTED, .says = "dropout"},
+        {.model = ODD_SOFTMAX, .result = DT_ERROR_UNSUPPORTED, .says = "softmax"},
+        {.model = ODD_NO_MARK, .result = DT_ERROR_INVALID, .says = "no parameter is marked"},
+        {.model = ODD_ROW, .result = DT_ERROR_UNSUPPORTED, .says = "linear"},
+        {.model = ODD_SYNC, .result = DT_ERROR_UNSUPPORTED, .says = "leave .tensor"},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        team_refused(&all[i]);
+}
+
+/* ---- Vulkan */
+
+TEST(members_on_vulkan_train_a_model_as_one_device_does) {
+    dt_ctx *ctx;
+    REQUIRE(dt_ctx_create(NULL, &ctx) == DT_OK);
+    const bool there = dt_ctx_device_count(ctx) > 1 && dt_ctx_device(ctx, 1)->usable;
+    dt_ctx_destroy(ctx);
+    if (!there)
+        SKIP("no Vulkan device");
+    if (team_train(TEAM_BLOCKS, NULL, 0, 1, &team_one) &&
+        team_train(TEAM_BLOCKS, "vulkan:0,vulkan:0", 2, 1, &team_some))
+        team_near(TEAM_BLOCKS, &team_some, &team_one, 2);
+}
