@@ -46,6 +46,7 @@ help() {
 ./build.sh bench comm      all-reduce beside gloo, Open MPI, plain sockets; --quick, --netns, --help
 ./build.sh bench local     loss by wall time over a slow link: synchronous, and rounds of local steps (root, Linux)
 ./build.sh bench parallel  two replicas beside PyTorch DDP; overlap with --net; --quick, --help
+./build.sh bench pipeline  a model in two stages on two ranks beside one process; --help
 ./build.sh gpu [options]   what a Vulkan device is, whether dtrain is right on it and how fast: writes
                            report.md, .html and .json; --help
 ./build.sh devices         what dtrain finds on this machine
@@ -695,6 +696,9 @@ bench() {
     elif [ "${1:-}" = parallel ]; then
         shift
         bench_parallel "$@"
+    elif [ "${1:-}" = pipeline ]; then
+        shift
+        bench_pipeline "$@"
     fi
     compile build/dtbench tools/dtbench.c
     exec python3 tools/bench.py "$@"
@@ -724,6 +728,12 @@ bench_local() {
     compile build/dtrun tools/dtrun.c
     compile build/dtlocal tools/dtlocal.c
     exec python3 tools/bench_local.py "$@"
+}
+
+bench_pipeline() {
+    compile build/dtrun tools/dtrun.c
+    compile build/dtbench_pipeline tools/dtbench_pipeline.c
+    exec python3 tools/bench_pipeline.py "$@"
 }
 
 bench_parallel() {

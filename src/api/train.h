@@ -258,8 +258,10 @@ typedef struct dt_train_report {
     double metric_sum[DT_MAX_TERMS], metric_weight[DT_MAX_TERMS];
     double gradient_norm; /* of the newest step, before clipping */
     double seconds;       /* wall time in this process */
-    double wait_seconds;  /* of that, waiting for gradients after its own backward pass */
-    double data_seconds;  /* of that, waiting for samples */
+    /* Of that, waiting for gradients after its own backward pass; of a pipeline, the time for which
+     * this process's first device waited for other stages. */
+    double wait_seconds;
+    double data_seconds; /* of that, waiting for samples */
     uint64_t round;   /* DT_TRAIN_LOCAL: rounds that have ended since the beginning of training */
     bool round_ended; /* all replicas have the same weights again */
     uint64_t skipped; /* and replicas' steps that were skipped for a NaN or infinity */

@@ -65,7 +65,8 @@ typedef struct dti_pipe_line { /* a pipeline of which a chunk is here */
 typedef struct dti_pipe_device {
     dt_ctx *ctx;
     uint32_t line, place; /* its place in the line */
-    dt_result result;     /* of this step */
+    dt_result result;     /* of this step, */
+    uint64_t waited;      /* and nanoseconds for other stages */
 } dti_pipe_device;
 
 /* What goes from one chunk to another by way of the network, one way: of each micro-batch, in their

@@ -264,6 +264,22 @@ static dt_result dti_pipe_act(dti_parallel *par, dti_pipe_chunk *chunk, dti_pipe
     return result;
 }
 
+/* Until the part may begin; false: somebody failed. */
+static bool dti_pipe_await(dti_parallel *par, dti_pipe_device *own, const dti_pipe_chunk *chunk,
+                           dti_pipe_action a) {
+    if (dti_pipe_may(par, chunk, a))
+        return true;
+    const uint64_t start = dti_now_ns();
+    bool may = false;
+    while (!may && !atomic_load(&par->pipe->failed)) {
+        dti_pipe_speak(par, &a);
+        dti_thread_yield();
+        may = dti_pipe_may(par, chunk, a);
+    }
+    own->waited += dti_now_ns() - start;
+    return may;
+}
+
 static dt_result dti_pipe_none_chunk(dti_parallel *par, dti_pipe_chunk *chunk) {
     return dti_pipe_summed_none(par, chunk);
 }
@@ -279,15 +295,11 @@ static void dti_pipe_list_run(void *arg, uint32_t device) {
         dti_pipe_for_each(par, device, dti_pipe_none_chunk);
         return;
     }
-    for (uint32_t i = 0; i < s->each && !result && !atomic_load(&pipe->failed);) {
+    for (uint32_t i = 0; i < s->each && !result && !atomic_load(&pipe->failed); i++) {
         dti_pipe_chunk *chunk = dti_pipe_chunk_of(pipe, own->line, list[i].chunk);
-        if (dti_pipe_may(par, chunk, list[i])) {
-            result = dti_pipe_act(par, chunk, list[i++]);
-            dti_pipe_speak(par, NULL);
-        } else {
-            dti_pipe_speak(par, &list[i]);
-            dti_thread_yield();
-        }
+        if (dti_pipe_await(par, own, chunk, list[i]))
+            result = dti_pipe_act(par, chunk, list[i]);
+        dti_pipe_speak(par, NULL);
     }
     own->result = result;
     if (result)
@@ -361,6 +373,8 @@ static void dti_pipe_prepare(dti_parallel *par, const dti_batch *batch, const dt
     atomic_store(&pipe->failed, false);
     memset(par->weights.leaves, 0, shards * par->weights.width * sizeof(double));
     memset(par->terms.leaves, 0, shards * par->terms.width * sizeof(double));
+    for (uint32_t d = 0; d < pipe->device_count; d++)
+        pipe->devices[d].waited = 0;
     for (uint32_t c = 0; c < pipe->chunk_count; c++) {
         dti_pipe_stage *stage = &pipe->stages[c];
         for (int i = 0; i < DT_MAX_TERMS; i++)
@@ -520,6 +534,7 @@ static dt_result dti_pipe_step(dti_parallel *par, const dti_batch *batch, dt_res
     if (result)
         return dti_pipe_failed(par, result);
     dti_parallel_report(par, out);
+    out->wait_seconds = 1e-9 * (double)par->pipe->devices[0].waited;
     if (par->terms.sum[DTI_TERMS_FAULT] > 0.0 ||
         (!par->desc.program.no_check && !dti_losses_finite(out)))
         return dti_pipe_not_finite(par, out);

@@ -369,7 +369,7 @@ static dt_result dti_pipe_flow_look(dti_pipe_flow *f) {
 }
 
 /* Sleeps until a message has come that the part needs, or a moment has passed. */
-static dt_result dti_pipe_await(dti_pipe *pipe, dti_pipe_action a) {
+static dt_result dti_pipe_message_await(dti_pipe *pipe, dti_pipe_action a) {
     for (uint32_t i = 0; i < pipe->flow_count; i++) {
         dti_pipe_flow *f = &pipe->flows[i];
         const uint32_t micro = atomic_load(&f->done);
@@ -404,7 +404,7 @@ static void dti_pipe_speak(dti_parallel *par, const dti_pipe_action *wait) {
             result = dti_pipe_flow_post(par, f);
     }
     if (!result && wait && !moved && pipe->device_count == 1)
-        result = dti_pipe_await(pipe, *wait);
+        result = dti_pipe_message_await(pipe, *wait);
     pipe->said = result;
     if (result)
         atomic_store(&pipe->failed, true);
