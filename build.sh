@@ -45,6 +45,7 @@ help() {
 ./build.sh bench lossy     all-reduce over a long line that loses packets (root, Linux); --help
 ./build.sh bench comm      all-reduce beside gloo, Open MPI, plain sockets; --quick, --netns, --help
 ./build.sh bench local     loss by wall time over a slow link: synchronous, and rounds of local steps (root, Linux)
+./build.sh bench served    the same with one slow rank, and parameter servers beside both (root, Linux); --svg FILE
 ./build.sh bench parallel  two replicas beside PyTorch DDP; overlap with --net; --quick, --help
 ./build.sh bench pipeline  a model in two stages on two ranks beside one process; --help
 ./build.sh gpu [options]   what a Vulkan device is, whether dtrain is right on it and how fast: writes
@@ -693,6 +694,9 @@ bench() {
     elif [ "${1:-}" = local ]; then
         shift
         bench_local "$@"
+    elif [ "${1:-}" = served ]; then
+        shift
+        bench_served "$@"
     elif [ "${1:-}" = parallel ]; then
         shift
         bench_parallel "$@"
@@ -734,6 +738,12 @@ bench_pipeline() {
     compile build/dtrun tools/dtrun.c
     compile build/dtbench_pipeline tools/dtbench_pipeline.c
     exec python3 tools/bench_pipeline.py "$@"
+}
+
+bench_served() {
+    compile build/dtrun tools/dtrun.c
+    compile build/dtlocal tools/dtlocal.c
+    exec python3 tools/bench_served.py "$@"
 }
 
 bench_parallel() {

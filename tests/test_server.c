@@ -13,6 +13,7 @@
 enum { WORKERS_MAX = 6 };
 
 static const dt_ctx_desc one_thread = {.no_vulkan = true, .threads = 1};
+static const float infinity = (float)INFINITY;
 
 typedef struct serve_case {
     int kind, shards, workers, staleness, epochs, batch, accumulate;
@@ -41,7 +42,8 @@ struct serve_run {
     train_model m;
     dt_server *server;
     dt_comm_desc by;
-    char address[32];
+    char address[128];
+    bool nan; /* in a sample of the workers' */
     pthread_t thread;
     bool thread_made;
     dt_result result;
@@ -140,6 +142,8 @@ static dt_result serve_join(serve_run *r, train_model *m, dt_trainer **t) {
     if (!train_model_make(m, &one_thread, r->c->kind))
         return DT_ERROR_MEMORY;
     dt_trainer_desc d = serve_trainer(r->c, m);
+    if (r->nan)
+        m->data.x[40 * TRAIN_SIDE * TRAIN_SIDE + 3] = infinity;
     d.devices = "cpu";
     d.mode = DT_TRAIN_SERVER;
     d.servers = r->address;
@@ -336,6 +340,119 @@ TEST(server_takes_workers_that_come_late_and_leave) {
     serve_close(&r);
 }
 
+/* ---- several servers, each with a part */
+
+enum { SERVERS_MAX = 3 };
+
+static void *serve_join_all(void *arg) {
+    serve_worker *w = arg;
+    uint64_t hash = 0;
+    train_model *m = malloc(sizeof *m);
+    dt_trainer *t;
+    w->result = m ? serve_join(w->run, m, &t) : DT_ERROR_MEMORY;
+    while (!w->result && serve_epoch(t) < (uint64_t)w->run->c->epochs) {
+        dt_train_report report;
+        w->result = dt_trainer_step(t, &report);
+        w->steps += report.steps;
+        if (w->result == DT_ERROR_NUMERIC)
+            w->result = DT_OK;
+    }
+    if (!w->result && serve_epoch(t) == (uint64_t)w->run->c->epochs)
+        w->result = dt_store_hash(dt_trainer_store(t), &hash);
+    w->samples = hash;
+    if (m) {
+        snprintf(w->text, sizeof w->text, "%s", dt_ctx_error(m->ctx));
+        dt_ctx_destroy(m->ctx);
+    }
+    free(m);
+    return NULL;
+}
+
+/* The weights that each worker has at the end are those of a trainer. */
+static void serve_several(const serve_case *c, int servers, bool nan) {
+    static serve_run runs[SERVERS_MAX];
+    char addresses[SERVERS_MAX * 32] = "";
+    train_model m;
+    dt_trainer *t;
+    uint64_t wanted = 0;
+    if (!CHECK_TEXT(train_model_make(&m, &one_thread, c->kind), "the model"))
+        return;
+    dt_trainer_desc d = serve_trainer(c, &m);
+    d.shards = c->shards;
+    d.devices = "cpu";
+    d.load = NULL;
+    if (nan)
+        m.data.x[40 * TRAIN_SIDE * TRAIN_SIDE + 3] = infinity;
+    CHECK(!dt_trainer_create(m.graph, &d, &t));
+    for (int i = 0; i < c->epochs; i++)
+        CHECK(dt_trainer_epoch(t, NULL) == (nan ? DT_ERROR_NUMERIC : DT_OK));
+    CHECK(!dt_store_hash(dt_trainer_store(t), &wanted));
+    dt_ctx_destroy(m.ctx);
+    for (int i = 0; i < servers; i++) {
+        serve_run *r = &runs[i];
+        *r = (serve_run){.c = c, .by = serve_key('a', c->integrity)};
+        CHECK(train_model_make(&r->m, &one_thread, c->kind));
+        dt_server_desc desc = {.trainer = serve_trainer(c, &r->m),
+                               .by = &r->by,
+                               .staleness = c->staleness,
+                               .place = i,
+                               .servers = servers};
+        desc.trainer.shards = c->shards;
+        CHECK_TEXT(!dt_server_create(r->m.graph, &desc, &r->server), "%s", dt_ctx_error(r->m.ctx));
+        dt_server_get_info(r->server, &r->info);
+        snprintf(addresses + strlen(addresses), 32, "%s127.0.0.1:%d", i ? "," : "", r->info.port);
+        serve_start(r);
+    }
+    snprintf(runs[0].address, sizeof runs[0].address, "%s", addresses);
+    runs[0].nan = nan;
+    for (int i = 0; i < c->workers; i++) {
+        serve_worker *w = &runs[0].workers[i];
+        *w = (serve_worker){.run = &runs[0], .index = i};
+        CHECK(!pthread_create(&w->thread, NULL, serve_join_all, w));
+    }
+    for (int i = 0; i < c->workers; i++) {
+        serve_worker *w = &runs[0].workers[i];
+        pthread_join(w->thread, NULL);
+        CHECK_TEXT(!w->result && (c->staleness || w->samples == wanted),
+                   "%d servers, worker %d: %016llx, not %016llx %s", servers, i,
+                   (unsigned long long)w->samples, (unsigned long long)wanted, w->text);
+    }
+    for (int i = 0; i < servers; i++) {
+        serve_stop(&runs[i]);
+        CHECK(c->staleness || nan || runs[i].info.pushes == serve_shards(c));
+        serve_close(&runs[i]);
+    }
+}
+
+TEST(servers_of_parts_give_the_weights_of_one_trainer) {
+    static const serve_case cases[] = {
+        {.shards = 2, .epochs = 2, .workers = 2, .optim = {DT_OPTIM_SGD, .lr = 0.1}},
+        {.kind = 1, .shards = 4, .epochs = 3, .workers = 3, .optim = {DT_OPTIM_ADAMW, .lr = 0.01}},
+        {.kind = 1, .shards = 3, .epochs = 2, .workers = 2, .optim = {DT_OPTIM_LAMB, .lr = 0.01}},
+        {.shards = 2,
+         .epochs = 4,
+         .workers = 3,
+         .staleness = 3,
+         .optim = {DT_OPTIM_ADAM, .lr = 0.01}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int servers = 1; servers <= SERVERS_MAX; servers++)
+            serve_several(&cases[i], servers, false);
+    serve_several(&cases[0], 3, true);
+}
+
+TEST(servers_of_parts_refuse_what_they_cannot_do) {
+    train_model m;
+    dt_server *server;
+    const dt_comm_desc by = {.insecure = true};
+    if (!CHECK_TEXT(train_model_make(&m, &one_thread, 0), "the model"))
+        return;
+    dt_server_desc d = {.trainer = train_desc(&m), .by = &by, .servers = 2};
+    CHECK(dt_server_create(m.graph, &d, &server) == DT_ERROR_UNSUPPORTED);
+    CHECK(strstr(dt_ctx_error(m.ctx), "clip_norm") != NULL);
+    dt_ctx_destroy(m.ctx);
+}
+
 /* ---- processes that are killed */
 
 /* Not exit: it would remove the parent's files. */
@@ -386,8 +503,6 @@ TEST(server_goes_on_when_workers_are_killed_and_no_push_counts_twice) {
 }
 
 /* ---- what is not finite */
-
-static const float infinity = (float)INFINITY;
 
 TEST(server_skips_a_batch_in_which_a_worker_finds_a_nan) {
     const serve_case c = {

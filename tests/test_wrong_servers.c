@@ -31,7 +31,7 @@ ROW(TRAINER, dt_server_create, numbers) {
     desc.workers_max = INT(2, -1, 65536, INT_MAX);
     desc.ticket_ms = INT(-1, -2, INT_MIN);
     desc.place = INT(0, -1, 1, INT_MAX);
-    desc.servers = INT(1, -1, 2, INT_MAX);
+    desc.servers = INT(1, -1, 65, INT_MAX);
     desc.trainer.shards = INT(2, -1, 5, INT_MAX);
     desc.trainer.mode = ENUM(DT_TRAIN_SYNCHRONOUS, DT_TRAIN_SERVER + 1);
     desc.trainer.shard_state = INT(0, 1, -1);

@@ -1,9 +1,12 @@
-/* What ./build.sh bench local runs on each rank: Fashion-MNIST's MLP, synchronously or by rounds of
- * local steps, for some seconds. Rank 0 writes a line of JSON wherever all ranks have told each
- * other something: seconds, step, and the loss of the samples since the line before; at the end the
- * test set's accuracy.
+/* What ./build.sh bench local and bench served run on each rank: Fashion-MNIST's MLP, or with
+ * DTLOCAL_CNN set a small convolutional network, synchronously, by rounds of local steps, or with
+ * rank 0 as the parameter server of the others, for some seconds. Rank 0 writes a line of JSON
+ * wherever all ranks have told each other something: seconds, step, and the loss of the samples
+ * since the line before; at the end the test set's accuracy. Each rank that computes sleeps for
+ * DTLOCAL_SLEEP_MS before each step, the last one DTLOCAL_SLOW times as long: a slow rank.
  *
- * usage: dtlocal FOLDER SECONDS sync|local [STEPS [none|bf16|int8|topk]] */
+ * usage: dtlocal FOLDER SECONDS sync|local [STEPS [none|bf16|int8|topk]]
+ *        dtlocal FOLDER SECONDS server STALENESS SHARDS */
 #define DT_IMPLEMENTATION
 #include "dtrain.h"
 #include <stdio.h>
@@ -47,11 +50,24 @@ static bool over(double start, double seconds) {
     return ends;
 }
 
-static void train(dt_trainer *trainer, bool local, double seconds) {
+static int number_of(const char *variable, int other) {
+    const char *text = getenv(variable);
+    return text ? atoi(text) : other;
+}
+
+/* In place of what a larger model, or another machine, would compute. */
+static void slow_down(const dt_comm_desc *job) {
+    const long ms = number_of("DTLOCAL_SLEEP_MS", 0) *
+                    (job->rank == job->world_size - 1 ? number_of("DTLOCAL_SLOW", 1) : 1L);
+    nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL);
+}
+
+static void train(dt_trainer *trainer, const dt_comm_desc *job, bool local, double seconds) {
     const bool tells = dt_comm_rank(comm) == 0;
     const double start = now();
     dt_train_report r;
     for (bool ends = false; !ends;) {
+        slow_down(job);
         need(dt_trainer_step(trainer, &r), "a step");
         if (local && !r.round_ended)
             continue;
@@ -60,6 +76,59 @@ static void train(dt_trainer *trainer, bool local, double seconds) {
             printf("{\"seconds\": %.3f, \"step\": %.0f, \"samples\": %.0f, \"loss\": %.5f}\n",
                    now() - start, (double)r.step, (double)r.samples, r.loss);
     }
+}
+
+/* ---- parameter servers */
+
+static void serve(dt_graph *graph, const dt_comm_desc *job, dt_trainer_desc d,
+                  const dt_dataset *test, double seconds, char **argv) {
+    dt_server *server;
+    dt_server_info info;
+    dt_train_report r;
+    uint64_t before = 0;
+    d.shards = atoi(argv[5]);
+    const dt_server_desc desc = {
+        .trainer = d, .by = job, .listen = job->rendezvous, .staleness = atoi(argv[4])};
+    need(dt_server_create(graph, &desc, &server), "a server");
+    do
+        need(dt_server_run(server, 10), "serving");
+    while (dt_server_get_info(server, &info), info.workers < job->world_size - 1);
+    for (const double start = now(); now() - start < seconds;) {
+        need(dt_server_run(server, 20), "serving");
+        dt_server_get_info(server, &info);
+        if (info.step > before)
+            printf("{\"seconds\": %.3f, \"step\": %.0f, \"samples\": %.0f, \"loss\": %.5f, "
+                   "\"stalest\": %.0f}\n",
+                   now() - start, (double)info.step, 64 * (double)(info.step - before), info.loss,
+                   (double)info.stalest);
+        before = info.step;
+    }
+    need(dt_trainer_evaluate(dt_server_trainer(server), test, 0, &r), "the test");
+    printf("{\"test_accuracy\": %.4f, \"test_loss\": %.4f}\n", r.metric[0], r.loss);
+}
+
+/* Until the server has gone. */
+static void work(dt_graph *graph, const dt_comm_desc *job, dt_trainer_desc d) {
+    dt_trainer *trainer;
+    d.mode = DT_TRAIN_SERVER;
+    d.servers = job->rendezvous;
+    d.servers_by = job;
+    need(dt_trainer_create(graph, &d, &trainer), "a worker");
+    do
+        slow_down(job);
+    while (!dt_trainer_step(trainer, NULL));
+}
+
+/* ---- all ways */
+
+static dt_tensor model(dt_tensor x) {
+    if (!getenv("DTLOCAL_CNN"))
+        return dt_nn_linear(dt_relu(dt_nn_linear(dt_flatten(x), "fc1", 128)), "fc2", 10);
+    const dt_pool_desc half = {.kernel = {2, 2}};
+    dt_tensor h = dt_reshape(x, dt_dims(1, 28, 28));
+    h = dt_max_pool2d(dt_relu(dt_nn_conv2d(h, "conv1", 8, 3, NULL)), &half);
+    h = dt_max_pool2d(dt_relu(dt_nn_conv2d(h, "conv2", 16, 3, NULL)), &half);
+    return dt_nn_linear(dt_flatten(h), "fc", 10);
 }
 
 int main(int argc, char **argv) {
@@ -71,12 +140,14 @@ int main(int argc, char **argv) {
     if (argc < 4)
         return 2;
     const dt_comm_desc job = dt_comm_desc_from_env();
-    need(dt_comm_create(&job, &comm), "joining");
+    const bool served = !strcmp(argv[3], "server") && argc > 5;
+    if (!served)
+        need(dt_comm_create(&job, &comm), "joining");
     need(dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true, .threads = 1}, &ctx), "a context");
     need(dt_graph_create(ctx, &graph), "a graph");
     dt_tensor x = dt_input(graph, "x", DT_F32, dt_dims(28, 28));
     dt_tensor t = dt_input(graph, "t", DT_I32, dt_dims());
-    dt_tensor y = dt_nn_linear(dt_relu(dt_nn_linear(dt_flatten(x), "fc1", 128)), "fc2", 10);
+    dt_tensor y = model(x);
     const dt_optim_desc adam = {.kind = DT_OPTIM_ADAM, .lr = 1e-3};
     dt_trainer_desc d = {.loss = dt_cross_entropy(y, t, NULL),
                          .metrics = {dt_accuracy(y, t)},
@@ -91,10 +162,18 @@ int main(int argc, char **argv) {
         d.mode = DT_TRAIN_LOCAL;
         d.local_steps = argc > 4 ? atoi(argv[4]) : 0;
     }
-    for (int i = 0; argc > 5 && i < 4; i++)
+    for (int i = 0; !served && argc > 5 && i < 4; i++)
         d.compress = strcmp(argv[5], kinds[i]) ? d.compress : (dt_compress)i;
+    if (served) {
+        if (job.rank)
+            work(graph, &job, d);
+        else
+            serve(graph, &job, d, &test, atof(argv[2]), argv);
+        dt_ctx_destroy(ctx);
+        return 0;
+    }
     need(dt_trainer_create(graph, &d, &trainer), "a trainer");
-    train(trainer, local, atof(argv[2]));
+    train(trainer, &job, local, atof(argv[2]));
     need(dt_trainer_evaluate(trainer, &test, 0, &r), "the test");
     if (dt_comm_rank(comm) == 0)
         printf("{\"test_accuracy\": %.4f, \"test_loss\": %.4f}\n", r.metric[0], r.loss);

@@ -38,7 +38,12 @@ typedef struct dt_server_desc {
     /* A shard that is not pushed in this time goes to the next worker who asks, too; what comes
      * first counts. 0 = 60 s, -1 = never. */
     int ticket_ms;
-    int place, servers; /* this one, 0 .., of so many; 0 = 1 */
+    /* This server's number, from 0, of so many (0 = 1; at most 64), in the order of the workers'
+     * .servers. Each answers for its part of the parameters, so that pushes and values go over as
+     * many links; it has memory for all of them. Their trainers are the same, and dt_store_save of a
+     * worker's store has all weights; each writes checkpoints of its own part, and all are begun
+     * again from those of one step. Without .optim->clip_norm (UNSUPPORTED). */
+    int place, servers;
 } dt_server_desc;
 
 /* Creates the server and its trainer, with the values that a trainer begins with, and listens.

@@ -24,7 +24,8 @@ typedef struct dti_welcome {
     uint64_t elements;   /* of the arenas */
     uint64_t begin, end; /* this server's part of them */
     uint64_t push_bytes, settings_bytes;
-    uint64_t version, epoch, steps;
+    uint64_t version, skipped; /* as in dti_resolved */
+    uint64_t epoch, steps;
 } dti_welcome;
 
 typedef struct dti_request {
@@ -45,7 +46,7 @@ typedef struct dti_told {
     uint64_t steps;        /* committed so far */
 } dti_told;
 
-_Static_assert(sizeof(dti_welcome) == 80 && sizeof(dti_request) == 16 && sizeof(dti_told) == 48,
+_Static_assert(sizeof(dti_welcome) == 88 && sizeof(dti_request) == 16 && sizeof(dti_told) == 48,
                "no gaps: these are bytes of the wire");
 
 /* The body of a push: a dti_push_head, the statistics of the shard's pieces, and the server's part

@@ -80,6 +80,7 @@ static uint64_t dti_server_steps(const dt_server *s) {
 
 static void dti_server_welcome(dt_server *s, uint32_t who) {
     s->welcome.version = s->tickets.base - 1;
+    s->welcome.skipped = s->skipped_bits;
     s->welcome.epoch = s->trainer->epoch;
     s->welcome.steps = dti_server_steps(s);
     dti_server_answer(s, who, (dti_message){.kind = DTI_SAY_WELCOME, .bytes = sizeof s->welcome},
@@ -190,9 +191,10 @@ static dt_result dti_server_resolve(dt_server *s) {
     return dti_trainer_checkpoints(t);
 }
 
-/* All that is complete; then those who wait may have something to do. */
+/* All that is complete; then those who wait may have something to do. Servers other than the first
+ * are told. */
 static void dti_server_go_on(dt_server *s) {
-    while (!s->result && dti_tickets_complete(&s->tickets))
+    while (!s->result && !s->welcome.place && dti_tickets_complete(&s->tickets))
         s->result = dti_server_resolve(s);
     for (uint32_t i = 0; i < s->count; i++) {
         if (s->seats[i].open && s->seats[i].asks)
@@ -265,7 +267,44 @@ static void dti_server_fault(dt_server *s, uint32_t who, const dti_message *m, c
 
 /* ---- the desk's calls */
 
-static void dti_server_pull(dt_server *s, uint32_t who) {
+/* The first server decides when a batch is over, and workers tell the others: those have all of its
+ * pushes then, which come to the first one last. */
+static bool dti_server_follow(dt_server *s, uint32_t who, const dti_resolved *told) {
+    while (!s->result && s->tickets.base <= told->version) {
+        const uint64_t serial = s->tickets.base, age = told->version - serial;
+        dti_batch_open *batch = dti_tickets_batch(&s->tickets, serial);
+        const bool skipped = age < 64 && (told->skipped >> age & 1);
+        const uint64_t before = s->info.skipped;
+        if (age >= 64 || (!skipped && !dti_tickets_complete(&s->tickets))) {
+            dti_server_error(
+                s, who, DT_ERROR_INVALID,
+                "it is at batch %llu, and server 0 at %llu: begin all servers again from "
+                "checkpoints of one step",
+                (unsigned long long)serial, (unsigned long long)told->version + 1);
+            return false;
+        }
+        batch->faulty = skipped;
+        s->result = dti_server_resolve(s);
+        if (!skipped && s->info.skipped != before)
+            s->result = dti_fail(s->base, DT_ERROR_NUMERIC,
+                                 "batch %llu: the update is not finite here, and the other servers "
+                                 "have made it: begin all again from checkpoints of one step",
+                                 (unsigned long long)serial);
+    }
+    if (s->result)
+        dti_server_error(s, who, s->result, "%.400s", s->base->error);
+    return !s->result;
+}
+
+static void dti_server_pull(dt_server *s, uint32_t who, const dti_message *m, const void *body) {
+    dti_resolved told;
+    if (m->bytes != sizeof told) {
+        dti_server_error(s, who, DT_ERROR_CORRUPT, "a question for values that makes no sense");
+        return;
+    }
+    memcpy(&told, body, sizeof told);
+    if (s->welcome.place && !dti_server_follow(s, who, &told))
+        return;
     dti_server_answer(s, who,
                       (dti_message){.kind = DTI_SAY_VALUES,
                                     .number = s->tickets.base - 1,
@@ -282,7 +321,7 @@ static void dti_server_came(void *user, uint32_t who, const dti_message *m, cons
                           (dti_message){.kind = DTI_SAY_SETTINGS, .bytes = s->settings.size}, NULL);
         return;
     case DTI_SAY_ASK: dti_server_ask(s, who, m, body); return;
-    case DTI_SAY_PULL: dti_server_pull(s, who); return;
+    case DTI_SAY_PULL: dti_server_pull(s, who, m, body); return;
     case DTI_SAY_PUSH: dti_server_push(s, who, m); return;
     case DTI_SAY_FAULT: dti_server_fault(s, who, m, body ? body : ""); return;
     default: dti_server_error(s, who, DT_ERROR_CORRUPT, "message %u is unknown", m->kind); return;
@@ -340,10 +379,15 @@ static dt_result dti_server_check(dti_base *base, const dt_server_desc *d) {
                         d->staleness, d->workers_max, d->ticket_ms);
     if (d->workers_max > 65535)
         return dti_fail(base, DT_ERROR_INVALID, "%d workers; at most 65535", d->workers_max);
-    if (d->servers > 1 || d->place > 0 || d->servers < 0 || d->place < 0)
+    if (d->servers < 0 || d->servers > DTI_SERVERS_MAX || d->place < 0 ||
+        d->place >= DTI_MAX(d->servers, 1))
+        return dti_fail(base, DT_ERROR_INVALID, "place %d of %d servers: from 0 on; at most %d",
+                        d->place, d->servers, DTI_SERVERS_MAX);
+    if (d->servers > 1 && t->optim && t->optim->clip_norm != 0.0)
         return dti_fail(base, DT_ERROR_UNSUPPORTED,
-                        "place %d of %d servers: one server holds all parameters; leave both out",
-                        d->place, d->servers);
+                        "%d servers and .clip_norm: the norm is of all gradients, of which each "
+                        "server has a part; take one server, or .clip_value",
+                        d->servers);
     return DT_OK;
 }
 
@@ -374,6 +418,19 @@ static uint32_t dti_server_tail_shards(const dti_parallel *par) {
     return n;
 }
 
+/* What this server answers for. It has memory for all, and updates what is not its part by nothing,
+ * which nobody asks for. */
+static void dti_server_part(dt_server *s) {
+    const dti_parallel *par = &s->trainer->par;
+    const dti_layout *l = &par->replicas[0].store->layout;
+    const dt_optim_desc optim = dti_optim_resolved(&par->desc.optim);
+    const bool whole = dti_optim_is_whole(dti_optim_row_of(optim.kind));
+    const uint32_t place = s->welcome.place, servers = s->welcome.servers;
+    s->shape = dti_push_shape_of(par, dti_owners_begin(l, place, servers, whole),
+                                 dti_owners_begin(l, place + 1, servers, whole));
+    memset(par->replicas[0].gradients, 0, (size_t)par->elements * sizeof(float));
+}
+
 static dt_result dti_server_memory(dt_server *s, const dt_server_desc *d) {
     const dti_parallel *par = &s->trainer->par;
     dti_tickets *t = &s->tickets;
@@ -382,26 +439,29 @@ static dt_result dti_server_memory(dt_server *s, const dt_server_desc *d) {
     t->tail_shards = dti_server_tail_shards(par);
     t->batches = dti_loader_epoch_batches(s->trainer->loader);
     t->limit_ns = d->ticket_ms < 0 ? 0 : 1000000u * (uint64_t)(d->ticket_ms ? d->ticket_ms : 60000);
-    s->shape = dti_push_shape_of(par, 0, par->elements);
+    s->welcome.servers = (uint32_t)DTI_MAX(d->servers, 1);
+    s->welcome.place = (uint32_t)d->place;
+    dti_server_part(s);
     s->stride = (s->shape.bytes + 63) / 64 * 64;
     s->count = d->workers_max ? (uint32_t)d->workers_max : 64;
     s->seats = dti_alloc_array(s->base, s->count, sizeof *s->seats);
     t->open = dti_alloc_array(s->base, t->window, sizeof *t->open);
     t->tickets = dti_alloc_array(s->base, (size_t)t->window * t->shards, sizeof *t->tickets);
     s->pushes = dti_alloc_array(s->base, (size_t)t->window * t->shards, (size_t)s->stride);
-    s->welcome = (dti_welcome){.servers = 1,
-                               .shards = t->shards,
-                               .staleness = (uint32_t)d->staleness,
-                               .elements = par->elements,
-                               .end = par->elements,
-                               .push_bytes = s->shape.bytes,
-                               .settings_bytes = s->settings.size};
+    s->welcome.shards = t->shards;
+    s->welcome.staleness = (uint32_t)d->staleness;
+    s->welcome.elements = par->elements;
+    s->welcome.begin = s->shape.begin;
+    s->welcome.end = s->shape.end;
+    s->welcome.push_bytes = s->shape.bytes;
+    s->welcome.settings_bytes = s->settings.size;
     return s->seats && t->open && t->tickets && s->pushes ? DT_OK : DT_ERROR_MEMORY;
 }
 
 static dt_result dti_server_hub(dt_server *s, const dt_server_desc *d) {
     const dti_desk_desc desk = {.by = d->by,
                                 .connections = s->count,
+                                .place = (uint32_t)d->place,
                                 .listen = d->listen ? d->listen : "127.0.0.1:0",
                                 .events = {.user = s,
                                            .opened = dti_server_opened,

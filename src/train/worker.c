@@ -231,7 +231,7 @@ static dt_result dti_worker_pull(dt_trainer *t) {
 static dt_result dti_worker_join(dt_trainer *t) {
     dti_served *w = t->worker;
     const dti_welcome *said = &w->client.servers[0].welcome;
-    w->told = (dti_told){.resolved = {.version = said->version}, .steps = said->steps};
+    w->told = (dti_told){.resolved = {said->version, said->skipped}, .steps = said->steps};
     t->epoch = said->epoch;
     return dti_worker_pull(t);
 }
