@@ -281,7 +281,12 @@ typedef struct dt_train_report {
  * with the first of its reasons, when the round has ended. Ranks that set different rates or
  * coefficients (INVALID), or an outer step that is not finite (NUMERIC), end a round with the
  * weights that it began with. Where a rank or a device is lost, the others learn it at the round's
- * end, and all keep the weights of the round's beginning, or of its end where it had come. */
+ * end, and all keep the weights of the round's beginning, or of its end where it had come.
+ * With DT_TRAIN_SERVER a step is one shard of a batch, and the report is of that shard; the store
+ * has the parameters that it was computed with. When an epoch is over for all workers, a step
+ * computes nothing (`steps` 0, `epoch_ended`) and brings its last parameters. NUMERIC: a NaN or
+ * infinity was found here, and the servers skip the batch. PEER_LOST, REFUSED, INVALID: a server is
+ * gone, refuses this worker, or is another one than before; the next call tries again. */
 DT_API dt_result dt_trainer_step(dt_trainer *trainer, dt_train_report *report);
 /* Waits for the steps that are under way, for .in_flight = 2. With it dt_trainer_step returns with
  * the last step that it started still under way: its report and error come with the next call, or
