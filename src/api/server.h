@@ -21,7 +21,7 @@ typedef struct dt_server_desc {
     /* The model's settings, as the workers have them; .data says how many rows there are and in
      * which columns. .devices is one CPU; NULL = "cpu". .shards: 0 = 1; those of a step can be
      * computed at once. .load, .checkpoint and their kind work as ever. It goes with no .comm,
-     * .pipeline, .mode, .balance or .shard_state. */
+     * .pipeline, .tensor, .mode, .balance or .shard_state. */
     dt_trainer_desc trainer;
     /* "host:port", port 0 = any, see dt_server_info; or "file:///path": at any port, which that
      * file tells, in a folder that the workers see, too. NULL = "127.0.0.1:0". */

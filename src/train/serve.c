@@ -366,10 +366,10 @@ static void dti_server_closed(void *user, uint32_t who, bool was_open, bool refu
 
 static dt_result dti_server_check(dti_base *base, const dt_server_desc *d) {
     const dt_trainer_desc *t = &d->trainer;
-    if (t->comm || t->mode || t->pipeline > 1 || t->balance || t->shard_state)
+    if (t->comm || t->mode || t->pipeline > 1 || t->tensor > 1 || t->balance || t->shard_state)
         return dti_fail(base, DT_ERROR_UNSUPPORTED,
-                        "a server's trainer goes with no .comm, .mode, .pipeline, .balance or "
-                        ".shard_state");
+                        "a server's trainer goes with no .comm, .mode, .pipeline, .tensor, "
+                        ".balance or .shard_state");
     if (t->devices && strcmp(t->devices, "cpu") != 0)
         return dti_fail(base, DT_ERROR_UNSUPPORTED,
                         "a server is on \"cpu\"; .trainer.devices is \"%s\"", t->devices);
