@@ -71,4 +71,16 @@ static bool pipe_model(train_model *m, const dt_ctx_desc *ctx, int kind) {
     return dt_graph_error(m->graph) == NULL;
 }
 
+__attribute__((__unused__)) static bool pipe_has_vulkan(void) {
+    dt_ctx *ctx;
+    if (dt_ctx_create(&(dt_ctx_desc){0}, &ctx))
+        return false;
+    bool there = false;
+    for (int i = 0; i < dt_ctx_device_count(ctx); i++)
+        there = there ||
+                (dt_ctx_device(ctx, i)->usable && dt_ctx_device(ctx, i)->kind != DT_DEVICE_CPU);
+    dt_ctx_destroy(ctx);
+    return there;
+}
+
 #endif

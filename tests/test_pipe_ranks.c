@@ -16,7 +16,7 @@ typedef struct grid_case {
     int ranks;
     const char *devices[GRID_RANKS]; /* NULL: one CPU */
     const dt_optim_desc *optim;
-    bool averaged;
+    bool averaged, vulkan;
     const char *load, *save; /* checkpoints, of rank 0 */
 } grid_case;
 
@@ -91,7 +91,7 @@ static void *grid_run(void *arg) {
     train_model m = {0};
     dt_trainer *t = NULL;
     r->end.result = DT_ERROR_MEMORY;
-    if (!pipe_model(&m, &(dt_ctx_desc){.no_vulkan = true, .threads = 1}, r->c->kind))
+    if (!pipe_model(&m, &(dt_ctx_desc){.no_vulkan = !r->c->vulkan, .threads = 1}, r->c->kind))
         return NULL;
     const dt_trainer_desc d = grid_desc(&m, r->c, r->index, r->comm);
     dt_result result = dt_trainer_create(m.graph, &d, &t);
@@ -143,7 +143,7 @@ static const grid_end *grid_oracle(const grid_case *c) {
     alone.stages = alone.chunks = alone.replicas = 0;
     alone.schedule = DT_PIPELINE_1F1B;
     alone.ranks = 1;
-    alone.devices[0] = NULL;
+    alone.devices[0] = alone.vulkan ? "vulkan:0" : NULL;
     alone.save = NULL;
     grid_job(&alone, one, grid_run);
     CHECK_TEXT(!one->end.result, "one device: %s", one->end.text);
@@ -560,4 +560,80 @@ TEST(a_grid_of_which_one_rank_runs_out_of_memory_while_it_is_made_is_made_on_non
                    (int)atomic_load(&grid_money.bytes));
     }
     CHECK(enough);
+}
+
+/* ---- the loop over epochs */
+
+/* With a validation, the best weights put back, and steps behind them; shared inputs too. */
+static void *grid_fit(void *arg) {
+    grid_rank *r = arg;
+    train_model m = {0};
+    dt_trainer *t = NULL;
+    r->end.result = DT_ERROR_MEMORY;
+    if (!pipe_model(&m, &(dt_ctx_desc){.no_vulkan = true, .threads = 1}, r->c->kind))
+        return NULL;
+    const dt_tensor scale = dt_input_shared(m.graph, "scale", DT_F32, dt_dims(TRAIN_CLASSES));
+    dt_trainer_desc d = grid_desc(&m, r->c, r->index, r->comm);
+    d.loss = (dt_tensor){0};
+    d.losses[0].term = dt_cross_entropy(dt_mul(m.logits, scale), m.t, NULL);
+    dt_result result = dt_trainer_create(m.graph, &d, &t);
+    const float scales[TRAIN_CLASSES] = {1, 0.5f, 2, 1, 0.25f};
+    const dt_fit_desc fit = {
+        .epochs = 5, .validation = &d.data, .watch = {.larger = true, .restore_best = true}};
+    if (!result)
+        result = dt_trainer_write(t, scale, scales, sizeof scales);
+    if (!result)
+        result = dt_trainer_fit(t, &fit, NULL);
+    if (!result)
+        result = dt_store_state_hash(dt_trainer_store(t), &r->end.steps[0].hash);
+    for (int i = 0; i < 2 && !result; i++)
+        result = dt_trainer_step(t, NULL);
+    if (!result)
+        result = dt_store_state_hash(dt_trainer_store(t), &r->end.steps[1].hash);
+    r->end.result = result;
+    snprintf(r->end.text, sizeof r->end.text, "%s", result ? dt_ctx_error(m.ctx) : "");
+    dt_ctx_destroy(m.ctx);
+    return NULL;
+}
+
+TEST(grid_of_pipelines_fits_and_goes_on_from_the_best_weights) {
+    static grid_rank one[1], ranks[GRID_RANKS];
+    grid_case c = {.kind = PIPE_SKIP, .accumulate = 3, .batch = 37, .shards = 2, .ranks = 1};
+    grid_job(&c, one, grid_fit);
+    CHECK_TEXT(!one->end.result && one->end.steps[0].hash != one->end.steps[1].hash, "%s",
+               one->end.text);
+    c.stages = 2;
+    for (int i = 0; i < GRID_OF_4; i++) {
+        grid_spread(&c, i);
+        grid_job(&c, ranks, grid_fit);
+        for (int k = 0; k < c.ranks; k++)
+            CHECK_TEXT(!ranks[k].end.result &&
+                           ranks[k].end.steps[0].hash == one->end.steps[0].hash &&
+                           ranks[k].end.steps[1].hash == one->end.steps[1].hash,
+                       "%d ranks, rank %d: %s", c.ranks, k, ranks[k].end.text);
+    }
+}
+
+/* What is evaluated is computed on the hosts, in their own rounding. */
+TEST(grid_of_pipelines_on_a_vulkan_device_has_the_bits_of_that_device) {
+    static grid_rank ranks[GRID_RANKS];
+    static const char *both = "vulkan:0,vulkan:0";
+    if (!pipe_has_vulkan())
+        SKIP("no Vulkan device");
+    grid_case c = {.kind = PIPE_SKIP, .accumulate = 2, .batch = 40, .steps = 3, .shards = 4};
+    c.vulkan = true;
+    const grid_end want = *grid_oracle(&c);
+    c.stages = 2;
+    c.ranks = 2;
+    for (int i = 0; i < 3; i++) { /* 1 x 2, 2 x 2 and 2 x 2 again, split */
+        c.devices[0] = c.devices[1] = i ? both : "vulkan:0";
+        c.schedule = i == 2 ? DT_PIPELINE_ZERO_BUBBLE : DT_PIPELINE_1F1B;
+        grid_job(&c, ranks, grid_run);
+        for (int k = 0; k < c.ranks; k++)
+            CHECK_TEXT(!ranks[k].end.result && ranks[k].end.steps[2].hash == want.steps[2].hash &&
+                           want.steps[2].hash,
+                       "case %d, rank %d: %016llx, not %016llx: %s", i, k,
+                       (unsigned long long)ranks[k].end.steps[2].hash,
+                       (unsigned long long)want.steps[2].hash, ranks[k].end.text);
+    }
 }

@@ -136,18 +136,6 @@ TEST(pipeline_schedules_all_have_the_bits_of_one_device) {
                2, 2);
 }
 
-static bool pipe_has_vulkan(void) {
-    dt_ctx *ctx;
-    if (dt_ctx_create(&(dt_ctx_desc){0}, &ctx))
-        return false;
-    bool there = false;
-    for (int i = 0; i < dt_ctx_device_count(ctx); i++)
-        there = there ||
-                (dt_ctx_device(ctx, i)->usable && dt_ctx_device(ctx, i)->kind != DT_DEVICE_CPU);
-    dt_ctx_destroy(ctx);
-    return there;
-}
-
 TEST(pipeline_of_one_vulkan_device_has_the_bits_of_that_device) {
     if (!pipe_has_vulkan())
         SKIP("no Vulkan device");
