@@ -637,3 +637,45 @@ TEST(grid_of_pipelines_on_a_vulkan_device_has_the_bits_of_that_device) {
                        (unsigned long long)want.steps[2].hash, ranks[k].end.text);
     }
 }
+
+/* ---- who reads samples */
+
+static _Atomic int grid_reads[GRID_RANKS];
+
+static dt_result grid_count(void *user, const dt_sample *s, void *const *values) {
+    (void)s;
+    (void)values;
+    atomic_fetch_add(&grid_reads[((const grid_rank *)user)->index], 1);
+    return DT_OK;
+}
+
+static void *grid_reading(void *arg) {
+    grid_rank *r = arg;
+    train_model m = {0};
+    dt_trainer *t = NULL;
+    if (!pipe_model(&m, &(dt_ctx_desc){.no_vulkan = true, .threads = 1}, r->c->kind))
+        return NULL;
+    dt_trainer_desc d = grid_desc(&m, r->c, r->index, r->comm);
+    d.data.sample = grid_count;
+    d.data.user = r;
+    r->end.result = dt_trainer_create(m.graph, &d, &t);
+    for (int i = 0; i < 3 && !r->end.result; i++)
+        r->end.result = dt_trainer_step(t, NULL);
+    snprintf(r->end.text, sizeof r->end.text, "%s", dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+    return NULL;
+}
+
+TEST(ranks_of_a_pipeline_whose_stages_need_no_samples_read_none) {
+    static grid_rank ranks[GRID_RANKS];
+    const grid_case c = {.kind = PIPE_SKIP, .accumulate = 3, .batch = 30, .stages = 4, .ranks = 4};
+    for (int i = 0; i < GRID_RANKS; i++)
+        atomic_store(&grid_reads[i], 0);
+    grid_job(&c, ranks, grid_reading);
+    for (int i = 0; i < c.ranks; i++) {
+        const int reads = atomic_load(&grid_reads[i]);
+        CHECK_TEXT(!ranks[i].end.result, "rank %d: %s", i, ranks[i].end.text);
+        CHECK_TEXT(i == 0 || i == 3 ? reads >= 90 : reads == 0, "rank %d read %d samples", i,
+                   reads);
+    }
+}

@@ -286,6 +286,9 @@ static dt_result dti_meeting_make(dti_parallel *par, uint32_t index, uint32_t me
 /* ---- make.c */
 /* Replicas of the whole job: of a pipeline its lines. */
 static uint32_t dti_parallel_width(const dti_parallel *par);
+/* Rows that this process computes with: none where a pipeline's stages get all from others. */
+static void dti_parallel_rows(const dti_parallel *par, uint32_t rows, uint32_t *first,
+                              uint32_t *count);
 /* A replica's code of full batches: what the model and its description mean. */
 static const dti_code *dti_parallel_code(const dti_parallel *par);
 

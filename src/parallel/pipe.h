@@ -109,6 +109,7 @@ typedef struct dti_pipe {
     dti_crew *crew;
     dti_pipe_flow *flows;
     uint32_t flow_count;
+    bool reads; /* a chunk here reads a column of the data */
     bool ahead; /* the chunks have made steps that the host's store has not */
     bool
         shown; /* the application has that store, and may read and write it between any two steps */

@@ -76,6 +76,13 @@ static dt_result dti_pipe_grid_make(dti_parallel *par) {
     return DT_OK;
 }
 
+static void dti_parallel_rows(const dti_parallel *par, uint32_t rows, uint32_t *first,
+                              uint32_t *count) {
+    const uint32_t end = dti_partition_row(&par->job, par->first_shard + par->shards, rows);
+    *first = dti_partition_row(&par->job, par->first_shard, rows);
+    *count = par->pipe && !par->pipe->reads ? 0 : end - *first;
+}
+
 /* ---- what the log says */
 
 static void dti_pipe_log_chunk(const dti_parallel *par, const dti_pipe_chunk *chunk) {

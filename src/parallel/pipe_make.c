@@ -187,6 +187,24 @@ static dt_result dti_pipe_line_fill(dti_parallel *par, uint32_t i) {
     return result;
 }
 
+/* A program of a chunk that is here; NULL: it is not. */
+static const dt_program *dti_pipe_any(const dti_pipe *pipe, uint32_t c) {
+    const dti_pipe_stage *stage = &pipe->stages[c];
+    return stage->lines ? dti_pipe_chunk_of(pipe, stage->first, c)->runs[0][0].program : NULL;
+}
+
+/* A rank whose stages get all from others need not read samples. */
+static bool dti_pipe_reads(const dti_parallel *par) {
+    const dti_pipe *pipe = par->pipe;
+    bool reads = false;
+    for (uint32_t c = 0; c < pipe->chunk_count; c++) {
+        const dt_program *p = dti_pipe_any(pipe, c);
+        for (uint32_t i = 0; p && i < par->columns; i++)
+            reads = reads || dti_code_port(dti_program_code(p), par->inputs[i].id, false, false);
+    }
+    return reads;
+}
+
 static dt_result dti_pipe_fill(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     dt_result result = DT_OK;
@@ -340,9 +358,11 @@ static dt_result dti_pipe_create(dti_parallel *par, uint32_t shards, const char 
         result = dti_pipe_wires_make(par);
     if (!result)
         result = dti_pipe_sums_make(par);
-    return result ? result
-                  : dti_agree_result(par, dti_crew_create(par->base, par->pipe->device_count, pin,
-                                                          &par->pipe->crew));
+    if (result)
+        return result;
+    par->pipe->reads = dti_pipe_reads(par);
+    return dti_agree_result(
+        par, dti_crew_create(par->base, par->pipe->device_count, pin, &par->pipe->crew));
 }
 
 static void dti_pipe_stage_close(dti_parallel *par, dti_pipe_stage *stage) {

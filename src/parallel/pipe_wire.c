@@ -18,11 +18,6 @@ static uint32_t dti_pipe_needs(const dti_pipe *pipe, uint32_t link, uint32_t wha
     return pipe->needs[link * DTI_PIPE_NEEDS + what];
 }
 
-static const dt_program *dti_pipe_any(const dti_pipe *pipe, uint32_t c) {
-    const dti_pipe_stage *stage = &pipe->stages[c];
-    return stage->lines ? dti_pipe_chunk_of(pipe, stage->first, c)->runs[0][0].program : NULL;
-}
-
 static void dti_pipe_needs_own(const dti_pipe *pipe) {
     for (uint32_t i = 0; i < pipe->cut.link_count; i++) {
         const dti_pipe_link *l = &pipe->cut.links[i];

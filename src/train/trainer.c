@@ -211,8 +211,7 @@ static void dti_trainer_share(void *user, uint32_t rows, uint32_t *first, uint32
         dti_worker_rows(t, rows, first, count);
         return;
     }
-    *first = dti_partition_row(&par->job, par->first_shard, rows);
-    *count = dti_partition_row(&par->job, par->first_shard + par->shards, rows) - *first;
+    dti_parallel_rows(par, rows, first, count);
 }
 
 /* Rows that fill up a batch must weigh nothing, whatever else is in them. */
