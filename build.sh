@@ -126,8 +126,8 @@ setup_test() {
     # Launchers of the collectives' example, and networks to put between its ranks. Slurm's plugin
     # for PMIx loads the library by the name that the development package has.
     need openmpi-bin libopenmpi-dev mpich slurm-wlm munge libpmix-dev iproute2
-    # MAC and TLS of the collectives.
-    need libssl-dev
+    # MAC and TLS of the collectives; deflated arrays.
+    need libssl-dev zlib1g-dev
     # The same on AArch64, under an emulator; elsewhere than on x86 its tests skip.
     if [ "$(uname -m)" = x86_64 ]; then need gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user; fi
 }
@@ -254,9 +254,17 @@ build_example() {
     compile build/fashion_mnist examples/fashion_mnist.c
 }
 
+# zlib, where it is: without it deflated arrays are refused.
+with_zlib() {
+    deflated= deflated_libs=
+    if ! echo '#include <zlib.h>' | "$CC" -E - >/dev/null 2>&1; then return 0; fi
+    deflated=-DDT_WITH_ZLIB deflated_libs=-lz
+}
+
 # main.c includes the tests of internals; every other test file is an object of its own.
 build_tests() {
     fresh_flags
+    with_zlib
     objects=
     for source in tests/harness.c tests/main.c tests/test_*.c; do
         if grep -q "#include \"$(basename "$source")\"" tests/main.c; then continue; fi
@@ -268,10 +276,10 @@ build_tests() {
         if newer "$object" $sources; then continue; fi
         say "$CC $source"
         # shellcheck disable=SC2086
-        "$CC" $CFLAGS -g -Wall -Wextra -DDT_REFERENCE -I. -Itests -c "$source" -o "$object"
+        "$CC" $CFLAGS $deflated -g -Wall -Wextra -DDT_REFERENCE -I. -Itests -c "$source" -o "$object"
     done
     # shellcheck disable=SC2086
-    if ! newer $out/dtest $objects; then "$CC" $CFLAGS -g $objects -o $out/dtest $LIBS; fi
+    if ! newer $out/dtest $objects; then "$CC" $CFLAGS -g $objects -o $out/dtest $LIBS $deflated_libs; fi
 }
 
 # OpenSSL, where it is: without it the collectives have neither MAC nor TLS, and so no tests of them.
@@ -325,7 +333,7 @@ build() {
     fresh_flags
     with_public='examples/xor.c examples/hello.c examples/data_parallel.c examples/fashion_mnist.c
         examples/fashion_mnist_conv.c examples/lstm_series.c examples/char_gpt.c
-        examples/gpt2.c examples/pipeline_gpt.c examples/parameter_server.c
+        examples/gpt2.c examples/pipeline_gpt.c examples/parameter_server.c examples/tabular.c
         tools/dtinfo.c'
     if has_vulkan_header; then with_public="$with_public examples/neural_texture.c"; fi
     by_itself='examples/allreduce.c tools/dtbench.c tools/dtgpu.c tools/dtmodel.c tools/dtrun.c'

@@ -292,6 +292,13 @@ DTI_OPTIMIZE_END
 
 /* ---- data: readers, shuffle, batches */
 #include "data/idx.c"
+#include "data/npy.h"
+#include "data/npy.c"
+#include "data/npz.c"
+#include "data/csv.h"
+#include "data/csv_text.c"
+#include "data/csv_scan.c"
+#include "data/csv.c"
 #include "data/batch.c"
 #include "data/loader.h"
 #include "data/loader.c"

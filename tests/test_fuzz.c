@@ -1,7 +1,9 @@
 /* The fuzz targets on the files that are kept in tests/corpus: what once broke a reader, or comes
  * near to it, is read in every run of the tests. */
 #define FUZZ_REPLAY
+#include "fuzz_csv.c"
 #include "fuzz_idx.c"
+#include "fuzz_npy.c"
 #include "fuzz_safetensors.c"
 
 #include "fuzz_replay.h"
@@ -10,6 +12,18 @@ TEST(every_kept_idx_file_is_read_or_refused_cleanly) {
     int counts[2] = {0};
     REQUIRE(replay_folder("tests/corpus/idx", fuzz_idx, counts));
     CHECK(counts[0] >= 5 && counts[1] >= 2);
+}
+
+TEST(every_kept_csv_file_is_read_or_refused_cleanly) {
+    int counts[2] = {0};
+    REQUIRE(replay_folder("tests/corpus/csv", fuzz_csv, counts));
+    CHECK(counts[0] >= 6 && counts[1] >= 6);
+}
+
+TEST(every_kept_numpy_file_is_read_or_refused_cleanly) {
+    int counts[2] = {0};
+    REQUIRE(replay_folder("tests/corpus/npy", fuzz_npy, counts));
+    CHECK(counts[0] >= 8 && counts[1] >= 8);
 }
 
 TEST(every_kept_weight_file_is_loaded_or_refused_cleanly) {

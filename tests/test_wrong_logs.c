@@ -1,5 +1,7 @@
-/* Wrong arguments of logs. */
+/* Wrong arguments of logs and of readers of files. */
 #include "wrong_args.h"
+
+#include <stdio.h>
 
 static dt_run_log *wrong_log_open(void) {
     dt_run_log_desc desc = {.folder = wrong_path("wrong-args-log")};
@@ -78,4 +80,107 @@ ROW(TRAINER, dt_run_log_fit, ) {
     dt_fit_state state = {.event = DT_FIT_STEP, .trainer = here.trainer};
     dt_result result = dt_run_log_fit(OBJECT(log), OBJECT(&state));
     return RESULT(wrong_log_close(log, result));
+}
+
+/* ---- CSV files */
+
+static dt_csv *wrong_csv_open(void) {
+    const char *path = wrong_path("wrong-args.csv");
+    FILE *file = fopen(path, "wb");
+    dt_csv *csv = NULL;
+    if (file) {
+        fputs("a,b,c\n1,x,2.5\n2,y,3\n", file);
+        fclose(file);
+        dt_csv_open(here.ctx, path, NULL, &csv);
+    }
+    return csv;
+}
+
+static dt_result wrong_csv_close(dt_csv *csv, dt_result result) {
+    dt_csv_close(csv);
+    return result;
+}
+
+ROW(STORE, dt_csv_open, ) {
+    dt_csv *csv = wrong_csv_open();
+    dt_csv_close(csv);
+    dt_csv_desc desc = {.rules = {{.names = "*", .missing = DT_CSV_MISSING_DROP}}};
+    desc.rules[0].kind = (dt_csv_kind)ENUM(DT_CSV_GUESS, DT_CSV_SKIP + 1);
+    desc.rules[0].missing = (dt_csv_missing)ENUM(DT_CSV_MISSING_DROP, DT_CSV_MISSING_VALUE + 1);
+    desc.rules[0].value = FINITE(1.0);
+    desc.categories_max = INT(0, -1, 1);
+    desc.delimiter = (char)INTEGER(',', '"', '\n');
+    csv = NULL;
+    dt_result result =
+        dt_csv_open(OBJECT(here.ctx), PATH(wrong_path("wrong-args.csv")), &desc, POINTER(&csv));
+    return RESULT(wrong_csv_close(csv, result));
+}
+
+ROW(STORE, dt_csv_close, ) {
+    dt_csv *csv = wrong_csv_open(), *given;
+    dt_csv_close(given = OBJECT(csv));
+    dt_csv_close(given ? NULL : csv);
+    return NOTHING;
+}
+
+ROW(STORE, dt_csv_get_info, ) {
+    dt_csv *csv = wrong_csv_open();
+    dt_csv_info info = {0};
+    dt_csv_get_info(OBJECT(csv), POINTER(&info));
+    dt_csv_close(csv);
+    return NOTHING;
+}
+
+ROW(STORE, dt_csv_get_column, ) {
+    dt_csv *csv = wrong_csv_open();
+    dt_csv_column column;
+    dt_result result = dt_csv_get_column(OBJECT(csv), INDEX(0, 3), POINTER(&column));
+    return RESULT(wrong_csv_close(csv, result));
+}
+
+ROW(STORE, dt_csv_find, ) {
+    dt_csv *csv = wrong_csv_open();
+    int at = dt_csv_find(OBJECT(csv), TEXT("a", NULL, "", "none"));
+    dt_csv_close(csv);
+    return GIVES(at >= 0);
+}
+
+ROW(STORE, dt_csv_read, ) {
+    float out[4];
+    dt_csv *csv = wrong_csv_open();
+    const int columns[2] = {INDEX(0, 3), 2};
+    dt_result result = dt_csv_read(
+        OBJECT(csv), POINTER(columns), INT(2, 0, -1), (uint64_t)INTEGER(0, 2, 3, -1),
+        (uint64_t)INTEGER(2, 3, INT64_MAX, -1), (dt_dtype)INT(DT_F32, -1, 99), POINTER(out));
+    return RESULT(wrong_csv_close(csv, result));
+}
+
+/* ---- NumPy's files */
+
+static const char *wrong_npy(void) {
+    static const char bytes[] = "\x93NUMPY\1\0\x37\0{'descr': '|u1', 'fortran_order': False, "
+                                "'shape': (2,)}abcd";
+    const char *path = wrong_path("wrong-args.npy");
+    FILE *file = fopen(path, "wb");
+    if (file) {
+        fwrite(bytes, 1, 10 + 0x37 + 2, file);
+        fclose(file);
+    }
+    return path;
+}
+
+ROW(STORE, dt_npy_load, ) {
+    dt_array array = {0};
+    dt_result result = dt_npy_load(OBJECT(here.ctx), PATH(wrong_npy()), POINTER(&array));
+    dt_array_free(&array);
+    return RESULT(result);
+}
+
+/* An archive of one stored array. */
+ROW(STORE, dt_npz_load, ) {
+    dt_array array = {0};
+    dt_result result = dt_npz_load(OBJECT(here.ctx), PATH("tests/corpus/npy/stored.npz"),
+                                   TEXT("a", "", "b"), POINTER(&array));
+    dt_array_free(&array);
+    return RESULT(result);
 }

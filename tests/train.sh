@@ -79,6 +79,31 @@ lstm_series_forecasts_better_than_the_value_before() {
         [ "$(grep -c polyline $work/series.svg)" = 2 ] && ! grep -q nan $work/series.svg
 }
 
+# A class and a number that follow from two numbers and a colour, some of which are missing; the log
+# has its curve. Wrong columns and rows are refused by name.
+tabular_learns_a_class_and_a_number_from_a_csv_file() {
+    awk 'BEGIN { srand(4); print "id,a,b,colour,kind,price"
+        for (i = 0; i < 600; i++) { a = rand(); b = rand(); c = substr("red  greenblue ", 1 + 5 * int(3 * rand()), 5)
+            sub(/ +$/, "", c)
+            print i "," (i % 50 ? a : "") "," b "," (i % 70 ? c : "NA") "," (a > b ? "above" : "below") \
+                "," a + 2 * b + (c == "red") } }' >$work/table.csv
+    set -- $work/table.csv --skip id --log $work/tabular --epochs 60
+    timeout 120 build/tabular "$@" --target kind --skip id,price >$work/tabular.out 2>&1 || return 1
+    sed -n 's/.*val accuracy \([0-9.]*\).*/\1/p' $work/tabular.out |
+        awk '$1 > best { best = $1 } END { exit !(best > 0.93) }' || return 1
+    tools/dtplot $work/tabular --only 'validation/*' -o $work/tabular.svg || return 1
+    timeout 120 build/tabular "$@" --target price --skip id,kind >$work/tabular.out 2>&1 || return 1
+    sed -n 's/.*val loss \([0-9.e-]*\).*/\1/p' $work/tabular.out |
+        awk 'NR == 1 || $1 < best { best = $1 } END { exit !(best < 0.08) }' || return 1
+    echo '7,1,2' >>$work/table.csv
+    for wrong in '--target none' '--target kind'; do
+        # shellcheck disable=SC2086 # words are meant
+        if timeout 20 build/tabular $work/table.csv $wrong >$work/tabular.out 2>&1; then return 1; fi
+        grep -q '^tabular: ' $work/tabular.out || return 1
+    done
+    grep -q 'table.csv:602: 3 values, where there are 6 columns' $work/tabular.out
+}
+
 # Its loss on a text falls; what was saved goes on where it was, and wrong words are refused.
 char_gpt_learns_a_text_and_writes_on() {
     cat README.md docs/*.md >$work/text.txt
@@ -175,7 +200,8 @@ has_vulkan() {
 
 for test in one_and_eight_replicas_print_one_hash mpirun_trains_the_same_job \
     neural_texture_draws_the_pictures_of_record \
-    lstm_series_forecasts_better_than_the_value_before char_gpt_learns_a_text_and_writes_on \
+    lstm_series_forecasts_better_than_the_value_before \
+    tabular_learns_a_class_and_a_number_from_a_csv_file char_gpt_learns_a_text_and_writes_on \
     pipeline_gpt_has_the_same_losses_in_stages_as_on_one_device \
     parameter_server_prints_the_hash_of_the_ranks \
     gpt2_reads_a_published_model_learns_a_text_and_writes_on \

@@ -15,6 +15,7 @@
  *                                 a dt_comm has one rank, replicas of one process work as before
  *   DT_NO_THREADS       off       start no threads and ask the system for none: the caller does all
  *   DT_WITH_OPENSSL     off       integrity MAC and TLS of dt_comm: link with -lssl -lcrypto
+ *   DT_WITH_ZLIB        off       arrays of np.savez_compressed: link with -lz
  *   DT_WITH_MPI         off       the transport DT_COMM_MPI: compile the implementation with mpicc
  *   DT_REFERENCE        off       add each op's float64 reference, which the tests use
  *   DT_DEBUG            off       internal asserts; they abort, so never ship this

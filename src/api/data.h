@@ -5,9 +5,10 @@ typedef struct dt_array {
     dt_ctx *ctx;
     int rank;
     int64_t dim[8];
-    int element_bytes; /* 1: uint8 */
+    int element_bytes;
     size_t bytes;      /* of all elements */
     void *data;
+    dt_dtype dtype; /* DT_U8, DT_F32 or DT_I32 */
 } dt_array;
 
 /* Reads an IDX file of unsigned bytes (MNIST's format), unpacked. Ownership: *out is yours;
@@ -15,6 +16,15 @@ typedef struct dt_array {
  * (NULL), IO, FORMAT (not IDX, compressed, truncated, a size that contradicts the header, another
  * element type), MEMORY. */
 DT_API dt_result dt_idx_load(dt_ctx *ctx, const char *path, dt_array *out);
+/* Reads a NumPy file (np.save), or one array of several (np.savez) by its name; NULL = the only one.
+ * Floats of 16, 32 and 64 bits become DT_F32 (rounded), bool and uint8 DT_U8, other integers
+ * DT_I32; both orders of bytes, and Fortran's order of elements, which is turned. np.savez stores
+ * as it is; np.savez_compressed is deflated, for which dtrain is compiled with DT_WITH_ZLIB.
+ * Ownership and errors: as dt_idx_load; FORMAT also where an integer does not fit (which one), and
+ * for objects and structures; INVALID: no array of that name, whose names are told; UNSUPPORTED: it
+ * is deflated, and there is no zlib. */
+DT_API dt_result dt_npy_load(dt_ctx *ctx, const char *path, dt_array *out);
+DT_API dt_result dt_npz_load(dt_ctx *ctx, const char *path, const char *name, dt_array *out);
 /* Frees the data and clears the struct. NULL and an empty array are allowed. */
 DT_API void dt_array_free(dt_array *array);
 
@@ -31,3 +41,91 @@ DT_API void dt_rows_f32_from_u8(float *dst, const uint8_t *src, const uint32_t *
 /* The same for labels, to i32: dst[i, :] = src[order[i], :]. */
 DT_API void dt_rows_i32_from_u8(int32_t *dst, const uint8_t *src, const uint32_t *order,
                                 size_t rows, size_t cols);
+
+/* ---- CSV files: tables of numbers and categories (RFC 4180; UTF-8) ----------------------------
+ *
+ * dt_csv_open reads a file once, in pieces, and keeps what is needed to read any row again: so it
+ * may be larger than memory. What a column is follows from its values, or a rule says it: numbers,
+ * or categories (texts, numbered in the order of their bytes). dt_csv_read gives rows as an array,
+ * for a dt_column (all rows), or in dt_dataset.sample (one row: sample->row) while training.
+ *
+ *     dt_csv *csv;
+ *     dt_csv_desc desc = {.rules = {{.names = "id", .kind = DT_CSV_SKIP},
+ *                                   {.names = "*", .standardize = true}}};
+ *     dt_csv_open(ctx, "houses.csv", &desc, &csv); */
+
+typedef struct dt_csv dt_csv;
+
+typedef enum dt_csv_kind {
+    DT_CSV_GUESS, /* numbers where all values are, else categories */
+    DT_CSV_NUMBER,
+    DT_CSV_CATEGORY,
+    DT_CSV_SKIP /* not read */
+} dt_csv_kind;
+
+/* What a missing value is, an empty one, "NA", "N/A", "nan", "null" or "?" (in any case). */
+typedef enum dt_csv_missing {
+    DT_CSV_MISSING_ERROR, /* the default; its row is bad */
+    DT_CSV_MISSING_DROP,  /* its row is left out and counted */
+    DT_CSV_MISSING_MEAN,  /* the mean of the column's others; a category of its own, "" */
+    DT_CSV_MISSING_VALUE  /* .value; a category of its own, "" */
+} dt_csv_missing;
+
+typedef struct dt_csv_rule {
+    const char *names; /* columns: patterns as of dt_optim_group; NULL ends the rules */
+    dt_csv_kind kind;
+    dt_csv_missing missing;
+    double value;
+    bool standardize; /* numbers become (x - mean) / deviation, over all rows of the file */
+} dt_csv_rule;
+
+#define DT_CSV_RULES_MAX 16
+typedef struct dt_csv_desc {
+    char delimiter; /* 0 = ','; ';', '\t', ... */
+    bool no_header; /* the first line has values; columns are "0", "1", ... */
+    bool skip_bad;  /* bad rows are left out and counted, where they are errors else */
+    dt_csv_rule rules[DT_CSV_RULES_MAX]; /* a column's is the first whose names match */
+    /* A file whose columns must be here too: kinds, categories, means and deviations are taken from
+     * it, so that a test set is read as the training set was. .rules are ignored. */
+    const dt_csv *like;
+    int categories_max; /* of a column; 0 = 1000: more are no categories */
+} dt_csv_desc;
+
+/* Opens and reads a file; desc may be NULL, and is not kept, nor is .like. Ownership: *out is
+ * yours; close it before the context. Errors, with *out NULL: INVALID (NULL; no rows; a
+ * description that does not fit), IO, FORMAT (not UTF-8; a quote that does not end; a row of
+ * another number of values, a value that is no number, one that is missing, a category that .like
+ * has not: each with the line), MEMORY. */
+DT_API dt_result dt_csv_open(dt_ctx *ctx, const char *path, const dt_csv_desc *desc, dt_csv **out);
+/* NULL is allowed. */
+DT_API void dt_csv_close(dt_csv *csv);
+
+typedef struct dt_csv_info {
+    uint64_t rows, skipped; /* that can be read; that were left out */
+    int columns;            /* with those that are skipped */
+} dt_csv_info;
+/* All 0 for NULL. */
+DT_API void dt_csv_get_info(const dt_csv *csv, dt_csv_info *info);
+
+/* A column; numbers' statistics are over the values that are there. Pointers are valid until the
+ * file is closed. */
+typedef struct dt_csv_column {
+    const char *name;
+    dt_csv_kind kind;
+    uint64_t missing;
+    double min, max, mean, deviation;
+    int categories;
+    const char *const *category; /* their names */
+} dt_csv_column;
+/* Errors: INVALID (NULL; out of range). */
+DT_API dt_result dt_csv_get_column(const dt_csv *csv, int index, dt_csv_column *column);
+/* The index of the column of that name; -1 = none. */
+DT_API int dt_csv_find(const dt_csv *csv, const char *name);
+
+/* Writes rows [first, first + rows) of the columns given by their indices to out: [rows, count] in
+ * dtype, DT_F32 or DT_I32; a category is its number. Rows that follow each other are read fastest.
+ * Threads: one at a time for a file. Errors: INVALID (NULL, out of range, a column that is skipped,
+ * another dtype; a number for DT_I32 that is not whole), IO (the file has changed, or cannot be
+ * read). */
+DT_API dt_result dt_csv_read(dt_csv *csv, const int *columns, int count, uint64_t first,
+                             uint64_t rows, dt_dtype dtype, void *out);

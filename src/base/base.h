@@ -135,6 +135,8 @@ static double dti_normal_quantile(double p);
 
 /* ---- hash.c: FNV-1a 64, start 14695981039346656037 */
 static uint64_t dti_hash64(uint64_t hash, const void *data, size_t bytes);
+/* CRC-32 of PNG and ZIP: of what came before (crc; 0 at the start) and these bytes. */
+static uint32_t dti_crc32(uint32_t crc, const void *data, size_t bytes);
 
 /* ---- crc32c.c: CRC32C of what came before (crc; 0 at the start) and these bytes. */
 static uint32_t dti_crc32c(uint32_t crc, const void *data, size_t bytes);
@@ -217,6 +219,7 @@ static void dti_reader_open_memory(dti_base *base, const char *path, dti_file fi
 static dt_result dti_reader_take(dti_reader *r, void *to, size_t bytes);
 /* The same into memory of the base's, with a zero behind it. Check `bytes` with r->size first. */
 static dt_result dti_reader_take_new(dti_reader *r, uint64_t bytes, char **out);
+static dt_result dti_reader_seek(dti_reader *r, uint64_t at);
 static void dti_reader_close(dti_reader *r);
 
 typedef struct dti_writer dti_writer;

@@ -61,6 +61,14 @@ static dt_result dti_reader_take_new(dti_reader *r, uint64_t bytes, char **out) 
     return result;
 }
 
+static dt_result dti_reader_seek(dti_reader *r, uint64_t at) {
+    if (at > r->size || (!r->memory && !dti_stream_seek(r->stream, at)))
+        return dti_fail(r->base, DT_ERROR_IO, "%s: cannot be read at byte %llu of %llu", r->path,
+                        (unsigned long long)at, (unsigned long long)r->size);
+    r->at = at;
+    return DT_OK;
+}
+
 static void dti_reader_close(dti_reader *r) {
     if (!r->memory)
         dti_stream_close(r->stream);

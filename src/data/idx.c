@@ -85,7 +85,7 @@ dt_result dt_idx_load(dt_ctx *ctx, const char *path, dt_array *out) {
     DTI_NEED(NULL, ctx);
     DTI_NEED(dti_ctx_base(ctx), path);
     DTI_NEED(dti_ctx_base(ctx), out);
-    dt_array array = {.ctx = ctx, .element_bytes = 1};
+    dt_array array = {.ctx = ctx, .element_bytes = 1, .dtype = DT_U8};
     dti_reader reader;
     dt_result result = dti_reader_open(dti_ctx_base(ctx), path, &reader);
     if (result)

@@ -3,18 +3,6 @@
 
 #define DTI_PNG_STORED 65535u /* bytes of a block at most (RFC 1951, 3.2.4) */
 
-/* CRC-32 of chunks (annex D). */
-static uint32_t dti_png_crc(uint32_t crc, const void *data, size_t bytes) {
-    const unsigned char *at = data;
-    crc = ~crc;
-    for (size_t i = 0; i < bytes; i++) {
-        crc ^= at[i];
-        for (int bit = 0; bit < 8; bit++)
-            crc = crc >> 1 ^ (crc & 1 ? 0xEDB88320u : 0u);
-    }
-    return ~crc;
-}
-
 static void dti_png_be32(dti_text *to, uint32_t value) {
     const char bytes[4] = {(char)(value >> 24), (char)(value >> 16), (char)(value >> 8),
                            (char)value};
@@ -34,7 +22,7 @@ static void dti_png_close(dti_text *to, size_t opened) {
     const uint32_t size = (uint32_t)(to->size - opened);
     for (int i = 0; i < 4; i++)
         to->data[opened - 8 + (size_t)i] = (char)(size >> (24 - 8 * i));
-    dti_png_be32(to, dti_png_crc(0, to->data + opened - 4, size + 4u));
+    dti_png_be32(to, dti_crc32(0, to->data + opened - 4, size + 4u));
 }
 
 /* Adler-32 (RFC 1950, 9) of what is stored. */

@@ -6,6 +6,7 @@
 /* NULL, or why not (until the next call of anything); nothing is open then. Nothing is logged. */
 static const char *dti_stream_open(const char *path, int *stream, uint64_t *size);
 static int64_t dti_stream_read(int stream, void *to, size_t bytes); /* 0: end, -1: errno */
+static bool dti_stream_seek(int stream, uint64_t at);
 static void dti_stream_close(int stream);
 
 /* Around a write in a file: on Linux the signal of a file that may not grow does not end the

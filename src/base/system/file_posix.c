@@ -41,6 +41,10 @@ static void dti_stream_close(int stream) {
     close(stream);
 }
 
+static bool dti_stream_seek(int stream, uint64_t at) {
+    return lseek(stream, (off_t)at, SEEK_SET) >= 0;
+}
+
 static int64_t dti_stream_read(int stream, void *to, size_t bytes) {
     for (;;) {
         int64_t got = read(stream, to, DTI_MIN(bytes, DTI_READ_MOST));

@@ -44,6 +44,10 @@ static void dti_stream_close(int stream) {
     _close(stream);
 }
 
+static bool dti_stream_seek(int stream, uint64_t at) {
+    return _lseeki64(stream, (int64_t)at, SEEK_SET) >= 0;
+}
+
 static int64_t dti_stream_read(int stream, void *to, size_t bytes) {
     return _read(stream, to, (unsigned)DTI_MIN(bytes, DTI_READ_MOST));
 }

@@ -1,0 +1,216 @@
+/* CSV files as arrays: rows are found again by the places that the first reading kept. */
+
+static dt_result dti_csv_check_desc(dti_base *base, const dt_csv_desc *desc) {
+    if (desc->delimiter == '"' || desc->delimiter == '\n' || desc->delimiter == '\r')
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "dt_csv_open: a delimiter that is a quote or ends "
+                        "lines");
+    if (desc->categories_max < 0)
+        return dti_fail(base, DT_ERROR_INVALID, "dt_csv_open: %d categories at most",
+                        desc->categories_max);
+    for (int i = 0; i < DT_CSV_RULES_MAX && desc->rules[i].names; i++) {
+        const dt_csv_rule *r = &desc->rules[i];
+        if ((unsigned)r->kind > DT_CSV_SKIP || (unsigned)r->missing > DT_CSV_MISSING_VALUE ||
+            !dti_fits_f32(r->value))
+            return dti_fail(base, DT_ERROR_INVALID,
+                            "dt_csv_open: rule %d ('%.100s') has no such kind, no such way with "
+                            "what is missing, or a value that is not finite",
+                            i, r->names);
+    }
+    return DT_OK;
+}
+
+static dt_result dti_csv_make(dti_base *base, const char *path, const dt_csv_desc *desc,
+                              dt_csv **out) {
+    dt_csv *csv = *out = dti_alloc(base, sizeof *csv);
+    if (!csv)
+        return DT_ERROR_MEMORY;
+    csv->base = base;
+    csv->skip_bad = desc->skip_bad;
+    csv->categories_max = desc->categories_max ? (size_t)desc->categories_max : 1000;
+    if (desc->like)
+        csv->categories_max = DTI_MAX(csv->categories_max, desc->like->categories_max);
+    csv->path = dti_csv_copy(base, path);
+    if (!csv->path)
+        return DT_ERROR_MEMORY;
+    dt_result result =
+        dti_csv_cursor_open(base, csv->path, desc->delimiter ? desc->delimiter : ',', &csv->cursor);
+    return result ? result : dti_csv_scan(csv, desc);
+}
+
+DT_API dt_result dt_csv_open(dt_ctx *ctx, const char *path, const dt_csv_desc *desc, dt_csv **out) {
+    static const dt_csv_desc none;
+    if (out)
+        *out = NULL;
+    DTI_NEED(NULL, ctx);
+    dti_base *base = dti_ctx_base(ctx);
+    DTI_NEED(base, path);
+    DTI_NEED(base, out);
+    desc = desc ? desc : &none;
+    dt_result result = dti_csv_check_desc(base, desc);
+    if (!result)
+        result = dti_csv_make(base, path, desc, out);
+    if (result) {
+        dt_csv_close(*out);
+        *out = NULL;
+    }
+    return result;
+}
+
+DT_API void dt_csv_close(dt_csv *csv) {
+    if (!csv)
+        return;
+    if (csv->cursor.window)
+        dti_csv_cursor_close(&csv->cursor);
+    for (uint32_t i = 0; i < csv->count; i++) {
+        dti_csv_categories_free(csv->base, &csv->columns[i]);
+        dti_free(csv->base, csv->columns[i].name);
+    }
+    dti_free(csv->base, csv->columns);
+    dti_free(csv->base, csv->places);
+    dti_free(csv->base, csv->path);
+    dti_free(csv->base, csv);
+}
+
+DT_API void dt_csv_get_info(const dt_csv *csv, dt_csv_info *info) {
+    if (!info)
+        return;
+    *info = (dt_csv_info){0};
+    if (csv)
+        *info =
+            (dt_csv_info){.rows = csv->rows, .skipped = csv->skipped, .columns = (int)csv->count};
+}
+
+static double dti_csv_deviation(const dti_csv_column *column) {
+    return column->count ? sqrt(column->squares / (double)column->count) : 0.0;
+}
+
+DT_API dt_result dt_csv_get_column(const dt_csv *csv, int index, dt_csv_column *out) {
+    if (out)
+        *out = (dt_csv_column){0};
+    DTI_NEED(NULL, csv);
+    DTI_NEED(csv->base, out);
+    if (index < 0 || (uint32_t)index >= csv->count)
+        return dti_fail(csv->base, DT_ERROR_INVALID, "%s: column %d of %u", csv->path, index,
+                        csv->count);
+    const dti_csv_column *c = &csv->columns[index];
+    const bool numbers = c->kind == DT_CSV_NUMBER, texts = c->kind == DT_CSV_CATEGORY;
+    *out = (dt_csv_column){.name = c->name, .kind = c->kind, .missing = c->missing};
+    out->min = numbers ? c->min : 0.0;
+    out->max = numbers ? c->max : 0.0;
+    out->mean = numbers ? c->mean : 0.0;
+    out->deviation = numbers ? dti_csv_deviation(c) : 0.0;
+    out->categories = texts ? (int)c->categories : 0;
+    out->category = texts ? (const char *const *)c->names : NULL;
+    return DT_OK;
+}
+
+DT_API int dt_csv_find(const dt_csv *csv, const char *name) {
+    for (uint32_t i = 0; csv && name && i < csv->count; i++) {
+        if (!strcmp(csv->columns[i].name, name))
+            return (int)i;
+    }
+    return -1;
+}
+
+/* ---- rows */
+
+/* The next row that counts; the file is as it was when it was opened, or this is an error. */
+static dt_result dti_csv_next(dt_csv *csv) {
+    char why[400];
+    for (;;) {
+        bool more;
+        dt_result result = dti_csv_cursor_next(&csv->cursor, &more);
+        const dti_csv_verdict verdict =
+            result || !more ? DTI_CSV_BAD : dti_csv_judge(csv, why, sizeof why);
+        if (!result && (!more || (verdict == DTI_CSV_BAD && !csv->skip_bad)))
+            result = dti_fail(csv->base, DT_ERROR_IO, "%s: it has changed since it was opened",
+                              csv->path);
+        csv->next += !result && verdict == DTI_CSV_KEPT;
+        if (result || verdict == DTI_CSV_KEPT)
+            return result;
+    }
+}
+
+static dt_result dti_csv_go_to(dt_csv *csv, uint64_t row) {
+    const uint64_t at = row / DTI_CSV_STRIDE;
+    dt_result result = DT_OK;
+    if (csv->next > row || row - csv->next > DTI_CSV_STRIDE) {
+        result = dti_csv_cursor_seek(&csv->cursor, csv->places[2 * at], csv->places[2 * at + 1]);
+        csv->next = at * DTI_CSV_STRIDE;
+    }
+    while (!result && csv->next < row)
+        result = dti_csv_next(csv);
+    return result;
+}
+
+static double dti_csv_value_of(const dti_csv_column *column, const char *text) {
+    const bool missing = dti_csv_is_missing(text);
+    double x = column->mean;
+    bool found;
+    if (column->kind == DT_CSV_CATEGORY)
+        return (double)dti_csv_category(column, missing ? "" : text, &found);
+    if (missing && column->rule.missing == DT_CSV_MISSING_VALUE)
+        x = column->rule.value;
+    if (!missing)
+        dti_csv_number(text, &x);
+    if (!column->rule.standardize)
+        return x;
+    const double deviation = dti_csv_deviation(column);
+    return (x - column->mean) / (deviation > 0.0 ? deviation : 1.0);
+}
+
+static dt_result dti_csv_store(dt_csv *csv, const int *columns, int count, dt_dtype dtype,
+                               void *out, uint64_t at) {
+    for (int i = 0; i < count; i++) {
+        const dti_csv_column *column = &csv->columns[columns[i]];
+        const double x = dti_csv_value_of(column, dti_csv_field(&csv->cursor, (size_t)columns[i]));
+        if (dtype == DT_F32) {
+            ((float *)out)[at + (uint64_t)i] = (float)x;
+            continue;
+        }
+        if (!(x >= (double)INT32_MIN && x <= (double)INT32_MAX) || x != (double)(int32_t)x)
+            return dti_fail(csv->base, DT_ERROR_INVALID,
+                            "%s:%llu: the value of '%s' is not whole, or too large for DT_I32",
+                            csv->path, (unsigned long long)csv->cursor.row_line, column->name);
+        ((int32_t *)out)[at + (uint64_t)i] = (int32_t)x;
+    }
+    return DT_OK;
+}
+
+static dt_result dti_csv_check_read(const dt_csv *csv, const int *columns, int count,
+                                    uint64_t first, uint64_t rows, dt_dtype dtype) {
+    if (count < 1 || (dtype != DT_F32 && dtype != DT_I32))
+        return dti_fail(csv->base, DT_ERROR_INVALID,
+                        "dt_csv_read: %d columns; 1 or more, as DT_F32 or DT_I32", count);
+    if (first > csv->rows || rows > csv->rows - first)
+        return dti_fail(csv->base, DT_ERROR_INVALID, "%s: %llu rows from %llu on; it has %llu",
+                        csv->path, (unsigned long long)rows, (unsigned long long)first,
+                        (unsigned long long)csv->rows);
+    for (int i = 0; i < count; i++) {
+        if (columns[i] < 0 || (uint32_t)columns[i] >= csv->count ||
+            csv->columns[columns[i]].kind == DT_CSV_SKIP)
+            return dti_fail(csv->base, DT_ERROR_INVALID,
+                            "%s: column %d of %u is not there, or is skipped", csv->path,
+                            columns[i], csv->count);
+    }
+    return DT_OK;
+}
+
+DT_API dt_result dt_csv_read(dt_csv *csv, const int *columns, int count, uint64_t first,
+                             uint64_t rows, dt_dtype dtype, void *out) {
+    DTI_NEED(NULL, csv);
+    DTI_NEED(csv->base, columns);
+    DTI_NEED(csv->base, out);
+    dt_result result = dti_csv_check_read(csv, columns, count, first, rows, dtype);
+    if (!result && rows)
+        result = dti_csv_go_to(csv, first);
+    for (uint64_t i = 0; i < rows && !result; i++) {
+        result = dti_csv_next(csv);
+        if (!result)
+            result = dti_csv_store(csv, columns, count, dtype, out, i * (uint64_t)count);
+    }
+    if (result)
+        csv->next = UINT64_MAX; /* nowhere that is known */
+    return result;
+}

@@ -1,0 +1,295 @@
+/* The first reading of a CSV file: what its columns are, which rows count, and where they are. */
+
+static dti_csv_column *dti_csv_columns_make(dt_csv *csv, size_t count) {
+    csv->columns = dti_alloc_array(csv->base, count, sizeof *csv->columns);
+    csv->count = csv->columns ? (uint32_t)count : 0;
+    return csv->columns;
+}
+
+static char *dti_csv_copy(dti_base *base, const char *text) {
+    const size_t size = strlen(text) + 1;
+    char *copy = dti_alloc(base, size);
+    if (copy)
+        memcpy(copy, text, size);
+    return copy;
+}
+
+/* ---- categories */
+
+/* Where a text is among a column's, or would be. */
+static size_t dti_csv_category(const dti_csv_column *column, const char *text, bool *found) {
+    size_t low = 0, high = column->categories;
+    while (low < high) {
+        const size_t middle = low + (high - low) / 2;
+        if (strcmp(column->names[middle], text) < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    *found = low < column->categories && !strcmp(column->names[low], text);
+    return low;
+}
+
+/* One more than may be is kept, to know that there are. */
+static dt_result dti_csv_category_add(dt_csv *csv, dti_csv_column *column, const char *text) {
+    bool found;
+    const size_t at = dti_csv_category(column, text, &found);
+    if (found || column->categories > csv->categories_max)
+        return DT_OK;
+    void *names = column->names;
+    const bool room = dti_array_reserve(csv->base, &names, &column->capacity,
+                                        column->categories + 1, sizeof *column->names);
+    column->names = names;
+    char *copy = room ? dti_csv_copy(csv->base, text) : NULL;
+    if (!copy)
+        return DT_ERROR_MEMORY;
+    memmove(column->names + at + 1, column->names + at,
+            (column->categories - at) * sizeof *column->names);
+    column->names[at] = copy;
+    column->categories++;
+    return DT_OK;
+}
+
+static void dti_csv_categories_free(dti_base *base, dti_csv_column *column) {
+    for (size_t i = 0; i < column->categories; i++)
+        dti_free(base, column->names[i]);
+    dti_free(base, column->names);
+    column->names = NULL;
+    column->categories = column->capacity = 0;
+}
+
+/* ---- columns */
+
+static dt_csv_rule dti_csv_rule_of(const dt_csv_desc *desc, const char *name) {
+    for (int i = 0; i < DT_CSV_RULES_MAX && desc->rules[i].names; i++) {
+        if (dti_glob(desc->rules[i].names, name))
+            return desc->rules[i];
+    }
+    return (dt_csv_rule){.kind = DT_CSV_GUESS};
+}
+
+/* Another file's column, whole. */
+static dt_result dti_csv_column_like(dt_csv *csv, const dt_csv *like, dti_csv_column *column) {
+    const int at = dt_csv_find(like, column->name);
+    if (at < 0) {
+        column->kind = DT_CSV_SKIP;
+        return DT_OK;
+    }
+    const dti_csv_column *model = &like->columns[at];
+    char *name = column->name;
+    *column = *model;
+    column->name = name;
+    column->rule.names = NULL;
+    column->names = NULL;
+    column->categories = column->capacity = 0;
+    column->missing = 0;
+    dt_result result = DT_OK;
+    for (size_t i = 0; i < model->categories && !result; i++)
+        result = dti_csv_category_add(csv, column, model->names[i]);
+    return result;
+}
+
+static dt_result dti_csv_column_make(dt_csv *csv, const dt_csv_desc *desc, uint32_t i) {
+    char number[16];
+    dti_csv_column *column = &csv->columns[i];
+    snprintf(number, sizeof number, "%u", i);
+    const char *name = desc->no_header ? number : dti_csv_field(&csv->cursor, i);
+    column->name = dti_csv_copy(csv->base, name);
+    if (!column->name)
+        return DT_ERROR_MEMORY;
+    for (uint32_t k = 0; k < i; k++) {
+        if (!strcmp(csv->columns[k].name, name))
+            return dti_fail(csv->base, DT_ERROR_FORMAT, "%s:%llu: two columns are named '%s'",
+                            csv->path, (unsigned long long)csv->cursor.row_line, name);
+    }
+    if (desc->like)
+        return dti_csv_column_like(csv, desc->like, column);
+    column->rule = dti_csv_rule_of(desc, name);
+    column->rule.names = NULL; /* the caller's */
+    column->kind = column->rule.kind;
+    column->numbers = true;
+    return DT_OK;
+}
+
+static dt_result dti_csv_has_all(const dt_csv *csv, const dt_csv *like) {
+    for (uint32_t i = 0; i < like->count; i++) {
+        if (like->columns[i].kind != DT_CSV_SKIP && dt_csv_find(csv, like->columns[i].name) < 0)
+            return dti_fail(csv->base, DT_ERROR_FORMAT, "%s: the column '%s' of %s is missing",
+                            csv->path, like->columns[i].name, like->path);
+    }
+    return DT_OK;
+}
+
+static dt_result dti_csv_head(dt_csv *csv, const dt_csv_desc *desc) {
+    bool more;
+    dt_result result = dti_csv_cursor_next(&csv->cursor, &more);
+    if (!result && !more)
+        return dti_fail(csv->base, DT_ERROR_FORMAT, "%s: it is empty", csv->path);
+    if (!result && !dti_csv_columns_make(csv, csv->cursor.count))
+        return DT_ERROR_MEMORY;
+    for (uint32_t i = 0; i < csv->count && !result; i++)
+        result = dti_csv_column_make(csv, desc, i);
+    return result || !desc->like ? result : dti_csv_has_all(csv, desc->like);
+}
+
+/* ---- rows */
+
+/* Whether something is taken in place of a missing value. What kind a column is of, and whether it
+ * has the category, is known behind the first reading. */
+static bool dti_csv_stands_for_missing(const dti_csv_column *column, bool known) {
+    const bool takes = column->rule.missing != DT_CSV_MISSING_ERROR;
+    bool found;
+    if (!takes || !known || column->kind == DT_CSV_NUMBER)
+        return takes;
+    dti_csv_category(column, "", &found);
+    return found;
+}
+
+/* A value of a column that is read. */
+static bool dti_csv_value_fits(const dti_csv_column *column, const char *text, bool known,
+                               char *why, size_t size) {
+    double number;
+    bool found = true;
+    if (dti_csv_is_missing(text)) {
+        if (dti_csv_stands_for_missing(column, known))
+            return true;
+        snprintf(why, size, "the value of '%.100s' is missing", column->name);
+        return false;
+    }
+    if (column->kind == DT_CSV_NUMBER && !dti_csv_number(text, &number)) {
+        snprintf(why, size, "'%.100s' of '%.100s' is no number", text, column->name);
+        return false;
+    }
+    if (column->kind == DT_CSV_CATEGORY && known)
+        dti_csv_category(column, text, &found);
+    if (!found)
+        snprintf(why, size, "'%.100s' is none of the %zu categories of '%.100s'", text,
+                 column->categories, column->name);
+    return found;
+}
+
+/* A row that is left out may have anything else in it: its categories were not learnt. */
+static bool dti_csv_is_left(const dt_csv *csv) {
+    for (uint32_t i = 0; i < csv->count; i++) {
+        if (csv->columns[i].kind != DT_CSV_SKIP &&
+            csv->columns[i].rule.missing == DT_CSV_MISSING_DROP &&
+            dti_csv_is_missing(dti_csv_field(&csv->cursor, i)))
+            return true;
+    }
+    return false;
+}
+
+static dti_csv_verdict dti_csv_judge(const dt_csv *csv, char *why, size_t size) {
+    const dti_csv_cursor *c = &csv->cursor;
+    if (c->count != csv->count) {
+        snprintf(why, size, "%zu values, where there are %u columns", c->count, csv->count);
+        return DTI_CSV_BAD;
+    }
+    if (dti_csv_is_left(csv))
+        return DTI_CSV_LEFT;
+    for (uint32_t i = 0; i < csv->count; i++) {
+        if (csv->columns[i].kind != DT_CSV_SKIP &&
+            !dti_csv_value_fits(&csv->columns[i], dti_csv_field(c, i), csv->known, why, size))
+            return DTI_CSV_BAD;
+    }
+    return DTI_CSV_KEPT;
+}
+
+/* Welford's running mean and squares. */
+static void dti_csv_measure(dti_csv_column *column, double x) {
+    column->min = column->count ? DTI_MIN(column->min, x) : x;
+    column->max = column->count ? DTI_MAX(column->max, x) : x;
+    const double before = x - column->mean;
+    column->mean += before / (double)++column->count;
+    column->squares += before * (x - column->mean);
+}
+
+static dt_result dti_csv_learn(dt_csv *csv, dti_csv_column *column, const char *text) {
+    double number;
+    if (column->kind == DT_CSV_SKIP)
+        return DT_OK;
+    const bool missing = dti_csv_is_missing(text);
+    column->missing += missing;
+    if (csv->known)
+        return DT_OK;
+    if (missing)
+        return column->kind == DT_CSV_NUMBER ? DT_OK : dti_csv_category_add(csv, column, "");
+    if (column->kind != DT_CSV_CATEGORY && column->numbers) {
+        column->numbers = dti_csv_number(text, &number);
+        if (column->numbers)
+            dti_csv_measure(column, number);
+    }
+    return column->kind == DT_CSV_NUMBER ? DT_OK : dti_csv_category_add(csv, column, text);
+}
+
+static dt_result dti_csv_keep(dt_csv *csv, uint64_t place, uint64_t line) {
+    const size_t at = 2 * (size_t)(csv->rows / DTI_CSV_STRIDE);
+    void *places = csv->places;
+    dt_result result = DT_OK;
+    if (csv->rows % DTI_CSV_STRIDE == 0) {
+        if (!dti_array_reserve(csv->base, &places, &csv->place_capacity, at + 2,
+                               sizeof *csv->places))
+            return DT_ERROR_MEMORY;
+        csv->places = places;
+        csv->places[at] = place;
+        csv->places[at + 1] = line;
+    }
+    csv->rows++;
+    for (uint32_t i = 0; i < csv->count && !result; i++)
+        result = dti_csv_learn(csv, &csv->columns[i], dti_csv_field(&csv->cursor, i));
+    return result;
+}
+
+static dt_result dti_csv_rows(dt_csv *csv) {
+    char why[400];
+    for (;;) {
+        bool more;
+        const uint64_t place = dti_csv_cursor_place(&csv->cursor), line = csv->cursor.line;
+        dt_result result = dti_csv_cursor_next(&csv->cursor, &more);
+        if (result || !more)
+            return result;
+        const dti_csv_verdict verdict = dti_csv_judge(csv, why, sizeof why);
+        if (verdict == DTI_CSV_BAD && !csv->skip_bad)
+            return dti_csv_wrong(&csv->cursor, csv->cursor.row_line, why);
+        csv->skipped += verdict != DTI_CSV_KEPT;
+        if (verdict == DTI_CSV_KEPT)
+            result = dti_csv_keep(csv, place, line);
+        if (result)
+            return result;
+    }
+}
+
+/* What a column is, now that all its values were seen. */
+static dt_result dti_csv_decide(dt_csv *csv, dti_csv_column *column) {
+    if (column->kind == DT_CSV_SKIP || csv->known)
+        return DT_OK;
+    if (column->kind == DT_CSV_GUESS)
+        column->kind = column->numbers && column->count ? DT_CSV_NUMBER : DT_CSV_CATEGORY;
+    if (column->kind == DT_CSV_NUMBER)
+        dti_csv_categories_free(csv->base, column);
+    if (column->kind == DT_CSV_CATEGORY && column->categories > csv->categories_max)
+        return dti_fail(csv->base, DT_ERROR_FORMAT,
+                        "%s: the column '%s' has more than %zu different texts: skip it by a rule, "
+                        "or allow more by .categories_max",
+                        csv->path, column->name, csv->categories_max);
+    return DT_OK;
+}
+
+static dt_result dti_csv_scan(dt_csv *csv, const dt_csv_desc *desc) {
+    const dti_csv_cursor *c = &csv->cursor;
+    const uint64_t place = dti_csv_cursor_place(c), line = c->line;
+    csv->known = desc->like != NULL;
+    dt_result result = dti_csv_head(csv, desc);
+    if (!result && desc->no_header)
+        result = dti_csv_cursor_seek(&csv->cursor, place, line);
+    if (!result)
+        result = dti_csv_rows(csv);
+    for (uint32_t i = 0; i < csv->count && !result; i++)
+        result = dti_csv_decide(csv, &csv->columns[i]);
+    csv->known = true;
+    csv->next = UINT64_MAX; /* nowhere that is known */
+    if (!result && !csv->rows)
+        return dti_fail(csv->base, DT_ERROR_INVALID, "%s: there is no row to read (%llu left out)",
+                        csv->path, (unsigned long long)csv->skipped);
+    return result;
+}

@@ -1,0 +1,278 @@
+/* Rows of a CSV file as texts. RFC 4180: values between delimiters, in quotes where they hold one,
+ * a line's end or a quote, which is doubled. Lines end with LF or CRLF; a UTF-8 mark in front is
+ * passed over. What is not UTF-8, or holds a zero byte, is no CSV of ours. */
+
+enum { DTI_CSV_END = -1, DTI_CSV_FAILED = -2 };
+
+static dt_result dti_csv_wrong(const dti_csv_cursor *c, uint64_t line, const char *what) {
+    return dti_fail(c->base, DT_ERROR_FORMAT, "%s:%llu: %s", c->reader.path,
+                    (unsigned long long)line, what);
+}
+
+static dt_result dti_csv_fill(dti_csv_cursor *c) {
+    const uint64_t left = c->reader.size - c->reader.at;
+    c->filled = (size_t)DTI_MIN(left, (uint64_t)DTI_CSV_WINDOW);
+    c->at = 0;
+    const dt_result result = dti_reader_take(&c->reader, c->window, c->filled);
+    c->filled = result ? 0 : c->filled;
+    return result;
+}
+
+/* The next byte without taking it. */
+static int dti_csv_peek(dti_csv_cursor *c, dt_result *result) {
+    if (c->at == c->filled && c->reader.at < c->reader.size && !*result)
+        *result = dti_csv_fill(c);
+    if (*result)
+        return DTI_CSV_FAILED;
+    return c->at < c->filled ? (unsigned char)c->window[c->at] : DTI_CSV_END;
+}
+
+static void dti_csv_take(dti_csv_cursor *c) {
+    c->line += c->window[c->at] == '\n';
+    c->at++;
+}
+
+/* Marks of other encodings, which would read as garbage. */
+static dt_result dti_csv_check_mark(dti_csv_cursor *c) {
+    dt_result result = DT_OK;
+    if (dti_csv_peek(c, &result) < 0)
+        return result;
+    const unsigned char *at = (const unsigned char *)c->window;
+    if (c->filled >= 3 && at[0] == 0xEF && at[1] == 0xBB && at[2] == 0xBF)
+        c->at = 3;
+    if (c->filled >= 2 && ((at[0] == 0xFF && at[1] == 0xFE) || (at[0] == 0xFE && at[1] == 0xFF)))
+        return dti_csv_wrong(c, 1, "this is UTF-16; convert it, as by iconv -f UTF-16 -t UTF-8");
+    if (c->filled >= 2 && at[0] == 0x1F && at[1] == 0x8B)
+        return dti_csv_wrong(c, 1, "a gzip file; unpack it with gzip -d");
+    return DT_OK;
+}
+
+static dt_result dti_csv_cursor_open(dti_base *base, const char *path, char delimiter,
+                                     dti_csv_cursor *c) {
+    *c = (dti_csv_cursor){.base = base, .delimiter = delimiter, .line = 1};
+    c->row = dti_text_open(base);
+    dt_result result = dti_reader_open(base, path, &c->reader);
+    if (result)
+        return result;
+    c->window = dti_alloc(base, DTI_CSV_WINDOW);
+    result = c->window ? dti_csv_check_mark(c) : DT_ERROR_MEMORY;
+    if (result)
+        dti_csv_cursor_close(c);
+    return result;
+}
+
+static void dti_csv_cursor_close(dti_csv_cursor *c) {
+    dti_reader_close(&c->reader);
+    dti_free(c->base, c->window);
+    dti_free(c->base, c->fields);
+    dti_text_free(&c->row);
+    c->window = NULL;
+    c->fields = NULL;
+}
+
+static dt_result dti_csv_cursor_seek(dti_csv_cursor *c, uint64_t at, uint64_t line) {
+    c->at = c->filled = 0;
+    c->line = line;
+    return dti_reader_seek(&c->reader, at);
+}
+
+static uint64_t dti_csv_cursor_place(const dti_csv_cursor *c) {
+    return c->reader.at - (c->filled - c->at);
+}
+
+/* ---- a row */
+
+static dt_result dti_csv_field_begin(dti_csv_cursor *c) {
+    void *fields = c->fields;
+    if (c->count >= DTI_CSV_COLUMNS_MAX)
+        return dti_csv_wrong(c, c->row_line, "more than 65536 values");
+    const bool made =
+        dti_array_reserve(c->base, &fields, &c->capacity, c->count + 1, sizeof *c->fields);
+    c->fields = fields;
+    if (!made)
+        return DT_ERROR_MEMORY;
+    c->fields[c->count++] = c->row.size;
+    return DT_OK;
+}
+
+static dt_result dti_csv_put(dti_csv_cursor *c, char byte) {
+    if (c->row.size >= DTI_CSV_FIELD_MAX)
+        return dti_csv_wrong(c, c->row_line,
+                             "a row of more than 1 MiB: is there a quote that does not end?");
+    dti_text_add_bytes(&c->row, &byte, 1);
+    return c->row.ok ? DT_OK : DT_ERROR_MEMORY;
+}
+
+/* Behind the opening quote, up to and with the closing one. */
+static dt_result dti_csv_quoted(dti_csv_cursor *c) {
+    dt_result result = DT_OK;
+    while (!result) {
+        const int byte = dti_csv_peek(c, &result);
+        if (byte == DTI_CSV_END)
+            return dti_csv_wrong(c, c->row_line, "a quote that begins here does not end");
+        if (byte < 0)
+            return result;
+        dti_csv_take(c);
+        if (byte == '"') {
+            if (dti_csv_peek(c, &result) != '"')
+                return result;
+            dti_csv_take(c);
+        }
+        result = byte ? dti_csv_put(c, (char)byte) : dti_csv_wrong(c, c->line, "a zero byte");
+    }
+    return result;
+}
+
+/* Whether a value ends before this byte. */
+static bool dti_csv_ends(const dti_csv_cursor *c, int byte) {
+    return byte < 0 || byte == '\n' || byte == '\r' || byte == (unsigned char)c->delimiter;
+}
+
+static dt_result dti_csv_value(dti_csv_cursor *c) {
+    dt_result result = dti_csv_field_begin(c);
+    const size_t begin = c->row.size;
+    int byte = dti_csv_peek(c, &result);
+    const bool quoted = byte == '"';
+    if (quoted) {
+        dti_csv_take(c);
+        result = dti_csv_quoted(c);
+        byte = dti_csv_peek(c, &result);
+        if (!result && !dti_csv_ends(c, byte))
+            return dti_csv_wrong(c, c->line, "text behind a closing quote");
+    }
+    while (!result && !dti_csv_ends(c, byte)) {
+        dti_csv_take(c);
+        result = byte ? dti_csv_put(c, (char)byte) : dti_csv_wrong(c, c->line, "a zero byte");
+        byte = dti_csv_peek(c, &result);
+    }
+    if (!result && c->row.size > begin && !dti_utf8_valid(c->row.data + begin, c->row.size - begin))
+        return dti_csv_wrong(c, c->row_line, "this is not UTF-8; convert it, as by iconv");
+    const char zero = 0;
+    if (!result)
+        dti_text_add_bytes(&c->row, &zero, 1);
+    return result || c->row.ok ? result : DT_ERROR_MEMORY;
+}
+
+/* A line's end, LF, CRLF or CR alone. */
+static dt_result dti_csv_line_end(dti_csv_cursor *c) {
+    dt_result result = DT_OK;
+    if (dti_csv_peek(c, &result) == '\r')
+        dti_csv_take(c);
+    if (dti_csv_peek(c, &result) == '\n')
+        dti_csv_take(c);
+    return result;
+}
+
+static dt_result dti_csv_row(dti_csv_cursor *c) {
+    c->row.size = c->count = 0;
+    c->row_line = c->line;
+    for (;;) {
+        dt_result result = dti_csv_value(c);
+        const int byte = dti_csv_peek(c, &result);
+        if (result)
+            return result;
+        if (byte != (unsigned char)c->delimiter)
+            return dti_csv_line_end(c);
+        dti_csv_take(c);
+    }
+}
+
+static dt_result dti_csv_cursor_next(dti_csv_cursor *c, bool *more) {
+    dt_result result = DT_OK;
+    *more = true;
+    while (!result) {
+        *more = dti_csv_peek(c, &result) >= 0;
+        if (!*more || result)
+            return result;
+        result = dti_csv_row(c);
+        if (!result && (c->count > 1 || dti_csv_field(c, 0)[0]))
+            return DT_OK;
+    }
+    return result;
+}
+
+static const char *dti_csv_field(const dti_csv_cursor *c, size_t i) {
+    return c->row.data + c->fields[i];
+}
+
+/* ---- values */
+
+static char dti_csv_lower(char c) {
+    return (char)(c >= 'A' && c <= 'Z' ? c + ('a' - 'A') : c);
+}
+
+static bool dti_csv_is_missing(const char *text) {
+    static const char *const words[] = {"", "na", "n/a", "nan", "null", "?"};
+    for (size_t i = 0; i < DTI_COUNT(words); i++) {
+        size_t k = 0;
+        while (text[k] && dti_csv_lower(text[k]) == words[i][k])
+            k++;
+        if (!text[k] && !words[i][k])
+            return true;
+    }
+    return false;
+}
+
+static double dti_csv_power(int exponent) {
+    double power = 1.0, base = 10.0;
+    for (int n = exponent < 0 ? -exponent : exponent; n; n >>= 1, base *= base)
+        power *= n & 1 ? base : 1.0;
+    return power;
+}
+
+/* Digits with at most one point. More than 19 do not fit and only move the exponent. */
+static const char *dti_csv_digits(const char *at, uint64_t *digits, int *exponent, int *count) {
+    bool point = false;
+    for (;; at++) {
+        if (*at == '.' && !point) {
+            point = true;
+            continue;
+        }
+        if (*at < '0' || *at > '9')
+            return at;
+        ++*count;
+        const bool fits = *digits < UINT64_MAX / 10 - 1;
+        *digits = fits ? *digits * 10 + (uint64_t)(*at - '0') : *digits;
+        *exponent += (fits ? 0 : 1) - (point ? 1 : 0);
+    }
+}
+
+static bool dti_csv_exponent(const char **at, int *exponent) {
+    int value = 0, count = 0;
+    if (**at != 'e' && **at != 'E')
+        return true;
+    ++*at;
+    const bool minus = **at == '-';
+    *at += minus || **at == '+';
+    for (; **at >= '0' && **at <= '9'; ++*at, count++)
+        value = DTI_MIN(value * 10 + (**at - '0'), 100000);
+    *exponent += minus ? -value : value;
+    return count > 0;
+}
+
+static bool dti_csv_number(const char *text, double *value) {
+    uint64_t digits = 0;
+    int exponent = 0, count = 0;
+    const char *at = text;
+    while (*at == ' ' || *at == '\t')
+        at++;
+    const bool minus = *at == '-';
+    at += minus || *at == '+';
+    at = dti_csv_digits(at, &digits, &exponent, &count);
+    if (!count || !dti_csv_exponent(&at, &exponent))
+        return false;
+    while (*at == ' ' || *at == '\t')
+        at++;
+    if (*at || (digits && exponent > 308))
+        return false;
+    double x = (double)digits;
+    if (exponent < -290) { /* in two, so that no power is 0 */
+        x /= dti_csv_power(-290);
+        exponent = DTI_MAX(exponent + 290, -290);
+    }
+    x = exponent < 0 ? x / dti_csv_power(exponent) : x * dti_csv_power(exponent);
+    *value = minus ? -x : x;
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits >> 52 != 0x7FF;
+}

@@ -1,0 +1,283 @@
+/* NumPy's array format (NEP 1 and numpy.lib.format): magic, version, the header's length, a Python
+ * dictionary as text, and the elements. The text is read by a parser of its own that takes what
+ * NumPy writes and nothing that runs. The elements' bytes are held against the shape before memory
+ * is allocated. */
+
+typedef struct dti_npy {
+    dti_base *base;
+    const char *path;
+    const char *at, *end; /* the dictionary's text */
+    char kind;            /* 'f', 'i', 'u', 'b' */
+    int bytes;            /* of an element */
+    bool big;             /* its most significant byte comes first */
+    bool fortran;
+    bool has[3]; /* descr, fortran_order, shape */
+    int rank;
+    int64_t dim[8];
+    uint64_t count; /* of elements */
+} dti_npy;
+
+static dt_result dti_npy_wrong(const dti_npy *n, const char *what) {
+    return dti_fail(n->base, DT_ERROR_FORMAT, "%s: not a NumPy file that can be read: %s", n->path,
+                    what);
+}
+
+/* ---- the dictionary */
+
+static void dti_npy_space(dti_npy *n) {
+    while (n->at < n->end && (*n->at == ' ' || *n->at == '\n'))
+        n->at++;
+}
+
+static bool dti_npy_is(dti_npy *n, const char *text) {
+    const size_t size = strlen(text);
+    dti_npy_space(n);
+    if ((size_t)(n->end - n->at) < size || memcmp(n->at, text, size))
+        return false;
+    n->at += size;
+    return true;
+}
+
+/* A text in quotes, shorter than `size`. */
+static bool dti_npy_quoted(dti_npy *n, char *to, size_t size) {
+    size_t length = 0;
+    dti_npy_space(n);
+    if (n->at >= n->end || (*n->at != '\'' && *n->at != '"'))
+        return false;
+    const char quote = *n->at++;
+    for (; n->at < n->end && *n->at != quote && length + 1 < size; n->at++)
+        to[length++] = (char)(*n->at < ' ' || *n->at > '~' ? '?' : *n->at); /* for messages */
+    to[length] = 0;
+    return n->at < n->end && *n->at++ == quote;
+}
+
+/* '<f4': order of bytes, kind, bytes. */
+static dt_result dti_npy_descr(dti_npy *n) {
+    char text[16];
+    if (!dti_npy_quoted(n, text, sizeof text) || strlen(text) != 3)
+        return dti_npy_wrong(n, "its elements are no numbers of one type (structures and objects "
+                                "are not read)");
+    n->big = text[0] == '>';
+    n->kind = text[1];
+    n->bytes = text[2] - '0';
+    const bool order = text[0] == '<' || text[0] == '>' || text[0] == '|' || text[0] == '=';
+    const bool whole = n->bytes == 1 || n->bytes == 2 || n->bytes == 4 || n->bytes == 8;
+    const bool fits = n->kind == 'f'   ? whole && n->bytes > 1
+                      : n->kind == 'b' ? n->bytes == 1
+                                       : whole && (n->kind == 'i' || n->kind == 'u');
+    n->has[0] = order && fits;
+    return n->has[0] ? DT_OK
+                     : dti_fail(n->base, DT_ERROR_FORMAT,
+                                "%s: elements of NumPy's type '%s' are not read; take float16, 32, "
+                                "64, bool or integers",
+                                n->path, text);
+}
+
+static bool dti_npy_whole(dti_npy *n, int64_t *value) {
+    bool digits = false;
+    *value = 0;
+    dti_npy_space(n);
+    for (; n->at < n->end && *n->at >= '0' && *n->at <= '9'; n->at++, digits = true) {
+        if (*value > INT64_MAX / 16)
+            return false;
+        *value = *value * 10 + (*n->at - '0');
+    }
+    return digits;
+}
+
+static dt_result dti_npy_shape(dti_npy *n) {
+    if (!dti_npy_is(n, "("))
+        return dti_npy_wrong(n, "its shape is no tuple");
+    while (!dti_npy_is(n, ")")) {
+        if (n->rank == 8)
+            return dti_npy_wrong(n, "more than 8 dimensions");
+        if (!dti_npy_whole(n, &n->dim[n->rank]))
+            return dti_npy_wrong(n, "its shape has something else than numbers");
+        n->rank++;
+        if (!dti_npy_is(n, ",") && !dti_npy_is(n, ")"))
+            return dti_npy_wrong(n, "its shape does not end");
+        else if (n->at[-1] == ')')
+            break;
+    }
+    n->has[2] = true;
+    return DT_OK;
+}
+
+static dt_result dti_npy_entry(dti_npy *n) {
+    char key[32];
+    if (!dti_npy_quoted(n, key, sizeof key) || !dti_npy_is(n, ":"))
+        return dti_npy_wrong(n, "its header is no dictionary");
+    if (!strcmp(key, "descr"))
+        return dti_npy_descr(n);
+    if (!strcmp(key, "shape"))
+        return dti_npy_shape(n);
+    if (strcmp(key, "fortran_order"))
+        return dti_npy_wrong(n, "its header has an unknown key");
+    n->fortran = dti_npy_is(n, "True");
+    n->has[1] = n->fortran || dti_npy_is(n, "False");
+    return n->has[1] ? DT_OK : dti_npy_wrong(n, "fortran_order is neither True nor False");
+}
+
+static dt_result dti_npy_dictionary(dti_npy *n) {
+    dt_result result = dti_npy_is(n, "{") ? DT_OK : dti_npy_wrong(n, "its header is no dictionary");
+    while (!result && !dti_npy_is(n, "}")) {
+        result = dti_npy_entry(n);
+        if (!result && !dti_npy_is(n, ",") && !(n->at < n->end && *n->at == '}'))
+            result = dti_npy_wrong(n, "its header does not end");
+    }
+    if (!result && !(n->has[0] && n->has[1] && n->has[2]))
+        result = dti_npy_wrong(n, "its header lacks descr, fortran_order or shape");
+    return result;
+}
+
+/* ---- elements */
+
+static uint64_t dti_npy_bits(const dti_npy *n, const unsigned char *at) {
+    uint64_t bits = 0;
+    for (int i = 0; i < n->bytes; i++)
+        bits = bits << 8 | at[n->big ? i : n->bytes - 1 - i];
+    return bits;
+}
+
+static float dti_npy_float(const dti_npy *n, const unsigned char *at) {
+    const uint64_t bits = dti_npy_bits(n, at);
+    const uint32_t half = (uint32_t)bits;
+    double wide;
+    float single;
+    if (n->bytes == 2)
+        return dti_f32_from_f16((uint16_t)bits);
+    memcpy(&single, &half, sizeof single);
+    memcpy(&wide, &bits, sizeof wide);
+    return n->bytes == 4 ? single : (float)wide;
+}
+
+/* False: it is none of int32's. */
+static bool dti_npy_int(const dti_npy *n, const unsigned char *at, int32_t *to) {
+    uint64_t bits = dti_npy_bits(n, at);
+    const uint64_t sign = (uint64_t)1 << (8 * n->bytes - 1);
+    if (n->kind == 'i' && (bits & sign)) {
+        bits = ~bits & (sign - 1); /* -1 - value */
+        *to = (int32_t)(-1 - (int64_t)DTI_MIN(bits, (uint64_t)INT32_MAX));
+        return bits <= INT32_MAX;
+    }
+    *to = (int32_t)DTI_MIN(bits, (uint64_t)INT32_MAX);
+    return bits <= INT32_MAX;
+}
+
+/* Where element i of the file is in the order of C. */
+static uint64_t dti_npy_place(const dti_npy *n, uint64_t i) {
+    uint64_t place = 0, stride = 1, strides[8] = {0};
+    if (!n->fortran)
+        return i;
+    for (int d = n->rank; d-- > 0; stride *= (uint64_t)n->dim[d])
+        strides[d] = stride;
+    for (int d = 0; d < n->rank; i /= (uint64_t)n->dim[d++])
+        place += i % (uint64_t)n->dim[d] * strides[d];
+    return place;
+}
+
+static dt_result dti_npy_convert(const dti_npy *n, const unsigned char *from, dt_array *out) {
+    for (uint64_t i = 0; i < n->count; i++, from += n->bytes) {
+        const uint64_t at = dti_npy_place(n, i);
+        if (out->dtype == DT_U8)
+            ((uint8_t *)out->data)[at] = *from;
+        else if (out->dtype == DT_F32)
+            ((float *)out->data)[at] = dti_npy_float(n, from);
+        else if (!dti_npy_int(n, from, (int32_t *)out->data + at))
+            return dti_fail(n->base, DT_ERROR_FORMAT,
+                            "%s: integer number %llu of it does not fit into 32 bits", n->path,
+                            (unsigned long long)i);
+    }
+    return DT_OK;
+}
+
+static dt_result dti_npy_count(dti_npy *n, size_t have) {
+    n->count = 1;
+    for (int d = 0; d < n->rank; d++) {
+        if (n->dim[d] == 0)
+            return dti_npy_wrong(n, "it has no elements");
+        if (n->count > have / (uint64_t)n->dim[d])
+            return dti_npy_wrong(n, "truncated: its shape has more elements than bytes follow");
+        n->count *= (uint64_t)n->dim[d];
+    }
+    if (n->count > have / (size_t)n->bytes || n->count * (size_t)n->bytes != have)
+        return dti_fail(n->base, DT_ERROR_FORMAT,
+                        "%s: %llu elements of %d bytes, but %llu bytes follow the header", n->path,
+                        (unsigned long long)n->count, n->bytes, (unsigned long long)have);
+    return DT_OK;
+}
+
+/* Magic and version; *header is where the dictionary begins, and `size` becomes its length. */
+static dt_result dti_npy_head(const dti_npy *n, const unsigned char *data, size_t *size,
+                              size_t *header) {
+    if (*size < 10 || memcmp(data, "\x93NUMPY", 6))
+        return dti_npy_wrong(n, "it does not begin with NumPy's magic bytes");
+    if (data[6] < 1 || data[6] > 3)
+        return dti_npy_wrong(n, "its version is unknown");
+    *header = data[6] == 1 ? 10 : 12;
+    uint64_t length = data[8] | (uint32_t)data[9] << 8;
+    if (data[6] > 1 && *size >= 12)
+        length |= (uint64_t)data[10] << 16 | (uint64_t)data[11] << 24;
+    if (length > DTI_NPY_HEADER_MAX || *header + length > *size)
+        return dti_npy_wrong(n, "its header is truncated, or too long");
+    *size = (size_t)length;
+    return DT_OK;
+}
+
+static dt_result dti_npy_take(dt_ctx *ctx, const char *path, const unsigned char *data, size_t size,
+                              dt_array *out) {
+    dti_npy n = {.base = dti_ctx_base(ctx), .path = path};
+    size_t length = size, header = 0;
+    dt_result result = dti_npy_head(&n, data, &length, &header);
+    if (result)
+        return result;
+    n.at = (const char *)data + header;
+    n.end = n.at + length;
+    result = dti_npy_dictionary(&n);
+    if (!result)
+        result = dti_npy_count(&n, size - header - length);
+    if (result)
+        return result;
+    dt_array array = {.ctx = ctx, .rank = n.rank};
+    array.dtype = n.kind == 'f'                                      ? DT_F32
+                  : n.kind == 'b' || (n.kind == 'u' && n.bytes == 1) ? DT_U8
+                                                                     : DT_I32;
+    array.element_bytes = array.dtype == DT_U8 ? 1 : 4;
+    memcpy(array.dim, n.dim, sizeof array.dim);
+    array.bytes = (size_t)n.count * (size_t)array.element_bytes;
+    array.data = dti_alloc(n.base, array.bytes);
+    result = array.data ? dti_npy_convert(&n, data + header + length, &array) : DT_ERROR_MEMORY;
+    if (result)
+        dti_free(n.base, array.data);
+    else
+        *out = array;
+    return result;
+}
+
+/* All of a file, whose size is known before memory is asked for. */
+static dt_result dti_npy_read(dti_base *base, const char *path, char **data, size_t *size) {
+    dti_reader reader;
+    *data = NULL;
+    dt_result result = dti_reader_open(base, path, &reader);
+    if (result)
+        return result;
+    *size = (size_t)reader.size;
+    result = dti_reader_take_new(&reader, reader.size, data);
+    dti_reader_close(&reader);
+    return result;
+}
+
+DT_API dt_result dt_npy_load(dt_ctx *ctx, const char *path, dt_array *out) {
+    char *data;
+    size_t size;
+    if (out)
+        *out = (dt_array){0};
+    DTI_NEED(NULL, ctx);
+    DTI_NEED(dti_ctx_base(ctx), path);
+    DTI_NEED(dti_ctx_base(ctx), out);
+    dt_result result = dti_npy_read(dti_ctx_base(ctx), path, &data, &size);
+    if (!result)
+        result = dti_npy_take(ctx, path, (const unsigned char *)data, size, out);
+    dti_free(dti_ctx_base(ctx), data);
+    return result;
+}

@@ -1,0 +1,221 @@
+/* np.savez: a ZIP archive (PKWARE's APPNOTE.TXT 6.3) of NumPy files "name.npy". The central
+ * directory at the end is read; entries are stored, or deflated where there is zlib. ZIP64's sizes
+ * are taken from where NumPy writes them, the local header's extra field. */
+
+#ifdef DT_WITH_ZLIB
+#include <zlib.h>
+#endif
+
+#define DTI_ZIP_END 22u     /* bytes of the end record */
+#define DTI_ZIP_CENTRAL 46u /* of an entry of the directory, without its texts */
+#define DTI_ZIP_LOCAL 30u
+#define DTI_ZIP_WIDE 0xFFFFFFFFu
+
+typedef struct dti_zip {
+    dt_ctx *ctx;
+    const char *path;
+    const unsigned char *data;
+    size_t size;
+} dti_zip;
+
+typedef struct dti_zip_entry {
+    const char *name; /* not ended by a zero */
+    size_t name_size;
+    uint32_t method, crc;
+    uint64_t packed, size, at; /* at: of the local header */
+} dti_zip_entry;
+
+static uint32_t dti_zip_16(const unsigned char *at) {
+    return at[0] | (uint32_t)at[1] << 8;
+}
+
+static uint32_t dti_zip_32(const unsigned char *at) {
+    return dti_zip_16(at) | dti_zip_16(at + 2) << 16;
+}
+
+static uint64_t dti_zip_64(const unsigned char *at) {
+    return dti_zip_32(at) | (uint64_t)dti_zip_32(at + 4) << 32;
+}
+
+static dt_result dti_zip_wrong(const dti_zip *z, const char *what) {
+    return dti_fail(dti_ctx_base(z->ctx), DT_ERROR_FORMAT, "%s: not an archive of np.savez: %s",
+                    z->path, what);
+}
+
+/* Sizes of 64 bits stand in an extra field (id 1), those alone that are all ones in the entry. */
+static void dti_zip_wide(const unsigned char *extra, size_t size, dti_zip_entry *e) {
+    uint64_t *wide[3] = {&e->size, &e->packed, &e->at};
+    while (size >= 4) {
+        const uint32_t id = dti_zip_16(extra), bytes = dti_zip_16(extra + 2);
+        if (bytes > size - 4)
+            return;
+        const unsigned char *at = extra + 4, *end = at + bytes;
+        for (int i = 0; i < 3 && id == 1; i++) {
+            if (*wide[i] != DTI_ZIP_WIDE || end - at < 8)
+                continue;
+            *wide[i] = dti_zip_64(at);
+            at += 8;
+        }
+        extra += 4 + bytes;
+        size -= 4 + bytes;
+    }
+}
+
+/* The directory's end is the last of its kind; a comment may follow. */
+static dt_result dti_zip_directory(const dti_zip *z, size_t *at, uint32_t *count) {
+    const size_t least = z->size > 65535 + DTI_ZIP_END ? z->size - 65535 - DTI_ZIP_END : 0;
+    for (size_t i = z->size < DTI_ZIP_END ? 0 : z->size - DTI_ZIP_END + 1; i-- > least;) {
+        const unsigned char *end = z->data + i;
+        if (memcmp(end, "PK\5\6", 4) || dti_zip_16(end + 20) != z->size - i - DTI_ZIP_END)
+            continue;
+        *count = dti_zip_16(end + 10);
+        *at = dti_zip_32(end + 16);
+        return *at <= i ? DT_OK : dti_zip_wrong(z, "its directory is not where it says");
+    }
+    return dti_zip_wrong(z, "there is no directory at its end; is it truncated?");
+}
+
+static dt_result dti_zip_next(const dti_zip *z, size_t *at, dti_zip_entry *e) {
+    const unsigned char *d = z->data + *at;
+    if (z->size - *at < DTI_ZIP_CENTRAL || memcmp(d, "PK\1\2", 4))
+        return dti_zip_wrong(z, "its directory is damaged");
+    const size_t name = dti_zip_16(d + 28), extra = dti_zip_16(d + 30), rest = dti_zip_16(d + 32);
+    if (z->size - *at - DTI_ZIP_CENTRAL < name + extra + rest)
+        return dti_zip_wrong(z, "its directory is truncated");
+    *e = (dti_zip_entry){.name = (const char *)d + DTI_ZIP_CENTRAL,
+                         .name_size = name,
+                         .method = dti_zip_16(d + 10),
+                         .crc = dti_zip_32(d + 16),
+                         .packed = dti_zip_32(d + 20),
+                         .size = dti_zip_32(d + 24),
+                         .at = dti_zip_32(d + 42)};
+    dti_zip_wide(d + DTI_ZIP_CENTRAL + name, extra, e);
+    *at += DTI_ZIP_CENTRAL + name + extra + rest;
+    return DT_OK;
+}
+
+/* Where an entry's bytes begin: behind its local header, whose texts have lengths of their own. */
+static dt_result dti_zip_bytes(const dti_zip *z, const dti_zip_entry *e,
+                               const unsigned char **bytes) {
+    if (e->at > z->size || z->size - e->at < DTI_ZIP_LOCAL || memcmp(z->data + e->at, "PK\3\4", 4))
+        return dti_zip_wrong(z, "an entry is not where its directory says");
+    const unsigned char *local = z->data + e->at;
+    const size_t before = DTI_ZIP_LOCAL + dti_zip_16(local + 26) + dti_zip_16(local + 28);
+    if (z->size - e->at < before || z->size - e->at - before < e->packed)
+        return dti_zip_wrong(z, "an entry is truncated");
+    *bytes = local + before;
+    return DT_OK;
+}
+
+static dt_result dti_zip_checked(const dti_zip *z, const dti_zip_entry *e,
+                                 const unsigned char *bytes, dt_array *out) {
+    if (dti_crc32(0, bytes, (size_t)e->size) != e->crc)
+        return dti_zip_wrong(z, "an entry's checksum is wrong");
+    return dti_npy_take(z->ctx, z->path, bytes, (size_t)e->size, out);
+}
+
+#ifdef DT_WITH_ZLIB
+static dt_result dti_zip_inflate(const dti_zip *z, const dti_zip_entry *e,
+                                 const unsigned char *bytes, unsigned char *to) {
+    z_stream s = {.next_in = (Bytef *)(uintptr_t)bytes, .next_out = to};
+    if (e->packed > UINT_MAX || e->size > UINT_MAX)
+        return dti_fail(dti_ctx_base(z->ctx), DT_ERROR_UNSUPPORTED,
+                        "%s: deflated arrays of 4 GiB and more are not read", z->path);
+    s.avail_in = (uInt)e->packed;
+    s.avail_out = (uInt)e->size;
+    if (inflateInit2(&s, -MAX_WBITS) != Z_OK)
+        return DT_ERROR_MEMORY;
+    const int ended = inflate(&s, Z_FINISH);
+    inflateEnd(&s);
+    return ended == Z_STREAM_END && !s.avail_out ? DT_OK
+                                                 : dti_zip_wrong(z, "a deflated entry is damaged");
+}
+#endif
+
+static dt_result dti_zip_take_deflated(const dti_zip *z, const dti_zip_entry *e,
+                                       const unsigned char *bytes, dt_array *out) {
+#ifdef DT_WITH_ZLIB
+    dti_base *base = dti_ctx_base(z->ctx);
+    if (e->size > 1032 * (e->packed + 1)) /* deflate gives no more */
+        return dti_zip_wrong(z, "a deflated entry says that it is larger than it can be");
+    unsigned char *data = dti_alloc(base, (size_t)e->size + 1);
+    dt_result result = data ? dti_zip_inflate(z, e, bytes, data) : DT_ERROR_MEMORY;
+    if (!result)
+        result = dti_zip_checked(z, e, data, out);
+    dti_free(base, data);
+    return result;
+#else
+    (void)e, (void)bytes, (void)out;
+    return dti_fail(dti_ctx_base(z->ctx), DT_ERROR_UNSUPPORTED,
+                    "%s: this array is deflated; save it by np.savez, or compile dtrain with "
+                    "DT_WITH_ZLIB and -lz",
+                    z->path);
+#endif
+}
+
+static dt_result dti_zip_take(const dti_zip *z, const dti_zip_entry *e, dt_array *out) {
+    const unsigned char *bytes;
+    dt_result result = dti_zip_bytes(z, e, &bytes);
+    if (result)
+        return result;
+    if (e->method == 8)
+        return dti_zip_take_deflated(z, e, bytes, out);
+    if (e->method || e->packed != e->size)
+        return dti_zip_wrong(z, "an entry is packed in a way that NumPy does not use");
+    return dti_zip_checked(z, e, bytes, out);
+}
+
+/* "name.npy" is `name`. */
+static bool dti_zip_is(const dti_zip_entry *e, const char *name) {
+    const size_t size = strlen(name);
+    return e->name_size == size + 4 && !memcmp(e->name, name, size) &&
+           !memcmp(e->name + size, ".npy", 4);
+}
+
+static dt_result dti_zip_no_such(const dti_zip *z, const char *name, const dti_text *names) {
+    return dti_fail(dti_ctx_base(z->ctx), DT_ERROR_INVALID, "%s: %s%s%s; it has: %.600s", z->path,
+                    name ? "no array is named '" : "several arrays, and no name to choose by",
+                    name ? name : "", name ? "'" : "", names->size ? names->data : "none");
+}
+
+static dt_result dti_zip_find(const dti_zip *z, const char *name, dt_array *out) {
+    dti_zip_entry e, found = {0};
+    dti_text names = dti_text_open(dti_ctx_base(z->ctx));
+    size_t at;
+    uint32_t count;
+    dt_result result = dti_zip_directory(z, &at, &count);
+    bool is = false;
+    for (uint32_t i = 0; i < count && !result; i++) {
+        result = dti_zip_next(z, &at, &e);
+        if (result)
+            break;
+        const bool wanted = name ? dti_zip_is(&e, name) : count == 1;
+        found = wanted ? e : found;
+        is = is || wanted;
+        dti_text_add_bytes(&names, i ? ", " : "", i ? 2 : 0);
+        for (size_t k = 0; k + 4 < e.name_size; k++)
+            dti_text_add(&names, "%c", e.name[k] > ' ' && e.name[k] < 0x7F ? e.name[k] : '?');
+    }
+    if (!result && !names.ok)
+        result = DT_ERROR_MEMORY;
+    if (!result && !is)
+        result = dti_zip_no_such(z, name, &names);
+    dti_text_free(&names);
+    return result ? result : dti_zip_take(z, &found, out);
+}
+
+DT_API dt_result dt_npz_load(dt_ctx *ctx, const char *path, const char *name, dt_array *out) {
+    char *data;
+    if (out)
+        *out = (dt_array){0};
+    DTI_NEED(NULL, ctx);
+    DTI_NEED(dti_ctx_base(ctx), path);
+    DTI_NEED(dti_ctx_base(ctx), out);
+    dti_zip z = {.ctx = ctx, .path = path};
+    dt_result result = dti_npy_read(dti_ctx_base(ctx), path, &data, &z.size);
+    z.data = (const unsigned char *)data;
+    if (!result)
+        result = dti_zip_find(&z, name, out);
+    dti_free(dti_ctx_base(ctx), data);
+    return result;
+}
