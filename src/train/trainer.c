@@ -458,6 +458,12 @@ static void dti_trainer_claim(dt_trainer *t) {
     }
 }
 
+static uint32_t dti_trainer_shards(const dt_trainer *t) {
+    if (t->worker)
+        return 1;
+    return t->desc.shards ? (uint32_t)t->desc.shards : dti_parallel_width(&t->par);
+}
+
 static dt_result dti_trainer_make(dt_trainer *t) {
     dti_parallel *par = &t->par;
     dt_result result = dti_trainer_count(t);
@@ -472,11 +478,8 @@ static dt_result dti_trainer_make(dt_trainer *t) {
                                                     t->desc.threads));
     if (!result)
         result = dti_agree_result(par, dti_balance_make(t));
-    const uint32_t shards = t->worker        ? 1
-                            : t->desc.shards ? (uint32_t)t->desc.shards
-                                             : dti_parallel_width(par);
     if (!result)
-        result = dti_trainer_build(t, shards);
+        result = dti_trainer_build(t, dti_trainer_shards(t));
     if (!result) /* behind the loader, whose thread would be pinned with this one */
         result = dti_agree_result(
             par, dti_crew_create(t->base, par->job.local, t->desc.pin, &par->crew));
