@@ -6,7 +6,7 @@ typedef struct dt_array {
     int rank;
     int64_t dim[8];
     int element_bytes;
-    size_t bytes;      /* of all elements */
+    size_t bytes; /* of all elements */
     void *data;
     dt_dtype dtype; /* DT_U8, DT_F32 or DT_I32 */
 } dt_array;
@@ -16,8 +16,8 @@ typedef struct dt_array {
  * (NULL), IO, FORMAT (not IDX, compressed, truncated, a size that contradicts the header, another
  * element type), MEMORY. */
 DT_API dt_result dt_idx_load(dt_ctx *ctx, const char *path, dt_array *out);
-/* Reads a NumPy file (np.save), or one array of several (np.savez) by its name; NULL = the only one.
- * Floats of 16, 32 and 64 bits become DT_F32 (rounded), bool and uint8 DT_U8, other integers
+/* Reads a NumPy file (np.save), or one array of several (np.savez) by its name; NULL = the only
+ * one. Floats of 16, 32 and 64 bits become DT_F32 (rounded), bool and uint8 DT_U8, other integers
  * DT_I32; both orders of bytes, and Fortran's order of elements, which is turned. np.savez stores
  * as it is; np.savez_compressed is deflated, for which dtrain is compiled with DT_WITH_ZLIB.
  * Ownership and errors: as dt_idx_load; FORMAT also where an integer does not fit (which one), and
