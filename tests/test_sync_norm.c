@@ -316,6 +316,107 @@ TEST(sync_batch_norm_has_no_second_derivative) {
     dt_ctx_destroy(m.ctx);
 }
 
+/* ---- random nets: the bits of any replicas, and near those of one shard of the whole batch */
+
+enum { NET_ROWS = 90, NET_SIDE = 4 };
+
+typedef struct net {
+    dt_ctx *ctx;
+    dt_graph *graph;
+    dt_tensor x, t, loss;
+    float in[NET_ROWS * 3 * NET_SIDE * NET_SIDE], out[NET_ROWS * 2];
+} net;
+
+static dt_tensor net_layer(dt_tensor h, uint32_t *state, int number) {
+    const uint32_t dice = train_random(state);
+    char name[2][16];
+    snprintf(name[0], sizeof name[0], "layer%d", number);
+    snprintf(name[1], sizeof name[1], "norm%d", number);
+    const dt_batch_norm_desc norm = {.sync = true, .frozen = dice % 5 == 0};
+    const dt_conv_layer_desc same = {.conv = {.padding = {1, 1}}};
+    const int channels = 1 + (int)(dice / 7 % 5);
+    dt_tensor y = dt_tensor_shape(h).rank == 3 ? dt_nn_conv2d(h, name[0], channels, 3, &same)
+                                               : dt_nn_linear(h, name[0], channels);
+    y = dt_nn_batch_norm(y, name[1], &norm);
+    if (dice % 3 == 0)
+        y = dt_mul(y, dt_sigmoid(y));
+    y = dice % 2 ? dt_tanh(y) : dt_softplus(y);
+    return dt_tensor_shape(y).dim[0] == dt_tensor_shape(h).dim[0] ? dt_add(h, y) : y;
+}
+
+static bool net_make(net *n, uint32_t seed) {
+    uint32_t state = seed;
+    if (dt_ctx_create(&(dt_ctx_desc){.no_vulkan = true}, &n->ctx) ||
+        dt_graph_create(n->ctx, &n->graph))
+        return false;
+    const bool image = train_random(&state) % 2;
+    n->x = dt_input(n->graph, "x", DT_F32, dt_dims(3, NET_SIDE, NET_SIDE));
+    n->t = dt_input(n->graph, "t", DT_F32, dt_dims(2));
+    dt_tensor h = image ? n->x : dt_flatten(n->x);
+    const int layers = 1 + (int)(train_random(&state) % 4);
+    for (int i = 0; i < layers; i++)
+        h = net_layer(h, &state, i);
+    n->loss = dt_mse(dt_nn_linear(dt_flatten(h), "head", 2), n->t);
+    for (int i = 0; i < NET_ROWS * 3 * NET_SIDE * NET_SIDE; i++)
+        n->in[i] = (float)(train_random(&state) % 2000) / 1000.0f - 1.0f;
+    for (int i = 0; i < NET_ROWS * 2; i++)
+        n->out[i] = n->in[i] * n->in[i + 5] + 0.3f * n->in[i + 11];
+    return dt_graph_error(n->graph) == NULL;
+}
+
+/* The state's hash, and the losses of the steps. */
+static uint64_t net_run(uint32_t seed, const char *devices, int shards, int batch, double *loss) {
+    const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 0.02};
+    static net n;
+    dt_trainer *t;
+    dt_train_report r;
+    uint64_t hash = 0;
+    if (!CHECK_TEXT(net_make(&n, seed), "net %u", seed))
+        return 0;
+    const dt_trainer_desc d = {
+        .loss = n.loss,
+        .optim = &sgd,
+        .batch = batch,
+        .seed = seed,
+        .shards = shards,
+        .devices = devices,
+        .bucket_bytes = 256,
+        .data = {.rows = NET_ROWS,
+                 .columns = {{.input = n.x, .data = n.in, .dtype = DT_F32},
+                             {.input = n.t, .data = n.out, .dtype = DT_F32}}}};
+    dt_result result = dt_trainer_create(n.graph, &d, &t);
+    for (int i = 0; i < 4 && !result; i++) {
+        result = dt_trainer_step(t, &r);
+        loss[i] = r.loss;
+    }
+    if (!result)
+        result = dt_store_state_hash(dt_trainer_store(t), &hash);
+    CHECK_TEXT(!result, "net %u, %s, %d shards: %s", seed, devices, shards, dt_ctx_error(n.ctx));
+    dt_ctx_destroy(n.ctx);
+    return hash;
+}
+
+TEST(random_nets_with_sync_batch_norm_train_alike_on_any_replicas) {
+    for (uint32_t seed = 1; seed <= 40; seed++) {
+        uint32_t state = seed * 77;
+        const int batch = 12 + (int)(train_random(&state) % 30);
+        const int shards = 2 + (int)(train_random(&state) % 7);
+        const int replicas = 2 + (int)(train_random(&state) % (uint32_t)(shards - 1));
+        char devices[16];
+        double one[4] = {0}, some[4] = {0}, whole[4] = {0};
+        snprintf(devices, sizeof devices, "cpu:%d", replicas);
+        const uint64_t want = net_run(seed, "cpu", shards, batch, one);
+        const uint64_t got = net_run(seed, devices, shards, batch, some);
+        CHECK_TEXT(got == want && want, "net %u, batch %d, %d shards on %d replicas", seed, batch,
+                   shards, replicas);
+        net_run(seed, "cpu", 1, batch, whole);
+        for (int i = 0; i < 4; i++)
+            CHECK_TEXT(one[i] == some[i] && fabs(one[i] - whole[i]) <= 2e-4 * (1 + whole[i]),
+                       "net %u, step %d: %.9g, %.9g on %d replicas, %.9g of one shard", seed, i,
+                       one[i], some[i], replicas, whole[i]);
+    }
+}
+
 /* ---- Vulkan */
 
 static bool sync_has_vulkan(void) {

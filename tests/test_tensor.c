@@ -39,13 +39,23 @@ static dt_tensor team_block(dt_tensor h, int kind, int layer) {
     return kind == TEAM_ATTENTION ? h : team_mlp(dt_nn_layer_norm(h, norm[1], 1), name);
 }
 
-static bool team_make(team_model *m, int kind, bool vulkan) {
+static bool team_inputs(team_model *m, bool vulkan) {
     uint32_t state = 11;
     if (dt_ctx_create(&(dt_ctx_desc){.no_vulkan = !vulkan}, &m->ctx) ||
         dt_graph_create(m->ctx, &m->graph))
         return false;
     m->x = dt_input(m->graph, "x", DT_I32, dt_dims(TEAM_POS));
     m->t = dt_input(m->graph, "t", DT_I32, dt_dims(TEAM_POS));
+    for (int i = 0; i < TEAM_ROWS * TEAM_POS; i++) {
+        m->tokens[i] = (int32_t)(train_random(&state) % TEAM_CLASSES);
+        m->targets[i] = i % 13 == 5 ? -100 : (m->tokens[i] * 3 + i % TEAM_POS) % TEAM_CLASSES;
+    }
+    return true;
+}
+
+static bool team_make(team_model *m, int kind, bool vulkan) {
+    if (!team_inputs(m, vulkan))
+        return false;
     dt_tensor h = dt_nn_embedding(m->x, "tokens", TEAM_CLASSES, TEAM_WIDTH);
     for (int layer = 0; layer < 2; layer++)
         h = team_block(h, kind, layer);
@@ -53,10 +63,6 @@ static bool team_make(team_model *m, int kind, bool vulkan) {
     dt_tensor logits = dt_nn_linear(h, "head", TEAM_CLASSES);
     m->loss = dt_cross_entropy(logits, m->t, NULL);
     m->right = dt_accuracy(logits, m->t);
-    for (int i = 0; i < TEAM_ROWS * TEAM_POS; i++) {
-        m->tokens[i] = (int32_t)(train_random(&state) % TEAM_CLASSES);
-        m->targets[i] = i % 13 == 5 ? -100 : (m->tokens[i] * 3 + i % TEAM_POS) % TEAM_CLASSES;
-    }
     return dt_graph_error(m->graph) == NULL;
 }
 
@@ -154,6 +160,119 @@ TEST(members_that_share_out_a_model_train_it_as_one_device_does) {
             continue;
         if (team_train(kind, "cpu:2", 2, 3, &team_some) && team_train(kind, NULL, 0, 3, &team_one))
             team_near(kind, &team_some, &team_one, 2);
+    }
+}
+
+/* ---- random stacks of pairs and attention, on 2 to 4 members */
+
+enum { STACK_LAYERS = 4 };
+
+typedef struct stack { /* sizes that all of 2, 3 and 4 members divide */
+    int layers, kind[STACK_LAYERS], hidden[STACK_LAYERS], act[STACK_LAYERS], heads;
+    bool mask, freeze;
+} stack;
+
+static stack stack_of(uint32_t seed) {
+    uint32_t state = seed;
+    stack s = {.layers = 1 + (int)(train_random(&state) % STACK_LAYERS), .heads = 12};
+    for (int i = 0; i < s.layers; i++) {
+        s.kind[i] = (int)(train_random(&state) % 4);
+        s.hidden[i] = 12 * (1 + (int)(train_random(&state) % 4));
+        s.act[i] = (int)(train_random(&state) % 4);
+    }
+    s.mask = train_random(&state) % 2;
+    s.freeze = train_random(&state) % 3 == 0;
+    return s;
+}
+
+static dt_tensor stack_act(dt_tensor h, int act) {
+    switch (act) {
+    case 0: return dt_silu(h);
+    case 1: return dt_mul(dt_tanh(h), dt_sigmoid(h)); /* read twice */
+    case 2: return dt_affine(dt_relu(dt_reshape(h, dt_dims(TEAM_POS, 1, -1))), 0.5f, 0.1f);
+    default: return h;
+    }
+}
+
+static dt_tensor stack_layer(dt_tensor h, const stack *s, int i, dt_tensor mask) {
+    const dt_linear_desc up = {.tensor = DT_TENSOR_COLUMN, .no_bias = i % 2},
+                         down = {.tensor = DT_TENSOR_ROW, .no_bias = i == 1};
+    const dt_attention_layer_desc a = {.attention = {.mask = s->mask ? mask : (dt_tensor){0}},
+                                       .no_bias = i % 2};
+    char name[3][16];
+    for (int k = 0; k < 3; k++)
+        snprintf(name[k], sizeof name[k], "l%d.%d", i, k);
+    h = dt_nn_rms_norm(h, name[2], 1);
+    if (s->kind[i] == 0)
+        return dt_nn_multi_head_attention(h, (dt_tensor){0}, name[0], s->heads, &a);
+    if (s->kind[i] == 1)
+        return dt_nn_geglu(h, name[0], s->hidden[i]);
+    dt_tensor y = stack_act(dt_nn_linear_with(h, name[0], s->hidden[i], &up), s->act[i]);
+    if (s->kind[i] == 2) /* a scale that all have, of parts */
+        y = dt_mul(y, dt_param(h.graph, name[2], dt_dims(1), (dt_init){DT_INIT_CONSTANT, 0.7f, 0}));
+    if (dt_tensor_shape(y).rank == 3)
+        y = dt_reshape(y, dt_dims(TEAM_POS, s->hidden[i]));
+    return dt_nn_linear_with(y, name[1], TEAM_WIDTH, &down);
+}
+
+static bool stack_make(team_model *m, const stack *s) {
+    if (!team_inputs(m, false))
+        return false;
+    dt_graph *g = m->graph;
+    bool masked = false;
+    for (int i = 0; i < s->layers; i++)
+        masked = masked || (s->mask && s->kind[i] == 0);
+    dt_tensor mask = {0};
+    if (masked)
+        mask = dt_param(g, "mask", dt_dims(TEAM_POS, TEAM_POS),
+                        (dt_init){DT_INIT_UNIFORM, -1.0f, 1.0f});
+    dt_tensor h = dt_nn_embedding(m->x, "words", TEAM_CLASSES, TEAM_WIDTH);
+    for (int i = 0; i < s->layers; i++)
+        h = dt_add(h, stack_layer(h, s, i, mask));
+    dt_tensor logits = dt_nn_linear(h, "out", TEAM_CLASSES);
+    m->loss = dt_cross_entropy(logits, m->t, NULL);
+    m->right = dt_accuracy(logits, m->t);
+    return dt_graph_error(g) == NULL;
+}
+
+/* Losses of the steps, and the norm of the last gradient. */
+static bool stack_run(const stack *s, int members, double out[TEAM_STEPS + 1]) {
+    const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 0.05};
+    team_model m;
+    dt_trainer *t;
+    char devices[16];
+    if (!CHECK_TEXT(stack_make(&m, s), "made"))
+        return false;
+    dt_trainer_desc d = team_desc(&m, &sgd);
+    snprintf(devices, sizeof devices, "cpu:%d", members ? members : 1);
+    d.devices = devices;
+    d.tensor = members;
+    d.params = s->freeze ? "l*.0*" : NULL; /* and then nothing flows to what is in front */
+    dt_result result = dt_trainer_create(m.graph, &d, &t);
+    for (int i = 0; i < TEAM_STEPS && !result; i++) {
+        dt_train_report r;
+        result = dt_trainer_step(t, &r);
+        out[i] = r.loss;
+        out[TEAM_STEPS] = r.gradient_norm;
+    }
+    CHECK_TEXT(!result, "%d members: %s", members, dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+    return !result;
+}
+
+TEST(random_stacks_are_shared_out_by_two_three_and_four_members) {
+    for (uint32_t seed = 1; seed <= 30; seed++) {
+        const stack s = stack_of(seed);
+        double one[TEAM_STEPS + 1] = {0}, some[TEAM_STEPS + 1] = {0};
+        const int members = 2 + (int)(seed % 3);
+        if (!stack_run(&s, 0, one) || !stack_run(&s, members, some)) {
+            CHECK_TEXT(false, "stack %u", seed);
+            return;
+        }
+        for (int i = 0; i <= TEAM_STEPS; i++)
+            CHECK_TEXT(fabs(one[i] - some[i]) <= 2e-4 * (0.1 + one[i]),
+                       "stack %u, %d members, step %d: %.9g, not %.9g", seed, members, i, some[i],
+                       one[i]);
     }
 }
 
