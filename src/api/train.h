@@ -199,16 +199,17 @@ typedef struct dt_trainer_desc {
     const char *servers;
     const dt_comm_desc *servers_by;
     int servers_wait_ms; /* how long a server may be away before PEER_LOST; 0 = 30 s */
-    /* Tensor parallelism: so many members, each on one of as many .devices of one kind, share out
-     * the parameters that layers mark, with their gradients and optimizer state: linear layers by
-     * dt_linear_desc.tensor, dt_nn_multi_head_attention by heads, dt_nn_swiglu and dt_nn_geglu by
-     * hidden units. All compute all samples, and meet behind each pair of layers, forward and
-     * backward (Shoeybi et al., "Megatron-LM", 2019). The model is written as for one device, and
-     * so are files; the host holds all values too. The same bits in every run of as many members,
-     * and those of one device within rounding. 0 or 1 = none. Goes with .accumulate; with .comm,
-     * .pipeline, .shards, .shard_state, .mode, .balance, optimizers that look at whole parameters,
-     * and rows that do not take parts (normalisation, dropout, softmax, a sum along the axis) it is
-     * UNSUPPORTED; INVALID: marks that do not divide, or none. */
+    /* Tensor parallelism: so many members, each on one of as many .devices of one kind, those of
+     * all ranks together, share out the parameters that layers mark, with their gradients and
+     * optimizer state: linear layers by dt_linear_desc.tensor, dt_nn_multi_head_attention by heads,
+     * dt_nn_swiglu and dt_nn_geglu by hidden units. All compute all samples, and meet behind each
+     * pair of layers, forward and backward (Shoeybi et al., "Megatron-LM", 2019). The model is
+     * written as for one device, and so are files; the host of each rank holds all values too. The
+     * same bits in every run of as many members, on whichever ranks they are, and those of one
+     * device within rounding. 0 or 1 = none. Goes with .accumulate; with .pipeline, .replicas,
+     * .shards, .shard_state, .mode, .balance, optimizers that look at whole parameters, and rows
+     * that do not take parts (normalisation, dropout, softmax, a sum along the axis) it is
+     * UNSUPPORTED; INVALID: marks that do not divide, or none, another number of devices. */
     int tensor;
 } dt_trainer_desc;
 
@@ -225,7 +226,7 @@ DT_API void dt_trainer_destroy(dt_trainer *trainer);
 /* The store of this process's first replica: create programs from it to predict, or save its
  * weights. Of a pipeline: one on the CPU with the values of all stages, which are fetched now and
  * behind every step from then on, so with several ranks all of them call it; NULL if a device or a
- * rank is lost whose values it has not. A value written to it between two steps
+ * rank is lost whose values it has not; so of .tensor. A value written to it between two steps
  * reaches all replicas of this process; with several ranks, writing is INVALID. So is a program
  * with an optimizer. The trainer owns it. */
 DT_API dt_store *dt_trainer_store(dt_trainer *trainer);

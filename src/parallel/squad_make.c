@@ -6,6 +6,8 @@
 static dt_result dti_squad_runs(dti_parallel *par) {
     dti_replica *r = &par->replicas[0];
     par->job.shards = par->shards = 1;
+    par->job.replicas = 1;
+    par->job.first = 0;
     par->job.parts = par->desc.parts;
     par->job.batch = par->desc.batch;
     par->elements = r->store->layout.elements;
@@ -83,6 +85,37 @@ static dt_result dti_squad_open_member(dti_parallel *par, uint32_t m, const char
                     par->squad->size, a->info.id, b->info.id);
 }
 
+/* How many each rank has. */
+static dt_result dti_squad_count(dti_parallel *par, const char *names) {
+    dti_squad *squad = par->squad;
+    uint32_t sum = 0;
+    squad->local = dti_devices_count(par->base, names);
+    squad->firsts = dti_alloc_array(par->base, par->world + 1u, sizeof *squad->firsts);
+    dt_result result = dti_agree_result(par, !squad->local    ? DT_ERROR_INVALID
+                                             : !squad->firsts ? DT_ERROR_MEMORY
+                                                              : DT_OK);
+    if (!result && par->desc.comm)
+        result = dti_parallel_comm_failed(
+            par, dt_comm_all_gather(par->desc.comm, &squad->local, squad->firsts, 1, DT_I32));
+    else if (!result)
+        squad->firsts[0] = squad->local;
+    for (uint32_t r = 0; r <= par->world && !result; r++) {
+        const uint32_t here = r < par->world ? squad->firsts[r] : 0;
+        squad->firsts[r] = sum;
+        sum += here;
+    }
+    if (result)
+        return result;
+    if (sum != squad->size)
+        return dti_fail(par->base, DT_ERROR_INVALID,
+                        "tensor = %u needs as many devices, and \"%s\"%s names %u", squad->size,
+                        names ? names : "auto", par->desc.comm ? ", with those of all ranks," : "",
+                        sum);
+    squad->first = squad->firsts[par->rank];
+    squad->members = dti_alloc_array(par->base, squad->local, sizeof *squad->members);
+    return dti_agree_result(par, squad->members ? DT_OK : DT_ERROR_MEMORY);
+}
+
 static dt_result dti_squad_open_all(dti_parallel *par, const char *names, int threads) {
     dti_device_walk w = {.at = names && names[0] ? names : "auto"};
     dt_result result = DT_OK;
@@ -147,6 +180,56 @@ static dt_result dti_squad_programs(dti_parallel *par, uint32_t m) {
     return result;
 }
 
+/* ---- between ranks */
+
+/* The same kind of devices everywhere: what members compute alike must be the same. */
+static dt_result dti_squad_same(dti_parallel *par) {
+    const dt_device_info *info = &par->squad->members[0].store->device->info;
+    const bool cpu = info->kind == DT_DEVICE_CPU;
+    char text[400];
+    const int size = snprintf(text, sizeof text, "tensor on devices of kind %d%s%.300s\n",
+                              (int)info->kind, cpu ? "" : ", ", cpu ? "" : info->driver);
+    return dti_agree_text(par, text, (size_t)size);
+}
+
+static dt_result dti_squad_links(dti_parallel *par) {
+    dti_squad *squad = par->squad;
+    size_t most = 1;
+    for (uint32_t tail = 0; tail < 2; tail++) {
+        const dti_runs *runs = tail ? &par->replicas[0].tail : &par->replicas[0].full;
+        for (uint32_t i = 0; i < runs->count; i++) {
+            const dti_code *code = dti_program_code(squad->members[0].runs[tail][i]);
+            for (uint32_t k = 0; k < code->meeting_count; k++)
+                most = DTI_MAX(most, (size_t)code->meetings[k].elements);
+        }
+    }
+    squad->subtrees.count = 0;
+    for (uint32_t m = 0; m < squad->local; m++) {
+        const dti_piece leaf = {.leaf = squad->first + m, .begins = true};
+        dti_subtrees_add(&squad->subtrees, &leaf);
+        while (dti_subtrees_join(&squad->subtrees, squad->size)) {
+        }
+    }
+    squad->said = dti_alloc_array(par->base, most * squad->subtrees.count, sizeof(float));
+    squad->heard = dti_alloc_array(par->base, most, sizeof(float));
+    par->weights.sum = dti_alloc_array(par->base, DTI_WEIGHTS_WIDTH, sizeof(double));
+    return squad->said && squad->heard && par->weights.sum ? DT_OK : DT_ERROR_MEMORY;
+}
+
+static dt_result dti_squad_join(dti_parallel *par) {
+    const dti_squad *squad = par->squad;
+    if (!par->desc.comm)
+        return DT_OK;
+    dt_result result = dti_squad_same(par);
+    if (!result)
+        result = dti_agree_result(par, dti_squad_links(par));
+    if (!result)
+        result = dti_parallel_comm_failed(
+            par, dt_comm_set_leaves(par->desc.comm, squad->first, squad->local, squad->size, NULL,
+                                    (dt_comm_span[DTI_SUBTREES_MAX]){{0, 0}}));
+    return result;
+}
+
 /* ---- all of it */
 
 static dt_result dti_squad_room(dti_parallel *par) {
@@ -160,15 +243,13 @@ static dt_result dti_squad_room(dti_parallel *par) {
     return squad->whole && squad->part ? DT_OK : DT_ERROR_MEMORY;
 }
 
-static dt_result dti_squad_open(dti_parallel *par, const char *names, int threads, bool pin) {
+/* By itself: other ranks know at the end. */
+static dt_result dti_squad_open_here(dti_parallel *par, const char *names, int threads, bool pin) {
     dti_squad *squad = par->squad;
     const dt_graph *g = par->replicas[0].graph;
-    squad->size = par->desc.tensor;
-    squad->members = dti_alloc_array(par->base, squad->size, sizeof *squad->members);
     squad->stands = dti_alloc_array(par->base, g->count, sizeof *squad->stands);
     squad->parts = dti_alloc_array(par->base, g->param_count + 1u, sizeof *squad->parts);
-    dt_result result =
-        squad->members && squad->stands && squad->parts ? dti_squad_optim(par) : DT_ERROR_MEMORY;
+    dt_result result = squad->stands && squad->parts ? dti_squad_optim(par) : DT_ERROR_MEMORY;
     if (!result)
         result = dti_squad_runs(par);
     if (!result)
@@ -179,14 +260,29 @@ static dt_result dti_squad_open(dti_parallel *par, const char *names, int thread
         result = dti_squad_open_all(par, names, threads);
     if (!result)
         dti_squad_blocks_count(par);
-    for (uint32_t m = 0; m < squad->size && !result; m++)
+    for (uint32_t m = 0; m < squad->local && !result; m++)
         result = dti_squad_programs(par, m);
-    return result ? result : dti_crew_create(par->base, squad->size, pin, &squad->crew);
+    if (!result) {
+        squad->entries = dti_program_code(squad->members[0].runs[0][0])->table_entries;
+        squad->pairs = dti_alloc_array(par->base, 2 * (size_t)squad->entries * squad->size + 1,
+                                       sizeof *squad->pairs);
+        result = squad->pairs ? DT_OK : DT_ERROR_MEMORY;
+    }
+    return result ? result : dti_crew_create(par->base, squad->local, pin, &squad->crew);
+}
+
+static dt_result dti_squad_open(dti_parallel *par, const char *names, int threads, bool pin) {
+    par->squad->size = par->desc.tensor;
+    dt_result result = dti_squad_count(par, names);
+    if (!result)
+        result = dti_agree_result(par, dti_squad_open_here(par, names, threads, pin));
+    return result ? result : dti_squad_join(par);
 }
 
 static dt_result dti_squad_create(dti_parallel *par, const char *names, int threads, bool pin) {
     par->squad = dti_alloc(par->base, sizeof *par->squad);
-    return par->squad ? dti_squad_open(par, names, threads, pin) : DT_ERROR_MEMORY;
+    dt_result result = dti_agree_result(par, par->squad ? DT_OK : DT_ERROR_MEMORY);
+    return result ? result : dti_squad_open(par, names, threads, pin);
 }
 
 static void dti_squad_destroy(dti_parallel *par) {
@@ -194,7 +290,7 @@ static void dti_squad_destroy(dti_parallel *par) {
     if (!squad)
         return;
     dti_crew_destroy(squad->crew);
-    for (uint32_t m = 0; squad->members && m < squad->size; m++) {
+    for (uint32_t m = 0; squad->members && m < squad->local; m++) {
         dti_squad_member *member = &squad->members[m];
         dti_statistics_free(par->base, &member->statistics);
         dti_store_free(member->store); /* and its programs */
@@ -203,7 +299,8 @@ static void dti_squad_destroy(dti_parallel *par) {
         dt_ctx_destroy(member->ctx);
     }
     dti_code_release(par->replicas[0].store, squad->code);
-    void *all[] = {squad->members, squad->stands, squad->parts, squad->whole, squad->part};
+    void *all[] = {squad->members, squad->stands, squad->parts, squad->whole, squad->part,
+                   squad->firsts,  squad->pairs,  squad->said,  squad->heard};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(par->base, all[i]);
     dti_free(par->base, squad);
@@ -217,7 +314,7 @@ static dt_result dti_squad_share(dti_parallel *par, uint32_t node, const void *v
     const dti_squad *squad = par->squad;
     const uint32_t counts[2] = {par->replicas[0].full.count, par->replicas[0].tail.count};
     dt_result result = DT_OK;
-    for (uint32_t m = 0; m < squad->size; m++) {
+    for (uint32_t m = 0; m < squad->local; m++) {
         for (uint32_t i = 0; i < counts[0] + counts[1] && !result; i++) {
             const uint32_t tail = i >= counts[0];
             dt_program *p = squad->members[m].runs[tail][i - (tail ? counts[0] : 0)];

@@ -1,8 +1,11 @@
 /* A step of a squad. Members compute the same micro-batches beside each other and meet behind each
  * sum: all wait for all, then each adds up everybody's operands, which lie on the host, in one tree
- * over members. So all have the same bits, and nothing else goes between them.
+ * over members; between ranks the first of a process does, and speaks. So all have the same bits,
+ * whoever is on which rank, and nothing else goes between them.
  *
- * Cost of a meeting of n elements: each member reads n elements of each, and writes n. */
+ * Cost of a meeting of n elements: each member reads n elements of each of its process, and writes
+ * n; between ranks an all-reduce of n. A step has three small ones besides: what failed, pairs of
+ * blocks, verdicts. */
 
 #define DTI_SQUAD_SLICE 16384 /* elements that are added up at a time */
 
@@ -68,27 +71,68 @@ static bool dti_squad_await(dti_squad *squad, _Atomic uint32_t *counter, uint32_
     return true;
 }
 
-static void dti_squad_sum(const dti_parallel *par, uint32_t m, uint32_t micro, uint32_t meeting) {
+/* What members `span`, of this process, have, to `to`. */
+static void dti_squad_fold(const dti_parallel *par, uint32_t micro, uint32_t meeting,
+                           dt_comm_span span, uint32_t elements, float *to) {
     const dti_squad *squad = par->squad;
-    const dt_program *own = squad->members[m].runs[squad->tail][micro];
-    const dti_meeting *at = &dti_program_code(own)->meetings[meeting];
-    float *to = dti_program_value(own, at);
-    for (uint32_t from = 0; from < at->elements; from += DTI_SQUAD_SLICE) {
+    for (uint32_t from = 0; from < elements; from += DTI_SQUAD_SLICE) {
         dti_operand operands[DTI_SQUAD_MAX];
-        for (uint32_t k = 0; k < squad->size; k++) {
-            const dt_program *p = squad->members[k].runs[squad->tail][micro];
+        for (uint32_t k = 0; k < span.count; k++) {
+            const uint32_t m = span.first + k;
+            const dt_program *p = squad->members[m - squad->first].runs[squad->tail][micro];
             const float *data = dti_program_operand(p, &dti_program_code(p)->meetings[meeting], 0);
-            operands[k] = (dti_operand){data + from, DT_F32, {k, 1}};
+            operands[k] = (dti_operand){data + from, DT_F32, {m, 1}};
         }
-        const uint64_t n = DTI_MIN(at->elements - from, (uint32_t)DTI_SQUAD_SLICE);
-        dti_fold(to + from, operands, squad->size, n, DT_F32, DT_COMM_SUM, true, 1);
+        const uint64_t n = DTI_MIN(elements - from, (uint32_t)DTI_SQUAD_SLICE);
+        dti_fold(to + from, operands, span.count, n, DT_F32, DT_COMM_SUM, !par->desc.comm, 1);
     }
 }
 
-/* Segments [first, end), and the meetings behind them. *met: of the micro-batch; False: another
- * member failed. */
-static dt_result dti_squad_segments(dti_parallel *par, uint32_t m, uint32_t micro, bool *go_on) {
+/* The sum over all ranks' members to `heard`, by one tree. */
+static dt_result dti_squad_reduce(dti_parallel *par, uint32_t micro, uint32_t meeting,
+                                  uint32_t elements) {
+    const dti_squad *squad = par->squad;
+    for (uint32_t k = 0; k < squad->subtrees.count; k++)
+        dti_squad_fold(par, micro, meeting, squad->subtrees.at[k], elements,
+                       squad->said + (size_t)k * elements);
+    const dt_comm_op op = {.kind = DT_COMM_ALL_REDUCE,
+                           .in = squad->said,
+                           .out = squad->heard,
+                           .count = elements,
+                           .dtype = DT_F32,
+                           .tree = true};
+    return dti_parallel_comm_failed(par, dt_comm_run(par->desc.comm, &op));
+}
+
+/* The value of a meeting, number `number` of the step, to where the member finds it. Members of
+ * this process wait for each other. *go_on: false where another one failed. */
+static dt_result dti_squad_meet(dti_parallel *par, uint32_t m, uint32_t micro, uint32_t meeting,
+                                uint32_t number, bool *go_on) {
     dti_squad *squad = par->squad;
+    const dt_program *own = squad->members[m].runs[squad->tail][micro];
+    const dti_meeting *at = &dti_program_code(own)->meetings[meeting];
+    const dt_comm_span all = {squad->first, squad->local};
+    const bool apart = par->desc.comm != NULL;
+    float *to = dti_program_value(own, at);
+    dt_result result = DT_OK;
+    atomic_fetch_add(&squad->arrived, 1);
+    *go_on = dti_squad_await(squad, &squad->arrived, (number + 1) * squad->local);
+    if (*go_on && apart && m == 0) {
+        result = dti_squad_reduce(par, micro, meeting, at->elements);
+        atomic_fetch_add(&squad->summed, result ? 0 : 1);
+    } else if (*go_on && apart) {
+        *go_on = dti_squad_await(squad, &squad->summed, number + 1);
+    }
+    if (*go_on && !result && apart)
+        memcpy(to, squad->heard, at->elements * sizeof *to);
+    else if (*go_on && !result)
+        dti_squad_fold(par, micro, meeting, all, at->elements, to);
+    atomic_fetch_add(&squad->left, 1);
+    return result;
+}
+
+/* All of a micro-batch, and the meetings between them. */
+static dt_result dti_squad_segments(dti_parallel *par, uint32_t m, uint32_t micro, bool *go_on) {
     dt_program *p = dti_squad_take(par, m, micro);
     const dti_code *code = dti_program_code(p);
     uint32_t met = 0;
@@ -97,12 +141,8 @@ static dt_result dti_squad_segments(dti_parallel *par, uint32_t m, uint32_t micr
         result = dti_lane_run(p, 1);
         if (result || met == code->meeting_count || code->meetings[met].segment != i)
             continue;
-        const uint32_t all = (micro * code->meeting_count + met + 1) * squad->size;
-        atomic_fetch_add(&squad->arrived, 1);
-        *go_on = dti_squad_await(squad, &squad->arrived, all);
-        if (*go_on)
-            dti_squad_sum(par, m, micro, met++);
-        atomic_fetch_add(&squad->left, 1);
+        const uint32_t number = micro * code->meeting_count + met;
+        result = dti_squad_meet(par, m, micro, met++, number, go_on);
     }
     return result;
 }
@@ -124,7 +164,7 @@ static dt_result dti_squad_micro(dti_parallel *par, uint32_t m, uint32_t micro, 
     dti_squad *squad = par->squad;
     const dti_runs *runs = dti_squad_runs_now(par);
     dt_program *p = dti_squad_take(par, m, micro);
-    const uint32_t met = micro * dti_program_code(p)->meeting_count * squad->size;
+    const uint32_t met = micro * dti_program_code(p)->meeting_count * squad->local;
     dt_step_desc step = par->step;
     step.first_row = runs->runs[micro].row;
     step.micro = micro;
@@ -183,8 +223,23 @@ static void dti_squad_compute(void *arg, uint32_t m) {
 
 /* ---- the update */
 
-/* Everybody's pairs, in the order of the first one's table; of parts, member by member. */
-static void dti_squad_pairs(const dti_parallel *par, uint32_t to) {
+/* Everybody's pairs to `pairs`: of members elsewhere zeros are added to. */
+static dt_result dti_squad_pairs(dti_parallel *par) {
+    const dti_squad *squad = par->squad;
+    const size_t each = 2 * (size_t)squad->entries;
+    memset(squad->pairs, 0, each * squad->size * sizeof *squad->pairs);
+    for (uint32_t m = 0; m < squad->local; m++)
+        memcpy(squad->pairs + (squad->first + m) * each, dti_lane_pairs(dti_squad_last(par, m)),
+               each * sizeof *squad->pairs);
+    if (!par->desc.comm)
+        return DT_OK;
+    return dti_parallel_comm_failed(par,
+                                    dt_comm_all_reduce(par->desc.comm, squad->pairs, squad->pairs,
+                                                       each * squad->size, DT_F32, DT_COMM_SUM));
+}
+
+/* In the order of the first one's table; of parts, member by member. */
+static void dti_squad_pairs_take(const dti_parallel *par, uint32_t to) {
     const dti_squad *squad = par->squad;
     float *all = dti_lane_pairs_of_all(dti_squad_last(par, to));
     uint32_t at = 0; /* in each member's table */
@@ -193,7 +248,7 @@ static void dti_squad_pairs(const dti_parallel *par, uint32_t to) {
             const uint32_t blocks = dti_squad_blocks(par, i, buffers);
             const uint32_t count = squad->parts[i].of.axis >= 0 ? squad->size : 1;
             for (uint32_t m = 0; m < count; m++, all += 2 * (size_t)blocks)
-                memcpy(all, dti_lane_pairs(dti_squad_last(par, m)) + 2 * (size_t)at,
+                memcpy(all, squad->pairs + 2 * ((size_t)m * squad->entries + at),
                        2 * blocks * sizeof *all);
             at += blocks;
         }
@@ -204,7 +259,7 @@ static void dti_squad_judge(void *arg, uint32_t m) {
     dti_parallel *par = arg;
     dti_squad_member *member = &par->squad->members[m];
     dt_program *p = dti_squad_last(par, m);
-    dti_squad_pairs(par, m);
+    dti_squad_pairs_take(par, m);
     member->result = dti_lane_run(p, 1);
     if (member->result)
         return;
@@ -221,12 +276,15 @@ static void dti_squad_commit(void *arg, uint32_t m) {
 
 /* ---- the step */
 
+/* A comm that failed has said so already. */
 static dt_result dti_squad_result(dti_parallel *par) {
     const dti_squad *squad = par->squad;
-    for (uint32_t m = 0; m < squad->size; m++) {
-        if (squad->members[m].result)
-            return dti_fail(par->base, squad->members[m].result, "member %u: %s", m,
-                            dti_ctx_base(squad->members[m].ctx)->error);
+    for (uint32_t m = 0; m < squad->local; m++) {
+        const dt_result result = squad->members[m].result;
+        if (result)
+            return par->lost ? result
+                             : dti_fail(par->base, result, "member %u: %s", squad->first + m,
+                                        dti_ctx_base(squad->members[m].ctx)->error);
     }
     return DT_OK;
 }
@@ -246,31 +304,60 @@ static void dti_squad_prepare(dti_parallel *par, const dti_batch *batch, const d
     memset(squad->terms, 0, sizeof squad->terms);
     atomic_store(&squad->arrived, 0);
     atomic_store(&squad->left, 0);
+    atomic_store(&squad->summed, 0);
     atomic_store(&squad->failed, false);
-    for (uint32_t m = 0; m < squad->size; m++)
+    for (uint32_t m = 0; m < squad->local; m++)
         squad->members[m].result = DT_OK;
 }
 
 static void dti_squad_drop(dti_parallel *par) {
-    for (uint32_t m = 0; m < par->squad->size; m++) {
+    for (uint32_t m = 0; m < par->squad->local; m++) {
         for (uint32_t i = 0; i < dti_squad_runs_now(par)->count; i++)
             dti_lane_end(dti_squad_take(par, m, i));
     }
 }
 
-/* *fine: all is finite, and no member says no. */
-static void dti_squad_report(const dti_parallel *par, dti_parallel_result *out, bool *fine) {
+/* Before anything has begun: what failed on one rank, on all. */
+static dt_result dti_squad_agree(dti_parallel *par, dt_result own) {
+    double tell[DTI_WEIGHTS_WIDTH] = {0};
+    if (!par->desc.comm)
+        return own;
+    tell[DTI_WEIGHTS_FAULT] = own ? 1.0 : 0.0;
+    tell[DTI_WEIGHTS_WHO] = own ? par->rank : 0.0;
+    tell[DTI_WEIGHTS_ASKED] = par->asked ? 1.0 : 0.0;
+    dti_mark_put(dti_parallel_mark(par), tell + DTI_WEIGHTS_MARK);
+    dt_result result =
+        dti_parallel_comm_failed(par, dt_comm_all_reduce(par->desc.comm, tell, par->weights.sum,
+                                                         DTI_WEIGHTS_WIDTH, DT_F64, DT_COMM_SUM));
+    par->asked = !result && par->weights.sum[DTI_WEIGHTS_ASKED] > 0.0;
+    if (result || own)
+        return own ? own : result;
+    if (par->weights.sum[DTI_WEIGHTS_FAULT] > 0.0)
+        return dti_parallel_given_up(par);
+    return dti_parallel_same(par);
+}
+
+/* Members that say no, of all ranks: who knows has everybody's judgement. */
+static dt_result dti_squad_verdict(dti_parallel *par, double *no) {
     const dti_squad *squad = par->squad;
-    *fine = true;
+    double own = 0.0;
+    for (uint32_t m = 0; m < squad->local; m++)
+        own += squad->members[m].faulty ? 1.0 : 0.0;
+    *no = own;
+    if (!par->desc.comm)
+        return DT_OK;
+    return dti_parallel_comm_failed(
+        par, dt_comm_all_reduce(par->desc.comm, &own, no, 1, DT_F64, DT_COMM_SUM));
+}
+
+static void dti_squad_report(const dti_parallel *par, dti_parallel_result *out) {
+    const dti_squad *squad = par->squad;
     dti_terms_report(squad->terms, out);
     for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {
         if (squad->weights[i] > 0.0)
             out->loss += par->step.coefficients[i] * squad->terms[i] / squad->weights[i];
     }
-    for (uint32_t m = 0; m < squad->size; m++)
-        *fine = *fine && !squad->members[m].faulty;
     out->norm = squad->norm;
-    *fine = *fine && (par->desc.program.no_check || dti_losses_finite(out));
 }
 
 /* The first member that finds the op is quoted: it ran with the others' sums. */
@@ -279,27 +366,37 @@ static dt_result dti_squad_not_finite(dti_parallel *par, dti_parallel_result *ou
     const char *statistic =
         dti_statistics_fault(&squad->members[0].statistics, squad->members[0].graph);
     dt_result result = DT_OK;
-    for (uint32_t m = 0; m < squad->size && !result; m++) {
+    for (uint32_t m = 0; m < squad->local && !result; m++) {
         dt_report report = {0};
         dt_program *p = dti_squad_last(par, m);
         dt_result found = dti_step_fault(p, &report, dti_program_segments(p));
         if (report.fault_op)
             result = dti_fail(par->base, found, "%s", p->base->error);
     }
+    dti_squad_drop(par);
+    for (uint32_t m = 0; m < squad->local; m++)
+        dti_statistics_load(&squad->members[m].statistics, squad->members[m].store);
+    result = dti_agree_result(par, result);
     if (!result)
         result = dti_parallel_not_finite_text(par, statistic);
-    dti_squad_drop(par);
-    for (uint32_t m = 0; m < squad->size; m++)
-        dti_statistics_load(&squad->members[m].statistics, squad->members[m].store);
     out->skipped = result == DT_ERROR_NUMERIC;
     return result;
 }
 
-/* A device failed: before the update all stores are as they were. */
+/* Others wait for what never comes: the operation that they are in, or come to, is given up. */
+static void dti_squad_leave(dti_parallel *par) {
+    const dt_comm_op op = {.kind = DT_COMM_BARRIER};
+    dt_comm_work work;
+    if (par->desc.comm && !par->lost && !dt_comm_begin(par->desc.comm, &op, &work))
+        dt_comm_cancel(par->desc.comm, work);
+    par->lost = true;
+}
+
+/* A device or a rank failed: before the update all stores are as they were. */
 static dt_result dti_squad_failed(dti_parallel *par, dt_result result) {
     char text[sizeof par->base->error];
     memcpy(text, par->base->error, sizeof text);
-    par->lost = true;
+    dti_squad_leave(par);
     dti_squad_drop(par);
     memcpy(par->base->error, text, sizeof text);
     return result;
@@ -308,29 +405,35 @@ static dt_result dti_squad_failed(dti_parallel *par, dt_result result) {
 static dt_result dti_squad_torn(dti_parallel *par, dt_result result) {
     char text[sizeof par->base->error];
     memcpy(text, par->base->error, sizeof text);
-    par->lost = true;
+    dti_squad_leave(par);
     return dti_fail(par->base, result,
                     "%.800s; members may be a step apart: make a new trainer and go on from a "
                     "checkpoint",
                     text);
 }
 
-static dt_result dti_squad_step(dti_parallel *par, const dti_batch *batch, dt_result own,
-                                const dt_step_desc *step, dti_parallel_result *out) {
-    bool fine;
-    if (own)
-        return own;
-    dti_squad_prepare(par, batch, step);
-    dt_result result = dti_squad_weigh(par); /* labels too: nothing has begun */
-    if (result)
-        return result;
-    result = dti_squad_phase(par, dti_squad_compute);
+/* To where all members have judged, and know what all others say. */
+static dt_result dti_squad_judged(dti_parallel *par, double *no) {
+    dt_result result = dti_squad_phase(par, dti_squad_compute);
+    if (!result)
+        result = dti_squad_pairs(par);
     if (!result)
         result = dti_squad_phase(par, dti_squad_judge);
+    return result ? result : dti_squad_verdict(par, no);
+}
+
+static dt_result dti_squad_step(dti_parallel *par, const dti_batch *batch, dt_result own,
+                                const dt_step_desc *step, dti_parallel_result *out) {
+    double no = 0.0;
+    dti_squad_prepare(par, batch, step);
+    dt_result result = dti_squad_agree(par, own ? own : dti_squad_weigh(par)); /* and labels */
+    if (result)
+        return result;
+    result = dti_squad_judged(par, &no);
     if (result)
         return dti_squad_failed(par, result);
-    dti_squad_report(par, out, &fine);
-    if (!fine)
+    dti_squad_report(par, out);
+    if (no > 0.0 || (!par->desc.program.no_check && !dti_losses_finite(out)))
         return dti_squad_not_finite(par, out);
     result = dti_squad_phase(par, dti_squad_commit);
     par->squad->ahead = true;

@@ -32,31 +32,61 @@ static uint64_t dti_squad_at(const dt_store *s, const dti_squad_array *a, uint32
     return DTI_WORD_BYTES * (dti_state_moment_offset(&s->layout, a->moment) + at);
 }
 
+/* What member m of this process has, or gets: in `part`, or all in `whole`. */
+static dt_result dti_squad_touch(const dti_squad *squad, const dti_squad_array *a, uint32_t param,
+                                 uint32_t m, bool gather) {
+    const dt_store *s = squad->members[m].store;
+    const dti_backend *b = s->device->backend;
+    const uint64_t at = dti_squad_at(s, a, param);
+    const size_t bytes = (size_t)dti_arena_bytes(s->layout.params[param].elements);
+    float *data = squad->parts[param].of.axis >= 0 ? squad->part : squad->whole;
+    return gather ? b->memory_read(s->memories[a->arena], at, data, bytes)
+                  : b->memory_write(s->memories[a->arena], at, data, bytes);
+}
+
+/* From members to `whole`, on all ranks together: those of this process read, and tell others. What
+ * a device of one rank says does not keep the others from going on. */
+static dt_result dti_squad_read(dti_parallel *par, const dti_squad_array *a, uint32_t param) {
+    dti_squad *squad = par->squad;
+    const uint64_t n = squad->members[0].store->layout.params[param].elements;
+    dt_result result = DT_OK;
+    if (squad->parts[param].of.axis < 0) /* all have the same */
+        return dti_squad_touch(squad, a, param, 0, true);
+    for (uint32_t m = 0, rank = 0; m < squad->size && !par->lost; m++) {
+        dt_result one = DT_OK;
+        while (m >= squad->firsts[rank + 1])
+            rank++;
+        if (m - squad->first < squad->local)
+            one = dti_squad_touch(squad, a, param, m - squad->first, true);
+        if (par->desc.comm) {
+            const dt_result told = dti_parallel_comm_failed(
+                par, dt_comm_broadcast(par->desc.comm, squad->part, n, DT_F32, (int)rank));
+            one = told ? told : one;
+        }
+        dti_squad_part_copy(squad, &squad->parts[param], m, true);
+        result = result ? result : one;
+    }
+    return result;
+}
+
 static dt_result dti_squad_move_array(dti_parallel *par, const dti_squad_array *a, uint32_t param,
                                       bool gather) {
     dti_squad *squad = par->squad;
     dt_store *all = par->replicas[0].store;
     const dti_backend *host = all->device->backend;
-    const dti_squad_part *p = &squad->parts[param];
-    const bool parts = p->of.axis >= 0;
     const uint64_t at = dti_squad_at(all, a, param),
                    bytes = dti_arena_bytes(all->layout.params[param].elements);
-    dt_result result =
-        gather ? DT_OK : host->memory_read(all->memories[a->arena], at, squad->whole, bytes);
-    for (uint32_t m = 0; m < squad->size && !result && (parts || !gather || m == 0); m++) {
-        const dt_store *s = squad->members[m].store;
-        const dti_backend *b = s->device->backend;
-        const uint64_t own = dti_squad_at(s, a, param), size = parts ? bytes / squad->size : bytes;
-        float *data = parts ? squad->part : squad->whole;
-        if (!gather && parts)
-            dti_squad_part_copy(squad, p, m, false);
-        result = gather ? b->memory_read(s->memories[a->arena], own, data, size)
-                        : b->memory_write(s->memories[a->arena], own, data, size);
-        if (gather && parts && !result)
-            dti_squad_part_copy(squad, p, m, true);
+    if (gather) {
+        const dt_result result = dti_squad_read(par, a, param);
+        return result ? result
+                      : host->memory_write(all->memories[a->arena], at, squad->whole, bytes);
     }
-    if (gather && !result)
-        result = host->memory_write(all->memories[a->arena], at, squad->whole, bytes);
+    dt_result result = host->memory_read(all->memories[a->arena], at, squad->whole, bytes);
+    for (uint32_t m = 0; m < squad->local && !result; m++) {
+        if (squad->parts[param].of.axis >= 0)
+            dti_squad_part_copy(squad, &squad->parts[param], squad->first + m, false);
+        result = dti_squad_touch(squad, a, param, m, false);
+    }
     return result;
 }
 
@@ -76,20 +106,29 @@ static dt_result dti_squad_move_count(dt_store *from, dt_store *to, uint32_t par
     return result;
 }
 
-static dt_result dti_squad_move(dti_parallel *par, bool gather) {
-    dti_squad *squad = par->squad;
+/* Of one parameter; what goes between ranks goes in any case. */
+static dt_result dti_squad_move_param(dti_parallel *par, uint32_t param, bool gather) {
+    const dti_squad *squad = par->squad;
     dt_store *all = par->replicas[0].store;
+    dti_squad_array a = {.arena = DTI_ARENA_PARAM};
+    dt_result result = dti_squad_move_array(par, &a, param, gather);
+    a.arena = DTI_ARENA_STATE;
+    for (a.moment = 0; a.moment < all->moments && !par->lost; a.moment++) {
+        const dt_result one = dti_squad_move_array(par, &a, param, gather);
+        result = result ? result : one;
+    }
+    for (uint32_t m = 0; m < (gather ? 1 : squad->local) && !result; m++) {
+        dt_store *own = squad->members[m].store;
+        result = dti_squad_move_count(gather ? own : all, gather ? all : own, param);
+    }
+    return result;
+}
+
+static dt_result dti_squad_move(dti_parallel *par, bool gather) {
     dt_result result = DT_OK;
-    for (uint32_t i = 0; i < all->layout.param_count && !result; i++) {
-        dti_squad_array a = {.arena = DTI_ARENA_PARAM};
-        result = dti_squad_move_array(par, &a, i, gather);
-        a.arena = DTI_ARENA_STATE;
-        for (a.moment = 0; a.moment < all->moments && !result; a.moment++)
-            result = dti_squad_move_array(par, &a, i, gather);
-        for (uint32_t m = 0; m < (gather ? 1 : squad->size) && !result; m++) {
-            dt_store *own = squad->members[m].store;
-            result = dti_squad_move_count(gather ? own : all, gather ? all : own, i);
-        }
+    for (uint32_t i = 0; i < par->replicas[0].store->layout.param_count && !par->lost; i++) {
+        const dt_result one = dti_squad_move_param(par, i, gather);
+        result = result ? result : one;
     }
     return result;
 }
@@ -97,7 +136,7 @@ static dt_result dti_squad_move(dti_parallel *par, bool gather) {
 static dt_result dti_squad_scatter(dti_parallel *par) {
     dti_squad *squad = par->squad;
     dt_result result = dti_squad_move(par, false);
-    for (uint32_t m = 0; m < squad->size && !result; m++) {
+    for (uint32_t m = 0; m < squad->local && !result; m++) {
         dti_squad_member *member = &squad->members[m];
         member->store->steps = par->replicas[0].store->steps;
         dti_store_unbound(member->store);
@@ -108,8 +147,13 @@ static dt_result dti_squad_scatter(dti_parallel *par) {
 }
 
 static dt_result dti_squad_gather(dti_parallel *par) {
-    if (!par->squad || !par->squad->ahead)
+    if (!par->squad->ahead)
         return DT_OK;
+    if (par->desc.comm && par->lost)
+        return dti_fail(par->base, DT_ERROR_REVOKED,
+                        "the job ended at step %llu, and with it the parts that other ranks had: "
+                        "make a new trainer and go on from a checkpoint",
+                        (unsigned long long)par->replicas[0].store->steps);
     dt_result result = dti_squad_move(par, true);
     if (result)
         return result;

@@ -70,8 +70,6 @@ static dt_result dti_trainer_check_squad(const dt_trainer *t) {
         beside = ".pipeline";
     else if (d->replicas > 1)
         beside = ".replicas";
-    else if (d->comm)
-        beside = ".comm: members are devices of one process";
     else if (d->mode)
         beside = ".mode";
     else if (d->shard_state)
@@ -83,14 +81,7 @@ static dt_result dti_trainer_check_squad(const dt_trainer *t) {
     if (beside)
         return dti_fail(t->base, DT_ERROR_UNSUPPORTED, "tensor = %d goes with no %s", d->tensor,
                         beside);
-    const uint32_t named = dti_devices_count(t->base, d->devices);
-    if (!named)
-        return DT_ERROR_INVALID;
-    return named == (uint32_t)d->tensor
-               ? DT_OK
-               : dti_fail(t->base, DT_ERROR_INVALID,
-                          "tensor = %d needs as many devices, and \"%s\" names %u", d->tensor,
-                          d->devices ? d->devices : "auto", named);
+    return dti_devices_count(t->base, d->devices) ? DT_OK : DT_ERROR_INVALID;
 }
 
 static dt_result dti_trainer_check(const dt_trainer *t) {
@@ -533,7 +524,7 @@ DT_API dt_result dt_trainer_create(dt_graph *graph, const dt_trainer_desc *desc,
         dti_pipe_log(&t->par);
     for (uint32_t i = 0; t->par.pipe && i < t->par.pipe->device_count; i++)
         dti_ctx_base(t->par.pipe->devices[i].ctx)->logger = (dt_logger){0};
-    for (uint32_t i = 0; t->par.squad && i < t->par.squad->size; i++)
+    for (uint32_t i = 0; t->par.squad && i < t->par.squad->local; i++)
         dti_ctx_base(t->par.squad->members[i].ctx)->logger = (dt_logger){0};
     for (uint32_t i = 1; i < t->par.job.local; i++)
         dti_ctx_base(t->par.replicas[i].ctx)->logger = (dt_logger){0};

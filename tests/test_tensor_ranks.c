@@ -1,0 +1,164 @@
+/* Members on several ranks that share out one model: the bits of as many in one process, what a
+ * rank finds wrong by itself, and ranks that die. */
+#include "train_processes.h"
+
+enum { PARTS_STEPS = 5, PARTS_MEMBERS = 4 };
+
+typedef struct parts_case {
+    int accumulate, batch;
+    const char *save; /* behind the steps */
+    bool wrong;       /* rank 1 has another learning rate in the third step */
+    bool forever;
+} parts_case;
+
+static dt_trainer_desc parts_desc(train_model *m, const parts_case *c, dt_comm *comm,
+                                  const char *devices) {
+    dt_trainer_desc d = train_desc(m);
+    d.comm = comm;
+    d.devices = devices;
+    d.tensor = PARTS_MEMBERS;
+    d.accumulate = c->accumulate;
+    d.batch = c->batch;
+    return d;
+}
+
+/* Fills a record a step, and one of an evaluation. */
+static dt_result parts_steps(const parts_case *c, train_model *m, dt_comm *comm,
+                             const char *devices, int rank, step_record *records) {
+    dt_trainer *t = NULL;
+    dt_train_report r = {0};
+    if (!train_model_make(m, &one_thread, TRAIN_PARTS))
+        return DT_ERROR_MEMORY;
+    dt_trainer_desc d = parts_desc(m, c, comm, devices);
+    dt_result result = dt_trainer_create(m->graph, &d, &t);
+    for (int i = 0; i < PARTS_STEPS && !result; i++) {
+        if (c->wrong && i == 2 && rank == 1)
+            dt_trainer_set_lr(t, 0.5);
+        result = dt_trainer_step(t, &r);
+        if (result)
+            break;
+        records[i] = record_of(t, &r);
+    }
+    if (!result)
+        result = dt_trainer_evaluate(t, &d.data, 16, &r);
+    if (!result)
+        records[PARTS_STEPS] = record_of(t, &r);
+    if (!result && c->save)
+        result = dt_trainer_save(t, c->save);
+    return result;
+}
+
+static void parts_rank(rank *r) {
+    const parts_case *c = r->job->arg;
+    train_model m;
+    r->result = parts_steps(c, &m, r->comm, rank_devices(r), r->index, r->records);
+    snprintf(r->text, sizeof r->text, "%.1000s", dt_ctx_error(m.ctx));
+    EXPECT_TEXT(r, c->wrong || !r->result, "%d: %s", (int)r->result, r->text);
+    dt_ctx_destroy(m.ctx);
+}
+
+static void parts_job(int count, const char *const *devices, const parts_case *c) {
+    step_record want[PARTS_STEPS + 1];
+    train_model m;
+    job *j = job_new(count, c);
+    const dt_result result = parts_steps(c, &m, NULL, "cpu:4", 0, want);
+    CHECK_TEXT(!result, "%s", dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+    for (int i = 0; i < count && j; i++)
+        j->devices[i] = devices[i];
+    if (j && job_run(j, parts_rank)) {
+        for (int i = 0; i < count; i++) {
+            for (int k = 0; k < PARTS_STEPS; k++)
+                CHECK_TEXT(record_equal(&j->at[i].records[k], &want[k]),
+                           "%d ranks, rank %d, step %d: hash %016llx, not %016llx; loss %.17g, not "
+                           "%.17g",
+                           count, i, k, (unsigned long long)j->at[i].records[k].hash,
+                           (unsigned long long)want[k].hash, j->at[i].records[k].loss,
+                           want[k].loss);
+            CHECK(fabs(j->at[i].records[PARTS_STEPS].loss - want[PARTS_STEPS].loss) < 1e-5);
+        }
+    }
+    job_free(j);
+}
+
+TEST(members_on_ranks_train_the_bits_of_as_many_in_one_process) {
+    static const char *const two[] = {"cpu:2", "cpu:2"}, *const odd[] = {"cpu", "cpu:3"},
+                             *const three[] = {"cpu", "cpu:2", "cpu"},
+                             *const four[] = {"cpu", "cpu", "cpu", "cpu"};
+    const parts_case plain = {.accumulate = 1, .batch = 37}, micro = {.accumulate = 3, .batch = 64};
+    parts_job(2, two, &plain);
+    parts_job(2, odd, &micro);
+    parts_job(3, three, &plain);
+    parts_job(4, four, &micro);
+}
+
+TEST(ranks_of_members_refuse_what_differs_before_anything_changes) {
+    const parts_case wrong = {.accumulate = 1, .batch = 37, .wrong = true};
+    job *j = job_new(2, &wrong);
+    j->devices[0] = j->devices[1] = "cpu:2";
+    if (job_run(j, parts_rank)) {
+        for (int i = 0; i < 2; i++) {
+            CHECK(j->at[i].result == DT_ERROR_INVALID);
+            CHECK_CONTAINS(j->at[i].text, "different learning rates");
+        }
+    }
+    job_free(j);
+    /* and too few devices are the same error on all */
+    j = job_new(2, &(parts_case){.accumulate = 1, .batch = 37, .wrong = true});
+    if (job_run(j, parts_rank)) {
+        for (int i = 0; i < 2; i++) {
+            CHECK(j->at[i].result == DT_ERROR_INVALID);
+            CHECK_CONTAINS(j->at[i].text, "needs as many devices");
+        }
+    }
+    job_free(j);
+}
+
+/* ---- deaths */
+
+static void parts_die(rank *r) {
+    const parts_case *c = r->job->arg;
+    train_model m;
+    dt_trainer *t = NULL;
+    dt_train_report report = {0};
+    dt_result result = train_model_make(&m, &one_thread, TRAIN_PARTS) ? DT_OK : DT_ERROR_MEMORY;
+    dt_trainer_desc d = parts_desc(&m, c, r->comm, rank_devices(r));
+    if (!result)
+        result = dt_trainer_create(m.graph, &d, &t);
+    while (!result) {
+        result = dt_trainer_step(t, &report);
+        atomic_fetch_add(&r->stage, 1);
+    }
+    r->result = result;
+    r->numbers[0] = report.step;
+    EXPECT_TEXT(r,
+                result == DT_ERROR_PEER_LOST || result == DT_ERROR_REVOKED ||
+                    result == DT_ERROR_CANCELLED,
+                "%d: %s", (int)result, dt_ctx_error(m.ctx));
+    if (t) /* parts are gone, and that is said */
+        EXPECT(r, !dt_trainer_store(t) && dt_trainer_step(t, NULL) == DT_ERROR_REVOKED);
+    dt_ctx_destroy(m.ctx);
+}
+
+TEST(a_rank_of_members_that_is_killed_at_any_time_is_an_error_on_all_others) {
+    const parts_case c = {.accumulate = 2, .batch = 37};
+    for (int i = 0; i < 12 && test_now.failures < 3; i++) {
+        job *j = job_new(3, &c);
+        j->seconds = 30;
+        j->devices[1] = "cpu:2";
+        const int victim = i % 3;
+        j->at[victim].doomed = true;
+        job_start(j, parts_die);
+        CHECK(job_await(j, victim, 3));
+        job_sleep_us(137 * i);
+        job_signal(j, victim, SIGKILL);
+        CHECK_TEXT(job_end(j), "rank %d", victim);
+        uint64_t low = UINT64_MAX, high = 0;
+        for (int k = 0; k < 3; k++) {
+            low = k != victim && j->at[k].numbers[0] < low ? j->at[k].numbers[0] : low;
+            high = k != victim && j->at[k].numbers[0] > high ? j->at[k].numbers[0] : high;
+        }
+        CHECK_TEXT(high - low <= 1, "steps %d to %d", (int)low, (int)high);
+        job_free(j);
+    }
+}
