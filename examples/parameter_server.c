@@ -49,7 +49,7 @@ static dt_trainer_desc settings(dt_graph *graph) {
 /* Serves until the workers have gone; a file from time to time would be .trainer.checkpoint. */
 static dt_result serve(dt_graph *graph, const dt_comm_desc *job, const char *at, int staleness) {
     dt_server_desc desc = {
-        .trainer = settings(graph), .by = job, .listen = at, .staleness = staleness};
+        .trainer = settings(graph), .listen = at, .by = job, .staleness = staleness};
     dt_server *server;
     dt_server_info info = {0};
     uint64_t hash = 0;

@@ -88,7 +88,7 @@ static void serve(dt_graph *graph, const dt_comm_desc *job, dt_trainer_desc d,
     uint64_t before = 0;
     d.shards = atoi(argv[5]);
     const dt_server_desc desc = {
-        .trainer = d, .by = job, .listen = job->rendezvous, .staleness = atoi(argv[4])};
+        .trainer = d, .listen = job->rendezvous, .by = job, .staleness = atoi(argv[4])};
     need(dt_server_create(graph, &desc, &server), "a server");
     do
         need(dt_server_run(server, 10), "serving");

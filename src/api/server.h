@@ -40,8 +40,8 @@ typedef struct dt_server_desc {
     int ticket_ms;
     /* This server's number, from 0, of so many (0 = 1; at most 64), in the order of the workers'
      * .servers. Each answers for its part of the parameters, so that pushes and values go over as
-     * many links; it has memory for all of them. Their trainers are the same, and dt_store_save of a
-     * worker's store has all weights; each writes checkpoints of its own part, and all are begun
+     * many links; it has memory for all of them. Their trainers are the same, and dt_store_save of
+     * a worker's store has all weights; each writes checkpoints of its own part, and all are begun
      * again from those of one step. Without .optim->clip_norm (UNSUPPORTED). */
     int place, servers;
 } dt_server_desc;
