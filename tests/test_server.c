@@ -551,7 +551,6 @@ static void serve_refuses(serve_run *r, dt_result wanted, const char *word) {
 
 /* All that changed nothing. */
 static void serve_workers_again(serve_run *r) {
-    dt_server_get_info(r->server, &r->info);
     snprintf(r->address, sizeof r->address, "127.0.0.1:%d", r->info.port);
     serve_workers(r);
 }
