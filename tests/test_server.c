@@ -22,6 +22,7 @@ typedef struct serve_case {
     dt_comm_integrity integrity;
     int slow_us[WORKERS_MAX]; /* a worker waits so long before each step */
     bool staleness_lr;
+    bool shared; /* logits are scaled by an input that all samples share */
 } serve_case;
 
 typedef struct serve_run serve_run;
@@ -58,6 +59,23 @@ static dt_comm_desc serve_key(char digit, dt_comm_integrity integrity) {
     return by;
 }
 
+static bool serve_model(train_model *m, const serve_case *c) {
+    if (!train_model_make(m, &one_thread, c->kind))
+        return false;
+    if (!c->shared)
+        return true;
+    dt_tensor scale = dt_input_shared(m->graph, "scale", DT_F32, dt_dims(TRAIN_CLASSES));
+    m->loss = dt_cross_entropy(dt_mul(m->logits, scale), m->t, NULL);
+    return dt_graph_error(m->graph) == NULL;
+}
+
+static dt_result serve_write(dt_trainer *t, const train_model *m, const serve_case *c) {
+    const float values[TRAIN_CLASSES] = {1.0f, 0.5f, 2.0f, 1.5f, 0.25f};
+    return c->shared
+               ? dt_trainer_write(t, (dt_tensor){m->graph, m->loss.id - 2}, values, sizeof values)
+               : DT_OK;
+}
+
 static dt_trainer_desc serve_trainer(const serve_case *c, train_model *m) {
     dt_trainer_desc d = train_desc(m);
     if (c->optim.lr != 0.0)
@@ -73,12 +91,14 @@ static uint64_t serve_wanted(const serve_case *c) {
     train_model m;
     dt_trainer *t;
     uint64_t hash = 0;
-    if (!CHECK_TEXT(train_model_make(&m, &one_thread, c->kind), "the model"))
+    if (!CHECK_TEXT(serve_model(&m, c), "the model"))
         return 0;
     dt_trainer_desc d = serve_trainer(c, &m);
     d.shards = c->shards;
     d.devices = "cpu";
     dt_result result = dt_trainer_create(m.graph, &d, &t);
+    if (!result)
+        result = serve_write(t, &m, c);
     for (int i = 0; i < c->epochs && !result; i++)
         result = dt_trainer_epoch(t, NULL);
     CHECK_TEXT(!result && !dt_store_state_hash(dt_trainer_store(t), &hash), "%s",
@@ -91,7 +111,7 @@ static uint64_t serve_wanted(const serve_case *c) {
 
 static bool serve_open(serve_run *r, const serve_case *c) {
     *r = (serve_run){.c = c, .by = serve_key('a', c->integrity)};
-    if (!CHECK_TEXT(train_model_make(&r->m, &one_thread, c->kind), "the model"))
+    if (!CHECK_TEXT(serve_model(&r->m, c), "the model"))
         return false;
     dt_server_desc d = {.trainer = serve_trainer(c, &r->m),
                         .by = &r->by,
@@ -99,6 +119,8 @@ static bool serve_open(serve_run *r, const serve_case *c) {
                         .staleness_lr = c->staleness_lr};
     d.trainer.shards = c->shards;
     dt_result result = dt_server_create(r->m.graph, &d, &r->server);
+    if (!result)
+        result = serve_write(dt_server_trainer(r->server), &r->m, c);
     dt_server_get_info(r->server, &r->info);
     snprintf(r->address, sizeof r->address, "127.0.0.1:%d", r->info.port);
     return CHECK_TEXT(!result && r->info.port > 0, "%s", dt_ctx_error(r->m.ctx));
@@ -139,7 +161,7 @@ static void serve_sleep_us(long us) {
 
 static dt_result serve_join(serve_run *r, train_model *m, dt_trainer **t) {
     *t = NULL;
-    if (!train_model_make(m, &one_thread, r->c->kind))
+    if (!serve_model(m, r->c))
         return DT_ERROR_MEMORY;
     dt_trainer_desc d = serve_trainer(r->c, m);
     if (r->nan)
@@ -149,7 +171,8 @@ static dt_result serve_join(serve_run *r, train_model *m, dt_trainer **t) {
     d.servers = r->address;
     d.servers_by = &r->by;
     d.servers_wait_ms = 2000;
-    return dt_trainer_create(m->graph, &d, t);
+    dt_result result = dt_trainer_create(m->graph, &d, t);
+    return result ? result : serve_write(*t, m, r->c);
 }
 
 static uint64_t serve_epoch(const dt_trainer *t) {
@@ -228,6 +251,7 @@ TEST(server_with_staleness_0_gives_the_bits_of_a_synchronous_trainer) {
 TEST(server_updates_by_every_kind_of_optimizer_and_model) {
     static const serve_case cases[] = {
         {.kind = TRAIN_SUMS, .shards = 4, .epochs = 1, .workers = 2},
+        {.shards = 4, .epochs = 2, .workers = 2, .shared = true},
         {.kind = TRAIN_SPECTRAL, .shards = 2, .epochs = 1, .workers = 2},
         {.kind = 1, .shards = 8, .epochs = 1, .workers = 3, .tail = DT_TAIL_DROP},
         {.kind = 0, .shards = 3, .epochs = 1, .workers = 2, .tail = DT_TAIL_PAD},
@@ -375,7 +399,7 @@ static void serve_several(const serve_case *c, int servers, bool nan) {
     train_model m;
     dt_trainer *t;
     uint64_t wanted = 0;
-    if (!CHECK_TEXT(train_model_make(&m, &one_thread, c->kind), "the model"))
+    if (!CHECK_TEXT(serve_model(&m, c), "the model"))
         return;
     dt_trainer_desc d = serve_trainer(c, &m);
     d.shards = c->shards;
@@ -391,7 +415,7 @@ static void serve_several(const serve_case *c, int servers, bool nan) {
     for (int i = 0; i < servers; i++) {
         serve_run *r = &runs[i];
         *r = (serve_run){.c = c, .by = serve_key('a', c->integrity)};
-        CHECK(train_model_make(&r->m, &one_thread, c->kind));
+        CHECK(serve_model(&r->m, c));
         dt_server_desc desc = {.trainer = serve_trainer(c, &r->m),
                                .by = &r->by,
                                .staleness = c->staleness,
@@ -631,7 +655,7 @@ static void serve_reopen(serve_run *r, const serve_case *c, const char *folder, 
     snprintf(listen, sizeof listen, "127.0.0.1:%d", port);
     *r = (serve_run){.c = c, .by = serve_key('a', c->integrity)};
     snprintf(r->address, sizeof r->address, "%s", listen);
-    if (!CHECK_TEXT(train_model_make(&r->m, &one_thread, c->kind), "the model"))
+    if (!CHECK_TEXT(serve_model(&r->m, c), "the model"))
         return;
     dt_server_desc d = {.trainer = serve_trainer(c, &r->m), .by = &r->by, .listen = listen};
     d.trainer.shards = c->shards;

@@ -30,7 +30,7 @@ typedef struct dti_welcome {
 
 typedef struct dti_request {
     uint64_t epoch;
-    uint64_t mark; /* of the coefficients of losses */
+    uint64_t mark; /* of the coefficients of losses and of shared inputs */
 } dti_request;
 
 /* What servers other than the first learn from workers: that the batches up to a version are

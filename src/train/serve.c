@@ -119,9 +119,10 @@ static void dti_server_ask(dt_server *s, uint32_t who, const dti_message *m, con
         return;
     }
     memcpy(&ask, body, sizeof ask);
-    if (ask.mark != dti_coefficients_mark(s->trainer)) {
+    if (ask.mark != dti_worker_mark(s->trainer)) {
         dti_server_error(s, who, DT_ERROR_INVALID,
-                         "other coefficients of losses than the server's: set the same on both");
+                         "other coefficients of losses, or other values of shared inputs, than the "
+                         "server's trainer has: set and write the same on both");
         return;
     }
     seat->asks = true;

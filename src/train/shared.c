@@ -40,7 +40,7 @@ static dt_result dti_shared_write(dt_trainer *t, uint32_t replica, dt_program *p
     return result;
 }
 
-/* To all programs of a replica: of full and short batches, and of evaluation. */
+/* To all programs of a replica: of full and short batches, of a worker's shards, of evaluation. */
 static dt_result dti_shared_write_all(dt_trainer *t, uint32_t replica, const dti_shared *x) {
     const dti_replica *r = &t->par.replicas[replica];
     const dti_evaluation *v = &t->evaluation;
@@ -51,6 +51,9 @@ static dt_result dti_shared_write_all(dt_trainer *t, uint32_t replica, const dti
         result = dti_shared_write(t, replica, r->full.runs[i].program, x);
     for (uint32_t i = 0; i < r->tail.count && !result; i++)
         result = dti_shared_write(t, replica, r->tail.runs[i].program, x);
+    dt_program *p;
+    for (uint32_t i = 0; t->worker && !result && (p = dti_worker_program(t, i)) != NULL; i++)
+        result = dti_shared_write(t, replica, p, x);
     if (!result && v->full)
         result = dti_shared_write(t, replica, v->full[replica], x);
     if (!result && v->tail)

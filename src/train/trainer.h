@@ -131,4 +131,6 @@ static void dti_worker_rows(const dt_trainer *t, uint32_t rows, uint32_t *first,
 static uint32_t dti_worker_rows_max(const dt_trainer *t);
 /* INVALID: what the servers' trainers have. */
 static dt_result dti_worker_has_no(const dt_trainer *t, const char *what);
+/* Those for shards, number 0, 1, ...; NULL: there are no more. */
+static dt_program *dti_worker_program(const dt_trainer *t, uint32_t i);
 static dt_result dti_worker_step(dt_trainer *t, dt_train_report *r, bool *used);

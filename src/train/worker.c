@@ -191,6 +191,15 @@ static uint32_t dti_worker_rows_max(const dt_trainer *t) {
     return s->weighs ? s->job.batch : dti_shares_most(&s->job);
 }
 
+static dt_program *dti_worker_program(const dt_trainer *t, uint32_t i) {
+    const dti_shares *s = &t->worker->shares;
+    for (uint32_t k = 0; k < s->count; i -= s->at[k++].own.count) {
+        if (i < s->at[k].own.count)
+            return s->at[k].own.runs[i].program;
+    }
+    return NULL;
+}
+
 /* ---- values */
 
 static dt_result dti_worker_take(dt_trainer *t, uint32_t from) {
@@ -238,20 +247,22 @@ static dt_result dti_worker_join(dt_trainer *t) {
 
 /* ---- tickets */
 
-/* Of what a worker sets by itself. */
-static uint64_t dti_coefficients_mark(const dt_trainer *t) {
+/* Of what the application sets at each worker and at the servers by itself. */
+static uint64_t dti_worker_mark(const dt_trainer *t) {
     uint64_t hash = DTI_HASH_START;
     for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {
         const double value = t->coefficients[i] + 0.0; /* no -0 */
         hash = dti_hash64(hash, &value, sizeof value);
     }
+    for (uint32_t i = 0; i < t->shared_count; i++)
+        hash = dti_hash64(hash, t->shared[i].values, t->shared[i].bytes);
     return hash;
 }
 
 static dt_result dti_worker_ask(dt_trainer *t, bool *ended) {
     dti_served *w = t->worker;
     dti_client *c = &w->client;
-    const dti_request ask = {.epoch = t->epoch, .mark = dti_coefficients_mark(t)};
+    const dti_request ask = {.epoch = t->epoch, .mark = dti_worker_mark(t)};
     const dti_message m = {.kind = DTI_SAY_ASK, .bytes = sizeof ask};
     dt_result result = dti_client_ask(c, 0, &m, &ask, NULL, 0);
     if (result)
