@@ -628,6 +628,67 @@ TEST(server_refuses_models_whose_shards_meet) {
     dt_ctx_destroy(m.ctx);
 }
 
+/* ---- memory that runs out while a worker is made */
+
+typedef struct serve_purse {
+    int64_t bytes, left;
+} serve_purse;
+
+static void *serve_take(void *user, size_t bytes, size_t align) {
+    serve_purse *p = user;
+    if (p->left-- <= 0)
+        return NULL;
+    p->bytes += (int64_t)bytes;
+    return aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+
+static void serve_give(void *user, void *memory, size_t bytes) {
+    ((serve_purse *)user)->bytes -= (int64_t)bytes;
+    free(memory);
+}
+
+/* With so many allocations; whether they were enough. */
+static bool serve_starve(serve_run *r, int64_t allocations) {
+    serve_purse p = {.left = INT64_MAX};
+    train_model m;
+    dt_trainer *t = NULL;
+    const dt_ctx_desc ctx = {
+        .no_vulkan = true, .threads = 1, .allocator = {serve_take, serve_give, &p}};
+    if (!CHECK_TEXT(train_model_make(&m, &ctx, r->c->kind), "the model"))
+        return true;
+    dt_trainer_desc d = serve_trainer(r->c, &m);
+    d.devices = "cpu";
+    d.mode = DT_TRAIN_SERVER;
+    d.servers = r->address;
+    d.servers_by = &r->by;
+    p.left = allocations;
+    const dt_result result = dt_trainer_create(m.graph, &d, &t);
+    const bool enough = p.left >= 0;
+    p.left = INT64_MAX;
+    CHECK_TEXT(enough ? !result && t : !t && result == DT_ERROR_MEMORY, "%d allocations: %d, %s",
+               (int)allocations, (int)result, dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+    CHECK_TEXT(p.bytes == 0, "%d allocations: %d bytes are left", (int)allocations, (int)p.bytes);
+    return enough;
+}
+
+TEST(server_has_workers_that_run_out_of_memory_say_so_and_leave_nothing) {
+    const serve_case c = {.kind = 1, .shards = 4, .epochs = 1, .workers = 1};
+    const uint64_t wanted = serve_wanted(&c);
+    int64_t allocations = 0;
+    serve_run r;
+    if (!serve_open(&r, &c))
+        return;
+    serve_start(&r);
+    while (!serve_starve(&r, allocations) && !test_now.failures)
+        allocations++;
+    CHECK(allocations > 20);
+    serve_workers(&r);
+    serve_stop(&r);
+    CHECK(r.hash == wanted);
+    serve_close(&r);
+}
+
 /* ---- servers that die */
 
 TEST(server_that_is_gone_is_named) {
