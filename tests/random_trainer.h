@@ -266,7 +266,7 @@ static void *rnd_rank_run(void *arg) {
 static void rnd_grids_agree(const rnd_job *first, rnd_fault *fault) {
     const rnd_model *m = first->m;
     const int replicas = 1 + (int)(m->seed / 3 % (uint64_t)DTI_MIN(m->shards, 2)),
-              stages = 2 + (int)(m->seed / 5 % 2), ranks = 2 + (int)(m->seed / 11 % 2),
+              stages = 2 + (m->seed / 5 % 4 == 0), ranks = 2 + (int)(m->seed / 11 % 2),
               devices = replicas * stages;
     static rnd_rank all[RND_RANKS];
     dt_comm *comms[RND_RANKS] = {NULL};

@@ -204,8 +204,10 @@ static void rnd_check_coverage(const rnd_tally *t) {
 static void rnd_say(const rnd_tally *t) {
     printf(
         "  %d models, %d failed, %d ill-conditioned, %d slopes at a kink, %d without a loss, %d in "
-        "micro-batches, %d in trainers; worst error %.3g of what is allowed\n",
-        t->models, t->failed, t->ill, t->kinks, t->empty, t->micros, t->trainers, rnd_worst);
+        "micro-batches, %d in trainers, %d pipelines, %d grids; worst error %.3g of what is "
+        "allowed\n",
+        t->models, t->failed, t->ill, t->kinks, t->empty, t->micros, t->trainers, rnd_pipelines,
+        rnd_grids, rnd_worst);
     fflush(stdout);
 }
 
@@ -232,6 +234,9 @@ TEST(random_models_agree_with_the_reference_on_the_cpu) {
     rnd_seeds(&cpu, &t, RND_SEEDS);
     if (t.models >= 300)
         rnd_check_coverage(&t);
+    if (t.models >= 300)
+        test_check(rnd_grids > t.models / 15, __FILE__, __LINE__,
+                   "%d grids over ranks of %d models", rnd_grids, t.models);
 }
 
 #ifndef DT_NO_VULKAN

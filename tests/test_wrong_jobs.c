@@ -40,6 +40,7 @@ ROW(TRAINER, dt_trainer_create, stages) {
     dt_trainer_desc desc = wrong_trainer();
     desc.devices = "cpu:2";
     desc.pipeline = INT(0, -1, 2, 3, 65, INT_MAX);
+    desc.replicas = INT(0, -1, 1, 3, INT_MAX, INT_MIN);
     desc.schedule = (dt_pipeline_schedule)INT(DT_PIPELINE_1F1B, -1, DT_PIPELINE_ZERO_BUBBLE,
                                               DT_PIPELINE_ZERO_BUBBLE + 1, INT_MAX);
     desc.chunks = INT(0, -1, 2, INT_MAX);

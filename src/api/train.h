@@ -360,7 +360,8 @@ DT_API void dt_trainer_request_checkpoint(dt_trainer *trainer);
 /* How a trainer has been set up, and where it stands. */
 typedef struct dt_trainer_info {
     int rank, world_size;
-    int local_replicas, replicas; /* in this process, in the whole job */
+    /* In this process, in the whole job; of a pipeline: of which a stage is here, and all. */
+    int local_replicas, replicas;
     int shards, batch, accumulate;
     int replica_batch; /* samples of this process's first replica in a full batch */
     int micro_batch;   /* samples of one of its micro-batches */
