@@ -875,15 +875,16 @@ static void vulkan_try_kernels(vulkan_rig *rig) {
         uint32_t spec[4] = {0, sized, sized, 0}; /* of no size there is none */
         if (variant)
             dti_vk_spec_of(&(dti_launch){.kernel = (uint16_t)kernel}, variant, spec);
+        const uint32_t local = dti_vk_local_of(device, kernel, variant);
         if (variant > 1 || /* other selectors of the same text */
-            dti_vk_local_of(device, kernel, variant) > rig->device->info.workgroup_invocations)
+            local > rig->device->info.workgroup_invocations)
             continue;
-        test_check(!dti_vk_pipeline_get(device, kernel, variant, spec, &first), __FILE__, __LINE__,
-                   "%s: %s", dti_vk_shaders[i].name, rig->base.error);
-        CHECK(!dti_vk_pipeline_get(device, kernel, variant, spec, &again) && again == first);
+        test_check(!dti_vk_pipeline_get(device, kernel, variant, local, spec, &first), __FILE__,
+                   __LINE__, "%s: %s", dti_vk_shaders[i].name, rig->base.error);
+        CHECK(!dti_vk_pipeline_get(device, kernel, variant, local, spec, &again) && again == first);
         if (!variant &&
             (kernel == DTI_K_CONV || kernel == DTI_K_CONV_DX || kernel == DTI_K_CONV_DW))
-            CHECK(!dti_vk_pipeline_get(device, kernel, variant, in_rows, &again));
+            CHECK(!dti_vk_pipeline_get(device, kernel, variant, local, in_rows, &again));
     }
     for (uint32_t kernel = 0; kernel < DTI_K_COUNT; kernel++)
         CHECK(dti_vk_shader_of(kernel, 0) != NULL);

@@ -393,4 +393,88 @@ TEST(a_processor_makes_the_chunks_of_a_product_one_after_the_other_with_the_same
     CHECK(none == 0 && some > 0 && processor == gpu);
 }
 
+/* ---- Short rows have small workgroups */
+
+static uint32_t sums_local(dti_launch l, uint32_t subgroup) {
+    const dti_grid_device gpu = {
+        .invocations_max = 256, .shared_bytes = 16384, .subgroup = subgroup};
+    const dti_grid_device software = {.invocations_max = 256, .software = true};
+    CHECK(dti_vk_grid_local_of(&l, 0, &software) == 8);
+    return dti_vk_grid_local_of(&l, 0, &gpu);
+}
+
+TEST(a_workgroup_is_no_larger_than_its_row_and_no_smaller_than_a_subgroup) {
+    dti_launch l = {.kernel = DTI_K_SOFTMAX};
+    const uint32_t cols[] = {1, 32, 33, 64, 65, 128, 129, 5000};
+    const uint32_t wide[] = {32, 32, 64, 64, 128, 128, 128, 128};
+    for (size_t i = 0; i < DTI_COUNT(cols); i++) {
+        l.args.rows.cols = cols[i];
+        CHECK(sums_local(l, 32) == wide[i] && sums_local(l, 0) == wide[i]);
+        CHECK(sums_local(l, 64) == DTI_MAX(wide[i], 64) && sums_local(l, 8) == wide[i]);
+    }
+    l = (dti_launch){.kernel = DTI_K_NORM_DX};
+    l.args.norm.cols = 128; /* by fours */
+    CHECK(sums_local(l, 32) == 32);
+    l.args.norm.cols = 127;
+    CHECK(sums_local(l, 32) == 128);
+}
+
+/* A row of `cols` in workgroups as a GPU has them, beside the CPU's: y, or the pair, is close. */
+static void sums_try_rows(vulkan_rig *rig, vulkan_rig *cpu, int kernel, uint32_t cols) {
+    enum { ROWS = 13 };
+    const uint32_t n = ROWS * cols;
+    const bool xent = kernel == DTI_K_XENT || kernel == DTI_K_XENT_GRAD;
+    float *x = vulkan_numbers(n, 6, cols), *dy = vulkan_numbers(n, 3, cols + 1);
+    float *y[2] = {vulkan_zeros(n + 2 * ROWS), vulkan_zeros(n + 2 * ROWS)};
+    float *seed = vulkan_numbers(1, 3, 2);
+    int32_t target[ROWS];
+    for (int i = 0; i < ROWS; i++)
+        target[i] = i % 5 == 4 ? -100 : (int32_t)((uint32_t)i * 7 % cols);
+    for (int k = 0; k < 2; k++) {
+        vulkan_call call = {.launch = {.kernel = (uint16_t)kernel, .items = ROWS}};
+        call.launch.args_bytes = xent ? sizeof(dti_args_xent) : sizeof(dti_args_rows);
+        if (xent)
+            call.launch.args.xent =
+                (dti_args_xent){.rows = ROWS, .classes = cols, .ignore_index = -100};
+        else
+            call.launch.args.rows = (dti_args_rows){.rows = ROWS, .cols = cols};
+        const bool grad = kernel == DTI_K_SOFTMAX_GRAD;
+        memcpy(call.data,
+               xent   ? (float *[4]){x, (float *)target, seed, y[k]}
+               : grad ? (float *[4]){x, dy, y[k]}
+                      : (float *[4]){x, y[k]},
+               sizeof call.data);
+        memcpy(call.count,
+               xent   ? (uint32_t[4]){n, ROWS, 1, n + 2 * ROWS}
+               : grad ? (uint32_t[4]){n, n, n}
+                      : (uint32_t[4]){n, n},
+               sizeof call.count);
+        CHECK(vulkan_call_run(k ? cpu : rig, &call));
+    }
+    const double bound = kernel == DTI_K_SOFTMAX_GRAD ? 1e-3 : 2e-5;
+    test_check(!vulkan_differences(y[0], y[1], kernel == DTI_K_XENT ? 2 * ROWS : n, bound),
+               __FILE__, __LINE__, "kernel %d, rows of %u", kernel, cols);
+    free(x), free(dy), free(y[0]), free(y[1]), free(seed);
+}
+
+static void sums_try_short(vulkan_rig *rig) {
+    static const int kernels[] = {DTI_K_SOFTMAX, DTI_K_SOFTMAX_GRAD, DTI_K_XENT, DTI_K_XENT_GRAD};
+    static const uint32_t cols[] = {1, 2, 7, 10, 31, 32, 33, 40, 63, 64, 65, 127, 128, 129, 300};
+    vulkan_rig cpu = {.in = rig->in};
+    if (rig->in->options.no_unified)
+        return;
+    REQUIRE(!dti_cpu_open(&rig->base, 99, &cpu.device));
+    rig->device->info.kind = DT_DEVICE_DISCRETE;
+    for (size_t k = 0; k < DTI_COUNT(kernels); k++)
+        for (size_t i = 0; i < DTI_COUNT(cols); i++)
+            sums_try_rows(rig, &cpu, kernels[k], cols[i]);
+    for (uint32_t seed = 1; seed <= 20; seed++)
+        sums_try_dx(rig, &cpu, seed);
+    cpu.device->backend->close(cpu.device);
+}
+
+TEST(vulkan_rows_in_workgroups_of_their_size_are_the_cpus) {
+    ON_EACH(sums_try_short);
+}
+
 #endif

@@ -140,9 +140,12 @@ static dt_tensor launches_lstm(dt_graph *g, dt_tensor *target) {
 }
 
 static const launches_net launches_nets[] = {
-    {"mlp", 64, launches_mlp}, {"mlp_wide", 64, launches_mlp_wide},
-    {"cnn", 64, launches_cnn}, {"resnet", 64, launches_resnet},
-    {"gpt", 16, launches_gpt}, {"lstm", 64, launches_lstm},
+    {"mlp", 64, launches_mlp},
+    {"mlp_wide", 64, launches_mlp_wide},
+    {"cnn", 64, launches_cnn},
+    {"resnet", 64, launches_resnet},
+    {"gpt", 16, launches_gpt},
+    {"lstm", 64, launches_lstm},
     {"lstm_layers", 32, launches_lstm_layers},
 };
 
@@ -207,7 +210,7 @@ static launches_fact launches_fact_of(const dti_code *code, const dti_launch *l,
     uint32_t spec[4];
     const uint32_t count = dti_vk_accesses_of(l, code->places, accesses);
     const uint32_t variant = dti_vk_grid_variant(l, &launches_gpu);
-    const uint32_t local = dti_vk_grid_local(l->kernel, variant, &launches_gpu);
+    const uint32_t local = dti_vk_grid_local_of(l, variant, &launches_gpu);
     dti_vk_spec_of(l, variant, spec);
     launches_fact f = {.kernel = dti_kernel_info_of(l->kernel)->name,
                        .barrier = dti_vk_hazard_add(hazard, accesses, count),

@@ -597,13 +597,17 @@ static dti_effort dti_xent_effort(const dti_launch *l, uint32_t variant, uint32_
     return dti_effort_rows(l->args.xent.rows, l->args.xent.classes, 3, local);
 }
 
+static uint64_t dti_xent_width(const dti_launch *l) {
+    return l->args.xent.classes;
+}
+
 /* -> pairs [rows, 2]; spec0: DTI_XENT_*, spec1: s, spec2: 1 = rows are kept behind the pairs */
 DTI_KERNEL(XENT, xent, "rrrw", GROUP, .run = dti_cpu_xent, .grain = dti_cpu_grain_xent,
-           .effort = dti_xent_effort);
+           .width = dti_xent_width, .effort = dti_xent_effort);
 
 /* (logits, target, s, dlogits) */
 DTI_KERNEL(XENT_GRAD, xent_grad, "rrrw", GROUP, .run = dti_cpu_xent_grad,
-           .grain = dti_cpu_grain_xent, .effort = dti_xent_effort);
+           .grain = dti_cpu_grain_xent, .width = dti_xent_width, .effort = dti_xent_effort);
 
 static uint64_t dti_xent_dx_invocations(const dti_launch *l, uint32_t variant,
                                         const uint32_t spec[4]) {

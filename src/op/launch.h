@@ -76,6 +76,7 @@ typedef struct dti_view dti_view;
 typedef struct dti_grid_device {
     uint32_t invocations_max; /* of a workgroup */
     uint32_t shared_bytes;    /* likewise */
+    uint32_t subgroup;        /* invocations that run as one; 0: not known */
     bool portable;            /* variant 0 alone */
     bool software;            /* a processor, whose invocations are elements of vectors, and whose
                                  shared memory is memory like any other: tiles only add copies */
@@ -116,6 +117,9 @@ typedef struct dti_kernel_info {
     uint32_t (*variant)(const dti_launch *launch, const dti_grid_device *device);
     void (*tile)(const dti_launch *launch, uint32_t variant, uint32_t spec[4]);
     uint64_t (*invocations)(const dti_launch *launch, uint32_t variant, const uint32_t spec[4]);
+    /* Of a workgroup that goes over a row: how many invocations have some of it. Short rows have
+     * small workgroups. NULL: many. */
+    uint64_t (*width)(const dti_launch *launch);
     /* local: invocations of a workgroup. NULL: a step and an operation for each item. */
     dti_effort (*effort)(const dti_launch *launch, uint32_t variant, uint32_t local);
     /* Whether a device has the invocations and shared memory that a variant takes. NULL: all. */

@@ -505,11 +505,17 @@ static int64_t dti_cpu_grain_norm_group(const dti_cpu_task *task) {
     return whole ? dti_cpu_grain_norm_groups(task) : dti_cpu_grain_norm(task);
 }
 
+/* Four elements an invocation, where they lie so. */
+static uint64_t dti_norm_width(const dti_launch *l) {
+    const uint32_t cols = l->args.norm.cols;
+    return cols % 4 ? cols : cols / 4;
+}
+
 /* (x, w and b, y, stats and pairs) item = chunk; spec0: DTI_NORM_*; spec1; spec2:
  * DTI_NORM_GROUP_* */
 DTI_KERNEL(NORM_GROUP, norm_group, "rrwu", GROUP, .run = dti_cpu_norm_group,
            .outer = dti_cpu_items_norm_group, .grain = dti_cpu_grain_norm_group,
-           .scratch_bytes = dti_cpu_scratch_norm, .takes = dti_norm_takes,
+           .scratch_bytes = dti_cpu_scratch_norm, .takes = dti_norm_takes, .width = dti_norm_width,
            .effort = dti_norm_group_effort);
 
 static dti_effort dti_norm_finish_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
@@ -535,7 +541,8 @@ static dti_effort dti_norm_dx_effort(const dti_launch *l, uint32_t variant, uint
 
 /* (x, dy, w, dx), not batch; item = group; spec0: RMS, spec1: 1 = w */
 DTI_KERNEL(NORM_DX, norm_dx, "rrrw", GROUP, .run = dti_cpu_norm_dx,
-           .grain = dti_cpu_grain_norm_groups, .effort = dti_norm_dx_effort);
+           .grain = dti_cpu_grain_norm_groups, .width = dti_norm_width,
+           .effort = dti_norm_dx_effort);
 
 static dti_effort dti_norm_dw_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_norm *a = &l->args.norm;

@@ -527,8 +527,13 @@ static dti_effort dti_reduce_row_effort(const dti_launch *l, uint32_t variant, u
     return dti_effort_rows(l->args.reduce.n, l->args.reduce.r, 1, local);
 }
 
+static uint64_t dti_reduce_row_width(const dti_launch *l) {
+    return l->args.reduce.r;
+}
+
 /* spec0: DTI_R_*; a workgroup over j */
 DTI_KERNEL(REDUCE_ROW, reduce_row, "rw", GROUP, .run = dti_cpu_reduce_row,
-           .grain = dti_cpu_grain_reduce, .effort = dti_reduce_row_effort);
+           .grain = dti_cpu_grain_reduce, .width = dti_reduce_row_width,
+           .effort = dti_reduce_row_effort);
 
 DTI_FAMILY(reduce, .shape = dti_reduce_shape, .grad = dti_reduce_grad);

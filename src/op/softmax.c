@@ -155,9 +155,13 @@ static dti_effort dti_softmax_effort(const dti_launch *l, uint32_t variant, uint
     return dti_effort_rows(l->args.rows.rows, l->args.rows.cols, 3, local);
 }
 
+static uint64_t dti_softmax_width(const dti_launch *l) {
+    return l->args.rows.cols;
+}
+
 /* spec0: 1 = log */
 DTI_KERNEL(SOFTMAX, softmax, "rw", GROUP, .run = dti_cpu_softmax, .grain = dti_cpu_grain_rows,
-           .effort = dti_softmax_effort);
+           .width = dti_softmax_width, .effort = dti_softmax_effort);
 
 static dti_effort dti_softmax_grad_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     (void)variant;
@@ -166,7 +170,8 @@ static dti_effort dti_softmax_grad_effort(const dti_launch *l, uint32_t variant,
 
 /* (y, dy, dx); spec0: 1 = log */
 DTI_KERNEL(SOFTMAX_GRAD, softmax_grad, "rrw", GROUP, .run = dti_cpu_softmax_grad,
-           .grain = dti_cpu_grain_rows, .effort = dti_softmax_grad_effort);
+           .grain = dti_cpu_grain_rows, .width = dti_softmax_width,
+           .effort = dti_softmax_grad_effort);
 
 DTI_FAMILY(softmax, .shape = dti_softmax_shape, .grad = dti_softmax_grad_rule,
            .lower = dti_softmax_lower);

@@ -165,6 +165,9 @@ static dt_result dti_vk_memory_read(dti_memory *memory, uint64_t offset, void *d
 static uint32_t dti_vk_grid_variant(const dti_launch *launch, const dti_grid_device *device);
 static void dti_vk_spec_of(const dti_launch *launch, uint32_t variant, uint32_t spec[4]);
 static uint32_t dti_vk_grid_local(uint32_t kernel, uint32_t variant, const dti_grid_device *device);
+/* The same or less, where a workgroup's row is short. */
+static uint32_t dti_vk_grid_local_of(const dti_launch *launch, uint32_t variant,
+                                     const dti_grid_device *device);
 static uint64_t dti_vk_groups_of(const dti_launch *launch, const uint32_t spec[4], uint32_t variant,
                                  uint32_t local);
 
@@ -174,9 +177,9 @@ static void dti_vk_layouts_destroy(dti_vk_device *device);
 /* The kernel's variant and its workgroup size: functions of shape and device only. */
 static uint32_t dti_vk_variant_of(const dti_vk_device *device, const dti_launch *launch);
 static uint32_t dti_vk_local_of(const dti_vk_device *device, uint32_t kernel, uint32_t variant);
-/* The cached pipeline; compiled when it is new. */
+/* The cached pipeline; compiled when it is new. local: invocations of a workgroup. */
 static dt_result dti_vk_pipeline_get(dti_vk_device *device, uint32_t kernel, uint32_t variant,
-                                     const uint32_t spec[4], dti_VkPipeline *out);
+                                     uint32_t local, const uint32_t spec[4], dti_VkPipeline *out);
 /* Looks in a blob for the part of this device. */
 typedef enum dti_vk_found { DTI_VK_NONE, DTI_VK_FOUND, DTI_VK_DAMAGED } dti_vk_found;
 static dti_vk_found dti_vk_cache_find(const void *blob, size_t blob_bytes,

@@ -29,6 +29,20 @@ static uint32_t dti_vk_grid_local(uint32_t kernel, uint32_t variant,
     return info->lanes ? info->lanes : 128;
 }
 
+/* Not smaller than what runs as one: rest of it would idle too. */
+static uint32_t dti_vk_grid_local_of(const dti_launch *launch, uint32_t variant,
+                                     const dti_grid_device *device) {
+    const dti_kernel_info *info = dti_kernel_info_of(launch->kernel);
+    uint32_t local = dti_vk_grid_local(launch->kernel, variant, device);
+    if (!info->width || info->local[variant] || device->software)
+        return local;
+    const uint64_t least =
+        DTI_MAX(info->width(launch), DTI_MIN(DTI_MAX(device->subgroup, 32u), 64u));
+    while (local / 2 >= least)
+        local /= 2;
+    return local;
+}
+
 static uint64_t dti_vk_groups_of(const dti_launch *launch, const uint32_t spec[4], uint32_t variant,
                                  uint32_t local) {
     const dti_kernel_info *kernel = dti_kernel_info_of(launch->kernel);

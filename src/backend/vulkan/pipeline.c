@@ -215,6 +215,7 @@ static void dti_vk_layouts_destroy(dti_vk_device *device) {
 static dti_grid_device dti_vk_grid_device(const dti_vk_device *device) {
     return (dti_grid_device){.invocations_max = device->head.info.workgroup_invocations,
                              .shared_bytes = device->head.info.shared_bytes,
+                             .subgroup = device->head.info.subgroup_size,
                              .portable = device->instance->options.no_fast,
                              .software = device->head.info.kind == DT_DEVICE_SOFTWARE};
 }
@@ -273,10 +274,10 @@ static dt_result dti_vk_pipeline_compile(dti_vk_device *device, dti_vk_pipeline 
 }
 
 static dt_result dti_vk_pipeline_get(dti_vk_device *device, uint32_t kernel, uint32_t variant,
-                                     const uint32_t spec[4], dti_VkPipeline *out) {
+                                     uint32_t local, const uint32_t spec[4], dti_VkPipeline *out) {
     for (size_t i = 0; i < device->pipeline_count; i++) {
         const dti_vk_pipeline *p = &device->pipelines[i];
-        if (p->kernel == kernel && p->variant == variant &&
+        if (p->kernel == kernel && p->variant == variant && p->local == local &&
             !memcmp(p->spec, spec, sizeof p->spec)) {
             *out = p->handle;
             return DT_OK;
@@ -286,9 +287,8 @@ static dt_result dti_vk_pipeline_get(dti_vk_device *device, uint32_t kernel, uin
                            &device->pipeline_capacity, device->pipeline_count + 1,
                            sizeof *device->pipelines))
         return DT_ERROR_MEMORY;
-    dti_vk_pipeline made = {.kernel = kernel, .variant = variant};
+    dti_vk_pipeline made = {.kernel = kernel, .variant = variant, .local = local};
     memcpy(made.spec, spec, sizeof made.spec);
-    made.local = dti_vk_local_of(device, kernel, variant & ~DTI_VK_SLICED);
     dt_result result = dti_vk_pipeline_compile(device, &made);
     if (result)
         return result;

@@ -192,7 +192,8 @@ static dt_result dti_vk_add_work(dti_vk_build *b, uint32_t number) {
     uint32_t variant =
         dti_vk_allowed(e->device, launch->kernel, dti_vk_variant_of(e->device, launch));
     dti_vk_spec_of(launch, variant, spec);
-    uint32_t local = dti_vk_local_of(e->device, launch->kernel, variant);
+    const dti_grid_device grid = dti_vk_grid_device(e->device);
+    const uint32_t local = dti_vk_grid_local_of(launch, variant, &grid);
     dti_vk_key key = dti_vk_key_of(b, launch->value);
     work->set = dti_vk_set_of(b, &key);
     work->args = launch->args;
@@ -203,13 +204,15 @@ static dt_result dti_vk_add_work(dti_vk_build *b, uint32_t number) {
     dti_vk_estimate(e, launch, variant, local, work);
     if (work->sliced)
         variant |= DTI_VK_SLICED;
-    return dti_vk_pipeline_get(e->device, launch->kernel, variant, spec, &work->pipeline);
+    return dti_vk_pipeline_get(e->device, launch->kernel, variant, local, spec, &work->pipeline);
 }
 
 static dt_result dti_vk_add_all(dti_vk_build *b) {
     dti_vk_exec *e = b->exec;
     uint32_t no_spec[4] = {0};
-    dt_result result = dti_vk_pipeline_get(e->device, DTI_K_SCAN, 0, no_spec, &e->scan_pipeline);
+    dt_result result =
+        dti_vk_pipeline_get(e->device, DTI_K_SCAN, 0, dti_vk_local_of(e->device, DTI_K_SCAN, 0),
+                            no_spec, &e->scan_pipeline);
     for (uint32_t i = 0; i < e->work_count && !result; i++)
         result = dti_vk_add_work(b, i);
     return result;
