@@ -1,7 +1,8 @@
 /* How long collectives and training steps take on a network that is not there: a virtual clock, the
  * library's own schedules, and a few numbers as inputs. dtmodel_sim.h is the network and says what
- * it leaves out, dtmodel_step.h the training step; this is the command line, the fit of two
- * measured times, and the check that simulation and closed formulas agree. It measures nothing. */
+ * it leaves out, dtmodel_step.h the training step, dtmodel_pipe.h pipelines and grids; this is the
+ * command line, the fit of two measured times, and the check that simulation and closed formulas
+ * agree. It measures nothing. */
 #define DT_COMM_ONLY
 #define DT_IMPLEMENTATION
 #include "dtrain.h"
@@ -15,18 +16,21 @@
 #include "dtmodel_alike.h"
 #include "dtmodel_run.h"
 #include "dtmodel_step.h"
+#include "dtmodel_pipe.h"
 
 #define LIST_MAX 64
 
 static const char help[] =
     "usage: dtmodel [OPTION VALUE]...             a training step's time, by ranks and algorithm\n"
     "       dtmodel --collective BYTES,... [...]  one all-reduce's time instead\n"
+    "       dtmodel --grid DxPxT,... [...]        steps of data x pipeline x tensor grids\n"
     "       dtmodel --fit BYTES:US,BYTES:US [...] alpha and beta from two measured times\n"
     "       dtmodel --check                       compares it with closed formulas\n"
     "  --ranks 2,4,...       default 2,4,8,16,32,64,128,256,512,1024\n"
     "  --algorithm A,...     direct, ring, halving, doubling, one-shot, default; the first three\n"
-    "  --model M             cnn, mlp10m, resnet50 (the default), or a file with lines\n"
-    "                        NAME PARAMETERS FORWARD_MS BACKWARD_MS, and optimizer MS\n"
+    "  --model M             cnn, mlp10m, resnet50 (the default), gpt2xl, or a file with lines\n"
+    "                        NAME PARAMETERS FORWARD_MS BACKWARD_MS [OUT_BYTES [KEPT_BYTES]],\n"
+    "                        and optimizer MS\n"
     "  --bucket-bytes N      26214400; the first bucket 1 MiB\n"
     "  --link NS,BYTES_PER_S,NS  latency, bandwidth, a further message, as dtbench_comm prints\n"
     "                        them: in place of alpha, beta and message-us\n"
@@ -36,6 +40,14 @@ static const char help[] =
     "  --message-us T        1: the processor, for a frame, at each end\n"
     "  --byte-ns T           0.3: the processor, for a byte sent or received\n"
     "  --chunk-bytes, --window, --buffer-bytes N  65536, 4, 262144 (of a connection)\n"
+    "  --schedule S,...      of grids: fill-drain, 1f1b, interleaved, zero-bubble; all four\n"
+    "  --micros M            8: micro-batches; --chunks V, 2: of a device, interleaved\n"
+    "  --per-host H          1: devices of a host, next to each other: a tensor group, then "
+    "replicas\n"
+    "  --near-us T, --near-gbit R  2, 1000: alpha and beta in a host\n"
+    "  --copy-ns T           0: the taker's time for a byte of another chunk's (one process)\n"
+    "  --part-us T           0: what each part costs, whatever it computes\n"
+    "  --split S             0.5: what of a backward part zero-bubble does first\n"
     "  --full                simulate every rank even where all do alike\n"
     "  --json                one object a line\n";
 
@@ -48,6 +60,9 @@ typedef struct request {
     uint32_t size_count;
     const char *model, *fit;
     uint64_t bucket_bytes;
+    pipe_grid grids[LIST_MAX], every; /* every: what all have in common */
+    dt_pipeline_schedule schedules[4];
+    uint32_t grid_count, schedule_count;
     bool json, check;
 } request;
 
@@ -136,6 +151,48 @@ static void run_steps(const request *r) {
         if (!r->json)
             puts("");
     }
+}
+
+static const char *const schedule_names[] = {"1f1b", "fill-drain", "interleaved", "zero-bubble"};
+
+static void print_grid(const request *r, const pipe_grid *g, const pipe_times *t) {
+    const char *name = schedule_names[g->schedule];
+    if (r->json)
+        printf("{\"model\": \"%s\", \"data\": %u, \"pipeline\": %u, \"tensor\": %u, \"schedule\": "
+               "\"%s\", \"micros\": %u, \"step_ms\": %.4f, \"bubble\": %.4f, \"idle\": %.4f, "
+               "\"exposed_ms\": %.4f, \"alive\": %u, \"gib\": %.3f, \"efficiency\": %.4f}\n",
+               r->model, g->data, g->pipeline, g->tensor, name, g->micros, t->step_s * 1e3,
+               t->bubble, t->idle, t->exposed_s * 1e3, t->alive, t->bytes / (1 << 30),
+               t->efficiency);
+    else
+        printf("| %u x %u x %u | %s | %.1f | %.3f | %.3f | %.1f | %u | %.2f | %.3f |\n", g->data,
+               g->pipeline, g->tensor, name, t->step_s * 1e3, t->bubble, t->idle,
+               t->exposed_s * 1e3, t->alive, t->bytes / (1 << 30), t->efficiency);
+    fflush(stdout);
+}
+
+static void run_grids(const request *r) {
+    static model m;
+    model_open(&m, r->model);
+    if (!r->json)
+        printf("%s: %.1f million parameters; a replica's batch alone %.1f + %.1f + %.1f ms, in %u "
+               "micro-batches\n\n| data x pipeline x tensor | schedule | step, ms | bubble by unit "
+               "times | idle | sums exposed, ms | alive | GiB of a device | efficiency "
+               "|\n|---|---|---|---|---|---|---|---|---|\n",
+               m.name, model_parameters(&m) * 1e-6, m.forward_s * 1e3, m.backward_s * 1e3,
+               m.optimizer_s * 1e3, r->every.micros);
+    for (uint32_t i = 0; i < r->grid_count; i++)
+        for (uint32_t k = 0; k < r->schedule_count; k++) {
+            pipe_grid g = r->every;
+            g.data = r->grids[i].data;
+            g.pipeline = r->grids[i].pipeline;
+            g.tensor = r->grids[i].tensor;
+            g.schedule = r->schedules[k];
+            if (k && g.pipeline == 1) /* which is no pipeline */
+                continue;
+            const pipe_times t = pipe_step_of(&r->net, &m, &g, r->algorithms[0]);
+            print_grid(r, &g, &t);
+        }
 }
 
 /* ---- fit: the time of the larger array is mostly beta's, that of the smaller one alpha's */
@@ -265,6 +322,77 @@ static void check_steps(void) {
     expect(t.exposed_s, sum + barrier_seconds(&net, 8), 1e-9, "a single bucket's exposed time", 8);
 }
 
+/* Layers alike, as many as chunks, whose times are the schedule's units: 1 forward, 2 backward. */
+static void check_pipe_model(model *m, uint32_t layers, uint32_t micros) {
+    *m = (model){.name = "units"};
+    for (uint32_t i = 0; i < layers; i++) {
+        model_add(m, 1000, 0);
+        m->layers[i].forward_s = micros;
+        m->layers[i].backward_s = 2.0 * micros;
+        m->layers[i].out_bytes = 4.0 * micros;
+        m->layers[i].kept_bytes = 64.0 * micros;
+        m->forward_s += micros;
+        m->backward_s += 2.0 * micros;
+    }
+}
+
+/* By unit times and with nothing on the way a pipeline is idle as its schedule says, and that is
+ * what is known: (p - 1) / m, for interleaved / v, for zero bubble / 3, where there are enough
+ * micro-batches. */
+static void check_bubbles(void) {
+    static model m;
+    static const double parts[] = {1, 1, 2, 3};
+    network net = {.chunk_bytes = 65536, .buffer_bytes = 262144, .window = 4, .permitted = true};
+    pipe_grid g = {.data = 1, .tensor = 1, .chunks = 2, .per_host = 1, .split_share = 0.5};
+    g.bucket_bytes = 4096;
+    for (g.pipeline = 1; g.pipeline <= 12; g.pipeline++)
+        for (g.micros = 1; g.micros <= 24; g.micros++)
+            for (int k = 0; k < 4; k++) {
+                const double p = g.pipeline - 1.0;
+                g.schedule = (dt_pipeline_schedule)k;
+                check_pipe_model(&m, g.pipeline * (k == DT_PIPELINE_INTERLEAVED ? 2 : 1), g.micros);
+                const pipe_times t = pipe_step_of(&net, &m, &g, DT_COMM_ALGORITHM_DIRECT);
+                expect(1 + t.idle, 1 + t.bubble, 1e-9, schedule_names[k], g.pipeline);
+                if (g.micros % g.pipeline == 0 && g.micros >= 2 * g.pipeline)
+                    expect(1 + t.idle, 1 + p / (parts[k] * g.micros), 1e-9, "a known bubble",
+                           g.pipeline);
+            }
+}
+
+/* Devices that are one, memory, links, and sums over replicas: each by its formula. */
+static void check_grids(void) {
+    static model m;
+    network net = net_ideal();
+    pipe_grid g = {.data = 1, .pipeline = 4, .tensor = 1, .micros = 8, .per_host = 1, .near = net};
+    g.bucket_bytes = 4096; /* all of a chunk */
+    check_pipe_model(&m, 4, g.micros);
+    g.schedule = DT_PIPELINE_FILL_DRAIN;
+    pipe_times t = pipe_step_of(&net, &m, &g, DT_COMM_ALGORITHM_DIRECT);
+    /* the first micro-batch goes over three links, the last one's gradients over three back */
+    expect(t.pipe_s, 3 * (8 + 3) + 6 * (net.alpha + 4 * net.beta), 1e-12, "a pipeline's links", 4);
+    expect(t.bytes, STATE_BYTES * 1000 + 8 * 64, 0, "fill-drain keeps all", 4);
+    g.schedule = DT_PIPELINE_1F1B;
+    t = pipe_step_of(&net, &m, &g, DT_COMM_ALGORITHM_DIRECT);
+    expect(t.bytes, STATE_BYTES * 1000 + 4 * 64, 0, "1F1B keeps p", 4);
+    g.data = 16;
+    t = pipe_step_of(&net, &m, &g, DT_COMM_ALGORITHM_RING);
+    expect(t.exposed_s, sum_seconds(&net, 16, DT_COMM_ALGORITHM_RING, 1000), 1e-6,
+           "the last chunk's sum", 16);
+    g = (pipe_grid){.data = 32, .pipeline = 1, .tensor = 1, .micros = 1, .per_host = 8};
+    g.near = net;
+    g.bucket_bytes = 4096;
+    check_pipe_model(&m, 1, 1);
+    t = pipe_step_of(&net, &m, &g, DT_COMM_ALGORITHM_RING);
+    expect(t.exposed_s,
+           sum_seconds(&net, 8, DT_COMM_ALGORITHM_DIRECT, 1000) +
+               sum_seconds(&net, 4, DT_COMM_ALGORITHM_RING, 1000),
+           1e-12, "sums in two levels", 32);
+    g.bucket_bytes = 1000; /* a quarter each: of a backward part of 2 s all but one hide */
+    const double whole = t.exposed_s;
+    t = pipe_step_of(&net, &m, &g, DT_COMM_ALGORITHM_RING);
+    expect(t.exposed_s, whole / 4, 1e-9, "four buckets", 32);
+}
+
 /* The links that choice is checked on: alpha, Gbit/s, o, G. */
 static const struct {
     const char *name;
@@ -323,6 +451,8 @@ static int run_check(void) {
     check_links();
     check_rules();
     check_steps();
+    check_bubbles();
+    check_grids();
     check_choice();
     puts(wrong ? "dtmodel: the model is wrong" : "dtmodel: agrees with the closed formulas");
     return wrong ? 1 : 0;
@@ -371,14 +501,58 @@ static void take_list(request *r, const char *option, char *text) {
         *(strcmp(option, "--ranks") ? &r->size_count : &r->rank_count) = count;
 }
 
+static void take_grids(request *r, const char *text) {
+    int used = 0;
+    for (r->grid_count = 0; *text; text += used + (text[used] == ',')) {
+        pipe_grid *g = &r->grids[r->grid_count++];
+        if (r->grid_count > LIST_MAX ||
+            sscanf(text, "%ux%ux%u%n", &g->data, &g->pipeline, &g->tensor, &used) != 3 ||
+            !g->data || !g->pipeline || !g->tensor || g->data > 65535 || g->pipeline > 1024 ||
+            g->tensor > 1024 || (text[used] && text[used] != ','))
+            sim_fail(text, "is not DATAxPIPELINExTENSOR, as 8x4x2, up to 65535 x 1024 x 1024");
+    }
+}
+
+static void take_schedules(request *r, char *text) {
+    r->schedule_count = 0;
+    for (char *item = strtok(text, ","); item; item = strtok(NULL, ",")) {
+        int k = 0;
+        while (k < 4 && strcmp(item, schedule_names[k]) != 0)
+            k++;
+        if (k == 4 || r->schedule_count == 4)
+            sim_fail(item, "no schedule; there are 1f1b, fill-drain, interleaved, zero-bubble");
+        r->schedules[r->schedule_count++] = (dt_pipeline_schedule)k;
+    }
+}
+
+/* Counts, of at least 1. */
+static bool take_count(request *r, const char *option, const char *text) {
+    const struct {
+        const char *option;
+        uint32_t *value, most;
+    } counts[] = {{"--micros", &r->every.micros, DTI_PIPE_MICROS_MAX},
+                  {"--chunks", &r->every.chunks, 64},
+                  {"--per-host", &r->every.per_host, 1024}};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        if (!strcmp(option, counts[i].option)) {
+            const double value = number_of(option, text);
+            if (!(value >= 1 && value <= counts[i].most))
+                sim_fail(option, "takes a count, from 1 on, and not that many");
+            *counts[i].value = (uint32_t)value;
+            return true;
+        }
+    return false;
+}
+
 static bool take_number(request *r, const char *option, const char *text) {
     const struct {
         const char *option;
         double *value, scale;
-    } numbers[] = {{"--alpha-us", &r->net.alpha, 1e-6},
-                   {"--gamma-ns", &r->net.gamma, 1e-9},
-                   {"--message-us", &r->net.message_cost, 1e-6},
-                   {"--byte-ns", &r->net.byte_cost, 1e-9}};
+    } numbers[] = {
+        {"--near-us", &r->every.near.alpha, 1e-6},    {"--copy-ns", &r->every.copy_s, 1e-9},
+        {"--part-us", &r->every.part_s, 1e-6},        {"--split", &r->every.split_share, 1},
+        {"--alpha-us", &r->net.alpha, 1e-6},          {"--gamma-ns", &r->net.gamma, 1e-9},
+        {"--message-us", &r->net.message_cost, 1e-6}, {"--byte-ns", &r->net.byte_cost, 1e-9}};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (!strcmp(option, numbers[i].option)) {
             *numbers[i].value = number_of(option, text) * numbers[i].scale;
@@ -386,6 +560,8 @@ static bool take_number(request *r, const char *option, const char *text) {
         }
     if (!strcmp(option, "--beta-gbit"))
         r->net.beta = number_of(option, text) > 0 ? 8e-9 / number_of(option, text) : 0;
+    else if (!strcmp(option, "--near-gbit"))
+        r->every.near.beta = number_of(option, text) > 0 ? 8e-9 / number_of(option, text) : 0;
     else if (!strcmp(option, "--chunk-bytes"))
         r->net.chunk_bytes = (uint64_t)DTI_MIN(DTI_MAX(number_of(option, text), 4096), 8 << 20);
     else if (!strcmp(option, "--buffer-bytes"))
@@ -393,7 +569,7 @@ static bool take_number(request *r, const char *option, const char *text) {
     else if (!strcmp(option, "--window"))
         r->net.window = (uint32_t)DTI_MIN(DTI_MAX(number_of(option, text), 1), 64);
     else if (!strcmp(option, "--bucket-bytes"))
-        r->bucket_bytes = (uint64_t)number_of(option, text);
+        r->every.bucket_bytes = r->bucket_bytes = (uint64_t)DTI_MAX(number_of(option, text), 4);
     else
         return false;
     return true;
@@ -416,17 +592,31 @@ static bool take_option(request *r, const char *option, char *value) {
         take_list(r, option, value);
     else if (!strcmp(option, "--link"))
         take_link(r, value);
+    else if (!strcmp(option, "--grid"))
+        take_grids(r, value);
+    else if (!strcmp(option, "--schedule"))
+        take_schedules(r, value);
     else if (!strcmp(option, "--model"))
         r->model = value;
     else if (!strcmp(option, "--fit"))
         r->fit = value;
     else
-        return take_number(r, option, value);
+        return take_count(r, option, value) || take_number(r, option, value);
     return true;
 }
 
 static request request_of(int argc, char **argv) {
     request r = {.net = net_default, .model = "resnet50", .bucket_bytes = 25u << 20};
+    r.every = (pipe_grid){.micros = 8, .chunks = 2, .per_host = 1, .split_share = 0.5};
+    r.every.bucket_bytes = r.bucket_bytes;
+    r.every.near = net_default;
+    r.every.near.alpha = 2e-6;
+    r.every.near.beta = 8e-12;
+    r.every.near.message_cost = 0.2e-6; /* devices move it, and add it, themselves */
+    r.every.near.byte_cost = r.every.near.gamma = 0.002e-9;
+    r.every.near.chunk_bytes = 1 << 20;
+    for (int k = 0; k < 4; k++)
+        r.schedules[r.schedule_count++] = (dt_pipeline_schedule)k;
     char ranks[] = "2,4,8,16,32,64,128,256,512,1024", algorithms[] = "direct,ring,halving";
     take_list(&r, "--ranks", ranks);
     take_list(&r, "--algorithm", algorithms);
@@ -454,6 +644,8 @@ int main(int argc, char **argv) {
         return run_check();
     if (r.fit)
         run_fit(&r);
+    else if (r.grid_count)
+        run_grids(&r);
     else if (r.size_count)
         run_collectives(&r);
     else

@@ -9,6 +9,7 @@
 
 typedef struct layer { /* of one replica's share of the batch */
     double parameters, forward_s, backward_s;
+    double out_bytes, kept_bytes; /* of its result, and of what its backward pass needs */
 } layer;
 
 typedef struct model {
@@ -18,6 +19,8 @@ typedef struct model {
     uint32_t count;
     double forward_s, backward_s, optimizer_s;
 } model;
+
+enum { MODEL_BATCH = 64 }; /* samples of a replica, of built-in models but gpt2xl */
 
 static void model_add(model *m, double parameters, double work) {
     if (m->count == LAYERS_MAX)
@@ -40,14 +43,23 @@ static void model_spread(model *m, double forward_s, double backward_s, double o
     m->optimizer_s = optimizer_s;
 }
 
+/* Of the layer before: what it gives to the next, and what it keeps. */
+static void model_values(model *m, double out, double kept) {
+    m->layers[m->count - 1].out_bytes = 4 * out;
+    m->layers[m->count - 1].kept_bytes = 4 * kept;
+}
+
 static void model_linear(model *m, double in, double out) {
     model_add(m, (in + 1) * out, in * out);
+    model_values(m, MODEL_BATCH * out, MODEL_BATCH * out);
 }
 
 /* A convolution onto edge x edge; with its batch norm when it has no bias. */
 static void model_conv(model *m, double in, double out, double kernel, double edge, bool bias) {
     double weights = in * out * kernel * kernel;
     model_add(m, weights + (bias ? 1 : 2) * out, weights * edge * edge);
+    const double cells = MODEL_BATCH * out * edge * edge;
+    model_values(m, cells, bias ? cells : 2 * cells); /* in front of the norm, and behind */
 }
 
 /* PyTorch's MNIST example, batch 64, one core. */
@@ -90,26 +102,48 @@ static void model_resnet50(model *m) {
     model_spread(m, 50e-3, 100e-3, 5e-3);
 }
 
-/* Lines "NAME PARAMETERS FORWARD_MS BACKWARD_MS", from input to output; "optimizer MS"; # begins a
- * comment. */
+/* Radford et al., Language models are unsupervised multitask learners, 2019: 48 blocks of 1600 wide
+ * over 1024 places, 1.56 billion parameters; 16 sequences a replica, some 50 TFLOP/s. A block keeps
+ * what its two norms, qkv, attention, its sum and the feed-forward part's two widths have. */
+static void model_gpt2xl(model *m) {
+    const double width = 1600, places = 16 * 1024, heads = 25;
+    model_add(m, 50257 * width + 1024 * width, 0);
+    model_values(m, places * width, places * width);
+    for (int i = 0; i < 48; i++) {
+        model_add(m, 12 * width * width + 13 * width, 12 * width * width + 1024 * width);
+        model_values(m, places * width, places * (16 * width + heads));
+    }
+    model_add(m, 2 * width, 50257 * width); /* its weight is the table's */
+    model_values(m, places * 50257, places * 50257);
+    model_spread(m, 1.0, 2.0, 8e-3);
+}
+
+/* Lines "NAME PARAMETERS FORWARD_MS BACKWARD_MS [OUT_BYTES [KEPT_BYTES]]", from input to output;
+ * "optimizer MS"; # begins a comment. */
 static void model_read(model *m, const char *path) {
     char line[256], name[64];
     FILE *f = fopen(path, "r");
     if (!f)
-        sim_fail(path, "no built-in model (cnn, mlp10m, resnet50), and no file that can be read");
+        sim_fail(path,
+                 "no built-in model (cnn, mlp10m, resnet50, gpt2xl), and no file that can be read");
     while (fgets(line, sizeof line, f)) {
-        double parameters, forward_ms, backward_ms;
+        double parameters, forward_ms, backward_ms, out = 0, kept = 0;
         line[strcspn(line, "#\n")] = 0;
-        int found = sscanf(line, "%63s %lf %lf %lf", name, &parameters, &forward_ms, &backward_ms);
+        int found = sscanf(line, "%63s %lf %lf %lf %lf %lf", name, &parameters, &forward_ms,
+                           &backward_ms, &out, &kept);
         if (found <= 0)
             continue;
         if (found == 2 && !strcmp(name, "optimizer")) {
             m->optimizer_s = parameters * 1e-3;
             continue;
         }
-        if (found != 4 || !(parameters >= 0 && forward_ms >= 0 && backward_ms >= 0))
-            sim_fail(line, "is not NAME PARAMETERS FORWARD_MS BACKWARD_MS");
+        if (found < 4 || !(parameters >= 0 && forward_ms >= 0 && backward_ms >= 0) ||
+            !(out >= 0 && kept >= 0))
+            sim_fail(line,
+                     "is not NAME PARAMETERS FORWARD_MS BACKWARD_MS [OUT_BYTES [KEPT_BYTES]]");
         model_add(m, parameters, 0);
+        m->layers[m->count - 1].out_bytes = out;
+        m->layers[m->count - 1].kept_bytes = found > 5 ? kept : out;
         m->layers[m->count - 1].forward_s = forward_ms * 1e-3;
         m->layers[m->count - 1].backward_s = backward_ms * 1e-3;
         m->forward_s += forward_ms * 1e-3;
@@ -129,6 +163,8 @@ static void model_open(model *m, const char *name) {
         model_mlp10m(m);
     else if (!strcmp(name, "resnet50"))
         model_resnet50(m);
+    else if (!strcmp(name, "gpt2xl"))
+        model_gpt2xl(m);
     else
         model_read(m, name);
 }
