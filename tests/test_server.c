@@ -477,6 +477,66 @@ TEST(servers_of_parts_refuse_what_they_cannot_do) {
     dt_ctx_destroy(m.ctx);
 }
 
+/* Of a model so small that a push is a small message, as parts may be. */
+typedef struct serve_tiny {
+    dt_ctx *ctx;
+    dt_graph *graph;
+    float x[40];
+    int32_t t[20];
+    dt_trainer_desc d;
+} serve_tiny;
+
+static bool serve_tiny_make(serve_tiny *m) {
+    static const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 0.1};
+    if (dt_ctx_create(&one_thread, &m->ctx) || dt_graph_create(m->ctx, &m->graph))
+        return false;
+    for (int i = 0; i < 20; i++) {
+        m->t[i] = i % 2;
+        m->x[2 * i] = (float)(i % 7);
+        m->x[2 * i + 1] = (float)(i % 2);
+    }
+    dt_tensor x = dt_input(m->graph, "x", DT_F32, dt_dims(2));
+    dt_tensor t = dt_input(m->graph, "t", DT_I32, dt_dims());
+    const dt_init init = {.kind = DT_INIT_UNIFORM, .a = -0.1f, .b = 0.1f};
+    dt_tensor w = dt_param(m->graph, "w", dt_dims(2, 2), init); /* one block of 256 elements */
+    m->d = (dt_trainer_desc){.loss = dt_cross_entropy(dt_linear(x, w, (dt_tensor){0}), t, NULL),
+                             .batch = 8,
+                             .optim = &sgd,
+                             .data = {.rows = 20,
+                                      .columns = {{.input = x, .data = m->x, .dtype = DT_F32},
+                                                  {.input = t, .data = m->t, .dtype = DT_I32}}},
+                             .devices = "cpu"};
+    return true;
+}
+
+TEST(server_of_a_tiny_model_gives_the_same_bits) {
+    static serve_tiny one, server, worker;
+    serve_run r = {.by = serve_key('a', DT_COMM_CRC)};
+    dt_trainer *t;
+    uint64_t wanted = 0, hash = 1;
+    REQUIRE(serve_tiny_make(&one) && serve_tiny_make(&server) && serve_tiny_make(&worker));
+    one.d.shards = server.d.shards = 2;
+    CHECK(!dt_trainer_create(one.graph, &one.d, &t) && !dt_trainer_epoch(t, NULL) &&
+          !dt_store_hash(dt_trainer_store(t), &wanted));
+    const dt_server_desc d = {.trainer = server.d, .by = &r.by};
+    REQUIRE(!dt_server_create(server.graph, &d, &r.server));
+    r.m.ctx = server.ctx;
+    dt_server_get_info(r.server, &r.info);
+    snprintf(r.address, sizeof r.address, "127.0.0.1:%d", r.info.port);
+    serve_start(&r);
+    worker.d.mode = DT_TRAIN_SERVER;
+    worker.d.servers = r.address;
+    worker.d.servers_by = &r.by;
+    CHECK_TEXT(!dt_trainer_create(worker.graph, &worker.d, &t) && !dt_trainer_epoch(t, NULL) &&
+                   !dt_store_hash(dt_trainer_store(t), &hash),
+               "%s", dt_ctx_error(worker.ctx));
+    serve_stop(&r);
+    CHECK(hash == wanted && r.info.pushes == 5); /* the last batch has 4 rows: one shard */
+    dt_ctx_destroy(worker.ctx);
+    dt_ctx_destroy(server.ctx);
+    dt_ctx_destroy(one.ctx);
+}
+
 /* ---- processes that are killed */
 
 /* Not exit: it would remove the parent's files. */

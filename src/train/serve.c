@@ -315,6 +315,7 @@ static void dti_server_pull(dt_server *s, uint32_t who, const dti_message *m, co
 
 static void dti_server_came(void *user, uint32_t who, const dti_message *m, const void *body) {
     dt_server *s = user;
+    void *room;
     switch (m->kind) {
     case DTI_SAY_HELLO: dti_server_welcome(s, who); return;
     case DTI_SAY_SETTINGS:
@@ -323,7 +324,11 @@ static void dti_server_came(void *user, uint32_t who, const dti_message *m, cons
         return;
     case DTI_SAY_ASK: dti_server_ask(s, who, m, body); return;
     case DTI_SAY_PULL: dti_server_pull(s, who, m, body); return;
-    case DTI_SAY_PUSH: dti_server_push(s, who, m); return;
+    case DTI_SAY_PUSH:
+        if (body && (room = dti_server_room(s, who, m)) != NULL)
+            memcpy(room, body, (size_t)m->bytes); /* of a tiny model: nobody asked where it goes */
+        dti_server_push(s, who, m);
+        return;
     case DTI_SAY_FAULT: dti_server_fault(s, who, m, body ? body : ""); return;
     default: dti_server_error(s, who, DT_ERROR_CORRUPT, "message %u is unknown", m->kind); return;
     }

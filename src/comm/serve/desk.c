@@ -302,7 +302,7 @@ static void dti_desk_step(dti_desk *desk, int timeout_ms) {
         dti_desk_move(desk, desk->polled[i - 1 - listeners], desk->polls[i].revents);
     for (size_t i = 1; i <= listeners; i++) {
         if (desk->polls[i].revents)
-            dti_desk_accept(desk, desk->polls[i].fd);
+            dti_desk_accept(desk, desk->listeners[i - 1]);
     }
     dti_desk_settle(desk);
 }
