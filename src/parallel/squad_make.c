@@ -159,6 +159,8 @@ static dt_result dti_squad_program(dti_parallel *par, uint32_t m, uint32_t tail,
     d.batch = (int)piece.rows;
     dt_result result =
         dti_program_create_lanes(member->store, &d, &shards, &joint, 1, &member->runs[tail][i]);
+    if (!result)
+        dti_lane_take(member->runs[tail][i], 0);
     return result ? dti_fail(par->base, result, "member %u: %s", m, member->store->base->error)
                   : DT_OK;
 }

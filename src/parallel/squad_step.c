@@ -14,10 +14,9 @@ static const dti_runs *dti_squad_runs_now(const dti_parallel *par) {
     return par->squad->tail ? &r->tail : &r->full;
 }
 
-static dt_program *dti_squad_take(const dti_parallel *par, uint32_t m, uint32_t micro) {
-    dt_program *p = par->squad->members[m].runs[par->squad->tail][micro];
-    dti_lane_take(p, 0);
-    return p;
+/* Its one lane has been its turn since it was made: other members read operands of it. */
+static dt_program *dti_squad_of(const dti_parallel *par, uint32_t m, uint32_t micro) {
+    return par->squad->members[m].runs[par->squad->tail][micro];
 }
 
 static dt_program *dti_squad_last(const dti_parallel *par, uint32_t m) {
@@ -49,7 +48,7 @@ static dt_result dti_squad_weigh(dti_parallel *par) {
     dti_squad *squad = par->squad;
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < dti_squad_runs_now(par)->count && !result; i++) {
-        dt_program *p = dti_squad_take(par, 0, i);
+        dt_program *p = dti_squad_of(par, 0, i);
         if (dti_program_weighs(p) || dti_program_labels(p))
             result = dti_squad_write(par, 0, i, p);
         if (!result)
@@ -133,7 +132,7 @@ static dt_result dti_squad_meet(dti_parallel *par, uint32_t m, uint32_t micro, u
 
 /* All of a micro-batch, and the meetings between them. */
 static dt_result dti_squad_segments(dti_parallel *par, uint32_t m, uint32_t micro, bool *go_on) {
-    dt_program *p = dti_squad_take(par, m, micro);
+    dt_program *p = dti_squad_of(par, m, micro);
     const dti_code *code = dti_program_code(p);
     uint32_t met = 0;
     dt_result result = DT_OK;
@@ -163,7 +162,7 @@ static void dti_squad_terms(dti_squad *squad, const dt_program *p) {
 static dt_result dti_squad_micro(dti_parallel *par, uint32_t m, uint32_t micro, bool *go_on) {
     dti_squad *squad = par->squad;
     const dti_runs *runs = dti_squad_runs_now(par);
-    dt_program *p = dti_squad_take(par, m, micro);
+    dt_program *p = dti_squad_of(par, m, micro);
     const uint32_t met = micro * dti_program_code(p)->meeting_count * squad->local;
     dt_step_desc step = par->step;
     step.first_row = runs->runs[micro].row;
@@ -313,7 +312,7 @@ static void dti_squad_prepare(dti_parallel *par, const dti_batch *batch, const d
 static void dti_squad_drop(dti_parallel *par) {
     for (uint32_t m = 0; m < par->squad->local; m++) {
         for (uint32_t i = 0; i < dti_squad_runs_now(par)->count; i++)
-            dti_lane_end(dti_squad_take(par, m, i));
+            dti_lane_end(dti_squad_of(par, m, i));
     }
 }
 
