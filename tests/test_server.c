@@ -607,7 +607,8 @@ TEST(server_skips_a_batch_in_which_a_worker_finds_a_nan) {
         CHECK(dt_trainer_epoch(t, NULL) == DT_ERROR_NUMERIC);
     CHECK(!dt_store_state_hash(dt_trainer_store(t), &hash));
     serve_start(&r);
-    CHECK_TEXT(!serve_join(&r, &w, &worker), "%s", dt_ctx_error(w.ctx));
+    const dt_result joined = serve_join(&r, &w, &worker);
+    CHECK_TEXT(!joined, "%s", dt_ctx_error(w.ctx));
     w.data.x[40 * TRAIN_SIDE * TRAIN_SIDE + 3] = infinity;
     for (int i = 0; i < 2; i++) {
         CHECK(dt_trainer_epoch(worker, &report) == DT_ERROR_NUMERIC);
@@ -759,7 +760,8 @@ TEST(server_that_is_gone_is_named) {
     if (!serve_open(&r, &c))
         return;
     serve_start(&r);
-    CHECK_TEXT(!serve_join(&r, &m, &t) && !dt_trainer_step(t, NULL), "%s", dt_ctx_error(m.ctx));
+    const dt_result joined = serve_join(&r, &m, &t);
+    CHECK_TEXT(!joined && !dt_trainer_step(t, NULL), "%s", dt_ctx_error(m.ctx));
     serve_stop(&r);
     serve_close(&r);
     CHECK(dt_trainer_step(t, NULL) == DT_ERROR_PEER_LOST);
@@ -871,7 +873,8 @@ TEST(server_has_workers_that_fit_and_evaluate) {
     if (!serve_open(&r, &c))
         return;
     serve_start(&r);
-    CHECK_TEXT(!serve_join(&r, &m, &t), "%s", dt_ctx_error(m.ctx));
+    const dt_result joined = serve_join(&r, &m, &t);
+    CHECK_TEXT(!joined, "%s", dt_ctx_error(m.ctx));
     const dt_dataset data = train_desc(&m).data, same = train_desc(&r.m).data;
     CHECK_TEXT(!dt_trainer_fit(t, &(dt_fit_desc){.epochs = 3, .validation = &data}, NULL), "%s",
                dt_ctx_error(m.ctx));
