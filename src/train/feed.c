@@ -1,0 +1,123 @@
+/* A trainer's samples: which columns its inputs read, what fills up a short batch, and the loader. */
+
+static void dti_trainer_share(void *user, uint32_t rows, uint32_t *first, uint32_t *count) {
+    const dt_trainer *t = user;
+    const dti_parallel *par = &t->par;
+    if (t->worker) {
+        dti_worker_rows(t, rows, first, count);
+        return;
+    }
+    dti_parallel_rows(par, rows, first, count);
+}
+
+/* Rows that fill up a batch must weigh nothing, whatever else is in them. */
+static dt_result dti_trainer_pads(dt_trainer *t, int32_t *pad) {
+    const dti_code *code = dti_parallel_code(&t->par);
+    bool batch_norm = false;
+    for (uint32_t id = 1; id < t->graph->count; id++) {
+        const dti_op_info *info = dti_op_info_of(t->graph->nodes[id].op);
+        batch_norm = batch_norm || info->samples == DTI_SAMPLES_COUPLES;
+    }
+    for (uint32_t i = 0; i < code->loss_count; i++) {
+        const dti_node *n = &t->graph->nodes[code->desc.losses[i].term.id];
+        dti_labels labels;
+        const bool ignores = dti_label_user(t->graph, n, &labels) && labels.ignores;
+        uint32_t target = ignores ? dti_input_id(t->graph, n, labels.input) : 0, c = 0;
+        while (c < t->par.columns && t->par.inputs[c].id != target)
+            c++;
+        const dti_port *port =
+            c < t->par.columns ? dti_code_port(code, target, false, false) : NULL;
+        if (!port || !dti_labels_ignore(port, &pad[c]) || batch_norm)
+            return dti_fail(t->base, DT_ERROR_INVALID, "DT_TAIL_PAD: loss %u %s; use DT_TAIL_KEEP",
+                            i + 1,
+                            batch_norm ? "sees batch norm, which would see the rows that fill up"
+                                       : "is no cross-entropy of a column whose targets all may be "
+                                         "ignored");
+    }
+    return DT_OK;
+}
+
+/* Replicas find an input by its node's number, so it must be of the graph that they copy. */
+static dt_result dti_trainer_column(const dt_trainer *t, dt_tensor x, uint32_t c) {
+    if (x.graph != t->graph)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "dataset column %u: a tensor of another graph than the trainer's: %s", c,
+                        dti_tensor_elsewhere(t->graph, x).text);
+    if (dti_is_nil(x))
+        return dti_fail(t->base, DT_ERROR_INVALID, "dataset column %u: its input is nil", c);
+    if (dti_node_of(x)->op != DTI_OP_INPUT || dti_node_of(x)->values)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "dataset column %u: %s is no input; a column is for what dt_input made", c,
+                        dti_tensor_print(x).text);
+    if (!dti_node_of(x)->samples)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "input %s is shared by all samples, so it has no column in .data; "
+                        "dt_trainer_write it",
+                        dti_tensor_name(x).text);
+    return DT_OK;
+}
+
+/* A column that nothing reads is a mistake: a mask that is not applied. */
+static dt_result dti_column_is_read(const dt_trainer *t, uint32_t c) {
+    const dti_code *code = dti_parallel_code(&t->par);
+    const dt_tensor x = t->par.inputs[c];
+    if (dti_code_port(code, x.id, false, false))
+        return DT_OK;
+    return dti_fail(t->base, DT_ERROR_INVALID,
+                    "dataset column %u: no loss and no metric reads %s; leave it out", c,
+                    dti_tensor_print(x).text);
+}
+
+/* Every column needs an input that is read, and every input of samples a column; and targets must
+ * be known before the forward part. */
+static dt_result dti_trainer_columns(const dt_trainer *t) {
+    const dti_code *code = dti_parallel_code(&t->par);
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < code->loss_count; i++) {
+        if (code->static_weight[i] < 0.0)
+            return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
+                            "the targets of loss %u are computed in the graph, so its weight over "
+                            "the whole batch is not known in time; give targets as an input",
+                            i + 1);
+    }
+    for (uint32_t c = 0; c < t->par.columns && !result; c++) {
+        result = dti_trainer_column(t, t->par.inputs[c], c);
+        result = result ? result : dti_column_is_read(t, c);
+    }
+    for (uint32_t k = 0; k < code->port_count && !result; k++) {
+        uint32_t c = 0;
+        while (c < t->par.columns && t->par.inputs[c].id != code->ports[k].node)
+            c++;
+        const dti_node *n = &code->work->nodes[code->ports[k].node];
+        if (c == t->par.columns && n->samples && !code->ports[k].output)
+            return dti_fail(t->base, DT_ERROR_INVALID,
+                            "input '%s' has no column in .data; give one", n->label);
+    }
+    return result;
+}
+
+static dt_result dti_trainer_loader(dt_trainer *t) {
+    dti_loader_desc d = {.data = &t->desc.data,
+                         .seed = t->desc.seed,
+                         .batch = (uint32_t)t->desc.batch,
+                         .tail = t->desc.tail,
+                         .shuffle = !t->desc.no_shuffle,
+                         .threaded = !t->worker && !t->serves, /* tickets say what is next */
+                         .share = dti_trainer_share,
+                         .user = t,
+                         .share_max = t->worker ? dti_worker_rows_max(t) : t->par.desc.batch};
+    if (t->desc.balance == DT_BALANCE_EQUAL && !t->worker) {
+        uint32_t first;
+        dti_trainer_share(t, t->par.desc.batch, &first, &d.share_max);
+    }
+    dti_loader_destroy(t->loader);
+    t->loader = NULL;
+    dt_result result = dti_trainer_columns(t);
+    if (!result)
+        result = dti_shared_make(t);
+    if (!result)
+        result = dti_shared_put(t);
+    if (!result && t->desc.tail == DT_TAIL_PAD)
+        result = dti_trainer_pads(t, d.pad);
+    return result ? result : dti_loader_create(t->base, &d, &t->loader);
+}

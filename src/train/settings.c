@@ -1,0 +1,164 @@
+/* What a trainer's description says: defaults, and what goes with what. */
+
+/* What a pipeline does not go with. */
+static dt_result dti_trainer_check_pipeline(const dt_trainer *t) {
+    const dt_trainer_desc *d = &t->desc;
+    const bool interleaved = d->schedule == DT_PIPELINE_INTERLEAVED;
+    if (d->pipeline < 0 || d->replicas < 0 || d->chunks < 0 ||
+        (unsigned)d->schedule > DT_PIPELINE_ZERO_BUBBLE)
+        return dti_fail(
+            t->base, DT_ERROR_INVALID,
+            "replicas %d, pipeline %d, schedule %d, chunks %d: none may be negative, and a "
+            "schedule is a dt_pipeline_schedule",
+            d->replicas, d->pipeline, (int)d->schedule, d->chunks);
+    if (d->pipeline < 2 && (d->schedule || d->chunks))
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        ".schedule and .chunks are a pipeline's: give .pipeline, its stages");
+    if (d->pipeline < 2)
+        return DT_OK;
+    if (d->chunks && !interleaved)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "%d chunks a device: only DT_PIPELINE_INTERLEAVED has them", d->chunks);
+    if ((uint32_t)d->pipeline > DTI_REPLICAS_MAX ||
+        (uint64_t)d->pipeline * t->par.desc.chunks > DTI_PIPE_CHUNKS_MAX)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "a pipeline of %d devices with %u chunks each; at most %d devices and %d "
+                        "chunks",
+                        d->pipeline, t->par.desc.chunks, DTI_REPLICAS_MAX, DTI_PIPE_CHUNKS_MAX);
+    if (d->mode)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "local steps are replicas' own; a pipeline is one, whose stages make each "
+                        "step together");
+    if (d->balance)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "balance = measured moves rows between replicas; stages have all rows");
+    if (d->shard_state)
+        return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
+                        "shard_state with a pipeline: each stage's device has all state of its "
+                        "stage; leave one of them out");
+    if (d->accumulate > DTI_PIPE_MICROS_MAX)
+        return dti_fail(t->base, DT_ERROR_INVALID, "%d micro-batches in a pipeline; at most %d",
+                        d->accumulate, DTI_PIPE_MICROS_MAX);
+    return DT_OK;
+}
+
+/* What sharing out a model does not go with. */
+static dt_result dti_trainer_check_squad(const dt_trainer *t) {
+    const dt_trainer_desc *d = &t->desc;
+    const char *beside = NULL;
+    if (d->tensor < 0 || d->tensor > DTI_SQUAD_MAX)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "tensor is %d; 1 to %d members share out a model", d->tensor,
+                        DTI_SQUAD_MAX);
+    if (d->tensor < 2)
+        return DT_OK;
+    if (d->pipeline > 1)
+        beside = ".pipeline";
+    else if (d->replicas > 1)
+        beside = ".replicas";
+    else if (d->mode)
+        beside = ".mode";
+    else if (d->shard_state)
+        beside = ".shard_state: each member has the state of its parts alone";
+    else if (d->shards > 1)
+        beside = ".shards: members compute one, in .accumulate micro-batches";
+    else if (d->balance)
+        beside = ".balance";
+    if (beside)
+        return dti_fail(t->base, DT_ERROR_UNSUPPORTED, "tensor = %d goes with no %s", d->tensor,
+                        beside);
+    return dti_devices_count(t->base, d->devices) ? DT_OK : DT_ERROR_INVALID;
+}
+
+static dt_result dti_trainer_check(const dt_trainer *t) {
+    const dt_trainer_desc *d = &t->desc;
+    if (d->batch < 1 || d->accumulate < 1 || d->shards < 0 || d->threads < 0)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "batch %d, accumulate %d, shards %d, threads %d: none may be negative",
+                        d->batch, d->accumulate, d->shards, d->threads);
+    if (d->accumulate > d->batch)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "a batch of %d in %d parts: a part needs a sample", d->batch,
+                        d->accumulate);
+    if (d->threads > DTI_MAX_THREADS)
+        return dti_fail(t->base, DT_ERROR_INVALID, "%d threads a replica; at most %d", d->threads,
+                        DTI_MAX_THREADS);
+    if (d->in_flight < 0 || d->in_flight > 2)
+        return dti_fail(t->base, DT_ERROR_INVALID, "in_flight is %d; 1 or 2 steps can be under way",
+                        d->in_flight);
+    if ((unsigned)d->balance > DT_BALANCE_MEASURED)
+        return dti_fail(t->base, DT_ERROR_INVALID, "%d is no dt_balance", (int)d->balance);
+    if (d->balance == DT_BALANCE_MEASURED && d->shards)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "balance = measured moves the shards' rows, so it goes with no .shards of "
+                        "your own (%d): results depend on the devices then",
+                        d->shards);
+    dt_result mode = dti_trainer_check_local(t);
+    if (!mode)
+        mode = dti_worker_check(t);
+    if (mode)
+        return mode;
+    if (d->shard_state < 0 || d->shard_state > 3)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "shard_state is %d; 0 = each replica has all of the optimizer's state, 1 = "
+                        "replicas share it out",
+                        d->shard_state);
+    if (d->shard_state > 1)
+        return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
+                        "shard_state is %d: each replica has all %s; give at most 1",
+                        d->shard_state, d->shard_state == 2 ? "gradients" : "parameters");
+    if (d->shard_state && d->mode == DT_TRAIN_LOCAL)
+        return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
+                        "shard_state 1 goes with no DT_TRAIN_LOCAL: each replica's optimizer is "
+                        "its own between two rounds");
+    if (d->averaged && !t->par.desc.optim.average.kind)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        ".averaged evaluates averages of weights: give .optim an .average");
+    if (d->checkpoint_steps < 0 || d->checkpoint_keep < 1 ||
+        (d->checkpoint_steps && !d->checkpoint))
+        return dti_fail(
+            t->base, DT_ERROR_INVALID,
+            "checkpoint_steps %d, checkpoint_keep %d: they go with a folder .checkpoint",
+            d->checkpoint_steps, d->checkpoint_keep);
+    return DT_OK;
+}
+
+static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
+    dt_trainer_desc *d = &t->desc;
+    *d = *desc;
+    if (dti_is_set(d->loss) && !dti_is_set(d->losses[0].term))
+        d->losses[0].term = d->loss;
+    d->batch = d->batch ? d->batch : 1;
+    d->accumulate = d->accumulate ? d->accumulate : 1;
+    d->checkpoint_keep = d->checkpoint_keep ? d->checkpoint_keep : 3;
+    dti_parallel_desc *p = &t->par.desc;
+    t->par.base = t->base;
+    p->comm = d->comm;
+    p->optim = d->optim ? *d->optim : (dt_optim_desc){0};
+    p->program.params = d->params;
+    p->program.memory_bytes = d->memory_bytes;
+    p->seed = d->seed;
+    p->batch = (uint32_t)DTI_MAX(d->batch, 1);
+    p->parts = (uint32_t)DTI_MAX(d->accumulate, 1);
+    p->tail = d->tail == DT_TAIL_KEEP ? (uint32_t)(d->data.rows % p->batch) : 0;
+    p->bucket_bytes = d->bucket_bytes;
+    p->no_overlap = d->no_overlap;
+    p->measured = d->balance == DT_BALANCE_MEASURED;
+    p->in_flight = d->in_flight;
+    p->shard_state = d->shard_state != 0;
+    p->stages = d->pipeline > 1 ? (uint32_t)d->pipeline : 0;
+    p->schedule = d->schedule;
+    p->chunks = d->schedule != DT_PIPELINE_INTERLEAVED ? 1
+                : d->chunks > 0                        ? (uint32_t)d->chunks
+                                                       : 2;
+    p->tensor = d->tensor > 1 ? (uint32_t)d->tensor : 0;
+    if (p->tensor)
+        d->shards = d->shards ? d->shards : 1; /* a checkpoint of several is refused */
+    memcpy(p->program.losses, d->losses, sizeof p->program.losses);
+    memcpy(p->program.metrics, d->metrics, sizeof p->program.metrics);
+    for (int i = 0; i < DT_MAX_TERMS; i++)
+        t->coefficients[i] = dti_or((double)d->losses[i].coefficient, 1.0);
+    dti_trainer_resolve_local(t);
+    dti_plateau_reset(t);
+    dti_dataset_inputs(&d->data, &t->par.columns, t->par.inputs, t->par.input_bytes);
+}

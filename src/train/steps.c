@@ -1,0 +1,181 @@
+/* A trainer's steps and epochs. What all ranks must do together they do in the same order, whatever
+ * one of them finds wrong by itself. */
+
+static void dti_report_add(dt_train_report *r, const dti_parallel_result *step) {
+    for (int i = 0; i < DT_MAX_TERMS; i++) {
+        r->loss_sum[i] += step->loss_sum[i];
+        r->loss_weight[i] += step->loss_weight[i];
+        r->metric_sum[i] += step->metric_sum[i];
+        r->metric_weight[i] += step->metric_weight[i];
+    }
+    if (step->committed)
+        r->gradient_norm = step->norm;
+    r->wait_seconds += step->wait_seconds;
+}
+
+static void dti_report_close(const dt_trainer *t, dt_train_report *r) {
+    r->loss = 0.0;
+    for (int i = 0; i < DT_MAX_TERMS; i++) {
+        if (r->loss_weight[i] > 0.0)
+            r->loss += t->coefficients[i] * r->loss_sum[i] / r->loss_weight[i];
+        r->metric[i] = dti_term_value(r->metric_sum[i], r->metric_weight[i]);
+    }
+    r->step = t->par.replicas[0].store->steps;
+    r->round = t->par.round.count;
+}
+
+static dt_result dti_trainer_lost(dt_trainer *t) {
+    return dti_fail(t->base, DT_ERROR_REVOKED,
+                    "the job ended at step %llu, when a rank or a device was lost; the weights are "
+                    "those of that step: save them, or make a new trainer and go on from a "
+                    "checkpoint",
+                    (unsigned long long)t->par.replicas[0].store->steps);
+}
+
+/* What the application wrote since the last step, the replicas have; of buffers there is a copy. */
+static dt_result dti_trainer_look(dt_trainer *t) {
+    dt_store *s = t->par.replicas[0].store;
+    if (!s->written)
+        return DT_OK;
+    s->written = false;
+    if (t->par.pipe || t->par.squad)
+        return dti_pipe_scatter(&t->par);
+    return dti_statistics_load(&t->par.statistics, s);
+}
+
+static void dti_trainer_move_on(dt_trainer *t, bool last) {
+    t->index = last ? 0 : t->index + 1;
+    t->epoch += last;
+}
+
+/* On all ranks together, added to *r. */
+static dt_result dti_trainer_step_joint(dt_trainer *t, const dti_batch *batch, dt_result own,
+                                        const dt_step_desc *desc, dt_train_report *r, bool *used) {
+    const dti_batch none = {0};
+    dti_parallel_result step;
+    dt_result result = dti_parallel_step(&t->par, batch ? batch : &none, own, desc, &step);
+    r->epoch = t->epoch;
+    *used = !result || step.skipped;
+    if (!*used)
+        return result;
+    r->steps++;
+    r->samples += batch->real;
+    r->epoch_ended = batch->last;
+    dti_trainer_move_on(t, batch->last);
+    dti_report_add(r, &step);
+    dti_balance_add(t);
+    return result;
+}
+
+/* One step, added to *r, or what ended for it. *used: its samples are used up, also when it was
+ * skipped for a NaN; one that failed otherwise is to be tried again, on all ranks. So many as
+ * `keep` may be left under way. */
+static dt_result dti_trainer_step(dt_trainer *t, uint32_t keep, dt_train_report *r, bool *used) {
+    const uint64_t start = dti_now_ns();
+    const dti_batch *batch = NULL;
+    *used = false;
+    dt_result own = dti_check_forked(t->base);
+    if (own || t->par.lost)
+        return own ? own : dti_trainer_lost(t);
+    if (t->serves)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        "a server's trainer makes no steps by itself: dt_server_run has workers "
+                        "make them");
+    if (t->worker)
+        return dti_worker_step(t, r, used);
+    const bool wanted = t->par.asked = atomic_exchange(&t->wanted, 0) != 0;
+    own = dti_loader_next(t->loader, &batch);
+    if (!own)
+        own = dti_trainer_look(t);
+    if (!own)
+        own = dti_shared_written(t);
+    r->data_seconds += 1e-9 * (double)(dti_now_ns() - start);
+    dt_step_desc desc = {.seed = t->desc.seed,
+                         .step = t->par.replicas[0].store->steps + 1,
+                         .lr = dti_trainer_lr(t, dti_trainer_number(t)),
+                         .coefficients = t->coefficients};
+    dt_result result = t->par.alone ? dti_trainer_step_ahead(t, batch, own, &desc, keep, r, used)
+                       : dti_parallel_is_local(&t->par)
+                           ? dti_trainer_step_local(t, batch, own, &desc, r, used)
+                           : dti_trainer_step_joint(t, batch, own, &desc, r, used);
+    r->seconds += 1e-9 * (double)(dti_now_ns() - start);
+    if (*used)
+        return result;
+    if (wanted)
+        atomic_store(&t->wanted, 1); /* with the next one */
+    dt_result again = t->par.lost ? DT_OK : dti_trainer_seek(t);
+    return again ? again : result;
+}
+
+static dt_result dti_trainer_checkpoints(dt_trainer *t) {
+    const uint64_t step = t->par.replicas[0].store->steps;
+    const uint64_t every = (uint64_t)t->desc.checkpoint_steps;
+    bool due = t->par.asked || (every && step && step % every == 0 && step != t->saved);
+    if (dti_parallel_is_local(&t->par)) /* rounds' ends need not be at such steps */
+        due = !t->par.round.done && (t->par.asked || (every && step / every > t->saved / every));
+    return due && t->desc.checkpoint ? dt_trainer_checkpoint(t) : DT_OK;
+}
+
+/* What comes between two steps. */
+static dt_result dti_trainer_between(dt_trainer *t, bool epoch_ended) {
+    if (t->ahead_count)
+        return DT_OK;
+    dt_result result = t->par.lost ? DT_OK : dti_balance_look(t, epoch_ended);
+    return result ? result : dti_trainer_checkpoints(t);
+}
+
+/* With what ended since the last report. */
+static dt_result dti_report_open(dt_trainer *t, dt_train_report *r) {
+    const dt_result result = t->pending_result;
+    *r = t->pending;
+    t->pending = (dt_train_report){0};
+    t->pending_result = DT_OK;
+    return result;
+}
+
+/* What was found before is told where nothing is worse. */
+static dt_result dti_trainer_told(dt_trainer *t, dt_result before, dt_result now) {
+    return before && !now ? dti_fail(t->base, before, "%s", t->said) : now;
+}
+
+DT_API dt_result dt_trainer_step(dt_trainer *t, dt_train_report *report) {
+    DTI_NEED(NULL, t);
+    dt_train_report local, *r = report ? report : &local;
+    const dt_result before = dti_report_open(t, r);
+    bool used;
+    dt_result result = dti_trainer_step(t, t->desc.in_flight == 2, r, &used);
+    dt_result after = used ? dti_trainer_between(t, r->epoch_ended) : DT_OK;
+    if (used && dti_parallel_is_local(&t->par) && !r->round_ended)
+        dti_report_part(t, r);
+    dti_report_close(t, r);
+    return dti_trainer_told(t, before, result ? result : after);
+}
+
+/* A skipped step, or a checkpoint that could not be written, is told at the end. */
+DT_API dt_result dt_trainer_epoch(dt_trainer *t, dt_train_report *report) {
+    DTI_NEED(NULL, t);
+    dt_train_report local, *r = report ? report : &local;
+    const dt_result before = dti_report_open(t, r);
+    dt_result kept = DT_OK, result = DT_OK;
+    bool used = true;
+    while (used && !r->epoch_ended && !t->par.lost) {
+        result = dti_trainer_step(t, t->desc.in_flight != 1, r, &used);
+        dt_result after = used ? dti_trainer_between(t, r->epoch_ended) : DT_OK;
+        result = result ? result : after;
+        kept = used && result ? result : kept;
+    }
+    dti_report_close(t, r);
+    return dti_trainer_told(t, before, !used || t->par.lost ? result : kept);
+}
+
+DT_API dt_result dt_trainer_wait(dt_trainer *t, dt_train_report *report) {
+    DTI_NEED(NULL, t);
+    dt_train_report local, *r = report ? report : &local;
+    dt_result result = dti_check_forked(t->base);
+    if (result)
+        return result;
+    dti_trainer_drain(t);
+    const dt_result before = dti_report_open(t, r);
+    dti_report_close(t, r);
+    return dti_trainer_told(t, before, DT_OK);
+}
