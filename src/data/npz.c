@@ -181,8 +181,8 @@ static dt_result dti_zip_no_such(const dti_zip *z, const char *name, const dti_t
 static dt_result dti_zip_find(const dti_zip *z, const char *name, dt_array *out) {
     dti_zip_entry e, found = {0};
     dti_text names = dti_text_open(dti_ctx_base(z->ctx));
-    size_t at;
-    uint32_t count;
+    size_t at = 0;
+    uint32_t count = 0;
     dt_result result = dti_zip_directory(z, &at, &count);
     bool is = false;
     for (uint32_t i = 0; i < count && !result; i++) {
