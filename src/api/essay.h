@@ -95,14 +95,16 @@
  * lists ("cpu:2", "vulkan:0,vulkan:1,cpu") and on all ranks of a dt_comm: it reads the data, runs
  * epochs, evaluates and keeps checkpoints. Gradients are summed while the backward pass runs, and
  * nothing changes before all ranks have all of them. Where links are slow, replicas can train by
- * themselves and exchange once in a round (DT_TRAIN_LOCAL). Replicas can share out the optimizer's
- * state (.shard_state), and a model that is larger than a device can be cut into stages on several,
- * of any ranks, as often as there are devices (.pipeline, .replicas): the bits stay the same.
+ * themselves and exchange once in a round (DT_TRAIN_LOCAL); where workers come and go, dt_server
+ * hands out the work. Replicas can share out the optimizer's state (.shard_state), and a model that
+ * is larger than a device can be cut into stages on several, of any ranks, as often as there are
+ * devices (.pipeline, .replicas): the bits stay the same. Or several share out each layer (.tensor).
  *
  * A LOOP. dt_trainer_fit() runs epochs with validation, early stopping, the best weights and
- * checkpoints; callbacks see every step, and dt_progress_show() is one that shows a bar.
- * dt_trainer_predict() computes a tensor for all rows of a set; dt_summary() lists a model's
- * layers.
+ * checkpoints; callbacks see every step; dt_progress_show() is one that shows a bar,
+ * dt_run_log_fit() one that writes CSV, JSON lines and TensorBoard's files. dt_trainer_predict()
+ * computes a tensor for all rows of a set; dt_summary() lists a model's layers. dt_csv_open(),
+ * dt_npy_load() and dt_idx_load() read data.
  *
  * SEVERAL PROCESSES. dt_comm joins the ranks that torchrun, mpirun, srun, Kubernetes or build/dtrun
  * started, over TCP, and sums, gathers and sends arrays between them: dt_comm_all_reduce() and its
@@ -128,7 +130,7 @@
  * FILES. safetensors, under PyTorch's names; dt_store_load_matching() takes parts of one, also
  * under other names. A file appears whole or not at all.
  *
- * NOT YET, and refused with a text: 16 bits but in single ops on the CPU; layers cut over devices;
- * gradients and parameters that replicas share out; servers of parameters; groups that go on
- * without a rank that was lost. GPUs have been software drivers and compilers alone so far:
+ * NOT YET, and refused with a text: 16 bits but in single ops on the CPU; gradients and parameters
+ * that replicas share out; .tensor together with .pipeline or .replicas; groups that go on without
+ * a rank that was lost. GPUs have been software drivers and compilers alone so far:
  * ./build.sh gpu writes a report of yours. */
