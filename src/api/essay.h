@@ -98,7 +98,8 @@
  * themselves and exchange once in a round (DT_TRAIN_LOCAL); where workers come and go, dt_server
  * hands out the work. Replicas can share out the optimizer's state (.shard_state), and a model that
  * is larger than a device can be cut into stages on several, of any ranks, as often as there are
- * devices (.pipeline, .replicas): the bits stay the same. Or several share out each layer (.tensor).
+ * devices (.pipeline, .replicas): the bits stay the same. Or devices share out each layer
+ * (.tensor).
  *
  * A LOOP. dt_trainer_fit() runs epochs with validation, early stopping, the best weights and
  * checkpoints; callbacks see every step; dt_progress_show() is one that shows a bar,
