@@ -43,7 +43,7 @@ TEST(every_row_is_in_one_piece_whoever_computes_it) {
             for (uint32_t batch = shards; batch < 90; batch += 17)
                 for (uint32_t rows = 1; rows <= batch; rows += 5) {
                     uint32_t want[MOST] = {0}, got[MOST];
-                    dti_partition job = {1, 0, 1, shards, parts, batch, NULL};
+                    dti_partition job = {1, 0, 1, shards, parts, batch, false, NULL};
                     parallel_pieces(&job, rows, want);
                     for (job.replicas = 2; job.replicas <= shards; job.replicas++) {
                         memset(got, 0, sizeof got);
@@ -86,7 +86,7 @@ TEST(replicas_leave_the_subtrees_that_the_collectives_add) {
     for (int i = 0; i < 70; i++)
         leaves[i] = 1.0f / (float)(3 + i * i);
     for (uint32_t shards = 1; shards < 70; shards++) {
-        dti_partition job = {1, 0, 1, shards, 1, 2 * shards, NULL};
+        dti_partition job = {1, 0, 1, shards, 1, 2 * shards, false, NULL};
         dti_operand all[70];
         float want, got;
         for (uint32_t i = 0; i < shards; i++)

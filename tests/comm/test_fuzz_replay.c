@@ -30,7 +30,7 @@ TEST(every_kept_handshake_changes_nothing_but_with_the_key) {
 TEST(every_kept_talk_brings_what_was_said_or_ends) {
     int counts[2] = {0};
     REQUIRE(replay_folder("tests/corpus/talk", fuzz_talk, counts));
-    CHECK(counts[0] >= 10 && counts[1] >= 2);
+    CHECK(counts[0] >= 2 && counts[1] >= 10);
 }
 
 TEST(every_kept_list_of_frames_leaves_the_core_sound) {

@@ -19,9 +19,16 @@ static uint64_t dti_now_ns(void) {
 }
 
 static double dti_unix_seconds(void) {
+#ifdef _WIN32
+    FILETIME now; /* units of 100 ns since 1601 */
+    GetSystemTimeAsFileTime(&now);
+    const uint64_t units = (uint64_t)now.dwHighDateTime << 32 | now.dwLowDateTime;
+    return 1e-7 * (double)units - 11644473600.0;
+#else
     struct timespec now = {0};
     timespec_get(&now, TIME_UTC);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+#endif
 }
 
 static void dti_thread_sleep(uint64_t ns) {
