@@ -198,19 +198,40 @@ TEST(csv_names_the_line_and_what_is_wrong) {
     csv_close(&j);
 }
 
-/* A file that changes while it is open is an error, not other rows. */
+/* A file that changes while it is open is an error, not other rows, and takes no memory. */
 TEST(csv_that_has_changed_is_an_error) {
+    static const char *const others[] = {"a\nx\ny\n", "a\n1,",        "a\n\n\n\n",
+                                         "a\n\"1\n",  "a\n\xFF\n1\n", "a\n1111111111111111"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        csv_job j;
+        float x[8];
+        dt_memory_info before, after;
+        if (!csv_opens(&j, "a\n1\n2\n3\n4\n5\n6\n7\n8\n", NULL))
+            return;
+        FILE *file = fopen(temp_path("some.csv"), "r+b"); /* the same file, in place */
+        fputs(others[i], file);
+        fclose(file);
+        dt_ctx_memory(j.ctx, &before);
+        const dt_result result = dt_csv_read(j.csv, (int[]){0}, 1, 0, 8, DT_F32, x);
+        dt_ctx_memory(j.ctx, &after);
+        CHECK_TEXT(result == DT_ERROR_IO, "%zu: %d", i, (int)result);
+        CHECK_CONTAINS(dt_ctx_error(j.ctx), "changed");
+        CHECK(after.host_alloc_calls == before.host_alloc_calls);
+        csv_close(&j);
+    }
+}
+
+TEST(csv_numbers_that_no_float_holds_are_errors) {
     csv_job j;
-    float x[2];
-    if (!csv_opens(&j, "a\n1\n2\n", NULL))
-        return;
-    FILE *file = fopen(temp_path("some.csv"), "r+b"); /* the same file, in place */
-    fputs("a\nx\ny\n", file);
-    fclose(file);
-    const dt_result result = dt_csv_read(j.csv, (int[]){0}, 1, 0, 2, DT_F32, x);
-    CHECK_TEXT(result == DT_ERROR_IO || result == DT_OK, "%d",
-               (int)result); /* or it was buffered */
+    float x[3];
+    const dt_csv_desc scaled = {.rules = {{.names = "*", .standardize = true}}};
+    if (csv_opens(&j, "a\n1e300\n0e999\n", NULL)) {
+        CHECK(dt_csv_read(j.csv, (int[]){0}, 1, 0, 1, DT_F32, x) == DT_ERROR_INVALID);
+        CHECK_CONTAINS(dt_ctx_error(j.ctx), ":2: the value of 'a' is too large");
+        CHECK(dt_csv_read(j.csv, (int[]){0}, 1, 1, 1, DT_F32, x) == DT_OK && x[0] == 0.0f);
+    }
     csv_close(&j);
+    csv_refused("a\n1e300\n-1e300\n", &scaled, "some.csv", "too large to be standardized");
 }
 
 /* ---- training from a file, row by row and from memory */

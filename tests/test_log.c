@@ -373,14 +373,68 @@ TEST(log_on_a_full_disk_ends_at_a_whole_record_and_training_goes_on) {
                dt_ctx_error(j.m.ctx));
     char *csv = log_read(&j, "scalars.csv", &size);
     CHECK(size > 500 && size <= 1500 && csv[size - 1] == '\n');
+    const int lines = log_lines(csv) - 1;
     free(csv);
     char *json = log_read(&j, "scalars.jsonl", &size);
     CHECK(size > 500 && size <= 1500 && json[size - 1] == '\n');
+    CHECK_TEXT(log_lines(json) == lines, "%d and %d", log_lines(json), lines);
     free(json);
     char *events = log_read(&j, "events", &size);
-    CHECK(size <= 1500 && log_points(events, size, p, 64) > 5);
+    const int points = log_points(events, size, p, 64);
+    CHECK_TEXT(size <= 1500 && points > 5 && points == lines, "%d and %d", points, lines);
     free(events);
     log_close(&j);
+}
+
+static int log_fails_at; /* which allocation, counted down; 0: none */
+
+static void *log_alloc(void *user, size_t bytes, size_t align) {
+    void *block = NULL;
+    (void)user;
+    if (log_fails_at && --log_fails_at == 0)
+        return NULL;
+    return posix_memalign(&block, align, bytes) ? NULL : block;
+}
+
+static void log_free(void *user, void *memory, size_t bytes) {
+    (void)user, (void)bytes;
+    free(memory);
+}
+
+/* A number and a picture, with one allocation that fails, and both again. */
+static dt_result log_short_of_memory(int fails_at) {
+    static const uint8_t pixels[40 * 40 * 3];
+    log_job j;
+    log_point p[4] = {0};
+    size_t size;
+    const dt_ctx_desc ctx = {.no_vulkan = true, .allocator = {log_alloc, log_free, NULL}};
+    const dt_run_log_desc d = {.folder = log_folder(&j, "log-memory")};
+    CHECK(dt_ctx_create(&ctx, &j.m.ctx) == DT_OK);
+    CHECK(dt_run_log_create(j.m.ctx, &d, &j.log) == DT_OK);
+    log_fails_at = fails_at;
+    const dt_result first = dt_run_log_scalar(j.log, "a", 1, 1.0);
+    const dt_result then = dt_run_log_image(j.log, "b", 1, pixels, 40, 40, 3);
+    log_fails_at = 0;
+    CHECK(!first || first == DT_ERROR_MEMORY);
+    CHECK(!then || then == DT_ERROR_MEMORY);
+    CHECK(dt_run_log_scalar(j.log, "a", 2, 1.0) == DT_OK);
+    CHECK(dt_run_log_image(j.log, "b", 2, pixels, 40, 40, 3) == DT_OK);
+    char *csv = log_read(&j, "scalars.csv", &size);
+    CHECK(!strncmp(csv, "seconds,", 8) && log_lines(csv) == 2 + !first);
+    free(csv);
+    char *events = log_read(&j, "events", &size);
+    const int count = log_points(events, size, p, 4);
+    CHECK_TEXT(count == 2 + !first + !then && p[count - 1].picture > 4000, "%d records", count);
+    free(events);
+    log_close(&j);
+    return first ? first : then;
+}
+
+TEST(log_without_memory_writes_a_whole_call_or_nothing) {
+    int k = 1;
+    while (k < 60 && log_short_of_memory(k) == DT_ERROR_MEMORY)
+        k++;
+    CHECK_TEXT(k > 4 && k < 60, "%d allocations", k);
 }
 #endif
 
@@ -440,7 +494,7 @@ TEST(log_is_read_back_by_tensorboard) {
 /* By tools/dtplot and tools/dtboard, and the page as a browser makes it, where one is. */
 TEST(log_is_drawn_by_the_tools) {
     log_job j;
-    char program[3000];
+    char program[4000];
     if (!temp_python("import sys; sys.exit(sys.platform == 'win32')", true))
         SKIP("there is no python3");
     if (!log_open(&j, "log-drawn", (dt_run_log_desc){0}))
@@ -460,12 +514,25 @@ TEST(log_is_drawn_by_the_tools) {
         "assert len(shown) == 1 and b'run 0.0625' in shown.pop()\n" /* 1 / 16, of step 15 */
         "svg = s.check_output(['tools/dtplot', at, '--log', '-o', '/dev/stdout'])\n"
         "assert svg.count(b'<polyline') == 2 and b'train/loss' in svg, svg\n"
-        "bad = s.run(['tools/dtplot', '/dev/null/x'], capture_output=True)\n"
-        "assert bad.returncode == 1 and b'Traceback' not in bad.stderr, bad\n"
+        "head = b'seconds,step,name,value\\n1,1,'\n"
+        "odd = {'long': b'x' * 200000 + b',1', 'step': b'\\n1,inf,x,1', 'cells': b'\\xff,2'}\n"
+        "for name, text in odd.items():\n"
+        "    os.mkdir(at + '/' + name)\n"
+        "    open(at + '/' + name + '/scalars.csv', 'wb').write(head + text)\n"
+        "os.mkdir(at + '/pipe')\n"
+        "os.mkfifo(at + '/pipe/scalars.csv')\n"
+        "for name in [*odd, 'pipe', '/dev/null/x']:\n"
+        "    bad = s.run(['tools/dtplot', os.path.join(at, name)], capture_output=True)\n"
+        "    assert bad.returncode == 1 and b'Traceback' not in bad.stderr, bad\n"
+        "os.mkdir(at + '/names')\n"
+        "open(at + '/names/scalars.csv', 'wb').write(\n"
+        "    head + b'constructor,1\\n1,18446744073709551615,<b>\\x1b,1\\n')\n"
         "p = s.Popen([sys.executable, 'tools/dtboard', at, '--port', '0'], stdout=s.PIPE)\n"
         "try:\n"
         "    url = p.stdout.readline().split()[0].decode()\n"
         "    data = json.load(u.urlopen(url + 'data'))\n"
+        "    assert len(data['wrong']) == 4 and set(data['runs']['names']) == "
+        "{'constructor', '<b>?'}\n"
         "    assert [x[0] for x in data['runs']['.']['train/loss']] == [1, 3, 5, 7, 9, 11, 13, "
         "15]\n"
         "    try:\n"
@@ -477,9 +544,11 @@ TEST(log_is_drawn_by_the_tools) {
         "    if c:\n"
         "        dom = s.run([c, '--headless', '--no-sandbox', '--disable-gpu', '--dump-dom',\n"
         "                     '--virtual-time-budget=3000', url], capture_output=True).stdout\n"
-        "        assert dom.count(b'<polyline') == 2, dom\n"
+        "        assert dom.count(b'<polyline') == 4 and b'<b>?' not in dom, dom\n"
         "finally:\n"
-        "    p.kill()\n",
+        "    p.kill()\n"
+        "    for name in [*odd, 'pipe', 'names']:\n"
+        "        shutil.rmtree(at + '/' + name)\n",
         j.folder);
     CHECK(temp_python(program, false));
     log_close(&j);

@@ -5,9 +5,11 @@ import csv
 import json
 import math
 import os
+import stat
 import struct
 
 FILES = ("scalars.csv", "scalars.jsonl")
+RECORD_MOST = 1 << 24  # bytes of an event that is looked into: larger ones hold pictures
 
 
 class Bad(Exception):
@@ -18,7 +20,17 @@ def number(text, where):
     try:
         return float(text)
     except (TypeError, ValueError):
-        raise Bad(f"{where}: '{text}' is no number") from None
+        raise Bad(f"{where}: {str(text)[:40]!r} is no number") from None
+
+
+def whole(text, where):
+    try:
+        value = int(text)  # 64 bits are more than a float has
+    except (TypeError, ValueError):
+        value = number(text, where)
+    if not 0 <= value < 2 ** 64:
+        raise Bad(f"{where}: {str(text)[:40]!r} is no step")
+    return int(value)
 
 
 def read_csv(path):
@@ -34,7 +46,7 @@ def read_csv(path):
             if len(row) != len(head):
                 continue  # cut off by a crash
             where = f"{path}:{rows.line_num}"
-            yield row[name], int(number(row[step], where)), number(row[value], where)
+            yield row[name], whole(row[step], where), number(row[value], where)
 
 
 def read_json(path):
@@ -45,7 +57,8 @@ def read_json(path):
             except ValueError:
                 continue  # cut off by a crash
             if "value" in row:
-                yield row["name"], int(row["step"]), number(row["value"], f"{path}:{at}")
+                where = f"{path}:{at}"
+                yield row["name"], whole(row["step"], where), number(row["value"], where)
 
 
 def varint(data, at):
@@ -57,6 +70,8 @@ def varint(data, at):
         shift += 7
         if byte < 0x80:
             return value, at
+        if shift > 63:
+            raise IndexError  # as at the end: this is none
 
 
 def fields(data):
@@ -78,20 +93,23 @@ def fields(data):
 def read_events(path):
     """Scalars of a TensorBoard event file; a last record that is not whole is left out."""
     with open(path, "rb") as file:
-        data = file.read()
-    at = 0
-    while at + 12 <= len(data):
-        size = struct.unpack_from("<Q", data, at)[0]
-        if at + 16 + size > len(data):
-            break
-        event = dict(fields(data[at + 12:at + 12 + size]))
-        at += 16 + size
-        if 7 in event:
-            yield "restart", int(event.get(2, 0)) - 1, 0.0
-        for _, value in (f for f in fields(event.get(5, b"")) if f[0] == 1):
-            parts = dict(fields(value))
-            if 2 in parts:
-                yield parts[1].decode(), event.get(2, 0), struct.unpack("<f", parts[2])[0]
+        left = os.fstat(file.fileno()).st_size
+        while left >= 16:
+            size = struct.unpack("<Q", file.read(12)[:8])[0]
+            if size > left - 16:
+                break
+            left -= 16 + size
+            if size > RECORD_MOST:
+                file.seek(size + 4, os.SEEK_CUR)
+                continue
+            event = dict(fields(file.read(size + 4)[:size]))
+            if 7 in event:
+                yield "restart", int(event.get(2, 0)) - 1, 0.0
+            for _, value in (f for f in fields(event.get(5, b"")) if f[0] == 1):
+                parts = dict(fields(value))
+                if 2 in parts:
+                    step = whole(event.get(2, 0), path)
+                    yield parts[1].decode(), step, struct.unpack("<f", parts[2])[0]
 
 
 def reader(path):
@@ -120,18 +138,26 @@ def load(path):
         raise Bad(f"{path}: there is no log in this folder (scalars.csv, scalars.jsonl, events)")
     try:
         for part in found:
+            if not stat.S_ISREG(os.stat(part).st_mode):  # which may have no end
+                raise Bad(f"{part}: this is no file")
             for name, step, value in reader(part)(part):
                 if name == "restart":
                     for points in curves.values():
                         for late in [s for s in points if s > step]:
                             del points[late]
                 else:
-                    curves.setdefault(name, {})[step] = value
+                    curves.setdefault(plain(name), {})[step] = value
     except OSError as error:
-        raise Bad(f"{error.filename}: {error.strerror}") from None
-    except (UnicodeDecodeError, IndexError, KeyError, struct.error):
+        raise Bad(f"{part}: {error.strerror}") from None
+    except (ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError,
+            csv.Error, struct.error):
         raise Bad(f"{part}: this is no log of numbers") from None
     return {name: sorted(points.items()) for name, points in curves.items() if points}
+
+
+def plain(text):
+    """Without what moves a terminal's cursor, or is not in XML."""
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def runs(folder):
@@ -141,7 +167,8 @@ def runs(folder):
 
 
 def finite(points):
-    return [(step, value) for step, value in points if math.isfinite(value)]
+    """Those that can be drawn: axes are sums of them."""
+    return [(step, value) for step, value in points if abs(value) < 1e300]
 
 
 def smooth(points, weight):
@@ -156,7 +183,7 @@ def smooth(points, weight):
 
 def ticks(low, high, most=5):
     """Round numbers between two."""
-    span = (high - low) or abs(high) or 1.0
+    span = max(high - low, 1e-300)
     step = 10.0 ** math.floor(math.log10(span / most))
     step *= next(k for k in (1, 2, 5, 10) if span / (step * k) <= most)
     first = math.ceil(low / step - 1e-9)

@@ -22,7 +22,8 @@ DT_API dt_result dt_idx_load(dt_ctx *ctx, const char *path, dt_array *out);
  * as it is; np.savez_compressed is deflated, for which dtrain is compiled with DT_WITH_ZLIB.
  * Ownership and errors: as dt_idx_load; FORMAT also where an integer does not fit (which one), and
  * for objects and structures; INVALID: no array of that name, whose names are told; UNSUPPORTED: it
- * is deflated, and there is no zlib. */
+ * is deflated, and there is no zlib, or it has 4 GiB; an archive of 4 GiB or more (np.save has no
+ * limit). */
 DT_API dt_result dt_npy_load(dt_ctx *ctx, const char *path, dt_array *out);
 DT_API dt_result dt_npz_load(dt_ctx *ctx, const char *path, const char *name, dt_array *out);
 /* Frees the data and clears the struct. NULL and an empty array are allowed. */
@@ -63,7 +64,8 @@ typedef enum dt_csv_kind {
     DT_CSV_SKIP /* not read */
 } dt_csv_kind;
 
-/* What a missing value is, an empty one, "NA", "N/A", "nan", "null" or "?" (in any case). */
+/* A value is missing that is empty, "NA", "N/A", "nan", "null" or "?" (in any case, and nothing
+ * beside it). A line without anything is no row, also of a file of one column. What is done: */
 typedef enum dt_csv_missing {
     DT_CSV_MISSING_ERROR, /* the default; its row is bad */
     DT_CSV_MISSING_DROP,  /* its row is left out and counted */
@@ -124,8 +126,10 @@ DT_API int dt_csv_find(const dt_csv *csv, const char *name);
 
 /* Writes rows [first, first + rows) of the columns given by their indices to out: [rows, count] in
  * dtype, DT_F32 or DT_I32; a category is its number. Rows that follow each other are read fastest.
- * Threads: one at a time for a file. Errors: INVALID (NULL, out of range, a column that is skipped,
- * another dtype; a number for DT_I32 that is not whole), IO (the file has changed, or cannot be
- * read). */
+ * Nothing is allocated. Threads: any, one at a time for a file; dt_ctx_error has the text of an
+ * error only where the thread is the one that opened the file, so not in dt_dataset.sample. Errors:
+ * INVALID (NULL, out of range, a column that is skipped, another dtype; a number for DT_I32 that is
+ * not whole, or one that is too large), IO (the file cannot be read, or has other rows than when it
+ * was opened; values that were changed for others that could be there are read as they are). */
 DT_API dt_result dt_csv_read(dt_csv *csv, const int *columns, int count, uint64_t first,
                              uint64_t rows, dt_dtype dtype, void *out);

@@ -65,6 +65,6 @@ DT_API dt_result dt_run_log_restart(dt_run_log *log, uint64_t step);
  * train/samples_per_second and train/METRIC of the newest step each .every_steps steps,
  * validation/loss and validation/METRIC behind validations, epoch/loss and epoch/METRIC of all
  * steps of an epoch, and a restart where the fit resumed. Ranks other than 0 write nothing. A log
- * that cannot be written ends no training: it is a warning in the context's log, once. Errors:
+ * that cannot be written ends no training: it is an error in the context's log, once. Errors:
  * INVALID (NULL; a state that is of no dt_trainer_fit). */
 DT_API dt_result dt_run_log_fit(void *run_log, dt_fit_state *state);

@@ -243,6 +243,8 @@ typedef struct dti_growing {
 static dt_result dti_grow_open(dti_base *base, const char *path, bool lines, dti_growing *file);
 static dt_result dti_grow_add(dti_base *base, const char *path, dti_growing *file, const void *data,
                               size_t bytes);
+/* The newest `bytes` are taken back. */
+static void dti_grow_take_back(dti_growing *file, size_t bytes);
 static void dti_grow_close(dti_growing *file);
 
 /* ---- system/time.c */

@@ -30,6 +30,11 @@ static dt_result dti_grow_add(dti_base *base, const char *path, dti_growing *fil
     return result;
 }
 
+static void dti_grow_take_back(dti_growing *file, size_t bytes) {
+    if (dti_stream_cut(file->stream, file->size - bytes))
+        file->size -= bytes;
+}
+
 static void dti_grow_close(dti_growing *file) {
     if (file->open)
         dti_stream_close(file->stream);

@@ -20,6 +20,20 @@ static dt_result dti_csv_check_desc(dti_base *base, const dt_csv_desc *desc) {
     return DT_OK;
 }
 
+/* The address of what each thread has one of. */
+static const void *dti_csv_thread(void) {
+    static DTI_THREAD_LOCAL char here;
+    return &here;
+}
+
+/* From now on reading touches no context: the trainer's thread may do it beside a step. */
+static void dti_csv_settle(dt_csv *csv) {
+    csv->home = dti_csv_thread();
+    dti_base_init(&csv->reading, NULL, NULL);
+    csv->cursor.settled = true;
+    csv->cursor.base = csv->cursor.reader.base = &csv->reading;
+}
+
 static dt_result dti_csv_make(dti_base *base, const char *path, const dt_csv_desc *desc,
                               dt_csv **out) {
     dt_csv *csv = *out = dti_alloc(base, sizeof *csv);
@@ -35,7 +49,11 @@ static dt_result dti_csv_make(dti_base *base, const char *path, const dt_csv_des
         return DT_ERROR_MEMORY;
     dt_result result =
         dti_csv_cursor_open(base, csv->path, desc->delimiter ? desc->delimiter : ',', &csv->cursor);
-    return result ? result : dti_csv_scan(csv, desc);
+    if (!result)
+        result = dti_csv_scan(csv, desc);
+    if (!result)
+        dti_csv_settle(csv);
+    return result;
 }
 
 DT_API dt_result dt_csv_open(dt_ctx *ctx, const char *path, const dt_csv_desc *desc, dt_csv **out) {
@@ -60,6 +78,7 @@ DT_API dt_result dt_csv_open(dt_ctx *ctx, const char *path, const dt_csv_desc *d
 DT_API void dt_csv_close(dt_csv *csv) {
     if (!csv)
         return;
+    csv->cursor.base = csv->base;
     if (csv->cursor.window)
         dti_csv_cursor_close(&csv->cursor);
     for (uint32_t i = 0; i < csv->count; i++) {
@@ -123,9 +142,11 @@ static dt_result dti_csv_next(dt_csv *csv) {
         dt_result result = dti_csv_cursor_next(&csv->cursor, &more);
         const dti_csv_verdict verdict =
             result || !more ? DTI_CSV_BAD : dti_csv_judge(csv, why, sizeof why);
-        if (!result && (!more || (verdict == DTI_CSV_BAD && !csv->skip_bad)))
-            result = dti_fail(csv->base, DT_ERROR_IO, "%s: it has changed since it was opened",
-                              csv->path);
+        if (result == DT_ERROR_FORMAT ||
+            (!result && (!more || (verdict == DTI_CSV_BAD && !csv->skip_bad))))
+            result =
+                dti_fail(&csv->reading, DT_ERROR_IO, "%s:%llu: it has changed since it was opened",
+                         csv->path, (unsigned long long)csv->cursor.line);
         csv->next += !result && verdict == DTI_CSV_KEPT;
         if (result || verdict == DTI_CSV_KEPT)
             return result;
@@ -165,32 +186,35 @@ static dt_result dti_csv_store(dt_csv *csv, const int *columns, int count, dt_dt
     for (int i = 0; i < count; i++) {
         const dti_csv_column *column = &csv->columns[columns[i]];
         const double x = dti_csv_value_of(column, dti_csv_field(&csv->cursor, (size_t)columns[i]));
-        if (dtype == DT_F32) {
+        const bool fits = dtype == DT_F32
+                              ? dti_fits_f32(x)
+                              : x >= (double)INT32_MIN && x <= (double)INT32_MAX && x == floor(x);
+        if (!fits)
+            return dti_fail(&csv->reading, DT_ERROR_INVALID, "%s:%llu: the value of '%s' is %s",
+                            csv->path, (unsigned long long)csv->cursor.row_line, column->name,
+                            dtype == DT_F32 ? "too large for DT_F32"
+                                            : "not whole, or too large for DT_I32");
+        if (dtype == DT_F32)
             ((float *)out)[at + (uint64_t)i] = (float)x;
-            continue;
-        }
-        if (!(x >= (double)INT32_MIN && x <= (double)INT32_MAX) || x != (double)(int32_t)x)
-            return dti_fail(csv->base, DT_ERROR_INVALID,
-                            "%s:%llu: the value of '%s' is not whole, or too large for DT_I32",
-                            csv->path, (unsigned long long)csv->cursor.row_line, column->name);
-        ((int32_t *)out)[at + (uint64_t)i] = (int32_t)x;
+        else
+            ((int32_t *)out)[at + (uint64_t)i] = (int32_t)x;
     }
     return DT_OK;
 }
 
-static dt_result dti_csv_check_read(const dt_csv *csv, const int *columns, int count,
-                                    uint64_t first, uint64_t rows, dt_dtype dtype) {
+static dt_result dti_csv_check_read(dt_csv *csv, const int *columns, int count, uint64_t first,
+                                    uint64_t rows, dt_dtype dtype) {
     if (count < 1 || (dtype != DT_F32 && dtype != DT_I32))
-        return dti_fail(csv->base, DT_ERROR_INVALID,
+        return dti_fail(&csv->reading, DT_ERROR_INVALID,
                         "dt_csv_read: %d columns; 1 or more, as DT_F32 or DT_I32", count);
     if (first > csv->rows || rows > csv->rows - first)
-        return dti_fail(csv->base, DT_ERROR_INVALID, "%s: %llu rows from %llu on; it has %llu",
+        return dti_fail(&csv->reading, DT_ERROR_INVALID, "%s: %llu rows from %llu on; it has %llu",
                         csv->path, (unsigned long long)rows, (unsigned long long)first,
                         (unsigned long long)csv->rows);
     for (int i = 0; i < count; i++) {
         if (columns[i] < 0 || (uint32_t)columns[i] >= csv->count ||
             csv->columns[columns[i]].kind == DT_CSV_SKIP)
-            return dti_fail(csv->base, DT_ERROR_INVALID,
+            return dti_fail(&csv->reading, DT_ERROR_INVALID,
                             "%s: column %d of %u is not there, or is skipped", csv->path,
                             columns[i], csv->count);
     }
@@ -210,7 +234,9 @@ DT_API dt_result dt_csv_read(dt_csv *csv, const int *columns, int count, uint64_
         if (!result)
             result = dti_csv_store(csv, columns, count, dtype, out, i * (uint64_t)count);
     }
-    if (result)
-        csv->next = UINT64_MAX; /* nowhere that is known */
-    return result;
+    if (!result)
+        return DT_OK;
+    csv->next = UINT64_MAX; /* nowhere that is known */
+    return csv->home == dti_csv_thread() ? dti_fail(csv->base, result, "%s", csv->reading.error)
+                                         : result;
 }

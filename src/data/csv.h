@@ -17,7 +17,7 @@ typedef struct dti_csv_cursor {
     dti_text row;      /* its values, each with a zero behind it */
     size_t *fields;    /* where they begin */
     size_t capacity, count;
-    bool quoted_end; /* behind a closing quote */
+    bool settled; /* no row is longer than those before: nothing is allocated any more */
 } dti_csv_cursor;
 
 typedef struct dti_csv_column {
@@ -43,6 +43,8 @@ struct dt_csv {
     uint64_t rows, skipped, next; /* next: the row that the cursor stands before */
     uint64_t *places;             /* of every DTI_CSV_STRIDE-th row: its byte, and its line */
     size_t place_capacity;
+    const void *home; /* the thread that opened it */
+    dti_base reading; /* holds errors of dt_csv_read, which may be on the trainer's thread */
 };
 
 /* ---- csv_text.c */
@@ -55,8 +57,8 @@ static uint64_t dti_csv_cursor_place(const dti_csv_cursor *c);
 static dt_result dti_csv_cursor_next(dti_csv_cursor *c, bool *more);
 static const char *dti_csv_field(const dti_csv_cursor *c, size_t i);
 static bool dti_csv_is_missing(const char *text);
-/* A decimal number as in C, in any locale, within a unit in the last place of a double; false: it
- * is none, or not finite. */
+/* A decimal number as in C, in any locale, to 14 digits at least; false: it is none, or not
+ * finite. */
 static bool dti_csv_number(const char *text, double *value);
 
 /* ---- csv_scan.c: reads all and fills in what dt_csv says. */

@@ -267,6 +267,11 @@ static dt_result dti_csv_decide(dt_csv *csv, dti_csv_column *column) {
         column->kind = column->numbers && column->count ? DT_CSV_NUMBER : DT_CSV_CATEGORY;
     if (column->kind == DT_CSV_NUMBER)
         dti_csv_categories_free(csv->base, column);
+    if (column->kind == DT_CSV_NUMBER && column->rule.standardize &&
+        !dti_fits_f32(sqrt(column->squares)))
+        return dti_fail(csv->base, DT_ERROR_FORMAT,
+                        "%s: the numbers of '%s' are too large to be standardized", csv->path,
+                        column->name);
     if (column->kind == DT_CSV_CATEGORY && column->categories > csv->categories_max)
         return dti_fail(csv->base, DT_ERROR_FORMAT,
                         "%s: the column '%s' has more than %zu different texts: skip it by a rule, "

@@ -84,8 +84,8 @@ static uint64_t dti_csv_cursor_place(const dti_csv_cursor *c) {
 
 static dt_result dti_csv_field_begin(dti_csv_cursor *c) {
     void *fields = c->fields;
-    if (c->count >= DTI_CSV_COLUMNS_MAX)
-        return dti_csv_wrong(c, c->row_line, "more than 65536 values");
+    if (c->count >= DTI_CSV_COLUMNS_MAX || (c->settled && c->count >= c->capacity))
+        return dti_csv_wrong(c, c->row_line, "more than 65536 values, or than there were");
     const bool made =
         dti_array_reserve(c->base, &fields, &c->capacity, c->count + 1, sizeof *c->fields);
     c->fields = fields;
@@ -95,8 +95,13 @@ static dt_result dti_csv_field_begin(dti_csv_cursor *c) {
     return DT_OK;
 }
 
+/* Whether a byte has room, and the zero that dti_text keeps behind it. */
+static bool dti_csv_fits(const dti_csv_cursor *c) {
+    return !c->settled || c->row.size + 2 <= c->row.capacity;
+}
+
 static dt_result dti_csv_put(dti_csv_cursor *c, char byte) {
-    if (c->row.size >= DTI_CSV_FIELD_MAX)
+    if (c->row.size >= DTI_CSV_FIELD_MAX || !dti_csv_fits(c))
         return dti_csv_wrong(c, c->row_line,
                              "a row of more than 1 MiB: is there a quote that does not end?");
     dti_text_add_bytes(&c->row, &byte, 1);
@@ -148,6 +153,8 @@ static dt_result dti_csv_value(dti_csv_cursor *c) {
     if (!result && c->row.size > begin && !dti_utf8_valid(c->row.data + begin, c->row.size - begin))
         return dti_csv_wrong(c, c->row_line, "this is not UTF-8; convert it, as by iconv");
     const char zero = 0;
+    if (!result && !dti_csv_fits(c))
+        return dti_csv_wrong(c, c->row_line, "a longer row than there were");
     if (!result)
         dti_text_add_bytes(&c->row, &zero, 1);
     return result || c->row.ok ? result : DT_ERROR_MEMORY;
@@ -265,6 +272,7 @@ static bool dti_csv_number(const char *text, double *value) {
         at++;
     if (*at || (digits && exponent > 308))
         return false;
+    exponent = digits ? exponent : 0;
     double x = (double)digits;
     if (exponent < -290) { /* in two, so that no power is 0 */
         x /= dti_csv_power(-290);

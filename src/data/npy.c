@@ -86,8 +86,8 @@ static bool dti_npy_whole(dti_npy *n, int64_t *value) {
 }
 
 static dt_result dti_npy_shape(dti_npy *n) {
-    if (!dti_npy_is(n, "("))
-        return dti_npy_wrong(n, "its shape is no tuple");
+    if (n->has[2] || !dti_npy_is(n, "("))
+        return dti_npy_wrong(n, "its shape is no tuple, or there are two");
     while (!dti_npy_is(n, ")")) {
         if (n->rank == 8)
             return dti_npy_wrong(n, "more than 8 dimensions");
@@ -244,8 +244,8 @@ static dt_result dti_npy_take(dt_ctx *ctx, const char *path, const unsigned char
                                                                      : DT_I32;
     array.element_bytes = array.dtype == DT_U8 ? 1 : 4;
     memcpy(array.dim, n.dim, sizeof array.dim);
+    array.data = dti_alloc_array(n.base, (size_t)n.count, (size_t)array.element_bytes);
     array.bytes = (size_t)n.count * (size_t)array.element_bytes;
-    array.data = dti_alloc(n.base, array.bytes);
     result = array.data ? dti_npy_convert(&n, data + header + length, &array) : DT_ERROR_MEMORY;
     if (result)
         dti_free(n.base, array.data);

@@ -1,6 +1,6 @@
 /* np.savez: a ZIP archive (PKWARE's APPNOTE.TXT 6.3) of NumPy files "name.npy". The central
- * directory at the end is read; entries are stored, or deflated where there is zlib. ZIP64's sizes
- * are taken from where NumPy writes them, the local header's extra field. */
+ * directory at the end is read; entries are stored, or deflated where there is zlib. An entry's
+ * sizes of 64 bits are taken from its extra field there; a directory of ZIP64 is refused. */
 
 #ifdef DT_WITH_ZLIB
 #include <zlib.h>
@@ -70,6 +70,11 @@ static dt_result dti_zip_directory(const dti_zip *z, size_t *at, uint32_t *count
             continue;
         *count = dti_zip_16(end + 10);
         *at = dti_zip_32(end + 16);
+        if (*at == DTI_ZIP_WIDE || *count == 0xFFFF)
+            return dti_fail(dti_ctx_base(z->ctx), DT_ERROR_UNSUPPORTED,
+                            "%s: archives of 4 GiB or 65535 arrays and more (ZIP64) are not read; "
+                            "save arrays by np.save",
+                            z->path);
         return *at <= i ? DT_OK : dti_zip_wrong(z, "its directory is not where it says");
     }
     return dti_zip_wrong(z, "there is no directory at its end; is it truncated?");
@@ -118,13 +123,10 @@ static dt_result dti_zip_checked(const dti_zip *z, const dti_zip_entry *e,
 static dt_result dti_zip_inflate(const dti_zip *z, const dti_zip_entry *e,
                                  const unsigned char *bytes, unsigned char *to) {
     z_stream s = {.next_in = (Bytef *)(uintptr_t)bytes, .next_out = to};
-    if (e->packed > UINT_MAX || e->size > UINT_MAX)
-        return dti_fail(dti_ctx_base(z->ctx), DT_ERROR_UNSUPPORTED,
-                        "%s: deflated arrays of 4 GiB and more are not read", z->path);
     s.avail_in = (uInt)e->packed;
     s.avail_out = (uInt)e->size;
     if (inflateInit2(&s, -MAX_WBITS) != Z_OK)
-        return DT_ERROR_MEMORY;
+        return dti_fail(dti_ctx_base(z->ctx), DT_ERROR_MEMORY, "%s: zlib has no memory", z->path);
     const int ended = inflate(&s, Z_FINISH);
     inflateEnd(&s);
     return ended == Z_STREAM_END && !s.avail_out ? DT_OK
@@ -138,6 +140,9 @@ static dt_result dti_zip_take_deflated(const dti_zip *z, const dti_zip_entry *e,
     dti_base *base = dti_ctx_base(z->ctx);
     if (e->size > 1032 * (e->packed + 1)) /* deflate gives no more */
         return dti_zip_wrong(z, "a deflated entry says that it is larger than it can be");
+    if (e->packed >= UINT_MAX || e->size >= UINT_MAX)
+        return dti_fail(base, DT_ERROR_UNSUPPORTED,
+                        "%s: deflated arrays of 4 GiB and more are not read", z->path);
     unsigned char *data = dti_alloc(base, (size_t)e->size + 1);
     dt_result result = data ? dti_zip_inflate(z, e, bytes, data) : DT_ERROR_MEMORY;
     if (!result)
@@ -174,7 +179,7 @@ static bool dti_zip_is(const dti_zip_entry *e, const char *name) {
 
 static dt_result dti_zip_no_such(const dti_zip *z, const char *name, const dti_text *names) {
     return dti_fail(dti_ctx_base(z->ctx), DT_ERROR_INVALID, "%s: %s%s%s; it has: %.600s", z->path,
-                    name ? "no array is named '" : "several arrays, and no name to choose by",
+                    name ? "no array is named '" : "not one array, and no name to choose by",
                     name ? name : "", name ? "'" : "", names->size ? names->data : "none");
 }
 

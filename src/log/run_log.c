@@ -12,6 +12,13 @@ static void dti_run_log_begin(dt_run_log *log) {
         log->files[i].text.size = 0;
 }
 
+/* "group/name" in log->part, until that is used again; where it has no memory writing fails. */
+static const char *dti_log_join(dt_run_log *log, const char *group, const char *name) {
+    log->part.size = 0;
+    dti_text_add(&log->part, "%s/%s", group, name);
+    return log->part.ok ? log->part.data : group;
+}
+
 /* In CSV a name stands in quotes where it has to (RFC 4180). */
 static void dti_log_csv_name(dti_text *to, const char *name) {
     if (!strpbrk(name, ",\"")) {
@@ -116,10 +123,12 @@ static dt_result dti_log_open_file(dt_run_log *log, dti_log_format format) {
     if (!result && format == DTI_LOG_EVENTS)
         dti_event_version(part, log->now);
     if (!result && !part->ok)
-        return DT_ERROR_MEMORY;
-    return result || !part->size
-               ? result
-               : dti_grow_add(log->base, f->path, &f->file, part->data, part->size);
+        result = DT_ERROR_MEMORY;
+    if (!result && part->size)
+        result = dti_grow_add(log->base, f->path, &f->file, part->data, part->size);
+    if (result) /* the next call begins it again */
+        dti_grow_close(&f->file);
+    return result;
 }
 
 static void dti_log_close_files(dt_run_log *log) {
@@ -127,24 +136,44 @@ static void dti_log_close_files(dt_run_log *log) {
         dti_grow_close(&log->files[i].file);
 }
 
-/* What memory was short for is left out as a whole, and the log goes on. */
-static dt_result dti_run_log_write(dt_run_log *log) {
-    dt_result result = log->closed;
-    for (int i = 0; i < DTI_LOG_FORMATS && !result; i++)
-        result = log->files[i].text.ok ? DT_OK : DT_ERROR_MEMORY;
-    for (int i = 0; i < DTI_LOG_FORMATS && !result; i++) {
-        dti_log_file *f = &log->files[i];
+static void dti_log_forget(dti_text *text, dti_base *base) {
+    dti_text_free(text);
+    *text = dti_text_open(base);
+}
+
+/* To all files or to none. */
+static dt_result dti_log_append(dt_run_log *log) {
+    dt_result result = DT_OK;
+    int done = 0;
+    for (; done < DTI_LOG_FORMATS && !result; done++) {
+        dti_log_file *f = &log->files[done];
         if (!f->text.size)
             continue;
         if (!f->file.open)
-            result = dti_log_open_file(log, (dti_log_format)i);
+            result = dti_log_open_file(log, (dti_log_format)done);
         if (!result)
             result = dti_grow_add(log->base, f->path, &f->file, f->text.data, f->text.size);
     }
-    for (int i = 0; i < DTI_LOG_FORMATS && result == DT_ERROR_MEMORY; i++) {
-        dti_text_free(&log->files[i].text);
-        log->files[i].text = dti_text_open(log->base);
+    for (int i = 0; result && i + 1 < done; i++) {
+        if (log->files[i].text.size)
+            dti_grow_take_back(&log->files[i].file, log->files[i].text.size);
     }
+    return result;
+}
+
+/* What memory was short for is left out as a whole, and the log goes on. */
+static dt_result dti_run_log_write(dt_run_log *log) {
+    dt_result result = log->closed;
+    if (!result && !log->part.ok)
+        result = DT_ERROR_MEMORY;
+    for (int i = 0; i < DTI_LOG_FORMATS && !result; i++)
+        result = log->files[i].text.ok ? DT_OK : DT_ERROR_MEMORY;
+    if (!result)
+        result = dti_log_append(log);
+    for (int i = 0; i < DTI_LOG_FORMATS && result == DT_ERROR_MEMORY; i++)
+        dti_log_forget(&log->files[i].text, log->base);
+    if (result == DT_ERROR_MEMORY)
+        dti_log_forget(&log->part, log->base);
     if (result == DT_ERROR_IO && !log->closed) {
         log->closed = result;
         dti_log_close_files(log);
@@ -427,8 +456,7 @@ static void dti_log_hparams(dt_run_log *log, const dt_hparam *params, int count,
 }
 
 static void dti_log_hparam_json(dt_run_log *log, const dt_hparam *p) {
-    char name[256];
-    snprintf(name, sizeof name, "hparams/%s", p->name);
+    const char *name = dti_log_join(log, "hparams", p->name);
     if (p->text)
         dti_log_json_text(log, name, 0, p->text);
     else

@@ -27,6 +27,7 @@ struct dt_run_log {
 
 /* Several numbers at once: add each, then write. */
 static void dti_run_log_begin(dt_run_log *log);
+static const char *dti_log_join(dt_run_log *log, const char *group, const char *name);
 static void dti_run_log_number(dt_run_log *log, const char *name, uint64_t step, double value);
 static void dti_run_log_restarts(dt_run_log *log, uint64_t step);
 static dt_result dti_run_log_write(dt_run_log *log);

@@ -2,15 +2,12 @@
 
 static void dti_log_metrics(dt_run_log *log, const dt_trainer *t, const char *group, uint64_t step,
                             const dt_train_report *r) {
-    char name[160];
-    snprintf(name, sizeof name, "%s/loss", group);
-    dti_run_log_number(log, name, step, r->loss);
+    char number[24];
+    dti_run_log_number(log, dti_log_join(log, group, "loss"), step, r->loss);
     for (int i = 0; i < DT_MAX_TERMS && dti_is_set(t->desc.metrics[i]); i++) {
-        if (log->names[i])
-            snprintf(name, sizeof name, "%s/%s", group, log->names[i]);
-        else
-            snprintf(name, sizeof name, "%s/metric %d", group, i + 1);
-        dti_run_log_number(log, name, step, r->metric[i]);
+        snprintf(number, sizeof number, "metric %d", i + 1);
+        const char *name = log->names[i] ? log->names[i] : number;
+        dti_run_log_number(log, dti_log_join(log, group, name), step, r->metric[i]);
     }
 }
 
