@@ -136,3 +136,22 @@ TEST(tickets_count_each_shard_once_by_any_schedule) {
     for (uint64_t seed = 1; seed <= 300 && !test_now.failures; seed++)
         ticket_run(seed);
 }
+
+/* A server that hands out no tickets learns by a push alone that another worker has one now. */
+TEST(tickets_take_another_push_when_one_that_is_coming_is_old) {
+    static ticket_world w;
+    memset(&w, 0, sizeof w);
+    w.t = (dti_tickets){.shards = 1,
+                        .window = 1,
+                        .batches = 9,
+                        .tail_shards = 1,
+                        .limit_ns = 40,
+                        .open = w.open,
+                        .tickets = w.tickets};
+    dti_tickets_start(&w.t, 1);
+    CHECK(dti_tickets_push(&w.t, 0, 1, 0, 100) == DTI_PUSH_TAKEN);
+    CHECK(dti_tickets_push(&w.t, 1, 1, 0, 140) == DTI_PUSH_VOID);
+    CHECK(dti_tickets_push(&w.t, 1, 1, 0, 141) == DTI_PUSH_TAKEN);
+    CHECK(!dti_tickets_pushed(&w.t, 0, 1, 0, 0) && dti_tickets_pushed(&w.t, 1, 1, 0, 0));
+    CHECK(dti_tickets_push(&w.t, 0, 1, 0, 999) == DTI_PUSH_TWICE);
+}

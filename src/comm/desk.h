@@ -53,6 +53,8 @@ typedef struct dti_desk_calls {
     bool (*dial)(dti_desk *desk, uint32_t who, const char *address, uint32_t place);
     void (*send)(dti_desk *desk, uint32_t who, const dti_message *m); /* one at a time */
     void (*close)(dti_desk *desk, uint32_t who, const char *why);     /* tells nobody */
+    /* Of the body that is coming nothing more goes to where `room` said; it comes as if dropped. */
+    void (*drop)(dti_desk *desk, uint32_t who);
     /* Waits at most so long for something to happen, and makes it happen. */
     void (*step)(dti_desk *desk, int timeout_ms);
     void (*wake)(dti_desk *desk); /* ends a step on another thread; safe in a signal handler */

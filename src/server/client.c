@@ -7,25 +7,27 @@
 static void dti_client_opened(void *user, uint32_t who, const uint8_t instance[16]) {
     dti_client *c = user;
     (void)instance;
-    c->servers[who].open = true;
+    c->servers[who].open = c->servers[who].told = true;
 }
 
 static void dti_client_closed(void *user, uint32_t who, bool was_open, bool refused,
                               const char *why) {
     dti_client_server *s = &((dti_client *)user)->servers[who];
     s->open = s->greeted = false;
+    s->told = true;
     s->refused = refused && !was_open;
     snprintf(s->why, sizeof s->why, "%s", why);
 }
 
+/* A question has one answer: what comes behind it finds no room, which may be gone by then. */
 static void *dti_client_room(void *user, uint32_t who, const dti_message *m) {
     dti_client *c = user;
-    return who == c->to && m->bytes <= c->room_bytes ? c->room : NULL;
+    return who == c->to && !c->answered && m->bytes <= c->room_bytes ? c->room : NULL;
 }
 
 static void dti_client_came(void *user, uint32_t who, const dti_message *m, const void *body) {
     dti_client *c = user;
-    if (who != c->to)
+    if (who != c->to || c->answered)
         return;
     c->servers[who].broken = 0;
     c->answered = true;
@@ -109,10 +111,10 @@ static dt_result dti_client_dial(dti_client *c, uint32_t to, uint64_t wait) {
     dti_client_server *s = &c->servers[to];
     const uint64_t until = dti_now_ns() + wait;
     s->why[0] = 0;
-    s->refused = false;
+    s->refused = s->told = false;
     if (!c->calls->dial(c->desk, to, s->address, to))
         return DT_ERROR_INVALID;
-    while (!s->open && !s->why[0])
+    while (!s->told)
         c->calls->step(c->desk, 1000);
     if (s->refused)
         return dti_fail(c->base, DT_ERROR_REFUSED, "server %u at %s: %s", to, s->address, s->why);
@@ -148,13 +150,18 @@ static bool dti_client_try(dti_client *c, uint32_t to, const dti_message *m, con
     return c->answered;
 }
 
+/* What the other side says, as far as it fits and a terminal obeys nothing in it. */
+static void dti_say_text(char text[DTI_SAY_TEXT + 1], const char *said, uint64_t bytes) {
+    const size_t size = said ? (size_t)DTI_MIN(bytes, (uint64_t)DTI_SAY_TEXT) : 0;
+    for (size_t i = 0; i < size; i++)
+        text[i] = (unsigned char)said[i] >= 32 && said[i] != 127 ? said[i] : ' ';
+    text[size] = 0;
+}
+
 static dt_result dti_client_error(dti_client *c, uint32_t to) {
     char text[DTI_SAY_TEXT + 1];
     const dti_message *m = &c->answer;
-    const size_t size = (size_t)DTI_MIN(m->bytes, (uint64_t)DTI_SAY_TEXT);
-    for (size_t i = 0; i < size; i++)
-        text[i] = (unsigned char)c->small[i] >= 32 ? c->small[i] : ' ';
-    text[size] = 0;
+    dti_say_text(text, m->bytes <= DTI_MESSAGE_SMALL ? c->small : NULL, m->bytes);
     const bool known = m->part > DT_OK && m->part <= DT_ERROR_LATE;
     return dti_fail(c->base, known ? (dt_result)m->part : DT_ERROR_CORRUPT, "server %u at %s: %s",
                     to, c->servers[to].address, text);
@@ -189,7 +196,7 @@ static dt_result dti_client_welcome(dti_client *c, uint32_t to) {
                         "server %u at %s has come back with another model or other settings", to,
                         s->address);
     s->welcome = w;
-    s->greeted = true;
+    s->greeted = s->back = true;
     return DT_OK;
 }
 
@@ -208,18 +215,33 @@ static dt_result dti_client_greet(dti_client *c, uint32_t to) {
     return DT_OK;
 }
 
+/* A question that was under way from `start` on when the connection broke. One that breaks it each
+ * time, although the server greets, is not asked for ever. */
+static dt_result dti_client_broke(dti_client *c, uint32_t to, uint64_t start, uint64_t *first) {
+    const uint64_t now = dti_now_ns();
+    if (!*first || now - start >= c->wait_ns)
+        *first = now;
+    return now - *first >= c->wait_ns ? dti_client_gone(c, to) : DT_OK;
+}
+
 static dt_result dti_client_ask(dti_client *c, uint32_t to, const dti_message *m, const void *body,
                                 void *room, uint64_t room_bytes) {
-    do {
-        c->room = NULL;
-        c->room_bytes = 0;
+    uint64_t first = 0;
+    bool answered = false;
+    while (!answered) {
         dt_result result = dti_client_greet(c, to);
+        const uint64_t start = dti_now_ns();
+        if (!result) {
+            c->room = room;
+            c->room_bytes = room_bytes;
+            answered = dti_client_try(c, to, m, body);
+            c->room = NULL;
+            c->room_bytes = 0;
+        }
+        if (!result && !answered)
+            result = dti_client_broke(c, to, start, &first);
         if (result)
             return result;
-        c->room = room;
-        c->room_bytes = room_bytes;
-    } while (!dti_client_try(c, to, m, body));
-    c->room = NULL;
-    c->room_bytes = 0;
+    }
     return c->answer.kind == DTI_SAY_ERROR ? dti_client_error(c, to) : DT_OK;
 }

@@ -10,6 +10,8 @@ typedef struct dti_client_server {
     char address[272];
     dti_welcome welcome;
     bool open, greeted, refused;
+    bool told;       /* of how dialling came out */
+    bool back;       /* it was greeted since its values were taken: they may be others */
     uint64_t broken; /* since when there is no connection, ns */
     char why[256];
 } dti_client_server;

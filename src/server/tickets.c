@@ -115,7 +115,8 @@ static dti_push_answer dti_tickets_push(dti_tickets *t, uint32_t who, uint64_t s
         t->twice++;
         return DTI_PUSH_TWICE;
     }
-    if (ticket->state == DTI_TICKET_COMING && ticket->who != who) {
+    if (ticket->state == DTI_TICKET_COMING && ticket->who != who &&
+        !dti_ticket_is_old(t, ticket, now)) {
         t->late++;
         return DTI_PUSH_VOID;
     }

@@ -58,7 +58,8 @@ static dti_ticket_answer dti_tickets_take(dti_tickets *t, uint32_t who, uint64_t
                                           uint32_t *shard);
 
 typedef enum dti_push_answer { DTI_PUSH_TAKEN, DTI_PUSH_TWICE, DTI_PUSH_VOID } dti_push_answer;
-/* A push begins to come; TAKEN: it is this one that counts, unless its worker is lost. */
+/* A push begins to come; TAKEN: it is this one that counts, unless its worker is lost, and no other
+ * that is still coming. VOID: another is, and is not old, or the batch is not open. */
 static dti_push_answer dti_tickets_push(dti_tickets *t, uint32_t who, uint64_t serial,
                                         uint32_t shard, uint64_t now);
 /* It has come whole. False: its ticket went to somebody else meanwhile. */

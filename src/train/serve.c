@@ -7,7 +7,8 @@ typedef struct dti_server_seat { /* a worker's connection */
     bool open, asks;             /* asks: it waits for a ticket, */
     uint64_t epoch, mark;        /* of this epoch */
     uint8_t instance[16];
-    bool pushes; /* a push of its comes, and counts */
+    char *place;          /* where its push is coming to; NULL: none is, or it does not count */
+    dti_push_answer push; /* to it, when it is there */
     dti_message answer;
     char small[DTI_MESSAGE_SMALL];
 } dti_server_seat;
@@ -216,17 +217,32 @@ static void dti_server_pushed(dt_server *s, uint32_t who, dti_push_answer answer
                       NULL);
 }
 
+/* A push that is still coming there counts no more: its ticket is somebody else's, or its batch has
+ * been skipped, or resolved. It comes to its end and changes nothing. */
+static void dti_server_clear(dt_server *s, const char *place) {
+    for (uint32_t i = 0; i < s->count; i++) {
+        dti_server_seat *seat = &s->seats[i];
+        if (seat->place != place)
+            continue;
+        s->calls->drop(s->desk, i);
+        seat->place = NULL;
+        seat->push = DTI_PUSH_VOID;
+    }
+}
+
 /* Where a push goes. NULL: it does not count, or is not one. */
 static void *dti_server_room(void *user, uint32_t who, const dti_message *m) {
     dt_server *s = user;
     dti_server_seat *seat = &s->seats[who];
-    seat->pushes = false;
+    seat->place = NULL;
     if (m->kind != DTI_SAY_PUSH || m->bytes != s->shape.bytes)
         return NULL;
-    seat->answer.part =
-        (uint32_t)dti_tickets_push(&s->tickets, who, m->number, m->part, dti_now_ns());
-    seat->pushes = seat->answer.part == DTI_PUSH_TAKEN;
-    return seat->pushes ? dti_server_place(s, m->number, m->part) : NULL;
+    seat->push = dti_tickets_push(&s->tickets, who, m->number, m->part, dti_now_ns());
+    if (seat->push != DTI_PUSH_TAKEN)
+        return NULL;
+    char *place = dti_server_place(s, m->number, m->part);
+    dti_server_clear(s, place);
+    return seat->place = place;
 }
 
 /* A push has come whole. */
@@ -237,11 +253,12 @@ static void dti_server_push(dt_server *s, uint32_t who, const dti_message *m) {
                          (unsigned long long)m->bytes, (unsigned long long)s->shape.bytes);
         return;
     }
-    if (!seat->pushes) {
-        dti_server_pushed(s, who, (dti_push_answer)seat->answer.part);
+    const char *push = seat->place;
+    seat->place = NULL;
+    if (!push) {
+        dti_server_pushed(s, who, seat->push);
         return;
     }
-    const char *push = dti_server_place(s, m->number, m->part);
     const uint64_t version = ((const dti_push_head *)(const void *)push)->version;
     if (!dti_push_is_finite(&s->shape, push)) {
         dti_tickets_fault(&s->tickets, who, m->number, m->part);
@@ -258,9 +275,11 @@ static void dti_server_push(dt_server *s, uint32_t who, const dti_message *m) {
 
 static void dti_server_fault(dt_server *s, uint32_t who, const dti_message *m, const char *text) {
     const dti_push_answer answer = dti_tickets_fault(&s->tickets, who, m->number, m->part);
+    char plain[DTI_SAY_TEXT + 1];
+    dti_say_text(plain, text, m->bytes);
     if (answer == DTI_PUSH_TAKEN)
-        dti_log(s->base, DT_LOG_WARNING, "batch %llu is skipped: a worker says: %.*s",
-                (unsigned long long)m->number, (int)m->bytes, text);
+        dti_log(s->base, DT_LOG_WARNING, "batch %llu is skipped: a worker says: %s",
+                (unsigned long long)m->number, plain);
     dti_server_answer(s, who, (dti_message){.kind = DTI_SAY_PUSHED, .part = (uint32_t)answer},
                       NULL);
     dti_server_go_on(s);
@@ -329,7 +348,7 @@ static void dti_server_came(void *user, uint32_t who, const dti_message *m, cons
             memcpy(room, body, (size_t)m->bytes); /* of a tiny model: nobody asked where it goes */
         dti_server_push(s, who, m);
         return;
-    case DTI_SAY_FAULT: dti_server_fault(s, who, m, body ? body : ""); return;
+    case DTI_SAY_FAULT: dti_server_fault(s, who, m, body); return;
     default: dti_server_error(s, who, DT_ERROR_CORRUPT, "message %u is unknown", m->kind); return;
     }
 }
@@ -339,7 +358,8 @@ static void dti_server_leave(dt_server *s, uint32_t who) {
     if (!seat->open)
         return;
     dti_tickets_lost(&s->tickets, who);
-    seat->open = seat->asks = seat->pushes = false;
+    seat->open = seat->asks = false;
+    seat->place = NULL;
     s->info.workers--;
 }
 

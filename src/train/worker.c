@@ -73,12 +73,17 @@ static dt_result dti_worker_differs(dt_trainer *t, uint32_t to, const char *mine
                     dti_show_line(dti_model_line(theirs + line, theirs_size - line)).text);
 }
 
+#define DTI_SETTINGS_MAX (1u << 26)
+
 static dt_result dti_worker_compare(dt_trainer *t, uint32_t to) {
     dti_client *c = &t->worker->client;
     const uint64_t bytes = c->servers[to].welcome.settings_bytes;
     const dti_message m = {.kind = DTI_SAY_SETTINGS};
+    if (bytes > DTI_SETTINGS_MAX)
+        return dti_fail(t->base, DT_ERROR_CORRUPT, "server %u: settings of %llu bytes", to,
+                        (unsigned long long)bytes);
     dti_text mine = dti_text_open(t->base);
-    char *theirs = bytes <= ((uint64_t)1 << 30) ? dti_alloc(t->base, (size_t)bytes + 1) : NULL;
+    char *theirs = dti_alloc(t->base, (size_t)bytes + 1);
     dti_describe_settings(t, &mine);
     dt_result result = mine.ok && theirs ? DT_OK : DT_ERROR_MEMORY;
     if (!result)
@@ -214,6 +219,7 @@ static dt_result dti_worker_take(dt_trainer *t, uint32_t from) {
     if (bytes && bytes <= DTI_MESSAGE_SMALL)
         memcpy(w->wire, c->small, (size_t)bytes);
     w->have[from] = c->answer.number + 1;
+    c->servers[from].back = false;
     dti_store_unbound(s);
     return bytes ? s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM],
                                                     dti_arena_bytes(said->begin), w->wire, bytes)
@@ -227,7 +233,7 @@ static dt_result dti_worker_pull(dt_trainer *t) {
     const dti_message m = {.kind = DTI_SAY_PULL, .number = known->version, .bytes = sizeof *known};
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < w->client.count && !result; i++) {
-        if (w->have[i] == known->version + 1)
+        if (w->have[i] == known->version + 1 && !w->client.servers[i].back)
             continue;
         result = dti_client_ask(&w->client, i, &m, known, w->wire, w->wire_bytes);
         if (!result)
@@ -293,18 +299,25 @@ static void dti_worker_report(dt_trainer *t, dt_train_report *r, uint32_t rows) 
     r->samples += rows;
 }
 
-/* To the first server last: what it counts all have. */
+/* To the first server last: what it counts all have. So it is not told of what another one, where a
+ * push of the ticket is still coming from somebody else, did not take. */
 static dt_result dti_worker_push(dt_trainer *t, bool *counts) {
     dti_served *w = t->worker;
+    const dti_message *answer = &w->client.answer;
     dt_result result = DT_OK;
-    for (uint32_t i = w->client.count; i-- > 0 && !result;) {
+    *counts = true;
+    for (uint32_t i = w->client.count; i-- > 0 && *counts;) {
         const dti_push_shape *shape = &w->shapes[i];
         const dti_message m = {
             .kind = DTI_SAY_PUSH, .part = w->shard, .number = w->serial, .bytes = shape->bytes};
         dti_push_write(&t->par, shape, w->told.resolved.version, w->wire);
         result = dti_client_ask(&w->client, i, &m, w->wire, NULL, 0);
+        if (!result && (answer->kind != DTI_SAY_PUSHED || answer->part > DTI_PUSH_VOID))
+            result = dti_fail(t->base, DT_ERROR_CORRUPT,
+                              "server %u at %s: its answer to a push makes no sense", i,
+                              w->client.servers[i].address);
+        *counts = !result && answer->part != DTI_PUSH_VOID;
     }
-    *counts = !result && w->client.answer.part != DTI_PUSH_VOID;
     return result;
 }
 

@@ -34,6 +34,10 @@ static void dti_desk_close(dti_desk *desk, uint32_t who, const char *why) {
     dti_desk_forget(&desk->conns[who]);
 }
 
+static void dti_desk_drop(dti_desk *desk, uint32_t who) {
+    dti_talk_drop(&desk->conns[who].talk);
+}
+
 /* ---- bytes */
 
 static void dti_desk_write(dti_desk *desk, dti_desk_conn *c) {
@@ -505,7 +509,7 @@ static dt_result dti_desk_create(dti_base *base, const dti_desk_desc *d, dti_des
 #ifndef DT_COMM_ONLY
 static const dti_desk_calls dti_desk_table = {dti_desk_create, dti_desk_destroy, dti_desk_port,
                                               dti_desk_dial,   dti_desk_send,    dti_desk_close,
-                                              dti_desk_step,   dti_desk_wake};
+                                              dti_desk_drop,   dti_desk_step,    dti_desk_wake};
 
 DTI_SEAM const dti_desk_calls *dti_desk_calls_of(void) {
     return &dti_desk_table;

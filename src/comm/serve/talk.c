@@ -167,6 +167,10 @@ static void dti_talk_sent(dti_talk *t, size_t bytes) {
 
 /* ---- input */
 
+static void dti_talk_drop(dti_talk *t) {
+    t->to = NULL;
+}
+
 static bool dti_talk_body_is_right(const dti_core *core, dti_talk *t) {
     uint8_t mac[DTI_MAC_BYTES] = {0};
     if (dti_link_mac_bytes(&t->link.seal_in, &t->link.frame))
