@@ -679,3 +679,160 @@ TEST(ranks_of_a_pipeline_whose_stages_need_no_samples_read_none) {
                    reads);
     }
 }
+
+/* ---- a checkpoint whose shards are others than before */
+
+/* One device writes a file of many shards. */
+static void grid_shards_save(const char *file, int shards, int accumulate) {
+    static grid_rank one[1];
+    const grid_case c = {.kind = PIPE_SKIP,
+                         .accumulate = accumulate,
+                         .batch = 140,
+                         .steps = 1,
+                         .shards = shards,
+                         .ranks = 1,
+                         .save = file};
+    grid_job(&c, one, grid_run);
+    CHECK_TEXT(!one->end.result, "%s", one->end.text);
+}
+
+/* The application's store is one of before the file was loaded. */
+static void *grid_reshard(void *arg) {
+    grid_rank *r = arg;
+    train_model m = {0};
+    dt_trainer *t = NULL;
+    dt_store *store = NULL;
+    r->end.result = DT_ERROR_MEMORY;
+    if (!pipe_model(&m, &(dt_ctx_desc){.no_vulkan = true, .threads = 1}, r->c->kind))
+        return NULL;
+    const dt_trainer_desc d = grid_desc(&m, r->c, r->index, r->comm);
+    dt_result result = dt_trainer_create(m.graph, &d, &t);
+    if (!result)
+        result = (store = dt_trainer_store(t)) ? dt_trainer_step(t, NULL) : DT_ERROR_INVALID;
+    if (!result) {
+        r->end.steps[0].loss = (double)dt_trainer_load(t, r->c->load);
+        snprintf(r->end.text, sizeof r->end.text, "%s", dt_ctx_error(m.ctx));
+        result = dt_trainer_step(t, NULL);
+    }
+    if (!result)
+        result = dt_store_state_hash(store, &r->end.steps[0].hash);
+    if (!result && dt_trainer_store(t))
+        result = dt_store_state_hash(dt_trainer_store(t), &r->end.steps[1].hash);
+    r->end.result = result;
+    dt_ctx_destroy(m.ctx);
+    return NULL;
+}
+
+TEST(store_of_a_grid_is_up_to_date_behind_a_checkpoint_of_other_shards) {
+    static const char *file = "build/pipe_shards.checkpoint";
+    static grid_rank ranks[GRID_RANKS];
+    grid_case c = {.kind = PIPE_SKIP, .accumulate = 2, .batch = 140, .stages = 2, .load = file};
+    grid_shards_save(file, 3, 2);
+    for (c.ranks = 1; c.ranks <= 2; c.ranks++) {
+        c.devices[0] = c.ranks == 1 ? "cpu:2" : NULL;
+        grid_job(&c, ranks, grid_reshard);
+        for (int i = 0; i < c.ranks; i++) {
+            const grid_end *e = &ranks[i].end;
+            CHECK_TEXT(!e->result && e->steps[0].loss == 0.0, "rank %d: %s", i, e->text);
+            CHECK_TEXT(e->steps[0].hash && e->steps[0].hash == e->steps[1].hash,
+                       "%d ranks, rank %d: the store is one of before", c.ranks, i);
+        }
+    }
+    remove(file);
+}
+
+TEST(grid_goes_on_behind_a_checkpoint_with_too_many_shards_for_it) {
+    static const char *file = "build/pipe_many.checkpoint";
+    static grid_rank ranks[GRID_RANKS];
+    const grid_case c = {
+        .kind = PIPE_SKIP, .accumulate = 30, .batch = 140, .stages = 2, .ranks = 2, .load = file};
+    grid_shards_save(file, 140, 30); /* 4200 micro-batches */
+    grid_job(&c, ranks, grid_reshard);
+    for (int i = 0; i < c.ranks; i++) {
+        const grid_end *e = &ranks[i].end;
+        CHECK_TEXT(e->steps[0].loss == (double)DT_ERROR_INVALID &&
+                       strstr(e->text, "of 140 shards in a pipeline; at most 4096"),
+                   "rank %d: %d: %s", i, (int)e->steps[0].loss, e->text);
+        CHECK_TEXT(!e->result && e->steps[0].hash, "rank %d does not go on", i);
+    }
+    remove(file);
+}
+
+/* Two steps, then a file for which the grid is made anew, and memory for some of that. */
+static void *grid_poor_load(void *arg) {
+    grid_rank *r = arg;
+    train_model m = {0};
+    dt_trainer *t = NULL;
+    dt_trainer_info info;
+    const dt_ctx_desc ctx = {
+        .no_vulkan = true, .threads = 1, .allocator = {grid_alloc, grid_free, &grid_money}};
+    r->end.result = DT_ERROR_INVALID;
+    if (!pipe_model(&m, &ctx, r->c->kind))
+        return NULL;
+    const dt_trainer_desc d = grid_desc(&m, r->c, r->index, r->comm);
+    dt_result result = dt_trainer_create(m.graph, &d, &t);
+    for (int i = 0; i < 2 && !result; i++)
+        result = dt_trainer_step(t, NULL);
+    atomic_store(&grid_money.left, grid_allowed);
+    r->end.result = !result && grid_allowed ? dt_trainer_load(t, r->c->load) : result;
+    atomic_store(&grid_money.left, INT64_MAX);
+    dt_trainer_get_info(t, &info);
+    CHECK_TEXT(result || info.step == 2 || !r->end.result, "step %d", (int)info.step);
+    if (!result)
+        dt_trainer_evaluate(t, &d.data, 0, NULL);
+    if (!result && dt_trainer_store(t))
+        dt_store_state_hash(dt_trainer_store(t), &r->end.steps[0].hash);
+    dt_ctx_destroy(m.ctx);
+    return NULL;
+}
+
+/* Beside a grid, two replicas without stages. */
+static void grid_poor_loads(const char *file, int stages) {
+    static grid_rank ranks[1];
+    const grid_case c = {.kind = PIPE_SKIP,
+                         .accumulate = 2,
+                         .batch = 140,
+                         .stages = stages,
+                         .ranks = 1,
+                         .devices = {"cpu:2"},
+                         .load = file};
+    uint64_t want = 0;
+    dt_result result = DT_ERROR_MEMORY;
+    for (int64_t n = 0; n < 20000 && (result || n <= 5) && test_now.failures < 5; n += 5) {
+        atomic_store(&grid_money.left, INT64_MAX);
+        grid_allowed = n; /* 0: nothing is loaded */
+        grid_job(&c, ranks, grid_poor_load);
+        result = ranks[0].end.result;
+        want = n ? want : ranks[0].end.steps[0].hash;
+        CHECK_TEXT(!result || result == DT_ERROR_MEMORY, "%d allocations: %d", (int)n, (int)result);
+        CHECK_TEXT(want && (!n || !result || ranks[0].end.steps[0].hash == want),
+                   "%d stages, %d allocations: the values are not those of before", stages, (int)n);
+    }
+    CHECK_TEXT(!result && ranks[0].end.steps[0].hash != want, "nothing was loaded");
+}
+
+TEST(grid_that_runs_out_of_memory_while_a_checkpoint_makes_it_anew_keeps_its_values) {
+    static const char *file = "build/pipe_poor.checkpoint";
+    grid_shards_save(file, 3, 2);
+    grid_poor_loads(file, 2);
+    grid_poor_loads(file, 0);
+    remove(file);
+}
+
+/* ---- what a pipeline does not go with */
+
+TEST(pipeline_with_servers_or_a_shared_state_is_unsupported) {
+    for (int i = 0; i < 2; i++) {
+        train_model m = {0};
+        dt_trainer *t = NULL;
+        REQUIRE(pipe_model(&m, &(dt_ctx_desc){.no_vulkan = true, .threads = 1}, PIPE_SKIP));
+        const grid_case c = {.accumulate = 2, .batch = 40, .stages = 2, .devices = {"cpu:2"}};
+        dt_trainer_desc d = grid_desc(&m, &c, 0, NULL);
+        d.mode = i ? DT_TRAIN_SYNCHRONOUS : DT_TRAIN_SERVER;
+        d.servers = i ? NULL : "127.0.0.1:1";
+        d.shard_state = i;
+        CHECK(dt_trainer_create(m.graph, &d, &t) == DT_ERROR_UNSUPPORTED);
+        CHECK_CONTAINS(dt_ctx_error(m.ctx), i ? "shard_state with a pipeline" : "leave .pipeline");
+        dt_ctx_destroy(m.ctx);
+    }
+}

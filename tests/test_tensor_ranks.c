@@ -17,6 +17,7 @@ static dt_trainer_desc parts_desc(train_model *m, const parts_case *c, dt_comm *
     d.comm = comm;
     d.devices = devices;
     d.tensor = PARTS_MEMBERS;
+    d.replicas = 1; /* which its members are together */
     d.accumulate = c->accumulate;
     d.batch = c->batch;
     return d;

@@ -134,8 +134,11 @@ static dt_result dti_pipe_fits(dti_parallel *par, uint32_t data);
 static dt_result dti_pipe_grid_make(dti_parallel *par);
 static void dti_pipe_log(const dti_parallel *par);
 
-/* ---- pipe_make.c: contexts, chunks and programs; replica 0 and the job are there, firsts says
- * which positions each rank has. names: of devices. On all ranks together. */
+/* ---- pipe_make.c: contexts, chunks and programs */
+/* Whether the grid can have so many shards: INVALID. */
+static dt_result dti_pipe_check(dti_parallel *par, uint32_t shards);
+/* Replica 0 and the job are there, firsts says which positions each rank has. names: of devices. On
+ * all ranks together. After an error nothing more can be trained: crew is NULL. */
 static dt_result dti_pipe_create(dti_parallel *par, uint32_t shards, const char *names, int threads,
                                  bool pin);
 static void dti_pipe_destroy(dti_parallel *par); /* there may be none */

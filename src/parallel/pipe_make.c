@@ -307,18 +307,18 @@ static dt_result dti_pipe_rooms(dti_parallel *par) {
     return made && pipe->pairs && (pipe->piece || !par->desc.comm) ? DT_OK : DT_ERROR_MEMORY;
 }
 
-static dt_result dti_pipe_check(dti_parallel *par) {
-    const uint32_t shards = par->job.shards, data = par->firsts[par->world] / par->desc.stages;
+static dt_result dti_pipe_check(dti_parallel *par, uint32_t shards) {
+    const uint32_t data = par->firsts[par->world] / par->desc.stages, batch = par->desc.batch;
     if (shards < data)
         return dti_fail(
             par->base, DT_ERROR_INVALID,
             "%u shards for %u replicas of a pipeline: each replica needs one; use fewer "
             "replicas or more shards",
             shards, data);
-    if (shards > par->job.batch)
+    if (shards > batch)
         return dti_fail(par->base, DT_ERROR_INVALID,
                         "%u shards of a batch of %u samples: a shard needs one; at most %u", shards,
-                        par->job.batch, par->job.batch);
+                        batch, batch);
     if (par->desc.parts * (uint64_t)((shards + data - 1) / data) > DTI_PIPE_MICROS_MAX)
         return dti_fail(par->base, DT_ERROR_INVALID,
                         "%u micro-batches of %u shards in a pipeline; at most %d", par->desc.parts,
@@ -345,12 +345,15 @@ static dt_result dti_pipe_open(dti_parallel *par, const char *names, int threads
 
 static dt_result dti_pipe_create(dti_parallel *par, uint32_t shards, const char *names, int threads,
                                  bool pin) {
+    const bool shown = par->pipe && par->pipe->shown; /* the store stays the application's */
     dti_pipe_destroy(par);
     par->job.shards = shards;
     par->job.parts = par->desc.parts;
     par->job.batch = par->desc.batch;
     par->pipe = dti_alloc(par->base, sizeof *par->pipe);
-    dt_result result = par->pipe ? dti_pipe_check(par) : DT_ERROR_MEMORY;
+    dt_result result = par->pipe ? dti_pipe_check(par, shards) : DT_ERROR_MEMORY;
+    if (par->pipe)
+        par->pipe->shown = shown;
     if (!result)
         result = dti_pipe_open(par, names, threads);
     result = dti_agree_result(par, result);
@@ -438,8 +441,9 @@ static dt_result dti_pipe_share_chunk(dti_parallel *par, dti_pipe_chunk *chunk, 
 static dt_result dti_pipe_share(dti_parallel *par, uint32_t node, const void *values,
                                 size_t bytes) {
     dti_pipe *pipe = par->pipe;
+    const uint32_t chunks = pipe->crew ? pipe->line_count * pipe->chunk_count : 0;
     dt_result result = DT_OK;
-    for (uint32_t i = 0; i < pipe->line_count * pipe->chunk_count && !result; i++) {
+    for (uint32_t i = 0; i < chunks && !result; i++) {
         if (pipe->chunks[i].store)
             result = dti_pipe_share_chunk(par, &pipe->chunks[i], node, values, bytes);
     }

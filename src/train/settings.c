@@ -25,6 +25,10 @@ static dt_result dti_trainer_check_pipeline(const dt_trainer *t) {
                         "a pipeline of %d devices with %u chunks each; at most %d devices and %d "
                         "chunks",
                         d->pipeline, t->par.desc.chunks, DTI_REPLICAS_MAX, DTI_PIPE_CHUNKS_MAX);
+    if (d->mode == DT_TRAIN_SERVER)
+        return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
+                        "DT_TRAIN_SERVER: a worker has one device, and computes by itself; leave "
+                        ".pipeline out");
     if (d->mode)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "local steps are replicas' own; a pipeline is one, whose stages make each "

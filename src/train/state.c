@@ -247,7 +247,7 @@ static dt_result dti_state_check_words(dt_trainer *t, const char *path, uint64_t
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "%s: it has %llu shards, and here are %u replicas; use fewer", path,
                         (unsigned long long)w[DTI_STATE_SHARDS], dti_parallel_width(&t->par));
-    return DT_OK;
+    return t->par.pipe ? dti_pipe_check(&t->par, (uint32_t)w[DTI_STATE_SHARDS]) : DT_OK;
 }
 
 /* Everything must fit before anything is written. */
@@ -327,8 +327,11 @@ static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_st
     if (f->words[DTI_STATE_SHARDS] != dti_parallel_width(par))
         t->bounded = false; /* measured shares are of one shard a replica */
     const bool is_local = dti_parallel_is_local(par);
-    if (!result && !is_local && f->words[DTI_STATE_SHARDS] != par->job.shards)
-        result = dti_trainer_build(t, (uint32_t)f->words[DTI_STATE_SHARDS]);
+    if (!result && !is_local && f->words[DTI_STATE_SHARDS] != par->job.shards) {
+        result = dti_pipe_gather(par); /* if memory runs out now, the host has the values */
+        if (!result)
+            result = dti_trainer_build(t, (uint32_t)f->words[DTI_STATE_SHARDS]);
+    }
     char *piece = NULL; /* taken before anything changes, on all ranks */
     dti_rounds_state local = {0};
     if (!result)

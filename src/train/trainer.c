@@ -50,7 +50,7 @@ static dt_result dti_trainer_count(dt_trainer *t) {
  * replica, which computes what is evaluated. */
 static dt_result dti_trainer_grid(dt_trainer *t) {
     dti_parallel *par = &t->par;
-    const bool asked = par->desc.stages || t->desc.replicas;
+    const bool asked = par->desc.stages || (t->desc.replicas && !par->desc.tensor);
     dt_result result = asked ? dti_pipe_fits(par, (uint32_t)t->desc.replicas) : DT_OK;
     if (result || !par->desc.stages)
         return result;
@@ -349,13 +349,13 @@ DT_API void dt_trainer_get_info(const dt_trainer *t, dt_trainer_info *info) {
     for (uint32_t i = 0; i < runs->count; i++) {
         info->replica_batch += (int)runs->runs[i].rows;
         info->micro_batch = DTI_MAX(info->micro_batch, (int)runs->runs[i].rows);
-        if (!par->pipe && !par->squad)
-            info->transient_bytes =
-                DTI_MAX(info->transient_bytes, runs->runs[i].program->code->transient_bytes);
+        const dt_program *p = runs->runs[i].program; /* NULL: other devices', or memory ran out */
+        if (p)
+            info->transient_bytes = DTI_MAX(info->transient_bytes, p->code->transient_bytes);
     }
     const dt_store *s = par->replicas[0].store;
     info->state_bytes = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0;
-    if (par->pipe)
+    if (par->pipe && par->pipe->crew) /* it has been made */
         dti_trainer_info_pipeline(par->pipe, info);
     if (par->squad)
         dti_trainer_info_squad(par->squad, info);
