@@ -71,6 +71,15 @@ static bool pipe_model(train_model *m, const dt_ctx_desc *ctx, int kind) {
     return dt_graph_error(m->graph) == NULL;
 }
 
+/* PIPE_CLASSES has two losses, and no metric. */
+static void pipe_losses(const train_model *m, int kind, dt_trainer_desc *d) {
+    if (kind != PIPE_CLASSES)
+        return;
+    d->losses[0].term = m->loss;
+    d->losses[1].term = m->accuracy;
+    d->loss = d->metrics[0] = (dt_tensor){0};
+}
+
 __attribute__((__unused__)) static bool pipe_has_vulkan(void) {
     dt_ctx *ctx;
     if (dt_ctx_create(&(dt_ctx_desc){0}, &ctx))

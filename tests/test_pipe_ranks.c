@@ -54,11 +54,7 @@ static dt_trainer_desc grid_desc(train_model *m, const grid_case *c, int index, 
     d.tail = c->tail;
     d.averaged = c->averaged;
     d.optim = c->optim ? c->optim : d.optim;
-    if (c->kind == PIPE_CLASSES) {
-        d.losses[0].term = m->loss;
-        d.losses[1].term = m->accuracy;
-        d.loss = d.metrics[0] = (dt_tensor){0};
-    }
+    pipe_losses(m, c->kind, &d);
     return d;
 }
 

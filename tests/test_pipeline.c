@@ -32,11 +32,7 @@ static dt_trainer_desc pipe_desc(train_model *m, const pipe_case *c, char device
     d.chunks = c->chunks;
     d.tail = c->tail;
     d.optim = c->optim ? c->optim : d.optim;
-    if (c->kind == PIPE_CLASSES) {
-        d.losses[0].term = m->loss;
-        d.losses[1].term = m->accuracy;
-        d.loss = d.metrics[0] = (dt_tensor){0};
-    }
+    pipe_losses(m, c->kind, &d);
     return d;
 }
 

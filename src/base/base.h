@@ -47,6 +47,7 @@ static inline bool dti_fits_f32(double value) {
 static void dti_base_init(dti_base *base, const dt_allocator *allocator, const dt_logger *logger);
 static void *dti_alloc(dti_base *base, size_t bytes);
 static void *dti_alloc_array(dti_base *base, size_t count, size_t size); /* checks the product */
+static char *dti_alloc_text(dti_base *base, const char *text);           /* a copy */
 static void dti_free(dti_base *base, void *memory);                      /* NULL is fine */
 
 /* In a child of fork: memory is there, threads and what a device or socket keeps are the parent's.

@@ -81,6 +81,14 @@ static void *dti_alloc_array(dti_base *base, size_t count, size_t size) {
     return dti_alloc(base, count * size);
 }
 
+static char *dti_alloc_text(dti_base *base, const char *text) {
+    const size_t size = strlen(text) + 1;
+    char *copy = dti_alloc(base, size);
+    if (copy)
+        memcpy(copy, text, size);
+    return copy;
+}
+
 static void dti_free(dti_base *base, void *memory) {
     if (!memory)
         return;

@@ -53,6 +53,8 @@ static const char *dti_socket_text(int error);
 static int dti_socket_new(int family, int type); /* -1: see errno */
 static void dti_socket_close(int s);             /* errno stays */
 static void dti_socket_set(int s, int level, int option, int value);
+/* So that messages go at once, and the end of a host that says nothing any more is noticed. */
+static void dti_socket_watch(int s);
 static bool dti_socket_connect(int s, const void *address, socklen_t bytes); /* EINPROGRESS too */
 static int dti_socket_failed(int s); /* why the connecting failed, 0 = it did not */
 /* What the other side hears from, or what this one listens at; and the other side's. `address` is

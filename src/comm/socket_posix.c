@@ -46,6 +46,17 @@ static void dti_socket_set(int s, int level, int option, int value) {
     setsockopt(s, level, option, &value, sizeof value);
 }
 
+static void dti_socket_watch(int s) {
+    dti_socket_set(s, IPPROTO_TCP, TCP_NODELAY, 1);
+    dti_socket_set(s, SOL_SOCKET, SO_KEEPALIVE, 1);
+#ifdef __linux__
+    dti_socket_set(s, IPPROTO_TCP, TCP_KEEPIDLE, 10);
+    dti_socket_set(s, IPPROTO_TCP, TCP_KEEPINTVL, 5);
+    dti_socket_set(s, IPPROTO_TCP, TCP_KEEPCNT, 3);
+    dti_socket_set(s, IPPROTO_TCP, 18 /* TCP_USER_TIMEOUT */, 60000);
+#endif
+}
+
 static bool dti_socket_connect(int s, const void *address, socklen_t bytes) {
     return connect(s, (const struct sockaddr *)address, bytes) == 0;
 }

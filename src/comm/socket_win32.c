@@ -76,6 +76,11 @@ static void dti_socket_set(int s, int level, int option, int value) {
     setsockopt((SOCKET)s, level, option, (const char *)&value, sizeof value);
 }
 
+static void dti_socket_watch(int s) {
+    dti_socket_set(s, IPPROTO_TCP, TCP_NODELAY, 1);
+    dti_socket_set(s, SOL_SOCKET, SO_KEEPALIVE, 1);
+}
+
 static bool dti_socket_connect(int s, const void *address, socklen_t bytes) {
     if (dti_socket_result(connect((SOCKET)s, (const struct sockaddr *)address, bytes)) == 0)
         return true;

@@ -3,8 +3,7 @@
 static dt_result dti_csv_check_desc(dti_base *base, const dt_csv_desc *desc) {
     if (desc->delimiter == '"' || desc->delimiter == '\n' || desc->delimiter == '\r')
         return dti_fail(base, DT_ERROR_INVALID,
-                        "dt_csv_open: a delimiter that is a quote or ends "
-                        "lines");
+                        "dt_csv_open: a delimiter that is a quote or ends lines");
     if (desc->categories_max < 0)
         return dti_fail(base, DT_ERROR_INVALID, "dt_csv_open: %d categories at most",
                         desc->categories_max);
@@ -44,7 +43,7 @@ static dt_result dti_csv_make(dti_base *base, const char *path, const dt_csv_des
     csv->categories_max = desc->categories_max ? (size_t)desc->categories_max : 1000;
     if (desc->like)
         csv->categories_max = DTI_MAX(csv->categories_max, desc->like->categories_max);
-    csv->path = dti_csv_copy(base, path);
+    csv->path = dti_alloc_text(base, path);
     if (!csv->path)
         return DT_ERROR_MEMORY;
     dt_result result =

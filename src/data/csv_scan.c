@@ -1,19 +1,5 @@
 /* The first reading of a CSV file: what its columns are, which rows count, and where they are. */
 
-static dti_csv_column *dti_csv_columns_make(dt_csv *csv, size_t count) {
-    csv->columns = dti_alloc_array(csv->base, count, sizeof *csv->columns);
-    csv->count = csv->columns ? (uint32_t)count : 0;
-    return csv->columns;
-}
-
-static char *dti_csv_copy(dti_base *base, const char *text) {
-    const size_t size = strlen(text) + 1;
-    char *copy = dti_alloc(base, size);
-    if (copy)
-        memcpy(copy, text, size);
-    return copy;
-}
-
 /* ---- categories */
 
 /* Where a text is among a column's, or would be. */
@@ -40,7 +26,7 @@ static dt_result dti_csv_category_add(dt_csv *csv, dti_csv_column *column, const
     const bool room = dti_array_reserve(csv->base, &names, &column->capacity,
                                         column->categories + 1, sizeof *column->names);
     column->names = names;
-    char *copy = room ? dti_csv_copy(csv->base, text) : NULL;
+    char *copy = room ? dti_alloc_text(csv->base, text) : NULL;
     if (!copy)
         return DT_ERROR_MEMORY;
     memmove(column->names + at + 1, column->names + at,
@@ -94,7 +80,7 @@ static dt_result dti_csv_column_make(dt_csv *csv, const dt_csv_desc *desc, uint3
     dti_csv_column *column = &csv->columns[i];
     snprintf(number, sizeof number, "%u", i);
     const char *name = desc->no_header ? number : dti_csv_field(&csv->cursor, i);
-    column->name = dti_csv_copy(csv->base, name);
+    column->name = dti_alloc_text(csv->base, name);
     if (!column->name)
         return DT_ERROR_MEMORY;
     for (uint32_t k = 0; k < i; k++) {
@@ -125,8 +111,12 @@ static dt_result dti_csv_head(dt_csv *csv, const dt_csv_desc *desc) {
     dt_result result = dti_csv_cursor_next(&csv->cursor, &more);
     if (!result && !more)
         return dti_fail(csv->base, DT_ERROR_FORMAT, "%s: it is empty", csv->path);
-    if (!result && !dti_csv_columns_make(csv, csv->cursor.count))
+    if (result)
+        return result;
+    csv->columns = dti_alloc_array(csv->base, csv->cursor.count, sizeof *csv->columns);
+    if (!csv->columns)
         return DT_ERROR_MEMORY;
+    csv->count = (uint32_t)csv->cursor.count;
     for (uint32_t i = 0; i < csv->count && !result; i++)
         result = dti_csv_column_make(csv, desc, i);
     return result || !desc->like ? result : dti_csv_has_all(csv, desc->like);

@@ -65,6 +65,15 @@ static dti_slice dti_model_line(const char *text, size_t size) {
     return (dti_slice){text, end ? (size_t)(end - text) : size};
 }
 
+static bool dti_model_texts_differ(const char *a, size_t a_size, const char *b, size_t b_size,
+                                   size_t *line) {
+    size_t at = 0;
+    *line = 0;
+    for (; at < a_size && at < b_size && a[at] == b[at]; at++)
+        *line = a[at] == '\n' ? at + 1 : *line;
+    return at < a_size || at < b_size;
+}
+
 static bool dti_model_line_is_param(dti_slice line) {
     const size_t size = sizeof dti_param_line - 1;
     return line.size >= size && !memcmp(line.data, dti_param_line, size);

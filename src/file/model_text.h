@@ -11,6 +11,12 @@ static void dti_model_text_attr(const dti_attr *attr, dti_text *text);
 /* The text of a file of version 1, as dti_model_text_ops without attributes. */
 static void dti_model_text_first(const char *file, size_t size, dti_text *text);
 
+/* The line, from its beginning to the text's end. */
+static dti_slice dti_model_line(const char *text, size_t size);
+/* Whether two texts differ; *line is where the first line begins that does, in both. */
+static bool dti_model_texts_differ(const char *a, size_t a_size, const char *b, size_t b_size,
+                                   size_t *line);
+
 /* INVALID: a parameter's line that only one of both has; named. */
 static dt_result dti_model_text_contract(dti_base *base, const char *path, const char *file,
                                          size_t size, const dti_text *here);

@@ -183,14 +183,6 @@ static dt_result dti_run_log_write(dt_run_log *log) {
 
 /* ---- making one */
 
-static char *dti_log_copy(dti_base *base, const char *text) {
-    const size_t size = strlen(text) + 1;
-    char *copy = dti_alloc(base, size);
-    if (copy)
-        memcpy(copy, text, size);
-    return copy;
-}
-
 /* Characters that would end a line, or a reader's patience. */
 static bool dti_log_name_fits(const char *name) {
     for (const unsigned char *at = (const unsigned char *)name; *at; at++) {
@@ -227,9 +219,7 @@ static dt_result dti_log_probe(dti_base *base, const char *folder) {
     const int size = snprintf(path, sizeof path, "%s/.dtrain.%ld.probe", folder, dti_process());
     if (size < 0 || size >= (int)sizeof path)
         return dti_fail(base, DT_ERROR_INVALID,
-                        "the log's folder has a name of %d bytes; at most "
-                        "900",
-                        size);
+                        "the log's folder has a name of %d bytes; at most 900", size);
     FILE *file = dti_file_create(path);
     if (!file && errno != EEXIST)
         return dti_fail(base, DT_ERROR_IO, "nothing can be written to the log's folder %s: %s",
@@ -267,7 +257,7 @@ static dt_result dti_log_make(dt_run_log *log, const dt_run_log_desc *desc) {
         made = made && f->path;
     }
     for (int i = 0; i < DT_MAX_TERMS; i++) {
-        log->names[i] = desc->names[i] ? dti_log_copy(log->base, desc->names[i]) : NULL;
+        log->names[i] = desc->names[i] ? dti_alloc_text(log->base, desc->names[i]) : NULL;
         made = made && (log->names[i] || !desc->names[i]);
     }
     return made ? DT_OK : DT_ERROR_MEMORY;

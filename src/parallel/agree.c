@@ -36,12 +36,8 @@ static dt_result dti_agree_result(dti_parallel *par, dt_result own) {
 /* The first line in which they differ. */
 static dt_result dti_agree_difference(dti_parallel *par, const char *mine, size_t mine_size,
                                       const char *theirs, size_t theirs_size) {
-    size_t at = 0, line = 0;
-    while (at < mine_size && at < theirs_size && mine[at] == theirs[at]) {
-        line = mine[at] == '\n' ? at + 1 : line;
-        at++;
-    }
-    if (at == mine_size && at == theirs_size)
+    size_t line;
+    if (!dti_model_texts_differ(mine, mine_size, theirs, theirs_size, &line))
         return DT_OK;
     return dti_fail(par->base, DT_ERROR_INVALID,
                     "the ranks do not train the same: rank %u has '%s', rank 0 '%s'", par->rank,

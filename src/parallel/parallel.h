@@ -333,6 +333,13 @@ static dt_result dti_inner_step(dti_parallel *par, const dti_batch *batch, dt_re
                                 const dt_step_desc *step, dti_parallel_result *out);
 
 /* ---- step.c */
+typedef void dti_parallel_clean(dti_parallel *par);
+/* Before an update: leave, which may be NULL, and drop clean up, and the error stays what it is. */
+static dt_result dti_parallel_over(dti_parallel *par, dt_result result, dti_parallel_clean *leave,
+                                   dti_parallel_clean *drop);
+/* Behind a part of one: says that `who` may be a step apart. */
+static dt_result dti_parallel_apart(dti_parallel *par, dt_result result, dti_parallel_clean *leave,
+                                    const char *who);
 /* The first replica that failed; its text comes to the first one's context. */
 static dt_result dti_replicas_result(dti_parallel *par);
 /* A device failed in the commit, or behind it: ends the group, where others are in mind to gather

@@ -455,22 +455,11 @@ static dt_result dti_pipe_not_finite(dti_parallel *par, dti_parallel_result *out
 
 /* A device or a rank failed: before the update all stores are as they were. */
 static dt_result dti_pipe_failed(dti_parallel *par, dt_result result) {
-    char text[sizeof par->base->error];
-    memcpy(text, par->base->error, sizeof text);
-    dti_pipe_leave(par);
-    dti_pipe_drop(par);
-    memcpy(par->base->error, text, sizeof text);
-    return result;
+    return dti_parallel_over(par, result, dti_pipe_leave, dti_pipe_drop);
 }
 
 static dt_result dti_pipe_torn(dti_parallel *par, dt_result result) {
-    char text[sizeof par->base->error];
-    memcpy(text, par->base->error, sizeof text);
-    dti_pipe_leave(par);
-    return dti_fail(par->base, result,
-                    "%.800s; stages may be a step apart: make a new trainer and go on from a "
-                    "checkpoint",
-                    text);
+    return dti_parallel_apart(par, result, dti_pipe_leave, "stages");
 }
 
 /* All lists, all messages, all sums. */

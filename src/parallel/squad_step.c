@@ -393,22 +393,11 @@ static void dti_squad_leave(dti_parallel *par) {
 
 /* A device or a rank failed: before the update all stores are as they were. */
 static dt_result dti_squad_failed(dti_parallel *par, dt_result result) {
-    char text[sizeof par->base->error];
-    memcpy(text, par->base->error, sizeof text);
-    dti_squad_leave(par);
-    dti_squad_drop(par);
-    memcpy(par->base->error, text, sizeof text);
-    return result;
+    return dti_parallel_over(par, result, dti_squad_leave, dti_squad_drop);
 }
 
 static dt_result dti_squad_torn(dti_parallel *par, dt_result result) {
-    char text[sizeof par->base->error];
-    memcpy(text, par->base->error, sizeof text);
-    dti_squad_leave(par);
-    return dti_fail(par->base, result,
-                    "%.800s; members may be a step apart: make a new trainer and go on from a "
-                    "checkpoint",
-                    text);
+    return dti_parallel_apart(par, result, dti_squad_leave, "members");
 }
 
 /* To where all members have judged, and know what all others say. */

@@ -548,15 +548,32 @@ static bool dti_losses_finite(const dti_parallel_result *out) {
     return fine;
 }
 
-/* Before the commit: step s stays. Those who know of it go on together with the next step. */
-static dt_result dti_parallel_failed(dti_parallel *par, dt_result result) {
+static dt_result dti_parallel_over(dti_parallel *par, dt_result result, dti_parallel_clean *leave,
+                                   dti_parallel_clean *drop) {
     char text[sizeof par->base->error]; /* what the rest of it says is no news */
     memcpy(text, par->base->error, sizeof text);
-    if (!par->told)
-        dti_parallel_leave(par);
-    dti_parallel_drop_all(par);
+    if (leave)
+        leave(par);
+    drop(par);
     memcpy(par->base->error, text, sizeof text);
     return result;
+}
+
+static dt_result dti_parallel_apart(dti_parallel *par, dt_result result, dti_parallel_clean *leave,
+                                    const char *who) {
+    char text[sizeof par->base->error];
+    memcpy(text, par->base->error, sizeof text);
+    leave(par);
+    return dti_fail(par->base, result,
+                    "%.800s; %s may be a step apart: make a new trainer and go on from a "
+                    "checkpoint",
+                    text, who);
+}
+
+/* Before the commit: step s stays. Those who know of it go on together with the next step. */
+static dt_result dti_parallel_failed(dti_parallel *par, dt_result result) {
+    return dti_parallel_over(par, result, par->told ? NULL : dti_parallel_leave,
+                             dti_parallel_drop_all);
 }
 
 static dt_result dti_parallel_update(dti_parallel *par) {

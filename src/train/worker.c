@@ -59,12 +59,8 @@ static dt_result dti_worker_has_no(const dt_trainer *t, const char *what) {
 
 static dt_result dti_worker_differs(dt_trainer *t, uint32_t to, const char *mine, size_t mine_size,
                                     const char *theirs, size_t theirs_size) {
-    size_t at = 0, line = 0;
-    while (at < mine_size && at < theirs_size && mine[at] == theirs[at]) {
-        line = mine[at] == '\n' ? at + 1 : line;
-        at++;
-    }
-    if (at == mine_size && at == theirs_size)
+    size_t line;
+    if (!dti_model_texts_differ(mine, mine_size, theirs, theirs_size, &line))
         return DT_OK;
     return dti_fail(t->base, DT_ERROR_INVALID,
                     "server %u at %s does not train the same: here it is '%s', there '%s'", to,

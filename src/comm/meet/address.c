@@ -317,12 +317,13 @@ static void dti_addresses_unpack(const uint8_t *in, uint32_t bytes, dti_addresse
 
 /* ---- listening */
 
-/* A listening socket at `a`, whose port is filled in; -1, with errno. */
-static int dti_listen_at(dti_address *a) {
+/* A listening socket at `a`, whose port is filled in; -1, with errno. reuse: connections of a job
+ * that has just ended may still be at the port. */
+static int dti_listen_as(dti_address *a, bool reuse) {
     int s = dti_socket_new(a->sock.ss_family, SOCK_STREAM);
     if (s < 0)
         return -1;
-    if (dti_address_port(a)) /* of a job that has just ended */
+    if (reuse)
         dti_socket_set(s, SOL_SOCKET, DTI_SOCKET_REUSE, 1);
     if (a->sock.ss_family == AF_INET6)
         dti_socket_set(s, IPPROTO_IPV6, IPV6_V6ONLY, 1);
@@ -330,6 +331,10 @@ static int dti_listen_at(dti_address *a) {
         return s;
     dti_socket_close(s);
     return -1;
+}
+
+static int dti_listen_at(dti_address *a) {
+    return dti_listen_as(a, dti_address_port(a) != 0);
 }
 
 /* The same at the first free port of low .. high; 0, 0 = the system's choice. */

@@ -82,16 +82,6 @@ static void dti_desk_read(dti_desk *desk, dti_desk_conn *c) {
 
 /* ---- connections */
 
-static void dti_desk_options(int fd) {
-    dti_socket_set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    dti_socket_set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-#ifdef __linux__
-    dti_socket_set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 10);
-    dti_socket_set(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);
-    dti_socket_set(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
-#endif
-}
-
 /* The addresses from `next` on, until one is under way; else the talk is over, and says why. */
 static void dti_desk_try(dti_desk_conn *c, const char *before) {
     char where[64], text[160];
@@ -113,7 +103,7 @@ static void dti_desk_try(dti_desk_conn *c, const char *before) {
     }
     c->connecting = c->fd >= 0;
     if (c->fd >= 0)
-        dti_desk_options(c->fd);
+        dti_socket_watch(c->fd);
     else
         dti_talk_end(&c->talk, false, "%s", text);
 }
@@ -220,7 +210,7 @@ static void dti_desk_accept(dti_desk *desk, int listener) {
         dti_socket_close(fd);
         return;
     }
-    dti_desk_options(fd);
+    dti_socket_watch(fd);
     c->fd = fd;
     dti_talk_start(&desk->core, &c->talk, false, 0);
     if (desk->tls)
@@ -375,21 +365,6 @@ static dt_result dti_desk_settings(dti_base *base, const dti_desk_desc *d, dti_s
                     "without. " DTI_KEY_HOW);
 }
 
-/* A server that comes back to its address finds connections of its former life there, which it
- * made: also where the system chose the port, they must let it. */
-static int dti_desk_listen_at(dti_address *a) {
-    const int s = dti_socket_new(a->sock.ss_family, SOCK_STREAM);
-    if (s < 0)
-        return -1;
-    dti_socket_set(s, SOL_SOCKET, DTI_SOCKET_REUSE, 1);
-    if (a->sock.ss_family == AF_INET6)
-        dti_socket_set(s, IPPROTO_IPV6, IPV6_V6ONLY, 1);
-    if (dti_socket_listen(s, &a->sock, &a->bytes))
-        return s;
-    dti_socket_close(s);
-    return -1;
-}
-
 /* At any port, which a file tells. */
 static dt_result dti_desk_listen_file(dti_desk *desk, const char *address) {
     dti_rendezvous *r = &desk->meeting;
@@ -423,7 +398,9 @@ static dt_result dti_desk_listen(dti_desk *desk, const char *address) {
     desk->port = e.port;
     for (int i = 0; i < list.count; i++) {
         dti_address_set_port(&list.at[i], desk->port);
-        const int s = dti_desk_listen_at(&list.at[i]);
+        /* a server that comes back to its address finds connections of its former life there, also
+         * where the system chose the port */
+        const int s = dti_listen_as(&list.at[i], true);
         if (s < 0)
             continue;
         desk->listeners[desk->listener_count++] = s;

@@ -7,7 +7,6 @@
 #define DTI_ACCEPT_PAUSE_NS 100000000u
 #define DTI_CONNECT_NS 2000000000u /* until the next address is tried */
 #define DTI_READS_AT_ONCE 12u
-#define DTI_USER_TIMEOUT_MS 60000 /* the system's own limit, behind the protocol's */
 
 /* ---- connections */
 
@@ -43,14 +42,7 @@ static void dti_conn_close(dti_tcp *t, dti_tcp_conn *c) {
 
 static void dti_conn_options(const dti_tcp *t, int fd) {
     dti_congestion_set(t, fd);
-    dti_socket_set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    dti_socket_set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-#ifdef __linux__
-    dti_socket_set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 10);
-    dti_socket_set(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);
-    dti_socket_set(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
-    dti_socket_set(fd, IPPROTO_TCP, 18 /* TCP_USER_TIMEOUT */, DTI_USER_TIMEOUT_MS);
-#endif
+    dti_socket_watch(fd);
 }
 
 /* A connection to `a` under way; -1, with errno. */
