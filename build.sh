@@ -48,6 +48,7 @@ help() {
 ./build.sh bench served    the same with one slow rank, and parameter servers beside both (root, Linux); --svg FILE
 ./build.sh bench parallel  two replicas beside PyTorch DDP; overlap with --net; --quick, --help
 ./build.sh bench pipeline  a model in two stages on two ranks beside one process; --help
+./build.sh bench models    models that two ranks share out, in all ways, beside PyTorch's; --help
 ./build.sh gpu [options]   what a Vulkan device is, whether dtrain is right on it and how fast: writes
                            report.md, .html and .json; --help
 ./build.sh devices         what dtrain finds on this machine
@@ -230,6 +231,19 @@ header() {
     mv build/header.begun build/header.stamp
 }
 
+# What a file that only declares sees of dtrain.h. It is compiled again when that changes, not with
+# every line of the implementation.
+public_part() {
+    if newer build/public_part.stamp dtrain.h; then return 0; fi
+    sed '/^#if (defined DT_IMPLEMENTATION/q' dtrain.h >build/public_part.new
+    if cmp -s build/public_part.new build/public_part.h; then
+        rm build/public_part.new
+    else
+        mv build/public_part.new build/public_part.h
+    fi
+    touch build/public_part.stamp
+}
+
 shaders() {
     [ -e tools/shaders ] || die "there is no tools/shaders"
     python3 tools/shaders
@@ -262,24 +276,33 @@ with_zlib() {
 }
 
 # main.c includes the tests of internals; every other test file is an object of its own.
-build_tests() {
-    fresh_flags
-    with_zlib
-    objects=
-    for source in tests/harness.c tests/main.c tests/test_*.c; do
-        if grep -q "#include \"$(basename "$source")\"" tests/main.c; then continue; fi
-        object=$out/$(basename "$source" .c).o
-        objects="$objects $object"
-        sources="$source $(echo tests/*.h) dtrain.h $out/flags"
-        case $source in tests/main.c | tests/test_fuzz.c) sources="$sources tests tools/launches.h" ;; esac
-        # shellcheck disable=SC2086
-        if newer "$object" $sources; then continue; fi
-        say "$CC $source"
-        # shellcheck disable=SC2086
-        "$CC" $CFLAGS $deflated -g -Wall -Wextra -DDT_REFERENCE -I. -Itests -c "$source" -o "$object"
+test_sources() {
+    for source in tests/main.c tests/harness.c tests/test_*.c; do
+        if ! grep -q "#include \"$(basename "$source")\"" tests/main.c; then echo "$source"; fi
     done
+}
+
+build_test() {
+    object=$out/$(basename "$1" .c).o
+    sources="$1 $(echo tests/*.h) build/public_part.h $out/flags"
+    case $1 in tests/main.c | tests/test_fuzz.c) sources="$sources dtrain.h tests tools/launches.h" ;; esac
+    # shellcheck disable=SC2086
+    if newer "$object" $sources; then return 0; fi
+    say "$CC $1"
+    # shellcheck disable=SC2086
+    "$CC" $CFLAGS $deflated -g -Wall -Wextra -DDT_REFERENCE -I. -Itests -c "$1" -o "$object"
+}
+
+link_tests() {
+    objects=$(test_sources | sed "s|^tests/\(.*\)c\$|$out/\1o|")
     # shellcheck disable=SC2086
     if ! newer $out/dtest $objects; then "$CC" $CFLAGS -g $objects -o $out/dtest $LIBS $deflated_libs; fi
+}
+
+build_tests() {
+    # shellcheck disable=SC2046 # words are meant
+    in_lanes $(test_sources) build_comm_tests
+    link_tests
 }
 
 # OpenSSL, where it is: without it the collectives have neither MAC nor TLS, and so no tests of them.
@@ -321,7 +344,7 @@ build_part() {
 # linked SOURCE: declarations alone, with the library.
 linked() {
     output=build/$(basename "$1" .c)
-    if newer "$output" "$1" examples/*.h dtrain.h build/flags; then return 0; fi
+    if newer "$output" "$1" examples/*.h $library build/flags; then return 0; fi
     say "$CC $1"
     # shellcheck disable=SC2086
     "$CC" $CFLAGS -DDTI_IMPLEMENTED -I. "$1" $library -o "$output" $LIBS
@@ -337,32 +360,44 @@ build() {
         tools/dtinfo.c'
     if has_vulkan_header; then with_public="$with_public examples/neural_texture.c"; fi
     by_itself='examples/allreduce.c tools/dtbench.c tools/dtgpu.c tools/dtmodel.c tools/dtrun.c'
-    rm -rf build/taken
-    mkdir build/taken
-    lanes=$(nproc 2>/dev/null || echo 1) pids= failed=no
+    # shellcheck disable=SC2046,SC2086 # words are meant
+    in_lanes tests/main.c CORE KERNELS $by_itself COMM build_comm_tests $(test_sources)
+    link_tests
+    for source in $with_public; do linked "$source"; done
+}
+
+# in_lanes WORK...: a lane for each processor.
+in_lanes() {
+    rm -rf $out/taken
+    mkdir $out/taken
+    fresh_flags
+    public_part
+    with_zlib
+    lanes=$(processors) pids= failed=no
     while [ "$lanes" -gt 0 ]; do
-        # shellcheck disable=SC2086 # words are meant
-        build_lane build_tests CORE KERNELS $by_itself COMM build_comm_tests &
+        build_lane "$@" &
         pids="$pids $!"
         lanes=$((lanes - 1))
     done
     for pid in $pids; do wait "$pid" || failed=yes; done
     if [ $failed = yes ]; then die "what is above does not compile"; fi
-    for source in $with_public; do linked "$source"; done
 }
 
-# build_lane WORK...: what no other lane has taken, one after the other. Each processor has a lane.
+# build_lane WORK...: what no other lane has taken, one after the other.
 build_lane() {
     for made in "$@"; do
-        mkdir "build/taken/$(basename "$made")" 2>/dev/null || continue
+        mkdir "$out/taken/$(basename "$made")" 2>/dev/null || continue
         case $made in
         build_*) ($made) & ;;
+        tests/*) (build_test "$made") & ;;
         *.c) (compile "build/$(basename "$made" .c)" "$made") & ;;
         *) (build_part "$made") & ;;
         esac
         wait $! || exit 1 # not with || behind the work itself, which would go on after errors
     done
 }
+
+processors() { nproc 2>/dev/null || echo 1; }
 
 # ---- Fashion-MNIST: Debian's package, else the original files. Both hold the same IDX files, in
 # differently packed gzip files, so the unpacked ones are what is checked.
@@ -469,7 +504,6 @@ sanitized_tests() {
     CFLAGS="-O1 -fno-omit-frame-pointer -DDT_NO_VULKAN $checks"
     mkdir -p $out
     build_tests
-    build_comm_tests
     # A tenth of the simulated runs: instrumented, each takes ten times as long.
     export DTRAIN_SIM_SEEDS="${DTRAIN_SIM_SEEDS:-500}"
     comm_tests "$@" &
@@ -479,9 +513,19 @@ sanitized_tests() {
     exec $out/dtest --also $out/dtest.counts --also $out/comm.counts
 }
 
+# A process for each processor; whoever is free takes the next test.
 main_tests() {
-    rm -f $out/dtest.counts
-    $out/dtest --counts $out/dtest.counts "$@" || true
+    rm -rf $out/shared $out/dtest.*counts
+    mkdir $out/shared
+    part=0 pids= counted=
+    while [ $part -lt "$(processors)" ]; do
+        $out/dtest --shared $out/shared --counts $out/dtest.$part.counts "$@" &
+        pids="$pids $!" counted="$counted --also $out/dtest.$part.counts"
+        part=$((part + 1))
+    done
+    for pid in $pids; do wait "$pid" || true; done
+    # shellcheck disable=SC2086 # words are meant
+    $out/dtest $counted --counts $out/dtest.counts || true
 }
 
 # The collectives' program mostly waits for its processes: it runs beside others.
@@ -504,7 +548,6 @@ long_tests() {
     header
     fresh_flags
     build_tests
-    build_comm_tests
     with_swiftshader
     export DTRAIN_TEST_LONG=1 DTRAIN_SIM_SEEDS=100000
     main_tests "$@"
@@ -537,7 +580,7 @@ random_tests() {
     header
     build_tests
     with_swiftshader
-    at_once=$(nproc 2>/dev/null || echo 1) first=${DTRAIN_RANDOM_SEED:-1}
+    at_once=$(processors) first=${DTRAIN_RANDOM_SEED:-1}
     share=$((($1 + at_once - 1) / at_once)) part=0
     set -- $(($1 / 50 + 1))
     while [ $part -lt "$at_once" ]; do
@@ -711,6 +754,9 @@ bench() {
     elif [ "${1:-}" = pipeline ]; then
         shift
         bench_pipeline "$@"
+    elif [ "${1:-}" = models ]; then
+        shift
+        bench_models "$@"
     fi
     compile build/dtbench tools/dtbench.c
     exec python3 tools/bench.py "$@"
@@ -744,8 +790,13 @@ bench_local() {
 
 bench_pipeline() {
     compile build/dtrun tools/dtrun.c
-    compile build/dtbench_pipeline tools/dtbench_pipeline.c
+    compile build/dtbench_models tools/dtbench_models.c
     exec python3 tools/bench_pipeline.py "$@"
+}
+
+bench_models() {
+    compile build/dtbench_models tools/dtbench_models.c
+    exec python3 tools/bench_models.py "$@"
 }
 
 bench_served() {

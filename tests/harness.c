@@ -1,9 +1,12 @@
 /* The main of a test program: `dtest [part of a name]... [-v] [--counts FILE] [--also FILE]...`,
- * and `--without PART`: tests whose names contain it are skipped.
+ * and `--without PART`: tests whose names contain it are skipped. `--shared FOLDER`: processes that
+ * were started with the same empty folder share the tests out, each taking the next that none has;
+ * they print no sum.
  * --counts writes three numbers, passed, failed and skipped; --also adds such a file, of tests that
  * were run elsewhere, and runs none here. */
 #include "harness.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <time.h>
 
@@ -63,6 +66,25 @@ static bool test_is_wanted(const test *t, int argc, char **argv) {
     return filters == 0;
 }
 
+static const char *value_of(const char *option, int argc, char **argv) {
+    for (int i = 1; i + 1 < argc; i++)
+        if (!strcmp(argv[i], option))
+            return argv[i + 1];
+    return NULL;
+}
+
+/* Whoever makes the file of a test first has it. What cannot be asked is run. */
+static bool test_is_anothers(const char *folder, int number) {
+    char path[512];
+    if (!folder)
+        return false;
+    snprintf(path, sizeof path, "%s/%d", folder, number);
+    FILE *file = fopen(path, "wx");
+    if (file)
+        fclose(file);
+    return !file && errno == EEXIST;
+}
+
 static void test_run(const test *t, bool verbose, bool left_out, int counts[3]) {
     double start = now_seconds();
     test_now = (test_state){.skipped = left_out ? "left out by --without" : NULL};
@@ -101,23 +123,22 @@ static bool write_counts(const char *path, const int counts[3]) {
 
 int main(int argc, char **argv) {
     bool verbose = false, sum = false;
-    const char *counts_path = NULL;
-    int counts[3] = {0}; /* passed, failed, skipped */
-    for (int i = 1; i < argc; i++) {
+    const char *counts_path = value_of("--counts", argc, argv);
+    const char *shared = value_of("--shared", argc, argv);
+    int counts[3] = {0}, number = 0; /* passed, failed, skipped */
+    for (int i = 1; i < argc; i++)
         verbose = verbose || !strcmp(argv[i], "-v");
-        if (!strcmp(argv[i], "--counts"))
-            counts_path = argv[i + 1];
-    }
     for (int i = 1; i < argc; i++)
         if (!strcmp(argv[i], "--also")) {
             add_counts(argv[i + 1], counts);
             sum = true;
         }
     for (const test *t = sum ? NULL : test_first; t; t = t->next)
-        if (test_is_wanted(t, argc, argv))
+        if (test_is_wanted(t, argc, argv) && !test_is_anothers(shared, number++))
             test_run(t, verbose, test_is_left_out(t, argc, argv), counts);
     if (counts_path && !write_counts(counts_path, counts))
         return 1;
-    printf("%d passed, %d failed, %d skipped\n", counts[0], counts[1], counts[2]);
+    if (!shared)
+        printf("%d passed, %d failed, %d skipped\n", counts[0], counts[1], counts[2]);
     return counts[1] != 0;
 }

@@ -4,8 +4,8 @@ beside one process.
 
     ./build.sh bench pipeline [--models gpt,mlp40m] [--schedules 0,1,3] [--rounds 5] [--steps 3]
 
-Whole steps with AdamW and a clipped norm, 8 micro-batches, one thread and one core each, data in memory.
-gpt has 6 blocks of width 256 and contexts of 64 bytes, mlp40m 784-3035-3035-3035-3035-3035-10. In each
+Whole steps with AdamW, 8 micro-batches, one thread and one core each, data in memory.
+gpt has 6 blocks of width 256 and contexts of 64 bytes, mlp40m 784-3036-3036-3036-3036-3036-10. In each
 round the one process runs twice at once, on either core, so that both are busy as they are in stages; a
 speed-up is over the mean of the two. The bound is what the schedule allows to two equal stages, of which a
 backward part takes two forward parts: 2 / (1 + idle). Reported are medians of rounds, least and largest.
@@ -18,8 +18,9 @@ import statistics
 import subprocess
 import sys
 
-OURS, DTRUN = "build/dtbench_pipeline", "build/dtrun"
+OURS, DTRUN = "build/dtbench_models", "build/dtrun"
 SCHEDULES = {0: "1F1B", 1: "fill-drain", 2: "interleaved", 3: "zero bubble"}
+NAMES = {0: "1f1b", 1: "gpipe", 2: "interleaved", 3: "zero_bubble"}
 IDLE = {0: 1 / 8, 1: 1 / 8, 2: 1 / 16, 3: 1 / 24}
 TIMEOUT_SECONDS = 300
 
@@ -39,13 +40,13 @@ def start(*command):
 
 def alone(cores, model, steps):
     """The mean rate of two at once."""
-    both = [start("taskset", "-c", core, OURS, model, 0, steps) for core in cores]
+    both = [start("taskset", "-c", core, OURS, model, "one", steps) for core in cores]
     return statistics.mean(lines(one)[0]["samples_per_s"] for one in both)
 
 
 def stages(cores, model, schedule, steps):
     where = ",".join(map(str, cores))
-    return lines(start("taskset", "-c", where, DTRUN, "-n", 2, OURS, model, schedule, steps))
+    return lines(start("taskset", "-c", where, DTRUN, "-n", 2, OURS, model, NAMES[schedule], steps))
 
 
 def main():
