@@ -11,7 +11,7 @@ typedef struct team_model {
     int32_t tokens[TEAM_ROWS * TEAM_POS], targets[TEAM_ROWS * TEAM_POS];
 } team_model;
 
-enum { TEAM_MLP, TEAM_GATED, TEAM_ATTENTION, TEAM_BLOCKS, TEAM_KINDS };
+enum { TEAM_MLP, TEAM_GATED, TEAM_ATTENTION, TEAM_BLOCKS, TEAM_KINDS, TEAM_BATCH_NORM };
 
 static dt_tensor team_mlp(dt_tensor h, const char *name) {
     const dt_linear_desc up = {.tensor = DT_TENSOR_COLUMN}, down = {.tensor = DT_TENSOR_ROW};
@@ -57,6 +57,8 @@ static bool team_make(team_model *m, int kind, bool vulkan) {
     if (!team_inputs(m, vulkan))
         return false;
     dt_tensor h = dt_nn_embedding(m->x, "tokens", TEAM_CLASSES, TEAM_WIDTH);
+    if (kind == TEAM_BATCH_NORM)
+        h = dt_nn_batch_norm(h, "bn", NULL);
     for (int layer = 0; layer < 2; layer++)
         h = team_block(h, kind, layer);
     h = dt_dropout(h, 0.1f); /* what all have drops alike */
@@ -87,8 +89,12 @@ typedef struct team_run {
     float values[TEAM_VALUES];
 } team_run;
 
+typedef struct team_grid {
+    int members, accumulate, shards, replicas;
+} team_grid;
+
 /* All parameters after some steps; devices NULL: one CPU. */
-static bool team_train(int kind, const char *devices, int members, int accumulate, team_run *r) {
+static bool team_train_grid(int kind, const char *devices, team_grid grid, team_run *r) {
     const dt_optim_desc sgd = {.kind = DT_OPTIM_SGD, .lr = 0.2, .momentum = 0.9, .clip_norm = 0.5};
     team_model m;
     dt_trainer *t;
@@ -97,8 +103,10 @@ static bool team_train(int kind, const char *devices, int members, int accumulat
         return false;
     dt_trainer_desc d = team_desc(&m, &sgd);
     d.devices = devices ? devices : "cpu";
-    d.tensor = members;
-    d.accumulate = accumulate;
+    d.tensor = grid.members;
+    d.accumulate = grid.accumulate;
+    d.shards = grid.shards;
+    d.replicas = grid.replicas;
     dt_result result = dt_trainer_create(m.graph, &d, &t);
     for (int i = 0; i < TEAM_STEPS && !result; i++) {
         dt_train_report report;
@@ -120,10 +128,15 @@ static bool team_train(int kind, const char *devices, int members, int accumulat
                                    (size_t)n * sizeof *r->values);
         r->count += (int)n;
     }
-    CHECK_TEXT(!result, "kind %d, %d members: %s", kind, members, dt_ctx_error(m.ctx));
+    CHECK_TEXT(!result, "kind %d, %d members: %s", kind, grid.members, dt_ctx_error(m.ctx));
     CHECK_TEXT(r->count <= TEAM_VALUES, "%d values", r->count);
     dt_ctx_destroy(m.ctx);
     return !result;
+}
+
+static bool team_train(int kind, const char *devices, int members, int accumulate, team_run *r) {
+    const team_grid grid = {.members = members, .accumulate = accumulate};
+    return team_train_grid(kind, devices, grid, r);
 }
 
 static void team_near(int kind, const team_run *got, const team_run *want, int members) {
@@ -160,6 +173,30 @@ TEST(members_that_share_out_a_model_train_it_as_one_device_does) {
             continue;
         if (team_train(kind, "cpu:2", 2, 3, &team_some) && team_train(kind, NULL, 0, 3, &team_one))
             team_near(kind, &team_some, &team_one, 2);
+    }
+}
+
+/* Squads share the batch: the bits hang on members and shards alone. Of the last batch of an epoch,
+ * 12 samples, the fourth shard has none. */
+TEST(squads_that_share_a_batch_train_the_bits_of_one_that_computes_as_many_shards) {
+    static const char *const devices[] = {"cpu:2", "cpu:4", "cpu:6", "cpu:8"};
+    for (int kind = TEAM_BLOCKS; kind <= TEAM_BATCH_NORM; kind += TEAM_BATCH_NORM - TEAM_BLOCKS) {
+        team_grid grid = {.accumulate = kind == TEAM_BLOCKS ? 1 : 3, .shards = 4};
+        if (!team_train_grid(kind, NULL, grid, &team_one))
+            return;
+        grid.members = 2;
+        if (!team_train_grid(kind, devices[0], grid, &team_again))
+            return;
+        team_near(kind, &team_again, &team_one, 2);
+        for (int data = 2; data <= 4; data++) {
+            grid.replicas = data;
+            if (!team_train_grid(kind, devices[data - 1], grid, &team_some))
+                return;
+            CHECK_TEXT(team_some.hash == team_again.hash, "kind %d, %d squads", kind, data);
+            CHECK_TEXT(!memcmp(team_some.loss, team_again.loss, sizeof team_some.loss) &&
+                           !memcmp(team_some.norm, team_again.norm, sizeof team_some.norm),
+                       "kind %d, %d squads: losses", kind, data);
+        }
     }
 }
 
@@ -278,30 +315,38 @@ TEST(random_stacks_are_shared_out_by_two_three_and_four_members) {
 
 /* ---- files, evaluation, memory */
 
-static bool team_open(team_model *m, int kind, int members, dt_trainer **t, dt_dataset *data) {
+/* members 0: replicas of the whole model. */
+static bool team_open_grid(team_model *m, int kind, team_grid grid, dt_trainer **t,
+                           dt_dataset *data) {
     static const dt_optim_desc adam = {
         .kind = DT_OPTIM_ADAMW, .lr = 0.01, .average = {.kind = DT_AVERAGE_EMA, .decay = 0.9}};
     char devices[16];
     if (!CHECK_TEXT(team_make(m, kind, false), "made"))
         return false;
     dt_trainer_desc d = team_desc(m, &adam);
-    snprintf(devices, sizeof devices, "cpu:%d", members ? members : 1);
+    snprintf(devices, sizeof devices, "cpu:%d",
+             (grid.members ? grid.members : 1) * (grid.replicas ? grid.replicas : 1));
     d.devices = devices;
-    d.tensor = members;
+    d.tensor = grid.members;
+    d.replicas = grid.replicas;
     *data = d.data;
     return CHECK_TEXT(!dt_trainer_create(m->graph, &d, t), "%s", dt_ctx_error(m->ctx));
 }
 
-/* Steps of `first` members, a file, steps of `second`; the loss of an evaluation. */
-static double team_go_on(int first, int second, uint64_t *hash) {
+static bool team_open(team_model *m, int kind, int members, dt_trainer **t, dt_dataset *data) {
+    return team_open_grid(m, kind, (team_grid){.members = members}, t, data);
+}
+
+/* Steps of a grid, a file, steps of another; the loss of an evaluation. */
+static double team_go_on_grids(team_grid first, team_grid second, uint64_t *hash) {
     const char *path = "build/tensor_state";
-    const int counts[2] = {first, second};
+    const team_grid grids[2] = {first, second};
     dt_train_report r = {0};
     for (int k = 0; k < 2; k++) {
         team_model m;
         dt_trainer *t;
         dt_dataset data;
-        if (!team_open(&m, TEAM_BLOCKS, counts[k], &t, &data))
+        if (!team_open_grid(&m, TEAM_BLOCKS, grids[k], &t, &data))
             return 0;
         dt_result result = k ? dt_trainer_load(t, path) : DT_OK;
         for (int i = 0; i < 3 && !result; i++)
@@ -310,11 +355,16 @@ static double team_go_on(int first, int second, uint64_t *hash) {
             result = k ? dt_trainer_evaluate(t, &data, 16, &r) : dt_trainer_save(t, path);
         if (!result && k && hash)
             result = dt_store_state_hash(dt_trainer_store(t), hash);
-        CHECK_TEXT(!result, "%d members, then %d: %s", first, second, dt_ctx_error(m.ctx));
+        CHECK_TEXT(!result, "%d members, then %d: %s", first.members, second.members,
+                   dt_ctx_error(m.ctx));
         dt_ctx_destroy(m.ctx);
     }
     remove(path);
     return r.loss;
+}
+
+static double team_go_on(int first, int second, uint64_t *hash) {
+    return team_go_on_grids((team_grid){.members = first}, (team_grid){.members = second}, hash);
 }
 
 TEST(a_file_of_members_goes_on_with_as_many_others_or_one) {
@@ -326,6 +376,26 @@ TEST(a_file_of_members_goes_on_with_as_many_others_or_one) {
     CHECK_TEXT(fabs(team_go_on(4, 0, NULL) - want) < 1e-4, "4, 1");
     CHECK_TEXT(fabs(got - want) < 1e-4 && fabs(team_go_on(2, 2, &hash[1]) - want) < 1e-4, "2, 2");
     CHECK(hash[0] == hash[1]);
+}
+
+/* The number of shards is the file's. */
+TEST(a_file_of_a_grid_of_squads_goes_on_in_any_other_grid) {
+    static const team_grid grids[] = {{.members = 2, .replicas = 2},
+                                      {.members = 2, .replicas = 1},
+                                      {.replicas = 2},
+                                      {.members = 4},
+                                      {.replicas = 1},
+                                      {0}};
+    const team_grid two = {.replicas = 2};
+    const double want = team_go_on_grids(two, two, NULL);
+    uint64_t hash[2] = {0, 1};
+    CHECK(want > 0);
+    for (size_t i = 0; i < sizeof grids / sizeof *grids; i++)
+        CHECK_TEXT(fabs(team_go_on_grids(grids[0], grids[i], i < 2 ? &hash[i] : NULL) - want) <
+                       1e-4,
+                   "to grid %d", (int)i);
+    CHECK_TEXT(fabs(team_go_on_grids(two, grids[0], NULL) - want) < 1e-4, "from replicas");
+    CHECK(hash[0] == hash[1]); /* as many squads as anybody likes */
 }
 
 TEST(members_have_the_state_of_their_parts_alone) {
@@ -375,7 +445,7 @@ TEST(members_take_what_the_application_writes_and_skip_what_is_not_finite) {
 typedef struct team_refusal {
     const char *says;
     dt_result result;
-    int tensor, pipeline, shards, shard_state, model;
+    int tensor, pipeline, shards, shard_state, model, replicas;
     dt_train_mode mode;
     dt_balance balance;
     dt_optim_kind optim;
@@ -414,6 +484,7 @@ static void team_refused(const team_refusal *r) {
                          .tensor = r->tensor ? r->tensor : 2,
                          .pipeline = r->pipeline,
                          .shards = r->shards,
+                         .replicas = r->replicas,
                          .shard_state = r->shard_state,
                          .mode = r->mode,
                          .balance = r->balance,
@@ -436,9 +507,15 @@ TEST(what_members_cannot_share_out_is_refused_with_words) {
         {.result = DT_OK},
         {.tensor = -1, .result = DT_ERROR_INVALID, .says = "tensor is -1"},
         {.tensor = 65, .result = DT_ERROR_INVALID, .says = "tensor is 65"},
-        {.devices = "cpu:3", .result = DT_ERROR_INVALID, .says = "needs as many devices"},
+        {.devices = "cpu:3", .result = DT_ERROR_INVALID, .says = "needs 2 devices"},
+        {.devices = "cpu:4",
+         .shards = 1,
+         .result = DT_ERROR_INVALID,
+         .says = "each replica needs one"},
+        {.devices = "cpu:4", .replicas = 1, .result = DT_ERROR_INVALID, .says = "needs 2 devices"},
+        {.devices = "cpu:4", .replicas = 2, .result = DT_OK},
+        {.shards = 17, .result = DT_ERROR_INVALID, .says = "a shard needs one"},
         {.pipeline = 2, .result = DT_ERROR_UNSUPPORTED, .says = "no .pipeline"},
-        {.shards = 2, .result = DT_ERROR_UNSUPPORTED, .says = "no .shards"},
         {.shard_state = 1, .result = DT_ERROR_UNSUPPORTED, .says = "no .shard_state"},
         {.mode = DT_TRAIN_LOCAL, .result = DT_ERROR_UNSUPPORTED, .says = "no .mode"},
         {.balance = DT_BALANCE_MEASURED, .result = DT_ERROR_UNSUPPORTED, .says = "no .balance"},

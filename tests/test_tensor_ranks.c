@@ -2,13 +2,14 @@
  * rank finds wrong by itself, and ranks that die. */
 #include "train_processes.h"
 
-enum { PARTS_STEPS = 5, PARTS_MEMBERS = 4 };
+enum { PARTS_STEPS = 5 };
 
 typedef struct parts_case {
     int accumulate, batch;
-    const char *save; /* behind the steps */
-    bool wrong;       /* rank 1 has another learning rate in the third step */
-    bool forever;
+    int members, replicas, shards; /* replicas 0: one, and 4 members if those are 0 too */
+    const char *save;              /* behind the steps */
+    bool wrong;                    /* rank 1 has another learning rate in the third step */
+    bool whole;                    /* each rank has all parts */
 } parts_case;
 
 static dt_trainer_desc parts_desc(train_model *m, const parts_case *c, dt_comm *comm,
@@ -16,8 +17,9 @@ static dt_trainer_desc parts_desc(train_model *m, const parts_case *c, dt_comm *
     dt_trainer_desc d = train_desc(m);
     d.comm = comm;
     d.devices = devices;
-    d.tensor = PARTS_MEMBERS;
-    d.replicas = 1; /* which its members are together */
+    d.tensor = c->members ? c->members : 4;
+    d.replicas = c->replicas ? c->replicas : 1;
+    d.shards = c->shards;
     d.accumulate = c->accumulate;
     d.batch = c->batch;
     return d;
@@ -58,11 +60,16 @@ static void parts_rank(rank *r) {
     dt_ctx_destroy(m.ctx);
 }
 
+/* As one squad of one process, which computes all shards. */
 static void parts_job(int count, const char *const *devices, const parts_case *c) {
     step_record want[PARTS_STEPS + 1];
     train_model m;
+    char members[16];
+    parts_case alone = *c;
     job *j = job_new(count, c);
-    const dt_result result = parts_steps(c, &m, NULL, "cpu:4", 0, want);
+    alone.replicas = 1;
+    snprintf(members, sizeof members, "cpu:%d", c->members ? c->members : 4);
+    const dt_result result = parts_steps(&alone, &m, NULL, members, 0, want);
     CHECK_TEXT(!result, "%s", dt_ctx_error(m.ctx));
     dt_ctx_destroy(m.ctx);
     for (int i = 0; i < count && j; i++)
@@ -93,6 +100,45 @@ TEST(members_on_ranks_train_the_bits_of_as_many_in_one_process) {
     parts_job(4, four, &micro);
 }
 
+TEST(squads_on_ranks_train_the_bits_of_one_in_one_process) {
+    static const char *const two[] = {"cpu:2", "cpu:2"}, *const odd[] = {"cpu", "cpu:3"},
+                             *const three[] = {"cpu", "cpu:2", "cpu"},
+                             *const wide[] = {"cpu:3", "cpu:3"};
+    const parts_case
+        plain = {.accumulate = 1, .batch = 37, .members = 2, .replicas = 2, .shards = 2},
+        micro = {.accumulate = 2, .batch = 64, .members = 2, .replicas = 2, .shards = 5},
+        six = {.accumulate = 1, .batch = 64, .members = 2, .replicas = 3, .shards = 4};
+    parts_job(2, two, &plain);
+    parts_job(2, odd, &micro);
+    parts_job(3, three, &plain); /* the second has a member of each squad */
+    parts_job(3, three, &micro);
+    parts_job(2, wide, &six);
+}
+
+/* Grids that a machine makes up: members, squads, shards, and who has how many devices. */
+TEST(random_grids_of_squads_have_the_bits_of_one) {
+    static const char *const names[] = {"cpu", "cpu:2", "cpu:3", "cpu:4", "cpu:5", "cpu:6"};
+    uint32_t state = 7;
+    for (int i = 0; i < 6 && test_now.failures < 3; i++) {
+        parts_case c = {.accumulate = 1 + (int)(train_random(&state) % 3),
+                        .batch = 30 + (int)(train_random(&state) % 30),
+                        .members = 2 + (int)(train_random(&state) % 3),
+                        .replicas = 1 + (int)(train_random(&state) % 3)};
+        const char *devices[RANKS_MAX];
+        int left = c.members * c.replicas, ranks = 0;
+        c.shards = c.replicas + (int)(train_random(&state) % 4);
+        while (left > 0 && ranks < 4) {
+            const int most = left < 6 ? left : 6;
+            int n = ranks == 3 ? left : 1 + (int)(train_random(&state) % (uint32_t)most);
+            n = n > 6 ? 6 : n;
+            devices[ranks++] = names[n - 1];
+            left -= n;
+        }
+        if (left == 0 && ranks > 1)
+            parts_job(ranks, devices, &c);
+    }
+}
+
 TEST(ranks_of_members_refuse_what_differs_before_anything_changes) {
     const parts_case wrong = {.accumulate = 1, .batch = 37, .wrong = true};
     job *j = job_new(2, &wrong);
@@ -109,7 +155,7 @@ TEST(ranks_of_members_refuse_what_differs_before_anything_changes) {
     if (job_run(j, parts_rank)) {
         for (int i = 0; i < 2; i++) {
             CHECK(j->at[i].result == DT_ERROR_INVALID);
-            CHECK_CONTAINS(j->at[i].text, "needs as many devices");
+            CHECK_CONTAINS(j->at[i].text, "needs 4 devices");
         }
     }
     job_free(j);
@@ -136,30 +182,49 @@ static void parts_die(rank *r) {
                 result == DT_ERROR_PEER_LOST || result == DT_ERROR_REVOKED ||
                     result == DT_ERROR_CANCELLED,
                 "%d: %s", (int)result, dt_ctx_error(m.ctx));
-    if (t) /* parts are gone, and that is said */
-        EXPECT(r, !dt_trainer_store(t) && dt_trainer_step(t, NULL) == DT_ERROR_REVOKED);
+    if (t) { /* parts are gone, and that is said */
+        const dt_store *s = dt_trainer_store(t);
+        dt_trainer_info info;
+        dt_trainer_get_info(t, &info);
+        EXPECT(r, (s != NULL) == c->whole && dt_trainer_step(t, NULL) == DT_ERROR_REVOKED);
+        EXPECT(r, info.step == report.step);
+    }
     dt_ctx_destroy(m.ctx);
 }
 
-TEST(a_rank_of_members_that_is_killed_at_any_time_is_an_error_on_all_others) {
-    const parts_case c = {.accumulate = 2, .batch = 37};
-    for (int i = 0; i < 12 && test_now.failures < 3; i++) {
-        job *j = job_new(3, &c);
-        j->seconds = 30;
-        j->devices[1] = "cpu:2";
-        const int victim = i % 3;
-        j->at[victim].doomed = true;
-        job_start(j, parts_die);
-        CHECK(job_await(j, victim, 3));
-        job_sleep_us(137 * i);
-        job_signal(j, victim, SIGKILL);
-        CHECK_TEXT(job_end(j), "rank %d", victim);
-        uint64_t low = UINT64_MAX, high = 0;
-        for (int k = 0; k < 3; k++) {
-            low = k != victim && j->at[k].numbers[0] < low ? j->at[k].numbers[0] : low;
-            high = k != victim && j->at[k].numbers[0] > high ? j->at[k].numbers[0] : high;
-        }
-        CHECK_TEXT(high - low <= 1, "steps %d to %d", (int)low, (int)high);
-        job_free(j);
+static void parts_kill(const parts_case *c, const char *const *devices, int count, int i) {
+    job *j = job_new(count, c);
+    const int victim = i % count;
+    uint64_t low = UINT64_MAX, high = 0;
+    j->seconds = 30;
+    for (int k = 0; k < count; k++)
+        j->devices[k] = devices[k];
+    j->at[victim].doomed = true;
+    job_start(j, parts_die);
+    CHECK(job_await(j, victim, 3));
+    job_sleep_us(137 * i);
+    job_signal(j, victim, SIGKILL);
+    CHECK_TEXT(job_end(j), "rank %d", victim);
+    for (int k = 0; k < count; k++) {
+        low = k != victim && j->at[k].numbers[0] < low ? j->at[k].numbers[0] : low;
+        high = k != victim && j->at[k].numbers[0] > high ? j->at[k].numbers[0] : high;
     }
+    CHECK_TEXT(high - low <= 1, "steps %d to %d", (int)low, (int)high);
+    job_free(j);
+}
+
+TEST(a_rank_of_members_that_is_killed_at_any_time_is_an_error_on_all_others) {
+    static const char *const devices[] = {"cpu", "cpu:2", "cpu"};
+    const parts_case one = {.accumulate = 2, .batch = 37},
+                     grid = {.accumulate = 2, .batch = 37, .members = 2, .replicas = 2};
+    const int all = getenv("DTRAIN_TEST_LONG") ? 24 : 6;
+    for (int i = 0; i < all && test_now.failures < 3; i++)
+        parts_kill(i % 2 ? &grid : &one, devices, 3, i);
+}
+
+TEST(a_squad_that_is_whole_on_a_rank_has_its_values_when_others_die) {
+    static const char *const devices[] = {"cpu:2", "cpu:2"};
+    const parts_case c = {.accumulate = 1, .batch = 37, .members = 2, .replicas = 2, .whole = true};
+    for (int i = 0; i < 4 && test_now.failures < 3; i++)
+        parts_kill(&c, devices, 2, i);
 }

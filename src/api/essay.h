@@ -99,7 +99,7 @@
  * hands out the work. Replicas can share out the optimizer's state (.shard_state), and a model that
  * is larger than a device can be cut into stages on several, of any ranks, as often as there are
  * devices (.pipeline, .replicas): the bits stay the same. Or devices share out each layer
- * (.tensor).
+ * (.tensor), also as several such squads that share the batch (.tensor, .replicas).
  *
  * A LOOP. dt_trainer_fit() runs epochs with validation, early stopping, the best weights and
  * checkpoints; callbacks see every step; dt_progress_show() is one that shows a bar,
@@ -132,6 +132,6 @@
  * under other names. A file appears whole or not at all.
  *
  * NOT YET, and refused with a text: 16 bits but in single ops on the CPU; gradients and parameters
- * that replicas share out; .tensor together with .pipeline or .replicas; groups that go on without
+ * that replicas share out; .tensor together with .pipeline; groups that go on without
  * a rank that was lost. GPUs have been software drivers and compilers alone so far:
  * ./build.sh gpu writes a report of yours. */

@@ -199,17 +199,20 @@ typedef struct dt_trainer_desc {
     const char *servers;
     const dt_comm_desc *servers_by;
     int servers_wait_ms; /* how long a server may be away before PEER_LOST; 0 = 30 s */
-    /* Tensor parallelism: so many members, each on one of as many .devices of one kind, those of
-     * all ranks together, share out the parameters that layers mark, with their gradients and
-     * optimizer state: linear layers by dt_linear_desc.tensor, dt_nn_multi_head_attention by heads,
-     * dt_nn_swiglu and dt_nn_geglu by hidden units. All compute all samples, and meet behind each
-     * pair of layers, forward and backward (Shoeybi et al., "Megatron-LM", 2019). The model is
-     * written as for one device, and so are files; the host of each rank holds all values too. The
-     * same bits in every run of as many members, on whichever ranks they are, and those of one
-     * device within rounding. 0 or 1 = none. Goes with .accumulate; with .pipeline, .replicas,
-     * .shards, .shard_state, .mode, .balance, optimizers that look at whole parameters, and rows
-     * that do not take parts (normalisation, dropout, softmax, a sum along the axis) it is
-     * UNSUPPORTED; INVALID: marks that do not divide, or none, another number of devices. */
+    /* Tensor parallelism: squads of so many members, each on one of the .devices, all of one kind,
+     * share out the parameters that layers mark, with their gradients and optimizer state: linear
+     * layers by dt_linear_desc.tensor, dt_nn_multi_head_attention by heads, dt_nn_swiglu and
+     * dt_nn_geglu by hidden units. The members of a squad compute all of its samples, and meet
+     * behind each pair of layers, forward and backward (Shoeybi et al., "Megatron-LM", 2019). The
+     * model is written as for one device, and so are files; the host of each rank holds all values
+     * too. .replicas squads share the batch: a grid, in which device number p of the job (see
+     * there) is member p mod .tensor of replica p / .tensor; gradients of each part are summed over
+     * the squads. The same bits for as many members and .shards (0 = one a squad), however many
+     * squads there are and on whichever ranks, and those of one device within rounding. 0 or 1 =
+     * none. Goes with .accumulate; with .pipeline, .shard_state, .mode, .balance, optimizers that
+     * look at whole parameters, and rows that do not take parts (normalisation, dropout, softmax, a
+     * sum along the axis) it is UNSUPPORTED; INVALID: marks that do not divide, or none, devices
+     * that are no such grid. */
     int tensor;
 } dt_trainer_desc;
 

@@ -103,7 +103,8 @@ static dt_result dti_replica_programs(dti_parallel *par, dti_replica *r, dti_run
 }
 
 static uint32_t dti_parallel_width(const dti_parallel *par) {
-    return par->desc.stages ? par->firsts[par->world] / par->desc.stages : par->job.replicas;
+    const uint32_t across = dti_grid_across(par);
+    return across ? par->firsts[par->world] / across : par->job.replicas;
 }
 
 static const dti_code *dti_parallel_code(const dti_parallel *par) {

@@ -201,7 +201,7 @@ static dt_result dti_meetings_check(dti_parallel *par, bool server) {
     if (par->desc.stages)
         why = "a pipeline's micro-batches are not in a stage together; leave .pipeline";
     else if (par->desc.tensor)
-        why = "members of a squad have all samples, so there is nothing to join; leave .tensor";
+        why = "members of a squad meet behind their layers alone; leave .tensor";
     else if (server)
         why = "workers of a server do not meet; leave .mode";
     else if (dti_parallel_is_local(par))

@@ -266,6 +266,8 @@ static dt_result dti_statistics_end(dti_parallel *par);
 static void dti_statistics_move(dti_statistics *s, const dti_partition *job, uint32_t rows);
 static dt_result dti_statistics_load(dti_statistics *s, dt_store *store); /* the buffers */
 static void dti_statistics_put(dti_parallel *par, dti_replica *replica);
+/* To where a store's commit takes buffers' new values from. */
+static dt_result dti_statistics_write(const dti_statistics *s, dt_store *store);
 /* The name of the buffer that is not finite; NULL = none. */
 static const char *dti_statistics_fault(const dti_statistics *s, const dt_graph *g);
 
@@ -286,13 +288,37 @@ static dt_result dti_meeting_make(dti_parallel *par, uint32_t index, uint32_t me
 /* ---- make.c */
 /* Replicas of the whole job: of a pipeline its lines. */
 static uint32_t dti_parallel_width(const dti_parallel *par);
-/* Rows that this process computes with: none where a pipeline's stages get all from others. */
-static void dti_parallel_rows(const dti_parallel *par, uint32_t rows, uint32_t *first,
-                              uint32_t *count);
 /* A replica's code of full batches: what the model and its description mean. */
 static const dti_code *dti_parallel_code(const dti_parallel *par);
 
 static dt_program_desc dti_replica_desc(const dti_parallel *par, const dti_replica *r);
+
+/* ---- device_grid.c: lines of devices, each of which trains one replica: the stages of a
+ * pipeline, or the members of a squad. Position p is number p mod across of line p / across. */
+static uint32_t dti_grid_across(const dti_parallel *par); /* 0: there is no grid */
+static uint32_t dti_grid_rank_of(const dti_parallel *par, uint32_t position);
+/* Whether the job's devices are a grid of so many replicas; 0: of as many as there are. INVALID */
+static dt_result dti_grid_fits(dti_parallel *par, uint32_t data);
+/* Whether it can have so many shards. INVALID */
+static dt_result dti_grid_check(dti_parallel *par, uint32_t shards);
+/* A replica's runs: each part of a shard that has rows is one by itself. */
+static dt_result dti_grid_runs_make(dti_parallel *par, uint32_t replica, uint32_t rows,
+                                    dti_runs *runs);
+/* The code of the whole model, by replica 0 and its runs: it checks and counts, and never runs. */
+static dt_result dti_grid_code(dti_parallel *par, const dti_code **out);
+/* par->weights and par->terms, with room for all shards. MEMORY */
+static dt_result dti_grid_scalars_make(dti_parallel *par);
+static void dti_grid_scalars_begin(dti_parallel *par);
+/* Of a few doubles a shard, each rank's own and else zeros: the sum over shards. */
+static dt_result dti_grid_scalars(dti_parallel *par, dti_scalar_sum *s);
+/* The weights of all ranks to par->weights, and whether all of them can go on. */
+static dt_result dti_grid_agree(dti_parallel *par, dt_result own);
+/* Which micro-batch of its shard a run is; the last of all commits. */
+static void dti_grid_number(const dti_runs *runs, uint32_t micro, dt_step_desc *step);
+static void dti_grid_log(const dti_parallel *par);
+/* Rows that this process computes with: none where a pipeline's stages get all from others. */
+static void dti_parallel_rows(const dti_parallel *par, uint32_t rows, uint32_t *first,
+                              uint32_t *count);
 
 /* ---- one.c */
 static bool dti_parallel_is_alone(const dti_parallel *par);

@@ -28,12 +28,10 @@ typedef struct dti_pipe_chunk { /* of a line */
     dt_graph *graph;
     dt_store *store;       /* NULL: another rank has it */
     dti_pipe_run *runs[2]; /* of full batches, and of short ones */
-    float *slots;          /* sums of shards that are over, as `sums` says; NULL: one shard */
-    dti_subtrees sums;
+    dti_shard_stack sum;   /* of its shards */
 
     /* The step under way. */
     _Atomic uint32_t forward, backward; /* micro-batches whose part has ended */
-    uint32_t shards;                    /* in `sums` */
     bool faulty;
     double norm;
 } dti_pipe_chunk;
@@ -44,16 +42,10 @@ typedef struct dti_pipe_stage { /* what the chunks of one number that are here h
     uint32_t *params;                                    /* by its own: the model's */
     dti_statistics statistics;
     uint64_t elements; /* of its gradient */
-    dt_comm *comm;     /* of the ranks that have it; NULL: this one alone */
-    bool summed;       /* over several shards */
-    dti_subtrees subtrees;
-    float *partial; /* sums of this rank's shards, as subtrees says; NULL: `total` is that */
-    float *total;
+    dti_shard_sum sum; /* over lines, here and elsewhere */
 
     /* The step under way. */
     double coefficients[DT_MAX_TERMS], weights[DT_MAX_TERMS];
-    _Atomic uint32_t ready; /* lines here whose gradients are there */
-    dt_comm_work work;
 } dti_pipe_stage;
 
 typedef struct dti_pipe_line { /* a pipeline of which a chunk is here */
@@ -128,15 +120,11 @@ static uint32_t dti_pipe_rank(const dti_parallel *par, uint32_t replica, uint32_
 static inline dti_pipe_chunk *dti_pipe_chunk_of(const dti_pipe *pipe, uint32_t line, uint32_t c) {
     return &pipe->chunks[(size_t)line * pipe->chunk_count + c];
 }
-/* How many replicas of the model the job's devices are: whether the grid fits them. */
-static dt_result dti_pipe_fits(dti_parallel *par, uint32_t data);
 /* Lines and devices of this rank. MEMORY */
 static dt_result dti_pipe_grid_make(dti_parallel *par);
 static void dti_pipe_log(const dti_parallel *par);
 
 /* ---- pipe_make.c: contexts, chunks and programs */
-/* Whether the grid can have so many shards: INVALID. */
-static dt_result dti_pipe_check(dti_parallel *par, uint32_t shards);
 /* Replica 0 and the job are there, firsts says which positions each rank has. names: of devices. On
  * all ranks together. After an error nothing more can be trained: crew is NULL. */
 static dt_result dti_pipe_create(dti_parallel *par, uint32_t shards, const char *names, int threads,
@@ -186,8 +174,6 @@ static dt_result dti_pipe_sums_put(dti_parallel *par, dti_pipe_chunk *chunk);
 static dt_result dti_pipe_statistics(dti_parallel *par); /* of the job */
 /* The pairs of all chunks to each, in the order that they have in one model. */
 static dt_result dti_pipe_pairs(dti_parallel *par);
-/* Of a few doubles a shard, each rank's own and else zeros: the sum over shards. */
-static dt_result dti_pipe_scalars(dti_parallel *par, dti_scalar_sum *s);
 
 /* ---- pipe_whole.c: the chunks' values and state, from the host's store, on this rank alone; and
  * to it, on all ranks together. Of a squad its members'. */

@@ -1,32 +1,10 @@
-/* Which position has which chunk of which line: a function of numbers alone, the same on all ranks.
- * Refuses devices that are no grid. */
+/* Which position has which chunk of which line. */
 
 static const char *dti_pipe_names[] = {"1F1B", "fill-drain", "interleaved 1F1B", "zero bubble"};
 
-static uint32_t dti_pipe_rank_of(const dti_parallel *par, uint32_t position) {
-    uint32_t rank = 0;
-    while (par->firsts[rank + 1] <= position)
-        rank++;
-    return rank;
-}
-
 static uint32_t dti_pipe_rank(const dti_parallel *par, uint32_t replica, uint32_t chunk) {
     const uint32_t across = par->pipe->across;
-    return dti_pipe_rank_of(par, replica * across + chunk % across);
-}
-
-static dt_result dti_pipe_fits(dti_parallel *par, uint32_t data) {
-    const uint32_t all = par->firsts[par->world], stages = DTI_MAX(par->desc.stages, 1u);
-    const uint32_t want = data ? data : all / stages;
-    if (want && want * (uint64_t)stages == all)
-        return DT_OK;
-    return dti_fail(
-        par->base, DT_ERROR_INVALID,
-        "a grid of %u replicas x %u stages needs %llu devices, and the %u rank%s of the "
-        "job name%s %u in .devices",
-        DTI_MAX(want, 1u), stages,
-        (unsigned long long)DTI_MAX(want, 1u) * (unsigned long long)stages, par->world,
-        par->world == 1 ? "" : "s", par->world == 1 ? "s" : "", all);
+    return dti_grid_rank_of(par, replica * across + chunk % across);
 }
 
 static void dti_pipe_line_open(dti_parallel *par, uint32_t i) {
@@ -76,13 +54,6 @@ static dt_result dti_pipe_grid_make(dti_parallel *par) {
     return DT_OK;
 }
 
-static void dti_parallel_rows(const dti_parallel *par, uint32_t rows, uint32_t *first,
-                              uint32_t *count) {
-    const uint32_t end = dti_partition_row(&par->job, par->first_shard + par->shards, rows);
-    *first = dti_partition_row(&par->job, par->first_shard, rows);
-    *count = par->pipe && !par->pipe->reads ? 0 : end - *first;
-}
-
 /* ---- what the log says */
 
 static void dti_pipe_log_chunk(const dti_parallel *par, const dti_pipe_chunk *chunk) {
@@ -104,29 +75,10 @@ static void dti_pipe_log_chunk(const dti_parallel *par, const dti_pipe_chunk *ch
             pipe->lines[chunk->line].schedules[0].lanes[c]);
 }
 
-/* All positions, rank by rank: "rank 0: 0.0 0.1, rank 1: 1.0 1.1". */
-static void dti_pipe_log_grid(const dti_parallel *par) {
-    const dti_pipe *pipe = par->pipe;
-    char text[600] = "";
-    size_t at = 0;
-    for (uint32_t p = 0, rank = 0; p < par->firsts[par->world]; p++) {
-        const bool begins = p == 0 || p == par->firsts[rank + 1];
-        rank = dti_pipe_rank_of(par, p);
-        int n =
-            begins ? snprintf(text + at, sizeof text - at, "%srank %u:", p ? ", " : "", rank) : 0;
-        at += n > 0 && at + (size_t)n < sizeof text ? (size_t)n : 0;
-        n = snprintf(text + at, sizeof text - at, " %u.%u", p / pipe->across, p % pipe->across);
-        at += n > 0 && at + (size_t)n < sizeof text ? (size_t)n : 0;
-    }
-    dti_log(par->base, DT_LOG_INFO,
-            "pipeline: a grid of %u replicas x %u stages (replica.stage): %s", pipe->data,
-            pipe->across, text);
-}
-
 static void dti_pipe_log(const dti_parallel *par) {
     const dti_pipe *pipe = par->pipe;
     const dti_pipe_schedule *s = &pipe->lines[0].schedules[0];
-    dti_pipe_log_grid(par);
+    dti_grid_log(par);
     for (uint32_t i = 0; i < pipe->line_count * pipe->chunk_count; i++) {
         if (pipe->chunks[i].store)
             dti_pipe_log_chunk(par, &pipe->chunks[i]);

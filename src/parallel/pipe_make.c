@@ -3,21 +3,6 @@
  * micro-batches alive. After it a step allocates nothing. What can fail on one rank alone is told
  * to all before the next thing that they do together. Refuses shares by speed. */
 
-/* ---- the whole model's code */
-
-static dt_result dti_pipe_whole_code(dti_parallel *par) {
-    dti_replica *r = &par->replicas[0];
-    const dti_micro_run *run = &r->full.runs[0];
-    dt_program_desc d = dti_replica_desc(par, r);
-    d.batch = (int)run->rows;
-    d.memory_bytes = 0; /* of a stage, and nothing runs */
-    const bool parts = par->desc.parts > 1;
-    const dti_piece piece = {.rows = run->rows, .begins = !parts, .ends = !parts};
-    const dti_shards shards = {.pieces = &piece, .piece_count = 1, .leaves = 1, .any_part = parts};
-    dt_result result = dti_code_take(r->store, &d, &shards, NULL, &par->pipe->code);
-    return result ? result : dti_store_train_elsewhere(r->store, par->pipe->code);
-}
-
 /* Where each parameter's blocks begin in the table of the whole model. */
 static dt_result dti_pipe_blocks(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
@@ -252,78 +237,32 @@ static dt_result dti_pipe_cut_all(dti_parallel *par) {
     return result;
 }
 
-/* Each part of a shard that has rows is a micro-batch by itself. */
-static dt_result dti_pipe_runs_make(dti_parallel *par, uint32_t replica, uint32_t rows,
-                                    dti_runs *runs) {
-    const dti_partition grid = {.replicas = par->pipe->data,
-                                .shards = par->job.shards,
-                                .parts = par->job.parts,
-                                .batch = par->job.batch,
-                                .apart = true};
-    dt_result result = dti_runs_make(par->base, &grid, replica, rows, runs);
-    for (uint32_t i = 0; i < runs->count && !result; i++) {
-        dti_micro_run *run = &runs->runs[i];
-        for (; !run->pieces[0].rows; run->pieces++)
-            run->first_piece++;
-        run->piece_count = 1;
-    }
-    return result;
-}
-
 static dt_result dti_pipe_runs(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
     dti_replica *r = &par->replicas[0];
     const uint32_t tail = par->desc.tail;
     par->elements = r->store->layout.elements;
-    dt_result result = dti_pipe_runs_make(par, pipe->lines[0].replica, par->desc.batch, &r->full);
+    dt_result result = dti_grid_runs_make(par, pipe->lines[0].replica, par->desc.batch, &r->full);
     if (!result && tail)
-        result = dti_pipe_runs_make(par, pipe->lines[0].replica, tail, &r->tail);
+        result = dti_grid_runs_make(par, pipe->lines[0].replica, tail, &r->tail);
     for (uint32_t i = 0; i < pipe->line_count && !result; i++) {
         dti_pipe_line *line = &pipe->lines[i];
-        result = dti_pipe_runs_make(par, line->replica, par->desc.batch, &line->runs[0]);
+        result = dti_grid_runs_make(par, line->replica, par->desc.batch, &line->runs[0]);
         if (!result && tail)
-            result = dti_pipe_runs_make(par, line->replica, tail, &line->runs[1]);
+            result = dti_grid_runs_make(par, line->replica, tail, &line->runs[1]);
     }
     return result;
 }
 
-/* Room for values of all ranks: par->weights, par->terms, and the table of all blocks. */
+/* Room for values of all ranks, and the table of all blocks. */
 static dt_result dti_pipe_rooms(dti_parallel *par) {
     dti_pipe *pipe = par->pipe;
-    dti_scalar_sum *all[2] = {&par->weights, &par->terms};
-    static const uint32_t widths[2] = {DTI_WEIGHTS_WIDTH, DTI_TERMS_WIDTH};
-    bool made = true;
-    for (int i = 0; i < 2; i++) {
-        all[i]->width = widths[i];
-        all[i]->leaves =
-            dti_alloc_array(par->base, (size_t)par->job.shards * widths[i], sizeof(double));
-        all[i]->sum = dti_alloc_array(par->base, widths[i], sizeof(double));
-        made = made && all[i]->leaves && all[i]->sum;
-    }
     pipe->pairs =
         dti_alloc_array(par->base, (size_t)2 * pipe->code->table_entries + 1, sizeof *pipe->pairs);
     if (par->desc.comm)
         pipe->piece = dti_alloc(par->base, DTI_AGREE_PIECE);
-    return made && pipe->pairs && (pipe->piece || !par->desc.comm) ? DT_OK : DT_ERROR_MEMORY;
-}
-
-static dt_result dti_pipe_check(dti_parallel *par, uint32_t shards) {
-    const uint32_t data = par->firsts[par->world] / par->desc.stages, batch = par->desc.batch;
-    if (shards < data)
-        return dti_fail(
-            par->base, DT_ERROR_INVALID,
-            "%u shards for %u replicas of a pipeline: each replica needs one; use fewer "
-            "replicas or more shards",
-            shards, data);
-    if (shards > batch)
-        return dti_fail(par->base, DT_ERROR_INVALID,
-                        "%u shards of a batch of %u samples: a shard needs one; at most %u", shards,
-                        batch, batch);
-    if (par->desc.parts * (uint64_t)((shards + data - 1) / data) > DTI_PIPE_MICROS_MAX)
-        return dti_fail(par->base, DT_ERROR_INVALID,
-                        "%u micro-batches of %u shards in a pipeline; at most %d", par->desc.parts,
-                        (shards + data - 1) / data, DTI_PIPE_MICROS_MAX);
-    return DT_OK;
+    return pipe->pairs && (pipe->piece || !par->desc.comm) ? dti_grid_scalars_make(par)
+                                                           : DT_ERROR_MEMORY;
 }
 
 static dt_result dti_pipe_open(dti_parallel *par, const char *names, int threads) {
@@ -331,7 +270,7 @@ static dt_result dti_pipe_open(dti_parallel *par, const char *names, int threads
     if (!result)
         result = dti_pipe_runs(par);
     if (!result)
-        result = dti_pipe_whole_code(par);
+        result = dti_grid_code(par, &par->pipe->code);
     if (!result)
         result = dti_pipe_blocks(par);
     if (!result)
@@ -351,7 +290,7 @@ static dt_result dti_pipe_create(dti_parallel *par, uint32_t shards, const char 
     par->job.parts = par->desc.parts;
     par->job.batch = par->desc.batch;
     par->pipe = dti_alloc(par->base, sizeof *par->pipe);
-    dt_result result = par->pipe ? dti_pipe_check(par, shards) : DT_ERROR_MEMORY;
+    dt_result result = par->pipe ? dti_grid_check(par, shards) : DT_ERROR_MEMORY;
     if (par->pipe)
         par->pipe->shown = shown;
     if (!result)

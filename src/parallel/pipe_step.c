@@ -137,22 +137,11 @@ static void dti_pipe_bring_back(const dti_parallel *par, const dti_pipe_chunk *c
 
 /* ---- the parts */
 
-/* Within its shard; the last of all commits. */
-static void dti_pipe_number(const dti_runs *runs, uint32_t micro, dt_step_desc *step) {
-    const uint32_t leaf = runs->runs[micro].pieces[0].leaf;
-    uint32_t first = micro;
-    while (first > 0 && runs->runs[first - 1].pieces[0].leaf == leaf)
-        first--;
-    step->first_row = runs->runs[micro].row;
-    step->micro = micro - first;
-    step->micros = step->micro + (micro + 1 == runs->count ? 1 : 2);
-}
-
 static dt_result dti_pipe_forward(dti_parallel *par, dti_pipe_chunk *chunk, uint32_t micro) {
     const dti_pipe_stage *stage = &par->pipe->stages[chunk->index];
     dt_program *p = dti_pipe_take(par, chunk, micro);
     dt_step_desc step = par->step;
-    dti_pipe_number(dti_pipe_runs_now(par, chunk), micro, &step);
+    dti_grid_number(dti_pipe_runs_now(par, chunk), micro, &step);
     step.coefficients = stage->coefficients;
     dt_result result = dti_pipe_write(par, chunk, micro, p);
     if (!result)
@@ -364,15 +353,13 @@ static dt_result dti_pipe_phase(dti_parallel *par, dti_crew_fn *fn) {
 
 static void dti_pipe_prepare(dti_parallel *par, const dti_batch *batch, const dt_step_desc *step) {
     dti_pipe *pipe = par->pipe;
-    const size_t shards = par->job.shards;
     par->batch = batch;
     par->rows = batch->rows;
     par->step = *step;
     par->told = false;
     pipe->tail = batch->rows != par->desc.batch && par->desc.tail;
     atomic_store(&pipe->failed, false);
-    memset(par->weights.leaves, 0, shards * par->weights.width * sizeof(double));
-    memset(par->terms.leaves, 0, shards * par->terms.width * sizeof(double));
+    dti_grid_scalars_begin(par);
     for (uint32_t d = 0; d < pipe->device_count; d++)
         pipe->devices[d].waited = 0;
     for (uint32_t c = 0; c < pipe->chunk_count; c++) {
@@ -404,20 +391,10 @@ static dt_result dti_pipe_agree(dti_parallel *par, dt_result own) {
         return result;
     if (!own)
         own = result ? result : dti_pipe_phase(par, dti_pipe_weigh);
-    double *leaf = par->weights.leaves + (size_t)par->first_shard * par->weights.width;
-    leaf[DTI_WEIGHTS_FAULT] = own ? 1.0 : 0.0;
-    leaf[DTI_WEIGHTS_WHO] = own ? par->rank : 0.0;
-    leaf[DTI_WEIGHTS_ASKED] = par->asked ? 1.0 : 0.0;
-    dti_mark_put(dti_parallel_mark(par), leaf + DTI_WEIGHTS_MARK);
-    result = dti_pipe_scalars(par, &par->weights);
-    par->asked = !result && par->weights.sum[DTI_WEIGHTS_ASKED] > 0.0;
-    par->told = !result && par->weights.sum[DTI_WEIGHTS_FAULT] > 0.0;
-    if (result || own)
-        return own ? own : result;
-    if (par->told)
-        return dti_parallel_given_up(par);
-    dti_pipe_weights_take(par);
-    return dti_parallel_same(par);
+    result = dti_grid_agree(par, own);
+    if (!result)
+        dti_pipe_weights_take(par);
+    return result;
 }
 
 static void dti_pipe_drop(dti_parallel *par) {
@@ -493,7 +470,7 @@ static dt_result dti_pipe_compute(dti_parallel *par) {
     dti_pipe_judge_all(par);
     /* all ranks have come here, so all gradients are there, and it says whether all can write what
      * comes of them: the commit barrier */
-    return dti_pipe_scalars(par, &par->terms);
+    return dti_grid_scalars(par, &par->terms);
 }
 
 static double dti_pipe_norm_now(const dti_pipe *pipe) {

@@ -537,9 +537,10 @@ static void dti_pipe_leave(dti_parallel *par) {
         }
     }
     for (uint32_t c = 0; c < pipe->chunk_count; c++) {
-        if (pipe->stages[c].work.id)
-            dt_comm_cancel(pipe->stages[c].comm, pipe->stages[c].work);
-        pipe->stages[c].work.id = 0;
+        dti_shard_sum *sum = &pipe->stages[c].sum;
+        if (sum->work.id)
+            dt_comm_cancel(sum->comm, sum->work);
+        sum->work.id = 0;
     }
     par->lost = true;
 }

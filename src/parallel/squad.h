@@ -1,16 +1,21 @@
-/* A squad: members that share out one model, each on a device of this process or of another rank,
- * and the step that they make together (tensor parallelism; Shoeybi et al., "Megatron-LM", 2019):
+/* A grid of squads: members that share out one model, each on a device of this process or of
+ * another rank, and the step that they make together (tensor parallelism; Shoeybi et al.,
+ * "Megatron-LM", 2019). With T members and D replicas position p of the job is member p mod T of
+ * replica p / T; a squad is called a line here, as a pipeline is. Lines share the batch, as
+ * replicas do:
  *
- *   weigh      the first, from targets alone
- *   forward    all, with a meeting behind each sum
+ *   weigh      the first of each line, from targets alone; summed over all ranks
+ *   forward    all, with a meeting of a line's members behind each sum
  *   backward   all, with a meeting where what all read gets a part of its gradient from each
+ *   sum        gradients of members of one number over the shards, of all lines (shard_sum.c)
  *   norm       each the pairs of its blocks; those of parts are of all members, others count once
  *   judge      each: whether the norm, and what its update would write, are finite
+ *   barrier    losses and judgements of all ranks
  *   commit     all of them, or none
  *
- * A member has a graph of all nodes, in which parameters that are marked are parts (team_cut.c), a
- * store and programs. What is not a part is computed by each, with the same bits. The host has all
- * values in the one replica's store, which the application sees and files are of. */
+ * A member has a graph of all nodes, in which parameters that are marked are parts (squad_cut.c),
+ * a store and programs. What is not a part is computed by each, with the same bits. The host has
+ * all values in the one replica's store, which the application sees and files are of. */
 
 #define DTI_SQUAD_MAX 64
 
@@ -21,49 +26,80 @@ typedef struct dti_squad_part {
 } dti_squad_part;
 
 typedef struct dti_squad_member {
+    uint32_t line, number; /* which of its members it is */
     dt_ctx *ctx;
     dt_graph *graph;
     dt_store *store;
     dt_program **runs[2]; /* by micro-batch: of full batches, and of short ones */
-    dti_statistics statistics;
+    dti_shard_stack sum;
     dt_result result; /* of this step */
     bool faulty;
+    double norm;
 } dti_squad_member;
 
+typedef struct dti_squad_line { /* a squad of which a member is here */
+    uint32_t replica, first_shard, end_shard;
+    uint32_t first, count; /* its members here: their places in dti_squad.members */
+    dti_runs runs[2];      /* of full batches, and of short ones; none where it has no rows */
+    dt_comm *comm;         /* of the ranks that have members of it; NULL: all are here */
+    dti_subtrees subtrees; /* of its members here, */
+    float *said, *heard;   /* their operands, and what all sum up to */
+    /* The step under way. */
+    _Atomic uint32_t summed;        /* meetings whose sum of all ranks is there */
+    _Atomic uint32_t arrived, left; /* members here: at meetings, and with their values */
+} dti_squad_line;
+
 typedef struct dti_squad {
-    uint32_t size;             /* of the whole job */
-    uint32_t *firsts;          /* by rank: its first member; [world]: size */
-    uint32_t first, local;     /* this process's: [first, first + local) */
+    uint32_t size, data;       /* members of a line, lines of the job */
+    uint32_t first, local;     /* positions of this rank: [first, first + local) */
     dti_squad_member *members; /* those */
+    uint32_t line_count;       /* here */
+    dti_squad_line *lines;
+    dti_shard_sum *sums;       /* by number of a member */
+    dti_statistics statistics; /* of the job: members of a line have the same */
     const dti_code *code;      /* the whole model's: it checks and counts, and never runs */
     uint32_t *stands;          /* by the model's nodes: a member's */
     dti_squad_part *parts;     /* by parameter */
     uint32_t blocks;           /* of the table of all */
     float *whole, *part;       /* room for one parameter */
-    float *pairs;              /* of each member: its table's */
+    float *pairs;              /* of each number: its table's */
     uint32_t entries;          /* of that */
-    /* Between ranks: this one's operands, by subtrees of its members, and what all sum up to. */
-    dti_subtrees subtrees;
-    float *said, *heard;
+    bool apart;                /* several lines here speak to other ranks, one at a time */
     dti_crew *crew;
     bool ahead; /* members have made steps that the host's store has not */
     bool shown; /* the application may read that between any two steps */
 
     /* The step under way. */
     uint32_t tail;
-    double weights[DT_MAX_TERMS], terms[4 * DT_MAX_TERMS + 1], norm; /* terms: as the job's */
-    _Atomic uint32_t summed;        /* meetings whose sum of all ranks is there */
-    _Atomic uint32_t arrived, left; /* members: at meetings, and with their values; of this step */
+    _Atomic bool speaking; /* a thread of this rank uses the comm */
     _Atomic bool failed;
 } dti_squad;
+
+static inline dti_squad_line *dti_squad_line_of(const dti_squad *squad, uint32_t m) {
+    return &squad->lines[squad->members[m].line];
+}
 
 /* ---- squad_cut.c */
 /* A member's graph, the same for each, of ctx, which ends it. The first call fills stands and
  * parts. INVALID: a mark that does not divide; UNSUPPORTED: a row that does not take parts. */
 static dt_result dti_squad_graph(dti_parallel *par, dt_ctx *ctx, dt_graph **out);
 
-/* ---- squad_make.c: replica 0 and the job are there. */
-static dt_result dti_squad_create(dti_parallel *par, const char *names, int threads, bool pin);
+/* ---- squad_grid.c: who has what */
+/* Lines and positions of this rank. MEMORY */
+static dt_result dti_squad_grid_make(dti_parallel *par);
+/* The member of a number in a line that is here; NULL: another rank has it. */
+static dti_squad_member *dti_squad_member_of(const dti_squad *squad, const dti_squad_line *line,
+                                             uint32_t number);
+/* Lines here that have a member of a number: the first, how many. */
+static dt_comm_span dti_squad_lines_of(const dti_squad *squad, uint32_t number);
+/* Groups of lines and of numbers on several ranks; on all ranks together. */
+static dt_result dti_squad_groups(dti_parallel *par);
+static void dti_squad_log(const dti_parallel *par);
+
+/* ---- squad_make.c: replica 0, the job and par->firsts are there. After an error nothing more can
+ * be trained. */
+static dt_result dti_squad_create(dti_parallel *par, uint32_t shards, const char *names,
+                                  int threads, bool pin);
 static void dti_squad_destroy(dti_parallel *par); /* there may be none */
 static dt_result dti_squad_share(dti_parallel *par, uint32_t node, const void *values,
                                  size_t bytes);

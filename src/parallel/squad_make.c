@@ -4,31 +4,18 @@
 /* ---- the whole model's code, and what there is of each parameter */
 
 static dt_result dti_squad_runs(dti_parallel *par) {
+    dti_squad *squad = par->squad;
     dti_replica *r = &par->replicas[0];
-    par->job.shards = par->shards = 1;
-    par->job.replicas = 1;
-    par->job.first = 0;
-    par->job.parts = par->desc.parts;
-    par->job.batch = par->desc.batch;
+    const uint32_t rows[2] = {par->desc.batch, par->desc.tail};
+    dt_result result = DT_OK;
     par->elements = r->store->layout.elements;
-    dt_result result = dti_runs_make(par->base, &par->job, 0, par->desc.batch, &r->full);
-    if (!result && par->desc.tail)
-        result = dti_runs_make(par->base, &par->job, 0, par->desc.tail, &r->tail);
+    for (uint32_t k = 0; k < 2 && rows[k] && !result; k++) {
+        result = dti_grid_runs_make(par, squad->lines[0].replica, rows[k], k ? &r->tail : &r->full);
+        for (uint32_t i = 0; i < squad->line_count && !result; i++)
+            result =
+                dti_grid_runs_make(par, squad->lines[i].replica, rows[k], &squad->lines[i].runs[k]);
+    }
     return result;
-}
-
-static dt_result dti_squad_whole_code(dti_parallel *par) {
-    dti_replica *r = &par->replicas[0];
-    const dti_micro_run *run = &r->full.runs[0];
-    dt_program_desc d = dti_replica_desc(par, r);
-    d.batch = (int)run->rows;
-    d.memory_bytes = 0; /* of a member, and nothing runs */
-    const dti_shards shards = {.pieces = run->pieces,
-                               .piece_count = run->piece_count,
-                               .leaves = 1,
-                               .any_part = run->any_part};
-    dt_result result = dti_code_take(r->store, &d, &shards, NULL, &par->squad->code);
-    return result ? result : dti_store_train_elsewhere(r->store, par->squad->code);
 }
 
 static dt_result dti_squad_optim(dti_parallel *par) {
@@ -85,37 +72,6 @@ static dt_result dti_squad_open_member(dti_parallel *par, uint32_t m, const char
                     par->squad->size, a->info.id, b->info.id);
 }
 
-/* How many each rank has. */
-static dt_result dti_squad_count(dti_parallel *par, const char *names) {
-    dti_squad *squad = par->squad;
-    uint32_t sum = 0;
-    squad->local = dti_devices_count(par->base, names);
-    squad->firsts = dti_alloc_array(par->base, par->world + 1u, sizeof *squad->firsts);
-    dt_result result = dti_agree_result(par, !squad->local    ? DT_ERROR_INVALID
-                                             : !squad->firsts ? DT_ERROR_MEMORY
-                                                              : DT_OK);
-    if (!result && par->desc.comm)
-        result = dti_parallel_comm_failed(
-            par, dt_comm_all_gather(par->desc.comm, &squad->local, squad->firsts, 1, DT_I32));
-    else if (!result)
-        squad->firsts[0] = squad->local;
-    for (uint32_t r = 0; r <= par->world && !result; r++) {
-        const uint32_t here = r < par->world ? squad->firsts[r] : 0;
-        squad->firsts[r] = sum;
-        sum += here;
-    }
-    if (result)
-        return result;
-    if (sum != squad->size)
-        return dti_fail(par->base, DT_ERROR_INVALID,
-                        "tensor = %u needs as many devices, and \"%s\"%s names %u", squad->size,
-                        names ? names : "auto", par->desc.comm ? ", with those of all ranks," : "",
-                        sum);
-    squad->first = squad->firsts[par->rank];
-    squad->members = dti_alloc_array(par->base, squad->local, sizeof *squad->members);
-    return dti_agree_result(par, squad->members ? DT_OK : DT_ERROR_MEMORY);
-}
-
 static dt_result dti_squad_open_all(dti_parallel *par, const char *names, int threads) {
     dti_device_walk w = {.at = names && names[0] ? names : "auto"};
     dt_result result = DT_OK;
@@ -144,7 +100,7 @@ static dt_program_desc dti_squad_desc(const dti_parallel *par, const dti_squad_m
 
 static dt_result dti_squad_program(dti_parallel *par, uint32_t m, uint32_t tail, uint32_t i) {
     dti_squad_member *member = &par->squad->members[m];
-    const dti_runs *runs = tail ? &par->replicas[0].tail : &par->replicas[0].full;
+    const dti_runs *runs = &dti_squad_line_of(par->squad, m)->runs[tail];
     for (uint32_t k = 0; k < i; k++) {
         if (runs->runs[k].rows != runs->runs[i].rows)
             continue;
@@ -167,19 +123,17 @@ static dt_result dti_squad_program(dti_parallel *par, uint32_t m, uint32_t tail,
 
 static dt_result dti_squad_programs(dti_parallel *par, uint32_t m) {
     dti_squad_member *member = &par->squad->members[m];
-    const dti_runs *runs[2] = {&par->replicas[0].full, &par->replicas[0].tail};
+    const dti_runs *runs = dti_squad_line_of(par->squad, m)->runs;
     dt_result result = DT_OK;
     for (uint32_t tail = 0; tail < 2 && !result; tail++) {
         member->runs[tail] =
-            dti_alloc_array(par->base, runs[tail]->count + 1u, sizeof *member->runs[tail]);
+            dti_alloc_array(par->base, runs[tail].count + 1u, sizeof *member->runs[tail]);
         result = member->runs[tail] ? DT_OK : DT_ERROR_MEMORY;
-        for (uint32_t i = 0; i < runs[tail]->count && !result; i++)
+        for (uint32_t i = 0; i < runs[tail].count && !result; i++)
             result = dti_squad_program(par, m, tail, i);
     }
-    if (!result)
-        result = dti_statistics_make(par->base, &par->job, dti_program_code(member->runs[0][0]),
-                                     &member->statistics);
-    return result;
+    member->sum.store = member->store;
+    return result ? result : dti_shard_stack_make(par, &member->sum);
 }
 
 /* ---- between ranks */
@@ -194,42 +148,42 @@ static dt_result dti_squad_same(dti_parallel *par) {
     return dti_agree_text(par, text, (size_t)size);
 }
 
-static dt_result dti_squad_links(dti_parallel *par) {
-    dti_squad *squad = par->squad;
+/* What a line's members here say to others, and hear of them. */
+static dt_result dti_squad_line_links(dti_parallel *par, dti_squad_line *line) {
+    const dti_squad *squad = par->squad;
     size_t most = 1;
     for (uint32_t tail = 0; tail < 2; tail++) {
-        const dti_runs *runs = tail ? &par->replicas[0].tail : &par->replicas[0].full;
-        for (uint32_t i = 0; i < runs->count; i++) {
-            const dti_code *code = dti_program_code(squad->members[0].runs[tail][i]);
+        for (uint32_t i = 0; i < line->runs[tail].count; i++) {
+            const dti_code *code = dti_program_code(squad->members[line->first].runs[tail][i]);
             for (uint32_t k = 0; k < code->meeting_count; k++)
                 most = DTI_MAX(most, (size_t)code->meetings[k].elements);
         }
     }
-    squad->subtrees.count = 0;
-    for (uint32_t m = 0; m < squad->local; m++) {
-        const dti_piece leaf = {.leaf = squad->first + m, .begins = true};
-        dti_subtrees_add(&squad->subtrees, &leaf);
-        while (dti_subtrees_join(&squad->subtrees, squad->size)) {
+    line->subtrees.count = 0;
+    for (uint32_t m = 0; m < line->count; m++) {
+        const dti_piece leaf = {.leaf = squad->members[line->first + m].number, .begins = true};
+        dti_subtrees_add(&line->subtrees, &leaf);
+        while (dti_subtrees_join(&line->subtrees, squad->size)) {
         }
     }
-    squad->said = dti_alloc_array(par->base, most * squad->subtrees.count, sizeof(float));
-    squad->heard = dti_alloc_array(par->base, most, sizeof(float));
-    par->weights.sum = dti_alloc_array(par->base, DTI_WEIGHTS_WIDTH, sizeof(double));
-    return squad->said && squad->heard && par->weights.sum ? DT_OK : DT_ERROR_MEMORY;
+    line->said = dti_alloc_array(par->base, most * line->subtrees.count, sizeof(float));
+    line->heard = dti_alloc_array(par->base, most, sizeof(float));
+    return line->said && line->heard ? DT_OK : DT_ERROR_MEMORY;
 }
 
 static dt_result dti_squad_join(dti_parallel *par) {
     const dti_squad *squad = par->squad;
+    dt_result own = DT_OK;
     if (!par->desc.comm)
         return DT_OK;
     dt_result result = dti_squad_same(par);
+    for (uint32_t i = 0; i < squad->line_count && !own; i++) {
+        if (squad->lines[i].count < squad->size)
+            own = dti_squad_line_links(par, &squad->lines[i]);
+    }
     if (!result)
-        result = dti_agree_result(par, dti_squad_links(par));
-    if (!result)
-        result = dti_parallel_comm_failed(
-            par, dt_comm_set_leaves(par->desc.comm, squad->first, squad->local, squad->size, NULL,
-                                    (dt_comm_span[DTI_SUBTREES_MAX]){{0, 0}}));
-    return result;
+        result = dti_agree_result(par, own);
+    return result ? result : dti_squad_groups(par);
 }
 
 /* ---- all of it */
@@ -245,8 +199,31 @@ static dt_result dti_squad_room(dti_parallel *par) {
     return squad->whole && squad->part ? DT_OK : DT_ERROR_MEMORY;
 }
 
-/* By itself: other ranks know at the end. */
-static dt_result dti_squad_open_here(dti_parallel *par, const char *names, int threads, bool pin) {
+static dt_result dti_squad_sums(dti_parallel *par) {
+    dti_squad *squad = par->squad;
+    dt_result result = DT_OK;
+    for (uint32_t k = 0; k < squad->size && !result; k++) {
+        const dt_comm_span own = dti_squad_lines_of(squad, k);
+        if (own.count)
+            result =
+                dti_shard_sum_make(par, &squad->sums[k], squad->members[0].store->layout.elements,
+                                   squad->lines[own.first].first_shard,
+                                   squad->lines[own.first + own.count - 1].end_shard);
+    }
+    return result;
+}
+
+static dt_result dti_squad_tables(dti_parallel *par) {
+    dti_squad *squad = par->squad;
+    const dti_code *code = dti_program_code(squad->members[0].runs[0][0]);
+    squad->entries = code->table_entries;
+    squad->pairs =
+        dti_alloc_array(par->base, 2 * (size_t)squad->entries * squad->size + 1, sizeof(float));
+    dt_result result = squad->pairs ? dti_grid_scalars_make(par) : DT_ERROR_MEMORY;
+    return result ? result : dti_statistics_make(par->base, &par->job, code, &squad->statistics);
+}
+
+static dt_result dti_squad_model(dti_parallel *par) {
     dti_squad *squad = par->squad;
     const dt_graph *g = par->replicas[0].graph;
     squad->stands = dti_alloc_array(par->base, g->count, sizeof *squad->stands);
@@ -255,36 +232,61 @@ static dt_result dti_squad_open_here(dti_parallel *par, const char *names, int t
     if (!result)
         result = dti_squad_runs(par);
     if (!result)
-        result = dti_squad_whole_code(par);
+        result = dti_grid_code(par, &squad->code);
+    return result ? result : dti_squad_room(par);
+}
+
+/* By itself: other ranks know at the end. */
+static dt_result dti_squad_open_here(dti_parallel *par, const char *names, int threads, bool pin) {
+    dti_squad *squad = par->squad;
+    par->subtree_bytes = par->staging_bytes = 0;
+    dt_result result = dti_squad_grid_make(par);
     if (!result)
-        result = dti_squad_room(par);
+        result = dti_squad_model(par);
     if (!result)
         result = dti_squad_open_all(par, names, threads);
     if (!result)
         dti_squad_blocks_count(par);
     for (uint32_t m = 0; m < squad->local && !result; m++)
         result = dti_squad_programs(par, m);
-    if (!result) {
-        squad->entries = dti_program_code(squad->members[0].runs[0][0])->table_entries;
-        squad->pairs = dti_alloc_array(par->base, 2 * (size_t)squad->entries * squad->size + 1,
-                                       sizeof *squad->pairs);
-        result = squad->pairs ? DT_OK : DT_ERROR_MEMORY;
-    }
+    if (!result)
+        result = dti_squad_tables(par);
+    if (!result)
+        result = dti_squad_sums(par);
     return result ? result : dti_crew_create(par->base, squad->local, pin, &squad->crew);
 }
 
-static dt_result dti_squad_open(dti_parallel *par, const char *names, int threads, bool pin) {
-    par->squad->size = par->desc.tensor;
-    dt_result result = dti_squad_count(par, names);
+static dt_result dti_squad_create(dti_parallel *par, uint32_t shards, const char *names,
+                                  int threads, bool pin) {
+    const bool shown = par->squad && par->squad->shown; /* the store stays the application's */
+    dti_squad_destroy(par);
+    par->job.shards = shards;
+    par->job.parts = par->desc.parts;
+    par->job.batch = par->desc.batch;
+    par->squad = dti_alloc(par->base, sizeof *par->squad);
+    dt_result result = par->squad ? dti_grid_check(par, shards) : DT_ERROR_MEMORY;
+    if (par->squad)
+        par->squad->shown = shown;
     if (!result)
-        result = dti_agree_result(par, dti_squad_open_here(par, names, threads, pin));
+        result = dti_squad_open_here(par, names, threads, pin);
+    result = dti_agree_result(par, result);
     return result ? result : dti_squad_join(par);
 }
 
-static dt_result dti_squad_create(dti_parallel *par, const char *names, int threads, bool pin) {
-    par->squad = dti_alloc(par->base, sizeof *par->squad);
-    dt_result result = dti_agree_result(par, par->squad ? DT_OK : DT_ERROR_MEMORY);
-    return result ? result : dti_squad_open(par, names, threads, pin);
+static void dti_squad_member_close(dti_parallel *par, dti_squad_member *member) {
+    dti_shard_stack_free(par, &member->sum);
+    dti_store_free(member->store); /* and its programs */
+    dti_free(par->base, member->runs[0]);
+    dti_free(par->base, member->runs[1]);
+    dt_ctx_destroy(member->ctx);
+}
+
+static void dti_squad_line_close(dti_parallel *par, dti_squad_line *line) {
+    dt_comm_destroy(line->comm);
+    dti_free(par->base, line->said);
+    dti_free(par->base, line->heard);
+    dti_runs_free(par->base, &line->runs[0]);
+    dti_runs_free(par->base, &line->runs[1]);
 }
 
 static void dti_squad_destroy(dti_parallel *par) {
@@ -292,17 +294,21 @@ static void dti_squad_destroy(dti_parallel *par) {
     if (!squad)
         return;
     dti_crew_destroy(squad->crew);
-    for (uint32_t m = 0; squad->members && m < squad->local; m++) {
-        dti_squad_member *member = &squad->members[m];
-        dti_statistics_free(par->base, &member->statistics);
-        dti_store_free(member->store); /* and its programs */
-        dti_free(par->base, member->runs[0]);
-        dti_free(par->base, member->runs[1]);
-        dt_ctx_destroy(member->ctx);
-    }
-    dti_code_release(par->replicas[0].store, squad->code);
-    void *all[] = {squad->members, squad->stands, squad->parts, squad->whole, squad->part,
-                   squad->firsts,  squad->pairs,  squad->said,  squad->heard};
+    for (uint32_t k = squad->sums ? squad->size : 0; k-- > 0;)
+        dti_shard_sum_free(par, &squad->sums[k]);
+    for (uint32_t i = squad->lines ? squad->line_count : 0; i-- > 0;)
+        dti_squad_line_close(par, &squad->lines[i]);
+    for (uint32_t m = 0; squad->members && m < squad->local; m++)
+        dti_squad_member_close(par, &squad->members[m]);
+    if (squad->code)
+        dti_code_release(par->replicas[0].store, squad->code);
+    dti_statistics_free(par->base, &squad->statistics);
+    dti_scalar_sum_free(par, &par->weights);
+    dti_scalar_sum_free(par, &par->terms);
+    dti_runs_free(par->base, &par->replicas[0].full);
+    dti_runs_free(par->base, &par->replicas[0].tail);
+    void *all[] = {squad->members, squad->lines, squad->sums, squad->stands,
+                   squad->parts,   squad->whole, squad->part, squad->pairs};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(par->base, all[i]);
     dti_free(par->base, squad);
@@ -311,19 +317,26 @@ static void dti_squad_destroy(dti_parallel *par) {
 
 /* ---- shared inputs */
 
-static dt_result dti_squad_share(dti_parallel *par, uint32_t node, const void *values,
-                                 size_t bytes) {
-    const dti_squad *squad = par->squad;
-    const uint32_t counts[2] = {par->replicas[0].full.count, par->replicas[0].tail.count};
+static dt_result dti_squad_share_member(dti_parallel *par, uint32_t m, uint32_t node,
+                                        const void *values, size_t bytes) {
+    const dti_squad_member *member = &par->squad->members[m];
+    const dt_tensor x = {member->graph, par->squad->stands[node]};
+    const dti_runs *runs = dti_squad_line_of(par->squad, m)->runs;
     dt_result result = DT_OK;
-    for (uint32_t m = 0; m < squad->local; m++) {
-        for (uint32_t i = 0; i < counts[0] + counts[1] && !result; i++) {
-            const uint32_t tail = i >= counts[0];
-            dt_program *p = squad->members[m].runs[tail][i - (tail ? counts[0] : 0)];
-            const dt_tensor x = {squad->members[m].graph, squad->stands[node]};
+    for (uint32_t tail = 0; tail < 2; tail++) {
+        for (uint32_t i = 0; i < runs[tail].count && !result; i++) {
+            dt_program *p = member->runs[tail][i];
             if (dti_code_port(dti_program_code(p), x.id, false, false))
                 result = dt_program_write(p, x, values, bytes);
         }
     }
+    return result;
+}
+
+static dt_result dti_squad_share(dti_parallel *par, uint32_t node, const void *values,
+                                 size_t bytes) {
+    dt_result result = DT_OK;
+    for (uint32_t m = 0; m < par->squad->local && !result; m++)
+        result = dti_squad_share_member(par, m, node, values, bytes);
     return result;
 }

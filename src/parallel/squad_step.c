@@ -1,33 +1,43 @@
-/* A step of a squad. Members compute the same micro-batches beside each other and meet behind each
- * sum: all wait for all, then each adds up everybody's operands, which lie on the host, in one tree
- * over members; between ranks the first of a process does, and speaks. So all have the same bits,
- * whoever is on which rank, and nothing else goes between them.
+/* A step of a grid of squads. Members of a line compute the same micro-batches beside each other
+ * and meet behind each sum: all wait for all, then each adds up everybody's operands, which lie on
+ * the host, in one tree over members; between ranks the first of a process does, and speaks. So
+ * all have the same bits, whoever is on which rank. Lines compute shards of their own, one after
+ * the other, and their gradients are summed over shards, number by number.
  *
  * Cost of a meeting of n elements: each member reads n elements of each of its process, and writes
- * n; between ranks an all-reduce of n. A step has three small ones besides: what failed, pairs of
- * blocks, verdicts. */
+ * n; between ranks an all-reduce of n. A step has three small ones of all ranks besides: what
+ * failed and weights, pairs of blocks, losses and verdicts; and with several lines on several
+ * ranks an all-reduce of a member's gradients. */
 
 #define DTI_SQUAD_SLICE 16384 /* elements that are added up at a time */
 
-static const dti_runs *dti_squad_runs_now(const dti_parallel *par) {
-    const dti_replica *r = &par->replicas[0];
-    return par->squad->tail ? &r->tail : &r->full;
+static const dti_runs *dti_squad_runs_now(const dti_squad *squad, uint32_t m) {
+    return &dti_squad_line_of(squad, m)->runs[squad->tail];
 }
 
 /* Its one lane has been its turn since it was made: other members read operands of it. */
-static dt_program *dti_squad_of(const dti_parallel *par, uint32_t m, uint32_t micro) {
-    return par->squad->members[m].runs[par->squad->tail][micro];
+static dt_program *dti_squad_of(const dti_squad *squad, uint32_t m, uint32_t micro) {
+    return squad->members[m].runs[squad->tail][micro];
 }
 
-static dt_program *dti_squad_last(const dti_parallel *par, uint32_t m) {
-    return par->squad->members[m].runs[par->squad->tail][dti_squad_runs_now(par)->count - 1];
+/* The program whose step commits: of a line without rows one of full batches. */
+static dt_program *dti_squad_last(const dti_squad *squad, uint32_t m) {
+    const dti_squad_member *member = &squad->members[m];
+    const uint32_t tail = dti_squad_runs_now(squad, m)->count ? squad->tail : 0;
+    return member->runs[tail][squad->lines[member->line].runs[tail].count - 1];
+}
+
+static void dti_squad_ended(dti_squad *squad, uint32_t m, dt_result result) {
+    squad->members[m].result = result;
+    if (result)
+        atomic_store(&squad->failed, true);
 }
 
 /* ---- inputs and weights */
 
 static dt_result dti_squad_write(const dti_parallel *par, uint32_t m, uint32_t micro,
                                  dt_program *p) {
-    const dti_micro_run *run = &dti_squad_runs_now(par)->runs[micro];
+    const dti_micro_run *run = &dti_squad_runs_now(par->squad, m)->runs[micro];
     const dti_batch *batch = par->batch;
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < par->columns && !result; i++) {
@@ -43,20 +53,29 @@ static dt_result dti_squad_write(const dti_parallel *par, uint32_t m, uint32_t m
     return result;
 }
 
-/* Targets, and so weights and labels, are the same for all. */
-static dt_result dti_squad_weigh(dti_parallel *par) {
+static double *dti_squad_leaf(const dti_parallel *par, const dti_scalar_sum *s, uint32_t m,
+                              uint32_t micro) {
+    const dti_micro_run *run = &dti_squad_runs_now(par->squad, m)->runs[micro];
+    return s->leaves + (size_t)run->pieces[0].leaf * s->width;
+}
+
+/* Targets, and so weights and labels, are the same for all of a line: its first tells them. */
+static void dti_squad_weigh(void *arg, uint32_t m) {
+    dti_parallel *par = arg;
     dti_squad *squad = par->squad;
     dt_result result = DT_OK;
-    for (uint32_t i = 0; i < dti_squad_runs_now(par)->count && !result; i++) {
-        dt_program *p = dti_squad_of(par, 0, i);
+    const uint32_t count = squad->members[m].number ? 0 : dti_squad_runs_now(squad, m)->count;
+    for (uint32_t i = 0; i < count && !result; i++) {
+        dt_program *p = dti_squad_of(squad, m, i);
+        double weights[DT_MAX_TERMS] = {0}, *leaf = dti_squad_leaf(par, &par->weights, m, i);
         if (dti_program_weighs(p) || dti_program_labels(p))
-            result = dti_squad_write(par, 0, i, p);
+            result = dti_squad_write(par, m, i, p);
         if (!result)
-            result = dti_program_weigh(p, squad->weights);
+            result = dti_program_weigh(p, weights);
+        for (uint32_t k = 0; k < DT_MAX_TERMS; k++)
+            leaf[k] += weights[k];
     }
-    return result && squad->members[0].store->base->error[0]
-               ? dti_fail(par->base, result, "%s", squad->members[0].store->base->error)
-               : result;
+    dti_squad_ended(squad, m, result);
 }
 
 /* ---- meetings */
@@ -70,69 +89,93 @@ static bool dti_squad_await(dti_squad *squad, _Atomic uint32_t *counter, uint32_
     return true;
 }
 
-/* What members `span`, of this process, have, to `to`. */
-static void dti_squad_fold(const dti_parallel *par, uint32_t micro, uint32_t meeting,
-                           dt_comm_span span, uint32_t elements, float *to) {
+/* What members `span` of a line, all here, have, to `to`. */
+static void dti_squad_fold(const dti_parallel *par, const dti_squad_line *line, uint32_t micro,
+                           uint32_t meeting, dt_comm_span span, uint32_t elements, float *to) {
     const dti_squad *squad = par->squad;
     for (uint32_t from = 0; from < elements; from += DTI_SQUAD_SLICE) {
         dti_operand operands[DTI_SQUAD_MAX];
         for (uint32_t k = 0; k < span.count; k++) {
-            const uint32_t m = span.first + k;
-            const dt_program *p = squad->members[m - squad->first].runs[squad->tail][micro];
+            const dti_squad_member *member = dti_squad_member_of(squad, line, span.first + k);
+            const dt_program *p = member->runs[squad->tail][micro];
             const float *data = dti_program_operand(p, &dti_program_code(p)->meetings[meeting], 0);
-            operands[k] = (dti_operand){data + from, DT_F32, {m, 1}};
+            operands[k] = (dti_operand){data + from, DT_F32, {span.first + k, 1}};
         }
         const uint64_t n = DTI_MIN(elements - from, (uint32_t)DTI_SQUAD_SLICE);
-        dti_fold(to + from, operands, span.count, n, DT_F32, DT_COMM_SUM, !par->desc.comm, 1);
+        dti_fold(to + from, operands, span.count, n, DT_F32, DT_COMM_SUM, !line->comm, 1);
     }
+}
+
+/* An operation of a line's ranks. Where several lines here speak, their threads take turns. */
+static dt_result dti_squad_speak(dti_parallel *par, const dti_squad_line *line,
+                                 const dt_comm_op *op) {
+    dti_squad *squad = par->squad;
+    dt_comm_work work = {0};
+    dt_result result = DT_OK;
+    bool ended = false;
+    if (!squad->apart)
+        return dti_parallel_comm_failed(par, dt_comm_run(line->comm, op));
+    while (!ended && !result) {
+        while (atomic_exchange(&squad->speaking, true))
+            dti_thread_yield();
+        if (!work.id)
+            result = dt_comm_begin(line->comm, op, &work);
+        if (!result)
+            result = dt_comm_test(line->comm, work, &ended);
+        if (result)
+            dti_parallel_comm_failed(par, result);
+        atomic_store(&squad->speaking, false);
+        if (!ended)
+            dti_thread_yield();
+    }
+    return result;
 }
 
 /* The sum over all ranks' members to `heard`, by one tree. */
-static dt_result dti_squad_reduce(dti_parallel *par, uint32_t micro, uint32_t meeting,
-                                  uint32_t elements) {
-    const dti_squad *squad = par->squad;
-    for (uint32_t k = 0; k < squad->subtrees.count; k++)
-        dti_squad_fold(par, micro, meeting, squad->subtrees.at[k], elements,
-                       squad->said + (size_t)k * elements);
+static dt_result dti_squad_reduce(dti_parallel *par, const dti_squad_line *line, uint32_t micro,
+                                  uint32_t meeting, uint32_t elements) {
+    for (uint32_t k = 0; k < line->subtrees.count; k++)
+        dti_squad_fold(par, line, micro, meeting, line->subtrees.at[k], elements,
+                       line->said + (size_t)k * elements);
     const dt_comm_op op = {.kind = DT_COMM_ALL_REDUCE,
-                           .in = squad->said,
-                           .out = squad->heard,
+                           .in = line->said,
+                           .out = line->heard,
                            .count = elements,
                            .dtype = DT_F32,
                            .tree = true};
-    return dti_parallel_comm_failed(par, dt_comm_run(par->desc.comm, &op));
+    return dti_squad_speak(par, line, &op);
 }
 
-/* The value of a meeting, number `number` of the step, to where the member finds it. Members of
- * this process wait for each other. *go_on: false where another one failed. */
+/* The value of a meeting, number `number` of the step, to where the member finds it. Members of a
+ * line here wait for each other. *go_on: false where another one failed. */
 static dt_result dti_squad_meet(dti_parallel *par, uint32_t m, uint32_t micro, uint32_t meeting,
                                 uint32_t number, bool *go_on) {
     dti_squad *squad = par->squad;
-    const dt_program *own = squad->members[m].runs[squad->tail][micro];
+    dti_squad_line *line = dti_squad_line_of(squad, m);
+    const dt_program *own = dti_squad_of(squad, m, micro);
     const dti_meeting *at = &dti_program_code(own)->meetings[meeting];
-    const dt_comm_span all = {squad->first, squad->local};
-    const bool apart = par->desc.comm != NULL;
+    const bool apart = line->comm != NULL;
     float *to = dti_program_value(own, at);
     dt_result result = DT_OK;
-    atomic_fetch_add(&squad->arrived, 1);
-    *go_on = dti_squad_await(squad, &squad->arrived, (number + 1) * squad->local);
-    if (*go_on && apart && m == 0) {
-        result = dti_squad_reduce(par, micro, meeting, at->elements);
-        atomic_fetch_add(&squad->summed, result ? 0 : 1);
+    atomic_fetch_add(&line->arrived, 1);
+    *go_on = dti_squad_await(squad, &line->arrived, (number + 1) * line->count);
+    if (*go_on && apart && m == line->first) {
+        result = dti_squad_reduce(par, line, micro, meeting, at->elements);
+        atomic_fetch_add(&line->summed, result ? 0 : 1);
     } else if (*go_on && apart) {
-        *go_on = dti_squad_await(squad, &squad->summed, number + 1);
+        *go_on = dti_squad_await(squad, &line->summed, number + 1);
     }
     if (*go_on && !result && apart)
-        memcpy(to, squad->heard, at->elements * sizeof *to);
+        memcpy(to, line->heard, at->elements * sizeof *to);
     else if (*go_on && !result)
-        dti_squad_fold(par, micro, meeting, all, at->elements, to);
-    atomic_fetch_add(&squad->left, 1);
+        dti_squad_fold(par, line, micro, meeting, (dt_comm_span){0, squad->size}, at->elements, to);
+    atomic_fetch_add(&line->left, 1);
     return result;
 }
 
 /* All of a micro-batch, and the meetings between them. */
 static dt_result dti_squad_segments(dti_parallel *par, uint32_t m, uint32_t micro, bool *go_on) {
-    dt_program *p = dti_squad_of(par, m, micro);
+    dt_program *p = dti_squad_of(par->squad, m, micro);
     const dti_code *code = dti_program_code(p);
     uint32_t met = 0;
     dt_result result = DT_OK;
@@ -148,99 +191,157 @@ static dt_result dti_squad_segments(dti_parallel *par, uint32_t m, uint32_t micr
 
 /* ---- a micro-batch */
 
-static void dti_squad_terms(dti_squad *squad, const dt_program *p) {
+/* Of its first member: all of a line have the same. */
+static void dti_squad_terms(dti_parallel *par, uint32_t m, uint32_t micro, const dt_program *p) {
     const dti_code *code = dti_program_code(p);
+    double *leaf = dti_squad_leaf(par, &par->terms, m, micro);
     for (uint32_t i = 0; i < code->loss_count + code->metric_count; i++) {
         const uint32_t at = i < code->loss_count ? i : DTI_TERMS_METRIC + i - code->loss_count;
         double pair[2];
         dti_program_term(p, i, 0, pair);
-        squad->terms[at] += pair[0];
-        squad->terms[at + DTI_TERMS_WEIGHT] += pair[1];
+        leaf[at] += pair[0];
+        leaf[at + DTI_TERMS_WEIGHT] += pair[1];
     }
+    dti_statistics_take(&par->squad->statistics, &dti_squad_runs_now(par->squad, m)->runs[micro],
+                        p);
+}
+
+/* Its gradients are there: of the last of a shard, the shard's. */
+static dt_result dti_squad_over(dti_parallel *par, uint32_t m, uint32_t micro, dt_program *p) {
+    dti_squad *squad = par->squad;
+    const dti_runs *runs = dti_squad_runs_now(squad, m);
+    const uint32_t shard = runs->runs[micro].pieces[0].leaf;
+    const bool last = micro + 1 == runs->count;
+    if (!last)
+        dti_lane_end(p);
+    if (!last && runs->runs[micro + 1].pieces[0].leaf == shard)
+        return DT_OK;
+    return dti_shard_pushed(par, &squad->members[m].sum, shard, last);
 }
 
 static dt_result dti_squad_micro(dti_parallel *par, uint32_t m, uint32_t micro, bool *go_on) {
     dti_squad *squad = par->squad;
-    const dti_runs *runs = dti_squad_runs_now(par);
-    dt_program *p = dti_squad_of(par, m, micro);
-    const uint32_t met = micro * dti_program_code(p)->meeting_count * squad->local;
+    dti_squad_line *line = dti_squad_line_of(squad, m);
+    dt_program *p = dti_squad_of(squad, m, micro);
+    const uint32_t met = micro * dti_program_code(p)->meeting_count * line->count;
     dt_step_desc step = par->step;
-    step.first_row = runs->runs[micro].row;
-    step.micro = micro;
-    step.micros = runs->count;
-    *go_on =
-        dti_squad_await(squad, &squad->left, met); /* nobody reads operands of the one before */
+    dti_grid_number(dti_squad_runs_now(squad, m), micro, &step);
+    *go_on = dti_squad_await(squad, &line->left, met); /* nobody reads operands of the one before */
     if (!*go_on)
         return DT_OK;
     dt_result result = dti_squad_write(par, m, micro, p);
     if (!result)
-        result = dti_lane_begin(p, &step, squad->weights);
+        result = dti_lane_begin(p, &step, par->weights.sum);
     if (!result)
         result = dti_squad_segments(par, m, micro, go_on);
     if (result || !*go_on)
         return result;
-    if (m == 0)
-        dti_squad_terms(squad, p);
-    dti_statistics_take(&squad->members[m].statistics, &runs->runs[micro], p);
-    if (micro + 1 < runs->count)
-        dti_lane_end(p);
-    return DT_OK;
+    if (squad->members[m].number == 0)
+        dti_squad_terms(par, m, micro, p);
+    return dti_squad_over(par, m, micro, p);
 }
 
-/* A buffer's new value lies where its gradient would. */
-static dt_result dti_squad_statistics(dti_parallel *par, dti_squad_member *member) {
-    dti_statistics *s = &member->statistics;
-    dt_store *store = member->store;
-    dti_statistics_move(s, &par->job, par->rows);
-    const float *value = s->buffers;
-    dt_result result = DT_OK;
-    for (uint32_t i = 0; i < s->count && !result; value += s->stats[i].channels, i++)
-        result = store->device->backend->memory_write(
-            store->memories[DTI_ARENA_GRADIENT],
-            dti_arena_bytes(store->layout.params[s->stats[i].param].offset), value,
-            dti_arena_bytes(s->stats[i].channels));
-    return result;
+/* All shards' gradients are there: the last of a number's members here adds them up. */
+static void dti_squad_sum_ready(dti_squad *squad, uint32_t m) {
+    const uint32_t number = squad->members[m].number;
+    const dt_comm_span lines = dti_squad_lines_of(squad, number);
+    dti_shard_sum *sum = &squad->sums[number];
+    dti_shard_stack *of[DTI_REPLICAS_MAX];
+    if (!sum->on || atomic_fetch_add(&sum->ready, 1) + 1 < lines.count)
+        return;
+    for (uint32_t i = 0; i < lines.count; i++)
+        of[i] = &dti_squad_member_of(squad, &squad->lines[lines.first + i], number)->sum;
+    dti_shard_fold(sum, of, lines.count);
 }
 
-/* All micro-batches, and the pairs of the gradient's blocks. */
+/* All micro-batches. */
 static void dti_squad_compute(void *arg, uint32_t m) {
     dti_parallel *par = arg;
     dti_squad *squad = par->squad;
-    dti_squad_member *member = &squad->members[m];
+    const uint32_t count = dti_squad_runs_now(squad, m)->count;
     bool go_on = true;
     dt_result result = DT_OK;
-    for (uint32_t i = 0; i < dti_squad_runs_now(par)->count && !result && go_on; i++)
+    for (uint32_t i = 0; i < count && !result && go_on; i++)
         result = dti_squad_micro(par, m, i, &go_on);
+    if (!count)
+        result = dti_shard_pushed_none(par, &squad->members[m].sum);
     if (!result && go_on)
-        result = dti_squad_statistics(par, member);
-    if (!result && go_on)
-        result = dti_lane_run(dti_squad_last(par, m), 1);
-    member->result = result;
-    if (result)
-        atomic_store(&squad->failed, true);
+        dti_squad_sum_ready(squad, m);
+    dti_squad_ended(squad, m, result);
+}
+
+/* ---- sums over lines */
+
+static dt_result dti_squad_sum_all(dti_parallel *par) {
+    dti_squad *squad = par->squad;
+    dt_result result = DT_OK;
+    for (uint32_t k = 0; k < squad->size && !result; k++) {
+        if (squad->sums[k].comm)
+            result = dti_parallel_comm_failed(par, dti_shard_sum_post(&squad->sums[k]));
+    }
+    for (uint32_t k = 0; k < squad->size && !result; k++)
+        result = dti_shard_sum_end(par, &squad->sums[k]);
+    return result;
+}
+
+/* Of pieces of the whole job. */
+static dt_result dti_squad_statistics(dti_parallel *par) {
+    dti_statistics *s = &par->squad->statistics;
+    const uint64_t pieces = (uint64_t)par->job.shards * par->job.parts;
+    dt_result result = DT_OK;
+    if (!s->width)
+        return DT_OK;
+    if (par->desc.comm)
+        result = dti_parallel_comm_failed(par, dt_comm_all_reduce(par->desc.comm, s->pieces,
+                                                                  s->pieces, pieces * s->width,
+                                                                  DT_F32, DT_COMM_SUM));
+    if (!result)
+        dti_statistics_move(s, &par->job, par->rows);
+    return result;
+}
+
+/* The sum and the buffers to its arena, and the pairs of the gradient's blocks. */
+static void dti_squad_norm(void *arg, uint32_t m) {
+    dti_parallel *par = arg;
+    dti_squad *squad = par->squad;
+    dti_squad_member *member = &squad->members[m];
+    dt_program *p = dti_squad_last(squad, m);
+    dt_result result = dti_shard_sum_put(&squad->sums[member->number], member->store);
+    if (!result)
+        result = dti_statistics_write(&squad->statistics, member->store);
+    if (!result && !dti_squad_runs_now(squad, m)->count) {
+        result = dti_program_begin_commit(p, &par->step);
+        p->store->running = NULL;
+    }
+    if (!result)
+        result = dti_lane_run(p, 1);
+    dti_squad_ended(squad, m, result);
 }
 
 /* ---- the update */
 
-/* Everybody's pairs to `pairs`: of members elsewhere zeros are added to. */
+/* Pairs of each number's blocks to `pairs`: the first line's, so that all have the same numbers;
+ * others' are zeros, and as whole numbers their sum has all bits. */
 static dt_result dti_squad_pairs(dti_parallel *par) {
     const dti_squad *squad = par->squad;
     const size_t each = 2 * (size_t)squad->entries;
     memset(squad->pairs, 0, each * squad->size * sizeof *squad->pairs);
-    for (uint32_t m = 0; m < squad->local; m++)
-        memcpy(squad->pairs + (squad->first + m) * each, dti_lane_pairs(dti_squad_last(par, m)),
-               each * sizeof *squad->pairs);
+    for (uint32_t m = 0; m < squad->local; m++) {
+        if (dti_squad_line_of(squad, m)->replica == 0)
+            memcpy(squad->pairs + squad->members[m].number * each,
+                   dti_lane_pairs(dti_squad_last(squad, m)), each * sizeof *squad->pairs);
+    }
     if (!par->desc.comm)
         return DT_OK;
     return dti_parallel_comm_failed(par,
                                     dt_comm_all_reduce(par->desc.comm, squad->pairs, squad->pairs,
-                                                       each * squad->size, DT_F32, DT_COMM_SUM));
+                                                       each * squad->size, DT_I32, DT_COMM_SUM));
 }
 
 /* In the order of the first one's table; of parts, member by member. */
 static void dti_squad_pairs_take(const dti_parallel *par, uint32_t to) {
     const dti_squad *squad = par->squad;
-    float *all = dti_lane_pairs_of_all(dti_squad_last(par, to));
+    float *all = dti_lane_pairs_of_all(dti_squad_last(squad, to));
     uint32_t at = 0; /* in each member's table */
     for (int buffers = 0; buffers < 2; buffers++) {
         for (uint32_t i = squad->code->layout->param_count; i-- > 0;) {
@@ -257,20 +358,19 @@ static void dti_squad_pairs_take(const dti_parallel *par, uint32_t to) {
 static void dti_squad_judge(void *arg, uint32_t m) {
     dti_parallel *par = arg;
     dti_squad_member *member = &par->squad->members[m];
-    dt_program *p = dti_squad_last(par, m);
+    dt_program *p = dti_squad_last(par->squad, m);
     dti_squad_pairs_take(par, m);
     member->result = dti_lane_run(p, 1);
     if (member->result)
         return;
     const uint32_t *status = dti_program_out(p);
-    if (m == 0)
-        par->squad->norm = (double)dti_status_f32(status, DTI_STATUS_NORM);
+    member->norm = (double)dti_status_f32(status, DTI_STATUS_NORM);
     member->faulty = status[DTI_STATUS_ABORT] != 0;
 }
 
 static void dti_squad_commit(void *arg, uint32_t m) {
     dti_parallel *par = arg;
-    par->squad->members[m].result = dti_program_commit(dti_squad_last(par, m));
+    par->squad->members[m].result = dti_program_commit(dti_squad_last(par->squad, m));
 }
 
 /* ---- the step */
@@ -295,86 +395,57 @@ static dt_result dti_squad_phase(dti_parallel *par, dti_crew_fn *fn) {
 
 static void dti_squad_prepare(dti_parallel *par, const dti_batch *batch, const dt_step_desc *step) {
     dti_squad *squad = par->squad;
+    const size_t pieces = (size_t)par->job.shards * par->job.parts;
     par->batch = batch;
     par->rows = batch->rows;
     par->step = *step;
-    squad->tail = batch->rows != par->replicas[0].full.rows;
-    memset(squad->weights, 0, sizeof squad->weights);
-    memset(squad->terms, 0, sizeof squad->terms);
-    atomic_store(&squad->arrived, 0);
-    atomic_store(&squad->left, 0);
-    atomic_store(&squad->summed, 0);
-    atomic_store(&squad->failed, false);
+    squad->tail = batch->rows != par->desc.batch && par->desc.tail;
+    dti_grid_scalars_begin(par);
+    memset(squad->statistics.pieces, 0, pieces * squad->statistics.width * sizeof(float));
+    for (uint32_t i = 0; i < squad->line_count; i++) {
+        atomic_store(&squad->lines[i].arrived, 0);
+        atomic_store(&squad->lines[i].left, 0);
+        atomic_store(&squad->lines[i].summed, 0);
+    }
+    for (uint32_t k = 0; k < squad->size; k++)
+        dti_shard_sum_begin(&squad->sums[k]);
     for (uint32_t m = 0; m < squad->local; m++)
-        squad->members[m].result = DT_OK;
+        dti_shard_stack_begin(&squad->members[m].sum);
+    atomic_store(&squad->failed, false);
+    atomic_store(&squad->speaking, false);
 }
 
 static void dti_squad_drop(dti_parallel *par) {
-    for (uint32_t m = 0; m < par->squad->local; m++) {
-        for (uint32_t i = 0; i < dti_squad_runs_now(par)->count; i++)
-            dti_lane_end(dti_squad_of(par, m, i));
+    const dti_squad *squad = par->squad;
+    for (uint32_t m = 0; m < squad->local; m++) {
+        for (uint32_t i = 0; i < dti_squad_runs_now(squad, m)->count; i++)
+            dti_lane_end(dti_squad_of(squad, m, i));
+        dti_lane_end(dti_squad_last(squad, m));
     }
 }
 
-/* Before anything has begun: what failed on one rank, on all. */
-static dt_result dti_squad_agree(dti_parallel *par, dt_result own) {
-    double tell[DTI_WEIGHTS_WIDTH] = {0};
-    if (!par->desc.comm)
-        return own;
-    tell[DTI_WEIGHTS_FAULT] = own ? 1.0 : 0.0;
-    tell[DTI_WEIGHTS_WHO] = own ? par->rank : 0.0;
-    tell[DTI_WEIGHTS_ASKED] = par->asked ? 1.0 : 0.0;
-    dti_mark_put(dti_parallel_mark(par), tell + DTI_WEIGHTS_MARK);
-    dt_result result =
-        dti_parallel_comm_failed(par, dt_comm_all_reduce(par->desc.comm, tell, par->weights.sum,
-                                                         DTI_WEIGHTS_WIDTH, DT_F64, DT_COMM_SUM));
-    par->asked = !result && par->weights.sum[DTI_WEIGHTS_ASKED] > 0.0;
-    if (result || own)
-        return own ? own : result;
-    if (par->weights.sum[DTI_WEIGHTS_FAULT] > 0.0)
-        return dti_parallel_given_up(par);
-    return dti_parallel_same(par);
-}
-
-/* Members that say no, of all ranks: who knows has everybody's judgement. */
-static dt_result dti_squad_verdict(dti_parallel *par, double *no) {
-    const dti_squad *squad = par->squad;
-    double own = 0.0;
-    for (uint32_t m = 0; m < squad->local; m++)
-        own += squad->members[m].faulty ? 1.0 : 0.0;
-    *no = own;
-    if (!par->desc.comm)
-        return DT_OK;
-    return dti_parallel_comm_failed(
-        par, dt_comm_all_reduce(par->desc.comm, &own, no, 1, DT_F64, DT_COMM_SUM));
-}
-
-static void dti_squad_report(const dti_parallel *par, dti_parallel_result *out) {
-    const dti_squad *squad = par->squad;
-    dti_terms_report(squad->terms, out);
-    for (uint32_t i = 0; i < DT_MAX_TERMS; i++) {
-        if (squad->weights[i] > 0.0)
-            out->loss += par->step.coefficients[i] * squad->terms[i] / squad->weights[i];
+/* Whether a member finds the op or the parameter: it ran with the others' sums. */
+static dt_result dti_squad_blame(dti_parallel *par, uint32_t m) {
+    dt_report report = {0};
+    dt_program *p = dti_squad_last(par->squad, m);
+    if (!dti_squad_runs_now(par->squad, m)->count) {
+        if (!dti_program_blame(p, false))
+            return DT_OK;
+        return dti_fail(par->base, DT_ERROR_NUMERIC, "%s", p->base->error);
     }
-    out->norm = squad->norm;
+    const dt_result found = dti_step_fault(p, &report, dti_program_segments(p));
+    return report.fault_op ? dti_fail(par->base, found, "%s", p->base->error) : DT_OK;
 }
 
-/* The first member that finds the op is quoted: it ran with the others' sums. */
+/* The first member that finds it is quoted. */
 static dt_result dti_squad_not_finite(dti_parallel *par, dti_parallel_result *out) {
-    const dti_squad *squad = par->squad;
-    const char *statistic =
-        dti_statistics_fault(&squad->members[0].statistics, squad->members[0].graph);
-    dt_result result = DT_OK;
-    for (uint32_t m = 0; m < squad->local && !result; m++) {
-        dt_report report = {0};
-        dt_program *p = dti_squad_last(par, m);
-        dt_result found = dti_step_fault(p, &report, dti_program_segments(p));
-        if (report.fault_op)
-            result = dti_fail(par->base, found, "%s", p->base->error);
-    }
+    dti_squad *squad = par->squad;
+    const char *statistic = dti_statistics_fault(&squad->statistics, squad->members[0].graph);
+    dt_result result = dti_squad_result(par); /* a device that failed while it judged */
+    for (uint32_t m = 0; m < squad->local && !result; m++)
+        result = dti_squad_blame(par, m);
     dti_squad_drop(par);
-    for (uint32_t m = 0; m < squad->local; m++)
-        dti_statistics_load(&squad->members[m].statistics, squad->members[m].store);
+    dti_statistics_load(&squad->statistics, squad->members[0].store);
     result = dti_agree_result(par, result);
     if (!result)
         result = dti_parallel_not_finite_text(par, statistic);
@@ -388,6 +459,12 @@ static void dti_squad_leave(dti_parallel *par) {
     dt_comm_work work;
     if (par->desc.comm && !par->lost && !dt_comm_begin(par->desc.comm, &op, &work))
         dt_comm_cancel(par->desc.comm, work);
+    for (uint32_t k = 0; k < par->squad->size; k++) {
+        dti_shard_sum *sum = &par->squad->sums[k];
+        if (sum->work.id)
+            dt_comm_cancel(sum->comm, sum->work);
+        sum->work.id = 0;
+    }
     par->lost = true;
 }
 
@@ -400,35 +477,59 @@ static dt_result dti_squad_torn(dti_parallel *par, dt_result result) {
     return dti_parallel_apart(par, result, dti_squad_leave, "members");
 }
 
+/* A device that fails here is told like what is not finite: nothing has changed. */
+static void dti_squad_judge_all(dti_parallel *par) {
+    const dti_squad *squad = par->squad;
+    bool faulty = dti_squad_phase(par, dti_squad_judge) != DT_OK;
+    for (uint32_t m = 0; m < squad->local; m++)
+        faulty = faulty || squad->members[m].faulty;
+    if (faulty)
+        par->terms.leaves[(size_t)par->first_shard * par->terms.width + DTI_TERMS_FAULT] = 1.0;
+}
+
 /* To where all members have judged, and know what all others say. */
-static dt_result dti_squad_judged(dti_parallel *par, double *no) {
+static dt_result dti_squad_judged(dti_parallel *par) {
     dt_result result = dti_squad_phase(par, dti_squad_compute);
     if (!result)
-        result = dti_squad_pairs(par);
+        result = dti_squad_sum_all(par);
     if (!result)
-        result = dti_squad_phase(par, dti_squad_judge);
-    return result ? result : dti_squad_verdict(par, no);
+        result = dti_squad_statistics(par);
+    if (!result)
+        result = dti_squad_phase(par, dti_squad_norm);
+    if (!result)
+        result = dti_squad_pairs(par);
+    if (result)
+        return result;
+    dti_squad_judge_all(par);
+    return dti_grid_scalars(par, &par->terms); /* the commit barrier */
+}
+
+static dt_result dti_squad_update(dti_parallel *par, dti_parallel_result *out) {
+    dti_squad *squad = par->squad;
+    dt_result result = dti_squad_phase(par, dti_squad_commit);
+    squad->ahead = true;
+    if (result)
+        return dti_squad_torn(par, result);
+    par->replicas[0].store->steps = squad->members[0].store->steps;
+    out->norm = squad->members[0].norm;
+    out->committed = true;
+    result = squad->shown ? dti_squad_gather(par) : DT_OK;
+    return result ? dti_squad_torn(par, result) : DT_OK;
 }
 
 static dt_result dti_squad_step(dti_parallel *par, const dti_batch *batch, dt_result own,
                                 const dt_step_desc *step, dti_parallel_result *out) {
-    double no = 0.0;
     dti_squad_prepare(par, batch, step);
-    dt_result result = dti_squad_agree(par, own ? own : dti_squad_weigh(par)); /* and labels */
+    /* labels too are looked at: nothing has begun */
+    dt_result result = dti_grid_agree(par, own ? own : dti_squad_phase(par, dti_squad_weigh));
     if (result)
         return result;
-    result = dti_squad_judged(par, &no);
+    result = dti_squad_judged(par);
     if (result)
         return dti_squad_failed(par, result);
-    dti_squad_report(par, out);
-    if (no > 0.0 || (!par->desc.program.no_check && !dti_losses_finite(out)))
+    dti_parallel_report(par, out);
+    if (par->terms.sum[DTI_TERMS_FAULT] > 0.0 ||
+        (!par->desc.program.no_check && !dti_losses_finite(out)))
         return dti_squad_not_finite(par, out);
-    result = dti_squad_phase(par, dti_squad_commit);
-    par->squad->ahead = true;
-    if (result)
-        return dti_squad_torn(par, result);
-    par->replicas[0].store->steps = par->squad->members[0].store->steps;
-    out->committed = true;
-    result = par->squad->shown ? dti_squad_gather(par) : DT_OK;
-    return result ? dti_squad_torn(par, result) : DT_OK;
+    return dti_squad_update(par, out);
 }

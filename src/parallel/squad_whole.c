@@ -44,23 +44,37 @@ static dt_result dti_squad_touch(const dti_squad *squad, const dti_squad_array *
                   : b->memory_write(s->memories[a->arena], at, data, bytes);
 }
 
-/* From members to `whole`, on all ranks together: those of this process read, and tell others. What
- * a device of one rank says does not keep the others from going on. */
+/* The line whose members give their values: the first replica's; where the job has ended, one that
+ * is here as a whole; NULL: there is none. */
+static const dti_squad_line *dti_squad_whole_line(const dti_parallel *par) {
+    const dti_squad *squad = par->squad;
+    for (uint32_t i = 0; i < squad->line_count; i++) {
+        const bool all = squad->lines[i].count == squad->size;
+        if (par->desc.comm && !par->lost ? squad->lines[i].replica == 0 : all)
+            return &squad->lines[i];
+    }
+    return NULL;
+}
+
+/* From members to `whole`, on all ranks together: those of the first line read, and tell others.
+ * What a device of one rank says does not keep the others from going on. */
 static dt_result dti_squad_read(dti_parallel *par, const dti_squad_array *a, uint32_t param) {
     dti_squad *squad = par->squad;
     const uint64_t n = squad->members[0].store->layout.params[param].elements;
+    const dti_squad_line *line = dti_squad_whole_line(par);
+    const bool lost = par->lost;
     dt_result result = DT_OK;
     if (squad->parts[param].of.axis < 0) /* all have the same */
         return dti_squad_touch(squad, a, param, 0, true);
-    for (uint32_t m = 0, rank = 0; m < squad->size && !par->lost; m++) {
+    for (uint32_t m = 0; m < squad->size && par->lost == lost; m++) {
+        const dti_squad_member *own = line ? dti_squad_member_of(squad, line, m) : NULL;
         dt_result one = DT_OK;
-        while (m >= squad->firsts[rank + 1])
-            rank++;
-        if (m - squad->first < squad->local)
-            one = dti_squad_touch(squad, a, param, m - squad->first, true);
-        if (par->desc.comm) {
+        if (own)
+            one = dti_squad_touch(squad, a, param, (uint32_t)(own - squad->members), true);
+        if (par->desc.comm && !lost) {
+            const int root = (int)dti_grid_rank_of(par, m);
             const dt_result told = dti_parallel_comm_failed(
-                par, dt_comm_broadcast(par->desc.comm, squad->part, n, DT_F32, (int)rank));
+                par, dt_comm_broadcast(par->desc.comm, squad->part, n, DT_F32, root));
             one = told ? told : one;
         }
         dti_squad_part_copy(squad, &squad->parts[param], m, true);
@@ -84,7 +98,7 @@ static dt_result dti_squad_move_array(dti_parallel *par, const dti_squad_array *
     dt_result result = host->memory_read(all->memories[a->arena], at, squad->whole, bytes);
     for (uint32_t m = 0; m < squad->local && !result; m++) {
         if (squad->parts[param].of.axis >= 0)
-            dti_squad_part_copy(squad, &squad->parts[param], squad->first + m, false);
+            dti_squad_part_copy(squad, &squad->parts[param], squad->members[m].number, false);
         result = dti_squad_touch(squad, a, param, m, false);
     }
     return result;
@@ -113,7 +127,8 @@ static dt_result dti_squad_move_param(dti_parallel *par, uint32_t param, bool ga
     dti_squad_array a = {.arena = DTI_ARENA_PARAM};
     dt_result result = dti_squad_move_array(par, &a, param, gather);
     a.arena = DTI_ARENA_STATE;
-    for (a.moment = 0; a.moment < all->moments && !par->lost; a.moment++) {
+    const bool lost = par->lost;
+    for (a.moment = 0; a.moment < all->moments && par->lost == lost; a.moment++) {
         const dt_result one = dti_squad_move_array(par, &a, param, gather);
         result = result ? result : one;
     }
@@ -125,8 +140,9 @@ static dt_result dti_squad_move_param(dti_parallel *par, uint32_t param, bool ga
 }
 
 static dt_result dti_squad_move(dti_parallel *par, bool gather) {
+    const bool lost = par->lost; /* before: a line that is here has all */
     dt_result result = DT_OK;
-    for (uint32_t i = 0; i < par->replicas[0].store->layout.param_count && !par->lost; i++) {
+    for (uint32_t i = 0; i < par->replicas[0].store->layout.param_count && par->lost == lost; i++) {
         const dt_result one = dti_squad_move_param(par, i, gather);
         result = result ? result : one;
     }
@@ -140,8 +156,9 @@ static dt_result dti_squad_scatter(dti_parallel *par) {
         dti_squad_member *member = &squad->members[m];
         member->store->steps = par->replicas[0].store->steps;
         dti_store_unbound(member->store);
-        result = dti_statistics_load(&member->statistics, member->store);
     }
+    if (!result)
+        result = dti_statistics_load(&squad->statistics, squad->members[0].store);
     squad->ahead = false;
     return result;
 }
@@ -149,7 +166,7 @@ static dt_result dti_squad_scatter(dti_parallel *par) {
 static dt_result dti_squad_gather(dti_parallel *par) {
     if (!par->squad->ahead)
         return DT_OK;
-    if (par->desc.comm && par->lost)
+    if (par->desc.comm && par->lost && !dti_squad_whole_line(par))
         return dti_fail(par->base, DT_ERROR_REVOKED,
                         "the job ended at step %llu, and with it the parts that other ranks had: "
                         "make a new trainer and go on from a checkpoint",

@@ -152,6 +152,17 @@ static void dti_statistics_put(dti_parallel *par, dti_replica *replica) {
     }
 }
 
+static dt_result dti_statistics_write(const dti_statistics *s, dt_store *store) {
+    dti_memory *gradients = store->memories[DTI_ARENA_GRADIENT];
+    const float *value = s->buffers;
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < s->count && !result; value += s->stats[i].channels, i++)
+        result = store->device->backend->memory_write(
+            gradients, dti_arena_bytes(store->layout.params[s->stats[i].param].offset), value,
+            dti_arena_bytes(s->stats[i].channels));
+    return result;
+}
+
 static const char *dti_statistics_fault(const dti_statistics *s, const dt_graph *g) {
     const float *value = s->buffers;
     for (uint32_t i = 0; i < s->count; value += s->stats[i].channels, i++) {

@@ -58,14 +58,10 @@ static dt_result dti_trainer_check_squad(const dt_trainer *t) {
         return DT_OK;
     if (d->pipeline > 1)
         beside = ".pipeline";
-    else if (d->replicas > 1)
-        beside = ".replicas";
     else if (d->mode)
         beside = ".mode";
     else if (d->shard_state)
         beside = ".shard_state: each member has the state of its parts alone";
-    else if (d->shards > 1)
-        beside = ".shards: members compute one, in .accumulate micro-batches";
     else if (d->balance)
         beside = ".balance";
     if (beside)
@@ -127,6 +123,23 @@ static dt_result dti_trainer_check(const dt_trainer *t) {
     return DT_OK;
 }
 
+/* The description's texts are its caller's; programs, files and devices are made later too. */
+static dt_result dti_trainer_words(dt_trainer *t, const dt_trainer_desc *desc) {
+    const char *from[3] = {desc->devices, desc->params, desc->checkpoint};
+    const char **to[3] = {&t->desc.devices, &t->desc.params, &t->desc.checkpoint};
+    size_t size = 1, at = 0;
+    for (int i = 0; i < 3; i++)
+        size += from[i] ? strlen(from[i]) + 1 : 0;
+    t->words = dti_alloc(t->base, size);
+    for (int i = 0; i < 3 && t->words; i++) {
+        const size_t n = from[i] ? strlen(from[i]) + 1 : 0;
+        *to[i] = from[i] ? memcpy(t->words + at, from[i], n) : NULL;
+        at += n;
+    }
+    t->par.desc.program.params = t->desc.params;
+    return t->words ? DT_OK : DT_ERROR_MEMORY;
+}
+
 static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     dt_trainer_desc *d = &t->desc;
     *d = *desc;
@@ -139,7 +152,6 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     t->par.base = t->base;
     p->comm = d->comm;
     p->optim = d->optim ? *d->optim : (dt_optim_desc){0};
-    p->program.params = d->params;
     p->program.memory_bytes = d->memory_bytes;
     p->seed = d->seed;
     p->batch = (uint32_t)DTI_MAX(d->batch, 1);
@@ -156,8 +168,6 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
                 : d->chunks > 0                        ? (uint32_t)d->chunks
                                                        : 2;
     p->tensor = d->tensor > 1 ? (uint32_t)d->tensor : 0;
-    if (p->tensor)
-        d->shards = d->shards ? d->shards : 1; /* a checkpoint of several is refused */
     memcpy(p->program.losses, d->losses, sizeof p->program.losses);
     memcpy(p->program.metrics, d->metrics, sizeof p->program.metrics);
     for (int i = 0; i < DT_MAX_TERMS; i++)

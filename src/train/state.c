@@ -247,7 +247,8 @@ static dt_result dti_state_check_words(dt_trainer *t, const char *path, uint64_t
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "%s: it has %llu shards, and here are %u replicas; use fewer", path,
                         (unsigned long long)w[DTI_STATE_SHARDS], dti_parallel_width(&t->par));
-    return t->par.pipe ? dti_pipe_check(&t->par, (uint32_t)w[DTI_STATE_SHARDS]) : DT_OK;
+    return dti_grid_across(&t->par) ? dti_grid_check(&t->par, (uint32_t)w[DTI_STATE_SHARDS])
+                                    : DT_OK;
 }
 
 /* Everything must fit before anything is written. */

@@ -15,12 +15,14 @@ static void dti_dataset_inputs(const dt_dataset *data, uint32_t *columns, dt_ten
 }
 
 /* How many replicas each rank has, and which of all are this one's. */
-static dt_result dti_trainer_count(dt_trainer *t) {
+static dt_result dti_trainer_count(dt_trainer *t, dt_result own) {
     dti_parallel *par = &t->par;
     par->rank = (uint32_t)dt_comm_rank(par->desc.comm);
     par->world = (uint32_t)DTI_MAX(dt_comm_size(par->desc.comm), 1);
-    par->job.local = par->desc.tensor ? 1 : dti_devices_count(t->base, t->desc.devices);
-    dt_result result = par->job.local ? dti_trainer_check_pipeline(t) : DT_ERROR_INVALID;
+    par->job.local = dti_devices_count(t->base, t->desc.devices);
+    dt_result result = own ? own : par->job.local ? DT_OK : DT_ERROR_INVALID;
+    if (!result)
+        result = dti_trainer_check_pipeline(t);
     if (!result)
         result = dti_trainer_check_squad(t);
     if (!result)
@@ -46,13 +48,14 @@ static dt_result dti_trainer_count(dt_trainer *t) {
     return result;
 }
 
-/* Whether the devices are the grid that was asked for. Of a pipeline each rank's host has one
+/* Whether the devices are the grid that was asked for. Of lines of devices each rank's host has one
  * replica, which computes what is evaluated. */
 static dt_result dti_trainer_grid(dt_trainer *t) {
     dti_parallel *par = &t->par;
-    const bool asked = par->desc.stages || (t->desc.replicas && !par->desc.tensor);
-    dt_result result = asked ? dti_pipe_fits(par, (uint32_t)t->desc.replicas) : DT_OK;
-    if (result || !par->desc.stages)
+    const bool lines = dti_grid_across(par) > 0;
+    dt_result result =
+        lines || t->desc.replicas ? dti_grid_fits(par, (uint32_t)t->desc.replicas) : DT_OK;
+    if (result || !lines)
         return result;
     par->job.replicas = par->world;
     par->job.first = par->rank;
@@ -74,11 +77,12 @@ static dt_result dti_trainer_build(dt_trainer *t, uint32_t shards) {
     const bool server = t->desc.mode == DT_TRAIN_SERVER;
     dt_result result = dti_meetings_check(&t->par, server); /* the same on all ranks */
     if (!result)
-        result = t->par.desc.stages ? dti_pipe_create(&t->par, shards, t->desc.devices,
-                                                      t->desc.threads, t->desc.pin)
-                 : t->par.desc.tensor
-                     ? dti_squad_create(&t->par, t->desc.devices, t->desc.threads, t->desc.pin)
-                     : dti_parallel_build(&t->par, shards, t->bounded ? t->bounds : NULL);
+        result =
+            t->par.desc.stages
+                ? dti_pipe_create(&t->par, shards, t->desc.devices, t->desc.threads, t->desc.pin)
+            : t->par.desc.tensor
+                ? dti_squad_create(&t->par, shards, t->desc.devices, t->desc.threads, t->desc.pin)
+                : dti_parallel_build(&t->par, shards, t->bounded ? t->bounds : NULL);
     if (!result && t->worker)
         result = dti_worker_build(t);
     if (!result)
@@ -168,9 +172,9 @@ static uint32_t dti_trainer_shards(const dt_trainer *t) {
     return t->desc.shards ? (uint32_t)t->desc.shards : dti_parallel_width(&t->par);
 }
 
-static dt_result dti_trainer_make(dt_trainer *t) {
+static dt_result dti_trainer_make(dt_trainer *t, dt_result own) {
     dti_parallel *par = &t->par;
-    dt_result result = dti_trainer_count(t);
+    dt_result result = dti_trainer_count(t, own);
     if (!result)
         result = t->desc.mode == DT_TRAIN_SERVER ? dti_worker_open(t) : dti_trainer_agree(t);
     if (!result)
@@ -220,7 +224,8 @@ DT_API dt_result dt_trainer_create(dt_graph *graph, const dt_trainer_desc *desc,
     t->graph = graph;
     t->nodes = graph->count;
     dti_trainer_resolve(t, desc);
-    result = dti_trainer_make(t);
+    result = dti_trainer_words(t, desc); /* told with the first thing that ranks say */
+    result = dti_trainer_make(t, result);
     if (result) {
         dt_trainer_destroy(t);
         return result;
@@ -235,6 +240,8 @@ DT_API dt_result dt_trainer_create(dt_graph *graph, const dt_trainer_desc *desc,
         dti_trainer_log_mixed(t);
     if (t->par.pipe)
         dti_pipe_log(&t->par);
+    if (t->par.squad)
+        dti_squad_log(&t->par);
     for (uint32_t i = 0; t->par.pipe && i < t->par.pipe->device_count; i++)
         dti_ctx_base(t->par.pipe->devices[i].ctx)->logger = (dt_logger){0};
     for (uint32_t i = 0; t->par.squad && i < t->par.squad->local; i++)
@@ -262,6 +269,7 @@ DT_API void dt_trainer_destroy(dt_trainer *t) {
     dti_free(t->base, t->par.firsts);
     dti_free(t->base, t->speeds);
     dti_free(t->base, t->bounds);
+    dti_free(t->base, t->words);
     dti_free(t->base, t);
 }
 
@@ -318,6 +326,7 @@ static void dti_trainer_info_pipeline(const dti_pipe *pipe, dt_trainer_info *inf
 static void dti_trainer_info_squad(const dti_squad *squad, dt_trainer_info *info) {
     const dt_store *s = squad->members[0].store;
     info->members = (int)squad->size;
+    info->local_replicas = (int)squad->line_count;
     info->transient_bytes = s->transient_bytes;
     info->state_bytes = dti_state_bytes(&s->layout, s->moments);
 }
@@ -357,7 +366,7 @@ DT_API void dt_trainer_get_info(const dt_trainer *t, dt_trainer_info *info) {
     info->state_bytes = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0;
     if (par->pipe && par->pipe->crew) /* it has been made */
         dti_trainer_info_pipeline(par->pipe, info);
-    if (par->squad)
+    if (par->squad && par->squad->crew)
         dti_trainer_info_squad(par->squad, info);
     for (uint32_t b = 0; b < par->bucket_count; b++)
         info->gradient_bytes += dti_arena_bytes(par->buckets[b].end - par->buckets[b].begin);

@@ -63,6 +63,7 @@ struct dt_trainer {
      * and twice the room for trying others. */
     double *speeds;
     uint32_t *bounds;
+    char *words;               /* what the description names by text, and is read later */
     bool bounded;              /* bounds hold */
     uint32_t timed;            /* steps that were measured */
     struct dti_served *worker; /* of DT_TRAIN_SERVER; else NULL */

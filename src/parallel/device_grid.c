@@ -1,0 +1,164 @@
+/* Lines of devices, what pipelines and squads have in common: who has which number of which line, a
+ * function of numbers alone, the same on all ranks; runs; and the few numbers a shard that all
+ * ranks have to know. Refuses devices that are no grid. */
+
+static uint32_t dti_grid_across(const dti_parallel *par) {
+    return par->desc.stages ? par->desc.stages : par->desc.tensor;
+}
+
+static uint32_t dti_grid_rank_of(const dti_parallel *par, uint32_t position) {
+    uint32_t rank = 0;
+    while (par->firsts[rank + 1] <= position)
+        rank++;
+    return rank;
+}
+
+static dt_result dti_grid_fits(dti_parallel *par, uint32_t data) {
+    const uint32_t all = par->firsts[par->world], across = DTI_MAX(dti_grid_across(par), 1u);
+    const uint32_t want = data ? data : all / across;
+    if (want && want * (uint64_t)across == all)
+        return DT_OK;
+    return dti_fail(par->base, DT_ERROR_INVALID,
+                    "a grid of %u replicas x %u %s needs %llu devices, and the %u rank%s of the "
+                    "job name%s %u in .devices",
+                    DTI_MAX(want, 1u), across, par->desc.tensor ? "members" : "stages",
+                    (unsigned long long)DTI_MAX(want, 1u) * (unsigned long long)across, par->world,
+                    par->world == 1 ? "" : "s", par->world == 1 ? "s" : "", all);
+}
+
+static dt_result dti_grid_check(dti_parallel *par, uint32_t shards) {
+    const uint32_t data = dti_parallel_width(par), batch = par->desc.batch;
+    const char *what = par->desc.tensor ? "shared-out model" : "pipeline";
+    if (shards < data)
+        return dti_fail(par->base, DT_ERROR_INVALID,
+                        "%u shards for %u replicas of a %s: each replica needs one; use fewer "
+                        "replicas or more shards",
+                        shards, data, what);
+    if (shards > batch)
+        return dti_fail(par->base, DT_ERROR_INVALID,
+                        "%u shards of a batch of %u samples: a shard needs one; at most %u", shards,
+                        batch, batch);
+    if (par->desc.parts * (uint64_t)((shards + data - 1) / data) > DTI_PIPE_MICROS_MAX)
+        return dti_fail(par->base, DT_ERROR_INVALID,
+                        "%u micro-batches of %u shards in a %s; at most %d", par->desc.parts,
+                        (shards + data - 1) / data, what, DTI_PIPE_MICROS_MAX);
+    return DT_OK;
+}
+
+static dt_result dti_grid_runs_make(dti_parallel *par, uint32_t replica, uint32_t rows,
+                                    dti_runs *runs) {
+    const dti_partition grid = {.replicas = dti_parallel_width(par),
+                                .shards = par->job.shards,
+                                .parts = par->job.parts,
+                                .batch = par->job.batch,
+                                .apart = true};
+    dt_result result = dti_runs_make(par->base, &grid, replica, rows, runs);
+    for (uint32_t i = 0; i < runs->count && !result; i++) {
+        dti_micro_run *run = &runs->runs[i];
+        for (; !run->pieces[0].rows; run->pieces++)
+            run->first_piece++;
+        run->piece_count = 1;
+    }
+    return result;
+}
+
+static void dti_parallel_rows(const dti_parallel *par, uint32_t rows, uint32_t *first,
+                              uint32_t *count) {
+    const uint32_t end = dti_partition_row(&par->job, par->first_shard + par->shards, rows);
+    *first = dti_partition_row(&par->job, par->first_shard, rows);
+    *count = par->pipe && !par->pipe->reads ? 0 : end - *first;
+}
+
+static dt_result dti_grid_code(dti_parallel *par, const dti_code **out) {
+    dti_replica *r = &par->replicas[0];
+    const uint32_t rows = r->full.runs[0].rows;
+    dt_program_desc d = dti_replica_desc(par, r);
+    d.batch = (int)rows;
+    d.memory_bytes = 0; /* of a stage or a member, and nothing runs */
+    const bool parts = par->desc.parts > 1;
+    const dti_piece piece = {.rows = rows, .begins = !parts, .ends = !parts};
+    const dti_shards shards = {.pieces = &piece, .piece_count = 1, .leaves = 1, .any_part = parts};
+    dt_result result = dti_code_take(r->store, &d, &shards, NULL, out);
+    return result ? result : dti_store_train_elsewhere(r->store, *out);
+}
+
+/* ---- a few doubles a shard */
+
+static dt_result dti_grid_scalars_make(dti_parallel *par) {
+    dti_scalar_sum *all[2] = {&par->weights, &par->terms};
+    static const uint32_t widths[2] = {DTI_WEIGHTS_WIDTH, DTI_TERMS_WIDTH};
+    bool made = true;
+    for (int i = 0; i < 2; i++) {
+        all[i]->width = widths[i];
+        all[i]->leaves =
+            dti_alloc_array(par->base, (size_t)par->job.shards * widths[i], sizeof(double));
+        all[i]->sum = dti_alloc_array(par->base, widths[i], sizeof(double));
+        made = made && all[i]->leaves && all[i]->sum;
+    }
+    return made ? DT_OK : DT_ERROR_MEMORY;
+}
+
+static void dti_grid_scalars_begin(dti_parallel *par) {
+    const size_t shards = par->job.shards;
+    par->told = false;
+    memset(par->weights.leaves, 0, shards * par->weights.width * sizeof(double));
+    memset(par->terms.leaves, 0, shards * par->terms.width * sizeof(double));
+}
+
+/* Each number is one rank's, so it does not matter in which order they are added. */
+static dt_result dti_grid_scalars(dti_parallel *par, dti_scalar_sum *s) {
+    dt_result result = DT_OK;
+    if (par->desc.comm)
+        result = dti_parallel_comm_failed(
+            par, dt_comm_all_reduce(par->desc.comm, s->leaves, s->leaves,
+                                    (uint64_t)par->job.shards * s->width, DT_F64, DT_COMM_SUM));
+    dti_scalar_tree(s->leaves, par->job.shards, s->width);
+    memcpy(s->sum, s->leaves, s->width * sizeof *s->sum);
+    return result;
+}
+
+static dt_result dti_grid_agree(dti_parallel *par, dt_result own) {
+    double *leaf = par->weights.leaves + (size_t)par->first_shard * par->weights.width;
+    leaf[DTI_WEIGHTS_FAULT] = own ? 1.0 : 0.0;
+    leaf[DTI_WEIGHTS_WHO] = own ? par->rank : 0.0;
+    leaf[DTI_WEIGHTS_ASKED] = par->asked ? 1.0 : 0.0;
+    dti_mark_put(dti_parallel_mark(par), leaf + DTI_WEIGHTS_MARK);
+    dt_result result = dti_grid_scalars(par, &par->weights);
+    par->asked = !result && par->weights.sum[DTI_WEIGHTS_ASKED] > 0.0;
+    par->told = !result && par->weights.sum[DTI_WEIGHTS_FAULT] > 0.0;
+    if (result || own)
+        return own ? own : result;
+    return par->told ? dti_parallel_given_up(par) : dti_parallel_same(par);
+}
+
+static void dti_grid_number(const dti_runs *runs, uint32_t micro, dt_step_desc *step) {
+    const uint32_t leaf = runs->runs[micro].pieces[0].leaf;
+    uint32_t first = micro;
+    while (first > 0 && runs->runs[first - 1].pieces[0].leaf == leaf)
+        first--;
+    step->first_row = runs->runs[micro].row;
+    step->micro = micro - first;
+    step->micros = step->micro + (micro + 1 == runs->count ? 1 : 2);
+}
+
+/* ---- what the log says */
+
+/* All positions, rank by rank: "rank 0: 0.0 0.1, rank 1: 1.0 1.1". */
+static void dti_grid_log(const dti_parallel *par) {
+    const uint32_t across = dti_grid_across(par);
+    const bool squad = par->desc.tensor > 0;
+    char text[600] = "";
+    size_t at = 0;
+    for (uint32_t p = 0, rank = 0; p < par->firsts[par->world]; p++) {
+        const bool begins = p == 0 || p == par->firsts[rank + 1];
+        rank = dti_grid_rank_of(par, p);
+        int n =
+            begins ? snprintf(text + at, sizeof text - at, "%srank %u:", p ? ", " : "", rank) : 0;
+        at += n > 0 && at + (size_t)n < sizeof text ? (size_t)n : 0;
+        n = snprintf(text + at, sizeof text - at, " %u.%u", p / across, p % across);
+        at += n > 0 && at + (size_t)n < sizeof text ? (size_t)n : 0;
+    }
+    dti_log(par->base, DT_LOG_INFO, "%s: a grid of %u replicas x %u %s (replica.%s): %s",
+            squad ? "tensor" : "pipeline", dti_parallel_width(par), across,
+            squad ? "members" : "stages", squad ? "member" : "stage", text);
+}
