@@ -134,7 +134,7 @@ setup_test() {
 }
 
 # Who else reads and writes our files, in an environment of their own; without them tests skip.
-interop='numpy safetensors tensorboard'
+interop='numpy safetensors tensorboard onnx onnxruntime'
 setup_interop() {
     if [ "$(cat build/venv/ready 2>/dev/null)" = "$interop" ]; then return 0; fi
     if [ $may_install = no ]; then

@@ -323,6 +323,13 @@ DTI_OPTIMIZE_END
 #include "log/run_log.h"
 #include "log/run_log.c"
 
+/* ---- export: models for other runtimes */
+#include "export/onnx.h"
+#include "export/onnx_make.c"
+#include "export/onnx_layers.c"
+#include "export/onnx_rows.c"
+#include "export/onnx.c"
+
 /* ---- parallel: replicas on several devices and ranks */
 #include "parallel/partition.h"
 #include "parallel/crew.h"

@@ -34,6 +34,7 @@ extern "C" {
 #include "api/fit.h"
 #include "api/log.h"
 #include "api/metric.h"
+#include "api/export.h"
 
 #ifdef __cplusplus
 }

@@ -298,7 +298,7 @@ static void dti_conv2d_dx_emit(dti_emit *e) {
  * the shapes alone, since it decides the order of the sum. */
 #define DTI_CONV_PARTS 8
 #define DTI_CONV_PARTS_ELEMENTS (1 << 20) /* of all parts together */
-#define DTI_CONV_GROUPS 256               /* workgroups that fill a device */
+#define DTI_CONV_FILLS 256                /* workgroups that fill a device */
 #define DTI_CONV_PART 64                  /* positions that a part has at least */
 
 static void dti_conv_split(dti_args_conv *a, uint64_t elements) {
@@ -314,7 +314,7 @@ static uint64_t dti_conv_parts(const dti_args_conv *a) {
     const uint64_t tiles = a->co < 8
                                ? dti_ceil_div(dti_ceil_div(weights, 8) * a->groups, 64)
                                : dti_ceil_div(a->co, 64) * dti_ceil_div(weights, 64) * a->groups;
-    return dti_ceil_div(DTI_CONV_GROUPS, DTI_MAX(tiles, 1));
+    return dti_ceil_div(DTI_CONV_FILLS, DTI_MAX(tiles, 1));
 }
 
 /* Into parts of some samples and some of their rows, so that the largest part is as small as can
