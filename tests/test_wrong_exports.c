@@ -10,6 +10,6 @@ ROW(STORE, dt_onnx_save, ) {
 
 ROW(STORE, dt_onnx_save, shapes) {
     dt_onnx_desc desc = {.outputs = {here.logits}};
-    desc.shapes[0] = (dt_input_shape){TENSOR(here.x), SHAPE(dt_tensor_shape(here.x))};
+    desc.shapes[0] = (dt_input_shape){MAYBE(here.x, 0), SHAPE(dt_tensor_shape(here.x))};
     return RESULT(dt_onnx_save(here.store, &desc, wrong_path("wrong-args-saved.onnx")));
 }
