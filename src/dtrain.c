@@ -394,6 +394,7 @@ DTI_OPTIMIZE_END
 #include "train/shared.c"
 #include "train/balance.c"
 #include "train/evaluate.c"
+#include "train/watched.c"
 #include "train/state.c"
 #include "train/round_state.c"
 #include "train/fit.c"

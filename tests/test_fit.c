@@ -280,6 +280,80 @@ TEST(fit_goes_on_from_the_newest_checkpoint_with_the_same_bits) {
     fit_remove_folder(folder);
 }
 
+/* ---- an early stop, interrupted */
+
+typedef struct fit_break {
+    uint64_t at; /* the step behind which it writes a checkpoint and stops; 0: never */
+} fit_break;
+
+static dt_result fit_break_at(void *user, dt_fit_state *s) {
+    const fit_break *b = user;
+    if (s->event != DT_FIT_STEP || s->step != b->at)
+        return DT_OK;
+    s->stop = DT_FIT_ASKED;
+    return dt_trainer_checkpoint(s->trainer);
+}
+
+/* way: 0: the loss of a validation each 3 steps; 1: accuracy, and the best weights are put back; 2:
+ * the epoch's own loss. */
+static dt_fit_desc fit_watching(const fit_job *j, int way, fit_break *b) {
+    dt_fit_desc d = {.epochs = 30, .callbacks = {{fit_break_at, b}}};
+    if (way < 2) {
+        d.validation = &j->valid;
+        d.validation_steps = 3;
+    }
+    d.watch = (dt_watch){.patience = 3, .min_delta = way == 2 ? 0.05 : 0.2};
+    if (way == 1)
+        d.watch = (dt_watch){.metric = 1, .larger = true, .patience = 4, .restore_best = true};
+    return d;
+}
+
+static bool fit_interrupted(int way, uint64_t at, const char *folder, dt_history *h,
+                            uint64_t *hash) {
+    fit_break b = {at};
+    for (int run = at ? 0 : 1; run < 2; run++) {
+        fit_job j;
+        if (!fit_open(&j, "cpu:2", folder, 0.01))
+            return false;
+        const dt_fit_desc d = fit_watching(&j, way, &b);
+        FIT_TRY(&j, dt_trainer_fit(j.trainer, &d, h));
+        CHECK(run || (h->stop == DT_FIT_ASKED && h->steps == at));
+        *hash = fit_hash(&j);
+        dt_history_free(&(dt_history){.ctx = h->ctx, .entries = h->entries});
+        b.at = 0;
+        fit_close(&j);
+    }
+    return true;
+}
+
+TEST(fit_that_is_interrupted_stops_early_where_it_would_have) {
+    const char *folder = "build/fit-watched";
+    const uint64_t stride = getenv("DTRAIN_TEST_LONG") ? 1 : 4;
+    for (int way = 0; way < 3; way++) {
+        dt_history whole, cut;
+        uint64_t bits = 0, again = 0;
+        fit_remove_folder(folder);
+        if (!fit_interrupted(way, 0, NULL, &whole, &bits))
+            return;
+        CHECK_TEXT(whole.stop == DT_FIT_EARLY && whole.steps > 15 && whole.best_step > 5,
+                   "way %d: ends %d at step %d, the best at %d", way, (int)whole.stop,
+                   (int)whole.steps, (int)whole.best_step);
+        for (uint64_t at = 1; at < whole.steps; at += stride) {
+            fit_remove_folder(folder);
+            if (!fit_interrupted(way, at, folder, &cut, &again))
+                return;
+            CHECK_TEXT(cut.stop == whole.stop && cut.steps == whole.steps &&
+                           cut.best_step == whole.best_step && cut.best == whole.best,
+                       "way %d, interrupted at %d: ends at step %d, not %d; the best, %.9g, at %d, "
+                       "not %.9g at %d",
+                       way, (int)at, (int)cut.steps, (int)whole.steps, cut.best, (int)cut.best_step,
+                       whole.best, (int)whole.best_step);
+            CHECK_TEXT(again == bits, "way %d, interrupted at %d: other bits", way, (int)at);
+        }
+    }
+    fit_remove_folder(folder);
+}
+
 /* ---- predictions */
 
 TEST(predictions_of_a_trainer_are_those_of_a_program) {

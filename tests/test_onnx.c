@@ -104,7 +104,7 @@ static bool onnx_python(void) {
 
 /* ---- networks */
 
-enum { ONNX_BATCH = 3 };
+enum { ONNX_BATCH = 3, ONNX_SEEDS_MAX = 3000 }; /* of models that are there at once */
 
 static uint32_t onnx_random(uint64_t *state) {
     return dti_philox(91, (*state)++, 0).v[0];
@@ -346,8 +346,9 @@ TEST(onnx_of_random_graphs_computes_what_they_do) {
     static const rnd_way cpu = {"cpu", "cpu", .threads = 1, .cpu = true};
     static rnd_model m;
     onnx_job j;
-    const long first = rnd_env("DTRAIN_RANDOM_SEED", 1),
-               count = rnd_env("DTRAIN_RANDOM_COUNT", 150);
+    const long first = rnd_env("DTRAIN_RANDOM_SEED", 1);
+    const long asked = rnd_env("DTRAIN_RANDOM_COUNT", RND_SEEDS / 3);
+    const long count = asked < ONNX_SEEDS_MAX ? asked : ONNX_SEEDS_MAX;
     if (!onnx_python())
         SKIP(ONNX_SKIP);
     REQUIRE(onnx_begin(&j));

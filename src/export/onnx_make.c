@@ -17,12 +17,13 @@ enum { DTI_ONNX_T_DIM = 1, DTI_ONNX_T_TYPE, DTI_ONNX_T_NAME = 8, DTI_ONNX_T_DATA
 
 static void dti_onnx_name(dti_text *to, uint32_t field, const dti_onnx *o, uint32_t value) {
     const dti_node *n = value < o->g->count ? &o->g->nodes[value] : NULL;
-    char own[24];
+    char own[24] = ""; /* 0: none */
     if (n && (n->op == DTI_OP_PARAM || (n->op == DTI_OP_INPUT && !n->values))) {
         dti_proto_text(to, field, n->label);
         return;
     }
-    snprintf(own, sizeof own, value ? "dt:%u" : "", (unsigned)value);
+    if (value)
+        snprintf(own, sizeof own, "dt:%u", (unsigned)value);
     dti_proto_text(to, field, own);
 }
 

@@ -20,6 +20,7 @@ typedef struct dti_fit {
     char *best;         /* weights of the first store at their best; NULL: not wanted */
     uint64_t best_bytes;
     bool have_best;
+    bool resumed; /* what an interrupted fit watched */
 } dti_fit;
 
 /* ---- what is asked for */
@@ -120,9 +121,23 @@ static void dti_fit_times(dti_fit *f) {
         s->seconds_left = s->seconds / (double)made * (double)(s->steps - s->step);
 }
 
+/* What a checkpoint keeps of this, wherever one is written. */
+static void dti_fit_watched(dti_fit *f) {
+    dti_watched *w = &f->t->watched;
+    w->of = dti_watched_of(&f->d->watch);
+    w->best = f->s.best;
+    w->best_step = f->s.best_step;
+    w->waited = f->s.waited;
+    w->seen_step = f->seen_step;
+    w->train = f->s.train;
+    w->have = f->have_best;
+    w->loaded = false;
+}
+
 static dt_result dti_fit_tell(dti_fit *f, dt_fit_event event) {
     dt_result result = DT_OK;
     f->s.event = event;
+    dti_fit_watched(f);
     dti_fit_times(f);
     for (int i = 0; i < DT_MAX_CALLBACKS && f->d->callbacks[i].call && !result; i++)
         result = f->d->callbacks[i].call(f->d->callbacks[i].user, &f->s);
@@ -309,6 +324,9 @@ static dt_result dti_fit_step(dti_fit *f, dt_train_report *r) {
  * written costs nothing but itself. */
 static dt_result dti_fit_checkpoint(dti_fit *f, bool epoch_ended) {
     dt_trainer *t = f->t;
+    dti_fit_watched(f);
+    if (epoch_ended)
+        t->watched.train = (dt_train_report){.epoch = f->s.epoch};
     dt_result result = dti_trainer_between(t, epoch_ended);
     if (!result && epoch_ended && t->desc.checkpoint && t->saved != f->s.step && !t->par.lost)
         result = dt_trainer_checkpoint(t);
@@ -369,8 +387,25 @@ static void dti_fit_whether_done(dti_fit *f) {
         f->s.stop = DT_FIT_DONE;
 }
 
+/* What was due behind the last step of an interrupted fit, and did not come any more. */
+static dt_result dti_fit_overdue(dti_fit *f) {
+    const bool ended = f->s.train.steps && f->s.train.epoch < f->s.epoch;
+    dt_result result = DT_OK;
+    if (!f->resumed || f->s.stop != DT_FIT_GOES_ON)
+        return DT_OK;
+    if (dti_fit_validates_behind(f, f->s.step))
+        result = dti_fit_validate(f);
+    if (!result && ended && f->seen_step != f->s.step)
+        result = dti_fit_epoch(f);
+    if (ended)
+        f->s.train = (dt_train_report){.epoch = f->s.epoch};
+    return result;
+}
+
 static dt_result dti_fit_loop(dti_fit *f) {
     dt_result result = dti_fit_agree(f, dti_fit_tell(f, DT_FIT_BEGIN));
+    if (!result)
+        result = dti_fit_overdue(f);
     dti_fit_whether_done(f);
     while (!result && f->s.stop == DT_FIT_GOES_ON) {
         result = dti_fit_once(f);
@@ -381,18 +416,41 @@ static dt_result dti_fit_loop(dti_fit *f) {
 
 /* ---- begin and end */
 
+/* Whatever an interrupted fit had watched: this one goes on as if it were that one. */
+static void dti_fit_take_watched(dti_fit *f) {
+    const dti_watched *w = &f->t->watched;
+    const dt_watch *asked = &f->d->watch;
+    if (!w->loaded || w->of != dti_watched_of(asked))
+        return;
+    f->s.best = w->best;
+    f->s.best_step = w->best_step;
+    f->s.waited = w->waited;
+    f->seen_step = w->seen_step;
+    f->have_best = f->best && w->have;
+    f->resumed = true;
+    f->s.train = w->train;
+    dti_report_close(f->t, &f->s.train);
+    if (asked->patience && f->s.waited >= (uint64_t)asked->patience)
+        f->s.stop = DT_FIT_EARLY;
+}
+
 static dt_result dti_fit_resume(dti_fit *f) {
     dt_trainer *t = f->t;
     bool found = false;
-    if (!t->desc.checkpoint || f->d->no_resume || t->par.replicas[0].store->steps)
-        return DT_OK;
-    dt_result result = dt_trainer_resume(t, &found);
-    if (!result && found && (f->d->watch.patience || f->d->watch.restore_best))
-        dti_log(t->base, DT_LOG_INFO,
-                "fit: goes on behind step %llu; what was best before is not in a checkpoint, so "
-                ".watch begins anew",
-                (unsigned long long)t->par.replicas[0].store->steps);
-    return result;
+    if (t->desc.checkpoint && !f->d->no_resume && !t->par.replicas[0].store->steps) {
+        const dt_result result = dt_trainer_resume(t, &found);
+        if (result)
+            return result;
+    }
+    dti_fit_take_watched(f);
+    if (found && (f->d->watch.patience || f->d->watch.restore_best) &&
+        (!f->s.best_step || (f->best && !f->have_best)))
+        dti_log(
+            t->base, DT_LOG_INFO, "fit: goes on behind step %llu; the checkpoint has no %s, so %s",
+            (unsigned long long)t->par.replicas[0].store->steps,
+            f->s.best_step ? "weights of the best value" : "best value of what is watched",
+            f->s.best_step ? "they are put back only if a better one comes" : ".watch begins anew");
+    return DT_OK;
 }
 
 /* What it takes before anything changes: the best weights, the first entries of the history. */
@@ -417,6 +475,8 @@ static dt_result dti_fit_open(dti_fit *f) {
     dt_trainer *t = f->t;
     const dt_store *s = t->par.replicas[0].store;
     dt_result result = dti_agree_result(&t->par, dti_fit_room(f));
+    t->watched.weights = f->best;
+    t->watched.bytes = f->best_bytes;
     if (!result)
         result = dti_fit_resume(f);
     if (result)
@@ -428,7 +488,9 @@ static dt_result dti_fit_open(dti_fit *f) {
     if (f->d->epochs && f->d->epochs <= f->s.steps / f->s.epoch_steps)
         f->s.steps = f->d->epochs * f->s.epoch_steps;
     f->s.step = f->first = s->steps;
-    f->s.epoch = f->s.train.epoch = t->epoch;
+    f->s.epoch = t->epoch;
+    if (!f->s.train.steps)
+        f->s.train.epoch = t->epoch;
     f->began = dti_now_ns();
     return DT_OK;
 }
@@ -487,6 +549,7 @@ DT_API dt_result dt_trainer_fit(dt_trainer *t, const dt_fit_desc *desc, dt_histo
         result = dti_fit_loop(&f);
         result = dti_fit_end(&f, result);
     }
+    t->watched.weights = NULL;
     dti_free(t->base, f.best);
     return result;
 }

@@ -126,8 +126,17 @@ static dt_result dti_state_write(dt_trainer *t, const char *path, bool folder,
     f.moments = dti_state_is_apart(t) ? dti_owners_fetch : NULL;
     f.user = &t->par;
     dti_state_words(t, words);
-    f.extras = local->extras;
-    f.extra_count = local->extra_count;
+    uint64_t watched[DTI_WATCHED_WORDS];
+    dti_state_extra *extras =
+        dti_alloc_array(t->base, (size_t)local->extra_count + 2, sizeof *extras);
+    if (!extras) {
+        dti_state_close(&f);
+        return DT_ERROR_MEMORY;
+    }
+    for (uint32_t i = 0; i < local->extra_count; i++)
+        extras[i] = local->extras[i];
+    f.extras = extras;
+    f.extra_count = local->extra_count + dti_watched_put(t, watched, extras + local->extra_count);
     dt_result result = dti_trainer_state_open(&f);
     if (!result && folder)
         result = dti_checkpoint_folder_write(t->base, path, words[DTI_STATE_STEP],
@@ -360,6 +369,8 @@ static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_st
     t->index = f->words[DTI_STATE_INDEX];
     t->saved = f->words[DTI_STATE_STEP];
     dti_plateau_load(t, f->words);
+    if (!result)
+        result = dti_watched_load(t, c);
     return result ? result : dti_agree_result(par, dti_trainer_seek(t));
 }
 

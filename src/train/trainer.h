@@ -34,6 +34,17 @@ typedef struct dti_plateau { /* of a schedule: see plateau.c */
     uint64_t bad, cooldown;
 } dti_plateau;
 
+typedef struct dti_watched { /* of the newest fit: see watched.c */
+    uint64_t of;             /* what it watches; 0: there was none */
+    double best;
+    uint64_t best_step, waited, seen_step;
+    dt_train_report train; /* of the epoch so far */
+    char *weights;         /* the best, of a fit under way that puts them back; else NULL */
+    uint64_t bytes;
+    bool have;   /* and they are there */
+    bool loaded; /* from a file, and no fit has gone on from it yet */
+} dti_watched;
+
 struct dt_trainer {
     dti_owned owned; /* first */
     dti_base *base;
@@ -47,6 +58,7 @@ struct dt_trainer {
     dti_parallel_result part;          /* the newest local step, within a round */
     double lr;                         /* 0 = the optimizer's, DT_ZERO = 0 */
     dti_plateau plateau;
+    dti_watched watched;
     double coefficients[DT_MAX_TERMS];
     _Atomic int wanted;                   /* checkpoints asked for */
     uint64_t saved;                       /* step of the newest checkpoint */
