@@ -398,6 +398,7 @@ DTI_OPTIMIZE_END
 #include "train/state.c"
 #include "train/round_state.c"
 #include "train/fit.c"
+#include "train/lr_find.c"
 #include "train/progress.c"
 #include "train/summary.c"
 #include "train/log_fit.c"

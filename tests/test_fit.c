@@ -354,6 +354,38 @@ TEST(fit_that_is_interrupted_stops_early_where_it_would_have) {
     fit_remove_folder(folder);
 }
 
+/* ---- a range test of rates */
+
+TEST(lr_find_leaves_all_as_it_was_and_finds_where_the_loss_falls) {
+    const dt_lr_find_desc d = {.min = 1e-6, .max = 100.0, .steps = 80, .file = "build/lr.state"};
+    for (int replicas = 1; replicas <= 2; replicas++) {
+        fit_job a, b;
+        dt_lr_curve c, again;
+        if (!fit_open(&a, replicas == 1 ? "cpu" : "cpu:2", NULL, 0.01) ||
+            !fit_open(&b, "cpu", NULL, 0.01))
+            return;
+        for (int i = 0; i < 3; i++) {
+            FIT_TRY(&a, dt_trainer_step(a.trainer, NULL));
+            FIT_TRY(&b, dt_trainer_step(b.trainer, NULL));
+        }
+        FIT_TRY(&a, dt_lr_find(a.trainer, &d, &c));
+        CHECK(fit_hash(&a) == fit_hash(&b) && access(d.file, F_OK) != 0);
+        FIT_TRY(&a, dt_lr_find(a.trainer, &d, &again));
+        CHECK(c.count == again.count && c.suggestion == again.suggestion);
+        CHECK_TEXT(c.count > 40 && c.diverged && c.points[0].lr == 1e-6, "%d points", (int)c.count);
+        CHECK_TEXT(c.suggestion > 1e-4 && c.suggestion < 1.0, "a rate of %g", c.suggestion);
+        for (size_t i = 1; i < c.count; i++)
+            CHECK_NEAR(c.points[i].lr / c.points[i - 1].lr, pow(1e8, 1.0 / 79), 1e-9);
+        FIT_TRY(&a, dt_trainer_epoch(a.trainer, NULL));
+        FIT_TRY(&b, dt_trainer_epoch(b.trainer, NULL));
+        CHECK(fit_hash(&a) == fit_hash(&b)); /* the rate and the order of samples too */
+        dt_lr_curve_free(&c);
+        dt_lr_curve_free(&again);
+        fit_close(&a);
+        fit_close(&b);
+    }
+}
+
 /* ---- predictions */
 
 TEST(predictions_of_a_trainer_are_those_of_a_program) {

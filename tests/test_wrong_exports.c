@@ -1,4 +1,4 @@
-/* Wrong arguments of what writes models for other runtimes. */
+/* Wrong arguments of what writes models for other runtimes, and of the range test of rates. */
 #include "wrong_args.h"
 
 ROW(STORE, dt_onnx_save, ) {
@@ -12,4 +12,23 @@ ROW(STORE, dt_onnx_save, shapes) {
     dt_onnx_desc desc = {.outputs = {here.logits}};
     desc.shapes[0] = (dt_input_shape){MAYBE(here.x, 0), SHAPE(dt_tensor_shape(here.x))};
     return RESULT(dt_onnx_save(here.store, &desc, wrong_path("wrong-args-saved.onnx")));
+}
+
+ROW(TRAINER, dt_lr_find, ) {
+    dt_lr_curve curve = {0};
+    const dt_lr_find_desc desc = {.min = NUMBER(1e-4, -1.0, 2.0, (double)INFINITY),
+                                  .max = NUMBER(1e-3, -1.0, 1e-5, (double)INFINITY),
+                                  .steps = INT(5, -1, 4, 2000000),
+                                  .smoothing = NUMBER(0.5, -1.0, 1.0),
+                                  .file =
+                                      TEXT(wrong_path("wrong-args-lr.state"), "/nowhere/at/all")};
+    const dt_result result = dt_lr_find(OBJECT(here.trainer), &desc, POINTER(&curve));
+    dt_lr_curve_free(&curve);
+    return RESULT(result);
+}
+
+ROW(TRAINER, dt_lr_curve_free, ) {
+    dt_lr_curve curve = {0};
+    dt_lr_curve_free(OBJECT(&curve));
+    return NOTHING;
 }

@@ -132,6 +132,38 @@ DT_API void dt_history_free(dt_history *history);
 DT_API dt_result dt_trainer_predict(dt_trainer *trainer, const dt_dataset *data, dt_tensor output,
                                     int batch, void *out, size_t bytes);
 
+/* ---- A range test of learning rates: steps at rates that grow geometrically from .min to .max, to
+ * see where the loss falls fastest, and where it blows up (Smith 2017). It changes nothing: behind
+ * it weights, moments, counts and the order of samples are those of before. */
+
+typedef struct dt_lr_find_desc {
+    double min, max;  /* 0 = 1e-7 and 10 */
+    int steps;        /* from 5 on; 0 = 100 */
+    double smoothing; /* of losses, an exponential mean's share of what was; 0 = 0.9, DT_ZERO = 0 */
+    const char *file; /* has the state meanwhile; rank 0 writes and removes it; NULL =
+                       * "dtrain.lr_find.state" in the working folder */
+} dt_lr_find_desc;
+
+typedef struct dt_lr_point {
+    double lr, loss, smooth; /* of a step at that rate; the mean so far, without its bias to 0 */
+} dt_lr_point;
+
+typedef struct dt_lr_curve {
+    dt_ctx *ctx;
+    dt_lr_point *points; /* count of them */
+    size_t count;
+    bool diverged;     /* it ended early: a NaN, or a mean above 4 times its smallest */
+    double suggestion; /* the rate of the steepest descent of .smooth; 0: it falls nowhere */
+} dt_lr_curve;
+
+/* All ranks call it with the same settings, and get the same curve and suggestion. desc may be NULL.
+ * *curve is yours: dt_lr_curve_free. The optimizer's own schedule is not used meanwhile. Errors, with
+ * *curve empty and the state as before, but for a lost job: INVALID (NULL, settings), UNSUPPORTED
+ * (DT_TRAIN_LOCAL), IO (the file), those of dt_trainer_step but for a NaN, which ends the test. */
+DT_API dt_result dt_lr_find(dt_trainer *trainer, const dt_lr_find_desc *desc, dt_lr_curve *curve);
+/* Frees the points and clears the struct. NULL is allowed. */
+DT_API void dt_lr_curve_free(dt_lr_curve *curve);
+
 /* ---- A bar of one line: a callback for dt_fit_desc.callbacks, {dt_progress_show, &progress}. On a
  * terminal the line is written again as steps end; else, in a file or a pipe, there is one line an
  * epoch, without escape codes. Ranks other than 0 are quiet. */

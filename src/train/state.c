@@ -119,32 +119,33 @@ static bool dti_state_is_apart(const dt_trainer *t) {
     return t->par.sharded && t->par.world > 1;
 }
 
+static dt_result dti_state_write_file(dti_state_file *f, const char *path, bool folder, int keep) {
+    dt_result result = dti_trainer_state_open(f);
+    if (!result && folder)
+        return dti_checkpoint_folder_write(f->base, path, f->words[DTI_STATE_STEP], keep, f->items,
+                                           f->count, dti_state_read, f);
+    return result ? result
+                  : dti_checkpoint_write(f->base, path, f->items, f->count, dti_state_read, f);
+}
+
 static dt_result dti_state_write(dt_trainer *t, const char *path, bool folder,
                                  const dti_rounds_state *local) {
-    uint64_t words[DTI_STATE_WORDS];
+    uint64_t words[DTI_STATE_WORDS], watched[DTI_WATCHED_WORDS];
+    dti_state_extra *extras =
+        dti_alloc_array(t->base, (size_t)local->extra_count + 2, sizeof *extras);
+    if (!extras)
+        return DT_ERROR_MEMORY;
+    for (uint32_t i = 0; i < local->extra_count; i++)
+        extras[i] = local->extras[i];
     dti_state_file f = dti_trainer_state(t, words, DTI_STATE_USUAL);
     f.moments = dti_state_is_apart(t) ? dti_owners_fetch : NULL;
     f.user = &t->par;
-    dti_state_words(t, words);
-    uint64_t watched[DTI_WATCHED_WORDS];
-    dti_state_extra *extras =
-        dti_alloc_array(t->base, (size_t)local->extra_count + 2, sizeof *extras);
-    if (!extras) {
-        dti_state_close(&f);
-        return DT_ERROR_MEMORY;
-    }
-    for (uint32_t i = 0; i < local->extra_count; i++)
-        extras[i] = local->extras[i];
     f.extras = extras;
     f.extra_count = local->extra_count + dti_watched_put(t, watched, extras + local->extra_count);
-    dt_result result = dti_trainer_state_open(&f);
-    if (!result && folder)
-        result = dti_checkpoint_folder_write(t->base, path, words[DTI_STATE_STEP],
-                                             t->desc.checkpoint_keep, f.items, f.count,
-                                             dti_state_read, &f);
-    else if (!result)
-        result = dti_checkpoint_write(t->base, path, f.items, f.count, dti_state_read, &f);
+    dti_state_words(t, words);
+    const dt_result result = dti_state_write_file(&f, path, folder, t->desc.checkpoint_keep);
     dti_state_close(&f);
+    dti_free(t->base, extras);
     return result;
 }
 

@@ -10,7 +10,7 @@ enum {
     DTI_WATCHED_WAITED,
     DTI_WATCHED_SEEN,
     DTI_WATCHED_MODEL, /* hash of names and shapes in the weights' order; 0: they are not there */
-    DTI_WATCHED_EPOCH, /* of the sums, from here on: the one that ended where that was not told yet */
+    DTI_WATCHED_EPOCH, /* of the sums; one that has ended where that was not told yet */
     DTI_WATCHED_SAMPLES,
     DTI_WATCHED_STEPS,
     DTI_WATCHED_SUMS,
