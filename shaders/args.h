@@ -576,6 +576,20 @@
 #define DTI_NORM_GROUP_WHOLE 1 /* a workgroup has a group, and makes its statistics as well */
 #define DTI_NORM_GROUP_RMS 2
 
+/* Kernels that go over rows, or groups, spec3. What an invocation keeps in registers (HELD units,
+ * fours or elements) hangs on how large a row is: the logarithm of its units, rounded up, from bit
+ * DTI_LIES_SIZE on. The kernel does not ask, since a driver may run both sides of what it cannot
+ * decide. */
+#define DTI_LIES_SIZE 8
+#define DTI_LIES_HELD 2u
+/* SOFTMAX, SOFTMAX_GRAD, XENT and XENT_GRAD: rows are read by fours; what is written does not lie
+ * so (XENT_GRAD). */
+#define DTI_ROW_FOURS 1u
+#define DTI_ROW_APART 4u
+/* Of normalisation: x lies by fours where statistics are made; all that is read and written. */
+#define DTI_NORM_FOURS_X 1u
+#define DTI_NORM_FOURS 2u
+
 /* NORM_FINISH, spec0: of NORM_STATS or NORM_DW. */
 #define DTI_NORM_FINISH_STATS 0
 #define DTI_NORM_FINISH_DW 1

@@ -5,6 +5,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
+layout(constant_id = 4) const uint spec3 = 0u;
 
 DTI_PUSH(DTI_ARGS_NORM)
 layout(binding = 0) readonly buffer buffer_x { float x[]; };
@@ -37,7 +38,7 @@ void main()
         return;
     dti_norm_place p = dti_norm_place_of(e);
     uint at = args.x_offset + e, from = args.dy_offset + e, to = args.y_offset + e;
-    if (dti_norm_by_fours(args.x_offset | args.dy_offset | args.y_offset)) {
+    if ((spec3 & DTI_NORM_FOURS) != 0u) { /* in one channel and one group */
         vec4 f = factors_of(p.channel), v = dy4[from / 4u];
         if (spec0 != 0u)
             v -= f.y + f.z * (x4[at / 4u] - f.w);

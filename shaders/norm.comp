@@ -3,6 +3,7 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
 #include "lib/types.glsl"
+layout(constant_id = 4) const uint spec3 = 0u;
 
 DTI_PUSH(DTI_ARGS_NORM)
 layout(binding = 0) readonly buffer buffer_x { float x[]; };
@@ -33,7 +34,7 @@ void main()
     if (e >= args.n)
         return;
     dti_norm_place p = dti_norm_place_of(e);
-    if (dti_norm_by_fours(args.x_offset | args.y_offset)) {
+    if ((spec3 & DTI_NORM_FOURS) != 0u) { /* in one channel and one group */
         vec3 scale = scale_of(p.channel, p.group);
         y4[(args.y_offset + e) / 4u] =
             dti_norm_value4(x4[(args.x_offset + e) / 4u], vec4(scale.x), vec4(scale.y), scale.z);

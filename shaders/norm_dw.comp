@@ -8,6 +8,7 @@
 #include "lib/reduce.glsl"
 #include "lib/runs.glsl"
 layout(constant_id = 3) const uint spec2 = 0u;
+layout(constant_id = 4) const uint spec3 = 0u;
 
 DTI_PUSH(DTI_ARGS_NORM)
 layout(binding = 0) readonly buffer buffer_x { float x[]; };
@@ -35,7 +36,7 @@ vec2 runs_of(dti_norm_chunk c)
     uint groups_on = args.batch == 1u ? 0u : pitch / args.cols;
     uint x_at = args.x_offset + first, dy_at = args.dy_offset + first;
     vec4 s = vec4(0.0), t = vec4(0.0);
-    if (((x_at | dy_at | args.spatial) & 3u) == 0u) {
+    if ((spec3 & DTI_NORM_FOURS) != 0u) {
         dti_runs r = dti_runs_start(c.first / 4u, args.spatial / 4u, pitch / 4u);
         for (uint k = gl_LocalInvocationID.x; k < c.count / 4u; k += gl_WorkGroupSize.x) {
             vec2 norm = norm_of(group + r.run * groups_on);

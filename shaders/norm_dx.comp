@@ -8,6 +8,7 @@
 #include "lib/types.glsl"
 #include "lib/reduce.glsl"
 #include "lib/runs.glsl"
+layout(constant_id = 4) const uint spec3 = 0u;
 
 DTI_PUSH(DTI_ARGS_NORM)
 layout(binding = 0) readonly buffer buffer_x { float x[]; };
@@ -19,11 +20,13 @@ layout(binding = 2) readonly buffer buffer_w4 { vec4 w4[]; };
 layout(binding = 3) writeonly buffer buffer_dx { float dx[]; };
 layout(binding = 3) writeonly buffer buffer_dx4 { vec4 dx4[]; };
 
-const uint HELD = 2u;
+const uint HELD = DTI_LIES_HELD;
+const bool ALL_HELD = DTI_ALL_HELD;
 /* This invocation's fours: those that it keeps (i says which), then the others. */
 #define DTI_EACH_HELD [[unroll]] for (uint i = 0u; i < HELD; i++)
 #define DTI_EACH_MORE(fours)                                                                       \
-    for (uint k = lane + HELD * gl_WorkGroupSize.x; k < (fours); k += gl_WorkGroupSize.x)
+    if (!ALL_HELD)                                                                                 \
+        for (uint k = lane + HELD * gl_WorkGroupSize.x; k < (fours); k += gl_WorkGroupSize.x)
 
 /* Where a group's elements are, and the channel of its first. */
 struct group_place {
@@ -176,9 +179,7 @@ void main()
         return;
     group_place p = group_place(args.x_offset + first, args.dy_offset + first,
                                 args.y_offset + first, first / args.spatial % args.channels);
-    uint all = args.x_offset | args.dy_offset | args.y_offset | args.cols;
-    all |= args.spatial > 1u ? args.spatial : args.w_offset | args.channels;
-    if ((all & 3u) == 0u)
+    if ((spec3 & DTI_NORM_FOURS) != 0u)
         by_fours(p);
     else
         one_by_one(p);

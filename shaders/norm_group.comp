@@ -7,6 +7,7 @@
 #include "lib/reduce.glsl"
 #include "lib/runs.glsl"
 layout(constant_id = 3) const uint spec2 = 0u;
+layout(constant_id = 4) const uint spec3 = 0u;
 
 DTI_PUSH(DTI_ARGS_NORM)
 layout(binding = 0) readonly buffer buffer_x { float x[]; };
@@ -55,14 +56,6 @@ vec4 four(vec4 value, uint channel, vec2 norm)
     return dti_norm_value4(value, factor, shift, norm.x);
 }
 
-bool by_fours()
-{
-    uint all = args.x_offset | args.y_offset | run_length();
-    if (args.spatial == 1u)
-        all |= args.w_offset | args.b_offset | args.channels;
-    return (all & 3u) == 0u && (args.batch == 0u || args.spatial > 1u);
-}
-
 void write_stats(uint group, vec2 pair)
 {
     stats[args.s_offset + 2u * group] = pair.x;
@@ -79,7 +72,9 @@ uint own_channel(group_walk g, dti_runs r)
     return g.channel + (args.batch == 1u ? 0u : args.spatial == 1u ? 4u * r.at : r.run);
 }
 
-const uint HELD = 2u;
+const uint HELD = DTI_LIES_HELD;
+const bool HELD_WHOLE = (spec2 & DTI_NORM_GROUP_WHOLE) != 0u && (spec3 & DTI_NORM_FOURS) != 0u &&
+                        DTI_ALL_HELD;
 #define DTI_EACH_HELD [[unroll]] for (uint i = 0u; i < HELD; i++)
 
 /* A group that is kept in registers; sums as in dti_norm_stats. */
@@ -132,8 +127,8 @@ void main()
     uint length = run_length();
     uint pitch = args.batch == 1u ? args.channels * args.spatial : length;
     group_walk g = group_walk(base, base / args.spatial % args.channels, length, pitch);
-    bool fours = by_fours();
-    if (whole && fours && args.cols <= 4u * HELD * gl_WorkGroupSize.x) {
+    bool fours = (spec3 & DTI_NORM_FOURS) != 0u;
+    if (HELD_WHOLE) {
         held(g, c.group);
         return;
     }

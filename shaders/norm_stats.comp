@@ -5,6 +5,7 @@
 #include "lib/types.glsl"
 #include "lib/reduce.glsl"
 #include "lib/runs.glsl"
+layout(constant_id = 4) const uint spec3 = 0u;
 
 DTI_PUSH(DTI_ARGS_NORM)
 layout(binding = 0) readonly buffer buffer_x { float x[]; };

@@ -5,25 +5,42 @@
 #include "lib/types.glsl"
 #include "lib/functions.glsl"
 #include "lib/reduce.glsl"
+#include "lib/row.glsl"
 
 DTI_PUSH(DTI_ARGS_ROWS)
 layout(binding = 0) readonly buffer buffer_y { float y[]; };
+layout(binding = 0) readonly buffer buffer_y4 { vec4 y4[]; };
 layout(binding = 1) readonly buffer buffer_dy { float dy[]; };
+layout(binding = 1) readonly buffer buffer_dy4 { vec4 dy4[]; };
 layout(binding = 2) writeonly buffer buffer_dx { float dx[]; };
+layout(binding = 2) writeonly buffer buffer_dx4 { vec4 dx4[]; };
+DTI_ROW_READ(y_at, y, y4)
+DTI_ROW_READ(dy_at, dy, dy4)
 
 void main()
 {
-    uint row = dti_group(), lane = gl_LocalInvocationID.x;
+    uint row = dti_group(), first = row * args.cols, units = args.cols / WIDTH;
     if (row >= args.rows)
         return;
-    uint at_y = args.x_offset + row * args.cols, at_dy = args.dy_offset + row * args.cols;
-    uint at_dx = args.y_offset + row * args.cols;
-    float sum = 0.0;
-    for (uint c = lane; c < args.cols; c += gl_WorkGroupSize.x)
-        sum += spec0 == 1u ? dy[at_dy + c] : y[at_y + c] * dy[at_dy + c];
-    sum = dti_group_sum(sum, args.cols, 0u);
-    for (uint c = lane; c < args.cols; c += gl_WorkGroupSize.x) {
-        float value = y[at_y + c], grad = dy[at_dy + c];
-        dx[at_dx + c] = spec0 == 1u ? grad - dti_m_exp(value) * sum : value * (grad - sum);
+    uint at_y = (args.x_offset + first) / WIDTH, at_dy = (args.dy_offset + first) / WIDTH;
+    uint at_dx = (args.y_offset + first) / WIDTH;
+    vec4 sums = vec4(0.0);
+    DTI_EACH_UNIT(u, 0u, units) {
+        if (spec0 == 1u)
+            sums += dy_at(at_dy + u);
+        else
+            sums += y_at(at_y + u) * dy_at(at_dy + u);
+    }
+    float sum = dti_group_sum(dti_row_sum(sums), units, 0u);
+    DTI_EACH_UNIT(u, 0u, units) {
+        vec4 value = y_at(at_y + u), grad = dy_at(at_dy + u);
+        if (spec0 == 1u)
+            grad -= dti_row_exp(value) * sum;
+        else
+            grad = value * (grad - sum);
+        if (FOURS)
+            dx4[at_dx + u] = grad;
+        else
+            dx[at_dx + u] = grad.x;
     }
 }

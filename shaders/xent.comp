@@ -9,14 +9,27 @@
 #include "lib/types.glsl"
 #include "lib/functions.glsl"
 #include "lib/reduce.glsl"
+#include "lib/row.glsl"
 
 DTI_PUSH(DTI_ARGS_XENT)
 layout(binding = 0) readonly buffer buffer_x { float x[]; };
+layout(binding = 0) readonly buffer buffer_x4 { vec4 x4[]; };
 layout(binding = 1) readonly buffer buffer_t { int t[]; };
 layout(binding = 2) readonly buffer buffer_s { float s[]; };
 layout(binding = 3) writeonly buffer buffer_y { float y[]; };
 layout(binding = 3) writeonly buffer buffer_kept { int kept[]; };
 layout(constant_id = 3) const uint spec2 = 0u;
+
+DTI_ROW_READ(x_at, x, x4)
+
+/* As in softmax.comp: the first units of each invocation stay in registers.
+ * For the driver to unroll. */
+const uint HELD = spec0 == DTI_XENT_LOSS ? DTI_LIES_HELD : 0u;
+#define DTI_EACH_HELD(u)                                                                           \
+    [[unroll]] for (uint k = 0u, u = lane; k < HELD; k++, u += gl_WorkGroupSize.x)
+#define DTI_EACH_MORE(u)                                                                           \
+    if (!ALL_HELD)                                                                                 \
+    DTI_EACH_UNIT(u, HELD * gl_WorkGroupSize.x, units)
 
 shared uint dti_argmax[256];
 
@@ -36,18 +49,22 @@ bool beats(float a, uint at_a, float b, uint at_b)
 
 uint argmax(uint from)
 {
-    uint lane = gl_LocalInvocationID.x, best = min(lane, args.classes - 1u);
-    float high = x[from + best];
-    for (uint c = lane + gl_WorkGroupSize.x; c < args.classes; c += gl_WorkGroupSize.x) {
-        if (beats(x[from + c], c, high, best)) {
-            best = c;
-            high = x[from + c];
+    uint lane = gl_LocalInvocationID.x, units = args.classes / WIDTH;
+    uint best = WIDTH * min(lane, units - 1u);
+    float high = x_at((from + best) / WIDTH).x;
+    DTI_EACH_UNIT(u, 0u, units) {
+        vec4 v = x_at(from / WIDTH + u);
+        [[unroll]] for (uint i = 0u; i < WIDTH; i++) {
+            if (beats(v[i], WIDTH * u + i, high, best)) {
+                best = WIDTH * u + i;
+                high = v[i];
+            }
         }
     }
     dti_shared[lane] = high;
     dti_argmax[lane] = best;
     barrier();
-    for (uint k = dti_tree_start(args.classes); k > 0u; k >>= 1) {
+    for (uint k = dti_tree_start(units); k > 0u; k >>= 1) {
         uint other = lane + k;
         if (lane < k &&
             beats(dti_shared[other], dti_argmax[other], dti_shared[lane], dti_argmax[lane])) {
@@ -68,24 +85,36 @@ void keep(uint row, float high, float sum)
     }
 }
 
+/* Of unit u: weight * -logp, summed. */
+float smooth_of(uint u, vec4 value, float high, float log_sum)
+{
+    vec4 lost = log_sum - (value - high);
+    if (spec1 != 0u)
+        [[unroll]] for (uint i = 0u; i < WIDTH; i++)
+            lost[i] *= class_weight(WIDTH * u + i);
+    return dti_row_sum(lost);
+}
+
 float loss_of(uint row, uint from, uint target)
 {
-    uint lane = gl_LocalInvocationID.x;
-    float high = DTI_LOWEST, sum = 0.0, smooth_sum = 0.0;
-    for (uint c = lane; c < args.classes; c += gl_WorkGroupSize.x)
-        high = dti_max(high, x[from + c]);
-    high = dti_group_max(high, args.classes, 0u);
-    for (uint c = lane; c < args.classes; c += gl_WorkGroupSize.x)
-        sum += dti_m_exp(x[from + c] - high);
-    sum = dti_group_sum(sum, args.classes, 1u);
+    uint lane = gl_LocalInvocationID.x, at = from / WIDTH, units = args.classes / WIDTH;
+    float high = DTI_LOWEST, smooth_sum = 0.0;
+    vec4 v[DTI_LIES_HELD], sums = vec4(0.0);
+    DTI_EACH_HELD(u) if (u < units)
+        high = dti_row_max(high, v[k] = x_at(at + u));
+    DTI_EACH_MORE(u) high = dti_row_max(high, x_at(at + u));
+    high = dti_group_max(high, units, 0u);
+    DTI_EACH_HELD(u) if (u < units)
+        sums += dti_row_exp(v[k] - high);
+    DTI_EACH_MORE(u) sums += dti_row_exp(x_at(at + u) - high);
+    float sum = dti_group_sum(dti_row_sum(sums), units, 1u);
     keep(row, high, sum);
     float log_sum = dti_m_log(sum);
     float loss = class_weight(target) * (log_sum - (x[from + target] - high));
     if (args.smoothing == 0.0)
         return loss;
-    for (uint c = lane; c < args.classes; c += gl_WorkGroupSize.x)
-        smooth_sum += class_weight(c) * (log_sum - (x[from + c] - high));
-    smooth_sum = dti_group_sum(smooth_sum, args.classes, 0u);
+    DTI_EACH_UNIT(u, 0u, units) smooth_sum += smooth_of(u, x_at(at + u), high, log_sum);
+    smooth_sum = dti_group_sum(smooth_sum, units, 0u);
     return (1.0 - args.smoothing) * loss + args.smoothing / float(args.classes) * smooth_sum;
 }
 

@@ -6,6 +6,7 @@
 #include "lib/types.glsl"
 #include "lib/functions.glsl"
 
+layout(constant_id = 4) const uint spec3 = 0u;
 DTI_PUSH(DTI_ARGS_XENT)
 layout(binding = 0) readonly buffer buffer_x { float x[]; };
 layout(binding = 0) readonly buffer buffer_x4 { vec4 x4[]; };
@@ -52,7 +53,7 @@ void main()
         return;
     uint row = e / args.classes, c = e - row * args.classes;
     kept_row r = row_at(row);
-    if (((args.classes | args.x_offset | args.y_offset) & 3u) == 0u) {
+    if ((spec3 & DTI_ROW_FOURS) != 0u) {
         vec4 v = x4[(args.x_offset + e) / 4u];
         y4[(args.y_offset + e) / 4u] = vec4(grad_of(r, c, v.x), grad_of(r, c + 1u, v.y),
                                             grad_of(r, c + 2u, v.z), grad_of(r, c + 3u, v.w));

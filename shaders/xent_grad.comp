@@ -7,22 +7,37 @@
 #include "lib/types.glsl"
 #include "lib/functions.glsl"
 #include "lib/reduce.glsl"
+#include "lib/row.glsl"
 
 DTI_PUSH(DTI_ARGS_XENT)
 layout(binding = 0) readonly buffer buffer_x { float x[]; };
+layout(binding = 0) readonly buffer buffer_x4 { vec4 x4[]; };
 layout(binding = 1) readonly buffer buffer_t { int t[]; };
 layout(binding = 2) readonly buffer buffer_s { float s[]; };
 layout(binding = 3) writeonly buffer buffer_y { float y[]; };
+layout(binding = 3) writeonly buffer buffer_y4 { vec4 y4[]; };
+DTI_ROW_READ(x_at, x, x4)
 
 float seed(uint c)
 {
     return s[args.s_offset + c * args.s_stride];
 }
 
+/* At element `at`, a unit's first. */
+void write(uint at, vec4 value)
+{
+    if (!FOURS)
+        y[at] = value.x;
+    else if ((spec3 & DTI_ROW_APART) == 0u)
+        y4[at / 4u] = value;
+    else
+        [[unroll]] for (uint i = 0u; i < 4u; i++)
+            y[at + i] = value[i];
+}
+
 void fill_row(uint to, float value)
 {
-    for (uint c = gl_LocalInvocationID.x; c < args.classes; c += gl_WorkGroupSize.x)
-        y[to + c] = value;
+    DTI_EACH_UNIT(u, 0u, args.classes / WIDTH) write(to + WIDTH * u, vec4(value));
 }
 
 float seed_sum()
@@ -37,23 +52,25 @@ float seed_sum()
 
 void grad_row(uint from, uint to, uint target)
 {
-    uint lane = gl_LocalInvocationID.x;
-    float high = DTI_LOWEST, sum = 0.0;
-    for (uint c = lane; c < args.classes; c += gl_WorkGroupSize.x)
-        high = dti_max(high, x[from + c]);
-    high = dti_group_max(high, args.classes, 0u);
-    for (uint c = lane; c < args.classes; c += gl_WorkGroupSize.x)
-        sum += dti_m_exp(x[from + c] - high);
-    sum = dti_group_sum(sum, args.classes, 1u);
+    uint at = from / WIDTH, units = args.classes / WIDTH;
+    float high = DTI_LOWEST;
+    vec4 sums = vec4(0.0);
+    DTI_EACH_UNIT(u, 0u, units) high = dti_row_max(high, x_at(at + u));
+    high = dti_group_max(high, units, 0u);
+    DTI_EACH_UNIT(u, 0u, units) sums += dti_row_exp(x_at(at + u) - high);
+    float sum = dti_group_sum(dti_row_sum(sums), units, 1u);
     float seeds = args.smoothing == 0.0 ? 0.0 : seed_sum();
     float own = (1.0 - args.smoothing) * seed(target);
     float smooth_scale = args.smoothing / float(args.classes);
-    for (uint c = lane; c < args.classes; c += gl_WorkGroupSize.x) {
-        float p = dti_m_exp(x[from + c] - high) / sum;
-        float value = own * (p - (c == target ? 1.0 : 0.0));
-        if (args.smoothing != 0.0)
-            value += smooth_scale * (p * seeds - seed(c));
-        y[to + c] = value;
+    DTI_EACH_UNIT(u, 0u, units) {
+        vec4 p = dti_row_exp(x_at(at + u) - high) / sum, value;
+        [[unroll]] for (uint i = 0u; i < WIDTH; i++) {
+            uint c = WIDTH * u + i;
+            value[i] = own * (p[i] - (c == target ? 1.0 : 0.0));
+            if (args.smoothing != 0.0)
+                value[i] += smooth_scale * (p[i] * seeds - seed(c));
+        }
+        write(to + WIDTH * u, value);
     }
 }
 

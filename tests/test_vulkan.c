@@ -791,6 +791,62 @@ TEST(vulkan_shaders_that_ask_for_infinities_to_be_kept_are_valid) {
     }
 }
 
+/* Instructions OpSpecConstantTrue to OpSpecConstantOp, and decorations that say which is which. */
+static int vulkan_selectors(const uint32_t *words, size_t count) {
+    int found = 0;
+    for (size_t at = 5; at < count && words[at] >> 16; at += words[at] >> 16) {
+        const uint32_t opcode = words[at] & 0xffffu;
+        found += (opcode >= 48 && opcode <= 52) || (opcode == 71 && words[at + 2] == 1);
+    }
+    return found;
+}
+
+TEST(vulkan_shaders_with_selectors_made_constants_have_none_left_and_are_valid) {
+    dti_base base;
+    dti_base_init(&base, NULL, NULL);
+    for (size_t i = 0; i < DTI_COUNT(dti_vk_shaders); i++) {
+        const dti_vk_shader *shader = &dti_vk_shaders[i];
+        const bool tile = strstr(shader->name, "tile") || strstr(shader->name, "narrow");
+        const uint32_t spec[5] = {i % 2 ? 8 : 64, i % 3, i % 4, tile ? 0x21084040 : i % 5, i % 8};
+        uint32_t *words = NULL;
+        REQUIRE(!dti_vk_shader_words(&base, shader, &words));
+        CHECK(vulkan_selectors(words, shader->word_count) > 0);
+        const size_t count = dti_vk_shader_specialize(words, shader->word_count, spec, 5);
+        CHECK(count <= shader->word_count);
+        const int left = vulkan_selectors(words, count);
+        test_check(left == 0, __FILE__, __LINE__, "%s: %d are left", shader->name, left);
+        const size_t kept = dti_vk_shader_preserve(words, count);
+        CHECK(kept == count + DTI_VK_PRESERVE_WORDS);
+        if (i % 8 == 1)
+            CHECK(vulkan_validate(words, kept) == 0);
+        dti_free(&base, words);
+    }
+}
+
+/* Of a module that is cut or whose words are random: no more words, none beyond its own. */
+TEST(vulkan_selectors_of_a_module_that_is_none_are_left) {
+    enum { MOST = 4096 };
+    static uint32_t own[2 * MOST + 1];
+    uint32_t random = 1, *words = NULL;
+    dti_base base;
+    dti_base_init(&base, NULL, NULL);
+    for (size_t i = 0; i < 400; i++) {
+        const dti_vk_shader *shader = &dti_vk_shaders[i % DTI_COUNT(dti_vk_shaders)];
+        REQUIRE(!dti_vk_shader_words(&base, shader, &words));
+        size_t count = DTI_MIN(shader->word_count, (size_t)MOST);
+        memcpy(own, words, count * sizeof *own);
+        dti_free(&base, words);
+        count = 5 + (random >> 8) % (count - 4);
+        for (int k = 0; k < 5; k++) {
+            random = random * 1664525u + 1013904223u;
+            own[3 + (random >> 8) % (count - 3)] = random >> 4 ^ (k % 2 ? 0 : 0x40000u);
+        }
+        own[2 * count] = 0xdeadbeef;
+        CHECK(dti_vk_shader_specialize(own, count, (uint32_t[5]){8, 1, 2, 3, 4}, 5) <= count);
+        CHECK(own[2 * count] == 0xdeadbeef);
+    }
+}
+
 enum { /* opcodes of SPIR-V */
        SPIRV_TYPE_VECTOR = 23,
        SPIRV_TYPE_ARRAY = 28,

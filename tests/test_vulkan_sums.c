@@ -405,8 +405,8 @@ static uint32_t sums_local(dti_launch l, uint32_t subgroup) {
 
 TEST(a_workgroup_is_no_larger_than_its_row_and_no_smaller_than_a_subgroup) {
     dti_launch l = {.kernel = DTI_K_SOFTMAX};
-    const uint32_t cols[] = {1, 32, 33, 64, 65, 128, 129, 5000};
-    const uint32_t wide[] = {32, 32, 64, 64, 128, 128, 128, 128};
+    const uint32_t cols[] = {1, 31, 33, 128, 65, 132, 129, 260, 5000}; /* some by fours */
+    const uint32_t wide[] = {32, 32, 64, 32, 128, 64, 128, 128, 128};
     for (size_t i = 0; i < DTI_COUNT(cols); i++) {
         l.args.rows.cols = cols[i];
         CHECK(sums_local(l, 32) == wide[i] && sums_local(l, 0) == wide[i]);
@@ -419,10 +419,12 @@ TEST(a_workgroup_is_no_larger_than_its_row_and_no_smaller_than_a_subgroup) {
     CHECK(sums_local(l, 32) == 128);
 }
 
-/* A row of `cols` in workgroups as a GPU has them, beside the CPU's: y, or the pair, is close. */
-static void sums_try_rows(vulkan_rig *rig, vulkan_rig *cpu, int kernel, uint32_t cols) {
+/* A row of `cols`, beside the CPU's: y, or the pair, is close. They begin at `front`, so that rows
+ * of whole fours do and do not lie so. */
+static void sums_try_rows(vulkan_rig *rig, vulkan_rig *cpu, int kernel, uint32_t cols,
+                          uint32_t front, float smoothing) {
     enum { ROWS = 13 };
-    const uint32_t n = ROWS * cols;
+    const uint32_t n = ROWS * cols + front;
     const bool xent = kernel == DTI_K_XENT || kernel == DTI_K_XENT_GRAD;
     float *x = vulkan_numbers(n, 6, cols), *dy = vulkan_numbers(n, 3, cols + 1);
     float *y[2] = {vulkan_zeros(n + 2 * ROWS), vulkan_zeros(n + 2 * ROWS)};
@@ -438,6 +440,15 @@ static void sums_try_rows(vulkan_rig *rig, vulkan_rig *cpu, int kernel, uint32_t
                 (dti_args_xent){.rows = ROWS, .classes = cols, .ignore_index = -100};
         else
             call.launch.args.rows = (dti_args_rows){.rows = ROWS, .cols = cols};
+        if (xent) {
+            call.launch.args.xent.x_offset = front;
+            call.launch.args.xent.y_offset = kernel == DTI_K_XENT ? 0 : front;
+            call.launch.args.xent.smoothing = smoothing;
+        } else {
+            call.launch.args.rows.x_offset = call.launch.args.rows.y_offset = front;
+            call.launch.args.rows.dy_offset = front;
+            call.launch.spec[0] = smoothing > 0; /* log */
+        }
         const bool grad = kernel == DTI_K_SOFTMAX_GRAD;
         memcpy(call.data,
                xent   ? (float *[4]){x, (float *)target, seed, y[k]}
@@ -453,22 +464,34 @@ static void sums_try_rows(vulkan_rig *rig, vulkan_rig *cpu, int kernel, uint32_t
     }
     const double bound = kernel == DTI_K_SOFTMAX_GRAD ? 1e-3 : 2e-5;
     test_check(!vulkan_differences(y[0], y[1], kernel == DTI_K_XENT ? 2 * ROWS : n, bound),
-               __FILE__, __LINE__, "kernel %d, rows of %u", kernel, cols);
+               __FILE__, __LINE__, "kernel %d, rows of %u from %u on, smoothing %g", kernel, cols,
+               front, (double)smoothing);
     free(x), free(dy), free(y[0]), free(y[1]), free(seed);
 }
 
 static void sums_try_short(vulkan_rig *rig) {
     static const int kernels[] = {DTI_K_SOFTMAX, DTI_K_SOFTMAX_GRAD, DTI_K_XENT, DTI_K_XENT_GRAD};
-    static const uint32_t cols[] = {1, 2, 7, 10, 31, 32, 33, 40, 63, 64, 65, 127, 128, 129, 300};
+    static const uint32_t cols[] = {1,  2,  7,  10,  31,  32,  33,  40,
+                                    63, 64, 65, 127, 128, 129, 300, 2052};
     vulkan_rig cpu = {.in = rig->in};
     if (rig->in->options.no_unified)
         return;
     REQUIRE(!dti_cpu_open(&rig->base, 99, &cpu.device));
-    rig->device->info.kind = DT_DEVICE_DISCRETE;
+    const bool quick = vulkan_is_quick(rig);
+    for (size_t k = 0; k < DTI_COUNT(kernels); k++) /* what a row keeps in registers, and more */
+        for (uint32_t seed = 1; seed <= (quick ? 12u : 3u); seed++) {
+            const uint32_t random = seed * 2654435761u >> 16, four = 4 * (1 + random % 160);
+            sums_try_rows(rig, &cpu, kernels[k], seed % 4 ? four : four + seed % 3 + 1,
+                          seed % 5 == 4   ? 1
+                          : seed % 5 == 3 ? 4
+                                          : 0,
+                          seed % 2 ? 0.1f : 0);
+        }
+    rig->device->info.kind = DT_DEVICE_DISCRETE; /* workgroups as a GPU has them */
     for (size_t k = 0; k < DTI_COUNT(kernels); k++)
-        for (size_t i = 0; i < DTI_COUNT(cols); i++)
-            sums_try_rows(rig, &cpu, kernels[k], cols[i]);
-    for (uint32_t seed = 1; seed <= 20; seed++)
+        for (size_t i = 0; i < DTI_COUNT(cols); i += quick ? 1 : 4)
+            sums_try_rows(rig, &cpu, kernels[k], cols[i], 0, 0);
+    for (uint32_t seed = 1; seed <= (quick ? 20u : 5u); seed++)
         sums_try_dx(rig, &cpu, seed);
     cpu.device->backend->close(cpu.device);
 }

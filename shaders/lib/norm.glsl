@@ -1,10 +1,3 @@
-/* The elementwise kernels of normalisation take 4 consecutive elements at a time, from e on. Where
- * a run of `spatial` elements is a multiple of 4, the four are in one channel and one group. */
-bool dti_norm_by_fours(uint offsets)
-{
-    return ((args.spatial | offsets) & 3u) == 0u;
-}
-
 /* In all kernels the same products and sums, whatever a compiler would rather fuse: a value that is
  * made again is made by another kernel. scale: (factor, shift, mean). */
 vec4 dti_norm_value4(vec4 v, vec4 factor, vec4 shift, float mean)

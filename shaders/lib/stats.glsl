@@ -25,7 +25,7 @@ vec2 dti_norm_moments(uint base, dti_norm_chunk c, float mean)
     uint length = args.batch == 1u ? args.spatial : args.cols;
     uint pitch = args.channels * args.spatial; /* unused where there is one run */
     vec4 s = vec4(0.0), t = vec4(0.0);
-    if (((base | length | pitch) & 3u) == 0u) {
+    if ((spec3 & DTI_NORM_FOURS_X) != 0u) {
         dti_runs r = dti_runs_start(c.first / 4u, length / 4u, pitch / 4u);
         for (uint k = gl_LocalInvocationID.x; k < c.count / 4u; k += gl_WorkGroupSize.x) {
             vec4 d = x4[base / 4u + r.at] - mean;

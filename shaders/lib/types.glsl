@@ -21,6 +21,9 @@ layout(constant_id = 2) const uint spec1 = 0u;
  * it too, and a compiler that takes for granted that nothing is infinite has nothing to leave out. */
 #define DTI_LOWEST uintBitsToFloat(0xff7fffffu)
 
+/* Whether a row is no more than a workgroup keeps in registers: see DTI_LIES_SIZE. */
+#define DTI_ALL_HELD ((1u << (spec3 >> DTI_LIES_SIZE)) <= DTI_LIES_HELD * gl_WorkGroupSize.x)
+
 /* Grids are folded into x and y; the last workgroups of a fold may lie beyond the end. */
 uint dti_group()
 {

@@ -597,17 +597,30 @@ static dti_effort dti_xent_effort(const dti_launch *l, uint32_t variant, uint32_
     return dti_effort_rows(l->args.xent.rows, l->args.xent.classes, 3, local);
 }
 
+static void dti_xent_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
+    const dti_args_xent *a = &l->args.xent;
+    (void)variant;
+    spec[3] = dti_row_lies(a->classes, a->x_offset); /* what the loss sums, its gradient does */
+    if (l->kernel == DTI_K_XENT_GRAD && a->y_offset % 4)
+        spec[3] |= DTI_ROW_APART;
+    if (l->kernel == DTI_K_XENT_DX && a->y_offset % 4)
+        spec[3] = 0;
+}
+
 static uint64_t dti_xent_width(const dti_launch *l) {
-    return l->args.xent.classes;
+    uint32_t spec[4];
+    dti_xent_tile(l, 0, spec);
+    return spec[3] & DTI_ROW_FOURS ? l->args.xent.classes / 4 : l->args.xent.classes;
 }
 
 /* -> pairs [rows, 2]; spec0: DTI_XENT_*, spec1: s, spec2: 1 = rows are kept behind the pairs */
 DTI_KERNEL(XENT, xent, "rrrw", GROUP, .run = dti_cpu_xent, .grain = dti_cpu_grain_xent,
-           .width = dti_xent_width, .effort = dti_xent_effort);
+           .width = dti_xent_width, .tile = dti_xent_tile, .effort = dti_xent_effort);
 
 /* (logits, target, s, dlogits) */
 DTI_KERNEL(XENT_GRAD, xent_grad, "rrrw", GROUP, .run = dti_cpu_xent_grad,
-           .grain = dti_cpu_grain_xent, .width = dti_xent_width, .effort = dti_xent_effort);
+           .grain = dti_cpu_grain_xent, .width = dti_xent_width, .tile = dti_xent_tile,
+           .effort = dti_xent_effort);
 
 static uint64_t dti_xent_dx_invocations(const dti_launch *l, uint32_t variant,
                                         const uint32_t spec[4]) {
@@ -626,7 +639,7 @@ static bool dti_xent_dx_in_step(const dti_launch *l, int binding) {
 
 /* (logits, what XENT kept, s, dlogits), where workgroups run */
 DTI_KERNEL(XENT_DX, xent_dx, "rrrw", ITEM, .invocations = dti_xent_dx_invocations,
-           .effort = dti_xent_dx_effort, .in_step = dti_xent_dx_in_step);
+           .tile = dti_xent_tile, .effort = dti_xent_dx_effort, .in_step = dti_xent_dx_in_step);
 
 DTI_FAMILY(cross_entropy, .shape = dti_cross_entropy_shape, .grad = dti_cross_entropy_grad_rule,
            .labels = dti_targets_labels, .weight = dti_cross_entropy_weight_of);

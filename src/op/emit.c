@@ -271,6 +271,18 @@ static uint32_t dti_fours(uint32_t n, uint32_t offsets) {
     return n % 4 ? DTI_FOURS | DTI_FOURS_AND_REST : DTI_FOURS;
 }
 
+static uint32_t dti_lies_size(uint32_t units) {
+    uint32_t size = 0;
+    while (size < 16 && units > 1u << size)
+        size++;
+    return size << DTI_LIES_SIZE;
+}
+
+static uint32_t dti_row_lies(uint32_t n, uint32_t places) {
+    const bool fours = (n | places) % 4 == 0;
+    return (fours ? DTI_ROW_FOURS : 0u) | dti_lies_size(fours ? n / 4 : n);
+}
+
 static uint64_t dti_fours_invocations(const dti_launch *l, uint32_t variant,
                                       const uint32_t spec[4]) {
     (void)variant;

@@ -145,6 +145,9 @@ static void dti_map1_tile(const dti_launch *launch, uint32_t variant, uint32_t s
 static void dti_map2_tile(const dti_launch *launch, uint32_t variant, uint32_t spec[4]);
 /* And of n elements without gaps; offsets: of all operands, or'd. */
 static uint32_t dti_fours(uint32_t n, uint32_t offsets);
+/* Of kernels that go over rows of n elements, which lie from such places on: spec3, DTI_ROW_*. */
+static uint32_t dti_row_lies(uint32_t n, uint32_t places);
+static uint32_t dti_lies_size(uint32_t units); /* the size in it */
 /* One, or four elements each: what spec2 says. */
 static uint64_t dti_fours_invocations(const dti_launch *launch, uint32_t variant,
                                       const uint32_t spec[4]);

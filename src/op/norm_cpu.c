@@ -472,6 +472,58 @@ static uint64_t dti_norm_invocations(const dti_launch *l, uint32_t variant,
     return dti_ceil_div(l->args.norm.n, 4);
 }
 
+/* ---- How a launch's values lie, for Vulkan: spec3, DTI_NORM_FOURS_X and so on */
+
+static uint32_t dti_norm_fours(uint32_t all) {
+    return all % 4 ? 0 : DTI_NORM_FOURS;
+}
+
+static void dti_norm_stats_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
+    const dti_args_norm *a = &l->args.norm;
+    (void)variant;
+    spec[3] = (a->x_offset | (a->batch ? a->spatial : a->cols)) % 4 ? 0 : DTI_NORM_FOURS_X;
+}
+
+static void dti_norm_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
+    const dti_args_norm *a = &l->args.norm;
+    (void)variant;
+    spec[3] = dti_norm_fours(a->x_offset | a->y_offset | a->spatial);
+}
+
+static void dti_norm_grad_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
+    const dti_args_norm *a = &l->args.norm;
+    dti_norm_tile(l, variant, spec);
+    spec[3] = a->dy_offset % 4 ? 0 : spec[3];
+}
+
+static void dti_norm_dw_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
+    const dti_args_norm *a = &l->args.norm;
+    (void)variant;
+    spec[3] = dti_norm_fours(a->x_offset | a->dy_offset | a->spatial);
+}
+
+static void dti_norm_dx_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
+    const dti_args_norm *a = &l->args.norm;
+    uint32_t all = a->x_offset | a->dy_offset | a->y_offset | a->cols;
+    (void)variant;
+    all |= a->spatial > 1 ? a->spatial : a->w_offset | a->channels;
+    spec[3] = dti_norm_fours(all);
+    if (spec[3])
+        spec[3] |= dti_lies_size(a->cols / 4);
+}
+
+static void dti_norm_group_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
+    const dti_args_norm *a = &l->args.norm;
+    dti_norm_stats_tile(l, variant, spec);
+    uint32_t all = a->x_offset | a->y_offset;
+    if (a->spatial == 1)
+        all |= a->w_offset | a->b_offset | a->channels;
+    all |= a->spatial > 1 || a->batch ? a->spatial : a->cols;
+    spec[3] |= dti_norm_fours(all);
+    if (spec[3] & DTI_NORM_FOURS)
+        spec[3] |= dti_lies_size(a->cols / 4);
+}
+
 /* Of the longest chunk, so many times, in fours where its runs are of fours. */
 static uint64_t dti_norm_steps(const dti_args_norm *a, uint64_t elements, uint32_t run,
                                uint32_t passes, uint32_t local) {
@@ -493,7 +545,7 @@ static dti_effort dti_norm_stats_effort(const dti_launch *l, uint32_t variant, u
 /* (x, stats, and the pairs of chunks) item = chunk; spec0: 1 = RMS */
 DTI_KERNEL(NORM_STATS, norm_stats, "rw", GROUP, .run = dti_cpu_norm_stats,
            .outer = dti_cpu_items_norm_groups, .grain = dti_cpu_grain_norm_groups,
-           .effort = dti_norm_stats_effort);
+           .tile = dti_norm_stats_tile, .effort = dti_norm_stats_effort);
 
 static dti_effort dti_norm_group_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     (void)variant;
@@ -516,7 +568,7 @@ static uint64_t dti_norm_width(const dti_launch *l) {
 DTI_KERNEL(NORM_GROUP, norm_group, "rrwu", GROUP, .run = dti_cpu_norm_group,
            .outer = dti_cpu_items_norm_group, .grain = dti_cpu_grain_norm_group,
            .scratch_bytes = dti_cpu_scratch_norm, .takes = dti_norm_takes, .width = dti_norm_width,
-           .effort = dti_norm_group_effort);
+           .tile = dti_norm_group_tile, .effort = dti_norm_group_effort);
 
 static dti_effort dti_norm_finish_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     (void)variant;
@@ -531,7 +583,7 @@ DTI_KERNEL(NORM_FINISH, norm_finish, "urrw", GROUP, .run = dti_cpu_norm_finish,
 /* (x, stats, w and b, y); spec0: DTI_NORM_*; spec1 */
 DTI_KERNEL(NORM, norm, "rrrw", ITEM, .run = dti_cpu_norm, .outer = dti_cpu_items_norm,
            .grain = dti_cpu_grain_norm, .scratch_bytes = dti_cpu_scratch_norm,
-           .takes = dti_norm_takes, .invocations = dti_norm_invocations);
+           .takes = dti_norm_takes, .invocations = dti_norm_invocations, .tile = dti_norm_tile);
 
 static dti_effort dti_norm_dx_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     const dti_args_norm *a = &l->args.norm;
@@ -541,7 +593,7 @@ static dti_effort dti_norm_dx_effort(const dti_launch *l, uint32_t variant, uint
 
 /* (x, dy, w, dx), not batch; item = group; spec0: RMS, spec1: 1 = w */
 DTI_KERNEL(NORM_DX, norm_dx, "rrrw", GROUP, .run = dti_cpu_norm_dx,
-           .grain = dti_cpu_grain_norm_groups, .width = dti_norm_width,
+           .grain = dti_cpu_grain_norm_groups, .width = dti_norm_width, .tile = dti_norm_dx_tile,
            .effort = dti_norm_dx_effort);
 
 static dti_effort dti_norm_dw_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
@@ -552,12 +604,13 @@ static dti_effort dti_norm_dw_effort(const dti_launch *l, uint32_t variant, uint
 
 /* (x, stats, dy, dw and db, or pairs) item = chunk; spec2: 1 = of 4 channels */
 DTI_KERNEL(NORM_DW, norm_dw, "rrrw", GROUP, .run = dti_cpu_norm_dw, .outer = dti_cpu_items_norm_dw,
-           .grain = dti_cpu_grain_norm_dw, .effort = dti_norm_dw_effort);
+           .grain = dti_cpu_grain_norm_dw, .tile = dti_norm_dw_tile, .effort = dti_norm_dw_effort);
 
 /* (x, dy, [stats|dw|db|w], dx); spec0: 1 = train */
 DTI_KERNEL(BATCH_DX, batch_dx, "rrrw", ITEM, .run = dti_cpu_batch_dx,
            .outer = dti_cpu_items_batch_dx, .grain = dti_cpu_grain_norm,
-           .scratch_bytes = dti_cpu_scratch_norm, .invocations = dti_norm_invocations);
+           .scratch_bytes = dti_cpu_scratch_norm, .invocations = dti_norm_invocations,
+           .tile = dti_norm_grad_tile);
 
 /* (x, s, y) */
 DTI_KERNEL(RUNNING, running, "rru", ITEM, .run = dti_cpu_running, .grain = dti_cpu_grain_copy);

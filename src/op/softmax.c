@@ -155,13 +155,21 @@ static dti_effort dti_softmax_effort(const dti_launch *l, uint32_t variant, uint
     return dti_effort_rows(l->args.rows.rows, l->args.rows.cols, 3, local);
 }
 
+static void dti_softmax_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
+    const dti_args_rows *a = &l->args.rows;
+    (void)variant;
+    spec[3] = dti_row_lies(a->cols, a->x_offset | a->y_offset | a->dy_offset);
+}
+
 static uint64_t dti_softmax_width(const dti_launch *l) {
-    return l->args.rows.cols;
+    uint32_t spec[4];
+    dti_softmax_tile(l, 0, spec);
+    return spec[3] & DTI_ROW_FOURS ? l->args.rows.cols / 4 : l->args.rows.cols;
 }
 
 /* spec0: 1 = log */
 DTI_KERNEL(SOFTMAX, softmax, "rw", GROUP, .run = dti_cpu_softmax, .grain = dti_cpu_grain_rows,
-           .width = dti_softmax_width, .effort = dti_softmax_effort);
+           .width = dti_softmax_width, .tile = dti_softmax_tile, .effort = dti_softmax_effort);
 
 static dti_effort dti_softmax_grad_effort(const dti_launch *l, uint32_t variant, uint32_t local) {
     (void)variant;
@@ -170,7 +178,7 @@ static dti_effort dti_softmax_grad_effort(const dti_launch *l, uint32_t variant,
 
 /* (y, dy, dx); spec0: 1 = log */
 DTI_KERNEL(SOFTMAX_GRAD, softmax_grad, "rrw", GROUP, .run = dti_cpu_softmax_grad,
-           .grain = dti_cpu_grain_rows, .width = dti_softmax_width,
+           .grain = dti_cpu_grain_rows, .width = dti_softmax_width, .tile = dti_softmax_tile,
            .effort = dti_softmax_grad_effort);
 
 DTI_FAMILY(softmax, .shape = dti_softmax_shape, .grad = dti_softmax_grad_rule,

@@ -239,10 +239,10 @@ static dt_result dti_vk_pipeline_compile(dti_vk_device *device, dti_vk_pipeline 
     dt_result result = dti_vk_shader_words(device->head.base, shader, &words);
     if (result)
         return result;
-    const size_t count = device->head.info.has_float_controls
-                             ? dti_vk_shader_preserve(words, shader->word_count)
-                             : shader->word_count;
-    uint32_t values[5] = {p->local, p->spec[0], p->spec[1], p->spec[2], p->spec[3]};
+    const uint32_t values[5] = {p->local, p->spec[0], p->spec[1], p->spec[2], p->spec[3]};
+    size_t count = dti_vk_shader_specialize(words, shader->word_count, values, DTI_COUNT(values));
+    if (device->head.info.has_float_controls)
+        count = dti_vk_shader_preserve(words, count);
     dti_VkSpecializationMapEntry entries[5];
     for (uint32_t i = 0; i < 5; i++)
         entries[i] = (dti_VkSpecializationMapEntry){

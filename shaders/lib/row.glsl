@@ -1,0 +1,38 @@
+/* A row of contiguous values in units: four that follow each other, where all rows lie so (spec3,
+ * DTI_ROW_FOURS), or one, which is .x of a vector. Sums over a row hang on which it is. */
+layout(constant_id = 4) const uint spec3 = 0u;
+const bool FOURS = (spec3 & DTI_ROW_FOURS) != 0u;
+const bool ALL_HELD = DTI_ALL_HELD;
+const uint WIDTH = (spec3 & DTI_ROW_FOURS) != 0u ? 4u : 1u;
+
+#define DTI_EACH_UNIT(u, first, units)                                                             \
+    for (uint u = gl_LocalInvocationID.x + (first); u < (units); u += gl_WorkGroupSize.x)
+
+/* Branches, so that only one of the two is read or computed. */
+#define DTI_ROW_READ(name, x, x4)                                                                  \
+    vec4 name(uint unit)                                                                           \
+    {                                                                                              \
+        if (FOURS)                                                                                 \
+            return x4[unit];                                                                       \
+        return vec4(x[unit], 0.0, 0.0, 0.0);                                                       \
+    }
+
+vec4 dti_row_exp(vec4 v)
+{
+    vec4 power = vec4(dti_m_exp(v.x), 0.0, 0.0, 0.0);
+    if (FOURS)
+        power.yzw = vec3(dti_m_exp(v.y), dti_m_exp(v.z), dti_m_exp(v.w));
+    return power;
+}
+
+float dti_row_max(float high, vec4 v)
+{
+    if (FOURS)
+        return dti_max(dti_max(high, dti_max(v.x, v.y)), dti_max(v.z, v.w));
+    return dti_max(high, v.x);
+}
+
+float dti_row_sum(vec4 v)
+{
+    return FOURS ? (v.x + v.y) + (v.z + v.w) : v.x;
+}
