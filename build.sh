@@ -127,8 +127,8 @@ setup_test() {
     # Launchers of the collectives' example, and networks to put between its ranks. Slurm's plugin
     # for PMIx loads the library by the name that the development package has.
     need openmpi-bin libopenmpi-dev mpich slurm-wlm munge libpmix-dev iproute2
-    # MAC and TLS of the collectives; deflated arrays.
-    need libssl-dev zlib1g-dev
+    # MAC and TLS of the collectives; deflated arrays; pictures.
+    need libssl-dev zlib1g-dev libpng-dev libjpeg62-turbo-dev
     # The same on AArch64, under an emulator; elsewhere than on x86 its tests skip.
     if [ "$(uname -m)" = x86_64 ]; then need gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user; fi
 }
@@ -268,11 +268,16 @@ build_example() {
     compile build/fashion_mnist examples/fashion_mnist.c
 }
 
-# zlib, where it is: without it deflated arrays are refused.
-with_zlib() {
-    deflated= deflated_libs=
-    if ! echo '#include <zlib.h>' | "$CC" -E - >/dev/null 2>&1; then return 0; fi
-    deflated=-DDT_WITH_ZLIB deflated_libs=-lz
+# What files are read by, where it is: without it deflated arrays, or pictures, are refused.
+with_readers() {
+    readers= reader_libs=
+    for reader in 'ZLIB zlib.h -lz' 'PNG png.h -lpng' 'JPEG jpeglib.h -ljpeg'; do
+        # shellcheck disable=SC2086 # words are meant
+        set -- $reader
+        if printf '#include <stdio.h>\n#include <%s>\n' "$2" | "$CC" -E - >/dev/null 2>&1; then
+            readers="$readers -DDT_WITH_$1" reader_libs="$reader_libs $3"
+        fi
+    done
 }
 
 # main.c includes the tests of internals; every other test file is an object of its own.
@@ -290,13 +295,13 @@ build_test() {
     if newer "$object" $sources; then return 0; fi
     say "$CC $1"
     # shellcheck disable=SC2086
-    "$CC" $CFLAGS $deflated -g -Wall -Wextra -DDT_REFERENCE -I. -Itests -c "$1" -o "$object"
+    "$CC" $CFLAGS $readers -g -Wall -Wextra -DDT_REFERENCE -I. -Itests -c "$1" -o "$object"
 }
 
 link_tests() {
     objects=$(test_sources | sed "s|^tests/\(.*\)c\$|$out/\1o|")
     # shellcheck disable=SC2086
-    if ! newer $out/dtest $objects; then "$CC" $CFLAGS -g $objects -o $out/dtest $LIBS $deflated_libs; fi
+    if ! newer $out/dtest $objects; then "$CC" $CFLAGS -g $objects -o $out/dtest $LIBS $reader_libs; fi
 }
 
 build_tests() {
@@ -372,7 +377,7 @@ in_lanes() {
     mkdir $out/taken
     fresh_flags
     public_part
-    with_zlib
+    with_readers
     lanes=$(processors) pids= failed=no
     while [ "$lanes" -gt 0 ]; do
         build_lane "$@" &
@@ -655,7 +660,8 @@ fuzz_object() {
     flags="-g -fno-omit-frame-pointer -DDT_NO_VULKAN $fuzz_checks"
     if [ "$1" = dtrain ]; then
         if newer build/fuzz/dtrain.o dtrain.h; then return 0; fi
-        set -- dtrain -O0 -DDT_IMPLEMENTATION -x c dtrain.h
+        # shellcheck disable=SC2086 # words are meant
+        set -- dtrain -O0 $readers -DDT_IMPLEMENTATION -x c dtrain.h
     else
         set -- "$1" -O1 "tests/fuzz_$1.c"
     fi
@@ -716,6 +722,7 @@ fuzz() {
         return 0
     fi
     header
+    with_readers
     names='frames hello' # which take long to compile
     for target in tests/fuzz_*.c; do
         name=$(basename "$target" .c)
@@ -724,8 +731,9 @@ fuzz() {
     # shellcheck disable=SC2086 # words are meant
     side_by_side fuzz_object dtrain $names || die 'what is above does not compile'
     for name in $names; do
+        # shellcheck disable=SC2086 # words are meant
         clang -fsanitize=fuzzer,address,undefined "build/fuzz/$name.o" build/fuzz/dtrain.o \
-            -o "build/fuzz/$name" -lm -ldl -lpthread
+            -o "build/fuzz/$name" -lm -ldl -lpthread $reader_libs
     done
     # shellcheck disable=SC2086
     side_by_side run_fuzz $names

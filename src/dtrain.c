@@ -302,7 +302,22 @@ DTI_OPTIMIZE_END
 #include "data/csv.c"
 #include "data/batch.c"
 #include "data/loader.h"
+#include "data/sampler.c"
+DTI_OPTIMIZE_SPEED
+#include "data/augment.c"
+DTI_OPTIMIZE_END
+#include "data/loader_row.c"
 #include "data/loader.c"
+#include "data/picture.h"
+DTI_OPTIMIZE_SPEED
+#include "data/picture_size.c"
+DTI_OPTIMIZE_END
+#include "data/picture_png.c"
+#include "data/picture_jpeg.c"
+#include "data/picture.c"
+#include "data/folder.h"
+#include "data/folder_scan.c"
+#include "data/folder.c"
 
 /* ---- file: safetensors, checkpoints */
 #include "file/safetensors.h"

@@ -45,6 +45,7 @@ static FILE *harness_stream(int descriptor, const char *mode) {
 #include "test_norm_kernel.c"
 #include "test_data.c"
 #include "test_loader.c"
+#include "test_augment.c"
 #include "test_file.c"
 #include "test_checkpoint.c"
 #include "test_outside.c"

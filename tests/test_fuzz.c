@@ -4,6 +4,7 @@
 #include "fuzz_csv.c"
 #include "fuzz_idx.c"
 #include "fuzz_npy.c"
+#include "fuzz_picture.c"
 #include "fuzz_safetensors.c"
 
 #include "fuzz_replay.h"
@@ -24,6 +25,16 @@ TEST(every_kept_numpy_file_is_read_or_refused_cleanly) {
     int counts[2] = {0};
     REQUIRE(replay_folder("tests/corpus/npy", fuzz_npy, counts));
     CHECK(counts[0] >= 8 && counts[1] >= 8);
+}
+
+TEST(every_kept_picture_is_decoded_or_refused_cleanly) {
+    int counts[2] = {0};
+    REQUIRE(replay_folder("tests/corpus/picture", fuzz_picture, counts));
+#if defined DT_WITH_PNG && defined DT_WITH_JPEG
+    CHECK(counts[0] >= 8 && counts[1] >= 15);
+#else
+    CHECK(counts[0] >= 8);
+#endif
 }
 
 TEST(every_kept_weight_file_is_loaded_or_refused_cleanly) {

@@ -107,7 +107,8 @@ static loader_row loader_row_of(const loader_fixture *f, const dti_batch *b, uin
     if (f->data.columns[LOADER_NOISE].data)
         memcpy(r.noise, f->x + row * 2, sizeof r.noise);
     dt_rows_f32_from_u8(r.pixels, f->pixels + row * 4, NULL, 1, 4, 1 / 255.0f, -0.3f);
-    dt_sample s = {LOADER_SEED, b->epoch, b->step, row, position};
+    dt_sample s = {
+        .seed = LOADER_SEED, .epoch = b->epoch, .step = b->step, .row = row, .position = position};
     if (f->data.sample)
         loader_change(&s, r.x, &r.id, r.noise);
     return r;
@@ -627,6 +628,218 @@ TEST(loader_allocates_nothing_after_its_creation) {
     loader_close(&f, NULL);
 }
 
+/* ---- several threads */
+
+static dt_result loader_sample_quiet(void *user, const dt_sample *s, void *const *values) {
+    (void)user;
+    loader_change(s, values[LOADER_X], values[LOADER_ID], values[LOADER_NOISE]);
+    return DT_OK;
+}
+
+TEST(loader_gives_the_same_values_with_any_number_of_threads) {
+    static const int threads[] = {1, 2, 3, 64};
+    loader_fixture f;
+    REQUIRE(loader_open(&f));
+    f.data.sample = loader_sample_quiet;
+    for (int i = 0; i < 8; i++) {
+        f.data.threads = threads[i / 2];
+        dti_loader_desc d = loader_desc(&f, 50);
+        d.tail = i % 2 ? DT_TAIL_PAD : DT_TAIL_KEEP;
+        test_check(loader_runs_right(&f, &d), __FILE__, __LINE__, "%d threads", f.data.threads);
+    }
+    f.data.threads = 3;
+    f.data.sample = NULL;
+    f.data.columns[LOADER_NOISE].data = f.x;
+    const dti_loader_desc d = loader_desc(&f, 129); /* more than two pieces */
+    CHECK(loader_runs_right(&f, &d));
+    harness_threads_left = 2; /* of three */
+    const bool right = loader_runs_right(&f, &d);
+    harness_threads_left = -1;
+    CHECK(right);
+    loader_close(&f, NULL);
+}
+
+/* Fails for 40 rows at once, the later the sooner. */
+static dt_result loader_sample_many_fail(void *user, const dt_sample *s, void *const *values) {
+    (void)values;
+    if (s->row < 20)
+        return DT_OK;
+    usleep((useconds_t)(60 - s->row) * 20);
+    atomic_fetch_add((atomic_int *)user, 1);
+    snprintf(s->why, s->why_bytes, "row %d is no good", (int)s->row);
+    return DT_ERROR_FORMAT;
+}
+
+TEST(loader_tells_the_first_of_many_samples_that_fail_and_why) {
+    loader_fixture f;
+    atomic_int fails = 0;
+    REQUIRE(loader_open(&f));
+    f.data.sample = loader_sample_many_fail;
+    f.data.user = &fails;
+    f.data.threads = 8;
+    dti_loader_desc d = loader_desc(&f, 60);
+    d.shuffle = false;
+    dti_loader *l;
+    const dti_batch *b;
+    REQUIRE(dti_loader_create(f.base, &d, &l) == DT_OK);
+    for (int i = 0; i < 3; i++) {
+        CHECK(dti_loader_next(l, &b) == DT_ERROR_FORMAT);
+        CHECK_CONTAINS(dt_ctx_error(f.ctx), "failed for row 20 ");
+        CHECK_CONTAINS(dt_ctx_error(f.ctx), ": row 20 is no good");
+    }
+    CHECK(atomic_load(&fails) > 3); /* others failed too */
+    loader_close(&f, l);
+}
+
+/* ---- which rows */
+
+static bool loader_ids_open(loader_fixture *f, dti_loader_desc *d, dti_loader **l) {
+    f->data.sample = NULL;
+    if (!dti_is_nil(f->data.columns[1].input))
+        f->data.columns[0] = f->data.columns[LOADER_ID];
+    memset(f->data.columns + 1, 0, sizeof f->data.columns - sizeof f->data.columns[0]);
+    return dti_loader_create(f->base, d, l) == DT_OK;
+}
+
+/* The ids of an epoch, in order. */
+static bool loader_ids(dti_loader *l, uint64_t epoch, int32_t *ids) {
+    const dti_batch *b;
+    if (dti_loader_seek(l, epoch, 0, 0))
+        return false;
+    for (uint64_t i = 0, at = 0; i < dti_loader_epoch_batches(l); i++, at += b->count) {
+        if (dti_loader_next(l, &b))
+            return false;
+        memcpy(ids + at, b->values[0], b->count * sizeof *ids);
+        for (uint32_t k = 0; k < b->count; k++)
+            CHECK(b->sources[k] == (uint32_t)ids[at + k]);
+    }
+    return true;
+}
+
+TEST(loader_takes_the_picked_rows_alone) {
+    loader_fixture f;
+    dti_loader *l;
+    int32_t ids[5];
+    const uint32_t pick[5] = {130, 7, 7, 64, 0}, order[5] = {0, 1, 2, 3, 4};
+    uint32_t shuffled[5];
+    REQUIRE(loader_open(&f));
+    f.data.pick = pick;
+    f.data.rows = 5;
+    for (int shuffle = 0; shuffle < 2; shuffle++) {
+        dti_loader_desc d = loader_desc(&f, 2);
+        d.shuffle = shuffle;
+        memcpy(shuffled, order, sizeof order);
+        if (shuffle)
+            dt_shuffle(shuffled, 5, LOADER_SEED, 3);
+        REQUIRE(loader_ids_open(&f, &d, &l) && loader_ids(l, 3, ids));
+        for (int i = 0; i < 5; i++)
+            CHECK(ids[i] == (int32_t)pick[shuffled[i]]);
+        dti_loader_destroy(l);
+    }
+    loader_close(&f, NULL);
+}
+
+TEST(loader_draws_rows_as_often_as_their_weights_say) {
+    loader_fixture f;
+    dti_loader *l;
+    int32_t ids[LOADER_ROWS], again[LOADER_ROWS], count[LOADER_ROWS] = {0}, zeros = 0;
+    float weights[LOADER_ROWS] = {0};
+    REQUIRE(loader_open(&f));
+    for (int i = 1; i < LOADER_ROWS - 1; i++) /* the first and the last one never */
+        weights[i] = i % 10 ? (float)(i % 3) : 0.0f;
+    f.data.weights = weights;
+    dti_loader_desc d = loader_desc(&f, 10);
+    REQUIRE(loader_ids_open(&f, &d, &l));
+    double sum = 0;
+    for (int i = 0; i < LOADER_ROWS; i++)
+        sum += (double)weights[i];
+    const int epochs = 400;
+    for (uint64_t e = 0; e < (uint64_t)epochs; e++) {
+        REQUIRE(loader_ids(l, e, ids));
+        for (int i = 0; i < LOADER_ROWS; i++)
+            count[ids[i]]++;
+    }
+    for (int i = 0; i < LOADER_ROWS; i++) {
+        const double want = (double)weights[i] / sum * LOADER_ROWS * epochs;
+        zeros += weights[i] == 0.0f;
+        test_check(fabs(count[i] - want) <= 5 * sqrt(want), __FILE__, __LINE__,
+                   "row %d came %d times, not %.0f", i, count[i], want);
+    }
+    CHECK(zeros > 40);
+    REQUIRE(loader_ids(l, 7, ids) && loader_ids(l, 7, again));
+    CHECK(!memcmp(ids, again, sizeof ids));
+    REQUIRE(loader_ids(l, 8, again));
+    CHECK(memcmp(ids, again, sizeof ids) != 0);
+    dti_loader_destroy(l);
+    d.shuffle = false; /* as evaluation does */
+    REQUIRE(loader_ids_open(&f, &d, &l) && loader_ids(l, 0, ids));
+    for (int i = 0; i < LOADER_ROWS; i++)
+        CHECK(ids[i] == i);
+    loader_close(&f, l);
+}
+
+TEST(loader_puts_rows_of_like_lengths_into_a_batch) {
+    loader_fixture f;
+    dti_loader *l;
+    int32_t ids[LOADER_ROWS], next[LOADER_ROWS];
+    uint32_t lengths[LOADER_ROWS];
+    REQUIRE(loader_open(&f));
+    for (int i = 0; i < LOADER_ROWS; i++)
+        lengths[i] = (uint32_t)(i * 37 % 101);
+    f.data.lengths = lengths;
+    dti_loader_desc d = loader_desc(&f, 8); /* one piece: 16 batches and 3 rows */
+    REQUIRE(loader_ids_open(&f, &d, &l) && loader_ids(l, 1, ids) && loader_ids(l, 2, next));
+    int seen[LOADER_ROWS] = {0}, spread = 0, rising = 0;
+    for (int i = 0; i < LOADER_ROWS; i++)
+        seen[ids[i]]++;
+    for (int b = 0; b < LOADER_ROWS / 8; b++) {
+        spread += (int)lengths[ids[8 * b + 7]] - (int)lengths[ids[8 * b]];
+        rising += b && lengths[ids[8 * b]] > lengths[ids[8 * b - 8]];
+    }
+    for (int i = 0; i < LOADER_ROWS; i++)
+        CHECK(seen[i] == 1);
+    CHECK(spread < 110); /* all batches together have no more than all lengths */
+    CHECK(rising > 3 && rising < 13);
+    CHECK(memcmp(ids, next, sizeof ids) != 0);
+    loader_close(&f, l);
+}
+
+TEST(loader_makes_class_numbers_one_hot) {
+    loader_fixture f;
+    dti_loader *l;
+    const dti_batch *b;
+    int32_t class[LOADER_ROWS];
+    uint8_t small[LOADER_ROWS];
+    REQUIRE(loader_open(&f));
+    for (int i = 0; i < LOADER_ROWS; i++)
+        small[i] = (uint8_t)(class[i] = i * 5 % 4);
+    dt_tensor target = dt_input(f.graph, "target", DT_F32, dt_dims(4));
+    f.bytes = data_host_bytes(f.ctx);
+    for (int wide = 0; wide < 2; wide++) {
+        dti_loader_desc d = loader_desc(&f, 100);
+        f.data.columns[LOADER_ID] = (dt_column){.input = target,
+                                                .data = wide ? (void *)class : (void *)small,
+                                                .dtype = wide ? DT_I32 : DT_U8,
+                                                .one_hot = true};
+        memset(f.data.columns + 2, 0, sizeof f.data.columns - 2 * sizeof f.data.columns[0]);
+        f.data.sample = NULL;
+        REQUIRE(dti_loader_create(f.base, &d, &l) == DT_OK);
+        REQUIRE(dti_loader_next(l, &b) == DT_OK);
+        for (uint32_t i = 0; i < 400; i++)
+            CHECK(((const float *)b->values[1])[i] ==
+                  (class[b->sources[i / 4]] == (int32_t)(i % 4) ? 1.0f : 0.0f));
+        dti_loader_destroy(l);
+    }
+    class[90] = 4;
+    dti_loader_desc d = loader_desc(&f, LOADER_ROWS);
+    REQUIRE(dti_loader_create(f.base, &d, &l) == DT_OK);
+    CHECK(dti_loader_next(l, &b) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(f.ctx), "failed for row 90 ");
+    CHECK_CONTAINS(dt_ctx_error(f.ctx), "column 1: class 4 of 4");
+    dti_loader_destroy(l);
+    loader_close(&f, NULL);
+}
+
 /* ---- what the system refuses */
 
 typedef struct loader_meter {
@@ -752,15 +965,15 @@ TEST(loader_refuses_a_column_that_does_not_fit_its_input) {
     const dt_column right = f.data.columns[LOADER_ID];
     dt_column *c = &f.data.columns[LOADER_ID];
     const dt_column wrong[] = {
-        {right.input, f.x, DT_F32, 0, 0},
-        {right.input, f.id, DT_I64, 0, 0},
-        {right.input, f.label, DT_U8, 2, 0},
-        {f.data.columns[LOADER_X].input, f.x, DT_F32, 0, 0},
-        {dt_param(g, "weight", dt_dims(3), (dt_init){0}), f.x, DT_F32, 0, 0},
-        {dt_relu(f.data.columns[LOADER_X].input), f.x, DT_F32, 0, 0},
-        {dt_input_shared(g, "shared", DT_F32, dt_dims(3)), f.x, DT_F32, 0, 0},
-        {{0}, f.x, DT_F32, 0, 0},
-        {{0}, NULL, DT_F32, 0, 0},
+        {right.input, f.x, DT_F32, 0, 0, false},
+        {right.input, f.id, DT_I64, 0, 0, false},
+        {right.input, f.label, DT_U8, 2, 0, false},
+        {f.data.columns[LOADER_X].input, f.x, DT_F32, 0, 0, false},
+        {dt_param(g, "weight", dt_dims(3), (dt_init){0}), f.x, DT_F32, 0, 0, false},
+        {dt_relu(f.data.columns[LOADER_X].input), f.x, DT_F32, 0, 0, false},
+        {dt_input_shared(g, "shared", DT_F32, dt_dims(3)), f.x, DT_F32, 0, 0, false},
+        {{0}, f.x, DT_F32, 0, 0, false},
+        {{0}, NULL, DT_F32, 0, 0, false},
     };
     static const char *const parts[] = {
         "column 1 ('id'): the input is i32", "column 1 ('id'): the input is i32",
@@ -782,6 +995,33 @@ TEST(loader_refuses_a_column_that_does_not_fit_its_input) {
     loader_refused(&f, &d, __LINE__, "column 4 ('noise'): data is NULL");
     memset(f.data.columns, 0, sizeof f.data.columns);
     loader_refused(&f, &d, __LINE__, "no columns");
+    loader_close(&f, NULL);
+}
+
+TEST(loader_refuses_threads_weights_and_one_hot_that_make_no_sense) {
+    loader_fixture f;
+    float weights[LOADER_ROWS] = {0};
+    uint32_t lengths[LOADER_ROWS] = {0};
+    REQUIRE(loader_open(&f));
+    const dti_loader_desc d = loader_desc(&f, 8);
+    f.data.threads = 65;
+    loader_refused(&f, &d, __LINE__, "dt_dataset.threads is 65");
+    f.data.threads = -1;
+    loader_refused(&f, &d, __LINE__, "dt_dataset.threads is -1");
+    f.data.threads = 0;
+    f.data.weights = weights;
+    loader_refused(&f, &d, __LINE__, "weights are all 0");
+    weights[3] = -1;
+    loader_refused(&f, &d, __LINE__, "weights[3] is -1");
+    weights[3] = 0;
+    weights[5] = (float)NAN;
+    loader_refused(&f, &d, __LINE__, "weights[5] is nan");
+    f.data.lengths = lengths;
+    loader_refused(&f, &d, __LINE__, "weights and lengths");
+    f.data.weights = NULL;
+    f.data.lengths = NULL;
+    f.data.columns[LOADER_ID].one_hot = true;
+    loader_refused(&f, &d, __LINE__, "column 1 ('id'): one_hot");
     loader_close(&f, NULL);
 }
 

@@ -103,7 +103,9 @@ TEST(a_wrong_op_beside_a_trainer_stops_nothing_of_it) {
         for (int i = 0; i < 24; i++)
             x[i] = (float)(i % 5), t[i / 3] = i / 3 % 2;
         dt_trainer_desc desc = {.loss = d.loss, .devices = "cpu", .batch = 4};
-        desc.data = (dt_dataset){8, {{d.x, x, DT_F32, 0, 0}, {d.t, t, DT_I32, 0, 0}}, NULL, NULL};
+        desc.data = (dt_dataset){.rows = 8,
+                                 .columns = {{.input = d.x, .data = x, .dtype = DT_F32},
+                                             {.input = d.t, .data = t, .dtype = DT_I32}}};
         desc.shards = again ? 0 : 2;
         CHECK(!dt_trainer_create(d.graph, &desc, &trainer));
         CHECK(is_nil(dt_add(d.x, d.y)));
@@ -155,8 +157,9 @@ TEST(what_a_cleared_op_gave_is_never_taken_for_none) {
         CHECK(is_nil(gone) && !dt_store_create(d.graph, NULL, &d.store));
         dt_program_desc desc = {.outputs = {d.y}};
         dt_trainer_desc t = {.loss = d.loss, .devices = "cpu", .batch = 1};
-        t.data =
-            (dt_dataset){1, {{d.x, rows, DT_F32, 0, 0}, {d.t, rows, DT_I32, 0, 0}}, NULL, NULL};
+        t.data = (dt_dataset){.rows = 1,
+                              .columns = {{.input = d.x, .data = rows, .dtype = DT_F32},
+                                          {.input = d.t, .data = rows, .dtype = DT_I32}}};
         switch (way) {
         case 0: dt_linear(d.x, w, gone); break;
         case 1: dt_layer_norm(d.x, 1, gone, nil, 0); break;
@@ -318,7 +321,9 @@ TEST(a_trainer_takes_no_loss_or_metric_of_another_graph) {
         desk_open(&d);
         desk_open(&far); /* the same ops, and so the same numbers of nodes */
         dt_trainer_desc desc = {.loss = d.loss, .devices = "cpu:2", .batch = 2};
-        desc.data = (dt_dataset){2, {{d.x, x, DT_F32, 0, 0}, {d.t, t, DT_I32, 0, 0}}, NULL, NULL};
+        desc.data = (dt_dataset){.rows = 2,
+                                 .columns = {{.input = d.x, .data = x, .dtype = DT_F32},
+                                             {.input = d.t, .data = t, .dtype = DT_I32}}};
         if (way == 0)
             desc.loss = far.loss;
         if (way == 1)
@@ -758,9 +763,11 @@ TEST(a_column_that_nothing_reads_is_named) {
         "dataset column 2: linear of 'fc.weight' [B, 2] is no input",
         "dataset column 2: a tensor of another graph than the trainer's: 'far' [B, 3]"};
     dt_trainer_desc desc = {.loss = d.loss, .devices = "cpu", .batch = 2};
-    desc.data = (dt_dataset){2, {{d.x, rows, DT_F32, 0, 0}, {d.t, rows, DT_I32, 0, 0}}, NULL, NULL};
+    desc.data = (dt_dataset){.rows = 2,
+                             .columns = {{.input = d.x, .data = rows, .dtype = DT_F32},
+                                         {.input = d.t, .data = rows, .dtype = DT_I32}}};
     for (size_t i = 0; i < COUNT(more); i++) {
-        desc.data.columns[2] = (dt_column){more[i], rows, DT_F32, 0, 0};
+        desc.data.columns[2] = (dt_column){.input = more[i], .data = rows, .dtype = DT_F32};
         CHECK(dt_trainer_create(d.graph, &desc, &trainer) == DT_ERROR_INVALID);
         CHECK_CONTAINS(dt_ctx_error(d.ctx), error[i]);
     }

@@ -77,7 +77,7 @@ static void columns(dt_trainer_desc *d, dt_tensor x, dt_tensor t, bool text) {
     for (size_t i = 0; words && i < rows * each && !text; i++)
         ((float *)(void *)words)[i] = (float)(i % 256) / 256.0f;
     d->data.rows = rows;
-    d->data.columns[0] = (dt_column){x, words, text ? DT_I32 : DT_F32, 0, 0};
+    d->data.columns[0] = (dt_column){.input = x, .data = words, .dtype = text ? DT_I32 : DT_F32};
     d->data.columns[1] = (dt_column){t, words + rows * each, DT_I32, 0, 0};
 }
 

@@ -16,6 +16,8 @@
  *   DT_NO_THREADS       off       start no threads and ask the system for none: the caller does all
  *   DT_WITH_OPENSSL     off       integrity MAC and TLS of dt_comm: link with -lssl -lcrypto
  *   DT_WITH_ZLIB        off       arrays of np.savez_compressed: link with -lz
+ *   DT_WITH_PNG         off       pictures in PNG files: link with -lpng
+ *   DT_WITH_JPEG        off       pictures in JPEG files: link with -ljpeg
  *   DT_WITH_MPI         off       the transport DT_COMM_MPI: compile the implementation with mpicc
  *   DT_REFERENCE        off       add each op's float64 reference, which the tests use
  *   DT_DEBUG            off       internal asserts; they abort, so never ship this

@@ -7,7 +7,7 @@
  *
  * Threads: every function in this part is called on the context's thread, unless its comment says
  * otherwise. A trainer with several devices starts one thread for each device but the first, and
- * one that reads the next batch. */
+ * those that read the next batch (dt_dataset.threads). */
 
 typedef struct dt_trainer dt_trainer;
 
@@ -17,6 +17,9 @@ typedef struct dt_column {
     const void *data; /* the values, sample after sample; NULL: dt_dataset.sample provides them */
     dt_dtype dtype;   /* of data: the input's; for an f32 or i32 input also U8 */
     float scale, offset; /* U8 to f32: value * scale + offset; scale 0 = 1, DT_ZERO = 0 */
+    /* data is one class number a sample, U8 or I32, and an f32 input [classes] gets 1 at its place
+     * and 0 elsewhere. One that is no class is an error of its step. */
+    bool one_hot;
 } dt_column;
 
 /* Which sample is wanted. Compute it from these fields alone, so that results do not depend on the
@@ -24,8 +27,12 @@ typedef struct dt_column {
 typedef struct dt_sample {
     uint64_t seed; /* the trainer's */
     uint64_t epoch, step;
-    uint64_t row;      /* in the dataset */
+    uint64_t row;      /* of the data (dt_dataset.pick) */
     uint64_t position; /* in the batch of the whole job */
+    /* Where a text of an error may be written, at most why_bytes with the closing 0: it becomes
+     * part of the step's. Empty at first. */
+    char *why;
+    size_t why_bytes;
 } dt_sample;
 
 /* Samples to train on or to evaluate. What it points to stays yours and must outlive its use. */
@@ -35,9 +42,23 @@ typedef struct dt_dataset {
     /* Optional: fills in or changes a sample after its columns have been copied; do augmentation
      * here. values[i] is what columns[i].input will receive, in its type. A result other than
      * DT_OK ends the step with that result. Threads: called on a thread of the trainer, one call at
-     * a time. */
+     * a time, or on .threads of them at once. */
     dt_result (*sample)(void *user, const dt_sample *sample, void *const *values);
     void *user;
+    /* Threads that read the next batch; 0 = 1, at most 64. With more, .sample is called by several
+     * at once, for different samples. The values are the same. */
+    int threads;
+    /* NULL, or [rows]: sample i is row pick[i] of the columns' data and for .sample, as dt_split
+     * gives them. They are not checked against the data. */
+    const uint32_t *pick;
+    /* NULL, or [rows]: an epoch of training draws `rows` samples with replacement, each in
+     * proportion to its weight (0 or more, finite, not all 0). Evaluation takes each once. */
+    const float *weights;
+    /* NULL, or [rows]: batches of training have samples of like lengths, in an order by chance: an
+     * epoch's order is cut into pieces of 32 batches, each is sorted by length, and batches change
+     * places. Not with .weights. */
+    const uint32_t *lengths;
+    const dt_augment_desc *augment; /* NULL = none */
 } dt_dataset;
 
 /* What happens to the last batch of an epoch when there are too few samples to fill it. */

@@ -129,7 +129,7 @@ static double dti_uniform01(uint64_t key, uint64_t counter, uint64_t stream); /*
 static double dti_normal(uint64_t key, uint64_t counter, uint64_t stream);    /* N(0,1) */
 /* The steps of both, for who makes many: 53 bits of a counter's words; the uniform of them; or the
  * p in (0,1) whose quantile the normal is. */
-static uint64_t dti_bits53(const uint32_t words[4]);
+static uint64_t dti_bits53(const uint32_t words[2]);
 static double dti_uniform_of(uint64_t bits53);
 static double dti_normal_p_of(uint64_t bits53);
 static double dti_normal_quantile(double p);

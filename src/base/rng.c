@@ -21,7 +21,7 @@ static dti_u32x4 dti_philox(uint64_t key, uint64_t counter, uint64_t stream_and_
 }
 
 /* Of a counter's words. */
-static uint64_t dti_bits53(const uint32_t words[4]) {
+static uint64_t dti_bits53(const uint32_t words[2]) {
     return ((uint64_t)words[1] << 32 | words[0]) >> 11;
 }
 

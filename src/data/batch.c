@@ -6,8 +6,8 @@
 #define DTI_SHUFFLE_STREAM 0x73687566666C6500u
 
 /* A number below `bound`, which it favours by less than 2^-32. */
-static uint32_t dti_shuffle_below(uint32_t bound, uint64_t seed, uint64_t epoch, uint32_t i) {
-    dti_u32x4 r = dti_philox(seed, i, DTI_SHUFFLE_STREAM + epoch);
+static uint32_t dti_shuffle_below(uint32_t bound, uint64_t seed, uint64_t stream, uint64_t i) {
+    dti_u32x4 r = dti_philox(seed, i, stream);
     uint64_t low = (uint64_t)r.v[0] * bound >> 32; /* the 64-bit fraction times the bound */
     return (uint32_t)(((uint64_t)r.v[1] * bound + low) >> 32);
 }
@@ -16,7 +16,7 @@ void dt_shuffle(uint32_t *order, uint32_t count, uint64_t seed, uint64_t epoch) 
     for (uint32_t i = 0; order && i < count; i++)
         order[i] = i;
     for (uint32_t i = count; order && i > 1; i--) {
-        uint32_t j = dti_shuffle_below(i, seed, epoch, i);
+        uint32_t j = dti_shuffle_below(i, seed, DTI_SHUFFLE_STREAM + epoch, i);
         uint32_t kept = order[i - 1];
         order[i - 1] = order[j];
         order[j] = kept;
@@ -30,17 +30,27 @@ static const uint8_t *dti_row_u8(const uint8_t *src, const uint32_t *order, size
 
 /* A byte has 256 values: a table is as fast as the arithmetic, and has the same bits whatever the
  * compiler fuses. The product is exact in double, so the sum rounds the same fused or not. */
-void dt_rows_f32_from_u8(float *dst, const uint8_t *src, const uint32_t *order, size_t rows,
-                         size_t cols, float scale, float offset) {
-    float table[256];
+static void dti_u8_table(float table[256], float scale, float offset) {
     for (int value = 0; value < 256; value++)
         table[value] = (float)((double)value * (double)scale + (double)offset);
-    for (size_t i = 0; dst && src && i < rows; i++) {
+}
+
+static void dti_rows_of_table(float *dst, const uint8_t *src, const uint32_t *order, size_t rows,
+                              size_t cols, const float table[256]) {
+    for (size_t i = 0; i < rows; i++) {
         const uint8_t *row = dti_row_u8(src, order, i, cols);
         float *to = dst + i * cols;
         for (size_t j = 0; j < cols; j++)
             to[j] = table[row[j]];
     }
+}
+
+void dt_rows_f32_from_u8(float *dst, const uint8_t *src, const uint32_t *order, size_t rows,
+                         size_t cols, float scale, float offset) {
+    float table[256];
+    dti_u8_table(table, scale, offset);
+    if (dst && src)
+        dti_rows_of_table(dst, src, order, rows, cols, table);
 }
 
 void dt_rows_i32_from_u8(int32_t *dst, const uint8_t *src, const uint32_t *order, size_t rows,

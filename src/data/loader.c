@@ -1,8 +1,8 @@
 /* Batches read ahead. Owns the order of an epoch, the cursor, and a ring of two slots of values:
- * one is the caller's, into the other one a thread reads the next batch. Without a thread there is
- * one slot, and the caller reads. Which rows a slot gets is settled on the caller's thread before
- * the other one sees it, so that one touches the slot, the order and the application's callback
- * and nothing else: no allocator, no logger, no error text.
+ * one is the caller's, into the other one a thread reads the next batch, with helpers where the set
+ * asks for them. Without a thread there is one slot, and the caller reads. Which rows a slot gets
+ * is settled on the caller's thread before the others see it, so those touch the slot, the order
+ * and the application's callback and nothing else: no allocator, no logger, no error text.
  *
  * Refuses to know devices and replicas: it has a share of each batch, and whose it is is `share`'s
  * matter. The order is one array, made again when an epoch's first batch is read: by then the last
@@ -10,43 +10,34 @@
 
 /* The application's callback runs on it, which may decode an image with buffers on its stack. */
 #define DTI_LOADER_STACK ((size_t)2 * 1024 * 1024)
-
-typedef enum dti_column_kind {
-    DTI_COLUMN_ZERO,  /* no data: the callback makes the value, from zeros */
-    DTI_COLUMN_WORDS, /* f32 to f32, i32 to i32 */
-    DTI_COLUMN_U8_F32,
-    DTI_COLUMN_U8_I32
-} dti_column_kind;
-
-typedef struct dti_loader_column {
-    dti_column_kind kind;
-    bool is_i32; /* what the input takes; else floats */
-    size_t element_bytes;
-    const char *data;
-    size_t elements; /* of a sample */
-    float scale, offset;
-    int32_t pad;
-} dti_loader_column;
+#define DTI_LOADER_PIECE 64u /* rows that a thread copies at a time */
 
 typedef struct dti_loader_slot {
     dti_batch batch;
     void *values[DT_MAX_COLUMNS];
     uint32_t *sources; /* rows of the data set; the order may be the next epoch's by now */
+    uint32_t real;     /* samples of this process's rows: the rest fills up */
     dt_result result;
-    bool share_failed; /* result is about what `share` gave; else about `sample` */
-    dt_sample sample;  /* the one that failed */
+    bool share_failed;       /* result is about what `share` gave; else about a sample */
+    _Atomic uint32_t failed; /* the row that failed; UINT32_MAX: none */
+    dt_sample sample;        /* it, and what was written why */
+    char why[512];
 } dti_loader_slot;
+
+typedef struct dti_loader_helper {
+    dti_loader *loader;
+    dti_thread thread;
+    char *scratch;
+} dti_loader_helper;
 
 struct dti_loader {
     dti_base *base;
     dti_loader_desc desc;
-    dt_dataset data;
-    dti_loader_column columns[DT_MAX_COLUMNS];
-    int column_count;
+    dti_rows rows;
+    bool each;        /* samples are made one by one; else columns are copied in pieces */
     uint64_t batches; /* of an epoch */
-    uint32_t *order;  /* [rows]; NULL = not shuffled */
-    uint64_t order_epoch;
-    bool ordered; /* order is order_epoch's */
+    dti_sampler order;
+    char *scratch; /* of the threads' augmentation, one behind the other */
     dti_loader_slot slots[2];
     int slot;   /* that is read into; with threaded the other one is the caller's */
     bool begun; /* the cursor's batch is in `slot`, or on its way there */
@@ -58,91 +49,147 @@ struct dti_loader {
     dti_mutex lock;
     dti_cond wake, done; /* for the thread; for the caller */
     bool reading, stop;  /* under the lock */
+
+    dti_loader_helper *helpers; /* what more threads than one */
+    int helper_count;           /* that run */
+    _Atomic uint64_t taken;     /* rows of the slot that is being read */
+    dti_cond help, helped;      /* for the helpers; for the thread */
+    dti_loader_slot *shared;    /* these three under the lock too */
+    uint64_t turn;
+    int working;
 };
 
 /* ---- reading: on the thread, or on the caller's */
 
-/* What rows [from, from + rows) of the epoch's order have in a column. */
-static void dti_column_gather(const dti_loader_column *c, const uint32_t *order, uint64_t from,
-                              uint32_t rows, void *values) {
-    size_t cols = c->elements, bytes = cols * c->element_bytes;
-    bool u8 = c->kind == DTI_COLUMN_U8_F32 || c->kind == DTI_COLUMN_U8_I32;
-    const char *data = c->data;
-    if (c->kind == DTI_COLUMN_ZERO) {
-        memset(values, 0, rows * bytes);
-        return;
-    }
-    if (order)
-        order += from;
-    else
-        data += from * (u8 ? cols : bytes);
-    if (c->kind == DTI_COLUMN_U8_F32)
-        dt_rows_f32_from_u8(values, (const uint8_t *)data, order, rows, cols, c->scale, c->offset);
-    else if (c->kind == DTI_COLUMN_U8_I32)
-        dt_rows_i32_from_u8(values, (const uint8_t *)data, order, rows, cols);
-    else if (!order)
-        memcpy(values, data, rows * bytes);
-    else
-        for (uint32_t i = 0; i < rows; i++)
-            memcpy((char *)values + i * bytes, data + order[i] * bytes, bytes);
+static bool dti_loader_cancelled(dti_loader *l, dti_loader_slot *s, uint32_t row) {
+    return atomic_load(&l->cancel) || row > atomic_load(&s->failed);
 }
 
-/* Rows [begin, end) of a slot that stand for no sample. */
-static void dti_column_pad(const dti_loader_column *c, uint32_t begin, uint32_t end, void *values) {
-    if (begin >= end)
-        return;
-    if (!c->is_i32) {
-        const size_t bytes = c->elements * c->element_bytes;
-        memset((char *)values + begin * bytes, 0, (end - begin) * bytes);
-        return;
+/* Of several that fail at once the first one of the batch is told. Rows are taken in order, so all
+ * before it are read. */
+static void dti_loader_row_failed(dti_loader *l, dti_loader_slot *s, uint32_t i, dt_result result,
+                                  const dt_sample *sample) {
+    dti_mutex_lock(&l->lock);
+    if (i < atomic_load(&s->failed)) {
+        atomic_store(&s->failed, i);
+        s->result = result;
+        s->sample = *sample;
+        snprintf(s->why, sizeof s->why, "%s", sample->why);
     }
-    for (size_t i = begin * c->elements; i < end * c->elements; i++)
-        ((int32_t *)values)[i] = c->pad;
+    dti_mutex_unlock(&l->lock);
 }
 
-/* The callback for row i of the slot. */
-static dt_result dti_loader_sample(dti_loader *l, dti_loader_slot *s, uint32_t i) {
+/* Row i of the slot, with the callback and augmentation. */
+static void dti_loader_sample(dti_loader *l, dti_loader_slot *s, uint32_t i, char *scratch) {
     void *values[DT_MAX_COLUMNS] = {0};
-    for (int c = 0; c < l->column_count; c++)
-        values[c] = (char *)s->values[c] + i * l->columns[c].elements * l->columns[c].element_bytes;
-    uint64_t at = s->batch.index * l->desc.batch + s->batch.first + i;
-    s->sample = (dt_sample){.seed = l->desc.seed,
-                            .epoch = s->batch.epoch,
-                            .step = s->batch.step,
-                            .row = l->order ? l->order[at] : at,
-                            .position = (uint64_t)s->batch.first + i};
-    dt_sample copy = s->sample; /* not the callback's to change */
-    return l->data.sample(l->data.user, &copy, values);
+    char why[sizeof s->why] = "";
+    for (int c = 0; c < l->rows.column_count; c++)
+        values[c] = (char *)s->values[c] +
+                    i * l->rows.columns[c].elements * l->rows.columns[c].element_bytes;
+    const dt_sample sample = {.seed = l->desc.seed,
+                              .epoch = s->batch.epoch,
+                              .step = s->batch.step,
+                              .row = s->sources[i],
+                              .position = (uint64_t)s->batch.first + i,
+                              .why = why,
+                              .why_bytes = sizeof why};
+    const dt_result result = dti_rows_sample(&l->rows, &sample, values, scratch);
+    why[sizeof why - 1] = 0;
+    if (result)
+        dti_loader_row_failed(l, s, i, result, &sample);
 }
 
-static void dti_loader_order(dti_loader *l, uint64_t epoch) {
-    if (!l->order || (l->ordered && l->order_epoch == epoch))
+/* Rows until there are none left: on each of the threads at once. */
+static void dti_loader_take(dti_loader *l, dti_loader_slot *s, char *scratch) {
+    const uint32_t step = l->each ? 1 : DTI_LOADER_PIECE;
+    const uint64_t from = s->batch.index * l->desc.batch + s->batch.first;
+    const bool in_turn = !l->order.rows && !l->rows.data.pick;
+    for (;;) {
+        const uint64_t first = atomic_fetch_add(&l->taken, step);
+        if (first >= s->real || dti_loader_cancelled(l, s, (uint32_t)first))
+            return;
+        const uint32_t i = (uint32_t)first, count = DTI_MIN(step, s->real - i);
+        if (l->each) {
+            dti_loader_sample(l, s, i, scratch);
+            continue;
+        }
+        for (int c = 0; c < l->rows.column_count; c++) {
+            const dti_loader_column *column = &l->rows.columns[c];
+            dti_column_gather(column, in_turn ? NULL : s->sources + i, from + i, count,
+                              (char *)s->values[c] + i * column->elements * column->element_bytes);
+        }
+    }
+}
+
+static void dti_loader_sources(dti_loader *l, dti_loader_slot *s) {
+    const uint32_t *pick = l->rows.data.pick;
+    const uint64_t from = s->batch.index * l->desc.batch + s->batch.first;
+    dti_sampler_make(&l->order, s->batch.epoch);
+    for (uint32_t i = 0; i < s->real; i++) {
+        const uint64_t row = l->order.rows ? l->order.rows[from + i] : from + i;
+        s->sources[i] = pick ? pick[row] : (uint32_t)row;
+    }
+}
+
+/* The helpers begin to take rows of a slot, and have ended. */
+static void dti_loader_call(dti_loader *l, dti_loader_slot *s) {
+    if (!l->helper_count)
         return;
-    dt_shuffle(l->order, (uint32_t)l->data.rows, l->desc.seed, epoch);
-    l->order_epoch = epoch;
-    l->ordered = true;
+    dti_mutex_lock(&l->lock);
+    l->shared = s;
+    l->turn++;
+    l->working = l->helper_count;
+    dti_cond_broadcast(&l->help);
+    dti_mutex_unlock(&l->lock);
+}
+
+static void dti_loader_gather_in(dti_loader *l) {
+    if (!l->helper_count)
+        return;
+    dti_mutex_lock(&l->lock);
+    while (l->working)
+        dti_cond_wait(&l->helped, &l->lock);
+    dti_mutex_unlock(&l->lock);
 }
 
 /* Fills a slot whose batch says which rows. A cancelled one is left as it is. */
 static void dti_loader_read(dti_loader *l, dti_loader_slot *s) {
-    unsigned saved = dti_fp_enter();
+    const unsigned saved = dti_fp_enter();
     const dti_batch *b = &s->batch;
-    uint64_t from = b->index * l->desc.batch + b->first;
-    uint32_t real = b->first < b->real ? DTI_MIN(b->count, b->real - b->first) : 0;
+    s->real = b->first < b->real ? DTI_MIN(b->count, b->real - b->first) : 0;
     s->result = DT_OK;
-    dti_loader_order(l, b->epoch);
-    for (uint32_t i = 0; i < real; i++)
-        s->sources[i] = l->order ? l->order[from + i] : (uint32_t)(from + i);
-    for (int c = 0; c < l->column_count && !atomic_load(&l->cancel); c++) {
-        if (real)
-            dti_column_gather(&l->columns[c], l->order, from, real, s->values[c]);
-        dti_column_pad(&l->columns[c], real, b->count, s->values[c]);
-    }
-    for (uint32_t i = 0; l->data.sample && i < real && s->result == DT_OK; i++) {
-        if (atomic_load(&l->cancel))
+    atomic_store(&s->failed, UINT32_MAX);
+    atomic_store(&l->taken, 0);
+    dti_loader_sources(l, s);
+    dti_loader_call(l, s);
+    dti_loader_take(l, s, l->scratch);
+    dti_loader_gather_in(l);
+    for (int c = 0; c < l->rows.column_count && !atomic_load(&l->cancel); c++)
+        dti_column_pad(&l->rows.columns[c], s->real, b->count, s->values[c]);
+    dti_fp_leave(saved);
+}
+
+static void dti_loader_help(void *arg) {
+    const dti_loader_helper *h = arg;
+    dti_loader *l = h->loader;
+    uint64_t seen = 0;
+    dti_thread_name("dtrain-data");
+    const unsigned saved = dti_fp_enter();
+    dti_mutex_lock(&l->lock);
+    for (;;) {
+        while (l->turn == seen && !l->stop)
+            dti_cond_wait(&l->help, &l->lock);
+        if (l->stop)
             break;
-        s->result = dti_loader_sample(l, s, i);
+        seen = l->turn;
+        dti_loader_slot *s = l->shared;
+        dti_mutex_unlock(&l->lock);
+        dti_loader_take(l, s, h->scratch);
+        dti_mutex_lock(&l->lock);
+        if (--l->working == 0)
+            dti_cond_signal(&l->helped);
     }
+    dti_mutex_unlock(&l->lock);
     dti_fp_leave(saved);
 }
 
@@ -172,6 +219,16 @@ static void dti_loader_thread_start(dti_loader *l) {
     if (!l->threaded) {
         dti_log(l->base, DT_LOG_WARNING,
                 "the system gave no thread to read batches ahead: each step waits for its own");
+        return;
+    }
+    for (int i = 1; i < l->rows.data.threads; i++) {
+        dti_loader_helper *h = &l->helpers[i - 1];
+        if (!dti_thread_start(&h->thread, DTI_LOADER_STACK, dti_loader_help, h)) {
+            dti_log(l->base, DT_LOG_WARNING, "the system gave %d of %d threads to read batches", i,
+                    l->rows.data.threads);
+            return;
+        }
+        l->helper_count = i;
     }
 }
 
@@ -188,7 +245,7 @@ static void dti_loader_wait(dti_loader *l) {
 static dt_result dti_loader_describe(dti_loader *l, dti_loader_slot *s) {
     const dti_loader_desc *d = &l->desc;
     dti_batch *b = &s->batch;
-    uint64_t left = l->data.rows - l->index * d->batch;
+    uint64_t left = l->rows.data.rows - l->index * d->batch;
     uint32_t real = (uint32_t)DTI_MIN(left, d->batch);
     *b = (dti_batch){.epoch = l->epoch,
                      .index = l->index,
@@ -196,7 +253,7 @@ static dt_result dti_loader_describe(dti_loader *l, dti_loader_slot *s) {
                      .rows = d->tail == DT_TAIL_PAD ? d->batch : real,
                      .real = real,
                      .last = l->index + 1 == l->batches};
-    for (int c = 0; c < l->column_count; c++)
+    for (int c = 0; c < l->rows.column_count; c++)
         b->values[c] = s->values[c];
     b->sources = s->sources;
     b->count = b->rows;
@@ -237,11 +294,12 @@ static dt_result dti_loader_fail(dti_loader *l, const dti_loader_slot *s) {
                         l->desc.share_max);
     }
     return dti_fail(l->base, s->result,
-                    "dt_dataset.sample failed for row %llu (epoch %llu, step %llu, position %llu "
+                    "%s failed for row %llu (epoch %llu, step %llu, position %llu "
                     "in the batch): %s",
+                    l->rows.data.sample ? "dt_dataset.sample" : "dt_dataset",
                     (unsigned long long)s->sample.row, (unsigned long long)b->epoch,
                     (unsigned long long)b->step, (unsigned long long)s->sample.position,
-                    dt_result_text(s->result));
+                    *s->why ? s->why : dt_result_text(s->result));
 }
 
 /* To batch `index`, which may be the number of batches, of an epoch. */
@@ -290,92 +348,6 @@ static uint64_t dti_loader_epoch_batches(const dti_loader *l) {
 
 /* ---- checks */
 
-/* The input's own type, and U8 for f32 and i32. */
-static dt_result dti_column_check_dtype(dti_base *base, const dt_column *column, int i,
-                                        const char *name) {
-    dt_dtype input = dt_tensor_dtype(column->input);
-    const bool u8 = column->dtype == DT_U8 && !dti_is_half(input);
-    if (!column->data || u8 || column->dtype == input) {
-        bool scales = column->data && (column->scale != 0 || column->offset != 0);
-        if (!scales || (column->dtype == DT_U8 && input == DT_F32))
-            return DT_OK;
-        return dti_fail(base, DT_ERROR_INVALID,
-                        "dataset column %d ('%s'): scale and offset are for u8 data of an f32 "
-                        "input alone",
-                        i, name);
-    }
-    return dti_fail(base, DT_ERROR_INVALID,
-                    "dataset column %d ('%s'): the input is %s, so its data is %s%s (dtype)", i,
-                    name, dti_dtype_name(input), dti_dtype_name(input),
-                    dti_is_half(input) ? "" : " or u8");
-}
-
-static dt_result dti_column_check(dti_base *base, const dt_dataset *data, int i) {
-    const dt_column *column = &data->columns[i];
-    const dti_node *n = dti_node_of(column->input);
-    if (n->op != DTI_OP_INPUT || n->values) {
-        return dti_fail(base, DT_ERROR_INVALID,
-                        "dataset column %d: '%s' is no input; a column is for what dt_input made",
-                        i, n->label ? n->label : dti_op_info_of(n->op)->name);
-    }
-    if (!n->samples) {
-        return dti_fail(base, DT_ERROR_INVALID,
-                        "dataset column %d: '%s' is shared by all samples (dt_input_shared), so "
-                        "it has no rows",
-                        i, n->label);
-    }
-    for (int other = 0; other < i; other++) {
-        if (data->columns[other].input.graph != column->input.graph) {
-            return dti_fail(base, DT_ERROR_INVALID,
-                            "dataset columns %d and %d: inputs of different graphs", other, i);
-        }
-        if (data->columns[other].input.id == column->input.id) {
-            return dti_fail(base, DT_ERROR_INVALID,
-                            "dataset columns %d and %d: both are for the input '%s'", other, i,
-                            n->label);
-        }
-    }
-    if (!column->data && !data->sample) {
-        return dti_fail(base, DT_ERROR_INVALID,
-                        "dataset column %d ('%s'): data is NULL and there is no dt_dataset.sample "
-                        "to fill it",
-                        i, n->label);
-    }
-    if (!dti_fits_f32((double)column->scale) || !dti_fits_f32((double)column->offset))
-        return dti_fail(base, DT_ERROR_INVALID,
-                        "dataset column %d ('%s'): scale %g and offset %g must be finite", i,
-                        n->label, (double)column->scale, (double)column->offset);
-    return dti_column_check_dtype(base, column, i, n->label);
-}
-
-static int dti_dataset_columns(const dt_dataset *data) {
-    int count = 0;
-    while (count < DT_MAX_COLUMNS && !dti_is_nil(data->columns[count].input))
-        count++;
-    return count;
-}
-
-static dt_result dti_dataset_check(dti_base *base, const dt_dataset *data) {
-    int count = dti_dataset_columns(data);
-    for (int i = count; i < DT_MAX_COLUMNS; i++) {
-        const dt_column *column = &data->columns[i];
-        if (column->data || !dti_is_nil(column->input)) {
-            return dti_fail(base, DT_ERROR_INVALID,
-                            "dataset column %d: its input is nil; what made it failed (see "
-                            "dt_graph_error), or it was left out",
-                            count);
-        }
-    }
-    if (count == 0)
-        return dti_fail(base, DT_ERROR_INVALID, "the dataset has no columns (no input, or nil)");
-    for (int i = 0; i < count; i++) {
-        dt_result result = dti_column_check(base, data, i);
-        if (result != DT_OK)
-            return result;
-    }
-    return DT_OK;
-}
-
 static dt_result dti_loader_check(dti_base *base, const dti_loader_desc *desc) {
     uint64_t rows = desc->data->rows;
     unsigned long long shown = rows;
@@ -395,50 +367,64 @@ static dt_result dti_loader_check(dti_base *base, const dti_loader_desc *desc) {
                         "leaves none of them; use DT_TAIL_KEEP or a smaller batch",
                         shown, desc->batch);
     }
-    return dti_dataset_check(base, desc->data);
+    if (desc->data->threads < 0 || desc->data->threads > DTI_LOADER_THREADS_MAX)
+        return dti_fail(base, DT_ERROR_INVALID, "dt_dataset.threads is %d; it goes from 0 to %d",
+                        desc->data->threads, DTI_LOADER_THREADS_MAX);
+    return dti_sampler_check(base, desc->data, desc->shuffle);
 }
 
 /* ---- create, destroy */
 
-static dti_loader_column dti_loader_column_of(const dt_column *from, int32_t pad) {
-    bool is_i32 = dt_tensor_dtype(from->input) == DT_I32;
-    dti_loader_column c = {.is_i32 = is_i32,
-                           .element_bytes = dti_dtype_bytes(dt_tensor_dtype(from->input)),
-                           .data = from->data,
-                           .elements = (size_t)dti_shape_elements(dt_tensor_shape(from->input)),
-                           .scale = (float)dti_or((double)from->scale, 1.0),
-                           .offset = from->offset,
-                           .pad = pad};
-    if (from->data && from->dtype == DT_U8)
-        c.kind = is_i32 ? DTI_COLUMN_U8_I32 : DTI_COLUMN_U8_F32;
-    else if (from->data)
-        c.kind = DTI_COLUMN_WORDS;
-    return c;
+static dt_result dti_loader_alloc_slots(dti_loader *l) {
+    const dti_loader_desc *d = &l->desc;
+    const uint64_t most = d->tail == DT_TAIL_PAD ? d->batch : DTI_MIN(d->batch, d->data->rows);
+    const size_t rows = (size_t)(d->share ? DTI_MIN(d->share_max, most) : most);
+    for (int s = 0; s < (d->threaded ? 2 : 1); s++) {
+        l->slots[s].sources = dti_alloc_array(l->base, rows, sizeof(uint32_t));
+        if (!l->slots[s].sources)
+            return DT_ERROR_MEMORY;
+        for (int c = 0; c < l->rows.column_count; c++) {
+            const dti_loader_column *column = &l->rows.columns[c];
+            l->slots[s].values[c] =
+                dti_alloc_array(l->base, rows, column->elements * column->element_bytes);
+            if (!l->slots[s].values[c])
+                return DT_ERROR_MEMORY;
+        }
+    }
+    return DT_OK;
 }
 
 /* All that the loader will ever need. */
 static dt_result dti_loader_alloc(dti_loader *l) {
     const dti_loader_desc *d = &l->desc;
-    uint64_t most = d->tail == DT_TAIL_PAD ? d->batch : DTI_MIN(d->batch, l->data.rows);
-    size_t rows = (size_t)(d->share ? DTI_MIN(d->share_max, most) : most);
-    if (d->shuffle) {
-        l->order = dti_alloc_array(l->base, (size_t)l->data.rows, sizeof *l->order);
-        if (!l->order)
-            return DT_ERROR_MEMORY;
-    }
-    for (int s = 0; s < (d->threaded ? 2 : 1); s++) {
-        l->slots[s].sources = dti_alloc_array(l->base, rows, sizeof(uint32_t));
-        if (!l->slots[s].sources)
-            return DT_ERROR_MEMORY;
-        for (int c = 0; c < l->column_count; c++) {
-            void *values = dti_alloc_array(l->base, rows,
-                                           l->columns[c].elements * l->columns[c].element_bytes);
-            if (!values)
-                return DT_ERROR_MEMORY;
-            l->slots[s].values[c] = values;
-        }
-    }
-    return DT_OK;
+    const size_t more = d->threaded && d->data->threads > 1 ? (size_t)d->data->threads - 1 : 0;
+    const size_t scratch = dti_rows_scratch(&l->rows);
+    if (d->shuffle && dti_sampler_alloc(l->base, &l->order))
+        return DT_ERROR_MEMORY;
+    if (more && !(l->helpers = dti_alloc_array(l->base, more, sizeof *l->helpers)))
+        return DT_ERROR_MEMORY;
+    if (scratch && !(l->scratch = dti_alloc_array(l->base, more + 1, scratch)))
+        return DT_ERROR_MEMORY;
+    for (size_t i = 0; i < more; i++)
+        l->helpers[i] = (dti_loader_helper){
+            .loader = l, .scratch = l->scratch ? l->scratch + (i + 1) * scratch : NULL};
+    return dti_loader_alloc_slots(l);
+}
+
+static dti_loader *dti_loader_make(dti_base *base, const dti_loader_desc *desc) {
+    dti_loader *l = dti_alloc(base, sizeof *l);
+    if (!l)
+        return NULL;
+    l->base = base;
+    l->desc = *desc;
+    const uint64_t rows = desc->data->rows, rest = rows % desc->batch;
+    l->batches = rows / desc->batch + (rest && desc->tail != DT_TAIL_DROP);
+    dti_mutex_init(&l->lock);
+    dti_cond_init(&l->wake);
+    dti_cond_init(&l->done);
+    dti_cond_init(&l->help);
+    dti_cond_init(&l->helped);
+    return l;
 }
 
 static dt_result dti_loader_create(dti_base *base, const dti_loader_desc *desc, dti_loader **out) {
@@ -446,22 +432,17 @@ static dt_result dti_loader_create(dti_base *base, const dti_loader_desc *desc, 
     dt_result result = dti_loader_check(base, desc);
     if (result != DT_OK)
         return result;
-    dti_loader *l = dti_alloc(base, sizeof *l);
+    dti_loader *l = dti_loader_make(base, desc);
     if (!l)
         return DT_ERROR_MEMORY;
-    l->base = base;
-    l->desc = *desc;
-    l->data = *desc->data;
-    l->desc.data = &l->data;
-    l->column_count = dti_dataset_columns(&l->data);
-    for (int c = 0; c < l->column_count; c++)
-        l->columns[c] = dti_loader_column_of(&l->data.columns[c], desc->pad[c]);
-    uint64_t rest = l->data.rows % desc->batch;
-    l->batches = l->data.rows / desc->batch + (rest && desc->tail != DT_TAIL_DROP);
-    dti_mutex_init(&l->lock);
-    dti_cond_init(&l->wake);
-    dti_cond_init(&l->done);
-    result = dti_loader_alloc(l);
+    result = dti_rows_open(base, desc->data, desc->seed, desc->pad, &l->rows);
+    l->desc.data = &l->rows.data;
+    l->each = l->rows.data.sample || l->rows.augments;
+    for (int c = 0; c < l->rows.column_count; c++)
+        l->each = l->each || l->rows.columns[c].kind == DTI_COLUMN_ONE_HOT;
+    l->order = (dti_sampler){.data = &l->rows.data, .seed = desc->seed, .batch = desc->batch};
+    if (!result)
+        result = dti_loader_alloc(l);
     if (result != DT_OK) {
         dti_loader_destroy(l);
         return result;
@@ -476,11 +457,18 @@ static void dti_loader_stop(dti_loader *l) {
     if (l->threaded) {
         atomic_store(&l->cancel, true);
         dti_mutex_lock(&l->lock);
+        while (l->reading) /* helpers are called no more */
+            dti_cond_wait(&l->done, &l->lock);
         l->stop = true;
         dti_cond_signal(&l->wake);
+        dti_cond_broadcast(&l->help);
         dti_mutex_unlock(&l->lock);
+        for (int i = 0; i < l->helper_count; i++)
+            dti_thread_join(&l->helpers[i].thread);
         dti_thread_join(&l->thread);
     }
+    dti_cond_destroy(&l->helped);
+    dti_cond_destroy(&l->help);
     dti_cond_destroy(&l->done);
     dti_cond_destroy(&l->wake);
     dti_mutex_destroy(&l->lock);
@@ -496,6 +484,8 @@ static void dti_loader_destroy(dti_loader *l) {
         for (int c = 0; c < DT_MAX_COLUMNS; c++)
             dti_free(l->base, l->slots[s].values[c]);
     }
-    dti_free(l->base, l->order);
+    dti_sampler_free(l->base, &l->order);
+    dti_free(l->base, l->helpers);
+    dti_free(l->base, l->scratch);
     dti_free(l->base, l);
 }

@@ -1,8 +1,11 @@
-/* Batches for a trainer: the order of an epoch's samples, which rows of the next batch this process
- * takes, and their values, read ahead by a thread into a ring of two while the devices work. Order
- * and values depend on (seed, epoch, step, row) alone. A loader allocates when it is created, and
- * then never: two slots (threaded; else one) of `share_max` samples, 4 bytes a value and 4 for each
- * sample's row, and for a shuffled order 4 bytes a row of the set. */
+/* Batches for a trainer: the order of an epoch's samples (sampler.c), which rows of the next batch
+ * this process takes (loader.c), and their values (loader_row.c, augment.c), read ahead by threads
+ * into a ring of two while the devices work. Order and values depend on (seed, epoch, step, row)
+ * alone. A loader allocates when it is created, and then never: two slots (threaded; else one) of
+ * `share_max` samples, 4 bytes a value and 4 for each sample's row; for a shuffled order 4 bytes a
+ * row of the set, with weights 8 more; and with augmentation a sample or two for each thread. */
+
+#define DTI_LOADER_THREADS_MAX 64
 
 typedef struct dti_loader dti_loader;
 
@@ -52,3 +55,91 @@ static dt_result dti_loader_seek(dti_loader *loader, uint64_t epoch, uint64_t in
  * does with INVALID for a share that is not within its batch or above share_max. A column without
  * data is zeros when `sample` gets it. */
 static dt_result dti_loader_next(dti_loader *loader, const dti_batch **out);
+
+/* ---- sampler.c: which row of the set each sample of an epoch is; rows NULL: each in its turn */
+typedef struct dti_sampler {
+    const dt_dataset *data;
+    uint64_t seed;
+    uint32_t batch;
+    uint32_t *rows; /* [data->rows], of `epoch` once it is made */
+    double *sums;   /* of weights up to each row */
+    uint64_t *keys; /* of a piece that is sorted by length */
+    uint64_t epoch;
+    bool made;
+} dti_sampler;
+/* INVALID: weights that are no chances, or with lengths. */
+static dt_result dti_sampler_check(dti_base *base, const dt_dataset *data, bool shuffle);
+/* MEMORY; dti_sampler_free in any case. */
+static dt_result dti_sampler_alloc(dti_base *base, dti_sampler *o);
+static void dti_sampler_free(dti_base *base, dti_sampler *o);
+static void dti_sampler_make(dti_sampler *o, uint64_t epoch);
+
+static int dti_dataset_columns(const dt_dataset *data); /* that are set */
+
+/* ---- augment.c */
+typedef struct dti_augment {
+    dt_augment_desc desc;
+    int channels, height, width;                                     /* a signal has the height 1 */
+    float mean[DT_AUGMENT_CHANNELS], deviation[DT_AUGMENT_CHANNELS]; /* of the channels there are */
+    bool normalises;
+    size_t elements, targets; /* of a sample's columns */
+    int target;
+} dti_augment;
+/* INVALID: what does not fit the set's columns. *a needs no memory. */
+static dt_result dti_augment_open(dti_base *base, const dt_dataset *data, dti_augment *a);
+static bool dti_augment_mixes(const dti_augment *a);
+/* Random numbers of a sample: those of the partner that is mixed into it are others. */
+typedef struct dti_draw {
+    uint64_t key, stream, counter;
+} dti_draw;
+static dti_draw dti_draw_of(const dt_sample *s, bool partner);
+/* room: [elements] */
+static void dti_augment_run(const dti_augment *a, const dti_draw *draw, float *x, float *room);
+/* Whether a sample is mixed, and with which of `rows` samples of the set. */
+static bool dti_augment_partner(const dti_augment *a, const dti_draw *draw, uint64_t rows,
+                                uint64_t *partner);
+static void dti_augment_mix(const dti_augment *a, const dti_draw *draw, float *x,
+                            const float *other, float *target, const float *other_target);
+
+/* ---- loader_row.c: the values of samples */
+typedef enum dti_column_kind {
+    DTI_COLUMN_ZERO,  /* no data: the callback makes the value, from zeros */
+    DTI_COLUMN_WORDS, /* f32 to f32, i32 to i32 */
+    DTI_COLUMN_U8_F32,
+    DTI_COLUMN_U8_I32,
+    DTI_COLUMN_ONE_HOT
+} dti_column_kind;
+
+typedef struct dti_loader_column {
+    dti_column_kind kind;
+    bool is_i32; /* what the input takes; else floats */
+    size_t element_bytes;
+    const char *data;
+    dt_dtype dtype;   /* of data */
+    size_t elements;  /* of a sample */
+    float table[256]; /* DTI_COLUMN_U8_F32: of each byte */
+    int32_t pad;
+} dti_loader_column;
+
+/* How a set's samples are made: the same for all threads. */
+typedef struct dti_rows {
+    dt_dataset data;
+    dti_loader_column columns[DT_MAX_COLUMNS];
+    int column_count;
+    uint64_t seed;
+    bool augments;
+    dti_augment augment;
+} dti_rows;
+
+/* Sample `row` of the set into values[column]. scratch: dti_rows_scratch() bytes, NULL for 0. A
+ * failure's text is at s->why. */
+static dt_result dti_rows_sample(const dti_rows *r, const dt_sample *s, void *const *values,
+                                 char *scratch);
+static size_t dti_rows_scratch(const dti_rows *r);
+/* What rows sources[0 .. count), or, where that is NULL, from `first` on, have in a column. */
+static void dti_column_gather(const dti_loader_column *c, const uint32_t *sources, uint64_t first,
+                              uint32_t count, void *values);
+static void dti_column_pad(const dti_loader_column *c, uint32_t begin, uint32_t end, void *values);
+/* INVALID, with the column and why. */
+static dt_result dti_rows_open(dti_base *base, const dt_dataset *data, uint64_t seed,
+                               const int32_t *pad, dti_rows *r);

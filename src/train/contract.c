@@ -85,6 +85,35 @@ static void dti_describe_optim(const dt_optim_desc *d, dti_text *text) {
     }
 }
 
+static void dti_describe_augment(const dt_augment_desc *d, dti_text *text) {
+    const double all[] = {d->column,     d->crop_padding, d->shift,         d->fill,
+                          d->flip,       d->rotate,       d->flip_vertical, d->contrast,
+                          d->brightness, d->noise,        d->saturation,    d->cutout,
+                          d->mixup,      d->cutmix,       d->mix_chance,    d->target};
+    for (size_t i = 0; i < DTI_COUNT(all); i++)
+        dti_describe_number(text, "augmented by", all[i]);
+    for (int i = 0; i < DT_AUGMENT_CHANNELS; i++) {
+        dti_describe_number(text, "mean", (double)d->mean[i]);
+        dti_describe_number(text, "deviation", (double)d->deviation[i]);
+    }
+}
+
+/* Which samples an epoch has, and what is made of them; values may differ, as they always could. */
+static void dti_describe_samples(const dt_dataset *d, dti_text *text) {
+    const size_t bytes = (size_t)d->rows * 4;
+    const struct {
+        const char *name;
+        const void *values;
+    } all[] = {{"picked", d->pick}, {"weighted", d->weights}, {"by lengths", d->lengths}};
+    for (size_t i = 0; i < DTI_COUNT(all); i++) {
+        if (all[i].values)
+            dti_text_add(text, "samples %s: %016llx\n", all[i].name,
+                         (unsigned long long)dti_hash64(DTI_HASH_START, all[i].values, bytes));
+    }
+    if (d->augment)
+        dti_describe_augment(d->augment, text);
+}
+
 static void dti_describe_settings(const dt_trainer *t, dti_text *text) {
     const dt_trainer_desc *d = &t->desc;
     dti_text_add(text, "dtrain " DT_VERSION "\n");
@@ -93,6 +122,7 @@ static void dti_describe_settings(const dt_trainer *t, dti_text *text) {
     dti_text_add(text, "seed %llu, %llu samples, %s order, tail %d, balance %d\n",
                  (unsigned long long)d->seed, (unsigned long long)d->data.rows,
                  d->no_shuffle ? "their own" : "shuffled", (int)d->tail, (int)d->balance);
+    dti_describe_samples(&d->data, text);
     dti_text_add(text, "trained: '%s'\n", d->params ? d->params : "*");
     for (int i = 0; i < DT_MAX_TERMS && dti_is_set(d->losses[i].term); i++) {
         dti_text_add(text, "loss of node %u\n", d->losses[i].term.id);

@@ -1,0 +1,336 @@
+/* Pictures of a folder of classes as samples. Decoding needs a desk, whose buffers have room for
+ * the largest file that was seen; so it allocates nothing, and any number of threads may ask. What
+ * is decoded first in a row that the cache has room for stays. */
+
+static dt_result dti_folder_read(const dt_folder *f, dti_folder_desk *d, dti_picture *p,
+                                 dti_picture_file *file) {
+    dti_reader reader;
+    dt_result result = dti_reader_open(&d->base, d->path, &reader);
+    if (result)
+        return result;
+    *file = (dti_picture_file){.base = &d->base, .path = d->path, .data = d->file};
+    file->size = (size_t)reader.size;
+    result = dti_picture_look(&reader, p);
+    if (!result && (reader.size > f->file_max || (size_t)p->width * p->height > f->pixels_max ||
+                    p->height > f->height_max))
+        result =
+            dti_fail(&d->base, DT_ERROR_FORMAT,
+                     "%s: it has changed since the folder was opened, and is larger now", d->path);
+    if (!result)
+        result = dti_reader_seek(&reader, 0);
+    if (!result)
+        result = dti_reader_take(&reader, d->file, (size_t)reader.size);
+    dti_reader_close(&reader);
+    return result;
+}
+
+static dt_result dti_folder_decode(const dt_folder *f, uint64_t row, dti_folder_desk *d) {
+    dti_picture p;
+    dti_picture_file file;
+    snprintf(d->path, f->name_max + 1, "%s/%s", f->path, f->names.data + f->items[row].name);
+    dt_result result = dti_folder_read(f, d, &p, &file);
+    if (!result)
+        result = dti_picture_decode(&file, &p, f->channels, d->pixels);
+    if (result)
+        return result;
+    if ((int)p.width == f->width && (int)p.height == f->height) {
+        memcpy(d->sized, d->pixels, f->picture_bytes);
+        return DT_OK;
+    }
+    if (f->desc.sizes != DT_FOLDER_RESIZE && f->desc.sizes != DT_FOLDER_CROP)
+        return dti_fail(&d->base, DT_ERROR_FORMAT,
+                        "%s: it has changed since the folder was opened: now %u x %u pixels",
+                        d->path, p.width, p.height);
+    const dti_picture_part part = f->desc.sizes == DT_FOLDER_CROP
+                                      ? dti_picture_middle(&p, f->width, f->height)
+                                      : (dti_picture_part){0, 0, p.width, p.height};
+    dti_picture_resize(d->pixels, &p, f->channels, part, f->width, f->height, d->rows, d->sized);
+    return DT_OK;
+}
+
+/* ---- samples */
+
+static dti_folder_desk *dti_folder_desk_take(dt_folder *f) {
+    dti_folder_desk *desk = NULL;
+    dti_mutex_lock(&f->lock);
+    for (;;) {
+        for (int i = 0; i < f->desk_count && !desk; i++)
+            desk = f->desks[i].taken ? NULL : &f->desks[i];
+        if (desk)
+            break;
+        dti_cond_wait(&f->free, &f->lock);
+    }
+    desk->taken = true;
+    dti_mutex_unlock(&f->lock);
+    return desk;
+}
+
+static void dti_folder_desk_give(dt_folder *f, dti_folder_desk *desk) {
+    dti_mutex_lock(&f->lock);
+    desk->taken = false;
+    dti_cond_signal(&f->free);
+    dti_mutex_unlock(&f->lock);
+}
+
+/* [height, width, channels] of bytes to [channels, height, width] of floats. */
+static void dti_folder_floats(const dt_folder *f, const uint8_t *from, float *to) {
+    const size_t count = (size_t)f->width * (size_t)f->height, channels = (size_t)f->channels;
+    for (size_t c = 0; c < channels; c++)
+        for (size_t i = 0; i < count; i++)
+            to[c * count + i] = f->table[from[i * channels + c]];
+}
+
+enum { DTI_FOLDER_EMPTY, DTI_FOLDER_BUSY, DTI_FOLDER_FULL }; /* of a row's place in the cache */
+
+static void dti_folder_remember(dt_folder *f, uint64_t row, const uint8_t *pixels) {
+    uint8_t empty = DTI_FOLDER_EMPTY;
+    if (row >= f->cache_rows ||
+        !atomic_compare_exchange_strong(&f->cached[row], &empty, DTI_FOLDER_BUSY))
+        return;
+    memcpy(f->cache + row * f->picture_bytes, pixels, f->picture_bytes);
+    atomic_store(&f->cached[row], DTI_FOLDER_FULL);
+}
+
+static dt_result dti_folder_picture(void *user, const dt_sample *s, void *const *values) {
+    dt_folder *f = user;
+    if (s->row >= f->rows) {
+        snprintf(s->why, s->why_bytes, "row %llu of a folder with %zu pictures (.pick?)",
+                 (unsigned long long)s->row, f->rows);
+        return DT_ERROR_INVALID;
+    }
+    if (s->row < f->cache_rows && atomic_load(&f->cached[s->row]) == DTI_FOLDER_FULL) {
+        dti_folder_floats(f, f->cache + s->row * f->picture_bytes, values[0]);
+        return DT_OK;
+    }
+    dti_folder_desk *desk = dti_folder_desk_take(f);
+    const dt_result result = dti_folder_decode(f, s->row, desk);
+    if (result) {
+        snprintf(s->why, s->why_bytes, "%s", desk->base.error);
+    } else {
+        dti_folder_floats(f, desk->sized, values[0]);
+        dti_folder_remember(f, s->row, desk->sized);
+    }
+    dti_folder_desk_give(f, desk);
+    return result;
+}
+
+static dt_result dti_folder_numbered(void *user, const dt_sample *s, void *const *values) {
+    const dt_folder *f = user;
+    const dt_result result = dti_folder_picture(user, s, values);
+    if (!result)
+        *(int32_t *)values[1] = (int32_t)f->labels[s->row];
+    return result;
+}
+
+static dt_result dti_folder_one_hot(void *user, const dt_sample *s, void *const *values) {
+    const dt_folder *f = user;
+    float *target = values[1];
+    const dt_result result = dti_folder_picture(user, s, values);
+    for (size_t i = 0; i < f->class_count && !result; i++)
+        target[i] = i == f->labels[s->row] ? 1.0f : 0.0f;
+    return result;
+}
+
+static dt_result dti_folder_label(dt_folder *f, dt_tensor label, dt_dataset *set) {
+    const dt_shape shape = dt_tensor_shape(label);
+    const dt_dtype dtype = dt_tensor_dtype(label);
+    if (dtype == DT_I32 && shape.rank == 0) {
+        set->sample = dti_folder_numbered;
+    } else if (dtype == DT_F32 && shape.rank == 1 && shape.dim[0] == (int64_t)f->class_count) {
+        set->sample = dti_folder_one_hot;
+    } else {
+        return dti_fail(f->base, DT_ERROR_INVALID,
+                        "dt_folder_dataset: the label is %s %s; for %zu classes it is an i32 input "
+                        "[], or f32 [%zu]",
+                        dti_dtype_name(dtype), dti_shape_print(shape, true).text, f->class_count,
+                        f->class_count);
+    }
+    set->columns[1].input = label;
+    set->columns[1].dtype = dtype;
+    return DT_OK;
+}
+
+DT_API dt_result dt_folder_dataset(dt_folder *folder, dt_tensor picture, dt_tensor label,
+                                   dt_dataset *out) {
+    if (out)
+        *out = (dt_dataset){0};
+    DTI_NEED(NULL, folder);
+    DTI_NEED(folder->base, out);
+    const dt_folder *f = folder;
+    if (dti_is_nil(picture))
+        return dti_fail(f->base, DT_ERROR_INVALID, "dt_folder_dataset: the picture is nil");
+    const dt_shape shape = dt_tensor_shape(picture);
+    const bool fits = dt_tensor_dtype(picture) == DT_F32 && shape.rank == 3 &&
+                      shape.dim[0] == f->channels && shape.dim[1] == f->height &&
+                      shape.dim[2] == f->width;
+    if (!fits)
+        return dti_fail(f->base, DT_ERROR_INVALID,
+                        "dt_folder_dataset: the picture is %s %s; this folder's are f32 [%d, %d, "
+                        "%d] (channels, height, width; dt_folder_get_info)",
+                        dti_dtype_name(dt_tensor_dtype(picture)), dti_shape_print(shape, true).text,
+                        f->channels, f->height, f->width);
+    dt_dataset set = {.rows = f->rows, .sample = dti_folder_picture, .user = folder};
+    set.columns[0].input = picture;
+    set.threads = f->desc.threads;
+    const dt_result result = dti_is_nil(label) ? DT_OK : dti_folder_label(folder, label, &set);
+    if (!result)
+        *out = set;
+    return result;
+}
+
+/* ---- opening */
+
+static dt_result dti_folder_check(dti_base *base, const dt_folder_desc *d) {
+    if (d->width < 0 || d->height < 0 || !d->width != !d->height || d->width > 65536 ||
+        d->height > 65536 || d->channels < 0 || d->channels > 4)
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "dt_folder_open: %d x %d pixels of %d channels; give width and height, up "
+                        "to 65536, or neither, and 1 to 4 channels, or 0",
+                        d->width, d->height, d->channels);
+    if ((unsigned)d->sizes > DT_FOLDER_SKIP || d->threads < 0 ||
+        d->threads > DTI_LOADER_THREADS_MAX)
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "dt_folder_open: sizes %d (0 to %d), %d threads (0 to %d)", (int)d->sizes,
+                        DT_FOLDER_SKIP, d->threads, DTI_LOADER_THREADS_MAX);
+    return DT_OK;
+}
+
+static dt_result dti_folder_desk_make(dt_folder *f, dti_folder_desk *d) {
+    dti_base_init(&d->base, NULL, NULL);
+    d->path = dti_alloc(f->base, f->name_max + 1);
+    d->file = dti_alloc(f->base, f->file_max);
+    d->pixels = dti_alloc_array(f->base, f->pixels_max, 4);
+    d->rows = dti_alloc_array(f->base, f->height_max * (size_t)f->width, (size_t)f->channels);
+    d->sized = dti_alloc(f->base, f->picture_bytes);
+    return d->path && d->file && d->pixels && d->rows && d->sized ? DT_OK : DT_ERROR_MEMORY;
+}
+
+static dt_result dti_folder_desks_make(dt_folder *f) {
+    const size_t count = (size_t)DTI_MAX(f->desc.threads, 1);
+    f->picture_bytes = (size_t)f->width * (size_t)f->height * (size_t)f->channels;
+    for (int i = 0; i < 256; i++)
+        f->table[i] = (float)i / 255.0f;
+    f->desks = dti_alloc_array(f->base, count, sizeof *f->desks);
+    for (size_t i = 0; f->desks && i < count; i++) {
+        f->desk_count++;
+        if (dti_folder_desk_make(f, &f->desks[i]))
+            return DT_ERROR_MEMORY;
+    }
+    return f->desks ? DT_OK : DT_ERROR_MEMORY;
+}
+
+/* The cache keeps the first rows, so what it has room for does not depend on an order. */
+static dt_result dti_folder_cache_make(dt_folder *f) {
+    f->cache_rows = (size_t)DTI_MIN(f->desc.cache_bytes / f->picture_bytes, (uint64_t)f->rows);
+    if (!f->cache_rows)
+        return DT_OK;
+    f->cache = dti_alloc_array(f->base, f->cache_rows, f->picture_bytes);
+    f->cached = dti_alloc(f->base, f->cache_rows * sizeof *f->cached);
+    return f->cache && f->cached ? DT_OK : DT_ERROR_MEMORY;
+}
+
+/* Decodes all; a row that is left out gives its place to those behind it. */
+static dt_result dti_folder_verify(dt_folder *f) {
+    size_t kept = 0;
+    dt_result result = DT_OK;
+    for (size_t i = 0; i < f->rows && !result; i++) {
+        result = dti_folder_decode(f, i, &f->desks[0]);
+        if (result == DT_ERROR_FORMAT && f->desc.skip_bad) {
+            result = DT_OK;
+            f->skipped++;
+            continue;
+        }
+        if (result)
+            return dti_fail(f->base, result, "%s", f->desks[0].base.error);
+        f->items[kept] = f->items[i];
+        f->labels[kept] = f->labels[i];
+        kept++;
+    }
+    f->rows = kept;
+    return kept
+               ? DT_OK
+               : dti_fail(f->base, DT_ERROR_FORMAT, "%s: all of its pictures are damaged", f->path);
+}
+
+static dt_result dti_folder_create(dti_base *base, const char *path, const dt_folder_desc *desc,
+                                   dt_folder **out) {
+    dt_folder *f = *out = dti_alloc(base, sizeof *f);
+    if (!f)
+        return DT_ERROR_MEMORY;
+    f->base = base;
+    f->desc = *desc;
+    f->desc.like = NULL;
+    f->names = dti_text_open(base);
+    f->width = desc->width, f->height = desc->height, f->channels = desc->channels;
+    dti_mutex_init(&f->lock);
+    dti_cond_init(&f->free);
+    f->path = dti_alloc_text(base, path);
+    dt_result result = f->path ? dti_folder_scan(f, desc) : DT_ERROR_MEMORY;
+    if (!result)
+        result = dti_folder_desks_make(f);
+    if (!result && desc->verify)
+        result = dti_folder_verify(f);
+    return result ? result : dti_folder_cache_make(f);
+}
+
+DT_API dt_result dt_folder_open(dt_ctx *ctx, const char *path, const dt_folder_desc *desc,
+                                dt_folder **out) {
+    static const dt_folder_desc none;
+    if (out)
+        *out = NULL;
+    DTI_NEED(NULL, ctx);
+    dti_base *base = dti_ctx_base(ctx);
+    DTI_NEED(base, path);
+    DTI_NEED(base, out);
+    desc = desc ? desc : &none;
+    dt_result result = dti_folder_check(base, desc);
+    if (!result)
+        result = dti_folder_create(base, path, desc, out);
+    if (result) {
+        dt_folder_close(*out);
+        *out = NULL;
+    }
+    return result;
+}
+
+DT_API void dt_folder_close(dt_folder *f) {
+    if (!f)
+        return;
+    for (int i = 0; i < f->desk_count; i++) {
+        const dti_folder_desk *d = &f->desks[i];
+        void *all[] = {d->path, d->file, d->pixels, d->rows, d->sized};
+        for (size_t k = 0; k < DTI_COUNT(all); k++)
+            dti_free(f->base, all[k]);
+    }
+    for (size_t i = 0; i < f->class_count; i++)
+        dti_free(f->base, f->classes[i]);
+    dti_text_free(&f->names);
+    void *all[] = {f->desks, f->classes, f->items, f->labels, f->path, f->cache, (void *)f->cached};
+    for (size_t i = 0; i < DTI_COUNT(all); i++)
+        dti_free(f->base, all[i]);
+    dti_cond_destroy(&f->free);
+    dti_mutex_destroy(&f->lock);
+    dti_free(f->base, f);
+}
+
+DT_API void dt_folder_get_info(const dt_folder *f, dt_folder_info *info) {
+    if (!info)
+        return;
+    *info = (dt_folder_info){0};
+    if (f)
+        *info = (dt_folder_info){.rows = f->rows,
+                                 .skipped = f->skipped,
+                                 .cached_rows = f->cache_rows,
+                                 .classes = (int)f->class_count,
+                                 .width = f->width,
+                                 .height = f->height,
+                                 .channels = f->channels};
+}
+
+DT_API const char *dt_folder_class(const dt_folder *f, int index) {
+    return f && index >= 0 && (size_t)index < f->class_count ? f->classes[index] : NULL;
+}
+
+DT_API const uint32_t *dt_folder_labels(const dt_folder *f) {
+    return f ? f->labels : NULL;
+}

@@ -1,0 +1,46 @@
+/* A folder of classes: what is in it is found out when it is opened (folder_scan.c); pictures are
+ * decoded when they are asked for (folder.c). */
+
+typedef struct dti_folder_item {
+    uint64_t name; /* where it begins in the folder's names: "class/file" */
+} dti_folder_item;
+
+/* What one decoding needs; one that comes while all are taken waits. */
+typedef struct dti_folder_desk {
+    dti_base base; /* holds its errors */
+    char *path;
+    uint8_t *file, *pixels, *rows, *sized;
+    bool taken;
+} dti_folder_desk;
+
+struct dt_folder {
+    dti_base *base;
+    dt_folder_desc desc; /* .like is not followed any more */
+    char *path;
+    char **classes;
+    size_t class_count, class_capacity;
+    dti_text names; /* of pictures, each with a zero behind it */
+    dti_folder_item *items;
+    size_t rows, item_capacity;
+    uint32_t *labels;
+    size_t label_capacity;
+    uint64_t skipped;
+    int width, height, channels;             /* of what a sample gets */
+    size_t file_max, pixels_max, height_max; /* of the files */
+    size_t picture_bytes, name_max;
+    float table[256];
+
+    dti_folder_desk *desks;
+    int desk_count;
+    dti_mutex lock;
+    dti_cond free;
+    uint8_t *cache; /* of the first cache_rows */
+    _Atomic uint8_t *cached;
+    size_t cache_rows;
+};
+
+/* Fills in what it has: classes, items, labels, sizes. */
+static dt_result dti_folder_scan(dt_folder *folder, const dt_folder_desc *desc);
+/* A picture of the set as [height, width, channels] in desk->sized; errors are in desk->base. */
+static dt_result dti_folder_decode(const dt_folder *folder, uint64_t row, dti_folder_desk *desk);
+static dt_result dti_folder_desks_make(dt_folder *folder);

@@ -1,0 +1,260 @@
+/* The first look at a folder of classes: names, in order, and each picture's first bytes. */
+
+/* ---- names */
+
+static bool dti_folder_is_picture(const char *name) {
+    static const char *const ends[] = {".png", ".jpg", ".jpeg"};
+    const size_t size = strlen(name);
+    for (size_t i = 0; i < DTI_COUNT(ends) && *name != '.'; i++) {
+        const size_t n = strlen(ends[i]);
+        bool is = size > n;
+        for (size_t k = 0; k < n && is; k++) {
+            const char c = name[size - n + k];
+            is = ends[i][k] == (c >= 'A' && c <= 'Z' ? (char)(c + 32) : c);
+        }
+        if (is)
+            return true;
+    }
+    return false;
+}
+
+static int dti_folder_before(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* The names in a folder that `wanted` lets pass, sorted. Text and list are the caller's to free. */
+typedef struct dti_folder_list {
+    dti_text text; /* each with a zero behind it */
+    char **names;
+    size_t count;
+} dti_folder_list;
+
+static void dti_folder_list_free(dti_base *base, dti_folder_list *list) {
+    dti_text_free(&list->text);
+    dti_free(base, list->names);
+    list->names = NULL;
+}
+
+#if DTI_FOLDERS
+static dt_result dti_folder_list_read(dti_base *base, const char *path,
+                                      bool (*wanted)(const char *name), dti_folder_list *list) {
+    dti_folder_names names;
+    const char *name;
+    if (!dti_folder_names_open(&names, path))
+        return dti_fail(base, DT_ERROR_IO, "%s: the folder cannot be opened: %s", path,
+                        strerror(errno));
+    while ((name = dti_folder_names_next(&names))) {
+        if (!wanted(name))
+            continue;
+        dti_text_add_bytes(&list->text, name, strlen(name) + 1);
+        list->count++;
+    }
+    const int error = errno;
+    dti_folder_names_close(&names);
+    return error ? dti_fail(base, DT_ERROR_IO, "%s: the folder cannot be read: %s", path,
+                            strerror(error))
+                 : DT_OK;
+}
+#else
+static dt_result dti_folder_list_read(dti_base *base, const char *path,
+                                      bool (*wanted)(const char *name), dti_folder_list *list) {
+    (void)wanted, (void)list;
+    return dti_fail(base, DT_ERROR_UNSUPPORTED,
+                    "%s: folders cannot be read here; compile with -std=gnu11 or "
+                    "-D_POSIX_C_SOURCE=200809L",
+                    path);
+}
+#endif
+
+static dt_result dti_folder_list_make(dti_base *base, const char *path,
+                                      bool (*wanted)(const char *name), dti_folder_list *list) {
+    *list = (dti_folder_list){.text = dti_text_open(base)};
+    const dt_result result = dti_folder_list_read(base, path, wanted, list);
+    if (result)
+        return result;
+    list->names = dti_alloc_array(base, list->count + 1, sizeof *list->names);
+    if (!list->names || !list->text.ok)
+        return DT_ERROR_MEMORY;
+    char *at = list->text.data;
+    for (size_t i = 0; i < list->count; i++, at += strlen(at) + 1)
+        list->names[i] = at;
+    qsort(list->names, list->count, sizeof *list->names, dti_folder_before);
+    return DT_OK;
+}
+
+static bool dti_folder_not_hidden(const char *name) {
+    return *name != '.';
+}
+
+/* ---- pictures */
+
+static dt_result dti_folder_other_size(const dt_folder *f, const char *path, const dti_picture *p) {
+    return dti_fail(
+        f->base, DT_ERROR_FORMAT,
+        "%s: it has %u x %u pixels, where %d x %d are wanted (by dt_folder_desc, or as "
+        "the first picture has them); .sizes says to resize, crop or skip such pictures",
+        path, p->width, p->height, f->width, f->height);
+}
+
+/* Sizes that were not given are the first picture's. */
+static bool dti_folder_fits(dt_folder *f, const dti_picture *p) {
+    f->width = f->width ? f->width : (int)p->width;
+    f->height = f->height ? f->height : (int)p->height;
+    f->channels = f->channels ? f->channels : p->channels;
+    return f->desc.sizes == DT_FOLDER_RESIZE || f->desc.sizes == DT_FOLDER_CROP ||
+           ((int)p->width == f->width && (int)p->height == f->height);
+}
+
+static dt_result dti_folder_keep(dt_folder *f, const char *name, uint32_t class) {
+    void *items = f->items, *labels = f->labels;
+    bool room = f->rows < UINT32_MAX;
+    if (!room)
+        return dti_fail(f->base, DT_ERROR_UNSUPPORTED, "%s: more than 2^32 - 1 pictures", f->path);
+    room = dti_array_reserve(f->base, &items, &f->item_capacity, f->rows + 1, sizeof *f->items);
+    f->items = items;
+    room = room &&
+           dti_array_reserve(f->base, &labels, &f->label_capacity, f->rows + 1, sizeof *f->labels);
+    f->labels = labels;
+    if (!room)
+        return DT_ERROR_MEMORY;
+    f->items[f->rows].name = f->names.size;
+    f->labels[f->rows] = class;
+    f->rows++;
+    dti_text_add(&f->names, "%s/%s", f->classes[class], name);
+    dti_text_add_bytes(&f->names, "", 1);
+    return f->names.ok ? DT_OK : DT_ERROR_MEMORY;
+}
+
+static dt_result dti_folder_look(dt_folder *f, const char *path, dti_picture *p, size_t *size) {
+    dti_reader reader;
+    dt_result result = dti_reader_open(f->base, path, &reader);
+    if (result)
+        return result;
+    *size = (size_t)reader.size;
+    result = dti_picture_look(&reader, p);
+    dti_reader_close(&reader);
+    return result;
+}
+
+static dt_result dti_folder_add(dt_folder *f, const char *path, const char *name, uint32_t class) {
+    dti_picture p;
+    size_t size = 0;
+    dt_result result = dti_folder_look(f, path, &p, &size);
+    if (result == DT_ERROR_FORMAT && f->desc.skip_bad) {
+        f->skipped++;
+        return DT_OK;
+    }
+    if (!result && !dti_folder_fits(f, &p)) {
+        if (f->desc.sizes != DT_FOLDER_SKIP)
+            return dti_folder_other_size(f, path, &p);
+        f->skipped++;
+        return DT_OK;
+    }
+    if (result)
+        return result;
+    f->file_max = DTI_MAX(f->file_max, size);
+    f->pixels_max = DTI_MAX(f->pixels_max, (size_t)p.width * p.height);
+    f->height_max = DTI_MAX(f->height_max, (size_t)p.height);
+    f->name_max = DTI_MAX(f->name_max, strlen(path));
+    return dti_folder_keep(f, name, class);
+}
+
+/* ---- classes */
+
+/* "folder/name"; the caller frees it. */
+static char *dti_folder_join(dti_base *base, const char *folder, const char *name) {
+    const size_t size = strlen(folder) + strlen(name) + 2;
+    char *path = dti_alloc(base, size);
+    if (path)
+        snprintf(path, size, "%s/%s", folder, name);
+    return path;
+}
+
+static dt_result dti_folder_pictures(dt_folder *f, const char *path, uint32_t class) {
+    dti_folder_list list;
+    const size_t before = f->rows, skipped = f->skipped;
+    dt_result result = dti_folder_list_make(f->base, path, dti_folder_is_picture, &list);
+    for (size_t i = 0; i < list.count && !result; i++) {
+        char *file = dti_folder_join(f->base, path, list.names[i]);
+        result = file ? dti_folder_add(f, file, list.names[i], class) : DT_ERROR_MEMORY;
+        dti_free(f->base, file);
+    }
+    dti_folder_list_free(f->base, &list);
+    if (!result && f->rows == before)
+        result = dti_fail(f->base, DT_ERROR_FORMAT,
+                          "%s: the class has no pictures (.png, .jpg, .jpeg)%s; put some in, or "
+                          "remove the folder",
+                          path, f->skipped > skipped ? " but those that are skipped" : "");
+    return result;
+}
+
+/* With .like the number that a class has there. */
+static dt_result dti_folder_class_of(dt_folder *f, const dt_folder *like, const char *name,
+                                     uint32_t *class) {
+    for (size_t i = 0; like && i < like->class_count; i++) {
+        *class = (uint32_t)i;
+        if (!strcmp(like->classes[i], name))
+            return DT_OK;
+    }
+    if (like)
+        return dti_fail(f->base, DT_ERROR_FORMAT,
+                        "%s/%s: the folder that this one is like (%s) has no such class", f->path,
+                        name, like->path);
+    void *classes = f->classes;
+    const bool room = dti_array_reserve(f->base, &classes, &f->class_capacity, f->class_count + 1,
+                                        sizeof *f->classes);
+    f->classes = classes;
+    if (!room || !(f->classes[f->class_count] = dti_alloc_text(f->base, name)))
+        return DT_ERROR_MEMORY;
+    *class = (uint32_t)f->class_count++;
+    return DT_OK;
+}
+
+#if DTI_FOLDERS
+static bool dti_folder_is_one(const char *path) {
+    dti_folder_names names;
+    if (!dti_folder_names_open(&names, path))
+        return errno != ENOTDIR; /* what cannot be opened is told of when it is read */
+    dti_folder_names_close(&names);
+    return true;
+}
+#else
+static bool dti_folder_is_one(const char *path) {
+    (void)path;
+    return false;
+}
+#endif
+
+static dt_result dti_folder_like(dt_folder *f, const dt_folder *like) {
+    f->width = like->width, f->height = like->height, f->channels = like->channels;
+    for (size_t i = 0; i < like->class_count; i++) {
+        uint32_t class;
+        if (dti_folder_class_of(f, NULL, like->classes[i], &class))
+            return DT_ERROR_MEMORY;
+    }
+    return DT_OK;
+}
+
+static dt_result dti_folder_scan(dt_folder *f, const dt_folder_desc *desc) {
+    dti_folder_list list;
+    dt_result result = desc->like ? dti_folder_like(f, desc->like) : DT_OK;
+    if (result)
+        return result;
+    result = dti_folder_list_make(f->base, f->path, dti_folder_not_hidden, &list);
+    for (size_t i = 0; i < list.count && !result; i++) {
+        uint32_t class;
+        char *path = dti_folder_join(f->base, f->path, list.names[i]);
+        result = path ? DT_OK : DT_ERROR_MEMORY;
+        if (!result && dti_folder_is_one(path)) {
+            result = dti_folder_class_of(f, desc->like, list.names[i], &class);
+            if (!result)
+                result = dti_folder_pictures(f, path, class);
+        }
+        dti_free(f->base, path);
+    }
+    dti_folder_list_free(f->base, &list);
+    if (!result && !f->rows)
+        result = dti_fail(f->base, DT_ERROR_FORMAT,
+                          "%s: there are no classes: folders with pictures in them", f->path);
+    return result;
+}

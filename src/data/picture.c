@@ -1,0 +1,261 @@
+/* What a picture's file is, and its channels. The sizes are read here, so that a file can be held
+ * against its own length before memory is taken, and a set be looked through without decoding. It
+ * refuses what is larger than its bytes can hold, and pictures of more than 2^28 pixels. */
+
+#define DTI_PICTURE_PIXELS_MAX ((uint64_t)1 << 28)
+/* Deflate gives at most 1032 bytes for one; a JPEG block of 64 pixels takes a bit or more in each
+ * of its channels. */
+#define DTI_PICTURE_PNG_MOST 1032u
+#define DTI_PICTURE_JPEG_MOST 512u
+
+static uint32_t dti_picture_16(const uint8_t *b) {
+    return (uint32_t)b[0] << 8 | b[1];
+}
+
+static uint32_t dti_picture_32(const uint8_t *b) {
+    return dti_picture_16(b) << 16 | dti_picture_16(b + 2);
+}
+
+static dt_result dti_picture_no(const dti_reader *r, const char *why) {
+    return dti_fail(r->base, DT_ERROR_FORMAT, "%s: %s", r->path, why);
+}
+
+static dt_result dti_picture_wrong(const dti_picture_file *f, const char *why) {
+    char plain[200];
+    size_t n = 0;
+    for (; why[n] && n + 1 < sizeof plain; n++) /* what the libraries say may quote the file */
+        plain[n] = why[n] >= ' ' && why[n] < 0x7F ? why[n] : '?';
+    plain[n] = 0;
+    return dti_fail(f->base, DT_ERROR_FORMAT, "%s: damaged or truncated: %s", f->path, plain);
+}
+
+static dt_result dti_picture_check(const dti_reader *r, const dti_picture *p) {
+    const uint64_t pixels = (uint64_t)p->width * p->height;
+    const uint64_t most = p->kind == DTI_PICTURE_PNG
+                              ? DTI_PICTURE_PNG_MOST * 8u /* pixels of one bit */
+                              : DTI_PICTURE_JPEG_MOST;
+    if (!p->width || !p->height || p->width > INT32_MAX || p->height > INT32_MAX)
+        return dti_picture_no(r, "its width or height is 0 or no size of a picture");
+    if (pixels > DTI_PICTURE_PIXELS_MAX)
+        return dti_fail(r->base, DT_ERROR_UNSUPPORTED,
+                        "%s: %u x %u pixels; the most is 2^28 of them", r->path, p->width,
+                        p->height);
+    if (pixels / most > r->size)
+        return dti_fail(r->base, DT_ERROR_FORMAT,
+                        "%s: it says that it has %u x %u pixels, and its %llu bytes cannot hold so "
+                        "many; is it truncated?",
+                        r->path, p->width, p->height, (unsigned long long)r->size);
+    return DT_OK;
+}
+
+static dt_result dti_picture_look_png(dti_reader *r, const uint8_t *b, dti_picture *p) {
+    static const int channels[7] = {1, 0, 3, 3, 2, 0, 4}; /* by colour type; 3: a palette */
+#ifndef DT_WITH_PNG
+    (void)b, (void)p, (void)channels;
+    return dti_fail(r->base, DT_ERROR_UNSUPPORTED,
+                    "%s: a PNG file; compile dtrain with DT_WITH_PNG, and link with -lpng",
+                    r->path);
+#else
+    if (r->size < 33 || dti_picture_32(b + 8) != 13 || memcmp(b + 12, "IHDR", 4) || b[25] > 6 ||
+        !channels[b[25]])
+        return dti_picture_no(r, "a PNG file whose header is damaged or truncated");
+    *p = (dti_picture){.kind = DTI_PICTURE_PNG,
+                       .width = dti_picture_32(b + 16),
+                       .height = dti_picture_32(b + 20),
+                       .channels = channels[b[25]]};
+    return dti_picture_check(r, p);
+#endif
+}
+
+#ifdef DT_WITH_JPEG
+/* Markers up to the frame's header, SOFn; none of a frame's comes behind a scan. */
+static dt_result dti_picture_look_frame(dti_reader *r, dti_picture *p) {
+    uint8_t b[8];
+    uint64_t at = 2;
+    for (;;) {
+        if (r->size - at < 12 || dti_reader_seek(r, at) || dti_reader_take(r, b, 4))
+            return dti_picture_no(r, "a JPEG file that ends before its frame's header");
+        if (b[0] != 0xFF)
+            return dti_picture_no(r, "a JPEG file with damage before its frame's header");
+        const bool filler = b[1] == 0xFF, frame = b[1] >= 0xC0 && b[1] <= 0xCF && b[1] != 0xC4 &&
+                                                  b[1] != 0xC8 && b[1] != 0xCC;
+        if (b[1] == 0xDA || b[1] == 0xD9)
+            return dti_picture_no(r, "a JPEG file without a frame's header");
+        if (frame)
+            break;
+        const uint64_t more = filler ? 1 : 2 + (uint64_t)dti_picture_16(b + 2);
+        if (more > r->size - at)
+            return dti_picture_no(r, "a JPEG file that ends before its frame's header");
+        at += more;
+    }
+    if (dti_reader_take(r, b, 6))
+        return DT_ERROR_IO;
+    *p = (dti_picture){.kind = DTI_PICTURE_JPEG,
+                       .height = dti_picture_16(b + 1),
+                       .width = dti_picture_16(b + 3),
+                       .channels = b[5] == 1 ? 1 : 3};
+    if (b[5] != 1 && b[5] != 3)
+        return dti_fail(r->base, DT_ERROR_UNSUPPORTED,
+                        "%s: a JPEG file of %d channels (CMYK?); convert it to RGB", r->path, b[5]);
+    return dti_picture_check(r, p);
+}
+#endif
+
+static dt_result dti_picture_look(dti_reader *r, dti_picture *out) {
+    uint8_t b[33] = {0};
+    const dt_result result = dti_reader_take(r, b, (size_t)DTI_MIN(r->size, (uint64_t)sizeof b));
+    if (result)
+        return result;
+    if (r->size >= 8 && !memcmp(b, "\x89PNG\r\n\x1a\n", 8))
+        return dti_picture_look_png(r, b, out);
+    if (r->size < 3 || b[0] != 0xFF || b[1] != 0xD8 || b[2] != 0xFF)
+        return dti_picture_no(r, "neither a PNG nor a JPEG file");
+#ifdef DT_WITH_JPEG
+    return dti_picture_look_frame(r, out);
+#else
+    return dti_fail(r->base, DT_ERROR_UNSUPPORTED,
+                    "%s: a JPEG file; compile dtrain with DT_WITH_JPEG, and link with -ljpeg",
+                    r->path);
+#endif
+}
+
+/* ---- channels */
+
+static uint8_t dti_picture_luma(const uint8_t *p) {
+    return (uint8_t)((19595u * p[0] + 38470u * p[1] + 7471u * p[2] + 32768u) >> 16);
+}
+
+/* In place: from the last pixel on where they grow. */
+static void dti_picture_convert(uint8_t *pixels, size_t count, int from, int to) {
+    for (size_t n = 0; n < count; n++) {
+        const size_t i = to > from ? count - 1 - n : n;
+        const uint8_t *p = pixels + i * (size_t)from;
+        uint8_t q[4] = {p[0], p[0], p[0], 255};
+        if (from >= 3)
+            memcpy(q, p, 3);
+        if (from == 2 || from == 4)
+            q[3] = p[from - 1];
+        if (to <= 2)
+            q[0] = from >= 3 ? dti_picture_luma(p) : p[0];
+        if (to == 2)
+            q[1] = q[3];
+        memcpy(pixels + i * (size_t)to, q, (size_t)to);
+    }
+}
+
+static dt_result dti_picture_decode(const dti_picture_file *f, const dti_picture *p, int channels,
+                                    uint8_t *room) {
+    const bool alpha = channels == 2 || channels == 4;
+    const int base = p->channels >= 3 ? 3 : 1;
+    const int from = p->kind == DTI_PICTURE_PNG ? base + alpha : base;
+    const dt_result result = p->kind == DTI_PICTURE_PNG ? dti_picture_png(f, p, alpha, room)
+                                                        : dti_picture_jpeg(f, p, room);
+    if (!result && from != channels)
+        dti_picture_convert(room, (size_t)p->width * p->height, from, channels);
+    return result;
+}
+
+/* ---- one picture */
+
+static dt_result dti_image_check(dti_base *base, const dt_image_desc *d) {
+    if (d->width < 0 || d->height < 0 || !d->width != !d->height || d->width > 65536 ||
+        d->height > 65536)
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "dt_image_load: %d x %d pixels; give both, up to 65536, or neither",
+                        d->width, d->height);
+    if (d->channels < 0 || d->channels > 4 || (d->dtype != DT_F32 && d->dtype != DT_U8))
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "dt_image_load: %d channels of type %d; 1 to 4 of them, or 0, as DT_F32 or "
+                        "DT_U8",
+                        d->channels, (int)d->dtype);
+    return DT_OK;
+}
+
+/* pixels: [height, width, channels] */
+static void dti_image_planes(const uint8_t *pixels, size_t count, size_t channels, uint8_t *to) {
+    for (size_t i = 0; i < count; i++)
+        for (size_t c = 0; c < channels; c++)
+            to[c * count + i] = pixels[i * channels + c];
+}
+
+static void dti_image_floats(const uint8_t *from, size_t count, float *to) {
+    for (size_t i = 0; i < count; i++)
+        to[i] = (float)from[i] / 255.0f;
+}
+
+typedef struct dti_image_room {
+    char *file;
+    uint8_t *pixels, *rows, *sized, *planes;
+} dti_image_room;
+
+static dt_result dti_image_take(dti_base *base, dti_picture_file *f, const dti_picture *p,
+                                const dt_image_desc *d, dti_image_room *m, dt_array *out) {
+    const int c = d->channels ? d->channels : p->channels;
+    const int w = d->width ? d->width : (int)p->width, h = d->height ? d->height : (int)p->height;
+    const size_t count = (size_t)w * (size_t)h, bytes = count * (size_t)c;
+    const size_t element = d->dtype == DT_U8 ? 1 : sizeof(float);
+    f->data = (const uint8_t *)m->file;
+    m->pixels = dti_alloc_array(base, (size_t)p->width * p->height, 4);
+    m->rows = dti_alloc_array(base, (size_t)p->height * (size_t)w, (size_t)c);
+    m->sized = dti_alloc(base, bytes);
+    m->planes = dti_alloc(base, bytes);
+    out->data = dti_alloc_array(base, bytes, element);
+    if (!m->pixels || !m->rows || !m->sized || !m->planes || !out->data)
+        return DT_ERROR_MEMORY;
+    const dt_result result = dti_picture_decode(f, p, c, m->pixels);
+    if (result)
+        return result;
+    if ((uint32_t)w == p->width && (uint32_t)h == p->height)
+        memcpy(m->sized, m->pixels, bytes);
+    else
+        dti_picture_resize(m->pixels, p, c, (dti_picture_part){0, 0, p->width, p->height}, w, h,
+                           m->rows, m->sized);
+    dti_image_planes(m->sized, count, (size_t)c, m->planes);
+    if (d->dtype == DT_U8)
+        memcpy(out->data, m->planes, bytes);
+    else
+        dti_image_floats(m->planes, bytes, out->data);
+    out->rank = 3;
+    out->dim[0] = c, out->dim[1] = h, out->dim[2] = w;
+    out->element_bytes = (int)element;
+    out->bytes = bytes * element;
+    out->dtype = d->dtype;
+    return DT_OK;
+}
+
+DT_API dt_result dt_image_load(dt_ctx *ctx, const char *path, const dt_image_desc *desc,
+                               dt_array *out) {
+    static const dt_image_desc none;
+    if (out)
+        *out = (dt_array){0};
+    DTI_NEED(NULL, ctx);
+    dti_base *base = dti_ctx_base(ctx);
+    DTI_NEED(base, path);
+    DTI_NEED(base, out);
+    desc = desc ? desc : &none;
+    dti_reader reader;
+    dti_picture picture;
+    dti_image_room room = {0};
+    dt_array array = {.ctx = ctx};
+    dt_result result = dti_image_check(base, desc);
+    if (!result)
+        result = dti_reader_open(base, path, &reader);
+    if (result)
+        return result;
+    dti_picture_file file = {.base = base, .path = path, .size = (size_t)reader.size};
+    result = dti_picture_look(&reader, &picture);
+    if (!result)
+        result = dti_reader_seek(&reader, 0);
+    if (!result)
+        result = dti_reader_take_new(&reader, reader.size, &room.file);
+    dti_reader_close(&reader);
+    if (!result)
+        result = dti_image_take(base, &file, &picture, desc, &room, &array);
+    void *all[] = {room.file,  room.pixels, room.rows,
+                   room.sized, room.planes, result ? array.data : NULL};
+    for (size_t i = 0; i < DTI_COUNT(all); i++)
+        dti_free(base, all[i]);
+    if (!result)
+        *out = array;
+    return result;
+}
