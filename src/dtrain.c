@@ -300,7 +300,9 @@ DTI_OPTIMIZE_END
 #include "data/csv_text.c"
 #include "data/csv_scan.c"
 #include "data/csv.c"
+#include "data/wav.c"
 #include "data/batch.c"
+#include "data/split.c"
 #include "data/loader.h"
 #include "data/sampler.c"
 DTI_OPTIMIZE_SPEED
@@ -318,6 +320,8 @@ DTI_OPTIMIZE_END
 #include "data/folder.h"
 #include "data/folder_scan.c"
 #include "data/folder.c"
+#include "data/tokens.c"
+#include "data/replay.c"
 
 /* ---- file: safetensors, checkpoints */
 #include "file/safetensors.h"

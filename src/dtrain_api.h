@@ -32,6 +32,8 @@ extern "C" {
 #include "api/comm.h"
 #include "api/train.h"
 #include "api/pictures.h"
+#include "api/tokens.h"
+#include "api/replay.h"
 #include "api/server.h"
 #include "api/fit.h"
 #include "api/log.h"

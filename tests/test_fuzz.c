@@ -6,6 +6,7 @@
 #include "fuzz_npy.c"
 #include "fuzz_picture.c"
 #include "fuzz_safetensors.c"
+#include "fuzz_wav.c"
 
 #include "fuzz_replay.h"
 
@@ -41,4 +42,10 @@ TEST(every_kept_weight_file_is_loaded_or_refused_cleanly) {
     int counts[2] = {0};
     REQUIRE(replay_folder("tests/corpus/safetensors", fuzz_safetensors, counts));
     CHECK(counts[0] >= 10 && counts[1] >= 3);
+}
+
+TEST(every_kept_wav_file_is_read_or_refused_cleanly) {
+    int counts[2] = {0};
+    REQUIRE(replay_folder("tests/corpus/wav", fuzz_wav, counts));
+    CHECK(counts[0] == 8 && counts[1] == 8);
 }

@@ -94,6 +94,160 @@ ROW(GRAPH, dt_folder_dataset, ) {
     return RESULT(wrong_folder_close(folder, result));
 }
 
+/* ---- which rows */
+
+static const uint32_t wrong_classes[8] = {0, 1, 0, 1, 0, 1, 0, 1};
+
+ROW(STORE, dt_split, ) {
+    uint32_t train[8], valid[8], counts[2];
+    dt_split_desc desc = {.labels = wrong_classes};
+    desc.rows = (uint32_t)INTEGER(8, 0, 1);
+    desc.share = NUMBER(0.25, -0.5, 1.0, 2.0, (double)INFINITY);
+    return RESULT(dt_split(OBJECT(here.ctx), POINTER(&desc), POINTER(train), POINTER(&counts[0]),
+                           POINTER(valid), POINTER(&counts[1])));
+}
+
+ROW(STORE, dt_split, folds) {
+    uint32_t train[8], valid[8], counts[2];
+    dt_split_desc desc = {.rows = 8};
+    desc.folds = INT(3, 1, -1);
+    desc.fold = INT(2, 3, -1, INT_MAX);
+    return RESULT(dt_split(OBJECT(here.ctx), &desc, train, &counts[0], valid, &counts[1]));
+}
+
+ROW(STORE, dt_balanced_weights, ) {
+    static const uint32_t wide[8] = {0, UINT32_MAX};
+    float weights[8];
+    const uint32_t *labels = wrong_turn("a class", 1) ? wide : wrong_classes;
+    return RESULT(dt_balanced_weights(OBJECT(here.ctx), POINTER(labels), (uint32_t)INTEGER(8, 0),
+                                      POINTER(weights)));
+}
+
+/* ---- WAV and token files */
+
+ROW(STORE, dt_wav_load, ) {
+    dt_array array = {0};
+    int rate;
+    dt_result result =
+        dt_wav_load(OBJECT(here.ctx), PATH("tests/corpus/wav/pcm16"), POINTER(&array), &rate);
+    dt_array_free(&array);
+    return RESULT(result);
+}
+
+static dt_tokens *wrong_tokens_open(void) {
+    const dt_tokens_desc desc = {.window = 3};
+    dt_tokens *tokens = NULL;
+    dt_tokens_open(here.ctx, "tests/corpus/wav/pcm16", &desc, &tokens);
+    return tokens;
+}
+
+static dt_result wrong_tokens_close(dt_tokens *tokens, dt_result result) {
+    dt_tokens_close(tokens);
+    return result;
+}
+
+ROW(STORE, dt_tokens_open, ) {
+    dt_tokens *tokens = NULL;
+    dt_tokens_desc desc = {.bits = INT(16, 8, -1, 64)};
+    desc.window = INT(3, 0, -1, 4000, INT_MAX);
+    desc.stride = INT(2, -1);
+    desc.threads = INT(2, -1, 65);
+    desc.skip_bytes = (uint64_t)INTEGER(2, 1, 1000, -1);
+    dt_result result = dt_tokens_open(OBJECT(here.ctx), PATH("tests/corpus/wav/pcm16"),
+                                      POINTER(&desc), POINTER(&tokens));
+    return RESULT(wrong_tokens_close(tokens, result));
+}
+
+ROW(STORE, dt_tokens_close, ) {
+    dt_tokens *tokens = wrong_tokens_open(), *given;
+    dt_tokens_close(given = OBJECT(tokens));
+    dt_tokens_close(given ? NULL : tokens);
+    return NOTHING;
+}
+
+ROW(STORE, dt_tokens_rows, ) {
+    dt_tokens *tokens = wrong_tokens_open();
+    const bool some = dt_tokens_rows(OBJECT(tokens)) > 0;
+    dt_tokens_close(tokens);
+    return GIVES(some);
+}
+
+ROW(GRAPH, dt_tokens_dataset, ) {
+    dt_tokens *tokens = wrong_tokens_open();
+    dt_dataset set;
+    const dt_tensor ids = dt_input(here.graph, "window", DT_I32, dt_dims(3));
+    const dt_tensor next = dt_input(here.graph, "next", DT_I32, dt_dims(3));
+    dt_result result =
+        dt_tokens_dataset(OBJECT(tokens), ONLY_I32(ids),
+                          wrong_turn("targets that are none", 1) ? here.x : next, POINTER(&set));
+    return RESULT(wrong_tokens_close(tokens, result));
+}
+
+/* ---- replay */
+
+static dt_replay *wrong_replay_create(void) {
+    const dt_replay_desc desc = {.capacity = 4, .bytes = sizeof(float), .alpha = 0.5};
+    dt_replay *replay = NULL;
+    if (dt_replay_create(here.ctx, &desc, &replay) == DT_OK)
+        for (int i = 0; i < 3; i++)
+            dt_replay_add(replay, &wrong_x[i]);
+    return replay;
+}
+
+static dt_result wrong_replay_destroy(dt_replay *replay, dt_result result) {
+    dt_replay_destroy(replay);
+    return result;
+}
+
+ROW(STORE, dt_replay_create, ) {
+    dt_replay *replay = NULL;
+    dt_replay_desc desc = {.capacity = (uint64_t)INTEGER(4, 0, -1, INT64_MAX)};
+    desc.bytes = (size_t)INTEGER(4, 0);
+    desc.alpha = NUMBER(0.5, -0.5, 5.0, (double)INFINITY);
+    desc.epsilon = NUMBER(0.1, -0.5, 1e-40, (double)INFINITY);
+    dt_result result = dt_replay_create(OBJECT(here.ctx), POINTER(&desc), POINTER(&replay));
+    return RESULT(wrong_replay_destroy(replay, result));
+}
+
+ROW(STORE, dt_replay_destroy, ) {
+    dt_replay *replay = wrong_replay_create(), *given;
+    dt_replay_destroy(given = OBJECT(replay));
+    dt_replay_destroy(given ? NULL : replay);
+    return NOTHING;
+}
+
+ROW(STORE, dt_replay_add, ) {
+    dt_replay *replay = wrong_replay_create();
+    dt_result result = dt_replay_add(OBJECT(replay), POINTER(wrong_x));
+    return RESULT(wrong_replay_destroy(replay, result));
+}
+
+ROW(STORE, dt_replay_count, ) {
+    dt_replay *replay = wrong_replay_create();
+    const bool some = dt_replay_count(OBJECT(replay)) == 3;
+    dt_replay_destroy(replay);
+    return GIVES(some);
+}
+
+ROW(STORE, dt_replay_draw, ) {
+    dt_replay *replay = wrong_replay_create();
+    float items[2], weights[2];
+    uint64_t places[2];
+    dt_result result =
+        dt_replay_draw(OBJECT(replay), INT(2, 0, -1), NUMBER(0.5, -0.5, 5.0, (double)INFINITY),
+                       items, POINTER(places), weights);
+    return RESULT(wrong_replay_destroy(replay, result));
+}
+
+ROW(STORE, dt_replay_update, ) {
+    dt_replay *replay = wrong_replay_create();
+    const uint64_t places[2] = {1, (uint64_t)INTEGER(2, 3, -1)};
+    const float errors[2] = {(float)FINITE(0.5), -1};
+    dt_result result =
+        dt_replay_update(OBJECT(replay), POINTER(places), POINTER(errors), INT(2, 0, -1));
+    return RESULT(wrong_replay_destroy(replay, result));
+}
+
 /* What a dataset may have beside its columns. */
 ROW(TRAINER, dt_trainer_create, samples) {
     static const float weights[8] = {1, 2, 0, 1, 1, 1, 1, 1}, none[8] = {0};

@@ -29,6 +29,37 @@ DT_API dt_result dt_npz_load(dt_ctx *ctx, const char *path, const char *name, dt
 /* Frees the data and clears the struct. NULL and an empty array are allowed. */
 DT_API void dt_array_free(dt_array *array);
 
+/* Reads a WAV file: PCM of 8, 16, 24 or 32 bits, or floats of 32 or 64 (also
+ * WAVE_FORMAT_EXTENSIBLE). *out is [channels, samples], DT_F32; whole numbers become [-1, 1) (16
+ * bits: value / 32768; 8 bits: (value - 128) / 128), floats are taken as they are, but for those
+ * that are not finite. *rate: samples a second, may be NULL. Ownership: as of dt_idx_load. Errors,
+ * with *out empty: INVALID (NULL), IO, FORMAT (no WAV file, another coding, truncated, a float that
+ * is not finite: with the byte), MEMORY. */
+DT_API dt_result dt_wav_load(dt_ctx *ctx, const char *path, dt_array *out, int *rate);
+
+/* ---- Which rows: parts of a set for dt_dataset.pick, weights for .weights. */
+
+typedef struct dt_split_desc {
+    uint32_t rows; /* of the set */
+    double share;  /* that validates; 0 = 0.2; below 1 */
+    int folds;     /* 2 or more: fold number .fold of so many validates instead, the rest trains */
+    int fold;
+    /* Classes of the rows, [rows]: each class has its share of both parts, to a row or so. NULL:
+     * rows alike. */
+    const uint32_t *labels;
+    uint64_t seed; /* which rows come together is chance */
+} dt_split_desc;
+
+/* Writes the rows that train and those that validate, each in rising order; each has room for
+ * `rows` of them. Each row is in one of the two, and of `folds` folds in one that validates. Errors:
+ * INVALID (NULL; a description without meaning; a part that would be empty), MEMORY. */
+DT_API dt_result dt_split(dt_ctx *ctx, const dt_split_desc *desc, uint32_t *train,
+                          uint32_t *train_count, uint32_t *valid, uint32_t *valid_count);
+/* Weights of rows with which all classes are drawn as often: weights[i] = 1 / (rows of labels[i]'s
+ * class). Errors: INVALID (NULL, no rows, a label that is 2^24 or more), MEMORY. */
+DT_API dt_result dt_balanced_weights(dt_ctx *ctx, const uint32_t *labels, uint32_t rows,
+                                     float *weights);
+
 /* The three functions below allocate nothing, need no context, and do nothing if a pointer that
  * they need is NULL. Threads: any. */
 

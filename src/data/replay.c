@@ -1,0 +1,176 @@
+/* A replay buffer: a ring of items, and over them a tree whose leaves are priorities^alpha and whose
+ * nodes are the sums of their two children, so that a draw goes down from the root and a change goes
+ * up to it. Sums are made anew from the children, so rounding does not grow with time. */
+
+#define DTI_REPLAY_STREAM 0x7265706C61790000u /* "replay" */
+#define DTI_REPLAY_MOST ((uint64_t)1 << 31)
+
+struct dt_replay {
+    dti_base *base;
+    dt_replay_desc desc;
+    uint64_t count, next, drawn; /* items; the place of the next one; draws so far */
+    uint8_t *items;
+    double *tree; /* [2 * leaves]; node i has the children 2 i and 2 i + 1, and 1 is the root */
+    uint64_t leaves;
+    double largest; /* priority^alpha so far */
+};
+
+/* x^power of x > 0, the same bits on every machine. */
+static double dti_replay_power(double x, double power) {
+    return dti_exp(power * dti_ln(x));
+}
+
+static void dti_replay_set(dt_replay *r, uint64_t place, double value) {
+    uint64_t i = r->leaves + place;
+    r->tree[i] = value;
+    for (i /= 2; i; i /= 2)
+        r->tree[i] = r->tree[2 * i] + r->tree[2 * i + 1];
+}
+
+/* The item in whose part of the sum `at` lies. What rounding leads to an empty place is led back. */
+static uint64_t dti_replay_find(const dt_replay *r, double at) {
+    uint64_t i = 1;
+    while (i < r->leaves) {
+        i *= 2;
+        if (at >= r->tree[i] && r->tree[i + 1] > 0.0) {
+            at -= r->tree[i];
+            i++;
+        }
+    }
+    return DTI_MIN(i - r->leaves, r->count - 1);
+}
+
+static dt_result dti_replay_check(dti_base *base, const dt_replay_desc *d) {
+    if (!d->capacity || d->capacity > DTI_REPLAY_MOST || !d->bytes)
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "dt_replay_create: %llu items of %zu bytes; 1 to 2^31 items of 1 byte or "
+                        "more",
+                        (unsigned long long)d->capacity, d->bytes);
+    const double epsilon = d->epsilon == 0.0 ? 1e-6 : d->epsilon;
+    if (!(d->alpha >= 0.0 && d->alpha <= 4.0) || !(epsilon >= 1e-30 && epsilon <= 1e30))
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "dt_replay_create: alpha %g (0 to 4), epsilon %g (0, or 1e-30 to 1e30)",
+                        d->alpha, d->epsilon);
+    return DT_OK;
+}
+
+static dt_result dti_replay_make(dti_base *base, const dt_replay_desc *d, dt_replay **out) {
+    dt_replay *r = *out = dti_alloc(base, sizeof *r);
+    if (!r)
+        return DT_ERROR_MEMORY;
+    r->base = base;
+    r->desc = *d;
+    r->desc.epsilon = d->epsilon > 0.0 ? d->epsilon : 1e-6;
+    r->largest = 1.0;
+    r->leaves = 1;
+    while (r->leaves < d->capacity)
+        r->leaves *= 2;
+    r->items = dti_alloc_array(base, (size_t)d->capacity, d->bytes);
+    if (r->items && d->alpha > 0.0)
+        r->tree = dti_alloc_array(base, (size_t)r->leaves * 2, sizeof *r->tree);
+    return r->items && (r->tree || d->alpha == 0.0) ? DT_OK : DT_ERROR_MEMORY;
+}
+
+DT_API dt_result dt_replay_create(dt_ctx *ctx, const dt_replay_desc *desc, dt_replay **out) {
+    if (out)
+        *out = NULL;
+    DTI_NEED(NULL, ctx);
+    dti_base *base = dti_ctx_base(ctx);
+    DTI_NEED(base, desc);
+    DTI_NEED(base, out);
+    dt_result result = dti_replay_check(base, desc);
+    if (!result)
+        result = dti_replay_make(base, desc, out);
+    if (result) {
+        dt_replay_destroy(*out);
+        *out = NULL;
+    }
+    return result;
+}
+
+DT_API void dt_replay_destroy(dt_replay *r) {
+    if (!r)
+        return;
+    dti_free(r->base, r->tree);
+    dti_free(r->base, r->items);
+    dti_free(r->base, r);
+}
+
+DT_API uint64_t dt_replay_count(const dt_replay *r) {
+    return r ? r->count : 0;
+}
+
+DT_API dt_result dt_replay_add(dt_replay *r, const void *item) {
+    DTI_NEED(NULL, r);
+    DTI_NEED(r->base, item);
+    memcpy(r->items + r->next * r->desc.bytes, item, r->desc.bytes);
+    if (r->tree)
+        dti_replay_set(r, r->next, r->largest);
+    r->next = (r->next + 1) % r->desc.capacity;
+    r->count = DTI_MIN(r->count + 1, r->desc.capacity);
+    return DT_OK;
+}
+
+/* weights: the largest is 1 */
+static void dti_replay_weigh(const dt_replay *r, int count, double beta, const uint64_t *places,
+                             float *weights) {
+    double largest = 0.0;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < count; i++) {
+            const double chance =
+                r->tree ? r->tree[r->leaves + places[i]] / r->tree[1] : 1.0 / (double)r->count;
+            const double w = dti_replay_power((double)r->count * chance, -beta);
+            largest = pass ? largest : DTI_MAX(largest, w);
+            weights[i] = (float)(w / (largest > 0.0 ? largest : 1.0));
+        }
+    }
+}
+
+DT_API dt_result dt_replay_draw(dt_replay *r, int count, double beta, void *items, uint64_t *places,
+                                float *weights) {
+    DTI_NEED(NULL, r);
+    DTI_NEED(r->base, places);
+    if (count < 1 || !(beta >= 0.0 && beta <= 4.0))
+        return dti_fail(r->base, DT_ERROR_INVALID,
+                        "dt_replay_draw: %d items, beta %g; 1 item or more, beta from 0 to 4",
+                        count, beta);
+    if (!r->count)
+        return dti_fail(r->base, DT_ERROR_INVALID,
+                        "dt_replay_draw: there are no items; dt_replay_add some first");
+    for (int i = 0; i < count; i++) {
+        const double u = dti_uniform01(r->desc.seed, r->drawn++, DTI_REPLAY_STREAM);
+        const uint64_t even = (uint64_t)(u * (double)r->count);
+        places[i] = r->tree ? dti_replay_find(r, (i + u) / count * r->tree[1])
+                            : DTI_MIN(even, r->count - 1);
+        if (items)
+            memcpy((uint8_t *)items + (size_t)i * r->desc.bytes,
+                   r->items + places[i] * r->desc.bytes, r->desc.bytes);
+    }
+    if (weights)
+        dti_replay_weigh(r, count, beta, places, weights);
+    return DT_OK;
+}
+
+DT_API dt_result dt_replay_update(dt_replay *r, const uint64_t *places, const float *errors,
+                                  int count) {
+    DTI_NEED(NULL, r);
+    DTI_NEED(r->base, places);
+    DTI_NEED(r->base, errors);
+    if (!r->tree || count < 1)
+        return dti_fail(r->base, DT_ERROR_INVALID, "dt_replay_update: %d priorities%s", count,
+                        r->tree ? "" : " of a buffer that is drawn from uniformly (.alpha is 0)");
+    for (int i = 0; i < count; i++) {
+        if (places[i] >= r->count || !dti_fits_f32((double)errors[i]))
+            return dti_fail(r->base, DT_ERROR_INVALID,
+                            "dt_replay_update: priority %d is %g, of place %llu of %llu", i,
+                            (double)errors[i], (unsigned long long)places[i],
+                            (unsigned long long)r->count);
+    }
+    for (int i = 0; i < count; i++) {
+        const double priority = fabs((double)errors[i]) + r->desc.epsilon;
+        const double value = dti_replay_power(priority, r->desc.alpha);
+        r->largest = DTI_MAX(r->largest, value);
+        dti_replay_set(r, places[i], value);
+    }
+    return DT_OK;
+}

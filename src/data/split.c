@@ -1,0 +1,122 @@
+/* Parts of a set. Rows are put in a random order, then, stably, in that of their classes; of this
+ * order every k-th row validates, so each class has its share. */
+
+#define DTI_SPLIT_LABELS_MAX ((uint32_t)1 << 24)
+
+/* Rows in the order of their classes, as they come in `order`; counts: [classes + 1] zeros. */
+static void dti_split_by_class(const uint32_t *labels, uint32_t rows, const uint32_t *order,
+                               uint32_t classes, uint32_t *counts, uint32_t *sorted) {
+    for (uint32_t i = 0; i < rows; i++)
+        counts[labels[i] + 1]++;
+    for (uint32_t c = 0; c < classes; c++)
+        counts[c + 1] += counts[c];
+    for (uint32_t i = 0; i < rows; i++)
+        sorted[counts[labels[order[i]]]++] = order[i];
+}
+
+static dt_result dti_split_classes(dti_base *base, const uint32_t *labels, uint32_t rows,
+                                   uint32_t *classes) {
+    *classes = 1;
+    for (uint32_t i = 0; labels && i < rows; i++) {
+        if (labels[i] >= DTI_SPLIT_LABELS_MAX)
+            return dti_fail(base, DT_ERROR_INVALID, "row %u has class %u; classes go from 0 to %u",
+                            i, labels[i], DTI_SPLIT_LABELS_MAX - 1);
+        *classes = DTI_MAX(*classes, labels[i] + 1);
+    }
+    return DT_OK;
+}
+
+/* Whether place i of the order validates. */
+static bool dti_split_validates(const dt_split_desc *d, uint32_t i) {
+    const double share = dti_or(d->share, 0.2);
+    if (d->folds)
+        return i % (uint32_t)d->folds == (uint32_t)d->fold;
+    return floor((i + 1.0) * share + 1e-9) > floor(i * share + 1e-9);
+}
+
+static dt_result dti_split_check(dti_base *base, const dt_split_desc *d) {
+    const double share = dti_or(d->share, 0.2);
+    if (!d->rows)
+        return dti_fail(base, DT_ERROR_INVALID, "dt_split: 0 rows");
+    if (d->folds ? d->folds < 2 || d->fold < 0 || d->fold >= d->folds
+                 : !(share > 0.0 && share < 1.0) || d->fold)
+        return dti_fail(
+            base, DT_ERROR_INVALID,
+            "dt_split: fold %d of %d, share %g; give a share between 0 and 1, or 2 folds "
+            "and more",
+            d->fold, d->folds, d->share);
+    return DT_OK;
+}
+
+static dt_result dti_split_order(dti_base *base, const dt_split_desc *d, uint32_t *order) {
+    uint32_t classes;
+    dt_result result = dti_split_classes(base, d->labels, d->rows, &classes);
+    if (result)
+        return result;
+    uint32_t *counts = dti_alloc_array(base, (size_t)classes + 1, sizeof *counts);
+    uint32_t *shuffled = counts ? dti_alloc_array(base, d->rows, sizeof *shuffled) : NULL;
+    result = shuffled ? DT_OK : DT_ERROR_MEMORY;
+    if (!result)
+        dt_shuffle(shuffled, d->rows, d->seed, 0);
+    if (!result && d->labels)
+        dti_split_by_class(d->labels, d->rows, shuffled, classes, counts, order);
+    else if (!result)
+        memcpy(order, shuffled, d->rows * sizeof *order);
+    dti_free(base, shuffled);
+    dti_free(base, counts);
+    return result;
+}
+
+DT_API dt_result dt_split(dt_ctx *ctx, const dt_split_desc *desc, uint32_t *train,
+                          uint32_t *train_count, uint32_t *valid, uint32_t *valid_count) {
+    DTI_NEED(NULL, ctx);
+    dti_base *base = dti_ctx_base(ctx);
+    DTI_NEED(base, desc);
+    DTI_NEED(base, train);
+    DTI_NEED(base, train_count);
+    DTI_NEED(base, valid);
+    DTI_NEED(base, valid_count);
+    dt_result result = dti_split_check(base, desc);
+    if (!result)
+        result = dti_split_order(base, desc, valid);
+    uint8_t *validates = result ? NULL : dti_alloc(base, desc->rows);
+    if (!validates)
+        return result ? result : DT_ERROR_MEMORY;
+    uint32_t counts[2] = {0, 0};
+    for (uint32_t i = 0; i < desc->rows; i++)
+        validates[valid[i]] = dti_split_validates(desc, i);
+    for (uint32_t i = 0; i < desc->rows; i++)
+        (validates[i] ? valid : train)[counts[validates[i]]++] = i;
+    dti_free(base, validates);
+    if (!counts[0] || !counts[1])
+        return dti_fail(base, DT_ERROR_INVALID,
+                        "dt_split: of %u rows %u would train and %u validate; neither part may be "
+                        "empty",
+                        desc->rows, counts[0], counts[1]);
+    *train_count = counts[0];
+    *valid_count = counts[1];
+    return DT_OK;
+}
+
+DT_API dt_result dt_balanced_weights(dt_ctx *ctx, const uint32_t *labels, uint32_t rows,
+                                     float *weights) {
+    DTI_NEED(NULL, ctx);
+    dti_base *base = dti_ctx_base(ctx);
+    DTI_NEED(base, labels);
+    DTI_NEED(base, weights);
+    uint32_t classes;
+    if (!rows)
+        return dti_fail(base, DT_ERROR_INVALID, "dt_balanced_weights: 0 rows");
+    const dt_result result = dti_split_classes(base, labels, rows, &classes);
+    if (result)
+        return result;
+    uint32_t *counts = dti_alloc_array(base, classes, sizeof *counts);
+    if (!counts)
+        return DT_ERROR_MEMORY;
+    for (uint32_t i = 0; i < rows; i++)
+        counts[labels[i]]++;
+    for (uint32_t i = 0; i < rows; i++)
+        weights[i] = 1.0f / (float)counts[labels[i]];
+    dti_free(base, counts);
+    return DT_OK;
+}

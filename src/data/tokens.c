@@ -1,0 +1,188 @@
+/* Files of tokens. A sample is two numbers away from its bytes, so a window is read when it is asked
+ * for; bytes are read and not mapped, as in base/file.c. One stream serves all threads under a lock:
+ * a read of some kilobytes is short beside a step. */
+
+struct dt_tokens {
+    dti_base *base;
+    char *path;
+    dt_tokens_desc desc;
+    dti_reader reader;
+    dti_base reading; /* holds its errors */
+    bool open;
+    uint64_t rows, count; /* samples, tokens */
+    size_t each;          /* bytes of a token */
+    uint8_t *bytes;       /* of a window and the token behind it */
+    dti_mutex lock;       /* around the stream and `bytes` */
+};
+
+static uint32_t dti_token_at(const dt_tokens *t, const uint8_t *b) {
+    const uint32_t low = (uint32_t)b[1] << 8 | b[0];
+    return t->each == 2 ? low : (uint32_t)b[3] << 24 | (uint32_t)b[2] << 16 | low;
+}
+
+/* The window of a row, under the lock. */
+static dt_result dti_tokens_read(dt_tokens *t, uint64_t row, bool more, int32_t *ids,
+                                 int32_t *targets) {
+    const uint64_t at = t->desc.skip_bytes + row * (uint64_t)t->desc.stride * t->each;
+    const int count = t->desc.window + more;
+    dt_result result = dti_reader_seek(&t->reader, at);
+    if (!result)
+        result = dti_reader_take(&t->reader, t->bytes, (size_t)count * t->each);
+    for (int i = 0; i < count && !result; i++) {
+        const uint32_t token = dti_token_at(t, t->bytes + (size_t)i * t->each);
+        if (token >= (t->desc.vocabulary ? t->desc.vocabulary : (uint32_t)INT32_MAX))
+            return dti_fail(&t->reading, DT_ERROR_FORMAT,
+                            "%s: byte %llu: token %u; the vocabulary has %u (is it a file of %d "
+                            "bits?)",
+                            t->path, (unsigned long long)(at + (uint64_t)i * t->each), token,
+                            t->desc.vocabulary ? t->desc.vocabulary : (uint32_t)INT32_MAX,
+                            t->desc.bits == 16 ? 32 : 16);
+        if (i < t->desc.window)
+            ids[i] = (int32_t)token;
+        if (i)
+            targets[i - 1] = (int32_t)token;
+    }
+    return result;
+}
+
+static dt_result dti_tokens_locked(dt_tokens *t, const dt_sample *s, int32_t *ids,
+                                   int32_t *targets) {
+    if (s->row >= t->rows) {
+        snprintf(s->why, s->why_bytes, "row %llu of a file with %llu samples (.pick?)",
+                 (unsigned long long)s->row, (unsigned long long)t->rows);
+        return DT_ERROR_INVALID;
+    }
+    dti_mutex_lock(&t->lock);
+    const dt_result result = dti_tokens_read(t, s->row, targets != NULL, ids, targets);
+    if (result)
+        snprintf(s->why, s->why_bytes, "%s", t->reading.error);
+    dti_mutex_unlock(&t->lock);
+    return result;
+}
+
+static dt_result dti_tokens_ids(void *user, const dt_sample *s, void *const *values) {
+    return dti_tokens_locked(user, s, values[0], NULL);
+}
+
+static dt_result dti_tokens_pairs(void *user, const dt_sample *s, void *const *values) {
+    return dti_tokens_locked(user, s, values[0], values[1]);
+}
+
+static bool dti_tokens_fits(const dt_tokens *t, dt_tensor x) {
+    const dt_shape shape = dt_tensor_shape(x);
+    return !dti_is_nil(x) && dt_tensor_dtype(x) == DT_I32 && shape.rank == 1 &&
+           shape.dim[0] == t->desc.window;
+}
+
+DT_API dt_result dt_tokens_dataset(dt_tokens *tokens, dt_tensor ids, dt_tensor targets,
+                                   dt_dataset *out) {
+    if (out)
+        *out = (dt_dataset){0};
+    DTI_NEED(NULL, tokens);
+    DTI_NEED(tokens->base, out);
+    const bool pairs = !dti_is_nil(targets);
+    if (!dti_tokens_fits(tokens, ids) || (pairs && !dti_tokens_fits(tokens, targets)))
+        return dti_fail(tokens->base, DT_ERROR_INVALID,
+                        "dt_tokens_dataset: ids and targets are i32 inputs [%d]",
+                        tokens->desc.window);
+    if (tokens->rows > UINT32_MAX)
+        return dti_fail(tokens->base, DT_ERROR_UNSUPPORTED,
+                        "%s: %llu samples; the most is 2^32 - 1: give a larger stride",
+                        tokens->path, (unsigned long long)tokens->rows);
+    *out = (dt_dataset){.rows = tokens->rows, .user = tokens, .threads = tokens->desc.threads};
+    out->sample = pairs ? dti_tokens_pairs : dti_tokens_ids;
+    out->columns[0] = (dt_column){.input = ids, .dtype = DT_I32};
+    if (pairs)
+        out->columns[1] = (dt_column){.input = targets, .dtype = DT_I32};
+    return DT_OK;
+}
+
+/* ---- opening */
+
+static dt_result dti_tokens_check(dti_base *base, dt_tokens_desc *d) {
+    d->bits = d->bits ? d->bits : 16;
+    d->stride = d->stride ? d->stride : d->window;
+    if ((d->bits != 16 && d->bits != 32) || d->window < 1 || d->window > 1 << 24 || d->stride < 1 ||
+        d->threads < 0 || d->threads > DTI_LOADER_THREADS_MAX)
+        return dti_fail(
+            base, DT_ERROR_INVALID,
+            "dt_tokens_open: %d bits (16 or 32), window %d (1 to 2^24), stride %d (1 or "
+            "more), %d threads (0 to %d)",
+            d->bits, d->window, d->stride, d->threads, DTI_LOADER_THREADS_MAX);
+    return DT_OK;
+}
+
+static dt_result dti_tokens_count(dt_tokens *t) {
+    const dt_tokens_desc *d = &t->desc;
+    const uint64_t size = t->reader.size;
+    if (d->skip_bytes > size || (size - d->skip_bytes) % t->each)
+        return dti_fail(
+            t->base, DT_ERROR_FORMAT,
+            "%s: %llu bytes less a header of %llu are no whole tokens of %d bits; was it "
+            "cut?",
+            t->path, (unsigned long long)size, (unsigned long long)d->skip_bytes, d->bits);
+    t->count = (size - d->skip_bytes) / t->each;
+    if (t->count <= (uint64_t)d->window)
+        return dti_fail(t->base, DT_ERROR_FORMAT,
+                        "%s: %llu tokens; a window of %d and the token behind it need %d", t->path,
+                        (unsigned long long)t->count, d->window, d->window + 1);
+    t->rows = (t->count - (uint64_t)d->window - 1) / (uint64_t)d->stride + 1;
+    return DT_OK;
+}
+
+static dt_result dti_tokens_make(dti_base *base, const char *path, const dt_tokens_desc *desc,
+                                 dt_tokens **out) {
+    dt_tokens *t = *out = dti_alloc(base, sizeof *t);
+    if (!t)
+        return DT_ERROR_MEMORY;
+    t->base = base;
+    t->desc = *desc;
+    t->each = (size_t)desc->bits / 8;
+    dti_mutex_init(&t->lock);
+    t->path = dti_alloc_text(base, path);
+    t->bytes = dti_alloc_array(base, (size_t)desc->window + 1, t->each);
+    dt_result result =
+        t->path && t->bytes ? dti_reader_open(base, t->path, &t->reader) : DT_ERROR_MEMORY;
+    if (result)
+        return result;
+    t->open = true;
+    result = dti_tokens_count(t);
+    dti_base_init(&t->reading, NULL, NULL); /* from now on threads read */
+    t->reader.base = &t->reading;
+    return result;
+}
+
+DT_API dt_result dt_tokens_open(dt_ctx *ctx, const char *path, const dt_tokens_desc *desc,
+                                dt_tokens **out) {
+    if (out)
+        *out = NULL;
+    DTI_NEED(NULL, ctx);
+    dti_base *base = dti_ctx_base(ctx);
+    DTI_NEED(base, path);
+    DTI_NEED(base, desc);
+    DTI_NEED(base, out);
+    dt_tokens_desc d = *desc;
+    dt_result result = dti_tokens_check(base, &d);
+    if (!result)
+        result = dti_tokens_make(base, path, &d, out);
+    if (result) {
+        dt_tokens_close(*out);
+        *out = NULL;
+    }
+    return result;
+}
+
+DT_API void dt_tokens_close(dt_tokens *t) {
+    if (!t)
+        return;
+    if (t->open)
+        dti_reader_close(&t->reader);
+    dti_mutex_destroy(&t->lock);
+    dti_free(t->base, t->bytes);
+    dti_free(t->base, t->path);
+    dti_free(t->base, t);
+}
+
+DT_API uint64_t dt_tokens_rows(const dt_tokens *t) {
+    return t ? t->rows : 0;
+}

@@ -1,0 +1,157 @@
+/* WAV files (Microsoft and IBM, "Multimedia programming interface and data specifications 1.0",
+ * 1991; WAVE_FORMAT_EXTENSIBLE): a RIFF file of chunks, of which "fmt " says what samples are and
+ * "data" has them. Every length is held against the file's before it is believed. It refuses packed
+ * codings. */
+
+enum { DTI_WAV_PCM = 1, DTI_WAV_FLOAT = 3, DTI_WAV_EXTENSIBLE = 0xFFFE };
+
+typedef struct dti_wav {
+    uint32_t format, channels, rate, bits;
+    bool known; /* its "fmt " was read */
+} dti_wav;
+
+static uint32_t dti_wav_16(const uint8_t *b) {
+    return (uint32_t)b[1] << 8 | b[0];
+}
+
+static uint32_t dti_wav_32(const uint8_t *b) {
+    return dti_wav_16(b + 2) << 16 | dti_wav_16(b);
+}
+
+static dt_result dti_wav_wrong(const dti_reader *r, uint64_t at, const char *why) {
+    return dti_fail(r->base, DT_ERROR_FORMAT, "%s: byte %llu: %s", r->path, (unsigned long long)at,
+                    why);
+}
+
+static dt_result dti_wav_format(dti_reader *r, uint64_t size, dti_wav *w) {
+    uint8_t b[40] = {0};
+    const uint64_t at = r->at;
+    if (size < 16)
+        return dti_wav_wrong(r, at, "the chunk 'fmt ' has less than 16 bytes");
+    const dt_result result = dti_reader_take(r, b, (size_t)DTI_MIN(size, (uint64_t)sizeof b));
+    if (result)
+        return result;
+    *w = (dti_wav){.format = dti_wav_16(b),
+                   .channels = dti_wav_16(b + 2),
+                   .rate = dti_wav_32(b + 4),
+                   .bits = dti_wav_16(b + 14),
+                   .known = true};
+    if (w->format == DTI_WAV_EXTENSIBLE && size >= 40)
+        w->format = dti_wav_16(b + 24);
+    const bool pcm = w->format == DTI_WAV_PCM && w->bits >= 8 && w->bits <= 32 && w->bits % 8 == 0;
+    const bool real = w->format == DTI_WAV_FLOAT && (w->bits == 32 || w->bits == 64);
+    if (!pcm && !real)
+        return dti_fail(
+            r->base, DT_ERROR_FORMAT,
+            "%s: byte %llu: format %u with %u bits a sample; PCM (1) of 8, 16, 24 or 32 "
+            "bits and floats (3) of 32 or 64 are read; convert it",
+            r->path, (unsigned long long)at, w->format, w->bits);
+    if (!w->channels || !w->rate || w->rate > INT32_MAX ||
+        dti_wav_16(b + 12) != w->channels * (w->bits / 8))
+        return dti_wav_wrong(r, at,
+                             "the chunk 'fmt ' contradicts itself: channels, rate or bytes of a "
+                             "sample");
+    return DT_OK;
+}
+
+/* false: not finite */
+static bool dti_wav_value(const dti_wav *w, const uint8_t *b, float *out) {
+    double wide = 0.0;
+    float value;
+    if (w->format == DTI_WAV_FLOAT) {
+        const uint64_t low = dti_wav_32(b),
+                       bits = w->bits == 64 ? low | (uint64_t)dti_wav_32(b + 4) << 32 : low;
+        const uint32_t narrow = (uint32_t)low;
+        memcpy(&wide, &bits, sizeof wide);
+        memcpy(&value, &narrow, sizeof value);
+        wide = w->bits == 64 ? wide : (double)value;
+    } else if (w->bits == 8) {
+        wide = (b[0] - 128) / 128.0;
+    } else {
+        uint32_t bits = 0; /* the sample's bytes at the top, so its sign is the word's */
+        for (uint32_t i = 0; i < w->bits / 8; i++)
+            bits |= (uint32_t)b[i] << (32 - w->bits + 8 * i);
+        wide = (double)(int32_t)bits / 2147483648.0;
+    }
+    *out = (float)wide;
+    return dti_fits_f32(wide);
+}
+
+static dt_result dti_wav_samples(dti_reader *r, uint64_t size, const dti_wav *w, dt_array *out) {
+    const size_t each = w->bits / 8, channels = w->channels;
+    const uint64_t begin = r->at, count = size / (each * channels);
+    if (!count)
+        return dti_wav_wrong(r, begin, "there are no samples");
+    char *bytes = NULL;
+    dt_result result = dti_reader_take_new(r, count * each * channels, &bytes);
+    if (result)
+        return result;
+    float *to = out->data = dti_alloc_array(r->base, (size_t)count * channels, sizeof *to);
+    result = to ? DT_OK : DT_ERROR_MEMORY;
+    for (size_t i = 0; i < (size_t)count * channels && !result; i++) {
+        float *place = to + i % channels * (size_t)count + i / channels;
+        if (!dti_wav_value(w, (const uint8_t *)bytes + i * each, place))
+            result = dti_wav_wrong(r, begin + i * each, "a sample is no finite number of 32 bits");
+    }
+    dti_free(r->base, bytes);
+    out->rank = 2;
+    out->dim[0] = (int64_t)channels;
+    out->dim[1] = (int64_t)count;
+    out->bytes = (size_t)count * channels * sizeof *to;
+    return result;
+}
+
+/* A "data" chunk of a file that was written without an end has the length 0xFFFFFFFF, or more than
+ * there is: such a file is truncated. */
+static dt_result dti_wav_take(dti_reader *r, dti_wav *w, dt_array *out) {
+    uint8_t b[12] = {0};
+    if (r->size < 12)
+        return dti_wav_wrong(r, 0, "no WAV file: it is too short");
+    dt_result result = dti_reader_take(r, b, 12);
+    if (!result && (memcmp(b, "RIFF", 4) || memcmp(b + 8, "WAVE", 4)))
+        return dti_wav_wrong(r, 0, "no WAV file: it does not begin with RIFF and WAVE");
+    while (!result) {
+        if (r->size - r->at < 8)
+            return dti_wav_wrong(r, r->at,
+                                 "the file ends without a chunk 'data'; is it truncated?");
+        result = dti_reader_take(r, b, 8);
+        const uint64_t size = dti_wav_32(b + 4), at = r->at;
+        if (result)
+            break;
+        if (size > r->size - at)
+            return dti_wav_wrong(r, at - 8, "a chunk is longer than the file; is it truncated?");
+        if (!memcmp(b, "data", 4))
+            return w->known ? dti_wav_samples(r, size, w, out)
+                            : dti_wav_wrong(r, at - 8, "the chunk 'data' comes before 'fmt '");
+        if (!memcmp(b, "fmt ", 4))
+            result = dti_wav_format(r, size, w);
+        if (!result)
+            result = dti_reader_seek(r, DTI_MIN(at + size + size % 2, r->size));
+    }
+    return result;
+}
+
+DT_API dt_result dt_wav_load(dt_ctx *ctx, const char *path, dt_array *out, int *rate) {
+    if (out)
+        *out = (dt_array){0};
+    DTI_NEED(NULL, ctx);
+    dti_base *base = dti_ctx_base(ctx);
+    DTI_NEED(base, path);
+    DTI_NEED(base, out);
+    dti_reader reader;
+    dti_wav w = {0};
+    dt_array array = {.ctx = ctx, .dtype = DT_F32, .element_bytes = 4};
+    dt_result result = dti_reader_open(base, path, &reader);
+    if (result)
+        return result;
+    result = dti_wav_take(&reader, &w, &array);
+    dti_reader_close(&reader);
+    if (result) {
+        dti_free(base, array.data);
+        return result;
+    }
+    *out = array;
+    if (rate)
+        *rate = (int)w.rate;
+    return DT_OK;
+}
