@@ -17,10 +17,11 @@ typedef struct shard_case {
 
 #define SHARD_ADAM .kind = DT_OPTIM_ADAM, .lr = 0.01, .clip_norm = 0.5
 static const shard_case shard_cases[] = {
-    {.kind = 1, .optim = {SHARD_ADAM}},
+    {.kind = 1, .optim = {SHARD_ADAM}, .bucket_bytes = 1024},
     {.kind = TRAIN_SUMS,
      .optim = {SHARD_ADAM, .average = {.kind = DT_AVERAGE_EMA, .decay = 0.9}},
-     .accumulate = 2},
+     .accumulate = 2,
+     .bucket_bytes = 2048},
     {.kind = TRAIN_SPECTRAL,
      .optim = {.kind = DT_OPTIM_SGD, .lr = 0.05, .momentum = 0.9},
      .bucket_bytes = 1024},
@@ -30,11 +31,13 @@ static const shard_case shard_cases[] = {
     {.optim = {.kind = DT_OPTIM_ADAMW,
                .lr = 0.01,
                .groups = {{.match = "fc0.weight", .lazy = true},
-                          {.match = "fc2.*", .lr_scale = 3}}}},
-    {.kind = 1, .optim = {.kind = DT_OPTIM_LAMB, .lr = 0.01}},
-    {.optim = {.kind = DT_OPTIM_LARS, .lr = 0.1, .momentum = 0.9}},
+                          {.match = "fc2.*", .lr_scale = 3}}},
+     .bucket_bytes = 1024},
+    {.kind = 1, .optim = {.kind = DT_OPTIM_LAMB, .lr = 0.01}, .bucket_bytes = 1024},
+    {.optim = {.kind = DT_OPTIM_LARS, .lr = 0.1, .momentum = 0.9}, .bucket_bytes = 4096},
     {.kind = 1,
-     .optim = {.kind = DT_OPTIM_MUON, .lr = 0.02, .groups = {{.match = "fc2.*", .plain = true}}}},
+     .optim = {.kind = DT_OPTIM_MUON, .lr = 0.02, .groups = {{.match = "fc2.*", .plain = true}}},
+     .bucket_bytes = 1024},
     {.kind = 1, .optim = {.kind = DT_OPTIM_ADAFACTOR, .lr = 0.01}},
 };
 enum { SHARD_CASES = sizeof shard_cases / sizeof *shard_cases };
@@ -94,7 +97,7 @@ static dt_result shard_steps(dt_trainer *trainer, const shard_job *j, shard_run 
     out->last = writes ? shard_file_hash(last) : 0;
     if (writes)
         remove(last);
-    if (dt_store_state_hash(dt_trainer_store(trainer), &out->state))
+    if (result || dt_store_state_hash(dt_trainer_store(trainer), &out->state))
         out->state = 0;
     return result;
 }
@@ -188,6 +191,21 @@ TEST(a_state_that_replicas_share_out_has_the_bits_of_one_that_each_has) {
     shard_oracle_remove();
 }
 
+/* Gradients that go to their owners while others are computed, and parameters that come from them. */
+TEST(gradients_and_parameters_that_replicas_share_out_have_the_bits_of_one_that_has_all) {
+    for (int i = 0; i < SHARD_CASES; i++) {
+        if (!shard_oracle_make(i))
+            continue;
+        for (int level = DT_SHARD_GRADIENTS; level <= DT_SHARD_PARAMETERS; level++) {
+            shard_try(i, "cpu", level, false);
+            shard_try(i, "cpu:2", level, i % 2 == 0);
+            shard_try(i, "cpu:3", level, false);
+            shard_try(i, "cpu:4", level, i % 2);
+        }
+    }
+    shard_oracle_remove();
+}
+
 /* A file of sharing replicas, in all that may go on from it. */
 TEST(a_checkpoint_of_4_replicas_that_share_the_state_goes_on_with_2_or_1_or_without) {
     char path[64], text[1200];
@@ -269,6 +287,8 @@ TEST(the_cpu_and_vulkan_share_the_state_of_a_job) {
 
 /* ---- processes */
 
+static int shard_level = 1; /* of the ranks' jobs */
+
 static void shard_rank(rank *r) {
     const char *prefix = r->job->arg;
     for (int i = 0; i < SHARD_CASES; i++) {
@@ -280,7 +300,7 @@ static void shard_rank(rank *r) {
         for (int resumes = 0; resumes < 2; resumes++) {
             const shard_job j = {.what = &shard_cases[i],
                                  .devices = rank_devices(r),
-                                 .shard_state = 1,
+                                 .shard_state = shard_level,
                                  .comm = r->comm,
                                  .path = path,
                                  .from = resumes ? oracle : NULL,
@@ -302,7 +322,7 @@ static void shard_rank(rank *r) {
     }
 }
 
-TEST(ranks_that_share_the_state_have_the_bits_and_the_files_of_one_replica) {
+static void shard_ranks(int level) {
     static const char *const devices[][4] = {
         {"cpu", "cpu"}, {"cpu:2", "cpu:2"}, {"cpu", "cpu:2", "cpu"}, {"cpu", "cpu", "cpu", "cpu"}};
     static const int counts[] = {2, 2, 3, 4};
@@ -315,10 +335,23 @@ TEST(ranks_that_share_the_state_have_the_bits_and_the_files_of_one_replica) {
         REQUIRE(j);
         for (int i = 0; i < counts[k]; i++)
             j->devices[i] = devices[k][i];
+        shard_level = level;
         job_run(j, shard_rank);
         job_free(j);
     }
     shard_oracle_remove();
+}
+
+TEST(ranks_that_share_the_state_have_the_bits_and_the_files_of_one_replica) {
+    shard_ranks(DT_SHARD_OPTIMIZER);
+}
+
+TEST(ranks_that_share_gradients_have_the_bits_and_the_files_of_one_replica) {
+    shard_ranks(DT_SHARD_GRADIENTS);
+}
+
+TEST(ranks_that_share_parameters_have_the_bits_and_the_files_of_one_replica) {
+    shard_ranks(DT_SHARD_PARAMETERS);
 }
 
 /* ---- the best weights of a fit, which are averages that ranks share */
@@ -457,8 +490,6 @@ TEST(ways_of_sharing_that_there_are_not_are_refused) {
         dt_result result;
         const char *text;
     } wrong[] = {{-1, DT_ERROR_INVALID, "shard_state is -1"},
-                 {2, DT_ERROR_UNSUPPORTED, "gradients"},
-                 {3, DT_ERROR_UNSUPPORTED, "parameters"},
                  {4, DT_ERROR_INVALID, "shard_state is 4"},
                  {1, DT_ERROR_UNSUPPORTED, "DT_TRAIN_LOCAL"}};
     train_model m;

@@ -75,6 +75,21 @@ typedef enum dt_balance {
     DT_BALANCE_MEASURED /* sizes follow each replica's speed, so results are not reproducible */
 } dt_balance;
 
+/* What the replicas of a job, threads and ranks alike, share out instead of having it each
+ * (.shard_state; Rajbhandari et al. 2020, "ZeRO"). The bits are those of none, and so are
+ * checkpoints, whatever the number of replicas that wrote them. */
+typedef enum dt_shard {
+    DT_SHARD_NONE,
+    DT_SHARD_OPTIMIZER, /* ZeRO-1: moments and averages; see .shard_state */
+    /* ZeRO-2: gradients too. A bucket's sum goes to the replicas that own its parameters alone, and
+     * its place is another bucket's then. Parameters come from their owners at each step's begin. */
+    DT_SHARD_GRADIENTS,
+    /* ZeRO-3: parameters too. Those of a bucket come before the segments that read them, forward and
+     * again backward, and their place is another bucket's then; between ranks the next bucket is on
+     * its way meanwhile. */
+    DT_SHARD_PARAMETERS
+} dt_shard;
+
 /* When replicas tell each other what they have learnt. */
 typedef enum dt_train_mode {
     DT_TRAIN_SYNCHRONOUS, /* the default: gradients, in every step */
@@ -210,7 +225,22 @@ typedef struct dt_trainer_desc {
      * lost, its part of the state is: weights can be saved then (dt_store_save), and the job goes
      * on from a checkpoint. dt_store_read of a moment or an average works where all replicas are of
      * this process, and gradients cannot be read. DT_TRAIN_LOCAL goes with 0 alone (UNSUPPORTED).
-     * 0 = each replica has all; 2 (gradients too) and 3 (parameters too) are UNSUPPORTED. */
+     * 0 = each replica has all.
+     * 2 and 3 (dt_shard): with O elements of a replica's own part, F of parameters that are not
+     * trained and of buffers (each padded to blocks), which each has, and T of all that are trained,
+     * its gradients take 4 (O + F + V) bytes, where V are the most elements of buckets whose
+     * gradients are there at once: mostly two buckets (.bucket_bytes), one that is computed and one
+     * that leaves; where a step has several micro-batches, T, and in each case once for each partial
+     * sum. Parameters take 4 (O + F + T) bytes with 2, and with 3 4 (O + F + W), where W are those
+     * that a segment reads: mostly one bucket. A process of several ranks has two buckets more on
+     * the host. So many small buckets take least. Lazy groups are shared out by whole parameters too.
+     * Between steps parameters are with their owners. dt_trainer_store, evaluation, files and
+     * prediction bring all of them to each replica, and the next step lets them go: with several
+     * ranks all call dt_trainer_store, and behind a step what reads the store's parameters is INVALID
+     * until it is called again. A program of the application's on that store keeps the memory. If a
+     * rank is lost, its part of the parameters is, and the job goes on from a checkpoint. A NaN is
+     * said without the op that made it. UNSUPPORTED with .balance and on other devices than the CPU.
+     */
     int shard_state;
     /* Of DT_TRAIN_SERVER: where the servers are, in the order of their places, with commas between
      * them: each a "host:port", or the "file:///path" that it listens by; and key,
@@ -250,7 +280,8 @@ DT_API void dt_trainer_destroy(dt_trainer *trainer);
 /* The store of this process's first replica: create programs from it to predict, or save its
  * weights. Of a pipeline: one on the CPU with the values of all stages, which are fetched now and
  * behind every step from then on, so with several ranks all of them call it; NULL if a device or a
- * rank is lost whose values it has not; so of .tensor. A value written to it between two steps
+ * rank is lost whose values it has not; so of .tensor, and of parameters that are shared out
+ * (dt_shard), which are fetched now alone. A value written to it between two steps
  * reaches all replicas of this process; with several ranks, writing is INVALID. So is a program
  * with an optimizer. The trainer owns it. */
 DT_API dt_store *dt_trainer_store(dt_trainer *trainer);
@@ -404,6 +435,8 @@ typedef struct dt_trainer_info {
     int alive;            /* the most micro-batches whose activations a device keeps at once */
     int members;          /* that share out a model (.tensor); 0: there are none */
     double bubble;        /* by unit times, how long devices are idle for the time that they work */
-    uint64_t state_bytes; /* of this process's first replica: the optimizer's; see shard_state */
+    uint64_t state_bytes; /* of this process's first replica: the optimizer's; see shard_state; */
+    /* while it trains, its parameters' and gradients', with places for those that come and go */
+    uint64_t replica_param_bytes, replica_gradient_bytes;
 } dt_trainer_info;
 DT_API void dt_trainer_get_info(const dt_trainer *trainer, dt_trainer_info *info);

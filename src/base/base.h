@@ -45,6 +45,13 @@ static inline bool dti_fits_f32(double value) {
 /* ---- memory.c: zeroed, 64-byte aligned; the size is kept in front. NULL after dti_fail(). */
 /* Sets up *base, which needs no memory. allocator and logger may be NULL; the pool comes later. */
 static void dti_base_init(dti_base *base, const dt_allocator *allocator, const dt_logger *logger);
+#define DTI_SWAP(type, a, b)                                                                       \
+    do {                                                                                           \
+        type swapped = a;                                                                          \
+        a = b;                                                                                     \
+        b = swapped;                                                                               \
+    } while (0)
+
 static void *dti_alloc(dti_base *base, size_t bytes);
 static void *dti_alloc_array(dti_base *base, size_t count, size_t size); /* checks the product */
 static char *dti_alloc_text(dti_base *base, const char *text);           /* a copy */

@@ -41,6 +41,8 @@ static uint64_t dti_store_state_word(const dt_store *s, uint32_t i) {
 
 DT_API dt_result dt_store_save_state(dt_store *s, const char *path) {
     DTI_NEED(NULL, s);
+    if (dti_store_whole(s))
+        return DT_ERROR_INVALID;
     DTI_NEED(s->base, path);
     dti_state_file f;
     dt_result result = dti_check_forked(s->base);

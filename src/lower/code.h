@@ -140,8 +140,20 @@ typedef struct dti_code {
     uint32_t *table; /* the commit's: a row for each block of 256 elements that it writes */
     uint32_t table_entries;
     /* Of those, entries [own_first, own_first + own_entries) and buffers, which are the last ones,
-     * are written here; a store that has all of the moments writes all. */
+     * are written here; a store that has all of the moments writes all. With units its own ones come
+     * first, then buffers, and then others', whose steps alone are counted. */
     uint32_t own_first, own_entries, buffer_entries;
+    /* Pairs of blocks that leave, to come back with those of all stages or replicas, of which this
+     * one's begin at pair_first; 0: they stay. */
+    uint32_t pairs_own, pairs_all, pair_first;
+
+    /* Units (units.c): where each one's parameters and gradients begin, and all of them end, in
+     * elements of the arenas; from one slot of gradients to the next. */
+    uint64_t unit_param[DTI_UNITS_MAX], unit_gradient[DTI_UNITS_MAX];
+    uint64_t unit_params, unit_gradients, unit_stride;
+    uint64_t unit_evicts[DTI_UNITS_MAX]; /* whose parameters go when this one's come */
+    uint64_t *unit_reads;                /* by segment: whose parameters must be there */
+    bool units_leave;                    /* gradients have gone before the last segment */
     /* needs */
     uint64_t transient_bytes, used_bytes, cache_bytes, in_bytes, out_bytes, table_bytes;
 } dti_code;

@@ -79,19 +79,45 @@ static dt_result dti_state_fits(const dti_code *code) {
                     code->label, (unsigned long long)words);
 }
 
-static void dti_table_param(const dti_code *code, uint32_t i, uint32_t *entry) {
+/* Which blocks of parameters stand one behind the other. */
+typedef enum dti_table_part { DTI_TABLE_ALL, DTI_TABLE_OWN, DTI_TABLE_OTHERS } dti_table_part;
+
+static bool dti_table_has(const dti_code *code, uint64_t at, dti_table_part part) {
+    const bool own = at >= code->layout->own_begin && at < code->layout->own_end;
+    return part == DTI_TABLE_ALL || own == (part == DTI_TABLE_OWN);
+}
+
+/* Where a block lies in the arenas that an update works on: with units the own ones lie in front,
+ * and others nowhere. */
+static uint32_t dti_table_block(const dti_code *code, const dti_param *param, uint64_t at) {
+    const dti_layout *l = code->layout;
+    uint64_t element = param->offset + at;
+    if (dti_code_has_units(code) && param->rest != DTI_NO_REST)
+        element = param->rest + at;
+    else if (dti_code_has_units(code))
+        element = dti_table_has(code, element, DTI_TABLE_OWN) ? element - l->own_begin : 0;
+    return (uint32_t)(element / DTI_BLOCK);
+}
+
+/* Returns where the next one stands. */
+static uint32_t *dti_table_param(const dti_code *code, uint32_t i, dti_table_part part,
+                                 uint32_t *entry) {
     const dti_param *param = &code->layout->params[i];
     uint32_t group = dti_optim_group_of(&code->optim, code->work->nodes[param->node].label);
     const uint32_t kind =
         code->update[i] ? DTI_TABLE_BUFFER : dti_optim_treatment(code, param, group);
     const uint32_t cols = (uint32_t)dti_optim_lazy_cols(code, param, group);
-    for (uint64_t at = 0; at < param->elements; at += DTI_BLOCK, entry += DTI_TABLE_WORDS) {
-        entry[DTI_TABLE_BLOCK] = (uint32_t)((param->offset + at) / DTI_BLOCK);
+    for (uint64_t at = 0; at < param->elements; at += DTI_BLOCK) {
+        if (!dti_table_has(code, param->offset + at, part))
+            continue;
+        entry[DTI_TABLE_BLOCK] = dti_table_block(code, param, at);
         entry[DTI_TABLE_GROUP] = group | cols << 8;
         entry[DTI_TABLE_PARAM] = i | kind | (at == 0 ? DTI_TABLE_FIRST : 0u);
         entry[DTI_TABLE_USED] = (uint32_t)DTI_MIN(param->elements - at, (uint64_t)DTI_BLOCK) |
                                 (cols ? (uint32_t)(at % cols) << 9 : 0);
+        entry += DTI_TABLE_WORDS;
     }
+    return entry;
 }
 
 static uint32_t dti_table_blocks(const dti_code *code, uint32_t i, bool buffers) {
@@ -101,28 +127,44 @@ static uint32_t dti_table_blocks(const dti_code *code, uint32_t i, bool buffers)
 
 /* What is trained in the arena's order, so that a part of the arena is a run of entries; then
  * buffers. */
-static void dti_table_fill(dti_code *code) {
-    uint32_t *entry = code->table;
-    for (int buffers = 0; buffers < 2; buffers++) {
-        for (uint32_t i = code->layout->param_count; i-- > 0;) {
-            const uint32_t blocks = dti_table_blocks(code, i, buffers);
-            if (blocks)
-                dti_table_param(code, i, entry);
-            entry += (size_t)blocks * DTI_TABLE_WORDS;
-        }
+static uint32_t *dti_table_fill(dti_code *code, bool buffers, dti_table_part part,
+                                uint32_t *entry) {
+    for (uint32_t i = code->layout->param_count; i-- > 0;) {
+        if (dti_table_blocks(code, i, buffers))
+            entry = dti_table_param(code, i, part, entry);
     }
+    return entry;
+}
+
+static void dti_table_fill_all(dti_code *code) {
+    const bool units = dti_code_has_units(code);
+    uint32_t *entry =
+        dti_table_fill(code, false, units ? DTI_TABLE_OWN : DTI_TABLE_ALL, code->table);
+    entry = dti_table_fill(code, true, DTI_TABLE_ALL, entry);
+    if (units)
+        dti_table_fill(code, false, DTI_TABLE_OTHERS, entry);
 }
 
 /* Where only a part is: the run of entries of blocks in it. */
 static void dti_table_own(dti_code *code) {
     const dti_layout *l = code->layout;
-    const uint32_t trained = code->table_entries - code->buffer_entries;
     code->own_entries = l->parted ? 0 : code->table_entries;
-    for (uint32_t i = 0; i < trained && l->parted; i++) {
-        const uint64_t at = (uint64_t)DTI_BLOCK * code->table[i * DTI_TABLE_WORDS];
-        code->own_first += at < l->own_begin;
-        code->own_entries += at >= l->own_begin && at < l->own_end;
+    for (uint32_t i = 0; i < l->param_count && l->parted; i++) {
+        const uint64_t blocks = dti_table_blocks(code, i, false);
+        for (uint64_t k = 0; k < blocks; k++) {
+            const uint64_t at = l->params[i].offset + k * DTI_BLOCK;
+            code->own_first += at < l->own_begin;
+            code->own_entries += dti_table_has(code, at, DTI_TABLE_OWN);
+        }
     }
+    code->pairs_own = code->stage_blocks ? code->table_entries : 0;
+    code->pairs_all = code->stage_blocks;
+    if (!dti_code_has_units(code))
+        return;
+    code->pair_first = code->own_first;
+    code->own_first = 0;
+    code->pairs_own = code->own_entries + code->buffer_entries;
+    code->pairs_all = code->table_entries;
 }
 
 static dt_result dti_pass_table(dti_lowering *w) {
@@ -141,7 +183,7 @@ static dt_result dti_pass_table(dti_lowering *w) {
     code->table = dti_alloc(code->base, (size_t)code->table_bytes);
     if (!code->table)
         return DT_ERROR_MEMORY;
-    dti_table_fill(code);
+    dti_table_fill_all(code);
     dti_table_own(code);
     return DT_OK;
 }
@@ -152,14 +194,15 @@ static dt_result dti_pass_table(dti_lowering *w) {
  * order that the blocks have in one table. So their sum has the same bits as on one device. */
 static uint32_t dti_commit_pairs_of_all(dti_code *code, dti_emit *e, uint32_t grads, uint32_t table,
                                         uint32_t *first) {
-    const uint64_t own = 2ull * code->table_entries, all = 2ull * code->stage_blocks;
+    const uint64_t own = 2ull * code->pairs_own, all = 2ull * code->pairs_all;
     code->pairs_out = code->out_bytes;
     code->pairs_in = code->in_bytes;
     code->out_bytes += dti_aligned(dti_bytes(DT_F32, own));
     code->in_bytes += dti_aligned(dti_bytes(DT_F32, all));
     const uint32_t pairs =
         dti_listing_value(&code->list, DTI_VALUE_OUT, DT_F32, own, code->pairs_out);
-    dti_emit_grad_norm(e, code->table_entries, grads, table, pairs);
+    if (own)
+        dti_emit_grad_norm(e, code->pairs_own, grads, table, pairs);
     dti_segment_end(code, DTI_PHASE_COMMIT, *first);
     *first = code->list.launch_count;
     return dti_listing_value(&code->list, DTI_VALUE_IN, DT_F32, all, code->pairs_in);
@@ -167,16 +210,16 @@ static uint32_t dti_commit_pairs_of_all(dti_code *code, dti_emit *e, uint32_t gr
 
 static void dti_commit_norm(dti_code *code, dti_emit *e, uint32_t grads, uint32_t table,
                             uint32_t status, uint32_t state, uint32_t *first) {
-    const bool stage = code->stage_blocks > 0;
-    bool norm = stage || !code->desc.no_check || code->optim.clip_norm > 0.0;
+    const bool apart = code->pairs_all > 0;
+    bool norm = apart || !code->desc.no_check || code->optim.clip_norm > 0.0;
     uint32_t pairs = status;
-    if (stage) {
+    if (apart) {
         pairs = dti_commit_pairs_of_all(code, e, grads, table, first);
     } else if (norm) {
         pairs = dti_emit_scratch(e, DT_F32, 2ull * code->table_entries);
         dti_emit_grad_norm(e, code->table_entries, grads, table, pairs);
     }
-    const uint32_t blocks = stage ? code->stage_blocks : code->table_entries;
+    const uint32_t blocks = apart ? code->pairs_all : code->table_entries;
     /* a replica's own losses do not decide: the whole job's are looked at before the commit */
     const uint32_t losses = code->desc.no_check || code->piece_count ? 0u : DTI_COMMIT_LOSSES;
     const dti_args_commit args = {.blocks = norm ? blocks : 0,
@@ -191,9 +234,21 @@ static uint32_t dti_commit_state(dti_code *code) {
     return dti_listing_value(&code->list, DTI_VALUE_STATE, DT_F32, words, 0);
 }
 
+/* The element that lies first in the arenas of an update, and how many there are. */
+static uint64_t dti_commit_base(const dti_code *code) {
+    return dti_code_has_units(code) ? code->layout->own_begin : 0;
+}
+
+static uint32_t dti_commit_arena(dti_code *code, dti_value_kind kind) {
+    const dti_layout *l = code->layout;
+    return dti_listing_value(&code->list, kind, DT_F32,
+                             dti_code_has_units(code) ? l->fixed : l->elements, 0);
+}
+
 /* Below 0 for a part of the moments, so it is divided before it is cut to 32 bits. */
-static uint32_t dti_commit_fours(const dti_layout *layout, uint32_t moment) {
-    return (uint32_t)((int64_t)dti_state_moment_offset(layout, moment) / 4);
+static uint32_t dti_commit_fours(const dti_code *code, uint32_t moment) {
+    const uint64_t at = dti_state_moment_offset(code->layout, moment) + dti_commit_base(code);
+    return (uint32_t)((int64_t)at / 4);
 }
 
 static dti_optim_site dti_commit_site(dti_code *code, dti_emit *e, uint32_t table) {
@@ -202,7 +257,7 @@ static dti_optim_site dti_commit_site(dti_code *code, dti_emit *e, uint32_t tabl
     const dti_args_commit args = {.first = code->own_first,
                                   .blocks = code->own_entries,
                                   .moments = dti_optim_moments(&code->optim),
-                                  .moment_fours = dti_commit_fours(layout, 0),
+                                  .moment_fours = dti_commit_fours(code, 0),
                                   .stride_fours =
                                       (uint32_t)((layout->own_end - layout->own_begin) / 4),
                                   .t_offset = (uint32_t)dti_state_t_offset(code->layout),
@@ -211,8 +266,8 @@ static dti_optim_site dti_commit_site(dti_code *code, dti_emit *e, uint32_t tabl
     return (dti_optim_site){
         .e = e,
         .optim = &code->optim,
-        .params = dti_listing_value(&code->list, DTI_VALUE_PARAM, DT_F32, layout->elements, 0),
-        .grads = dti_listing_value(&code->list, DTI_VALUE_GRADIENT, DT_F32, layout->elements, 0),
+        .params = dti_commit_arena(code, DTI_VALUE_PARAM),
+        .grads = dti_commit_arena(code, DTI_VALUE_GRADIENT),
         .state = dti_commit_state(code),
         .table = table,
         .args = args};
@@ -229,7 +284,7 @@ static dti_optim_matrix dti_commit_matrix(const dti_code *code, uint32_t i) {
                               .first = i,
                               .blocks = (uint32_t)((p->elements + DTI_BLOCK - 1) / DTI_BLOCK),
                               .group = DTI_TABLE_GROUP_OF(entry[DTI_TABLE_GROUP]),
-                              .offset = (uint32_t)p->offset,
+                              .offset = (uint32_t)(p->offset - dti_commit_base(code)),
                               .count = (uint32_t)(p->elements / ((uint64_t)rows * cols)),
                               .rows = rows,
                               .cols = cols,
@@ -278,7 +333,8 @@ static void dti_commit_whole(dti_code *code, dti_emit *e, uint32_t table) {
 /* Buffers, whose next values all replicas have, are written by each for itself. */
 static void dti_commit_buffers(dti_code *code, dti_emit *e, uint32_t table) {
     dti_optim_site site = dti_commit_site(code, e, table);
-    site.args.first = code->table_entries - code->buffer_entries;
+    site.args.first = dti_code_has_units(code) ? code->own_entries
+                                               : code->table_entries - code->buffer_entries;
     site.args.blocks = code->buffer_entries;
     if (code->layout->parted && code->buffer_entries)
         dti_optim_emit_blocks(&site);
@@ -296,14 +352,13 @@ static void dti_commit_optim(dti_code *code, dti_emit *e, uint32_t table, uint32
 }
 
 static void dti_commit_average(dti_code *code, dti_emit *e, uint32_t table) {
-    const uint32_t at = dti_commit_fours(code->layout, dti_optim_moments(&code->optim));
+    const uint32_t at = dti_commit_fours(code, dti_optim_moments(&code->optim));
     const dti_args_commit args = {
         .first = code->own_first, .blocks = code->own_entries, .moment_fours = at};
-    const uint64_t elements = code->layout->elements;
     if (code->optim.average.kind == DT_AVERAGE_NONE || !code->own_entries)
         return;
-    const uint32_t params = dti_listing_value(&code->list, DTI_VALUE_PARAM, DT_F32, elements, 0);
-    dti_emit_average(e, &args, params, dti_commit_state(code), table);
+    dti_emit_average(e, &args, dti_commit_arena(code, DTI_VALUE_PARAM), dti_commit_state(code),
+                     table);
 }
 
 static void dti_commit_tick(dti_code *code, dti_emit *e, uint32_t table, uint32_t status,
@@ -317,8 +372,7 @@ static void dti_commit_tick(dti_code *code, dti_emit *e, uint32_t table, uint32_
 
 static void dti_commit_judge(dti_code *code, dti_emit *e, uint32_t table, uint32_t status,
                              uint32_t *first) {
-    uint32_t grads =
-        dti_listing_value(&code->list, DTI_VALUE_GRADIENT, DT_F32, code->layout->elements, 0);
+    const uint32_t grads = dti_commit_arena(code, DTI_VALUE_GRADIENT);
     dti_commit_norm(code, e, grads, table, status, dti_commit_state(code), first);
     dti_commit_whole(code, e, table);
     if (!code->desc.no_check)

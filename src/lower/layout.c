@@ -11,7 +11,8 @@ static dt_result dti_layout_make(dti_base *base, const dt_graph *graph, dti_layo
         *p = (dti_param){.node = graph->params[i],
                          .offset = layout->elements,
                          .elements = (uint64_t)dti_shape_elements(n->shape),
-                         .dtype = n->dtype};
+                         .dtype = n->dtype,
+                         .rest = DTI_NO_REST};
         layout->elements += (p->elements + DTI_BLOCK - 1) / DTI_BLOCK * DTI_BLOCK;
     }
     if (layout->elements == 0)

@@ -24,7 +24,10 @@ typedef struct dti_param {
     uint64_t elements;
     uint8_t dtype;   /* of the arenas: F32 */
     uint8_t average; /* 1 + the array of the state that its average is; 0: it has none */
+    uint64_t rest;   /* where it lies in the arenas of units; DTI_NO_REST: its unit comes and goes */
 } dti_param;
+
+#define DTI_NO_REST UINT64_MAX
 
 typedef struct dti_layout {
     dti_param *params; /* in order of creation */
@@ -35,6 +38,11 @@ typedef struct dti_layout {
      * (parallel/owners.c): then `parted`. */
     uint64_t own_begin, own_end;
     bool parted;
+    /* Where replicas share out gradients, or parameters too, a replica's programs have arenas of
+     * their own for both: first the part [own_begin, own_end), then what is not trained, which each
+     * has, `fixed` elements; behind that units come and go (units.c). */
+    uint8_t level; /* dt_shard */
+    uint64_t fixed;
 } dti_layout;
 
 /* Of a graph's parameters; free it by dti_free(base, layout->params). MEMORY. */

@@ -135,6 +135,10 @@ static void dti_segment_end(dti_code *code, dti_phase phase, uint32_t first);
 /* Between launches of nodes: all since the last end. */
 static void dti_segment_cut(dti_lowering *w, dti_phase phase);
 
+/* ---- units.c: parameters and gradients that come and go */
+static bool dti_code_has_units(const dti_code *code);
+static dt_result dti_pass_units(dti_lowering *w);
+
 /* ---- commit.c */
 static void dti_optim_resolve(dti_code *code, dti_text *problems);
 static dt_result dti_pass_table(dti_lowering *w); /* the blocks that the commit writes */

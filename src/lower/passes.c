@@ -17,6 +17,7 @@ static const dti_lower_pass dti_passes[] = {
     {"weigh segment", dti_pass_weigh_segment},
     {"fuse", dti_pass_fuse},
     {"emit", dti_pass_emit}, /* cut as it goes */
+    {"units", dti_pass_units},
     {"commit", dti_pass_commit},
     {"segments", dti_pass_segments},
     {"labels", dti_pass_labels},

@@ -291,12 +291,13 @@ static dt_result dti_pass_segments(dti_lowering *w) {
     if (code->segment_count == 1)
         code->segments[1].upload = (dti_range){0, 0};
     dti_meetings_ranges(code);
-    if (code->stage_blocks) { /* the weights of its batch are there before the forward segment */
+    if (code->pairs_all) {
         dti_segment *norm = &code->segments[code->commit_segment];
-        norm[0].download =
-            (dti_range){code->pairs_out, dti_bytes(DT_F32, 2ull * code->table_entries)};
-        norm[1].upload = (dti_range){code->pairs_in, dti_bytes(DT_F32, 2ull * code->stage_blocks)};
-    } else if (code->piece_count) /* the weights of the whole job come after the forward segment */
+        norm[0].download = (dti_range){code->pairs_out, dti_bytes(DT_F32, 2ull * code->pairs_own)};
+        norm[1].upload = (dti_range){code->pairs_in, dti_bytes(DT_F32, 2ull * code->pairs_all)};
+    }
+    /* the weights of the whole job come after the forward segment; a stage's are there before it */
+    if (code->piece_count && !code->stage_blocks)
         code->segments[backward].upload = (dti_range){0, DTI_WORD_BYTES * DTI_STEP_WORDS};
     if (code->last_run)
         dti_segment_exchange(code);

@@ -17,7 +17,10 @@ typedef struct dti_piece {
     bool begins, ends; /* first part, last part */
 } dti_piece;
 
-/* Gradients that travel together: elements [begin, end) of the gradient arena. */
+/* Gradients that travel together: elements [begin, end) of the gradient arena. Where parameters
+ * travel too it is a unit: both come and go with it. */
+#define DTI_UNITS_MAX 64   /* bits of a mask */
+#define DTI_UNITS_AHEAD 1u /* segments that may begin while a finished unit's gradients leave */
 typedef struct dti_bucket {
     uint64_t begin, end;
 } dti_bucket;

@@ -11,24 +11,36 @@ static dt_result dti_parallel_comm_failed(dti_parallel *par, dt_result result) {
     par->lost = true;
     if (!par->replicas || !par->replicas[0].store) /* in the middle of dt_trainer_create */
         return dti_fail(par->base, result, "%s", dt_comm_error(par->desc.comm));
-    return dti_fail(par->base, result, "%s; the weights are those of step %llu",
-                    dt_comm_error(par->desc.comm),
+    return dti_fail(par->base, result, "%s; %s of step %llu", dt_comm_error(par->desc.comm),
+                    dti_units_are(par) ? "parts of the parameters are lost with it, those here are"
+                                       : "the weights are those",
                     (unsigned long long)par->replicas[0].store->steps);
+}
+
+/* Where a replica has a bucket of one of its subtrees. */
+static float *dti_exchange_slot(const dti_parallel *par, uint32_t replica, uint32_t b,
+                                uint32_t slot) {
+    if (dti_units_are(par))
+        return dti_units_window(par, replica, b, slot);
+    return par->replicas[replica].gradients + slot * par->elements + par->buckets[b].begin;
 }
 
 /* Where subtree k of bucket b is summed for this process. */
 static float *dti_exchange_target(const dti_parallel *par, uint32_t b, uint32_t k) {
     const dti_bucket *bucket = &par->buckets[b];
     if (!par->partial)
-        return par->replicas[0].gradients + bucket->begin;
+        return dti_exchange_slot(par, 0, b, 0);
     uint64_t before = 0;
+    if (dti_units_are(par))
+        return par->partial + b % DTI_UNITS_STAGED * par->units.largest * par->subtrees.count +
+               k * (bucket->end - bucket->begin);
     for (uint32_t i = 0; i < b; i++)
         before += par->buckets[i].end - par->buckets[i].begin;
     return par->partial + before * par->subtrees.count + k * (bucket->end - bucket->begin);
 }
 
-/* The replicas' subtrees within this process's subtree k, `at` elements into the arena. */
-static uint32_t dti_exchange_operands(const dti_parallel *par, uint32_t k, uint64_t at,
+/* The replicas' subtrees within this process's subtree k, `at` elements into the bucket. */
+static uint32_t dti_exchange_operands(const dti_parallel *par, uint32_t b, uint32_t k, uint64_t at,
                                       dti_operand *operands) {
     const dt_comm_span span = par->subtrees.at[k];
     uint32_t count = 0;
@@ -39,7 +51,7 @@ static uint32_t dti_exchange_operands(const dti_parallel *par, uint32_t k, uint6
             if (own.first < span.first || own.first >= span.first + span.count)
                 continue;
             operands[count++] =
-                (dti_operand){replica->gradients + i * par->elements + at, DT_F32, own};
+                (dti_operand){dti_exchange_slot(par, r, b, i) + at, DT_F32, own};
         }
     }
     return count;
@@ -59,12 +71,14 @@ static void dti_exchange_slice(dti_parallel *par, uint32_t b, uint32_t slice) {
     const uint64_t n = DTI_MIN(bucket->end - bucket->begin - from, (uint64_t)DTI_SLICE);
     dti_operand operands[DTI_OPERANDS_MAX];
     for (uint32_t k = 0; k < par->subtrees.count; k++) {
-        uint32_t count = dti_exchange_operands(par, k, bucket->begin + from, operands);
+        uint32_t count = dti_exchange_operands(par, b, k, from, operands);
         float *to = dti_exchange_target(par, b, k) + from;
         if (count > 1 || operands[0].data != to)
             dti_fold(to, operands, count, n, DT_F32, DT_COMM_SUM, !par->desc.comm, 1);
     }
-    if (!par->desc.comm)
+    if (!par->desc.comm && dti_units_are(par))
+        dti_units_take_slice(par, dti_exchange_target(par, b, 0) + from, bucket->begin + from, n);
+    else if (!par->desc.comm)
         dti_exchange_spread(par, dti_exchange_target(par, b, 0) + from, bucket->begin + from, n);
     atomic_fetch_add(&par->states[b].done, 1);
 }
@@ -106,7 +120,7 @@ static bool dti_exchange_fold(dti_parallel *par) {
     bool all = true;
     for (uint32_t b = 0; b < par->bucket_count; b++) {
         dti_bucket_state *s = &par->states[b];
-        if (atomic_load(&s->arrived) < par->job.local)
+        if (atomic_load(&s->arrived) < par->job.local || !dti_units_may_fold(par, b))
             return false;
         /* looked at before it is raised: who waits comes by very often */
         for (uint32_t i;
@@ -139,6 +153,8 @@ static dt_result dti_exchange_post_ready(dti_parallel *par) {
 }
 
 static bool dti_exchange_help(dti_parallel *par, uint32_t replica, bool last) {
+    if (dti_units_are(par))
+        return dti_units_help(par, replica);
     bool all = dti_exchange_fold(par);
     if (replica == 0 && !par->posting && (last || !par->desc.no_overlap))
         par->posting = dti_exchange_post_ready(par);
@@ -160,6 +176,8 @@ static dt_result dti_exchange_drain(dti_parallel *par) {
 /* A bucket that could not be posted, because the group had ended, is less to say than why one
  * before it failed. */
 static dt_result dti_exchange_finish(dti_parallel *par) {
+    if (dti_units_are(par))
+        return dti_units_finish(par);
     if (!par->posting)
         par->posting = dti_exchange_post_ready(par);
     dt_result result = dti_exchange_drain(par);

@@ -196,15 +196,21 @@ static dt_result dti_exchange_make(dti_parallel *par) {
     const bool merged = par->job.local == 1 && par->subtrees.count == 1;
     for (uint32_t b = 0; b < par->bucket_count; b++)
         gradients += par->buckets[b].end - par->buckets[b].begin;
+    if (dti_units_are(par))
+        gradients = DTI_UNITS_STAGED * par->units.largest;
     par->partial_bytes =
         par->desc.comm && !merged ? dti_arena_bytes(gradients) * par->subtrees.count : 0;
     par->staging_bytes = par->partial_bytes;
+    if (dti_units_are(par))
+        par->staging_bytes += dti_arena_bytes(DTI_UNITS_STAGED * par->units.largest);
     par->subtree_bytes = 0;
     for (uint32_t i = 0; i < par->job.local; i++) {
         const dti_replica *r = &par->replicas[i];
         const uint64_t arena = dti_arena_bytes(par->elements) * DTI_MAX(r->store->slots, 1u);
         operands += r->subtrees.count;
         par->subtree_bytes += arena - dti_arena_bytes(par->elements);
+        if (dti_units_are(par))
+            par->subtree_bytes = 0; /* they are counted with the gradients' arena */
         if (r->store->device->info.kind != DT_DEVICE_CPU && !par->alone &&
             !dti_parallel_is_local(par))
             par->staging_bytes += arena;
@@ -262,6 +268,8 @@ static dt_result dti_parallel_make(dti_parallel *par) {
     for (uint32_t i = 0; i < job->local && !result; i++)
         result = dti_replica_build(par, i);
     if (!result)
+        result = dti_units_make(par);
+    if (!result)
         result = dti_exchange_make(par);
     if (!result)
         result = dti_statistics_make(par->base, job, dti_parallel_code(par), &par->statistics);
@@ -281,6 +289,8 @@ static dt_result dti_parallel_build(dti_parallel *par, uint32_t shards, const ui
     dt_result result = dti_agree_result(par, dti_parallel_make(par));
     if (!result)
         result = dti_meetings_agree(par);
+    if (!result)
+        result = dti_units_agree(par);
     if (!result && par->desc.comm)
         result = dti_parallel_comm_failed(
             par, dt_comm_set_leaves(par->desc.comm, par->first_shard, par->shards, shards, NULL,
@@ -296,6 +306,7 @@ static void dti_parallel_unbuild(dti_parallel *par) {
     dti_round_free(par);
     dti_statistics_free(par->base, &par->statistics);
     dti_meetings_free(par);
+    dti_units_free(par);
     void *all[] = {par->buckets, par->states, par->partial, par->undo, par->owners};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(par->base, all[i]);

@@ -142,7 +142,7 @@ static bool dti_meeting_await(dti_parallel *par, uint32_t index, _Atomic uint32_
     while (atomic_load(counter) < there) {
         if (dti_any_failed(par))
             return false;
-        if (!par->desc.no_overlap)
+        if (!par->desc.no_overlap || dti_units_are(par))
             dti_exchange_help(par, index, false);
         dti_thread_yield();
     }
@@ -254,13 +254,17 @@ static dt_result dti_meetings_agree(dti_parallel *par) {
     dti_text_free(&text);
     if (result || !par->desc.comm || !all->count || all->comm)
         return result;
+    return dti_parallel_group(par, &all->comm);
+}
+
+static dt_result dti_parallel_group(dti_parallel *par, dt_comm **out) {
     int *ranks = dti_alloc_array(par->base, par->world, sizeof *ranks);
     for (uint32_t r = 0; ranks && r < par->world; r++)
         ranks[r] = (int)r;
-    result = dti_agree_result(par, ranks ? DT_OK : DT_ERROR_MEMORY);
+    dt_result result = dti_agree_result(par, ranks ? DT_OK : DT_ERROR_MEMORY);
     if (!result)
         result = dti_parallel_comm_failed(
-            par, dt_comm_group_create(par->desc.comm, ranks, (int)par->world, &all->comm));
+            par, dt_comm_group_create(par->desc.comm, ranks, (int)par->world, out));
     dti_free(par->base, ranks);
     return result;
 }

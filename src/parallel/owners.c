@@ -12,7 +12,7 @@
  * a bucket; each process receives every trained element that it does not own, 4 bytes, once.
  * Memory: between ranks, what a process owns once more.
  *
- * It refuses to share out gradients and parameters themselves. */
+ * Where gradients and parameters are shared out too (units.c), what is written stays with its owner. */
 
 /* Where the part of replica `replica` begins: at its share of the blocks, or at the parameter
  * behind that. */
@@ -38,13 +38,50 @@ static dti_bucket dti_owners_rank(const dti_parallel *par, uint32_t rank) {
     return (dti_bucket){par->owners[par->firsts[rank]], par->owners[par->firsts[rank + 1]]};
 }
 
+/* Optimizers that look at whole parameters; and rows of a parameter, where gradients of other parts
+ * are not there. */
+static bool dti_owners_whole(const dti_parallel *par) {
+    const dt_optim_desc optim = dti_optim_resolved(&par->desc.optim);
+    bool whole = dti_optim_is_whole(dti_optim_row_of(optim.kind));
+    for (int g = 0; g < DT_MAX_GROUPS - 1; g++)
+        whole = whole || (optim.groups[g].lazy && par->desc.level >= DT_SHARD_GRADIENTS);
+    return whole;
+}
+
+/* Arenas of a replica's programs, where units come and go: its own part, then what is not trained. */
+static void dti_owners_fixed(const dti_parallel *par, const dt_store *s, dti_layout *l) {
+    l->fixed = l->own_end - l->own_begin;
+    for (uint32_t i = 0; i < l->param_count; i++) {
+        dti_param *p = &l->params[i];
+        p->rest = DTI_NO_REST;
+        if (dti_param_is_trained(&s->graph->nodes[p->node], par->desc.program.params))
+            continue;
+        p->rest = l->fixed;
+        l->fixed += dti_whole_blocks(p->elements);
+    }
+}
+
+static dt_result dti_owners_device(const dti_parallel *par, uint32_t i) {
+    const dti_device *device = par->replicas[i].store->device;
+    if (par->desc.level < DT_SHARD_GRADIENTS || device->info.kind == DT_DEVICE_CPU)
+        return DT_OK;
+    return dti_fail(par->base, DT_ERROR_UNSUPPORTED,
+                    "shard_state = %d: replica %u is on %s, and gradients and parameters are "
+                    "shared out among replicas on the CPU alone; give at most %d",
+                    (int)par->desc.level, par->job.first + i, device->info.id, DT_SHARD_OPTIMIZER);
+}
+
 static dt_result dti_owners_cut(dti_parallel *par) {
     const uint32_t replicas = par->job.replicas;
-    const dt_optim_desc optim = dti_optim_resolved(&par->desc.optim);
-    const bool whole = dti_optim_is_whole(dti_optim_row_of(optim.kind));
-    par->sharded = par->desc.shard_state && replicas > 1;
+    const bool whole = dti_owners_whole(par);
+    par->sharded = par->desc.level && replicas > 1;
     if (!par->sharded)
         return DT_OK;
+    for (uint32_t i = 0; i < par->job.local; i++) {
+        const dt_result result = dti_owners_device(par, i);
+        if (result)
+            return result;
+    }
     par->owners = dti_alloc_array(par->base, (size_t)replicas + 1, sizeof *par->owners);
     if (!par->owners)
         return DT_ERROR_MEMORY;
@@ -56,6 +93,9 @@ static dt_result dti_owners_cut(dti_parallel *par) {
         l->own_begin = own.begin;
         l->own_end = own.end;
         l->parted = true;
+        l->level = par->desc.level;
+        if (dti_units_are(par))
+            dti_owners_fixed(par, par->replicas[i].store, l);
     }
     return DT_OK;
 }
@@ -78,7 +118,7 @@ static uint64_t dti_owners_elements(const dti_parallel *par, dti_bucket range) {
 }
 
 static dt_result dti_owners_make(dti_parallel *par) {
-    if (!par->sharded || par->world == 1)
+    if (!par->sharded || par->world == 1 || dti_units_are(par))
         return DT_OK;
     const uint64_t own = dti_owners_elements(par, dti_owners_rank(par, par->rank));
     par->buffer_values = 0;
@@ -280,11 +320,19 @@ static dt_result dti_owners_show_piece(dti_parallel *par, uint32_t moment, uint6
     return result;
 }
 
+/* With units the owners have them as well. */
+static dt_result dti_owners_put_by(dti_parallel *par) {
+    const dti_owners_move keep = {{0, par->elements}, par->replicas[0].gradients, false, false};
+    if (!dti_units_are(par))
+        return dti_agree_result(par, dti_owners_run(par, 0, keep));
+    dt_result result = dti_units_show(par);
+    return result ? result : dti_agree_result(par, dti_units_take(par));
+}
+
 static dt_result dti_owners_show_by(dti_parallel *par, char *piece) {
     const dt_store *s = par->replicas[0].store;
     const uint64_t most = DTI_AGREE_PIECE / dti_arena_bytes(1);
-    const dti_owners_move keep = {{0, par->elements}, par->replicas[0].gradients, false, false};
-    dt_result result = dti_agree_result(par, dti_owners_run(par, 0, keep)), own = DT_OK;
+    dt_result result = dti_owners_put_by(par), own = DT_OK;
     if (result)
         return result;
     par->shown = true;
@@ -318,6 +366,10 @@ static dt_result dti_owners_hide(dti_parallel *par) {
     if (!par->shown)
         return DT_OK;
     par->shown = false;
+    for (uint32_t i = 0; i < par->job.local && dti_units_are(par); i++)
+        par->replicas[i].store->apart = true; /* averages are there, and go when weights come */
+    if (dti_units_are(par))
+        return DT_OK;
     dti_crew_run(par->crew, dti_owners_restore, par);
     const dt_result result = dti_replicas_result(par);
     return result ? dti_parallel_torn(par, result, false) : DT_OK;

@@ -33,7 +33,7 @@ typedef struct dti_parallel_desc {
     size_t bucket_bytes;
     bool no_overlap;
     bool measured;    /* shares follow speed */
-    bool shard_state; /* moments and averages are shared out */
+    uint8_t level;    /* dt_shard: what is shared out */
     int in_flight;    /* dt_trainer_desc's */
     dti_round_desc round;
     uint32_t stages; /* of a pipeline, each on one of the devices; 0: none */
@@ -63,6 +63,9 @@ typedef struct dti_replica {
     uint64_t passed;               /* nanoseconds: when its backward part had ended; */
     uint64_t busy_ns;              /* how long it computed in this step; */
     uint64_t timed_ns, timed_rows; /* and in steps that are measured */
+    uint64_t resident;             /* units whose parameters are where its code has them */
+    uint32_t brought, zeros;       /* how many came in this step; buckets that it gave zeros for */
+    bool idle;                     /* it has no rows, or no more */
 } dti_replica;
 
 typedef struct dti_bucket_state {
@@ -128,6 +131,31 @@ typedef struct dti_meetings {
     _Atomic uint32_t left;    /* meetings whose value is there */
 } dti_meetings;
 
+/* Parameters and gradients that come and go (units.c). */
+#define DTI_UNITS_STAGED 2 /* units of a process that are under way at a time */
+
+typedef struct dti_units_works {
+    dt_comm_work *work; /* [world] */
+    uint32_t count, ended;
+} dti_units_works;
+
+typedef struct dti_units {
+    uint64_t largest;       /* elements of a unit */
+    dt_comm *comm;          /* for parameters, a group of their own; NULL: one process */
+    float *staging;         /* [DTI_UNITS_STAGED][largest] */
+    float *pairs;           /* of all blocks of the commit's table */
+    size_t pair_count;      /* twice as many */
+    bool whole;             /* some rank has several subtrees: all get the sum of all of a bucket */
+    uint8_t *stream[2];     /* units in the order in which a step reads them: of a full batch, and */
+    uint32_t stream_count[2]; /* of a short one */
+    int tail;               /* which of the two this step's is */
+    dti_units_works sends[DTI_UNITS_STAGED], reduces[DTI_UNITS_STAGED];
+    uint32_t posted;                             /* of the stream */
+    _Atomic uint32_t arrived;                    /* and so many are here */
+    _Atomic uint32_t consumed[DTI_UNITS_STAGED]; /* replicas that have the one that is there */
+    _Atomic uint32_t taken;                      /* buckets whose sums are with their owners */
+} dti_units;
+
 typedef struct dti_parallel {
     dti_base *base; /* of the first replica's context */
     dti_parallel_desc desc;
@@ -157,6 +185,7 @@ typedef struct dti_parallel {
     float *undo;
     uint64_t undo_bytes;
     bool shown; /* averages stand where weights do */
+    dti_units units;
     dti_round round;
     struct dti_pipe *pipe;   /* a grid of pipelines, whose values the one replica has; NULL: none */
     struct dti_squad *squad; /* members that share out the one replica's model; NULL: none */
@@ -239,6 +268,33 @@ static dt_result dti_owners_served(dti_parallel *par);
 static dt_result dti_owners_spread(dti_parallel *par, uint32_t moment, uint64_t at, uint64_t n,
                                    char *piece);
 
+/* ---- units.c, units_whole.c: gradients and parameters shared out; nothing where they are not */
+static bool dti_units_are(const dti_parallel *par);
+static dt_result dti_units_make(dti_parallel *par); /* MEMORY */
+/* On all ranks, once a build: units come in one order. UNSUPPORTED */
+static dt_result dti_units_agree(dti_parallel *par);
+static void dti_units_free(dti_parallel *par); /* but for the group, which close ends */
+static void dti_units_close(dti_parallel *par);
+static void dti_units_prepare(dti_parallel *par);
+static void dti_units_leave(dti_parallel *par); /* ends the group where others wait */
+/* Starts the next segment of a run, with what it reads in place; not where r->given_up. */
+static dt_result dti_micro_start(dti_parallel *par, const dti_micro_run *run, uint32_t index);
+/* Behind its runs: others may have more. */
+static dt_result dti_units_attend(dti_parallel *par, uint32_t index);
+static bool dti_units_help(dti_parallel *par, uint32_t index); /* as dti_exchange_help */
+static dt_result dti_units_finish(dti_parallel *par);          /* as dti_exchange_finish */
+/* Where a replica has a bucket's sum, and whether it may be folded yet; its owners take a slice. */
+static float *dti_units_window(const dti_parallel *par, uint32_t r, uint32_t b, uint32_t slot);
+static bool dti_units_may_fold(const dti_parallel *par, uint32_t b);
+static void dti_units_take_slice(const dti_parallel *par, const float *sum, uint64_t at,
+                                 uint64_t n);
+static dt_result dti_units_judge_all(dti_parallel *par);
+/* All parameters to the stores, on all ranks together, and before a step back to their owners.
+ * REVOKED: other ranks had some. */
+static dt_result dti_units_show(dti_parallel *par);
+static dt_result dti_units_take(dti_parallel *par); /* from the stores, which keep them */
+static dt_result dti_units_hide(dti_parallel *par);
+
 /* ---- exchange.c */
 static void dti_exchange_begin(dti_parallel *par);
 /* Buckets [from, to) of a replica are with the host. */
@@ -272,6 +328,8 @@ static dt_result dti_statistics_write(const dti_statistics *s, dt_store *store);
 static const char *dti_statistics_fault(const dti_statistics *s, const dt_graph *g);
 
 /* ---- meeting.c */
+/* A group of all ranks, in which operations have an order of their own. */
+static dt_result dti_parallel_group(dti_parallel *par, dt_comm **out);
 /* Whether the job can have the meetings that its model asks for: UNSUPPORTED. */
 static dt_result dti_meetings_check(dti_parallel *par, bool server);
 static dt_result dti_meetings_open(dti_parallel *par); /* memory; MEMORY, INVALID */
@@ -292,6 +350,7 @@ static uint32_t dti_parallel_width(const dti_parallel *par);
 static const dti_code *dti_parallel_code(const dti_parallel *par);
 
 static dt_program_desc dti_replica_desc(const dti_parallel *par, const dti_replica *r);
+static dt_program *dti_parallel_last(const dti_replica *r); /* of this step's runs */
 
 /* ---- device_grid.c: lines of devices, each of which trains one replica: the stages of a
  * pipeline, or the members of a squad. Position p is number p mod across of line p / across. */

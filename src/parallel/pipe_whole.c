@@ -196,6 +196,8 @@ static dt_result dti_pipe_gather_ranks(dti_parallel *par) {
 }
 
 static dt_result dti_pipe_gather(dti_parallel *par) {
+    if (dti_units_are(par))
+        return dti_units_show(par);
     if (par->squad)
         return dti_squad_gather(par);
     if (!par->pipe || !par->pipe->ahead)

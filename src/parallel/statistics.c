@@ -146,7 +146,8 @@ static void dti_statistics_put(dti_parallel *par, dti_replica *replica) {
     const dti_statistics *s = &par->statistics;
     const float *value = s->buffers;
     for (uint32_t i = 0; i < s->count; i++) {
-        const uint64_t at = replica->store->layout.params[s->stats[i].param].offset;
+        const dti_param *p = &replica->store->layout.params[s->stats[i].param];
+        const uint64_t at = dti_units_are(par) ? p->rest : p->offset;
         memcpy(replica->gradients + at, value, s->stats[i].channels * sizeof *value);
         value += s->stats[i].channels;
     }

@@ -93,7 +93,7 @@ static void dti_parallel_forward(void *arg, uint32_t index) {
         return;
     r->result = dti_micro_open(par, r, &r->runs->runs[0]);
     if (!r->result)
-        r->result = dti_drive_start(r->runs->runs[0].program, 1);
+        r->result = dti_micro_start(par, &r->runs->runs[0], index);
     r->busy_ns = dti_now_ns() - start;
 }
 
@@ -166,8 +166,8 @@ static dt_result dti_micro_forward(dti_parallel *par, const dti_micro_run *run, 
     dti_micro_walk walk = {.done = 0};
     dt_result result = dti_micro_meet(par, run, 0, &walk, replica);
     for (uint32_t i = 1; i < dti_program_forward(run->program) && !result && !r->given_up; i++) {
-        result = dti_drive_start(run->program, 1);
-        if (!result)
+        result = dti_micro_start(par, run, replica);
+        if (!result && !r->given_up)
             result = dti_micro_meet(par, run, i, &walk, replica);
     }
     return result;
@@ -182,9 +182,10 @@ static dt_result dti_micro_backward(dti_parallel *par, const dti_micro_run *run,
     dti_micro_walk walk = {.reached = dti_program_forward(p)};
     dt_result result = DT_OK;
     for (uint32_t i = walk.reached; i < segments && !result && !r->given_up; i++) {
-        result = dti_drive_start(p, 1);
-        if (!result)
-            result = dti_drive_poll(p);
+        result = dti_micro_start(par, run, replica);
+        if (result || r->given_up)
+            break;
+        result = dti_drive_poll(p);
         for (; !result && !dti_drive_is_busy(p) && walk.reached <= i; walk.reached++)
             dti_micro_arrive(par, run, walk.reached, &walk.done, replica);
         if (!result)
@@ -203,9 +204,9 @@ static dt_result dti_micro_step(dti_parallel *par, dti_replica *r, const dti_mic
         if (!result)
             result = dti_micro_open(par, r, run);
         if (!result)
-            result = dti_drive_start(run->program, 1);
+            result = dti_micro_start(par, run, replica);
     }
-    if (!result)
+    if (!result && !r->given_up)
         result = dti_micro_forward(par, run, replica);
     if (result || r->given_up)
         return result;
@@ -231,14 +232,20 @@ static dt_result dti_parallel_attend(dti_parallel *par, dti_replica *r, uint32_t
 static void dti_parallel_backward(void *arg, uint32_t index) {
     dti_parallel *par = arg;
     dti_replica *r = &par->replicas[index];
-    if (!r->runs->count) { /* no rows: zeros, at once */
+    const bool units = dti_units_are(par);
+    if (!r->runs->count && !units) { /* no rows: zeros, at once */
         memset(r->gradients, 0, r->subtrees.count * par->elements * sizeof(float));
         dti_exchange_arrive(par, 0, par->bucket_count);
-        r->result = dti_parallel_attend(par, r, index);
     }
+    if (units)
+        dti_parallel_forward(par, index);
     const uint64_t start = dti_now_ns();
-    for (uint32_t i = 0; i < r->runs->count && !r->result; i++)
+    for (uint32_t i = 0; i < r->runs->count && !r->result && !r->given_up; i++)
         r->result = dti_micro_step(par, r, &r->runs->runs[i], index);
+    if (!r->runs->count)
+        r->result = dti_parallel_attend(par, r, index);
+    if (units && !r->result && !r->given_up)
+        r->result = dti_units_attend(par, index);
     r->passed = dti_now_ns();
     r->busy_ns += r->passed - start;
     if (r->result)
@@ -272,16 +279,22 @@ static void dti_parallel_judge(void *arg, uint32_t index) {
 }
 
 /* A device that fails here is told like what is not finite: nothing has changed on any rank. */
-static void dti_parallel_judge_all(dti_parallel *par) {
+static dt_result dti_parallel_judge_all(dti_parallel *par) {
     double *leaf = dti_scalar_leaf(par, &par->terms, par->first_shard);
     const uint64_t start = dti_now_ns();
-    dti_statistics_put(par, &par->replicas[0]); /* now: then the others copy what is around it */
-    dti_crew_run(par->crew, dti_parallel_judge, par);
+    dt_result result = DT_OK;
+    if (dti_units_are(par)) {
+        result = dti_units_judge_all(par);
+    } else {
+        dti_statistics_put(par, &par->replicas[0]); /* now: then the others copy what is around */
+        dti_crew_run(par->crew, dti_parallel_judge, par);
+    }
     for (uint32_t i = 0; i < par->job.local; i++) {
         if (par->replicas[i].result || par->replicas[i].faulty)
             leaf[DTI_TERMS_FAULT] = 1.0;
     }
     par->judge_ns = dti_now_ns() - start;
+    return result;
 }
 
 static void dti_parallel_commit(void *arg, uint32_t index) {
@@ -317,13 +330,15 @@ static dt_result dti_replicas_result(dti_parallel *par) {
 /* Others wait for gradients that never come. The operation that they are in, or come to next, is
  * given up, so they get an error that names this rank. */
 static void dti_parallel_leave(dti_parallel *par) {
-    const bool comm = par->desc.comm != NULL;
-    if (comm && par->received == par->posted && par->posted < par->bucket_count &&
+    const bool comm = par->desc.comm != NULL, units = dti_units_are(par);
+    if (units)
+        dti_units_leave(par);
+    else if (comm && par->received == par->posted && par->posted < par->bucket_count &&
         (dti_compress_is_on(par) ? dti_compress_post(par, par->posted)
                                  : dti_exchange_post(par, par->posted)) == DT_OK)
         par->posted++;
     par->lost = true;
-    for (; comm && par->received < par->posted; par->received++)
+    for (; comm && !units && par->received < par->posted; par->received++)
         dt_comm_cancel(par->desc.comm, par->states[par->received].work);
     const dt_comm_work small[] = {par->weights.work, par->statistics.work, par->terms.work};
     for (size_t i = 0; comm && i < DTI_COUNT(small); i++)
@@ -339,7 +354,7 @@ static dt_result dti_parallel_torn(dti_parallel *par, dt_result result, bool gat
     else if (par->desc.comm && dti_scalar_sum_begin(par, &par->weights) == DT_OK)
         dt_comm_cancel(par->desc.comm, par->weights.work);
     par->lost = true;
-    if (gather)
+    if (gather || dti_units_are(par))
         return dti_fail(par->base, result,
                         "%.800s; weights here may be of two steps: make a new trainer, and go on "
                         "from a checkpoint",
@@ -367,6 +382,7 @@ static void dti_parallel_prepare(dti_parallel *par, const dti_batch *batch,
     }
     dti_exchange_begin(par);
     dti_meetings_begin(par);
+    dti_units_prepare(par);
     if (par->undo)
         memcpy(par->undo + par->undo_bytes / sizeof(float) - par->buffer_values,
                par->statistics.buffers, par->buffer_values * sizeof(float));
@@ -429,9 +445,11 @@ static dt_result dti_parallel_same(dti_parallel *par) {
 
 /* Weights to all ranks, and whether all of them can go on. */
 static dt_result dti_parallel_agree(dti_parallel *par, dt_result own) {
-    const bool apart = par->desc.comm != NULL; /* the weights travel during the forward part */
+    const bool apart = par->desc.comm != NULL; /* the weights travel during the forward part; */
+    const bool later = dti_units_are(par);     /* but not where replicas wait for others in it */
     if (!own) {
-        dti_crew_run(par->crew, apart ? dti_parallel_weigh : dti_parallel_weigh_forward, par);
+        dti_crew_run(par->crew, apart || later ? dti_parallel_weigh : dti_parallel_weigh_forward,
+                     par);
         own = dti_replicas_result(par);
     }
     double *leaf = dti_scalar_leaf(par, &par->weights, par->first_shard);
@@ -440,7 +458,7 @@ static dt_result dti_parallel_agree(dti_parallel *par, dt_result own) {
     leaf[DTI_WEIGHTS_ASKED] = par->asked ? 1.0 : 0.0;
     dti_mark_put(dti_parallel_mark(par), leaf + DTI_WEIGHTS_MARK);
     dt_result result = dti_scalar_sum_begin(par, &par->weights);
-    if (!result && !own && apart)
+    if (!result && !own && apart && !later)
         dti_crew_run(par->crew, dti_parallel_forward, par);
     if (!result)
         result = dti_scalar_sum_end(par, &par->weights);
@@ -461,7 +479,9 @@ static dt_result dti_parallel_settle(dti_parallel *par) {
         result = dti_statistics_end(par);
     if (result)
         return result;
-    dti_parallel_judge_all(par);
+    result = dti_parallel_judge_all(par);
+    if (result)
+        return result;
     /* all ranks have posted this one, so all have every bucket, and it says whether all can write
      * what comes of it: the commit barrier */
     result = dti_scalar_sum_begin(par, &par->terms);
@@ -579,9 +599,10 @@ static dt_result dti_parallel_failed(dti_parallel *par, dt_result result) {
 static dt_result dti_parallel_update(dti_parallel *par) {
     dti_crew_run(par->crew, dti_parallel_commit, par);
     dt_result result = dti_replicas_result(par);
+    const bool gathers = par->sharded && !dti_units_are(par);
     if (result)
-        return dti_parallel_torn(par, result, par->sharded);
-    return par->sharded ? dti_owners_gather(par) : DT_OK;
+        return dti_parallel_torn(par, result, gathers);
+    return gathers ? dti_owners_gather(par) : DT_OK;
 }
 
 /* When all have met: the update, or why there is none. */

@@ -38,27 +38,45 @@ static void dti_turn_settle(dt_store *s, dti_turn *t, dti_arena arena, dti_memor
     t->exec_next = NULL;
 }
 
+/* The store's arena that programs with units, or others, have. */
+static dti_memory **dti_store_arena(dt_store *s, bool units, int arena) {
+    return units && arena == DTI_ARENA_PARAM      ? &s->units[0]
+           : units && arena == DTI_ARENA_GRADIENT ? &s->units[1]
+                                                  : &s->memories[arena];
+}
+
+static dti_memory **dti_program_arena(const dt_program *p, int arena) {
+    return dti_store_arena(p->store, p->code && dti_code_has_units(p->code), arena);
+}
+
 /* Whether the turns of a program have an arena of their own. */
 static bool dti_arena_is_own(const dt_program *p, int arena) {
     return arena >= DTI_ARENA_TABLE || (p->lanes && arena == DTI_ARENA_TRANSIENT);
 }
 
-/* Compiles the other programs again, with `memory` as their `arena`. */
-static dt_result dti_arena_rebuild(dt_store *s, dti_arena arena, dti_memory *memory) {
+static bool dti_arena_concerns(const dt_program *p, int arena, dti_memory *const *at) {
+    return !dti_arena_is_own(p, arena) && dti_program_arena(p, arena) == at;
+}
+
+/* Compiles the other programs again, with `memory` as their `arena`, that is at `at` now. */
+static dt_result dti_arena_rebuild(dt_store *s, dti_arena arena, dti_memory *const *at,
+                                   dti_memory *memory) {
     dt_result result = DT_OK;
     for (dt_program *p = s->programs; p; p = p->next)
-        for (uint32_t i = 0; i < p->turn_count && !result && !dti_arena_is_own(p, (int)arena); i++)
+        for (uint32_t i = 0; i < p->turn_count && !result && dti_arena_concerns(p, (int)arena, at);
+             i++)
             result = dti_turn_rebuild(s, &p->turns[i], arena, memory);
     for (dt_program *p = s->programs; p; p = p->next)
-        for (uint32_t i = 0; i < p->turn_count && !dti_arena_is_own(p, (int)arena); i++)
+        for (uint32_t i = 0; i < p->turn_count && dti_arena_concerns(p, (int)arena, at); i++)
             dti_turn_settle(s, &p->turns[i], arena, memory, !result);
     return result;
 }
 
-/* Makes an arena of `bytes`, with the first `keep` bytes of the old one. */
-static dt_result dti_arena_grow(dt_store *s, dti_arena arena, uint64_t bytes, uint64_t keep) {
+/* Makes an arena of `bytes`, with the first `keep` bytes of the old one, which is at `at`. */
+static dt_result dti_arena_grow_at(dt_store *s, dti_arena arena, dti_memory **at, uint64_t bytes,
+                                   uint64_t keep) {
     const dti_backend *b = s->device->backend;
-    dti_memory *old = s->memories[arena], *memory = NULL;
+    dti_memory *old = *at, *memory = NULL;
     bool exchange = arena == DTI_ARENA_GRADIENT && s->exchange;
     dt_result result = b->memory_create(
         s->device, bytes, exchange ? DTI_MEMORY_EXCHANGE : DTI_MEMORY_DEVICE, &memory);
@@ -67,15 +85,35 @@ static dt_result dti_arena_grow(dt_store *s, dti_arena arena, uint64_t bytes, ui
     if (old)
         result = dti_arena_copy(s, old, memory, keep);
     if (!result)
-        result = dti_arena_rebuild(s, arena, memory);
+        result = dti_arena_rebuild(s, arena, at, memory);
     if (result) {
         b->memory_destroy(memory);
         return result;
     }
     if (old)
         b->memory_destroy(old);
-    s->memories[arena] = memory;
+    *at = memory;
     return DT_OK;
+}
+
+static dt_result dti_arena_grow(dt_store *s, dti_arena arena, uint64_t bytes, uint64_t keep) {
+    return dti_arena_grow_at(s, arena, &s->memories[arena], bytes, keep);
+}
+
+/* What comes and goes needs not be kept. */
+static dt_result dti_units_ensure(dt_store *s, const dti_code *code) {
+    const uint64_t elements[2] = {code->unit_params, code->unit_gradients};
+    dt_result result = DT_OK;
+    for (int i = 0; i < 2 && !result; i++) {
+        if (s->units[i] && elements[i] <= s->unit_elements[i])
+            continue;
+        result = dti_arena_grow_at(s, i ? DTI_ARENA_GRADIENT : DTI_ARENA_PARAM, &s->units[i],
+                                   dti_arena_bytes(DTI_MAX(elements[i], DTI_BLOCK)),
+                                   s->units[i] ? dti_arena_bytes(s->layout.fixed) : 0);
+        if (!result)
+            s->unit_elements[i] = elements[i];
+    }
+    return result;
 }
 
 static dt_result dti_state_ensure(dt_store *s, const dti_code *code) {
@@ -92,8 +130,9 @@ static dt_result dti_state_ensure(dt_store *s, const dti_code *code) {
 
 static dt_result dti_arenas_ensure(dt_program *p) {
     dt_store *s = p->store;
-    dt_result result = DT_OK;
-    if (p->code->has_gradients && !s->memories[DTI_ARENA_GRADIENT]) {
+    const bool units = dti_code_has_units(p->code);
+    dt_result result = units ? dti_units_ensure(s, p->code) : DT_OK;
+    if (p->code->has_gradients && !units && !s->memories[DTI_ARENA_GRADIENT]) {
         result = dti_arena_grow(s, DTI_ARENA_GRADIENT,
                                 dti_arena_bytes(s->layout.elements) * DTI_MAX(s->slots, 1u), 0);
     }
@@ -156,10 +195,11 @@ static dt_result dti_program_memories(dt_program *p) {
 /* Arenas that no launch of the program names stand in as the parameters: never NULL. */
 static void dti_turn_bind_arenas(const dt_program *p, dti_turn *t) {
     for (int i = 0; i < DTI_ARENAS; i++) {
-        if (p->store->memories[i] && !dti_arena_is_own(p, i))
-            t->memories[i] = p->store->memories[i];
+        dti_memory *shared = *dti_program_arena(p, i);
+        if (shared && !dti_arena_is_own(p, i))
+            t->memories[i] = shared;
         if (!t->memories[i])
-            t->memories[i] = p->store->memories[DTI_ARENA_PARAM];
+            t->memories[i] = *dti_program_arena(p, DTI_ARENA_PARAM);
     }
     for (int i = 0; i < DT_MAX_OUTPUTS; i++)
         t->memories[DTI_ARENAS + i] = p->lent[i] ? p->lent[i] : t->memories[DTI_ARENA_PARAM];
@@ -300,6 +340,8 @@ static dt_result dti_program_build(dt_program *p, const dt_program_desc *desc,
                         ".averaged: replicas share out the averages (dt_trainer_desc.shard_state), "
                         "and a program needs all of them; dt_trainer_evaluate takes them, or "
                         "dt_store_save_averaged and load them into another store");
+    if (!shards && dti_store_whole(s))
+        return DT_ERROR_INVALID;
     if (s->running) {
         return dti_fail(
             p->base, DT_ERROR_INVALID,
@@ -405,7 +447,7 @@ static void dti_turn_free(const dt_program *p, dti_turn *t, bool first) {
     if (t->exec)
         b->exec_destroy(t->exec);
     for (int i = 0; i < DTI_ARENAS; i++) {
-        const bool shared = t->memories[i] == p->store->memories[DTI_ARENA_PARAM];
+        const bool shared = t->memories[i] == *dti_program_arena(p, DTI_ARENA_PARAM);
         if (dti_arena_is_own(p, i) && t->memories[i] && !shared && (first || i != DTI_ARENA_TABLE))
             b->memory_destroy(t->memories[i]);
     }

@@ -125,6 +125,8 @@ static void dti_program_set_weights(dt_program *p, const double *weights);
 static dt_result dti_program_begin_commit(dt_program *p, const dt_step_desc *step);
 /* Ends a run that does not commit. */
 static dt_result dti_program_end(dt_program *p);
+/* With units first: the pairs of its own blocks. Those of all are to be there for the next. */
+static dt_result dti_program_measure(dt_program *p);
 /* All of the commit that writes nothing; *norm is the gradient's. *faulty: it is not finite, or
  * what the update would write is not. */
 static dt_result dti_program_judge(dt_program *p, double *norm, bool *faulty);

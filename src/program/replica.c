@@ -15,7 +15,9 @@ static uint32_t dti_program_buckets(const dt_program *p, uint32_t segment) {
 }
 
 static float *dti_program_gradients(dt_program *p) {
-    return p->store->device->backend->memory_host(p->store->memories[DTI_ARENA_GRADIENT]);
+    const dt_store *s = p->store;
+    return s->device->backend->memory_host(
+        dti_code_has_units(p->code) ? s->units[1] : s->memories[DTI_ARENA_GRADIENT]);
 }
 
 static const uint32_t *dti_program_out(const dt_program *p) {
@@ -130,13 +132,18 @@ static dt_result dti_program_end(dt_program *p) {
 }
 
 static dt_result dti_program_judged(dt_program *p, double *norm, bool *faulty) {
-    dt_result result = dti_drive_reach(p, p->code->commit_segment);
+    dt_result result = dti_drive_reach(p, p->code->update_segment - 1);
     if (result)
         return result;
     const uint32_t *status = dti_program_out(p);
     *norm = (double)dti_status_f32(status, DTI_STATUS_NORM);
     *faulty = status[DTI_STATUS_ABORT] != 0;
     return DT_OK;
+}
+
+static dt_result dti_program_measure(dt_program *p) {
+    dt_result result = dti_drive_start(p, 1);
+    return result ? result : dti_drive_reach(p, p->code->commit_segment);
 }
 
 static dt_result dti_program_judge(dt_program *p, double *norm, bool *faulty) {
@@ -161,7 +168,7 @@ static dt_result dti_program_commit(dt_program *p) {
 
 static const char *dti_program_blame(dt_program *p, bool ran) {
     dt_report report = {0};
-    if (ran)
+    if (ran && !dti_code_has_units(p->code)) /* launches cannot be run again, their units have gone */
         dti_step_fault(p, &report, p->code->commit_segment);
     else
         dti_update_fault(p, &report, "the store is unchanged");

@@ -183,6 +183,8 @@ static dt_result dti_sync_check(dt_program *p, const dt_step_desc *step) {
 
 static dt_result dti_step_check(dt_program *p, const dt_step_desc *step) {
     const dt_program *other = p->store->running;
+    if (!dti_code_has_units(p->code) && dti_store_whole(p->store))
+        return DT_ERROR_INVALID;
     if (other && !(other == p && p->started)) {
         return dti_fail(
             p->base, DT_ERROR_INVALID,
@@ -578,6 +580,8 @@ DT_API dt_result dt_program_weigh(dt_program *p, double *weights) {
     dt_result result = dti_check_forked(p->base);
     if (result)
         return result;
+    if (!dti_code_has_units(p->code) && dti_store_whole(p->store))
+        return DT_ERROR_INVALID;
     if (p->store->running)
         return p->started ? dti_started_fail(p) : dti_step_check(p, &(dt_step_desc){0});
     for (uint32_t i = 0; i < p->code->loss_count; i++) {

@@ -105,13 +105,6 @@ typedef struct dti_revival {
     dti_turn *turns; /* of the programs, in their order */
 } dti_revival;
 
-#define DTI_SWAP(type, a, b)                                                                       \
-    do {                                                                                           \
-        type swapped = a;                                                                          \
-        a = b;                                                                                     \
-        b = swapped;                                                                               \
-    } while (0)
-
 static void dti_revival_swap(dt_store *s, dti_revival *r) {
     dti_turn *t = r->turns;
     DTI_SWAP(dti_device *, s->device, r->device);

@@ -83,6 +83,10 @@ static void dti_store_free(dt_store *s) {
         if (s->memories[i])
             s->device->backend->memory_destroy(s->memories[i]);
     }
+    for (int i = 0; i < 2; i++) {
+        if (s->units[i])
+            s->device->backend->memory_destroy(s->units[i]);
+    }
     dti_device_close(s->device);
     dti_shadow_free(s);
     dti_disown(&s->graph->stores, &s->owned);
@@ -95,6 +99,15 @@ static dt_result dti_store_alone(const dt_store *s, const char *what) {
     if (!s->trainer)
         return DT_OK;
     return dti_fail(s->base, DT_ERROR_INVALID, "the store is one of a trainer's: %s", what);
+}
+
+static dt_result dti_store_whole(const dt_store *s) {
+    if (!s->apart)
+        return DT_OK;
+    return dti_fail(s->base, DT_ERROR_INVALID,
+                    "the parameters are with the replicas that own them "
+                    "(dt_trainer_desc.shard_state): dt_trainer_store brings them, until the next "
+                    "step");
 }
 
 DT_API void dt_store_destroy(dt_store *s) {
@@ -227,14 +240,20 @@ static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, si
                         "parameter '%s': a trainer with shard_state brings new parameters where "
                         "its gradients were; it keeps none",
                         info.name);
-    if (!s->memories[arena] || (arena == DTI_ARENA_STATE && moment >= s->moments)) {
+    if ((!s->memories[arena] && !s->apart) || (arena == DTI_ARENA_STATE && moment >= s->moments)) {
         return dti_fail(s->base, DT_ERROR_INVALID,
                         "parameter '%s' has no %s: no program that computes it was created",
                         info.name, arena == DTI_ARENA_GRADIENT ? "gradient" : "such moment");
     }
-    const bool state = arena == DTI_ARENA_STATE;
+    const bool state = arena == DTI_ARENA_STATE, rest = arena == DTI_ARENA_PARAM && s->apart;
     const uint64_t array = state ? dti_state_moment_offset(&s->layout, moment) : 0;
-    *place = (dti_store_place){.memory = s->memories[arena],
+    if (rest && s->layout.params[index].rest == DTI_NO_REST)
+        return dti_store_whole(s);
+    if (rest)
+        *place = (dti_store_place){
+            .memory = s->units[0], .offset = dti_arena_bytes(s->layout.params[index].rest)};
+    else
+        *place = (dti_store_place){.memory = s->memories[arena],
                                .offset = dti_arena_bytes(array + at),
                                .state = state,
                                .moment = moment,
@@ -260,11 +279,19 @@ static dt_result dti_store_average_of(dt_store *s, const dti_param *param, char 
     const uint64_t most = DTI_STORE_PIECE / dti_arena_bytes(1);
     dt_result result = DT_OK;
     for (uint64_t at = 0; at < param->elements && !result; at += most) {
-        const uint64_t n = DTI_MIN(param->elements - at, most), from = param->offset + at;
-        result = s->device->backend->memory_read(s->memories[DTI_ARENA_PARAM],
-                                                 dti_arena_bytes(from), piece, dti_arena_bytes(n));
+        const uint64_t base = s->apart ? s->layout.own_begin : 0;
+        uint64_t from = param->offset + at, end = param->offset + DTI_MIN(param->elements, at + most);
+        if (s->apart) {
+            from = DTI_MAX(from, base);
+            end = DTI_MIN(end, s->layout.own_end);
+        }
+        if (from >= end)
+            continue;
+        result = s->device->backend->memory_read(
+            s->apart ? s->units[0] : s->memories[DTI_ARENA_PARAM], dti_arena_bytes(from - base),
+            piece, dti_arena_bytes(end - from));
         if (!result)
-            result = dti_state_write_part(s, param->average - 1u, from, n, piece);
+            result = dti_state_write_part(s, param->average - 1u, from, end - from, piece);
     }
     return result;
 }
@@ -352,6 +379,8 @@ DT_API dt_result dt_store_hash(dt_store *s, uint64_t *hash) {
     DTI_NEED(s->base, hash);
     *hash = DTI_HASH_START;
     dt_result result = dti_check_forked(s->base);
+    if (!result)
+        result = dti_store_whole(s);
     for (uint32_t i = 0; i < s->layout.param_count && !result; i++) {
         const dti_param *p = &s->layout.params[i];
         result = dti_store_hash_range(s, DTI_ARENA_PARAM, dti_arena_bytes(p->offset),

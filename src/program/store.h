@@ -29,6 +29,12 @@ struct dt_store {
     uint32_t moments;  /* arrays in the state arena: moments, and the average behind them */
     uint64_t cache_bytes;
     dti_memory *memories[DTI_ARENAS]; /* TRANSIENT to CACHE; NULL until a program needs it */
+    /* Of programs with units (lower/units.c), in place of PARAM and GRADIENT: parameters and
+     * gradients, of so many elements. apart: what is trained lies with its owners alone, and PARAM
+     * is old, or NULL. */
+    dti_memory *units[2];
+    uint64_t unit_elements[2];
+    bool apart;
     dt_program *programs;             /* alive, newest first */
     dti_kept_code *codes;             /* codes.c's */
     dt_program *running;              /* between begin and end */
@@ -51,6 +57,8 @@ static dt_result dti_code_take(dt_store *s, const dt_program_desc *desc, const d
 static void dti_code_release(dt_store *s, const dti_code *code); /* NULL is fine */
 static void dti_codes_free(dt_store *s);
 
+/* INVALID: the store has not the parameters now. */
+static dt_result dti_store_whole(const dt_store *s);
 /* Ends it, also when it is a trainer's. */
 static void dti_store_free(dt_store *s);
 /* INVALID: the store is a trainer's, which `what` ("... would ...") does not go with. */

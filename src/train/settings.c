@@ -98,19 +98,21 @@ static dt_result dti_trainer_check(const dt_trainer *t) {
         mode = dti_worker_check(t);
     if (mode)
         return mode;
-    if (d->shard_state < 0 || d->shard_state > 3)
+    if (d->shard_state < 0 || d->shard_state > DT_SHARD_PARAMETERS)
         return dti_fail(t->base, DT_ERROR_INVALID,
-                        "shard_state is %d; 0 = each replica has all of the optimizer's state, 1 = "
-                        "replicas share it out",
+                        "shard_state is %d; 0 = each replica has all, 1 to 3 = replicas share out "
+                        "the optimizer's state, gradients too, parameters too (dt_shard)",
                         d->shard_state);
-    if (d->shard_state > 1)
-        return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
-                        "shard_state is %d: each replica has all %s; give at most 1",
-                        d->shard_state, d->shard_state == 2 ? "gradients" : "parameters");
     if (d->shard_state && d->mode == DT_TRAIN_LOCAL)
         return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
-                        "shard_state 1 goes with no DT_TRAIN_LOCAL: each replica's optimizer is "
-                        "its own between two rounds");
+                        "shard_state %d goes with no DT_TRAIN_LOCAL: each replica's optimizer is "
+                        "its own between two rounds",
+                        d->shard_state);
+    if (d->shard_state >= DT_SHARD_GRADIENTS && d->balance)
+        return dti_fail(t->base, DT_ERROR_UNSUPPORTED,
+                        "shard_state %d goes with no balance = measured, which makes programs anew "
+                        "while parameters are with their owners; give at most %d",
+                        d->shard_state, DT_SHARD_OPTIMIZER);
     if (d->averaged && !t->par.desc.optim.average.kind)
         return dti_fail(t->base, DT_ERROR_INVALID,
                         ".averaged evaluates averages of weights: give .optim an .average");
@@ -161,7 +163,7 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
     p->no_overlap = d->no_overlap;
     p->measured = d->balance == DT_BALANCE_MEASURED;
     p->in_flight = d->in_flight;
-    p->shard_state = d->shard_state != 0;
+    p->level = (uint8_t)(d->shard_state > 0 ? d->shard_state : 0);
     p->stages = d->pipeline > 1 ? (uint32_t)d->pipeline : 0;
     p->schedule = d->schedule;
     p->chunks = d->schedule != DT_PIPELINE_INTERLEAVED ? 1

@@ -48,11 +48,21 @@ static void dti_trainer_move_on(dt_trainer *t, bool last) {
     t->epoch += last;
 }
 
+/* Parameters that were brought for others go back to their owners, and programs that read them. */
+static dt_result dti_trainer_part(dt_trainer *t) {
+    if (!dti_units_are(&t->par) || t->par.replicas[0].store->apart)
+        return DT_OK;
+    dti_evaluation_free(t);
+    return dti_units_hide(&t->par);
+}
+
 /* On all ranks together, added to *r. */
 static dt_result dti_trainer_step_joint(dt_trainer *t, const dti_batch *batch, dt_result own,
                                         const dt_step_desc *desc, dt_train_report *r, bool *used) {
     const dti_batch none = {0};
     dti_parallel_result step;
+    if (!own)
+        own = dti_trainer_part(t);
     dt_result result = dti_parallel_step(&t->par, batch ? batch : &none, own, desc, &step);
     r->epoch = t->epoch;
     *used = !result || step.skipped;

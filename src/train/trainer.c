@@ -105,6 +105,12 @@ static const char *dti_trainer_launcher(const dt_trainer *t) {
     return comm && comm->launcher[0] ? comm->launcher : "none";
 }
 
+static const char *dti_trainer_shares(const dti_parallel *par) {
+    static const char *const what[] = {"", ", state shared out", ", state and gradients shared out",
+                                       ", state, gradients and parameters shared out"};
+    return par->sharded ? what[par->desc.level] : "";
+}
+
 static void dti_trainer_log(const dt_trainer *t) {
     dt_trainer_info info;
     char devices[512] = "";
@@ -118,14 +124,15 @@ static void dti_trainer_log(const dt_trainer *t) {
     dti_log(t->base, DT_LOG_INFO,
             "training: global batch %d, %d samples a replica, micro-batch %d, %d accumulation "
             "step%s, %d shards, %d replicas, world size %d (rank %d, launcher %s), devices here: "
-            "%s; %d buckets of %llu gradient bytes, %llu bytes of staging, %llu of subtrees, %llu "
-            "of optimizer state%s",
+            "%s; %d buckets of %llu gradient bytes, %llu bytes of staging, %llu of subtrees; a "
+            "replica has %llu bytes of parameters, %llu of gradients, %llu of optimizer state%s",
             info.batch, info.replica_batch, info.micro_batch, info.micro_batches,
             info.micro_batches == 1 ? "" : "s", info.shards, info.replicas, info.world_size,
             info.rank, dti_trainer_launcher(t), devices, info.buckets,
             (unsigned long long)info.gradient_bytes, (unsigned long long)info.staging_bytes,
-            (unsigned long long)info.subtree_bytes, (unsigned long long)info.state_bytes,
-            t->par.sharded ? ", shared out" : "");
+            (unsigned long long)info.subtree_bytes, (unsigned long long)info.replica_param_bytes,
+            (unsigned long long)info.replica_gradient_bytes, (unsigned long long)info.state_bytes,
+            dti_trainer_shares(&t->par));
     if (t->desc.balance == DT_BALANCE_MEASURED)
         dti_log(t->base, DT_LOG_WARNING,
                 "balance = measured: shares follow the replicas' speed, so results depend on "
@@ -264,6 +271,7 @@ DT_API void dt_trainer_destroy(dt_trainer *t) {
     dti_squad_destroy(&t->par);
     dti_parallel_unbuild(&t->par);
     dti_meetings_close(&t->par);
+    dti_units_close(&t->par);
     dti_replicas_close(&t->par);
     dti_disown(&t->graph->stores, &t->owned);
     dti_free(t->base, t->par.firsts);
@@ -322,6 +330,15 @@ static void dti_trainer_info_pipeline(const dti_pipe *pipe, dt_trainer_info *inf
     info->transient_bytes = dti_pipe_transients(pipe);
 }
 
+static uint64_t dti_trainer_arena(const dt_store *s, bool units, dti_arena arena) {
+    const int part = arena == DTI_ARENA_GRADIENT;
+    if (units)
+        return dti_arena_bytes(s->unit_elements[part]);
+    return s->memories[arena]
+               ? dti_arena_bytes(s->layout.elements) * (part ? DTI_MAX(s->slots, 1u) : 1u)
+               : 0;
+}
+
 /* Of a member. */
 static void dti_trainer_info_squad(const dti_squad *squad, dt_trainer_info *info) {
     const dt_store *s = squad->members[0].store;
@@ -364,6 +381,8 @@ DT_API void dt_trainer_get_info(const dt_trainer *t, dt_trainer_info *info) {
     }
     const dt_store *s = par->replicas[0].store;
     info->state_bytes = s->memories[DTI_ARENA_STATE] ? dti_state_bytes(&s->layout, s->moments) : 0;
+    info->replica_param_bytes = dti_trainer_arena(s, dti_units_are(par), DTI_ARENA_PARAM);
+    info->replica_gradient_bytes = dti_trainer_arena(s, dti_units_are(par), DTI_ARENA_GRADIENT);
     if (par->pipe && par->pipe->crew) /* it has been made */
         dti_trainer_info_pipeline(par->pipe, info);
     if (par->squad && par->squad->crew)

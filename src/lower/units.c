@@ -1,0 +1,405 @@
+/* Units: buckets whose parameters come and whose gradients go while a step runs, in a code for a
+ * store that has its own part of them alone (layout.h, levels above OPTIMIZER; ZeRO-2 and 3 of
+ * Rajbhandari et al. 2020). Launches are those that they are without: a segment of forward and
+ * backward launches is cut into shorter ones, each of which reads the parameters of as few units as
+ * its launches allow, and values of parameters and gradients are given places in arenas that begin
+ * with what the store keeps. Behind that two units may have one place: parameters where no segment
+ * reads both, gradients where one has gone before the other is begun. So the arenas are as large as
+ * what is there at once, and that is known before anything runs. Who drives the step brings and
+ * takes them (parallel/units.c).
+ *
+ * It refuses weights of losses that are made of trained parameters, since nobody brings those before
+ * the step. */
+
+static bool dti_code_has_units(const dti_code *code) {
+    return code->piece_count && code->layout->level >= DT_SHARD_GRADIENTS;
+}
+
+static uint64_t dti_unit_bit(uint32_t unit) {
+    return (uint64_t)1 << unit;
+}
+
+typedef struct dti_unit_range { /* elements of the plain arenas */
+    uint64_t begin, end;
+    uint32_t slot;
+} dti_unit_range;
+
+typedef struct dti_unit_work {
+    dti_lowering *w;
+    dti_code *code;
+    uint64_t joined[DTI_UNITS_MAX]; /* units that must lie as in the plain arenas, with this one */
+    uint64_t *values;               /* by value: units that it lies in */
+    uint64_t *segments[2];          /* by segment: units of parameters, of gradients */
+    uint64_t apart[DTI_UNITS_MAX];  /* by unit: those that it may share no place with */
+} dti_unit_work;
+
+/* ---- which unit a value is of */
+
+static dti_unit_range dti_unit_range_of(const dti_code *code, const dti_value *v) {
+    const uint64_t at = v->offset / dti_arena_bytes(1), n = v->bytes / dti_arena_bytes(1);
+    const uint64_t all = code->layout->elements, begin = at % all;
+    return (dti_unit_range){begin, begin + n, (uint32_t)(at / all)};
+}
+
+/* The parameter whose blocks an element lies in: they descend. */
+static uint32_t dti_unit_param(const dti_layout *l, uint64_t element) {
+    uint32_t from = 0, to = l->param_count;
+    while (from < to) { /* the first that begins at it or before */
+        const uint32_t middle = from + (to - from) / 2;
+        if (l->params[middle].offset > element)
+            from = middle + 1;
+        else
+            to = middle;
+    }
+    return from;
+}
+
+static bool dti_unit_moves(const dti_value *v) {
+    return v->kind == DTI_VALUE_PARAM || v->kind == DTI_VALUE_GRADIENT;
+}
+
+/* 0: of what is not trained, which stays. */
+static uint64_t dti_unit_mask(const dti_code *code, const dti_value *v) {
+    const dti_unit_range r = dti_unit_range_of(code, v);
+    uint64_t mask = 0;
+    if (!dti_unit_moves(v) || !code->trained[dti_unit_param(code->layout, r.begin)])
+        return 0;
+    for (uint32_t u = 0; u < code->bucket_count; u++) {
+        if (r.begin < code->buckets[u].end && code->buckets[u].begin < r.end)
+            mask |= dti_unit_bit(u);
+    }
+    return mask;
+}
+
+/* Where a value spans two, as of a norm's two parameters, they stay neighbours. */
+static void dti_units_join(dti_unit_work *k, uint64_t mask) {
+    for (uint32_t u = 0; u < k->code->bucket_count; u++) {
+        if (k->joined[u] & mask)
+            mask |= k->joined[u];
+    }
+    for (uint32_t u = 0; u < k->code->bucket_count; u++) {
+        if (mask & dti_unit_bit(u))
+            k->joined[u] = mask;
+    }
+}
+
+static void dti_units_find(dti_unit_work *k) {
+    const dti_listing *list = &k->code->list;
+    for (uint32_t u = 0; u < k->code->bucket_count; u++)
+        k->joined[u] = dti_unit_bit(u);
+    for (uint32_t v = 0; v < list->value_count; v++) {
+        k->values[v] = dti_unit_mask(k->code, &list->values[v]);
+        if (k->values[v])
+            dti_units_join(k, k->values[v]);
+    }
+    for (uint32_t v = 0; v < list->value_count; v++) {
+        for (uint32_t u = 0; u < k->code->bucket_count; u++)
+            k->values[v] |= k->values[v] & dti_unit_bit(u) ? k->joined[u] : 0;
+    }
+}
+
+static uint64_t dti_unit_launch(const dti_unit_work *k, uint32_t launch, uint8_t kind) {
+    const dti_launch *l = &k->code->list.launches[launch];
+    uint64_t mask = 0;
+    for (int b = 0; b < DTI_BINDINGS_MAX; b++) {
+        if (k->code->list.values[l->value[b]].kind == kind)
+            mask |= k->values[l->value[b]];
+    }
+    return mask;
+}
+
+static dt_result dti_units_weigh(const dti_unit_work *k) {
+    for (uint32_t i = 0; i < k->w->weigh_launches; i++) {
+        if (dti_unit_launch(k, i, DTI_VALUE_PARAM))
+            return dti_fail(k->code->base, DT_ERROR_UNSUPPORTED,
+                            "program '%s': the weight of a loss is made of a parameter that is "
+                            "trained, and shard_state shares parameters out; give at most %d",
+                            k->code->label, DT_SHARD_OPTIMIZER);
+    }
+    return DT_OK;
+}
+
+/* ---- segments */
+
+/* Launches of a segment from `first` on that go with what the first of them needs. */
+static uint32_t dti_unit_run(const dti_unit_work *k, uint32_t first, uint32_t end) {
+    uint64_t has = 0;
+    uint32_t at = first;
+    for (; at < end; at++) {
+        const uint64_t reads = dti_unit_launch(k, at, DTI_VALUE_PARAM);
+        if (has && reads & ~has)
+            break;
+        has |= reads;
+    }
+    return at - first;
+}
+
+static uint32_t dti_units_count(const dti_unit_work *k, uint32_t segment) {
+    const dti_segment *s = &k->code->segments[segment];
+    uint32_t count = 0, at = s->first;
+    if (k->code->layout->level < DT_SHARD_PARAMETERS || !s->count)
+        return 1;
+    for (; at < s->first + s->count; count++)
+        at += dti_unit_run(k, at, s->first + s->count);
+    return count;
+}
+
+typedef struct dti_unit_cut { /* the segments anew */
+    dti_segment *segments;
+    uint8_t *phases;
+    uint32_t *buckets;
+    uint32_t count;
+} dti_unit_cut;
+
+/* Buckets are finished with the last part. */
+static void dti_unit_cut_segment(const dti_unit_work *k, uint32_t segment, dti_unit_cut *to) {
+    const dti_code *code = k->code;
+    const dti_segment *s = &code->segments[segment];
+    const uint32_t parts = dti_units_count(k, segment), end = s->first + s->count;
+    uint32_t at = s->first;
+    for (uint32_t i = 0; i < parts; i++) {
+        dti_segment *part = &to->segments[to->count];
+        *part = *s;
+        part->first = at;
+        part->count = parts > 1 ? dti_unit_run(k, at, end) : s->count;
+        at += part->count;
+        to->phases[to->count] = code->phases[segment];
+        to->buckets[to->count] =
+            i + 1 == parts ? code->segment_buckets[segment] : to->count ? to->buckets[to->count - 1] : 0;
+        to->count++;
+    }
+}
+
+static void dti_unit_cut_all(dti_unit_work *k, dti_unit_cut *to) {
+    dti_code *code = k->code;
+    uint32_t met = 0, forward = 0;
+    for (uint32_t s = 0; s < code->segment_count; s++) {
+        dti_unit_cut_segment(k, s, to);
+        for (; met < code->meeting_count && code->meetings[met].segment == s; met++)
+            code->meetings[met].segment = to->count - 1;
+        forward = s + 1 == code->forward_segments ? to->count : forward;
+    }
+    code->forward_segments = forward;
+}
+
+/* `more`: of the commit, and of weigh. */
+static dt_result dti_units_cut(dti_unit_work *k) {
+    enum { more = 8 };
+    dti_code *code = k->code;
+    dti_unit_cut to = {0};
+    size_t most = more;
+    for (uint32_t s = 0; s < code->segment_count; s++)
+        most += dti_units_count(k, s);
+    to.segments = dti_alloc_array(code->base, most, sizeof *to.segments);
+    to.phases = dti_alloc_array(code->base, most, sizeof *to.phases);
+    to.buckets = dti_alloc_array(code->base, most, sizeof *to.buckets);
+    const bool made = to.segments && to.phases && to.buckets;
+    if (made) {
+        const dti_range inputs = code->segments[0].upload, gradients = code->segments[1].upload;
+        dti_unit_cut_all(k, &to);
+        to.segments[0].upload = inputs;
+        to.segments[1].upload = gradients; /* the host's: see ports.c */
+        DTI_SWAP(dti_segment *, code->segments, to.segments);
+        DTI_SWAP(uint8_t *, code->phases, to.phases);
+        DTI_SWAP(uint32_t *, code->segment_buckets, to.buckets);
+        code->segment_count = to.count;
+    }
+    dti_free(code->base, to.segments);
+    dti_free(code->base, to.phases);
+    dti_free(code->base, to.buckets);
+    return made ? DT_OK : DT_ERROR_MEMORY;
+}
+
+static dt_result dti_units_uses(dti_unit_work *k) {
+    dti_code *code = k->code;
+    for (int kind = 0; kind < 2; kind++) {
+        k->segments[kind] =
+            dti_alloc_array(code->base, code->segment_count + 1u, sizeof *k->segments[kind]);
+        if (!k->segments[kind])
+            return DT_ERROR_MEMORY;
+        for (uint32_t s = 0; s < code->segment_count; s++) {
+            const dti_segment *of = &code->segments[s];
+            for (uint32_t i = of->first; i < of->first + of->count; i++)
+                k->segments[kind][s] |=
+                    dti_unit_launch(k, i, kind ? DTI_VALUE_GRADIENT : DTI_VALUE_PARAM);
+        }
+    }
+    return DT_OK;
+}
+
+/* ---- places */
+
+/* Units that are there at once may not share a place. */
+static void dti_units_meet(dti_unit_work *k, uint64_t there) {
+    for (uint32_t u = 0; u < k->code->bucket_count; u++) {
+        if (there & dti_unit_bit(u))
+            k->apart[u] |= there;
+    }
+}
+
+/* Of its neighbours the first one is placed. */
+static bool dti_unit_leads(const dti_unit_work *k, uint32_t u) {
+    return !(k->joined[u] & (dti_unit_bit(u) - 1));
+}
+
+static uint64_t dti_unit_elements(const dti_unit_work *k, uint32_t u) {
+    uint32_t last = u;
+    while (last + 1 < k->code->bucket_count && k->joined[u] & dti_unit_bit(last + 1))
+        last++;
+    return k->code->buckets[last].end - k->code->buckets[u].begin;
+}
+
+/* The lowest place from `from` on where it meets none of `placed` that it may not. */
+static uint64_t dti_unit_fit(const dti_unit_work *k, uint32_t u, uint64_t placed, uint64_t from,
+                             const uint64_t *at) {
+    const uint64_t n = dti_unit_elements(k, u);
+    uint64_t to = from;
+    for (uint64_t before = UINT64_MAX; before != to;) {
+        before = to;
+        for (uint32_t other = 0; other < k->code->bucket_count; other++) {
+            const uint64_t end = at[other] + dti_unit_elements(k, other);
+            if (placed & k->apart[u] & dti_unit_bit(other) && to < end && at[other] < to + n)
+                to = end;
+        }
+    }
+    return to;
+}
+
+/* Largest first; returns where the last one ends. */
+static uint64_t dti_units_place(const dti_unit_work *k, uint64_t from, uint64_t *at) {
+    uint64_t placed = 0, end = from;
+    for (;;) {
+        uint32_t next = DTI_UNITS_MAX;
+        for (uint32_t u = 0; u < k->code->bucket_count; u++) {
+            if (!(placed & dti_unit_bit(u)) && dti_unit_leads(k, u) &&
+                (next == DTI_UNITS_MAX || dti_unit_elements(k, u) > dti_unit_elements(k, next)))
+                next = u;
+        }
+        if (next == DTI_UNITS_MAX)
+            break;
+        at[next] = dti_unit_fit(k, next, placed, from, at);
+        placed |= dti_unit_bit(next);
+        end = DTI_MAX(end, at[next] + dti_unit_elements(k, next));
+    }
+    for (uint32_t u = 1; u < k->code->bucket_count; u++) {
+        if (!dti_unit_leads(k, u)) /* its neighbour has a place by now */
+            at[u] = at[u - 1] + k->code->buckets[u].begin - k->code->buckets[u - 1].begin;
+    }
+    return end;
+}
+
+static void dti_units_open(dti_unit_work *k, bool all) {
+    memset(k->apart, 0, sizeof k->apart);
+    if (all)
+        dti_units_meet(k, UINT64_MAX);
+}
+
+static void dti_units_place_params(dti_unit_work *k) {
+    dti_code *code = k->code;
+    dti_units_open(k, code->layout->level < DT_SHARD_PARAMETERS);
+    for (uint32_t s = 0; s < code->segment_count; s++)
+        dti_units_meet(k, k->segments[0][s]);
+    code->unit_params = dti_units_place(k, code->layout->fixed, code->unit_param);
+    for (uint32_t u = 0; u < code->bucket_count; u++) {
+        const uint64_t begin = code->unit_param[u];
+        const uint64_t end = begin + code->buckets[u].end - code->buckets[u].begin;
+        for (uint32_t other = 0; other < code->bucket_count; other++) {
+            const uint64_t n = code->buckets[other].end - code->buckets[other].begin;
+            if (other != u && code->unit_param[other] < end && begin < code->unit_param[other] + n)
+                code->unit_evicts[u] |= dti_unit_bit(other);
+        }
+    }
+}
+
+/* From the first segment that writes it to DTI_UNITS_AHEAD behind the one that finishes it. */
+static void dti_units_gradients_live(dti_unit_work *k) {
+    const dti_code *code = k->code;
+    for (uint32_t s = 0; s < code->segment_count; s++) {
+        uint64_t there = 0;
+        for (uint32_t from = 0; from < code->segment_count; from++) {
+            const uint64_t begun = from <= s ? k->segments[1][from] : 0;
+            for (uint32_t u = 0; u < code->bucket_count; u++) {
+                const bool over = s > DTI_UNITS_AHEAD &&
+                                  code->segment_buckets[s - 1 - DTI_UNITS_AHEAD] > u;
+                there |= begun & dti_unit_bit(u) && !over ? k->joined[u] : 0;
+            }
+        }
+        dti_units_meet(k, there);
+    }
+}
+
+/* What several runs add up stays until the last one. */
+static void dti_units_place_gradients(dti_unit_work *k) {
+    dti_code *code = k->code;
+    const dti_shards shards = {.pieces = code->pieces,
+                               .piece_count = code->piece_count,
+                               .leaves = code->leaves,
+                               .before = code->subtrees};
+    const bool alone = code->last_run && !code->any_part && !code->subtrees.count;
+    const uint32_t slots =
+        code->any_part ? 1 : DTI_MAX(code->subtrees.count, dti_subtrees_after(&shards).count);
+    code->units_leave = alone;
+    dti_units_open(k, !alone);
+    if (alone)
+        dti_units_gradients_live(k);
+    const uint64_t from = code->layout->fixed;
+    const uint64_t end = dti_units_place(k, from, code->unit_gradient);
+    code->unit_stride = end - from;
+    code->unit_gradients = from + slots * code->unit_stride;
+}
+
+/* ---- values */
+
+static void dti_unit_value(const dti_code *code, dti_value *v) {
+    const dti_unit_range r = dti_unit_range_of(code, v);
+    const uint32_t param = dti_unit_param(code->layout, r.begin);
+    const dti_param *p = &code->layout->params[param];
+    uint32_t u = 0;
+    uint64_t at = p->rest + (r.begin - p->offset);
+    while (code->trained[param] && r.begin >= code->buckets[u].end)
+        u++;
+    if (code->trained[param] && v->kind == DTI_VALUE_PARAM)
+        at = code->unit_param[u] + (r.begin - code->buckets[u].begin);
+    else if (code->trained[param])
+        at = code->unit_gradient[u] + r.slot * code->unit_stride +
+             (r.begin - code->buckets[u].begin);
+    v->offset = dti_arena_bytes(at);
+}
+
+static void dti_units_values(const dti_unit_work *k) {
+    dti_listing *list = &k->code->list;
+    for (uint32_t v = 0; v < list->value_count; v++) {
+        if (dti_unit_moves(&list->values[v]))
+            dti_unit_value(k->code, &list->values[v]);
+    }
+}
+
+static dt_result dti_units_run(dti_unit_work *k) {
+    dti_units_find(k);
+    dt_result result = dti_units_weigh(k);
+    if (!result)
+        result = dti_units_cut(k);
+    if (!result)
+        result = dti_units_uses(k);
+    if (result)
+        return result;
+    dti_units_place_params(k);
+    dti_units_place_gradients(k);
+    dti_units_values(k);
+    k->code->unit_reads = k->segments[0];
+    k->segments[0] = NULL;
+    return DT_OK;
+}
+
+static dt_result dti_pass_units(dti_lowering *w) {
+    dti_code *code = w->code;
+    dti_unit_work k = {.w = w, .code = code};
+    if (!dti_code_has_units(code))
+        return DT_OK;
+    k.values = dti_alloc_array(code->base, code->list.value_count + 1u, sizeof *k.values);
+    dt_result result = k.values ? dti_units_run(&k) : DT_ERROR_MEMORY;
+    dti_free(code->base, k.values);
+    dti_free(code->base, k.segments[0]);
+    dti_free(code->base, k.segments[1]);
+    return result;
+}

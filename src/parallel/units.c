@@ -1,0 +1,587 @@
+/* Gradients, and parameters, that each replica has a part of (ZeRO-2 and 3; lower/units.c has the
+ * code's side). A unit is a bucket. Before a segment that reads a unit's parameters each replica
+ * copies them to where its code has them: within a process from the owners' parts, which nobody
+ * writes during a step; what other ranks own comes by broadcasts, in a group of their own, in the
+ * one order in which codes read units, which all ranks have alike. So the next unit is under way
+ * while the present one is computed with: two lie on the host of each process at a time. Gradients
+ * of a unit are summed as ever, in the tree over shards, and only its owners get the sum, so that
+ * its place is free for another's: a segment waits until what it writes over has gone.
+ *
+ * Whoever waits folds what can be folded, and the first replica's thread also speaks to the
+ * network, so somebody can always go on: what a replica waits for, others have in front of them.
+ *
+ * Norm and clipping: each replica measures its own blocks; the pairs of all come together in the
+ * order of one table, so their sum has the bits that it has without.
+ *
+ * Cost of a step, for G bytes of parameters on R ranks: each sends and receives G (R - 1) / R of
+ * parameters forward, and as much backward where they go in between, as much of gradients, and a
+ * 128th of G for pairs. Memory: see dt_trainer_desc.shard_state. */
+
+static bool dti_units_are(const dti_parallel *par) {
+    return par->sharded && par->desc.level >= DT_SHARD_GRADIENTS;
+}
+
+static dti_bucket dti_units_overlap(dti_bucket a, dti_bucket b) {
+    const uint64_t begin = DTI_MAX(a.begin, b.begin), end = DTI_MIN(a.end, b.end);
+    return (dti_bucket){begin, DTI_MAX(begin, end)};
+}
+
+static uint64_t dti_units_elements(dti_bucket b) {
+    return b.end - b.begin;
+}
+
+/* The host's side of a replica's own part of parameters (0) or gradients (1), as if it had all. */
+static float *dti_units_own(const dti_parallel *par, uint32_t replica, int gradients) {
+    const dt_store *s = par->replicas[replica].store;
+    float *own = s->device->backend->memory_host(s->units[gradients]);
+    return own - s->layout.own_begin;
+}
+
+static const dti_code *dti_units_code(const dti_replica *r) {
+    return dti_program_code(dti_parallel_last(r));
+}
+
+/* What this process's replicas own of a range, to or from host memory in which it begins. */
+static void dti_units_move(const dti_parallel *par, dti_bucket range, float *host, int gradients,
+                           bool out) {
+    for (uint32_t r = 0; r < par->job.local; r++) {
+        const dti_bucket part =
+            dti_units_overlap(range, dti_owners_range(par, par->job.first + r));
+        const size_t bytes = dti_units_elements(part) * sizeof(float);
+        if (!bytes)
+            continue;
+        float *own = dti_units_own(par, r, gradients) + part.begin;
+        float *at = host + (part.begin - range.begin);
+        memcpy(out ? at : own, out ? own : at, bytes);
+    }
+}
+
+/* ---- gradients: from where a bucket was summed to its owners */
+
+static float *dti_units_window(const dti_parallel *par, uint32_t r, uint32_t b, uint32_t slot) {
+    const dti_replica *replica = &par->replicas[r];
+    const dti_code *code = dti_units_code(replica);
+    return replica->gradients + code->unit_gradient[b] + slot * code->unit_stride;
+}
+
+/* Folded slices of one process. */
+static void dti_units_take_slice(const dti_parallel *par, const float *sum, uint64_t at,
+                                 uint64_t n) {
+    dti_units_move(par, (dti_bucket){at, at + n}, (float *)sum, 1, false);
+}
+
+/* Without a network a bucket has gone when it is folded, and all before it are. */
+static void dti_units_advance(dti_parallel *par) {
+    uint32_t taken = atomic_load(&par->units.taken);
+    while (!par->desc.comm && taken < par->bucket_count && dti_bucket_folded(par, taken)) {
+        if (atomic_compare_exchange_strong(&par->units.taken, &taken, taken + 1))
+            taken++;
+    }
+}
+
+/* Whether a bucket may be folded: where it is to be another one has gone. */
+static bool dti_units_may_fold(const dti_parallel *par, uint32_t b) {
+    return !dti_units_are(par) || !par->partial || b < atomic_load(&par->units.taken) + DTI_UNITS_STAGED;
+}
+
+static dti_units_works *dti_units_reduces(dti_parallel *par, uint32_t b) {
+    return &par->units.reduces[b % DTI_UNITS_STAGED];
+}
+
+static dt_result dti_units_begin(dti_parallel *par, dt_comm *comm, dti_units_works *w,
+                                 const dt_comm_op *op) {
+    dt_result result =
+        dti_parallel_comm_failed(par, dt_comm_begin(comm, op, &w->work[w->count]));
+    w->count += !result;
+    return result;
+}
+
+/* A bucket's sum to each rank that owns some of it. Subtrees lie one behind the other as a whole,
+ * so where there are several the bucket goes to all. */
+static dt_result dti_units_post(dti_parallel *par, uint32_t b) {
+    const dti_bucket bucket = par->buckets[b];
+    dti_units_works *w = dti_units_reduces(par, b);
+    float *in = dti_exchange_target(par, b, 0), *out = dti_units_window(par, 0, b, 0);
+    dt_comm_op op = {.kind = DT_COMM_ALL_REDUCE, .dtype = DT_F32, .tree = true};
+    w->count = w->ended = 0;
+    if (par->units.whole) {
+        op.in = in;
+        op.out = out;
+        op.count = dti_units_elements(bucket);
+        return dti_units_begin(par, par->desc.comm, w, &op);
+    }
+    dt_result result = DT_OK;
+    for (uint32_t rank = 0; rank < par->world && !result; rank++) {
+        const dti_bucket part = dti_units_overlap(bucket, dti_owners_rank(par, rank));
+        if (part.begin == part.end)
+            continue;
+        op.kind = DT_COMM_REDUCE;
+        op.root = (int)rank;
+        op.in = in + (part.begin - bucket.begin);
+        op.out = out + (part.begin - bucket.begin);
+        op.count = dti_units_elements(part);
+        result = dti_units_begin(par, par->desc.comm, w, &op);
+    }
+    return result;
+}
+
+/* Whether all of them have ended; waits for it where `wait`. */
+static dt_result dti_units_ended(dti_parallel *par, dt_comm *comm, dti_units_works *w, bool wait,
+                                 bool *ended) {
+    dt_result result = DT_OK;
+    *ended = true;
+    while (w->ended < w->count && *ended && !result) {
+        result = wait ? dt_comm_wait(comm, w->work[w->ended], -1)
+                      : dt_comm_test(comm, w->work[w->ended], ended);
+        w->ended += *ended || result;
+    }
+    *ended = *ended && !result;
+    return dti_parallel_comm_failed(par, result);
+}
+
+/* On the first replica's thread: posts what is folded, in order, and gives owners what has come. */
+static dt_result dti_units_network(dti_parallel *par, bool wait) {
+    dti_units *u = &par->units;
+    bool ended = true;
+    dt_result result = DT_OK;
+    while (par->posted < par->bucket_count && !result &&
+           par->posted < atomic_load(&u->taken) + DTI_UNITS_STAGED &&
+           dti_bucket_folded(par, par->posted)) {
+        result = dti_units_post(par, par->posted);
+        par->posted += !result;
+    }
+    while (!result && ended && atomic_load(&u->taken) < par->posted) {
+        const uint32_t b = atomic_load(&u->taken);
+        result =
+            dti_units_ended(par, par->desc.comm, dti_units_reduces(par, b), wait, &ended);
+        if (result || !ended)
+            break;
+        dti_units_move(par, par->buckets[b], dti_units_window(par, 0, b, 0), 1, false);
+        atomic_store(&u->taken, b + 1);
+    }
+    return result;
+}
+
+/* ---- parameters of other ranks */
+
+static uint32_t dti_units_stream_count(const dti_parallel *par) {
+    return par->units.stream_count[par->units.tail];
+}
+
+static float *dti_units_staged(const dti_parallel *par, uint32_t number) {
+    return par->units.staging + number % DTI_UNITS_STAGED * par->units.largest;
+}
+
+/* Each rank's part of a unit, to all. */
+static dt_result dti_units_send(dti_parallel *par, dti_bucket range, float *host,
+                                dti_units_works *w) {
+    dt_result result = DT_OK;
+    w->count = w->ended = 0;
+    dti_units_move(par, range, host, 0, true);
+    for (uint32_t rank = 0; rank < par->world && !result; rank++) {
+        const dti_bucket part = dti_units_overlap(range, dti_owners_rank(par, rank));
+        float *at = host + (part.begin - range.begin);
+        const dt_comm_op op = {.kind = DT_COMM_BROADCAST,
+                               .in = at,
+                               .out = at,
+                               .count = dti_units_elements(part),
+                               .dtype = DT_F32,
+                               .root = (int)rank};
+        if (op.count)
+            result = dti_units_begin(par, par->units.comm, w, &op);
+    }
+    return result;
+}
+
+/* On the first replica's thread: posts as far as there is room, and looks what has come. */
+static dt_result dti_units_stream(dti_parallel *par) {
+    dti_units *u = &par->units;
+    dt_result result = DT_OK;
+    bool ended = true;
+    while (u->comm && u->posted < dti_units_stream_count(par) && !result) {
+        const uint32_t slot = u->posted % DTI_UNITS_STAGED;
+        if (u->posted >= DTI_UNITS_STAGED && atomic_load(&u->consumed[slot]) < par->job.local)
+            break;
+        atomic_store(&u->consumed[slot], 0);
+        const uint32_t unit = u->stream[u->tail][u->posted];
+        result = dti_units_send(par, par->buckets[unit], dti_units_staged(par, u->posted),
+                                &u->sends[slot]);
+        u->posted += !result;
+    }
+    while (u->comm && !result && ended && atomic_load(&u->arrived) < u->posted) {
+        const uint32_t next = atomic_load(&u->arrived);
+        result =
+            dti_units_ended(par, u->comm, &u->sends[next % DTI_UNITS_STAGED], false, &ended);
+        if (!result && ended)
+            atomic_store(&u->arrived, next + 1);
+    }
+    return result;
+}
+
+/* Without rows, or without further ones: units that others bring it lets pass; without any its
+ * gradients are zeros, bucket by bucket. */
+static void dti_units_idle(dti_parallel *par, uint32_t index) {
+    dti_units *u = &par->units;
+    dti_replica *r = &par->replicas[index];
+    if (u->comm && r->brought < dti_units_stream_count(par) &&
+        atomic_load(&u->arrived) > r->brought)
+        atomic_fetch_add(&u->consumed[r->brought++ % DTI_UNITS_STAGED], 1);
+    if (r->runs->count || r->zeros == par->bucket_count || atomic_load(&u->taken) < r->zeros)
+        return;
+    for (uint32_t i = 0; i < r->subtrees.count; i++)
+        memset(dti_units_window(par, index, r->zeros, i), 0,
+               dti_units_elements(par->buckets[r->zeros]) * sizeof(float));
+    dti_exchange_arrive(par, r->zeros, r->zeros + 1);
+    r->zeros++;
+}
+
+/* What a replica that waits can do. An error of the network ends all waiting. */
+static bool dti_units_help(dti_parallel *par, uint32_t index) {
+    if (par->replicas[index].idle)
+        dti_units_idle(par, index);
+    const bool all = dti_exchange_fold(par);
+    dti_units_advance(par);
+    if (index == 0 && par->desc.comm && !par->posting) {
+        par->posting = dti_units_stream(par);
+        if (!par->posting)
+            par->posting = dti_units_network(par, false);
+        if (par->posting)
+            atomic_store(&par->replicas[0].failed, true);
+    }
+    return all;
+}
+
+/* False: a replica, or the network, failed. */
+static bool dti_units_await(dti_parallel *par, uint32_t index, _Atomic uint32_t *counter,
+                            uint32_t there) {
+    while (atomic_load(counter) < there) {
+        if (dti_any_failed(par))
+            return false;
+        dti_units_help(par, index);
+        if (atomic_load(counter) < there)
+            dti_thread_yield();
+    }
+    return true;
+}
+
+/* ---- a replica's segments */
+
+static dt_result dti_units_write(const dti_replica *r, uint64_t at, const float *from,
+                                 uint64_t n) {
+    const dt_store *s = r->store;
+    return s->device->backend->memory_write(s->units[0], dti_arena_bytes(at), from,
+                                            dti_arena_bytes(n));
+}
+
+/* From the owners, which are all of this process. */
+static dt_result dti_units_copy(dti_parallel *par, uint32_t index, dti_bucket range, uint64_t to) {
+    dt_result result = DT_OK;
+    for (uint32_t r = 0; r < par->job.local && !result; r++) {
+        const dti_bucket part =
+            dti_units_overlap(range, dti_owners_range(par, par->job.first + r));
+        if (part.begin < part.end)
+            result = dti_units_write(&par->replicas[index], to + (part.begin - range.begin),
+                                     dti_units_own(par, r, 0) + part.begin,
+                                     dti_units_elements(part));
+    }
+    return result;
+}
+
+/* The next of those that come from other ranks. */
+static dt_result dti_units_consume(dti_parallel *par, uint32_t index, dti_bucket range,
+                                   uint64_t to) {
+    dti_units *u = &par->units;
+    dti_replica *r = &par->replicas[index];
+    if (!dti_units_await(par, index, &u->arrived, r->brought + 1)) {
+        r->given_up = true;
+        return DT_OK;
+    }
+    dt_result result =
+        dti_units_write(r, to, dti_units_staged(par, r->brought), dti_units_elements(range));
+    atomic_fetch_add(&u->consumed[r->brought++ % DTI_UNITS_STAGED], 1);
+    return result;
+}
+
+static dt_result dti_units_bring(dti_parallel *par, uint32_t index, const dti_code *code,
+                                 uint32_t unit) {
+    dti_replica *r = &par->replicas[index];
+    const dti_bucket range = par->buckets[unit];
+    const uint64_t to = code->unit_param[unit];
+    r->resident &= ~code->unit_evicts[unit];
+    r->resident |= dti_unit_bit(unit);
+    return par->units.comm ? dti_units_consume(par, index, range, to)
+                           : dti_units_copy(par, index, range, to);
+}
+
+/* All that segment `segment` needs. r->given_up: another replica failed. */
+static dt_result dti_units_ready(dti_parallel *par, const dti_micro_run *run, uint32_t segment,
+                                 uint32_t index) {
+    const dti_code *code = dti_program_code(run->program);
+    dti_replica *r = &par->replicas[index];
+    const uint64_t missing = code->unit_reads[segment] & ~r->resident;
+    dt_result result = missing ? dti_drive_wait(run->program) : DT_OK;
+    if (!result && code->units_leave && segment > DTI_UNITS_AHEAD)
+        r->given_up = !dti_units_await(par, index, &par->units.taken,
+                                       code->segment_buckets[segment - 1 - DTI_UNITS_AHEAD]);
+    for (uint32_t unit = 0; unit < par->bucket_count && !result && !r->given_up; unit++) {
+        if (missing & dti_unit_bit(unit))
+            result = dti_units_bring(par, index, code, unit);
+    }
+    if (index == 0 && !result && !r->given_up)
+        dti_units_help(par, index); /* the next unit is on its way meanwhile */
+    return result;
+}
+
+/* Starts the next segment of a run, where nothing has failed. */
+static dt_result dti_micro_start(dti_parallel *par, const dti_micro_run *run, uint32_t index) {
+    const dt_program *p = run->program;
+    dt_result result =
+        dti_units_are(par) ? dti_units_ready(par, run, p->now->at, index) : DT_OK;
+    return result || par->replicas[index].given_up ? result : dti_drive_start(run->program, 1);
+}
+
+/* Until all units of the step have passed by, and its zeros have gone. */
+static dt_result dti_units_attend(dti_parallel *par, uint32_t index) {
+    dti_replica *r = &par->replicas[index];
+    const uint32_t count = par->units.comm ? dti_units_stream_count(par) : 0;
+    r->idle = true;
+    while ((r->brought < count || (!r->runs->count && r->zeros < par->bucket_count)) &&
+           !r->given_up) {
+        r->given_up = dti_any_failed(par);
+        dti_units_help(par, index);
+        dti_thread_yield();
+    }
+    return DT_OK;
+}
+
+static void dti_units_prepare(dti_parallel *par) {
+    dti_units *u = &par->units;
+    u->tail = par->rows != par->replicas[0].full.rows;
+    u->posted = 0;
+    atomic_store(&u->arrived, 0);
+    atomic_store(&u->taken, 0);
+    for (uint32_t i = 0; i < par->job.local; i++) {
+        dti_replica *r = &par->replicas[i];
+        r->resident = 0;
+        r->brought = r->zeros = 0;
+        r->idle = !r->runs->count;
+    }
+}
+
+/* Behind the backward parts of all replicas here. */
+static dt_result dti_units_finish(dti_parallel *par) {
+    while (!par->posting && atomic_load(&par->units.taken) < par->bucket_count) {
+        dti_exchange_fold(par);
+        dti_units_advance(par);
+        par->posting = par->desc.comm ? dti_units_network(par, true) : DT_OK;
+    }
+    return par->posting;
+}
+
+/* ---- norm */
+
+static void dti_units_measure(void *arg, uint32_t index) {
+    dti_parallel *par = arg;
+    dti_replica *r = &par->replicas[index];
+    dt_program *p = dti_parallel_last(r);
+    const dti_code *code = dti_program_code(p);
+    dti_statistics_put(par, r);
+    if (!r->runs->count)
+        dti_program_begin_commit(p, &par->step);
+    r->result = dti_program_measure(p);
+    if (r->result)
+        return;
+    const float *pairs = dti_lane_pairs(p);
+    float *all = par->units.pairs;
+    memcpy(all + 2 * (size_t)code->pair_first, pairs, 2 * sizeof *all * code->own_entries);
+    if (par->job.first + index == 0) /* buffers, which all have alike */
+        memcpy(all + 2 * (size_t)(code->table_entries - code->buffer_entries),
+               pairs + 2 * (size_t)code->own_entries, 2 * sizeof *all * code->buffer_entries);
+}
+
+static void dti_units_judge(void *arg, uint32_t index) {
+    dti_parallel *par = arg;
+    dti_replica *r = &par->replicas[index];
+    dt_program *p = dti_parallel_last(r);
+    memcpy(dti_lane_pairs_of_all(p), par->units.pairs, par->units.pair_count * sizeof(float));
+    if (!r->result)
+        r->result = dti_program_judge(p, &r->norm, &r->faulty);
+}
+
+static dt_result dti_units_judge_all(dti_parallel *par) {
+    dti_units *u = &par->units;
+    dt_result result = DT_OK;
+    memset(u->pairs, 0, u->pair_count * sizeof *u->pairs);
+    dti_crew_run(par->crew, dti_units_measure, par);
+    if (par->desc.comm)
+        result = dti_parallel_comm_failed(par, dt_comm_all_reduce(par->desc.comm, u->pairs, u->pairs,
+                                                                  u->pair_count, DT_F32,
+                                                                  DT_COMM_SUM));
+    if (!result)
+        dti_crew_run(par->crew, dti_units_judge, par);
+    return result;
+}
+
+/* ---- making */
+
+/* Units in the order in which a replica's `runs` first runs bring them; returns how many. */
+static uint32_t dti_units_order(const dti_replica *r, const dti_runs *of, uint32_t runs,
+                                uint8_t *out) {
+    uint64_t resident = 0;
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < runs; i++) {
+        const dti_runs *take = i < of->count ? of : &r->full; /* others make more */
+        const dti_code *code = dti_program_code(take->runs[i < take->count ? i : 0].program);
+        for (uint32_t s = 0; s < code->commit_segment; s++) {
+            for (uint32_t unit = 0; unit < code->bucket_count; unit++) {
+                if (!(code->unit_reads[s] & ~resident & dti_unit_bit(unit)))
+                    continue;
+                resident = (resident & ~code->unit_evicts[unit]) | dti_unit_bit(unit);
+                if (out)
+                    out[count] = (uint8_t)unit;
+                count++;
+            }
+        }
+    }
+    return count;
+}
+
+/* The most runs of any replica of the job. */
+static dt_result dti_units_most_runs(dti_parallel *par, uint32_t most[2]) {
+    most[0] = most[1] = 0;
+    for (uint32_t i = 0; i < par->job.local; i++) {
+        most[0] = DTI_MAX(most[0], par->replicas[i].full.count);
+        most[1] = DTI_MAX(most[1], par->replicas[i].tail.count);
+    }
+    return !par->desc.comm
+               ? DT_OK
+               : dti_parallel_comm_failed(par, dt_comm_all_reduce(par->desc.comm, most, most, 2,
+                                                                  DT_I32, DT_COMM_MAX));
+}
+
+static dt_result dti_units_stream_make(dti_parallel *par, int tail, uint32_t runs) {
+    dti_units *u = &par->units;
+    const dti_replica *r = &par->replicas[0];
+    const dti_runs *of = tail ? &r->tail : &r->full;
+    const uint32_t count = runs ? dti_units_order(r, of, runs, NULL) : 0;
+    u->stream[tail] = dti_alloc_array(par->base, count + 1u, 1);
+    u->stream_count[tail] = count;
+    if (!u->stream[tail])
+        return DT_ERROR_MEMORY;
+    if (runs)
+        dti_units_order(r, of, runs, u->stream[tail]);
+    return DT_OK;
+}
+
+/* Other replicas here bring them in that order too. */
+static dt_result dti_units_same(dti_parallel *par, int tail, uint8_t *room) {
+    const dti_units *u = &par->units;
+    for (uint32_t i = 1; i < par->job.local; i++) {
+        const dti_replica *r = &par->replicas[i];
+        const dti_runs *of = tail ? &r->tail : &r->full;
+        const uint32_t count = dti_units_order(r, of, of->count, NULL);
+        if (count <= u->stream_count[tail]) {
+            dti_units_order(r, of, of->count, room);
+            if (!memcmp(room, u->stream[tail], count))
+                continue;
+        }
+        return dti_fail(par->base, DT_ERROR_UNSUPPORTED,
+                        "shard_state = %d: replica %u reads parameters in another order than the "
+                        "first, since it has other memory; give all the same devices, or less "
+                        "than %d",
+                        (int)par->desc.level, par->job.first + i, DT_SHARD_GRADIENTS);
+    }
+    return DT_OK;
+}
+
+static dt_result dti_units_streams(dti_parallel *par, const uint32_t most[2]) {
+    dti_units *u = &par->units;
+    dt_result result = DT_OK;
+    for (int tail = 0; tail < 2 && !result; tail++)
+        result = dti_units_stream_make(par, tail, most[tail]);
+    uint8_t *room =
+        dti_alloc_array(par->base, DTI_MAX(u->stream_count[0], u->stream_count[1]) + 1u, 1);
+    if (!room)
+        result = DT_ERROR_MEMORY;
+    for (int tail = 0; tail < 2 && !result; tail++)
+        result = dti_units_same(par, tail, room);
+    dti_free(par->base, room);
+    return result;
+}
+
+static dt_result dti_units_make(dti_parallel *par) {
+    dti_units *u = &par->units;
+    if (!dti_units_are(par))
+        return DT_OK;
+    u->largest = DTI_BLOCK;
+    for (uint32_t b = 0; b < par->bucket_count; b++)
+        u->largest = DTI_MAX(u->largest, dti_units_elements(par->buckets[b]));
+    u->pair_count = 2 * (size_t)dti_parallel_code(par)->table_entries;
+    u->pairs = dti_alloc_array(par->base, u->pair_count + 1, sizeof *u->pairs);
+    /* between steps too, when all parameters are brought together */
+    u->staging = dti_alloc_array(par->base, (size_t)(DTI_UNITS_STAGED * u->largest),
+                                 sizeof *u->staging);
+    bool made = u->pairs && u->staging;
+    for (uint32_t i = 0; i < DTI_UNITS_STAGED && made; i++) {
+        u->sends[i].work = dti_alloc_array(par->base, par->world, sizeof(dt_comm_work));
+        u->reduces[i].work = dti_alloc_array(par->base, par->world, sizeof(dt_comm_work));
+        made = u->sends[i].work && u->reduces[i].work;
+    }
+    return made ? DT_OK : DT_ERROR_MEMORY;
+}
+
+/* On all ranks, once a build. */
+static dt_result dti_units_agree(dti_parallel *par) {
+    dti_units *u = &par->units;
+    uint32_t most[2];
+    if (!dti_units_are(par))
+        return DT_OK;
+    for (uint32_t rank = 0; rank < par->world; rank++)
+        u->whole = u->whole || dti_meeting_subtrees(par, rank).count > 1;
+    dt_result result = dti_units_most_runs(par, most);
+    if (!result)
+        result = dti_agree_result(par, dti_units_streams(par, most));
+    if (result || !par->desc.comm)
+        return result;
+    char text[128];
+    snprintf(text, sizeof text, "order of parameters %016llx %016llx\n",
+             (unsigned long long)dti_hash64(DTI_HASH_START, u->stream[0], u->stream_count[0]),
+             (unsigned long long)dti_hash64(DTI_HASH_START, u->stream[1], u->stream_count[1]));
+    result = dti_agree_text(par, text, strlen(text));
+    return result || u->comm ? result : dti_parallel_group(par, &u->comm);
+}
+
+static void dti_units_free(dti_parallel *par) { /* but for the group */
+    dti_units *u = &par->units;
+    void *all[] = {u->pairs, u->staging, u->stream[0], u->stream[1]};
+    for (size_t i = 0; i < DTI_COUNT(all); i++)
+        dti_free(par->base, all[i]);
+    for (uint32_t i = 0; i < DTI_UNITS_STAGED; i++) {
+        dti_free(par->base, u->sends[i].work);
+        dti_free(par->base, u->reduces[i].work);
+    }
+    dt_comm *comm = u->comm;
+    *u = (dti_units){.comm = comm};
+}
+
+static void dti_units_close(dti_parallel *par) {
+    dt_comm_destroy(par->units.comm);
+    par->units.comm = NULL;
+}
+
+/* Others wait for what never comes: the operation that they are in is given up. */
+static void dti_units_leave(dti_parallel *par) {
+    dti_units *u = &par->units;
+    const dt_comm_op op = {.kind = DT_COMM_BARRIER};
+    dt_comm_work work;
+    if (!par->desc.comm)
+        return;
+    if (!dt_comm_begin(par->desc.comm, &op, &work))
+        dt_comm_cancel(par->desc.comm, work);
+    for (uint32_t i = 0; i < DTI_UNITS_STAGED; i++) { /* and its buffers are this process's again */
+        for (; u->sends[i].ended < u->sends[i].count; u->sends[i].ended++)
+            dt_comm_cancel(u->comm, u->sends[i].work[u->sends[i].ended]);
+        for (; u->reduces[i].ended < u->reduces[i].count; u->reduces[i].ended++)
+            dt_comm_cancel(par->desc.comm, u->reduces[i].work[u->reduces[i].ended]);
+    }
+}

@@ -1,0 +1,120 @@
+/* All parameters in the stores of all replicas, for whoever reads or writes them between steps: the
+ * application, files, an evaluation. They are brought when somebody asks, on all ranks together,
+ * and the next step takes its parts and lets the rest go. Where the application has programs on a
+ * store its memory stays, and is old in between. */
+
+static dt_result dti_units_whole_memory(dti_parallel *par) {
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < par->job.local && !result; i++) {
+        dt_store *s = par->replicas[i].store;
+        dti_memory **at = &s->memories[DTI_ARENA_PARAM];
+        if (!*at)
+            result = s->device->backend->memory_create(
+                s->device, dti_arena_bytes(s->layout.elements), DTI_MEMORY_DEVICE, at);
+    }
+    return result;
+}
+
+/* What is not trained, which each replica has in both. */
+static dt_result dti_units_rest(const dti_replica *r, bool show) {
+    const dt_store *s = r->store;
+    float *units = s->device->backend->memory_host(s->units[0]);
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < s->layout.param_count && !result; i++) {
+        const dti_param *p = &s->layout.params[i];
+        const uint64_t at = dti_arena_bytes(p->offset), bytes = dti_arena_bytes(p->elements);
+        if (p->rest == DTI_NO_REST)
+            continue;
+        result = show ? s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM], at,
+                                                         units + p->rest, bytes)
+                      : s->device->backend->memory_read(s->memories[DTI_ARENA_PARAM], at,
+                                                        units + p->rest, bytes);
+    }
+    return result;
+}
+
+/* A unit from its owners to all stores. What this rank cannot write others need not know yet. */
+static dt_result dti_units_show_unit(dti_parallel *par, dti_bucket range, dt_result *own) {
+    bool ended = true;
+    dti_units_works *w = &par->units.sends[0];
+    dt_result result = DT_OK;
+    if (par->units.comm) {
+        result = dti_units_send(par, range, par->units.staging, w);
+        const dt_result came = dti_units_ended(par, par->units.comm, w, true, &ended);
+        result = result ? result : came;
+    } else {
+        dti_units_move(par, range, par->units.staging, 0, true);
+    }
+    for (uint32_t i = 0; i < par->job.local && !result && !*own; i++) {
+        dt_store *s = par->replicas[i].store;
+        *own = s->device->backend->memory_write(
+            s->memories[DTI_ARENA_PARAM], dti_arena_bytes(range.begin), par->units.staging,
+            dti_arena_bytes(dti_units_elements(range)));
+    }
+    return result;
+}
+
+static void dti_units_mark(dti_parallel *par, bool apart) {
+    for (uint32_t i = 0; i < par->job.local; i++)
+        par->replicas[i].store->apart = apart;
+}
+
+static dt_result dti_units_show(dti_parallel *par) {
+    if (!dti_units_are(par) || !par->replicas[0].store->apart)
+        return DT_OK;
+    if (par->desc.comm && par->lost)
+        return dti_fail(par->base, DT_ERROR_REVOKED,
+                        "the job ended at step %llu, and with it the parameters that other ranks "
+                        "had (shard_state): make a new trainer and go on from a checkpoint",
+                        (unsigned long long)par->replicas[0].store->steps);
+    dt_result own = DT_OK, result = dti_agree_result(par, dti_units_whole_memory(par));
+    for (uint32_t b = 0; b < par->bucket_count && !result; b++)
+        result = dti_units_show_unit(par, par->buckets[b], &own);
+    for (uint32_t i = 0; i < par->job.local && !result && !own; i++)
+        own = dti_units_rest(&par->replicas[i], true);
+    result = dti_agree_result(par, result ? result : own);
+    if (!result)
+        dti_units_mark(par, false);
+    return result;
+}
+
+/* Each replica's own part, from its store. */
+static dt_result dti_units_take(dti_parallel *par) {
+    dt_result result = DT_OK;
+    for (uint32_t i = 0; i < par->job.local && !result; i++) {
+        const dt_store *s = par->replicas[i].store;
+        const dti_bucket own = dti_owners_range(par, par->job.first + i);
+        if (own.begin < own.end)
+            result = s->device->backend->memory_read(
+                s->memories[DTI_ARENA_PARAM], dti_arena_bytes(own.begin),
+                dti_units_own(par, i, 0) + own.begin, dti_arena_bytes(dti_units_elements(own)));
+        if (!result)
+            result = dti_units_rest(&par->replicas[i], false);
+    }
+    return result;
+}
+
+static bool dti_units_is_used(const dt_store *s) {
+    for (const dt_program *p = s->programs; p; p = p->next) {
+        if (!dti_code_has_units(p->code))
+            return true;
+    }
+    return false;
+}
+
+static dt_result dti_units_hide(dti_parallel *par) {
+    if (!dti_units_are(par) || par->replicas[0].store->apart)
+        return DT_OK;
+    dt_result result = dti_units_take(par);
+    if (result)
+        return result;
+    dti_units_mark(par, true);
+    for (uint32_t i = 0; i < par->job.local; i++) {
+        dt_store *s = par->replicas[i].store;
+        if (dti_units_is_used(s))
+            continue;
+        s->device->backend->memory_destroy(s->memories[DTI_ARENA_PARAM]);
+        s->memories[DTI_ARENA_PARAM] = NULL;
+    }
+    return DT_OK;
+}
