@@ -70,7 +70,7 @@ typedef struct rnd_job { /* one trainer */
     dt_optim_desc optim;
     bool refused; /* the model cannot be cut so */
     bool local;   /* each step is a round of local steps */
-    bool shares;  /* replicas share out the optimizer's state */
+    int shares;   /* dt_shard: what replicas share out */
     uint64_t hash;
     dt_result result;
     double *first; /* results of its first step, in the reference's order; NULL = not wanted */
@@ -89,6 +89,7 @@ static dt_trainer_desc rnd_trainer_desc(rnd_job *j, const rnd_device *d, void **
                             .accumulate = m->accumulate,
                             .shards = m->shards,
                             .shard_state = j->shares,
+                            .bucket_bytes = j->shares >= DT_SHARD_GRADIENTS ? 1024 : 0,
                             .devices = j->devices};
     if (j->stages) {
         desc.shards = j->comm ? m->shards : 1;
@@ -216,12 +217,14 @@ static void rnd_job_again(const rnd_job *first, int replicas, const char *load, 
     j.load = load;
     j.save_after = save_after;
     j.marks = replicas % 2 == 0;
-    j.shares = ((uint64_t)replicas + m->seed + (load != NULL)) % 2;
+    j.shares = (int)(((uint64_t)replicas + m->seed + (load != NULL)) % 4);
     j.first = NULL;
     j.steps = load ? first->steps - m->steps / 2 : save_after ? save_after : first->steps;
     snprintf(j.devices, sizeof j.devices, "cpu:%d", replicas);
     snprintf(j.way, sizeof j.way, "a trainer, cpu:%d%s%s", replicas,
-             j.shares ? ", sharing its state" : "", load ? ", resumed" : "");
+             (const char *const[]){"", ", sharing its state", ", sharing gradients",
+                                   ", sharing parameters"}[j.shares],
+             load ? ", resumed" : "");
     rnd_job_run(&j, fault);
     if (!save_after && j.hash != first->hash)
         rnd_wrong(fault, "%s: the state is %016llx, on one replica %016llx: not the same bits",

@@ -441,19 +441,186 @@ TEST(the_state_of_each_replica_takes_what_the_formula_says) {
 }
 
 TEST(a_step_with_a_shared_state_allocates_nothing) {
-    train_model m;
+    for (int level = DT_SHARD_OPTIMIZER; level <= DT_SHARD_PARAMETERS; level++) {
+        train_model m;
+        dt_trainer *trainer;
+        dt_memory_info before, after;
+        REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, 1));
+        dt_trainer_desc d = train_desc(&m);
+        d.devices = "cpu:3";
+        d.shard_state = level;
+        d.bucket_bytes = 1024;
+        REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
+        dt_ctx_memory(m.ctx, &before);
+        for (int i = 0; i < 6; i++)
+            CHECK(dt_trainer_step(trainer, NULL) == DT_OK);
+        dt_ctx_memory(m.ctx, &after);
+        CHECK(before.host_alloc_calls == after.host_alloc_calls);
+        dt_ctx_destroy(m.ctx);
+    }
+}
+
+/* ---- many layers of one size, of which each is a unit */
+
+enum { DEEP_LAYERS = 40, DEEP_SIZE = 32 };
+
+typedef struct deep {
+    dt_ctx *ctx;
+    dt_graph *graph;
+    dt_tensor x, loss;
+    dt_optim_desc optim;
+    float rows[64 * DEEP_SIZE];
+} deep;
+
+static bool deep_make(deep *m) {
+    if (dt_ctx_create(&one_thread, &m->ctx) || dt_graph_create(m->ctx, &m->graph))
+        return false;
+    m->x = dt_input(m->graph, "x", DT_F32, dt_dims(DEEP_SIZE));
+    dt_tensor h = m->x;
+    for (int i = 0; i < DEEP_LAYERS; i++) {
+        char name[16];
+        snprintf(name, sizeof name, "layer%d", i);
+        h = dt_tanh(dt_nn_linear(h, name, DEEP_SIZE));
+    }
+    m->loss = dt_mse(h, m->x);
+    m->optim = (dt_optim_desc){.kind = DT_OPTIM_ADAM, .lr = 1e-3};
+    for (int i = 0; i < 64 * DEEP_SIZE; i++)
+        m->rows[i] = (float)((i * 37) % 101) / 101.0f - 0.5f;
+    return true;
+}
+
+static dt_trainer_desc deep_desc(const deep *m, const char *devices, int level) {
+    return (dt_trainer_desc){.loss = m->loss,
+                             .optim = &m->optim,
+                             .data = {.rows = 64, .columns = {{.input = m->x, .data = m->rows}}},
+                             .batch = 16,
+                             .shards = 4,
+                             .devices = devices,
+                             .shard_state = level,
+                             .bucket_bytes = 4 * (DEEP_SIZE * DEEP_SIZE + 256)};
+}
+
+/* Parameters, gradients and moments of this process's first replica; 0: something failed. */
+static uint64_t deep_bytes(dt_comm *comm, const char *devices, int level, uint64_t *hash,
+                           char text[1200]) {
+    deep m;
     dt_trainer *trainer;
-    dt_memory_info before, after;
-    REQUIRE(train_model_make(&m, &(dt_ctx_desc){.no_vulkan = true}, 1));
-    dt_trainer_desc d = train_desc(&m);
-    d.devices = "cpu:3";
-    d.shard_state = 1;
+    dt_trainer_info info = {0};
+    if (!deep_make(&m))
+        return 0;
+    dt_trainer_desc d = deep_desc(&m, devices, level);
+    d.comm = comm;
+    dt_result result = dt_trainer_create(m.graph, &d, &trainer);
+    for (int i = 0; i < 5 && !result; i++)
+        result = dt_trainer_step(trainer, NULL);
+    dt_trainer_get_info(result ? NULL : trainer, &info);
+    if (!result)
+        result = dt_store_hash(dt_trainer_store(trainer), hash);
+    snprintf(text, 1200, "%s", result ? dt_ctx_error(m.ctx) : "");
+    dt_ctx_destroy(m.ctx);
+    return result ? 0 : info.replica_param_bytes + info.replica_gradient_bytes + info.state_bytes;
+}
+
+/* A layer is 4 blocks of weights and one of biases, and a bucket two layers, since there are at most
+ * 28 to 56 of them; the formula is dt_trainer_desc.shard_state's. */
+TEST(parameters_that_replicas_share_out_take_what_the_formula_says) {
+    const uint64_t unit = 10 * 1024, all = DEEP_LAYERS / 2 * unit;
+    for (int level = DT_SHARD_NONE; level <= DT_SHARD_PARAMETERS; level++) {
+        deep m;
+        dt_trainer *trainer;
+        dt_trainer_info info;
+        dt_memory_info at_first, then;
+        REQUIRE(deep_make(&m));
+        dt_trainer_desc d = deep_desc(&m, "cpu:4", level);
+        REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
+        dt_ctx_memory(m.ctx, &at_first);
+        CHECK(!dt_trainer_step(trainer, NULL));
+        dt_ctx_memory(m.ctx, &then);
+        dt_trainer_get_info(trainer, &info);
+        const bool gradients = level >= DT_SHARD_GRADIENTS, params = level == DT_SHARD_PARAMETERS;
+        CHECK(info.buckets == DEEP_LAYERS / 2);
+        CHECK_TEXT(info.replica_param_bytes == (params      ? all / 4 + unit
+                                                : gradients ? all / 4 + all
+                                                            : all),
+                   "level %d: %llu bytes of parameters", level,
+                   (unsigned long long)info.replica_param_bytes);
+        CHECK_TEXT(info.replica_gradient_bytes == (gradients ? all / 4 + 2 * unit : all),
+                   "level %d: %llu bytes of gradients", level,
+                   (unsigned long long)info.replica_gradient_bytes);
+        /* parameters that were whole until the first step have gone */
+        const uint64_t less = at_first.host_bytes - then.host_bytes;
+        CHECK_TEXT(gradients ? less >= all && less < all + 64 : !less, "level %d: %lld bytes less",
+                   level, (long long)less);
+        dt_ctx_destroy(m.ctx);
+    }
+}
+
+static uint64_t deep_one, deep_hash;
+
+static void deep_rank(rank *r) {
+    uint64_t hash = 0;
+    const uint64_t bytes = deep_bytes(r->comm, "cpu", DT_SHARD_PARAMETERS, &hash, r->text);
+    EXPECT_TEXT(r, bytes && hash == deep_hash, "%s: other bits", r->text);
+    EXPECT_TEXT(r, bytes <= deep_one * 55 / 100, "%llu bytes, and of one %llu",
+                (unsigned long long)bytes, (unsigned long long)deep_one);
+}
+
+TEST(two_ranks_that_share_parameters_have_little_more_than_half_of_one_each) {
+    char text[1200];
+    deep_one = deep_bytes(NULL, "cpu", DT_SHARD_NONE, &deep_hash, text);
+    if (!CHECK_TEXT(deep_one > 0, "%s", text))
+        return;
+    job *j = job_new(2, NULL);
+    REQUIRE(j);
+    job_run(j, deep_rank);
+    job_free(j);
+}
+
+/* ---- who reads parameters between steps */
+
+TEST(parameters_that_are_with_their_owners_are_brought_for_whoever_asks) {
+    deep m;
+    dt_trainer *trainer;
+    float before[DEEP_SIZE * DEEP_SIZE], after[DEEP_SIZE * DEEP_SIZE], *out;
+    float zeros[DEEP_SIZE * DEEP_SIZE] = {0};
+    dt_program *own;
+    dt_report report;
+    uint64_t hash;
+    REQUIRE(deep_make(&m));
+    dt_trainer_desc d = deep_desc(&m, "cpu:3", DT_SHARD_PARAMETERS);
     REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
-    dt_ctx_memory(m.ctx, &before);
-    for (int i = 0; i < 6; i++)
-        CHECK(dt_trainer_step(trainer, NULL) == DT_OK);
-    dt_ctx_memory(m.ctx, &after);
-    CHECK(before.host_alloc_calls == after.host_alloc_calls);
+    dt_store *s = dt_trainer_store(trainer);
+    const int w = dt_store_find(s, "layer7.weight");
+    CHECK(!dt_store_read(s, w, DT_VALUE_PARAM, before, sizeof before));
+    CHECK(!dt_trainer_step(trainer, NULL));
+    /* nobody has them now */
+    CHECK(dt_store_read(s, w, DT_VALUE_PARAM, after, sizeof after) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), "dt_trainer_store brings them");
+    CHECK(dt_store_write(s, w, DT_VALUE_PARAM, after, sizeof after) == DT_ERROR_INVALID);
+    CHECK(dt_store_hash(s, &hash) == DT_ERROR_INVALID);
+    CHECK(dt_store_save(s, "build/shard_none") == DT_ERROR_INVALID);
+    CHECK(dt_store_save_state(s, "build/shard_none") == DT_ERROR_INVALID);
+    const dt_program_desc look = {.losses = {{m.loss}}, .batch = 2};
+    CHECK(dt_program_create(s, &look, &own) == DT_ERROR_INVALID);
+    REQUIRE(dt_trainer_store(trainer) == s);
+    CHECK(!dt_store_read(s, w, DT_VALUE_PARAM, after, sizeof after));
+    CHECK(memcmp(before, after, sizeof after) != 0);
+    /* what is written goes to all owners */
+    CHECK(!dt_store_write(s, w, DT_VALUE_PARAM, zeros, sizeof zeros));
+    REQUIRE(!dt_program_create(s, &look, &own));
+    CHECK(!dt_program_write(own, m.x, m.rows, 2 * DEEP_SIZE * sizeof(float)));
+    CHECK(!dt_program_run(own, NULL, &report));
+    dt_trainer_set_lr(trainer, DT_ZERO);
+    CHECK(!dt_trainer_step(trainer, NULL));
+    CHECK(dt_program_run(own, NULL, &report) == DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(m.ctx), "dt_trainer_store brings them");
+    CHECK(dt_trainer_store(trainer) && !dt_program_run(own, NULL, &report));
+    CHECK(!dt_store_read(s, w, DT_VALUE_PARAM, after, sizeof after));
+    CHECK(!memcmp(zeros, after, sizeof after));
+    out = malloc(sizeof m.rows);
+    CHECK(!dt_trainer_predict(trainer, &d.data, m.x, 0, out, sizeof m.rows));
+    CHECK(!memcmp(out, m.rows, sizeof m.rows));
+    free(out);
     dt_ctx_destroy(m.ctx);
 }
 

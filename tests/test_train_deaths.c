@@ -58,7 +58,7 @@ enum { DEATH_RANKS = 3, DEATH_STEP = 3, DEATH_STEPS = 6 }; /* it dies in its DEA
 /* Who dies where. */
 typedef struct death {
     int conv;    /* train_model_make's kind */
-    bool shares; /* shares: the optimizer's state is shared out */
+    int shares;  /* dt_shard: what is shared out */
     bool grid;   /* two pipelines: rank 0 has one, 1 and 2 a stage each of the other */
     int victim;
     long call;           /* that it dies at; -1: the parent kills it, after `delay` */
@@ -121,6 +121,17 @@ static void death_save(rank *r, train_model *m, dt_trainer *trainer) {
     remove(path);
 }
 
+/* With the parts of others weights are gone too. */
+static void death_parts(rank *r, train_model *m, dt_trainer *trainer) {
+    char path[64];
+    snprintf(path, sizeof path, "build/death_%ld", (long)getpid());
+    EXPECT(r, !dt_trainer_store(trainer));
+    EXPECT(r, strstr(dt_ctx_error(m->ctx), "go on from a checkpoint") != NULL);
+    EXPECT(r, dt_trainer_save(trainer, path) == DT_ERROR_REVOKED);
+    EXPECT(r, strstr(dt_ctx_error(m->ctx), "go on from a checkpoint") != NULL);
+    EXPECT(r, strstr(dt_ctx_error(m->ctx), "shard_state") != NULL);
+}
+
 /* The state, and what is said about it, after a step that failed. */
 static void death_survive(rank *r, train_model *m, dt_trainer *trainer, dt_result result,
                           const dt_train_report *report) {
@@ -139,8 +150,10 @@ static void death_survive(rank *r, train_model *m, dt_trainer *trainer, dt_resul
     dt_train_report again = *report;
     const step_record now = death_record(d, trainer, &again);
     EXPECT(r, now.hash == r->records[0].hash);
-    if (d->shares)
+    if (d->shares == DT_SHARD_OPTIMIZER)
         death_save(r, m, trainer);
+    if (d->shares > DT_SHARD_OPTIMIZER)
+        death_parts(r, m, trainer);
 }
 
 static void death_rank(rank *r) {
@@ -215,7 +228,8 @@ static bool death_compare(const job *j, const death *d) {
         most = step > most ? step : most;
         fine &= CHECK_TEXT(
             step && step <= DEATH_STEPS &&
-                r->records[0].hash == (d->grid && i > 0 && r->result ? 0 : want[step]),
+                r->records[0].hash ==
+                    (r->result && ((d->grid && i > 0) || d->shares > 1) ? 0 : want[step]),
             "rank %d died in step %d (call %ld): rank %d has hash %016llx in step %d: "
             "not the oracle's",
             d->victim, (int)last, d->call, i, (unsigned long long)r->records[0].hash, (int)step);
@@ -300,7 +314,7 @@ static void death_none_of(const death *of, long *calls, long *us) {
     job_free(j);
 }
 
-static void death_none(int conv, bool shares, long *calls, long *us) {
+static void death_none(int conv, int shares, long *calls, long *us) {
     death_none_of(&(death){.conv = conv, .shares = shares}, calls, us);
 }
 
@@ -314,7 +328,7 @@ enum { DEATH_STRIDE = 1, DEATH_KILLS = 60 };
 #ifdef __linux__
 
 /* Before each frame, and in the middle of it; and of some frames more: into the next step. */
-static void death_sweep(int conv, bool shares, long stride, death_counts *n) {
+static void death_sweep(int conv, int shares, long stride, death_counts *n) {
     long calls, us;
     death_none(conv, shares, &calls, &us);
     CHECK_TEXT(calls > 5, "%ld frames in a step", calls);
@@ -393,6 +407,15 @@ TEST(a_rank_that_dies_at_any_frame_of_a_step_with_a_shared_state_leaves_whole_we
     death_sweep(true, true, DEATH_STRIDE, &n);
     death_tell("at a frame, the state shared out", &n);
 }
+
+/* Then nobody has all of a step; others learn it, and say what to do. */
+TEST(a_rank_that_dies_at_any_frame_of_a_step_with_shared_parameters_ends_the_job) {
+    death_counts n = {0};
+    REQUIRE(death_oracle_make());
+    death_sweep(true, DT_SHARD_GRADIENTS, 13 * DEATH_STRIDE, &n);
+    death_sweep(true, DT_SHARD_PARAMETERS, 11 * DEATH_STRIDE, &n);
+    death_tell("at a frame, gradients or parameters shared out", &n);
+}
 #endif
 
 TEST(a_rank_that_is_killed_at_any_time_leaves_whole_steps) {
@@ -451,8 +474,13 @@ TEST(after_a_death_fewer_or_more_ranks_go_on_from_the_checkpoint) {
         char folder[300];
         snprintf(folder, sizeof folder, "%.200s/dtrain-ranks-XXXXXX", parent ? parent : "/tmp");
         REQUIRE(mkdtemp(folder));
-        const death d = {
-            .conv = true, .shares = count == 3, .victim = count / 2, .call = 7, .folder = folder};
+        const death d = {.conv = true,
+                         .shares = count == 3   ? DT_SHARD_OPTIMIZER
+                                   : count == 5 ? DT_SHARD_PARAMETERS
+                                                : DT_SHARD_NONE,
+                         .victim = count / 2 % DEATH_RANKS,
+                         .call = 7,
+                         .folder = folder};
         CHECK(death_run(&d, &n));
         job *j = job_new(count, &d);
         bool fine = job_run(j, death_go_on);

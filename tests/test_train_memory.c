@@ -80,7 +80,8 @@ TEST(a_trainer_that_runs_out_of_memory_while_it_is_made_says_so_and_leaves_nothi
         {.what = "a pipeline", .pipeline = 2},
         {.what = "a split pipeline", .pipeline = 2, .schedule = DT_PIPELINE_ZERO_BUBBLE},
         {.what = "two pipelines", .pipeline = 2, .devices = "cpu:4"},
-        {.what = "a shared state", .shard_state = 1},
+        {.what = "a shared state", .shard_state = DT_SHARD_OPTIMIZER},
+        {.what = "shared parameters", .shard_state = DT_SHARD_PARAMETERS},
         {.what = "local steps", .mode = DT_TRAIN_LOCAL},
         {.what = "batch norm of all", .sync = true},
         {.what = "members", .tensor = 2}};

@@ -44,7 +44,7 @@ ROW(TRAINER, dt_trainer_create, stages) {
     desc.schedule = (dt_pipeline_schedule)INT(DT_PIPELINE_1F1B, -1, DT_PIPELINE_ZERO_BUBBLE,
                                               DT_PIPELINE_ZERO_BUBBLE + 1, INT_MAX);
     desc.chunks = INT(0, -1, 2, INT_MAX);
-    desc.shard_state = INT(1, -1, 2, 3, 4, INT_MAX);
+    desc.shard_state = INT(1, -1, 4, INT_MAX);
     return RESULT(made(here.graph, &desc));
 }
 
