@@ -191,7 +191,7 @@ TEST(a_state_that_replicas_share_out_has_the_bits_of_one_that_each_has) {
     shard_oracle_remove();
 }
 
-/* Gradients that go to their owners while others are computed, and parameters that come from them. */
+/* Gradients that go to their owners while others are computed; parameters that come from them. */
 TEST(gradients_and_parameters_that_replicas_share_out_have_the_bits_of_one_that_has_all) {
     for (int i = 0; i < SHARD_CASES; i++) {
         if (!shard_oracle_make(i))
@@ -521,8 +521,8 @@ static uint64_t deep_bytes(dt_comm *comm, const char *devices, int level, uint64
     return result ? 0 : info.replica_param_bytes + info.replica_gradient_bytes + info.state_bytes;
 }
 
-/* A layer is 4 blocks of weights and one of biases, and a bucket two layers, since there are at most
- * 28 to 56 of them; the formula is dt_trainer_desc.shard_state's. */
+/* A layer is 4 blocks of weights and one of biases, and a bucket two layers, since there are at
+ * most 28 to 56 of them; the formula is dt_trainer_desc.shard_state's. */
 TEST(parameters_that_replicas_share_out_take_what_the_formula_says) {
     const uint64_t unit = 10 * 1024, all = DEEP_LAYERS / 2 * unit;
     for (int level = DT_SHARD_NONE; level <= DT_SHARD_PARAMETERS; level++) {

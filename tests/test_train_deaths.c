@@ -57,9 +57,9 @@ enum { DEATH_RANKS = 3, DEATH_STEP = 3, DEATH_STEPS = 6 }; /* it dies in its DEA
 
 /* Who dies where. */
 typedef struct death {
-    int conv;    /* train_model_make's kind */
-    int shares;  /* dt_shard: what is shared out */
-    bool grid;   /* two pipelines: rank 0 has one, 1 and 2 a stage each of the other */
+    int conv;   /* train_model_make's kind */
+    int shares; /* dt_shard: what is shared out */
+    bool grid;  /* two pipelines: rank 0 has one, 1 and 2 a stage each of the other */
     int victim;
     long call;           /* that it dies at; -1: the parent kills it, after `delay` */
     bool half, creating; /* creating: at a frame of dt_trainer_create */

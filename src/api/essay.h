@@ -96,10 +96,11 @@
  * epochs, evaluates and keeps checkpoints. Gradients are summed while the backward pass runs, and
  * nothing changes before all ranks have all of them. Where links are slow, replicas can train by
  * themselves and exchange once in a round (DT_TRAIN_LOCAL); where workers come and go, dt_server
- * hands out the work. Replicas can share out the optimizer's state (.shard_state), and a model that
- * is larger than a device can be cut into stages on several, of any ranks, as often as there are
- * devices (.pipeline, .replicas): the bits stay the same. Or devices share out each layer
- * (.tensor), also as several such squads that share the batch (.tensor, .replicas).
+ * hands out the work. Replicas can share out the optimizer's state, gradients and parameters
+ * (.shard_state), and a model that is larger than a device can be cut into stages on several, of
+ * any ranks, as often as there are devices (.pipeline, .replicas): the bits stay the same. Or
+ * devices share out each layer (.tensor), also as several such squads that share the batch
+ * (.tensor, .replicas).
  *
  * A LOOP. dt_trainer_fit() runs epochs with validation, early stopping, the best weights and
  * checkpoints; callbacks see every step; dt_progress_show() is one that shows a bar,

@@ -81,12 +81,13 @@ typedef enum dt_balance {
 typedef enum dt_shard {
     DT_SHARD_NONE,
     DT_SHARD_OPTIMIZER, /* ZeRO-1: moments and averages; see .shard_state */
-    /* ZeRO-2: gradients too. A bucket's sum goes to the replicas that own its parameters alone, and
-     * its place is another bucket's then. Parameters come from their owners at each step's begin. */
+    /* ZeRO-2: gradients too. A bucket's sum goes to the replicas that own its parameters alone,
+     * and its place is another bucket's then. Parameters come from their owners when a step
+     * begins. */
     DT_SHARD_GRADIENTS,
-    /* ZeRO-3: parameters too. Those of a bucket come before the segments that read them, forward and
-     * again backward, and their place is another bucket's then; between ranks the next bucket is on
-     * its way meanwhile. */
+    /* ZeRO-3: parameters too. Those of a bucket come before the segments that read them, forward
+     * and again backward, and their place is another bucket's then; between ranks the next bucket
+     * is on its way meanwhile. */
     DT_SHARD_PARAMETERS
 } dt_shard;
 
@@ -226,21 +227,21 @@ typedef struct dt_trainer_desc {
      * on from a checkpoint. dt_store_read of a moment or an average works where all replicas are of
      * this process, and gradients cannot be read. DT_TRAIN_LOCAL goes with 0 alone (UNSUPPORTED).
      * 0 = each replica has all.
-     * 2 and 3 (dt_shard): with O elements of a replica's own part, F of parameters that are not
-     * trained and of buffers (each padded to blocks), which each has, and T of all that are trained,
-     * its gradients take 4 (O + F + V) bytes, where V are the most elements of buckets whose
-     * gradients are there at once: mostly two buckets (.bucket_bytes), one that is computed and one
-     * that leaves; where a step has several micro-batches, T, and in each case once for each partial
-     * sum. Parameters take 4 (O + F + T) bytes with 2, and with 3 4 (O + F + W), where W are those
-     * that a segment reads: mostly one bucket. A process of several ranks has two buckets more on
-     * the host. So many small buckets take least. Lazy groups are shared out by whole parameters too.
-     * Between steps parameters are with their owners. dt_trainer_store, evaluation, files and
-     * prediction bring all of them to each replica, and the next step lets them go: with several
-     * ranks all call dt_trainer_store, and behind a step what reads the store's parameters is INVALID
-     * until it is called again. A program of the application's on that store keeps the memory. If a
-     * rank is lost, its part of the parameters is, and the job goes on from a checkpoint. A NaN is
-     * said without the op that made it. UNSUPPORTED with .balance and on other devices than the CPU.
-     */
+     * 2 and 3 (dt_shard): let a replica's own part be O elements, F those that are not trained,
+     * and buffers, which each has, and T all that are trained, each padded to blocks. Its gradients
+     * take 4 (O + F + V) bytes: V are the most elements of buckets whose gradients are there at
+     * once, mostly two (.bucket_bytes), one that is computed and one that leaves; T where a step
+     * has several micro-batches; and V or T once for each partial sum. Its parameters take
+     * 4 (O + F + T) with 2, and 4 (O + F + W) with 3: W are those that a segment reads, mostly one
+     * bucket. Each process has two buckets more on the host. So small buckets take least memory;
+     * there are at most 56. Lazy groups are shared out by whole parameters too.
+     * Between steps parameters are with their owners. dt_trainer_store, evaluation, prediction and
+     * files bring all of them to each replica, which takes memory for them, and the next step lets
+     * them go. With several ranks all call dt_trainer_store; behind a step, what reads parameters
+     * of the store is INVALID until it is called again. Where the application has a program on that
+     * store the memory stays. If a rank is lost, so is its part of the parameters, and the job goes
+     * on from a checkpoint. A NaN is told without the op that made it. UNSUPPORTED with .balance,
+     * and on other devices than the CPU. */
     int shard_state;
     /* Of DT_TRAIN_SERVER: where the servers are, in the order of their places, with commas between
      * them: each a "host:port", or the "file:///path" that it listens by; and key,

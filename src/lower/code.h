@@ -140,8 +140,8 @@ typedef struct dti_code {
     uint32_t *table; /* the commit's: a row for each block of 256 elements that it writes */
     uint32_t table_entries;
     /* Of those, entries [own_first, own_first + own_entries) and buffers, which are the last ones,
-     * are written here; a store that has all of the moments writes all. With units its own ones come
-     * first, then buffers, and then others', whose steps alone are counted. */
+     * are written here; a store that has all of the moments writes all. With units its own ones
+     * come first, then buffers, and then others', whose steps alone are counted. */
     uint32_t own_first, own_entries, buffer_entries;
     /* Pairs of blocks that leave, to come back with those of all stages or replicas, of which this
      * one's begin at pair_first; 0: they stay. */

@@ -263,14 +263,13 @@ static dti_optim_site dti_commit_site(dti_code *code, dti_emit *e, uint32_t tabl
                                   .t_offset = (uint32_t)dti_state_t_offset(code->layout),
                                   .share_offset = whole ? (uint32_t)dti_state_share_offset() : 0,
                                   .pair_offset = (uint32_t)dti_state_pair_offset(layout)};
-    return (dti_optim_site){
-        .e = e,
-        .optim = &code->optim,
-        .params = dti_commit_arena(code, DTI_VALUE_PARAM),
-        .grads = dti_commit_arena(code, DTI_VALUE_GRADIENT),
-        .state = dti_commit_state(code),
-        .table = table,
-        .args = args};
+    return (dti_optim_site){.e = e,
+                            .optim = &code->optim,
+                            .params = dti_commit_arena(code, DTI_VALUE_PARAM),
+                            .grads = dti_commit_arena(code, DTI_VALUE_GRADIENT),
+                            .state = dti_commit_state(code),
+                            .table = table,
+                            .args = args};
 }
 
 /* Of a parameter of entry i of two axes or more: the last two are those of its matrices. */
@@ -333,8 +332,8 @@ static void dti_commit_whole(dti_code *code, dti_emit *e, uint32_t table) {
 /* Buffers, whose next values all replicas have, are written by each for itself. */
 static void dti_commit_buffers(dti_code *code, dti_emit *e, uint32_t table) {
     dti_optim_site site = dti_commit_site(code, e, table);
-    site.args.first = dti_code_has_units(code) ? code->own_entries
-                                               : code->table_entries - code->buffer_entries;
+    site.args.first =
+        dti_code_has_units(code) ? code->own_entries : code->table_entries - code->buffer_entries;
     site.args.blocks = code->buffer_entries;
     if (code->layout->parted && code->buffer_entries)
         dti_optim_emit_blocks(&site);

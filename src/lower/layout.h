@@ -24,7 +24,7 @@ typedef struct dti_param {
     uint64_t elements;
     uint8_t dtype;   /* of the arenas: F32 */
     uint8_t average; /* 1 + the array of the state that its average is; 0: it has none */
-    uint64_t rest;   /* where it lies in the arenas of units; DTI_NO_REST: its unit comes and goes */
+    uint64_t rest; /* where it lies in the arenas of units; DTI_NO_REST: its unit comes and goes */
 } dti_param;
 
 #define DTI_NO_REST UINT64_MAX

@@ -37,6 +37,7 @@ typedef struct dti_lowering {
     dti_span_of_node *own;
     uint32_t status;       /* value of the whole status buffer */
     uint64_t bucket;       /* gradient bytes finished since the last cut */
+    uint64_t *borders;     /* listing's */
     uint32_t *bucket_left; /* by bucket: gradients not yet finished */
     uint32_t buckets_done; /* finished, and so are all before */
     uint32_t met;          /* meetings that are emitted */
@@ -137,6 +138,7 @@ static void dti_segment_cut(dti_lowering *w, dti_phase phase);
 
 /* ---- units.c: parameters and gradients that come and go */
 static bool dti_code_has_units(const dti_code *code);
+static dt_result dti_pass_borders(dti_lowering *w);
 static dt_result dti_pass_units(dti_lowering *w);
 
 /* ---- commit.c */

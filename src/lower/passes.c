@@ -12,6 +12,7 @@ static const dti_lower_pass dti_passes[] = {
     {"need", dti_pass_need},
     {"pieces", dti_pass_pieces},
     {"buckets", dti_pass_buckets},
+    {"borders", dti_pass_borders},
     {"table", dti_pass_table},
     {"ports", dti_pass_ports},
     {"weigh segment", dti_pass_weigh_segment},
@@ -87,7 +88,7 @@ static dt_result dti_lowering_run(dti_lowering *w, uint32_t *next, const char *n
 static void dti_lowering_close(dti_lowering *w) {
     void *all[] = {w->needed,  w->pin,   w->stat_of,     w->param_of, w->next_param,
                    w->e.views, w->own,   w->bucket_left, w->extent,   w->piece_views,
-                   w->saved,   w->order, w->copy_of};
+                   w->saved,   w->order, w->copy_of,     w->borders};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(w->problems.base, all[i]);
     dti_text_free(&w->problems);

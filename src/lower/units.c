@@ -6,10 +6,10 @@
  * with what the store keeps. Behind that two units may have one place: parameters where no segment
  * reads both, gradients where one has gone before the other is begun. So the arenas are as large as
  * what is there at once, and that is known before anything runs. Who drives the step brings and
- * takes them (parallel/units.c).
+ * takes them (parallel/unit_step.c).
  *
- * It refuses weights of losses that are made of trained parameters, since nobody brings those before
- * the step. */
+ * It refuses weights of losses that are made of trained parameters, since nobody brings those
+ * before the step. */
 
 static bool dti_code_has_units(const dti_code *code) {
     return code->piece_count && code->layout->level >= DT_SHARD_GRADIENTS;
@@ -27,10 +27,9 @@ typedef struct dti_unit_range { /* elements of the plain arenas */
 typedef struct dti_unit_work {
     dti_lowering *w;
     dti_code *code;
-    uint64_t joined[DTI_UNITS_MAX]; /* units that must lie as in the plain arenas, with this one */
-    uint64_t *values;               /* by value: units that it lies in */
-    uint64_t *segments[2];          /* by segment: units of parameters, of gradients */
-    uint64_t apart[DTI_UNITS_MAX];  /* by unit: those that it may share no place with */
+    uint64_t *values;              /* by value: the unit that it lies in */
+    uint64_t *segments[2];         /* by segment: units of parameters, of gradients */
+    uint64_t apart[DTI_UNITS_MAX]; /* by unit: those that it may share no place with */
 } dti_unit_work;
 
 /* ---- which unit a value is of */
@@ -60,42 +59,42 @@ static bool dti_unit_moves(const dti_value *v) {
 
 /* 0: of what is not trained, which stays. */
 static uint64_t dti_unit_mask(const dti_code *code, const dti_value *v) {
-    const dti_unit_range r = dti_unit_range_of(code, v);
-    uint64_t mask = 0;
-    if (!dti_unit_moves(v) || !code->trained[dti_unit_param(code->layout, r.begin)])
+    const uint64_t at = dti_unit_range_of(code, v).begin;
+    uint32_t u = 0;
+    if (!dti_unit_moves(v) || !code->trained[dti_unit_param(code->layout, at)])
         return 0;
-    for (uint32_t u = 0; u < code->bucket_count; u++) {
-        if (r.begin < code->buckets[u].end && code->buckets[u].begin < r.end)
-            mask |= dti_unit_bit(u);
-    }
-    return mask;
+    while (at >= code->buckets[u].end)
+        u++;
+    return dti_unit_bit(u);
 }
 
-/* Where a value spans two, as of a norm's two parameters, they stay neighbours. */
-static void dti_units_join(dti_unit_work *k, uint64_t mask) {
-    for (uint32_t u = 0; u < k->code->bucket_count; u++) {
-        if (k->joined[u] & mask)
-            mask |= k->joined[u];
+/* Neighbours that do not stay neighbours: no value may be of both. */
+static dt_result dti_pass_borders(dti_lowering *w) {
+    const dti_code *code = w->code;
+    const dti_layout *l = code->layout;
+    uint32_t count = 0, before = UINT32_MAX;
+    if (!dti_code_has_units(code))
+        return DT_OK;
+    w->borders = dti_alloc_array(code->base, l->param_count + 1u, sizeof *w->borders);
+    if (!w->borders)
+        return DT_ERROR_MEMORY;
+    for (uint32_t i = l->param_count; i-- > 0;) {
+        const uint32_t unit = code->trained[i] ? dti_bucket_of(code, i) : DTI_UNITS_MAX;
+        if (unit != before)
+            w->borders[count++] = dti_arena_bytes(l->params[i].offset);
+        before = unit;
     }
-    for (uint32_t u = 0; u < k->code->bucket_count; u++) {
-        if (mask & dti_unit_bit(u))
-            k->joined[u] = mask;
-    }
+    w->code->list.borders = w->borders;
+    w->code->list.border_count = count;
+    return DT_OK;
 }
 
 static void dti_units_find(dti_unit_work *k) {
-    const dti_listing *list = &k->code->list;
-    for (uint32_t u = 0; u < k->code->bucket_count; u++)
-        k->joined[u] = dti_unit_bit(u);
-    for (uint32_t v = 0; v < list->value_count; v++) {
+    dti_listing *list = &k->code->list;
+    list->borders = NULL; /* the lowering's */
+    list->border_count = 0;
+    for (uint32_t v = 0; v < list->value_count; v++)
         k->values[v] = dti_unit_mask(k->code, &list->values[v]);
-        if (k->values[v])
-            dti_units_join(k, k->values[v]);
-    }
-    for (uint32_t v = 0; v < list->value_count; v++) {
-        for (uint32_t u = 0; u < k->code->bucket_count; u++)
-            k->values[v] |= k->values[v] & dti_unit_bit(u) ? k->joined[u] : 0;
-    }
 }
 
 static uint64_t dti_unit_launch(const dti_unit_work *k, uint32_t launch, uint8_t kind) {
@@ -164,8 +163,9 @@ static void dti_unit_cut_segment(const dti_unit_work *k, uint32_t segment, dti_u
         part->count = parts > 1 ? dti_unit_run(k, at, end) : s->count;
         at += part->count;
         to->phases[to->count] = code->phases[segment];
-        to->buckets[to->count] =
-            i + 1 == parts ? code->segment_buckets[segment] : to->count ? to->buckets[to->count - 1] : 0;
+        to->buckets[to->count] = i + 1 == parts ? code->segment_buckets[segment]
+                                 : to->count    ? to->buckets[to->count - 1]
+                                                : 0;
         to->count++;
     }
 }
@@ -237,16 +237,8 @@ static void dti_units_meet(dti_unit_work *k, uint64_t there) {
     }
 }
 
-/* Of its neighbours the first one is placed. */
-static bool dti_unit_leads(const dti_unit_work *k, uint32_t u) {
-    return !(k->joined[u] & (dti_unit_bit(u) - 1));
-}
-
 static uint64_t dti_unit_elements(const dti_unit_work *k, uint32_t u) {
-    uint32_t last = u;
-    while (last + 1 < k->code->bucket_count && k->joined[u] & dti_unit_bit(last + 1))
-        last++;
-    return k->code->buckets[last].end - k->code->buckets[u].begin;
+    return k->code->buckets[u].end - k->code->buckets[u].begin;
 }
 
 /* The lowest place from `from` on where it meets none of `placed` that it may not. */
@@ -271,7 +263,7 @@ static uint64_t dti_units_place(const dti_unit_work *k, uint64_t from, uint64_t 
     for (;;) {
         uint32_t next = DTI_UNITS_MAX;
         for (uint32_t u = 0; u < k->code->bucket_count; u++) {
-            if (!(placed & dti_unit_bit(u)) && dti_unit_leads(k, u) &&
+            if (!(placed & dti_unit_bit(u)) &&
                 (next == DTI_UNITS_MAX || dti_unit_elements(k, u) > dti_unit_elements(k, next)))
                 next = u;
         }
@@ -280,10 +272,6 @@ static uint64_t dti_units_place(const dti_unit_work *k, uint64_t from, uint64_t 
         at[next] = dti_unit_fit(k, next, placed, from, at);
         placed |= dti_unit_bit(next);
         end = DTI_MAX(end, at[next] + dti_unit_elements(k, next));
-    }
-    for (uint32_t u = 1; u < k->code->bucket_count; u++) {
-        if (!dti_unit_leads(k, u)) /* its neighbour has a place by now */
-            at[u] = at[u - 1] + k->code->buckets[u].begin - k->code->buckets[u - 1].begin;
     }
     return end;
 }
@@ -301,11 +289,10 @@ static void dti_units_place_params(dti_unit_work *k) {
         dti_units_meet(k, k->segments[0][s]);
     code->unit_params = dti_units_place(k, code->layout->fixed, code->unit_param);
     for (uint32_t u = 0; u < code->bucket_count; u++) {
-        const uint64_t begin = code->unit_param[u];
-        const uint64_t end = begin + code->buckets[u].end - code->buckets[u].begin;
+        const uint64_t begin = code->unit_param[u], end = begin + dti_unit_elements(k, u);
         for (uint32_t other = 0; other < code->bucket_count; other++) {
-            const uint64_t n = code->buckets[other].end - code->buckets[other].begin;
-            if (other != u && code->unit_param[other] < end && begin < code->unit_param[other] + n)
+            const uint64_t from = code->unit_param[other], n = dti_unit_elements(k, other);
+            if (other != u && from < end && begin < from + n)
                 code->unit_evicts[u] |= dti_unit_bit(other);
         }
     }
@@ -319,9 +306,9 @@ static void dti_units_gradients_live(dti_unit_work *k) {
         for (uint32_t from = 0; from < code->segment_count; from++) {
             const uint64_t begun = from <= s ? k->segments[1][from] : 0;
             for (uint32_t u = 0; u < code->bucket_count; u++) {
-                const bool over = s > DTI_UNITS_AHEAD &&
-                                  code->segment_buckets[s - 1 - DTI_UNITS_AHEAD] > u;
-                there |= begun & dti_unit_bit(u) && !over ? k->joined[u] : 0;
+                const bool over =
+                    s > DTI_UNITS_AHEAD && code->segment_buckets[s - 1 - DTI_UNITS_AHEAD] > u;
+                there |= over ? 0 : begun & dti_unit_bit(u);
             }
         }
         dti_units_meet(k, there);

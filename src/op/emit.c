@@ -303,6 +303,13 @@ static void dti_emit_accumulate(dti_emit *e, const dti_view *x, uint32_t value, 
     dti_bind(l, x->value, value, DTI_UNBOUND, DTI_UNBOUND);
 }
 
+static bool dti_emit_crosses(const dti_listing *list, const dti_value *first, uint64_t end) {
+    bool crosses = false;
+    for (uint32_t i = 0; i < list->border_count && first->kind == DTI_VALUE_PARAM; i++)
+        crosses = crosses || (list->borders[i] > first->offset && list->borders[i] < end);
+    return crosses;
+}
+
 static bool dti_emit_span(dti_emit *e, const dti_view *a, const dti_view *b, uint32_t *value,
                           uint32_t *a_at, uint32_t *b_at) {
     const dti_value x = e->list->values[a->value], y = e->list->values[b->value];
@@ -311,7 +318,8 @@ static bool dti_emit_span(dti_emit *e, const dti_view *a, const dti_view *b, uin
     const uint64_t end = second->offset + second->bytes, gap = second->offset - first->offset;
     const uint64_t block = DTI_WORD_BYTES * DTI_BLOCK; /* what is between them is unused */
     if (x.kind == DTI_VALUE_TRANSIENT || x.kind != y.kind || x.dtype != DT_F32 ||
-        y.dtype != DT_F32 || gap < first->bytes || gap - first->bytes >= block)
+        y.dtype != DT_F32 || gap < first->bytes || gap - first->bytes >= block ||
+        dti_emit_crosses(e->list, first, end))
         return false;
     *value = dti_listing_value(e->list, (dti_value_kind)x.kind, DT_F32,
                                (end - first->offset) / DTI_WORD_BYTES, first->offset);

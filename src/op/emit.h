@@ -34,6 +34,8 @@ typedef struct dti_listing {
     size_t value_capacity;
     uint32_t value_count;
     uint64_t flops;
+    const uint64_t *borders; /* bytes of PARAM that no value lies on both sides of */
+    uint32_t border_count;
     dt_result result; /* the first failure (memory); emission goes on harmlessly */
     dti_launch spare; /* what dti_emit_launch returns then */
 } dti_listing;

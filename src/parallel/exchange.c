@@ -50,8 +50,7 @@ static uint32_t dti_exchange_operands(const dti_parallel *par, uint32_t b, uint3
             const dt_comm_span own = replica->subtrees.at[i];
             if (own.first < span.first || own.first >= span.first + span.count)
                 continue;
-            operands[count++] =
-                (dti_operand){dti_exchange_slot(par, r, b, i) + at, DT_F32, own};
+            operands[count++] = (dti_operand){dti_exchange_slot(par, r, b, i) + at, DT_F32, own};
         }
     }
     return count;

@@ -12,7 +12,8 @@
  * a bucket; each process receives every trained element that it does not own, 4 bytes, once.
  * Memory: between ranks, what a process owns once more.
  *
- * Where gradients and parameters are shared out too (units.c), what is written stays with its owner. */
+ * Where gradients and parameters are shared out too (unit_step.c), what an owner writes stays
+ * there. */
 
 /* Where the part of replica `replica` begins: at its share of the blocks, or at the parameter
  * behind that. */
@@ -48,10 +49,11 @@ static bool dti_owners_whole(const dti_parallel *par) {
     return whole;
 }
 
-/* Arenas of a replica's programs, where units come and go: its own part, then what is not trained. */
+/* Arenas of a replica's programs, where units come and go: its own part, then what is not
+ * trained. */
 static void dti_owners_fixed(const dti_parallel *par, const dt_store *s, dti_layout *l) {
     l->fixed = l->own_end - l->own_begin;
-    for (uint32_t i = 0; i < l->param_count; i++) {
+    for (uint32_t i = l->param_count; i-- > 0;) { /* in the arenas' order: neighbours stay so */
         dti_param *p = &l->params[i];
         p->rest = DTI_NO_REST;
         if (dti_param_is_trained(&s->graph->nodes[p->node], par->desc.program.params))

@@ -32,9 +32,9 @@ typedef struct dti_parallel_desc {
     uint32_t parts;
     size_t bucket_bytes;
     bool no_overlap;
-    bool measured;    /* shares follow speed */
-    uint8_t level;    /* dt_shard: what is shared out */
-    int in_flight;    /* dt_trainer_desc's */
+    bool measured; /* shares follow speed */
+    uint8_t level; /* dt_shard: what is shared out */
+    int in_flight; /* dt_trainer_desc's */
     dti_round_desc round;
     uint32_t stages; /* of a pipeline, each on one of the devices; 0: none */
     uint32_t chunks; /* of each stage's device */
@@ -131,7 +131,7 @@ typedef struct dti_meetings {
     _Atomic uint32_t left;    /* meetings whose value is there */
 } dti_meetings;
 
-/* Parameters and gradients that come and go (units.c). */
+/* Parameters and gradients that come and go (unit_step.c). */
 #define DTI_UNITS_STAGED 2 /* units of a process that are under way at a time */
 
 typedef struct dti_units_works {
@@ -140,15 +140,15 @@ typedef struct dti_units_works {
 } dti_units_works;
 
 typedef struct dti_units {
-    uint64_t largest;       /* elements of a unit */
-    dt_comm *comm;          /* for parameters, a group of their own; NULL: one process */
-    float *staging;         /* [DTI_UNITS_STAGED][largest] */
-    float *pairs;           /* of all blocks of the commit's table */
-    size_t pair_count;      /* twice as many */
-    bool whole;             /* some rank has several subtrees: all get the sum of all of a bucket */
-    uint8_t *stream[2];     /* units in the order in which a step reads them: of a full batch, and */
+    uint64_t largest;   /* elements of a unit */
+    dt_comm *comm;      /* for parameters, a group of their own; NULL: one process */
+    float *staging;     /* [DTI_UNITS_STAGED][largest] */
+    float *pairs;       /* of all blocks of the commit's table */
+    size_t pair_count;  /* twice as many */
+    bool whole;         /* some rank has several subtrees: all get the sum of all of a bucket */
+    uint8_t *stream[2]; /* units in the order in which a step reads them: of a full batch, and */
     uint32_t stream_count[2]; /* of a short one */
-    int tail;               /* which of the two this step's is */
+    int tail;                 /* which of the two this step's is */
     dti_units_works sends[DTI_UNITS_STAGED], reduces[DTI_UNITS_STAGED];
     uint32_t posted;                             /* of the stream */
     _Atomic uint32_t arrived;                    /* and so many are here */
@@ -268,7 +268,8 @@ static dt_result dti_owners_served(dti_parallel *par);
 static dt_result dti_owners_spread(dti_parallel *par, uint32_t moment, uint64_t at, uint64_t n,
                                    char *piece);
 
-/* ---- units.c, units_whole.c: gradients and parameters shared out; nothing where they are not */
+/* ---- unit_step.c, unit_whole.c: gradients and parameters shared out, else
+ * nothing */
 static bool dti_units_are(const dti_parallel *par);
 static dt_result dti_units_make(dti_parallel *par); /* MEMORY */
 /* On all ranks, once a build: units come in one order. UNSUPPORTED */

@@ -334,8 +334,8 @@ static void dti_parallel_leave(dti_parallel *par) {
     if (units)
         dti_units_leave(par);
     else if (comm && par->received == par->posted && par->posted < par->bucket_count &&
-        (dti_compress_is_on(par) ? dti_compress_post(par, par->posted)
-                                 : dti_exchange_post(par, par->posted)) == DT_OK)
+             (dti_compress_is_on(par) ? dti_compress_post(par, par->posted)
+                                      : dti_exchange_post(par, par->posted)) == DT_OK)
         par->posted++;
     par->lost = true;
     for (; comm && !units && par->received < par->posted; par->received++)

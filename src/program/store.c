@@ -250,15 +250,15 @@ static dt_result dti_store_locate(dt_store *s, int index, dt_value_kind kind, si
     if (rest && s->layout.params[index].rest == DTI_NO_REST)
         return dti_store_whole(s);
     if (rest)
-        *place = (dti_store_place){
-            .memory = s->units[0], .offset = dti_arena_bytes(s->layout.params[index].rest)};
+        *place = (dti_store_place){.memory = s->units[0],
+                                   .offset = dti_arena_bytes(s->layout.params[index].rest)};
     else
         *place = (dti_store_place){.memory = s->memories[arena],
-                               .offset = dti_arena_bytes(array + at),
-                               .state = state,
-                               .moment = moment,
-                               .at = at,
-                               .elements = info.elements};
+                                   .offset = dti_arena_bytes(array + at),
+                                   .state = state,
+                                   .moment = moment,
+                                   .at = at,
+                                   .elements = info.elements};
     return DT_OK;
 }
 
@@ -280,7 +280,8 @@ static dt_result dti_store_average_of(dt_store *s, const dti_param *param, char 
     dt_result result = DT_OK;
     for (uint64_t at = 0; at < param->elements && !result; at += most) {
         const uint64_t base = s->apart ? s->layout.own_begin : 0;
-        uint64_t from = param->offset + at, end = param->offset + DTI_MIN(param->elements, at + most);
+        uint64_t from = param->offset + at,
+                 end = param->offset + DTI_MIN(param->elements, at + most);
         if (s->apart) {
             from = DTI_MAX(from, base);
             end = DTI_MIN(end, s->layout.own_end);

@@ -35,12 +35,12 @@ struct dt_store {
     dti_memory *units[2];
     uint64_t unit_elements[2];
     bool apart;
-    dt_program *programs;             /* alive, newest first */
-    dti_kept_code *codes;             /* codes.c's */
-    dt_program *running;              /* between begin and end */
-    uint64_t steps;                   /* committed */
-    uint64_t seed;                    /* of the initial values */
-    dt_init_fn *init;                 /* the application's, or NULL */
+    dt_program *programs; /* alive, newest first */
+    dti_kept_code *codes; /* codes.c's */
+    dt_program *running;  /* between begin and end */
+    uint64_t steps;       /* committed */
+    uint64_t seed;        /* of the initial values */
+    dt_init_fn *init;     /* the application's, or NULL */
     void *init_user;
     struct dti_shadow *shadow; /* shadow.c's; NULL: none is kept */
     double

@@ -189,8 +189,7 @@ static dt_result dti_trainer_file(dt_trainer *t, const char *path, bool folder) 
                         (unsigned long long)t->par.replicas[0].store->steps);
     result = dti_pipe_gather(&t->par);
     if (dti_state_is_apart(t))
-        return result ? result
-                      : dti_agree_result(&t->par, dti_trainer_file_apart(t, path, folder));
+        return result ? result : dti_agree_result(&t->par, dti_trainer_file_apart(t, path, folder));
     if (!result && dti_parallel_is_local(&t->par))
         result = dti_rounds_collect(t, &local);
     const bool writes = t->par.rank == 0 || t->par.lost;

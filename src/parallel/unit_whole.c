@@ -47,9 +47,9 @@ static dt_result dti_units_show_unit(dti_parallel *par, dti_bucket range, dt_res
     }
     for (uint32_t i = 0; i < par->job.local && !result && !*own; i++) {
         dt_store *s = par->replicas[i].store;
-        *own = s->device->backend->memory_write(
-            s->memories[DTI_ARENA_PARAM], dti_arena_bytes(range.begin), par->units.staging,
-            dti_arena_bytes(dti_units_elements(range)));
+        *own = s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM],
+                                                dti_arena_bytes(range.begin), par->units.staging,
+                                                dti_arena_bytes(dti_units_elements(range)));
     }
     return result;
 }

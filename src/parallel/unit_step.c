@@ -45,8 +45,7 @@ static const dti_code *dti_units_code(const dti_replica *r) {
 static void dti_units_move(const dti_parallel *par, dti_bucket range, float *host, int gradients,
                            bool out) {
     for (uint32_t r = 0; r < par->job.local; r++) {
-        const dti_bucket part =
-            dti_units_overlap(range, dti_owners_range(par, par->job.first + r));
+        const dti_bucket part = dti_units_overlap(range, dti_owners_range(par, par->job.first + r));
         const size_t bytes = dti_units_elements(part) * sizeof(float);
         if (!bytes)
             continue;
@@ -81,7 +80,8 @@ static void dti_units_advance(dti_parallel *par) {
 
 /* Whether a bucket may be folded: where it is to be another one has gone. */
 static bool dti_units_may_fold(const dti_parallel *par, uint32_t b) {
-    return !dti_units_are(par) || !par->partial || b < atomic_load(&par->units.taken) + DTI_UNITS_STAGED;
+    return !dti_units_are(par) || !par->partial ||
+           b < atomic_load(&par->units.taken) + DTI_UNITS_STAGED;
 }
 
 static dti_units_works *dti_units_reduces(dti_parallel *par, uint32_t b) {
@@ -90,8 +90,7 @@ static dti_units_works *dti_units_reduces(dti_parallel *par, uint32_t b) {
 
 static dt_result dti_units_begin(dti_parallel *par, dt_comm *comm, dti_units_works *w,
                                  const dt_comm_op *op) {
-    dt_result result =
-        dti_parallel_comm_failed(par, dt_comm_begin(comm, op, &w->work[w->count]));
+    dt_result result = dti_parallel_comm_failed(par, dt_comm_begin(comm, op, &w->work[w->count]));
     w->count += !result;
     return result;
 }
@@ -152,8 +151,7 @@ static dt_result dti_units_network(dti_parallel *par, bool wait) {
     }
     while (!result && ended && atomic_load(&u->taken) < par->posted) {
         const uint32_t b = atomic_load(&u->taken);
-        result =
-            dti_units_ended(par, par->desc.comm, dti_units_reduces(par, b), wait, &ended);
+        result = dti_units_ended(par, par->desc.comm, dti_units_reduces(par, b), wait, &ended);
         if (result || !ended)
             break;
         dti_units_move(par, par->buckets[b], dti_units_window(par, 0, b, 0), 1, false);
@@ -210,8 +208,7 @@ static dt_result dti_units_stream(dti_parallel *par) {
     }
     while (u->comm && !result && ended && atomic_load(&u->arrived) < u->posted) {
         const uint32_t next = atomic_load(&u->arrived);
-        result =
-            dti_units_ended(par, u->comm, &u->sends[next % DTI_UNITS_STAGED], false, &ended);
+        result = dti_units_ended(par, u->comm, &u->sends[next % DTI_UNITS_STAGED], false, &ended);
         if (!result && ended)
             atomic_store(&u->arrived, next + 1);
     }
@@ -266,8 +263,7 @@ static bool dti_units_await(dti_parallel *par, uint32_t index, _Atomic uint32_t 
 
 /* ---- a replica's segments */
 
-static dt_result dti_units_write(const dti_replica *r, uint64_t at, const float *from,
-                                 uint64_t n) {
+static dt_result dti_units_write(const dti_replica *r, uint64_t at, const float *from, uint64_t n) {
     const dt_store *s = r->store;
     return s->device->backend->memory_write(s->units[0], dti_arena_bytes(at), from,
                                             dti_arena_bytes(n));
@@ -277,12 +273,11 @@ static dt_result dti_units_write(const dti_replica *r, uint64_t at, const float 
 static dt_result dti_units_copy(dti_parallel *par, uint32_t index, dti_bucket range, uint64_t to) {
     dt_result result = DT_OK;
     for (uint32_t r = 0; r < par->job.local && !result; r++) {
-        const dti_bucket part =
-            dti_units_overlap(range, dti_owners_range(par, par->job.first + r));
+        const dti_bucket part = dti_units_overlap(range, dti_owners_range(par, par->job.first + r));
         if (part.begin < part.end)
-            result = dti_units_write(&par->replicas[index], to + (part.begin - range.begin),
-                                     dti_units_own(par, r, 0) + part.begin,
-                                     dti_units_elements(part));
+            result =
+                dti_units_write(&par->replicas[index], to + (part.begin - range.begin),
+                                dti_units_own(par, r, 0) + part.begin, dti_units_elements(part));
     }
     return result;
 }
@@ -335,8 +330,7 @@ static dt_result dti_units_ready(dti_parallel *par, const dti_micro_run *run, ui
 /* Starts the next segment of a run, where nothing has failed. */
 static dt_result dti_micro_start(dti_parallel *par, const dti_micro_run *run, uint32_t index) {
     const dt_program *p = run->program;
-    dt_result result =
-        dti_units_are(par) ? dti_units_ready(par, run, p->now->at, index) : DT_OK;
+    dt_result result = dti_units_are(par) ? dti_units_ready(par, run, p->now->at, index) : DT_OK;
     return result || par->replicas[index].given_up ? result : dti_drive_start(run->program, 1);
 }
 
@@ -414,9 +408,9 @@ static dt_result dti_units_judge_all(dti_parallel *par) {
     memset(u->pairs, 0, u->pair_count * sizeof *u->pairs);
     dti_crew_run(par->crew, dti_units_measure, par);
     if (par->desc.comm)
-        result = dti_parallel_comm_failed(par, dt_comm_all_reduce(par->desc.comm, u->pairs, u->pairs,
-                                                                  u->pair_count, DT_F32,
-                                                                  DT_COMM_SUM));
+        result =
+            dti_parallel_comm_failed(par, dt_comm_all_reduce(par->desc.comm, u->pairs, u->pairs,
+                                                             u->pair_count, DT_F32, DT_COMM_SUM));
     if (!result)
         dti_crew_run(par->crew, dti_units_judge, par);
     return result;
@@ -455,8 +449,8 @@ static dt_result dti_units_most_runs(dti_parallel *par, uint32_t most[2]) {
     }
     return !par->desc.comm
                ? DT_OK
-               : dti_parallel_comm_failed(par, dt_comm_all_reduce(par->desc.comm, most, most, 2,
-                                                                  DT_I32, DT_COMM_MAX));
+               : dti_parallel_comm_failed(
+                     par, dt_comm_all_reduce(par->desc.comm, most, most, 2, DT_I32, DT_COMM_MAX));
 }
 
 static dt_result dti_units_stream_make(dti_parallel *par, int tail, uint32_t runs) {
@@ -519,8 +513,8 @@ static dt_result dti_units_make(dti_parallel *par) {
     u->pair_count = 2 * (size_t)dti_parallel_code(par)->table_entries;
     u->pairs = dti_alloc_array(par->base, u->pair_count + 1, sizeof *u->pairs);
     /* between steps too, when all parameters are brought together */
-    u->staging = dti_alloc_array(par->base, (size_t)(DTI_UNITS_STAGED * u->largest),
-                                 sizeof *u->staging);
+    u->staging =
+        dti_alloc_array(par->base, (size_t)(DTI_UNITS_STAGED * u->largest), sizeof *u->staging);
     bool made = u->pairs && u->staging;
     for (uint32_t i = 0; i < DTI_UNITS_STAGED && made; i++) {
         u->sends[i].work = dti_alloc_array(par->base, par->world, sizeof(dt_comm_work));
