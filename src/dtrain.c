@@ -343,6 +343,8 @@ DTI_OPTIMIZE_END
 #include "log/event.c"
 #include "log/run_log.h"
 #include "log/run_log.c"
+#include "log/profile.h"
+#include "log/profile.c"
 
 /* ---- export: models for other runtimes */
 #include "export/onnx.h"
@@ -350,6 +352,8 @@ DTI_OPTIMIZE_END
 #include "export/onnx_layers.c"
 #include "export/onnx_rows.c"
 #include "export/onnx.c"
+#include "export/c_text.h"
+#include "export/c_save.c"
 
 /* ---- parallel: replicas on several devices and ranks */
 #include "parallel/partition.h"
@@ -425,6 +429,7 @@ DTI_OPTIMIZE_END
 #include "train/progress.c"
 #include "train/summary.c"
 #include "train/log_fit.c"
+#include "train/profile_fit.c"
 #include "train/metric.c"
 
 #endif /* DTI_COMPILES_CORE */

@@ -37,6 +37,7 @@ extern "C" {
 #include "api/server.h"
 #include "api/fit.h"
 #include "api/log.h"
+#include "api/profile.h"
 #include "api/metric.h"
 #include "api/export.h"
 

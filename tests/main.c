@@ -57,6 +57,7 @@ static FILE *harness_stream(int descriptor, const char *mode) {
 #include "test_dtype.c"
 #include "test_random.c"
 #include "test_onnx.c"
+#include "test_c_save.c"
 #include "test_image.c"
 #include "test_driver.c"
 #include "test_vulkan.c"

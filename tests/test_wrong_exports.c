@@ -14,6 +14,13 @@ ROW(STORE, dt_onnx_save, shapes) {
     return RESULT(dt_onnx_save(here.store, &desc, wrong_path("wrong-args-saved.onnx")));
 }
 
+ROW(STORE, dt_c_save, ) {
+    dt_c_desc desc = {.outputs = {TENSOR(here.logits)}};
+    desc.name = TEXT("f", "", "1f", "a b", "\xFF");
+    return RESULT(
+        dt_c_save(OBJECT(here.store), POINTER(&desc), PATH(wrong_path("wrong-args-saved.c"))));
+}
+
 ROW(TRAINER, dt_lr_find, ) {
     dt_lr_curve curve = {0};
     const dt_lr_find_desc desc = {.min = NUMBER(1e-4, -1.0, 2.0, (double)INFINITY),

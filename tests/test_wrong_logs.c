@@ -82,6 +82,53 @@ ROW(TRAINER, dt_run_log_fit, ) {
     return RESULT(wrong_log_close(log, result));
 }
 
+/* ---- traces */
+
+static dt_profile *wrong_profile(void) {
+    dt_profile *p = NULL;
+    dt_profile_create(here.ctx, NULL, &p);
+    return p;
+}
+
+static dt_result wrong_profile_end(dt_profile *p, dt_result result) {
+    dt_profile_destroy(p);
+    return result;
+}
+
+ROW(STORE, dt_profile_create, ) {
+    dt_profile *p = NULL;
+    const dt_profile_desc desc = {.rank = INT(0, -1), .steps = INT(0, -1)};
+    dt_result result = dt_profile_create(OBJECT(here.ctx), &desc, POINTER(&p));
+    return RESULT(wrong_profile_end(p, result));
+}
+
+ROW(STORE, dt_profile_destroy, ) {
+    dt_profile *p = wrong_profile(), *given;
+    dt_profile_destroy(given = OBJECT(p));
+    wrong_profile_end(given ? NULL : p, DT_OK);
+    return NOTHING;
+}
+
+ROW(STORE, dt_profile_run, ) {
+    dt_profile *p = wrong_profile();
+    dt_program_write(here.predict, here.x, wrong_x, 64);
+    dt_result result = dt_profile_run(OBJECT(p), POINTER(here.predict), NULL, NULL);
+    return RESULT(wrong_profile_end(p, result));
+}
+
+ROW(STORE, dt_profile_save, ) {
+    dt_profile *p = wrong_profile();
+    dt_result result = dt_profile_save(OBJECT(p), PATH(wrong_path("wrong-args-trace.json")));
+    return RESULT(wrong_profile_end(p, result));
+}
+
+ROW(TRAINER, dt_profile_fit, ) {
+    dt_profile *p = wrong_profile();
+    dt_fit_state state = {.event = DT_FIT_STEP, .trainer = here.trainer};
+    dt_result result = dt_profile_fit(OBJECT(p), OBJECT(&state));
+    return RESULT(wrong_profile_end(p, result));
+}
+
 /* ---- CSV files */
 
 static dt_csv *wrong_csv_open(void) {

@@ -50,6 +50,13 @@ typedef struct dti_exec_cursor {
     uint64_t part;
 } dti_exec_cursor;
 
+/* When a launch, or a part of one, was computed: milliseconds behind its exec_part's beginning. */
+#define DTI_EXEC_TIMES 256
+typedef struct dti_exec_time {
+    uint32_t launch;
+    double begin, end;
+} dti_exec_time;
+
 typedef struct dti_exec_desc {
     const char *label;
     dti_memory *const *memories;
@@ -94,6 +101,9 @@ typedef struct dti_backend {
      * segment `end` begins. As exec_start otherwise; nothing of the exec may be running. */
     dt_result (*exec_part)(dti_exec *exec, uint32_t *at, dti_exec_cursor *cursor, uint32_t end,
                            double ms);
+    /* What the newest exec_part has computed, which has ended, in order, by the device's clock; to:
+     * room for DTI_EXEC_TIMES, at which a part ends. How many; 0: it has no clock. */
+    uint32_t (*exec_times)(const dti_exec *exec, dti_exec_time *to);
     dt_result (*exec_poll)(dti_exec *exec, bool *busy);
     dt_result (*exec_wait)(dti_exec *exec);
     /* Waits until segment `segment`, started by an exec_start of its own, has finished; those that

@@ -1,6 +1,6 @@
 /* The range test of learning rates (Smith, "Cyclical Learning Rates for Training Neural Networks",
- * 2017, section 3.3): steps at rates that grow geometrically, and how their losses go. What they did
- * to the job is undone by a checkpoint, so it goes with replicas, ranks and stages alike. */
+ * 2017, section 3.3): steps at rates that grow geometrically, and how their losses go. What they
+ * did to the job is undone by a checkpoint, so it goes with replicas, ranks and stages alike. */
 
 #define DTI_LR_STEPS 100
 #define DTI_LR_DIVERGED                                                                            \

@@ -22,8 +22,10 @@ typedef struct dti_cpu_memory {
 typedef struct dti_cpu_exec {
     dti_base *base;
     const dti_exec_desc *desc;
-    dti_cpu_task *tasks;  /* one for each launch */
-    double *ms;           /* of each launch, as parts of it took */
+    dti_cpu_task *tasks; /* one for each launch */
+    double *ms;          /* of each launch, as parts of it took */
+    uint32_t timed;      /* of the newest part: */
+    dti_exec_time times[DTI_EXEC_TIMES];
     char *scratch;        /* of all workers, one after the other */
     size_t scratch_bytes; /* of one worker */
 } dti_cpu_exec;
@@ -224,16 +226,21 @@ static bool dti_cpu_run_part(const dti_cpu_exec *x, uint32_t i, uint64_t *at, do
 
 static dt_result dti_cpu_exec_part(dti_exec *exec, uint32_t *at, dti_exec_cursor *cursor,
                                    uint32_t end, double ms) {
-    const dti_cpu_exec *x = (const dti_cpu_exec *)(const void *)exec;
+    dti_cpu_exec *x = (dti_cpu_exec *)(void *)exec;
     const unsigned saved = dti_fp_enter();
     const uint64_t start = dti_now_ns();
-    bool first = true, fits = true;
+    bool fits = true;
+    x->timed = 0;
     while (*at < end && fits) {
         const dti_segment *segment = &x->desc->segments[*at];
         while (cursor->launch < segment->count && fits) {
-            const double left = ms - (double)(dti_now_ns() - start) * 1e-6;
-            fits = dti_cpu_run_part(x, segment->first + cursor->launch, &cursor->part, left, first);
-            first = false;
+            const uint32_t launch = segment->first + cursor->launch;
+            const double begin = (double)(dti_now_ns() - start) * 1e-6;
+            fits = x->timed < DTI_EXEC_TIMES &&
+                   dti_cpu_run_part(x, launch, &cursor->part, ms - begin, !x->timed);
+            if (fits)
+                x->times[x->timed++] =
+                    (dti_exec_time){launch, begin, (double)(dti_now_ns() - start) * 1e-6};
             cursor->launch += fits && !cursor->part;
         }
         if (cursor->launch == segment->count) {
@@ -243,6 +250,12 @@ static dt_result dti_cpu_exec_part(dti_exec *exec, uint32_t *at, dti_exec_cursor
     }
     dti_fp_leave(saved);
     return DT_OK;
+}
+
+static uint32_t dti_cpu_exec_times(const dti_exec *exec, dti_exec_time *to) {
+    const dti_cpu_exec *x = (const dti_cpu_exec *)(const void *)exec;
+    memcpy(to, x->times, x->timed * sizeof *to);
+    return x->timed;
 }
 
 static dt_result dti_cpu_exec_poll(dti_exec *exec, bool *busy) {
@@ -305,6 +318,7 @@ static const dti_backend dti_cpu_backend = {
     .exec_destroy = dti_cpu_exec_destroy,
     .exec_start = dti_cpu_exec_start,
     .exec_part = dti_cpu_exec_part,
+    .exec_times = dti_cpu_exec_times,
     .exec_poll = dti_cpu_exec_poll,
     .exec_wait = dti_cpu_exec_wait,
     .exec_reach = dti_cpu_exec_reach,

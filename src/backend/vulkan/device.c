@@ -428,6 +428,7 @@ static const dti_backend dti_vk_backend = {
     .exec_destroy = dti_vk_exec_destroy,
     .exec_start = dti_vk_exec_start,
     .exec_part = dti_vk_exec_part,
+    .exec_times = dti_vk_exec_times,
     .exec_poll = dti_vk_exec_poll,
     .exec_wait = dti_vk_exec_wait,
     .exec_reach = dti_vk_exec_reach,

@@ -304,5 +304,6 @@ static dt_result dti_vk_exec_find_fault(dti_exec *exec, uint32_t first, uint32_t
 /* ---- parts.c */
 static dt_result dti_vk_exec_part(dti_exec *exec, uint32_t *at, dti_exec_cursor *cursor,
                                   uint32_t end, double ms);
+static uint32_t dti_vk_exec_times(const dti_exec *exec, dti_exec_time *to);
 
 #endif

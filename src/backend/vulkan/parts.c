@@ -41,6 +41,26 @@ static void dti_vk_part_learn(dti_vk_exec *e) {
     }
 }
 
+_Static_assert(DTI_VK_STAMPS <= DTI_EXEC_TIMES, "a part's launches");
+
+/* Until the next part takes them. */
+static uint32_t dti_vk_exec_times(const dti_exec *exec, dti_exec_time *to) {
+    const dti_vk_exec *e = (const dti_vk_exec *)(const void *)exec;
+    const dti_vk_device *device = e->device;
+    uint64_t at[DTI_VK_STAMPS + 1];
+    const uint32_t count = e->stamps ? e->stamped_count : 0;
+    if (!count || device->vk.GetQueryPoolResults(device->handle, e->stamps, 0, count + 1, sizeof at,
+                                                 at, sizeof *at, DTI_VK_QUERY_RESULT_64_BIT))
+        return 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const uint64_t begin = (at[i] - at[0]) & device->stamp_mask;
+        const uint64_t end = (at[i + 1] - at[0]) & device->stamp_mask;
+        to[i] = (dti_exec_time){e->stamped[i].launch, (double)begin * device->stamp_ms,
+                                (double)end * device->stamp_ms};
+    }
+    return count;
+}
+
 static void dti_vk_part_stamp(const dti_vk_part *p, uint32_t number) {
     const dti_vk_exec *e = p->build.exec;
     if (!e->stamps)

@@ -1,0 +1,26 @@
+/* What a fit tells a trace: steps, by the times of their reports. */
+
+static void dti_profile_span(dt_profile *p, const char *name, double begin, double seconds) {
+    if (seconds <= 0.0)
+        return;
+    dti_profile_open(p, name, "trainer", 0, begin, seconds * 1e6);
+    dti_profile_close(p);
+}
+
+DT_API dt_result dt_profile_fit(void *profile, dt_fit_state *s) {
+    dt_profile *p = profile;
+    if (!p || !s || !s->trainer)
+        return DT_ERROR_INVALID;
+    if (s->event != DT_FIT_STEP || !s->last.steps || p->steps < 1)
+        return DT_OK;
+    const dt_train_report *r = &s->last;
+    const double end = dti_profile_now(p), begin = end - r->seconds * 1e6;
+    p->steps--;
+    dti_profile_open(p, "step", "trainer", 0, begin, end - begin);
+    dti_profile_argument(p, "step", s->step);
+    dti_profile_argument(p, "samples", r->samples);
+    dti_profile_close(p);
+    dti_profile_span(p, "waits for samples", begin, r->data_seconds);
+    dti_profile_span(p, "waits for sums", end - r->wait_seconds * 1e6, r->wait_seconds);
+    return DT_OK;
+}
