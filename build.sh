@@ -47,6 +47,7 @@ help() {
 ./build.sh bench local     loss by wall time over a slow link: synchronous, and rounds of local steps (root, Linux)
 ./build.sh bench served    the same with one slow rank, and parameter servers beside both (root, Linux); --svg FILE
 ./build.sh bench parallel  two replicas beside PyTorch DDP; overlap with --net; --quick, --help
+./build.sh bench data [N]  a network on one core: arrays, a folder of PNG files, augmentation; N rounds
 ./build.sh bench pipeline  a model in two stages on two ranks beside one process; --help
 ./build.sh bench models    models that two ranks share out, in all ways, beside PyTorch's; --help
 ./build.sh gpu [options]   what a Vulkan device is, whether dtrain is right on it and how fast: writes
@@ -343,7 +344,7 @@ build_part() {
     if newer "build/dtrain_$1.o" dtrain.h build/flags; then return 0; fi
     say "$CC dtrain.h: $1"
     # shellcheck disable=SC2086 # words are meant
-    "$CC" $CFLAGS "-DDT_IMPLEMENTATION_$1" -x c -c dtrain.h -o "build/dtrain_$1.o"
+    "$CC" $CFLAGS $readers "-DDT_IMPLEMENTATION_$1" -x c -c dtrain.h -o "build/dtrain_$1.o"
 }
 
 # linked SOURCE: declarations alone, with the library.
@@ -352,7 +353,7 @@ linked() {
     if newer "$output" "$1" examples/*.h $library build/flags; then return 0; fi
     say "$CC $1"
     # shellcheck disable=SC2086
-    "$CC" $CFLAGS -DDTI_IMPLEMENTED -I. "$1" $library -o "$output" $LIBS
+    "$CC" $CFLAGS -DDTI_IMPLEMENTED -I. "$1" $library -o "$output" $LIBS $reader_libs
 }
 
 build() {
@@ -361,7 +362,7 @@ build() {
     fresh_flags
     with_public='examples/xor.c examples/hello.c examples/data_parallel.c examples/fashion_mnist.c
         examples/fashion_mnist_conv.c examples/lstm_series.c examples/char_gpt.c
-        examples/gpt2.c examples/pipeline_gpt.c examples/parameter_server.c examples/tabular.c
+        examples/gpt2.c examples/pipeline_gpt.c examples/parameter_server.c examples/tabular.c examples/pictures.c
         tools/dtinfo.c'
     if has_vulkan_header; then with_public="$with_public examples/neural_texture.c"; fi
     by_itself='examples/allreduce.c tools/dtbench.c tools/dtgpu.c tools/dtmodel.c tools/dtrun.c'
@@ -471,6 +472,7 @@ text() {
     setup_compiler
     header
     fresh_flags
+    with_readers
     for part in CORE KERNELS COMM; do build_part $part; done
     linked examples/char_gpt.c
     case " $* " in *" --data "*) ;; *) text_data ;; esac
@@ -762,6 +764,9 @@ bench() {
     elif [ "${1:-}" = pipeline ]; then
         shift
         bench_pipeline "$@"
+    elif [ "${1:-}" = data ]; then
+        shift
+        bench_data "$@"
     elif [ "${1:-}" = models ]; then
         shift
         bench_models "$@"
@@ -805,6 +810,22 @@ bench_pipeline() {
 bench_models() {
     compile build/dtbench_models tools/dtbench_models.c
     exec python3 tools/bench_models.py "$@"
+}
+
+# Files of the test set: as many as an epoch of a few seconds has.
+bench_data() {
+    data
+    with_readers
+    LIBS="$LIBS $reader_libs"
+    # shellcheck disable=SC2086 # words are meant
+    compile build/dtbench_data tools/dtbench_data.c $readers
+    images=build/data/t10k-images-idx3-ubyte labels=build/data/t10k-labels-idx1-ubyte
+    if [ ! -e build/data/pictures/ready ]; then
+        rm -rf build/data/pictures
+        python3 tools/pictures_from_idx $images $labels build/data/pictures
+        touch build/data/pictures/ready
+    fi
+    exec build/dtbench_data $images $labels build/data/pictures "$@"
 }
 
 bench_served() {

@@ -322,7 +322,7 @@ DTI_OPTIMIZE_END
 #include "data/folder_scan.c"
 #include "data/folder.c"
 #include "data/tokens.c"
-#include "data/replay.c"
+#include "data/replay_buffer.c"
 
 /* ---- file: safetensors, checkpoints */
 #include "file/safetensors.h"

@@ -104,6 +104,26 @@ tabular_learns_a_class_and_a_number_from_a_csv_file() {
     grep -q 'table.csv:602: 3 values, where there are 6 columns' $work/tabular.out
 }
 
+# A folder of pictures; 2 epochs and 2 more are 4, to the bit; TensorBoard's files are there.
+pictures_learns_a_folder_of_fashion_mnist_and_goes_on_where_it_was() {
+    rm -rf $work/pictures $work/pictures.*
+    python3 tools/pictures_from_idx build/data/t10k-images-idx3-ubyte build/data/t10k-labels-idx1-ubyte \
+        $work/pictures 600 || return 1
+    for epochs in 2 4; do
+        timeout 120 build/pictures $work/pictures $work/pictures.run $epochs >$work/pictures.out 2>&1 || return 1
+    done
+    timeout 120 build/pictures $work/pictures $work/pictures.whole 4 >$work/pictures.out 2>&1 || return 1
+    newest=$(sed 1q $work/pictures.run/LATEST)
+    cmp -s "$work/pictures.run/$newest" "$work/pictures.whole/$newest" &&
+        ls $work/pictures.run/events.out.tfevents.* >/dev/null &&
+        [ "$(grep -c 'validation/loss' $work/pictures.run/scalars.csv)" = 4 ] || return 1
+    sed -n 's/.*val accuracy \([0-9.]*\).*/\1/p' $work/pictures.out |
+        awk '$1 > best { best = $1 } END { exit !(best > 0.5) }' || return 1
+    head -c 200 $work/pictures/0/00019.png >$work/pictures/0/00020.png # truncated
+    if timeout 120 build/pictures $work/pictures $work/pictures.cut 1 >$work/pictures.out 2>&1; then return 1; fi
+    grep -q '0/00020.png: damaged or truncated' $work/pictures.out
+}
+
 # Its loss on a text falls; what was saved goes on where it was, and wrong words are refused.
 char_gpt_learns_a_text_and_writes_on() {
     cat README.md docs/*.md >$work/text.txt
@@ -201,7 +221,8 @@ has_vulkan() {
 for test in one_and_eight_replicas_print_one_hash mpirun_trains_the_same_job \
     neural_texture_draws_the_pictures_of_record \
     lstm_series_forecasts_better_than_the_value_before \
-    tabular_learns_a_class_and_a_number_from_a_csv_file char_gpt_learns_a_text_and_writes_on \
+    tabular_learns_a_class_and_a_number_from_a_csv_file \
+    pictures_learns_a_folder_of_fashion_mnist_and_goes_on_where_it_was char_gpt_learns_a_text_and_writes_on \
     pipeline_gpt_has_the_same_losses_in_stages_as_on_one_device \
     parameter_server_prints_the_hash_of_the_ranks \
     gpt2_reads_a_published_model_learns_a_text_and_writes_on \
@@ -216,6 +237,9 @@ for test in one_and_eight_replicas_print_one_hash mpirun_trains_the_same_job \
     elif [ "${test#*fashion}" != "$test" ] && [ ! -e build/data/train-images-idx3-ubyte ]; then
         skipped=$((skipped + 1))
         echo "skipped train_$test: no build/data; ./build.sh train gets it"
+    elif [ "${test#pictures}" != "$test" ] && ! echo '#include <png.h>' | ${CC:-cc} -E - >/dev/null 2>&1; then
+        skipped=$((skipped + 1))
+        echo "skipped train_$test: no libpng"
     elif $test; then
         passed=$((passed + 1))
     else

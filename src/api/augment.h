@@ -4,8 +4,8 @@
  * copied and dt_dataset.sample was called. Random numbers are of (seed, epoch, row of the data)
  * alone, so threads, replicas, ranks and a resumed job make the same samples. All zero is none.
  *
- *     dt_augment_desc more = {.crop_padding = 4, .flip = 0.5, .cutout = 8, .mean = {0.5},
- *                             .deviation = {0.25}};
+ *     dt_augment_desc more = {.crop_padding = 4, .flip = 0.5, .mean = {0.5f},
+ *                             .deviation = {0.25f}, .cutout = 8};
  *     job.data.augment = &more;
  *
  * Steps, in this order: shift and crop, flips, rotation, brightness, contrast, saturation, noise,

@@ -25,7 +25,7 @@ static dt_result dti_folder_read(const dt_folder *f, dti_folder_desk *d, dti_pic
 }
 
 static dt_result dti_folder_decode(const dt_folder *f, uint64_t row, dti_folder_desk *d) {
-    dti_picture p;
+    dti_picture p = {0};
     dti_picture_file file;
     snprintf(d->path, f->name_max + 1, "%s/%s", f->path, f->names.data + f->items[row].name);
     dt_result result = dti_folder_read(f, d, &p, &file);

@@ -137,7 +137,7 @@ static dt_result dti_folder_look(dt_folder *f, const char *path, dti_picture *p,
 }
 
 static dt_result dti_folder_add(dt_folder *f, const char *path, const char *name, uint32_t class) {
-    dti_picture p;
+    dti_picture p = {0};
     size_t size = 0;
     dt_result result = dti_folder_look(f, path, &p, &size);
     if (result == DT_ERROR_FORMAT && f->desc.skip_bad) {

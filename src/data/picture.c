@@ -234,7 +234,7 @@ DT_API dt_result dt_image_load(dt_ctx *ctx, const char *path, const dt_image_des
     DTI_NEED(base, out);
     desc = desc ? desc : &none;
     dti_reader reader;
-    dti_picture picture;
+    dti_picture picture = {0};
     dti_image_room room = {0};
     dt_array array = {.ctx = ctx};
     dt_result result = dti_image_check(base, desc);
