@@ -57,6 +57,8 @@ typedef struct dti_desk_calls {
     void (*drop)(dti_desk *desk, uint32_t who);
     /* Waits at most so long for something to happen, and makes it happen. */
     void (*step)(dti_desk *desk, int timeout_ms);
+    /* Bytes that a connection has moved, both ways: whether the other side is there. */
+    uint64_t (*moved)(const dti_desk *desk, uint32_t who);
     void (*wake)(dti_desk *desk); /* ends a step on another thread; safe in a signal handler */
 } dti_desk_calls;
 

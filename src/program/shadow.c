@@ -56,6 +56,7 @@ static void dti_shadow_free(dt_store *s) {
 }
 
 static void dti_shadow_stale(dt_store *s) {
+    s->writes++;
     if (s->shadow)
         s->shadow->stale = true;
 }

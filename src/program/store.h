@@ -25,6 +25,7 @@ struct dt_store {
     bool trainer;      /* one of a trainer's, which alone trains and ends it; */
     bool ranks;        /* whose other processes have replicas too; */
     bool written;      /* and the application wrote to it: what the host kept is old */
+    uint64_t writes;   /* from outside of steps; dti_shadow_stale counts them */
     dt_store *replica; /* the trainer's next one here, which gets the same values */
     uint32_t moments;  /* arrays in the state arena: moments, and the average behind them */
     uint64_t cache_bytes;

@@ -1,6 +1,9 @@
 #define DTI_CLIENT_WAIT_MS 30000
 #define DTI_CLIENT_DIAL_NS 50000000u     /* before the next try; doubled, */
 #define DTI_CLIENT_DIAL_MOST 1000000000u /* up to this */
+#define DTI_CLIENT_FULL_MS 200           /* before a server that is full is asked again */
+/* A step that took longer than it may: this process was stopped, and silence is its own. */
+#define DTI_CLIENT_STEP_MOST 1500000000u
 
 /* ---- what the desk tells */
 
@@ -29,7 +32,8 @@ static void dti_client_came(void *user, uint32_t who, const dti_message *m, cons
     dti_client *c = user;
     if (who != c->to || c->answered)
         return;
-    c->servers[who].broken = 0;
+    if (m->kind != DTI_SAY_FULL)
+        c->servers[who].broken = 0;
     c->answered = true;
     c->answer = *m;
     if (body)
@@ -99,6 +103,18 @@ static void dti_client_close(dti_client *c) {
 
 static dt_result dti_client_gone(dti_client *c, uint32_t to) {
     const dti_client_server *s = &c->servers[to];
+    if (s->silent)
+        return dti_fail(c->base, DT_ERROR_PEER_LOST,
+                        "server %u at %s is there and has said nothing for %llu ms: it is stopped, "
+                        "or its program is not in dt_server_run; if that takes so long, give more "
+                        ".servers_wait_ms",
+                        to, s->address, (unsigned long long)(c->wait_ns / 1000000u));
+    if (s->full)
+        return dti_fail(c->base, DT_ERROR_REFUSED,
+                        "server %u at %s takes %llu workers and has had them for %llu ms: give it "
+                        "more .workers_max, or end a worker",
+                        to, s->address, (unsigned long long)s->full,
+                        (unsigned long long)(c->wait_ns / 1000000u));
     return dti_fail(
         c->base, DT_ERROR_PEER_LOST,
         "server %u at %s is gone for %llu ms: %s; start it again from a checkpoint, and "
@@ -111,7 +127,7 @@ static dt_result dti_client_dial(dti_client *c, uint32_t to, uint64_t wait) {
     dti_client_server *s = &c->servers[to];
     const uint64_t until = dti_now_ns() + wait;
     s->why[0] = 0;
-    s->refused = s->told = false;
+    s->refused = s->told = s->silent = false;
     if (!c->calls->dial(c->desk, to, s->address, to))
         return DT_ERROR_INVALID;
     while (!s->told)
@@ -120,6 +136,7 @@ static dt_result dti_client_dial(dti_client *c, uint32_t to, uint64_t wait) {
         return dti_fail(c->base, DT_ERROR_REFUSED, "server %u at %s: %s", to, s->address, s->why);
     for (uint64_t now = dti_now_ns(); !s->open && now < until; now = dti_now_ns())
         c->calls->step(c->desk, (int)((until - now) / 1000000u) + 1);
+    s->full = s->open ? s->full : 0;
     return DT_OK;
 }
 
@@ -139,14 +156,32 @@ static dt_result dti_client_connect(dti_client *c, uint32_t to) {
     return DT_OK;
 }
 
-/* False: the connection broke before the answer came. */
+static void dti_client_hang_up(dti_client *c, uint32_t to) {
+    c->calls->close(c->desk, to, "it says nothing, or has no place");
+    c->servers[to].open = c->servers[to].greeted = false;
+}
+
+/* False: the connection broke before the answer came, or nothing moved on it for so long that the
+ * server is given up. */
 static bool dti_client_try(dti_client *c, uint32_t to, const dti_message *m, const void *body) {
+    dti_client_server *s = &c->servers[to];
+    const int most = (int)DTI_MIN(c->wait_ns / 4000000u + 1, (uint64_t)1000);
+    uint64_t quiet = 0, moved = c->calls->moved(c->desk, to);
     c->to = to;
     c->body = body;
     c->answered = false;
     c->calls->send(c->desk, to, m);
-    while (c->servers[to].open && !c->answered)
-        c->calls->step(c->desk, 1000);
+    for (uint64_t now, last = dti_now_ns(); s->open && !c->answered; last = now) {
+        c->calls->step(c->desk, most);
+        now = dti_now_ns();
+        quiet += DTI_MIN(now - last, (uint64_t)DTI_CLIENT_STEP_MOST);
+        if (c->calls->moved(c->desk, to) != moved)
+            quiet = 0;
+        moved = c->calls->moved(c->desk, to);
+        s->silent = quiet >= c->wait_ns && s->open && !c->answered;
+        if (s->silent)
+            dti_client_hang_up(c, to);
+    }
     return c->answered;
 }
 
@@ -176,11 +211,24 @@ static bool dti_welcome_is_right(const dti_client *c, uint32_t to) {
     return w.place == to && w.servers && w.shards && w.begin <= w.end && w.end <= w.elements;
 }
 
+/* It may have a place soon: a worker that has gone, or is back, leaves one. */
+static dt_result dti_client_full(dti_client *c, uint32_t to) {
+    dti_client_server *s = &c->servers[to];
+    s->full = c->answer.number ? c->answer.number : 1;
+    dti_client_hang_up(c, to);
+    if (dti_now_ns() - s->broken >= c->wait_ns)
+        return dti_client_gone(c, to);
+    c->calls->step(c->desk, DTI_CLIENT_FULL_MS);
+    return DT_OK;
+}
+
 static dt_result dti_client_welcome(dti_client *c, uint32_t to) {
     dti_client_server *s = &c->servers[to];
     dti_welcome w;
     if (c->answer.kind == DTI_SAY_ERROR)
         return dti_client_error(c, to);
+    if (c->answer.kind == DTI_SAY_FULL)
+        return dti_client_full(c, to);
     if (!dti_welcome_is_right(c, to))
         return dti_fail(c->base, DT_ERROR_CORRUPT, "server %u at %s: its greeting makes no sense",
                         to, s->address);
@@ -197,6 +245,7 @@ static dt_result dti_client_welcome(dti_client *c, uint32_t to) {
                         s->address);
     s->welcome = w;
     s->greeted = s->back = true;
+    s->full = 0;
     return DT_OK;
 }
 
@@ -207,7 +256,7 @@ static dt_result dti_client_greet(dti_client *c, uint32_t to) {
         const uint64_t broken = c->servers[to].broken;
         if (!result && dti_client_try(c, to, &hello, NULL))
             result = dti_client_welcome(c, to);
-        else if (!result && dti_now_ns() - broken >= c->wait_ns)
+        else if (!result && (c->servers[to].silent || dti_now_ns() - broken >= c->wait_ns))
             result = dti_client_gone(c, to);
         if (result)
             return result;
@@ -219,6 +268,8 @@ static dt_result dti_client_greet(dti_client *c, uint32_t to) {
  * time, although the server greets, is not asked for ever. */
 static dt_result dti_client_broke(dti_client *c, uint32_t to, uint64_t start, uint64_t *first) {
     const uint64_t now = dti_now_ns();
+    if (c->servers[to].silent)
+        return dti_client_gone(c, to);
     if (!*first || now - start >= c->wait_ns)
         *first = now;
     return now - *first >= c->wait_ns ? dti_client_gone(c, to) : DT_OK;

@@ -12,6 +12,8 @@ typedef struct dti_client_server {
     bool open, greeted, refused;
     bool told;       /* of how dialling came out */
     bool back;       /* it was greeted since its values were taken: they may be others */
+    bool silent;     /* given up: it says nothing */
+    uint64_t full;   /* it has so many workers, and takes no more; 0: it does */
     uint64_t broken; /* since when there is no connection, ns */
     char why[256];
 } dti_client_server;
@@ -20,7 +22,7 @@ struct dti_client {
     dti_base *base;
     const dti_desk_calls *calls;
     dti_desk *desk;
-    uint64_t wait_ns; /* for a server that is away */
+    uint64_t wait_ns; /* for a server that is away, or silent */
     dti_client_server *servers;
     uint32_t count;
     /* The question under way. */
@@ -38,8 +40,9 @@ static dt_result dti_client_open(dti_base *base, const char *servers, const dt_c
                                  int wait_ms, dti_client *c);
 static void dti_client_close(dti_client *c);
 /* Asks server `to`, and waits for the answer: a small one's body is in c->small, a large one's in
- * `room`. A server's DTI_SAY_ERROR is an error here. PEER_LOST: it is gone for too long; REFUSED:
- * by its key or settings; INVALID: it is another server than before. */
+ * `room`. A server's DTI_SAY_ERROR is an error here. PEER_LOST: it is gone, or silent, for too
+ * long; REFUSED: by its key or settings, or it has all of its workers; INVALID: it is another server
+ * than before. */
 static dt_result dti_client_ask(dti_client *c, uint32_t to, const dti_message *m, const void *body,
                                 void *room, uint64_t room_bytes);
 /* Connects to a server, if it is not; c->servers[to].welcome is what it said. */

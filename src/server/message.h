@@ -5,16 +5,21 @@ enum {
     DTI_SAY_HELLO = 1, /* worker: no body */
     DTI_SAY_WELCOME,   /* dti_welcome */
     DTI_SAY_SETTINGS,  /* worker: no body; the answer's body is the server's settings, as text */
-    DTI_SAY_ASK,    /* worker: dti_request; answered when there is a ticket, or the epoch ended */
+    DTI_SAY_ASK, /* worker: dti_request; part: in so many ms it wants an answer, if only a WAIT */
     DTI_SAY_TICKET, /* dti_told; part: the shard, number: the batch's serial */
-    DTI_SAY_ENDED,  /* dti_told */
-    DTI_SAY_PULL,   /* worker: dti_resolved; number: the version that it knows of */
-    DTI_SAY_VALUES, /* number: the version; body: the server's part of the parameters, f32 */
+    DTI_SAY_ENDED,  /* dti_told; part: a dti_newest */
+    DTI_SAY_PULL,   /* worker: dti_resolved; part: a dti_newest, number: the version it knows of */
+    DTI_SAY_VALUES, /* part: a dti_newest, number: the version; body: the part's parameters, f32 */
     DTI_SAY_PUSH,   /* worker; part: the shard, number: the serial; body: see dti_push_shape */
     DTI_SAY_FAULT,  /* worker: the same for a gradient that is not finite; body: why */
     DTI_SAY_PUSHED, /* part: a dti_push_answer */
-    DTI_SAY_ERROR   /* part: a dt_result; body: text */
+    DTI_SAY_ERROR,  /* part: a dt_result; body: text */
+    DTI_SAY_WAIT,   /* there is no ticket yet: ask again */
+    DTI_SAY_FULL    /* number: the workers that it takes, which it has */
 };
+
+/* Which values: those of now, or those that the newest epoch ended with. */
+typedef enum dti_newest { DTI_NEWEST_NOW, DTI_NEWEST_EPOCH } dti_newest;
 
 #define DTI_SAY_TEXT 480 /* of FAULT and ERROR, at most */
 
@@ -41,7 +46,8 @@ typedef struct dti_resolved {
 
 typedef struct dti_told {
     dti_resolved resolved;
-    uint64_t epoch, index; /* of the batch; of ENDED: the epoch that is next, and 0 */
+    uint64_t epoch, index; /* of the batch; of ENDED: the epoch that is next, and 0; the version
+                              is that of its beginning where part says so */
     uint64_t step;         /* that it is computed for */
     uint64_t steps;        /* committed so far */
 } dti_told;

@@ -138,6 +138,19 @@ static bool dti_tickets_pushed(dti_tickets *t, uint32_t who, uint64_t serial, ui
     return true;
 }
 
+static void dti_tickets_drop(dti_tickets *t, uint32_t who, uint64_t serial, uint32_t shard) {
+    dti_ticket *ticket =
+        dti_tickets_has(t, serial, shard) ? dti_tickets_at(t, serial, shard) : NULL;
+    if (!ticket || ticket->state != DTI_TICKET_COMING || ticket->who != who)
+        return;
+    *ticket = (dti_ticket){0};
+    t->late++;
+}
+
+static uint64_t dti_tickets_oldest(const dti_tickets *t, uint64_t serial) {
+    return serial > t->window ? serial - t->window : 0;
+}
+
 static dti_push_answer dti_tickets_fault(dti_tickets *t, uint32_t who, uint64_t serial,
                                          uint32_t shard) {
     const dti_push_answer answer = dti_tickets_push(t, who, serial, shard, 0);

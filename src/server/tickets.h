@@ -65,6 +65,10 @@ static dti_push_answer dti_tickets_push(dti_tickets *t, uint32_t who, uint64_t s
 /* It has come whole. False: its ticket went to somebody else meanwhile. */
 static bool dti_tickets_pushed(dti_tickets *t, uint32_t who, uint64_t serial, uint32_t shard,
                                uint64_t version);
+/* Who has it is not the worker any more, and it is free: what came does not count. */
+static void dti_tickets_drop(dti_tickets *t, uint32_t who, uint64_t serial, uint32_t shard);
+/* The oldest version that a push for a batch can have been computed with. */
+static uint64_t dti_tickets_oldest(const dti_tickets *t, uint64_t serial);
 /* The worker found what is not finite: the batch is skipped. */
 static dti_push_answer dti_tickets_fault(dti_tickets *t, uint32_t who, uint64_t serial,
                                          uint32_t shard);

@@ -3,9 +3,17 @@
  * place of their own; when a batch is complete it is folded and applied as a step of ranks is, by
  * the trainer's own commit, with its checkpoints. All of it happens in dt_server_run. */
 
+#define DTI_SERVER_SURPLUS 2 /* seats for those who are to hear that there is no place */
+#define DTI_SERVER_SURPLUS_NS 1000000000u
+
 typedef struct dti_server_seat { /* a worker's connection */
     bool open, asks;             /* asks: it waits for a ticket, */
-    uint64_t epoch, mark;        /* of this epoch */
+    uint64_t epoch, mark;        /* of this epoch, */
+    uint64_t since;              /* since then, ns, and wants to hear something */
+    uint32_t wait_ms;            /* in this time; */
+    bool surplus;                /* or there is no place for it, as it is told */
+    uint64_t given;              /* the serial of the ticket that it got last; 0: none, */
+    uint32_t given_shard;        /* and its shard */
     uint8_t instance[16];
     char *place;          /* where its push is coming to; NULL: none is, or it does not count */
     dti_push_answer push; /* to it, when it is there */
@@ -21,11 +29,15 @@ struct dt_server {
     const dti_desk_calls *calls;
     dti_desk *desk;
     dti_server_seat *seats;
-    uint32_t count;
+    uint32_t count, places; /* seats; of them for workers */
     dti_tickets tickets;
     dti_push_shape shape;
     char *pushes; /* [window][shards], of stride bytes */
     uint64_t stride;
+    char *kept;         /* the part's values at the end of an epoch, */
+    dti_told kept_told; /* and what there is to say of them */
+    bool has_kept;
+    uint64_t writes; /* to the store, when it was last served; others are the application's */
     dti_text settings;
     dti_welcome welcome;
     bool staleness_lr;
@@ -64,10 +76,16 @@ static bool dti_server_read(void *user, uint32_t who, const dti_message *m, uint
                             uint32_t bytes) {
     dt_server *s = user;
     const dt_store *store = s->trainer->par.replicas[0].store;
-    if (m->kind == DTI_SAY_VALUES)
+    const bool kept = m->kind == DTI_SAY_VALUES && m->part == DTI_NEWEST_EPOCH;
+    if (kept && (!s->has_kept || m->number != s->kept_told.resolved.version))
+        return false; /* they are others by now: let it ask again */
+    if (m->kind == DTI_SAY_VALUES && !kept)
         return !store->device->backend->memory_read(
             store->memories[DTI_ARENA_PARAM], dti_arena_bytes(s->shape.begin) + at, to, bytes);
-    memcpy(to, (m->kind == DTI_SAY_SETTINGS ? s->settings.data : s->seats[who].small) + at, bytes);
+    const char *from = kept                          ? s->kept
+                       : m->kind == DTI_SAY_SETTINGS ? s->settings.data
+                                                     : s->seats[who].small;
+    memcpy(to, from + at, bytes);
     return true;
 }
 
@@ -90,6 +108,15 @@ static void dti_server_welcome(dt_server *s, uint32_t who) {
 
 /* ---- tickets */
 
+/* A worker that hears nothing for long takes the server for dead. */
+static void dti_server_wait(dt_server *s, uint32_t who) {
+    dti_server_seat *seat = &s->seats[who];
+    if (dti_now_ns() - seat->since < 1000000u * (uint64_t)seat->wait_ms)
+        return;
+    seat->asks = false;
+    dti_server_answer(s, who, (dti_message){.kind = DTI_SAY_WAIT}, NULL);
+}
+
 /* Gives a worker what it waits for, if there is some. */
 static void dti_server_serve(dt_server *s, uint32_t who) {
     dti_server_seat *seat = &s->seats[who];
@@ -98,13 +125,19 @@ static void dti_server_serve(dt_server *s, uint32_t who) {
     dti_told told = {.resolved = dti_server_resolved(s), .steps = dti_server_steps(s)};
     const dti_ticket_answer answer =
         dti_tickets_take(t, who, seat->epoch, told.steps, dti_now_ns(), &m.number, &m.part);
-    if (answer == DTI_TICKET_WAIT)
+    if (answer == DTI_TICKET_WAIT) {
+        dti_server_wait(s, who);
         return;
+    }
     seat->asks = false;
     if (answer == DTI_TICKET_ENDED) {
         m.kind = DTI_SAY_ENDED;
+        m.part = s->has_kept ? DTI_NEWEST_EPOCH : DTI_NEWEST_NOW;
         told.epoch = s->trainer->epoch;
+        told = s->has_kept ? s->kept_told : told;
     } else {
+        seat->given = m.number;
+        seat->given_shard = m.part;
         told.epoch = dti_tickets_epoch(t, m.number);
         told.index = (m.number - 1) % t->batches;
         told.step = dti_tickets_batch(t, m.number)->step;
@@ -127,6 +160,8 @@ static void dti_server_ask(dt_server *s, uint32_t who, const dti_message *m, con
         return;
     }
     seat->asks = true;
+    seat->since = dti_now_ns();
+    seat->wait_ms = DTI_MIN(DTI_MAX(m->part, 10u), 1000u);
     seat->epoch = ask.epoch;
     dti_server_serve(s, who);
 }
@@ -165,6 +200,21 @@ static dt_result dti_server_apply(dt_server *s, uint64_t serial, dti_parallel_re
                           s->stride, dti_server_rows(s, serial), &step, out);
 }
 
+/* What an epoch ends with is kept, for workers that are told so when others are further. */
+static dt_result dti_server_keep(dt_server *s) {
+    const dt_store *store = s->trainer->par.replicas[0].store;
+    const uint64_t bytes = dti_arena_bytes(s->shape.end - s->shape.begin);
+    const dt_result result =
+        bytes ? store->device->backend->memory_read(store->memories[DTI_ARENA_PARAM],
+                                                    dti_arena_bytes(s->shape.begin), s->kept, bytes)
+              : DT_OK;
+    s->kept_told = (dti_told){.resolved = dti_server_resolved(s),
+                              .epoch = s->trainer->epoch,
+                              .steps = dti_server_steps(s)};
+    s->has_kept = !result;
+    return result;
+}
+
 /* The batch at the base is complete. What is not finite is skipped, as a step of ranks is. */
 static dt_result dti_server_resolve(dt_server *s) {
     dt_trainer *t = s->trainer;
@@ -182,8 +232,9 @@ static dt_result dti_server_resolve(dt_server *s) {
     s->skipped_bits = s->skipped_bits << 1 | skipped;
     dti_trainer_move_on(t, serial % s->tickets.batches == 0);
     dti_tickets_resolve(&s->tickets);
-    if (skipped)
-        return DT_OK;
+    const dt_result kept = t->index == 0 ? dti_server_keep(s) : DT_OK;
+    if (skipped || kept)
+        return kept;
     s->info.loss = 0.0;
     for (int i = 0; i < DT_MAX_TERMS; i++)
         s->info.loss += out.loss_weight[i] > 0.0
@@ -191,6 +242,16 @@ static dt_result dti_server_resolve(dt_server *s) {
                             : 0.0;
     t->par.asked = atomic_exchange(&t->wanted, 0) != 0;
     return dti_trainer_checkpoints(t);
+}
+
+static void dti_server_leave(dt_server *s, uint32_t who);
+
+/* Who has no place has heard it by now. */
+static void dti_server_show_out(dt_server *s, uint32_t who) {
+    if (dti_now_ns() - s->seats[who].since < DTI_SERVER_SURPLUS_NS)
+        return;
+    s->calls->close(s->desk, who, "there is no place");
+    dti_server_leave(s, who);
 }
 
 /* All that is complete; then those who wait may have something to do. Servers other than the first
@@ -201,6 +262,8 @@ static void dti_server_go_on(dt_server *s) {
     for (uint32_t i = 0; i < s->count; i++) {
         if (s->seats[i].open && s->seats[i].asks)
             dti_server_serve(s, i);
+        if (s->seats[i].open && s->seats[i].surplus)
+            dti_server_show_out(s, i);
     }
 }
 
@@ -230,12 +293,21 @@ static void dti_server_clear(dt_server *s, const char *place) {
     }
 }
 
+/* The first server knows who computes what: another's push is none. A worker whose connection broke
+ * has its ticket still; one that had it before the server was loaded, or made anew, has not. */
+static bool dti_server_gave(const dt_server *s, uint32_t who, const dti_message *m) {
+    const dti_server_seat *seat = &s->seats[who];
+    return s->welcome.place || (seat->given == m->number && seat->given_shard == m->part);
+}
+
 /* Where a push goes. NULL: it does not count, or is not one. */
 static void *dti_server_room(void *user, uint32_t who, const dti_message *m) {
     dt_server *s = user;
     dti_server_seat *seat = &s->seats[who];
     seat->place = NULL;
-    if (m->kind != DTI_SAY_PUSH || m->bytes != s->shape.bytes)
+    seat->push = DTI_PUSH_VOID;
+    if (m->kind != DTI_SAY_PUSH || m->bytes != s->shape.bytes || seat->surplus ||
+        !dti_server_gave(s, who, m))
         return NULL;
     seat->push = dti_tickets_push(&s->tickets, who, m->number, m->part, dti_now_ns());
     if (seat->push != DTI_PUSH_TAKEN)
@@ -243,6 +315,27 @@ static void *dti_server_room(void *user, uint32_t who, const dti_message *m) {
     char *place = dti_server_place(s, m->number, m->part);
     dti_server_clear(s, place);
     return seat->place = place;
+}
+
+/* It was computed with values that a ticket of this batch comes with. Newer ones than there are were
+ * those of a life before a checkpoint: they do not count, and nobody is to blame. */
+static bool dti_server_knows(dt_server *s, uint32_t who, const dti_message *m, uint64_t version) {
+    const uint64_t oldest = dti_tickets_oldest(&s->tickets, m->number);
+    if (version >= oldest && version < s->tickets.base)
+        return true;
+    dti_tickets_drop(&s->tickets, who, m->number, m->part);
+    if (version >= oldest) {
+        dti_server_pushed(s, who, DTI_PUSH_VOID);
+        return false;
+    }
+    s->info.refused++;
+    dti_server_error(
+        s, who, DT_ERROR_INVALID,
+        "a push for batch %llu that was computed with the values of version %llu; with "
+        "a staleness of %u it is %llu at least: ask for a ticket, and pull, before each",
+        (unsigned long long)m->number, (unsigned long long)version, s->tickets.window - 1,
+        (unsigned long long)oldest);
+    return false;
 }
 
 /* A push has come whole. */
@@ -260,6 +353,10 @@ static void dti_server_push(dt_server *s, uint32_t who, const dti_message *m) {
         return;
     }
     const uint64_t version = ((const dti_push_head *)(const void *)push)->version;
+    if (!dti_server_knows(s, who, m, version)) {
+        dti_server_go_on(s);
+        return;
+    }
     if (!dti_push_is_finite(&s->shape, push)) {
         dti_tickets_fault(&s->tickets, who, m->number, m->part);
         dti_server_error(s, who, DT_ERROR_NUMERIC,
@@ -274,7 +371,9 @@ static void dti_server_push(dt_server *s, uint32_t who, const dti_message *m) {
 }
 
 static void dti_server_fault(dt_server *s, uint32_t who, const dti_message *m, const char *text) {
-    const dti_push_answer answer = dti_tickets_fault(&s->tickets, who, m->number, m->part);
+    const dti_push_answer answer = dti_server_gave(s, who, m)
+                                       ? dti_tickets_fault(&s->tickets, who, m->number, m->part)
+                                       : DTI_PUSH_VOID;
     char plain[DTI_SAY_TEXT + 1];
     dti_say_text(plain, text, m->bytes);
     if (answer == DTI_PUSH_TAKEN)
@@ -325,9 +424,12 @@ static void dti_server_pull(dt_server *s, uint32_t who, const dti_message *m, co
     memcpy(&told, body, sizeof told);
     if (s->welcome.place && !dti_server_follow(s, who, &told))
         return;
+    const bool kept =
+        m->part == DTI_NEWEST_EPOCH && s->has_kept && told.version == s->kept_told.resolved.version;
     dti_server_answer(s, who,
                       (dti_message){.kind = DTI_SAY_VALUES,
-                                    .number = s->tickets.base - 1,
+                                    .part = kept ? DTI_NEWEST_EPOCH : DTI_NEWEST_NOW,
+                                    .number = kept ? told.version : s->tickets.base - 1,
                                     .bytes = dti_arena_bytes(s->shape.end - s->shape.begin)},
                       NULL);
 }
@@ -335,6 +437,10 @@ static void dti_server_pull(dt_server *s, uint32_t who, const dti_message *m, co
 static void dti_server_came(void *user, uint32_t who, const dti_message *m, const void *body) {
     dt_server *s = user;
     void *room;
+    if (s->seats[who].surplus) {
+        dti_server_answer(s, who, (dti_message){.kind = DTI_SAY_FULL, .number = s->places}, NULL);
+        return;
+    }
     switch (m->kind) {
     case DTI_SAY_HELLO: dti_server_welcome(s, who); return;
     case DTI_SAY_SETTINGS:
@@ -360,23 +466,29 @@ static void dti_server_leave(dt_server *s, uint32_t who) {
     dti_tickets_lost(&s->tickets, who);
     seat->open = seat->asks = false;
     seat->place = NULL;
-    s->info.workers--;
+    s->info.workers -= !seat->surplus;
 }
 
 /* A process that is back has no use for its old connection, which may look alive for long. */
 static void dti_server_opened(void *user, uint32_t who, const uint8_t instance[16]) {
     dt_server *s = user;
+    dti_server_seat fresh = {.open = true, .since = dti_now_ns()};
+    memcpy(fresh.instance, instance, sizeof fresh.instance);
     for (uint32_t i = 0; i < s->count; i++) {
-        if (!s->seats[i].open || memcmp(s->seats[i].instance, instance, 16))
+        dti_server_seat *seat = &s->seats[i];
+        if (memcmp(seat->instance, instance, sizeof seat->instance) != 0)
             continue;
-        s->calls->close(s->desk, i, "its worker is back");
+        if (seat->open)
+            s->calls->close(s->desk, i, "its worker is back");
         dti_server_leave(s, i);
+        fresh.given = seat->given ? seat->given : fresh.given;
+        fresh.given_shard = seat->given ? seat->given_shard : fresh.given_shard;
+        seat->given = 0;
     }
-    dti_server_seat *seat = &s->seats[who];
-    *seat = (dti_server_seat){.open = true};
-    memcpy(seat->instance, instance, sizeof seat->instance);
-    s->info.workers++;
-    s->info.joined++;
+    fresh.surplus = s->info.workers >= (int)s->places;
+    s->seats[who] = fresh;
+    s->info.workers += !fresh.surplus;
+    s->info.joined += !fresh.surplus;
 }
 
 static void dti_server_closed(void *user, uint32_t who, bool was_open, bool refused,
@@ -469,7 +581,10 @@ static dt_result dti_server_memory(dt_server *s, const dt_server_desc *d) {
     s->welcome.place = (uint32_t)d->place;
     dti_server_part(s);
     s->stride = (s->shape.bytes + 63) / 64 * 64;
-    s->count = d->workers_max ? (uint32_t)d->workers_max : 64;
+    s->places = d->workers_max ? (uint32_t)d->workers_max : 64;
+    s->count = s->places + DTI_SERVER_SURPLUS;
+    s->kept =
+        dti_alloc(s->base, (size_t)DTI_MAX(dti_arena_bytes(s->shape.end - s->shape.begin), 1));
     s->seats = dti_alloc_array(s->base, s->count, sizeof *s->seats);
     t->open = dti_alloc_array(s->base, t->window, sizeof *t->open);
     t->tickets = dti_alloc_array(s->base, (size_t)t->window * t->shards, sizeof *t->tickets);
@@ -481,7 +596,7 @@ static dt_result dti_server_memory(dt_server *s, const dt_server_desc *d) {
     s->welcome.end = s->shape.end;
     s->welcome.push_bytes = s->shape.bytes;
     s->welcome.settings_bytes = s->settings.size;
-    return s->seats && t->open && t->tickets && s->pushes ? DT_OK : DT_ERROR_MEMORY;
+    return s->seats && s->kept && t->open && t->tickets && s->pushes ? DT_OK : DT_ERROR_MEMORY;
 }
 
 static dt_result dti_server_hub(dt_server *s, const dt_server_desc *d) {
@@ -543,7 +658,7 @@ DT_API void dt_server_destroy(dt_server *s) {
     dti_disown(&s->graph->stores, &s->owned);
     dt_trainer_destroy(s->trainer);
     dti_text_free(&s->settings);
-    void *all[] = {s->seats, s->tickets.open, s->tickets.tickets, s->pushes};
+    void *all[] = {s->seats, s->kept, s->tickets.open, s->tickets.tickets, s->pushes};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(s->base, all[i]);
     dti_free(s->base, s);
@@ -553,12 +668,41 @@ DT_API dt_trainer *dt_server_trainer(dt_server *s) {
     return s ? s->trainer : NULL;
 }
 
-/* Where the trainer is; another place than before means that it was loaded meanwhile. */
-static void dti_server_position(dt_server *s) {
+static uint64_t dti_server_writes(const dt_server *s) {
+    return s->trainer->par.replicas[0].store->writes;
+}
+
+/* Where the trainer is. Another place than before, or other values, mean that it was loaded
+ * meanwhile: pushes that have come, and those under way, are of values that are no more. Workers
+ * find their connections broken, come back, and pull. */
+static dt_result dti_server_position(dt_server *s) {
     const dt_trainer *t = s->trainer;
     const uint64_t base = t->epoch * s->tickets.batches + t->index + 1;
-    if (base != s->tickets.base)
-        dti_tickets_start(&s->tickets, base);
+    if (base == s->tickets.base && s->writes == dti_server_writes(s))
+        return DT_OK;
+    for (uint32_t i = 0; i < s->count; i++) {
+        if (s->seats[i].open)
+            s->calls->close(s->desk, i, "other values were loaded");
+        dti_server_leave(s, i);
+        s->seats[i].given = 0;
+    }
+    dti_tickets_start(&s->tickets, base);
+    s->has_kept = false;
+    return t->index == 0 ? dti_server_keep(s) : DT_OK;
+}
+
+/* Until the next worker is to hear that there is nothing for it yet, or may be given an old
+ * ticket. */
+static uint64_t dti_server_pause_ms(const dt_server *s) {
+    const uint64_t now = dti_now_ns();
+    uint64_t pause = 1000;
+    for (uint32_t i = 0; i < s->count; i++) {
+        const dti_server_seat *seat = &s->seats[i];
+        const uint64_t due = seat->since + 1000000u * (uint64_t)seat->wait_ms;
+        if (seat->open && seat->asks)
+            pause = DTI_MIN(pause, due > now ? (due - now) / 1000000u + 1 : 0);
+    }
+    return pause;
 }
 
 DT_API dt_result dt_server_run(dt_server *s, int timeout_ms) {
@@ -572,16 +716,18 @@ DT_API dt_result dt_server_run(dt_server *s, int timeout_ms) {
         return dti_trainer_lost(s->trainer);
     const uint64_t end = dti_now_ns() + 1000000u * (uint64_t)DTI_MAX(timeout_ms, 0);
     uint64_t now = 0;
-    dti_server_position(s);
-    s->result = DT_OK;
+    s->result = dti_server_position(s);
     dti_server_go_on(s);
-    do {
+    while (!s->result) {
         const uint64_t left = timeout_ms < 0 || now == 0 ? UINT64_MAX : (end - now) / 1000000u + 1;
         const uint64_t most = timeout_ms < 0 ? 1000 : (uint64_t)DTI_MIN(timeout_ms, 1000);
-        s->calls->step(s->desk, (int)DTI_MIN(left, most));
+        s->calls->step(s->desk, (int)DTI_MIN(DTI_MIN(left, most), dti_server_pause_ms(s)));
         dti_server_go_on(s); /* tickets grow old without a message */
         now = dti_now_ns();
-    } while (!s->result && !atomic_load(&s->stop) && (timeout_ms < 0 || now < end));
+        if (atomic_load(&s->stop) || (timeout_ms >= 0 && now >= end))
+            break;
+    }
+    s->writes = dti_server_writes(s);
     atomic_store(&s->stop, 0);
     return s->result;
 }

@@ -3,6 +3,8 @@
  * first server last; so what that one counts the others have. It never updates anything by itself.
  * What was computed while a server was away counts if the ticket is still open when it is back. */
 
+#define DTI_WORKER_PULLS 16 /* times that values of several versions are taken for those of one */
+
 typedef struct dti_served {
     dti_client client;
     dti_shares shares;
@@ -11,6 +13,7 @@ typedef struct dti_served {
     char *wire;             /* a push, or values, on its way */
     uint64_t wire_bytes;
     dti_told told;
+    uint64_t ahead; /* since when another server is further than the first one, ns; 0: none is */
     uint32_t shard;
     uint64_t serial;
 } dti_served;
@@ -223,10 +226,11 @@ static dt_result dti_worker_take(dt_trainer *t, uint32_t from) {
 }
 
 /* From each server whose values have moved since. */
-static dt_result dti_worker_pull(dt_trainer *t) {
+static dt_result dti_worker_pull(dt_trainer *t, dti_newest newest) {
     dti_served *w = t->worker;
     const dti_resolved *known = &w->told.resolved;
-    const dti_message m = {.kind = DTI_SAY_PULL, .number = known->version, .bytes = sizeof *known};
+    const dti_message m = {
+        .kind = DTI_SAY_PULL, .part = newest, .number = known->version, .bytes = sizeof *known};
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < w->client.count && !result; i++) {
         if (w->have[i] == known->version + 1 && !w->client.servers[i].back)
@@ -244,7 +248,7 @@ static dt_result dti_worker_join(dt_trainer *t) {
     const dti_welcome *said = &w->client.servers[0].welcome;
     w->told = (dti_told){.resolved = {said->version, said->skipped}, .steps = said->steps};
     t->epoch = said->epoch;
-    return dti_worker_pull(t);
+    return dti_worker_pull(t, DTI_NEWEST_NOW);
 }
 
 /* ---- tickets */
@@ -261,23 +265,94 @@ static uint64_t dti_worker_mark(const dt_trainer *t) {
     return hash;
 }
 
-static dt_result dti_worker_ask(dt_trainer *t, bool *ended) {
+/* A server that has no ticket yet says that it is there, several times in the time that silence may
+ * take. */
+static dt_result dti_worker_question(dt_trainer *t) {
+    dti_client *c = &t->worker->client;
+    const dti_request ask = {.epoch = t->epoch, .mark = dti_worker_mark(t)};
+    const dti_message m = {.kind = DTI_SAY_ASK,
+                           .part = (uint32_t)DTI_MIN(c->wait_ns / 4000000u, (uint64_t)1000),
+                           .bytes = sizeof ask};
+    dt_result result = DT_OK;
+    do
+        result = dti_client_ask(c, 0, &m, &ask, NULL, 0);
+    while (!result && c->answer.kind == DTI_SAY_WAIT);
+    return result;
+}
+
+/* No server is further than the first one was when it said so, but where those began again from
+ * different steps, or one was lied to. Some time is theirs to begin again. */
+static dt_result dti_worker_compare_versions(dt_trainer *t) {
+    dti_served *w = t->worker;
+    const dti_client *c = &w->client;
+    const uint64_t now = dti_now_ns();
+    uint32_t i = 1;
+    while (i < c->count && (w->have[i] <= w->told.resolved.version + 1 || c->servers[i].back))
+        i++;
+    if (i >= c->count || !w->ahead) {
+        w->ahead = i < c->count ? now : 0;
+        return DT_OK;
+    }
+    if (now - w->ahead < c->wait_ns)
+        return DT_OK;
+    return dti_fail(t->base, DT_ERROR_INVALID,
+                    "server %u at %s is at batch %llu, and server 0 at %llu: begin all servers "
+                    "again from checkpoints of one step",
+                    i, c->servers[i].address, (unsigned long long)w->have[i],
+                    (unsigned long long)w->told.resolved.version + 1);
+}
+
+static bool dti_worker_told_is_right(const dt_trainer *t, bool ended) {
+    const dti_served *w = t->worker;
+    const dti_message *m = &w->client.answer;
+    const uint64_t batches = dti_loader_epoch_batches(t->loader);
+    dti_told told;
+    if (m->bytes != sizeof told)
+        return false;
+    memcpy(&told, w->client.small, sizeof told);
+    if (ended)
+        return m->part <= DTI_NEWEST_EPOCH && told.epoch < UINT64_MAX / 2 / batches;
+    return m->kind == DTI_SAY_TICKET && m->part < w->shares.job.shards && m->number &&
+           told.epoch == (m->number - 1) / batches && told.index == (m->number - 1) % batches &&
+           m->number > told.resolved.version;
+}
+
+/* A ticket, or the epoch's end, and the values that go with it. */
+static dt_result dti_worker_ask_once(dt_trainer *t, bool *ended) {
     dti_served *w = t->worker;
     dti_client *c = &w->client;
-    const dti_request ask = {.epoch = t->epoch, .mark = dti_worker_mark(t)};
-    const dti_message m = {.kind = DTI_SAY_ASK, .bytes = sizeof ask};
-    dt_result result = dti_client_ask(c, 0, &m, &ask, NULL, 0);
+    dt_result result = dti_worker_question(t);
     if (result)
         return result;
     *ended = c->answer.kind == DTI_SAY_ENDED;
-    if ((!*ended && c->answer.kind != DTI_SAY_TICKET) || c->answer.bytes != sizeof w->told ||
-        c->answer.part >= w->shares.job.shards)
+    if (!dti_worker_told_is_right(t, *ended))
         return dti_fail(t->base, DT_ERROR_CORRUPT, "server 0 at %s: its ticket makes no sense",
                         c->servers[0].address);
     memcpy(&w->told, c->small, sizeof w->told);
     w->shard = c->answer.part;
     w->serial = c->answer.number;
-    return dti_worker_pull(t);
+    result = dti_worker_compare_versions(t);
+    return result ? result : dti_worker_pull(t, *ended ? (dti_newest)w->shard : DTI_NEWEST_NOW);
+}
+
+static bool dti_worker_has_one_version(const dt_trainer *t) {
+    const dti_served *w = t->worker;
+    for (uint32_t i = 0; i < w->client.count; i++) {
+        if (w->have[i] != w->told.resolved.version + 1)
+            return false;
+    }
+    return true;
+}
+
+/* At an epoch's end all servers' values are of one version: that of the end, which they keep. When
+ * another epoch has ended before all were pulled, it is that one's; a first server that was begun
+ * in the middle of an epoch has none, and then they may be of several. */
+static dt_result dti_worker_ask(dt_trainer *t, bool *ended) {
+    dt_result result = dti_worker_ask_once(t, ended);
+    for (int i = 0; i < DTI_WORKER_PULLS && !result && *ended && !dti_worker_has_one_version(t);
+         i++)
+        result = dti_worker_ask_once(t, ended);
+    return result;
 }
 
 /* The samples of the ticket. */

@@ -58,6 +58,7 @@ static void dti_desk_write(dti_desk *desk, dti_desk_conn *c) {
             dti_desk_ended(c, sent);
         else
             dti_talk_sent(&c->talk, (size_t)sent);
+        c->moved += sent > 0 ? (uint64_t)sent : 0;
     }
 }
 
@@ -76,6 +77,7 @@ static void dti_desk_read(dti_desk *desk, dti_desk_conn *c) {
             return;
         }
         total += (size_t)got;
+        c->moved += (uint64_t)got;
         dti_talk_received(&desk->core, &c->talk, (size_t)got);
     }
 }
@@ -310,6 +312,10 @@ static void dti_desk_wake(dti_desk *desk) {
     dti_wake_write(desk->wake);
 }
 
+static uint64_t dti_desk_moved(const dti_desk *desk, uint32_t who) {
+    return desk->conns[who].moved;
+}
+
 static int dti_desk_port(const dti_desk *desk) {
     return desk->port;
 }
@@ -484,9 +490,9 @@ static dt_result dti_desk_create(dti_base *base, const dti_desk_desc *d, dti_des
 }
 
 #ifndef DT_COMM_ONLY
-static const dti_desk_calls dti_desk_table = {dti_desk_create, dti_desk_destroy, dti_desk_port,
-                                              dti_desk_dial,   dti_desk_send,    dti_desk_close,
-                                              dti_desk_drop,   dti_desk_step,    dti_desk_wake};
+static const dti_desk_calls dti_desk_table = {
+    dti_desk_create, dti_desk_destroy, dti_desk_port, dti_desk_dial,  dti_desk_send,
+    dti_desk_close,  dti_desk_drop,    dti_desk_step, dti_desk_moved, dti_desk_wake};
 
 DTI_SEAM const dti_desk_calls *dti_desk_calls_of(void) {
     return &dti_desk_table;

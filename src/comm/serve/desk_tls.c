@@ -5,6 +5,7 @@
 typedef struct dti_desk_conn {
     int fd; /* -1 = none */
     bool connecting, blocked;
+    uint64_t moved;     /* bytes, of all that it was */
     dti_addresses list; /* of whom it dials; the next one to try */
     int next;
     dti_tls_conn tls;
@@ -86,6 +87,7 @@ static void dti_desk_write_tls(dti_desk *desk, dti_desk_conn *c) {
             dti_desk_ended(c, sent);
         else
             dti_tls_sent(&c->tls, (size_t)sent);
+        c->moved += sent > 0 ? (uint64_t)sent : 0;
     }
 }
 
@@ -127,6 +129,7 @@ static void dti_desk_read_tls(dti_desk *desk, dti_desk_conn *c) {
         }
         dti_tls_received(&c->tls, (size_t)got);
         total += (size_t)got;
+        c->moved += (uint64_t)got;
         if (!c->secure)
             dti_desk_handshake_tls(desk, c);
         if (c->secure)

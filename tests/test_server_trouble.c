@@ -1,0 +1,292 @@
+/* Parameter servers and workers in trouble: stopped processes, too many workers, checkpoints that are
+ * loaded under way, epochs that end while others go on. */
+#include "serve_run.h"
+
+/* ---- stopped processes */
+
+static void serve_text(serve_run *r, int port) {
+    snprintf(r->address, sizeof r->address, "127.0.0.1:%d", port);
+}
+
+/* A server in a process of its own, at a port that it tells. */
+static pid_t serve_fork_server(serve_run *r, const serve_case *c) {
+    int ends[2], port = 0;
+    if (!CHECK_TEXT(pipe(ends) == 0, "a pipe"))
+        return -1;
+    fflush(stdout);
+    const pid_t pid = fork();
+    if (pid == 0) {
+        if (serve_open(r, c) && write(ends[1], &r->info.port, sizeof port) == (ssize_t)sizeof port)
+            dt_server_run(r->server, -1);
+        _exit(0);
+    }
+    close(ends[1]);
+    CHECK(read(ends[0], &port, sizeof port) == (ssize_t)sizeof port);
+    close(ends[0]);
+    *r = (serve_run){.c = c, .by = serve_key('a', c->integrity)};
+    serve_text(r, port);
+    return pid;
+}
+
+static double serve_seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+TEST(server_that_is_stopped_is_lost_after_the_time_that_workers_wait) {
+    const serve_case c = {.shards = 2, .epochs = 1, .workers = 1};
+    serve_run r;
+    train_model m;
+    dt_trainer *t;
+    const pid_t pid = serve_fork_server(&r, &c);
+    r.wait_ms = 600;
+    const dt_result joined = serve_join(&r, &m, &t);
+    CHECK_TEXT(!joined && !dt_trainer_step(t, NULL), "%s", dt_ctx_error(m.ctx));
+    kill(pid, SIGSTOP);
+    const double start = serve_seconds();
+    CHECK(!joined && dt_trainer_step(t, NULL) == DT_ERROR_PEER_LOST);
+    CHECK_TEXT(serve_seconds() - start > 0.5, "after %g s", serve_seconds() - start);
+    CHECK_TEXT(strstr(dt_ctx_error(m.ctx), "stopped") && strstr(dt_ctx_error(m.ctx), r.address),
+               "%s", dt_ctx_error(m.ctx));
+    kill(pid, SIGCONT); /* and there it is again */
+    CHECK_TEXT(!joined && !dt_trainer_step(t, NULL), "%s", dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+    kill(pid, SIGKILL);
+    serve_reap(pid, true);
+}
+
+/* Until its worker has a ticket, or has none left to come. */
+static void serve_await(serve_run *r, uint64_t pushes) {
+    dt_server_info info = {0};
+    for (int i = 0; i < 500 && info.pushes < pushes; i++) {
+        CHECK_TEXT(!dt_server_run(r->server, 10), "%s", dt_ctx_error(r->m.ctx));
+        dt_server_get_info(r->server, &info);
+    }
+    CHECK(info.pushes >= pushes);
+}
+
+/* Its tickets go to others when they are old; those wait longer than they would for a server that says
+ * nothing, as it says that it is there. When it goes on, what it computed counts no more. */
+TEST(server_gives_the_tickets_of_a_stopped_worker_to_others) {
+    const serve_case c = {.shards = 1, .epochs = 6, .workers = 1, .ticket_ms = 1000};
+    const uint64_t wanted = serve_wanted(&c);
+    serve_run r;
+    if (!serve_open(&r, &c))
+        return;
+    const pid_t pid = serve_fork(&r, 1);
+    serve_await(&r, 4); /* its only worker nearly always has a ticket */
+    kill(pid, SIGSTOP);
+    r.wait_ms = 400;
+    serve_start(&r);
+    serve_workers(&r);
+    kill(pid, SIGCONT);
+    serve_reap(pid, false);
+    serve_stop(&r);
+    CHECK_TEXT(r.hash == wanted, "%016llx, not %016llx", (unsigned long long)r.hash,
+               (unsigned long long)wanted);
+    CHECK(r.info.step == 30 && r.info.pushes == 30);
+    serve_close(&r);
+}
+
+/* ---- more workers than there are places */
+
+typedef struct serve_guest {
+    train_model m;
+    dt_trainer *t;
+} serve_guest;
+
+static void *serve_leave_soon(void *arg) {
+    serve_sleep_us(300000);
+    dt_ctx_destroy(((serve_guest *)arg)->m.ctx);
+    return NULL;
+}
+
+TEST(server_tells_a_worker_too_many_how_many_it_takes) {
+    const serve_case c = {.shards = 1, .epochs = 1, .workers = 1, .workers_max = 2};
+    static serve_guest first, second;
+    serve_run r;
+    train_model m;
+    dt_trainer *t;
+    pthread_t thread;
+    if (!serve_open(&r, &c))
+        return;
+    serve_start(&r);
+    r.wait_ms = 500;
+    CHECK(!serve_join(&r, &first.m, &first.t) && !serve_join(&r, &second.m, &second.t));
+    CHECK(serve_join(&r, &m, &t) == DT_ERROR_REFUSED);
+    CHECK_TEXT(strstr(dt_ctx_error(m.ctx), "takes 2") && strstr(dt_ctx_error(m.ctx), "workers_max"),
+               "%s", dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+    CHECK_TEXT(!dt_trainer_step(first.t, NULL), "%s", dt_ctx_error(first.m.ctx));
+    r.wait_ms = 5000; /* who waits gets the place of one that leaves */
+    CHECK(!pthread_create(&thread, NULL, serve_leave_soon, &second));
+    const dt_result result = serve_join(&r, &m, &t);
+    CHECK_TEXT(!result && !dt_trainer_step(t, NULL), "%s", dt_ctx_error(m.ctx));
+    pthread_join(thread, NULL);
+    dt_ctx_destroy(m.ctx);
+    dt_ctx_destroy(first.m.ctx);
+    serve_stop(&r);
+    CHECK(r.info.joined == 3);
+    serve_close(&r);
+}
+
+/* ---- other values between two runs */
+
+/* As a trainer's that began with the file. */
+static uint64_t serve_wanted_from(const serve_case *c, const char *path) {
+    train_model m;
+    dt_trainer *t;
+    uint64_t hash = 0;
+    if (!CHECK_TEXT(serve_model(&m, c), "the model"))
+        return 0;
+    dt_trainer_desc d = serve_trainer(c, &m);
+    d.shards = c->shards;
+    d.devices = "cpu";
+    CHECK_TEXT(!dt_trainer_create(m.graph, &d, &t) && !dt_trainer_load(t, path) &&
+                   !dt_trainer_epoch(t, NULL) && !dt_store_state_hash(dt_trainer_store(t), &hash),
+               "%s", dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+    return hash;
+}
+
+/* A file of the first step, with other weights than it begins with. */
+static void serve_other_file(const serve_case *c, const char *path) {
+    const float bias[TRAIN_CLASSES] = {0.5f, -0.5f, 0.25f, 0.0f, 1.0f};
+    train_model m;
+    dt_trainer *t;
+    if (!CHECK_TEXT(serve_model(&m, c), "the model"))
+        return;
+    dt_trainer_desc d = serve_trainer(c, &m);
+    d.shards = c->shards;
+    d.devices = "cpu";
+    CHECK_TEXT(!dt_trainer_create(m.graph, &d, &t) &&
+                   !dt_store_write(dt_trainer_store(t),
+                                   dt_store_param_count(dt_trainer_store(t)) - 1, DT_VALUE_PARAM,
+                                   bias, sizeof bias) && /* of the last layer */
+                   !dt_trainer_save(t, path),
+               "%s", dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+}
+
+TEST(server_drops_pushes_of_values_that_were_loaded_over) {
+    const serve_case c = {.shards = 3, .epochs = 1, .workers = 1};
+    const char *path = "/tmp/dtrain-server-over.safetensors";
+    serve_run r;
+    train_model m;
+    dt_trainer *t;
+    dt_train_report report;
+    if (!serve_open(&r, &c))
+        return;
+    serve_other_file(&c, path);
+    const uint64_t wanted = serve_wanted_from(&c, path);
+    serve_start(&r);
+    const dt_result joined = serve_join(&r, &m, &t);
+    for (int i = 0; i < 2; i++) /* two shards of the first batch */
+        CHECK_TEXT(!joined && !dt_trainer_step(t, NULL), "%s", dt_ctx_error(m.ctx));
+    serve_stop(&r);
+    CHECK(r.info.pushes == 2 && r.info.step == 0);
+    CHECK_TEXT(!dt_trainer_load(dt_server_trainer(r.server), path), "%s", dt_ctx_error(r.m.ctx));
+    serve_start(&r);
+    while (!joined && serve_epoch(t) == 0)
+        if (!CHECK_TEXT(!dt_trainer_step(t, &report), "%s", dt_ctx_error(m.ctx)))
+            break;
+    serve_stop(&r);
+    CHECK_TEXT(r.hash == wanted && r.info.pushes == 15, "%016llx, not %016llx; %d pushes",
+               (unsigned long long)r.hash, (unsigned long long)wanted, (int)r.info.pushes);
+    dt_ctx_destroy(m.ctx);
+    serve_close(&r);
+    remove(path);
+}
+
+/* ---- epochs that end while others go on */
+
+enum { ENDS_SERVERS = 3, ENDS_WORKERS = 4, ENDS_EPOCHS = 12 };
+
+static struct {
+    pthread_mutex_t lock;
+    uint64_t hash[ENDS_EPOCHS + 1];
+    int seen[ENDS_EPOCHS + 1];
+} ends = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* All workers that find an epoch ended have the same weights then. */
+static void ends_compare(serve_worker *w, uint64_t epoch, uint64_t hash) {
+    pthread_mutex_lock(&ends.lock);
+    if (epoch <= ENDS_EPOCHS) {
+        CHECK_TEXT(!ends.seen[epoch] || ends.hash[epoch] == hash,
+                   "worker %d, epoch %d: %016llx, others have %016llx", w->index, (int)epoch,
+                   (unsigned long long)hash, (unsigned long long)ends.hash[epoch]);
+        ends.hash[epoch] = hash;
+        ends.seen[epoch]++;
+    }
+    pthread_mutex_unlock(&ends.lock);
+}
+
+static void *ends_work(void *arg) {
+    serve_worker *w = arg;
+    train_model *m = malloc(sizeof *m);
+    dt_train_report report;
+    dt_trainer *t;
+    uint64_t hash = 0;
+    w->result = m ? serve_join(w->run, m, &t) : DT_ERROR_MEMORY;
+    while (!w->result && serve_epoch(t) < ENDS_EPOCHS) {
+        serve_sleep_us(w->run->c->slow_us[w->index]);
+        w->result = dt_trainer_step(t, &report);
+        if (!w->result && report.epoch_ended && !report.steps)
+            w->result = dt_store_hash(dt_trainer_store(t), &hash);
+        if (!w->result && report.epoch_ended && !report.steps)
+            ends_compare(w, serve_epoch(t), hash);
+    }
+    if (m)
+        snprintf(w->text, sizeof w->text, "%s", dt_ctx_error(m->ctx));
+    if (m)
+        dt_ctx_destroy(m->ctx);
+    free(m);
+    return NULL;
+}
+
+static void ends_serve(serve_run runs[ENDS_SERVERS], const serve_case *c) {
+    char addresses[ENDS_SERVERS * 32] = "";
+    for (int i = 0; i < ENDS_SERVERS; i++) {
+        serve_run *r = &runs[i];
+        *r = (serve_run){.c = c, .by = serve_key('a', c->integrity), .wait_ms = 20000};
+        CHECK(serve_model(&r->m, c));
+        dt_server_desc desc = {.trainer = serve_trainer(c, &r->m),
+                               .by = &r->by,
+                               .staleness = c->staleness,
+                               .place = i,
+                               .servers = ENDS_SERVERS};
+        desc.trainer.shards = c->shards;
+        CHECK_TEXT(!dt_server_create(r->m.graph, &desc, &r->server), "%s", dt_ctx_error(r->m.ctx));
+        dt_server_get_info(r->server, &r->info);
+        snprintf(addresses + strlen(addresses), 32, "%s127.0.0.1:%d", i ? "," : "", r->info.port);
+        serve_start(r);
+    }
+    snprintf(runs[0].address, sizeof runs[0].address, "%s", addresses);
+}
+
+TEST(servers_give_workers_one_version_at_the_end_of_an_epoch) {
+    const serve_case c = {.shards = 2,
+                          .staleness = 3,
+                          .slow_us = {0, 0, 1500, 4000},
+                          .optim = {DT_OPTIM_SGD, .lr = 0.1}};
+    static serve_run runs[ENDS_SERVERS];
+    int several = 0;
+    ends_serve(runs, &c);
+    for (int i = 0; i < ENDS_WORKERS; i++) {
+        serve_worker *w = &runs[0].workers[i];
+        *w = (serve_worker){.run = &runs[0], .index = i};
+        CHECK(!pthread_create(&w->thread, NULL, ends_work, w));
+    }
+    for (int i = 0; i < ENDS_WORKERS; i++) {
+        pthread_join(runs[0].workers[i].thread, NULL);
+        CHECK_TEXT(!runs[0].workers[i].result, "worker %d: %s", i, runs[0].workers[i].text);
+    }
+    for (int i = 0; i < ENDS_SERVERS; i++) {
+        serve_stop(&runs[i]);
+        serve_close(&runs[i]);
+    }
+    for (int i = 1; i <= ENDS_EPOCHS; i++)
+        several += ends.seen[i] > 1;
+    CHECK_TEXT(several > ENDS_EPOCHS / 2, "%d epochs that several saw end", several);
+}
