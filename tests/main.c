@@ -78,6 +78,7 @@ static FILE *harness_stream(int descriptor, const char *mode) {
 #include "test_shapes.c"
 #include "test_shapes_made.c"
 #include "test_tickets.c"
+#include "test_quarrels.c"
 #include "test_attention.c"
 #include "test_recurrent.c"
 

@@ -69,7 +69,7 @@ static void serve_await(serve_run *r, uint64_t pushes) {
 /* Its tickets go to others when they are old; those wait longer than they would for a server that says
  * nothing, as it says that it is there. When it goes on, what it computed counts no more. */
 TEST(server_gives_the_tickets_of_a_stopped_worker_to_others) {
-    const serve_case c = {.shards = 1, .epochs = 6, .workers = 1, .ticket_ms = 1000};
+    const serve_case c = {.shards = 1, .epochs = 6, .workers = 1, .ticket_ms = 2000};
     const uint64_t wanted = serve_wanted(&c);
     serve_run r;
     if (!serve_open(&r, &c))
@@ -77,7 +77,7 @@ TEST(server_gives_the_tickets_of_a_stopped_worker_to_others) {
     const pid_t pid = serve_fork(&r, 1);
     serve_await(&r, 4); /* its only worker nearly always has a ticket */
     kill(pid, SIGSTOP);
-    r.wait_ms = 400;
+    r.wait_ms = 300;
     serve_start(&r);
     serve_workers(&r);
     kill(pid, SIGCONT);
