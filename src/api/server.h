@@ -34,7 +34,9 @@ typedef struct dt_server_desc {
      * weights that its gradients were computed with (Zhang et al. 2016, Staleness-aware
      * Async-SGD). */
     bool staleness_lr;
-    int workers_max; /* connections at once; 0 = 64 */
+    /* Connections at once; 0 = 64. Who comes when all are taken waits for one, for its
+     * .servers_wait_ms, and is REFUSED then. */
+    int workers_max;
     /* A shard that is not pushed in this time goes to the next worker who asks, too; what comes
      * first counts. 0 = 60 s, -1 = never. */
     int ticket_ms;
@@ -47,7 +49,8 @@ typedef struct dt_server_desc {
 } dt_server_desc;
 
 /* Creates the server and its trainer, with the values that a trainer begins with, and listens.
- * Memory: a training replica on the CPU, and (staleness + 1) * shards gradients. desc is not kept
+ * Memory: a training replica on the CPU, (staleness + 1) * shards gradients, and its part of the
+ * parameters as the newest epoch ended with. desc is not kept
  * but as by dt_trainer_create. The graph owns the server; dt_server_destroy ends it earlier.
  * Errors, with *out NULL: INVALID, UNSUPPORTED, IO (the address), and those of dt_trainer_create.
  */
@@ -55,9 +58,11 @@ DT_API dt_result dt_server_create(dt_graph *graph, const dt_server_desc *desc, d
 /* NULL is allowed. Workers find it gone. */
 DT_API void dt_server_destroy(dt_server *server);
 /* The trainer with the parameters: to resume, save, evaluate, set the rate, between two
- * dt_server_run. It makes no steps by itself. The server owns it. */
+ * dt_server_run. It makes no steps by itself. The server owns it. Values that are loaded or written
+ * there void what was pushed for the former ones; workers come back by themselves. */
 DT_API dt_trainer *dt_server_trainer(dt_server *server);
-/* Serves for timeout_ms, or with -1 until dt_server_stop. Errors, after which it can be called
+/* Serves for timeout_ms, or with -1 until dt_server_stop. Workers take a server that is not in it
+ * for their .servers_wait_ms for lost. Errors, after which it can be called
  * again: those of checkpoints that are due; DEVICE_LOST, MEMORY. */
 DT_API dt_result dt_server_run(dt_server *server, int timeout_ms);
 /* Ends a dt_server_run that is under way, or the next one. Threads: any, and signal handlers. */
@@ -70,8 +75,10 @@ typedef struct dt_server_info {
     uint64_t skipped;     /* steps left out for a NaN or infinity */
     uint64_t pushes;      /* that were counted: shards */
     uint64_t again;       /* shards handed out once more */
-    uint64_t refused;     /* pushes that were not counted: had come already, too late, not finite */
-    uint64_t stalest;     /* the largest staleness of an update */
-    double loss;          /* of the newest step */
+    uint64_t
+        refused; /* pushes that were not counted: had come already, too late, too old, not its worker's, not
+                              finite */
+    uint64_t stalest; /* the largest staleness of an update */
+    double loss;      /* of the newest step */
 } dt_server_info;
 DT_API void dt_server_get_info(const dt_server *server, dt_server_info *info);

@@ -250,7 +250,7 @@ typedef struct dt_trainer_desc {
      * must be the servers'. */
     const char *servers;
     const dt_comm_desc *servers_by;
-    int servers_wait_ms; /* how long a server may be away before PEER_LOST; 0 = 30 s */
+    int servers_wait_ms; /* a server that is away, or silent, for longer is PEER_LOST; 0 = 30 s */
     /* Tensor parallelism: squads of so many members, each on one of the .devices, all of one kind,
      * share out the parameters that layers mark, with their gradients and optimizer state: linear
      * layers by dt_linear_desc.tensor, dt_nn_multi_head_attention by heads, dt_nn_swiglu and
