@@ -1,5 +1,5 @@
-/* Servers and workers that hear anything (fuzz_server.c), on what is kept in tests/corpus and on inputs
- * made by a machine. It is compiled with the implementation. */
+/* Servers and workers that hear anything (fuzz_server.c), on what is kept in tests/corpus and on
+ * inputs made by a machine. It is compiled with the implementation. */
 #include "fuzz_server.c"
 #include "fuzz_replay.h"
 

@@ -1,5 +1,5 @@
-/* Parameter servers and workers in trouble: stopped processes, too many workers, checkpoints that are
- * loaded under way, epochs that end while others go on. */
+/* Parameter servers and workers in trouble: stopped processes, too many workers, checkpoints that
+ * are loaded under way, epochs that end while others go on. */
 #include "serve_run.h"
 
 /* ---- stopped processes */
@@ -66,7 +66,7 @@ static void serve_await(serve_run *r, uint64_t pushes) {
     CHECK(info.pushes >= pushes);
 }
 
-/* Its tickets go to others when they are old; those wait longer than they would for a server that says
+/* Its tickets go to others when they are old; those wait longer than for a server that says
  * nothing, as it says that it is there. When it goes on, what it computed counts no more. */
 TEST(server_gives_the_tickets_of_a_stopped_worker_to_others) {
     const serve_case c = {.shards = 1, .epochs = 6, .workers = 1, .ticket_ms = 2000};
