@@ -212,6 +212,7 @@ DTI_OPTIMIZE_END
 #include "backend/vulkan/grid.c"
 #include "backend/vulkan/shader.c"
 #include "backend/vulkan/specialize.c"
+#include "backend/vulkan/icd.c"
 #include "backend/vulkan/load.c"
 #include "backend/vulkan/vk_memory.c"
 #include "backend/vulkan/tune.c"

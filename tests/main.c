@@ -66,6 +66,7 @@ static FILE *harness_stream(int descriptor, const char *mode) {
 #include "test_scatter.c"
 #include "test_vulkan_maps.c"
 #include "test_vulkan_exchange.c"
+#include "test_vulkan_icd.c"
 #include "test_vulkan_qualify.c"
 #include "test_ahead.c"
 #include "test_frame.c"

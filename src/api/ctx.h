@@ -17,8 +17,9 @@ typedef struct dt_ctx_desc {
     /* Threads that compute, the calling one included; 0 = 1; DT_THREADS_ALL = every processor. */
     int threads;
     dt_job_system jobs; /* compute on the application's threads instead */
-    /* Path of the Vulkan loader; NULL = the system's. Not copied: it is used when devices are first
-     * enumerated, so keep it valid. */
+    /* Path of the Vulkan loader, or of a driver's library; NULL = the system's loader, or on Linux
+     * and BSD, where that is missing, one driver by its manifest (without layers). Not copied: it
+     * is used when devices are first enumerated, so keep it valid. */
     const char *vulkan_loader;
     /* The application's own device: the only Vulkan device that the context then has. It is looked
      * at when the context is created. Copied; what it points to is not. NULL: dtrain makes one. */

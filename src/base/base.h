@@ -260,7 +260,8 @@ static uint64_t dti_now_ns(void);     /* monotonic */
 static double dti_unix_seconds(void); /* the time of day, UTC */
 
 /* ---- system/process.c */
-static long dti_process(void); /* its number */
+static bool dti_process_is_raised(void); /* it has more rights than who started it */
+static long dti_process(void);           /* its number */
 static bool dti_process_lives(long process);
 /* A word that is not 0, and is 0 in a child of fork: to look there takes no system call. NULL where
  * the system has no such memory. */

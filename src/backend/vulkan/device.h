@@ -37,6 +37,7 @@ struct dti_vk_instance {
     dti_vk_options options;
     void *library;
     bool no_memory; /* ran out while it looked for devices */
+    bool icd;       /* the library is a driver, not the loader (icd.c) */
     dti_vk_instance_functions vk;
     dti_VkInstance handle;
     dti_VkDebugUtilsMessengerEXT messenger;

@@ -27,83 +27,39 @@ static const char *const dti_vk_libraries[] = {
 #define DTI_VK_DEBUG_UTILS "VK_EXT_debug_utils"
 #define DTI_VK_FEATURES "VK_EXT_validation_features"
 
-/* ---- a driver without a loader: it has left a manifest for it */
-
-enum { DTI_VK_MANIFEST_PATH = 512 };
-
-#if DTI_FOLDERS && !defined _WIN32 && !defined __APPLE__
-static const char *const dti_vk_manifest_folders[] = {
-    "/etc/vulkan/icd.d", "/usr/share/vulkan/icd.d", "/usr/local/share/vulkan/icd.d"};
-
-static bool dti_vk_manifest_in(const char *folder, char path[DTI_VK_MANIFEST_PATH]) {
-    dti_folder_names names;
-    const char *name = NULL;
-    bool found = false;
-    if (!dti_folder_names_open(&names, folder))
-        return false;
-    while (!found && (name = dti_folder_names_next(&names)) != NULL) {
-        const size_t size = strlen(name);
-        found = size > 5 && !strcmp(name + size - 5, ".json") &&
-                strlen(folder) + size + 2 <= DTI_VK_MANIFEST_PATH;
-    }
-    if (found)
-        snprintf(path, DTI_VK_MANIFEST_PATH, "%s/%s", folder, name);
-    dti_folder_names_close(&names);
-    return found;
-}
-
-static bool dti_vk_find_manifest(const dti_vk_instance *in, char path[DTI_VK_MANIFEST_PATH]) {
-    if (in->options.manifests)
-        return dti_vk_manifest_in(in->options.manifests, path);
-    bool found = false;
-    for (size_t i = 0; i < DTI_COUNT(dti_vk_manifest_folders) && !found; i++)
-        found = dti_vk_manifest_in(dti_vk_manifest_folders[i], path);
-    return found;
-}
-#else /* there drivers come with the loader */
-static bool dti_vk_find_manifest(const dti_vk_instance *in, char path[DTI_VK_MANIFEST_PATH]) {
-    (void)in, (void)path;
-    return false;
-}
-#endif
-
-/* A driver's library is not opened without it: which extensions and layers there are, and whose
- * dispatch tables, is the loader's business. */
-static void dti_vk_no_loader(dti_vk_instance *in, const char *path, const char *why) {
-    char manifest[DTI_VK_MANIFEST_PATH];
-    if (dti_vk_find_manifest(in, manifest))
+/* m: drivers that were tried, or NULL. */
+static void dti_vk_no_loader(dti_vk_instance *in, const char *path, const char *why,
+                             const dti_vk_manifests *m) {
+    if (m && m->count)
         dti_log(in->base, DT_LOG_WARNING,
-                "no Vulkan devices: a driver is installed (%s), but the loader %s, which opens it, "
-                "could not be opened (%s): install it (Debian, Ubuntu: libvulkan1; Fedora, Alpine: "
-                "vulkan-loader; Arch: vulkan-icd-loader)",
-                manifest, path, why);
+                "no Vulkan devices: a driver is installed (%s), but the loader %s could not be "
+                "opened (%s), and the driver by itself has no device: install the loader (Debian, "
+                "Ubuntu: libvulkan1; Fedora, Alpine: vulkan-loader; Arch: vulkan-icd-loader)",
+                m->path[0], path, why);
     else
         dti_log(in->base, in->options.loader ? DT_LOG_WARNING : DT_LOG_INFO,
                 "no Vulkan devices: the loader %s could not be opened (%s)", path, why);
 }
 
-/* The first that is there, by the name that is left in *path. */
-static bool dti_vk_find_library(dti_vk_instance *in, const char **path) {
+/* The first that is there, by the name that is left in *path; else why not. */
+static const char *dti_vk_find_library(dti_vk_instance *in, const char **path) {
     const char *why = NULL;
     const size_t count = in->options.loader ? 1 : DTI_COUNT(dti_vk_libraries);
     for (size_t i = 0; i < count && !in->library; i++) {
         *path = in->options.loader ? in->options.loader : dti_vk_libraries[i];
         in->library = dti_library_open(*path, &why);
     }
-    if (!in->library)
-        dti_vk_no_loader(in, *path, why);
-    return in->library != NULL;
+    return in->library ? NULL : why;
 }
 
-static bool dti_vk_open_library(dti_vk_instance *in) {
-    const char *path = "";
-    if (!dti_vk_find_library(in, &path))
-        return false;
+/* Of a loader, or of a driver that is named in its place. */
+static bool dti_vk_library_functions(dti_vk_instance *in, const char *path) {
     void *symbol = dti_library_find(in->library, "vkGetInstanceProcAddr");
     memcpy(&in->vk.GetInstanceProcAddr, &symbol, sizeof symbol);
-    if (!symbol)
-        dti_log(in->base, DT_LOG_WARNING, "no Vulkan devices: %s is not a Vulkan loader", path);
-    return symbol != NULL;
+    if (symbol || dti_vk_icd_ask(in))
+        return true;
+    dti_log(in->base, DT_LOG_WARNING, "no Vulkan devices: %s is not a Vulkan loader", path);
+    return false;
 }
 
 /* An extension's command may be missing; one of the core may not. */
@@ -113,8 +69,11 @@ static bool dti_vk_may_miss(const char *name) {
 }
 
 static bool dti_vk_load_global(dti_vk_instance *in) {
+    if (in->icd) /* layers are the loader's */
+        in->vk.EnumerateInstanceLayerProperties = dti_vk_no_layers;
 #define DTI_X(command)                                                                             \
-    in->vk.command = (dti_PFN_vk##command)in->vk.GetInstanceProcAddr(NULL, "vk" #command);         \
+    if (!in->vk.command)                                                                           \
+        in->vk.command = (dti_PFN_vk##command)in->vk.GetInstanceProcAddr(NULL, "vk" #command);     \
     if (!in->vk.command) {                                                                         \
         dti_log(in->base, DT_LOG_INFO, "no Vulkan devices: the loader has no vk" #command);        \
         return false;                                                                              \
@@ -308,6 +267,70 @@ static dt_result dti_vk_adopt(dti_vk_instance *in) {
                     in->infos[0].driver);
 }
 
+/* Closes the driver, and all is as if it had never been opened. */
+static void dti_vk_leave_driver(dti_vk_instance *in) {
+    if (in->handle && in->vk.DestroyInstance)
+        in->vk.DestroyInstance(in->handle, NULL);
+    if (in->library)
+        dti_library_close(in->library);
+    in->handle = NULL;
+    in->library = NULL;
+    in->icd = false;
+    in->device_count = 0;
+    memset(&in->vk, 0, sizeof in->vk);
+    memset(in->infos, 0, sizeof in->infos);
+}
+
+/* The driver of a manifest stays open if it has a device that can be used. */
+static bool dti_vk_enter_driver(dti_vk_instance *in, const char *manifest, bool software) {
+    char library[2 * DTI_VK_MANIFEST_PATH];
+    const char *why = NULL;
+    bool found = false;
+    if (!dti_vk_manifest_read(in, manifest, library))
+        return false;
+    in->library = dti_library_open(library, &why);
+    if (in->library && dti_vk_icd_ask(in) && dti_vk_load_global(in) && dti_vk_make_instance(in))
+        dti_vk_find_devices(in);
+    for (int i = 0; i < in->device_count; i++)
+        found |= in->infos[i].usable && (software || in->infos[i].kind != DT_DEVICE_SOFTWARE);
+    if (!found)
+        dti_vk_leave_driver(in);
+    return found;
+}
+
+/* The first driver with a device that is no software, else the first with any. */
+static void dti_vk_open_driver(dti_vk_instance *in, const char *path, const char *why) {
+    dti_vk_manifests *m = dti_alloc(in->base, sizeof *m);
+    bool found = false;
+    in->no_memory = !m;
+    if (m)
+        dti_vk_manifests_find(in, m);
+    for (int i = 0; m && i < 2 * m->count && !found && !in->no_memory; i++) {
+        const char *manifest = m->path[i % m->count];
+        found = dti_vk_enter_driver(in, manifest, i >= m->count);
+        if (found)
+            dti_log(in->base, DT_LOG_INFO,
+                    "the loader %s could not be opened (%s): the driver of %s is used without it",
+                    path, why, manifest);
+    }
+    if (m && !found)
+        dti_vk_no_loader(in, path, why, m);
+    dti_free(in->base, m);
+}
+
+/* Finds devices, by the loader or else by one driver. A loader that is asked for by name and is not
+ * there is not made up for. */
+static void dti_vk_look(dti_vk_instance *in) {
+    const char *path = "", *why = dti_vk_find_library(in, &path);
+    if (why && in->options.loader && !in->options.manifests)
+        dti_vk_no_loader(in, path, why, NULL);
+    else if (why)
+        dti_vk_open_driver(in, path, why);
+    else if (dti_vk_library_functions(in, path) && dti_vk_load_global(in) &&
+             dti_vk_make_instance(in))
+        dti_vk_find_devices(in);
+}
+
 static dt_result dti_vk_instance_create(dti_base *base, const dti_vk_options *options,
                                         dti_vk_instance **out) {
     dti_vk_instance *in = dti_alloc(base, sizeof *in);
@@ -321,8 +344,8 @@ static dt_result dti_vk_instance_create(dti_base *base, const dti_vk_options *op
     dt_result result = DT_OK;
     if (options->host)
         result = dti_vk_adopt(in);
-    else if (dti_vk_open_library(in) && dti_vk_load_global(in) && dti_vk_make_instance(in))
-        dti_vk_find_devices(in);
+    else
+        dti_vk_look(in);
     dti_fp_leave(modes);
     if (!result && !in->no_memory)
         return DT_OK;

@@ -7,8 +7,8 @@
 typedef struct dti_vk_instance dti_vk_instance;
 
 typedef struct dti_vk_options {
-    const char *loader;    /* path of the Vulkan loader; NULL = the system's */
-    const char *manifests; /* the folder of drivers' manifests; NULL = the system's */
+    const char *loader;    /* path of the Vulkan loader, or of a driver; NULL = the system's */
+    const char *manifests; /* tests: the folder of drivers' manifests; NULL = the system's */
     /* The application's device, which is then the only one; else NULL. Outlives the instance. */
     const dt_vulkan_desc *host;
     const void *cache; /* blob of dti_vk_cache_export, or NULL; must outlive the instance */

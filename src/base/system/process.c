@@ -10,6 +10,14 @@ static long dti_process(void) {
 #endif
 }
 
+static bool dti_process_is_raised(void) {
+#if DTI_POSIX && !defined __wasi__ && !defined __EMSCRIPTEN__
+    return getuid() != geteuid() || getgid() != getegid();
+#else
+    return false;
+#endif
+}
+
 /* Whether there may be one of this number: true also where nobody can tell. */
 static bool dti_process_lives(long process) {
 #if defined _WIN32

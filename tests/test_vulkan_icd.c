@@ -1,0 +1,148 @@
+/* Drivers without the loader: their manifests, also hostile ones, and the functions of a library
+ * that is asked as the loader would. Included by main.c. */
+#ifndef DT_NO_VULKAN
+
+enum { ICD_ROOM = 2 * DTI_VK_MANIFEST_PATH };
+
+typedef struct icd_case {
+    const char *text, *library; /* NULL: it is none */
+} icd_case;
+
+TEST(vulkan_manifest_names_a_library_as_the_loader_reads_it) {
+    static const icd_case cases[] = {
+        {"{\"ICD\": {\"library_path\": \"libx.so\"}}", "libx.so"},
+        {"{\"ICD\": {\"library_path\": \"/a/libx.so\", \"api_version\": \"1.1\"}}", "/a/libx.so"},
+        {"{\"a\": [{}, 1], \"ICD\": {\"b\": null, \"library_path\": \"./libx.so\"}}",
+         "/etc/icd.d/./libx.so"},
+        {"{\"ICD\": {\"library_path\": \"../libx.so\"}} ", "/etc/icd.d/../libx.so"},
+        {"", NULL},
+        {"{}", NULL},
+        {"[]", NULL},
+        {"{\"library_path\": \"libx.so\"}", NULL},
+        {"{\"layer\": {\"library_path\": \"libx.so\"}}", NULL},
+        {"{\"ICD\": {\"library_path\": \"\"}}", NULL},
+        {"{\"ICD\": {\"library_path\": 1}}", NULL},
+        {"{\"ICD\": {\"library_path\": [\"libx.so\"]}}", NULL},
+        {"{\"ICD\": [\"library_path\", \"libx.so\"]}", NULL},
+        {"{\"ICD\": {\"library_path\": \"lib\\u0000x.so\"}}", NULL},
+        {"{\"ICD\": {\"library_path\": \"libx.so\"}", NULL},
+        {"{\"ICD\": {\"library_path\": \"libx.so\"}}}", NULL},
+        {"{\"ICD\": {\"library_path\": \"libx.so\"}} {}", NULL},
+    };
+    char library[ICD_ROOM];
+    for (size_t i = 0; i < DTI_COUNT(cases); i++) {
+        const char *text = cases[i].text;
+        const bool good = dti_vk_manifest_library("/etc/icd.d/x.json", text, strlen(text), library);
+        test_check(good == (cases[i].library != NULL), __FILE__, __LINE__, "%s", text);
+        if (good)
+            CHECK_STR(library, cases[i].library);
+    }
+    CHECK(dti_vk_manifest_library("x.json", cases[2].text, strlen(cases[2].text), library));
+    CHECK_STR(library, "./libx.so");
+}
+
+TEST(vulkan_manifest_that_is_hostile_names_nothing_beyond_its_bytes) {
+    static const char good[] = "{\"file\": [1, {\"a\": \"b\\\"\"}], \"ICD\": {\"library_path\": "
+                               "\"./libx.so\", \"api_version\": \"1.1\"}}";
+    uint32_t random = 7, kept = 0;
+    char library[ICD_ROOM];
+    for (int i = 0; i < 20000; i++) {
+        const size_t size = sizeof good - 1 - vulkan_random(&random) % 4 * (i % 3);
+        char *text = malloc(size + 1); /* so that a sanitizer sees a read behind it */
+        memcpy(text, good, size);
+        for (int k = i % 4; k > 0; k--)
+            text[vulkan_random(&random) % size] = (char)vulkan_random(&random);
+        memset(library, 1, sizeof library);
+        if (dti_vk_manifest_library("/d/x.json", text, size, library)) {
+            kept++;
+            CHECK(memchr(library, 0, sizeof library) != NULL && library[0] != 0);
+        }
+        free(text);
+    }
+    CHECK(kept > 1000 && kept < 19000);
+    char *deep = malloc(1 << 16); /* and one that is nothing but depth, or one name */
+    memset(deep, '[', 1 << 16);
+    CHECK(!dti_vk_manifest_library("/d/x.json", deep, 1 << 16, library));
+    memset(deep, 'x', 1 << 16);
+    memcpy(deep, "{\"ICD\":{\"library_path\":\"", 24);
+    memcpy(deep + (1 << 16) - 3, "\"}}", 3);
+    CHECK(!dti_vk_manifest_library("/d/x.json", deep, 1 << 16, library));
+    free(deep);
+}
+
+/* ---- drivers that are here */
+
+/* Those of Debian's packages; NULL-ended pairs of a manifest and a word of its device's name. */
+static const char *const icd_drivers[][2] = {
+    {"/usr/share/vulkan/icd.d/lvp_icd.x86_64.json", "llvmpipe"},
+    {"/usr/lib/chromium/vk_swiftshader_icd.json", "SwiftShader"},
+};
+
+static bool icd_library(const char *manifest, char library[ICD_ROOM]) {
+    dti_base base;
+    dti_base_init(&base, NULL, NULL);
+    dti_vk_instance in = {.base = &base};
+    const bool good = dti_vk_manifest_read(&in, manifest, library);
+    CHECK(base.bytes_now == 0);
+    return good;
+}
+
+static void icd_write(const char *folder, const char *name, const char *text) {
+    char path[ICD_ROOM];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *file = fopen(path, "w");
+    REQUIRE(file);
+    CHECK(fputs(text, file) >= 0);
+    CHECK(fclose(file) == 0);
+}
+
+static void icd_remove(const char *folder, const char *name) {
+    char path[ICD_ROOM];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    CHECK(remove(path) == 0);
+}
+
+/* A launch on the one device, which is as it is through the loader. */
+static void icd_try(const char *name, dti_vk_options options) {
+    vulkan_rig rig;
+    const bool open = vulkan_rig_open(&rig, 0, options);
+    test_check(open, __FILE__, __LINE__, "%s: %s", name, rig.log.last);
+    CHECK(!open || strstr(rig.device->info.name, name) != NULL);
+    CHECK(rig.in->icd && rig.in->device_count == 1);
+    float *x = vulkan_numbers(1000, 9, 1), *y = vulkan_zeros(1000);
+    vulkan_call call = {.launch = vulkan_copy_launch(0, 1, DTI_COPY_WORD, 0)};
+    call.data[0] = x, call.data[1] = y;
+    call.count[0] = call.count[1] = PROGRAM_N;
+    if (open && vulkan_call_run(&rig, &call))
+        CHECK(!memcmp(x, y, sizeof *x * PROGRAM_N));
+    free(x), free(y);
+    vulkan_rig_close(&rig);
+}
+
+TEST(vulkan_driver_is_opened_by_its_manifest_where_there_is_no_loader) {
+    const char *folder = temp_path("drivers.d");
+    char library[ICD_ROOM], text[2 * ICD_ROOM];
+    int found = 0;
+    REQUIRE(mkdir(folder, 0700) == 0);
+    const dti_vk_options options = {.loader = "/nowhere/libvulkan.so.1", .manifests = folder};
+    icd_write(folder, "a.json", "{\"ICD\": {\"library_path\": \"/nowhere/libdriver.so\"}}");
+    icd_write(folder, "b.json", "{\"ICD\": {\"library_path\": \"libm.so.6\"}}"); /* no driver */
+    icd_write(folder, "c.json", "{\"ICD\": ");
+    for (size_t i = 0; i < DTI_COUNT(icd_drivers); i++) {
+        if (!icd_library(icd_drivers[i][0], library))
+            continue;
+        snprintf(text, sizeof text, "{\"ICD\": {\"library_path\": \"%s\"}}", library);
+        icd_write(folder, "d.json", text);
+        icd_try(icd_drivers[i][1], options);
+        icd_remove(folder, "d.json");
+        if (i == 0) /* SwiftShader's is a loader, too */
+            icd_try(icd_drivers[i][1], (dti_vk_options){.loader = library});
+        found++;
+    }
+    icd_remove(folder, "a.json"), icd_remove(folder, "b.json"), icd_remove(folder, "c.json");
+    CHECK(rmdir(folder) == 0);
+    if (!found)
+        SKIP("there is no driver's manifest");
+}
+
+#endif
