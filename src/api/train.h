@@ -207,9 +207,10 @@ typedef struct dt_trainer_desc {
      * parameters, gradients and optimizer state of its stage alone; between ranks go tensors of the
      * cuts, forward and back, and a stage's gradients among the replicas. On CPUs a step gives the
      * same bits as one device with the same .shards (0 = one a replica) and .accumulate. Where
-     * dt_stage marks nothing, the cuts balance the stages' work and let few bytes cross. Each
-     * rank's host holds all values and state too, which are brought up to date to be saved and
-     * evaluated. shard_state is UNSUPPORTED with it. */
+     * dt_stage marks nothing, the cuts balance the stages' work and let few bytes cross. On
+     * each rank's host all values and state come together to be saved, evaluated or read by way of
+     * dt_trainer_store; in between that memory is given back to the system (Linux), unless the
+     * application has the store. shard_state is UNSUPPORTED with it. */
     int replicas, pipeline;
     dt_pipeline_schedule schedule;
     int chunks; /* stages of each device, for DT_PIPELINE_INTERLEAVED; 0 = 2 */
@@ -256,8 +257,8 @@ typedef struct dt_trainer_desc {
      * layers by dt_linear_desc.tensor, dt_nn_multi_head_attention by heads, dt_nn_swiglu and
      * dt_nn_geglu by hidden units. The members of a squad compute all of its samples, and meet
      * behind each pair of layers, forward and backward (Shoeybi et al., "Megatron-LM", 2019). The
-     * model is written as for one device, and so are files; the host of each rank holds all values
-     * too. .replicas squads share the batch: a grid, in which device number p of the job (see
+     * model is written as for one device, and so are files; the host of each rank has room for
+     * all values too (see .pipeline). .replicas squads share the batch: a grid, in which device number p of the job (see
      * there) is member p mod .tensor of replica p / .tensor; gradients of each part are summed over
      * the squads. The same bits for as many members and .shards (0 = one a squad), however many
      * squads there are and on whichever ranks, and those of one device within rounding. 0 or 1 =

@@ -90,6 +90,9 @@ typedef struct dti_backend {
     dt_result (*memory_write)(dti_memory *memory, uint64_t offset, const void *data,
                               uint64_t bytes);
     dt_result (*memory_read)(dti_memory *memory, uint64_t offset, void *data, uint64_t bytes);
+    /* What is there is of no use until it is written again: the system may have it. NULL: none can
+     * be given back. */
+    void (*memory_forget)(dti_memory *memory, uint64_t offset, uint64_t bytes);
     /* Compiles what is new; all memory is taken here. Places of launches must stay valid. */
     dt_result (*exec_create)(dti_device *device, const dti_exec_desc *desc, dti_exec **out);
     void (*exec_destroy)(dti_exec *exec); /* waits for what is running */

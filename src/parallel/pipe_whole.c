@@ -195,6 +195,34 @@ static dt_result dti_pipe_gather_ranks(dti_parallel *par) {
     return dti_agree_result(par, result);
 }
 
+/* ---- what members have made anew is of no use on the host until it is asked for */
+
+static void dti_whole_forget_param(dt_store *all, uint32_t param) {
+    const dti_pipe_place place = {all, param};
+    const dti_param *p = &all->layout.params[param];
+    const uint64_t bytes = dti_arena_bytes(p->elements);
+    void (*forget)(dti_memory *, uint64_t, uint64_t) = all->device->backend->memory_forget;
+    forget(all->memories[DTI_ARENA_PARAM], dti_arena_bytes(p->offset), bytes);
+    if (all->memories[DTI_ARENA_GRADIENT])
+        forget(all->memories[DTI_ARENA_GRADIENT], dti_arena_bytes(p->offset), bytes);
+    for (uint32_t i = 0; i < all->moments; i++)
+        forget(all->memories[DTI_ARENA_STATE], dti_pipe_state_at(&place, i), bytes);
+}
+
+/* Behind a step. An application that was shown the store reads it between any two. */
+static void dti_whole_forget(dti_parallel *par) {
+    dt_store *all = par->replicas[0].store;
+    bool *ahead = par->squad ? &par->squad->ahead : &par->pipe->ahead;
+    const bool shown = par->squad ? par->squad->shown : par->pipe->shown;
+    for (uint32_t i = 0; i < all->layout.param_count && !*ahead && !shown; i++) {
+        if (!all->device->backend->memory_forget)
+            break;
+        if (par->squad || par->pipe->cut.home[all->graph->params[i]] != DTI_PIPE_NOWHERE)
+            dti_whole_forget_param(all, i);
+    }
+    *ahead = true;
+}
+
 static dt_result dti_pipe_gather(dti_parallel *par) {
     if (dti_units_are(par))
         return dti_units_show(par);

@@ -65,6 +65,23 @@ static void dti_at_home_close(const volatile int *at_home) {
 }
 #endif
 
+/* ---- memory that is of no use for now: whole pages of it go back to the system, and come as zeros
+ * when they are touched. Elsewhere nothing happens. */
+
+#if defined __linux__ && defined MADV_DONTNEED
+static void dti_pages_forget(void *at, size_t bytes) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t from = ((uintptr_t)at + page - 1) / page * page;
+    const uintptr_t end = ((uintptr_t)at + bytes) / page * page;
+    if (from < end)
+        (void)madvise((void *)from, end - from, MADV_DONTNEED);
+}
+#else
+static void dti_pages_forget(void *at, size_t bytes) {
+    (void)at, (void)bytes;
+}
+#endif
+
 /* ---- libraries: NULL, and why not */
 
 #if defined _WIN32
