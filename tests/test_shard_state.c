@@ -356,44 +356,68 @@ TEST(ranks_that_share_parameters_have_the_bits_and_the_files_of_one_replica) {
 
 /* ---- the best weights of a fit, which are averages that ranks share */
 
-static dt_result shard_fit(dt_comm *comm, int shard_state, const char *path, char text[1200]) {
+/* back: weights go back to their best, far from where they end; else their averages are saved. */
+static dt_result shard_fit(dt_comm *comm, int level, bool back, const char *path, char text[1200]) {
     train_model m;
     dt_trainer *trainer = NULL;
     if (!train_model_make(&m, &one_thread, 0))
         return DT_ERROR_MEMORY;
-    m.adam.average = (dt_average){.kind = DT_AVERAGE_EMA, .decay = 0.9};
+    if (back)
+        m.adam.lr = 0.2;
+    else
+        m.adam.average = (dt_average){.kind = DT_AVERAGE_EMA, .decay = 0.9};
     dt_trainer_desc d = train_desc(&m);
     d.comm = comm;
     d.devices = "cpu";
     d.shards = 2;
-    d.averaged = true;
-    d.shard_state = shard_state;
-    const dt_fit_desc fit = {.epochs = 1, .validation = &d.data, .watch = {.save = path}};
+    d.averaged = !back;
+    d.shard_state = level;
+    dt_fit_desc fit = {.epochs = 1, .validation = &d.data, .watch = {.save = path}};
+    if (back) {
+        fit.validation_steps = 2;
+        fit.watch = (dt_watch){.restore_best = true};
+    }
     dt_result result = dt_trainer_create(m.graph, &d, &trainer);
     if (!result)
         result = dt_trainer_fit(trainer, &fit, NULL);
+    dt_store *store = result ? NULL : dt_trainer_store(trainer);
+    if (!result && back && dt_comm_rank(comm) == 0)
+        result = dt_store_save(store, path);
     snprintf(text, 1200, "%s", result ? dt_ctx_error(m.ctx) : "");
     dt_ctx_destroy(m.ctx);
     return result;
 }
 
+static bool shard_back;
+
 static void shard_fit_rank(rank *r) {
-    r->result = shard_fit(r->comm, 1, r->job->arg, r->text);
+    r->result = shard_fit(r->comm, shard_level, shard_back, r->job->arg, r->text);
     EXPECT_TEXT(r, !r->result, "%s", r->text);
 }
 
-TEST(the_best_averages_of_ranks_that_share_them_are_saved) {
+static void shard_fits(bool back) {
     char one[64], two[64], text[1200];
     snprintf(one, sizeof one, "%s", shard_path(0));
     snprintf(two, sizeof two, "%s", shard_path(1));
-    CHECK_TEXT(!shard_fit(NULL, 0, one, text), "%s", text);
-    job *j = job_new(2, two);
-    REQUIRE(j);
-    job_run(j, shard_fit_rank);
-    job_free(j);
-    CHECK(shard_file_hash(one) && shard_file_hash(one) == shard_file_hash(two));
+    shard_back = back;
+    CHECK_TEXT(!shard_fit(NULL, 0, back, one, text), "%s", text);
+    for (shard_level = DT_SHARD_OPTIMIZER; shard_level <= DT_SHARD_PARAMETERS; shard_level++) {
+        job *j = job_new(2, two);
+        REQUIRE(j);
+        job_run(j, shard_fit_rank);
+        job_free(j);
+        CHECK(shard_file_hash(one) && shard_file_hash(one) == shard_file_hash(two));
+        remove(two);
+    }
     remove(one);
-    remove(two);
+}
+
+TEST(the_best_averages_of_ranks_that_share_them_are_saved) {
+    shard_fits(false);
+}
+
+TEST(the_best_weights_of_ranks_that_share_them_are_put_back) {
+    shard_fits(true);
 }
 
 /* ---- memory */
@@ -576,6 +600,83 @@ TEST(two_ranks_that_share_parameters_have_little_more_than_half_of_one_each) {
     job_free(j);
 }
 
+/* ---- a file of other shards: programs are made again, while parameters are with their owners */
+
+/* shards 0: as many as replicas, until the file says otherwise. */
+static uint64_t deep_goes_on(int level, int shards, const char *from, const char *to) {
+    deep m;
+    dt_trainer *trainer;
+    uint64_t hash = 0;
+    if (!deep_make(&m))
+        return 0;
+    dt_trainer_desc d = deep_desc(&m, "cpu:2", level);
+    d.shards = shards;
+    dt_result result = dt_trainer_create(m.graph, &d, &trainer);
+    for (int i = 0; i < 3 && !result; i++)
+        result = dt_trainer_step(trainer, NULL);
+    if (!result)
+        result = to ? dt_trainer_save(trainer, to) : dt_trainer_load(trainer, from);
+    for (int i = 0; i < 2 && !result; i++)
+        result = dt_trainer_step(trainer, NULL);
+    if (!result)
+        result = dt_store_state_hash(dt_trainer_store(trainer), &hash);
+    CHECK_TEXT(!result, "level %d: %s", level, dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+    return hash;
+}
+
+TEST(a_file_of_other_shards_is_read_where_parameters_are_shared_out) {
+    const char *path = shard_path(0);
+    const uint64_t want = deep_goes_on(DT_SHARD_PARAMETERS, 4, NULL, path);
+    CHECK(want);
+    for (int level = DT_SHARD_NONE; level <= DT_SHARD_PARAMETERS; level++)
+        CHECK(deep_goes_on(level, 0, path, NULL) == want);
+    remove(path);
+}
+
+/* ---- what is not finite */
+
+/* Of a batch of NaNs, between two that are fine: the step is left out, and nothing has changed. */
+static uint64_t deep_skips(const char *devices, int level, char text[1200]) {
+    deep m;
+    dt_trainer *trainer;
+    dt_train_report report;
+    uint64_t hash = 0;
+    if (!deep_make(&m))
+        return 0;
+    for (int i = 16 * DEEP_SIZE; i < 32 * DEEP_SIZE; i++)
+        m.rows[i] = (float)NAN;
+    dt_trainer_desc d = deep_desc(&m, devices, level);
+    d.no_shuffle = true;
+    dt_result result = dt_trainer_create(m.graph, &d, &trainer);
+    for (int i = 0; i < 4 && !result; i++) {
+        result = dt_trainer_step(trainer, &report);
+        if (i == 1 && result == DT_ERROR_NUMERIC) {
+            snprintf(text, 1200, "%s", dt_ctx_error(m.ctx));
+            result = DT_OK;
+        } else if (i == 1) {
+            result = DT_ERROR_INVALID;
+        }
+    }
+    if (!result)
+        result = dt_store_hash(dt_trainer_store(trainer), &hash);
+    if (result)
+        snprintf(text, 1200, "%s", dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+    return result ? 0 : hash;
+}
+
+TEST(a_step_that_is_not_finite_is_left_out_where_parameters_are_shared_out) {
+    char text[1200];
+    const uint64_t want = deep_skips("cpu", DT_SHARD_NONE, text);
+    CHECK_TEXT(want, "%s", text);
+    for (int level = DT_SHARD_GRADIENTS; level <= DT_SHARD_PARAMETERS; level++) {
+        const uint64_t got = deep_skips("cpu:2", level, text);
+        CHECK_TEXT(got == want, "level %d: %s", level, text);
+        CHECK_CONTAINS(text, "not finite");
+    }
+}
+
 /* ---- who reads parameters between steps */
 
 TEST(parameters_that_are_with_their_owners_are_brought_for_whoever_asks) {
@@ -658,7 +759,9 @@ TEST(ways_of_sharing_that_there_are_not_are_refused) {
         const char *text;
     } wrong[] = {{-1, DT_ERROR_INVALID, "shard_state is -1"},
                  {4, DT_ERROR_INVALID, "shard_state is 4"},
-                 {1, DT_ERROR_UNSUPPORTED, "DT_TRAIN_LOCAL"}};
+                 {1, DT_ERROR_UNSUPPORTED, "DT_TRAIN_LOCAL"},
+                 {2, DT_ERROR_UNSUPPORTED, "balance"},
+                 {3, DT_ERROR_UNSUPPORTED, "balance"}};
     train_model m;
     dt_trainer *trainer;
     REQUIRE(train_model_make(&m, &one_thread, 0));
@@ -666,8 +769,25 @@ TEST(ways_of_sharing_that_there_are_not_are_refused) {
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         d.shard_state = wrong[i].shard_state;
         d.mode = (dt_train_mode)(wrong[i].shard_state == 1 ? DT_TRAIN_LOCAL : 0);
+        d.balance = wrong[i].shard_state > 1 ? DT_BALANCE_MEASURED : DT_BALANCE_EQUAL;
         CHECK(dt_trainer_create(m.graph, &d, &trainer) == wrong[i].result && !trainer);
         CHECK_CONTAINS(dt_ctx_error(m.ctx), wrong[i].text);
     }
     dt_ctx_destroy(m.ctx);
+}
+
+TEST(gradients_and_parameters_on_vulkan_are_not_shared_out) {
+    train_model m;
+    dt_trainer *trainer;
+    REQUIRE(train_model_make(&m, NULL, 0));
+    const bool there = dt_ctx_device_count(m.ctx) > 1 && dt_ctx_device(m.ctx, 1)->usable;
+    dt_trainer_desc d = train_desc(&m);
+    d.devices = "cpu,vulkan:0";
+    for (d.shard_state = 2; d.shard_state <= 3 && there; d.shard_state++) {
+        CHECK(dt_trainer_create(m.graph, &d, &trainer) == DT_ERROR_UNSUPPORTED && !trainer);
+        CHECK_CONTAINS(dt_ctx_error(m.ctx), "on the CPU alone");
+    }
+    dt_ctx_destroy(m.ctx);
+    if (!there)
+        SKIP("no Vulkan device");
 }
