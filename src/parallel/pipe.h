@@ -179,9 +179,11 @@ static dt_result dti_pipe_pairs(dti_parallel *par);
  * to it, on all ranks together. Of a squad its members'. */
 static dt_result dti_pipe_scatter(dti_parallel *par);
 static dt_result dti_pipe_gather(dti_parallel *par);
-/* A step has been made (ahead): the host's values are those of none, and their memory goes back to
- * the system, unless the application looks at them. */
-static void dti_whole_forget(dti_parallel *par);
+/* Members have what counts (ahead): the memory of the host's values goes back to the system, unless
+ * the application looks at them. */
+static void dti_whole_old(dti_parallel *par);
+/* The host's values to all members, which have what counts from then on, on all ranks together. */
+static dt_result dti_whole_given(dti_parallel *par);
 
 /* ---- pipe_blame.c */
 /* The first part that gave something not finite, else an update, on all ranks together. */

@@ -482,7 +482,7 @@ static dt_result dti_pipe_update(dti_parallel *par) {
     const dti_pipe *pipe = par->pipe;
     const dti_pipe_device *own = &pipe->devices[0];
     dt_result result = dti_pipe_phase(par, dti_pipe_commit);
-    dti_whole_forget(par);
+    dti_whole_old(par);
     if (result)
         return dti_pipe_torn(par, result);
     par->replicas[0].store->steps = dti_pipe_chunk_of(pipe, own->line, own->place)->store->steps;

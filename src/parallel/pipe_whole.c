@@ -209,18 +209,26 @@ static void dti_whole_forget_param(dt_store *all, uint32_t param) {
         forget(all->memories[DTI_ARENA_STATE], dti_pipe_state_at(&place, i), bytes);
 }
 
-/* Behind a step. An application that was shown the store reads it between any two. */
-static void dti_whole_forget(dti_parallel *par) {
+static bool dti_whole_shown(const dti_parallel *par) {
+    return par->squad ? par->squad->shown : par->pipe->shown;
+}
+
+static void dti_whole_old(dti_parallel *par) {
     dt_store *all = par->replicas[0].store;
     bool *ahead = par->squad ? &par->squad->ahead : &par->pipe->ahead;
-    const bool shown = par->squad ? par->squad->shown : par->pipe->shown;
-    for (uint32_t i = 0; i < all->layout.param_count && !*ahead && !shown; i++) {
-        if (!all->device->backend->memory_forget)
-            break;
+    const bool keeps = *ahead || dti_whole_shown(par) || !all->device->backend->memory_forget;
+    for (uint32_t i = 0; i < all->layout.param_count && !keeps; i++) {
         if (par->squad || par->pipe->cut.home[all->graph->params[i]] != DTI_PIPE_NOWHERE)
             dti_whole_forget_param(all, i);
     }
     *ahead = true;
+}
+
+static dt_result dti_whole_given(dti_parallel *par) {
+    const dt_result result = dti_agree_result(par, dti_pipe_scatter(par));
+    if (!result && !dti_whole_shown(par))
+        dti_whole_old(par);
+    return result;
 }
 
 static dt_result dti_pipe_gather(dti_parallel *par) {

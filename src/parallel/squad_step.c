@@ -507,7 +507,7 @@ static dt_result dti_squad_judged(dti_parallel *par) {
 static dt_result dti_squad_update(dti_parallel *par, dti_parallel_result *out) {
     dti_squad *squad = par->squad;
     dt_result result = dti_squad_phase(par, dti_squad_commit);
-    dti_whole_forget(par);
+    dti_whole_old(par);
     if (result)
         return dti_squad_torn(par, result);
     par->replicas[0].store->steps = squad->members[0].store->steps;

@@ -363,7 +363,7 @@ static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_st
     if (!result)
         result = dti_agree_state_by(par, piece);
     if (!result && (par->pipe || par->squad))
-        result = dti_agree_result(par, dti_pipe_scatter(par));
+        result = dti_whole_given(par);
     if (!result && is_local)
         result = dti_agree_result(par, dti_rounds_spread(t, &local, c, f));
     dti_rounds_state_free(t, &local);

@@ -203,7 +203,7 @@ static dt_result dti_trainer_make(dt_trainer *t, dt_result own) {
     if (!result)
         result = dti_agree_state(par);
     if (!result && (par->pipe || par->squad))
-        result = dti_agree_result(par, dti_pipe_scatter(par));
+        result = dti_whole_given(par);
     if (!result && t->worker)
         result = dti_worker_join(t);
     return result ? result : dti_trainer_seek(t);
