@@ -1,9 +1,9 @@
 /* A parameter server that hears anything from whoever has the key, and a worker whose server says
- * anything; without sockets: what their desks would bring is made here. The server lives, its values
- * stay finite, and tickets hold together; then an honest worker trains with it, and where nothing of
- * the others counted, the weights are those that it makes alone. The worker comes to an end, with
- * an error that can be shown. The target has the implementation in it, since it calls what is
- * internal. */
+ * anything; without sockets: what their desks would bring is made here. The server lives, its
+ * values stay finite, and tickets hold together; then an honest worker trains with it, and where
+ * nothing of the others counted, the weights are those that it makes alone. The worker comes to an
+ * end, with an error that can be shown. The target has the implementation in it, since it calls
+ * what is internal. */
 #ifndef FUZZ_REPLAY
 #define DT_STATIC
 #define DT_IMPLEMENTATION
