@@ -363,6 +363,7 @@ build() {
     with_public='examples/xor.c examples/hello.c examples/data_parallel.c examples/fashion_mnist.c
         examples/fashion_mnist_conv.c examples/lstm_series.c examples/char_gpt.c
         examples/gpt2.c examples/pipeline_gpt.c examples/parameter_server.c examples/tabular.c examples/pictures.c
+        examples/autoencoder.c examples/cartpole.c examples/finetune.c examples/fit_image.c
         tools/dtinfo.c'
     if has_vulkan_header; then with_public="$with_public examples/neural_texture.c"; fi
     by_itself='examples/allreduce.c tools/dtbench.c tools/dtgpu.c tools/dtmodel.c tools/dtrun.c'

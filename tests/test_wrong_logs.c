@@ -82,6 +82,12 @@ ROW(TRAINER, dt_run_log_fit, ) {
     return RESULT(wrong_log_close(log, result));
 }
 
+ROW(GRAPH, dt_png_save, ) {
+    static const uint8_t pixels[12] = {0};
+    return RESULT(dt_png_save(OBJECT(here.ctx), PATH(wrong_path("wrong-args.png")), POINTER(pixels),
+                              COUNT(2), COUNT(2), INT(3, 0, -1, 2, 5)));
+}
+
 /* ---- traces */
 
 static dt_profile *wrong_profile(void) {

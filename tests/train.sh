@@ -214,6 +214,34 @@ gpt2_reads_a_published_model_learns_a_text_and_writes_on() {
     done
 }
 
+# In a few thousand steps of a cart; its log is drawn.
+cartpole_holds_the_pole_for_475_of_500_steps() {
+    timeout 120 build/cartpole $work/cartpole >$work/cartpole.out 2>$work/cartpole.err || return 1
+    tail -n 1 $work/cartpole.out | awk '{ exit !($(NF - 1) >= 475) }' &&
+        tools/dtplot $work/cartpole -o $work/cartpole.svg && grep -q polyline $work/cartpole.svg
+}
+
+# The mean square falls to a third; pictures are drawn.
+autoencoder_says_pictures_by_eight_numbers() {
+    timeout 120 build/autoencoder $work 4 >$work/autoencoder.out 2>$work/autoencoder.err || return 1
+    sed -n 's/.*val loss \([0-9.e-]*\).*/\1/p' $work/autoencoder.out |
+        awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(NR == 4 && last < 0.6 * first) }' &&
+        [ "$(wc -c <$work/autoencoder.png)" -gt 6000 ]
+}
+
+# A network of sines knows the picture; the file has the signature of a PNG.
+fit_image_draws_what_it_learnt() {
+    timeout 120 build/fit_image $work 100 >$work/fit_image.out 2>$work/fit_image.err || return 1
+    tail -n 1 $work/fit_image.out | awk '{ exit !($3 > 22) }' &&
+        [ "$(head -c 8 $work/learnt.png | od -An -tx1 | tr -d ' \n')" = 89504e470d0a1a0a ]
+}
+
+finetune_is_better_with_a_body_that_was_learnt() {
+    timeout 120 build/finetune $work >$work/finetune.out 2>$work/finetune.err || return 1
+    sed -n 's/^directions.*head \([0-9.]*\), from nothing \([0-9.]*\)$/\1 \2/p' $work/finetune.out |
+        awk '{ exit !($1 > 0.8 && $1 > $2) }'
+}
+
 has_vulkan() {
     [ -e build/neural_texture ] && ls /usr/share/vulkan/icd.d/*.json >/dev/null 2>&1
 }
@@ -226,6 +254,8 @@ for test in one_and_eight_replicas_print_one_hash mpirun_trains_the_same_job \
     pipeline_gpt_has_the_same_losses_in_stages_as_on_one_device \
     parameter_server_prints_the_hash_of_the_ranks \
     gpt2_reads_a_published_model_learns_a_text_and_writes_on \
+    cartpole_holds_the_pole_for_475_of_500_steps autoencoder_says_pictures_by_eight_numbers \
+    fit_image_draws_what_it_learnt finetune_is_better_with_a_body_that_was_learnt \
     the_loss_curve_of_4_ranks_is_that_of_one_on_fashion_mnist; do
     wanted "train_$test" || continue
     if [ $test = mpirun_trains_the_same_job ] && ! command -v mpirun >/dev/null 2>&1; then

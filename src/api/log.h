@@ -68,3 +68,8 @@ DT_API dt_result dt_run_log_restart(dt_run_log *log, uint64_t step);
  * that cannot be written ends no training: it is an error in the context's log, once. Errors:
  * INVALID (NULL; a state that is of no dt_trainer_fit). */
 DT_API dt_result dt_run_log_fit(void *run_log, dt_fit_state *state);
+
+/* Writes a picture as a PNG file, not compressed; it appears complete or not at all. pixels: as
+ * dt_run_log_image takes them. Errors: INVALID (NULL, sizes), IO, MEMORY. */
+DT_API dt_result dt_png_save(dt_ctx *ctx, const char *path, const uint8_t *pixels, int width,
+                             int height, int channels);

@@ -48,7 +48,7 @@ static dt_result dti_lr_check(const dti_lr_find *f) {
 
 /* The number of the point decides its rate, so all ranks take the same. */
 static double dti_lr_rate(const dti_lr_find *f, int i) {
-    return f->d.min * pow(f->d.max / f->d.min, (double)i / (double)(f->d.steps - 1));
+    return f->d.min * dti_exp((double)i / (double)(f->d.steps - 1) * dti_ln(f->d.max / f->d.min));
 }
 
 /* Whether the test goes on behind point i. A step that was skipped for a NaN has no loss. */
@@ -57,7 +57,7 @@ static bool dti_lr_add(dti_lr_find *f, int i, double lr, double loss) {
     if (!dti_finite_f64(loss))
         return false;
     f->mean = keep * f->mean + (1.0 - keep) * loss;
-    const double smooth = f->mean / (1.0 - pow(keep, i + 1));
+    const double smooth = f->mean / (1.0 - dti_rate_power(keep, (uint64_t)i + 1));
     f->best = i && f->best < smooth ? f->best : smooth;
     f->curve->points[f->curve->count++] = (dt_lr_point){lr, loss, smooth};
     return i < f->d.steps / 10 || smooth <= f->best + (DTI_LR_DIVERGED - 1.0) * fabs(f->best);
