@@ -7,20 +7,21 @@
 #define PROFILE_TRY(m, call)                                                                       \
     test_check((call) == DT_OK, __FILE__, __LINE__, "%s: %s", #call, dt_ctx_error((m)->ctx))
 
-/* Looks at build/trace.json; `checks`: of the events e, by the thread of a device s. */
-static void profile_check(const char *checks) {
+/* Looks at a file; `checks`: of the events e, by the thread of a device s. */
+static void profile_check(const char *path, const char *checks) {
     char command[2000];
     snprintf(command, sizeof command,
              "python3 -c \"import json\n"
-             "t = json.load(open('build/trace.json'))['traceEvents']\n"
+             "t = json.load(open('%s'))['traceEvents']\n"
              "e = [x for x in t if x['ph'] == 'X']\n"
              "assert all(x['dur'] >= 0 and x['ts'] >= 0 and x['pid'] == 3 for x in e)\n"
              "assert any(x['ph'] == 'M' and x['args']['name'] == 'rank 3' for x in t)\n"
              "s = [x for x in e if x['cat'] == 'step']\n"
              "w = [x for x in e if x['cat'] in ('forward', 'backward', 'commit', 'part')]\n"
              "%s\"",
-             checks);
+             path, checks);
     CHECK(system(command) == 0);
+    remove(path);
 }
 
 static dt_program *profile_program(train_model *m, const char *device, dt_store **store) {
@@ -60,7 +61,7 @@ static bool profile_of(const char *device) {
     for (int i = 0; i < 2; i++)
         CHECK(dt_store_state_hash(store[i], &hash[i]) == DT_OK);
     CHECK(hash[0] == hash[1]);
-    PROFILE_TRY(&m, dt_profile_save(profile, "build/trace.json"));
+    PROFILE_TRY(&m, dt_profile_save(profile, "build/trace-step.json"));
     dt_program_get_info(p, &info);
     snprintf(
         checks, sizeof checks,
@@ -75,7 +76,7 @@ static bool profile_of(const char *device) {
         "assert c == {'forward', 'backward', 'commit'} or c == {'part'}, c\n"
         "assert n == {None} or any(x['args']['bytes'] > 0 and x['args']['flops'] > 0 for x in w)",
         info.launches);
-    profile_check(checks);
+    profile_check("build/trace-step.json", checks);
     dt_profile_destroy(profile);
     dt_ctx_destroy(m.ctx);
     return true;
@@ -102,11 +103,11 @@ TEST(profile_of_a_fit_has_its_first_steps) {
     PROFILE_TRY(&m, dt_profile_create(m.ctx, &desc, &profile));
     const dt_fit_desc fit = {.epochs = 2, .callbacks = {{dt_profile_fit, profile}}};
     PROFILE_TRY(&m, dt_trainer_fit(trainer, &fit, NULL));
-    PROFILE_TRY(&m, dt_profile_save(profile, "build/trace.json"));
-    profile_check("k = [x for x in e if x['name'] == 'step']\n"
+    PROFILE_TRY(&m, dt_profile_save(profile, "build/trace-fit.json"));
+    profile_check("build/trace-fit.json",
+                  "k = [x for x in e if x['name'] == 'step']\n"
                   "assert [x['args']['step'] for x in k] == list(range(1, 8))\n"
                   "assert all(x['args']['samples'] > 0 for x in k) and len(e) > 7");
-    remove("build/trace.json");
     dt_profile_destroy(profile);
     dt_ctx_destroy(m.ctx);
 }
