@@ -3,7 +3,8 @@
  *     dtbench gemm THREADS ROUNDS [M N K]   SGEMM, ours and OpenBLAS's, in turn, in one process
  *     dtbench steps NAME THREADS DEVICE N   N training steps of one workload
  *     dtbench host NAME N                   what a step takes of the host, on a driver without work
- *     dtbench frame NAME THREADS DEVICE MS N   N frames of at most MS of steps of mlp, cnn or gpt4
+ *     dtbench frame NAME THREADS DEVICE MS N [PERIOD]   N frames of at most MS of steps of mlp, cnn
+ *                                           or gpt4, one behind the other or every PERIOD ms
  *     dtbench memory NAME THREADS N         what N steps of it take of memory at most
  *     dtbench region THREADS                what an empty parallel region costs
  *     dtbench product DEVICE                a chain of 512x512x512 products on one device
@@ -164,8 +165,9 @@ int main(int argc, char **argv) {
         steps(argv[2], atoi(argv[3]), argv[4], atoi(argv[5]));
     else if (argc == 4 && !strcmp(argv[1], "host"))
         host_steps(argv[2], atoi(argv[3]));
-    else if (argc == 7 && !strcmp(argv[1], "frame"))
-        frames(argv[2], atoi(argv[3]), argv[4], atof(argv[5]), atoi(argv[6]));
+    else if ((argc == 7 || argc == 8) && !strcmp(argv[1], "frame"))
+        frames(argv[2], atoi(argv[3]), argv[4], atof(argv[5]), atoi(argv[6]),
+               argc == 8 ? atof(argv[7]) : 0);
     else if (argc == 5 && !strcmp(argv[1], "memory"))
         memory(argv[2], atoi(argv[3]), atoi(argv[4]));
     else if (argc == 3 && !strcmp(argv[1], "region"))

@@ -36,8 +36,9 @@ static void frame_program(session *s, const launches_net *net, const char *devic
     }
 }
 
-/* One step in frames; on a device that runs on its own a frame lasts until that is idle. */
-static void frame_step(const session *s, double budget, samples *times, int most) {
+/* One step in frames; on a device that runs on its own a frame lasts until that is idle. period: a
+ * frame begins so many ms after the one before, and its thread sleeps till then; 0: at once. */
+static void frame_step(const session *s, double budget, double period, samples *times, int most) {
     dt_step_state state = DT_STEP_READY;
     try(s->ctx, dt_program_begin(s->program, NULL), "begin");
     while (state != DT_STEP_DONE) {
@@ -46,13 +47,17 @@ static void frame_step(const session *s, double budget, samples *times, int most
         try(s->ctx, dti_drive_wait(s->program), "wait");
         if (s->program->now->at == s->program->now->end)
             state = DT_STEP_DONE;
+        const double took = now_ms() - start;
         if (times->count < most)
-            add(times, now_ms() - start);
+            add(times, took);
+        if (took < period)
+            sleep_ms((long)(period - took));
     }
     try(s->ctx, dt_program_end(s->program, NULL), "end");
 }
 
-static void frames(const char *name, int threads, const char *device, double budget, int count) {
+static void frames(const char *name, int threads, const char *device, double budget, int count,
+                   double period) {
     static samples times, whole, none;
     const launches_net *net = frame_nets;
     for (size_t i = 0; i < DTI_COUNT(frame_nets); i++)
@@ -61,9 +66,9 @@ static void frames(const char *name, int threads, const char *device, double bud
     int steps = 0;
     frame_program(&s, net, device);
     for (int i = 0; i < WARM_STEPS; i++)
-        frame_step(&s, budget, &none, 0);
+        frame_step(&s, budget, period, &none, 0);
     for (; times.count < count; steps++)
-        frame_step(&s, budget, &times, count);
+        frame_step(&s, budget, period, &times, count);
     for (int i = 0; i < WARM_STEPS; i++) {
         const double start = now_ms();
         try(s.ctx, dt_program_run(s.program, NULL, NULL), "run");
@@ -74,9 +79,10 @@ static void frames(const char *name, int threads, const char *device, double bud
         sum += times.ms[i];
     const double p50 = median(&times);
     printf("{\"kind\": \"frame\", \"workload\": \"%s\", \"batch\": %d, \"threads\": %d, "
-           "\"device\": \"%s\", \"budget_ms\": %g, \"frames\": %d, \"p50\": %.3f, \"p99\": %.3f, "
+           "\"device\": \"%s\", \"budget_ms\": %g, \"period_ms\": %g, \"frames\": %d, \"p50\": "
+           "%.3f, \"p99\": %.3f, "
            "\"most\": %.3f, \"frames_a_step\": %.1f, \"step_ms\": %.3f, \"whole_ms\": %.3f}\n",
-           net->name, net->batch, threads, device, budget, times.count, p50,
+           net->name, net->batch, threads, device, budget, period, times.count, p50,
            times.ms[times.count * 99 / 100], times.ms[times.count - 1], (double)times.count / steps,
            sum / steps, median(&whole));
     session_close(&s);
