@@ -30,11 +30,12 @@ static uint64_t dti_units_elements(dti_bucket b) {
     return b.end - b.begin;
 }
 
-/* The host's side of a replica's own part of parameters (0) or gradients (1), as if it had all. */
-static float *dti_units_own(const dti_parallel *par, uint32_t replica, int gradients) {
+/* The host's side of a replica's own part of parameters (0) or gradients (1), at an element. */
+static float *dti_units_own(const dti_parallel *par, uint32_t replica, int gradients,
+                            uint64_t element) {
     const dt_store *s = par->replicas[replica].store;
     float *own = s->device->backend->memory_host(s->units[gradients]);
-    return own - s->layout.own_begin;
+    return own + (element - s->layout.own_begin);
 }
 
 static const dti_code *dti_units_code(const dti_replica *r) {
@@ -49,7 +50,7 @@ static void dti_units_move(const dti_parallel *par, dti_bucket range, float *hos
         const size_t bytes = dti_units_elements(part) * sizeof(float);
         if (!bytes)
             continue;
-        float *own = dti_units_own(par, r, gradients) + part.begin;
+        float *own = dti_units_own(par, r, gradients, part.begin);
         float *at = host + (part.begin - range.begin);
         memcpy(out ? at : own, out ? own : at, bytes);
     }
@@ -277,7 +278,7 @@ static dt_result dti_units_copy(dti_parallel *par, uint32_t index, dti_bucket ra
         if (part.begin < part.end)
             result =
                 dti_units_write(&par->replicas[index], to + (part.begin - range.begin),
-                                dti_units_own(par, r, 0) + part.begin, dti_units_elements(part));
+                                dti_units_own(par, r, 0, part.begin), dti_units_elements(part));
     }
     return result;
 }

@@ -87,7 +87,7 @@ static dt_result dti_units_take(dti_parallel *par) {
         if (own.begin < own.end)
             result = s->device->backend->memory_read(
                 s->memories[DTI_ARENA_PARAM], dti_arena_bytes(own.begin),
-                dti_units_own(par, i, 0) + own.begin, dti_arena_bytes(dti_units_elements(own)));
+                dti_units_own(par, i, 0, own.begin), dti_arena_bytes(dti_units_elements(own)));
         if (!result)
             result = dti_units_rest(&par->replicas[i], false);
     }
