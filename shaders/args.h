@@ -170,12 +170,15 @@
     DTI_U32 y_offset;
 
 /* y = keep(i) ? x * scale : 0 with keep = philox(i) < threshold; i counts over the global batch:
- * first + i + first_row * row_elements where the tensor has a sample axis (row_elements > 0). A
- * threshold of 0: y = the word as an odd number between +-2^23, times scale, + offset. */
+ * first + i + first_row * row_elements where the tensor has a sample axis (row_elements > 0).
+ * spec0: skip elements are left out behind each run of `run`. A threshold of 0: y = the word as an
+ * odd number between +-2^23, times scale, + offset. */
 #define DTI_ARGS_DROPOUT                                                                           \
     DTI_U32 n;                                                                                     \
     DTI_U32 first;                                                                                 \
     DTI_U32 row_elements;                                                                          \
+    DTI_U32 run;                                                                                   \
+    DTI_U32 skip;                                                                                  \
     DTI_U32 threshold;                                                                             \
     DTI_F32 scale;                                                                                 \
     DTI_F32 offset;                                                                                \

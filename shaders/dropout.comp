@@ -42,7 +42,7 @@ void main()
     vec4 v;
     DTI_TAKE(vec4, v, x, x4, from, A_IS_ONE)
     uvec2 key = uvec2(dti_step_u32(DTI_STEP_SEED_LO), dti_step_u32(DTI_STEP_SEED_HI));
-    uvec4 word = words_of(i, key);
+    uvec4 word = words_of(spec0 != 0u ? i + i / args.run * args.skip : i, key);
     if (args.threshold == 0u)
         DTI_EACH_OF_FOUR v[k] = float(int(word[k] >> 9) * 2 - 8388607) * args.scale + args.offset;
     else

@@ -775,6 +775,12 @@ static void (*ops_case_of(dti_op op))(ops_model *) {
         {&dti_family_meet, ops_case_meet},
         {&dti_family_parted_sum, ops_case_squad_sum},
         {&dti_family_parted_copy, ops_case_squad_copy},
+        {&dti_family_parted_most, ops_case_squad_most},
+        {&dti_family_parted_whole, ops_case_squad_along},
+        {&dti_family_parted_own, ops_case_squad_along},
+        {&dti_family_parted_cut, ops_case_squad_own},
+        {&dti_family_parted_labels, ops_case_squad_most},
+        {&dti_family_parted_loss, ops_case_squad_loss},
         {&dti_family_running, ops_case_running},
     };
     switch (op) { /* rows of one family that differ too much */

@@ -417,6 +417,37 @@ static void ops_case_squad_copy(ops_model *m) {
         ops_result(m, dti_append1(DTI_OP_SQUAD_COPY, ops_image(m, i, 3, 4, 2), NULL));
 }
 
+/* Of one member, outside of a squad. */
+static void ops_case_squad_along(ops_model *m) {
+    for (int i = 0; i < 4; i++) {
+        const dti_attr attr = {.i = {i % 3, 1, 0}};
+        ops_result(m, dti_append1(m->op, ops_image(m, i, 3, 4, 2), &attr));
+    }
+}
+
+/* The own part of two members, of which no gradient flows back. */
+static void ops_case_squad_own(ops_model *m) {
+    ops_case_squad_along(m);
+    for (int i = 0; i < 4; i++) {
+        const dti_attr attr = {.i = {1, 2, i % 2}};
+        ops_result(m, dti_append1(m->op, dt_detach(ops_image(m, i, 3, 4, 2)), &attr));
+    }
+}
+
+static void ops_case_squad_most(ops_model *m) {
+    for (int i = 0; i < 4; i++)
+        ops_result(m, dti_append1(m->op, dt_detach(ops_image(m, i, 3, 4, 2)), NULL));
+}
+
+static void ops_case_squad_loss(ops_model *m) {
+    for (int i = 0; i < 2; i++) {
+        dt_tensor x = ops_image(m, i, 3, 4, 2), w = dt_detach(dt_square(x));
+        dt_tensor target = dt_cast(dt_fill(m->graph, dt_dims(), 1.0f), DT_I32);
+        const dti_attr attr = {.i = {-100, 3}};
+        ops_result(m, dti_append(m->graph, m->op, (dt_tensor[]){x, w, target}, 3, &attr));
+    }
+}
+
 static void ops_batch_dx_of(ops_model *m, ops_normed n) {
     dt_tensor dy = ops_like(m, n.x, OPS_ANY), w = n.w;
     if (dti_is_nil(w))

@@ -2,83 +2,7 @@
  * in every run, and what it does not go with. */
 #include "train_model.h"
 
-enum { TEAM_ROWS = 60, TEAM_POS = 5, TEAM_WIDTH = 24, TEAM_CLASSES = 7 };
-
-typedef struct team_model {
-    dt_ctx *ctx;
-    dt_graph *graph;
-    dt_tensor x, t, loss, right;
-    int32_t tokens[TEAM_ROWS * TEAM_POS], targets[TEAM_ROWS * TEAM_POS];
-} team_model;
-
-enum { TEAM_MLP, TEAM_GATED, TEAM_ATTENTION, TEAM_BLOCKS, TEAM_KINDS, TEAM_BATCH_NORM };
-
-static dt_tensor team_mlp(dt_tensor h, const char *name) {
-    const dt_linear_desc up = {.tensor = DT_TENSOR_COLUMN}, down = {.tensor = DT_TENSOR_ROW};
-    char part[2][32];
-    snprintf(part[0], sizeof part[0], "%s.up", name);
-    snprintf(part[1], sizeof part[1], "%s.down", name);
-    dt_tensor y = dt_gelu(dt_nn_linear_with(h, part[0], 4 * TEAM_WIDTH, &up));
-    return dt_add(h, dt_nn_linear_with(y, part[1], TEAM_WIDTH, &down));
-}
-
-static dt_tensor team_attend(dt_tensor h, const char *name) {
-    const dt_attention_layer_desc d = {.attention = {.causal = true}, .kv_heads = 4, .rope = true};
-    return dt_add(h, dt_nn_multi_head_attention(h, (dt_tensor){0}, name, 12, &d));
-}
-
-static dt_tensor team_block(dt_tensor h, int kind, int layer) {
-    char name[16], norm[2][16];
-    snprintf(name, sizeof name, "h%d", layer);
-    snprintf(norm[0], sizeof norm[0], "ln%d.1", layer);
-    snprintf(norm[1], sizeof norm[1], "ln%d.2", layer);
-    if (kind == TEAM_ATTENTION || kind == TEAM_BLOCKS)
-        h = team_attend(dt_nn_layer_norm(h, norm[0], 1), name);
-    if (kind == TEAM_GATED)
-        return dt_add(h, dt_nn_swiglu(dt_nn_rms_norm(h, norm[1], 1), name, 36));
-    return kind == TEAM_ATTENTION ? h : team_mlp(dt_nn_layer_norm(h, norm[1], 1), name);
-}
-
-static bool team_inputs(team_model *m, bool vulkan) {
-    uint32_t state = 11;
-    if (dt_ctx_create(&(dt_ctx_desc){.no_vulkan = !vulkan}, &m->ctx) ||
-        dt_graph_create(m->ctx, &m->graph))
-        return false;
-    m->x = dt_input(m->graph, "x", DT_I32, dt_dims(TEAM_POS));
-    m->t = dt_input(m->graph, "t", DT_I32, dt_dims(TEAM_POS));
-    for (int i = 0; i < TEAM_ROWS * TEAM_POS; i++) {
-        m->tokens[i] = (int32_t)(train_random(&state) % TEAM_CLASSES);
-        m->targets[i] = i % 13 == 5 ? -100 : (m->tokens[i] * 3 + i % TEAM_POS) % TEAM_CLASSES;
-    }
-    return true;
-}
-
-static bool team_make(team_model *m, int kind, bool vulkan) {
-    if (!team_inputs(m, vulkan))
-        return false;
-    dt_tensor h = dt_nn_embedding(m->x, "tokens", TEAM_CLASSES, TEAM_WIDTH);
-    if (kind == TEAM_BATCH_NORM)
-        h = dt_nn_batch_norm(h, "bn", NULL);
-    for (int layer = 0; layer < 2; layer++)
-        h = team_block(h, kind, layer);
-    h = dt_dropout(h, 0.1f); /* what all have drops alike */
-    dt_tensor logits = dt_nn_linear(h, "head", TEAM_CLASSES);
-    m->loss = dt_cross_entropy(logits, m->t, NULL);
-    m->right = dt_accuracy(logits, m->t);
-    return dt_graph_error(m->graph) == NULL;
-}
-
-static dt_trainer_desc team_desc(const team_model *m, const dt_optim_desc *optim) {
-    return (dt_trainer_desc){
-        .loss = m->loss,
-        .metrics = {m->right},
-        .optim = optim,
-        .batch = 16,
-        .seed = 4,
-        .data = {.rows = TEAM_ROWS,
-                 .columns = {{.input = m->x, .data = m->tokens, .dtype = DT_I32},
-                             {.input = m->t, .data = m->targets, .dtype = DT_I32}}}};
-}
+#include "team_model.h"
 
 enum { TEAM_VALUES = 40000, TEAM_STEPS = 6 };
 
@@ -91,6 +15,7 @@ typedef struct team_run {
 
 typedef struct team_grid {
     int members, accumulate, shards, replicas;
+    bool rows; /* of the sequence are shared out */
 } team_grid;
 
 /* All parameters after some steps; devices NULL: one CPU. */
@@ -107,6 +32,7 @@ static bool team_train_grid(int kind, const char *devices, team_grid grid, team_
     d.accumulate = grid.accumulate;
     d.shards = grid.shards;
     d.replicas = grid.replicas;
+    d.tensor_rows = grid.rows;
     dt_result result = dt_trainer_create(m.graph, &d, &t);
     for (int i = 0; i < TEAM_STEPS && !result; i++) {
         dt_train_report report;
@@ -156,6 +82,7 @@ static void team_near(int kind, const team_run *got, const team_run *want, int m
 }
 
 static team_run team_one, team_some, team_again;
+static uint64_t team_two;
 
 TEST(members_that_share_out_a_model_train_it_as_one_device_does) {
     for (int kind = 0; kind < TEAM_KINDS; kind++) {
@@ -173,6 +100,45 @@ TEST(members_that_share_out_a_model_train_it_as_one_device_does) {
             continue;
         if (team_train(kind, "cpu:2", 2, 3, &team_some) && team_train(kind, NULL, 0, 3, &team_one))
             team_near(kind, &team_some, &team_one, 2);
+    }
+}
+
+/* Tables by rows and columns, tied weights, losses of logits that stay in parts. */
+TEST(members_that_have_parts_of_the_classes_train_as_one_device_does) {
+    for (int kind = TEAM_HEAD; kind < TEAM_LAST; kind++) {
+        if (!team_train(kind, NULL, 0, 1, &team_one))
+            return;
+        for (int members = 2; members <= 4; members += 2) {
+            if (!team_train(kind, members == 2 ? "cpu:2" : "cpu:4", members, 1, &team_some))
+                return;
+            team_near(kind, &team_some, &team_one, members);
+        }
+    }
+}
+
+/* Norms, dropout and residuals of own rows; of 3 members no row is. */
+TEST(members_that_share_out_rows_of_the_sequence_train_as_one_device_does) {
+    static const char *const devices[] = {"cpu:2", "cpu:3", "cpu:4", "cpu:4"};
+    for (int kind = 0; kind < TEAM_LAST; kind++) {
+        if (kind == TEAM_KINDS)
+            continue;
+        team_grid grid = {.accumulate = kind == TEAM_BLOCKS ? 3 : 1, .shards = 2};
+        if (!team_train_grid(kind, NULL, grid, &team_one))
+            return;
+        grid.rows = true;
+        for (int i = 0; i < 4; i++) {
+            if (i == 1 && kind != TEAM_MLP && kind < TEAM_HEAD)
+                continue; /* heads do not divide */
+            grid.members = i < 3 ? 2 + i : 2;
+            if (i == 1 && kind >= TEAM_HEAD)
+                continue;
+            if (!team_train_grid(kind, devices[i], grid, i == 3 ? &team_again : &team_some))
+                return;
+            team_near(kind, i == 3 ? &team_again : &team_some, &team_one, grid.members);
+            if (i == 0)
+                team_two = team_some.hash;
+        }
+        CHECK_TEXT(team_again.hash == team_two, "kind %d: two squads", kind);
     }
 }
 
@@ -206,7 +172,7 @@ enum { STACK_LAYERS = 4 };
 
 typedef struct stack { /* sizes that all of 2, 3 and 4 members divide */
     int layers, kind[STACK_LAYERS], hidden[STACK_LAYERS], act[STACK_LAYERS], heads;
-    bool mask, freeze;
+    bool mask, freeze, words, rows;
 } stack;
 
 static stack stack_of(uint32_t seed) {
@@ -219,6 +185,8 @@ static stack stack_of(uint32_t seed) {
     }
     s.mask = train_random(&state) % 2;
     s.freeze = train_random(&state) % 3 == 0;
+    s.words = train_random(&state) % 2;
+    s.rows = train_random(&state) % 2;
     return s;
 }
 
@@ -253,7 +221,7 @@ static dt_tensor stack_layer(dt_tensor h, const stack *s, int i, dt_tensor mask)
 }
 
 static bool stack_make(team_model *m, const stack *s) {
-    if (!team_inputs(m, false))
+    if (!team_inputs(m, s->words ? TEAM_WORDS : TEAM_CLASSES, false))
         return false;
     dt_graph *g = m->graph;
     bool masked = false;
@@ -263,10 +231,13 @@ static bool stack_make(team_model *m, const stack *s) {
     if (masked)
         mask = dt_param(g, "mask", dt_dims(TEAM_POS, TEAM_POS),
                         (dt_init){DT_INIT_UNIFORM, -1.0f, 1.0f});
-    dt_tensor h = dt_nn_embedding(m->x, "words", TEAM_CLASSES, TEAM_WIDTH);
+    const dt_embedding_desc table = {.tensor = s->words ? DT_TENSOR_ROW : DT_TENSOR_WHOLE};
+    const dt_linear_desc head = {.tensor = s->words ? DT_TENSOR_COLUMN : DT_TENSOR_WHOLE};
+    const int classes = s->words ? TEAM_WORDS : TEAM_CLASSES;
+    dt_tensor h = dt_nn_embedding_with(m->x, "words", classes, TEAM_WIDTH, &table);
     for (int i = 0; i < s->layers; i++)
         h = dt_add(h, stack_layer(h, s, i, mask));
-    dt_tensor logits = dt_nn_linear(h, "out", TEAM_CLASSES);
+    dt_tensor logits = dt_nn_linear_with(h, "out", classes, &head);
     m->loss = dt_cross_entropy(logits, m->t, NULL);
     m->right = dt_accuracy(logits, m->t);
     return dt_graph_error(g) == NULL;
@@ -284,6 +255,7 @@ static bool stack_run(const stack *s, int members, double out[TEAM_STEPS + 1]) {
     snprintf(devices, sizeof devices, "cpu:%d", members ? members : 1);
     d.devices = devices;
     d.tensor = members;
+    d.tensor_rows = members && s->rows;
     d.params = s->freeze ? "l*.0*" : NULL; /* and then nothing flows to what is in front */
     dt_result result = dt_trainer_create(m.graph, &d, &t);
     for (int i = 0; i < TEAM_STEPS && !result; i++) {
@@ -329,6 +301,7 @@ static bool team_open_grid(team_model *m, int kind, team_grid grid, dt_trainer *
     d.devices = devices;
     d.tensor = grid.members;
     d.replicas = grid.replicas;
+    d.tensor_rows = grid.rows;
     *data = d.data;
     return CHECK_TEXT(!dt_trainer_create(m->graph, &d, t), "%s", dt_ctx_error(m->ctx));
 }
@@ -541,7 +514,18 @@ TEST(members_on_vulkan_train_a_model_as_one_device_does) {
     dt_ctx_destroy(ctx);
     if (!there)
         SKIP("no Vulkan device");
+    static const char *const pair = "vulkan:0,vulkan:0", *const four =
+                                                             "vulkan:0,vulkan:0,vulkan:0,vulkan:0";
     if (team_train(TEAM_BLOCKS, NULL, 0, 1, &team_one) &&
-        team_train(TEAM_BLOCKS, "vulkan:0,vulkan:0", 2, 1, &team_some))
+        team_train(TEAM_BLOCKS, pair, 2, 1, &team_some))
         team_near(TEAM_BLOCKS, &team_some, &team_one, 2);
+    team_grid grid = {.accumulate = 1, .shards = 2};
+    if (!team_train_grid(TEAM_HEAD, NULL, grid, &team_one))
+        return;
+    grid.members = 2, grid.rows = true;
+    if (!team_train_grid(TEAM_HEAD, pair, grid, &team_again) ||
+        !team_train_grid(TEAM_HEAD, four, grid, &team_some))
+        return;
+    team_near(TEAM_HEAD, &team_some, &team_one, 2);
+    CHECK(team_some.hash == team_again.hash);
 }

@@ -2,6 +2,8 @@
  * rank finds wrong by itself, and ranks that die. */
 #include "train_processes.h"
 
+#include "team_model.h"
+
 enum { PARTS_STEPS = 5 };
 
 typedef struct parts_case {
@@ -137,6 +139,74 @@ TEST(random_grids_of_squads_have_the_bits_of_one) {
         if (left == 0 && ranks > 1)
             parts_job(ranks, devices, &c);
     }
+}
+
+/* ---- rows of the sequence, and parts of the classes */
+
+typedef struct words_case {
+    int kind, members, replicas;
+} words_case;
+
+static dt_result words_steps(const words_case *c, team_model *m, dt_comm *comm, const char *devices,
+                             step_record *records) {
+    static const dt_optim_desc adam = {.kind = DT_OPTIM_ADAM, .lr = 0.01, .clip_norm = 0.5};
+    dt_trainer *t = NULL;
+    dt_train_report r = {0};
+    if (!team_make(m, c->kind, false))
+        return DT_ERROR_MEMORY;
+    dt_trainer_desc d = team_desc(m, &adam);
+    d.comm = comm;
+    d.devices = devices;
+    d.tensor = c->members;
+    d.replicas = c->replicas;
+    d.shards = 2;
+    d.tensor_rows = true;
+    dt_result result = dt_trainer_create(m->graph, &d, &t);
+    for (int i = 0; i < PARTS_STEPS && !result; i++) {
+        result = dt_trainer_step(t, &r);
+        if (!result)
+            records[i] = record_of(t, &r);
+    }
+    return result;
+}
+
+static void words_rank(rank *r) {
+    team_model m;
+    r->result = words_steps(r->job->arg, &m, r->comm, rank_devices(r), r->records);
+    EXPECT_TEXT(r, !r->result, "%d: %s", (int)r->result, dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+}
+
+static void words_job(int count, const char *const *devices, const words_case *c) {
+    step_record want[PARTS_STEPS];
+    team_model m;
+    words_case alone = *c;
+    job *j = job_new(count, c);
+    alone.replicas = 1;
+    const dt_result result =
+        words_steps(&alone, &m, NULL, c->members == 2 ? "cpu:2" : "cpu:4", want);
+    CHECK_TEXT(!result, "%s", dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+    for (int i = 0; i < count; i++)
+        j->devices[i] = devices[i];
+    if (job_run(j, words_rank)) {
+        for (int i = 0; i < count * PARTS_STEPS; i++)
+            CHECK_TEXT(record_equal(&j->at[i / PARTS_STEPS].records[i % PARTS_STEPS],
+                                    &want[i % PARTS_STEPS]),
+                       "%d ranks, rank %d, step %d", count, i / PARTS_STEPS, i % PARTS_STEPS);
+    }
+    job_free(j);
+}
+
+TEST(rows_and_classes_in_parts_on_ranks_have_the_bits_of_one_process) {
+    static const char *const even[] = {"cpu:2", "cpu:2"}, *const odd[] = {"cpu", "cpu:3"},
+                             *const apart[] = {"cpu", "cpu:2", "cpu"};
+    const words_case head = {TEAM_HEAD, 4, 1}, tied = {TEAM_TIED, 4, 1},
+                     grid = {TEAM_COLUMNS, 2, 2};
+    words_job(2, even, &head); /* all_gather */
+    words_job(2, odd, &tied);  /* as many as ranks have are not the same */
+    words_job(3, apart, &grid);
+    words_job(2, even, &grid);
 }
 
 TEST(ranks_of_members_refuse_what_differs_before_anything_changes) {

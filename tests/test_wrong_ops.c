@@ -98,6 +98,11 @@ ROW(GRAPH, dt_freeze, ) {
     return NIL(dt_freeze(wrong_turn("an input", 1) ? here.x : ONLY_TENSOR(here.w)));
 }
 
+ROW(GRAPH, dt_part, ) {
+    const bool no = wrong_turn("an input", 1);
+    return NIL(dt_part(no ? here.x : ONLY_TENSOR(here.w), wrong_turn("no axis", 1) ? 9 : 0));
+}
+
 ROW(GRAPH, dt_fill, ) {
     return NIL(dt_fill(OBJECT(here.graph), SHAPE(dt_dims(2, 3)), 1.0f));
 }

@@ -7,7 +7,9 @@
 /* What a member has of a linear layer where a trainer shares out one model (dt_trainer_desc.tensor;
  * Shoeybi et al., "Megatron-LM", 2019). A column layer's result is in parts, which elementwise ops
  * keep; a row layer takes such parts, and its result is whole: one sum a pair, forward and
- * backward. Elsewhere it means nothing. */
+ * backward. Logits of a column layer stay in parts: dt_cross_entropy and dt_accuracy take them. A
+ * table that is embedding and head in one is marked by dt_part(table, 0). Elsewhere it means
+ * nothing. */
 typedef enum dt_tensor_split {
     DT_TENSOR_WHOLE, /* the default: every member has all */
     DT_TENSOR_COLUMN,
@@ -35,6 +37,9 @@ typedef struct dt_embedding_desc {
     /* A row that is 0 at first and gets no gradient: 0 = none, DT_ZERO = row 0, negative: from the
      * end. An optimizer's weight decay still shrinks what a file has put there. */
     int32_t padding_idx;
+    /* DT_TENSOR_ROW: members have runs of rows, look up those, and add the results up; COLUMN: the
+     * result is in parts, as a column layer's. */
+    dt_tensor_split tensor;
 } dt_embedding_desc;
 
 /* The same with other initial values, or a row for padding. desc may be NULL. Errors (nil): a

@@ -124,6 +124,10 @@ DT_API dt_tensor dt_param(dt_graph *graph, const char *name, dt_shape shape, dt_
 /* Excludes a parameter from training in every program created afterwards: no gradient, no decay.
  * Returns it. Errors (nil): not a parameter. */
 DT_API dt_tensor dt_freeze(dt_tensor param);
+/* Marks a parameter: where a trainer shares out one model (dt_trainer_desc.tensor), a member has an
+ * equal run of its axis (counted from the end if negative). Layers mark their own. Returns it.
+ * Errors (nil): not a parameter, or no such axis. */
+DT_API dt_tensor dt_part(dt_tensor param, int axis);
 /* The names of parameters and buffers made between a push and its pop begin with `name` and a dot:
  * inside dt_scope_push(graph, "h.0"), dt_nn_linear(x, "fc", 8) makes "h.0.fc.weight". Scopes nest,
  * at most 32 deep and 255 characters long together. Errors are the graph's, as an op's: no name,

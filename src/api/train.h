@@ -267,6 +267,12 @@ typedef struct dt_trainer_desc {
      * sum along the axis) it is UNSUPPORTED; INVALID: marks that do not divide, or none, devices
      * that are no such grid. */
     int tensor;
+    /* Between those layers the members of a squad share out the rows of the sequence, axis 0 of
+     * [positions, width] where it divides: norms, dropout and residuals are computed of own rows,
+     * an all_gather stands in front of column layers and a reduce_scatter behind row layers
+     * (Korthikanti et al., "Reducing activation recomputation in large transformer models", 2022).
+     * What takes no rows gets all of them. Dropout draws what it draws for the whole sequence. */
+    bool tensor_rows;
 } dt_trainer_desc;
 
 /* Creates the replicas, gives all of them rank 0's values, and checks that all ranks have the same

@@ -59,7 +59,8 @@ typedef struct dti_meeting {
     uint32_t node;
     dti_meet meet;
     uint32_t segment;  /* it follows this one */
-    uint32_t elements; /* of the operand, and of the value */
+    uint32_t given;    /* elements of the operand, */
+    uint32_t elements; /* and of the value */
     /* The operand in OUT: word of the first piece's, and words from one to the next (0: all have
      * the same). The value in IN: its first byte. */
     uint32_t word, stride;

@@ -10,7 +10,7 @@ static bool dti_meets(const dti_code *code, uint32_t id) {
     const dti_op_family *family = dti_op_info_of(n->op)->family;
     if (!family->meet || !code->piece_count)
         return false;
-    return family->meet(n).kind == DTI_MEET_SUM ? code->members > 0 : code->train && !code->members;
+    return family->meet(n).kind >= DTI_MEET_SUM ? code->members > 0 : code->train && !code->members;
 }
 
 static dt_result dti_meetings_refuse(const dti_lowering *w, uint32_t id) {
@@ -18,7 +18,7 @@ static dt_result dti_meetings_refuse(const dti_lowering *w, uint32_t id) {
     const dti_node *n = &code->work->nodes[id];
     const dti_op_family *family = dti_op_info_of(n->op)->family;
     if (!code->desc.accumulate || !code->train || !family->meet ||
-        family->meet(n).kind == DTI_MEET_SUM)
+        family->meet(n).kind >= DTI_MEET_SUM)
         return DT_OK;
     return dti_fail(code->base, DT_ERROR_UNSUPPORTED,
                     "program '%s': a batch_norm with .sync, and the batch is computed in "
@@ -47,7 +47,7 @@ static dt_result dti_meetings_make(dti_lowering *w) {
 
 /* Where a piece's operand is to be. */
 static uint32_t dti_meeting_operand(dti_lowering *w, const dti_meeting *m, uint32_t piece) {
-    return dti_listing_value(&w->code->list, DTI_VALUE_OUT, DT_F32, m->elements,
+    return dti_listing_value(&w->code->list, DTI_VALUE_OUT, DT_F32, m->given,
                              DTI_WORD_BYTES * ((uint64_t)m->word + piece * m->stride));
 }
 
@@ -86,6 +86,8 @@ static void dti_meetings_place(dti_lowering *w) {
         dti_meeting *m = &code->meetings[count++];
         *m = (dti_meeting){.node = id, .meet = dti_op_info_of(n->op)->family->meet(n)};
         m->elements = (uint32_t)dti_node_elements(code, n);
+        m->given =
+            (uint32_t)dti_node_elements(code, &code->work->nodes[dti_input_id(code->work, n, 0)]);
         dti_meeting_place_operand(w, m, dti_input_id(code->work, n, 0));
         m->in = code->in_bytes;
         code->in_bytes += dti_aligned(dti_node_bytes(code, n));
@@ -104,7 +106,7 @@ static void dti_lower_meeting(dti_lowering *w, uint32_t id) {
     w->e.id = id;
     for (uint32_t i = 0; i < (each ? code->piece_count : 1u); i++) {
         const uint32_t value = dti_meeting_operand(w, m, i);
-        const dti_view to = dti_view_dense(value, n, code->batch);
+        const dti_view to = dti_view_dense(value, &code->work->nodes[in], code->batch);
         const dti_view *from = each ? dti_piece_view(w, in, i) : &w->e.views[in];
         if ((!each || code->pieces[i].rows) && !dti_lies_at(&code->list, from, value))
             dti_emit_copy(&w->e, from, &to, DTI_COPY_WORD);
@@ -125,10 +127,10 @@ static bool dti_meeting_waits(const dti_code *code) {
 static void dti_meetings_ranges(dti_code *code) {
     for (uint32_t i = 0; i < code->meeting_count; i++) {
         const dti_meeting *m = &code->meetings[i];
-        const uint64_t one = dti_bytes(DT_F32, m->elements), next = DTI_WORD_BYTES * m->stride;
+        const uint64_t one = dti_bytes(DT_F32, m->given), next = DTI_WORD_BYTES * m->stride;
         dti_segment *s = &code->segments[m->segment];
         s[0].download = (dti_range){DTI_WORD_BYTES * (uint64_t)m->word,
                                     m->stride ? next * code->piece_count : one};
-        s[1].upload = (dti_range){m->in, one};
+        s[1].upload = (dti_range){m->in, dti_bytes(DT_F32, m->elements)};
     }
 }

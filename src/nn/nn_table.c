@@ -106,6 +106,9 @@ DT_API dt_tensor dt_nn_embedding_with(dt_tensor index, const char *name, int64_t
         return dti_nil(index.graph);
     const dt_embedding_desc d = desc ? *desc : (dt_embedding_desc){0};
     int64_t row = -1;
+    if ((unsigned)d.tensor > DT_TENSOR_ROW)
+        return dti_graph_fail(index.graph, "embedding '%s': %d is no dt_tensor_split", name,
+                              (int)d.tensor);
     if (d.padding_idx) {
         const int64_t at = d.padding_idx == DT_ZERO ? 0 : d.padding_idx;
         if ((row = dti_table_row("embedding", index.graph, rows, at)) < 0)
@@ -115,6 +118,8 @@ DT_API dt_tensor dt_nn_embedding_with(dt_tensor index, const char *name, int64_t
     const dt_init normal = {DT_INIT_NORMAL, 0.0f, 1.0f};
     dt_tensor table = dt_param(index.graph, dti_nn_name(index.graph, text, name, "weight"),
                                (dt_shape){2, {rows, cols}}, d.weight.kind ? d.weight : normal);
+    if (d.tensor && !dti_is_nil(table))
+        table = dt_part(table, d.tensor == DT_TENSOR_ROW ? 0 : 1);
     if (row < 0 || dti_is_nil(table))
         return dti_nn_end(&nn, dt_gather(table, index));
     dti_node_of(table)->attr.dim[0] = row + 1;

@@ -426,7 +426,7 @@ static bool dti_attention_parted(dti_parting *s) {
     const uint32_t heads = DTI_ATTENTION_ALIBI | DTI_ATTENTION_DROPOUT;
     const dti_attention a = dti_attention_of(s->g, s->n);
     for (int k = 0; k < 3; k++) {
-        if (s->in[k].axis != 0 || s->in[k].group[1])
+        if (s->in[k].axis != 0 || s->in[k].rows || s->in[k].group[1])
             return false;
     }
     if (s->n->count > 3) {

@@ -288,6 +288,96 @@ DT_API dt_tensor dt_accuracy(dt_tensor logits, dt_tensor target) {
     return dti_append2(DTI_OP_ACCURACY, logits, target, &(dti_attr){.i = {-100}});
 }
 
+/* ---- of a squad whose members have parts of the classes (Shoeybi et al., "Megatron-LM", 2019):
+ * the logits stay where they are, and go over as the largest of each row and three sums. */
+
+static int64_t dti_classes_own(const dti_parting *s) {
+    const dt_shape x = dti_parted_input(s, 0)->shape;
+    return x.dim[x.rank - 1] / s->members;
+}
+
+static dt_tensor dti_classes_at(const dti_parting *s, dt_tensor target) {
+    const dti_labels of = {.classes = (int32_t)(dti_classes_own(s) * s->members),
+                           .ignore_index = s->n->attr.i[0],
+                           .ignores = true};
+    return dti_parted_labels(target, &of);
+}
+
+/* The numbers of the own classes. */
+static dt_tensor dti_classes_numbers(const dti_parting *s, dt_graph *g) {
+    const int64_t own = dti_classes_own(s);
+    return dt_affine(dt_iota(g, (dt_shape){1, {own}}), 1.0f, (float)(s->member * own));
+}
+
+/* 1 for targets that count; with class weights, theirs. */
+static dt_tensor dti_classes_weights(const dti_parting *s, const dt_tensor *in, dt_tensor at) {
+    const float classes = (float)(dti_classes_own(s) * s->members);
+    dt_tensor ignored = dt_fill(at.graph, (dt_shape){0}, (float)s->n->attr.i[0]);
+    dt_tensor counts = dt_affine(dt_eq(at, ignored), -1.0f, 1.0f);
+    if (s->n->count < 3)
+        return counts;
+    dt_tensor index = dt_cast(dt_clamp(at, 0.0f, classes - 1.0f), DT_I32);
+    return dt_mul(counts, dt_gather(dt_detach(in[2]), index));
+}
+
+/* log sum e^z - (1 - eps) z[target] - eps mean z, of z = x - the largest */
+static dt_tensor dti_cross_entropy_parts(const dti_parting *s, const dt_tensor *in) {
+    const double eps = (double)s->n->attr.f[0], all = (double)(dti_classes_own(s) * s->members);
+    const dt_shape last = dt_dims(-1);
+    dt_tensor at = dti_classes_at(s, in[1]), numbers = dti_classes_numbers(s, in[0].graph);
+    dt_tensor z = dt_sub(in[0], dti_parted_most(dt_detach(dt_max(in[0], last, true))));
+    dt_tensor sums[3] = {dt_sum(dt_exp(z), last, true)};
+    sums[1] = dt_sum(dt_keep(z, dt_eq(at, numbers)), last, true);
+    if (eps != 0.0)
+        sums[2] = dt_sum(z, last, true);
+    dt_tensor total = dti_parted_summed(dt_concat(sums, eps != 0.0 ? 3 : 2, -1));
+    dt_tensor loss = dt_log(dt_slice(total, -1, 0, 1));
+    loss = dt_sub(loss, dt_affine(dt_slice(total, -1, 1, 1), (float)(1.0 - eps), 0.0f));
+    if (eps != 0.0)
+        loss = dt_sub(loss, dt_affine(dt_slice(total, -1, 2, 1), (float)(eps / all), 0.0f));
+    dt_tensor of[4] = {loss, dti_classes_weights(s, in, at), in[1], {0}};
+    if (s->n->count > 2)
+        of[3] = in[2];
+    dti_attr attr = s->n->attr;
+    attr.i[1] = (int32_t)all;
+    return dti_append(loss.graph, DTI_OP_SQUAD_LOSS, of, s->n->count + 1, &attr);
+}
+
+/* The first of the largest, of all members. */
+static dt_tensor dti_accuracy_parts(const dti_parting *s, const dt_tensor *in) {
+    const float all = (float)(dti_classes_own(s) * s->members);
+    const dt_shape last = dt_dims(-1);
+    dt_tensor at = dti_classes_at(s, in[1]), numbers = dti_classes_numbers(s, in[0].graph);
+    dt_tensor is = dt_eq(in[0], dti_parted_most(dt_max(in[0], last, true)));
+    dt_tensor first = dt_min(dt_add(numbers, dt_affine(is, -all, all)), last, true);
+    first = dt_neg(dti_parted_most(dt_neg(first)));
+    dt_tensor right = dt_eq(first, at);
+    return dt_weighted_loss(right, dti_classes_weights(s, in, at));
+}
+
+/* Numbers of classes are compared as f32. */
+static bool dti_classes_parted(const dti_parting *s) {
+    const dt_shape x = dti_parted_input(s, 0)->shape;
+    bool others = false;
+    for (uint32_t k = 1; k < s->n->count; k++)
+        others = others || s->in[k].axis >= 0;
+    return s->in[0].axis == x.rank - 1 && !s->in[0].group[1] && !others &&
+           x.dim[x.rank - 1] <= (1 << 24);
+}
+
+/* Smoothing by class weights is not there. */
+static bool dti_cross_entropy_parted(dti_parting *s) {
+    s->out = dti_parted_whole;
+    s->make = dti_cross_entropy_parts;
+    return dti_classes_parted(s) && (s->n->count < 3 || s->n->attr.f[0] == 0.0f);
+}
+
+static bool dti_accuracy_parted(dti_parting *s) {
+    s->out = dti_parted_whole;
+    s->make = dti_accuracy_parts;
+    return dti_classes_parted(s);
+}
+
 /* ---- Reference */
 #ifdef DT_REFERENCE
 
@@ -642,7 +732,8 @@ DTI_KERNEL(XENT_DX, xent_dx, "rrrw", ITEM, .invocations = dti_xent_dx_invocation
            .tile = dti_xent_tile, .effort = dti_xent_dx_effort, .in_step = dti_xent_dx_in_step);
 
 DTI_FAMILY(cross_entropy, .shape = dti_cross_entropy_shape, .grad = dti_cross_entropy_grad_rule,
-           .labels = dti_targets_labels, .weight = dti_cross_entropy_weight_of);
+           .labels = dti_targets_labels, .weight = dti_cross_entropy_weight_of,
+           .part = dti_cross_entropy_parted);
 
 DTI_FAMILY(nll, .shape = dti_cross_entropy_shape, .grad = dti_nll_grad,
            .labels = dti_targets_labels, .weight = dti_cross_entropy_weight_of);
@@ -652,4 +743,5 @@ DTI_FAMILY(cross_entropy_weight, .shape = dti_cross_entropy_weight_shape);
 DTI_FAMILY(cross_entropy_grad, .shape = dti_cross_entropy_grad_shape,
            .lower = dti_cross_entropy_grad_lower, .labels = dti_targets_labels);
 
-DTI_FAMILY(accuracy, .shape = dti_accuracy_shape, .labels = dti_targets_labels);
+DTI_FAMILY(accuracy, .shape = dti_accuracy_shape, .labels = dti_targets_labels,
+           .part = dti_accuracy_parted);

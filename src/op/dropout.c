@@ -1,6 +1,8 @@
 /* Dropout and random numbers. They are a function of seed, step, the op's stream and the element's
  * place in the global batch, so the same for any number of replicas and micro-batches and on any
- * device. Dropout's gradient is the same op applied to dy. attr.f[0] = p, attr.i[0] = stream. */
+ * device. Dropout's gradient is the same op applied to dy. attr.f[0] = p, attr.i[0] = stream. A
+ * squad's member that has a run of each sample: attr.dim[0] = elements of a whole sample (0: it has
+ * them all), [1] = where the run begins. */
 
 static bool dti_dropout_shape(dti_build *b) {
     float p = b->out.attr.f[0];
@@ -28,12 +30,16 @@ static void dti_dropout_launch(dti_emit *e, dti_view x, dti_args_dropout a) {
     int64_t n = dti_view_elements(&e->out);
     a.n = (uint32_t)n;
     a.stream = (uint32_t)e->node->attr.i[0];
-    a.row_elements = e->node->samples ? (uint32_t)dti_shape_elements(e->node->shape) : 0;
-    a.first = (uint32_t)e->first_row * a.row_elements;
+    const int64_t run = dti_shape_elements(e->node->shape), all = e->node->attr.dim[0];
+    a.run = all ? (uint32_t)run : 0;
+    a.skip = all ? (uint32_t)(all - run) : 0;
+    a.row_elements = e->node->samples ? (uint32_t)(all ? all : run) : 0;
+    a.first = (uint32_t)e->first_row * a.row_elements + (uint32_t)e->node->attr.dim[1];
     a.x_offset = (uint32_t)x.offset;
     a.y_offset = (uint32_t)e->out.offset;
     dti_launch *l = dti_emit_launch(e, DTI_K_DROPOUT, (uint64_t)n, sizeof a);
     l->args.dropout = a;
+    l->spec[0] = all != 0;
     dti_bind(l, x.value, e->out.value, DTI_UNBOUND, DTI_UNBOUND);
 }
 
@@ -93,6 +99,11 @@ static uint32_t dti_dropout_ref_word(const dti_ref *r, int64_t element) {
     for (int i = 1; i < DTI_AXES; i++)
         per_sample *= r->out.dim[i];
     uint64_t n = (uint64_t)element;
+    if (r->node->attr.dim[0]) {
+        const int64_t all = r->node->attr.dim[0];
+        n = (uint64_t)(element / per_sample * all + r->node->attr.dim[1] + element % per_sample);
+        per_sample = all;
+    }
     if (r->node->samples)
         n += (uint64_t)r->step->first_row * (uint64_t)per_sample;
     uint64_t stream = (uint64_t)(uint32_t)r->node->attr.i[0] << 32;
@@ -123,23 +134,41 @@ static void dti_random_ref(const dti_ref *r) {
 
 /* ---- CPU */
 
-static void dti_cpu_dropout(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
-    (void)scratch;
+/* Elements that lie in one run. */
+static void dti_cpu_dropout_run(const dti_cpu_task *task, int64_t begin, int64_t end) {
     const dti_args_dropout *a = &task->launch->args.dropout;
-    const dti_dropout d = {.seed = (uint64_t)task->step[DTI_STEP_SEED_HI] << 32 |
-                                   task->step[DTI_STEP_SEED_LO],
-                           .index = (uint64_t)task->step[DTI_STEP_FIRST_ROW] * a->row_elements +
-                                    a->first + (uint64_t)begin,
-                           .step = task->step[DTI_STEP_NUMBER],
-                           .stream = a->stream,
-                           .threshold = a->threshold,
-                           .scale = a->scale,
-                           .offset = a->offset};
+    const dti_dropout d = {
+        .seed = (uint64_t)task->step[DTI_STEP_SEED_HI] << 32 | task->step[DTI_STEP_SEED_LO],
+        .index = (uint64_t)task->step[DTI_STEP_FIRST_ROW] * a->row_elements + a->first +
+                 (uint64_t)begin + (a->run ? (uint64_t)begin / a->run * a->skip : 0),
+        .step = task->step[DTI_STEP_NUMBER],
+        .stream = a->stream,
+        .threshold = a->threshold,
+        .scale = a->scale,
+        .offset = a->offset};
     const float *x = dti_cpu_in(task, 0, a->x_offset) + begin;
     task->k->dropout(dti_cpu_out(task, 1, a->y_offset) + begin, x, end - begin, &d);
 }
 
+static void dti_cpu_dropout(const dti_cpu_task *task, int64_t begin, int64_t end, void *scratch) {
+    const int64_t run = task->launch->args.dropout.run;
+    (void)scratch;
+    while (begin < end) {
+        const int64_t to = run ? DTI_MIN((begin / run + 1) * run, end) : end;
+        dti_cpu_dropout_run(task, begin, to);
+        begin = to;
+    }
+}
+
 /* ---- Rows of the tables */
+
+/* Of rows of a sequence: the bits of the whole one. */
+static bool dti_dropout_parted(dti_parting *s) {
+    const int64_t all = dti_shape_elements(s->n->shape);
+    s->attr.dim[0] = all;
+    s->attr.dim[1] = s->member * (all / s->members);
+    return dti_parted_rows_alone(s);
+}
 
 static bool dti_dropout_in_step(const dti_launch *l, int binding) {
     (void)binding;
@@ -149,12 +178,13 @@ static bool dti_dropout_in_step(const dti_launch *l, int binding) {
 static void dti_dropout_tile(const dti_launch *l, uint32_t variant, uint32_t spec[4]) {
     const dti_args_dropout *a = &l->args.dropout;
     (void)variant;
-    spec[2] = dti_fours(a->n, a->x_offset | a->y_offset);
+    spec[2] = dti_fours(a->n, a->x_offset | a->y_offset | a->run);
 }
 
 DTI_KERNEL(DROPOUT, dropout, "rw", ITEM, .run = dti_cpu_dropout, .grain = dti_cpu_grain_function,
            .in_step = dti_dropout_in_step, .tile = dti_dropout_tile,
            .invocations = dti_fours_invocations);
 
-DTI_FAMILY(dropout, .shape = dti_dropout_shape, .grad = dti_dropout_grad, .idle = dti_dropout_idle);
+DTI_FAMILY(dropout, .shape = dti_dropout_shape, .grad = dti_dropout_grad, .idle = dti_dropout_idle,
+           .part = dti_dropout_parted);
 DTI_FAMILY(random, .shape = dti_random_shape);

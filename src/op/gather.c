@@ -58,6 +58,35 @@ DT_API dt_tensor dt_gather(dt_tensor table, dt_tensor index) {
     return dti_append2(DTI_OP_GATHER, table, index, NULL);
 }
 
+/* ---- of a squad: by rows of the table a member looks up its own, and others' are zeros in its
+ * sum; by columns it has those of each row. */
+
+static dt_tensor dti_gather_parts(const dti_parting *s, const dt_tensor *in) {
+    const dt_shape index = dt_tensor_shape(in[1]);
+    const int64_t own = dt_tensor_shape(in[0]).dim[0];
+    const dti_labels of = {.classes = (int32_t)(own * s->members)};
+    dt_tensor at = dti_parted_labels(in[1], &of);
+    at = dt_affine(at, 1.0f, (float)(-s->member * own));
+    dt_tensor near = dt_clamp(at, 0.0f, (float)(own - 1)), is = dt_eq(at, near);
+    near = dt_cast(dt_reshape(near, index), DT_I32);
+    return dt_keep(dt_gather(in[0], near), is);
+}
+
+/* Numbers of rows are compared as f32. */
+static bool dti_gather_parted(dti_parting *s) {
+    const dt_shape table = dti_parted_input(s, 0)->shape, index = dti_parted_input(s, 1)->shape;
+    s->out = s->in[0];
+    if (s->in[1].axis >= 0 || table.rank != 2 || s->in[0].group[1])
+        return false;
+    s->out.axis = (int8_t)(index.rank - 1 + s->in[0].axis);
+    if (s->in[0].axis > 0)
+        return true;
+    s->out = dti_parted_whole;
+    s->sum = true;
+    s->make = dti_gather_parts;
+    return table.dim[0] <= (1 << 24) && index.rank < DT_MAX_DIMS;
+}
+
 /* ---- Reference */
 #ifdef DT_REFERENCE
 
@@ -99,4 +128,5 @@ static void dti_cpu_gather(const dti_cpu_task *task, int64_t begin, int64_t end,
 /* (table, index, y) item = element of y */
 DTI_KERNEL(GATHER, gather, "rrw", ITEM, .run = dti_cpu_gather, .grain = dti_cpu_grain_copy);
 
-DTI_FAMILY(gather, .shape = dti_gather_shape, .grad = dti_gather_grad, .labels = dti_gather_labels);
+DTI_FAMILY(gather, .shape = dti_gather_shape, .grad = dti_gather_grad, .labels = dti_gather_labels,
+           .part = dti_gather_parted);

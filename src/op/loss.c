@@ -129,6 +129,34 @@ DT_API dt_tensor dt_weighted_loss(dt_tensor x, dt_tensor w) {
     return dti_append2(DTI_OP_WEIGHTED_LOSS, x, w, NULL);
 }
 
+/* ---- squad_loss (x, w, targets, class weights): weighted_loss of what is made of targets, from
+ * which the weight is made before anything is computed. attr.i[0] = ignore_index, [1] = classes. */
+
+static bool dti_parted_loss_shape(dti_build *b) {
+    const dti_node *x = b->in[0], *w = b->in[1];
+    if (x->dtype != DT_F32 || w->dtype != DT_F32 || !dti_shape_equal(x->shape, w->shape) ||
+        x->samples != w->samples)
+        return dti_build_fail(b, "x and its weights must be f32 of one shape");
+    return dti_term_shape(b);
+}
+
+static void dti_parted_loss_emit(dti_emit *e) {
+    dti_weighted_loss_emit(e);
+}
+
+static void dti_parted_loss_grad(dti_grad *g) {
+    if (g->wanted[0])
+        g->dx[0] = dt_mul(g->dy, g->in[1]);
+}
+
+static dt_tensor dti_parted_loss_weight(dt_graph *g, const dti_node *n) {
+    const dti_node loss = *n; /* appending moves nodes */
+    dt_tensor in[2] = {dti_input_of(g, &loss, 2), {0}};
+    if (loss.count > 3)
+        in[1] = dti_input_of(g, &loss, 3);
+    return dti_append(g, DTI_OP_CROSS_ENTROPY_WEIGHT, in, loss.count - 2, &loss.attr);
+}
+
 static void dti_weight_sum_emit(dti_emit *e) {
     dti_view w = dti_emit_dense_in(e, 0);
     dti_emit_term(e, DTI_TERM_WEIGHT, &w, &w);
@@ -143,6 +171,10 @@ static void dti_weighted_loss_ref(const dti_ref *r) {
         r->out.data[0] += r->in[0].data[i] * r->in[1].data[i];
         r->out.data[1] += r->in[1].data[i];
     }
+}
+
+static void dti_parted_loss_ref(const dti_ref *r) {
+    dti_weighted_loss_ref(r);
 }
 
 static void dti_weight_sum_ref(const dti_ref *r) {
@@ -300,5 +332,8 @@ DTI_FAMILY(mean_loss, .shape = dti_mean_loss_shape, .grad = dti_mean_loss_grad);
 
 DTI_FAMILY(weighted_loss, .shape = dti_weighted_loss_shape, .grad = dti_weighted_loss_grad,
            .weight = dti_weighted_loss_weight_of);
+
+DTI_FAMILY(parted_loss, .shape = dti_parted_loss_shape, .grad = dti_parted_loss_grad,
+           .weight = dti_parted_loss_weight);
 
 DTI_FAMILY(weight_sum, .shape = dti_mean_loss_shape);

@@ -95,6 +95,155 @@ static void dti_parted_copy_emit(dti_emit *e) {
     e->out = dti_emit_in(e, 0);
 }
 
+/* ---- the largest, for what is not differentiated */
+
+static dti_meet dti_parted_most_of(const dti_node *n) {
+    (void)n;
+    return (dti_meet){.kind = DTI_MEET_MOST};
+}
+
+static bool dti_parted_most_flat(const dti_node *n) {
+    (void)n;
+    return true;
+}
+
+static void dti_parted_most_emit(dti_emit *e) {
+    dti_parted_sum_emit(e);
+}
+
+static dt_tensor dti_parted_most(dt_tensor x) {
+    return dti_append1(DTI_OP_SQUAD_MOST, x, NULL);
+}
+
+/* ---- parts along an axis (all_gather and reduce_scatter; Korthikanti et al., "Reducing activation
+ * recomputation in large transformer models", 2022): attr.i = axis, members, member. Outside of a
+ * squad there is one. */
+
+enum { DTI_ALONG_AXIS, DTI_ALONG_MEMBERS, DTI_ALONG_MEMBER };
+
+static dt_tensor dti_parted_append(dti_op op, dt_tensor x, dti_parted_along a) {
+    const dti_attr attr = {.i = {a.axis, (int32_t)a.members, (int32_t)a.member}};
+    return dti_append1(op, x, &attr);
+}
+
+static dt_tensor dti_parted_spread(dt_tensor x, dti_parted_along a) {
+    return dti_parted_append(DTI_OP_SQUAD_SPREAD, x, a);
+}
+
+static dt_tensor dti_parted_shared(dt_tensor x, dti_parted_along a) {
+    return dti_parted_append(DTI_OP_SQUAD_SHARE, x, a);
+}
+
+static dt_tensor dti_parted_gathered(dt_tensor x, dti_parted_along a) {
+    return dti_parted_append(DTI_OP_SQUAD_GATHER, x, a);
+}
+
+static dt_tensor dti_parted_own(dt_tensor x, dti_parted_along a) {
+    return dti_parted_append(DTI_OP_SQUAD_OWN, x, a);
+}
+
+/* Elements of a run of an own part, whose node has shape s. */
+static int64_t dti_parted_run(dt_shape s, int axis) {
+    int64_t run = 1;
+    for (int i = axis; i < s.rank; i++)
+        run *= s.dim[i];
+    return run;
+}
+
+static bool dti_parted_whole_shape(dti_build *b) {
+    const int32_t *i = b->out.attr.i;
+    if (!dti_build_f32(b) || !dti_shape_same(b) || i[DTI_ALONG_AXIS] >= b->out.shape.rank)
+        return false;
+    b->out.shape.dim[i[DTI_ALONG_AXIS]] *= i[DTI_ALONG_MEMBERS];
+    return true;
+}
+
+static bool dti_parted_own_shape(dti_build *b) {
+    const int32_t *i = b->out.attr.i;
+    if (!dti_build_f32(b) || !dti_shape_same(b) || i[DTI_ALONG_AXIS] >= b->out.shape.rank)
+        return false;
+    if (b->out.shape.dim[i[DTI_ALONG_AXIS]] % i[DTI_ALONG_MEMBERS])
+        return dti_build_fail(b, "an axis in %d equal parts", i[DTI_ALONG_MEMBERS]);
+    b->out.shape.dim[i[DTI_ALONG_AXIS]] /= i[DTI_ALONG_MEMBERS];
+    return true;
+}
+
+static bool dti_parted_cut_shape(dti_build *b) {
+    return dti_parted_own_shape(b);
+}
+
+static dti_meet dti_parted_whole_of(const dti_node *n) {
+    const int axis = n->attr.i[DTI_ALONG_AXIS];
+    return (dti_meet){.kind = DTI_MEET_ROWS,
+                      .run = dti_parted_run(n->shape, axis) / n->attr.i[DTI_ALONG_MEMBERS]};
+}
+
+static dti_meet dti_parted_own_of(const dti_node *n) {
+    return (dti_meet){.kind = DTI_MEET_SHARE,
+                      .run = dti_parted_run(n->shape, n->attr.i[DTI_ALONG_AXIS])};
+}
+
+static void dti_parted_whole_grad(dti_grad *g) {
+    const bool alike = dti_op_info_of(g->node.op)->selector != 0;
+    g->dx[0] = dti_append1(alike ? DTI_OP_SQUAD_OWN : DTI_OP_SQUAD_SHARE, g->dy, &g->node.attr);
+}
+
+static void dti_parted_own_grad(dti_grad *g) {
+    g->dx[0] = dti_append1(DTI_OP_SQUAD_SPREAD, g->dy, &g->node.attr);
+}
+
+static void dti_parted_cut_grad(dti_grad *g) {
+    g->dx[0] = dti_append1(DTI_OP_SQUAD_GATHER, g->dy, &g->node.attr);
+}
+
+static void dti_parted_whole_emit(dti_emit *e) {
+    dti_parted_sum_emit(e);
+}
+
+static void dti_parted_own_emit(dti_emit *e) {
+    dti_parted_sum_emit(e);
+}
+
+static void dti_parted_cut_emit(dti_emit *e) {
+    const int32_t *i = e->node->attr.i;
+    const int axis = DTI_AXES - e->node->shape.rank + i[DTI_ALONG_AXIS];
+    dti_view x = dti_emit_in(e, 0);
+    x.dim[axis] /= i[DTI_ALONG_MEMBERS];
+    x.offset += i[DTI_ALONG_MEMBER] * x.dim[axis] * x.stride[axis];
+    if (x.dim[axis] == 1)
+        x.stride[axis] = 0;
+    e->out = x;
+}
+
+/* ---- class numbers: attr.i = classes, ignore_index, whether there is one */
+
+static bool dti_parted_labels_shape(dti_build *b) {
+    b->out.dtype = b->in[0]->dtype;
+    b->out.shape = b->in[0]->shape;
+    return true;
+}
+
+static bool dti_parted_labels_labels(const dt_graph *g, const dti_node *n, dti_labels *out) {
+    (void)g;
+    *out = (dti_labels){
+        .classes = n->attr.i[0], .ignore_index = n->attr.i[1], .ignores = n->attr.i[2] != 0};
+    return n->dtype == DT_I32 && n->attr.i[0] > 0;
+}
+
+static void dti_parted_labels_emit(dti_emit *e) {
+    e->out = dti_emit_in(e, 0);
+}
+
+static dt_tensor dti_parted_labels(dt_tensor labels, const dti_labels *of) {
+    const dti_attr attr = {.i = {of->classes, of->ignore_index, of->ignores}};
+    labels = dti_append1(DTI_OP_SQUAD_LABELS, labels, &attr);
+    dt_shape s = dt_tensor_shape(labels);
+    if (dti_is_nil(labels) || s.rank == DT_MAX_DIMS)
+        return dti_nil(labels.graph);
+    s.dim[s.rank++] = 1;
+    return dt_reshape(dt_cast(labels, DT_F32), s);
+}
+
 /* ---- Reference */
 #ifdef DT_REFERENCE
 
@@ -113,6 +262,30 @@ static void dti_parted_copy_ref(const dti_ref *r) {
     dti_parted_sum_ref(r);
 }
 
+static void dti_parted_most_ref(const dti_ref *r) {
+    dti_parted_sum_ref(r);
+}
+
+static void dti_parted_labels_ref(const dti_ref *r) {
+    dti_parted_sum_ref(r);
+}
+
+static void dti_parted_whole_ref(const dti_ref *r) {
+    dti_parted_sum_ref(r);
+}
+
+static void dti_parted_own_ref(const dti_ref *r) {
+    dti_parted_sum_ref(r);
+}
+
+static void dti_parted_cut_ref(const dti_ref *r) {
+    const int32_t *i = r->node->attr.i;
+    const int64_t run = dti_parted_run(r->node->shape, i[DTI_ALONG_AXIS]);
+    for (int64_t k = 0; k < r->out.elements; k++)
+        r->out.data[k] =
+            r->in[0].data[(k / run * i[DTI_ALONG_MEMBERS] + i[DTI_ALONG_MEMBER]) * run + k % run];
+}
+
 #endif
 
 /* ---- Rows of the tables */
@@ -121,5 +294,19 @@ DTI_FAMILY(parted_sum, .shape = dti_parted_sum_shape, .grad = dti_parted_sum_gra
            .meet = dti_parted_sum_of);
 
 DTI_FAMILY(parted_copy, .shape = dti_parted_copy_shape, .grad = dti_parted_copy_grad, .view = true);
+
+DTI_FAMILY(parted_most, .shape = dti_parted_sum_shape, .flat = dti_parted_most_flat,
+           .meet = dti_parted_most_of);
+
+DTI_FAMILY(parted_whole, .shape = dti_parted_whole_shape, .grad = dti_parted_whole_grad,
+           .meet = dti_parted_whole_of);
+
+DTI_FAMILY(parted_own, .shape = dti_parted_own_shape, .grad = dti_parted_own_grad,
+           .meet = dti_parted_own_of);
+
+DTI_FAMILY(parted_cut, .shape = dti_parted_cut_shape, .grad = dti_parted_cut_grad, .view = true);
+
+DTI_FAMILY(parted_labels, .shape = dti_parted_labels_shape, .labels = dti_parted_labels_labels,
+           .view = true);
 
 DTI_FAMILY(meet, .shape = dti_meet_shape, .meet = dti_meet_of);

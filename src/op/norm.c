@@ -590,13 +590,39 @@ static void dti_running_ref(const dti_ref *r) {
 
 /* ---- Rows of the tables */
 
-DTI_FAMILY(norm_stats, .shape = dti_norm_stats_shape, .lower = dti_norm_stats_lower);
+/* Of whole groups, and with weights of whole channels, each normalises its own rows. */
+static bool dti_norm_rows_parted(dti_parting *s) {
+    const int32_t *i = s->n->attr.i;
+    const dt_shape x = dti_parted_input(s, 0)->shape;
+    const int64_t run = x.rank ? dti_shape_elements(x) / s->members : 0;
+    const int64_t channels = (int64_t)i[DTI_NORM_CHANNELS] * i[DTI_NORM_SPATIAL];
+    return dti_parted_rows_alone(s) && !i[DTI_NORM_BATCH] && i[DTI_NORM_COLS] > 0 &&
+           run % i[DTI_NORM_COLS] == 0 && (channels == 0 || run % channels == 0);
+}
+
+static bool dti_norm_stats_parted(dti_parting *s) {
+    if (!dti_norm_rows_parted(s))
+        return false;
+    s->out.group[0] = s->n->shape.dim[0];
+    return true;
+}
+
+static bool dti_norm_parted(dti_parting *s) {
+    bool whole = true;
+    for (uint32_t k = 2; k < s->n->count; k++)
+        whole = whole && s->in[k].axis < 0;
+    return whole && dti_norm_rows_parted(s) && s->in[1].axis == 0;
+}
+
+DTI_FAMILY(norm_stats, .shape = dti_norm_stats_shape, .lower = dti_norm_stats_lower,
+           .part = dti_norm_stats_parted);
 
 DTI_FAMILY(batch_stats, .shape = dti_batch_stats_shape, .lower = dti_batch_stats_lower,
            .join = dti_batch_stats_join, .idle = dti_batch_stats_idle,
            .values = dti_batch_stats_values);
 
-DTI_FAMILY(norm, .shape = dti_shape_same, .grad = dti_norm_grad_rule, .lower = dti_norm_lower);
+DTI_FAMILY(norm, .shape = dti_shape_same, .grad = dti_norm_grad_rule, .lower = dti_norm_lower,
+           .part = dti_norm_parted);
 
 DTI_FAMILY(norm_dx, .shape = dti_shape_same, .lower = dti_norm_dx_lower);
 

@@ -79,11 +79,15 @@ typedef struct dti_element {
 typedef enum dti_meet_kind {
     DTI_MEET_STATS, /* pairs (mean, variance) of channels, of each piece: those of the whole */
     DTI_MEET_MEAN,  /* sums over each piece: their sum by the number of values of a channel */
-    DTI_MEET_SUM    /* of a squad: the sum of its members' */
+    DTI_MEET_SUM,   /* from here on of a squad: the sum of its members', */
+    DTI_MEET_MOST,  /* the largest of theirs, */
+    DTI_MEET_ROWS,  /* along an axis everybody's part (all_gather), */
+    DTI_MEET_SHARE  /* or of the sum the own part (reduce_scatter) */
 } dti_meet_kind;
 typedef struct dti_meet {
     dti_meet_kind kind;
     uint32_t spatial; /* values of one channel in a sample */
+    int64_t run;      /* elements that lie together of an own part; 0: all */
 } dti_meet;
 
 /* A tensor of which each member of a squad has a part: of each of up to three groups along an axis
@@ -91,19 +95,25 @@ typedef struct dti_meet {
 #define DTI_PARTED_GROUPS 3
 typedef struct dti_parted {
     int8_t axis; /* of the shape; -1: every member has all of it */
+    bool rows;   /* a sequence's, between layers: what takes no parts gets all of them */
     int64_t group[DTI_PARTED_GROUPS];
 } dti_parted;
 
 /* A row of one model, and what becomes of it in a squad's. */
-typedef struct dti_parting {
+typedef struct dti_parting dti_parting;
+struct dti_parting {
     const dt_graph *g;
     const dti_node *n; /* of all, with its whole shape */
-    int64_t members;
+    int64_t members, member;
     dti_parted in[DTI_INPUTS_MAX];
     dti_parted out;
     dti_attr attr; /* of a member's row; n's at first */
     bool sum;      /* what members have is to be added up, and then its last input (a bias) to it */
-} dti_parting;
+    uint32_t all;  /* inputs, a bit each, of which a member takes all rows, */
+    uint32_t own;  /* or its own part along out's axis of what is whole */
+    /* What stands in the row's place, of inputs as they are. NULL: the row itself, of attr. */
+    dt_tensor (*make)(const dti_parting *s, const dt_tensor *in);
+};
 
 typedef struct dti_op_family {
     bool (*shape)(dti_build *b);
@@ -207,6 +217,20 @@ static bool dti_has_gradient(const dti_node *n);
 /* The sum over a squad's members; and x as what each makes something else of. */
 static dt_tensor dti_parted_summed(dt_tensor x);
 static dt_tensor dti_parted_copied(dt_tensor x);
+static dt_tensor dti_parted_most(dt_tensor x); /* the largest over members; no gradient */
+/* Along an axis of parts that are equal runs. spread: everybody's, of which each makes something
+ * else; share: the own part of the sum: each is the other's gradient. gather: everybody's, with
+ * which all do the same; own: the own part of what all have: so are these. */
+typedef struct dti_parted_along {
+    int axis;
+    int64_t members, member;
+} dti_parted_along;
+static dt_tensor dti_parted_spread(dt_tensor x, dti_parted_along a);
+static dt_tensor dti_parted_shared(dt_tensor x, dti_parted_along a);
+static dt_tensor dti_parted_gathered(dt_tensor x, dti_parted_along a);
+static dt_tensor dti_parted_own(dt_tensor x, dti_parted_along a);
+/* Class numbers or indices as f32, [..., 1], where they are checked as those of all members. */
+static dt_tensor dti_parted_labels(dt_tensor labels, const dti_labels *of);
 
 /* ---- parted.c */
 /* Marks a parameter: what a member of a squad has of it, in whole units of elements along an axis.
@@ -215,7 +239,10 @@ static void dti_param_part(dt_tensor w, int axis, int64_t unit, int64_t first, i
 /* The mark; axis -1: there is none. */
 static dti_parted dti_param_parted(const dti_node *n, int64_t *unit);
 static bool dti_parted_same(dti_parting *s); /* row by row of its one input */
-/* Element by element of inputs that broadcast: those that are whole have size 1 along the axis. */
+/* Rows alone: each computes those that it has. */
+static bool dti_parted_rows_alone(dti_parting *s);
+/* Element by element of inputs that broadcast: those that are whole have size 1 along the axis, or
+ * beside rows all of them. */
 static bool dti_parted_broadcast(dti_parting *s);
 /* leaf.c: where the backward pass of loss `index` starts: coefficient / weight. */
 static dt_tensor dti_seed(dt_tensor term, uint32_t index);

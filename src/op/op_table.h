@@ -173,6 +173,20 @@
       "the sum of what the members of a squad have; gradient dy")                                  \
     X(SQUAD_COPY, squad_copy, "1", ROWWISE, WIDEST, parted_copy, 0,                                \
       "x, of which each member makes something else; gradient the sum of all dy")                  \
+    X(SQUAD_MOST, squad_most, "1", ROWWISE, F32, parted_most, 0,                                   \
+      "the largest of what the members of a squad have; no gradient")                              \
+    X(SQUAD_SPREAD, squad_spread, "1", ROWWISE, F32, parted_whole, 0,                              \
+      "all members' parts, of which each makes something else; gradient squad_share")              \
+    X(SQUAD_SHARE, squad_share, "1", ROWWISE, F32, parted_own, 0,                                  \
+      "the own part of the sum of what members have; gradient squad_spread")                       \
+    X(SQUAD_GATHER, squad_gather, "1", ROWWISE, F32, parted_whole, 1,                              \
+      "all members' parts, with which all do the same; gradient squad_own")                        \
+    X(SQUAD_OWN, squad_own, "1", ROWWISE, F32, parted_cut, 0,                                      \
+      "the own part of what all members have; gradient squad_gather")                              \
+    X(SQUAD_LOSS, squad_loss, "3+", REDUCES, F32, parted_loss, 0,                                  \
+      "(x, w, targets, class weights) -> term: sum w x; weight: as cross_entropy of the targets")  \
+    X(SQUAD_LABELS, squad_labels, "1", ROWWISE, WIDEST, parted_labels, 0,                          \
+      "class numbers or indices of all, of which members have parts")                              \
     X(NORM, norm, "2+", ROWWISE, F32, norm, 0,                                                     \
       "(x, stats, w, b) -> (x - mean) / sqrt(variance + eps) * w + b")                             \
     X(NORM_DX, norm_dx, "2+", ROWWISE, F32, norm_dx, 0,                                            \

@@ -3,7 +3,7 @@
 static const dti_parted dti_parted_whole = {.axis = -1};
 
 static bool dti_parted_equal(const dti_parted *a, const dti_parted *b) {
-    return a->axis == b->axis && !memcmp(a->group, b->group, sizeof a->group);
+    return a->axis == b->axis && a->rows == b->rows && !memcmp(a->group, b->group, sizeof a->group);
 }
 
 /* ---- marks: of a parameter's attr.dim the second to the last */
@@ -22,6 +22,19 @@ static dti_parted dti_param_parted(const dti_node *n, int64_t *unit) {
     return p;
 }
 
+DT_API dt_tensor dt_part(dt_tensor w, int axis) {
+    if (dti_is_nil(w))
+        return dti_nil_of(w, "dt_part");
+    const dti_node *n = dti_node_of(w);
+    const int at = axis < 0 ? axis + n->shape.rank : axis;
+    if (n->op != DTI_OP_PARAM || n->buffer || at < 0 || at >= n->shape.rank)
+        return dti_graph_fail(w.graph, "dt_part: axis %d of %s; give an axis of a parameter", axis,
+                              dti_tensor_print(w).text);
+    dti_param_part(w, at, 1, n->shape.dim[at], 0);
+    w.graph->changes++;
+    return w;
+}
+
 /* ---- rules */
 
 static const dti_node *dti_parted_input(const dti_parting *s, uint32_t k) {
@@ -38,6 +51,12 @@ static bool dti_parted_same(dti_parting *s) {
     return true;
 }
 
+/* The runs of rows in front of which there is no axis lie together in a sample. */
+static bool dti_parted_rows_alone(dti_parting *s) {
+    s->out = s->in[0];
+    return s->in[0].rows && s->in[0].axis == 0;
+}
+
 static bool dti_parted_broadcast(dti_parting *s) {
     s->out = dti_parted_whole;
     for (uint32_t k = 0; k < s->n->count; k++) {
@@ -52,8 +71,11 @@ static bool dti_parted_broadcast(dti_parting *s) {
     for (uint32_t k = 0; k < s->n->count; k++) {
         const dt_shape x = dti_parted_input(s, k)->shape;
         const int axis = s->out.axis - (s->n->shape.rank - x.rank);
-        if (s->in[k].axis < 0 && axis >= 0 && x.dim[axis] != 1)
+        if (s->in[k].axis >= 0 || axis < 0 || x.dim[axis] == 1)
+            continue;
+        if (!s->out.rows || dti_parted_input(s, k)->dtype != DT_F32)
             return false;
+        s->own |= 1u << k;
     }
     return true;
 }

@@ -290,6 +290,7 @@ static bool dti_reshape_part(dti_parting *s) {
         if (outer != before || y.dim[i] == 1 || y.dim[i] % s->members)
             continue;
         s->out = dti_parted_of(i, y.dim[i]);
+        s->out.rows = s->in[0].rows;
         s->attr = dti_shape_attr(y);
         s->attr.dim[i] /= s->members;
         return true;

@@ -39,7 +39,8 @@ typedef struct dti_parallel_desc {
     uint32_t stages; /* of a pipeline, each on one of the devices; 0: none */
     uint32_t chunks; /* of each stage's device */
     dt_pipeline_schedule schedule;
-    uint32_t tensor; /* members of a squad, each on one of the devices; 0: none */
+    uint32_t tensor;  /* members of a squad, each on one of the devices; 0: none */
+    bool tensor_rows; /* which share out the rows of the sequence too */
 } dti_parallel_desc;
 
 #define DTI_REPLICAS_MAX 64   /* of one process */

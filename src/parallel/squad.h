@@ -42,6 +42,7 @@ typedef struct dti_squad_line { /* a squad of which a member is here */
     uint32_t first, count; /* its members here: their places in dti_squad.members */
     dti_runs runs[2];      /* of full batches, and of short ones; none where it has no rows */
     dt_comm *comm;         /* of the ranks that have members of it; NULL: all are here */
+    bool even;             /* as many on each */
     dti_subtrees subtrees; /* of its members here, */
     float *said, *heard;   /* their operands, and what all sum up to */
     /* The step under way. */
@@ -80,9 +81,10 @@ static inline dti_squad_line *dti_squad_line_of(const dti_squad *squad, uint32_t
 }
 
 /* ---- squad_cut.c */
-/* A member's graph, the same for each, of ctx, which ends it. The first call fills stands and
- * parts. INVALID: a mark that does not divide; UNSUPPORTED: a row that does not take parts. */
-static dt_result dti_squad_graph(dti_parallel *par, dt_ctx *ctx, dt_graph **out);
+/* The graph of the member of a number, with as many nodes as others', of ctx, which ends it. The
+ * first call fills stands and parts. INVALID: a mark that does not divide; UNSUPPORTED: a row that
+ * does not take parts. */
+static dt_result dti_squad_graph(dti_parallel *par, dt_ctx *ctx, uint32_t number, dt_graph **out);
 
 /* ---- squad_grid.c: who has what */
 /* Lines and positions of this rank. MEMORY */

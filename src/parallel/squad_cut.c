@@ -2,15 +2,23 @@
  * has a part's shape; a row that reads parts is made by its family's rule (op/parted.c), and one
  * that has no rule for them is refused. What a row reads whole beside parts is read through a copy
  * whose gradient is summed over members, one for all that read it; what members have to add up is a
- * sum behind the row, and its bias comes behind that. */
+ * sum behind the row, and its bias comes behind that.
+ *
+ * Where rows of a sequence are shared out, the sum leaves each member its own rows, and what reads
+ * them is one of four: a row that has a rule for rows; a row of parts, which takes all of them and
+ * gives a part of their gradient (spread); anything else, which all compute of all rows (gather);
+ * and what is whole beside rows is cut to the own ones. */
 
 typedef struct dti_squad_cut {
     const dt_graph *from;
     dt_graph *to;
-    int64_t members;
+    int64_t members, member;
+    bool rows;        /* of a sequence are shared out */
     uint8_t *needed;  /* by the model's nodes, as all here */
     uint32_t *stands; /* a member's node */
-    uint32_t *copies; /* a member's copy of it; 0: there is none yet */
+    uint32_t *copies; /* a member's copy of it, or all rows for parts; 0: there is none yet */
+    uint32_t *wholes; /* of rows all, for what is whole */
+    uint32_t *owns;   /* of what is whole the own rows */
     dti_parted *parted;
     dt_tensor *in;    /* of a node: as many as any has */
     dt_result result; /* with its text in from->base */
@@ -23,9 +31,11 @@ static dt_result dti_squad_cut_open(const dt_graph *g, const dt_program_desc *d,
     c->needed = dti_alloc_array(g->base, g->count, 1);
     c->stands = dti_alloc_array(g->base, g->count, sizeof *c->stands);
     c->copies = dti_alloc_array(g->base, g->count, sizeof *c->copies);
+    c->wholes = dti_alloc_array(g->base, g->count, sizeof *c->wholes);
+    c->owns = dti_alloc_array(g->base, g->count, sizeof *c->owns);
     c->parted = dti_alloc_array(g->base, g->count, sizeof *c->parted);
     c->in = dti_alloc_array(g->base, most, sizeof *c->in);
-    if (!c->needed || !c->stands || !c->copies || !c->parted || !c->in)
+    if (!c->needed || !c->stands || !c->copies || !c->wholes || !c->owns || !c->parted || !c->in)
         return DT_ERROR_MEMORY;
     for (int i = 0; i < DT_MAX_TERMS; i++) {
         c->needed[d->losses[i].term.id] = 1;
@@ -39,7 +49,7 @@ static dt_result dti_squad_cut_open(const dt_graph *g, const dt_program_desc *d,
 }
 
 static void dti_squad_cut_close(const dt_graph *g, dti_squad_cut *c) {
-    void *all[] = {c->needed, c->copies, c->parted, c->in, c->stands};
+    void *all[] = {c->needed, c->copies, c->wholes, c->owns, c->parted, c->in, c->stands};
     for (size_t i = 0; i < DTI_COUNT(all); i++)
         dti_free(g->base, all[i]);
 }
@@ -64,14 +74,50 @@ static void dti_squad_cut_param(dti_squad_cut *c, uint32_t id, dti_node *n) {
         return;
     }
     n->shape.dim[p.axis] /= c->members;
+    n->attr.dim[0] = 0; /* values come from the host's store */
     c->parted[id] = p;
+}
+
+/* ---- rows of a sequence */
+
+static dti_parted_along dti_squad_cut_along(const dti_squad_cut *c, int axis) {
+    return (dti_parted_along){axis, c->members, c->member};
+}
+
+/* As what all members have; of rows all of them. */
+static dt_tensor dti_squad_cut_whole(dti_squad_cut *c, uint32_t id) {
+    const dt_tensor x = {c->to, c->stands[id]};
+    if (!c->parted[id].rows)
+        return x;
+    if (!c->wholes[id])
+        c->wholes[id] = dti_parted_gathered(x, dti_squad_cut_along(c, c->parted[id].axis)).id;
+    return (dt_tensor){c->to, c->wholes[id]};
+}
+
+/* The own rows of what is whole. */
+static dt_tensor dti_squad_cut_own(dti_squad_cut *c, uint32_t id, int axis) {
+    if (!c->owns[id])
+        c->owns[id] =
+            dti_parted_own((dt_tensor){c->to, c->stands[id]}, dti_squad_cut_along(c, axis)).id;
+    return (dt_tensor){c->to, c->owns[id]};
+}
+
+/* What is summed: for all, or where it is a sequence that divides, the own rows. */
+static dt_tensor dti_squad_cut_sum(dti_squad_cut *c, dt_tensor y, dti_parted *out) {
+    const dt_shape s = dti_is_nil(y) ? (dt_shape){0} : dt_tensor_shape(y);
+    if (!c->rows || s.rank < 2 || s.dim[0] % c->members || dti_is_nil(y) ||
+        !dti_node_of(y)->samples)
+        return dti_parted_summed(y);
+    *out = dti_parted_of(0, s.dim[0]);
+    out->rows = true;
+    return dti_parted_shared(y, dti_squad_cut_along(c, 0));
 }
 
 /* As it is, but for its inputs. */
 static dt_tensor dti_squad_cut_push(dti_squad_cut *c, uint32_t id) {
     dti_node n = c->from->nodes[id];
     for (uint32_t k = 0; k < n.count; k++)
-        c->in[k] = (dt_tensor){c->to, c->stands[dti_input_id(c->from, &n, k)]};
+        c->in[k] = dti_squad_cut_whole(c, dti_input_id(c->from, &n, k));
     if (n.op == DTI_OP_PARAM)
         dti_squad_cut_param(c, id, &n);
     dt_tensor x = dti_graph_push(c->to, &n, c->in, n.count);
@@ -89,14 +135,27 @@ static bool dti_squad_cut_reads(const dti_squad_cut *c, const dti_node *n) {
     return any;
 }
 
-/* Input k for a row beside whose parts it is whole. */
-static dt_tensor dti_squad_cut_input(dti_squad_cut *c, uint32_t id) {
+/* Read beside parts: what is whole, or all rows. */
+static dt_tensor dti_squad_cut_copy(dti_squad_cut *c, uint32_t id) {
     const dt_tensor x = {c->to, c->stands[id]};
-    if (c->parted[id].axis >= 0 || c->from->nodes[id].dtype != DT_F32)
+    if (c->from->nodes[id].dtype != DT_F32)
         return x;
     if (!c->copies[id])
-        c->copies[id] = dti_parted_copied(x).id;
+        c->copies[id] = c->parted[id].rows
+                            ? dti_parted_spread(x, dti_squad_cut_along(c, c->parted[id].axis)).id
+                            : dti_parted_copied(x).id;
     return (dt_tensor){c->to, c->copies[id]};
+}
+
+/* Input k of a row. */
+static dt_tensor dti_squad_cut_input(dti_squad_cut *c, const dti_parting *s, uint32_t k) {
+    const uint32_t id = dti_input_id(c->from, s->n, k);
+    const dt_shape x = c->from->nodes[id].shape;
+    if (s->own >> k & 1)
+        return dti_squad_cut_own(c, id, s->out.axis - (s->n->shape.rank - x.rank));
+    if (s->make || (s->in[k].axis >= 0 && !(s->all >> k & 1)))
+        return (dt_tensor){c->to, c->stands[id]};
+    return dti_squad_cut_copy(c, id);
 }
 
 static dt_tensor dti_squad_cut_refuse(dti_squad_cut *c, uint32_t id) {
@@ -108,29 +167,60 @@ static dt_tensor dti_squad_cut_refuse(dti_squad_cut *c, uint32_t id) {
     return dti_nil(c->to);
 }
 
-static dt_tensor dti_squad_cut_row(dti_squad_cut *c, uint32_t id) {
+/* How it goes with the parts that its inputs are. rows: those of rows too, and not all rows of
+ * them. False: it does not. */
+static bool dti_squad_cut_rule(const dti_squad_cut *c, uint32_t id, bool rows, dti_parting *s) {
     const dti_node *n = &c->from->nodes[id];
     const dti_op_family *family = dti_op_info_of(n->op)->family;
-    dti_parting s = {.g = c->from, .n = n, .members = c->members, .attr = n->attr};
-    for (uint32_t k = 0; k < n->count && k < DTI_INPUTS_MAX; k++)
-        s.in[k] = c->parted[dti_input_id(c->from, n, k)];
-    if (!family->part || n->count > DTI_INPUTS_MAX || !family->part(&s))
-        return dti_squad_cut_refuse(c, id);
-    const uint32_t bias = s.sum && n->count > 2 ? dti_input_id(c->from, n, n->count - 1) : 0;
-    const uint32_t count = n->count - (bias != 0);
+    bool any = false;
+    *s = (dti_parting){
+        .g = c->from, .n = n, .members = c->members, .member = c->member, .attr = n->attr};
+    for (uint32_t k = 0; k < n->count && k < DTI_INPUTS_MAX; k++) {
+        const dti_parted p = c->parted[dti_input_id(c->from, n, k)];
+        s->in[k] = p.rows && !rows ? dti_parted_whole : p;
+        any = any || s->in[k].axis >= 0;
+    }
+    return any && family->part && n->count <= DTI_INPUTS_MAX && family->part(s);
+}
+
+/* Whether all that is in parts among its inputs is rows. */
+static bool dti_squad_cut_all_rows(const dti_squad_cut *c, const dti_node *n) {
+    bool all = true;
+    for (uint32_t k = 0; k < n->count; k++) {
+        const dti_parted *p = &c->parted[dti_input_id(c->from, n, k)];
+        all = all && (p->axis < 0 || p->rows);
+    }
+    return all;
+}
+
+static dt_tensor dti_squad_cut_make(dti_squad_cut *c, uint32_t id, dti_parting *s) {
+    const dti_node *n = s->n;
+    const bool biased = s->sum && !s->make && n->count > 2;
+    const uint32_t bias = biased ? dti_input_id(c->from, n, n->count - 1) : 0;
+    const uint32_t count = n->count - biased;
     for (uint32_t k = 0; k < count; k++)
-        c->in[k] = dti_squad_cut_input(c, dti_input_id(c->from, n, k));
-    dt_tensor y = dti_append(c->to, (dti_op)n->op, c->in, count, &s.attr);
-    if (s.sum)
-        y = dti_parted_summed(y);
-    if (bias)
-        y = dt_add(y, (dt_tensor){c->to, c->stands[bias]});
+        c->in[k] = dti_squad_cut_input(c, s, k);
+    dt_tensor y =
+        s->make ? s->make(s, c->in) : dti_append(c->to, (dti_op)n->op, c->in, count, &s->attr);
+    if (s->sum)
+        y = dti_squad_cut_sum(c, y, &s->out);
+    if (biased)
+        y = dt_add(y,
+                   s->out.rows ? dti_squad_cut_copy(c, bias) : (dt_tensor){c->to, c->stands[bias]});
     if (!dti_is_nil(y)) {
         dti_node_of(y)->label = n->label;
         dti_node_of(y)->recompute = n->recompute;
     }
-    c->parted[id] = s.out;
+    c->parted[id] = s->out;
     return y;
+}
+
+static dt_tensor dti_squad_cut_row(dti_squad_cut *c, uint32_t id) {
+    dti_parting s;
+    if (dti_squad_cut_rule(c, id, true, &s) || dti_squad_cut_rule(c, id, false, &s))
+        return dti_squad_cut_make(c, id, &s);
+    return dti_squad_cut_all_rows(c, &c->from->nodes[id]) ? dti_squad_cut_push(c, id)
+                                                          : dti_squad_cut_refuse(c, id);
 }
 
 /* ---- the graph */
@@ -142,7 +232,7 @@ static dt_result dti_squad_cut_all(dti_squad_cut *c) {
     c->to->call_count = 0; /* other shapes are asked of no member */
     for (uint32_t id = 1; id < g->count && !c->result; id++) {
         const dti_node *n = &g->nodes[id];
-        c->parted[id].axis = -1;
+        c->parted[id] = dti_parted_whole;
         const bool row = c->needed[id] && n->count && dti_squad_cut_reads(c, n);
         c->stands[id] = (row ? dti_squad_cut_row(c, id) : dti_squad_cut_push(c, id)).id;
         if (!c->result && !c->stands[id])
@@ -185,10 +275,11 @@ static bool dti_squad_cut_parts(const dti_squad_cut *c, dti_squad *squad) {
     return any;
 }
 
-static dt_result dti_squad_graph(dti_parallel *par, dt_ctx *ctx, dt_graph **out) {
+static dt_result dti_squad_graph(dti_parallel *par, dt_ctx *ctx, uint32_t number, dt_graph **out) {
     const dt_graph *g = par->replicas[0].graph;
     const dt_program_desc d = dti_replica_desc(par, &par->replicas[0]);
-    dti_squad_cut c = {.from = g, .members = par->squad->size};
+    dti_squad_cut c = {
+        .from = g, .members = par->squad->size, .member = number, .rows = par->desc.tensor_rows};
     dt_result result = dti_squad_cut_open(g, &d, &c);
     if (!result)
         result = dti_graph_copy(g, ctx, &c.to);

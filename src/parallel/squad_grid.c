@@ -68,6 +68,13 @@ static int dti_squad_ranks(const dti_parallel *par, uint32_t first, uint32_t ste
     return found;
 }
 
+/* Whether positions [first + at, ... + count) of a line, and no others of it, are one rank's. */
+static bool dti_squad_begins(const dti_parallel *par, uint32_t first, uint32_t at, uint32_t count) {
+    const uint32_t size = par->squad->size, rank = dti_grid_rank_of(par, first + at);
+    return at + count <= size && dti_grid_rank_of(par, first + at + count - 1) == rank &&
+           (at + count == size || dti_grid_rank_of(par, first + at + count) != rank);
+}
+
 /* Of a line: members are the leaves of its sums. */
 static dt_result dti_squad_line_group(dti_parallel *par, uint32_t replica, int *ranks) {
     dti_squad *squad = par->squad;
@@ -82,6 +89,9 @@ static dt_result dti_squad_line_group(dti_parallel *par, uint32_t replica, int *
         return result;
     dti_squad_line *line = &squad->lines[at];
     line->comm = comm;
+    line->even = true;
+    for (uint32_t p = 0; p < squad->size; p += line->count) /* each rank begins a run of so many */
+        line->even = line->even && dti_squad_begins(par, replica * squad->size, p, line->count);
     return dti_parallel_comm_failed(
         par, dt_comm_set_leaves(comm, squad->members[line->first].number, line->count, squad->size,
                                 NULL, (dt_comm_span[DTI_SUBTREES_MAX]){{0, 0}}));
@@ -143,7 +153,7 @@ static void dti_squad_log(const dti_parallel *par) {
     const dti_code *code = dti_program_code(squad->members[0].runs[0][0]);
     uint64_t elements = 0;
     for (uint32_t i = 0; i < code->meeting_count; i++)
-        elements += code->meetings[i].elements;
+        elements += code->meetings[i].given;
     dti_grid_log(par);
     for (uint32_t m = 0; m < squad->local; m++)
         dti_squad_log_member(par, &squad->members[m]);

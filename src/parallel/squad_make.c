@@ -56,7 +56,7 @@ static dt_result dti_squad_open_member(dti_parallel *par, uint32_t m, const char
     dt_result result =
         dti_context_beside(par, par->replicas[0].graph, "member", m, threads, &member->ctx);
     if (!result)
-        result = dti_squad_graph(par, member->ctx, &member->graph);
+        result = dti_squad_graph(par, member->ctx, member->number, &member->graph);
     if (result)
         return result;
     result = dt_store_create(member->graph, &d, &member->store);
@@ -156,7 +156,8 @@ static dt_result dti_squad_line_links(dti_parallel *par, dti_squad_line *line) {
         for (uint32_t i = 0; i < line->runs[tail].count; i++) {
             const dti_code *code = dti_program_code(squad->members[line->first].runs[tail][i]);
             for (uint32_t k = 0; k < code->meeting_count; k++)
-                most = DTI_MAX(most, (size_t)code->meetings[k].elements);
+                most = DTI_MAX(
+                    most, (size_t)DTI_MAX(code->meetings[k].given, code->meetings[k].elements));
         }
     }
     line->subtrees.count = 0;

@@ -54,6 +54,9 @@ static dt_result dti_trainer_check_squad(const dt_trainer *t) {
         return dti_fail(t->base, DT_ERROR_INVALID,
                         "tensor is %d; 1 to %d members share out a model", d->tensor,
                         DTI_SQUAD_MAX);
+    if (d->tensor < 2 && d->tensor_rows)
+        return dti_fail(t->base, DT_ERROR_INVALID,
+                        ".tensor_rows is a squad's: give .tensor, its members");
     if (d->tensor < 2)
         return DT_OK;
     if (d->pipeline > 1)
@@ -170,6 +173,7 @@ static void dti_trainer_resolve(dt_trainer *t, const dt_trainer_desc *desc) {
                 : d->chunks > 0                        ? (uint32_t)d->chunks
                                                        : 2;
     p->tensor = d->tensor > 1 ? (uint32_t)d->tensor : 0;
+    p->tensor_rows = d->tensor_rows;
     memcpy(p->program.losses, d->losses, sizeof p->program.losses);
     memcpy(p->program.metrics, d->metrics, sizeof p->program.metrics);
     for (int i = 0; i < DT_MAX_TERMS; i++)
