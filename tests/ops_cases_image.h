@@ -417,6 +417,11 @@ static void ops_case_squad_copy(ops_model *m) {
         ops_result(m, dti_append1(DTI_OP_SQUAD_COPY, ops_image(m, i, 3, 4, 2), NULL));
 }
 
+/* Numbers of which there is no gradient. */
+static dt_tensor ops_numbers(ops_model *m, int i) {
+    return dt_affine(dt_iota(m->graph, dt_dims(1 + i, 4, 2)), 0.37f, -1.0f);
+}
+
 /* Of one member, outside of a squad. */
 static void ops_case_squad_along(ops_model *m) {
     for (int i = 0; i < 4; i++) {
@@ -430,18 +435,18 @@ static void ops_case_squad_own(ops_model *m) {
     ops_case_squad_along(m);
     for (int i = 0; i < 4; i++) {
         const dti_attr attr = {.i = {1, 2, i % 2}};
-        ops_result(m, dti_append1(m->op, dt_detach(ops_image(m, i, 3, 4, 2)), &attr));
+        ops_result(m, dti_append1(m->op, ops_numbers(m, i), &attr));
     }
 }
 
 static void ops_case_squad_most(ops_model *m) {
     for (int i = 0; i < 4; i++)
-        ops_result(m, dti_append1(m->op, dt_detach(ops_image(m, i, 3, 4, 2)), NULL));
+        ops_result(m, dti_append1(m->op, ops_numbers(m, i), NULL));
 }
 
 static void ops_case_squad_loss(ops_model *m) {
     for (int i = 0; i < 2; i++) {
-        dt_tensor x = ops_image(m, i, 3, 4, 2), w = dt_detach(dt_square(x));
+        dt_tensor x = ops_image(m, i, 3, 4, 2), w = dt_affine(dt_detach(x), 0.0f, 0.7f);
         dt_tensor target = dt_cast(dt_fill(m->graph, dt_dims(), 1.0f), DT_I32);
         const dti_attr attr = {.i = {-100, 3}};
         ops_result(m, dti_append(m->graph, m->op, (dt_tensor[]){x, w, target}, 3, &attr));

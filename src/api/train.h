@@ -252,20 +252,22 @@ typedef struct dt_trainer_desc {
     const char *servers;
     const dt_comm_desc *servers_by;
     int servers_wait_ms; /* a server that is away, or silent, for longer is PEER_LOST; 0 = 30 s */
-    /* Tensor parallelism: squads of so many members, each on one of the .devices, all of one kind,
-     * share out the parameters that layers mark, with their gradients and optimizer state: linear
-     * layers by dt_linear_desc.tensor, dt_nn_multi_head_attention by heads, dt_nn_swiglu and
-     * dt_nn_geglu by hidden units. The members of a squad compute all of its samples, and meet
-     * behind each pair of layers, forward and backward (Shoeybi et al., "Megatron-LM", 2019). The
-     * model is written as for one device, and so are files; the host of each rank has room for
-     * all values too (see .pipeline). .replicas squads share the batch: a grid, in which device number p of the job (see
-     * there) is member p mod .tensor of replica p / .tensor; gradients of each part are summed over
-     * the squads. The same bits for as many members and .shards (0 = one a squad), however many
-     * squads there are and on whichever ranks, and those of one device within rounding. 0 or 1 =
-     * none. Goes with .accumulate; with .pipeline, .shard_state, .mode, .balance, optimizers that
-     * look at whole parameters, and rows that do not take parts (normalisation, dropout, softmax, a
-     * sum along the axis) it is UNSUPPORTED; INVALID: marks that do not divide, or none, devices
-     * that are no such grid. */
+    /* Tensor parallelism: squads of so many members, each on one of the .devices, all of one
+     * kind, share out the parameters that layers mark, with their gradients and optimizer state:
+     * linear layers by dt_linear_desc.tensor, embeddings by dt_embedding_desc.tensor, any
+     * parameter by dt_part, dt_nn_multi_head_attention by heads, dt_nn_swiglu and dt_nn_geglu by
+     * hidden units. Cross-entropy and accuracy take logits in parts. The members of a squad
+     * compute all of its samples, and meet behind each pair of layers, forward and backward
+     * (Shoeybi et al., "Megatron-LM", 2019). The model is written as for one device, and so are
+     * files; the host of each rank has room for all values too (see .pipeline). .replicas squads
+     * share the batch: a grid, in which device number p of the job (see there) is member p mod
+     * .tensor of replica p / .tensor; gradients of each part are summed over the squads. The same
+     * bits for as many members and .shards (0 = one a squad), however many squads there are and
+     * on whichever ranks, and those of one device within rounding. 0 or 1 = none. Goes with
+     * .accumulate; with .pipeline, .shard_state, .mode, .balance, optimizers that look at whole
+     * parameters, and rows that do not take parts (normalisation, dropout, softmax, a sum along
+     * the axis) it is UNSUPPORTED; INVALID: marks that do not divide, or none, devices that are
+     * no such grid. */
     int tensor;
     /* Between those layers the members of a squad share out the rows of the sequence, axis 0 of
      * [positions, width] where it divides: norms, dropout and residuals are computed of own rows,
