@@ -40,7 +40,7 @@ TEST(server_that_is_stopped_is_lost_after_the_time_that_workers_wait) {
     train_model m;
     dt_trainer *t;
     const pid_t pid = serve_fork_server(&r, &c);
-    r.wait_ms = 600;
+    r.wait_ms = 1000;
     const dt_result joined = serve_join(&r, &m, &t);
     CHECK_TEXT(!joined && !dt_trainer_step(t, NULL), "%s", dt_ctx_error(m.ctx));
     kill(pid, SIGSTOP);
@@ -69,7 +69,7 @@ static void serve_await(serve_run *r, uint64_t pushes) {
 /* Its tickets go to others when they are old; those wait longer than for a server that says
  * nothing, as it says that it is there. When it goes on, what it computed counts no more. */
 TEST(server_gives_the_tickets_of_a_stopped_worker_to_others) {
-    const serve_case c = {.shards = 1, .epochs = 6, .workers = 1, .ticket_ms = 2000};
+    const serve_case c = {.shards = 1, .epochs = 6, .workers = 1, .ticket_ms = 3000};
     const uint64_t wanted = serve_wanted(&c);
     serve_run r;
     if (!serve_open(&r, &c))
@@ -77,7 +77,7 @@ TEST(server_gives_the_tickets_of_a_stopped_worker_to_others) {
     const pid_t pid = serve_fork(&r, 1);
     serve_await(&r, 4); /* its only worker nearly always has a ticket */
     kill(pid, SIGSTOP);
-    r.wait_ms = 300;
+    r.wait_ms = 1000;
     serve_start(&r);
     serve_workers(&r);
     kill(pid, SIGCONT);
@@ -112,7 +112,7 @@ TEST(server_tells_a_worker_too_many_how_many_it_takes) {
     if (!serve_open(&r, &c))
         return;
     serve_start(&r);
-    r.wait_ms = 500;
+    r.wait_ms = 1000;
     CHECK(!serve_join(&r, &first.m, &first.t) && !serve_join(&r, &second.m, &second.t));
     CHECK(serve_join(&r, &m, &t) == DT_ERROR_REFUSED);
     CHECK_TEXT(strstr(dt_ctx_error(m.ctx), "takes 2") && strstr(dt_ctx_error(m.ctx), "workers_max"),
