@@ -69,6 +69,16 @@ static dt_result dti_agree_text(dti_parallel *par, const char *text, size_t size
 
 /* ---- one state */
 
+/* What a processor's memory has already is not written: zeros that nobody wrote take none. */
+static dt_result dti_agree_write(dt_store *s, dti_arena arena, uint64_t at, const char *piece,
+                                 uint64_t bytes) {
+    const dti_backend *b = s->device->backend;
+    const char *host = b->memory_host(s->memories[arena]);
+    if (host && !memcmp(host + at, piece, (size_t)bytes))
+        return DT_OK;
+    return b->memory_write(s->memories[arena], at, piece, bytes);
+}
+
 /* An arena from the first replica of rank 0 to all, a piece at a time. */
 static dt_result dti_agree_arena(dti_parallel *par, dti_arena arena, uint64_t from, uint64_t end,
                                  char *piece, size_t room) {
@@ -83,10 +93,8 @@ static dt_result dti_agree_arena(dti_parallel *par, dti_arena arena, uint64_t fr
         if (!result && par->desc.comm)
             result = dti_parallel_comm_failed(
                 par, dt_comm_broadcast(par->desc.comm, piece, n, DT_U8, 0));
-        for (uint32_t i = par->rank == 0; i < par->job.local && !result; i++) {
-            dt_store *s = par->replicas[i].store;
-            result = s->device->backend->memory_write(s->memories[arena], at, piece, n);
-        }
+        for (uint32_t i = par->rank == 0; i < par->job.local && !result; i++)
+            result = dti_agree_write(par->replicas[i].store, arena, at, piece, n);
     }
     return result;
 }
