@@ -1,6 +1,6 @@
 /* What was learnt for one task helps with another: a small convolutional network learns directions
- * of stripes from many pictures, and its body is saved; then a new head on that body, which stays as
- * it is, learns which of four pairs of directions cross, from 40 pictures. Beside it all of the
+ * of stripes from many pictures, and its body is saved; then a new head on that body, which stays
+ * as it is, learns which of four pairs of directions cross, from 40 pictures. Beside it all of the
  * network learns the same from nothing.
  *     build/finetune [FOLDER]     the body is FOLDER/body.safetensors, logs are for tools/dtplot */
 #define DT_IMPLEMENTATION
@@ -59,8 +59,8 @@ static dt_tensor network(dt_tensor x, const char *head, int classes) {
     return dt_nn_linear(h, head, classes);
 }
 
-/* Trains what `params` says on the first `rows` pictures; body: a file of one, or NULL. The accuracy
- * on the last ones; the weights that `save` names go to that file. */
+/* Trains what `params` says on the first `rows` pictures; body: a file of one, or NULL. The
+ * accuracy on the last ones; the weights that `save` names go to that file. */
 static double train(const char *label, const char *folder, const char *body, const char *params,
                     const char *save, int rows, int classes, uint64_t epochs) {
     dt_graph *g;
