@@ -137,7 +137,7 @@ static dt_result dti_column_check_one_hot(dti_base *base, const dt_column *colum
                                           const char *name) {
     const bool classes = column->dtype == DT_U8 || column->dtype == DT_I32;
     if (classes && dt_tensor_dtype(column->input) == DT_F32 &&
-        dt_tensor_shape(column->input).rank == 1 && !column->scale && !column->offset)
+        dt_tensor_shape(column->input).rank == 1 && column->scale == 0.0f && column->offset == 0.0f)
         return DT_OK;
     return dti_fail(base, DT_ERROR_INVALID,
                     "dataset column %d ('%s'): one_hot is for data of u8 or i32 class numbers and "
