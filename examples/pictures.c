@@ -1,6 +1,7 @@
-/* Learns a folder of pictures by class (FOLDER/CLASS/NAME.png, .jpg): a small convolutional network,
- * augmented; a fifth validates. It stops where that gets no better. The folder RUN has what
- * TensorBoard draws, and checkpoints, from which the next run goes on where this one was interrupted.
+/* Learns a folder of pictures by class (FOLDER/CLASS/NAME.png, .jpg): a small convolutional
+ * network, augmented; a fifth validates. It stops where that gets no better. The folder RUN has
+ * what TensorBoard draws, and checkpoints, from which the next run goes on where this one was
+ * interrupted.
  *
  *     build/pictures FOLDER RUN [EPOCHS]        compiled with -DDT_WITH_PNG -DDT_WITH_JPEG */
 #define DT_IMPLEMENTATION

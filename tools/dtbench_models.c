@@ -1,6 +1,7 @@
-/* What ./build.sh bench pipeline and bench models run on each rank: a model that the ranks share out,
- * data in memory. Each rank writes a line of JSON: milliseconds of a step, for how many of them its
- * device waited for another stage, the processor's, and the most memory that the process had.
+/* What ./build.sh bench pipeline and bench models run on each rank: a model that the ranks share
+ * out, data in memory. Each rank writes a line of JSON: milliseconds of a step, for how many of
+ * them its device waited for another stage, the processor's, and the most memory that the process
+ * had.
  *
  * usage: dtbench_models gpt|gpt_small|mlp40m STRATEGY STEPS
  * STRATEGY: one (8 micro-batches, no other rank); gpipe, 1f1b, interleaved, zero_bubble (a stage a

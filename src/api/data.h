@@ -51,8 +51,8 @@ typedef struct dt_split_desc {
 } dt_split_desc;
 
 /* Writes the rows that train and those that validate, each in rising order; each has room for
- * `rows` of them. Each row is in one of the two, and of `folds` folds in one that validates. Errors:
- * INVALID (NULL; a description without meaning; a part that would be empty), MEMORY. */
+ * `rows` of them. Each row is in one of the two, and of `folds` folds in one that validates.
+ * Errors: INVALID (NULL; a description without meaning; a part that would be empty), MEMORY. */
 DT_API dt_result dt_split(dt_ctx *ctx, const dt_split_desc *desc, uint32_t *train,
                           uint32_t *train_count, uint32_t *valid, uint32_t *valid_count);
 /* Weights of rows with which all classes are drawn as often: weights[i] = 1 / (rows of labels[i]'s

@@ -1,8 +1,8 @@
 /* ---- A replay buffer: what an agent has met, for reinforcement learning. The newest `capacity`
- * items are kept, each of `bytes` bytes that the application lays out; items are drawn uniformly, or
- * in proportion to priority^alpha (prioritised experience replay: Schaul et al., 2016) by a tree of
- * sums, in log2(capacity) steps. Draws are random numbers of the seed and of how many came before,
- * so a run can be made again. Threads: one at a time. */
+ * items are kept, each of `bytes` bytes that the application lays out; items are drawn uniformly,
+ * or in proportion to priority^alpha (prioritised experience replay: Schaul et al., 2016) by a tree
+ * of sums, in log2(capacity) steps. Draws are random numbers of the seed and of how many came
+ * before, so a run can be made again. Threads: one at a time. */
 
 typedef struct dt_replay dt_replay;
 

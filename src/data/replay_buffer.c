@@ -1,6 +1,7 @@
-/* A replay buffer: a ring of items, and over them a tree whose leaves are priorities^alpha and whose
- * nodes are the sums of their two children, so that a draw goes down from the root and a change goes
- * up to it. Sums are made anew from the children, so rounding does not grow with time. */
+/* A replay buffer: a ring of items, and over them a tree whose leaves are priorities^alpha and
+ * whose nodes are the sums of their two children, so that a draw goes down from the root and a
+ * change goes up to it. Sums are made anew from the children, so rounding does not grow with time.
+ *  */
 
 #define DTI_REPLAY_STREAM 0x7265706C61790000u /* "replay" */
 #define DTI_REPLAY_MOST ((uint64_t)1 << 31)
@@ -27,7 +28,8 @@ static void dti_replay_set(dt_replay *r, uint64_t place, double value) {
         r->tree[i] = r->tree[2 * i] + r->tree[2 * i + 1];
 }
 
-/* The item in whose part of the sum `at` lies. What rounding leads to an empty place is led back. */
+/* The item in whose part of the sum `at` lies. What rounding leads to an empty place is led
+ * back. */
 static uint64_t dti_replay_find(const dt_replay *r, double at) {
     uint64_t i = 1;
     while (i < r->leaves) {

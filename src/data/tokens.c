@@ -1,6 +1,6 @@
-/* Files of tokens. A sample is two numbers away from its bytes, so a window is read when it is asked
- * for; bytes are read and not mapped, as in base/file.c. One stream serves all threads under a lock:
- * a read of some kilobytes is short beside a step. */
+/* Files of tokens. A sample is two numbers away from its bytes, so a window is read when it is
+ * asked for; bytes are read and not mapped, as in base/file.c. One stream serves all threads under
+ * a lock: a read of some kilobytes is short beside a step. */
 
 struct dt_tokens {
     dti_base *base;

@@ -437,8 +437,8 @@ static size_t dti_cpu_scratch_gemm(const dti_launch *launch, int threads) {
 
 DTI_FAMILY(matmul, .shape = dti_matmul_shape, .grad = dti_matmul_grad, .macs = dti_matmul_macs);
 
-/* (x, w, b). By columns: rows of w and b, and a part of y from all of x, or all rows of it. By rows:
- * columns of w for a part of x, and a sum, to which b is added. */
+/* (x, w, b). By columns: rows of w and b, and a part of y from all of x, or all rows of it. By
+ * rows: columns of w for a part of x, and a sum, to which b is added. */
 static bool dti_linear_part(dti_parting *s) {
     const dti_parted *x = &s->in[0], *w = &s->in[1], *b = s->n->count > 2 ? &s->in[2] : NULL;
     const int last = dti_parted_input(s, 0)->shape.rank - 1;

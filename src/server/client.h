@@ -41,8 +41,8 @@ static dt_result dti_client_open(dti_base *base, const char *servers, const dt_c
 static void dti_client_close(dti_client *c);
 /* Asks server `to`, and waits for the answer: a small one's body is in c->small, a large one's in
  * `room`. A server's DTI_SAY_ERROR is an error here. PEER_LOST: it is gone, or silent, for too
- * long; REFUSED: by its key or settings, or it has all of its workers; INVALID: it is another server
- * than before. */
+ * long; REFUSED: by its key or settings, or it has all of its workers; INVALID: it is another
+ * server than before. */
 static dt_result dti_client_ask(dti_client *c, uint32_t to, const dti_message *m, const void *body,
                                 void *room, uint64_t room_bytes);
 /* Connects to a server, if it is not; c->servers[to].welcome is what it said. */

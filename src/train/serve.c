@@ -317,8 +317,8 @@ static void *dti_server_room(void *user, uint32_t who, const dti_message *m) {
     return seat->place = place;
 }
 
-/* It was computed with values that a ticket of this batch comes with. Newer ones than there are were
- * those of a life before a checkpoint: they do not count, and nobody is to blame. */
+/* It was computed with values that a ticket of this batch comes with. Newer ones than there are
+ * were those of a life before a checkpoint: they do not count, and nobody is to blame. */
 static bool dti_server_knows(dt_server *s, uint32_t who, const dti_message *m, uint64_t version) {
     const uint64_t oldest = dti_tickets_oldest(&s->tickets, m->number);
     if (version >= oldest && version < s->tickets.base)
