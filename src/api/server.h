@@ -75,7 +75,7 @@ typedef struct dt_server_info {
     uint64_t skipped;     /* steps left out for a NaN or infinity */
     uint64_t pushes;      /* that were counted: shards */
     uint64_t again;       /* shards handed out once more */
-    /* Pushes that were not counted: come already, too late, too old, not its worker's, not finite */
+    /* Pushes that did not count: come already, too late, too old, not its worker's, not finite */
     uint64_t refused;
     uint64_t stalest; /* the largest staleness of an update */
     double loss;      /* of the newest step */

@@ -1,7 +1,7 @@
 /* A replay buffer: a ring of items, and over them a tree whose leaves are priorities^alpha and
  * whose nodes are the sums of their two children, so that a draw goes down from the root and a
- * change goes up to it. Sums are made anew from the children, so rounding does not grow with time.
- *  */
+ * change goes up to it. Sums are made anew from the children, so rounding does not grow with
+ * time. */
 
 #define DTI_REPLAY_STREAM 0x7265706C61790000u /* "replay" */
 #define DTI_REPLAY_MOST ((uint64_t)1 << 31)
