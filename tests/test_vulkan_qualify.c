@@ -5,7 +5,7 @@
 
 /* Another zero in each of its modules' constants: what lies outside of a matrix then counts. */
 static dti_PFN_vkCreateShaderModule qualify_real_create;
-static uint32_t qualify_broken_words; /* of the module to break */
+static uint32_t qualify_broken; /* the module to break, by its bound, which no constant changes */
 
 static void qualify_break(uint32_t *words, size_t count) {
     uint32_t float_type = 0;
@@ -24,7 +24,7 @@ static dti_VkResult DTI_VKAPI qualify_create(dti_VkDevice device,
     dti_VkShaderModuleCreateInfo broken = *info;
     uint32_t *words = malloc(info->codeSize);
     memcpy(words, info->pCode, info->codeSize);
-    if (info->codeSize == DTI_WORD_BYTES * (size_t)qualify_broken_words)
+    if (words[3] == qualify_broken)
         qualify_break(words, info->codeSize / DTI_WORD_BYTES);
     broken.pCode = words;
     dti_VkResult result = qualify_real_create(device, &broken, allocator, module);
@@ -40,9 +40,11 @@ static dti_vk_device *qualify_as_gpu(vulkan_rig *rig) {
 }
 
 static void qualify_break_gemm(dti_vk_device *device) {
-    qualify_broken_words = dti_vk_shader_of(DTI_K_GEMM, DTI_GEMM_32X32)->word_count;
-    if (device->head.info.has_float_controls)
-        qualify_broken_words += DTI_VK_PRESERVE_WORDS;
+    uint32_t *words;
+    REQUIRE(dti_vk_shader_words(device->head.base, dti_vk_shader_of(DTI_K_GEMM, DTI_GEMM_32X32),
+                                &words) == DT_OK);
+    qualify_broken = words[3];
+    dti_free(device->head.base, words);
     qualify_real_create = device->vk.CreateShaderModule;
     device->vk.CreateShaderModule = qualify_create;
 }
