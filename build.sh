@@ -624,7 +624,7 @@ run_tests() {
     main_tests "$@"
     wait
     set -- --also build/dtest.counts
-    for name in hosts embed dtrun launch mpi train gpu comm; do
+    for name in hosts embed dtrun launch mpi train guide gpu comm; do
         sed '$d' "build/$name.log"
         set -- "$@" --also "build/$name.counts"
     done
@@ -633,12 +633,14 @@ run_tests() {
 
 # What needs whole applications or launchers.
 script_tests_all() {
+    export reader_libs
     script_tests hosts tests/hosts.sh "$@"
     script_tests embed tests/embed.sh "$@"
     script_tests dtrun tests/comm/test_dtrun.sh "$@"
     script_tests launch tests/comm/launch.sh "$@"
     script_tests mpi tests/comm/mpi.sh "$@"
     script_tests train tests/train.sh "$@"
+    script_tests guide tests/guide.sh "$@"
     script_tests gpu tests/gpu.sh "$@"
 }
 

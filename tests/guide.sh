@@ -1,0 +1,78 @@
+#!/bin/sh
+# The programs of docs/guide, as they stand on the pages: compiled with the library's objects, and run.
+# build.sh calls it; names that contain one of the arguments are run, or all. The last line is three
+# numbers: passed, failed, skipped.
+set -u
+cd "$(dirname "$0")/.."
+root=$PWD
+work=$root/build/test_guide
+rm -rf "$work"
+mkdir -p "$work"
+passed=0 failed=0 skipped=0
+filters=$*
+library="build/dtrain_CORE.o build/dtrain_KERNELS.o build/dtrain_COMM.o"
+readers=${reader_libs-} # what the library reads files with
+
+. tests/wanted.sh
+
+# program PAGE N LANGUAGE: the Nth block of a page that has a main is compiled to $work/PAGE.N.
+program() {
+    source=$work/$1.$2.$3
+    awk -v n="$2" -v language="$3" '
+        $0 == "```" language { open = 1; text = ""; next }
+        /^```/ && open { open = 0; if (text ~ /int main\(/ && ++seen == n) printf "%s", text }
+        open { text = text $0 "\n" }' "docs/guide/$1.md" >"$source"
+    [ -s "$source" ] || { echo "  docs/guide/$1.md has no program $2" && return 1; }
+    case $3 in
+    c) ${CC:-cc} -O2 -Wall -DDTI_IMPLEMENTED -I. "$source" $library -o "$work/$1.$2" -lm -ldl -lpthread $readers ;;
+    cpp) ${CXX:-c++} -std=c++20 -O2 -Wall -I. "$source" $library -o "$work/$1.$2" -lm -ldl -lpthread $readers ;;
+    esac >"$work/$1.$2.err" 2>&1 || { cat "$work/$1.$2.err" && return 1; }
+}
+
+# runs PAGE N [WORDS]: in the folder of all of them.
+runs() {
+    name=$1.$2
+    shift 2
+    (cd "$work" && timeout 120 "./$name" "$@" >"$name.out" 2>"$name.err") || {
+        tail -n 5 "$work/$name.out" "$work/$name.err"
+        return 1
+    }
+}
+
+guide_first_hour_learns_rings_and_knows_them_again() {
+    program first-hour 1 c && program first-hour 2 c && runs first-hour 1 && runs first-hour 2
+}
+
+guide_from_keras_learns() {
+    program from-keras 1 c && runs from-keras 1
+}
+
+guide_frame_loop_learns_between_frames() {
+    program frame-loop 1 c && runs frame-loop 1
+}
+
+guide_several_devices_have_one_hash() {
+    program several-devices 1 c && runs several-devices 1 cpu || return 1
+    cp "$work/several-devices.1.out" "$work/one.out"
+    grep -q '^weights ' "$work/one.out" && runs several-devices 1 cpu:4 &&
+        cmp -s "$work/one.out" "$work/several-devices.1.out" || return 1
+    build/dtrun -n 2 "$work/several-devices.1" cpu:2 >"$work/ranks.out" 2>"$work/ranks.err" &&
+        grep '^weights ' "$work/ranks.out" | cmp -s - "$work/one.out"
+}
+
+guide_from_cpp_learns_a_line() {
+    program cpp 1 cpp && runs cpp 1
+}
+
+for test in guide_first_hour_learns_rings_and_knows_them_again guide_from_keras_learns \
+    guide_frame_loop_learns_between_frames guide_several_devices_have_one_hash \
+    guide_from_cpp_learns_a_line; do
+    wanted $test || continue
+    if $test; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAILED  $test"
+    fi
+done
+echo "$passed $failed $skipped"
