@@ -60,12 +60,21 @@ guide_several_devices_have_one_hash() {
         grep '^weights ' "$work/ranks.out" | cmp -s - "$work/one.out"
 }
 
+guide_reinforcement_finds_the_better_end() {
+    program reinforcement 1 c && runs reinforcement 1
+}
+
+guide_gpt_says_the_table_of_seven() {
+    program gpt 1 c && runs gpt 1
+}
+
 guide_from_cpp_learns_a_line() {
     program cpp 1 cpp && runs cpp 1
 }
 
 for test in guide_first_hour_learns_rings_and_knows_them_again guide_from_keras_learns \
     guide_frame_loop_learns_between_frames guide_several_devices_have_one_hash \
+    guide_reinforcement_finds_the_better_end guide_gpt_says_the_table_of_seven \
     guide_from_cpp_learns_a_line; do
     wanted $test || continue
     if $test; then
