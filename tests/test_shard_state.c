@@ -579,6 +579,28 @@ TEST(parameters_that_replicas_share_out_take_what_the_formula_says) {
     }
 }
 
+/* Averages come to the weights' place for an evaluation, and the next step lets both go. */
+TEST(an_evaluation_with_averages_keeps_no_memory_where_parameters_are_shared_out) {
+    for (int level = DT_SHARD_GRADIENTS; level <= DT_SHARD_PARAMETERS; level++) {
+        deep m;
+        dt_trainer *trainer;
+        dt_memory_info before, after;
+        REQUIRE(deep_make(&m));
+        m.optim.average.kind = DT_AVERAGE_EMA;
+        dt_trainer_desc d = deep_desc(&m, "cpu:4", level);
+        d.averaged = true;
+        REQUIRE(dt_trainer_create(m.graph, &d, &trainer) == DT_OK);
+        CHECK(!dt_trainer_step(trainer, NULL));
+        dt_ctx_memory(m.ctx, &before);
+        CHECK(!dt_trainer_evaluate(trainer, &d.data, 0, NULL));
+        CHECK(!dt_trainer_step(trainer, NULL));
+        dt_ctx_memory(m.ctx, &after);
+        CHECK_TEXT(after.host_bytes == before.host_bytes, "level %d: %lld bytes more", level,
+                   (long long)(after.host_bytes - before.host_bytes));
+        dt_ctx_destroy(m.ctx);
+    }
+}
+
 static uint64_t deep_one, deep_hash;
 
 static void deep_rank(rank *r) {

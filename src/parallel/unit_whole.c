@@ -102,16 +102,17 @@ static bool dti_units_is_used(const dt_store *s) {
     return false;
 }
 
+/* Also where they went to their owners already, behind averages. */
 static dt_result dti_units_hide(dti_parallel *par) {
-    if (!dti_units_are(par) || par->replicas[0].store->apart)
+    if (!dti_units_are(par))
         return DT_OK;
-    dt_result result = dti_units_take(par);
+    dt_result result = par->replicas[0].store->apart ? DT_OK : dti_units_take(par);
     if (result)
         return result;
     dti_units_mark(par, true);
     for (uint32_t i = 0; i < par->job.local; i++) {
         dt_store *s = par->replicas[i].store;
-        if (dti_units_is_used(s))
+        if (!s->memories[DTI_ARENA_PARAM] || dti_units_is_used(s))
             continue;
         s->device->backend->memory_destroy(s->memories[DTI_ARENA_PARAM]);
         s->memories[DTI_ARENA_PARAM] = NULL;

@@ -50,7 +50,7 @@ static void dti_trainer_move_on(dt_trainer *t, bool last) {
 
 /* Parameters that were brought for others go back to their owners, and programs that read them. */
 static dt_result dti_trainer_part(dt_trainer *t) {
-    if (!dti_units_are(&t->par) || t->par.replicas[0].store->apart)
+    if (!dti_units_are(&t->par) || !t->par.replicas[0].store->memories[DTI_ARENA_PARAM])
         return DT_OK;
     dti_evaluation_free(t);
     return dti_units_hide(&t->par);
