@@ -747,6 +747,40 @@ TEST(parameters_that_are_with_their_owners_are_brought_for_whoever_asks) {
     dt_ctx_destroy(m.ctx);
 }
 
+/* A sample that one rank cannot read: nobody has stepped, and all bring the parameters once more. */
+static dt_result deep_sample(void *user, const dt_sample *sample, void *const *values) {
+    const bool *fails = user;
+    (void)sample, (void)values;
+    return *fails ? DT_ERROR_IO : DT_OK;
+}
+
+static void deep_fails(rank *r) {
+    deep m;
+    dt_trainer *trainer = NULL;
+    bool fails = r->index == 1;
+    REQUIRE(deep_make(&m));
+    dt_trainer_desc d = deep_desc(&m, "cpu", DT_SHARD_PARAMETERS);
+    d.comm = r->comm;
+    d.data.sample = deep_sample;
+    d.data.user = &fails;
+    EXPECT_TEXT(r, !dt_trainer_create(m.graph, &d, &trainer), "%s", dt_ctx_error(m.ctx));
+    const dt_result result = dt_trainer_step(trainer, NULL);
+    EXPECT_TEXT(r, result == (fails ? DT_ERROR_IO : DT_ERROR_CANCELLED), "%d", (int)result);
+    fails = false;
+    dt_store *s = dt_trainer_store(trainer);
+    EXPECT_TEXT(r, s && !dt_store_hash(s, &r->numbers[0]), "%s", dt_ctx_error(m.ctx));
+    EXPECT_TEXT(r, !dt_trainer_step(trainer, NULL), "%s", dt_ctx_error(m.ctx));
+    dt_ctx_destroy(m.ctx);
+}
+
+TEST(a_rank_that_cannot_read_a_sample_keeps_no_parameters_that_others_let_go) {
+    job *j = job_new(2, NULL);
+    REQUIRE(j);
+    if (job_run(j, deep_fails))
+        CHECK(j->at[0].numbers[0] == j->at[1].numbers[0]);
+    job_free(j);
+}
+
 /* ---- the store, and what is refused */
 
 TEST(moments_that_replicas_share_are_read_and_written_where_they_are) {

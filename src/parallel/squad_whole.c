@@ -171,7 +171,8 @@ static dt_result dti_squad_gather(dti_parallel *par) {
                         "the job ended at step %llu, and with it the parts that other ranks had: "
                         "make a new trainer and go on from a checkpoint",
                         (unsigned long long)par->replicas[0].store->steps);
-    dt_result result = dti_squad_move(par, true);
+    /* what one member could not give none has */
+    const dt_result result = dti_agree_result(par, dti_squad_move(par, true));
     if (result)
         return result;
     dti_store_unbound(par->replicas[0].store);

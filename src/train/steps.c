@@ -61,8 +61,8 @@ static dt_result dti_trainer_step_joint(dt_trainer *t, const dti_batch *batch, d
                                         const dt_step_desc *desc, dt_train_report *r, bool *used) {
     const dti_batch none = {0};
     dti_parallel_result step;
-    if (!own)
-        own = dti_trainer_part(t);
+    const dt_result parted = dti_trainer_part(t); /* in any case, so that all ranks have */
+    own = own ? own : parted;
     dt_result result = dti_parallel_step(&t->par, batch ? batch : &none, own, desc, &step);
     r->epoch = t->epoch;
     *used = !result || step.skipped;
