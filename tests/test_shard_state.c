@@ -622,6 +622,53 @@ TEST(two_ranks_that_share_parameters_have_little_more_than_half_of_one_each) {
     job_free(j);
 }
 
+/* A batch of which some replicas have one micro-batch and others two: no one waits for another. */
+static dt_result uneven_run(dt_comm *comm, const char *devices, int level, uint64_t *hash,
+                            char text[1200]) {
+    deep m;
+    dt_trainer *trainer;
+    if (!deep_make(&m))
+        return DT_ERROR_MEMORY;
+    dt_trainer_desc d = deep_desc(&m, devices, level);
+    d.comm = comm;
+    d.data.rows = 17; /* one batch of 11, and 6 */
+    d.batch = 11;
+    d.shards = 6;
+    d.accumulate = 2;
+    d.tail = DT_TAIL_KEEP;
+    dt_result result = dt_trainer_create(m.graph, &d, &trainer);
+    for (int i = 0; i < 4 && !result; i++)
+        result = dt_trainer_step(trainer, NULL);
+    if (!result)
+        result = dt_store_hash(dt_trainer_store(trainer), hash);
+    snprintf(text, 1200, "%s", result ? dt_ctx_error(m.ctx) : "");
+    dt_ctx_destroy(m.ctx);
+    return result;
+}
+
+static int uneven_level;
+
+static void uneven_rank(rank *r) {
+    const char *devices = r->index ? "cpu:2" : "cpu:3";
+    r->result = uneven_run(r->comm, devices, uneven_level, &r->numbers[0], r->text);
+    EXPECT_TEXT(r, !r->result, "%s", r->text);
+}
+
+TEST(replicas_with_one_micro_batch_and_with_two_share_out_gradients_and_parameters) {
+    char text[1200];
+    uint64_t want;
+    if (!CHECK_TEXT(!uneven_run(NULL, "cpu", DT_SHARD_NONE, &want, text), "%s", text))
+        return;
+    for (uneven_level = DT_SHARD_GRADIENTS; uneven_level <= DT_SHARD_PARAMETERS; uneven_level++) {
+        job *j = job_new(2, NULL);
+        REQUIRE(j);
+        j->seconds = 20;
+        if (job_run(j, uneven_rank))
+            CHECK(j->at[0].numbers[0] == want && j->at[1].numbers[0] == want);
+        job_free(j);
+    }
+}
+
 /* ---- a file of other shards: programs are made again, while parameters are with their owners */
 
 /* shards 0: as many as replicas, until the file says otherwise. */

@@ -101,7 +101,7 @@ typedef struct dti_code {
     dti_piece *pieces;
     uint32_t piece_count, leaves;
     dti_subtrees subtrees; /* in the slots before it runs */
-    bool any_part, last_run;
+    bool any_part, last_run, one_run;
     dti_bucket *buckets;
     uint32_t bucket_count;
     dti_stat *stats; /* of batch norm: the host joins the pieces' */

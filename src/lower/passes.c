@@ -43,6 +43,7 @@ static dt_result dti_lowering_shards(dti_code *code, const dti_shards *shards) {
     code->subtrees = shards->before;
     code->any_part = code->desc.accumulate = shards->any_part;
     code->last_run = shards->last;
+    code->one_run = shards->one_run;
     return DT_OK;
 }
 

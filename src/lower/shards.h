@@ -43,6 +43,9 @@ typedef struct dti_shards {
     bool last;
     const dti_bucket *buckets;
     uint32_t bucket_count;
+    /* All replicas of the job have one run a step, so none waits for what comes in another's later
+     * one: gradients may leave before the last segment. */
+    bool one_run;
 } dti_shards;
 
 /* Adds a piece: returns the entry that it is added to, or set as when it begins its leaf. */

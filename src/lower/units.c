@@ -322,7 +322,7 @@ static void dti_units_place_gradients(dti_unit_work *k) {
                                .piece_count = code->piece_count,
                                .leaves = code->leaves,
                                .before = code->subtrees};
-    const bool alone = code->last_run && !code->any_part && !code->subtrees.count;
+    const bool alone = code->last_run && code->one_run;
     const uint32_t slots =
         code->any_part ? 1 : DTI_MAX(code->subtrees.count, dti_subtrees_after(&shards).count);
     code->units_leave = alone;

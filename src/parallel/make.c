@@ -87,7 +87,8 @@ static dt_result dti_micro_program(dti_parallel *par, dti_replica *r, dti_runs *
                                .any_part = run->any_part,
                                .last = run->last,
                                .buckets = par->buckets,
-                               .bucket_count = par->bucket_count};
+                               .bucket_count = par->bucket_count,
+                               .one_run = par->job.parts == 1};
     return dti_program_create(r->store, &d, &shards, &run->program);
 }
 

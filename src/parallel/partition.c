@@ -98,7 +98,7 @@ static void dti_runs_finish(const dti_partition *job, uint32_t first, uint32_t s
         run->last = i + 1 == r->count;
         run->before = s;
         run->any_part = shards == 1 && job->parts > 1 && run->piece_count == 1;
-        const dti_shards one = {run->pieces, run->piece_count, job->shards, s, 0, 0, NULL, 0};
+        const dti_shards one = {run->pieces, run->piece_count, job->shards, s, 0, 0, NULL, 0, 0};
         s = dti_subtrees_after(&one);
         r->slots = DTI_MAX(r->slots, s.count);
     }
