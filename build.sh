@@ -129,7 +129,7 @@ setup_test() {
     # for PMIx loads the library by the name that the development package has.
     need openmpi-bin libopenmpi-dev mpich slurm-wlm munge libpmix-dev iproute2
     # MAC and TLS of the collectives; deflated arrays; pictures.
-    need libssl-dev zlib1g-dev libpng-dev libjpeg62-turbo-dev
+    need libssl-dev zlib1g-dev libpng-dev libjpeg-dev
     # The same on AArch64, under an emulator; elsewhere than on x86 its tests skip.
     if [ "$(uname -m)" = x86_64 ]; then need gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user; fi
 }

@@ -77,7 +77,7 @@ static bool augment_all(augment_fixture *f, uint64_t epoch) {
 
 static dti_draw augment_draw(int row, uint64_t epoch) {
     const dt_sample s = {.seed = 5, .epoch = epoch, .row = (uint64_t)row};
-    return dti_draw_of(&s, false);
+    return dti_draw_of(&(dti_augment){0}, &s, false);
 }
 
 static float augment_at(const float *x, int c, int y, int i) {
@@ -132,6 +132,36 @@ TEST(augmented_samples_are_those_of_seed_epoch_and_row_alone) {
     CHECK(other == AUGMENT_ROWS);
     dt_ctx_destroy(f.ctx);
     dt_ctx_destroy(g.ctx);
+}
+
+/* Copies of a row in an epoch of draws by weight are no copies; a resumed epoch has the same. */
+TEST(rows_that_weights_draw_again_are_augmented_anew) {
+    static augment_fixture f;
+    static float seen[2][AUGMENT_ROWS][AUGMENT_SIZE];
+    float weights[AUGMENT_ROWS] = {[3] = 1};
+    REQUIRE(augment_open(&f));
+    f.data.weights = weights;
+    f.desc = (dt_augment_desc){.noise = 0.5};
+    for (int pass = 0; pass < 2; pass++) {
+        const dti_loader_desc d = {
+            .data = &f.data, .seed = 5, .batch = 5, .shuffle = true, .threaded = pass};
+        const dti_batch *b;
+        dti_loader *l;
+        REQUIRE(dti_loader_create(f.base, &d, &l) == DT_OK);
+        CHECK(dti_loader_seek(l, 4, (uint64_t)pass * 2, 1000 + (uint64_t)pass * 2) == DT_OK);
+        for (int i = pass * 2; i < AUGMENT_ROWS / 5; i++) {
+            REQUIRE(dti_loader_next(l, &b) == DT_OK && b->count == 5);
+            CHECK(b->sources[0] == 3);
+            memcpy(seen[pass][i * 5], b->values[0], 5 * sizeof seen[0][0]);
+        }
+        dti_loader_destroy(l);
+    }
+    for (int i = 0; i < AUGMENT_ROWS / 5 * 5; i++) {
+        for (int k = 0; k < i; k++)
+            CHECK(memcmp(seen[0][i], seen[0][k], sizeof seen[0][0]) != 0);
+        CHECK(i < 10 || !memcmp(seen[0][i], seen[1][i], sizeof seen[0][0]));
+    }
+    dt_ctx_destroy(f.ctx);
 }
 
 TEST(augmentation_of_zeros_changes_nothing) {

@@ -242,5 +242,18 @@ TEST(c_files_refuse_what_they_have_no_function_for_by_name) {
               DT_ERROR_UNSUPPORTED);
         CHECK_CONTAINS(dt_ctx_error(net.ctx), why[i]);
     }
+    const dt_tensor whole = dt_input(net.g, "i", DT_I32, dt_dims(3));
+    CHECK(dt_c_save(store, &(dt_c_desc){.outputs = {whole}}, c_path("c_model.c")) ==
+          DT_ERROR_UNSUPPORTED);
+    CHECK_CONTAINS(dt_ctx_error(net.ctx), "output 1 is i32");
+    static const char *const names[] = {"int",       "auto", "memory", "dt_linear",
+                                        "constant3", "3d",   ""};
+    for (int i = 0; i < 7; i++) {
+        const dt_c_desc desc = {.outputs = {dt_relu(x)}, .name = names[i]};
+        CHECK(dt_c_save(store, &desc, c_path("c_model.c")) == DT_ERROR_INVALID);
+        CHECK_CONTAINS(dt_ctx_error(net.ctx), "is no name of a function in C");
+    }
+    const dt_c_desc short_desc = {.outputs = {dt_relu(x)}, .name = "in"}; /* a part of "int" */
+    CHECK(dt_c_save(store, &short_desc, c_path("c_model.c")) == DT_OK);
     dt_ctx_destroy(net.ctx);
 }

@@ -204,6 +204,9 @@ TEST(pictures_that_are_damaged_are_refused_with_file_and_reason) {
         CHECK_CONTAINS(dt_ctx_error(ctx), files[i].name);
         CHECK_CONTAINS(dt_ctx_error(ctx), files[i].what);
     }
+    CHECK(picture_load(ctx, "rgb8.png", (dt_image_desc){65536, 65536, 0, DT_F32}, &a) ==
+          DT_ERROR_INVALID);
+    CHECK_CONTAINS(dt_ctx_error(ctx), "at most 2^28");
     CHECK(picture_held(ctx) == held);
     dt_ctx_destroy(ctx);
 }
@@ -406,6 +409,7 @@ TEST(folders_say_which_file_is_wrong_and_what_to_do) {
     folder_refused(ctx, like, DT_ERROR_FORMAT, "zoo: the folder that this one is like");
     dt_folder_close(folder);
     folder_refused(ctx, (dt_folder_desc){.width = 3}, DT_ERROR_INVALID, "3 x 0 pixels");
+    folder_refused(ctx, (dt_folder_desc){.width = 65536, .height = 4097}, DT_ERROR_INVALID, "2^28");
     folder_refused(ctx, (dt_folder_desc){.threads = 65}, DT_ERROR_INVALID, "65 threads");
     folder_end();
     folder_refused(ctx, (dt_folder_desc){0}, DT_ERROR_IO, "No such file");

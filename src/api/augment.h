@@ -2,7 +2,9 @@
  *
  * dt_dataset.augment names a description; the loader changes each sample by it after columns were
  * copied and dt_dataset.sample was called. Random numbers are of (seed, epoch, row of the data)
- * alone, so threads, replicas, ranks and a resumed job make the same samples. All zero is none.
+ * alone, or with dt_dataset.weights, which draw a row several times in an epoch, of (seed, step,
+ * position in the batch), so threads, replicas, ranks and a resumed job make the same samples. All
+ * zero is none.
  *
  *     dt_augment_desc more = {.crop_padding = 4, .flip = 0.5, .mean = {0.5f},
  *                             .deviation = {0.25f}, .cutout = 8};

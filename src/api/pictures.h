@@ -8,7 +8,8 @@
  * BILINEAR, to the same bytes). */
 
 typedef struct dt_image_desc {
-    int width, height; /* 0 = its own; else it is resized, both are given */
+    int width, height; /* 0 = its own; else it is resized: both are given, 65536 and 2^28 pixels at
+                          most */
     int channels;      /* 1 grey, 2 grey and alpha, 3 RGB, 4 RGBA; 0 = its own */
     dt_dtype dtype;    /* DT_F32: value / 255; DT_U8 */
 } dt_image_desc;

@@ -1,9 +1,11 @@
 /* Augmentation of pictures and signals, [C, H, W] with H 1 for a signal. Every random number is a
- * function of (seed, epoch, row) and of what it is for, so one step's numbers do not change when
+ * function of (seed, epoch, row), or, with weights, of (seed, step, position), and of what it is
+ * for, so one step's numbers do not change when
  * another is added. Sums of products are made in double, where the product of two floats is exact:
  * the bits are the same whatever a compiler fuses. */
 
 #define DTI_AUGMENT_STREAM 0x6175676D656E7400u /* "augment"; plus the epoch, as of batch.c */
+#define DTI_AUGMENT_STEP 0x9E3779B97F4A7C15u   /* so that seeds of steps are far apart */
 
 /* What a number is for: its place among those of a sample. Noise has all from NOISE on. */
 enum {
@@ -28,10 +30,12 @@ enum {
 };
 #define DTI_DRAW_TRIES 100
 
-static dti_draw dti_draw_of(const dt_sample *s, bool partner) {
-    return (dti_draw){.key = s->seed,
+/* A row that is drawn twice in an epoch is told apart by where it stands: step and position. */
+static dti_draw dti_draw_of(const dti_augment *a, const dt_sample *s, bool partner) {
+    const uint64_t number = a->drawn ? s->position : s->row;
+    return (dti_draw){.key = a->drawn ? s->seed + s->step * DTI_AUGMENT_STEP : s->seed,
                       .stream = DTI_AUGMENT_STREAM + s->epoch,
-                      .counter = s->row << 32 | (uint64_t)partner << 31};
+                      .counter = number << 32 | (uint64_t)partner << 31};
 }
 
 static double dti_draw01(const dti_draw *d, int place) {

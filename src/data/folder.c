@@ -187,6 +187,9 @@ static dt_result dti_folder_check(dti_base *base, const dt_folder_desc *d) {
                         "dt_folder_open: %d x %d pixels of %d channels; give width and height, up "
                         "to 65536, or neither, and 1 to 4 channels, or 0",
                         d->width, d->height, d->channels);
+    if ((uint64_t)d->width * (uint64_t)d->height > DTI_PICTURE_PIXELS_MAX)
+        return dti_fail(base, DT_ERROR_INVALID, "dt_folder_open: %d x %d pixels; at most 2^28",
+                        d->width, d->height);
     if ((unsigned)d->sizes > DT_FOLDER_SKIP || d->threads < 0 ||
         d->threads > DTI_LOADER_THREADS_MAX)
         return dti_fail(base, DT_ERROR_INVALID,
@@ -200,7 +203,7 @@ static dt_result dti_folder_desk_make(dt_folder *f, dti_folder_desk *d) {
     d->path = dti_alloc(f->base, f->name_max + 1);
     d->file = dti_alloc(f->base, f->file_max);
     d->pixels = dti_alloc_array(f->base, f->pixels_max, 4);
-    d->rows = dti_alloc_array(f->base, f->height_max * (size_t)f->width, (size_t)f->channels);
+    d->rows = dti_alloc_array(f->base, f->height_max, (size_t)f->width * (size_t)f->channels);
     d->sized = dti_alloc(f->base, f->picture_bytes);
     return d->path && d->file && d->pixels && d->rows && d->sized ? DT_OK : DT_ERROR_MEMORY;
 }

@@ -437,6 +437,7 @@ static dt_result dti_loader_create(dti_base *base, const dti_loader_desc *desc, 
         return DT_ERROR_MEMORY;
     result = dti_rows_open(base, desc->data, desc->seed, desc->pad, &l->rows);
     l->desc.data = &l->rows.data;
+    l->rows.augment.drawn = desc->shuffle && desc->data->weights;
     l->each = l->rows.data.sample || l->rows.augments;
     for (int c = 0; c < l->rows.column_count; c++)
         l->each = l->each || l->rows.columns[c].kind == DTI_COLUMN_ONE_HOT;

@@ -84,15 +84,17 @@ typedef struct dti_augment {
     bool normalises;
     size_t elements, targets; /* of a sample's columns */
     int target;
+    bool drawn; /* by weights: a row may come several times in an epoch */
 } dti_augment;
 /* INVALID: what does not fit the set's columns. *a needs no memory. */
 static dt_result dti_augment_open(dti_base *base, const dt_dataset *data, dti_augment *a);
 static bool dti_augment_mixes(const dti_augment *a);
-/* Random numbers of a sample: those of the partner that is mixed into it are others. */
+/* Random numbers of a sample: those of the partner that is mixed into it are others, and so are
+ * those of each time that a row is drawn. */
 typedef struct dti_draw {
     uint64_t key, stream, counter;
 } dti_draw;
-static dti_draw dti_draw_of(const dt_sample *s, bool partner);
+static dti_draw dti_draw_of(const dti_augment *a, const dt_sample *s, bool partner);
 /* room: [elements] */
 static void dti_augment_run(const dti_augment *a, const dti_draw *draw, float *x, float *room);
 /* Whether a sample is mixed, and with which of `rows` samples of the set. */

@@ -102,7 +102,7 @@ static size_t dti_rows_scratch(const dti_rows *r) {
 static dt_result dti_rows_mix(const dti_rows *r, const dt_sample *s, void *const *values,
                               char *scratch) {
     const dti_augment *a = &r->augment;
-    const dti_draw draw = dti_draw_of(s, false), others = dti_draw_of(s, true);
+    const dti_draw draw = dti_draw_of(a, s, false), others = dti_draw_of(a, s, true);
     void *other[DT_MAX_COLUMNS] = {0};
     uint64_t partner;
     if (!dti_augment_partner(a, &draw, r->data.rows, &partner))
@@ -126,7 +126,7 @@ static dt_result dti_rows_sample(const dti_rows *r, const dt_sample *s, void *co
     dt_result result = dti_rows_read(r, s, values);
     if (result || !r->augments)
         return result;
-    const dti_draw draw = dti_draw_of(s, false);
+    const dti_draw draw = dti_draw_of(&r->augment, s, false);
     dti_augment_run(&r->augment, &draw, values[r->augment.desc.column], (float *)(void *)scratch);
     return dti_augment_mixes(&r->augment) ? dti_rows_mix(r, s, values, scratch) : DT_OK;
 }

@@ -163,6 +163,9 @@ static dt_result dti_image_check(dti_base *base, const dt_image_desc *d) {
         return dti_fail(base, DT_ERROR_INVALID,
                         "dt_image_load: %d x %d pixels; give both, up to 65536, or neither",
                         d->width, d->height);
+    if ((uint64_t)d->width * (uint64_t)d->height > DTI_PICTURE_PIXELS_MAX)
+        return dti_fail(base, DT_ERROR_INVALID, "dt_image_load: %d x %d pixels; at most 2^28",
+                        d->width, d->height);
     if (d->channels < 0 || d->channels > 4 || (d->dtype != DT_F32 && d->dtype != DT_U8))
         return dti_fail(base, DT_ERROR_INVALID,
                         "dt_image_load: %d channels of type %d; 1 to 4 of them, or 0, as DT_F32 or "
@@ -196,7 +199,7 @@ static dt_result dti_image_take(dti_base *base, dti_picture_file *f, const dti_p
     const size_t element = d->dtype == DT_U8 ? 1 : sizeof(float);
     f->data = (const uint8_t *)m->file;
     m->pixels = dti_alloc_array(base, (size_t)p->width * p->height, 4);
-    m->rows = dti_alloc_array(base, (size_t)p->height * (size_t)w, (size_t)c);
+    m->rows = dti_alloc_array(base, p->height, (size_t)w * (size_t)c);
     m->sized = dti_alloc(base, bytes);
     m->planes = dti_alloc(base, bytes);
     out->data = dti_alloc_array(base, bytes, element);

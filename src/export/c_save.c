@@ -590,26 +590,49 @@ static dt_result dti_c_write(dti_c_file *f, const char *path) {
     return result;
 }
 
+/* What C or the file itself means something else by. */
+static bool dti_c_name_taken(const char *name) {
+    static const char words[] =
+        " auto break case char const continue default do double else enum extern float for goto if "
+        "inline int long register restrict return short signed sizeof static struct switch typedef "
+        "union unsigned void volatile while memory ";
+    static const char *const own[] = {"dt_", "map_", "constant"};
+    const size_t size = strlen(name);
+    bool taken = false;
+    for (size_t i = 0; i < DTI_COUNT(own); i++)
+        taken = taken || !strncmp(name, own[i], strlen(own[i]));
+    for (const char *at = words; !taken && (at = strstr(at, name)); at++)
+        taken = at[-1] == ' ' && at[size] == ' ';
+    return taken;
+}
+
 static bool dti_c_name_fits(const char *name) {
     bool fits = name[0] && !(name[0] >= '0' && name[0] <= '9');
+    const char *all = name;
     for (; *name && fits; name++)
         fits = (*name >= 'a' && *name <= 'z') || (*name >= 'A' && *name <= 'Z') ||
                (*name >= '0' && *name <= '9') || *name == '_';
-    return fits;
+    return fits && !dti_c_name_taken(all);
 }
 
 static dt_result dti_c_check(dti_c_file *f) {
     const dt_tensor *y = f->desc->outputs;
     if (!dti_c_name_fits(f->name))
-        return dti_fail(f->base, DT_ERROR_INVALID,
-                        "dt_c_save: '%s' is no name of a function in C: letters, digits and '_'",
-                        f->name);
+        return dti_fail(
+            f->base, DT_ERROR_INVALID,
+            "dt_c_save: '%s' is no name of a function in C: letters, digits and '_', no "
+            "word of C, and none that the file has ('dt_', 'map_', 'constant', memory)",
+            f->name);
     for (; f->outputs < DT_MAX_OUTPUTS && dti_is_set(y[f->outputs]); f->outputs++) {
         if (y[f->outputs].graph != f->store->graph || dti_is_nil(y[f->outputs]))
             return dti_fail(
                 f->base, DT_ERROR_INVALID,
                 "dt_c_save: output %d is nil, or a tensor of another graph than the store's",
                 f->outputs + 1);
+        if (dt_tensor_dtype(y[f->outputs]) != DT_F32)
+            return dti_fail(f->base, DT_ERROR_UNSUPPORTED,
+                            "dt_c_save: output %d is %s; f32 is written", f->outputs + 1,
+                            dti_dtype_name(dt_tensor_dtype(y[f->outputs])));
         if (dti_node_of(y[f->outputs])->term)
             return dti_fail(f->base, DT_ERROR_UNSUPPORTED,
                             "dt_c_save: output %d is a loss or a metric; give what it is made of",

@@ -443,12 +443,14 @@ static dt_result dti_fit_resume(dti_fit *f) {
             return result;
     }
     dti_fit_take_watched(f);
-    if (found && (f->d->watch.patience || f->d->watch.restore_best) &&
+    if ((found || f->resumed) && (f->d->watch.patience || f->d->watch.restore_best) &&
         (!f->s.best_step || (f->best && !f->have_best)))
         dti_log(
-            t->base, DT_LOG_INFO, "fit: goes on behind step %llu; the checkpoint has no %s, so %s",
+            t->base, DT_LOG_INFO, "fit: goes on behind step %llu; no %s, so %s",
             (unsigned long long)t->par.replicas[0].store->steps,
-            f->s.best_step ? "weights of the best value" : "best value of what is watched",
+            f->s.best_step ? "weights of the best value were read (the checkpoint has none, or was "
+                             "read by dt_trainer_resume or _load, which have no room for them)"
+                           : "best value of what is watched was read",
             f->s.best_step ? "they are put back only if a better one comes" : ".watch begins anew");
     return DT_OK;
 }
