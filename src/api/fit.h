@@ -140,8 +140,9 @@ typedef struct dt_lr_find_desc {
     double min, max;  /* 0 = 1e-7 and 10 */
     int steps;        /* from 5 on; 0 = 100 */
     double smoothing; /* of losses, an exponential mean's share of what was; 0 = 0.9, DT_ZERO = 0 */
-    const char *file; /* has the state meanwhile; rank 0 writes and removes it; NULL =
-                       * "dtrain.lr_find.state" in the working folder */
+    const char *file; /* has the state meanwhile; rank 0 writes and removes it, but for a lost job,
+                       * or where it cannot be read back; NULL = "dtrain.lr_find.state" in the
+                       * working folder: jobs in one folder at once need files of their own */
 } dt_lr_find_desc;
 
 typedef struct dt_lr_point {

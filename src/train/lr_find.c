@@ -107,7 +107,7 @@ static dt_result dti_lr_back(dti_lr_find *f, dt_result result) {
     const dt_result loaded = t->par.lost ? DT_OK : dt_trainer_load(t, f->d.file);
     t->saved = f->saved;
     t->watched = f->watched;
-    if (t->par.rank == 0)
+    if (t->par.rank == 0 && !loaded && !t->par.lost) /* else it is all that is left of the state */
         remove(f->d.file);
     if (result)
         memcpy(t->base->error, text, sizeof text);
