@@ -794,7 +794,7 @@ TEST(parameters_that_are_with_their_owners_are_brought_for_whoever_asks) {
     dt_ctx_destroy(m.ctx);
 }
 
-/* A sample that one rank cannot read: nobody has stepped, and all bring the parameters once more. */
+/* A sample that one rank cannot read: nobody has stepped, and all bring parameters once more. */
 static dt_result deep_sample(void *user, const dt_sample *sample, void *const *values) {
     const bool *fails = user;
     (void)sample, (void)values;

@@ -52,7 +52,8 @@ typedef struct dt_dataset {
      * gives them. They are not checked against the data. */
     const uint32_t *pick;
     /* NULL, or [rows]: an epoch of training draws `rows` samples with replacement, each in
-     * proportion to its weight (0 or more, finite, not all 0). Evaluation takes each once. */
+     * proportion to its weight (0 or more, finite, not all 0). Evaluation takes each once. With
+     * .pick, weights[i] (and lengths[i]) is of sample i, so of row pick[i]. */
     const float *weights;
     /* NULL, or [rows]: batches of training have samples of like lengths, in an order by chance: an
      * epoch's order is cut into pieces of 32 batches, each is sorted by length, and batches change
