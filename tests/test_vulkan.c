@@ -847,6 +847,32 @@ TEST(vulkan_selectors_of_a_module_that_is_none_are_left) {
     }
 }
 
+/* No word more, also where a type is another than a selector of its kind has, or none. */
+TEST(vulkan_selectors_of_unknown_types_become_constants_of_as_many_words) {
+    uint32_t words[2 * 19] = {0x07230203,
+                              0x10000,
+                              0,
+                              6,
+                              0,
+                              4u << 16 | 21,
+                              1,
+                              32,
+                              0,
+                              3u << 16 | 48,
+                              1,
+                              2,
+                              3u << 16 | 49,
+                              9,
+                              3,
+                              4u << 16 | 50,
+                              5,
+                              4,
+                              7};
+    const uint32_t wanted[10] = {3u << 16 | 41, 1, 2, 3u << 16 | 42, 9, 3, 4u << 16 | 43, 5, 4, 7};
+    CHECK(dti_vk_shader_specialize(words, 19, (uint32_t[1]){0}, 1) == 19);
+    CHECK(!memcmp(words + 9, wanted, sizeof wanted));
+}
+
 enum { /* opcodes of SPIR-V */
        SPIRV_TYPE_VECTOR = 23,
        SPIRV_TYPE_ARRAY = 28,

@@ -150,16 +150,20 @@ static void dti_spirv_note(const dti_spirv_module *m, const uint32_t *w, uint32_
         m->ids[id] = known;
 }
 
-/* A selector becomes a constant of its type and id. */
+/* A selector becomes a constant of its type and id, of as many words. Of one whose type is not
+ * known nothing is computed. */
 static void dti_spirv_freeze(dti_spirv_module *m, const uint32_t *w) {
-    const uint32_t opcode = w[0] & 0xffffu;
+    const uint32_t opcode = w[0] & 0xffffu, size = w[0] >> 16;
     const bool boolean = opcode != DTI_SPIRV_SPEC_CONSTANT;
     const uint32_t own = boolean ? opcode == DTI_SPIRV_SPEC_TRUE : w[3];
     const uint32_t value = dti_spirv_selected(m, w[2], own);
-    if (dti_spirv_emit_value(m, w, boolean ? value != 0 : value))
-        return;
-    const uint32_t made[4] = {DTI_SPIRV_HEAD(4, DTI_SPIRV_CONSTANT), w[1], w[2], value};
-    dti_spirv_emit(m, made, 4); /* of a type that is not known: nothing is computed of it */
+    const uint32_t constant = !boolean ? DTI_SPIRV_CONSTANT
+                              : value  ? DTI_SPIRV_TRUE
+                                       : DTI_SPIRV_FALSE;
+    const uint32_t made[4] = {DTI_SPIRV_HEAD(size, constant), w[1], w[2], value};
+    if (w[1] < m->bound && w[2] < m->bound && m->ids[w[1]].kind)
+        m->ids[w[2]] = (dti_spirv_id){DTI_SPIRV_IS_VALUE, boolean ? value != 0 : value};
+    dti_spirv_emit(m, made, size);
 }
 
 static void dti_spirv_specialize_one(dti_spirv_module *m, uint32_t *w, uint32_t size) {
