@@ -313,7 +313,7 @@ static void dti_vk_open_driver(dti_vk_instance *in, const char *path, const char
                     "the loader %s could not be opened (%s): the driver of %s is used without it",
                     path, why, manifest);
     }
-    if (m && !found)
+    if (m && !found && !in->no_memory)
         dti_vk_no_loader(in, path, why, m);
     dti_free(in->base, m);
 }
