@@ -26,3 +26,17 @@ TEST(servers_and_workers_hear_anything_from_who_has_the_key) {
     }
     CHECK(counts[0] > inputs / 10 && counts[1] > inputs / 10);
 }
+
+/* What a server knows of skipped batches is of those before its place. */
+TEST(server_that_was_loaded_says_of_no_batch_that_it_was_skipped) {
+    served_world *w = served_open(0);
+    dt_server *s = w->server;
+    served_reset(w);
+    s->skipped_bits = 3;
+    REQUIRE(!dti_server_position(s)); /* it is where it was */
+    CHECK(s->skipped_bits == 3);
+    s->trainer->epoch = 2;
+    REQUIRE(!dti_server_position(s));
+    CHECK(s->skipped_bits == 0 && s->tickets.base == 2 * s->tickets.batches + 1);
+    served_reset(w);
+}

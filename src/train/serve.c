@@ -686,6 +686,8 @@ static dt_result dti_server_position(dt_server *s) {
         dti_server_leave(s, i);
         s->seats[i].given = 0;
     }
+    if (base != s->tickets.base)
+        s->skipped_bits = 0; /* they are of the batches before that one */
     dti_tickets_start(&s->tickets, base);
     s->has_kept = false;
     return t->index == 0 ? dti_server_keep(s) : DT_OK;
