@@ -256,7 +256,12 @@ static pid_t serve_fork(serve_run *r, int index) {
 
 static void serve_reap(pid_t pid, bool killed) {
     int status = 1;
-    CHECK(waitpid(pid, &status, 0) == pid && (killed || !status));
+    CHECK(pid > 0 && waitpid(pid, &status, 0) == pid && (killed || !status));
+}
+
+/* Of a process that could not be started the id is -1, which is every process of the user. */
+static void serve_signal(pid_t pid, int signal) {
+    CHECK(pid > 0 && kill(pid, signal) == 0);
 }
 
 #endif

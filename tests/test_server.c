@@ -326,7 +326,7 @@ TEST(server_goes_on_when_workers_are_killed_and_no_push_counts_twice) {
         serve_start(&r);
         for (int i = 0; i < 3; i++) {
             serve_sleep_us(1000 + (long)(train_random(&state) % 25000));
-            kill(pids[i], SIGKILL);
+            serve_signal(pids[i], SIGKILL);
         }
         for (int i = 0; i < 4; i++)
             serve_reap(pids[i], i < 3);

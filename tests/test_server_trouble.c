@@ -43,16 +43,16 @@ TEST(server_that_is_stopped_is_lost_after_the_time_that_workers_wait) {
     r.wait_ms = 1000;
     const dt_result joined = serve_join(&r, &m, &t);
     CHECK_TEXT(!joined && !dt_trainer_step(t, NULL), "%s", dt_ctx_error(m.ctx));
-    kill(pid, SIGSTOP);
+    serve_signal(pid, SIGSTOP);
     const double start = serve_seconds();
     CHECK(!joined && dt_trainer_step(t, NULL) == DT_ERROR_PEER_LOST);
     CHECK_TEXT(serve_seconds() - start > 0.5, "after %g s", serve_seconds() - start);
     CHECK_TEXT(strstr(dt_ctx_error(m.ctx), "stopped") && strstr(dt_ctx_error(m.ctx), r.address),
                "%s", dt_ctx_error(m.ctx));
-    kill(pid, SIGCONT); /* and there it is again */
+    serve_signal(pid, SIGCONT); /* and there it is again */
     CHECK_TEXT(!joined && !dt_trainer_step(t, NULL), "%s", dt_ctx_error(m.ctx));
     dt_ctx_destroy(m.ctx);
-    kill(pid, SIGKILL);
+    serve_signal(pid, SIGKILL);
     serve_reap(pid, true);
 }
 
@@ -78,11 +78,11 @@ TEST(server_gives_the_tickets_of_a_stopped_worker_to_others) {
         return;
     const pid_t pid = serve_fork(&r, 1);
     serve_await(&r, 4); /* the next ticket is its */
-    kill(pid, SIGSTOP);
+    serve_signal(pid, SIGSTOP);
     r.wait_ms = 1000;
     serve_start(&r);
     serve_workers(&r);
-    kill(pid, SIGCONT);
+    serve_signal(pid, SIGCONT);
     serve_reap(pid, false);
     serve_stop(&r);
     CHECK_TEXT(r.hash == wanted, "%016llx, not %016llx", (unsigned long long)r.hash,
@@ -173,7 +173,7 @@ static void serve_other_file(const serve_case *c, const char *path) {
 
 TEST(server_drops_pushes_of_values_that_were_loaded_over) {
     const serve_case c = {.shards = 3, .epochs = 1, .workers = 1};
-    const char *path = "/tmp/dtrain-server-over.safetensors";
+    const char *path = "build/test_server_over.safetensors";
     serve_run r;
     train_model m;
     dt_trainer *t;

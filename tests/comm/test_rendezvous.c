@@ -314,6 +314,8 @@ static pid_t fake_start(bool newer, int *port) {
 }
 
 static void fake_stop(pid_t pid) {
+    if (pid <= 0) /* kill(-1) is every process of the user */
+        return;
     kill(pid, SIGKILL);
     waitpid(pid, NULL, 0);
 }
