@@ -291,7 +291,10 @@ test_sources() {
 build_test() {
     object=$out/$(basename "$1" .c).o
     sources="$1 $(echo tests/*.h) build/public_part.h $out/flags"
-    case $1 in tests/main.c | tests/test_fuzz.c) sources="$sources dtrain.h tests tools/launches.h" ;; esac
+    case $1 in
+    tests/main.c | tests/test_fuzz.c) sources="$sources dtrain.h tests tools/launches.h" ;;
+    tests/test_golden_gpt2.c) sources="$sources examples/gpt2.c" ;;
+    esac
     # shellcheck disable=SC2086
     if newer "$object" $sources; then return 0; fi
     say "$CC $1"

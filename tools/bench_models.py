@@ -42,12 +42,20 @@ def ranks(command, cores, world):
         started.append(subprocess.Popen(where + command, text=True, stdout=subprocess.PIPE,
                                         stderr=subprocess.PIPE, env={**os.environ, **job}))
     found = []
-    for one in started:
-        out, errors = one.communicate(timeout=TIMEOUT_SECONDS)
-        said = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
-        if one.returncode or not said:
-            return errors.strip().splitlines()[-1:] or ["no answer"]
-        found += said
+    try:
+        for one in started:
+            out, errors = one.communicate(timeout=TIMEOUT_SECONDS)
+            said = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+            if one.returncode or not said:
+                return errors.strip().splitlines()[-1:] or ["no answer"]
+            found += said
+    except subprocess.TimeoutExpired:
+        return [f"no end after {TIMEOUT_SECONDS} s"]
+    finally:  # who waits for one that is gone would be in the way of what is measured next
+        for one in started:
+            if one.poll() is None:
+                one.kill()
+                one.communicate()
     return found
 
 
