@@ -354,6 +354,33 @@ TEST(fit_that_is_interrupted_stops_early_where_it_would_have) {
     fit_remove_folder(folder);
 }
 
+/* The end of a fit that stopped early, loaded by hand: .no_resume trains on, else it has ended. */
+TEST(fit_without_resume_watches_anew_what_was_loaded) {
+    const char *folder = "build/fit-anew";
+    dt_history h;
+    fit_break b = {0};
+    fit_remove_folder(folder);
+    for (int run = 0; run < 3; run++) {
+        fit_job j;
+        bool found = false;
+        if (!fit_open(&j, "cpu", folder, 0.01))
+            return;
+        dt_fit_desc d = fit_watching(&j, 0, &b);
+        d.no_resume = run == 2;
+        if (run)
+            FIT_TRY(&j, dt_trainer_resume(j.trainer, &found));
+        CHECK(found == (run > 0));
+        FIT_TRY(&j, dt_trainer_fit(j.trainer, &d, &h));
+        CHECK_TEXT(h.stop == DT_FIT_EARLY && (h.count > 0) == (run != 1), "run %d: %d at step %d",
+                   run, (int)h.stop, (int)h.steps);
+        if (!run)
+            FIT_TRY(&j, dt_trainer_checkpoint(j.trainer));
+        dt_history_free(&h);
+        fit_close(&j);
+    }
+    fit_remove_folder(folder);
+}
+
 /* ---- a range test of rates */
 
 TEST(lr_find_leaves_all_as_it_was_and_finds_where_the_loss_falls) {

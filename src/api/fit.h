@@ -87,7 +87,7 @@ typedef struct dt_fit_desc {
      * writes one at the end of each epoch, besides what .checkpoint_steps says. They have what
      * .watch has seen (the best value, its step, how long was waited since, with .restore_best its
      * weights), so a fit that was interrupted stops where it would have, with the same bits; one
-     * that watches something else begins anew. */
+     * that watches something else begins anew, and so does .no_resume, whatever was loaded. */
     bool no_resume;
     uint64_t skips; /* ends with NUMERIC behind so many skipped steps in a row; 0 = 8 */
     dt_callback callbacks[DT_MAX_CALLBACKS]; /* up to the first without .call, in order */

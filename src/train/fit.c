@@ -420,7 +420,7 @@ static dt_result dti_fit_loop(dti_fit *f) {
 static void dti_fit_take_watched(dti_fit *f) {
     const dti_watched *w = &f->t->watched;
     const dt_watch *asked = &f->d->watch;
-    if (!w->loaded || w->of != dti_watched_of(asked))
+    if (!w->loaded || f->d->no_resume || w->of != dti_watched_of(asked))
         return;
     f->s.best = w->best;
     f->s.best_step = w->best_step;
