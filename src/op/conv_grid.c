@@ -71,7 +71,7 @@ static uint32_t dti_conv_variant(const dti_launch *l, const dti_grid_device *dev
         const double groups = (double)dti_conv_groups(&made, v);
         const double used = (double)(made.m * made.n * made.outer) / (groups * s.bm * s.bn) *
                             (double)made.k / (double)(dti_ceil_div(made.k, s.bk) * s.bk);
-        const double full = DTI_MIN(1, groups * s.lanes / (DTI_CONV_GROUPS * 64.0));
+        const double full = DTI_MIN(1, groups * s.lanes / (DTI_CONV_FILLS * 64.0));
         if (dti_conv_fits_device(v, device) && used * full * dti_conv_shares[v] > best) {
             best = used * full * dti_conv_shares[v];
             found = v;
@@ -332,7 +332,7 @@ static bool dti_conv_dw_trial(uint32_t number, dti_trial *t) {
 static bool dti_conv_dw_sample(uint32_t variant, dti_trial *t) {
     enum { SIDE = 16 };
     const dti_conv_shape s = dti_conv_shape_of(variant);
-    const uint32_t images = DTI_CONV_GROUPS * 64 / s.lanes, cells = images * SIDE * SIDE;
+    const uint32_t images = DTI_CONV_FILLS * 64 / s.lanes, cells = images * SIDE * SIDE;
     *t = (dti_trial){.launch = {.kernel = DTI_K_CONV_DW, .args_bytes = sizeof(dti_args_conv)}};
     dti_args_conv *a = &t->launch.args.conv;
     *a = (dti_args_conv){
@@ -352,7 +352,7 @@ static bool dti_conv_image_sample(uint32_t variant, dti_kernel_id kernel, dti_tr
     enum { SIDE = 16, SOURCE = 32 };
     const dti_conv_shape s = dti_conv_shape_of(variant);
     const bool forward = kernel == DTI_K_CONV;
-    const uint32_t cells = s.bn * (DTI_CONV_GROUPS * 64 / s.lanes);
+    const uint32_t cells = s.bn * (DTI_CONV_FILLS * 64 / s.lanes);
     *t = (dti_trial){.launch = {.kernel = (uint16_t)kernel, .args_bytes = sizeof(dti_args_conv)}};
     dti_args_conv *a = &t->launch.args.conv;
     *a = (dti_args_conv){.n = cells / (SIDE * SIDE), .splits = 1, .cuts = 1, .groups = 1};

@@ -226,6 +226,8 @@ static void dti_whole_old(dti_parallel *par) {
 
 static dt_result dti_whole_given(dti_parallel *par) {
     const dt_result result = dti_agree_result(par, dti_pipe_scatter(par));
+    if (!result)
+        par->replicas[0].store->written = false; /* they have it: a step need not give it again */
     if (!result && !dti_whole_shown(par))
         dti_whole_old(par);
     return result;

@@ -98,6 +98,15 @@ static double dti_lr_suggestion(const dt_lr_curve *c) {
     return lr;
 }
 
+/* The file stays: it is all that has the state. */
+static dt_result dti_lr_not_back(dti_lr_find *f, dt_result result) {
+    char text[sizeof f->t->base->error];
+    memcpy(text, f->t->base->error, sizeof text);
+    return dti_fail(f->t->base, result,
+                    "%s; the state of before the test is in '%s': dt_trainer_load brings it back",
+                    text, f->d.file);
+}
+
 /* As it was: by the file, and what that does not have. */
 static dt_result dti_lr_back(dti_lr_find *f, dt_result result) {
     dt_trainer *t = f->t;
@@ -107,11 +116,13 @@ static dt_result dti_lr_back(dti_lr_find *f, dt_result result) {
     const dt_result loaded = t->par.lost ? DT_OK : dt_trainer_load(t, f->d.file);
     t->saved = f->saved;
     t->watched = f->watched;
-    if (t->par.rank == 0 && !loaded && !t->par.lost) /* else it is all that is left of the state */
+    if (loaded)
+        return dti_lr_not_back(f, loaded);
+    if (t->par.rank == 0 && !t->par.lost)
         remove(f->d.file);
     if (result)
         memcpy(t->base->error, text, sizeof text);
-    return result ? result : loaded;
+    return result;
 }
 
 static dt_result dti_lr_run(dti_lr_find *f) {
