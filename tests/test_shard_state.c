@@ -646,7 +646,59 @@ static dt_result uneven_run(dt_comm *comm, const char *devices, int level, uint6
     return result;
 }
 
+/* A rank without rows, which meets the others of a .sync norm at once: they still need its part. */
+static dt_result empty_run(dt_comm *comm, int level, uint64_t *hash, char text[1200]) {
+    deep m;
+    dt_trainer *trainer;
+    if (!deep_make(&m))
+        return DT_ERROR_MEMORY;
+    const dt_batch_norm_desc sync = {.sync = true};
+    dt_trainer_desc d = deep_desc(&m, comm ? "cpu:2" : "cpu", level);
+    dt_graph *g; /* another: owners have equal runs of all that is in it */
+    dt_graph_create(m.ctx, &g);
+    const dt_tensor x = dt_input(g, "x", DT_F32, dt_dims(DEEP_SIZE));
+    dt_tensor h = x;
+    for (int i = 0; i < 6; i++)
+        h = dt_nn_linear(h, (const char *[]){"up0", "up1", "up2", "up3", "up4", "up5"}[i], 16);
+    h = dt_nn_batch_norm(h, "norm", &sync);
+    d.loss = dt_mse(dt_nn_linear(h, "down", DEEP_SIZE), x);
+    d.data.columns[0].input = x;
+    d.comm = comm;
+    d.data.rows = 18; /* 16, and 2 */
+    d.shards = 6;
+    d.bucket_bytes = 1024;
+    d.tail = DT_TAIL_KEEP;
+    dt_result result = dt_trainer_create(g, &d, &trainer);
+    for (int i = 0; i < 4 && !result; i++)
+        result = dt_trainer_step(trainer, NULL);
+    if (!result)
+        result = dt_store_hash(dt_trainer_store(trainer), hash);
+    snprintf(text, 1200, "%s", result ? dt_ctx_error(m.ctx) : "");
+    dt_ctx_destroy(m.ctx);
+    return result;
+}
+
 static int uneven_level;
+
+static void empty_rank(rank *r) {
+    r->result = empty_run(r->comm, uneven_level, &r->numbers[0], r->text);
+    EXPECT_TEXT(r, !r->result, "%s", r->text);
+}
+
+TEST(a_rank_without_rows_gives_others_its_parameters_while_a_synchronous_norm_waits) {
+    char text[1200];
+    uint64_t want;
+    if (!CHECK_TEXT(!empty_run(NULL, DT_SHARD_NONE, &want, text), "%s", text))
+        return;
+    for (uneven_level = DT_SHARD_GRADIENTS; uneven_level <= DT_SHARD_PARAMETERS; uneven_level++) {
+        job *j = job_new(3, NULL);
+        REQUIRE(j);
+        j->seconds = 20;
+        if (job_run(j, empty_rank))
+            CHECK(j->at[0].numbers[0] == want && j->at[2].numbers[0] == want);
+        job_free(j);
+    }
+}
 
 static void uneven_rank(rank *r) {
     const char *devices = r->index ? "cpu:2" : "cpu:3";

@@ -69,6 +69,25 @@ static dti_subtrees dti_meeting_subtrees(const dti_parallel *par, uint32_t rank)
     return dti_partition_subtrees(&par->job, first, end);
 }
 
+/* Where parameters come and go others may need some of this rank before they meet: one without rows
+ * is here at once. After a replica's failure nobody needs it. */
+static dt_result dti_meeting_wait(dti_parallel *par, dt_comm_work work) {
+    dt_comm *comm = par->meetings.comm;
+    dt_result result = DT_OK;
+    bool ended = false;
+    if (!dti_units_are(par))
+        return dt_comm_wait(comm, work, -1);
+    while (!result && !ended) {
+        if (dti_any_failed(par))
+            return dt_comm_cancel(comm, work);
+        dti_units_help(par, 0);
+        result = dt_comm_test(comm, work, &ended);
+        if (!ended)
+            dti_thread_yield();
+    }
+    return result;
+}
+
 /* The rows of all ranks' subtrees, each where its first shard's is. */
 static dt_result dti_meeting_exchange(dti_parallel *par, const dti_meeting *m) {
     dti_meetings *all = &par->meetings;
@@ -84,7 +103,7 @@ static dt_result dti_meeting_exchange(dti_parallel *par, const dti_meeting *m) {
     dt_comm_work work;
     dt_result result = dti_parallel_comm_failed(par, dt_comm_begin(all->comm, &op, &work));
     if (!result)
-        result = dti_parallel_comm_failed(par, dt_comm_wait(all->comm, work, -1));
+        result = dti_parallel_comm_failed(par, dti_meeting_wait(par, work));
     for (uint32_t r = 0; r < par->world && !result; r++) {
         const dti_subtrees s = dti_meeting_subtrees(par, r);
         for (uint32_t k = 0; k < s.count; k++)
@@ -166,7 +185,8 @@ static dt_result dti_meeting_make(dti_parallel *par, uint32_t index, uint32_t me
             return DT_OK;
         }
         dt_result result = dti_meeting_hold(par, m);
-        if (result)
+        *given_up = !result && dti_any_failed(par);
+        if (result || *given_up)
             return result;
         atomic_store(&all->left, meeting + 1);
     } else if (!dti_meeting_await(par, index, &all->left, meeting + 1)) {
