@@ -161,8 +161,8 @@ typedef struct dt_lr_curve {
  * NULL. *curve is yours: dt_lr_curve_free. The optimizer's own schedule is not used meanwhile.
  * Errors, with *curve empty and the state as before, but for a lost job: INVALID (NULL, settings),
  * UNSUPPORTED (DT_TRAIN_LOCAL), IO (the file), those of dt_trainer_step but for a NaN, which ends
- * the test. Where the state cannot be read back (MEMORY, IO), the error says so, and the file stays:
- * dt_trainer_load brings it back. */
+ * the test. Where the state cannot be read back (MEMORY, IO), the error says so, and the file
+ * stays: dt_trainer_load brings it back. */
 DT_API dt_result dt_lr_find(dt_trainer *trainer, const dt_lr_find_desc *desc, dt_lr_curve *curve);
 /* Frees the points and clears the struct. NULL is allowed. */
 DT_API void dt_lr_curve_free(dt_lr_curve *curve);
