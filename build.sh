@@ -524,7 +524,7 @@ sanitized_tests() {
     exec $out/dtest --also $out/dtest.counts --also $out/comm.counts
 }
 
-# A process for each processor; whoever is free takes the next test.
+# A process for each processor; whoever is free takes the tests of the next file.
 main_tests() {
     rm -rf $out/shared $out/dtest.*counts
     mkdir $out/shared

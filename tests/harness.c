@@ -1,7 +1,7 @@
 /* The main of a test program: `dtest [part of a name]... [-v] [--counts FILE] [--also FILE]...`,
  * and `--without PART`: tests whose names contain it are skipped. `--shared FOLDER`: processes that
- * were started with the same empty folder share the tests out, each taking the next that none has;
- * they print no sum.
+ * were started with the same empty folder share the tests out, each taking those of the next file that
+ * none has, since tests of a file may use the same files of their own; they print no sum.
  * --counts writes three numbers, passed, failed and skipped; --also adds such a file, of tests that
  * were run elsewhere, and runs none here. */
 #include "harness.h"
@@ -73,8 +73,8 @@ static const char *value_of(const char *option, int argc, char **argv) {
     return NULL;
 }
 
-/* Whoever makes the file of a test first has it. What cannot be asked is run. */
-static bool test_is_anothers(const char *folder, int number) {
+/* Whoever makes the file of a number first has it. What cannot be asked is run. */
+static bool tests_are_anothers(const char *folder, int number) {
     char path[512];
     if (!folder)
         return false;
@@ -133,9 +133,17 @@ int main(int argc, char **argv) {
             add_counts(argv[i + 1], counts);
             sum = true;
         }
-    for (const test *t = sum ? NULL : test_first; t; t = t->next)
-        if (test_is_wanted(t, argc, argv) && !test_is_anothers(shared, number++))
+    const char *file = NULL; /* of the test before */
+    bool anothers = false;
+    for (const test *t = sum ? NULL : test_first; t; t = t->next) {
+        if (!test_is_wanted(t, argc, argv))
+            continue;
+        if (!file || strcmp(file, t->file))
+            anothers = tests_are_anothers(shared, number++);
+        file = t->file;
+        if (!anothers)
             test_run(t, verbose, test_is_left_out(t, argc, argv), counts);
+    }
     if (counts_path && !write_counts(counts_path, counts))
         return 1;
     if (!shared)

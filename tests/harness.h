@@ -16,7 +16,7 @@
 #include <string.h>
 
 typedef struct test {
-    const char *name;
+    const char *name, *file;
     void (*run)(void);
     struct test *next;
 } test;
@@ -38,7 +38,7 @@ bool test_check(bool ok, const char *file, int line, const char *format, ...)
 #define TEST(sentence)                                                                             \
     static void test_##sentence(void);                                                             \
     __attribute__((constructor)) static void test_register_##sentence(void) {                      \
-        static test entry = {#sentence, test_##sentence, NULL};                                    \
+        static test entry = {#sentence, __FILE__, test_##sentence, NULL};                          \
         test_register(&entry);                                                                     \
     }                                                                                              \
     static void test_##sentence(void)

@@ -174,7 +174,7 @@ parts_link() {
     for part in "$@"; do objects="$objects build/dtrain_$part.o"; done
     # shellcheck disable=SC2086 # words are meant
     ${CC:-cc} ${CFLAGS:--O2} -DDTI_IMPLEMENTED -I. tests/hostile_host.c $objects -o "$program" \
-        -lm -ldl -lpthread >"$program.log" 2>&1
+        -lm -ldl -lpthread ${reader_libs-} >"$program.log" 2>&1
 }
 
 # parts_miss TEST MISSING PART...: the linker says MISSING's name.
