@@ -1,7 +1,7 @@
 /* The main of a test program: `dtest [part of a name]... [-v] [--counts FILE] [--also FILE]...`,
  * and `--without PART`: tests whose names contain it are skipped. `--shared FOLDER`: processes that
- * were started with the same empty folder share the tests out, each taking those of the next file that
- * none has, since tests of a file may use the same files of their own; they print no sum.
+ * were started with the same empty folder share the tests out, each taking those of the next file
+ * that none has, since tests of a file may use the same files of their own; they print no sum.
  * --counts writes three numbers, passed, failed and skipped; --also adds such a file, of tests that
  * were run elsewhere, and runs none here. */
 #include "harness.h"
