@@ -398,6 +398,7 @@ DTI_OPTIMIZE_END
 #include "parallel/squad_make.c"
 #include "parallel/squad_whole.c"
 #include "parallel/squad_step.c"
+#include "parallel/host_values.c"
 
 /* ---- server: what workers and parameter servers say to each other, and what a worker computes */
 #include "server/tickets.h"

@@ -45,6 +45,14 @@ static dt_result dti_grid_check(dti_parallel *par, uint32_t shards) {
     return DT_OK;
 }
 
+static dt_result dti_grid_begin(dti_parallel *par, uint32_t shards) {
+    par->job.shards = shards;
+    par->job.parts = par->desc.parts;
+    par->job.batch = par->desc.batch;
+    par->whole.old = false;
+    return dti_grid_check(par, shards);
+}
+
 static dt_result dti_grid_runs_make(dti_parallel *par, uint32_t replica, uint32_t rows,
                                     dti_runs *runs) {
     const dti_partition grid = {.replicas = dti_parallel_width(par),

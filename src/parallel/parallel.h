@@ -157,6 +157,11 @@ typedef struct dti_units {
     _Atomic uint32_t taken;                      /* buckets whose sums are with their owners */
 } dti_units;
 
+typedef struct dti_whole { /* a grid's host, in the first replica's store */
+    bool old;              /* stages or members have made steps that it has not */
+    bool shown; /* the application has it, and may read and write it between any two steps */
+} dti_whole;
+
 typedef struct dti_parallel {
     dti_base *base; /* of the first replica's context */
     dti_parallel_desc desc;
@@ -188,6 +193,7 @@ typedef struct dti_parallel {
     bool shown; /* averages stand where weights do */
     dti_units units;
     dti_round round;
+    dti_whole whole;
     struct dti_pipe *pipe;   /* a grid of pipelines, whose values the one replica has; NULL: none */
     struct dti_squad *squad; /* members that share out the one replica's model; NULL: none */
     bool alone;              /* its steps are one.c's */
@@ -346,6 +352,18 @@ static dt_result dti_meeting_make(dti_parallel *par, uint32_t index, uint32_t me
                                   const dti_micro_run *run, bool *given_up);
 
 /* ---- make.c */
+/* ---- host_values.c: all values of a model that is shared out, in the first replica's store */
+/* To it, on all ranks together; nothing where it has them. REVOKED: other ranks had some. */
+static dt_result dti_whole_gather(dti_parallel *par);
+/* The same for an application that keeps it: from here on each step brings them. */
+static dt_result dti_whole_show(dti_parallel *par);
+/* From it to a grid's stages or members here. */
+static dt_result dti_whole_scatter(dti_parallel *par);
+/* The same on all ranks together, which have what counts from then on. */
+static dt_result dti_whole_given(dti_parallel *par);
+/* A step was made: the host's memory goes back to the system, unless the application looks at it. */
+static void dti_whole_old(dti_parallel *par);
+
 /* Replicas of the whole job: of a pipeline its lines. */
 static uint32_t dti_parallel_width(const dti_parallel *par);
 /* A replica's code of full batches: what the model and its description mean. */
@@ -362,6 +380,8 @@ static uint32_t dti_grid_rank_of(const dti_parallel *par, uint32_t position);
 static dt_result dti_grid_fits(dti_parallel *par, uint32_t data);
 /* Whether it can have so many shards. INVALID */
 static dt_result dti_grid_check(dti_parallel *par, uint32_t shards);
+/* The same for the job as it will be. */
+static dt_result dti_grid_begin(dti_parallel *par, uint32_t shards);
 /* A replica's runs: each part of a shard that has rows is one by itself. */
 static dt_result dti_grid_runs_make(dti_parallel *par, uint32_t replica, uint32_t rows,
                                     dti_runs *runs);

@@ -102,9 +102,6 @@ typedef struct dti_pipe {
     dti_pipe_flow *flows;
     uint32_t flow_count;
     bool reads; /* a chunk here reads a column of the data */
-    bool ahead; /* the chunks have made steps that the host's store has not */
-    bool
-        shown; /* the application has that store, and may read and write it between any two steps */
 
     /* The step under way. */
     uint32_t tail; /* 1: of a short batch */
@@ -176,14 +173,9 @@ static dt_result dti_pipe_statistics(dti_parallel *par); /* of the job */
 static dt_result dti_pipe_pairs(dti_parallel *par);
 
 /* ---- pipe_whole.c: the chunks' values and state, from the host's store, on this rank alone; and
- * to it, on all ranks together. Of a squad its members'. */
+ * to it, on all ranks together */
 static dt_result dti_pipe_scatter(dti_parallel *par);
 static dt_result dti_pipe_gather(dti_parallel *par);
-/* Members have what counts (ahead): the memory of the host's values goes back to the system, unless
- * the application looks at them. */
-static void dti_whole_old(dti_parallel *par);
-/* The host's values to all members, which have what counts from then on, on all ranks together. */
-static dt_result dti_whole_given(dti_parallel *par);
 
 /* ---- pipe_blame.c */
 /* The first part that gave something not finite, else an update, on all ranks together. */

@@ -284,15 +284,9 @@ static dt_result dti_pipe_open(dti_parallel *par, const char *names, int threads
 
 static dt_result dti_pipe_create(dti_parallel *par, uint32_t shards, const char *names, int threads,
                                  bool pin) {
-    const bool shown = par->pipe && par->pipe->shown; /* the store stays the application's */
     dti_pipe_destroy(par);
-    par->job.shards = shards;
-    par->job.parts = par->desc.parts;
-    par->job.batch = par->desc.batch;
     par->pipe = dti_alloc(par->base, sizeof *par->pipe);
-    dt_result result = par->pipe ? dti_grid_check(par, shards) : DT_ERROR_MEMORY;
-    if (par->pipe)
-        par->pipe->shown = shown;
+    dt_result result = par->pipe ? dti_grid_begin(par, shards) : DT_ERROR_MEMORY;
     if (!result)
         result = dti_pipe_open(par, names, threads);
     result = dti_agree_result(par, result);

@@ -509,6 +509,6 @@ static dt_result dti_pipe_step(dti_parallel *par, const dti_batch *batch, dt_res
         return result;
     out->norm = dti_pipe_norm_now(par->pipe);
     out->committed = true;
-    result = par->pipe->shown ? dti_pipe_gather(par) : DT_OK;
+    result = par->whole.shown ? dti_whole_gather(par) : DT_OK;
     return result ? dti_pipe_torn(par, result) : DT_OK;
 }

@@ -73,15 +73,12 @@ static dt_result dti_pipe_scatter_chunk(dti_parallel *par, dti_pipe_chunk *chunk
 }
 
 static dt_result dti_pipe_scatter(dti_parallel *par) {
-    if (par->squad)
-        return dti_squad_scatter(par);
     dti_pipe *pipe = par->pipe;
     dt_result result = DT_OK;
     for (uint32_t i = 0; i < pipe->line_count * pipe->chunk_count && !result; i++) {
         if (pipe->chunks[i].store)
             result = dti_pipe_scatter_chunk(par, &pipe->chunks[i]);
     }
-    pipe->ahead = false;
     return result;
 }
 
@@ -195,51 +192,8 @@ static dt_result dti_pipe_gather_ranks(dti_parallel *par) {
     return dti_agree_result(par, result);
 }
 
-/* ---- what members have made anew is of no use on the host until it is asked for */
-
-static void dti_whole_forget_param(dt_store *all, uint32_t param) {
-    const dti_pipe_place place = {all, param};
-    const dti_param *p = &all->layout.params[param];
-    const uint64_t bytes = dti_arena_bytes(p->elements);
-    void (*forget)(dti_memory *, uint64_t, uint64_t) = all->device->backend->memory_forget;
-    forget(all->memories[DTI_ARENA_PARAM], dti_arena_bytes(p->offset), bytes);
-    if (all->memories[DTI_ARENA_GRADIENT])
-        forget(all->memories[DTI_ARENA_GRADIENT], dti_arena_bytes(p->offset), bytes);
-    for (uint32_t i = 0; i < all->moments; i++)
-        forget(all->memories[DTI_ARENA_STATE], dti_pipe_state_at(&place, i), bytes);
-}
-
-static bool dti_whole_shown(const dti_parallel *par) {
-    return par->squad ? par->squad->shown : par->pipe->shown;
-}
-
-static void dti_whole_old(dti_parallel *par) {
-    dt_store *all = par->replicas[0].store;
-    bool *ahead = par->squad ? &par->squad->ahead : &par->pipe->ahead;
-    const bool keeps = *ahead || dti_whole_shown(par) || !all->device->backend->memory_forget;
-    for (uint32_t i = 0; i < all->layout.param_count && !keeps; i++) {
-        if (par->squad || par->pipe->cut.home[all->graph->params[i]] != DTI_PIPE_NOWHERE)
-            dti_whole_forget_param(all, i);
-    }
-    *ahead = true;
-}
-
-static dt_result dti_whole_given(dti_parallel *par) {
-    const dt_result result = dti_agree_result(par, dti_pipe_scatter(par));
-    if (!result)
-        par->replicas[0].store->written = false; /* they have it: a step need not give it again */
-    if (!result && !dti_whole_shown(par))
-        dti_whole_old(par);
-    return result;
-}
-
+/* Without the others' stages there is nothing to bring. */
 static dt_result dti_pipe_gather(dti_parallel *par) {
-    if (dti_units_are(par))
-        return dti_units_show(par);
-    if (par->squad)
-        return dti_squad_gather(par);
-    if (!par->pipe || !par->pipe->ahead)
-        return DT_OK;
     const uint32_t line = dti_pipe_whole_line(par->pipe);
     const bool alone = !par->desc.comm || par->lost;
     if (alone && line == par->pipe->line_count)
@@ -247,10 +201,5 @@ static dt_result dti_pipe_gather(dti_parallel *par) {
                         "the job ended at step %llu, and with it the values of stages that other "
                         "ranks had: make a new trainer and go on from a checkpoint",
                         (unsigned long long)par->replicas[0].store->steps);
-    dt_result result = alone ? dti_pipe_gather_here(par, line) : dti_pipe_gather_ranks(par);
-    if (result)
-        return result;
-    dti_store_unbound(par->replicas[0].store);
-    par->pipe->ahead = false;
-    return DT_OK;
+    return alone ? dti_pipe_gather_here(par, line) : dti_pipe_gather_ranks(par);
 }

@@ -67,8 +67,6 @@ typedef struct dti_squad {
     uint32_t entries;          /* of that */
     bool apart;                /* several lines here speak to other ranks, one at a time */
     dti_crew *crew;
-    bool ahead; /* members have made steps that the host's store has not */
-    bool shown; /* the application may read that between any two steps */
 
     /* The step under way. */
     uint32_t tail;

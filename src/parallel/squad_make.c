@@ -259,15 +259,9 @@ static dt_result dti_squad_open_here(dti_parallel *par, const char *names, int t
 
 static dt_result dti_squad_create(dti_parallel *par, uint32_t shards, const char *names,
                                   int threads, bool pin) {
-    const bool shown = par->squad && par->squad->shown; /* the store stays the application's */
     dti_squad_destroy(par);
-    par->job.shards = shards;
-    par->job.parts = par->desc.parts;
-    par->job.batch = par->desc.batch;
     par->squad = dti_alloc(par->base, sizeof *par->squad);
-    dt_result result = par->squad ? dti_grid_check(par, shards) : DT_ERROR_MEMORY;
-    if (par->squad)
-        par->squad->shown = shown;
+    dt_result result = par->squad ? dti_grid_begin(par, shards) : DT_ERROR_MEMORY;
     if (!result)
         result = dti_squad_open_here(par, names, threads, pin);
     result = dti_agree_result(par, result);

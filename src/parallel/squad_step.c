@@ -577,7 +577,7 @@ static dt_result dti_squad_update(dti_parallel *par, dti_parallel_result *out) {
     par->replicas[0].store->steps = squad->members[0].store->steps;
     out->norm = squad->members[0].norm;
     out->committed = true;
-    result = squad->shown ? dti_squad_gather(par) : DT_OK;
+    result = par->whole.shown ? dti_whole_gather(par) : DT_OK;
     return result ? dti_squad_torn(par, result) : DT_OK;
 }
 

@@ -159,23 +159,15 @@ static dt_result dti_squad_scatter(dti_parallel *par) {
     }
     if (!result)
         result = dti_statistics_load(&squad->statistics, squad->members[0].store);
-    squad->ahead = false;
     return result;
 }
 
 static dt_result dti_squad_gather(dti_parallel *par) {
-    if (!par->squad->ahead)
-        return DT_OK;
     if (par->desc.comm && par->lost && !dti_squad_whole_line(par))
         return dti_fail(par->base, DT_ERROR_REVOKED,
                         "the job ended at step %llu, and with it the parts that other ranks had: "
                         "make a new trainer and go on from a checkpoint",
                         (unsigned long long)par->replicas[0].store->steps);
     /* what one member could not give none has */
-    const dt_result result = dti_agree_result(par, dti_squad_move(par, true));
-    if (result)
-        return result;
-    dti_store_unbound(par->replicas[0].store);
-    par->squad->ahead = false;
-    return DT_OK;
+    return dti_agree_result(par, dti_squad_move(par, true));
 }

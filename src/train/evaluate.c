@@ -203,7 +203,7 @@ static dt_result dti_evaluation_all(dt_trainer *t, const dt_dataset *data, int b
     if (result)
         return result;
     dti_trainer_drain(t);
-    result = dti_pipe_gather(&t->par);
+    result = dti_whole_gather(&t->par);
     if (result)
         return result;
     if (t->par.lost && t->par.desc.comm)

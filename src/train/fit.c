@@ -72,7 +72,7 @@ static dt_result dti_fit_keep(dti_fit *f) {
     if (!f->best)
         return DT_OK;
     f->have_best = true;
-    dt_result result = dti_pipe_gather(&f->t->par);
+    dt_result result = dti_whole_gather(&f->t->par);
     return result ? result
                   : s->device->backend->memory_read(s->memories[DTI_ARENA_PARAM], 0, f->best,
                                                     f->best_bytes);
@@ -85,7 +85,7 @@ static dt_result dti_fit_save(dti_fit *f) {
     if (!path)
         return DT_OK;
     const bool apart = t->desc.averaged && t->par.sharded; /* they come to the weights' place */
-    dt_result result = apart ? dti_owners_show(&t->par) : dti_pipe_gather(&t->par);
+    dt_result result = apart ? dti_owners_show(&t->par) : dti_whole_gather(&t->par);
     if (t->par.rank == 0 && !result)
         result =
             t->desc.averaged && !apart ? dt_store_save_averaged(s, path) : dt_store_save(s, path);
@@ -98,7 +98,7 @@ static dt_result dti_fit_restore(dti_fit *f) {
     dt_result result = DT_OK;
     if (!f->have_best || f->s.best_step == f->s.step)
         return DT_OK;
-    result = dti_pipe_gather(&f->t->par); /* the next step gives stages all of it */
+    result = dti_whole_gather(&f->t->par); /* the next step gives stages all of it */
     for (uint32_t i = 0; i < f->t->par.job.local && !result; i++) {
         dt_store *s = f->t->par.replicas[i].store;
         result = s->device->backend->memory_write(s->memories[DTI_ARENA_PARAM], 0, f->best,

@@ -187,7 +187,7 @@ static dt_result dti_trainer_file(dt_trainer *t, const char *path, bool folder) 
                         "state that other ranks had (shard_state): dt_store_save has the weights; "
                         "go on from a checkpoint",
                         (unsigned long long)t->par.replicas[0].store->steps);
-    result = dti_pipe_gather(&t->par);
+    result = dti_whole_gather(&t->par);
     if (dti_state_is_apart(t))
         return result ? result : dti_agree_result(&t->par, dti_trainer_file_apart(t, path, folder));
     if (!result && dti_parallel_is_local(&t->par))
@@ -339,9 +339,9 @@ static dt_result dti_state_spread(dt_trainer *t, const dti_checkpoint *c, dti_st
         t->bounded = false; /* measured shares are of one shard a replica */
     const bool is_local = dti_parallel_is_local(par);
     if (!result && dti_units_are(par))
-        result = dti_pipe_gather(par); /* what is read goes to whole parameters */
+        result = dti_whole_gather(par); /* what is read goes to whole parameters */
     if (!result && !is_local && f->words[DTI_STATE_SHARDS] != par->job.shards) {
-        result = dti_pipe_gather(par); /* if memory runs out now, the host has the values */
+        result = dti_whole_gather(par); /* if memory runs out now, the host has the values */
         if (!result)
             result = dti_trainer_build(t, (uint32_t)f->words[DTI_STATE_SHARDS]);
     }

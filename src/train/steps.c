@@ -39,7 +39,7 @@ static dt_result dti_trainer_look(dt_trainer *t) {
         return DT_OK;
     s->written = false;
     if (t->par.pipe || t->par.squad)
-        return dti_pipe_scatter(&t->par);
+        return dti_whole_scatter(&t->par);
     return dti_statistics_load(&t->par.statistics, s);
 }
 

@@ -285,11 +285,7 @@ DT_API dt_store *dt_trainer_store(dt_trainer *t) {
     if (!t)
         return NULL;
     dti_trainer_drain(t);
-    if (t->par.pipe)
-        t->par.pipe->shown = true;
-    if (t->par.squad)
-        t->par.squad->shown = true;
-    return dti_pipe_gather(&t->par) ? NULL : t->par.replicas[0].store;
+    return dti_whole_show(&t->par) ? NULL : t->par.replicas[0].store;
 }
 
 DT_API dt_result dt_trainer_set_lr(dt_trainer *t, double lr) {

@@ -1,0 +1,65 @@
+/* All values and state of a model that is shared out, in the store that the application sees: how
+ * they come there from stages, members or owners, and go from there to those, whichever it is. A
+ * grid's host is out of date behind every step (par->whole), and its memory with the system, until
+ * somebody asks; the store of one that looks between steps is kept up to date by the steps. */
+
+/* Parameters that no stage reads are on the host alone. */
+static bool dti_whole_is_elsewhere(const dti_parallel *par, uint32_t param) {
+    const dt_graph *g = par->replicas[0].graph;
+    return par->squad || par->pipe->cut.home[g->params[param]] != DTI_PIPE_NOWHERE;
+}
+
+static void dti_whole_forget_param(dt_store *all, uint32_t param) {
+    const dti_param *p = &all->layout.params[param];
+    const uint64_t at = dti_arena_bytes(p->offset), bytes = dti_arena_bytes(p->elements);
+    void (*forget)(dti_memory *, uint64_t, uint64_t) = all->device->backend->memory_forget;
+    forget(all->memories[DTI_ARENA_PARAM], at, bytes);
+    if (all->memories[DTI_ARENA_GRADIENT])
+        forget(all->memories[DTI_ARENA_GRADIENT], at, bytes);
+    for (uint32_t i = 0; i < all->moments; i++)
+        forget(all->memories[DTI_ARENA_STATE],
+               at + DTI_WORD_BYTES * dti_state_moment_offset(&all->layout, i), bytes);
+}
+
+static void dti_whole_old(dti_parallel *par) {
+    dt_store *all = par->replicas[0].store;
+    const bool keeps = par->whole.old || par->whole.shown || !all->device->backend->memory_forget;
+    for (uint32_t i = 0; i < all->layout.param_count && !keeps; i++) {
+        if (dti_whole_is_elsewhere(par, i))
+            dti_whole_forget_param(all, i);
+    }
+    par->whole.old = true;
+}
+
+static dt_result dti_whole_scatter(dti_parallel *par) {
+    par->whole.old = false;
+    return par->squad ? dti_squad_scatter(par) : dti_pipe_scatter(par);
+}
+
+static dt_result dti_whole_given(dti_parallel *par) {
+    const dt_result result = dti_agree_result(par, dti_whole_scatter(par));
+    if (result)
+        return result;
+    par->replicas[0].store->written = false; /* they have it: a step need not give it again */
+    if (!par->whole.shown)
+        dti_whole_old(par);
+    return DT_OK;
+}
+
+static dt_result dti_whole_gather(dti_parallel *par) {
+    if (dti_units_are(par))
+        return dti_units_show(par);
+    if (!par->whole.old)
+        return DT_OK;
+    const dt_result result = par->squad ? dti_squad_gather(par) : dti_pipe_gather(par);
+    if (result)
+        return result;
+    dti_store_unbound(par->replicas[0].store);
+    par->whole.old = false;
+    return DT_OK;
+}
+
+static dt_result dti_whole_show(dti_parallel *par) {
+    par->whole.shown = par->whole.shown || par->pipe || par->squad;
+    return dti_whole_gather(par);
+}
