@@ -361,7 +361,7 @@ static dt_result dti_whole_show(dti_parallel *par);
 static dt_result dti_whole_scatter(dti_parallel *par);
 /* The same on all ranks together, which have what counts from then on. */
 static dt_result dti_whole_given(dti_parallel *par);
-/* A step was made: the host's memory goes back to the system, unless the application looks at it. */
+/* A step was made: the host's memory goes back to the system, unless the application has it. */
 static void dti_whole_old(dti_parallel *par);
 
 /* Replicas of the whole job: of a pipeline its lines. */
